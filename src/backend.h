@@ -1,0 +1,169 @@
+/* backend: the operations of the forward pass, the KV cache and the reducers, as one table per
+ * device. The CPU in f32 is the definition of right. Kernels never learn a family's name.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_BACKEND_H
+#define DQ_BACKEND_H
+
+#include "batch.h"
+#include "kv.h"
+#include "model.h"
+#include "stats.h"
+
+/* Which arithmetic runs. One word per product, as results report it. */
+typedef enum dq_num { DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8 } dq_num;
+typedef struct dq_math {
+    dq_num linear, qk, pv, kv;
+} dq_math;
+extern const char *const dq_num_name[]; /* "f32", "bf16", "int8" */
+
+/* Rounding of attention logits before softmax. For the query rows of a pass and the keys they see:
+ * A = max |S| over the group, c = clamp(rint(S * (Qmax / A)), +-Qmax), S' = c * (A / Qmax), both
+ * quotients one f32 division; A = 0 gives S' = 0. Entries that a row does not see never count. */
+typedef enum dq_grain {
+    DQ_GRAIN_TENSOR, /* one sequence: all query heads (both maps) and rows of the layer */
+    DQ_GRAIN_HEAD,   /* one sequence and query head */
+    DQ_GRAIN_ROW,    /* one row of one query head */
+    DQ_GRAIN_TILE    /* positions floor(t/64) x floor(s/64) of one query head */
+} dq_grain;
+extern const char *const dq_grain_name[]; /* "tensor", "head", "row", "tile" */
+typedef struct dq_logit_spec {
+    int bits; /* 2..8, or 16: not rounded */
+    dq_grain grain;
+} dq_logit_spec;
+
+typedef struct dq_kv dq_kv; /* cache of all layers and sequences, defined by each backend */
+typedef struct dq_backend dq_backend;
+
+/* Per-key sums that eviction policies read, over the rows of one attend call (or the last
+ * `last_rows` of each sequence; 0: all). For sequence i of the batch and KV head group g the
+ * n = dq_kv_count(kv, seq, layer, g) values start at column offset[i * n_groups + g] of each array.
+ * mass[m]: sum over rows and output heads of the group of the probability that map m gives the key;
+ * diff: the same sum of |A1 - lambda A2|. Values are added to what the arrays hold (host memory, f64).
+ * Any array may be NULL. */
+typedef struct dq_columns {
+    int64_t last_rows;
+    const int64_t *offset; /* [n_seq * n_groups] */
+    double *mass[2], *diff;
+} dq_columns;
+
+/* One call of attention for all rows of a batch whose keys and values have been appended. */
+typedef struct dq_attend_args {
+    const dq_attn *attn;
+    const dq_batch *batch;
+    dq_kv *kv;
+    int layer;
+    dq_mat q;             /* [n_rows, n_q * head_dim], after RoPE */
+    dq_mat lambda;        /* [n_rows, n_out], DQ_LAMBDA_TOKEN only, else p NULL */
+    dq_logit_spec logit;
+    const float *absmax;  /* [n_seq, n_q] backend memory from attn_absmax: tensor and head grain;
+                             for tensor grain every entry of a sequence holds the maximum */
+    const dq_columns *columns; /* NULL: none */
+} dq_attend_args;
+
+/* What attn_observe accumulates, per query head of the layer, over the entries that rows see. */
+typedef enum dq_observe_kind {
+    DQ_OBSERVE_LOGITS /* |S| before rounding and softmax, into tally[0] of all heads together */
+} dq_observe_kind;
+
+/* Kernels return nothing: the first failure sticks in b->err, later calls do nothing, sync reports
+ * it. All are ordered and may be asynchronous. dst never overlaps src unless said so. Rows are
+ * independent: a row's result does not depend on the other rows of a call, on how many there are, or
+ * on the number of threads (bit for bit), except where a group of dq_logit_spec spans rows. */
+typedef struct dq_ops {
+    const char *name;                            /* "cpu", "cuda" */
+    void *(*alloc)(dq_backend *b, size_t bytes); /* NULL on failure; 64-byte aligned */
+    void (*free)(dq_backend *b, void *p);
+    void (*put)(dq_backend *b, void *dst, const void *host, size_t bytes);
+    void (*get)(dq_backend *b, void *host, const void *src, size_t bytes);
+    void (*sync)(dq_backend *b);
+    void (*close)(dq_backend *b);
+
+    /* May set w->prepared to a backend-private form; called once per weight before its first use.
+     * weight_release undoes it. Optional (NULL). */
+    void (*weight_prepare)(dq_backend *b, dq_weight *w);
+    void (*weight_release)(dq_backend *b, dq_weight *w);
+
+    /* dst[rows, cols] = table[ids[row]]; ids on the host, checked by the caller. */
+    void (*embed)(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids);
+    /* dst may be src. gain[cols] on the host. */
+    void (*rms_norm)(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps);
+    /* dst = src W^T + bias (bias on the host, or NULL), in the arithmetic `num`. */
+    void (*matmul)(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
+                   dq_num num);
+    /* table[n, dim]: cos of the angles in the first dim/2 columns, sin in the others; the angle is
+     * the f32 product pos * inv_freq. pos on the host. */
+    void (*rope_table)(dq_backend *b, dq_mat table, const int32_t *pos, const dq_rope *rope);
+    /* In place; x[rows, heads * dim], table from rope_table for the same rows. */
+    void (*rope)(dq_backend *b, dq_mat x, dq_mat table, dq_rope_order order);
+    /* gate = act(gate) * up, in place. */
+    void (*ffn_act)(dq_backend *b, dq_mat gate, dq_mat up, dq_act act);
+    /* dst += src */
+    void (*add)(dq_backend *b, dq_mat dst, dq_mat src);
+    /* dst[i] = src[index[i]], index on the host. */
+    void (*gather)(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
+    /* For each row of hidden[n, dim] (after the last norm): logp[i] = ln softmax(hidden head^T)
+     * [target[i]] in nats, top1[i] = index of the largest logit (the lowest among equals). Host
+     * outputs, either may be NULL; no [n][vocab] array is made. target -1: logp is 0. */
+    void (*logprob)(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
+                    const dq_weight *head, const int32_t *target, dq_num num);
+    /* kld[i] = KL(softmax(ref ref_head^T) || softmax(hidden head^T)) in nats, host output. */
+    void (*kld)(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_head, dq_num ref_num,
+                dq_mat hidden, const dq_weight *head, dq_num num);
+
+    /* A cache for any number of sequences. n_layers layers of the same head map. */
+    dq_kv *(*kv_new)(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec);
+    void (*kv_free)(dq_backend *b, dq_kv *kv);
+    /* An empty sequence; a copy of the first `length` tokens of one (pages shared, copied when
+     * written). Handles are small integers, reused after kv_seq_free. -1 on failure. */
+    int32_t (*kv_seq_new)(dq_backend *b, dq_kv *kv);
+    int32_t (*kv_fork)(dq_backend *b, dq_kv *kv, int32_t seq);
+    void (*kv_seq_free)(dq_backend *b, dq_kv *kv, int32_t seq);
+    /* Appends the batch's rows k, v[n_rows, n_kv * head_dim] (k after RoPE) to one layer. */
+    void (*kv_append)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
+                      dq_mat v);
+    /* Drops every token whose position is >= `length` in all layers and groups. */
+    void (*kv_rewind)(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length);
+    /* Keeps tokens kept[n] (ascending indices into what the group holds) of one layer and group. */
+    void (*kv_keep)(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
+                    const int32_t *kept, int64_t n);
+    /* Tokens held; their positions (host, [count]) into pos if not NULL. */
+    int64_t (*kv_count)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                        int32_t *pos);
+    dq_kv_bytes (*kv_bytes)(dq_backend *b, const dq_kv *kv);
+
+    /* absmax[n_seq, n_q] (backend memory) = max |S| over the entries that the sequence's rows see,
+     * 0 for a sequence without rows. args->absmax and args->logit are not read. */
+    void (*attn_absmax)(dq_backend *b, float *absmax, const dq_attend_args *args);
+    /* For grain `tensor`: replaces each row of absmax[n_seq, n_q] by its maximum. */
+    void (*absmax_join)(dq_backend *b, float *absmax, int n_seq, int n_q);
+    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of attention.h. */
+    void (*attend)(dq_backend *b, dq_mat dst, const dq_attend_args *args);
+    /* Adds to *tally (host) what `kind` names; seq_base + index in the batch is place.seq. */
+    void (*attn_observe)(dq_backend *b, dq_observe_kind kind, dq_tally *tally,
+                         const dq_attend_args *args, int32_t seq_base);
+    /* Adds |x| of activations x[n_rows, cols] to *tally (host). */
+    void (*observe)(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
+                    int32_t seq_base);
+} dq_ops;
+
+struct dq_backend {
+    const dq_ops *ops;
+    dq_err err;  /* sticky */
+    int threads;
+    void *state; /* private */
+    char device[128]; /* for reports: "cpu, AVX-512, 2 threads" */
+};
+
+/* "cpu", "auto" (the best that opens), or "cuda[:N]". Built without CUDA, "cuda" is DQ_RESOURCE and
+ * "auto" is the CPU. threads 0: all processors. */
+dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_err *err);
+void dq_backend_close(dq_backend *b); /* NULL allowed */
+/* Waits and moves the sticky error (clearing it) to err. */
+dq_status dq_backend_sync(dq_backend *b, dq_err *err);
+/* DQ_OK when the backend can run `math` on a model with this KV; else DQ_MISMATCH naming what lacks. */
+dq_status dq_backend_can(const dq_backend *b, const dq_model *m, dq_math math,
+                         const dq_kv_spec *kv, dq_err *err);
+
+extern const dq_ops dq_ops_cpu;
+
+#endif

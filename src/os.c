@@ -1,0 +1,258 @@
+/* os: see os.h.
+ * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+static dq_status fail_errno(dq_err *err, const char *path, const char *what)
+{
+    return dq_fail(err, DQ_FILE, "%s: %s: %s", path, what, strerror(errno));
+}
+
+dq_status dq_map_open(dq_map *m, const char *path, dq_err *err)
+{
+    struct stat st;
+    m->data = NULL;
+    m->bytes = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail_errno(err, path, "cannot open");
+    if (fstat(fd, &st) != 0) {
+        fail_errno(err, path, "cannot stat");
+    } else if (!S_ISREG(st.st_mode)) {
+        dq_fail(err, DQ_FILE, "%s: not a regular file", path);
+    } else if (st.st_size > 0) {
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) {
+            fail_errno(err, path, "cannot map");
+        } else {
+            m->data = p;
+            m->bytes = (size_t)st.st_size;
+        }
+    }
+    close(fd);
+    return err->code;
+}
+
+void dq_map_close(dq_map *m)
+{
+    union { /* munmap takes a pointer to writable memory; the mapping is ours */
+        const uint8_t *in;
+        void *out;
+    } p = {.in = m->data};
+    if (m->data) munmap(p.out, m->bytes);
+    m->data = NULL;
+    m->bytes = 0;
+}
+
+void dq_map_release(const void *p, size_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)p + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)p + bytes) / page * page;
+    union { /* the address is rounded as a number */
+        uintptr_t in;
+        void *out;
+    } at = {.in = begin};
+    if (end > begin) madvise(at.out, end - begin, MADV_DONTNEED);
+}
+
+dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err)
+{
+    bool from_stdin = strcmp(path, "-") == 0;
+    FILE *f = from_stdin ? stdin : fopen(path, "rb");
+    char *data = NULL;
+    size_t used = 0, cap = 0;
+    *out = NULL;
+    *len = 0;
+    if (!f) return fail_errno(err, path, "cannot open");
+    if (!from_stdin && dq_is_dir(path)) {
+        fclose(f);
+        return dq_fail(err, DQ_FILE, "%s: is a folder, a file is needed", path);
+    }
+    for (;;) {
+        if (used == cap) {
+            size_t more = cap ? cap * 2 : 1 << 16;
+            char *p = more > cap ? realloc(data, more) : NULL;
+            if (!p) {
+                dq_fail(err, DQ_RESOURCE, "%s: out of memory after %zu bytes", path, used);
+                break;
+            }
+            data = p;
+            cap = more;
+        }
+        size_t n = fread(data + used, 1, cap - used, f);
+        used += n;
+        if (n == 0) break;
+    }
+    if (ferror(f)) fail_errno(err, path, "cannot read");
+    if (!from_stdin) fclose(f);
+    if (err->code == DQ_OK) {
+        *out = dq_text(a, data, used, err);
+        *len = used;
+    }
+    free(data);
+    return err->code;
+}
+
+bool dq_file_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+bool dq_is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool dq_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    if (stat(a, &x) != 0 || stat(b, &y) != 0) return false;
+    return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The folder of a path, "." when it has none. False when it does not fit. */
+static bool folder_of(char *dir, size_t cap, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    size_t n = slash ? (size_t)(slash - path) : 0;
+    if (!slash) return snprintf(dir, cap, ".") > 0;
+    if (n == 0) n = 1;
+    if (n >= cap) return false;
+    memcpy(dir, path, n);
+    dir[n] = 0;
+    return true;
+}
+
+dq_status dq_file_commit(const char *partial, const char *path, dq_err *err)
+{
+    char dir[4096];
+    int fd = open(partial, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail_errno(err, partial, "cannot open");
+    if (fsync(fd) != 0) fail_errno(err, partial, "cannot sync");
+    close(fd);
+    if (err->code != DQ_OK) return err->code;
+    if (rename(partial, path) != 0) return fail_errno(err, path, "cannot rename into place");
+    if (folder_of(dir, sizeof dir, path)) {
+        fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd >= 0) {
+            fsync(fd); /* best effort: some file systems refuse it on folders */
+            close(fd);
+        }
+    }
+    return DQ_OK;
+}
+
+dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *err)
+{
+    char partial[4096];
+    if (snprintf(partial, sizeof partial, "%s.partial", path) >= (int)sizeof partial)
+        return dq_fail(err, DQ_FILE, "%s: path too long", path);
+    FILE *f = fopen(partial, "wb");
+    if (!f) return fail_errno(err, partial, "cannot create");
+    bool bad = fwrite(text, 1, len, f) != len;
+    if (bad) fail_errno(err, partial, "cannot write");
+    if (fclose(f) != 0 && !bad) fail_errno(err, partial, "cannot write");
+    if (err->code == DQ_OK) dq_file_commit(partial, path, err);
+    if (err->code != DQ_OK) unlink(partial);
+    return err->code;
+}
+
+int64_t dq_disk_free(const char *path)
+{
+    char dir[4096];
+    struct statvfs st;
+    if (!folder_of(dir, sizeof dir, path) || statvfs(dir, &st) != 0) return -1;
+    return (int64_t)st.f_bavail * (int64_t)st.f_frsize;
+}
+
+unsigned dq_cpu_features(bool *unknown)
+{
+    unsigned have = 0, allow = ~0u;
+    const char *limit = getenv("DQ_CPU");
+    if (unknown) *unknown = false;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("f16c"))
+        have |= DQ_CPU_AVX2;
+    if ((have & DQ_CPU_AVX2) && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        have |= DQ_CPU_AVX512;
+    if ((have & DQ_CPU_AVX512) && __builtin_cpu_supports("avx512vnni")) have |= DQ_CPU_VNNI;
+#endif
+    if (limit && *limit) {
+        if (strcmp(limit, "scalar") == 0)
+            allow = 0;
+        else if (strcmp(limit, "avx2") == 0)
+            allow = DQ_CPU_AVX2;
+        else if (strcmp(limit, "avx512") != 0 && unknown)
+            *unknown = true;
+    }
+    return have & allow;
+}
+
+double dq_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int dq_cpu_count(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) {
+        int n = CPU_COUNT(&set);
+        if (n > 0) return n;
+    }
+    return 1;
+}
+
+int64_t dq_peak_bytes(void)
+{
+    struct rusage u;
+    return getrusage(RUSAGE_SELF, &u) == 0 ? (int64_t)u.ru_maxrss * 1024 : 0;
+}
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number)
+{
+    stop_signal = number;
+}
+
+void dq_catch_signals(void)
+{
+    struct sigaction act;
+    memset(&act, 0, sizeof act);
+    act.sa_handler = on_signal;
+    act.sa_flags = (int)SA_RESETHAND; /* a second Ctrl-C ends the process at once */
+    sigaction(SIGINT, &act, NULL);
+    sigaction(SIGTERM, &act, NULL);
+}
+
+int dq_stop_signal(void)
+{
+    return stop_signal;
+}
+
+dq_status dq_check_stop(dq_err *err)
+{
+    return stop_signal ? dq_fail(err, DQ_STOPPED, "interrupted") : DQ_OK;
+}

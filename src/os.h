@@ -1,0 +1,48 @@
+/* os: what the operating system gives: mappings, whole files, atomic commit, CPU features, clock,
+ * the stop flag. The only file that needs POSIX.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_OS_H
+#define DQ_OS_H
+
+#include "base.h"
+
+typedef struct dq_map {
+    const uint8_t *data; /* NULL when the file is empty */
+    size_t bytes;
+} dq_map;
+
+/* Read-only mapping of a regular file; the caller closes it. DQ_FILE names the path. */
+dq_status dq_map_open(dq_map *m, const char *path, dq_err *err);
+void dq_map_close(dq_map *m); /* leaves an empty map; may be called again */
+/* Tells the kernel that [p, p + bytes) of a mapping will not be needed again: resident memory stays
+ * bounded while a file larger than memory is walked. */
+void dq_map_release(const void *p, size_t bytes);
+
+/* Whole file (or "-" for standard input) into an arena, with a NUL behind it. */
+dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err);
+bool dq_file_exists(const char *path);
+bool dq_is_dir(const char *path);
+/* Same device and inode, through links too. False when either is missing. */
+bool dq_same_file(const char *a, const char *b);
+/* fsync `partial`, rename it to `path`, fsync the folder. */
+dq_status dq_file_commit(const char *partial, const char *path, dq_err *err);
+/* Writes text to path through path.partial, then commits. */
+dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *err);
+/* Free bytes of the file system that holds path's folder; -1 unknown. */
+int64_t dq_disk_free(const char *path);
+
+enum { DQ_CPU_AVX2 = 1, DQ_CPU_AVX512 = 2, DQ_CPU_VNNI = 4 };
+/* Feature bits of this machine, cut down by the environment variable DQ_CPU=scalar|avx2|avx512
+ * (each names the highest level allowed). AVX2 means AVX2 + FMA + F16C; AVX512 means F, BW, DQ, VL
+ * as well. *unknown (may be NULL) becomes true when DQ_CPU holds another word. */
+unsigned dq_cpu_features(bool *unknown);
+double dq_seconds(void);        /* monotonic */
+int dq_cpu_count(void);         /* processors this process may use */
+int64_t dq_peak_bytes(void);    /* peak resident memory of this process */
+
+/* Ctrl-C and SIGTERM set a flag; long loops ask for it at a safe point and return DQ_STOPPED. */
+void dq_catch_signals(void);
+int dq_stop_signal(void);                /* 0, SIGINT or SIGTERM */
+dq_status dq_check_stop(dq_err *err);    /* DQ_STOPPED "interrupted" once a signal came */
+
+#endif
