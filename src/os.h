@@ -36,13 +36,13 @@ enum { DQ_CPU_AVX2 = 1, DQ_CPU_AVX512 = 2, DQ_CPU_VNNI = 4 };
  * (each names the highest level allowed). AVX2 means AVX2 + FMA + F16C; AVX512 means F, BW, DQ, VL
  * as well. *unknown (may be NULL) becomes true when DQ_CPU holds another word. */
 unsigned dq_cpu_features(bool *unknown);
-double dq_seconds(void);        /* monotonic */
-int dq_cpu_count(void);         /* processors this process may use */
-int64_t dq_peak_bytes(void);    /* peak resident memory of this process */
+double dq_seconds(void);     /* monotonic */
+int dq_cpu_count(void);      /* processors this process may use */
+int64_t dq_peak_bytes(void); /* peak resident memory of this process */
 
 /* Ctrl-C and SIGTERM set a flag; long loops ask for it at a safe point and return DQ_STOPPED. */
 void dq_catch_signals(void);
-int dq_stop_signal(void);                /* 0, SIGINT or SIGTERM */
-dq_status dq_check_stop(dq_err *err);    /* DQ_STOPPED "interrupted" once a signal came */
+int dq_stop_signal(void);             /* 0, SIGINT or SIGTERM */
+dq_status dq_check_stop(dq_err *err); /* DQ_STOPPED "interrupted" once a signal came */
 
 #endif

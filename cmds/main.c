@@ -1,0 +1,84 @@
+/* main: the table of commands, one error line, the exit status.
+ * SPDX-License-Identifier: MIT */
+#include "cmds.h"
+#include "options.h"
+#include "os.h"
+#include "output.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct dq_cmd {
+    const char *name, *purpose;
+    dq_cmd_run *run;
+} dq_cmd;
+
+static const dq_cmd commands[] = {
+    {"stats", "activation outliers of one or many models, side by side", dq_cmd_stats},
+    {"quantize", "write a low-bit container", dq_cmd_quantize},
+    {"eval", "score models across bit widths: accuracy, NLL, KLD", dq_cmd_eval},
+    {"info", "what a container or checkpoint holds", dq_cmd_info},
+    {"verify", "check every byte of a container", dq_cmd_verify},
+    {"logits", "logits of given ids, for comparing with other programs", dq_cmd_logits},
+    {"tokenize", "text to ids", dq_cmd_tokenize},
+    {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
+};
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void print_usage(FILE *f)
+{
+    fprintf(f, "dq " DQ_VERSION ": low-bit quantization of Differential Transformers\n\n"
+               "usage: dq COMMAND [options] ARGUMENTS\n\ncommands:\n");
+    for (int i = 0; i < N_COMMANDS; i++)
+        fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].purpose);
+    fprintf(
+        f, "\nA MODEL is a folder with config.json and *.safetensors, or a .h5 container.\n"
+           "dq COMMAND --help explains a command; dq --version prints the version.\n\n"
+           "exit status: 0 done, 1 bug, 2 usage, 3 damaged input, 4 inputs that do not fit or are\n"
+           "unsupported, 5 resources, 6 files, 7 quality gate missed, 130/143 interrupted\n");
+}
+
+static dq_status run(int argc, char **argv, const char **name, dq_err *err)
+{
+    const char *names[N_COMMANDS];
+    if (argc < 2) {
+        print_usage(stderr);
+        return dq_fail(err, DQ_USAGE, "no command given.");
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_usage(stdout);
+        return dq_flush_stdout(err);
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("dq " DQ_VERSION "\n");
+        return dq_flush_stdout(err);
+    }
+    for (int i = 0; i < N_COMMANDS; i++) {
+        names[i] = commands[i].name;
+        if (strcmp(argv[1], commands[i].name) != 0) continue;
+        *name = commands[i].name;
+        if (commands[i].run(argc - 1, argv + 1, err) == DQ_OK) dq_flush_stdout(err);
+        return err->code;
+    }
+    const char *near = dq_nearest(argv[1], names, N_COMMANDS);
+    return dq_fail(err, DQ_USAGE, "unknown command \"%s\". %s%s%s See dq --help.", argv[1],
+                   near ? "Did you mean dq " : "", near ? near : "", near ? "?" : "");
+}
+
+int main(int argc, char **argv)
+{
+    dq_err err = {0};
+    const char *name = NULL;
+
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like a full disk */
+    dq_catch_signals();
+    run(argc, argv, &name, &err);
+    if (err.code == DQ_OK) return 0;
+    fprintf(stderr, "dq%s%s: error: %s\n", name ? " " : "", name ? name : "", err.text);
+    if (err.code == DQ_BUG)
+        fprintf(stderr, "dq: this is a bug in dq; please report it with the output of dq doctor\n");
+    if (err.code == DQ_STOPPED && dq_stop_signal() == SIGTERM) return 143;
+    return (int)err.code;
+}

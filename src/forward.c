@@ -1,0 +1,255 @@
+/* forward: see forward.h.
+ * SPDX-License-Identifier: MIT */
+#include "forward.h"
+
+#include "os.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    FFN_ROWS = 1024 /* rows of the feed-forward part at a time: bounds its scratch */
+};
+
+/* One scratch matrix, grown when a pass needs more rows. */
+typedef struct slot {
+    float *p;
+    size_t bytes;
+} slot;
+
+struct dq_runner {
+    const dq_model *m;
+    dq_backend *b;
+    dq_kv *kv;
+    slot x, h, q, k, v, y, angles, gate, up, absmax;
+    float *row; /* [dim], host */
+};
+
+static dq_mat take(dq_runner *r, slot *s, int64_t rows, int64_t cols)
+{
+    dq_mat m = {.rows = rows, .cols = cols};
+    size_t n, bytes;
+    if (!dq_mul_ok(&n, (size_t)rows, (size_t)cols) || !dq_mul_ok(&bytes, n, sizeof(float))) {
+        dq_fail(&r->b->err, DQ_RESOURCE, "a pass of %lld rows does not fit in memory",
+                (long long)rows);
+        return m;
+    }
+    if (bytes > s->bytes) {
+        r->b->ops->free(r->b, s->p);
+        s->bytes = 0;
+        s->p = r->b->ops->alloc(r->b, bytes);
+        if (s->p)
+            s->bytes = bytes;
+        else
+            dq_fail(&r->b->err, DQ_RESOURCE, "out of memory (%zu bytes of activations)", bytes);
+    }
+    m.p = s->p;
+    return m;
+}
+
+/* Rows [begin, end) of a matrix. */
+static dq_mat rows_of(dq_mat m, int64_t begin, int64_t end)
+{
+    return (dq_mat){.p = m.p ? m.p + begin * m.cols : NULL, .rows = end - begin, .cols = m.cols};
+}
+
+dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const dq_kv_spec *kv,
+                        dq_err *err)
+{
+    *out = NULL;
+    dq_runner *r = dq_block_new(1, sizeof *r, err);
+    if (!r) return err->code;
+    r->m = m;
+    r->b = b;
+    r->row = dq_block_new((size_t)m->dim, sizeof(float), err);
+    if (!r->row) {
+        dq_runner_free(r);
+        return err->code;
+    }
+    r->kv = b->ops->kv_new(b, &m->map, m->n_layers, kv);
+    if (!r->kv) {
+        dq_backend_sync(b, err);
+        dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
+        dq_runner_free(r);
+        return err->code;
+    }
+    *out = r;
+    return DQ_OK;
+}
+
+void dq_runner_free(dq_runner *r)
+{
+    if (!r) return;
+    slot *all[] = {&r->x, &r->h,      &r->q,    &r->k,  &r->v,
+                   &r->y, &r->angles, &r->gate, &r->up, &r->absmax};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) r->b->ops->free(r->b, all[i]->p);
+    if (r->kv) r->b->ops->kv_free(r->b, r->kv);
+    dq_block_free(r->row);
+    dq_block_free(r);
+}
+
+const dq_model *dq_runner_model(const dq_runner *r)
+{
+    return r->m;
+}
+
+dq_backend *dq_runner_backend(const dq_runner *r)
+{
+    return r->b;
+}
+
+dq_kv *dq_runner_kv(dq_runner *r)
+{
+    return r->kv;
+}
+
+int64_t dq_runner_bytes(const dq_model *m, int64_t n_rows)
+{
+    const dq_headmap *a = &m->map;
+    int64_t heads = a->n_q + 2 * (int64_t)a->n_kv + (int64_t)a->n_out * a->n_slabs + 1;
+    int64_t ffn_rows = n_rows < FFN_ROWS ? n_rows : FFN_ROWS;
+    int64_t scratch =
+        n_rows * (2 * (int64_t)m->dim + heads * a->head_dim) + 2 * ffn_rows * (int64_t)m->ffn;
+    int64_t cache = (int64_t)m->n_layers * 2 * a->n_kv * a->head_dim * n_rows;
+    return (scratch + cache) * (int64_t)sizeof(float);
+}
+
+/* The pieces of one pass that every layer needs. */
+typedef struct pass_state {
+    const dq_batch *batch;
+    const dq_pass *pass;
+    dq_mat x, h, q, k, v, y, angles;
+} pass_state;
+
+static void attention(dq_runner *r, const pass_state *s, int i)
+{
+    const dq_model *m = r->m;
+    const dq_layer *l = &m->layer[i];
+    const dq_ops *op = r->b->ops;
+    dq_backend *b = r->b;
+    const dq_pass *pass = s->pass;
+
+    op->rms_norm(b, s->h, s->x, l->norm_attn, m->norm_eps);
+    op->matmul(b, s->q, s->h, &l->q, l->q_bias, pass->math.linear);
+    op->matmul(b, s->k, s->h, &l->k, l->k_bias, pass->math.linear);
+    op->matmul(b, s->v, s->h, &l->v, l->v_bias, pass->math.linear);
+    op->rope(b, s->q, s->angles, m->rope.order);
+    op->rope(b, s->k, s->angles, m->rope.order);
+    op->kv_append(b, r->kv, i, s->batch, s->k, s->v);
+
+    dq_attend_args args = {.attn = &l->attn,
+                           .batch = s->batch,
+                           .kv = r->kv,
+                           .layer = i,
+                           .q = s->q,
+                           .logit = pass->logit,
+                           .columns = pass->columns ? &pass->columns[i] : NULL};
+    bool spans_rows = pass->logit.bits < 16 &&
+                      (pass->logit.grain == DQ_GRAIN_TENSOR || pass->logit.grain == DQ_GRAIN_HEAD);
+    if (spans_rows) {
+        dq_mat absmax = take(r, &r->absmax, s->batch->n_seq, m->map.n_q);
+        op->attn_absmax(b, absmax.p, &args);
+        if (pass->logit.grain == DQ_GRAIN_TENSOR)
+            op->absmax_join(b, absmax.p, s->batch->n_seq, m->map.n_q);
+        args.absmax = absmax.p;
+    }
+    if (pass->watch && pass->watch->logits)
+        op->attn_observe(b, DQ_OBSERVE_LOGITS, &pass->watch->logits[i], &args,
+                         pass->watch->seq_base);
+    op->attend(b, s->y, &args);
+    op->matmul(b, s->h, s->y, &l->o, l->o_bias, pass->math.linear);
+    op->add(b, s->x, s->h);
+}
+
+static void feed_forward(dq_runner *r, const pass_state *s, int i)
+{
+    const dq_model *m = r->m;
+    const dq_layer *l = &m->layer[i];
+    const dq_ops *op = r->b->ops;
+    dq_backend *b = r->b;
+    dq_num num = s->pass->math.linear;
+
+    op->rms_norm(b, s->h, s->x, l->norm_ffn, m->norm_eps);
+    for (int64_t begin = 0; begin < s->h.rows; begin += FFN_ROWS) {
+        int64_t end = begin + FFN_ROWS < s->h.rows ? begin + FFN_ROWS : s->h.rows;
+        dq_mat in = rows_of(s->h, begin, end);
+        dq_mat gate = take(r, &r->gate, end - begin, m->ffn);
+        dq_mat up = take(r, &r->up, end - begin, m->ffn);
+        if (b->err.code != DQ_OK) return;
+        op->matmul(b, gate, in, &l->gate, l->gate_bias, num);
+        op->matmul(b, up, in, &l->up, l->up_bias, num);
+        op->ffn_act(b, gate, up, m->layout->act);
+        op->matmul(b, in, gate, &l->down, l->down_bias, num); /* gate does not overlap h */
+    }
+    op->add(b, s->x, s->h);
+}
+
+static dq_status check_batch(const dq_runner *r, const dq_batch *batch, dq_err *err)
+{
+    for (int64_t i = 0; i < batch->n_rows; i++) {
+        if (batch->ids[i] < 0 || batch->ids[i] >= r->m->vocab)
+            return dq_fail(err, DQ_MISMATCH, "%s: id %d is outside the vocabulary of %d tokens",
+                           r->m->path, (int)batch->ids[i], r->m->vocab);
+    }
+    return DQ_OK;
+}
+
+static bool row_is_finite(dq_runner *r, const float *row)
+{
+    r->b->ops->get(r->b, r->row, row, (size_t)r->m->dim * sizeof *row);
+    for (int i = 0; i < r->m->dim; i++) {
+        if (!isfinite(r->row[i])) return false;
+    }
+    return true;
+}
+
+static dq_status check_state(dq_runner *r, const dq_batch *batch, dq_mat hidden, dq_err *err)
+{
+    for (int s = 0; s < batch->n_seq; s++) {
+        for (int64_t i = batch->cu_rows[s]; i < batch->cu_rows[s + 1]; i++) {
+            if (!row_is_finite(r, hidden.p + i * hidden.cols))
+                return dq_fail(err, DQ_DAMAGED,
+                               "%s: the hidden state is not finite at position %d (sequence %d of "
+                               "the pass); a weight is NaN or the model overflows in f32",
+                               r->m->path, (int)batch->pos[i], s);
+        }
+    }
+    return DQ_OK;
+}
+
+dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pass, dq_mat *hidden,
+                         dq_err *err)
+{
+    const dq_model *m = r->m;
+    const dq_headmap *a = &m->map;
+    const dq_ops *op = r->b->ops;
+    int64_t n = batch->n_rows;
+
+    DQ_TRY(check_batch(r, batch, err));
+    pass_state s = {.batch = batch,
+                    .pass = pass,
+                    .x = take(r, &r->x, n, m->dim),
+                    .h = take(r, &r->h, n, m->dim),
+                    .q = take(r, &r->q, n, (int64_t)a->n_q * a->head_dim),
+                    .k = take(r, &r->k, n, (int64_t)a->n_kv * a->head_dim),
+                    .v = take(r, &r->v, n, (int64_t)a->n_kv * a->head_dim),
+                    .y = take(r, &r->y, n, (int64_t)a->n_out * a->n_slabs * a->head_dim),
+                    .angles = take(r, &r->angles, n, a->head_dim)};
+    if (r->b->err.code != DQ_OK) return dq_backend_sync(r->b, err);
+
+    op->embed(r->b, s.x, &m->embed, batch->ids);
+    op->rope_table(r->b, s.angles, batch->pos, &m->rope);
+    for (int i = 0; i < m->n_layers; i++) {
+        DQ_TRY(dq_check_stop(err));
+        attention(r, &s, i);
+        feed_forward(r, &s, i);
+        if (pass->watch && pass->watch->hidden)
+            op->observe(r->b, &pass->watch->hidden[i], s.x, batch, i, pass->watch->seq_base);
+        if (r->b->err.code != DQ_OK) break;
+    }
+    op->rms_norm(r->b, s.h, s.x, m->norm_out, m->norm_eps);
+    DQ_TRY(dq_backend_sync(r->b, err));
+    DQ_TRY(check_state(r, batch, s.h, err));
+    *hidden = s.h;
+    return DQ_OK;
+}
