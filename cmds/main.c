@@ -22,6 +22,7 @@ static const dq_cmd commands[] = {
     {"verify", "check every byte of a container", dq_cmd_verify},
     {"logits", "logits of given ids, for comparing with other programs", dq_cmd_logits},
     {"tokenize", "text to ids", dq_cmd_tokenize},
+    {"bench", "prefill speed with its share of the matrix product", dq_cmd_bench},
     {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
