@@ -163,7 +163,7 @@ static dq_status run_lengths(bench *x, dq_err *err)
                         json_integer(x->backend->threads));
     json_object_set_new(json_object_get(doc, "settings"), "runs", json_integer(x->runs));
     for (int i = 0; i < x->n_lengths && err->code == DQ_OK; i++) {
-        timing t;
+        timing t = {0};
         double n = x->length[i];
         if (measure(x, x->length[i], &t, err) != DQ_OK) break;
         double flops = prefill_flops(x->model, n) / t.median_s;

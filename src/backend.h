@@ -52,10 +52,10 @@ typedef struct dq_attend_args {
     const dq_batch *batch;
     dq_kv *kv;
     int layer;
-    dq_mat q;             /* [n_rows, n_q * head_dim], after RoPE */
-    dq_mat lambda;        /* [n_rows, n_out], DQ_LAMBDA_TOKEN only, else p NULL */
+    dq_mat q;      /* [n_rows, n_q * head_dim], after RoPE */
+    dq_mat lambda; /* [n_rows, n_out], DQ_LAMBDA_TOKEN only, else p NULL */
     dq_logit_spec logit;
-    const float *absmax;  /* [n_seq, n_q] backend memory from attn_absmax: tensor and head grain;
+    const float *absmax; /* [n_seq, n_q] backend memory from attn_absmax: tensor and head grain;
                              for tensor grain every entry of a sequence holds the maximum */
     const dq_columns *columns; /* NULL: none */
 } dq_attend_args;
@@ -148,9 +148,9 @@ typedef struct dq_ops {
 
 struct dq_backend {
     const dq_ops *ops;
-    dq_err err;  /* sticky */
+    dq_err err; /* sticky */
     int threads;
-    void *state; /* private */
+    void *state;      /* private */
     char device[128]; /* for reports: "cpu, AVX-512, 2 threads" */
 };
 
@@ -161,8 +161,8 @@ void dq_backend_close(dq_backend *b); /* NULL allowed */
 /* Waits and moves the sticky error (clearing it) to err. */
 dq_status dq_backend_sync(dq_backend *b, dq_err *err);
 /* DQ_OK when the backend can run `math` on a model with this KV; else DQ_MISMATCH naming what lacks. */
-dq_status dq_backend_can(const dq_backend *b, const dq_model *m, dq_math math,
-                         const dq_kv_spec *kv, dq_err *err);
+dq_status dq_backend_can(const dq_backend *b, const dq_model *m, dq_math math, const dq_kv_spec *kv,
+                         dq_err *err);
 
 extern const dq_ops dq_ops_cpu;
 

@@ -11,9 +11,9 @@ enum { DQ_PAGE = 64 }; /* tokens per page */
 /* Storage of keys and values. Width 16 is the math type, unrounded. */
 typedef struct dq_kv_spec {
     int k_bits, v_bits;
-    int group;          /* channels per scale at <= 4 bits */
-    bool rotate;        /* Hadamard over head_dim before quantizing */
-    int sink, recent;   /* tokens that stay unquantized and are never evicted */
+    int group;        /* channels per scale at <= 4 bits */
+    bool rotate;      /* Hadamard over head_dim before quantizing */
+    int sink, recent; /* tokens that stay unquantized and are never evicted */
 } dq_kv_spec;
 
 extern const dq_kv_spec dq_kv_plain; /* 16:16 */

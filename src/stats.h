@@ -10,11 +10,11 @@ enum { DQ_TOP = 128, DQ_HIST_BITS = 15, DQ_HIST_BINS = 1 << DQ_HIST_BITS };
 
 /* Where a value was seen. Unused fields are -1. */
 typedef struct dq_place {
-    int32_t seq;   /* sequence of the run */
+    int32_t seq; /* sequence of the run */
     int32_t layer;
-    int32_t head;  /* query head (logits) */
-    int32_t row;   /* position of the row (query) */
-    int32_t col;   /* key position (logits) or channel (hidden states) */
+    int32_t head; /* query head (logits) */
+    int32_t row;  /* position of the row (query) */
+    int32_t col;  /* key position (logits) or channel (hidden states) */
 } dq_place;
 
 /* Magnitudes |x| of a stream of f32 values: exact counts, exact largest values with their places
@@ -23,16 +23,16 @@ typedef struct dq_place {
  * quantile whose bin was chosen with dq_tally_refine. Source: design of arXiv 2402.17762's
  * magnitudes, made streaming. */
 typedef struct dq_tally {
-    int64_t n;               /* finite values */
-    int64_t n_bad;           /* NaN or infinite values, in no other field */
-    double sum, sum2, sum4;  /* of |x|, x^2, x^4 */
+    int64_t n;              /* finite values */
+    int64_t n_bad;          /* NaN or infinite values, in no other field */
+    double sum, sum2, sum4; /* of |x|, x^2, x^4 */
     int n_top;
-    float top[DQ_TOP];       /* descending */
+    float top[DQ_TOP]; /* descending */
     dq_place place[DQ_TOP];
-    int64_t *hist;           /* [DQ_HIST_BINS] by bits(|x|) >> 16 */
-    int refine_bin;          /* second pass: the bin that is split; -1: first pass */
-    int64_t *fine;           /* [65536] by the low 16 bits of values in refine_bin; NULL: none */
-    float threshold;         /* smallest top value once n_top == DQ_TOP, else 0: a value at or above
+    int64_t *hist;   /* [DQ_HIST_BINS] by bits(|x|) >> 16 */
+    int refine_bin;  /* second pass: the bin that is split; -1: first pass */
+    int64_t *fine;   /* [65536] by the low 16 bits of values in refine_bin; NULL: none */
+    float threshold; /* smallest top value once n_top == DQ_TOP, else 0: a value at or above
                                 it may enter */
 } dq_tally;
 
