@@ -1,0 +1,45 @@
+/* container_h5: finds the parts of a container through HDF5 and checks each against the file's size
+ * before a pointer to it is made. Used by container.c only.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CONTAINER_H5_H
+#define DQ_CONTAINER_H5_H
+
+#include "h5.h"
+#include "os.h"
+
+typedef struct dq_h5_reader {
+    dq_h5 h;
+    hid_t file;
+    int base; /* identifiers that stay open until dq_h5_close */
+    const dq_map *map;
+    const char *path; /* of the file, for messages */
+    dq_err *err;
+} dq_h5_reader;
+
+/* A contiguous dataset in the mapping. */
+typedef struct dq_h5_block {
+    const uint8_t *data;
+    int64_t bytes;
+    int n_dims;
+    int64_t shape[DQ_MAX_DIMS];
+    size_t item;  /* bytes per element */
+    hid_t type;   /* kept in the reader until the caller drops it */
+} dq_h5_block;
+
+dq_status dq_h5_open(dq_h5_reader *r, const dq_map *map, const char *path, dq_err *err);
+void dq_h5_close(dq_h5_reader *r);
+void dq_h5_reset(dq_h5_reader *r); /* closes what dq_h5_find left open */
+/* DQ_DAMAGED with the dataset's path unless all of it lies inside the file. */
+dq_status dq_h5_find(dq_h5_reader *r, const char *path, dq_h5_block *b);
+/* Attributes of the object at `path`: n integers, or a text into buf. */
+dq_status dq_h5_ints(dq_h5_reader *r, const char *path, const char *name, int64_t *v, int n);
+dq_status dq_h5_words(dq_h5_reader *r, const char *path, const char *name, char *buf, size_t cap);
+/* The element type is exactly the one dq writes for dtype; or a fixed-length text. */
+bool dq_h5_is(dq_h5_reader *r, const dq_h5_block *b, dq_dtype dtype);
+bool dq_h5_is_text(const dq_h5_block *b);
+/* Finds the columns of a table by name; other columns are allowed. */
+dq_status dq_h5_columns(dq_h5_reader *r, const char *path, const dq_h5_block *b, dq_h5_column *col,
+                        int n);
+int64_t dq_h5_count_links(dq_h5_reader *r, const char *group); /* -1: no such group */
+
+#endif

@@ -1,0 +1,68 @@
+/* items: multiple-choice items as text, and their choices as ids ready for scoring.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_ITEMS_H
+#define DQ_ITEMS_H
+
+#include "tokenizer.h"
+
+typedef struct dq_choice {
+    const char *text; /* the choice with the delimiter in front, well-formed UTF-8 */
+    size_t len;
+    int64_t points; /* code points of the choice without the delimiter */
+} dq_choice;
+
+typedef struct dq_item {
+    const char *ctx;
+    size_t ctx_len;
+    const dq_choice *choice; /* [n_choices] */
+    int n_choices, gold;
+    int64_t line; /* of the data file, from 1 */
+} dq_item;
+
+typedef struct dq_items {
+    const dq_item *item;
+    int64_t n;
+    int64_t n_bad, first_bad; /* ill-formed UTF-8 that became U+FFFD; offset in the file or -1 */
+} dq_items;
+
+/* One choice as ids: the first n_ctx are given, the last n_cont are scored, the very last id is not
+ * fed. Truncation has happened. */
+typedef struct dq_request {
+    const int32_t *ids; /* [n_ctx + n_cont] */
+    int64_t n_ctx, n_cont;
+    int64_t item;
+    int choice;
+    bool truncated;
+} dq_request;
+
+/* All choices of all items; those of item i are at[i] .. at[i + 1] - 1. */
+typedef struct dq_requests {
+    const dq_request *req;
+    const int64_t *at; /* [n_items + 1] */
+    int64_t n, n_items, n_truncated; /* items with a truncated choice */
+} dq_requests;
+
+typedef enum dq_bos {
+    DQ_BOS_AUTO, /* as the tokenizer's template says */
+    DQ_BOS_ON,   /* the template must have one, else DQ_MISMATCH */
+    DQ_BOS_OFF   /* no template token */
+} dq_bos;
+extern const char *const dq_bos_name[3];
+
+/* DQ_MISMATCH when `bos` asks for what the tokenizer does not have. */
+dq_status dq_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err);
+
+/* Splits every choice as lm-eval does: the ids of context + choice encoded together, after as many
+ * as the context alone has. White space at the end of a context moves to the choice; what does not
+ * fit into max_len ids is cut from the left of the context. Ids must be below `vocab`.
+ * Source: lm-evaluation-harness lm_eval/api/model.py _encode_pair (behaviour). */
+dq_status dq_items_encode(dq_requests *out, const dq_items *items, const dq_tokenizer *t,
+                          dq_bos bos, int64_t max_len, int64_t vocab, dq_arena *a, dq_err *err);
+
+/* White space as Python's str.isspace sees it. */
+bool dq_is_strip_space(uint32_t c);
+/* Offset behind the last character of s[len] that is not white space. */
+size_t dq_strip_end(const char *s, size_t len);
+int64_t dq_code_points(const char *s, size_t len);
+
+#endif

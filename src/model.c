@@ -1,0 +1,219 @@
+/* model: opens a checkpoint folder or a container and keeps it open. See model.h; the model itself
+ * is put together in model_build.c.
+ * SPDX-License-Identifier: MIT */
+#include "model.h"
+
+#include "container.h"
+#include "hash.h"
+#include "os.h"
+#include "safetensors.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What dq_model_open hands out: the public part comes first, so one pointer leads to both. */
+typedef struct opened {
+    dq_model model;
+    dq_arena *arena; /* owns this struct too */
+    dq_checkpoint *checkpoint;
+    dq_container *container;
+} opened;
+
+/* ---- A checkpoint as a source ---- */
+
+static bool checkpoint_find(void *arg, const char *name, dq_weight *w)
+{
+    const dq_tensor *t = dq_checkpoint_find(arg, name);
+    if (!t) return false;
+    *w = (dq_weight){.name = t->name, .bits = 16, .dtype = t->dtype, .data = t->data};
+    w->rows = t->n_dims > 0 ? t->shape[0] : 1;
+    w->cols = t->n_dims > 1 ? t->shape[1] : 1;
+    if (t->n_dims > 2) w->cols = -t->n_dims; /* no layout has such a tensor */
+    return true;
+}
+
+static const char *checkpoint_name_at(void *arg, int64_t i)
+{
+    return dq_checkpoint_at(arg, i)->name;
+}
+
+static void add_number(dq_sha256 *h, uint64_t x)
+{
+    dq_sha256_add(h, &x, sizeof x);
+}
+
+/* SHA-256 over config.json and, for each weight file in name order: the name's length and bytes, the
+ * file's size, its whole safetensors header, and the first and the last 64 KiB of its data. Any
+ * change of a shape, a name or an offset shows, and a retrained model differs in almost every byte;
+ * reading all weights would cost minutes for large models. Numbers are 64-bit little-endian. */
+static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
+{
+    enum { EDGE = 64 * 1024 };
+    dq_sha256 h;
+    size_t len;
+    const char *config = dq_checkpoint_config_text(c, &len);
+    DQ_TRY(dq_sha256_begin(&h, err));
+    add_number(&h, len);
+    dq_sha256_add(&h, config, len);
+    for (int i = 0; i < dq_checkpoint_n_files(c); i++) {
+        size_t bytes;
+        const uint8_t *data;
+        uint64_t header;
+        const char *name = dq_checkpoint_file(c, i, &bytes, &data);
+        memcpy(&header, data, sizeof header); /* checked when the file was opened */
+        size_t start = sizeof header + (size_t)header, rest = bytes - start;
+        size_t edge = rest < EDGE ? rest : EDGE;
+        add_number(&h, strlen(name));
+        dq_sha256_add(&h, name, strlen(name));
+        add_number(&h, bytes);
+        dq_sha256_add(&h, data, start + edge);
+        dq_sha256_add(&h, data + bytes - edge, edge);
+    }
+    return dq_sha256_end(&h, hex, err);
+}
+
+static dq_status open_checkpoint(opened *o, const char *path, dq_err *err)
+{
+    dq_model *m = &o->model;
+    DQ_TRY(dq_checkpoint_open(&o->checkpoint, path, err));
+    dq_source source = {o->checkpoint, checkpoint_find, dq_checkpoint_count(o->checkpoint),
+                        checkpoint_name_at};
+    if (dq_model_build(m, dq_checkpoint_config(o->checkpoint), &source, o->arena, err) != DQ_OK)
+        return dq_in(err, "%s: ", path);
+    return fingerprint(m->fingerprint, o->checkpoint, err);
+}
+
+/* ---- Containers and other files ---- */
+
+static dq_status build_from_container(opened *o, dq_err *err)
+{
+    size_t len;
+    json_t *config = NULL;
+    const dq_container_info *info = dq_container_header(o->container);
+    const char *text = dq_container_config(o->container, &len);
+    dq_source source = dq_container_source(o->container);
+    dq_model *m = &o->model;
+    DQ_TRY(dq_json_parse(&config, text, len, "config.json", err));
+    if (json_is_object(config))
+        dq_model_build(m, config, &source, o->arena, err);
+    else
+        dq_fail(err, DQ_DAMAGED, "config.json: not a JSON object");
+    json_decref(config);
+    if (err->code != DQ_OK) return err->code;
+    m->is_container = true;
+    m->weight_bits = info->weight_bits;
+    m->weight_group = info->weight_group;
+    m->scale_mode = info->scale_mode;
+    m->logit_bits = info->logit_bits;
+    m->logit_grain = info->logit_grain;
+    memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
+    return DQ_OK;
+}
+
+static dq_status open_container(opened *o, const char *path, dq_err *err)
+{
+    DQ_TRY(dq_container_open(&o->container, path, err));
+    if (build_from_container(o, err) != DQ_OK) return dq_in(err, "%s: ", path);
+    return DQ_OK;
+}
+
+/* A regular file: a container, or something that can be named. */
+static dq_status open_file(opened *o, const char *path, dq_err *err)
+{
+    static const struct {
+        const char *magic;
+        size_t len;
+        const char *what;
+    } known[] = {
+        {"GGUF", 4, "a GGUF file"},
+        {"PK\3\4", 4, "a PyTorch file"},
+    };
+    static const uint8_t hdf5[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+    uint8_t head[8] = {0};
+    dq_map map;
+    DQ_TRY(dq_map_open(&map, path, err));
+    if (map.bytes >= sizeof head) memcpy(head, map.data, sizeof head);
+    dq_map_close(&map);
+    size_t n = strlen(path);
+    if (memcmp(head, hdf5, sizeof head) == 0 || (n > 3 && strcmp(path + n - 3, ".h5") == 0))
+        return open_container(o, path, err);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (memcmp(head, known[i].magic, known[i].len) == 0)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: %s is not read. Use a folder with config.json and safetensors.",
+                           path, known[i].what);
+    }
+    return dq_fail(err, DQ_DAMAGED,
+                   "%s: neither a folder with config.json nor a dq container (.h5)", path);
+}
+
+/* ---- Open and close ---- */
+
+static dq_status name_model(opened *o, const char *path, dq_err *err)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/') begin--;
+    if (begin == end) begin = 0; /* "/" */
+    o->model.path = dq_text(o->arena, path, strlen(path), err);
+    o->model.name = dq_text(o->arena, path + begin, end - begin, err);
+    return err->code;
+}
+
+dq_status dq_model_open(dq_model **out, const char *path, dq_err *err)
+{
+    dq_arena *arena = dq_arena_new();
+    opened *o = arena ? dq_alloc(arena, 1, sizeof *o, err) : NULL;
+    *out = NULL;
+    if (!o) {
+        dq_arena_free(arena);
+        return dq_fail(err, DQ_RESOURCE, "out of memory");
+    }
+    o->arena = arena;
+    if (name_model(o, path, err) == DQ_OK) {
+        if (!dq_file_exists(path))
+            dq_fail(err, DQ_FILE, "%s: no such file or folder", path);
+        else if (dq_is_dir(path))
+            open_checkpoint(o, path, err);
+        else
+            open_file(o, path, err);
+    }
+    if (err->code != DQ_OK) {
+        dq_model_close(&o->model);
+        return err->code;
+    }
+    *out = &o->model;
+    return DQ_OK;
+}
+
+void dq_model_close(dq_model *m)
+{
+    opened *o = (opened *)m;
+    if (!o) return;
+    dq_checkpoint_close(o->checkpoint);
+    dq_container_close(o->container);
+    dq_arena_free(o->arena);
+}
+
+dq_status dq_model_file(const dq_model *m, const char *name, const char **text, size_t *len,
+                        dq_err *err)
+{
+    const opened *o = (const opened *)m;
+    *text = NULL;
+    *len = 0;
+    if (o->container) {
+        dq_container_file(o->container, name, text, len);
+        return DQ_OK;
+    }
+    if (strcmp(name, "config.json") == 0) {
+        *text = dq_checkpoint_config_text(o->checkpoint, len);
+        return DQ_OK;
+    }
+    char *path = dq_textf(o->arena, err, "%s/%s", m->path, name), *data = NULL;
+    if (!path) return err->code;
+    if (!dq_file_exists(path)) return DQ_OK;
+    DQ_TRY(dq_file_read(&data, len, path, o->arena, err));
+    *text = data;
+    return DQ_OK;
+}

@@ -1,0 +1,151 @@
+/* rope: frequencies of rotary position embeddings from a model's configuration.
+ * SPDX-License-Identifier: MIT */
+#include "model.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double default_theta = 10000.0;
+
+/* The member object, NULL when absent or null. */
+static dq_status member_object(const json_t **out, const json_t *config, const char *key,
+                               dq_err *err)
+{
+    const json_t *v = json_object_get(config, key);
+    *out = NULL;
+    if (!v || json_is_null(v)) return DQ_OK;
+    if (!json_is_object(v)) return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected an object", key);
+    *out = v;
+    return DQ_OK;
+}
+
+/* Where the parameters stand. `rope_scaling` wins over `rope_parameters`, as in transformers. */
+static dq_status find_parameters(const json_t **out, const char **where, const json_t *config,
+                                 dq_err *err)
+{
+    static const char *const keys[] = {"rope_scaling", "rope_parameters", "rope_scaling_dict"};
+    *out = NULL;
+    *where = "config";
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && !*out; i++) {
+        DQ_TRY(member_object(out, config, keys[i], err));
+        *where = keys[i];
+    }
+    return DQ_OK;
+}
+
+static dq_status positive(double *out, const json_t *object, const char *key,
+                          const double *fallback, dq_err *err)
+{
+    DQ_TRY(dq_json_float(out, object, key, fallback, err));
+    if (!(*out > 0))
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected a positive number, found %g", key,
+                       *out);
+    return DQ_OK;
+}
+
+static dq_status read_type(const char **out, const json_t *parameters, dq_err *err)
+{
+    static const char *const none = "default";
+    const char *older;
+    DQ_TRY(dq_json_text(&older, parameters, "type", &none, err));
+    return dq_json_text(out, parameters, "rope_type", &older, err);
+}
+
+static dq_status refuse_partial(const json_t *object, dq_err *err)
+{
+    const double whole = 1.0;
+    double factor = whole;
+    DQ_TRY(dq_json_float(&factor, object, "partial_rotary_factor", &whole, err));
+    if (factor < 1.0 || factor > 1.0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"partial_rotary_factor\": %g is not supported (expected 1)", factor);
+    return DQ_OK;
+}
+
+/* The smooth blend between kept and stretched wave lengths. */
+static dq_status scale_llama3(double *freq, int n, const json_t *parameters, const json_t *config,
+                              int max_positions, dq_err *err)
+{
+    static const double two_pi = 6.283185307179586476925;
+    double factor = 1, low = 1, high = 1, original = max_positions;
+    DQ_TRY(positive(&factor, parameters, "factor", NULL, err));
+    DQ_TRY(positive(&low, parameters, "low_freq_factor", NULL, err));
+    DQ_TRY(positive(&high, parameters, "high_freq_factor", NULL, err));
+    /* A length on the top level beats the one beside the factors. */
+    DQ_TRY(positive(&original, parameters, "original_max_position_embeddings", &original, err));
+    DQ_TRY(positive(&original, config, "original_max_position_embeddings", &original, err));
+    if (!(high > low))
+        return dq_fail(err, DQ_DAMAGED,
+                       "key \"high_freq_factor\": expected more than low_freq_factor (%g), found "
+                       "%g",
+                       low, high);
+    for (int i = 0; i < n; i++) {
+        double length = two_pi / freq[i];
+        if (length < original / high) continue;
+        double keep = (original / length - low) / (high - low);
+        if (length > original / low) keep = 0.0;
+        freq[i] = (1.0 - keep) * freq[i] / factor + keep * freq[i];
+    }
+    return DQ_OK;
+}
+
+static dq_status scale(double *freq, int n, const json_t *parameters, const json_t *config,
+                       int max_positions, dq_err *err)
+{
+    const char *type = NULL;
+    DQ_TRY(read_type(&type, parameters, err));
+    if (strcmp(type, "default") == 0) return DQ_OK;
+    if (strcmp(type, "llama3") == 0)
+        return scale_llama3(freq, n, parameters, config, max_positions, err);
+    if (strcmp(type, "linear") == 0) {
+        double factor = 1;
+        DQ_TRY(positive(&factor, parameters, "factor", NULL, err));
+        for (int i = 0; i < n; i++) freq[i] /= factor;
+        return DQ_OK;
+    }
+    return dq_fail(err, DQ_MISMATCH,
+                   "rope type \"%s\" is not supported (supported: default, linear, llama3)", type);
+}
+
+/* Computed in double and rounded once, into inv_freq. */
+static dq_status fill(float *inv_freq, double *freq, const json_t *config, int head_dim,
+                      int max_positions, dq_err *err)
+{
+    const json_t *parameters;
+    const char *where;
+    double theta = default_theta;
+    int n = head_dim / 2;
+    DQ_TRY(find_parameters(&parameters, &where, config, err));
+    DQ_TRY(refuse_partial(config, err));
+    DQ_TRY(positive(&theta, config, "rope_theta", &theta, err));
+    if (parameters) {
+        DQ_TRY(refuse_partial(parameters, err));
+        if (positive(&theta, parameters, "rope_theta", &theta, err) != DQ_OK)
+            return dq_in(err, "%s: ", where);
+    }
+    for (int i = 0; i < n; i++) freq[i] = pow(theta, -2.0 * i / head_dim);
+    if (parameters && scale(freq, n, parameters, config, max_positions, err) != DQ_OK)
+        return dq_in(err, "%s: ", where);
+    for (int i = 0; i < n; i++) {
+        inv_freq[i] = (float)freq[i];
+        if (!isfinite(inv_freq[i]))
+            return dq_fail(err, DQ_DAMAGED, "%s: frequency %d is not finite (theta %g)", where, i,
+                           theta);
+    }
+    return DQ_OK;
+}
+
+dq_status dq_rope_frequencies(float *inv_freq, const json_t *config, int head_dim,
+                              int max_positions, dq_err *err)
+{
+    double *freq;
+    if (head_dim < 2 || head_dim % 2)
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"head_dim\": rotary positions need an even number, found %d",
+                       head_dim);
+    freq = dq_block_new((size_t)head_dim / 2, sizeof *freq, err);
+    if (!freq) return err->code;
+    fill(inv_freq, freq, config, head_dim, max_positions, err);
+    dq_block_free(freq);
+    return err->code;
+}

@@ -1,0 +1,51 @@
+/* tokenizer_impl: what loading fills and encoding reads; for tokenizer*.c only.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_TOKENIZER_IMPL_H
+#define DQ_TOKENIZER_IMPL_H
+
+#include "added.h"
+#include "bpe.h"
+#include "pretokenize.h"
+#include "tokenizer.h"
+
+typedef struct dq_piece {
+    const char *text; /* bytes as they stand in text */
+    size_t len;
+    int32_t id;
+} dq_piece;
+
+/* Read-only once loaded. */
+struct dq_tokenizer {
+    dq_arena *arena; /* owns everything but the compiled patterns */
+    dq_piece *piece; /* [n_pieces] by rising id, ids differ */
+    size_t n_pieces;
+    dq_added *added; /* [n_added] */
+    size_t n_added;
+    dq_added_set in_raw, in_normalized; /* searched before and after the normalizer */
+    bool nfc;
+    dq_pretokenizer pre;
+    dq_bpe bpe;
+    int32_t *before, *after; /* the template's tokens */
+    int n_before, n_after;
+    int32_t prefix;
+};
+
+/* NULL: no such id. */
+const dq_piece *dq_tokenizer_find(const dq_tokenizer *t, int32_t id);
+
+/* Loading, in this order (tokenizer_model.c). `scratch` dies after loading. */
+typedef struct dq_loader {
+    dq_tokenizer *t;
+    dq_arena *scratch;
+    dq_strmap vocab;    /* token of the model, as written -> id */
+    dq_strmap by_text;  /* added token -> index in t->added */
+    size_t vocab_count; /* tokens of the model */
+    int64_t next_id;    /* of an added token that the model does not know */
+    size_t added_room;
+} dq_loader;
+
+dq_status dq_load_model(dq_loader *l, json_t *model, dq_err *err);
+/* Appends the model's tokens to t->piece (unsorted); room for `extra` more is left. */
+dq_status dq_load_pieces(dq_loader *l, json_t *vocab, size_t extra, dq_err *err);
+
+#endif
