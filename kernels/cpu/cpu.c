@@ -1,0 +1,134 @@
+/* cpu: the CPU backend's table, memory and scratch. The definition of right.
+ * SPDX-License-Identifier: MIT */
+#include "cpu.h"
+#include "cpu_attention.h"
+#include "os.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const dq_simd *dq_simd_pick(unsigned features)
+{
+#if defined(__x86_64__)
+    if (features & DQ_CPU_AVX512) return &dq_simd_avx512;
+    if (features & DQ_CPU_AVX2) return &dq_simd_avx2;
+#else
+    (void)features;
+#endif
+    return &dq_simd_scalar;
+}
+
+bool dq_cpu_reserve(dq_backend *b, size_t bytes)
+{
+    dq_cpu *cpu = dq_cpu_of(b);
+    if (b->err.code != DQ_OK) return false;
+    if (bytes <= cpu->block_bytes) return true;
+    cpu->block_bytes = 0;
+    for (int i = 0; i < b->threads; i++) {
+        dq_block_free(cpu->block[i]);
+        cpu->block[i] = dq_block_new(1, bytes, &b->err);
+        if (!cpu->block[i]) return false;
+    }
+    cpu->block_bytes = bytes;
+    return true;
+}
+
+void *dq_cpu_shared(dq_backend *b, size_t bytes)
+{
+    dq_cpu *cpu = dq_cpu_of(b);
+    if (b->err.code != DQ_OK) return NULL;
+    if (bytes <= cpu->shared_bytes) return cpu->shared;
+    dq_block_free(cpu->shared);
+    cpu->shared = dq_block_new(1, bytes, &b->err);
+    cpu->shared_bytes = cpu->shared ? bytes : 0;
+    return cpu->shared;
+}
+
+static void *cpu_alloc(dq_backend *b, size_t bytes)
+{
+    return b->err.code == DQ_OK ? dq_block_new(1, bytes, &b->err) : NULL;
+}
+
+static void cpu_free(dq_backend *b, void *p)
+{
+    (void)b;
+    dq_block_free(p);
+}
+
+static void cpu_put(dq_backend *b, void *dst, const void *host, size_t bytes)
+{
+    if (b->err.code == DQ_OK && bytes) memcpy(dst, host, bytes);
+}
+
+static void cpu_get(dq_backend *b, void *host, const void *src, size_t bytes)
+{
+    if (b->err.code == DQ_OK && bytes) memcpy(host, src, bytes);
+}
+
+static void cpu_sync(dq_backend *b)
+{
+    (void)b; /* every operation has ended when it returns */
+}
+
+static void cpu_close(dq_backend *b)
+{
+    dq_cpu *cpu = dq_cpu_of(b);
+    if (!cpu) return;
+    for (int i = 0; cpu->block && i < b->threads; i++) dq_block_free(cpu->block[i]);
+    dq_block_free(cpu->block);
+    dq_block_free(cpu->shared);
+    dq_block_free(cpu);
+    b->state = NULL;
+}
+
+const dq_ops dq_ops_cpu = {
+    .name = "cpu",
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .put = cpu_put,
+    .get = cpu_get,
+    .sync = cpu_sync,
+    .close = cpu_close,
+    .embed = dq_cpu_embed,
+    .rms_norm = dq_cpu_rms_norm,
+    .matmul = dq_cpu_matmul,
+    .rope_table = dq_cpu_rope_table,
+    .rope = dq_cpu_rope,
+    .ffn_act = dq_cpu_ffn_act,
+    .add = dq_cpu_add,
+    .gather = dq_cpu_gather,
+    .logprob = dq_cpu_logprob,
+    .kld = dq_cpu_kld,
+    .kv_new = dq_cpu_kv_new,
+    .kv_free = dq_cpu_kv_free,
+    .kv_seq_new = dq_cpu_kv_seq_new,
+    .kv_fork = dq_cpu_kv_fork,
+    .kv_seq_free = dq_cpu_kv_seq_free,
+    .kv_append = dq_cpu_kv_append,
+    .kv_rewind = dq_cpu_kv_rewind,
+    .kv_keep = dq_cpu_kv_keep,
+    .kv_count = dq_cpu_kv_count,
+    .kv_bytes = dq_cpu_kv_bytes,
+    .attn_absmax = dq_cpu_attn_absmax,
+    .absmax_join = dq_cpu_absmax_join,
+    .attend = dq_cpu_attend,
+    .attn_observe = dq_cpu_attn_observe,
+    .observe = dq_cpu_observe,
+};
+
+dq_status dq_cpu_open(dq_backend *b, dq_err *err)
+{
+    dq_cpu *cpu = dq_block_new(1, sizeof *cpu, err);
+    if (!cpu) return err->code;
+    b->state = cpu;
+    b->ops = &dq_ops_cpu;
+    cpu->simd = dq_simd_pick(dq_cpu_features(NULL));
+    cpu->block = dq_block_new((size_t)b->threads, sizeof *cpu->block, err);
+    if (!cpu->block) {
+        cpu_close(b);
+        return err->code;
+    }
+    snprintf(b->device, sizeof b->device, "cpu, %s, %d thread%s", cpu->simd->name, b->threads,
+             b->threads == 1 ? "" : "s");
+    return DQ_OK;
+}

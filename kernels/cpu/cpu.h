@@ -1,0 +1,54 @@
+/* cpu: state and shared helpers of the CPU backend. Private to kernels/cpu.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CPU_H
+#define DQ_CPU_H
+
+#include "backend.h"
+#include "simd.h"
+
+/* b->state. */
+typedef struct dq_cpu {
+    const dq_simd *simd;
+    size_t block_bytes;  /* of each thread's block */
+    void **block;        /* [b->threads] scratch, 64-byte aligned */
+    size_t shared_bytes;
+    void *shared;        /* scratch that all threads see */
+} dq_cpu;
+
+static inline dq_cpu *dq_cpu_of(dq_backend *b)
+{
+    return b->state;
+}
+
+/* Makes every thread's scratch block at least `bytes` long (what it held is lost). Call it outside
+ * parallel regions, then use dq_cpu_of(b)->block[omp_get_thread_num()] inside a region opened with
+ * num_threads(b->threads). False with the sticky error set when memory is short. An operation may not
+ * rely on what a block holds from an earlier operation. */
+bool dq_cpu_reserve(dq_backend *b, size_t bytes);
+/* One block for all threads, on the same terms. NULL with the sticky error set. */
+void *dq_cpu_shared(dq_backend *b, size_t bytes);
+
+/* The state for dq_backend_open: fills b->state, b->ops and b->device; b->threads is set. */
+dq_status dq_cpu_open(dq_backend *b, dq_err *err);
+
+/* cpu_rows.c */
+void dq_cpu_embed(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids);
+void dq_cpu_rms_norm(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps);
+void dq_cpu_rope_table(dq_backend *b, dq_mat table, const int32_t *pos, const dq_rope *rope);
+void dq_cpu_rope(dq_backend *b, dq_mat x, dq_mat table, dq_rope_order order);
+void dq_cpu_ffn_act(dq_backend *b, dq_mat gate, dq_mat up, dq_act act);
+void dq_cpu_add(dq_backend *b, dq_mat dst, dq_mat src);
+void dq_cpu_gather(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
+
+/* cpu_matmul.c */
+void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
+                   dq_num num);
+void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
+                    const dq_weight *head, const int32_t *target, dq_num num);
+void dq_cpu_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_head, dq_num ref_num,
+                dq_mat hidden, const dq_weight *head, dq_num num);
+/* dst[n] = columns first..first+n-1 of row `row` of w, dequantized. first is a multiple of 32. */
+void dq_cpu_weight_row(const dq_simd *simd, float *dst, const dq_weight *w, int64_t row,
+                       int64_t first, int64_t n);
+
+#endif

@@ -1,0 +1,249 @@
+/* cpu_matmul: products with weights of any storage, and what is computed from logits.
+ * SPDX-License-Identifier: MIT */
+#include "cpu.h"
+#include "quant.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+/* An element of a product is the sum, in order, of chains over K_BLOCK values of k: the same for
+ * every number of rows, threads and pieces. A block of W, transposed to [K_BLOCK][DQ_TILE_N], stays
+ * in the second-level cache while all rows of a piece pass over it. */
+enum { K_BLOCK = 256, STRIP = 16, STRIP_LD = K_BLOCK + 16 };
+
+/* A thread's block while a product runs. */
+typedef struct scratch {
+    float b[K_BLOCK * DQ_TILE_N];
+    float strip[STRIP * STRIP_LD]; /* STRIP rows of W widened to f32 */
+} scratch;
+
+static float scale_at(const dq_weight *w, int64_t row, int64_t group)
+{
+    const int64_t groups = dq_groups(w->cols, w->group_size);
+    const int64_t i = (w->scale_rows == 1 ? 0 : row) * groups + group;
+    const uint8_t *p = w->scale;
+    float f;
+    if (w->scale_dtype == DQ_F16) {
+        uint16_t h;
+        memcpy(&h, p + 2 * i, sizeof h);
+        return dq_f32_from_f16(h);
+    }
+    memcpy(&f, p + 4 * i, sizeof f);
+    return f;
+}
+
+void dq_cpu_weight_row(const dq_simd *simd, float *dst, const dq_weight *w, int64_t row,
+                       int64_t first, int64_t n)
+{
+    const uint8_t *data = w->data;
+    if (w->bits == 16) {
+        const int64_t size = w->dtype == DQ_F32 ? 4 : 2;
+        simd->widen(dst, data + (row * w->cols + first) * size, w->dtype, n);
+        return;
+    }
+    const int64_t bytes = (int64_t)dq_row_bytes(w->cols, w->bits);
+    simd->codes(dst, data + row * bytes, bytes, w->bits, first, n);
+    for (int64_t i = 0; i < n;) {
+        const int64_t group = (first + i) / w->group_size;
+        int64_t end = (group + 1) * w->group_size - first;
+        if (end > n) end = n;
+        simd->scale(dst + i, end - i, scale_at(w, row, group));
+        i = end;
+    }
+}
+
+/* Bytes of `n` columns of one stored row, and where a row's columns from `first` on begin. */
+static int64_t stored_bytes(const dq_weight *w, int64_t n)
+{
+    if (w->bits == 16) return n * (w->dtype == DQ_F32 ? 4 : 2);
+    return n * w->bits / 8;
+}
+
+static const uint8_t *stored_at(const dq_weight *w, int64_t row, int64_t first)
+{
+    const int64_t bytes =
+        w->bits == 16 ? stored_bytes(w, w->cols) : (int64_t)dq_row_bytes(w->cols, w->bits);
+    return (const uint8_t *)w->data + row * bytes + stored_bytes(w, first);
+}
+
+/* Asks for the next block of the same rows, so that it arrives while this one is worked on. */
+static void expect_block(const dq_weight *w, int64_t n0, int64_t nb, int64_t k0)
+{
+    enum { LINE = 64 };
+    const int64_t kb = w->cols - k0 < K_BLOCK ? w->cols - k0 : K_BLOCK;
+    if (kb <= 0) return;
+    const int64_t bytes = stored_bytes(w, kb);
+    for (int64_t i = 0; i < nb; i++) {
+        const uint8_t *row = stored_at(w, n0 + i, k0);
+        for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(row + at, 0, 2);
+    }
+}
+
+/* s->b = W[n0 .. n0+nb)[k0 .. k0+kb) transposed. */
+static void fetch_block(const dq_simd *simd, scratch *s, const dq_weight *w, int64_t n0, int64_t nb,
+                        int64_t k0, int64_t kb)
+{
+    if (w->bits == 16 && w->dtype == DQ_F32 && (uintptr_t)w->data % _Alignof(float) == 0) {
+        const float *from = (const float *)w->data + n0 * w->cols + k0;
+        simd->transpose(s->b, DQ_TILE_N, from, w->cols, nb, kb);
+        return;
+    }
+    for (int64_t i = 0; i < nb; i += STRIP) {
+        const int64_t rows = nb - i < STRIP ? nb - i : STRIP;
+        for (int64_t j = 0; j < rows; j++)
+            dq_cpu_weight_row(simd, s->strip + j * STRIP_LD, w, n0 + i + j, k0, kb);
+        simd->transpose(s->b + i, DQ_TILE_N, s->strip, STRIP_LD, rows, kb);
+    }
+}
+
+typedef struct product {
+    const dq_simd *simd;
+    dq_mat dst, src;
+    const dq_weight *w;
+    const float *bias;
+} product;
+
+static void run_piece(const product *p, scratch *s, int64_t n0, int64_t m0, int64_t m1)
+{
+    const int64_t cols = p->w->rows, depth = p->w->cols;
+    const int64_t nb = cols - n0 < DQ_TILE_N ? cols - n0 : DQ_TILE_N;
+    float *c = p->dst.p + m0 * cols + n0;
+    const float *a = p->src.p + m0 * depth;
+    for (int64_t k0 = 0; k0 < depth; k0 += K_BLOCK) {
+        const int64_t kb = depth - k0 < K_BLOCK ? depth - k0 : K_BLOCK;
+        expect_block(p->w, n0, nb, k0 + K_BLOCK);
+        fetch_block(p->simd, s, p->w, n0, nb, k0, kb);
+        p->simd->gemm(c, cols, a + k0, depth, s->b, DQ_TILE_N, m1 - m0, nb, kb, k0 > 0);
+    }
+    if (!p->bias) return;
+    for (int64_t i = m0; i < m1; i++) p->simd->add(p->dst.p + i * cols + n0, p->bias + n0, nb);
+}
+
+/* Rows per piece: all of them when the columns alone make enough pieces, since every piece fetches
+ * its weights anew. */
+static int64_t piece_rows(int64_t rows, int64_t n_blocks)
+{
+    enum { ENOUGH = 16, STEP = 96 };
+    const int64_t cuts = (ENOUGH + n_blocks - 1) / n_blocks;
+    int64_t each = (rows + cuts - 1) / cuts;
+    each = (each + STEP - 1) / STEP * STEP;
+    return n_blocks >= ENOUGH ? rows : each;
+}
+
+static void run_product(dq_backend *b, const product *p)
+{
+    dq_cpu *cpu = dq_cpu_of(b);
+    const int64_t n_blocks = (p->w->rows + DQ_TILE_N - 1) / DQ_TILE_N, rows = p->src.rows;
+    if (rows == 0 || !dq_cpu_reserve(b, sizeof(scratch))) return;
+    const int64_t each = piece_rows(rows, n_blocks), n_cuts = (rows + each - 1) / each;
+#pragma omp parallel for num_threads(b->threads) schedule(dynamic)
+    for (int64_t i = 0; i < n_blocks * n_cuts; i++) {
+        const int64_t m0 = i / n_blocks * each, m1 = rows - m0 < each ? rows : m0 + each;
+        run_piece(p, cpu->block[omp_get_thread_num()], i % n_blocks * DQ_TILE_N, m0, m1);
+    }
+}
+
+/* What the caller must have made sure of, and the arithmetic that exists here. */
+static bool can_run(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, dq_num num)
+{
+    if (b->err.code != DQ_OK) return false;
+    if (num != DQ_NUM_F32) {
+        dq_fail(&b->err, DQ_MISMATCH, "%s products are not available on the CPU. Use f32",
+                dq_num_name[num]);
+    } else if (src.cols != w->cols || dst.cols != w->rows || dst.rows != src.rows) {
+        dq_fail(&b->err, DQ_BUG, "%s: product of unfitting shapes", w->name ? w->name : "weight");
+    }
+    return b->err.code == DQ_OK;
+}
+
+void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
+                   dq_num num)
+{
+    if (!can_run(b, dst, src, w, num)) return;
+    const product p = {dq_cpu_of(b)->simd, dst, src, w, bias};
+    run_product(b, &p);
+}
+
+/* Rows whose logits are held at once: about 64 MB, and enough rows to repay fetching the weights. */
+static int64_t logit_rows(int64_t rows, int64_t vocab)
+{
+    enum { FLOATS = 1 << 24, MOST = 256, LEAST = 16 };
+    int64_t n = FLOATS / vocab;
+    n = n > MOST ? MOST : n;
+    n = n < LEAST ? LEAST : n;
+    return rows < n ? rows : n;
+}
+
+static int32_t first_at(const float *x, int64_t n, float value)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] == value) return (int32_t)i;
+    return 0; /* only NaN */
+}
+
+void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
+                    const dq_weight *head, const int32_t *target, dq_num num)
+{
+    const dq_simd *simd = dq_cpu_of(b)->simd;
+    const int64_t vocab = head->rows, step = logit_rows(hidden.rows, vocab);
+    const dq_mat all = {NULL, hidden.rows, vocab};
+    if (!can_run(b, all, hidden, head, num) || hidden.rows == 0) return;
+    float *logits = dq_cpu_shared(b, (size_t)(step * vocab) * sizeof *logits);
+    if (!logits) return;
+    for (int64_t first = 0; first < hidden.rows && b->err.code == DQ_OK; first += step) {
+        const int64_t n = hidden.rows - first < step ? hidden.rows - first : step;
+        const product p = {simd, {logits, n, vocab}, {hidden.p + first * hidden.cols, n,
+                                                      hidden.cols}, head, NULL};
+        run_product(b, &p);
+#pragma omp parallel for num_threads(b->threads) schedule(dynamic)
+        for (int64_t i = 0; i < n; i++) {
+            const float *x = logits + i * vocab;
+            const int32_t t = target ? target[first + i] : -1;
+            const float top = simd->max(x, vocab);
+            if (top1) top1[first + i] = first_at(x, vocab, top);
+            if (logp) logp[first + i] = 0;
+            if (logp && t >= 0)
+                logp[first + i] = (double)x[t] - (double)top - log(simd->sum_exp(x, vocab, top));
+        }
+    }
+}
+
+/* Divergence of one row. Everything in double: the terms nearly cancel when the models agree. */
+static double row_kld(const dq_simd *simd, const float *ref, const float *x, int64_t n)
+{
+    const double top_p = (double)simd->max(ref, n), top_q = (double)simd->max(x, n);
+    double sum_p = 0, sum_q = 0, weighted = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double u = (double)ref[i] - top_p, v = (double)x[i] - top_q, e = exp(u);
+        sum_p += e;
+        sum_q += exp(v);
+        if (e > 0) weighted += e * (u - v);
+    }
+    return weighted / sum_p + (log(sum_q) - log(sum_p));
+}
+
+void dq_cpu_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_head, dq_num ref_num,
+                dq_mat hidden, const dq_weight *head, dq_num num)
+{
+    const dq_simd *simd = dq_cpu_of(b)->simd;
+    const int64_t vocab = head->rows, step = logit_rows(hidden.rows, 2 * vocab);
+    const dq_mat all = {NULL, hidden.rows, vocab};
+    if (!can_run(b, all, ref, ref_head, ref_num) || !can_run(b, all, hidden, head, num)) return;
+    if (hidden.rows == 0) return;
+    float *logits = dq_cpu_shared(b, (size_t)(2 * step * vocab) * sizeof *logits);
+    if (!logits) return;
+    float *other = logits + step * vocab;
+    for (int64_t first = 0; first < hidden.rows && b->err.code == DQ_OK; first += step) {
+        const int64_t n = hidden.rows - first < step ? hidden.rows - first : step;
+        const dq_mat r = {ref.p + first * ref.cols, n, ref.cols};
+        const dq_mat h = {hidden.p + first * hidden.cols, n, hidden.cols};
+        const product p = {simd, {logits, n, vocab}, r, ref_head, NULL};
+        const product q = {simd, {other, n, vocab}, h, head, NULL};
+        run_product(b, &p);
+        run_product(b, &q);
+#pragma omp parallel for num_threads(b->threads) schedule(dynamic)
+        for (int64_t i = 0; i < n; i++)
+            kld[first + i] = row_kld(simd, logits + i * vocab, other + i * vocab, vocab);
+    }
+}

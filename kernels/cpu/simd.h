@@ -1,0 +1,82 @@
+/* simd: the inner loops of the CPU backend, one table per instruction level. Private to kernels/cpu.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_SIMD_H
+#define DQ_SIMD_H
+
+#include "weight.h"
+
+/* Columns of a tile of B: K pages ([head_dim][64]) and blocks of transposed weights share it. */
+enum { DQ_TILE_N = 64 };
+
+/* Rules that hold for every function:
+ * - pointers need only the alignment of their type; vectors never read or write outside what the
+ *   comment names;
+ * - `gemm` gives the same bits for a given element whatever m, n and the position in the tile are;
+ *   AVX2 and AVX-512 agree bit for bit (fused chains), scalar rounds products too (plain a*b + c);
+ * - every other function gives the same bits on all three levels. */
+typedef struct dq_simd {
+    const char *name; /* "scalar", "AVX2", "AVX-512" */
+
+    /* C[i*ldc + j] = (add ? C[i*ldc + j] : 0) + s(i,j), s(i,j) = sum over kk < k of
+     * A[i*lda + kk] * B[kk*ldb + j] as one chain in ascending kk that starts at 0; the addition to C
+     * is one rounding after the chain. i < m (any m >= 0), j < n, 1 <= n <= 64, k >= 0.
+     * Each row of B must be readable up to n rounded up to a multiple of 16 (what stands there does
+     * not matter); of C only n columns are touched. S = Q K^T: B is a page [head_dim][64]; D V:
+     * B is [64][head_dim padded to 16], ldb the padded width, 64 columns of it per call. */
+    void (*gemm)(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
+                 int64_t m, int64_t n, int64_t k, bool add);
+    /* dst[j*ldd + i] = src[i*lds + j], i < rows, j < cols. */
+    void (*transpose)(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
+                      int64_t cols);
+
+    /* x *= scale in place (one product each); returns the largest result, -infinity for n = 0. NaN
+     * is skipped in the maximum. */
+    float (*scale_max)(float *x, int64_t n, float scale);
+    /* Largest x; -infinity for n = 0. NaN is skipped. */
+    float (*max)(const float *x, int64_t n);
+    /* Largest |x|, 0 for n = 0; NaN if there is any. Independent of order. */
+    float (*absmax)(const float *x, int64_t n);
+    /* x = clamp(rint(x * r), -qmax, qmax) * delta in place, ties to even; three roundings as
+     * written. */
+    void (*round_to_grid)(float *x, int64_t n, float r, float qmax, float delta);
+    /* p = exp(s - m), p may be s. Returns the sum: blocks of 64 values, each summed in 16 interleaved
+     * f32 lanes (value i in lane i mod 16) that are added pairwise, blocks added in double. A row may
+     * therefore be cut at multiples of 64 values and the returned sums added in order, with the same
+     * result. exp within 1 ulp; 0 below -87.33 (so s = -infinity gives exactly 0, if m is finite). */
+    double (*exp_sum)(float *p, const float *s, int64_t n, float m);
+    /* sum of exp((double)(s - m)) as exp_sum, without storing. */
+    double (*sum_exp)(const float *s, int64_t n, float m);
+    /* d = a * p1 - b * p2: two products, one difference. d may be p1 or p2. */
+    void (*diff)(float *d, const float *p1, const float *p2, int64_t n, float a, float b);
+    /* x *= a in place. */
+    void (*scale)(float *x, int64_t n, float a);
+    /* y = (x * a) * w, w NULL: x * a. y may be x. */
+    void (*scale_gain)(float *y, const float *x, int64_t n, float a, const float *w);
+    /* sum of x^2 in double: 8 interleaved lanes (value i in lane i mod 8), added pairwise. */
+    double (*sum_squares)(const float *x, int64_t n);
+    /* x += y */
+    void (*add)(float *x, const float *y, int64_t n);
+    /* g = g / (1 + exp(-g)) * u */
+    void (*silu_mul)(float *g, const float *u, int64_t n);
+    /* Rotation of pairs (lo[i], hi[i]), i < n: lo = lo*c - hi*s, hi = hi*c + lo*s, each product
+     * rounded. */
+    void (*rotate)(float *lo, float *hi, const float *cos, const float *sin, int64_t n);
+
+    /* dst[n] = src[n] of type F32, F16 or BF16 (exact), src perhaps unaligned. */
+    void (*widen)(float *dst, const void *src, dq_dtype type, int64_t n);
+    /* Codes first..first+n-1 of a packed row, minus 2^(bits-1), as f32: dst[n]. `row` holds
+     * row_bytes bytes. first is a multiple of 32. Not scaled. */
+    void (*codes)(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
+                  int64_t n);
+} dq_simd;
+
+extern const dq_simd dq_simd_scalar;
+#if defined(__x86_64__)
+extern const dq_simd dq_simd_avx2;
+extern const dq_simd dq_simd_avx512;
+#endif
+
+/* The highest table that the feature bits of dq_cpu_features() allow. */
+const dq_simd *dq_simd_pick(unsigned features);
+
+#endif

@@ -1,0 +1,264 @@
+/* simd_avx512: the table for AVX-512 F, BW, DQ and VL.
+ * SPDX-License-Identifier: MIT */
+#include "simd_avx2.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include "simd_exp.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+static __mmask16 lanes(int64_t n)
+{
+    return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
+}
+
+/* One tile of mr x 16 nv elements; mr and nv are constants at every call, so that the sums stay in
+ * registers. `last` selects the columns of the last vector. */
+INLINE void tile(const int mr, const int nv, float *c, int64_t ldc, const float *a, int64_t lda,
+                 const float *b, int64_t ldb, int64_t k, bool add, __mmask16 last)
+{
+    __m512 s[6][4];
+#pragma GCC unroll 6
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) s[i][j] = _mm512_setzero_ps();
+    for (int64_t kk = 0; kk < k; kk++) {
+        __m512 w[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            w[j] = _mm512_loadu_ps(b + 16 * j);
+            _mm_prefetch((const char *)(b + 8 * ldb + 16 * j), _MM_HINT_T0);
+        }
+        b += ldb;
+#pragma GCC unroll 6
+        for (int i = 0; i < mr; i++) {
+            const __m512 x = _mm512_set1_ps(a[i * lda + kk]);
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) s[i][j] = _mm512_fmadd_ps(x, w[j], s[i][j]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            float *to = c + i * ldc + 16 * j;
+            const __mmask16 keep = j + 1 < nv ? (__mmask16)0xffff : last;
+            if (add) s[i][j] = _mm512_add_ps(_mm512_maskz_loadu_ps(keep, to), s[i][j]);
+            _mm512_mask_storeu_ps(to, keep, s[i][j]);
+        }
+}
+
+INLINE void rows_of_tiles(const int nv, float *c, int64_t ldc, const float *a, int64_t lda,
+                          const float *b, int64_t ldb, int64_t m, int64_t k, bool add,
+                          __mmask16 last)
+{
+    for (; m >= 6; m -= 6, a += 6 * lda, c += 6 * ldc)
+        tile(6, nv, c, ldc, a, lda, b, ldb, k, add, last);
+    switch (m) {
+    case 5: tile(5, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    case 4: tile(4, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    case 3: tile(3, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    case 2: tile(2, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    case 1: tile(1, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    default: break;
+    }
+}
+
+static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
+                 int64_t m, int64_t n, int64_t k, bool add)
+{
+    const int64_t nv = (n + 15) / 16;
+    const __mmask16 last = lanes(n - 16 * (nv - 1));
+    switch (nv) {
+    case 4: rows_of_tiles(4, c, ldc, a, lda, b, ldb, m, k, add, last); break;
+    case 3: rows_of_tiles(3, c, ldc, a, lda, b, ldb, m, k, add, last); break;
+    case 2: rows_of_tiles(2, c, ldc, a, lda, b, ldb, m, k, add, last); break;
+    default: rows_of_tiles(1, c, ldc, a, lda, b, ldb, m, k, add, last); break;
+    }
+}
+
+/* 16 x 16 in four rounds: pairs of rows inside 128-bit lanes, then lanes. */
+INLINE void transpose16(float *dst, int64_t ldd, const float *src, int64_t lds)
+{
+    __m512 r[16], t[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(src + i * lds);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) { /* r[4i + c]: column c of each lane, rows 4i..4i+3 */
+        const __m512d a = _mm512_castps_pd(t[4 * i]), b = _mm512_castps_pd(t[4 * i + 2]);
+        const __m512d c = _mm512_castps_pd(t[4 * i + 1]), d = _mm512_castps_pd(t[4 * i + 3]);
+        r[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+        r[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        r[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(c, d));
+        r[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(c, d));
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        const __m512 lo02 = _mm512_shuffle_f32x4(r[c], r[4 + c], 0x88);
+        const __m512 lo13 = _mm512_shuffle_f32x4(r[c], r[4 + c], 0xdd);
+        const __m512 hi02 = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0x88);
+        const __m512 hi13 = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0xdd);
+        _mm512_storeu_ps(dst + c * ldd, _mm512_shuffle_f32x4(lo02, hi02, 0x88));
+        _mm512_storeu_ps(dst + (4 + c) * ldd, _mm512_shuffle_f32x4(lo13, hi13, 0x88));
+        _mm512_storeu_ps(dst + (8 + c) * ldd, _mm512_shuffle_f32x4(lo02, hi02, 0xdd));
+        _mm512_storeu_ps(dst + (12 + c) * ldd, _mm512_shuffle_f32x4(lo13, hi13, 0xdd));
+    }
+}
+
+static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
+                      int64_t cols)
+{
+    const int64_t whole_rows = rows / 16 * 16, whole_cols = cols / 16 * 16;
+    for (int64_t i = 0; i < whole_rows; i += 16)
+        for (int64_t j = 0; j < whole_cols; j += 16)
+            transpose16(dst + j * ldd + i, ldd, src + i * lds + j, lds);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; j++)
+            dst[j * ldd + i] = src[i * lds + j];
+}
+
+INLINE __m512 exp16(__m512 x)
+{
+    const __m512 low = _mm512_set1_ps(EXP_LOW), high = _mm512_set1_ps(EXP_HIGH);
+    const __m512 in = _mm512_max_ps(_mm512_min_ps(x, high), low);
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(in, _mm512_set1_ps(EXP_LOG2E)),
+                                          _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 r = _mm512_sub_ps(in, _mm512_mul_ps(n, _mm512_set1_ps(EXP_LN2_HI)));
+    r = _mm512_sub_ps(r, _mm512_mul_ps(n, _mm512_set1_ps(EXP_LN2_LO)));
+    __m512 q = _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(EXP_C7), r), _mm512_set1_ps(EXP_C6));
+    q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C5));
+    q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C4));
+    q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C3));
+    q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C2));
+    __m512 y = _mm512_add_ps(_mm512_mul_ps(_mm512_mul_ps(q, r), r), r);
+    y = _mm512_scalef_ps(_mm512_add_ps(y, _mm512_set1_ps(1.0f)), n);
+    y = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ), y);
+    y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, high, _CMP_GT_OQ),
+                           _mm512_set1_ps(INFINITY));
+    return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
+}
+
+/* Lane i with lane i + 8, then + 4, + 2, + 1. */
+INLINE float fold(__m512 s)
+{
+    const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
+    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
+}
+
+INLINE double sum_of_exp(float *p, const float *s, int64_t n, float m)
+{
+    const __m512 shift = _mm512_set1_ps(m);
+    double sum = 0;
+    for (int64_t first = 0; first < n; first += 64) {
+        const int64_t end = n - first < 64 ? n : first + 64;
+        __m512 part = _mm512_setzero_ps();
+        for (int64_t i = first; i < end; i += 16) {
+            const __mmask16 keep = lanes(end - i);
+            const __m512 x = _mm512_sub_ps(_mm512_maskz_loadu_ps(keep, s + i), shift);
+            const __m512 y = _mm512_maskz_mov_ps(keep, exp16(x));
+            if (p) _mm512_mask_storeu_ps(p + i, keep, y);
+            part = _mm512_add_ps(part, y);
+        }
+        sum += (double)fold(part);
+    }
+    return sum;
+}
+
+static double exp_sum(float *p, const float *s, int64_t n, float m)
+{
+    return sum_of_exp(p, s, n, m);
+}
+
+static double sum_exp(const float *s, int64_t n, float m)
+{
+    return sum_of_exp(NULL, s, n, m);
+}
+
+static void silu_mul(float *g, const float *u, int64_t n)
+{
+    const __m512 one = _mm512_set1_ps(1.0f), sign = _mm512_set1_ps(-0.0f);
+    for (int64_t i = 0; i < n; i += 16) {
+        const __mmask16 keep = lanes(n - i);
+        const __m512 x = _mm512_maskz_loadu_ps(keep, g + i);
+        const __m512 y = _mm512_div_ps(x, _mm512_add_ps(one, exp16(_mm512_xor_ps(x, sign))));
+        _mm512_mask_storeu_ps(g + i, keep, _mm512_mul_ps(y, _mm512_maskz_loadu_ps(keep, u + i)));
+    }
+}
+
+/* A code of at most 8 bits lies in two neighbouring bytes: 16 pairs of bytes are gathered with one
+ * shuffle, then each pair is shifted by its own amount. */
+static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
+                  int64_t n)
+{
+    uint8_t pick[32];
+    uint32_t shift[16];
+    for (int i = 0; i < 16; i++) {
+        const int byte = i * bits / 8;
+        pick[2 * i] = (uint8_t)byte;
+        pick[2 * i + 1] = (uint8_t)(byte + 1 < 16 ? byte + 1 : 0x80);
+        shift[i] = (uint32_t)(i * bits % 8);
+    }
+    const __m256i pairs = _mm256_loadu_si256((const __m256i *)(const void *)pick);
+    const __m512i shifts = _mm512_loadu_si512(shift), mask = _mm512_set1_epi32((1 << bits) - 1);
+    const __m512i half = _mm512_set1_epi32(1 << (bits - 1));
+    for (int64_t i = 0; i < n; i += 16) {
+        const int64_t at = (first + i) * bits / 8, left = row_bytes - at;
+        const __mmask16 there = lanes(left);
+        const __m256i bytes = _mm256_broadcastsi128_si256(_mm_maskz_loadu_epi8(there, row + at));
+        const __m512i u = _mm512_cvtepu16_epi32(_mm256_shuffle_epi8(bytes, pairs));
+        const __m512i q = _mm512_and_si512(_mm512_srlv_epi32(u, shifts), mask);
+        _mm512_mask_storeu_ps(dst + i, lanes(n - i),
+                              _mm512_cvtepi32_ps(_mm512_sub_epi32(q, half)));
+    }
+}
+
+static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
+{
+    const uint8_t *in = src;
+    if (type == DQ_F32) {
+        memcpy(dst, src, (size_t)n * sizeof *dst);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += 16) {
+        const __mmask16 keep = lanes(n - i);
+        const __m256i h = _mm256_maskz_loadu_epi16(keep, in + 2 * i);
+        const __m512 x =
+            type == DQ_BF16
+                ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))
+                : _mm512_cvtph_ps(h);
+        _mm512_mask_storeu_ps(dst + i, keep, x);
+    }
+}
+
+const dq_simd dq_simd_avx512 = {
+    .name = "AVX-512",
+    .gemm = gemm,
+    .transpose = transpose,
+    .scale_max = dq_avx2_scale_max,
+    .max = dq_avx2_max,
+    .absmax = dq_avx2_absmax,
+    .round_to_grid = dq_avx2_round_to_grid,
+    .exp_sum = exp_sum,
+    .sum_exp = sum_exp,
+    .diff = dq_avx2_diff,
+    .scale = dq_avx2_scale,
+    .scale_gain = dq_avx2_scale_gain,
+    .sum_squares = dq_avx2_sum_squares,
+    .add = dq_avx2_add,
+    .silu_mul = silu_mul,
+    .rotate = dq_avx2_rotate,
+    .widen = widen,
+    .codes = codes,
+};
+
+#endif

@@ -1,0 +1,87 @@
+/* backend: which device runs, and what it can do. See backend.h.
+ * SPDX-License-Identifier: MIT */
+#include "backend.h"
+#include "cpu.h"
+#include "os.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *const dq_num_name[] = {"f32", "bf16", "int8"};
+const char *const dq_grain_name[] = {"tensor", "head", "row", "tile"};
+
+/* "cuda" or "cuda:N" with a decimal N. */
+static bool is_cuda(const char *name)
+{
+    if (strncmp(name, "cuda", 4) != 0) return false;
+    if (name[4] == 0) return true;
+    return name[4] == ':' && name[5] != 0 && strspn(name + 5, "0123456789") == strlen(name + 5);
+}
+
+static dq_status check_name(const char *name, dq_err *err)
+{
+    if (strcmp(name, "cpu") == 0 || strcmp(name, "auto") == 0) return DQ_OK;
+    if (is_cuda(name))
+        return dq_fail(err, DQ_RESOURCE,
+                       "this build of dq has no CUDA backend (device %s). Use --device cpu", name);
+    return dq_fail(err, DQ_USAGE, "unknown device %s (expected cpu, cuda, cuda:N or auto)", name);
+}
+
+dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_err *err)
+{
+    bool unknown;
+    *out = NULL;
+    DQ_TRY(check_name(name, err));
+    if (threads < 0)
+        return dq_fail(err, DQ_USAGE, "%d threads: the number must not be negative", threads);
+    dq_cpu_features(&unknown);
+    if (unknown)
+        return dq_fail(err, DQ_USAGE,
+                       "environment variable DQ_CPU: unknown value %s (expected scalar, avx2 or "
+                       "avx512)",
+                       getenv("DQ_CPU"));
+    dq_backend *b = dq_block_new(1, sizeof *b, err);
+    if (!b) return err->code;
+    b->threads = threads ? threads : dq_cpu_count();
+    if (dq_cpu_open(b, err) != DQ_OK) {
+        dq_block_free(b);
+        return err->code;
+    }
+    *out = b;
+    return DQ_OK;
+}
+
+void dq_backend_close(dq_backend *b)
+{
+    if (!b) return;
+    b->ops->close(b);
+    dq_block_free(b);
+}
+
+dq_status dq_backend_sync(dq_backend *b, dq_err *err)
+{
+    b->ops->sync(b);
+    const dq_err found = b->err;
+    memset(&b->err, 0, sizeof b->err);
+    if (found.code == DQ_OK) return err->code;
+    return dq_fail(err, found.code, "%s", found.text);
+}
+
+dq_status dq_backend_can(const dq_backend *b, const dq_model *m, dq_math math,
+                         const dq_kv_spec *kv, dq_err *err)
+{
+    const struct {
+        const char *option;
+        dq_num num;
+    } asked[] = {{"--math", math.linear}, {"--math", math.qk}, {"--math", math.pv}, {"KV", math.kv}};
+    (void)m;
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+        if (asked[i].num != DQ_NUM_F32)
+            return dq_fail(err, DQ_MISMATCH, "%s %s is not available on the %s backend yet. Use f32",
+                           asked[i].option, dq_num_name[asked[i].num], b->ops->name);
+    if (kv->k_bits != 16 || kv->v_bits != 16)
+        return dq_fail(err, DQ_MISMATCH,
+                       "--kv-bits %d:%d is not available on the %s backend yet. Use --kv-bits 16",
+                       kv->k_bits, kv->v_bits, b->ops->name);
+    return DQ_OK;
+}
