@@ -8,8 +8,8 @@
 /* Symbols that one byte of a word begins as. */
 typedef struct dq_bpe_start {
     int32_t id[2];
-    uint8_t n;    /* 0: dropped */
-    bool unknown; /* id[0] is the unknown token */
+    uint8_t n; /* 0: dropped */
+    enum { DQ_START_TOKEN, DQ_START_BYTES, DQ_START_UNKNOWN } kind;
 } dq_bpe_start;
 
 typedef struct dq_bpe_merge {

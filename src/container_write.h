@@ -21,6 +21,7 @@ extern const char *const dq_scale_mode_name[];
 /* One payload dataset. */
 typedef struct dq_slot {
     const char *path; /* "/tensors/NAME/packed" */
+    int64_t origin;   /* the caller's own number for where the bytes come from */
     dq_encoding encoding;
     dq_dtype dtype; /* of the elements: U8 for codes and bytes */
     int n_dims;

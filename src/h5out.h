@@ -15,8 +15,10 @@ typedef struct dq_h5out dq_h5out;
 dq_status dq_h5out_check(const char *path, bool force, dq_err *err);
 /* Starts path.partial (check included). Ended by dq_h5out_commit or dq_h5out_drop. */
 dq_status dq_h5out_new(dq_h5out **out, const char *path, bool force, dq_err *err);
-/* Flushes, closes and renames to the final name; on failure, a full disk too, nothing is left. Frees
- * *h and sets it to NULL either way. */
+/* Flushes and closes the partial file: whatever can fail for want of space has happened then. */
+dq_status dq_h5out_close(dq_h5out *h, dq_err *err);
+/* Closes, if that has not been done, and renames to the final name; on failure, a full disk too,
+ * nothing is left. Frees *h and sets it to NULL either way. */
 dq_status dq_h5out_commit(dq_h5out **h, dq_err *err);
 void dq_h5out_drop(dq_h5out *h); /* removes the partial file and frees h; NULL allowed */
 

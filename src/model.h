@@ -61,14 +61,17 @@ dq_status dq_model_file(const dq_model *m, const char *name, const char **text, 
                         dq_err *err);
 
 /* The parts behind dq_model_open, for tests and the container. `find` hands out a weight or vector
- * by checkpoint name; see model.c. */
+ * by checkpoint name. */
 typedef struct dq_source {
     void *arg;
-    /* Fills *w (dense or packed; vectors and scalars have rows = numel, cols = 1). False: absent. */
+    /* Fills *w (dense or packed; vectors and scalars have rows = numel, cols = 1; anything of n > 2
+     * dimensions cols = -n, which no layout accepts). False: absent. */
     bool (*find)(void *arg, const char *name, dq_weight *w);
     int64_t count; /* tensors there are, for the check that all are used */
     const char *(*name_at)(void *arg, int64_t i);
 } dq_source;
+/* *m is zeroed by the caller. What is made here lives in the arena; weights stay where the source
+ * has them. Defined in model_build.c. */
 dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *source, dq_arena *a,
                          dq_err *err);
 

@@ -3,6 +3,9 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "os.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -187,8 +190,9 @@ unsigned dq_cpu_features(bool *unknown)
     const char *limit = getenv("DQ_CPU");
     if (unknown) *unknown = false;
 #if defined(__x86_64__)
+    unsigned a, b, c = 0, d; /* F16C by CPUID: clang has no name for it */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("f16c"))
+        __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C))
         have |= DQ_CPU_AVX2;
     if ((have & DQ_CPU_AVX2) && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

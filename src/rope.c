@@ -33,6 +33,24 @@ static dq_status find_parameters(const json_t **out, const char **where, const j
     return DQ_OK;
 }
 
+/* Some models have one set of parameters for each kind of layer; dq has one for all. */
+static dq_status refuse_nested(const json_t *parameters, dq_err *err)
+{
+    union { /* the iteration macro takes a pointer to non-const, but changes nothing */
+        const json_t *in;
+        json_t *out;
+    } object = {.in = parameters};
+    const char *key;
+    json_t *value;
+    json_object_foreach(object.out, key, value)
+    {
+        if (json_is_object(value))
+            return dq_fail(err, DQ_MISMATCH,
+                           "rotary parameters of their own for \"%s\" are not supported", key);
+    }
+    return DQ_OK;
+}
+
 static dq_status positive(double *out, const json_t *object, const char *key,
                           const double *fallback, dq_err *err)
 {
@@ -119,6 +137,7 @@ static dq_status fill(float *inv_freq, double *freq, const json_t *config, int h
     DQ_TRY(refuse_partial(config, err));
     DQ_TRY(positive(&theta, config, "rope_theta", &theta, err));
     if (parameters) {
+        DQ_TRY(refuse_nested(parameters, err));
         DQ_TRY(refuse_partial(parameters, err));
         if (positive(&theta, parameters, "rope_theta", &theta, err) != DQ_OK)
             return dq_in(err, "%s: ", where);

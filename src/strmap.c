@@ -28,7 +28,8 @@ dq_status dq_strmap_new(dq_strmap *m, size_t count, dq_arena *a, dq_err *err)
 {
     size_t size = 16;
     while (size / 2 < count) {
-        if (size > SIZE_MAX / 4) return dq_fail(err, DQ_RESOURCE, "out of memory (%zu keys)", count);
+        if (size > SIZE_MAX / 4)
+            return dq_fail(err, DQ_RESOURCE, "out of memory (%zu keys)", count);
         size *= 2;
     }
     m->mask = size - 1;

@@ -9,10 +9,10 @@
 /* b->state. */
 typedef struct dq_cpu {
     const dq_simd *simd;
-    size_t block_bytes;  /* of each thread's block */
-    void **block;        /* [b->threads] scratch, 64-byte aligned */
+    size_t block_bytes; /* of each thread's block */
+    void **block;       /* [b->threads] scratch, 64-byte aligned */
     size_t shared_bytes;
-    void *shared;        /* scratch that all threads see */
+    void *shared; /* scratch that all threads see */
 } dq_cpu;
 
 static inline dq_cpu *dq_cpu_of(dq_backend *b)

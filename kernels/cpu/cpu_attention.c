@@ -410,41 +410,41 @@ static float tile_absmax(const dq_simd *simd, const dq_attend_args *args, const 
     return simd->absmax(most, rows->n) * map->scale;
 }
 
+/* Tiles of rows of all sequences. Fills list (NULL: only counts). */
+static int64_t list_tiles(dq_rows *list, const dq_batch *batch)
+{
+    int64_t n = 0;
+    for (int i = 0; i < batch->n_seq; i++) {
+        for (int64_t end = batch->cu_rows[i + 1]; end > batch->cu_rows[i]; n++) {
+            dq_rows tile;
+            dq_rows_last_tile(&tile, batch, i, batch->cu_rows[i], end);
+            end = tile.first;
+            if (list) list[n] = tile;
+        }
+    }
+    return n;
+}
+
 void dq_cpu_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args)
 {
     if (b->err.code != DQ_OK) return;
     const dq_simd *simd = dq_cpu_of(b)->simd;
-    const dq_batch *batch = args->batch;
     const int n_q = args->attn->map->n_q;
-    int64_t n = 0;
-    memset(absmax, 0, (size_t)batch->n_seq * (size_t)n_q * sizeof *absmax);
-    for (int pass = 0; pass < 2; pass++) {
-        dq_rows *tiles = NULL;
-        float *most = NULL;
-        if (pass == 1) {
-            tiles = dq_cpu_shared(b, (size_t)n * (sizeof *tiles + (size_t)n_q * sizeof *most) + 64);
-            if (!tiles) return;
-            most = (float *)(void *)(tiles + n);
-        }
-        n = 0;
-        for (int i = 0; i < batch->n_seq; i++) {
-            for (int64_t end = batch->cu_rows[i + 1]; end > batch->cu_rows[i]; n++) {
-                dq_rows tile;
-                dq_rows_last_tile(&tile, batch, i, batch->cu_rows[i], end);
-                end = tile.first;
-                if (tiles) tiles[n] = tile;
-            }
-        }
-        if (pass == 0) continue;
+    const int64_t n = list_tiles(NULL, args->batch);
+    const size_t each = sizeof(dq_rows) + (size_t)n_q * sizeof(float);
+    memset(absmax, 0, (size_t)args->batch->n_seq * (size_t)n_q * sizeof *absmax);
+    dq_rows *tiles = dq_cpu_shared(b, (size_t)(n + 1) * each);
+    if (!tiles) return;
+    float *most = (float *)(void *)(tiles + n);
+    list_tiles(tiles, args->batch);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
-        for (int64_t t = 0; t < n * n_q; t++) {
-            most[t] = tile_absmax(simd, args, &tiles[t / n_q], (int)(t % n_q));
-        }
-        for (int64_t t = 0; t < n * n_q; t++) {
-            float *into = &absmax[tiles[t / n_q].seq * n_q + t % n_q];
-            float pair[2] = {*into, most[t]};
-            *into = simd->absmax(pair, 2);
-        }
+    for (int64_t t = 0; t < n * n_q; t++) {
+        most[t] = tile_absmax(simd, args, &tiles[t / n_q], (int)(t % n_q));
+    }
+    for (int64_t t = 0; t < n * n_q; t++) {
+        float *into = &absmax[tiles[t / n_q].seq * n_q + t % n_q];
+        float pair[2] = {*into, most[t]};
+        *into = simd->absmax(pair, 2);
     }
 }
 

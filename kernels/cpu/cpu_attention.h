@@ -74,8 +74,7 @@ int64_t dq_cpu_kv_count(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, 
                         int32_t *pos);
 dq_kv_bytes dq_cpu_kv_bytes(dq_backend *b, const dq_kv *kv);
 
-/* A block of rows of one sequence: what attention works on at a time. Rows whose positions lie in
- * one DQ_PAGE-aligned tile never come from two calls of dq_rows_next's caller. */
+/* Consecutive rows of one sequence, at most DQ_PAGE of them where attention works on blocks. */
 typedef struct dq_rows {
     int seq;            /* index in the batch */
     int64_t first, n;   /* rows of the batch */

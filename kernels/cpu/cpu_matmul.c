@@ -10,7 +10,7 @@
 /* An element of a product is the sum, in order, of chains over K_BLOCK values of k: the same for
  * every number of rows, threads and pieces. A block of W, transposed to [K_BLOCK][DQ_TILE_N], stays
  * in the second-level cache while all rows of a piece pass over it. */
-enum { K_BLOCK = 256, STRIP = 16, STRIP_LD = K_BLOCK + 16 };
+enum { K_BLOCK = 256, STRIP = 16, STRIP_LD = K_BLOCK + 16, FEW_ROWS = 8 };
 
 /* A thread's block while a product runs. */
 typedef struct scratch {
@@ -43,12 +43,18 @@ void dq_cpu_weight_row(const dq_simd *simd, float *dst, const dq_weight *w, int6
         return;
     }
     const int64_t bytes = (int64_t)dq_row_bytes(w->cols, w->bits);
-    simd->codes(dst, data + row * bytes, bytes, w->bits, first, n);
+    const bool aligned = w->group_size % 32 == 0 || w->group_size >= w->cols;
+    const uint8_t *packed = data + row * bytes;
+    if (!aligned) simd->codes(dst, packed, bytes, w->bits, first, n, 1.0f);
     for (int64_t i = 0; i < n;) {
         const int64_t group = (first + i) / w->group_size;
         int64_t end = (group + 1) * w->group_size - first;
         if (end > n) end = n;
-        simd->scale(dst + i, end - i, scale_at(w, row, group));
+        const float scale = scale_at(w, row, group);
+        if (aligned)
+            simd->codes(dst + i, packed, bytes, w->bits, first + i, end - i, scale);
+        else
+            simd->scale(dst + i, end - i, scale);
         i = end;
     }
 }
@@ -67,7 +73,8 @@ static const uint8_t *stored_at(const dq_weight *w, int64_t row, int64_t first)
     return (const uint8_t *)w->data + row * bytes + stored_bytes(w, first);
 }
 
-/* Asks for the next block of the same rows, so that it arrives while this one is worked on. */
+/* Asks for columns k0 .. k0 + K_BLOCK of stored rows n0 .. n0 + nb, so that they arrive while the
+ * block before them is worked on. */
 static void expect_block(const dq_weight *w, int64_t n0, int64_t nb, int64_t k0)
 {
     enum { LINE = 64 };
@@ -80,19 +87,30 @@ static void expect_block(const dq_weight *w, int64_t n0, int64_t nb, int64_t k0)
     }
 }
 
+static bool is_plain_f32(const dq_weight *w)
+{
+    return w->bits == 16 && w->dtype == DQ_F32 && (uintptr_t)w->data % _Alignof(float) == 0;
+}
+
+static void fetch_strip(const dq_simd *simd, scratch *s, const dq_weight *w, int64_t n0,
+                        int64_t rows, int64_t k0, int64_t kb)
+{
+    for (int64_t j = 0; j < rows; j++)
+        dq_cpu_weight_row(simd, s->strip + j * STRIP_LD, w, n0 + j, k0, kb);
+}
+
 /* s->b = W[n0 .. n0+nb)[k0 .. k0+kb) transposed. */
 static void fetch_block(const dq_simd *simd, scratch *s, const dq_weight *w, int64_t n0, int64_t nb,
                         int64_t k0, int64_t kb)
 {
-    if (w->bits == 16 && w->dtype == DQ_F32 && (uintptr_t)w->data % _Alignof(float) == 0) {
+    if (is_plain_f32(w)) {
         const float *from = (const float *)w->data + n0 * w->cols + k0;
         simd->transpose(s->b, DQ_TILE_N, from, w->cols, nb, kb);
         return;
     }
     for (int64_t i = 0; i < nb; i += STRIP) {
         const int64_t rows = nb - i < STRIP ? nb - i : STRIP;
-        for (int64_t j = 0; j < rows; j++)
-            dq_cpu_weight_row(simd, s->strip + j * STRIP_LD, w, n0 + i + j, k0, kb);
+        fetch_strip(simd, s, w, n0 + i, rows, k0, kb);
         simd->transpose(s->b + i, DQ_TILE_N, s->strip, STRIP_LD, rows, kb);
     }
 }
@@ -104,13 +122,37 @@ typedef struct product {
     const float *bias;
 } product;
 
+/* Few rows: weights pass through registers once, and a block of them would not be used again. */
+static void run_thin(const product *p, scratch *s, int64_t n0, int64_t nb)
+{
+    const int64_t cols = p->w->rows, depth = p->w->cols, rows = p->src.rows;
+    for (int64_t i = 0; i < nb; i += STRIP) {
+        const int64_t n = nb - i < STRIP ? nb - i : STRIP;
+        float *c = p->dst.p + n0 + i;
+        for (int64_t k0 = 0; k0 < depth; k0 += K_BLOCK) {
+            const int64_t kb = depth - k0 < K_BLOCK ? depth - k0 : K_BLOCK;
+            const float *w = s->strip, *a = p->src.p + k0;
+            int64_t ldw = STRIP_LD;
+            expect_block(p->w, n0 + i, n, k0 + K_BLOCK);
+            if (n == STRIP && kb % 16 == 0 && is_plain_f32(p->w)) {
+                w = (const float *)p->w->data + (n0 + i) * depth + k0;
+                ldw = depth;
+            } else {
+                fetch_strip(p->simd, s, p->w, n0 + i, n, k0, kb);
+            }
+            p->simd->thin(c, cols, a, depth, w, ldw, rows, n, kb, k0 > 0);
+        }
+    }
+}
+
 static void run_piece(const product *p, scratch *s, int64_t n0, int64_t m0, int64_t m1)
 {
     const int64_t cols = p->w->rows, depth = p->w->cols;
     const int64_t nb = cols - n0 < DQ_TILE_N ? cols - n0 : DQ_TILE_N;
     float *c = p->dst.p + m0 * cols + n0;
     const float *a = p->src.p + m0 * depth;
-    for (int64_t k0 = 0; k0 < depth; k0 += K_BLOCK) {
+    if (p->src.rows <= FEW_ROWS) run_thin(p, s, n0, nb);
+    for (int64_t k0 = 0; p->src.rows > FEW_ROWS && k0 < depth; k0 += K_BLOCK) {
         const int64_t kb = depth - k0 < K_BLOCK ? depth - k0 : K_BLOCK;
         expect_block(p->w, n0, nb, k0 + K_BLOCK);
         fetch_block(p->simd, s, p->w, n0, nb, k0, kb);
@@ -120,15 +162,15 @@ static void run_piece(const product *p, scratch *s, int64_t n0, int64_t m0, int6
     for (int64_t i = m0; i < m1; i++) p->simd->add(p->dst.p + i * cols + n0, p->bias + n0, nb);
 }
 
-/* Rows per piece: all of them when the columns alone make enough pieces, since every piece fetches
- * its weights anew. */
+/* Rows per piece. Every piece fetches its weights anew, so more than PANEL rows are cut only because
+ * a panel of src that fits the last-level cache pays for that, and fewer only when the columns alone
+ * do not make enough pieces for many threads. */
 static int64_t piece_rows(int64_t rows, int64_t n_blocks)
 {
-    enum { ENOUGH = 16, STEP = 96 };
-    const int64_t cuts = (ENOUGH + n_blocks - 1) / n_blocks;
-    int64_t each = (rows + cuts - 1) / cuts;
-    each = (each + STEP - 1) / STEP * STEP;
-    return n_blocks >= ENOUGH ? rows : each;
+    enum { PANEL = 768, ENOUGH = 16, STEP = 48 };
+    const int64_t panels = (rows + PANEL - 1) / PANEL, wanted = (ENOUGH + n_blocks - 1) / n_blocks;
+    const int64_t cuts = panels > wanted ? panels : wanted;
+    return ((rows + cuts - 1) / cuts + STEP - 1) / STEP * STEP;
 }
 
 static void run_product(dq_backend *b, const product *p)
@@ -169,7 +211,7 @@ void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, co
 static int64_t logit_rows(int64_t rows, int64_t vocab)
 {
     enum { FLOATS = 1 << 24, MOST = 256, LEAST = 16 };
-    int64_t n = FLOATS / vocab;
+    int64_t n = FLOATS / (vocab + 1);
     n = n > MOST ? MOST : n;
     n = n < LEAST ? LEAST : n;
     return rows < n ? rows : n;
@@ -193,8 +235,8 @@ void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
     if (!logits) return;
     for (int64_t first = 0; first < hidden.rows && b->err.code == DQ_OK; first += step) {
         const int64_t n = hidden.rows - first < step ? hidden.rows - first : step;
-        const product p = {simd, {logits, n, vocab}, {hidden.p + first * hidden.cols, n,
-                                                      hidden.cols}, head, NULL};
+        const product p = {
+            simd, {logits, n, vocab}, {hidden.p + first * hidden.cols, n, hidden.cols}, head, NULL};
         run_product(b, &p);
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
         for (int64_t i = 0; i < n; i++) {

@@ -104,6 +104,5 @@ void dq_cpu_gather(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index)
 {
     if (b->err.code != DQ_OK) return;
     for (int64_t i = 0; i < dst.rows; i++)
-        memcpy(dst.p + i * dst.cols, src.p + index[i] * src.cols,
-               (size_t)dst.cols * sizeof *dst.p);
+        memcpy(dst.p + i * dst.cols, src.p + index[i] * src.cols, (size_t)dst.cols * sizeof *dst.p);
 }

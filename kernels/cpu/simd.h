@@ -6,7 +6,7 @@
 #include "weight.h"
 
 /* Columns of a tile of B: K pages ([head_dim][64]) and blocks of transposed weights share it. */
-enum { DQ_TILE_N = 64 };
+enum { DQ_TILE_N = 64, DQ_THIN = 4 };
 
 /* Rules that hold for every function:
  * - pointers need only the alignment of their type; vectors never read or write outside what the
@@ -24,6 +24,11 @@ typedef struct dq_simd {
      * not matter); of C only n columns are touched. S = Q K^T: B is a page [head_dim][64]; D V:
      * B is [64][head_dim padded to 16], ldb the padded width, 64 columns of it per call. */
     void (*gemm)(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
+                 int64_t m, int64_t n, int64_t k, bool add);
+    /* The same sums, bit for bit, with W[n][ldw] not transposed: s(i,j) = sum A[i*lda + kk] *
+     * W[j*ldw + kk]. For few rows (best in steps of DQ_THIN). 1 <= n <= 16; 16 rows of W must be
+     * readable up to k rounded up to a multiple of 16. */
+    void (*thin)(float *c, int64_t ldc, const float *a, int64_t lda, const float *w, int64_t ldw,
                  int64_t m, int64_t n, int64_t k, bool add);
     /* dst[j*ldd + i] = src[i*lds + j], i < rows, j < cols. */
     void (*transpose)(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
@@ -64,10 +69,10 @@ typedef struct dq_simd {
 
     /* dst[n] = src[n] of type F32, F16 or BF16 (exact), src perhaps unaligned. */
     void (*widen)(float *dst, const void *src, dq_dtype type, int64_t n);
-    /* Codes first..first+n-1 of a packed row, minus 2^(bits-1), as f32: dst[n]. `row` holds
-     * row_bytes bytes. first is a multiple of 32. Not scaled. */
+    /* dst[n] = q * scale (one product) for the codes q = u - 2^(bits-1), first..first+n-1, of a
+     * packed row of row_bytes bytes. first is a multiple of 32. */
     void (*codes)(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
-                  int64_t n);
+                  int64_t n, float scale);
 } dq_simd;
 
 extern const dq_simd dq_simd_scalar;

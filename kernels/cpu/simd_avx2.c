@@ -6,6 +6,7 @@
 
 #include <immintrin.h>
 
+#include "simd_codes.h"
 #include "simd_exp.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -69,7 +70,8 @@ static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float
         }
 }
 
-INLINE void transpose8(float *dst, int64_t ldd, const float *src, int64_t lds)
+/* y[j] = column j of 8 rows of 8 values. */
+INLINE void columns8(__m256 y[8], const float *src, int64_t lds)
 {
     __m256 r[8], t[8];
 #pragma GCC unroll 8
@@ -88,8 +90,63 @@ INLINE void transpose8(float *dst, int64_t ldd, const float *src, int64_t lds)
     }
 #pragma GCC unroll 4
     for (int c = 0; c < 4; c++) {
-        _mm256_storeu_ps(dst + c * ldd, _mm256_permute2f128_ps(r[c], r[4 + c], 0x20));
-        _mm256_storeu_ps(dst + (4 + c) * ldd, _mm256_permute2f128_ps(r[c], r[4 + c], 0x31));
+        y[c] = _mm256_permute2f128_ps(r[c], r[4 + c], 0x20);
+        y[4 + c] = _mm256_permute2f128_ps(r[c], r[4 + c], 0x31);
+    }
+}
+
+INLINE void transpose8(float *dst, int64_t ldd, const float *src, int64_t lds)
+{
+    __m256 y[8];
+    columns8(y, src, lds);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++) _mm256_storeu_ps(dst + j * ldd, y[j]);
+}
+
+/* The sums of m rows with 8 rows of W, into s[m][16]. */
+INLINE void thin_rows(const int m, float *s, const float *a, int64_t lda, const float *w,
+                      int64_t ldw, int64_t k)
+{
+    __m256 sum[DQ_THIN], y[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++) sum[i] = _mm256_setzero_ps();
+    for (int64_t kk = 0; kk + 8 <= k; kk += 8) {
+        columns8(y, w + kk, ldw);
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; j++)
+#pragma GCC unroll 4
+            for (int i = 0; i < m; i++)
+                sum[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(a + i * lda + kk + j), y[j], sum[i]);
+    }
+    if (k % 8) {
+        float rest[8 * 8];
+        const int64_t kk = k / 8 * 8;
+        transpose8(rest, 8, w + kk, ldw);
+        for (int64_t j = 0; kk + j < k; j++)
+#pragma GCC unroll 4
+            for (int i = 0; i < m; i++)
+                sum[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(a + i * lda + kk + j),
+                                         _mm256_loadu_ps(rest + 8 * j), sum[i]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++) _mm256_storeu_ps(s + 16 * i, sum[i]);
+}
+
+static void thin(float *c, int64_t ldc, const float *a, int64_t lda, const float *w, int64_t ldw,
+                 int64_t m, int64_t n, int64_t k, bool add)
+{
+    for (; m > 0; m -= DQ_THIN, a += DQ_THIN * lda, c += DQ_THIN * ldc) {
+        const int64_t rows = m < DQ_THIN ? m : DQ_THIN;
+        float s[DQ_THIN][16];
+        for (int64_t j = 0; j < n; j += 8) switch (m) {
+            case 1: thin_rows(1, &s[0][j], a, lda, w + j * ldw, ldw, k); break;
+            case 2: thin_rows(2, &s[0][j], a, lda, w + j * ldw, ldw, k); break;
+            case 3: thin_rows(3, &s[0][j], a, lda, w + j * ldw, ldw, k); break;
+            default: thin_rows(4, &s[0][j], a, lda, w + j * ldw, ldw, k); break;
+            }
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < n; j++)
+                c[i * ldc + j] = add ? c[i * ldc + j] + s[i][j] : s[i][j];
     }
 }
 
@@ -359,10 +416,9 @@ static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
         if (!whole) memcpy(rest, in + 2 * i, (size_t)(n - i) * 2);
         const void *from = whole ? (const void *)(in + 2 * i) : rest;
         const __m128i h = _mm_loadu_si128((const __m128i *)from);
-        const __m256 x =
-            type == DQ_BF16
-                ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16))
-                : _mm256_cvtph_ps(h);
+        const __m256 x = type == DQ_BF16
+                             ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16))
+                             : _mm256_cvtph_ps(h);
         if (whole) {
             _mm256_storeu_ps(dst + i, x);
         } else {
@@ -372,24 +428,16 @@ static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
     }
 }
 
-/* 8 codes at a time: a code of at most 8 bits lies in two neighbouring bytes; pairs of bytes are
- * gathered with one shuffle, then each pair is shifted by its own amount. */
 static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
-                  int64_t n)
+                  int64_t n, float scale)
 {
-    uint8_t pick[16];
-    uint32_t shift[8];
-    float out[8];
-    for (int i = 0; i < 8; i++) {
-        const int byte = i * bits / 8;
-        pick[2 * i] = (uint8_t)byte;
-        pick[2 * i + 1] = (uint8_t)(byte + 1);
-        shift[i] = (uint32_t)(i * bits % 8);
-    }
-    const __m128i pairs = _mm_loadu_si128((const __m128i *)(const void *)pick);
-    const __m256i shifts = _mm256_loadu_si256((const __m256i *)(const void *)shift);
+    const void *bytes_of = code_bytes[bits - 2], *shift_of = code_shift[bits - 2];
+    const __m128i pairs = _mm_loadu_si128((const __m128i *)bytes_of);
+    const __m256i shifts = _mm256_loadu_si256((const __m256i *)shift_of);
     const __m256i mask = _mm256_set1_epi32((1 << bits) - 1);
     const __m256i half = _mm256_set1_epi32(1 << (bits - 1));
+    const __m256 by = _mm256_set1_ps(scale);
+    float out[8];
     for (int64_t i = 0; i < n; i += 8) {
         const int64_t at = (first + i) * bits / 8, left = row_bytes - at;
         uint8_t rest[16] = {0};
@@ -398,7 +446,7 @@ static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, i
         const __m128i bytes = _mm_loadu_si128((const __m128i *)from);
         const __m256i u = _mm256_cvtepu16_epi32(_mm_shuffle_epi8(bytes, pairs));
         const __m256i q = _mm256_and_si256(_mm256_srlv_epi32(u, shifts), mask);
-        const __m256 x = _mm256_cvtepi32_ps(_mm256_sub_epi32(q, half));
+        const __m256 x = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(q, half)), by);
         if (i + 8 <= n) {
             _mm256_storeu_ps(dst + i, x);
         } else {
@@ -411,6 +459,7 @@ static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, i
 const dq_simd dq_simd_avx2 = {
     .name = "AVX2",
     .gemm = gemm,
+    .thin = thin,
     .transpose = transpose,
     .scale_max = dq_avx2_scale_max,
     .max = dq_avx2_max,

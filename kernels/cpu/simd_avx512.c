@@ -6,13 +6,14 @@
 
 #include <immintrin.h>
 
+#include "simd_codes.h"
 #include "simd_exp.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
 static __mmask16 lanes(int64_t n)
 {
-    return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
+    return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1u);
 }
 
 /* One tile of mr x 16 nv elements; mr and nv are constants at every call, so that the sums stay in
@@ -28,10 +29,7 @@ INLINE void tile(const int mr, const int nv, float *c, int64_t ldc, const float 
     for (int64_t kk = 0; kk < k; kk++) {
         __m512 w[4];
 #pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) {
-            w[j] = _mm512_loadu_ps(b + 16 * j);
-            _mm_prefetch((const char *)(b + 8 * ldb + 16 * j), _MM_HINT_T0);
-        }
+        for (int j = 0; j < nv; j++) w[j] = _mm512_loadu_ps(b + 16 * j);
         b += ldb;
 #pragma GCC unroll 6
         for (int i = 0; i < mr; i++) {
@@ -80,8 +78,8 @@ static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float
     }
 }
 
-/* 16 x 16 in four rounds: pairs of rows inside 128-bit lanes, then lanes. */
-INLINE void transpose16(float *dst, int64_t ldd, const float *src, int64_t lds)
+/* y[j] = column j of 16 rows of 16 values: pairs of rows inside 128-bit lanes, then lanes. */
+INLINE void columns16(__m512 y[16], const float *src, int64_t lds)
 {
     __m512 r[16], t[16];
 #pragma GCC unroll 16
@@ -106,11 +104,63 @@ INLINE void transpose16(float *dst, int64_t ldd, const float *src, int64_t lds)
         const __m512 lo13 = _mm512_shuffle_f32x4(r[c], r[4 + c], 0xdd);
         const __m512 hi02 = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0x88);
         const __m512 hi13 = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0xdd);
-        _mm512_storeu_ps(dst + c * ldd, _mm512_shuffle_f32x4(lo02, hi02, 0x88));
-        _mm512_storeu_ps(dst + (4 + c) * ldd, _mm512_shuffle_f32x4(lo13, hi13, 0x88));
-        _mm512_storeu_ps(dst + (8 + c) * ldd, _mm512_shuffle_f32x4(lo02, hi02, 0xdd));
-        _mm512_storeu_ps(dst + (12 + c) * ldd, _mm512_shuffle_f32x4(lo13, hi13, 0xdd));
+        y[c] = _mm512_shuffle_f32x4(lo02, hi02, 0x88);
+        y[4 + c] = _mm512_shuffle_f32x4(lo13, hi13, 0x88);
+        y[8 + c] = _mm512_shuffle_f32x4(lo02, hi02, 0xdd);
+        y[12 + c] = _mm512_shuffle_f32x4(lo13, hi13, 0xdd);
     }
+}
+
+INLINE void transpose16(float *dst, int64_t ldd, const float *src, int64_t lds)
+{
+    __m512 y[16];
+    columns16(y, src, lds);
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; j++) _mm512_storeu_ps(dst + j * ldd, y[j]);
+}
+
+INLINE void thin_rows(const int m, float *c, int64_t ldc, const float *a, int64_t lda,
+                      const float *w, int64_t ldw, int64_t n, int64_t k, bool add)
+{
+    __m512 s[DQ_THIN], y[16];
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++) s[i] = _mm512_setzero_ps();
+    for (int64_t kk = 0; kk + 16 <= k; kk += 16) {
+        columns16(y, w + kk, ldw);
+#pragma GCC unroll 16
+        for (int j = 0; j < 16; j++)
+#pragma GCC unroll 4
+            for (int i = 0; i < m; i++)
+                s[i] = _mm512_fmadd_ps(_mm512_set1_ps(a[i * lda + kk + j]), y[j], s[i]);
+    }
+    if (k % 16) {
+        float rest[16 * 16];
+        const int64_t kk = k / 16 * 16;
+        transpose16(rest, 16, w + kk, ldw);
+        for (int64_t j = 0; kk + j < k; j++)
+#pragma GCC unroll 4
+            for (int i = 0; i < m; i++)
+                s[i] = _mm512_fmadd_ps(_mm512_set1_ps(a[i * lda + kk + j]),
+                                       _mm512_loadu_ps(rest + 16 * j), s[i]);
+    }
+    const __mmask16 keep = lanes(n);
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++) {
+        float *to = c + i * ldc;
+        if (add) s[i] = _mm512_add_ps(_mm512_maskz_loadu_ps(keep, to), s[i]);
+        _mm512_mask_storeu_ps(to, keep, s[i]);
+    }
+}
+
+static void thin(float *c, int64_t ldc, const float *a, int64_t lda, const float *w, int64_t ldw,
+                 int64_t m, int64_t n, int64_t k, bool add)
+{
+    for (; m > 0; m -= DQ_THIN, a += DQ_THIN * lda, c += DQ_THIN * ldc) switch (m) {
+        case 1: thin_rows(1, c, ldc, a, lda, w, ldw, n, k, add); break;
+        case 2: thin_rows(2, c, ldc, a, lda, w, ldw, n, k, add); break;
+        case 3: thin_rows(3, c, ldc, a, lda, w, ldw, n, k, add); break;
+        default: thin_rows(4, c, ldc, a, lda, w, ldw, n, k, add); break;
+        }
 }
 
 static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
@@ -141,8 +191,7 @@ INLINE __m512 exp16(__m512 x)
     __m512 y = _mm512_add_ps(_mm512_mul_ps(_mm512_mul_ps(q, r), r), r);
     y = _mm512_scalef_ps(_mm512_add_ps(y, _mm512_set1_ps(1.0f)), n);
     y = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ), y);
-    y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, high, _CMP_GT_OQ),
-                           _mm512_set1_ps(INFINITY));
+    y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, high, _CMP_GT_OQ), _mm512_set1_ps(INFINITY));
     return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
 }
 
@@ -195,54 +244,70 @@ static void silu_mul(float *g, const float *u, int64_t n)
     }
 }
 
-/* A code of at most 8 bits lies in two neighbouring bytes: 16 pairs of bytes are gathered with one
- * shuffle, then each pair is shifted by its own amount. */
+/* Up to 4 bits the value is looked up: the selector reads the low 4 bits of an index, and what they
+ * hold above the code does not matter when the table repeats. */
 static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
-                  int64_t n)
+                  int64_t n, float scale)
 {
-    uint8_t pick[32];
-    uint32_t shift[16];
-    for (int i = 0; i < 16; i++) {
-        const int byte = i * bits / 8;
-        pick[2 * i] = (uint8_t)byte;
-        pick[2 * i + 1] = (uint8_t)(byte + 1 < 16 ? byte + 1 : 0x80);
-        shift[i] = (uint32_t)(i * bits % 8);
-    }
-    const __m256i pairs = _mm256_loadu_si256((const __m256i *)(const void *)pick);
-    const __m512i shifts = _mm512_loadu_si512(shift), mask = _mm512_set1_epi32((1 << bits) - 1);
+    const __m256i pairs = _mm256_loadu_si256((const __m256i *)(const void *)code_bytes[bits - 2]);
+    const __m512i shifts = _mm512_loadu_si512(code_shift[bits - 2]);
+    const __m512i mask = _mm512_set1_epi32((1 << bits) - 1);
     const __m512i half = _mm512_set1_epi32(1 << (bits - 1));
+    const __m512 by = _mm512_set1_ps(scale);
+    const __m512i counts = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i small = _mm512_sub_epi32(_mm512_and_si512(counts, mask), half);
+    const __m512 table = _mm512_mul_ps(_mm512_cvtepi32_ps(small), by);
     for (int64_t i = 0; i < n; i += 16) {
         const int64_t at = (first + i) * bits / 8, left = row_bytes - at;
-        const __mmask16 there = lanes(left);
-        const __m256i bytes = _mm256_broadcastsi128_si256(_mm_maskz_loadu_epi8(there, row + at));
+        const __m128i in = left >= 16 ? _mm_loadu_si128((const __m128i *)(const void *)(row + at))
+                                      : _mm_maskz_loadu_epi8(lanes(left), row + at);
+        const __m256i bytes = _mm256_broadcastsi128_si256(in);
         const __m512i u = _mm512_cvtepu16_epi32(_mm256_shuffle_epi8(bytes, pairs));
-        const __m512i q = _mm512_and_si512(_mm512_srlv_epi32(u, shifts), mask);
-        _mm512_mask_storeu_ps(dst + i, lanes(n - i),
-                              _mm512_cvtepi32_ps(_mm512_sub_epi32(q, half)));
+        const __m512i q = _mm512_srlv_epi32(u, shifts);
+        __m512 x;
+        if (bits <= 4) {
+            x = _mm512_permutexvar_ps(q, table);
+        } else {
+            const __m512i code = _mm512_sub_epi32(_mm512_and_si512(q, mask), half);
+            x = _mm512_mul_ps(_mm512_cvtepi32_ps(code), by);
+        }
+        if (n - i >= 16)
+            _mm512_storeu_ps(dst + i, x);
+        else
+            _mm512_mask_storeu_ps(dst + i, lanes(n - i), x);
     }
 }
 
 static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
 {
     const uint8_t *in = src;
+    int64_t i = 0;
     if (type == DQ_F32) {
         memcpy(dst, src, (size_t)n * sizeof *dst);
         return;
     }
-    for (int64_t i = 0; i < n; i += 16) {
+    for (; type == DQ_BF16 && i + 16 <= n; i += 16) {
+        const __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)(in + 2 * i));
+        const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
+        _mm512_storeu_ps(dst + i, _mm512_castsi512_ps(bits));
+    }
+    for (; type == DQ_F16 && i + 16 <= n; i += 16) {
+        const __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)(in + 2 * i));
+        _mm512_storeu_ps(dst + i, _mm512_cvtph_ps(h));
+    }
+    if (i < n) {
         const __mmask16 keep = lanes(n - i);
         const __m256i h = _mm256_maskz_loadu_epi16(keep, in + 2 * i);
-        const __m512 x =
-            type == DQ_BF16
-                ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))
-                : _mm512_cvtph_ps(h);
-        _mm512_mask_storeu_ps(dst + i, keep, x);
+        const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
+        _mm512_mask_storeu_ps(dst + i, keep,
+                              type == DQ_BF16 ? _mm512_castsi512_ps(bits) : _mm512_cvtph_ps(h));
     }
 }
 
 const dq_simd dq_simd_avx512 = {
     .name = "AVX-512",
     .gemm = gemm,
+    .thin = thin,
     .transpose = transpose,
     .scale_max = dq_avx2_scale_max,
     .max = dq_avx2_max,

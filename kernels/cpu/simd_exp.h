@@ -11,17 +11,17 @@
 /* exp(x) = 2^n * exp(r), n = rint(x / ln 2), r = x - n ln 2 in two steps: n * EXP_LN2_HI is exact (9
  * bits by 8 bits). exp(r) = 1 + (r + r^2 q(r)), q of degree 5, Taylor: the next term is below 2^-28
  * for |r| <= ln 2 / 2. Below EXP_LOW the result would be subnormal: it is 0. */
-#define EXP_LOW (-87.33654f)
-#define EXP_HIGH 88.72283f
-#define EXP_LOG2E 1.44269504f
+#define EXP_LOW    (-87.33654f)
+#define EXP_HIGH   88.72283f
+#define EXP_LOG2E  1.44269504f
 #define EXP_LN2_HI 0.693359375f
 #define EXP_LN2_LO (-2.12194440e-4f)
-#define EXP_C7 1.98412698e-4f
-#define EXP_C6 1.38888889e-3f
-#define EXP_C5 8.33333333e-3f
-#define EXP_C4 4.16666667e-2f
-#define EXP_C3 1.66666667e-1f
-#define EXP_C2 0.5f
+#define EXP_C7     1.98412698e-4f
+#define EXP_C6     1.38888889e-3f
+#define EXP_C5     8.33333333e-3f
+#define EXP_C4     4.16666667e-2f
+#define EXP_C3     1.66666667e-1f
+#define EXP_C2     0.5f
 
 static inline float exp_scalar(float x)
 {

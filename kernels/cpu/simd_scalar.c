@@ -20,6 +20,17 @@ static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float
     }
 }
 
+static void thin(float *c, int64_t ldc, const float *a, int64_t lda, const float *w, int64_t ldw,
+                 int64_t m, int64_t n, int64_t k, bool add)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            float sum = 0;
+            for (int64_t kk = 0; kk < k; kk++) sum += a[i * lda + kk] * w[j * ldw + kk];
+            c[i * ldc + j] = add ? c[i * ldc + j] + sum : sum;
+        }
+}
+
 static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
                       int64_t cols)
 {
@@ -188,7 +199,7 @@ static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
 }
 
 static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
-                  int64_t n)
+                  int64_t n, float scale)
 {
     const int half = 1 << (bits - 1);
     const unsigned mask = (1u << bits) - 1;
@@ -196,13 +207,14 @@ static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, i
         int64_t at = (first + i) * bits, byte = at / 8;
         unsigned u = row[byte];
         if (byte + 1 < row_bytes) u |= (unsigned)row[byte + 1] << 8;
-        dst[i] = (float)((int)(u >> (at % 8) & mask) - half);
+        dst[i] = (float)((int)(u >> (at % 8) & mask) - half) * scale;
     }
 }
 
 const dq_simd dq_simd_scalar = {
     .name = "scalar",
     .gemm = gemm,
+    .thin = thin,
     .transpose = transpose,
     .scale_max = scale_max,
     .max = row_max,

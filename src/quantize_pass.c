@@ -1,0 +1,372 @@
+/* quantize_pass: see quantize_pass.h. Blocks and tiles depend on the shape alone, and sums are merged
+ * in block order: results do not depend on the number of threads.
+ * SPDX-License-Identifier: MIT */
+#include "quantize_pass.h"
+
+#include "os.h"
+#include "quant_search.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    BLOCK_VALUES = 1 << 16, /* one piece of work */
+    TILE_BLOCKS = 32,       /* pieces between two looks at the stop flag */
+    COPY_BYTES = 4 << 20
+};
+
+/* What a block of rows tells. */
+typedef struct piece {
+    int64_t bad; /* index of the first value that is not finite, -1: none */
+    float peak;
+    bool wide;   /* a scale does not fit F16 */
+    dq_qerror error;
+    double sums[DQ_N_CANDIDATES];
+    float *w;      /* [block_rows * cols] */
+    float *got;    /* [cols] decoded values of one row */
+    int8_t *codes; /* [cols] */
+} piece;
+
+typedef struct tiling {
+    const dq_qtensor *q;
+    int64_t block_rows, tile_rows;
+    int n_pieces; /* per tile */
+    piece *piece; /* [n_pieces] */
+    uint8_t *space;
+} tiling;
+
+static dq_status tiling_begin(tiling *g, const dq_qtensor *q, bool both, dq_err *err)
+{
+    memset(g, 0, sizeof *g);
+    g->q = q;
+    g->block_rows = BLOCK_VALUES / q->cols;
+    if (g->block_rows < 1) g->block_rows = 1;
+    if (g->block_rows > q->rows) g->block_rows = q->rows;
+    int64_t blocks = (q->rows + g->block_rows - 1) / g->block_rows;
+    /* wide rows: fewer blocks, so that a tile stays within its 8 MiB of floats */
+    int64_t most = (int64_t)TILE_BLOCKS * BLOCK_VALUES / (g->block_rows * q->cols);
+    if (most > TILE_BLOCKS) most = TILE_BLOCKS;
+    if (most < 1) most = 1;
+    g->n_pieces = (int)(blocks < most ? blocks : most);
+    g->tile_rows = g->block_rows * g->n_pieces;
+    size_t each = (size_t)g->block_rows * (size_t)q->cols;
+    g->piece = dq_block_new((size_t)g->n_pieces, sizeof *g->piece, err);
+    size_t row = both ? (size_t)q->cols : 0, floats = (each + row) * sizeof(float);
+    size_t bytes = floats + (row + 63) / 64 * 64; /* the floats of the next piece stay aligned */
+    if (g->piece) g->space = dq_block_new((size_t)g->n_pieces, bytes, err);
+    if (!g->space) return err->code;
+    for (int i = 0; i < g->n_pieces; i++) {
+        uint8_t *at = g->space + (size_t)i * bytes;
+        g->piece[i].w = (float *)(void *)at;
+        g->piece[i].got = g->piece[i].w + each;
+        g->piece[i].codes = (int8_t *)at + floats;
+    }
+    return DQ_OK;
+}
+
+static void tiling_end(tiling *g)
+{
+    dq_block_free(g->space);
+    dq_block_free(g->piece);
+}
+
+static const uint8_t *source_row(const dq_qtensor *q, int64_t row)
+{
+    return (const uint8_t *)q->t->data +
+           (size_t)row * (size_t)q->cols * dq_dtypes[q->t->dtype].bytes;
+}
+
+static int64_t row_range(const dq_qtensor *q, int64_t *end, int64_t begin, int64_t rows)
+{
+    *end = q->rows - begin < rows ? q->rows : begin + rows;
+    return *end - begin;
+}
+
+static int64_t first_not_finite(const float *w, int64_t n)
+{
+    uint32_t any = 0;
+#pragma omp simd reduction(max : any)
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &w[i], sizeof u);
+        u &= 0x7f800000u;
+        any = u > any ? u : any;
+    }
+    if (any != 0x7f800000u) return -1;
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(w[i])) return i;
+    }
+    return -1;
+}
+
+static bool fits_f16(float scale)
+{
+    unsigned mag = dq_f16_from_f32(scale) & 0x7fffu;
+    return scale == 0 || (mag >= 0x0400u && mag < 0x7c00u);
+}
+
+/* Whether the scale of this group needs F32. A search is run only where its outcome decides. */
+static bool needs_f32(const dq_qspec *s, const float *w, int64_t n)
+{
+    float peak = dq_peak(w, n);
+    if (s->mode != DQ_SEARCH) return !fits_f16(dq_scale_of_peak(peak, s->bits, s->mode));
+    float top = dq_scale_of_peak(peak, s->bits, DQ_ABSMAX);
+    float low = dq_scale_candidate(fabsf(peak), s->bits, DQ_N_CANDIDATES - 1);
+    if (fits_f16(top) && fits_f16(low)) return false;
+    return !fits_f16(dq_group_scale(w, n, s->bits, DQ_SEARCH));
+}
+
+static void scan_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t end)
+{
+    int64_t n = (end - begin) * q->cols;
+    dq_to_f32(p->w, source_row(q, begin), q->t->dtype, n);
+    p->bad = first_not_finite(p->w, n);
+    p->peak = 0;
+    p->wide = false;
+    if (p->bad >= 0 || !q->packed) return;
+    if (q->one_scale) {
+        p->peak = dq_peak(p->w, n);
+        return;
+    }
+    if (q->spec.scale_dtype != DQ_F16) return;
+    for (int64_t r = 0; r < end - begin && !p->wide; r++) {
+        const float *row = p->w + (size_t)r * (size_t)q->cols;
+        for (int64_t c = 0; c < q->cols && !p->wide; c += q->group_size) {
+            int64_t m = q->cols - c < q->group_size ? q->cols - c : q->group_size;
+            p->wide = needs_f32(&q->spec, row + c, m);
+        }
+    }
+}
+
+static dq_status scan_tile(tiling *g, dq_qtensor *q, int64_t begin, float *peak, bool *wide,
+                           dq_err *err)
+{
+    int64_t end, rows = row_range(q, &end, begin, g->tile_rows);
+    int n = (int)((rows + g->block_rows - 1) / g->block_rows);
+#pragma omp taskloop grainsize(1) shared(g, q)
+    for (int i = 0; i < n; i++) {
+        int64_t b = begin + i * g->block_rows, e;
+        row_range(q, &e, b, g->block_rows);
+        scan_block(q, &g->piece[i], b, e);
+    }
+    for (int i = 0; i < n; i++) {
+        const piece *p = &g->piece[i];
+        if (p->bad >= 0) {
+            int64_t row = begin + i * g->block_rows + p->bad / q->cols, col = p->bad % q->cols;
+            return dq_fail(err, DQ_DAMAGED,
+                           "tensor \"%s\": the value at row %lld, column %lld is not finite",
+                           q->t->name, (long long)row, (long long)col);
+        }
+        if (fabsf(p->peak) > fabsf(*peak)) *peak = p->peak;
+        *wide = *wide || p->wide;
+    }
+    return DQ_OK;
+}
+
+static void release_rows(const dq_qtensor *q, int64_t begin, int64_t end, const dq_tick *tick)
+{
+    size_t bytes = (size_t)((end - begin) * q->cols) * dq_dtypes[q->t->dtype].bytes;
+    dq_map_release(source_row(q, begin), bytes);
+    if (tick && tick->step) tick->step(tick->arg, (int64_t)bytes);
+}
+
+/* The errors of every candidate for one scale over the whole tensor. */
+static dq_status search_tensor(tiling *g, dq_qtensor *q, float peak, dq_err *err)
+{
+    double error[DQ_N_CANDIDATES] = {0};
+    float absmax = fabsf(peak);
+    int best = 0;
+    for (int64_t begin = 0, end; begin < q->rows; begin = end) {
+        int64_t rows = row_range(q, &end, begin, g->tile_rows);
+        int n = (int)((rows + g->block_rows - 1) / g->block_rows);
+        DQ_TRY(dq_check_stop(err));
+#pragma omp taskloop grainsize(1) shared(g, q)
+        for (int i = 0; i < n; i++) {
+            int64_t b = begin + i * g->block_rows, e;
+            piece *p = &g->piece[i];
+            int64_t values = row_range(q, &e, b, g->block_rows) * q->cols;
+            memset(p->sums, 0, sizeof p->sums);
+            dq_to_f32(p->w, source_row(q, b), q->t->dtype, values);
+            dq_scale_errors(p->sums, p->w, values, q->spec.bits, absmax);
+        }
+        for (int i = 0; i < n; i++) {
+            for (int k = 0; k < DQ_N_CANDIDATES; k++) error[k] += g->piece[i].sums[k];
+        }
+        release_rows(q, begin, end, NULL);
+    }
+    for (int k = 1; k < DQ_N_CANDIDATES; k++) {
+        if (error[k] < error[best] && dq_scale_candidate(absmax, q->spec.bits, k) > 0) best = k;
+    }
+    q->tensor_scale = dq_scale_candidate(absmax, q->spec.bits, best);
+    return DQ_OK;
+}
+
+dq_status dq_pass_scan(dq_qtensor *q, const dq_tick *tick, dq_err *err)
+{
+    tiling g;
+    float peak = 0;
+    bool wide = false;
+    tiling_begin(&g, q, false, err);
+    for (int64_t begin = 0, end; err->code == DQ_OK && begin < q->rows; begin = end) {
+        row_range(q, &end, begin, g.tile_rows);
+        if (dq_check_stop(err) == DQ_OK) scan_tile(&g, q, begin, &peak, &wide, err);
+        release_rows(q, begin, end, tick);
+    }
+    if (err->code == DQ_OK && q->packed && q->one_scale) {
+        q->tensor_scale = dq_scale_of_peak(peak, q->spec.bits, q->spec.mode);
+        if (q->spec.mode == DQ_SEARCH && peak != 0) search_tensor(&g, q, peak, err);
+        wide = !fits_f16(q->tensor_scale);
+    }
+    if (wide) q->spec.scale_dtype = DQ_F32;
+    tiling_end(&g);
+    return err->code;
+}
+
+/* ---- Codes ---- */
+
+typedef struct output {
+    uint8_t *codes, *scales; /* of one tile */
+    size_t n_codes, n_scales; /* bytes filled */
+} output;
+
+static void put_scale(const dq_qtensor *q, uint8_t *at, float scale)
+{
+    uint16_t h = dq_f16_from_f32(scale);
+    if (q->spec.scale_dtype == DQ_F16)
+        memcpy(at, &h, sizeof h);
+    else
+        memcpy(at, &scale, sizeof scale);
+}
+
+static void encode_row(const dq_qtensor *q, const float *w, float *got, int8_t *codes,
+                       uint8_t *scales)
+{
+    size_t item = dq_dtypes[q->spec.scale_dtype].bytes;
+    for (int64_t c = 0; c < q->cols; c += q->group_size) {
+        int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
+        float s = q->one_scale ? q->tensor_scale
+                               : dq_group_scale(w + c, n, q->spec.bits, q->spec.mode);
+        if (!q->one_scale) {
+            put_scale(q, scales, s);
+            scales += item;
+        }
+        s = dq_stored_scale(s, q->spec.scale_dtype);
+        dq_encode(codes + c, w + c, n, q->spec.bits, s, q->spec.mode);
+#pragma omp simd
+        for (int64_t i = c; i < c + n; i++) got[i] = (float)codes[i] * s;
+    }
+}
+
+static void encode_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t end, uint8_t *codes,
+                         uint8_t *scales)
+{
+    int64_t n = (end - begin) * q->cols;
+    size_t row_bytes = dq_row_bytes(q->cols, q->spec.bits);
+    size_t row_scales = (size_t)dq_groups(q->cols, q->group_size) *
+                        dq_dtypes[q->spec.scale_dtype].bytes;
+    dq_to_f32(p->w, source_row(q, begin), q->t->dtype, n);
+    memset(&p->error, 0, sizeof p->error);
+    for (int64_t r = 0; r < end - begin; r++) {
+        const float *w = p->w + (size_t)r * (size_t)q->cols;
+        encode_row(q, w, p->got, p->codes, scales + (size_t)r * row_scales);
+        dq_pack_row(codes + (size_t)r * row_bytes, p->codes, q->cols, q->spec.bits);
+        dq_qerror_add(&p->error, w, p->got, q->cols);
+    }
+}
+
+static void encode_tile(tiling *g, output *o, int64_t begin, dq_qerror *e)
+{
+    const dq_qtensor *q = g->q;
+    int64_t end, rows = row_range(q, &end, begin, g->tile_rows);
+    int n = (int)((rows + g->block_rows - 1) / g->block_rows);
+    size_t row_bytes = dq_row_bytes(q->cols, q->spec.bits);
+    size_t row_scales = q->one_scale ? 0
+                                     : (size_t)dq_groups(q->cols, q->group_size) *
+                                           dq_dtypes[q->spec.scale_dtype].bytes;
+#pragma omp taskloop grainsize(1) shared(g, o, q)
+    for (int i = 0; i < n; i++) {
+        int64_t b = begin + i * g->block_rows, t;
+        row_range(q, &t, b, g->block_rows);
+        encode_block(q, &g->piece[i], b, t, o->codes + (size_t)(b - begin) * row_bytes,
+                     o->scales + (size_t)(b - begin) * row_scales);
+    }
+    for (int i = 0; i < n; i++) dq_qerror_merge(e, &g->piece[i].error);
+    o->n_codes = (size_t)rows * row_bytes;
+    o->n_scales = (size_t)rows * row_scales;
+}
+
+static void hand_out(const output *o, const dq_sink *sink, dq_err *err)
+{
+    if (sink->put(sink->arg, 0, o->codes, o->n_codes, err) == DQ_OK && o->n_scales)
+        sink->put(sink->arg, 1, o->scales, o->n_scales, err);
+}
+
+/* Two outputs take turns: one is hashed and written while the next is computed. Only the task touches
+ * err while it runs. */
+static void all_tiles(tiling *g, output out[2], const dq_sink *sink, dq_qerror *e,
+                      const dq_tick *tick, dq_err *err)
+{
+    const dq_qtensor *q = g->q;
+    int turn = 0;
+    for (int64_t begin = 0, end; begin < q->rows; begin = end) {
+        output *o = &out[turn];
+        turn = 1 - turn;
+        row_range(q, &end, begin, g->tile_rows);
+        encode_tile(g, o, begin, e);
+#pragma omp taskwait
+        if (err->code != DQ_OK || dq_check_stop(err) != DQ_OK) return;
+        release_rows(q, begin, end, tick);
+#pragma omp task firstprivate(o) shared(sink, err)
+        hand_out(o, sink, err);
+    }
+#pragma omp taskwait
+    if (err->code == DQ_OK && q->one_scale) {
+        uint8_t scale[4];
+        put_scale(q, scale, q->tensor_scale);
+        sink->put(sink->arg, 1, scale, dq_dtypes[q->spec.scale_dtype].bytes, err);
+    }
+}
+
+static dq_status copy_dense(const dq_qtensor *q, const dq_sink *sink, const dq_tick *tick,
+                            dq_err *err)
+{
+    size_t total = dq_nbytes(q->t);
+    for (size_t at = 0; at < total;) {
+        size_t n = total - at < COPY_BYTES ? total - at : COPY_BYTES;
+        const uint8_t *p = (const uint8_t *)q->t->data + at;
+        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(sink->put(sink->arg, 0, p, n, err));
+        dq_map_release(p, n);
+        if (tick && tick->step) tick->step(tick->arg, (int64_t)n);
+        at += n;
+    }
+    return DQ_OK;
+}
+
+dq_status dq_pass_write(const dq_qtensor *q, const dq_sink *sink, dq_qerror *e,
+                        const dq_tick *tick, dq_err *err)
+{
+    tiling g;
+    output out[2] = {{0}};
+    uint8_t *space = NULL;
+    if (!q->packed) return copy_dense(q, sink, tick, err);
+    memset(e, 0, sizeof *e);
+    if (tiling_begin(&g, q, true, err) == DQ_OK) {
+        size_t codes = (size_t)g.tile_rows * dq_row_bytes(q->cols, q->spec.bits);
+        size_t scales = (size_t)g.tile_rows * (size_t)dq_groups(q->cols, q->group_size) *
+                        dq_dtypes[q->spec.scale_dtype].bytes;
+        space = dq_block_new(2, codes + scales, err);
+        for (int i = 0; space && i < 2; i++) {
+            out[i].codes = space + (size_t)i * (codes + scales);
+            out[i].scales = out[i].codes + codes;
+        }
+    }
+    if (space) {
+#pragma omp parallel
+#pragma omp single
+        all_tiles(&g, out, sink, e, tick, err);
+    }
+    dq_block_free(space);
+    tiling_end(&g);
+    return err->code;
+}
