@@ -1,0 +1,327 @@
+/* cmd_info: dq info FILE|DIR
+ * SPDX-License-Identifier: MIT */
+#include "cmds.h"
+#include "container.h"
+#include "options.h"
+#include "os.h"
+#include "output.h"
+#include "safetensors.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const dq_usage usage = {
+    .name = "info",
+    .synopsis = "FILE|DIR [options]",
+    .about = "Says what a container or a checkpoint folder holds: family, sizes, settings, and with "
+             "--tensors every tensor. Structure is checked, hashes are not: see dq verify.",
+    .examples = "  dq info model-4bit.h5\n"
+                "  dq info model --tensors\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one FILE or DIR"};
+
+typedef struct request {
+    dq_talk talk;
+    bool json, tensors;
+} request;
+
+static void print_model(const dq_model *m)
+{
+    printf("family             %s\n", m->layout->family);
+    printf("layers             %d\n", m->n_layers);
+    printf("width              %d, feed-forward %d\n", m->dim, m->ffn);
+    printf("vocabulary         %d%s\n", m->vocab, m->tied ? ", output tied to the input" : "");
+    printf("positions          %d\n", m->max_positions);
+    printf("parameters         %lld\n", (long long)m->n_params);
+}
+
+static json_t *model_json(const dq_model *m)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "path", json_string(m->path));
+    json_object_set_new(o, "family", json_string(m->layout->family));
+    json_object_set_new(o, "layers", json_integer(m->n_layers));
+    json_object_set_new(o, "dim", json_integer(m->dim));
+    json_object_set_new(o, "ffn", json_integer(m->ffn));
+    json_object_set_new(o, "vocab", json_integer(m->vocab));
+    json_object_set_new(o, "tied", json_boolean(m->tied));
+    json_object_set_new(o, "max_positions", json_integer(m->max_positions));
+    json_object_set_new(o, "params", json_integer(m->n_params));
+    json_object_set_new(o, "weight_bytes", json_integer(m->weight_bytes));
+    json_object_set_new(o, "fingerprint", json_string(m->fingerprint));
+    return o;
+}
+
+/* ---- Containers ---- */
+
+static dq_status print_payloads(const dq_container *c, dq_err *err)
+{
+    static const char *const titles[] = {"dataset", "encoding", "bits", "group",  "rows",
+                                         "cols",    "bytes",    "bpw",  "SQNR dB"};
+    dq_table *t;
+    DQ_TRY(dq_table_new(&t, titles, 9, err));
+    for (int64_t i = 0; i < dq_container_n_payloads(c); i++) {
+        const dq_payload *p = dq_container_payload(c, i);
+        dq_table_cell(t, "%s", p->path);
+        dq_table_cell(t, "%s", p->encoding);
+        dq_table_cell(t, "%d", p->bits);
+        if (p->group_size)
+            dq_table_cell(t, "%lld", (long long)p->group_size);
+        else
+            dq_table_cell(t, "-");
+        dq_table_cell(t, "%lld", (long long)p->rows);
+        dq_table_cell(t, "%lld", (long long)p->cols);
+        dq_table_cell(t, "%lld", (long long)p->bytes);
+        if (p->bits_per_weight > 0)
+            dq_table_cell(t, "%.3f", p->bits_per_weight);
+        else
+            dq_table_cell(t, "-");
+        if (isfinite(p->sqnr_db) && strcmp(p->encoding, "int-packed") == 0)
+            dq_table_cell(t, "%.2f", p->sqnr_db);
+        else
+            dq_table_cell(t, "-");
+    }
+    putchar('\n');
+    dq_table_print(t, err);
+    dq_table_free(t);
+    return err->code;
+}
+
+static void print_container(const dq_container *c, const dq_model *m)
+{
+    const dq_container_info *i = dq_container_header(c);
+    char a[32], b[32];
+    print_model(m);
+    printf("container          dq-model %s, written by dq %s\n", i->version, i->dq_version);
+    printf("file               %s; payload %s\n", dq_size_text(a, sizeof a, i->file_bytes),
+           dq_size_text(b, sizeof b, i->weight_bytes));
+    printf("bits per weight    %.3f\n", i->bits_per_weight);
+    if (i->weight_bits == 16)
+        printf("packed             nothing\n");
+    else if (i->weight_bits == 0)
+        printf("packed             mixed bits, group %s, %s scales\n", i->weight_group,
+               i->scale_mode);
+    else
+        printf("packed             %d bits, group %s, %s scales\n", i->weight_bits,
+               i->weight_group, i->scale_mode);
+    printf("attention logits   %d bits, grain %s\n", i->logit_bits, i->logit_grain);
+    printf("KV cache           K %d bits, V %d bits\n", i->k_bits, i->v_bits);
+    for (int k = 0; k < dq_container_n_sources(c); k++) {
+        const dq_source_file *s = dq_container_source_file(c, k);
+        printf("made from          %s, %s\n", s->name, dq_size_text(a, sizeof a, s->bytes));
+    }
+    printf("source fingerprint %s\n", i->fingerprint);
+    printf("content SHA-256    %s\n", i->content_sha256);
+}
+
+static json_t *payload_json(const dq_payload *p)
+{
+    json_t *o = json_object();
+    bool codes = strcmp(p->encoding, "int-packed") == 0;
+    json_object_set_new(o, "path", json_string(p->path));
+    json_object_set_new(o, "encoding", json_string(p->encoding));
+    json_object_set_new(o, "bits", json_integer(p->bits));
+    json_object_set_new(o, "group_size", p->group_size ? json_integer(p->group_size) : json_null());
+    json_object_set_new(o, "rows", json_integer(p->rows));
+    json_object_set_new(o, "cols", json_integer(p->cols));
+    json_object_set_new(o, "bytes", json_integer(p->bytes));
+    json_object_set_new(o, "bits_per_weight",
+                        p->bits_per_weight > 0 ? dq_real(p->bits_per_weight) : json_null());
+    json_object_set_new(o, "sqnr_db", codes ? dq_real(p->sqnr_db) : json_null());
+    json_object_set_new(o, "sha256", json_string(p->sha256));
+    return o;
+}
+
+static json_t *container_json(const dq_container *c, bool tensors)
+{
+    const dq_container_info *i = dq_container_header(c);
+    json_t *o = json_object(), *files = json_array(), *rows = json_array();
+    size_t len;
+    json_object_set_new(o, "kind", json_string("container"));
+    json_object_set_new(o, "format_version", json_string(i->version));
+    json_object_set_new(o, "written_by", json_string(i->dq_version));
+    json_object_set_new(o, "family", json_string(i->family));
+    json_object_set_new(o, "params", json_integer(i->params));
+    json_object_set_new(o, "weight_bytes", json_integer(i->weight_bytes));
+    json_object_set_new(o, "file_bytes", json_integer(i->file_bytes));
+    json_object_set_new(o, "bits_per_weight", dq_real(i->bits_per_weight));
+    json_object_set_new(o, "weight_bits", json_integer(i->weight_bits));
+    json_object_set_new(o, "weight_group", json_string(i->weight_group));
+    json_object_set_new(o, "scale_mode", json_string(i->scale_mode));
+    json_object_set_new(o, "logit_bits", json_integer(i->logit_bits));
+    json_object_set_new(o, "logit_grain", json_string(i->logit_grain));
+    json_object_set_new(o, "k_bits", json_integer(i->k_bits));
+    json_object_set_new(o, "v_bits", json_integer(i->v_bits));
+    json_object_set_new(o, "fingerprint", json_string(i->fingerprint));
+    json_object_set_new(o, "content_sha256", json_string(i->content_sha256));
+    json_object_set_new(o, "recipe", json_loads(dq_container_recipe(c, &len), 0, NULL));
+    for (int k = 0; k < dq_container_n_sources(c); k++) {
+        const dq_source_file *s = dq_container_source_file(c, k);
+        json_t *f = json_object();
+        json_object_set_new(f, "name", json_string(s->name));
+        json_object_set_new(f, "bytes", json_integer(s->bytes));
+        json_object_set_new(f, "sha256", json_string(s->sha256));
+        json_array_append_new(files, f);
+    }
+    json_object_set_new(o, "source_files", files);
+    for (int64_t k = 0; tensors && k < dq_container_n_payloads(c); k++)
+        json_array_append_new(rows, payload_json(dq_container_payload(c, k)));
+    if (tensors)
+        json_object_set_new(o, "payloads", rows);
+    else
+        json_decref(rows);
+    return o;
+}
+
+/* ---- Folders ---- */
+
+static void count_types(const dq_checkpoint *k, int64_t bytes[DQ_DTYPE_COUNT])
+{
+    memset(bytes, 0, DQ_DTYPE_COUNT * sizeof *bytes);
+    for (int64_t i = 0; i < dq_checkpoint_count(k); i++) {
+        const dq_tensor *t = dq_checkpoint_at(k, i);
+        bytes[t->dtype] += (int64_t)dq_nbytes(t);
+    }
+}
+
+static void shape_text(char *out, size_t cap, const dq_tensor *t)
+{
+    size_t n = 0;
+    out[0] = 0;
+    for (int d = 0; d < t->n_dims && n < cap; d++)
+        n += (size_t)snprintf(out + n, cap - n, "%s%lld", d ? "x" : "", (long long)t->shape[d]);
+    if (t->n_dims == 0) snprintf(out, cap, "scalar");
+}
+
+static dq_status print_tensors(const dq_checkpoint *k, dq_err *err)
+{
+    static const char *const titles[] = {"tensor", "type", "shape", "bytes"};
+    dq_table *t;
+    char shape[200];
+    DQ_TRY(dq_table_new(&t, titles, 4, err));
+    for (int64_t i = 0; i < dq_checkpoint_count(k); i++) {
+        const dq_tensor *x = dq_checkpoint_at(k, i);
+        shape_text(shape, sizeof shape, x);
+        dq_table_cell(t, "%s", x->name);
+        dq_table_cell(t, "%s", dq_dtypes[x->dtype].name);
+        dq_table_cell(t, "%s", shape);
+        dq_table_cell(t, "%zu", dq_nbytes(x));
+    }
+    putchar('\n');
+    dq_table_print(t, err);
+    dq_table_free(t);
+    return err->code;
+}
+
+static void print_folder(const dq_checkpoint *k, const dq_model *m)
+{
+    int64_t bytes[DQ_DTYPE_COUNT];
+    char a[32];
+    print_model(m);
+    count_types(k, bytes);
+    for (int t = 0; t < DQ_DTYPE_COUNT; t++) {
+        if (bytes[t])
+            printf("%-18s %s\n", dq_dtypes[t].name, dq_size_text(a, sizeof a, bytes[t]));
+    }
+    for (int i = 0; i < dq_checkpoint_n_files(k); i++) {
+        size_t n;
+        const uint8_t *data;
+        const char *name = dq_checkpoint_file(k, i, &n, &data);
+        printf("file               %s, %s\n", name, dq_size_text(a, sizeof a, (int64_t)n));
+    }
+    printf("fingerprint        %s\n", m->fingerprint);
+}
+
+static json_t *folder_json(const dq_checkpoint *k, bool tensors)
+{
+    int64_t bytes[DQ_DTYPE_COUNT];
+    json_t *o = json_object(), *types = json_object(), *files = json_array(), *rows = json_array();
+    json_object_set_new(o, "kind", json_string("checkpoint"));
+    count_types(k, bytes);
+    for (int t = 0; t < DQ_DTYPE_COUNT; t++) {
+        if (bytes[t]) json_object_set_new(types, dq_dtypes[t].name, json_integer(bytes[t]));
+    }
+    json_object_set_new(o, "bytes_by_dtype", types);
+    for (int i = 0; i < dq_checkpoint_n_files(k); i++) {
+        size_t n;
+        const uint8_t *data;
+        json_t *f = json_object();
+        json_object_set_new(f, "name", json_string(dq_checkpoint_file(k, i, &n, &data)));
+        json_object_set_new(f, "bytes", json_integer((json_int_t)n));
+        json_array_append_new(files, f);
+    }
+    json_object_set_new(o, "files", files);
+    json_object_set_new(o, "n_tensors", json_integer(dq_checkpoint_count(k)));
+    for (int64_t i = 0; tensors && i < dq_checkpoint_count(k); i++) {
+        const dq_tensor *x = dq_checkpoint_at(k, i);
+        json_t *t = json_object(), *shape = json_array();
+        for (int d = 0; d < x->n_dims; d++) json_array_append_new(shape, json_integer(x->shape[d]));
+        json_object_set_new(t, "name", json_string(x->name));
+        json_object_set_new(t, "dtype", json_string(dq_dtypes[x->dtype].name));
+        json_object_set_new(t, "shape", shape);
+        json_object_set_new(t, "bytes", json_integer((json_int_t)dq_nbytes(x)));
+        json_array_append_new(rows, t);
+    }
+    if (tensors)
+        json_object_set_new(o, "tensors", rows);
+    else
+        json_decref(rows);
+    return o;
+}
+
+static dq_status show(request *r, const dq_model *m, const dq_container *c,
+                      const dq_checkpoint *k, dq_err *err)
+{
+    for (int i = 0; i < m->n_warnings; i++) dq_warn(&r->talk, "%s: %s", m->path, m->warnings[i]);
+    if (r->json) {
+        json_t *doc = dq_document(&r->talk, "dq-info/1");
+        json_array_append_new(json_object_get(doc, "inputs"), model_json(m));
+        json_object_set_new(json_object_get(doc, "settings"), "tensors", json_boolean(r->tensors));
+        json_array_append_new(json_object_get(doc, "results"),
+                              c ? container_json(c, r->tensors) : folder_json(k, r->tensors));
+        return dq_document_print(doc, err);
+    }
+    if (c) {
+        print_container(c, m);
+        return r->tensors ? print_payloads(c, err) : DQ_OK;
+    }
+    print_folder(k, m);
+    return r->tensors ? print_tensors(k, err) : DQ_OK;
+}
+
+static dq_status run(request *r, const char *path, dq_err *err)
+{
+    dq_model *m;
+    dq_container *c = NULL;
+    dq_checkpoint *k = NULL;
+    DQ_TRY(dq_model_open(&m, path, err));
+    if (m->is_container)
+        dq_container_open(&c, path, err);
+    else
+        dq_checkpoint_open(&k, path, err);
+    if (err->code == DQ_OK) show(r, m, c, k, err);
+    dq_container_close(c);
+    dq_checkpoint_close(k);
+    dq_model_close(m);
+    return err->code;
+}
+
+dq_status dq_cmd_info(int argc, char **argv, dq_err *err)
+{
+    request r = {.json = false};
+    const dq_opt opts[] = {
+        {.name = "tensors", .kind = DQ_OPT_FLAG, .to = &r.tensors, .help = "list every tensor"},
+        {.name = "json", .kind = DQ_OPT_FLAG, .to = &r.json,
+         .help = "one JSON document (dq-info/1) on stdout"},
+        DQ_TALK_OPTIONS(r.talk),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_parse(&args, argc, argv, opts, &usage, err));
+    if (args.help) return DQ_OK;
+    DQ_TRY(dq_talk_begin(&r.talk, "info", err));
+    run(&r, args.item[0], err);
+    dq_talk_end(&r.talk);
+    return err->code;
+}

@@ -1,0 +1,338 @@
+/* cmd_logits: the logits of given ids as an HDF5 file, for comparing with other programs.
+ * SPDX-License-Identifier: MIT */
+#include "cmds.h"
+#include "forward.h"
+#include "h5out.h"
+#include "hash.h"
+#include "input.h"
+#include "options.h"
+#include "os.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes of logits on their way to the file at a time. */
+enum { BLOCK_BYTES = 32 << 20 };
+
+typedef struct logits {
+    const char *text_path, *out_path, *grain, *math_name, *device;
+    dq_list ids;
+    int64_t logit_bits, threads;
+    bool json, force;
+    dq_talk talk;
+    dq_arena *arena;
+    dq_backend *backend;
+    dq_model *model;
+    dq_tokenizer *tokenizer;
+    dq_runner *runner;
+    dq_input_text text;
+    dq_input_ids in;
+    dq_logit_spec logit;
+    dq_math math;
+    dq_h5out *h;
+    dq_kv_bytes held;
+    char sha256[65]; /* of the logits' bytes */
+} logits;
+
+static const dq_usage usage = {
+    .name = "logits",
+    .synopsis = "MODEL (--ids \"1 2 3\" | --text FILE) -o OUT.h5 [options]",
+    .about = "Runs the model once over one sequence and writes /ids (int32 [n]) and /logits "
+             "(float32 [n, vocabulary]); row i holds the logits behind id i. Ids are taken as they "
+             "are: nothing is put in front of them or of the text. Use it to compare dq with "
+             "another implementation.\n",
+    .examples = "  dq logits diffllama/ --ids \"0 17 44 8\" -o logits.h5\n"
+                "  dq logits OUT.h5 --text book.txt --logit-bits 6 --logit-grain row -o logits.h5\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one MODEL",
+};
+
+static dq_status check_options(logits *x, const char *model, dq_err *err)
+{
+    static const char *const grains[] = {"tensor", "head", "row", "tile"};
+    static const char *const nums[] = {"f32", "bf16", "int8"};
+    static const dq_num num[] = {DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8};
+    if (!x->out_path) return dq_fail(err, DQ_USAGE, "no output named. Add -o OUT.h5.");
+    if (!x->text_path == !x->ids.n)
+        return dq_fail(err, DQ_USAGE, "give either --ids \"1 2 3\" or --text FILE.");
+    if (x->ids.n > 1)
+        return dq_fail(err, DQ_USAGE, "--ids: one sequence only. Run dq logits once for each.");
+    if (x->logit_bits != 0 && x->logit_bits != 16 && (x->logit_bits < 2 || x->logit_bits > 8))
+        return dq_fail(err, DQ_USAGE, "--logit-bits: expected 16 or 2 to 8, found %lld.",
+                       (long long)x->logit_bits);
+    if (x->grain && dq_parse_word(x->grain, "logit-grain", grains, 4, err) < 0) return err->code;
+    int m = dq_parse_word(x->math_name, "math", nums, 3, err);
+    if (m < 0) return err->code;
+    x->math = (dq_math){num[m], num[m], num[m], num[m]};
+    DQ_TRY(dq_h5out_check(x->out_path, x->force, err));
+    if (dq_same_file(model, x->out_path))
+        return dq_fail(err, DQ_USAGE, "%s: input and output are the same file.", x->out_path);
+    return DQ_OK;
+}
+
+/* What the container says holds unless an option says otherwise. */
+static dq_status logit_settings(logits *x, dq_err *err)
+{
+    const char *grain = x->grain ? x->grain : x->model->logit_grain;
+    x->logit.bits = x->logit_bits ? (int)x->logit_bits : x->model->logit_bits;
+    for (int g = DQ_GRAIN_TENSOR; g <= DQ_GRAIN_TILE; g++) {
+        if (strcmp(grain, dq_grain_name[g]) != 0) continue;
+        x->logit.grain = (dq_grain)g;
+        return DQ_OK;
+    }
+    return dq_fail(err, DQ_MISMATCH, "%s: unknown logit grain \"%s\"", x->model->path, grain);
+}
+
+static dq_status read_ids(logits *x, dq_err *err)
+{
+    const dq_model *m = x->model;
+    if (x->ids.n) {
+        DQ_TRY(dq_input_parse_ids(&x->in, x->ids.item, 1, x->arena, err));
+    } else {
+        DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
+        DQ_TRY(dq_input_tokenizer(&x->tokenizer, m, true, err));
+        DQ_TRY(dq_input_encode(&x->in, x->tokenizer, &x->text, 0, &x->talk, x->arena, err));
+    }
+    if (x->in.n > m->max_positions)
+        return dq_fail(err, DQ_MISMATCH, "%s: %lld ids, but the model has %d positions", m->path,
+                       (long long)x->in.n, m->max_positions);
+    for (int64_t i = 0; i < x->in.n; i++) {
+        if (x->in.ids[i] < 0 || x->in.ids[i] >= m->vocab)
+            return dq_fail(err, DQ_MISMATCH, "%s: id %d is outside the vocabulary of %d tokens",
+                           m->path, (int)x->in.ids[i], m->vocab);
+    }
+    return DQ_OK;
+}
+
+static dq_status check_space(const logits *x, dq_err *err)
+{
+    int64_t need = x->in.n * (int64_t)x->model->vocab * 4, left = dq_disk_free(x->out_path);
+    if (left >= 0 && left < need)
+        return dq_fail(err, DQ_FILE,
+                       "%s: the disk is too full (%lld bytes needed, %lld free). Use fewer ids or "
+                       "another disk.",
+                       x->out_path, (long long)need, (long long)left);
+    return DQ_OK;
+}
+
+/* ----- running ----- */
+
+/* Logits of rows first .. first + n - 1 of the hidden state into the file. */
+static dq_status write_block(logits *x, dq_mat hidden, dq_mat rows, dq_mat out, float *host,
+                             int64_t first, dq_sha256 *sha, dq_err *err)
+{
+    dq_backend *b = x->backend;
+    int64_t index[256];
+    size_t bytes = (size_t)out.rows * (size_t)out.cols * sizeof *host;
+    for (int64_t i = 0; i < rows.rows; i++) index[i] = first + i;
+    b->ops->gather(b, rows, hidden, index);
+    b->ops->matmul(b, out, rows, &x->model->head, NULL, x->math.linear);
+    b->ops->get(b, host, out.p, bytes);
+    DQ_TRY(dq_backend_sync(b, err));
+    dq_sha256_add(sha, host, bytes);
+    return dq_h5out_rows(x->h, first, rows.rows, host, err);
+}
+
+static dq_status write_logits(logits *x, dq_mat hidden, dq_err *err)
+{
+    dq_backend *b = x->backend;
+    int64_t vocab = x->model->vocab, n = x->in.n, step = BLOCK_BYTES / (4 * vocab);
+    step = step < 1 ? 1 : step > 256 ? 256 : step;
+    dq_mat rows = {.cols = x->model->dim}, out = {.cols = vocab};
+    float *host = dq_block_new((size_t)(step * vocab), sizeof *host, err);
+    dq_sha256 sha = {0};
+    rows.p = b->ops->alloc(b, (size_t)(step * rows.cols) * sizeof(float));
+    out.p = b->ops->alloc(b, (size_t)(step * vocab) * sizeof(float));
+    if (!rows.p || !out.p) dq_fail(err, DQ_RESOURCE, "out of memory for a block of logits");
+    if (err->code == DQ_OK) dq_sha256_begin(&sha, err);
+    for (int64_t first = 0; first < n && err->code == DQ_OK; first += step) {
+        rows.rows = out.rows = first + step < n ? step : n - first;
+        if (dq_check_stop(err) == DQ_OK) write_block(x, hidden, rows, out, host, first, &sha, err);
+    }
+    if (err->code == DQ_OK) dq_sha256_end(&sha, x->sha256, err);
+    dq_sha256_drop(&sha);
+    b->ops->free(b, rows.p);
+    b->ops->free(b, out.p);
+    dq_block_free(host);
+    return err->code;
+}
+
+static json_t *kv_json(const logits *x)
+{
+    const dq_kv_spec *spec = &dq_kv_plain;
+    const dq_kv_bytes *h = &x->held;
+    json_t *kv = json_object(), *bytes = json_object();
+    json_object_set_new(bytes, "codes", json_integer(h->codes));
+    json_object_set_new(bytes, "scales", json_integer(h->scales));
+    json_object_set_new(bytes, "unquantized", json_integer(h->unquantized));
+    json_object_set_new(bytes, "index", json_integer(h->index));
+    json_object_set_new(kv, "k_bits", json_integer(spec->k_bits));
+    json_object_set_new(kv, "v_bits", json_integer(spec->v_bits));
+    json_object_set_new(kv, "bytes_held",
+                        json_integer(h->codes + h->scales + h->unquantized + h->index));
+    json_object_set_new(kv, "bytes", bytes);
+    return kv;
+}
+
+static json_t *math_json(const logits *x)
+{
+    json_t *m = json_object();
+    json_object_set_new(m, "linear", json_string(dq_num_name[x->math.linear]));
+    json_object_set_new(m, "qk", json_string(dq_num_name[x->math.qk]));
+    json_object_set_new(m, "pv", json_string(dq_num_name[x->math.pv]));
+    json_object_set_new(m, "kv", json_string(dq_num_name[x->math.kv]));
+    return m;
+}
+
+static dq_status put_json(dq_h5out *h, const char *name, json_t *value, dq_err *err)
+{
+    char *text = json_dumps(value, JSON_COMPACT);
+    json_decref(value);
+    if (!text) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    dq_h5out_text(h, "/", name, text, err);
+    free(text);
+    return err->code;
+}
+
+static dq_status write_file(logits *x, dq_mat hidden, dq_err *err)
+{
+    DQ_TRY(dq_h5out_new(&x->h, x->out_path, x->force, err));
+    DQ_TRY(dq_h5out_text(x->h, "/", "format", "dq-logits", err));
+    DQ_TRY(dq_h5out_text(x->h, "/", "format_version", "1.0", err));
+    DQ_TRY(dq_h5out_text(x->h, "/", "dq_version", DQ_VERSION, err));
+    DQ_TRY(dq_h5out_text(x->h, "/", "model", x->model->name, err));
+    DQ_TRY(dq_h5out_text(x->h, "/", "fingerprint", x->model->fingerprint, err));
+    DQ_TRY(dq_h5out_int(x->h, "/", "logit_bits", x->logit.bits, err));
+    DQ_TRY(dq_h5out_text(x->h, "/", "logit_grain", dq_grain_name[x->logit.grain], err));
+    DQ_TRY(put_json(x->h, "math", math_json(x), err));
+    DQ_TRY(put_json(x->h, "kv", kv_json(x), err));
+    DQ_TRY(dq_h5out_array(x->h, "/ids", DQ_OUT_I32, 1, &x->in.n, x->in.ids, err));
+    DQ_TRY(dq_h5out_matrix(x->h, "/logits", x->in.n, x->model->vocab, err));
+    DQ_TRY(write_logits(x, hidden, err));
+    return dq_h5out_close(x->h, err);
+}
+
+static dq_status run_model(logits *x, dq_err *err)
+{
+    dq_backend *b = x->backend;
+    const int64_t cu[2] = {0, x->in.n};
+    dq_mat hidden;
+    int32_t *pos = dq_alloc(x->arena, (size_t)x->in.n, sizeof *pos, err);
+    if (!pos) return err->code;
+    for (int64_t i = 0; i < x->in.n; i++) pos[i] = (int32_t)i;
+    DQ_TRY(dq_runner_new(&x->runner, x->model, b, &dq_kv_plain, err));
+    dq_kv *kv = dq_runner_kv(x->runner);
+    int32_t seq = b->ops->kv_seq_new(b, kv);
+    if (seq < 0) {
+        DQ_TRY(dq_backend_sync(b, err));
+        return dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
+    }
+    const dq_batch batch = {
+        .n_seq = 1, .n_rows = x->in.n, .cu_rows = cu, .seq = &seq, .ids = x->in.ids, .pos = pos};
+    const dq_pass pass = {.logit = x->logit, .math = x->math};
+    if (dq_runner_pass(x->runner, &batch, &pass, &hidden, err) == DQ_OK) {
+        x->held = b->ops->kv_bytes(b, kv);
+        write_file(x, hidden, err);
+    }
+    b->ops->kv_seq_free(b, kv, seq);
+    return err->code;
+}
+
+/* ----- output ----- */
+
+static dq_status print_json(const logits *x, dq_err *err)
+{
+    json_t *doc = dq_document(&x->talk, "dq-logits/1"), *r = json_object();
+    json_t *s = json_object_get(doc, "settings"), *inputs = json_object_get(doc, "inputs");
+    json_array_append_new(inputs, dq_input_model_json(x->model));
+    if (x->text.text) json_array_append_new(inputs, dq_input_text_json(&x->text));
+    json_object_set_new(s, "logit_bits", json_integer(x->logit.bits));
+    json_object_set_new(s, "logit_grain", json_string(dq_grain_name[x->logit.grain]));
+    json_object_set_new(s, "kv_bits", json_string("16:16"));
+    json_object_set_new(s, "math", json_string(x->math_name));
+    json_object_set_new(s, "device", json_string(x->backend->device));
+    json_object_set_new(s, "threads", json_integer(x->backend->threads));
+    json_object_set_new(r, "model", json_string(x->model->path));
+    json_object_set_new(r, "output", json_string(x->out_path));
+    json_object_set_new(r, "n", json_integer(x->in.n));
+    json_object_set_new(r, "vocab", json_integer(x->model->vocab));
+    json_object_set_new(r, "logits_sha256", json_string(x->sha256));
+    json_object_set_new(r, "kv", kv_json(x));
+    json_object_set_new(r, "math", math_json(x));
+    json_array_append_new(json_object_get(doc, "results"), r);
+    return dq_document_print(doc, err);
+}
+
+static dq_status run(logits *x, const char *path, dq_err *err)
+{
+    DQ_TRY(check_options(x, path, err));
+    DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
+    DQ_TRY(dq_model_open(&x->model, path, err));
+    dq_input_warn(x->model, &x->talk);
+    DQ_TRY(logit_settings(x, err));
+    DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &dq_kv_plain, err));
+    DQ_TRY(read_ids(x, err));
+    DQ_TRY(check_space(x, err));
+    DQ_TRY(run_model(x, err));
+    if (x->json) {
+        DQ_TRY(print_json(x, err));
+    } else {
+        printf("%s: %" PRId64 " rows of %d logits, SHA-256 of the values %s\n", x->out_path,
+               x->in.n, x->model->vocab, x->sha256);
+        DQ_TRY(dq_flush_stdout(err));
+    }
+    return dq_h5out_commit(&x->h, err);
+}
+
+dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
+{
+    logits *x = dq_block_new(1, sizeof *x, err); /* too large for a stack */
+    if (!x) return err->code;
+    x->math_name = "f32";
+    x->device = "auto";
+    const dq_opt opts[] = {
+        {.name = "ids", .kind = DQ_OPT_LIST, .to = &x->ids, .value = "\"1 2 3\"",
+         .help = "the ids, taken as they are"},
+        {.name = "text", .kind = DQ_OPT_TEXT, .to = &x->text_path, .value = "FILE",
+         .help = "text to encode, without special tokens; - for standard input"},
+        {.name = "output", .letter = 'o', .kind = DQ_OPT_TEXT, .to = &x->out_path,
+         .value = "OUT.h5", .help = "the file to write (needed)"},
+        {.name = "logit-bits", .kind = DQ_OPT_INT, .to = &x->logit_bits, .min = 2, .max = 16,
+         .value = "N",
+         .help = "round attention logits to 2..8 bits; 16: leave them (default: as the container "
+                 "says, else 16)"},
+        {.name = "logit-grain", .kind = DQ_OPT_TEXT, .to = &x->grain, .value = "GRAIN",
+         .help = "tensor, head, row or tile: what shares a scale (default: as the container says, "
+                 "else tensor)"},
+        {.name = "math", .kind = DQ_OPT_TEXT, .to = &x->math_name, .value = "TYPE",
+         .help = "f32, bf16 or int8 (default f32); what the device lacks is refused"},
+        {.name = "device", .kind = DQ_OPT_TEXT, .to = &x->device, .value = "NAME",
+         .help = "auto, cpu or cuda[:N] (default auto)"},
+        {.name = "threads", .kind = DQ_OPT_INT, .to = &x->threads, .min = 0, .max = 4096,
+         .value = "N", .help = "threads, 0 for all processors (default 0)"},
+        {.name = "json", .kind = DQ_OPT_FLAG, .to = &x->json,
+         .help = "one JSON document (dq-logits/1) instead of a line"},
+        {.name = "force", .kind = DQ_OPT_FLAG, .to = &x->force,
+         .help = "replace an existing output file"},
+        DQ_TALK_OPTIONS(x->talk),
+        {0},
+    };
+    dq_args args;
+    x->arena = dq_arena_new();
+    if (!x->arena) dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (err->code == DQ_OK && dq_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
+        !args.help && dq_talk_begin(&x->talk, "logits", err) == DQ_OK)
+        run(x, args.item[0], err);
+    dq_h5out_drop(x->h);
+    dq_runner_free(x->runner);
+    dq_tokenizer_free(x->tokenizer);
+    dq_model_close(x->model);
+    dq_backend_close(x->backend);
+    dq_talk_end(&x->talk);
+    dq_arena_free(x->arena);
+    dq_block_free(x);
+    return err->code;
+}

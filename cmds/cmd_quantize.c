@@ -1,0 +1,320 @@
+/* cmd_quantize: dq quantize MODEL -o OUT.h5
+ * SPDX-License-Identifier: MIT */
+#include "cmds.h"
+#include "options.h"
+#include "os.h"
+#include "output.h"
+#include "quantize.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+typedef struct request {
+    dq_talk talk;
+    const char *out, *group, *scale, *scale_dtype, *grain;
+    int64_t bits, logit_bits, threads;
+    const char *skip;
+    bool dry_run, resume, force, json, tensors;
+    dq_quantize_settings set;
+} request;
+
+static const dq_usage usage = {
+    .name = "quantize",
+    .synopsis = "MODEL -o OUT.h5 [options]",
+    .about = "Writes the projections of a checkpoint (q, k, v, o, gate, up, down) as b-bit integers "
+             "with one scale per group of columns into an HDF5 container; every other tensor keeps "
+             "its values and type. The same settings give the same bytes, whatever the number of "
+             "threads. An interrupted run is finished with --resume.",
+    .examples = "  dq quantize model -o model-4bit.h5\n"
+                "  dq quantize model -o model-8bit.h5 --bits 8 --group row\n"
+                "  dq quantize model --dry-run --bits 6\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one MODEL"};
+
+static dq_status parse_group(int64_t *out, const char *text, dq_err *err)
+{
+    char *end;
+    if (strcmp(text, "row") == 0) {
+        *out = DQ_GROUP_ROW;
+        return DQ_OK;
+    }
+    if (strcmp(text, "tensor") == 0) {
+        *out = DQ_GROUP_TENSOR;
+        return DQ_OK;
+    }
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end || errno || v < 1)
+        return dq_fail(err, DQ_USAGE,
+                       "--group: expected a number of columns from 1 up, row or tensor; found "
+                       "\"%s\".",
+                       text);
+    *out = v;
+    return DQ_OK;
+}
+
+static dq_status check_bits(int64_t bits, const char *option, dq_err *err)
+{
+    if ((bits >= 2 && bits <= 8) || bits == 16) return DQ_OK;
+    return dq_fail(err, DQ_USAGE, "--%s: expected 2 to 8, or 16; found %lld.", option,
+                   (long long)bits);
+}
+
+static dq_status make_settings(request *r, dq_err *err)
+{
+    static const char *const modes[] = {"absmax", "fullrange", "search"};
+    static const char *const dtypes[] = {"f16", "f32"};
+    static const char *const grains[] = {"tensor", "head", "row", "tile"};
+    int mode = dq_parse_word(r->scale, "scale", modes, 3, err);
+    if (mode < 0) return err->code;
+    int dtype = dq_parse_word(r->scale_dtype, "scale-dtype", dtypes, 2, err);
+    if (dtype < 0) return err->code;
+    int grain = dq_parse_word(r->grain, "logit-grain", grains, 4, err);
+    if (grain < 0) return err->code;
+    DQ_TRY(check_bits(r->bits, "bits", err));
+    DQ_TRY(check_bits(r->logit_bits, "logit-bits", err));
+    DQ_TRY(parse_group(&r->set.group, r->group, err));
+    r->set.bits = (int)r->bits;
+    r->set.mode = (dq_scale_mode)mode;
+    r->set.scale_dtype = dtype == 0 ? DQ_F16 : DQ_F32;
+    r->set.skip = r->skip;
+    r->set.logit_bits = (int)r->logit_bits;
+    r->set.logit_grain = grains[grain];
+    r->set.dq_version = DQ_VERSION;
+    if (!r->out && !r->dry_run)
+        return dq_fail(err, DQ_USAGE, "-o OUT.h5 is missing (or --dry-run to see the plan).");
+    if (r->out && strcmp(r->out, "-") == 0)
+        return dq_fail(err, DQ_USAGE, "-o -: a container cannot be written to standard output.");
+    if (r->out && !*r->out) return dq_fail(err, DQ_USAGE, "-o: the name is empty.");
+    return DQ_OK;
+}
+
+static void report(void *arg, double done, double total, const char *what)
+{
+    dq_progress *p = arg;
+    p->total = total > 0 ? total : 1;
+    dq_progress_set(p, done, what);
+}
+
+static void row_text(dq_table *t, const dq_quantize_row *r)
+{
+    char shape[48], size[32];
+    snprintf(shape, sizeof shape, "%lldx%lld", (long long)r->rows, (long long)r->cols);
+    dq_table_cell(t, "%s", r->name);
+    dq_table_cell(t, "%s", shape);
+    dq_table_cell(t, "%s", r->packed    ? r->scale_dtype == DQ_F16 ? "packed" : "packed, f32 scales"
+                           : r->skipped ? "dense, skipped"
+                                        : "dense");
+    dq_table_cell(t, "%d", r->bits);
+    if (r->packed)
+        dq_table_cell(t, "%lld", (long long)r->group_size);
+    else
+        dq_table_cell(t, "-");
+    dq_table_cell(t, "%.3f", r->bits_per_weight);
+    dq_table_cell(t, "%s", dq_size_text(size, sizeof size, r->bytes));
+    if (r->packed && isfinite(r->sqnr_db) && r->sqnr_db != 0)
+        dq_table_cell(t, "%.2f", r->sqnr_db);
+    else
+        dq_table_cell(t, "-");
+}
+
+static dq_status print_rows(const dq_quantizer *q, dq_err *err)
+{
+    static const char *const titles[] = {"tensor",          "shape", "stored as", "bits", "group",
+                                         "bits per weight", "size",  "SQNR dB"};
+    dq_table *t;
+    if (dq_table_new(&t, titles, 8, err) != DQ_OK) return err->code;
+    for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
+        dq_quantize_row r = dq_quantize_row_at(q, i);
+        row_text(t, &r);
+    }
+    dq_table_print(t, err);
+    dq_table_free(t);
+    return err->code;
+}
+
+/* The packed tensor with the lowest SQNR; false when none is packed. */
+static bool worst_of(const dq_quantizer *q, dq_quantize_row *worst)
+{
+    bool any = false;
+    for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
+        dq_quantize_row r = dq_quantize_row_at(q, i);
+        if (!r.packed || (any && !(r.sqnr_db < worst->sqnr_db))) continue;
+        *worst = r;
+        any = true;
+    }
+    return any;
+}
+
+static void print_summary(const request *r, const dq_quantizer *q)
+{
+    const dq_quantize_info *i = dq_quantize_result(q);
+    char a[32], b[32];
+    dq_quantize_row worst;
+    printf("tensors            %lld packed, %lld dense", (long long)i->n_packed,
+           (long long)(i->n_tensors - i->n_packed));
+    if (i->n_skipped) printf(" (%lld of them skipped)", (long long)i->n_skipped);
+    printf("\nparameters         %lld, %lld packed\n", (long long)i->params,
+           (long long)i->packed_params);
+    printf("bits per weight    %.3f", i->bits_per_weight);
+    if (i->packed_params)
+        printf("; %.3f in packed tensors", 8.0 * (double)i->packed_bytes / (double)i->packed_params);
+    printf("\nsource             %s\n", dq_size_text(a, sizeof a, i->source_bytes));
+    printf("container          %s%s in %s\n", r->dry_run ? "about " : "",
+           dq_size_text(a, sizeof a, i->file_bytes), r->out ? r->out : "(no output named)");
+    printf("payload            %s\n", dq_size_text(b, sizeof b, i->weight_bytes));
+    if (r->dry_run) return;
+    if (i->n_resumed) printf("taken over         %lld payloads\n", (long long)i->n_resumed);
+    if (worst_of(q, &worst) && isfinite(worst.sqnr_db))
+        printf("worst SQNR         %.2f dB (%s)\n", worst.sqnr_db, worst.name);
+    printf("content SHA-256    %s\n", i->content_sha256);
+}
+
+static json_t *row_json(const dq_quantize_row *r)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "name", json_string(r->name));
+    json_object_set_new(o, "encoding", json_string(r->packed ? "int-packed" : "dense"));
+    json_object_set_new(o, "skipped", json_boolean(r->skipped));
+    json_object_set_new(o, "source_dtype", json_string(dq_dtypes[r->dtype].name));
+    json_object_set_new(o, "bits", json_integer(r->bits));
+    json_object_set_new(o, "rows", json_integer(r->rows));
+    json_object_set_new(o, "cols", json_integer(r->cols));
+    json_object_set_new(o, "group_size",
+                        r->packed ? json_integer(r->group_size) : json_null());
+    json_object_set_new(o, "scale_dtype",
+                        r->packed ? json_string(dq_dtypes[r->scale_dtype].name) : json_null());
+    json_object_set_new(o, "source_bytes", json_integer(r->source_bytes));
+    json_object_set_new(o, "bytes", json_integer(r->bytes));
+    json_object_set_new(o, "bits_per_weight", dq_real(r->bits_per_weight));
+    json_object_set_new(o, "sqnr_db", r->packed ? dq_real(r->sqnr_db) : json_null());
+    return o;
+}
+
+static dq_status print_json(const request *r, const char *model, const dq_quantizer *q,
+                            dq_err *err)
+{
+    const dq_quantize_info *i = dq_quantize_result(q);
+    const char *recipe = dq_quantize_recipe(q);
+    json_t *doc = dq_document(&r->talk, "dq-quantize/1"), *in = json_object(), *out = json_object();
+    json_t *set = json_loads(recipe, 0, NULL), *rows = json_array();
+    json_object_set_new(in, "path", json_string(model));
+    json_object_set_new(in, "family", json_string(i->family));
+    json_object_set_new(in, "bytes", json_integer(i->source_bytes));
+    json_array_append_new(json_object_get(doc, "inputs"), in);
+    json_object_set_new(set, "dry_run", json_boolean(r->dry_run));
+    json_object_set_new(doc, "settings", set);
+    json_object_set_new(out, "path", r->out ? json_string(r->out) : json_null());
+    json_object_set_new(out, "tensors", json_integer(i->n_tensors));
+    json_object_set_new(out, "packed", json_integer(i->n_packed));
+    json_object_set_new(out, "skipped", json_integer(i->n_skipped));
+    json_object_set_new(out, "params", json_integer(i->params));
+    json_object_set_new(out, "packed_params", json_integer(i->packed_params));
+    json_object_set_new(out, "packed_bytes", json_integer(i->packed_bytes));
+    json_object_set_new(out, "weight_bytes", json_integer(i->weight_bytes));
+    json_object_set_new(out, "file_bytes", json_integer(i->file_bytes));
+    json_object_set_new(out, "bits_per_weight", dq_real(i->bits_per_weight));
+    json_object_set_new(out, "payloads_taken_over", json_integer(i->n_resumed));
+    json_object_set_new(out, "content_sha256",
+                        r->dry_run ? json_null() : json_string(i->content_sha256));
+    for (int64_t k = 0; k < i->n_tensors; k++) {
+        dq_quantize_row row = dq_quantize_row_at(q, k);
+        if (r->dry_run) row.sqnr_db = (double)NAN;
+        json_array_append_new(rows, row_json(&row));
+    }
+    json_object_set_new(out, "rows", rows);
+    json_array_append_new(json_object_get(doc, "results"), out);
+    return dq_document_print(doc, err);
+}
+
+static dq_status run(request *r, const char *model, dq_err *err)
+{
+    dq_quantizer *q;
+    DQ_TRY(dq_quantize_open(&q, model, &r->set, err));
+    const dq_quantize_info *i = dq_quantize_result(q);
+    if (r->set.bits != 16 && i->n_packed == 0)
+        dq_warn(&r->talk, "no tensor is packed: --skip leaves all of them dense");
+    if (r->out) dq_quantize_check_output(q, r->out, r->force, r->resume, err);
+    if (err->code == DQ_OK && !r->dry_run) {
+        dq_progress bar;
+        dq_quantize_progress p = {report, &bar};
+        dq_progress_begin(&bar, &r->talk, i->source, 1);
+        dq_quantize_write(q, r->out, r->force, r->resume, &p, err);
+        dq_progress_end(&bar);
+        if (i->n_wide)
+            dq_warn(&r->talk, "%lld tensors have scales that f16 cannot hold; theirs are f32",
+                    (long long)i->n_wide);
+    }
+    if (err->code == DQ_OK && r->json) {
+        print_json(r, model, q, err);
+    } else if (err->code == DQ_OK) {
+        if (r->tensors || r->dry_run) print_rows(q, err);
+        if (r->tensors || r->dry_run) putchar('\n');
+        if (err->code == DQ_OK) print_summary(r, q);
+    }
+    dq_quantize_close(q);
+    return err->code;
+}
+
+dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
+{
+    request r = {.group = "128",
+                 .scale = "absmax",
+                 .scale_dtype = "f16",
+                 .grain = "tensor",
+                 .bits = 4,
+                 .logit_bits = 16};
+    const dq_opt opts[] = {
+        {.name = "output", .letter = 'o', .kind = DQ_OPT_TEXT, .to = &r.out, .value = "OUT.h5",
+         .help = "the container to write"},
+        {.help = "weights:"},
+        {.name = "bits", .kind = DQ_OPT_INT, .to = &r.bits, .min = 2, .max = 16, .value = "N",
+         .help = "2 to 8, or 16 to pack nothing (default 4)"},
+        {.name = "group", .kind = DQ_OPT_TEXT, .to = &r.group, .value = "N",
+         .help = "columns per scale, or row, or tensor (default 128)"},
+        {.name = "scale", .kind = DQ_OPT_TEXT, .to = &r.scale, .value = "MODE",
+         .help = "absmax, fullrange (uses the code -2^(b-1) too) or search (least squared error; "
+                 "slower) (default absmax)"},
+        {.name = "scale-dtype", .kind = DQ_OPT_TEXT, .to = &r.scale_dtype, .value = "TYPE",
+         .help = "f16 or f32 (default f16; f32 for tensors with a scale that f16 cannot hold)"},
+        {.name = "skip", .kind = DQ_OPT_TEXT, .to = &r.skip, .value = "REGEX",
+         .help = "tensors whose name matches stay as they are"},
+        {.help = "attention, stored for dq eval:"},
+        {.name = "logit-bits", .kind = DQ_OPT_INT, .to = &r.logit_bits, .min = 2, .max = 16,
+         .value = "N", .help = "2 to 8, or 16: not rounded (default 16)"},
+        {.name = "logit-grain", .kind = DQ_OPT_TEXT, .to = &r.grain, .value = "GRAIN",
+         .help = "tensor, head, row or tile (default tensor)"},
+        {.help = "running:"},
+        {.name = "dry-run", .kind = DQ_OPT_FLAG, .to = &r.dry_run,
+         .help = "print the plan and the size, write nothing"},
+        {.name = "resume", .kind = DQ_OPT_FLAG, .to = &r.resume,
+         .help = "finish an interrupted run of the same command"},
+        {.name = "force", .kind = DQ_OPT_FLAG, .to = &r.force,
+         .help = "replace the output, and what an interrupted run left"},
+        {.name = "threads", .kind = DQ_OPT_INT, .to = &r.threads, .min = 1, .max = 1024,
+         .value = "N", .help = "default: all processors; the result does not depend on it"},
+        {.name = "tensors", .kind = DQ_OPT_FLAG, .to = &r.tensors, .help = "print every tensor"},
+        {.name = "json", .kind = DQ_OPT_FLAG, .to = &r.json,
+         .help = "one JSON document (dq-quantize/1) on stdout"},
+        DQ_TALK_OPTIONS(r.talk),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_parse(&args, argc, argv, opts, &usage, err));
+    if (args.help) return DQ_OK;
+    DQ_TRY(make_settings(&r, err));
+    DQ_TRY(dq_talk_begin(&r.talk, "quantize", err));
+#ifdef _OPENMP
+    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_cpu_count());
+#endif
+    run(&r, args.item[0], err);
+    dq_talk_end(&r.talk);
+    return err->code;
+}

@@ -1,0 +1,208 @@
+/* cmd_tokenize: text to ids, for looking and for comparing with other programs.
+ * SPDX-License-Identifier: MIT */
+#include "cmds.h"
+#include "model.h"
+#include "options.h"
+#include "os.h"
+#include "output.h"
+#include "tokenizer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct tokenize {
+    const char *text_path;
+    bool lines, special;
+    dq_talk talk;
+    dq_arena *arena;
+    dq_model *model; /* NULL unless a container */
+    dq_tokenizer *tokenizer;
+    char *out; /* a block: printed only once everything went well */
+    size_t used, room;
+    int64_t bad, first_bad; /* ill-formed subparts of the text */
+} tokenize;
+
+static const dq_usage usage = {
+    .name = "tokenize",
+    .synopsis = "MODEL --text FILE [--lines] [--special]",
+    .about =
+        "Prints the ids of a text as decimal numbers with one space between them, on one line, "
+        "exactly as the Hugging Face tokenizers library gives them. MODEL is a folder that needs "
+        "nothing but tokenizer.json (tokenizer_config.json is read when it is there), a "
+        "tokenizer.json file, which is then read alone, or a container.\n",
+    .examples = "  dq tokenize diffllama/ --text book.txt\n"
+                "  printf 'two words' | dq tokenize tokenizer.json --text - --special\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one MODEL",
+};
+
+/* ----- the tokenizer's files ----- */
+
+static dq_status load(tokenize *x, const char *where, const char *json, size_t len,
+                      const char *config, size_t config_len, dq_err *err)
+{
+    if (dq_tokenizer_load(&x->tokenizer, json, len, config, config_len, err) != DQ_OK)
+        return dq_in(err, "%s: ", where);
+    return DQ_OK;
+}
+
+static dq_status from_folder(tokenize *x, const char *path, dq_err *err)
+{
+    char *json, *config = NULL;
+    size_t len, config_len = 0;
+    const char *json_path = dq_textf(x->arena, err, "%s/tokenizer.json", path);
+    const char *config_path = dq_textf(x->arena, err, "%s/tokenizer_config.json", path);
+    if (!json_path || !config_path) return err->code;
+    DQ_TRY(dq_file_read(&json, &len, json_path, x->arena, err));
+    if (dq_file_exists(config_path))
+        DQ_TRY(dq_file_read(&config, &config_len, config_path, x->arena, err));
+    return load(x, path, json, len, config, config_len, err);
+}
+
+static dq_status from_container(tokenize *x, const char *path, dq_err *err)
+{
+    const char *json, *config;
+    size_t len, config_len;
+    DQ_TRY(dq_model_open(&x->model, path, err));
+    DQ_TRY(dq_model_file(x->model, "tokenizer.json", &json, &len, err));
+    if (!json)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: the container holds no tokenizer.json. Give the folder of its source.",
+                       path);
+    DQ_TRY(dq_model_file(x->model, "tokenizer_config.json", &config, &config_len, err));
+    return load(x, path, json, len, config, config ? config_len : 0, err);
+}
+
+static dq_status is_container(bool *yes, const char *path, dq_err *err)
+{
+    static const uint8_t signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1A, '\n'};
+    dq_map map;
+    DQ_TRY(dq_map_open(&map, path, err));
+    *yes = map.bytes >= 8 && memcmp(map.data, signature, 8) == 0;
+    dq_map_close(&map);
+    return DQ_OK;
+}
+
+static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
+{
+    bool container = false;
+    char *json;
+    size_t len;
+    if (dq_is_dir(path)) return from_folder(x, path, err);
+    DQ_TRY(is_container(&container, path, err));
+    if (container) return from_container(x, path, err);
+    DQ_TRY(dq_file_read(&json, &len, path, x->arena, err));
+    return load(x, path, json, len, NULL, 0, err);
+}
+
+/* ----- output ----- */
+
+static dq_status need_room(tokenize *x, size_t more, dq_err *err)
+{
+    if (x->room - x->used >= more) return DQ_OK;
+    size_t room = 2 * x->room + more;
+    char *grown = dq_block_new(room, 1, err);
+    if (!grown) return err->code;
+    if (x->used) memcpy(grown, x->out, x->used);
+    dq_block_free(x->out);
+    x->out = grown;
+    x->room = room;
+    return DQ_OK;
+}
+
+static void put_number(tokenize *x, int32_t id)
+{
+    char digits[12];
+    size_t n = sizeof digits;
+    uint32_t v = (uint32_t)id;
+    do {
+        digits[--n] = (char)('0' + v % 10);
+        v /= 10;
+    } while (v);
+    memcpy(x->out + x->used, digits + n, sizeof digits - n);
+    x->used += sizeof digits - n;
+}
+
+/* Appends the line of ids of text[len], which stands at offset `at` of the whole. */
+static dq_status put_line(tokenize *x, const char *text, size_t len, size_t at, dq_err *err)
+{
+    int32_t *ids;
+    int64_t n, first, bad;
+    DQ_TRY(dq_tokenizer_encode(x->tokenizer, text + at, len, x->special ? DQ_TOK_SPECIAL : 0, &ids,
+                               &n, &first, &bad, err));
+    if (bad && x->bad == 0) x->first_bad = (int64_t)at + first;
+    x->bad += bad;
+    if (need_room(x, (size_t)n * 12 + 1, err) == DQ_OK) {
+        for (int64_t i = 0; i < n; i++) {
+            if (i) x->out[x->used++] = ' ';
+            put_number(x, ids[i]);
+        }
+        x->out[x->used++] = '\n';
+    }
+    dq_block_free(ids);
+    return err->code;
+}
+
+static dq_status put_lines(tokenize *x, const char *text, size_t len, dq_err *err)
+{
+    for (size_t at = 0; at < len;) {
+        const char *end = memchr(text + at, '\n', len - at);
+        size_t line = end ? (size_t)(end - text) - at : len - at;
+        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(put_line(x, text, line, at, err));
+        at += line + 1;
+    }
+    return DQ_OK;
+}
+
+static dq_status run(tokenize *x, const dq_args *args, dq_err *err)
+{
+    char *text;
+    size_t len;
+    if (!x->text_path)
+        return dq_fail(err, DQ_USAGE,
+                       "no text given. Use --text FILE, or --text - for standard input.");
+    DQ_TRY(open_tokenizer(x, args->item[0], err));
+    DQ_TRY(dq_file_read(&text, &len, x->text_path, x->arena, err));
+    DQ_TRY(x->lines ? put_lines(x, text, len, err) : put_line(x, text, len, 0, err));
+    if (x->bad)
+        dq_warn(&x->talk,
+                "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at byte %lld",
+                x->text_path, (long long)x->bad, (long long)x->first_bad);
+    if (x->used) fwrite(x->out, 1, x->used, stdout);
+    return dq_flush_stdout(err);
+}
+
+dq_status dq_cmd_tokenize(int argc, char **argv, dq_err *err)
+{
+    tokenize x = {.arena = dq_arena_new()};
+    const dq_opt opts[] = {
+        {.name = "text",
+         .kind = DQ_OPT_TEXT,
+         .to = &x.text_path,
+         .value = "FILE",
+         .help = "text to encode, - for standard input"},
+        {.name = "lines",
+         .kind = DQ_OPT_FLAG,
+         .to = &x.lines,
+         .help = "one line of ids per line of text; a line ends at U+000A, which is removed"},
+        {.name = "special",
+         .kind = DQ_OPT_FLAG,
+         .to = &x.special,
+         .help = "add the tokens that the tokenizer puts around a text"},
+        DQ_TALK_OPTIONS(x.talk),
+        {0},
+    };
+    dq_args args;
+    if (!x.arena) dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (err->code == DQ_OK && dq_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
+        !args.help && dq_talk_begin(&x.talk, "tokenize", err) == DQ_OK)
+        run(&x, &args, err);
+    dq_tokenizer_free(x.tokenizer);
+    dq_model_close(x.model);
+    dq_talk_end(&x.talk);
+    dq_block_free(x.out);
+    dq_arena_free(x.arena);
+    return err->code;
+}

@@ -1,0 +1,148 @@
+/* cmd_verify: dq verify FILE [--source DIR]
+ * SPDX-License-Identifier: MIT */
+#include "cmds.h"
+#include "options.h"
+#include "os.h"
+#include "output.h"
+#include "quantize.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+static const dq_usage usage = {
+    .name = "verify",
+    .synopsis = "FILE [--source DIR] [options]",
+    .about = "Reads every byte of a container and compares it with the hashes inside; scales must be "
+             "finite. With --source the checkpoint is quantized again, in memory, and every byte "
+             "compared.",
+    .examples = "  dq verify model-4bit.h5\n"
+                "  dq verify model-4bit.h5 --source model\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one FILE"};
+
+typedef struct request {
+    dq_talk talk;
+    const char *source;
+    int64_t threads;
+    bool json;
+} request;
+
+/* Checks everything; err keeps the first failure, the list gets all of them. */
+static dq_status check_hashes(request *r, const dq_container *c, json_t *damaged, dq_err *err)
+{
+    dq_progress bar;
+    double total = 0, done = 0;
+    int64_t n = dq_container_n_payloads(c);
+    for (int64_t i = 0; i < n; i++) total += (double)dq_container_payload(c, i)->bytes;
+    dq_progress_begin(&bar, &r->talk, "hashes", total);
+    if (dq_container_check_index(c, err) == DQ_DAMAGED)
+        json_array_append_new(damaged, json_string("/index"));
+    for (int64_t i = 0; i < n; i++) {
+        const dq_payload *p = dq_container_payload(c, i);
+        dq_err one = {0};
+        dq_progress_set(&bar, done, p->path);
+        done += (double)p->bytes;
+        if (dq_check_stop(err) == DQ_STOPPED) break;
+        if (dq_payload_check(c, i, &one) == DQ_OK) continue;
+        if (one.code == DQ_DAMAGED) json_array_append_new(damaged, json_string(p->path));
+        dq_fail(err, one.code, "%s", one.text);
+    }
+    dq_progress_end(&bar);
+    return err->code;
+}
+
+static void report(void *arg, double done, double total, const char *what)
+{
+    dq_progress *p = arg;
+    p->total = total > 0 ? total : 1;
+    dq_progress_set(p, done, what);
+}
+
+static dq_status check_source(request *r, const char *path, const dq_container *c, dq_err *err)
+{
+    dq_quantize_settings set;
+    dq_quantizer *q = NULL;
+    json_t *recipe = NULL;
+    dq_progress bar;
+    dq_quantize_progress p = {report, &bar};
+    dq_progress_begin(&bar, &r->talk, "source", 1);
+    if (dq_quantize_settings_of(&set, &recipe, c, err) != DQ_OK)
+        dq_in(err, "%s: ", path);
+    else if (dq_quantize_open(&q, r->source, &set, err) == DQ_OK &&
+             dq_quantize_compare(q, c, &p, err) != DQ_OK && err->code != DQ_STOPPED)
+        dq_in(err, "%s: ", path);
+    dq_progress_end(&bar);
+    dq_quantize_close(q);
+    json_decref(recipe);
+    return err->code;
+}
+
+/* A damaged container still gives its document, which names all that is damaged: the exit status
+ * tells scripts. */
+static dq_status print_json(const request *r, const char *path, const dq_container *c,
+                            json_t *damaged, dq_err *err)
+{
+    const dq_container_info *i = dq_container_header(c);
+    json_t *doc = dq_document(&r->talk, "dq-verify/1"), *in = json_object(), *out = json_object();
+    json_object_set_new(in, "path", json_string(path));
+    json_object_set_new(in, "bytes", json_integer(i->file_bytes));
+    json_array_append_new(json_object_get(doc, "inputs"), in);
+    json_object_set_new(json_object_get(doc, "settings"), "source",
+                        r->source ? json_string(r->source) : json_null());
+    json_object_set_new(out, "path", json_string(path));
+    json_object_set_new(out, "datasets", json_integer(dq_container_n_payloads(c)));
+    json_object_set_new(out, "ok", json_boolean(err->code == DQ_OK));
+    json_object_set(out, "damaged", damaged);
+    json_object_set_new(out, "source_checked", json_boolean(r->source && err->code == DQ_OK));
+    json_object_set_new(out, "content_sha256", json_string(i->content_sha256));
+    json_array_append_new(json_object_get(doc, "results"), out);
+    dq_err print = {0};
+    if (dq_document_print(doc, &print) != DQ_OK) dq_fail(err, print.code, "%s", print.text);
+    return err->code;
+}
+
+static dq_status run(request *r, const char *path, dq_err *err)
+{
+    dq_container *c;
+    DQ_TRY(dq_container_open(&c, path, err));
+    json_t *damaged = json_array();
+    if (check_hashes(r, c, damaged, err) == DQ_OK && r->source) check_source(r, path, c, err);
+    if (r->json && (err->code == DQ_OK || err->code == DQ_DAMAGED))
+        print_json(r, path, c, damaged, err);
+    else if (err->code == DQ_OK)
+        printf("%s: %lld datasets, every byte as written%s\n", path,
+               (long long)dq_container_n_payloads(c),
+               r->source ? ", and as the source gives them" : "");
+    json_decref(damaged);
+    dq_container_close(c);
+    return err->code;
+}
+
+dq_status dq_cmd_verify(int argc, char **argv, dq_err *err)
+{
+    request r = {.json = false};
+    const dq_opt opts[] = {
+        {.name = "source", .kind = DQ_OPT_TEXT, .to = &r.source, .value = "DIR",
+         .help = "the checkpoint it was made from: quantize again and compare"},
+        {.name = "threads", .kind = DQ_OPT_INT, .to = &r.threads, .min = 1, .max = 1024,
+         .value = "N", .help = "default: all processors"},
+        {.name = "json", .kind = DQ_OPT_FLAG, .to = &r.json,
+         .help = "one JSON document (dq-verify/1) on stdout, which lists all damaged datasets"},
+        DQ_TALK_OPTIONS(r.talk),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_parse(&args, argc, argv, opts, &usage, err));
+    if (args.help) return DQ_OK;
+    DQ_TRY(dq_talk_begin(&r.talk, "verify", err));
+#ifdef _OPENMP
+    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_cpu_count());
+#endif
+    run(&r, args.item[0], err);
+    dq_talk_end(&r.talk);
+    return err->code;
+}

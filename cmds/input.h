@@ -1,0 +1,42 @@
+/* input: what commands share that read ids or text for a model.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_INPUT_H
+#define DQ_INPUT_H
+
+#include "model.h"
+#include "output.h"
+#include "tokenizer.h"
+
+/* A text and where it came from. Memory belongs to the arena. */
+typedef struct dq_input_text {
+    const char *path; /* "-" for standard input, the source of the built-in text */
+    bool built_in;
+    const char *text;
+    size_t bytes;
+    char sha256[65];
+} dq_input_text;
+
+/* Ids and the sequences they form; the arrays belong to the arena. */
+typedef struct dq_input_ids {
+    int32_t *ids;
+    int64_t n, *cu, n_seq;
+} dq_input_ids;
+
+/* Reads a file or standard input, or takes the built-in sample (path NULL). Empty is DQ_DAMAGED. */
+dq_status dq_input_read(dq_input_text *t, const char *path, dq_arena *a, dq_err *err);
+/* "1 2 3": every item of --ids is one sequence. */
+dq_status dq_input_parse_ids(dq_input_ids *out, const char *const *item, int n, dq_arena *a,
+                             dq_err *err);
+/* The model's tokenizer; NULL with DQ_OK when it has none and `required` is false. */
+dq_status dq_input_tokenizer(dq_tokenizer **out, const dq_model *m, bool required, dq_err *err);
+/* Ids of the text as one sequence in an arena; warns once about text that is not UTF-8. */
+dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_input_text *text,
+                          unsigned flags, dq_talk *talk, dq_arena *a, dq_err *err);
+
+/* Entries of `inputs` in JSON documents. */
+json_t *dq_input_model_json(const dq_model *m);
+json_t *dq_input_text_json(const dq_input_text *t);
+/* What opening the model found odd, as warnings. */
+void dq_input_warn(const dq_model *m, dq_talk *talk);
+
+#endif
