@@ -9,7 +9,9 @@ typedef struct dq_tokenizer dq_tokenizer;
 
 /* Any normalizer, pre-tokenizer, model, post-processor or decoder step that is not implemented is
  * DQ_MISMATCH naming the step; nothing is skipped silently. config (tokenizer_config.json) may be
- * NULL. */
+ * NULL; it adds the tokens that only its added_tokens_decoder has, and names those of
+ * dq_tokenizer_prefix. Both texts may be freed afterwards; *out is ended by dq_tokenizer_free.
+ * DQ_DAMAGED: not JSON, wrong types, ids or merges that contradict each other. */
 dq_status dq_tokenizer_load(dq_tokenizer **out, const char *json, size_t len, const char *config,
                             size_t config_len, dq_err *err);
 void dq_tokenizer_free(dq_tokenizer *t); /* NULL allowed */

@@ -13,7 +13,8 @@
 
 enum {
     BLOCK_FLOATS = 1 << 18, /* 1 MiB of scores: about what a second-level cache holds */
-    LEAST_ROWS = 16
+    LEAST_ROWS = 16,
+    MAX_SLOTS = 32
 };
 
 int64_t dq_cpu_block_rows(int64_t keys, int64_t buffers)
@@ -63,16 +64,23 @@ typedef struct task {
     int out_first, out_end, group;
 } task;
 
-/* Scratch of a thread, sized for `keys` keys. */
+/* Scratch of a thread. A slot holds one query head's rows by keys: S, then exp(S - max). */
 typedef struct scratch {
-    float *map[2];     /* [block rows][row floats] each: S, then exp(S - max) */
-    float *edge_max;   /* [segments] tile grain: largest |S| */
-    int32_t *edge;     /* [segments] tile grain: end of each run of keys in one tile of positions */
-    int64_t n_edges;
-    int held;          /* query head whose exp rows stand in map[1]; -1: none */
-    double sum[2][DQ_PAGE];
+    float *slot[MAX_SLOTS];
+    int n_slots;
+    double sum[MAX_SLOTS][DQ_PAGE];
     int64_t visible[DQ_PAGE];
+    int32_t *edge;  /* tile grain: end of each run of keys in one tile of positions */
+    int64_t n_edges;
+    int kept, held; /* slot that still holds second map `held` from the bundle before; -1: none */
 } scratch;
+
+/* Output heads that are computed together, so that every page is read once for all of them. */
+typedef struct bundle {
+    int n_outs, out[MAX_SLOTS];
+    int first[MAX_SLOTS], second[MAX_SLOTS]; /* slots of each output head's maps */
+    int n_fresh, slot[MAX_SLOTS], head[MAX_SLOTS]; /* query heads to compute, and where */
+} bundle;
 
 typedef struct work {
     const dq_simd *simd;
@@ -141,13 +149,13 @@ static void round_logits(const work *w, scratch *s, float *x, int64_t ld, const 
     }
 }
 
-/* S of one map becomes exp(S - max), zero where the row sees nothing, with sums in s->sum[m]. */
-static void softmax_rows(const work *w, scratch *s, int m, int64_t ld, const dq_rows *rows,
+/* S in a slot becomes exp(S - max), zero where the row sees nothing, with sums in s->sum. */
+static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const dq_rows *rows,
                          int head, int64_t keys)
 {
     const bool rounded = w->args->logit.bits < 16;
     const float scale = w->args->attn->map->scale;
-    float *x = s->map[m];
+    float *x = s->slot[slot];
     float top[DQ_PAGE];
     for (int64_t r = 0; r < rows->n; r++) {
         top[r] = w->simd->scale_max(x + r * ld, s->visible[r], scale);
@@ -157,7 +165,7 @@ static void softmax_rows(const work *w, scratch *s, int m, int64_t ld, const dq_
         float *row = x + r * ld;
         int64_t n = s->visible[r];
         if (rounded) top[r] = w->simd->max(row, n);
-        s->sum[m][r] = w->simd->exp_sum(row, row, n, top[r]);
+        s->sum[slot][r] = w->simd->exp_sum(row, row, n, top[r]);
         memset(row + n, 0, (size_t)(keys - n) * sizeof *row);
     }
 }
@@ -173,61 +181,72 @@ static void add_columns(double *sums, const float *p, int64_t n, float a)
     for (int64_t i = 0; i < n; i++) sums[i] += (double)(p[i] * a);
 }
 
-/* map[0] becomes P1 - lambda P2 (two maps) or stays exp(S - max) (one map: y is divided instead). */
-static void subtract(const work *w, scratch *s, int64_t ld, const dq_rows *rows, int out, int group)
+/* The first map's slot becomes P1 - lambda P2 (two maps) or stays exp(S - max) (one map: y is divided
+ * instead). */
+static void subtract(const work *w, scratch *s, int64_t ld, const dq_rows *rows, const bundle *u,
+                     int i, int group)
 {
+    const int out = u->out[i], first = u->first[i], second = u->second[i];
     const dq_attend_args *args = w->args;
     const dq_columns *columns = args->columns;
     const int64_t end = args->batch->cu_rows[rows->seq + 1];
     const bool two = args->attn->map->n_maps == 2;
     int64_t at = columns ? columns->offset[rows->seq * args->attn->map->n_groups + group] : 0;
     for (int64_t r = 0; r < rows->n; r++) {
-        float *p1 = s->map[0] + r * ld;
-        const float *p2 = s->map[1] + r * ld;
+        float *p1 = s->slot[first] + r * ld;
+        const float *p2 = s->slot[second] + r * ld;
         const int64_t n = s->visible[r];
         const bool counts = n && columns &&
                             (columns->last_rows == 0 || rows->first + r >= end - columns->last_rows);
-        const float a = (float)(1.0 / s->sum[0][r]);
+        const float a = (float)(1.0 / s->sum[first][r]);
         float b = 0.0f;
         if (counts && columns->mass[0]) add_columns(columns->mass[0] + at, p1, n, a);
         if (two) {
-            b = (float)((double)lambda_of(args, rows->first + r, out) / s->sum[1][r]);
+            b = (float)((double)lambda_of(args, rows->first + r, out) / s->sum[second][r]);
             if (counts && columns->mass[1]) {
-                add_columns(columns->mass[1] + at, p2, n, (float)(1.0 / s->sum[1][r]));
+                add_columns(columns->mass[1] + at, p2, n, (float)(1.0 / s->sum[second][r]));
             }
             w->simd->diff(p1, p1, p2, n, a, b);
         }
         if (counts && columns->diff) {
-            for (int64_t i = 0; i < n; i++) {
-                columns->diff[at + i] += (double)fabsf(two ? p1[i] : p1[i] * a);
+            for (int64_t k = 0; k < n; k++) {
+                columns->diff[at + k] += (double)fabsf(two ? p1[k] : p1[k] * a);
             }
         }
     }
 }
 
-/* y = D [V | V], page after page. */
-static void times_values(const work *w, const scratch *s, int64_t ld, const dq_rows *rows,
-                         const dq_kv_list *list, int out, int64_t keys)
+/* y += D [V | V] of one page. */
+static void times_page(const work *w, const float *d, int64_t ld, const dq_rows *rows,
+                       dq_kv_page *page, int out, int64_t k, bool add)
 {
     const dq_headmap *map = w->args->attn->map;
     const dq_kv *kv = w->args->kv;
     for (int slab = 0; slab < map->n_slabs; slab++) {
         int64_t column = ((int64_t)out * map->n_slabs + slab) * map->head_dim;
         float *y = w->dst.p + rows->first * w->dst.cols + column;
-        for (int64_t p = 0; p * DQ_PAGE < keys; p++) {
-            const float *v = dq_kv_values(kv, list->page[p], map->head[out].v[slab]);
-            int64_t k = keys - p * DQ_PAGE < DQ_PAGE ? keys - p * DQ_PAGE : DQ_PAGE;
-            for (int64_t c = 0; c < map->head_dim; c += DQ_TILE_N) {
-                int64_t n = map->head_dim - c < DQ_TILE_N ? map->head_dim - c : DQ_TILE_N;
-                w->simd->gemm(y + c, w->dst.cols, s->map[0] + p * DQ_PAGE, ld, v + c, kv->v_cols,
-                              rows->n, n, k, p > 0);
-            }
+        const float *v = dq_kv_values(kv, page, map->head[out].v[slab]);
+        for (int64_t c = 0; c < map->head_dim; c += DQ_TILE_N) {
+            int64_t n = map->head_dim - c < DQ_TILE_N ? map->head_dim - c : DQ_TILE_N;
+            w->simd->gemm(y + c, w->dst.cols, d, ld, v + c, kv->v_cols, rows->n, n, k, add);
+        }
+    }
+}
+
+static void times_values(const work *w, const scratch *s, int64_t ld, const dq_rows *rows,
+                         const dq_kv_list *list, const bundle *u, int64_t keys)
+{
+    for (int64_t p = 0; p * DQ_PAGE < keys; p++) {
+        int64_t k = keys - p * DQ_PAGE < DQ_PAGE ? keys - p * DQ_PAGE : DQ_PAGE;
+        for (int i = 0; i < u->n_outs; i++) {
+            times_page(w, s->slot[u->first[i]] + p * DQ_PAGE, ld, rows, list->page[p], u->out[i], k,
+                       p > 0);
         }
     }
 }
 
 /* The division that a single map still needs, norm and scale. */
-static void finish(const work *w, const scratch *s, const dq_rows *rows, int out)
+static void finish(const work *w, const scratch *s, const dq_rows *rows, int out, int first)
 {
     const dq_attn *attn = w->args->attn;
     const int64_t width = (int64_t)attn->map->n_slabs * attn->map->head_dim;
@@ -237,7 +256,7 @@ static void finish(const work *w, const scratch *s, const dq_rows *rows, int out
             memset(y, 0, (size_t)width * sizeof *y);
             continue;
         }
-        if (attn->map->n_maps == 1) w->simd->scale(y, width, (float)(1.0 / s->sum[0][r]));
+        if (attn->map->n_maps == 1) w->simd->scale(y, width, (float)(1.0 / s->sum[first][r]));
         if (attn->head_norm) {
             double mean = w->simd->sum_squares(y, width) / (double)width;
             float a = (float)(1.0 / sqrt(mean + (double)attn->norm_eps));
@@ -247,18 +266,58 @@ static void finish(const work *w, const scratch *s, const dq_rows *rows, int out
     }
 }
 
-static void attend_out(const work *w, scratch *s, int64_t ld, const dq_rows *rows,
-                       const dq_kv_list *list, int out, int group, int64_t keys)
+static int fresh_slot(scratch *s, bundle *u, int *next, int head)
 {
-    const dq_headmap *map = w->args->attn->map;
-    const int head[2] = {map->head[out].q[0], map->head[out].q[1]};
-    const int fresh = map->n_maps == 2 && s->held != head[1] ? 2 : 1;
-    dq_cpu_scores(w->simd, s->map, ld, w->args, rows, list, head, fresh, keys);
-    for (int m = 0; m < fresh; m++) softmax_rows(w, s, m, ld, rows, head[m], keys);
-    if (map->n_maps == 2) s->held = head[1];
-    subtract(w, s, ld, rows, out, group);
-    times_values(w, s, ld, rows, list, out, keys);
-    finish(w, s, rows, out);
+    if (*next == s->kept) ++*next;
+    u->slot[u->n_fresh] = *next;
+    u->head[u->n_fresh++] = head;
+    return (*next)++;
+}
+
+/* Slot in which the bundle has, or will have, the second map of output head `out`; -1: none yet. */
+static int second_slot(const dq_headmap *map, const scratch *s, const bundle *u, int out)
+{
+    if (map->head[out].q[1] == s->held) return s->kept;
+    for (int i = 0; i < u->n_outs; i++) {
+        if (map->head[u->out[i]].q[1] == map->head[out].q[1]) return u->second[i];
+    }
+    return -1;
+}
+
+/* Takes as many output heads, from *out on, as there are slots for; moves *out behind them. */
+static void next_bundle(bundle *u, scratch *s, const dq_headmap *map, const task *t, int *out)
+{
+    int next = 0;
+    u->n_outs = u->n_fresh = 0;
+    for (; *out < t->out_end; ++*out) {
+        if (group_of_out(map, *out) != t->group) continue;
+        if (u->n_outs == 0 && map->head[*out].q[1] != s->held) s->kept = s->held = -1;
+        int second = map->n_maps == 2 ? second_slot(map, s, u, *out) : 0;
+        int need = u->n_fresh + (s->kept >= 0) + 1 + (second < 0);
+        if (need > s->n_slots) return;
+        u->first[u->n_outs] = fresh_slot(s, u, &next, map->head[*out].q[0]);
+        if (second < 0) second = fresh_slot(s, u, &next, map->head[*out].q[1]);
+        u->second[u->n_outs] = second;
+        u->out[u->n_outs++] = *out;
+    }
+}
+
+static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_rows *rows,
+                          const dq_kv_list *list, const bundle *u, int group, int64_t keys)
+{
+    float *into[MAX_SLOTS];
+    for (int i = 0; i < u->n_fresh; i++) into[i] = s->slot[u->slot[i]];
+    dq_cpu_scores(w->simd, into, ld, w->args, rows, list, u->head, u->n_fresh, keys);
+    for (int i = 0; i < u->n_fresh; i++) {
+        softmax_rows(w, s, u->slot[i], ld, rows, u->head[i], keys);
+    }
+    for (int i = 0; i < u->n_outs; i++) subtract(w, s, ld, rows, u, i, group);
+    times_values(w, s, ld, rows, list, u, keys);
+    for (int i = 0; i < u->n_outs; i++) finish(w, s, rows, u->out[i], u->first[i]);
+    if (w->args->attn->map->n_maps == 2) {
+        s->kept = u->second[u->n_outs - 1];
+        s->held = w->args->attn->map->head[u->out[u->n_outs - 1]].q[1];
+    }
 }
 
 static void attend_block(const work *w, scratch *s, int64_t ld, const dq_rows *rows,
@@ -268,17 +327,18 @@ static void attend_block(const work *w, scratch *s, int64_t ld, const dq_rows *r
     for (int64_t r = 0; r < rows->n; r++) s->visible[r] = dq_kv_visible(list, rows->pos[r]);
     const int64_t keys = s->visible[rows->n - 1];
     if (w->args->logit.bits < 16 && w->args->logit.grain == DQ_GRAIN_TILE) find_edges(s, list, keys);
-    s->held = -1;
-    for (int out = t->out_first; out < t->out_end; out++) {
-        if (group_of_out(map, out) == t->group) {
-            attend_out(w, s, ld, rows, list, out, t->group, keys);
-        }
+    s->held = s->kept = -1;
+    for (int out = t->out_first; out < t->out_end;) {
+        bundle u;
+        next_bundle(&u, s, map, t, &out);
+        if (u.n_outs) attend_bundle(w, s, ld, rows, list, &u, t->group, keys);
     }
 }
 
 /* Rows per block and the scratch that goes with them, for the longest list of the call. */
 typedef struct plan {
     int64_t keys, block_rows;
+    int slots;
     size_t bytes;
 } plan;
 
@@ -296,12 +356,15 @@ static int64_t max_keys(const dq_attend_args *args)
 
 static plan plan_blocks(const dq_attend_args *args)
 {
-    plan p = {.keys = max_keys(args), .block_rows = DQ_PAGE};
-    const int maps = args->attn->map->n_maps;
+    const dq_headmap *map = args->attn->map;
+    plan p = {.keys = max_keys(args), .block_rows = DQ_PAGE, .slots = map->n_maps};
     const bool tiles = args->logit.bits < 16 && args->logit.grain == DQ_GRAIN_TILE;
-    if (!tiles) p.block_rows = dq_cpu_block_rows(p.keys, maps);
+    const int useful = map->n_q < MAX_SLOTS ? map->n_q : MAX_SLOTS;
+    if (!tiles) p.block_rows = dq_cpu_block_rows(p.keys, map->n_maps);
     if (args->batch->n_rows < p.block_rows) p.block_rows = args->batch->n_rows;
-    p.bytes = (size_t)(p.block_rows * maps * dq_cpu_row_floats(p.keys)) * sizeof(float);
+    const int64_t floats = p.block_rows * dq_cpu_row_floats(p.keys);
+    while (p.slots < useful && (p.slots + 1) * floats <= BLOCK_FLOATS) p.slots++;
+    p.bytes = (size_t)(p.slots * floats) * sizeof(float);
     p.bytes += (size_t)(p.keys + 16) * sizeof(int32_t);
     return p;
 }
@@ -312,11 +375,11 @@ static void run_task(const work *w, const task *t, const plan *p, void *block)
     const dq_kv_list *list =
         dq_kv_list_of(args->kv, args->batch->seq[t->seq], args->layer, t->group);
     const int64_t ld = dq_cpu_row_floats(p->keys), floats = p->block_rows * ld;
-    const int maps = args->attn->map->n_maps;
     scratch s;
-    s.map[0] = block;
-    s.map[1] = s.map[0] + (maps - 1) * floats;
-    s.edge = (int32_t *)(void *)(s.map[0] + maps * floats);
+    s.n_edges = 0;
+    s.n_slots = p->slots;
+    for (int i = 0; i < p->slots; i++) s.slot[i] = (float *)block + i * floats;
+    s.edge = (int32_t *)(void *)((float *)block + p->slots * floats);
     for (int64_t end = t->end; end > t->first;) {
         dq_rows tile;
         dq_rows_last_tile(&tile, args->batch, t->seq, t->first, end);
@@ -341,27 +404,33 @@ static int share_end(const dq_headmap *map, int out)
     return end;
 }
 
-/* Fills list (NULL: only counts). Column sums are added in one order, so each of their tasks owns a
- * sequence and group whole. */
-static int64_t list_tasks(task *list, const dq_attend_args *args)
+/* Cuts one tile of rows, or all rows of a sequence, into tasks. Fills list (NULL: only counts). */
+static int64_t cut_rows(task *list, const dq_headmap *map, const dq_rows *rows, bool by_group)
 {
-    const dq_headmap *map = args->attn->map;
+    int64_t n = 0;
+    const int64_t end = rows->first + rows->n;
+    for (int g = 0; by_group && g < map->n_groups; g++, n++) {
+        if (list) list[n] = (task){rows->seq, rows->first, end, 0, map->n_out, g};
+    }
+    for (int out = 0; !by_group && out < map->n_out; n++) {
+        int next = share_end(map, out);
+        if (list) list[n] = (task){rows->seq, rows->first, end, out, next, group_of_out(map, out)};
+        out = next;
+    }
+    return n;
+}
+
+static int64_t list_tasks(task *list, const dq_attend_args *args, bool by_group)
+{
     const dq_batch *batch = args->batch;
     int64_t n = 0;
     for (int i = 0; i < batch->n_seq; i++) {
-        int64_t first = batch->cu_rows[i], end = batch->cu_rows[i + 1];
-        for (int g = 0; args->columns && g < map->n_groups && first < end; g++, n++) {
-            if (list) list[n] = (task){i, first, end, 0, map->n_out, g};
-        }
-        while (!args->columns && end > first) {
-            dq_rows tile;
-            dq_rows_last_tile(&tile, batch, i, first, end);
-            for (int out = 0; out < map->n_out; n++) {
-                int next = share_end(map, out);
-                if (list) list[n] = (task){i, tile.first, end, out, next, group_of_out(map, out)};
-                out = next;
-            }
-            end = tile.first;
+        for (int64_t first = batch->cu_rows[i], end = batch->cu_rows[i + 1]; end > first;) {
+            dq_rows rows = {i, first, end - first, batch->pos + first};
+            /* column sums are added in one order: their tasks own a sequence and group whole */
+            if (!args->columns) dq_rows_last_tile(&rows, batch, i, first, end);
+            end = rows.first;
+            n += cut_rows(list ? list + n : NULL, args->attn->map, &rows, by_group);
         }
     }
     return n;
@@ -372,10 +441,17 @@ void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     if (b->err.code != DQ_OK) return;
     const work w = {dq_cpu_of(b)->simd, args, dst};
     const plan p = plan_blocks(args);
-    const int64_t n = list_tasks(NULL, args);
+    /* Whole groups read every page once; where that leaves threads idle, output heads are split.
+     * How rows and heads are cut never shows in the results. */
+    bool by_group = true;
+    int64_t n = list_tasks(NULL, args, by_group);
+    if (!args->columns && n < 2 * (int64_t)b->threads) {
+        by_group = false;
+        n = list_tasks(NULL, args, by_group);
+    }
     task *tasks = dq_cpu_shared(b, (size_t)(n + 1) * sizeof *tasks);
     if (!tasks || !dq_cpu_reserve(b, p.bytes)) return;
-    list_tasks(tasks, args);
+    list_tasks(tasks, args, by_group);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
     for (int64_t i = 0; i < n; i++) {
         run_task(&w, &tasks[i], &p, dq_cpu_of(b)->block[omp_get_thread_num()]);
