@@ -9,13 +9,6 @@
 #include "model.h"
 #include "stats.h"
 
-/* Which arithmetic runs. One word per product, as results report it. */
-typedef enum dq_num { DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8 } dq_num;
-typedef struct dq_math {
-    dq_num linear, qk, pv, kv;
-} dq_math;
-extern const char *const dq_num_name[]; /* "f32", "bf16", "int8" */
-
 /* Rounding of attention logits before softmax. For the query rows of a pass and the keys they see:
  * A = max |S| over the group, c = clamp(rint(S * (Qmax / A)), +-Qmax), S' = c * (A / Qmax), both
  * quotients one f32 division; A = 0 gives S' = 0. Entries that a row does not see never count. */
@@ -55,6 +48,7 @@ typedef struct dq_attend_args {
     dq_mat q;      /* [n_rows, n_q * head_dim], after RoPE */
     dq_mat lambda; /* [n_rows, n_out], DQ_LAMBDA_TOKEN only, else p NULL */
     dq_logit_spec logit;
+    dq_math math;        /* qk, pv */
     const float *absmax; /* [n_seq, n_q] backend memory from attn_absmax: tensor and head grain;
                              for tensor grain every entry of a sequence holds the maximum */
     const dq_columns *columns; /* NULL: none */
@@ -65,10 +59,21 @@ typedef enum dq_observe_kind {
     DQ_OBSERVE_LOGITS /* |S| before rounding and softmax, into tally[0] of all heads together */
 } dq_observe_kind;
 
-/* Kernels return nothing: the first failure sticks in b->err, later calls do nothing, sync reports
- * it. All are ordered and may be asynchronous. dst never overlaps src unless said so. Rows are
- * independent: a row's result does not depend on the other rows of a call, on how many there are, or
- * on the number of threads (bit for bit), except where a group of dq_logit_spec spans rows. */
+/* The operations of one device.
+ *
+ * Errors: kernels return nothing; the first failure sticks in b->err, later kernels do nothing, sync
+ * reports it. alloc, free, kv_free and kv_seq_free work after a failure too; kv_count, kv_bytes and
+ * kv_seq_new act on the host and at once.
+ *
+ * Order: operations run in the order of their calls and may be asynchronous. Argument structs, batches
+ * and other host inputs are consumed before a call returns, except that a batch and its arrays must
+ * stay as they are from pass to sync. Host outputs (logp, top1, kld, rows, columns, tallies) are
+ * valid, and must stay alive, until sync. get blocks. Memory given to free may still be in use by
+ * earlier calls: the backend orders that.
+ *
+ * Rows: dst never overlaps src unless said so. A row's result does not depend on the other rows of a
+ * call, on how many there are, or on the number of threads (bit for bit), except where a group of
+ * dq_logit_spec spans rows. */
 typedef struct dq_ops {
     const char *name;                            /* "cpu", "cuda" */
     void *(*alloc)(dq_backend *b, size_t bytes); /* NULL on failure; 64-byte aligned */
@@ -101,24 +106,26 @@ typedef struct dq_ops {
     void (*add)(dq_backend *b, dq_mat dst, dq_mat src);
     /* dst[i] = src[index[i]], index on the host. */
     void (*gather)(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
+    /* *row = index of the first row of x with a NaN or an infinity, -1: none. */
+    void (*first_bad_row)(dq_backend *b, int64_t *row, dq_mat x);
     /* For each row of hidden[n, dim] (after the last norm): logp[i] = ln softmax(hidden head^T)
      * [target[i]] in nats, top1[i] = index of the largest logit (the lowest among equals). Host
      * outputs, either may be NULL; no [n][vocab] array is made. target -1: logp is 0. */
     void (*logprob)(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
                     const dq_weight *head, const int32_t *target, dq_num num);
-    /* kld[i] = KL(softmax(ref ref_head^T) || softmax(hidden head^T)) in nats, host output. */
+    /* kld[i] = KL(softmax(ref ref_head^T) || softmax(hidden head^T)) in nats, host output. Both heads have the
+     * same number of rows. */
     void (*kld)(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_head, dq_num ref_num,
                 dq_mat hidden, const dq_weight *head, dq_num num);
 
-    /* A cache for any number of sequences. n_layers layers of the same head map. */
+    /* A cache for any number of sequences; map must outlive it. n_layers layers of the same head map. */
     dq_kv *(*kv_new)(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec);
     void (*kv_free)(dq_backend *b, dq_kv *kv);
-    /* An empty sequence; a copy of the first `length` tokens of one (pages shared, copied when
-     * written). Handles are small integers, reused after kv_seq_free. -1 on failure. */
+    /* An empty sequence; a copy of one (pages shared, copied when written). Handles are small integers, reused after kv_seq_free. -1 on failure. */
     int32_t (*kv_seq_new)(dq_backend *b, dq_kv *kv);
     int32_t (*kv_fork)(dq_backend *b, dq_kv *kv, int32_t seq);
     void (*kv_seq_free)(dq_backend *b, dq_kv *kv, int32_t seq);
-    /* Appends the batch's rows k, v[n_rows, n_kv * head_dim] (k after RoPE) to one layer. */
+    /* The new positions must lie above those held. Appends the batch's rows k, v[n_rows, n_kv * head_dim] (k after RoPE) to one layer. */
     void (*kv_append)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                       dq_mat v);
     /* Drops every token whose position is >= `length` in all layers and groups. */

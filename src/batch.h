@@ -12,9 +12,9 @@ typedef struct dq_mat {
 } dq_mat;
 
 /* A pass appends rows cu_rows[i] .. cu_rows[i+1]-1 to sequence seq[i]. A sequence occurs at most
- * once in a batch; a range may be empty. Positions are absolute, ascend by 1 inside a range and
- * need not start at 0 or where the cache ends (positions of other lengths are how goldens at 60 000
- * are run). The batch is a view: arrays belong to the caller, on the host. */
+ * once in a batch; a range may be empty. Positions are absolute, not negative, ascend by 1 inside a
+ * range and lie above those that the sequence holds; they need not start at 0 or right behind them
+ * (goldens start at 60 000). The batch is a view: arrays belong to the caller, on the host. */
 typedef struct dq_batch {
     int n_seq;
     int64_t n_rows;         /* cu_rows[n_seq] */

@@ -4,7 +4,6 @@
 
 #include "os.h"
 
-#include <math.h>
 #include <string.h>
 
 enum {
@@ -21,8 +20,8 @@ struct dq_runner {
     const dq_model *m;
     dq_backend *b;
     dq_kv *kv;
+    dq_num kv_num;
     slot x, h, q, k, v, y, angles, gate, up, absmax;
-    float *row; /* [dim], host */
 };
 
 static dq_mat take(dq_runner *r, slot *s, int64_t rows, int64_t cols)
@@ -57,15 +56,13 @@ dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const
                         dq_err *err)
 {
     *out = NULL;
+    if (m->n_layers > 0 && m->layer[0].attn.lambda_kind == DQ_LAMBDA_TOKEN)
+        return dq_fail(err, DQ_MISMATCH, "%s: a lambda per token is not supported yet", m->path);
     dq_runner *r = dq_block_new(1, sizeof *r, err);
     if (!r) return err->code;
     r->m = m;
     r->b = b;
-    r->row = dq_block_new((size_t)m->dim, sizeof(float), err);
-    if (!r->row) {
-        dq_runner_free(r);
-        return err->code;
-    }
+    r->kv_num = kv->num;
     r->kv = b->ops->kv_new(b, &m->map, m->n_layers, kv);
     if (!r->kv) {
         dq_backend_sync(b, err);
@@ -84,7 +81,6 @@ void dq_runner_free(dq_runner *r)
                    &r->y, &r->angles, &r->gate, &r->up, &r->absmax};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) r->b->ops->free(r->b, all[i]->p);
     if (r->kv) r->b->ops->kv_free(r->b, r->kv);
-    dq_block_free(r->row);
     dq_block_free(r);
 }
 
@@ -143,6 +139,7 @@ static void attention(dq_runner *r, const pass_state *s, int i)
                            .layer = i,
                            .q = s->q,
                            .logit = pass->logit,
+                           .math = pass->math,
                            .columns = pass->columns ? &pass->columns[i] : NULL};
     bool spans_rows = pass->logit.bits < 16 &&
                       (pass->logit.grain == DQ_GRAIN_TENSOR || pass->logit.grain == DQ_GRAIN_HEAD);
@@ -184,37 +181,28 @@ static void feed_forward(dq_runner *r, const pass_state *s, int i)
     op->add(b, s->x, s->h);
 }
 
-static dq_status check_batch(const dq_runner *r, const dq_batch *batch, dq_err *err)
+static dq_status check_batch(const dq_runner *r, const dq_batch *batch, const dq_pass *pass,
+                             dq_err *err)
 {
+    if (pass->math.kv != r->kv_num)
+        return dq_fail(err, DQ_BUG, "the cache was made for another arithmetic");
     for (int64_t i = 0; i < batch->n_rows; i++) {
         if (batch->ids[i] < 0 || batch->ids[i] >= r->m->vocab)
             return dq_fail(err, DQ_MISMATCH, "%s: id %d is outside the vocabulary of %d tokens",
                            r->m->path, (int)batch->ids[i], r->m->vocab);
+        if (batch->pos[i] < 0) return dq_fail(err, DQ_BUG, "negative position in a batch");
     }
     return DQ_OK;
 }
 
-static bool row_is_finite(dq_runner *r, const float *row)
+static dq_status bad_row(const dq_runner *r, const dq_batch *batch, int64_t row, dq_err *err)
 {
-    r->b->ops->get(r->b, r->row, row, (size_t)r->m->dim * sizeof *row);
-    for (int i = 0; i < r->m->dim; i++) {
-        if (!isfinite(r->row[i])) return false;
-    }
-    return true;
-}
-
-static dq_status check_state(dq_runner *r, const dq_batch *batch, dq_mat hidden, dq_err *err)
-{
-    for (int s = 0; s < batch->n_seq; s++) {
-        for (int64_t i = batch->cu_rows[s]; i < batch->cu_rows[s + 1]; i++) {
-            if (!row_is_finite(r, hidden.p + i * hidden.cols))
-                return dq_fail(err, DQ_DAMAGED,
-                               "%s: the hidden state is not finite at position %d (sequence %d of "
-                               "the pass); a weight is NaN or the model overflows in f32",
-                               r->m->path, (int)batch->pos[i], s);
-        }
-    }
-    return DQ_OK;
+    int s = 0;
+    while (batch->cu_rows[s + 1] <= row) s++;
+    return dq_fail(err, DQ_DAMAGED,
+                   "%s: the hidden state is not finite at position %d (sequence %d of the pass); a "
+                   "weight is NaN or the model overflows in f32",
+                   r->m->path, (int)batch->pos[row], s);
 }
 
 dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pass, dq_mat *hidden,
@@ -223,9 +211,9 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
     const dq_model *m = r->m;
     const dq_headmap *a = &m->map;
     const dq_ops *op = r->b->ops;
-    int64_t n = batch->n_rows;
+    int64_t n = batch->n_rows, bad = -1;
 
-    DQ_TRY(check_batch(r, batch, err));
+    DQ_TRY(check_batch(r, batch, pass, err));
     pass_state s = {.batch = batch,
                     .pass = pass,
                     .x = take(r, &r->x, n, m->dim),
@@ -240,7 +228,7 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
     op->embed(r->b, s.x, &m->embed, batch->ids);
     op->rope_table(r->b, s.angles, batch->pos, &m->rope);
     for (int i = 0; i < m->n_layers; i++) {
-        DQ_TRY(dq_check_stop(err));
+        if (dq_check_stop(err) != DQ_OK) break;
         attention(r, &s, i);
         feed_forward(r, &s, i);
         if (pass->watch && pass->watch->hidden)
@@ -248,8 +236,9 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
         if (r->b->err.code != DQ_OK) break;
     }
     op->rms_norm(r->b, s.h, s.x, m->norm_out, m->norm_eps);
-    DQ_TRY(dq_backend_sync(r->b, err));
-    DQ_TRY(check_state(r, batch, s.h, err));
+    op->first_bad_row(r->b, &bad, s.h);
+    dq_backend_sync(r->b, err); /* on every way out: the caller's arrays may be in use till here */
+    if (err->code == DQ_OK && bad >= 0) bad_row(r, batch, bad, err);
     *hidden = s.h;
-    return DQ_OK;
+    return err->code;
 }

@@ -20,7 +20,7 @@ typedef struct dq_pass {
 } dq_pass;
 
 /* A model placed on a backend, its cache and scratch memory (grown as passes need it). Several
- * runners may share a backend, and several may share a model. */
+ * runners may share a backend, and several may share a model; both must outlive them. */
 typedef struct dq_runner dq_runner;
 
 dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const dq_kv_spec *kv,
@@ -33,11 +33,11 @@ dq_kv *dq_runner_kv(dq_runner *r);
 /* Appends the batch to its sequences. All rows finish layer l before l + 1. *hidden is the state
  * after the last norm, [n_rows, dim], backend memory, valid until the next pass of this runner.
  * Ids outside the vocabulary are DQ_MISMATCH; a NaN or infinity in the final state is DQ_DAMAGED
- * naming the row's sequence and position. DQ_STOPPED between layers after Ctrl-C: the sequences of
- * the batch must then be freed. */
+ * naming the row's sequence and position. DQ_STOPPED between layers after Ctrl-C. After any failure the
+ * sequences of the batch hold a different length in each layer and must be freed. */
 dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pass, dq_mat *hidden,
                          dq_err *err);
-/* Bytes of scratch and cache for a pass of n_rows rows over sequences of these lengths. */
+/* Bytes of scratch, and of a 16-bit cache in f32, for one pass of n_rows rows. */
 int64_t dq_runner_bytes(const dq_model *m, int64_t n_rows);
 
 #endif

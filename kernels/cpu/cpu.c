@@ -90,6 +90,7 @@ const dq_ops dq_ops_cpu = {
     .sync = cpu_sync,
     .close = cpu_close,
     .embed = dq_cpu_embed,
+    .first_bad_row = dq_cpu_first_bad_row,
     .rms_norm = dq_cpu_rms_norm,
     .matmul = dq_cpu_matmul,
     .rope_table = dq_cpu_rope_table,

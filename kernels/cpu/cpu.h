@@ -33,6 +33,7 @@ dq_status dq_cpu_open(dq_backend *b, dq_err *err);
 
 /* cpu_rows.c */
 void dq_cpu_embed(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids);
+void dq_cpu_first_bad_row(dq_backend *b, int64_t *row, dq_mat x);
 void dq_cpu_rms_norm(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps);
 void dq_cpu_rope_table(dq_backend *b, dq_mat table, const int32_t *pos, const dq_rope *rope);
 void dq_cpu_rope(dq_backend *b, dq_mat x, dq_mat table, dq_rope_order order);

@@ -70,7 +70,7 @@ typedef struct scratch {
     int n_slots;
     double sum[MAX_SLOTS][DQ_PAGE];
     int64_t visible[DQ_PAGE];
-    int32_t *edge;  /* tile grain: end of each run of keys in one tile of positions */
+    int32_t *edge; /* tile grain: end of each run of keys in one tile of positions */
     int64_t n_edges;
     int kept, held; /* slot that still holds second map `held` from the bundle before; -1: none */
 } scratch;
@@ -78,7 +78,7 @@ typedef struct scratch {
 /* Output heads that are computed together, so that every page is read once for all of them. */
 typedef struct bundle {
     int n_outs, out[MAX_SLOTS];
-    int first[MAX_SLOTS], second[MAX_SLOTS]; /* slots of each output head's maps */
+    int first[MAX_SLOTS], second[MAX_SLOTS];       /* slots of each output head's maps */
     int n_fresh, slot[MAX_SLOTS], head[MAX_SLOTS]; /* query heads to compute, and where */
 } bundle;
 
@@ -113,7 +113,7 @@ static void round_run(const dq_simd *simd, float *x, int64_t n, float absmax, fl
     }
 }
 
-/* The block holds all rows of the call whose positions share a tile, so its maxima are the tile's. */
+/* A block holds all rows of the call whose positions share a tile: its maxima are the tile's. */
 static void round_tiles(const work *w, scratch *s, float *x, int64_t ld, int64_t rows, float qmax)
 {
     int64_t begin = 0;
@@ -172,8 +172,9 @@ static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const 
 
 static float lambda_of(const dq_attend_args *args, int64_t row, int out)
 {
-    return args->attn->lambda_kind == DQ_LAMBDA_TOKEN ? args->lambda.p[row * args->lambda.cols + out]
-                                                      : args->attn->lambda;
+    return args->attn->lambda_kind == DQ_LAMBDA_TOKEN
+               ? args->lambda.p[row * args->lambda.cols + out]
+               : args->attn->lambda;
 }
 
 static void add_columns(double *sums, const float *p, int64_t n, float a)
@@ -181,8 +182,8 @@ static void add_columns(double *sums, const float *p, int64_t n, float a)
     for (int64_t i = 0; i < n; i++) sums[i] += (double)(p[i] * a);
 }
 
-/* The first map's slot becomes P1 - lambda P2 (two maps) or stays exp(S - max) (one map: y is divided
- * instead). */
+/* The first map's slot becomes P1 - lambda P2 (two maps) or stays exp(S - max) (one map: y is
+ * divided instead). */
 static void subtract(const work *w, scratch *s, int64_t ld, const dq_rows *rows, const bundle *u,
                      int i, int group)
 {
@@ -196,8 +197,9 @@ static void subtract(const work *w, scratch *s, int64_t ld, const dq_rows *rows,
         float *p1 = s->slot[first] + r * ld;
         const float *p2 = s->slot[second] + r * ld;
         const int64_t n = s->visible[r];
-        const bool counts = n && columns &&
-                            (columns->last_rows == 0 || rows->first + r >= end - columns->last_rows);
+        const bool counts =
+            n && columns &&
+            (columns->last_rows == 0 || rows->first + r >= end - columns->last_rows);
         const float a = (float)(1.0 / s->sum[first][r]);
         float b = 0.0f;
         if (counts && columns->mass[0]) add_columns(columns->mass[0] + at, p1, n, a);
@@ -326,7 +328,8 @@ static void attend_block(const work *w, scratch *s, int64_t ld, const dq_rows *r
     const dq_headmap *map = w->args->attn->map;
     for (int64_t r = 0; r < rows->n; r++) s->visible[r] = dq_kv_visible(list, rows->pos[r]);
     const int64_t keys = s->visible[rows->n - 1];
-    if (w->args->logit.bits < 16 && w->args->logit.grain == DQ_GRAIN_TILE) find_edges(s, list, keys);
+    if (w->args->logit.bits < 16 && w->args->logit.grain == DQ_GRAIN_TILE)
+        find_edges(s, list, keys);
     s->held = s->kept = -1;
     for (int out = t->out_first; out < t->out_end;) {
         bundle u;

@@ -33,7 +33,7 @@ struct dq_kv {
     int *heads;          /* [n_groups] KV heads of each group */
     dq_kv_list **seq;    /* [n_seq] of [n_layers * n_groups]; NULL: free handle */
     int32_t n_seq;
-    dq_kv_bytes bytes;   /* kept up to date by every change, but for `tokens` */
+    dq_kv_bytes bytes; /* kept up to date by every change, but for `tokens` */
 };
 
 static inline const dq_kv_list *dq_kv_list_of(const dq_kv *kv, int32_t seq, int layer, int group)
@@ -90,8 +90,8 @@ void dq_cpu_scores(const dq_simd *simd, float *const *s, int64_t ld, const dq_at
 int64_t dq_cpu_block_rows(int64_t keys, int64_t buffers);
 /* Floats from one row of a block to the next. */
 int64_t dq_cpu_row_floats(int64_t keys);
-/* Cuts rows first..end of sequence `seq` at multiples of DQ_PAGE in position: *rows becomes the last
- * such tile before `end` (later tiles see more keys, so they are handed out first). */
+/* Cuts rows first..end of sequence `seq` at multiples of DQ_PAGE in position: *rows becomes the
+ * last such tile before `end` (later tiles see more keys, so they are handed out first). */
 void dq_rows_last_tile(dq_rows *rows, const dq_batch *batch, int seq, int64_t first, int64_t end);
 
 /* cpu_attention.c */

@@ -263,8 +263,8 @@ void dq_cpu_kv_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch
     for (int task = 0; task < tasks; task++) {
         int i = task / groups, g = task % groups;
         int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
-        write_tokens(simd, kv, &kv->seq[batch->seq[i]][layer * groups + g], g,
-                     k.p + first * k.cols, v.p + first * v.cols, batch->pos + first, n);
+        write_tokens(simd, kv, &kv->seq[batch->seq[i]][layer * groups + g], g, k.p + first * k.cols,
+                     v.p + first * v.cols, batch->pos + first, n);
     }
 }
 
@@ -312,8 +312,8 @@ void dq_cpu_kv_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
         return;
     }
     int64_t whole = 0; /* pages that stay as they are, perhaps shared */
-    while ((whole + 1) * DQ_PAGE <= n && kept[whole * DQ_PAGE + DQ_PAGE - 1] ==
-                                             (int32_t)(whole * DQ_PAGE + DQ_PAGE - 1)) {
+    while ((whole + 1) * DQ_PAGE <= n &&
+           kept[whole * DQ_PAGE + DQ_PAGE - 1] == (int32_t)(whole * DQ_PAGE + DQ_PAGE - 1)) {
         whole++;
     }
     dq_kv_list dense = {0};

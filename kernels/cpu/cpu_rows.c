@@ -23,6 +23,16 @@ void dq_cpu_embed(dq_backend *b, dq_mat dst, const dq_weight *table, const int32
         dq_cpu_weight_row(simd, dst.p + i * dst.cols, table, ids[i], 0, dst.cols);
 }
 
+void dq_cpu_first_bad_row(dq_backend *b, int64_t *row, dq_mat x)
+{
+    if (b->err.code != DQ_OK) return;
+    const dq_simd *simd = dq_cpu_of(b)->simd;
+    *row = -1;
+    for (int64_t i = 0; i < x.rows && *row < 0; i++) {
+        if (!isfinite(simd->absmax(x.p + i * x.cols, x.cols))) *row = i;
+    }
+}
+
 void dq_cpu_rms_norm(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps)
 {
     if (b->err.code != DQ_OK) return;
