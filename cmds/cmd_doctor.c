@@ -115,8 +115,7 @@ static void print_value(const char *key, const json_t *v)
     if (json_is_array(v)) {
         size_t i;
         json_t *item;
-        json_array_foreach (v, i, item)
-            printf("%s%s", i ? " " : "", json_string_value(item));
+        json_array_foreach(v, i, item) printf("%s%s", i ? " " : "", json_string_value(item));
         if (json_array_size(v) == 0) printf("none");
     } else if (json_is_string(v)) {
         printf("%s", json_string_value(v));
@@ -138,7 +137,7 @@ static void print_group(const char *title, json_t *group)
     const char *key;
     json_t *v;
     printf("%s\n", title);
-    json_object_foreach (group, key, v) print_value(key, v);
+    json_object_foreach(group, key, v) print_value(key, v);
 }
 
 static void print_devices(const json_t *devices)
@@ -146,7 +145,7 @@ static void print_devices(const json_t *devices)
     size_t i;
     json_t *d;
     printf("devices\n");
-    json_array_foreach (devices, i, d)
+    json_array_foreach(devices, i, d)
         printf("  %-24s %s\n", json_string_value(json_object_get(d, "name")),
                json_string_value(json_object_get(d, "about")));
 }
@@ -179,7 +178,9 @@ dq_status dq_cmd_doctor(int argc, char **argv, dq_err *err)
     dq_talk talk = {0};
     dq_args args;
     const dq_opt opts[] = {
-        {.name = "json", .kind = DQ_OPT_FLAG, .to = &as_json,
+        {.name = "json",
+         .kind = DQ_OPT_FLAG,
+         .to = &as_json,
          .help = "one JSON document (dq-doctor/1)"},
         DQ_TALK_OPTIONS(talk),
         {0},

@@ -25,11 +25,12 @@ static json_t *weights_json(const dq_model *m)
     json_t *w = json_object();
     const char *g = m->weight_group;
     bool packed = m->weight_bits != 16, number = g[0] && isdigit((unsigned char)g[0]);
-    json_object_set_new(w, "bits", m->weight_bits ? json_integer(m->weight_bits)
-                                                  : json_string("mixed"));
-    json_object_set_new(w, "group", !packed  ? json_null()
-                                    : number ? json_integer(strtol(g, NULL, 10))
-                                             : json_string(g));
+    json_object_set_new(w, "bits",
+                        m->weight_bits ? json_integer(m->weight_bits) : json_string("mixed"));
+    json_object_set_new(w, "group",
+                        !packed  ? json_null()
+                        : number ? json_integer(strtol(g, NULL, 10))
+                                 : json_string(g));
     json_object_set_new(w, "scale", packed ? json_string(m->scale_mode) : json_null());
     json_object_set_new(w, "bytes", json_integer((json_int_t)m->weight_bytes));
     return w;
@@ -343,12 +344,35 @@ static void columns_row(dq_table *t, const dq_eval_view *v, int row, const dq_ev
 
 dq_status dq_eval_columns(dq_table **out, const dq_eval_view *v, dq_err *err)
 {
-    static const char *const titles[] = {
-        "model", "reference", "weight_bits", "weight_group", "logit_bits", "logit_grain", "task",
-        "n", "acc", "acc_stderr", "acc_norm", "acc_norm_stderr", "nll_nats", "nll_nats_stderr",
-        "ppl", "ppl_stderr", "ln_ppl_ratio", "ln_ppl_ratio_stderr", "kld_nats", "kld_nats_stderr",
-        "same_top1", "same_top1_stderr", "acc_delta", "acc_delta_stderr", "acc_mcnemar_p",
-        "acc_norm_delta", "acc_norm_delta_stderr", "acc_norm_mcnemar_p", "tokens_per_second"};
+    static const char *const titles[] = {"model",
+                                         "reference",
+                                         "weight_bits",
+                                         "weight_group",
+                                         "logit_bits",
+                                         "logit_grain",
+                                         "task",
+                                         "n",
+                                         "acc",
+                                         "acc_stderr",
+                                         "acc_norm",
+                                         "acc_norm_stderr",
+                                         "nll_nats",
+                                         "nll_nats_stderr",
+                                         "ppl",
+                                         "ppl_stderr",
+                                         "ln_ppl_ratio",
+                                         "ln_ppl_ratio_stderr",
+                                         "kld_nats",
+                                         "kld_nats_stderr",
+                                         "same_top1",
+                                         "same_top1_stderr",
+                                         "acc_delta",
+                                         "acc_delta_stderr",
+                                         "acc_mcnemar_p",
+                                         "acc_norm_delta",
+                                         "acc_norm_delta_stderr",
+                                         "acc_norm_mcnemar_p",
+                                         "tokens_per_second"};
     DQ_TRY(dq_table_new(out, titles, sizeof titles / sizeof titles[0], err));
     for (int i = 0; i < v->e->n_rows; i++) {
         dq_eval_numbers x;
@@ -431,7 +455,10 @@ dq_status dq_eval_verdicts(const dq_eval_view *v, dq_err *err)
         first = false;
         printf("  %s, %s, grain %s: ", v->names[v->e->row[i].model], source_of(v->e, i)->name,
                dq_grain_name[v->e->row[i].logit.grain]);
-        printf(bits ? "%d" : "none", bits);
+        if (bits)
+            printf("%d", bits);
+        else
+            printf("none");
         printf(" (%s)\n", !task           ? "NLL, standard error of the 16-bit NLL"
                           : task->by_norm ? "acc_norm, paired"
                                           : "acc, paired");

@@ -86,11 +86,12 @@ dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_inp
 {
     int32_t *ids = NULL;
     int64_t first_bad = -1, n_bad = 0;
-    DQ_TRY(dq_tokenizer_encode(t, text->text, text->bytes, flags, &ids, &out->n, &first_bad,
-                               &n_bad, err));
+    DQ_TRY(dq_tokenizer_encode(t, text->text, text->bytes, flags, &ids, &out->n, &first_bad, &n_bad,
+                               err));
     if (n_bad)
-        dq_warn(talk, "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at byte "
-                      "%lld",
+        dq_warn(talk,
+                "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at byte "
+                "%lld",
                 text->path, (long long)n_bad, (long long)first_bad);
     out->n_seq = 1;
     out->ids = dq_alloc(a, (size_t)out->n, sizeof *ids, err);

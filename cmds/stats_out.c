@@ -49,8 +49,8 @@ static const char *token_cell(char buf[CELL], const dq_tokenizer *t, int32_t id)
             used += (size_t)snprintf(buf + used, CELL - used, "...");
             break;
         }
-        bool control = c < 0x20 || c == 0x7f ||
-                       (c == 0xc2 && whole && (unsigned char)s[i + 1] < 0xa0);
+        bool control =
+            c < 0x20 || c == 0x7f || (c == 0xc2 && whole && (unsigned char)s[i + 1] < 0xa0);
         if (c == '\n')
             used += (size_t)snprintf(buf + used, CELL - used, "\\n");
         else if (c == '\t')
@@ -119,15 +119,14 @@ static void layer_row(dq_table *t, const dq_stats_entry *e, int k, int layer, co
 
 static dq_status print_layers(const dq_stats_entry *e, int n, dq_err *err)
 {
-    static const char *const titles[] = {"model",  "values", "layer",    "top1", "top10",
+    static const char *const titles[] = {"model",  "values", "layer",    "top1",     "top10",
                                          "median", "rms",    "top1/rms", "kurtosis0"};
     dq_table *t;
     if (dq_table_new(&t, titles, 9, err) == DQ_OK) {
         for (int i = 0; i < n; i++) {
             for (int k = 0; k < DQ_N_KINDS; k++) {
                 if (i || k) dq_table_rule(t);
-                for (int l = 0; l < e[i].out.n_layers; l++)
-                    layer_row(t, &e[i], k, l, e[i].label);
+                for (int l = 0; l < e[i].out.n_layers; l++) layer_row(t, &e[i], k, l, e[i].label);
             }
         }
         dq_table_print(t, err);
@@ -217,9 +216,9 @@ static void csv_row(dq_table *t, const dq_stats_entry *e, int k, int layer)
 
 dq_status dq_stats_csv(const dq_stats_entry *e, int n, const char *path, dq_err *err)
 {
-    static const char *const titles[] = {"model",  "values", "layer",        "n",   "top1",
-                                         "top2",   "top3",   "top10",        "top100",
-                                         "median", "median_bound", "rms",    "kurtosis0"};
+    static const char *const titles[] = {"model",        "values", "layer",    "n",      "top1",
+                                         "top2",         "top3",   "top10",    "top100", "median",
+                                         "median_bound", "rms",    "kurtosis0"};
     dq_table *t;
     if (dq_table_new(&t, titles, 13, err) == DQ_OK) {
         for (int i = 0; i < n; i++) {
@@ -246,15 +245,15 @@ static json_t *kind_json(const dq_tally *t, dq_median m)
     }
     json_object_set_new(x, "median", dq_real(m.value));
     json_object_set_new(x, "median_bound", dq_real(m.bound));
-    json_object_set_new(x, "mean", dq_real(t->n ? t->sum / (double)t->n : (double)NAN));
+    json_object_set_new(x, "mean_magnitude", dq_real(t->n ? t->sum / (double)t->n : (double)NAN));
     json_object_set_new(x, "rms", dq_real(dq_outlier_rms(t)));
     json_object_set_new(x, "kurtosis0", dq_real(dq_outlier_kurtosis0(t)));
     json_object_set_new(x, "n_not_finite", json_integer(t->n_bad));
     return x;
 }
 
-static void token_json(json_t *x, const char *id_key, const char *text_key,
-                       const dq_stats_entry *e, int32_t seq, int32_t pos)
+static void token_json(json_t *x, const char *id_key, const char *text_key, const dq_stats_entry *e,
+                       int32_t seq, int32_t pos)
 {
     char buf[CELL];
     int32_t id = id_at(e, seq, pos);
@@ -302,9 +301,9 @@ json_t *dq_stats_json(const dq_stats_entry *e, int n_places)
         json_t *l = json_object();
         json_object_set_new(l, "layer", json_integer(i));
         for (int k = 0; k < DQ_N_KINDS; k++)
-            json_object_set_new(l, dq_outlier_name[k],
-                                kind_json(&e->out.kind[k].layer[i],
-                                          e->out.kind[k].layer_median[i]));
+            json_object_set_new(
+                l, dq_outlier_name[k],
+                kind_json(&e->out.kind[k].layer[i], e->out.kind[k].layer_median[i]));
         json_array_append_new(layers, l);
     }
     json_object_set_new(x, "model", json_string(e->model->path));

@@ -569,7 +569,7 @@ dq_status dq_payload_check(const dq_container *c, int64_t i, dq_err *err)
         damaged(c, p->path, "holds a scale that is not finite", err);
     if (strcmp(p->encoding, "int-packed") == 0 && !padding_zero(p))
         damaged(c, p->path, "holds padding bits that are not zero", err);
-    dq_map_release(p->data, (size_t)p->bytes);
+    dq_map_release(c->map.data, (size_t)(p->data - c->map.data) + (size_t)p->bytes);
     return err->code;
 }
 

@@ -120,10 +120,8 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
                        m->m->path, r->m->path);
     dq_eval_row row = {
         .model = model, .ids = ids, .ref = -1, .shown = true, .logit = logit, .math = math};
-    dq_eval_row ref = {.model = m->ref,
-                       .ids = ids,
-                       .ref = -1,
-                       .logit = {.bits = 16, .grain = logit.grain}};
+    dq_eval_row ref = {
+        .model = m->ref, .ids = ids, .ref = -1, .logit = {.bits = 16, .grain = logit.grain}};
     int at = put_row(e, row, err);
     int at_ref = at < 0 ? -1 : put_row(e, ref, err);
     if (at_ref < 0) return err->code;

@@ -16,6 +16,16 @@ struct dq_h5out {
     char path[PATH_CAP], partial[PATH_CAP + 16];
 };
 
+/* At exit the library would close once more what it failed to close on a full disk, and HDF5 1.10
+ * crashes on the way. Every file is closed by its owner, so nothing is lost without that. It can only
+ * be said before the library's first use, wherever that is, hence before main. */
+#if defined(__GNUC__)
+__attribute__((constructor)) static void no_work_at_exit(void)
+{
+    H5dont_atexit();
+}
+#endif
+
 dq_status dq_h5out_check(const char *path, bool force, dq_err *err)
 {
     char dir[PATH_CAP];
@@ -205,9 +215,8 @@ dq_status dq_h5out_text(dq_h5out *h, const char *object, const char *name, const
     size_t n = strlen(text);
     if (n > MAX_TEXT) return dq_fail(err, DQ_BUG, "attribute %s of %zu bytes", name, n);
     hid_t t = H5Tcopy(H5T_C_S1);
-    if (t >= 0 &&
-        (H5Tset_size(t, n ? n : 1) < 0 || H5Tset_cset(t, H5T_CSET_UTF8) < 0 ||
-         H5Tset_strpad(t, H5T_STR_NULLPAD) < 0)) {
+    if (t >= 0 && (H5Tset_size(t, n ? n : 1) < 0 || H5Tset_cset(t, H5T_CSET_UTF8) < 0 ||
+                   H5Tset_strpad(t, H5T_STR_NULLPAD) < 0)) {
         H5Tclose(t);
         t = H5I_INVALID_HID;
     }

@@ -65,8 +65,8 @@ dq_status dq_sha256_mapped(char hex[65], const void *p, size_t bytes, dq_err *er
     for (size_t done = 0; done < bytes;) {
         size_t n = bytes - done < STEP ? bytes - done : STEP;
         dq_sha256_add(&h, at + done, n);
-        dq_map_release(at + done, n);
         done += n;
+        dq_map_release(at, done); /* from the start: a fault maps pages before its own, too */
     }
     return dq_sha256_end(&h, hex, err);
 }

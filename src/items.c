@@ -89,11 +89,10 @@ static dq_status join(encoder *e, const dq_item *item, const dq_choice *c, size_
 static dq_status store(const encoder *e, dq_request *r, const int32_t *ctx, int64_t n_ctx,
                        const int32_t *cont, int64_t n_cont, dq_err *err)
 {
-    if (n_ctx < 1)
-        return dq_fail(err, DQ_MISMATCH, "the context gives no ids; give it some text");
+    if (n_ctx < 1) return dq_fail(err, DQ_MISMATCH, "the context gives no ids; give it some text");
     if (n_cont < 1)
-        return dq_fail(err, DQ_MISMATCH,
-                       "choice %d adds no ids to its context; give it some text", r->choice);
+        return dq_fail(err, DQ_MISMATCH, "choice %d adds no ids to its context; give it some text",
+                       r->choice);
     if (n_cont > e->max_len)
         return dq_fail(err, DQ_MISMATCH,
                        "choice %d has %lld ids, the model has %lld positions; remove the item",
@@ -159,8 +158,7 @@ static dq_status encode_item(encoder *e, const dq_item *item, dq_request *req, i
 {
     ids ctx = {0};
     size_t ctx_len = dq_strip_end(item->ctx, item->ctx_len);
-    if (ctx_len > 0)
-        encode(e, item->ctx, ctx_len, flags_for(e, item->ctx, ctx_len), &ctx, err);
+    if (ctx_len > 0) encode(e, item->ctx, ctx_len, flags_for(e, item->ctx, ctx_len), &ctx, err);
     for (int c = 0; err->code == DQ_OK && c < item->n_choices; c++) {
         req[c].item = index;
         req[c].choice = c;

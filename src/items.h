@@ -38,7 +38,7 @@ typedef struct dq_request {
 /* All choices of all items; those of item i are at[i] .. at[i + 1] - 1. */
 typedef struct dq_requests {
     const dq_request *req;
-    const int64_t *at; /* [n_items + 1] */
+    const int64_t *at;               /* [n_items + 1] */
     int64_t n, n_items, n_truncated; /* items with a truncated choice */
 } dq_requests;
 

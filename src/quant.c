@@ -115,7 +115,9 @@ float dq_scale_of_peak(float peak, int bits, dq_scale_mode mode)
 
 float dq_scale_candidate(float absmax, int bits, int k)
 {
-    return absmax * ((float)(40 - k) / 40.0f) / (float)dq_qmax(bits);
+    /* close together near absmax, where many codes want to be, far apart below */
+    float share = 1.0f - 0.8f * (float)(k * k) / 1024.0f;
+    return absmax * share / (float)dq_qmax(bits);
 }
 
 /* Squared error of n <= BLOCK values; eight sums in a fixed order, so that vector code and plain code

@@ -33,6 +33,7 @@ void dq_quantize_close(dq_quantizer *q)
     if (!q) return;
     dq_checkpoint_close(q->checkpoint);
     dq_model_close(q->model);
+    dq_pass_room_free(&q->room);
     dq_arena_free(q->arena);
 }
 
@@ -77,12 +78,30 @@ dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i)
 
 /* ---- Progress ---- */
 
+/* A page fault maps neighbours that were given back already, and they would add up over a large model:
+ * now and then all pages go. */
+static void release_files(const dq_quantizer *q)
+{
+    for (int i = 0; i < q->n_files; i++) {
+        size_t bytes;
+        const uint8_t *data;
+        dq_checkpoint_file(q->checkpoint, i, &bytes, &data);
+        dq_map_release(data, bytes);
+    }
+}
+
 void dq_plan_advance(void *arg, int64_t bytes)
 {
+    enum { RELEASE_BYTES = 64 << 20 };
     dq_quantizer *q = arg;
 #pragma omp critical(dq_quantize_progress)
     {
         q->done += (double)bytes;
+        q->unreleased += bytes;
+        if (q->unreleased > RELEASE_BYTES) {
+            release_files(q);
+            q->unreleased = 0;
+        }
         if (q->progress && q->progress->step)
             q->progress->step(q->progress->arg, q->done, q->total, q->what);
     }
@@ -127,15 +146,16 @@ static void scan_tensors(dq_quantizer *q, dq_err *err)
 {
     dq_tick tick = {dq_plan_advance, q};
     for (int64_t i = 0; err->code == DQ_OK && i < q->info.n_tensors; i++)
-        dq_pass_scan(&q->tensor[i], &tick, err);
+        dq_pass_scan(&q->tensor[i], &q->room, &tick, err);
 }
 
 dq_status dq_plan_scan(dq_quantizer *q, dq_err *err)
 {
+    enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
     /* the tasks must not share err with the scan */
     dq_err *each = dq_alloc(q->arena, (size_t)q->n_files, sizeof *each, err);
     if (!each) return err->code;
-#pragma omp parallel
+#pragma omp parallel if (q->info.source_bytes > SMALL_BYTES)
 #pragma omp single
     {
         for (int i = 0; i < q->n_files; i++) {
@@ -175,8 +195,8 @@ static dq_status compare_part(void *arg, int part, const void *p, size_t bytes, 
     const uint8_t *stored = want->data + c->at[part];
     if (memcmp(stored, p, bytes) != 0)
         return dq_fail(err, DQ_DAMAGED, "%s: differs from what the source gives", want->path);
-    dq_map_release(stored, bytes);
     c->at[part] += (int64_t)bytes;
+    dq_map_release(want->data, (size_t)c->at[part]);
     return DQ_OK;
 }
 
@@ -203,7 +223,7 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
     dq_tick tick = {dq_plan_advance, q};
     dq_qerror e;
     q->what = s->path;
-    return dq_pass_write(&q->tensor[s->origin], &sink, &e, &tick, err);
+    return dq_pass_write(&q->tensor[s->origin], &q->room, &sink, &e, &tick, err);
 }
 
 dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c,

@@ -35,7 +35,26 @@ typedef struct tiling {
     uint8_t *space;
 } tiling;
 
-static dq_status tiling_begin(tiling *g, const dq_qtensor *q, bool both, dq_err *err)
+/* Part i of the room, at least n * size bytes. */
+static void *room_part(dq_pass_room *r, int i, size_t n, size_t size, dq_err *err)
+{
+    size_t bytes;
+    if (!dq_mul_ok(&bytes, n, size)) bytes = SIZE_MAX;
+    if (r->part[i] && r->bytes[i] >= bytes) return r->part[i];
+    dq_block_free(r->part[i]);
+    r->bytes[i] = bytes;
+    r->part[i] = dq_block_new(bytes, 1, err);
+    return r->part[i];
+}
+
+void dq_pass_room_free(dq_pass_room *r)
+{
+    for (int i = 0; i < 3; i++) dq_block_free(r->part[i]);
+    memset(r, 0, sizeof *r);
+}
+
+static dq_status tiling_begin(tiling *g, const dq_qtensor *q, bool both, dq_pass_room *room,
+                              dq_err *err)
 {
     memset(g, 0, sizeof *g);
     g->q = q;
@@ -50,10 +69,10 @@ static dq_status tiling_begin(tiling *g, const dq_qtensor *q, bool both, dq_err 
     g->n_pieces = (int)(blocks < most ? blocks : most);
     g->tile_rows = g->block_rows * g->n_pieces;
     size_t each = (size_t)g->block_rows * (size_t)q->cols;
-    g->piece = dq_block_new((size_t)g->n_pieces, sizeof *g->piece, err);
+    g->piece = room_part(room, 0, (size_t)g->n_pieces, sizeof *g->piece, err);
     size_t row = both ? (size_t)q->cols : 0, floats = (each + row) * sizeof(float);
     size_t bytes = floats + (row + 63) / 64 * 64; /* the floats of the next piece stay aligned */
-    if (g->piece) g->space = dq_block_new((size_t)g->n_pieces, bytes, err);
+    if (g->piece) g->space = room_part(room, 1, (size_t)g->n_pieces, bytes, err);
     if (!g->space) return err->code;
     for (int i = 0; i < g->n_pieces; i++) {
         uint8_t *at = g->space + (size_t)i * bytes;
@@ -62,12 +81,6 @@ static dq_status tiling_begin(tiling *g, const dq_qtensor *q, bool both, dq_err 
         g->piece[i].codes = (int8_t *)at + floats;
     }
     return DQ_OK;
-}
-
-static void tiling_end(tiling *g)
-{
-    dq_block_free(g->space);
-    dq_block_free(g->piece);
 }
 
 static const uint8_t *source_row(const dq_qtensor *q, int64_t row)
@@ -143,7 +156,7 @@ static dq_status scan_tile(tiling *g, dq_qtensor *q, int64_t begin, float *peak,
 {
     int64_t end, rows = row_range(q, &end, begin, g->tile_rows);
     int n = (int)((rows + g->block_rows - 1) / g->block_rows);
-#pragma omp taskloop grainsize(1) shared(g, q)
+#pragma omp taskloop grainsize(1) if (n > 1) shared(g, q)
     for (int i = 0; i < n; i++) {
         int64_t b = begin + i * g->block_rows, e;
         row_range(q, &e, b, g->block_rows);
@@ -180,7 +193,7 @@ static dq_status search_tensor(tiling *g, dq_qtensor *q, float peak, dq_err *err
         int64_t rows = row_range(q, &end, begin, g->tile_rows);
         int n = (int)((rows + g->block_rows - 1) / g->block_rows);
         DQ_TRY(dq_check_stop(err));
-#pragma omp taskloop grainsize(1) shared(g, q)
+#pragma omp taskloop grainsize(1) if (n > 1) shared(g, q)
         for (int i = 0; i < n; i++) {
             int64_t b = begin + i * g->block_rows, e;
             piece *p = &g->piece[i];
@@ -201,12 +214,12 @@ static dq_status search_tensor(tiling *g, dq_qtensor *q, float peak, dq_err *err
     return DQ_OK;
 }
 
-dq_status dq_pass_scan(dq_qtensor *q, const dq_tick *tick, dq_err *err)
+dq_status dq_pass_scan(dq_qtensor *q, dq_pass_room *room, const dq_tick *tick, dq_err *err)
 {
     tiling g;
     float peak = 0;
     bool wide = false;
-    tiling_begin(&g, q, false, err);
+    tiling_begin(&g, q, false, room, err);
     for (int64_t begin = 0, end; err->code == DQ_OK && begin < q->rows; begin = end) {
         row_range(q, &end, begin, g.tile_rows);
         if (dq_check_stop(err) == DQ_OK) scan_tile(&g, q, begin, &peak, &wide, err);
@@ -218,7 +231,6 @@ dq_status dq_pass_scan(dq_qtensor *q, const dq_tick *tick, dq_err *err)
         wide = !fits_f16(q->tensor_scale);
     }
     if (wide) q->spec.scale_dtype = DQ_F32;
-    tiling_end(&g);
     return err->code;
 }
 
@@ -283,7 +295,7 @@ static void encode_tile(tiling *g, output *o, int64_t begin, dq_qerror *e)
     size_t row_scales = q->one_scale ? 0
                                      : (size_t)dq_groups(q->cols, q->group_size) *
                                            dq_dtypes[q->spec.scale_dtype].bytes;
-#pragma omp taskloop grainsize(1) shared(g, o, q)
+#pragma omp taskloop grainsize(1) if (n > 1) shared(g, o, q)
     for (int i = 0; i < n; i++) {
         int64_t b = begin + i * g->block_rows, t;
         row_range(q, &t, b, g->block_rows);
@@ -343,30 +355,28 @@ static dq_status copy_dense(const dq_qtensor *q, const dq_sink *sink, const dq_t
     return DQ_OK;
 }
 
-dq_status dq_pass_write(const dq_qtensor *q, const dq_sink *sink, dq_qerror *e,
-                        const dq_tick *tick, dq_err *err)
+dq_status dq_pass_write(const dq_qtensor *q, dq_pass_room *room, const dq_sink *sink,
+                        dq_qerror *e, const dq_tick *tick, dq_err *err)
 {
     tiling g;
     output out[2] = {{0}};
     uint8_t *space = NULL;
     if (!q->packed) return copy_dense(q, sink, tick, err);
     memset(e, 0, sizeof *e);
-    if (tiling_begin(&g, q, true, err) == DQ_OK) {
+    if (tiling_begin(&g, q, true, room, err) == DQ_OK) {
         size_t codes = (size_t)g.tile_rows * dq_row_bytes(q->cols, q->spec.bits);
         size_t scales = (size_t)g.tile_rows * (size_t)dq_groups(q->cols, q->group_size) *
                         dq_dtypes[q->spec.scale_dtype].bytes;
-        space = dq_block_new(2, codes + scales, err);
+        space = room_part(room, 2, 2, codes + scales, err);
         for (int i = 0; space && i < 2; i++) {
             out[i].codes = space + (size_t)i * (codes + scales);
             out[i].scales = out[i].codes + codes;
         }
     }
-    if (space) {
-#pragma omp parallel
+    if (space) { /* waking threads costs more than a small tensor */
+#pragma omp parallel if (g.n_pieces > 1)
 #pragma omp single
         all_tiles(&g, out, sink, e, tick, err);
     }
-    dq_block_free(space);
-    tiling_end(&g);
     return err->code;
 }

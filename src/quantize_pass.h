@@ -29,13 +29,21 @@ typedef struct dq_sink {
     void *arg;
 } dq_sink;
 
+/* Buffers that passes over many tensors share; {0} at first. Allocating them for each tensor would let
+ * the heap grow with the number of tensors. */
+typedef struct dq_pass_room {
+    void *part[3];
+    size_t bytes[3];
+} dq_pass_room;
+void dq_pass_room_free(dq_pass_room *r);
+
 /* Finds the first value that is not finite (DQ_DAMAGED with row and column), the scale of the tensor
  * where one is asked for, and whether scales fit F16. DQ_STOPPED between tiles. Meant to be called
  * inside a parallel region, by one thread; its tasks spread over the others. */
-dq_status dq_pass_scan(dq_qtensor *q, const dq_tick *tick, dq_err *err);
+dq_status dq_pass_scan(dq_qtensor *q, dq_pass_room *room, const dq_tick *tick, dq_err *err);
 /* After a scan. The error of the result is left in *e (untouched for dense tensors). Opens its own
  * parallel region. */
-dq_status dq_pass_write(const dq_qtensor *q, const dq_sink *sink, dq_qerror *e,
-                        const dq_tick *tick, dq_err *err);
+dq_status dq_pass_write(const dq_qtensor *q, dq_pass_room *room, const dq_sink *sink,
+                        dq_qerror *e, const dq_tick *tick, dq_err *err);
 
 #endif

@@ -33,11 +33,13 @@ struct dq_quantizer {
     char (*file_sha)[65];
     int n_files;
     const char *recipe;
+    dq_pass_room room;
     dq_skeleton skeleton;
     dq_quantize_info info;
     /* progress */
     const dq_quantize_progress *progress;
     double done, total;
+    int64_t unreleased; /* bytes walked since all pages were given back */
     const char *what;
 };
 

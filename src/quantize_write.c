@@ -82,7 +82,7 @@ static dq_status run_tensor(work *w, int64_t i, dq_err *err)
     dq_qerror e;
     DQ_TRY(begin_part(w, 0, s, err));
     if (x->packed) DQ_TRY(begin_part(w, 1, s + 1, err));
-    DQ_TRY(dq_pass_write(x, &sink, &e, &tick, err));
+    DQ_TRY(dq_pass_write(x, &w->q->room, &sink, &e, &tick, err));
     if (x->packed) {
         s->sqnr_db = dq_sqnr_db(&e);
         DQ_TRY(dq_sha256_end(&w->hash[1], s[1].sha256, err));

@@ -202,14 +202,13 @@ static dq_status add_rest(plan *p, const dq_requests *q, int64_t k, int32_t cont
     DQ_TRY(plan_sequence(p, context, err));
     int64_t first = p->n_rows;
     plan_rows(p, r->ids + r->n_ctx, r->n_cont - 1, r->n_ctx);
-    for (int64_t i = 0; i + 1 < r->n_cont; i++)
-        plan_ask(p, first + i, r->ids[r->n_ctx + 1 + i], k);
+    for (int64_t i = 0; i + 1 < r->n_cont; i++) plan_ask(p, first + i, r->ids[r->n_ctx + 1 + i], k);
     return DQ_OK;
 }
 
 typedef struct group {
     const dq_requests *q;
-    int64_t begin, end;     /* items */
+    int64_t begin, end; /* items */
     int64_t n_req, n_rows, n_cont;
     int32_t *context; /* [end - begin] sequence of a shared context, -1: none */
 } group;

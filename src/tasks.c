@@ -289,8 +289,7 @@ static dq_status load_six(dq_items *out, const char *text, size_t len, int64_t l
 static dq_status load_hellaswag(dq_items *out, const char *text, size_t len, int64_t limit,
                                 dq_arena *a, dq_err *err)
 {
-    if (len > 0 && text[0] == '{')
-        return load_jsonl(out, text, len, limit, read_hellaswag, a, err);
+    if (len > 0 && text[0] == '{') return load_jsonl(out, text, len, limit, read_hellaswag, a, err);
     return load_six(out, text, len, limit, a, err);
 }
 

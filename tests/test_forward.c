@@ -101,8 +101,8 @@ static void differ(const rig *x, const float *logits, const dq_tensor *want, con
     for (int64_t i = 0; i < want->shape[0]; i++) {
         for (int64_t j = 0; j < want->shape[1]; j++) {
             int64_t c = cols ? golden_i32(cols, j) : j;
-            double w = golden_f32(want, i * want->shape[1] + j);
-            double d = fabs(logits[golden_i32(rows, i) * (int64_t)x->m->vocab + c] - w);
+            double w = (double)golden_f32(want, i * want->shape[1] + j);
+            double d = fabs((double)logits[golden_i32(rows, i) * (int64_t)x->m->vocab + c] - w);
             if (fabs(w) > top) top = fabs(w);
             if (!(d <= *max)) *max = d;
             sum += d;
@@ -131,7 +131,7 @@ static void equals_transformers(void **state)
                 if (!want) continue;
                 float *got = all_logits(&x, offsets[o], (dq_logit_spec){.bits = 16});
                 differ(&x, got, want, "rows", NULL, &max, &mean);
-                double own = golden_f32(golden_find(&x.g, err_name), 0);
+                double own = (double)golden_f32(golden_find(&x.g, err_name), 0);
                 double limit = 2 * own > 2e-5 ? 2 * own : 2e-5;
                 printf("%-24s %-7s pos %5d  max |d| / max |logit| = %.2e (limit %.2e, the "
                        "reference's own %.2e)\n",

@@ -1,0 +1,63 @@
+/* outliers: magnitudes of attention logits and layer outputs of one model over given sequences: the
+ * numbers of Table 5 of arXiv 2410.05258, pooled and per layer.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_OUTLIERS_H
+#define DQ_OUTLIERS_H
+
+#include "forward.h"
+
+/* A view: sequence i is ids[cu[i]] .. ids[cu[i+1]-1], fed from position 0. */
+typedef struct dq_sequences {
+    int64_t n;
+    const int64_t *cu; /* [n + 1], from 0 */
+    const int32_t *ids;
+} dq_sequences;
+
+/* The median of |x|: within `bound` of the true value; bound 0 says exact. NaN without values. */
+typedef struct dq_median {
+    double value, bound;
+} dq_median;
+
+/* One kind of value. `pooled` covers all layers. */
+typedef struct dq_outlier_kind {
+    dq_tally pooled, *layer; /* layer[n_layers] */
+    dq_median pooled_median, *layer_median;
+} dq_outlier_kind;
+
+enum { DQ_KIND_LOGITS, DQ_KIND_HIDDEN, DQ_N_KINDS };
+extern const char *const dq_outlier_name[DQ_N_KINDS]; /* "attention_logits", "hidden_states" */
+
+typedef struct dq_outliers {
+    int n_layers;
+    dq_outlier_kind kind[DQ_N_KINDS];
+    int64_t n_rows; /* tokens fed in the first pass over the data */
+} dq_outliers;
+
+/* How the data are walked. */
+typedef struct dq_outlier_plan {
+    int64_t max_rows; /* of one pass; a longer sequence is a pass of its own */
+    /* 1: top values are exact, medians carry a bound. 2: the pooled medians are exact too. 3: those of
+     * the layers as well. Each is one more walk over all sequences. */
+    int walks;
+    /* Called after each pass of the model; may be NULL. `walk` counts from 0. */
+    void (*tick)(void *arg, int walk, int64_t rows_done);
+    void *arg;
+} dq_outlier_plan;
+
+dq_status dq_outliers_init(dq_outliers *o, int n_layers, dq_err *err);
+void dq_outliers_free(dq_outliers *o); /* zeroed or initialised */
+/* Sequences longer than the model's positions are DQ_MISMATCH, ids outside its vocabulary too; both
+ * are found before anything runs. */
+dq_status dq_outliers_collect(dq_outliers *o, dq_runner *r, const dq_sequences *s,
+                              const dq_outlier_plan *plan, dq_err *err);
+
+/* What follows from a tally; NaN where there are too few values. */
+double dq_outlier_top(const dq_tally *t, int k); /* k-th largest magnitude, k from 1 to DQ_TOP */
+double dq_outlier_rms(const dq_tally *t);
+/* n sum x^4 / (sum x^2)^2: the kurtosis of the values taken around zero; 3 for a normal distribution
+ * without mean. */
+double dq_outlier_kurtosis0(const dq_tally *t);
+/* 1 or 2: the softmax map that query head `head` belongs to; 0 when the model has one map. */
+int dq_outlier_map(const dq_headmap *map, int head);
+
+#endif

@@ -1,0 +1,90 @@
+# files.sh: outputs that cannot be written, runs that are stopped, containers; sourced by run.sh.
+
+# /dev/full: every write fails for want of space
+for c in "stats|--ids|1" "doctor" "info" "--help" "tokenize|--text|short text" "stats|--ids|1|--json"; do
+    old=$IFS
+    IFS='|'
+    # shellcheck disable=SC2086
+    set -- $c
+    IFS=$old
+    name=$1
+    shift
+    case $name in
+    stats | info | tokenize) set -- "$name" "plain model" "$@" ;;
+    *) set -- "$name" "$@" ;;
+    esac
+    "$dq" "$@" >/dev/full 2>"$top/err"
+    got=$?
+    [ $got -eq 6 ] || complain "dq $* >/dev/full: expected status 6, found $got"
+    grep -q "standard output: cannot write" "$top/err" || complain "dq $* >/dev/full: $(cat "$top/err")"
+done
+"$dq" stats "plain model" --ids 1 -o gone.h5 --csv gone.csv >/dev/full 2>/dev/null
+"$dq" logits "plain model" --ids 1 -o gone.h5 >/dev/full 2>/dev/null
+absent gone.h5 gone.h5.partial gone.csv
+
+# a limit on the size of files acts like a disk that is full
+for n in 1 8 64; do
+    for c in stats logits quantize; do
+        case $c in
+        quantize) set -- quantize "plain model" -o gone.h5 ;;
+        stats) set -- stats "plain model" --ids "1 2 3" -o gone.h5 ;;
+        logits) set -- logits "plain model" --text "short text" -o gone.h5 ;;
+        esac
+        (
+            trap '' XFSZ
+            ulimit -f $n
+            exec "$dq" "$@"
+        ) >"$top/out" 2>"$top/err"
+        got=$?
+        [ $got -eq 6 ] || complain "dq $* on a full disk: expected status 6, found $got: $(cat "$top/err")"
+        [ ! -s "$top/out" ] || complain "dq $* on a full disk: printed on stdout"
+        [ "$(wc -l <"$top/err")" -eq 1 ] || complain "dq $* on a full disk: $(cat "$top/err")"
+        absent gone.h5
+        [ $c = quantize ] || absent gone.h5.partial # quantize may keep what --resume needs
+        rm -f gone.h5*
+    done
+done
+
+# Ctrl-C and SIGTERM: 130 and 143, nothing left of stats and logits
+for signal in INT TERM; do
+    "$dq" stats "diff model" --text "$repo/calib/pair/text.txt" -o gone.h5 >"$top/out" 2>"$top/err" &
+    child=$!
+    sleep 0.4
+    kill -$signal $child
+    wait $child
+    got=$?
+    want=130
+    [ $signal = TERM ] && want=143
+    [ $got -eq $want ] || complain "dq stats, SIG$signal: expected status $want, found $got: $(cat "$top/err")"
+    [ ! -s "$top/out" ] || complain "dq stats, SIG$signal: printed on stdout"
+    absent gone.h5 gone.h5.partial
+done
+
+# containers
+try 2 "." quantize "diff model"
+try 2 "bits" quantize "diff model" -o gone.h5 --bits 1
+try 6 "exists" quantize "diff model" -o again.h5
+absent gone.h5 gone.h5.partial
+"$dq" quantize "diff model" -o "packed model.h5" --bits 4 --logit-bits 6 --logit-grain head \
+    >/dev/null 2>"$top/err" || complain "quantize fails: $(cat "$top/err")"
+try 0 "." verify "packed model.h5"
+try 0 "diffllama" info "packed model.h5"
+try 0 "hidden states" stats "packed model.h5" --ids "1 2 3"
+try 0 '"logit_bits": 6' logits "packed model.h5" --ids "1 2 3" -o packed.h5 --json
+try 0 '"logit_bits": 16' logits "packed model.h5" --ids "1 2 3" -o packed.h5 --json --logit-bits 16 --force
+try 2 "same file" logits "packed model.h5" --ids 1 -o "packed model.h5" --force
+try 2 "same file" stats "packed model.h5" --ids 1 -o "packed model.h5" --force
+present "packed model.h5"
+head -c 20000 "packed model.h5" >cut.h5
+try 3 "cut.h5" verify cut.h5
+try 3 "cut.h5" stats cut.h5 --ids 1
+try 3 "packed.h5" info packed.h5 # HDF5, but no model
+
+# eval
+try 0 "plain model" eval "plain model" --task mc --data choices.jsonl --limit 3
+try 0 '"acc"' eval "plain model" --task mc --data choices.jsonl --limit 3 --json
+json dq-eval/1
+try 2 "." eval "plain model"
+try 6 "no-such-file" eval "plain model" --task mc --data no-such-file
+try 3 "empty" eval "plain model" --task mc --data empty
+try 2 "logit-bits" eval "plain model" --task mc --data choices.jsonl --logit-bits 16,9

@@ -1,0 +1,55 @@
+# general.sh: what all commands have in common; sourced by run.sh.
+try 2 "no command given"
+try 2 "unknown command \"stat\". Did you mean dq stats" stat
+try 0 "usage: dq COMMAND" --help
+try 0 "^dq [0-9]" --version
+for c in stats quantize eval info verify logits tokenize doctor; do
+    try 0 "^usage: dq $c" $c --help
+    try 0 "^usage: dq $c" $c -h
+    try 2 "unknown option --no-such-option" $c --no-such-option
+    try 2 "See dq $c --help" $c --no-such-option
+done
+for c in stats eval info verify logits tokenize quantize; do
+    try 2 "expected .*found 0 arguments" $c
+done
+try 2 "expected no argument" doctor x
+try 2 "unknown option --jso" doctor --jso
+try 2 "takes no value" doctor --json=1
+try 2 "needs a value" stats "plain model" --text
+
+# a MODEL that is none
+try 6 "no-such-model" stats no-such-model --ids 1
+try 6 "no-such-model" info no-such-model
+try 6 "no-such-model" verify no-such-model
+try 6 "no-such-model" logits no-such-model --ids 1 -o x.h5
+try 6 "no-such-model" quantize no-such-model -o x.h5
+try 6 "no-such-model" eval no-such-model --text "short text"
+try 6 "no-such-model" tokenize no-such-model --text "short text"
+mkdir "empty folder"
+try 6 "config.json" info "empty folder"
+try 3 "choices.jsonl" verify choices.jsonl
+cp -r "plain model" broken
+head -c 1000 "plain model/model.safetensors" >broken/model.safetensors
+try 3 "model.safetensors" stats broken --ids 1
+cp "plain model/model.safetensors" broken/model.safetensors
+printf '{"model_type": "llama",' >broken/config.json
+try 3 "config.json" info broken
+printf '{"model_type": "mamba", "architectures": ["MambaForCausalLM"]}' >broken/config.json
+try 4 "[Mm]amba" info broken
+
+# options that need one of several words or a number in a range
+try 2 "threads: expected a whole number" stats "plain model" --threads many
+try 2 "progress: expected auto, always or never" stats "plain model" --ids 1 --progress often
+try 2 "device" stats "plain model" --ids 1 --device gpu
+try 5 "CUDA" stats "plain model" --ids 1 --device cuda
+
+try 0 "hdf5" doctor
+try 0 "devices" doctor --json
+json dq-doctor/1
+try 0 "llama" info "plain model"
+try 0 "llama" info "plain model" --json
+json dq-info/1
+printf 'two words' >words
+try 0 "^[0-9][0-9 ]*$" tokenize "plain model" --text words
+ids=$(cat "$top/out")
+[ "$("$dq" tokenize "plain model" --text - <words)" = "$ids" ] || complain "tokenize: - differs from a file"

@@ -1,0 +1,39 @@
+# logits.sh: dq logits; sourced by run.sh.
+try 0 "3 rows of" logits "diff model" --ids "1 2 3" -o "the logits.h5"
+present "the logits.h5"
+absent "the logits.h5.partial"
+if command -v h5dump >/dev/null; then
+    h5dump -H "the logits.h5" >"$top/dump" 2>&1
+    for word in 'DATASET "ids"' 'DATASET "logits"' 'ATTRIBUTE "kv"' 'H5T_IEEE_F32LE' 'H5T_STD_I32LE'; do
+        grep -q "$word" "$top/dump" || complain "logits: the file has no $word"
+    done
+    # ids are taken as they are: three of them, no token in front
+    h5dump -d /ids "the logits.h5" | grep -q '(0): 1, 2, 3$' || complain "logits: /ids are not 1, 2, 3"
+fi
+try 0 "rows" logits "diff model" --ids "1 2 3" -o again.h5 --threads 1
+cmp -s again.h5 "the logits.h5" || complain "logits: not the same bytes again"
+try 0 "logits_sha256" logits "diff model" --ids "1 2 3" -o again.h5 --force --json
+json dq-logits/1
+try 0 "rows" logits "diff model" --ids "1 2 3 4 5 6" -o "four bits.h5" --logit-bits 4 --logit-grain row
+try 0 "rows" logits "plain model" --text "short text" -o text.h5
+for grain in tensor head tile; do
+    try 0 "rows" logits "plain model" --ids "7 8 9" -o "$grain.h5" --logit-bits 2 --logit-grain $grain
+done
+
+try 2 "Add -o" logits "plain model" --ids 1
+try 2 "give either" logits "plain model" -o gone.h5
+try 2 "give either" logits "plain model" -o gone.h5 --ids 1 --text "short text"
+try 2 "one sequence only" logits "plain model" -o gone.h5 --ids 1 --ids 2
+try 2 "logit-bits" logits "plain model" -o gone.h5 --ids 1 --logit-bits 12
+try 2 "logit-bits" logits "plain model" -o gone.h5 --ids 1 --logit-bits 1
+try 2 "logit-grain: expected one of" logits "plain model" -o gone.h5 --ids 1 --logit-grain map
+try 2 "math: expected one of" logits "plain model" -o gone.h5 --ids 1 --math fp8
+try 4 "." logits "plain model" -o gone.h5 --ids 1 --math int8
+try 2 "expected decimal ids" logits "plain model" -o gone.h5 --ids x
+try 3 "empty" logits "plain model" -o gone.h5 --text empty
+try 4 "outside the vocabulary" logits "plain model" -o gone.h5 --ids "1 70000"
+try 4 "positions" logits "plain model" -o gone.h5 --text "$repo/calib/pair/text.txt"
+try 4 "tokenizer.json" logits "no tokenizer" -o gone.h5 --text "short text"
+try 6 "exists already" logits "plain model" -o again.h5 --ids 1
+try 6 "is a folder" logits "plain model" -o "plain model" --ids 1
+absent gone.h5 gone.h5.partial

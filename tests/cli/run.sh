@@ -1,0 +1,81 @@
+#!/bin/sh
+# run.sh: the command line as users and scripts meet it: exit status, messages, files left behind.
+#   sh tests/cli/run.sh DQ REPOSITORY
+# Prints one line per failed check; exits 1 if there was one.
+set -u
+LC_ALL=C
+export LC_ALL
+unset DQ_CPU
+# Threads that wait for each other in a loop make a busy machine crawl; there are many short runs here.
+OMP_WAIT_POLICY=passive
+export OMP_WAIT_POLICY
+[ $# -eq 2 ] || {
+    echo "usage: run.sh DQ REPOSITORY" >&2
+    exit 2
+}
+dq=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+repo=$(cd "$2" && pwd)
+here=$repo/tests/cli
+top=$(mktemp -d) || exit 1
+trap 'rm -rf "$top"' EXIT
+work="$top/a folder" # every path below holds a space
+mkdir "$work"
+cd "$work" || exit 1
+bad=0
+
+complain() {
+    echo "cli: $*"
+    bad=1
+}
+
+# try STATUS PATTERN COMMAND...: runs dq. A failure must say one line with the pattern on stderr and
+# nothing on stdout; a success must have the pattern on stdout. Output stays in files out and err.
+try() {
+    want=$1 pattern=$2
+    shift 2
+    "$dq" "$@" >"$top/out" 2>"$top/err" </dev/null
+    got=$?
+    [ "$got" -eq "$want" ] || {
+        complain "dq $*: expected status $want, found $got: $(head -c 300 "$top/err")"
+        return
+    }
+    if [ "$want" -eq 0 ]; then
+        grep -q -e "$pattern" "$top/out" || complain "dq $*: \"$pattern\" is not on stdout"
+    else
+        [ "$want" -eq 7 ] || [ ! -s "$top/out" ] || complain "dq $*: failed, but printed on stdout"
+        [ "$(grep -c 'error: ' "$top/err")" = 1 ] || complain "dq $*: not one line of error: $(cat "$top/err")"
+        grep -q -e "$pattern" "$top/err" || complain "dq $*: \"$pattern\" is not in: $(cat "$top/err")"
+    fi
+}
+
+absent() {
+    for f; do
+        [ ! -e "$f" ] || complain "$f was left behind"
+    done
+}
+
+present() {
+    for f; do
+        [ -s "$f" ] || complain "$f is missing"
+    done
+}
+
+# json SCHEMA: the last output is one document of that schema.
+json() {
+    grep -q "\"schema\": \"$1\"" "$top/out" || complain "no $1 on stdout"
+    if command -v python3 >/dev/null; then
+        python3 -m json.tool "$top/out" >/dev/null 2>&1 || complain "$1: not one JSON document"
+    fi
+}
+
+cp -r "$repo/calib/pair/llama" "plain model"
+cp -r "$repo/calib/pair/diffllama" "diff model"
+head -c 600 "$repo/calib/pair/text.txt" >"short text"
+head -n 6 "$repo/calib/pair/choices.jsonl" >choices.jsonl
+: >empty
+
+for part in general stats logits files; do
+    # shellcheck source=/dev/null
+    . "$here/$part.sh"
+done
+exit $bad

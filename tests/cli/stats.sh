@@ -1,0 +1,59 @@
+# stats.sh: dq stats; sourced by run.sh.
+try 0 "attention logits" stats "plain model" "diff model" --ids "0 17 44 8" --ids "5 6"
+grep -q "hidden states" "$top/out" || complain "stats: no hidden states"
+try 0 '"median"' stats "diff model" --ids "0 17 44 8" --json
+json dq-stats/1
+for key in table5 layers attention_logits hidden_states top100 '"top"' inputs settings warnings; do
+    grep -q "$key" "$top/out" || complain "stats --json: no $key"
+done
+# 8 query heads x 4 layers x 4 * 5 / 2 visible entries
+grep -q '"n": 320,' "$top/out" || complain "stats: 320 logits expected"
+try 0 '"top100": null' stats "diff model" --ids 3 --json
+try 0 "\"kind\": \"sample\"" stats "plain model" --one-pass --limit 1 --ctx 32 --json
+try 0 "windows of 64 ids" stats "plain model" --text "short text" --ctx 64
+"$dq" stats "plain model" --text - --ctx 64 --json <"short text" >"$top/out" 2>"$top/err" ||
+    complain "stats: --text - fails: $(cat "$top/err")"
+json dq-stats/1
+
+# nothing depends on the number of threads
+for n in 1 2 3; do
+    "$dq" stats "diff model" --text "short text" --threads $n -o "stats $n.h5" >/dev/null 2>&1 ||
+        complain "stats --threads $n fails"
+done
+for n in 2 3; do
+    cmp -s "stats 1.h5" "stats $n.h5" || complain "stats: the file depends on --threads"
+done
+absent "stats 1.h5.partial"
+try 6 "exists already. Use --force" stats "diff model" --ids 1 -o "stats 1.h5"
+try 0 "hidden states" stats "diff model" --ids 1 -o "stats 1.h5" --force
+try 0 "hidden states" stats "diff model" "plain model" --ids "1 2" --csv numbers.csv
+[ "$(head -n 1 numbers.csv | cut -c1-18)" = "model,values,layer" ] || complain "stats: CSV without titles"
+[ "$(wc -l <numbers.csv)" -eq 21 ] || complain "stats: CSV has $(wc -l <numbers.csv) lines, not 21"
+
+try 2 "exclude each other" stats "plain model" --ids 1 --text "short text"
+try 2 "bos: expected one of" stats "plain model" --bos maybe
+try 2 "expected decimal ids" stats "plain model" --ids "1 two"
+try 2 "expected decimal ids" stats "plain model" --ids "1,2"
+try 2 "expected decimal ids" stats "plain model" --ids "-1"
+try 2 "at least one id" stats "plain model" --ids ""
+try 2 "ctx: expected a whole number" stats "plain model" --ctx 0
+try 3 "empty" stats "plain model" --text empty
+try 3 "empty" stats "plain model" --text -
+try 4 "outside the vocabulary" stats "plain model" --ids "1 999999" -o gone.h5
+try 4 "positions" stats "plain model" --ctx 100000
+try 6 "no-such-file" stats "plain model" --text no-such-file -o gone.h5
+try 6 "folder" stats "plain model" --ids 1 -o no-such-folder/gone.h5
+try 2 "-o" stats "plain model" --ids 1 -o -
+try 6 "not a regular file" stats "plain model" --ids 1 -o /dev/full --force
+try 6 "gone.csv" stats "plain model" --ids 1 -o gone.h5 --csv no-such-folder/gone.csv
+absent gone.h5 gone.h5.partial
+cp -r "plain model" "no tokenizer"
+rm "no tokenizer/tokenizer.json"
+try 4 "tokenizer.json" stats "no tokenizer" --text "short text"
+try 0 "#17" stats "no tokenizer" --ids "0 17"
+printf 'caf\303 is not \377 UTF-8' >latin
+try 0 "sequence" stats "plain model" --text latin
+grep -q "warning: .*not UTF-8: 2 ill-formed" "$top/err" || complain "stats: no warning about UTF-8"
+try 0 "ill-formed" stats "plain model" --text latin --json -q
+[ ! -s "$top/err" ] || complain "stats -q: not quiet"
+json dq-stats/1
