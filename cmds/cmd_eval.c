@@ -355,27 +355,45 @@ static dq_status print_table(const dq_eval_view *v, dq_err *err)
     return err->code == DQ_OK ? dq_flush_stdout(err) : err->code;
 }
 
-static dq_status print_json(eval_run *x, const dq_eval_view *v, dq_err *err)
+static json_t *document(eval_run *x, const dq_eval_view *v, dq_err *err)
 {
     json_t *doc = dq_document(&x->o.talk, "dq-eval/1");
     json_object_set(doc, "inputs", x->inputs);
     json_object_set(doc, "settings", x->settings);
-    if (dq_eval_json(json_object_get(doc, "results"), v, err) == DQ_OK)
-        return dq_document_print(doc, err);
+    if (dq_eval_json(json_object_get(doc, "results"), v, err) == DQ_OK) return doc;
     json_decref(doc);
+    return NULL;
+}
+
+static dq_status write_files(eval_run *x, const dq_eval_view *v, dq_err *err)
+{
+    dq_table *t = NULL;
+    json_t *doc;
+    if (x->o.dump) DQ_TRY(dq_eval_dump(v, x->o.dump, err));
+    if (x->o.csv && dq_eval_columns(&t, v, err) == DQ_OK) dq_table_csv(t, x->o.csv, err);
+    dq_table_free(t);
+    DQ_TRY(err->code);
+    if (x->o.document && (doc = document(x, v, err))) dq_document_write(doc, x->o.document, err);
     return err->code;
 }
 
 static dq_status hand_out(eval_run *x, dq_err *err)
 {
     dq_eval_view v = {.e = &x->e, .names = x->names};
-    dq_table *t = NULL;
+    json_t *doc;
     make_settings(x);
-    if (x->o.dump) DQ_TRY(dq_eval_dump(&v, x->o.dump, err));
-    if (x->o.csv && dq_eval_columns(&t, &v, err) == DQ_OK) dq_table_csv(t, x->o.csv, err);
-    dq_table_free(t);
-    DQ_TRY(err->code);
-    DQ_TRY(x->o.json ? print_json(x, &v, err) : print_table(&v, err));
+    if (write_files(x, &v, err) == DQ_OK) {
+        if (!x->o.json)
+            print_table(&v, err);
+        else if ((doc = document(x, &v, err)))
+            dq_document_print(doc, err);
+    }
+    if (err->code != DQ_OK) { /* a failed command leaves no output */
+        if (x->o.dump) remove(x->o.dump);
+        if (x->o.csv) remove(x->o.csv);
+        if (x->o.document) remove(x->o.document);
+        return err->code;
+    }
     if (x->o.resume) remove(x->state);
     return DQ_OK;
 }

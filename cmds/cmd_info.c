@@ -14,8 +14,9 @@
 static const dq_usage usage = {
     .name = "info",
     .synopsis = "FILE|DIR [options]",
-    .about = "Says what a container or a checkpoint folder holds: family, sizes, settings, and with "
-             "--tensors every tensor. Structure is checked, hashes are not: see dq verify.",
+    .about =
+        "Says what a container or a checkpoint folder holds: family, sizes, settings, and with "
+        "--tensors every tensor. Structure is checked, hashes are not: see dq verify.",
     .examples = "  dq info model-4bit.h5\n"
                 "  dq info model --tensors\n",
     .min_args = 1,
@@ -104,8 +105,8 @@ static void print_container(const dq_container *c, const dq_model *m)
         printf("packed             mixed bits, group %s, %s scales\n", i->weight_group,
                i->scale_mode);
     else
-        printf("packed             %d bits, group %s, %s scales\n", i->weight_bits,
-               i->weight_group, i->scale_mode);
+        printf("packed             %d bits, group %s, %s scales\n", i->weight_bits, i->weight_group,
+               i->scale_mode);
     printf("attention logits   %d bits, grain %s\n", i->logit_bits, i->logit_grain);
     printf("KV cache           K %d bits, V %d bits\n", i->k_bits, i->v_bits);
     for (int k = 0; k < dq_container_n_sources(c); k++) {
@@ -222,8 +223,7 @@ static void print_folder(const dq_checkpoint *k, const dq_model *m)
     print_model(m);
     count_types(k, bytes);
     for (int t = 0; t < DQ_DTYPE_COUNT; t++) {
-        if (bytes[t])
-            printf("%-18s %s\n", dq_dtypes[t].name, dq_size_text(a, sizeof a, bytes[t]));
+        if (bytes[t]) printf("%-18s %s\n", dq_dtypes[t].name, dq_size_text(a, sizeof a, bytes[t]));
     }
     for (int i = 0; i < dq_checkpoint_n_files(k); i++) {
         size_t n;
@@ -271,8 +271,8 @@ static json_t *folder_json(const dq_checkpoint *k, bool tensors)
     return o;
 }
 
-static dq_status show(request *r, const dq_model *m, const dq_container *c,
-                      const dq_checkpoint *k, dq_err *err)
+static dq_status show(request *r, const dq_model *m, const dq_container *c, const dq_checkpoint *k,
+                      dq_err *err)
 {
     for (int i = 0; i < m->n_warnings; i++) dq_warn(&r->talk, "%s: %s", m->path, m->warnings[i]);
     if (r->json) {
@@ -313,7 +313,9 @@ dq_status dq_cmd_info(int argc, char **argv, dq_err *err)
     request r = {.json = false};
     const dq_opt opts[] = {
         {.name = "tensors", .kind = DQ_OPT_FLAG, .to = &r.tensors, .help = "list every tensor"},
-        {.name = "json", .kind = DQ_OPT_FLAG, .to = &r.json,
+        {.name = "json",
+         .kind = DQ_OPT_FLAG,
+         .to = &r.json,
          .help = "one JSON document (dq-info/1) on stdout"},
         DQ_TALK_OPTIONS(r.talk),
         {0}};

@@ -28,10 +28,11 @@ typedef struct request {
 static const dq_usage usage = {
     .name = "quantize",
     .synopsis = "MODEL -o OUT.h5 [options]",
-    .about = "Writes the projections of a checkpoint (q, k, v, o, gate, up, down) as b-bit integers "
-             "with one scale per group of columns into an HDF5 container; every other tensor keeps "
-             "its values and type. The same settings give the same bytes, whatever the number of "
-             "threads. An interrupted run is finished with --resume.",
+    .about =
+        "Writes the projections of a checkpoint (q, k, v, o, gate, up, down) as b-bit integers "
+        "with one scale per group of columns into an HDF5 container; every other tensor keeps "
+        "its values and type. The same settings give the same bytes, whatever the number of "
+        "threads. An interrupted run is finished with --resume.",
     .examples = "  dq quantize model -o model-4bit.h5\n"
                 "  dq quantize model -o model-8bit.h5 --bits 8 --group row\n"
                 "  dq quantize model --dry-run --bits 6\n",
@@ -110,9 +111,10 @@ static void row_text(dq_table *t, const dq_quantize_row *r)
     snprintf(shape, sizeof shape, "%lldx%lld", (long long)r->rows, (long long)r->cols);
     dq_table_cell(t, "%s", r->name);
     dq_table_cell(t, "%s", shape);
-    dq_table_cell(t, "%s", r->packed    ? r->scale_dtype == DQ_F16 ? "packed" : "packed, f32 scales"
-                           : r->skipped ? "dense, skipped"
-                                        : "dense");
+    dq_table_cell(t, "%s",
+                  r->packed    ? r->scale_dtype == DQ_F16 ? "packed" : "packed, f32 scales"
+                  : r->skipped ? "dense, skipped"
+                               : "dense");
     dq_table_cell(t, "%d", r->bits);
     if (r->packed)
         dq_table_cell(t, "%lld", (long long)r->group_size);
@@ -128,8 +130,8 @@ static void row_text(dq_table *t, const dq_quantize_row *r)
 
 static dq_status print_rows(const dq_quantizer *q, dq_err *err)
 {
-    static const char *const titles[] = {"tensor",          "shape", "stored as", "bits", "group",
-                                         "bits per weight", "size",  "SQNR dB"};
+    static const char *const titles[] = {"tensor", "shape",           "stored as", "bits",
+                                         "group",  "bits per weight", "size",      "SQNR dB"};
     dq_table *t;
     if (dq_table_new(&t, titles, 8, err) != DQ_OK) return err->code;
     for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
@@ -166,7 +168,8 @@ static void print_summary(const request *r, const dq_quantizer *q)
            (long long)i->packed_params);
     printf("bits per weight    %.3f", i->bits_per_weight);
     if (i->packed_params)
-        printf("; %.3f in packed tensors", 8.0 * (double)i->packed_bytes / (double)i->packed_params);
+        printf("; %.3f in packed tensors",
+               8.0 * (double)i->packed_bytes / (double)i->packed_params);
     printf("\nsource             %s\n", dq_size_text(a, sizeof a, i->source_bytes));
     printf("container          %s%s in %s\n", r->dry_run ? "about " : "",
            dq_size_text(a, sizeof a, i->file_bytes), r->out ? r->out : "(no output named)");
@@ -188,8 +191,7 @@ static json_t *row_json(const dq_quantize_row *r)
     json_object_set_new(o, "bits", json_integer(r->bits));
     json_object_set_new(o, "rows", json_integer(r->rows));
     json_object_set_new(o, "cols", json_integer(r->cols));
-    json_object_set_new(o, "group_size",
-                        r->packed ? json_integer(r->group_size) : json_null());
+    json_object_set_new(o, "group_size", r->packed ? json_integer(r->group_size) : json_null());
     json_object_set_new(o, "scale_dtype",
                         r->packed ? json_string(dq_dtypes[r->scale_dtype].name) : json_null());
     json_object_set_new(o, "source_bytes", json_integer(r->source_bytes));
@@ -199,8 +201,7 @@ static json_t *row_json(const dq_quantize_row *r)
     return o;
 }
 
-static dq_status print_json(const request *r, const char *model, const dq_quantizer *q,
-                            dq_err *err)
+static dq_status print_json(const request *r, const char *model, const dq_quantizer *q, dq_err *err)
 {
     const dq_quantize_info *i = dq_quantize_result(q);
     const char *recipe = dq_quantize_recipe(q);
@@ -273,36 +274,78 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
                  .bits = 4,
                  .logit_bits = 16};
     const dq_opt opts[] = {
-        {.name = "output", .letter = 'o', .kind = DQ_OPT_TEXT, .to = &r.out, .value = "OUT.h5",
+        {.name = "output",
+         .letter = 'o',
+         .kind = DQ_OPT_TEXT,
+         .to = &r.out,
+         .value = "OUT.h5",
          .help = "the container to write"},
         {.help = "weights:"},
-        {.name = "bits", .kind = DQ_OPT_INT, .to = &r.bits, .min = 2, .max = 16, .value = "N",
+        {.name = "bits",
+         .kind = DQ_OPT_INT,
+         .to = &r.bits,
+         .min = 2,
+         .max = 16,
+         .value = "N",
          .help = "2 to 8, or 16 to pack nothing (default 4)"},
-        {.name = "group", .kind = DQ_OPT_TEXT, .to = &r.group, .value = "N",
+        {.name = "group",
+         .kind = DQ_OPT_TEXT,
+         .to = &r.group,
+         .value = "N",
          .help = "columns per scale, or row, or tensor (default 128)"},
-        {.name = "scale", .kind = DQ_OPT_TEXT, .to = &r.scale, .value = "MODE",
+        {.name = "scale",
+         .kind = DQ_OPT_TEXT,
+         .to = &r.scale,
+         .value = "MODE",
          .help = "absmax, fullrange (uses the code -2^(b-1) too) or search (least squared error; "
                  "slower) (default absmax)"},
-        {.name = "scale-dtype", .kind = DQ_OPT_TEXT, .to = &r.scale_dtype, .value = "TYPE",
+        {.name = "scale-dtype",
+         .kind = DQ_OPT_TEXT,
+         .to = &r.scale_dtype,
+         .value = "TYPE",
          .help = "f16 or f32 (default f16; f32 for tensors with a scale that f16 cannot hold)"},
-        {.name = "skip", .kind = DQ_OPT_TEXT, .to = &r.skip, .value = "REGEX",
+        {.name = "skip",
+         .kind = DQ_OPT_TEXT,
+         .to = &r.skip,
+         .value = "REGEX",
          .help = "tensors whose name matches stay as they are"},
         {.help = "attention, stored for dq eval:"},
-        {.name = "logit-bits", .kind = DQ_OPT_INT, .to = &r.logit_bits, .min = 2, .max = 16,
-         .value = "N", .help = "2 to 8, or 16: not rounded (default 16)"},
-        {.name = "logit-grain", .kind = DQ_OPT_TEXT, .to = &r.grain, .value = "GRAIN",
+        {.name = "logit-bits",
+         .kind = DQ_OPT_INT,
+         .to = &r.logit_bits,
+         .min = 2,
+         .max = 16,
+         .value = "N",
+         .help = "2 to 8, or 16: not rounded (default 16)"},
+        {.name = "logit-grain",
+         .kind = DQ_OPT_TEXT,
+         .to = &r.grain,
+         .value = "GRAIN",
          .help = "tensor, head, row or tile (default tensor)"},
         {.help = "running:"},
-        {.name = "dry-run", .kind = DQ_OPT_FLAG, .to = &r.dry_run,
+        {.name = "dry-run",
+         .kind = DQ_OPT_FLAG,
+         .to = &r.dry_run,
          .help = "print the plan and the size, write nothing"},
-        {.name = "resume", .kind = DQ_OPT_FLAG, .to = &r.resume,
+        {.name = "resume",
+         .kind = DQ_OPT_FLAG,
+         .to = &r.resume,
          .help = "finish an interrupted run of the same command"},
-        {.name = "force", .kind = DQ_OPT_FLAG, .to = &r.force,
+        {.name = "force",
+         .kind = DQ_OPT_FLAG,
+         .to = &r.force,
          .help = "replace the output, and what an interrupted run left"},
-        {.name = "threads", .kind = DQ_OPT_INT, .to = &r.threads, .min = 1, .max = 1024,
-         .value = "N", .help = "default: all processors; the result does not depend on it"},
+        {.name = "threads",
+         .kind = DQ_OPT_INT,
+         .to = &r.threads,
+         .min = 1,
+         .max = 1024,
+         .value = "N",
+         .help = "default: all processors; the result does not depend on it"},
         {.name = "tensors", .kind = DQ_OPT_FLAG, .to = &r.tensors, .help = "print every tensor"},
-        {.name = "json", .kind = DQ_OPT_FLAG, .to = &r.json,
+        {.name = "json",
+         .kind = DQ_OPT_FLAG,
+         .to = &r.json,
          .help = "one JSON document (dq-quantize/1) on stdout"},
         DQ_TALK_OPTIONS(r.talk),
         {0}};

@@ -16,9 +16,10 @@
 static const dq_usage usage = {
     .name = "verify",
     .synopsis = "FILE [--source DIR] [options]",
-    .about = "Reads every byte of a container and compares it with the hashes inside; scales must be "
-             "finite. With --source the checkpoint is quantized again, in memory, and every byte "
-             "compared.",
+    .about =
+        "Reads every byte of a container and compares it with the hashes inside; scales must be "
+        "finite. With --source the checkpoint is quantized again, in memory, and every byte "
+        "compared.",
     .examples = "  dq verify model-4bit.h5\n"
                 "  dq verify model-4bit.h5 --source model\n",
     .min_args = 1,
@@ -127,11 +128,21 @@ dq_status dq_cmd_verify(int argc, char **argv, dq_err *err)
 {
     request r = {.json = false};
     const dq_opt opts[] = {
-        {.name = "source", .kind = DQ_OPT_TEXT, .to = &r.source, .value = "DIR",
+        {.name = "source",
+         .kind = DQ_OPT_TEXT,
+         .to = &r.source,
+         .value = "DIR",
          .help = "the checkpoint it was made from: quantize again and compare"},
-        {.name = "threads", .kind = DQ_OPT_INT, .to = &r.threads, .min = 1, .max = 1024,
-         .value = "N", .help = "default: all processors"},
-        {.name = "json", .kind = DQ_OPT_FLAG, .to = &r.json,
+        {.name = "threads",
+         .kind = DQ_OPT_INT,
+         .to = &r.threads,
+         .min = 1,
+         .max = 1024,
+         .value = "N",
+         .help = "default: all processors"},
+        {.name = "json",
+         .kind = DQ_OPT_FLAG,
+         .to = &r.json,
          .help = "one JSON document (dq-verify/1) on stdout, which lists all damaged datasets"},
         DQ_TALK_OPTIONS(r.talk),
         {0}};

@@ -116,6 +116,12 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .kind = DQ_OPT_FLAG,
          .to = &o->json,
          .help = "one JSON document (dq-eval/1) instead of the table"},
+        {.name = "output",
+         .letter = 'o',
+         .kind = DQ_OPT_TEXT,
+         .to = &o->document,
+         .value = "FILE",
+         .help = "write the JSON document to a file too"},
         {.name = "csv",
          .kind = DQ_OPT_TEXT,
          .to = &o->csv,
@@ -273,5 +279,6 @@ dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *
     DQ_TRY(read_words(o, a, err));
     DQ_TRY(read_sources(o, a, err));
     DQ_TRY(refuse_overwrite(o, o->csv, args, err));
+    DQ_TRY(refuse_overwrite(o, o->document, args, err));
     return refuse_overwrite(o, o->dump, args, err);
 }

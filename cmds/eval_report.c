@@ -267,6 +267,18 @@ static void table_row(dq_table *t, const dq_eval_view *v, int row, const dq_eval
     dq_table_cell(t, "%.0f", rate(&r->work));
 }
 
+/* True when some model has several rows: then lines between the models help. */
+static bool swept(const dq_eval *e)
+{
+    int last = -1;
+    for (int i = 0; i < e->n_rows; i++) {
+        if (!e->row[i].shown) continue;
+        if (e->row[i].model == last) return true;
+        last = e->row[i].model;
+    }
+    return false;
+}
+
 dq_status dq_eval_table(dq_table **out, const dq_eval_view *v, dq_err *err)
 {
     const char *titles[16] = {"model", "weights", "logit bits", "grain", "task", "n"};
@@ -290,7 +302,7 @@ dq_status dq_eval_table(dq_table **out, const dq_eval_view *v, dq_err *err)
         dq_eval_numbers x;
         if (!v->e->row[i].shown) continue;
         DQ_TRY(dq_eval_numbers_of(v->e, i, &x, err));
-        if (last >= 0 && v->e->row[i].model != last) dq_table_rule(*out);
+        if (last >= 0 && v->e->row[i].model != last && swept(v->e)) dq_table_rule(*out);
         last = v->e->row[i].model;
         table_row(*out, v, i, &x);
     }

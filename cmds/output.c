@@ -281,6 +281,16 @@ dq_status dq_document_print(json_t *doc, dq_err *err)
     return dq_flush_stdout(err);
 }
 
+dq_status dq_document_write(json_t *doc, const char *path, dq_err *err)
+{
+    char *text = doc ? json_dumps(doc, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(doc);
+    if (!text) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    dq_file_write(path, text, strlen(text), err);
+    free(text);
+    return err->code;
+}
+
 json_t *dq_real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();

@@ -65,6 +65,8 @@ const char *dq_size_text(char *buf, size_t cap, int64_t bytes);           /* "3.
 json_t *dq_document(const dq_talk *t, const char *schema);
 /* Prints the document, consumes it. NaN and infinities cannot occur: jansson refuses them. */
 dq_status dq_document_print(json_t *doc, dq_err *err);
+/* The same as a whole file. */
+dq_status dq_document_write(json_t *doc, const char *path, dq_err *err);
 /* A number, or null when it is not finite. */
 json_t *dq_real(double x);
 /* {"value": v, "stderr": e}; e NaN gives null. */

@@ -221,8 +221,8 @@ static dq_status read_sources(dq_container *c, dq_h5_reader *r, const dq_h5_bloc
 static const char *tensor_name(dq_container *c, const char *path, const char *tail, dq_err *err)
 {
     size_t n = strlen(path), head = sizeof tensors - 1, end = strlen(tail);
-    if (n <= head + end || strncmp(path, tensors, head) != 0 ||
-        strcmp(path + n - end, tail) != 0 || memchr(path + head, '/', n - head - end))
+    if (n <= head + end || strncmp(path, tensors, head) != 0 || strcmp(path + n - end, tail) != 0 ||
+        memchr(path + head, '/', n - head - end))
         return NULL;
     return dq_text(c->arena, path + head, n - head - end, err);
 }

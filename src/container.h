@@ -11,20 +11,20 @@ typedef struct dq_container dq_container;
 
 /* What the header says. Texts belong to the container. */
 typedef struct dq_container_info {
-    const char *version;        /* encoding-version, "1.0" */
-    const char *dq_version;     /* program that wrote it */
-    const char *family;         /* layout name, "diffllama" */
-    int64_t params;             /* elements of all tensors */
-    int64_t weight_bytes;       /* bytes of all payloads under /tensors */
+    const char *version;    /* encoding-version, "1.0" */
+    const char *dq_version; /* program that wrote it */
+    const char *family;     /* layout name, "diffllama" */
+    int64_t params;         /* elements of all tensors */
+    int64_t weight_bytes;   /* bytes of all payloads under /tensors */
     int64_t file_bytes;
-    double bits_per_weight;     /* all tensors together, scales and padding included */
-    int weight_bits;            /* of the packed tensors; 16: none is packed; 0: mixed */
-    const char *weight_group;   /* "128", "row", "tensor", "mixed"; "" when none is packed */
-    const char *scale_mode;     /* "absmax", "fullrange", "search", "mixed"; "" when none */
-    int logit_bits;             /* 16 or 2..8 */
-    const char *logit_grain;    /* "tensor", "head", "row", "tile" */
-    int k_bits, v_bits;         /* 16: as computed */
-    char fingerprint[65];       /* of the source checkpoint, as dq_model has it */
+    double bits_per_weight;   /* all tensors together, scales and padding included */
+    int weight_bits;          /* of the packed tensors; 16: none is packed; 0: mixed */
+    const char *weight_group; /* "128", "row", "tensor", "mixed"; "" when none is packed */
+    const char *scale_mode;   /* "absmax", "fullrange", "search", "mixed"; "" when none */
+    int logit_bits;           /* 16 or 2..8 */
+    const char *logit_grain;  /* "tensor", "head", "row", "tile" */
+    int k_bits, v_bits;       /* 16: as computed */
+    char fingerprint[65];     /* of the source checkpoint, as dq_model has it */
     char content_sha256[65];
 } dq_container_info;
 

@@ -70,8 +70,7 @@ dq_status dq_h5_find(dq_h5_reader *r, const char *path, dq_h5_block *b)
     b->item = b->type < 0 ? 0 : H5Tget_size(b->type);
     if (b->item == 0 || !read_shape(&r->h, d, b)) return damaged(r, path, "bad type or shape");
     if (!is_contiguous(&r->h, d))
-        return damaged(r, path,
-                       "is not stored in one piece (rewritten by another program?)");
+        return damaged(r, path, "is not stored in one piece (rewritten by another program?)");
     want = b->item;
     for (int i = 0; i < b->n_dims; i++) {
         if (!dq_mul_ok(&want, want, (size_t)b->shape[i]))
@@ -169,8 +168,8 @@ dq_status dq_h5_columns(dq_h5_reader *r, const char *path, const dq_h5_block *b,
             H5Tclose(m);
         }
         if (!good)
-            return dq_fail(r->err, DQ_DAMAGED, "%s: %s: column %s is missing or malformed",
-                           r->path, path, col[i].name);
+            return dq_fail(r->err, DQ_DAMAGED, "%s: %s: column %s is missing or malformed", r->path,
+                           path, col[i].name);
     }
     return DQ_OK;
 }

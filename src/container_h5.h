@@ -22,8 +22,8 @@ typedef struct dq_h5_block {
     int64_t bytes;
     int n_dims;
     int64_t shape[DQ_MAX_DIMS];
-    size_t item;  /* bytes per element */
-    hid_t type;   /* kept in the reader until the caller drops it */
+    size_t item; /* bytes per element */
+    hid_t type;  /* kept in the reader until the caller drops it */
 } dq_h5_block;
 
 dq_status dq_h5_open(dq_h5_reader *r, const dq_map *map, const char *path, dq_err *err);

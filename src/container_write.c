@@ -140,14 +140,14 @@ static bool put_slot(dq_h5 *h, hid_t file, const dq_slot *s)
         hid_t group = make_group(h, file, name);
         good = group >= 0 && put_packed_attrs(h, group, s);
     }
-    hid_t d = good ? make_dataset(h, file, s->path, slot_type(h, s), slot_space(h, s))
-                   : H5I_INVALID_HID;
+    hid_t d =
+        good ? make_dataset(h, file, s->path, slot_type(h, s), slot_space(h, s)) : H5I_INVALID_HID;
     good = d >= 0;
     if (good && s->encoding == DQ_ENC_PACKED) good = put_labels(h, d, "out", "byte");
     if (good && s->encoding == DQ_ENC_SCALE) good = put_labels(h, d, "out", "group");
     if (good && s->encoding == DQ_ENC_DENSE)
-        good = put_text(h, d, "encoding-type", "dense") &&
-               put_text(h, d, "encoding-version", "1.0");
+        good =
+            put_text(h, d, "encoding-type", "dense") && put_text(h, d, "encoding-version", "1.0");
     return dq_h5_drop(h, mark) && good;
 }
 

@@ -106,11 +106,11 @@ static size_t place(dq_h5_column *col, int n, size_t first, size_t text)
 size_t dq_h5_index_columns(dq_h5_column col[DQ_INDEX_COLUMNS], size_t len)
 {
     static const dq_h5_column names[DQ_INDEX_COLUMNS] = {
-        [DQ_COL_PATH] = {"path", 's', 0, 0},         [DQ_COL_ENCODING] = {"encoding", 's', 0, 0},
-        [DQ_COL_BITS] = {"bits", 'i', 0, 0},         [DQ_COL_GROUP] = {"group_size", 'l', 0, 0},
-        [DQ_COL_ROWS] = {"rows", 'l', 0, 0},         [DQ_COL_COLS] = {"cols", 'l', 0, 0},
-        [DQ_COL_BYTES] = {"bytes", 'l', 0, 0},       [DQ_COL_BPW] = {"bits_per_weight", 'd', 0, 0},
-        [DQ_COL_SQNR] = {"sqnr_db", 'd', 0, 0},      [DQ_COL_SHA] = {"sha256", 's', 0, 0},
+        [DQ_COL_PATH] = {"path", 's', 0, 0},    [DQ_COL_ENCODING] = {"encoding", 's', 0, 0},
+        [DQ_COL_BITS] = {"bits", 'i', 0, 0},    [DQ_COL_GROUP] = {"group_size", 'l', 0, 0},
+        [DQ_COL_ROWS] = {"rows", 'l', 0, 0},    [DQ_COL_COLS] = {"cols", 'l', 0, 0},
+        [DQ_COL_BYTES] = {"bytes", 'l', 0, 0},  [DQ_COL_BPW] = {"bits_per_weight", 'd', 0, 0},
+        [DQ_COL_SQNR] = {"sqnr_db", 'd', 0, 0}, [DQ_COL_SHA] = {"sha256", 's', 0, 0},
     };
     memcpy(col, names, sizeof names);
     return place(col, DQ_INDEX_COLUMNS, len, DQ_H5_ENCODING);

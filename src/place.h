@@ -13,18 +13,18 @@ typedef struct dq_place {
 } dq_place;
 
 dq_status dq_place_open(dq_place *p, const char *path, dq_err *err); /* an existing file */
-void dq_place_close(dq_place *p);                                     /* may be called again */
+void dq_place_close(dq_place *p);                                    /* may be called again */
 dq_status dq_place_put(dq_place *p, int64_t at, const void *data, size_t bytes, dq_err *err);
 dq_status dq_place_sync(dq_place *p, dq_err *err);
-bool dq_is_regular(const char *path);  /* exists, and is a regular file (or a link to one) */
+bool dq_is_regular(const char *path); /* exists, and is a regular file (or a link to one) */
 dq_status dq_remove(const char *path, dq_err *err); /* an absent file is fine */
 
 /* Lines of text, each with a check sum. A line counts once its end is on the disk; a torn last line is
  * cut off when the journal is opened again. */
 typedef struct dq_journal {
     dq_place file;
-    int64_t end;   /* bytes of whole lines */
-    char **line;   /* found when opened, in the arena */
+    int64_t end; /* bytes of whole lines */
+    char **line; /* found when opened, in the arena */
     int64_t n_lines;
 } dq_journal;
 

@@ -176,8 +176,7 @@ dq_status dq_plan_scan(dq_quantizer *q, dq_err *err)
         const void *in;
         uint8_t *out;
     } table = {.in = q->blob[q->table].data};
-    dq_source_table(table.out, q->n_files, q->file, q->file_bytes,
-                    (const char(*)[65])q->file_sha);
+    dq_source_table(table.out, q->n_files, q->file, q->file_bytes, (const char(*)[65])q->file_sha);
     return dq_plan_slots(q, err);
 }
 
@@ -226,8 +225,8 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
     return dq_pass_write(&q->tensor[s->origin], &q->room, &sink, &e, &tick, err);
 }
 
-dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c,
-                              const dq_quantize_progress *p, dq_err *err)
+dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_quantize_progress *p,
+                              dq_err *err)
 {
     dq_plan_progress(q, p);
     if (strcmp(dq_container_header(c)->fingerprint, q->model->fingerprint) != 0)

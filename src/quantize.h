@@ -8,12 +8,12 @@
 #include "quant.h"
 
 typedef struct dq_quantize_settings {
-    int bits;               /* 2..8, or 16: nothing is packed */
-    int64_t group;          /* columns per scale, DQ_GROUP_ROW or DQ_GROUP_TENSOR */
+    int bits;      /* 2..8, or 16: nothing is packed */
+    int64_t group; /* columns per scale, DQ_GROUP_ROW or DQ_GROUP_TENSOR */
     dq_scale_mode mode;
-    dq_dtype scale_dtype;   /* DQ_F16 (F32 for tensors whose scales do not fit) or DQ_F32 */
-    const char *skip;       /* regular expression of tensors to leave dense; NULL: none */
-    int logit_bits;         /* stored for evaluation */
+    dq_dtype scale_dtype; /* DQ_F16 (F32 for tensors whose scales do not fit) or DQ_F32 */
+    const char *skip;     /* regular expression of tensors to leave dense; NULL: none */
+    int logit_bits;       /* stored for evaluation */
     const char *logit_grain;
     const char *dq_version;
 } dq_quantize_settings;
@@ -42,9 +42,10 @@ typedef struct dq_quantize_info {
     int64_t packed_params, packed_bytes; /* of the packed tensors, scales included */
     int64_t weight_bytes, file_bytes;    /* file_bytes: close estimate until the file is written */
     double bits_per_weight;
-    int64_t n_tensors, n_packed, n_skipped, n_wide; /* n_wide: with F32 scales against the default */
-    int64_t n_resumed;                   /* payloads found done */
-    char content_sha256[65];             /* "" until written */
+    int64_t n_tensors, n_packed, n_skipped,
+        n_wide;              /* n_wide: with F32 scales against the default */
+    int64_t n_resumed;       /* payloads found done */
+    char content_sha256[65]; /* "" until written */
 } dq_quantize_info;
 
 typedef struct dq_quantizer dq_quantizer;
@@ -69,8 +70,8 @@ dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool r
                             const dq_quantize_progress *p, dq_err *err);
 /* Scans the source and compares every payload with the container's. DQ_MISMATCH when the container
  * was made from another checkpoint, DQ_DAMAGED with the first dataset that differs. */
-dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c,
-                              const dq_quantize_progress *p, dq_err *err);
+dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_quantize_progress *p,
+                              dq_err *err);
 
 /* The settings that a container remembers; texts belong to *recipe, which the caller ends with
  * json_decref. */

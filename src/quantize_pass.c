@@ -19,7 +19,7 @@ enum {
 typedef struct piece {
     int64_t bad; /* index of the first value that is not finite, -1: none */
     float peak;
-    bool wide;   /* a scale does not fit F16 */
+    bool wide; /* a scale does not fit F16 */
     dq_qerror error;
     double sums[DQ_N_CANDIDATES];
     float *w;      /* [block_rows * cols] */
@@ -237,7 +237,7 @@ dq_status dq_pass_scan(dq_qtensor *q, dq_pass_room *room, const dq_tick *tick, d
 /* ---- Codes ---- */
 
 typedef struct output {
-    uint8_t *codes, *scales; /* of one tile */
+    uint8_t *codes, *scales;  /* of one tile */
     size_t n_codes, n_scales; /* bytes filled */
 } output;
 
@@ -256,8 +256,8 @@ static void encode_row(const dq_qtensor *q, const float *w, float *got, int8_t *
     size_t item = dq_dtypes[q->spec.scale_dtype].bytes;
     for (int64_t c = 0; c < q->cols; c += q->group_size) {
         int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
-        float s = q->one_scale ? q->tensor_scale
-                               : dq_group_scale(w + c, n, q->spec.bits, q->spec.mode);
+        float s =
+            q->one_scale ? q->tensor_scale : dq_group_scale(w + c, n, q->spec.bits, q->spec.mode);
         if (!q->one_scale) {
             put_scale(q, scales, s);
             scales += item;
@@ -274,8 +274,8 @@ static void encode_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t e
 {
     int64_t n = (end - begin) * q->cols;
     size_t row_bytes = dq_row_bytes(q->cols, q->spec.bits);
-    size_t row_scales = (size_t)dq_groups(q->cols, q->group_size) *
-                        dq_dtypes[q->spec.scale_dtype].bytes;
+    size_t row_scales =
+        (size_t)dq_groups(q->cols, q->group_size) * dq_dtypes[q->spec.scale_dtype].bytes;
     dq_to_f32(p->w, source_row(q, begin), q->t->dtype, n);
     memset(&p->error, 0, sizeof p->error);
     for (int64_t r = 0; r < end - begin; r++) {
@@ -355,8 +355,8 @@ static dq_status copy_dense(const dq_qtensor *q, const dq_sink *sink, const dq_t
     return DQ_OK;
 }
 
-dq_status dq_pass_write(const dq_qtensor *q, dq_pass_room *room, const dq_sink *sink,
-                        dq_qerror *e, const dq_tick *tick, dq_err *err)
+dq_status dq_pass_write(const dq_qtensor *q, dq_pass_room *room, const dq_sink *sink, dq_qerror *e,
+                        const dq_tick *tick, dq_err *err)
 {
     tiling g;
     output out[2] = {{0}};

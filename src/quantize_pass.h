@@ -43,7 +43,7 @@ void dq_pass_room_free(dq_pass_room *r);
 dq_status dq_pass_scan(dq_qtensor *q, dq_pass_room *room, const dq_tick *tick, dq_err *err);
 /* After a scan. The error of the result is left in *e (untouched for dense tensors). Opens its own
  * parallel region. */
-dq_status dq_pass_write(const dq_qtensor *q, dq_pass_room *room, const dq_sink *sink,
-                        dq_qerror *e, const dq_tick *tick, dq_err *err);
+dq_status dq_pass_write(const dq_qtensor *q, dq_pass_room *room, const dq_sink *sink, dq_qerror *e,
+                        const dq_tick *tick, dq_err *err);
 
 #endif

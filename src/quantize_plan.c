@@ -106,8 +106,8 @@ static const char **packed_names(dq_quantizer *q, int *count, dq_err *err)
             const char *form = q->model->layout->name[roles[r]];
             const char *hole = form ? strstr(form, "%d") : NULL;
             if (!hole) continue;
-            names[n] = dq_textf(q->arena, err, "%.*s%d%s", (int)(hole - form), form, layer,
-                                hole + 2);
+            names[n] =
+                dq_textf(q->arena, err, "%.*s%d%s", (int)(hole - form), form, layer, hole + 2);
             if (!names[n++]) return NULL;
         }
     }
@@ -157,8 +157,8 @@ static dq_status mark_skipped(dq_quantizer *q, dq_err *err)
     PCRE2_SIZE at;
     int64_t found = 0;
     if (!q->set.skip) return DQ_OK;
-    pcre2_code *re = pcre2_compile((PCRE2_SPTR)q->set.skip, PCRE2_ZERO_TERMINATED, PCRE2_UTF,
-                                   &code, &at, NULL);
+    pcre2_code *re =
+        pcre2_compile((PCRE2_SPTR)q->set.skip, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
     if (!re) {
         PCRE2_UCHAR text[200] = "";
         pcre2_get_error_message(code, text, sizeof text);
@@ -189,8 +189,7 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, bool wanted, dq_err *er
     if (n == 0) return dq_fail(err, DQ_MISMATCH, "tensor \"%s\" is empty", t->name);
     x->cols = n / x->rows;
     if (strchr(t->name, '/'))
-        return dq_fail(err, DQ_MISMATCH, "tensor \"%s\": names with '/' cannot be stored",
-                       t->name);
+        return dq_fail(err, DQ_MISMATCH, "tensor \"%s\": names with '/' cannot be stored", t->name);
     if (t->dtype > DQ_F64)
         return dq_fail(err, DQ_MISMATCH, "tensor \"%s\": type %s cannot be quantized or copied",
                        t->name, dq_dtypes[t->dtype].name);
@@ -263,8 +262,7 @@ static dq_status plan_sources(dq_quantizer *q, dq_err *err)
         q->info.source_bytes += (int64_t)bytes;
     }
     q->table = q->n_blobs;
-    size_t row = dq_source_table(NULL, n, q->file, q->file_bytes,
-                                 (const char(*)[65])q->file_sha);
+    size_t row = dq_source_table(NULL, n, q->file, q->file_bytes, (const char(*)[65])q->file_sha);
     void *rows = dq_alloc(q->arena, (size_t)n, row, err);
     add_blob(q, "/provenance/source_files", rows, row * (size_t)n, DQ_ENC_TABLE);
     return err->code;

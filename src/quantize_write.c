@@ -139,8 +139,8 @@ enum { HEAD_EXTRA = 8 };
 static char **head_lines(dq_quantizer *q, int *count, dq_err *err)
 {
     int n = 0;
-    char **line = dq_alloc(q->arena, (size_t)(q->n_files + q->n_blobs + HEAD_EXTRA), sizeof *line,
-                           err);
+    char **line =
+        dq_alloc(q->arena, (size_t)(q->n_files + q->n_blobs + HEAD_EXTRA), sizeof *line, err);
     if (!line) return NULL;
     line[n++] = dq_textf(q->arena, err, "dq-journal 1");
     line[n++] = dq_textf(q->arena, err, "version %s", q->set.dq_version);
@@ -165,11 +165,12 @@ static dq_status compare_head(const work *w, char **want, int n, dq_err *err)
     for (int i = 0; i < n; i++) {
         const char *found = i < w->journal.n_lines ? w->journal.line[i] : "nothing";
         if (strcmp(found, want[i]) != 0)
-            return dq_fail(err, DQ_MISMATCH,
-                           "%s: begun with another source or other settings (found \"%.240s\", this "
-                           "run has \"%.240s\"). Repeat the first command with --resume, or start "
-                           "over with --force.",
-                           w->partial, found, want[i]);
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "%s: begun with another source or other settings (found \"%.240s\", this "
+                "run has \"%.240s\"). Repeat the first command with --resume, or start "
+                "over with --force.",
+                w->partial, found, want[i]);
     }
     return DQ_OK;
 }
@@ -296,8 +297,8 @@ dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force,
     }
     if (resume && half && !journal)
         return dq_fail(err, DQ_MISMATCH,
-                       "%s: has no journal (%s) to go on from. Start over with --force.",
-                       w.partial, w.journal_path);
+                       "%s: has no journal (%s) to go on from. Start over with --force.", w.partial,
+                       w.journal_path);
     if (!resume && !force && (half || journal))
         return dq_fail(err, DQ_FILE,
                        "%s: exists from an interrupted run. Add --resume to finish it, or --force "

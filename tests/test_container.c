@@ -21,6 +21,13 @@
 
 #include <cmocka.h>
 
+/* HDF5 1.10 leaks small blocks when it refuses damaged metadata; that is not ours to fix. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libhdf5";
+}
+
 static const char model[] = DQ_TEST_DIR "/golden/models/diffllama-f32";
 static char dir[64];
 
@@ -234,8 +241,7 @@ static void flips_are_named(void **unused)
     for (int64_t i = 0; i < dq_container_n_payloads(c); i++) {
         const dq_payload *p = dq_container_payload(c, i);
         /* the first bytes of the file tell where the mapping begins */
-        for (base = (const char *)p->data; memcmp(base, "\211HDF\r\n\032\n", 8) != 0;)
-            base -= 4096;
+        for (base = (const char *)p->data; memcmp(base, "\211HDF\r\n\032\n", 8) != 0;) base -= 4096;
         size_t where = (size_t)((const char *)p->data - base) + (size_t)p->bytes * 2 / 3;
         whole[where] ^= 16;
         put_bytes(at("flip.h5"), whole, len);
@@ -431,7 +437,8 @@ static void tell_lie(hid_t f, int lie, const char *group)
         hid_t s = H5Screate_simple(1, &dim, NULL);
         hid_t d = H5Dcreate2(f, path, H5T_IEEE_F64LE, s, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
         double v[3] = {0, 0, 0};
-        assert_true(d >= 0 && H5Dwrite(d, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, v) >= 0);
+        assert_true(d >= 0 &&
+                    H5Dwrite(d, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, v) >= 0);
         H5Dclose(d);
         H5Sclose(s);
     }
@@ -473,8 +480,8 @@ static void containers_match_their_source(void **unused)
     assert_int_equal(dq_quantize_open(&q, model, &s, &err), DQ_OK);
     if (dq_quantize_compare(q, c, NULL, &err) != DQ_OK) fail_msg("%s", err.text);
     dq_quantize_close(q);
-    assert_int_equal(dq_quantize_open(&q, DQ_TEST_DIR "/golden/models/diffllama-f16-shards", &s,
-                                      &err), DQ_OK);
+    assert_int_equal(
+        dq_quantize_open(&q, DQ_TEST_DIR "/golden/models/diffllama-f16-shards", &s, &err), DQ_OK);
     assert_int_equal(dq_quantize_compare(q, c, NULL, &err), DQ_MISMATCH);
     dq_quantize_close(q);
     dq_container_close(c);
@@ -494,8 +501,7 @@ static void h5py_reads_the_same_values(void **unused)
         make(at("h.h5"), bits, 24, DQ_ABSMAX);
         char tail[300];
         snprintf(tail, sizeof tail, "%s %s", name, at("h.f32"));
-        assert_int_equal(shell("python3 " DQ_TEST_DIR "/read_container.py", at("h.h5"), tail),
-                         0);
+        assert_int_equal(shell("python3 " DQ_TEST_DIR "/read_container.py", at("h.h5"), tail), 0);
         assert_int_equal(dq_container_open(&c, at("h.h5"), &err), DQ_OK);
         dq_source s = dq_container_source(c);
         assert_true(s.find(s.arg, name, &w));

@@ -178,8 +178,13 @@ static void decoding_reads_scales_by_group(void **unused)
         uint16_t scale[ROWS * 4];
         int8_t q[ROWS][COLS];
         float out[ROWS * COLS];
-        dq_weight w = {.rows = ROWS, .cols = COLS, .bits = bits, .data = packed,
-                       .group_size = GROUP, .scale_rows = ROWS, .scale_dtype = DQ_F16,
+        dq_weight w = {.rows = ROWS,
+                       .cols = COLS,
+                       .bits = bits,
+                       .data = packed,
+                       .group_size = GROUP,
+                       .scale_rows = ROWS,
+                       .scale_dtype = DQ_F16,
                        .scale = scale};
         for (int i = 0; i < ROWS * 4; i++) scale[i] = dq_f16_from_f32((float)(i + 1) / 8);
         for (int r = 0; r < ROWS; r++) {
@@ -200,7 +205,11 @@ static void decoding_reads_scales_by_group(void **unused)
 
 static void bits_per_weight_count_scales_and_padding(void **unused)
 {
-    dq_weight w = {.rows = 4, .cols = 256, .bits = 4, .group_size = 128, .scale_rows = 4,
+    dq_weight w = {.rows = 4,
+                   .cols = 256,
+                   .bits = 4,
+                   .group_size = 128,
+                   .scale_rows = 4,
                    .scale_dtype = DQ_F16};
     (void)unused;
     assert_true(dq_bits_per_weight(&w) == 4.125);

@@ -6,8 +6,8 @@ json dq-stats/1
 for key in table5 layers attention_logits hidden_states top100 '"top"' inputs settings warnings; do
     grep -q "$key" "$top/out" || complain "stats --json: no $key"
 done
-# 8 query heads x 4 layers x 4 * 5 / 2 visible entries
-grep -q '"n": 320,' "$top/out" || complain "stats: 320 logits expected"
+# 4 query heads x 2 layers x 4 * 5 / 2 visible entries
+grep -q '"n": 80,' "$top/out" || complain "stats: 80 logits expected"
 try 0 '"top100": null' stats "diff model" --ids 3 --json
 try 0 "\"kind\": \"sample\"" stats "plain model" --one-pass --limit 1 --ctx 32 --json
 try 0 "windows of 64 ids" stats "plain model" --text "short text" --ctx 64
@@ -28,7 +28,7 @@ try 6 "exists already. Use --force" stats "diff model" --ids 1 -o "stats 1.h5"
 try 0 "hidden states" stats "diff model" --ids 1 -o "stats 1.h5" --force
 try 0 "hidden states" stats "diff model" "plain model" --ids "1 2" --csv numbers.csv
 [ "$(head -n 1 numbers.csv | cut -c1-18)" = "model,values,layer" ] || complain "stats: CSV without titles"
-[ "$(wc -l <numbers.csv)" -eq 21 ] || complain "stats: CSV has $(wc -l <numbers.csv) lines, not 21"
+[ "$(wc -l <numbers.csv)" -eq 13 ] || complain "stats: CSV has $(wc -l <numbers.csv) lines, not 13"
 
 try 2 "exclude each other" stats "plain model" --ids 1 --text "short text"
 try 2 "bos: expected one of" stats "plain model" --bos maybe
