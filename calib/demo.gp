@@ -2,7 +2,7 @@
 #   gnuplot -e "folder='results/demo'; picture='accuracy'" calib/demo.gp
 set datafile separator ","
 set datafile missing NaN
-set terminal svg size 900,420 dynamic font "sans-serif,13" background rgb "white"
+set terminal svg size 960,460 dynamic font "sans-serif,13" background rgb "white"
 set output folder."/".picture.".svg"
 set style line 1 lc rgb "#b35806" lw 2 pt 7 ps 0.7
 set style line 2 lc rgb "#1f5fa8" lw 2 pt 5 ps 0.7
@@ -27,7 +27,7 @@ if (picture eq "accuracy" || picture eq "kld") {
             file = folder."/logits-accuracy.csv"
             set ylabel "accuracy (chance 0.25), +- standard error"
             set yrange [0:1.02]
-            set key bottom left
+            set key outside bottom center horizontal samplen 2
             plot for [i=1:3] file using (mine(word(models, i)) ? at(column("logit_bits")) : NaN):"acc":"acc_stderr" \
                      with errorbars ls i notitle, \
                  for [i=1:3] file using (mine(word(models, i)) ? at(column("logit_bits")) : NaN):"acc" \
@@ -38,7 +38,7 @@ if (picture eq "accuracy" || picture eq "kld") {
             set logscale y
             set format y "10^{%T}"
             set yrange [1e-6:10]
-            set key top left
+            set key outside bottom center horizontal samplen 2
             plot for [i=1:3] file using (mine(word(models, i)) && column("logit_bits") < 16 && column("kld_nats") > 0 ? at(column("logit_bits")) : NaN):"kld_nats" \
                      with linespoints ls i title word(titles, i)
         }
@@ -57,7 +57,7 @@ if (picture eq "outliers") {
     set yrange [0.05:*]
     set xtics ("1" 0, "10" 1, "100" 2, "median" 3)
     set xlabel "k-th largest"
-    set key top right
+    set key outside bottom center horizontal samplen 2
     pooled(m, what) = strcol("model") eq "calib/pair/".m && strcol("values") eq what && strcol("layer") eq "all"
     do for [what in "attention_logits hidden_states"] {
         set title (what eq "attention_logits" ? "attention logits" : "hidden states")
