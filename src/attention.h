@@ -57,9 +57,9 @@ typedef enum dq_lambda_kind {
 typedef struct dq_attn {
     const dq_headmap *map; /* shared by all layers */
     dq_lambda_kind lambda_kind;
-    float lambda;      /* DQ_LAMBDA_LAYER only */
-    float out_scale;   /* 1 - lambda_init, or 1 */
-    bool head_norm;    /* RMS norm over n_slabs * head_dim */
+    float lambda;    /* DQ_LAMBDA_LAYER only */
+    float out_scale; /* 1 - lambda_init, or 1 */
+    bool head_norm;  /* RMS norm over n_slabs * head_dim */
     float norm_eps;
     const float *gain; /* [n_slabs * head_dim], NULL: no gain */
 } dq_attn;

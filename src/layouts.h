@@ -45,10 +45,10 @@ typedef struct dq_layout {
     double depth_shift; /* lambda_init = 0.8 - 0.6 exp(-0.3 (layer - depth_shift)) */
     dq_rope_order rope;
     dq_act act;
-    bool head_norm;            /* RMS norm per output head */
-    const char *head_eps_key;  /* config key of its epsilon */
-    bool mlp_bias;             /* honours the config key mlp_bias */
-    double default_norm_eps;   /* rms_norm_eps when the key is absent */
+    bool head_norm;                  /* RMS norm per output head */
+    const char *head_eps_key;        /* config key of its epsilon */
+    bool mlp_bias;                   /* honours the config key mlp_bias */
+    double default_norm_eps;         /* rms_norm_eps when the key is absent */
     const char *name[DQ_ROLE_COUNT]; /* tensor name, %d for the layer; NULL: does not exist */
 } dq_layout;
 

@@ -16,15 +16,15 @@ typedef struct dq_layer {
     dq_attn attn;
     dq_weight q, k, v, o;
     dq_weight gate, up, down;
-    const float *q_bias, *k_bias, *v_bias, *o_bias;  /* NULL: none */
-    const float *gate_bias, *up_bias, *down_bias;    /* NULL: none */
-    const float *norm_attn, *norm_ffn;               /* [dim] */
-    float lambda_init;                               /* 0 without one */
+    const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
+    const float *gate_bias, *up_bias, *down_bias;   /* NULL: none */
+    const float *norm_attn, *norm_ffn;              /* [dim] */
+    float lambda_init;                              /* 0 without one */
 } dq_layer;
 
 typedef struct dq_model {
-    const char *path;   /* as given */
-    const char *name;   /* last part of the path */
+    const char *path; /* as given */
+    const char *name; /* last part of the path */
     const dq_layout *layout;
     int dim, ffn, n_layers, vocab, max_positions;
     float norm_eps;

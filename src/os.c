@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -230,8 +229,16 @@ int dq_cpu_count(void)
 
 int64_t dq_peak_bytes(void)
 {
-    struct rusage u;
-    return getrusage(RUSAGE_SELF, &u) == 0 ? (int64_t)u.ru_maxrss * 1024 : 0;
+    /* Not getrusage: its figure outlives exec, so a child of a large process would report its parent. */
+    char line[128];
+    long long kib = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    if (!f) return 0;
+    while (fgets(line, sizeof line, f)) {
+        if (sscanf(line, "VmHWM: %lld", &kib) == 1) break;
+    }
+    fclose(f);
+    return kib * 1024;
 }
 
 static volatile sig_atomic_t stop_signal;

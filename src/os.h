@@ -38,7 +38,7 @@ enum { DQ_CPU_AVX2 = 1, DQ_CPU_AVX512 = 2, DQ_CPU_VNNI = 4 };
 unsigned dq_cpu_features(bool *unknown);
 double dq_seconds(void);     /* monotonic */
 int dq_cpu_count(void);      /* processors this process may use */
-int64_t dq_peak_bytes(void); /* peak resident memory of this process */
+int64_t dq_peak_bytes(void); /* peak resident memory of this process; 0 unknown */
 
 /* Ctrl-C and SIGTERM set a flag; long loops ask for it at a safe point and return DQ_STOPPED. */
 void dq_catch_signals(void);

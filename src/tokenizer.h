@@ -14,7 +14,7 @@ typedef struct dq_tokenizer dq_tokenizer;
  * DQ_DAMAGED: not JSON, wrong types, ids or merges that contradict each other. */
 dq_status dq_tokenizer_load(dq_tokenizer **out, const char *json, size_t len, const char *config,
                             size_t config_len, dq_err *err);
-void dq_tokenizer_free(dq_tokenizer *t); /* NULL allowed */
+void dq_tokenizer_free(dq_tokenizer *t);       /* NULL allowed */
 int dq_tokenizer_vocab(const dq_tokenizer *t); /* highest id + 1, added tokens included */
 
 enum { DQ_TOK_SPECIAL = 1 }; /* add the tokens of the template (BOS ...) */
