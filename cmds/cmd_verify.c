@@ -33,16 +33,15 @@ typedef struct request {
     bool json;
 } request;
 
-/* Checks everything; err keeps the first failure, the list gets all of them. */
-static dq_status check_hashes(request *r, const dq_container *c, json_t *damaged, dq_err *err)
+/* Checks everything; err keeps the first failure, the later ones are warnings. */
+static dq_status check_hashes(request *r, const dq_container *c, dq_err *err)
 {
     dq_progress bar;
     double total = 0, done = 0;
     int64_t n = dq_container_n_payloads(c);
     for (int64_t i = 0; i < n; i++) total += (double)dq_container_payload(c, i)->bytes;
     dq_progress_begin(&bar, &r->talk, "hashes", total);
-    if (dq_container_check_index(c, err) == DQ_DAMAGED)
-        json_array_append_new(damaged, json_string("/index"));
+    dq_container_check_index(c, err);
     for (int64_t i = 0; i < n; i++) {
         const dq_payload *p = dq_container_payload(c, i);
         dq_err one = {0};
@@ -50,7 +49,7 @@ static dq_status check_hashes(request *r, const dq_container *c, json_t *damaged
         done += (double)p->bytes;
         if (dq_check_stop(err) == DQ_STOPPED) break;
         if (dq_payload_check(c, i, &one) == DQ_OK) continue;
-        if (one.code == DQ_DAMAGED) json_array_append_new(damaged, json_string(p->path));
+        if (err->code != DQ_OK) dq_warn(&r->talk, "%s", one.text);
         dq_fail(err, one.code, "%s", one.text);
     }
     dq_progress_end(&bar);
@@ -83,10 +82,7 @@ static dq_status check_source(request *r, const char *path, const dq_container *
     return err->code;
 }
 
-/* A damaged container still gives its document, which names all that is damaged: the exit status
- * tells scripts. */
-static dq_status print_json(const request *r, const char *path, const dq_container *c,
-                            json_t *damaged, dq_err *err)
+static dq_status print_json(const request *r, const char *path, const dq_container *c, dq_err *err)
 {
     const dq_container_info *i = dq_container_header(c);
     json_t *doc = dq_document(&r->talk, "dq-verify/1"), *in = json_object(), *out = json_object();
@@ -97,29 +93,24 @@ static dq_status print_json(const request *r, const char *path, const dq_contain
                         r->source ? json_string(r->source) : json_null());
     json_object_set_new(out, "path", json_string(path));
     json_object_set_new(out, "datasets", json_integer(dq_container_n_payloads(c)));
-    json_object_set_new(out, "ok", json_boolean(err->code == DQ_OK));
-    json_object_set(out, "damaged", damaged);
-    json_object_set_new(out, "source_checked", json_boolean(r->source && err->code == DQ_OK));
+    json_object_set_new(out, "ok", json_true());
+    json_object_set_new(out, "source_checked", json_boolean(r->source != NULL));
     json_object_set_new(out, "content_sha256", json_string(i->content_sha256));
     json_array_append_new(json_object_get(doc, "results"), out);
-    dq_err print = {0};
-    if (dq_document_print(doc, &print) != DQ_OK) dq_fail(err, print.code, "%s", print.text);
-    return err->code;
+    return dq_document_print(doc, err);
 }
 
 static dq_status run(request *r, const char *path, dq_err *err)
 {
     dq_container *c;
     DQ_TRY(dq_container_open(&c, path, err));
-    json_t *damaged = json_array();
-    if (check_hashes(r, c, damaged, err) == DQ_OK && r->source) check_source(r, path, c, err);
-    if (r->json && (err->code == DQ_OK || err->code == DQ_DAMAGED))
-        print_json(r, path, c, damaged, err);
+    if (check_hashes(r, c, err) == DQ_OK && r->source) check_source(r, path, c, err);
+    if (err->code == DQ_OK && r->json)
+        print_json(r, path, c, err);
     else if (err->code == DQ_OK)
         printf("%s: %lld datasets, every byte as written%s\n", path,
                (long long)dq_container_n_payloads(c),
                r->source ? ", and as the source gives them" : "");
-    json_decref(damaged);
     dq_container_close(c);
     return err->code;
 }
@@ -143,7 +134,7 @@ dq_status dq_cmd_verify(int argc, char **argv, dq_err *err)
         {.name = "json",
          .kind = DQ_OPT_FLAG,
          .to = &r.json,
-         .help = "one JSON document (dq-verify/1) on stdout, which lists all damaged datasets"},
+         .help = "one JSON document (dq-verify/1) on stdout (nothing when the file is damaged)"},
         DQ_TALK_OPTIONS(r.talk),
         {0}};
     dq_args args;

@@ -118,24 +118,25 @@ static dq_status set(const dq_opt *o, const char *text, dq_err *err)
 /* Text in lines of at most 100 columns behind an indent; '\n' starts a new line. */
 static void print_wrapped(const char *text, int indent, int at)
 {
+    bool space = false; /* one is due before the next word, if that stays on the line */
     while (*text) {
         size_t word = strcspn(text, " \n");
-        if (at + (int)word > 100 && at > indent) {
+        if (at + space + (int)word > 100 && at > indent) {
             printf("\n%*s", indent, "");
             at = indent;
+        } else if (space) {
+            putchar(' ');
+            at++;
         }
         printf("%.*s", (int)word, text);
         at += (int)word;
         text += word;
+        space = *text == ' ';
         if (*text == '\n') {
             printf("\n%*s", text[1] ? indent : 0, "");
             at = indent;
-            text++;
-        } else if (*text == ' ') {
-            putchar(' ');
-            at++;
-            text++;
         }
+        if (*text) text++;
     }
     putchar('\n');
 }

@@ -3,7 +3,7 @@
 #include "quantize_plan.h"
 
 #include "os.h"
-#include "place.h"
+#include "inplace.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <limits.h>

@@ -3,8 +3,8 @@
  * written after the payload has reached the disk; the output appears by one rename.
  * SPDX-License-Identifier: MIT */
 #include "hash.h"
+#include "inplace.h"
 #include "os.h"
-#include "place.h"
 #include "quantize_plan.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 typedef struct work {
     dq_quantizer *q;
     const char *out, *partial, *journal_path;
-    dq_place file;
+    dq_inplace file;
     dq_journal journal;
     bool *done; /* [n_slots] */
     int64_t n_done, unsynced;
@@ -32,7 +32,7 @@ static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq
 {
     work *w = arg;
     dq_sha256_add(&w->hash[part], p, bytes);
-    DQ_TRY(dq_place_put(&w->file, w->at[part], p, bytes, err));
+    DQ_TRY(dq_inplace_put(&w->file, w->at[part], p, bytes, err));
     w->at[part] += (int64_t)bytes;
     return DQ_OK;
 }
@@ -40,7 +40,7 @@ static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq
 static dq_status flush(work *w, dq_err *err)
 {
     if (w->n_pending == 0) return DQ_OK;
-    DQ_TRY(dq_place_sync(&w->file, err));
+    DQ_TRY(dq_inplace_sync(&w->file, err));
     for (int64_t i = 0; i < w->n_pending; i++)
         DQ_TRY(dq_journal_add(&w->journal, w->pending[i], err));
     DQ_TRY(dq_journal_sync(&w->journal, err));
@@ -112,7 +112,7 @@ static dq_status run_slot(work *w, int64_t i, dq_err *err)
     const dq_blob *b = &q->blob[-1 - s->origin];
     if (w->done[i]) return DQ_OK;
     DQ_TRY(dq_sha256_of(s->sha256, b->data, b->bytes, err));
-    DQ_TRY(dq_place_put(&w->file, s->offset, b->data, b->bytes, err));
+    DQ_TRY(dq_inplace_put(&w->file, s->offset, b->data, b->bytes, err));
     return finish_slot(w, i, err);
 }
 
@@ -124,11 +124,11 @@ static dq_status write_tables(work *w, dq_err *err)
     uint8_t *rows = dq_alloc(w->q->arena, (size_t)s->index_bytes, 1, err);
     if (!rows) return err->code;
     DQ_TRY(dq_index_encode(rows, s, err));
-    DQ_TRY(dq_place_put(&w->file, s->index_at, rows, (size_t)s->index_bytes, err));
+    DQ_TRY(dq_inplace_put(&w->file, s->index_at, rows, (size_t)s->index_bytes, err));
     DQ_TRY(dq_sha256_of(sha, rows, (size_t)s->index_bytes, err));
-    DQ_TRY(dq_place_put(&w->file, s->index_sha_at, sha, 64, err));
+    DQ_TRY(dq_inplace_put(&w->file, s->index_sha_at, sha, 64, err));
     DQ_TRY(dq_content_sha256(w->q->info.content_sha256, s, err));
-    return dq_place_put(&w->file, s->content_at, w->q->info.content_sha256, 64, err);
+    return dq_inplace_put(&w->file, s->content_at, w->q->info.content_sha256, 64, err);
 }
 
 /* ---- Journal ---- */
@@ -198,8 +198,8 @@ static dq_status write_head(work *w, char **head, int n, dq_err *err)
     for (int i = 0; i < n; i++) DQ_TRY(dq_journal_add(&w->journal, head[i], err));
     DQ_TRY(dq_journal_sync(&w->journal, err));
     DQ_TRY(dq_skeleton_create(&w->q->skeleton, w->partial, err));
-    DQ_TRY(dq_place_open(&w->file, w->partial, err));
-    DQ_TRY(dq_place_sync(&w->file, err));
+    DQ_TRY(dq_inplace_open(&w->file, w->partial, err));
+    DQ_TRY(dq_inplace_sync(&w->file, err));
     DQ_TRY(dq_journal_add(&w->journal, "skeleton", err));
     return dq_journal_sync(&w->journal, err);
 }
@@ -239,7 +239,7 @@ static dq_status take_up(work *w, bool *finished, dq_err *err)
     }
     if (skeleton && dq_file_exists(w->partial)) {
         w->q->info.n_resumed = w->n_done;
-        DQ_TRY(dq_place_open(&w->file, w->partial, err));
+        DQ_TRY(dq_inplace_open(&w->file, w->partial, err));
     } else {
         if (!w->force && dq_file_exists(w->out))
             return dq_fail(err, DQ_FILE, "%s: exists. Add --force to replace it.", w->out);
@@ -328,7 +328,7 @@ static dq_status write_all(work *w, dq_err *err)
     }
     DQ_TRY(flush(w, err));
     DQ_TRY(write_tables(w, err));
-    DQ_TRY(dq_place_sync(&w->file, err));
+    DQ_TRY(dq_inplace_sync(&w->file, err));
     snprintf(line, sizeof line, "complete %s", q->info.content_sha256);
     DQ_TRY(dq_journal_add(&w->journal, line, err));
     DQ_TRY(dq_journal_sync(&w->journal, err));
@@ -369,7 +369,7 @@ static dq_status write_output(work *w, dq_err *err)
     if (err->code == DQ_OK && !finished) write_all(w, err);
     if (err->code == DQ_OK) dq_remove(w->journal_path, err);
     if (err->code != DQ_OK) clean_up(w, err);
-    dq_place_close(&w->file);
+    dq_inplace_close(&w->file);
     dq_journal_close(&w->journal);
     return err->code;
 }

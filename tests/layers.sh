@@ -16,7 +16,7 @@ json 1
 stats 1
 attention 1
 os 1
-place 1
+inplace 1
 hash 1
 strmap 1
 utf8 1
@@ -111,8 +111,8 @@ check_floors() {
         say("includes " $4 "; only kernels/cuda knows CUDA")
     }
     $3 == "<" && $4 ~ /^(unistd|fcntl|signal|sched|dirent|dlfcn|pthread|getopt)\.h$|^sys\// &&
-        dir != "cmds" && $1 !~ /^src\/(os|place)\.c$/ {
-        say("includes " $4 "; only src/os.c and src/place.c need POSIX")
+        dir != "cmds" && $1 !~ /^src\/(os|inplace)\.c$/ {
+        say("includes " $4 "; only src/os.c and src/inplace.c need POSIX")
     }'
 }
 

@@ -1,6 +1,6 @@
-/* place: see place.h.
+/* inplace: see inplace.h.
  * SPDX-License-Identifier: MIT */
-#include "place.h"
+#include "inplace.h"
 
 #include "os.h"
 
@@ -16,25 +16,25 @@ static dq_status fail_errno(dq_err *err, const char *path, const char *what)
     return dq_fail(err, DQ_FILE, "%s: %s: %s", path, what, strerror(errno));
 }
 
-static dq_status open_flags(dq_place *p, const char *path, int flags, dq_err *err)
+static dq_status open_flags(dq_inplace *p, const char *path, int flags, dq_err *err)
 {
     p->path = path;
     p->fd = open(path, flags | O_CLOEXEC, 0666);
     return p->fd < 0 ? fail_errno(err, path, "cannot open for writing") : DQ_OK;
 }
 
-dq_status dq_place_open(dq_place *p, const char *path, dq_err *err)
+dq_status dq_inplace_open(dq_inplace *p, const char *path, dq_err *err)
 {
     return open_flags(p, path, O_RDWR, err);
 }
 
-void dq_place_close(dq_place *p)
+void dq_inplace_close(dq_inplace *p)
 {
     if (p->fd >= 0) close(p->fd);
     p->fd = -1;
 }
 
-dq_status dq_place_put(dq_place *p, int64_t at, const void *data, size_t bytes, dq_err *err)
+dq_status dq_inplace_put(dq_inplace *p, int64_t at, const void *data, size_t bytes, dq_err *err)
 {
     const char *from = data;
     while (bytes > 0) {
@@ -49,7 +49,7 @@ dq_status dq_place_put(dq_place *p, int64_t at, const void *data, size_t bytes, 
     return DQ_OK;
 }
 
-dq_status dq_place_sync(dq_place *p, dq_err *err)
+dq_status dq_inplace_sync(dq_inplace *p, dq_err *err)
 {
     return fsync(p->fd) == 0 ? DQ_OK : fail_errno(err, p->path, "cannot sync");
 }
@@ -131,7 +131,7 @@ dq_status dq_journal_open(dq_journal *j, const char *path, dq_arena *a, dq_err *
 
 void dq_journal_close(dq_journal *j)
 {
-    dq_place_close(&j->file);
+    dq_inplace_close(&j->file);
 }
 
 dq_status dq_journal_clear(dq_journal *j, dq_err *err)
@@ -147,13 +147,13 @@ dq_status dq_journal_add(dq_journal *j, const char *text, dq_err *err)
     char tail[SUM + 1];
     size_t n = strlen(text);
     snprintf(tail, sizeof tail, " %08x\n", check_sum(text, n));
-    DQ_TRY(dq_place_put(&j->file, j->end, text, n, err));
-    DQ_TRY(dq_place_put(&j->file, j->end + (int64_t)n, tail, SUM, err));
+    DQ_TRY(dq_inplace_put(&j->file, j->end, text, n, err));
+    DQ_TRY(dq_inplace_put(&j->file, j->end + (int64_t)n, tail, SUM, err));
     j->end += (int64_t)n + SUM;
     return DQ_OK;
 }
 
 dq_status dq_journal_sync(dq_journal *j, dq_err *err)
 {
-    return dq_place_sync(&j->file, err);
+    return dq_inplace_sync(&j->file, err);
 }

@@ -1,28 +1,28 @@
-/* place: files that are written in place and may be finished by a later process: a lock, writes at an
+/* inplace: files that are written in place and may be finished by a later process: a lock, writes at an
  * offset, and a journal of checked lines that survives a kill at any moment. Needs POSIX, like os.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_PLACE_H
-#define DQ_PLACE_H
+#ifndef DQ_INPLACE_H
+#define DQ_INPLACE_H
 
 #include "base.h"
 
 /* An open file; fd -1: none. */
-typedef struct dq_place {
+typedef struct dq_inplace {
     int fd;
     const char *path; /* borrowed */
-} dq_place;
+} dq_inplace;
 
-dq_status dq_place_open(dq_place *p, const char *path, dq_err *err); /* an existing file */
-void dq_place_close(dq_place *p);                                    /* may be called again */
-dq_status dq_place_put(dq_place *p, int64_t at, const void *data, size_t bytes, dq_err *err);
-dq_status dq_place_sync(dq_place *p, dq_err *err);
+dq_status dq_inplace_open(dq_inplace *p, const char *path, dq_err *err); /* an existing file */
+void dq_inplace_close(dq_inplace *p);                                    /* may be called again */
+dq_status dq_inplace_put(dq_inplace *p, int64_t at, const void *data, size_t bytes, dq_err *err);
+dq_status dq_inplace_sync(dq_inplace *p, dq_err *err);
 bool dq_is_regular(const char *path); /* exists, and is a regular file (or a link to one) */
 dq_status dq_remove(const char *path, dq_err *err); /* an absent file is fine */
 
 /* Lines of text, each with a check sum. A line counts once its end is on the disk; a torn last line is
  * cut off when the journal is opened again. */
 typedef struct dq_journal {
-    dq_place file;
+    dq_inplace file;
     int64_t end; /* bytes of whole lines */
     char **line; /* found when opened, in the arena */
     int64_t n_lines;
