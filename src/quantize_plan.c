@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "quantize_plan.h"
 
-#include "os.h"
 #include "inplace.h"
+#include "os.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <limits.h>
