@@ -3,6 +3,7 @@
 #include "attention.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { MAX_HEADS = 16384 }; /* indices are int16 */
 
@@ -84,11 +85,30 @@ static dq_head head_shared_kv(const shape *s, int o)
 static const pairing_rule rules[] = {
     [DQ_PAIR_NONE] = {"plain", 1, 1, false, head_plain, key_repeated},
     [DQ_PAIR_ADJACENT] = {"adjacent", 2, 2, true, head_adjacent, key_adjacent},
-    [DQ_PAIR_ADJACENT_NAIVE] = {"adjacent (naive)", 2, 2, true, head_adjacent, key_repeated},
+    [DQ_PAIR_ADJACENT_NAIVE] = {"adjacent-naive", 2, 2, true, head_adjacent, key_repeated},
     [DQ_PAIR_HALVES] = {"halves", 2, 2, true, head_halves, key_repeated},
     [DQ_PAIR_GROUPED] = {"grouped", 2, 2, true, head_grouped, key_grouped},
-    [DQ_PAIR_SHARED_KV] = {"shared KV", 2, 1, false, head_shared_kv, key_repeated},
+    [DQ_PAIR_SHARED_KV] = {"shared-kv", 2, 1, false, head_shared_kv, key_repeated},
 };
+
+const char *dq_pairing_name(dq_pairing pairing)
+{
+    return rules[pairing].name;
+}
+
+dq_pairing dq_pairing_find(const char *name)
+{
+    int i = 0;
+    while (i < DQ_PAIR_COUNT && strcmp(rules[i].name, name) != 0) i++;
+    return (dq_pairing)i;
+}
+
+bool dq_pairing_same_shape(dq_pairing a, dq_pairing b)
+{
+    if (a == b) return true;
+    if (a == DQ_PAIR_GROUPED || b == DQ_PAIR_GROUPED) return false;
+    return rules[a].n_maps == rules[b].n_maps && rules[a].n_slabs == rules[b].n_slabs;
+}
 
 static dq_status check_shape(dq_pairing pairing, const shape *s, int head_dim, dq_err *err)
 {
@@ -181,6 +201,7 @@ dq_status dq_headmap_build(dq_headmap *out, dq_pairing pairing, int n_q, int n_k
     for (int m = 0; m < n_q; m++) key[m] = (int16_t)rule->key(&s, m);
     for (int o = 0; o < n_out; o++) head[o] = rule->head(&s, o);
     *out = (dq_headmap){
+        .pairing = pairing,
         .head_dim = head_dim,
         .n_q = n_q,
         .n_kv = n_kv,

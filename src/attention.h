@@ -26,10 +26,19 @@ typedef enum dq_pairing {
     DQ_PAIR_ADJACENT_NAIVE, /* DIFF V1 plain file: K is indexed after GQA repetition */
     DQ_PAIR_HALVES,         /* DiffLlama: h with h + n/2 */
     DQ_PAIR_GROUPED,        /* Motif-2: r signal heads share one noise head */
-    DQ_PAIR_SHARED_KV       /* DIFF V2: 2i with 2i+1, both on one KV head */
+    DQ_PAIR_SHARED_KV,      /* DIFF V2: 2i with 2i+1, both on one KV head */
+    DQ_PAIR_COUNT
 } dq_pairing;
+/* "plain", "adjacent", "adjacent-naive", "halves", "grouped", "shared-kv". */
+const char *dq_pairing_name(dq_pairing pairing);
+/* DQ_PAIR_COUNT: no such name. */
+dq_pairing dq_pairing_find(const char *name);
+/* Whether a checkpoint of one pairing has the shapes of the other: same maps and value slabs per
+ * output head, as many output heads. */
+bool dq_pairing_same_shape(dq_pairing a, dq_pairing b);
 
 typedef struct dq_headmap {
+    dq_pairing pairing; /* for people; kernels read the arrays */
     int head_dim;
     int n_q, n_kv;        /* projection heads; the cache holds n_kv keys and n_kv values */
     int n_out, n_maps;    /* output heads; 1 or 2 maps each */

@@ -96,12 +96,14 @@ typedef struct dq_ops {
     void (*matmul)(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
                    dq_num num);
     /* table[n, dim]: cos of the angles in the first dim/2 columns, sin in the others; the angle is
-     * the f32 product pos * inv_freq. pos on the host. */
+     * the f32 product pos * inv_freq; both are multiplied by rope->amplitude. pos on the host. */
     void (*rope_table)(dq_backend *b, dq_mat table, const int32_t *pos, const dq_rope *rope);
     /* In place; x[rows, heads * dim], table from rope_table for the same rows. */
     void (*rope)(dq_backend *b, dq_mat x, dq_mat table, dq_rope_order order);
-    /* gate = act(gate) * up, in place. */
-    void (*ffn_act)(dq_backend *b, dq_mat gate, dq_mat up, dq_act act);
+    /* gate = act(gate) * up, in place. param[4] on the host: dq_layer.act. */
+    void (*ffn_act)(dq_backend *b, dq_mat gate, dq_mat up, dq_act act, const float *param);
+    /* x = 1 / (1 + exp(-x)), in place. */
+    void (*sigmoid)(dq_backend *b, dq_mat x);
     /* dst += src */
     void (*add)(dq_backend *b, dq_mat dst, dq_mat src);
     /* dst[i] = src[index[i]], index on the host. */

@@ -21,7 +21,7 @@ struct dq_runner {
     dq_backend *b;
     dq_kv *kv;
     dq_num kv_num;
-    slot x, h, q, k, v, y, angles, gate, up, absmax;
+    slot x, h, q, k, v, y, angles, lambda, gate, up, absmax;
 };
 
 static dq_mat take(dq_runner *r, slot *s, int64_t rows, int64_t cols)
@@ -56,8 +56,6 @@ dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const
                         dq_err *err)
 {
     *out = NULL;
-    if (m->n_layers > 0 && m->layer[0].attn.lambda_kind == DQ_LAMBDA_TOKEN)
-        return dq_fail(err, DQ_MISMATCH, "%s: a lambda per token is not supported yet", m->path);
     dq_runner *r = dq_block_new(1, sizeof *r, err);
     if (!r) return err->code;
     r->m = m;
@@ -77,8 +75,8 @@ dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const
 void dq_runner_free(dq_runner *r)
 {
     if (!r) return;
-    slot *all[] = {&r->x, &r->h,      &r->q,    &r->k,  &r->v,
-                   &r->y, &r->angles, &r->gate, &r->up, &r->absmax};
+    slot *all[] = {&r->x,      &r->h,      &r->q,    &r->k,  &r->v,     &r->y,
+                   &r->angles, &r->lambda, &r->gate, &r->up, &r->absmax};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) r->b->ops->free(r->b, all[i]->p);
     if (r->kv) r->b->ops->kv_free(r->b, r->kv);
     dq_block_free(r);
@@ -114,7 +112,7 @@ int64_t dq_runner_bytes(const dq_model *m, int64_t n_rows)
 typedef struct pass_state {
     const dq_batch *batch;
     const dq_pass *pass;
-    dq_mat x, h, q, k, v, y, angles;
+    dq_mat x, h, q, k, v, y, angles, lambda;
 } pass_state;
 
 static void attention(dq_runner *r, const pass_state *s, int i)
@@ -132,12 +130,17 @@ static void attention(dq_runner *r, const pass_state *s, int i)
     op->rope(b, s->q, s->angles, m->rope.order);
     op->rope(b, s->k, s->angles, m->rope.order);
     op->kv_append(b, r->kv, i, s->batch, s->k, s->v);
+    if (l->attn.lambda_kind == DQ_LAMBDA_TOKEN) {
+        op->matmul(b, s->lambda, s->h, &l->lambda_proj, NULL, pass->math.linear);
+        op->sigmoid(b, s->lambda);
+    }
 
     dq_attend_args args = {.attn = &l->attn,
                            .batch = s->batch,
                            .kv = r->kv,
                            .layer = i,
                            .q = s->q,
+                           .lambda = s->lambda,
                            .logit = pass->logit,
                            .math = pass->math,
                            .columns = pass->columns ? &pass->columns[i] : NULL};
@@ -175,7 +178,7 @@ static void feed_forward(dq_runner *r, const pass_state *s, int i)
         if (b->err.code != DQ_OK) return;
         op->matmul(b, gate, in, &l->gate, l->gate_bias, num);
         op->matmul(b, up, in, &l->up, l->up_bias, num);
-        op->ffn_act(b, gate, up, m->layout->act);
+        op->ffn_act(b, gate, up, m->layout->act, l->act);
         op->matmul(b, in, gate, &l->down, l->down_bias, num); /* gate does not overlap h */
     }
     op->add(b, s->x, s->h);
@@ -184,6 +187,7 @@ static void feed_forward(dq_runner *r, const pass_state *s, int i)
 static dq_status check_batch(const dq_runner *r, const dq_batch *batch, const dq_pass *pass,
                              dq_err *err)
 {
+    const int limit = r->m->rope.max_positions;
     if (pass->math.kv != r->kv_num)
         return dq_fail(err, DQ_BUG, "the cache was made for another arithmetic");
     for (int64_t i = 0; i < batch->n_rows; i++) {
@@ -191,6 +195,11 @@ static dq_status check_batch(const dq_runner *r, const dq_batch *batch, const dq
             return dq_fail(err, DQ_MISMATCH, "%s: id %d is outside the vocabulary of %d tokens",
                            r->m->path, (int)batch->ids[i], r->m->vocab);
         if (batch->pos[i] < 0) return dq_fail(err, DQ_BUG, "negative position in a batch");
+        if (limit && batch->pos[i] >= limit)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: position %d: rope type \"dynamic\" is supported up to "
+                           "max_position_embeddings (%d) only. Give shorter texts.",
+                           r->m->path, (int)batch->pos[i], limit);
     }
     return DQ_OK;
 }
@@ -223,6 +232,7 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
                     .v = take(r, &r->v, n, (int64_t)a->n_kv * a->head_dim),
                     .y = take(r, &r->y, n, (int64_t)a->n_out * a->n_slabs * a->head_dim),
                     .angles = take(r, &r->angles, n, a->head_dim)};
+    if (m->layout->lambda == DQ_LAMBDA_TOKEN) s.lambda = take(r, &r->lambda, n, a->n_out);
     if (r->b->err.code != DQ_OK) return dq_backend_sync(r->b, err);
 
     op->embed(r->b, s.x, &m->embed, batch->ids);

@@ -84,20 +84,22 @@ static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
     return dq_sha256_end(&h, hex, err);
 }
 
-static dq_status open_checkpoint(opened *o, const char *path, dq_err *err)
+static dq_status open_checkpoint(opened *o, const char *path, const dq_override *override,
+                                 dq_err *err)
 {
     dq_model *m = &o->model;
     DQ_TRY(dq_checkpoint_open(&o->checkpoint, path, err));
     dq_source source = {o->checkpoint, checkpoint_find, dq_checkpoint_count(o->checkpoint),
                         checkpoint_name_at};
-    if (dq_model_build(m, dq_checkpoint_config(o->checkpoint), &source, o->arena, err) != DQ_OK)
+    if (dq_model_build(m, dq_checkpoint_config(o->checkpoint), &source, override, o->arena, err) !=
+        DQ_OK)
         return dq_in(err, "%s: ", path);
     return fingerprint(m->fingerprint, o->checkpoint, err);
 }
 
 /* ---- Containers and other files ---- */
 
-static dq_status build_from_container(opened *o, dq_err *err)
+static dq_status build_from_container(opened *o, const dq_override *override, dq_err *err)
 {
     size_t len;
     json_t *config = NULL;
@@ -107,7 +109,7 @@ static dq_status build_from_container(opened *o, dq_err *err)
     dq_model *m = &o->model;
     DQ_TRY(dq_json_parse(&config, text, len, "config.json", err));
     if (json_is_object(config))
-        dq_model_build(m, config, &source, o->arena, err);
+        dq_model_build(m, config, &source, override, o->arena, err);
     else
         dq_fail(err, DQ_DAMAGED, "config.json: not a JSON object");
     json_decref(config);
@@ -122,15 +124,16 @@ static dq_status build_from_container(opened *o, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status open_container(opened *o, const char *path, dq_err *err)
+static dq_status open_container(opened *o, const char *path, const dq_override *override,
+                                dq_err *err)
 {
     DQ_TRY(dq_container_open(&o->container, path, err));
-    if (build_from_container(o, err) != DQ_OK) return dq_in(err, "%s: ", path);
+    if (build_from_container(o, override, err) != DQ_OK) return dq_in(err, "%s: ", path);
     return DQ_OK;
 }
 
 /* A regular file: a container, or something that can be named. */
-static dq_status open_file(opened *o, const char *path, dq_err *err)
+static dq_status open_file(opened *o, const char *path, const dq_override *override, dq_err *err)
 {
     static const struct {
         const char *magic;
@@ -148,7 +151,7 @@ static dq_status open_file(opened *o, const char *path, dq_err *err)
     dq_map_close(&map);
     size_t n = strlen(path);
     if (memcmp(head, hdf5, sizeof head) == 0 || (n > 3 && strcmp(path + n - 3, ".h5") == 0))
-        return open_container(o, path, err);
+        return open_container(o, path, override, err);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (memcmp(head, known[i].magic, known[i].len) == 0)
             return dq_fail(err, DQ_MISMATCH,
@@ -175,6 +178,12 @@ static dq_status name_model(opened *o, const char *path, dq_err *err)
 
 dq_status dq_model_open(dq_model **out, const char *path, dq_err *err)
 {
+    return dq_model_open_as(out, path, NULL, err);
+}
+
+dq_status dq_model_open_as(dq_model **out, const char *path, const dq_override *override,
+                           dq_err *err)
+{
     dq_arena *arena = dq_arena_new();
     opened *o = arena ? dq_alloc(arena, 1, sizeof *o, err) : NULL;
     *out = NULL;
@@ -187,9 +196,9 @@ dq_status dq_model_open(dq_model **out, const char *path, dq_err *err)
         if (!dq_file_exists(path))
             dq_fail(err, DQ_FILE, "%s: no such file or folder", path);
         else if (dq_is_dir(path))
-            open_checkpoint(o, path, err);
+            open_checkpoint(o, path, override, err);
         else
-            open_file(o, path, err);
+            open_file(o, path, override, err);
     }
     if (err->code != DQ_OK) {
         dq_model_close(&o->model);

@@ -10,16 +10,20 @@ typedef struct dq_rope {
     dq_rope_order order;
     int dim;               /* rotated elements per head = head_dim */
     const float *inv_freq; /* [dim/2], scaling applied; computed in double, rounded once */
+    float amplitude;       /* multiplies cos and sin: 1 but for yarn */
+    int max_positions;     /* positions from here on would need other frequencies; 0: none do */
 } dq_rope;
 
 typedef struct dq_layer {
     dq_attn attn;
     dq_weight q, k, v, o;
     dq_weight gate, up, down;
+    dq_weight lambda_proj;                          /* [n_out, dim], DQ_LAMBDA_TOKEN only */
     const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
     const float *gate_bias, *up_bias, *down_bias;   /* NULL: none */
     const float *norm_attn, *norm_ffn;              /* [dim] */
     float lambda_init;                              /* 0 without one */
+    float act[4];                                   /* PolyNorm: w0, w1, w2, bias */
 } dq_layer;
 
 typedef struct dq_model {
@@ -40,7 +44,7 @@ typedef struct dq_model {
     const char *weight_group; /* "128", "row", "tensor", "mixed"; "" when dense */
     const char *scale_mode;   /* "absmax", ...; "" when dense */
     bool is_container;
-    const char *const *warnings; /* [n_warnings] lines for the user, without newline */
+    const char **warnings; /* [n_warnings] lines for the user, without newline */
     int n_warnings;
     /* 64 hex digits: of the source checkpoint's configuration and weights (what a container remembers of
      * its source too), so that a container finds its own source in a run. */
@@ -54,6 +58,14 @@ typedef struct dq_model {
  * that the layout names must be there with the expected shape, and every tensor there must be named
  * by the layout: missing is DQ_DAMAGED, unexpected is DQ_MISMATCH, both by name. */
 dq_status dq_model_open(dq_model **out, const char *path, dq_err *err);
+/* The same, with some of the configuration replaced by the caller's word; override may be NULL. */
+typedef struct dq_override {
+    dq_pairing
+        pairing; /* of a checkpoint whose head order is in doubt; DQ_PAIR_COUNT: its own. One of
+                           another shape is DQ_MISMATCH. */
+} dq_override;
+dq_status dq_model_open_as(dq_model **out, const char *path, const dq_override *override,
+                           dq_err *err);
 void dq_model_close(dq_model *m); /* NULL allowed */
 /* A verbatim file that came with the model: "tokenizer.json", "tokenizer_config.json",
  * "config.json". *text is NULL when there is none; it belongs to the model. */
@@ -72,12 +84,12 @@ typedef struct dq_source {
 } dq_source;
 /* *m is zeroed by the caller. What is made here lives in the arena; weights stay where the source
  * has them. Defined in model_build.c. */
-dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *source, dq_arena *a,
-                         dq_err *err);
+dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *source,
+                         const dq_override *override, dq_arena *a, dq_err *err);
 
-/* RoPE frequencies from a config (types default, linear, llama3); inv_freq[head_dim / 2].
+/* The rotary part of a config: types default, linear, llama3, yarn, dynamic (up to max_positions).
  * Source: transformers modeling_rope_utils.py (formulas). */
-dq_status dq_rope_frequencies(float *inv_freq, const json_t *config, int head_dim,
-                              int max_positions, dq_err *err);
+dq_status dq_rope_read(dq_rope *out, dq_rope_order order, int head_dim, const json_t *config,
+                       int max_positions, dq_arena *a, dq_err *err);
 
 #endif

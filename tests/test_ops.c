@@ -401,7 +401,7 @@ static void rope_case(dq_backend *b, dq_rope_order order, int dim)
     const int32_t pos[ROWS] = {0, 4001, 60000};
     float *inv = new_floats(dim / 2), *table = new_floats(ROWS * dim);
     float *x = random_floats(ROWS * HEADS * dim, 3), *y = new_floats(ROWS * HEADS * dim);
-    const dq_rope rope = {order, dim, inv};
+    const dq_rope rope = {.order = order, .dim = dim, .inv_freq = inv, .amplitude = 1.0f};
     for (int i = 0; i < dim / 2; i++) inv[i] = (float)pow(10000.0, -2.0 * i / dim);
     memcpy(y, x, (size_t)(ROWS * HEADS * dim) * sizeof *y);
     b->ops->rope_table(b, (dq_mat){table, ROWS, dim}, pos, &rope);
@@ -448,7 +448,7 @@ static void activations(void **state)
         dq_backend *b = open_level(level, 2);
         if (!b) continue;
         memcpy(y, g, N * sizeof *y);
-        b->ops->ffn_act(b, (dq_mat){y, 2, N / 2}, (dq_mat){u, 2, N / 2}, DQ_ACT_SILU);
+        b->ops->ffn_act(b, (dq_mat){y, 2, N / 2}, (dq_mat){u, 2, N / 2}, DQ_ACT_SILU, NULL);
         for (int64_t i = 0; i < N; i++) {
             const double x = (double)g[i], want = x / (1 + exp(-x)) * (double)u[i];
             assert_true(fabs((double)y[i] - want) <= 4e-7 * fabs(want) + 1e-36);

@@ -68,14 +68,18 @@ static void frequencies_come_out(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
-        float f[64];
+        dq_rope rope;
+        dq_arena *a = dq_arena_new();
         dq_err err = {0};
         json_t *config = json_loads(t[i].config, 0, NULL);
         assert_non_null(config);
-        assert_int_equal(dq_rope_frequencies(f, config, t[i].dim, t[i].max_positions, &err), DQ_OK);
+        dq_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, t[i].max_positions, a, &err);
+        assert_string_equal(err.text, "");
+        const float *f = rope.inv_freq;
         if (fabs((double)f[t[i].i] / t[i].want - 1.0) > 1e-7) print_error("%s\n", t[i].config);
         assert_true(fabs((double)f[t[i].i] / t[i].want - 1.0) <= 1e-7);
         json_decref(config);
+        dq_arena_free(a);
     }
 }
 
@@ -95,8 +99,12 @@ static void odd_rotations_are_refused(void **state)
         {"{\"rope_scaling\":4}", 64, DQ_DAMAGED, "\"rope_scaling\""},
         {"{\"rope_parameters\":[]}", 64, DQ_DAMAGED, "\"rope_parameters\""},
         {"{\"rope_scaling\":{\"rope_type\":4}}", 64, DQ_DAMAGED, "\"rope_type\""},
-        {"{\"rope_scaling\":{\"type\":\"yarn\"}}", 64, DQ_MISMATCH, "\"yarn\""},
-        {"{\"rope_scaling\":{\"type\":\"dynamic\"}}", 64, DQ_MISMATCH, "\"dynamic\""},
+        {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0}}", 64, DQ_DAMAGED, "\"factor\""},
+        {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"attention_factor\":0}}", 64,
+         DQ_DAMAGED, "attention_factor"},
+        {"{\"rope_theta\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", 64, DQ_DAMAGED,
+         "rope_theta"},
+        {"{\"rope_scaling\":{\"type\":\"dynamic\"}}", 64, DQ_DAMAGED, "\"factor\" is missing"},
         {"{\"rope_scaling\":{\"type\":\"longrope\"}}", 64, DQ_MISMATCH, "\"longrope\""},
         {"{\"rope_scaling\":{\"type\":\"linear\"}}", 64, DQ_DAMAGED, "\"factor\" is missing"},
         {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", 64, DQ_DAMAGED, "\"factor\""},
@@ -111,13 +119,15 @@ static void odd_rotations_are_refused(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
-        float f[64];
+        dq_rope rope;
+        dq_arena *a = dq_arena_new();
         dq_err err = {0};
         json_t *config = json_loads(t[i].config, 0, NULL);
         assert_non_null(config);
-        dq_rope_frequencies(f, config, t[i].dim, 2048, &err);
+        dq_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, 2048, a, &err);
         check_error(&err, t[i].status, t[i].text);
         json_decref(config);
+        dq_arena_free(a);
     }
 }
 

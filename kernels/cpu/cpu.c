@@ -96,6 +96,7 @@ const dq_ops dq_ops_cpu = {
     .rope_table = dq_cpu_rope_table,
     .rope = dq_cpu_rope,
     .ffn_act = dq_cpu_ffn_act,
+    .sigmoid = dq_cpu_sigmoid,
     .add = dq_cpu_add,
     .gather = dq_cpu_gather,
     .logprob = dq_cpu_logprob,

@@ -37,7 +37,8 @@ void dq_cpu_first_bad_row(dq_backend *b, int64_t *row, dq_mat x);
 void dq_cpu_rms_norm(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps);
 void dq_cpu_rope_table(dq_backend *b, dq_mat table, const int32_t *pos, const dq_rope *rope);
 void dq_cpu_rope(dq_backend *b, dq_mat x, dq_mat table, dq_rope_order order);
-void dq_cpu_ffn_act(dq_backend *b, dq_mat gate, dq_mat up, dq_act act);
+void dq_cpu_ffn_act(dq_backend *b, dq_mat gate, dq_mat up, dq_act act, const float *param);
+void dq_cpu_sigmoid(dq_backend *b, dq_mat x);
 void dq_cpu_add(dq_backend *b, dq_mat dst, dq_mat src);
 void dq_cpu_gather(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
 

@@ -118,7 +118,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         s.q = heads * s.head_dim;
         s.kv = number(config, "num_key_value_heads", heads) * s.head_dim;
         dq_source source = {&s, find, 1, name_at};
-        if (dq_model_build(&m, config, &source, a, &err) == DQ_OK)
+        if (dq_model_build(&m, config, &source, NULL, a, &err) == DQ_OK)
             check(&m);
         else if (err.text[0] == 0)
             abort(); /* every refusal explains itself */
