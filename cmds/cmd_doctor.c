@@ -4,6 +4,7 @@
 #include "backend.h"
 #include "cmds.h"
 #include "h5out.h"
+#include "head_maps.h"
 #include "options.h"
 #include "os.h"
 #include "output.h"
@@ -18,9 +19,13 @@
 
 static const dq_usage usage = {
     .name = "doctor",
-    .synopsis = "[--json]",
+    .synopsis = "[--model MODEL [--text FILE]] [--json]",
     .about = "Prints versions, libraries, CPU features and devices. Put its output into bug "
-             "reports.\n",
+             "reports. With --model it also reads 512 tokens of a text with every order of heads "
+             "that has the checkpoint's shapes: a wrong order loads without an error, and shows in "
+             "the likelihood only.\n",
+    .examples = "  dq doctor\n"
+                "  dq doctor --model calib/pair/diffllama --text calib/pair/text.txt\n",
     .args = "no argument",
 };
 
@@ -150,10 +155,24 @@ static void print_devices(const json_t *devices)
                json_string_value(json_object_get(d, "about")));
 }
 
-static dq_status run(dq_talk *talk, bool as_json, dq_err *err)
+typedef struct request {
+    const char *model, *text;
+    bool json;
+    dq_talk talk;
+} request;
+
+static dq_status run(request *q, dq_err *err)
 {
+    dq_talk *talk = &q->talk;
+    json_t *tried = NULL;
+    if (q->text && !q->model)
+        return dq_fail(err, DQ_USAGE, "--text needs --model: there is nothing to read it.");
+    if (q->model) DQ_TRY(dq_head_maps_try(&tried, q->model, q->text, talk, err));
     dq_arena *a = dq_arena_new();
-    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (!a) {
+        json_decref(tried);
+        return dq_fail(err, DQ_RESOURCE, "out of memory");
+    }
     json_t *doc = dq_document(talk, "dq-doctor/1"), *r = json_object(), *devices = json_array();
     json_array_append_new(devices, device("cpu"));
     json_array_append_new(devices, device("cuda"));
@@ -161,33 +180,44 @@ static dq_status run(dq_talk *talk, bool as_json, dq_err *err)
     json_object_set_new(r, "libraries", libraries());
     json_object_set_new(r, "machine", machine(talk, a));
     json_object_set_new(r, "devices", devices);
+    if (tried) json_object_set_new(r, "head_maps", tried);
     json_array_append_new(json_object_get(doc, "results"), r);
     dq_arena_free(a);
-    if (as_json) return dq_document_print(doc, err);
+    if (q->json) return dq_document_print(doc, err);
     print_group("program", json_object_get(r, "program"));
     print_group("libraries", json_object_get(r, "libraries"));
     print_group("machine", json_object_get(r, "machine"));
     print_devices(devices);
+    if (tried) dq_head_maps_print(tried, err);
     json_decref(doc);
     return dq_flush_stdout(err);
 }
 
 dq_status dq_cmd_doctor(int argc, char **argv, dq_err *err)
 {
-    bool as_json = false;
-    dq_talk talk = {0};
+    request q = {.json = false};
     dq_args args;
     const dq_opt opts[] = {
+        {.name = "model",
+         .kind = DQ_OPT_TEXT,
+         .to = &q.model,
+         .value = "MODEL",
+         .help = "try the head maps of this checkpoint or container"},
+        {.name = "text",
+         .kind = DQ_OPT_TEXT,
+         .to = &q.text,
+         .value = "FILE",
+         .help = "what to read with them (default: the built-in sample)"},
         {.name = "json",
          .kind = DQ_OPT_FLAG,
-         .to = &as_json,
+         .to = &q.json,
          .help = "one JSON document (dq-doctor/1)"},
-        DQ_TALK_OPTIONS(talk),
+        DQ_TALK_OPTIONS(q.talk),
         {0},
     };
     DQ_TRY(dq_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
-    if (dq_talk_begin(&talk, "doctor", err) == DQ_OK) run(&talk, as_json, err);
-    dq_talk_end(&talk);
+    if (dq_talk_begin(&q.talk, "doctor", err) == DQ_OK) run(&q, err);
+    dq_talk_end(&q.talk);
     return err->code;
 }

@@ -82,7 +82,6 @@ static dq_status identify(eval_run *x, opened *o, dq_err *err)
         json_object_set_new(in, "stored_logit_grain", json_string(m->logit_grain));
         dq_container_close(c);
     }
-    dq_input_warn(m, &x->o.talk);
     return DQ_OK;
 }
 
@@ -104,7 +103,7 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     opened *o = &x->open[x->n_open];
     dq_eval_model *em = &x->e.model[x->n_open];
     dq_say(&x->o.talk, "opening %s", path);
-    DQ_TRY(dq_model_open(&o->m, path, err));
+    DQ_TRY(dq_input_model(&o->m, path, &x->o.head_map, &x->o.talk, err));
     x->n_open++; /* from here on it is closed with the others */
     DQ_TRY(identify(x, o, err));
     DQ_TRY(dq_backend_can(x->backend, o->m, x->o.math, &dq_kv_plain, err));
@@ -180,6 +179,7 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     if (!x->e.model) return err->code;
     for (int i = 0; i < args->n; i++) DQ_TRY(open_model(x, args->item[i], true, err));
     DQ_TRY(choose_references(x, args, err));
+    DQ_TRY(dq_head_map_check(&x->o.head_map, err));
     choose_names(x);
     return choose_ctx(x, err);
 }
@@ -260,6 +260,7 @@ static void make_settings(eval_run *x)
         json_array_append_new(tasks, json_string(x->e.source[i].name));
     json_object_set_new(s, "tasks", tasks);
     put_sweep(x, s);
+    json_object_set_new(s, "head_map", dq_head_map_json(&x->o.head_map));
     json_object_set_new(s, "kv_bits", json_string("16:16"));
     json_object_set_new(s, "math", json_string(x->o.math_word));
     json_object_set_new(s, "ref", x->o.ref ? json_string(x->o.ref) : json_null());
@@ -279,8 +280,9 @@ static dq_status make_key(eval_run *x, dq_err *err)
     dq_sha256 h;
     char line[256];
     DQ_TRY(dq_sha256_begin(&h, err));
-    int n = snprintf(line, sizeof line, "%s %s %u %lld %d\n", DQ_VERSION, x->backend->ops->name,
-                     dq_cpu_features(NULL), (long long)x->e.n_ctx, (int)x->e.bos);
+    int n = snprintf(line, sizeof line, "%s %s %u %lld %d %s\n", DQ_VERSION, x->backend->ops->name,
+                     dq_cpu_features(NULL), (long long)x->e.n_ctx, (int)x->e.bos,
+                     x->o.head_map.word ? x->o.head_map.word : "-");
     dq_sha256_add(&h, line, (size_t)n);
     for (int i = 0; i < x->e.n_sources; i++) {
         n = snprintf(line, sizeof line, "%s %s %lld\n", x->e.source[i].name, x->sha[i],

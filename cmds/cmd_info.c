@@ -2,9 +2,11 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds.h"
 #include "container.h"
+#include "input.h"
 #include "options.h"
 #include "os.h"
 #include "output.h"
+#include "published.h"
 #include "safetensors.h"
 
 #include <math.h>
@@ -30,20 +32,43 @@ typedef struct request {
 
 static void print_model(const dq_model *m)
 {
+    const dq_headmap *map = &m->map;
+    const dq_published *known = dq_published_find(m);
+    printf("model              %s, %.2f %s parameters\n", m->layout->about,
+           (double)m->n_params / (m->n_params < 1000000000 ? 1e6 : 1e9),
+           m->n_params < 1000000000 ? "million" : "billion");
     printf("family             %s\n", m->layout->family);
+    if (known) printf("same sizes as      %s\n", known->names);
     printf("layers             %d\n", m->n_layers);
+    printf("heads              %d query, %d KV of %d elements; %d outputs of %d map%s\n", map->n_q,
+           map->n_kv, map->head_dim, map->n_out, map->n_maps, map->n_maps > 1 ? "s" : "");
+    printf("head map           %s\n", dq_pairing_name(map->pairing));
     printf("width              %d, feed-forward %d\n", m->dim, m->ffn);
     printf("vocabulary         %d%s\n", m->vocab, m->tied ? ", output tied to the input" : "");
     printf("positions          %d\n", m->max_positions);
-    printf("parameters         %lld\n", (long long)m->n_params);
+    printf("norm epsilon       %g", (double)m->norm_eps);
+    if (m->layer[0].attn.head_norm) printf(", heads %g", (double)m->layer[0].attn.norm_eps);
+    printf("\nparameters         %lld\n", (long long)m->n_params);
 }
 
 static json_t *model_json(const dq_model *m)
 {
+    const dq_published *known = dq_published_find(m);
     json_t *o = json_object();
     json_object_set_new(o, "path", json_string(m->path));
     json_object_set_new(o, "family", json_string(m->layout->family));
+    json_object_set_new(o, "about", json_string(m->layout->about));
+    json_object_set_new(o, "same_sizes_as", known ? json_string(known->names) : json_null());
     json_object_set_new(o, "layers", json_integer(m->n_layers));
+    json_object_set_new(o, "n_q", json_integer(m->map.n_q));
+    json_object_set_new(o, "n_kv", json_integer(m->map.n_kv));
+    json_object_set_new(o, "head_dim", json_integer(m->map.head_dim));
+    json_object_set_new(o, "n_out", json_integer(m->map.n_out));
+    json_object_set_new(o, "head_map", json_string(dq_pairing_name(m->map.pairing)));
+    json_object_set_new(o, "norm_eps", dq_real((double)m->norm_eps));
+    json_object_set_new(o, "head_norm_eps",
+                        m->layer[0].attn.head_norm ? dq_real((double)m->layer[0].attn.norm_eps)
+                                                   : json_null());
     json_object_set_new(o, "dim", json_integer(m->dim));
     json_object_set_new(o, "ffn", json_integer(m->ffn));
     json_object_set_new(o, "vocab", json_integer(m->vocab));
@@ -274,7 +299,10 @@ static json_t *folder_json(const dq_checkpoint *k, bool tensors)
 static dq_status show(request *r, const dq_model *m, const dq_container *c, const dq_checkpoint *k,
                       dq_err *err)
 {
-    for (int i = 0; i < m->n_warnings; i++) dq_warn(&r->talk, "%s: %s", m->path, m->warnings[i]);
+    const dq_published *known = dq_published_find(m);
+    if (known && known->params != m->n_params)
+        dq_warn(&r->talk, "%s: %lld parameters, but %s, of the same sizes, has %lld", m->path,
+                (long long)m->n_params, known->names, (long long)known->params);
     if (r->json) {
         json_t *doc = dq_document(&r->talk, "dq-info/1");
         json_array_append_new(json_object_get(doc, "inputs"), model_json(m));
@@ -296,7 +324,7 @@ static dq_status run(request *r, const char *path, dq_err *err)
     dq_model *m;
     dq_container *c = NULL;
     dq_checkpoint *k = NULL;
-    DQ_TRY(dq_model_open(&m, path, err));
+    DQ_TRY(dq_input_model(&m, path, NULL, &r->talk, err));
     if (m->is_container)
         dq_container_open(&c, path, err);
     else

@@ -21,6 +21,7 @@ typedef struct logits {
     dq_list ids;
     int64_t logit_bits, threads;
     bool json, force;
+    dq_head_map head_map;
     dq_talk talk;
     dq_arena *arena;
     dq_backend *backend;
@@ -251,6 +252,7 @@ static dq_status print_json(const logits *x, dq_err *err)
     json_array_append_new(inputs, dq_input_model_json(x->model));
     if (x->text.text) json_array_append_new(inputs, dq_input_text_json(&x->text));
     json_object_set_new(s, "logit_bits", json_integer(x->logit.bits));
+    json_object_set_new(s, "head_map", dq_head_map_json(&x->head_map));
     json_object_set_new(s, "logit_grain", json_string(dq_grain_name[x->logit.grain]));
     json_object_set_new(s, "kv_bits", json_string("16:16"));
     json_object_set_new(s, "math", json_string(x->math_name));
@@ -270,9 +272,10 @@ static dq_status print_json(const logits *x, dq_err *err)
 static dq_status run(logits *x, const char *path, dq_err *err)
 {
     DQ_TRY(check_options(x, path, err));
+    DQ_TRY(dq_head_map_read(&x->head_map, err));
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
-    DQ_TRY(dq_model_open(&x->model, path, err));
-    dq_input_warn(x->model, &x->talk);
+    DQ_TRY(dq_input_model(&x->model, path, &x->head_map, &x->talk, err));
+    DQ_TRY(dq_head_map_check(&x->head_map, err));
     DQ_TRY(logit_settings(x, err));
     DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &dq_kv_plain, err));
     DQ_TRY(read_ids(x, err));
@@ -330,6 +333,7 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
          .to = &x->math_name,
          .value = "TYPE",
          .help = "f32, bf16 or int8 (default f32); what the device lacks is refused"},
+        DQ_HEAD_MAP_OPTION(x->head_map),
         {.name = "device",
          .kind = DQ_OPT_TEXT,
          .to = &x->device,

@@ -16,6 +16,7 @@ typedef struct stats {
     dq_list ids;
     int64_t ctx, limit, threads, places;
     bool json, force, one_pass;
+    dq_head_map head_map;
     dq_talk talk;
     dq_arena *arena;
     dq_backend *backend;
@@ -172,10 +173,10 @@ static dq_status open_models(stats *x, const dq_args *args, dq_err *err)
 {
     for (int i = 0; i < args->n; i++) {
         dq_stats_entry *e = &x->entry[x->n++];
-        DQ_TRY(dq_model_open(&e->model, args->item[i], err));
-        dq_input_warn(e->model, &x->talk);
+        DQ_TRY(dq_input_model(&e->model, args->item[i], &x->head_map, &x->talk, err));
         DQ_TRY(sequences(x, e, err));
     }
+    DQ_TRY(dq_head_map_check(&x->head_map, err));
     for (int i = 0; i < x->n; i++) {
         x->entry[i].label = x->entry[i].model->name;
         for (int j = 0; j < x->n; j++) {
@@ -195,6 +196,7 @@ static void settings_json(const stats *x, json_t *s)
     json_object_set_new(s, "limit", x->limit ? json_integer(x->limit) : json_null());
     json_object_set_new(s, "medians", json_string(x->one_pass ? "bounded" : "exact"));
     json_object_set_new(s, "places", json_integer(x->places));
+    json_object_set_new(s, "head_map", dq_head_map_json(&x->head_map));
     json_object_set_new(s, "logit_bits", json_integer(16));
     json_object_set_new(s, "kv_bits", json_string("16:16"));
     json_object_set_new(s, "math", json_string(dq_num_name[DQ_NUM_F32]));
@@ -285,6 +287,7 @@ static dq_status hand_over(stats *x, dq_err *err)
 static dq_status run(stats *x, const dq_args *args, dq_err *err)
 {
     DQ_TRY(check_options(x, args, err));
+    DQ_TRY(dq_head_map_read(&x->head_map, err));
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     if (!x->ids.n) DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
     DQ_TRY(open_models(x, args, err)); /* all inputs are looked at before anything runs */
@@ -331,6 +334,7 @@ dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
          .help =
              "begin-of-text token in front of the text: auto (as the tokenizer does), on or off "
              "(default auto)"},
+        DQ_HEAD_MAP_OPTION(x->head_map),
         {.help = "output:"},
         {.name = "output",
          .letter = 'o',

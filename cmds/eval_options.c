@@ -95,6 +95,7 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .to = &o->ref,
          .value = "MODEL",
          .help = "compare every row with this model at 16 bits"},
+        DQ_HEAD_MAP_OPTION(o->head_map),
         {.name = "device",
          .kind = DQ_OPT_TEXT,
          .to = &o->device,
@@ -277,6 +278,7 @@ static dq_status refuse_overwrite(const dq_eval_options *o, const char *out, con
 dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
 {
     DQ_TRY(read_words(o, a, err));
+    DQ_TRY(dq_head_map_read(&o->head_map, err));
     DQ_TRY(read_sources(o, a, err));
     DQ_TRY(refuse_overwrite(o, o->csv, args, err));
     DQ_TRY(refuse_overwrite(o, o->document, args, err));

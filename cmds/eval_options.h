@@ -4,6 +4,7 @@
 #define DQ_EVAL_OPTIONS_H
 
 #include "evaluate.h"
+#include "input.h"
 #include "options.h"
 #include "output.h"
 
@@ -15,6 +16,7 @@ typedef struct dq_eval_options {
     const char *dump, *csv, *document;
     int64_t ctx, threads, limit;
     bool json, resume;
+    dq_head_map head_map;
     dq_talk talk;
     /* what they mean */
     int bits[DQ_EVAL_BITS], n_bits; /* 0: as each model says */

@@ -10,6 +10,41 @@
 #include <stdlib.h>
 #include <string.h>
 
+dq_status dq_head_map_read(dq_head_map *h, dq_err *err)
+{
+    static const dq_pairing offered[] = {DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE, DQ_PAIR_HALVES};
+    enum { N = sizeof offered / sizeof offered[0] };
+    const char *names[N];
+    h->override.pairing = DQ_PAIR_COUNT;
+    if (!h->word) return DQ_OK;
+    for (int i = 0; i < N; i++) names[i] = dq_pairing_name(offered[i]);
+    int i = dq_parse_word(h->word, "head-map", names, N, err);
+    if (i < 0) return err->code;
+    h->override.pairing = offered[i];
+    return DQ_OK;
+}
+
+dq_status dq_head_map_check(const dq_head_map *h, dq_err *err)
+{
+    if (!h->word || h->used) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH, "--head-map %s: no model here has two maps per head", h->word);
+}
+
+json_t *dq_head_map_json(const dq_head_map *h)
+{
+    return h->word ? json_string(h->word) : json_null();
+}
+
+dq_status dq_input_model(dq_model **out, const char *path, dq_head_map *h, dq_talk *talk,
+                         dq_err *err)
+{
+    DQ_TRY(dq_model_open_as(out, path, h ? &h->override : NULL, err));
+    const dq_model *m = *out;
+    if (h && h->word && m->map.n_maps == 2) h->used = true;
+    for (int i = 0; i < m->n_warnings; i++) dq_warn(talk, "%s: %s", m->path, m->warnings[i]);
+    return DQ_OK;
+}
+
 dq_status dq_input_read(dq_input_text *t, const char *path, dq_arena *a, dq_err *err)
 {
     char *text;
@@ -111,6 +146,8 @@ json_t *dq_input_model_json(const dq_model *m)
     json_t *x = json_object();
     json_object_set_new(x, "kind", json_string("model"));
     json_object_set_new(x, "path", json_string(m->path));
+    json_object_set_new(x, "family", json_string(m->layout->family));
+    json_object_set_new(x, "head_map", json_string(dq_pairing_name(m->map.pairing)));
     json_object_set_new(x, "bytes", json_integer(m->weight_bytes));
     json_object_set_new(x, "fingerprint", json_string(m->fingerprint));
     return x;
@@ -124,9 +161,4 @@ json_t *dq_input_text_json(const dq_input_text *t)
     json_object_set_new(x, "bytes", json_integer((json_int_t)t->bytes));
     json_object_set_new(x, "sha256", json_string(t->sha256));
     return x;
-}
-
-void dq_input_warn(const dq_model *m, dq_talk *talk)
-{
-    for (int i = 0; i < m->n_warnings; i++) dq_warn(talk, "%s: %s", m->path, m->warnings[i]);
 }

@@ -4,8 +4,33 @@
 #define DQ_INPUT_H
 
 #include "model.h"
+#include "options.h"
 #include "output.h"
 #include "tokenizer.h"
+
+/* --head-map: which heads meet in one output head, for checkpoints whose order is in doubt. It goes for
+ * every model of a run that has two maps. */
+typedef struct dq_head_map {
+    const char *word; /* as given; NULL: as each checkpoint's family says */
+    dq_override override;
+    bool used; /* some model took it */
+} dq_head_map;
+#define DQ_HEAD_MAP_OPTION(h)                                                                      \
+    {                                                                                              \
+        .name = "head-map", .kind = DQ_OPT_TEXT, .to = &(h).word, .value = "MAP",                  \
+        .help =                                                                                    \
+            "adjacent, adjacent-naive or halves: read the heads of a Diff Transformer in this "    \
+            "order, whatever its family says (see MODEL.md and dq doctor --model)"                 \
+    }
+/* Before any model is opened. */
+dq_status dq_head_map_read(dq_head_map *h, dq_err *err);
+/* After the last one: a map that no model took is DQ_MISMATCH. */
+dq_status dq_head_map_check(const dq_head_map *h, dq_err *err);
+/* "halves" or null, for `settings`. */
+json_t *dq_head_map_json(const dq_head_map *h);
+/* Opens a model as MODEL arguments are opened and passes on its warnings. h may be NULL. */
+dq_status dq_input_model(dq_model **out, const char *path, dq_head_map *h, dq_talk *talk,
+                         dq_err *err);
 
 /* A text and where it came from. Memory belongs to the arena. */
 typedef struct dq_input_text {
@@ -36,7 +61,5 @@ dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_inp
 /* Entries of `inputs` in JSON documents. */
 json_t *dq_input_model_json(const dq_model *m);
 json_t *dq_input_text_json(const dq_input_text *t);
-/* What opening the model found odd, as warnings. */
-void dq_input_warn(const dq_model *m, dq_talk *talk);
 
 #endif

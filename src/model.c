@@ -162,6 +162,43 @@ static dq_status open_file(opened *o, const char *path, const dq_override *overr
                    "%s: neither a folder with config.json nor a dq container (.h5)", path);
 }
 
+static bool ends_in(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+/* A folder without config.json: what it may have been meant for. DQ_OK when there is nothing to say. */
+static dq_status explain_folder(opened *o, const char *path, dq_err *err)
+{
+    const char **name, *inner = NULL;
+    size_t n, more = 0;
+    DQ_TRY(dq_dir_names(&name, &n, path, o->arena, err));
+    for (size_t i = 0; i < n; i++) {
+        if (ends_in(name[i], ".gguf"))
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s/%s: a GGUF file is not read. Use a folder with config.json and "
+                           "safetensors.",
+                           path, name[i]);
+        const char *config = dq_textf(o->arena, err, "%s/%s/config.json", path, name[i]);
+        if (!config) return err->code;
+        if (!dq_file_exists(config)) continue;
+        more += inner != NULL;
+        if (!inner) inner = name[i];
+    }
+    if (!inner) return DQ_OK;
+    return dq_fail(err, DQ_FILE, "%s: no config.json here. Name the folder of one model: %s/%s%s",
+                   path, path, inner, more ? " (or another one beside it)" : "");
+}
+
+static dq_status open_folder(opened *o, const char *path, const dq_override *override, dq_err *err)
+{
+    const char *config = dq_textf(o->arena, err, "%s/config.json", path);
+    if (!config) return err->code;
+    if (!dq_file_exists(config)) DQ_TRY(explain_folder(o, path, err));
+    return open_checkpoint(o, path, override, err);
+}
+
 /* ---- Open and close ---- */
 
 static dq_status name_model(opened *o, const char *path, dq_err *err)
@@ -196,7 +233,7 @@ dq_status dq_model_open_as(dq_model **out, const char *path, const dq_override *
         if (!dq_file_exists(path))
             dq_fail(err, DQ_FILE, "%s: no such file or folder", path);
         else if (dq_is_dir(path))
-            open_checkpoint(o, path, override, err);
+            open_folder(o, path, override, err);
         else
             open_file(o, path, override, err);
     }

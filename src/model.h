@@ -62,7 +62,7 @@ dq_status dq_model_open(dq_model **out, const char *path, dq_err *err);
 typedef struct dq_override {
     dq_pairing
         pairing; /* of a checkpoint whose head order is in doubt; DQ_PAIR_COUNT: its own. One of
-                           another shape is DQ_MISMATCH. */
+                           another shape is DQ_MISMATCH; a model of one map per head keeps it. */
 } dq_override;
 dq_status dq_model_open_as(dq_model **out, const char *path, const dq_override *override,
                            dq_err *err);

@@ -29,7 +29,8 @@ static dq_status choose_pairing(dq_pairing *out, const dq_layout *layout,
                                 const dq_override *override, dq_err *err)
 {
     *out = layout->pairing;
-    if (!override || override->pairing == DQ_PAIR_COUNT) return DQ_OK;
+    if (!override || override->pairing == DQ_PAIR_COUNT || layout->pairing == DQ_PAIR_NONE)
+        return DQ_OK;
     *out = override->pairing;
     if (dq_pairing_same_shape(layout->pairing, *out)) return DQ_OK;
     return dq_fail(err, DQ_MISMATCH, "head map \"%s\" does not fit a %s model, which has \"%s\"",

@@ -6,6 +6,7 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -119,6 +120,35 @@ bool dq_is_dir(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static int by_text(const void *x, const void *y)
+{
+    return strcmp(*(const char *const *)x, *(const char *const *)y);
+}
+
+dq_status dq_dir_names(const char ***names, size_t *n, const char *dir, dq_arena *a, dq_err *err)
+{
+    DIR *d = opendir(dir);
+    size_t room = 0;
+    *names = NULL;
+    *n = 0;
+    if (!d) return dq_fail(err, DQ_FILE, "%s: %s", dir, strerror(errno));
+    for (const struct dirent *e; err->code == DQ_OK && (e = readdir(d));) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        if (*n == room) {
+            room = 2 * room + 16;
+            const char **grown = dq_alloc(a, room, sizeof *grown, err);
+            if (!grown) break;
+            if (*n) memcpy(grown, *names, *n * sizeof *grown);
+            *names = grown;
+        }
+        (*names)[*n] = dq_text(a, e->d_name, strlen(e->d_name), err);
+        *n += (*names)[*n] != NULL;
+    }
+    closedir(d);
+    if (err->code == DQ_OK && *n) qsort(*names, *n, sizeof **names, by_text);
+    return err->code;
 }
 
 bool dq_same_file(const char *a, const char *b)

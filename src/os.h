@@ -22,6 +22,8 @@ void dq_map_release(const void *p, size_t bytes);
 dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err);
 bool dq_file_exists(const char *path);
 bool dq_is_dir(const char *path);
+/* Names in a folder, sorted, without "." and "..", in the arena. */
+dq_status dq_dir_names(const char ***names, size_t *n, const char *dir, dq_arena *a, dq_err *err);
 /* Same device and inode, through links too. False when either is missing. */
 bool dq_same_file(const char *a, const char *b);
 /* fsync `partial`, rename it to `path`, fsync the folder. */

@@ -1,0 +1,18 @@
+/* head_maps: does a checkpoint read better with another order of heads? A wrong order loads without a
+ * word, because the shapes are the same; its text likelihood is what gives it away.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_HEAD_MAPS_H
+#define DQ_HEAD_MAPS_H
+
+#include "input.h"
+
+/* Scores the first 512 ids of a text (NULL: the built-in one) with every head map of the
+ * checkpoint's shapes. *out is {"model", "own", "better", "n", "maps": [{"head_map", "nll_nats",
+ * "minus_own"}]}; better is null or the map whose NLL is lower by more than three standard errors of
+ * the paired difference and by more than 0.02 nats. Ended by json_decref. */
+dq_status dq_head_maps_try(json_t **out, const char *model, const char *text_path, dq_talk *talk,
+                           dq_err *err);
+/* The same as a table with a sentence below, on stdout. */
+dq_status dq_head_maps_print(const json_t *tried, dq_err *err);
+
+#endif
