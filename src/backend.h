@@ -30,13 +30,17 @@ typedef struct dq_backend dq_backend;
 /* Per-key sums that eviction policies read, over the rows of one attend call (or the last
  * `last_rows` of each sequence; 0: all). For sequence i of the batch and KV head group g the
  * n = dq_kv_count(kv, seq, layer, g) values start at column offset[i * n_groups + g] of each array.
- * mass[m]: sum over rows and output heads of the group of the probability that map m gives the key;
- * diff: the same sum of |A1 - lambda A2|. Values are added to what the arrays hold (host memory, f64).
- * Any array may be NULL. */
+ * mass[m]: sum over rows and output heads of the group of the probability that map m gives the key (a
+ * map that several output heads share counts for each of them); lambda_mass: of lambda A2; diff: of
+ * |A1 - lambda A2|; loo: of the length of the change that leaving the key out makes to the output head
+ * before its norm,
+ *     d_j = a (o1 - v_j) - b (o2 - v_j),  a = p1/(1-p1),  b = lambda p2/(1-p2),  oi = Ai V
+ * (one map: b = 0; p = 1 counts as the largest f32 below 1). Values are added to what the arrays hold
+ * (host memory, f64). Any array may be NULL. */
 typedef struct dq_columns {
     int64_t last_rows;
     const int64_t *offset; /* [n_seq * n_groups] */
-    double *mass[2], *diff;
+    double *mass[2], *lambda_mass, *diff, *loo;
 } dq_columns;
 
 /* One call of attention for all rows of a batch whose keys and values have been appended. */
@@ -100,6 +104,9 @@ typedef struct dq_ops {
     void (*rope_table)(dq_backend *b, dq_mat table, const int32_t *pos, const dq_rope *rope);
     /* In place; x[rows, heads * dim], table from rope_table for the same rows. */
     void (*rope)(dq_backend *b, dq_mat x, dq_mat table, dq_rope_order order);
+    /* Every run of dim values, a power of two, times the normalized Hadamard matrix (Sylvester's
+     * order: stages of distance 1, 2, 4 ..., then one product with 1/sqrt(dim)). In place. */
+    void (*hadamard)(dq_backend *b, dq_mat x, int dim);
     /* gate = act(gate) * up, in place. param[4] on the host: dq_layer.act. */
     void (*ffn_act)(dq_backend *b, dq_mat gate, dq_mat up, dq_act act, const float *param);
     /* x = 1 / (1 + exp(-x)), in place. */
@@ -130,11 +137,21 @@ typedef struct dq_ops {
     /* The new positions must lie above those held. Appends the batch's rows k, v[n_rows, n_kv * head_dim] (k after RoPE) to one layer. */
     void (*kv_append)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                       dq_mat v);
-    /* Drops every token whose position is >= `length` in all layers and groups. */
+    /* Drops every token whose position is >= `length` in all layers and groups. Tokens that a query at
+     * `length` would read unquantized, but that are held as codes only, make it a DQ_BUG: rewind
+     * less, or fork before. */
     void (*kv_rewind)(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length);
-    /* Keeps tokens kept[n] (ascending indices into what the group holds) of one layer and group. */
+    /* Keeps tokens kept[n] (ascending indices into what the group holds) of one layer and group. What is
+     * held as codes keeps its codes. */
     void (*kv_keep)(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
                     const int32_t *kept, int64_t n);
+    /* After attend: what every later row of the batch's sequences will read as codes is from now on held
+     * as codes only. Never changes a result. */
+    void (*kv_settle)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch);
+    /* sum[count] = for each token held, the sum over the group's key heads of |k|^2, keys as a query
+     * at position t reads them (host output). */
+    void (*kv_key_norms)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                         int32_t t, double *sum);
     /* Tokens held; their positions (host, [count]) into pos if not NULL. */
     int64_t (*kv_count)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                         int32_t *pos);
@@ -145,7 +162,8 @@ typedef struct dq_ops {
     void (*attn_absmax)(dq_backend *b, float *absmax, const dq_attend_args *args);
     /* For grain `tensor`: replaces each row of absmax[n_seq, n_q] by its maximum. */
     void (*absmax_join)(dq_backend *b, float *absmax, int n_seq, int n_q);
-    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of attention.h. */
+    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of attention.h. With rotate_v the rotation is
+     * undone before the norm; q and what was appended are rotated by the caller. */
     void (*attend)(dq_backend *b, dq_mat dst, const dq_attend_args *args);
     /* Adds to *tally (host) what `kind` names; seq_base + index in the batch is place.seq. */
     void (*attn_observe)(dq_backend *b, dq_observe_kind kind, dq_tally *tally,

@@ -20,7 +20,7 @@ struct dq_runner {
     const dq_model *m;
     dq_backend *b;
     dq_kv *kv;
-    dq_num kv_num;
+    dq_kv_spec kv_spec;
     slot x, h, q, k, v, y, angles, lambda, gate, up, absmax;
 };
 
@@ -56,11 +56,12 @@ dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const
                         dq_err *err)
 {
     *out = NULL;
+    if (dq_kv_check(kv, m->map.head_dim, err) != DQ_OK) return dq_in(err, "%s: ", m->path);
     dq_runner *r = dq_block_new(1, sizeof *r, err);
     if (!r) return err->code;
     r->m = m;
     r->b = b;
-    r->kv_num = kv->num;
+    r->kv_spec = *kv;
     r->kv = b->ops->kv_new(b, &m->map, m->n_layers, kv);
     if (!r->kv) {
         dq_backend_sync(b, err);
@@ -129,6 +130,11 @@ static void attention(dq_runner *r, const pass_state *s, int i)
     op->matmul(b, s->v, s->h, &l->v, l->v_bias, pass->math.linear);
     op->rope(b, s->q, s->angles, m->rope.order);
     op->rope(b, s->k, s->angles, m->rope.order);
+    if (r->kv_spec.rotate_k) {
+        op->hadamard(b, s->q, m->map.head_dim);
+        op->hadamard(b, s->k, m->map.head_dim);
+    }
+    if (r->kv_spec.rotate_v) op->hadamard(b, s->v, m->map.head_dim);
     op->kv_append(b, r->kv, i, s->batch, s->k, s->v);
     if (l->attn.lambda_kind == DQ_LAMBDA_TOKEN) {
         op->matmul(b, s->lambda, s->h, &l->lambda_proj, NULL, pass->math.linear);
@@ -157,6 +163,7 @@ static void attention(dq_runner *r, const pass_state *s, int i)
         op->attn_observe(b, DQ_OBSERVE_LOGITS, &pass->watch->logits[i], &args,
                          pass->watch->seq_base);
     op->attend(b, s->y, &args);
+    op->kv_settle(b, r->kv, i, s->batch);
     op->matmul(b, s->h, s->y, &l->o, l->o_bias, pass->math.linear);
     op->add(b, s->x, s->h);
 }
@@ -188,7 +195,7 @@ static dq_status check_batch(const dq_runner *r, const dq_batch *batch, const dq
                              dq_err *err)
 {
     const int limit = r->m->rope.max_positions;
-    if (pass->math.kv != r->kv_num)
+    if (pass->math.kv != r->kv_spec.num)
         return dq_fail(err, DQ_BUG, "the cache was made for another arithmetic");
     for (int64_t i = 0; i < batch->n_rows; i++) {
         if (batch->ids[i] < 0 || batch->ids[i] >= r->m->vocab)

@@ -22,6 +22,7 @@ strmap 1
 utf8 1
 batch 1
 kv 1
+policy 1
 weight 2
 quant 2
 quant_search 2
@@ -45,6 +46,7 @@ cpu* 4
 simd* 4
 cuda* 4
 forward 5
+evict 6
 outliers 6
 items 7
 tasks 7

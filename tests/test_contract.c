@@ -312,8 +312,14 @@ static void columns_match(void **state)
                                     NULL);
         }
         double *sums = calloc((size_t)(6 * n), sizeof *sums);
-        dq_columns got = {last[i % 3], offset, {sums, sums + n}, sums + 2 * n};
-        dq_columns want = {last[i % 3], offset, {sums + 3 * n, sums + 4 * n}, sums + 5 * n};
+        dq_columns got = {.last_rows = last[i % 3],
+                          .offset = offset,
+                          .mass = {sums, sums + n},
+                          .diff = sums + 2 * n};
+        dq_columns want = {.last_rows = last[i % 3],
+                           .offset = offset,
+                           .mass = {sums + 3 * n, sums + 4 * n},
+                           .diff = sums + 5 * n};
         double *y = calloc((size_t)(s.batch.n_rows * out_cols(&s)), sizeof *y);
         attend(&s, 16, DQ_GRAIN_TENSOR, &got);
         dq_oracle_args a = {&s.attn, &s.batch, s.q, s.lambda, {16, DQ_GRAIN_TENSOR}, &want};

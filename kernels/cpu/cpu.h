@@ -39,6 +39,9 @@ void dq_cpu_rope_table(dq_backend *b, dq_mat table, const int32_t *pos, const dq
 void dq_cpu_rope(dq_backend *b, dq_mat x, dq_mat table, dq_rope_order order);
 void dq_cpu_ffn_act(dq_backend *b, dq_mat gate, dq_mat up, dq_act act, const float *param);
 void dq_cpu_sigmoid(dq_backend *b, dq_mat x);
+void dq_cpu_hadamard(dq_backend *b, dq_mat x, int dim);
+/* One run of dim values. */
+void dq_cpu_hadamard_run(float *x, int dim);
 void dq_cpu_add(dq_backend *b, dq_mat dst, dq_mat src);
 void dq_cpu_gather(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
 

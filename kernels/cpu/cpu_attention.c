@@ -170,51 +170,40 @@ static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const 
     }
 }
 
-static float lambda_of(const dq_attend_args *args, int64_t row, int out)
+/* The sums that policies read, over this block's rows that count. */
+static void count_columns(const work *w, const scratch *s, int64_t ld, const dq_rows *rows,
+                          const dq_kv_list *list, const bundle *u, int i)
 {
-    return args->attn->lambda_kind == DQ_LAMBDA_TOKEN
-               ? args->lambda.p[row * args->lambda.cols + out]
-               : args->attn->lambda;
+    dq_column_job job = {.simd = w->simd,
+                         .args = w->args,
+                         .list = list,
+                         .rows = *rows,
+                         .out = u->out[i],
+                         .p = {s->slot[u->first[i]], NULL},
+                         .sum = {s->sum[u->first[i]], NULL},
+                         .ld = ld,
+                         .visible = s->visible};
+    if (w->args->attn->map->n_maps == 2) {
+        job.p[1] = s->slot[u->second[i]];
+        job.sum[1] = s->sum[u->second[i]];
+    }
+    dq_cpu_count_columns(&job);
 }
 
-static void add_columns(double *sums, const float *p, int64_t n, float a)
-{
-    for (int64_t i = 0; i < n; i++) sums[i] += (double)(p[i] * a);
-}
-
-/* The first map's slot becomes P1 - lambda P2 (two maps) or stays exp(S - max) (one map: y is
- * divided instead). */
+/* The first map's slot becomes P1 - lambda P2; a single map stays exp(S - max): y is divided
+ * instead. */
 static void subtract(const work *w, scratch *s, int64_t ld, const dq_rows *rows, const bundle *u,
-                     int i, int group)
+                     int i)
 {
-    const int out = u->out[i], first = u->first[i], second = u->second[i];
-    const dq_attend_args *args = w->args;
-    const dq_columns *columns = args->columns;
-    const int64_t end = args->batch->cu_rows[rows->seq + 1];
-    const bool two = args->attn->map->n_maps == 2;
-    int64_t at = columns ? columns->offset[rows->seq * args->attn->map->n_groups + group] : 0;
+    const int first = u->first[i], second = u->second[i];
+    if (w->args->attn->map->n_maps == 1) return;
     for (int64_t r = 0; r < rows->n; r++) {
         float *p1 = s->slot[first] + r * ld;
         const float *p2 = s->slot[second] + r * ld;
-        const int64_t n = s->visible[r];
-        const bool counts =
-            n && columns &&
-            (columns->last_rows == 0 || rows->first + r >= end - columns->last_rows);
         const float a = (float)(1.0 / s->sum[first][r]);
-        float b = 0.0f;
-        if (counts && columns->mass[0]) add_columns(columns->mass[0] + at, p1, n, a);
-        if (two) {
-            b = (float)((double)lambda_of(args, rows->first + r, out) / s->sum[second][r]);
-            if (counts && columns->mass[1]) {
-                add_columns(columns->mass[1] + at, p2, n, (float)(1.0 / s->sum[second][r]));
-            }
-            w->simd->diff(p1, p1, p2, n, a, b);
-        }
-        if (counts && columns->diff) {
-            for (int64_t k = 0; k < n; k++) {
-                columns->diff[at + k] += (double)fabsf(two ? p1[k] : p1[k] * a);
-            }
-        }
+        const float b =
+            (float)((double)dq_cpu_lambda(w->args, rows->first + r, u->out[i]) / s->sum[second][r]);
+        w->simd->diff(p1, p1, p2, s->visible[r], a, b);
     }
 }
 
@@ -305,7 +294,7 @@ static void next_bundle(bundle *u, scratch *s, const dq_headmap *map, const task
 }
 
 static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_rows *rows,
-                          const dq_kv_list *list, const bundle *u, int group, int64_t keys)
+                          const dq_kv_list *list, const bundle *u, int64_t keys)
 {
     float *into[MAX_SLOTS];
     for (int i = 0; i < u->n_fresh; i++) into[i] = s->slot[u->slot[i]];
@@ -313,7 +302,10 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_rows *
     for (int i = 0; i < u->n_fresh; i++) {
         softmax_rows(w, s, u->slot[i], ld, rows, u->head[i], keys);
     }
-    for (int i = 0; i < u->n_outs; i++) subtract(w, s, ld, rows, u, i, group);
+    /* all sums first: subtracting overwrites maps */
+    for (int i = 0; w->args->columns && i < u->n_outs; i++)
+        count_columns(w, s, ld, rows, list, u, i);
+    for (int i = 0; i < u->n_outs; i++) subtract(w, s, ld, rows, u, i);
     times_values(w, s, ld, rows, list, u, keys);
     for (int i = 0; i < u->n_outs; i++) finish(w, s, rows, u->out[i], u->first[i]);
     if (w->args->attn->map->n_maps == 2) {
@@ -334,7 +326,7 @@ static void attend_block(const work *w, scratch *s, int64_t ld, const dq_rows *r
     for (int out = t->out_first; out < t->out_end;) {
         bundle u;
         next_bundle(&u, s, map, t, &out);
-        if (u.n_outs) attend_bundle(w, s, ld, rows, list, &u, t->group, keys);
+        if (u.n_outs) attend_bundle(w, s, ld, rows, list, &u, keys);
     }
 }
 

@@ -70,6 +70,9 @@ void dq_cpu_kv_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch
 void dq_cpu_kv_rewind(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length);
 void dq_cpu_kv_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
                     const int32_t *kept, int64_t n);
+void dq_cpu_kv_settle(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch);
+void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                         int32_t t, double *sum);
 int64_t dq_cpu_kv_count(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                         int32_t *pos);
 dq_kv_bytes dq_cpu_kv_bytes(dq_backend *b, const dq_kv *kv);
@@ -93,6 +96,30 @@ int64_t dq_cpu_row_floats(int64_t keys);
 /* Cuts rows first..end of sequence `seq` at multiples of DQ_PAGE in position: *rows becomes the
  * last such tile before `end` (later tiles see more keys, so they are handed out first). */
 void dq_rows_last_tile(dq_rows *rows, const dq_batch *batch, int seq, int64_t first, int64_t end);
+
+/* One output head's maps for a block of rows, on their way from softmax to subtraction: row r of map m is
+ * p[m][r * ld + i] / sum[m][r] for the visible[r] first tokens of the list. p[1] NULL: one map. */
+typedef struct dq_column_job {
+    const dq_simd *simd;
+    const dq_attend_args *args;
+    const dq_kv_list *list;
+    dq_rows rows;
+    int out;
+    const float *p[2];
+    const double *sum[2];
+    int64_t ld;
+    const int64_t *visible;
+} dq_column_job;
+
+/* cpu_columns.c: adds to args->columns. */
+void dq_cpu_count_columns(const dq_column_job *job);
+
+static inline float dq_cpu_lambda(const dq_attend_args *args, int64_t row, int out)
+{
+    return args->attn->lambda_kind == DQ_LAMBDA_TOKEN
+               ? args->lambda.p[row * args->lambda.cols + out]
+               : args->attn->lambda;
+}
 
 /* cpu_attention.c */
 void dq_cpu_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args);

@@ -341,6 +341,30 @@ void dq_cpu_kv_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
     list_free(kv, &dense, group);
 }
 
+void dq_cpu_kv_settle(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch)
+{
+    (void)layer;
+    for (int i = 0; i < batch->n_seq; i++) known(b, kv, batch->seq[i]);
+}
+
+void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                         int32_t t, double *sum)
+{
+    const dq_headmap *map = kv->map;
+    (void)t;
+    if (b->err.code != DQ_OK || !known(b, kv, seq)) return;
+    const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
+    for (int64_t i = 0; i < list->count; i++) {
+        sum[i] = 0;
+        for (int j = 0; j < map->n_kv; j++) {
+            if (map->group[j] != group) continue;
+            const float *k = dq_kv_keys(kv, list->page[i / DQ_PAGE], j) + i % DQ_PAGE;
+            for (int c = 0; c < map->head_dim; c++)
+                sum[i] += (double)k[c * DQ_PAGE] * (double)k[c * DQ_PAGE];
+        }
+    }
+}
+
 int64_t dq_cpu_kv_count(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                         int32_t *pos)
 {

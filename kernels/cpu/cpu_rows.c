@@ -129,6 +129,31 @@ void dq_cpu_sigmoid(dq_backend *b, dq_mat x)
         x.p[i] = (float)(1.0 / (1.0 + exp(-(double)x.p[i])));
 }
 
+void dq_cpu_hadamard_run(float *x, int dim)
+{
+    for (int step = 1; step < dim; step *= 2) {
+        for (int i = 0; i < dim; i += 2 * step) {
+            for (int j = i; j < i + step; j++) {
+                const float lo = x[j], hi = x[j + step];
+                x[j] = lo + hi;
+                x[j + step] = lo - hi;
+            }
+        }
+    }
+    const float norm = (float)(1.0 / sqrt((double)dim));
+    for (int i = 0; i < dim; i++) x[i] *= norm;
+}
+
+void dq_cpu_hadamard(dq_backend *b, dq_mat x, int dim)
+{
+    if (b->err.code != DQ_OK) return;
+#pragma omp parallel for num_threads(team(b, x.rows, 4 * x.cols)) schedule(static)
+    for (int64_t i = 0; i < x.rows; i++) {
+        for (int64_t c = 0; c + dim <= x.cols; c += dim)
+            dq_cpu_hadamard_run(x.p + i * x.cols + c, dim);
+    }
+}
+
 void dq_cpu_add(dq_backend *b, dq_mat dst, dq_mat src)
 {
     if (b->err.code != DQ_OK) return;

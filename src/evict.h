@@ -1,0 +1,51 @@
+/* evict: collects what a policy needs while a prefix runs, and then forgets tokens in every layer and
+ * KV head group of the sequences.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_EVICT_H
+#define DQ_EVICT_H
+
+#include "forward.h"
+#include "policy.h"
+
+typedef struct dq_evict_spec {
+    const dq_policy *policy; /* NULL: nothing is evicted */
+    double keep;             /* share of the prefix that is kept, 0 < keep <= 1; 0: `tokens` says */
+    int64_t tokens;          /* tokens kept; 0: `keep` says */
+    int64_t every;           /* evict again after so many continuation tokens; 0: only once */
+    int64_t window;          /* rows that count; -1: as the policy says; 0: all */
+    dq_kv_budget budget;
+    uint64_t seed; /* of the policy "random" */
+} dq_evict_spec;
+
+extern const dq_evict_spec dq_evict_none;
+bool dq_evict_same(const dq_evict_spec *a, const dq_evict_spec *b);
+/* DQ_USAGE: keep of 0 or above 1 with no tokens, tokens below sink + recent, both given, ... */
+dq_status dq_evict_check(const dq_evict_spec *spec, const dq_kv_spec *kv, dq_err *err);
+
+/* What eviction did, summed over sequences, layers and groups. */
+typedef struct dq_evict_report {
+    int64_t before, kept; /* tokens */
+    int64_t raised;       /* sequences whose budget was raised to sink + recent */
+    double gap_min;       /* see dq_policy_gap */
+} dq_evict_report;
+
+typedef struct dq_evictor dq_evictor;
+
+dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *kv,
+                         const dq_evict_spec *spec, dq_err *err);
+void dq_evictor_free(dq_evictor *e); /* NULL allowed */
+
+/* Before a pass that appends to sequences: what to put into dq_pass.columns ([n_layers], valid until the
+ * next call), NULL when the policy needs no sums. Sums of earlier passes of the same sequences go on
+ * (a continuation that is evicted again); a sequence is new when it holds nothing. */
+dq_status dq_evictor_watch(dq_evictor *e, const dq_batch *batch, const dq_columns **out,
+                           dq_err *err);
+/* After the pass: evicts in each of the batch's sequences. `prefix[i]`: tokens that the sequence has had
+ * so far, evicted ones included = position of the next row; the budget is for them. */
+dq_status dq_evictor_run(dq_evictor *e, const dq_batch *batch, const int32_t *prefix,
+                         dq_evict_report *report, dq_err *err);
+/* A copy of a sequence starts with the sums of its parent. */
+dq_status dq_evictor_fork(dq_evictor *e, int32_t from, int32_t to, dq_err *err);
+void dq_evictor_forget(dq_evictor *e, int32_t seq); /* before the sequence is freed */
+
+#endif
