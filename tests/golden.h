@@ -1,4 +1,4 @@
-/* golden: reading the reference outputs beside a test checkpoint (tests/golden/make.py).
+/* golden: reading the reference outputs beside a test checkpoint (tests/golden/common.py).
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_TEST_GOLDEN_H
 #define DQ_TEST_GOLDEN_H

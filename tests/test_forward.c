@@ -1,4 +1,4 @@
-/* test_forward: whole models against transformers, at every CPU level; properties of passes.
+/* test_forward: whole models against the references, at every CPU level; properties of passes.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* setenv under strict C17 */
 #include "forward.h"
@@ -11,9 +11,28 @@
 
 #include <cmocka.h>
 
-static const char *const models[] = {
-    "llama-f32",     "llama-bf16-bias",       "llama-f16-linear",     "llama-bf16-far",
-    "diffllama-f32", "diffllama-bf16-untied", "diffllama-f16-shards", "diffllama-bf16-far"};
+static const char *const models[] = {"llama-f32",
+                                     "llama-bf16-bias",
+                                     "llama-f16-linear",
+                                     "llama-bf16-far",
+                                     "llama-yarn",
+                                     "llama-yarn-factor",
+                                     "llama-dynamic",
+                                     "diffllama-f32",
+                                     "diffllama-bf16-untied",
+                                     "diffllama-f16-shards",
+                                     "diffllama-bf16-far",
+                                     "v1-bf16",
+                                     "v1-naive-f32",
+                                     "v1-nonorm",
+                                     "v1-const",
+                                     "plain-norm",
+                                     "plain-adjacent",
+                                     "v2-f16",
+                                     "motif-bf16",
+                                     "motif-gqa-f32",
+                                     "gda-f32-shards",
+                                     "gda-wide-bf16"};
 enum { N_MODELS = sizeof models / sizeof models[0], MAX_ROWS = 256 };
 
 typedef struct rig {
@@ -114,7 +133,7 @@ static void differ(const rig *x, const float *logits, const dq_tensor *want, con
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
 
-static void equals_transformers(void **state)
+static void equals_the_reference(void **state)
 {
     (void)state;
     for (int i = 0; i < N_MODELS; i++) {
@@ -149,9 +168,10 @@ static void equals_transformers(void **state)
 static void rounded_logits_equal_the_oracle(void **state)
 {
     static const int bits[] = {8, 6, 4, 3, 2};
-    static const char *const which[] = {"llama-f32", "diffllama-f32"};
+    static const char *const which[] = {"llama-f32", "diffllama-f32", "v1-bf16", "v2-f16",
+                                        "gda-f32-shards"};
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
         rig x;
         rig_open(&x, which[i], "avx512", 2);
         for (int k = 0; k < 5; k++) {
@@ -262,7 +282,7 @@ static void ids_outside_the_vocabulary_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_transformers),
+        cmocka_unit_test(equals_the_reference),
         cmocka_unit_test(rounded_logits_equal_the_oracle),
         cmocka_unit_test(chunks_and_threads_change_no_bit),
         cmocka_unit_test(batching_changes_no_bit),
