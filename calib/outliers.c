@@ -7,7 +7,7 @@
 
 const char *const dq_outlier_name[DQ_N_KINDS] = {"attention_logits", "hidden_states"};
 
-dq_status dq_outliers_init(dq_outliers *o, int n_layers, dq_err *err)
+dq_status dq_outliers_init(dq_outliers *o, int n_layers, int n_out, dq_err *err)
 {
     memset(o, 0, sizeof *o);
     for (int k = 0; k < DQ_N_KINDS; k++) {
@@ -16,7 +16,10 @@ dq_status dq_outliers_init(dq_outliers *o, int n_layers, dq_err *err)
         x->layer_median = dq_block_new((size_t)n_layers, sizeof *x->layer_median, err);
         if (!x->layer || !x->layer_median) return err->code;
     }
+    o->measure = dq_block_new((size_t)n_layers * (size_t)n_out, sizeof *o->measure, err);
+    if (!o->measure) return err->code;
     o->n_layers = n_layers;
+    o->n_out = n_out;
     for (int k = 0; k < DQ_N_KINDS; k++) {
         DQ_TRY(dq_tally_init(&o->kind[k].pooled, err));
         for (int i = 0; i < n_layers; i++) DQ_TRY(dq_tally_init(&o->kind[k].layer[i], err));
@@ -33,6 +36,7 @@ void dq_outliers_free(dq_outliers *o)
         dq_block_free(x->layer);
         dq_block_free(x->layer_median);
     }
+    dq_block_free(o->measure);
     memset(o, 0, sizeof *o);
 }
 
@@ -207,7 +211,9 @@ static void read_layers(dq_outliers *o)
 
 static dq_status run_walks(dq_outliers *o, walk *w, dq_err *err)
 {
+    w->watch.measure = o->measure;
     DQ_TRY(run_walk(w, 0, err));
+    w->watch.measure = NULL;
     o->n_rows = w->s->cu[w->s->n];
     pool(o);
     if (w->plan->walks < 2) return DQ_OK;

@@ -28,9 +28,10 @@ enum { DQ_KIND_LOGITS, DQ_KIND_HIDDEN, DQ_N_KINDS };
 extern const char *const dq_outlier_name[DQ_N_KINDS]; /* "attention_logits", "hidden_states" */
 
 typedef struct dq_outliers {
-    int n_layers;
+    int n_layers, n_out;
     dq_outlier_kind kind[DQ_N_KINDS];
-    int64_t n_rows; /* tokens fed in the first pass over the data */
+    dq_head_measure *measure; /* [n_layers][n_out] what the attention maps look like */
+    int64_t n_rows;           /* tokens fed in the first pass over the data */
 } dq_outliers;
 
 /* How the data are walked. */
@@ -44,7 +45,7 @@ typedef struct dq_outlier_plan {
     void *arg;
 } dq_outlier_plan;
 
-dq_status dq_outliers_init(dq_outliers *o, int n_layers, dq_err *err);
+dq_status dq_outliers_init(dq_outliers *o, int n_layers, int n_out, dq_err *err);
 void dq_outliers_free(dq_outliers *o); /* zeroed or initialised */
 /* Sequences longer than the model's positions are DQ_MISMATCH, ids outside its vocabulary too; both
  * are found before anything runs. */

@@ -151,7 +151,7 @@ static dq_status run_model(stats *x, dq_stats_entry *e, dq_err *err)
     dq_runner *r = NULL;
 
     DQ_TRY(dq_backend_can(x->backend, e->model, f32, &dq_kv_plain, err));
-    DQ_TRY(dq_outliers_init(&e->out, e->model->n_layers, err));
+    DQ_TRY(dq_outliers_init(&e->out, e->model->n_layers, e->model->map.n_out, err));
     DQ_TRY(dq_runner_new(&r, e->model, x->backend, &dq_kv_plain, err));
     x->walk_rows = (double)s.cu[s.n];
     dq_say(&x->talk, "%s: %lld tokens in %lld sequences on %s", e->model->path,

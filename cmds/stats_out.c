@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "stats_out.h"
 
+#include "stats_attention.h"
 #include "utf8.h"
 
 #include <math.h>
@@ -184,6 +185,10 @@ dq_status dq_stats_print(const dq_stats_entry *e, int n, int n_places, dq_err *e
     DQ_TRY(print_pooled(e, n, err));
     printf("\nLayers (kurtosis0 is taken around zero)\n\n");
     DQ_TRY(print_layers(e, n, err));
+    printf("\nAttention maps, means over rows and heads (D = A1 - lambda A2; sinks: mass on the "
+           "first 4 "
+           "positions; shares of keys and of 64-key pages)\n\n");
+    DQ_TRY(dq_stats_attention_print(e, n, err));
     for (int i = 0; i < n && n_places > 0; i++) {
         for (int k = 0; k < DQ_N_KINDS; k++) {
             printf("\n%s: where the largest %s are\n\n", e[i].label, kind_title[k]);
@@ -304,6 +309,7 @@ json_t *dq_stats_json(const dq_stats_entry *e, int n_places)
             json_object_set_new(
                 l, dq_outlier_name[k],
                 kind_json(&e->out.kind[k].layer[i], e->out.kind[k].layer_median[i]));
+        json_object_set_new(l, "attention", dq_stats_attention_json(e, i));
         json_array_append_new(layers, l);
     }
     json_object_set_new(x, "model", json_string(e->model->path));
@@ -427,6 +433,7 @@ dq_status dq_stats_h5(dq_h5out *h, const dq_stats_entry *e, int i, dq_err *err)
         snprintf(name, sizeof name, "%s/%s", group, dq_outlier_name[k]);
         kind_h5(h, name, &e->out.kind[k], e->out.n_layers, a, err);
     }
+    if (err->code == DQ_OK) dq_stats_attention_h5(h, group, e, a, err);
     snprintf(name, sizeof name, "%s/ids", group);
     if (err->code == DQ_OK) dq_h5out_array(h, name, DQ_OUT_I32, 1, ids, e->in.ids, err);
     snprintf(name, sizeof name, "%s/cu_ids", group);

@@ -6,6 +6,7 @@
 
 #include "batch.h"
 #include "kv.h"
+#include "measure.h"
 #include "model.h"
 #include "stats.h"
 
@@ -56,6 +57,7 @@ typedef struct dq_attend_args {
     const float *absmax; /* [n_seq, n_q] backend memory from attn_absmax: tensor and head grain;
                              for tensor grain every entry of a sequence holds the maximum */
     const dq_columns *columns; /* NULL: none */
+    dq_head_measure *measure;  /* [n_out] on the host: adds what the rows look like; NULL: none */
 } dq_attend_args;
 
 /* What attn_observe accumulates, per query head of the layer, over the entries that rows see. */
@@ -71,7 +73,7 @@ typedef enum dq_observe_kind {
  *
  * Order: operations run in the order of their calls and may be asynchronous. Argument structs, batches
  * and other host inputs are consumed before a call returns, except that a batch and its arrays must
- * stay as they are from pass to sync. Host outputs (logp, top1, kld, rows, columns, tallies) are
+ * stay as they are from pass to sync. Host outputs (logp, top1, kld, rows, columns, measures, tallies) are
  * valid, and must stay alive, until sync. get blocks. Memory given to free may still be in use by
  * earlier calls: the backend orders that.
  *

@@ -149,7 +149,10 @@ static void attention(dq_runner *r, const pass_state *s, int i)
                            .lambda = s->lambda,
                            .logit = pass->logit,
                            .math = pass->math,
-                           .columns = pass->columns ? &pass->columns[i] : NULL};
+                           .columns = pass->columns ? &pass->columns[i] : NULL,
+                           .measure = pass->watch && pass->watch->measure
+                                          ? pass->watch->measure + (int64_t)i * m->map.n_out
+                                          : NULL};
     bool spans_rows = pass->logit.bits < 16 &&
                       (pass->logit.grain == DQ_GRAIN_TENSOR || pass->logit.grain == DQ_GRAIN_HEAD);
     if (spans_rows) {

@@ -5,11 +5,12 @@
 
 #include "backend.h"
 
-/* What a pass accumulates on its way; arrays of n_layers tallies (host), NULL: none. */
+/* What a pass accumulates on its way; arrays of n_layers entries (host), NULL: none. */
 typedef struct dq_watch {
-    dq_tally *logits; /* |S| of both maps of every query head, entries that rows see */
-    dq_tally *hidden; /* layer outputs, after both residual additions */
-    int32_t seq_base; /* number of the batch's first sequence in the whole run */
+    dq_tally *logits;         /* |S| of both maps of every query head, entries that rows see */
+    dq_tally *hidden;         /* layer outputs, after both residual additions */
+    dq_head_measure *measure; /* [n_layers][n_out] */
+    int32_t seq_base;         /* number of the batch's first sequence in the whole run */
 } dq_watch;
 
 typedef struct dq_pass {

@@ -23,6 +23,7 @@ utf8 1
 batch 1
 kv 1
 policy 1
+measure 1
 weight 2
 quant 2
 quant_search 2

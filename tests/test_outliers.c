@@ -92,7 +92,7 @@ static void collect(dq_outliers *o, const dq_model *m, dq_backend *b, const dq_s
     dq_err err = {0};
     dq_runner *r = NULL;
     const dq_outlier_plan plan = {.max_rows = max_rows, .walks = walks};
-    must(dq_outliers_init(o, m->n_layers, &err), &err);
+    must(dq_outliers_init(o, m->n_layers, m->map.n_out, &err), &err);
     must(dq_runner_new(&r, m, b, &dq_kv_plain, &err), &err);
     must(dq_outliers_collect(o, r, s, &plan, &err), &err);
     assert_int_equal(o->n_rows, s->cu[s->n]);
@@ -128,6 +128,34 @@ static void compare_place(const dq_tally *t, const json_t *want)
         assert_int_equal(got[i], json_integer_value(json_array_get(want, i)));
 }
 
+static void near_count(int64_t got, const json_t *want, const char *what)
+{
+    /* a value within rounding of a threshold may fall on either side */
+    int64_t w = json_integer_value(want);
+    if (llabs(got - w) > 2) fail_msg("%s: %lld, expected %lld", what, (long long)got, (long long)w);
+}
+
+/* What the maps look like, against float64 softmaxes. */
+static void compare_measure(const dq_head_measure *m, const json_t *want)
+{
+    assert_int_equal(m->rows, json_integer_value(json_object_get(want, "rows")));
+    assert_int_equal(m->keys, json_integer_value(json_object_get(want, "keys")));
+    assert_int_equal(m->pages, json_integer_value(json_object_get(want, "pages")));
+    for (size_t k = 0; k < 2; k++) {
+        const json_t *h = json_array_get(json_object_get(want, "entropy"), k);
+        const json_t *sinks = json_array_get(json_object_get(want, "sink_mass"), k);
+        close_to(m->entropy[k], json_number_value(h), "entropy");
+        close_to(m->sink_mass[k], json_number_value(sinks), "sink mass");
+    }
+    close_to(m->variation, json_number_value(json_object_get(want, "variation")), "variation");
+    double negative = json_number_value(json_object_get(want, "negative"));
+    assert_true(fabs(m->negative - negative) <= 1e-4 * (1 + negative));
+    for (size_t i = 0; i < DQ_N_THRESHOLDS; i++) {
+        near_count(m->near_zero[i], json_array_get(json_object_get(want, "near_zero"), i), "keys");
+        near_count(m->skippable[i], json_array_get(json_object_get(want, "skippable"), i), "pages");
+    }
+}
+
 static void check_model(const fixture *f, const json_t *x, int64_t max_rows, int walks)
 {
     const char *name = json_string_value(json_object_get(x, "model"));
@@ -146,6 +174,12 @@ static void check_model(const fixture *f, const json_t *x, int64_t max_rows, int
             bool exact = walks >= 3 || (walks == 2 && kind->layer_median[i].bound <= 0);
             compare(&kind->layer[i], kind->layer_median[i], json_object_get(layer, key), exact);
         }
+    }
+    for (int i = 0; i < m->n_layers * m->map.n_out; i++) {
+        const json_t *layer =
+            json_array_get(json_object_get(x, "layers"), (size_t)(i / m->map.n_out));
+        compare_measure(&o.measure[i], json_array_get(json_object_get(layer, "attention"),
+                                                      (size_t)(i % m->map.n_out)));
     }
     dq_outliers_free(&o);
     dq_model_close(m);
@@ -182,6 +216,8 @@ static void test_batching(void **state)
         assert_true(!(a.kind[k].pooled_median.value < b.kind[k].pooled_median.value) &&
                     !(a.kind[k].pooled_median.value > b.kind[k].pooled_median.value));
     }
+    assert_memory_equal(a.measure, b.measure,
+                        (size_t)(m->n_layers * m->map.n_out) * sizeof *a.measure);
     dq_outliers_free(&a);
     dq_outliers_free(&b);
     dq_model_close(m);
@@ -199,7 +235,7 @@ static void test_refusals(void **state)
         dq_err err = {0};
         dq_outliers o;
         dq_runner *r = NULL;
-        must(dq_outliers_init(&o, m->n_layers, &err), &err);
+        must(dq_outliers_init(&o, m->n_layers, m->map.n_out, &err), &err);
         must(dq_runner_new(&r, m, f->backend, &dq_kv_plain, &err), &err);
         assert_int_equal(dq_outliers_collect(&o, r, &s, &plan, &err), DQ_MISMATCH);
         assert_non_null(strstr(err.text, "outside the vocabulary"));
@@ -213,7 +249,7 @@ static void test_refusals(void **state)
     dq_outliers o;
     dq_runner *r = NULL;
     m->max_positions = 1;
-    must(dq_outliers_init(&o, m->n_layers, &err), &err);
+    must(dq_outliers_init(&o, m->n_layers, m->map.n_out, &err), &err);
     must(dq_runner_new(&r, m, f->backend, &dq_kv_plain, &err), &err);
     assert_int_equal(dq_outliers_collect(&o, r, &s, &plan, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "positions"));

@@ -86,7 +86,14 @@ typedef struct work {
     const dq_simd *simd;
     const dq_attend_args *args;
     dq_mat dst;
+    dq_head_measure *measure; /* [n_seq * n_out], NULL: none */
 } work;
+
+/* Sums over rows are added in one order: their tasks own a sequence and KV head group whole. */
+static bool whole_sequences(const dq_attend_args *args)
+{
+    return args->columns || args->measure;
+}
 
 static int group_of_out(const dq_headmap *map, int out)
 {
@@ -170,9 +177,9 @@ static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const 
     }
 }
 
-/* The sums that policies read, over this block's rows that count. */
-static void count_columns(const work *w, const scratch *s, int64_t ld, const dq_rows *rows,
-                          const dq_kv_list *list, const bundle *u, int i)
+/* What others want to know of the maps before they are subtracted. */
+static void look_at_maps(const work *w, const scratch *s, int64_t ld, const dq_rows *rows,
+                         const dq_kv_list *list, const bundle *u, int i)
 {
     dq_column_job job = {.simd = w->simd,
                          .args = w->args,
@@ -187,7 +194,9 @@ static void count_columns(const work *w, const scratch *s, int64_t ld, const dq_
         job.p[1] = s->slot[u->second[i]];
         job.sum[1] = s->sum[u->second[i]];
     }
-    dq_cpu_count_columns(&job);
+    if (w->args->columns) dq_cpu_count_columns(&job);
+    if (w->measure)
+        dq_cpu_measure(&job, &w->measure[rows->seq * w->args->attn->map->n_out + job.out]);
 }
 
 /* The first map's slot becomes P1 - lambda P2; a single map stays exp(S - max): y is divided
@@ -302,9 +311,9 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_rows *
     for (int i = 0; i < u->n_fresh; i++) {
         softmax_rows(w, s, u->slot[i], ld, rows, u->head[i], keys);
     }
-    /* all sums first: subtracting overwrites maps */
-    for (int i = 0; w->args->columns && i < u->n_outs; i++)
-        count_columns(w, s, ld, rows, list, u, i);
+    /* all of them first: subtracting overwrites maps */
+    for (int i = 0; whole_sequences(w->args) && i < u->n_outs; i++)
+        look_at_maps(w, s, ld, rows, list, u, i);
     for (int i = 0; i < u->n_outs; i++) subtract(w, s, ld, rows, u, i);
     times_values(w, s, ld, rows, list, u, keys);
     for (int i = 0; i < u->n_outs; i++) finish(w, s, rows, u->out[i], u->first[i]);
@@ -422,8 +431,7 @@ static int64_t list_tasks(task *list, const dq_attend_args *args, bool by_group)
     for (int i = 0; i < batch->n_seq; i++) {
         for (int64_t first = batch->cu_rows[i], end = batch->cu_rows[i + 1]; end > first;) {
             dq_rows rows = {i, first, end - first, batch->pos + first};
-            /* column sums are added in one order: their tasks own a sequence and group whole */
-            if (!args->columns) dq_rows_last_tile(&rows, batch, i, first, end);
+            if (!whole_sequences(args)) dq_rows_last_tile(&rows, batch, i, first, end);
             end = rows.first;
             n += cut_rows(list ? list + n : NULL, args->attn->map, &rows, by_group);
         }
@@ -434,23 +442,31 @@ static int64_t list_tasks(task *list, const dq_attend_args *args, bool by_group)
 void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
 {
     if (b->err.code != DQ_OK) return;
-    const work w = {dq_cpu_of(b)->simd, args, dst};
+    const int n_out = args->attn->map->n_out;
+    work w = {dq_cpu_of(b)->simd, args, dst, NULL};
     const plan p = plan_blocks(args);
     /* Whole groups read every page once; where that leaves threads idle, output heads are split.
      * How rows and heads are cut never shows in the results. */
     bool by_group = true;
     int64_t n = list_tasks(NULL, args, by_group);
-    if (!args->columns && n < 2 * (int64_t)b->threads) {
+    if (!whole_sequences(args) && n < 2 * (int64_t)b->threads) {
         by_group = false;
         n = list_tasks(NULL, args, by_group);
     }
     task *tasks = dq_cpu_shared(b, (size_t)(n + 1) * sizeof *tasks);
     if (!tasks || !dq_cpu_reserve(b, p.bytes)) return;
+    if (args->measure) {
+        w.measure = dq_block_new((size_t)(args->batch->n_seq * n_out), sizeof *w.measure, &b->err);
+        if (!w.measure) return;
+    }
     list_tasks(tasks, args, by_group);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
     for (int64_t i = 0; i < n; i++) {
         run_task(&w, &tasks[i], &p, dq_cpu_of(b)->block[omp_get_thread_num()]);
     }
+    for (int i = 0; w.measure && i < args->batch->n_seq * n_out; i++)
+        dq_head_measure_merge(&args->measure[i % n_out], &w.measure[i]);
+    dq_block_free(w.measure);
 }
 
 /* Largest |S| of one query head over a tile of rows. Rounding is monotonic and scale positive, so

@@ -114,6 +114,9 @@ typedef struct dq_column_job {
 /* cpu_columns.c: adds to args->columns. */
 void dq_cpu_count_columns(const dq_column_job *job);
 
+/* cpu_measure.c: adds the block's rows to the measure of the output head. */
+void dq_cpu_measure(const dq_column_job *job, dq_head_measure *m);
+
 static inline float dq_cpu_lambda(const dq_attend_args *args, int64_t row, int out)
 {
     return args->attn->lambda_kind == DQ_LAMBDA_TOKEN

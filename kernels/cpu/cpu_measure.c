@@ -1,0 +1,66 @@
+/* cpu_measure: what the maps of an output head look like, on their way from softmax to subtraction.
+ * SPDX-License-Identifier: MIT */
+#include "cpu_attention.h"
+
+#include <math.h>
+
+static double entropy_of(const float *p, int64_t n, float a)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const float x = p[i] * a;
+        if (x > 0.0f) sum -= (double)(x * logf(x));
+    }
+    return sum;
+}
+
+static double mass_of(const float *p, int64_t n, float a)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)(p[i] * a);
+    return sum;
+}
+
+/* Keys first..end-1, one page: what is near zero, and whether the page is. */
+static void measure_page(dq_head_measure *m, const float *p1, const float *p2, int64_t first,
+                         int64_t end, float a, float b)
+{
+    double sum = 0;
+    for (int64_t i = first; i < end; i++) {
+        const float x = p1[i] * a, y = p2 ? p2[i] * b : 0.0f;
+        const double d = (double)(x - y), size = fabs(d);
+        sum += size;
+        if (d < 0) m->negative -= d;
+        for (int k = 0; k < DQ_N_THRESHOLDS; k++) m->near_zero[k] += size < dq_thresholds[k];
+    }
+    m->variation += sum;
+    m->pages++;
+    for (int k = 0; k < DQ_N_THRESHOLDS; k++) m->skippable[k] += sum < dq_thresholds[k];
+}
+
+static void measure_row(const dq_column_job *j, dq_head_measure *m, int64_t r)
+{
+    const float *p[2] = {j->p[0] + r * j->ld, j->p[1] ? j->p[1] + r * j->ld : NULL};
+    const int64_t n = j->visible[r];
+    int64_t sinks = dq_kv_visible(j->list, DQ_SINKS - 1);
+    float b = 0.0f;
+    if (sinks > n) sinks = n;
+    for (int k = 0; k < 2 && p[k]; k++) {
+        const float a = (float)(1.0 / j->sum[k][r]);
+        m->entropy[k] += entropy_of(p[k], n, a);
+        m->sink_mass[k] += mass_of(p[k], sinks, a);
+    }
+    if (p[1]) b = (float)((double)dq_cpu_lambda(j->args, j->rows.first + r, j->out) / j->sum[1][r]);
+    for (int64_t i = 0; i < n; i += DQ_PAGE)
+        measure_page(m, p[0], p[1], i, i + DQ_PAGE < n ? i + DQ_PAGE : n,
+                     (float)(1.0 / j->sum[0][r]), b);
+    m->rows++;
+    m->keys += n;
+}
+
+void dq_cpu_measure(const dq_column_job *j, dq_head_measure *m)
+{
+    for (int64_t r = 0; r < j->rows.n; r++) {
+        if (j->visible[r] > 0) measure_row(j, m, r);
+    }
+}
