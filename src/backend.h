@@ -98,7 +98,8 @@ typedef struct dq_ops {
     void (*embed)(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids);
     /* dst may be src. gain[cols] on the host. */
     void (*rms_norm)(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps);
-    /* dst = src W^T + bias (bias on the host, or NULL), in the arithmetic `num`. */
+    /* dst = src W^T + bias (bias on the host, or NULL), in the arithmetic `num`. int8: W is packed; src is
+     * rounded to 8 bits by row and column group of W, sums are exact, groups are added in f32. */
     void (*matmul)(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
                    dq_num num);
     /* table[n, dim]: cos of the angles in the first dim/2 columns, sin in the others; the angle is
@@ -119,7 +120,8 @@ typedef struct dq_ops {
     void (*gather)(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
     /* *row = index of the first row of x with a NaN or an infinity, -1: none. */
     void (*first_bad_row)(dq_backend *b, int64_t *row, dq_mat x);
-    /* For each row of hidden[n, dim] (after the last norm): logp[i] = ln softmax(hidden head^T)
+    /* A head is never packed: num int8 multiplies it in f32.
+     * For each row of hidden[n, dim] (after the last norm): logp[i] = ln softmax(hidden head^T)
      * [target[i]] in nats, top1[i] = index of the largest logit (the lowest among equals). Host
      * outputs, either may be NULL; no [n][vocab] array is made. target -1: logp is 0. */
     void (*logprob)(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,

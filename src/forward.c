@@ -137,7 +137,7 @@ static void attention(dq_runner *r, const pass_state *s, int i)
     if (r->kv_spec.rotate_v) op->hadamard(b, s->v, m->map.head_dim);
     op->kv_append(b, r->kv, i, s->batch, s->k, s->v);
     if (l->attn.lambda_kind == DQ_LAMBDA_TOKEN) {
-        op->matmul(b, s->lambda, s->h, &l->lambda_proj, NULL, pass->math.linear);
+        op->matmul(b, s->lambda, s->h, &l->lambda_proj, NULL, DQ_NUM_F32); /* never packed */
         op->sigmoid(b, s->lambda);
     }
 

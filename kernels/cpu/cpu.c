@@ -18,6 +18,16 @@ const dq_simd *dq_simd_pick(unsigned features)
     return &dq_simd_scalar;
 }
 
+dq_int8_dots_fn *dq_int8_dots_pick(unsigned features)
+{
+#if defined(__x86_64__)
+    if (features & DQ_CPU_VNNI) return dq_int8_dots_vnni;
+#else
+    (void)features;
+#endif
+    return dq_int8_dots;
+}
+
 bool dq_cpu_reserve(dq_backend *b, size_t bytes)
 {
     dq_cpu *cpu = dq_cpu_of(b);
@@ -128,6 +138,7 @@ dq_status dq_cpu_open(dq_backend *b, dq_err *err)
     b->state = cpu;
     b->ops = &dq_ops_cpu;
     cpu->simd = dq_simd_pick(dq_cpu_features(NULL));
+    cpu->int8_dots = dq_int8_dots_pick(dq_cpu_features(NULL));
     cpu->block = dq_block_new((size_t)b->threads, sizeof *cpu->block, err);
     if (!cpu->block) {
         cpu_close(b);

@@ -9,6 +9,7 @@
 /* b->state. */
 typedef struct dq_cpu {
     const dq_simd *simd;
+    dq_int8_dots_fn *int8_dots;
     size_t block_bytes; /* of each thread's block */
     void **block;       /* [b->threads] scratch, 64-byte aligned */
     size_t shared_bytes;
@@ -48,6 +49,9 @@ void dq_cpu_gather(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
 /* cpu_matmul.c */
 void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
                    dq_num num);
+/* cpu_int8.c: w is packed. */
+void dq_cpu_matmul_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
+                        const float *bias);
 void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
                     const dq_weight *head, const int32_t *target, dq_num num);
 void dq_cpu_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_head, dq_num ref_num,

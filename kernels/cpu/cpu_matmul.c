@@ -190,9 +190,8 @@ static void run_product(dq_backend *b, const product *p)
 static bool can_run(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, dq_num num)
 {
     if (b->err.code != DQ_OK) return false;
-    if (num != DQ_NUM_F32) {
-        dq_fail(&b->err, DQ_MISMATCH, "%s products are not available on the CPU. Use f32",
-                dq_num_name[num]);
+    if (num == DQ_NUM_BF16) {
+        dq_fail(&b->err, DQ_MISMATCH, "bf16 products are not available on the CPU. Use f32");
     } else if (src.cols != w->cols || dst.cols != w->rows || dst.rows != src.rows) {
         dq_fail(&b->err, DQ_BUG, "%s: product of unfitting shapes", w->name ? w->name : "weight");
     }
@@ -202,7 +201,16 @@ static bool can_run(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, d
 void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
                    dq_num num)
 {
-    if (!can_run(b, dst, src, w, num)) return;
+    if (!can_run(b, dst, src, w, num) || src.rows == 0) return;
+    if (num == DQ_NUM_INT8 && w->bits < 16) {
+        dq_cpu_matmul_int8(b, dst, src, w, bias);
+        return;
+    }
+    if (num != DQ_NUM_F32) {
+        dq_fail(&b->err, DQ_MISMATCH, "%s: is not packed, so there is no int8 product with it",
+                w->name ? w->name : "weight");
+        return;
+    }
     const product p = {dq_cpu_of(b)->simd, dst, src, w, bias};
     run_product(b, &p);
 }

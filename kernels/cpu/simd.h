@@ -81,6 +81,18 @@ extern const dq_simd dq_simd_avx2;
 extern const dq_simd dq_simd_avx512;
 #endif
 
+/* dots[i * DQ_INT8_COLS + j] = sum over kk < k of a[i*lda + kk] * w(j, kk), exact in 32 bits, with
+ * w(j, kk) unsigned at w[kk / 4 * 4 * DQ_INT8_COLS + 4 * j + kk % 4]. k is a multiple of 4; w stands
+ * on 64 bytes. */
+enum { DQ_INT8_COLS = 32 };
+typedef void dq_int8_dots_fn(int32_t *dots, const int8_t *a, int64_t lda, const uint8_t *w,
+                             int64_t m, int64_t k);
+dq_int8_dots_fn dq_int8_dots;
+#if defined(__x86_64__)
+dq_int8_dots_fn dq_int8_dots_vnni; /* AVX-512 with VNNI */
+#endif
+dq_int8_dots_fn *dq_int8_dots_pick(unsigned features);
+
 /* The highest table that the feature bits of dq_cpu_features() allow. */
 const dq_simd *dq_simd_pick(unsigned features);
 
