@@ -8,7 +8,7 @@ enum {
     SHORT_WORD = 32,      /* symbols up to which a plain search beats the heap */
     CACHE_KEY = 32,       /* longest word in the cache, in bytes */
     CACHE_IDS = 6,        /* most ids of a word in the cache */
-    CACHE_FIRST = 256,    /* slots at first */
+    CACHE_FIRST = 64,     /* slots at first */
     CACHE_LAST = 1 << 15, /* slots at most */
     CACHE_PROBES = 4,
     LONGEST_WORD = 1 << 29 /* bytes: two symbols each must fit an int32_t */
@@ -83,59 +83,57 @@ static const dq_bpe_merge *get_merge(const dq_bpe *bpe, int32_t left, int32_t ri
     return m->pair == UINT64_MAX ? NULL : m;
 }
 
-dq_status dq_bpe_run_begin(dq_bpe_run *run, const dq_bpe *bpe, size_t bytes, dq_err *err)
-{
-    *run = (dq_bpe_run){.bpe = bpe, .room = bytes / 4 + 16, .cache_size = CACHE_FIRST};
-    run->ids = dq_block_new(run->room, sizeof *run->ids, err);
-    if (!run->ids) return err->code;
-    run->cache = dq_block_new(run->cache_size, sizeof *run->cache, err);
-    return run->cache ? DQ_OK : err->code;
-}
-
 void dq_bpe_run_end(dq_bpe_run *run)
 {
-    dq_block_free(run->ids);
     dq_block_free(run->cache);
     dq_block_free(run->scratch);
     *run = (dq_bpe_run){0};
 }
 
-static dq_status need_room(dq_bpe_run *run, size_t more, dq_err *err)
+dq_bpe_start dq_bpe_start_of(const dq_bpe *bpe, int32_t id, const char *c, size_t len)
 {
-    if (run->room - run->n >= more) return DQ_OK;
-    size_t room = run->room + run->room / 2 + more;
-    int32_t *ids = dq_block_new(room, sizeof *ids, err);
-    if (!ids) return err->code;
-    memcpy(ids, run->ids, run->n * sizeof *ids);
-    dq_block_free(run->ids);
-    run->ids = ids;
-    run->room = room;
-    return DQ_OK;
+    dq_bpe_start s = {.id = {id}, .n = 1, .kind = DQ_START_TOKEN};
+    size_t n = 0;
+    if (id >= 0) return s;
+    for (; n < len; n++) {
+        s.id[n] = bpe->byte_id[(uint8_t)c[n]];
+        if (s.id[n] < 0) break;
+    }
+    s.n = n == len ? (uint8_t)len : bpe->unknown >= 0;
+    s.kind = n == len ? DQ_START_BYTES : DQ_START_UNKNOWN;
+    if (n < len) s.id[0] = bpe->unknown;
+    return s;
 }
 
-dq_status dq_bpe_push(dq_bpe_run *run, int32_t id, dq_err *err)
+/* Length of the character that begins with byte c, in well-formed text. */
+static size_t char_bytes(uint8_t c)
 {
-    DQ_TRY(need_room(run, 1, err));
-    run->ids[run->n++] = id;
-    return DQ_OK;
+    return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
 }
 
 /* Upper bound of first_symbols. */
 static size_t count_symbols(const dq_bpe *bpe, const char *word, size_t len)
 {
     size_t n = 0;
+    if (!bpe->byte_level) return len;
     for (size_t i = 0; i < len; i++) n += bpe->start[(uint8_t)word[i]].n;
     return n;
 }
 
 /* The symbols a word begins as; out has room for count_symbols. A pending unknown token comes out before
- * the next known byte, behind bytes that fall back: the order of the reference. */
+ * the next known character, behind bytes that fall back: the order of the reference. */
 static size_t first_symbols(const dq_bpe *bpe, const char *word, size_t len, int32_t *out)
 {
-    size_t n = 0;
+    size_t n = 0, used;
     int32_t pending = -1;
-    for (size_t i = 0; i < len; i++) {
+    for (size_t i = 0; i < len; i += used) {
+        dq_bpe_start rare;
         const dq_bpe_start *s = &bpe->start[(uint8_t)word[i]];
+        used = bpe->byte_level ? 1 : char_bytes((uint8_t)word[i]);
+        if (used > 1) {
+            rare = dq_bpe_start_of(bpe, dq_strmap_get(&bpe->chars, word + i, used), word + i, used);
+            s = &rare;
+        }
         if (s->n == 0) continue;
         if (s->kind == DQ_START_UNKNOWN) {
             if (pending >= 0 && !bpe->fuse_unknown) out[n++] = pending;
@@ -247,7 +245,7 @@ static dq_status need_scratch(dq_bpe_run *run, size_t n, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status long_word(dq_bpe_run *run, const char *word, size_t len, dq_err *err)
+static dq_status long_word(dq_bpe_run *run, dq_ids *ids, const char *word, size_t len, dq_err *err)
 {
     if (len > LONGEST_WORD)
         return dq_fail(err, DQ_RESOURCE, "a single word of %zu bytes is too long", len);
@@ -261,23 +259,21 @@ static dq_status long_word(dq_bpe_run *run, const char *word, size_t len, dq_err
     for (size_t i = 0; i < n; i++)
         s[i] = (symbol){first[i], (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1};
     merge_long(run->bpe, s, n, &h);
-    DQ_TRY(need_room(run, n, err));
-    for (size_t i = 0; i < n; i++) {
-        if (s[i].id >= 0) run->ids[run->n++] = s[i].id;
-    }
+    DQ_TRY(dq_ids_room(ids, n, err));
+    for (int32_t i = n ? 0 : -1; i >= 0; i = s[i].next) ids->id[ids->n++] = s[i].id;
     return DQ_OK;
 }
 
-static dq_status any_word(dq_bpe_run *run, const char *word, size_t len, dq_err *err)
+static dq_status any_word(dq_bpe_run *run, dq_ids *ids, const char *word, size_t len, dq_err *err)
 {
     int32_t sym[2 * SHORT_WORD];
-    if (len > SHORT_WORD) return long_word(run, word, len, err);
+    if (len > SHORT_WORD) return long_word(run, ids, word, len, err);
     size_t n = first_symbols(run->bpe, word, len, sym);
-    if (n > SHORT_WORD) return long_word(run, word, len, err);
+    if (n > SHORT_WORD) return long_word(run, ids, word, len, err);
     n = merge_short(run->bpe, sym, n);
-    DQ_TRY(need_room(run, n, err));
-    memcpy(run->ids + run->n, sym, n * sizeof *sym);
-    run->n += n;
+    DQ_TRY(dq_ids_room(ids, n, err));
+    memcpy(ids->id + ids->n, sym, n * sizeof *sym);
+    ids->n += n;
     return DQ_OK;
 }
 
@@ -320,37 +316,88 @@ static dq_status cache_grow(dq_bpe_run *run, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status short_word(dq_bpe_run *run, const char *word, size_t len, dq_err *err)
+static dq_status short_word(dq_bpe_run *run, dq_ids *ids, const char *word, size_t len, dq_err *err)
 {
     uint64_t key[CACHE_KEY / 8] = {0};
+    int32_t id = dq_strmap_get(&run->bpe->known, word, len);
+    if (id >= 0) return dq_ids_push(ids, id, err);
+    if (!run->cache) {
+        run->cache = dq_block_new(CACHE_FIRST, sizeof *run->cache, err);
+        if (!run->cache) return err->code;
+        run->cache_size = CACHE_FIRST;
+    }
     memcpy(key, word, len);
     cached *c = cache_find(run, key, len);
     if (c->len == len && memcmp(c->key, key, CACHE_KEY) == 0) {
-        DQ_TRY(need_room(run, CACHE_IDS, err));
-        memcpy(run->ids + run->n, c->id, sizeof c->id);
-        run->n += c->n;
+        DQ_TRY(dq_ids_room(ids, CACHE_IDS, err));
+        memcpy(ids->id + ids->n, c->id, sizeof c->id);
+        ids->n += c->n;
         return DQ_OK;
     }
-    size_t before = run->n;
-    DQ_TRY(any_word(run, word, len, err));
-    if (run->n - before > CACHE_IDS) return DQ_OK;
+    size_t before = ids->n;
+    DQ_TRY(any_word(run, ids, word, len, err));
+    if (ids->n - before > CACHE_IDS) return DQ_OK;
     run->cache_used += !c->len;
     c->len = (uint8_t)len;
-    c->n = (uint8_t)(run->n - before);
+    c->n = (uint8_t)(ids->n - before);
     memcpy(c->key, key, CACHE_KEY);
-    memcpy(c->id, run->ids + before, c->n * sizeof *c->id);
+    memcpy(c->id, ids->id + before, c->n * sizeof *c->id);
     if (run->cache_used > run->cache_size / 2 && run->cache_size < CACHE_LAST)
         return cache_grow(run, err);
     return DQ_OK;
 }
 
-dq_status dq_bpe_word(dq_bpe_run *run, const char *word, size_t len, dq_err *err)
+static dq_status one_word(dq_bpe_run *run, dq_ids *ids, const char *word, size_t len, dq_err *err)
+{
+    return len <= CACHE_KEY ? short_word(run, ids, word, len, err)
+                            : any_word(run, ids, word, len, err);
+}
+
+dq_status dq_bpe_know(dq_bpe *bpe, dq_bpe_run *run, dq_ids *ids, const char *word, size_t len,
+                      int32_t id, dq_err *err)
+{
+    if (len > CACHE_KEY) return DQ_OK;
+    ids->n = 0;
+    DQ_TRY(any_word(run, ids, word, len, err));
+    if (ids->n == 1 && ids->id[0] == id) dq_strmap_put(&bpe->known, word, len, id);
+    return DQ_OK;
+}
+
+/* U+2581, which stands for a space. */
+static bool is_mark(const char *s, size_t left)
+{
+    return left >= 3 && memcmp(s, "\xE2\x96\x81", 3) == 0;
+}
+
+/* Where the first run of U+2581 behind other text begins; len when there is none. */
+static size_t next_cut(const char *word, size_t len)
+{
+    size_t at = 0;
+    while (is_mark(word + at, len - at)) at += 3;
+    while (at < len) {
+        const char *found = memchr(word + at, 0xE2, len - at);
+        if (!found) return len;
+        at = (size_t)(found - word);
+        if (is_mark(found, len - at)) return at;
+        at++;
+    }
+    return len;
+}
+
+dq_status dq_bpe_word(dq_bpe_run *run, dq_ids *ids, const char *word, size_t len, dq_err *err)
 {
     if (len == 0) return DQ_OK;
     if (run->bpe->whole_words) {
         int32_t id = dq_strmap_get(&run->bpe->words, word, len);
-        if (id >= 0) return dq_bpe_push(run, id, err);
+        if (id >= 0) return dq_ids_push(ids, id, err);
     }
-    if (len <= CACHE_KEY) return short_word(run, word, len, err);
-    return any_word(run, word, len, err);
+    if (!run->bpe->cuts) return one_word(run, ids, word, len, err);
+    /* The whole text may be one word. Merges on the two sides of such a place never meet, so the
+     * parts give the same ids, and short parts are found in the cache. */
+    for (size_t at = 0; at < len;) {
+        size_t part = next_cut(word + at, len - at);
+        DQ_TRY(one_word(run, ids, word + at, part, err));
+        at += part;
+    }
+    return DQ_OK;
 }

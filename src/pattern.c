@@ -357,7 +357,8 @@ static dq_status literal(translator *t)
     return DQ_OK;
 }
 
-/* Anchors of lines: Ruby syntax has no other, and a final newline opens no further line. */
+/* Anchors of lines: Ruby syntax has no other. A final newline opens no further line for ^, yet $
+ * matches behind it. */
 static void anchor(translator *t, const char *text)
 {
     emit(t, text);
@@ -381,7 +382,7 @@ static dq_status item(translator *t)
         t->letter = 0;
         return DQ_OK;
     case '^': anchor(t, "(?:\\A|(?<=\\n)(?!\\z))"); return DQ_OK;
-    case '$': anchor(t, "(?:(?=\\n)|(?<!\\n)\\z)"); return DQ_OK;
+    case '$': anchor(t, "(?=\\n|\\z)"); return DQ_OK;
     case '*':
     case '+':
     case '?': return repeat(t);

@@ -6,252 +6,187 @@
 
 #include <string.h>
 
-/* ByteLevel's own pattern. Source: tokenizers pre_tokenizers/byte_level.rs (GPT-2). */
-static const char gpt2_pattern[] =
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+/* One piece being cut by one step. */
+typedef struct cutter {
+    dq_pretokenize_run *run;
+    int k;
+    const char *text;
+    bool first;        /* the piece begins where the whole text does */
+    size_t begin, end; /* a span that what follows may still extend */
+    bool open;         /* there is such a span */
+    bool match;        /* its last part was a match */
+} cutter;
 
-enum { JIT_STACK = 128 << 20 };
-
-static const bool no = false, yes = true;
-
-/* NULL with DQ_MISMATCH when there are too many. */
-static dq_split_step *add_step(dq_pretokenizer *p, dq_err *err)
-{
-    if (p->n_steps < DQ_MAX_STEPS) return &p->step[p->n_steps++];
-    dq_fail(err, DQ_MISMATCH, "more than %d pre_tokenizer steps are not supported", DQ_MAX_STEPS);
-    return NULL;
-}
-
-static dq_status load_byte_level(dq_pretokenizer *p, const json_t *v, dq_arena *a, dq_err *err)
-{
-    bool regex;
-    dq_split_step *s = add_step(p, err);
-    if (!s) return err->code;
-    DQ_TRY(dq_json_bool(&s->prefix_space, v, "add_prefix_space", NULL, err));
-    DQ_TRY(dq_json_bool(&regex, v, "use_regex", &yes, err));
-    if (!regex) return DQ_OK;
-    return dq_pattern_compile(&s->code, &s->jit, gpt2_pattern, strlen(gpt2_pattern), a, err);
-}
-
-static dq_status load_pattern(dq_split_step *s, const json_t *v, dq_arena *a, dq_err *err)
-{
-    const json_t *pattern = json_object_get(v, "pattern");
-    const json_t *regex = json_object_get(pattern, "Regex");
-    const json_t *text = json_object_get(pattern, "String");
-    if (json_is_string(regex) && !text)
-        return dq_pattern_compile(&s->code, &s->jit, json_string_value(regex),
-                                  json_string_length(regex), a, err);
-    if (json_is_string(text) && !regex)
-        return dq_pattern_literal(&s->code, &s->jit, json_string_value(text),
-                                  json_string_length(text), a, err);
-    return dq_fail(err, DQ_DAMAGED,
-                   "pre_tokenizer Split: \"pattern\" is not {\"Regex\": ...} or {\"String\": ...}");
-}
-
-static dq_status load_split(dq_pretokenizer *p, const json_t *v, dq_arena *a, dq_err *err)
-{
-    const char *behavior;
-    bool invert;
-    dq_split_step *s = add_step(p, err);
-    if (!s) return err->code;
-    DQ_TRY(dq_json_text(&behavior, v, "behavior", NULL, err));
-    DQ_TRY(dq_json_bool(&invert, v, "invert", &no, err));
-    if (strcmp(behavior, "Removed") == 0) {
-        s->drop_gaps = invert;
-        s->drop_matches = !invert;
-    } else if (strcmp(behavior, "Isolated") != 0) {
-        return dq_fail(err, DQ_MISMATCH,
-                       "pre_tokenizer Split with behavior \"%s\" is not supported yet", behavior);
-    }
-    return load_pattern(s, v, a, err);
-}
-
-static dq_status load_digits(dq_pretokenizer *p, const json_t *v, dq_arena *a, dq_err *err)
-{
-    bool single;
-    dq_split_step *s = add_step(p, err);
-    if (!s) return err->code;
-    DQ_TRY(dq_json_bool(&single, v, "individual_digits", &no, err));
-    return dq_pattern_compile(&s->code, &s->jit, single ? "\\p{N}" : "\\p{N}+", single ? 5 : 6, a,
-                              err);
-}
-
-/* *type is the last step's. */
-static dq_status load_one(dq_pretokenizer *p, const json_t *v, const char **type, dq_arena *a,
-                          dq_err *err)
-{
-    if (!json_is_object(v)) return dq_fail(err, DQ_DAMAGED, "a pre_tokenizer is not an object");
-    DQ_TRY(dq_json_text(type, v, "type", NULL, err));
-    if (strcmp(*type, "ByteLevel") == 0) return load_byte_level(p, v, a, err);
-    if (strcmp(*type, "Split") == 0) return load_split(p, v, a, err);
-    if (strcmp(*type, "Digits") == 0) return load_digits(p, v, a, err);
-    return dq_fail(err, DQ_MISMATCH, "pre_tokenizer type \"%s\" is not supported yet", *type);
-}
-
-static dq_status load_sequence(dq_pretokenizer *p, const json_t *v, const char **type, dq_arena *a,
-                               dq_err *err)
-{
-    const json_t *list = json_object_get(v, "pretokenizers");
-    if (!json_is_array(list))
-        return dq_fail(err, DQ_DAMAGED, "pre_tokenizer Sequence has no list \"pretokenizers\"");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        if (strcmp(*type, "ByteLevel") == 0) /* what follows would see mapped bytes */
-            return dq_fail(err, DQ_MISMATCH,
-                           "a pre_tokenizer step behind ByteLevel is not supported yet");
-        DQ_TRY(load_one(p, json_array_get(list, i), type, a, err));
-    }
-    return DQ_OK;
-}
-
-dq_status dq_pretokenizer_load(dq_pretokenizer *p, const json_t *value, dq_arena *a, dq_err *err)
-{
-    const char *type = "none";
-    const json_t *kind = json_object_get(value, "type");
-    if (json_is_string(kind) && strcmp(json_string_value(kind), "Sequence") == 0) {
-        DQ_TRY(load_sequence(p, value, &type, a, err));
-    } else if (value && !json_is_null(value)) {
-        DQ_TRY(load_one(p, value, &type, a, err));
-    }
-    if (strcmp(type, "ByteLevel") != 0)
-        return dq_fail(err, DQ_MISMATCH,
-                       "a pre_tokenizer that does not end in ByteLevel is not supported yet "
-                       "(last step: %s)",
-                       type);
-    return DQ_OK;
-}
-
-void dq_pretokenizer_free(dq_pretokenizer *p)
-{
-    for (int i = 0; i < p->n_steps; i++) pcre2_code_free(p->step[i].code);
-    *p = (dq_pretokenizer){0};
-}
-
-static dq_status no_memory(dq_err *err)
-{
-    return dq_fail(err, DQ_RESOURCE, "out of memory (matching a pattern)");
-}
-
-static dq_status prepare(dq_pretokenize_run *run, int k, dq_err *err)
-{
-    if (!run->context) {
-        run->context = pcre2_match_context_create(NULL);
-        if (!run->context) return no_memory(err);
-    }
-    if (!run->match[k]) {
-        run->match[k] = pcre2_match_data_create(1, NULL);
-        if (!run->match[k]) return no_memory(err);
-    }
-    return DQ_OK;
-}
-
-static int match_once(dq_pretokenize_run *run, int k, const char *text, size_t len, size_t at,
-                      uint32_t options)
-{
-    const dq_split_step *s = &run->p->step[k];
-    if (s->jit)
-        return pcre2_jit_match(s->code, (PCRE2_SPTR)text, len, at, options, run->match[k],
-                               run->context);
-    return pcre2_match(s->code, (PCRE2_SPTR)text, len, at, options | PCRE2_NO_UTF_CHECK,
-                       run->match[k], run->context);
-}
-
-/* First match at or behind `at`; *found is false when there is none. */
-static dq_status match(dq_pretokenize_run *run, int k, const char *text, size_t len, size_t at,
-                       bool *found, dq_err *err)
-{
-    int rc = match_once(run, k, text, len, at, 0);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT && !run->stack) {
-        /* The machine stack sufficed until now; groups repeated over long runs need more. Only
-         * what is used becomes resident. */
-        run->stack = pcre2_jit_stack_create((size_t)64 << 10, JIT_STACK, NULL);
-        if (!run->stack) return no_memory(err);
-        pcre2_jit_stack_assign(run->context, NULL, run->stack);
-        rc = match_once(run, k, text, len, at, 0);
-    }
-    *found = rc >= 0;
-    if (rc >= 0 || rc == PCRE2_ERROR_NOMATCH) return DQ_OK;
-    PCRE2_UCHAR message[160] = "";
-    pcre2_get_error_message(rc, message, sizeof message);
-    return dq_fail(
-        err, DQ_RESOURCE,
-        "matching the pre_tokenizer pattern on a piece of %zu bytes failed: PCRE2 says: %s", len,
-        (const char *)message);
-}
-
-static dq_status from_step(dq_pretokenize_run *run, int k, const char *text, size_t len,
+static dq_status from_step(dq_pretokenize_run *run, int k, const char *text, size_t len, bool first,
                            dq_err *err);
 
-/* Cuts as the reference's iterator does: an empty match cuts too, except right behind a match. */
-static dq_status cut(dq_pretokenize_run *run, int k, const char *text, size_t len, dq_err *err)
+static dq_status tell(const cutter *c, size_t begin, size_t end, dq_err *err)
+{
+    if (begin == end) return DQ_OK;
+    return from_step(c->run, c->k + 1, c->text + begin, end - begin, c->first && begin == 0, err);
+}
+
+static dq_status close_span(cutter *c, dq_err *err)
+{
+    if (!c->open) return DQ_OK;
+    c->open = false;
+    return tell(c, c->begin, c->end, err);
+}
+
+/* One gap or match, in order. Which neighbours become one span: tokenizers
+ * tokenizer/normalizer.rs split. */
+static dq_status part(cutter *c, size_t begin, size_t end, bool match, dq_err *err)
+{
+    const dq_split_step *s = &c->run->p->step[c->k];
+    bool extends = false;
+    if (s->invert) match = !match;
+    switch (s->behavior) {
+    case DQ_REMOVED: return match ? DQ_OK : tell(c, begin, end, err);
+    case DQ_ISOLATED: return tell(c, begin, end, err);
+    case DQ_CONTIGUOUS: extends = c->match == match; break;
+    case DQ_MERGED_WITH_PREVIOUS: extends = match && !c->match; break;
+    case DQ_MERGED_WITH_NEXT: extends = !match && c->match; break;
+    }
+    if (c->open && extends) {
+        c->end = end;
+    } else {
+        DQ_TRY(close_span(c, err));
+        c->begin = begin;
+        c->end = end;
+        c->open = true;
+    }
+    c->match = match;
+    return DQ_OK;
+}
+
+static bool delimits(dq_delimiter by, uint32_t c)
+{
+    switch (by) {
+    case DQ_BY_SPACE: return dq_is_space(c);
+    case DQ_BY_NUMBER: return dq_is_number(c);
+    case DQ_BY_PUNCTUATION: return dq_is_punctuation(c);
+    default: return false;
+    }
+}
+
+/* 0: white space, 1: of a word, 2: something else. */
+static int kind_of(uint32_t c)
+{
+    return dq_is_space(c) ? 0 : dq_is_word(c) ? 1 : 2;
+}
+
+/* First delimiter at or behind `at`; false: none. */
+static bool next_character(const dq_split_step *s, const char *text, size_t len, size_t at,
+                           size_t *begin, size_t *end)
+{
+    size_t used;
+    if (s->by == DQ_BY_CHARACTER) {
+        *begin = dq_find_text(text, len, at, s->c8, s->c8_len);
+        *end = *begin + s->c8_len;
+        return *begin != SIZE_MAX;
+    }
+    for (; at < len; at += used) {
+        uint32_t c = dq_utf8_first(text + at, &used);
+        int kind = s->by == DQ_BY_KIND ? kind_of(c) : 0;
+        if (!kind && !delimits(s->by, c)) continue;
+        *begin = at;
+        *end = at + used;
+        while (kind && *end < len && kind_of(dq_utf8_first(text + *end, &used)) == kind)
+            *end += used;
+        return true;
+    }
+    return false;
+}
+
+static dq_status cut(dq_pretokenize_run *run, int k, const char *text, size_t len, bool first,
+                     dq_err *err)
 {
     const dq_split_step *s = &run->p->step[k];
-    size_t done = 0; /* end of the last match */
-    bool any = false;
-    DQ_TRY(prepare(run, k, err));
-    uint64_t limit = UINT64_C(10000000) + 64 * (uint64_t)len;
-    pcre2_set_match_limit(run->context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
-    for (size_t at = 0; at <= len;) {
-        bool found = false;
-        DQ_TRY(match(run, k, text, len, at, &found, err));
-        if (!found) break;
-        const PCRE2_SIZE *span = pcre2_get_ovector_pointer(run->match[k]);
-        size_t begin = span[0], end = span[1];
-        if (begin == end && any && end == done) {
-            size_t used = 1;
-            if (at < len) dq_utf8_first(text + at, &used);
-            at += used;
-            continue;
+    cutter c = {.run = run, .k = k, .text = text, .first = first};
+    size_t done = 0, begin, end; /* done: end of the last match */
+    if (s->by == DQ_BY_PATTERN) DQ_TRY(dq_match_begin(&run->match[k], len, err));
+    for (;;) {
+        bool found;
+        if (s->by == DQ_BY_PATTERN) {
+            DQ_TRY(dq_match_next(&run->match[k], &s->regex, text, len, &begin, &end, &found, err));
+        } else {
+            found = next_character(s, text, len, done, &begin, &end);
         }
-        if (begin > done && !s->drop_gaps)
-            DQ_TRY(from_step(run, k + 1, text + done, begin - done, err));
-        if (end > begin && !s->drop_matches)
-            DQ_TRY(from_step(run, k + 1, text + begin, end - begin, err));
-        at = done = end;
-        any = true;
+        if (!found) break;
+        if (begin > done) DQ_TRY(part(&c, done, begin, false, err));
+        DQ_TRY(part(&c, begin, end, true, err));
+        done = end;
     }
-    if (len > done && !s->drop_gaps) DQ_TRY(from_step(run, k + 1, text + done, len - done, err));
-    return DQ_OK;
+    if (len > done) DQ_TRY(part(&c, done, len, false, err));
+    return close_span(&c, err);
 }
 
-static dq_status with_space(dq_pretokenize_run *run, int k, const char **text, size_t *len,
-                            dq_err *err)
+/* run->changed[k] gets room for len bytes. */
+static dq_status make_room(dq_pretokenize_run *run, int k, size_t len, dq_err *err)
 {
-    if (run->prefixed_room[k] < *len + 1) {
-        dq_block_free(run->prefixed[k]);
-        run->prefixed_room[k] = 0;
-        run->prefixed[k] = dq_block_new(*len + *len / 4 + 1, 1, err);
-        if (!run->prefixed[k]) return err->code;
-        run->prefixed_room[k] = *len + *len / 4 + 1;
-    }
-    run->prefixed[k][0] = ' ';
-    memcpy(run->prefixed[k] + 1, *text, *len);
-    *text = run->prefixed[k];
-    *len += 1;
+    if (run->changed_room[k] >= len) return DQ_OK;
+    dq_block_free(run->changed[k]);
+    run->changed_room[k] = 0;
+    run->changed[k] = dq_block_new(len + len / 4, 1, err);
+    if (!run->changed[k]) return err->code;
+    run->changed_room[k] = len + len / 4;
     return DQ_OK;
 }
 
-static dq_status from_step(dq_pretokenize_run *run, int k, const char *text, size_t len,
+/* Spaces become the step's sign, and the sign comes in front. */
+static dq_status rewrite(dq_pretokenize_run *run, int k, const char **text, size_t *len, bool first,
+                         dq_err *err)
+{
+    const dq_split_step *s = &run->p->step[k];
+    const char *in = *text;
+    size_t n = *len, spaces = 0, at = 0;
+    bool has = n >= s->c8_len && memcmp(in, s->c8, s->c8_len) == 0;
+    if (s->spaces && in[0] == ' ') has = true;
+    bool prefix = !has && (s->prefix == DQ_ALWAYS || (s->prefix == DQ_FIRST && first));
+    for (size_t i = 0; s->spaces && i < n; i++) spaces += in[i] == ' ';
+    if (!prefix && !spaces) return DQ_OK;
+    DQ_TRY(make_room(run, k, n + spaces * (s->c8_len - 1) + s->c8_len, err));
+    char *out = run->changed[k];
+    if (prefix) {
+        memcpy(out, s->c8, s->c8_len);
+        at = s->c8_len;
+    }
+    for (size_t i = 0; i < n;) {
+        const char *space = s->spaces ? memchr(in + i, ' ', n - i) : NULL;
+        size_t plain = space ? (size_t)(space - in) - i : n - i;
+        memcpy(out + at, in + i, plain);
+        at += plain;
+        i += plain;
+        if (!space) break;
+        memcpy(out + at, s->c8, s->c8_len);
+        at += s->c8_len;
+        i++;
+    }
+    *text = out;
+    *len = at;
+    return DQ_OK;
+}
+
+static dq_status from_step(dq_pretokenize_run *run, int k, const char *text, size_t len, bool first,
                            dq_err *err)
 {
     if (k == run->p->n_steps) return run->word(run->arg, text, len, err);
     const dq_split_step *s = &run->p->step[k];
-    if (s->prefix_space && text[0] != ' ') DQ_TRY(with_space(run, k, &text, &len, err));
-    if (!s->code) return from_step(run, k + 1, text, len, err);
-    return cut(run, k, text, len, err);
+    if (s->prefix != DQ_NEVER || s->spaces) DQ_TRY(rewrite(run, k, &text, &len, first, err));
+    if (s->by == DQ_NO_CUT) return from_step(run, k + 1, text, len, first, err);
+    return cut(run, k, text, len, first, err);
 }
 
 dq_status dq_pretokenize(dq_pretokenize_run *run, const char *text, size_t len, dq_err *err)
 {
-    return len ? from_step(run, 0, text, len, err) : DQ_OK;
+    return len ? from_step(run, 0, text, len, run->at_start, err) : DQ_OK;
 }
 
 void dq_pretokenize_end(dq_pretokenize_run *run)
 {
     for (int k = 0; k < DQ_MAX_STEPS; k++) {
-        pcre2_match_data_free(run->match[k]);
-        dq_block_free(run->prefixed[k]);
+        dq_matcher_end(&run->match[k]);
+        dq_block_free(run->changed[k]);
     }
-    pcre2_match_context_free(run->context);
-    pcre2_jit_stack_free(run->stack);
     *run = (dq_pretokenize_run){0};
 }

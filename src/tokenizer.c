@@ -5,26 +5,33 @@
 #include "utf8.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void dq_tokenizer_free(dq_tokenizer *t)
 {
     if (!t) return;
     dq_pretokenizer_free(&t->pre);
+    dq_normalizer_free(&t->normalizer);
     dq_arena_free(t->arena); /* t itself is in it */
 }
 
-const dq_piece *dq_tokenizer_find(const dq_tokenizer *t, int32_t id)
+static const dq_piece *find(const dq_piece *piece, size_t n, int32_t id)
 {
-    size_t lo = 0, hi = t->n_pieces;
+    size_t lo = 0, hi = n;
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
-        if (t->piece[mid].id < id) {
+        if (piece[mid].id < id) {
             lo = mid + 1;
         } else {
             hi = mid;
         }
     }
-    return lo < t->n_pieces && t->piece[lo].id == id ? &t->piece[lo] : NULL;
+    return lo < n && piece[lo].id == id ? &piece[lo] : NULL;
+}
+
+const dq_piece *dq_tokenizer_find(const dq_tokenizer *t, int32_t id)
+{
+    return find(t->piece, t->n_pieces, id);
 }
 
 int dq_tokenizer_vocab(const dq_tokenizer *t)
@@ -56,28 +63,36 @@ const char *dq_tokenizer_piece(const dq_tokenizer *t, int32_t id, size_t *len)
     return p->text;
 }
 
+/* ----- encoding ----- */
+
 /* One call of dq_tokenizer_encode. */
 typedef struct encoding {
     const dq_tokenizer *t;
+    const char *text;  /* the whole, repaired */
+    const char *start; /* normalized text that begins where the whole does, or NULL */
+    dq_ids ids;
     dq_pretokenize_run cut;
-    dq_bpe_run merge;
+    dq_bpe_run bpe;
+    dq_unigram_run unigram;
 } encoding;
 
 static dq_status on_word(void *arg, const char *word, size_t len, dq_err *err)
 {
     encoding *e = arg;
-    return dq_bpe_word(&e->merge, word, len, err);
+    if (e->t->is_unigram) return dq_unigram_word(&e->unigram, &e->ids, word, len, err);
+    return dq_bpe_word(&e->bpe, &e->ids, word, len, err);
 }
 
 static dq_status on_token(void *arg, const dq_added *token, dq_err *err)
 {
     encoding *e = arg;
-    return dq_bpe_push(&e->merge, token->id, err);
+    return dq_ids_push(&e->ids, token->id, err);
 }
 
 static dq_status on_plain_text(void *arg, const char *text, size_t len, dq_err *err)
 {
     encoding *e = arg;
+    e->cut.at_start = text == e->start;
     return dq_pretokenize(&e->cut, text, len, err);
 }
 
@@ -85,25 +100,29 @@ static dq_status on_plain_text(void *arg, const char *text, size_t len, dq_err *
 static dq_status on_raw_text(void *arg, const char *text, size_t len, dq_err *err)
 {
     encoding *e = arg;
+    const dq_tokenizer *t = e->t;
     const dq_added_visit visit = {on_plain_text, on_token, e};
-    char *normal = NULL;
-    if (e->t->nfc) DQ_TRY(dq_utf8_nfc(&normal, &len, text, len, err));
-    dq_status status =
-        dq_added_walk(&e->t->in_normalized, normal ? normal : text, len, &visit, err);
-    free(normal);
+    char *changed;
+    size_t normal_len;
+    bool moved;
+    DQ_TRY(dq_normalize_from(&t->normalizer, &changed, &normal_len, &moved, text, len, err));
+    const char *normal = changed ? changed : text;
+    e->start = text == e->text && !moved ? normal : NULL;
+    dq_status status = dq_added_walk(&t->in_normalized, normal, normal_len, &visit, err);
+    dq_block_free(changed);
     return status;
 }
 
-static dq_status encode(encoding *e, const char *text, size_t len, unsigned flags, dq_err *err)
+static dq_status encode(encoding *e, size_t len, unsigned flags, dq_err *err)
 {
     const dq_tokenizer *t = e->t;
     const dq_added_visit visit = {on_raw_text, on_token, e};
-    DQ_TRY(dq_bpe_run_begin(&e->merge, &t->bpe, len, err));
+    DQ_TRY(dq_ids_room(&e->ids, len / 4 + 16, err)); /* most texts need no more */
     for (int i = 0; (flags & DQ_TOK_SPECIAL) && i < t->n_before; i++)
-        DQ_TRY(dq_bpe_push(&e->merge, t->before[i], err));
-    DQ_TRY(dq_added_walk(&t->in_raw, text, len, &visit, err));
+        DQ_TRY(dq_ids_push(&e->ids, t->before[i], err));
+    DQ_TRY(dq_added_walk(&t->in_raw, e->text, len, &visit, err));
     for (int i = 0; (flags & DQ_TOK_SPECIAL) && i < t->n_after; i++)
-        DQ_TRY(dq_bpe_push(&e->merge, t->after[i], err));
+        DQ_TRY(dq_ids_push(&e->ids, t->after[i], err));
     return DQ_OK;
 }
 
@@ -111,7 +130,11 @@ dq_status dq_tokenizer_encode(const dq_tokenizer *t, const char *text, size_t le
                               int32_t **ids, int64_t *n, int64_t *first_bad, int64_t *n_bad,
                               dq_err *err)
 {
-    encoding e = {.t = t, .cut = {.p = &t->pre, .word = on_word}};
+    encoding e = {.t = t,
+                  .text = text,
+                  .cut = {.p = &t->pre, .word = on_word},
+                  .bpe = {.bpe = &t->bpe},
+                  .unigram = {.u = &t->unigram}};
     char *repaired = NULL;
     int64_t first, bad = dq_utf8_check(text, len, &first);
     *ids = NULL;
@@ -122,16 +145,83 @@ dq_status dq_tokenizer_encode(const dq_tokenizer *t, const char *text, size_t le
         repaired = dq_block_new(len + 2 * (size_t)bad, 1, err);
         if (!repaired) return err->code;
         len = dq_utf8_repair(repaired, text, len);
+        e.text = repaired;
     }
     e.cut.arg = &e;
-    dq_status status = encode(&e, repaired ? repaired : text, len, flags, err);
+    dq_status status = encode(&e, len, flags, err);
     if (status == DQ_OK) {
-        *ids = e.merge.ids;
-        *n = (int64_t)e.merge.n;
-        e.merge.ids = NULL;
+        *ids = e.ids.id;
+        *n = (int64_t)e.ids.n;
+        e.ids.id = NULL;
     }
-    dq_bpe_run_end(&e.merge);
+    dq_block_free(e.ids.id);
+    dq_bpe_run_end(&e.bpe);
+    dq_unigram_run_end(&e.unigram);
     dq_pretokenize_end(&e.cut);
     dq_block_free(repaired);
+    return status;
+}
+
+/* ----- decoding ----- */
+
+/* Tokens as the reference hands them to the decoder. */
+typedef struct written {
+    const char **token;
+    size_t *len;
+    int64_t n;
+    const dq_added **added; /* by rising id */
+} written;
+
+static int by_id(const void *x, const void *y)
+{
+    const dq_added *a = *(const dq_added *const *)x, *b = *(const dq_added *const *)y;
+    return (a->id > b->id) - (a->id < b->id);
+}
+
+/* An added token is told by its form, and special when that form is the text of a special one. */
+static bool is_special(const dq_tokenizer *t, const dq_added *a)
+{
+    if (a->form_len == a->len && memcmp(a->form, a->text, a->len) == 0) return a->special;
+    for (size_t i = 0; i < t->n_added; i++) {
+        const dq_added *b = &t->added[i];
+        if (b->special && b->len == a->form_len && memcmp(b->text, a->form, b->len) == 0)
+            return true;
+    }
+    return false;
+}
+
+static dq_status collect(written *w, const dq_tokenizer *t, const int32_t *ids, int64_t n,
+                         unsigned flags, dq_err *err)
+{
+    w->token = dq_block_new((size_t)n + 1, sizeof *w->token, err);
+    w->len = dq_block_new((size_t)n + 1, sizeof *w->len, err);
+    w->added = dq_block_new(t->n_added + 1, sizeof *w->added, err);
+    if (!w->token || !w->len || !w->added) return err->code;
+    for (size_t i = 0; i < t->n_added; i++) w->added[i] = &t->added[i];
+    qsort(w->added, t->n_added, sizeof *w->added, by_id);
+    for (int64_t i = 0; i < n; i++) {
+        const dq_added key = {.id = ids[i]}, *const at = &key;
+        const dq_added **added = bsearch(&at, w->added, t->n_added, sizeof *w->added, by_id);
+        const dq_piece *p = added ? NULL : find(t->written, t->n_written, ids[i]);
+        if (!added && !p) p = dq_tokenizer_find(t, ids[i]);
+        if (!added && !p) continue;
+        if (added && !(flags & DQ_TOK_SPECIAL) && is_special(t, *added)) continue;
+        w->token[w->n] = added ? (*added)->form : p->text;
+        w->len[w->n++] = added ? (*added)->form_len : p->len;
+    }
+    return DQ_OK;
+}
+
+dq_status dq_tokenizer_decode(const dq_tokenizer *t, const int32_t *ids, int64_t n, unsigned flags,
+                              char **text, size_t *len, dq_err *err)
+{
+    written w = {0};
+    *text = NULL;
+    *len = 0;
+    dq_status status = collect(&w, t, ids, n, flags, err);
+    if (status == DQ_OK) status = dq_decode(&t->decoder, w.token, w.len, w.n, text, len, err);
+    dq_block_free(w.token);
+    dq_block_free(w.len);
+    dq_block_free(w.added);
     return status;
 }

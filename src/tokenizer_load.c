@@ -2,42 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "tokenizer_impl.h"
 
-#include "utf8.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 static const bool no = false, yes = true;
-
-static dq_status load_normalizer(dq_tokenizer *t, const json_t *v, int depth, dq_err *err)
-{
-    const char *type;
-    if (!v || json_is_null(v)) return DQ_OK;
-    if (!json_is_object(v)) return dq_fail(err, DQ_DAMAGED, "a normalizer is not an object");
-    DQ_TRY(dq_json_text(&type, v, "type", NULL, err));
-    if (strcmp(type, "NFC") == 0) {
-        t->nfc = true;
-        return DQ_OK;
-    }
-    const json_t *list = json_object_get(v, "normalizers");
-    if (strcmp(type, "Sequence") != 0 || depth > 0)
-        return dq_fail(err, DQ_MISMATCH, "normalizer type \"%s\" is not supported yet", type);
-    if (!json_is_array(list))
-        return dq_fail(err, DQ_DAMAGED, "normalizer Sequence has no list \"normalizers\"");
-    for (size_t i = 0; i < json_array_size(list); i++)
-        DQ_TRY(load_normalizer(t, json_array_get(list, i), depth + 1, err));
-    return DQ_OK;
-}
-
-static dq_status check_decoder(const json_t *v, dq_err *err)
-{
-    const char *type;
-    if (!v || json_is_null(v)) return DQ_OK;
-    if (!json_is_object(v)) return dq_fail(err, DQ_DAMAGED, "\"decoder\" is not an object");
-    DQ_TRY(dq_json_text(&type, v, "type", NULL, err));
-    if (strcmp(type, "ByteLevel") == 0) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH, "decoder type \"%s\" is not supported yet", type);
-}
 
 /* The id that the reference gives: the model's when it knows the text, else one behind all others.
  * A file that says otherwise is used by nobody with the ids it says. */
@@ -61,11 +29,11 @@ static dq_status make_form(dq_loader *l, dq_added *a, dq_err *err)
     char *form = NULL;
     a->form = a->text;
     a->form_len = a->len;
-    if (!a->normalized || !l->t->nfc) return DQ_OK;
-    DQ_TRY(dq_utf8_nfc(&form, &a->form_len, a->text, a->len, err));
+    if (!a->normalized) return DQ_OK;
+    DQ_TRY(dq_normalize(&l->t->normalizer, &form, &a->form_len, a->text, a->len, err));
     if (!form) return DQ_OK;
     a->form = dq_text(l->t->arena, form, a->form_len, err);
-    free(form);
+    dq_block_free(form);
     return a->form ? DQ_OK : err->code;
 }
 
@@ -246,7 +214,35 @@ static dq_status template_ids(const dq_tokenizer *t, const json_t *special, cons
     return DQ_OK;
 }
 
-enum { MAX_TEMPLATE = 256 };
+enum { MAX_TEMPLATE = 256, MAX_DEPTH = 8 };
+
+static dq_status begin_template(dq_tokenizer *t, dq_err *err)
+{
+    if (t->before)
+        return dq_fail(err, DQ_MISMATCH, "post_processor: two templates are not supported");
+    t->before = dq_alloc(t->arena, MAX_TEMPLATE, sizeof *t->before, err);
+    t->after = dq_alloc(t->arena, MAX_TEMPLATE, sizeof *t->after, err);
+    return t->before && t->after ? DQ_OK : err->code;
+}
+
+/* BertProcessing and RobertaProcessing: "cls" before the text and "sep" behind it, each as [token,
+ * id]. */
+static dq_status load_cls_sep(dq_tokenizer *t, const json_t *v, const char *type, dq_err *err)
+{
+    DQ_TRY(begin_template(t, err));
+    for (int i = 0; i < 2; i++) {
+        const char *key = i ? "sep" : "cls";
+        const json_t *id = json_array_get(json_object_get(v, key), 1);
+        json_int_t n = json_integer_value(id);
+        if (!json_is_integer(id) || n < 0 || n > INT32_MAX || !dq_tokenizer_find(t, (int32_t)n))
+            return dq_fail(err, DQ_DAMAGED,
+                           "post_processor %s: \"%s\" is not [token, id] of a known token", type,
+                           key);
+        *(i ? t->after : t->before) = (int32_t)n;
+        *(i ? &t->n_after : &t->n_before) = 1;
+    }
+    return DQ_OK;
+}
 
 /* "single" of a template: special tokens around one $A. */
 static dq_status load_template(dq_tokenizer *t, const json_t *v, dq_err *err)
@@ -254,11 +250,7 @@ static dq_status load_template(dq_tokenizer *t, const json_t *v, dq_err *err)
     const json_t *single = json_object_get(v, "single");
     const json_t *special = json_object_get(v, "special_tokens");
     bool seen = false;
-    if (t->before)
-        return dq_fail(err, DQ_MISMATCH, "post_processor: two templates are not supported");
-    t->before = dq_alloc(t->arena, MAX_TEMPLATE, sizeof *t->before, err);
-    t->after = dq_alloc(t->arena, MAX_TEMPLATE, sizeof *t->after, err);
-    if (!t->before || !t->after) return err->code;
+    DQ_TRY(begin_template(t, err));
     if (!json_is_array(single))
         return dq_fail(err, DQ_DAMAGED, "post_processor TemplateProcessing has no list \"single\"");
     for (size_t i = 0; i < json_array_size(single); i++) {
@@ -291,9 +283,11 @@ static dq_status load_post(dq_tokenizer *t, const json_t *v, int depth, dq_err *
     DQ_TRY(dq_json_text(&type, v, "type", NULL, err));
     if (strcmp(type, "ByteLevel") == 0) return DQ_OK; /* moves offsets only */
     if (strcmp(type, "TemplateProcessing") == 0) return load_template(t, v, err);
+    if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0)
+        return load_cls_sep(t, v, type, err);
     const json_t *list = json_object_get(v, "processors");
-    if (strcmp(type, "Sequence") != 0 || depth > 0)
-        return dq_fail(err, DQ_MISMATCH, "post_processor type \"%s\" is not supported yet", type);
+    if (strcmp(type, "Sequence") != 0 || depth == MAX_DEPTH)
+        return dq_fail(err, DQ_MISMATCH, "post_processor type \"%s\" is not supported", type);
     if (!json_is_array(list))
         return dq_fail(err, DQ_DAMAGED, "post_processor Sequence has no list \"processors\"");
     for (size_t i = 0; i < json_array_size(list); i++)
@@ -326,8 +320,8 @@ static dq_status load_parts(dq_loader *l, json_t *root, json_t *config, dq_err *
                        version);
     json_t *model = json_object_get(root, "model");
     if (!model) return dq_fail(err, DQ_DAMAGED, "key \"model\" is missing");
-    DQ_TRY(load_normalizer(t, json_object_get(root, "normalizer"), 0, err));
-    DQ_TRY(check_decoder(json_object_get(root, "decoder"), err));
+    DQ_TRY(dq_normalizer_load(&t->normalizer, json_object_get(root, "normalizer"), t->arena, err));
+    DQ_TRY(dq_decoder_load(&t->decoder, json_object_get(root, "decoder"), t->arena, err));
     DQ_TRY(dq_load_model(l, model, err));
     DQ_TRY(dq_pretokenizer_load(&t->pre, json_object_get(root, "pre_tokenizer"), l->scratch, err));
     DQ_TRY(load_all_added(l, root, config, err));

@@ -104,31 +104,9 @@ uint32_t dq_utf8_last(const char *s, size_t at, size_t *bytes)
     return dq_utf8_first(s + begin, bytes);
 }
 
-/* Everything below U+0300, whose first byte is 0xCC, is its own form C and combines with nothing. */
-static bool surely_composed(const char *s, size_t len)
+size_t dq_utf8_put(char out[4], uint32_t c)
 {
-    for (size_t i = 0; i < len; i++) {
-        if ((uint8_t)s[i] >= 0xCC) return false;
-    }
-    return true;
-}
-
-dq_status dq_utf8_nfc(char **out, size_t *out_len, const char *s, size_t len, dq_err *err)
-{
-    utf8proc_uint8_t *text = NULL;
-    *out = NULL;
-    *out_len = len;
-    if (surely_composed(s, len)) return DQ_OK;
-    if (len > INT32_MAX / 8)
-        return dq_fail(err, DQ_RESOURCE, "a piece of %zu bytes is too long", len);
-    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)s, (utf8proc_ssize_t)len, &text,
-                                      UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    if (n < 0)
-        return dq_fail(err, n == UTF8PROC_ERROR_NOMEM ? DQ_RESOURCE : DQ_BUG,
-                       "Unicode normalization failed: %s", utf8proc_errmsg(n));
-    *out = (char *)text;
-    *out_len = (size_t)n;
-    return DQ_OK;
+    return (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)out);
 }
 
 bool dq_is_space(uint32_t c)
@@ -136,6 +114,50 @@ bool dq_is_space(uint32_t c)
     if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
     return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
            c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+bool dq_is_number(uint32_t c)
+{
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+    return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
+}
+
+bool dq_in_ranges(const dq_range *range, size_t n, uint32_t c)
+{
+    size_t lo = 0, hi = n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (range[mid].last < c) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo < n && range[lo].first <= c;
+}
+
+/* Punctuation that the reference's older tables do not have. */
+static const dq_range newer_punctuation[] = {
+    {0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},
+    {0xC84, 0xC84},     {0x1B7D, 0x1B7E},   {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},
+    {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x1144B, 0x1144F},
+    {0x1145A, 0x1145B}, {0x1145D, 0x1145D}, {0x11660, 0x1166C}, {0x116B9, 0x116B9},
+    {0x1183B, 0x1183B}, {0x11944, 0x11946}, {0x119E2, 0x119E2}, {0x11A3F, 0x11A46},
+    {0x11A9A, 0x11A9C}, {0x11A9E, 0x11AA2}, {0x11B00, 0x11B09}, {0x11C41, 0x11C45},
+    {0x11C70, 0x11C71}, {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F}, {0x11FFF, 0x11FFF},
+    {0x12FF1, 0x12FF2}, {0x16E97, 0x16E9A}, {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F},
+};
+
+bool dq_is_punctuation(uint32_t c)
+{
+    if (c < 0x80)
+        return c > ' ' && c < 0x7F && !(c >= '0' && c <= '9') &&
+               !((c | 32) >= 'a' && (c | 32) <= 'z');
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+    if (k < UTF8PROC_CATEGORY_PC || k > UTF8PROC_CATEGORY_PO)
+        return c == 0x166D || c == 0x111C9; /* other classes since */
+    return !dq_in_ranges(newer_punctuation, sizeof newer_punctuation / sizeof *newer_punctuation,
+                         c);
 }
 
 bool dq_is_word(uint32_t c)

@@ -18,11 +18,19 @@ size_t dq_utf8_repair(char *out, const char *s, size_t len);
 uint32_t dq_utf8_first(const char *s, size_t *bytes);
 uint32_t dq_utf8_last(const char *s, size_t at, size_t *bytes);
 
-/* Normalization form C of well-formed s[len]. *out stays NULL when s is in that form anyway, else it
- * is for the caller to free(). DQ_RESOURCE when memory is short. */
-dq_status dq_utf8_nfc(char **out, size_t *out_len, const char *s, size_t len, dq_err *err);
+/* UTF-8 of c, which is no surrogate and at most U+10FFFF; returns its length. */
+size_t dq_utf8_put(char out[4], uint32_t c);
 
-bool dq_is_space(uint32_t c); /* property White_Space */
+/* A table of ranges, rising, without overlap. */
+typedef struct dq_range {
+    uint32_t first, last;
+} dq_range;
+
+bool dq_in_ranges(const dq_range *range, size_t n, uint32_t c);
+
+bool dq_is_space(uint32_t c);       /* property White_Space */
+bool dq_is_number(uint32_t c);      /* Nd, Nl, No */
+bool dq_is_punctuation(uint32_t c); /* P* of the reference's older tables, and ASCII's symbols */
 /* \w of UTS 18: Alphabetic, marks, decimal digits, connector punctuation, joiners. */
 bool dq_is_word(uint32_t c);
 

@@ -18,7 +18,9 @@ attention 1
 os 1
 inplace 1
 hash 1
+ids 1
 strmap 1
+strbuf 1
 utf8 1
 batch 1
 kv 1
@@ -31,7 +33,12 @@ safetensors 2
 tokenizer* 2
 added 2
 bpe 2
-pretokenize 2
+unigram 2
+pretokenize* 2
+match 2
+normalize 2
+charsmap 2
+decode 2
 pattern 2
 h5 2
 h5out 2

@@ -142,6 +142,7 @@ static void test_patterns(void **state)
         {"\\p{Han}\\P{^Lu}", "\\p{sc:Han}\\P{^Lu}", ""},
         {"\\u4e00\\x{1F600}\\x41", "\\x{4e00}\\x{1f600}\\x{41}", ""},
         {"\\-\\/ {}", "\\x{2d}\\x{2f} \\x{7b}\\x{7d}", ""},
+        {"^\\s+$", "(?:\\A|(?<=\\n)(?!\\z))\\p{White_Space}+(?=\\n|\\z)", ""},
         {"a{x", "a\\x{7b}x", ""},
         {"[\\p{L}&&[^a-z]]", NULL, "operations on classes"},
         {"[a--b]", NULL, "operations on classes"},

@@ -1,5 +1,5 @@
-/* Tests of the tokenizer: ids against those of the reference library (golden/tokenizer.py),
- * long runs, damaged and unsupported files, memory failures, threads. See test_pattern.c too.
+/* Tests of the tokenizer: ids and decoded text against those of the reference library
+ * (golden/tokenizer.py), long runs, damaged and unsupported files, memory failures, threads. See test_pattern.c too.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -115,18 +115,68 @@ static void test_ids(void **state)
     json_decref(cases);
 }
 
+static uint64_t fnv(uint64_t h, uint64_t item)
+{
+    return (h ^ item) * UINT64_C(0x100000001B3);
+}
+
+#define FNV_START UINT64_C(0xCBF29CE484222325)
+
+/* Text of s's ids against word `index` of the list of short hashes. */
+static void check_decoded(const char *where, size_t index, const dq_tokenizer *t, bytes s,
+                          unsigned encode_flags, unsigned flags, const json_t *want)
+{
+    dq_err err = {0};
+    int32_t *ids;
+    int64_t n;
+    char *text, got[17];
+    size_t len;
+    uint64_t h = FNV_START;
+    if (dq_tokenizer_encode(t, s.s, s.len, encode_flags, &ids, &n, NULL, NULL, &err) != DQ_OK ||
+        dq_tokenizer_decode(t, ids, n, flags, &text, &len, &err) != DQ_OK)
+        fail_msg("%s text %zu: %s", where, index, err.text);
+    for (size_t i = 0; i < len; i++) h = fnv(h, (uint8_t)text[i]);
+    snprintf(got, sizeof got, "%016llx", (unsigned long long)h);
+    const char *hash = json_string_value(want) + 9 * index;
+    if (memcmp(got, hash, 8) != 0)
+        fail_msg("%s text %zu: decoded to \"%.*s\", hash %.8s instead of %.8s", where, index,
+                 (int)len, text, got, hash);
+    dq_block_free(text);
+    dq_block_free(ids);
+}
+
+static void test_decoded(void **state)
+{
+    (void)state;
+    json_t *cases = golden("cases"), *file;
+    const json_t *hex = json_object_get(cases, "bytes_hex");
+    const char *name;
+    json_object_foreach(json_object_get(cases, "files"), name, file)
+    {
+        dq_tokenizer *t = load_text(golden_file(name), NULL);
+        for (size_t i = 0; i < json_array_size(hex); i++) {
+            bytes s = from_hex(json_string_value(json_array_get(hex, i)));
+            check_decoded(name, i, t, s, 0, DQ_TOK_SPECIAL, json_object_get(file, "decoded"));
+            check_decoded(name, i, t, s, DQ_TOK_SPECIAL, 0, json_object_get(file, "skipped"));
+            free(s.s);
+        }
+        dq_tokenizer_free(t);
+    }
+    json_decref(cases);
+}
+
 /* Number and hash of the ids of a text too long to list. */
 static void check_hash(const char *name, size_t index, const dq_tokenizer *t, bytes s,
                        const json_t *want)
 {
-    uint64_t h = UINT64_C(0xCBF29CE484222325);
+    uint64_t h = FNV_START;
     char got[17];
     dq_err err = {0};
     int32_t *ids;
     int64_t n;
     if (dq_tokenizer_encode(t, s.s, s.len, 0, &ids, &n, NULL, NULL, &err) != DQ_OK)
         fail_msg("%s run %zu: %s", name, index, err.text);
-    for (int64_t k = 0; k < n; k++) h = (h ^ (uint64_t)ids[k]) * UINT64_C(0x100000001B3);
+    for (int64_t k = 0; k < n; k++) h = fnv(h, (uint64_t)ids[k]);
     snprintf(got, sizeof got, "%016llx", (unsigned long long)h);
     if (n != json_integer_value(json_array_get(want, 0)) ||
         strcmp(got, json_string_value(json_array_get(want, 1))) != 0)
@@ -161,58 +211,76 @@ static void test_long_runs(void **state)
     json_decref(cases);
 }
 
+static const char bpe_base[] =
+    "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":4,\"content\":\"<b>\",\"special\":true}],"
+    "\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+    "\"use_regex\":true},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["
+    "{\"SpecialToken\":{\"id\":\"<b>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\","
+    "\"type_id\":0}}],\"special_tokens\":{\"<b>\":{\"id\":\"<b>\",\"ids\":[4],"
+    "\"tokens\":[\"<b>\"]}}},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\","
+    "\"dropout\":null,\"unk_token\":null,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"bb\":3},"
+    "\"merges\":[[\"a\",\"b\"],\"b b\"]}}";
+
+static const char unigram_base[] = "{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":"
+                                   "\"\xE2\x96\x81\",\"prepend_scheme\":"
+                                   "\"never\",\"split\":false},\"model\":{\"type\":\"Unigram\","
+                                   "\"unk_id\":0,\"vocab\":[[\"<unk>\",0],"
+                                   "[\"a\",-1.5],[\"ab\",-2]],\"byte_fallback\":false}}";
+
 /* Replaces the first `from` in a small valid file by `to` and loads that. */
-static dq_status load_edited(const char *from, const char *to, const char *config, dq_err *err)
+static dq_status load_edited(const char *base, const char *from, const char *to, dq_err *err)
 {
-    static const char base[] =
-        "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":4,\"content\":\"<b>\",\"special\":true}],"
-        "\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-        "\"use_regex\":true},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["
-        "{\"SpecialToken\":{\"id\":\"<b>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\","
-        "\"type_id\":0}}],\"special_tokens\":{\"<b>\":{\"id\":\"<b>\",\"ids\":[4],"
-        "\"tokens\":[\"<b>\"]}}},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\","
-        "\"dropout\":null,\"unk_token\":null,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"bb\":3},"
-        "\"merges\":[[\"a\",\"b\"],\"b b\"]}}";
     static char edited[4096];
     dq_tokenizer *t = NULL;
     const char *at = from ? strstr(base, from) : base;
     if (!at) fail_msg("the base file has no %s", from);
     size_t skip = from ? strlen(from) : 0;
     snprintf(edited, sizeof edited, "%.*s%s%s", (int)(at - base), base, to, at + skip);
-    dq_status status =
-        dq_tokenizer_load(&t, edited, strlen(edited), config, config ? strlen(config) : 0, err);
+    dq_status status = dq_tokenizer_load(&t, edited, strlen(edited), NULL, 0, err);
     assert_true((status == DQ_OK) == (t != NULL));
     dq_tokenizer_free(t);
     return status;
 }
 
+typedef struct refusal {
+    const char *from, *to;
+    dq_status status;
+    const char *says;
+} refusal;
+
+static void check_refusals(const char *base, const refusal *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        dq_err err = {0};
+        dq_status status = load_edited(base, rows[i].from, rows[i].to, &err);
+        if (status != rows[i].status || !strstr(err.text, rows[i].says))
+            fail_msg("row %zu (%s): status %d, \"%s\"", i, rows[i].to, (int)status, err.text);
+        if (status != DQ_OK) assert_non_null(strstr(err.text, "tokenizer.json: "));
+    }
+}
+
 static void test_refusals(void **state)
 {
-    static const struct {
-        const char *from, *to;
-        dq_status status;
-        const char *says;
-    } rows[] = {
+    static const refusal rows[] = {
         {NULL, "", DQ_OK, ""},
         {"{\"version\"", "[\"version\"", DQ_DAMAGED, "not valid JSON at line 1"},
         {"\"1.0\"", "\"2.0\"", DQ_MISMATCH, "version \"2.0\""},
         {"\"1.0\"", "1", DQ_DAMAGED, "\"version\": expected a string"},
-        {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Lowercase\"}", DQ_MISMATCH,
-         "normalizer type \"Lowercase\" is not supported yet"},
+        {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Nmt\"}", DQ_MISMATCH,
+         "normalizer type \"Nmt\" is not supported"},
         {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[]}", DQ_OK,
          ""},
         {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":7}",
          DQ_DAMAGED, "no list"},
         {"\"normalizer\":null", "\"normalizer\":{}", DQ_DAMAGED, "\"type\" is missing"},
         {"\"normalizer\":null", "\"normalizer\":[]", DQ_DAMAGED, "not an object"},
-        {"{\"type\":\"ByteLevel\",", "{\"type\":\"Metaspace\",", DQ_MISMATCH,
-         "pre_tokenizer type \"Metaspace\" is not supported yet"},
-        {"{\"type\":\"ByteLevel\",", "{\"type\":\"Sequence\",\"pretokenizers\":[],", DQ_MISMATCH,
-         "does not end in ByteLevel"},
+        {"{\"type\":\"ByteLevel\",", "{\"type\":\"UnicodeScripts\",", DQ_MISMATCH,
+         "pre_tokenizer type \"UnicodeScripts\" is not supported"},
+        {"{\"type\":\"ByteLevel\",", "{\"type\":\"Sequence\",\"pretokenizers\":[],", DQ_OK, ""},
         {"{\"type\":\"ByteLevel\",", "{\"type\":\"Sequence\",", DQ_DAMAGED, "no list"},
         {"\"add_prefix_space\":false", "\"add_prefix_space\":\"no\"", DQ_DAMAGED,
          "expected a boolean"},
-        {"\"pre_tokenizer\":{", "\"pre_tokenizer\":null,\"x\":{", DQ_MISMATCH, "(last step: none)"},
+        {"\"pre_tokenizer\":{", "\"pre_tokenizer\":null,\"x\":{", DQ_OK, ""},
         {"\"ids\":[4]", "\"ids\":[77]", DQ_DAMAGED, "an id that no token has"},
         {"\"ids\":[4]", "\"ids\":[-1]", DQ_DAMAGED, "an id that no token has"},
         {"\"ids\":[4]", "\"ids\":4", DQ_DAMAGED, "no list of ids"},
@@ -220,12 +288,14 @@ static void test_refusals(void **state)
          "no list of ids"},
         {"{\"Sequence\":{\"id\":\"A\"", "{\"Sequence\":{\"id\":\"B\"", DQ_MISMATCH, "another one"},
         {"{\"Sequence\":", "{\"Seq\":", DQ_DAMAGED, "\"id\" is missing"},
-        {"TemplateProcessing", "BertProcessing", DQ_MISMATCH,
-         "\"BertProcessing\" is not supported yet"},
-        {"\"decoder\":{\"type\":\"ByteLevel\"}", "\"decoder\":{\"type\":\"Metaspace\"}",
-         DQ_MISMATCH, "decoder type \"Metaspace\""},
-        {"\"model\":{\"type\":\"BPE\"", "\"model\":{\"type\":\"Unigram\"", DQ_MISMATCH,
-         "model type \"Unigram\" is not supported yet"},
+        {"TemplateProcessing", "OtherProcessing", DQ_MISMATCH,
+         "\"OtherProcessing\" is not supported"},
+        {"\"decoder\":{\"type\":\"ByteLevel\"}", "\"decoder\":{\"type\":\"CTC\"}", DQ_MISMATCH,
+         "decoder type \"CTC\""},
+        {"\"model\":{\"type\":\"BPE\"", "\"model\":{\"type\":\"WordPiece\"", DQ_MISMATCH,
+         "model type \"WordPiece\" is not supported"},
+        {"\"model\":{\"type\":\"BPE\"", "\"model\":{\"type\":\"Unigram\"", DQ_DAMAGED,
+         "vocab is not a list"},
         {"\"model\":{\"type\":\"BPE\",", "\"model\":{", DQ_OK, ""},
         {"\"model\":{", "\"modal\":{", DQ_DAMAGED, "\"model\" is missing"},
         {"\"dropout\":null", "\"dropout\":0.1", DQ_MISMATCH, "dropout 0.1"},
@@ -256,13 +326,36 @@ static void test_refusals(void **state)
         {"\"added_tokens\":[", "\"added_tokens\":{},\"x\":[", DQ_DAMAGED, "not a list"},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        dq_err err = {0};
-        dq_status status = load_edited(rows[i].from, rows[i].to, NULL, &err);
-        if (status != rows[i].status || !strstr(err.text, rows[i].says))
-            fail_msg("row %zu (%s): status %d, \"%s\"", i, rows[i].to, (int)status, err.text);
-        if (status != DQ_OK) assert_non_null(strstr(err.text, "tokenizer.json: "));
-    }
+    check_refusals(bpe_base, rows, sizeof rows / sizeof *rows);
+}
+
+static void test_unigram_refusals(void **state)
+{
+    static const refusal rows[] = {
+        {NULL, "", DQ_OK, ""},
+        {"\"type\":\"Unigram\",", "", DQ_OK, ""},
+        {"\"unk_id\":0", "\"unk_id\":2", DQ_OK, ""},
+        {"\"unk_id\":0", "\"unk_id\":3", DQ_DAMAGED, "unk_id 3 is not below the 3 pieces"},
+        {"\"unk_id\":0", "\"unk_id\":-1", DQ_DAMAGED, "\"unk_id\""},
+        {"\"unk_id\":0", "\"unk_id\":null", DQ_MISMATCH, "without unk_id"},
+        {"\"unk_id\":0,", "", DQ_MISMATCH, "without unk_id"},
+        {"\"vocab\":[", "\"vocab\":[],\"x\":[", DQ_DAMAGED, "not below the 0 pieces"},
+        {"\"vocab\":[", "\"vocab\":7,\"x\":[", DQ_DAMAGED, "vocab is not a list"},
+        {"\"vocab\":[", "\"vokab\":[", DQ_DAMAGED, "vocab is not a list"},
+        {"[\"a\",-1.5]", "[\"a\"]", DQ_DAMAGED, "vocab[1] is not [piece, score]"},
+        {"[\"a\",-1.5]", "[\"a\",-1.5,0]", DQ_DAMAGED, "vocab[1] is not [piece, score]"},
+        {"[\"a\",-1.5]", "[\"a\",\"-1.5\"]", DQ_DAMAGED, "vocab[1] is not [piece, score]"},
+        {"[\"a\",-1.5]", "[1,-1.5]", DQ_DAMAGED, "vocab[1] is not [piece, score]"},
+        {"[\"a\",-1.5]", "\"a\"", DQ_DAMAGED, "vocab[1] is not [piece, score]"},
+        {"[\"a\",-1.5]", "[\"\",1e300]", DQ_OK, ""},
+        {"[\"a\",-1.5]", "[\"a\",1e999]", DQ_DAMAGED, "not valid JSON"},
+        {"[\"a\",-1.5]", "[\"ab\",-1.5]", DQ_OK, ""},
+        {"\"byte_fallback\":false", "\"byte_fallback\":0", DQ_DAMAGED, "expected a boolean"},
+        {"Metaspace\"", "ByteLevel\",\"add_prefix_space\":false", DQ_MISMATCH,
+         "Unigram model behind a ByteLevel"},
+    };
+    (void)state;
+    check_refusals(unigram_base, rows, sizeof rows / sizeof *rows);
 }
 
 static void test_runaway_pattern(void **state)
@@ -474,11 +567,19 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ids),       cmocka_unit_test(test_long_runs),
-        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_runaway_pattern),
-        cmocka_unit_test(test_deep_json), cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_template),  cmocka_unit_test(test_config),
-        cmocka_unit_test(test_memory),    cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_decoded),
+        cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_unigram_refusals),
+
+        cmocka_unit_test(test_runaway_pattern),
+        cmocka_unit_test(test_deep_json),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_template),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -2,6 +2,7 @@
  * the file, up to the next one tokenizer_config.json (absent without a second 0x1E), the rest text.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer.h"
+#include "utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (ids[i] < 0 || ids[i] >= dq_tokenizer_vocab(t)) abort();
             if (!dq_tokenizer_piece(t, ids[i], &len)) abort();
         }
+        char *back;
+        size_t back_len;
+        int64_t none;
+        if (dq_tokenizer_decode(t, ids, n, flags, &back, &back_len, &err) == DQ_OK) {
+            if (dq_utf8_check(back, back_len, &none)) abort();
+        } else if (back || err.code != DQ_RESOURCE) {
+            abort();
+        }
+        dq_block_free(back);
         dq_block_free(ids);
     }
     dq_tokenizer_free(t);

@@ -1,8 +1,10 @@
 # Makes the tokenizer fixtures in tests/golden/tokenizer with the Hugging Face tokenizers library:
-# small byte-level BPE files trained on made-up text, what they make of a list of texts, and the
-# reference's character classes. Needed only to change them: python tests/golden/tokenizer.py
+# small BPE and Unigram files trained on made-up text, what they make of a list of texts, what they
+# make of those ids again, and the reference's character classes. Needed only to change them: python tests/golden/tokenizer.py
 # SPDX-License-Identifier: MIT
+import collections
 import json
+import math
 import pathlib
 import random
 import sys
@@ -89,6 +91,8 @@ def fixtures():
     yield "unknown", gaps(train(level(regex=True), 330), "<eos>", fuse=False, fallback=False)
     yield "fused", gaps(train(level(regex=True), 330), "<eos>", fuse=True, fallback=True)
     yield "dropped", gaps(train(level(regex=True), 330), None, fuse=False, fallback=False)
+    yield from character_fixtures()
+    yield from unigram_fixtures()
 
 
 def bos(t):
@@ -153,6 +157,146 @@ def gaps(t, unknown, fuse, fallback):
     return Tokenizer.from_str(json.dumps(document))
 
 
+# ----- vocabularies of characters -----
+
+MARK = "\u2581"
+START = ["<unk>", "<s>", "</s>"]
+LEGACY = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
+LEGACY_DECODER = decoders.Sequence(
+    [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+)
+BYTE_DECODER = decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()])
+
+
+def meta(scheme, split):
+    return pre_tokenizers.Metaspace(MARK, scheme, split)
+
+
+def sp(normalizer, pre, decoder, size, fallback=True, train_pre=None, **model):
+    """BPE as SentencePiece makes it: <unk>, <s>, </s>, the bytes, then characters and merges."""
+    t = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=fallback, **{"fuse_unk": True, **model}))
+    t.pre_tokenizer = train_pre or meta("always", True)
+    start = START + ([f"<0x{b:02X}>" for b in range(256)] if fallback else [])
+    texts = made_up(600)
+    count = collections.Counter("".join(texts).replace(" ", "" if pre and pre is train_pre else MARK))
+    # Named, because the trainer's own choice among equally frequent ones changes from run to run.
+    alphabet = sorted(sorted(count, key=lambda c: (-count[c], c))[:55])
+    t.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=size + len(start), initial_alphabet=alphabet, limit_alphabet=55, special_tokens=start, show_progress=False
+        ),
+    )
+    document = json.loads(t.to_str())
+    document["added_tokens"] = document["added_tokens"][:3]
+    t = Tokenizer.from_str(json.dumps(document))
+    if normalizer:
+        t.normalizer = normalizer
+    t.pre_tokenizer = pre
+    if decoder:
+        t.decoder = decoder
+    return t
+
+
+def brackets(t, single):
+    t.post_processor = processors.TemplateProcessing(single=single, special_tokens=[("<s>", 1), ("</s>", 2)])
+    return t
+
+
+def flagged(t):
+    """Added tokens with every flag."""
+    t.add_special_tokens([AddedToken("<|x|>", special=True), AddedToken("<|x|>y", special=True, normalized=True)])
+    t.add_tokens(
+        [
+            AddedToken("[L]", lstrip=True, normalized=False),
+            AddedToken("[R]", rstrip=True, normalized=False),
+            AddedToken("[LR]", lstrip=True, rstrip=True, normalized=True),
+            AddedToken("solo", single_word=True, normalized=True),
+            AddedToken("bra bra", normalized=True),
+            AddedToken("don", single_word=True, normalized=False),
+        ]
+    )
+    return t
+
+
+def edited(t, change):
+    document = json.loads(t.to_str())
+    change(document, document["model"])
+    Tokenizer.from_str(json.dumps(document))
+    return document
+
+
+def without(*lost):
+    """Takes tokens out of a BPE vocabulary, the merges that need them too."""
+
+    def change(_, model):
+        kept = [w for w in model["vocab"] if w not in lost]
+        model["vocab"] = {w: i for i, w in enumerate(kept)}
+        model["merges"] = [m for m in model["merges"] if all(p in kept for p in (*m, m[0] + m[1]))]
+
+    return change
+
+
+def old_metaspace(document, _):
+    pre = document["pre_tokenizer"]
+    del pre["prepend_scheme"], pre["split"]
+    pre["add_prefix_space"] = True
+    pre["str_rep"] = MARK
+
+
+def literal(document, model):
+    """Visible <0x41> pieces without the whole of bytes, the unknown token in the middle, equal pieces."""
+    vocab = model["vocab"]
+    vocab[3:3] = [["<0x41>", -3.0], ["<0x42>", -2.0], ["<0x0A>", -2.5], ["<0xE9>", -9.0], ["", -1.0], ["\u91cf", -4.0]]
+    vocab[0], vocab[7] = vocab[7], vocab[0]
+    model["unk_id"] = 7
+    vocab += [["tol", -1.5], [MARK + "bra", -20.0], ["xx", -3.25], ["qx", 0.5], ["\u00e9\u00e9", -30.0]]
+    for token in document["added_tokens"]:
+        if token["content"] == "<unk>":
+            token["id"] = 7
+
+
+def character_fixtures():
+    yield "sp_legacy", brackets(sp(LEGACY, None, LEGACY_DECODER, 200), "<s> $A")
+    yield "sp_legacy_added", flagged(brackets(sp(LEGACY, None, LEGACY_DECODER, 120), "<s> $A </s>"))
+    first = decoders.Metaspace(MARK, "first", False)
+    yield "sp_first", brackets(flagged(sp(None, meta("first", False), LEGACY_DECODER, 160)), "<s> $A")
+    yield "sp_first_split", sp(normalizers.NFKC(), meta("first", True), first, 160, fallback=False)
+    yield "sp_strip", sp(normalizers.Strip(True, True), meta("first", False), first, 100, fallback=False, fuse_unk=False)
+    yield "sp_never", sp(None, meta("never", True), BYTE_DECODER, 160, ignore_merges=True)
+    yield "sp_always", edited(sp(None, meta("always", True), decoders.Metaspace(MARK, "always", True), 120), old_metaspace)
+    # Merges across words: the text cannot be cut at its spaces.
+    crossing = split(r"\n", "isolated")
+    yield "sp_cross", edited(sp(LEGACY, None, BYTE_DECODER, 160, train_pre=pre_tokenizers.Sequence([meta("always", False), crossing])), without())
+    yield "sp_bytes", edited(sp(None, meta("always", False), BYTE_DECODER, 120), without("a", "\u91cf", MARK, "<0xC3>", "<0x0A>"))
+    spaced = split(r"\s+", "removed")
+    yield "chars", sp(None, spaced, None, 120, fallback=False, train_pre=spaced, fuse_unk=False)
+    yield "chars_dropped", edited(sp(None, spaced, None, 100, fallback=False, train_pre=spaced), lambda _, m: m.update(unk_token=None))
+
+
+def scored(t):
+    """The pieces of a BPE file as a Unigram file. The scores fall with the rank and repeat."""
+    document = json.loads(t.to_str())
+    model = document["model"]
+    order = sorted(model["vocab"], key=model["vocab"].get)
+    rank = {w: i for i, w in enumerate(w for w in order if not (w in START or w[:3] == "<0x"))}
+    vocab = [[w, round(-1.5 - math.log(3 + rank[w] // 2), 2 + rank[w] % 3) if w in rank else 0.0] for w in order]
+    document["model"] = {"type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": model["byte_fallback"]}
+    return Tokenizer.from_str(json.dumps(document))
+
+
+def unigram_fixtures():
+    never = decoders.Metaspace(MARK, "never", False)
+    yield "uni_bytes", flagged(scored(sp(None, meta("never", False), BYTE_DECODER, 220)))
+    yield "uni_legacy", brackets(scored(sp(LEGACY, None, LEGACY_DECODER, 120)), "<s> $A </s>")
+    yield "uni_nfkc", brackets(
+        flagged(scored(sp(normalizers.NFKC(), meta("always", True), decoders.Metaspace(MARK, "always", True), 200, fallback=False))), "$A </s>"
+    )
+    yield "uni_literal", edited(scored(sp(None, meta("never", False), never, 120, fallback=False)), literal)
+    fallback = scored(sp(None, meta("first", False), BYTE_DECODER, 60, fallback=False))
+    yield "uni_few_bytes", edited(fallback, lambda d, m: (literal(d, m), m.update(byte_fallback=True)))
+
+
 TEXTS = [
     "", " ", "a", "Tolner bralidos shen. Unoing", "don't DON'T we'll WE'LL it'S 'tis '", "IT'\u017f \u212aelvin",
     "1 12 123 1234 12345678901 ½²① ١٢٣٤ Ⅷ", "a  b   c    d\n\n\ne \n f\r\n\r\n g\t\th  ", "\n", "  \n  ", "   x", "x   ",
@@ -175,6 +319,10 @@ def fnv(ids):
     for i in ids:
         h = ((h ^ i) * 0x100000001B3) % 2**64
     return f"{h:016x}"
+
+
+def short(text):
+    return fnv(text.encode())[:8]
 
 
 def ranges(pattern):
@@ -206,10 +354,17 @@ def main():
         decoded = [b.decode("utf-8", errors="replace") for b in texts]
         long_ids = [t.encode(s * n, add_special_tokens=False).ids for s, n in LONG]
         own = t.encode(text + "\n", add_special_tokens=False).ids  # many different words
+        plain = [t.encode(s, add_special_tokens=False).ids for s in decoded]
+        special = [t.encode(s, add_special_tokens=True).ids for s in decoded]
+        n = len(t.encode("", add_special_tokens=True).ids)
+        assert all(len(x) == len(y) + n for x, y in zip(special, plain))
         cases["files"][name] = {
             "vocab": max(t.get_vocab().values()) + 1,
-            "ids": [t.encode(s, add_special_tokens=False).ids for s in decoded],
+            "ids": plain,
             "special": t.encode("Tolner", add_special_tokens=True).ids,
+            # With the special tokens of the text and without, short hashes.
+            "decoded": " ".join(short(t.decode(i, skip_special_tokens=False)) for i in plain),
+            "skipped": " ".join(short(t.decode(i, skip_special_tokens=True)) for i in special),
             "long": [[len(i), fnv(i)] for i in long_ids],
             "own_file": [len(own), fnv(own)],
         }

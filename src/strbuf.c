@@ -1,0 +1,28 @@
+/* strbuf: see strbuf.h.
+ * SPDX-License-Identifier: MIT */
+#include "strbuf.h"
+
+#include <string.h>
+
+dq_status dq_strbuf_reserve(dq_strbuf *b, size_t more, dq_err *err)
+{
+    if (b->s && b->room - b->n >= more) return DQ_OK;
+    if (more > SIZE_MAX / 4 || b->n > SIZE_MAX / 4)
+        return dq_fail(err, DQ_RESOURCE, "out of memory (a text of %zu bytes)", b->n);
+    size_t room = b->n + more + b->n / 2 + 64;
+    char *s = dq_block_new(room, 1, err);
+    if (!s) return err->code;
+    if (b->n) memcpy(s, b->s, b->n);
+    dq_block_free(b->s);
+    b->s = s;
+    b->room = room;
+    return DQ_OK;
+}
+
+dq_status dq_strbuf_add(dq_strbuf *b, const char *s, size_t n, dq_err *err)
+{
+    DQ_TRY(dq_strbuf_reserve(b, n, err));
+    if (n) memcpy(b->s + b->n, s, n);
+    b->n += n;
+    return DQ_OK;
+}
