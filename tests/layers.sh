@@ -24,6 +24,7 @@ batch 1
 kv 1
 weight 2
 quant 2
+loops 1
 quant_search 2
 safetensors 2
 tokenizer* 2
