@@ -341,7 +341,7 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
          .min = 1,
          .max = 1024,
          .value = "N",
-         .help = "default: all processors; the result does not depend on it"},
+         .help = "default: processors + 1; the result does not depend on it"},
         {.name = "tensors", .kind = DQ_OPT_FLAG, .to = &r.tensors, .help = "print every tensor"},
         {.name = "json",
          .kind = DQ_OPT_FLAG,
@@ -355,7 +355,9 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
     DQ_TRY(make_settings(&r, err));
     DQ_TRY(dq_talk_begin(&r.talk, "quantize", err));
 #ifdef _OPENMP
-    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_cpu_count());
+    /* One more than processors: one thread hashes the source from end to end, and threads that find
+     * nothing to do sleep at once instead of spinning. */
+    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_cpu_count() + 1);
 #endif
     run(&r, args.item[0], err);
     dq_talk_end(&r.talk);

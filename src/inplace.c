@@ -1,5 +1,6 @@
 /* inplace: see inplace.h.
  * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE /* sync_file_range */
 #include "inplace.h"
 
 #include "os.h"
@@ -47,6 +48,15 @@ dq_status dq_inplace_put(dq_inplace *p, int64_t at, const void *data, size_t byt
         bytes -= (size_t)n;
     }
     return DQ_OK;
+}
+
+void dq_inplace_start(dq_inplace *p, int64_t at, size_t bytes)
+{
+#if defined(__linux__)
+    sync_file_range(p->fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+#else
+    (void)p, (void)at, (void)bytes;
+#endif
 }
 
 dq_status dq_inplace_sync(dq_inplace *p, dq_err *err)

@@ -67,7 +67,7 @@ static void add_file(dq_sha256 *h, const dq_checkpoint *c, int i)
  * weights would take minutes for a large model. Damage need not show: that is for `dq verify`. */
 static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
 {
-    enum { SAMPLE = 256 };
+    enum { SAMPLE = 256, OFTEN = 16 };
     dq_sha256 h;
     size_t len;
     const char *config = dq_checkpoint_config_text(c, &len);
@@ -80,7 +80,9 @@ static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
         size_t n = dq_nbytes(t), part = n < SAMPLE ? n : SAMPLE;
         const uint8_t *data = t->data;
         dq_sha256_add(&h, data + (n - part) / 2, part);
+        if (i % OFTEN == 0) dq_checkpoint_release(c);
     }
+    dq_checkpoint_release(c);
     return dq_sha256_end(&h, hex, err);
 }
 

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "quant_search.h"
 
+#include "loops.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -40,19 +42,31 @@ double dq_bits_per_weight(const dq_weight *w)
     return (codes + scales) / n;
 }
 
+/* `bits` bytes for every eight codes; cols is a multiple of eight. */
+static void pack_eights(uint8_t *packed, const int8_t *q, int64_t cols, int bits)
+{
+    int offset = 1 << (bits - 1);
+    for (int64_t c = 0; c < cols; c += 8) {
+        uint64_t acc = 0;
+        for (int j = 0; j < 8; j++) acc |= (uint64_t)(q[c + j] + offset) << (j * bits);
+        for (int k = 0; k < bits; k++) *packed++ = (uint8_t)(acc >> (8 * k));
+    }
+}
+
 void dq_pack_row(uint8_t *packed, const int8_t *q, int64_t cols, int bits)
 {
-    size_t bytes = dq_row_bytes(cols, bits), at = 0;
+    size_t bytes = dq_row_bytes(cols, bits);
     int offset = 1 << (bits - 1), held = 0;
     uint32_t acc = 0;
-    int64_t c = 0;
+    int64_t c = cols / 8 * 8;
 
-    if (bits == 8) {
-        for (; c < cols; c++) packed[at++] = (uint8_t)(q[c] + offset);
-    } else if (bits == 4) {
-        for (; c + 1 < cols; c += 2)
-            packed[at++] = (uint8_t)((q[c] + offset) | ((q[c + 1] + offset) << 4));
-    }
+    if (bits == 8)
+        dq_loops()->pack8(packed, q, c);
+    else if (bits == 4)
+        dq_loops()->pack4(packed, q, c);
+    else
+        pack_eights(packed, q, c, bits);
+    size_t at = (size_t)(c / 8) * (size_t)bits;
     for (; c < cols; c++) {
         acc |= (uint32_t)(q[c] + offset) << held;
         for (held += bits; held >= 8; held -= 8) {
@@ -93,14 +107,17 @@ void dq_unpack_row(int8_t *q, const uint8_t *packed, int64_t cols, int bits)
     }
 }
 
+static float absmax_of(const float *w, int64_t n)
+{
+    uint32_t u = dq_loops()->top32(w, n);
+    float top;
+    memcpy(&top, &u, sizeof top);
+    return top;
+}
+
 float dq_peak(const float *w, int64_t n)
 {
-    float top = 0;
-#pragma omp simd reduction(max : top)
-    for (int64_t i = 0; i < n; i++) {
-        float a = fabsf(w[i]);
-        top = a > top ? a : top;
-    }
+    float top = absmax_of(w, n);
     for (int64_t i = 0; i < n; i++) {
         if (fabsf(w[i]) == top) return w[i];
     }
@@ -163,11 +180,11 @@ void dq_scale_errors(double error[DQ_N_CANDIDATES], const float *w, int64_t n, i
 
 float dq_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode)
 {
-    float peak = dq_peak(w, n);
-    if (mode != DQ_SEARCH || peak == 0) return dq_scale_of_peak(peak, bits, mode);
+    if (mode == DQ_FULLRANGE) return dq_scale_of_peak(dq_peak(w, n), bits, mode);
+    float absmax = absmax_of(w, n); /* the sign matters above only */
+    if (mode != DQ_SEARCH || absmax == 0) return dq_scale_of_peak(absmax, bits, mode);
 
     double error[DQ_N_CANDIDATES] = {0};
-    float absmax = fabsf(peak);
     int best = 0;
     dq_scale_errors(error, w, n, bits, absmax);
     for (int k = 1; k < DQ_N_CANDIDATES; k++) {
@@ -182,22 +199,23 @@ float dq_stored_scale(float scale, dq_dtype dtype)
     return dtype == DQ_F16 ? dq_f32_from_f16(dq_f16_from_f32(scale)) : scale;
 }
 
-void dq_encode(int8_t *q, const float *w, int64_t n, int bits, float scale, dq_scale_mode mode)
+void dq_encode_back(int8_t *q, float *got, const float *w, int64_t n, int bits, float scale,
+                    dq_scale_mode mode)
 {
     float high = (float)dq_qmax(bits);
     float low = mode == DQ_FULLRANGE ? -high - 1 : -high;
-    if (scale == 0) {
-        if (n > 0) memset(q, 0, (size_t)n);
-        return;
+    if (n <= 0) return;
+    if (scale != 0) {
+        dq_loops()->encode(q, got, w, n, scale, low, high);
+    } else {
+        memset(q, 0, (size_t)n);
+        if (got) memset(got, 0, (size_t)n * sizeof *got);
     }
-    /* clamping first gives the same codes, the limits being integers, and keeps the sum exact */
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float x = w[i] / scale;
-        x = x < low ? low : x;
-        x = x > high ? high : x;
-        q[i] = (int8_t)(int)((x + round_magic) - round_magic);
-    }
+}
+
+void dq_encode(int8_t *q, const float *w, int64_t n, int bits, float scale, dq_scale_mode mode)
+{
+    dq_encode_back(q, NULL, w, n, bits, scale, mode);
 }
 
 static float scale_at(const dq_weight *w, int64_t row, int64_t group)
@@ -249,20 +267,12 @@ void dq_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t e
 
 void dq_qerror_add(dq_qerror *e, const float *want, const float *got, int64_t n)
 {
-    double signal[8] = {0}, noise[8] = {0}, top[8] = {0};
-    for (int64_t i = 0; i < n; i += 8) {
-        int m = n - i < 8 ? (int)(n - i) : 8;
-        for (int j = 0; j < m; j++) {
-            double w = (double)want[i + j], d = w - (double)got[i + j], a = fabs(d);
-            signal[j] += w * w;
-            noise[j] += d * d;
-            top[j] = a > top[j] ? a : top[j];
-        }
-    }
+    double sums[24] = {0};
+    dq_loops()->error(sums, want, got, n);
     for (int j = 0; j < 8; j++) {
-        e->signal += signal[j];
-        e->noise += noise[j];
-        if (top[j] > e->max_abs) e->max_abs = top[j];
+        e->signal += sums[j];
+        e->noise += sums[8 + j];
+        if (sums[16 + j] > e->max_abs) e->max_abs = sums[16 + j];
     }
 }
 

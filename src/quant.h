@@ -40,6 +40,9 @@ float dq_stored_scale(float scale, dq_dtype dtype);
 /* q[n] = clamp(rint(w / scale)), one f32 division each, ties to even; scale 0 gives 0. Limits are
  * +-Qmax, or -2^(b-1)..Qmax for DQ_FULLRANGE. */
 void dq_encode(int8_t *q, const float *w, int64_t n, int bits, float scale, dq_scale_mode mode);
+/* The same, and got[n] = q * scale. */
+void dq_encode_back(int8_t *q, float *got, const float *w, int64_t n, int bits, float scale,
+                    dq_scale_mode mode);
 
 /* w[rows, cols] f32 of a packed or dense weight; begin..end selects rows. */
 void dq_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t end);

@@ -78,18 +78,6 @@ dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i)
 
 /* ---- Progress ---- */
 
-/* A page fault maps neighbours that were given back already, and they would add up over a large model:
- * now and then all pages go. */
-static void release_files(const dq_quantizer *q)
-{
-    for (int i = 0; i < q->n_files; i++) {
-        size_t bytes;
-        const uint8_t *data;
-        dq_checkpoint_file(q->checkpoint, i, &bytes, &data);
-        dq_map_release(data, bytes);
-    }
-}
-
 void dq_plan_advance(void *arg, int64_t bytes)
 {
     enum { RELEASE_BYTES = 64 << 20 };
@@ -99,7 +87,7 @@ void dq_plan_advance(void *arg, int64_t bytes)
         q->done += (double)bytes;
         q->unreleased += bytes;
         if (q->unreleased > RELEASE_BYTES) {
-            release_files(q);
+            dq_checkpoint_release(q->checkpoint);
             q->unreleased = 0;
         }
         if (q->progress && q->progress->step)
@@ -119,7 +107,7 @@ void dq_plan_progress(dq_quantizer *q, const dq_quantize_progress *p)
 
 /* ---- Scan ---- */
 
-/* Hashes weight file i; runs beside the scan of the tensors. */
+/* Hashes weight file i; a task. */
 static void hash_file(dq_quantizer *q, int i, dq_err *err)
 {
     enum { STEP = 4 << 20 };
@@ -130,7 +118,7 @@ static void hash_file(dq_quantizer *q, int i, dq_err *err)
     if (dq_sha256_begin(&h, err) != DQ_OK) return;
     for (size_t at = 0; at < bytes;) {
         size_t n = bytes - at < STEP ? bytes - at : STEP;
-        if (dq_check_stop(err) != DQ_OK) break;
+        if (atomic_load(&q->give_up) || dq_check_stop(err) != DQ_OK) break;
         dq_sha256_add(&h, data + at, n);
         dq_map_release(data + at, n);
         dq_plan_advance(q, (int64_t)n);
@@ -140,43 +128,62 @@ static void hash_file(dq_quantizer *q, int i, dq_err *err)
         dq_sha256_end(&h, q->file_sha[i], err);
     else
         dq_sha256_drop(&h);
+    if (err->code == DQ_OK) atomic_fetch_sub(&q->hashing, 1);
 }
 
-static void scan_tensors(dq_quantizer *q, dq_err *err)
+bool dq_plan_hashes_ready(const dq_quantizer *q)
 {
-    dq_tick tick = {dq_plan_advance, q};
-    for (int64_t i = 0; err->code == DQ_OK && i < q->info.n_tensors; i++)
-        dq_pass_scan(&q->tensor[i], &q->room, &tick, err);
+    return atomic_load(&q->hashing) == 0;
 }
 
-dq_status dq_plan_scan(dq_quantizer *q, dq_err *err)
+dq_status dq_plan_hashes(dq_quantizer *q, dq_err *err)
 {
-    enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
-    /* the tasks must not share err with the scan */
-    dq_err *each = dq_alloc(q->arena, (size_t)q->n_files, sizeof *each, err);
-    if (!each) return err->code;
-#pragma omp parallel if (q->info.source_bytes > SMALL_BYTES)
-#pragma omp single
-    {
-        for (int i = 0; i < q->n_files; i++) {
-#pragma omp task firstprivate(i)
-            hash_file(q, i, &each[i]);
-        }
-        scan_tensors(q, err);
+    if (q->hashed) return DQ_OK;
+#pragma omp taskwait
+    for (int i = 0; i < q->n_files; i++) {
+        const dq_err *e = &q->file_err[i];
+        if (e->code != DQ_OK) return dq_fail(err, e->code, "%s", e->text);
     }
-    for (int i = 0; err->code == DQ_OK && i < q->n_files; i++) {
-        if (each[i].code != DQ_OK) dq_fail(err, each[i].code, "%s", each[i].text);
-    }
-    if (err->code == DQ_STOPPED) {
-        *err = (dq_err){0};
-        return dq_fail(err, DQ_STOPPED, "interrupted before anything was written");
-    }
-    if (err->code != DQ_OK) return dq_in(err, "%s: ", q->dir);
     union { /* the table was allocated by the plan; a blob is read-only for everybody else */
         const void *in;
         uint8_t *out;
     } table = {.in = q->blob[q->table].data};
     dq_source_table(table.out, q->n_files, q->file, q->file_bytes, (const char(*)[65])q->file_sha);
+    q->hashed = true;
+    return DQ_OK;
+}
+
+dq_status dq_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
+                      dq_err *err)
+{
+    enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
+    q->file_err = dq_alloc(q->arena, (size_t)q->n_files, sizeof *q->file_err, err);
+    if (!q->file_err) return err->code;
+    atomic_store(&q->hashing, q->n_files);
+    atomic_store(&q->give_up, 0);
+    q->hashed = false;
+#pragma omp parallel if (q->info.source_bytes > SMALL_BYTES)
+#pragma omp single
+    {
+        for (int i = 0; i < q->n_files; i++) {
+#pragma omp task firstprivate(i)
+            hash_file(q, i, &q->file_err[i]);
+        }
+        if (job(arg, err) != DQ_OK) atomic_store(&q->give_up, 1);
+    }
+    return err->code;
+}
+
+dq_status dq_plan_scan(dq_quantizer *q, dq_err *err)
+{
+    dq_tick tick = {dq_plan_advance, q};
+    for (int64_t i = 0; err->code == DQ_OK && i < q->info.n_tensors; i++)
+        dq_pass_scan(&q->tensor[i], &q->room, &tick, err);
+    if (err->code == DQ_STOPPED) {
+        *err = (dq_err){0};
+        return dq_fail(err, DQ_STOPPED, "interrupted before anything was written");
+    }
+    if (err->code != DQ_OK) return dq_in(err, "%s: ", q->dir);
     return dq_plan_slots(q, err);
 }
 
@@ -225,18 +232,32 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
     return dq_pass_write(&q->tensor[s->origin], &q->room, &sink, &e, &tick, err);
 }
 
+typedef struct compare_job {
+    dq_quantizer *q;
+    const dq_container *c;
+} compare_job;
+
+static dq_status compare_all(void *arg, dq_err *err)
+{
+    dq_quantizer *q = ((compare_job *)arg)->q;
+    const dq_container *c = ((compare_job *)arg)->c;
+    DQ_TRY(dq_plan_scan(q, err));
+    if (dq_container_n_payloads(c) != q->skeleton.n_slots)
+        return dq_fail(err, DQ_DAMAGED, "/index has %lld rows (expected %lld from the source)",
+                       (long long)dq_container_n_payloads(c), (long long)q->skeleton.n_slots);
+    DQ_TRY(dq_plan_hashes(q, err));
+    for (int64_t i = 0; i < q->skeleton.n_slots; i++) DQ_TRY(compare_slot(q, c, i, err));
+    return DQ_OK;
+}
+
 dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_quantize_progress *p,
                               dq_err *err)
 {
+    compare_job job = {q, c};
     dq_plan_progress(q, p);
     if (strcmp(dq_container_header(c)->fingerprint, q->model->fingerprint) != 0)
         return dq_fail(err, DQ_MISMATCH,
                        "made from another checkpoint (fingerprint %.16s..., %s has %.16s...)",
                        dq_container_header(c)->fingerprint, q->dir, q->model->fingerprint);
-    DQ_TRY(dq_plan_scan(q, err));
-    if (dq_container_n_payloads(c) != q->skeleton.n_slots)
-        return dq_fail(err, DQ_DAMAGED, "/index has %lld rows (expected %lld from the source)",
-                       (long long)dq_container_n_payloads(c), (long long)q->skeleton.n_slots);
-    for (int64_t i = 0; i < q->skeleton.n_slots; i++) DQ_TRY(compare_slot(q, c, i, err));
-    return DQ_OK;
+    return dq_plan_run(q, compare_all, &job, err);
 }

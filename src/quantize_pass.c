@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "quantize_pass.h"
 
+#include "loops.h"
 #include "os.h"
 #include "quant_search.h"
 
@@ -97,15 +98,6 @@ static int64_t row_range(const dq_qtensor *q, int64_t *end, int64_t begin, int64
 
 static int64_t first_not_finite(const float *w, int64_t n)
 {
-    uint32_t any = 0;
-#pragma omp simd reduction(max : any)
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t u;
-        memcpy(&u, &w[i], sizeof u);
-        u &= 0x7f800000u;
-        any = u > any ? u : any;
-    }
-    if (any != 0x7f800000u) return -1;
     for (int64_t i = 0; i < n; i++) {
         if (!isfinite(w[i])) return i;
     }
@@ -118,37 +110,81 @@ static bool fits_f16(float scale)
     return scale == 0 || (mag >= 0x0400u && mag < 0x7c00u);
 }
 
-/* Whether the scale of this group needs F32. A search is run only where its outcome decides. */
-static bool needs_f32(const dq_qspec *s, const float *w, int64_t n)
+/* The largest magnitude of n values where they lie; not finite when one of them is not. Only for the
+ * types that hold weights. */
+static float top_of(const uint8_t *src, dq_dtype type, int64_t n)
 {
-    float peak = dq_peak(w, n);
-    if (s->mode != DQ_SEARCH) return !fits_f16(dq_scale_of_peak(peak, s->bits, s->mode));
-    float top = dq_scale_of_peak(peak, s->bits, DQ_ABSMAX);
-    float low = dq_scale_candidate(fabsf(peak), s->bits, DQ_N_CANDIDATES - 1);
-    if (fits_f16(top) && fits_f16(low)) return false;
-    return !fits_f16(dq_group_scale(w, n, s->bits, DQ_SEARCH));
+    uint32_t top = type == DQ_F32 ? dq_loops()->top32(src, n) : dq_loops()->top16(src, n);
+    uint16_t half = (uint16_t)top;
+    float x;
+    if (type == DQ_F16) return dq_f32_from_f16(half);
+    if (type == DQ_BF16) return dq_f32_from_bf16(half);
+    memcpy(&x, &top, sizeof x);
+    return x;
+}
+
+/* n values as floats: where they lie when they are that already, else converted into `room`. */
+static const float *floats_of(float *room, const uint8_t *src, dq_dtype type, int64_t n)
+{
+    if (type == DQ_F32 && (uintptr_t)src % sizeof(float) == 0)
+        return (const float *)(const void *)src;
+    dq_to_f32(room, src, type, n);
+    return room;
+}
+
+/* Whether the scale of a group whose largest magnitude is `top` needs F32. A search is run only where
+ * its outcome decides; `room` may be needed for the group's values then. */
+static bool needs_f32(const dq_qspec *s, float top, float *room, const uint8_t *src, dq_dtype type,
+                      int64_t n)
+{
+    if (s->mode != DQ_SEARCH) return !fits_f16(dq_scale_of_peak(top, s->bits, s->mode));
+    float high = dq_scale_of_peak(top, s->bits, DQ_ABSMAX);
+    float low = dq_scale_candidate(top, s->bits, DQ_N_CANDIDATES - 1);
+    if (fits_f16(high) && fits_f16(low)) return false;
+    return !fits_f16(dq_group_scale(floats_of(room, src, type, n), n, s->bits, DQ_SEARCH));
+}
+
+/* Group by group, on the bits as they lie; false when a value is not finite. */
+static bool scan_groups(const dq_qtensor *q, piece *p, const uint8_t *src, dq_dtype type,
+                        int64_t rows)
+{
+    bool asked = q->spec.scale_dtype == DQ_F16;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t c = 0; c < q->cols; c += q->group_size) {
+            int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
+            const uint8_t *at = src + (size_t)(r * q->cols + c) * dq_dtypes[type].bytes;
+            float top = top_of(at, type, n);
+            if (!isfinite(top)) return false;
+            p->wide = p->wide || (asked && needs_f32(&q->spec, top, p->w, at, type, n));
+        }
+    }
+    return true;
 }
 
 static void scan_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t end)
 {
     int64_t n = (end - begin) * q->cols;
-    dq_to_f32(p->w, source_row(q, begin), q->t->dtype, n);
-    p->bad = first_not_finite(p->w, n);
+    dq_dtype type = q->t->dtype;
+    const uint8_t *src = source_row(q, begin);
+    bool finite;
+    p->bad = -1;
     p->peak = 0;
     p->wide = false;
-    if (p->bad >= 0 || !q->packed) return;
-    if (q->one_scale) {
-        p->peak = dq_peak(p->w, n);
-        return;
+    if (type == DQ_F64) { /* what counts is the value as a float */
+        dq_to_f32(p->w, src, type, n);
+        type = DQ_F32;
+        src = (const uint8_t *)p->w;
     }
-    if (q->spec.scale_dtype != DQ_F16) return;
-    for (int64_t r = 0; r < end - begin && !p->wide; r++) {
-        const float *row = p->w + (size_t)r * (size_t)q->cols;
-        for (int64_t c = 0; c < q->cols && !p->wide; c += q->group_size) {
-            int64_t m = q->cols - c < q->group_size ? q->cols - c : q->group_size;
-            p->wide = needs_f32(&q->spec, row + c, m);
-        }
-    }
+    if (q->packed && !q->one_scale)
+        finite = scan_groups(q, p, src, type, end - begin);
+    else
+        finite = isfinite(top_of(src, type, n));
+    if (finite && !q->one_scale) return;
+    const float *w = floats_of(p->w, src, type, n);
+    if (finite)
+        p->peak = dq_peak(w, n);
+    else
+        p->bad = first_not_finite(w, n);
 }
 
 static dq_status scan_tile(tiling *g, dq_qtensor *q, int64_t begin, float *peak, bool *wide,
@@ -263,9 +299,7 @@ static void encode_row(const dq_qtensor *q, const float *w, float *got, int8_t *
             scales += item;
         }
         s = dq_stored_scale(s, q->spec.scale_dtype);
-        dq_encode(codes + c, w + c, n, q->spec.bits, s, q->spec.mode);
-#pragma omp simd
-        for (int64_t i = c; i < c + n; i++) got[i] = (float)codes[i] * s;
+        dq_encode_back(codes + c, got + c, w + c, n, q->spec.bits, s, q->spec.mode);
     }
 }
 
@@ -276,10 +310,10 @@ static void encode_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t e
     size_t row_bytes = dq_row_bytes(q->cols, q->spec.bits);
     size_t row_scales =
         (size_t)dq_groups(q->cols, q->group_size) * dq_dtypes[q->spec.scale_dtype].bytes;
-    dq_to_f32(p->w, source_row(q, begin), q->t->dtype, n);
+    const float *values = floats_of(p->w, source_row(q, begin), q->t->dtype, n);
     memset(&p->error, 0, sizeof p->error);
     for (int64_t r = 0; r < end - begin; r++) {
-        const float *w = p->w + (size_t)r * (size_t)q->cols;
+        const float *w = values + (size_t)r * (size_t)q->cols;
         encode_row(q, w, p->got, p->codes, scales + (size_t)r * row_scales);
         dq_pack_row(codes + (size_t)r * row_bytes, p->codes, q->cols, q->spec.bits);
         dq_qerror_add(&p->error, w, p->got, q->cols);
@@ -314,24 +348,30 @@ static void hand_out(const output *o, const dq_sink *sink, dq_err *err)
 }
 
 /* Two outputs take turns: one is hashed and written while the next is computed. Only the task touches
- * err while it runs. */
+ * err while it runs. Groups, not taskwait: other tasks of the caller are none of our business. */
 static void all_tiles(tiling *g, output out[2], const dq_sink *sink, dq_qerror *e,
                       const dq_tick *tick, dq_err *err)
 {
     const dq_qtensor *q = g->q;
+    const output *last = NULL;
     int turn = 0;
     for (int64_t begin = 0, end; begin < q->rows; begin = end) {
         output *o = &out[turn];
         turn = 1 - turn;
         row_range(q, &end, begin, g->tile_rows);
-        encode_tile(g, o, begin, e);
-#pragma omp taskwait
+#pragma omp taskgroup
+        {
+            if (last) {
+#pragma omp task firstprivate(last) shared(sink, err)
+                hand_out(last, sink, err);
+            }
+            encode_tile(g, o, begin, e);
+        }
         if (err->code != DQ_OK || dq_check_stop(err) != DQ_OK) return;
         release_rows(q, begin, end, tick);
-#pragma omp task firstprivate(o) shared(sink, err)
-        hand_out(o, sink, err);
+        last = o;
     }
-#pragma omp taskwait
+    if (err->code == DQ_OK && last) hand_out(last, sink, err);
     if (err->code == DQ_OK && q->one_scale) {
         uint8_t scale[4];
         put_scale(q, scale, q->tensor_scale);
@@ -373,10 +413,6 @@ dq_status dq_pass_write(const dq_qtensor *q, dq_pass_room *room, const dq_sink *
             out[i].scales = out[i].codes + codes;
         }
     }
-    if (space) { /* waking threads costs more than a small tensor */
-#pragma omp parallel if (g.n_pieces > 1)
-#pragma omp single
-        all_tiles(&g, out, sink, e, tick, err);
-    }
+    if (space) all_tiles(&g, out, sink, e, tick, err);
     return err->code;
 }

@@ -41,8 +41,8 @@ void dq_pass_room_free(dq_pass_room *r);
  * where one is asked for, and whether scales fit F16. DQ_STOPPED between tiles. Meant to be called
  * inside a parallel region, by one thread; its tasks spread over the others. */
 dq_status dq_pass_scan(dq_qtensor *q, dq_pass_room *room, const dq_tick *tick, dq_err *err);
-/* After a scan. The error of the result is left in *e (untouched for dense tensors). Opens its own
- * parallel region. */
+/* After a scan, called likewise. The error of the result is left in *e (untouched for dense
+ * tensors). */
 dq_status dq_pass_write(const dq_qtensor *q, dq_pass_room *room, const dq_sink *sink, dq_qerror *e,
                         const dq_tick *tick, dq_err *err);
 

@@ -8,6 +8,8 @@
 #include "quantize_pass.h"
 #include "safetensors.h"
 
+#include <stdatomic.h>
+
 /* A payload that is not a tensor. */
 typedef struct dq_blob {
     const char *path;
@@ -32,6 +34,9 @@ struct dq_quantizer {
     int64_t *file_bytes;
     char (*file_sha)[65];
     int n_files;
+    dq_err *file_err;            /* of the tasks that hash: they must not share one */
+    atomic_int hashing, give_up; /* files not hashed yet; no hash is wanted any more */
+    bool hashed;                 /* the main thread knows all hashes */
     const char *recipe;
     dq_pass_room room;
     dq_skeleton skeleton;
@@ -47,8 +52,16 @@ struct dq_quantizer {
 dq_status dq_plan_make(dq_quantizer *q, const char *model, dq_err *err);
 /* Sizes that depend on the type of scales: once before the scan, once after it. */
 dq_status dq_plan_slots(dq_quantizer *q, dq_err *err);
-/* Scans all tensors and hashes the weight files beside it. */
+/* Runs `job` on one thread of a parallel region, which the passes need, while tasks hash the weight
+ * files. Hashing one file cannot be divided, so it goes on beside whatever the job does. */
+dq_status dq_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
+                      dq_err *err);
+/* Inside a job. Scans all tensors; DQ_STOPPED only before anything is written. */
 dq_status dq_plan_scan(dq_quantizer *q, dq_err *err);
+/* Inside a job: whether all hashes are there, and waiting until they are. The table of source files
+ * is filled by the wait. */
+bool dq_plan_hashes_ready(const dq_quantizer *q);
+dq_status dq_plan_hashes(dq_quantizer *q, dq_err *err);
 void dq_plan_progress(dq_quantizer *q, const dq_quantize_progress *p); /* from zero */
 void dq_plan_advance(void *quantizer, int64_t bytes);                  /* a dq_tick */
 

@@ -1,6 +1,8 @@
 /* quantize_write: the second half of quantize.h. The order of steps makes every moment safe to be
- * killed in: the journal's head is on the disk before the partial file exists; a line about a payload is
- * written after the payload has reached the disk; the output appears by one rename.
+ * killed in: the journal's head is on the disk before the partial file exists; the hashes of the source
+ * follow when they are known, which may be while payloads are written already; a line about a payload is
+ * written after these hashes and after the payload has reached the disk; the output appears by one
+ * rename.
  * SPDX-License-Identifier: MIT */
 #include "hash.h"
 #include "inplace.h"
@@ -23,6 +25,7 @@ typedef struct work {
     bool force, resume;
     char **pending; /* lines that wait for the payloads to reach the disk */
     int64_t n_pending;
+    int n_sources; /* hashes of weight files in the journal */
     /* the payload being written: its codes and its scales */
     dq_sha256 hash[2];
     int64_t at[2];
@@ -30,17 +33,36 @@ typedef struct work {
 
 static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq_err *err)
 {
+    enum { SMALL_BYTES = 1 << 16 };
     work *w = arg;
-    dq_sha256_add(&w->hash[part], p, bytes);
-    DQ_TRY(dq_inplace_put(&w->file, w->at[part], p, bytes, err));
+#pragma omp taskgroup
+    {
+#pragma omp task if (bytes > SMALL_BYTES) firstprivate(w, part, p, bytes)
+        dq_sha256_add(&w->hash[part], p, bytes);
+        dq_inplace_put(&w->file, w->at[part], p, bytes, err);
+        if (bytes > SMALL_BYTES) dq_inplace_start(&w->file, w->at[part], bytes);
+    }
     w->at[part] += (int64_t)bytes;
-    return DQ_OK;
+    return err->code;
+}
+
+/* What a resumed run must find unchanged in the source. */
+static char *source_line(dq_quantizer *q, int i, dq_err *err)
+{
+    return dq_textf(q->arena, err, "file %s %lld %s", q->file[i], (long long)q->file_bytes[i],
+                    q->file_sha[i]);
 }
 
 static dq_status flush(work *w, dq_err *err)
 {
     if (w->n_pending == 0) return DQ_OK;
+    DQ_TRY(dq_plan_hashes(w->q, err));
     DQ_TRY(dq_inplace_sync(&w->file, err));
+    for (; w->n_sources < w->q->n_files; w->n_sources++) {
+        const char *line = source_line(w->q, w->n_sources, err);
+        if (!line) return err->code;
+        DQ_TRY(dq_journal_add(&w->journal, line, err));
+    }
     for (int64_t i = 0; i < w->n_pending; i++)
         DQ_TRY(dq_journal_add(&w->journal, w->pending[i], err));
     DQ_TRY(dq_journal_sync(&w->journal, err));
@@ -64,7 +86,8 @@ static dq_status finish_slot(work *w, int64_t i, dq_err *err)
     w->done[i] = true;
     w->unsynced += s->bytes;
     if (w->unsynced < SYNC_BYTES && dq_seconds() - w->synced < SYNC_SECONDS) return DQ_OK;
-    return flush(w, err);
+    /* before the source is hashed nothing may be recorded, and waiting for that gains nothing */
+    return dq_plan_hashes_ready(w->q) ? flush(w, err) : DQ_OK;
 }
 
 static dq_status begin_part(work *w, int part, const dq_slot *s, dq_err *err)
@@ -135,20 +158,16 @@ static dq_status write_tables(work *w, dq_err *err)
 
 enum { HEAD_EXTRA = 8 };
 
-/* The lines that a resumed run must find unchanged. */
+/* The lines that a resumed run must find unchanged, without those of the source's files. */
 static char **head_lines(dq_quantizer *q, int *count, dq_err *err)
 {
     int n = 0;
-    char **line =
-        dq_alloc(q->arena, (size_t)(q->n_files + q->n_blobs + HEAD_EXTRA), sizeof *line, err);
+    char **line = dq_alloc(q->arena, (size_t)(q->n_blobs + HEAD_EXTRA), sizeof *line, err);
     if (!line) return NULL;
-    line[n++] = dq_textf(q->arena, err, "dq-journal 1");
+    line[n++] = dq_textf(q->arena, err, "dq-journal 2");
     line[n++] = dq_textf(q->arena, err, "version %s", q->set.dq_version);
     line[n++] = dq_textf(q->arena, err, "settings %s", q->recipe);
     line[n++] = dq_textf(q->arena, err, "source %s %s", q->model->name, q->model->fingerprint);
-    for (int i = 0; i < q->n_files; i++)
-        line[n++] = dq_textf(q->arena, err, "file %s %lld %s", q->file[i],
-                             (long long)q->file_bytes[i], q->file_sha[i]);
     for (int i = 0; i < q->n_blobs; i++) {
         char sha[65];
         if (i == q->table || dq_sha256_of(sha, q->blob[i].data, q->blob[i].bytes, err) != DQ_OK)
@@ -160,18 +179,32 @@ static char **head_lines(dq_quantizer *q, int *count, dq_err *err)
     return err->code == DQ_OK ? line : NULL;
 }
 
-static dq_status compare_head(const work *w, char **want, int n, dq_err *err)
+static dq_status compare_line(const work *w, int64_t i, const char *want, dq_err *err)
 {
-    for (int i = 0; i < n; i++) {
-        const char *found = i < w->journal.n_lines ? w->journal.line[i] : "nothing";
-        if (strcmp(found, want[i]) != 0)
-            return dq_fail(
-                err, DQ_MISMATCH,
-                "%s: begun with another source or other settings (found \"%.240s\", this "
-                "run has \"%.240s\"). Repeat the first command with --resume, or start "
-                "over with --force.",
-                w->partial, found, want[i]);
+    if (i >= w->journal.n_lines) return DQ_OK; /* killed before this line: nothing to compare */
+    const char *found = w->journal.line[i];
+    if (strcmp(found, want) == 0) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s: begun with another source or other settings (found \"%.240s\", this "
+                   "run has \"%.240s\"). Repeat the first command with --resume, or start "
+                   "over with --force.",
+                   w->partial, found, want);
+}
+
+/* Whether an earlier run got as far as payloads that can be taken over: its journal has the head, then
+ * "skeleton", then the source's files. DQ_MISMATCH when any of these is about something else. */
+static dq_status compare_journal(const work *w, char **head, int n, bool *usable, dq_err *err)
+{
+    dq_quantizer *q = w->q;
+    *usable = false;
+    for (int i = 0; i < n; i++) DQ_TRY(compare_line(w, i, head[i], err));
+    if (w->journal.n_lines <= n + q->n_files) return DQ_OK;
+    for (int i = 0; i < q->n_files; i++) {
+        const char *line = source_line(q, i, err);
+        if (!line) return err->code;
+        DQ_TRY(compare_line(w, n + 1 + i, line, err));
     }
+    *usable = true;
     return DQ_OK;
 }
 
@@ -230,20 +263,25 @@ static dq_status take_up(work *w, bool *finished, dq_err *err)
     *finished = false;
     if (!head) return err->code;
     DQ_TRY(dq_journal_open(&w->journal, w->journal_path, w->q->arena, err));
-    if (w->resume && w->journal.n_lines > 0) DQ_TRY(compare_head(w, head, n, err));
-    bool skeleton = w->resume && w->journal.n_lines > n;
-    if (skeleton) {
-        for (int64_t i = n + 1; i < w->journal.n_lines; i++) replay(w, w->journal.line[i]);
+    bool usable = false;
+    if (w->resume && w->journal.n_lines > 0) {
+        DQ_TRY(dq_plan_hashes(w->q, err));
+        DQ_TRY(compare_journal(w, head, n, &usable, err));
+    }
+    if (usable) {
+        w->n_sources = w->q->n_files;
+        for (int64_t i = n + 1 + w->n_sources; i < w->journal.n_lines; i++)
+            replay(w, w->journal.line[i]);
         *finished = finished_before(w);
         if (*finished) return DQ_OK;
     }
-    if (skeleton && dq_file_exists(w->partial)) {
+    if (usable && dq_file_exists(w->partial)) {
         w->q->info.n_resumed = w->n_done;
         DQ_TRY(dq_inplace_open(&w->file, w->partial, err));
     } else {
         if (!w->force && dq_file_exists(w->out))
             return dq_fail(err, DQ_FILE, "%s: exists. Add --force to replace it.", w->out);
-        w->n_done = 0;
+        w->n_done = w->n_sources = 0;
         memset(w->done, 0, (size_t)w->q->skeleton.n_slots * sizeof *w->done);
         DQ_TRY(write_head(w, head, n, err));
     }
@@ -315,12 +353,17 @@ dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force,
 static dq_status write_all(work *w, dq_err *err)
 {
     dq_quantizer *q = w->q;
-    int64_t n = q->skeleton.n_slots;
+    int64_t n = q->skeleton.n_slots, origin = -1 - q->table, table = 0;
     char line[80];
     w->synced = dq_seconds();
     for (int64_t i = 0; i < n; i++) {
+        if (q->skeleton.slot[i].origin == origin) {
+            table = i; /* waits for the hashes, so it comes last */
+            continue;
+        }
         if (dq_check_stop(err) != DQ_OK || run_slot(w, i, err) != DQ_OK) break;
     }
+    if (err->code == DQ_OK && dq_plan_hashes(q, err) == DQ_OK) run_slot(w, table, err);
     if (err->code != DQ_OK) {
         dq_err later = {0}; /* keep what is done, whatever the first failure was */
         flush(w, &later);
@@ -358,10 +401,12 @@ static void clean_up(work *w, dq_err *err)
     }
 }
 
-static dq_status write_output(work *w, dq_err *err)
+static dq_status write_output(void *arg, dq_err *err)
 {
+    work *w = arg;
     dq_quantizer *q = w->q;
     bool finished = false;
+    DQ_TRY(dq_plan_scan(q, err));
     w->done = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->done, err);
     w->pending = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->pending, err);
     if (err->code != DQ_OK) return err->code;
@@ -381,8 +426,7 @@ dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool r
     dq_plan_progress(q, p);
     DQ_TRY(dq_quantize_check_output(q, out, force, resume, err));
     DQ_TRY(name_files(q, &w, out, err));
-    DQ_TRY(dq_plan_scan(q, err));
     w.force = force;
     w.resume = resume;
-    return write_output(&w, err);
+    return dq_plan_run(q, write_output, &w, err);
 }

@@ -509,3 +509,13 @@ const char *dq_checkpoint_file(const dq_checkpoint *c, int i, size_t *bytes, con
     *data = c->file[i].map.data;
     return c->file[i].name;
 }
+
+void dq_checkpoint_release(const dq_checkpoint *c)
+{
+    for (int i = 0; i < dq_checkpoint_n_files(c); i++) {
+        size_t bytes;
+        const uint8_t *data;
+        dq_checkpoint_file(c, i, &bytes, &data);
+        dq_map_release(data, bytes);
+    }
+}

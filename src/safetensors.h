@@ -23,6 +23,9 @@ const dq_tensor *dq_checkpoint_find(const dq_checkpoint *c, const char *name);
 /* The weight files: base name and mapping, in name order. */
 int dq_checkpoint_n_files(const dq_checkpoint *c);
 const char *dq_checkpoint_file(const dq_checkpoint *c, int i, size_t *bytes, const uint8_t **data);
+/* Gives all their pages back to the kernel. Reading one byte may map two megabytes around it, so resident
+ * memory stays bounded only if this is called now and then. */
+void dq_checkpoint_release(const dq_checkpoint *c);
 
 /* One file in memory: the part that is fuzzed. Checks header length, JSON, known dtype, shape
  * product == byte range, ranges inside the file, no overlap, no hole, no duplicate name. Tensors

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tensor.h"
 
+#include "loops.h"
+
 #include <string.h>
 
 const dq_dtype_info dq_dtypes[DQ_DTYPE_COUNT] = {
@@ -86,14 +88,8 @@ bool dq_to_f32(float *dst, const void *src, dq_dtype type, int64_t n)
     if (n <= 0) return type == DQ_F32 || type == DQ_F16 || type == DQ_BF16 || type == DQ_F64;
     switch (type) {
     case DQ_F32: memcpy(dst, p, (size_t)n * sizeof *dst); return true;
-    case DQ_F16:
-    case DQ_BF16:
-        for (int64_t i = 0; i < n; i++) {
-            uint16_t h;
-            memcpy(&h, p + 2 * i, sizeof h);
-            dst[i] = type == DQ_F16 ? dq_f32_from_f16(h) : dq_f32_from_bf16(h);
-        }
-        return true;
+    case DQ_F16: dq_loops()->widen_f16(dst, p, n); return true;
+    case DQ_BF16: dq_loops()->widen_bf16(dst, p, n); return true;
     case DQ_F64:
         for (int64_t i = 0; i < n; i++) {
             double x;

@@ -28,6 +28,7 @@ policy 1
 measure 1
 weight 2
 quant 2
+loops 1
 quant_search 2
 safetensors 2
 tokenizer* 2
