@@ -189,8 +189,9 @@ static dq_status explain_folder(opened *o, const char *path, dq_err *err)
         if (!inner) inner = name[i];
     }
     if (!inner) return DQ_OK;
-    return dq_fail(err, DQ_FILE, "%s: no config.json here. Name the folder of one model: %s/%s%s",
-                   path, path, inner, more ? " (or another one beside it)" : "");
+    return dq_fail(err, DQ_FILE, "%s: no config.json here. Name the folder of one model: %s%s%s%s",
+                   path, path, ends_in(path, "/") ? "" : "/", inner,
+                   more ? " (or another one beside it)" : "");
 }
 
 static dq_status open_folder(opened *o, const char *path, const dq_override *override, dq_err *err)

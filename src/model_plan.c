@@ -98,22 +98,35 @@ static dq_status check_act(const dq_model *m, const json_t *config, dq_err *err)
     return DQ_OK;
 }
 
-/* Keys that must be there, and keys that only one value of is run. */
-static dq_status check_keys(const dq_layout *layout, const json_t *config, dq_err *err)
+/* theta may also stand among the rotary parameters; where several objects hold such, only the one
+ * that counts does. */
+static dq_status check_required(const dq_layout *layout, const json_t *config, dq_err *err)
 {
-    static const char *const rope_places[] = {"rope_parameters", "rope_scaling"};
+    const json_t *rotary;
+    const char *where;
     for (const char *const *key = layout->required; key && *key; key++) {
         bool found = present(config, *key);
-        for (int i = 0; i < 2 && strcmp(*key, "rope_theta") == 0; i++)
-            found = found || present(json_object_get(config, rope_places[i]), *key);
+        if (!found && strcmp(*key, "rope_theta") == 0) {
+            DQ_TRY(dq_rope_parameters(&rotary, &where, config, err));
+            found = present(rotary, *key);
+        }
         if (!found)
             return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing (a %s model needs it)", *key,
                            layout->family);
     }
+    return DQ_OK;
+}
+
+/* Keys of which only one value is run. */
+static dq_status check_only(const dq_layout *layout, const json_t *config, dq_err *err)
+{
     for (const dq_only *o = layout->only; o && o->key; o++) {
         const json_t *v = json_object_get(config, o->key);
+        if (!present(config, o->key)) continue;
+        if (!json_is_boolean(v) && !json_is_number(v))
+            return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected a number or a boolean", o->key);
         double x = json_is_boolean(v) ? json_is_true(v) : json_number_value(v);
-        if (present(config, o->key) && (x < o->value || x > o->value))
+        if (x < o->value || x > o->value)
             return dq_fail(err, DQ_MISMATCH, "key \"%s\": only %s is supported for %s", o->key,
                            o->value > 0 ? "1" : "false", layout->family);
     }
@@ -203,7 +216,8 @@ dq_status dq_model_plan_read(dq_model_plan *plan, dq_model *m, const json_t *con
     bool attention_bias = false, mlp_bias = false;
     DQ_TRY(dq_layout_find(&m->layout, config, err));
     const dq_layout *layout = m->layout;
-    DQ_TRY(check_keys(layout, config, err));
+    DQ_TRY(check_required(layout, config, err));
+    DQ_TRY(check_only(layout, config, err));
     DQ_TRY(read_sizes(m, config, err));
     DQ_TRY(read_heads(m, config, override, a, err));
     DQ_TRY(read_ablation(plan, layout, config, err));

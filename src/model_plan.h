@@ -18,6 +18,11 @@ typedef struct dq_model_plan {
 dq_status dq_model_plan_read(dq_model_plan *plan, dq_model *m, const json_t *config,
                              const dq_override *override, dq_arena *a, dq_err *err);
 
+/* The object that holds the rotary parameters (NULL: none) and its key, for messages. Defined in
+ * rope.c. */
+dq_status dq_rope_parameters(const json_t **out, const char **where, const json_t *config,
+                             dq_err *err);
+
 /* One more of m->warnings; the text must live as long as the model. */
 dq_status dq_model_warn(dq_model *m, dq_arena *a, const char *text, dq_err *err);
 

@@ -179,22 +179,20 @@ static dq_status mark_skipped(dq_quantizer *q, dq_err *err)
     return err->code;
 }
 
-static dq_status plan_tensor(dq_quantizer *q, int64_t i, bool wanted, dq_err *err)
+static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t, bool wanted,
+                             bool skipped, dq_err *err)
 {
-    const dq_tensor *t = dq_checkpoint_at(q->checkpoint, i);
     dq_qtensor *x = &q->tensor[i];
     x->t = t;
     x->rows = t->n_dims > 0 ? t->shape[0] : 1;
-    int64_t n = dq_numel(t);
-    if (n == 0) return dq_fail(err, DQ_MISMATCH, "tensor \"%s\" is empty", t->name);
-    x->cols = n / x->rows;
+    x->cols = dq_numel(t) / x->rows;
     if (strchr(t->name, '/'))
         return dq_fail(err, DQ_MISMATCH, "tensor \"%s\": names with '/' cannot be stored", t->name);
     if (t->dtype > DQ_F64)
         return dq_fail(err, DQ_MISMATCH, "tensor \"%s\": type %s cannot be quantized or copied",
                        t->name, dq_dtypes[t->dtype].name);
-    x->packed = wanted && q->set.bits != 16 && !q->skipped[i];
-    q->skipped[i] = wanted && q->skipped[i];
+    x->packed = wanted && q->set.bits != 16 && !skipped;
+    q->skipped[i] = wanted && skipped;
     if (!x->packed) return DQ_OK;
     x->spec = (dq_qspec){q->set.bits, q->set.group, q->set.mode, q->set.scale_dtype};
     x->one_scale = q->set.group == DQ_GROUP_TENSOR;
@@ -206,19 +204,21 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, bool wanted, dq_err *er
 static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
 {
     int n_names = 0;
-    int64_t n = q->info.n_tensors = dq_checkpoint_count(q->checkpoint);
+    int64_t n = q->info.n_tensors = dq_checkpoint_count(q->checkpoint), kept = 0;
     const char **names = packed_names(q, &n_names, err);
     q->tensor = dq_alloc(q->arena, (size_t)n, sizeof *q->tensor, err);
     q->skipped = dq_alloc(q->arena, (size_t)n, sizeof *q->skipped, err);
     if (err->code != DQ_OK) return err->code;
     DQ_TRY(mark_skipped(q, err));
     for (int64_t i = 0; i < n; i++) {
-        const char *name = dq_checkpoint_at(q->checkpoint, i)->name;
-        bool wanted = bsearch(&name, names, (size_t)n_names, sizeof *names, by_text) != NULL;
-        DQ_TRY(plan_tensor(q, i, wanted, err));
-        q->info.n_packed += q->tensor[i].packed;
-        q->info.n_skipped += q->skipped[i];
+        const dq_tensor *t = dq_checkpoint_at(q->checkpoint, i);
+        bool wanted = bsearch(&t->name, names, (size_t)n_names, sizeof *names, by_text) != NULL;
+        if (dq_numel(t) == 0) continue; /* the model was opened: nothing needs it */
+        DQ_TRY(plan_tensor(q, kept, t, wanted, q->skipped[i], err));
+        q->info.n_packed += q->tensor[kept].packed;
+        q->info.n_skipped += q->skipped[kept++];
     }
+    q->info.n_tensors = kept;
     return DQ_OK;
 }
 

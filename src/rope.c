@@ -1,6 +1,6 @@
 /* rope: frequencies of rotary position embeddings from a model's configuration.
  * SPDX-License-Identifier: MIT */
-#include "model.h"
+#include "model_plan.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,15 +20,15 @@ static dq_status member_object(const json_t **out, const json_t *config, const c
 }
 
 /* Where the parameters stand. `rope_scaling` wins over `rope_parameters`, as in transformers. */
-static dq_status find_parameters(const json_t **out, const char **where, const json_t *config,
-                                 dq_err *err)
+dq_status dq_rope_parameters(const json_t **out, const char **where, const json_t *config,
+                             dq_err *err)
 {
     static const char *const keys[] = {"rope_scaling", "rope_parameters", "rope_scaling_dict"};
     *out = NULL;
     *where = "config";
     for (size_t i = 0; i < sizeof keys / sizeof *keys && !*out; i++) {
         DQ_TRY(member_object(out, config, keys[i], err));
-        *where = keys[i];
+        if (*out) *where = keys[i];
     }
     return DQ_OK;
 }
@@ -138,6 +138,11 @@ static dq_status yarn_amplitude(float *out, const json_t *parameters, double fac
         amplitude = yarn_gain(factor, 1.0);
     }
     *out = (float)amplitude;
+    if (!(isfinite(*out) && *out > 0))
+        return dq_fail(err, DQ_DAMAGED,
+                       "keys \"mscale\" and \"mscale_all_dim\" or the factor %g give no usable "
+                       "amplitude (%g)",
+                       factor, amplitude);
     return DQ_OK;
 }
 
@@ -210,7 +215,7 @@ static dq_status fill(dq_rope *rope, float *inv_freq, double *freq, const json_t
     const json_t *parameters;
     const char *where;
     double theta = default_theta;
-    DQ_TRY(find_parameters(&parameters, &where, config, err));
+    DQ_TRY(dq_rope_parameters(&parameters, &where, config, err));
     DQ_TRY(refuse_partial(config, err));
     DQ_TRY(positive(&theta, config, "rope_theta", &theta, err));
     if (parameters) {

@@ -423,6 +423,15 @@ static dq_status no_weights(const char *dir, dq_arena *a, dq_err *err)
                            "safetensors.",
                            path);
     }
+    const char **name;
+    size_t n;
+    DQ_TRY(dq_dir_names(&name, &n, dir, a, err));
+    for (size_t i = 0; i < n; i++) {
+        size_t len = strlen(name[i]);
+        if (len > 5 && strcmp(name[i] + len - 5, ".gguf") == 0)
+            return dq_fail(err, DQ_MISMATCH, "%s/%s: a GGUF file is not read. Use safetensors.",
+                           dir, name[i]);
+    }
     return dq_fail(err, DQ_FILE,
                    "%s: neither model.safetensors nor model.safetensors.index.json is here", dir);
 }

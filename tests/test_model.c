@@ -1,7 +1,7 @@
 /* Tests of model loading: golden checkpoints, both spellings of a configuration, tied heads, and
  * what happens to every kind of damaged or foreign input.
  * SPDX-License-Identifier: MIT */
-#include "model.h"
+#include "edits.h"
 #include "os.h"
 #include "safetensors.h"
 
@@ -9,191 +9,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
-
-#define MODELS DQ_TEST_DIR "/golden/models/"
-
-static void check_error(const dq_err *err, dq_status want, const char *text)
-{
-    if (err->code != want || !strstr(err->text, text))
-        print_error("status %d, \"%s\" (wanted %d, \"%s\")\n", (int)err->code, err->text, (int)want,
-                    text);
-    assert_int_equal(err->code, want);
-    assert_non_null(strstr(err->text, text));
-}
-
-/* ---- A folder for changed copies ---- */
-
-static char folder[] = "/tmp/dq-test-model-XXXXXX";
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static const char *in_folder(const char *name)
-{
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static void empty_folder(void)
-{
-    static const char *const names[] = {"config.json", "model.safetensors", "tokenizer.json",
-                                        "file.h5", "file.gguf"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unlink(in_folder(names[i]));
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    empty_folder();
-    return rmdir(folder);
-}
-
-static void put(const char *name, const void *bytes, size_t len)
-{
-    unlink(in_folder(name));
-    FILE *f = fopen(in_folder(name), "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, len, f), len);
-    assert_int_equal(fclose(f), 0);
-}
-
-/* One change of a checkpoint. Zeroed members change nothing. */
-typedef enum edit_kind {
-    KEEP,
-    DROP,    /* tensor */
-    RENAME,  /* tensor to arg */
-    RESHAPE, /* tensor to the shape arg */
-    RETYPE,  /* tensor to the dtype arg, of equal size */
-    POKE,    /* f32 value 3 of tensor becomes NaN */
-    BLANK,   /* tensor becomes zeros */
-    COPY,    /* tensor also as arg */
-    VARY     /* tensor also as arg, with another first byte */
-} edit_kind;
-typedef struct edit {
-    const char *base;                        /* folder under golden/models */
-    const char *key, *value, *key2, *value2; /* config.json; value NULL deletes */
-    edit_kind kind;
-    const char *tensor, *arg;
-} edit;
-
-#define SET(b, k, v)                                                                               \
-    {                                                                                              \
-        .base = b, .key = k, .value = v                                                            \
-    }
-#define SET2(b, k, v, k2, v2)                                                                      \
-    {                                                                                              \
-        .base = b, .key = k, .value = v, .key2 = k2, .value2 = v2                                  \
-    }
-#define WEIGHT(b, what, t, a)                                                                      \
-    {                                                                                              \
-        .base = b, .kind = what, .tensor = t, .arg = a                                             \
-    }
-
-static void set_key(json_t *config, const char *key, const char *value)
-{
-    if (!key) return;
-    if (!value) {
-        json_object_del(config, key);
-        return;
-    }
-    json_t *v = json_loads(value, JSON_DECODE_ANY, NULL);
-    assert_non_null(v);
-    assert_int_equal(json_object_set_new(config, key, v), 0);
-}
-
-static void put_config(const edit *e)
-{
-    char path[512];
-    snprintf(path, sizeof path, MODELS "%s/config.json", e->base);
-    json_t *config = json_load_file(path, 0, NULL);
-    assert_non_null(config);
-    set_key(config, e->key, e->value);
-    set_key(config, e->key2, e->value2);
-    char *text = json_dumps(config, 0);
-    assert_non_null(text);
-    put("config.json", text, strlen(text));
-    free(text);
-    json_decref(config);
-}
-
-static void add_entry(FILE *header, FILE *data, size_t *at, const char *name, const dq_tensor *t,
-                      const edit *e)
-{
-    bool mine = e->tensor && strcmp(t->name, e->tensor) == 0;
-    size_t n = dq_nbytes(t);
-    char shape[256] = "";
-    for (int i = 0; i < t->n_dims; i++)
-        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%lld", i ? "," : "",
-                 (long long)t->shape[i]);
-    fprintf(header, "%s\"%s\":{\"dtype\":\"%s\",", *at ? "," : "", name,
-            mine && e->kind == RETYPE ? e->arg : dq_dtypes[t->dtype].name);
-    fprintf(header, "\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
-            mine && e->kind == RESHAPE ? e->arg : shape, *at, *at + n);
-    unsigned char *bytes = malloc(n);
-    assert_non_null(bytes);
-    memcpy(bytes, t->data, n);
-    float nan = NAN;
-    if (mine && e->kind == POKE) memcpy(bytes + 12, &nan, 4);
-    if (mine && e->kind == BLANK) memset(bytes, 0, n);
-    if (mine && e->kind == VARY && strcmp(name, e->arg) == 0) bytes[0] ^= 1;
-    fwrite(bytes, 1, n, data);
-    free(bytes);
-    *at += n;
-}
-
-static void put_weights(const edit *e)
-{
-    dq_checkpoint *c;
-    dq_err err = {0};
-    char path[512], *header = NULL, *data = NULL;
-    size_t header_len = 0, data_len = 0, at = 0;
-    snprintf(path, sizeof path, MODELS "%s", e->base);
-    assert_int_equal(dq_checkpoint_open(&c, path, &err), DQ_OK);
-    FILE *h = open_memstream(&header, &header_len), *d = open_memstream(&data, &data_len);
-    assert_true(h && d);
-    fputc('{', h);
-    for (int64_t i = 0; i < dq_checkpoint_count(c); i++) {
-        const dq_tensor *t = dq_checkpoint_at(c, i);
-        bool mine = e->tensor && strcmp(t->name, e->tensor) == 0;
-        if (mine && e->kind == DROP) continue;
-        add_entry(h, d, &at, mine && e->kind == RENAME ? e->arg : t->name, t, e);
-        if (mine && (e->kind == COPY || e->kind == VARY)) add_entry(h, d, &at, e->arg, t, e);
-    }
-    fputc('}', h);
-    fclose(h);
-    fclose(d);
-    uint64_t n = header_len;
-    char *file = malloc(8 + header_len + data_len);
-    assert_non_null(file);
-    memcpy(file, &n, 8);
-    memcpy(file + 8, header, header_len);
-    memcpy(file + 8 + header_len, data, data_len);
-    put("model.safetensors", file, 8 + header_len + data_len);
-    free(file);
-    free(header);
-    free(data);
-    dq_checkpoint_close(c);
-}
-
-static dq_model *open_edited(const edit *e, dq_err *err)
-{
-    dq_model *m;
-    put_config(e);
-    put_weights(e);
-    dq_model_open(&m, folder, err);
-    if (err->code != DQ_OK) assert_null(m);
-    return m;
-}
 
 /* ---- Goldens ---- */
 
@@ -375,7 +194,7 @@ static void configurations_end_in_their_status(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_err err = {0};
-        dq_model *m = open_edited(&t[i].e, &err);
+        dq_model *m = edits_open(&t[i].e, &err);
         check_error(&err, t[i].status, t[i].text);
         dq_model_close(m);
     }
@@ -452,7 +271,7 @@ static void tensors_end_in_their_status(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_err err = {0};
-        dq_model *m = open_edited(&t[i].e, &err);
+        dq_model *m = edits_open(&t[i].e, &err);
         check_error(&err, t[i].status, t[i].text);
         if (m) assert_int_equal(m->n_warnings, t[i].warnings);
         if (m) assert_int_equal(m->head.data == m->embed.data, t[i].warnings == 0);
@@ -462,31 +281,20 @@ static void tensors_end_in_their_status(void **state)
     }
 }
 
+static void enlarge(unsigned char *bytes, const dq_weight *w)
+{
+    const float large = 1e4f;
+    if (!strstr(w->name, "layers.0.self_attn.lambda_")) return;
+    for (int64_t i = 0; i < w->rows; i++) memcpy(bytes + 4 * i, &large, sizeof large);
+}
+
 static void huge_lambda_is_refused(void **state)
 {
-    edit e = WEIGHT("diffllama-f32", KEEP, NULL, NULL);
+    const edit e = {.base = "diffllama-f32", .change = enlarge};
     dq_err err = {0};
-    size_t len;
-    char *bytes;
-    dq_arena *a = dq_arena_new();
     (void)state;
-    dq_model_close(open_edited(&e, &err));
-    /* The four vectors of layer 0 stand one after the other in name order: k1, k2, q1, q2. */
-    assert_int_equal(dq_file_read(&bytes, &len, in_folder("model.safetensors"), a, &err), DQ_OK);
-    dq_tensor *t;
-    int64_t n;
-    assert_int_equal(dq_safetensors_parse(&t, &n, (uint8_t *)bytes, len, a, &err), DQ_OK);
-    for (int64_t i = 0; i < n; i++) {
-        const float large = 1e4f;
-        if (!strstr(t[i].name, "layers.0.self_attn.lambda_")) continue;
-        size_t at = (size_t)((const char *)t[i].data - bytes);
-        for (size_t j = 0; j < 12; j++) memcpy(bytes + at + 4 * j, &large, 4);
-    }
-    put("model.safetensors", bytes, len);
-    dq_model *m;
-    dq_model_open(&m, folder, &err);
+    assert_null(edits_open(&e, &err));
     check_error(&err, DQ_DAMAGED, "layer 0: the lambda vectors");
-    dq_arena_free(a);
 }
 
 /* ---- Paths, files, fingerprints ---- */
@@ -511,8 +319,8 @@ static void paths_are_explained(void **state)
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_err err = {0};
         dq_model *m;
-        if (t[i].bytes) put(t[i].name, t[i].bytes, strlen(t[i].bytes));
-        dq_model_open(&m, in_folder(t[i].name), &err);
+        if (t[i].bytes) edits_put(t[i].name, t[i].bytes, strlen(t[i].bytes));
+        dq_model_open(&m, edits_path(t[i].name), &err);
         check_error(&err, t[i].status, t[i].text);
         assert_null(m);
     }
@@ -532,7 +340,7 @@ static void fingerprints_tell_models_apart(void **state)
     (void)state;
     for (int i = 0; i <= N; i++) {
         dq_err err = {0};
-        dq_model *m = open_edited(&edits[i % N], &err); /* the last one repeats the first */
+        dq_model *m = edits_open(&edits[i % N], &err); /* the last one repeats the first */
         assert_int_equal(err.code, DQ_OK);
         memcpy(print[i], m->fingerprint, 65);
         dq_model_close(m);
@@ -550,18 +358,18 @@ static void files_come_with_the_model(void **state)
     const char *text;
     size_t len;
     (void)state;
-    dq_model *m = open_edited(&e, &err);
+    dq_model *m = edits_open(&e, &err);
     assert_int_equal(err.code, DQ_OK);
     assert_int_equal(dq_model_file(m, "tokenizer.json", &text, &len, &err), DQ_OK);
     assert_null(text);
-    put("tokenizer.json", "{\"a\":\0}", 7);
+    edits_put("tokenizer.json", "{\"a\":\0}", 7);
     assert_int_equal(dq_model_file(m, "tokenizer.json", &text, &len, &err), DQ_OK);
     assert_int_equal(len, 7);
     assert_memory_equal(text, "{\"a\":\0}", 7);
     assert_int_equal(dq_model_file(m, "config.json", &text, &len, &err), DQ_OK);
     assert_int_equal(strlen(text), len);
     dq_model_close(m);
-    unlink(in_folder("tokenizer.json"));
+    unlink(edits_path("tokenizer.json"));
 }
 
 /* Whichever allocation fails, the status says so and nothing leaks. */
@@ -597,5 +405,5 @@ int main(void)
         cmocka_unit_test(files_come_with_the_model),
         cmocka_unit_test(every_allocation_may_fail),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, edits_begin, edits_end);
 }

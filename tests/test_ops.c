@@ -8,80 +8,13 @@
 
 #include <cmocka.h>
 
-#include "cpu.h"
-#include "os.h"
+#include "levels.h"
 #include "quant.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char *const levels[] = {"scalar", "avx2", "avx512"};
-enum { N_LEVELS = 3 };
-
-/* The table of a level, NULL where this machine has none. */
-static const dq_simd *table_of(int level)
-{
-    const unsigned have = dq_cpu_features(NULL);
-    if (level == 0) return &dq_simd_scalar;
-    if (level == 1) return have & DQ_CPU_AVX2 ? dq_simd_pick(DQ_CPU_AVX2) : NULL;
-    return have & DQ_CPU_AVX512 ? dq_simd_pick(DQ_CPU_AVX512) : NULL;
-}
-
-/* A backend held to one level; NULL where this machine has none. */
-static dq_backend *open_level(int level, int threads)
-{
-    dq_err err = {0};
-    dq_backend *b = NULL;
-    if (!table_of(level)) return NULL;
-    setenv("DQ_CPU", levels[level], 1);
-    assert_int_equal(dq_backend_open(&b, "cpu", threads, &err), DQ_OK);
-    unsetenv("DQ_CPU");
-    assert_ptr_equal(dq_cpu_of(b)->simd, table_of(level));
-    return b;
-}
-
-static void expect_sync(dq_backend *b)
-{
-    dq_err err = {0};
-    if (dq_backend_sync(b, &err) != DQ_OK) fail_msg("%s", err.text);
-}
-
-/* A generator of our own, so that every run and machine sees the same numbers. */
-static uint32_t next_bits(uint64_t *state)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*state >> 33);
-}
-
-/* About normal, deviation 1. */
-static float next_value(uint64_t *state)
-{
-    double sum = 0;
-    for (int i = 0; i < 6; i++) sum += (double)next_bits(state) / 2147483648.0 - 0.5;
-    return (float)(sum * 1.4142135);
-}
-
-static float *new_floats(int64_t n)
-{
-    dq_err err = {0};
-    float *p = dq_block_new((size_t)n, sizeof *p, &err);
-    assert_non_null(p);
-    return p;
-}
-
-static float *random_floats(int64_t n, uint64_t seed)
-{
-    float *p = new_floats(n);
-    for (int64_t i = 0; i < n; i++) p[i] = next_value(&seed);
-    return p;
-}
-
-static bool same_bits(const float *a, const float *b, int64_t n)
-{
-    return memcmp(a, b, (size_t)n * sizeof *a) == 0;
-}
 
 /* ---- weights of every storage ---------------------------------------------------------------- */
 
@@ -438,37 +371,6 @@ static void ropes(void **state)
     }
 }
 
-static void activations(void **state)
-{
-    enum { N = 2 * 20011 };
-    float *g = random_floats(N, 1), *u = random_floats(N, 2), *y = new_floats(N);
-    (void)state;
-    for (int64_t i = 0; i < N; i++) g[i] *= (float)(i % 97);
-    for (int level = 0; level < N_LEVELS; level++) {
-        dq_backend *b = open_level(level, 2);
-        if (!b) continue;
-        memcpy(y, g, N * sizeof *y);
-        b->ops->ffn_act(b, (dq_mat){y, 2, N / 2}, (dq_mat){u, 2, N / 2}, DQ_ACT_SILU, NULL);
-        for (int64_t i = 0; i < N; i++) {
-            const double x = (double)g[i], want = x / (1 + exp(-x)) * (double)u[i];
-            assert_true(fabs((double)y[i] - want) <= 4e-7 * fabs(want) + 1e-36);
-        }
-        memcpy(y, g, N * sizeof *y);
-        b->ops->add(b, (dq_mat){y, 2, N / 2}, (dq_mat){u, 2, N / 2});
-        for (int64_t i = 0; i < N; i++) assert_true(y[i] == g[i] + u[i]);
-        const int64_t index[3] = {1, 0, 1};
-        float few[3 * 4];
-        b->ops->gather(b, (dq_mat){few, 3, 4}, (dq_mat){g, 2, 4}, index);
-        expect_sync(b);
-        assert_true(same_bits(few, g + 4, 4) && same_bits(few + 4, g, 4));
-        assert_true(same_bits(few + 8, g + 4, 4));
-        dq_backend_close(b);
-    }
-    dq_block_free(y);
-    dq_block_free(u);
-    dq_block_free(g);
-}
-
 /* ---- logits ---------------------------------------------------------------------------------- */
 
 static double *softmax64(const float *x, const weight_case *c)
@@ -567,7 +469,6 @@ int main(void)
         cmocka_unit_test(embeddings),
         cmocka_unit_test(norms),
         cmocka_unit_test(ropes),
-        cmocka_unit_test(activations),
         cmocka_unit_test(logprobs),
         cmocka_unit_test(divergences),
     };

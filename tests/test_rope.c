@@ -83,6 +83,98 @@ static void frequencies_come_out(void **state)
     }
 }
 
+#define YARN  "{\"rope_theta\":10000,\"rope_scaling\":{\"rope_type\":\"yarn\""
+#define M4096 ",\"original_max_position_embeddings\":4096"
+
+/* Wanted values were computed apart from this code, from the formulas of arXiv 2309.00071 as
+ * transformers has them. Rounded to whole dimensions the ramp goes from 10 to 23, else from 10.47 to
+ * 22.51. */
+static void yarn_stretches_and_amplifies(void **state)
+{
+    static const struct {
+        const char *config;
+        int dim, i;
+        double want, amplitude;
+    } t[] = {
+        {YARN M4096 ",\"factor\":16}}", 64, 0, 1.0, 1.277258872},
+        {YARN M4096 ",\"factor\":16}}", 64, 10, 5.6234132519e-02, 1.277258872},
+        {YARN M4096 ",\"factor\":16}}", 64, 11, 3.9128569789e-02, 1.277258872},
+        {YARN M4096 ",\"factor\":16}}", 64, 16, 5.6730769231e-03, 1.277258872},
+        {YARN M4096 ",\"factor\":16}}", 64, 22, 2.3938376674e-04, 1.277258872},
+        {YARN M4096 ",\"factor\":16}}", 64, 23, 8.3345089510e-05, 1.277258872},
+        {YARN M4096 ",\"factor\":16}}", 64, 31, 8.3345089510e-06, 1.277258872},
+        {YARN M4096 ",\"factor\":16,\"truncate\":true}}", 64, 16, 5.6730769231e-03, 1.277258872},
+        {YARN M4096 ",\"factor\":16,\"truncate\":false}}", 64, 11, 4.0436894719e-02, 1.277258872},
+        {YARN M4096 ",\"factor\":16,\"truncate\":false}}", 64, 16, 5.6962144014e-03, 1.277258872},
+        {YARN M4096 ",\"factor\":16,\"truncate\":false}}", 64, 22, 1.8222971922e-04, 1.277258872},
+        /* Without a factor it is the ratio of the two lengths: 65536 / 4096. */
+        {YARN M4096 ",\"factor\":null}}", 64, 16, 5.6730769231e-03, 1.277258872},
+        {YARN M4096 "}}", 64, 16, 5.6730769231e-03, 1.277258872},
+        {YARN M4096 ",\"factor\":0.5}}", 64, 31, 2.6670428643e-04, 1.0},
+        /* A ramp of no length, and one that turns earlier. */
+        {YARN ",\"original_max_position_embeddings\":6,\"factor\":4}}", 8, 0, 1.0, 1.138629436},
+        {YARN ",\"original_max_position_embeddings\":6,\"factor\":4}}", 8, 1, 2.5e-02, 1.138629436},
+        {"{\"rope_theta\":5e5,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8,\"beta_fast\":16,"
+         "\"beta_slow\":2" M8192 "}}",
+         64, 11, 9.3868889566e-03, 1.207944154},
+        {"{\"rope_theta\":5e5,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8,\"beta_fast\":16,"
+         "\"beta_slow\":2" M8192 "}}",
+         64, 15, 5.7717820791e-04, 1.207944154},
+        /* A ramp that would end behind the last dimension ends there: from 1 to 7, not to 12. */
+        {"{\"rope_theta\":10,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"beta_fast\":"
+         "256" M4096 "}}",
+         8, 3, 0.13337095575, 1.138629436},
+        /* A stated amplitude, DeepSeek's two strengths, and what wins. */
+        {YARN M4096 ",\"factor\":16,\"attention_factor\":0.75}}", 64, 0, 1.0, 0.75},
+        {YARN M4096 ",\"factor\":16,\"attention_factor\":null}}", 64, 0, 1.0, 1.277258872},
+        {YARN M4096 ",\"factor\":40,\"mscale\":0.707,\"mscale_all_dim\":1.0}}", 64, 0, 1.0,
+         0.921042355},
+        {YARN M4096 ",\"factor\":40,\"mscale\":1,\"mscale_all_dim\":1}}", 64, 0, 1.0, 1.0},
+        {YARN M4096 ",\"factor\":40,\"mscale\":0.707}}", 64, 0, 1.0, 1.368887945},
+        {YARN M4096 ",\"factor\":40,\"mscale\":0.707,\"mscale_all_dim\":0}}", 64, 0, 1.0,
+         1.368887945},
+        {YARN M4096 ",\"factor\":40,\"mscale\":0,\"mscale_all_dim\":0}}", 64, 0, 1.0, 1.368887945},
+        {YARN M4096 ",\"factor\":40,\"mscale\":0.707,\"mscale_all_dim\":null}}", 64, 0, 1.0,
+         1.368887945},
+        {YARN M4096 ",\"factor\":40,\"attention_factor\":2,\"mscale\":0.707,\"mscale_all_dim\":1}}",
+         64, 0, 1.0, 2.0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        dq_rope rope;
+        dq_arena *a = dq_arena_new();
+        dq_err err = {0};
+        json_t *config = json_loads(t[i].config, 0, NULL);
+        assert_non_null(config);
+        dq_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, 65536, a, &err);
+        assert_string_equal(err.text, "");
+        if (fabs((double)rope.inv_freq[t[i].i] / t[i].want - 1.0) > 1e-7 ||
+            fabs((double)rope.amplitude - t[i].amplitude) > 2e-7)
+            fail_msg("%s: %.9g, amplitude %.9g", t[i].config, (double)rope.inv_freq[t[i].i],
+                     (double)rope.amplitude);
+        assert_int_equal(rope.max_positions, 0);
+        json_decref(config);
+        dq_arena_free(a);
+    }
+}
+
+/* dynamic changes nothing up to the model's positions, and says where they end. */
+static void dynamic_has_an_end(void **state)
+{
+    dq_rope rope;
+    dq_arena *a = dq_arena_new();
+    dq_err err = {0};
+    json_t *config = json_loads("{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", 0, NULL);
+    (void)state;
+    assert_int_equal(dq_rope_read(&rope, DQ_ROPE_ADJACENT, 64, config, 777, a, &err), DQ_OK);
+    assert_int_equal(rope.max_positions, 777);
+    assert_int_equal(rope.order, DQ_ROPE_ADJACENT);
+    assert_true(fabs((double)rope.inv_freq[16] / 1e-2 - 1) < 1e-7);
+    assert_true(fabs((double)rope.amplitude - 1) <= 0);
+    json_decref(config);
+    dq_arena_free(a);
+}
+
 static void odd_rotations_are_refused(void **state)
 {
     static const struct {
@@ -104,6 +196,13 @@ static void odd_rotations_are_refused(void **state)
          DQ_DAMAGED, "attention_factor"},
         {"{\"rope_theta\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", 64, DQ_DAMAGED,
          "rope_theta"},
+        {YARN ",\"factor\":2,\"mscale\":1e300,\"mscale_all_dim\":1e-300}}", 64, DQ_DAMAGED,
+         "mscale"},
+        {YARN ",\"factor\":2,\"mscale\":\"1\"}}", 64, DQ_DAMAGED, "\"mscale\""},
+        {YARN ",\"factor\":2,\"truncate\":1}}", 64, DQ_DAMAGED, "\"truncate\""},
+        {YARN ",\"factor\":2,\"beta_fast\":-1}}", 64, DQ_DAMAGED, "\"beta_fast\""},
+        {YARN ",\"factor\":1e-300}}", 64, DQ_DAMAGED, "not finite"},
+        {"{\"rope_theta\":1e-300}", 64, DQ_DAMAGED, "config: frequency"},
         {"{\"rope_scaling\":{\"type\":\"dynamic\"}}", 64, DQ_DAMAGED, "\"factor\" is missing"},
         {"{\"rope_scaling\":{\"type\":\"longrope\"}}", 64, DQ_MISMATCH, "\"longrope\""},
         {"{\"rope_scaling\":{\"type\":\"linear\"}}", 64, DQ_DAMAGED, "\"factor\" is missing"},
@@ -135,6 +234,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frequencies_come_out),
+        cmocka_unit_test(yarn_stretches_and_amplifies),
+        cmocka_unit_test(dynamic_has_an_end),
         cmocka_unit_test(odd_rotations_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "model.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,8 @@ static const float values[LARGEST];
 /* The sizes that a configuration states, read without any check. */
 typedef struct sizes {
     int64_t dim, ffn, vocab, q, kv, head_dim;
+    int64_t out, lambdas,
+        head; /* columns of o_proj, output heads of V2, width of one output head */
 } sizes;
 
 static int64_t number(const json_t *config, const char *key, int64_t otherwise)
@@ -21,6 +24,26 @@ static int64_t number(const json_t *config, const char *key, int64_t otherwise)
     const json_t *v = json_object_get(config, key);
     int64_t x = json_is_integer(v) ? (int64_t)json_integer_value(v) : otherwise;
     return x > 0 && x <= LARGEST ? x : otherwise;
+}
+
+static sizes read_sizes(const json_t *config)
+{
+    const char *variant = json_string_value(json_object_get(config, "diff_variant"));
+    const int64_t heads = number(config, "num_attention_heads", 1);
+    const int64_t noise = number(config, "num_noise_heads", 0);
+    sizes s = {.dim = number(config, "hidden_size", 1),
+               .ffn = number(config, "intermediate_size", 1),
+               .vocab = number(config, "vocab_size", 1)};
+    s.head_dim = number(config, "head_dim", s.dim / heads);
+    s.q = heads * s.head_dim;
+    s.kv = number(config, "num_key_value_heads", heads) * s.head_dim;
+    s.lambdas = heads / 2;
+    s.out = s.q;
+    s.head = 2 * s.head_dim;
+    if (noise) s.out = 2 * (heads - noise) * s.head_dim;
+    if (variant && strcmp(variant, "v2") == 0) s.out = s.lambdas * s.head_dim;
+    if (variant && strcmp(variant, "plain") == 0) s.head = s.head_dim;
+    return s;
 }
 
 static bool ends_with(const char *s, const char *end)
@@ -42,7 +65,12 @@ static bool find(void *arg, const char *name, dq_weight *w)
         {"q_proj.weight", s->q, s->dim},
         {"k_proj.weight", s->kv, s->dim},
         {"v_proj.weight", s->kv, s->dim},
-        {"o_proj.weight", s->dim, s->q},
+        {"o_proj.weight", s->dim, s->out},
+        {"out_proj.weight", s->dim, s->out},
+        {"subln.weight", s->head, 1},
+        {"lambda_proj.weight", s->lambdas, s->dim},
+        {"act_fn.weight", 3, 1},
+        {"act_fn.bias", 1, 1},
         {"gate_proj.weight", s->ffn, s->dim},
         {"up_proj.weight", s->ffn, s->dim},
         {"down_proj.weight", s->dim, s->ffn},
@@ -78,13 +106,15 @@ static const char *name_at(void *arg, int64_t i)
     return "model.norm.weight";
 }
 
-/* Reads what an accepted configuration promises. */
-static void check(const dq_model *m)
+static float sum_of(const float *x, int64_t n)
 {
-    const dq_headmap *map = &m->map;
     float sum = 0.0f;
-    for (int i = 0; i < m->rope.dim / 2; i++) sum += m->rope.inv_freq[i];
-    for (int i = 0; i < m->dim; i++) sum += m->norm_out[i];
+    for (int64_t i = 0; x && i < n; i++) sum += x[i];
+    return sum;
+}
+
+static void check_map(const dq_headmap *map)
+{
     for (int o = 0; o < map->n_out; o++) {
         for (int j = 0; j < map->n_maps; j++) {
             int q = map->head[o].q[j];
@@ -98,32 +128,69 @@ static void check(const dq_model *m)
     for (int i = 0; i < map->n_kv; i++) {
         if (map->group[i] < 0 || map->group[i] >= map->n_groups) abort();
     }
-    if (sum != sum || m->n_layers < 1 || m->vocab < 1) abort();
+}
+
+/* What an accepted configuration promises of one layer. */
+static float check_layer(const dq_model *m, const dq_layer *l)
+{
+    const dq_attn *a = &l->attn;
+    const dq_weight *p = &l->lambda_proj;
+    const bool token = a->lambda_kind == DQ_LAMBDA_TOKEN;
+    if (a->map != &m->map || (a->lambda_kind != DQ_LAMBDA_NONE) != (m->map.n_maps == 2)) abort();
+    if (token != (p->data != NULL) || (token && (p->rows != m->map.n_out || p->cols != m->dim)))
+        abort();
+    if (a->head_norm && !(a->norm_eps > 0)) abort();
+    if (a->gain && !a->head_norm) abort();
+    if (l->o.cols != (int64_t)m->map.n_out * m->map.n_slabs * m->map.head_dim) abort();
+    return a->lambda + a->out_scale + l->lambda_init + sum_of(l->act, 4) +
+           sum_of(a->gain, m->map.n_slabs * m->map.head_dim) + sum_of(l->norm_attn, m->dim) +
+           sum_of(l->norm_ffn, m->dim) + sum_of(p->data, p->rows * p->cols);
+}
+
+/* Reads what an accepted configuration promises. */
+static void check(const dq_model *m)
+{
+    float sum = sum_of(m->norm_out, m->dim) + sum_of(m->rope.inv_freq, m->rope.dim / 2);
+    check_map(&m->map);
+    for (int l = 0; l < m->n_layers; l++) sum += check_layer(m, &m->layer[l]);
+    for (int i = 0; i < m->n_warnings; i++) {
+        if (m->warnings[i][0] == 0) abort();
+    }
+    if (!isfinite(sum) || m->n_layers < 1 || m->vocab < 1 || m->rope.max_positions < 0) abort();
+    if (!(m->rope.amplitude > 0) || !isfinite(m->rope.amplitude)) abort();
+}
+
+/* Builds the model with the head map of its family, or with another one. */
+static bool build(const json_t *config, sizes *s, const dq_override *override)
+{
+    dq_err err = {0};
+    dq_model m = {0};
+    dq_source source = {s, find, 1, name_at};
+    dq_arena *a = dq_arena_new();
+    if (!a) return false;
+    const bool good = dq_model_build(&m, config, &source, override, a, &err) == DQ_OK;
+    if (good)
+        check(&m);
+    else if (err.text[0] == 0)
+        abort(); /* every refusal explains itself */
+    dq_arena_free(a);
+    return good;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     dq_err err = {0};
     json_t *config = NULL;
-    dq_arena *a = dq_arena_new();
-    if (!a) return 0;
     if (dq_json_parse(&config, (const char *)data, size, "config.json", &err) == DQ_OK &&
         json_is_object(config)) {
-        dq_model m = {0};
-        sizes s = {.dim = number(config, "hidden_size", 1),
-                   .ffn = number(config, "intermediate_size", 1),
-                   .vocab = number(config, "vocab_size", 1)};
-        int64_t heads = number(config, "num_attention_heads", 1);
-        s.head_dim = number(config, "head_dim", s.dim / heads);
-        s.q = heads * s.head_dim;
-        s.kv = number(config, "num_key_value_heads", heads) * s.head_dim;
-        dq_source source = {&s, find, 1, name_at};
-        if (dq_model_build(&m, config, &source, NULL, a, &err) == DQ_OK)
-            check(&m);
-        else if (err.text[0] == 0)
-            abort(); /* every refusal explains itself */
+        sizes s = read_sizes(config);
+        const bool few = number(config, "num_hidden_layers", 1) <= 64; /* many take seconds */
+        const bool good = build(config, &s, NULL);
+        for (int p = 0; good && few && p < DQ_PAIR_COUNT; p++) {
+            const dq_override override = {.pairing = (dq_pairing)p};
+            build(config, &s, &override);
+        }
     }
     json_decref(config);
-    dq_arena_free(a);
     return 0;
 }

@@ -1,0 +1,108 @@
+# layouts.sh: families beside Llama and DiffLlama, odd forms of checkpoints, --head-map; sourced by run.sh.
+golden=$repo/tests/golden/models
+
+# what each family is called, and that every command reads it
+for c in "v1-bf16 diff-v1 adjacent" "v1-naive-f32 diff-v1-naive adjacent-naive" "v2-f16 diff-v2 shared-kv" \
+    "plain-norm diff-plain plain" "motif-gqa-f32 motif adjacent" "gda-f32-shards motif2 grouped"; do
+    # shellcheck disable=SC2086
+    set -- $c
+    name=$1 family=$2 map=$3
+    try 0 "^family  *$family\$" info "$golden/$name"
+    try 0 "^head map  *$map\$" info "$golden/$name"
+    try 0 "\"head_map\": \"$map\"" info "$golden/$name" --json
+    json dq-info/1
+    try 0 "rows" logits "$golden/$name" --ids "1 2 3 4" -o "$name.h5"
+    try 0 "hidden" stats "$golden/$name" --ids "1 2 3"
+    try 0 "." quantize "$golden/$name" -o "$name 4.h5" --bits 4 --group 32
+    try 0 "." verify "$name 4.h5"
+    try 0 "^head map  *$map\$" info "$name 4.h5"
+    try 0 "rows" logits "$name 4.h5" --ids "1 2 3 4" -o "$name 4 bits.h5"
+    try 0 "." quantize "$golden/$name" -o "$name 16.h5" --bits 16
+    try 0 "rows" logits "$name 16.h5" --ids "1 2 3 4" -o "$name 16 bits.h5"
+    if command -v h5dump >/dev/null; then # dense containers change no bit
+        for f in "$name.h5" "$name 16 bits.h5"; do h5dump -d /logits "$f" | tail -n +2; done >"$top/dump"
+        half=$(($(wc -l <"$top/dump") / 2))
+        [ "$(head -n $half "$top/dump")" = "$(tail -n $half "$top/dump")" ] ||
+            complain "$name: the dense container gives other logits"
+    fi
+    rm -f "$name"*.h5
+done
+
+# forms of folders
+mkdir -p parent/checkpoint-9 blobs links/snapshot
+cp "$golden/v2-f16/"* parent/checkpoint-9
+try 6 "parent/checkpoint-9" info parent
+try 0 "diff-v2" info parent/checkpoint-9
+try 6 "parent/checkpoint-9" logits parent --ids 1 -o gone.h5
+for f in "$golden/gda-f32-shards/"*; do
+    b=$(basename "$f")
+    cp "$f" "blobs/$b.blob"
+    ln -s "../../blobs/$b.blob" "links/snapshot/$b"
+done
+try 0 "motif2" info links/snapshot
+rm blobs/model-00001*
+try 6 "model-00001" info links/snapshot
+mkdir "only gguf" "config and gguf" torch
+printf GGUF >"only gguf/x.gguf"
+try 4 "x.gguf: a GGUF file is not read" info "only gguf"
+cp "only gguf/x.gguf" "$golden/v2-f16/config.json" "config and gguf"
+try 4 "x.gguf: a GGUF file is not read" stats "config and gguf" --ids 1
+cp "$golden/v2-f16/config.json" torch
+printf 'PK\003\004....' >torch/pytorch_model.bin
+try 4 "pytorch_model.bin: PyTorch pickle" info torch
+try 4 "PyTorch file is not read" info torch/pytorch_model.bin
+
+# config NAME SED: a copy of a golden whose configuration is changed
+config() {
+    rm -rf changed
+    cp -r "$golden/$1" changed
+    sed "$2" "$golden/$1/config.json" >changed/config.json
+}
+config motif-bf16 's/"use_bias": false/"quantization": {"bits": 4, "group_size": 64}/'
+try 4 "quantized already" info changed
+config motif-bf16 '/attn_rms_norm_eps/d'
+try 0 "heads 1e-05" info changed
+grep -q 'warning: .*no "attn_rms_norm_eps": 1e-05 is assumed' "$top/err" || complain "no warning: $(cat "$top/err")"
+config motif-bf16 's/"use_bias": false/"kv_lora_rank": 512/'
+try 4 "Motif-3" info changed
+config v1-bf16 '/diff_variant/d'
+try 4 "diff_variant" info changed
+config llama-dynamic 's/"max_position_embeddings": 65536/"max_position_embeddings": 4/'
+try 0 "rows" logits changed --ids "1 2 3 4" -o dynamic.h5
+try 4 "positions" logits changed --ids "1 2 3 4 5" -o gone.h5
+
+# --head-map
+for c in stats eval logits; do
+    try 0 "head-map MAP" $c --help
+    case $c in
+    stats) set -- --ids "1 2 3" ;;
+    eval) set -- --task mc --data choices.jsonl --limit 2 ;;
+    logits) set -- --ids "1 2 3" -o gone.h5 ;;
+    esac
+    for word in shared-kv grouped plain Halves ""; do
+        try 2 "head-map: expected one of" $c "diff model" "$@" --head-map "$word"
+    done
+    try 4 "no model here has two maps" $c "plain model" "$@" --head-map halves
+    try 4 "does not fit a diff-v2 model" $c "$golden/v2-f16" "$@" --head-map adjacent
+    try 4 "does not fit a motif2 model" $c "$golden/gda-f32-shards" "$@" --head-map halves
+    absent gone.h5
+    [ $c = logits ] || try 0 '"head_map": "adjacent"' $c "plain model" "diff model" "$@" --head-map adjacent --json
+    [ $c = logits ] || grep -q '"head_map": "plain"' "$top/out" || complain "$c: the plain model lost its map"
+done
+try 0 '"head_map": null' logits "diff model" --ids "1 2 3" -o own.h5 --json
+try 0 '"head_map": "halves"' logits "diff model" --ids "1 2 3" -o own.h5 --json --head-map halves --force
+hash=$(grep logits_sha256 "$top/out")
+try 0 '"head_map": "adjacent"' logits "diff model" --ids "1 2 3" -o other.h5 --json --head-map adjacent
+[ "$(grep logits_sha256 "$top/out")" != "$hash" ] || complain "another head map gives the same logits"
+"$dq" quantize "diff model" -o "diff 4.h5" --bits 4 >/dev/null 2>&1
+try 0 '"head_map": "adjacent"' logits "diff 4.h5" --ids "1 2 3" -o other.h5 --json --head-map adjacent --force
+
+# doctor --model
+try 2 "text needs --model" doctor --text "short text"
+try 6 "no-such-model" doctor --model no-such-model
+try 4 "tokenizer.json" doctor --model "$golden/v1-bf16"
+try 3 "empty" doctor --model "diff model" --text empty
+try 0 "No other head map reads this text clearly better" doctor --model "diff model" --text "$repo/calib/pair/text.txt"
+try 0 "No other head map has these shapes" doctor --model "plain model" --text "short text"
+try 0 '"own": "halves"' doctor --model "diff 4.h5" --text "short text" --json
+json dq-doctor/1
