@@ -36,7 +36,7 @@ typedef struct dq_backend dq_backend;
  * |A1 - lambda A2|; loo: of the length of the change that leaving the key out makes to the output head
  * before its norm,
  *     d_j = a (o1 - v_j) - b (o2 - v_j),  a = p1/(1-p1),  b = lambda p2/(1-p2),  oi = Ai V
- * (one map: b = 0; p = 1 counts as the largest f32 below 1). Values are added to what the arrays hold
+ * (one map: b = 0; in a and b, p counts as at most the largest f32 below 1). Values are added to what the arrays hold
  * (host memory, f64). Any array may be NULL. */
 typedef struct dq_columns {
     int64_t last_rows;

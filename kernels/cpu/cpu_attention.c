@@ -72,6 +72,7 @@ typedef struct scratch {
     int64_t visible[DQ_PAGE];
     int32_t *edge; /* tile grain: end of each run of keys in one tile of positions */
     int64_t n_edges;
+    float *columns; /* of cpu_columns.c */
     int kept, held; /* slot that still holds second map `held` from the bundle before; -1: none */
 } scratch;
 
@@ -189,7 +190,8 @@ static void look_at_maps(const work *w, const scratch *s, int64_t ld, const dq_r
                          .p = {s->slot[u->first[i]], NULL},
                          .sum = {s->sum[u->first[i]], NULL},
                          .ld = ld,
-                         .visible = s->visible};
+                         .visible = s->visible,
+                         .scratch = s->columns};
     if (w->args->attn->map->n_maps == 2) {
         job.p[1] = s->slot[u->second[i]];
         job.sum[1] = s->sum[u->second[i]];
@@ -365,10 +367,13 @@ static plan plan_blocks(const dq_attend_args *args)
     const bool tiles = args->logit.bits < 16 && args->logit.grain == DQ_GRAIN_TILE;
     const int useful = map->n_q < MAX_SLOTS ? map->n_q : MAX_SLOTS;
     if (!tiles) p.block_rows = dq_cpu_block_rows(p.keys, map->n_maps);
+    /* a block decides in which order sums are added; so it may not depend on the other sequences */
+    if (!tiles && args->columns) p.block_rows = LEAST_ROWS;
     if (args->batch->n_rows < p.block_rows) p.block_rows = args->batch->n_rows;
     const int64_t floats = p.block_rows * dq_cpu_row_floats(p.keys);
     while (p.slots < useful && (p.slots + 1) * floats <= BLOCK_FLOATS) p.slots++;
     p.bytes = (size_t)(p.slots * floats) * sizeof(float);
+    p.bytes += (size_t)dq_cpu_column_floats(args, p.block_rows) * sizeof(float);
     p.bytes += (size_t)(p.keys + 16) * sizeof(int32_t);
     return p;
 }
@@ -383,7 +388,8 @@ static void run_task(const work *w, const task *t, const plan *p, void *block)
     s.n_edges = 0;
     s.n_slots = p->slots;
     for (int i = 0; i < p->slots; i++) s.slot[i] = (float *)block + i * floats;
-    s.edge = (int32_t *)(void *)((float *)block + p->slots * floats);
+    s.columns = (float *)block + p->slots * floats;
+    s.edge = (int32_t *)(void *)(s.columns + dq_cpu_column_floats(args, p->block_rows));
     for (int64_t end = t->end; end > t->first;) {
         dq_rows tile;
         dq_rows_last_tile(&tile, args->batch, t->seq, t->first, end);

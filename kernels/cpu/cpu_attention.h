@@ -105,14 +105,17 @@ typedef struct dq_column_job {
     const dq_kv_list *list;
     dq_rows rows;
     int out;
-    const float *p[2];
+    float *p[2]; /* changed on the way, and put back */
     const double *sum[2];
     int64_t ld;
     const int64_t *visible;
+    float *scratch; /* dq_cpu_column_floats; the task's own */
 } dq_column_job;
 
 /* cpu_columns.c: adds to args->columns. */
 void dq_cpu_count_columns(const dq_column_job *job);
+/* Scratch for blocks of at most `rows` rows, a multiple of 16; 0 where the columns need none. */
+int64_t dq_cpu_column_floats(const dq_attend_args *args, int64_t rows);
 
 /* cpu_measure.c: adds the block's rows to the measure of the output head. */
 void dq_cpu_measure(const dq_column_job *job, dq_head_measure *m);
