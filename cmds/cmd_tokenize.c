@@ -12,7 +12,7 @@
 
 typedef struct tokenize {
     const char *text_path;
-    bool lines, special;
+    bool lines, special, decode;
     dq_talk talk;
     dq_arena *arena;
     dq_model *model; /* NULL unless a container */
@@ -24,14 +24,16 @@ typedef struct tokenize {
 
 static const dq_usage usage = {
     .name = "tokenize",
-    .synopsis = "MODEL --text FILE [--lines] [--special]",
+    .synopsis = "MODEL --text FILE [--lines] [--special] [--decode]",
     .about =
         "Prints the ids of a text as decimal numbers with one space between them, on one line, "
         "exactly as the Hugging Face tokenizers library gives them. MODEL is a folder that needs "
         "nothing but tokenizer.json (tokenizer_config.json is read when it is there), a "
-        "tokenizer.json file, which is then read alone, or a container.\n",
+        "tokenizer.json file, which is then read alone, or a container. With --decode FILE holds "
+        "such ids, and the text that they stand for is printed, followed by a newline.\n",
     .examples = "  dq tokenize diffllama/ --text book.txt\n"
-                "  printf 'two words' | dq tokenize tokenizer.json --text - --special\n",
+                "  printf 'two words' | dq tokenize tokenizer.json --text - --special\n"
+                "  printf '17 4 250' | dq tokenize diffllama/ --text - --decode\n",
     .min_args = 1,
     .max_args = 1,
     .args = "one MODEL",
@@ -144,13 +146,57 @@ static dq_status put_line(tokenize *x, const char *text, size_t len, size_t at, 
     return err->code;
 }
 
+/* Appends the text of one line of decimal ids. */
+static dq_status put_text(tokenize *x, const char *line, size_t len, dq_err *err)
+{
+    static const char spaces[] = " \t\r\n";
+    int32_t *ids = dq_block_new(len / 2 + 1, sizeof *ids, err);
+    char *text = NULL;
+    int64_t n = 0;
+    size_t used = 0;
+    if (!ids) return err->code;
+    for (size_t i = 0; err->code == DQ_OK && i < len;) {
+        int64_t v = 0;
+        size_t digits = 0;
+        if (strchr(spaces, line[i]) && line[i]) {
+            i++;
+            continue;
+        }
+        for (; i < len && line[i] >= '0' && line[i] <= '9' && digits < 10; i++, digits++)
+            v = 10 * v + (line[i] - '0');
+        bool ends = i == len || (line[i] && strchr(spaces, line[i]));
+        if (!digits || !ends || v >= dq_tokenizer_vocab(x->tokenizer))
+            dq_fail(err, DQ_DAMAGED,
+                    "%s: id %lld of a line is not a whole number from 0 to %d (--decode takes ids)",
+                    x->text_path, (long long)n + 1, dq_tokenizer_vocab(x->tokenizer) - 1);
+        ids[n++] = (int32_t)v;
+    }
+    if (err->code == DQ_OK &&
+        dq_tokenizer_decode(x->tokenizer, ids, n, x->special ? DQ_TOK_SPECIAL : 0, &text, &used,
+                            err) == DQ_OK &&
+        need_room(x, used + 1, err) == DQ_OK) {
+        memcpy(x->out + x->used, text, used);
+        x->used += used;
+        x->out[x->used++] = '\n';
+    }
+    dq_block_free(text);
+    dq_block_free(ids);
+    return err->code;
+}
+
+/* One line, of ids from text or of text from ids. */
+static dq_status put(tokenize *x, const char *text, size_t len, size_t at, dq_err *err)
+{
+    return x->decode ? put_text(x, text + at, len, err) : put_line(x, text, len, at, err);
+}
+
 static dq_status put_lines(tokenize *x, const char *text, size_t len, dq_err *err)
 {
     for (size_t at = 0; at < len;) {
         const char *end = memchr(text + at, '\n', len - at);
         size_t line = end ? (size_t)(end - text) - at : len - at;
         DQ_TRY(dq_check_stop(err));
-        DQ_TRY(put_line(x, text, line, at, err));
+        DQ_TRY(put(x, text, line, at, err));
         at += line + 1;
     }
     return DQ_OK;
@@ -165,7 +211,7 @@ static dq_status run(tokenize *x, const dq_args *args, dq_err *err)
                        "no text given. Use --text FILE, or --text - for standard input.");
     DQ_TRY(open_tokenizer(x, args->item[0], err));
     DQ_TRY(dq_file_read(&text, &len, x->text_path, x->arena, err));
-    DQ_TRY(x->lines ? put_lines(x, text, len, err) : put_line(x, text, len, 0, err));
+    DQ_TRY(x->lines ? put_lines(x, text, len, err) : put(x, text, len, 0, err));
     if (x->bad)
         dq_warn(&x->talk,
                 "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at byte %lld",
@@ -190,7 +236,11 @@ dq_status dq_cmd_tokenize(int argc, char **argv, dq_err *err)
         {.name = "special",
          .kind = DQ_OPT_FLAG,
          .to = &x.special,
-         .help = "add the tokens that the tokenizer puts around a text"},
+         .help = "add the tokens that the tokenizer puts around a text; with --decode, keep them"},
+        {.name = "decode",
+         .kind = DQ_OPT_FLAG,
+         .to = &x.decode,
+         .help = "the other way round: FILE holds decimal ids, the text is printed"},
         DQ_TALK_OPTIONS(x.talk),
         {0},
     };

@@ -37,3 +37,10 @@ try 4 "tokenizer.json" logits "no tokenizer" -o gone.h5 --text "short text"
 try 6 "exists already" logits "plain model" -o again.h5 --ids 1
 try 6 "is a folder" logits "plain model" -o "plain model" --ids 1
 absent gone.h5 gone.h5.partial
+
+# ids back to text
+"$dq" tokenize "plain model" --text "short text" >ids
+"$dq" tokenize "plain model" --text ids --decode >back
+printf '\n' | cat "short text" - >want
+cmp -s back want || complain "tokenize --decode: not the text that was encoded"
+try 3 "id 1 of a line" tokenize "plain model" --text words --decode
