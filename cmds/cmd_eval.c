@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds.h"
 #include "container.h"
+#include "eval_kv.h"
 #include "eval_options.h"
 #include "eval_report.h"
 #include "hash.h"
@@ -80,6 +81,7 @@ static dq_status identify(eval_run *x, opened *o, dq_err *err)
         json_object_set_new(in, "content_sha256", json_string(o->content));
         json_object_set_new(in, "stored_logit_bits", json_integer(m->logit_bits));
         json_object_set_new(in, "stored_logit_grain", json_string(m->logit_grain));
+        json_object_set_new(in, "stored_kv", dq_kv_settings_json(&m->kv));
         dq_container_close(c);
     }
     return DQ_OK;
@@ -185,7 +187,7 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
 }
 
 /* Widths and grains of one model: the options, or what it stores itself. */
-static dq_status add_rows(eval_run *x, int model, int source, dq_err *err)
+static dq_status add_rows(eval_run *x, int model, int source, const dq_kv_setting *kv, dq_err *err)
 {
     const dq_model *m = x->e.model[model].m;
     int bits[DQ_EVAL_BITS] = {m->logit_bits}, n_bits = 1, n_grains = 1;
@@ -200,18 +202,36 @@ static dq_status add_rows(eval_run *x, int model, int source, dq_err *err)
     for (int g = 0; g < n_grains; g++) {
         for (int b = 0; b < n_bits; b++) {
             dq_logit_spec spec = {.bits = bits[b], .grain = grain[g]};
-            DQ_TRY(dq_eval_add(&x->e, model, source, spec, x->o.math, err));
+            DQ_TRY(dq_eval_add(&x->e, model, source, spec, x->o.math, kv, err));
         }
     }
     return DQ_OK;
+}
+
+/* The rows of one model and source, cache by cache. */
+static dq_status add_settings(eval_run *x, int model, int source, dq_err *err)
+{
+    const dq_model *m = x->e.model[model].m;
+    dq_kv_settings *list;
+    int n;
+    dq_kv_options_list(&list, &n, &x->o.kv, &m->kv, err);
+    for (int i = 0; err->code == DQ_OK && i < n; i++) {
+        dq_kv_setting kv;
+        if (dq_kv_setting_of(&kv, &list[i], m, x->o.math.kv, err) == DQ_OK &&
+            dq_backend_can(x->backend, m, x->o.math, &kv.spec, err) == DQ_OK)
+            add_rows(x, model, source, &kv, err);
+    }
+    dq_block_free(list);
+    return err->code;
 }
 
 static dq_status plan(eval_run *x, dq_err *err)
 {
     for (int m = 0; m < x->e.n_models; m++) {
         for (int s = 0; x->e.model[m].shown && s < x->e.n_sources; s++)
-            DQ_TRY(add_rows(x, m, s, err));
+            DQ_TRY(add_settings(x, m, s, err));
     }
+    DQ_TRY(dq_kv_options_check(&x->o.kv, err));
     for (int i = 0; i < x->e.n_ids; i++) {
         const dq_eval_ids *ids = &x->e.ids[i];
         const char *path = x->e.source[ids->source].path;
@@ -261,7 +281,7 @@ static void make_settings(eval_run *x)
     json_object_set_new(s, "tasks", tasks);
     put_sweep(x, s);
     json_object_set_new(s, "head_map", dq_head_map_json(&x->o.head_map));
-    json_object_set_new(s, "kv_bits", json_string("16:16"));
+    dq_eval_kv_settings(s, &x->e, x->names);
     json_object_set_new(s, "math", json_string(x->o.math_word));
     json_object_set_new(s, "ref", x->o.ref ? json_string(x->o.ref) : json_null());
     json_object_set_new(s, "window", x->o.text ? json_string(x->o.window) : json_null());
@@ -292,8 +312,10 @@ static dq_status make_key(eval_run *x, dq_err *err)
     for (int i = 0; i < x->n_open; i++) dq_sha256_add(&h, x->open[i].content, 64);
     for (int i = 0; i < x->e.n_rows; i++) {
         const dq_eval_row *r = &x->e.row[i];
-        n = snprintf(line, sizeof line, "%d %d %d %d %d %d\n", r->model, r->ids, r->ref,
+        n = snprintf(line, sizeof line, "%d %d %d %d %d %d ", r->model, r->ids, r->ref,
                      r->logit.bits, (int)r->logit.grain, (int)r->math.linear);
+        dq_sha256_add(&h, line, (size_t)n);
+        n = dq_eval_kv_key(line, sizeof line, &r->kv);
         dq_sha256_add(&h, line, (size_t)n);
     }
     DQ_TRY(dq_sha256_end(&h, x->key, err));
@@ -384,6 +406,7 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     dq_eval_view v = {.e = &x->e, .names = x->names};
     json_t *doc;
     make_settings(x);
+    dq_eval_kv_warn(&x->o.talk, &x->e, x->names);
     if (write_files(x, &v, err) == DQ_OK) {
         if (!x->o.json)
             print_table(&v, err);

@@ -3,6 +3,7 @@
 #include "cmds.h"
 #include "container.h"
 #include "input.h"
+#include "kv_report.h"
 #include "options.h"
 #include "os.h"
 #include "output.h"
@@ -51,6 +52,37 @@ static void print_model(const dq_model *m)
     printf("\nparameters         %lld\n", (long long)m->n_params);
 }
 
+/* Bytes that a token takes in the cache, all layers and heads; once it is coded, if it is. */
+static double token_bytes(const dq_model *m, const dq_kv_settings *s)
+{
+    dq_kv_spec spec;
+    dq_err ignored = {0};
+    dq_kv_settings_spec(&spec, s, DQ_NUM_F32, m->map.head_dim, &ignored);
+    return dq_kv_token_bytes(&spec, m->map.head_dim) * m->map.n_kv * m->n_layers;
+}
+
+static void print_kv(const dq_model *m)
+{
+    const dq_kv_settings *s = &m->kv;
+    double plain = token_bytes(m, &dq_kv_settings_plain), held = token_bytes(m, s);
+    printf("KV cache           K %d bits, V %d bits", s->k_bits, s->v_bits);
+    if (s->k_bits < 16 || s->v_bits < 16)
+        printf(", group %d, rotation %s, sink %d, recent %d", s->group, dq_rotate_name[s->rotate],
+               s->sink, s->recent);
+    printf("\nKV cache per token %.0f bytes at 16 bits", plain);
+    if (held < plain) printf("; %.1f as codes, %.2f times fewer", held, plain / held);
+    printf("\n");
+    if (!s->policy) return;
+    printf("KV eviction        %s, ", s->policy);
+    if (s->tokens)
+        printf("%lld tokens", (long long)s->tokens);
+    else
+        printf("%g of the context", s->keep);
+    printf(" stay, budget %s", dq_kv_budget_name[s->budget]);
+    if (s->every) printf(", again every %lld tokens", (long long)s->every);
+    printf("\n");
+}
+
 static json_t *model_json(const dq_model *m)
 {
     const dq_published *known = dq_published_find(m);
@@ -76,6 +108,9 @@ static json_t *model_json(const dq_model *m)
     json_object_set_new(o, "max_positions", json_integer(m->max_positions));
     json_object_set_new(o, "params", json_integer(m->n_params));
     json_object_set_new(o, "weight_bytes", json_integer(m->weight_bytes));
+    json_object_set_new(o, "kv_bytes_per_token", dq_real(token_bytes(m, &m->kv)));
+    json_object_set_new(o, "kv_bytes_per_token_16bit",
+                        dq_real(token_bytes(m, &dq_kv_settings_plain)));
     json_object_set_new(o, "fingerprint", json_string(m->fingerprint));
     return o;
 }
@@ -133,7 +168,7 @@ static void print_container(const dq_container *c, const dq_model *m)
         printf("packed             %d bits, group %s, %s scales\n", i->weight_bits, i->weight_group,
                i->scale_mode);
     printf("attention logits   %d bits, grain %s\n", i->logit_bits, i->logit_grain);
-    printf("KV cache           K %d bits, V %d bits\n", i->k_bits, i->v_bits);
+    print_kv(m);
     for (int k = 0; k < dq_container_n_sources(c); k++) {
         const dq_source_file *s = dq_container_source_file(c, k);
         printf("made from          %s, %s\n", s->name, dq_size_text(a, sizeof a, s->bytes));
@@ -178,8 +213,9 @@ static json_t *container_json(const dq_container *c, bool tensors)
     json_object_set_new(o, "scale_mode", json_string(i->scale_mode));
     json_object_set_new(o, "logit_bits", json_integer(i->logit_bits));
     json_object_set_new(o, "logit_grain", json_string(i->logit_grain));
-    json_object_set_new(o, "k_bits", json_integer(i->k_bits));
-    json_object_set_new(o, "v_bits", json_integer(i->v_bits));
+    json_object_set_new(o, "k_bits", json_integer(i->kv.k_bits));
+    json_object_set_new(o, "v_bits", json_integer(i->kv.v_bits));
+    json_object_set_new(o, "kv", dq_kv_settings_json(&i->kv));
     json_object_set_new(o, "fingerprint", json_string(i->fingerprint));
     json_object_set_new(o, "content_sha256", json_string(i->content_sha256));
     json_object_set_new(o, "recipe", json_loads(dq_container_recipe(c, &len), 0, NULL));
@@ -246,6 +282,7 @@ static void print_folder(const dq_checkpoint *k, const dq_model *m)
     int64_t bytes[DQ_DTYPE_COUNT];
     char a[32];
     print_model(m);
+    print_kv(m);
     count_types(k, bytes);
     for (int t = 0; t < DQ_DTYPE_COUNT; t++) {
         if (bytes[t]) printf("%-18s %s\n", dq_dtypes[t].name, dq_size_text(a, sizeof a, bytes[t]));

@@ -5,10 +5,12 @@
 #include "h5out.h"
 #include "hash.h"
 #include "input.h"
+#include "kv_report.h"
 #include "options.h"
 #include "os.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +21,8 @@ enum { BLOCK_BYTES = 32 << 20 };
 typedef struct logits {
     const char *text_path, *out_path, *grain, *math_name, *device;
     dq_list ids;
-    int64_t logit_bits, threads;
+    int64_t logit_bits, threads, prefix; /* prefix 0: none is named */
+    dq_kv_options kv_options;
     bool json, force;
     dq_head_map head_map;
     dq_talk talk;
@@ -33,7 +36,11 @@ typedef struct logits {
     dq_logit_spec logit;
     dq_math math;
     dq_h5out *h;
-    dq_kv_bytes held;
+    dq_kv_setting kv;
+    dq_evictor *evictor; /* NULL: nothing is evicted */
+    dq_kv_bytes floor;
+    dq_kv_held held;
+    dq_sha256 sha;
     char sha256[65]; /* of the logits' bytes */
 } logits;
 
@@ -46,7 +53,8 @@ static const dq_usage usage = {
              "another implementation.\n",
     .examples =
         "  dq logits diffllama/ --ids \"0 17 44 8\" -o logits.h5\n"
-        "  dq logits OUT.h5 --text book.txt --logit-bits 6 --logit-grain row -o logits.h5\n",
+        "  dq logits OUT.h5 --text book.txt --logit-bits 6 --logit-grain row -o logits.h5\n"
+        "  dq logits model --text book.txt --prefix 400 --kv-bits 4 --kv-keep 0.5 -o logits.h5\n",
     .min_args = 1,
     .max_args = 1,
     .args = "one MODEL",
@@ -65,6 +73,7 @@ static dq_status check_options(logits *x, const char *model, dq_err *err)
     if (x->logit_bits != 0 && x->logit_bits != 16 && (x->logit_bits < 2 || x->logit_bits > 8))
         return dq_fail(err, DQ_USAGE, "--logit-bits: expected 16 or 2 to 8, found %lld.",
                        (long long)x->logit_bits);
+    DQ_TRY(dq_kv_options_read(&x->kv_options, false, err));
     if (x->grain && dq_parse_word(x->grain, "logit-grain", grains, 4, err) < 0) return err->code;
     int m = dq_parse_word(x->math_name, "math", nums, 3, err);
     if (m < 0) return err->code;
@@ -88,6 +97,23 @@ static dq_status logit_settings(logits *x, dq_err *err)
     return dq_fail(err, DQ_MISMATCH, "%s: unknown logit grain \"%s\"", x->model->path, grain);
 }
 
+static dq_status kv_settings(logits *x, dq_err *err)
+{
+    dq_kv_settings *list;
+    int n;
+    if (dq_kv_options_list(&list, &n, &x->kv_options, &x->model->kv, err) == DQ_OK &&
+        dq_kv_setting_of(&x->kv, &list[0], x->model, x->math.kv, err) == DQ_OK)
+        dq_kv_options_check(&x->kv_options, err);
+    dq_block_free(list);
+    DQ_TRY(err->code);
+    if (x->kv.evict.policy && x->prefix == 0)
+        return dq_fail(
+            err, DQ_USAGE,
+            "tokens are forgotten behind a context, and none is named. Add --prefix N%s.",
+            x->model->kv.policy ? ", or --kv-keep 1 against what the container asks for" : "");
+    return DQ_OK;
+}
+
 static dq_status read_ids(logits *x, dq_err *err)
 {
     const dq_model *m = x->model;
@@ -101,6 +127,9 @@ static dq_status read_ids(logits *x, dq_err *err)
     if (x->in.n > m->max_positions)
         return dq_fail(err, DQ_MISMATCH, "%s: %lld ids, but the model has %d positions", m->path,
                        (long long)x->in.n, m->max_positions);
+    if (x->prefix > x->in.n)
+        return dq_fail(err, DQ_USAGE, "--prefix %lld is more than the %lld ids there are.",
+                       (long long)x->prefix, (long long)x->in.n);
     for (int64_t i = 0; i < x->in.n; i++) {
         if (x->in.ids[i] < 0 || x->in.ids[i] >= m->vocab)
             return dq_fail(err, DQ_MISMATCH, "%s: id %d is outside the vocabulary of %d tokens",
@@ -122,9 +151,9 @@ static dq_status check_space(const logits *x, dq_err *err)
 
 /* ----- running ----- */
 
-/* Logits of rows first .. first + n - 1 of the hidden state into the file. */
+/* Logits of rows first .. first + n - 1 of the hidden state into the file, from its row `base` on. */
 static dq_status write_block(logits *x, dq_mat hidden, dq_mat rows, dq_mat out, float *host,
-                             int64_t first, dq_sha256 *sha, dq_err *err)
+                             int64_t first, int64_t base, dq_err *err)
 {
     dq_backend *b = x->backend;
     int64_t index[256];
@@ -134,49 +163,28 @@ static dq_status write_block(logits *x, dq_mat hidden, dq_mat rows, dq_mat out, 
     b->ops->matmul(b, out, rows, &x->model->head, NULL, x->math.linear);
     b->ops->get(b, host, out.p, bytes);
     DQ_TRY(dq_backend_sync(b, err));
-    dq_sha256_add(sha, host, bytes);
-    return dq_h5out_rows(x->h, first, rows.rows, host, err);
+    dq_sha256_add(&x->sha, host, bytes);
+    return dq_h5out_rows(x->h, base + first, rows.rows, host, err);
 }
 
-static dq_status write_logits(logits *x, dq_mat hidden, dq_err *err)
+static dq_status write_logits(logits *x, dq_mat hidden, int64_t base, dq_err *err)
 {
     dq_backend *b = x->backend;
-    int64_t vocab = x->model->vocab, n = x->in.n, step = BLOCK_BYTES / (4 * vocab);
+    int64_t vocab = x->model->vocab, n = hidden.rows, step = BLOCK_BYTES / (4 * vocab);
     step = step < 1 ? 1 : step > 256 ? 256 : step;
     dq_mat rows = {.cols = x->model->dim}, out = {.cols = vocab};
     float *host = dq_block_new((size_t)(step * vocab), sizeof *host, err);
-    dq_sha256 sha = {0};
     rows.p = b->ops->alloc(b, (size_t)(step * rows.cols) * sizeof(float));
     out.p = b->ops->alloc(b, (size_t)(step * vocab) * sizeof(float));
     if (!rows.p || !out.p) dq_fail(err, DQ_RESOURCE, "out of memory for a block of logits");
-    if (err->code == DQ_OK) dq_sha256_begin(&sha, err);
     for (int64_t first = 0; first < n && err->code == DQ_OK; first += step) {
         rows.rows = out.rows = first + step < n ? step : n - first;
-        if (dq_check_stop(err) == DQ_OK) write_block(x, hidden, rows, out, host, first, &sha, err);
+        if (dq_check_stop(err) == DQ_OK) write_block(x, hidden, rows, out, host, first, base, err);
     }
-    if (err->code == DQ_OK) dq_sha256_end(&sha, x->sha256, err);
-    dq_sha256_drop(&sha);
     b->ops->free(b, rows.p);
     b->ops->free(b, out.p);
     dq_block_free(host);
     return err->code;
-}
-
-static json_t *kv_json(const logits *x)
-{
-    const dq_kv_spec *spec = &dq_kv_plain;
-    const dq_kv_bytes *h = &x->held;
-    json_t *kv = json_object(), *bytes = json_object();
-    json_object_set_new(bytes, "codes", json_integer(h->codes));
-    json_object_set_new(bytes, "scales", json_integer(h->scales));
-    json_object_set_new(bytes, "unquantized", json_integer(h->unquantized));
-    json_object_set_new(bytes, "index", json_integer(h->index));
-    json_object_set_new(kv, "k_bits", json_integer(spec->k_bits));
-    json_object_set_new(kv, "v_bits", json_integer(spec->v_bits));
-    json_object_set_new(kv, "bytes_held",
-                        json_integer(h->codes + h->scales + h->unquantized + h->index));
-    json_object_set_new(kv, "bytes", bytes);
-    return kv;
 }
 
 static json_t *math_json(const logits *x)
@@ -199,7 +207,7 @@ static dq_status put_json(dq_h5out *h, const char *name, json_t *value, dq_err *
     return err->code;
 }
 
-static dq_status write_file(logits *x, dq_mat hidden, dq_err *err)
+static dq_status begin_file(logits *x, dq_err *err)
 {
     DQ_TRY(dq_h5out_new(&x->h, x->out_path, x->force, err));
     DQ_TRY(dq_h5out_text(x->h, "/", "format", "dq-logits", err));
@@ -210,51 +218,113 @@ static dq_status write_file(logits *x, dq_mat hidden, dq_err *err)
     DQ_TRY(dq_h5out_int(x->h, "/", "logit_bits", x->logit.bits, err));
     DQ_TRY(dq_h5out_text(x->h, "/", "logit_grain", dq_grain_name[x->logit.grain], err));
     DQ_TRY(put_json(x->h, "math", math_json(x), err));
-    DQ_TRY(put_json(x->h, "kv", kv_json(x), err));
     DQ_TRY(dq_h5out_array(x->h, "/ids", DQ_OUT_I32, 1, &x->in.n, x->in.ids, err));
     DQ_TRY(dq_h5out_matrix(x->h, "/logits", x->in.n, x->model->vocab, err));
-    DQ_TRY(write_logits(x, hidden, err));
+    return dq_sha256_begin(&x->sha, err);
+}
+
+/* Where the pass that begins at row `from` ends: behind the context, then every --kv-every rows. */
+static int64_t pass_end(const logits *x, int64_t from)
+{
+    int64_t every = x->evictor ? x->kv.evict.every : 0;
+    if (from < x->prefix) return x->prefix;
+    return every > 0 && x->in.n - from > every ? from + every : x->in.n;
+}
+
+/* Behind the context (or all ids, where none is named): evicts if asked to, and measures. */
+static dq_status compress(logits *x, const dq_batch *batch, int32_t length, dq_err *err)
+{
+    dq_evict_report report = {.gap_min = (double)INFINITY};
+    bool measured = x->held.contexts > 0;
+    if (x->evictor) {
+        DQ_TRY(dq_evictor_run(x->evictor, batch, &length, &report, err));
+        if (!measured) dq_kv_held_report(&x->held, &report, 1);
+    }
+    if (!measured)
+        dq_kv_held_measure(&x->held, x->runner, &x->kv.spec, &x->floor, batch->seq, &length, 1);
+    return DQ_OK;
+}
+
+/* Rows from .. to - 1 as one pass. */
+static dq_status run_pass(logits *x, int32_t seq, const int32_t *pos, int64_t from, int64_t to,
+                          dq_err *err)
+{
+    const int64_t cu[2] = {0, to - from};
+    const dq_batch batch = {.n_seq = 1,
+                            .n_rows = to - from,
+                            .cu_rows = cu,
+                            .seq = &seq,
+                            .ids = x->in.ids + from,
+                            .pos = pos + from};
+    dq_pass pass = {.logit = x->logit, .math = x->math};
+    dq_mat hidden;
+    if (x->evictor) DQ_TRY(dq_evictor_watch(x->evictor, &batch, &pass.columns, err));
+    DQ_TRY(dq_runner_pass(x->runner, &batch, &pass, &hidden, err));
+    DQ_TRY(write_logits(x, hidden, from, err));
+    if (x->held.contexts && to == x->in.n) return DQ_OK; /* nobody reads what would be left */
+    return compress(x, &batch, (int32_t)to, err);
+}
+
+static dq_status run_passes(logits *x, int32_t seq, dq_err *err)
+{
+    int32_t *pos = dq_alloc(x->arena, (size_t)x->in.n, sizeof *pos, err);
+    if (!pos) return err->code;
+    for (int64_t i = 0; i < x->in.n; i++) pos[i] = (int32_t)i;
+    DQ_TRY(begin_file(x, err));
+    for (int64_t from = 0, to; from < x->in.n; from = to) {
+        to = pass_end(x, from);
+        DQ_TRY(run_pass(x, seq, pos, from, to, err));
+    }
+    DQ_TRY(dq_sha256_end(&x->sha, x->sha256, err));
+    DQ_TRY(put_json(x->h, "kv", dq_kv_json(&x->kv, &x->held), err));
     return dq_h5out_close(x->h, err);
 }
 
 static dq_status run_model(logits *x, dq_err *err)
 {
     dq_backend *b = x->backend;
-    const int64_t cu[2] = {0, x->in.n};
-    dq_mat hidden;
-    int32_t *pos = dq_alloc(x->arena, (size_t)x->in.n, sizeof *pos, err);
-    if (!pos) return err->code;
-    for (int64_t i = 0; i < x->in.n; i++) pos[i] = (int32_t)i;
-    DQ_TRY(dq_runner_new(&x->runner, x->model, b, &dq_kv_plain, err));
+    DQ_TRY(dq_runner_new(&x->runner, x->model, b, &x->kv.spec, err));
+    if (x->kv.evict.policy)
+        DQ_TRY(dq_evictor_new(&x->evictor, x->runner, &x->kv.spec, &x->kv.evict, err));
+    DQ_TRY(dq_kv_held_floor(&x->floor, x->runner, 1, err));
     dq_kv *kv = dq_runner_kv(x->runner);
     int32_t seq = b->ops->kv_seq_new(b, kv);
     if (seq < 0) {
         DQ_TRY(dq_backend_sync(b, err));
         return dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
     }
-    const dq_batch batch = {
-        .n_seq = 1, .n_rows = x->in.n, .cu_rows = cu, .seq = &seq, .ids = x->in.ids, .pos = pos};
-    const dq_pass pass = {.logit = x->logit, .math = x->math};
-    if (dq_runner_pass(x->runner, &batch, &pass, &hidden, err) == DQ_OK) {
-        x->held = b->ops->kv_bytes(b, kv);
-        write_file(x, hidden, err);
-    }
+    run_passes(x, seq, err);
+    if (x->evictor) dq_evictor_forget(x->evictor, seq);
     b->ops->kv_seq_free(b, kv, seq);
     return err->code;
 }
 
 /* ----- output ----- */
 
+static const char *passes_of(const logits *x)
+{
+    if (x->prefix == 0) return "whole";
+    return x->evictor && x->kv.evict.every == 1 ? "decode" : "context+rest";
+}
+
 static dq_status print_json(const logits *x, dq_err *err)
 {
     json_t *doc = dq_document(&x->talk, "dq-logits/1"), *r = json_object();
     json_t *s = json_object_get(doc, "settings"), *inputs = json_object_get(doc, "inputs");
+    json_t *kv = json_object();
+    char widths[32];
     json_array_append_new(inputs, dq_input_model_json(x->model));
     if (x->text.text) json_array_append_new(inputs, dq_input_text_json(&x->text));
     json_object_set_new(s, "logit_bits", json_integer(x->logit.bits));
     json_object_set_new(s, "head_map", dq_head_map_json(&x->head_map));
     json_object_set_new(s, "logit_grain", json_string(dq_grain_name[x->logit.grain]));
-    json_object_set_new(s, "kv_bits", json_string("16:16"));
+    snprintf(widths, sizeof widths, "%d:%d", x->kv.spec.k_bits, x->kv.spec.v_bits);
+    json_object_set_new(s, "kv_bits", json_string(widths));
+    json_object_set_new(kv, "effective", dq_kv_setting_json(&x->kv));
+    json_object_set_new(kv, "stored",
+                        x->model->is_container ? dq_kv_settings_json(&x->model->kv) : json_null());
+    json_object_set_new(s, "kv", kv);
+    json_object_set_new(s, "prefix", x->prefix ? json_integer(x->prefix) : json_null());
     json_object_set_new(s, "math", json_string(x->math_name));
     json_object_set_new(s, "device", json_string(x->backend->device));
     json_object_set_new(s, "threads", json_integer(x->backend->threads));
@@ -263,7 +333,8 @@ static dq_status print_json(const logits *x, dq_err *err)
     json_object_set_new(r, "n", json_integer(x->in.n));
     json_object_set_new(r, "vocab", json_integer(x->model->vocab));
     json_object_set_new(r, "logits_sha256", json_string(x->sha256));
-    json_object_set_new(r, "kv", kv_json(x));
+    json_object_set_new(r, "kv", dq_kv_json(&x->kv, &x->held));
+    json_object_set_new(r, "passes", json_string(passes_of(x)));
     json_object_set_new(r, "math", math_json(x));
     json_array_append_new(json_object_get(doc, "results"), r);
     return dq_document_print(doc, err);
@@ -277,10 +348,12 @@ static dq_status run(logits *x, const char *path, dq_err *err)
     DQ_TRY(dq_input_model(&x->model, path, &x->head_map, &x->talk, err));
     DQ_TRY(dq_head_map_check(&x->head_map, err));
     DQ_TRY(logit_settings(x, err));
-    DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &dq_kv_plain, err));
+    DQ_TRY(kv_settings(x, err));
+    DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv.spec, err));
     DQ_TRY(read_ids(x, err));
     DQ_TRY(check_space(x, err));
     DQ_TRY(run_model(x, err));
+    dq_kv_warn(&x->talk, x->model->name, &x->kv, &x->held);
     if (x->json) {
         DQ_TRY(print_json(x, err));
     } else {
@@ -297,6 +370,7 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
     if (!x) return err->code;
     x->math_name = "f32";
     x->device = "auto";
+    dq_kv_options_begin(&x->kv_options);
     const dq_opt opts[] = {
         {.name = "ids",
          .kind = DQ_OPT_LIST,
@@ -333,6 +407,15 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
          .to = &x->math_name,
          .value = "TYPE",
          .help = "f32, bf16 or int8 (default f32); what the device lacks is refused"},
+        DQ_KV_OPTIONS(x->kv_options),
+        {.name = "prefix",
+         .kind = DQ_OPT_INT,
+         .to = &x->prefix,
+         .min = 1,
+         .max = 1e9,
+         .value = "N",
+         .help = "the first N ids are the context: one pass, behind which tokens are forgotten"},
+        {.help = "how it is computed"},
         DQ_HEAD_MAP_OPTION(x->head_map),
         {.name = "device",
          .kind = DQ_OPT_TEXT,
@@ -364,6 +447,8 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
         !args.help && dq_talk_begin(&x->talk, "logits", err) == DQ_OK)
         run(x, args.item[0], err);
     dq_h5out_drop(x->h);
+    dq_sha256_drop(&x->sha);
+    dq_evictor_free(x->evictor);
     dq_runner_free(x->runner);
     dq_tokenizer_free(x->tokenizer);
     dq_model_close(x->model);

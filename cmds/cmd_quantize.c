@@ -1,6 +1,7 @@
 /* cmd_quantize: dq quantize MODEL -o OUT.h5
  * SPDX-License-Identifier: MIT */
 #include "cmds.h"
+#include "kv_report.h"
 #include "options.h"
 #include "os.h"
 #include "output.h"
@@ -21,6 +22,7 @@ typedef struct request {
     const char *out, *group, *scale, *scale_dtype, *grain;
     int64_t bits, logit_bits, threads;
     const char *skip;
+    dq_kv_options kv;
     bool dry_run, resume, force, json, tensors;
     dq_quantize_settings set;
 } request;
@@ -69,6 +71,23 @@ static dq_status check_bits(int64_t bits, const char *option, dq_err *err)
                    (long long)bits);
 }
 
+/* What is wrong for any model is wrong here; what is wrong for this one is found when it is open. */
+static dq_status kv_settings(request *r, dq_err *err)
+{
+    enum { ANY_POWER_OF_TWO = 64 };
+    dq_kv_settings *list;
+    dq_kv_setting any;
+    dq_model some = {.map = {.head_dim = ANY_POWER_OF_TWO}};
+    int n;
+    DQ_TRY(dq_kv_options_read(&r->kv, false, err));
+    if (dq_kv_options_list(&list, &n, &r->kv, &dq_kv_settings_plain, err) == DQ_OK &&
+        dq_kv_options_check(&r->kv, err) == DQ_OK)
+        dq_kv_setting_of(&any, &list[0], &some, DQ_NUM_F32, err);
+    if (err->code == DQ_OK) r->set.kv = list[0];
+    dq_block_free(list);
+    return err->code;
+}
+
 static dq_status make_settings(request *r, dq_err *err)
 {
     static const char *const modes[] = {"absmax", "fullrange", "search"};
@@ -83,6 +102,7 @@ static dq_status make_settings(request *r, dq_err *err)
     DQ_TRY(check_bits(r->bits, "bits", err));
     DQ_TRY(check_bits(r->logit_bits, "logit-bits", err));
     DQ_TRY(parse_group(&r->set.group, r->group, err));
+    DQ_TRY(kv_settings(r, err));
     r->set.bits = (int)r->bits;
     r->set.mode = (dq_scale_mode)mode;
     r->set.scale_dtype = dtype == 0 ? DQ_F16 : DQ_F32;
@@ -211,6 +231,8 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
     json_object_set_new(in, "family", json_string(i->family));
     json_object_set_new(in, "bytes", json_integer(i->source_bytes));
     json_array_append_new(json_object_get(doc, "inputs"), in);
+    if (!json_object_get(set, "kv"))
+        json_object_set_new(set, "kv", dq_kv_settings_json(&r->set.kv));
     json_object_set_new(set, "dry_run", json_boolean(r->dry_run));
     json_object_set_new(doc, "settings", set);
     json_object_set_new(out, "path", r->out ? json_string(r->out) : json_null());
@@ -273,6 +295,7 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
                  .grain = "tensor",
                  .bits = 4,
                  .logit_bits = 16};
+    dq_kv_options_begin(&r.kv);
     const dq_opt opts[] = {
         {.name = "output",
          .letter = 'o',
@@ -322,6 +345,7 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
          .to = &r.grain,
          .value = "GRAIN",
          .help = "tensor, head, row or tile (default tensor)"},
+        DQ_KV_OPTIONS(r.kv),
         {.help = "running:"},
         {.name = "dry-run",
          .kind = DQ_OPT_FLAG,

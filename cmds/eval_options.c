@@ -11,12 +11,14 @@ static const dq_usage usage = {
     .synopsis = "MODEL... (--task NAME --data FILE | --text FILE) [options]",
     .about =
         "Scores checkpoints and containers on multiple-choice tasks and on text, at one or many "
-        "widths of attention logits, in one table. Every row is compared with the same checkpoint "
-        "at 16-bit logits in f32: its source folder if it is in the run, else itself. Standard "
+        "widths of attention logits and forms of the KV cache, in one table. Every row is compared "
+        "with the same checkpoint at 16-bit logits and a 16-bit cache in f32: its source folder if "
+        "it is in the run, else itself. Standard "
         "errors of tasks are over items; those of texts treat each window as one cluster. Ctrl-C "
         "keeps what is finished; the same command with --resume goes on from there.",
     .examples = "  dq eval llama diffllama --task mc --data choices.jsonl --logit-bits 16,8,6,4\n"
                 "  dq eval model model.h5 --text book.txt --ctx 512 --json\n"
+                "  dq eval model --text book.txt --kv-bits 16,8:4 --kv-keep 1,0.5,0.25\n"
                 "  dq eval model --task hellaswag --data hellaswag_val.jsonl --limit 500\n",
     .min_args = 1,
     .max_args = DQ_EVAL_MODELS,
@@ -29,6 +31,7 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
     o->bos_word = "auto";
     o->math_word = "f32";
     o->device = "auto";
+    dq_kv_options_begin(&o->kv);
     const dq_opt opts[] = {
         {.help = "what is scored"},
         {.name = "task",
@@ -112,6 +115,7 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .kind = DQ_OPT_FLAG,
          .to = &o->resume,
          .help = "go on where the same command was interrupted"},
+        DQ_KV_OPTIONS(o->kv),
         {.help = "what comes out"},
         {.name = "json",
          .kind = DQ_OPT_FLAG,
@@ -279,6 +283,7 @@ dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *
 {
     DQ_TRY(read_words(o, a, err));
     DQ_TRY(dq_head_map_read(&o->head_map, err));
+    DQ_TRY(dq_kv_options_read(&o->kv, true, err));
     DQ_TRY(read_sources(o, a, err));
     DQ_TRY(refuse_overwrite(o, o->csv, args, err));
     DQ_TRY(refuse_overwrite(o, o->document, args, err));

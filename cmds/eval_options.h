@@ -5,6 +5,7 @@
 
 #include "evaluate.h"
 #include "input.h"
+#include "kv_options.h"
 #include "options.h"
 #include "output.h"
 
@@ -17,6 +18,7 @@ typedef struct dq_eval_options {
     int64_t ctx, threads, limit;
     bool json, resume;
     dq_head_map head_map;
+    dq_kv_options kv;
     dq_talk talk;
     /* what they mean */
     int bits[DQ_EVAL_BITS], n_bits; /* 0: as each model says */

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "eval_report.h"
 
+#include "kv_report.h"
 #include "os.h"
 
 #include <ctype.h>
@@ -111,7 +112,8 @@ static int cross_row(const dq_eval *e, int row)
         const dq_eval_row *o = &e->row[i];
         if (o->model == 0 && o->shown && source_of(e, i) == source_of(e, row) &&
             o->logit.bits == r->logit.bits &&
-            (r->logit.bits == 16 || o->logit.grain == r->logit.grain))
+            (r->logit.bits == 16 || o->logit.grain == r->logit.grain) &&
+            dq_kv_setting_same(&o->kv, &r->kv))
             return i;
     }
     return -1;
@@ -154,17 +156,15 @@ static dq_status row_json(json_t *results, const dq_eval_view *v, int row, dq_er
     const dq_eval_ids *ids = &e->ids[r->ids];
     dq_eval_numbers x;
     DQ_TRY(dq_eval_numbers_of(e, row, &x, err));
-    json_t *o = json_object(), *kv = json_object();
-    json_object_set_new(kv, "k_bits", json_integer(16));
-    json_object_set_new(kv, "v_bits", json_integer(16));
+    json_t *o = json_object();
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "reference", json_string(v->names[e->row[r->ref].model]));
     json_object_set_new(o, "weights", weights_json(model_of(e, row)));
     json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
-    json_object_set_new(o, "kv", kv);
+    json_object_set_new(o, "kv", dq_kv_json(&r->kv, &r->work.held));
     json_object_set_new(o, "math", math_json(r->math));
-    json_object_set_new(o, "passes", json_string("whole"));
+    json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
     json_object_set_new(o, "task", json_string(source_of(e, row)->name));
     json_object_set_new(o, "n", json_integer((json_int_t)x.n));
     if (x.is_task)
@@ -186,298 +186,6 @@ dq_status dq_eval_json(json_t *results, const dq_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-/* "0.6340 ± 0.0048" */
-static void cell(dq_table *t, dq_mean m, const char *sign)
-{
-    if (isnan(m.value))
-        dq_table_cell(t, "-");
-    else if (isnan(m.std_err))
-        dq_table_cell(t, sign[0] ? "%+.4f" : "%.4f", m.value);
-    else
-        dq_table_cell(t, sign[0] ? "%+.4f \u00b1 %.4f" : "%.4f \u00b1 %.4f", m.value, m.std_err);
-}
-
-static void weights_cell(dq_table *t, const dq_model *m)
-{
-    if (m->weight_bits == 16)
-        dq_table_cell(t, "16");
-    else if (m->weight_bits)
-        dq_table_cell(t, "%d/%s", m->weight_bits, m->weight_group);
-    else
-        dq_table_cell(t, "mixed");
-}
-
-typedef struct kinds {
-    bool task, text;
-} kinds;
-
-static kinds kinds_of(const dq_eval *e)
-{
-    kinds k = {false, false};
-    for (int i = 0; i < e->n_sources; i++) {
-        k.task = k.task || e->source[i].task;
-        k.text = k.text || !e->source[i].task;
-    }
-    return k;
-}
-
-static void difference_cells(dq_table *t, const dq_eval *e, int row, const dq_eval_numbers *x)
-{
-    const dq_task *task = source_of(e, row)->task;
-    const dq_flips *f = task && task->by_norm ? &x->norm_flips : &x->acc_flips;
-    if (x->is_ref)
-        dq_table_cell(t, "-");
-    else if (task)
-        cell(t, (dq_mean){f->delta, f->std_err}, "+");
-    else
-        cell(t, x->ln_ratio, "+");
-    if (!kinds_of(e).task) return;
-    if (!task || x->is_ref)
-        dq_table_cell(t, "-");
-    else
-        dq_table_cell(t, "%.3g", f->p);
-}
-
-static void table_row(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x)
-{
-    const dq_eval *e = v->e;
-    const dq_eval_row *r = &e->row[row];
-    kinds k = kinds_of(e);
-    dq_table_cell(t, "%s", v->names[r->model]);
-    weights_cell(t, model_of(e, row));
-    dq_table_cell(t, "%d", r->logit.bits);
-    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
-    dq_table_cell(t, "%s", source_of(e, row)->name);
-    dq_table_cell(t, "%lld", (long long)x->n);
-    const dq_mean none = {(double)NAN, (double)NAN};
-    if (k.task) {
-        cell(t, x->is_task ? x->acc : none, "");
-        cell(t, x->is_task ? x->acc_norm : none, "");
-    }
-    if (k.text) {
-        cell(t, x->is_task ? none : x->nll, "");
-        cell(t, x->is_task ? none : x->ppl, "");
-        if (x->is_task)
-            dq_table_cell(t, "-");
-        else
-            dq_table_cell(t, "%.3e", x->kld.value);
-        cell(t, x->is_task ? none : (dq_mean){x->same.value, (double)NAN}, "");
-    }
-    difference_cells(t, e, row, x);
-    dq_table_cell(t, "%.0f", rate(&r->work));
-}
-
-/* True when some model has several rows: then lines between the models help. */
-static bool swept(const dq_eval *e)
-{
-    int last = -1;
-    for (int i = 0; i < e->n_rows; i++) {
-        if (!e->row[i].shown) continue;
-        if (e->row[i].model == last) return true;
-        last = e->row[i].model;
-    }
-    return false;
-}
-
-dq_status dq_eval_table(dq_table **out, const dq_eval_view *v, dq_err *err)
-{
-    const char *titles[16] = {"model", "weights", "logit bits", "grain", "task", "n"};
-    int n = 6, last = -1;
-    kinds k = kinds_of(v->e);
-    if (k.task) {
-        titles[n++] = "acc";
-        titles[n++] = "acc_norm";
-    }
-    if (k.text) {
-        titles[n++] = "NLL (nats)";
-        titles[n++] = "PPL";
-        titles[n++] = "KLD (nats)";
-        titles[n++] = "same top-1";
-    }
-    titles[n++] = "against reference";
-    if (k.task) titles[n++] = "McNemar p";
-    titles[n++] = "tokens/s";
-    DQ_TRY(dq_table_new(out, titles, n, err));
-    for (int i = 0; i < v->e->n_rows; i++) {
-        dq_eval_numbers x;
-        if (!v->e->row[i].shown) continue;
-        DQ_TRY(dq_eval_numbers_of(v->e, i, &x, err));
-        if (last >= 0 && v->e->row[i].model != last && swept(v->e)) dq_table_rule(*out);
-        last = v->e->row[i].model;
-        table_row(*out, v, i, &x);
-    }
-    return DQ_OK;
-}
-
-static void number(dq_table *t, double x)
-{
-    if (isfinite(x))
-        dq_table_cell(t, "%.17g", x);
-    else
-        dq_table_cell(t, "%s", "");
-}
-
-static void mean_columns(dq_table *t, dq_mean m)
-{
-    number(t, m.value);
-    number(t, m.std_err);
-}
-
-static void columns_row(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x)
-{
-    const dq_eval *e = v->e;
-    const dq_eval_row *r = &e->row[row];
-    const dq_mean none = {(double)NAN, (double)NAN};
-    const dq_task *task = source_of(e, row)->task;
-    const dq_flips *f[] = {&x->acc_flips, &x->norm_flips};
-    dq_table_cell(t, "%s", v->names[r->model]);
-    dq_table_cell(t, "%s", v->names[e->row[r->ref].model]);
-    dq_table_cell(t, "%d", model_of(e, row)->weight_bits);
-    dq_table_cell(t, "%s", model_of(e, row)->weight_group);
-    dq_table_cell(t, "%d", r->logit.bits);
-    dq_table_cell(t, "%s", dq_grain_name[r->logit.grain]);
-    dq_table_cell(t, "%s", source_of(e, row)->name);
-    dq_table_cell(t, "%lld", (long long)x->n);
-    mean_columns(t, task ? x->acc : none);
-    mean_columns(t, task ? x->acc_norm : none);
-    mean_columns(t, task ? none : x->nll);
-    mean_columns(t, task ? none : x->ppl);
-    mean_columns(t, task ? none : x->ln_ratio);
-    mean_columns(t, task ? none : x->kld);
-    mean_columns(t, task ? none : x->same);
-    for (int i = 0; i < 2; i++) {
-        bool there = task && !x->is_ref;
-        number(t, there ? f[i]->delta : (double)NAN);
-        number(t, there ? f[i]->std_err : (double)NAN);
-        number(t, there ? f[i]->p : (double)NAN);
-    }
-    number(t, rate(&r->work));
-}
-
-dq_status dq_eval_columns(dq_table **out, const dq_eval_view *v, dq_err *err)
-{
-    static const char *const titles[] = {"model",
-                                         "reference",
-                                         "weight_bits",
-                                         "weight_group",
-                                         "logit_bits",
-                                         "logit_grain",
-                                         "task",
-                                         "n",
-                                         "acc",
-                                         "acc_stderr",
-                                         "acc_norm",
-                                         "acc_norm_stderr",
-                                         "nll_nats",
-                                         "nll_nats_stderr",
-                                         "ppl",
-                                         "ppl_stderr",
-                                         "ln_ppl_ratio",
-                                         "ln_ppl_ratio_stderr",
-                                         "kld_nats",
-                                         "kld_nats_stderr",
-                                         "same_top1",
-                                         "same_top1_stderr",
-                                         "acc_delta",
-                                         "acc_delta_stderr",
-                                         "acc_mcnemar_p",
-                                         "acc_norm_delta",
-                                         "acc_norm_delta_stderr",
-                                         "acc_norm_mcnemar_p",
-                                         "tokens_per_second"};
-    DQ_TRY(dq_table_new(out, titles, sizeof titles / sizeof titles[0], err));
-    for (int i = 0; i < v->e->n_rows; i++) {
-        dq_eval_numbers x;
-        if (!v->e->row[i].shown) continue;
-        DQ_TRY(dq_eval_numbers_of(v->e, i, &x, err));
-        columns_row(*out, v, i, &x);
-    }
-    return DQ_OK;
-}
-
-/* Not worse than the reference by more than one standard error: of the paired difference in
- * accuracy; for a text, of the reference's own NLL. */
-static dq_status is_close(const dq_eval *e, int row, bool *close, dq_err *err)
-{
-    dq_eval_numbers x, ref;
-    const dq_task *task = source_of(e, row)->task;
-    DQ_TRY(dq_eval_numbers_of(e, row, &x, err));
-    if (task) {
-        const dq_flips *f = task->by_norm ? &x.norm_flips : &x.acc_flips;
-        *close = f->delta >= -f->std_err;
-        return DQ_OK;
-    }
-    DQ_TRY(dq_eval_numbers_of(e, e->row[row].ref, &ref, err));
-    *close = x.ln_ratio.value <= (isnan(ref.nll.std_err) ? 0 : ref.nll.std_err);
-    return DQ_OK;
-}
-
-/* The verdict on rows that differ from `row` in their bits only: the lowest width such that it and
- * every larger one is close. *widths counts the rows. */
-static dq_status lowest(const dq_eval *e, int row, int *widths, int *bits, dq_err *err)
-{
-    const dq_eval_row *a = &e->row[row];
-    int failed = 0;
-    *widths = 0;
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *b = &e->row[i];
-        bool close;
-        if (!b->shown || b->model != a->model || b->ids != a->ids ||
-            (b->logit.bits < 16 && b->logit.grain != a->logit.grain))
-            continue;
-        ++*widths;
-        DQ_TRY(is_close(e, i, &close, err));
-        if (!close && b->logit.bits > failed) failed = b->logit.bits;
-    }
-    *bits = 0; /* none */
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *b = &e->row[i];
-        if (b->shown && b->model == a->model && b->ids == a->ids &&
-            (b->logit.bits == 16 || b->logit.grain == a->logit.grain) && b->logit.bits > failed &&
-            (*bits == 0 || b->logit.bits < *bits))
-            *bits = b->logit.bits;
-    }
-    return DQ_OK;
-}
-
-/* True for the first rounded row of its model, source and grain. */
-static bool speaks(const dq_eval *e, int row)
-{
-    const dq_eval_row *a = &e->row[row];
-    if (!a->shown || a->logit.bits == 16) return false;
-    for (int i = 0; i < row; i++) {
-        const dq_eval_row *b = &e->row[i];
-        if (b->shown && b->logit.bits < 16 && b->model == a->model && b->ids == a->ids &&
-            b->logit.grain == a->logit.grain)
-            return false;
-    }
-    return true;
-}
-
-dq_status dq_eval_verdicts(const dq_eval_view *v, dq_err *err)
-{
-    bool first = true;
-    for (int i = 0; i < v->e->n_rows; i++) {
-        const dq_task *task = source_of(v->e, i)->task;
-        int widths, bits;
-        if (!speaks(v->e, i)) continue;
-        DQ_TRY(lowest(v->e, i, &widths, &bits, err));
-        if (widths < 2) continue;
-        if (first) printf("\nLowest logit bits within one standard error of 16 bits:\n");
-        first = false;
-        printf("  %s, %s, grain %s: ", v->names[v->e->row[i].model], source_of(v->e, i)->name,
-               dq_grain_name[v->e->row[i].logit.grain]);
-        if (bits)
-            printf("%d", bits);
-        else
-            printf("none");
-        printf(" (%s)\n", !task           ? "NLL, standard error of the 16-bit NLL"
-                          : task->by_norm ? "acc_norm, paired"
-                                          : "acc, paired");
-    }
-    return DQ_OK;
-}
-
 static void dump_row(FILE *f, const dq_eval_view *v, int row)
 {
     const dq_eval *e = v->e;
@@ -493,6 +201,8 @@ static void dump_row(FILE *f, const dq_eval_view *v, int row)
         json_object_set_new(o, "task", json_string(source_of(e, row)->name));
         json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
         json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
+        if (!dq_kv_setting_is_plain(&r->kv))
+            json_object_set_new(o, "kv", dq_kv_setting_json(&r->kv));
         json_object_set_new(o, "item", json_integer((json_int_t)a->item));
         json_object_set_new(o, "choice", json_integer(a->choice));
         json_object_set_new(o, "context", json_stringn(item->ctx, item->ctx_len));

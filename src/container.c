@@ -115,8 +115,7 @@ static dq_status read_header(dq_container *c, dq_h5_reader *r)
     DQ_TRY(dq_h5_ints(r, "/", "bytes_total", &i->weight_bytes, 1));
     DQ_TRY(read_int(r, "/attention", "logit_bits", &i->logit_bits));
     DQ_TRY(read_word(c, r, "/attention", "logit_grain", &i->logit_grain));
-    DQ_TRY(read_int(r, "/kv_cache", "k_bits", &i->k_bits));
-    DQ_TRY(read_int(r, "/kv_cache", "v_bits", &i->v_bits));
+    DQ_TRY(dq_h5_kv_settings(r, &i->kv, c->arena));
     DQ_TRY(read_word(c, r, "/provenance", "source_fingerprint", &print));
     if (strlen(print) != 64)
         return damaged(c, "/provenance", "source_fingerprint is malformed", r->err);
@@ -124,8 +123,6 @@ static dq_status read_header(dq_container *c, dq_h5_reader *r)
     for (int k = 0; k < 4; k++) known = known || strcmp(grains[k], i->logit_grain) == 0;
     if (!known || !valid_bits(i->logit_bits))
         return damaged(c, "/attention", "unknown logit_bits or logit_grain", r->err);
-    if (!valid_bits(i->k_bits) || !valid_bits(i->v_bits))
-        return damaged(c, "/kv_cache", "unknown k_bits or v_bits", r->err);
     DQ_TRY(read_text(c, r, "/config/model_json", &c->config, &c->config_len));
     DQ_TRY(read_text(c, r, "/config/recipe_json", &c->recipe, &c->recipe_len));
     DQ_TRY(read_hash(c, r, "/content_sha256", i->content_sha256));

@@ -23,7 +23,7 @@ typedef struct dq_container_info {
     const char *scale_mode;   /* "absmax", "fullrange", "search", "mixed"; "" when none */
     int logit_bits;           /* 16 or 2..8 */
     const char *logit_grain;  /* "tensor", "head", "row", "tile" */
-    int k_bits, v_bits;       /* 16: as computed */
+    dq_kv_settings kv;        /* as /kv_cache says */
     char fingerprint[65];     /* of the source checkpoint, as dq_model has it */
     char content_sha256[65];
 } dq_container_info;

@@ -111,6 +111,25 @@ dq_status dq_h5_ints(dq_h5_reader *r, const char *path, const char *name, int64_
     return DQ_OK;
 }
 
+bool dq_h5_has(dq_h5_reader *r, const char *path, const char *name)
+{
+    return H5Aexists_by_name(r->file, path, name, H5P_DEFAULT) > 0;
+}
+
+dq_status dq_h5_real(dq_h5_reader *r, const char *path, const char *name, double *v)
+{
+    int mark = r->h.n;
+    hid_t a = open_attr(r, path, name);
+    if (a < 0) return bad_attr(r, path, name, mark);
+    hid_t type = dq_h5_keep(&r->h, H5Aget_type(a));
+    hid_t space = dq_h5_keep(&r->h, H5Aget_space(a));
+    if (type < 0 || space < 0 || H5Tget_class(type) != H5T_FLOAT ||
+        H5Sget_simple_extent_npoints(space) != 1 || H5Aread(a, H5T_NATIVE_DOUBLE, v) < 0)
+        return bad_attr(r, path, name, mark);
+    dq_h5_drop(&r->h, mark);
+    return DQ_OK;
+}
+
 dq_status dq_h5_words(dq_h5_reader *r, const char *path, const char *name, char *buf, size_t cap)
 {
     int mark = r->h.n;

@@ -5,6 +5,7 @@
 #define DQ_CONTAINER_H5_H
 
 #include "h5.h"
+#include "kv_settings.h"
 #include "os.h"
 
 typedef struct dq_h5_reader {
@@ -33,6 +34,11 @@ void dq_h5_reset(dq_h5_reader *r); /* closes what dq_h5_find left open */
 dq_status dq_h5_find(dq_h5_reader *r, const char *path, dq_h5_block *b);
 /* Attributes of the object at `path`: n integers, or a text into buf. */
 dq_status dq_h5_ints(dq_h5_reader *r, const char *path, const char *name, int64_t *v, int n);
+dq_status dq_h5_real(dq_h5_reader *r, const char *path, const char *name, double *v);
+bool dq_h5_has(dq_h5_reader *r, const char *path, const char *name);
+/* What /kv_cache says; files of the first versions have the two widths alone. The policy's name goes to
+ * the arena. */
+dq_status dq_h5_kv_settings(dq_h5_reader *r, dq_kv_settings *s, dq_arena *a);
 dq_status dq_h5_words(dq_h5_reader *r, const char *path, const char *name, char *buf, size_t cap);
 /* The element type is exactly the one dq writes for dtype; or a fixed-length text. */
 bool dq_h5_is(dq_h5_reader *r, const dq_h5_block *b, dq_dtype dtype);

@@ -151,6 +151,21 @@ static bool put_slot(dq_h5 *h, hid_t file, const dq_slot *s)
     return dq_h5_drop(h, mark) && good;
 }
 
+/* Every attribute stands there, also where it means nothing: one reader for all files. */
+static bool put_kv(dq_h5 *h, hid_t kv, const dq_kv_settings *s)
+{
+    return put_int(h, kv, "k_bits", s->k_bits) && put_int(h, kv, "v_bits", s->v_bits) &&
+           put_int(h, kv, "group", s->group) &&
+           put_text(h, kv, "rotate", dq_rotate_name[s->rotate]) &&
+           put_int(h, kv, "sink", s->sink) && put_int(h, kv, "recent", s->recent) &&
+           put_text(h, kv, "policy", s->policy ? s->policy : "none") &&
+           put_real(h, kv, "keep", s->policy ? s->keep : 1) &&
+           put_int(h, kv, "tokens", s->tokens) &&
+           put_text(h, kv, "budget", dq_kv_budget_name[s->budget]) &&
+           put_int(h, kv, "every", s->every) && put_int(h, kv, "window", s->window) &&
+           put_int(h, kv, "seed", (int64_t)s->seed);
+}
+
 static bool put_settings(dq_h5 *h, hid_t file, const dq_skeleton *s)
 {
     hid_t attention = make_group(h, file, "attention");
@@ -158,8 +173,8 @@ static bool put_settings(dq_h5 *h, hid_t file, const dq_skeleton *s)
     hid_t from = make_group(h, file, "provenance");
     return attention >= 0 && kv >= 0 && from >= 0 &&
            put_int(h, attention, "logit_bits", s->logit_bits) &&
-           put_text(h, attention, "logit_grain", s->logit_grain) && put_int(h, kv, "k_bits", 16) &&
-           put_int(h, kv, "v_bits", 16) && put_text(h, from, "source", s->source) &&
+           put_text(h, attention, "logit_grain", s->logit_grain) && put_kv(h, kv, &s->kv) &&
+           put_text(h, from, "source", s->source) &&
            put_text(h, from, "source_fingerprint", s->fingerprint) &&
            put_text(h, from, "dq_version", s->dq_version) &&
            put_text(h, file, "encoding-type", DQ_H5_FORMAT) &&

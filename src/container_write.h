@@ -5,6 +5,7 @@
 #ifndef DQ_CONTAINER_WRITE_H
 #define DQ_CONTAINER_WRITE_H
 
+#include "kv_settings.h"
 #include "quant.h"
 
 typedef enum dq_encoding {
@@ -49,6 +50,7 @@ typedef struct dq_skeleton {
     double bits_per_weight;
     int logit_bits;
     const char *logit_grain;
+    dq_kv_settings kv;
     /* offsets and sizes of what is written last */
     int64_t index_at, index_bytes, content_at, index_sha_at, file_bytes;
 } dq_skeleton;

@@ -66,7 +66,8 @@ static bool same_setting(const dq_eval_row *a, const dq_eval_row *b)
     return a->model == b->model && a->ids == b->ids && a->logit.bits == b->logit.bits &&
            (a->logit.bits == 16 || a->logit.grain == b->logit.grain) &&
            a->math.linear == b->math.linear && a->math.qk == b->math.qk &&
-           a->math.pv == b->math.pv && a->math.kv == b->math.kv;
+           a->math.pv == b->math.pv && a->math.kv == b->math.kv &&
+           dq_kv_setting_same(&a->kv, &b->kv);
 }
 
 int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t done)
@@ -104,7 +105,7 @@ static int put_row(dq_eval *e, dq_eval_row want, dq_err *err)
 }
 
 dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq_math math,
-                      dq_err *err)
+                      const dq_kv_setting *kv, dq_err *err)
 {
     const dq_eval_model *m = &e->model[model], *r = &e->model[m->ref];
     int ids = dq_eval_ids_for(e, source, model, err);
@@ -118,10 +119,22 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
                        "%s: its tokenizer or number of positions differs from that of its "
                        "reference %s; they cannot be compared",
                        m->m->path, r->m->path);
-    dq_eval_row row = {
-        .model = model, .ids = ids, .ref = -1, .shown = true, .logit = logit, .math = math};
-    dq_eval_row ref = {
-        .model = m->ref, .ids = ids, .ref = -1, .logit = {.bits = 16, .grain = logit.grain}};
+    dq_eval_row row = {.model = model,
+                       .ids = ids,
+                       .ref = -1,
+                       .shown = true,
+                       .logit = logit,
+                       .math = math,
+                       .kv = *kv};
+    dq_eval_row ref = {.model = m->ref,
+                       .ids = ids,
+                       .ref = -1,
+                       .logit = {.bits = 16, .grain = logit.grain},
+                       .kv = dq_kv_setting_plain};
+    if (dq_kv_setting_is_plain(kv)) { /* windows and groups of nothing make no row of their own */
+        row.kv = dq_kv_setting_plain;
+        row.kv.spec.num = kv->spec.num;
+    }
     int at = put_row(e, row, err);
     int at_ref = at < 0 ? -1 : put_row(e, ref, err);
     if (at_ref < 0) return err->code;
@@ -152,22 +165,56 @@ static dq_pass pass_of(const dq_eval_row *row)
     return (dq_pass){.logit = row->logit, .math = row->math};
 }
 
-static dq_status run_items(dq_eval *e, dq_eval_row *row, dq_err *err)
+const char *dq_eval_passes(const dq_eval_row *row)
+{
+    if (dq_kv_setting_is_plain(&row->kv)) return "whole";
+    return row->kv.evict.policy && row->kv.evict.every == 1 ? "decode" : "context+rest";
+}
+
+/* The model's runner, or a new one with the row's cache: a cache has one form for its life. */
+static dq_status runner_begin(dq_runner **r, const dq_eval *e, const dq_eval_row *row, dq_err *err)
+{
+    const dq_eval_model *m = &e->model[row->model];
+    *r = m->runner;
+    if (dq_kv_setting_is_plain(&row->kv)) return DQ_OK;
+    return dq_runner_new(r, m->m, dq_runner_backend(m->runner), &row->kv.spec, err);
+}
+
+static void runner_end(dq_runner *r, const dq_eval *e, const dq_eval_row *row)
+{
+    if (r != e->model[row->model].runner) dq_runner_free(r);
+}
+
+static dq_status run_groups(dq_eval *e, dq_eval_row *row, dq_runner *r, dq_err *err)
 {
     const dq_requests *q = &e->ids[row->ids].req;
-    dq_runner *r = e->model[row->model].runner;
     dq_pass pass = pass_of(row);
-    bool shared = row->logit.bits == 16 || row->logit.grain == DQ_GRAIN_ROW;
+    bool plain = dq_kv_setting_is_plain(&row->kv);
+    bool shared = !plain || row->logit.bits == 16 || row->logit.grain == DQ_GRAIN_ROW;
     while (row->done < q->n_items) {
         dq_work work = {0};
         int64_t end = dq_score_group(q, row->done, PASS_ROWS * (shared ? SHARED_FACTOR : 1));
         report(e, row);
-        DQ_TRY(dq_score_items(r, &pass, q, row->done, end, row->value, row->flag, &work, err));
+        if (plain)
+            dq_score_items(r, &pass, q, row->done, end, row->value, row->flag, &work, err);
+        else
+            dq_score_items_kv(r, &pass, &row->kv, q, row->done, end, row->value, row->flag, &work,
+                              err);
+        DQ_TRY(err->code);
         dq_work_add(&row->work, &work);
         row->done = end;
     }
     report(e, row);
     return DQ_OK;
+}
+
+static dq_status run_items(dq_eval *e, dq_eval_row *row, dq_err *err)
+{
+    dq_runner *r;
+    DQ_TRY(runner_begin(&r, e, row, err));
+    run_groups(e, row, r, err);
+    runner_end(r, e, row);
+    return err->code;
 }
 
 /* What one group of windows needs: final states and most likely ids of the reference and of the row
@@ -180,6 +227,24 @@ typedef struct text_run {
     int64_t begin, end;
 } text_run;
 
+/* Scores the group with a runner that lives as long: all rows of a cluster take turns, and their
+ * activations together may not fit. */
+static dq_status score_windows(const dq_eval *e, const text_run *t, const dq_eval_row *row,
+                               dq_mat state, int32_t *top1, dq_work *work, dq_err *err)
+{
+    const dq_windows *w = &e->ids[row->ids].win;
+    dq_pass pass = pass_of(row);
+    dq_runner *r;
+    DQ_TRY(runner_begin(&r, e, row, err));
+    if (dq_kv_setting_is_plain(&row->kv))
+        dq_score_windows(r, &pass, w, t->begin, t->end, state, t->logp, top1, work, err);
+    else
+        dq_score_windows_kv(r, &pass, &row->kv, w, t->begin, t->end, state, t->logp, top1, work,
+                            err);
+    runner_end(r, e, row);
+    return err->code;
+}
+
 /* One row over the group; the reference row comes first. */
 static dq_status run_windows(dq_eval *e, text_run *t, int index, dq_err *err)
 {
@@ -190,13 +255,11 @@ static dq_status run_windows(dq_eval *e, text_run *t, int index, dq_err *err)
     int64_t n = (t->end - t->begin) * w->n_scored, at = t->begin * w->n_scored;
     int32_t *top1 = is_ref ? t->ref_top1 : t->top1;
     dq_mat state = is_ref ? t->ref_state : t->state;
-    dq_pass pass = pass_of(row);
     dq_work work = {0};
 
     state.rows = n;
     state.cols = e->model[row->model].m->dim; /* a reference may be of another size */
-    DQ_TRY(dq_score_windows(e->model[row->model].runner, &pass, w, t->begin, t->end, state, t->logp,
-                            top1, &work, err));
+    DQ_TRY(score_windows(e, t, row, state, top1, &work, err));
     for (int64_t i = 0; i < n; i++) {
         row->value[at + i] = -t->logp[i];
         row->flag[at + i] = top1[i] == t->ref_top1[i];
@@ -210,7 +273,7 @@ static dq_status run_windows(dq_eval *e, text_run *t, int index, dq_err *err)
                        state, &e->model[row->model].m->head, row->math.linear);
         DQ_TRY(dq_backend_sync(t->b, err));
     }
-    dq_work_add(&row->work, &work);
+    row->pending = work;
     return DQ_OK;
 }
 
@@ -227,7 +290,9 @@ static dq_status run_cluster(dq_eval *e, text_run *t, int ref, int64_t group, dq
             if (i != ref && e->row[i].ref == ref) DQ_TRY(run_windows(e, t, i, err));
         }
         for (int i = 0; i < e->n_rows; i++) {
-            if (e->row[i].ref == ref) e->row[i].done = t->end;
+            if (e->row[i].ref != ref) continue;
+            e->row[i].done = t->end;
+            dq_work_add(&e->row[i].work, &e->row[i].pending);
         }
         report(e, &e->row[ref]);
     }

@@ -12,9 +12,9 @@ typedef struct dq_eval_model {
     const dq_tokenizer *tok; /* NULL: none */
     const char *tok_text;    /* tokenizer.json, to see which models share ids */
     size_t tok_len;
-    dq_runner *runner;
-    int ref;    /* model that rows of this one are compared with */
-    bool shown; /* false: here as reference only */
+    dq_runner *runner; /* of the rows with a plain cache */
+    int ref;           /* model that rows of this one are compared with */
+    bool shown;        /* false: here as reference only */
 } dq_eval_model;
 
 /* What is scored: a task's items, or (task NULL) a text. */
@@ -39,11 +39,13 @@ typedef struct dq_eval_row {
     bool shown; /* false: computed as a reference only */
     dq_logit_spec logit;
     dq_math math;
-    int64_t done; /* finished items or windows, from the first on */
-    dq_work work;
-    double *value; /* log-likelihood per request, or NLL per scored id */
-    bool *flag;    /* greedy per request, or same most likely id as the reference */
-    double *kld;   /* per scored id; NULL for items */
+    dq_kv_setting kv; /* a row whose setting is not plain runs on runners of its own */
+    int64_t done;     /* finished items or windows, from the first on */
+    dq_work work;     /* of what is done */
+    dq_work pending;  /* of windows that other rows still have to score: counted with them */
+    double *value;    /* log-likelihood per request, or NLL per scored id */
+    bool *flag;       /* greedy per request, or same most likely id as the reference */
+    double *kld;      /* per scored id; NULL for items */
 } dq_eval_row;
 
 typedef void dq_eval_progress(void *arg, double share, const char *note);
@@ -65,9 +67,12 @@ typedef struct dq_eval {
 /* Ids of `source` for `model`, made or found: models with one tokenizer share them. -1: see err. */
 int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err);
 /* A row to be computed and shown; asking again for one that is there changes nothing. Adds the row
- * it is compared with: the reference model at 16 bits in f32. */
+ * it is compared with: the reference model at 16 bits in f32, with a plain cache. kv->spec.num is
+ * math.kv. */
 dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq_math math,
-                      dq_err *err);
+                      const dq_kv_setting *kv, dq_err *err);
+/* "whole", "context+rest" or "decode": how the sequences of a row are fed. */
+const char *dq_eval_passes(const dq_eval_row *row);
 /* Computes what is not done yet. After DQ_STOPPED the rows hold what was finished. */
 dq_status dq_eval_run(dq_eval *e, dq_err *err);
 

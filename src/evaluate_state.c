@@ -1,9 +1,9 @@
 /* evaluate, state: what a stopped sweep has finished, as JSON lines. Numbers are written in
  * hexadecimal, so that a resumed run gives the same bits as one that was never stopped.
  *
- *   {"schema": "dq-eval-resume/1", "key": KEY, "rows": N}
+ *   {"schema": "dq-eval-resume/2", "key": KEY, "rows": N}
  *   {"row": I, "done": UNITS, "tokens": .., "computed": .., "seconds": HEX, "value": "HEX HEX ..",
- *    "kld": "HEX ..", "flag": "0110.."}          one line per row
+ *    "kld": "HEX ..", "flag": "0110..", "held": [..], "gap_min": HEX}   one line per row
  *   {"sha256": of all bytes before this line}
  * SPDX-License-Identifier: MIT */
 #include "evaluate.h"
@@ -17,13 +17,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char schema[] = "dq-eval-resume/1";
+static const char schema[] = "dq-eval-resume/2";
 
 static void put_values(FILE *f, const char *key, const double *x, int64_t n)
 {
     fprintf(f, ", \"%s\": \"", key);
     for (int64_t i = 0; i < n; i++) fprintf(f, "%s%a", i ? " " : "", x[i]);
     fputc('"', f);
+}
+
+/* The counts of what contexts took, in the order of the file. */
+enum { N_HELD = 15 };
+static int64_t *held_field(dq_kv_held *h, int i)
+{
+    int64_t *const all[N_HELD] = {&h->contexts,
+                                  &h->missed,
+                                  &h->tokens,
+                                  &h->tokens_cut,
+                                  &h->slots,
+                                  &h->baseline,
+                                  &h->dense16,
+                                  &h->bytes.codes,
+                                  &h->bytes.scales,
+                                  &h->bytes.unquantized,
+                                  &h->bytes.index,
+                                  &h->bytes.tokens,
+                                  &h->bytes.tokens_coded,
+                                  &h->evicted,
+                                  &h->raised};
+    return all[i];
 }
 
 static void put_row(FILE *f, const dq_eval *e, int index)
@@ -38,7 +60,10 @@ static void put_row(FILE *f, const dq_eval *e, int index)
     if (r->kld) put_values(f, "kld", r->kld, n);
     fputs(", \"flag\": \"", f);
     for (int64_t i = 0; i < n; i++) fputc(r->flag[i] ? '1' : '0', f);
-    fputs("\"}\n", f);
+    fputs("\", \"held\": [", f);
+    dq_kv_held held = r->work.held;
+    for (int i = 0; i < N_HELD; i++) fprintf(f, "%s%" PRId64, i ? ", " : "", *held_field(&held, i));
+    fprintf(f, "], \"gap_min\": \"%a\"}\n", held.gap_min);
 }
 
 dq_status dq_eval_save(const dq_eval *e, const char *key, const char *path, dq_err *err)
@@ -80,6 +105,19 @@ static dq_status get_flags(bool *flag, int64_t n, const json_t *line, dq_err *er
     return DQ_OK;
 }
 
+static dq_status get_held(dq_kv_held *h, const json_t *line, dq_err *err)
+{
+    const json_t *list = json_object_get(line, "held");
+    if (json_array_size(list) != N_HELD)
+        return dq_fail(err, DQ_DAMAGED, "\"held\": expected %d numbers", N_HELD);
+    for (size_t i = 0; i < N_HELD; i++) {
+        const json_t *v = json_array_get(list, i);
+        if (!json_is_integer(v)) return dq_fail(err, DQ_DAMAGED, "\"held\": not a number");
+        *held_field(h, (int)i) = json_integer_value(v);
+    }
+    return DQ_OK;
+}
+
 static dq_status get_row(dq_eval *e, int index, const json_t *line, dq_err *err)
 {
     dq_eval_row *r = &e->row[index];
@@ -91,6 +129,8 @@ static dq_status get_row(dq_eval *e, int index, const json_t *line, dq_err *err)
     DQ_TRY(dq_json_int(&r->work.tokens, line, "tokens", 0, INT64_MAX, NULL, err));
     DQ_TRY(dq_json_int(&r->work.computed, line, "computed", 0, INT64_MAX, NULL, err));
     DQ_TRY(get_values(&r->work.seconds, 1, line, "seconds", err));
+    DQ_TRY(get_held(&r->work.held, line, err));
+    DQ_TRY(get_values(&r->work.held.gap_min, 1, line, "gap_min", err));
     int64_t n = dq_eval_values(e, r, done);
     DQ_TRY(get_values(r->value, n, line, "value", err));
     if (r->kld) DQ_TRY(get_values(r->kld, n, line, "kld", err));

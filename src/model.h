@@ -3,6 +3,7 @@
 #ifndef DQ_MODEL_H
 #define DQ_MODEL_H
 
+#include "kv_settings.h"
 #include "layouts.h"
 #include "weight.h"
 
@@ -52,6 +53,7 @@ typedef struct dq_model {
     /* Attention settings stored in a container; 16 and "tensor" otherwise. */
     int logit_bits;
     const char *logit_grain;
+    dq_kv_settings kv; /* stored in a container; dq_kv_settings_plain otherwise */
 } dq_model;
 
 /* A folder with config.json, or a dq container (.h5); the model keeps its source open. Every tensor

@@ -340,5 +340,6 @@ dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *sou
     DQ_TRY(check_all_used(&b, err));
     m->logit_bits = 16;
     m->logit_grain = "tensor";
+    m->kv = dq_kv_settings_plain;
     return sum_up(m, a, err);
 }

@@ -15,6 +15,7 @@ typedef struct dq_quantize_settings {
     const char *skip;     /* regular expression of tensors to leave dense; NULL: none */
     int logit_bits;       /* stored for evaluation */
     const char *logit_grain;
+    dq_kv_settings kv; /* stored for evaluation too */
     const char *dq_version;
 } dq_quantize_settings;
 

@@ -35,10 +35,13 @@ static dq_status make_recipe(dq_quantizer *q, dq_err *err)
     json_object_set_new(r, "skip", s->skip ? json_string(s->skip) : json_null());
     json_object_set_new(r, "logit_bits", json_integer(s->logit_bits));
     json_object_set_new(r, "logit_grain", json_string(s->logit_grain));
+    /* absent where nothing is asked: the recipe of files that are older than the setting */
+    if (!dq_kv_settings_same(&s->kv, &dq_kv_settings_plain))
+        json_object_set_new(r, "kv", dq_kv_settings_json(&s->kv));
     char *text = json_dumps(r, JSON_SORT_KEYS | JSON_INDENT(0));
-    size_t keys = json_object_size(r);
+    bool whole = json_object_get(r, "skip") != NULL;
     json_decref(r);
-    if (!text || keys != 7) { /* a pattern that is not UTF-8 cannot be stored */
+    if (!text || !whole) { /* a pattern that is not UTF-8 cannot be stored */
         free(text);
         return dq_fail(err, DQ_USAGE, "--skip: the pattern is not valid UTF-8.");
     }
@@ -82,7 +85,9 @@ dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, cons
         return bad_recipe("scale_dtype", err);
     s->scale_dtype = strcmp(dtype, "f16") == 0 ? DQ_F16 : DQ_F32;
     s->dq_version = dq_container_header(c)->dq_version;
-    return DQ_OK;
+    const json_t *kv = json_object_get(*recipe, "kv");
+    s->kv = dq_kv_settings_plain;
+    return kv ? dq_kv_settings_read(&s->kv, kv, err) : DQ_OK;
 }
 
 /* ---- Tensors ---- */
@@ -409,6 +414,7 @@ dq_status dq_plan_slots(dq_quantizer *q, dq_err *err)
 dq_status dq_plan_make(dq_quantizer *q, const char *model, dq_err *err)
 {
     dq_skeleton *s = &q->skeleton;
+    dq_kv_spec spec;
     size_t len;
     const char *config;
     q->dir = dq_text(q->arena, model, strlen(model), err);
@@ -419,6 +425,8 @@ dq_status dq_plan_make(dq_quantizer *q, const char *model, dq_err *err)
                        model);
     DQ_TRY(dq_model_open(&q->model, model, err));
     DQ_TRY(dq_checkpoint_open(&q->checkpoint, model, err));
+    if (dq_kv_settings_spec(&spec, &q->set.kv, DQ_NUM_F32, q->model->map.head_dim, err) != DQ_OK)
+        return dq_in(err, "%s: ", model);
     DQ_TRY(make_recipe(q, err));
     DQ_TRY(plan_tensors(q, err));
     config = dq_checkpoint_config_text(q->checkpoint, &len);
@@ -432,5 +440,6 @@ dq_status dq_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     s->fingerprint = q->model->fingerprint;
     s->logit_bits = q->set.logit_bits;
     s->logit_grain = q->set.logit_grain;
+    s->kv = q->set.kv;
     return dq_plan_slots(q, err);
 }

@@ -4,14 +4,49 @@
 #ifndef DQ_SCORE_H
 #define DQ_SCORE_H
 
-#include "forward.h"
+#include "evict.h"
 #include "tasks.h"
+
+/* How the tokens of a sequence are remembered. */
+typedef struct dq_kv_setting {
+    dq_kv_spec spec;
+    dq_evict_spec evict;
+} dq_kv_setting;
+extern const dq_kv_setting dq_kv_setting_plain; /* 16:16, nothing rotated or evicted */
+bool dq_kv_setting_same(const dq_kv_setting *a, const dq_kv_setting *b);
+/* Nothing is coded, rotated or evicted: sequences run in one pass. */
+bool dq_kv_setting_is_plain(const dq_kv_setting *s);
+
+/* What contexts took in the cache, right after they were compressed and before they were copied, summed
+ * over them. The table of sequences is left out, so that sums do not depend on how sequences were
+ * grouped. */
+typedef struct dq_kv_held {
+    int64_t contexts;        /* measured */
+    int64_t missed;          /* sequences that ran with no boundary behind a context */
+    int64_t tokens;          /* of the contexts, evicted ones included */
+    int64_t tokens_cut;      /* of the contexts of which something was evicted */
+    int64_t slots;           /* tokens x layers x groups: what a whole cache holds */
+    int64_t baseline;        /* bytes of all of them at 2 bytes per element */
+    int64_t dense16;         /* bytes at 2 per element of what coded tokens keep at 16 bits */
+    dq_kv_bytes bytes;       /* its token counts are slots too */
+    int64_t evicted, raised; /* contexts whose budget was applied; was raised */
+    double gap_min;          /* with `evicted`; see dq_policy_gap */
+} dq_kv_held;
+void dq_kv_held_add(dq_kv_held *into, const dq_kv_held *from);
+/* Bytes of a cache with no sequence in it that has had n at a time. */
+dq_status dq_kv_held_floor(dq_kv_bytes *floor, dq_runner *r, int64_t n, dq_err *err);
+/* Adds the n sequences, which are all there are; prefix[i]: tokens that sequence i has had. */
+void dq_kv_held_measure(dq_kv_held *held, dq_runner *r, const dq_kv_spec *spec,
+                        const dq_kv_bytes *floor, const int32_t *seq, const int32_t *prefix,
+                        int64_t n);
+void dq_kv_held_report(dq_kv_held *held, const dq_evict_report *report, int64_t n);
 
 /* What scoring cost. */
 typedef struct dq_work {
     int64_t tokens;   /* ids that the sequences have, each counted for itself */
     int64_t computed; /* rows that passes computed: fewer where a context is shared */
     double seconds;
+    dq_kv_held held;
 } dq_work;
 void dq_work_add(dq_work *into, const dq_work *from);
 
@@ -25,11 +60,22 @@ int64_t dq_score_group(const dq_requests *q, int64_t begin, int64_t max_rows);
 dq_status dq_score_items(dq_runner *r, const dq_pass *pass, const dq_requests *q, int64_t begin,
                          int64_t end, double *ll, bool *greedy, dq_work *work, dq_err *err);
 
+/* The same with a compressed cache, on a runner that was made for kv->spec: contexts first, and choices
+ * of an item share theirs at every grain; then eviction; then the rest of each choice behind a copy, in
+ * pieces of kv->evict.every tokens with an eviction behind each. */
+dq_status dq_score_items_kv(dq_runner *r, const dq_pass *pass, const dq_kv_setting *kv,
+                            const dq_requests *q, int64_t begin, int64_t end, double *ll,
+                            bool *greedy, dq_work *work, dq_err *err);
+
 /* Windows begin .. end - 1, each a sequence of its own. The outputs have n_scored values per window,
  * from the first window on: logp of the target and the most likely id; `state` (backend memory, given
  * by the caller) keeps the final states that predicted them. */
 dq_status dq_score_windows(dq_runner *r, const dq_pass *pass, const dq_windows *w, int64_t begin,
                            int64_t end, dq_mat state, double *logp, int32_t *top1, dq_work *work,
                            dq_err *err);
+/* The same with a compressed cache: the first `first` ids of each window are its context. */
+dq_status dq_score_windows_kv(dq_runner *r, const dq_pass *pass, const dq_kv_setting *kv,
+                              const dq_windows *w, int64_t begin, int64_t end, dq_mat state,
+                              double *logp, int32_t *top1, dq_work *work, dq_err *err);
 
 #endif

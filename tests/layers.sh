@@ -24,6 +24,7 @@ strbuf 1
 utf8 1
 batch 1
 kv 1
+kv_settings 1
 policy 1
 measure 1
 weight 2
@@ -60,6 +61,7 @@ outliers 6
 items 7
 tasks 7
 score 7
+score_* 7
 paired 7
 evaluate* 7
 '

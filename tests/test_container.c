@@ -69,6 +69,7 @@ static dq_quantize_settings settings(int bits, int64_t group, dq_scale_mode mode
                                   .scale_dtype = DQ_F16,
                                   .logit_bits = 16,
                                   .logit_grain = "tensor",
+                                  .kv = dq_kv_settings_plain,
                                   .dq_version = "test"};
 }
 
@@ -488,6 +489,47 @@ static void containers_match_their_source(void **unused)
     json_decref(recipe);
 }
 
+/* Settings of the KV cache come back as they were, from the header and from the recipe; a file of
+ * before they existed stands for none. */
+static void kv_settings_are_remembered(void **unused)
+{
+    dq_err err = {0};
+    dq_container *c;
+    dq_quantize_settings s = settings(4, 32, DQ_ABSMAX), back;
+    json_t *recipe;
+    (void)unused;
+    s.kv = (dq_kv_settings){.k_bits = 6,
+                            .v_bits = 3,
+                            .group = 8,
+                            .sink = 1,
+                            .recent = 9,
+                            .rotate = DQ_ROTATE_OFF,
+                            .policy = "h2o",
+                            .keep = 0.3,
+                            .every = 5,
+                            .window = 7,
+                            .budget = DQ_BUDGET_PYRAMID,
+                            .seed = 11};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(write_to(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);
+        assert_int_equal(dq_container_open(&c, at("kv.h5"), &err), DQ_OK);
+        assert_true(dq_kv_settings_same(&dq_container_header(c)->kv, &s.kv));
+        assert_int_equal(dq_quantize_settings_of(&back, &recipe, c, &err), DQ_OK);
+        assert_true(dq_kv_settings_same(&back.kv, &s.kv));
+        json_decref(recipe);
+        dq_container_close(c);
+        s.kv.keep = 0;
+        s.kv.tokens = 100;
+    }
+    s.kv.k_bits = 5;
+    assert_int_not_equal(write_to(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);
+    err = (dq_err){0};
+    assert_int_equal(
+        dq_container_open(&c, DQ_TEST_DIR "/fuzz/corpus/container/llama-4bit.h5", &err), DQ_OK);
+    assert_true(dq_kv_settings_same(&dq_container_header(c)->kv, &dq_kv_settings_plain));
+    dq_container_close(c);
+}
+
 static void h5py_reads_the_same_values(void **unused)
 {
     static const char name[] = "model.layers.0.mlp.down_proj.weight";
@@ -532,6 +574,7 @@ int main(void)
         cmocka_unit_test(values_that_are_not_finite_are_named),
         cmocka_unit_test(lies_are_refused),
         cmocka_unit_test(containers_match_their_source),
+        cmocka_unit_test(kv_settings_are_remembered),
         cmocka_unit_test(h5py_reads_the_same_values),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

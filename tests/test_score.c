@@ -237,6 +237,87 @@ static void test_pick(void **state)
     assert_int_equal(dq_eval_pick(&item, tie, false), 1);
 }
 
+/* Behind contexts of which nothing is forgotten, in pieces of any size, continuations get the bits
+ * of one pass; what contexts take adds up the same however items are grouped. */
+static void test_kv_items(void **state)
+{
+    (void)state;
+    const int64_t every[] = {0, 1, 3};
+    rig x;
+    dq_err err = {0};
+    rig_open(&x, "diffllama-f32");
+    dq_pass pass = {.logit = {.bits = 16, .grain = DQ_GRAIN_TENSOR}};
+    double want[N_REQ], all[N_REQ], each[N_REQ];
+    bool greedy_want[N_REQ], greedy[N_REQ];
+    expect(&x, &pass, want, greedy_want);
+    for (int e = 0; e < 3; e++) {
+        dq_kv_setting kv = dq_kv_setting_plain;
+        kv.spec.recent = 2;
+        kv.spec.sink = 1;
+        kv.evict.policy = dq_policy_find("streaming", &err);
+        kv.evict.keep = 1;
+        kv.evict.every = every[e];
+        dq_work work = {0}, single = {0};
+        dq_score_items_kv(x.r, &pass, &kv, &x.q, 0, N_ITEMS, all, greedy, &work, &err);
+        for (int64_t i = 0; i < N_ITEMS; i++)
+            dq_score_items_kv(x.r, &pass, &kv, &x.q, i, i + 1, each, greedy, &single, &err);
+        assert_string_equal(err.text, "");
+        assert_memory_equal(all, want, sizeof all);
+        assert_memory_equal(each, want, sizeof each);
+        assert_memory_equal(greedy, greedy_want, sizeof greedy);
+        assert_memory_equal(&work.held, &single.held, sizeof work.held);
+        assert_int_equal(work.held.contexts, N_ITEMS + 2); /* one item shares none */
+        assert_int_equal(work.held.tokens_cut, 0);
+        assert_int_equal(work.held.bytes.tokens, work.held.slots);
+        assert_int_equal(work.computed, single.computed);
+    }
+    rig_close(&x);
+}
+
+/* The same for windows, and an eviction that drops something. */
+static void test_kv_windows(void **state)
+{
+    (void)state;
+    enum { N = 4 * 5 };
+    rig x;
+    dq_err err = {0};
+    rig_open(&x, "llama-f32");
+    dq_pass pass = {.logit = {.bits = 16, .grain = DQ_GRAIN_TENSOR}};
+    double want[N], logp[N], once[N];
+    int32_t top1[N];
+    dq_work work = {0};
+    dq_mat st = {.rows = N, .cols = x.m->dim};
+    st.p = x.b->ops->alloc(x.b, (size_t)(st.rows * st.cols) * sizeof *st.p);
+    dq_mat two = {.p = st.p, .rows = N / 2, .cols = st.cols};
+    dq_score_windows(x.r, &pass, &x.w, 0, 4, st, want, top1, &work, &err);
+    for (int64_t every = 0; every < 8; every++) {
+        dq_kv_setting kv = dq_kv_setting_plain;
+        kv.spec.recent = 2;
+        kv.spec.sink = 1;
+        kv.evict.policy = dq_policy_find("streaming", &err);
+        kv.evict.keep = 1;
+        kv.evict.every = every;
+        dq_score_windows_kv(x.r, &pass, &kv, &x.w, 0, 4, st, logp, top1, &work, &err);
+        assert_string_equal(err.text, "");
+        assert_memory_equal(logp, want, sizeof logp);
+        kv.evict.keep = 0.5;
+        dq_work cut = {0}, half = {0};
+        dq_score_windows_kv(x.r, &pass, &kv, &x.w, 0, 4, st, logp, top1, &cut, &err);
+        for (int64_t i = 0; i < 4; i += 2)
+            dq_score_windows_kv(x.r, &pass, &kv, &x.w, i, i + 2, two, once + 5 * i, top1, &half,
+                                &err);
+        assert_string_equal(err.text, "");
+        assert_memory_equal(logp, once, sizeof logp);
+        assert_true(memcmp(logp, want, sizeof logp) != 0);
+        assert_int_equal(cut.held.tokens, 4 * x.w.first);
+        assert_int_equal(cut.held.tokens_cut, cut.held.tokens);
+        assert_int_equal(2 * cut.held.bytes.tokens, cut.held.slots);
+        assert_memory_equal(&cut.held.bytes, &half.held.bytes, sizeof cut.held.bytes);
+    }
+    x.b->ops->free(x.b, st.p);
+    rig_close(&x);
+}
+
 /* A sweep without tokenizer: its ids are put in by hand. */
 static void sweep_open(dq_eval *e, rig *x)
 {
@@ -260,8 +341,10 @@ static void sweep_open(dq_eval *e, rig *x)
     e->n_models = 1;
     e->n_sources = e->n_ids = e->cap_ids = 2;
     for (int s = 1; s < N_SPECS; s++) { /* 16 bits come as the reference */
-        assert_int_equal(dq_eval_add(e, 0, 0, specs[s], (dq_math){0}, &err), DQ_OK);
-        assert_int_equal(dq_eval_add(e, 0, 1, specs[s], (dq_math){0}, &err), DQ_OK);
+        assert_int_equal(dq_eval_add(e, 0, 0, specs[s], (dq_math){0}, &dq_kv_setting_plain, &err),
+                         DQ_OK);
+        assert_int_equal(dq_eval_add(e, 0, 1, specs[s], (dq_math){0}, &dq_kv_setting_plain, &err),
+                         DQ_OK);
     }
     assert_int_equal(e->n_rows, 2 * N_SPECS);
 }
@@ -297,7 +380,8 @@ static void test_sweep(void **state)
         }
     }
     /* asking twice adds nothing, asking for the reference shows it */
-    assert_int_equal(dq_eval_add(&e, 0, 0, specs[0], (dq_math){0}, &err), DQ_OK);
+    assert_int_equal(dq_eval_add(&e, 0, 0, specs[0], (dq_math){0}, &dq_kv_setting_plain, &err),
+                     DQ_OK);
     assert_int_equal(e.n_rows, 2 * N_SPECS);
     assert_true(e.row[e.row[0].ref].shown);
     dq_arena_free(e.a);
@@ -357,9 +441,10 @@ static void test_state(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_items),   cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_windows), cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_pick),    cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_items),      cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_windows),    cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_pick),       cmocka_unit_test(test_kv_items),
+        cmocka_unit_test(test_kv_windows), cmocka_unit_test(test_sweep),
         cmocka_unit_test(test_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

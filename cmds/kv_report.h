@@ -1,0 +1,31 @@
+/* kv_report: the KV cache of a result, for people and programs.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_KV_REPORT_H
+#define DQ_KV_REPORT_H
+
+#include "kv_options.h"
+#include "output.h"
+
+/* Fractions and ratios of what was measured; NaN where nothing was. */
+typedef struct dq_kv_shares {
+    bool measured;
+    int64_t bytes_held;
+    double bytes_per_token;       /* of context */
+    double ratio_held;            /* baseline / held */
+    double ratio_payload;         /* the same without the unquantized tokens */
+    double lowbit, kept, kvpress; /* kvpress: 1 - kept */
+    double cut; /* share of the context tokens that stand in a context of which something is gone */
+} dq_kv_shares;
+dq_kv_shares dq_kv_shares_of(const dq_kv_held *h);
+
+/* The `kv` object of a result. */
+json_t *dq_kv_json(const dq_kv_setting *s, const dq_kv_held *h);
+/* A setting as `settings` lists it: no measurements. */
+json_t *dq_kv_setting_json(const dq_kv_setting *s);
+/* "4:4", "4:4 snapkv 0.25": enough to tell settings apart. */
+const char *dq_kv_label(char *buf, size_t cap, const dq_kv_setting *s);
+/* Warns where less than half of the tokens was compressed, and about raised budgets. `what` stands in
+ * front. */
+void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_setting *s, const dq_kv_held *h);
+
+#endif

@@ -1,0 +1,154 @@
+/* score_plan: see score_plan.h.
+ * SPDX-License-Identifier: MIT */
+#include "score_plan.h"
+
+#include "os.h"
+
+#include <string.h>
+
+int64_t dq_score_fed(const dq_request *r)
+{
+    return r->n_ctx + r->n_cont - 1;
+}
+
+bool dq_score_same_context(const dq_requests *q, int64_t item)
+{
+    const dq_request *a = &q->req[q->at[item]];
+    for (int64_t k = q->at[item] + 1; k < q->at[item + 1]; k++) {
+        const dq_request *b = &q->req[k];
+        if (a->n_ctx != b->n_ctx || memcmp(a->ids, b->ids, (size_t)a->n_ctx * sizeof *a->ids) != 0)
+            return false;
+    }
+    return true;
+}
+
+dq_status dq_score_plan_begin(dq_score_plan *p, dq_runner *r, dq_arena *a, int64_t seqs,
+                              int64_t rows, int64_t asked, dq_err *err)
+{
+    *p = (dq_score_plan){.r = r, .a = a};
+    p->cu = dq_alloc(a, (size_t)seqs + 1, sizeof *p->cu, err);
+    p->seq = dq_alloc(a, (size_t)seqs, sizeof *p->seq, err);
+    p->ids = dq_alloc(a, (size_t)rows, sizeof *p->ids, err);
+    p->pos = dq_alloc(a, (size_t)rows, sizeof *p->pos, err);
+    p->row = dq_alloc(a, (size_t)asked, sizeof *p->row, err);
+    p->target = dq_alloc(a, (size_t)asked, sizeof *p->target, err);
+    p->request = dq_alloc(a, (size_t)asked, sizeof *p->request, err);
+    return err->code;
+}
+
+int32_t dq_score_open(dq_runner *r, dq_evictor *evictor, int32_t parent, dq_err *err)
+{
+    dq_backend *b = dq_runner_backend(r);
+    dq_kv *kv = dq_runner_kv(r);
+    int32_t s = parent < 0 ? b->ops->kv_seq_new(b, kv) : b->ops->kv_fork(b, kv, parent);
+    if (s < 0) {
+        dq_backend_sync(b, err);
+        dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
+        return -1;
+    }
+    if (parent >= 0 && evictor && dq_evictor_fork(evictor, parent, s, err) != DQ_OK) {
+        dq_score_close(r, evictor, &s, 1);
+        return -1;
+    }
+    return s;
+}
+
+void dq_score_close(dq_runner *r, dq_evictor *evictor, const int32_t *seq, int64_t n)
+{
+    dq_backend *b = dq_runner_backend(r);
+    for (int64_t i = 0; i < n; i++) {
+        if (evictor) dq_evictor_forget(evictor, seq[i]);
+        b->ops->kv_seq_free(b, dq_runner_kv(r), seq[i]);
+    }
+}
+
+void dq_score_plan_sequence(dq_score_plan *p, int32_t seq)
+{
+    p->seq[p->n_seq++] = seq;
+    p->cu[p->n_seq] = p->n_rows;
+}
+
+void dq_score_plan_rows(dq_score_plan *p, const int32_t *ids, int64_t n, int64_t pos)
+{
+    memcpy(p->ids + p->n_rows, ids, (size_t)n * sizeof *ids);
+    for (int64_t i = 0; i < n; i++) p->pos[p->n_rows + i] = (int32_t)(pos + i);
+    p->n_rows += n;
+    p->cu[p->n_seq] = p->n_rows;
+}
+
+void dq_score_plan_ask(dq_score_plan *p, int64_t row, int32_t target, int64_t request)
+{
+    p->row[p->n_asked] = row;
+    p->target[p->n_asked] = target;
+    p->request[p->n_asked++] = request;
+}
+
+dq_batch dq_score_batch(const dq_score_plan *p)
+{
+    return (dq_batch){.n_seq = p->n_seq,
+                      .n_rows = p->n_rows,
+                      .cu_rows = p->cu,
+                      .seq = p->seq,
+                      .ids = p->ids,
+                      .pos = p->pos};
+}
+
+dq_status dq_score_plan_pass(dq_score_plan *p, const dq_pass *pass, dq_mat *hidden, dq_work *work,
+                             dq_err *err)
+{
+    dq_batch batch = dq_score_batch(p);
+    dq_pass watched = *pass;
+    double start = dq_seconds();
+    DQ_TRY(dq_check_stop(err));
+    if (p->evictor) DQ_TRY(dq_evictor_watch(p->evictor, &batch, &watched.columns, err));
+    DQ_TRY(dq_runner_pass(p->r, &batch, &watched, hidden, err));
+    work->computed += p->n_rows;
+    work->seconds += dq_seconds() - start;
+    return DQ_OK;
+}
+
+dq_status dq_score_plan_run(dq_score_plan *p, const dq_pass *pass, dq_mat state, double *logp,
+                            int32_t *top1, dq_work *work, dq_err *err)
+{
+    dq_backend *b = dq_runner_backend(p->r);
+    dq_mat hidden;
+    DQ_TRY(dq_score_plan_pass(p, pass, &hidden, work, err));
+    double start = dq_seconds();
+    b->ops->gather(b, state, hidden, p->row);
+    b->ops->logprob(b, logp, top1, state, &dq_runner_model(p->r)->head, p->target,
+                    pass->math.linear);
+    DQ_TRY(dq_backend_sync(b, err));
+    work->seconds += dq_seconds() - start;
+    return DQ_OK;
+}
+
+static dq_mat state_new(dq_runner *r, int64_t rows, dq_err *err)
+{
+    dq_backend *b = dq_runner_backend(r);
+    dq_mat m = {.rows = rows, .cols = dq_runner_model(r)->dim};
+    m.p = b->ops->alloc(b, (size_t)(m.rows * m.cols) * sizeof *m.p);
+    if (!m.p) {
+        dq_backend_sync(b, err);
+        dq_fail(err, DQ_RESOURCE, "out of memory for %lld final states", (long long)rows);
+    }
+    return m;
+}
+
+dq_status dq_score_plan_items(dq_score_plan *p, const dq_pass *pass, double *ll, bool *greedy,
+                              dq_work *work, dq_err *err)
+{
+    if (p->n_asked == 0) return DQ_OK;
+    double *logp = dq_alloc(p->a, (size_t)p->n_asked, sizeof *logp, err);
+    int32_t *top1 = dq_alloc(p->a, (size_t)p->n_asked, sizeof *top1, err);
+    dq_mat state = {0};
+    if (err->code == DQ_OK) state = state_new(p->r, p->n_asked, err);
+    if (err->code == DQ_OK && dq_score_plan_run(p, pass, state, logp, top1, work, err) == DQ_OK) {
+        for (int64_t i = 0; i < p->n_asked; i++) {
+            ll[p->request[i]] += logp[i];
+            greedy[p->request[i]] = greedy[p->request[i]] && top1[i] == p->target[i];
+        }
+    }
+    dq_backend *b = dq_runner_backend(p->r);
+    b->ops->free(b, state.p);
+    return err->code;
+}

@@ -1,0 +1,184 @@
+# kv.sh: compressed KV caches: options, rows, containers; sourced by run.sh.
+book=$repo/calib/pair/text.txt
+narrow=$repo/tests/golden/models/llama-f32 # its head_dim is no power of two
+
+# column FILE ROW NAME: one number of a CSV; rows count from 1.
+column() {
+    awk -F, -v row="$2" -v name="$3" '
+        NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
+        NR == row + 1 { print at[name] ? $at[name] : "no column " name }' "$1"
+}
+
+# eval_text CSV OPTION...: two windows of 512 ids, 256 of them context; numbers in a CSV.
+eval_text() {
+    csv=$1
+    shift
+    try 0 "diff model" eval "diff model" --text "$book" --ctx 512 --limit 2 --progress never --csv "$csv" "$@"
+}
+
+# ---- what the command line refuses, before anything is scored
+refused() { # PATTERN OPTION...
+    pattern=$1
+    shift
+    try 2 "$pattern" eval "diff model" --text "$book" "$@"
+    try 2 "$pattern" logits "diff model" --ids "1 2 3" --prefix 2 -o gone.h5 "$@"
+    try 2 "$pattern" quantize "diff model" -o gone.h5 "$@"
+}
+refused "kv-bits 5: 5 bits for keys are not offered" --kv-bits 5
+refused "3 bits for keys are not offered" --kv-bits 3:3
+refused "2 bits for keys are not offered" --kv-bits 2:4
+refused "7 bits for values are not offered" --kv-bits 16:7
+refused "kv-bits 4:: expected a width" --kv-bits 4:
+refused "kv-keep 0: expected a fraction above 0" --kv-keep 0
+refused "kv-keep 1.5: expected a fraction" --kv-keep 1.5
+refused "kv-keep 64: .*use --kv-tokens" --kv-keep 64
+refused "kv-keep nan: expected" --kv-keep nan
+refused "kv-tokens 0: expected a whole number" --kv-tokens 0
+refused "68" --kv-tokens 67
+refused "kv-keep and --kv-tokens" --kv-keep 0.5 --kv-tokens 100
+refused "kv-policy best: .*streaming, h2o" --kv-keep 0.5 --kv-policy best
+refused "kv-rotate: expected one of" --kv-bits 4 --kv-rotate maybe
+refused "kv-budget: expected one of" --kv-keep 0.5 --kv-budget flat
+# no option is read and forgotten
+refused "kv-policy has nothing to act on.*--kv-keep" --kv-policy h2o
+refused "kv-every has nothing to act on" --kv-every 8
+refused "kv-budget has nothing to act on" --kv-budget pyramid
+refused "kv-window has nothing to act on" --kv-window 8
+refused "kv-window has nothing to act on" --kv-window 8 --kv-keep 0.5 --kv-policy streaming
+refused "seed has nothing to act on" --seed 3
+refused "kv-sink has nothing to act on" --kv-sink 8
+refused "kv-recent has nothing to act on" --kv-recent 8
+refused "kv-group has nothing to act on.*at most 4 bits" --kv-group 16
+try 2 "kv-bits: an empty" eval "diff model" --text "$book" --kv-bits 4,
+try 2 "stands twice" eval "diff model" --text "$book" --kv-bits 8,4,8:8
+try 2 "stands twice" eval "diff model" --text "$book" --kv-keep 0.5,0.50
+try 2 "kv-bits: one value only" logits "diff model" --ids 1 -o gone.h5 --kv-bits 8,4
+try 2 "kv-keep: one value only" quantize "diff model" -o gone.h5 --kv-keep 0.5,1
+try 2 "Add --prefix" logits "diff model" --ids "1 2 3" -o gone.h5 --kv-keep 0.5
+try 2 "prefix 4 is more than the 3 ids" logits "diff model" --ids "1 2 3" -o gone.h5 --prefix 4
+try 4 "power of two.*--kv-rotate off" logits "$narrow" --ids "1 2 3" -o gone.h5 --kv-bits 4 --kv-rotate on
+try 4 "power of two.*--kv-rotate off" quantize "$narrow" -o gone.h5 --kv-bits 4 --kv-rotate on
+absent gone.h5 gone.h5.partial
+
+# ---- nothing to compress: the bits of one pass
+eval_text plain.csv
+[ "$(column plain.csv 1 kv_k_bits)" = "no column kv_k_bits" ] || complain "kv: columns without a KV setting"
+eval_text all.csv --kv-keep 1 --kv-bits 16
+eval_text all1.csv --kv-keep 1 --kv-bits 16 --kv-every 1 --limit 1
+eval_text one.csv --limit 1
+for name in nll_nats nll_nats_stderr ppl kld_nats same_top1; do
+    [ "$(column plain.csv 1 $name)" = "$(column all.csv 1 $name)" ] || complain "kv: --kv-keep 1 changes $name"
+    [ "$(column one.csv 1 $name)" = "$(column all1.csv 1 $name)" ] || complain "kv: decoding changes $name"
+done
+[ "$(column all.csv 1 kv_kept_fraction)" = 1 ] || complain "kv: --kv-keep 1 does not keep all"
+try 0 "diff model" eval "diff model" --task mc --data choices.jsonl --csv plain.csv
+try 0 "diff model" eval "diff model" --task mc --data choices.jsonl --csv all.csv --kv-keep 1 --logit-bits 16,6 --logit-grain row
+for name in acc acc_norm; do
+    [ "$(column plain.csv 1 $name)" = "$(column all.csv 1 $name)" ] || complain "kv: --kv-keep 1 changes $name"
+done
+try 0 '"passes": "whole"' logits "diff model" --text "short text" -o whole.h5 --json
+whole=$(grep logits_sha256 "$top/out")
+try 0 '"passes": "context+rest"' logits "diff model" --text "short text" -o split.h5 --json --prefix 100
+[ "$(grep logits_sha256 "$top/out")" = "$whole" ] || complain "kv: --prefix changes the logits"
+try 0 '"passes": "decode"' logits "diff model" --text "short text" -o split.h5 --force --json --prefix 100 \
+    --kv-keep 1 --kv-every 1
+[ "$(grep logits_sha256 "$top/out")" = "$whole" ] || complain "kv: decoding changes the logits"
+
+# ---- eviction
+eval_text cut.csv --kv-keep 1,0.6 --kv-policy streaming,knorm --json
+json dq-eval/1
+for key in k_bits v_bits group rotate sink recent policy keep tokens budget every window bytes_held codes scales \
+    unquantized index bytes_per_token baseline_bytes ratio_held ratio_payload lowbit_fraction kept_fraction \
+    kvpress_ratio raised gap_min effective stored; do
+    grep -q "\"$key\": " "$top/out" || complain "kv: no \"$key\" in the JSON document"
+done
+grep -q '"passes": "context+rest"' "$top/out" || complain "kv: the passes are not named"
+for row in 2 4; do # the budget is the ceiling of 0.6 * 256
+    holds "154 of 256 are kept" "$(column cut.csv $row kv_kept_fraction) == 154 / 256"
+    holds "the cache shrinks" "$(column cut.csv $row kv_bytes_held) < 0.8 * $(column cut.csv 1 kv_bytes_held)"
+    # 256 tokens, two windows, two layers, four heads of 32, K and V, 2 bytes
+    holds "baseline" "$(column cut.csv $row kv_baseline_bytes) == 256 * 2 * 2 * 4 * 32 * 2 * 2"
+done
+for budget in uniform pyramid adaptive; do
+    eval_text cut.csv --kv-tokens 128 --kv-policy h2o --kv-budget $budget
+    holds "$budget keeps half" "$(column cut.csv 1 kv_kept_fraction) >= 0.49"
+    holds "$budget keeps half" "$(column cut.csv 1 kv_kept_fraction) <= 0.51"
+done
+for policy in streaming h2o snapkv knorm random diff loo; do
+    eval_text cut.csv --kv-keep 0.6 --kv-policy $policy
+    holds "$policy keeps 154" "$(column cut.csv 1 kv_kept_fraction) == 154 / 256"
+done
+eval_text cut.csv --kv-keep 0.6 --kv-policy random --seed 7 --kv-every 16
+eval_text again.csv --kv-keep 0.6 --kv-policy random --seed 7 --kv-every 16 --threads 1
+cut -d, -f1-28,30- cut.csv >"$top/a"
+cut -d, -f1-28,30- again.csv | cmp -s - "$top/a" || complain "kv: not the same numbers again"
+eval_text cut.csv --kv-keep 0.1
+grep -q "warning: .*2 of 2 contexts was raised to sink + recent = 68" "$top/err" || complain "kv: no warning about raised budgets"
+eval_text cut.csv --kv-tokens 500
+grep -q "warning: .*only 0.0 % of the context tokens" "$top/err" || complain "kv: no warning about short contexts"
+try 0 "kept" eval "diff model" --task mc --data choices.jsonl --limit 3 --kv-keep 0.6 --kv-recent 16
+try 0 '"tokens": 16' logits "diff model" --text "short text" -o shorter.h5 --prefix 100 --kv-tokens 16 --kv-recent 8 \
+    --kv-policy streaming --kv-every 4 --json
+grep -q '"contexts": 1' "$top/out" || complain "kv: dq logits does not measure its context"
+
+# ---- stopped and resumed: every row as if it had not been
+set -- eval "diff model" --text "$book" --ctx 256 --kv-keep 1,0.6 --kv-policy streaming,knorm --kv-every 2 --threads 1 \
+    --progress never
+"$dq" "$@" --csv stopped.csv >"$top/out" 2>"$top/err" </dev/null &
+child=$!
+sleep 0.7
+kill -INT $child
+wait $child
+got=$?
+if [ $got -eq 130 ]; then
+    try 0 "diff model" "$@" --csv stopped.csv --resume
+    try 6 "nothing to resume" "$@" --resume --kv-recent 32
+    try 0 "diff model" "$@" --csv whole.csv
+    cut -d, -f1-28,30- stopped.csv >"$top/a"
+    cut -d, -f1-28,30- whole.csv | cmp -s - "$top/a" || complain "kv: a resumed run gives other numbers"
+elif [ $got -ne 0 ]; then
+    complain "kv: SIGINT: expected status 130, found $got: $(cat "$top/err")"
+fi
+
+# ---- containers remember
+try 0 "packed" quantize "diff model" -o evicting.h5 --kv-keep 0.6 --kv-policy streaming --kv-recent 32
+try 0 "." verify evicting.h5 --source "diff model"
+try 0 "KV eviction *streaming, 0.6 of the context" info evicting.h5
+try 0 '"policy": "streaming"' info evicting.h5 --json
+grep -q '"kv_bytes_per_token": 1024' "$top/out" || complain "info: 1024 bytes per token expected"
+try 0 "KV cache per token 1024 bytes at 16 bits" info "diff model"
+try 0 "kept" eval evicting.h5 --text "$book" --ctx 512 --limit 1 --csv cut.csv
+holds "stored settings act" "$(column cut.csv 1 kv_kept_fraction) == 154 / 256"
+try 0 "kept" eval evicting.h5 --text "$book" --ctx 512 --limit 1 --csv cut.csv --kv-tokens 128
+holds "options override" "$(column cut.csv 1 kv_kept_fraction) == 0.5"
+try 0 '"kept_fraction": 1.0' eval evicting.h5 --text "$book" --ctx 512 --limit 1 --kv-keep 1 --json
+grep -q '"keep": 0.5[9]' "$top/out" || grep -q '"keep": 0.6' "$top/out" || complain "eval: stored settings are not in the document"
+try 0 '"policy": "h2o"' eval evicting.h5 --text "$book" --ctx 512 --limit 1 --kv-policy h2o --json
+try 2 "Add --prefix N, or --kv-keep 1" logits evicting.h5 --ids "1 2 3" -o gone.h5
+try 0 "rows" logits evicting.h5 --ids "1 2 3" --prefix 2 -o kept.h5
+
+# ---- codes
+eval_text codes.csv --kv-bits 16,8,4:4 --kv-keep 1
+eval_text both.csv --kv-bits 16,8,4:2 --kv-keep 0.6
+holds "8 bits do little" "$(column codes.csv 2 kld_nats) < 0.01"
+holds "4 bits do more" "$(column codes.csv 3 kld_nats) > $(column codes.csv 2 kld_nats)"
+# (256 + 1 - 64) / 64 = 3 pages of 64 tokens, four of them sinks
+holds "low bits" "$(column codes.csv 3 kv_lowbit_fraction) == 188 / 256"
+holds "payload at 8 bits" "$(column codes.csv 2 kv_ratio_payload) >= 1.6 && $(column codes.csv 2 kv_ratio_payload) <= 1.9"
+holds "payload at 4 bits" "$(column codes.csv 3 kv_ratio_payload) >= 3.0 && $(column codes.csv 3 kv_ratio_payload) <= 3.6"
+holds "codes shrink" "$(column codes.csv 3 kv_bytes_held) < $(column codes.csv 2 kv_bytes_held)"
+holds "codes and eviction shrink" "$(column both.csv 2 kv_bytes_held) < $(column both.csv 1 kv_bytes_held)"
+holds "codes and eviction shrink" "$(column both.csv 3 kv_bytes_held) < $(column both.csv 2 kv_bytes_held)"
+holds "evicted tokens count" "$(column both.csv 2 kv_ratio_payload) > $(column codes.csv 2 kv_ratio_payload)"
+try 0 "4:4" eval "diff model" --text "$book" --ctx 128 --limit 1 --kv-bits 4
+grep -q "warning: .*only .* % of the tokens held are codes" "$top/err" || complain "kv: no warning about a cache without codes"
+try 0 "rows" logits "$narrow" --ids "1 2 3" -o narrow.h5 --kv-bits 4 # auto leaves it unrotated
+try 0 '"k": true' logits "diff model" --text "short text" -o codes.h5 --kv-bits 4 --json
+once=$(grep logits_sha256 "$top/out")
+try 0 '"k": true' logits "diff model" --text "short text" -o codes.h5 --kv-bits 4 --json --prefix 90 --force
+[ "$(grep logits_sha256 "$top/out")" = "$once" ] || complain "kv: codes are not read as if tokens had come one by one"
+try 0 "." quantize "diff model" -o coded.h5 --kv-bits 4 --kv-rotate off --kv-group 16
+try 0 "." verify coded.h5 --source "diff model"
+try 0 "K 4 bits, V 4 bits, group 16, rotation off" info coded.h5
+try 0 '"k_bits": 4' eval coded.h5 --text "$book" --ctx 512 --limit 1 --json
+try 0 "8:8" eval coded.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 8
