@@ -73,17 +73,16 @@ dq_status dq_backend_can(const dq_backend *b, const dq_model *m, dq_math math, c
     const struct {
         const char *option;
         dq_num num;
-    } asked[] = {
-        {"--math", math.linear}, {"--math", math.qk}, {"--math", math.pv}, {"KV", math.kv}};
-    (void)m;
+    } asked[] = {{"--math", math.linear},
+                 {"--math", math.qk},
+                 {"--math", math.pv},
+                 {"KV", math.kv},
+                 {"KV", kv->num}};
+    (void)m; /* and every width that dq_kv_check allows */
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
         if (asked[i].num != DQ_NUM_F32)
             return dq_fail(err, DQ_MISMATCH,
                            "%s %s is not available on the %s backend yet. Use f32", asked[i].option,
                            dq_num_name[asked[i].num], b->ops->name);
-    if (kv->k_bits != 16 || kv->v_bits != 16)
-        return dq_fail(err, DQ_MISMATCH,
-                       "--kv-bits %d:%d is not available on the %s backend yet. Use --kv-bits 16",
-                       kv->k_bits, kv->v_bits, b->ops->name);
     return DQ_OK;
 }

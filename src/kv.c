@@ -49,7 +49,7 @@ bool dq_kv_has_codes(const dq_kv_spec *spec)
 static double head_bytes(int bits, int group, int head_dim)
 {
     int padded = (head_dim + 15) / 16 * 16;
-    int scales = bits > 4 ? 1 : (head_dim + group - 1) / group;
+    int scales = bits > 4 ? 1 : head_dim / group + (head_dim % group != 0);
     return bits == 16 ? 2.0 * head_dim : padded * bits / 8.0 + 2.0 * scales;
 }
 

@@ -1,6 +1,7 @@
 /* oracle: see oracle.h.
  * SPDX-License-Identifier: MIT */
 #include "oracle.h"
+#include "quant.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,10 +16,13 @@ dq_oracle *dq_oracle_new(const dq_headmap *map)
 {
     dq_oracle *o = calloc(1, sizeof *o);
     o->map = map;
+    o->spec = dq_kv_plain;
     for (int s = 0; s < DQ_ORACLE_SEQ; s++) {
         for (int g = 0; g < map->n_groups; g++) {
-            o->list[s][g].k = calloc(DQ_ORACLE_TOKENS * row_floats(map), sizeof(float));
-            o->list[s][g].v = calloc(DQ_ORACLE_TOKENS * row_floats(map), sizeof(float));
+            dq_oracle_list *l = &o->list[s][g];
+            float **all[] = {&l->k, &l->v, &l->k_coded, &l->v_coded};
+            for (int i = 0; i < 4; i++)
+                *all[i] = calloc(DQ_ORACLE_TOKENS * row_floats(map), sizeof(float));
         }
     }
     return o;
@@ -30,9 +34,48 @@ void dq_oracle_free(dq_oracle *o)
         for (int g = 0; g < o->map->n_groups; g++) {
             free(o->list[s][g].k);
             free(o->list[s][g].v);
+            free(o->list[s][g].k_coded);
+            free(o->list[s][g].v_coded);
         }
     }
     free(o);
+}
+
+void dq_oracle_codes(float *out, const float *x, int n, int bits, int group)
+{
+    int8_t q[256];
+    for (int c = 0; c < n; c++) out[c] = x[c];
+    if (bits == 16) return;
+    if (bits > 4) group = n;
+    for (int c = 0; c < n; c += group) {
+        const int run = n - c < group ? n - c : group;
+        const float exact = dq_group_scale(x + c, run, bits, DQ_ABSMAX);
+        float scale = dq_stored_scale(exact, DQ_F16);
+        if (exact != 0 && (scale < 0x1p-14f || isinf(scale))) scale = exact;
+        dq_encode(q, x + c, run, bits, scale, DQ_ABSMAX);
+        for (int i = 0; i < run; i++) out[c + i] = (float)q[i] * scale;
+    }
+}
+
+static void code_token(const dq_oracle *o, dq_oracle_list *l, int64_t i)
+{
+    const int d = o->map->head_dim;
+    for (int64_t h = i * o->map->n_kv; h < (i + 1) * o->map->n_kv; h++) {
+        dq_oracle_codes(l->k_coded + h * d, l->k + h * d, d, o->spec.k_bits, o->spec.group);
+        dq_oracle_codes(l->v_coded + h * d, l->v + h * d, d, o->spec.v_bits, o->spec.group);
+    }
+}
+
+/* Whether a query at t reads the i-th token as codes. */
+static bool coded(const dq_oracle *o, const dq_oracle_list *l, int64_t i, int32_t t)
+{
+    return l->pos[i] >= o->spec.sink && l->pos[i] < dq_kv_coded_end(&o->spec, t);
+}
+
+const float *dq_oracle_key(const dq_oracle *o, const dq_oracle_list *l, int64_t i, int head,
+                           int32_t t)
+{
+    return (coded(o, l, i, t) ? l->k_coded : l->k) + (i * o->map->n_kv + head) * o->map->head_dim;
 }
 
 void dq_oracle_append(dq_oracle *o, const dq_batch *batch, const float *k, const float *v)
@@ -45,6 +88,7 @@ void dq_oracle_append(dq_oracle *o, const dq_batch *batch, const float *k, const
                 l->pos[l->n] = batch->pos[row];
                 memcpy(l->k + (size_t)l->n * w, k + (size_t)row * w, w * sizeof(float));
                 memcpy(l->v + (size_t)l->n * w, v + (size_t)row * w, w * sizeof(float));
+                code_token(o, l, l->n);
                 l->n++;
             }
         }
@@ -55,6 +99,8 @@ static void copy_token(dq_oracle_list *to, int64_t at, const dq_oracle_list *fro
                        size_t w)
 {
     to->pos[at] = from->pos[i];
+    memmove(to->k_coded + (size_t)at * w, from->k_coded + (size_t)i * w, w * sizeof(float));
+    memmove(to->v_coded + (size_t)at * w, from->v_coded + (size_t)i * w, w * sizeof(float));
     memmove(to->k + (size_t)at * w, from->k + (size_t)i * w, w * sizeof(float));
     memmove(to->v + (size_t)at * w, from->v + (size_t)i * w, w * sizeof(float));
 }
@@ -103,7 +149,8 @@ double dq_oracle_logit(const dq_oracle *o, const dq_oracle_args *a, int64_t row,
 {
     const int d = o->map->head_dim;
     const float *q = a->q + (row * o->map->n_q + head) * d;
-    const float *k = list_of(o, a, row, head)->k + (i * o->map->n_kv + o->map->key[head]) * d;
+    const float *k =
+        dq_oracle_key(o, list_of(o, a, row, head), i, o->map->key[head], a->batch->pos[row]);
     double dot = 0;
     for (int c = 0; c < d; c++) dot += (double)q[c] * (double)k[c];
     if (a->logit.bits < 16) return (double)((float)dot * o->map->scale);
@@ -222,6 +269,21 @@ static void count_columns(const dq_oracle *o, const dq_oracle_args *a, int64_t r
     }
 }
 
+/* Every run of d values times the normalized Hadamard matrix, entry by entry. */
+static void rotate_back(double *y, int width, int d)
+{
+    double x[2 * 256];
+    memcpy(x, y, (size_t)width * sizeof *x);
+    for (int c = 0; c < width; c++) {
+        y[c] = 0;
+        for (int k = 0; k < d; k++) {
+            int common = (c % d) & k, ones = 0;
+            for (; common; common &= common - 1) ones++;
+            y[c] += (ones % 2 ? -x[c / d * d + k] : x[c / d * d + k]) / sqrt(d);
+        }
+    }
+}
+
 /* One row of one output head. */
 static void attend_row(double *y, const dq_oracle *o, const dq_oracle_args *a, const float *absmax,
                        int64_t row, int out)
@@ -242,11 +304,12 @@ static void attend_row(double *y, const dq_oracle *o, const dq_oracle_args *a, c
     for (int c = 0; c < width; c++) {
         y[c] = 0;
         for (int64_t i = 0; i < l->n; i++) {
-            double v = (double)l->v[(i * map->n_kv + h->v[c / d]) * d + c % d];
-            y[c] += (p1[i] - lambda * p2[i]) * v;
+            const float *v = coded(o, l, i, a->batch->pos[row]) ? l->v_coded : l->v;
+            y[c] += (p1[i] - lambda * p2[i]) * (double)v[(i * map->n_kv + h->v[c / d]) * d + c % d];
         }
         squares += y[c] * y[c];
     }
+    if (o->spec.rotate_v) rotate_back(y, width, d);
     for (int c = 0; c < width; c++) {
         if (a->attn->head_norm) y[c] /= sqrt(squares / width + (double)a->attn->norm_eps);
         if (a->attn->head_norm && a->attn->gain) y[c] *= (double)a->attn->gain[c];

@@ -12,12 +12,14 @@ enum { DQ_ORACLE_SEQ = 8, DQ_ORACLE_GROUPS = 8, DQ_ORACLE_TOKENS = 1024 };
 typedef struct dq_oracle_list {
     int64_t n;
     int32_t pos[DQ_ORACLE_TOKENS];
-    float *k, *v; /* [DQ_ORACLE_TOKENS][n_kv * head_dim] */
+    float *k, *v;             /* [DQ_ORACLE_TOKENS][n_kv * head_dim] */
+    float *k_coded, *v_coded; /* the same, codes read back */
 } dq_oracle_list;
 
 /* One layer. */
 typedef struct dq_oracle {
     const dq_headmap *map;
+    dq_kv_spec spec; /* dq_kv_plain, until a test says otherwise */
     dq_oracle_list list[DQ_ORACLE_SEQ][DQ_ORACLE_GROUPS];
 } dq_oracle;
 
@@ -43,6 +45,11 @@ void dq_oracle_attend(double *out, const dq_oracle *o, const dq_oracle_args *arg
  * after the scale where logits are rounded (bits < 16). */
 double dq_oracle_logit(const dq_oracle *o, const dq_oracle_args *args, int64_t row, int head,
                        int64_t i);
+/* Keys or values x[n] of one head as codes read back, by the rule of quant.h and kv.h. */
+void dq_oracle_codes(float *out, const float *x, int n, int bits, int group);
+/* Key channels [head_dim] of the i-th token of a list as a query at position t reads them. */
+const float *dq_oracle_key(const dq_oracle *o, const dq_oracle_list *l, int64_t i, int head,
+                           int32_t t);
 int dq_oracle_seq_of(const dq_batch *batch, int64_t row);
 
 #endif

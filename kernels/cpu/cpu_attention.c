@@ -1,4 +1,4 @@
-/* cpu_attention: attention over the paged cache, in f32.
+/* cpu_attention: attention over the paged cache, in f32; codes are read back page by page.
  *
  * A task walks blocks of rows of one sequence. For a block it holds S of one or two query heads for
  * all keys the block sees (memory linear in the context), turns rows into exp(S - max), subtracts
@@ -40,18 +40,44 @@ void dq_rows_last_tile(dq_rows *rows, const dq_batch *batch, int seq, int64_t fi
     rows->pos = batch->pos + rows->first;
 }
 
+/* Chains of what reads the same KV head, so that a page is read once for all of them: next[i] is the
+ * following one with head[i], n behind the last; again[i]: an earlier one has it too. */
+static void chain_heads(int *next, bool *again, const int *head, int n)
+{
+    for (int i = 0; i < n; i++) again[i] = false;
+    for (int i = 0; i < n; i++) {
+        next[i] = i + 1;
+        while (next[i] < n && head[next[i]] != head[i]) next[i]++;
+        if (next[i] < n) again[next[i]] = true;
+    }
+}
+
 void dq_cpu_scores(const dq_simd *simd, float *const *s, int64_t ld, const dq_attend_args *args,
                    const dq_rows *rows, const dq_kv_list *list, const int *head, int n_heads,
-                   int64_t keys)
+                   int64_t keys, float *scratch)
 {
     const dq_headmap *map = args->attn->map;
     const float *q = args->q.p + rows->first * args->q.cols;
+    dq_kv_span span[2], at[2];
+    const int n_spans = dq_kv_spans(span, args->kv, list, rows);
+    int key[MAX_SLOTS], next[MAX_SLOTS];
+    bool again[MAX_SLOTS];
+    for (int i = 0; i < n_heads; i++) key[i] = map->key[head[i]];
+    chain_heads(next, again, key, n_heads);
     for (int64_t p = 0; p * DQ_PAGE < keys; p++) {
-        int64_t n = keys - p * DQ_PAGE < DQ_PAGE ? keys - p * DQ_PAGE : DQ_PAGE;
-        for (int i = 0; i < n_heads; i++) {
-            const float *page = dq_kv_keys(args->kv, list->page[p], map->key[head[i]]);
-            simd->gemm(s[i] + p * DQ_PAGE, ld, q + (int64_t)head[i] * map->head_dim, args->q.cols,
-                       page, DQ_PAGE, rows->n, n, map->head_dim, false);
+        const int64_t n = dq_kv_slots(keys, p);
+        const int n_at = dq_kv_page_spans(at, span, n_spans, p);
+        for (int e = 0; e < n_heads * n_at; e++) {
+            const dq_kv_span *a = &at[e % n_at];
+            const int i = e / n_at;
+            if (again[i]) continue;
+            const float *page =
+                dq_kv_read_keys(simd, args->kv, list, p, key[i], a->coded_end, scratch);
+            for (int h = i; h < n_heads; h = next[h]) {
+                simd->gemm(s[h] + a->first * ld + p * DQ_PAGE, ld,
+                           q + a->first * args->q.cols + (int64_t)head[h] * map->head_dim,
+                           args->q.cols, page, DQ_PAGE, a->n, n, map->head_dim, false);
+            }
         }
     }
 }
@@ -73,6 +99,7 @@ typedef struct scratch {
     int32_t *edge; /* tile grain: end of each run of keys in one tile of positions */
     int64_t n_edges;
     float *columns; /* of cpu_columns.c */
+    float *read;    /* pages whose codes are read back */
     int kept, held; /* slot that still holds second map `held` from the bundle before; -1: none */
 } scratch;
 
@@ -191,7 +218,8 @@ static void look_at_maps(const work *w, const scratch *s, int64_t ld, const dq_r
                          .sum = {s->sum[u->first[i]], NULL},
                          .ld = ld,
                          .visible = s->visible,
-                         .scratch = s->columns};
+                         .scratch = s->columns,
+                         .read = s->read};
     if (w->args->attn->map->n_maps == 2) {
         job.p[1] = s->slot[u->second[i]];
         job.sum[1] = s->sum[u->second[i]];
@@ -218,36 +246,49 @@ static void subtract(const work *w, scratch *s, int64_t ld, const dq_rows *rows,
     }
 }
 
-/* y += D [V | V] of one page. */
-static void times_page(const work *w, const float *d, int64_t ld, const dq_rows *rows,
-                       dq_kv_page *page, int out, int64_t k, bool add)
+/* y += D V of one page, for slab e of a bundle (slabs of its output heads one after the other). */
+static void times_page(const work *w, const scratch *s, int64_t ld, const dq_rows *rows,
+                       const dq_kv_span *a, const bundle *u, int e, const float *v, int64_t p,
+                       int64_t k)
 {
     const dq_headmap *map = w->args->attn->map;
-    const dq_kv *kv = w->args->kv;
-    for (int slab = 0; slab < map->n_slabs; slab++) {
-        int64_t column = ((int64_t)out * map->n_slabs + slab) * map->head_dim;
-        float *y = w->dst.p + rows->first * w->dst.cols + column;
-        const float *v = dq_kv_values(kv, page, map->head[out].v[slab]);
-        for (int64_t c = 0; c < map->head_dim; c += DQ_TILE_N) {
-            int64_t n = map->head_dim - c < DQ_TILE_N ? map->head_dim - c : DQ_TILE_N;
-            w->simd->gemm(y + c, w->dst.cols, d, ld, v + c, kv->v_cols, rows->n, n, k, add);
-        }
+    const int i = e / map->n_slabs;
+    const int64_t column = ((int64_t)u->out[i] * map->n_slabs + e % map->n_slabs) * map->head_dim;
+    float *y = w->dst.p + (rows->first + a->first) * w->dst.cols + column;
+    const float *d = s->slot[u->first[i]] + a->first * ld + p * DQ_PAGE;
+    for (int64_t c = 0; c < map->head_dim; c += DQ_TILE_N) {
+        int64_t n = map->head_dim - c < DQ_TILE_N ? map->head_dim - c : DQ_TILE_N;
+        w->simd->gemm(y + c, w->dst.cols, d, ld, v + c, w->args->kv->v_cols, a->n, n, k, p > 0);
     }
 }
 
 static void times_values(const work *w, const scratch *s, int64_t ld, const dq_rows *rows,
                          const dq_kv_list *list, const bundle *u, int64_t keys)
 {
+    const dq_headmap *map = w->args->attn->map;
+    const int n_slabs = u->n_outs * map->n_slabs;
+    dq_kv_span span[2], at[2];
+    const int n_spans = dq_kv_spans(span, w->args->kv, list, rows);
+    int head[2 * MAX_SLOTS], next[2 * MAX_SLOTS];
+    bool again[2 * MAX_SLOTS];
+    for (int e = 0; e < n_slabs; e++)
+        head[e] = map->head[u->out[e / map->n_slabs]].v[e % map->n_slabs];
+    chain_heads(next, again, head, n_slabs);
     for (int64_t p = 0; p * DQ_PAGE < keys; p++) {
-        int64_t k = keys - p * DQ_PAGE < DQ_PAGE ? keys - p * DQ_PAGE : DQ_PAGE;
-        for (int i = 0; i < u->n_outs; i++) {
-            times_page(w, s->slot[u->first[i]] + p * DQ_PAGE, ld, rows, list->page[p], u->out[i], k,
-                       p > 0);
+        const int n_at = dq_kv_page_spans(at, span, n_spans, p);
+        for (int i = 0; i < n_slabs * n_at; i++) {
+            const dq_kv_span *a = &at[i % n_at];
+            const int first = i / n_at;
+            if (again[first]) continue;
+            const float *v = dq_kv_read_values(w->simd, w->args->kv, list, p, head[first],
+                                               a->coded_end, s->read);
+            for (int e = first; e < n_slabs; e = next[e])
+                times_page(w, s, ld, rows, a, u, e, v, p, dq_kv_slots(keys, p));
         }
     }
 }
 
-/* The division that a single map still needs, norm and scale. */
+/* The division that a single map still needs, the values' rotation undone, norm and scale. */
 static void finish(const work *w, const scratch *s, const dq_rows *rows, int out, int first)
 {
     const dq_attn *attn = w->args->attn;
@@ -259,6 +300,8 @@ static void finish(const work *w, const scratch *s, const dq_rows *rows, int out
             continue;
         }
         if (attn->map->n_maps == 1) w->simd->scale(y, width, (float)(1.0 / s->sum[first][r]));
+        for (int c = 0; w->args->kv->spec.rotate_v && c < width; c += attn->map->head_dim)
+            dq_cpu_hadamard_run(y + c, attn->map->head_dim);
         if (attn->head_norm) {
             double mean = w->simd->sum_squares(y, width) / (double)width;
             float a = (float)(1.0 / sqrt(mean + (double)attn->norm_eps));
@@ -309,7 +352,7 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_rows *
 {
     float *into[MAX_SLOTS];
     for (int i = 0; i < u->n_fresh; i++) into[i] = s->slot[u->slot[i]];
-    dq_cpu_scores(w->simd, into, ld, w->args, rows, list, u->head, u->n_fresh, keys);
+    dq_cpu_scores(w->simd, into, ld, w->args, rows, list, u->head, u->n_fresh, keys, s->read);
     for (int i = 0; i < u->n_fresh; i++) {
         softmax_rows(w, s, u->slot[i], ld, rows, u->head[i], keys);
     }
@@ -372,7 +415,7 @@ static plan plan_blocks(const dq_attend_args *args)
     if (args->batch->n_rows < p.block_rows) p.block_rows = args->batch->n_rows;
     const int64_t floats = p.block_rows * dq_cpu_row_floats(p.keys);
     while (p.slots < useful && (p.slots + 1) * floats <= BLOCK_FLOATS) p.slots++;
-    p.bytes = (size_t)(p.slots * floats) * sizeof(float);
+    p.bytes = (size_t)(p.slots * floats + dq_kv_scratch_floats(args->kv)) * sizeof(float);
     p.bytes += (size_t)dq_cpu_column_floats(args, p.block_rows) * sizeof(float);
     p.bytes += (size_t)(p.keys + 16) * sizeof(int32_t);
     return p;
@@ -388,7 +431,8 @@ static void run_task(const work *w, const task *t, const plan *p, void *block)
     s.n_edges = 0;
     s.n_slots = p->slots;
     for (int i = 0; i < p->slots; i++) s.slot[i] = (float *)block + i * floats;
-    s.columns = (float *)block + p->slots * floats;
+    s.read = (float *)block + p->slots * floats;
+    s.columns = s.read + dq_kv_scratch_floats(args->kv);
     s.edge = (int32_t *)(void *)(s.columns + dq_cpu_column_floats(args, p->block_rows));
     for (int64_t end = t->end; end > t->first;) {
         dq_rows tile;
@@ -473,80 +517,4 @@ void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     for (int i = 0; w.measure && i < args->batch->n_seq * n_out; i++)
         dq_head_measure_merge(&args->measure[i % n_out], &w.measure[i]);
     dq_block_free(w.measure);
-}
-
-/* Largest |S| of one query head over a tile of rows. Rounding is monotonic and scale positive, so
- * scaling the largest |q . k| gives the largest |S| bit for bit. */
-static float tile_absmax(const dq_simd *simd, const dq_attend_args *args, const dq_rows *rows,
-                         int head)
-{
-    const dq_headmap *map = args->attn->map;
-    const dq_kv_list *list = dq_kv_list_of(args->kv, args->batch->seq[rows->seq], args->layer,
-                                           map->group[map->key[head]]);
-    float product[DQ_PAGE * DQ_PAGE], most[DQ_PAGE] = {0};
-    int64_t visible[DQ_PAGE];
-    for (int64_t r = 0; r < rows->n; r++) visible[r] = dq_kv_visible(list, rows->pos[r]);
-    const int64_t keys = visible[rows->n - 1];
-    const float *q = args->q.p + rows->first * args->q.cols + (int64_t)head * map->head_dim;
-    for (int64_t p = 0; p * DQ_PAGE < keys; p++) {
-        int64_t n = keys - p * DQ_PAGE < DQ_PAGE ? keys - p * DQ_PAGE : DQ_PAGE;
-        simd->gemm(product, DQ_PAGE, q, args->q.cols,
-                   dq_kv_keys(args->kv, list->page[p], map->key[head]), DQ_PAGE, rows->n, n,
-                   map->head_dim, false);
-        for (int64_t r = 0; r < rows->n; r++) {
-            int64_t seen = visible[r] - p * DQ_PAGE < n ? visible[r] - p * DQ_PAGE : n;
-            if (seen <= 0) continue;
-            float pair[2] = {most[r], simd->absmax(product + r * DQ_PAGE, seen)};
-            most[r] = simd->absmax(pair, 2); /* as NaN stays, unlike in a comparison */
-        }
-    }
-    return simd->absmax(most, rows->n) * map->scale;
-}
-
-/* Tiles of rows of all sequences. Fills list (NULL: only counts). */
-static int64_t list_tiles(dq_rows *list, const dq_batch *batch)
-{
-    int64_t n = 0;
-    for (int i = 0; i < batch->n_seq; i++) {
-        for (int64_t end = batch->cu_rows[i + 1]; end > batch->cu_rows[i]; n++) {
-            dq_rows tile;
-            dq_rows_last_tile(&tile, batch, i, batch->cu_rows[i], end);
-            end = tile.first;
-            if (list) list[n] = tile;
-        }
-    }
-    return n;
-}
-
-void dq_cpu_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args)
-{
-    if (b->err.code != DQ_OK) return;
-    const dq_simd *simd = dq_cpu_of(b)->simd;
-    const int n_q = args->attn->map->n_q;
-    const int64_t n = list_tiles(NULL, args->batch);
-    const size_t each = sizeof(dq_rows) + (size_t)n_q * sizeof(float);
-    memset(absmax, 0, (size_t)args->batch->n_seq * (size_t)n_q * sizeof *absmax);
-    dq_rows *tiles = dq_cpu_shared(b, (size_t)(n + 1) * each);
-    if (!tiles) return;
-    float *most = (float *)(void *)(tiles + n);
-    list_tiles(tiles, args->batch);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
-    for (int64_t t = 0; t < n * n_q; t++) {
-        most[t] = tile_absmax(simd, args, &tiles[t / n_q], (int)(t % n_q));
-    }
-    for (int64_t t = 0; t < n * n_q; t++) {
-        float *into = &absmax[tiles[t / n_q].seq * n_q + t % n_q];
-        float pair[2] = {*into, most[t]};
-        *into = simd->absmax(pair, 2);
-    }
-}
-
-void dq_cpu_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q)
-{
-    if (b->err.code != DQ_OK) return;
-    for (int i = 0; i < n_seq; i++) {
-        float *row = absmax + (int64_t)i * n_q;
-        float most = dq_cpu_of(b)->simd->absmax(row, n_q);
-        for (int h = 0; h < n_q; h++) row[h] = most;
-    }
 }

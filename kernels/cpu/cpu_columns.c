@@ -54,7 +54,8 @@ typedef struct loo_row {
 
 typedef struct loo {
     const dq_column_job *job;
-    int64_t first; /* row that counts */
+    int64_t first;     /* row that counts */
+    int64_t coded_end; /* tokens before it are read as codes, by all rows */
     int64_t at, dim, width, v_cols;
     int n_maps, n_slabs;
     float *rest[2], *o1, *e; /* [rows][width] */
@@ -74,9 +75,12 @@ int64_t dq_cpu_column_floats(const dq_attend_args *args, int64_t rows)
     return (floats + 15) / 16 * 16;
 }
 
-static const float *page_values(const dq_column_job *j, int64_t page, int slab)
+/* As the rows read them; good until the next call. */
+static const float *page_values(const loo *l, int64_t page, int slab)
 {
-    return dq_kv_values(j->args->kv, j->list->page[page], j->args->attn->map->head[j->out].v[slab]);
+    const dq_column_job *j = l->job;
+    return dq_kv_read_values(j->simd, j->args->kv, j->list, page,
+                             j->args->attn->map->head[j->out].v[slab], l->coded_end, j->read);
 }
 
 static void loo_scratch(loo *l)
@@ -101,7 +105,7 @@ static void find_centre(loo *l)
     const int64_t left = l->job->list->count - p * DQ_PAGE, n = left < DQ_PAGE ? left : DQ_PAGE;
     memset(l->centre, 0, (size_t)l->width * sizeof *l->centre);
     for (int slab = 0; slab < l->n_slabs; slab++) {
-        const float *v = page_values(l->job, p, slab);
+        const float *v = page_values(l, p, slab);
         float *into = l->centre + slab * l->dim;
         for (int64_t i = 0; i < n; i++) l->job->simd->add(into, v + i * l->v_cols, l->dim);
         l->job->simd->scale(into, l->dim, -1.0f / (float)n);
@@ -112,7 +116,7 @@ static void find_centre(loo *l)
 static float *centred(const loo *l, int64_t page, int slab, int64_t n)
 {
     float *to = l->page + slab * DQ_PAGE * l->v_cols;
-    memcpy(to, page_values(l->job, page, slab), (size_t)(n * l->v_cols) * sizeof *to);
+    memcpy(to, page_values(l, page, slab), (size_t)(n * l->v_cols) * sizeof *to);
     for (int64_t i = 0; i < n; i++)
         l->job->simd->add(to + i * l->v_cols, l->centre + slab * l->dim, l->dim);
     return to;
@@ -293,12 +297,13 @@ static void add_page(const loo *l, int64_t page)
     }
 }
 
-/* Rows from `first` on count. */
-static void count_left_out(const dq_column_job *j, int64_t first, int64_t at)
+/* Rows from `first` on count; all of them read the same tokens as codes. */
+static void count_left_out(const dq_column_job *j, int64_t first, int64_t coded_end, int64_t at)
 {
     const dq_headmap *map = j->args->attn->map;
     loo l = {.job = j,
              .first = first,
+             .coded_end = coded_end,
              .at = at,
              .dim = map->head_dim,
              .width = (int64_t)map->n_slabs * map->head_dim,
@@ -317,6 +322,27 @@ static void count_left_out(const dq_column_job *j, int64_t first, int64_t at)
     for (int64_t p = 0; page_tokens(&l, p) > 0; p++) add_page(&l, p);
 }
 
+/* Rows of a block may read a page in two forms: each part is a job of its own. */
+static void count_spans(const dq_column_job *j, int64_t first, int64_t at)
+{
+    dq_kv_span span[2];
+    const int n = dq_kv_spans(span, j->args->kv, j->list, &j->rows);
+    for (int i = 0; i < n; i++) {
+        const int64_t skip = span[i].first;
+        dq_column_job part = *j;
+        if (skip + span[i].n <= first) continue;
+        part.rows.first += skip;
+        part.rows.pos += skip;
+        part.rows.n = span[i].n;
+        part.visible += skip;
+        for (int m = 0; m < 2 && j->p[m]; m++) {
+            part.p[m] += skip * j->ld;
+            part.sum[m] += skip;
+        }
+        count_left_out(&part, first > skip ? first - skip : 0, span[i].coded_end, at);
+    }
+}
+
 void dq_cpu_count_columns(const dq_column_job *j)
 {
     const dq_headmap *map = j->args->attn->map;
@@ -328,5 +354,5 @@ void dq_cpu_count_columns(const dq_column_job *j)
     while (first < j->rows.n && j->visible[first] == 0) first++;
     if (first >= j->rows.n) return;
     for (int64_t r = first; r < j->rows.n; r++) count_row(j, r, at);
-    if (c->loo) count_left_out(j, first, at);
+    if (c->loo) count_spans(j, first, at);
 }

@@ -1,27 +1,9 @@
-/* cpu_kv: the paged KV cache of the CPU backend, in f32.
+/* cpu_kv: the paged KV cache of the CPU backend: sequences, and when tokens become codes.
  * SPDX-License-Identifier: MIT */
-#include "cpu_attention.h"
+#include "cpu_kv.h"
 
+#include <omp.h>
 #include <string.h>
-
-static dq_kv_page *page_new(dq_backend *b, dq_kv *kv, int group)
-{
-    size_t floats = (size_t)(kv->heads[group] * kv->head_floats) * sizeof(float);
-    dq_kv_page *p = dq_block_new(1, sizeof *p + floats, &b->err);
-    if (!p) return NULL;
-    p->holders = 1;
-    kv->bytes.unquantized += (int64_t)floats;
-    kv->bytes.index += (int64_t)sizeof *p;
-    return p;
-}
-
-static void page_drop(dq_kv *kv, dq_kv_page *p, int group)
-{
-    if (--p->holders > 0) return;
-    kv->bytes.unquantized -= kv->heads[group] * kv->head_floats * (int64_t)sizeof(float);
-    kv->bytes.index -= (int64_t)sizeof *p;
-    dq_block_free(p);
-}
 
 /* Room for n page pointers. */
 static bool list_reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int64_t n)
@@ -41,7 +23,14 @@ static bool list_reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int64_t n)
 
 static void list_cut(dq_kv *kv, dq_kv_list *list, int group, int64_t n_pages)
 {
-    while (list->n_pages > n_pages) page_drop(kv, list->page[--list->n_pages], group);
+    while (list->n_pages > n_pages) {
+        dq_kv_page *p = list->page[--list->n_pages];
+        if (list->agreed > list->n_pages) {
+            list->agreed = list->n_pages;
+            p->agreed--;
+        }
+        dq_kv_page_drop(kv, p, group);
+    }
 }
 
 static void list_free(dq_kv *kv, dq_kv_list *list, int group)
@@ -70,20 +59,29 @@ int64_t dq_kv_visible(const dq_kv_list *list, int32_t t)
     return low;
 }
 
+static dq_kv_form form_of(int bits, int group, int head_dim, int64_t cols)
+{
+    dq_kv_form form = {.bits = bits, .plain_floats = cols * DQ_PAGE};
+    if (bits == 16) return form;
+    form.group = bits <= 4 && group < head_dim ? group : (int)cols;
+    form.n_scales = (head_dim + form.group - 1) / form.group;
+    form.code_bytes = cols * DQ_PAGE * bits / 8;
+    return form;
+}
+
 dq_kv *dq_cpu_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec)
 {
     if (b->err.code != DQ_OK) return NULL;
-    if (spec->k_bits != 16 || spec->v_bits != 16) {
-        dq_fail(&b->err, DQ_MISMATCH, "the cpu backend has no %d:%d-bit KV cache", spec->k_bits,
-                spec->v_bits);
-        return NULL;
-    }
     dq_kv *kv = dq_block_new(1, sizeof *kv, &b->err);
     if (!kv) return NULL;
     kv->map = map;
+    kv->spec = *spec;
+    kv->has_codes = dq_kv_has_codes(spec);
     kv->n_layers = n_layers;
     kv->v_cols = (map->head_dim + 15) / 16 * 16;
-    kv->head_floats = (map->head_dim + kv->v_cols) * (int64_t)DQ_PAGE;
+    kv->form[DQ_K] = form_of(spec->k_bits, spec->group, map->head_dim, kv->v_cols);
+    kv->form[DQ_V] = form_of(spec->v_bits, spec->group, map->head_dim, kv->v_cols);
+    kv->form[DQ_K].plain_floats = (int64_t)map->head_dim * DQ_PAGE;
     kv->slot = dq_block_new((size_t)map->n_kv, sizeof *kv->slot, &b->err);
     kv->heads = dq_block_new((size_t)map->n_groups, sizeof *kv->heads, &b->err);
     if (!kv->slot || !kv->heads) {
@@ -164,8 +162,11 @@ int32_t dq_cpu_kv_fork(dq_backend *b, dq_kv *kv, int32_t seq)
         for (int64_t p = 0; p < n_pages; p++) {
             to->page[p] = from->page[p];
             to->page[p]->holders++;
+            to->page[p]->agreed += p < from->agreed;
         }
         to->n_pages = n_pages;
+        to->agreed = from->agreed < n_pages ? from->agreed : n_pages;
+        to->settled = from->settled;
         to->count = from->count;
     }
     return copy;
@@ -183,24 +184,39 @@ void dq_cpu_kv_seq_free(dq_backend *b, dq_kv *kv, int32_t seq)
     kv->bytes.index -= lists_bytes(kv);
 }
 
+/* Makes the page at the list's end ready for tokens from slot `at` on. */
+static bool open_tail(dq_backend *b, dq_kv *kv, dq_kv_list *list, int group, int64_t tail,
+                      int64_t at)
+{
+    dq_kv_page *p = list->page[tail];
+    dq_kv_page *own = p->holders > 1 ? dq_kv_page_copy(b, kv, p, group) : p;
+    if (!own) return false;
+    if (list->agreed > tail) {
+        list->agreed = tail;
+        p->agreed--;
+    }
+    list->page[tail] = own;
+    if (own != p) dq_kv_page_drop(kv, p, group);
+    if (!dq_kv_page_add_plain(b, kv, own, group, at)) return false;
+    dq_kv_page_cut(kv, own, group, at);
+    return true;
+}
+
 /* Pages for n more tokens, none of them shared from the first free slot on. */
 static bool make_room(dq_backend *b, dq_kv *kv, dq_kv_list *list, int group, int64_t n)
 {
     int64_t need = pages_of(list->count + n), tail = list->count / DQ_PAGE;
     if (!list_reserve(b, kv, list, need)) return false;
-    if (n && tail < list->n_pages && list->page[tail]->holders > 1) {
-        dq_kv_page *own = page_new(b, kv, group), *shared = list->page[tail];
-        if (!own) return false;
-        memcpy(own->pos, shared->pos, sizeof own->pos);
-        memcpy(own->data, shared->data,
-               (size_t)(kv->heads[group] * kv->head_floats) * sizeof(float));
-        page_drop(kv, shared, group);
-        list->page[tail] = own;
-    }
+    if (n && tail < list->n_pages && !open_tail(b, kv, list, group, tail, list->count % DQ_PAGE))
+        return false;
     while (list->n_pages < need) {
-        dq_kv_page *p = page_new(b, kv, group);
+        dq_kv_page *p = dq_kv_page_new(b, kv);
         if (!p) return false;
         list->page[list->n_pages++] = p;
+        if (!dq_kv_page_add_plain(b, kv, p, group, 0)) {
+            list_cut(kv, list, group, list->n_pages - 1);
+            return false;
+        }
     }
     return true;
 }
@@ -228,8 +244,9 @@ static void write_tokens(const dq_simd *simd, dq_kv *kv, dq_kv_list *list, int g
         for (int j = 0; j < map->n_kv; j++) {
             if (map->group[j] != group) continue;
             const float *from_k = k + done * stride + j * d, *from_v = v + done * stride + j * d;
-            float *values = dq_kv_values(kv, p, j) + at * kv->v_cols;
-            simd->transpose(dq_kv_keys(kv, p, j) + at, DQ_PAGE, from_k, stride, take, d);
+            float *values = dq_kv_plain_of(kv, p, DQ_V, kv->slot[j]) + at * kv->v_cols;
+            simd->transpose(dq_kv_plain_of(kv, p, DQ_K, kv->slot[j]) + at, DQ_PAGE, from_k, stride,
+                            take, d);
             for (int64_t i = 0; i < take; i++) {
                 memcpy(values + i * kv->v_cols, from_v + i * stride, (size_t)d * sizeof(float));
             }
@@ -239,24 +256,107 @@ static void write_tokens(const dq_simd *simd, dq_kv *kv, dq_kv_list *list, int g
     }
 }
 
+/* A page that gets codes. */
+typedef struct job {
+    dq_kv_page *page;
+    int group;
+} job;
+
+/* Pages with tokens that a query at t reads as codes and that have none: made ready and added to jobs.
+ * Those without codes are the last of the list's due pages. jobs NULL: counts them, or a few more. */
+static bool plan_codes(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group, int32_t t,
+                       job *jobs, int64_t *n)
+{
+    const int64_t end = dq_kv_coded_index(kv, list, t);
+    const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);
+    for (int64_t p = pages_of(end) - 1; p >= 0; p--) {
+        dq_kv_page *page = list->page[p];
+        const int32_t from = (int32_t)dq_kv_slots(sinks, p), to = (int32_t)dq_kv_slots(end, p);
+        if (to <= from || page->due >= to) break;
+        if (!jobs || page->due == page->coded) ++*n;
+        if (!jobs) continue;
+        if (page->coded == 0 && !dq_kv_page_add_codes(b, kv, page, group, from)) {
+            --*n;
+            return false;
+        }
+        if (page->due == page->coded) jobs[*n - 1] = (job){page, group};
+        page->due = to;
+    }
+    return true;
+}
+
+/* The same for every list of a batch, as its last row (ahead 0) or the row behind it (1) reads them. */
+static bool plan_batch(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int ahead,
+                       job *jobs, int64_t *n)
+{
+    *n = 0;
+    for (int i = 0; i < batch->n_seq; i++) {
+        const int64_t end = batch->cu_rows[i + 1];
+        for (int g = 0; end > batch->cu_rows[i] && g < kv->map->n_groups; g++) {
+            const dq_kv_list *list = dq_kv_list_of(kv, batch->seq[i], layer, g);
+            if (!plan_codes(b, kv, list, g, batch->pos[end - 1] + ahead, jobs, n)) return false;
+        }
+    }
+    return true;
+}
+
+/* Sides with a scale that f16 cannot hold, again. */
+static bool encode_odd(dq_backend *b, dq_kv *kv, const job *j)
+{
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        if (!j->page->odd[side]) continue;
+        if (!dq_kv_page_widen(b, kv, j->page, j->group, side)) return false;
+        dq_kv_page_encode(dq_cpu_of(b)->simd, kv, j->page, j->group, side, dq_cpu_of(b)->block[0]);
+    }
+    return true;
+}
+
+static bool make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int ahead)
+{
+    int64_t n;
+    plan_batch(b, kv, layer, batch, ahead, NULL, &n);
+    if (n == 0) return true;
+    job *jobs = dq_cpu_shared(b, (size_t)n * sizeof *jobs);
+    if (!jobs || !dq_cpu_reserve(b, (size_t)dq_kv_scratch_floats(kv) * sizeof(float))) return false;
+    bool ok = plan_batch(b, kv, layer, batch, ahead, jobs, &n);
+    if (ok) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads) if (n > 1)
+        for (int64_t i = 0; i < n; i++) {
+            dq_kv_page_encode(dq_cpu_of(b)->simd, kv, jobs[i].page, jobs[i].group, -1,
+                              dq_cpu_of(b)->block[omp_get_thread_num()]);
+        }
+    }
+    for (int64_t i = 0; ok && i < n; i++) ok = encode_odd(b, kv, &jobs[i]);
+    for (int64_t i = 0; i < n; i++) {
+        if (ok) jobs[i].page->coded = jobs[i].page->due;
+        jobs[i].page->due = jobs[i].page->coded;
+    }
+    return ok;
+}
+
+/* Memory first and on one thread: either all lists grow or none. */
+static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch)
+{
+    for (int i = 0; i < batch->n_seq; i++) {
+        if (!known(b, kv, batch->seq[i])) return false;
+        int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
+        for (int g = 0; g < kv->map->n_groups; g++) {
+            dq_kv_list *list = &kv->seq[batch->seq[i]][layer * kv->map->n_groups + g];
+            if (!ascends(list, batch->pos + first, n)) {
+                dq_fail(&b->err, DQ_BUG, "positions of appended tokens do not ascend");
+                return false;
+            }
+            if (!make_room(b, kv, list, g, n)) return false;
+        }
+    }
+    return true;
+}
+
 void dq_cpu_kv_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                       dq_mat v)
 {
     const int groups = kv->map->n_groups;
-    if (b->err.code != DQ_OK) return;
-    /* Memory first and on one thread: either all lists grow or none. */
-    for (int i = 0; i < batch->n_seq; i++) {
-        if (!known(b, kv, batch->seq[i])) return;
-        int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
-        for (int g = 0; g < groups; g++) {
-            dq_kv_list *list = &kv->seq[batch->seq[i]][layer * groups + g];
-            if (!ascends(list, batch->pos + first, n)) {
-                dq_fail(&b->err, DQ_BUG, "positions of appended tokens do not ascend");
-                return;
-            }
-            if (!make_room(b, kv, list, g, n)) return;
-        }
-    }
+    if (b->err.code != DQ_OK || !grow_lists(b, kv, layer, batch)) return;
     const dq_simd *simd = dq_cpu_of(b)->simd;
     const int tasks = batch->n_seq * groups;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads) if (batch->n_rows > 32)
@@ -266,30 +366,77 @@ void dq_cpu_kv_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch
         write_tokens(simd, kv, &kv->seq[batch->seq[i]][layer * groups + g], g, k.p + first * k.cols,
                      v.p + first * v.cols, batch->pos + first, n);
     }
+    if (!kv->has_codes || make_codes(b, kv, layer, batch, 0)) return;
+    for (int task = 0; task < tasks; task++) {
+        int i = task / groups;
+        kv->seq[batch->seq[i]][layer * groups + task % groups].count -=
+            batch->cu_rows[i + 1] - batch->cu_rows[i];
+    }
+}
+
+/* The list needs settled tokens as codes only: pages that hold nothing else may lose their unquantized
+ * parts, once all their holders say so. */
+static void agree(dq_kv *kv, dq_kv_list *list, int group)
+{
+    const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);
+    int64_t end = dq_kv_visible(list, list->settled - 1);
+    if (end < sinks) end = sinks;
+    for (; list->agreed < pages_of(list->count); list->agreed++) {
+        const int64_t stop = (list->agreed + 1) * DQ_PAGE;
+        if ((stop < list->count ? stop : list->count) > end) return;
+        list->page[list->agreed]->agreed++;
+        dq_kv_page_relax(kv, list->page[list->agreed], group);
+    }
+}
+
+void dq_cpu_kv_settle(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch)
+{
+    if (b->err.code != DQ_OK) return;
+    for (int i = 0; i < batch->n_seq; i++) {
+        if (!known(b, kv, batch->seq[i])) return;
+    }
+    if (!kv->has_codes || !make_codes(b, kv, layer, batch, 1)) return;
+    for (int i = 0; i < batch->n_seq; i++) {
+        const int64_t end = batch->cu_rows[i + 1];
+        if (end == batch->cu_rows[i]) continue;
+        const int32_t settled = dq_kv_coded_end(&kv->spec, batch->pos[end - 1] + 1);
+        for (int g = 0; g < kv->map->n_groups; g++) {
+            dq_kv_list *list = &kv->seq[batch->seq[i]][layer * kv->map->n_groups + g];
+            if (settled > list->settled) list->settled = settled;
+            agree(kv, list, g);
+        }
+    }
+}
+
+/* Whether a query at `length` would read a token unquantized that is held as codes only. */
+static bool lost(const dq_kv *kv, const dq_kv_list *list, int32_t length)
+{
+    const int32_t end = length < list->settled ? length : list->settled;
+    int64_t first = dq_kv_coded_index(kv, list, length);
+    const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);
+    if (first < sinks) first = sinks;
+    return dq_kv_visible(list, end - 1) > first;
 }
 
 void dq_cpu_kv_rewind(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length)
 {
+    const int n_lists = kv->n_layers * kv->map->n_groups;
     if (b->err.code != DQ_OK || !known(b, kv, seq)) return;
-    for (int i = 0; i < kv->n_layers * kv->map->n_groups; i++) {
-        dq_kv_list *list = &kv->seq[seq][i];
-        list->count = length > 0 ? dq_kv_visible(list, length - 1) : 0;
-        list_cut(kv, list, i % kv->map->n_groups, pages_of(list->count));
+    if (length < 0) length = 0;
+    for (int i = 0; kv->has_codes && i < n_lists; i++) {
+        if (!lost(kv, &kv->seq[seq][i], length)) continue;
+        dq_fail(&b->err, DQ_BUG,
+                "a KV cache cannot go back to %d tokens: some that are read unquantized there are "
+                "held as codes only",
+                (int)length);
+        return;
     }
-}
-
-static void copy_token(const dq_kv *kv, dq_kv_page *to, int64_t at, dq_kv_page *from, int64_t i,
-                       int group)
-{
-    const dq_headmap *map = kv->map;
-    to->pos[at] = from->pos[i];
-    for (int j = 0; j < map->n_kv; j++) {
-        if (map->group[j] != group) continue;
-        float *key = dq_kv_keys(kv, to, j) + at;
-        const float *old = dq_kv_keys(kv, from, j) + i;
-        for (int64_t c = 0; c < map->head_dim; c++) key[c * DQ_PAGE] = old[c * DQ_PAGE];
-        memcpy(dq_kv_values(kv, to, j) + at * kv->v_cols,
-               dq_kv_values(kv, from, j) + i * kv->v_cols, (size_t)kv->v_cols * sizeof(float));
+    const int32_t coded = dq_kv_coded_end(&kv->spec, length);
+    for (int i = 0; i < n_lists; i++) {
+        dq_kv_list *list = &kv->seq[seq][i];
+        list->count = dq_kv_visible(list, length - 1);
+        list_cut(kv, list, i % kv->map->n_groups, pages_of(list->count));
+        if (list->settled > coded) list->settled = coded;
     }
 }
 
@@ -299,6 +446,56 @@ static bool kept_is_valid(const int32_t *kept, int64_t n, int64_t count)
         if (kept[i] < 0 || kept[i] >= count || (i > 0 && kept[i] <= kept[i - 1])) return false;
     }
     return true;
+}
+
+/* A page with tokens kept[0..n-1] of the list and the parts that they still need. */
+static dq_kv_page *dense_page(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group,
+                              const int32_t *kept, int64_t n)
+{
+    int32_t sinks = 0, coded = 0;
+    bool plain = false, wide[2] = {false, false};
+    for (int64_t i = 0; i < n; i++) {
+        const dq_kv_page *from = list->page[kept[i] / DQ_PAGE];
+        const int32_t pos = from->pos[kept[i] % DQ_PAGE];
+        if (pos < kv->spec.sink) {
+            sinks++;
+            continue;
+        }
+        coded += kept[i] % DQ_PAGE < from->coded;
+        plain = plain || pos >= list->settled;
+        for (int side = DQ_K; side <= DQ_V; side++)
+            wide[side] = wide[side] || from->part[side].wide;
+    }
+    dq_kv_page *p = dq_kv_page_new(b, kv);
+    if (!p) return NULL;
+    bool ok = !coded || dq_kv_page_add_codes(b, kv, p, group, sinks);
+    for (int side = DQ_K; ok && coded && side <= DQ_V; side++)
+        ok = !wide[side] || dq_kv_page_widen(b, kv, p, group, side);
+    if (ok) ok = dq_kv_page_add_plain(b, kv, p, group, 0);
+    if (ok && coded) p->coded = p->due = sinks + coded;
+    if (ok && coded && !plain) {
+        p->agreed = 1;
+        dq_kv_page_relax(kv, p, group);
+    }
+    if (ok) return p;
+    dq_kv_page_drop(kv, p, group);
+    return NULL;
+}
+
+/* Pages of `dense` take the place of the list's from `whole` on. */
+static void replace_pages(dq_kv *kv, dq_kv_list *list, int group, int64_t whole, dq_kv_list *dense)
+{
+    list_cut(kv, list, group, whole);
+    for (int64_t p = 0; p < dense->n_pages; p++) {
+        dq_kv_page *page = dense->page[p];
+        list->page[list->n_pages++] = page;
+        if (page->agreed && list->agreed == whole + p) {
+            list->agreed++;
+        } else {
+            page->agreed = 0;
+        }
+    }
+    dense->n_pages = 0;
 }
 
 void dq_cpu_kv_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
@@ -318,49 +515,41 @@ void dq_cpu_kv_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
     }
     dq_kv_list dense = {0};
     if (!list_reserve(b, kv, &dense, pages_of(n))) return;
-    for (int64_t p = whole; p < pages_of(n); p++) {
-        dq_kv_page *fresh = page_new(b, kv, group);
-        if (!fresh) {
-            list_free(kv, &dense, group);
-            return;
-        }
-        dense.page[dense.n_pages++] = fresh;
+    bool ok = dq_cpu_reserve(b, (size_t)dq_kv_scratch_floats(kv) * sizeof(float));
+    for (int64_t p = whole; ok && p < pages_of(n); p++) {
+        const int32_t *from = kept + p * DQ_PAGE;
+        const int64_t some = n - p * DQ_PAGE < DQ_PAGE ? n - p * DQ_PAGE : DQ_PAGE;
+        dq_kv_page *page = dense_page(b, kv, list, group, from, some);
+        ok = page != NULL;
+        if (!ok) break;
+        dense.page[dense.n_pages++] = page;
+        dq_kv_page_move(kv, page, group, list, from, some, dq_cpu_of(b)->block[0]);
     }
-    for (int64_t i = whole * DQ_PAGE; i < n; i++) {
-        int64_t to = i / DQ_PAGE - whole;
-        copy_token(kv, dense.page[to], i % DQ_PAGE, list->page[kept[i] / DQ_PAGE],
-                   kept[i] % DQ_PAGE, group);
+    if (ok) {
+        replace_pages(kv, list, group, whole, &dense);
+        list->count = n;
     }
-    list_cut(kv, list, group, whole);
-    if (dense.n_pages) {
-        memcpy(list->page + whole, dense.page, (size_t)dense.n_pages * sizeof(dq_kv_page *));
-    }
-    list->n_pages = whole + dense.n_pages;
-    list->count = n;
-    dense.n_pages = 0;
     list_free(kv, &dense, group);
-}
-
-void dq_cpu_kv_settle(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch)
-{
-    (void)layer;
-    for (int i = 0; i < batch->n_seq; i++) known(b, kv, batch->seq[i]);
 }
 
 void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                          int32_t t, double *sum)
 {
     const dq_headmap *map = kv->map;
-    (void)t;
     if (b->err.code != DQ_OK || !known(b, kv, seq)) return;
+    if (!dq_cpu_reserve(b, (size_t)dq_kv_scratch_floats(kv) * sizeof(float))) return;
     const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
-    for (int64_t i = 0; i < list->count; i++) {
-        sum[i] = 0;
+    const int64_t coded_end = dq_kv_coded_index(kv, list, t);
+    for (int64_t i = 0; i < list->count; i++) sum[i] = 0;
+    for (int64_t p = 0; p < pages_of(list->count); p++) {
         for (int j = 0; j < map->n_kv; j++) {
             if (map->group[j] != group) continue;
-            const float *k = dq_kv_keys(kv, list->page[i / DQ_PAGE], j) + i % DQ_PAGE;
-            for (int c = 0; c < map->head_dim; c++)
-                sum[i] += (double)k[c * DQ_PAGE] * (double)k[c * DQ_PAGE];
+            const float *k = dq_kv_read_keys(dq_cpu_of(b)->simd, kv, list, p, j, coded_end,
+                                             dq_cpu_of(b)->block[0]);
+            for (int64_t i = 0; i < dq_kv_slots(list->count, p); i++) {
+                for (int64_t c = 0; c < map->head_dim; c++)
+                    sum[p * DQ_PAGE + i] += (double)k[c * DQ_PAGE + i] * (double)k[c * DQ_PAGE + i];
+            }
         }
     }
 }
@@ -380,7 +569,11 @@ dq_kv_bytes dq_cpu_kv_bytes(dq_backend *b, const dq_kv *kv)
     (void)b;
     for (int32_t s = 0; s < kv->n_seq; s++) {
         for (int i = 0; kv->seq[s] && i < kv->n_layers * kv->map->n_groups; i++) {
-            bytes.tokens += kv->seq[s][i].count;
+            const dq_kv_list *list = &kv->seq[s][i];
+            const int64_t coded =
+                dq_kv_visible(list, list->settled - 1) - dq_kv_visible(list, kv->spec.sink - 1);
+            bytes.tokens += list->count;
+            if (coded > 0) bytes.tokens_coded += coded;
         }
     }
     return bytes;

@@ -73,6 +73,13 @@ typedef struct dq_simd {
      * packed row of row_bytes bytes. first is a multiple of 32. */
     void (*codes)(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
                   int64_t n, float scale);
+    /* Codes of a KV page, packed as simd_kv.h says, times their scales: keys dst[channels][64], a line
+     * of 64 codes per channel, scale[runs of `group` channels][64]; values dst[tokens][cols], a line
+     * of cols codes per token, scale[tokens][n_scales], the last scale to the end of the line. */
+    void (*read_keys)(float *dst, const uint8_t *codes, int bits, int64_t channels, int64_t group,
+                      const float *scale);
+    void (*read_values)(float *dst, const uint8_t *codes, int bits, int64_t tokens, int64_t cols,
+                        int64_t group, const float *scale, int64_t n_scales);
 } dq_simd;
 
 extern const dq_simd dq_simd_scalar;

@@ -8,6 +8,7 @@
 
 #include "simd_codes.h"
 #include "simd_exp.h"
+#include "simd_kv.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -324,6 +325,8 @@ const dq_simd dq_simd_avx512 = {
     .rotate = dq_avx2_rotate,
     .widen = widen,
     .codes = codes,
+    .read_keys = read_keys,
+    .read_values = read_values,
 };
 
 #endif

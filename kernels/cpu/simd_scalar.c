@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "simd_exp.h"
+#include "simd_kv.h"
 
 static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
                  int64_t m, int64_t n, int64_t k, bool add)
@@ -231,4 +232,6 @@ const dq_simd dq_simd_scalar = {
     .rotate = rotate,
     .widen = widen,
     .codes = codes,
+    .read_keys = read_keys,
+    .read_values = read_values,
 };

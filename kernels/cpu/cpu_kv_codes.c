@@ -1,0 +1,380 @@
+/* cpu_kv_codes: codes of the KV cache: made, moved, read back. The rule of scales and codes is that
+ * of quant.h; kv.h says which scales stay in f32.
+ * SPDX-License-Identifier: MIT */
+#include "cpu_kv.h"
+#include "quant.h"
+#include "simd_kv.h"
+
+#include <math.h>
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+int64_t dq_kv_scratch_floats(const dq_kv *kv)
+{
+    /* values or keys as f32; as codes; scales (at most one per channel) */
+    return kv->has_codes ? 3 * DQ_PAGE * kv->v_cols : 0;
+}
+
+/* ---------------------------------------------------------------------------------------- packing */
+
+static void put_plane(uint8_t *out, const uint8_t *u, int64_t n, int width, int shift)
+{
+    const int parts = 8 / width;
+    const int64_t m = n / parts;
+    const unsigned mask = (1u << width) - 1;
+    for (int64_t i = 0; i < m; i++) {
+        unsigned byte = 0;
+        for (int k = 0; k < parts; k++)
+            byte |= ((unsigned)u[k * m + i] >> shift & mask) << (k * width);
+        out[i] = (uint8_t)byte;
+    }
+}
+
+/* The inverse of kv_unpack. */
+static void pack(uint8_t *line, const int8_t *q, int bits, int64_t n)
+{
+    uint8_t u[DQ_KV_LINE];
+    for (int64_t i = 0; i < n; i++) u[i] = (uint8_t)(q[i] + (1 << (bits - 1)));
+    switch (bits) {
+    case 8: memcpy(line, u, (size_t)n); break;
+    case 6:
+        put_plane(line, u, n, 4, 0);
+        put_plane(line + n / 2, u, n, 2, 4);
+        break;
+    case 4: put_plane(line, u, n, 4, 0); break;
+    case 3:
+        put_plane(line, u, n, 2, 0);
+        put_plane(line + n / 4, u, n, 1, 2);
+        break;
+    default: put_plane(line, u, n, 2, 0); break;
+    }
+}
+
+/* Codes of a whole page of one head: keys [v_cols][DQ_PAGE], values [DQ_PAGE][v_cols]. Only tokens
+ * first..end of values are touched; lines of keys hold all tokens. */
+static void unpack_head(const dq_kv *kv, int8_t *q, const uint8_t *codes, int side, int64_t first,
+                        int64_t end)
+{
+    const int bits = kv->form[side].bits;
+    const int64_t begin = side == DQ_K ? 0 : first * kv->v_cols;
+    const int64_t stop = (side == DQ_K ? DQ_PAGE : end) * kv->v_cols;
+    const int64_t width = side == DQ_K ? DQ_PAGE : kv->v_cols;
+    for (int64_t i = begin; i < stop;) {
+        const int64_t n = least(width - i % width, DQ_KV_LINE);
+        kv_unpack(q + i, codes + i * bits / 8, bits, n);
+        i += n;
+    }
+}
+
+static void pack_head(const dq_kv *kv, uint8_t *codes, const int8_t *q, int side, int64_t first,
+                      int64_t end)
+{
+    const int bits = kv->form[side].bits;
+    const int64_t begin = side == DQ_K ? 0 : first * kv->v_cols;
+    const int64_t stop = (side == DQ_K ? DQ_PAGE : end) * kv->v_cols;
+    const int64_t width = side == DQ_K ? DQ_PAGE : kv->v_cols;
+    for (int64_t i = begin; i < stop;) {
+        const int64_t n = least(width - i % width, DQ_KV_LINE);
+        pack(codes + i * bits / 8, q + i, bits, n);
+        i += n;
+    }
+}
+
+/* Index of the scale of a token and run of channels among those of one head. */
+static int64_t scale_at(const dq_kv *kv, int side, int64_t token, int64_t g)
+{
+    return side == DQ_K ? g * DQ_PAGE + token : token * kv->form[side].n_scales + g;
+}
+
+static float get_scale(const dq_kv_part *part, int64_t i)
+{
+    if (part->wide) return ((const float *)part->scale)[i];
+    return dq_f32_from_f16(((const uint16_t *)part->scale)[i]);
+}
+
+static void put_scale(dq_kv_part *part, int64_t i, float s)
+{
+    if (part->wide) {
+        ((float *)part->scale)[i] = s;
+    } else {
+        ((uint16_t *)part->scale)[i] = dq_f16_from_f32(s);
+    }
+}
+
+/* --------------------------------------------------------------------------------------- encoding */
+
+/* The scale of a run of values, as stored. Values that are not finite make it NaN, which then reaches
+ * everything that reads the run. *odd: f16 cannot hold it. */
+static float scale_of(const dq_simd *simd, const float *x, int64_t n, int bits, bool *odd)
+{
+    const float peak = simd->absmax(x, n);
+    if (!isfinite(peak)) return NAN;
+    const float scale = peak / (float)dq_qmax(bits);
+    const float half = dq_stored_scale(scale, DQ_F16);
+    if (scale == 0.0f || (half >= 0x1p-14f && half < INFINITY)) return half;
+    *odd = true;
+    return scale;
+}
+
+/* Codes and scales of one token. */
+static void encode_token(const dq_simd *simd, const dq_kv *kv, const dq_kv_form *form, int8_t *q,
+                         float *scale, const float *x, bool *odd)
+{
+    const int64_t d = kv->map->head_dim;
+    for (int64_t g = 0; g < form->n_scales; g++) {
+        const int64_t begin = g * form->group, n = least(form->group, d - begin);
+        scale[g] = scale_of(simd, x + begin, n, form->bits, odd);
+        if (isnan(scale[g])) {
+            memset(q + begin, 0, (size_t)n);
+        } else {
+            dq_encode(q + begin, x + begin, n, form->bits, scale[g], DQ_ABSMAX);
+        }
+    }
+    memset(q + d, 0, (size_t)(kv->v_cols - d));
+}
+
+/* Codes q[DQ_PAGE][v_cols] and scales [DQ_PAGE][n_scales] of what is due in one head; true when the
+ * scales can be stored. */
+static bool encode_head(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side, int h,
+                        int8_t *q, float *scale, float *rows)
+{
+    const dq_kv_form *form = &kv->form[side];
+    const int64_t d = kv->map->head_dim, n = p->due - p->coded;
+    const float *plain = dq_kv_plain_of(kv, p, side, h);
+    bool odd = false;
+    if (side == DQ_K) simd->transpose(rows, d, plain + p->coded, DQ_PAGE, d, n);
+    for (int64_t i = 0; i < n; i++) {
+        const float *x = side == DQ_K ? rows + i * d : plain + (p->coded + i) * kv->v_cols;
+        const int64_t slot = p->coded + i;
+        encode_token(simd, kv, form, q + slot * kv->v_cols, scale + slot * form->n_scales, x, &odd);
+    }
+    return !odd || p->part[side].wide;
+}
+
+static void store_head(const dq_kv *kv, dq_kv_page *p, int side, int h, const int8_t *q,
+                       const float *scale, int8_t *lines)
+{
+    const int64_t n_scales = kv->form[side].n_scales, head = h * n_scales * DQ_PAGE;
+    for (int64_t i = p->coded; i < p->due; i++) {
+        for (int64_t g = 0; g < n_scales; g++)
+            put_scale(&p->part[side], head + scale_at(kv, side, i, g), scale[i * n_scales + g]);
+    }
+    uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
+    if (side == DQ_V) {
+        pack_head(kv, codes, q, side, p->coded, p->due);
+        return;
+    }
+    unpack_head(kv, lines, codes, side, 0, DQ_PAGE);
+    for (int64_t i = p->coded; i < p->due; i++) {
+        for (int64_t c = 0; c < kv->v_cols; c++) lines[c * DQ_PAGE + i] = q[i * kv->v_cols + c];
+    }
+    pack_head(kv, codes, lines, side, 0, DQ_PAGE);
+}
+
+void dq_kv_page_encode(const dq_simd *simd, const dq_kv *kv, dq_kv_page *p, int group, int side,
+                       float *scratch)
+{
+    const int64_t page = DQ_PAGE * kv->v_cols;
+    int8_t *q = (int8_t *)(scratch + 2 * page), *lines = q + page;
+    for (int s = DQ_K; s <= DQ_V; s++) {
+        if (side >= 0 && side != s) continue;
+        p->odd[s] = false;
+        if (!p->part[s].codes) continue;
+        for (int h = 0; h < kv->heads[group]; h++) {
+            if (!encode_head(simd, kv, p, s, h, q, scratch + page, scratch)) {
+                p->odd[s] = true;
+                break;
+            }
+            store_head(kv, p, s, h, q, scratch + page, lines);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------------------------------- reading */
+
+/* Slots first..end of a page, from where they are held unquantized. */
+static void read_plain(const dq_kv *kv, const dq_kv_page *p, int side, int h, int64_t first,
+                       int64_t end, float *out)
+{
+    const int64_t d = kv->map->head_dim;
+    const float *plain = dq_kv_plain_of(kv, p, side, h) + (side == DQ_K ? 0 : first * kv->v_cols);
+    if (side == DQ_V) {
+        memcpy(out + first * kv->v_cols, plain, (size_t)((end - first) * kv->v_cols) * sizeof *out);
+        return;
+    }
+    for (int64_t c = 0; c < d; c++) {
+        memcpy(out + c * DQ_PAGE + first, plain + c * DQ_PAGE + first,
+               (size_t)(end - first) * sizeof *out);
+    }
+}
+
+static void read_sinks(const dq_kv *kv, const dq_kv_page *p, int side, int h, float *out)
+{
+    const int64_t d = kv->map->head_dim;
+    const float *sinks = dq_kv_sinks_of(kv, p, side, h);
+    for (int64_t i = 0; i < p->n_sinks; i++) {
+        for (int64_t c = 0; c < d; c++) {
+            out[side == DQ_K ? c * DQ_PAGE + i : i * kv->v_cols + c] = sinks[i * d + c];
+        }
+    }
+}
+
+static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side,
+                              int head, int64_t slots, float *scratch)
+{
+    const dq_kv_form *form = &kv->form[side];
+    const dq_kv_part *part = &p->part[side];
+    const int h = kv->slot[head];
+    const int64_t n_scales = form->n_scales * DQ_PAGE, at = h * n_scales;
+    if (!part->codes || (part->plain && slots <= p->n_sinks)) return dq_kv_plain_of(kv, p, side, h);
+    const float *scale = scratch + DQ_PAGE * kv->v_cols;
+    if (part->wide) {
+        scale = (const float *)part->scale + at;
+    } else {
+        simd->widen(scratch + DQ_PAGE * kv->v_cols, (const uint16_t *)part->scale + at, DQ_F16,
+                    n_scales);
+    }
+    const uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
+    if (side == DQ_K) {
+        simd->read_keys(scratch, codes, form->bits, kv->map->head_dim, form->group, scale);
+    } else {
+        simd->read_values(scratch, codes, form->bits, slots, kv->v_cols, form->group, scale,
+                          form->n_scales);
+    }
+    if (part->sinks) read_sinks(kv, p, side, h, scratch);
+    if (part->plain && slots < DQ_PAGE) read_plain(kv, p, side, h, slots, DQ_PAGE, scratch);
+    return scratch;
+}
+
+const float *dq_kv_read_keys(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                             int64_t page, int head, int64_t coded_end, float *scratch)
+{
+    return read_page(simd, kv, list->page[page], DQ_K, head, dq_kv_slots(coded_end, page), scratch);
+}
+
+const float *dq_kv_read_values(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                               int64_t page, int head, int64_t coded_end, float *scratch)
+{
+    return read_page(simd, kv, list->page[page], DQ_V, head, dq_kv_slots(coded_end, page), scratch);
+}
+
+int64_t dq_kv_coded_index(const dq_kv *kv, const dq_kv_list *list, int32_t t)
+{
+    return kv->has_codes ? dq_kv_visible(list, dq_kv_coded_end(&kv->spec, t) - 1) : 0;
+}
+
+int dq_kv_spans(dq_kv_span span[2], const dq_kv *kv, const dq_kv_list *list, const dq_rows *rows)
+{
+    const int32_t first = dq_kv_coded_end(&kv->spec, rows->pos[0]);
+    int64_t n = 1;
+    while (n < rows->n && (!kv->has_codes || dq_kv_coded_end(&kv->spec, rows->pos[n]) == first))
+        n++;
+    span[0] = (dq_kv_span){0, n, dq_kv_coded_index(kv, list, rows->pos[0])};
+    if (n == rows->n) return 1;
+    span[1] = (dq_kv_span){n, rows->n - n, dq_kv_coded_index(kv, list, rows->pos[n])};
+    return 2;
+}
+
+int dq_kv_page_spans(dq_kv_span out[2], const dq_kv_span *span, int n, int64_t page)
+{
+    out[0] = span[0];
+    if (n == 1) return 1;
+    out[1] = span[1];
+    if (dq_kv_slots(span[0].coded_end, page) != dq_kv_slots(span[1].coded_end, page)) return 2;
+    out[0].n += span[1].n;
+    return 1;
+}
+
+void dq_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, int head, int side,
+                       int8_t *q, float *scale)
+{
+    const dq_kv_page *p = list->page[i / DQ_PAGE];
+    const int64_t slot = i % DQ_PAGE, n_scales = kv->form[side].n_scales, cols = kv->v_cols;
+    const int bits = kv->form[side].bits, h = kv->slot[head];
+    const uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
+    for (int64_t c = 0; side == DQ_K && c < cols; c++) {
+        int8_t line[DQ_PAGE];
+        kv_unpack(line, codes + c * DQ_PAGE * bits / 8, bits, DQ_PAGE);
+        q[c] = line[slot];
+    }
+    for (int64_t c = 0; side == DQ_V && c < cols; c += DQ_KV_LINE) {
+        const int64_t n = least(cols - c, DQ_KV_LINE);
+        kv_unpack(q + c, codes + (slot * cols + c) * bits / 8, bits, n);
+    }
+    for (int64_t g = 0; g < n_scales; g++) {
+        scale[g] = get_scale(&p->part[side], h * n_scales * DQ_PAGE + scale_at(kv, side, slot, g));
+    }
+}
+
+/* ----------------------------------------------------------------------------------------- moving */
+
+static void move_plain(const dq_kv *kv, dq_kv_page *to, int64_t slot, const dq_kv_page *from,
+                       int64_t i, int side, int h)
+{
+    const int64_t d = kv->map->head_dim;
+    const int64_t channel = side == DQ_K ? DQ_PAGE : 1, token = side == DQ_K ? 1 : kv->v_cols;
+    const float *x = NULL;
+    int64_t step = channel;
+    if (from->part[side].plain) {
+        x = dq_kv_plain_of(kv, from, side, h) + i * token;
+    } else if (i < from->n_sinks) {
+        x = dq_kv_sinks_of(kv, from, side, h) + i * d;
+        step = 1;
+    }
+    if (!x) return; /* held as codes only */
+    if (to->part[side].plain) {
+        float *y = dq_kv_plain_of(kv, to, side, h) + slot * token;
+        for (int64_t c = 0; c < d; c++) y[c * channel] = x[c * step];
+    }
+    if (slot < to->n_sinks && to->part[side].sinks) {
+        float *y = dq_kv_sinks_of(kv, to, side, h) + slot * d;
+        for (int64_t c = 0; c < d; c++) y[c] = x[c * step];
+    }
+}
+
+/* Codes of slot i of one head, both as they lie unpacked, with their scales. */
+static void move_codes(const dq_kv *kv, dq_kv_page *to, int64_t slot, int8_t *y,
+                       const dq_kv_page *from, int64_t i, const int8_t *x, int side, int h)
+{
+    const int64_t channel = side == DQ_K ? DQ_PAGE : 1, token = side == DQ_K ? 1 : kv->v_cols;
+    const int64_t head = (int64_t)h * kv->form[side].n_scales * DQ_PAGE;
+    for (int64_t c = 0; c < kv->v_cols; c++)
+        y[slot * token + c * channel] = x[i * token + c * channel];
+    for (int64_t g = 0; g < kv->form[side].n_scales; g++) {
+        put_scale(&to->part[side], head + scale_at(kv, side, slot, g),
+                  get_scale(&from->part[side], head + scale_at(kv, side, i, g)));
+    }
+}
+
+static void move_head(const dq_kv *kv, dq_kv_page *to, const dq_kv_list *list, const int32_t *kept,
+                      int64_t n, int side, int h, float *scratch)
+{
+    const int64_t page = DQ_PAGE * kv->v_cols;
+    int8_t *x = (int8_t *)scratch, *y = x + page;
+    const dq_kv_page *unpacked = NULL;
+    if (to->part[side].codes) memset(y, 0, (size_t)page);
+    for (int64_t i = 0; i < n; i++) {
+        const dq_kv_page *from = list->page[kept[i] / DQ_PAGE];
+        const int64_t at = kept[i] % DQ_PAGE;
+        move_plain(kv, to, i, from, at, side, h);
+        if (!to->part[side].codes || i < to->n_sinks || i >= to->coded) continue;
+        if (from != unpacked)
+            unpack_head(kv, x, dq_kv_codes_of(kv, from, side, h), side, 0, DQ_PAGE);
+        unpacked = from;
+        move_codes(kv, to, i, y, from, at, x, side, h);
+    }
+    if (to->part[side].codes) pack_head(kv, dq_kv_codes_of(kv, to, side, h), y, side, 0, DQ_PAGE);
+}
+
+void dq_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
+                     const int32_t *kept, int64_t n, float *scratch)
+{
+    for (int64_t i = 0; i < n; i++) to->pos[i] = dq_kv_pos(from, kept[i]);
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        for (int h = 0; h < kv->heads[group]; h++)
+            move_head(kv, to, from, kept, n, side, h, scratch);
+    }
+}

@@ -1,0 +1,175 @@
+/* simd_kv: codes of KV pages read back. Compiled once per instruction level; the compiler makes vector
+ * code of these loops, and all levels give the same bits: one conversion, one product.
+ *
+ * A line of n codes (n a multiple of 16) is one or two planes. A plane of w bits has n * w / 8 bytes;
+ * byte i holds the bits of codes i, i + m, i + 2m ... (m = n * w / 8) from its lowest bits up, so that
+ * unpacking needs a mask and a shift and no shuffle. 8, 4 and 2 bits are one plane; 6 bits are the 4
+ * low bits, then the 2 high ones; 3 bits the 2 low ones, then the high one. Codes are offset binary.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_SIMD_KV_H
+#define DQ_SIMD_KV_H
+
+#include <stdint.h>
+#include <string.h>
+
+enum { DQ_KV_LINE = 128 }; /* longer lines are cut into lines of this many codes */
+
+/* u |= plane << shift */
+static inline void kv_plane(uint8_t *restrict u, const uint8_t *restrict in, int64_t n, int width,
+                            int shift)
+{
+    const int parts = 8 / width;
+    const int64_t m = n / parts;
+    const unsigned mask = (1u << width) - 1;
+    for (int k = 0; k < parts; k++) {
+#pragma omp simd
+        for (int64_t i = 0; i < m; i++) {
+            const unsigned x = (unsigned)in[i] >> (k * width) & mask;
+            u[k * m + i] = (uint8_t)(u[k * m + i] | x << shift);
+        }
+    }
+}
+
+/* n <= DQ_KV_LINE codes of one line. */
+static inline void kv_unpack(int8_t *restrict q, const uint8_t *restrict line, int bits, int64_t n)
+{
+    const int half = 1 << (bits - 1);
+    uint8_t u[DQ_KV_LINE] = {0};
+    switch (bits) {
+    case 8: memcpy(u, line, (size_t)n); break;
+    case 6:
+        kv_plane(u, line, n, 4, 0);
+        kv_plane(u, line + n / 2, n, 2, 4);
+        break;
+    case 4: kv_plane(u, line, n, 4, 0); break;
+    case 3:
+        kv_plane(u, line, n, 2, 0);
+        kv_plane(u, line + n / 4, n, 1, 2);
+        break;
+    default: kv_plane(u, line, n, 2, 0); break;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) q[i] = (int8_t)(u[i] - half);
+}
+
+#if defined(__GNUC__)
+#define DQ_KV_INLINE static inline __attribute__((always_inline))
+#else
+#define DQ_KV_INLINE static inline
+#endif
+
+/* Codes of one plane in the j-th of `parts` equal pieces of a line. */
+DQ_KV_INLINE unsigned kv_bits(const uint8_t *restrict plane, int width, int parts, int64_t piece,
+                              int j, int64_t i)
+{
+    const int pieces = width * parts / 8; /* of bytes in this plane */
+    return (unsigned)plane[j % pieces * piece + i] >> (j / pieces * width) & ((1u << width) - 1);
+}
+
+/* Codes of the j-th piece, each times its own scale. */
+DQ_KV_INLINE void kv_piece(float *restrict dst, const uint8_t *restrict line, int bits, int parts,
+                           int64_t piece, int j, const float *restrict s)
+{
+    const int half = 1 << (bits - 1), low = bits == 6 ? 4 : bits == 3 ? 2 : bits, high = bits - low;
+    const uint8_t *restrict second = line + piece * parts * low / 8;
+    float *restrict to = dst + j * piece;
+    const float *restrict by = s + j * piece;
+#pragma omp simd
+    for (int64_t i = 0; i < piece; i++) {
+        unsigned u = kv_bits(line, low, parts, piece, j, i);
+        if (high) u |= kv_bits(second, high ? high : 1, parts, piece, j, i) << low;
+        to[i] = (float)((int)u - half) * by[i];
+    }
+}
+
+/* n codes of one line. A piece lies in one place of every byte; which one is a constant here, as `bits`
+ * and mostly n are, so that each piece becomes a few vectors without a branch. */
+DQ_KV_INLINE void kv_line(float *restrict dst, const uint8_t *restrict line, int bits, int64_t n,
+                          const float *restrict s)
+{
+    const int parts = bits == 3 ? 8 : 4;
+    kv_piece(dst, line, bits, parts, n / parts, 0, s);
+    kv_piece(dst, line, bits, parts, n / parts, 1, s);
+    kv_piece(dst, line, bits, parts, n / parts, 2, s);
+    kv_piece(dst, line, bits, parts, n / parts, 3, s);
+    if (parts == 4) return;
+    kv_piece(dst, line, bits, parts, n / parts, 4, s);
+    kv_piece(dst, line, bits, parts, n / parts, 5, s);
+    kv_piece(dst, line, bits, parts, n / parts, 6, s);
+    kv_piece(dst, line, bits, parts, n / parts, 7, s);
+}
+
+DQ_KV_INLINE void kv_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
+                          int64_t channels, int64_t group, const float *restrict scale)
+{
+    int64_t left = group;
+    for (int64_t c = 0; c < channels; c++, left--) {
+        if (left == 0) {
+            scale += 64;
+            left = group;
+        }
+        kv_line(dst + c * 64, codes + c * 8 * bits, bits, 64, scale);
+    }
+}
+
+static inline void read_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
+                             int64_t channels, int64_t group, const float *restrict scale)
+{
+    switch (bits) {
+    case 8: kv_keys(dst, codes, 8, channels, group, scale); break;
+    case 6: kv_keys(dst, codes, 6, channels, group, scale); break;
+    default: kv_keys(dst, codes, 4, channels, group, scale); break;
+    }
+}
+
+/* s[n] = scales of channels c .. c+n-1 of one token. */
+static inline void kv_spread(float *restrict s, int64_t c, int64_t n, int64_t group,
+                             const float *restrict scale, int64_t n_scales)
+{
+    int64_t g = c == 0 ? 0 : c / group; /* a division costs as much as many codes */
+    for (int64_t i = 0; i < n; g++) {
+        if (g >= n_scales) g = n_scales - 1; /* padding */
+        const int64_t last = g + 1 < n_scales ? (g + 1) * group - c : n;
+        const int64_t end = last < n ? last : n;
+        const float x = scale[g];
+#pragma omp simd
+        for (int64_t k = i; k < end; k++) s[k] = x;
+        i = end;
+    }
+}
+
+DQ_KV_INLINE void kv_values(float *restrict dst, const uint8_t *restrict codes, int bits,
+                            int64_t tokens, int64_t cols, int64_t group,
+                            const float *restrict scale, int64_t n_scales)
+{
+    float s[DQ_KV_LINE];
+    for (int64_t t = 0; t < tokens; t++) {
+        for (int64_t c = 0; c < cols; c += DQ_KV_LINE) {
+            const int64_t n = cols - c < DQ_KV_LINE ? cols - c : DQ_KV_LINE;
+            const uint8_t *restrict line = codes + (t * cols + c) * bits / 8;
+            kv_spread(s, c, n, group, scale + t * n_scales, n_scales);
+            if (n == 128) {
+                kv_line(dst + t * cols + c, line, bits, 128, s);
+            } else if (n == 64) {
+                kv_line(dst + t * cols + c, line, bits, 64, s);
+            } else {
+                kv_line(dst + t * cols + c, line, bits, n, s);
+            }
+        }
+    }
+}
+
+static inline void read_values(float *restrict dst, const uint8_t *restrict codes, int bits,
+                               int64_t tokens, int64_t cols, int64_t group,
+                               const float *restrict scale, int64_t n_scales)
+{
+    switch (bits) {
+    case 8: kv_values(dst, codes, 8, tokens, cols, group, scale, n_scales); break;
+    case 6: kv_values(dst, codes, 6, tokens, cols, group, scale, n_scales); break;
+    case 4: kv_values(dst, codes, 4, tokens, cols, group, scale, n_scales); break;
+    case 3: kv_values(dst, codes, 3, tokens, cols, group, scale, n_scales); break;
+    default: kv_values(dst, codes, 2, tokens, cols, group, scale, n_scales); break;
+    }
+}
+
+#endif
