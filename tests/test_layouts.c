@@ -344,6 +344,7 @@ static void containers_keep_the_model(void **state)
                                         .scale_dtype = DQ_F16,
                                         .logit_bits = 16,
                                         .logit_grain = "tensor",
+                                        .kv = dq_kv_settings_plain,
                                         .dq_version = "test"};
         char path[512];
         const char *out = edits_path("model.h5");
