@@ -109,8 +109,8 @@ void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_setting *s, const dq_k
     if (dq_kv_has_codes(&s->spec) && x.lowbit < 0.5)
         dq_warn(t,
                 "%s, KV %s: only %.1f %% of the tokens held are codes; contexts that are short "
-                "against --kv-recent %d stay unquantized",
-                what, label, 100 * x.lowbit, s->spec.recent);
+                "against --kv-sink %d, --kv-recent %d and pages of %d tokens stay unquantized",
+                what, label, 100 * x.lowbit, s->spec.sink, s->spec.recent, DQ_PAGE);
     if (!s->evict.policy) return;
     if (x.cut < 0.5 && (s->evict.tokens || s->evict.keep < 1))
         dq_warn(t,
@@ -119,7 +119,7 @@ void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_setting *s, const dq_k
                 what, label, 100 * x.cut);
     if (h->raised)
         dq_warn(t,
-                "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %d",
+                "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %lld",
                 what, label, (long long)h->raised, (long long)h->evicted,
-                s->spec.sink + s->spec.recent);
+                (long long)s->spec.sink + s->spec.recent);
 }
