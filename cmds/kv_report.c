@@ -18,12 +18,12 @@ dq_kv_shares dq_kv_shares_of(const dq_kv_held *h)
     if (!s.measured) b = &(h = &none)->bytes;
     s.bytes_held = b->codes + b->scales + b->unquantized + b->index;
     double coded = (double)(b->codes + b->scales + h->dense16);
-    double raw = quotient((double)(b->tokens - b->tokens_coded), (double)h->slots);
     s.bytes_per_token = quotient((double)s.bytes_held, (double)h->tokens);
     s.ratio_held = quotient((double)h->baseline, (double)s.bytes_held);
-    s.ratio_payload =
-        b->tokens_coded ? quotient((double)h->baseline * (1 - raw), coded) : (double)NAN;
     s.lowbit = quotient((double)b->tokens_coded, (double)b->tokens);
+    /* what held would be if all kept tokens were codes: the limit for long contexts */
+    s.ratio_payload =
+        b->tokens_coded ? quotient((double)h->baseline * s.lowbit, coded) : (double)NAN;
     s.kept = quotient((double)b->tokens, (double)h->slots);
     s.kvpress = 1 - s.kept;
     s.cut = quotient((double)h->tokens_cut, (double)h->tokens);
