@@ -7,12 +7,13 @@
 # stopped. 16 recent tokens are kept unquantized, not 64: of prefixes of 512 and 1000 tokens a sixteenth must stay
 # large enough for a policy to have a choice.
 #   DQ_KV_ITEMS, DQ_KV_WINDOWS   items and windows per model (default all: 256, 72)
+#   DQ_KV_KINDS                  default "diffllama llama"
 #   DQ                           the program (default build/dq)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../..
 dq=${DQ:-$root/build/dq}
-[ $# -ge 1 ] || { sed -n 's/^# //p' "$0" | head -10 >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n 's/^# //p' "$0" | head -11 >&2; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 shift
@@ -41,7 +42,7 @@ part() { # part NAME ARGUMENTS of dq eval
 }
 
 for seed in "$@"; do
-    for kind in diffllama llama; do
+    for kind in ${DQ_KV_KINDS:-diffllama llama}; do
         model=$pair/$kind-$seed
         [ -d "$model" ] || { printf '%s is not here; see calib/longpair/README.md\n' "$model" >&2; continue; }
         for bits in 16 4:4; do
@@ -66,4 +67,4 @@ for seed in "$@"; do
             --kv-bits 16,8,6,4,4:3,4:2
     done
 done
-command -v python3 >/dev/null && python3 "$here/summary.py" "$out"
+if [ -z "${DQ_KV_KINDS:-}" ] && command -v python3 >/dev/null; then python3 "$here/summary.py" "$out"; fi
