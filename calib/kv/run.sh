@@ -1,8 +1,8 @@
 #!/bin/sh
 # run.sh OUT [SEED...]: is the difference map a better guide to what may be forgotten?
 # For the long pair of every seed: score maps x kept share x KV bits, scored on needles whose question comes
-# after the cut (recall), on needles whose question the policy has seen, and on the second half of windows
-# (NLL, KLD); maps summed over the last rows only; then widths without eviction. Needs build/dq; with python3,
+# after the cut (recall), on needles whose question stands on both sides of it (asked), and on the second half
+# of windows (NLL, KLD); maps summed over the last rows only; then widths without eviction. Needs build/dq; with python3,
 # summary.py makes tables, with gnuplot pictures. Finished parts are kept: running it again goes on where it
 # stopped. 16 recent tokens are kept unquantized, not 64: of prefixes of 512 and 1000 tokens a sixteenth must stay
 # large enough for a policy to have a choice.
@@ -55,11 +55,11 @@ for seed in "$@"; do
         # the maps over the last 64 rows only, as snapkv has them
         part "$kind-$seed-last-recall" "$model" --task mc --data "$pair/needles-blind.jsonl" --limit "$items" \
             --kv-policy $maps --kv-window 64 --kv-keep 0.5,0.25
-        part "$kind-$seed-seen" "$model" --task mc --data "$pair/needles.jsonl" --limit "$items" \
+        part "$kind-$seed-asked" "$model" --task mc --data "$pair/needles-asked.jsonl" --limit "$items" \
             --kv-policy $policies --kv-keep 0.25,0.0625
-        part "$kind-$seed-last-seen" "$model" --task mc --data "$pair/needles.jsonl" --limit "$items" \
-            --kv-policy $maps --kv-window 64 --kv-keep 0.25,0.0625
-        part "$kind-$seed-4x4-seen" "$model" --task mc --data "$pair/needles.jsonl" --limit "$items" \
+        part "$kind-$seed-last-asked" "$model" --task mc --data "$pair/needles-asked.jsonl" --limit "$items" \
+            --kv-policy $maps --kv-window 64 --kv-keep 0.25,0.125,0.0625
+        part "$kind-$seed-4x4-asked" "$model" --task mc --data "$pair/needles-asked.jsonl" --limit "$items" \
             --kv-bits 4:4 --kv-policy $policies --kv-keep 0.5,0.25
         part "$kind-$seed-widths-recall" "$model" --task mc --data "$pair/needles-blind.jsonl" --limit "$items" \
             --kv-bits 16,8,6,4,4:3,4:2

@@ -3,7 +3,7 @@
 
 Reads the dq-eval documents in DIR, writes kv.csv and kv.json (every row of every document), summary.csv and summary.txt
 (means over seeds), paired.csv and paired.txt (the recall of |A1 - lambda A2| minus that of every other policy, item by
-item) and, if gnuplot is there, recall.svg, seen.svg, kld.svg and pareto.svg. The error of a mean over seeds is the
+item) and, if gnuplot is there, recall.svg, asked.svg, kld.svg and pareto.svg. The error of a mean over seeds is the
 larger of the spread between seeds (standard error) and the pooled standard error inside them.
 """
 import csv
@@ -195,8 +195,8 @@ def held(found, keep):
 if shutil.which("gnuplot"):
     plot("recall", "Recall of needles after eviction, question after the cut, 16-bit cache", "recall (chance 0.17)", "acc",
          "recall", KEPT, kept)
-    plot("seen", "Recall of needles after eviction, question before the cut, 4:4", "recall (chance 0.17)", "acc", "seen",
-         KEPT, kept, ((4, 4),))
+    plot("asked", "Recall of needles after eviction, question on both sides of the cut, 16-bit cache",
+         "recall (chance 0.17)", "acc", "asked", KEPT, kept)
     plot("kld", "Divergence on the second half of windows after eviction, 16-bit cache", "KLD (nats per token)", "kld",
          "text", KEPT, kept)
     plot("pareto", "Recall against bytes held, question after the cut", "recall (chance 0.17)", "acc", "recall",
