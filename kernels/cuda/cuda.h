@@ -1,0 +1,82 @@
+/* cuda: the state of the CUDA backend and what its files share. Private to kernels/cuda.
+ *
+ * Two kinds of files: `NAME.cu` holds kernels and the C functions that launch them (NAME.h: device pointers
+ * and numbers in, a cudaError_t out; nothing of dq but base types), so that it also compiles for the host
+ * and is tested alone; `cuda_NAME.c` makes operations of backend.h out of them.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CUDA_H
+#define DQ_CUDA_H
+
+#include "backend.h"
+#include "runtime.h"
+
+/* Named device scratch: two operations that use one slot are ordered by the stream. */
+enum {
+    DQ_CUDA_SCRATCH_A, /* the largest buffer of an operation */
+    DQ_CUDA_SCRATCH_B,
+    DQ_CUDA_SCRATCH_C,
+    DQ_CUDA_SCRATCH_BATCH, /* what a batch looks like: rows, pages, visible keys */
+    DQ_CUDA_N_SCRATCH
+};
+
+typedef struct dq_cuda_blas dq_cuda_blas; /* cuda_blas.c */
+typedef struct dq_cuda_pool dq_cuda_pool; /* cuda_memory.c */
+typedef struct dq_cuda_weights dq_cuda_weights;
+
+typedef struct dq_cuda {
+    int device;
+    cudaStream_t stream; /* all operations run on it, in the order of their calls */
+    int n_sm;
+    int cc;             /* compute capability, 10 * major + minor */
+    size_t smem_optin;  /* shared memory that a block may ask for */
+    size_t total_bytes; /* of device memory */
+    dq_cuda_pool *pool;
+    dq_cuda_blas *blas; /* NULL until first used */
+    dq_cuda_weights *weights;
+    void *scratch[DQ_CUDA_N_SCRATCH];
+    size_t scratch_bytes[DQ_CUDA_N_SCRATCH];
+} dq_cuda;
+
+static inline dq_cuda *dq_cuda_of(const dq_backend *b)
+{
+    return b->state;
+}
+
+/* True for cudaSuccess; else the sticky error is set: memory is DQ_RESOURCE with what was asked for and what
+ * is free, anything else DQ_BUG with CUDA's name for it and `what`. */
+bool dq_cuda_ok(dq_backend *b, cudaError_t e, const char *what);
+
+/* ---- cuda_memory.c */
+/* Device memory from a pool that never returns blocks to the driver before close; freed blocks are reused
+ * in stream order. 256-byte aligned, contents undefined. NULL with the sticky error set. */
+void *dq_cuda_alloc(dq_backend *b, size_t bytes);
+void dq_cuda_free(dq_backend *b, void *p); /* NULL allowed; after an error too */
+/* At least `bytes` of scratch, growing; what it held is lost. NULL with the sticky error set. */
+void *dq_cuda_scratch(dq_backend *b, int slot, size_t bytes);
+/* host[bytes] on the device, for operations that are launched before the next dq_cuda_upload_end; copied
+ * through pinned memory, so host may change at once. NULL with the sticky error set (bytes 0: a valid
+ * pointer). */
+const void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes);
+/* Every operation that uploads calls it once behind its launches. */
+void dq_cuda_upload_end(dq_backend *b);
+/* At the next sync or get: take(arg, data, bytes) on the host, in the order of the calls, with what src holds
+ * behind the operations launched so far; src may be reused at once. take NULL: data is copied to arg. */
+typedef void dq_cuda_take(void *arg, const void *data, size_t bytes);
+void dq_cuda_download(dq_backend *b, const void *src, size_t bytes, dq_cuda_take *take, void *arg);
+/* A block of host memory for `arg` of take, freed behind it. NULL with the sticky error set. */
+void *dq_cuda_note(dq_backend *b, size_t bytes);
+
+/* ---- cuda_weights.c: weights on the device, shared by all that acquired them. */
+typedef struct dq_cuda_weight {
+    const void *data;  /* dense: rows * cols values; packed: rows of `pitch` bytes, codes as dq_weight has them */
+    const void *scale; /* packed: scale_rows * groups values of w->scale_dtype */
+    int64_t pitch;     /* bytes, a multiple of 16 */
+} dq_cuda_weight;
+/* NULL with the sticky error set. */
+const dq_cuda_weight *dq_cuda_weight_of(dq_backend *b, const dq_weight *w);
+
+/* The state for dq_backend_open, or why there is none: DQ_RESOURCE naming a missing driver, one that is too
+ * old, or a device number that does not exist. */
+dq_status dq_cuda_open(dq_backend *b, int device, dq_err *err);
+
+#endif
