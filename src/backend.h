@@ -68,7 +68,7 @@ typedef enum dq_observe_kind {
 /* The operations of one device.
  *
  * Errors: kernels return nothing; the first failure sticks in b->err, later kernels do nothing, sync
- * reports it. alloc, free, kv_free and kv_seq_free work after a failure too; kv_count, kv_bytes and
+ * reports it. free, kv_free, kv_seq_free and weight_release work after a failure too; kv_count, kv_bytes and
  * kv_seq_new act on the host and at once.
  *
  * Order: operations run in the order of their calls and may be asynchronous. Argument structs, batches
@@ -89,10 +89,12 @@ typedef struct dq_ops {
     void (*sync)(dq_backend *b);
     void (*close)(dq_backend *b);
 
-    /* May set w->prepared to a backend-private form; called once per weight before its first use.
-     * weight_release undoes it. Optional (NULL). */
-    void (*weight_prepare)(dq_backend *b, dq_weight *w);
-    void (*weight_release)(dq_backend *b, dq_weight *w);
+    /* Both optional (NULL: weights are used where they lie). Makes w ready for the operations below, on
+     * the device, under the address of its data; counted, so that what is acquired twice is there once,
+     * until it is released as often. w->data must not change meanwhile. False, with nothing acquired and
+     * the sticky error set, when memory is short. */
+    bool (*weight_acquire)(dq_backend *b, const dq_weight *w);
+    void (*weight_release)(dq_backend *b, const dq_weight *w);
 
     /* dst[rows, cols] = table[ids[row]]; ids on the host, checked by the caller. */
     void (*embed)(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids);

@@ -21,8 +21,41 @@ struct dq_runner {
     dq_backend *b;
     dq_kv *kv;
     dq_kv_spec kv_spec;
+    int n_weights; /* of the model's, acquired in the order of weight_at */
     slot x, h, q, k, v, y, angles, lambda, gate, up, absmax;
 };
+
+/* The i-th weight that products read, NULL behind the last. Absent ones have no rows. */
+static const dq_weight *weight_at(const dq_model *m, int i)
+{
+    enum { PER_LAYER = 8 };
+    if (i == 0) return &m->embed;
+    if (i == 1) return &m->head;
+    i -= 2;
+    if (i >= PER_LAYER * m->n_layers) return NULL;
+    const dq_layer *l = &m->layer[i / PER_LAYER];
+    const dq_weight *const all[PER_LAYER] = {&l->q,    &l->k,  &l->v,    &l->o,
+                                             &l->gate, &l->up, &l->down, &l->lambda_proj};
+    return all[i % PER_LAYER];
+}
+
+static bool acquire_weights(dq_runner *r)
+{
+    const dq_ops *op = r->b->ops;
+    const dq_weight *w;
+    if (!op->weight_acquire) return true;
+    for (; (w = weight_at(r->m, r->n_weights)) != NULL; r->n_weights++)
+        if (w->rows > 0 && !op->weight_acquire(r->b, w)) return false;
+    return true;
+}
+
+static void release_weights(dq_runner *r)
+{
+    while (r->n_weights > 0) {
+        const dq_weight *w = weight_at(r->m, --r->n_weights);
+        if (w->rows > 0) r->b->ops->weight_release(r->b, w);
+    }
+}
 
 static dq_mat take(dq_runner *r, slot *s, int64_t rows, int64_t cols)
 {
@@ -62,7 +95,7 @@ dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const
     r->m = m;
     r->b = b;
     r->kv_spec = *kv;
-    r->kv = b->ops->kv_new(b, &m->map, m->n_layers, kv);
+    if (acquire_weights(r)) r->kv = b->ops->kv_new(b, &m->map, m->n_layers, kv);
     if (!r->kv) {
         dq_backend_sync(b, err);
         dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
@@ -80,6 +113,7 @@ void dq_runner_free(dq_runner *r)
                    &r->angles, &r->lambda, &r->gate, &r->up, &r->absmax};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) r->b->ops->free(r->b, all[i]->p);
     if (r->kv) r->b->ops->kv_free(r->b, r->kv);
+    release_weights(r);
     dq_block_free(r);
 }
 

@@ -7,6 +7,7 @@
 #include <cpuid.h>
 #endif
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -269,6 +270,20 @@ int64_t dq_peak_bytes(void)
     }
     fclose(f);
     return kib * 1024;
+}
+
+void *dq_library_open(const char *name)
+{
+    return dlopen(name, RTLD_NOW | RTLD_LOCAL);
+}
+
+dq_function *dq_library_function(void *library, const char *name)
+{
+    dq_function *f;
+    void *p = dlsym(library, name);
+    _Static_assert(sizeof f == sizeof p, "POSIX");
+    memcpy(&f, &p, sizeof f);
+    return f;
 }
 
 static volatile sig_atomic_t stop_signal;

@@ -33,6 +33,11 @@ dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *
 /* Free bytes of the file system that holds path's folder; -1 unknown. */
 int64_t dq_disk_free(const char *path);
 
+/* A shared library found by the loader, or NULL; it stays open. A function in it, or NULL. */
+typedef void dq_function(void);
+void *dq_library_open(const char *name);
+dq_function *dq_library_function(void *library, const char *name);
+
 enum { DQ_CPU_AVX2 = 1, DQ_CPU_AVX512 = 2, DQ_CPU_VNNI = 4 };
 /* Feature bits of this machine, cut down by the environment variable DQ_CPU=scalar|avx2|avx512
  * (each names the highest level allowed). AVX2 means AVX2 + FMA + F16C; AVX512 means F, BW, DQ, VL

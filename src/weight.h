@@ -6,7 +6,7 @@
 #include "tensor.h"
 
 /* y = W x with W[rows, cols]. Memory belongs to the model's source (checkpoint or container), both
- * of which are mapped; the backend may keep a prepared copy of its own (dq_ops.weight_prepare).
+ * of which are mapped; a backend may keep a copy of its own (dq_ops.weight_acquire).
  *
  * Dense (bits == 16): data holds rows * cols values of `dtype` (F32, F16 or BF16), perhaps
  * unaligned.
@@ -24,7 +24,6 @@ typedef struct dq_weight {
     int64_t scale_rows; /* packed: rows or 1 */
     dq_dtype scale_dtype;
     const void *scale;
-    void *prepared; /* backend-private; NULL: none */
 } dq_weight;
 
 #endif

@@ -8,6 +8,8 @@
 #define DQ_CUDA_H
 
 #include "backend.h"
+#include "cuda_open.h"
+#include "cuda_weight.h"
 #include "runtime.h"
 
 /* Named device scratch: two operations that use one slot are ordered by the stream. */
@@ -19,8 +21,9 @@ enum {
     DQ_CUDA_N_SCRATCH
 };
 
-typedef struct dq_cuda_blas dq_cuda_blas; /* cuda_blas.c */
-typedef struct dq_cuda_pool dq_cuda_pool; /* cuda_memory.c */
+typedef struct dq_cuda_blas dq_cuda_blas;         /* cuda_blas.c */
+typedef struct dq_cuda_pool dq_cuda_pool;         /* cuda_memory.c */
+typedef struct dq_cuda_transfer dq_cuda_transfer; /* cuda_transfer.c */
 typedef struct dq_cuda_weights dq_cuda_weights;
 
 typedef struct dq_cuda {
@@ -31,6 +34,7 @@ typedef struct dq_cuda {
     size_t smem_optin;  /* shared memory that a block may ask for */
     size_t total_bytes; /* of device memory */
     dq_cuda_pool *pool;
+    dq_cuda_transfer *transfer;
     dq_cuda_blas *blas; /* NULL until first used */
     dq_cuda_weights *weights;
     void *scratch[DQ_CUDA_N_SCRATCH];
@@ -45,14 +49,28 @@ static inline dq_cuda *dq_cuda_of(const dq_backend *b)
 /* True for cudaSuccess; else the sticky error is set: memory is DQ_RESOURCE with what was asked for and what
  * is free, anything else DQ_BUG with CUDA's name for it and `what`. */
 bool dq_cuda_ok(dq_backend *b, cudaError_t e, const char *what);
+/* The text for a device that cudaGetDeviceCount does not give: versions as CUDA numbers them. */
+dq_status dq_cuda_refuse(cudaError_t e, int driver, int runtime, dq_err *err);
 
 /* ---- cuda_memory.c */
-/* Device memory from a pool that never returns blocks to the driver before close; freed blocks are reused
- * in stream order. 256-byte aligned, contents undefined. NULL with the sticky error set. */
+dq_cuda_pool *dq_cuda_pool_new(dq_err *err);
+void dq_cuda_pool_free(dq_cuda_pool *pool); /* NULL allowed */
+/* Device memory from a pool that returns blocks to the driver only at close or when memory is short; freed
+ * blocks are reused in stream order. 256-byte aligned, contents undefined. NULL with the sticky error set. */
 void *dq_cuda_alloc(dq_backend *b, size_t bytes);
+/* Sets the sticky error: `bytes` of device memory are not there. */
+void dq_cuda_no_memory(dq_backend *b, size_t bytes);
 void dq_cuda_free(dq_backend *b, void *p); /* NULL allowed; after an error too */
 /* At least `bytes` of scratch, growing; what it held is lost. NULL with the sticky error set. */
 void *dq_cuda_scratch(dq_backend *b, int slot, size_t bytes);
+
+/* ---- cuda_transfer.c */
+dq_cuda_transfer *dq_cuda_transfer_new(dq_err *err);
+void dq_cuda_transfer_free(dq_cuda_transfer *t);                            /* NULL allowed */
+void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes); /* as backend.h says */
+void dq_cuda_get(dq_backend *b, void *host, const void *src, size_t bytes);
+/* Waits; then what was downloaded is handed out, or forgotten after an error. */
+void dq_cuda_settle(dq_backend *b);
 /* host[bytes] on the device, for operations that are launched before the next dq_cuda_upload_end; copied
  * through pinned memory, so host may change at once. NULL with the sticky error set (bytes 0: a valid
  * pointer). */
@@ -67,16 +85,12 @@ void dq_cuda_download(dq_backend *b, const void *src, size_t bytes, dq_cuda_take
 void *dq_cuda_note(dq_backend *b, size_t bytes);
 
 /* ---- cuda_weights.c: weights on the device, shared by all that acquired them. */
-typedef struct dq_cuda_weight {
-    const void *data;  /* dense: rows * cols values; packed: rows of `pitch` bytes, codes as dq_weight has them */
-    const void *scale; /* packed: scale_rows * groups values of w->scale_dtype */
-    int64_t pitch;     /* bytes, a multiple of 16 */
-} dq_cuda_weight;
+dq_cuda_weights *dq_cuda_weights_new(dq_err *err);
+void dq_cuda_weights_free(dq_cuda_weights *all);                /* NULL allowed */
+bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w); /* as backend.h says */
+void dq_cuda_weight_release(dq_backend *b, const dq_weight *w);
+/* Of a weight that is acquired; valid until another is. */
 /* NULL with the sticky error set. */
 const dq_cuda_weight *dq_cuda_weight_of(dq_backend *b, const dq_weight *w);
-
-/* The state for dq_backend_open, or why there is none: DQ_RESOURCE naming a missing driver, one that is too
- * old, or a device number that does not exist. */
-dq_status dq_cuda_open(dq_backend *b, int device, dq_err *err);
 
 #endif
