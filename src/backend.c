@@ -3,6 +3,9 @@
 #include "backend.h"
 #include "cpu.h"
 #include "os.h"
+#ifdef DQ_HAVE_CUDA
+#include "cuda_open.h"
+#endif
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +23,66 @@ static bool is_cuda(const char *name)
 
 static dq_status check_name(const char *name, dq_err *err)
 {
-    if (strcmp(name, "cpu") == 0 || strcmp(name, "auto") == 0) return DQ_OK;
-    if (is_cuda(name))
-        return dq_fail(err, DQ_RESOURCE,
-                       "this build of dq has no CUDA backend (device %s). Use --device cpu", name);
+    if (strcmp(name, "cpu") == 0 || strcmp(name, "auto") == 0 || is_cuda(name)) return DQ_OK;
     return dq_fail(err, DQ_USAGE, "unknown device %s (expected cpu, cuda, cuda:N or auto)", name);
+}
+
+#ifdef DQ_HAVE_CUDA
+static dq_status open_cuda(dq_backend *b, const char *name, dq_err *err)
+{
+    enum { MOST_DIGITS = 6 };
+    const char *number = name[4] == ':' ? name + 5 : "0";
+    number += strspn(number, "0");
+    if (strlen(number) > MOST_DIGITS)
+        return dq_fail(err, DQ_RESOURCE, "device %.40s... does not exist. Use another --device",
+                       name);
+    return dq_cuda_open(b, (int)strtol(number, NULL, 10), err);
+}
+#else
+static dq_status open_cuda(dq_backend *b, const char *name, dq_err *err)
+{
+    (void)b;
+    return dq_fail(err, DQ_RESOURCE,
+                   "this build of dq has no CUDA backend (device %s). Use --device cpu", name);
+}
+#endif
+
+/* Linear layers in every arithmetic, attention in f32. */
+static dq_status can_cuda(const dq_model *m, dq_math math, const dq_kv_spec *kv, dq_err *err)
+{
+    const struct {
+        const char *option, *what;
+        dq_num num;
+    } attention[] = {{"--math", "attention logits", math.qk},
+                     {"--math", "attention output", math.pv},
+                     {"KV", "attention", math.kv},
+                     {"KV", "keys and values", kv->num}};
+    for (size_t i = 0; i < sizeof attention / sizeof *attention; i++)
+        if (attention[i].num != DQ_NUM_F32)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s %s is not available for %s on the cuda backend yet. Use f32",
+                           attention[i].option, dq_num_name[attention[i].num], attention[i].what);
+    for (int i = 0; math.linear == DQ_NUM_INT8 && i < m->n_layers; i++) {
+        const dq_layer *l = &m->layer[i];
+        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            if (all[k]->rows > 0 && all[k]->bits == 16)
+                return dq_fail(err, DQ_MISMATCH,
+                               "%s: --math int8 needs packed weights, and %s is not packed. Use "
+                               "the container that dq quantize makes (--skip leaves tensors "
+                               "unpacked)",
+                               m->path, all[k]->name);
+    }
+    return DQ_OK;
+}
+
+/* "auto" asks for CUDA first and forgets why there is none. */
+static dq_status open_device(dq_backend *b, const char *name, dq_err *err)
+{
+    dq_err none = {0};
+    if (is_cuda(name)) return open_cuda(b, name, err);
+    if (strcmp(name, "auto") == 0 && open_cuda(b, "cuda", &none) == DQ_OK) return DQ_OK;
+    return dq_cpu_open(b, err);
 }
 
 dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_err *err)
@@ -43,7 +101,7 @@ dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_er
     dq_backend *b = dq_block_new(1, sizeof *b, err);
     if (!b) return err->code;
     b->threads = threads ? threads : dq_cpu_count();
-    if (dq_cpu_open(b, err) != DQ_OK) {
+    if (open_device(b, name, err) != DQ_OK) {
         dq_block_free(b);
         return err->code;
     }
@@ -70,6 +128,7 @@ dq_status dq_backend_sync(dq_backend *b, dq_err *err)
 dq_status dq_backend_can(const dq_backend *b, const dq_model *m, dq_math math, const dq_kv_spec *kv,
                          dq_err *err)
 {
+    if (strcmp(b->ops->name, "cuda") == 0) return can_cuda(m, math, kv, err);
     const struct {
         const char *option;
         dq_num num;

@@ -59,8 +59,9 @@ cuda* 4
 ptx 4
 runtime 4
 rows 4
-linear 4
+linear* 4
 logprob 4
+simt* 4
 forward 5
 evict 6
 outliers 6

@@ -279,6 +279,56 @@ static void ids_outside_the_vocabulary_are_refused(void **state)
     rig_close(&x);
 }
 
+static int held, most_held;
+
+static bool acquire(dq_backend *b, const dq_weight *w)
+{
+    assert_true(w->rows > 0);
+    if (held == most_held) {
+        dq_fail(&b->err, DQ_RESOURCE, "planted");
+        return false;
+    }
+    held++;
+    return true;
+}
+
+static void release(dq_backend *b, const dq_weight *w)
+{
+    (void)b;
+    assert_true(w->rows > 0);
+    held--;
+}
+
+/* As often as they were acquired, also when that fails half-way. */
+static void weights_are_released(void **state)
+{
+    rig x;
+    dq_runner *r[2];
+    dq_ops ops = dq_ops_cpu;
+    (void)state;
+    rig_open(&x, "llama-f16-linear", "scalar", 1);
+    ops.weight_acquire = acquire;
+    ops.weight_release = release;
+    x.b->ops = &ops;
+    most_held = 1000;
+    for (int i = 0; i < 2; i++) {
+        dq_err err = {0};
+        assert_int_equal(dq_runner_new(&r[i], x.m, x.b, &dq_kv_plain, &err), DQ_OK);
+    }
+    assert_true(held >= 2 * (2 + 7 * x.m->n_layers));
+    most_held = held / 2;
+    for (int i = 0; i < 2; i++) dq_runner_free(r[i]);
+    assert_int_equal(held, 0);
+    while (--most_held >= 0) {
+        dq_err err = {0};
+        assert_int_equal(dq_runner_new(&r[0], x.m, x.b, &dq_kv_plain, &err), DQ_RESOURCE);
+        assert_non_null(strstr(err.text, "planted"));
+        assert_int_equal(held, 0);
+    }
+    x.b->ops = &dq_ops_cpu;
+    rig_close(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -287,6 +337,7 @@ int main(void)
         cmocka_unit_test(chunks_and_threads_change_no_bit),
         cmocka_unit_test(batching_changes_no_bit),
         cmocka_unit_test(ids_outside_the_vocabulary_are_refused),
+        cmocka_unit_test(weights_are_released),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

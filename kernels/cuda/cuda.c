@@ -2,6 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #include "cuda.h"
 
+#include "cuda_blas.h"
+#include "cuda_ops.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -30,6 +33,7 @@ static void cuda_close(dq_backend *b)
     dq_cuda *c = dq_cuda_of(b);
     if (!c) return;
     if (c->stream) cudaStreamSynchronize(c->stream);
+    dq_cuda_blas_free(c->blas);
     dq_cuda_weights_free(c->weights);
     dq_cuda_transfer_free(c->transfer);
     dq_cuda_pool_free(c->pool);
@@ -48,6 +52,19 @@ static const dq_ops ops_cuda = {
     .close = cuda_close,
     .weight_acquire = dq_cuda_weight_acquire,
     .weight_release = dq_cuda_weight_release,
+    .embed = dq_cuda_embed,
+    .first_bad_row = dq_cuda_first_bad_row,
+    .rms_norm = dq_cuda_rms_norm,
+    .matmul = dq_cuda_matmul,
+    .rope_table = dq_cuda_rope_table,
+    .rope = dq_cuda_rope,
+    .ffn_act = dq_cuda_ffn_act,
+    .sigmoid = dq_cuda_sigmoid,
+    .hadamard = dq_cuda_hadamard,
+    .add = dq_cuda_add,
+    .gather = dq_cuda_gather,
+    .logprob = dq_cuda_logprob,
+    .kld = dq_cuda_kld,
 };
 
 dq_status dq_cuda_refuse(cudaError_t e, int driver, int runtime, dq_err *err)

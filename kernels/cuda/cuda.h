@@ -24,7 +24,7 @@ enum {
 typedef struct dq_cuda_blas dq_cuda_blas;         /* cuda_blas.c */
 typedef struct dq_cuda_pool dq_cuda_pool;         /* cuda_memory.c */
 typedef struct dq_cuda_transfer dq_cuda_transfer; /* cuda_transfer.c */
-typedef struct dq_cuda_weights dq_cuda_weights;
+typedef struct dq_cuda_weights dq_cuda_weights;   /* cuda_weights.c */
 
 typedef struct dq_cuda {
     int device;
@@ -81,7 +81,8 @@ void dq_cuda_upload_end(dq_backend *b);
  * behind the operations launched so far; src may be reused at once. take NULL: data is copied to arg. */
 typedef void dq_cuda_take(void *arg, const void *data, size_t bytes);
 void dq_cuda_download(dq_backend *b, const void *src, size_t bytes, dq_cuda_take *take, void *arg);
-/* A block of host memory for `arg` of take, freed behind it. NULL with the sticky error set. */
+/* A block of host memory for `arg` of take, freed behind it. A get between the two frees it too. NULL with
+ * the sticky error set. */
 void *dq_cuda_note(dq_backend *b, size_t bytes);
 
 /* ---- cuda_weights.c: weights on the device, shared by all that acquired them. */
@@ -89,8 +90,7 @@ dq_cuda_weights *dq_cuda_weights_new(dq_err *err);
 void dq_cuda_weights_free(dq_cuda_weights *all);                /* NULL allowed */
 bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w); /* as backend.h says */
 void dq_cuda_weight_release(dq_backend *b, const dq_weight *w);
-/* Of a weight that is acquired; valid until another is. */
-/* NULL with the sticky error set. */
+/* Of a weight that is acquired, valid until another is. NULL with the sticky error set. */
 const dq_cuda_weight *dq_cuda_weight_of(dq_backend *b, const dq_weight *w);
 
 #endif

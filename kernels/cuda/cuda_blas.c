@@ -1,0 +1,145 @@
+/* cuda_blas: cuBLAS, opened when a product of floats first needs it: half a gigabyte that nobody should
+ * load who does not use it, and dq must start where it is missing.
+ * SPDX-License-Identifier: MIT */
+#include "cuda_blas.h"
+
+#include "os.h"
+
+#ifdef DQ_SIMT
+#include "simt_blas.h"
+#endif
+
+/* The part of the cuBLAS interface that is used; its numbers do not change between versions. */
+enum { OP_N = 0, OP_T = 1, R_32F = 0, R_16BF = 14, COMPUTE_32F = 68, GEMM_DEFAULT = -1 };
+/* Products in the type of their operands (no TF32), and no sums in bf16. */
+enum { DEFAULT_MATH = 0, NO_REDUCED_SUMS = 16 };
+enum { STATUS_OK = 0, STATUS_NO_MEMORY = 3 };
+
+typedef int create_fn(void **handle);
+typedef int destroy_fn(void *handle);
+typedef int set_stream_fn(void *handle, cudaStream_t s);
+typedef int set_math_fn(void *handle, int mode);
+typedef int sgemm_fn(void *handle, int op_a, int op_b, int m, int n, int k, const float *alpha,
+                     const float *a, int lda, const float *b, int ldb, const float *beta, float *c,
+                     int ldc);
+typedef int gemm_ex_fn(void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha,
+                       const void *a, int a_type, int lda, const void *b, int b_type, int ldb,
+                       const void *beta, void *c, int c_type, int ldc, int compute, int algorithm);
+
+struct dq_cuda_blas {
+    void *handle;
+    create_fn *create;
+    destroy_fn *destroy;
+    set_stream_fn *set_stream;
+    set_math_fn *set_math;
+    sgemm_fn *sgemm;
+    gemm_ex_fn *gemm_ex;
+};
+
+#ifdef DQ_SIMT
+static void *open_library(void)
+{
+    return dq_simt_blas_library();
+}
+
+static dq_function *function(void *library, const char *name)
+{
+    (void)library;
+    return dq_simt_blas_function(name);
+}
+#else
+static void *open_library(void)
+{
+    static const char *const names[] = {"libcublas.so.13", "libcublas.so.12"};
+    void *library = NULL;
+    for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++)
+        library = dq_library_open(names[i]);
+    return library;
+}
+
+static dq_function *function(void *library, const char *name)
+{
+    return dq_library_function(library, name);
+}
+#endif
+
+static dq_status load(dq_cuda_blas *k, dq_err *err)
+{
+    void *library = open_library();
+    if (!library)
+        return dq_fail(
+            err, DQ_RESOURCE,
+            "cuBLAS is missing (expected libcublas.so.13 or libcublas.so.12). Install "
+            "NVIDIA's package libcublas-13-0, or put its folder into LD_LIBRARY_PATH, or "
+            "use --device cpu");
+    k->create = (create_fn *)function(library, "cublasCreate_v2");
+    k->destroy = (destroy_fn *)function(library, "cublasDestroy_v2");
+    k->set_stream = (set_stream_fn *)function(library, "cublasSetStream_v2");
+    k->set_math = (set_math_fn *)function(library, "cublasSetMathMode");
+    k->sgemm = (sgemm_fn *)function(library, "cublasSgemm_v2");
+    k->gemm_ex = (gemm_ex_fn *)function(library, "cublasGemmEx");
+    if (!k->create || !k->destroy || !k->set_stream || !k->set_math || !k->sgemm || !k->gemm_ex)
+        return dq_fail(err, DQ_RESOURCE,
+                       "the cuBLAS that was found lacks functions (expected version 12 or 13)");
+    return DQ_OK;
+}
+
+static bool check(dq_backend *b, int status, const char *what)
+{
+    if (status == STATUS_OK) return b->err.code == DQ_OK;
+    if (status == STATUS_NO_MEMORY)
+        dq_fail(&b->err, DQ_RESOURCE, "cuda:%d: out of memory in %s. Use a smaller --ctx",
+                dq_cuda_of(b)->device, what);
+    else
+        dq_fail(&b->err, DQ_BUG, "cuda:%d: %s failed: cuBLAS status %d", dq_cuda_of(b)->device,
+                what, status);
+    return false;
+}
+
+static dq_cuda_blas *blas_of(dq_backend *b)
+{
+    dq_cuda *c = dq_cuda_of(b);
+    if (c->blas || b->err.code != DQ_OK) return c->blas;
+    dq_cuda_blas *k = dq_block_new(1, sizeof *k, &b->err);
+    if (!k) return NULL;
+    if (load(k, &b->err) == DQ_OK && check(b, k->create(&k->handle), "cublasCreate") &&
+        check(b, k->set_stream(k->handle, c->stream), "cublasSetStream") &&
+        check(b, k->set_math(k->handle, DEFAULT_MATH | NO_REDUCED_SUMS), "cublasSetMathMode"))
+        c->blas = k;
+    else
+        dq_cuda_blas_free(k);
+    return c->blas;
+}
+
+void dq_cuda_blas_free(dq_cuda_blas *k)
+{
+    if (!k) return;
+    if (k->handle) k->destroy(k->handle);
+    dq_block_free(k);
+}
+
+void dq_cuda_gemm(dq_backend *b, bool bf16, float *dst, int64_t ldd, const void *src, const void *w,
+                  int64_t n, int64_t k)
+{
+    enum { M = DQ_CUDA_TILE_ROWS };
+    const dq_cuda_blas *blas = blas_of(b);
+    const float one = 1, zero = 0;
+    if (!blas || n == 0) return;
+    if (ldd > INT32_MAX || n > INT32_MAX || k > INT32_MAX) {
+        dq_fail(&b->err, DQ_MISMATCH, "a product of %lld columns is too large for cuBLAS",
+                (long long)ldd);
+        return;
+    }
+    /* cuBLAS counts columns first: dst^T[n][M] = W[n][k] src^T[k][M] */
+    if (bf16)
+        check(b,
+              blas->gemm_ex(blas->handle, OP_T, OP_N, (int)n, M, (int)k, &one, w, R_16BF, (int)k,
+                            src, R_16BF, (int)k, &zero, dst, R_32F, (int)ldd, COMPUTE_32F,
+                            GEMM_DEFAULT),
+              "cublasGemmEx");
+    else
+        check(b,
+              blas->sgemm(blas->handle, OP_T, OP_N, (int)n, M, (int)k, &one, w, (int)k, src, (int)k,
+                          &zero, dst, (int)ldd),
+              "cublasSgemm");
+}
