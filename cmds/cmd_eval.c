@@ -108,7 +108,6 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     DQ_TRY(dq_input_model(&o->m, path, &x->o.head_map, &x->o.talk, err));
     x->n_open++; /* from here on it is closed with the others */
     DQ_TRY(identify(x, o, err));
-    DQ_TRY(dq_backend_can(x->backend, o->m, x->o.math, &dq_kv_plain, err));
     DQ_TRY(open_tokenizer(o, em, err));
     DQ_TRY(dq_runner_new(&o->runner, o->m, x->backend, &dq_kv_plain, err));
     em->m = o->m;

@@ -160,7 +160,9 @@ static dq_status write_block(logits *x, dq_mat hidden, dq_mat rows, dq_mat out, 
     size_t bytes = (size_t)out.rows * (size_t)out.cols * sizeof *host;
     for (int64_t i = 0; i < rows.rows; i++) index[i] = first + i;
     b->ops->gather(b, rows, hidden, index);
-    b->ops->matmul(b, out, rows, &x->model->head, NULL, x->math.linear);
+    /* a head is never packed */
+    const dq_num num = x->math.linear == DQ_NUM_INT8 ? DQ_NUM_F32 : x->math.linear;
+    b->ops->matmul(b, out, rows, &x->model->head, NULL, num);
     b->ops->get(b, host, out.p, bytes);
     DQ_TRY(dq_backend_sync(b, err));
     dq_sha256_add(&x->sha, host, bytes);
@@ -406,7 +408,9 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
          .kind = DQ_OPT_TEXT,
          .to = &x->math_name,
          .value = "TYPE",
-         .help = "f32, bf16 or int8 (default f32); what the device lacks is refused"},
+         .help =
+             "f32, bf16 or int8 (default f32); int8 takes a packed container and --kv-bits 8 or "
+             "fewer; what the device lacks is refused"},
         DQ_KV_OPTIONS(x->kv_options),
         {.name = "prefix",
          .kind = DQ_OPT_INT,

@@ -1,0 +1,14 @@
+/* bench_decode: speed of decoding one sequence behind a long context, for several KV caches.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_BENCH_DECODE_H
+#define DQ_BENCH_DECODE_H
+
+#include "forward.h"
+#include "output.h"
+
+/* Times `tokens` single-token passes at `context` positions. The caches take turns, token by token, so
+ * that other work on the machine disturbs all of them alike. Contexts are invented keys and values. */
+dq_status dq_bench_decode(dq_talk *talk, const dq_model *m, dq_backend *b, int64_t tokens,
+                          int64_t context, bool json, dq_err *err);
+
+#endif
