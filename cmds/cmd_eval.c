@@ -328,17 +328,35 @@ static void on_progress(void *arg, double share, const char *note)
     dq_progress_set(&x->progress, share, note);
 }
 
+/* Appends a word as a shell reads it; false where it does not fit. */
+static bool add_word(char *line, size_t cap, const char *word)
+{
+    size_t n = strlen(line);
+    bool plain = word[0] && !word[strcspn(word, " \t\n'\"\\$`*?[]{}~#!;&|<>()")];
+    if (n + 4 * strlen(word) + 4 > cap) return false;
+    line[n++] = ' ';
+    if (!plain) line[n++] = '\'';
+    for (const char *c = word; *c; c++) {
+        if (*c == '\'') { /* ends the quotes, stands alone, begins them again */
+            memcpy(line + n, "'\\'", 3);
+            n += 3;
+        }
+        line[n++] = *c;
+    }
+    if (!plain) line[n++] = '\'';
+    line[n] = 0;
+    return true;
+}
+
 /* Saves what is finished and replaces the message by one that says how to go on. */
 static dq_status stop(eval_run *x, int argc, char **argv, dq_err *err)
 {
     char again[600] = "";
+    bool fits = true;
     dq_err e = {0};
-    for (int i = 1; i < argc; i++) {
-        size_t used = strlen(again);
-        bool plain = argv[i][strcspn(argv[i], " \t'\"\\$*?;&|<>()")] == 0 && argv[i][0];
-        if (strcmp(argv[i], "--resume") == 0) continue;
-        snprintf(again + used, sizeof again - used, plain ? " %s" : " '%s'", argv[i]);
-    }
+    for (int i = 1; fits && i < argc; i++)
+        fits = strcmp(argv[i], "--resume") == 0 || add_word(again, sizeof again, argv[i]);
+    if (!fits) snprintf(again, sizeof again, " and the same arguments as before");
     if (dq_eval_save(&x->e, x->key, x->state, &e) != DQ_OK) {
         dq_warn(&x->o.talk, "finished work could not be saved: %s", e.text);
         return err->code;

@@ -66,9 +66,10 @@ static void print_kv(const dq_model *m)
     const dq_kv_settings *s = &m->kv;
     double plain = token_bytes(m, &dq_kv_settings_plain), held = token_bytes(m, s);
     printf("KV cache           K %d bits, V %d bits", s->k_bits, s->v_bits);
-    if (s->k_bits < 16 || s->v_bits < 16)
-        printf(", group %d, rotation %s, sink %d, recent %d", s->group, dq_rotate_name[s->rotate],
-               s->sink, s->recent);
+    const bool coded = s->k_bits < 16 || s->v_bits < 16;
+    if (coded) printf(", group %d", s->group);
+    if (coded || s->rotate == DQ_ROTATE_ON) printf(", rotation %s", dq_rotate_name[s->rotate]);
+    if (coded || s->policy) printf(", sink %d, recent %d", s->sink, s->recent);
     printf("\nKV cache per token %.0f bytes at 16 bits", plain);
     if (held < plain) printf("; %.1f as codes, %.2f times fewer", held, plain / held);
     printf("\n");
@@ -80,6 +81,8 @@ static void print_kv(const dq_model *m)
         printf("%g of the context", s->keep);
     printf(" stay, budget %s", dq_kv_budget_name[s->budget]);
     if (s->every) printf(", again every %lld tokens", (long long)s->every);
+    if (s->window >= 0) printf(", window %lld", (long long)s->window);
+    if (strcmp(s->policy, "random") == 0) printf(", seed %llu", (unsigned long long)s->seed);
     printf("\n");
 }
 

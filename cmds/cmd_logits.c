@@ -37,6 +37,7 @@ typedef struct logits {
     dq_math math;
     dq_h5out *h;
     dq_kv_setting kv;
+    bool evicts;         /* there is a context, and a policy for what is behind it */
     dq_evictor *evictor; /* NULL: nothing is evicted */
     dq_kv_bytes floor;
     dq_kv_held held;
@@ -106,7 +107,9 @@ static dq_status kv_settings(logits *x, dq_err *err)
         dq_kv_options_check(&x->kv_options, err);
     dq_block_free(list);
     DQ_TRY(err->code);
-    if (x->kv.evict.policy && x->prefix == 0)
+    const dq_evict_spec *evict = &x->kv.evict;
+    x->evicts = evict->policy && x->prefix > 0;
+    if (evict->policy && x->prefix == 0 && (evict->tokens || evict->keep < 1))
         return dq_fail(
             err, DQ_USAGE,
             "tokens are forgotten behind a context, and none is named. Add --prefix N%s.",
@@ -286,8 +289,7 @@ static dq_status run_model(logits *x, dq_err *err)
 {
     dq_backend *b = x->backend;
     DQ_TRY(dq_runner_new(&x->runner, x->model, b, &x->kv.spec, err));
-    if (x->kv.evict.policy)
-        DQ_TRY(dq_evictor_new(&x->evictor, x->runner, &x->kv.spec, &x->kv.evict, err));
+    if (x->evicts) DQ_TRY(dq_evictor_new(&x->evictor, x->runner, &x->kv.spec, &x->kv.evict, err));
     DQ_TRY(dq_kv_held_floor(&x->floor, x->runner, 1, err));
     dq_kv *kv = dq_runner_kv(x->runner);
     int32_t seq = b->ops->kv_seq_new(b, kv);

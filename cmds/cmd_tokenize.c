@@ -146,12 +146,21 @@ static dq_status put_line(tokenize *x, const char *text, size_t len, size_t at, 
     return err->code;
 }
 
-/* Appends the text of one line of decimal ids. */
-static dq_status put_text(tokenize *x, const char *line, size_t len, dq_err *err)
+/* The number of the line that byte `at` is in. */
+static int64_t line_of(const char *text, size_t at)
 {
+    int64_t line = 1;
+    for (size_t i = 0; i < at; i++) line += text[i] == '\n';
+    return line;
+}
+
+/* Appends the text of one line of decimal ids. */
+static dq_status put_text(tokenize *x, const char *text, size_t len, size_t at, dq_err *err)
+{
+    const char *line = text + at;
     static const char spaces[] = " \t\r\n";
     int32_t *ids = dq_block_new(len / 2 + 1, sizeof *ids, err);
-    char *text = NULL;
+    char *decoded = NULL;
     int64_t n = 0;
     size_t used = 0;
     if (!ids) return err->code;
@@ -167,19 +176,21 @@ static dq_status put_text(tokenize *x, const char *line, size_t len, dq_err *err
         bool ends = i == len || (line[i] && strchr(spaces, line[i]));
         if (!digits || !ends || v >= dq_tokenizer_vocab(x->tokenizer))
             dq_fail(err, DQ_DAMAGED,
-                    "%s: id %lld of a line is not a whole number from 0 to %d (--decode takes ids)",
-                    x->text_path, (long long)n + 1, dq_tokenizer_vocab(x->tokenizer) - 1);
+                    "%s: line %lld: expected whole numbers from 0 to %d with spaces between "
+                    "(--decode takes ids)",
+                    x->text_path, (long long)line_of(text, at + i),
+                    dq_tokenizer_vocab(x->tokenizer) - 1);
         ids[n++] = (int32_t)v;
     }
     if (err->code == DQ_OK &&
-        dq_tokenizer_decode(x->tokenizer, ids, n, x->special ? DQ_TOK_SPECIAL : 0, &text, &used,
+        dq_tokenizer_decode(x->tokenizer, ids, n, x->special ? DQ_TOK_SPECIAL : 0, &decoded, &used,
                             err) == DQ_OK &&
         need_room(x, used + 1, err) == DQ_OK) {
-        memcpy(x->out + x->used, text, used);
+        memcpy(x->out + x->used, decoded, used);
         x->used += used;
         x->out[x->used++] = '\n';
     }
-    dq_block_free(text);
+    dq_block_free(decoded);
     dq_block_free(ids);
     return err->code;
 }
@@ -187,7 +198,7 @@ static dq_status put_text(tokenize *x, const char *line, size_t len, dq_err *err
 /* One line, of ids from text or of text from ids. */
 static dq_status put(tokenize *x, const char *text, size_t len, size_t at, dq_err *err)
 {
-    return x->decode ? put_text(x, text + at, len, err) : put_line(x, text, len, at, err);
+    return x->decode ? put_text(x, text, len, at, err) : put_line(x, text, len, at, err);
 }
 
 static dq_status put_lines(tokenize *x, const char *text, size_t len, dq_err *err)

@@ -108,8 +108,7 @@ dq_status dq_input_tokenizer(dq_tokenizer **out, const dq_model *m, bool require
     DQ_TRY(dq_model_file(m, "tokenizer.json", &json, &len, err));
     if (!json) {
         if (!required) return DQ_OK;
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: has no tokenizer.json, so text cannot become ids. Give --ids.",
+        return dq_fail(err, DQ_MISMATCH, "%s: has no tokenizer.json, so text cannot become ids",
                        m->path);
     }
     DQ_TRY(dq_model_file(m, "tokenizer_config.json", &config, &config_len, err));

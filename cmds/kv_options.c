@@ -92,7 +92,8 @@ static dq_status take_count(dq_kv_options *o, const char *part, int i, dq_err *e
     long long x = strtoll(part, &end, 10);
     if (end == part || *end || errno || x < 1 || x > INT32_MAX)
         return dq_fail(err, DQ_USAGE,
-                       "expected a whole number of tokens from 1 up. For a share use --kv-keep.");
+                       "expected a whole number of tokens from 1 to %d. For a share use --kv-keep.",
+                       INT32_MAX);
     for (int j = 0; j < i; j++) {
         if (o->count[j] == x) return dq_fail(err, DQ_USAGE, "stands twice.");
     }

@@ -18,12 +18,12 @@ dq_kv_shares dq_kv_shares_of(const dq_kv_held *h)
     if (!s.measured) b = &(h = &none)->bytes;
     s.bytes_held = b->codes + b->scales + b->unquantized + b->index;
     double coded = (double)(b->codes + b->scales + h->dense16);
-    double raw = quotient((double)(b->tokens - b->tokens_coded), (double)h->slots);
     s.bytes_per_token = quotient((double)s.bytes_held, (double)h->tokens);
     s.ratio_held = quotient((double)h->baseline, (double)s.bytes_held);
-    s.ratio_payload =
-        b->tokens_coded ? quotient((double)h->baseline * (1 - raw), coded) : (double)NAN;
     s.lowbit = quotient((double)b->tokens_coded, (double)b->tokens);
+    /* what held would be if all kept tokens were codes: the limit for long contexts */
+    s.ratio_payload =
+        b->tokens_coded ? quotient((double)h->baseline * s.lowbit, coded) : (double)NAN;
     s.kept = quotient((double)b->tokens, (double)h->slots);
     s.kvpress = 1 - s.kept;
     s.cut = quotient((double)h->tokens_cut, (double)h->tokens);
@@ -109,8 +109,8 @@ void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_setting *s, const dq_k
     if (dq_kv_has_codes(&s->spec) && x.lowbit < 0.5)
         dq_warn(t,
                 "%s, KV %s: only %.1f %% of the tokens held are codes; contexts that are short "
-                "against --kv-recent %d stay unquantized",
-                what, label, 100 * x.lowbit, s->spec.recent);
+                "against --kv-sink %d, --kv-recent %d and pages of %d tokens stay unquantized",
+                what, label, 100 * x.lowbit, s->spec.sink, s->spec.recent, DQ_PAGE);
     if (!s->evict.policy) return;
     if (x.cut < 0.5 && (s->evict.tokens || s->evict.keep < 1))
         dq_warn(t,
@@ -119,7 +119,7 @@ void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_setting *s, const dq_k
                 what, label, 100 * x.cut);
     if (h->raised)
         dq_warn(t,
-                "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %d",
+                "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %lld",
                 what, label, (long long)h->raised, (long long)h->evicted,
-                s->spec.sink + s->spec.recent);
+                (long long)s->spec.sink + s->spec.recent);
 }

@@ -12,7 +12,7 @@ typedef struct dq_kv_shares {
     int64_t bytes_held;
     double bytes_per_token;       /* of context */
     double ratio_held;            /* baseline / held */
-    double ratio_payload;         /* the same without the unquantized tokens */
+    double ratio_payload;         /* what it would be if all kept tokens were codes */
     double lowbit, kept, kvpress; /* kvpress: 1 - kept */
     double cut; /* share of the context tokens that stand in a context of which something is gone */
 } dq_kv_shares;

@@ -389,7 +389,8 @@ static dq_status read_recipe(dq_container *c, dq_err *err)
     c->info.weight_group = "";
     if (dq_json_parse(&recipe, c->recipe, c->recipe_len, "/config/recipe_json", err) != DQ_OK)
         return dq_in(err, "%s: ", c->path);
-    if (dq_json_text(&group, recipe, "group", NULL, err) != DQ_OK)
+    if (dq_json_text(&group, recipe, "group", NULL, err) != DQ_OK ||
+        dq_container_agrees(&c->info, recipe, err) != DQ_OK)
         dq_in(err, "%s: /config/recipe_json: ", c->path);
     else if (c->info.weight_bits != 16)
         c->info.weight_group = dq_text(c->arena, group, strlen(group), err);

@@ -4,6 +4,7 @@
 #ifndef DQ_CONTAINER_H5_H
 #define DQ_CONTAINER_H5_H
 
+#include "container.h"
 #include "h5.h"
 #include "kv_settings.h"
 #include "os.h"
@@ -39,6 +40,8 @@ bool dq_h5_has(dq_h5_reader *r, const char *path, const char *name);
 /* What /kv_cache says; files of the first versions have the two widths alone. The policy's name goes to
  * the arena. */
 dq_status dq_h5_kv_settings(dq_h5_reader *r, dq_kv_settings *s, dq_arena *a);
+/* DQ_DAMAGED where /attention or /kv_cache says something else than the recipe. */
+dq_status dq_container_agrees(const dq_container_info *info, const json_t *recipe, dq_err *err);
 dq_status dq_h5_words(dq_h5_reader *r, const char *path, const char *name, char *buf, size_t cap);
 /* The element type is exactly the one dq writes for dtype; or a fixed-length text. */
 bool dq_h5_is(dq_h5_reader *r, const dq_h5_block *b, dq_dtype dtype);

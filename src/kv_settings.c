@@ -52,9 +52,21 @@ dq_status dq_kv_settings_check(const dq_kv_settings *s, dq_err *err)
     if (dq_kv_settings_spec(&spec, s, DQ_NUM_F32, ANY_POWER_OF_TWO, &e) != DQ_OK)
         return dq_fail(err, DQ_DAMAGED, "KV settings: %s", e.text);
     if (!s->policy) return DQ_OK;
-    if (!(s->keep >= 0 && s->keep <= 1) || s->tokens < 0 || (s->keep > 0) == (s->tokens > 0) ||
-        s->every < 0 || s->window < -1)
-        return dq_fail(err, DQ_DAMAGED, "KV settings: no such budget");
+    if (!(s->keep >= 0 && s->keep <= 1) || s->tokens < 0 || s->tokens > INT_MAX ||
+        (s->keep > 0) == (s->tokens > 0))
+        return dq_fail(err, DQ_DAMAGED,
+                       "KV settings: expected a share (keep) up to 1 or a number of tokens, the "
+                       "other one 0, found keep %g, tokens %lld",
+                       s->keep, (long long)s->tokens);
+    if (s->tokens && s->tokens < (int64_t)s->sink + s->recent)
+        return dq_fail(err, DQ_DAMAGED,
+                       "KV settings: tokens %lld is less than sink %d and recent %d together",
+                       (long long)s->tokens, s->sink, s->recent);
+    if (s->every < 0 || s->every > INT_MAX || s->window < -1 || s->window > INT_MAX ||
+        s->seed > INT64_MAX)
+        return dq_fail(err, DQ_DAMAGED,
+                       "KV settings: every %lld, window %lld and seed %lld are not all possible",
+                       (long long)s->every, (long long)s->window, (long long)s->seed);
     return DQ_OK;
 }
 

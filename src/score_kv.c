@@ -85,10 +85,11 @@ static dq_status compress(kv_run *x, const dq_score_plan *p, const dq_kv_bytes *
     return DQ_OK;
 }
 
-/* Tokens between two evictions of a continuation. */
+/* Tokens between two evictions of a continuation; sums with it never overflow. */
 static int64_t piece_of(const kv_run *x)
 {
-    return x->evictor && x->kv->evict.every > 0 ? x->kv->evict.every : INT64_MAX / 2;
+    const int64_t every = x->evictor ? x->kv->evict.every : 0;
+    return every > 0 && every < INT32_MAX ? every : INT32_MAX;
 }
 
 /* ---- Items ---- */

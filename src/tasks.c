@@ -342,11 +342,16 @@ dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, con
 static dq_status cut(dq_windows *w, const int32_t *ids, int64_t n, int32_t bos, int64_t vocab,
                      int64_t limit, dq_arena *a, dq_err *err)
 {
+    enum { LEAST_CTX = 4 };
+    if (n < 2 * LEAST_CTX)
+        return dq_fail(err, DQ_MISMATCH,
+                       "the text has %lld ids, two of the smallest windows need %d. Use more text",
+                       (long long)n, 2 * LEAST_CTX);
     if (n < 2 * w->n_ctx)
         return dq_fail(err, DQ_MISMATCH,
                        "the text has %lld ids, two windows of %lld need %lld. Use --ctx %lld",
                        (long long)n, (long long)w->n_ctx, (long long)(2 * w->n_ctx),
-                       (long long)(n / 2 < 4 ? 4 : n / 2));
+                       (long long)(n / 2));
     w->n = n / w->n_ctx;
     if (limit && w->n > limit) w->n = limit;
     int32_t *p = dq_alloc(a, (size_t)(w->n * w->n_ctx), sizeof *p, err);

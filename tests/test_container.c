@@ -445,6 +445,46 @@ static void tell_lie(hid_t f, int lie, const char *group)
     }
 }
 
+/* Attributes have no hash, but the recipe, which says the same, has one. */
+static void attributes_agree_with_the_recipe(void **unused)
+{
+    static const struct {
+        const char *group, *name;
+        int64_t value;
+        const char *says;
+    } lies[] = {
+        {"/attention", "logit_bits", 4, "differs from /attention"},
+        {"/kv_cache", "sink", 0, "differs from the attributes of /kv_cache"},
+        {"/kv_cache", "sink", INT64_MAX, "attribute sink: expected 0 to"},
+        {"/kv_cache", "every", INT64_MAX, "every 9223372036854775807"},
+        {"/kv_cache", "seed", -1, "seed -1"},
+        {"/kv_cache", "tokens", 9, "tokens 9 is less than sink 4 and recent 64"},
+        {"/kv_cache", "policy", 0, "attribute policy is missing"},
+    };
+    dq_quantize_settings s = settings(4, 32, DQ_ABSMAX);
+    (void)unused;
+    s.kv.policy = "random";
+    s.kv.tokens = 100;
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        dq_err err = {0};
+        dq_container *c;
+        assert_int_equal(write_to(model, at("attr.h5"), &s, true, false, NULL, &err), DQ_OK);
+        hid_t f = H5Fopen(at("attr.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
+        hid_t g = H5Gopen2(f, lies[i].group, H5P_DEFAULT), space = H5Screate(H5S_SCALAR);
+        assert_true(g >= 0 && H5Adelete(g, lies[i].name) >= 0);
+        if (strcmp(lies[i].name, "policy") != 0) {
+            hid_t a = H5Acreate2(g, lies[i].name, H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT);
+            assert_true(H5Awrite(a, H5T_NATIVE_INT64, &lies[i].value) >= 0);
+            H5Aclose(a);
+        }
+        H5Sclose(space);
+        H5Gclose(g);
+        H5Fclose(f);
+        assert_int_equal(dq_container_open(&c, at("attr.h5"), &err), DQ_DAMAGED);
+        if (!strstr(err.text, lies[i].says)) fail_msg("%s: %s", lies[i].name, err.text);
+    }
+}
+
 static void lies_are_refused(void **unused)
 {
     dq_err err;
@@ -575,6 +615,7 @@ int main(void)
         cmocka_unit_test(lies_are_refused),
         cmocka_unit_test(containers_match_their_source),
         cmocka_unit_test(kv_settings_are_remembered),
+        cmocka_unit_test(attributes_agree_with_the_recipe),
         cmocka_unit_test(h5py_reads_the_same_values),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -34,6 +34,7 @@ refused "kv-keep 1.5: expected a fraction" --kv-keep 1.5
 refused "kv-keep 64: .*use --kv-tokens" --kv-keep 64
 refused "kv-keep nan: expected" --kv-keep nan
 refused "kv-tokens 0: expected a whole number" --kv-tokens 0
+refused "from 1 to 2147483647" --kv-tokens 2147483648
 refused "68" --kv-tokens 67
 refused "kv-keep and --kv-tokens" --kv-keep 0.5 --kv-tokens 100
 refused "kv-policy best: .*streaming, h2o" --kv-keep 0.5 --kv-policy best
@@ -122,7 +123,8 @@ try 0 '"tokens": 16' logits "diff model" --text "short text" -o shorter.h5 --pre
 grep -q '"contexts": 1' "$top/out" || complain "kv: dq logits does not measure its context"
 
 # ---- stopped and resumed: every row as if it had not been
-set -- eval "diff model" --text "$book" --ctx 256 --kv-keep 1,0.6 --kv-policy streaming,knorm --kv-every 2 --threads 1 \
+cp "$book" "it's a text.txt"
+set -- eval "diff model" --text "it's a text.txt" --ctx 256 --kv-keep 1,0.6 --kv-policy streaming,knorm --kv-every 2 --threads 1 \
     --progress never
 "$dq" "$@" --csv stopped.csv >"$top/out" 2>"$top/err" </dev/null &
 child=$!
@@ -131,6 +133,7 @@ kill -INT $child
 wait $child
 got=$?
 if [ $got -eq 130 ]; then
+    grep -qF "'it'\\''s a text.txt'" "$top/err" || complain "kv: the command to go on with is not quoted: $(cat "$top/err")"
     try 0 "diff model" "$@" --csv stopped.csv --resume
     try 6 "nothing to resume" "$@" --resume --kv-recent 32
     try 0 "diff model" "$@" --csv whole.csv
@@ -139,6 +142,11 @@ if [ $got -eq 130 ]; then
 elif [ $got -ne 0 ]; then
     complain "kv: SIGINT: expected status 130, found $got: $(cat "$top/err")"
 fi
+
+# ---- remedies that can be followed
+printf 'ab' >ab.txt
+try 4 "has . ids, two of the smallest windows need 8. Use more text" eval "diff model" --text ab.txt --ctx 4
+try 4 "has no tokenizer.json, so text cannot become ids$" doctor --model "$repo/tests/golden/models/v2-f16"
 
 # ---- containers remember
 try 0 "packed" quantize "diff model" -o evicting.h5 --kv-keep 0.6 --kv-policy streaming --kv-recent 32
@@ -156,6 +164,8 @@ grep -q '"keep": 0.5[9]' "$top/out" || grep -q '"keep": 0.6' "$top/out" || compl
 try 0 '"policy": "h2o"' eval evicting.h5 --text "$book" --ctx 512 --limit 1 --kv-policy h2o --json
 try 2 "Add --prefix N, or --kv-keep 1" logits evicting.h5 --ids "1 2 3" -o gone.h5
 try 0 "rows" logits evicting.h5 --ids "1 2 3" --prefix 2 -o kept.h5
+try 0 '"kept_fraction": 1.0' logits evicting.h5 --ids "1 2 3" --kv-keep 1 --kv-every 1 --json -o kept.h5 --force
+grep -q '"passes": "whole"' "$top/out" || complain "logits: --kv-keep 1 needs no context"
 
 # ---- codes
 eval_text codes.csv --kv-bits 16,8,4:4 --kv-keep 1
@@ -171,12 +181,15 @@ holds "codes and eviction shrink" "$(column both.csv 2 kv_bytes_held) < $(column
 holds "codes and eviction shrink" "$(column both.csv 3 kv_bytes_held) < $(column both.csv 2 kv_bytes_held)"
 holds "evicted tokens count" "$(column both.csv 2 kv_ratio_payload) > $(column codes.csv 2 kv_ratio_payload)"
 try 0 "4:4" eval "diff model" --text "$book" --ctx 128 --limit 1 --kv-bits 4
-grep -q "warning: .*only .* % of the tokens held are codes" "$top/err" || complain "kv: no warning about a cache without codes"
+grep -q "warning: .*only .* % of the tokens held are codes.*--kv-sink 4, --kv-recent 64" "$top/err" || complain "kv: no warning about a cache without codes"
 try 0 "rows" logits "$narrow" --ids "1 2 3" -o narrow.h5 --kv-bits 4 # auto leaves it unrotated
 try 0 '"k": true' logits "diff model" --text "short text" -o codes.h5 --kv-bits 4 --json
 once=$(grep logits_sha256 "$top/out")
 try 0 '"k": true' logits "diff model" --text "short text" -o codes.h5 --kv-bits 4 --json --prefix 90 --force
 [ "$(grep logits_sha256 "$top/out")" = "$once" ] || complain "kv: codes are not read as if tokens had come one by one"
+try 0 "." quantize "diff model" -o turned.h5 --kv-rotate on --kv-keep 0.5 --kv-policy h2o --kv-window 9
+try 0 "K 16 bits, V 16 bits, rotation on, sink 4, recent 64" info turned.h5
+grep -q "KV eviction.*, window 9$" "$top/out" || complain "info: the window is not shown"
 try 0 "." quantize "diff model" -o coded.h5 --kv-bits 4 --kv-rotate off --kv-group 16
 try 0 "." verify coded.h5 --source "diff model"
 try 0 "K 4 bits, V 4 bits, group 16, rotation off" info coded.h5

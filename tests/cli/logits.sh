@@ -44,4 +44,6 @@ absent gone.h5 gone.h5.partial
 "$dq" tokenize "plain model" --text ids --decode >back
 printf '\n' | cat "short text" - >want
 cmp -s back want || complain "tokenize --decode: not the text that was encoded"
-try 3 "id 1 of a line" tokenize "plain model" --text words --decode
+printf '1\n2 x\n' >words2
+try 3 "line 2: expected whole numbers" tokenize "plain model" --text words2 --decode --lines
+try 3 "line 1: expected whole numbers from 0 to" tokenize "plain model" --text words --decode

@@ -117,7 +117,7 @@ one() {
     q4_s=$sec rss4=$rss out4=$(wc -c <"$dir/out.h5")
     rm -f "$dir/out.h5"
     forward=null forward_rss=null
-    if [ "$(calc %d "$params < 2e9")" = 1 ] && timed "$dq" bench "$model" --tokens 64 --runs 1 --json --progress never; then
+    if [ "$(calc %d "$params < 4e9")" = 1 ] && timed "$dq" bench "$model" --tokens 64 --runs 1 --json --progress never; then
         forward=$sec forward_rss=$rss
     fi
     report

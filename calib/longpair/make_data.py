@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""The generated language of the long pair: documents, tokenizer, held-out text and questions.
+
+    python make_data.py [OUT_DIR]      writes text.txt, needles.jsonl and the tokenizers
+
+A document is a stream of short made-up sentences. Scattered among them are notes,
+`[ Oslo 17 ]`, and questions about earlier notes, `? Oslo 17`, whose answer can only be found by
+looking back, up to a whole window. Two kinds of decoys keep a match of one word from being enough:
+sentences mention noted names without their value (`the red fox sees the mill near Oslo .`) and
+loose numbers (`( 63 )`) belong to no name.
+Every word is one token: the vocabulary is the 256 bytes plus whole words (`ignore_merges`).
+"""
+import json
+import os
+import random
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+KINDS = ("diffllama", "llama")
+ADJECTIVES = "red old small quiet green tall warm young grey bright cold slow".split()
+ANIMALS = ("fox owl hen goat crow duck mole wolf hare seal deer frog horse sheep snail "
+           "swan bear mouse").split()
+VERBS = "sees likes hears follows meets finds greets leaves calls watches draws knows".split()
+PLACES = ("river harbour garden bridge forest market tower field station island valley mill "
+          "meadow lake orchard street").split()
+LINKS = "near behind under beside above past".split()
+ADVERBS = "often today again alone early gladly slowly twice".split()
+FILL = ["the", "a", "and", "then", "while", "but", "."]
+NAMES = ("Oslo Rome Riga Bern Lima Cairo Paris Tokyo Delhi Milan Turin Basel Ghent Porto Lagos Accra "
+         "Quito Sofia Minsk Tunis Rabat Dakar Hanoi Seoul Osaka Kyoto Perth Leeds York Bath Lyon Nice "
+         "Nantes Bremen Mainz Trier Graz Linz Split Zadar Varna Cluj Brno Lodz Lublin Vilnius Tartu "
+         "Turku Malmo Bergen Aarhus Odense Cork Derry Bilbao Cadiz Malaga Faro Palma Bari Pisa Siena "
+         "Parma Patras Genoa Lecce Arles Dijon Rouen Brest Metz Namur Leuven Delft Breda Kiel Ulm "
+         "Jena Bonn Essen Zug Chur Aosta Como Lucca Udine Pula Sibiu Iasi Plovdiv Gdansk Tampere Oulu "
+         "Umea Lund").split()
+VALUES = [f"{i:02d}" for i in range(100)]
+MARKS = ["[", "]", "(", ")", "?"]
+WORDS = ADJECTIVES + ANIMALS + VERBS + PLACES + LINKS + ADVERBS + FILL + MARKS + NAMES + VALUES
+BOS, FIRST_WORD = 0, 257
+ID = {w: FIRST_WORD + i for i, w in enumerate(WORDS)}
+VOCAB = 640
+assert len(set(WORDS)) == len(WORDS) and FIRST_WORD + len(WORDS) <= VOCAB
+
+WINDOW = 1024           # ids of a document, BOS included
+DEPTH_BINS = 8          # needles.jsonl has as many items in each eighth of the context
+ITEMS = 256
+CHOICES = 6
+TEXTS = 72
+
+
+class Grammar:
+    """Eight successors with fixed odds for every word of a class; the odds are part of the language."""
+
+    def __init__(self):
+        rng = random.Random(11)
+        pick = lambda words: rng.sample(words, min(8, len(words)))
+        self.adjective = {w: pick(ADJECTIVES) for w in ("the", "a")}
+        self.animal = {w: pick(ANIMALS) for w in ADJECTIVES}
+        self.verb = {w: pick(VERBS) for w in ANIMALS}
+        self.link = {w: pick(LINKS) for w in VERBS}
+        self.place = {w: pick(PLACES) for w in LINKS}
+        self.adverb = {w: pick(ADVERBS) for w in PLACES}
+
+    @staticmethod
+    def choose(rng, options):
+        return options[min(int(rng.expovariate(0.5)), len(options) - 1)]
+
+    def sentence(self, rng, names):
+        """One sentence; one in eight mentions a name, one in eight is followed by a loose number."""
+        out = []
+        for part in range(1 + (rng.random() < 0.3)):
+            if part:
+                out.append(rng.choice(("and", "then", "while", "but")))
+            article = rng.choice(("the", "a"))
+            adjective = self.choose(rng, self.adjective[article])
+            animal = self.choose(rng, self.animal[adjective])
+            verb = self.choose(rng, self.verb[animal])
+            link = self.choose(rng, self.link[verb])
+            place = self.choose(rng, self.place[link])
+            out += [article, adjective, animal, verb, link]
+            if rng.random() < 0.125:
+                out.append(rng.choice(names))
+                continue
+            out += ["the", place]
+            if rng.random() < 0.5:
+                out.append(self.choose(rng, self.adverb[place]))
+        out.append(".")
+        if rng.random() < 0.125:
+            out += ["(", rng.choice(VALUES), ")"]
+        return out
+
+
+GRAMMAR = Grammar()
+
+
+class Document:
+    """Exactly `length` words; notes and questions stand between sentences where `plan` puts them.
+
+    plan: list of (place in 0..1, "note" or "ask"), sorted. A question takes the noted name that
+    was asked least often so far, at random among equals, so few answers can be copied from an
+    earlier question. A question before the first note is dropped.
+    """
+
+    def __init__(self, rng, length, plan):
+        notes = sum(kind == "note" for _, kind in plan)
+        self.names = rng.sample(NAMES, notes)
+        self.values = dict(zip(self.names, rng.sample(VALUES, notes)))
+        self.words, self.answers, self.at = [], [], {}
+        asked, fresh = {}, iter(self.names)
+        for place, kind in plan:
+            self.sentences_until(rng, int(place * length))
+            if kind == "note":
+                name = next(fresh)
+                asked[name] = 0
+                self.at[name] = len(self.words)
+                self.words += ["[", name, self.values[name], "]"]
+            elif asked:
+                least = min(asked.values())
+                name = rng.choice([n for n, times in asked.items() if times == least])
+                asked[name] += 1
+                self.answers.append(len(self.words) + 2)
+                self.words += ["?", name, self.values[name]]
+        self.sentences_until(rng, length)
+        self.asked = asked
+        del self.words[length:]
+        self.answers = [a for a in self.answers if a < length]
+
+    def sentences_until(self, rng, end):
+        while len(self.words) < end:
+            self.words += GRAMMAR.sentence(rng, self.names)
+
+
+def mixed_plan(rng, notes, questions):
+    """Notes in the first part of the document, questions anywhere after the first few notes."""
+    last = rng.uniform(0.3, 0.9)
+    first = rng.uniform(0.1, last)
+    plan = [(rng.uniform(0, last), "note") for _ in range(notes)]
+    plan += [(rng.uniform(first, 1), "ask") for _ in range(questions)]
+    return sorted(plan)
+
+
+def halves_plan(rng, notes):
+    """Notes in the first half only, each asked once in the second half: nothing of the second half
+    helps with an answer."""
+    plan = [(rng.uniform(0, 0.47), "note") for _ in range(notes)]
+    plan += [(rng.uniform(0.5, 0.98), "ask") for _ in range(notes)]
+    return sorted(plan)
+
+
+def needle_item(rng, depth):
+    """A held-out question about the note at `depth` of the context, the others being 11 to 23."""
+    notes = rng.randrange(12, 25)
+    plan = sorted([(rng.uniform(0, 0.97), "note") for _ in range(notes - 1)] + [(depth, "note")])
+    doc = Document(rng, 1000, plan)
+    while doc.words[-1] not in (".", ")", "]"):     # a question never interrupts a sentence
+        doc.words.pop()
+    name = min(doc.names, key=lambda n: abs(doc.at[n] / 1000 - depth))
+    words = doc.words + ["?", name]
+    gold = doc.values[name]
+    choices = rng.sample([v for v in doc.values.values() if v != gold], CHOICES - 1) + [gold]
+    rng.shuffle(choices)
+    return {"ctx": " " + " ".join(words), "choices": choices, "gold": choices.index(gold),
+            "depth": round(doc.at[name] / len(words), 4), "needles": notes}
+
+
+def ids_of(words):
+    return [ID[w] for w in words]
+
+
+def byte_map():
+    """The printable stand-ins of byte-level BPE."""
+    keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    out, n = {}, 0
+    for b in range(256):
+        if b in keep:
+            out[b] = chr(b)
+        else:
+            out[b] = chr(256 + n)
+            n += 1
+    return out
+
+
+def tokenizer():
+    table = byte_map()
+    vocab = {"<bos>": BOS}
+    vocab.update({table[b]: 1 + b for b in range(256)})
+    vocab.update({table[32] + w: ID[w] for w in WORDS})
+    bos = {"SpecialToken": {"id": "<bos>", "type_id": 0}}
+    sequence = lambda name, kind: {"Sequence": {"id": name, "type_id": kind}}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [{"id": BOS, "content": "<bos>", "single_word": False, "lstrip": False,
+                          "rstrip": False, "normalized": False, "special": True}],
+        "normalizer": None,
+        "pre_tokenizer": level,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [bos, sequence("A", 0)],
+            "pair": [bos, sequence("A", 0), sequence("B", 1)],
+            "special_tokens": {"<bos>": {"id": "<bos>", "ids": [BOS], "tokens": ["<bos>"]}}},
+        "decoder": level,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None,
+                  "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                  "fuse_unk": False, "byte_fallback": False, "ignore_merges": True,
+                  "vocab": vocab, "merges": []}}
+
+
+def write_tokenizer(folder):
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as f:
+        json.dump(tokenizer(), f, ensure_ascii=False, indent=1)
+        f.write("\n")
+    with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:
+        json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<bos>",
+                   "model_max_length": WINDOW}, f, indent=1)
+        f.write("\n")
+
+
+def main():
+    out = sys.argv[1] if len(sys.argv) > 1 else HERE
+    for kind in KINDS:
+        write_tokenizer(os.path.join(out, f"{kind}-0"))
+    rng = random.Random(2 * 10 ** 6)
+    with open(os.path.join(out, "needles.jsonl"), "w") as f:
+        for i in range(ITEMS):
+            depth = 0.98 * (i % DEPTH_BINS + rng.random()) / DEPTH_BINS
+            f.write(json.dumps(needle_item(rng, depth)) + "\n")
+    with open(os.path.join(out, "text.txt"), "w") as f:
+        for _ in range(TEXTS):
+            doc = Document(rng, WINDOW, halves_plan(rng, rng.randrange(32, 49)))
+            f.write(" " + " ".join(doc.words))
+
+
+if __name__ == "__main__":
+    main()
