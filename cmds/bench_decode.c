@@ -5,12 +5,11 @@
 #include "os.h"
 #include "quant.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 256, COPY_BYTES = 1 << 27 };
+enum { CHUNK = 256, READ_BYTES = 1 << 27 }; /* more than last-level caches hold */
 
 typedef struct variant {
     int k_bits, v_bits;
@@ -27,17 +26,18 @@ enum { N_VARIANTS = sizeof variants / sizeof variants[0] };
 typedef struct subject {
     dq_runner *runner;
     int32_t seq, pos;
-    double *token_s, *attend_s; /* [tokens] */
-    double kv_bytes;
+    double *token_s, *attend_s, *read_s; /* [tokens] */
+    double kv_bytes;                     /* held: attention reads them once per token */
 } subject;
 
 typedef struct decode {
     const dq_model *m;
     dq_backend *b;
     int64_t tokens, context;
-    float *k, *v, *q, *y,
-        *lambda; /* backend memory: CHUNK rows of keys and values, one of the others */
-    double copy_rate, weight_bytes;
+    float *k, *v; /* backend memory: CHUNK rows of keys and values, one row of the others */
+    float *q, *y, *lambda;
+    uint64_t *block; /* [READ_BYTES / 8] that nothing else reads */
+    double weight_bytes;
     subject at[N_VARIANTS];
 } decode;
 
@@ -47,31 +47,37 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(double *s, int64_t n)
+typedef struct spread {
+    double median, min;
+} spread;
+
+static spread spread_of(double *s, int64_t n)
 {
     qsort(s, (size_t)n, sizeof *s, by_value);
-    return n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2;
+    return (spread){n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2, s[0]};
 }
 
-/* Bytes per second that a copy reads and writes on all threads; the best of five. */
-static dq_status measure_copy(decode *x, dq_err *err)
+/* One thread is timed by what it gets of a processor, so that other work shows in its speed of memory only.
+ * Waiting threads may spin: several are timed by the clock on the wall. */
+static double now(const decode *x)
 {
-    char *from = dq_block_new(COPY_BYTES, 1, err), *to = dq_block_new(COPY_BYTES, 1, err);
+    return x->b->threads == 1 ? dq_own_seconds() : dq_seconds();
+}
+
+/* All threads read memory once: what attention cannot exceed. Leaves nothing else in the caches. */
+static double time_read(const decode *x)
+{
     const int n = x->b->threads;
-    double best = INFINITY;
-    for (int i = 0; err->code == DQ_OK && i < 6; i++) {
-        memset(from, i, 64);
-        const double start = dq_seconds();
-#pragma omp parallel for num_threads(n) schedule(static)
-        for (int t = 0; t < 64; t++)
-            memcpy(to + t * (COPY_BYTES / 64), from + t * (COPY_BYTES / 64), COPY_BYTES / 64);
-        const double s = dq_seconds() - start;
-        if (i > 0 && s < best) best = s;
+    uint64_t sum = 0;
+    const double start = now(x);
+#pragma omp parallel for num_threads(n) schedule(static) reduction(+ : sum)
+    for (int64_t i = 0; i < READ_BYTES / 8; i += 8) {
+        const uint64_t *p = x->block + i; /* sums that do not wait for each other */
+        sum += ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]));
     }
-    x->copy_rate = 2.0 * COPY_BYTES / best;
-    dq_block_free(from);
-    dq_block_free(to);
-    return err->code;
+    const double s = now(x) - start;
+    x->block[0] = sum & 1; /* so that the sum is made */
+    return s;
 }
 
 static double type_bytes(dq_dtype t)
@@ -146,6 +152,7 @@ static dq_status open_subject(decode *x, int i, dq_err *err)
     spec.rotate_k = spec.rotate_v = rotate;
     s->token_s = dq_block_new((size_t)x->tokens, sizeof *s->token_s, err);
     s->attend_s = dq_block_new((size_t)x->tokens, sizeof *s->attend_s, err);
+    s->read_s = dq_block_new((size_t)x->tokens, sizeof *s->read_s, err);
     if (err->code != DQ_OK) return err->code;
     const dq_math math = {DQ_NUM_F32, spec.num, spec.num, spec.num};
     DQ_TRY(dq_backend_can(x->b, x->m, math, &spec, err));
@@ -155,15 +162,19 @@ static dq_status open_subject(decode *x, int i, dq_err *err)
     return dq_backend_sync(x->b, err);
 }
 
-/* The attention of all layers once more, alone. */
-static double time_attention(const decode *x, const subject *s, const dq_batch *batch, dq_math math)
+/* Attention of all layers alone, for the position behind the last token: only that one, and later ones,
+ * may read what has been settled. */
+static double time_attention(const decode *x, const subject *s, const dq_batch *last, dq_math math)
 {
     const dq_headmap *map = &x->m->map;
+    const int32_t pos = s->pos + 1;
+    dq_batch batch = *last;
+    batch.pos = &pos;
     const int64_t width = (int64_t)map->n_out * map->n_slabs * map->head_dim;
-    const double start = dq_seconds();
+    const double start = now(x);
     for (int l = 0; l < x->m->n_layers; l++) {
         const dq_attend_args args = {.attn = &x->m->layer[l].attn,
-                                     .batch = batch,
+                                     .batch = &batch,
                                      .kv = dq_runner_kv(s->runner),
                                      .layer = l,
                                      .q = {x->q, 1, (int64_t)map->n_q * map->head_dim},
@@ -173,7 +184,7 @@ static double time_attention(const decode *x, const subject *s, const dq_batch *
         x->b->ops->attend(x->b, (dq_mat){x->y, 1, width}, &args);
     }
     x->b->ops->sync(x->b);
-    return dq_seconds() - start;
+    return now(x) - start;
 }
 
 /* The next token of one cache; run -1 warms up. */
@@ -187,14 +198,16 @@ static dq_status step(decode *x, int i, int64_t run, dq_err *err)
         .n_seq = 1, .n_rows = 1, .cu_rows = cu, .seq = &s->seq, .ids = &id, .pos = &s->pos};
     const dq_pass pass = {.logit = {.bits = 16}, .math = math};
     dq_mat hidden;
-    const double start = dq_seconds();
+    const double start = now(x);
     DQ_TRY(dq_runner_pass(s->runner, &batch, &pass, &hidden, err));
     x->b->ops->logprob(x->b, NULL, &top1, hidden, &x->m->head, &id, DQ_NUM_F32);
     DQ_TRY(dq_backend_sync(x->b, err));
-    const double token = dq_seconds() - start, attend = time_attention(x, s, &batch, math);
+    const double token = now(x) - start, read = time_read(x);
+    const double attend = time_attention(x, s, &batch, math);
     if (run >= 0) {
         s->token_s[run] = token;
         s->attend_s[run] = attend;
+        s->read_s[run] = read;
     }
     s->pos++;
     return dq_backend_sync(x->b, err);
@@ -213,58 +226,86 @@ static dq_status run_all(decode *x, dq_err *err)
     return err->code;
 }
 
-static void put_result(const decode *x, int i, dq_table *table, json_t *results)
+static void put_result(const decode *x, int i, double plain, dq_table *table, json_t *results)
 {
     const subject *s = &x->at[i];
-    const double token = median(s->token_s, x->tokens), attend = median(s->attend_s, x->tokens);
-    const double all = s->kv_bytes + x->weight_bytes;
+    const spread token = spread_of(s->token_s, x->tokens);
+    const spread attend = spread_of(s->attend_s, x->tokens);
+    const double rate = s->kv_bytes / attend.median;
+    const double read = READ_BYTES / spread_of(s->read_s, x->tokens).median;
     char bits[16];
     snprintf(bits, sizeof bits, "%d:%d", variants[i].k_bits, variants[i].v_bits);
+    dq_table_cell(table, "%lld", (long long)x->context);
     dq_table_cell(table, "%s", bits);
     dq_table_cell(table, "%s", dq_num_name[variants[i].num]);
-    dq_table_cell(table, "%.2f", 1e3 * token);
-    dq_table_cell(table, "%.1f", 1 / token);
-    dq_table_cell(table, "%.1f", all / 1048576);
-    dq_table_cell(table, "%.2f", all / token / x->copy_rate);
-    dq_table_cell(table, "%.3f", 1e3 * attend);
     dq_table_cell(table, "%.2f", s->kv_bytes / 1048576);
-    dq_table_cell(table, "%.2f", s->kv_bytes / attend / x->copy_rate);
+    dq_table_cell(table, "%.3f", 1e3 * attend.median);
+    dq_table_cell(table, "%.3f", 1e3 * attend.min);
+    dq_table_cell(table, "%.1f", rate * 1e-9);
+    dq_table_cell(table, "%.2f", rate / read);
+    dq_table_cell(table, "%.2f", plain / attend.median);
+    dq_table_cell(table, "%.2f", 1e3 * token.median);
     json_t *r = json_object();
     json_object_set_new(r, "model", json_string(x->m->name));
     json_object_set_new(r, "what", json_string("decode"));
     json_object_set_new(r, "context", json_integer((json_int_t)x->context));
     json_object_set_new(r, "kv_bits", json_string(bits));
     json_object_set_new(r, "attention_math", json_string(dq_num_name[variants[i].num]));
-    json_object_set_new(r, "seconds_per_token_median", dq_real(token));
-    json_object_set_new(r, "tokens_per_second", dq_real(1 / token));
-    json_object_set_new(r, "bytes_per_token", dq_real(all));
-    json_object_set_new(r, "attention_seconds_median", dq_real(attend));
     json_object_set_new(r, "kv_bytes", dq_real(s->kv_bytes));
-    json_object_set_new(r, "copy_bytes_per_second", dq_real(x->copy_rate));
-    json_object_set_new(r, "share_of_copy", dq_real(all / token / x->copy_rate));
-    json_object_set_new(r, "attention_share_of_copy", dq_real(s->kv_bytes / attend / x->copy_rate));
+    json_object_set_new(r, "attention_seconds_median", dq_real(attend.median));
+    json_object_set_new(r, "attention_seconds_min", dq_real(attend.min));
+    json_object_set_new(r, "attention_bytes_per_second", dq_real(rate));
+    json_object_set_new(r, "read_bytes_per_second", dq_real(read));
+    json_object_set_new(r, "share_of_read", dq_real(rate / read));
+    json_object_set_new(r, "speedup_over_16_bits", dq_real(plain / attend.median));
+    json_object_set_new(r, "weight_bytes", dq_real(x->weight_bytes));
+    json_object_set_new(r, "token_seconds_median", dq_real(token.median));
+    json_object_set_new(r, "tokens_per_second", dq_real(1 / token.median));
     json_array_append_new(results, r);
 }
 
-static dq_status print_all(dq_talk *talk, const decode *x, bool json, dq_err *err)
+/* Caches of one context, from invented tokens to rows of the table. */
+static dq_status run_context(decode *x, dq_table *table, json_t *results, dq_err *err)
 {
-    static const char *const titles[] = {"KV bits",       "attention", "ms/token",
-                                         "tokens/s",      "MiB/token", "share of copy",
-                                         "attention, ms", "KV, MiB",   "share of copy"};
+    if (run_all(x, err) == DQ_OK) {
+        const double plain = spread_of(x->at[0].attend_s, x->tokens).median;
+        for (int i = 0; i < N_VARIANTS; i++) put_result(x, i, plain, table, results);
+    }
+    for (int i = 0; i < N_VARIANTS; i++) {
+        subject *s = &x->at[i];
+        dq_runner_free(s->runner);
+        dq_block_free(s->token_s);
+        dq_block_free(s->attend_s);
+        dq_block_free(s->read_s);
+        *s = (subject){0};
+    }
+    return err->code;
+}
+
+static dq_status run_contexts(decode *x, dq_talk *talk, const int *context, int n, bool json,
+                              dq_err *err)
+{
+    static const char *const titles[] = {"context", "KV bits", "math", "KV, MiB",
+                                         "ms",      "least",   "GB/s", "share of read",
+                                         "times",   "ms/token"};
     dq_table *table = NULL;
-    DQ_TRY(dq_table_new(&table, titles, 9, err));
+    DQ_TRY(dq_table_new(&table, titles, 10, err));
     json_t *doc = dq_document(talk, "dq-bench/1"), *settings = json_object_get(doc, "settings");
     json_array_append_new(json_object_get(doc, "inputs"), json_string(x->m->path));
     json_object_set_new(settings, "device", json_string(x->b->device));
     json_object_set_new(settings, "threads", json_integer(x->b->threads));
+    json_object_set_new(settings, "clock", json_string(x->b->threads == 1 ? "processor" : "wall"));
     json_object_set_new(settings, "decode", json_integer((json_int_t)x->tokens));
-    json_object_set_new(settings, "context", json_integer((json_int_t)x->context));
-    for (int i = 0; i < N_VARIANTS; i++) put_result(x, i, table, json_object_get(doc, "results"));
-    if (json) {
+    for (int i = 0; i < n && err->code == DQ_OK; i++) {
+        x->context = context[i];
+        run_context(x, table, json_object_get(doc, "results"), err);
+    }
+    if (err->code == DQ_OK && json) {
         dq_document_print(json_incref(doc), err);
-    } else {
-        printf("%s: decoding at %lld tokens on %s, projections in f32; a copy moves %.1f GB/s\n\n",
-               x->m->name, (long long)x->context, x->b->device, x->copy_rate * 1e-9);
+    } else if (err->code == DQ_OK) {
+        printf("%s: attention of one token on %s, medians of %lld tokens; times: against 16 bits\n"
+               "ms/token: the whole model, projections in f32\n\n",
+               x->m->name, x->b->device, (long long)x->tokens);
         dq_table_print(table, err);
     }
     json_decref(doc);
@@ -273,28 +314,28 @@ static dq_status print_all(dq_talk *talk, const decode *x, bool json, dq_err *er
 }
 
 dq_status dq_bench_decode(dq_talk *talk, const dq_model *m, dq_backend *b, int64_t tokens,
-                          int64_t context, bool json, dq_err *err)
+                          const int *context, int n, bool json, dq_err *err)
 {
     const dq_headmap *map = &m->map;
     const int64_t d = map->head_dim;
-    if (context + tokens + 1 > m->max_positions)
-        return dq_fail(err, DQ_MISMATCH, "%s: has %d positions. Lower --context or --decode",
-                       m->path, m->max_positions);
-    decode x = {.m = m, .b = b, .tokens = tokens, .context = context};
-    x.weight_bytes = weight_bytes(m);
-    measure_copy(&x, err);
+    for (int i = 0; i < n; i++) {
+        if (context[i] + tokens + 1 > m->max_positions)
+            return dq_fail(err, DQ_MISMATCH, "%s: has %d positions. Lower --context or --decode",
+                           m->path, m->max_positions);
+    }
+    decode x = {.m = m, .b = b, .tokens = tokens, .weight_bytes = weight_bytes(m)};
+    x.block = dq_block_new(READ_BYTES, 1, err);
     if (err->code == DQ_OK) x.k = floats(&x, CHUNK * map->n_kv * d, err);
     if (err->code == DQ_OK) x.v = floats(&x, CHUNK * map->n_kv * d, err);
     if (err->code == DQ_OK) x.q = floats(&x, map->n_q * d, err);
     if (err->code == DQ_OK) x.y = floats(&x, map->n_out * map->n_slabs * d, err);
     if (err->code == DQ_OK) x.lambda = floats(&x, map->n_out, err);
-    if (err->code == DQ_OK && run_all(&x, err) == DQ_OK) print_all(talk, &x, json, err);
-    for (int i = 0; i < N_VARIANTS; i++) {
-        dq_runner_free(x.at[i].runner);
-        dq_block_free(x.at[i].token_s);
-        dq_block_free(x.at[i].attend_s);
+    if (err->code == DQ_OK) {
+        memset(x.block, 1, READ_BYTES); /* memory that was never written is one page of zeros */
+        run_contexts(&x, talk, context, n, json, err);
     }
     float *all[] = {x.k, x.v, x.q, x.y, x.lambda};
     for (int i = 0; i < 5; i++) b->ops->free(b, all[i]);
+    dq_block_free(x.block);
     return err->code;
 }

@@ -6,9 +6,10 @@
 #include "forward.h"
 #include "output.h"
 
-/* Times `tokens` single-token passes at `context` positions. The caches take turns, token by token, so
- * that other work on the machine disturbs all of them alike. Contexts are invented keys and values. */
+/* Times `tokens` single-token passes behind each of n contexts, and attention alone with nothing in the
+ * processor's caches. KV caches take turns, token by token, and so does a plain read of memory, so that
+ * other work on the machine disturbs all of them alike. Contexts are invented keys and values. */
 dq_status dq_bench_decode(dq_talk *talk, const dq_model *m, dq_backend *b, int64_t tokens,
-                          int64_t context, bool json, dq_err *err);
+                          const int *context, int n, bool json, dq_err *err);
 
 #endif

@@ -192,16 +192,6 @@ static dq_status write_logits(logits *x, dq_mat hidden, int64_t base, dq_err *er
     return err->code;
 }
 
-static json_t *math_json(const logits *x)
-{
-    json_t *m = json_object();
-    json_object_set_new(m, "linear", json_string(dq_num_name[x->math.linear]));
-    json_object_set_new(m, "qk", json_string(dq_num_name[x->math.qk]));
-    json_object_set_new(m, "pv", json_string(dq_num_name[x->math.pv]));
-    json_object_set_new(m, "kv", json_string(dq_num_name[x->math.kv]));
-    return m;
-}
-
 static dq_status put_json(dq_h5out *h, const char *name, json_t *value, dq_err *err)
 {
     char *text = json_dumps(value, JSON_COMPACT);
@@ -222,7 +212,7 @@ static dq_status begin_file(logits *x, dq_err *err)
     DQ_TRY(dq_h5out_text(x->h, "/", "fingerprint", x->model->fingerprint, err));
     DQ_TRY(dq_h5out_int(x->h, "/", "logit_bits", x->logit.bits, err));
     DQ_TRY(dq_h5out_text(x->h, "/", "logit_grain", dq_grain_name[x->logit.grain], err));
-    DQ_TRY(put_json(x->h, "math", math_json(x), err));
+    DQ_TRY(put_json(x->h, "math", dq_math_json(x->math), err));
     DQ_TRY(dq_h5out_array(x->h, "/ids", DQ_OUT_I32, 1, &x->in.n, x->in.ids, err));
     DQ_TRY(dq_h5out_matrix(x->h, "/logits", x->in.n, x->model->vocab, err));
     return dq_sha256_begin(&x->sha, err);
@@ -339,7 +329,7 @@ static dq_status print_json(const logits *x, dq_err *err)
     json_object_set_new(r, "logits_sha256", json_string(x->sha256));
     json_object_set_new(r, "kv", dq_kv_json(&x->kv, &x->held));
     json_object_set_new(r, "passes", json_string(passes_of(x)));
-    json_object_set_new(r, "math", math_json(x));
+    json_object_set_new(r, "math", dq_math_json(x->math));
     json_array_append_new(json_object_get(doc, "results"), r);
     return dq_document_print(doc, err);
 }
@@ -354,6 +344,7 @@ static dq_status run(logits *x, const char *path, dq_err *err)
     DQ_TRY(logit_settings(x, err));
     DQ_TRY(kv_settings(x, err));
     DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv.spec, err));
+    dq_say_math(&x->talk, x->backend->device, x->math);
     DQ_TRY(read_ids(x, err));
     DQ_TRY(check_space(x, err));
     DQ_TRY(run_model(x, err));

@@ -30,11 +30,17 @@ static dq_kv_spec spec_of(int i)
 }
 
 /* The tables this machine has. */
-static int tables(const dq_simd_pages *out[2])
+static int tables(const dq_simd_pages *out[3])
 {
-    out[0] = &dq_simd_pages_plain;
-    out[1] = dq_simd_pages_pick(dq_cpu_features(NULL));
-    return out[1] == out[0] ? 1 : 2;
+    static const unsigned levels[] = {DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
+    const unsigned have = dq_cpu_features(NULL);
+    int n = 0;
+    out[n++] = dq_simd_pages_pick(0);
+    for (int i = 0; i < 2; i++) {
+        const dq_simd_pages *t = dq_simd_pages_pick(have & levels[i]);
+        if (t != out[n - 1]) out[n++] = t;
+    }
+    return n;
 }
 
 /* Two sequences with coded, mixed and plain pages, and a batch of rows that read a page in two forms. */
@@ -121,18 +127,18 @@ static void scores(stage *s, const dq_simd_pages *table, const dq_rows *rows, in
 static void scores_are_exact(void **state)
 {
     static float got[DQ_PAGE * SCORES], plain[DQ_PAGE * SCORES];
-    const dq_simd_pages *table[2];
+    const dq_simd_pages *table[3];
     const int n_tables = tables(table);
     int64_t coded = 0;
     (void)state;
     for (int i = 0; i < 6 * N_WIDTHS; i++) {
         stage s;
         prepare(&s, i, 1);
-        for (int e = 0; e < n_tables * 2; e++) {
-            const dq_rows rows = tile_of(&s, e / n_tables);
+        for (int e = 0; e < n_tables; e++) {
+            const dq_rows rows = tile_of(&s, (i + e) % 2);
             const int h = (i + 3 * e) % N_Q, key = s.map.key[h];
             const dq_kv_list *list = dq_kv_list_of(s.kv, s.seq[rows.seq], 0, s.map.group[key]);
-            scores(&s, table[e % n_tables], &rows, h, got);
+            scores(&s, table[e], &rows, h, got);
             s.math = (dq_math){0};
             scores(&s, table[0], &rows, h, plain);
             s.math = int8;
@@ -145,9 +151,8 @@ static void scores_are_exact(void **state)
                         integer ? score_of(&s, list, t, key, q) : plain[r * SCORES + t];
                     coded += integer;
                     if (memcmp(&want, &got[r * SCORES + t], sizeof want) != 0)
-                        fail_msg("case %d, table %d, row %d, token %d: %.9g, expected %.9g", i,
-                                 e % n_tables, (int)r, (int)t, (double)got[r * SCORES + t],
-                                 (double)want);
+                        fail_msg("case %d, table %d, row %d, token %d: %.9g, expected %.9g", i, e,
+                                 (int)r, (int)t, (double)got[r * SCORES + t], (double)want);
                 }
             }
         }
@@ -200,25 +205,209 @@ static void check_page(stage *s, const dq_simd_pages *table, const dq_kv_list *l
 
 static void values_are_exact(void **state)
 {
-    const dq_simd_pages *table[2];
+    const dq_simd_pages *table[3];
     const int n_tables = tables(table);
     (void)state;
     for (int i = 0; i < 6 * N_WIDTHS; i++) {
         stage s;
         prepare(&s, i, 1);
-        for (int e = 0; e < 2 * n_tables; e++) {
-            const int seq = e / n_tables, head = (i + e) % N_KV;
+        for (int e = 0; e < n_tables; e++) {
+            const int seq = (i + e) % 2, head = (i + e) % N_KV;
             const dq_kv_list *list = dq_kv_list_of(s.kv, s.seq[seq], 0, s.map.group[head]);
             const int64_t end = dq_kv_coded_index(s.kv, list, s.length[s.seq[seq]] - 1);
             for (int64_t p = 0; p * DQ_PAGE < list->count; p++)
-                check_page(&s, table[e % n_tables], list, p, head, end,
-                           dq_kv_slots(list->count, p));
+                check_page(&s, table[e], list, p, head, end, dq_kv_slots(list->count, p));
         }
         close_stage(&s);
     }
 }
 
 /* ------------------------------------------------------------------------------------ whole calls */
+
+/* Normalized Hadamard transform of x[n], from its definition. */
+static void turn_back(double *x, int n)
+{
+    double y[128] = {0};
+    for (int i = 0; i < n; i++) {
+        for (int k = 0; k < n; k++) {
+            int ones = 0;
+            for (int both = i & k; both; both &= both - 1) ones++;
+            y[i] += ones % 2 ? -x[k] : x[k];
+        }
+    }
+    for (int i = 0; i < n; i++) x[i] = y[i] / sqrt(n);
+}
+
+/* p[n] += by * softmax of one map of one row, S of coded tokens by the definition. */
+static void add_map(const stage *s, const dq_kv_list *list, int64_t row, int head, double by,
+                    double *p, int64_t n, float *scratch)
+{
+    const int64_t d = s->map.head_dim, end = dq_kv_coded_index(s->kv, list, s->pos[row]);
+    const float *q = s->q + (row * N_Q + head) * d, *k = NULL;
+    const int key = s->map.key[head];
+    double x[SCORES], most = -INFINITY, sum = 0;
+    for (int64_t t = 0; t < n; t++) {
+        if (t % DQ_PAGE == 0)
+            k = dq_kv_read_keys(dq_cpu_of(s->b)->simd, s->kv, list, t / DQ_PAGE, key, end, scratch);
+        x[t] = 0;
+        for (int64_t c = 0; c < d; c++) x[t] += (double)q[c] * (double)k[c * DQ_PAGE + t % DQ_PAGE];
+        if (t < end && dq_kv_pos(list, t) >= s->spec.sink)
+            x[t] = (double)score_of(s, list, t, key, q);
+        x[t] *= (double)s->map.scale;
+        most = fmax(most, x[t]);
+    }
+    for (int64_t t = 0; t < n; t++) sum += exp(x[t] - most);
+    for (int64_t t = 0; t < n; t++) p[t] += by * exp(x[t] - most) / sum;
+}
+
+/* y[head_dim] = D V of one row: codes page by page in 16-bit weights, the others exactly. */
+static void add_values(const stage *s, const dq_kv_list *list, int64_t row, int head,
+                       const double *p, int64_t n, double *y, float *scratch)
+{
+    const int64_t end = dq_kv_coded_index(s->kv, list, s->pos[row]), d = s->map.head_dim;
+    for (int64_t page = 0; page * DQ_PAGE < n; page++) {
+        const int64_t at = page * DQ_PAGE, slots = dq_kv_slots(n, page);
+        const float *v =
+            dq_kv_read_values(dq_cpu_of(s->b)->simd, s->kv, list, page, head, end, scratch);
+        float weight[DQ_PAGE], coded[128] = {0};
+        int64_t first = 0, coded_slots = dq_kv_slots(end, page);
+        while (first < coded_slots && dq_kv_pos(list, at + first) < s->spec.sink) first++;
+        for (int64_t t = 0; t < slots; t++) {
+            weight[t] = (float)p[at + t];
+            if (t >= first && t < coded_slots) continue;
+            for (int64_t c = 0; c < d; c++) y[c] += p[at + t] * (double)v[t * s->kv->v_cols + c];
+        }
+        if (first < coded_slots) values_of(s, list, page, head, weight, first, coded_slots, coded);
+        for (int64_t c = 0; c < d; c++) y[c] += (double)coded[c];
+    }
+}
+
+/* One output head of one row, y[n_slabs * head_dim]. */
+static void output_of(const stage *s, int seq, int64_t row, int out, double *y, float *scratch)
+{
+    const dq_headmap *map = &s->map;
+    const int width = map->n_slabs * map->head_dim;
+    const dq_kv_list *list = dq_kv_list_of(s->kv, s->seq[seq], 0, map->group[map->head[out].v[0]]);
+    const int64_t n = dq_kv_visible(list, s->pos[row]);
+    double p[SCORES] = {0}, squares = 0;
+    memset(y, 0, (size_t)width * sizeof *y);
+    add_map(s, list, row, map->head[out].q[0], 1, p, n, scratch);
+    if (map->n_maps == 2)
+        add_map(s, list, row, map->head[out].q[1], -(double)s->attn.lambda, p, n, scratch);
+    for (int e = 0; e < map->n_slabs; e++) {
+        add_values(s, list, row, map->head[out].v[e], p, n, y + e * map->head_dim, scratch);
+        if (s->spec.rotate_v) turn_back(y + e * map->head_dim, map->head_dim);
+    }
+    for (int c = 0; c < width; c++) squares += y[c] * y[c];
+    for (int c = 0; c < width; c++)
+        y[c] *= (double)s->attn.out_scale / sqrt(squares / width + (double)s->attn.norm_eps);
+}
+
+/* Forgets every third token of sequence `seq`, whatever its form. */
+static void forget_some(stage *s, int32_t seq)
+{
+    for (int g = 0; g < s->map.n_groups; g++) {
+        int32_t kept[SCORES];
+        const int64_t count = dq_kv_list_of(s->kv, seq, 0, g)->count;
+        int n = 0;
+        for (int32_t i = 0; i < count; i++) {
+            if (i < 70 || i % 3 > 0) kept[n++] = i;
+        }
+        keep(s, seq, g, kept, n);
+    }
+}
+
+/* Everything between queries and outputs, beside the definition in double precision: what is left over is
+ * the rounding of f32. */
+static void outputs_are_as_defined(void **state)
+{
+    double worst = 0;
+    (void)state;
+    for (int i = 0; i < 6 * N_WIDTHS; i++) {
+        stage s;
+        dq_err err = {0};
+        dq_kv_spec spec = spec_of(i);
+        const int d = dims[i % 6];
+        spec.rotate_k = spec.rotate_v = i / 6 % 2 && (d & (d - 1)) == 0;
+        open_stage(&s, pairings[i / 2 % N_PAIRINGS], d, spec, 2);
+        s.math = int8;
+        int32_t a = new_seq(&s, 1, 0), b = new_seq(&s, 2, 60000);
+        stream(&s, a, 210);
+        stream(&s, b, 75);
+        if (i % 4 == 3) forget_some(&s, a);
+        begin_batch(&s);
+        add_rows(&s, b, 70);
+        add_rows(&s, a, 40);
+        append(&s);
+        attend(&s, 16);
+        float *scratch = dq_block_new((size_t)dq_kv_scratch_floats(s.kv), sizeof *scratch, &err);
+        const int width = s.map.n_slabs * d;
+        for (int64_t row = i % 19; row < s.batch.n_rows; row += 19) {
+            for (int out = 0; out < s.map.n_out; out++) {
+                double want[256], most = 0, off = 0;
+                const float *got = s.out + (row * s.map.n_out + out) * width;
+                output_of(&s, row >= s.cu_rows[1], row, out, want, scratch);
+                for (int c = 0; c < width; c++) {
+                    most = fmax(most, fabs(want[c]));
+                    off = fmax(off, fabs(want[c] - (double)got[c]));
+                }
+                worst = fmax(worst, off / most);
+                if (!(off <= 1e-4 * most))
+                    fail_msg("case %d, row %d, head %d: off by %g of %g", i, (int)row, out, off,
+                             most);
+            }
+        }
+        dq_block_free(scratch);
+        close_stage(&s);
+    }
+    print_message("off by %.1e of the largest at most\n", worst);
+}
+
+/* One map, no norm: the same bits as scores, one softmax, and pages of values one after the other. */
+static void pages_are_added_in_order(void **state)
+{
+    static float x[DQ_PAGE * SCORES];
+    (void)state;
+    for (int i = 0; i < N_WIDTHS; i++) {
+        stage s;
+        dq_err err = {0};
+        dq_kv_spec spec = spec_of(i);
+        float y[128];
+        open_stage(&s, DQ_PAIR_NONE, dims[i % 6], spec, 2);
+        s.math = int8;
+        s.attn.head_norm = false;
+        int32_t a = new_seq(&s, 1, 0);
+        stream(&s, a, 300);
+        begin_batch(&s);
+        add_rows(&s, a, 5);
+        append(&s);
+        attend(&s, 16);
+        const int64_t d = s.map.head_dim, last = 4;
+        const dq_cpu *cpu = dq_cpu_of(s.b);
+        const dq_rows rows = {.n = 1, .first = last, .pos = s.pos + last};
+        dq_attend_args args = arguments(&s, 16, DQ_GRAIN_ROW);
+        float *scratch = dq_block_new((size_t)dq_cpu_score_floats(&args, 1, 1), 4, &err);
+        for (int h = 0; h < N_Q; h++) {
+            const int v = s.map.head[h].v[0];
+            const dq_kv_list *list = dq_kv_list_of(s.kv, a, 0, s.map.group[v]);
+            const int64_t n = list->count, end = dq_kv_coded_index(s.kv, list, s.pos[last]);
+            scores(&s, cpu->pages, &rows, h, x);
+            const float top = cpu->simd->scale_max(x, n, s.map.scale);
+            const double sum = cpu->simd->exp_sum(x, x, n, top);
+            for (int64_t p = 0; p * DQ_PAGE < n; p++) {
+                const dq_cpu_page page =
+                    dq_cpu_open_values(cpu, &args, list, p, v, end, dq_kv_slots(n, p), scratch);
+                dq_cpu_times_values(cpu, y, d, &args, x + p * DQ_PAGE, SCORES, 1, &page, p > 0,
+                                    scratch);
+            }
+            cpu->simd->scale(y, d, (float)(1.0 / sum));
+            cpu->simd->scale(y, d, s.attn.out_scale);
+            assert_memory_equal(y, s.out + (last * N_Q + h) * d, (size_t)d * sizeof *y);
+        }
+        dq_block_free(scratch);
+        close_stage(&s);
+    }
+}
 
 enum { TOKENS = 330 };
 
@@ -370,6 +559,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_are_exact),          cmocka_unit_test(values_are_exact),
+        cmocka_unit_test(outputs_are_as_defined),    cmocka_unit_test(pages_are_added_in_order),
         cmocka_unit_test(nothing_shows_in_the_bits), cmocka_unit_test(absmax_is_of_these_logits),
         cmocka_unit_test(outputs_are_near),          cmocka_unit_test(odd_values_show),
     };

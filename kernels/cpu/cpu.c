@@ -32,6 +32,7 @@ const dq_simd_pages *dq_simd_pages_pick(unsigned features)
 {
 #if defined(__x86_64__)
     if (features & DQ_CPU_VNNI) return &dq_simd_pages_vnni;
+    if (features & DQ_CPU_AVX2) return &dq_simd_pages_avx2;
 #else
     (void)features;
 #endif

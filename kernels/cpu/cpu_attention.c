@@ -14,6 +14,8 @@
 
 enum {
     BLOCK_FLOATS = 1 << 18, /* 1 MiB of scores: about what a second-level cache holds */
+    /* Scores of few rows are little beside the pages, which shall be read once for all heads. */
+    FEW_ROWS_FLOATS = 1 << 24,
     LEAST_ROWS = 16,
     MAX_SLOTS = 32
 };
@@ -411,7 +413,8 @@ static plan plan_blocks(const dq_attend_args *args)
     if (!tiles && args->columns) p.block_rows = LEAST_ROWS;
     if (args->batch->n_rows < p.block_rows) p.block_rows = args->batch->n_rows;
     const int64_t floats = p.block_rows * dq_cpu_row_floats(p.keys);
-    while (p.slots < useful && (p.slots + 1) * floats <= BLOCK_FLOATS) p.slots++;
+    const int64_t most = p.block_rows < LEAST_ROWS ? FEW_ROWS_FLOATS : BLOCK_FLOATS;
+    while (p.slots < useful && (p.slots + 1) * floats <= most) p.slots++;
     p.bytes = (size_t)(p.slots * floats + dq_cpu_score_floats(args, p.block_rows, p.slots)) *
               sizeof(float);
     p.bytes += (size_t)dq_cpu_column_floats(args, p.block_rows) * sizeof(float);

@@ -128,7 +128,7 @@ dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, cons
     dq_cpu_page p = page_of(kv, &v, n);
     if (p.coded.end > p.coded.first) {
         p.coded.block = block_of(args, scratch);
-        cpu->pages->key_block(block_of(args, scratch), v.codes, p.coded.bits, p.coded.dim,
+        cpu->pages->key_block(block_of(args, scratch), v.codes, v.next, p.coded.bits, p.coded.dim,
                               p.coded.group);
     }
     return p;
@@ -166,7 +166,7 @@ dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
     dq_cpu_page p = page_of(kv, &v, n);
     if (p.coded.end > p.coded.first) {
         p.coded.block = block_of(args, scratch);
-        cpu->pages->value_block(block_of(args, scratch), v.codes, p.coded.bits, kv->v_cols);
+        cpu->pages->value_block(block_of(args, scratch), v.codes, v.next, p.coded.bits, kv->v_cols);
     }
     return p;
 }

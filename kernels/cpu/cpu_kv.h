@@ -120,6 +120,7 @@ int64_t dq_kv_scratch_floats(const dq_kv *kv);
 typedef struct dq_kv_view {
     const float *plain; /* as above, zero where coded; NULL: nothing is read there */
     const uint8_t *codes;
+    const uint8_t *next;    /* codes of the following page of the list; NULL: it has none */
     const float *scale;     /* [n_scales][DQ_PAGE]; of values zero where not coded */
     int64_t first, end;     /* slots read as codes; the same: none */
     const dq_kv_form *form; /* NULL: none */

@@ -268,6 +268,24 @@ static void turn_scales(float *out, const float *scale, int64_t n_scales, int64_
     }
 }
 
+/* Codes of one head on page `page`, which is looked at soon; NULL: none. What leads to the page behind it
+ * and what goes with the codes is fetched ahead. */
+static const uint8_t *next_codes(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
+                                 int h)
+{
+    if (page >= list->n_pages) return NULL;
+    const dq_kv_page *p = list->page[page];
+    const int64_t n = kv->form[side].n_scales * DQ_PAGE * (p->part[side].wide ? 4 : 2);
+    if (page + 1 < list->n_pages) {
+        DQ_KV_FETCH(list->page[page + 1]);
+        DQ_KV_FETCH(&list->page[page + 1]->part[DQ_V].sinks);
+    }
+    if (!p->part[side].codes) return NULL;
+    for (int64_t i = 0; i < n; i += 64)
+        DQ_KV_FETCH((const uint8_t *)p->part[side].scale + h * n + i);
+    return dq_kv_codes_of(kv, p, side, h);
+}
+
 dq_kv_view dq_kv_view_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
                            int64_t page, int side, int head, int64_t coded_end, float *scratch)
 {
@@ -277,6 +295,7 @@ dq_kv_view dq_kv_view_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_lis
     const int h = kv->slot[head];
     if (reads_plain(p, side, slots)) return (dq_kv_view){.plain = dq_kv_plain_of(kv, p, side, h)};
     dq_kv_view v = {.codes = dq_kv_codes_of(kv, p, side, h),
+                    .next = next_codes(kv, list, page + 1, side, h),
                     .first = p->n_sinks,
                     .end = slots > p->n_sinks ? slots : p->n_sinks,
                     .form = &kv->form[side]};

@@ -122,9 +122,11 @@ typedef struct dq_int8_page {
  * the table that made it only. */
 typedef struct dq_simd_pages {
     /* Codes in the order in which sums are made; block[dq_int8_key_bytes] or
-     * [dq_int8_value_bytes]. */
-    void (*key_block)(uint8_t *block, const uint8_t *codes, int bits, int64_t dim, int64_t group);
-    void (*value_block)(uint8_t *block, const uint8_t *codes, int bits, int64_t cols);
+     * [dq_int8_value_bytes]. `next`: codes of the same size that are read after these, NULL: unknown. */
+    void (*key_block)(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
+                      int64_t dim, int64_t group);
+    void (*value_block)(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
+                        int64_t cols);
     /* s[r * lds + t] = q_r . k_t for r < m and first <= t < end: runs of channels in order, each
      * (float)(exact sum of codes) * (q scale * k scale). */
     void (*key_scores)(float *s, int64_t lds, const dq_int8_rows *q, int64_t m,
@@ -139,7 +141,8 @@ typedef struct dq_simd_pages {
 
 extern const dq_simd_pages dq_simd_pages_plain;
 #if defined(__x86_64__)
-extern const dq_simd_pages dq_simd_pages_vnni;
+extern const dq_simd_pages dq_simd_pages_avx2;
+extern const dq_simd_pages dq_simd_pages_vnni; /* AVX-512 with VNNI */
 #endif
 const dq_simd_pages *dq_simd_pages_pick(unsigned features);
 

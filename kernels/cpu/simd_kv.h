@@ -61,9 +61,11 @@ static inline void kv_unpack(int8_t *restrict q, const uint8_t *restrict line, i
 }
 
 #if defined(__GNUC__)
-#define DQ_KV_INLINE static inline __attribute__((always_inline))
+#define DQ_KV_INLINE   static inline __attribute__((always_inline))
+#define DQ_KV_FETCH(p) __builtin_prefetch(p, 0, 2) /* towards the second-level cache */
 #else
-#define DQ_KV_INLINE static inline
+#define DQ_KV_INLINE   static inline
+#define DQ_KV_FETCH(p) (void)(p)
 #endif
 
 /* Codes of one plane in the j-th of `parts` equal pieces of a line. */

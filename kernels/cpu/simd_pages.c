@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "simd.h"
 #include "simd_kv.h"
+#include "simd_pages_c.h"
 
 /* Columns in their own order. */
 static void pages_quads(uint8_t *block, const uint8_t *const line[4], int bits, int64_t n,

@@ -1,8 +1,10 @@
 /* simd_pages: attention on packed KV pages in integers, see simd.h. Compiled once per level, which first
  * defines
  *   pages_quads: four lines' codes of one chunk of 64 columns (NULL: zeros) as one part of a block,
- *   pages_dots: sum[i * 64 + c] = sum over kk < k of a[c / 16][i * lda + kk] * u(kk, c) from k / 4 parts
- * and chooses the order of columns inside a part.
+ *   pages_dots: sum[i * 64 + c] = sum over kk < k of a[c / 16][i * lda + kk] * u(kk, c) from k / 4 parts,
+ *   pages_times: e = d * by, 64 each, and the largest |e|, where a NaN counts as more than everything,
+ *   pages_split: c = rint(e * r), ties to even, as 256 * high + low in [-128, 128); the sum of all c
+ * (simd_pages_c.h has the last two for levels that leave them to the compiler) and chooses the order of columns inside a part.
  *
  * A part holds four rows of codes for 64 columns, so that the four bytes of a word belong to one column:
  * what instructions that multiply bytes and add up words want. Keys lie as channels of 64 slots, values
@@ -24,13 +26,20 @@ static inline int64_t pages_min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-DQ_KV_INLINE void pages_keys(uint8_t *block, const uint8_t *codes, int bits, int64_t dim,
-                             int64_t group)
+/* Pages lie all over memory, and hardware does not fetch ahead from one to the next. */
+DQ_KV_INLINE void pages_fetch(const uint8_t *next, int64_t from, int64_t bytes)
+{
+    for (int64_t i = from; next && i < from + bytes; i += 64) DQ_KV_FETCH(next + i);
+}
+
+DQ_KV_INLINE void pages_keys(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
+                             int64_t dim, int64_t group)
 {
     for (int64_t c = 0; c < dim;) {
         const int64_t end = pages_min(c + group, dim);
         for (; c < end; c += 4, block += PART) {
             const uint8_t *line[4];
+            pages_fetch(next, c * 8 * bits, 32 * bits);
             for (int64_t i = 0; i < 4; i++)
                 line[i] = c + i < end ? codes + (c + i) * 8 * bits : NULL;
             pages_quads(block, line, bits, SLOTS, 0);
@@ -39,41 +48,50 @@ DQ_KV_INLINE void pages_keys(uint8_t *block, const uint8_t *codes, int bits, int
     }
 }
 
-static void pages_key_block(uint8_t *block, const uint8_t *codes, int bits, int64_t dim,
-                            int64_t group)
+static void pages_key_block(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
+                            int64_t dim, int64_t group)
 {
     switch (bits) { /* a constant each: unpacking then has no branches */
-    case 8: pages_keys(block, codes, 8, dim, group); break;
-    case 6: pages_keys(block, codes, 6, dim, group); break;
-    default: pages_keys(block, codes, 4, dim, group); break;
+    case 8: pages_keys(block, codes, next, 8, dim, group); break;
+    case 6: pages_keys(block, codes, next, 6, dim, group); break;
+    default: pages_keys(block, codes, next, 4, dim, group); break;
     }
 }
 
-/* Chunks of 64 columns one behind the other, 16 parts each. */
-DQ_KV_INLINE void pages_values(uint8_t *block, const uint8_t *codes, int bits, int64_t cols)
+/* Chunks of 64 columns one behind the other, 16 parts each. What quads get to know of a line are constants
+ * wherever that can be: shifts and masks are then ready. */
+DQ_KV_INLINE void pages_values(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
+                               int64_t cols)
 {
     for (int64_t t = 0; t < SLOTS; t += 4) {
-        for (int64_t c = 0; c < cols; c += 64) {
-            const int64_t at = c / DQ_KV_LINE * DQ_KV_LINE, n = pages_min(cols - at, DQ_KV_LINE);
+        pages_fetch(next, t * cols * bits / 8, cols * bits / 2);
+        for (int64_t c = 0; c < cols; c += DQ_KV_LINE) {
+            const int64_t n = pages_min(cols - c, DQ_KV_LINE);
             const uint8_t *line[4];
             uint8_t *to = block + (c / 64 * 16 + t / 4) * PART;
-            for (int64_t i = 0; i < 4; i++) line[i] = codes + ((t + i) * cols + at) * bits / 8;
-            if (n == 128)
-                pages_quads(to, line, bits, 128, (c - at) / 64);
-            else
-                pages_quads(to, line, bits, n, (c - at) / 64);
+            for (int64_t i = 0; i < 4; i++) line[i] = codes + ((t + i) * cols + c) * bits / 8;
+            if (n == 128) {
+                pages_quads(to, line, bits, 128, 0);
+                pages_quads(to + 16 * PART, line, bits, 128, 1);
+            } else if (n == 64) {
+                pages_quads(to, line, bits, 64, 0);
+            } else {
+                pages_quads(to, line, bits, n, 0);
+                if (n > 64) pages_quads(to + 16 * PART, line, bits, n, 1);
+            }
         }
     }
 }
 
-static void pages_value_block(uint8_t *block, const uint8_t *codes, int bits, int64_t cols)
+static void pages_value_block(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
+                              int64_t cols)
 {
     switch (bits) {
-    case 8: pages_values(block, codes, 8, cols); break;
-    case 6: pages_values(block, codes, 6, cols); break;
-    case 4: pages_values(block, codes, 4, cols); break;
-    case 3: pages_values(block, codes, 3, cols); break;
-    default: pages_values(block, codes, 2, cols); break;
+    case 8: pages_values(block, codes, next, 8, cols); break;
+    case 6: pages_values(block, codes, next, 6, cols); break;
+    case 4: pages_values(block, codes, next, 4, cols); break;
+    case 3: pages_values(block, codes, next, 3, cols); break;
+    default: pages_values(block, codes, next, 2, cols); break;
     }
 }
 
@@ -118,46 +136,18 @@ static void pages_key_scores(float *s, int64_t lds, const dq_int8_rows *q, int64
     }
 }
 
-/* Largest |e|; a NaN counts as more than everything. */
-static inline float pages_peak(const float *e)
-{
-    int32_t bits[SLOTS], most = 0;
-    float peak;
-    memcpy(bits, e, sizeof bits);
-#pragma omp simd reduction(max : most)
-    for (int t = 0; t < SLOTS; t++) {
-        const int32_t x = bits[t] & 0x7fffffff;
-        most = x > most ? x : most;
-    }
-    memcpy(&peak, &most, sizeof peak);
-    return peak;
-}
-
 /* D times one run's scales, in 16 bits: high bytes high[64], low bytes behind them. */
 static inline void pages_round(int8_t *restrict high, float *restrict scale, int32_t *restrict sum,
                                const float *restrict d, const float *restrict by)
 {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to integers */
     float e[SLOTS];
-    int32_t total = 0;
-#pragma omp simd
-    for (int t = 0; t < SLOTS; t++) e[t] = d[t] * by[t];
-    const float peak = pages_peak(e);
+    const float peak = pages_times(e, d, by);
     *sum = 0;
     *scale = peak <= FLT_MAX ? 0.0f : NAN;
     memset(high, 0, 2 * SLOTS);
     if (!(peak <= FLT_MAX) || peak < 0x1p-100f) return;
-    const float r = 32512.0f / peak; /* 127 * 256: both bytes are signed */
-    *scale = peak / 32512.0f;
-#pragma omp simd reduction(+ : total)
-    for (int t = 0; t < SLOTS; t++) {
-        const int32_t c = (int32_t)(e[t] * r + magic - magic);
-        const int32_t low = ((c + 128) & 255) - 128;
-        high[t] = (int8_t)((c - low) / 256);
-        high[SLOTS + t] = (int8_t)low;
-        total += c;
-    }
-    *sum = total;
+    *scale = peak / 32512.0f; /* 127 * 256: both bytes are signed */
+    *sum = pages_split(high, e, 32512.0f / peak);
 }
 
 /* y[n] += what one run of channels adds to columns that share a scale. */

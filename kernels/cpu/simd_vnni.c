@@ -172,6 +172,35 @@ static void pages_dots(int32_t *sum, const int8_t *const a[4], int64_t lda, cons
         all_rows(sum, a, lda, block, m, k, 1);
 }
 
+static inline float pages_times(float *e, const float *d, const float *by)
+{
+    const __m512i no_sign = _mm512_set1_epi32(0x7fffffff);
+    __m512i most = _mm512_setzero_si512();
+    for (int t = 0; t < 64; t += 16) {
+        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(d + t), _mm512_loadu_ps(by + t));
+        _mm512_storeu_ps(e + t, x);
+        most = _mm512_max_epi32(most, _mm512_and_si512(_mm512_castps_si512(x), no_sign));
+    }
+    const int32_t peak = _mm512_reduce_max_epi32(most);
+    float f;
+    memcpy(&f, &peak, sizeof f);
+    return f;
+}
+
+static inline int32_t pages_split(int8_t *high, const float *e, float r)
+{
+    __m512i sum = _mm512_setzero_si512();
+    for (int t = 0; t < 64; t += 16) {
+        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(e + t), _mm512_set1_ps(r));
+        const __m512i c = _mm512_cvtps_epi32(x);
+        const __m512i h = _mm512_srai_epi32(_mm512_add_epi32(c, _mm512_set1_epi32(128)), 8);
+        _mm_storeu_si128((void *)(high + t), _mm512_cvtepi32_epi8(h));
+        _mm_storeu_si128((void *)(high + 64 + t), _mm512_cvtepi32_epi8(c));
+        sum = _mm512_add_epi32(sum, c);
+    }
+    return _mm512_reduce_add_epi32(sum);
+}
+
 #include "simd_pages.h"
 
 const dq_simd_pages dq_simd_pages_vnni = DQ_PAGES_TABLE;
