@@ -56,12 +56,33 @@ int dq_eval_kv_key(char *line, size_t cap, const dq_kv_setting *s)
     return n < (int)cap ? n : (int)cap - 1;
 }
 
+/* The id behind a context is predicted by the context's last row, which still sees all of it: a choice of
+ * one id says nothing about what was forgotten. Once per source and tokenizer. */
+static void warn_short_choices(dq_talk *t, const dq_eval *e, int row)
+{
+    const dq_eval_row *r = &e->row[row];
+    const dq_requests *req = &e->ids[r->ids].req;
+    int64_t n = 0;
+    for (int i = 0; i < row; i++) {
+        if (e->row[i].shown && e->row[i].kv.evict.policy && e->row[i].ids == r->ids) return;
+    }
+    if (!r->kv.evict.policy) return;
+    for (int64_t i = 0; i < req->n; i++) n += req->req[i].n_cont == 1;
+    if (n)
+        dq_warn(
+            t,
+            "%s: %lld of %lld choices are a single token, which is predicted before anything is "
+            "forgotten; to measure eviction, let choices begin with the question",
+            e->source[e->ids[r->ids].source].name, (long long)n, (long long)req->n);
+}
+
 void dq_eval_kv_warn(dq_talk *t, const dq_eval *e, const char *const *names)
 {
     char what[400];
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *r = &e->row[i];
         if (!r->shown) continue;
+        warn_short_choices(t, e, i);
         snprintf(what, sizeof what, "%s, %s", names[r->model],
                  e->source[e->ids[r->ids].source].name);
         dq_kv_warn(t, what, &r->kv, &r->work.held);

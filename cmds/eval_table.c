@@ -195,6 +195,15 @@ static void kv_columns(dq_table *t, const dq_eval_row *r)
     dq_table_cell(t, "%s", c->policy ? c->policy->name : "");
     number(t, !c->policy ? 1 : c->tokens ? (double)NAN : c->keep);
     number(t, c->policy && c->tokens ? (double)c->tokens : (double)NAN);
+    dq_table_cell(t, "%s", c->policy ? dq_kv_budget_name[c->budget] : "");
+    number(t, c->policy ? (double)(c->window < 0 ? c->policy->window : c->window) : (double)NAN);
+    number(t, c->policy ? (double)c->every : (double)NAN);
+    number(t, c->policy ? (double)c->seed : (double)NAN);
+    dq_table_cell(t, "%d", r->kv.spec.group);
+    dq_table_cell(t, "%d", r->kv.spec.rotate_k);
+    dq_table_cell(t, "%d", r->kv.spec.rotate_v);
+    dq_table_cell(t, "%d", r->kv.spec.sink);
+    dq_table_cell(t, "%d", r->kv.spec.recent);
     number(t, s.kept);
     number(t, s.lowbit);
     number(t, s.measured ? (double)s.bytes_held : (double)NAN);
@@ -233,6 +242,10 @@ static void columns_row(dq_table *t, const dq_eval_view *v, int row, const dq_ev
         number(t, there ? f[i]->p : (double)NAN);
     }
     number(t, rate(&r->work));
+    dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
+    dq_table_cell(t, "%s", dq_num_name[r->math.qk]);
+    dq_table_cell(t, "%s", dq_num_name[r->math.pv]);
+    dq_table_cell(t, "%s", dq_num_name[r->math.kv]);
     if (dq_eval_kv_swept(e)) kv_columns(t, r);
 }
 
@@ -267,11 +280,24 @@ dq_status dq_eval_columns(dq_table **out, const dq_eval_view *v, dq_err *err)
                                          "acc_norm_delta_stderr",
                                          "acc_norm_mcnemar_p",
                                          "tokens_per_second",
+                                         "math_linear",
+                                         "math_qk",
+                                         "math_pv",
+                                         "math_kv",
                                          "kv_k_bits",
                                          "kv_v_bits",
                                          "kv_policy",
                                          "kv_keep",
                                          "kv_tokens",
+                                         "kv_budget",
+                                         "kv_window",
+                                         "kv_every",
+                                         "kv_seed",
+                                         "kv_group",
+                                         "kv_rotate_k",
+                                         "kv_rotate_v",
+                                         "kv_sink",
+                                         "kv_recent",
                                          "kv_kept_fraction",
                                          "kv_lowbit_fraction",
                                          "kv_bytes_held",
@@ -279,7 +305,7 @@ dq_status dq_eval_columns(dq_table **out, const dq_eval_view *v, dq_err *err)
                                          "kv_bytes_per_token",
                                          "kv_ratio_held",
                                          "kv_ratio_payload"};
-    enum { KV_COLUMNS = 12 };
+    enum { KV_COLUMNS = 21 };
     int n = (int)(sizeof titles / sizeof titles[0]);
     if (!dq_eval_kv_swept(v->e)) n -= KV_COLUMNS;
     DQ_TRY(dq_table_new(out, titles, n, err));

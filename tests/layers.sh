@@ -52,6 +52,7 @@ rope 3
 container* 3
 quantize* 3
 backend 4
+kv_page* 4
 cpu* 4
 simd* 4
 cuda* 4

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The generated language of the long pair: documents, tokenizer, held-out text and questions.
 
-    python make_data.py [OUT_DIR]      writes text.txt, needles.jsonl and the tokenizers
+    python make_data.py [OUT_DIR]      writes text.txt, needles*.jsonl and the tokenizers
 
 A document is a stream of short made-up sentences. Scattered among them are notes,
 `[ Oslo 17 ]`, and questions about earlier notes, `? Oslo 17`, whose answer can only be found by
@@ -217,15 +217,30 @@ def write_tokenizer(folder):
         f.write("\n")
 
 
+def blind(item):
+    """The question belongs to the continuation: what forgets a part of the context cannot know it."""
+    at = item["ctx"].rindex(" ? ")
+    question = item["ctx"][at + 1:]
+    return {**item, "ctx": item["ctx"][:at], "choices": [f"{question} {c}" for c in item["choices"]]}
+
+
+def asked(item):
+    """The question stands in the context and once more in the continuation: it may be known."""
+    return {**blind(item), "ctx": item["ctx"]}
+
+
 def main():
     out = sys.argv[1] if len(sys.argv) > 1 else HERE
     for kind in KINDS:
         write_tokenizer(os.path.join(out, f"{kind}-0"))
     rng = random.Random(2 * 10 ** 6)
-    with open(os.path.join(out, "needles.jsonl"), "w") as f:
-        for i in range(ITEMS):
-            depth = 0.98 * (i % DEPTH_BINS + rng.random()) / DEPTH_BINS
-            f.write(json.dumps(needle_item(rng, depth)) + "\n")
+    items = []
+    for i in range(ITEMS):
+        depth = 0.98 * (i % DEPTH_BINS + rng.random()) / DEPTH_BINS
+        items.append(needle_item(rng, depth))
+    for name, form in (("needles", dict), ("needles-blind", blind), ("needles-asked", asked)):
+        with open(os.path.join(out, name + ".jsonl"), "w") as f:
+            f.writelines(json.dumps(form(item)) + "\n" for item in items)
     with open(os.path.join(out, "text.txt"), "w") as f:
         for _ in range(TEXTS):
             doc = Document(rng, WINDOW, halves_plan(rng, rng.randrange(32, 49)))

@@ -174,16 +174,16 @@ static void store_head(const dq_kv *kv, dq_kv_page *p, int side, int h, const in
     pack_head(kv, codes, lines, side, 0, DQ_PAGE);
 }
 
-void dq_kv_page_encode(const dq_simd *simd, const dq_kv *kv, dq_kv_page *p, int group, int side,
-                       float *scratch)
+void dq_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, float *scratch)
 {
+    dq_kv_page *p = job->page;
     const int64_t page = DQ_PAGE * kv->v_cols;
     int8_t *q = (int8_t *)(scratch + 2 * page), *lines = q + page;
     for (int s = DQ_K; s <= DQ_V; s++) {
-        if (side >= 0 && side != s) continue;
+        if (job->side >= 0 && job->side != s) continue;
         p->odd[s] = false;
         if (!p->part[s].codes) continue;
-        for (int h = 0; h < kv->heads[group]; h++) {
+        for (int h = 0; h < kv->heads[job->group]; h++) {
             if (!encode_head(simd, kv, p, s, h, q, scratch + page, scratch)) {
                 p->odd[s] = true;
                 break;
@@ -325,33 +325,6 @@ const float *dq_kv_read_values(const dq_simd *simd, const dq_kv *kv, const dq_kv
     return read_page(simd, kv, list->page[page], DQ_V, head, dq_kv_slots(coded_end, page), scratch);
 }
 
-int64_t dq_kv_coded_index(const dq_kv *kv, const dq_kv_list *list, int32_t t)
-{
-    return kv->has_codes ? dq_kv_visible(list, dq_kv_coded_end(&kv->spec, t) - 1) : 0;
-}
-
-int dq_kv_spans(dq_kv_span span[2], const dq_kv *kv, const dq_kv_list *list, const dq_rows *rows)
-{
-    const int32_t first = dq_kv_coded_end(&kv->spec, rows->pos[0]);
-    int64_t n = 1;
-    while (n < rows->n && (!kv->has_codes || dq_kv_coded_end(&kv->spec, rows->pos[n]) == first))
-        n++;
-    span[0] = (dq_kv_span){0, n, dq_kv_coded_index(kv, list, rows->pos[0])};
-    if (n == rows->n) return 1;
-    span[1] = (dq_kv_span){n, rows->n - n, dq_kv_coded_index(kv, list, rows->pos[n])};
-    return 2;
-}
-
-int dq_kv_page_spans(dq_kv_span out[2], const dq_kv_span *span, int n, int64_t page)
-{
-    out[0] = span[0];
-    if (n == 1) return 1;
-    out[1] = span[1];
-    if (dq_kv_slots(span[0].coded_end, page) != dq_kv_slots(span[1].coded_end, page)) return 2;
-    out[0].n += span[1].n;
-    return 1;
-}
-
 void dq_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, int head, int side,
                        int8_t *q, float *scale)
 {
@@ -436,7 +409,6 @@ static void move_head(const dq_kv *kv, dq_kv_page *to, const dq_kv_list *list, c
 void dq_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
                      const int32_t *kept, int64_t n, float *scratch)
 {
-    for (int64_t i = 0; i < n; i++) to->pos[i] = dq_kv_pos(from, kept[i]);
     for (int side = DQ_K; side <= DQ_V; side++) {
         for (int h = 0; h < kv->heads[group]; h++)
             move_head(kv, to, from, kept, n, side, h, scratch);

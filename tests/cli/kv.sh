@@ -117,6 +117,12 @@ eval_text cut.csv --kv-keep 0.1
 grep -q "warning: .*2 of 2 contexts was raised to sink + recent = 68" "$top/err" || complain "kv: no warning about raised budgets"
 eval_text cut.csv --kv-tokens 500
 grep -q "warning: .*only 0.0 % of the context tokens" "$top/err" || complain "kv: no warning about short contexts"
+printf '{"ctx": "the sea is", "choices": ["the", "a"], "gold": 0}\n' >one.jsonl
+try 0 "kept" eval "diff model" --task mc --data one.jsonl --kv-keep 0.6 --kv-recent 1 --kv-sink 0
+grep -q "warning: mc: 2 of 2 choices are a single token, which is predicted before anything is forgotten" "$top/err" ||
+    complain "kv: no warning about choices that eviction cannot reach"
+try 0 "acc" eval "diff model" --task mc --data one.jsonl --kv-bits 8
+! grep -q "single token" "$top/err" || complain "kv: a warning about eviction without eviction"
 try 0 "kept" eval "diff model" --task mc --data choices.jsonl --limit 3 --kv-keep 0.6 --kv-recent 16
 try 0 '"tokens": 16' logits "diff model" --text "short text" -o shorter.h5 --prefix 100 --kv-tokens 16 --kv-recent 8 \
     --kv-policy streaming --kv-every 4 --json
