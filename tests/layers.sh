@@ -56,6 +56,9 @@ kv_page* 4
 cpu* 4
 simd* 4
 cuda* 4
+ptx 4
+runtime 4
+simt* 4
 forward 5
 evict 6
 outliers 6

@@ -1,0 +1,82 @@
+/* check: what tests of kernels share: cmocka, random operands, arrays on both sides, orders of threads.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CHECK_H
+#define DQ_CHECK_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include "runtime.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct dq_random {
+    uint64_t state;
+    uint32_t bits()
+    {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        return (uint32_t)(state >> 32);
+    }
+    /* low..high, and each end as often as all the rest of a dozen values */
+    int extreme(int low, int high)
+    {
+        uint32_t pick = bits() % 12;
+        if (pick == 0) return low;
+        if (pick == 1) return high;
+        return low + (int)(bits() % (uint32_t)(high - low + 1));
+    }
+    /* about -4..4 */
+    float value()
+    {
+        return ((float)(bits() >> 8) * 0x1p-24f - 0.5f) * 8.0f;
+    }
+};
+
+/* n elements on the host and as many on the device. put and get wait. */
+template <class T> struct dq_array {
+    size_t n;
+    T *host, *device;
+    explicit dq_array(size_t count) : n(count)
+    {
+        host = (T *)calloc(n, sizeof(T));
+        assert_non_null(host);
+        assert_int_equal(cudaMalloc((void **)&device, n * sizeof(T)), cudaSuccess);
+    }
+    ~dq_array()
+    {
+        free(host);
+        cudaFree(device);
+    }
+    dq_array(const dq_array &) = delete;
+    void put()
+    {
+        assert_int_equal(cudaMemcpy(device, host, n * sizeof(T), cudaMemcpyHostToDevice),
+                         cudaSuccess);
+    }
+    void get()
+    {
+        assert_int_equal(cudaMemcpy(host, device, n * sizeof(T), cudaMemcpyDeviceToHost),
+                         cudaSuccess);
+    }
+};
+
+/* Runs f in the orders that every kernel must survive. */
+template <class F> void dq_each_order(F f)
+{
+    dq_simt_set_schedule(DQ_SIMT_ROUND_ROBIN, 0);
+    f();
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        dq_simt_set_schedule(DQ_SIMT_GREEDY, seed);
+        f();
+    }
+    dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
+}
+
+#endif

@@ -1,0 +1,161 @@
+/* simt_core: the parts of a running block, for the simulation's own files.
+ *
+ * A thread that waits says so in its state and calls simt_wait; whoever completes what it waits for
+ * calls simt_ready on it. Fibers run one at a time and need no lock; OS threads (DQ_SIMT_THREADS) hold
+ * the block's lock between simt_lock and simt_unlock, and simt_wait gives it up meanwhile.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_SIMT_CORE_H
+#define DQ_SIMT_CORE_H
+
+#include "ptx.cuh"
+
+#ifdef DQ_SIMT_THREADS
+#include <pthread.h>
+#endif
+
+enum {
+    SIMT_MAX_THREADS = 1024,
+    SIMT_MAX_WARPS = SIMT_MAX_THREADS / 32,
+    SIMT_BARRIERS = 16,
+    SIMT_MAX_SHARED = 32, /* DQ_SHARED variables of a kernel */
+    SIMT_SMEM_DEFAULT = 48 * 1024,
+    SIMT_SMEM_LIMIT = 227 * 1024,
+    SIMT_POISON = 0xa5
+};
+
+enum simt_state { SIMT_READY, SIMT_WAITING, SIMT_DONE };
+
+/* What the lanes of a warp do together. run gets the posts of all lanes of the mask. */
+struct simt_post;
+struct simt_op {
+    const char *name;
+    void (*run)(simt_post *lane[32], uint32_t mask);
+};
+struct simt_post {
+    const simt_op *op;
+    uint32_t mask;
+    const void *in[2];
+    void *out;
+    uint64_t value;
+    unsigned source;
+    const char *what;
+    int line;
+};
+
+struct simt_pending { /* a copy on its way */
+    unsigned char *dst;
+    const unsigned char *src;
+    unsigned size, bytes;
+    uint64_t group;
+};
+
+struct simt_block;
+struct simt_thread {
+    simt_place place; /* first: simt_here returns it */
+    simt_block *block;
+    unsigned warp, lane;
+    simt_state state;
+    int barrier;    /* id it waits at, -1: none */
+    simt_post post; /* what it waits in, op NULL: none */
+    int line;       /* where it waits */
+    simt_pending *pending;
+    size_t n_pending, room_pending;
+    uint64_t group;  /* open group of copies */
+    uint64_t random; /* of this thread's copies and pauses */
+#ifdef DQ_SIMT_THREADS
+    pthread_t os;
+    pthread_cond_t wake;
+#else
+    void *sp; /* saved stack pointer */
+    char *stack;
+    void *fake; /* of the address sanitizer */
+#endif
+};
+
+struct simt_launch_args {
+    const char *name;
+    dim3 grid;
+    unsigned threads;
+    size_t smem;
+    void (*run)(void *);
+    void *body;
+};
+
+struct simt_barrier {
+    unsigned expected, arrived; /* threads; expected 0: nobody yet */
+};
+
+struct simt_block {
+    const simt_launch_args *launch;
+    dim3 index;
+    simt_thread *thread; /* [launch->threads] */
+    unsigned n, live, running;
+    bool failed;
+    simt_barrier barrier[SIMT_BARRIERS];
+    uint32_t posted[SIMT_MAX_WARPS];   /* lanes waiting in a collective */
+    bool uniform[SIMT_MAX_WARPS];      /* all of them in the same one */
+    uint32_t runnable[SIMT_MAX_WARPS]; /* lanes that the schedule may run */
+    unsigned warp, last;               /* that ran last */
+    uint64_t random;                   /* of the schedule */
+    unsigned char *arena;              /* shared memory */
+    size_t arena_size, arena_used;
+    size_t static_bytes; /* asked for by DQ_SHARED */
+    unsigned char *dynamic;
+    struct {
+        const void *key;
+        unsigned char *p;
+    } shared[SIMT_MAX_SHARED];
+    int n_shared;
+#ifdef DQ_SIMT_THREADS
+    pthread_mutex_t lock;
+    unsigned ended;
+#else
+    void *sp;   /* of the scheduler */
+    void *fake;
+    const void *stack;
+    size_t stack_size;
+#endif
+};
+
+struct simt_settings {
+    dq_simt_schedule schedule;
+    uint64_t seed;
+    int workers;
+    bool quiet;
+};
+extern simt_settings simt_set;
+
+/* Of the fibers or of the threads. */
+simt_thread *simt_self(void);
+void simt_lock(simt_block *b);
+void simt_unlock(simt_block *b);
+void simt_wait(simt_thread *t);               /* state WAITING; returns when it is READY */
+void simt_ready(simt_thread *t);              /* WAITING to READY */
+[[noreturn]] void simt_leave(simt_thread *t); /* the block has failed */
+/* For the build that finds races, which sees no order in the simulation's own locks: what a thread did
+ * before comes, for all that pass simt_order_after with the same address later, before what they do; and a
+ * read that another thread performs for this one. */
+void simt_order_before(void *p);
+void simt_order_after(void *p);
+void simt_touch(const void *p, size_t bytes);
+/* Runs all threads of the block to their ends, or until it fails. */
+void simt_run_threads(simt_block *b);
+void simt_release_stacks(void);
+
+/* Of simt.cpp. */
+void simt_thread_main(simt_thread *t); /* the kernel, then what follows its return */
+void simt_stuck(simt_block *b);        /* no thread can run: reports and marks the block failed */
+void simt_record(simt_block *b, const simt_thread *t, int line, const char *text);
+uint64_t simt_random(uint64_t *state);
+bool simt_failed(void);
+void simt_forget_failure(void);
+void simt_check_shared(const void *p, size_t bytes, const char *what, int line);
+/* Runs a launch; false: it failed. */
+bool simt_run(const simt_launch_args *l);
+
+/* Of simt_collective.cpp and simt_async.cpp. */
+void simt_exit_barriers(simt_block *b);
+void simt_copy_some(simt_thread *t); /* at random */
+void simt_copy_all(simt_thread *t);
+
+#endif
