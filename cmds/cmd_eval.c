@@ -407,34 +407,39 @@ static json_t *document(eval_run *x, const dq_eval_view *v, dq_err *err)
     return NULL;
 }
 
-static dq_status write_files(eval_run *x, const dq_eval_view *v, dq_err *err)
+/* written[3]: the n files that now hold this run's results. */
+static dq_status write_files(eval_run *x, const dq_eval_view *v, const char **written, int *n,
+                             dq_err *err)
 {
     dq_table *t = NULL;
     json_t *doc;
-    if (x->o.dump) DQ_TRY(dq_eval_dump(v, x->o.dump, err));
-    if (x->o.csv && dq_eval_columns(&t, v, err) == DQ_OK) dq_table_csv(t, x->o.csv, err);
+    if (x->o.dump && dq_eval_dump(v, x->o.dump, err) == DQ_OK) written[(*n)++] = x->o.dump;
+    if (err->code == DQ_OK && x->o.csv && dq_eval_columns(&t, v, err) == DQ_OK &&
+        dq_table_csv(t, x->o.csv, err) == DQ_OK)
+        written[(*n)++] = x->o.csv;
     dq_table_free(t);
-    DQ_TRY(err->code);
-    if (x->o.document && (doc = document(x, v, err))) dq_document_write(doc, x->o.document, err);
+    if (err->code == DQ_OK && x->o.document && (doc = document(x, v, err)) &&
+        dq_document_write(doc, x->o.document, err) == DQ_OK)
+        written[(*n)++] = x->o.document;
     return err->code;
 }
 
 static dq_status hand_out(eval_run *x, dq_err *err)
 {
     dq_eval_view v = {.e = &x->e, .names = x->names};
+    const char *written[3];
+    int n = 0;
     json_t *doc;
     make_settings(x);
     dq_eval_kv_warn(&x->o.talk, &x->e, x->names);
-    if (write_files(x, &v, err) == DQ_OK) {
+    if (write_files(x, &v, written, &n, err) == DQ_OK) {
         if (!x->o.json)
             print_table(&v, err);
         else if ((doc = document(x, &v, err)))
             dq_document_print(doc, err);
     }
     if (err->code != DQ_OK) { /* a failed command leaves no output */
-        if (x->o.dump) remove(x->o.dump);
-        if (x->o.csv) remove(x->o.csv);
-        if (x->o.document) remove(x->o.document);
+        for (int i = 0; i < n; i++) remove(written[i]);
         return err->code;
     }
     if (x->o.resume) remove(x->state);
