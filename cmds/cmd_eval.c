@@ -424,6 +424,19 @@ static dq_status write_files(eval_run *x, const dq_eval_view *v, const char **wr
     return err->code;
 }
 
+/* A file could not be written when everything was scored: the scores stay, for --resume. */
+static dq_status keep_scores(eval_run *x, dq_err *err)
+{
+    const dq_err why = *err;
+    dq_err e = {0};
+    if (dq_eval_save(&x->e, x->key, x->state, &e) != DQ_OK) return err->code;
+    memset(err, 0, sizeof *err);
+    return dq_fail(err, why.code,
+                   "%s. The scores are in %s: the same command with --resume, and other outputs if "
+                   "need be, goes on from there",
+                   why.text, x->state);
+}
+
 static dq_status hand_out(eval_run *x, dq_err *err)
 {
     dq_eval_view v = {.e = &x->e, .names = x->names};
@@ -432,11 +445,12 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     json_t *doc;
     make_settings(x);
     dq_eval_kv_warn(&x->o.talk, &x->e, x->names);
-    if (write_files(x, &v, written, &n, err) == DQ_OK) {
-        if (!x->o.json)
-            print_table(&v, err);
-        else if ((doc = document(x, &v, err)))
-            dq_document_print(doc, err);
+    if (write_files(x, &v, written, &n, err) != DQ_OK) {
+        keep_scores(x, err);
+    } else if (!x->o.json) {
+        print_table(&v, err);
+    } else if ((doc = document(x, &v, err))) {
+        dq_document_print(doc, err);
     }
     if (err->code != DQ_OK) { /* a failed command leaves no output */
         for (int i = 0; i < n; i++) remove(written[i]);

@@ -54,6 +54,11 @@ got=$?
 [ "$(cat older.json)" = older ] || complain "dq eval on a full disk: an earlier document is gone"
 absent gone.jsonl gone.jsonl.partial
 rm older.json
+# what was scored is kept where there was room for it
+if grep -q "The scores are in" "$top/err"; then
+    "$dq" "$@" --resume --dump-items kept.jsonl >/dev/null || complain "dq eval: kept scores cannot be resumed"
+    rm kept.jsonl
+fi
 
 # a limit on the size of files acts like a disk that is full
 for n in 1 8 64; do
