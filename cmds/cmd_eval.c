@@ -7,6 +7,7 @@
 #include "eval_report.h"
 #include "hash.h"
 #include "input.h"
+#include "kv_report.h"
 #include "os.h"
 
 #include <math.h>
@@ -108,7 +109,6 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     DQ_TRY(dq_input_model(&o->m, path, &x->o.head_map, &x->o.talk, err));
     x->n_open++; /* from here on it is closed with the others */
     DQ_TRY(identify(x, o, err));
-    DQ_TRY(dq_backend_can(x->backend, o->m, x->o.math, &dq_kv_plain, err));
     DQ_TRY(open_tokenizer(o, em, err));
     DQ_TRY(dq_runner_new(&o->runner, o->m, x->backend, &dq_kv_plain, err));
     em->m = o->m;
@@ -176,7 +176,7 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     x->e.bos = x->o.bos;
     for (int i = 0; i < x->e.n_sources; i++) DQ_TRY(load_source(x, i, err));
     DQ_TRY(dq_backend_open(&x->backend, x->o.device, (int)x->o.threads, err));
-    dq_say(&x->o.talk, "device: %s", x->backend->device);
+    dq_say_math(&x->o.talk, x->backend->device, x->o.math);
     x->e.model = dq_alloc(x->a, DQ_EVAL_MODELS + 1, sizeof *x->e.model, err);
     if (!x->e.model) return err->code;
     for (int i = 0; i < args->n; i++) DQ_TRY(open_model(x, args->item[i], true, err));
@@ -407,34 +407,53 @@ static json_t *document(eval_run *x, const dq_eval_view *v, dq_err *err)
     return NULL;
 }
 
-static dq_status write_files(eval_run *x, const dq_eval_view *v, dq_err *err)
+/* written[3]: the n files that now hold this run's results. */
+static dq_status write_files(eval_run *x, const dq_eval_view *v, const char **written, int *n,
+                             dq_err *err)
 {
     dq_table *t = NULL;
     json_t *doc;
-    if (x->o.dump) DQ_TRY(dq_eval_dump(v, x->o.dump, err));
-    if (x->o.csv && dq_eval_columns(&t, v, err) == DQ_OK) dq_table_csv(t, x->o.csv, err);
+    if (x->o.dump && dq_eval_dump(v, x->o.dump, err) == DQ_OK) written[(*n)++] = x->o.dump;
+    if (err->code == DQ_OK && x->o.csv && dq_eval_columns(&t, v, err) == DQ_OK &&
+        dq_table_csv(t, x->o.csv, err) == DQ_OK)
+        written[(*n)++] = x->o.csv;
     dq_table_free(t);
-    DQ_TRY(err->code);
-    if (x->o.document && (doc = document(x, v, err))) dq_document_write(doc, x->o.document, err);
+    if (err->code == DQ_OK && x->o.document && (doc = document(x, v, err)) &&
+        dq_document_write(doc, x->o.document, err) == DQ_OK)
+        written[(*n)++] = x->o.document;
     return err->code;
+}
+
+/* A file could not be written when everything was scored: the scores stay, for --resume. */
+static dq_status keep_scores(eval_run *x, dq_err *err)
+{
+    const dq_err why = *err;
+    dq_err e = {0};
+    if (dq_eval_save(&x->e, x->key, x->state, &e) != DQ_OK) return err->code;
+    memset(err, 0, sizeof *err);
+    return dq_fail(err, why.code,
+                   "%s. The scores are in %s: the same command with --resume, and other outputs if "
+                   "need be, goes on from there",
+                   why.text, x->state);
 }
 
 static dq_status hand_out(eval_run *x, dq_err *err)
 {
     dq_eval_view v = {.e = &x->e, .names = x->names};
+    const char *written[3];
+    int n = 0;
     json_t *doc;
     make_settings(x);
     dq_eval_kv_warn(&x->o.talk, &x->e, x->names);
-    if (write_files(x, &v, err) == DQ_OK) {
-        if (!x->o.json)
-            print_table(&v, err);
-        else if ((doc = document(x, &v, err)))
-            dq_document_print(doc, err);
+    if (write_files(x, &v, written, &n, err) != DQ_OK) {
+        keep_scores(x, err);
+    } else if (!x->o.json) {
+        print_table(&v, err);
+    } else if ((doc = document(x, &v, err))) {
+        dq_document_print(doc, err);
     }
     if (err->code != DQ_OK) { /* a failed command leaves no output */
-        if (x->o.dump) remove(x->o.dump);
-        if (x->o.csv) remove(x->o.csv);
-        if (x->o.document) remove(x->o.document);
+        for (int i = 0; i < n; i++) remove(written[i]);
         return err->code;
     }
     if (x->o.resume) remove(x->state);

@@ -65,6 +65,7 @@ static dq_status check_options(stats *x, const dq_args *args, dq_err *err)
         return dq_fail(err, DQ_USAGE, "--csv: expected the name of a file.");
     if (x->csv_path && !x->force && dq_file_exists(x->csv_path))
         return dq_fail(err, DQ_FILE, "%s: exists already. Use --force to replace it.", x->csv_path);
+    if (x->csv_path) DQ_TRY(dq_file_check(x->csv_path, err));
     for (int i = 0; i < args->n && x->out_path; i++) {
         if (dq_same_file(args->item[i], x->out_path))
             return dq_fail(err, DQ_USAGE, "%s: input and output are the same file.", x->out_path);

@@ -92,7 +92,8 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .kind = DQ_OPT_TEXT,
          .to = &o->math_word,
          .value = "KIND",
-         .help = "f32, bf16 or int8 (default f32); refused where the device lacks it"},
+         .help = "f32, bf16 or int8 (default f32); int8 takes packed containers and --kv-bits 8 or "
+                 "fewer; refused where the device lacks it"},
         {.name = "ref",
          .kind = DQ_OPT_TEXT,
          .to = &o->ref,
@@ -268,15 +269,15 @@ static dq_status read_sources(dq_eval_options *o, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status refuse_overwrite(const dq_eval_options *o, const char *out, const dq_args *args,
-                                  dq_err *err)
+static dq_status check_output(const dq_eval_options *o, const char *out, const dq_args *args,
+                              dq_err *err)
 {
     if (!out) return DQ_OK;
     bool same = false;
     for (int i = 0; i < o->n_sources; i++) same = same || dq_same_file(out, o->source[i].path);
     for (int i = 0; i < args->n; i++) same = same || dq_same_file(out, args->item[i]);
-    return same ? dq_fail(err, DQ_USAGE, "%s is an input; the output needs another name.", out)
-                : DQ_OK;
+    if (same) return dq_fail(err, DQ_USAGE, "%s is an input; the output needs another name.", out);
+    return dq_file_check(out, err);
 }
 
 dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
@@ -285,7 +286,13 @@ dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *
     DQ_TRY(dq_head_map_read(&o->head_map, err));
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
     DQ_TRY(read_sources(o, a, err));
-    DQ_TRY(refuse_overwrite(o, o->csv, args, err));
-    DQ_TRY(refuse_overwrite(o, o->document, args, err));
-    return refuse_overwrite(o, o->dump, args, err);
+    const char *const out[] = {o->csv, o->document, o->dump};
+    for (int i = 0; i < 3; i++) {
+        DQ_TRY(check_output(o, out[i], args, err));
+        for (int k = 0; k < i && out[i]; k++) {
+            if (out[k] && (strcmp(out[i], out[k]) == 0 || dq_same_file(out[i], out[k])))
+                return dq_fail(err, DQ_USAGE, "%s: two outputs have this name.", out[i]);
+        }
+    }
+    return DQ_OK;
 }

@@ -25,7 +25,7 @@ static dq_status next_part(char *part, size_t cap, const char **text, const char
 {
     size_t n = strcspn(*text, ",");
     if (n == 0 || n >= cap)
-        return dq_fail(err, DQ_USAGE, "--%s: an empty or endless part in \"%.80s\".", option,
+        return dq_fail(err, DQ_USAGE, "--%s: an empty or overlong part at \"%.80s\".", option,
                        *text);
     memcpy(part, *text, n);
     part[n] = 0;

@@ -191,7 +191,24 @@ dq_status dq_file_commit(const char *partial, const char *path, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *err)
+dq_status dq_file_check(const char *path, dq_err *err)
+{
+    char dir[4096];
+    struct stat st;
+    if (stat(path, &st) == 0) {
+        if (S_ISDIR(st.st_mode))
+            return dq_fail(err, DQ_FILE, "%s: is a folder. Name a file in it.", path);
+        if (!S_ISREG(st.st_mode)) /* renaming would put a file in the place of the device */
+            return dq_fail(err, DQ_FILE, "%s: not a regular file. Choose another name.", path);
+    } else if (!folder_of(dir, sizeof dir, path)) {
+        return dq_fail(err, DQ_FILE, "%.60s...: path too long", path);
+    } else if (!dq_is_dir(dir)) {
+        return dq_fail(err, DQ_FILE, "%s: folder %s does not exist", path, dir);
+    }
+    return DQ_OK;
+}
+
+static dq_status write_text(const char *path, const char *text, size_t len, dq_err *err)
 {
     char partial[4096];
     if (snprintf(partial, sizeof partial, "%s.partial", path) >= (int)sizeof partial)
@@ -203,6 +220,15 @@ dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *
     if (fclose(f) != 0 && !bad) fail_errno(err, partial, "cannot write");
     if (err->code == DQ_OK) dq_file_commit(partial, path, err);
     if (err->code != DQ_OK) unlink(partial);
+    return err->code;
+}
+
+dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *err)
+{
+    DQ_TRY(dq_file_check(path, err));
+    char *real = realpath(path, NULL); /* NULL: a new file */
+    write_text(real ? real : path, text, len, err);
+    free(real);
     return err->code;
 }
 
@@ -241,11 +267,21 @@ unsigned dq_cpu_features(bool *unknown)
     return have & allow;
 }
 
-double dq_seconds(void)
+static double seconds_of(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double dq_seconds(void)
+{
+    return seconds_of(CLOCK_MONOTONIC);
+}
+
+double dq_own_seconds(void)
+{
+    return seconds_of(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 int dq_cpu_count(void)

@@ -28,7 +28,10 @@ dq_status dq_dir_names(const char ***names, size_t *n, const char *dir, dq_arena
 bool dq_same_file(const char *a, const char *b);
 /* fsync `partial`, rename it to `path`, fsync the folder. */
 dq_status dq_file_commit(const char *partial, const char *path, dq_err *err);
-/* Writes text to path through path.partial, then commits. */
+/* DQ_FILE when `path` cannot become a file: it is a folder, a device or a pipe, or its folder is missing.
+ * Nothing is written. Commands ask before long work. */
+dq_status dq_file_check(const char *path, dq_err *err);
+/* Writes text to path (checked; a link's target) through path.partial, then commits. */
 dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *err);
 /* Free bytes of the file system that holds path's folder; -1 unknown. */
 int64_t dq_disk_free(const char *path);
@@ -44,6 +47,7 @@ enum { DQ_CPU_AVX2 = 1, DQ_CPU_AVX512 = 2, DQ_CPU_VNNI = 4 };
  * as well. *unknown (may be NULL) becomes true when DQ_CPU holds another word. */
 unsigned dq_cpu_features(bool *unknown);
 double dq_seconds(void);     /* monotonic */
+double dq_own_seconds(void); /* that processors have spent on this process */
 int dq_cpu_count(void);      /* processors this process may use */
 int64_t dq_peak_bytes(void); /* peak resident memory of this process; 0 unknown */
 

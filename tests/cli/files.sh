@@ -1,7 +1,7 @@
 # files.sh: outputs that cannot be written, runs that are stopped, containers; sourced by run.sh.
 
 # /dev/full: every write fails for want of space
-for c in "stats|--ids|1" "doctor" "info" "--help" "tokenize|--text|short text" "stats|--ids|1|--json"; do
+for c in "stats|--ids|1" "eval|--task|mc|--data|choices.jsonl|--limit|2" "doctor" "info" "--help" "tokenize|--text|short text" "stats|--ids|1|--json"; do
     old=$IFS
     IFS='|'
     # shellcheck disable=SC2086
@@ -10,7 +10,7 @@ for c in "stats|--ids|1" "doctor" "info" "--help" "tokenize|--text|short text" "
     name=$1
     shift
     case $name in
-    stats | info | tokenize) set -- "$name" "plain model" "$@" ;;
+    stats | eval | info | tokenize) set -- "$name" "plain model" "$@" ;;
     *) set -- "$name" "$@" ;;
     esac
     "$dq" "$@" >/dev/full 2>"$top/err"
@@ -21,6 +21,44 @@ done
 "$dq" stats "plain model" --ids 1 -o gone.h5 --csv gone.csv >/dev/full 2>/dev/null
 "$dq" logits "plain model" --ids 1 -o gone.h5 >/dev/full 2>/dev/null
 absent gone.h5 gone.h5.partial gone.csv
+
+# what is no file stays what it is, and is refused before any work
+mkfifo pipe
+mkdir folder
+set -- eval "plain model" --task mc --data choices.jsonl --limit 3
+for option in -o --csv --dump-items; do
+    try 6 "pipe: not a regular file" "$@" $option pipe
+    try 6 "folder: is a folder" "$@" $option folder
+    try 6 "folder nowhere does not exist" "$@" $option nowhere/gone
+done
+try 6 "not a regular file" stats "plain model" --ids 1 --csv pipe --force
+try 2 "two outputs" "$@" -o twice --csv twice
+absent twice
+[ -p pipe ] || complain "a pipe was replaced by a file"
+absent pipe.partial folder.partial
+rm -r pipe folder
+ln -s target.json link.json
+: >target.json
+try 0 "plain model" "$@" -o link.json
+[ -L link.json ] && grep -q dq-eval/1 target.json || complain "eval: -o LINK does not write to what it points to"
+rm link.json target.json
+# a failure removes what this run wrote, and nothing older
+echo older >older.json
+(
+    trap '' XFSZ
+    ulimit -f 1
+    exec "$dq" "$@" --dump-items gone.jsonl -o older.json
+) >"$top/out" 2>"$top/err"
+got=$?
+[ $got -eq 6 ] || complain "dq eval on a full disk: expected status 6, found $got: $(cat "$top/err")"
+[ "$(cat older.json)" = older ] || complain "dq eval on a full disk: an earlier document is gone"
+absent gone.jsonl gone.jsonl.partial
+rm older.json
+# what was scored is kept where there was room for it
+if grep -q "The scores are in" "$top/err"; then
+    "$dq" "$@" --resume --dump-items kept.jsonl >/dev/null || complain "dq eval: kept scores cannot be resumed"
+    rm kept.jsonl
+fi
 
 # a limit on the size of files acts like a disk that is full
 for n in 1 8 64; do
