@@ -10,7 +10,17 @@
 #endif
 
 /* The part of the cuBLAS interface that is used; its numbers do not change between versions. */
-enum { OP_N = 0, OP_T = 1, R_32F = 0, R_16BF = 14, COMPUTE_32F = 68, GEMM_DEFAULT = -1 };
+enum {
+    OP_N = 0,
+    OP_T = 1,
+    R_32F = 0,
+    R_8I = 3,
+    R_32I = 10,
+    R_16BF = 14,
+    COMPUTE_32F = 68,
+    COMPUTE_32I = 72,
+    GEMM_DEFAULT = -1
+};
 /* Products in the type of their operands (no TF32), and no sums in bf16. */
 enum { DEFAULT_MATH = 0, NO_REDUCED_SUMS = 16 };
 enum { STATUS_OK = 0, STATUS_NO_MEMORY = 3 };
@@ -142,4 +152,18 @@ void dq_cuda_gemm(dq_backend *b, bool bf16, float *dst, int64_t ldd, const void 
               blas->sgemm(blas->handle, OP_T, OP_N, (int)n, M, (int)k, &one, w, (int)k, src, (int)k,
                           &zero, dst, (int)ldd),
               "cublasSgemm");
+}
+
+bool dq_cuda_gemm_square(dq_backend *b, bool int8, void *c, const void *x, const void *y, int n)
+{
+    const dq_cuda_blas *blas = blas_of(b);
+    const float one = 1, zero = 0;
+    const int32_t one_i = 1, zero_i = 0;
+    if (!blas) return false;
+    const int in = int8 ? R_8I : R_16BF, out = int8 ? R_32I : R_32F;
+    const int compute = int8 ? COMPUTE_32I : COMPUTE_32F;
+    const void *alpha = int8 ? (const void *)&one_i : &one;
+    const void *beta = int8 ? (const void *)&zero_i : &zero;
+    return blas->gemm_ex(blas->handle, OP_T, OP_N, n, n, n, alpha, y, in, n, x, in, n, beta, c, out,
+                         n, compute, GEMM_DEFAULT) == STATUS_OK;
 }
