@@ -56,6 +56,11 @@ kv_page* 4
 cpu* 4
 simd* 4
 cuda* 4
+page 4
+pages 4
+attend 4
+maps 4
+tally 4
 forward 5
 evict 6
 outliers 6
