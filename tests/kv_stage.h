@@ -3,7 +3,7 @@
 #ifndef DQ_TEST_KV_STAGE_H
 #define DQ_TEST_KV_STAGE_H
 
-#include "backend.h"
+#include "device.h"
 #include "oracle.h"
 
 #include <math.h>
@@ -30,8 +30,11 @@ typedef struct stage {
     int64_t cu_rows[DQ_ORACLE_SEQ + 1];
     int32_t seq[DQ_ORACLE_SEQ], pos[MAX_ROWS], ids[MAX_ROWS];
     dq_batch batch;
-    float *q, *k, *v, *out;
+    float *q, *k, *v, *out; /* on the host */
+    test_array both[4];     /* the same, on both sides */
 } stage;
+
+enum { Q, K, V, OUT };
 
 static inline uint32_t mix(uint32_t x)
 {
@@ -68,7 +71,7 @@ static inline void open_stage(stage *s, dq_pairing pairing, int head_dim, dq_kv_
                                       pairing == DQ_PAIR_GROUPED ? 2 : 0, s->arena, &err),
                      DQ_OK);
     assert_int_equal(dq_kv_check(&spec, head_dim, &err), DQ_OK);
-    assert_int_equal(dq_backend_open(&s->b, "cpu", threads, &err), DQ_OK);
+    assert_int_equal(dq_backend_open(&s->b, test_device(), threads, &err), DQ_OK);
     s->kv = s->b->ops->kv_new(s->b, &s->map, 1, &spec);
     assert_non_null(s->kv);
     s->oracle = dq_oracle_new(&s->map);
@@ -79,7 +82,10 @@ static inline void open_stage(stage *s, dq_pairing pairing, int head_dim, dq_kv_
         s->attn.lambda = 0.4f;
     }
     float **all[] = {&s->q, &s->k, &s->v, &s->out};
-    for (int i = 0; i < 4; i++) *all[i] = calloc(MAX_ROWS, MAX_WIDTH * sizeof(float));
+    for (int i = 0; i < 4; i++) {
+        s->both[i] = test_array_new(s->b, (size_t)MAX_ROWS * MAX_WIDTH);
+        *all[i] = s->both[i].host;
+    }
 }
 
 static inline dq_status end_stage(stage *s)
@@ -88,10 +94,9 @@ static inline dq_status end_stage(stage *s)
     dq_backend_sync(s->b, &err);
     s->b->ops->kv_free(s->b, s->kv);
     dq_oracle_free(s->oracle);
+    for (int i = 0; i < 4; i++) test_array_free(s->b, &s->both[i]);
     dq_backend_close(s->b);
     dq_arena_free(s->arena);
-    float *all[] = {s->q, s->k, s->v, s->out};
-    for (int i = 0; i < 4; i++) free(all[i]);
     return err.code;
 }
 
@@ -153,14 +158,18 @@ static inline void add_rows(stage *s, int32_t seq, int n)
 static inline void append(stage *s)
 {
     const int64_t n = s->batch.n_rows, cols = (int64_t)N_KV * s->map.head_dim;
-    s->b->ops->kv_append(s->b, s->kv, 0, &s->batch, mat(s->k, n, cols), mat(s->v, n, cols));
+    test_put(s->b, &s->both[K], n * cols);
+    test_put(s->b, &s->both[V], n * cols);
+    s->b->ops->kv_append(s->b, s->kv, 0, &s->batch, mat(s->both[K].device, n, cols),
+                         mat(s->both[V].device, n, cols));
     dq_oracle_append(s->oracle, &s->batch, s->k, s->v);
 }
 
 static inline dq_attend_args arguments(stage *s, int bits, dq_grain grain)
 {
     dq_attend_args a = {.attn = &s->attn, .batch = &s->batch, .kv = s->kv};
-    a.q = mat(s->q, s->batch.n_rows, (int64_t)N_Q * s->map.head_dim);
+    a.q = mat(s->both[Q].device, s->batch.n_rows, (int64_t)N_Q * s->map.head_dim);
+    test_put(s->b, &s->both[Q], a.q.rows * a.q.cols);
     a.logit = (dq_logit_spec){.bits = bits, .grain = grain};
     a.math = s->math;
     return a;
@@ -169,7 +178,8 @@ static inline dq_attend_args arguments(stage *s, int bits, dq_grain grain)
 static inline void attend(stage *s, int bits)
 {
     dq_attend_args a = arguments(s, bits, DQ_GRAIN_ROW);
-    s->b->ops->attend(s->b, mat(s->out, s->batch.n_rows, out_cols(s)), &a);
+    s->b->ops->attend(s->b, mat(s->both[OUT].device, s->batch.n_rows, out_cols(s)), &a);
+    test_get(s->b, &s->both[OUT], s->batch.n_rows * out_cols(s));
 }
 
 static inline void settle(stage *s)

@@ -62,6 +62,11 @@ rows 4
 linear* 4
 logprob 4
 simt* 4
+page 4
+pages 4
+attend 4
+maps 4
+tally 4
 forward 5
 evict 6
 outliers 6

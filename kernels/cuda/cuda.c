@@ -3,6 +3,7 @@
 #include "cuda.h"
 
 #include "cuda_blas.h"
+#include "cuda_kv.h"
 #include "cuda_ops.h"
 
 #include <stdio.h>
@@ -52,6 +53,23 @@ static const dq_ops ops_cuda = {
     .close = cuda_close,
     .weight_acquire = dq_cuda_weight_acquire,
     .weight_release = dq_cuda_weight_release,
+    .kv_new = dq_cuda_kv_new,
+    .kv_free = dq_kv_pages_free,
+    .kv_seq_new = dq_kv_pages_seq_new,
+    .kv_fork = dq_kv_pages_fork,
+    .kv_seq_free = dq_kv_pages_seq_free,
+    .kv_append = dq_kv_pages_append,
+    .kv_rewind = dq_kv_pages_rewind,
+    .kv_keep = dq_kv_pages_keep,
+    .kv_settle = dq_kv_pages_settle,
+    .kv_key_norms = dq_cuda_kv_key_norms,
+    .kv_count = dq_kv_pages_count,
+    .kv_bytes = dq_kv_pages_bytes,
+    .attn_absmax = dq_cuda_attn_absmax,
+    .absmax_join = dq_cuda_absmax_join,
+    .attend = dq_cuda_attend,
+    .attn_observe = dq_cuda_attn_observe,
+    .observe = dq_cuda_observe,
     .embed = dq_cuda_embed,
     .first_bad_row = dq_cuda_first_bad_row,
     .rms_norm = dq_cuda_rms_norm,

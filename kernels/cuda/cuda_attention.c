@@ -1,0 +1,82 @@
+/* cuda_attention: attend, attn_absmax and absmax_join of the CUDA backend.
+ * SPDX-License-Identifier: MIT */
+#include "cuda_attention.h"
+
+static int rounding_of(dq_logit_spec logit)
+{
+    if (logit.bits >= 16) return DQ_ROUND_NOT;
+    if (logit.grain == DQ_GRAIN_ROW) return DQ_ROUND_ROW;
+    return logit.grain == DQ_GRAIN_TILE ? DQ_ROUND_TILE : DQ_ROUND_GIVEN;
+}
+
+/* One launch of units, from scores to outputs. */
+static bool attend_units(dq_backend *b, const dq_units *u, const dq_finish *f,
+                         const dq_attend_args *args, const dq_cuda_looks *looks,
+                         const dq_unit *unit)
+{
+    const cudaStream_t s = dq_cuda_of(b)->stream;
+    const float qmax = (float)((1 << (args->logit.bits - 1)) - 1);
+    return dq_cuda_ok(b, dq_attend_scores(*u, s), "attend (scores)") &&
+           dq_cuda_ok(b, dq_attend_softmax(*u, rounding_of(args->logit), qmax, args->absmax, s),
+                      "attend (softmax)") &&
+           dq_cuda_looks_at(b, looks, u, unit) &&
+           dq_cuda_ok(b, dq_attend_values(*u, *f, s), "attend (values)");
+}
+
+static bool describe_finish(dq_backend *b, dq_finish *f, dq_mat dst, const dq_attend_args *args)
+{
+    const dq_attn *attn = args->attn;
+    const size_t width = (size_t)attn->map->n_slabs * (size_t)attn->map->head_dim;
+    *f = (dq_finish){.out = dst.p,
+                     .out_cols = dst.cols,
+                     .norm_eps = attn->norm_eps,
+                     .out_scale = attn->out_scale,
+                     .rotated = args->kv->spec.rotate_v,
+                     .norm = attn->head_norm};
+    if (attn->head_norm && attn->gain) {
+        f->gain = dq_cuda_upload(b, attn->gain, width * sizeof(float));
+        if (!f->gain) return false;
+    }
+    return true;
+}
+
+void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
+{
+    const dq_cuda_wish wish = {.strips = true,
+                               .out_strips = args->columns && args->columns->loo,
+                               .edges = rounding_of(args->logit) == DQ_ROUND_TILE};
+    dq_cuda_units u;
+    dq_cuda_looks looks;
+    dq_finish f;
+    void *behind;
+    if (!dq_cuda_units_begin(b, &u, args, wish)) return;
+    if (describe_finish(b, &f, dst, args) && dq_cuda_looks_begin(b, &looks, &u, args) &&
+        dq_cuda_units_scratch(b, &u, looks.behind, &behind)) {
+        dq_units launch;
+        looks.scratch = behind;
+        for (int first; b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);)
+            attend_units(b, &launch, &f, args, &looks, u.unit + first);
+        dq_cuda_looks_end(b, &looks);
+    }
+    dq_cuda_units_end(b, &u);
+}
+
+void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args)
+{
+    const cudaStream_t s = dq_cuda_of(b)->stream;
+    const size_t n = (size_t)args->batch->n_seq * (size_t)args->attn->map->n_q;
+    dq_cuda_units u;
+    if (b->err.code != DQ_OK || n == 0) return;
+    if (!dq_cuda_ok(b, cudaMemsetAsync(absmax, 0, n * sizeof *absmax, s), "memset")) return;
+    if (!dq_cuda_units_begin(b, &u, args, (dq_cuda_wish){0})) return;
+    dq_units launch;
+    for (int first; b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);)
+        dq_cuda_ok(b, dq_attend_absmax(launch, (uint32_t *)(void *)absmax, s), "attn_absmax");
+    dq_cuda_units_end(b, &u);
+}
+
+void dq_cuda_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q)
+{
+    if (b->err.code != DQ_OK) return;
+    dq_cuda_ok(b, dq_attend_join(absmax, n_seq, n_q, dq_cuda_of(b)->stream), "absmax_join");
+}
