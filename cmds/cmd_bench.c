@@ -1,5 +1,7 @@
-/* cmd_bench: prefill speed of a model on this machine, with the rate of its matrix product beside it.
+/* cmd_bench: prefill speed of a model on this machine, with the rate of its matrix product beside it, or
+ * decoding speed (bench_decode.h).
  * SPDX-License-Identifier: MIT */
+#include "bench_decode.h"
 #include "cmds.h"
 #include "forward.h"
 #include "options.h"
@@ -14,10 +16,10 @@
 enum { MAX_LENGTHS = 16, PRODUCT_ROWS = 1024 };
 
 typedef struct bench {
-    const char *lengths_text, *device;
-    int64_t threads, runs;
+    const char *lengths_text, *contexts_text, *device;
+    int64_t threads, runs, decode;
     bool json;
-    int length[MAX_LENGTHS], n_lengths;
+    int length[MAX_LENGTHS], n_lengths, context[MAX_LENGTHS], n_contexts;
     dq_talk talk;
     dq_model *model;
     dq_backend *backend;
@@ -206,6 +208,18 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
          .max = 1000,
          .value = "N",
          .help = "timed runs per length after one that warms up (default 5)"},
+        {.name = "decode",
+         .kind = DQ_OPT_INT,
+         .to = &x.decode,
+         .min = 1,
+         .max = 100000,
+         .value = "N",
+         .help = "instead: times N tokens one by one, for several widths of the KV cache in turn"},
+        {.name = "context",
+         .kind = DQ_OPT_TEXT,
+         .to = &x.contexts_text,
+         .value = "T[,T...]",
+         .help = "tokens in front of those of --decode, invented (default 1024)"},
         {.name = "device",
          .kind = DQ_OPT_TEXT,
          .to = &x.device,
@@ -227,8 +241,13 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
         .about =
             "Times prefill in f32: one prompt of each length through the whole model, up to the "
             "next token's log-probabilities. The share compares its rate with that of one dense "
-            "matrix product of the same model on the same machine, measured in the same run.",
-        .examples = "  dq bench calib/pair/diffllama --tokens 128,512\n",
+            "matrix product of the same model on the same machine, measured in the same run. "
+            "With --decode: attention of single tokens behind a context, with nothing in the "
+            "processor's caches; shares are of what a plain read of memory reaches in between. One "
+            "thread is "
+            "timed by processor time, which other work on the machine disturbs less.",
+        .examples = "  dq bench calib/pair/diffllama --tokens 128,512\n"
+                    "  dq bench model --decode 20 --context 2048,16384\n",
         .min_args = 1,
         .max_args = 1,
         .args = "one MODEL"};
@@ -238,11 +257,18 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
     if (args.help) return DQ_OK;
     DQ_TRY(dq_parse_ints(x.length, &x.n_lengths, MAX_LENGTHS, x.lengths_text, "tokens", 1, 1 << 20,
                          err));
+    if (x.contexts_text && !x.decode)
+        return dq_fail(err, DQ_USAGE, "--context has nothing to act on. Add --decode N.");
+    DQ_TRY(dq_parse_ints(x.context, &x.n_contexts, MAX_LENGTHS,
+                         x.contexts_text ? x.contexts_text : "1024", "context", 1, 1 << 24, err));
     DQ_TRY(dq_talk_begin(&x.talk, "bench", err));
-    if (dq_model_open(&x.model, args.item[0], err) == DQ_OK &&
-        dq_backend_open(&x.backend, x.device, (int)x.threads, err) == DQ_OK &&
-        dq_runner_new(&x.runner, x.model, x.backend, &dq_kv_plain, err) == DQ_OK &&
-        measure_product(&x, err) == DQ_OK)
+    const bool open = dq_model_open(&x.model, args.item[0], err) == DQ_OK &&
+                      dq_backend_open(&x.backend, x.device, (int)x.threads, err) == DQ_OK;
+    if (open && x.decode)
+        dq_bench_decode(&x.talk, x.model, x.backend, x.decode, x.context, x.n_contexts, x.json,
+                        err);
+    else if (open && dq_runner_new(&x.runner, x.model, x.backend, &dq_kv_plain, err) == DQ_OK &&
+             measure_product(&x, err) == DQ_OK)
         run_lengths(&x, err);
     dq_runner_free(x.runner);
     dq_backend_close(x.backend);

@@ -7,6 +7,7 @@
 #include "eval_report.h"
 #include "hash.h"
 #include "input.h"
+#include "kv_report.h"
 #include "os.h"
 
 #include <math.h>
@@ -108,7 +109,6 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     DQ_TRY(dq_input_model(&o->m, path, &x->o.head_map, &x->o.talk, err));
     x->n_open++; /* from here on it is closed with the others */
     DQ_TRY(identify(x, o, err));
-    DQ_TRY(dq_backend_can(x->backend, o->m, x->o.math, &dq_kv_plain, err));
     DQ_TRY(open_tokenizer(o, em, err));
     DQ_TRY(dq_runner_new(&o->runner, o->m, x->backend, &dq_kv_plain, err));
     em->m = o->m;
@@ -176,7 +176,7 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     x->e.bos = x->o.bos;
     for (int i = 0; i < x->e.n_sources; i++) DQ_TRY(load_source(x, i, err));
     DQ_TRY(dq_backend_open(&x->backend, x->o.device, (int)x->o.threads, err));
-    dq_say(&x->o.talk, "device: %s", x->backend->device);
+    dq_say_math(&x->o.talk, x->backend->device, x->o.math);
     x->e.model = dq_alloc(x->a, DQ_EVAL_MODELS + 1, sizeof *x->e.model, err);
     if (!x->e.model) return err->code;
     for (int i = 0; i < args->n; i++) DQ_TRY(open_model(x, args->item[i], true, err));

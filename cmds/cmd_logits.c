@@ -163,7 +163,9 @@ static dq_status write_block(logits *x, dq_mat hidden, dq_mat rows, dq_mat out, 
     size_t bytes = (size_t)out.rows * (size_t)out.cols * sizeof *host;
     for (int64_t i = 0; i < rows.rows; i++) index[i] = first + i;
     b->ops->gather(b, rows, hidden, index);
-    b->ops->matmul(b, out, rows, &x->model->head, NULL, x->math.linear);
+    /* a head is never packed */
+    const dq_num num = x->math.linear == DQ_NUM_INT8 ? DQ_NUM_F32 : x->math.linear;
+    b->ops->matmul(b, out, rows, &x->model->head, NULL, num);
     b->ops->get(b, host, out.p, bytes);
     DQ_TRY(dq_backend_sync(b, err));
     dq_sha256_add(&x->sha, host, bytes);
@@ -190,16 +192,6 @@ static dq_status write_logits(logits *x, dq_mat hidden, int64_t base, dq_err *er
     return err->code;
 }
 
-static json_t *math_json(const logits *x)
-{
-    json_t *m = json_object();
-    json_object_set_new(m, "linear", json_string(dq_num_name[x->math.linear]));
-    json_object_set_new(m, "qk", json_string(dq_num_name[x->math.qk]));
-    json_object_set_new(m, "pv", json_string(dq_num_name[x->math.pv]));
-    json_object_set_new(m, "kv", json_string(dq_num_name[x->math.kv]));
-    return m;
-}
-
 static dq_status put_json(dq_h5out *h, const char *name, json_t *value, dq_err *err)
 {
     char *text = json_dumps(value, JSON_COMPACT);
@@ -220,7 +212,7 @@ static dq_status begin_file(logits *x, dq_err *err)
     DQ_TRY(dq_h5out_text(x->h, "/", "fingerprint", x->model->fingerprint, err));
     DQ_TRY(dq_h5out_int(x->h, "/", "logit_bits", x->logit.bits, err));
     DQ_TRY(dq_h5out_text(x->h, "/", "logit_grain", dq_grain_name[x->logit.grain], err));
-    DQ_TRY(put_json(x->h, "math", math_json(x), err));
+    DQ_TRY(put_json(x->h, "math", dq_math_json(x->math), err));
     DQ_TRY(dq_h5out_array(x->h, "/ids", DQ_OUT_I32, 1, &x->in.n, x->in.ids, err));
     DQ_TRY(dq_h5out_matrix(x->h, "/logits", x->in.n, x->model->vocab, err));
     return dq_sha256_begin(&x->sha, err);
@@ -337,7 +329,7 @@ static dq_status print_json(const logits *x, dq_err *err)
     json_object_set_new(r, "logits_sha256", json_string(x->sha256));
     json_object_set_new(r, "kv", dq_kv_json(&x->kv, &x->held));
     json_object_set_new(r, "passes", json_string(passes_of(x)));
-    json_object_set_new(r, "math", math_json(x));
+    json_object_set_new(r, "math", dq_math_json(x->math));
     json_array_append_new(json_object_get(doc, "results"), r);
     return dq_document_print(doc, err);
 }
@@ -352,6 +344,7 @@ static dq_status run(logits *x, const char *path, dq_err *err)
     DQ_TRY(logit_settings(x, err));
     DQ_TRY(kv_settings(x, err));
     DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv.spec, err));
+    dq_say_math(&x->talk, x->backend->device, x->math);
     DQ_TRY(read_ids(x, err));
     DQ_TRY(check_space(x, err));
     DQ_TRY(run_model(x, err));
@@ -408,7 +401,9 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
          .kind = DQ_OPT_TEXT,
          .to = &x->math_name,
          .value = "TYPE",
-         .help = "f32, bf16 or int8 (default f32); what the device lacks is refused"},
+         .help =
+             "f32, bf16 or int8 (default f32); int8 takes a packed container and --kv-bits 8 or "
+             "fewer; what the device lacks is refused"},
         DQ_KV_OPTIONS(x->kv_options),
         {.name = "prefix",
          .kind = DQ_OPT_INT,

@@ -92,7 +92,8 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .kind = DQ_OPT_TEXT,
          .to = &o->math_word,
          .value = "KIND",
-         .help = "f32, bf16 or int8 (default f32); refused where the device lacks it"},
+         .help = "f32, bf16 or int8 (default f32); int8 takes packed containers and --kv-bits 8 or "
+                 "fewer; refused where the device lacks it"},
         {.name = "ref",
          .kind = DQ_OPT_TEXT,
          .to = &o->ref,

@@ -37,16 +37,6 @@ static json_t *weights_json(const dq_model *m)
     return w;
 }
 
-static json_t *math_json(dq_math m)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "linear", json_string(dq_num_name[m.linear]));
-    json_object_set_new(o, "qk", json_string(dq_num_name[m.qk]));
-    json_object_set_new(o, "pv", json_string(dq_num_name[m.pv]));
-    json_object_set_new(o, "kv", json_string(dq_num_name[m.kv]));
-    return o;
-}
-
 static json_t *mean_json(dq_mean m)
 {
     return dq_metric(m.value, m.std_err);
@@ -163,7 +153,7 @@ static dq_status row_json(json_t *results, const dq_eval_view *v, int row, dq_er
     json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
     json_object_set_new(o, "kv", dq_kv_json(&r->kv, &r->work.held));
-    json_object_set_new(o, "math", math_json(r->math));
+    json_object_set_new(o, "math", dq_math_json(r->math));
     json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
     json_object_set_new(o, "task", json_string(source_of(e, row)->name));
     json_object_set_new(o, "n", json_integer((json_int_t)x.n));

@@ -9,7 +9,7 @@
 #include "score.h"
 
 /* What --kv-policy is when only a budget is given. */
-#define DQ_KV_POLICY "snapkv"
+#define DQ_KV_POLICY "h2o" /* results/kv: the best of the named ones on DIFF models */
 
 enum { DQ_KV_LIST = 16 };
 

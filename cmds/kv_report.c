@@ -30,6 +30,22 @@ dq_kv_shares dq_kv_shares_of(const dq_kv_held *h)
     return s;
 }
 
+json_t *dq_math_json(dq_math m)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "linear", json_string(dq_num_name[m.linear]));
+    json_object_set_new(o, "qk", json_string(dq_num_name[m.qk]));
+    json_object_set_new(o, "pv", json_string(dq_num_name[m.pv]));
+    json_object_set_new(o, "kv", json_string(dq_num_name[m.kv]));
+    return o;
+}
+
+void dq_say_math(dq_talk *t, const char *device, dq_math m)
+{
+    dq_say(t, "device: %s; arithmetic: linear %s, qk %s, pv %s, kv %s", device,
+           dq_num_name[m.linear], dq_num_name[m.qk], dq_num_name[m.pv], dq_num_name[m.kv]);
+}
+
 json_t *dq_kv_setting_json(const dq_kv_setting *s)
 {
     const dq_evict_spec *e = &s->evict;

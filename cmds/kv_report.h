@@ -1,4 +1,4 @@
-/* kv_report: the KV cache of a result, for people and programs.
+/* kv_report: the arithmetic and the KV cache of a result, for people and programs.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KV_REPORT_H
 #define DQ_KV_REPORT_H
@@ -18,6 +18,10 @@ typedef struct dq_kv_shares {
 } dq_kv_shares;
 dq_kv_shares dq_kv_shares_of(const dq_kv_held *h);
 
+/* The `math` object of a result: which arithmetic ran, product by product. */
+json_t *dq_math_json(dq_math m);
+/* The same with -v. */
+void dq_say_math(dq_talk *t, const char *device, dq_math m);
 /* The `kv` object of a result. */
 json_t *dq_kv_json(const dq_kv_setting *s, const dq_kv_held *h);
 /* A setting as `settings` lists it: no measurements. */

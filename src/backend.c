@@ -67,22 +67,51 @@ dq_status dq_backend_sync(dq_backend *b, dq_err *err)
     return dq_fail(err, found.code, "%s", found.text);
 }
 
+/* The first projection that is not packed; NULL: all are. */
+static const dq_weight *find_dense(const dq_model *m)
+{
+    for (int i = 0; i < m->n_layers; i++) {
+        const dq_layer *l = &m->layer[i];
+        const dq_weight *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+            if (all[k]->rows && all[k]->bits > 8) return all[k];
+        }
+    }
+    return NULL;
+}
+
+static dq_status can_int8(const dq_model *m, dq_math math, const dq_kv_spec *kv, dq_err *err)
+{
+    const dq_weight *dense = m && math.linear == DQ_NUM_INT8 ? find_dense(m) : NULL;
+    const bool attends = math.qk == DQ_NUM_INT8 || math.pv == DQ_NUM_INT8 || math.kv == DQ_NUM_INT8;
+    if (dense)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: --math int8 needs packed weights, and %s is not packed. Use the "
+                       "container that dq quantize makes (--skip leaves tensors unpacked)",
+                       m->path, dense->name);
+    if (attends && (kv->k_bits > 8 || kv->v_bits > 8))
+        return dq_fail(err, DQ_MISMATCH,
+                       "--math int8 needs a packed KV cache, and this one has %d-bit keys and "
+                       "%d-bit values. Add --kv-bits 8 (or fewer)",
+                       kv->k_bits, kv->v_bits);
+    return DQ_OK;
+}
+
 dq_status dq_backend_can(const dq_backend *b, const dq_model *m, dq_math math, const dq_kv_spec *kv,
                          dq_err *err)
 {
-    const struct {
-        const char *option;
-        dq_num num;
-    } asked[] = {{"--math", math.linear},
-                 {"--math", math.qk},
-                 {"--math", math.pv},
-                 {"KV", math.kv},
-                 {"KV", kv->num}};
-    (void)m; /* and every width that dq_kv_check allows */
-    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
-        if (asked[i].num != DQ_NUM_F32)
-            return dq_fail(err, DQ_MISMATCH,
-                           "%s %s is not available on the %s backend yet. Use f32", asked[i].option,
-                           dq_num_name[asked[i].num], b->ops->name);
+    const dq_num asked[] = {math.linear, math.qk, math.pv, math.kv, kv->num};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        if (asked[i] != DQ_NUM_F32 && asked[i] != DQ_NUM_INT8)
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "--math %s is not available on the %s backend yet. Use f32, or int8 with "
+                "packed weights and --kv-bits 8",
+                dq_num_name[asked[i]], b->ops->name);
+    }
+    DQ_TRY(can_int8(m, math, kv, err));
+    if (math.kv != kv->num)
+        return dq_fail(err, DQ_BUG, "the cache is for %s, the pass for %s", dq_num_name[kv->num],
+                       dq_num_name[math.kv]);
     return DQ_OK;
 }

@@ -168,7 +168,20 @@ typedef struct dq_ops {
     void (*attn_absmax)(dq_backend *b, float *absmax, const dq_attend_args *args);
     /* For grain `tensor`: replaces each row of absmax[n_seq, n_q] by its maximum. */
     void (*absmax_join)(dq_backend *b, float *absmax, int n_seq, int n_q);
-    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of attention.h. With rotate_v the rotation is
+    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of attention.h.
+     *
+     * math.qk int8: a query row is rounded to 8 bits per head and run of channels that keys have one scale
+     * for (scale absmax/127, code rint(q / scale)); q . k of a token that the row reads as codes is, in
+     * f32 over runs in order, the sum of (float)(exact sum of codes) * (q scale * k scale). attn_absmax
+     * and attn_observe see the same S.
+     * math.pv int8: for each page, row and run of channels, e_t = D_t * (v scale of t), with D = 0 for
+     * what is not read as codes, is rounded to 16 bits (scale max|e|/32512, code rint(e *
+     * (32512/max|e|)), nothing where max|e| < 2^-100); y takes, page by page, the f32 product of the
+     * page's unquantized tokens, then (float)(exact sum of codes) * scale.
+     * Tokens read unquantized (sinks, recent ones, unfilled pages) are multiplied in f32 as ever. The
+     * column `loo` reads values back in f32.
+     *
+     * With rotate_v the rotation is
      * undone before the norm; q and what was appended are rotated by the caller. */
     void (*attend)(dq_backend *b, dq_mat dst, const dq_attend_args *args);
     /* Adds to *tally (host) what `kind` names; seq_base + index in the batch is place.seq. */
@@ -193,7 +206,8 @@ dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_er
 void dq_backend_close(dq_backend *b); /* NULL allowed */
 /* Waits and moves the sticky error (clearing it) to err. */
 dq_status dq_backend_sync(dq_backend *b, dq_err *err);
-/* DQ_OK when the backend can run `math` on a model with this KV; else DQ_MISMATCH naming what lacks. */
+/* DQ_OK when the backend can run `math` on a model with this KV; else DQ_MISMATCH naming what lacks: int8
+ * takes packed projections, and keys and values of at most 8 bits. m NULL: weights are not looked at. */
 dq_status dq_backend_can(const dq_backend *b, const dq_model *m, dq_math math, const dq_kv_spec *kv,
                          dq_err *err);
 

@@ -8,7 +8,8 @@
 
 enum { DQ_PAGE = 64 }; /* tokens per page */
 
-/* Which arithmetic runs. One word per product, as results report it. */
+/* Which arithmetic runs. One word per product, as results report it. kv int8: codes are multiplied as they
+ * are stored; only where K and V have at most 8 bits. */
 typedef enum dq_num { DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8 } dq_num;
 typedef struct dq_math {
     dq_num linear, qk, pv, kv;

@@ -241,11 +241,21 @@ unsigned dq_cpu_features(bool *unknown)
     return have & allow;
 }
 
-double dq_seconds(void)
+static double seconds_of(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double dq_seconds(void)
+{
+    return seconds_of(CLOCK_MONOTONIC);
+}
+
+double dq_own_seconds(void)
+{
+    return seconds_of(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 int dq_cpu_count(void)

@@ -44,6 +44,7 @@ enum { DQ_CPU_AVX2 = 1, DQ_CPU_AVX512 = 2, DQ_CPU_VNNI = 4 };
  * as well. *unknown (may be NULL) becomes true when DQ_CPU holds another word. */
 unsigned dq_cpu_features(bool *unknown);
 double dq_seconds(void);     /* monotonic */
+double dq_own_seconds(void); /* that processors have spent on this process */
 int dq_cpu_count(void);      /* processors this process may use */
 int64_t dq_peak_bytes(void); /* peak resident memory of this process; 0 unknown */
 

@@ -24,6 +24,7 @@ typedef struct stage {
     dq_kv *kv;
     dq_oracle *oracle; /* follows sequences that are below DQ_ORACLE_SEQ */
     dq_attn attn;
+    dq_math math;                  /* f32, until a test says otherwise */
     int32_t length[DQ_ORACLE_SEQ]; /* next position */
     int tag[DQ_ORACLE_SEQ];        /* seeds a sequence's data */
     int64_t cu_rows[DQ_ORACLE_SEQ + 1];
@@ -161,6 +162,7 @@ static inline dq_attend_args arguments(stage *s, int bits, dq_grain grain)
     dq_attend_args a = {.attn = &s->attn, .batch = &s->batch, .kv = s->kv};
     a.q = mat(s->q, s->batch.n_rows, (int64_t)N_Q * s->map.head_dim);
     a.logit = (dq_logit_spec){.bits = bits, .grain = grain};
+    a.math = s->math;
     return a;
 }
 

@@ -79,16 +79,29 @@ static void refusals(void **state)
     (void)state;
     assert_int_equal(dq_backend_open(&b, "cpu", 1, &err), DQ_OK);
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
-    math.linear = DQ_NUM_INT8;
+    math.linear = DQ_NUM_BF16;
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_MISMATCH);
-    assert_non_null(strstr(err.text, "--math int8"));
+    assert_non_null(strstr(err.text, "--math bf16"));
+    memset(&err, 0, sizeof err);
+    math = (dq_math){DQ_NUM_INT8, DQ_NUM_INT8, DQ_NUM_INT8, DQ_NUM_INT8};
+    kv.num = DQ_NUM_INT8;
+    kv.k_bits = 8;
+    assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "8-bit keys and 16-bit values"));
+    assert_non_null(strstr(err.text, "--kv-bits 8"));
     memset(&err, 0, sizeof err);
     kv.v_bits = 4;
+    assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
+    dq_layer layer = {.down = {.name = "layers.0.down", .rows = 2, .cols = 2, .bits = 4}};
+    dq_model m = {.path = "m.h5", .n_layers = 1, .layer = &layer};
+    assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_OK);
+    layer.down.bits = 16;
+    assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "layers.0.down is not packed"));
+    memset(&err, 0, sizeof err);
+    kv.num = DQ_NUM_F32;
     assert_int_equal(dq_backend_can(b, NULL, plain, &kv, &err), DQ_OK);
-    math = plain;
-    math.kv = DQ_NUM_INT8;
-    assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_MISMATCH);
-    assert_non_null(strstr(err.text, "KV int8"));
+    assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_BUG);
     dq_backend_close(b);
 }
 

@@ -143,7 +143,8 @@ paired()
 
 
 KINDS = ("diffllama", "llama")
-POLICIES = ("a1", "a2", "sum", "diff", "loo", "h2o", "snapkv", "knorm", "streaming", "random")
+COLOURS = {"a1": "#1f77b4", "a2": "#17becf", "sum": "#7f7f7f", "diff": "#d62728", "loo": "#2ca02c", "h2o": "#ff7f0e",
+           "snapkv": "#9467bd", "knorm": "#8c564b", "streaming": "#bcbd22", "random": "#000000"}
 KEPT = "share of the context kept"
 
 
@@ -158,24 +159,25 @@ def curve(kind, on, bits, policy, value, x):
     return points
 
 
-def plot(name, title, ylabel, value, on, xlabel, x, widths=((16, 16),)):
-    """One panel per kind of model, one curve per policy and pair of widths."""
-    data, script, index = DIR / f".{name}.dat", [], 0
-    script.append(f'set terminal svg size 1000,440 font "sans,12" background "white"; set output "{DIR}/{name}.svg"')
-    script.append(f'set multiplot layout 1,2 title "{title}"; set grid; set logscale x 2; set xlabel "{xlabel}"; '
-                  f'set ylabel "{ylabel}"; set key outside right top font ",9"')
+def plot(name, title, ylabel, value, series, xlabel, x, policies=tuple(COLOURS)):
+    """One panel per kind of model, one curve per policy and entry (what was scored, bits) of series; the second
+    entry is dashed."""
+    data, index = DIR / f".{name}.dat", 0
+    script = [f'set terminal svg size 1000,440 font "sans,12" background "white"; set output "{DIR}/{name}.svg"',
+              f'set multiplot layout 1,2 title "{title}"; set grid; set logscale x 2; set xlabel "{xlabel}"; '
+              f'set ylabel "{ylabel}"; set key outside right top; set yrange [0:{1.05 if value == "acc" else "*"}]']
     with open(data, "w") as f:
         for kind in KINDS:
             curves = []
-            for bits in widths:
-                for j, policy in enumerate(POLICIES):
+            for j, (on, bits) in enumerate(series):
+                for policy in policies:
                     points = curve(kind, on, bits, policy, value, x)
                     if not points:
                         continue
                     f.write("".join(f"{a} {b} {c}\n" for a, b, c in points) + "\n\n")
-                    dash = "" if bits == (16, 16) else " dt 2"
-                    label = policy if bits == (16, 16) else f"{policy} {bits[0]}:{bits[1]}"
-                    curves.append(f'"{data}" index {index} using 1:2:3 with yerrorlines lc {j + 1} pt {j + 1} ps 0.6{dash} title "{label}"')
+                    style = f'lc rgb "{COLOURS[policy]}" pt {7 if j == 0 else 6} ps 0.5 lw 1.5' + (" dt 2" if j else "")
+                    label = f'title "{policy}"' if j == 0 else "notitle"
+                    curves.append(f'"{data}" index {index} using 1:2:3 with yerrorlines {style} {label}')
                     index += 1
             if curves:
                 script.append(f'set title "{kind}"; plot ' + ", ".join(curves))
@@ -193,11 +195,12 @@ def held(found, keep):
 
 
 if shutil.which("gnuplot"):
-    plot("recall", "Recall of needles after eviction, question after the cut, 16-bit cache", "recall (chance 0.17)", "acc",
-         "recall", KEPT, kept)
-    plot("asked", "Recall of needles after eviction, question on both sides of the cut, 16-bit cache",
-         "recall (chance 0.17)", "acc", "asked", KEPT, kept)
+    recall = "recall (chance 0.17)"
+    plot("recall", "Recall after eviction, question behind the cut, 16-bit cache", recall, "acc", [("recall", (16, 16))], KEPT, kept)
+    plot("asked", "Recall after eviction, question on both sides of the cut, 16-bit cache (dashed: maps of the last 64 rows)",
+         recall, "acc", [("asked", (16, 16)), ("asked last 64", (16, 16))], KEPT, kept)
     plot("kld", "Divergence on the second half of windows after eviction, 16-bit cache", "KLD (nats per token)", "kld",
-         "text", KEPT, kept)
-    plot("pareto", "Recall against bytes held, question after the cut", "recall (chance 0.17)", "acc", "recall",
-         "16-bit bytes of the whole context / bytes held", held, ((16, 16), (4, 4)))
+         [("text", (16, 16))], KEPT, kept)
+    plot("pareto", "Recall against bytes held, question behind the cut (dashed: 4:4)", recall, "acc",
+         [("recall", (16, 16)), ("recall", (4, 4))], "16-bit bytes of the whole context / bytes held", held,
+         ("diff", "loo", "h2o", "snapkv", "knorm", "random"))

@@ -28,6 +28,17 @@ dq_int8_dots_fn *dq_int8_dots_pick(unsigned features)
     return dq_int8_dots;
 }
 
+const dq_simd_pages *dq_simd_pages_pick(unsigned features)
+{
+#if defined(__x86_64__)
+    if (features & DQ_CPU_VNNI) return &dq_simd_pages_vnni;
+    if (features & DQ_CPU_AVX2) return &dq_simd_pages_avx2;
+#else
+    (void)features;
+#endif
+    return &dq_simd_pages_plain;
+}
+
 bool dq_cpu_reserve(dq_backend *b, size_t bytes)
 {
     dq_cpu *cpu = dq_cpu_of(b);
@@ -139,6 +150,7 @@ dq_status dq_cpu_open(dq_backend *b, dq_err *err)
     b->ops = &dq_ops_cpu;
     cpu->simd = dq_simd_pick(dq_cpu_features(NULL));
     cpu->int8_dots = dq_int8_dots_pick(dq_cpu_features(NULL));
+    cpu->pages = dq_simd_pages_pick(dq_cpu_features(NULL));
     cpu->block = dq_block_new((size_t)b->threads, sizeof *cpu->block, err);
     if (!cpu->block) {
         cpu_close(b);

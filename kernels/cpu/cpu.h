@@ -10,6 +10,7 @@
 typedef struct dq_cpu {
     const dq_simd *simd;
     dq_int8_dots_fn *int8_dots;
+    const dq_simd_pages *pages;
     size_t block_bytes; /* of each thread's block */
     void **block;       /* [b->threads] scratch, 64-byte aligned */
     size_t shared_bytes;
@@ -49,7 +50,10 @@ void dq_cpu_gather(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
 /* cpu_matmul.c */
 void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
                    dq_num num);
-/* cpu_int8.c: w is packed. */
+/* cpu_int8.c. One run of activations in 8 bits: scale absmax/127 (NaN where x is not finite), code
+ * rint(x/scale). Returns the sum of the codes. */
+int32_t dq_cpu_round8(const dq_simd *simd, int8_t *code, float *scale, const float *x, int64_t n);
+/* w is packed. */
 void dq_cpu_matmul_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
                         const float *bias);
 void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,

@@ -8,8 +8,10 @@
 /* What attn_absmax needs of a thread's block: maxima of every row and query head, products, a page. */
 static size_t absmax_bytes(const dq_attend_args *args)
 {
-    const int64_t floats = (int64_t)DQ_PAGE * (args->attn->map->n_q + DQ_PAGE);
-    return (size_t)(floats + dq_kv_scratch_floats(args->kv)) * sizeof(float);
+    const int n_q = args->attn->map->n_q;
+    const int64_t floats = (int64_t)DQ_PAGE * (n_q + DQ_PAGE);
+    return (size_t)(floats + dq_cpu_score_floats(args, DQ_PAGE, n_q)) * sizeof(float) +
+           (size_t)n_q * (sizeof(dq_int8_rows) + sizeof(int));
 }
 
 /* Raises most[DQ_PAGE] to the largest |q . k| of one query head on a page; as NaN stays, unlike in a
@@ -27,37 +29,40 @@ static void raise_rows(const dq_simd *simd, float *most, const float *product, c
 
 /* Largest |S| over a tile of rows, of every query head that reads KV head `key`. Rounding is monotonic
  * and scale positive, so scaling the largest |q . k| gives the largest |S| bit for bit. */
-static void tile_absmax(const dq_simd *simd, float *absmax, const dq_attend_args *args,
+static void tile_absmax(const dq_cpu *cpu, float *absmax, const dq_attend_args *args,
                         const dq_rows *rows, int key, float *block)
 {
+    const dq_simd *simd = cpu->simd;
     const dq_headmap *map = args->attn->map;
     const dq_kv_list *list =
         dq_kv_list_of(args->kv, args->batch->seq[rows->seq], args->layer, map->group[key]);
     float *product = block, *most = product + DQ_PAGE * DQ_PAGE;
     float *read = most + (int64_t)DQ_PAGE * map->n_q;
+    dq_int8_rows *q = (void *)(read + dq_cpu_score_floats(args, DQ_PAGE, map->n_q));
+    int *head = (void *)(q + map->n_q), n_heads = 0;
     int64_t visible[DQ_PAGE];
     dq_kv_span span[2], at[2];
     const int n_spans = dq_kv_spans(span, args->kv, list, rows);
-    memset(most, 0, (size_t)map->n_q * DQ_PAGE * sizeof *most);
+    for (int h = 0; h < map->n_q; h++) {
+        if (map->key[h] == key) head[n_heads++] = h;
+    }
+    dq_cpu_round_queries(q, cpu, args, rows, head, n_heads, read);
+    memset(most, 0, (size_t)n_heads * DQ_PAGE * sizeof *most);
     for (int64_t r = 0; r < rows->n; r++) visible[r] = dq_kv_visible(list, rows->pos[r]);
     const int64_t keys = visible[rows->n - 1];
     for (int64_t p = 0; p * DQ_PAGE < keys; p++) {
         const int n_at = dq_kv_page_spans(at, span, n_spans, p);
         for (int i = 0; i < n_at; i++) {
-            const float *k = dq_kv_read_keys(simd, args->kv, list, p, key, at[i].coded_end, read);
-            const float *q = args->q.p + (rows->first + at[i].first) * args->q.cols;
-            for (int h = 0; h < map->n_q; h++) {
-                if (map->key[h] != key) continue;
-                simd->gemm(product, DQ_PAGE, q + (int64_t)h * map->head_dim, args->q.cols, k,
-                           DQ_PAGE, at[i].n, dq_kv_slots(keys, p), map->head_dim, false);
+            const dq_cpu_page page = dq_cpu_open_keys(cpu, args, list, p, key, at[i].coded_end,
+                                                      dq_kv_slots(keys, p), read);
+            for (int h = 0; h < n_heads; h++) {
+                dq_cpu_times_keys(cpu, product, DQ_PAGE, args, rows, &at[i], head[h], &q[h], &page);
                 raise_rows(simd, most + (int64_t)h * DQ_PAGE, product, &at[i], visible, p);
             }
         }
     }
-    for (int h = 0; h < map->n_q; h++) {
-        if (map->key[h] == key)
-            absmax[h] = simd->absmax(most + (int64_t)h * DQ_PAGE, rows->n) * map->scale;
-    }
+    for (int h = 0; h < n_heads; h++)
+        absmax[head[h]] = simd->absmax(most + (int64_t)h * DQ_PAGE, rows->n) * map->scale;
 }
 
 /* Tiles of rows of all sequences. Fills list (NULL: only counts). */
@@ -78,7 +83,8 @@ static int64_t list_tiles(dq_rows *list, const dq_batch *batch)
 void dq_cpu_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args)
 {
     if (b->err.code != DQ_OK) return;
-    const dq_simd *simd = dq_cpu_of(b)->simd;
+    const dq_cpu *cpu = dq_cpu_of(b);
+    const dq_simd *simd = cpu->simd;
     const int n_q = args->attn->map->n_q, n_kv = args->attn->map->n_kv;
     const int64_t n = list_tiles(NULL, args->batch);
     const size_t each = sizeof(dq_rows) + (size_t)n_q * sizeof(float);
@@ -89,8 +95,8 @@ void dq_cpu_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args
     list_tiles(tiles, args->batch);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
     for (int64_t t = 0; t < n * n_kv; t++) {
-        tile_absmax(simd, most + t / n_kv * n_q, args, &tiles[t / n_kv], (int)(t % n_kv),
-                    dq_cpu_of(b)->block[omp_get_thread_num()]);
+        tile_absmax(cpu, most + t / n_kv * n_q, args, &tiles[t / n_kv], (int)(t % n_kv),
+                    cpu->block[omp_get_thread_num()]);
     }
     for (int64_t t = 0; t < n * n_q; t++) {
         float *into = &absmax[tiles[t / n_q].seq * n_q + t % n_q];

@@ -1,4 +1,5 @@
-/* cpu_attention: attention over the paged cache, in f32; codes are read back page by page.
+/* cpu_attention: attention over the paged cache. How a page's codes are multiplied stands in
+ * cpu_attention_int8.c; everything else is f32.
  *
  * A task walks blocks of rows of one sequence. For a block it holds S of one or two query heads for
  * all keys the block sees (memory linear in the context), turns rows into exp(S - max), subtracts
@@ -13,6 +14,8 @@
 
 enum {
     BLOCK_FLOATS = 1 << 18, /* 1 MiB of scores: about what a second-level cache holds */
+    /* Scores of few rows are little beside the pages, which shall be read once for all heads. */
+    FEW_ROWS_FLOATS = 1 << 24,
     LEAST_ROWS = 16,
     MAX_SLOTS = 32
 };
@@ -52,31 +55,29 @@ static void chain_heads(int *next, bool *again, const int *head, int n)
     }
 }
 
-void dq_cpu_scores(const dq_simd *simd, float *const *s, int64_t ld, const dq_attend_args *args,
+void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_attend_args *args,
                    const dq_rows *rows, const dq_kv_list *list, const int *head, int n_heads,
                    int64_t keys, float *scratch)
 {
-    const dq_headmap *map = args->attn->map;
-    const float *q = args->q.p + rows->first * args->q.cols;
     dq_kv_span span[2], at[2];
     const int n_spans = dq_kv_spans(span, args->kv, list, rows);
     int key[MAX_SLOTS], next[MAX_SLOTS];
     bool again[MAX_SLOTS];
-    for (int i = 0; i < n_heads; i++) key[i] = map->key[head[i]];
+    dq_int8_rows q[MAX_SLOTS];
+    for (int i = 0; i < n_heads; i++) key[i] = args->attn->map->key[head[i]];
     chain_heads(next, again, key, n_heads);
+    dq_cpu_round_queries(q, cpu, args, rows, head, n_heads, scratch);
     for (int64_t p = 0; p * DQ_PAGE < keys; p++) {
-        const int64_t n = dq_kv_slots(keys, p);
         const int n_at = dq_kv_page_spans(at, span, n_spans, p);
         for (int e = 0; e < n_heads * n_at; e++) {
             const dq_kv_span *a = &at[e % n_at];
             const int i = e / n_at;
             if (again[i]) continue;
-            const float *page =
-                dq_kv_read_keys(simd, args->kv, list, p, key[i], a->coded_end, scratch);
+            const dq_cpu_page page = dq_cpu_open_keys(cpu, args, list, p, key[i], a->coded_end,
+                                                      dq_kv_slots(keys, p), scratch);
             for (int h = i; h < n_heads; h = next[h]) {
-                simd->gemm(s[h] + a->first * ld + p * DQ_PAGE, ld,
-                           q + a->first * args->q.cols + (int64_t)head[h] * map->head_dim,
-                           args->q.cols, page, DQ_PAGE, a->n, n, map->head_dim, false);
+                dq_cpu_times_keys(cpu, s[h] + a->first * ld + p * DQ_PAGE, ld, args, rows, a,
+                                  head[h], &q[h], &page);
             }
         }
     }
@@ -99,7 +100,7 @@ typedef struct scratch {
     int32_t *edge; /* tile grain: end of each run of keys in one tile of positions */
     int64_t n_edges;
     float *columns; /* of cpu_columns.c */
-    float *read;    /* pages whose codes are read back */
+    float *read;    /* pages on their way into products */
     int kept, held; /* slot that still holds second map `held` from the bundle before; -1: none */
 } scratch;
 
@@ -111,6 +112,7 @@ typedef struct bundle {
 } bundle;
 
 typedef struct work {
+    const dq_cpu *cpu;
     const dq_simd *simd;
     const dq_attend_args *args;
     dq_mat dst;
@@ -248,18 +250,15 @@ static void subtract(const work *w, scratch *s, int64_t ld, const dq_rows *rows,
 
 /* y += D V of one page, for slab e of a bundle (slabs of its output heads one after the other). */
 static void times_page(const work *w, const scratch *s, int64_t ld, const dq_rows *rows,
-                       const dq_kv_span *a, const bundle *u, int e, const float *v, int64_t p,
-                       int64_t k)
+                       const dq_kv_span *a, const bundle *u, int e, const dq_cpu_page *page,
+                       int64_t p)
 {
     const dq_headmap *map = w->args->attn->map;
     const int i = e / map->n_slabs;
     const int64_t column = ((int64_t)u->out[i] * map->n_slabs + e % map->n_slabs) * map->head_dim;
     float *y = w->dst.p + (rows->first + a->first) * w->dst.cols + column;
     const float *d = s->slot[u->first[i]] + a->first * ld + p * DQ_PAGE;
-    for (int64_t c = 0; c < map->head_dim; c += DQ_TILE_N) {
-        int64_t n = map->head_dim - c < DQ_TILE_N ? map->head_dim - c : DQ_TILE_N;
-        w->simd->gemm(y + c, w->dst.cols, d, ld, v + c, w->args->kv->v_cols, a->n, n, k, p > 0);
-    }
+    dq_cpu_times_values(w->cpu, y, w->dst.cols, w->args, d, ld, a->n, page, p > 0, s->read);
 }
 
 static void times_values(const work *w, const scratch *s, int64_t ld, const dq_rows *rows,
@@ -280,10 +279,10 @@ static void times_values(const work *w, const scratch *s, int64_t ld, const dq_r
             const dq_kv_span *a = &at[i % n_at];
             const int first = i / n_at;
             if (again[first]) continue;
-            const float *v = dq_kv_read_values(w->simd, w->args->kv, list, p, head[first],
-                                               a->coded_end, s->read);
+            const dq_cpu_page page = dq_cpu_open_values(
+                w->cpu, w->args, list, p, head[first], a->coded_end, dq_kv_slots(keys, p), s->read);
             for (int e = first; e < n_slabs; e = next[e])
-                times_page(w, s, ld, rows, a, u, e, v, p, dq_kv_slots(keys, p));
+                times_page(w, s, ld, rows, a, u, e, &page, p);
         }
     }
 }
@@ -352,7 +351,7 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_rows *
 {
     float *into[MAX_SLOTS];
     for (int i = 0; i < u->n_fresh; i++) into[i] = s->slot[u->slot[i]];
-    dq_cpu_scores(w->simd, into, ld, w->args, rows, list, u->head, u->n_fresh, keys, s->read);
+    dq_cpu_scores(w->cpu, into, ld, w->args, rows, list, u->head, u->n_fresh, keys, s->read);
     for (int i = 0; i < u->n_fresh; i++) {
         softmax_rows(w, s, u->slot[i], ld, rows, u->head[i], keys);
     }
@@ -414,8 +413,10 @@ static plan plan_blocks(const dq_attend_args *args)
     if (!tiles && args->columns) p.block_rows = LEAST_ROWS;
     if (args->batch->n_rows < p.block_rows) p.block_rows = args->batch->n_rows;
     const int64_t floats = p.block_rows * dq_cpu_row_floats(p.keys);
-    while (p.slots < useful && (p.slots + 1) * floats <= BLOCK_FLOATS) p.slots++;
-    p.bytes = (size_t)(p.slots * floats + dq_kv_scratch_floats(args->kv)) * sizeof(float);
+    const int64_t most = p.block_rows < LEAST_ROWS ? FEW_ROWS_FLOATS : BLOCK_FLOATS;
+    while (p.slots < useful && (p.slots + 1) * floats <= most) p.slots++;
+    p.bytes = (size_t)(p.slots * floats + dq_cpu_score_floats(args, p.block_rows, p.slots)) *
+              sizeof(float);
     p.bytes += (size_t)dq_cpu_column_floats(args, p.block_rows) * sizeof(float);
     p.bytes += (size_t)(p.keys + 16) * sizeof(int32_t);
     return p;
@@ -432,7 +433,7 @@ static void run_task(const work *w, const task *t, const plan *p, void *block)
     s.n_slots = p->slots;
     for (int i = 0; i < p->slots; i++) s.slot[i] = (float *)block + i * floats;
     s.read = (float *)block + p->slots * floats;
-    s.columns = s.read + dq_kv_scratch_floats(args->kv);
+    s.columns = s.read + dq_cpu_score_floats(args, p->block_rows, p->slots);
     s.edge = (int32_t *)(void *)(s.columns + dq_cpu_column_floats(args, p->block_rows));
     for (int64_t end = t->end; end > t->first;) {
         dq_rows tile;
@@ -493,7 +494,7 @@ void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
 {
     if (b->err.code != DQ_OK) return;
     const int n_out = args->attn->map->n_out;
-    work w = {dq_cpu_of(b)->simd, args, dst, NULL};
+    work w = {dq_cpu_of(b), dq_cpu_of(b)->simd, args, dst, NULL};
     const plan p = plan_blocks(args);
     /* Whole groups read every page once; where that leaves threads idle, output heads are split.
      * How rows and heads are cut never shows in the results. */

@@ -5,10 +5,41 @@
 
 #include "cpu_kv.h"
 
+/* ---- cpu_attention_int8.c: pages in products. math.qk and math.pv of the call decide whether a page's
+ * codes are multiplied as integers or read back; unquantized slots are multiplied in f32 either way. */
+
+/* A page of one KV head as some rows read it. */
+typedef struct dq_cpu_page {
+    const float *plain; /* NULL: all is coded */
+    int64_t n_plain;    /* leading slots that take part in the f32 product */
+    dq_int8_page coded; /* first == end: none; overrides what the f32 product says */
+} dq_cpu_page;
+
+/* Floats of scratch for up to `heads` query heads of `rows` rows; enough for dq_kv_read_* too. */
+int64_t dq_cpu_score_floats(const dq_attend_args *args, int64_t rows, int64_t heads);
+/* Query heads in 8 bits, q[n_heads], into scratch; nothing with other arithmetic. */
+void dq_cpu_round_queries(dq_int8_rows *q, const dq_cpu *cpu, const dq_attend_args *args,
+                          const dq_rows *rows, const int *head, int n_heads, float *scratch);
+/* The page's first n slots; scratch is in use until the page is not. */
+dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
+                             int64_t page, int key, int64_t coded_end, int64_t n, float *scratch);
+dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
+                               const dq_kv_list *list, int64_t page, int head, int64_t coded_end,
+                               int64_t n, float *scratch);
+/* s[r * ld + i] = q . k unscaled, r < a->n: rows a->first .. of the block `rows`, whose heads q holds. */
+void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
+                       const dq_rows *rows, const dq_kv_span *a, int head, const dq_int8_rows *q,
+                       const dq_cpu_page *page);
+/* y[m][head_dim] = D V, or y += D V; d[m][ldd] from the page's first slot on. */
+void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_attend_args *args,
+                         const float *d, int64_t ldd, int64_t m, const dq_cpu_page *page, bool add,
+                         float *scratch);
+
+/* ---- cpu_attention.c */
 /* S[r * ld + s] = (q_r . k_s) unscaled, for every token s < keys of the list and each of n_heads
- * query heads, 32 at most (S[i] belongs to head[i]). Pages are walked once for all heads, and codes read back once
- * per KV head. The rows share a tile; scratch as for dq_kv_read_keys. */
-void dq_cpu_scores(const dq_simd *simd, float *const *s, int64_t ld, const dq_attend_args *args,
+ * query heads, 32 at most (S[i] belongs to head[i]). Pages are walked once for all heads, and codes made
+ * ready once per KV head. The rows share a tile; scratch: dq_cpu_score_floats. */
+void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_attend_args *args,
                    const dq_rows *rows, const dq_kv_list *list, const int *head, int n_heads,
                    int64_t keys, float *scratch);
 /* Rows per block such that `buffers` rows-by-keys blocks stay near the cache; 1..DQ_PAGE. */

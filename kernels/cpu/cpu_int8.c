@@ -57,18 +57,23 @@ static int32_t encode(int8_t *code, const float *x, int64_t n, float scale)
     return sum;
 }
 
+int32_t dq_cpu_round8(const dq_simd *simd, int8_t *code, float *scale, const float *x, int64_t n)
+{
+    const float most = simd->absmax(x, n);
+    *scale = isfinite(most) ? most / 127.0f : NAN; /* shows in every result of the row */
+    if (*scale > 0) return encode(code, x, n, *scale);
+    memset(code, 0, (size_t)n);
+    return 0;
+}
+
 static void round_row(const dq_simd *simd, const activations *a, const grouping *g, const float *x,
                       int64_t row)
 {
     int8_t *code = a->code + row * g->padded;
     for (int64_t i = 0; i < g->n; i++) {
         const int64_t n = group_len(g, i), at = row * g->n + i;
-        const float most = simd->absmax(x + i * g->size, n);
-        const float scale = most / 127.0f;
         memset(code, 0, (size_t)pad4(n));
-        a->sum[at] = 0;
-        a->scale[at] = isfinite(most) ? scale : NAN; /* shows in every result of the row */
-        if (scale > 0 && isfinite(most)) a->sum[at] = encode(code, x + i * g->size, n, scale);
+        a->sum[at] = dq_cpu_round8(simd, code, &a->scale[at], x + i * g->size, n);
         code += pad4(n);
     }
 }

@@ -22,6 +22,18 @@ const float *dq_kv_read_values(const dq_simd *simd, const dq_kv *kv, const dq_kv
                                int64_t page, int head, int64_t coded_end, float *scratch);
 int64_t dq_kv_scratch_floats(const dq_kv *kv);
 
+/* The same without reading codes back: which slots are read as codes, and the others as f32. */
+typedef struct dq_kv_view {
+    const float *plain; /* as above, zero where coded; NULL: nothing is read there */
+    const uint8_t *codes;
+    const uint8_t *next;    /* codes of the following page of the list; NULL: it has none */
+    const float *scale;     /* [n_scales][DQ_PAGE]; of values zero where not coded */
+    int64_t first, end;     /* slots read as codes; the same: none */
+    const dq_kv_form *form; /* NULL: none */
+} dq_kv_view;
+dq_kv_view dq_kv_view_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                           int64_t page, int side, int head, int64_t coded_end, float *scratch);
+
 /* ---- cpu_kv_codes.c */
 /* dq_kv_device.encode of one page. */
 void dq_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, float *scratch);

@@ -222,21 +222,30 @@ static void read_sinks(const dq_kv *kv, const dq_kv_page *p, int side, int h, fl
     }
 }
 
+/* The scales of one head as f32, in their own order. */
+static const float *read_scales(const dq_simd *simd, const dq_kv *kv, const dq_kv_part *part,
+                                int side, int h, float *scratch)
+{
+    const int64_t n = kv->form[side].n_scales * DQ_PAGE, at = h * n;
+    if (part->wide) return (const float *)part->scale + at;
+    simd->widen(scratch, (const uint16_t *)part->scale + at, DQ_F16, n);
+    return scratch;
+}
+
+static bool reads_plain(const dq_kv_page *p, int side, int64_t slots)
+{
+    const dq_kv_part *part = &p->part[side];
+    return !part->codes || (part->plain && slots <= p->n_sinks);
+}
+
 static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side,
                               int head, int64_t slots, float *scratch)
 {
     const dq_kv_form *form = &kv->form[side];
     const dq_kv_part *part = &p->part[side];
     const int h = kv->slot[head];
-    const int64_t n_scales = form->n_scales * DQ_PAGE, at = h * n_scales;
-    if (!part->codes || (part->plain && slots <= p->n_sinks)) return dq_kv_plain_of(kv, p, side, h);
-    const float *scale = scratch + DQ_PAGE * kv->v_cols;
-    if (part->wide) {
-        scale = (const float *)part->scale + at;
-    } else {
-        simd->widen(scratch + DQ_PAGE * kv->v_cols, (const uint16_t *)part->scale + at, DQ_F16,
-                    n_scales);
-    }
+    if (reads_plain(p, side, slots)) return dq_kv_plain_of(kv, p, side, h);
+    const float *scale = read_scales(simd, kv, part, side, h, scratch + DQ_PAGE * kv->v_cols);
     const uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
     if (side == DQ_K) {
         simd->read_keys(scratch, codes, form->bits, kv->map->head_dim, form->group, scale);
@@ -247,6 +256,61 @@ static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_
     if (part->sinks) read_sinks(kv, p, side, h, scratch);
     if (part->plain && slots < DQ_PAGE) read_plain(kv, p, side, h, slots, DQ_PAGE, scratch);
     return scratch;
+}
+
+/* Slots outside the view may hold any scale, even NaN: they become zero. */
+static void turn_scales(float *out, const float *scale, int64_t n_scales, int64_t first,
+                        int64_t end)
+{
+    memset(out, 0, (size_t)(n_scales * DQ_PAGE) * sizeof *out);
+    for (int64_t g = 0; g < n_scales; g++) {
+        for (int64_t i = first; i < end; i++) out[g * DQ_PAGE + i] = scale[i * n_scales + g];
+    }
+}
+
+/* Codes of one head on page `page`, which is looked at soon; NULL: none. What leads to the page behind it
+ * and what goes with the codes is fetched ahead. */
+static const uint8_t *next_codes(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
+                                 int h)
+{
+    if (page >= list->n_pages) return NULL;
+    const dq_kv_page *p = list->page[page];
+    const int64_t n = kv->form[side].n_scales * DQ_PAGE * (p->part[side].wide ? 4 : 2);
+    if (page + 1 < list->n_pages) {
+        DQ_KV_FETCH(list->page[page + 1]);
+        DQ_KV_FETCH(&list->page[page + 1]->part[DQ_V].sinks);
+    }
+    if (!p->part[side].codes) return NULL;
+    for (int64_t i = 0; i < n; i += 64)
+        DQ_KV_FETCH((const uint8_t *)p->part[side].scale + h * n + i);
+    return dq_kv_codes_of(kv, p, side, h);
+}
+
+dq_kv_view dq_kv_view_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                           int64_t page, int side, int head, int64_t coded_end, float *scratch)
+{
+    const dq_kv_page *p = list->page[page];
+    const dq_kv_part *part = &p->part[side];
+    const int64_t slots = dq_kv_slots(coded_end, page), size = DQ_PAGE * kv->v_cols;
+    const int h = kv->slot[head];
+    if (reads_plain(p, side, slots)) return (dq_kv_view){.plain = dq_kv_plain_of(kv, p, side, h)};
+    dq_kv_view v = {.codes = dq_kv_codes_of(kv, p, side, h),
+                    .next = next_codes(kv, list, page + 1, side, h),
+                    .first = p->n_sinks,
+                    .end = slots > p->n_sinks ? slots : p->n_sinks,
+                    .form = &kv->form[side]};
+    v.scale = read_scales(simd, kv, part, side, h, scratch + size);
+    if (side == DQ_V) {
+        turn_scales(scratch + 2 * size, v.scale, v.form->n_scales, v.first, v.end);
+        v.scale = scratch + 2 * size;
+    }
+    const bool tail = part->plain && slots < DQ_PAGE;
+    if (!part->sinks && !tail) return v;
+    memset(scratch, 0, (size_t)size * sizeof *scratch);
+    if (part->sinks) read_sinks(kv, p, side, h, scratch);
+    if (tail) read_plain(kv, p, side, h, slots, DQ_PAGE, scratch);
+    v.plain = scratch;
+    return v;
 }
 
 const float *dq_kv_read_keys(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,

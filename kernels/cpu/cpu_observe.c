@@ -79,12 +79,12 @@ static void observe_logits(dq_backend *b, dq_tally *local, const dq_attend_args 
     const dq_kv_list *list = dq_kv_list_of(args->kv, args->batch->seq[p->rows.seq], args->layer,
                                            map->group[map->key[p->head]]);
     float *scratch = dq_cpu_of(b)->block[omp_get_thread_num()];
-    float *s = scratch + dq_kv_scratch_floats(args->kv);
+    float *s = scratch + dq_cpu_score_floats(args, step, 1);
     const int64_t ld = dq_cpu_row_floats(dq_kv_visible(list, p->rows.pos[p->rows.n - 1]));
     for (int64_t done = 0; done < p->rows.n; done += step) {
         dq_rows rows = {p->rows.seq, p->rows.first + done, p->rows.n - done, p->rows.pos + done};
         if (rows.n > step) rows.n = step;
-        dq_cpu_scores(simd, &s, ld, args, &rows, list, &p->head, 1,
+        dq_cpu_scores(dq_cpu_of(b), &s, ld, args, &rows, list, &p->head, 1,
                       dq_kv_visible(list, rows.pos[rows.n - 1]), scratch);
         for (int64_t r = 0; r < rows.n; r++) {
             const int64_t n = dq_kv_visible(list, rows.pos[r]);
@@ -125,7 +125,7 @@ void dq_cpu_attn_observe(dq_backend *b, dq_observe_kind kind, dq_tally *tally,
     if (b->err.code != DQ_OK || kind != DQ_OBSERVE_LOGITS) return;
     int64_t keys, n = list_pieces(NULL, args, &keys);
     const int64_t step = dq_cpu_block_rows(keys, 1); /* pieces that see less keep to it too */
-    int64_t floats = step * dq_cpu_row_floats(keys) + dq_kv_scratch_floats(args->kv);
+    int64_t floats = step * dq_cpu_row_floats(keys) + dq_cpu_score_floats(args, step, 1);
     piece *pieces = dq_cpu_shared(b, (size_t)(n + 1) * (sizeof *pieces + sizeof(sums)));
     if (!pieces || !dq_cpu_reserve(b, (size_t)floats * sizeof(float))) return;
     sums *of_piece = (sums *)(void *)(pieces + n);

@@ -30,11 +30,11 @@ static inline void kv_plane(uint8_t *restrict u, const uint8_t *restrict in, int
     }
 }
 
-/* n <= DQ_KV_LINE codes of one line. */
-static inline void kv_unpack(int8_t *restrict q, const uint8_t *restrict line, int bits, int64_t n)
+/* n <= DQ_KV_LINE codes of one line, in offset binary. */
+static inline void kv_unsigned(uint8_t *restrict u, const uint8_t *restrict line, int bits,
+                               int64_t n)
 {
-    const int half = 1 << (bits - 1);
-    uint8_t u[DQ_KV_LINE] = {0};
+    memset(u, 0, (size_t)n);
     switch (bits) {
     case 8: memcpy(u, line, (size_t)n); break;
     case 6:
@@ -48,14 +48,24 @@ static inline void kv_unpack(int8_t *restrict q, const uint8_t *restrict line, i
         break;
     default: kv_plane(u, line, n, 2, 0); break;
     }
+}
+
+/* The same, signed. */
+static inline void kv_unpack(int8_t *restrict q, const uint8_t *restrict line, int bits, int64_t n)
+{
+    const int half = 1 << (bits - 1);
+    uint8_t u[DQ_KV_LINE];
+    kv_unsigned(u, line, bits, n);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) q[i] = (int8_t)(u[i] - half);
 }
 
 #if defined(__GNUC__)
-#define DQ_KV_INLINE static inline __attribute__((always_inline))
+#define DQ_KV_INLINE   static inline __attribute__((always_inline))
+#define DQ_KV_FETCH(p) __builtin_prefetch(p, 0, 2) /* towards the second-level cache */
 #else
-#define DQ_KV_INLINE static inline
+#define DQ_KV_INLINE   static inline
+#define DQ_KV_FETCH(p) (void)(p)
 #endif
 
 /* Codes of one plane in the j-th of `parts` equal pieces of a line. */

@@ -53,3 +53,9 @@ printf 'two words' >words
 try 0 "^[0-9][0-9 ]*$" tokenize "plain model" --text words
 ids=$(cat "$top/out")
 [ "$("$dq" tokenize "plain model" --text - <words)" = "$ids" ] || complain "tokenize: - differs from a file"
+
+# ---- decoding speed
+try 0 "4:4 *int8" bench "$repo/calib/pair/diffllama" --decode 2 --context 200
+try 0 '"what": "decode"' bench "$repo/calib/pair/llama" --decode 1 --context 70 --json
+try 2 "Add --decode" bench "$repo/calib/pair/llama" --context 70
+try 4 "Lower --context" bench "$repo/calib/pair/llama" --decode 1 --context 100000

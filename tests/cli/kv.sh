@@ -201,3 +201,39 @@ try 0 "." verify coded.h5 --source "diff model"
 try 0 "K 4 bits, V 4 bits, group 16, rotation off" info coded.h5
 try 0 '"k_bits": 4' eval coded.h5 --text "$book" --ctx 512 --limit 1 --json
 try 0 "8:8" eval coded.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 8
+
+# ---- integers
+try 0 "packed" quantize "diff model" -o whole.h5 --force --bits 8
+try 4 "16-bit keys.*Add --kv-bits 8" logits whole.h5 --ids "1 2 3" -o gone.h5 --math int8
+try 4 "8-bit keys and 16-bit values" logits whole.h5 --ids "1 2 3" -o gone.h5 --math int8 --kv-bits 8:16
+try 4 "not packed" eval "diff model" --text "$book" --math int8 --kv-bits 8
+try 4 "16-bit keys" eval whole.h5 --text "$book" --ctx 512 --limit 1 --math int8
+try 4 "16-bit keys" eval whole.h5 --text "$book" --ctx 512 --limit 1 --math int8 --kv-bits 8,16
+absent gone.h5
+try 0 '"qk": "int8"' logits whole.h5 --text "short text" -o int8.h5 --math int8 --kv-bits 8 --json
+once=$(grep logits_sha256 "$top/out")
+for word in linear pv kv; do
+    grep -q "\"$word\": \"int8\"" "$top/out" || complain "int8: math.$word is not named"
+done
+try 0 '"qk": "int8"' logits whole.h5 --text "short text" -o int8.h5 --force --math int8 --kv-bits 8 --json --prefix 90 \
+    --threads 1
+[ "$(grep logits_sha256 "$top/out")" = "$once" ] || complain "int8: passes or threads show in the logits"
+export DQ_CPU=avx2
+try 0 '"qk": "int8"' logits whole.h5 --text "short text" -o int8.h5 --force --math int8 --kv-bits 8 --json
+unset DQ_CPU
+[ "$(grep logits_sha256 "$top/out")" = "$once" ] || complain "int8: instructions show in the logits"
+try 0 '"qk": "int8"' logits whole.h5 --text "short text" -o int8.h5 --force --math int8 --kv-bits 8:4 --logit-bits 6 --json
+for math in f32 int8; do
+    try 0 "whole.h5" eval whole.h5 --text "$book" --ctx 512 --limit 2 --progress never --math $math \
+        --kv-bits 8,6,4:4 --csv $math.csv
+done
+for row in 1 2 3; do
+    a=$(column f32.csv $row nll_nats) b=$(column int8.csv $row nll_nats)
+    holds "int8 is near f32" "$b - $a < 0.1 && $a - $b < 0.1"
+done
+holds "int8 differs" "$(column f32.csv 1 nll_nats) != $(column int8.csv 1 nll_nats)"
+try 0 "whole.h5" eval whole.h5 --text "$book" --ctx 512 --limit 1 --math int8 --kv-bits 8 -v
+grep -q "arithmetic: linear int8, qk int8, pv int8, kv int8" "$top/err" || complain "eval: -v does not say which arithmetic ran"
+try 0 "packed" quantize "$repo/calib/longpair/diffllama-0" -o long.h5 --bits 8
+try 0 '"pv": "int8"' eval long.h5 --task mc --data "$repo/calib/longpair/needles.jsonl" --limit 4 --math int8 --kv-bits 8 --json
+grep -q '"acc": {"value": 1.0' "$top/out" || grep -A1 '"acc": {' "$top/out" | grep -q '"value": 1.0' || complain "int8: needles are lost"

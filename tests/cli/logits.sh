@@ -28,7 +28,8 @@ try 2 "logit-bits" logits "plain model" -o gone.h5 --ids 1 --logit-bits 12
 try 2 "logit-bits" logits "plain model" -o gone.h5 --ids 1 --logit-bits 1
 try 2 "logit-grain: expected one of" logits "plain model" -o gone.h5 --ids 1 --logit-grain map
 try 2 "math: expected one of" logits "plain model" -o gone.h5 --ids 1 --math fp8
-try 4 "." logits "plain model" -o gone.h5 --ids 1 --math int8
+try 4 "bf16 is not available" logits "plain model" -o gone.h5 --ids 1 --math bf16
+try 4 "not packed.*dq quantize" logits "plain model" -o gone.h5 --ids 1 --math int8 --kv-bits 8
 try 2 "expected decimal ids" logits "plain model" -o gone.h5 --ids x
 try 3 "empty" logits "plain model" -o gone.h5 --text empty
 try 4 "outside the vocabulary" logits "plain model" -o gone.h5 --ids "1 70000"

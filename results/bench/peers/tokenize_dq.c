@@ -1,4 +1,4 @@
-/* tokenize_dq: the dq side of tokenize.py. Encodes documents with libdq, on one thread, and decodes
+/* tokenize_dq: the dq side of tokenizer.py. Encodes documents with libdq, on one thread, and decodes
  * the ids again: tokenize_dq TOKENIZER DOCUMENTS ROUNDS IDS TEXTS. A document in the files DOCUMENTS
  * and TEXTS is a 32-bit length with its bytes, in IDS a 32-bit number with that many 32-bit ids.
  * Prints the seconds of each round of encoding and those of decoding.

@@ -1,0 +1,190 @@
+/* cpu_attention_int8: products of attention with pages of the cache, in f32 and in integers.
+ *
+ * In int8 arithmetic no code is read back. A query row is rounded to 8 bits once per run of channels that
+ * keys share a scale in; D, times the values' scales, to 16 bits per row and page: 8 would cost more
+ * than the codes of the values do, and a difference of maps needs two 8-bit products anyway, as D in two
+ * bytes or as both maps. Sums of codes are exact; they are added in f32 in the order of channels and
+ * pages. So a result depends on nothing but its own row.
+ * SPDX-License-Identifier: MIT */
+#include "cpu_attention.h"
+
+#include <string.h>
+
+/* Floats that keep what follows on 64 bytes. */
+static int64_t floats_of(int64_t bytes)
+{
+    return (bytes + 63) / 64 * 16;
+}
+
+static bool int8_keys(const dq_attend_args *args)
+{
+    return args->math.qk == DQ_NUM_INT8 && args->kv->form[DQ_K].bits < 16;
+}
+
+static bool int8_values(const dq_attend_args *args)
+{
+    return args->math.pv == DQ_NUM_INT8 && args->kv->form[DQ_V].bits < 16;
+}
+
+static int64_t block_floats(const dq_attend_args *args)
+{
+    const dq_kv *kv = args->kv;
+    const int64_t d = kv->map->head_dim;
+    int64_t keys = 0, values = 0;
+    if (int8_keys(args)) keys = dq_int8_key_bytes(d, kv->form[DQ_K].group);
+    if (int8_values(args)) values = dq_int8_value_bytes(kv->v_cols);
+    return floats_of(keys > values ? keys : values);
+}
+
+static int64_t work_floats(const dq_attend_args *args)
+{
+    return int8_values(args) ? floats_of(dq_int8_work_bytes(args->kv->form[DQ_V].n_scales)) : 0;
+}
+
+/* One query head of `rows` rows: codes, scales, sums. */
+static int64_t query_floats(const dq_attend_args *args, int64_t rows)
+{
+    const dq_kv_form *form = &args->kv->form[DQ_K];
+    if (!int8_keys(args)) return 0;
+    const int64_t codes = dq_int8_padded(args->kv->map->head_dim, form->group);
+    return floats_of(rows * codes) + 2 * floats_of(rows * form->n_scales * 4);
+}
+
+/* Scratch: what reading a page takes, a block, work of value_sums, query heads. */
+static uint8_t *block_of(const dq_attend_args *args, float *scratch)
+{
+    return (uint8_t *)(scratch + dq_kv_scratch_floats(args->kv));
+}
+
+static float *work_of(const dq_attend_args *args, float *scratch)
+{
+    return scratch + dq_kv_scratch_floats(args->kv) + block_floats(args);
+}
+
+int64_t dq_cpu_score_floats(const dq_attend_args *args, int64_t rows, int64_t heads)
+{
+    return dq_kv_scratch_floats(args->kv) + block_floats(args) + work_floats(args) +
+           heads * query_floats(args, rows);
+}
+
+/* ------------------------------------------------------------------------------------------ keys */
+
+static void round_query(int8_t *code, float *scale, int32_t *sum, const dq_simd *simd,
+                        const dq_attend_args *args, const float *q)
+{
+    const int64_t d = args->kv->map->head_dim, group = args->kv->form[DQ_K].group;
+    for (int64_t c = 0; c < d; c += group) {
+        const int64_t n = d - c < group ? d - c : group;
+        *sum++ = dq_cpu_round8(simd, code, scale++, q + c, n);
+        code += (n + 3) / 4 * 4;
+    }
+}
+
+void dq_cpu_round_queries(dq_int8_rows *q, const dq_cpu *cpu, const dq_attend_args *args,
+                          const dq_rows *rows, const int *head, int n_heads, float *scratch)
+{
+    if (!int8_keys(args)) return;
+    const dq_kv_form *form = &args->kv->form[DQ_K];
+    const int64_t d = args->kv->map->head_dim, ld = dq_int8_padded(d, form->group);
+    float *at = work_of(args, scratch) + work_floats(args);
+    for (int i = 0; i < n_heads; i++, at += query_floats(args, rows->n)) {
+        int8_t *code = (int8_t *)at;
+        float *scale = at + floats_of(rows->n * ld);
+        int32_t *sum = (int32_t *)(void *)(scale + floats_of(rows->n * form->n_scales * 4));
+        memset(code, 0, (size_t)(rows->n * ld));
+        for (int64_t r = 0; r < rows->n; r++)
+            round_query(code + r * ld, scale + r * form->n_scales, sum + r * form->n_scales,
+                        cpu->simd, args,
+                        args->q.p + (rows->first + r) * args->q.cols + head[i] * d);
+        q[i] = (dq_int8_rows){.code = code, .ld = ld, .scale = scale, .sum = sum};
+    }
+}
+
+/* A page from its view. Slots behind the coded ones need the f32 product of all before them. */
+static dq_cpu_page page_of(const dq_kv *kv, const dq_kv_view *v, int64_t n)
+{
+    dq_cpu_page page = {.plain = v->plain, .n_plain = v->plain ? n : 0};
+    if (!v->form || v->first == v->end) return page;
+    if (v->end >= n && v->plain) page.n_plain = v->first;
+    page.coded = (dq_int8_page){.scale = v->scale,
+                                .bits = v->form->bits,
+                                .dim = kv->map->head_dim,
+                                .group = v->form->group,
+                                .n = v->form->n_scales,
+                                .first = v->first,
+                                .end = v->end};
+    return page;
+}
+
+dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
+                             int64_t page, int key, int64_t coded_end, int64_t n, float *scratch)
+{
+    const dq_kv *kv = args->kv;
+    if (!int8_keys(args))
+        return (dq_cpu_page){
+            .plain = dq_kv_read_keys(cpu->simd, kv, list, page, key, coded_end, scratch),
+            .n_plain = n};
+    const dq_kv_view v = dq_kv_view_page(cpu->simd, kv, list, page, DQ_K, key, coded_end, scratch);
+    dq_cpu_page p = page_of(kv, &v, n);
+    if (p.coded.end > p.coded.first) {
+        p.coded.block = block_of(args, scratch);
+        cpu->pages->key_block(block_of(args, scratch), v.codes, v.next, p.coded.bits, p.coded.dim,
+                              p.coded.group);
+    }
+    return p;
+}
+
+void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
+                       const dq_rows *rows, const dq_kv_span *a, int head, const dq_int8_rows *q,
+                       const dq_cpu_page *page)
+{
+    const int64_t d = args->attn->map->head_dim, n = page->coded.n;
+    const float *x = args->q.p + (rows->first + a->first) * args->q.cols + head * d;
+    if (page->n_plain)
+        cpu->simd->gemm(s, ld, x, args->q.cols, page->plain, DQ_PAGE, a->n, page->n_plain, d,
+                        false);
+    if (page->coded.end == page->coded.first) return;
+    const dq_int8_rows own = {.code = q->code + a->first * q->ld,
+                              .ld = q->ld,
+                              .scale = q->scale + a->first * n,
+                              .sum = q->sum + a->first * n};
+    cpu->pages->key_scores(s, ld, &own, a->n, &page->coded);
+}
+
+/* ---------------------------------------------------------------------------------------- values */
+
+dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
+                               const dq_kv_list *list, int64_t page, int head, int64_t coded_end,
+                               int64_t n, float *scratch)
+{
+    const dq_kv *kv = args->kv;
+    if (!int8_values(args))
+        return (dq_cpu_page){
+            .plain = dq_kv_read_values(cpu->simd, kv, list, page, head, coded_end, scratch),
+            .n_plain = n};
+    const dq_kv_view v = dq_kv_view_page(cpu->simd, kv, list, page, DQ_V, head, coded_end, scratch);
+    dq_cpu_page p = page_of(kv, &v, n);
+    if (p.coded.end > p.coded.first) {
+        p.coded.block = block_of(args, scratch);
+        cpu->pages->value_block(block_of(args, scratch), v.codes, v.next, p.coded.bits, kv->v_cols);
+    }
+    return p;
+}
+
+void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_attend_args *args,
+                         const float *d, int64_t ldd, int64_t m, const dq_cpu_page *page, bool add,
+                         float *scratch)
+{
+    const int64_t dim = args->attn->map->head_dim;
+    if (page->n_plain) {
+        for (int64_t c = 0; c < dim; c += DQ_TILE_N) {
+            const int64_t n = dim - c < DQ_TILE_N ? dim - c : DQ_TILE_N;
+            cpu->simd->gemm(y + c, ldy, d, ldd, page->plain + c, args->kv->v_cols, m, n,
+                            page->n_plain, add);
+        }
+    } else if (!add) {
+        for (int64_t r = 0; r < m; r++) memset(y + r * ldy, 0, (size_t)dim * sizeof *y);
+    }
+    if (page->coded.end > page->coded.first)
+        cpu->pages->value_sums(y, ldy, d, ldd, m, &page->coded, work_of(args, scratch));
+}
