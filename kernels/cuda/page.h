@@ -1,0 +1,38 @@
+/* page: pages of the KV cache as kernels of the CUDA backend see them; page.cuh says how tokens lie in
+ * them. C and C++; device pointers throughout.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_PAGE_H
+#define DQ_PAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { DQ_SLOTS = 64 }; /* tokens of a page */
+
+/* Keys (side 0) or values (side 1) of one page, for every KV head of its group, one behind the other. */
+typedef struct dq_page_side {
+    float *plain;   /* NULL: none */
+    uint8_t *codes; /* NULL: none */
+    void *scale;    /* f16, or f32 where the page's side is wide */
+    float *sinks;   /* [n_sinks][dim] a head; NULL: none */
+} dq_page_side;
+
+typedef struct dq_page {
+    dq_page_side side[2];
+    int32_t n_sinks;
+    uint8_t wide[2];
+} dq_page;
+
+/* How all pages store a side. */
+typedef struct dq_page_form {
+    int32_t bits;       /* 16: no codes */
+    int32_t group;      /* channels per scale */
+    int32_t n_scales;   /* per token and head */
+    int32_t dim;        /* channels of a head */
+    int32_t cols;       /* the same, padded to a multiple of 16: channels that have codes */
+    int32_t stride;     /* floats from token to token in `plain` */
+    int32_t code_bytes; /* of one head and page */
+} dq_page_form;
+
+#endif
