@@ -313,6 +313,25 @@ DQ_PTX_DP4A(dq_dp4a_s8u8, "s32.u32", int32_t)
 DQ_PTX_DP4A(dq_dp4a_u8u8, "u32.u32", uint32_t)
 #undef DQ_PTX_DP4A
 
+/* ----------------------------------------------------------------------------------------- bits */
+/* Bits that are 1; zeros above the highest 1 (32 of 0). */
+DQ_DEVICE unsigned dq_popc(uint32_t x)
+{
+    return (unsigned)__popc((int)x);
+}
+DQ_DEVICE unsigned dq_clz(uint32_t x)
+{
+    return (unsigned)__clz((int)x);
+}
+/* Byte i of the result is byte number (select >> 4 i) & 7 of b:a (a the lower four); with bit 3 of the
+ * number, that byte's sign in all eight bits. */
+DQ_DEVICE uint32_t dq_prmt(uint32_t a, uint32_t b, uint32_t select)
+{
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(select));
+    return r;
+}
+
 /* -------------------------------------------------------------------------------------- numbers */
 DQ_DEVICE uint32_t dq_f32_bits(float x)
 {
@@ -359,6 +378,10 @@ DQ_DEVICE double dq_add_rn(double a, double b)
 {
     return __dadd_rn(a, b);
 }
+DQ_DEVICE double dq_sub_rn(double a, double b)
+{
+    return __dsub_rn(a, b);
+}
 DQ_DEVICE double dq_mul_rn(double a, double b)
 {
     return __dmul_rn(a, b);
@@ -370,6 +393,19 @@ DQ_DEVICE double dq_fma_rn(double a, double b, double c)
 DQ_DEVICE double dq_div_rn(double a, double b)
 {
     return __ddiv_rn(a, b);
+}
+DQ_DEVICE double dq_sqrt_rn(double a)
+{
+    return __dsqrt_rn(a);
+}
+/* Within a few units of the last place; not equal between devices and host. */
+DQ_DEVICE double dq_exp(double x)
+{
+    return exp(x);
+}
+DQ_DEVICE double dq_log(double x)
+{
+    return log(x);
 }
 /* The larger or smaller; the other one where one is a NaN. */
 DQ_DEVICE float dq_max(float a, float b)

@@ -57,11 +57,13 @@ template <class T> struct dq_array {
     dq_array(const dq_array &) = delete;
     void put()
     {
-        assert_int_equal(cudaMemcpy(device, host, n * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+        assert_int_equal(cudaMemcpy(device, host, n * sizeof(T), cudaMemcpyHostToDevice),
+                         cudaSuccess);
     }
     void get()
     {
-        assert_int_equal(cudaMemcpy(host, device, n * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+        assert_int_equal(cudaMemcpy(host, device, n * sizeof(T), cudaMemcpyDeviceToHost),
+                         cudaSuccess);
     }
 };
 

@@ -2,20 +2,15 @@
 # defects.sh: every row of a table of defects must make its test fail.
 #   sh defects.sh REPOSITORY C++ TABLE DIRECTORY-OF-TEST-PROGRAMS
 # A kernel's file is copied, the text replaced, the copy built for the CPU and loaded before the library
-# of the right kernel. First the copy without a defect must pass, or a failure would mean nothing.
+# of the right kernel. First the copy without a defect must pass, or a failure would mean nothing. Also
+# checks itself on rows that must be complained about.
 set -eu
 LC_ALL=C
 export LC_ALL
 root=$1 cxx=$2 table=$3 programs=$4
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-failures=0 rows=0
 tab=$(printf '\t')
-
-complain() {
-    echo "defects.sh: $1" >&2
-    failures=$((failures + 1))
-}
 
 # replace FILE OLD NEW >COPY: fails unless OLD stands there exactly once.
 replace() {
@@ -36,30 +31,60 @@ build() {
         -x c++ "$2" -o "$work/kernel.so" >"$work/log" 2>&1
 }
 
-run() { # PROGRAM
-    timeout 60 env LD_PRELOAD="$work/kernel.so" DQ_SIMT_QUIET=1 "$programs/$1" >"$work/out" 2>&1
+run() { # PROGRAM and its arguments
+    # shellcheck disable=SC2086
+    (cd "$programs" && timeout 60 env LD_PRELOAD="$work/kernel.so" DQ_SIMT_QUIET=1 ./$1) \
+        >"$work/out" 2>&1
 }
 
-while IFS="$tab" read -r file program old new caught; do
-    case $file in '' | '#'*) continue ;; esac
-    rows=$((rows + 1))
-    name="$file, \"$old\" -> \"$new\""
-    if [ ! -e "$work/$(basename "$file").$program.right" ]; then
-        build "$file" "$root/$file" && run "$program" ||
-            complain "$program fails on $file without a defect: $(cat "$work/log" "$work/out")"
-        : >"$work/$(basename "$file").$program.right"
+check_row() { # FILE PROGRAM OLD NEW CAUGHT: a line if something is wrong
+    name="$1, \"$3\" -> \"$4\""
+    right=$work/right.$(echo "$1 ${2%% *}" | tr '/ ' '__')
+    if [ ! -e "$right" ]; then
+        : >"$right"
+        if ! build "$1" "$root/$1" || ! run "$2"; then
+            echo "$2 fails on $1 without a defect:"
+            cat "$work/log" "$work/out"
+        fi
     fi
-    if ! replace "$root/$file" "$old" "$new" >"$work/spoilt.cu"; then
-        complain "$name: the text does not stand there exactly once"
-    elif ! build "$file" "$work/spoilt.cu"; then
-        complain "$name: does not compile: $(head -5 "$work/log")"
-    elif run "$program"; then
-        complain "$name: $program passes"
-    elif [ "$caught" != - ] && ! grep -Eq "$caught" "$work/out"; then
-        complain "$name: $program fails, but says nothing of \"$caught\""
+    if ! replace "$root/$1" "$3" "$4" >"$work/spoilt.cu"; then
+        echo "$name: the text does not stand there exactly once"
+    elif ! build "$1" "$work/spoilt.cu"; then
+        echo "$name: does not compile: $(head -5 "$work/log")"
+    elif run "$2"; then
+        echo "$name: $2 passes"
+    elif [ "$5" != - ] && ! grep -Eq "$5" "$work/out"; then
+        echo "$name: $2 fails, but says nothing of \"$5\""
     fi
-done <"$table"
+}
 
-[ "$rows" -gt 0 ] || complain "$table holds no row"
-[ "$failures" = 0 ] && echo "defects.sh: $rows of $rows caught"
-exit $((failures > 0))
+check_table() {
+    while IFS="$tab" read -r file program old new caught; do
+        case $file in '' | '#'*) continue ;; esac
+        [ -n "$caught" ] || echo "$file, \"$old\": a column is missing"
+        check_row "$file" "$program" "$old" "$new" "$caught"
+    done
+}
+
+sample=tests/simt/sample.cu
+printf '%s\t%s\t%s\t%s\t%s\n' \
+    $sample test_simt_sample 'no such text' x - \
+    $sample test_simt_sample 'DQ_UNROLL' x - \
+    $sample test_simt_sample 'PITCH = STEP + 16' 'PITCH = STEP + 32' - \
+    $sample test_simt_sample 'v += dq_shfl_xor(v, o)' 'v += dq_shfl_xor(v, 1)' 'no such message' |
+    check_table >"$work/self"
+for expected in '"no such text".*exactly once' '"DQ_UNROLL".*exactly once' 'STEP + 32": test_.* passes' \
+    'says nothing of "no such message"'; do
+    grep -q "$expected" "$work/self" || {
+        echo "defects.sh: does not complain about its own bad row: $expected"
+        cat "$work/self"
+        exit 1
+    }
+done
+[ "$(wc -l <"$work/self")" = 4 ] || { cat "$work/self" && exit 1; }
+
+check_table <"$table" >"$work/complaints"
+rows=$(grep -c "^[^#]" "$table")
+[ "$rows" -gt 0 ] || echo "$table holds no row" >>"$work/complaints"
+cat "$work/complaints"
+[ ! -s "$work/complaints" ] && echo "defects.sh: $rows of $rows caught"

@@ -30,6 +30,18 @@ uint32_t dq_model_dp4a(uint32_t c, uint32_t a, uint32_t b, bool a_signed, bool b
     return c;
 }
 
+uint32_t dq_model_prmt(uint32_t a, uint32_t b, uint32_t select)
+{
+    uint64_t bytes = (uint64_t)b << 32 | a;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++) {
+        uint32_t n = select >> 4 * i & 15u, byte = (uint32_t)(bytes >> 8 * (n & 7u)) & 255u;
+        if (n & 8u) byte = byte & 128u ? 255u : 0u;
+        r |= byte << 8 * i;
+    }
+    return r;
+}
+
 uint16_t dq_model_f32_bf16(float x)
 {
     uint32_t b = bits_of(x);

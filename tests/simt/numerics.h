@@ -13,6 +13,8 @@ extern "C" {
 
 /* c + sum of a[i] * b[i] over the four bytes, modulo 2^32. */
 uint32_t dq_model_dp4a(uint32_t c, uint32_t a, uint32_t b, bool a_signed, bool b_signed);
+/* Four of the eight bytes of b:a, or their signs, by the four nibbles of select. */
+uint32_t dq_model_prmt(uint32_t a, uint32_t b, uint32_t select);
 /* Nearest, ties to even; a NaN becomes 0x7fff. */
 uint16_t dq_model_f32_bf16(float x);
 uint16_t dq_model_f32_f16(float x);

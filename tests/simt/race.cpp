@@ -1,6 +1,7 @@
 /* race: runs a sample kernel with one OS thread per CUDA thread, for ThreadSanitizer.
- *   simt_race clean|racy|product
+ *   race_sample clean|racy|product|stuck
  * SPDX-License-Identifier: MIT */
+#include "ptx.cuh"
 #include "sample.h"
 
 #include <stdio.h>
@@ -21,12 +22,22 @@ static int run_sum(bool racy)
     return racy || total == 32640 ? 0 : 1;
 }
 
+DQ_KERNEL(64) stuck(void)
+{
+    if (dq_thread() != 40) dq_sync();
+    if (dq_thread() == 40) dq_warp_sync();
+}
+
+/* A deadlock is reported here too. */
+static int run_stuck(void)
+{
+    DQ_LAUNCH(stuck, 1, 64, 0, NULL);
+    return cudaDeviceSynchronize() == cudaErrorLaunchFailure ? 0 : 1;
+}
+
 static int run_product(void)
 {
-    enum {
-        N = 32,
-        K = 192
-    };
+    enum { N = 32, K = 192 };
     static uint8_t a[N * K];
     static int8_t b[N * K];
     static int32_t c[N * N];
@@ -63,5 +74,6 @@ int main(int argc, char **argv)
     if (!strcmp(argv[1], "clean")) return run_sum(false);
     if (!strcmp(argv[1], "racy")) return run_sum(true);
     if (!strcmp(argv[1], "product")) return run_product();
+    if (!strcmp(argv[1], "stuck")) return run_stuck();
     return 2;
 }

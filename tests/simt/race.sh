@@ -6,7 +6,7 @@ set -u
 program=$1
 report=$(mktemp)
 trap 'rm -f "$report"' EXIT
-export TSAN_OPTIONS="exitcode=66 halt_on_error=0"
+export TSAN_OPTIONS="exitcode=66 halt_on_error=0 history_size=7"
 
 # Where addresses are spread wider than the tool expects, it only starts without spreading.
 fixed=""
@@ -36,6 +36,8 @@ for kernel in clean product; do
     try $kernel
     [ $status = 0 ] || die "exit $status on the kernel without a race ($kernel)"
 done
+try stuck
+grep -q 'deadlock' "$report" || die "no report of a deadlock"
 try racy
 [ $status = 66 ] || die "exit $status on the kernel with a race, expected 66"
 grep -q 'WARNING: ThreadSanitizer: data race' "$report" || die "no data race reported"

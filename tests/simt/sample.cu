@@ -6,8 +6,8 @@
 #include "ptx.cuh"
 
 enum {
-    TILE = 32,       /* rows and columns of c per block */
-    STEP = 64,       /* bytes of k per stage */
+    TILE = 32,         /* rows and columns of c per block */
+    STEP = 64,         /* bytes of k per stage */
     PITCH = STEP + 16, /* of a row in shared memory: 8 rows fall into different banks */
     STAGE = 2 * TILE * PITCH,
     STAGES = 2
@@ -24,8 +24,8 @@ DQ_DEVICE void load_tile(unsigned char *tile, const uint8_t *x, int row0, int ro
     dq_cp_async16_zfill(tile + row * PITCH + 16 * cell, from, there ? 16 : 0);
 }
 
-DQ_DEVICE void load_stage(unsigned char *stage, const uint8_t *a, const int8_t *b, int m, int n, int k0,
-                          int k)
+DQ_DEVICE void load_stage(unsigned char *stage, const uint8_t *a, const int8_t *b, int m, int n,
+                          int k0, int k)
 {
     load_tile(stage, a, (int)dq_block_y() * TILE, m, k0, k);
     load_tile(stage + TILE * PITCH, (const uint8_t *)b, (int)dq_block_x() * TILE, n, k0, k);
@@ -50,8 +50,8 @@ DQ_DEVICE void multiply_stage(int32_t d[2][4], const unsigned char *stage)
 }
 
 DQ_KERNEL(128)
-product(int32_t *DQ_RESTRICT c, const uint8_t *DQ_RESTRICT a, const int8_t *DQ_RESTRICT b, int m, int n,
-        int k)
+product(int32_t *DQ_RESTRICT c, const uint8_t *DQ_RESTRICT a, const int8_t *DQ_RESTRICT b, int m,
+        int n, int k)
 {
     DQ_SHARED_DYNAMIC(stages);
     int32_t d[2][4] = {};

@@ -23,7 +23,8 @@ static simt_settings from_environment(void)
     const char *schedule = getenv("DQ_SIMT_SCHEDULE"), *seed = getenv("DQ_SIMT_SEED");
     const char *workers = getenv("DQ_SIMT_WORKERS");
     simt_settings s;
-    s.schedule = schedule && !strcmp(schedule, "round-robin") ? DQ_SIMT_ROUND_ROBIN : DQ_SIMT_GREEDY;
+    s.schedule =
+        schedule && !strcmp(schedule, "round-robin") ? DQ_SIMT_ROUND_ROBIN : DQ_SIMT_GREEDY;
     s.seed = seed ? strtoull(seed, NULL, 10) : 1;
     s.workers = workers ? atoi(workers) : 1;
     s.quiet = getenv("DQ_SIMT_QUIET") != NULL;
@@ -280,8 +281,9 @@ static void *run_blocks(void *arg)
     b->launch = w->launch;
     b->n = w->launch->threads;
     b->thread = (simt_thread *)must(calloc(b->n, sizeof *b->thread));
-    b->arena_size = (w->launch->smem + SIMT_SMEM_DEFAULT + (SIMT_MAX_SHARED + 2) * (GAP + 16) + 1023) /
-                    1024 * 1024;
+    b->arena_size =
+        (w->launch->smem + SIMT_SMEM_DEFAULT + (SIMT_MAX_SHARED + 2) * (GAP + 16) + 1023) / 1024 *
+        1024;
     b->arena = (unsigned char *)must(aligned_alloc(1024, b->arena_size));
     uint64_t i;
     while (!simt_failed() && (i = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED)) < w->n) {
@@ -306,9 +308,7 @@ static void *run_worker(void *arg)
 bool simt_run(const simt_launch_args *l)
 {
     simt_work w = {l, 0, (uint64_t)l->grid.x * l->grid.y * l->grid.z};
-    enum {
-        MOST = 64
-    };
+    enum { MOST = 64 };
     pthread_t os[MOST];
 #ifdef DQ_SIMT_THREADS
     int workers = 1; /* a block is many threads already */

@@ -14,8 +14,8 @@
 #include "numerics.h"
 #include "simt_runtime.h"
 
-#define DQ_DEVICE                         static inline
-#define DQ_RESTRICT                       __restrict__
+#define DQ_DEVICE   static inline
+#define DQ_RESTRICT __restrict__
 #define DQ_UNROLL
 #define DQ_KERNEL(threads)                static void
 #define DQ_KERNEL_BLOCKS(threads, blocks) static void
@@ -25,7 +25,7 @@
     name##_shared &name = *(name##_shared *)simt_shared(&name##_key, sizeof(name##_shared), 16)
 #define DQ_SHARED_DYNAMIC(name) unsigned char *const name = simt_shared_dynamic()
 #define DQ_LAUNCH(kernel, grid, threads, smem_bytes, stream, ...)                                  \
-    simt_launch(kernel, #kernel, (grid), (threads), (smem_bytes), (stream), __VA_ARGS__)
+    simt_launch(kernel, #kernel, (grid), (threads), (smem_bytes), (stream), ##__VA_ARGS__)
 #define DQ_ALLOW_SMEM(kernel, bytes)                                                               \
     cudaFuncSetAttribute((const void *)(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,      \
                          (int)(bytes))
@@ -61,7 +61,8 @@ void simt_launch(void (*kernel)(P...), const char *name, dim3 grid, unsigned thr
                       [kernel, args...] { kernel(args...); });
 }
 /* Ends the launch with a report; does not return. */
-[[noreturn]] void simt_fail(int line, const char *format, ...) __attribute__((format(printf, 2, 3)));
+[[noreturn]] void simt_fail(int line, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /* A point where another thread may run, or a copy may land, if the schedule wants it. */
 void simt_pause(void);
 void simt_sync(int line);
@@ -70,12 +71,7 @@ void simt_warp_sync(unsigned mask, int line);
 uint64_t simt_exchange(uint64_t v, unsigned source, unsigned mask, const char *what, int line);
 uint32_t simt_ballot(bool p, unsigned mask, const char *what, int line);
 void simt_ldmatrix(uint32_t *r, const void *smem, int count, bool trans, int line);
-enum simt_mma_kind {
-    SIMT_MMA_S8S8,
-    SIMT_MMA_U8S8,
-    SIMT_MMA_S8U8,
-    SIMT_MMA_BF16
-};
+enum simt_mma_kind { SIMT_MMA_S8S8, SIMT_MMA_U8S8, SIMT_MMA_S8U8, SIMT_MMA_BF16 };
 void simt_mma(simt_mma_kind kind, void *d, const uint32_t *a, const uint32_t *b, int line);
 void simt_copy(void *smem, const void *global, unsigned size, unsigned bytes, int line);
 void simt_copy_commit(int line);
@@ -151,7 +147,8 @@ DQ_DEVICE void dq_fence(void)
 }
 
 /* --------------------------------------------------------------------------- exchange in a warp */
-template <class T> DQ_DEVICE T simt_shuffle(T v, unsigned source, unsigned mask, const char *what, int line)
+template <class T>
+DQ_DEVICE T simt_shuffle(T v, unsigned source, unsigned mask, const char *what, int line)
 {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles move 4 or 8 bytes");
     uint64_t bits = 0;
@@ -160,8 +157,7 @@ template <class T> DQ_DEVICE T simt_shuffle(T v, unsigned source, unsigned mask,
     memcpy(&v, &bits, sizeof v);
     return v;
 }
-template <class T>
-DQ_DEVICE T dq_shfl(T v, unsigned lane, unsigned mask = 0xffffffffu, SIMT_LINE)
+template <class T> DQ_DEVICE T dq_shfl(T v, unsigned lane, unsigned mask = 0xffffffffu, SIMT_LINE)
 {
     return simt_shuffle(v, lane & 31u, mask, "dq_shfl", line);
 }
@@ -204,16 +200,16 @@ template <class T, class U> DQ_DEVICE T simt_atomic_add_float(T *p, T v)
         memcpy(&was, &old, sizeof was);
         T sum = was + v;
         memcpy(&now, &sum, sizeof now);
-    } while (!__atomic_compare_exchange_n((U *)p, &old, now, false, __ATOMIC_RELAXED,
-                                          __ATOMIC_RELAXED));
+    } while (
+        !__atomic_compare_exchange_n((U *)p, &old, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return was;
 }
 template <class T> DQ_DEVICE T simt_atomic_max(T *p, T v)
 {
     simt_pause();
     T old = __atomic_load_n(p, __ATOMIC_RELAXED);
-    while (old < v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED,
-                                                   __ATOMIC_RELAXED)) {
+    while (old < v &&
+           !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
     return old;
 }
@@ -356,6 +352,20 @@ DQ_DEVICE uint32_t dq_dp4a_u8u8(uint32_t c, uint32_t a, uint32_t b)
     return dq_model_dp4a(c, a, b, false, false);
 }
 
+/* ------------------------------------------------------------------------------------------ bits */
+DQ_DEVICE unsigned dq_popc(uint32_t x)
+{
+    return (unsigned)__builtin_popcount(x);
+}
+DQ_DEVICE unsigned dq_clz(uint32_t x)
+{
+    return x ? (unsigned)__builtin_clz(x) : 32;
+}
+DQ_DEVICE uint32_t dq_prmt(uint32_t a, uint32_t b, uint32_t select)
+{
+    return dq_model_prmt(a, b, select);
+}
+
 /* --------------------------------------------------------------------------------------- numbers */
 DQ_DEVICE uint32_t dq_f32_bits(float x)
 {
@@ -410,6 +420,10 @@ DQ_DEVICE double dq_add_rn(double a, double b)
 {
     return a + b;
 }
+DQ_DEVICE double dq_sub_rn(double a, double b)
+{
+    return a - b;
+}
 DQ_DEVICE double dq_mul_rn(double a, double b)
 {
     return a * b;
@@ -421,6 +435,18 @@ DQ_DEVICE double dq_fma_rn(double a, double b, double c)
 DQ_DEVICE double dq_div_rn(double a, double b)
 {
     return dq_model_div64(a, b);
+}
+DQ_DEVICE double dq_sqrt_rn(double a)
+{
+    return sqrt(a);
+}
+DQ_DEVICE double dq_exp(double x)
+{
+    return exp(x);
+}
+DQ_DEVICE double dq_log(double x)
+{
+    return log(x);
 }
 DQ_DEVICE float dq_max(float a, float b)
 {

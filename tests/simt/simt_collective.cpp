@@ -86,7 +86,8 @@ static const simt_thread *post_and_check(simt_thread *t, const simt_post &post)
     t->line = post.line;
     b->posted[t->warp] |= 1u << t->lane;
     if (!others) b->uniform[t->warp] = true;
-    if (b->uniform[t->warp] && (!others || same(warp[__builtin_ctz(others)].post, post))) return NULL;
+    if (b->uniform[t->warp] && (!others || same(warp[__builtin_ctz(others)].post, post)))
+        return NULL;
     b->uniform[t->warp] = false;
     for (others &= post.mask; others; others &= others - 1) {
         const simt_thread *other = &warp[__builtin_ctz(others)];
@@ -100,7 +101,8 @@ static bool all_posted(const simt_thread *t)
     const simt_block *b = t->block;
     if ((b->posted[t->warp] & t->post.mask) != t->post.mask) return false;
     for (unsigned i = 0; i < 32 && !b->uniform[t->warp]; i++)
-        if (t->post.mask >> i & 1u && !same(b->thread[32 * t->warp + i].post, t->post)) return false;
+        if (t->post.mask >> i & 1u && !same(b->thread[32 * t->warp + i].post, t->post))
+            return false;
     return true;
 }
 
@@ -110,7 +112,8 @@ static void collect(const simt_post &post)
     simt_thread *t = simt_self();
     simt_block *b = t->block;
     if (!(post.mask >> t->lane & 1u))
-        simt_fail(post.line, "%s: lane %u is not in its own mask %08x", post.what, t->lane, post.mask);
+        simt_fail(post.line, "%s: lane %u is not in its own mask %08x", post.what, t->lane,
+                  post.mask);
     simt_copy_some(t);
     simt_lock(b);
     const simt_thread *other = post_and_check(t, post);

@@ -23,11 +23,7 @@ enum {
     SIMT_POISON = 0xa5
 };
 
-enum simt_state {
-    SIMT_READY,
-    SIMT_WAITING,
-    SIMT_DONE
-};
+enum simt_state { SIMT_READY, SIMT_WAITING, SIMT_DONE };
 
 /* What the lanes of a warp do together. run gets the posts of all lanes of the mask. */
 struct simt_post;
@@ -59,9 +55,9 @@ struct simt_thread {
     simt_block *block;
     unsigned warp, lane;
     simt_state state;
-    int barrier;      /* id it waits at, -1: none */
-    simt_post post;   /* what it waits in, op NULL: none */
-    int line;         /* where it waits */
+    int barrier;    /* id it waits at, -1: none */
+    simt_post post; /* what it waits in, op NULL: none */
+    int line;       /* where it waits */
     simt_pending *pending;
     size_t n_pending, room_pending;
     uint64_t group;  /* open group of copies */
@@ -70,9 +66,9 @@ struct simt_thread {
     pthread_t os;
     pthread_cond_t wake;
 #else
-    void *sp;      /* saved stack pointer */
+    void *sp; /* saved stack pointer */
     char *stack;
-    void *fake;    /* of the address sanitizer */
+    void *fake; /* of the address sanitizer */
 #endif
 };
 
@@ -100,8 +96,8 @@ struct simt_block {
     bool uniform[SIMT_MAX_WARPS];      /* all of them in the same one */
     uint32_t runnable[SIMT_MAX_WARPS]; /* lanes that the schedule may run */
     unsigned warp, last;               /* that ran last */
-    uint64_t random; /* of the schedule */
-    unsigned char *arena; /* shared memory */
+    uint64_t random;                   /* of the schedule */
+    unsigned char *arena;              /* shared memory */
     size_t arena_size, arena_used;
     size_t static_bytes; /* asked for by DQ_SHARED */
     unsigned char *dynamic;
@@ -112,8 +108,9 @@ struct simt_block {
     int n_shared;
 #ifdef DQ_SIMT_THREADS
     pthread_mutex_t lock;
+    unsigned ended;
 #else
-    void *sp; /* of the scheduler */
+    void *sp;   /* of the scheduler */
     void *fake;
     const void *stack;
     size_t stack_size;
@@ -132,8 +129,8 @@ extern simt_settings simt_set;
 simt_thread *simt_self(void);
 void simt_lock(simt_block *b);
 void simt_unlock(simt_block *b);
-void simt_wait(simt_thread *t);  /* state WAITING; returns when it is READY */
-void simt_ready(simt_thread *t); /* WAITING to READY */
+void simt_wait(simt_thread *t);               /* state WAITING; returns when it is READY */
+void simt_ready(simt_thread *t);              /* WAITING to READY */
 [[noreturn]] void simt_leave(simt_thread *t); /* the block has failed */
 /* For the build that finds races, which sees no order in the simulation's own locks: what a thread did
  * before comes, for all that pass simt_order_after with the same address later, before what they do; and a

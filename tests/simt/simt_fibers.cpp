@@ -187,7 +187,8 @@ static simt_thread *pick_next(simt_block *b)
 static void set_stack(simt_thread *t)
 {
     void **top = (void **)(t->stack + STACK);
-    *--top = NULL; /* where fiber_main would return to; and a call leaves 8 beyond a multiple of 16 */
+    *--top =
+        NULL; /* where fiber_main would return to; and a call leaves 8 beyond a multiple of 16 */
     *--top = (void *)fiber_main;
     for (int i = 0; i < 6; i++) *--top = NULL;
     t->sp = top;

@@ -17,13 +17,7 @@ struct simt_event {
 };
 
 struct simt_task {
-    enum kind_t {
-        COPY,
-        FILL,
-        LAUNCH,
-        RECORD,
-        FREE
-    } kind;
+    enum kind_t { COPY, FILL, LAUNCH, RECORD, FREE } kind;
     uint64_t ticket;
     unsigned char *dst;
     const unsigned char *src;
@@ -109,8 +103,8 @@ void simt_enqueue(const void *kernel, const char *name, dim3 grid, unsigned thre
     (void)s;
     size_t allowed = allowed_smem.count(kernel) ? allowed_smem[kernel] : (size_t)SIMT_SMEM_DEFAULT;
     cudaError_t e = cudaSuccess;
-    if (threads == 0 || threads % 32 || threads > SIMT_MAX_THREADS || !grid.x || !grid.y || !grid.z ||
-        grid.y > 65535 || grid.z > 65535)
+    if (threads == 0 || threads % 32 || threads > SIMT_MAX_THREADS || !grid.x || !grid.y ||
+        !grid.z || grid.y > 65535 || grid.z > 65535)
         e = cudaErrorInvalidConfiguration;
     else if (smem > allowed)
         e = cudaErrorInvalidValue;
@@ -214,7 +208,8 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size
     (void)s;
     if (width == 0 || height == 0) return say(cudaSuccess);
     if (width > dst_pitch || width > src_pitch) return say(cudaErrorInvalidValue);
-    size_t dst_bytes = dst_pitch * (height - 1) + width, src_bytes = src_pitch * (height - 1) + width;
+    size_t dst_bytes = dst_pitch * (height - 1) + width,
+           src_bytes = src_pitch * (height - 1) + width;
     bool dst_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     bool src_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     bool dst_pinned, src_pinned;
@@ -397,7 +392,8 @@ static const struct {
     {cudaSuccess, "cudaSuccess", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
+     "invalid configuration argument"},
     {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
      "CUDA driver version is insufficient for CUDA runtime version"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},

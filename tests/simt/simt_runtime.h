@@ -29,20 +29,20 @@ typedef enum cudaError {
     cudaErrorLaunchFailure = 719
 } cudaError_t;
 
-typedef enum cudaMemcpyKind {
+enum cudaMemcpyKind {
     cudaMemcpyHostToHost = 0,
     cudaMemcpyHostToDevice = 1,
     cudaMemcpyDeviceToHost = 2,
     cudaMemcpyDeviceToDevice = 3,
     cudaMemcpyDefault = 4
-} cudaMemcpyKind;
+};
 
-typedef enum cudaFuncAttribute {
+enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
     cudaFuncAttributePreferredSharedMemoryCarveout = 9
-} cudaFuncAttribute;
+};
 
-typedef enum cudaDeviceAttr {
+enum cudaDeviceAttr {
     cudaDevAttrMaxThreadsPerBlock = 1,
     cudaDevAttrMaxSharedMemoryPerBlock = 8,
     cudaDevAttrMultiProcessorCount = 16,
@@ -50,9 +50,9 @@ typedef enum cudaDeviceAttr {
     cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrComputeCapabilityMinor = 76,
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
-} cudaDeviceAttr;
+};
 
-typedef struct cudaDeviceProp { /* the fields that are read */
+struct cudaDeviceProp { /* the fields that are read */
     char name[256];
     size_t totalGlobalMem;
     size_t sharedMemPerBlock;
@@ -62,7 +62,7 @@ typedef struct cudaDeviceProp { /* the fields that are read */
     int major, minor;
     int multiProcessorCount;
     int l2CacheSize;
-} cudaDeviceProp;
+};
 
 typedef struct dim3 {
     unsigned x, y, z;
@@ -91,11 +91,11 @@ cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaSetDevice(int device);
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device);
-cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr a, int device);
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device);
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr a, int device);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
-cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute a, int value);
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute a, int value);
 
 cudaError_t cudaMalloc(void **p, size_t bytes); /* filled with 0xA5 */
 cudaError_t cudaFree(void *p);                  /* waits for the device; NULL allowed */
@@ -103,11 +103,12 @@ cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s);
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s);
 cudaError_t cudaMallocHost(void **p, size_t bytes);
 cudaError_t cudaFreeHost(void *p);
-cudaError_t cudaMemcpy(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind);
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
+cudaError_t cudaMemcpy(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t s);
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
-                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t s);
+                              size_t width, size_t height, enum cudaMemcpyKind kind,
+                              cudaStream_t s);
 cudaError_t cudaMemset(void *p, int byte, size_t bytes);
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s);
 
@@ -129,10 +130,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end);
 /* In which order the threads of a block run, as far as barriers leave it open. GREEDY (the default)
  * runs one warp until all its lanes wait before any other warp, warps and lanes in an order drawn from
  * the seed; it finds missing barriers that ROUND_ROBIN, one thread after the other, hides. */
-typedef enum dq_simt_schedule {
-    DQ_SIMT_GREEDY,
-    DQ_SIMT_ROUND_ROBIN
-} dq_simt_schedule;
+typedef enum dq_simt_schedule { DQ_SIMT_GREEDY, DQ_SIMT_ROUND_ROBIN } dq_simt_schedule;
 
 /* Everything below starts from DQ_SIMT_SCHEDULE (greedy, round-robin), DQ_SIMT_SEED, DQ_SIMT_WORKERS
  * and DQ_SIMT_QUIET of the environment. */

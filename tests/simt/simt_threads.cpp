@@ -64,10 +64,18 @@ static void wake_all(simt_block *b)
     for (unsigned i = 0; i < b->n; i++) pthread_cond_signal(&b->thread[i].wake);
 }
 
-/* The lock is held, as in all below. */
+/* The tool forgets where a thread was that has ended: all stay until the last is through. The lock is
+ * held, as in all below. */
+static void stay(simt_thread *t)
+{
+    simt_block *b = t->block;
+    if (++b->ended == b->n || b->failed) wake_all(b);
+    while (b->ended < b->n) pthread_cond_wait(&t->wake, &b->lock);
+}
+
 void simt_leave(simt_thread *t)
 {
-    wake_all(t->block);
+    stay(t);
     simt_unlock(t->block);
     pthread_exit(NULL);
 }
@@ -99,11 +107,12 @@ void simt_release_stacks(void)
 static void *thread_main(void *arg)
 {
     self = (simt_thread *)arg;
-    simt_lock(self->block); /* all start when all are there */
-    simt_unlock(self->block);
+    pthread_mutex_lock(
+        &self->block->lock); /* all start when all are there; what was before them counts */
+    pthread_mutex_unlock(&self->block->lock);
     simt_thread_main(self);
     simt_lock(self->block);
-    if (self->block->failed) wake_all(self->block);
+    stay(self);
     simt_unlock(self->block);
     return NULL;
 }
@@ -111,14 +120,15 @@ static void *thread_main(void *arg)
 void simt_run_threads(simt_block *b)
 {
     pthread_attr_t attr;
+    b->ended = 0;
     pthread_mutex_init(&b->lock, NULL);
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, 256 * 1024);
     for (unsigned i = 0; i < b->n; i++) pthread_cond_init(&b->thread[i].wake, NULL);
-    simt_lock(b);
+    pthread_mutex_lock(&b->lock);
     for (unsigned i = 0; i < b->n; i++)
         if (pthread_create(&b->thread[i].os, &attr, thread_main, &b->thread[i])) abort();
-    simt_unlock(b);
+    pthread_mutex_unlock(&b->lock);
     for (unsigned i = 0; i < b->n; i++) pthread_join(b->thread[i].os, NULL);
     for (unsigned i = 0; i < b->n; i++) pthread_cond_destroy(&b->thread[i].wake);
     pthread_attr_destroy(&attr);

@@ -252,8 +252,7 @@ static void report_has(const char *a, const char *b)
 
 DQ_KERNEL(64) left_alone(uint32_t *out)
 {
-    if (dq_block_x() == 1 && dq_warp() == 1 && dq_lane() > 3)
-        out[0] = dq_shfl_xor(dq_lane(), 1);
+    if (dq_block_x() == 1 && dq_warp() == 1 && dq_lane() > 3) out[0] = dq_shfl_xor(dq_lane(), 1);
     dq_sync();
 }
 
@@ -326,7 +325,8 @@ static void test_reports(void **state)
     dq_each_order([&] {
         out.put(); /* zeros */
         DQ_LAUNCH(left_alone, 3, 64, 0, NULL, out.device);
-        report_has("kernel left_alone, block (1,0,0): deadlock", "warp 1 lanes 4-31 wait in dq_shfl_xor");
+        report_has("kernel left_alone, block (1,0,0): deadlock",
+                   "warp 1 lanes 4-31 wait in dq_shfl_xor");
         DQ_LAUNCH(left_alone, 3, 64, 0, NULL, out.device);
         report_has("warp 1 lanes 0-3 wait in dq_sync", "for lanes 0000000f");
         DQ_LAUNCH(half_barrier, 1, 64, 0, NULL, out.device);
@@ -357,9 +357,9 @@ static void test_reports(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_indices),        cmocka_unit_test(test_shuffles),
-        cmocka_unit_test(test_votes),          cmocka_unit_test(test_named_barriers),
-        cmocka_unit_test(test_warp_sync),      cmocka_unit_test(test_shared_memory_is_poisoned),
-        cmocka_unit_test(test_atomics),        cmocka_unit_test(test_reports)};
+        cmocka_unit_test(test_indices),   cmocka_unit_test(test_shuffles),
+        cmocka_unit_test(test_votes),     cmocka_unit_test(test_named_barriers),
+        cmocka_unit_test(test_warp_sync), cmocka_unit_test(test_shared_memory_is_poisoned),
+        cmocka_unit_test(test_atomics),   cmocka_unit_test(test_reports)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

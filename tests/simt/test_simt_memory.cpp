@@ -5,6 +5,10 @@
 
 #include "ptx.cuh"
 
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 /* ------------------------------------------------------------------------------------- async copies */
 /* Four groups of one 16-byte copy per thread; after a wait that leaves `left` groups on their way,
  * every thread notes what it sees of its own cells. */
@@ -155,19 +159,23 @@ static void test_nothing_happens_before_a_wait(void **state)
     assert_int_equal(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), cudaSuccess);
     assert_int_equal(cudaEventCreate(&e), cudaSuccess);
     x.host[3] = 41;
-    assert_int_equal(cudaMemcpyAsync(x.device, x.host, 128, cudaMemcpyHostToDevice, s), cudaSuccess);
+    assert_int_equal(cudaMemcpyAsync(x.device, x.host, 128, cudaMemcpyHostToDevice, s),
+                     cudaSuccess);
     x.host[3] = 0; /* too late to matter */
     DQ_LAUNCH(add_one, 1, 32, 0, s, x.device);
-    assert_int_equal(cudaMemcpyAsync(pinned, x.device, 128, cudaMemcpyDeviceToHost, s), cudaSuccess);
+    assert_int_equal(cudaMemcpyAsync(pinned, x.device, 128, cudaMemcpyDeviceToHost, s),
+                     cudaSuccess);
     assert_int_equal(cudaEventRecord(e, s), cudaSuccess);
     assert_int_equal(cudaEventQuery(e), cudaErrorNotReady);
     assert_int_equal(pinned[3], 0xa5a5a5a5u);
     assert_int_equal(cudaEventSynchronize(e), cudaSuccess);
     assert_int_equal(pinned[3], 42);
     pinned[3] = 7;
-    assert_int_equal(cudaMemcpyAsync(x.device, pinned, 128, cudaMemcpyHostToDevice, s), cudaSuccess);
+    assert_int_equal(cudaMemcpyAsync(x.device, pinned, 128, cudaMemcpyHostToDevice, s),
+                     cudaSuccess);
     pinned[3] = 8; /* seen by the copy: it has not run */
-    assert_int_equal(cudaMemcpyAsync(x.host, x.device, 128, cudaMemcpyDeviceToHost, s), cudaSuccess);
+    assert_int_equal(cudaMemcpyAsync(x.host, x.device, 128, cudaMemcpyDeviceToHost, s),
+                     cudaSuccess);
     assert_int_equal(x.host[3], 8);
     assert_int_equal(cudaStreamSynchronize(s), cudaSuccess);
     assert_int_equal(cudaEventDestroy(e), cudaSuccess);
@@ -183,7 +191,8 @@ static void test_wrong_sides_are_refused(void **state)
     assert_int_equal(cudaMemcpy(other, x.host, 128, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
     assert_int_equal(cudaMemcpy(x.device, x.device, 128, cudaMemcpyHostToDevice),
                      cudaErrorInvalidValue);
-    assert_int_equal(cudaMemcpy(x.device, x.host, 129, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+    assert_int_equal(cudaMemcpy(x.device, x.host, 129, cudaMemcpyHostToDevice),
+                     cudaErrorInvalidValue);
     assert_int_equal(cudaMemset(x.device + 1, 0, 128), cudaErrorInvalidValue);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
     assert_int_equal(cudaMemset(x.device, 1, 128), cudaSuccess);
@@ -226,6 +235,53 @@ static void test_launches_are_refused(void **state)
     assert_int_equal(x.host[0] & 255u, (bytes - 1) & 255u);
 }
 
+/* -------------------------------------------------------------------------------------------- edges */
+enum edge { INSIDE, GLOBAL_READ, GLOBAL_WRITE, STATIC_SHARED, DYNAMIC_SHARED, ASYNC_COPY, LOCAL };
+
+DQ_KERNEL(32) beyond(uint32_t *x, int edge)
+{
+    DQ_SHARED(uint32_t, a, [33]);
+    DQ_SHARED_DYNAMIC(d);
+    uint32_t local[4] = {1, 2, 3, 4};
+    unsigned t = dq_thread();
+    uint32_t v = local[(t & 3u) + (edge == LOCAL ? 4 : 0)];
+    a[edge == STATIC_SHARED ? 33 : t] = v;
+    d[edge == DYNAMIC_SHARED ? 64 : 63] = 1;
+    dq_cp_async4(&a[t], x + (edge == ASYNC_COPY ? 64 : 63));
+    dq_cp_async_wait<0>();
+    v += x[edge == GLOBAL_READ ? 64 : 63];
+    if (t == 0) x[edge == GLOBAL_WRITE ? 64 : 63] = v;
+}
+
+/* With the address sanitizer, what goes over an edge ends the process. */
+static void test_edges(void **state)
+{
+    (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    for (int edge = INSIDE; edge <= LOCAL; edge++) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            void *x;
+            fclose(stderr);
+            close(2);
+            if (cudaMalloc(&x, 256)) _exit(3);
+            DQ_LAUNCH(beyond, 1, 32, 64, NULL, (uint32_t *)x, edge);
+            _exit(cudaDeviceSynchronize() ? 4 : 0);
+        }
+        int status = 0;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (edge == INSIDE)
+            assert_int_equal(status, 0);
+        else if (!WIFEXITED(status) || WEXITSTATUS(status) != 1) /* the sanitizer's own */
+            fail_msg("edge %d: status %x", edge, (unsigned)status);
+    }
+#else
+    (void)beyond;
+    skip();
+#endif
+}
+
 static void test_devices(void **state)
 {
     (void)state;
@@ -235,7 +291,8 @@ static void test_devices(void **state)
     assert_int_equal(n, 1);
     assert_int_equal(cudaGetDeviceProperties(&p, 0), cudaSuccess);
     assert_int_equal(p.warpSize, 32);
-    assert_int_equal(cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
+    assert_int_equal(cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, 0),
+                     cudaSuccess);
     assert_int_equal(value, p.major);
     assert_int_equal(cudaSetDevice(1), cudaErrorInvalidDevice);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidDevice);
@@ -243,21 +300,22 @@ static void test_devices(void **state)
     n = -1;
     assert_int_equal(cudaGetDeviceCount(&n), cudaErrorInsufficientDriver);
     assert_int_equal(n, -1);
-    assert_string_equal(cudaGetErrorName(cudaErrorInsufficientDriver), "cudaErrorInsufficientDriver");
+    assert_string_equal(cudaGetErrorName(cudaErrorInsufficientDriver),
+                        "cudaErrorInsufficientDriver");
     dq_simt_set_devices(1);
     dq_simt_reset();
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wait_counts),
-        cmocka_unit_test(test_old_contents_are_gone),
-        cmocka_unit_test(test_copy_sizes),
-        cmocka_unit_test(test_memory_limit),
-        cmocka_unit_test(test_nothing_happens_before_a_wait),
-        cmocka_unit_test(test_wrong_sides_are_refused),
-        cmocka_unit_test(test_launches_are_refused),
-        cmocka_unit_test(test_devices)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wait_counts),
+                                       cmocka_unit_test(test_old_contents_are_gone),
+                                       cmocka_unit_test(test_copy_sizes),
+                                       cmocka_unit_test(test_memory_limit),
+                                       cmocka_unit_test(test_nothing_happens_before_a_wait),
+                                       cmocka_unit_test(test_wrong_sides_are_refused),
+                                       cmocka_unit_test(test_launches_are_refused),
+                                       cmocka_unit_test(test_edges),
+                                       cmocka_unit_test(test_devices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,9 +46,11 @@ static void test_product8(void **state)
         int kind = round % 3;
         bool as = kind != 1, bs = kind != 2;
         for (int i = 0; i < 512; i++) /* round 0..2: the largest sums there are */
-            a.host[i] = round < 3 ? (as ? 0x80 : 0xff) : (uint8_t)r.extreme(as ? -128 : 0, as ? 127 : 255);
+            a.host[i] =
+                round < 3 ? (as ? 0x80 : 0xff) : (uint8_t)r.extreme(as ? -128 : 0, as ? 127 : 255);
         for (int i = 0; i < 256; i++)
-            b.host[i] = round < 3 ? (bs ? 0x80 : 0xff) : (uint8_t)r.extreme(bs ? -128 : 0, bs ? 127 : 255);
+            b.host[i] =
+                round < 3 ? (bs ? 0x80 : 0xff) : (uint8_t)r.extreme(bs ? -128 : 0, bs ? 127 : 255);
         a.put();
         b.put();
         DQ_LAUNCH(product8, 1, 32, 0, NULL, c.device, a.device, b.device, kind);
@@ -166,6 +168,17 @@ static void test_dp4a(void **state)
         assert_int_equal(dq_dp4a_s8u8((int32_t)c, a, b), su);
         assert_int_equal(dq_dp4a_u8u8(c, a, b), uu);
     }
+}
+
+static void test_bits(void **state)
+{
+    (void)state;
+    assert_int_equal(dq_popc(0xf0010001u), 6);
+    assert_int_equal(dq_clz(0), 32);
+    assert_int_equal(dq_clz(1), 31);
+    assert_int_equal(dq_clz(0x80000000u), 0);
+    assert_int_equal(dq_prmt(0x33221180u, 0x77665544u, 0x7250u), 0x77225580u);
+    assert_int_equal(dq_prmt(0x33221180u, 0x77665544u, 0xf8a1u), 0x00ff0011u);
 }
 
 /* -------------------------------------------------------------------------------------- conversions */
@@ -289,7 +302,10 @@ static void test_exact_operations(void **state)
     assert_true(isinf(dq_div_rn(-1.0f, 0.0f)) && isnan(dq_div_rn(0.0f, 0.0f)));
     assert_true(dq_div_rn(1.0, -0.0) == -(double)INFINITY);
     assert_true(dq_sqrt_rn(2.0f) == 0x1.6a09e6p+0f);
-    assert_true(dq_max(NAN, 1.0f) == 1.0f && dq_min(1.0f, NAN) == 1.0f && dq_max(-1.0f, 2.0f) == 2.0f);
+    assert_true(dq_sqrt_rn(2.0) == 0x1.6a09e667f3bcdp+0 && dq_sub_rn(1.0, 0x1p-60) == 1.0);
+    assert_true(fabs(dq_log(dq_exp(3.0)) - 3) < 1e-15);
+    assert_true(dq_max(NAN, 1.0f) == 1.0f && dq_min(1.0f, NAN) == 1.0f &&
+                dq_max(-1.0f, 2.0f) == 2.0f);
     assert_true(dq_fma_rn(1.0 + 0x1p-30, 1.0 + 0x1p-30, -1.0 - 0x1p-29) == 0x1p-60);
 }
 
@@ -298,6 +314,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_product8),      cmocka_unit_test(test_product16),
         cmocka_unit_test(test_four_matrices), cmocka_unit_test(test_dp4a),
+        cmocka_unit_test(test_bits),
+
         cmocka_unit_test(test_narrow_floats), cmocka_unit_test(test_integers),
         cmocka_unit_test(test_exponentials),  cmocka_unit_test(test_exact_operations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
