@@ -65,6 +65,7 @@ simt* 4
 page 4
 pages 4
 attend 4
+fused* 4
 maps 4
 tally 4
 forward 5
