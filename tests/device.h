@@ -19,7 +19,12 @@ static inline const char *test_device(void)
  * `one_in`-th of them runs there, all of them elsewhere. */
 static inline bool test_runs(int i, int one_in)
 {
-    return strcmp(test_device(), "cpu") == 0 || i % one_in == 0;
+#ifdef DQ_SIMT
+    return i % one_in == 0;
+#else
+    (void)i, (void)one_in;
+    return true;
+#endif
 }
 
 /* One array on both sides. put and get copy `n` elements. */

@@ -1,10 +1,11 @@
-/* evict_rig: a small model whose operations are spied on. Between the runner and the CPU's operations
- * stands a spy that hands keys, values and queries to the f64 oracle, which attends and sums beside the
+/* evict_rig: a small model whose operations are spied on. Between the runner and the device's
+ * operations stands a spy that hands keys, values and queries to the f64 oracle, which attends and sums beside the
  * kernels.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_TEST_EVICT_RIG_H
 #define DQ_TEST_EVICT_RIG_H
 
+#include "device.h"
 #include "evict.h"
 #include "oracle.h"
 
@@ -21,6 +22,7 @@ enum { SEQS = DQ_ORACLE_SEQ, GROUPS = 2, LAYERS = 3, COLUMNS = 5, TOKENS = 512, 
 typedef struct rig {
     dq_model *m;
     dq_backend *b;
+    const dq_ops *own;
     dq_ops spy;
     dq_runner *r;
     dq_kv_spec kv;
@@ -50,11 +52,24 @@ static int place(int layer, int seq, int group)
     return (layer * SEQS + seq) * GROUPS + group;
 }
 
+/* A copy of what lies on the device. */
+static float *on_host(dq_backend *b, dq_mat m)
+{
+    const size_t bytes = m.p ? (size_t)(m.rows * m.cols) * sizeof(float) : 0;
+    float *host = malloc(bytes + 1);
+    assert_non_null(host);
+    if (bytes) spied->own->get(b, host, m.p, bytes);
+    return host;
+}
+
 static void spy_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                        dq_mat v)
 {
-    dq_ops_cpu.kv_append(b, kv, layer, batch, k, v);
-    dq_oracle_append(spied->oracle[layer], batch, k.p, v.p);
+    float *keys = on_host(b, k), *values = on_host(b, v);
+    spied->own->kv_append(b, kv, layer, batch, k, v);
+    dq_oracle_append(spied->oracle[layer], batch, keys, values);
+    free(keys);
+    free(values);
 }
 
 static void spy_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
@@ -63,7 +78,8 @@ static void spy_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     int64_t offset[SEQS * GROUPS], n = dst.rows * dst.cols;
     double *want = calloc((size_t)n, sizeof *want), most = 0, worst = 0;
     dq_columns columns = {.offset = offset};
-    dq_oracle_args o = {args->attn, args->batch, args->q.p, args->lambda.p, args->logit, NULL};
+    float *q = on_host(b, args->q), *lambda = on_host(b, args->lambda);
+    dq_oracle_args o = {args->attn, args->batch, q, lambda, args->logit, NULL};
     for (int k = 0; k < args->batch->n_seq * groups(x); k++)
         offset[k] = (int64_t)place(args->layer, args->batch->seq[k / groups(x)], k % groups(x)) *
                     COLUMNS * TOKENS;
@@ -77,14 +93,18 @@ static void spy_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
         columns.loo = args->columns->loo ? base + 4 * TOKENS : NULL;
         o.columns = &columns;
     }
-    dq_ops_cpu.attend(b, dst, args);
+    x->own->attend(b, dst, args);
+    float *got = on_host(b, dst);
     dq_oracle_attend(want, x->oracle[args->layer], &o);
     for (int64_t i = 0; i < n; i++) {
         most = fmax(most, fabs(want[i]));
-        worst = fmax(worst, fabs(want[i] - (double)dst.p[i]));
+        worst = fmax(worst, fabs(want[i] - (double)got[i]));
     }
     assert_true(worst <= 1e-5 * most);
     free(want);
+    free(got);
+    free(q);
+    free(lambda);
 }
 
 static void rig_open(rig *x, const char *model, const dq_evict_spec *spec, int threads,
@@ -100,7 +120,7 @@ static void rig_open(rig *x, const char *model, const dq_evict_spec *spec, int t
     dq_model_open(&x->m, model, &err);
     assert_string_equal(err.text, "");
     assert_true(x->m->n_layers <= LAYERS && x->m->map.n_groups <= GROUPS);
-    assert_int_equal(dq_backend_open(&x->b, "cpu", threads, &err), DQ_OK);
+    assert_int_equal(dq_backend_open(&x->b, test_device(), threads, &err), DQ_OK);
     assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &x->kv, &err), DQ_OK);
     dq_evictor_new(&x->e, x->r, &x->kv, spec, &err);
     assert_string_equal(err.text, "");
@@ -108,7 +128,8 @@ static void rig_open(rig *x, const char *model, const dq_evict_spec *spec, int t
     if (!compare) return;
     x->sum = calloc((size_t)place(LAYERS, 0, 0), sizeof *x->sum);
     for (int l = 0; l < x->m->n_layers; l++) x->oracle[l] = dq_oracle_new(&x->m->map);
-    x->spy = *x->b->ops;
+    x->own = x->b->ops;
+    x->spy = *x->own;
     x->spy.kv_append = spy_append;
     x->spy.attend = spy_attend;
     x->b->ops = &x->spy;

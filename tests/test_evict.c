@@ -288,6 +288,7 @@ static void batches_and_threads_do_not_matter(void **state)
     static ending want[N_STORIES], got[N_STORIES];
     (void)state;
     for (int i = 0; i < N_MODELS * dq_n_policies; i++) {
+        if (!test_runs(i, 13)) continue;
         const dq_evict_spec spec =
             spec_of(dq_policies[i % dq_n_policies].name, 0.4, (dq_kv_budget)(i % 3), 11);
         const char *model = models[i / dq_n_policies];
@@ -306,6 +307,7 @@ static void keeping_all_changes_no_bit(void **state)
     for (int m = 0; m < N_MODELS; m++) {
         run_together(want, models[m], &dq_evict_none, 2, 0, N_STORIES);
         for (int i = 0; i < dq_n_policies; i++) {
+            if (!test_runs(i + m, 9)) continue;
             const dq_evict_spec spec = spec_of(dq_policies[i].name, 1, (dq_kv_budget)(i % 3), 11);
             run_together(got, models[m], &spec, 2, 0, N_STORIES);
             assert_memory_equal(got, want, sizeof want);

@@ -1,6 +1,8 @@
-/* test_forward: whole models against the references, at every CPU level; properties of passes.
+/* test_forward: whole models against the references, at every CPU level or on DQ_TEST_DEVICE;
+ * properties of passes.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* setenv under strict C17 */
+#include "device.h"
 #include "forward.h"
 #include "golden.h"
 
@@ -35,6 +37,12 @@ static const char *const models[] = {"llama-f32",
                                      "gda-wide-bf16"};
 enum { N_MODELS = sizeof models / sizeof models[0], MAX_ROWS = 256 };
 
+/* Instruction sets, and numbers of threads, to go through: they change nothing on another device. */
+static int n_levels(void)
+{
+    return strcmp(test_device(), "cpu") == 0 ? 3 : 1;
+}
+
 typedef struct rig {
     char folder[1024];
     golden g;
@@ -54,7 +62,7 @@ static void rig_open(rig *x, const char *model, const char *level, int threads)
     setenv("DQ_CPU", level, 1);
     dq_model_open(&x->m, x->folder, &err);
     assert_string_equal(err.text, "");
-    assert_int_equal(dq_backend_open(&x->b, "cpu", threads, &err), DQ_OK);
+    assert_int_equal(dq_backend_open(&x->b, test_device(), threads, &err), DQ_OK);
     assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &dq_kv_plain, &err), DQ_OK);
     const dq_tensor *ids = golden_find(&x->g, "ids");
     x->n = ids->shape[0];
@@ -96,17 +104,21 @@ static void append(rig *x, int32_t seq, int64_t begin, int64_t end, int32_t offs
 static float *all_logits(rig *x, int32_t offset, dq_logit_spec logit)
 {
     dq_err err = {0};
-    size_t n = (size_t)x->n, dim = (size_t)x->m->dim, vocab = (size_t)x->m->vocab;
-    float *hidden = dq_block_new(n * dim, sizeof(float), &err);
-    float *logits = dq_block_new(n * vocab, sizeof(float), &err);
-    int32_t seq = x->b->ops->kv_seq_new(x->b, dq_runner_kv(x->r));
-    append(x, seq, 0, x->n, offset, logit, hidden);
-    x->b->ops->kv_seq_free(x->b, dq_runner_kv(x->r), seq);
-    x->b->ops->matmul(x->b, (dq_mat){logits, x->n, x->m->vocab}, (dq_mat){hidden, x->n, x->m->dim},
-                      &x->m->head, NULL, DQ_NUM_F32);
+    const dq_ops *op = x->b->ops;
+    const int64_t n_hidden = x->n * x->m->dim, n_logits = x->n * x->m->vocab;
+    test_array hidden = test_array_new(x->b, (size_t)n_hidden);
+    test_array logits = test_array_new(x->b, (size_t)n_logits);
+    int32_t seq = op->kv_seq_new(x->b, dq_runner_kv(x->r));
+    append(x, seq, 0, x->n, offset, logit, hidden.host);
+    op->kv_seq_free(x->b, dq_runner_kv(x->r), seq);
+    test_put(x->b, &hidden, n_hidden);
+    op->matmul(x->b, (dq_mat){logits.device, x->n, x->m->vocab},
+               (dq_mat){hidden.device, x->n, x->m->dim}, &x->m->head, NULL, DQ_NUM_F32);
+    test_get(x->b, &logits, n_logits);
     assert_int_equal(dq_backend_sync(x->b, &err), DQ_OK);
-    dq_block_free(hidden);
-    return logits;
+    test_array_free(x->b, &hidden);
+    op->free(x->b, logits.device);
+    return logits.host;
 }
 
 /* max and mean |got - want| over the stored entries, relative to the largest |want| of the set. */
@@ -137,7 +149,7 @@ static void equals_the_reference(void **state)
 {
     (void)state;
     for (int i = 0; i < N_MODELS; i++) {
-        for (int level = 0; level < 3; level++) {
+        for (int level = 0; level < n_levels(); level++) {
             static const int32_t offsets[] = {0, 4000, 60000};
             rig x;
             rig_open(&x, models[i], levels[level], 2);
@@ -154,9 +166,10 @@ static void equals_the_reference(void **state)
                 double limit = 2 * own > 2e-5 ? 2 * own : 2e-5;
                 printf("%-24s %-7s pos %5d  max |d| / max |logit| = %.2e (limit %.2e, the "
                        "reference's own %.2e)\n",
-                       models[i], levels[level], (int)offsets[o], max, limit, own);
+                       models[i], n_levels() > 1 ? levels[level] : test_device(), (int)offsets[o],
+                       max, limit, own);
                 assert_true(max <= limit);
-                dq_block_free(got);
+                free(got);
             }
             rig_close(&x);
         }
@@ -178,13 +191,14 @@ static void rounded_logits_equal_the_oracle(void **state)
             for (int g = 0; g < 4; g++) {
                 char name[64];
                 double max, mean;
+                if (!test_runs((int)i + k + g, 4)) continue;
                 snprintf(name, sizeof name, "logits.%d.%s", bits[k], dq_grain_name[g]);
                 float *got = all_logits(&x, 0, (dq_logit_spec){bits[k], (dq_grain)g});
                 differ(&x, got, golden_find(&x.g, name), "qrows", "qcols", &max, &mean);
                 printf("%-14s %d bits %-6s max %.2e mean %.2e\n", which[i], bits[k],
                        dq_grain_name[g], max, mean);
                 assert_true(max <= 2e-5 || mean <= 5e-4);
-                dq_block_free(got);
+                free(got);
             }
         }
         rig_close(&x);
@@ -200,8 +214,9 @@ static void chunks_and_threads_change_no_bit(void **state)
     for (int k = 0; k < 2; k++) {
         dq_err err = {0};
         float *want = NULL;
-        for (int threads = 1; threads <= 3; threads++) {
+        for (int threads = 1; threads <= n_levels(); threads++) {
             for (int c = 0; c < 4; c++) {
+                if (!test_runs(c + 1, 2)) continue; /* one row at a time takes longest */
                 rig x;
                 rig_open(&x, "diffllama-f32", "avx512", threads);
                 size_t bytes = (size_t)(x.n * x.m->dim) * sizeof(float);
@@ -257,7 +272,10 @@ static void batching_changes_no_bit(void **state)
         dq_pass pass = {.logit = logit};
         dq_mat h;
         assert_int_equal(dq_runner_pass(x.r, &batch, &pass, &h, &err), DQ_OK);
-        assert_memory_equal(h.p + 20 * h.cols, alone, 90 * dim * sizeof(float));
+        float *beside = dq_block_new(90 * dim, sizeof(float), &err);
+        x.b->ops->get(x.b, beside, h.p + 20 * h.cols, 90 * dim * sizeof(float));
+        assert_memory_equal(beside, alone, 90 * dim * sizeof(float));
+        dq_block_free(beside);
         dq_block_free(alone);
         rig_close(&x);
     }
@@ -304,9 +322,10 @@ static void weights_are_released(void **state)
 {
     rig x;
     dq_runner *r[2];
-    dq_ops ops = dq_ops_cpu;
     (void)state;
     rig_open(&x, "llama-f16-linear", "scalar", 1);
+    const dq_ops *own = x.b->ops;
+    dq_ops ops = *own;
     ops.weight_acquire = acquire;
     ops.weight_release = release;
     x.b->ops = &ops;
@@ -325,7 +344,7 @@ static void weights_are_released(void **state)
         assert_non_null(strstr(err.text, "planted"));
         assert_int_equal(held, 0);
     }
-    x.b->ops = &dq_ops_cpu;
+    x.b->ops = own;
     rig_close(&x);
 }
 

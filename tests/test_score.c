@@ -1,6 +1,7 @@
 /* Scoring: every way of spreading sequences over passes gives the bits of one sequence at a time;
  * sweeps, their references and their saved state.
  * SPDX-License-Identifier: MIT */
+#include "device.h"
 #include "evaluate.h"
 #include "os.h"
 
@@ -70,7 +71,7 @@ static void rig_open(rig *x, const char *model)
     snprintf(path, sizeof path, DQ_TEST_DIR "/golden/models/%s", model);
     dq_model_open(&x->m, path, &err);
     assert_string_equal(err.text, "");
-    assert_int_equal(dq_backend_open(&x->b, "cpu", 2, &err), DQ_OK);
+    assert_int_equal(dq_backend_open(&x->b, test_device(), 2, &err), DQ_OK);
     assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &dq_kv_plain, &err), DQ_OK);
     make_requests(x);
 }
@@ -100,6 +101,7 @@ static void one_sequence(rig *x, const dq_pass *pass, const int32_t *ids, int64_
         x->b->ops->logprob(x->b, &logp[i], &top1[i], row, &x->m->head, &ids[first + i], DQ_NUM_F32);
     }
     x->b->ops->kv_seq_free(x->b, dq_runner_kv(x->r), seq);
+    assert_int_equal(dq_backend_sync(x->b, &err), DQ_OK);
 }
 
 static void expect(rig *x, const dq_pass *pass, double *ll, bool *greedy)
@@ -128,6 +130,7 @@ static void check_items(const char *model)
     rig x;
     rig_open(&x, model);
     for (int s = 0; s < N_SPECS; s++) {
+        if (!test_runs(s, 2)) continue;
         dq_pass pass = {.logit = specs[s]};
         dq_err err = {0};
         double want[N_REQ], all[N_REQ], each[N_REQ];
@@ -193,6 +196,7 @@ static void test_windows(void **state)
     rig x;
     rig_open(&x, "diffllama-f32");
     for (int s = 0; s < N_SPECS; s++) {
+        if (!test_runs(s, 2)) continue;
         dq_pass pass = {.logit = specs[s]};
         dq_err err = {0};
         dq_work work = {0};
@@ -208,6 +212,7 @@ static void test_windows(void **state)
         assert_memory_equal(top1, want_top1, sizeof top1);
         assert_int_equal(work.computed, 48);
         x.b->ops->kld(x.b, kld, st, &x.m->head, DQ_NUM_F32, st, &x.m->head, DQ_NUM_F32);
+        assert_int_equal(dq_backend_sync(x.b, &err), DQ_OK);
         for (int i = 0; i < 20; i++) assert_true(fabs(kld[i]) < 1e-9);
         x.b->ops->free(x.b, st.p);
     }
@@ -291,6 +296,7 @@ static void test_kv_windows(void **state)
     dq_mat two = {.p = st.p, .rows = N / 2, .cols = st.cols};
     dq_score_windows(x.r, &pass, &x.w, 0, 4, st, want, top1, &work, &err);
     for (int64_t every = 0; every < 8; every++) {
+        if (!test_runs((int)every, 3)) continue;
         dq_kv_setting kv = dq_kv_setting_plain;
         kv.spec.recent = 2;
         kv.spec.sink = 1;

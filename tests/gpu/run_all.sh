@@ -22,6 +22,9 @@ case "${1:-}" in
 esac
 out=${2:-$root/results/bench/gpu}
 mkdir -p "$out" || exit 6
+out=$(cd "$out" && pwd)
+build=$(cd "$build" && pwd) || exit 6
+cd "$root" || exit 6 # where tests find what they read
 work=$out/stage-$stage.parts
 rm -rf "$work" && mkdir -p "$work" || exit 6
 export DQ_TEST_DEVICE="$device" LD_LIBRARY_PATH="$build/tests/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -58,7 +61,9 @@ tests() { # tests NAME...: programs of the test suite, on this device
 stage_1() {
     part probes "$build/tests/gpu/gpu_probes"
     part doctor "$build/dq" doctor --json
-    tests contract kv kv_codes columns forward models
+    part ops "$build/tests/gpu/gpu_ops"
+    part linear "$build/tests/gpu/gpu_linear"
+    tests contract kv kv_codes columns forward score
     for m in llama diffllama; do
         part "quantize-$m" "$build/dq" quantize "$root/calib/pair/$m" -o "$work/$m.h5" --bits 8 --json
         for d in cpu "$device"; do

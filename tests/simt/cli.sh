@@ -1,0 +1,147 @@
+#!/bin/sh
+# cli.sh: dq with the simulated device: the same numbers as on the CPU, and what it refuses.
+#   sh tests/simt/cli.sh SIMT_DQ REPOSITORY
+# Prints one line per failed check; exits 1 if there was one.
+set -u
+LC_ALL=C OMP_WAIT_POLICY=passive
+export LC_ALL OMP_WAIT_POLICY
+unset DQ_CPU DQ_SIMT_SCHEDULE DQ_SIMT_SEED
+[ $# -eq 2 ] || {
+    echo "usage: cli.sh SIMT_DQ REPOSITORY" >&2
+    exit 2
+}
+dq=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+pair=$(cd "$2" && pwd)/calib/pair
+top=$(mktemp -d) || exit 1
+trap 'rm -rf "$top"' EXIT
+cd "$top" || exit 1
+bad=0
+
+complain() {
+    echo "simt_cli: $*"
+    bad=1
+}
+
+# refused STATUS PATTERN COMMAND...: one line of error with the pattern, nothing on stdout.
+refused() {
+    want=$1 pattern=$2
+    shift 2
+    "$dq" "$@" >out 2>err </dev/null
+    got=$?
+    [ $got -eq "$want" ] || complain "dq $*: expected status $want, found $got: $(head -c 300 err)"
+    [ ! -s out ] || complain "dq $*: failed, but printed on stdout"
+    [ "$(wc -l <err)" -eq 1 ] || complain "dq $*: not one line of error: $(cat err)"
+    grep -q -e "$pattern" err || complain "dq $*: \"$pattern\" is not in: $(cat err)"
+}
+
+# on DEVICE CSV COMMAND...: dq eval there; its table as CSV.
+on() {
+    device=$1 csv=$2
+    shift 2
+    "$dq" eval "$@" --device "$device" --csv "$csv" -q >out 2>err </dev/null && return 0
+    complain "dq eval $* --device $device: $(head -c 300 err)"
+    return 1
+}
+
+# alike A B TOLERANCE: two tables of the same rows; settings, counts and accuracies are the same, NLLs differ by
+# at most TOLERANCE. Prints what is wrong.
+alike() {
+    awk -F , -v tolerance="$3" '
+        NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
+        FNR == 1 { next }
+        {
+            row = $column["model"] " " $column["logit_bits"] " " $column["logit_grain"] " " $column["task"]
+            value = $column["nll_nats"]
+            rest = $column["n"] " " $column["acc"] " " $column["acc_norm"]
+        }
+        NR == FNR { nll[row] = value; same[row] = rest; rows++; next }
+        {
+            seen++
+            d = value - nll[row]
+            if (!(row in nll) || same[row] != rest)
+                print row ": expected " same[row] ", found " rest
+            else if (!(d <= tolerance + 0 && -d <= tolerance + 0))
+                print row ": NLL expected " nll[row] ", found " value
+        }
+        END { if (!rows || seen != rows) print seen + 0 " rows, expected " rows + 0 }' "$1" "$2"
+}
+
+# both COMMAND...: the CPU's table on the simulated device.
+both() {
+    on cpu cpu.csv "$@" && on cuda cuda.csv "$@" || return
+    wrong=$(alike cpu.csv cuda.csv 1e-5)
+    [ -z "$wrong" ] || complain "dq eval $*: $wrong"
+}
+
+"$dq" doctor >out 2>err || complain "doctor: $(cat err)"
+grep -q '^  cuda  *cuda:0, simulated' out || complain "doctor does not name the simulated device: $(tail -n 3 out)"
+
+for m in llama diffllama; do
+    "$dq" quantize "$pair/$m" -o $m.h5 --bits 8 -q >out 2>err || complain "quantize $m: $(cat err)"
+    "$dq" quantize "$pair/$m" -o $m-4.h5 --bits 4 -q >out 2>err || complain "quantize $m: $(cat err)"
+done
+choices="--task mc --data $pair/choices.jsonl"
+text="--text $pair/text.txt --ctx 64 --limit 1"
+
+# Weights packed and not, logits rounded and not, the cache in codes, tokens forgotten.
+for m in llama diffllama; do
+    # shellcheck disable=SC2086 # words
+    {
+        both "$pair/$m" $m.h5 $m-4.h5 $choices --limit 2
+        both "$pair/$m" $m.h5 $text --logit-bits 16,6
+        both $m.h5 $text --logit-bits 6 --logit-grain head,row,tile
+        for kv in "--kv-bits 8 --kv-recent 16" "--kv-bits 4:3 --kv-recent 16" "--kv-keep 0.5 --kv-recent 8 --kv-every 8" \
+            "--kv-keep 0.5 --kv-recent 8 --kv-policy knorm --kv-bits 8"; do
+            both $m.h5 $text $kv
+        done
+        both $m.h5 $choices --limit 1 --kv-bits 8 --kv-recent 16 --kv-keep 0.5
+    }
+done
+# shellcheck disable=SC2086
+both diffllama.h5 $text --kv-keep 0.5 --kv-recent 8 --kv-policy diff --kv-budget adaptive
+
+# Largest values of the tables; single places may change order where values are equal but for rounding.
+for d in cpu cuda; do
+    for m in llama diffllama; do
+        "$dq" stats "$pair/$m" --ids "0 17 44 8 90 3 5 17 44 8" --device $d --json -q >$d-$m.json 2>err ||
+            complain "stats $m --device $d: $(cat err)"
+    done
+done
+for m in llama diffllama; do
+    wrong=$(awk '
+        !/"(n|top[0-9]+|median|magnitude|n_not_finite)": [0-9]/ { next }
+        { gsub(/[",:]/, "") }
+        NR == FNR { name[++n] = $1; value[n] = $2; next }
+        {
+            d = $2 - value[++k]
+            limit = 2e-5 * value[k]
+            if ($1 != name[k] || d > limit || -d > limit) print name[k], value[k] ", found", $1, $2
+        }
+        END { if (n < 20 || n != k) print n + 0, "and", k + 0, "values" }' cpu-$m.json cuda-$m.json)
+    [ -z "$wrong" ] || complain "stats $m: $wrong"
+done
+
+# An arithmetic is near f32, or refused by its name.
+for m in llama diffllama; do
+    # shellcheck disable=SC2086
+    on cpu cpu.csv $m.h5 $text --kv-bits 8 --kv-recent 16
+    for math in bf16 int8; do
+        # shellcheck disable=SC2086
+        set -- $m.h5 $text --kv-bits 8 --kv-recent 16 --math $math --device cuda
+        if "$dq" eval "$@" --csv cuda.csv -q >out 2>err; then
+            wrong=$(alike cpu.csv cuda.csv 0.02)
+            [ -z "$wrong" ] || complain "dq eval $*: $wrong"
+            grep -q ",$math" cuda.csv || complain "dq eval $*: the table does not say $math"
+        else
+            refused 4 "$math" eval "$@"
+        fi
+    done
+done
+
+# No such device: one line, before any work.
+# shellcheck disable=SC2086
+for d in cuda:1 cuda:7; do
+    refused 5 "device $d does not exist (expected cuda:0 to cuda:0)" eval llama.h5 $text --device $d
+done
+refused 2 "unknown device" eval llama.h5 --text "$pair/text.txt" --device cuda:x
+exit $bad
