@@ -25,9 +25,12 @@ static void test_devices(void **state)
     assert_int_equal(open_status("cuda:1", &err), DQ_RESOURCE);
     assert_non_null(strstr(err.text, "cuda:1 does not exist (expected cuda:0 to cuda:0)"));
     assert_int_equal(open_status("cuda:99999999999999999999", &err), DQ_RESOURCE);
-    dq_backend *b = rig_device("auto");
+    dq_backend *b = rig_device("cuda");
     assert_string_equal(b->ops->name, "cuda");
     assert_non_null(strstr(b->device, "cuda:0, simulated"));
+    dq_backend_close(b);
+    b = rig_device("auto");
+    assert_string_equal(b->ops->name, "cpu");
     dq_backend_close(b);
     assert_int_equal(dq_simt_memory_used(), 0);
 }
