@@ -418,7 +418,7 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
          .kind = DQ_OPT_TEXT,
          .to = &x->device,
          .value = "NAME",
-         .help = "auto, cpu or cuda[:N] (default auto)"},
+         .help = "cpu, cuda[:N] or auto, which is cpu (default auto)"},
         {.name = "threads",
          .kind = DQ_OPT_INT,
          .to = &x->threads,

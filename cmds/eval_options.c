@@ -104,7 +104,7 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .kind = DQ_OPT_TEXT,
          .to = &o->device,
          .value = "NAME",
-         .help = "auto, cpu or cuda[:N] (default auto)"},
+         .help = "cpu, cuda[:N] or auto, which is cpu (default auto)"},
         {.name = "threads",
          .kind = DQ_OPT_INT,
          .to = &o->threads,

@@ -47,42 +47,10 @@ static dq_status open_cuda(dq_backend *b, const char *name, dq_err *err)
 }
 #endif
 
-/* Linear layers in every arithmetic, attention in f32. */
-static dq_status can_cuda(const dq_model *m, dq_math math, const dq_kv_spec *kv, dq_err *err)
-{
-    const struct {
-        const char *option, *what;
-        dq_num num;
-    } attention[] = {{"--math", "attention logits", math.qk},
-                     {"--math", "attention output", math.pv},
-                     {"KV", "attention", math.kv},
-                     {"KV", "keys and values", kv->num}};
-    for (size_t i = 0; i < sizeof attention / sizeof *attention; i++)
-        if (attention[i].num != DQ_NUM_F32)
-            return dq_fail(err, DQ_MISMATCH,
-                           "%s %s is not available for %s on the cuda backend yet. Use f32",
-                           attention[i].option, dq_num_name[attention[i].num], attention[i].what);
-    for (int i = 0; math.linear == DQ_NUM_INT8 && i < m->n_layers; i++) {
-        const dq_layer *l = &m->layer[i];
-        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
-            if (all[k]->rows > 0 && all[k]->bits == 16)
-                return dq_fail(err, DQ_MISMATCH,
-                               "%s: --math int8 needs packed weights, and %s is not packed. Use "
-                               "the container that dq quantize makes (--skip leaves tensors "
-                               "unpacked)",
-                               m->path, all[k]->name);
-    }
-    return DQ_OK;
-}
-
-/* "auto" asks for CUDA first and forgets why there is none. */
+/* "auto" is the CPU until the kernels for a GPU have been seen right on one (tests/gpu/run_all.sh). */
 static dq_status open_device(dq_backend *b, const char *name, dq_err *err)
 {
-    dq_err none = {0};
-    if (is_cuda(name)) return open_cuda(b, name, err);
-    if (strcmp(name, "auto") == 0 && open_cuda(b, "cuda", &none) == DQ_OK) return DQ_OK;
-    return dq_cpu_open(b, err);
+    return is_cuda(name) ? open_cuda(b, name, err) : dq_cpu_open(b, err);
 }
 
 dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_err *err)
@@ -155,13 +123,34 @@ static dq_status can_int8(const dq_model *m, dq_math math, const dq_kv_spec *kv,
     return DQ_OK;
 }
 
+/* What the tensor-core kernels of the CUDA backend want of heads. */
+static dq_status can_fused(const dq_model *m, dq_math math, const dq_kv_spec *kv, dq_err *err)
+{
+    const int d = m ? m->map.head_dim : 16;
+    const bool short_groups =
+        (kv->k_bits <= 4 || kv->v_bits <= 4) && kv->group % 16 && kv->group < d;
+    if (math.qk == DQ_NUM_F32) return DQ_OK;
+    if (d % 16 || d > 128)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: --math %s on the cuda backend needs a head_dim that is a multiple of 16 "
+            "up to 128, and this model has %d. Use --math f32 or --device cpu",
+            m->path, dq_num_name[math.qk], d);
+    if (short_groups)
+        return dq_fail(err, DQ_MISMATCH,
+                       "--math %s on the cuda backend needs a --kv-group that is a multiple of 16, "
+                       "found %d. Use --kv-group 16 or --math f32",
+                       dq_num_name[math.qk], kv->group);
+    return DQ_OK;
+}
+
 dq_status dq_backend_can(const dq_backend *b, const dq_model *m, dq_math math, const dq_kv_spec *kv,
                          dq_err *err)
 {
-    if (strcmp(b->ops->name, "cuda") == 0) return can_cuda(m, math, kv, err);
+    const bool cuda = strcmp(b->ops->name, "cuda") == 0;
     const dq_num asked[] = {math.linear, math.qk, math.pv, math.kv, kv->num};
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
-        if (asked[i] != DQ_NUM_F32 && asked[i] != DQ_NUM_INT8)
+        if (!cuda && asked[i] == DQ_NUM_BF16)
             return dq_fail(
                 err, DQ_MISMATCH,
                 "--math %s is not available on the %s backend yet. Use f32, or int8 with "
@@ -169,6 +158,7 @@ dq_status dq_backend_can(const dq_backend *b, const dq_model *m, dq_math math, c
                 dq_num_name[asked[i]], b->ops->name);
     }
     DQ_TRY(can_int8(m, math, kv, err));
+    if (cuda) DQ_TRY(can_fused(m, math, kv, err));
     if (math.kv != kv->num)
         return dq_fail(err, DQ_BUG, "the cache is for %s, the pass for %s", dq_num_name[kv->num],
                        dq_num_name[math.kv]);

@@ -200,8 +200,8 @@ struct dq_backend {
     char device[128]; /* for reports: "cpu, AVX-512, 2 threads" */
 };
 
-/* "cpu", "auto" (the best that opens), or "cuda[:N]". Built without CUDA, "cuda" is DQ_RESOURCE and
- * "auto" is the CPU. threads 0: all processors. */
+/* "cpu", "auto" (the CPU), or "cuda[:N]", which is DQ_RESOURCE where there is no such device or dq was built
+ * without CUDA. threads 0: all processors. */
 dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_err *err);
 void dq_backend_close(dq_backend *b); /* NULL allowed */
 /* Waits and moves the sticky error (clearing it) to err. */

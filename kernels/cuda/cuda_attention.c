@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cuda_attention.h"
 
+#include "fused.h"
+
 static int rounding_of(dq_logit_spec logit)
 {
     if (logit.bits >= 16) return DQ_ROUND_NOT;
@@ -9,18 +11,63 @@ static int rounding_of(dq_logit_spec logit)
     return logit.grain == DQ_GRAIN_TILE ? DQ_ROUND_TILE : DQ_ROUND_GIVEN;
 }
 
-/* One launch of units, from scores to outputs. */
+static float qmax_of(dq_logit_spec logit)
+{
+    return (float)((1 << (logit.bits - 1)) - 1);
+}
+
+/* Of fused.h; math f32 is not among them. */
+static int fused_math(const dq_attend_args *args)
+{
+    return args->math.qk == DQ_NUM_INT8 ? DQ_FUSED_INT8 : DQ_FUSED_BF16;
+}
+
+cudaError_t dq_cuda_scores(const dq_attend_args *args, dq_units u, cudaStream_t s)
+{
+    if (args->math.qk == DQ_NUM_F32) return dq_attend_scores(u, s);
+    return dq_fused_scores(u, fused_math(args), s);
+}
+
+/* Strips up to exp(S - max), and what looks at them. */
+static bool look_at_units(dq_backend *b, const dq_units *u, const dq_attend_args *args,
+                          const dq_cuda_looks *looks, const dq_unit *unit)
+{
+    const cudaStream_t s = dq_cuda_of(b)->stream;
+    return dq_cuda_ok(b, dq_cuda_scores(args, *u, s), "attend (scores)") &&
+           dq_cuda_ok(b,
+                      dq_attend_softmax(*u, rounding_of(args->logit), qmax_of(args->logit),
+                                        args->absmax, s),
+                      "attend (softmax)") &&
+           dq_cuda_looks_at(b, looks, u, unit);
+}
+
+/* One launch of units, from scores to outputs. The tensor cores need no strips: where something looks at the
+ * maps, strips are made for it alone, so that looking never changes a result. */
 static bool attend_units(dq_backend *b, const dq_units *u, const dq_finish *f,
                          const dq_attend_args *args, const dq_cuda_looks *looks,
                          const dq_unit *unit)
 {
     const cudaStream_t s = dq_cuda_of(b)->stream;
-    const float qmax = (float)((1 << (args->logit.bits - 1)) - 1);
-    return dq_cuda_ok(b, dq_attend_scores(*u, s), "attend (scores)") &&
-           dq_cuda_ok(b, dq_attend_softmax(*u, rounding_of(args->logit), qmax, args->absmax, s),
-                      "attend (softmax)") &&
-           dq_cuda_looks_at(b, looks, u, unit) &&
-           dq_cuda_ok(b, dq_attend_values(*u, *f, s), "attend (values)");
+    const bool f32 = args->math.qk == DQ_NUM_F32;
+    if ((f32 || args->columns || args->measure) && !look_at_units(b, u, args, looks, unit))
+        return false;
+    if (f32) return dq_cuda_ok(b, dq_attend_values(*u, *f, s), "attend (values)");
+    const dq_fused_logits logits = {rounding_of(args->logit), qmax_of(args->logit), args->absmax};
+    return dq_cuda_ok(b, dq_fused_attend(*u, *f, logits, fused_math(args), s), "attend (fused)");
+}
+
+/* Refuses by name what the tensor-core kernels do not take. f: NULL for scores alone. */
+static bool taken(dq_backend *b, const dq_cuda_units *u, const dq_finish *f,
+                  const dq_attend_args *args)
+{
+    if (args->math.qk == DQ_NUM_F32) return true;
+    const char *lack = dq_fused_lacks(&u->dev, f, fused_math(args), rounding_of(args->logit));
+    if (!lack) return true;
+    dq_fail(&b->err, DQ_MISMATCH,
+            "%s attention on the cuda backend does not take this: %s. Use --math f32 or --device "
+            "cpu",
+            dq_num_name[args->math.qk], lack);
+    return false;
 }
 
 static bool describe_finish(dq_backend *b, dq_finish *f, dq_mat dst, const dq_attend_args *args)
@@ -42,7 +89,8 @@ static bool describe_finish(dq_backend *b, dq_finish *f, dq_mat dst, const dq_at
 
 void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
 {
-    const dq_cuda_wish wish = {.strips = true,
+    const bool looked = args->columns || args->measure;
+    const dq_cuda_wish wish = {.strips = looked || args->math.qk == DQ_NUM_F32,
                                .out_strips = args->columns && args->columns->loo,
                                .edges = rounding_of(args->logit) == DQ_ROUND_TILE};
     dq_cuda_units u;
@@ -50,7 +98,8 @@ void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     dq_finish f;
     void *behind;
     if (!dq_cuda_units_begin(b, &u, args, wish)) return;
-    if (describe_finish(b, &f, dst, args) && dq_cuda_looks_begin(b, &looks, &u, args) &&
+    if (describe_finish(b, &f, dst, args) && taken(b, &u, &f, args) &&
+        dq_cuda_looks_begin(b, &looks, &u, args) &&
         dq_cuda_units_scratch(b, &u, looks.behind, &behind)) {
         dq_units launch;
         looks.scratch = behind;
@@ -70,8 +119,13 @@ void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *arg
     if (!dq_cuda_ok(b, cudaMemsetAsync(absmax, 0, n * sizeof *absmax, s), "memset")) return;
     if (!dq_cuda_units_begin(b, &u, args, (dq_cuda_wish){0})) return;
     dq_units launch;
-    for (int first; b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);)
-        dq_cuda_ok(b, dq_attend_absmax(launch, (uint32_t *)(void *)absmax, s), "attn_absmax");
+    const bool ok = taken(b, &u, NULL, args);
+    uint32_t *bits = (uint32_t *)(void *)absmax;
+    for (int first; ok && b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);)
+        dq_cuda_ok(b,
+                   args->math.qk == DQ_NUM_F32 ? dq_attend_absmax(launch, bits, s)
+                                               : dq_fused_absmax(launch, bits, fused_math(args), s),
+                   "attn_absmax");
     dq_cuda_units_end(b, &u);
 }
 

@@ -25,4 +25,7 @@ bool dq_cuda_looks_at(dq_backend *b, const dq_cuda_looks *l, const dq_units *u,
 /* Sums go to the host at the next sync. */
 void dq_cuda_looks_end(dq_backend *b, const dq_cuda_looks *l);
 
+/* Strips of S in the arithmetic that attention runs in. */
+cudaError_t dq_cuda_scores(const dq_attend_args *args, dq_units u, cudaStream_t s);
+
 #endif

@@ -1,7 +1,7 @@
 /* cuda_observe: the reducers of the CUDA backend: magnitudes of logits and of hidden states, counted on the
  * device and merged into the caller's tally at the next sync.
  * SPDX-License-Identifier: MIT */
-#include "cuda_units.h"
+#include "cuda_attention.h"
 #include "tally.h"
 
 #include <string.h>
@@ -14,6 +14,7 @@ _Static_assert((int)DQ_TALLY_TOP == (int)DQ_TOP && (int)DQ_TALLY_BINS == (int)DQ
 /* One call, on the device. */
 typedef struct count {
     dq_tally *tally;
+    const dq_attend_args *args; /* of logits */
     bool refines;
     dq_call_tally *call;
     dq_launch_top *top; /* one per launch */
@@ -73,11 +74,14 @@ static void take_fine(void *arg, const void *data, size_t bytes)
 
 /* ----------------------------------------------------------------------------------------- a call */
 
-static bool count_begin(dq_backend *b, count *c, dq_tally *tally, int n_launches)
+/* args: NULL for hidden states. */
+static bool count_begin(dq_backend *b, count *c, dq_tally *tally, const dq_attend_args *args,
+                        int n_launches)
 {
     const cudaStream_t s = dq_cuda_of(b)->stream;
     memset(c, 0, sizeof *c);
     c->tally = tally;
+    c->args = args;
     c->refines = tally->fine != NULL;
     c->n_launches = n_launches;
     c->result_bytes = sizeof *c->call + (size_t)n_launches * sizeof *c->top;
@@ -170,9 +174,9 @@ static bool observe_launch(dq_backend *b, count *c, const dq_cuda_units *u, cons
         while (end < launch->n && unit[end].seq == unit[i].seq) end++;
         n_pieces += add_pieces(pieces + n_pieces, u, launch, unit + i, end - i, map, &record);
     }
-    const bool ok =
-        dq_cuda_ok(b, dq_attend_scores(*launch, dq_cuda_of(b)->stream), "attn_observe (scores)") &&
-        count_rows(b, c, pieces, n_pieces, room);
+    const bool ok = dq_cuda_ok(b, dq_cuda_scores(c->args, *launch, dq_cuda_of(b)->stream),
+                               "attn_observe (scores)") &&
+                    count_rows(b, c, pieces, n_pieces, room);
     dq_block_free(pieces);
     return ok;
 }
@@ -196,7 +200,7 @@ void dq_cuda_attn_observe(dq_backend *b, dq_observe_kind kind, dq_tally *tally,
     void *room;
     if (b->err.code != DQ_OK || kind != DQ_OBSERVE_LOGITS) return;
     if (!dq_cuda_units_begin(b, &u, args, wish)) return;
-    if (count_begin(b, &c, tally, count_launches(&u)) &&
+    if (count_begin(b, &c, tally, args, count_launches(&u)) &&
         dq_cuda_units_scratch(b, &u, count_room(u.most_records), &room)) {
         dq_units launch;
         for (int first; b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);)
@@ -238,7 +242,7 @@ void dq_cuda_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *b
     const int32_t *pos = dq_cuda_upload(b, batch->pos, (size_t)batch->n_rows * sizeof *pos);
     void *room = pos ? dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, count_room(batch->n_rows)) : NULL;
     dq_piece *pieces = dq_block_new((size_t)n, sizeof *pieces, &b->err);
-    if (room && pieces && count_begin(b, &c, tally, 1)) {
+    if (room && pieces && count_begin(b, &c, tally, NULL, 1)) {
         row_pieces(pieces, x, batch, pos);
         if (count_rows(b, &c, pieces, n, room)) count_end(b, &c, layer, seq_base);
     }

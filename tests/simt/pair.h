@@ -34,6 +34,7 @@ typedef struct pair {
     dq_headmap map;
     dq_kv_spec spec;
     dq_attn attn;
+    dq_math math; /* the CPU runs f32 in place of bf16 */
     float gain[256];
     dq_backend *b[2];
     dq_kv *kv[2];
@@ -200,6 +201,7 @@ static inline dq_attend_args pair_args(const pair *p, int k, dq_logit_spec logit
                         .kv = p->kv[k],
                         .q = pair_mat(p, k, A_Q),
                         .logit = logit};
+    if (k == CUDA || p->math.qk == DQ_NUM_INT8) a.math = p->math;
     if (p->attn.lambda_kind == DQ_LAMBDA_TOKEN) a.lambda = pair_mat(p, k, A_LAMBDA);
     return a;
 }
@@ -230,8 +232,8 @@ static inline void pair_scene(pair *p, bool evicts)
     pair_sync(p);
 }
 
-/* The CPU adds fused products in the same order; without them outputs are only near. */
-static inline void compare_outputs(pair *p)
+/* Outputs of both, within `tolerance` of the largest; or bit for bit. */
+static inline void compare_within(pair *p, double tolerance, bool equal)
 {
     const dq_mat m = pair_mat(p, CPU, A_OUT);
     const size_t n = (size_t)(m.rows * m.cols);
@@ -247,12 +249,17 @@ static inline void compare_outputs(pair *p)
         most = fmax(most, fabs((double)got[CPU][i]));
         worst = off > worst || off != off ? off : worst;
     }
-    if (!(worst <= 2e-6 * most)) print_error("off by %g of %g\n", worst, most);
-    assert_true(worst <= 2e-6 * most);
-    if (dq_cpu_features(NULL) & (DQ_CPU_AVX2 | DQ_CPU_AVX512))
-        assert_memory_equal(got[CPU], got[CUDA], n * sizeof(float));
+    if (!(worst <= tolerance * most)) print_error("off by %g of %g\n", worst, most);
+    assert_true(worst <= tolerance * most);
+    if (equal) assert_memory_equal(got[CPU], got[CUDA], n * sizeof(float));
     free(got[CPU]);
     free(got[CUDA]);
+}
+
+/* The CPU adds fused products in the same order; without them outputs are only near. */
+static inline void compare_outputs(pair *p)
+{
+    compare_within(p, 2e-6, dq_cpu_features(NULL) & (DQ_CPU_AVX2 | DQ_CPU_AVX512));
 }
 
 static inline void attend_both(pair *p, dq_logit_spec logit, const dq_columns columns[2],

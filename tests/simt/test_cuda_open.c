@@ -25,9 +25,12 @@ static void test_devices(void **state)
     assert_int_equal(open_status("cuda:1", &err), DQ_RESOURCE);
     assert_non_null(strstr(err.text, "cuda:1 does not exist (expected cuda:0 to cuda:0)"));
     assert_int_equal(open_status("cuda:99999999999999999999", &err), DQ_RESOURCE);
-    dq_backend *b = rig_device("auto");
+    dq_backend *b = rig_device("cuda");
     assert_string_equal(b->ops->name, "cuda");
     assert_non_null(strstr(b->device, "cuda:0, simulated"));
+    dq_backend_close(b);
+    b = rig_device("auto");
+    assert_string_equal(b->ops->name, "cpu");
     dq_backend_close(b);
     assert_int_equal(dq_simt_memory_used(), 0);
 }
@@ -292,7 +295,7 @@ static void test_can(void **state)
     dq_backend *b = rig_device("cuda");
     dq_layer layer = {.q = {.name = "q", .rows = 1, .bits = 4},
                       .k = {.name = "k_proj", .rows = 1, .bits = 16}};
-    const dq_model m = {.path = "m", .n_layers = 1, .layer = &layer};
+    dq_model m = {.path = "m", .n_layers = 1, .layer = &layer};
     dq_math math = plain;
     dq_err err = {0};
     (void)state;
@@ -305,8 +308,22 @@ static void test_can(void **state)
     math.qk = DQ_NUM_INT8;
     memset(&err, 0, sizeof err);
     assert_int_equal(dq_backend_can(b, &m, math, &dq_kv_plain, &err), DQ_MISMATCH);
-    assert_non_null(
-        strstr(err.text, "--math int8 is not available for attention logits on the cuda"));
+    assert_non_null(strstr(err.text, "--math int8 needs a packed KV cache"));
+    math.qk = math.pv = math.kv = DQ_NUM_BF16;
+    dq_kv_spec kv = dq_kv_plain;
+    kv.num = DQ_NUM_BF16;
+    m.map.head_dim = 24;
+    memset(&err, 0, sizeof err);
+    assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "a head_dim that is a multiple of 16 up to 128"));
+    m.map.head_dim = 64;
+    kv.v_bits = 4;
+    kv.group = 24;
+    memset(&err, 0, sizeof err);
+    assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "--kv-group that is a multiple of 16"));
+    kv.group = 32;
+    assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_OK);
     dq_backend_close(b);
 }
 
