@@ -208,38 +208,20 @@ static bf16_space space_of(const dq_units *u, int maps, int slabs)
     return s;
 }
 
-template <int NT>
-static cudaError_t launch(dq_units u, dq_finish f, dq_fused_logits l, cudaStream_t s)
-{
-    const bf16_space at = space_of(&u, u.n_maps, u.n_slabs);
-    const cudaError_t e = DQ_ALLOW_SMEM(attend_bf16<NT>, at.total);
-    if (e != cudaSuccess) return e;
-    DQ_LAUNCH(attend_bf16<NT>, dim3((unsigned)(u.n * u.most_out)), THREADS, (unsigned)at.total, s,
-              u, f, l, at);
-    return cudaGetLastError();
-}
-
 cudaError_t dq_fused_attend_bf16(dq_units u, dq_finish f, dq_fused_logits l, cudaStream_t s)
 {
+    const bf16_space at = space_of(&u, u.n_maps, u.n_slabs);
     const int tiles = u.n_slabs * u.form[1].dim / 8;
-    if (u.n == 0 || u.most_out == 0) return cudaSuccess;
-    if (tiles <= 8) return launch<8>(u, f, l, s);
-    if (tiles <= 16) return launch<16>(u, f, l, s);
-    return launch<32>(u, f, l, s);
+    return dq_fused_launch(tiles <= 8    ? attend_bf16<8>
+                           : tiles <= 16 ? attend_bf16<16>
+                                         : attend_bf16<32>,
+                           u.n * u.most_out, THREADS, at.total, s, u, f, l, at);
 }
 
 cudaError_t dq_fused_scores_bf16(dq_units u, uint32_t *most, cudaStream_t s)
 {
     const bf16_space at = space_of(&u, 1, 0);
-    if (u.n == 0 || u.most_q == 0) return cudaSuccess;
-    const dim3 grid((unsigned)(u.n * u.most_q));
-    const cudaError_t e =
-        most ? DQ_ALLOW_SMEM(absmax_bf16, at.total) : DQ_ALLOW_SMEM(scores_bf16, at.total);
-    if (e != cudaSuccess) return e;
-    if (most) {
-        DQ_LAUNCH(absmax_bf16, grid, THREADS, (unsigned)at.total, s, u, most, at);
-    } else {
-        DQ_LAUNCH(scores_bf16, grid, THREADS, (unsigned)at.total, s, u, at);
-    }
-    return cudaGetLastError();
+    const int blocks = u.n * u.most_q;
+    if (most) return dq_fused_launch(absmax_bf16, blocks, THREADS, at.total, s, u, most, at);
+    return dq_fused_launch(scores_bf16, blocks, THREADS, at.total, s, u, at);
 }

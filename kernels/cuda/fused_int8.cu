@@ -494,38 +494,20 @@ static fused_space space_of(const dq_units *u, int maps, int slabs)
     return s;
 }
 
-template <int NT>
-static cudaError_t launch(dq_units u, dq_finish f, dq_fused_logits l, cudaStream_t s)
-{
-    const fused_space at = space_of(&u, u.n_maps, u.n_slabs);
-    const cudaError_t e = DQ_ALLOW_SMEM(attend_int8<NT>, at.total);
-    if (e != cudaSuccess) return e;
-    DQ_LAUNCH(attend_int8<NT>, dim3((unsigned)(u.n * u.most_out)), THREADS, (unsigned)at.total, s,
-              u, f, l, at);
-    return cudaGetLastError();
-}
-
 cudaError_t dq_fused_attend_int8(dq_units u, dq_finish f, dq_fused_logits l, cudaStream_t s)
 {
+    const fused_space at = space_of(&u, u.n_maps, u.n_slabs);
     const int tiles = u.n_slabs * u.form[1].dim / 8;
-    if (u.n == 0 || u.most_out == 0) return cudaSuccess;
-    if (tiles <= 8) return launch<8>(u, f, l, s);
-    if (tiles <= 16) return launch<16>(u, f, l, s);
-    return launch<32>(u, f, l, s);
+    return dq_fused_launch(tiles <= 8    ? attend_int8<8>
+                           : tiles <= 16 ? attend_int8<16>
+                                         : attend_int8<32>,
+                           u.n * u.most_out, THREADS, at.total, s, u, f, l, at);
 }
 
 cudaError_t dq_fused_scores_int8(dq_units u, uint32_t *most, cudaStream_t s)
 {
     const fused_space at = space_of(&u, 1, 0);
-    if (u.n == 0 || u.most_q == 0) return cudaSuccess;
-    const dim3 grid((unsigned)(u.n * u.most_q));
-    const cudaError_t e =
-        most ? DQ_ALLOW_SMEM(absmax_int8, at.total) : DQ_ALLOW_SMEM(scores_int8, at.total);
-    if (e != cudaSuccess) return e;
-    if (most) {
-        DQ_LAUNCH(absmax_int8, grid, THREADS, (unsigned)at.total, s, u, most, at);
-    } else {
-        DQ_LAUNCH(scores_int8, grid, THREADS, (unsigned)at.total, s, u, at);
-    }
-    return cudaGetLastError();
+    const int blocks = u.n * u.most_q;
+    if (most) return dq_fused_launch(absmax_int8, blocks, THREADS, at.total, s, u, most, at);
+    return dq_fused_launch(scores_int8, blocks, THREADS, at.total, s, u, at);
 }
