@@ -54,11 +54,18 @@ got=$?
 [ "$(cat older.json)" = older ] || complain "dq eval on a full disk: an earlier document is gone"
 absent gone.jsonl gone.jsonl.partial
 rm older.json
-# what was scored is kept where there was room for it
-if grep -q "The scores are in" "$top/err"; then
-    "$dq" "$@" --resume --dump-items kept.jsonl >/dev/null || complain "dq eval: kept scores cannot be resumed"
-    rm kept.jsonl
-fi
+# what was scored is kept: the same command goes on to an output that can be written
+(
+    trap '' XFSZ
+    ulimit -f 8
+    exec "$dq" "$@" --logit-bits 16,8,6,4 --logit-grain tensor,row --dump-items gone.jsonl
+) >"$top/out" 2>"$top/err"
+grep -q "The scores are in dq-eval-.*resume" "$top/err" || complain "dq eval on a full disk: $(cat "$top/err")"
+"$dq" "$@" --logit-bits 16,8,6,4 --logit-grain tensor,row --resume --dump-items kept.jsonl >"$top/out" 2>"$top/err" ||
+    complain "dq eval: kept scores cannot be resumed: $(cat "$top/err")"
+[ -s kept.jsonl ] || complain "dq eval: nothing was written from kept scores"
+absent gone.jsonl gone.jsonl.partial dq-eval-*.resume
+rm kept.jsonl
 
 # a limit on the size of files acts like a disk that is full
 for n in 1 8 64; do

@@ -16,7 +16,7 @@ device=${DQ_DEVICE:-cuda}
 case "${1:-}" in
 1 | 2 | 3) stage=$1 ;;
 *)
-    sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,12p >&2
+    sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac
