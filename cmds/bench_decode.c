@@ -318,6 +318,11 @@ dq_status dq_bench_decode(dq_talk *talk, const dq_model *m, dq_backend *b, int64
 {
     const dq_headmap *map = &m->map;
     const int64_t d = map->head_dim;
+    if (strcmp(b->ops->name, "cpu") != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "--decode takes shares of what the processor reads, not of %s. Use --device "
+                       "cpu",
+                       b->device);
     for (int i = 0; i < n; i++) {
         if (context[i] + tokens + 1 > m->max_positions)
             return dq_fail(err, DQ_MISMATCH, "%s: has %d positions. Lower --context or --decode",

@@ -138,6 +138,8 @@ done
 refused 4 "rounding of logits by tiles" eval llama.h5 $text --kv-bits 8 --kv-recent 16 --math int8 --device cuda \
     --logit-bits 6 --logit-grain tile
 
+refused 4 "shares of what the processor reads" bench "$pair/llama" --decode 1 --device cuda
+
 # No such device: one line, before any work.
 # shellcheck disable=SC2086
 for d in cuda:1 cuda:7; do
