@@ -1,5 +1,6 @@
 /* bench: differential attention and packed products of a backend, as shares of what the same device reaches in
- * the same run. gpu_bench [--device NAME] [--small]; one JSON document on stdout.
+ * the same run. gpu_bench [--device NAME] [--small]; one JSON document on stdout. Exits with the status of
+ * what the device refused, if anything, which stands in the document too.
  *
  * One layer of 12 output heads with two maps of head_dim 128 and values of 256, as the peers have it. Times
  * are of the whole operation as dq runs it (queries rounded, lambda, norm); filling the cache, with its codes,
@@ -35,6 +36,7 @@ typedef struct bench {
     float gain[2 * DIM];
     json_t *results;
     dq_ceilings top;
+    dq_status refusal; /* the last one; every setting is meant to run on a GPU */
     bool small;
 } bench;
 
@@ -187,6 +189,7 @@ static void refused(bench *x, const char *what, const setting *s, int64_t n, dq_
     json_object_set_new(r, "seconds_median", json_null());
     json_object_set_new(r, "tokens", json_integer((json_int_t)n));
     json_object_set_new(r, "refused", json_string(err->text));
+    x->refusal = err->code;
     memset(err, 0, sizeof *err);
 }
 
@@ -375,5 +378,5 @@ int main(int argc, char **argv)
     dq_backend_close(x.b);
     dq_arena_free(x.arena);
     json_decref(x.results);
-    return (int)err.code;
+    return (int)(err.code != DQ_OK ? err.code : x.refusal);
 }
