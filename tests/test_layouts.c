@@ -524,33 +524,12 @@ static void folders_are_explained(void **state)
     refused(edits_path("gguf"), DQ_MISMATCH, "model.gguf: a GGUF file");
 }
 
-/* Whichever allocation fails, the status says so and nothing leaks. */
-static void every_allocation_may_fail(void **state)
-{
-    static const char *const paths[] = {MODELS "gda-f32-shards", MODELS "v2-f16",
-                                        MODELS "llama-yarn"};
-    (void)state;
-    for (size_t p = 0; p < sizeof paths / sizeof *paths; p++) {
-        bool failed = true;
-        for (int64_t n = 1; failed; n++) {
-            dq_err err = {0};
-            dq_model *m;
-            dq_alloc_fail_at(n);
-            failed = dq_model_open(&m, paths[p], &err) != DQ_OK;
-            dq_alloc_fail_at(0);
-            if (failed) assert_int_equal(err.code, DQ_RESOURCE);
-            dq_model_close(m);
-            assert_true(n < 10000);
-        }
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_checkpoints_load),     cmocka_unit_test(containers_keep_the_model),
         cmocka_unit_test(tensors_end_in_their_status), cmocka_unit_test(huge_lambda_is_refused),
-        cmocka_unit_test(folders_are_explained),       cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(folders_are_explained),
     };
     return cmocka_run_group_tests(tests, edits_begin, edits_end);
 }

@@ -375,7 +375,9 @@ static void files_come_with_the_model(void **state)
 /* Whichever allocation fails, the status says so and nothing leaks. */
 static void every_allocation_may_fail(void **state)
 {
-    static const char *const paths[] = {MODELS "diffllama-f16-shards", MODELS "llama-bf16-bias"};
+    static const char *const paths[] = {MODELS "diffllama-f16-shards", MODELS "llama-bf16-bias",
+                                        MODELS "gda-f32-shards", MODELS "v2-f16",
+                                        MODELS "llama-yarn"};
     (void)state;
     for (size_t p = 0; p < sizeof paths / sizeof *paths; p++) {
         bool failed = true;
