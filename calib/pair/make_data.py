@@ -13,28 +13,20 @@ import os
 import random
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tiny"))
+import vocabulary  # noqa: E402
+from vocabulary import (ADJECTIVES, ADVERBS, ANIMALS, FILL, LINKS, PLACES, VALUES,  # noqa: E402
+                   VERBS)
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-ADJECTIVES = "red old small quiet green tall warm young grey bright cold slow".split()
-ANIMALS = ("fox owl hen goat crow duck mole wolf hare seal deer frog horse sheep snail "
-           "swan bear mouse").split()
-VERBS = "sees likes hears follows meets finds greets leaves calls watches draws knows".split()
-PLACES = ("river harbour garden bridge forest market tower field station island valley mill "
-          "meadow lake orchard street").split()
-LINKS = "near behind under beside above past".split()
-ADVERBS = "often today again alone early gladly slowly twice".split()
-FILL = ["the", "a", "and", "then", "while", "but", "."]
 CITIES = ("Oslo Rome Riga Bern Lima Cairo Paris Tokyo Delhi Milan Turin Basel Ghent Porto Lagos Accra "
           "Quito Sofia Minsk Tunis Rabat Dakar Hanoi Seoul Osaka Kyoto Perth Leeds York Bath Lyon Nice "
           "Nantes Bremen Mainz Trier Graz Linz Split Zadar Varna Cluj Brno Lodz Lublin Vilnius Tartu "
           "Turku Malmo Bergen Aarhus Odense Cork Derry Bilbao Cadiz Malaga Faro Palma Bari Pisa Siena "
           "Parma Patras").split()
-VALUES = [f"{i:02d}" for i in range(100)]
 MARKS = ["[", "]", "?"]
 WORDS = ADJECTIVES + ANIMALS + VERBS + PLACES + LINKS + ADVERBS + FILL + MARKS + CITIES + VALUES
-BOS, FIRST_WORD = 0, 257
-ID = {w: FIRST_WORD + i for i, w in enumerate(WORDS)}
-VOCAB = 640
-assert len(set(WORDS)) == len(WORDS) and FIRST_WORD + len(WORDS) <= VOCAB
+ID = vocabulary.ids(WORDS)
 
 
 class Grammar:
@@ -114,58 +106,10 @@ def question(rng):
             "gold": choices.index(notes[city])}
 
 
-def byte_map():
-    """The printable stand-ins of byte-level BPE."""
-    keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    out, n = {}, 0
-    for b in range(256):
-        if b in keep:
-            out[b] = chr(b)
-        else:
-            out[b] = chr(256 + n)
-            n += 1
-    return out
-
-
-def tokenizer():
-    table = byte_map()
-    vocab = {"<bos>": BOS}
-    vocab.update({table[b]: 1 + b for b in range(256)})
-    vocab.update({table[32] + w: ID[w] for w in WORDS})
-    return {
-        "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [{"id": BOS, "content": "<bos>", "single_word": False, "lstrip": False,
-                          "rstrip": False, "normalized": False, "special": True}],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
-                          "use_regex": True},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [{"SpecialToken": {"id": "<bos>", "type_id": 0}},
-                       {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [{"SpecialToken": {"id": "<bos>", "type_id": 0}},
-                     {"Sequence": {"id": "A", "type_id": 0}},
-                     {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {"<bos>": {"id": "<bos>", "ids": [BOS], "tokens": ["<bos>"]}}},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
-                    "use_regex": True},
-        "model": {"type": "BPE", "dropout": None, "unk_token": None,
-                  "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                  "fuse_unk": False, "byte_fallback": False, "ignore_merges": True,
-                  "vocab": vocab, "merges": []}}
-
-
 def main():
     out = sys.argv[1] if len(sys.argv) > 1 else HERE
     for name in ("llama", "diffllama"):
-        os.makedirs(os.path.join(out, name), exist_ok=True)
-        with open(os.path.join(out, name, "tokenizer.json"), "w", encoding="utf-8") as f:
-            json.dump(tokenizer(), f, ensure_ascii=False, indent=1)
-            f.write("\n")
-        with open(os.path.join(out, name, "tokenizer_config.json"), "w") as f:
-            json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<bos>",
-                       "model_max_length": 512}, f, indent=1)
-            f.write("\n")
+        vocabulary.write_tokenizer(os.path.join(out, name), WORDS, 512)
     rng = random.Random(10 ** 6)
     with open(os.path.join(out, "choices.jsonl"), "w") as f:
         for _ in range(600):
