@@ -56,8 +56,8 @@ def text(model, ids, with_prefix):
     ask = make_data.ID["?"]
     half, nll, best, is_answer = N // 2, [], [], []
     for s in range(0, len(ids) - N + 1, N):
-        window = [make_data.BOS] + ids[s + 1:s + N]
-        feed = window if with_prefix else [make_data.BOS] + window[half:]
+        window = [make_data.vocabulary.BOS] + ids[s + 1:s + N]
+        feed = window if with_prefix else [make_data.vocabulary.BOS] + window[half:]
         lp = log_probs(model, [feed], len(feed) - half)[0, :-1]
         target = torch.tensor(window[half + 1:])
         nll.append(-lp.gather(1, target[:, None])[:, 0])
