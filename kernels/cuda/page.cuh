@@ -23,7 +23,7 @@
 #include "ptx.cuh"
 
 /* Byte of one code in a plane; *shift: its lowest bit. */
-DQ_DEVICE int dq_plane_place(int *shift, int side, int width, int cols, int t, int c)
+DQ_BOTH int dq_plane_place(int *shift, int side, int width, int cols, int t, int c)
 {
     if (side == 1) {
         int bytes = width == 1 ? 8 : 16, tokens = bytes * 8 / width;
@@ -41,13 +41,13 @@ DQ_DEVICE int dq_plane_place(int *shift, int side, int width, int cols, int t, i
     return first + (c / channels * DQ_SLOTS + t) * bytes + c % bytes;
 }
 
-DQ_DEVICE int dq_low_bits(int bits)
+DQ_BOTH int dq_low_bits(int bits)
 {
     return bits == 6 ? 4 : bits == 3 ? 2 : bits;
 }
 
 /* Code of channel c of token t of one head. */
-DQ_DEVICE int dq_page_code(const dq_page_form *f, int side, const uint8_t *codes, int t, int c)
+DQ_BOTH int dq_page_code(const dq_page_form *f, int side, const uint8_t *codes, int t, int c)
 {
     int shift, low = dq_low_bits(f->bits), high = f->bits - low;
     int at = dq_plane_place(&shift, side, low, f->cols, t, c);
@@ -83,7 +83,7 @@ DQ_DEVICE void dq_page_store(const dq_page_form *f, int side, uint8_t *codes, co
     }
 }
 
-DQ_DEVICE int dq_scale_place(const dq_page_form *f, int head, int t, int g)
+DQ_BOTH int dq_scale_place(const dq_page_form *f, int head, int t, int g)
 {
     return (head * f->n_scales + g) * DQ_SLOTS + t;
 }

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "runtime.h"
+#include "trace.h"
 
 #define DQ_WARP  32
 #define DQ_LANES 0xffffffffu
@@ -28,6 +29,7 @@ struct alignas(16) dq_u4 {
 
 /* ------------------------------------------------------------------------------------- structure */
 #define DQ_DEVICE   static __device__ __forceinline__
+#define DQ_BOTH     static __host__ __device__ __forceinline__ /* numbers only; tests call it on the host */
 #define DQ_RESTRICT __restrict__
 #define DQ_UNROLL   _Pragma("unroll")
 /* A kernel's return type and qualifiers; at most `threads` per block, and at least `blocks` of them
@@ -41,7 +43,11 @@ struct alignas(16) dq_u4 {
 /* grid: dim3; threads of a block; bytes of dynamic shared memory. A name with commas stands in
  * parentheses. Failures are in cudaGetLastError. */
 #define DQ_LAUNCH(kernel, grid, threads, smem_bytes, stream, ...)                                  \
-    kernel<<<(grid), (threads), (smem_bytes), (stream)>>>(__VA_ARGS__)
+    do {                                                                                           \
+        dq_trace_begin(#kernel, stream);                                                           \
+        kernel<<<(grid), (threads), (smem_bytes), (stream)>>>(__VA_ARGS__);                        \
+        dq_trace_end(stream);                                                                      \
+    } while (0)
 /* cudaError_t: allows more than 48 KiB of dynamic shared memory. */
 #define DQ_ALLOW_SMEM(kernel, bytes)                                                               \
     cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,        \

@@ -1,13 +1,16 @@
 /* bench: differential attention and packed products of a backend, as shares of what the same device reaches in
- * the same run. gpu_bench [--device NAME] [--small]; one JSON document on stdout. Exits with the status of
- * what the device refused, if anything, which stands in the document too.
+ * the same run. gpu_bench [--device NAME] [--small] [--only products|prefill[:TOKENS]|decode[:TOKENS]]; one JSON
+ * document on stdout. Exits with the status of what the device refused, if anything, which stands in the document
+ * too.
  *
  * One layer of 12 output heads with two maps of head_dim 128 and values of 256, as the peers have it. Times
- * are of the whole operation as dq runs it (queries rounded, lambda, norm); filling the cache, with its codes,
- * is timed beside it. Multiply-adds count as two; of causal products the visible half counts.
+ * are of the whole operation as dq runs it (queries rounded, lambda, norm), as the host waits for it; beside them,
+ * from a run of its own, what the device worked in each kernel (trace.h). Multiply-adds count as two; of causal
+ * products the visible half counts.
  * SPDX-License-Identifier: MIT */
 #include "ceilings.h"
 #include "os.h"
+#include "trace.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -36,8 +39,9 @@ typedef struct bench {
     float gain[2 * DIM];
     json_t *results;
     dq_ceilings top;
-    dq_status refusal; /* the last one; every setting is meant to run on a GPU */
-    bool small;
+    dq_status refusal;  /* the last one; every setting is meant to run on a GPU */
+    bool small, traces; /* traces: the backend's kernels can be timed */
+    const char *only;   /* NULL: everything */
 } bench;
 
 static int by_value(const void *a, const void *b)
@@ -65,23 +69,54 @@ static double median(bench *x, void (*f)(void *arg), void *arg, int *runs, dq_er
     return n ? s[n / 2] : (double)NAN;
 }
 
+/* Nearly normal, as what projections make; from PERIOD, a prime, on the same again, so that no two rows are alike. */
 static float *floats(bench *x, int64_t n, dq_err *err)
 {
-    float *host = dq_block_new((size_t)n, sizeof *host, err);
+    enum { PERIOD = 1000003 };
+    float *host = dq_block_new(PERIOD, sizeof *host, err);
     float *p = host ? x->b->ops->alloc(x->b, (size_t)n * sizeof *p) : NULL;
     uint32_t state = (uint32_t)n;
-    for (int64_t i = 0; host && i < n; i++) {
-        float sum = 0; /* nearly normal, as what projections make */
+    for (int64_t i = 0; host && i < PERIOD && i < n; i++) {
+        float sum = 0;
         for (int k = 0; k < 4; k++) {
             state = state * 1664525u + 1013904223u;
             sum += (float)(state >> 8) / 8388608.0f - 1.0f;
         }
         host[i] = sum * 0.866f;
     }
-    if (p) x->b->ops->put(x->b, p, host, (size_t)n * sizeof *p);
+    for (int64_t at = 0; p && at < n; at += PERIOD) {
+        const int64_t left = n - at < PERIOD ? n - at : PERIOD;
+        x->b->ops->put(x->b, p + at, host, (size_t)left * sizeof *p);
+    }
     dq_backend_sync(x->b, err);
     dq_block_free(host);
     return p;
+}
+
+static void take_kernel(void *arg, const char *kernel, int launches, double seconds)
+{
+    json_array_append_new(arg, json_pack("{s:s, s:i, s:f}", "kernel", kernel, "launches", launches,
+                                         "seconds", seconds));
+}
+
+/* One more run of f: what the device worked, kernel by kernel. The rest of an operation's time is the host's. */
+static void trace(bench *x, json_t *result, void (*f)(void *arg), void *arg, dq_err *err)
+{
+    json_t *kernels = json_array(), *k;
+    double seconds = 0;
+    size_t i;
+    if (!x->traces) {
+        json_decref(kernels);
+        return;
+    }
+    dq_trace_start();
+    f(arg);
+    dq_backend_sync(x->b, err);
+    if (dq_trace_stop(take_kernel, kernels) != cudaSuccess)
+        dq_fail(err, DQ_BUG, "the events of a trace cannot be read");
+    json_array_foreach(kernels, i, k) seconds += json_real_value(json_object_get(k, "seconds"));
+    json_object_set_new(result, "kernel_seconds", json_real(seconds));
+    json_object_set_new(result, "kernels", kernels);
 }
 
 /* ------------------------------------------------------------------------------------- attention */
@@ -211,6 +246,7 @@ static void bench_prefill(bench *x, const setting *s, int64_t n, dq_err *err)
         if (x->top.bf16 > 0)
             json_object_set_new(r, "share_of_bf16_matmul",
                                 json_real(usual / seconds / x->top.bf16));
+        trace(x, r, prefill, &l, err);
     }
     if (err->code != DQ_OK) refused(x, "prefill", s, n, err);
     close_layer(&l);
@@ -225,13 +261,17 @@ static void bench_decode(bench *x, const setting *s, int64_t context, dq_err *er
         l.first = context;
         const double seconds = median(x, decode, &l, &runs, err);
         const dq_kv_bytes held = x->b->ops->kv_bytes(x->b, l.kv);
-        const double bytes = (double)(held.codes + held.scales + held.unquantized);
+        /* a cache of 16 bits counts as one, however wide it is held: more bytes are no merit */
+        const double elements = (double)context * 2 * x->map.n_kv * DIM;
+        const double bytes =
+            s->k_bits == 16 ? 2 * elements : (double)(held.codes + held.scales + held.unquantized);
         json_t *r = result(x, "decode", s, seconds, runs);
         json_object_set_new(r, "tokens", json_integer((json_int_t)context));
         json_object_set_new(r, "kv_bytes", json_real(bytes));
         json_object_set_new(r, "bytes_per_second", json_real(bytes / seconds));
         if (x->top.copy > 0)
             json_object_set_new(r, "share_of_copy", json_real(bytes / seconds / x->top.copy));
+        trace(x, r, decode, &l, err);
     }
     if (err->code != DQ_OK) refused(x, "decode", s, context, err);
     close_layer(&l);
@@ -293,6 +333,7 @@ static void bench_product(bench *x, int64_t n, int bits, dq_num num, dq_err *err
             json_object_set_new(r, "share_of_bf16_matmul", json_real(flops / x->top.bf16));
         if (x->top.int8 > 0)
             json_object_set_new(r, "share_of_int8_matmul", json_real(flops / x->top.int8));
+        trace(x, r, multiply, &p, err);
     }
     if (x->b->ops->weight_release && p.src.p) x->b->ops->weight_release(x->b, &p.w);
     x->b->ops->free(x->b, p.src.p);
@@ -304,22 +345,32 @@ static void bench_product(bench *x, int64_t n, int bits, dq_num num, dq_err *err
 
 /* ------------------------------------------------------------------------------------------ main */
 
+/* Whether `what` of n tokens (0: none) is asked for. */
+static bool wanted(const bench *x, const char *what, int64_t n)
+{
+    char name[64];
+    if (!x->only || strcmp(x->only, what) == 0) return true;
+    snprintf(name, sizeof name, "%s:%lld", what, (long long)n);
+    return strcmp(x->only, name) == 0;
+}
+
 static void run(bench *x, dq_err *err)
 {
     static const int64_t prompts[] = {2048, 8192, 65536}, contexts[] = {2048, 65536};
     static const int64_t small_prompts[] = {64, 192, 256}, small_contexts[] = {128, 192};
     for (int i = 0; i < 3; i++) {
         const int64_t n = x->small ? small_prompts[i] : prompts[i];
-        for (int k = 0; k < N_SETTINGS; k++) {
+        for (int k = 0; k < N_SETTINGS && wanted(x, "prefill", prompts[i]); k++) {
             if (settings[k].num == DQ_NUM_F32 && n > 8192) continue; /* minutes */
             bench_prefill(x, &settings[k], n, err);
         }
     }
     for (int i = 0; i < 2; i++) {
-        for (int k = 0; k < N_SETTINGS; k++)
+        for (int k = 0; k < N_SETTINGS && wanted(x, "decode", contexts[i]); k++)
             bench_decode(x, &settings[k], x->small ? small_contexts[i] : contexts[i], err);
     }
     const int64_t n = x->small ? 128 : 4096;
+    if (!wanted(x, "products", 0)) return;
     bench_product(x, n, 16, DQ_NUM_BF16, err);
     for (int bits = 8; bits >= 4; bits -= 2) {
         bench_product(x, n, bits, DQ_NUM_INT8, err);
@@ -355,15 +406,21 @@ int main(int argc, char **argv)
             x.small = true;
         } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
             device = argv[++i];
+        } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+            x.only = argv[++i];
         } else {
-            fprintf(stderr, "usage: gpu_bench [--device NAME] [--small]\n");
+            fprintf(stderr, "usage: gpu_bench [--device NAME] [--small] [--only PART[:TOKENS]]\n");
             return 2;
         }
     }
     if (open_bench(&x, device ? device : "cuda", &err) == DQ_OK &&
-        strcmp(x.b->ops->name, "cuda") == 0)
+        strcmp(x.b->ops->name, "cuda") == 0) {
+        x.traces = true;
         dq_ceilings_measure(&x.top, x.b, x.small ? 256 : 8192, &err);
+    }
     if (err.code == DQ_OK) run(&x, &err);
+    if (err.code == DQ_OK && json_array_size(x.results) == 0)
+        dq_fail(&err, DQ_USAGE, "--only %s names nothing", x.only);
     if (err.code == DQ_OK) {
         json_t *doc = json_pack("{s:s, s:s, s:f, s:f, s:f, s:O}", "schema", "dq-gpu-bench/1",
                                 "device", x.b->device, "copy_bytes_per_second", x.top.copy,

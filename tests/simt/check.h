@@ -12,7 +12,7 @@ extern "C" {
 #include <cmocka.h>
 }
 
-#include "runtime.h"
+#include "simulated.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +66,14 @@ template <class T> struct dq_array {
                          cudaSuccess);
     }
 };
+
+/* The float of these bits. */
+static inline float dq_float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
 
 /* Runs f in the orders that every kernel must survive. */
 template <class F> void dq_each_order(F f)

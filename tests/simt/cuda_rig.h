@@ -13,9 +13,9 @@
 
 #include "backend.h"
 #include "quant.h"
+#include "simulated.h"
 #ifdef DQ_SIMT
 #include "simt_blas.h"
-#include "simt_runtime.h"
 #endif
 
 #include <math.h>
@@ -25,18 +25,6 @@
 typedef struct rig {
     dq_backend *cpu, *cuda;
 } rig;
-
-#ifndef DQ_SIMT /* a GPU has its own order of threads */
-enum { DQ_SIMT_GREEDY, DQ_SIMT_ROUND_ROBIN };
-static inline void dq_simt_set_schedule(int schedule, uint64_t seed)
-{
-    (void)schedule, (void)seed;
-}
-static inline size_t dq_simt_memory_used(void)
-{
-    return 0;
-}
-#endif
 
 /* Whether there is a GPU; without one a test of the simulation would be wrong, one for a GPU is skipped. */
 enum { RIG_SKIP = 77 };

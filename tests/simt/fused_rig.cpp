@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "fused_rig.h"
 
-#include "ptx.cuh"
+#include "numerics.h"
 
 #include <math.h>
 
@@ -316,7 +316,7 @@ static float value_of(const rig_list *l, int side, int row, int head, int t, int
 
 static float bf16(float x)
 {
-    return dq_bf16_f32(dq_model_f32_bf16(x));
+    return dq_float_of((uint32_t)dq_model_f32_bf16(x) << 16);
 }
 
 static float score_of_codes(const rig_list *l, const float *q, int head, int t)

@@ -4,14 +4,16 @@
 #define DQ_PAGE_CODES_H
 
 #include "page.h"
+#include "runtime.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* q[form.cols] and scale[form.n_scales] of slot t of a head; the page's memory is read in place. */
-void dq_test_page_codes(int8_t *q, float *scale, const dq_page *page, const dq_page_form *form,
-                        int side, int head, int t);
+/* q[form.cols] and scale[form.n_scales] of slot t of a head, of a page whose memory is the device's. What failed, if
+ * a copy did. */
+cudaError_t dq_test_page_codes(int8_t *q, float *scale, const dq_page *page,
+                               const dq_page_form *form, int side, int head, int t);
 
 #ifdef __cplusplus
 }

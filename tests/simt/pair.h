@@ -1,19 +1,16 @@
-/* pair: one scene on two backends, the CPU and the simulated CUDA device, for tests that compare them.
+/* pair: one scene on two backends, the CPU and the CUDA device, simulated or a GPU, for tests that compare them.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_TEST_PAIR_H
 #define DQ_TEST_PAIR_H
 
 #include "cpu_kv.h"
 #include "cuda_kv.h"
+#include "cuda_rig.h"
 #include "os.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum {
     CPU,

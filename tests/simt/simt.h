@@ -15,6 +15,7 @@
 #include "simt_runtime.h"
 
 #define DQ_DEVICE   static inline
+#define DQ_BOTH     static inline
 #define DQ_RESTRICT __restrict__
 #define DQ_UNROLL
 #define DQ_KERNEL(threads)                static void
@@ -25,7 +26,11 @@
     name##_shared &name = *(name##_shared *)simt_shared(&name##_key, sizeof(name##_shared), 16)
 #define DQ_SHARED_DYNAMIC(name) unsigned char *const name = simt_shared_dynamic()
 #define DQ_LAUNCH(kernel, grid, threads, smem_bytes, stream, ...)                                  \
-    simt_launch(kernel, #kernel, (grid), (threads), (smem_bytes), (stream), ##__VA_ARGS__)
+    do {                                                                                           \
+        dq_trace_begin(#kernel, stream);                                                           \
+        simt_launch(kernel, #kernel, (grid), (threads), (smem_bytes), (stream), ##__VA_ARGS__);    \
+        dq_trace_end(stream);                                                                      \
+    } while (0)
 #define DQ_ALLOW_SMEM(kernel, bytes)                                                               \
     cudaFuncSetAttribute((const void *)(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,      \
                          (int)(bytes))

@@ -33,7 +33,7 @@ static void check_scores(rig *r)
                            (double)x, (double)y);
                     fail();
                 }
-            const float x = dq_bits_f32(most.host[i * u->n_q + 1 + h]), y = rig_absmax(r, i, h);
+            const float x = dq_float_of(most.host[i * u->n_q + 1 + h]), y = rig_absmax(r, i, h);
             if (r->spec.math == DQ_FUSED_INT8)
                 assert_memory_equal(&x, &y, 4);
             else
@@ -245,6 +245,7 @@ static void test_lacks(void **state)
 static void test_names(void **state)
 {
     (void)state;
+    if (!simulated()) skip(); /* a GPU forgets a process whose kernel failed */
     for (int math = DQ_FUSED_INT8; math <= DQ_FUSED_BF16; math++) {
         const char *const names[2][3] = {{"attend_int8<", "scores_int8,", "absmax_int8,"},
                                          {"attend_bf16<", "scores_bf16,", "absmax_bf16,"}};
@@ -291,5 +292,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_orders), cmocka_unit_test(test_cut),    cmocka_unit_test(test_lacks),
         cmocka_unit_test(test_names),
     };
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) return 77; /* skipped */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
