@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What others need for differential attention on this GPU: python3 peers.py [--check] > peers.json
+"""What others need for differential attention on this GPU: python3 peers.py [--check] [PEER...] > peers.json
 
 One layer of 12 output heads (two maps of head_dim 128, values of 256) in bf16, causal, the epilogue
 (subtract, RMS norm, gain, scale) included; the same shapes as gpu_bench. Peers:
@@ -7,7 +7,8 @@ One layer of 12 output heads (two maps of head_dim 128, values of 256) in bf16, 
   memeff2   SDPA, memory-efficient backend, two heads a pair with values of 256
   cudnn2, cudnn4    SDPA, cuDNN backend, with values of 256 and of 128
   triton    a fused kernel of one pass with two sums, written for this comparison
-and matrix products by cuBLAS (bf16) and cuBLASLt (int8, torch._int_mm). Medians of device events.
+  products  matrix products by cuBLAS (bf16) and cuBLASLt (int8, torch._int_mm)
+Medians of device events. Without a name all of them run, in one process, which the failure of one may end.
 --check runs the formulas at a small size against float64, on the CPU where there is no GPU (there the Triton kernel
 only with TRITON_INTERPRET=1).
 """
@@ -151,17 +152,21 @@ def variants():
         yield "triton", fused, None
 
 
+def chosen(names):
+    return [v for v in variants() if v[0] in names]
+
+
 def flops(n):
     """multiply-adds as two, the causal half: two score products and one product with values per map"""
     return PAIRS * (2 * 2 * DIM + 2 * 2 * 2 * DIM) * n * (n + 1) / 2
 
 
-def attention(results):
+def attention(results, names):
     for n in (2048, 8192, 65536):
         q, k, v, gain = inputs(n, n, "cuda")
         rows = torch.randint(n, (16,), device="cuda")
         want = exact(q, k, v, gain, rows)
-        for name, f, backend in variants():
+        for name, f, backend in chosen(names):
             r = {"what": "prefill", "peer": name, "tokens": n}
             try:
                 got = f(q, k, v, gain, True, backend)[:, rows].double()
@@ -175,7 +180,7 @@ def attention(results):
         del q, k, v
     for keys in (2048, 65536):
         q, k, v, gain = inputs(1, keys, "cuda")
-        for name, f, backend in variants():
+        for name, f, backend in chosen(names):
             if name == "triton":
                 continue  # its grid has no split over keys
             r = {"what": "decode", "peer": name, "context": keys}
@@ -224,13 +229,21 @@ def check():
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--check", action="store_true")
+parser.add_argument("peers", nargs="*", metavar="PEER")
 args = parser.parse_args()
+known = [v[0] for v in variants()] + ["products"]
+for peer in args.peers:
+    if peer not in known:
+        parser.error(f"no peer {peer}; there are {' '.join(known)}")
+wanted = args.peers or known
 if args.check:
     sys.exit(check() != 0)
 if not torch.cuda.is_available():
     sys.exit("peers.py: PyTorch finds no GPU")
 found = []
-attention(found)
-products(found)
+if any(name in wanted for name in known[:-1]):
+    attention(found, wanted)
+if "products" in wanted:
+    products(found)
 print(json.dumps({"schema": "dq-gpu-peers/1", "torch": torch.__version__, "device": torch.cuda.get_device_name(),
                   "results": found}, indent=1))

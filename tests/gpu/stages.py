@@ -1,0 +1,375 @@
+#!/usr/bin/env python3
+"""The checks and benchmarks that need a GPU, in three stages of at most nine minutes, most valuable first.
+
+  stages.py 1 [OUT]   probes of every device function; each kernel and operation against the CPU; long contexts; the
+                      embedded pair scored in f32, bf16 and int8, its numbers compared with the CPU's
+  stages.py 2 [OUT]   compute-sanitizer on small shapes; ceilings of this machine, products, prefill and decoding up to
+                      64K tokens, with the time of each kernel beside that of the operation
+  stages.py 3 [OUT]   short items on a model with the shape of DiffLlama-1B and invented weights (2.8 GB in TMPDIR for
+                      a while); peers, for which python3 needs torch
+
+Every part is a process with a time limit; a part that hangs or crashes costs itself only. OUT (default: $OUT, else
+results/bench/gpu) gets stage-N.json, written anew after every part, and stage-N.tgz with all that parts printed.
+Exit status: 0 all parts are well, 1 some are not, 2 usage, 6 OUT cannot be written, 130/143 interrupted.
+
+Environment:
+  DQ_BUILD    folder of the build, or what the archive of `--target carry` unpacks to (default build-gpu)
+  DQ_DEVICE   cuda (default) or cuda:N. To rehearse: `simulated` takes the programs of tests/simt, `cpu` compares
+              the CPU with itself; both take small sizes, and what needs a GPU may be skipped
+  DQ_BUDGET   seconds that a stage may take (default 540)
+  DQ_LIMIT    seconds that no part may exceed, whatever its own limit is
+  DQ_PARTS    regular expression: only parts whose names it matches
+"""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TAIL = 4096  # bytes of a failing part's output that go into the document
+GRACE = 5  # seconds between asking a part to end and killing it
+PAIR = ("llama", "diffllama")
+
+
+class Part:
+    """command: list of strings; or check: a function of the documents so far that returns what is wrong."""
+
+    def __init__(self, name, command=None, limit=60, env=None, check=None):
+        self.name, self.command, self.limit, self.env, self.check = name, command, limit, env or {}, check
+
+
+class Machine:
+    """Where programs are, and what they are told."""
+
+    def __init__(self, build, device):
+        self.build, self.device = build, device
+        self.real = device.startswith("cuda")
+        self.simulated = device == "simulated"
+        self.backend = "cuda" if self.simulated else device  # as dq names it
+        self.small = [] if self.real else ["--small"]
+        self.patience = 5 if self.simulated else 1  # limits are for GPUs
+
+    def dq(self):
+        return str(self.build / ("tests/simt/simt_dq" if self.simulated else "dq"))
+
+    def gpu(self, name):
+        if not self.simulated:
+            return str(self.build / "tests/gpu" / f"gpu_{name}")
+        other = {"probes": "run_probes", "kernels": "test_fused", "long": "simt_long", "bench": "simt_bench"}
+        return str(self.build / "tests/simt" / other.get(name, f"test_cuda_{name}"))
+
+    def suite(self, name):
+        folder, prefix = ("tests/simt", "test_simt_") if self.simulated else ("tests", "test_")
+        return str(self.build / folder / (prefix + name))
+
+
+# ---------------------------------------------------------------------------------------- comparisons
+
+def rows_of(document):
+    """{what a row is: its numbers} of a dq-eval/1 document"""
+    rows = {}
+    for r in document["results"]:
+        m = r["metrics"]
+        key = (r["task"], r["logit_bits"], r["logit_grain"])
+        rows[key] = {"n": r["n"], "math": r["math"], **{k: m[k]["value"] for k in ("acc", "nll_nats") if k in m}}
+    return rows
+
+
+def compare(documents, name, other, tolerance, different):
+    """What is wrong with two parts' results, and the largest difference of NLLs: at most `tolerance` nats. Accuracies
+    are the same, but of different arithmetics one item may change sides."""
+    missing = [n for n in (name, other) if not isinstance(documents.get(n), dict)]
+    if missing:
+        return [f"{n} left no document" for n in missing], 0.0
+    a, b, wrong, worst = rows_of(documents[name]), rows_of(documents[other]), [], 0.0
+    if a.keys() != b.keys() or not a:
+        wrong.append(f"rows differ: {sorted(a)} and {sorted(b)}")
+    for key in a.keys() & b.keys():
+        x, y = a[key], b[key]
+        if x["n"] != y["n"]:
+            wrong.append(f"{key}: n is {x['n']} and {y['n']}")
+        for metric in ("acc", "nll_nats"):
+            if metric not in x and metric not in y:
+                continue
+            d = abs(x.get(metric, float("nan")) - y.get(metric, float("nan")))
+            worst = max(worst, d) if metric == "nll_nats" else worst
+            if not d <= (tolerance if metric == "nll_nats" else 1.5 / x["n"] if different else 0):
+                wrong.append(f"{key}: {metric} is {x.get(metric)} and {y.get(metric)}")
+        if different and x["math"] == y["math"]:
+            wrong.append(f"{key}: both say that {x['math']} ran")
+    return wrong, worst
+
+
+# ---------------------------------------------------------------------------------------------- stages
+
+def pair_end_to_end(m, work):
+    """Scores on both devices, then what must be near what: f32 within 1e-5 nats of the CPU's f32, bf16 and int8 within
+    0.02 of it (and of another arithmetic), int8 within 1e-3 of the CPU's int8."""
+    limit = ["--limit", "24"] if m.real else ["--limit", "2"]
+    for model in PAIR:
+        packed = str(work / f"{model}.h5")
+        yield Part(f"quantize-{model}", [m.dq(), "quantize", f"calib/pair/{model}", "-o", packed, "--bits", "8", "--json"])
+        sources = {"choices": ["--task", "mc", "--data", "calib/pair/choices.jsonl"] + limit,
+                   "text": ["--text", "calib/pair/text.txt", "--ctx", "128", "--kv-recent", "16", "--limit",
+                            "24" if m.real else "1"]}
+        for what, source in sources.items():
+            both = [("cpu", "f32"), ("cpu", "int8"), (m.backend, "f32"), (m.backend, "bf16"), (m.backend, "int8")]
+            for device, math in dict.fromkeys(both):
+                if (device, math) == ("cpu", "bf16"):
+                    continue  # no arithmetic of the CPU
+                yield Part(f"{what}-{model}-{device}-{math}",
+                           [m.dq(), "eval", packed, *source, "--kv-bits", "8", "--math", math, "--device", device,
+                            "--json", "-q"], 90)
+            if m.device == "cpu":
+                continue  # there is nothing else to compare with
+            name = lambda device, math: f"{what}-{model}-{device}-{math}"
+            for ours, theirs, tolerance in (("f32", "f32", 1e-5), ("bf16", "f32", 0.02), ("int8", "f32", 0.02),
+                                            ("int8", "int8", 1e-3)):
+                yield Part(f"compare-{what}-{model}-{ours}-with-{theirs}",
+                           check=lambda d, a=name(m.backend, ours), b=name("cpu", theirs), t=tolerance,
+                           o=ours != theirs: compare(d, a, b, t, o))
+
+
+def stage_1(m, work):
+    yield Part("doctor", [m.dq(), "doctor", "--json"])
+    yield Part("probes", [m.gpu("probes")])
+    for name, limit in (("ops", 60), ("linear", 60), ("pages", 60), ("attention", 60), ("fused", 90), ("kernels", 120),
+                        ("maps", 90)):
+        yield Part(name, [m.gpu(name)], limit)
+    for name in ("contract", "kv", "kv_codes", "columns", "forward", "score"):
+        yield Part(f"suite-{name}", [m.suite(name)], 90)
+    yield Part("long", [m.gpu("long"), *m.small], 150)
+    yield from pair_end_to_end(m, work)
+
+
+def sanitizers(m):
+    tool = ["compute-sanitizer", "--error-exitcode", "9", "--tool"]
+    exact = {"DQ_CUDA_POOL": "exact"}
+    for name, command in (("memcheck", [m.gpu("kernels"), "test_cut"]), ("memcheck", [m.gpu("pages")]),
+                          ("memcheck", [m.gpu("linear")]), ("racecheck", [m.gpu("kernels"), "test_cut"]),
+                          ("racecheck", [m.gpu("pages")]), ("synccheck", [m.gpu("kernels"), "test_cut"])):
+        yield Part(f"{name}-{Path(command[0]).name.split('_', 1)[1]}", tool + [name] + command, 75, exact)
+
+
+def stage_2(m, work):
+    if m.real:
+        yield from sanitizers(m)
+    bench = [m.gpu("bench"), *m.small]
+    for what, limit in (("products", 60), ("prefill:2048", 60), ("decode:2048", 60), ("prefill:8192", 90),
+                        ("decode:65536", 120), ("prefill:65536", 180)):
+        yield Part(f"bench-{what.replace(':', '-')}", bench + ["--only", what], limit)
+
+
+def stage_3(m, work):
+    model = work / "diffllama-1b"
+    if m.real:
+        yield Part("items-model", [str(m.build / "tests/generate"), str(model), "diffllama-1b"], 90)
+        yield Part("items-tokenizer", ["sh", "-c", f"cp calib/pair/diffllama/tokenizer*.json '{model}'"], 10)
+    else:
+        model = ROOT / "calib/pair/diffllama"
+    packed = work / "items.h5"
+    yield Part("items-quantize", [m.dq(), "quantize", str(model), "-o", str(packed), "--bits", "8", "--json", "-q"], 120)
+    for math in ("f32", "bf16", "int8"):
+        if math == "bf16" and m.device == "cpu":
+            continue
+        yield Part(f"items-{math}", [m.dq(), "bench", str(packed if math == "int8" else model), "--items",
+                                     "calib/pair/choices.jsonl", "--limit", "300" if m.real else "2", "--runs",
+                                     "3" if m.real else "1", "--math", math, "--device", m.backend, "--json", "-q"], 90)
+    peers = [sys.executable, "tests/gpu/peers.py"]
+    if not m.real:
+        yield Part("peers-check", peers + ["--check"], 120)
+        return
+    for peer in ("products", "flash4", "memeff2", "cudnn2", "cudnn4", "triton"):
+        yield Part(f"peers-{peer}", peers + [peer], 75)
+
+
+STAGES = {"1": stage_1, "2": stage_2, "3": stage_3}
+
+
+# --------------------------------------------------------------------------------------------- running
+
+class Stop(Exception):
+    """A signal asked this program to end."""
+
+
+class Run:
+    def __init__(self, stage, machine, out, work, budget, longest):
+        self.stage, self.machine, self.out, self.work, self.longest = stage, machine, out, work, longest
+        self.end = time.monotonic() + budget
+        self.parts, self.documents, self.lost = [], {}, None
+        self.head = {"schema": "dq-gpu/2", "stage": int(stage), "device": machine.device, "budget_seconds": budget}
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def write(self):
+        """stage-N.json. On a full disk the run goes on, the last document that could be written stays, and the end says so."""
+        path = self.out / f"stage-{self.stage}.json"
+        fresh = path.with_suffix(".json.partial")
+        try:
+            fresh.write_text(json.dumps({**self.head, "parts": self.parts}, indent=1) + "\n")
+            fresh.replace(path)
+            self.lost = None
+        except OSError as e:
+            fresh.unlink(missing_ok=True)
+            self.lost = f"{path}: {e.strerror}"
+
+    def archive(self):
+        path = self.out / f"stage-{self.stage}.tgz"
+        try:
+            with tarfile.open(path, "w:gz") as tar:
+                for f in sorted(self.work.glob("*.out")) + sorted(self.work.glob("*.err")):
+                    tar.add(f, f"stage-{self.stage}/{f.name}")
+        except OSError as e:
+            path.unlink(missing_ok=True)
+            self.lost = self.lost or f"{path}: {e.strerror}"
+
+    def process(self, part, seconds):
+        """Exit status of the part's command (negative: the signal that ended it), or None: out of time."""
+        env = {**os.environ, **part.env, "DQ_TEST_DEVICE": self.machine.backend, "OMP_WAIT_POLICY": "passive"}
+        with open(self.work / f"{part.name}.out", "wb") as out, open(self.work / f"{part.name}.err", "wb") as err:
+            try:
+                p = subprocess.Popen(part.command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=env, cwd=ROOT,
+                                     start_new_session=True)
+            except OSError as e:
+                err.write(f"{part.command[0]}: {e.strerror}\n".encode())
+                return 127
+            try:
+                return p.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                end_group(p)
+
+    def document_of(self, part):
+        try:
+            return json.loads((self.work / f"{part.name}.out").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def tail_of(self, part):
+        """The last bytes of both streams; errors are said last."""
+        text = b""
+        for suffix in ("out", "err"):
+            try:
+                text += (self.work / f"{part.name}.{suffix}").read_bytes()
+            except OSError as e:
+                text += f"{part.name}.{suffix}: {e.strerror}\n".encode()
+        return text[-TAIL:].decode(errors="replace")
+
+    def verdict(self, code, document):
+        """A GPU that was promised must be there: skipping is a failure on one. 77, and 5 of the probes: no device."""
+        if code is None:
+            return "timeout"
+        if code == 0:
+            return "ok"
+        return "skipped" if code in (5, 77) and not self.machine.real and document is None else "failed"
+
+    def part(self, part):
+        start = time.monotonic()
+        limit = min(part.limit * self.machine.patience, self.longest)
+        record = {"part": part.name, "status": "not run", "limit_seconds": limit}
+        if self.left() < min(limit, 10):
+            record["why"] = "the stage's budget is spent"
+        elif part.check:
+            wrong, worst = part.check(self.documents)
+            record.update(status="failed" if wrong else "ok", worst=worst)
+            if wrong:
+                record["tail"] = "\n".join(wrong)[-TAIL:]
+        else:
+            code = self.process(part, min(limit, self.left()))
+            document = self.document_of(part)
+            record.update(status=self.verdict(code, document), exit=code, document=document,
+                          command=" ".join(part.command).replace(str(self.machine.build), "BUILD")
+                          .replace(str(self.work), "WORK").replace(str(ROOT) + "/", ""))
+            self.documents[part.name] = document
+            if record["status"] != "ok":
+                record["tail"] = self.tail_of(part)
+        record["seconds"] = round(time.monotonic() - start, 3)
+        self.parts.append(record)
+        self.write()
+        print(f"{part.name:34} {record['status']:8} {record['seconds']:8.1f} s", flush=True)
+        if record["status"] in ("failed", "timeout"):
+            for line in record.get("tail", "").splitlines()[-6:]:
+                print(f"    {line[:200]}", flush=True)
+
+
+def end_group(p):
+    """Nothing of a part outlives it; a process that the driver holds is left behind after some seconds."""
+    for sig in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(p.pid, sig)
+        except ProcessLookupError:
+            pass
+        try:
+            p.wait(GRACE)
+            if sig == signal.SIGTERM:
+                continue  # its children may be alive
+        except subprocess.TimeoutExpired:
+            pass
+
+
+def on_signal(number, frame):
+    raise Stop(number)
+
+
+def main(argv):
+    if len(argv) not in (2, 3) or argv[1] not in STAGES:
+        print(__doc__, file=sys.stdout if argv[1:] in (["-h"], ["--help"]) else sys.stderr)
+        return 0 if argv[1:] in (["-h"], ["--help"]) else 2
+    device = os.environ.get("DQ_DEVICE", "cuda")
+    if not re.fullmatch(r"cuda(:\d+)?|cpu|simulated", device):
+        print(f"stages.py: DQ_DEVICE is {device} (expected cuda, cuda:N, simulated or cpu)", file=sys.stderr)
+        return 2
+    build = Path(os.environ.get("DQ_BUILD", ROOT / "build-gpu")).resolve()
+    if not build.is_dir():
+        print(f"stages.py: {build} is no folder; build it, or name it in DQ_BUILD", file=sys.stderr)
+        return 6
+    out = Path(argv[2] if len(argv) == 3 else os.environ.get("OUT", ROOT / "results/bench/gpu")).resolve()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        print(f"stages.py: {out}: {e.strerror}", file=sys.stderr)
+        return 6
+    try:
+        budget, longest = (float(os.environ.get(*x)) for x in (("DQ_BUDGET", 540), ("DQ_LIMIT", "inf")))
+        wanted = re.compile(os.environ.get("DQ_PARTS", ""))
+    except (ValueError, re.error) as e:
+        print(f"stages.py: DQ_BUDGET, DQ_LIMIT or DQ_PARTS: {e}", file=sys.stderr)
+        return 2
+    for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sig, on_signal)
+    with tempfile.TemporaryDirectory(prefix="dq-stage-") as work:
+        run = Run(argv[1], Machine(build, device), out, Path(work), budget, longest)
+        status = 0
+        try:
+            for part in STAGES[argv[1]](run.machine, run.work):
+                if wanted.search(part.name):
+                    run.part(part)
+        except Stop as s:
+            print(f"stages.py: ended by signal {s.args[0]}", file=sys.stderr)
+            status = 128 + s.args[0]
+        run.write()
+        run.archive()
+    bad = [p["part"] for p in run.parts if p["status"] not in ("ok", "skipped")]
+    count = {s: sum(p["status"] == s for p in run.parts) for s in ("ok", "failed", "timeout", "skipped", "not run")}
+    print(f"stage {argv[1]}: " + ", ".join(f"{n} {s}" for s, n in count.items() if n))
+    if bad:
+        print("not well: " + " ".join(bad))
+    if not run.parts:
+        print("stages.py: no part has such a name", file=sys.stderr)
+        return status or 2
+    if run.lost:
+        print(f"stages.py: {run.lost}; what was found stands above only", file=sys.stderr)
+        return status or 6
+    return status or (1 if bad else 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
