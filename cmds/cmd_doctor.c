@@ -112,6 +112,28 @@ static json_t *device(const char *name)
     return x;
 }
 
+static json_t *text_or_null(const char *s)
+{
+    return s ? json_string(s) : json_null();
+}
+
+/* In the form of a device, below which it is printed. */
+static json_t *cublas(dq_arena *a)
+{
+    dq_err err = {0};
+    const char *path, *version;
+    json_t *x = json_object();
+    const bool good = dq_backend_blas(&path, &version, a, &err) == DQ_OK;
+    json_object_set_new(x, "name", json_string("cublas"));
+    json_object_set_new(x, "usable", json_boolean(good));
+    json_object_set_new(x, "path", good ? text_or_null(path) : json_null());
+    json_object_set_new(x, "version", good ? text_or_null(version) : json_null());
+    json_object_set_new(x, "about",
+                        good ? json_sprintf("%s, version %s", path, version ? version : "unknown")
+                             : json_string(err.text));
+    return x;
+}
+
 static void print_value(const char *key, const json_t *v)
 {
     char buf[32];
@@ -145,14 +167,19 @@ static void print_group(const char *title, json_t *group)
     json_object_foreach(group, key, v) print_value(key, v);
 }
 
-static void print_devices(const json_t *devices)
+static void print_device(const json_t *d)
+{
+    printf("  %-24s %s\n", json_string_value(json_object_get(d, "name")),
+           json_string_value(json_object_get(d, "about")));
+}
+
+static void print_devices(const json_t *devices, const json_t *blas)
 {
     size_t i;
     json_t *d;
     printf("devices\n");
-    json_array_foreach(devices, i, d)
-        printf("  %-24s %s\n", json_string_value(json_object_get(d, "name")),
-               json_string_value(json_object_get(d, "about")));
+    json_array_foreach(devices, i, d) print_device(d);
+    print_device(blas);
 }
 
 typedef struct request {
@@ -180,6 +207,7 @@ static dq_status run(request *q, dq_err *err)
     json_object_set_new(r, "libraries", libraries());
     json_object_set_new(r, "machine", machine(talk, a));
     json_object_set_new(r, "devices", devices);
+    json_object_set_new(r, "cublas", cublas(a));
     if (tried) json_object_set_new(r, "head_maps", tried);
     json_array_append_new(json_object_get(doc, "results"), r);
     dq_arena_free(a);
@@ -187,7 +215,7 @@ static dq_status run(request *q, dq_err *err)
     print_group("program", json_object_get(r, "program"));
     print_group("libraries", json_object_get(r, "libraries"));
     print_group("machine", json_object_get(r, "machine"));
-    print_devices(devices);
+    print_devices(devices, json_object_get(r, "cublas"));
     if (tried) dq_head_maps_print(tried, err);
     json_decref(doc);
     return dq_flush_stdout(err);

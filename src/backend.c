@@ -38,12 +38,24 @@ static dq_status open_cuda(dq_backend *b, const char *name, dq_err *err)
                        name);
     return dq_cuda_open(b, (int)strtol(number, NULL, 10), err);
 }
+
+dq_status dq_backend_blas(const char **path, const char **version, dq_arena *a, dq_err *err)
+{
+    return dq_cuda_blas_about(path, version, a, err);
+}
 #else
 static dq_status open_cuda(dq_backend *b, const char *name, dq_err *err)
 {
     (void)b;
     return dq_fail(err, DQ_RESOURCE,
                    "this build of dq has no CUDA backend (device %s). Use --device cpu", name);
+}
+
+dq_status dq_backend_blas(const char **path, const char **version, dq_arena *a, dq_err *err)
+{
+    (void)a;
+    *path = *version = NULL;
+    return dq_fail(err, DQ_RESOURCE, "not used: this build of dq has no CUDA backend");
 }
 #endif
 

@@ -223,6 +223,11 @@ dq_status dq_backend_sync(dq_backend *b, dq_err *err);
 dq_status dq_backend_can(const dq_backend *b, const dq_model *m, dq_math math, const dq_kv_spec *kv,
                          dq_err *err);
 
+/* cuBLAS, which the cuda backend's products of floats need: the file that it is opened from and its version ("13.0.2";
+ * NULL: it does not say), in the arena. Needs no device. DQ_RESOURCE where it is missing, does not open or dq was built
+ * without CUDA. */
+dq_status dq_backend_blas(const char **path, const char **version, dq_arena *a, dq_err *err);
+
 extern const dq_ops dq_ops_cpu;
 
 #endif

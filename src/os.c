@@ -1,6 +1,6 @@
 /* os: see os.h.
  * SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* sched_getaffinity, dlinfo */
 #include "os.h"
 
 #if defined(__x86_64__)
@@ -10,6 +10,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
+#include <limits.h>
+#include <link.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -150,6 +153,36 @@ dq_status dq_dir_names(const char ***names, size_t *n, const char *dir, dq_arena
     closedir(d);
     if (err->code == DQ_OK && *n) qsort(*names, *n, sizeof **names, by_text);
     return err->code;
+}
+
+dq_status dq_paths_like(const char ***paths, size_t *n, const char *pattern, dq_arena *a,
+                        dq_err *err)
+{
+    glob_t found;
+    *n = 0;
+    *paths = NULL;
+    const int status = glob(pattern, 0, NULL, &found);
+    if (status == GLOB_NOSPACE) dq_fail(err, DQ_RESOURCE, "out of memory (paths like %s)", pattern);
+    if (status != 0) return err->code;
+    *paths = dq_alloc(a, found.gl_pathc, sizeof **paths, err);
+    for (size_t i = 0; *paths && i < found.gl_pathc; i++) {
+        (*paths)[i] = dq_text(a, found.gl_pathv[i], strlen(found.gl_pathv[i]), err);
+        if (!(*paths)[i]) break;
+        *n = i + 1;
+    }
+    globfree(&found);
+    return err->code;
+}
+
+const char *dq_link_target(const char *path, dq_arena *a, dq_err *err)
+{
+    char to[PATH_MAX];
+    const ssize_t len = readlink(path, to, sizeof to - 1);
+    const char *slash = strrchr(path, '/');
+    if (len <= 0 || (size_t)len >= sizeof to - 1) return NULL;
+    to[len] = 0;
+    if (to[0] == '/' || !slash) return dq_text(a, to, (size_t)len, err);
+    return dq_textf(a, err, "%.*s/%s", (int)(slash - path), path, to);
 }
 
 bool dq_same_file(const char *a, const char *b)
@@ -318,9 +351,18 @@ int64_t dq_peak_bytes(void)
     return kib * 1024;
 }
 
-void *dq_library_open(const char *name)
+void *dq_library_open(const char *name, const char **why)
 {
-    return dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    *why = library ? NULL : dlerror();
+    return library;
+}
+
+const char *dq_library_path(void *library, dq_arena *a, dq_err *err)
+{
+    struct link_map *map;
+    const char *path = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : "unknown";
+    return dq_text(a, path, strlen(path), err);
 }
 
 dq_function *dq_library_function(void *library, const char *name)

@@ -24,6 +24,11 @@ bool dq_file_exists(const char *path);
 bool dq_is_dir(const char *path);
 /* Names in a folder, sorted, without "." and "..", in the arena. */
 dq_status dq_dir_names(const char ***names, size_t *n, const char *dir, dq_arena *a, dq_err *err);
+/* Paths that a shell's pattern stands for, sorted, in the arena; none is no error. */
+dq_status dq_paths_like(const char ***paths, size_t *n, const char *pattern, dq_arena *a,
+                        dq_err *err);
+/* What a symbolic link names, seen from where the link is seen from; in the arena. NULL: not a link, or an error. */
+const char *dq_link_target(const char *path, dq_arena *a, dq_err *err);
 /* Same device and inode, through links too. False when either is missing. */
 bool dq_same_file(const char *a, const char *b);
 /* fsync `partial`, rename it to `path`, fsync the folder. */
@@ -38,10 +43,12 @@ dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *
 /* Free bytes of the file system that holds path's folder; -1 unknown. */
 int64_t dq_disk_free(const char *path);
 
-/* A shared library found by the loader, or NULL; it stays open. A function in it, or NULL. */
+/* A shared library: a path, or a name that the loader searches for; it stays open. NULL: *why says what the loader
+ * did, until the next call. A function in it, or NULL. The file it came from, in the arena. */
 typedef void dq_function(void);
-void *dq_library_open(const char *name);
+void *dq_library_open(const char *name, const char **why);
 dq_function *dq_library_function(void *library, const char *name);
+const char *dq_library_path(void *library, dq_arena *a, dq_err *err);
 
 enum { DQ_CPU_AVX2 = 1, DQ_CPU_AVX512 = 2, DQ_CPU_VNNI = 4 };
 /* Feature bits of this machine, cut down by the environment variable DQ_CPU=scalar|avx2|avx512

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cuda_blas.h"
 
+#include "cuda_blas_find.h"
+#include "cuda_open.h"
 #include "os.h"
 #include "trace.h"
 
@@ -26,6 +28,7 @@ enum {
 enum { DEFAULT_MATH = 0, NO_REDUCED_SUMS = 16 };
 enum { STATUS_OK = 0, STATUS_NO_MEMORY = 3 };
 
+typedef int property_fn(int which, int *value); /* 0, 1, 2: major, minor, patch */
 typedef int create_fn(void **handle);
 typedef int destroy_fn(void *handle);
 typedef int set_stream_fn(void *handle, cudaStream_t s);
@@ -48,9 +51,11 @@ struct dq_cuda_blas {
 };
 
 #ifdef DQ_SIMT
-static void *open_library(void)
+static dq_status open_library(dq_cuda_blas_file *f, dq_arena *a, dq_err *err)
 {
-    return dq_simt_blas_library();
+    (void)a;
+    *f = (dq_cuda_blas_file){.library = dq_simt_blas_library(), .path = "simulated"};
+    return f->library ? DQ_OK : dq_cuda_blas_missing("", err);
 }
 
 static dq_function *function(void *library, const char *name)
@@ -59,13 +64,9 @@ static dq_function *function(void *library, const char *name)
     return dq_simt_blas_function(name);
 }
 #else
-static void *open_library(void)
+static dq_status open_library(dq_cuda_blas_file *f, dq_arena *a, dq_err *err)
 {
-    static const char *const names[] = {"libcublas.so.13", "libcublas.so.12"};
-    void *library = NULL;
-    for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++)
-        library = dq_library_open(names[i]);
-    return library;
+    return dq_cuda_blas_find(f, "", a, err);
 }
 
 static dq_function *function(void *library, const char *name)
@@ -74,26 +75,54 @@ static dq_function *function(void *library, const char *name)
 }
 #endif
 
-static dq_status load(dq_cuda_blas *k, dq_err *err)
+static dq_status bind(dq_cuda_blas *k, const dq_cuda_blas_file *f, dq_err *err)
 {
-    void *library = open_library();
-    if (!library)
+    k->create = (create_fn *)function(f->library, "cublasCreate_v2");
+    k->destroy = (destroy_fn *)function(f->library, "cublasDestroy_v2");
+    k->set_stream = (set_stream_fn *)function(f->library, "cublasSetStream_v2");
+    k->set_math = (set_math_fn *)function(f->library, "cublasSetMathMode");
+    k->sgemm = (sgemm_fn *)function(f->library, "cublasSgemm_v2");
+    k->gemm_ex = (gemm_ex_fn *)function(f->library, "cublasGemmEx");
+    if (!k->create || !k->destroy || !k->set_stream || !k->set_math || !k->sgemm || !k->gemm_ex)
         return dq_fail(
             err, DQ_RESOURCE,
-            "cuBLAS is missing (expected libcublas.so.13 or libcublas.so.12). Install "
-            "NVIDIA's package libcublas-13-0, or put its folder into LD_LIBRARY_PATH, or "
-            "use --device cpu");
-    k->create = (create_fn *)function(library, "cublasCreate_v2");
-    k->destroy = (destroy_fn *)function(library, "cublasDestroy_v2");
-    k->set_stream = (set_stream_fn *)function(library, "cublasSetStream_v2");
-    k->set_math = (set_math_fn *)function(library, "cublasSetMathMode");
-    k->sgemm = (sgemm_fn *)function(library, "cublasSgemm_v2");
-    k->gemm_ex = (gemm_ex_fn *)function(library, "cublasGemmEx");
-    if (!k->create || !k->destroy || !k->set_stream || !k->set_math || !k->sgemm || !k->gemm_ex)
-        return dq_fail(err, DQ_RESOURCE,
-                       "the cuBLAS that was found lacks functions (expected version 12 or 13). "
-                       "Install NVIDIA's package libcublas-13-0, or use --device cpu");
+            "%.400s lacks functions (expected cuBLAS 12 or 13). Install NVIDIA's package "
+            "libcublas-13-0 or pip's nvidia-cublas, or name another file with "
+            "DQ_CUBLAS=PATH, or use --device cpu",
+            f->path);
     return DQ_OK;
+}
+
+/* "13.0.2", NULL where the library does not say. Needs no device. */
+static const char *version(void *library, dq_arena *a, dq_err *err)
+{
+    property_fn *property = (property_fn *)function(library, "cublasGetProperty");
+    int part[3];
+    for (int i = 0; i < 3; i++)
+        if (!property || property(i, &part[i]) != STATUS_OK) return NULL;
+    return dq_textf(a, err, "%d.%d.%d", part[0], part[1], part[2]);
+}
+
+dq_status dq_cuda_blas_about(const char **path, const char **number, dq_arena *a, dq_err *err)
+{
+    dq_cuda_blas unused;
+    dq_cuda_blas_file f;
+    *path = *number = NULL;
+    DQ_TRY(open_library(&f, a, err));
+    DQ_TRY(bind(&unused, &f, err));
+    *number = version(f.library, a, err);
+    *path = f.path;
+    return err->code;
+}
+
+static dq_status load(dq_cuda_blas *k, dq_err *err)
+{
+    dq_cuda_blas_file f;
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (open_library(&f, a, err) == DQ_OK) bind(k, &f, err);
+    dq_arena_free(a);
+    return err->code;
 }
 
 static bool check(dq_backend *b, int status, const char *what)

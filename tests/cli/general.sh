@@ -46,6 +46,10 @@ try 5 "CUDA" stats "plain model" --ids 1 --device cuda
 try 0 "hdf5" doctor
 try 0 "devices" doctor --json
 json dq-doctor/1
+try 0 '^ *"cublas": {' doctor --json
+export DQ_CUBLAS="$top/no cuBLAS" # named, never replaced by another
+try 0 "^  cublas  .*\(no CUDA backend\|no cuBLAS: cuBLAS does not open (.*)\. Name \)" doctor
+unset DQ_CUBLAS
 try 0 "llama" info "plain model"
 try 0 "llama" info "plain model" --json
 json dq-info/1

@@ -5,7 +5,7 @@
 set -u
 LC_ALL=C
 export LC_ALL
-unset DQ_CPU
+unset DQ_CPU DQ_CUBLAS
 # Threads that wait for each other in a loop make a busy machine crawl; there are many short runs here.
 OMP_WAIT_POLICY=passive
 export OMP_WAIT_POLICY

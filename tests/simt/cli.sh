@@ -75,6 +75,7 @@ both() {
 
 "$dq" doctor >out 2>err || complain "doctor: $(cat err)"
 grep -q '^  cuda  *cuda:0, simulated' out || complain "doctor does not name the simulated device: $(tail -n 3 out)"
+grep -q '^  cublas  *simulated, version unknown$' out || complain "doctor does not name cuBLAS: $(tail -n 3 out)"
 
 for m in llama diffllama; do
     "$dq" quantize "$pair/$m" -o $m.h5 --bits 8 -q >out 2>err || complain "quantize $m: $(cat err)"

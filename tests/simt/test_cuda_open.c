@@ -306,7 +306,7 @@ static void test_missing_blas(void **state)
     memset(&err, 0, sizeof err);
     b->ops->matmul(b, y, x, &w, NULL, DQ_NUM_F32);
     assert_int_equal(dq_backend_sync(b, &err), DQ_RESOURCE);
-    assert_non_null(strstr(err.text, "lacks functions (expected version 12 or 13). Install"));
+    assert_non_null(strstr(err.text, "lacks functions (expected cuBLAS 12 or 13). Install"));
     dq_simt_set_blas(1);
     b->ops->matmul(b, y, x, &w, NULL, DQ_NUM_F32);
     rig_sync(b);
