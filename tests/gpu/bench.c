@@ -354,6 +354,11 @@ static bool wanted(const bench *x, const char *what, int64_t n)
     return strcmp(x->only, name) == 0;
 }
 
+static bool offers(const bench *x, dq_num num) /* bf16 is no arithmetic of the CPU */
+{
+    return num != DQ_NUM_BF16 || strcmp(x->b->ops->name, "cpu") != 0;
+}
+
 static void run(bench *x, dq_err *err)
 {
     static const int64_t prompts[] = {2048, 8192, 65536}, contexts[] = {2048, 65536};
@@ -362,19 +367,20 @@ static void run(bench *x, dq_err *err)
         const int64_t n = x->small ? small_prompts[i] : prompts[i];
         for (int k = 0; k < N_SETTINGS && wanted(x, "prefill", prompts[i]); k++) {
             if (settings[k].num == DQ_NUM_F32 && n > 8192) continue; /* minutes */
-            bench_prefill(x, &settings[k], n, err);
+            if (offers(x, settings[k].num)) bench_prefill(x, &settings[k], n, err);
         }
     }
     for (int i = 0; i < 2; i++) {
         for (int k = 0; k < N_SETTINGS && wanted(x, "decode", contexts[i]); k++)
-            bench_decode(x, &settings[k], x->small ? small_contexts[i] : contexts[i], err);
+            if (offers(x, settings[k].num))
+                bench_decode(x, &settings[k], x->small ? small_contexts[i] : contexts[i], err);
     }
     const int64_t n = x->small ? 128 : 4096;
     if (!wanted(x, "products", 0)) return;
-    bench_product(x, n, 16, DQ_NUM_BF16, err);
+    if (offers(x, DQ_NUM_BF16)) bench_product(x, n, 16, DQ_NUM_BF16, err);
     for (int bits = 8; bits >= 4; bits -= 2) {
         bench_product(x, n, bits, DQ_NUM_INT8, err);
-        bench_product(x, n, bits, DQ_NUM_BF16, err);
+        if (offers(x, DQ_NUM_BF16)) bench_product(x, n, bits, DQ_NUM_BF16, err);
     }
 }
 
