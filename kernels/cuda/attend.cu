@@ -92,10 +92,10 @@ template <bool MOST> DQ_KERNEL(256) scores(dq_units u, uint32_t *DQ_RESTRICT mos
             stage_queries(qs, &u, w, h.head, c);
             stage_page(ks, PITCH, &u.form[0], p, 0, h.key, span_slots(w, span, page),
                        slots_of(w->keys, page), c, STEP);
-            dq_sync(); /* queries and keys are there */
+            DQ_SYNC(scores_staged); /* queries and keys are there */
             add_products(acc, qs, ks, w->n,
                          u.form[0].dim - c < STEP ? u.form[0].dim - c : (int)STEP);
-            dq_sync(); /* all have read queries and keys */
+            DQ_SYNC(scores_read); /* all have read queries and keys */
         }
         if (MOST) {
             raise_most(acc, &u, w, page, spans, span, most + w->seq * u.n_q + h.head);
@@ -165,9 +165,9 @@ DQ_DEVICE uint32_t block_most(uint32_t v, uint32_t *held)
         uint32_t other = dq_shfl_xor(v, o);
         v = other > v ? other : v;
     }
-    dq_sync(); /* what the last call left has been read */
+    DQ_SYNC(block_most_read); /* what the last call left has been read */
     if (dq_lane() == 0) held[dq_warp()] = v;
-    dq_sync(); /* every warp's value is there */
+    DQ_SYNC(block_most_there); /* every warp's value is there */
     for (unsigned i = 0; i < dq_threads() / DQ_WARP; i++) v = held[i] > v ? held[i] : v;
     return v;
 }
@@ -237,9 +237,9 @@ DQ_DEVICE double exp_sum(float *row, int n, float top, float *run)
             for (unsigned o = 8; o; o >>= 1) s = dq_add_rn(s, dq_shfl_xor(s, o));
             if (lane == 0 && j < some) run[j] = s;
         }
-        dq_sync(); /* all runs are there */
+        DQ_SYNC(runs_there); /* all runs are there */
         for (int j = 0; dq_thread() == 0 && j < some; j++) total = dq_add_rn(total, (double)run[j]);
-        dq_sync(); /* they have been added */
+        DQ_SYNC(runs_added); /* they have been added */
     }
     return total;
 }
@@ -356,9 +356,9 @@ DQ_KERNEL_BLOCKS(256, 3) values(dq_units u, dq_finish f)
         for (int span = 0; span < spans; span++) {
             stage_page(v, WIDE, &u.form[1], u.pages + w->page + page, 1, o->v[slab],
                        span_slots(w, span, page), keys, c0, TILE);
-            dq_sync(); /* differences and values are there */
+            DQ_SYNC(values_staged); /* differences and values are there */
             add_page(total, d, v, w, spans, span, keys);
-            dq_sync(); /* all have read differences and values */
+            DQ_SYNC(values_read); /* all have read differences and values */
         }
     }
     int x = (int)dq_thread() % 16, y = (int)dq_thread() / 16;
@@ -384,11 +384,11 @@ DQ_DEVICE void unrotate(float *y, int width, int dim)
             y[at] = dq_add_rn(lo, hi);
             y[at + step] = dq_sub_rn(lo, hi);
         }
-        dq_sync(); /* this stage is done */
+        DQ_SYNC(unrotate_stage); /* this stage is done */
     }
     float norm = (float)dq_div_rn(1.0, sqrt((double)dim));
     for (int i = (int)dq_thread(); i < width; i += (int)dq_threads()) y[i] = dq_mul_rn(y[i], norm);
-    dq_sync(); /* for who reads other elements */
+    DQ_SYNC(unrotate_done); /* for who reads other elements */
 }
 
 /* 1 / root mean square of y[width]: eight f64 sums, folded in halves. For all threads. */
@@ -401,7 +401,7 @@ DQ_DEVICE float inverse_rms(const float *y, int width, float eps, double *held)
         for (unsigned o = 4; o; o >>= 1) s = dq_add_rn(s, dq_shfl_xor(s, o));
         if (dq_lane() == 0) held[0] = s;
     }
-    dq_sync(); /* the sum is there */
+    DQ_SYNC(rms_there); /* the sum is there */
     double mean = dq_div_rn(held[0], (double)width);
     return (float)dq_div_rn(1.0, sqrt(dq_add_rn(mean, (double)eps)));
 }
@@ -421,7 +421,7 @@ DQ_KERNEL(32) finish(dq_units u, dq_finish f)
     float a = u.factor[3 * (int64_t)(w->factor + i_out * w->n + r)];
     for (int i = (int)dq_thread(); i < width; i += (int)dq_threads())
         y[i] = !sees ? 0.0f : u.n_maps == 1 ? dq_mul_rn(out[i], a) : out[i];
-    dq_sync(); /* the row is there */
+    DQ_SYNC(finish_row); /* the row is there */
     if (sees && f.rotated) unrotate(y, width, u.form[1].dim);
     float by = sees && f.norm ? inverse_rms(y, width, f.norm_eps, held) : 1.0f;
     for (int i = (int)dq_thread(); i < width; i += (int)dq_threads()) {

@@ -15,7 +15,7 @@ template <int N, int THREADS> DQ_DEVICE void dq_block_sum(double v[N])
         for (unsigned o = DQ_WARP / 2; o; o /= 2) v[i] = dq_add_rn(v[i], dq_shfl_xor(v[i], o));
         if (dq_lane() == 0) part[dq_warp()][i] = v[i];
     }
-    dq_sync();
+    DQ_SYNC(block_sum_there);
     DQ_UNROLL
     for (int i = 0; i < N; i++) {
         v[i] = 0;

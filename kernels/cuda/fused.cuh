@@ -69,7 +69,7 @@ DQ_DEVICE bool open_output(fused_job *j, const dq_units *u)
         }
         open_maps(j, u, w);
     }
-    dq_sync(); /* the job is there */
+    DQ_SYNC(output_job); /* the job is there */
     return true;
 }
 
@@ -85,7 +85,7 @@ DQ_DEVICE bool open_query(fused_job *j, const dq_units *u)
         j->strip[0] = i;
         open_maps(j, u, w);
     }
-    dq_sync(); /* the job is there */
+    DQ_SYNC(query_job); /* the job is there */
     return true;
 }
 
@@ -241,14 +241,14 @@ template <int NT> DQ_DEVICE void unrotate_lanes(float o[NT][4], float *shares, i
     float *mine = shares + dq_thread(), *quad = mine - u;
     DQ_UNROLL
     for (int n = 0; n < NT; n += 2) {
-        dq_warp_sync(); /* the tiles before have been read */
+        DQ_WARP_SYNC(tiles_read); /* the tiles before have been read */
         DQ_UNROLL
         for (int i = 0; i < 8; i += 2) {
             float lo = o[n + i / 4][i % 4], hi = o[n + i / 4][i % 4 + 1];
             mine[i * THREADS] = dq_add_rn(lo, hi);
             mine[(i + 1) * THREADS] = dq_sub_rn(lo, hi);
         }
-        dq_warp_sync(); /* both tiles are there */
+        DQ_WARP_SYNC(tiles_there); /* both tiles are there */
         DQ_UNROLL
         for (int i = 0; i < 8; i++) {
             float x[4];

@@ -72,9 +72,9 @@ DQ_DEVICE void first_pass(uint8_t *mem, const bf16_space *at, const dq_units *u,
     for (int page = 0; page < j->n_pages; page++) {
         int ways = ways_of(j, 0, page);
         for (int way = 0; way < ways; way++) {
-            dq_sync(); /* all have read the keys before */
+            DQ_SYNC(bf16_first_read); /* all have read the keys before */
             put_keys(mem + at->page, u, j, page, way_end(j, 0, page, ways, way));
-            dq_sync(); /* keys are there */
+            DQ_SYNC(bf16_first_keys); /* keys are there */
             if (page * DQ_SLOTS >= l->most) continue;
             lane_page rows = way_of_lane(j, l, 0, page, ways, way);
             for (int k = 0; k < 2 * j->n_maps; k++) {
@@ -90,7 +90,7 @@ DQ_DEVICE void first_pass(uint8_t *mem, const bf16_space *at, const dq_units *u,
         }
     }
     for (int m = 0; m < j->n_maps; m++) join_shares<MOST>(stats, lane_share(shares, m), u, j, l, m);
-    dq_sync(); /* all have read the last page, and rows are known */
+    DQ_SYNC(bf16_first_done); /* all have read the last page, and rows are known */
 }
 
 /* d += P1 - lambda P2, of one map exp(S - max), of rows that see the page so. */
@@ -119,17 +119,17 @@ DQ_DEVICE void second_pass(float o[NT][4], uint8_t *mem, const bf16_space *at, c
         float d[8][4] = {};
         int ways = ways_of(j, 0, page);
         for (int way = 0; way < ways; way++) {
-            dq_sync(); /* all have read what stood there */
+            DQ_SYNC(bf16_second_read); /* all have read what stood there */
             put_keys(mem + at->page, u, j, page, way_end(j, 0, page, ways, way));
-            dq_sync(); /* keys are there */
+            DQ_SYNC(bf16_second_keys); /* keys are there */
             lane_page rows = way_of_lane(j, l, 0, page, ways, way);
             if (some) page_difference(d, mem, at, u, j, l, &rows, round);
         }
         ways = ways_of(j, 1, page);
         for (int way = 0; way < ways; way++) {
-            dq_sync(); /* all have read keys, or values of the other way */
+            DQ_SYNC(bf16_keys_read); /* all have read keys, or values of the other way */
             put_values(mem + at->page, u, j, page, way_end(j, 1, page, ways, way));
-            dq_sync(); /* values are there */
+            DQ_SYNC(bf16_values_there); /* values are there */
             lane_page rows = way_of_lane(j, l, 1, page, ways, way);
             if (some) multiply_page<NT>(o, d, mem + at->page, &rows, j->n_slabs, u->form[1].dim);
         }
@@ -168,9 +168,9 @@ DQ_KERNEL_BLOCKS(THREADS, 4) scores_bf16(dq_units u, bf16_space at)
     for (int page = 0; page < job->n_pages; page++) {
         int ways = ways_of(job, 0, page);
         for (int way = 0; way < ways; way++) {
-            dq_sync(); /* all have read the keys before */
+            DQ_SYNC(bf16_scores_read); /* all have read the keys before */
             put_keys(mem + at.page, &u, job, page, way_end(job, 0, page, ways, way));
-            dq_sync(); /* keys are there */
+            DQ_SYNC(bf16_scores_keys); /* keys are there */
             if (page * DQ_SLOTS >= l.most) continue;
             lane_page rows = way_of_lane(job, &l, 0, page, ways, way);
             for (int half = 0; half < 2; half++) {

@@ -46,7 +46,7 @@ DQ_DEVICE bool open_split(fused_job *j, const dq_units *u, const int32_t *heads)
             open_maps(j, u, w);
         }
     }
-    dq_sync(); /* the job is there */
+    DQ_SYNC(decode_job); /* the job is there */
     return true;
 }
 
@@ -126,7 +126,7 @@ DQ_KERNEL(THREADS) decode_scores(dq_units u)
     rounded_queries q = {code, scale, sum, MOST_ROWS};
     for (int r = (int)dq_warp(); r < job->w->n; r += WARPS)
         round_query(&q, &u.form[0], query_of(&u, job, 0, r), r);
-    dq_sync(); /* queries are rounded */
+    DQ_SYNC(decode_queries); /* queries are rounded */
     for (int page = -1; next_page(job, &page);) {
         bool coded = is_coded(job, job->pages + page, 0, page);
         int n = slots_of(job->w->keys, page), sinks = job->pages[page].n_sinks;
@@ -172,7 +172,7 @@ DQ_DEVICE float row_most(const float *row, int seen, uint32_t *held)
         most = other > most ? other : most;
     }
     if (dq_lane() == 0) held[dq_warp()] = most;
-    dq_sync(); /* maxima of warps are there */
+    DQ_SYNC(decode_most); /* maxima of warps are there */
     for (int i = 0; i < WARPS; i++) most = held[i] > most ? held[i] : most;
     return dq_bits_f32(most);
 }
@@ -182,7 +182,7 @@ DQ_DEVICE void round_strip(float *row, int seen, float absmax, float qmax)
     float r = dq_div_rn(qmax, absmax), step = dq_div_rn(absmax, qmax);
     for (int t = (int)dq_thread(); t < seen; t += THREADS)
         row[t] = on_grid(row[t], absmax, r, step, qmax);
-    dq_sync(); /* the row is rounded */
+    DQ_SYNC(decode_rounded); /* the row is rounded */
 }
 
 /* Grid: rows, query heads of a group, units. A thread is a lane of a quad and a half page: its exps are
@@ -212,13 +212,13 @@ DQ_KERNEL(THREADS) decode_sums(dq_units u, dq_fused_logits round)
             if (t < seen) own = dq_max(own, row[t]);
         }
         most[me] = own;
-        dq_sync(); /* maxima are there */
+        DQ_SYNC(decode_maxima); /* maxima are there */
         for (int h = 0; dq_warp() == 0 && h < HALVES; h++) {
             if (dq_lane() < 4) top[4 * h + q] = run;
             run = dq_max(run, most[4 * h + q]);
         }
         if (me < 4) top[THREADS + q] = run;
-        dq_sync(); /* maxima are those of all before, too */
+        DQ_SYNC(decode_tops); /* maxima are those of all before, too */
         float old = top[me], now = top[me + 4];
         for (int k = 0; k < 8; k++) {
             int t = token_at(first + me / 4, q, k);
@@ -226,7 +226,7 @@ DQ_KERNEL(THREADS) decode_sums(dq_units u, dq_fused_logits round)
         }
         sum[me] = s;
         by[me] = old != now ? exp_less(old, now) : 1.0f;
-        dq_sync(); /* sums are there */
+        DQ_SYNC(decode_sums_there); /* sums are there */
         for (int h = 0; dq_warp() == 0 && h < HALVES; h++)
             total = dq_add_rn(dq_mul_rn(total, by[4 * h + q]), sum[4 * h + q]);
     }
@@ -347,9 +347,9 @@ DQ_DEVICE void add_channels(float *to, decode_page *d, const dq_units *u, const 
     const uint8_t *codes =
         j->pages[page].side[1].codes + (size_t)j->value[slab] * (size_t)f->code_bytes;
     int width = j->n_slabs * f->dim;
-    dq_warp_sync(); /* D is there; bytes of the run before have been read */
+    DQ_WARP_SYNC(decode_bytes_read); /* D is there; bytes of the run before have been read */
     for (int r = 0; r < j->w->n; r++) round_row(d, u, j, page, slab, g, r);
-    dq_warp_sync(); /* D is there, and in bytes */
+    DQ_WARP_SYNC(decode_bytes_there); /* D is there, and in bytes */
     for (int c = g * f->group + (int)dq_lane(); c < run_end(f, g); c += DQ_WARP) {
         float y[MOST_ROWS] = {};
         channel_codes(y, d, f, codes, c, j->w->n);
@@ -374,7 +374,7 @@ DQ_KERNEL(THREADS) decode_values(dq_units u)
     DQ_SHARED(row_known, known, [MOST_ROWS]);
     if (!open_split(job, &u, u.o_first)) return;
     if ((int)dq_thread() < job->w->n) know_row(known + dq_thread(), &u, job, (int)dq_thread());
-    dq_sync(); /* rows are known */
+    DQ_SYNC(decode_rows_known); /* rows are known */
     decode_page *d = held + dq_warp();
     for (int page = -1; next_page(job, &page);) {
         if (!is_coded(job, job->pages + page, 1, page)) continue;
@@ -397,11 +397,11 @@ DQ_DEVICE void unrotate(float *y, int width, int dim)
             y[at] = dq_add_rn(lo, hi);
             y[at + step] = dq_sub_rn(lo, hi);
         }
-        dq_sync(); /* this stage is done */
+        DQ_SYNC(join_unrotate_stage); /* this stage is done */
     }
     float norm = dq_div_rn(1.0f, dq_sqrt_rn((float)dim));
     for (int i = (int)dq_thread(); i < width; i += THREADS) y[i] = dq_mul_rn(y[i], norm);
-    dq_sync(); /* for who reads other elements */
+    DQ_SYNC(join_unrotate_done); /* for who reads other elements */
 }
 
 /* 1 / root mean square, the sum in four parts as a quad of attend_int8 has them. */
@@ -425,10 +425,10 @@ DQ_DEVICE void add_plain(float y[2], float *d, const dq_units *u, const fused_jo
 {
     const dq_page_form *f = &u->form[1];
     int width = j->n_slabs * f->dim;
-    dq_sync(); /* D of the page before has been read */
+    DQ_SYNC(join_plain_read); /* D of the page before has been read */
     if (dq_thread() < DQ_SLOTS)
         d[dq_thread()] = difference_at(u, j, known, r, page * DQ_SLOTS + (int)dq_thread());
-    dq_sync(); /* D is there, for who adds unquantized tokens */
+    DQ_SYNC(join_plain_there); /* D is there, for who adds unquantized tokens */
     for (int t = 0; t < seen; t++) {
         if (t >= first && t < end) continue;
         DQ_UNROLL
@@ -484,7 +484,7 @@ DQ_KERNEL(THREADS) decode_join(dq_units u, dq_finish f)
         open_values(job, &u, w, i);
         know_row(known, &u, job, r);
     }
-    dq_sync(); /* the job is there */
+    DQ_SYNC(join_job); /* the job is there */
     int seen = visible_of(&u, w, r);
     float *out = f.out + (w->row + r) * f.out_cols + (int64_t)job->out * width, sum[2] = {};
     float a = u.n_maps == 1 ? known->by[0] : 1.0f;
@@ -493,7 +493,7 @@ DQ_KERNEL(THREADS) decode_join(dq_units u, dq_finish f)
         int c = (int)dq_thread() + k * THREADS;
         if (c < width) y[c] = dq_mul_rn(sum[k], a);
     }
-    dq_sync(); /* the row is there */
+    DQ_SYNC(join_row); /* the row is there */
     if (f.rotated) unrotate(y, width, u.form[1].dim);
     float by = f.norm ? inverse_rms(y, width, f.norm_eps) : 1.0f;
     for (int c = (int)dq_thread(); c < width; c += THREADS) {

@@ -155,7 +155,7 @@ DQ_DEVICE void turn_to_keys(uint8_t *mem, const fused_space *at, const dq_units 
     const uint8_t *raw = mem + raw_keys(at, page);
     unpack_codes(mem + at->keys, raw, j, f, 0, page, j->n_keys);
     unpack_scales((float *)(mem + at->key_scale), raw, j, f, 0, page, j->n_keys);
-    dq_sync(); /* keys are cells of bytes */
+    DQ_SYNC(int8_key_cells); /* keys are cells of bytes */
     fetch_page(mem + raw_keys(at, page + 1), j, f, 0, page + 1, j->key, j->n_keys);
 }
 
@@ -261,7 +261,7 @@ DQ_DEVICE void coded_values(float o[NT][4], const float d[8][4], const uint8_t *
 DQ_DEVICE void hold_plain(float *held, const float d[8][4], const lane_page *at, int b)
 {
     int lane = (int)dq_lane(), u = lane % 4;
-    dq_warp_sync(); /* what stood there has been read */
+    DQ_WARP_SYNC(int8_held_read); /* what stood there has been read */
     DQ_UNROLL
     for (int k = 0; k < 4; k++) {
         if (k != b) continue;
@@ -272,7 +272,7 @@ DQ_DEVICE void hold_plain(float *held, const float d[8][4], const lane_page *at,
                 is_plain(at, row, t) ? d[j][2 * row + i % 2] : 0.0f;
         }
     }
-    dq_warp_sync(); /* all rows are there */
+    DQ_WARP_SYNC(int8_held_there); /* all rows are there */
 }
 
 /* o += D V over tokens that some row of the unit reads unquantized. */
@@ -318,8 +318,8 @@ DQ_DEVICE void first_pass(uint8_t *mem, const fused_space *at, const dq_units *u
     for (int m = 0; m < j->n_maps; m++) put_share(lane_share(shares, m), low, low, 0.0f, 0.0f);
     fetch_page(mem + at->raw_keys, j, &u->form[0], 0, 0, j->key, j->n_keys);
     for (int page = 0; page < j->n_pages; page++) {
-        dq_cp_async_wait<0>(); /* the page */
-        dq_sync();             /* codes of keys are there, and all have read the page before */
+        DQ_CP_ASYNC_WAIT(0, int8_first_wait); /* the page */
+        DQ_SYNC(int8_first_codes); /* codes of keys are there, and all have read the page before */
         turn_to_keys(mem, at, u, j, page);
         if (page * DQ_SLOTS >= l->most) continue;
         lane_page rows = page_of_lane(j, l, 0, page);
@@ -336,7 +336,7 @@ DQ_DEVICE void first_pass(uint8_t *mem, const fused_space *at, const dq_units *u
         }
     }
     for (int m = 0; m < j->n_maps; m++) join_shares<MOST>(stats, lane_share(shares, m), u, j, l, m);
-    dq_sync(); /* all have read the last page, and rows are known */
+    DQ_SYNC(int8_first_done); /* all have read the last page, and rows are known */
 }
 
 /* --------------------------------------------------------------------------------- second pass */
@@ -377,17 +377,17 @@ DQ_DEVICE void second_pass(float o[NT][4], uint8_t *mem, const fused_space *at, 
     for (int page = 0; page < j->n_pages; page++) {
         bool some = page * DQ_SLOTS < l->most;
         float d[8][4];
-        dq_cp_async_wait<0>(); /* keys of the page */
-        dq_sync();             /* keys are there, and all have read the values before */
+        DQ_CP_ASYNC_WAIT(0, int8_second_wait); /* keys of the page */
+        DQ_SYNC(int8_second_codes); /* keys are there, and all have read the values before */
         fetch_page(mem + at->raw_values, j, values, 1, page, j->value, j->n_slabs);
         turn_to_keys(mem, at, u, j, page);
         if (some) page_difference(d, mem, at, u, j, l, round, page);
-        dq_cp_async_wait<1>(); /* the next keys may be on their way */
-        dq_sync();             /* codes of values are there */
+        DQ_CP_ASYNC_WAIT(1, int8_values_wait); /* the next keys may be on their way */
+        DQ_SYNC(int8_values_codes);            /* codes of values are there */
         unpack_codes(mem + key_cells(at, keys, page), mem + at->raw_values, j, values, 1, page,
                      j->n_slabs);
         unpack_scales(scale, mem + at->raw_values, j, values, 1, page, j->n_slabs);
-        dq_sync(); /* values are cells of bytes */
+        DQ_SYNC(int8_value_cells); /* values are cells of bytes */
         if (!some) continue;
         lane_page rows = page_of_lane(j, l, 1, page);
         plain_values<NT>(o, d, held, u, j, &rows, page, slots_of(l->most, page));
@@ -420,7 +420,7 @@ attend_int8(dq_units u, dq_finish f, dq_fused_logits round, fused_space at)
     DQ_UNROLL
     for (int i = 0; i < 2; i++)
         if (job->n_maps == 1) by[i] = stats->by[0][l.row[i]];
-    dq_sync(); /* all have read their values */
+    DQ_SYNC(int8_values_read); /* all have read their values */
     finish_rows<NT>(o, by, job, &l, &f, (float *)(mem + at.d), u.form[1].dim);
 }
 
@@ -433,8 +433,8 @@ DQ_KERNEL_BLOCKS(THREADS, 4) scores_int8(dq_units u, fused_space at)
     lane_rows l = rows_of_lane(&u, job->w, true);
     fetch_page(mem + at.raw_keys, job, &u.form[0], 0, 0, job->key, 1);
     for (int page = 0; page < job->n_pages; page++) {
-        dq_cp_async_wait<0>(); /* the only copy */
-        dq_sync();             /* codes of keys are there; all have read the page before */
+        DQ_CP_ASYNC_WAIT(0, int8_scores_wait); /* the only copy */
+        DQ_SYNC(int8_scores_codes); /* codes of keys are there; all have read the page before */
         turn_to_keys(mem, &at, &u, job, page);
         if (page * DQ_SLOTS >= l.most) continue;
         lane_page rows = page_of_lane(job, &l, 0, page);

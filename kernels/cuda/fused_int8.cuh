@@ -91,7 +91,7 @@ DQ_DEVICE void round_queries(uint8_t *mem, const fused_space *at, const dq_units
                               (int32_t *)(mem + at->q_sum) + m * f->n_scales * TILE, TILE};
         round_query(&to, f, r < j->w->n ? query_of(u, j, m, r) : NULL, r);
     }
-    dq_warp_sync();
+    DQ_WARP_SYNC(queries_rounded);
 }
 
 /* --------------------------------------------------------------------------------------- pages */

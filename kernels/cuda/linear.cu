@@ -51,7 +51,7 @@ template <bool WIDE> DQ_DEVICE uint32_t team_max(uint32_t v)
     }
     if (!WIDE) return v;
     if (dq_lane() == 0) part[dq_warp()] = v;
-    dq_sync();
+    DQ_SYNC(team_max_there);
     for (int i = 0; i < THREADS / DQ_WARP; i++) v = part[i] > v ? part[i] : v;
     return v;
 }

@@ -243,11 +243,11 @@ template <class S> DQ_KERNEL(S::THREADS) multiply(product p)
     for (int i = 0; i < S::STAGES - 1; i++) copy_stage<S>(smem, p, i, m0, n0);
     for (int i = 0; i < p.stages; i++) {
         const unsigned char *a = smem + i % S::STAGES * S::STAGE_BYTES, *w = a + S::A_BYTES;
-        dq_cp_async_wait<S::STAGES - 2>();
-        dq_sync(); /* stage i is there for all, and stage i - 1 has been read by all */
+        DQ_CP_ASYNC_WAIT(S::STAGES - 2, packed_wait);
+        DQ_SYNC(packed_stage); /* stage i is there for all, and stage i - 1 has been read by all */
         copy_stage<S>(smem, p, i + S::STAGES - 1, m0, n0);
         unpack_stage<S>(unpacked, w);
-        dq_sync(); /* the weights are unpacked */
+        DQ_SYNC(packed_weights); /* the weights are unpacked */
         DQ_UNROLL
         for (int k = 0; k < STEPS; k++) {
             multiply_step<S>(t, a + warp_row * PITCH + k * STEP,

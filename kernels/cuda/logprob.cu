@@ -33,7 +33,7 @@ template <int USE> DQ_DEVICE best block_best(const float *x, int n)
         keep_better(a, value, dq_shfl_xor(a.index, o));
     }
     if (dq_lane() == 0) part[dq_warp()] = a;
-    dq_sync();
+    DQ_SYNC(block_best_there);
     for (int w = 0; w < WARPS; w++) keep_better(a, part[w].value, part[w].index);
     return a;
 }

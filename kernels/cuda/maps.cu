@@ -99,7 +99,7 @@ DQ_KERNEL(128) totals(dq_units u, double *DQ_RESTRICT total)
     for (int i = (int)dq_thread(); i < n; i += (int)dq_threads()) s = dq_add_rn(s, (double)row[i]);
     for (unsigned o = 16; o; o >>= 1) s = dq_add_rn(s, dq_shfl_xor(s, o));
     if (dq_lane() == 0) part[dq_warp()] = s;
-    dq_sync(); /* every warp's part is there */
+    DQ_SYNC(totals_there); /* every warp's part is there */
     if (dq_thread() == 0)
         total[w->record + head * w->n + r] =
             dq_add_rn(dq_add_rn(part[0], part[1]), dq_add_rn(part[2], part[3]));
@@ -151,9 +151,9 @@ map_outputs(dq_units u, const double *DQ_RESTRICT total, double *DQ_RESTRICT out
         for (int span = 0; span < spans; span++) {
             stage_page(v, WIDE, &u.form[1], u.pages + w->page + page, 1, o->v[slab],
                        span_slots(w, span, page), keys, c0, TILE);
-            dq_sync(); /* map and values are there */
+            DQ_SYNC(map_staged); /* map and values are there */
             add_exact(sum, p, v, w, spans, span, keys);
-            dq_sync(); /* all have read them */
+            DQ_SYNC(map_read); /* all have read them */
         }
     }
     int x = (int)dq_thread() % 16, y = (int)dq_thread() / 16;
@@ -251,9 +251,9 @@ lengths(dq_units u, const double *DQ_RESTRICT total, const double *DQ_RESTRICT o
                 stage_outputs(o1, e, &u, w, outputs, i_out, slab * dim + c, dim - c);
                 stage_page(v, PITCH, &u.form[1], u.pages + w->page + page, 1, o->v[slab],
                            span_slots(w, span, page), slots_of(w->keys, page), c, STEP);
-                dq_sync(); /* outputs and values are there */
+                DQ_SYNC(lengths_staged); /* outputs and values are there */
                 add_lengths(length, d, b, o1, e, v);
-                dq_sync(); /* all have read them */
+                DQ_SYNC(lengths_read); /* all have read them */
             }
         }
         DQ_UNROLL
@@ -346,7 +346,7 @@ measure_rows(dq_units u, dq_map_limits limits, double *DQ_RESTRICT row)
         for (unsigned b = 16; b; b >>= 1) s = dq_add_rn(s, dq_shfl_xor(s, b));
         if (dq_lane() == 0) part[dq_warp()][i] = s;
     }
-    dq_sync(); /* every warp's part is there */
+    DQ_SYNC(measure_there); /* every warp's part is there */
     for (int i = (int)dq_thread(); i < DQ_MAP_FIELDS; i += (int)dq_threads())
         row[(int64_t)(w->factor + i_out * w->n + r) * DQ_MAP_FIELDS + i] =
             part[0][i] + part[1][i] + part[2][i] + part[3][i];

@@ -78,7 +78,7 @@ DQ_DEVICE void dq_page_store(const dq_page_form *f, int side, uint8_t *codes, co
                 int u = (q[i] + offset) >> done & mask;
                 plane[at] = (uint8_t)((plane[at] & ~(mask << shift)) | u << shift);
             }
-            dq_sync(); /* the next part changes the same bytes */
+            DQ_SYNC(page_part); /* the next part changes the same bytes */
         }
     }
 }

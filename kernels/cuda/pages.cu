@@ -99,7 +99,7 @@ encode(const dq_encode_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_group_heads
     for (int t = j->from + (int)dq_warp(); t < j->to; t += (int)dq_threads() / DQ_WARP)
         lost = encode_token(f, &j->page, side, head, t, q) || lost;
     if (lost) dq_atomic_max(odd + 2 * dq_block_z() + side, 1);
-    dq_sync(); /* all codes are there */
+    DQ_SYNC(encode_codes); /* all codes are there */
     dq_page_store(f, side, j->page.side[side].codes + (size_t)head * (size_t)f->code_bytes, q,
                   j->from, j->to);
 }
@@ -158,7 +158,7 @@ move(dq_page to, int coded, const dq_page *DQ_RESTRICT from, const int32_t *DQ_R
         if (codes && i >= to.n_sinks && i < coded) move_codes(f, &to, p, side, head, i, t, q);
     }
     if (!codes) return;
-    dq_sync(); /* all codes have moved */
+    DQ_SYNC(move_codes); /* all codes have moved */
     dq_page_store(f, side, codes + (size_t)head * (size_t)f->code_bytes, q, to.n_sinks, coded);
 }
 

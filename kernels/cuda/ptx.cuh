@@ -95,6 +95,11 @@ DQ_DEVICE unsigned dq_grid_z(void)
 }
 
 /* -------------------------------------------------------------------------------------- barriers */
+/* Kernels of this folder wait by name, each name once: tests/simt/barriers.tsv says of each what fails
+ * without it, and leaves them out one by one. */
+#define DQ_SYNC(name)             dq_sync()
+#define DQ_WARP_SYNC(name)        dq_warp_sync()
+#define DQ_CP_ASYNC_WAIT(n, name) dq_cp_async_wait<n>()
 /* All threads of the block; those that have returned count as arrived. */
 DQ_DEVICE void dq_sync(void)
 {

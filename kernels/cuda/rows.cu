@@ -128,7 +128,7 @@ DQ_KERNEL(THREADS) hadamard(float *x, int64_t n, int dim, int per_block, float n
     const int count = n - first < per_block ? (int)(n - first) : per_block;
     for (int i = (int)dq_thread(); i < count; i += THREADS) v[i] = x[first + i];
     for (int step = 1; step < dim; step *= 2) {
-        dq_sync(); /* the values are there, with all of the step before */
+        DQ_SYNC(hadamard_step); /* the values are there, with all of the step before */
         for (int i = (int)dq_thread(); i < count / 2; i += THREADS) {
             const int at = i / step * 2 * step + i % step;
             const float lo = v[at], hi = v[at + step];
@@ -136,7 +136,7 @@ DQ_KERNEL(THREADS) hadamard(float *x, int64_t n, int dim, int per_block, float n
             v[at + step] = dq_sub_rn(lo, hi);
         }
     }
-    dq_sync();
+    DQ_SYNC(hadamard_done);
     for (int i = (int)dq_thread(); i < count; i += THREADS) x[first + i] = dq_mul_rn(v[i], norm);
 }
 

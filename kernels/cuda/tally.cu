@@ -24,9 +24,9 @@ DQ_DEVICE uint32_t size_bits(const float *x)
 DQ_DEVICE double block_sum(double v, double *part)
 {
     for (unsigned o = 16; o; o >>= 1) v = dq_add_rn(v, dq_shfl_xor(v, o));
-    dq_sync(); /* what the last call left has been read */
+    DQ_SYNC(tally_sum_read); /* what the last call left has been read */
     if (dq_lane() == 0) part[dq_warp()] = v;
-    dq_sync(); /* every warp's part is there */
+    DQ_SYNC(tally_sum_there); /* every warp's part is there */
     return dq_add_rn(dq_add_rn(part[0], part[1]), dq_add_rn(part[2], part[3]));
 }
 
@@ -88,7 +88,7 @@ DQ_DEVICE uint64_t counts_above(uint64_t own, uint64_t *held, uint64_t *all)
         if (dq_lane() + o < DQ_WARP) sum += other;
     }
     if (dq_lane() == 0) held[dq_warp()] = sum;
-    dq_sync(); /* every warp's sum is there */
+    DQ_SYNC(tally_counts_there); /* every warp's sum is there */
     uint64_t above = sum - own;
     *all = 0;
     for (unsigned w = 0; w < dq_threads() / DQ_WARP; w++) {
@@ -232,7 +232,7 @@ gather_ties(const dq_piece *DQ_RESTRICT pieces, int n_pieces, dq_launch_top *DQ_
             }
         }
     }
-    dq_warp_sync(); /* all lanes have read n */
+    DQ_WARP_SYNC(tally_ties_read); /* all lanes have read n */
     if (dq_lane() == 0) top->n = at;
 }
 

@@ -58,10 +58,10 @@ product(int32_t *DQ_RESTRICT c, const uint8_t *DQ_RESTRICT a, const int8_t *DQ_R
     load_stage(stages, a, b, m, n, 0, k);
     for (int k0 = 0, i = 0; k0 < k; k0 += STEP, i++) {
         load_stage(stages + (i + 1) % STAGES * STAGE, a, b, m, n, k0 + STEP, k);
-        dq_cp_async_wait<1>();
-        dq_sync(); /* the stage is there for all */
+        DQ_CP_ASYNC_WAIT(1, sample_wait);
+        DQ_SYNC(sample_stage); /* the stage is there for all */
         multiply_stage(d, stages + i % STAGES * STAGE);
-        dq_sync(); /* all have read it */
+        DQ_SYNC(sample_read); /* all have read it */
     }
     int lane = (int)dq_lane(), warp = (int)dq_warp();
     int row = (int)dq_block_y() * TILE + 16 * (warp / 2) + lane / 4;
@@ -80,7 +80,7 @@ template <bool BARRIER> DQ_KERNEL(256) sum(uint32_t *total, const uint32_t *x, i
     uint32_t v = i < n ? x[i] : 0;
     for (unsigned o = 16; o; o >>= 1) v += dq_shfl_xor(v, o);
     if (dq_lane() == 0) part[dq_warp()] = v;
-    if (BARRIER) dq_sync(); /* every warp's part is there */
+    if (BARRIER) DQ_SYNC(sample_part); /* every warp's part is there */
     if (dq_thread() == 0) {
         uint32_t s = 0;
         for (unsigned w = 0; w < dq_threads() / 32; w++) s += part[w];

@@ -32,6 +32,7 @@ static simt_settings from_environment(void)
 }
 
 simt_settings simt_set = from_environment();
+const char *const simt_left_out = getenv("DQ_SIMT_WITHOUT");
 
 /* --------------------------------------------------------------------------------------- failures */
 static pthread_mutex_t report_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -274,27 +275,43 @@ struct simt_work {
     uint64_t next, n;
 };
 
-static void *run_blocks(void *arg)
+static simt_block *new_block(const simt_launch_args *l)
 {
-    simt_work *w = (simt_work *)arg;
     simt_block *b = (simt_block *)must(calloc(1, sizeof *b));
-    b->launch = w->launch;
-    b->n = w->launch->threads;
+    b->launch = l;
+    b->n = l->threads;
     b->thread = (simt_thread *)must(calloc(b->n, sizeof *b->thread));
     b->arena_size =
-        (w->launch->smem + SIMT_SMEM_DEFAULT + (SIMT_MAX_SHARED + 2) * (GAP + 16) + 1023) / 1024 *
-        1024;
+        (l->smem + SIMT_SMEM_DEFAULT + (SIMT_MAX_SHARED + 2) * (GAP + 16) + 1023) / 1024 * 1024;
     b->arena = (unsigned char *)must(aligned_alloc(1024, b->arena_size));
-    uint64_t i;
-    while (!simt_failed() && (i = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED)) < w->n) {
-        start_block(b, i);
-        simt_run_threads(b);
-    }
+    return b;
+}
+
+static void free_block(simt_block *b)
+{
     for (unsigned k = 0; k < b->n; k++) free(b->thread[k].pending);
     ASAN_UNPOISON_MEMORY_REGION(b->arena, b->arena_size);
     free(b->arena);
     free(b->thread);
     free(b);
+}
+
+static void *run_blocks(void *arg)
+{
+    simt_work *w = (simt_work *)arg;
+    const unsigned room = SIMT_MAX_THREADS / w->launch->threads;
+    const unsigned together = room < SIMT_TOGETHER ? room : (unsigned)SIMT_TOGETHER;
+    simt_block *b[SIMT_TOGETHER];
+    for (unsigned k = 0; k < together; k++) b[k] = new_block(w->launch);
+    while (!simt_failed()) {
+        unsigned n = 0;
+        uint64_t i;
+        while (n < together && (i = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED)) < w->n)
+            start_block(b[n++], i);
+        if (n == 0) break;
+        simt_run_threads(b, n);
+    }
+    for (unsigned k = 0; k < together; k++) free_block(b[k]);
     return NULL;
 }
 
@@ -310,11 +327,7 @@ bool simt_run(const simt_launch_args *l)
     simt_work w = {l, 0, (uint64_t)l->grid.x * l->grid.y * l->grid.z};
     enum { MOST = 64 };
     pthread_t os[MOST];
-#ifdef DQ_SIMT_THREADS
-    int workers = 1; /* a block is many threads already */
-#else
     int workers = simt_set.workers < MOST ? simt_set.workers : MOST;
-#endif
     int n = 0;
     while (n < workers - 1 && !pthread_create(&os[n], NULL, run_worker, &w)) n++;
     run_blocks(&w);

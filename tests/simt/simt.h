@@ -1,5 +1,5 @@
 /* simt: the host half of kernels/cuda/ptx.cuh, which says what each name means. Every CUDA thread of a
- * block is a fiber (or, with DQ_SIMT_THREADS, an OS thread). Whatever lanes or threads do together is a
+ * block is a fiber. Whatever lanes or threads do together is a
  * rendezvous: each posts its operands, the last to arrive does the work for all. Line numbers travel
  * along for the reports.
  * SPDX-License-Identifier: MIT */
@@ -127,6 +127,16 @@ DQ_DEVICE unsigned dq_grid_z(void)
 }
 
 /* -------------------------------------------------------------------------------------- barriers */
+/* Whether the barrier of that name is left out (DQ_SIMT_WITHOUT of the environment); of a wait, one group. */
+extern const char *const simt_left_out;
+DQ_DEVICE bool simt_without(const char *name)
+{
+    return simt_left_out && !strcmp(simt_left_out, name);
+}
+#define DQ_SYNC(name)      (simt_without(#name) ? (void)0 : dq_sync())
+#define DQ_WARP_SYNC(name) (simt_without(#name) ? (void)0 : dq_warp_sync())
+#define DQ_CP_ASYNC_WAIT(n, name)                                                                  \
+    (simt_without(#name) ? dq_cp_async_wait<(n) + 1>() : dq_cp_async_wait<n>())
 DQ_DEVICE void dq_sync(SIMT_LINE)
 {
     simt_sync(line);
@@ -146,7 +156,7 @@ DQ_DEVICE void dq_warp_sync(unsigned mask = 0xffffffffu, SIMT_LINE)
 /* The build for races joins all threads between blocks, and its tool cannot see a fence. */
 DQ_DEVICE void dq_fence(void)
 {
-#ifndef DQ_SIMT_THREADS
+#ifndef __SANITIZE_THREAD__
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
 }

@@ -1,23 +1,24 @@
 /* simt_core: the parts of a running block, for the simulation's own files.
  *
  * A thread that waits says so in its state and calls simt_wait; whoever completes what it waits for
- * calls simt_ready on it. Fibers run one at a time and need no lock; OS threads (DQ_SIMT_THREADS) hold
- * the block's lock between simt_lock and simt_unlock, and simt_wait gives it up meanwhile.
+ * calls simt_ready on it. Threads run one at a time. ThreadSanitizer, where the build has it, takes every one
+ * for a thread of its own; it looks away between simt_lock and simt_unlock.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMT_CORE_H
 #define DQ_SIMT_CORE_H
 
 #include "ptx.cuh"
 
-#ifdef DQ_SIMT_THREADS
-#include <pthread.h>
-#endif
-
 enum {
     SIMT_MAX_THREADS = 1024,
     SIMT_MAX_WARPS = SIMT_MAX_THREADS / 32,
     SIMT_BARRIERS = 16,
     SIMT_MAX_SHARED = 32, /* DQ_SHARED variables of a kernel */
+#ifdef __SANITIZE_THREAD__
+    SIMT_TOGETHER = 8, /* blocks that run side by side, of no more threads than the largest has */
+#else
+    SIMT_TOGETHER = 2,
+#endif
     SIMT_SMEM_DEFAULT = 48 * 1024,
     SIMT_SMEM_LIMIT = 227 * 1024,
     SIMT_POISON = 0xa5
@@ -62,14 +63,10 @@ struct simt_thread {
     size_t n_pending, room_pending;
     uint64_t group;  /* open group of copies */
     uint64_t random; /* of this thread's copies and pauses */
-#ifdef DQ_SIMT_THREADS
-    pthread_t os;
-    pthread_cond_t wake;
-#else
-    void *sp; /* saved stack pointer */
+    void *sp;        /* saved stack pointer */
     char *stack;
-    void *fake; /* of the address sanitizer */
-#endif
+    void *fake;  /* of the address sanitizer */
+    void *fiber; /* of ThreadSanitizer */
 };
 
 struct simt_launch_args {
@@ -106,15 +103,10 @@ struct simt_block {
         unsigned char *p;
     } shared[SIMT_MAX_SHARED];
     int n_shared;
-#ifdef DQ_SIMT_THREADS
-    pthread_mutex_t lock;
-    unsigned ended;
-#else
-    void *sp;   /* of the scheduler */
-    void *fake;
+    void *sp; /* of the scheduler */
+    void *fake, *fiber;
     const void *stack;
     size_t stack_size;
-#endif
 };
 
 struct simt_settings {
@@ -125,7 +117,7 @@ struct simt_settings {
 };
 extern simt_settings simt_set;
 
-/* Of the fibers or of the threads. */
+/* Of simt_fibers.cpp. */
 simt_thread *simt_self(void);
 void simt_lock(simt_block *b);
 void simt_unlock(simt_block *b);
@@ -138,8 +130,8 @@ void simt_ready(simt_thread *t);              /* WAITING to READY */
 void simt_order_before(void *p);
 void simt_order_after(void *p);
 void simt_touch(const void *p, size_t bytes);
-/* Runs all threads of the block to their ends, or until it fails. */
-void simt_run_threads(simt_block *b);
+/* Runs all threads of n blocks to their ends, or until one fails. The blocks take turns. */
+void simt_run_threads(simt_block *const *b, unsigned n);
 void simt_release_stacks(void);
 
 /* Of simt.cpp. */

@@ -1,5 +1,5 @@
 /* simt_fibers: every CUDA thread is a fiber, a stack of its own that gives way only where it must wait.
- * The schedule picks who runs next. For x86-64 System V.
+ * The schedule picks who runs next; some blocks that follow each other take turns. For x86-64 System V.
  * SPDX-License-Identifier: MIT */
 #include "simt_core.h"
 
@@ -14,10 +14,34 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 enum { STACK = 512 * 1024 }; /* red zones make frames large */
+#elif defined(__SANITIZE_THREAD__)
+enum { STACK = 256 * 1024 };
 #else
 enum { STACK = 128 * 1024 };
 #endif
 enum { PAGE = 4096 };
+
+/* ThreadSanitizer names the lines of a race: it takes every fiber for a thread, and as ordered only what
+ * simt_order_before and _after order: barriers and dq_warp_sync, but no shuffle, vote or matrix product.
+ * Atomics are relaxed. */
+#ifdef __SANITIZE_THREAD__
+#define UNSEEN __attribute__((no_sanitize("thread")))
+enum { NO_ORDER = 1 };
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char *file, int line);
+void AnnotateIgnoreReadsEnd(const char *file, int line);
+void AnnotateIgnoreWritesBegin(const char *file, int line);
+void AnnotateIgnoreWritesEnd(const char *file, int line);
+void __tsan_acquire(void *p);
+void __tsan_release(void *p);
+void *__tsan_create_fiber(unsigned flags);
+void __tsan_destroy_fiber(void *fiber);
+void *__tsan_get_current_fiber(void);
+void __tsan_switch_to_fiber(void *fiber, unsigned flags);
+}
+#else
+#define UNSEEN
+#endif
 
 /* Saves the registers that a call must preserve, and the stack pointer in *from; continues at to. */
 extern "C" void dq_simt_switch(void **from, void *to);
@@ -46,10 +70,14 @@ dq_simt_switch:
 )");
 
 static __thread simt_thread *self;
+static __thread char begun,
+    ended; /* order threads behind what comes before them, and before what follows */
 static __thread char *stacks;
 static __thread size_t n_stacks;
+static __thread void *
+    *fibers; /* [n_stacks], of ThreadSanitizer: making one takes longer than a block */
 
-simt_thread *simt_self(void)
+UNSEEN simt_thread *simt_self(void)
 {
     return self;
 }
@@ -57,17 +85,29 @@ simt_thread *simt_self(void)
 void simt_lock(simt_block *b)
 {
     (void)b;
+#ifdef __SANITIZE_THREAD__
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+#endif
 }
 
 void simt_unlock(simt_block *b)
 {
     (void)b;
+#ifdef __SANITIZE_THREAD__
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+#endif
 }
 
 /* ------------------------------------------------------------------------------------- switching */
-static void enter(simt_block *b, simt_thread *t)
+UNSEEN static void enter(simt_block *b, simt_thread *t)
 {
     self = t;
+#ifdef __SANITIZE_THREAD__
+    b->fiber = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(t->fiber, NO_ORDER);
+#endif
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&b->fake, t->stack, STACK);
 #endif
@@ -79,9 +119,12 @@ static void enter(simt_block *b, simt_thread *t)
 }
 
 /* Back to the scheduler; for_good: this stack is not used again. */
-static void leave(simt_thread *t, bool for_good)
+UNSEEN static void leave(simt_thread *t, bool for_good)
 {
     simt_block *b = t->block;
+#ifdef __SANITIZE_THREAD__
+    __tsan_switch_to_fiber(b->fiber, NO_ORDER);
+#endif
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(for_good ? NULL : &t->fake, b->stack, b->stack_size);
 #else
@@ -93,13 +136,15 @@ static void leave(simt_thread *t, bool for_good)
 #endif
 }
 
-static void fiber_main(void)
+UNSEEN static void fiber_main(void)
 {
     simt_thread *t = self;
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(NULL, &t->block->stack, &t->block->stack_size);
 #endif
+    simt_order_after(&begun);
     simt_thread_main(t);
+    simt_order_before(&ended);
     leave(t, true);
     __builtin_unreachable();
 }
@@ -121,6 +166,7 @@ void simt_ready(simt_thread *t)
 
 void simt_leave(simt_thread *t)
 {
+    simt_unlock(t->block);
     leave(t, true);
     __builtin_unreachable();
 }
@@ -128,17 +174,27 @@ void simt_leave(simt_thread *t)
 void simt_order_before(void *p)
 {
     (void)p;
+#ifdef __SANITIZE_THREAD__
+    __tsan_release(p);
+#endif
 }
 
 void simt_order_after(void *p)
 {
     (void)p;
+#ifdef __SANITIZE_THREAD__
+    __tsan_acquire(p);
+#endif
 }
 
 void simt_touch(const void *p, size_t bytes)
 {
     (void)p;
     (void)bytes;
+#ifdef __SANITIZE_THREAD__
+    const volatile unsigned char *at = (const volatile unsigned char *)p;
+    for (size_t i = 0; i < bytes; i++) (void)at[i];
+#endif
 }
 
 void simt_pause(void)
@@ -155,7 +211,7 @@ static unsigned nth_bit(uint32_t mask, unsigned n)
     return (unsigned)__builtin_ctz(mask);
 }
 
-static simt_thread *pick_greedy(simt_block *b)
+UNSEEN static simt_thread *pick_greedy(simt_block *b)
 {
     if (!b->runnable[b->warp]) {
         unsigned warps = 0, which[SIMT_MAX_WARPS];
@@ -170,7 +226,7 @@ static simt_thread *pick_greedy(simt_block *b)
     return &b->thread[32 * b->warp + lane];
 }
 
-static simt_thread *pick_next(simt_block *b)
+UNSEEN static simt_thread *pick_next(simt_block *b)
 {
     for (unsigned k = 1; k <= b->n; k++) {
         unsigned i = (b->last + k) % b->n;
@@ -198,6 +254,11 @@ static void set_stack(simt_thread *t)
 void simt_release_stacks(void)
 {
     if (stacks) munmap(stacks, n_stacks * (STACK + PAGE));
+#ifdef __SANITIZE_THREAD__
+    for (size_t i = 0; i < n_stacks; i++) __tsan_destroy_fiber(fibers[i]);
+#endif
+    free(fibers);
+    fibers = NULL;
     stacks = NULL;
     n_stacks = 0;
 }
@@ -211,27 +272,67 @@ static void make_stacks(size_t n)
     if (p == MAP_FAILED) abort();
     stacks = (char *)p;
     n_stacks = n;
-    for (size_t i = 0; i < n; i++)
+    fibers = (void **)calloc(n, sizeof *fibers);
+    if (!fibers) abort();
+    for (size_t i = 0; i < n; i++) {
         if (mprotect(stacks + i * (STACK + PAGE), PAGE, PROT_NONE)) abort();
+#ifdef __SANITIZE_THREAD__
+        fibers[i] = __tsan_create_fiber(0);
+#endif
+    }
 }
 
-void simt_run_threads(simt_block *b)
+/* On stacks from the first-th on. */
+static void open_block(simt_block *b, size_t first)
 {
-    make_stacks(b->n);
     for (unsigned i = 0; i < b->n; i++) {
-        b->thread[i].stack = stacks + i * (STACK + PAGE) + PAGE;
+        simt_thread *t = &b->thread[i];
+        t->stack = stacks + (first + i) * (STACK + PAGE) + PAGE;
 #if defined(__SANITIZE_ADDRESS__) /* frames that were left in the middle have marked it */
-        __asan_unpoison_memory_region(b->thread[i].stack, STACK);
+        __asan_unpoison_memory_region(t->stack, STACK);
 #endif
-        set_stack(&b->thread[i]);
+        t->fiber = fibers[first + i];
+        set_stack(t);
     }
-    while (b->live && !b->failed) {
-        simt_thread *t = simt_set.schedule == DQ_SIMT_GREEDY ? pick_greedy(b) : pick_next(b);
-        if (!t) {
-            simt_stuck(b);
-            break;
+}
+
+/* One thread of the block, up to where it waits; false: none is left, or it fails. */
+UNSEEN static bool run_some(simt_block *b)
+{
+    simt_thread *t = simt_set.schedule == DQ_SIMT_GREEDY ? pick_greedy(b) : pick_next(b);
+    if (!t) {
+        simt_stuck(b);
+        return false;
+    }
+    enter(b, t);
+    if (t->state == SIMT_DONE) b->runnable[t->warp] &= ~(1u << t->lane);
+    return b->live && !b->failed;
+}
+
+/* Another block has its turn where a warp cannot go on. */
+UNSEEN static void run_blocks(simt_block **b, unsigned n)
+{
+    uint64_t random = b[0]->random;
+    for (unsigned at = 0; n;) {
+        if (!run_some(b[at])) {
+            if (b[at]->failed) return;
+            b[at] = b[--n];
+            at = 0;
+        } else if (simt_set.schedule != DQ_SIMT_GREEDY || !b[at]->runnable[b[at]->warp]) {
+            at = (unsigned)(simt_random(&random) % n);
         }
-        enter(b, t);
-        if (t->state == SIMT_DONE) b->runnable[t->warp] &= ~(1u << t->lane);
     }
+}
+
+void simt_run_threads(simt_block *const *b, unsigned n)
+{
+    simt_block *left[SIMT_TOGETHER];
+    make_stacks((size_t)n * b[0]->n);
+    for (unsigned k = 0; k < n; k++) {
+        left[k] = b[k];
+        open_block(b[k], (size_t)k * b[k]->n);
+    }
+    simt_order_before(&begun);
+    run_blocks(left, n);
+    simt_order_after(&ended);
 }
