@@ -4,6 +4,10 @@
  * whatever uses it next is launched behind what used it before. Taking memory from the driver costs a
  * hundred times more than that and may stop the device, so blocks go back only at the end, or when an
  * allocation would fail otherwise.
+ *
+ * DQ_CUDA_POOL=exact of the environment is for compute-sanitizer and the like, which cannot see an access to
+ * what a pool holds: every request is a block of exactly its size from the driver, and goes back as soon as it
+ * is freed. Red zones are the tool's own (compute-sanitizer --padding 256; guard pages of the simulation).
  * SPDX-License-Identifier: MIT */
 #include "cuda.h"
 
@@ -22,11 +26,21 @@ typedef struct block {
 struct dq_cuda_pool {
     block *block; /* [n], by address */
     size_t n, room;
+    bool exact;
 };
 
 dq_cuda_pool *dq_cuda_pool_new(dq_err *err)
 {
-    return dq_block_new(1, sizeof(dq_cuda_pool), err);
+    const char *kind = getenv("DQ_CUDA_POOL");
+    const bool exact = kind && strcmp(kind, "exact") == 0;
+    if (kind && *kind && !exact) {
+        dq_fail(err, DQ_USAGE,
+                "environment variable DQ_CUDA_POOL: unknown value %.40s (expected exact)", kind);
+        return NULL;
+    }
+    dq_cuda_pool *pool = dq_block_new(1, sizeof *pool, err);
+    if (pool) pool->exact = exact;
+    return pool;
 }
 
 void dq_cuda_pool_free(dq_cuda_pool *pool)
@@ -135,7 +149,8 @@ void *dq_cuda_alloc(dq_backend *b, size_t bytes)
     dq_cuda_pool *pool = c->pool;
     void *p = NULL;
     if (b->err.code != DQ_OK || !make_room(b, pool)) return NULL;
-    bytes = round_up(bytes ? bytes : 1);
+    bytes = bytes ? bytes : 1;
+    if (!pool->exact) bytes = round_up(bytes);
     block *found = best_free(pool, bytes);
     if (found) {
         found->used = true;
@@ -165,17 +180,20 @@ void dq_cuda_free(dq_backend *b, void *p)
     dq_cuda_pool *pool = dq_cuda_of(b)->pool;
     if (!p) return;
     const size_t at = place_of(pool, p);
-    if (at < pool->n && pool->block[at].p == p && pool->block[at].used)
-        pool->block[at].used = false;
-    else
+    if (at == pool->n || pool->block[at].p != p || !pool->block[at].used) {
         dq_fail(&b->err, DQ_BUG, "memory is freed that the CUDA backend did not give out");
+        return;
+    }
+    pool->block[at].used = false;
+    if (pool->exact) give_back_free(dq_cuda_of(b));
 }
 
 void *dq_cuda_scratch(dq_backend *b, int slot, size_t bytes)
 {
     dq_cuda *c = dq_cuda_of(b);
     if (b->err.code != DQ_OK) return NULL;
-    if (c->scratch[slot] && bytes <= c->scratch_bytes[slot]) return c->scratch[slot];
+    const size_t has = c->scratch_bytes[slot];
+    if (c->scratch[slot] && (c->pool->exact ? bytes == has : bytes <= has)) return c->scratch[slot];
     dq_cuda_free(b, c->scratch[slot]);
     c->scratch[slot] = dq_cuda_alloc(b, bytes);
     c->scratch_bytes[slot] = c->scratch[slot] ? bytes : 0;

@@ -13,20 +13,27 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tab=$(printf '\t')
 
-# names DIRECTORY: of all barriers in its kernels, one a line.
+kernels() { # DIRECTORY...
+    find "$@" -maxdepth 1 \( -name '*.cu' -o -name '*.cuh' \) ! -name ptx.cuh | sort
+}
+
+# names FILE...: of all barriers, one a line.
 names() {
-    cat "$1"/*.cu "$1"/*.cuh | grep -v '^#define' |
+    cat "$@" |
         grep -oE 'DQ_(SYNC|WARP_SYNC|CP_ASYNC_WAIT)\([^;]*\);' |
         sed -E 's/^.*[(, ]([a-z0-9_]+)\);$/\1/'
 }
 
-# check_names DIRECTORY TABLE: lines about what has no name, no row, or two.
+# check_names TABLE DIRECTORY...: lines about what has no name, no row, or two.
 check_names() {
-    grep -nE 'dq_(sync|warp_sync|bar_sync|bar_arrive)\(|dq_cp_async_wait<' "$1"/*.cu "$1"/*.cuh |
-        grep -v '/ptx\.cuh:' |
+    rows=$1
+    shift
+    # shellcheck disable=SC2046
+    set -- $(kernels "$@")
+    grep -nE 'dq_(sync|warp_sync|bar_sync|bar_arrive)\(|dq_cp_async_wait<' "$@" |
         sed 's/$/ -- has no name; use DQ_SYNC, DQ_WARP_SYNC or DQ_CP_ASYNC_WAIT/'
-    names "$1" | sort >"$work/names"
-    grep -v '^#' "$2" | cut -f1 | sort >"$work/rows"
+    names "$@" | sort >"$work/names"
+    grep -v '^#' "$rows" | cut -f1 | sort >"$work/rows"
     uniq -d "$work/names" | sed 's/$/: two barriers have this name/'
     uniq -d "$work/rows" | sed 's/$/: two rows/'
     sort -u "$work/names" -o "$work/names"
@@ -93,7 +100,7 @@ cat >"$work/bad/b.cuh" <<'END'
     DQ_CP_ASYNC_WAIT(S::STAGES - 2, late);
 END
 printf '%s\t%s\t%s\n' twice x - late x - gone x - >"$work/bad/table"
-check_names "$work/bad" "$work/bad/table" >"$work/self"
+check_names "$work/bad/table" "$work/bad" >"$work/self"
 printf '%s\t%s\t%s\t%s\n' sample_part 'test_simt_sample' - '' none test_simt_sample - '' \
     sample_part test_simt_sample 'no such message' '' sample_part test_simt_sample = why |
     check_rows >>"$work/self"
@@ -108,7 +115,7 @@ for expected in 'a\.cu:1:.*has no name' 'twice: two barriers' 'no_row: a barrier
 done
 [ "$(wc -l <"$work/self")" = 7 ] || { cat "$work/self" && exit 1; }
 
-check_names "$root/kernels/cuda" "$table" >"$work/complaints"
+check_names "$table" "$root/kernels/cuda" "$root/tests/simt" >"$work/complaints"
 check_rows "$@" <"$table" >>"$work/complaints"
 rows=$(grep -c "^[^#]" "$table")
 [ "$rows" -gt 0 ] || echo "$table holds no row" >>"$work/complaints"

@@ -2,7 +2,7 @@
 # defects.sh: every row of a table of defects must make its test fail.
 #   sh defects.sh REPOSITORY C++ TABLE DIRECTORY-OF-TEST-PROGRAMS
 # A kernel's file is copied, the text replaced, the copy built for the CPU and loaded before the library
-# of the right kernel. First the copy without a defect must pass, or a failure would mean nothing. Also
+# of the right kernel. Barriers have a table of their own (barriers.sh). First the copy without a defect must pass, or a failure would mean nothing. Also
 # checks itself on rows that must be complained about.
 set -eu
 LC_ALL=C
@@ -24,17 +24,21 @@ replace() {
     }' "$1"
 }
 
-# build FILE SOURCE: $work/kernel.so of SOURCE, which stands for FILE.
+# build FILE SOURCE PROGRAM: $work/kernel.so of SOURCE, which stands for FILE.
 build() {
-    "$cxx" -std=c++17 -O1 -ffp-contract=off -fno-exceptions -fno-rtti -DDQ_SIMT -fPIC -shared \
+    tool=
+    case $3 in race_*) tool="-g -fsanitize=thread" ;; esac
+    # shellcheck disable=SC2086
+    "$cxx" $tool -std=c++17 -O1 -ffp-contract=off -fno-exceptions -fno-rtti -DDQ_SIMT -fPIC -shared \
         -I "$root/$(dirname "$1")" -I "$root/kernels/cuda" -I "$root/tests/simt" -I "$root/src" \
         -x c++ "$2" -o "$work/kernel.so" >"$work/log" 2>&1
 }
 
 run() { # PROGRAM and its arguments
+    case $1 in race_*) fixed="setarch $(uname -m) -R" ;; *) fixed= ;; esac
     # shellcheck disable=SC2086
-    (cd "$programs" && timeout 60 env LD_PRELOAD="$work/kernel.so" DQ_SIMT_QUIET=1 ./$1) \
-        >"$work/out" 2>&1
+    (cd "$programs" && timeout 60 $fixed env LD_PRELOAD="$work/kernel.so" DQ_SIMT_QUIET=1 \
+        TSAN_OPTIONS="exitcode=66 history_size=2 halt_on_error=1" ./$1) >"$work/out" 2>&1
 }
 
 check_row() { # FILE PROGRAM OLD NEW CAUGHT: a line if something is wrong
@@ -42,14 +46,14 @@ check_row() { # FILE PROGRAM OLD NEW CAUGHT: a line if something is wrong
     right=$work/right.$(echo "$1 ${2%% *}" | tr '/ ' '__')
     if [ ! -e "$right" ]; then
         : >"$right"
-        if ! build "$1" "$root/$1" || ! run "$2"; then
+        if ! build "$1" "$root/$1" "$2" || ! run "$2"; then
             echo "$2 fails on $1 without a defect:"
             cat "$work/log" "$work/out"
         fi
     fi
     if ! replace "$root/$1" "$3" "$4" >"$work/spoilt.cu"; then
         echo "$name: the text does not stand there exactly once"
-    elif ! build "$1" "$work/spoilt.cu"; then
+    elif ! build "$1" "$work/spoilt.cu" "$2"; then
         echo "$name: does not compile: $(head -5 "$work/log")"
     elif run "$2"; then
         echo "$name: $2 passes"

@@ -196,8 +196,8 @@ static rig_spec spec_of(int math, int k_bits, int v_bits, int round)
     s.lambda = 0.8f;
     s.rotated = s.norm = true;
     s.round = round;
-    s.most_rows = 40;
-    s.most_keys = 150;
+    s.most_rows = 20;
+    s.most_keys = 120;
     return s;
 }
 

@@ -27,6 +27,7 @@ static simt_settings from_environment(void)
         schedule && !strcmp(schedule, "round-robin") ? DQ_SIMT_ROUND_ROBIN : DQ_SIMT_GREEDY;
     s.seed = seed ? strtoull(seed, NULL, 10) : 1;
     s.workers = workers ? atoi(workers) : 1;
+    s.corners = false;
     s.quiet = getenv("DQ_SIMT_QUIET") != NULL;
     return s;
 }
@@ -227,11 +228,28 @@ void simt_check_shared(const void *p, size_t bytes, const char *what, int line)
 }
 
 /* -------------------------------------------------------------------------------------------- blocks */
+/* Blocks of a launch that run, along each axis. */
+static dim3 blocks_of(const simt_launch_args *l)
+{
+    if (!simt_set.corners) return l->grid;
+    return dim3(l->grid.x < 3 ? l->grid.x : 3, l->grid.y < 3 ? l->grid.y : 3,
+                l->grid.z < 3 ? l->grid.z : 3);
+}
+
+/* The i-th of `some` among n: all of them, or the first, middle and last. */
+static unsigned nth_of(uint64_t i, unsigned some, unsigned n)
+{
+    if (some == n || i == 0) return (unsigned)i;
+    return i == 1 ? n / 2 : n - 1;
+}
+
 static void start_block(simt_block *b, uint64_t index)
 {
     const simt_launch_args *l = b->launch;
-    b->index = dim3((unsigned)(index % l->grid.x), (unsigned)(index / l->grid.x % l->grid.y),
-                    (unsigned)(index / l->grid.x / l->grid.y));
+    const dim3 some = blocks_of(l);
+    b->index = dim3(nth_of(index % some.x, some.x, l->grid.x),
+                    nth_of(index / some.x % some.y, some.y, l->grid.y),
+                    nth_of(index / some.x / some.y, some.z, l->grid.z));
     b->live = b->running = b->n;
     b->failed = false;
     memset(b->barrier, 0, sizeof b->barrier);
@@ -324,7 +342,8 @@ static void *run_worker(void *arg)
 
 bool simt_run(const simt_launch_args *l)
 {
-    simt_work w = {l, 0, (uint64_t)l->grid.x * l->grid.y * l->grid.z};
+    const dim3 some = blocks_of(l);
+    simt_work w = {l, 0, (uint64_t)some.x * some.y * some.z};
     enum { MOST = 64 };
     pthread_t os[MOST];
     int workers = simt_set.workers < MOST ? simt_set.workers : MOST;

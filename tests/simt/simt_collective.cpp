@@ -5,9 +5,18 @@
 #include "fragments.h"
 
 /* ---------------------------------------------------------------------------------------- barriers */
+/* What the thread did comes before what follows the opening that it waits for. */
+static char *arrive(simt_tokens *o)
+{
+    char *token = &o->token[o->opened % 2];
+    simt_order_before(token);
+    return token;
+}
+
 static void open_barrier(simt_block *b, int id)
 {
     b->barrier[id].arrived = b->barrier[id].expected = 0;
+    b->barrier[id].order.opened++;
     for (unsigned i = 0; i < b->n; i++) {
         simt_thread *t = &b->thread[i];
         if (t->state == SIMT_WAITING && t->barrier == id) {
@@ -35,14 +44,14 @@ void simt_sync(int line)
     simt_thread *t = simt_self();
     simt_block *b = t->block;
     simt_copy_some(t);
-    simt_order_before(&b->barrier[0]);
     simt_lock(b);
+    char *token = arrive(&b->barrier[0].order);
     if (++b->barrier[0].arrived == b->live)
         open_barrier(b, 0);
     else
         wait_at(t, 0, line);
+    simt_order_after(token);
     simt_unlock(b);
-    simt_order_after(&b->barrier[0]);
 }
 
 void simt_bar(unsigned id, unsigned n, bool wait, int line)
@@ -53,20 +62,20 @@ void simt_bar(unsigned id, unsigned n, bool wait, int line)
     if (n % 32 || n == 0 || n > b->n) simt_fail(line, "barrier %u for %u threads", id, n);
     simt_copy_some(t);
     simt_barrier *bar = &b->barrier[id];
-    simt_order_before(bar);
     simt_lock(b);
     unsigned expected = bar->expected;
     if (expected && expected != n) {
         simt_unlock(b);
         simt_fail(line, "barrier %u for %u threads, by others for %u", id, n, expected);
     }
+    char *token = arrive(&bar->order);
     bar->expected = n;
     if (++bar->arrived == n)
         open_barrier(b, (int)id);
     else if (wait)
         wait_at(t, (int)id, line);
+    if (wait) simt_order_after(token);
     simt_unlock(b);
-    if (wait) simt_order_after(bar);
 }
 
 /* ------------------------------------------------------------------------------------------- warps */
@@ -144,12 +153,14 @@ static void collect(const simt_post &post)
     simt_unlock(b);
 }
 
-static void run_nothing(simt_post *lane[32], uint32_t mask)
+static void run_sync(simt_post *lane[32], uint32_t mask)
 {
+    const simt_thread *t = simt_self();
     (void)lane;
-    (void)mask;
+    if (mask == DQ_LANES)
+        t->block->order[t->warp].opened++; /* parts of a warp may overtake each other */
 }
-static const simt_op op_sync = {"dq_warp_sync", run_nothing};
+static const simt_op op_sync = {"dq_warp_sync", run_sync};
 
 void simt_warp_sync(unsigned mask, int line)
 {
@@ -158,10 +169,12 @@ void simt_warp_sync(unsigned mask, int line)
     p.what = op_sync.name;
     p.mask = mask;
     p.line = line;
-    void *warp = &simt_self()->block->posted[simt_self()->warp];
-    simt_order_before(warp);
+    simt_thread *t = simt_self();
+    simt_lock(t->block);
+    char *token = arrive(&t->block->order[t->warp]);
+    simt_unlock(t->block);
     collect(p);
-    simt_order_after(warp);
+    simt_order_after(token);
 }
 
 static void run_exchange(simt_post *lane[32], uint32_t mask)

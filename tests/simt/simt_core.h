@@ -9,6 +9,8 @@
 
 #include "ptx.cuh"
 
+#include <map>
+
 enum {
     SIMT_MAX_THREADS = 1024,
     SIMT_MAX_WARPS = SIMT_MAX_THREADS / 32,
@@ -78,8 +80,16 @@ struct simt_launch_args {
     void *body;
 };
 
+/* Two tokens in turns: what a thread does behind one opening must not seem to come before what a slower one
+ * does behind the opening before. */
+struct simt_tokens {
+    unsigned opened;
+    char token[2];
+};
+
 struct simt_barrier {
     unsigned expected, arrived; /* threads; expected 0: nobody yet */
+    simt_tokens order;
 };
 
 struct simt_block {
@@ -91,6 +101,7 @@ struct simt_block {
     simt_barrier barrier[SIMT_BARRIERS];
     uint32_t posted[SIMT_MAX_WARPS];   /* lanes waiting in a collective */
     bool uniform[SIMT_MAX_WARPS];      /* all of them in the same one */
+    simt_tokens order[SIMT_MAX_WARPS]; /* of dq_warp_sync */
     uint32_t runnable[SIMT_MAX_WARPS]; /* lanes that the schedule may run */
     unsigned warp, last;               /* that ran last */
     uint64_t random;                   /* of the schedule */
@@ -113,7 +124,7 @@ struct simt_settings {
     dq_simt_schedule schedule;
     uint64_t seed;
     int workers;
-    bool quiet;
+    bool quiet, corners;
 };
 extern simt_settings simt_set;
 
@@ -149,5 +160,11 @@ bool simt_run(const simt_launch_args *l);
 void simt_exit_barriers(simt_block *b);
 void simt_copy_some(simt_thread *t); /* at random */
 void simt_copy_all(simt_thread *t);
+
+/* Of simt_memory.cpp: blocks as cudaMalloc has them, start: bytes. NULL: there is no memory. */
+typedef std::map<uintptr_t, size_t> simt_pieces;
+extern simt_pieces simt_device_memory;
+void *simt_device_new(size_t bytes);
+void simt_device_free(void *p);
 
 #endif

@@ -32,7 +32,7 @@ struct simt_task {
 static std::deque<simt_task> queue;
 static uint64_t issued, done;
 static cudaError_t last, sticky;
-static std::map<uintptr_t, size_t> device_memory, host_memory; /* start: bytes */
+static simt_pieces host_memory;
 static size_t used;
 
 static size_t limit_from_environment(void)
@@ -60,7 +60,7 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-static void forget(std::map<uintptr_t, size_t> &m, void *p)
+static void forget(simt_pieces &m, void *p)
 {
     m.erase((uintptr_t)p);
     free(p);
@@ -83,8 +83,8 @@ static void perform(simt_task &t)
         break;
     case simt_task::RECORD: t.event->ms = now_ms(); break;
     case simt_task::FREE:
-        used -= device_memory[(uintptr_t)t.dst];
-        forget(device_memory, t.dst);
+        used -= simt_device_memory[(uintptr_t)t.dst];
+        simt_device_free(t.dst);
         break;
     }
 }
@@ -134,7 +134,7 @@ void simt_enqueue(const void *kernel, const char *name, dim3 grid, unsigned thre
 
 /* ------------------------------------------------------------------------------------------ memory */
 /* Whether p .. p + bytes lies in a piece of m; inside: whether p lies in a piece at all. */
-static bool holds(const std::map<uintptr_t, size_t> &m, const void *p, size_t bytes, bool *inside)
+static bool holds(const simt_pieces &m, const void *p, size_t bytes, bool *inside)
 {
     auto it = m.upper_bound((uintptr_t)p);
     *inside = false;
@@ -150,9 +150,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     *p = NULL;
     if (bytes == 0) return say(cudaSuccess);
     if (bytes > limit || used > limit - bytes) return say(cudaErrorMemoryAllocation);
-    if (posix_memalign(p, 256, bytes)) return say(cudaErrorMemoryAllocation);
-    memset(*p, SIMT_POISON, bytes);
-    device_memory[(uintptr_t)*p] = bytes;
+    *p = simt_device_new(bytes);
+    if (!*p) return say(cudaErrorMemoryAllocation);
     used += bytes;
     return say(cudaSuccess);
 }
@@ -167,7 +166,7 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
 {
     (void)s;
     if (!p) return say(cudaSuccess);
-    if (!device_memory.count((uintptr_t)p)) return say(cudaErrorInvalidValue);
+    if (!simt_device_memory.count((uintptr_t)p)) return say(cudaErrorInvalidValue);
     simt_task t = {};
     t.kind = simt_task::FREE;
     t.dst = (unsigned char *)p;
@@ -203,7 +202,7 @@ cudaError_t cudaFreeHost(void *p)
 static bool side_is_right(const void *p, size_t bytes, bool device, bool *pinned)
 {
     bool on_device, in_pinned;
-    bool whole = holds(device_memory, p, bytes, &on_device);
+    bool whole = holds(simt_device_memory, p, bytes, &on_device);
     bool whole_pinned = holds(host_memory, p, bytes, &in_pinned);
     *pinned = in_pinned;
     if (on_device != device) return false;
@@ -222,8 +221,8 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size
     bool src_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     bool dst_pinned, src_pinned;
     if (kind == cudaMemcpyDefault) {
-        holds(device_memory, dst, dst_bytes, &dst_device);
-        holds(device_memory, src, src_bytes, &src_device);
+        holds(simt_device_memory, dst, dst_bytes, &dst_device);
+        holds(simt_device_memory, src, src_bytes, &src_device);
     }
     if (!side_is_right(dst, dst_bytes, dst_device, &dst_pinned) ||
         !side_is_right(src, src_bytes, src_device, &src_pinned))
@@ -266,7 +265,7 @@ cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s)
     (void)s;
     bool inside;
     if (bytes == 0) return say(cudaSuccess);
-    if (!holds(device_memory, p, bytes, &inside)) return say(cudaErrorInvalidValue);
+    if (!holds(simt_device_memory, p, bytes, &inside)) return say(cudaErrorInvalidValue);
     simt_task t = {};
     t.kind = simt_task::FILL;
     t.dst = (unsigned char *)p;
@@ -525,6 +524,12 @@ void dq_simt_set_workers(int n)
 {
     drain(issued);
     simt_set.workers = n;
+}
+
+void dq_simt_set_corners(int corners)
+{
+    drain(issued);
+    simt_set.corners = corners != 0;
 }
 
 void dq_simt_set_quiet(int quiet)

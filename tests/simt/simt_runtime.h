@@ -97,8 +97,10 @@ cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute a, int value);
 
-cudaError_t cudaMalloc(void **p, size_t bytes); /* filled with 0xA5 */
-cudaError_t cudaFree(void *p);                  /* waits for the device; NULL allowed */
+/* Filled with 0xA5; 256 MiB and more are zero and take memory only where they are touched. With DQ_SIMT_GUARD
+ * in the environment a block ends, but for what 16 bytes leave, where an access is fatal and reported. */
+cudaError_t cudaMalloc(void **p, size_t bytes);
+cudaError_t cudaFree(void *p); /* waits for the device; NULL allowed */
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s);
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s);
 cudaError_t cudaMallocHost(void **p, size_t bytes);
@@ -137,6 +139,8 @@ typedef enum dq_simt_schedule { DQ_SIMT_GREEDY, DQ_SIMT_ROUND_ROBIN } dq_simt_sc
 void dq_simt_set_schedule(dq_simt_schedule s, uint64_t seed);
 /* OS threads that run blocks of one launch (default 1). */
 void dq_simt_set_workers(int n);
+/* Of a launch only blocks run that are first, middle or last on every axis of the grid. */
+void dq_simt_set_corners(int corners);
 /* Failures are written to stderr unless quiet. */
 void dq_simt_set_quiet(int quiet);
 /* Device memory in bytes; above it cudaMalloc fails. Default DQ_SIMT_MEMORY of the environment in MiB, or 1 GiB. */

@@ -63,12 +63,39 @@ static void absmax_is_equal(void **state)
     }
 }
 
-int main(void)
+/* One row of more keys than a softmax adds at a time (attend.cu, RUNS), with and without a maximum that
+ * several warps look for. */
+static void long_rows(void **state)
 {
+    (void)state;
+    for (int bits = 4; bits <= 16; bits += 12) {
+        pair p;
+        pair_open(&p, DQ_PAIR_HALVES, 16, dq_kv_plain);
+        const int32_t a = pair_seq(&p, 0);
+        for (int i = 0; i < 16; i++) {
+            pair_begin(&p);
+            pair_rows(&p, a, PAIR_ROWS);
+            pair_append(&p);
+            pair_sync(&p);
+        }
+        pair_begin(&p);
+        pair_rows(&p, a, 1);
+        pair_append(&p);
+        attend_both(&p, (dq_logit_spec){bits, DQ_GRAIN_ROW}, NULL, NULL);
+        compare_outputs(&p);
+        pair_close(&p);
+    }
+}
+
+/* With an argument: tests of that name. */
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(outputs_are_equal),
         cmocka_unit_test(every_order_of_threads),
         cmocka_unit_test(absmax_is_equal),
+        cmocka_unit_test(long_rows),
     };
     if (!rig_can_run()) return RIG_SKIP;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,8 +126,10 @@ static void exhausted_device(void **state)
     }
 }
 
-int main(void)
+/* With an argument: tests of that name. */
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_are_equal),
         cmocka_unit_test(exhausted_device),

@@ -1,0 +1,95 @@
+/* simt_memory: what stands for the memory of a device.
+ * SPDX-License-Identifier: MIT */
+#include "simt_core.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+simt_pieces simt_device_memory;
+
+/* Device memory is the heap, but a block that the machine may not have is made of pages that appear when they
+ * are touched, as zeros; and with guards every block ends at a page that nobody may touch. */
+enum { PAGE = 4096, CELL = 16 };
+static const size_t vast = (size_t)256 << 20;
+static bool guarded = getenv("DQ_SIMT_GUARD") != NULL;
+
+static bool has_pages(size_t bytes)
+{
+    return guarded || bytes >= vast;
+}
+
+/* Of a block, the last page a guard. */
+static size_t pages_of(size_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE + PAGE;
+}
+
+static void *map_pages(size_t bytes)
+{
+    const size_t whole = pages_of(bytes), used_bytes = (bytes + CELL - 1) / CELL * CELL;
+    void *p = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    unsigned char *end = (unsigned char *)p + whole - PAGE;
+    if (mprotect(end, PAGE, PROT_NONE)) abort();
+    return end - used_bytes;
+}
+
+void simt_device_free(void *p)
+{
+    const size_t bytes = simt_device_memory[(uintptr_t)p];
+    simt_device_memory.erase((uintptr_t)p);
+    if (has_pages(bytes))
+        munmap((void *)((uintptr_t)p / PAGE * PAGE), pages_of(bytes));
+    else
+        free(p);
+}
+
+/* Says whose access it was, and dies of it. */
+static void on_fault(int sig, siginfo_t *info, void *context)
+{
+    const uintptr_t at = (uintptr_t)info->si_addr;
+    const simt_thread *t = simt_self();
+    (void)context;
+    signal(sig, SIG_DFL);
+    if (t)
+        fprintf(stderr, "simt: kernel %s, block (%u,%u,%u), thread %u: ", t->block->launch->name,
+                t->block->index.x, t->block->index.y, t->block->index.z, t->place.thread);
+    auto it = simt_device_memory.upper_bound(at);
+    if (it != simt_device_memory.begin() && at - (--it)->first < it->second + 2 * PAGE)
+        fprintf(stderr, "access behind the end of a block of %zu bytes of device memory\n",
+                it->second);
+    else
+        fprintf(stderr, "access outside of device memory\n");
+    raise(sig);
+}
+
+static void watch_faults(void)
+{
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    static bool watched;
+    struct sigaction a = {};
+    a.sa_sigaction = on_fault;
+    a.sa_flags = SA_SIGINFO;
+    if (!watched) sigaction(SIGSEGV, &a, NULL);
+    watched = true;
+#else
+    (void)on_fault;
+#endif
+}
+
+void *simt_device_new(size_t bytes)
+{
+    void *p = NULL;
+    if (has_pages(bytes)) {
+        watch_faults();
+        p = map_pages(bytes);
+    } else if (posix_memalign(&p, 256, bytes)) {
+        return NULL;
+    }
+    if (p && bytes < vast) memset(p, SIMT_POISON, bytes);
+    if (p) simt_device_memory[(uintptr_t)p] = bytes;
+    return p;
+}

@@ -1,0 +1,397 @@
+/* test_simt_far: addresses at 40 000 rows of 64K keys or columns. Arrays take memory only where they are touched,
+ * and of a grid only the corners run: the first, middle and last block of each axis. What they write must be
+ * where 64-bit arithmetic says; a pointer that went wrong finds zeros, poison or no memory.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+
+#include "fused.h"
+#include "linear.h"
+#include "logprob.h"
+#include "maps.h"
+#include "pages.h"
+#include "ptx.cuh"
+#include "rows.h"
+#include "span_sums.h"
+#include "tally.h"
+
+#include <math.h>
+
+enum : int64_t { ROWS = 40000, COLS = 65536, KEYS = 65536, MANY = ROWS * COLS };
+
+/* Device memory, zero, which the test reads in place. */
+template <class T> struct far {
+    T *p;
+    explicit far(int64_t n, bool filled = false, T value = T())
+    {
+        assert_int_equal(cudaMalloc((void **)&p, (size_t)n * sizeof(T)), cudaSuccess);
+        for (int64_t i = 0; i < n && (filled || (size_t)n * sizeof(T) < 256u << 20); i++)
+            p[i] = value;
+    }
+    ~far()
+    {
+        cudaFree(p);
+    }
+    far(const far &) = delete;
+    T &operator[](int64_t i) const
+    {
+        return p[i];
+    }
+    void fill(int64_t from, int64_t n, T value) const
+    {
+        for (int64_t i = from; i < from + n; i++) p[i] = value;
+    }
+};
+
+static void run(cudaError_t e)
+{
+    assert_int_equal(e, cudaSuccess);
+    const cudaError_t ran = cudaDeviceSynchronize();
+    if (ran != cudaSuccess) fail_msg("%s", dq_simt_report());
+}
+
+static void near(double got, double want)
+{
+    if (!(fabs(got - want) <= 1e-4 * fabs(want))) fail_msg("%.9g, expected %.9g", got, want);
+}
+
+/* Rows of blocks that run; the index that the last thread of the last block of a grid over n values handles last. */
+static const int64_t some_rows[3] = {0, ROWS / 2, ROWS - 1};
+static int64_t last_of(int64_t n)
+{
+    const int64_t grid = (n + 255) / 256 < 65536 ? (n + 255) / 256 : 65536, step = 256 * grid;
+    return (n - step) / step * step + step - 1;
+}
+
+/* --------------------------------------------------------------------------------- rows, products */
+
+static void test_rows(void **state)
+{
+    (void)state;
+    far<float> x(MANY), y(MANY), gain(COLS);
+    far<int32_t> ids(ROWS, true, 1);
+    far<int64_t> index(ROWS);
+    dq_cuda_weight table = {};
+    table.kind = DQ_STORED_F32;
+    table.rows = ROWS;
+    table.cols = COLS;
+    table.data = x.p;
+    for (int64_t r : some_rows) {
+        ids[r] = (int32_t)(ROWS - 1 - r);
+        index[r] = ROWS - 1 - r;
+        x.fill(r * COLS, COLS, (float)(r + 1));
+    }
+    run(dq_rows_embed(y.p, &table, ids.p, ROWS, NULL));
+    for (int64_t r : some_rows)
+        if (r != ROWS / 2) near(y[(r + 1) * COLS - 1], (double)(ROWS - r));
+    run(dq_rows_gather(y.p, x.p, index.p, ROWS, COLS, NULL));
+    for (int64_t r : some_rows)
+        if (r != ROWS / 2) near(y[(r + 1) * COLS - 1], (double)(ROWS - r));
+    run(dq_rows_rms_norm(y.p, x.p, NULL, 1e-5f, ROWS, COLS, NULL));
+    for (int64_t r : some_rows) near(y[(r + 1) * COLS - 1], 1);
+    const float line[4] = {0, 0, 1, 0.5f};
+    run(dq_rows_polynorm(y.p, x.p, line, ROWS, COLS, NULL));
+    for (int64_t r : some_rows) near(y[(r + 1) * COLS - 1], 1.5 * (double)(r + 1));
+    y.fill((ROWS - 1) * COLS, COLS, 1.0f);
+    run(dq_rows_hadamard(y.p, MANY / 64, 64, 0.5f, NULL));
+    near(y[MANY - 64], 32);
+    assert_true(y[MANY - 1] == 0);
+    far<uint32_t> found(1);
+    y[MANY - 1] = NAN;
+    run(dq_rows_first_bad(found.p, y.p, ROWS, COLS, NULL));
+    assert_int_equal(found[0], 0xffffffffu - (uint32_t)(ROWS - 1));
+}
+
+static void test_rope(void **state)
+{
+    (void)state;
+    const int64_t half = COLS / 2, last = last_of(ROWS * half), row = last / half, j = last % half;
+    far<float> table(MANY), x(MANY), inv(half, true, 0.001f);
+    far<int32_t> pos(ROWS);
+    assert_true(row > 39000);
+    pos[row] = 500;
+    run(dq_rows_rope_table(table.p, pos.p, inv.p, 1.0f, ROWS, half, NULL));
+    near(table[row * COLS + j], cos(0.5));
+    near(table[row * COLS + half + j], sin(0.5));
+    x[row * COLS + 2 * j] = 1;
+    run(dq_rows_rope(x.p, table.p, true, ROWS, COLS, COLS, NULL));
+    near(x[row * COLS + 2 * j], cos(0.5));
+    near(x[row * COLS + 2 * j + 1], sin(0.5));
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    const int64_t last = last_of(MANY);
+    far<float> x(MANY), y(MANY), bias(COLS, true, 4.0f);
+    far<uint16_t> half(MANY);
+    x[last] = 1, y[last] = 2;
+    run(dq_rows_add(x.p, y.p, MANY, NULL));
+    near(x[last], 3);
+    run(dq_linear_bias(x.p, bias.p, ROWS, COLS, NULL));
+    near(x[last], 7);
+    run(dq_linear_bf16(half.p, x.p, MANY, NULL));
+    assert_int_equal(half[last], 0x40e0);
+    run(dq_rows_silu(x.p, y.p, MANY, NULL));
+    near(x[last], 14 / (1 + exp(-7.0)));
+    run(dq_rows_sigmoid(y.p, MANY, NULL));
+    near(y[last], 1 / (1 + exp(-2.0)));
+    half[MANY - 1] = 0x3c00;
+    run(dq_pages_widen(x.p, half.p, MANY, NULL));
+    near(x[MANY - 1], 1);
+}
+
+/* Codes of 40 000 x 64K activations in groups of 64, and a product with as many results. */
+static void test_packed(void **state)
+{
+    (void)state;
+    dq_cuda_weight w = {};
+    w.kind = DQ_STORED_PACKED;
+    w.bits = 8;
+    w.rows = w.scale_pitch = COLS;
+    w.cols = w.pitch = COLS;
+    w.group = w.group_codes = 64;
+    w.groups = COLS / 64;
+    far<float> x(MANY), scale(w.groups * ROWS), y(MANY);
+    far<int8_t> code(MANY);
+    x[MANY - 1] = 127;
+    run(dq_linear_round(code.p, scale.p, x.p, ROWS, &w, NULL));
+    assert_int_equal(code[MANY - 1], 127);
+    near(scale[w.groups * ROWS - 1], 1);
+    far<uint8_t> data(COLS * COLS);
+    far<float> of_w(w.groups * COLS);
+    w.data = data.p;
+    w.scale = of_w.p;
+    data[COLS * COLS - 1] = 128 + 3;
+    of_w[w.groups * COLS - 1] = 2;
+    run(dq_linear_widen(y.p, false, &w, 0, ROWS, NULL));
+    run(dq_linear_widen(y.p, false, &w, COLS - ROWS, ROWS, NULL));
+    near(y[MANY - 1], 6);
+    w.cols = w.pitch = 128;
+    w.groups = 2;
+    code.fill((ROWS - 1) * 128, 128, 5);
+    data.fill((COLS - 1) * 128, 128, 128 + 3);
+    for (int g = 0; g < 2; g++) scale[g * ROWS + ROWS - 1] = of_w[g * COLS + COLS - 1] = 1;
+    run(dq_linear_packed(y.p, code.p, scale.p, ROWS, &w, NULL, NULL));
+    near(y[MANY - 1], 128 * 15);
+}
+
+static void test_logprob(void **state)
+{
+    (void)state;
+    far<float> p(MANY), q(MANY);
+    far<dq_logprob_row> row(ROWS);
+    far<dq_kld_row> kld(ROWS);
+    far<int32_t> target(ROWS, true, COLS - 1), top(ROWS);
+    far<double> out(ROWS);
+    p[MANY - 1] = 20;
+    run(dq_logprob_piece(row.p, p.p, COLS, 0, COLS, target.p, ROWS, NULL));
+    run(dq_logprob_end(out.p, top.p, row.p, target.p, ROWS, NULL));
+    near(out[ROWS - 1], -log(1 + (double)(COLS - 1) * exp(-20.0)));
+    near(out[0], -log((double)COLS));
+    assert_int_equal(top[ROWS - 1], COLS - 1);
+    run(dq_kld_piece(kld.p, q.p, p.p, COLS, 0, COLS, ROWS, NULL));
+    run(dq_kld_end(out.p, kld.p, ROWS, NULL));
+    assert_true(out[0] == 0 && out[ROWS - 1] > 1);
+}
+
+static void test_tally(void **state)
+{
+    (void)state;
+    far<float> x(MANY);
+    far<int32_t> pos(ROWS);
+    far<dq_piece> piece(1);
+    far<dq_call_tally> call(1);
+    far<dq_launch_top> top(1);
+    far<dq_tally_bins> bins(1);
+    far<double> sums(4 * ROWS);
+    far<uint32_t> tied(ROWS);
+    piece[0] = dq_piece{x.p, COLS, NULL, NULL, pos.p, 1, COLS, (int32_t)ROWS, 0, 0, 0};
+    pos[ROWS - 1] = 7;
+    x[MANY - 1] = -3;
+    run(dq_tally_launch(dq_tally_rows{piece.p, 1, (int32_t)ROWS, (int32_t)ROWS}, call.p, top.p,
+                        bins.p, sums.p, tied.p, NULL));
+    near(sums[4 * (ROWS - 1)], 3);
+    near(call[0].total[1], 9);
+    assert_true(top[0].found[0].value == 3 && top[0].found[0].row == 7);
+    assert_int_equal(top[0].found[0].col, COLS - 1);
+}
+
+/* --------------------------------------------------------------------------------------- attention */
+
+enum { DIM = 16, UNITS = ROWS / 64, PAGES = KEYS / 64, LD = KEYS + 8, Q = 2 };
+
+/* One list of 64K tokens and all rows at its end, in units of 64; every unit has pages of its own, of which those
+ * of corners are there. Key t has t / 64K in channel 0, values are 1. */
+struct scene {
+    far<dq_unit> unit;
+    far<dq_page> page;
+    far<int32_t> visible, first;
+    far<float> k, v, q, strip, factor, out;
+    far<double> sum;
+    far<dq_q_head> q_head;
+    far<dq_o_head> o_head;
+    dq_units u = {};
+    dq_finish f = {};
+    scene()
+        : unit(UNITS), page((int64_t)UNITS * PAGES), visible(ROWS), first(4), k(KEYS * DIM),
+          v(KEYS * DIM, true, 1.0f), q(ROWS * Q * DIM, true, 1.0f),
+          strip((int64_t)UNITS * (Q + 1) * 64 * LD), factor(ROWS * 3), out(MANY), sum(ROWS * Q),
+          q_head(Q), o_head(1)
+    {
+        for (int64_t t = 0; t < KEYS; t++) k[t * DIM] = (float)t / (float)KEYS;
+        for (int i = 0; i < UNITS; i++) {
+            dq_unit w = {};
+            w.strip = (int64_t)i * (Q + 1) * 64 * LD;
+            w.page = (int64_t)i * PAGES;
+            w.record = i * Q * 64;
+            w.factor = w.row = i * 64;
+            w.n = w.split = w.counted = 64;
+            w.keys = (int)(KEYS - ROWS) + 64 * (i + 1);
+            w.ld = LD;
+            w.first = i == UNITS - 1 ? 63 : 64;
+            if (i == UNITS - 1) w.counted = 63;
+            unit[i] = w;
+            for (int r = 0; r < 64; r++) visible[w.row + r] = w.keys - 63 + r;
+            for (int p = 0; (i == 0 || i == UNITS / 2 || i == UNITS - 1) && p < PAGES; p++) {
+                page[w.page + p].side[0].plain = &k[p * 64 * DIM];
+                page[w.page + p].side[1].plain = &v[p * 64 * DIM];
+            }
+        }
+        first[1] = Q, first[3] = 1;
+        for (int i = 0; i < Q; i++) q_head[i] = dq_q_head{i, 0};
+        o_head[0] = dq_o_head{0, {0, 1}, {0, -1}};
+        const dq_page_form form = {16, DIM, 1, DIM, DIM, DIM, 0};
+        u.unit = unit.p, u.n = UNITS;
+        u.most_rows = 64, u.most_keys = KEYS, u.most_q = Q, u.most_out = 1;
+        u.pages = page.p, u.form[0] = u.form[1] = form, u.visible = visible.p;
+        u.q_head = q_head.p, u.o_head = o_head.p, u.q_first = first.p, u.o_first = first.p + 2;
+        u.n_groups = 1, u.n_q = Q, u.n_out = 1, u.n_slabs = 1, u.n_maps = 2;
+        u.q = q.p, u.scale = 1, u.strip = strip.p, u.sum = sum.p, u.factor = factor.p;
+        u.lambda_layer = 0.5f;
+        f = dq_finish{out.p, COLS, NULL, 1e-5f, 1.0f, false, false};
+    }
+    float *row(int i, int head, int r)
+    {
+        return &strip[unit[i].strip + ((int64_t)head * 64 + r) * LD];
+    }
+};
+
+static void test_attend(void **state)
+{
+    (void)state;
+    scene s;
+    far<uint32_t> most(Q);
+    far<double> row(ROWS * DQ_MAP_FIELDS), into(DQ_MAP_FIELDS), mass(KEYS), spans(ROWS * 2);
+    far<int64_t> at(1);
+    far<uint8_t> label(KEYS);
+    far<dq_map_run> runs(1);
+    const int last = UNITS - 1;
+    run(dq_attend_absmax(s.u, most.p, NULL));
+    assert_int_equal(most[1], dq_f32_bits(65535.0f / 65536.0f));
+    run(dq_attend_scores(s.u, NULL));
+    for (int head = 0; head < Q; head++) near(s.row(last, head, 63)[KEYS - 1], 65535.0 / 65536.0);
+    for (int head = 0; head < Q; head++) { /* the pages between corners */
+        for (int r = 0; r < 64; r += r ? 31 : 32)
+            for (int t = 0; t < KEYS; t++) s.row(last, head, r)[t] = (float)t / (float)KEYS;
+    }
+    run(dq_attend_softmax(s.u, DQ_ROUND_NOT, 0, NULL, NULL));
+    double total = 0;
+    for (int t = 0; t < KEYS; t++) total += exp((t - 65535.0) / 65536.0);
+    near(s.sum[(int64_t)last * Q * 64 + 64 + 63], total);
+    near(s.factor[3 * ROWS - 1], 0.5 / total);
+    run(dq_attend_values(s.u, s.f, NULL));
+    near(s.out[(ROWS - 1) * COLS + DIM - 1], 0.5);
+    runs[0] = dq_map_run{0, UNITS, KEYS};
+    run(dq_maps_sum(s.u, dq_map_sums{{mass.p, NULL}, NULL, NULL, NULL, at.p}, runs.p, 1, KEYS,
+                    NULL));
+    near(mass[KEYS - 1], 1 / total);
+    run(dq_maps_measure(s.u, dq_map_limits{}, into.p, row.p, runs.p, 1, NULL));
+    near(row[ROWS * DQ_MAP_FIELDS - 2], KEYS);
+    s.unit[last].span = (int32_t)ROWS - 1;
+    run(dq_span_sums_add(s.u, dq_span_sums{spans.p, label.p, at.p, 1}, NULL));
+    near(spans[2 * ROWS - 2], 0.5);
+}
+
+/* One kernel over all rows and strips; three pages of keys, or decoding takes minutes here. */
+static void test_fused(void **state)
+{
+    (void)state;
+    scene s;
+    for (int i = 0; i < UNITS; i++) {
+        s.unit[i].keys = 192;
+        for (int r = 0; r < 64; r++) s.visible[i * 64 + r] = 192;
+    }
+    s.u.form[0].bits = s.u.form[1].bits = 8;
+    s.u.form[0].code_bytes = s.u.form[1].code_bytes = 64 * DIM;
+    for (int math = DQ_FUSED_INT8; math <= DQ_FUSED_BF16; math++) {
+        float *score = &s.row(UNITS - 1, 0, 63)[191], *out = &s.out[(ROWS - 1) * COLS + DIM - 1];
+        *score = *out = 0;
+        run(dq_fused_scores(s.u, math, NULL));
+        assert_true(fabsf(*score - 191.0f / 65536.0f) <= 1e-5f);
+        run(dq_fused_attend(s.u, s.f, dq_fused_logits{DQ_ROUND_NOT, 0, NULL}, math, NULL));
+        assert_true(fabsf(*out - 0.5f) <= 2e-3f);
+    }
+}
+
+/* 40 000 rows as 5000 sequences of 64K tokens, without codes. */
+static void test_decode(void **state)
+{
+    (void)state;
+    enum { SEQS = ROWS / 8 };
+    scene s;
+    far<dq_unit> unit(SEQS);
+    far<float> strip((int64_t)SEQS * (Q * 8 * LD + 8 * (LD / 64) * DIM));
+    for (int i = 0; i < SEQS; i++) {
+        dq_unit w = s.unit[UNITS - 1];
+        w.strip = i * ((int64_t)Q * 8 * LD + 8 * (LD / 64) * DIM);
+        w.record = i * Q * 8;
+        w.factor = w.row = i * 8;
+        w.n = w.split = 8;
+        for (int r = 0; r < 8; r++) s.visible[w.row + r] = KEYS;
+        unit[i] = w;
+    }
+    s.u.unit = unit.p, s.u.n = SEQS, s.u.most_rows = 8, s.u.strip = strip.p;
+    s.u.form[0].bits = s.u.form[1].bits = 8;
+    run(dq_fused_decode(s.u, s.f, dq_fused_logits{DQ_ROUND_NOT, 0, NULL}, NULL));
+    near(strip[unit[SEQS - 1].strip + (int64_t)15 * LD + KEYS - 1], 65535.0 / 65536.0);
+    assert_true(fabsf(s.out[(ROWS - 1) * COLS + DIM - 1] - 0.5f) <= 2e-3f); /* f32 sums */
+}
+
+static void test_pages(void **state)
+{
+    (void)state;
+    enum { JOBS = ROWS / 64 };
+    scene s;
+    far<float> k(MANY), v(MANY), to(2 * 64 * DIM);
+    far<dq_write_job> jobs(JOBS);
+    far<int32_t> first(2), head(1);
+    far<double> norm(KEYS);
+    const dq_page_form form[2] = {s.u.form[0], s.u.form[1]};
+    for (int i = 0; i < JOBS; i++)
+        jobs[i] = dq_write_job{{to.p, to.p + 64 * DIM}, 64 * i, 64, 0, 0};
+    first[1] = 1;
+    head[0] = COLS / DIM - 1;
+    k[MANY - 1] = 5, v[MANY - 1] = 6;
+    run(dq_pages_write(jobs.p, JOBS, form, dq_group_heads{first.p, head.p, 1, 1}, k.p, v.p, COLS,
+                       NULL));
+    near(to[64 * DIM - 1], 5);
+    near(to[2 * 64 * DIM - 1], 6);
+    run(dq_pages_norms(norm.p, s.page.p, KEYS, 0, form[0], 1, NULL));
+    near(norm[KEYS - 1], pow(65535.0 / 65536.0, 2));
+}
+
+/* With an argument: tests of that name. */
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),    cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_values),  cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_logprob), cmocka_unit_test(test_tally),
+        cmocka_unit_test(test_attend),  cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_decode),  cmocka_unit_test(test_pages),
+    };
+    dq_simt_set_memory((size_t)1 << 42);
+    dq_simt_set_corners(1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
