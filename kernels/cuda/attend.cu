@@ -1,4 +1,4 @@
-/* attend: see attend.h. The text of barriers and masks is quoted by rows of tests/simt/defects.tsv.
+/* attend: see attend.h. The text of masks is quoted by rows of tests/simt/defects.tsv.
  * SPDX-License-Identifier: MIT */
 #include "attend.cuh"
 

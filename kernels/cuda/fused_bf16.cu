@@ -1,4 +1,4 @@
-/* fused_bf16: see fused.h. Texts of barriers and masks are quoted by tests/simt/defects.tsv.
+/* fused_bf16: see fused.h. Texts of masks are quoted by tests/simt/defects.tsv.
  * SPDX-License-Identifier: MIT */
 #include "fused_bf16.cuh"
 #include "fused_launch.h"

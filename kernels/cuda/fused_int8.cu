@@ -1,4 +1,4 @@
-/* fused_int8: see fused.h. Texts of barriers, waits and masks are quoted by tests/simt/defects.tsv.
+/* fused_int8: see fused.h. Texts of masks are quoted by tests/simt/defects.tsv.
  * SPDX-License-Identifier: MIT */
 #include "fused_int8.cuh"
 #include "fused_launch.h"

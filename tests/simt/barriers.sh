@@ -46,7 +46,7 @@ run() { # NAME PROGRAM and its arguments
     case $2 in race_*) fixed="setarch $(uname -m) -R" ;; *) fixed= ;; esac
     # shellcheck disable=SC2086
     (cd "$programs" && timeout 120 $fixed env ${1:+DQ_SIMT_WITHOUT="$1"} DQ_SIMT_QUIET=1 \
-        TSAN_OPTIONS="exitcode=66 history_size=2 halt_on_error=1" ./$2) >"$work/out" 2>&1
+        TSAN_OPTIONS="exitcode=66 history_size=2 halt_on_error=1" ./$2 || exit 1) >"$work/out" 2>&1
 }
 
 # ThreadSanitizer does not start everywhere.

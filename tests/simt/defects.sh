@@ -1,7 +1,7 @@
 #!/bin/sh
 # defects.sh: every row of a table of defects must make its test fail.
 #   sh defects.sh REPOSITORY C++ TABLE DIRECTORY-OF-TEST-PROGRAMS
-# A kernel's file is copied, the text replaced, the copy built for the CPU and loaded before the library
+# A kernel's file (or HEADER:FILE, a header in the same folder) is copied, the text replaced, the copy built for the CPU and loaded before the library
 # of the right kernel. Barriers have a table of their own (barriers.sh). First the copy without a defect must pass, or a failure would mean nothing. Also
 # checks itself on rows that must be complained about.
 set -eu
@@ -38,12 +38,24 @@ run() { # PROGRAM and its arguments
     case $1 in race_*) fixed="setarch $(uname -m) -R" ;; *) fixed= ;; esac
     # shellcheck disable=SC2086
     (cd "$programs" && timeout 60 $fixed env LD_PRELOAD="$work/kernel.so" DQ_SIMT_QUIET=1 \
-        TSAN_OPTIONS="exitcode=66 history_size=2 halt_on_error=1" ./$1) >"$work/out" 2>&1
+        DQ_CUDA_POOL=exact DQ_SIMT_GUARD=1 \
+        TSAN_OPTIONS="exitcode=66 history_size=2 halt_on_error=1" ./$1 || exit 1) >"$work/out" 2>&1
+}
+
+# spoil FILE OLD NEW SOURCE: $work/tree/SOURCE, which includes a spoilt FILE or is it.
+spoil() {
+    rm -rf "$work/tree"
+    mkdir "$work/tree"
+    [ "${1##*/}" = "$4" ] || cp "$root/${1%/*}"/*.cuh "$root/${1%/*}"/*.h "$root/${1%/*}/$4" "$work/tree"
+    replace "$root/$1" "$2" "$3" >"$work/tree/${1##*/}"
 }
 
 check_row() { # FILE PROGRAM OLD NEW CAUGHT: a line if something is wrong
     name="$1, \"$3\" -> \"$4\""
-    right=$work/right.$(echo "$1 ${2%% *}" | tr '/ ' '__')
+    source=${1%%:*} part=${1##*:}
+    part=${part##*/}
+    set -- "${source%/*}/$part" "$2" "$3" "$4" "$5"
+    right=$work/right.$(echo "$1 $2" | tr '/ *' '___')
     if [ ! -e "$right" ]; then
         : >"$right"
         if ! build "$1" "$root/$1" "$2" || ! run "$2"; then
@@ -51,9 +63,9 @@ check_row() { # FILE PROGRAM OLD NEW CAUGHT: a line if something is wrong
             cat "$work/log" "$work/out"
         fi
     fi
-    if ! replace "$root/$1" "$3" "$4" >"$work/spoilt.cu"; then
+    if ! spoil "$source" "$3" "$4" "$part"; then
         echo "$name: the text does not stand there exactly once"
-    elif ! build "$1" "$work/spoilt.cu" "$2"; then
+    elif ! build "$1" "$work/tree/$part" "$2"; then
         echo "$name: does not compile: $(head -5 "$work/log")"
     elif run "$2"; then
         echo "$name: $2 passes"

@@ -1,4 +1,4 @@
-/* race: runs a sample kernel with one OS thread per CUDA thread, for ThreadSanitizer.
+/* race: runs a sample kernel under ThreadSanitizer, which knows every CUDA thread.
  *   race_sample clean|racy|product|stuck
  * SPDX-License-Identifier: MIT */
 #include "ptx.cuh"

@@ -1,5 +1,5 @@
-/* race_kernels: every kernel of the backend on small shapes of which ThreadSanitizer knows every CUDA thread
- * ThreadSanitizer. What they compute is checked elsewhere.
+/* race_kernels: every kernel of the backend on small shapes under ThreadSanitizer, which knows every CUDA
+ * thread. What they compute is checked elsewhere.
  *   race_kernels [FAMILY]...   none: all of them
  * SPDX-License-Identifier: MIT */
 #include "fused_rig.h"

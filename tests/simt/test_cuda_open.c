@@ -120,6 +120,29 @@ static void test_pool(void **state)
     assert_int_equal(dq_simt_memory_used(), 0);
 }
 
+/* As compute-sanitizer wants it: no byte more than asked for, and nothing is used again. */
+static void test_exact_pool(void **state)
+{
+    dq_err err = {0};
+    (void)state;
+    setenv("DQ_CUDA_POOL", "exact", 1);
+    dq_backend *b = rig_device("cuda");
+    const size_t used = dq_simt_memory_used();
+    void *p = b->ops->alloc(b, 100001), *q = b->ops->alloc(b, 5);
+    assert_int_equal(dq_simt_memory_used(), used + 100001 + 5);
+    b->ops->free(b, p);
+    assert_int_equal(dq_simt_memory_used(), used + 5);
+    b->ops->free(b, q);
+    rig_sync(b);
+    dq_backend_close(b);
+    assert_int_equal(dq_simt_memory_used(), 0);
+    setenv("DQ_CUDA_POOL", "exactly", 1);
+    assert_int_equal(dq_backend_open(&b, "cuda", 1, &err), DQ_USAGE);
+    assert_string_equal(
+        err.text, "environment variable DQ_CUDA_POOL: unknown value exactly (expected exact)");
+    unsetenv("DQ_CUDA_POOL");
+}
+
 static void test_out_of_memory(void **state)
 {
     dq_backend *b = rig_device("cuda");
@@ -388,20 +411,15 @@ static void test_can(void **state)
 
 int main(void)
 {
+    unsetenv("DQ_CUDA_POOL"); /* the pool itself is tested here */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_devices),
-        cmocka_unit_test(test_unusable_devices),
-        cmocka_unit_test(test_refusal_texts),
-        cmocka_unit_test(test_host_memory),
-        cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_out_of_memory_inside),
-        cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_asynchronous),
-        cmocka_unit_test(test_large_copies),
-        cmocka_unit_test(test_downloads),
-        cmocka_unit_test(test_missing_blas),
-        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_devices),       cmocka_unit_test(test_unusable_devices),
+        cmocka_unit_test(test_refusal_texts), cmocka_unit_test(test_host_memory),
+        cmocka_unit_test(test_pool),          cmocka_unit_test(test_exact_pool),
+        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_out_of_memory_inside),
+        cmocka_unit_test(test_weights),       cmocka_unit_test(test_asynchronous),
+        cmocka_unit_test(test_large_copies),  cmocka_unit_test(test_downloads),
+        cmocka_unit_test(test_missing_blas),  cmocka_unit_test(test_kernels),
         cmocka_unit_test(test_can),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -127,6 +127,52 @@ static void test_named_barriers(void **state)
     });
 }
 
+/* ------------------------------------------------------------------------------------------- blocks */
+DQ_KERNEL(64) log_blocks(uint32_t *entry, uint32_t *n, int rounds)
+{
+    for (int i = 0; i < rounds; i++) {
+        dq_sync();
+        if (dq_thread() == 0) entry[dq_atomic_add(n, 1u)] = dq_block_x();
+    }
+}
+
+/* Two blocks go on side by side: what they log is mixed. */
+static void test_side_by_side(void **state)
+{
+    (void)state;
+    dq_each_order([] {
+        dq_array<uint32_t> entry(40), n(1);
+        uint32_t turns = 0;
+        n.put();
+        DQ_LAUNCH(log_blocks, 2, 64, 0, NULL, entry.device, n.device, 20);
+        entry.get();
+        assert_string_equal(dq_simt_report(), "");
+        for (int i = 1; i < 40; i++) turns += entry.host[i] != entry.host[i - 1];
+        assert_true(turns > 2);
+    });
+}
+
+DQ_KERNEL(32) mark_block(uint32_t *mark)
+{
+    if (dq_thread() == 0)
+        mark[(dq_block_z() * dq_grid_y() + dq_block_y()) * dq_grid_x() + dq_block_x()] = 1;
+}
+
+static void test_corners(void **state)
+{
+    (void)state;
+    dq_array<uint32_t> mark(5 * 2 * 8);
+    mark.put();
+    dq_simt_set_corners(1);
+    DQ_LAUNCH(mark_block, dim3(5, 2, 8), 32, 0, NULL, mark.device);
+    dq_simt_set_corners(0);
+    mark.get();
+    for (int i = 0; i < 5 * 2 * 8; i++) {
+        const int x = i % 5, z = i / 10;
+        assert_int_equal(mark.host[i], x % 2 == 0 && (z == 0 || z == 4 || z == 7));
+    }
+}
+
 /* Lanes take turns in shared memory with no barrier but the warp's. */
 DQ_KERNEL(64) neighbours(uint32_t *out)
 {
@@ -357,9 +403,10 @@ static void test_reports(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_indices),   cmocka_unit_test(test_shuffles),
-        cmocka_unit_test(test_votes),     cmocka_unit_test(test_named_barriers),
-        cmocka_unit_test(test_warp_sync), cmocka_unit_test(test_shared_memory_is_poisoned),
-        cmocka_unit_test(test_atomics),   cmocka_unit_test(test_reports)};
+        cmocka_unit_test(test_indices),      cmocka_unit_test(test_shuffles),
+        cmocka_unit_test(test_votes),        cmocka_unit_test(test_named_barriers),
+        cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_corners),
+        cmocka_unit_test(test_warp_sync),    cmocka_unit_test(test_shared_memory_is_poisoned),
+        cmocka_unit_test(test_atomics),      cmocka_unit_test(test_reports)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
