@@ -239,24 +239,7 @@ struct scene {
           q_head(Q), o_head(1)
     {
         for (int64_t t = 0; t < KEYS; t++) k[t * DIM] = (float)t / (float)KEYS;
-        for (int i = 0; i < UNITS; i++) {
-            dq_unit w = {};
-            w.strip = (int64_t)i * (Q + 1) * 64 * LD;
-            w.page = (int64_t)i * PAGES;
-            w.record = i * Q * 64;
-            w.factor = w.row = i * 64;
-            w.n = w.split = w.counted = 64;
-            w.keys = (int)(KEYS - ROWS) + 64 * (i + 1);
-            w.ld = LD;
-            w.first = i == UNITS - 1 ? 63 : 64;
-            if (i == UNITS - 1) w.counted = 63;
-            unit[i] = w;
-            for (int r = 0; r < 64; r++) visible[w.row + r] = w.keys - 63 + r;
-            for (int p = 0; (i == 0 || i == UNITS / 2 || i == UNITS - 1) && p < PAGES; p++) {
-                page[w.page + p].side[0].plain = &k[p * 64 * DIM];
-                page[w.page + p].side[1].plain = &v[p * 64 * DIM];
-            }
-        }
+        for (int i = 0; i < UNITS; i++) add_unit(i);
         first[1] = Q, first[3] = 1;
         for (int i = 0; i < Q; i++) q_head[i] = dq_q_head{i, 0};
         o_head[0] = dq_o_head{0, {0, 1}, {0, -1}};
@@ -270,6 +253,25 @@ struct scene {
         u.lambda_layer = 0.5f;
         f = dq_finish{out.p, COLS, NULL, 1e-5f, 1.0f, false, false};
     }
+    void add_unit(int i)
+    {
+        dq_unit w = {};
+        w.strip = (int64_t)i * (Q + 1) * 64 * LD;
+        w.page = (int64_t)i * PAGES;
+        w.record = i * Q * 64;
+        w.factor = w.row = i * 64;
+        w.n = w.split = w.counted = 64;
+        w.keys = (int)(KEYS - ROWS) + 64 * (i + 1);
+        w.ld = LD;
+        w.first = i == UNITS - 1 ? 63 : 64;
+        if (i == UNITS - 1) w.counted = 63;
+        unit[i] = w;
+        for (int r = 0; r < 64; r++) visible[w.row + r] = w.keys - 63 + r;
+        for (int p = 0; (i == 0 || i == UNITS / 2 || i == UNITS - 1) && p < PAGES; p++) {
+            page[w.page + p].side[0].plain = &k[p * 64 * DIM];
+            page[w.page + p].side[1].plain = &v[p * 64 * DIM];
+        }
+    }
     float *row(int i, int head, int r)
     {
         return &strip[unit[i].strip + ((int64_t)head * 64 + r) * LD];
@@ -281,7 +283,8 @@ static void test_attend(void **state)
     (void)state;
     scene s;
     far<uint32_t> most(Q);
-    far<double> row(ROWS * DQ_MAP_FIELDS), into(DQ_MAP_FIELDS), mass(KEYS), spans(ROWS * 2);
+    far<double> row(ROWS * DQ_MAP_FIELDS), into(DQ_MAP_FIELDS), mass(KEYS), spans(ROWS * 2),
+        sums(ROWS * Q), outputs(ROWS * 2 * DIM);
     far<int64_t> at(1);
     far<uint8_t> label(KEYS);
     far<dq_map_run> runs(1);
@@ -301,6 +304,10 @@ static void test_attend(void **state)
     near(s.factor[3 * ROWS - 1], 0.5 / total);
     run(dq_attend_values(s.u, s.f, NULL));
     near(s.out[(ROWS - 1) * COLS + DIM - 1], 0.5);
+    s.v[(KEYS - 1) * DIM] = 2;
+    run(dq_maps_leave_out(s.u, sums.p, outputs.p, NULL));
+    near(outputs[ROWS * 2 * DIM - 1], 1);
+    near(s.row(last, Q, 63)[KEYS - 1], 0.5 / total);
     runs[0] = dq_map_run{0, UNITS, KEYS};
     run(dq_maps_sum(s.u, dq_map_sums{{mass.p, NULL}, NULL, NULL, NULL, at.p}, runs.p, 1, KEYS,
                     NULL));
