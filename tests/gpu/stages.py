@@ -149,7 +149,8 @@ def stage_1(m, work):
 
 
 def sanitizers(m):
-    tool = ["compute-sanitizer", "--error-exitcode", "9", "--tool"]
+    """Few cases: a tool costs ten to a hundred times. Blocks of exact sizes, so that accesses behind them are seen."""
+    tool = ["compute-sanitizer", "--error-exitcode", "9", "--padding", "256", "--tool"]
     exact = {"DQ_CUDA_POOL": "exact"}
     for name, command in (("memcheck", [m.gpu("kernels"), "test_cut"]), ("memcheck", [m.gpu("pages")]),
                           ("memcheck", [m.gpu("linear")]), ("racecheck", [m.gpu("kernels"), "test_cut"]),
