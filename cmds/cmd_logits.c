@@ -258,6 +258,7 @@ static dq_status run_pass(logits *x, int32_t seq, const int32_t *pos, int64_t fr
     if (x->evictor) DQ_TRY(dq_evictor_watch(x->evictor, &batch, &pass.columns, err));
     DQ_TRY(dq_runner_pass(x->runner, &batch, &pass, &hidden, err));
     DQ_TRY(write_logits(x, hidden, from, err));
+    DQ_TRY(dq_kv_held_reads(&x->held, x->runner, seq, pos + from, to - from, err));
     if (x->held.contexts && to == x->in.n) return DQ_OK; /* nobody reads what would be left */
     return compress(x, &batch, (int32_t)to, err);
 }

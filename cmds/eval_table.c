@@ -109,7 +109,7 @@ static bool math_swept(const dq_eval *e)
 /* "4:4", the share kept and how many times smaller the cache is; in runs with such a cache only. */
 static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
 {
-    dq_kv_shares s = dq_kv_shares_of(&r->work.held);
+    dq_kv_shares s = dq_kv_shares_of(&r->kv, &r->work.held);
     if (!dq_eval_kv_swept(e)) return;
     dq_table_cell(t, "%d:%d", r->kv.spec.k_bits, r->kv.spec.v_bits);
     if (dq_eval_kv_policies(e))
@@ -210,7 +210,7 @@ void dq_eval_mean_columns(dq_table *t, dq_mean m)
 static void kv_columns(dq_table *t, const dq_eval_row *r)
 {
     const dq_evict_spec *c = &r->kv.evict;
-    dq_kv_shares s = dq_kv_shares_of(&r->work.held);
+    dq_kv_shares s = dq_kv_shares_of(&r->kv, &r->work.held);
     dq_table_cell(t, "%d", r->kv.spec.k_bits);
     dq_table_cell(t, "%d", r->kv.spec.v_bits);
     dq_table_cell(t, "%s", c->policy ? c->policy->name : "");

@@ -291,12 +291,14 @@ static bool task_can_draw(const dq_html *h, int first)
 
 static void held_table(dq_html *h)
 {
-    static const char *const titles[] = {"<row",  "<task",       "bytes held", "per token",
-                                         "share", "tokens kept", "as codes",   NULL};
-    dq_page_table(h->p,
-                  "What the caches hold: bytes over all contexts and per token of context, as a "
-                  "share of 16 bits, and the shares of tokens kept and, of these, kept as codes.",
-                  titles);
+    static const char *const titles[] = {"<row",  "<task",       "bytes held",    "per token",
+                                         "share", "tokens kept", "read as codes", NULL};
+    dq_page_table(
+        h->p,
+        "What the caches hold: bytes over all contexts and per token of context, as a "
+        "share of 16 bits, the share of tokens kept, and the share of codes among the keys that "
+        "scored rows read.",
+        titles);
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
         if (!is_swept(h, r) || !isfinite(dq_html_real(kv_of(r), "bytes_held"))) continue;

@@ -10,20 +10,22 @@ static double quotient(double a, double b)
     return b > 0 ? a / b : (double)NAN;
 }
 
-dq_kv_shares dq_kv_shares_of(const dq_kv_held *h)
+dq_kv_shares dq_kv_shares_of(const dq_kv_setting *set, const dq_kv_held *h)
 {
     const dq_kv_bytes *b = &h->bytes;
     dq_kv_shares s = {.measured = h->contexts > 0 && h->missed == 0};
     const dq_kv_held none = {0};
+    const bool codes = dq_kv_has_codes(&set->spec);
+    s.lowbit = codes ? quotient((double)h->reads_coded, (double)h->reads) : 0;
     if (!s.measured) b = &(h = &none)->bytes;
     s.bytes_held = b->codes + b->scales + b->unquantized + b->index;
     double coded = (double)(b->codes + b->scales + h->dense16);
     s.bytes_per_token = quotient((double)s.bytes_held, (double)h->tokens);
     s.ratio_held = quotient((double)h->baseline, (double)s.bytes_held);
-    s.lowbit = quotient((double)b->tokens_coded, (double)b->tokens);
     /* what held would be if all kept tokens were codes: the limit for long contexts */
+    const double held_coded = quotient((double)b->tokens_coded, (double)b->tokens);
     s.ratio_payload =
-        b->tokens_coded ? quotient((double)h->baseline * s.lowbit, coded) : (double)NAN;
+        b->tokens_coded ? quotient((double)h->baseline * held_coded, coded) : (double)NAN;
     s.kept = quotient((double)b->tokens, (double)h->slots);
     s.kvpress = 1 - s.kept;
     s.cut = quotient((double)h->tokens_cut, (double)h->tokens);
@@ -91,7 +93,7 @@ static json_t *count(bool there, int64_t n)
 
 json_t *dq_kv_json(const dq_kv_setting *s, const dq_kv_held *h)
 {
-    dq_kv_shares x = dq_kv_shares_of(h);
+    dq_kv_shares x = dq_kv_shares_of(s, h);
     json_t *o = dq_kv_setting_json(s), *bytes = json_object();
     json_object_set_new(bytes, "codes", count(x.measured, h->bytes.codes));
     json_object_set_new(bytes, "scales", count(x.measured, h->bytes.scales));
@@ -127,15 +129,15 @@ const char *dq_kv_label(char *buf, size_t cap, const dq_kv_setting *s)
 void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_setting *s, const dq_kv_held *h)
 {
     char label[96];
-    dq_kv_shares x = dq_kv_shares_of(h);
-    if (!x.measured || dq_kv_setting_is_plain(s)) return;
+    dq_kv_shares x = dq_kv_shares_of(s, h);
     dq_kv_label(label, sizeof label, s);
     if (dq_kv_has_codes(&s->spec) && x.lowbit < 0.5)
         dq_warn(t,
-                "%s, KV %s: only %.1f %% of the tokens held are codes; contexts that are short "
-                "against --kv-sink %d, --kv-recent %d and pages of %d tokens stay unquantized",
+                "%s, KV %s: only %.1f %% of the keys that scored rows read were codes; sequences "
+                "that are short against --kv-sink %d, --kv-recent %d and pages of %d tokens stay "
+                "unquantized",
                 what, label, 100 * x.lowbit, s->spec.sink, s->spec.recent, DQ_PAGE);
-    if (!s->evict.policy) return;
+    if (!x.measured || !s->evict.policy) return;
     if (x.cut < 0.5 && (s->evict.tokens || s->evict.keep < 1))
         dq_warn(t,
                 "%s, KV %s: only %.1f %% of the context tokens are in contexts that are longer "

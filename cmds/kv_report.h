@@ -11,13 +11,14 @@
 typedef struct dq_kv_shares {
     bool measured;
     int64_t bytes_held;
-    double bytes_per_token;       /* of context */
-    double ratio_held;            /* baseline / held */
-    double ratio_payload;         /* what it would be if all kept tokens were codes */
-    double lowbit, kept, kvpress; /* kvpress: 1 - kept */
+    double bytes_per_token; /* of context */
+    double ratio_held;      /* baseline / held */
+    double ratio_payload;   /* what it would be if all kept tokens were codes */
+    double lowbit;          /* of the keys that rows of scored ids read, those that were codes */
+    double kept, kvpress;   /* kvpress: 1 - kept */
     double cut; /* share of the context tokens that stand in a context of which something is gone */
 } dq_kv_shares;
-dq_kv_shares dq_kv_shares_of(const dq_kv_held *h);
+dq_kv_shares dq_kv_shares_of(const dq_kv_setting *s, const dq_kv_held *h);
 
 /* The `math` object of a result: which arithmetic ran, product by product. */
 json_t *dq_math_json(dq_math m);
@@ -32,7 +33,7 @@ json_t *dq_kv_json(const dq_kv_setting *s, const dq_kv_held *h);
 json_t *dq_kv_setting_json(const dq_kv_setting *s);
 /* "4:4", "4:4 snapkv 0.25": enough to tell settings apart. */
 const char *dq_kv_label(char *buf, size_t cap, const dq_kv_setting *s);
-/* Warns where less than half of the tokens was compressed, and about raised budgets. `what` stands in
+/* Warns where less than half of what was read or held was compressed, and about raised budgets. `what` stands in
  * front. */
 void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_setting *s, const dq_kv_held *h);
 

@@ -1,7 +1,7 @@
 /* evaluate, state: finished work as steps of a journal. Numbers are written in hexadecimal, so that a
  * resumed run gives the same bits as one that was never stopped.
  *
- *   {"schema": "dq-eval-resume/4", "key": KEY, "rows": N}
+ *   {"schema": "dq-eval-resume/5", "key": KEY, "rows": N}
  *   {"rows": [{"row": I, "from": UNIT, "to": UNIT, "tokens": .., "computed": .., "seconds": HEX,
  *              "held": [..], "gap_min": HEX, "logp": "HEX ..", "top1": "ID ..", "kld": "HEX ..",
  *              "top_logp": "HEX ..", "extra": "HEX .."}, ...]}
@@ -15,10 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char schema[] = "dq-eval-resume/4";
+static const char schema[] = "dq-eval-resume/5";
 
 /* The counts of what contexts took, in the order of the file. */
-enum { N_HELD = 15 };
+enum { N_HELD = 17 };
 static int64_t *held_field(dq_kv_held *h, int i)
 {
     int64_t *const all[N_HELD] = {&h->contexts,
@@ -34,6 +34,8 @@ static int64_t *held_field(dq_kv_held *h, int i)
                                   &h->bytes.index,
                                   &h->bytes.tokens,
                                   &h->bytes.tokens_coded,
+                                  &h->reads,
+                                  &h->reads_coded,
                                   &h->evicted,
                                   &h->raised};
     return all[i];

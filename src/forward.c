@@ -131,6 +131,11 @@ dq_kv *dq_runner_kv(dq_runner *r)
     return r->kv;
 }
 
+const dq_kv_spec *dq_runner_kv_spec(const dq_runner *r)
+{
+    return &r->kv_spec;
+}
+
 static double bytes_held(const dq_runner *r)
 {
     const slot *const all[] = {&r->x,      &r->h,      &r->q,    &r->k,  &r->v,     &r->y,

@@ -31,6 +31,7 @@ void dq_runner_free(dq_runner *r); /* NULL allowed */
 const dq_model *dq_runner_model(const dq_runner *r);
 dq_backend *dq_runner_backend(const dq_runner *r);
 dq_kv *dq_runner_kv(dq_runner *r);
+const dq_kv_spec *dq_runner_kv_spec(const dq_runner *r);
 
 /* Appends the batch to its sequences. All rows finish layer l before l + 1. *hidden is the state
  * after the last norm, [n_rows, dim], backend memory, valid until the next pass of this runner.

@@ -41,6 +41,30 @@ int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t)
     return behind > 0 ? (int32_t)(behind / DQ_PAGE * DQ_PAGE) : 0;
 }
 
+/* How many of n ascending positions are below `end`. */
+static int64_t below(const int32_t *pos, int64_t n, int64_t end)
+{
+    int64_t low = 0, high = n;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (pos[middle] < end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t n, int64_t *reads,
+                 int64_t *coded)
+{
+    *reads = below(pos, n, (int64_t)t + 1);
+    *coded = 0;
+    if (!dq_kv_has_codes(spec)) return;
+    *coded = below(pos, n, dq_kv_coded_end(spec, t)) - below(pos, n, spec->sink);
+    if (*coded < 0) *coded = 0;
+}
+
 bool dq_kv_has_codes(const dq_kv_spec *spec)
 {
     return spec->k_bits < 16 || spec->v_bits < 16;

@@ -45,6 +45,9 @@ extern const dq_kv_spec dq_kv_plain; /* 16:16, nothing rotated */
 dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err);
 /* First position that a query at position t reads unquantized, sinks aside. */
 int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t);
+/* How many of the n ascending positions a query at position t reads, and how many of these as codes. */
+void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t n, int64_t *reads,
+                 int64_t *coded);
 /* Whether something is stored as codes at all. */
 bool dq_kv_has_codes(const dq_kv_spec *spec);
 /* Bytes of one coded token in one KV head, K and V, with f16 scales; 16-bit widths count 2 bytes per

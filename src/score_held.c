@@ -41,6 +41,8 @@ void dq_kv_held_add(dq_kv_held *into, const dq_kv_held *from)
     into->baseline += from->baseline;
     into->dense16 += from->dense16;
     add_bytes(&into->bytes, &from->bytes, 1);
+    into->reads += from->reads;
+    into->reads_coded += from->reads_coded;
     into->evicted += from->evicted;
     into->raised += from->raised;
 }
@@ -92,6 +94,34 @@ void dq_kv_held_measure(dq_kv_held *held, dq_runner *r, const dq_kv_spec *spec,
         add.dense16 = now.tokens_coded * (one / map->n_groups) *
                       ((spec->k_bits == 16) + (spec->v_bits == 16));
     dq_kv_held_add(held, &add);
+}
+
+dq_status dq_kv_held_reads(dq_kv_held *held, dq_runner *r, int32_t seq, const int32_t *pos,
+                           int64_t n, dq_err *err)
+{
+    const dq_kv_spec *spec = dq_runner_kv_spec(r);
+    const dq_model *m = dq_runner_model(r);
+    dq_backend *b = dq_runner_backend(r);
+    int64_t reads, coded, room = 0;
+    int32_t *key = NULL;
+    if (!dq_kv_has_codes(spec)) return DQ_OK;
+    for (int i = 0; i < m->n_layers * m->map.n_groups; i++) {
+        const int layer = i / m->map.n_groups, group = i % m->map.n_groups;
+        const int64_t have = b->ops->kv_count(b, dq_runner_kv(r), seq, layer, group, NULL);
+        if (have > room) {
+            dq_block_free(key);
+            key = dq_block_new((size_t)(room = have), sizeof *key, err);
+            if (!key) break;
+        }
+        b->ops->kv_count(b, dq_runner_kv(r), seq, layer, group, key);
+        for (int64_t k = 0; k < n; k++) {
+            dq_kv_reads(spec, pos[k], key, have, &reads, &coded);
+            held->reads += reads;
+            held->reads_coded += coded;
+        }
+    }
+    dq_block_free(key);
+    return err->code;
 }
 
 void dq_kv_held_report(dq_kv_held *held, const dq_evict_report *report, int64_t n)

@@ -291,13 +291,31 @@ static void plan_columns(const kv_run *x, dq_score_plan *p, const dq_window *w, 
     }
 }
 
-/* Final states of the rows from .. to - 1 of each window that predict something. */
+/* Rows from .. to - 1 of a window that predict something. */
+static int64_t scored_of(const dq_window *w, int64_t from, int64_t to)
+{
+    return to < w->n ? to - from : to - from - 1 + w->past;
+}
+
+/* What they read, in every window. */
+static dq_status count_columns(const kv_run *x, const dq_window *w, int64_t from, int64_t to,
+                               dq_err *err)
+{
+    const int64_t n = scored_of(w, from, to);
+    int32_t *pos = dq_alloc(x->a, (size_t)(to - from), sizeof *pos, err);
+    if (!pos) return err->code;
+    for (int64_t i = 0; i < n; i++) pos[i] = (int32_t)(from + i);
+    for (int64_t i = 0; i < x->n_seq; i++)
+        DQ_TRY(dq_kv_held_reads(&x->work->held, x->r, x->seq[i], pos, n, err));
+    return DQ_OK;
+}
+
+/* Their final states. */
 static dq_status gather_columns(const kv_run *x, dq_mat state, dq_mat hidden, const dq_window *w,
                                 int64_t from, int64_t to, dq_err *err)
 {
     dq_backend *b = dq_runner_backend(x->r);
-    int64_t width = to - from, scored = dq_window_scored(w);
-    int64_t n = to < w->n ? width : width - 1 + w->past;
+    int64_t width = to - from, scored = dq_window_scored(w), n = scored_of(w, from, to);
     int64_t *index = dq_alloc(x->a, (size_t)width, sizeof *index, err);
     if (!index) return err->code;
     for (int64_t i = 0; i < x->n_seq && n > 0; i++) {
@@ -321,6 +339,7 @@ static dq_status run_second(kv_run *x, const dq_window *w, dq_mat state, dq_err 
         plan_columns(x, &p, w, from, to);
         DQ_TRY(dq_score_plan_pass(&p, x->pass, &hidden, x->work, err));
         DQ_TRY(gather_columns(x, state, hidden, w, from, to, err));
+        DQ_TRY(count_columns(x, w, from, to, err));
         if (x->evictor && to < w->n) DQ_TRY(dq_score_plan_evict(&p, &report, x->work, err));
     }
     return DQ_OK;

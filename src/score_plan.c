@@ -128,12 +128,29 @@ dq_status dq_score_plan_pass(dq_score_plan *p, const dq_pass *pass, dq_mat *hidd
     return DQ_OK;
 }
 
+/* What the asked rows read; rows of a sequence are asked one behind the other. */
+static dq_status count_reads(const dq_score_plan *p, dq_work *work, dq_err *err)
+{
+    int32_t *pos;
+    if (!dq_kv_has_codes(dq_runner_kv_spec(p->r))) return DQ_OK;
+    pos = dq_block_new((size_t)p->n_asked, sizeof *pos, err);
+    for (int64_t k = 0; pos && k < p->n_asked; k++) pos[k] = p->pos[p->row[k]];
+    for (int64_t i = 0, k = 0; pos && err->code == DQ_OK && i < p->n_seq; i++) {
+        const int64_t from = k;
+        while (k < p->n_asked && p->row[k] < p->cu[i + 1]) k++;
+        dq_kv_held_reads(&work->held, p->r, p->seq[i], pos + from, k - from, err);
+    }
+    dq_block_free(pos);
+    return err->code;
+}
+
 dq_status dq_score_plan_run(dq_score_plan *p, const dq_pass *pass, dq_mat state, double *logp,
                             int32_t *top1, dq_work *work, dq_err *err)
 {
     dq_backend *b = dq_runner_backend(p->r);
     dq_mat hidden;
     DQ_TRY(dq_score_plan_pass(p, pass, &hidden, work, err));
+    DQ_TRY(count_reads(p, work, err));
     double start = dq_seconds();
     b->ops->gather(b, state, hidden, p->row);
     b->ops->logprob(b, logp, top1, state, &dq_runner_model(p->r)->head, p->target,

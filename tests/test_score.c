@@ -431,6 +431,68 @@ static void test_kv_windows(void **state)
     rig_close(&x);
 }
 
+/* A position at a time, by the rule's own words: codes if no sink and the page ended `recent` tokens ago. */
+static void count_one_by_one(const dq_kv_spec *s, int32_t t, const bool *there, dq_kv_held *want)
+{
+    for (int32_t p = 0; p <= t; p++) {
+        want->reads += there[p];
+        want->reads_coded +=
+            there[p] && p >= s->sink && DQ_PAGE * (p / DQ_PAGE) + DQ_PAGE - 1 <= t - s->recent;
+    }
+}
+
+/* What scored rows read, whole and where a group has forgotten something; plain caches count nothing. */
+static void test_reads(void **state)
+{
+    (void)state;
+    enum { N = 210 };
+    const int32_t asked[] = {0, 62, 78, 79, 79, 143, 200, N - 1};
+    const dq_kv_spec spec = {.k_bits = 8, .v_bits = 4, .group = 32, .sink = 3, .recent = 16};
+    rig x;
+    dq_err err = {0};
+    rig_open(&x, "diffllama-f32");
+    dq_runner *r;
+    int32_t ids[N], pos[N], kept[N], seq;
+    bool all[N], some[N];
+    int64_t n_kept = 0, cu[2] = {0, N};
+    const int n_groups = x.m->map.n_groups, n_lists = x.m->n_layers * n_groups;
+    assert_int_equal(dq_runner_new(&r, x.m, x.b, &spec, &err), DQ_OK);
+    for (int i = 0; i < N; i++) {
+        ids[i] = i % x.m->vocab;
+        pos[i] = i;
+        all[i] = true;
+        some[i] = i % 3 == 0;
+        if (some[i]) kept[n_kept++] = i;
+    }
+    seq = x.b->ops->kv_seq_new(x.b, dq_runner_kv(r));
+    dq_batch batch = {.n_seq = 1, .n_rows = N, .cu_rows = cu, .seq = &seq, .ids = ids, .pos = pos};
+    const dq_pass pass = {.logit = {.bits = 16}};
+    dq_mat hidden;
+    assert_int_equal(dq_runner_pass(r, &batch, &pass, &hidden, &err), DQ_OK);
+    dq_kv_held got = {0}, want = {0}, cut = {0};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+        count_one_by_one(&spec, asked[i], all, &want);
+    dq_kv_held_reads(&got, r, seq, asked, sizeof asked / sizeof *asked, &err);
+    assert_int_equal(got.reads, n_lists * want.reads);
+    assert_int_equal(got.reads_coded, n_lists * want.reads_coded);
+    assert_true(got.reads_coded > 0);
+    x.b->ops->kv_keep(x.b, dq_runner_kv(r), seq, 1, 0, kept, n_kept);
+    count_one_by_one(&spec, 200, some, &cut);
+    want = (dq_kv_held){0};
+    count_one_by_one(&spec, 200, all, &want);
+    got = (dq_kv_held){0};
+    dq_kv_held_reads(&got, r, seq, &asked[6], 1, &err);
+    assert_int_equal(got.reads, (n_lists - 1) * want.reads + cut.reads);
+    assert_int_equal(got.reads_coded, (n_lists - 1) * want.reads_coded + cut.reads_coded);
+    got = (dq_kv_held){0};
+    dq_kv_held_reads(&got, x.r, seq, asked, 1, &err);
+    assert_int_equal(got.reads, 0);
+    assert_string_equal(err.text, "");
+    x.b->ops->kv_seq_free(x.b, dq_runner_kv(r), seq);
+    dq_runner_free(r);
+    rig_close(&x);
+}
+
 /* Windows whose last fed id is asked for its successor, behind a context and behind none. */
 static void test_past(void **state)
 {
@@ -658,12 +720,19 @@ static void test_journal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_items),      cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_windows),    cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_pick),       cmocka_unit_test(test_kv_items),
-        cmocka_unit_test(test_kv_windows), cmocka_unit_test(test_past),
-        cmocka_unit_test(test_sweep),      cmocka_unit_test(references_with_fewer_positions),
-        cmocka_unit_test(test_journal),    cmocka_unit_test(test_trunk),
+        cmocka_unit_test(test_items),
+        cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_pick),
+        cmocka_unit_test(test_kv_items),
+        cmocka_unit_test(test_kv_windows),
+        cmocka_unit_test(test_reads),
+        cmocka_unit_test(test_past),
+        cmocka_unit_test(test_sweep),
+        cmocka_unit_test(references_with_fewer_positions),
+        cmocka_unit_test(test_journal),
+        cmocka_unit_test(test_trunk),
         cmocka_unit_test(test_kv_trunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
