@@ -154,6 +154,8 @@ static json_t *attention_json(const dq_needle_settings *s, const dq_needle_numbe
     if (!s->attention) return json_null();
     json_t *o = json_object(), *best = json_null();
     json_object_set_new(o, "rows", json_string(rows_name(s)));
+    json_object_set_new(o, "head_rows", json_integer((json_int_t)x->rows));
+    json_object_set_new(o, "small_sums", json_integer((json_int_t)x->small));
     for (int k = 0; k < DQ_N_SPAN_NORMS; k++)
         json_object_set_new(o, norm_name[k], shares_json(x->share[k], x->skipped[k]));
     if (x->best_layer >= 0) {
@@ -161,6 +163,7 @@ static json_t *attention_json(const dq_needle_settings *s, const dq_needle_numbe
         json_object_set_new(best, "layer", json_integer(x->best_layer));
         json_object_set_new(best, "head", json_integer(x->best_head));
         json_object_set_new(best, "answer", dq_real(x->best));
+        json_object_set_new(best, "norm", json_string(norm_name[DQ_NEEDLE_NORM]));
     }
     json_object_set_new(o, "best_head", best);
     return o;

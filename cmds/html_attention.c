@@ -15,11 +15,19 @@ typedef struct depths {
     double at[DEPTHS];
 } depths;
 
-/* One of the three ways to make masses of a row that may be negative; their keys in the document. */
-static const char *const norms[] = {"sum", "positive", "absolute"};
-static const char *const norm_names[] = {
-    "divided by the sum of the row", "negative entries left out, divided by the sum of the rest",
-    "absolute values, divided by their sum"};
+/* Three ways to make shares of a row whose entries may be negative: their keys in the document. The first
+ * stands open: its shares lie in 0 to 1 and count all attention. */
+enum { NORMS = 3 };
+static const char *const norms[NORMS] = {"absolute", "positive", "sum"};
+static const char *const norm_names[NORMS] = {
+    "absolute values, divided by their sum",
+    "negative entries left out, divided by the sum of the rest", "divided by the sum of the row"};
+static const char *const norm_captions[NORMS] = {
+    "Shares by depth of the answer: absolute values of each row of attention, divided by their "
+    "sum; "
+    "± one standard error over lengths where there are several.",
+    "The same without negative entries.",
+    "The same divided by the sum of the row: no share where that sum is near 0."};
 
 static const json_t *cells_of(const dq_html_row *r)
 {
@@ -158,12 +166,7 @@ static void picture(dq_html *h, const char *norm, bool noise)
 static void table(dq_html *h, int norm)
 {
     depths depth = depths_of(h);
-    dq_page_table(h->p,
-                  norm == 0 ? "Masses by depth of the answer, each row of attention divided by its "
-                              "sum; ± one standard error over lengths where there are several."
-                  : norm == 1 ? "The same without negative entries."
-                              : "The same of absolute values.",
-                  NULL);
+    dq_page_table(h->p, norm_captions[norm], NULL);
     dq_page_title(h->p, "row", true);
     dq_page_title(h->p, "mass on", true);
     for (int d = 0; d < depth.n; d++)
@@ -182,6 +185,26 @@ static void table(dq_html *h, int norm)
         }
     }
     dq_page_table_end(h->p);
+}
+
+/* How often the sum of a row is so small that dividing by it makes no share. */
+static void small_sums(dq_html *h)
+{
+    double rows = 0, few = 0;
+    for (int i = 0; i < h->n; i++) {
+        const json_t *cell;
+        size_t k;
+        json_array_foreach(cells_of(&h->row[i]), k, cell)
+        {
+            const json_t *a = json_object_get(cell, "attention");
+            const double n = dq_html_real(a, "head_rows"), small = dq_html_real(a, "small_sums");
+            rows += isfinite(n) ? n : 0;
+            few += isfinite(small) ? small : 0;
+        }
+    }
+    if (rows > 0)
+        dq_page_html(h->p, "<p>The sum is below 0.1 in %.0f of %.0f rows of heads.</p>\n", few,
+                     rows);
 }
 
 static void best_heads(dq_html *h)
@@ -225,12 +248,13 @@ void dq_html_attention(dq_html *h)
     for (int i = 0; i < h->n; i++) any = any || has_attention(&h->row[i]);
     if (!any) return;
     dq_page_section(h->p, "attention", "Attention to the answer, attention noise");
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < NORMS; k++) {
         if (k)
             dq_page_html(h->p, "<details><summary>Other normalization: %s</summary>\n",
                          norm_names[k]);
         else
             dq_page_html(h->p, "<p>Normalization: %s.</p>\n", norm_names[k]);
+        if (strcmp(norms[k], "sum") == 0) small_sums(h);
         dq_page_html(h->p, "<div class=\"pair\">\n");
         picture(h, norms[k], false);
         picture(h, norms[k], true);

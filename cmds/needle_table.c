@@ -80,14 +80,21 @@ static dq_status print_accuracy(const grid *g, dq_err *err)
     return err->code;
 }
 
+/* Rows of all cells of a length, as dq_needle_numbers counts them. */
+typedef struct row_count {
+    int64_t all, small;
+} row_count;
+
 /* As Table 3 of arXiv 2410.05258 has it: its noise counts the other needles. */
-static dq_status attention(dq_table *t, const grid *g, int length, dq_err *err)
+static dq_status attention(dq_table *t, const grid *g, int length, row_count *rows, dq_err *err)
 {
     for (int d = 0; d < g->n_depths; d++) {
         dq_needle_numbers x;
         DQ_TRY(dq_needle_numbers_of(&x, g->v->e, g->row,
                                     g->first + (int64_t)length * g->n_depths + d, err));
-        const double *s = x.share[DQ_SPAN_SUM];
+        const double *s = x.share[DQ_NEEDLE_NORM];
+        rows->all += x.rows;
+        rows->small += x.small;
         dq_table_cell(t, "%d %%", cell_of(g, length, d)->depth);
         share_cell(t, s[DQ_NEEDLE_ANSWER]);
         share_cell(t, s[DQ_NEEDLE_NOISE] + s[DQ_NEEDLE_DISTRACTOR]);
@@ -108,12 +115,16 @@ static dq_status print_attention(const grid *g, int length, dq_err *err)
         "depth", "answer", "noise", "other needles", "BOS", "query", "best head's answer"};
     enum { N = sizeof titles / sizeof *titles };
     dq_table *t = NULL;
+    row_count rows = {0, 0};
     print_title(g, "Attention");
-    printf(", %lld ids, %s; noise counts other needles:\n",
+    printf(", %lld ids, %s, |a| / sum |a|; noise counts other needles:\n",
            (long long)cell_of(g, length, 0)->length,
            g->set->settings->query_rows ? "rows of the question" : "last row");
-    if (dq_table_new(&t, titles, N, err) == DQ_OK && attention(t, g, length, err) == DQ_OK)
-        dq_table_print(t, err);
+    if (dq_table_new(&t, titles, N, err) == DQ_OK && attention(t, g, length, &rows, err) == DQ_OK &&
+        dq_table_print(t, err) == DQ_OK && rows.small > 0)
+        printf("|sum a| is below %g in %lld of %lld rows of heads, so a / sum a (in the JSON) is "
+               "no share there.\n",
+               DQ_SPAN_SMALL, (long long)rows.small, (long long)rows.all);
     dq_table_free(t);
     return err->code;
 }

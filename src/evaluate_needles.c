@@ -176,6 +176,9 @@ void dq_needle_shares(double *into, const dq_span_share *sums, int n_layers, int
 {
     double *skipped = into + DQ_NEEDLE_AT_SKIPPED - DQ_NEEDLE_AT_SHARE;
     double *heads = into + DQ_NEEDLE_AT_HEADS - DQ_NEEDLE_AT_SHARE;
+    double *rows = into + DQ_NEEDLE_AT_ROWS - DQ_NEEDLE_AT_SHARE;
+    double *small = into + DQ_NEEDLE_AT_SMALL - DQ_NEEDLE_AT_SHARE;
+    *rows = *small = 0;
     for (int k = 0; k < DQ_N_SPAN_NORMS; k++) {
         const dq_span_norm norm = (dq_span_norm)k;
         skipped[k] = 0;
@@ -199,8 +202,11 @@ void dq_needle_shares(double *into, const dq_span_share *sums, int n_layers, int
             into[k * DQ_NEEDLE_CLASSES + c] = layers ? sum / layers : (double)NAN;
         }
     }
-    for (int i = 0; i < n_layers * n_out; i++)
-        heads[i] = dq_span_mean(&sums[i], DQ_SPAN_SUM, DQ_NEEDLE_ANSWER);
+    for (int i = 0; i < n_layers * n_out; i++) {
+        *rows += (double)sums[i].rows;
+        *small += (double)sums[i].small;
+        heads[i] = dq_span_mean(&sums[i], DQ_NEEDLE_NORM, DQ_NEEDLE_ANSWER);
+    }
 }
 
 /* Mean over the units of what is a number; NaN: none is. */
@@ -228,6 +234,10 @@ static void sum_attention(dq_needle_numbers *o, const dq_eval *e, const dq_eval_
                 mean_at(e, row, begin, end, DQ_NEEDLE_AT_SHARE + k * DQ_NEEDLE_CLASSES + c);
         for (int64_t i = begin; i < end; i++)
             o->skipped[k] += (int64_t)dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_SKIPPED + k];
+    }
+    for (int64_t i = begin; i < end; i++) {
+        o->rows += (int64_t)dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_ROWS];
+        o->small += (int64_t)dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_SMALL];
     }
     for (int i = 0; i < m->n_layers * m->map.n_out; i++) {
         const double x = mean_at(e, row, begin, end, DQ_NEEDLE_AT_HEADS + i);

@@ -39,8 +39,8 @@ const dq_needle_set *dq_needle_set_of(const dq_eval *e, const dq_eval_row *row);
 
 /* Numbers of a unit in dq_eval_row.extra: counts of a dq_recall, and of the numbers that were asked for the sum
  * of ln of their probabilities (0 where answers are generated); with attention the mean shares by norm and
- * class (NaN: no head had one), skipped heads by norm, and the answer's share of the sum in every head (NaN:
- * skipped), layer by layer. */
+ * class (NaN: no head had one), rows skipped by norm, all rows and those with a small sum, and the answer's share
+ * by DQ_NEEDLE_NORM in every head (NaN: skipped), layer by layer. */
 enum {
     DQ_NEEDLE_AT_CORRECT,
     DQ_NEEDLE_AT_OTHER,
@@ -49,8 +49,12 @@ enum {
     DQ_NEEDLE_AT_LL,
     DQ_NEEDLE_AT_SHARE,
     DQ_NEEDLE_AT_SKIPPED = DQ_NEEDLE_AT_SHARE + DQ_N_SPAN_NORMS * DQ_NEEDLE_CLASSES,
-    DQ_NEEDLE_AT_HEADS = DQ_NEEDLE_AT_SKIPPED + DQ_N_SPAN_NORMS
+    DQ_NEEDLE_AT_ROWS = DQ_NEEDLE_AT_SKIPPED + DQ_N_SPAN_NORMS,
+    DQ_NEEDLE_AT_SMALL,
+    DQ_NEEDLE_AT_HEADS
 };
+/* Of what is printed: the one whose shares stay in 0 to 1 and leave out no attention. */
+#define DQ_NEEDLE_NORM DQ_SPAN_ABSOLUTE
 const double *dq_needle_unit(const dq_eval *e, const dq_eval_row *row, int64_t unit);
 
 /* Index of the first of the ids that scores of p->answer[k] belong to, in dq_eval_row.logp and top1: the
@@ -65,7 +69,9 @@ typedef struct dq_needle_numbers {
     double confusion[4]; /* shares: correct, other, near, none */
     double share[DQ_N_SPAN_NORMS][DQ_NEEDLE_CLASSES]; /* means over samples */
     int64_t skipped[DQ_N_SPAN_NORMS];
-    int best_layer, best_head; /* with the largest mean share of the sum for the answer; -1: none */
+    int64_t rows, small; /* of output heads; see dq_span_share */
+    int best_layer,
+        best_head; /* with the answer's largest mean share by DQ_NEEDLE_NORM; -1: none */
     double best;
 } dq_needle_numbers;
 dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const dq_eval_row *row,

@@ -21,6 +21,7 @@ void dq_span_add_row(dq_span_share *into, const dq_span_mass *mass, int n_classe
     for (int k = 0; k < DQ_N_SPAN_NORMS; k++) {
         double whole = 0;
         for (int c = 0; c < n_classes; c++) whole += part_of(&mass[c], (dq_span_norm)k);
+        into->small += k == DQ_SPAN_SUM && fabs(whole) < DQ_SPAN_SMALL;
         if (is_skipped(whole, (dq_span_norm)k)) {
             into->skipped[k]++;
             continue;

@@ -18,12 +18,15 @@ typedef enum dq_span_norm {
     DQ_N_SPAN_NORMS
 } dq_span_norm;
 #define DQ_SPAN_LEAST 1e-3
+/* Below it |sum a| is counted: such rows have shares of the sum far outside 0 to 1, which rule their mean. */
+#define DQ_SPAN_SMALL 0.1
 
 /* Sums over rows of one output head. */
 typedef struct dq_span_share {
     double share[DQ_N_SPAN_NORMS][DQ_SPAN_CLASSES];
     int64_t rows;                     /* those skipped among them */
     int64_t skipped[DQ_N_SPAN_NORMS]; /* by each norm on its own */
+    int64_t small;                    /* with |sum a| below DQ_SPAN_SMALL */
 } dq_span_share;
 
 /* What one row gives to one class: the sum of a where it is positive, and of -a where it is negative. */

@@ -290,6 +290,8 @@ static void numbers_stand_with_their_errors(void **state)
         strstr(page, " A KV cache that forgets or rounds does so before the question."));
     assert_non_null(strstr(page, "N&#160;=&#160;8"));
     assert_non_null(strstr(page, "AR hit"));
+    assert_non_null(strstr(page, "<p>Normalization: absolute values, divided by their sum.</p>"));
+    assert_non_null(strstr(page, "<p>The sum is below 0.1 in "));
 }
 
 /* A document of one row whose numbers are missing needs no picture, hence no gnuplot. */

@@ -555,7 +555,9 @@ static void worked_shares(void **state)
     const double *skipped = into + DQ_NEEDLE_AT_SKIPPED - DQ_NEEDLE_AT_SHARE;
     assert_true(skipped[0] == 1 && skipped[1] == 0 && skipped[2] == 0);
     const double *heads = into + DQ_NEEDLE_AT_HEADS - DQ_NEEDLE_AT_SHARE;
-    assert_true(fabs(heads[0] - .7) < 1e-12 && isnan(heads[1]) && heads[2] == 1 && heads[3] == 1);
+    assert_true(fabs(heads[0] - .35 / .52) < 1e-12 && heads[1] == .5 && heads[2] == 1);
+    assert_true(into[DQ_NEEDLE_AT_ROWS - DQ_NEEDLE_AT_SHARE] == 4);
+    assert_true(into[DQ_NEEDLE_AT_SMALL - DQ_NEEDLE_AT_SHARE] == 1);
     dq_needle_shares(into, sums + 1, 1, 1);
     assert_true(isnan(into[DQ_NEEDLE_ANSWER]) && !isnan(into[DQ_NEEDLE_CLASSES]));
 }

@@ -213,6 +213,7 @@ static void rows_without_a_whole_are_skipped(void **state)
     dq_span_add_row(&s, enough, 2);
     assert_true(s.skipped[0] == 2);
     expect_near(s.share[DQ_SPAN_SUM][0], .75 + 100, 1e-9);
+    assert_int_equal(s.small, 3); /* 5e-4, 0 and .002, not -.4 */
     dq_span_add_row(&s, bad, 2);
     assert_true(s.rows == 5 && s.skipped[0] == 2 && isnan(dq_span_mean(&s, DQ_SPAN_SUM, 1)));
 }

@@ -39,10 +39,17 @@ json dq-eval/1
 cp "$top/out" plain.json
 grep -q '"kv_boundary": "before the question"' plain.json || complain "needle: the cut of a cache is not told"
 grep -q '"prompt": ".*Answer: The special magic' plain.json || complain "needle: the prompt is not published"
-try 0 "^Attention of plain model, .*last row; noise counts other needles" eval "plain model" --limit 1 \
+try 0 "^Attention of plain model, .*last row, |a| / sum |a|; noise counts other needles" eval "plain model" --limit 1 \
     --task needle --data "$filler" --lengths 300 --needles 1:1 --depths 100 --attention
 try 0 '"rows": "query"' "$@" --attention --attention-rows query --json
 grep -q '"best_head": {' "$top/out" || complain "needle: no best head"
+grep -q '"norm": "absolute"' "$top/out" || complain "needle: the best head does not say by which norm"
+# on this model the sum of a row is near 0, and a / sum a is no share
+try 0 "^|sum a| is below 0.1 in [1-9][0-9]* of [1-9][0-9]* rows of heads" eval "$repo/calib/longpair/diffllama-0" --task needle \
+    --data "$filler" --lengths 300 --needles 1:1 --samples 2 --depths 0 --attention -o shares.json
+awk '/^Attention of/ { on = 1 } on && /^ *[0-9]+ %/ { n++; for (i = 3; i <= 7; i++) bad += $i < 0 || $i > 1; bad += $8 < 0 || $8 > 1 }
+     END { exit !(n == 1 && bad == 0) }' "$top/out" || complain "needle: shares outside 0 to 1: $(cat "$top/out")"
+[ "$(grep -c '"small_sums": [1-9]' shares.json)" = 1 ] || complain "needle: rows with a small sum are not counted"
 try 0 "^Accuracy of diff model" "$@" --needle-mode generated --dump-items generated.jsonl
 grep -q '"generated": \[' generated.jsonl || complain "needle: generated ids are not written"
 try 0 '"passes": "prompt+decode"' "$@" --limit 1 --needle-mode generated --json

@@ -240,6 +240,8 @@ for i, mo in enumerate(models):
                 no = 0.51 - 0.02 * d if i == 0 else 0.015
                 at = {
                     "rows": "last",
+                    "head_rows": 96 * 50,
+                    "small_sums": 0 if i == 0 else 37,
                     "sum": {
                         "bos": 0.2,
                         "answer": an,
@@ -251,7 +253,12 @@ for i, mo in enumerate(models):
                 }
                 at["positive"] = {**at["sum"], "answer": an * 0.9}
                 at["absolute"] = {**at["sum"], "answer": an * 0.85, "noise": no * 0.8 + 0.05}
-                at["best_head"] = {"layer": 3, "head": 5, "answer": min(1, an * 2.2)}
+                at["best_head"] = {
+                    "layer": 3,
+                    "head": 5,
+                    "answer": min(1, an * 2.2),
+                    "norm": "absolute",
+                }
                 cells.append(
                     {
                         "length": L,
