@@ -1,18 +1,5 @@
 # pair.sh: the embedded models do what their README says; sourced by run.sh.
 
-# field FILE MODEL BITS GRAIN COLUMN: one number of a CSV of dq eval.
-field() {
-    awk -F, -v model="$2" -v bits="$3" -v grain="$4" -v column="$5" '
-        NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
-        $at["model"] == model && $at["logit_bits"] == bits &&
-            ($at["logit_grain"] == grain || bits == 16) { print $at[column]; exit }' "$1"
-}
-
-# holds WHAT EXPRESSION: an awk expression that must be true.
-holds() {
-    awk "BEGIN { exit !($2) }" || complain "$1: $2 is not true"
-}
-
 pair=$repo/calib/pair
 try 0 planted eval "$pair/llama" "$pair/diffllama" "$pair/planted" --task mc \
     --data "$pair/choices.jsonl" --limit 60 --logit-bits 16,6 --logit-grain tensor,row \

@@ -57,6 +57,19 @@ column() {
         NR == row + 1 { print at[name] ? $at[name] : "no column " name }' "$1"
 }
 
+# field FILE MODEL BITS GRAIN COLUMN: one number of a CSV of dq eval.
+field() {
+    awk -F, -v model="$2" -v bits="$3" -v grain="$4" -v column="$5" '
+        NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
+        $at["model"] == model && $at["logit_bits"] == bits &&
+            ($at["logit_grain"] == grain || bits == 16) { print $at[column]; exit }' "$1"
+}
+
+# holds WHAT EXPRESSION: an awk expression that must be true.
+holds() {
+    awk "BEGIN { exit !($2) }" || complain "$1: $2 is not true"
+}
+
 absent() {
     for f; do
         [ ! -e "$f" ] || complain "$f was left behind"
@@ -83,8 +96,10 @@ head -c 600 "$repo/calib/pair/text.txt" >"short text"
 head -n 6 "$repo/calib/pair/choices.jsonl" >choices.jsonl
 : >empty
 
+# A part that calls what nobody defines checks nothing: the shell's own complaints fail it.
 for part in $parts; do
     # shellcheck source=/dev/null
-    . "$here/$part.sh"
+    . "$here/$part.sh" 2>"$top/stray"
+    [ ! -s "$top/stray" ] || complain "$part.sh: $(head -n 3 "$top/stray")"
 done
 exit $bad
