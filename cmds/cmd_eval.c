@@ -11,6 +11,7 @@
 #include "eval_resume.h"
 #include "eval_sources.h"
 #include "eval_text.h"
+#include "eval_verdict.h"
 #include "hash.h"
 #include "input.h"
 #include "kv_report.h"
@@ -36,6 +37,7 @@ typedef struct eval_run {
     int n_open;
     char content[DQ_EVAL_MODELS + 1][65]; /* what identifies the bytes of each */
     const char *names[DQ_EVAL_MODELS + 1];
+    const char *made_from[DQ_EVAL_MODELS + 1]; /* base name of a container's source; NULL: none */
     dq_eval_files files;
     json_t *inputs, *settings, *doc;
     dq_eval e;
@@ -46,8 +48,9 @@ typedef struct eval_run {
 
 /* A checkpoint is known by its fingerprint; a container by the hash over its own contents, because
  * several are made from one checkpoint. */
-static dq_status identify(eval_run *x, const dq_model *m, char content[65], dq_err *err)
+static dq_status identify(eval_run *x, const dq_model *m, int index, dq_err *err)
 {
+    char *content = x->content[index];
     json_t *in = dq_input_model_json(m);
     json_array_append_new(x->inputs, in);
     memcpy(content, m->fingerprint, 65);
@@ -56,6 +59,7 @@ static dq_status identify(eval_run *x, const dq_model *m, char content[65], dq_e
         DQ_TRY(dq_container_open(&c, m->path, err));
         const dq_container_info *info = dq_container_header(c);
         memcpy(content, info->content_sha256, 65);
+        x->made_from[index] = dq_text(x->a, info->source, strlen(info->source), err);
         json_object_set_new(in, "file_bytes", json_integer((json_int_t)info->file_bytes));
         json_object_set_new(in, "content_sha256", json_string(content));
         json_object_set_new(in, "stored_logit_bits", json_integer(m->logit_bits));
@@ -63,7 +67,7 @@ static dq_status identify(eval_run *x, const dq_model *m, char content[65], dq_e
         json_object_set_new(in, "stored_kv", dq_kv_settings_json(&m->kv));
         dq_container_close(c);
     }
-    return DQ_OK;
+    return err->code;
 }
 
 static dq_status open_tokenizer(opened *o, dq_eval_model *em, dq_err *err)
@@ -86,7 +90,7 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     dq_say(&x->o.talk, "opening %s", path);
     DQ_TRY(dq_input_model(&o->m, path, &x->o.head_map, &x->o.talk, err));
     x->n_open++; /* from here on it is closed with the others */
-    DQ_TRY(identify(x, o->m, x->content[x->n_open - 1], err));
+    DQ_TRY(identify(x, o->m, x->n_open - 1, err));
     DQ_TRY(open_tokenizer(o, em, err));
     DQ_TRY(dq_runner_new(&o->runner, o->m, x->backend, &dq_kv_plain, err));
     em->m = o->m;
@@ -96,17 +100,27 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     return DQ_OK;
 }
 
-/* Which model each is compared with. */
+/* The model of --ref: one of the run, by its path or its bytes, else one that is opened for it. */
+static dq_status choose_ref(eval_run *x, const dq_args *args, int *ref, dq_err *err)
+{
+    *ref = -1;
+    for (int i = 0; i < args->n; i++) {
+        if (dq_same_file(x->o.ref, args->item[i])) *ref = i;
+    }
+    if (*ref >= 0) return DQ_OK;
+    *ref = x->n_open;
+    DQ_TRY(open_model(x, x->o.ref, false, err));
+    for (int i = 0; i < *ref; i++) {
+        if (strcmp(x->content[i], x->content[*ref]) == 0) *ref = i;
+    }
+    return DQ_OK;
+}
+
+/* Which model each is compared with: --ref, a container's source where it is in the run, else itself. */
 static dq_status choose_references(eval_run *x, const dq_args *args, dq_err *err)
 {
     int ref = -1;
-    for (int i = 0; x->o.ref && i < args->n; i++) {
-        if (dq_same_file(x->o.ref, args->item[i])) ref = i;
-    }
-    if (x->o.ref && ref < 0) {
-        ref = x->n_open;
-        DQ_TRY(open_model(x, x->o.ref, false, err));
-    }
+    if (x->o.ref) DQ_TRY(choose_ref(x, args, &ref, err));
     for (int i = 0; i < x->e.n_models; i++) {
         dq_eval_model *m = &x->e.model[i];
         m->ref = x->o.ref ? ref : i;
@@ -115,6 +129,7 @@ static dq_status choose_references(eval_run *x, const dq_args *args, dq_err *err
             if (!other->is_container && strcmp(other->fingerprint, m->m->fingerprint) == 0)
                 m->ref = k;
         }
+        m->sourceless = !x->o.ref && m->ref == i && m->m->is_container && m->m->weight_bits != 16;
     }
     return DQ_OK;
 }
@@ -253,8 +268,14 @@ static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
             x->e.model[ids->model].m->max_positions, x->names[ids->model], first);
 }
 
+static dq_eval_view view_of(const eval_run *x)
+{
+    return (dq_eval_view){.e = &x->e, .names = x->names, .margin = x->o.margin};
+}
+
 static dq_status plan(eval_run *x, dq_err *err)
 {
+    const dq_eval_view v = view_of(x);
     for (int m = 0; m < x->e.n_models; m++) {
         for (int s = 0; x->e.model[m].shown && s < x->e.n_sources; s++)
             DQ_TRY(add_settings(x, m, s, err));
@@ -266,8 +287,9 @@ static dq_status plan(eval_run *x, dq_err *err)
                        "nothing is left of --math %s for these models. Add f32, or give packed "
                        "containers and --kv-bits 8",
                        x->o.math_word);
-    DQ_TRY(dq_gates_plan(&x->o.gates, &x->e, err));
     warn_grain(x);
+    dq_eval_warn_sources(&x->o.talk, &v, x->made_from);
+    dq_gates_plan(&x->o.gates, &x->o.talk, &x->e);
     dq_eval_say_routes(&x->o.talk, x->backend, &x->e);
     for (int i = 0; i < x->e.n_ids; i++) {
         const dq_eval_ids *ids = &x->e.ids[i];
@@ -321,6 +343,7 @@ static void make_settings(eval_run *x)
     dq_eval_kv_settings(s, &x->e, x->names);
     dq_generate_settings(s, &x->o.generate);
     json_object_set_new(s, "math", json_string(x->o.math_word));
+    json_object_set_new(s, "margin", dq_real(x->o.margin));
     json_object_set_new(s, "ref", x->o.ref ? dq_name_json(x->o.ref) : json_null());
     dq_text_options_json(s, &x->o.text, &x->e);
     for (int i = 0; i < x->e.n_sources; i++) {
@@ -343,7 +366,7 @@ static void on_progress(void *arg, double share, const char *note)
 
 static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
 {
-    const dq_eval_view v = {.e = &x->e, .names = x->names};
+    const dq_eval_view v = view_of(x);
     DQ_TRY(dq_generate_say(&x->o.talk, &v, err));
     const dq_eval_identity id = {&x->e, &x->o, &x->files, (const char(*)[65])x->content,
                                  x->backend};
@@ -366,7 +389,7 @@ static dq_status print_table(const dq_eval_view *v, dq_err *err)
     if (dq_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK) {
         dq_eval_tasks_note(v->e);
         if (dq_eval_text_tables(v, err) == DQ_OK && dq_eval_icl_table(v, err) == DQ_OK &&
-            dq_eval_verdicts(v, err) == DQ_OK)
+            dq_eval_claims(v, err) == DQ_OK)
             dq_needle_tables(v, err);
     }
     dq_table_free(t);
@@ -379,7 +402,8 @@ static dq_status make_document(eval_run *x, const dq_eval_view *v, dq_err *err)
     json_object_set(x->doc, "inputs", x->inputs);
     json_object_set(x->doc, "settings", x->settings);
     DQ_TRY(dq_eval_json(json_object_get(x->doc, "results"), v, err));
-    dq_gates_apply(&x->o.gates, &x->o.talk, x->doc);
+    DQ_TRY(dq_eval_claims_json(x->doc, v, err));
+    dq_gates_apply(&x->o.gates, &x->o.talk, &x->e, x->doc);
     return DQ_OK;
 }
 
@@ -415,13 +439,14 @@ static dq_status write_page(eval_run *x, const char **written, int *n, dq_err *d
 
 static dq_status hand_out(eval_run *x, dq_err *err)
 {
-    dq_eval_view v = {.e = &x->e, .names = x->names};
+    dq_eval_view v = view_of(x);
     dq_err drawing = {0}, gate = {0};
     const char *written[5];
     int n = 0;
     make_settings(x);
     dq_eval_kv_warn(&x->o.talk, &x->e, x->names);
     dq_generate_warn(&x->o.talk, &v);
+    DQ_TRY(dq_eval_warn_clusters(&x->o.talk, &v, err));
     if (make_document(x, &v, err) == DQ_OK && write_files(x, &v, written, &n, err) == DQ_OK &&
         (!x->o.html || write_page(x, written, &n, &drawing, err) == DQ_OK)) {
         if (x->o.json)
@@ -454,7 +479,7 @@ static dq_status dump_requests(eval_run *x, dq_err *err)
 /* --dry-run: everything is read and planned, nothing scored. */
 static dq_status show_plan(eval_run *x, dq_err *err)
 {
-    dq_eval_view v = {.e = &x->e, .names = x->names};
+    dq_eval_view v = view_of(x);
     if (!x->o.json && !x->o.document) return dq_eval_plan_print(&v, err);
     make_settings(x);
     json_t *doc = dq_document(&x->o.talk, "dq-eval-plan/1");

@@ -74,7 +74,7 @@ static const json_t *find(const json_t *row, const char *name)
     if (ends_in(name, "_delta", base) && json_object_get(metrics, base))
         return json_is_null(paired) ? NULL : at_path(json_object_get(paired, base), "delta");
     if (ends_in(name, "_p", base) && json_object_get(metrics, base))
-        return json_is_null(paired) ? NULL : at_path(json_object_get(paired, base), "mcnemar_p");
+        return json_is_null(paired) ? NULL : at_path(json_object_get(paired, base), "p");
     v = at_path(row, name);
     return json_is_object(v) || json_is_array(v) || json_is_string(v) ? NULL : v;
 }
@@ -115,8 +115,8 @@ static bool is_member(const char *metric, const char *member)
     return strcmp(member, "noise_floor") == 0 || among(member, dq_kld_point_name, DQ_KLD_POINTS);
 }
 
-/* Whether the name is a difference between a result of the source and its reference. */
-static bool is_difference(const char *name, const dq_eval_source *s)
+/* Whether the name is a paired difference of a metric of the source, or its p. */
+static bool is_paired(const char *name, const dq_eval_source *s)
 {
     char base[DQ_GATE_NAME];
     bool delta = ends_in(name, "_delta", base);
@@ -127,6 +127,20 @@ static bool is_difference(const char *name, const dq_eval_source *s)
     return delta && s->kind->windows && strcmp(base, "nll_nats") == 0;
 }
 
+/* Whether the name says how a result of the source differs from its reference. */
+static bool is_difference(const char *name, const dq_eval_source *s)
+{
+    static const char *const of_text[] = {"ln_ppl_ratio", "ppl_ratio", "kld_nats", "same_top1",
+                                          "delta_p"};
+    char base[DQ_GATE_NAME];
+    size_t n = strcspn(name, ".");
+    if (is_paired(name, s)) return true;
+    if (!s->kind->windows || strcmp(name, "kld_nats.noise_floor") == 0) return false;
+    memcpy(base, name, n);
+    base[n] = 0;
+    return AMONG(base, of_text) || strstr(name, ".delta_nats") || strstr(name, ".difference_nats");
+}
+
 /* Of a path into other objects only the beginning is known here. */
 static bool known(const char *name, const dq_eval_source *s)
 {
@@ -135,7 +149,7 @@ static bool known(const char *name, const dq_eval_source *s)
     char base[DQ_GATE_NAME];
     size_t n = strcspn(name, ".");
     if (!name[n])
-        return is_metric(name, s) || is_difference(name, s) ||
+        return is_metric(name, s) || is_paired(name, s) ||
                (s->kind->windows && strcmp(name, "ppl_ratio") == 0);
     memcpy(base, name, n);
     base[n] = 0;
@@ -165,23 +179,23 @@ dq_status dq_gates_check(const dq_gates *g, const dq_eval_source *source, int n_
     return DQ_OK;
 }
 
-dq_status dq_gates_plan(const dq_gates *g, const dq_eval *e, dq_err *err)
+void dq_gates_plan(const dq_gates *g, dq_talk *t, const dq_eval *e)
 {
     for (int i = 0; i < g->n; i++) {
         const char *name = g->gate[i].name;
         bool asked = false, there = false;
-        for (int k = 0; k < e->n_sources; k++) asked = asked || is_difference(name, &e->source[k]);
-        for (int r = 0; asked && r < e->n_rows; r++)
-            there = there || (e->row[r].shown && e->row[r].ref != r &&
-                              is_difference(name, dq_eval_source_of(e, &e->row[r])));
+        for (int r = 0; r < e->n_rows; r++) {
+            const bool is =
+                e->row[r].shown && is_difference(name, dq_eval_source_of(e, &e->row[r]));
+            asked = asked || is;
+            there = there || (is && e->row[r].ref != r);
+        }
         if (asked && !there)
-            return dq_fail(
-                err, DQ_USAGE,
-                "--fail-if \"%s\": every result is its own reference, so there is no %s. "
-                "Add what differs (--ref, --logit-bits, ...).",
-                g->gate[i].text, name);
+            dq_warn(t,
+                    "--fail-if \"%s\": every result is its own reference, so there will be no %s. "
+                    "Add what differs (a source checkpoint, --ref, --logit-bits, ...)",
+                    g->gate[i].text, name);
     }
-    return DQ_OK;
 }
 
 /* ---- Results ---- */
@@ -198,49 +212,75 @@ static const char *word(const json_t *row, const char *key)
     return s ? s : "-";
 }
 
+/* Which result it is: "x.h5, text, 16-bit logits (tensor)". */
+static const char *result_text(char *buf, size_t cap, const json_t *row)
+{
+    snprintf(buf, cap, "%s, %s, %lld-bit logits (%s)", word(row, "model"), word(row, "task"),
+             (long long)json_integer_value(json_object_get(row, "logit_bits")),
+             word(row, "logit_grain"));
+    return buf;
+}
+
 static void say(dq_talk *t, const dq_gate *g, const json_t *row, double x)
 {
-    char value[32] = "has no value";
+    char value[32] = "has no value", result[800];
     if (!isnan(x)) snprintf(value, sizeof value, "is %.6g", x);
-    dq_warn(t, "--fail-if \"%s\": %s, %s, %lld-bit logits (%s): %s %s", g->text, word(row, "model"),
-            word(row, "task"), (long long)json_integer_value(json_object_get(row, "logit_bits")),
-            word(row, "logit_grain"), g->name, value);
+    dq_warn(t, "--fail-if \"%s\": %s: %s %s", g->text, result_text(result, sizeof result, row),
+            g->name, value);
 }
 
-/* How many results the gate looked at, and in how many of them its condition holds. */
-static void look(const dq_gate *g, dq_talk *t, const json_t *results, int *looked, int *bad)
+/* What became of one gate. */
+typedef struct looked {
+    int n, bad;     /* results with such a number, and those in which the condition holds */
+    int sourceless; /* results that would have one if their source were in the run */
+} looked;
+
+static void look_at(const dq_gate *g, dq_talk *t, const dq_eval *e, int index, const json_t *row,
+                    looked *sum)
 {
-    const json_t *row;
-    size_t r;
-    *looked = *bad = 0;
-    json_array_foreach(results, r, row)
-    {
-        const json_t *v = find(row, g->name);
-        double x = json_is_number(v) ? json_number_value(v) : (double)NAN;
-        if (!v) continue;
-        if (strcmp(g->name, "ppl_ratio") == 0) x = exp(x);
-        ++*looked;
-        if (!isnan(x) && !holds(g, x)) continue;
-        say(t, g, row, x);
-        ++*bad;
+    char result[800];
+    const json_t *v = find(row, g->name);
+    double x = json_is_number(v) ? json_number_value(v) : (double)NAN;
+    if (e->row[index].ref == index &&
+        is_difference(g->name, dq_eval_source_of(e, &e->row[index]))) {
+        if (!e->model[e->row[index].model].sourceless)
+            return; /* a reference differs from nothing */
+        sum->sourceless++;
+        dq_warn(t,
+                "--fail-if \"%s\": %s: could not be checked, its source checkpoint is not in the "
+                "run",
+                g->text, result_text(result, sizeof result, row));
+        return;
     }
+    if (!v) return;
+    if (strcmp(g->name, "ppl_ratio") == 0) x = exp(x);
+    sum->n++;
+    if (!isnan(x) && !holds(g, x)) return;
+    say(t, g, row, x);
+    sum->bad++;
 }
 
-void dq_gates_apply(dq_gates *g, dq_talk *t, json_t *document)
+void dq_gates_apply(dq_gates *g, dq_talk *t, const dq_eval *e, json_t *document)
 {
+    const json_t *results = json_object_get(document, "results");
     json_t *list = json_array();
     for (int i = 0; i < g->n; i++) {
-        int looked, bad;
-        look(&g->gate[i], t, json_object_get(document, "results"), &looked, &bad);
-        if (looked == 0)
+        looked sum = {0, 0, 0};
+        size_t at = 0;
+        for (int r = 0; r < e->n_rows; r++) {
+            if (e->row[r].shown) look_at(&g->gate[i], t, e, r, json_array_get(results, at++), &sum);
+        }
+        if (sum.n == 0 && sum.sourceless == 0)
             dq_warn(t, "--fail-if \"%s\": no result has a %s, so nothing was looked at",
                     g->gate[i].text, g->gate[i].name);
-        g->missed += bad;
-        g->unchecked += looked == 0;
+        g->missed += sum.bad;
+        g->unchecked += sum.n == 0 || sum.sourceless > 0;
+        g->sourceless += sum.sourceless > 0;
         json_t *o = json_object();
         json_object_set_new(o, "fail_if", dq_name_json(g->gate[i].text));
-        json_object_set_new(o, "checked", json_integer(looked));
-        json_object_set_new(o, "missed", json_integer(bad));
+        json_object_set_new(o, "checked", json_integer(sum.n));
+        json_object_set_new(o, "missed", json_integer(sum.bad));
+        json_object_set_new(o, "unchecked", json_integer(sum.sourceless));
         json_array_append_new(list, o);
     }
     if (g->n) json_object_set(document, "gates", list);
@@ -257,6 +297,7 @@ dq_status dq_gates_outcome(const dq_gates *g, dq_err *err)
     if (g->unchecked)
         snprintf(unchecked, sizeof unchecked, "%d condition%s of --fail-if could not be checked",
                  g->unchecked, g->unchecked == 1 ? "" : "s");
-    return dq_fail(err, DQ_GATE, "%s%s%s; all results are written", missed,
-                   g->missed && g->unchecked ? ", and " : "", unchecked);
+    return dq_fail(err, DQ_GATE, "%s%s%s; all results are written%s", missed,
+                   g->missed && g->unchecked ? ", and " : "", unchecked,
+                   g->sourceless ? ". Add the source checkpoint to the run, or --ref MODEL" : "");
 }

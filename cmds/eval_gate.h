@@ -10,7 +10,7 @@
 enum { DQ_GATE_NAME = 64 };
 
 /* NAME OP NUMBER; OP is one of < <= > >=. NAME is a metric ("acc", "kld_nats"), a member of one ("kld_nats.p99",
- * "acc.stderr"), its paired difference to the reference ("acc_delta", "nll_nats_delta"), a McNemar p
+ * "acc.stderr"), its paired difference to the reference ("acc_delta", "nll_nats_delta"), its p
  * ("acc_p"), "ppl_ratio", or the path of a number under "kv", "throughput", "weights", "positions" or "slices"
  * of a result ("kv.kept_fraction"). */
 typedef struct dq_gate {
@@ -23,8 +23,9 @@ typedef struct dq_gate {
 typedef struct dq_gates {
     dq_gate gate[DQ_LIST_MAX];
     int n;
-    int missed;    /* results that meet a condition */
-    int unchecked; /* conditions that no result has a number for */
+    int missed;     /* results that meet a condition */
+    int unchecked;  /* conditions that no result has a number for, or not every one that should */
+    int sourceless; /* those of them where the source of a quantized model is not in the run */
 } dq_gates;
 
 /* DQ_USAGE: not such an expression. */
@@ -32,11 +33,12 @@ dq_status dq_gates_read(dq_gates *g, const dq_list *texts, dq_err *err);
 /* DQ_USAGE, before anything is scored: a name that no source of the run has. */
 dq_status dq_gates_check(const dq_gates *g, const dq_eval_source *source, int n_sources,
                          dq_err *err);
-/* DQ_USAGE, when the rows are known: a difference, where every row is its own reference. */
-dq_status dq_gates_plan(const dq_gates *g, const dq_eval *e, dq_err *err);
+/* When the rows are known: warns of a difference where every row is its own reference. */
+void dq_gates_plan(const dq_gates *g, dq_talk *t, const dq_eval *e);
 /* Looks at every result of the document, says on stderr where a condition holds (or a value is missing, or
- * there was nothing to look at), counts that, and puts "gates" into the document. */
-void dq_gates_apply(dq_gates *g, dq_talk *t, json_t *document);
+ * there was nothing to look at), counts that, and puts "gates" into the document. Differences of references are
+ * left out, but those of a quantized model without its source cannot be checked. */
+void dq_gates_apply(dq_gates *g, dq_talk *t, const dq_eval *e, json_t *document);
 /* DQ_GATE when something was missed or could not be checked. */
 dq_status dq_gates_outcome(const dq_gates *g, dq_err *err);
 

@@ -40,7 +40,9 @@ static json_t *group_json(const dq_verdicts *v, int index)
     json_object_set_new(o, "task", json_string("verdicts"));
     json_object_set_new(o, "of_task", text_or_null(g->task));
     json_object_set_new(o, "n", json_integer((json_int_t)g->n));
-    json_object_set_new(metrics, "acc", dq_metric(g->acc.value, g->acc.std_err));
+    json_t *acc = dq_eval_mean_json(g->acc);
+    json_object_set_new(acc, "interval", dq_eval_interval_json(g->acc_interval));
+    json_object_set_new(metrics, "acc", acc);
     json_object_set_new(o, "metrics", metrics);
     json_object_set_new(o, "paired",
                         g->ref >= 0 && g->ref != index ? paired_json(&g->flips) : json_null());
@@ -77,18 +79,6 @@ static void kv_cell(dq_table *t, const json_t *kv, bool whole)
     free(text);
 }
 
-static void mean_cell(dq_table *t, const char *sign, double value, double std_err)
-{
-    char text[64], error[40] = "";
-    if (isnan(value)) {
-        dq_table_cell(t, "-");
-        return;
-    }
-    snprintf(text, sizeof text, sign[0] ? "%+.4f" : "%.4f", value);
-    if (!isnan(std_err)) snprintf(error, sizeof error, " \u00b1 %.4f", std_err);
-    dq_table_cell(t, "%s%s", text, error);
-}
-
 static dq_status print_table(const dq_verdicts *v, dq_err *err)
 {
     const char *titles[] = {"model", "logit bits",        "grain",    "KV bits", "verdicts on", "n",
@@ -104,14 +94,20 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
         kv_cell(t, g->kv, false);
         dq_table_cell(t, "%s", g->task ? g->task : "-");
         dq_table_cell(t, "%lld", (long long)g->n);
-        mean_cell(t, "", g->acc.value, g->acc.std_err);
-        mean_cell(t, "+", paired ? g->flips.delta : (double)NAN, g->flips.std_err);
+        dq_eval_score_cell(t, g->acc, g->acc_interval, "");
+        if (paired)
+            dq_eval_score_cell(t, (dq_mean){g->flips.delta, g->flips.std_err, g->flips.clusters},
+                               g->flips.interval, "+");
+        else
+            dq_table_cell(t, "-");
         if (paired)
             dq_table_cell(t, "%.3g", g->flips.p);
         else
             dq_table_cell(t, "-");
     }
-    dq_table_print(t, err);
+    if (dq_table_print(t, err) == DQ_OK)
+        printf("\n\u00b1 is one standard error over items; where no item differs, a 95 %% bound "
+               "stands instead.\n");
     dq_table_free(t);
     return err->code == DQ_OK ? dq_flush_stdout(err) : err->code;
 }

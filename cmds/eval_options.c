@@ -3,6 +3,7 @@
 #include "eval_options.h"
 
 #include "eval_tasks.h"
+#include "eval_verdict.h"
 #include "gnuplot.h"
 #include "os.h"
 #include "outputs.h"
@@ -16,10 +17,13 @@ static const dq_usage usage = {
         "Scores checkpoints and containers on multiple-choice tasks, on questions that they answer "
         "in their own words, and on text, at one or many widths of attention logits and forms of "
         "the KV cache, in one table. Every row is compared "
-        "with the same checkpoint at 16-bit logits and a 16-bit cache in f32: its source folder if "
-        "it is in the run, else itself. Standard "
-        "errors of tasks are over items; those of texts treat each document as one cluster, each "
-        "window where there is one document. Ctrl-C "
+        "with the same checkpoint at 16-bit logits and a 16-bit cache in f32: a container with its "
+        "source folder if that is in the run, else with its own 16-bit row, and then no difference "
+        "says what its weights lost. Standard errors (±) of tasks are over items, or queries where "
+        "runs share them; those of texts treat each document as one cluster, each window where "
+        "there is one document. A verdict compares the paired 95 % interval of a row's loss with "
+        "--margin: it holds if all of it is within, fails if all of it is beyond, else it is not "
+        "decided. Ctrl-C "
         "keeps what is finished; the same command with --resume goes on from there.",
     .examples = "  dq eval llama diffllama --task mc --data choices.jsonl --logit-bits 16,8,6,4\n"
                 "  dq eval model model.h5 --text book.txt --ctx 512 --json\n"
@@ -39,13 +43,15 @@ static const dq_usage usage = {
     .args = "one MODEL or more (at most 64)",
 };
 
-static const dq_eval_options defaults = {.bos_word = "auto", .math_word = "f32", .device = "auto"};
+static const dq_eval_options defaults = {
+    .bos_word = "auto", .math_word = "f32", .device = "auto", .margin = DQ_EVAL_MARGIN};
 
 dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv, dq_err *err)
 {
     o->bos_word = defaults.bos_word;
     o->math_word = defaults.math_word;
     o->device = defaults.device;
+    o->margin = defaults.margin;
     dq_kv_options_begin(&o->kv);
     dq_text_options_begin(&o->text);
     dq_needle_options_begin(&o->needle);
@@ -189,13 +195,21 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .to = &o->requests,
          .value = "FILE",
          .help = "write context and continuation of every choice as JSON lines, before scoring"},
+        {.name = "margin",
+         .kind = DQ_OPT_FLOAT,
+         .to = &o->margin,
+         .min = 0,
+         .max = 1e3,
+         .value = "X",
+         .help = "loss that verdicts allow, of accuracy or in nats of NLL (default 0.01: one point "
+                 "of accuracy, 1 % of perplexity)"},
         {.name = "fail-if",
          .kind = DQ_OPT_LIST,
          .to = &o->fail_if,
          .value = "CONDITION",
          .help =
-             "exit with status 7, after everything is written, where a result meets it, or none "
-             "has such a number: "
+             "exit with status 7, after everything is written, where a result meets it, where none "
+             "has such a number, or where it needs a reference that is not in the run: "
              "'kld_nats > 0.01', 'ppl_ratio >= 1.02', 'acc_delta < -0.01', 'kld_nats.p99 > 1'; "
              "may be repeated"},
         DQ_TALK_OPTIONS(o->talk),
@@ -310,6 +324,7 @@ static dq_status check_verdicts(const dq_eval_options *o, dq_err *err)
         {"dry-run", o->dry_run},
         {"fail-if", o->fail_if.n > 0},
         {"html", o->html != NULL},
+        {"margin", o->margin != d->margin},
     };
     for (size_t i = 0; i < sizeof of_models / sizeof of_models[0]; i++) {
         if (of_models[i].given)

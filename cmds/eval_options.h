@@ -21,6 +21,7 @@ typedef struct dq_eval_options {
     const char *logit_bits, *logit_grain, *bos_word, *math_word, *ref, *device;
     const char *dump, *requests, *csv, *document, *html;
     int64_t ctx, threads, limit, num_fewshot;
+    double margin;
     bool json, resume, dry_run;
     dq_head_map head_map;
     dq_kv_options kv;

@@ -7,6 +7,7 @@
 #include "eval_needle.h"
 #include "eval_sources.h"
 #include "eval_text.h"
+#include "eval_verdict.h"
 #include "kv_report.h"
 #include "os.h"
 
@@ -37,16 +38,31 @@ static json_t *weights_json(const dq_model *m)
     return w;
 }
 
-static json_t *mean_json(dq_mean m)
+json_t *dq_eval_mean_json(dq_mean m)
 {
-    return dq_metric(m.value, m.std_err);
+    json_t *o = dq_metric(m.value, m.std_err);
+    json_object_set_new(o, "n_clusters",
+                        m.clusters ? json_integer((json_int_t)m.clusters) : json_null());
+    return o;
+}
+
+json_t *dq_eval_interval_json(dq_interval x)
+{
+    if (isnan(x.low)) return json_null();
+    json_t *l = json_array();
+    json_array_append_new(l, dq_real(x.low));
+    json_array_append_new(l, dq_real(x.high));
+    return l;
 }
 
 static json_t *metrics_json(const dq_eval_numbers *x, const dq_eval_kind *kind)
 {
     json_t *o = json_object();
-    for (int m = 0; m < x->n_metrics; m++)
-        json_object_set_new(o, kind->metric[m], mean_json(x->score[m]));
+    for (int m = 0; m < x->n_metrics; m++) {
+        json_t *y = dq_eval_mean_json(x->score[m]);
+        json_object_set_new(y, "interval", dq_eval_interval_json(x->score_interval[m]));
+        json_object_set_new(o, kind->metric[m], y);
+    }
     if (x->is_task) return o;
     dq_eval_text_metrics(o, x);
     return o;
@@ -59,7 +75,11 @@ json_t *dq_flips_json(const dq_flips *f)
     json_object_set_new(o, "n10", json_integer((json_int_t)f->n10));
     json_object_set_new(o, "delta", dq_real(f->delta));
     json_object_set_new(o, "stderr", dq_real(f->std_err));
-    json_object_set_new(o, "mcnemar_p", dq_real(f->p));
+    json_object_set_new(o, "interval", dq_eval_interval_json(f->interval));
+    json_object_set_new(o, "n_clusters", json_integer((json_int_t)f->clusters));
+    json_object_set_new(o, "p", dq_real(f->p));
+    json_object_set_new(o, "test", json_string(f->clustered ? "t, clustered" : "McNemar, exact"));
+    json_object_set_new(o, "mcnemar_p", dq_real(f->clustered ? (double)NAN : f->p));
     return o;
 }
 
@@ -74,9 +94,40 @@ static json_t *paired_json(const dq_eval_numbers *x, const dq_eval_kind *kind)
         json_t *d = json_object();
         json_object_set_new(d, "delta", dq_real(x->ln_ratio.value));
         json_object_set_new(d, "stderr", dq_real(x->ln_ratio.std_err));
+        json_object_set_new(d, "interval", dq_eval_interval_json(dq_mean_interval(x->ln_ratio)));
+        json_object_set_new(d, "n_clusters", json_integer((json_int_t)x->ln_ratio.clusters));
         json_object_set_new(o, "nll_nats", d);
     }
     return o;
+}
+
+const char *dq_eval_no_difference(const dq_eval *e, int row)
+{
+    const dq_eval_row *r = &e->row[row];
+    if (r->ref != row) return NULL;
+    return e->model[r->model].sourceless ? "its source checkpoint is not in the run"
+                                         : "is the reference";
+}
+
+/* Whose weights the reference of a row has. */
+static const char *reference_weights(const dq_eval *e, const dq_eval_row *r)
+{
+    const dq_eval_model *m = &e->model[r->model], *ref = &e->model[m->ref];
+    if (m == ref) return "own";
+    return strcmp(m->m->fingerprint, ref->m->fingerprint) == 0 && !ref->m->is_container ? "source"
+                                                                                        : "other";
+}
+
+/* Numbers that a row has not, being its own reference, say why. */
+static void give_reason(json_t *metrics, const char *reason)
+{
+    const char *key;
+    json_t *m;
+    json_object_foreach(metrics, key, m)
+    {
+        if (json_is_null(json_object_get(m, "value")))
+            json_object_set_new(m, "reason", json_string(reason));
+    }
 }
 
 /* The same task and setting in the first model of the run, unless both have one reference: then
@@ -176,6 +227,7 @@ static dq_status row_json(json_t *results, const dq_eval_view *v, int row, dq_er
     json_array_append_new(results, o);
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "reference", json_string(v->names[e->row[r->ref].model]));
+    json_object_set_new(o, "reference_weights", json_string(reference_weights(e, r)));
     json_object_set_new(o, "weights", weights_json(model_of(e, row)));
     json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
@@ -184,9 +236,14 @@ static dq_status row_json(json_t *results, const dq_eval_view *v, int row, dq_er
     json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
     json_object_set_new(o, "task", json_string(source->name));
     json_object_set_new(o, "n", json_integer((json_int_t)x.n));
+    json_object_set_new(o, "n_clusters", json_integer((json_int_t)x.n_clusters));
+    json_object_set_new(o, "cluster", json_string(dq_eval_cluster(e, r)));
     json_object_set_new(o, "metrics", metrics_json(&x, source->kind));
+    if (dq_eval_no_difference(e, row))
+        give_reason(json_object_get(o, "metrics"), dq_eval_no_difference(e, row));
     if (own->metrics) DQ_TRY(own->metrics(json_object_get(o, "metrics"), v, row, err));
     json_object_set_new(o, "paired", paired_json(&x, source->kind));
+    json_object_set_new(o, "verdict", dq_eval_verdict_json(v, row, &x));
     json_object_set_new(o, "throughput", work_json(&r->work));
     DQ_TRY(own->details(o, v, row, err));
     return add_cross(o, v, row, err);

@@ -1,18 +1,29 @@
-/* eval_table: the table, the CSV and the verdicts of dq eval.
+/* eval_table: the table and the CSV of dq eval.
  * SPDX-License-Identifier: MIT */
 #include "eval_kv.h"
 #include "eval_report.h"
 #include "eval_text.h"
+#include "eval_verdict.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* What a row calls its source. */
-static const char *title_of(const dq_eval *e, int row)
+const char *dq_eval_title(const dq_eval *e, int row)
 {
     const dq_eval_source *s = dq_eval_source_of(e, &e->row[row]);
     return s->title ? s->title : s->name;
+}
+
+const char *dq_eval_clusters_text(char *buf, size_t cap, int64_t n, const char *cluster)
+{
+    const size_t len = strlen(cluster);
+    const bool y = n != 1 && cluster[len - 1] == 'y';
+    snprintf(buf, cap, "%lld %.*s%s", (long long)n, (int)(y ? len - 1 : len), cluster,
+             n == 1 ? ""
+             : y    ? "ies"
+                    : "s");
+    return buf;
 }
 
 static const dq_model *model_of(const dq_eval *e, int row)
@@ -25,15 +36,32 @@ static double rate(const dq_work *w)
     return w->seconds > 0 ? (double)w->computed / w->seconds : (double)NAN;
 }
 
-/* "0.6340 ± 0.0048" */
-static void cell(dq_table *t, dq_mean m, const char *sign)
+void dq_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
 {
     if (isnan(m.value))
         dq_table_cell(t, "-");
+    else if (sign[0] && m.value == 0 && m.std_err == 0)
+        dq_table_cell(t, "0 (all equal)");
     else if (isnan(m.std_err))
         dq_table_cell(t, sign[0] ? "%+.4f" : "%.4f", m.value);
+    else if (m.std_err > 0 && m.std_err < 5e-5)
+        dq_table_cell(t, sign[0] ? "%+.1e \u00b1 %.1e" : "%.6f \u00b1 %.1e", m.value, m.std_err);
     else
         dq_table_cell(t, sign[0] ? "%+.4f \u00b1 %.4f" : "%.4f \u00b1 %.4f", m.value, m.std_err);
+}
+
+void dq_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign)
+{
+    if (m.std_err != 0 || isnan(x.low))
+        dq_eval_mean_cell(t, m, sign);
+    else if (sign[0] && m.value == 0)
+        dq_table_cell(t, "0 (within \u00b1 %.4f)", x.high);
+    else if (x.high <= m.value)
+        dq_table_cell(t, sign[0] ? "%+.4f (\u2265 %+.4f)" : "%.4f (\u2265 %.4f)", m.value, x.low);
+    else if (x.low >= m.value)
+        dq_table_cell(t, sign[0] ? "%+.4f (\u2264 %+.4f)" : "%.4f (\u2264 %.4f)", m.value, x.high);
+    else
+        dq_table_cell(t, "%.4f (%.4f to %.4f)", m.value, x.low, x.high);
 }
 
 static void weights_cell(dq_table *t, const dq_model *m)
@@ -60,12 +88,6 @@ static kinds kinds_of(const dq_eval *e)
     return k;
 }
 
-/* Which metric of a source's rows is quoted. */
-static int quoted(const dq_eval_source *s)
-{
-    return s->task && s->task->by_norm ? 1 : 0;
-}
-
 /* Name of metric m, where all sources that have one agree. */
 static const char *metric_title(const dq_eval *e, int m)
 {
@@ -78,24 +100,26 @@ static const char *metric_title(const dq_eval *e, int m)
     return name;
 }
 
-static void difference_cells(dq_table *t, const dq_eval *e, int row, const dq_eval_numbers *x)
+static void difference_cells(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x)
 {
-    const dq_flips *f = &x->flips[quoted(dq_eval_source_of(e, &e->row[row]))];
-    if (x->is_ref)
+    const dq_flips *f = &x->flips[dq_eval_quoted(dq_eval_source_of(v->e, &v->e->row[row]))];
+    const dq_eval_verdict y = dq_eval_verdict_of(v, row, x);
+    if (!y.there)
         dq_table_cell(t, "-");
     else if (x->is_task)
-        cell(t, (dq_mean){f->delta, f->std_err}, "+");
+        dq_eval_score_cell(t, (dq_mean){f->delta, f->std_err, f->clusters}, f->interval, "+");
     else
-        cell(t, x->ln_ratio, "+");
-    if (!kinds_of(e).task) return;
-    if (!x->is_task || x->is_ref)
-        dq_table_cell(t, "-");
-    else
-        dq_table_cell(t, "%.3g", f->p);
+        dq_eval_mean_cell(t, x->ln_ratio, "+");
+    if (kinds_of(v->e).task) {
+        if (x->is_task && y.there)
+            dq_table_cell(t, "%.3g", f->p);
+        else
+            dq_table_cell(t, "-");
+    }
+    dq_table_cell(t, "%s", y.there ? dq_holds_name[y.is] : "-");
 }
 
-/* Whether rows differ in their arithmetic. */
-static bool math_swept(const dq_eval *e)
+bool dq_eval_math_swept(const dq_eval *e)
 {
     const dq_eval_row *first = NULL;
     for (int i = 0; i < e->n_rows; i++) {
@@ -129,27 +153,35 @@ static void table_row(dq_table *t, const dq_eval_view *v, int row, const dq_eval
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
     kinds k = kinds_of(e);
+    char clusters[48];
     dq_table_cell(t, "%s", v->names[r->model]);
     weights_cell(t, model_of(e, row));
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
-    if (math_swept(e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
+    if (dq_eval_math_swept(e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
     kv_cells(t, e, r);
-    dq_table_cell(t, "%s", title_of(e, row));
+    dq_table_cell(t, "%s", dq_eval_title(e, row));
     dq_table_cell(t, "%lld", (long long)x->n);
-    const dq_mean none = {(double)NAN, (double)NAN};
-    for (int m = 0; k.task && m < 2 && metric_title(e, m); m++)
-        cell(t, m < x->n_metrics ? x->score[m] : none, "");
+    dq_table_cell(
+        t, "%s",
+        dq_eval_clusters_text(clusters, sizeof clusters, x->n_clusters, dq_eval_cluster(e, r)));
+    for (int m = 0; k.task && m < 2 && metric_title(e, m); m++) {
+        const bool there = m < x->n_metrics;
+        dq_eval_score_cell(t, there ? x->score[m] : dq_mean_none, x->score_interval[m], "");
+    }
     if (k.text) {
-        cell(t, x->is_task ? none : x->nll, "");
-        cell(t, x->is_task ? none : x->ppl, "");
-        if (x->is_task)
+        dq_eval_mean_cell(t, x->is_task ? dq_mean_none : x->nll, "");
+        dq_eval_mean_cell(t, x->is_task ? dq_mean_none : x->ppl, "");
+        if (x->is_task || isnan(x->kld.value))
             dq_table_cell(t, "-");
         else
             dq_table_cell(t, "%.3e", x->kld.value);
-        cell(t, x->is_task ? none : (dq_mean){x->same.value, (double)NAN}, "");
+        if (x->is_task || isnan(x->same.value))
+            dq_table_cell(t, "-");
+        else
+            dq_table_cell(t, "%.4f", x->same.value);
     }
-    difference_cells(t, e, row, x);
+    difference_cells(t, v, row, x);
     dq_table_cell(t, "%.0f", rate(&r->work));
 }
 
@@ -170,7 +202,8 @@ dq_status dq_eval_table(dq_table **out, const dq_eval_view *v, dq_err *err)
     const char *titles[20] = {"model", "weights", "logit bits", "grain"};
     int n = 4, last = -1;
     kinds k = kinds_of(v->e);
-    if (math_swept(v->e)) titles[n++] = "math";
+    char within[48];
+    if (dq_eval_math_swept(v->e)) titles[n++] = "math";
     if (dq_eval_kv_swept(v->e)) {
         titles[n++] = "KV bits";
         if (dq_eval_kv_policies(v->e)) titles[n++] = "policy";
@@ -179,6 +212,7 @@ dq_status dq_eval_table(dq_table **out, const dq_eval_view *v, dq_err *err)
     }
     titles[n++] = "task";
     titles[n++] = "n";
+    titles[n++] = "clusters";
     for (int m = 0; m < 2 && metric_title(v->e, m); m++) titles[n++] = metric_title(v->e, m);
     if (k.text) {
         titles[n++] = "NLL (nats)";
@@ -187,7 +221,9 @@ dq_status dq_eval_table(dq_table **out, const dq_eval_view *v, dq_err *err)
         titles[n++] = "same top-1";
     }
     titles[n++] = "against reference";
-    if (k.task) titles[n++] = "McNemar p";
+    if (k.task) titles[n++] = "p";
+    snprintf(within, sizeof within, "loss \u2264 %g", v->margin);
+    titles[n++] = within;
     titles[n++] = "tokens/s";
     DQ_TRY(dq_table_new(out, titles, n, err));
     for (int i = 0; i < v->e->n_rows; i++) {
@@ -239,14 +275,15 @@ static void columns_row(dq_table *t, const dq_eval_view *v, int row, const dq_ev
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
-    const dq_mean none = {(double)NAN, (double)NAN};
+    const dq_mean none = dq_mean_none;
+    const dq_eval_verdict y = dq_eval_verdict_of(v, row, x);
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%s", v->names[e->row[r->ref].model]);
     dq_table_cell(t, "%d", model_of(e, row)->weight_bits);
     dq_table_cell(t, "%s", model_of(e, row)->weight_group);
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", dq_grain_name[r->logit.grain]);
-    dq_table_cell(t, "%s", title_of(e, row));
+    dq_table_cell(t, "%s", dq_eval_title(e, row));
     dq_table_cell(t, "%lld", (long long)x->n);
     for (int m = 0; m < 2; m++) dq_eval_mean_columns(t, m < x->n_metrics ? x->score[m] : none);
     dq_eval_mean_columns(t, x->is_task ? none : x->nll);
@@ -258,23 +295,31 @@ static void columns_row(dq_table *t, const dq_eval_view *v, int row, const dq_ev
         bool there = m < x->n_metrics && !x->is_ref;
         dq_table_real(t, there ? x->flips[m].delta : (double)NAN);
         dq_table_real(t, there ? x->flips[m].std_err : (double)NAN);
-        dq_table_real(t, there ? x->flips[m].p : (double)NAN);
+        dq_table_real(t, there && !x->flips[m].clustered ? x->flips[m].p : (double)NAN);
     }
     dq_table_real(t, rate(&r->work));
     dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
     dq_table_cell(t, "%s", dq_num_name[r->math.qk]);
     dq_table_cell(t, "%s", dq_num_name[r->math.pv]);
     dq_table_cell(t, "%s", dq_num_name[r->math.kv]);
+    for (int m = 0; m < 2; m++)
+        dq_table_real(t, m < x->n_metrics && !x->is_ref ? x->flips[m].p : (double)NAN);
+    dq_table_cell(t, "%lld", (long long)x->n_clusters);
+    dq_table_real(t, y.there ? y.loss.value : (double)NAN);
+    dq_table_real(t, y.there ? y.loss.interval.low : (double)NAN);
+    dq_table_real(t, y.there ? y.loss.interval.high : (double)NAN);
+    dq_table_real(t, v->margin);
+    dq_table_cell(t, "%s", y.there ? dq_holds_name[y.is] : "");
     if (dq_eval_kv_swept(e)) kv_columns(t, r);
 }
 
 /* "acc" -> "exact_match" and so on, where that is what the columns hold. */
-enum { SCORE_FORMS = 5, SCORE_NAME = 48 };
+enum { SCORE_FORMS = 6, SCORE_NAME = 48 };
 static void score_titles(char (*name)[SCORE_NAME], const char **titles, int n, const dq_eval *e)
 {
     static const char *const plain[2] = {"acc", "acc_norm"};
-    static const char *const form[SCORE_FORMS] = {"", "_stderr", "_delta", "_delta_stderr",
-                                                  "_mcnemar_p"};
+    static const char *const form[SCORE_FORMS] = {
+        "", "_stderr", "_delta", "_delta_stderr", "_mcnemar_p", "_p"};
     for (int i = 0; i < 2 * SCORE_FORMS; i++) {
         const char *own = metric_title(e, i / SCORE_FORMS);
         char old[SCORE_NAME];
@@ -322,6 +367,14 @@ dq_status dq_eval_columns(dq_table **out, const dq_eval_view *v, dq_err *err)
                             "math_qk",
                             "math_pv",
                             "math_kv",
+                            "acc_p",
+                            "acc_norm_p",
+                            "clusters",
+                            "loss",
+                            "loss_low",
+                            "loss_high",
+                            "margin",
+                            "verdict",
                             "kv_k_bits",
                             "kv_v_bits",
                             "kv_policy",
@@ -358,98 +411,6 @@ dq_status dq_eval_columns(dq_table **out, const dq_eval_view *v, dq_err *err)
         DQ_TRY(dq_eval_numbers_of(v->e, i, &x, err));
         columns_row(*out, v, i, &x);
         if (kinds_of(v->e).text) DQ_TRY(dq_eval_text_columns(*out, v, i, &x, err));
-    }
-    return DQ_OK;
-}
-
-/* Not worse than the reference by more than one standard error: of the paired difference in
- * accuracy; for a text, of the reference's own NLL. */
-static dq_status is_close(const dq_eval *e, int row, bool *close, dq_err *err)
-{
-    dq_eval_numbers x, ref;
-    DQ_TRY(dq_eval_numbers_of(e, row, &x, err));
-    if (x.is_task) {
-        const dq_flips *f = &x.flips[quoted(dq_eval_source_of(e, &e->row[row]))];
-        *close = f->delta >= -f->std_err;
-        return DQ_OK;
-    }
-    DQ_TRY(dq_eval_numbers_of(e, e->row[row].ref, &ref, err));
-    *close = x.ln_ratio.value <= (isnan(ref.nll.std_err) ? 0 : ref.nll.std_err);
-    return DQ_OK;
-}
-
-/* Rows of one model, source and cache. */
-static bool same_family(const dq_eval_row *a, const dq_eval_row *b)
-{
-    return b->shown && b->model == a->model && b->ids == a->ids &&
-           dq_kv_setting_same(&a->kv, &b->kv);
-}
-
-/* The verdict on rows that differ from `row` in their bits only: the lowest width such that it and
- * every larger one is close. *widths counts the rows. */
-static dq_status lowest(const dq_eval *e, int row, int *widths, int *bits, dq_err *err)
-{
-    const dq_eval_row *a = &e->row[row];
-    int failed = 0;
-    *widths = 0;
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *b = &e->row[i];
-        bool close;
-        if (!same_family(a, b) || (b->logit.bits < 16 && b->logit.grain != a->logit.grain))
-            continue;
-        ++*widths;
-        DQ_TRY(is_close(e, i, &close, err));
-        if (!close && b->logit.bits > failed) failed = b->logit.bits;
-    }
-    *bits = 0; /* none */
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *b = &e->row[i];
-        if (same_family(a, b) && (b->logit.bits == 16 || b->logit.grain == a->logit.grain) &&
-            b->logit.bits > failed && (*bits == 0 || b->logit.bits < *bits))
-            *bits = b->logit.bits;
-    }
-    return DQ_OK;
-}
-
-/* True for the first rounded row of its model, source and grain. */
-static bool speaks(const dq_eval *e, int row)
-{
-    const dq_eval_row *a = &e->row[row];
-    if (!a->shown || a->logit.bits == 16) return false;
-    for (int i = 0; i < row; i++) {
-        const dq_eval_row *b = &e->row[i];
-        if (same_family(a, b) && b->logit.bits < 16 && b->logit.grain == a->logit.grain)
-            return false;
-    }
-    return true;
-}
-
-dq_status dq_eval_verdicts(const dq_eval_view *v, dq_err *err)
-{
-    bool first = true;
-    for (int i = 0; i < v->e->n_rows; i++) {
-        const dq_eval_source *source = dq_eval_source_of(v->e, &v->e->row[i]);
-        int widths, bits;
-        char label[96];
-        if (!speaks(v->e, i) || !(source->kind->windows || source->kind->metric[0])) continue;
-        DQ_TRY(lowest(v->e, i, &widths, &bits, err));
-        if (widths < 2) continue;
-        if (first) printf("\nLowest logit bits within one standard error of 16 bits:\n");
-        first = false;
-        printf("  %s, %s, grain %s", v->names[v->e->row[i].model], title_of(v->e, i),
-               dq_grain_name[v->e->row[i].logit.grain]);
-        if (math_swept(v->e)) printf(", math %s", dq_num_name[v->e->row[i].math.linear]);
-        if (dq_eval_kv_swept(v->e))
-            printf(", KV %s", dq_kv_label(label, sizeof label, &v->e->row[i].kv));
-        printf(": ");
-        if (bits)
-            printf("%d", bits);
-        else
-            printf("none");
-        if (source->kind->windows)
-            printf(" (NLL, standard error of the 16-bit NLL)\n");
-        else
-            printf(" (%s, paired)\n", source->kind->metric[quoted(source)]);
     }
     return DQ_OK;
 }

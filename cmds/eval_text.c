@@ -8,11 +8,6 @@
 #include <math.h>
 #include <stdio.h>
 
-static json_t *mean_json(dq_mean m)
-{
-    return dq_metric(m.value, m.std_err);
-}
-
 static const dq_text_settings *settings_of(const dq_eval *e, int row)
 {
     return dq_eval_source_of(e, &e->row[row])->settings;
@@ -48,8 +43,8 @@ static json_t *confidence_json(const dq_text_details *d)
         json_object_set_new(o, "from", dq_real(c->from));
         json_object_set_new(o, "to", dq_real(c->to));
         json_object_set_new(o, "n", json_integer((json_int_t)c->n));
-        json_object_set_new(o, "kld_nats", mean_json(c->kld));
-        json_object_set_new(o, "same_top1", mean_json(c->same));
+        json_object_set_new(o, "kld_nats", dq_eval_mean_json(c->kld));
+        json_object_set_new(o, "same_top1", dq_eval_mean_json(c->same));
         json_array_append_new(list, o);
     }
     return list;
@@ -57,7 +52,7 @@ static json_t *confidence_json(const dq_text_details *d)
 
 static json_t *difference_json(dq_mean m, bool is_ref)
 {
-    return is_ref ? json_null() : mean_json(m);
+    return is_ref ? json_null() : dq_eval_mean_json(m);
 }
 
 static json_t *positions_json(const dq_text_details *d, int64_t documents, bool is_ref)
@@ -71,8 +66,8 @@ static json_t *positions_json(const dq_text_details *d, int64_t documents, bool 
     json_object_set_new(o, "bins", bins);
     for (int i = 0; i < d->n_at; i++) {
         json_array_append_new(at, json_integer((json_int_t)d->at[i].at));
-        json_array_append_new(cumulative, mean_json(d->at[i].cumulative));
-        json_array_append_new(difference, mean_json(d->at[i].difference));
+        json_array_append_new(cumulative, dq_eval_mean_json(d->at[i].cumulative));
+        json_array_append_new(difference, dq_eval_mean_json(d->at[i].difference));
     }
     for (int i = 0; i < d->n_bins; i++) {
         const dq_position_bin *b = &d->bin[i];
@@ -80,7 +75,7 @@ static json_t *positions_json(const dq_text_details *d, int64_t documents, bool 
         json_object_set_new(x, "from", json_integer((json_int_t)b->from));
         json_object_set_new(x, "to", json_integer((json_int_t)b->to));
         json_object_set_new(x, "n", json_integer((json_int_t)b->n));
-        json_object_set_new(x, "nll_nats", mean_json(b->nll));
+        json_object_set_new(x, "nll_nats", dq_eval_mean_json(b->nll));
         json_object_set_new(x, "difference_nats", difference_json(b->difference, is_ref));
         json_array_append_new(bins, x);
     }
@@ -92,7 +87,7 @@ static json_t *slice_json(const dq_slice *s, bool is_ref)
 {
     json_t *o = json_object();
     json_object_set_new(o, "n", json_integer((json_int_t)s->n));
-    json_object_set_new(o, "nll_nats", mean_json(s->nll));
+    json_object_set_new(o, "nll_nats", dq_eval_mean_json(s->nll));
     json_object_set_new(o, "delta_nats", difference_json(s->delta, is_ref));
     return o;
 }
@@ -129,15 +124,15 @@ dq_status dq_eval_text_details(json_t *o, const dq_eval_view *v, int row, dq_err
 
 void dq_eval_text_metrics(json_t *metrics, const dq_eval_numbers *x)
 {
-    json_t *kld = mean_json(x->kld), *dp = mean_json(x->dp);
+    json_t *kld = dq_eval_mean_json(x->kld), *dp = dq_eval_mean_json(x->dp);
     for (int i = 0; i < DQ_KLD_POINTS; i++)
         json_object_set_new(kld, dq_kld_point_name[i], dq_real(x->kld_at[i]));
     json_object_set_new(kld, "noise_floor", dq_real(x->noise_floor));
-    json_object_set_new(metrics, "nll_nats", mean_json(x->nll));
-    json_object_set_new(metrics, "ppl", mean_json(x->ppl));
-    json_object_set_new(metrics, "ln_ppl_ratio", mean_json(x->ln_ratio));
+    json_object_set_new(metrics, "nll_nats", dq_eval_mean_json(x->nll));
+    json_object_set_new(metrics, "ppl", dq_eval_mean_json(x->ppl));
+    json_object_set_new(metrics, "ln_ppl_ratio", dq_eval_mean_json(x->ln_ratio));
     json_object_set_new(metrics, "kld_nats", kld);
-    json_object_set_new(metrics, "same_top1", mean_json(x->same));
+    json_object_set_new(metrics, "same_top1", dq_eval_mean_json(x->same));
     json_object_set_new(dp, "rms", dq_real(x->dp_rms.value));
     json_object_set_new(dp, "rms_stderr", dq_real(x->dp_rms.std_err));
     json_object_set_new(metrics, "delta_p", dp);
@@ -148,16 +143,6 @@ void dq_eval_text_metrics(json_t *metrics, const dq_eval_numbers *x)
 }
 
 /* ---- Tables ---- */
-
-static void cell(dq_table *t, dq_mean m, const char *sign)
-{
-    if (isnan(m.value))
-        dq_table_cell(t, "-");
-    else if (isnan(m.std_err))
-        dq_table_cell(t, sign[0] ? "%+.4f" : "%.4f", m.value);
-    else
-        dq_table_cell(t, sign[0] ? "%+.4f \u00b1 %.4f" : "%.4f \u00b1 %.4f", m.value, m.std_err);
-}
 
 /* What tells rows apart. */
 enum { ROW_TITLES = 4 };
@@ -224,27 +209,28 @@ static void fill_cumulative(dq_table *t, const dq_text_details *d, const dq_eval
 {
     (void)x;
     (void)is_ref;
-    for (int i = 0; i < d->n_at; i++) cell(t, d->at[i].cumulative, "");
+    for (int i = 0; i < d->n_at; i++) dq_eval_mean_cell(t, d->at[i].cumulative, "");
 }
 
 static void fill_difference(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x,
                             bool is_ref)
 {
-    const dq_mean none = {(double)NAN, (double)NAN};
+    const dq_mean none = dq_mean_none;
     (void)x;
-    for (int i = 0; i < d->n_at; i++) cell(t, is_ref ? none : d->at[i].difference, "+");
+    for (int i = 0; i < d->n_at; i++)
+        dq_eval_mean_cell(t, is_ref ? none : d->at[i].difference, "+");
 }
 
 static void fill_slices(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x,
                         bool is_ref)
 {
-    const dq_mean none = {(double)NAN, (double)NAN};
+    const dq_mean none = dq_mean_none;
     (void)x;
     dq_table_cell(t, "%.4f", d->share_hit);
-    cell(t, d->hit.nll, "");
-    cell(t, d->others.nll, "");
-    cell(t, is_ref ? none : d->hit.delta, "+");
-    cell(t, is_ref ? none : d->others.delta, "+");
+    dq_eval_mean_cell(t, d->hit.nll, "");
+    dq_eval_mean_cell(t, d->others.nll, "");
+    dq_eval_mean_cell(t, is_ref ? none : d->hit.delta, "+");
+    dq_eval_mean_cell(t, is_ref ? none : d->others.delta, "+");
 }
 
 /* Whether some shown row is compared with another. */
@@ -256,8 +242,10 @@ static bool compared(const dq_eval *e)
     return false;
 }
 
-static dq_status print_positions(const dq_eval_view *v, int64_t scored, dq_err *err)
+static dq_status print_positions(const dq_eval_view *v, const dq_windows *w, dq_err *err)
 {
+    const int64_t scored = dq_window_scored(&w->win[0]);
+    char head[128];
     char name[DQ_POSITIONS_MAX][24];
     const char *titles[DQ_POSITIONS_MAX];
     int64_t at[DQ_POSITIONS_MAX];
@@ -266,8 +254,9 @@ static dq_status print_positions(const dq_eval_view *v, int64_t scored, dq_err *
         snprintf(name[i], sizeof name[i], "%lld", (long long)at[i]);
         titles[i] = name[i];
     }
-    DQ_TRY(print(v, "Mean NLL (nats) of the first ids of each document:", titles, n,
-                 fill_cumulative, err));
+    snprintf(head, sizeof head,
+             "Mean NLL (nats) of the first ids of each of %lld documents:", (long long)w->n);
+    DQ_TRY(print(v, head, titles, n, fill_cumulative, err));
     if (!compared(v->e)) return DQ_OK;
     return print(v, "The same, less that of the reference:", titles, n, fill_difference, err);
 }
@@ -284,8 +273,7 @@ dq_status dq_eval_text_tables(const dq_eval_view *v, dq_err *err)
     if (s->scheme == DQ_WINDOW_ROLLING && !ids->win.cut)
         DQ_TRY(print(v, "Perplexity by the words and bytes of the text:", rolling, 3, fill_rolling,
                      err));
-    if (s->scheme == DQ_WINDOW_POSITIONS)
-        DQ_TRY(print_positions(v, dq_window_scored(&ids->win.win[0]), err));
+    if (s->scheme == DQ_WINDOW_POSITIONS) DQ_TRY(print_positions(v, &ids->win, err));
     if (!ids->slices) return DQ_OK;
     return print(v,
                  ids->slices->own
@@ -342,7 +330,7 @@ dq_status dq_eval_text_titles(const char **titles, int *n, const dq_eval_view *v
 
 static void detail_columns(dq_table *t, const dq_text_details *d, bool is_ref)
 {
-    const dq_mean none = {(double)NAN, (double)NAN};
+    const dq_mean none = dq_mean_none;
     if (d->sliced) {
         dq_table_real(t, d->share_hit);
         dq_eval_mean_columns(t, d->hit.nll);

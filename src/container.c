@@ -116,6 +116,7 @@ static dq_status read_header(dq_container *c, dq_h5_reader *r)
     DQ_TRY(read_int(r, "/attention", "logit_bits", &i->logit_bits));
     DQ_TRY(read_word(c, r, "/attention", "logit_grain", &i->logit_grain));
     DQ_TRY(dq_h5_kv_settings(r, &i->kv, c->arena));
+    DQ_TRY(read_word(c, r, "/provenance", "source", &i->source));
     DQ_TRY(read_word(c, r, "/provenance", "source_fingerprint", &print));
     if (strlen(print) != 64)
         return damaged(c, "/provenance", "source_fingerprint is malformed", r->err);

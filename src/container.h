@@ -24,6 +24,7 @@ typedef struct dq_container_info {
     int logit_bits;           /* 16 or 2..8 */
     const char *logit_grain;  /* "tensor", "head", "row", "tile" */
     dq_kv_settings kv;        /* as /kv_cache says */
+    const char *source;       /* base name of the source checkpoint */
     char fingerprint[65];     /* of the source checkpoint, as dq_model has it */
     char content_sha256[65];
 } dq_container_info;

@@ -34,6 +34,10 @@ typedef struct dq_eval_kind {
     dq_status (*encode)(dq_eval *e, dq_eval_ids *ids, dq_err *err);
     /* score[unit] of the row's metric, 0 (wrong) to 1. NULL with windows. */
     void (*judge)(const dq_eval *e, const dq_eval_row *row, int metric, double *score);
+    /* Units that depend on each other: unit i belongs to cluster i % n_clusters(ids), and all clusters have as many.
+     * NULL: none do. */
+    int64_t (*n_clusters)(const dq_eval_ids *ids);
+    const char *cluster; /* what they are, "query"; NULL: "item" */
     /* Items begin .. end - 1 of the row; NULL: dq_score_items or dq_score_items_kv. */
     dq_status (*score)(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t begin, int64_t end,
                        dq_stem *stem, dq_work *work, dq_err *err);
@@ -51,7 +55,9 @@ typedef struct dq_eval_model {
     size_t tok_len;
     dq_runner *runner; /* of the rows with a plain cache */
     int ref;           /* model that rows of this one are compared with */
-    bool shown;        /* false: here as reference only */
+    bool
+        sourceless; /* quantized, and nothing else to compare it with: its reference has the same weights */
+    bool shown; /* false: here as reference only */
 } dq_eval_model;
 
 /* What is scored: a task's items, or a text. */
@@ -156,10 +162,14 @@ extern const char *const dq_kld_point_name[DQ_KLD_POINTS]; /* "p001" .. "max" */
 typedef struct dq_eval_numbers {
     int64_t n; /* items or scored ids */
     bool is_task, is_ref;
-    int n_metrics;     /* of items, named by the kind */
-    dq_mean score[2];  /* over items */
-    dq_flips flips[2]; /* against the reference row; right is a score of 1 */
-    dq_mean nll, ppl, ln_ratio, kld, same;
+    int64_t n_clusters;            /* independent pieces: see dq_eval_cluster */
+    int n_metrics;                 /* of items, named by the kind */
+    dq_mean score[2];              /* over items */
+    dq_interval score_interval[2]; /* of the mean score */
+    dq_flips flips[2];             /* against the reference row */
+    dq_mean nll, ppl;
+    dq_mean ln_ratio, kld,
+        same;           /* these and all below but the floor: NaN for the reference itself */
     dq_mean dp, dp_rms; /* probability of the text's own id less that of the reference: mean, root
                            mean square */
     double kld_at[DQ_KLD_POINTS];
@@ -168,6 +178,19 @@ typedef struct dq_eval_numbers {
     double word_ppl, byte_ppl, bits_per_byte; /* of whole documents in rolling windows, else NaN */
 } dq_eval_numbers;
 dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq_err *err);
+/* What standard errors of a row take for independent: "item", "prompt", "query", "document", "window". */
+const char *dq_eval_cluster(const dq_eval *e, const dq_eval_row *row);
+/* Which of two metrics of a source is quoted. */
+int dq_eval_quoted(const dq_eval_source *source);
+
+/* What a row lost against its reference: score of the quoted metric, or of a text mean NLL in nats, paired. */
+typedef struct dq_eval_loss {
+    double value, std_err;
+    dq_interval interval;
+    int64_t clusters;
+} dq_eval_loss;
+/* False: it has none, being the reference, or of a kind that is not compared. */
+bool dq_eval_loss_of(dq_eval_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x);
 /* Two finished rows of one source, perhaps of different models. */
 dq_status dq_eval_compare(const dq_eval *e, int before, int after, int metric, dq_flips *out,
                           dq_err *err);

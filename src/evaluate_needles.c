@@ -170,6 +170,7 @@ const dq_eval_kind dq_eval_needle = {.metric = {"acc", "all_correct"},
                                      .load = load,
                                      .encode = encode,
                                      .judge = judge,
+                                     .cluster = "prompt",
                                      .score = dq_needle_score};
 
 void dq_needle_shares(double *into, const dq_span_share *sums, int n_layers, int n_out)
@@ -271,8 +272,7 @@ dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const d
         for (int k = 0; k < 4; k++) out->confusion[k] /= (double)asked;
         out->acc = dq_mean_of(acc, out->n);
         out->all_correct = dq_share(all, out->n);
-        out->ll =
-            s->settings->generated ? (dq_mean){(double)NAN, (double)NAN} : dq_mean_of(ll, out->n);
+        out->ll = s->settings->generated ? dq_mean_none : dq_mean_of(ll, out->n);
         if (s->settings->attention) sum_attention(out, e, row, begin, end);
     }
     dq_block_free(acc);

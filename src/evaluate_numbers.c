@@ -36,34 +36,57 @@ bool dq_eval_greedy(const dq_eval_row *row, const dq_request *r)
     return true;
 }
 
-/* Mean of scores; of zeros and ones, exactly their share. */
-static dq_mean mean_of(const double *score, int64_t n)
+const char *dq_eval_cluster(const dq_eval *e, const dq_eval_row *row)
 {
-    int64_t ones = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (score[i] != 0 && score[i] != 1) return dq_mean_of(score, n);
-        ones += score[i] == 1;
-    }
-    return dq_share(ones, n);
+    const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
+    if (kind->windows) return e->ids[row->ids].win.n_docs < 2 ? "window" : "document";
+    return kind->cluster ? kind->cluster : "item";
+}
+
+int dq_eval_quoted(const dq_eval_source *source)
+{
+    return source->task && source->task->by_norm ? 1 : 0;
+}
+
+bool dq_eval_loss_of(dq_eval_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x)
+{
+    const dq_flips *f = &x->flips[dq_eval_quoted(dq_eval_source_of(e, &e->row[row]))];
+    if (x->is_ref || (x->is_task && !x->n_metrics)) return false;
+    *out = (dq_eval_loss){x->ln_ratio.value, x->ln_ratio.std_err, dq_mean_interval(x->ln_ratio),
+                          x->ln_ratio.clusters};
+    if (x->is_task)
+        *out = (dq_eval_loss){
+            0 - f->delta, f->std_err, {0 - f->interval.high, 0 - f->interval.low}, f->clusters};
+    return true;
+}
+
+/* The row's scores, those of a cluster side by side. */
+static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *score, double *room,
+                  int64_t n_clusters)
+{
+    const int64_t n = dq_eval_units(e, row);
+    dq_eval_source_of(e, row)->kind->judge(e, row, metric, room);
+    for (int64_t i = 0; i < n; i++)
+        score[n_clusters ? i % n_clusters * (n / n_clusters) + i / n_clusters : i] = room[i];
 }
 
 static dq_status compare(const dq_eval *e, const dq_eval_row *before, const dq_eval_row *after,
-                         int metric, dq_mean *mean, dq_flips *flips, dq_err *err)
+                         int metric, dq_mean *mean, dq_interval *interval, dq_flips *flips,
+                         dq_err *err)
 {
-    int64_t n = dq_eval_units(e, after);
+    const int64_t n = dq_eval_units(e, after);
     const dq_eval_kind *kind = dq_eval_source_of(e, after)->kind;
-    double *score = dq_block_new((size_t)n, sizeof *score, err);
-    bool *was = dq_block_new((size_t)n, sizeof *was, err);
-    bool *is = dq_block_new((size_t)n, sizeof *is, err);
-    if (score && was && is) {
-        kind->judge(e, before, metric, score);
-        for (int64_t i = 0; i < n; i++) was[i] = score[i] == 1;
-        kind->judge(e, after, metric, score);
-        for (int64_t i = 0; i < n; i++) is[i] = score[i] == 1;
-        if (mean) *mean = mean_of(score, n);
-        *flips = dq_flips_of(was, is, n);
+    const int64_t n_clusters = kind->n_clusters ? kind->n_clusters(&e->ids[after->ids]) : 0;
+    double *room = dq_block_new((size_t)n, sizeof *room, err);
+    double *was = dq_block_new((size_t)n, sizeof *was, err);
+    double *is = dq_block_new((size_t)n, sizeof *is, err);
+    if (room && was && is) {
+        judge(e, before, metric, was, room, n_clusters);
+        judge(e, after, metric, is, room, n_clusters);
+        if (mean) *mean = dq_scores_mean(is, n, n_clusters, interval);
+        *flips = dq_flips_of(was, is, n, n_clusters);
     }
-    dq_block_free(score);
+    dq_block_free(room);
     dq_block_free(was);
     dq_block_free(is);
     return err->code;
@@ -72,7 +95,7 @@ static dq_status compare(const dq_eval *e, const dq_eval_row *before, const dq_e
 dq_status dq_eval_compare(const dq_eval *e, int before, int after, int metric, dq_flips *out,
                           dq_err *err)
 {
-    return compare(e, &e->row[before], &e->row[after], metric, NULL, out, err);
+    return compare(e, &e->row[before], &e->row[after], metric, NULL, NULL, out, err);
 }
 
 dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq_err *err)
@@ -83,10 +106,12 @@ dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq
     out->is_task = !kind->windows;
     out->is_ref = r->ref == row;
     if (kind->windows) return dq_text_numbers_of(e, r, out, err);
-    out->n = dq_eval_units(e, r);
+    out->n = out->n_clusters = dq_eval_units(e, r);
     for (; out->n_metrics < 2 && kind->metric[out->n_metrics]; out->n_metrics++) {
         int m = out->n_metrics;
-        DQ_TRY(compare(e, &e->row[r->ref], r, m, &out->score[m], &out->flips[m], err));
+        DQ_TRY(compare(e, &e->row[r->ref], r, m, &out->score[m], &out->score_interval[m],
+                       &out->flips[m], err));
+        out->n_clusters = out->score[m].clusters;
     }
     return DQ_OK;
 }

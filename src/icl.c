@@ -395,10 +395,19 @@ static dq_status icl_words(const dq_eval *e, const dq_eval_ids *x, const dq_requ
                          &d->queries.ex[p->query[r->item % p->n_queries]], err);
 }
 
+/* Blocks share their queries: item i is query i % n_queries. */
+static int64_t n_queries(const dq_eval_ids *of)
+{
+    const dq_icl_plan *p = of->own;
+    return p->n_queries;
+}
+
 const dq_eval_kind dq_eval_icl_kind = {
     .metric = {"acc", "acc_ll"},
     .load = load_icl,
     .encode = encode_icl,
     .judge = judge_icl,
+    .n_clusters = n_queries,
+    .cluster = "query",
     .words = icl_words,
 };

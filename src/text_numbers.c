@@ -78,6 +78,12 @@ static double dp_squared(const text *t, int64_t i)
     return d * d;
 }
 
+/* A row that is its own reference differs from nothing. */
+static bool differs(const text *t)
+{
+    return t->row != t->ref;
+}
+
 typedef double number_of(const text *t, int64_t i);
 typedef bool is_in(const text *t, int64_t i, double a, double b);
 
@@ -99,11 +105,25 @@ static dq_mean mean(text *t, number_of *f)
     return mean_in(t, f, NULL, 0, 0, &n);
 }
 
+/* The same for numbers that say how the row differs from its reference. */
+static dq_mean difference_in(text *t, number_of *f, is_in *in, double a, double b, int64_t *n)
+{
+    const dq_mean m = mean_in(t, f, in, a, b, n);
+    return differs(t) ? m : dq_mean_none;
+}
+
+static dq_mean difference(text *t, number_of *f)
+{
+    int64_t n;
+    return difference_in(t, f, NULL, 0, 0, &n);
+}
+
 /* Agreement: exactly 1 where all agree. */
 static dq_mean agreement(text *t, is_in *in, double a, double b)
 {
     int64_t n, k = 0;
-    dq_mean m = mean_in(t, same_of, in, a, b, &n);
+    dq_mean m = difference_in(t, same_of, in, a, b, &n);
+    if (!differs(t)) return m;
     for (int64_t i = 0; i < n; i++) k += t->x[i] == 1;
     if (n) m.value = (double)k / (double)n;
     return m;
@@ -138,15 +158,18 @@ dq_status dq_text_numbers_of(const dq_eval *e, const dq_eval_row *row, dq_eval_n
     o->nll = mean(&t, nll_of);
     o->ppl.value = exp(o->nll.value);
     o->ppl.std_err = o->ppl.value * o->nll.std_err;
-    o->ln_ratio = mean(&t, ratio_of);
+    o->ppl.clusters = o->nll.clusters;
+    o->n_clusters = o->nll.clusters;
+    o->ln_ratio = difference(&t, ratio_of);
     o->same = agreement(&t, NULL, 0, 0);
-    o->dp = mean(&t, dp_of);
-    dq_mean square = mean(&t, dp_squared);
-    o->dp_rms.value = sqrt(square.value);
+    o->dp = difference(&t, dp_of);
+    dq_mean square = difference(&t, dp_squared);
+    o->dp_rms = (dq_mean){sqrt(square.value), (double)NAN, square.clusters};
     o->dp_rms.std_err = 0.5 * square.std_err / o->dp_rms.value; /* NaN where nothing differs */
-    o->kld = mean(&t, kld_of);
+    o->kld = difference(&t, kld_of);
     dq_sort(t.x, t.n);
-    for (int i = 0; i < DQ_KLD_POINTS; i++) o->kld_at[i] = dq_percentile(t.x, t.n, dq_kld_point[i]);
+    for (int i = 0; i < DQ_KLD_POINTS; i++)
+        o->kld_at[i] = differs(&t) ? dq_percentile(t.x, t.n, dq_kld_point[i]) : (double)NAN;
     o->noise_floor = floor_of(&t);
     rolling_numbers(&t, o);
     text_end(&t);
@@ -166,7 +189,7 @@ static void confidences(text *t, dq_text_details *o)
         dq_confidence *c = &o->confidence[i];
         c->from = edge[i];
         c->to = edge[i + 1];
-        c->kld = mean_in(t, kld_of, in_confidence, c->from, c->to, &c->n);
+        c->kld = difference_in(t, kld_of, in_confidence, c->from, c->to, &c->n);
         c->same = agreement(t, in_confidence, c->from, c->to);
     }
 }
@@ -190,6 +213,12 @@ static dq_mean over_documents(text *t, number_of *f, int64_t from, int64_t to)
     return dq_mean_of(t->x, t->w->n);
 }
 
+static dq_mean loss_over_documents(text *t, int64_t from, int64_t to)
+{
+    const dq_mean m = over_documents(t, ratio_of, from, to);
+    return differs(t) ? m : dq_mean_none;
+}
+
 static void positions(text *t, dq_text_details *o)
 {
     const int64_t scored = dq_window_scored(&t->w->win[0]);
@@ -198,15 +227,14 @@ static void positions(text *t, dq_text_details *o)
     for (int i = 0; i < o->n_at; i++)
         o->at[i] = (dq_position){.at = at[i],
                                  .cumulative = over_documents(t, nll_of, 1, at[i] + 1),
-                                 .difference = over_documents(t, ratio_of, 1, at[i] + 1)};
+                                 .difference = loss_over_documents(t, 1, at[i] + 1)};
     for (int64_t from = 1; from <= scored; from *= 2) {
         int64_t to = 2 * from <= scored + 1 ? 2 * from : scored + 1;
-        o->bin[o->n_bins++] =
-            (dq_position_bin){.from = from,
-                              .to = to,
-                              .n = t->w->n * (to - from),
-                              .nll = over_documents(t, nll_of, from, to),
-                              .difference = over_documents(t, ratio_of, from, to)};
+        o->bin[o->n_bins++] = (dq_position_bin){.from = from,
+                                                .to = to,
+                                                .n = t->w->n * (to - from),
+                                                .nll = over_documents(t, nll_of, from, to),
+                                                .difference = loss_over_documents(t, from, to)};
     }
 }
 
@@ -219,7 +247,7 @@ static bool in_slice(const text *t, int64_t i, double want, double unused)
 static void slice(text *t, dq_slice *s, bool hit)
 {
     s->nll = mean_in(t, nll_of, in_slice, hit, 0, &s->n);
-    s->delta = mean_in(t, ratio_of, in_slice, hit, 0, &s->n);
+    s->delta = difference_in(t, ratio_of, in_slice, hit, 0, &s->n);
 }
 
 /* The whole is the weighted mean of its slices. */

@@ -146,8 +146,7 @@ static int by_item(const void *a, const void *b)
 static dq_status fill(const reader *r, int index, dq_err *err)
 {
     dq_verdict_group *g = &r->out->group[index];
-    int64_t n = 0, ones = 0;
-    bool whole = true;
+    int64_t n = 0;
     for (int64_t i = 0; i < r->n; i++) n += r->entry[i].group == index;
     dq_verdict *v = dq_alloc(r->a, (size_t)n, sizeof *v, err);
     double *score = dq_alloc(r->a, (size_t)n, sizeof *score, err);
@@ -163,11 +162,9 @@ static dq_status fill(const reader *r, int index, dq_err *err)
                            "%lld already",
                            (long long)v[i].line, (long long)v[i].item, (long long)v[i - 1].line);
         score[i] = v[i].score;
-        ones += score[i] == 1;
-        whole = whole && (score[i] == 0 || score[i] == 1);
     }
     g->verdict = v;
-    g->acc = whole ? dq_share(ones, n) : dq_mean_of(score, n);
+    g->acc = dq_scores_mean(score, n, 0, &g->acc_interval);
     return DQ_OK;
 }
 
@@ -176,17 +173,17 @@ static dq_status pair(dq_flips *out, const dq_verdict_group *before, const dq_ve
                       dq_arena *a, dq_err *err)
 {
     int64_t n = 0;
-    bool *was = dq_alloc(a, (size_t)after->n, sizeof *was, err);
-    bool *is = dq_alloc(a, (size_t)after->n, sizeof *is, err);
+    double *was = dq_alloc(a, (size_t)after->n, sizeof *was, err);
+    double *is = dq_alloc(a, (size_t)after->n, sizeof *is, err);
     if (!was || !is) return err->code;
     for (int64_t i = 0, k = 0; i < after->n; i++) {
         while (k < before->n && before->verdict[k].item < after->verdict[i].item) k++;
         if (k == before->n) break;
         if (before->verdict[k].item != after->verdict[i].item) continue;
-        was[n] = before->verdict[k].score == 1;
-        is[n++] = after->verdict[i].score == 1;
+        was[n] = before->verdict[k].score;
+        is[n++] = after->verdict[i].score;
     }
-    *out = dq_flips_of(was, is, n);
+    *out = dq_flips_of(was, is, n, 0);
     return DQ_OK;
 }
 

@@ -21,9 +21,10 @@ typedef struct dq_verdict_group {
     const dq_verdict *verdict; /* [n] by rising item */
     int64_t n;
     dq_mean acc;
+    dq_interval acc_interval;
     int ref;   /* group of its task and model at 16 bits with a plain cache; -1: none */
     int cross; /* group of its task and setting of the first model, where that is another; -1: none */
-    dq_flips flips, cross_flips; /* over items that both groups have; right is a score of 1 */
+    dq_flips flips, cross_flips; /* over items that both groups have; see paired.h */
 } dq_verdict_group;
 
 typedef struct dq_verdicts {

@@ -92,6 +92,7 @@ hellaswag 7
 fewshot 7
 score 7
 score_* 7
+interval 1
 paired 7
 text_numbers 7
 generate 7

@@ -29,7 +29,53 @@ for name in acc. kld_nats. kld_nats.p98 ppl.p99 ppl_ratio.value nll_nats_p nll_n
     try 2 "has no $name\." "$@" --fail-if "$name > 1"
 done
 try 7 "word_ppl is" eval "diff model" --text "$book" --ctx 64 --window rolling --fail-if 'word_ppl > 0'
-try 2 "every result is its own reference" eval "diff model" --text "$book" --ctx 64 --fail-if 'nll_nats_delta > 1'
+
+# ---- what is its own reference differs from nothing, and a gate on it is not passed
+"$dq" quantize "diff model" -o two.h5 --bits 2 -q >/dev/null
+for name in nll_nats_delta kld_nats kld_nats.p99 same_top1 ppl_ratio delta_p.rms ln_ppl_ratio; do
+    try 7 "1 condition of --fail-if could not be checked; all results are written$" eval "diff model" --text "$book" --ctx 64 \
+        --limit 2 --fail-if "$name > 1"
+    grep -q "warning: --fail-if \"$name > 1\": every result is its own reference" "$top/err" || complain "gates: $name: $(cat "$top/err")"
+    try 7 "could not be checked; all results are written. Add the source checkpoint to the run, or --ref MODEL$" \
+        eval two.h5 --text "$book" --ctx 64 --limit 2 --fail-if "$name > 1"
+done
+set -- eval two.h5 --text "$book" --ctx 64 --limit 12
+try 7 "two.h5, text, 16-bit logits (tensor): could not be checked, its source checkpoint is not in the run" "$@" \
+    --fail-if 'kld_nats > 0.01' --csv two.csv -o two.json
+grep -q "^two.h5: compared with its own 16-bit row, so what its weights lost is in no difference" "$top/out" ||
+    complain "gates: the table does not say what is not compared"
+for name in kld_nats same_top1 ln_ppl_ratio kld_p99 delta_p loss verdict; do
+    [ -z "$(column two.csv 1 $name)" ] || complain "gates: $name of a reference: $(column two.csv 1 $name)"
+done
+[ "$(grep -c '"reason": "its source checkpoint is not in the run"' two.json)" = 4 ] || complain "gates: no reasons in the document"
+grep -q '"unchecked": 1' two.json || complain "gates: the document does not count what could not be checked"
+grep -q '"reference_weights": "own"' two.json || complain "gates: whose weights the reference has is not told"
+# rows at other bits are compared with it, which says nothing about the gate's other result
+try 7 "1 condition of --fail-if could not be checked" "$@" --logit-bits 16,8 --fail-if 'kld_nats > 9' --csv two.csv
+holds "the sweep is compared" "$(column two.csv 2 kld_nats) > 0"
+# the source, or --ref, makes it one that can be checked
+try 7 "2 results meet\|1 result meets" "$@" "diff model" --fail-if 'kld_nats > 0.01' --csv two.csv -o two.json
+holds "a broken container" "$(column two.csv 1 kld_nats) > 1"
+grep -q '"reference_weights": "source"' two.json || complain "gates: the source is not told apart"
+! grep -q "not in the run" "$top/err" || complain "gates: a warning about a source that is there"
+try 7 "1 result meets" "$@" --ref "diff model" --fail-if 'kld_nats > 0.01'
+try 0 "PPL" "$@" --ref "diff model" --fail-if 'kld_nats > 50'
+# itself as --ref, or a copy of its bytes: it is the reference because somebody said so
+cp two.h5 same.h5
+for ref in two.h5 same.h5; do
+    try 7 "no result has a kld_nats" "$@" --ref $ref --fail-if 'kld_nats > 0.01'
+    try 0 '"reason": "is the reference"' "$@" --ref $ref --json
+done
+# a folder of the source's name with other weights is not the source
+cp -r "diff model" kept
+mkdir other && "$dq" quantize "diff model" -o other/eight.h5 --bits 8 -q >/dev/null
+sed 's/"rms_norm_eps": 1e-05/"rms_norm_eps": 1e-06/' kept/config.json >"diff model/config.json"
+cmp -s kept/config.json "diff model/config.json" && complain "gates: the configuration did not change"
+try 7 "could not be checked" eval other/eight.h5 "diff model" --text "$book" --ctx 64 --limit 2 --fail-if 'kld_nats > 9'
+grep -q "warning: eight.h5: was made from \"diff model\", fingerprint [0-9a-f]*; diff model in this run has fingerprint" "$top/err" ||
+    complain "gates: no word of a source that is another: $(cat "$top/err")"
+cp kept/config.json "diff model/config.json"
+rm -r kept other same.h5 two.h5
 try 2 "cannot go with it" "$@" --dry-run --fail-if 'ppl > 1'
 set -- eval "diff model" --task mc --data choices.jsonl --limit 6 --logit-bits 16,2
 try 7 "acc_p is" "$@" --fail-if 'acc_p<=1'
