@@ -27,6 +27,7 @@ static const char *title_of(dq_html *h)
 
 static void sections(dq_html *h)
 {
+    dq_html_verdicts(h);
     dq_html_accuracy(h);
     dq_html_kld(h);
     dq_html_kv(h);

@@ -179,7 +179,7 @@ static void accuracy_bars(dq_html *h, const char *task, const char *metric)
                      "<td><div class=\"bar\" aria-hidden=\"true\"><i style=\"width:%.1f%%\"></i>"
                      "<b style=\"left:%.1f%%;width:%.1f%%\"></b></div></td>",
                      100 * fmin(1, fmax(0, y)), 100 * from, 100 * fmax(0, to - from));
-        dq_page_value(h->p, y, se);
+        dq_html_metric_cell(h, r->metrics, metric);
         dq_page_html(h->p, "</tr>\n");
     }
     dq_page_table_end(h->p);

@@ -26,6 +26,35 @@ double dq_html_metric(const json_t *object, const char *key, double *std_err)
     return dq_html_real(m, "value");
 }
 
+/* An end of the interval of an object. */
+static double interval_end(const json_t *object, size_t end)
+{
+    const json_t *x = json_array_get(json_object_get(object, "interval"), end);
+    return json_is_number(x) ? json_number_value(x) : (double)NAN;
+}
+
+void dq_html_interval_cell(dq_html *h, const json_t *object)
+{
+    const double low = interval_end(object, 0), high = interval_end(object, 1);
+    if (isfinite(low) && isfinite(high))
+        dq_page_cellf(h->p, "%+.4f to %+.4f", low, high);
+    else
+        dq_page_cellf(h->p, "–");
+}
+
+void dq_html_metric_cell(dq_html *h, const json_t *object, const char *key)
+{
+    const json_t *m = json_object_get(object, key);
+    double se, x = dq_html_metric(object, key, &se);
+    const double low = interval_end(m, 0), high = interval_end(m, 1);
+    if (se != 0 || !isfinite(low))
+        dq_page_value(h->p, x, se);
+    else if (high <= x)
+        dq_page_cellf(h->p, "%.4f (≥ %.4f)", x, low);
+    else
+        dq_page_cellf(h->p, "%.4f (≤ %.4f)", x, high);
+}
+
 const char *dq_html_main_metric(const dq_html_row *r)
 {
     static const char *const known[] = {"acc", "exact_match"};

@@ -38,6 +38,10 @@ double dq_html_real(const json_t *object, const char *key);
 const char *dq_html_text(const json_t *object, const char *key);
 /* object.key.value; *std_err (may be NULL) its standard error; NaN each where absent. */
 double dq_html_metric(const json_t *object, const char *key, double *std_err);
+/* Cells: object.key with its standard error, or where that is 0 with an end of its interval; the interval of an
+ * object, "–" where there is none. */
+void dq_html_metric_cell(dq_html *h, const json_t *object, const char *key);
+void dq_html_interval_cell(dq_html *h, const json_t *object);
 /* The metric that stands for a row: paper_metric, else acc, exact_match. NULL: none. */
 const char *dq_html_main_metric(const dq_html_row *r);
 

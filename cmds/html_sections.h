@@ -6,6 +6,7 @@
 
 #include "html_rows.h"
 
+void dq_html_verdicts(dq_html *h);
 /* html_bits.c: over logit bits; html_kv.c: over the bytes of the KV cache. */
 void dq_html_accuracy(dq_html *h);
 void dq_html_kld(dq_html *h);

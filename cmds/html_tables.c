@@ -112,11 +112,15 @@ void dq_html_settings(dq_html *h)
     dq_page_text(h->p, dq_html_text(h->document, "command"));
     dq_page_html(h->p, "</code>, version ");
     dq_page_text(h->p, dq_html_text(h->document, "dq_version"));
-    dq_page_html(h->p,
-                 ". %d row%s of results. Every row is compared with its reference: the same "
-                 "checkpoint at 16-bit logits and a 16-bit cache in f32, or the model given with "
-                 "<code>--ref</code>. Numbers stand with their standard errors (±).</p>\n",
-                 h->n, h->n == 1 ? "" : "s");
+    dq_page_html(
+        h->p,
+        ". %d row%s of results. Every row is compared with its reference: the same "
+        "checkpoint at 16-bit logits and a 16-bit cache in f32, or the model given with "
+        "<code>--ref</code>. A container whose source is not in the run is compared with "
+        "its own 16-bit row, and no difference says what its weights lost. ± is one standard error "
+        "over the clusters of a row (items, queries, "
+        "documents or windows); where no item differs, a 95 %% bound stands instead.</p>\n",
+        h->n, h->n == 1 ? "" : "s");
     warnings(h);
     if (json_object_size(settings)) {
         dq_page_table(h->p, "Settings, as they took effect.", titles);
@@ -251,7 +255,7 @@ static void result_cells(dq_html *h, const dq_html_row *r, const char *const *na
 {
     const json_t *bits = json_object_get(json_object_get(r->j, "weights"), "bits");
     const json_t *work = json_object_get(r->j, "throughput");
-    double se, x, rate = dq_html_real(work, "tokens_per_second");
+    double x, rate = dq_html_real(work, "tokens_per_second");
     const char *order = dq_html_text(json_object_get(r->j, "icl"), "order");
     dq_page_html(h->p, "<tr>");
     dq_page_cell(h->p, *order ? dq_html_words(h, "%s, order %s", r->model, order) : r->model);
@@ -266,10 +270,7 @@ static void result_cells(dq_html *h, const dq_html_row *r, const char *const *na
         dq_page_cellf(h->p, "%.0f", x);
     else
         dq_page_cellf(h->p, "–");
-    for (int k = 0; k < n; k++) {
-        x = dq_html_metric(r->metrics, name[k], &se);
-        dq_page_value(h->p, x, se);
-    }
+    for (int k = 0; k < n; k++) dq_html_metric_cell(h, r->metrics, name[k]);
     if (isfinite(rate))
         dq_page_cellf(h->p, "%.0f", rate);
     else
@@ -279,18 +280,21 @@ static void result_cells(dq_html *h, const dq_html_row *r, const char *const *na
 
 static void results_head(dq_html *h, const char *task, const char *const *name, int n)
 {
-    const char *paper = "", *caption;
+    const char *paper = "", *cluster = "", *caption;
     bool text = false;
     for (int i = 0; i < h->n; i++) {
         if (strcmp(h->row[i].task, task) != 0) continue;
         if (!*paper) paper = dq_html_text(h->row[i].j, "paper_metric");
+        if (!*cluster) cluster = dq_html_text(h->row[i].j, "cluster");
         text = text || json_object_get(h->row[i].metrics, "ppl");
     }
-    caption = text ? dq_html_words(h,
-                                   "All rows of this task. n: scored tokens; ± standard error, "
-                                   "each %s a cluster.",
-                                   dq_html_cluster(h))
-                   : "All rows of this task. n: items; ± standard error over items.";
+    caption =
+        text ? dq_html_words(h,
+                             "All rows of this task. n: scored tokens; ± one standard "
+                             "error, each %s a cluster; – where a row is its own reference.",
+                             dq_html_cluster(h))
+             : dq_html_words(h, "All rows of this task. n: items; ± one standard error over %s.",
+                             strcmp(cluster, "query") == 0 ? "queries, which runs share" : "items");
     if (*paper)
         caption = dq_html_words(
             h, "%s The metric with a star is the one that the paper&#39;s tables use.", caption);
@@ -333,13 +337,14 @@ static void paired_row(dq_html *h, const dq_html_row *r, const char *against, co
 {
     char text[96];
     double x = dq_html_real(d, "delta"), se = dq_html_real(d, "stderr");
-    double p = dq_html_real(d, "mcnemar_p");
+    double p = dq_html_real(d, json_object_get(d, "p") ? "p" : "mcnemar_p");
     dq_page_html(h->p, "<tr>");
     dq_page_cell(h->p, r->label);
     dq_page_cell(h->p, r->task);
     dq_page_cell(h->p, against);
     dq_page_cell(h->p, metric);
     dq_page_cellf(h->p, "%s%s", x > 0 ? "+" : "", dq_value_text(text, sizeof text, x, se));
+    dq_html_interval_cell(h, d);
     for (int k = 0; k < 2; k++) {
         double flips = dq_html_real(d, k ? "n10" : "n01");
         if (isfinite(flips))
@@ -356,8 +361,9 @@ static void paired_row(dq_html *h, const dq_html_row *r, const char *against, co
 
 void dq_html_paired(dq_html *h)
 {
-    static const char *const titles[] = {"<row", "<task", "<compared with", "<metric", "difference",
-                                         "n01",  "n10",   "McNemar p",      NULL};
+    static const char *const titles[] = {
+        "<row", "<task", "<compared with", "<metric", "difference", "95 % interval", "n01", "n10",
+        "p",    NULL};
     bool begun = false;
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
@@ -370,9 +376,11 @@ void dq_html_paired(dq_html *h)
                 if (!begun) {
                     dq_page_section(h->p, "paired", "Paired differences");
                     dq_page_table(h->p,
-                                  "Differences on the same items or tokens, ± paired standard "
-                                  "error. n01: items that were right and became wrong; n10: the "
-                                  "other way round; p: exact two-sided McNemar test of the two.",
+                                  "Differences on the same items or tokens, ± one paired standard "
+                                  "error. n01: items whose score fell; n10: whose score rose; p: "
+                                  "exact two-sided McNemar test of the two, or where items share "
+                                  "queries a t test over these. Of tests at 0.05, one in 20 calls "
+                                  "equal rows different.",
                                   titles);
                 }
                 begun = true;

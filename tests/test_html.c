@@ -212,9 +212,9 @@ static void no_name_reaches_gnuplot(void **state)
     assert_null(strchr(page, '\x01'));
 }
 
-static const char *const sections[] = {"run",       "accuracy",   "kld",       "kv",
-                                       "positions", "needle",     "attention", "icl",
-                                       "slices",    "generation", "results",   "paired"};
+static const char *const sections[] = {"run",        "verdicts", "accuracy",  "kld", "kv",
+                                       "positions",  "needle",   "attention", "icl", "slices",
+                                       "generation", "results",  "paired"};
 enum { SECTIONS = sizeof sections / sizeof *sections };
 
 static void assert_sections(const char *page, const char *want)
@@ -235,15 +235,17 @@ static void sections_stand_where_their_data_are(void **state)
     static const struct {
         const char *task, *without, *inside, *want;
     } c[] = {
-        {"hellaswag", NULL, NULL, " run accuracy results paired "},
-        {"hellaswag", "paired", NULL, " run accuracy results paired "}, /* cross_paired is left */
+        {"hellaswag", NULL, NULL, " run verdicts accuracy results paired "},
+        {"hellaswag", "paired", NULL,
+         " run verdicts accuracy results paired "}, /* cross_paired is left */
+        {"hellaswag", "verdict", NULL, " run accuracy results paired "},
         {"arc_easy", NULL, NULL, " run accuracy results "},
-        {"text", NULL, NULL, " run kld kv positions slices results paired "},
-        {"text", "positions", NULL, " run kld kv slices results paired "},
-        {"text", "slices", NULL, " run kld kv positions results paired "},
-        {"text", "paired", NULL, " run kld kv positions slices results "},
-        {"text", "kv", NULL, " run kld positions slices results paired "},
-        {"text", "kld_nats", "metrics", " run positions slices results paired "},
+        {"text", NULL, NULL, " run verdicts kld kv positions slices results paired "},
+        {"text", "positions", NULL, " run verdicts kld kv slices results paired "},
+        {"text", "slices", NULL, " run verdicts kld kv positions results paired "},
+        {"text", "paired", NULL, " run verdicts kld kv positions slices results "},
+        {"text", "kv", NULL, " run verdicts kld positions slices results paired "},
+        {"text", "kld_nats", "metrics", " run verdicts positions slices results paired "},
         {"needle", NULL, NULL, " run accuracy needle attention results "},
         {"needle", "needle", NULL, " run accuracy results "},
         {"trec", NULL, NULL, " run accuracy icl results "},
@@ -290,6 +292,11 @@ static void numbers_stand_with_their_errors(void **state)
         strstr(page, " A KV cache that forgets or rounds does so before the question."));
     assert_non_null(strstr(page, "N&#160;=&#160;8"));
     assert_non_null(strstr(page, "AR hit"));
+    assert_non_null(strstr(page, "at most the margin, 0.01; it fails if all of it is more"));
+    assert_non_null(strstr(page, "intervals are expected to miss by chance.</p>"));
+    assert_non_null(strstr(page, "<td class=\"l\">not decided</td>"));
+    assert_non_null(strstr(page, "<td>8</td><td>8</td><td>4, 3</td><td>6</td></tr>"));
+    assert_non_null(strstr(page, "<td>none</td><td>–</td><td>16, 8</td><td>–</td></tr>"));
     assert_non_null(strstr(page, "<p>Normalization: absolute values, divided by their sum.</p>"));
     assert_non_null(strstr(page, "<p>The sum is below 0.1 in "));
 }
