@@ -3,11 +3,15 @@
 #include "head_maps.h"
 
 #include "forward.h"
+#include "paired.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { MOST_IDS = 512, MOST_MAPS = DQ_PAIR_COUNT };
+enum { BLOCK = 32 }; /* ids that count as one cluster: neighbours depend on each other */
+static const double clear = 0.02; /* nats: less than this is no sign of another order */
 
 typedef struct trial {
     const char *model;
@@ -86,35 +90,64 @@ static dq_status prepare(trial *t, const char *text_path, dq_err *err)
     return err->code;
 }
 
-/* Mean of x - y (y NULL: of x) and its standard error. */
-static void mean_of(const double *x, const double *y, int64_t n, double *mean, double *se)
+/* Mean of x - y (y NULL: of x) over blocks of ids; room[n] and cluster[n] are for its own use. */
+static dq_mean mean_of(const trial *t, const double *x, const double *y, double *room,
+                       int32_t *cluster)
 {
-    double sum = 0, squares = 0;
-    for (int64_t i = 0; i < n; i++) sum += x[i] - (y ? y[i] : 0.0);
-    *mean = sum / (double)n;
-    for (int64_t i = 0; i < n; i++) {
-        const double d = x[i] - (y ? y[i] : 0.0) - *mean;
-        squares += d * d;
+    for (int64_t i = 0; i < t->n; i++) {
+        room[i] = x[i] - (y ? y[i] : 0.0);
+        cluster[i] = (int32_t)(i / BLOCK);
     }
-    *se = n > 1 ? sqrt(squares / (double)(n - 1) / (double)n) : (double)NAN;
+    return dq_mean_clustered(room, cluster, t->n);
 }
 
-static json_t *report(const trial *t)
+static json_t *interval_json(dq_interval x)
 {
-    static const double clear = 0.02;
-    json_t *o = json_object(), *maps = json_array();
+    return isnan(x.low) ? json_null() : json_pack("[f,f]", x.low, x.high);
+}
+
+/* What is known of another map than the model's own: it reads better by `clear`, it does not, or neither. */
+static const char *judge(dq_interval x)
+{
+    if (x.high < -clear) return "better";
+    return x.low > -clear ? "not better" : "not decided";
+}
+
+static json_t *map_json(const trial *t, int i, dq_mean nll, dq_mean minus_own)
+{
+    json_t *x = json_object(), *d = i ? dq_metric(minus_own.value, minus_own.std_err) : json_null();
+    const dq_interval interval = dq_mean_interval(minus_own);
+    json_object_set_new(x, "head_map", json_string(dq_pairing_name(t->map[i])));
+    json_object_set_new(x, "nll_nats", dq_metric(nll.value, nll.std_err));
+    json_object_set_new(x, "minus_own", d);
+    json_object_set_new(x, "is", i ? json_string(judge(interval)) : json_null());
+    if (i) json_object_set_new(d, "interval", interval_json(interval));
+    return x;
+}
+
+static void warn_better(const trial *t, int better)
+{
+    dq_warn(t->talk,
+            "%s: head map \"%s\" reads this text better than the \"%s\" of its family. If more "
+            "text agrees, give --head-map %s",
+            t->model, dq_pairing_name(t->map[better]), dq_pairing_name(t->map[0]),
+            dq_pairing_name(t->map[better]));
+}
+
+static dq_status report(json_t **out, const trial *t, dq_err *err)
+{
+    double *room = dq_alloc(t->a, (size_t)t->n, sizeof *room, err), best = 0.0;
+    int32_t *cluster = dq_alloc(t->a, (size_t)t->n, sizeof *cluster, err);
     int better = 0;
-    double best = 0.0, mean, se;
+    dq_mean nll = dq_mean_none;
+    if (!room || !cluster) return err->code;
+    json_t *o = json_object(), *maps = json_array();
     for (int i = 0; i < t->n_maps; i++) {
-        json_t *x = json_object();
-        json_object_set_new(x, "head_map", json_string(dq_pairing_name(t->map[i])));
-        mean_of(t->nll[i], NULL, t->n, &mean, &se);
-        json_object_set_new(x, "nll_nats", dq_metric(mean, se));
-        mean_of(t->nll[i], t->nll[0], t->n, &mean, &se);
-        json_object_set_new(x, "minus_own", i ? dq_metric(mean, se) : json_null());
-        json_array_append_new(maps, x);
-        if (i && mean < best && mean < -clear && mean < -3.0 * se) {
-            best = mean;
+        nll = mean_of(t, t->nll[i], NULL, room, cluster);
+        const dq_mean d = mean_of(t, t->nll[i], t->nll[0], room, cluster);
+        json_array_append_new(maps, map_json(t, i, nll, d));
+        if (i && d.value < best && dq_mean_interval(d).high < -clear) {
+            best = d.value;
             better = i;
         }
     }
@@ -123,14 +156,11 @@ static json_t *report(const trial *t)
     json_object_set_new(o, "better",
                         better ? json_string(dq_pairing_name(t->map[better])) : json_null());
     json_object_set_new(o, "n", json_integer(t->n));
+    json_object_set_new(o, "n_clusters", json_integer(nll.clusters));
     json_object_set_new(o, "maps", maps);
-    if (better)
-        dq_warn(t->talk,
-                "%s: head map \"%s\" reads this text better than the \"%s\" of its family. If more "
-                "text agrees, give --head-map %s",
-                t->model, dq_pairing_name(t->map[better]), dq_pairing_name(t->map[0]),
-                dq_pairing_name(t->map[better]));
-    return o;
+    if (better) warn_better(t, better);
+    *out = o;
+    return DQ_OK;
 }
 
 dq_status dq_head_maps_try(json_t **out, const char *model, const char *text_path, dq_talk *talk,
@@ -141,7 +171,7 @@ dq_status dq_head_maps_try(json_t **out, const char *model, const char *text_pat
     if (!t.a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     if (prepare(&t, text_path, err) == DQ_OK) dq_backend_open(&t.b, "cpu", 0, err);
     for (int i = 0; err->code == DQ_OK && i < t.n_maps; i++) try_one(&t, i, err);
-    if (err->code == DQ_OK) *out = report(&t);
+    if (err->code == DQ_OK) report(out, &t, err);
     dq_backend_close(t.b);
     dq_arena_free(t.a);
     return err->code;
@@ -149,42 +179,65 @@ dq_status dq_head_maps_try(json_t **out, const char *model, const char *text_pat
 
 static void metric_cell(dq_table *table, const json_t *x, const char *form)
 {
+    const json_t *e = json_object_get(x, "stderr");
+    char text[64];
+    int n;
     if (!json_is_object(x)) {
         dq_table_cell(table, "-");
         return;
     }
-    char text[64];
-    snprintf(text, sizeof text, form[0] == '+' ? "%+.4f ± %.4f" : "%.4f ± %.4f",
-             json_number_value(json_object_get(x, "value")),
-             json_number_value(json_object_get(x, "stderr")));
+    n = snprintf(text, sizeof text, form[0] == '+' ? "%+.4f" : "%.4f",
+                 json_number_value(json_object_get(x, "value")));
+    if (json_is_number(e))
+        snprintf(text + n, sizeof text - (size_t)n, " \u00b1 %.4f", json_number_value(e));
     dq_table_cell(table, "%s", text);
+}
+
+/* What the last sentence may say: of the other maps, the one that says least decides. */
+static void print_sentence(const json_t *tried)
+{
+    const json_t *maps = json_object_get(tried, "maps");
+    const char *better = json_string_value(json_object_get(tried, "better"));
+    bool open = false;
+    for (size_t i = 1; i < json_array_size(maps); i++)
+        open = open || strcmp(json_string_value(json_object_get(json_array_get(maps, i), "is")),
+                              "not decided") == 0;
+    if (better)
+        printf("\nHead map %s reads this text better by more than %g nats, at 95 %%: the family's "
+               "order is in doubt.\n",
+               better, clear);
+    else if (json_array_size(maps) < 2)
+        printf("\nNo other head map has these shapes.\n");
+    else if (open)
+        printf("\nNot decided: these tokens do not tell whether another head map reads them "
+               "better by %g nats. Try another text.\n",
+               clear);
+    else
+        printf("\nNo other head map reads this text better by %g nats, at 95 %%.\n", clear);
 }
 
 dq_status dq_head_maps_print(const json_t *tried, dq_err *err)
 {
-    static const char *const titles[] = {"head map", "NLL (nats)", "against its own"};
+    static const char *const titles[] = {"head map", "NLL (nats)", "against its own", "better"};
     const json_t *maps = json_object_get(tried, "maps");
-    const char *better = json_string_value(json_object_get(tried, "better"));
     dq_table *table;
-    printf("\n%s: %lld tokens read with every head map of its shapes\n\n",
+    printf("\n%s: %lld tokens read with every head map of its shapes; \u00b1 one standard error "
+           "over %lld blocks of %d\n\n",
            json_string_value(json_object_get(tried, "model")),
-           (long long)json_integer_value(json_object_get(tried, "n")));
-    DQ_TRY(dq_table_new(&table, titles, 3, err));
+           (long long)json_integer_value(json_object_get(tried, "n")),
+           (long long)json_integer_value(json_object_get(tried, "n_clusters")), BLOCK);
+    DQ_TRY(dq_table_new(&table, titles, 4, err));
     for (size_t i = 0; i < json_array_size(maps); i++) {
         const json_t *x = json_array_get(maps, i);
+        const char *is = json_string_value(json_object_get(x, "is"));
         dq_table_cell(table, "%s%s", json_string_value(json_object_get(x, "head_map")),
                       i == 0 ? " (its own)" : "");
         metric_cell(table, json_object_get(x, "nll_nats"), "");
         metric_cell(table, json_object_get(x, "minus_own"), "+");
+        dq_table_cell(table, "%s", is ? is : "-");
     }
     dq_table_print(table, err);
     dq_table_free(table);
-    if (better)
-        printf("\nHead map %s reads this text clearly better: the family's order is in doubt.\n",
-               better);
-    else if (json_array_size(maps) > 1)
-        printf("\nNo other head map reads this text clearly better.\n");
-    else
-        printf("\nNo other head map has these shapes.\n");
+    print_sentence(tried);
     return err->code;
 }

@@ -7,9 +7,10 @@
 #include "input.h"
 
 /* Scores the first 512 ids of a text (NULL: the built-in one) with every head map of the
- * checkpoint's shapes. *out is {"model", "own", "better", "n", "maps": [{"head_map", "nll_nats",
- * "minus_own"}]}; better is null or the map whose NLL is lower by more than three standard errors of
- * the paired difference and by more than 0.02 nats. Ended by json_decref. */
+ * checkpoint's shapes. *out is {"model", "own", "better", "n", "n_clusters", "maps": [{"head_map", "nll_nats",
+ * "minus_own", "is"}]}; better is null or the map whose NLL is lower by more than 0.02 nats with all of the
+ * paired difference's 95 % interval, blocks of 32 ids being its clusters; "is" says of every other map "better",
+ * "not better" or "not decided". Ended by json_decref. */
 dq_status dq_head_maps_try(json_t **out, const char *model, const char *text_path, dq_talk *talk,
                            dq_err *err);
 /* The same as a table with a sentence below, on stdout. */
