@@ -383,13 +383,50 @@ static void test_points(void **state)
     assert_true(x.mean == 0.9 && isnan(x.std));
 }
 
+/* All answers to one query, whatever run they are from, are one cluster. */
+static void test_query_clusters(void **state)
+{
+    (void)state;
+    enum { Q = 3, MOST = 64 };
+    rig x;
+    rig_open(&x, "llama", "clinic150");
+    assert_non_null(plan(&x));
+    score(&x, (dq_logit_spec){.bits = 16}, &dq_kv_setting_plain);
+    score(&x, (dq_logit_spec){.bits = 4, .grain = DQ_GRAIN_ROW}, &dq_kv_setting_plain);
+    double right[2][MOST], mean[Q] = {0}, change[Q] = {0};
+    uint32_t seed = 7;
+    const int64_t n = dq_eval_units(&x.e, &x.e.row[1]);
+    assert_true(x.e.n_rows == 2 && n == 4 * Q && n <= MOST);
+    for (int r = 0; r < 2; r++) { /* answers that vary: few labels are ever the likeliest ones */
+        for (int64_t i = 0; i < dq_eval_values(&x.e, &x.e.row[r], n); i++)
+            x.e.row[r].logp[i] = -(double)((seed = seed * 1664525u + 1013904223u) >> 24);
+        dq_eval_icl_kind.judge(&x.e, &x.e.row[r], 1, right[r]);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        mean[i % Q] += right[1][i] / 4;
+        change[i % Q] += (right[1][i] - right[0][i]) / 4;
+    }
+    dq_eval_numbers y;
+    assert_int_equal(dq_eval_numbers_of(&x.e, 1, &y, &x.err), DQ_OK);
+    const dq_mean m = dq_mean_of(mean, Q), d = dq_mean_of(change, Q);
+    assert_true(y.n == n && y.n_clusters == Q && y.flips[1].clusters == Q && y.flips[1].clustered);
+    assert_true(m.std_err > 0 && d.std_err > 0);
+    assert_true(fabs(y.score[1].value - m.value) < 1e-12);
+    assert_true(fabs(y.score[1].std_err - m.std_err) < 1e-12);
+    assert_true(fabs(y.flips[1].delta - d.value) < 1e-12);
+    assert_true(fabs(y.flips[1].std_err - d.std_err) < 1e-12);
+    assert_string_equal(dq_eval_cluster(&x.e, &x.e.row[1]), "query");
+    rig_close(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),   cmocka_unit_test(test_nested),
-        cmocka_unit_test(test_orders),   cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_settings), cmocka_unit_test(test_does_not_fit),
-        cmocka_unit_test(test_labels),   cmocka_unit_test(test_points),
+        cmocka_unit_test(test_golden),         cmocka_unit_test(test_nested),
+        cmocka_unit_test(test_orders),         cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_settings),       cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_labels),         cmocka_unit_test(test_points),
+        cmocka_unit_test(test_query_clusters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
