@@ -73,6 +73,7 @@ int main(int argc, char **argv)
     dq_err err = {0};
     const char *name = NULL;
 
+    if (dq_process_begin(&err) != DQ_OK) return (int)err.code;
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like a full disk */
     dq_catch_signals();
     run(argc, argv, &name, &err);

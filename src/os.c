@@ -374,6 +374,19 @@ dq_function *dq_library_function(void *library, const char *name)
     return f;
 }
 
+dq_status dq_process_begin(dq_err *err)
+{
+    /* The wrong way round on purpose: reading from a standard input that does not exist fails, and so
+     * does writing to such an output. Only messages go nowhere. */
+    static const int flags[3] = {O_WRONLY, O_RDONLY, O_WRONLY};
+    for (int fd = 0; fd < 3; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        if (open("/dev/null", flags[fd]) != fd) return fail_errno(err, "/dev/null", "cannot open");
+    }
+    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is a write error like a full disk */
+    return DQ_OK;
+}
+
 static volatile sig_atomic_t stop_signal;
 
 static void on_signal(int number)

@@ -60,6 +60,9 @@ double dq_own_seconds(void); /* that processors have spent on this process */
 int dq_cpu_count(void);      /* processors this process may use */
 int64_t dq_peak_bytes(void); /* peak resident memory of this process; 0 unknown */
 
+/* First thing in main: descriptors 0 to 2 that are closed are taken, so that no file becomes one of
+ * them, and reading or writing them fails; SIGXFSZ becomes the error EFBIG. */
+dq_status dq_process_begin(dq_err *err);
 /* Ctrl-C and SIGTERM set a flag; long loops ask for it at a safe point and return DQ_STOPPED. */
 void dq_catch_signals(void);
 int dq_stop_signal(void);             /* 0, SIGINT or SIGTERM */

@@ -76,7 +76,6 @@ rm -r victim alias link.json packed.h5
 # a failure removes what this run wrote, and nothing older
 echo older >older.json
 (
-    trap '' XFSZ
     ulimit -f 1
     exec "$dq" "$@" --dump-items gone.jsonl -o older.json
 ) >"$top/out" 2>"$top/err"
@@ -87,7 +86,6 @@ absent gone.jsonl gone.jsonl.partial
 rm older.json
 # what was scored is kept: the same command goes on to an output that can be written
 (
-    trap '' XFSZ
     ulimit -f 16
     exec "$dq" "$@" --logit-bits 16,8,6,4 --logit-grain tensor,row --dump-items gone.jsonl
 ) >"$top/out" 2>"$top/err"
@@ -107,7 +105,6 @@ for n in 1 8 64; do
         logits) set -- logits "plain model" --text "short text" -o gone.h5 ;;
         esac
         (
-            trap '' XFSZ
             ulimit -f $n
             exec "$dq" "$@"
         ) >"$top/out" 2>"$top/err"
@@ -120,6 +117,31 @@ for n in 1 8 64; do
         rm -f gone.h5*
     done
 done
+
+# descriptors that are closed do not become the output; a result that cannot be printed is an error
+"$dq" quantize "plain model" -o closed.h5 --progress always <&- 2>&- >"$top/out" ||
+    complain "dq quantize without descriptors 0 and 2: status $?"
+try 0 "every byte as written" verify closed.h5
+for c in "info" "info|--json" "stats|--ids|1" "tokenize|--text|short text"; do
+    old=$IFS
+    IFS='|'
+    # shellcheck disable=SC2086
+    set -- $c
+    IFS=$old
+    name=$1
+    shift
+    "$dq" "$name" "plain model" "$@" >&- 2>"$top/err"
+    got=$?
+    [ $got -eq 6 ] && grep -q "standard output: cannot write" "$top/err" ||
+        complain "dq $name $* >&-: expected status 6, found $got: $(cat "$top/err")"
+done
+"$dq" tokenize "plain model" --text - <&- >"$top/out" 2>"$top/err"
+got=$?
+[ $got -eq 6 ] && [ ! -s "$top/out" ] || complain "dq tokenize --text - <&-: expected status 6, found $got"
+"$dq" info "no such model" <&- >&- 2>&-
+got=$?
+[ $got -eq 6 ] || complain "dq info without descriptors: expected status 6, found $got"
+rm closed.h5
 
 # Ctrl-C and SIGTERM: 130 and 143, nothing left of stats and logits
 for signal in INT TERM; do
