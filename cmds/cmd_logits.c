@@ -273,6 +273,7 @@ static dq_status run_passes(logits *x, int32_t seq, dq_err *err)
         to = pass_end(x, from);
         DQ_TRY(run_pass(x, seq, pos, from, to, err));
     }
+    DQ_TRY(dq_maps_check(err));
     DQ_TRY(dq_sha256_end(&x->sha, x->sha256, err));
     DQ_TRY(put_json(x->h, "kv", dq_kv_json(&x->kv, &x->held), err));
     return dq_h5out_close(x->h, err);

@@ -280,6 +280,7 @@ static dq_status hand_over(stats *x, dq_err *err)
 {
     dq_h5out *h = NULL;
     bool csv = false;
+    DQ_TRY(dq_maps_check(err));
     if (x->out_path) write_h5(x, &h, err);
     if (err->code == DQ_OK && x->csv_path)
         csv = dq_stats_csv(x->entry, x->n, x->csv_path, err) == DQ_OK;

@@ -105,6 +105,7 @@ static dq_status run(request *r, const char *path, dq_err *err)
     dq_container *c;
     DQ_TRY(dq_container_open(&c, path, err));
     if (check_hashes(r, c, err) == DQ_OK && r->source) check_source(r, path, c, err);
+    if (err->code == DQ_OK) dq_maps_check(err);
     if (err->code == DQ_OK && r->json)
         print_json(r, path, c, err);
     else if (err->code == DQ_OK)

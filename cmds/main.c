@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct dq_cmd {
     const char *name, *purpose;
@@ -26,6 +27,8 @@ static const dq_cmd commands[] = {
     {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static const char *running; /* the command, for on_bus_error */
 
 static void print_usage(FILE *f)
 {
@@ -59,7 +62,7 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
     for (int i = 0; i < N_COMMANDS; i++) {
         names[i] = commands[i].name;
         if (strcmp(argv[1], commands[i].name) != 0) continue;
-        *name = commands[i].name;
+        *name = running = commands[i].name;
         if (commands[i].run(argc - 1, argv + 1, err) == DQ_OK) dq_flush_stdout(err);
         return err->code;
     }
@@ -68,12 +71,52 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
                    near ? "Did you mean dq " : "", near ? near : "", near ? "?" : "");
 }
 
+/* ---- A mapped file that shrinks ---- */
+
+static void say(const char *text)
+{
+    ssize_t written = write(STDERR_FILENO, text, strlen(text));
+    (void)written;
+}
+
+/* The page that a thread reads is not there any more. Nothing can be finished: what is half written
+ * stays as a kill would leave it. Calls only what a handler may. */
+static void on_bus_error(int number, siginfo_t *info, void *context)
+{
+    bool cut;
+    const char *path = dq_map_at(info->si_addr, &cut);
+    (void)context;
+    if (!path) { /* not ours: what would have happened without this handler */
+        signal(number, SIG_DFL);
+        raise(number);
+        return;
+    }
+    say("dq ");
+    say(running ? running : "");
+    say(": error: ");
+    say(path);
+    say(cut ? ": was cut short while it was read. Run again when nothing writes to it.\n"
+            : ": a part of it cannot be read any more. Is the disk or its network connection "
+              "damaged?\n");
+    _exit(DQ_FILE);
+}
+
+static void catch_bus_errors(void)
+{
+    struct sigaction act;
+    memset(&act, 0, sizeof act);
+    act.sa_sigaction = on_bus_error;
+    act.sa_flags = SA_SIGINFO;
+    sigaction(SIGBUS, &act, NULL);
+}
+
 int main(int argc, char **argv)
 {
     dq_err err = {0};
     const char *name = NULL;
 
     if (dq_process_begin(&err) != DQ_OK) return (int)err.code;
+    catch_bus_errors();
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like a full disk */
     dq_catch_signals();
     run(argc, argv, &name, &err);

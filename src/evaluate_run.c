@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "evaluate.h"
 
+#include "os.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -114,6 +116,7 @@ static dq_status run_groups(dq_eval *e, int index, dq_runner *r, dq_stem *stem, 
         report(e, row);
         if (score_items(e, row, r, from, end, stem, &work, err) != DQ_OK)
             return name_item(e, row, r, from, end, stem, err);
+        DQ_TRY(dq_maps_check(err));
         row->pending = work;
         dq_work_add(&row->work, &work);
         row->done = end;
@@ -269,6 +272,7 @@ static dq_status run_cluster(dq_eval *e, text_run *t, dq_err *err)
         t->end = group_end(w, t->begin, t->max_rows, t->alike);
         report(e, ref);
         for (int i = 0; i < t->n_rows; i++) DQ_TRY(run_windows(e, t, t->rows[i], err));
+        DQ_TRY(dq_maps_check(err));
         for (int i = 0; i < t->n_rows; i++) {
             dq_eval_row *row = &e->row[t->rows[i]];
             t->from[i] = t->begin;

@@ -41,6 +41,7 @@ dq_status dq_inplace_put(dq_inplace *p, int64_t at, const void *data, size_t byt
     while (bytes > 0) {
         ssize_t n = pwrite(p->fd, from, bytes, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EFAULT) DQ_TRY(dq_maps_check(err)); /* the source has shrunk */
         if (n < 0) return fail_errno(err, p->path, "cannot write");
         if (n == 0) return dq_fail(err, DQ_FILE, "%s: cannot write: disk full", p->path);
         from += n;

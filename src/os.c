@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -27,53 +26,6 @@
 static dq_status fail_errno(dq_err *err, const char *path, const char *what)
 {
     return dq_fail(err, DQ_FILE, "%s: %s: %s", path, what, strerror(errno));
-}
-
-dq_status dq_map_open(dq_map *m, const char *path, dq_err *err)
-{
-    struct stat st;
-    m->data = NULL;
-    m->bytes = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail_errno(err, path, "cannot open");
-    if (fstat(fd, &st) != 0) {
-        fail_errno(err, path, "cannot stat");
-    } else if (!S_ISREG(st.st_mode)) {
-        dq_fail(err, DQ_FILE, "%s: not a regular file", path);
-    } else if (st.st_size > 0) {
-        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED) {
-            fail_errno(err, path, "cannot map");
-        } else {
-            m->data = p;
-            m->bytes = (size_t)st.st_size;
-        }
-    }
-    close(fd);
-    return err->code;
-}
-
-void dq_map_close(dq_map *m)
-{
-    union { /* munmap takes a pointer to writable memory; the mapping is ours */
-        const uint8_t *in;
-        void *out;
-    } p = {.in = m->data};
-    if (m->data) munmap(p.out, m->bytes);
-    m->data = NULL;
-    m->bytes = 0;
-}
-
-void dq_map_release(const void *p, size_t bytes)
-{
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t begin = ((uintptr_t)p + page - 1) / page * page;
-    uintptr_t end = ((uintptr_t)p + bytes) / page * page;
-    union { /* the address is rounded as a number */
-        uintptr_t in;
-        void *out;
-    } at = {.in = begin};
-    if (end > begin) madvise(at.out, end - begin, MADV_DONTNEED);
 }
 
 dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err)

@@ -1,14 +1,17 @@
 /* os: what the operating system gives: mappings, whole files, atomic commit, CPU features, clock,
- * the stop flag. The only file that needs POSIX.
+ * the stop flag.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_OS_H
 #define DQ_OS_H
 
 #include "base.h"
 
+/* os_map.c. Every mapping is remembered until it is closed, so that a change of its file is seen. Maps
+ * may be opened and closed by any thread. */
 typedef struct dq_map {
     const uint8_t *data; /* NULL when the file is empty */
     size_t bytes;
+    struct dq_mapping *entry;
 } dq_map;
 
 /* Read-only mapping of a regular file; the caller closes it. DQ_FILE names the path. */
@@ -17,6 +20,12 @@ void dq_map_close(dq_map *m); /* leaves an empty map; may be called again */
 /* Tells the kernel that [p, p + bytes) of a mapping will not be needed again: resident memory stays
  * bounded while a file larger than memory is walked. */
 void dq_map_release(const void *p, size_t bytes);
+/* DQ_FILE names a mapped file that was written to since it was opened: numbers may come from both of
+ * its states. A file that another one replaced under its name, or that was removed, has not changed. */
+dq_status dq_maps_check(dq_err *err);
+/* The file whose mapping holds p, NULL: none. *cut: it is shorter now. For handlers of SIGBUS: calls
+ * only what these may call. */
+const char *dq_map_at(const void *p, bool *cut);
 
 /* Whole file (or "-" for standard input) into an arena, with a NUL behind it. */
 dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err);

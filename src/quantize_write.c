@@ -57,6 +57,7 @@ static char *source_line(dq_quantizer *q, int i, dq_err *err)
 static dq_status flush(work *w, dq_err *err)
 {
     if (w->n_pending == 0) return DQ_OK;
+    DQ_TRY(dq_maps_check(err));
     DQ_TRY(dq_plan_hashes(w->q, err));
     DQ_TRY(dq_inplace_sync(&w->file, err));
     for (; w->n_sources < w->q->n_files; w->n_sources++) {
@@ -370,6 +371,7 @@ static dq_status write_all(work *w, dq_err *err)
     DQ_TRY(flush(w, err));
     DQ_TRY(write_tables(w, err));
     DQ_TRY(dq_inplace_sync(&w->file, err));
+    DQ_TRY(dq_maps_check(err));
     snprintf(line, sizeof line, "complete %s", q->info.content_sha256);
     DQ_TRY(dq_journal_add(&w->journal, line, err));
     DQ_TRY(dq_journal_sync(&w->journal, err));

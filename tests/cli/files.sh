@@ -143,6 +143,44 @@ got=$?
 [ $got -eq 6 ] || complain "dq info without descriptors: expected status 6, found $got"
 rm closed.h5
 
+# a weight file that changes under a run: cut short, written anew, replaced by another one, removed
+if [ -r /proc/self/maps ]; then
+    "$dq" quantize "diff model" -o whole.h5 -q >/dev/null
+    for what in cut-folder cut-container written replaced removed; do
+        cp -r "diff model" changing
+        cp whole.h5 changing.h5
+        m=changing f=changing/model.safetensors want=6 says=
+        [ $what = cut-container ] && m=changing.h5 f=changing.h5
+        rm -f fed && mkfifo fed
+        "$dq" logits $m --text - -o gone.h5 --force <fed >"$top/out" 2>"$top/err" &
+        child=$!
+        exec 9>fed
+        n=0
+        until grep -q "$f" /proc/$child/maps || [ $n -eq 100 ]; do
+            n=$((n + 1))
+            sleep 0.1
+        done
+        case $what in
+        cut*) : >$f && says="$f: was cut short while it was read" ;;
+        written) cp "diff model/model.safetensors" $f && says="$f: was written to while it was read" ;;
+        replaced) cp "diff model/config.json" other && mv other $f && want=0 ;;
+        removed) rm $f && want=0 ;;
+        esac
+        cat "short text" >&9
+        exec 9>&-
+        wait $child
+        got=$?
+        [ $got -eq $want ] || complain "$f, $what: expected status $want, found $got: $(cat "$top/err")"
+        if [ $want -eq 6 ]; then
+            grep -q "^dq logits: error: $says" "$top/err" || complain "$f, $what: $(cat "$top/err")"
+            [ ! -s "$top/out" ] || complain "$f, $what: printed on stdout"
+            absent gone.h5
+        fi
+        rm -rf changing changing.h5 fed gone.h5*
+    done
+    rm whole.h5
+fi
+
 # Ctrl-C and SIGTERM: 130 and 143, nothing left of stats and logits
 for signal in INT TERM; do
     "$dq" stats "diff model" --text "$repo/calib/pair/text.txt" -o gone.h5 >"$top/out" 2>"$top/err" &
