@@ -270,7 +270,8 @@ static dq_status check_scale(dq_container *c, dq_h5_reader *r, const dq_payload 
         return damaged(c, p->path, "wrong type or shape", r->err);
     if (b->shape[0] == 1 && w->group_size != w->cols)
         return damaged(c, p->path, "one row of scales for groups", r->err);
-    if (p->rows != b->shape[0] || p->cols != b->shape[1] || p->group_size != w->group_size)
+    if (p->rows != b->shape[0] || p->cols != b->shape[1] || p->bits != 8 * (int)b->item ||
+        p->group_size != w->group_size)
         return damaged(c, p->path, "shape and /index disagree", r->err);
     w->scale_rows = b->shape[0];
     w->scale = b->data;
@@ -284,7 +285,7 @@ static dq_status check_dense(dq_container *c, dq_h5_reader *r, const dq_payload 
     int64_t rows = b->n_dims > 0 ? b->shape[0] : 1, cols = b->bytes / (int64_t)b->item / rows;
     while (type < DQ_DTYPE_COUNT && !dq_h5_is(r, b, (dq_dtype)type)) type++;
     if (type == DQ_DTYPE_COUNT) return damaged(c, p->path, "unknown element type", r->err);
-    if (rows != p->rows || cols != p->cols)
+    if (rows != p->rows || cols != p->cols || p->bits != 8 * (int)b->item || p->group_size)
         return damaged(c, p->path, "shape and /index disagree", r->err);
     w->rows = rows;
     /* the checkpoint reader marks tensors of three dimensions and more in the same way */
@@ -321,6 +322,28 @@ static dq_status check_tensor(dq_container *c, dq_h5_reader *r, const dq_payload
     return DQ_OK;
 }
 
+/* What is no tensor: a text, a file or the table of sources. */
+static dq_status check_other(dq_container *c, dq_h5_reader *r, const dq_payload *p,
+                             const dq_h5_block *b)
+{
+    int64_t rows = 1, cols = b->bytes;
+    bool fits = false;
+    if (strcmp(p->path, "/provenance/source_files") == 0) {
+        DQ_TRY(read_sources(c, r, b));
+        rows = b->shape[0];
+        cols = (int64_t)b->item;
+        fits = strcmp(p->encoding, "table") == 0;
+    } else if (strcmp(p->encoding, "text") == 0) {
+        fits = dq_h5_is_text(b);
+    } else if (strcmp(p->encoding, "bytes") == 0) {
+        fits = dq_h5_is(r, b, DQ_U8) && b->n_dims == 1;
+    }
+    if (!fits) return damaged(c, p->path, "type and encoding of /index disagree", r->err);
+    if (p->rows != rows || p->cols != cols || p->bits != 8 || p->group_size)
+        return damaged(c, p->path, "shape and /index disagree", r->err);
+    return DQ_OK;
+}
+
 static dq_status check_payload(dq_container *c, dq_h5_reader *r, dq_payload *p)
 {
     dq_h5_block b;
@@ -329,10 +352,8 @@ static dq_status check_payload(dq_container *c, dq_h5_reader *r, dq_payload *p)
     p->data = b.data;
     if (strncmp(p->path, tensors, sizeof tensors - 1) == 0)
         check_tensor(c, r, p, &b);
-    else if (strcmp(p->path, "/provenance/source_files") == 0)
-        read_sources(c, r, &b);
-    else if (strcmp(p->encoding, "text") == 0 ? !dq_h5_is_text(&b) : !dq_h5_is(r, &b, DQ_U8))
-        damaged(c, p->path, "wrong type", r->err);
+    else
+        check_other(c, r, p, &b);
     dq_h5_reset(r);
     return r->err->code;
 }
@@ -347,7 +368,13 @@ static dq_status read_payloads(dq_container *c, dq_h5_reader *r)
     c->tensor = dq_alloc(c->arena, (size_t)c->n_payloads + 1, sizeof *c->tensor, r->err);
     c->mode = dq_alloc(c->arena, (size_t)c->n_payloads + 1, sizeof *c->mode, r->err);
     if (!c->tensor || !c->mode) return r->err->code;
-    for (int64_t i = 0; i < c->n_payloads; i++) DQ_TRY(check_payload(c, r, &c->payload[i]));
+    for (int64_t i = 0, left = (int64_t)c->map.bytes; i < c->n_payloads; i++) {
+        DQ_TRY(check_payload(c, r, &c->payload[i]));
+        /* many names of one dataset would take for ever to read */
+        if (c->payload[i].bytes > left)
+            return damaged(c, "/index", "lists more bytes than the file has", r->err);
+        left -= c->payload[i].bytes;
+    }
     if (c->tensor[c->n_tensors].name)
         return damaged(c, c->tensor[c->n_tensors].name, "codes without scales", r->err);
     if (dq_h5_count_links(r, "/tensors") != c->n_tensors)
