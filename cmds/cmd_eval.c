@@ -55,9 +55,7 @@ static dq_status identify(eval_run *x, const dq_model *m, int index, dq_err *err
     json_array_append_new(x->inputs, in);
     memcpy(content, m->fingerprint, 65);
     if (m->is_container) {
-        dq_container *c;
-        DQ_TRY(dq_container_open(&c, m->path, err));
-        const dq_container_info *info = dq_container_header(c);
+        const dq_container_info *info = dq_container_header(m->container);
         memcpy(content, info->content_sha256, 65);
         x->made_from[index] = dq_text(x->a, info->source, strlen(info->source), err);
         json_object_set_new(in, "file_bytes", json_integer((json_int_t)info->file_bytes));
@@ -65,7 +63,6 @@ static dq_status identify(eval_run *x, const dq_model *m, int index, dq_err *err
         json_object_set_new(in, "stored_logit_bits", json_integer(m->logit_bits));
         json_object_set_new(in, "stored_logit_grain", json_string(m->logit_grain));
         json_object_set_new(in, "stored_kv", dq_kv_settings_json(&m->kv));
-        dq_container_close(c);
     }
     return err->code;
 }

@@ -362,15 +362,10 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
 static dq_status run(request *r, const char *path, dq_err *err)
 {
     dq_model *m;
-    dq_container *c = NULL;
     dq_checkpoint *k = NULL;
     DQ_TRY(dq_input_model(&m, path, NULL, &r->talk, err));
-    if (m->is_container)
-        dq_container_open(&c, path, err);
-    else
-        dq_checkpoint_open(&k, path, err);
-    if (err->code == DQ_OK) show(r, m, c, k, err);
-    dq_container_close(c);
+    if (!m->is_container) dq_checkpoint_open(&k, path, err);
+    if (err->code == DQ_OK) show(r, m, m->container, k, err);
     dq_checkpoint_close(k);
     dq_model_close(m);
     return err->code;

@@ -1,37 +1,15 @@
 /* container: see container.h. Everything in the file is a claim until it is checked here.
  * SPDX-License-Identifier: MIT */
-#include "container.h"
-
 #include "container_h5.h"
+#include "container_impl.h"
 #include "container_write.h"
-#include "hash.h"
 #include "quant.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct dq_container {
-    dq_arena *arena; /* owns this struct too */
-    dq_map map;
-    const char *path;
-    dq_container_info info;
-    dq_payload *payload;
-    int64_t n_payloads;
-    dq_weight *tensor; /* in name order */
-    int64_t n_tensors;
-    dq_scale_mode *mode; /* [n_tensors] before sorting: of packed tensors */
-    const char *config, *recipe;
-    size_t config_len, recipe_len;
-    dq_source_file *source;
-    int n_sources;
-    const uint8_t *index;
-    int64_t index_bytes;
-    char index_sha256[65];
-};
-
-static const char tensors[] = "/tensors/", packed[] = "/packed", scale[] = "/scale";
+static const char tensors[] = DQ_PATH_TENSORS, packed[] = "/packed", scale[] = "/scale";
 
 static dq_status damaged(const dq_container *c, const char *path, const char *what, dq_err *err)
 {
@@ -225,12 +203,11 @@ static const char *tensor_name(dq_container *c, const char *path, const char *ta
     return dq_text(c->arena, path + head, n - head - end, err);
 }
 
-static dq_status check_packed(dq_container *c, dq_h5_reader *r, const dq_payload *p,
-                              const dq_h5_block *b, dq_weight *w)
+static dq_status check_packed(dq_container *c, dq_h5_reader *r, dq_payload *p, const dq_h5_block *b,
+                              dq_weight *w)
 {
     char group[1024], word[64];
     int64_t shape[2], v[2];
-    int mode = -1;
     if (snprintf(group, sizeof group, "%s%s", tensors, w->name) >= (int)sizeof group)
         return damaged(c, p->path, "name too long", r->err);
     DQ_TRY(dq_h5_words(r, group, "encoding-type", word, sizeof word));
@@ -240,9 +217,9 @@ static dq_status check_packed(dq_container *c, dq_h5_reader *r, const dq_payload
     DQ_TRY(dq_h5_ints(r, group, "shape", shape, 2));
     DQ_TRY(dq_h5_words(r, group, "scale_mode", word, sizeof word));
     for (int i = 0; i < 3; i++) {
-        if (strcmp(word, dq_scale_mode_name[i]) == 0) mode = i;
+        if (strcmp(word, dq_scale_mode_name[i]) == 0) p->scale_mode = dq_scale_mode_name[i];
     }
-    if (mode < 0) return damaged(c, group, "unknown scale_mode", r->err);
+    if (!p->scale_mode) return damaged(c, group, "unknown scale_mode", r->err);
     if (v[0] < 2 || v[0] > 8) return damaged(c, group, "bits outside 2..8", r->err);
     if (shape[0] != p->rows || shape[1] != p->cols || v[0] != p->bits || v[1] != p->group_size)
         return damaged(c, group, "attributes and /index disagree", r->err);
@@ -255,13 +232,12 @@ static dq_status check_packed(dq_container *c, dq_h5_reader *r, const dq_payload
     w->bits = p->bits;
     w->group_size = p->group_size;
     w->data = b->data;
-    c->mode[c->n_tensors] = (dq_scale_mode)mode;
     return DQ_OK;
 }
 
 /* The row behind a packed one; completes the weight. */
-static dq_status check_scale(dq_container *c, dq_h5_reader *r, const dq_payload *p,
-                             const dq_h5_block *b, dq_weight *w)
+static dq_status check_scale(dq_container *c, dq_h5_reader *r, dq_payload *p, const dq_h5_block *b,
+                             dq_weight *w)
 {
     w->scale_dtype = dq_h5_is(r, b, DQ_F16) ? DQ_F16 : DQ_F32;
     if (!dq_h5_is(r, b, w->scale_dtype) || b->n_dims != 2 ||
@@ -275,6 +251,7 @@ static dq_status check_scale(dq_container *c, dq_h5_reader *r, const dq_payload 
         return damaged(c, p->path, "shape and /index disagree", r->err);
     w->scale_rows = b->shape[0];
     w->scale = b->data;
+    p->scale_mode = (p - 1)->scale_mode;
     return DQ_OK;
 }
 
@@ -296,8 +273,7 @@ static dq_status check_dense(dq_container *c, dq_h5_reader *r, const dq_payload 
     return DQ_OK;
 }
 
-static dq_status check_tensor(dq_container *c, dq_h5_reader *r, const dq_payload *p,
-                              const dq_h5_block *b)
+static dq_status check_tensor(dq_container *c, dq_h5_reader *r, dq_payload *p, const dq_h5_block *b)
 {
     dq_weight *w = &c->tensor[c->n_tensors];
     if (strcmp(p->encoding, "int-packed") == 0) {
@@ -350,7 +326,7 @@ static dq_status check_payload(dq_container *c, dq_h5_reader *r, dq_payload *p)
     DQ_TRY(dq_h5_find(r, p->path, &b));
     if (b.bytes != p->bytes) return damaged(c, p->path, "size and /index disagree", r->err);
     p->data = b.data;
-    if (strncmp(p->path, tensors, sizeof tensors - 1) == 0)
+    if (dq_payload_in(p, tensors))
         check_tensor(c, r, p, &b);
     else
         check_other(c, r, p, &b);
@@ -366,8 +342,7 @@ static int by_name(const void *a, const void *b)
 static dq_status read_payloads(dq_container *c, dq_h5_reader *r)
 {
     c->tensor = dq_alloc(c->arena, (size_t)c->n_payloads + 1, sizeof *c->tensor, r->err);
-    c->mode = dq_alloc(c->arena, (size_t)c->n_payloads + 1, sizeof *c->mode, r->err);
-    if (!c->tensor || !c->mode) return r->err->code;
+    if (!c->tensor) return r->err->code;
     for (int64_t i = 0, left = (int64_t)c->map.bytes; i < c->n_payloads; i++) {
         DQ_TRY(check_payload(c, r, &c->payload[i]));
         /* many names of one dataset would take for ever to read */
@@ -388,23 +363,25 @@ static dq_status add_up(dq_container *c, dq_err *err)
 {
     dq_container_info *info = &c->info;
     int64_t params = 0, bytes = 0, i;
-    int bits = 16, mode = -1;
+    int bits = 16;
+    const char *mode = "";
     for (i = 0; i < c->n_payloads; i++) {
-        if (strncmp(c->payload[i].path, tensors, sizeof tensors - 1) == 0)
-            bytes += c->payload[i].bytes;
+        const dq_payload *p = &c->payload[i];
+        if (dq_payload_in(p, tensors)) bytes += p->bytes;
+        if (!p->scale_mode) continue;
+        mode = *mode == 0 || mode == p->scale_mode ? p->scale_mode : "mixed";
     }
     for (i = 0; i < c->n_tensors; i++) {
         const dq_weight *w = &c->tensor[i];
         params += w->rows * (w->cols > 0 ? w->cols : 0);
         if (w->bits == 16) continue;
         bits = bits == 16 || bits == w->bits ? w->bits : 0;
-        mode = mode < 0 || mode == (int)c->mode[i] ? (int)c->mode[i] : 3;
     }
     if (params != info->params || bytes != info->weight_bytes)
         return damaged(c, "/", "attributes params or bytes_total disagree with /index", err);
     info->bits_per_weight = params ? 8.0 * (double)bytes / (double)params : 0;
     info->weight_bits = bits;
-    info->scale_mode = mode < 0 ? "" : mode == 3 ? "mixed" : dq_scale_mode_name[mode];
+    info->scale_mode = mode;
     info->file_bytes = (int64_t)c->map.bytes;
     return DQ_OK;
 }
@@ -484,25 +461,24 @@ const char *dq_container_recipe(const dq_container *c, size_t *len)
     return c->recipe;
 }
 
-bool dq_container_file(const dq_container *c, const char *name, const char **text, size_t *len)
+dq_status dq_container_file(dq_container *c, const char *name, const char **text, size_t *len,
+                            dq_err *err)
 {
-    static const char folder[] = "/tokenizer/";
+    static const char files[] = DQ_PATH_FILES;
     *text = NULL;
     *len = 0;
     if (strcmp(name, "config.json") == 0) {
         *text = dq_container_config(c, len);
-        return true;
+        return DQ_OK;
     }
     for (int64_t i = 0; i < c->n_payloads; i++) {
         const dq_payload *p = &c->payload[i];
-        if (strncmp(p->path, folder, sizeof folder - 1) != 0 ||
-            strcmp(p->path + sizeof folder - 1, name) != 0)
-            continue;
+        if (!dq_payload_in(p, files) || strcmp(p->path + sizeof files - 1, name) != 0) continue;
+        DQ_TRY(dq_payload_check_once(c, i, err));
         *text = (const char *)p->data;
         *len = (size_t)p->bytes;
-        return true;
     }
-    return false;
+    return DQ_OK;
 }
 
 static bool find_tensor(void *arg, const char *name, dq_weight *w)
@@ -544,78 +520,4 @@ int dq_container_n_sources(const dq_container *c)
 const dq_source_file *dq_container_source_file(const dq_container *c, int i)
 {
     return &c->source[i];
-}
-
-/* ---- Hashes ---- */
-
-/* All scales of one payload; the row after the codes has the same tensor. */
-static bool scales_finite(const dq_payload *p)
-{
-    size_t item = (size_t)p->bytes / (size_t)p->rows / (size_t)p->cols;
-    for (size_t at = 0; at < (size_t)p->bytes; at += item) {
-        float s;
-        uint16_t h;
-        memcpy(&h, p->data + at, sizeof h);
-        if (item == sizeof s)
-            memcpy(&s, p->data + at, sizeof s);
-        else
-            s = dq_f32_from_f16(h);
-        if (!isfinite(s)) return false;
-    }
-    return true;
-}
-
-static bool padding_zero(const dq_payload *p)
-{
-    size_t row = (size_t)p->bytes / (size_t)p->rows;
-    size_t used = (size_t)p->cols / 8 * (size_t)p->bits + (size_t)p->cols % 8 * (size_t)p->bits / 8;
-    int rest = (int)((size_t)p->cols % 8 * (size_t)p->bits % 8);
-    if (used == row) return true;
-    for (size_t r = 0; r < (size_t)p->rows; r++) {
-        const uint8_t *at = p->data + r * row;
-        if (used < row && at[used] >> rest != 0) return false;
-        for (size_t i = used + 1; i < row; i++) {
-            if (at[i]) return false;
-        }
-    }
-    return true;
-}
-
-dq_status dq_payload_check(const dq_container *c, int64_t i, dq_err *err)
-{
-    const dq_payload *p = &c->payload[i];
-    char hex[65];
-    DQ_TRY(dq_sha256_mapped(hex, p->data, (size_t)p->bytes, err));
-    if (strcmp(hex, p->sha256) != 0)
-        return dq_fail(err, DQ_DAMAGED,
-                       "%s: %s: damaged (expected SHA-256 %.16s..., found %.16s...). Fetch or "
-                       "write the file again.",
-                       c->path, p->path, p->sha256, hex);
-    if (strcmp(p->encoding, "scale") == 0 && !scales_finite(p))
-        damaged(c, p->path, "holds a scale that is not finite", err);
-    if (strcmp(p->encoding, "int-packed") == 0 && !padding_zero(p))
-        damaged(c, p->path, "holds padding bits that are not zero", err);
-    dq_map_release(c->map.data, (size_t)(p->data - c->map.data) + (size_t)p->bytes);
-    return err->code;
-}
-
-dq_status dq_container_check_index(const dq_container *c, dq_err *err)
-{
-    char hex[65];
-    dq_sha256 h;
-    DQ_TRY(dq_sha256_of(hex, c->index, (size_t)c->index_bytes, err));
-    if (strcmp(hex, c->index_sha256) != 0)
-        return damaged(c, "/index", "damaged: its SHA-256 is not that of /index_sha256", err);
-    DQ_TRY(dq_sha256_begin(&h, err));
-    for (int64_t i = 0; i < c->n_payloads; i++) {
-        const dq_payload *p = &c->payload[i];
-        dq_sha256_add(&h, p->path, strlen(p->path));
-        dq_sha256_add(&h, " ", 1);
-        dq_sha256_add(&h, p->sha256, 64);
-        dq_sha256_add(&h, "\n", 1);
-    }
-    DQ_TRY(dq_sha256_end(&h, hex, err));
-    if (strcmp(hex, c->info.content_sha256) != 0)
-        return damaged(c, "/content_sha256", "is not the hash of the rows of /index", err);
-    return DQ_OK;
 }

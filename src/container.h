@@ -38,7 +38,9 @@ typedef struct dq_payload {
     double bits_per_weight; /* packed: with its scales; 0 where it has no meaning */
     double sqnr_db;         /* packed: may be infinite; NaN elsewhere */
     char sha256[65];
-    const uint8_t *data; /* in the mapping */
+    const char *scale_mode; /* of codes and scales: "absmax", ...; NULL elsewhere */
+    const uint8_t *data;    /* in the mapping */
+    bool sound;             /* checked before it was used */
 } dq_payload;
 
 /* A file the container was made from. */
@@ -49,7 +51,7 @@ typedef struct dq_source_file {
 } dq_source_file;
 
 /* Checks the whole structure: versions, types, shapes, that every payload lies inside the file, and
- * that /index lists exactly what is there. Hashes are checked by dq_payload_check alone. Anything
+ * that /index lists exactly what is there. Hashes are checked by the functions below. Anything
  * that is not a complete container is DQ_DAMAGED; another major version is DQ_MISMATCH. */
 dq_status dq_container_open(dq_container **out, const char *path, dq_err *err);
 void dq_container_close(dq_container *c); /* NULL allowed */
@@ -58,9 +60,10 @@ const dq_container_info *dq_container_header(const dq_container *c);
 /* The source's config.json and the settings it was quantized with; a NUL follows. */
 const char *dq_container_config(const dq_container *c, size_t *len);
 const char *dq_container_recipe(const dq_container *c, size_t *len);
-/* A verbatim file: "config.json", "tokenizer.json", ... False when there is none. No NUL follows the
- * tokenizer's files. */
-bool dq_container_file(const dq_container *c, const char *name, const char **text, size_t *len);
+/* A verbatim file: "config.json", "tokenizer.json", ... *text is NULL when there is none. No NUL follows
+ * the tokenizer's files, whose hash is compared the first time. */
+dq_status dq_container_file(dq_container *c, const char *name, const char **text, size_t *len,
+                            dq_err *err);
 /* For dq_model_build; valid until the container is closed. Vectors and scalars come with
  * rows = numel, cols = 1. */
 dq_source dq_container_source(dq_container *c);
@@ -70,10 +73,14 @@ const dq_payload *dq_container_payload(const dq_container *c, int64_t i); /* in 
 int dq_container_n_sources(const dq_container *c);
 const dq_source_file *dq_container_source_file(const dq_container *c, int i);
 
-/* Compares the payload's hash; scales must be finite too, and padding bits zero. DQ_DAMAGED names the
- * dataset. Pages are given back to the kernel on the way. */
+/* Compares the payload's hash; scales must be finite too, those of absmax not negative, and padding
+ * bits zero. DQ_DAMAGED names the dataset. Pages are given back to the kernel on the way. */
 dq_status dq_payload_check(const dq_container *c, int64_t i, dq_err *err);
 /* The two hashes over /index itself. */
 dq_status dq_container_check_index(const dq_container *c, dq_err *err);
+/* The same for what is read: /index and the texts, then every tensor (by all threads; nothing the second
+ * time). dq_model_open and dq_runner_new ask, so that no number comes from damaged weights. */
+dq_status dq_container_check_header(dq_container *c, dq_err *err);
+dq_status dq_container_check_weights(dq_container *c, dq_err *err);
 
 #endif

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "forward.h"
 
+#include "container.h"
 #include "fit.h"
 #include "os.h"
 
@@ -86,6 +87,7 @@ dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const
                         dq_err *err)
 {
     *out = NULL;
+    if (m->container) DQ_TRY(dq_container_check_weights(m->container, err));
     if (dq_kv_check(kv, m->map.head_dim, err) != DQ_OK) return dq_in(err, "%s: ", m->path);
     dq_runner *r = dq_block_new(1, sizeof *r, err);
     if (!r) return err->code;

@@ -117,6 +117,7 @@ static dq_status build_from_container(opened *o, const dq_override *override, dq
     json_decref(config);
     if (err->code != DQ_OK) return err->code;
     m->is_container = true;
+    m->container = o->container;
     m->weight_bits = info->weight_bits;
     m->weight_group = info->weight_group;
     m->scale_mode = info->scale_mode;
@@ -131,6 +132,7 @@ static dq_status open_container(opened *o, const char *path, const dq_override *
                                 dq_err *err)
 {
     DQ_TRY(dq_container_open(&o->container, path, err));
+    DQ_TRY(dq_container_check_header(o->container, err));
     if (build_from_container(o, override, err) != DQ_OK) return dq_in(err, "%s: ", path);
     return DQ_OK;
 }
@@ -264,10 +266,7 @@ dq_status dq_model_file(const dq_model *m, const char *name, const char **text, 
     const opened *o = (const opened *)m;
     *text = NULL;
     *len = 0;
-    if (o->container) {
-        dq_container_file(o->container, name, text, len);
-        return DQ_OK;
-    }
+    if (o->container) return dq_container_file(o->container, name, text, len, err);
     if (strcmp(name, "config.json") == 0) {
         *text = dq_checkpoint_config_text(o->checkpoint, len);
         return DQ_OK;

@@ -45,7 +45,8 @@ typedef struct dq_model {
     const char *weight_group; /* "128", "row", "tensor", "mixed"; "" when dense */
     const char *scale_mode;   /* "absmax", ...; "" when dense */
     bool is_container;
-    const char **warnings; /* [n_warnings] lines for the user, without newline */
+    struct dq_container *container; /* NULL for a checkpoint */
+    const char **warnings;          /* [n_warnings] lines for the user, without newline */
     int n_warnings;
     /* 64 hex digits: of the source checkpoint's configuration and weights (what a container remembers of
      * its source too), so that a container finds its own source in a run. */

@@ -212,6 +212,27 @@ try 0 '"logit_bits": 16' logits "packed model.h5" --ids "1 2 3" -o packed.h5 --j
 try 2 "same file" logits "packed model.h5" --ids 1 -o "packed model.h5" --force
 try 2 "same file" stats "packed model.h5" --ids 1 -o "packed model.h5" --force
 present "packed model.h5"
+# one flipped bit of the embedding, which lies on pages of its own
+at=$(python3 - "packed model.h5" "diff model/model.safetensors" 2>/dev/null <<'EOP'
+import json, struct, sys
+box, source = (open(f, "rb").read() for f in sys.argv[1:])
+n = struct.unpack("<Q", source[:8])[0]
+begin = json.loads(source[8 : 8 + n])["model.embed_tokens.weight"]["data_offsets"][0] + 8 + n
+print(box.index(source[begin : begin + 64]) + 5)
+EOP
+)
+if [ -n "$at" ]; then
+    cp "packed model.h5" flipped.h5
+    printf '\125' | dd of=flipped.h5 bs=1 seek="$at" conv=notrunc 2>/dev/null
+    damage="flipped.h5: /tensors/model.embed_tokens.weight: damaged.*dq verify lists"
+    try 3 "$damage" eval flipped.h5 --text "short text"
+    try 3 "$damage" stats flipped.h5 --ids "1 2 3"
+    try 3 "$damage" logits flipped.h5 --ids "1 2 3" -o gone.h5
+    try 3 "$damage" bench flipped.h5 --tokens 8
+    absent gone.h5 gone.h5.partial
+    try 0 "diffllama" info flipped.h5 # shows sizes only
+    rm flipped.h5
+fi
 head -c 20000 "packed model.h5" >cut.h5
 try 3 "cut.h5" verify cut.h5
 try 3 "cut.h5" stats cut.h5 --ids 1
