@@ -7,6 +7,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -101,6 +102,21 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
     _exit(DQ_FILE);
 }
 
+/* ---- A library that ends the process ---- */
+
+static bool ended; /* main has returned */
+
+/* HDF5 1.10 calls exit(-1) where it cannot allocate. */
+static void on_exit_elsewhere(void)
+{
+    if (ended) return;
+    say("dq ");
+    say(running ? running : "");
+    say(": error: a library ended the process, as HDF5 does when memory is exhausted. No result is "
+        "printed; what is half written is as after a kill.\n");
+    _exit(DQ_RESOURCE);
+}
+
 static void catch_bus_errors(void)
 {
     struct sigaction act;
@@ -110,7 +126,7 @@ static void catch_bus_errors(void)
     sigaction(SIGBUS, &act, NULL);
 }
 
-int main(int argc, char **argv)
+static int run_all(int argc, char **argv)
 {
     dq_err err = {0};
     const char *name = NULL;
@@ -126,4 +142,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "dq: this is a bug in dq; please report it with the output of dq doctor\n");
     if (err.code == DQ_STOPPED && dq_stop_signal() == SIGTERM) return 143;
     return (int)err.code;
+}
+
+int main(int argc, char **argv)
+{
+    int status = atexit(on_exit_elsewhere) == 0 ? run_all(argc, argv) : DQ_RESOURCE;
+    ended = true;
+    return status;
 }

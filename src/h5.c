@@ -4,10 +4,17 @@
 
 #include <string.h>
 
+void dq_h5_settle(void)
+{
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    H5PLset_loading_state(0);
+    H5Lunregister(H5L_TYPE_EXTERNAL);
+}
+
 void dq_h5_begin(dq_h5 *h)
 {
     memset(h, 0, sizeof *h);
-    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    dq_h5_settle();
 }
 
 hid_t dq_h5_keep(dq_h5 *h, hid_t id)

@@ -1,5 +1,5 @@
 /* h5: what reading and writing containers share of HDF5: identifiers that close together, element
- * types, the layout of the tables. Only h5.c, container.c and container_write.c include this.
+ * types, the layout of the tables. Only h5.c, h5out.c and container*.c include this.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_H5_H
 #define DQ_H5_H
@@ -24,8 +24,10 @@ typedef struct dq_h5 {
     int n;
 } dq_h5;
 
-/* Also turns off HDF5's own messages: dq says in one line what is wrong. */
-void dq_h5_begin(dq_h5 *h);
+/* Before every use of the library: its own messages are off (dq says in one line what is wrong), it loads
+ * no code from a folder of plugins, and no file leads into another one. */
+void dq_h5_settle(void);
+void dq_h5_begin(dq_h5 *h); /* settles too */
 /* Remembers id and returns it; a negative id is passed through. */
 hid_t dq_h5_keep(dq_h5 *h, hid_t id);
 /* Closes what was opened after `mark` identifiers. False when a close failed. */

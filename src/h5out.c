@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #include "h5out.h"
 
+#include "h5.h"
 #include "os.h"
 
-#include <hdf5.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -68,7 +68,7 @@ dq_status dq_h5out_new(dq_h5out **out, const char *path, bool force, dq_err *err
     DQ_TRY(dq_h5out_check(path, force, err));
     dq_h5out *h = dq_block_new(1, sizeof *h, err);
     if (!h) return err->code;
-    H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* one line of ours instead of a stack of HDF5's */
+    dq_h5_settle();
     h->matrix = H5I_INVALID_HID;
     snprintf(h->path, sizeof h->path, "%s", path);
     snprintf(h->partial, sizeof h->partial, "%s.partial", path);

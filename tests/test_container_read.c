@@ -8,6 +8,7 @@
 #include "os.h"
 #include "quantize.h"
 
+#include <hdf5.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -194,12 +195,26 @@ static void signs_are_for_fullrange(void **unused)
     if (use(&err) != DQ_OK) fail_msg("%s", err.text);
 }
 
+/* A file may ask for a filter; no code is loaded for it, whatever the environment says. */
+static void no_plugin_is_loaded(void **unused)
+{
+    unsigned mask = ~0u;
+    dq_err err;
+    (void)unused;
+    assert_int_equal(H5PLset_loading_state(~0u), 0);
+    make(DQ_ABSMAX);
+    use(&err);
+    assert_true(H5PLget_loading_state(&mask) >= 0);
+    assert_int_equal(mask, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_flipped_bit_is_found),
         cmocka_unit_test(scales_must_make_sense),
         cmocka_unit_test(signs_are_for_fullrange),
+        cmocka_unit_test(no_plugin_is_loaded),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
