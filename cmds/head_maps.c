@@ -3,6 +3,7 @@
 #include "head_maps.h"
 
 #include "forward.h"
+#include "os.h"
 #include "paired.h"
 
 #include <math.h>
@@ -60,6 +61,7 @@ static dq_status try_one(trial *t, int i, dq_err *err)
     if (dq_model_open_as(&m, t->model, &override, err) == DQ_OK &&
         dq_runner_new(&r, m, t->b, &dq_kv_plain, err) == DQ_OK)
         score(t, r, t->nll[i], err);
+    if (err->code == DQ_OK) dq_maps_check(err);
     dq_runner_free(r);
     dq_model_close(m);
     return err->code;

@@ -1,15 +1,14 @@
 /* main: the table of commands, one error line, the exit status.
  * SPDX-License-Identifier: MIT */
 #include "cmds.h"
+#include "last_words.h"
 #include "options.h"
 #include "os.h"
 #include "output.h"
 
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct dq_cmd {
     const char *name, *purpose;
@@ -28,8 +27,6 @@ static const dq_cmd commands[] = {
     {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
-
-static const char *running; /* the command, for on_bus_error */
 
 static void print_usage(FILE *f)
 {
@@ -63,7 +60,8 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
     for (int i = 0; i < N_COMMANDS; i++) {
         names[i] = commands[i].name;
         if (strcmp(argv[1], commands[i].name) != 0) continue;
-        *name = running = commands[i].name;
+        *name = commands[i].name;
+        dq_last_words_name(*name);
         if (commands[i].run(argc - 1, argv + 1, err) == DQ_OK) dq_flush_stdout(err);
         return err->code;
     }
@@ -72,67 +70,13 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
                    near ? "Did you mean dq " : "", near ? near : "", near ? "?" : "");
 }
 
-/* ---- A mapped file that shrinks ---- */
-
-static void say(const char *text)
-{
-    ssize_t written = write(STDERR_FILENO, text, strlen(text));
-    (void)written;
-}
-
-/* The page that a thread reads is not there any more. Nothing can be finished: what is half written
- * stays as a kill would leave it. Calls only what a handler may. */
-static void on_bus_error(int number, siginfo_t *info, void *context)
-{
-    bool cut;
-    const char *path = dq_map_at(info->si_addr, &cut);
-    (void)context;
-    if (!path) { /* not ours: what would have happened without this handler */
-        signal(number, SIG_DFL);
-        raise(number);
-        return;
-    }
-    say("dq ");
-    say(running ? running : "");
-    say(": error: ");
-    say(path);
-    say(cut ? ": was cut short while it was read. Run again when nothing writes to it.\n"
-            : ": a part of it cannot be read any more. Is the disk or its network connection "
-              "damaged?\n");
-    _exit(DQ_FILE);
-}
-
-/* ---- A library that ends the process ---- */
-
-static bool ended; /* main has returned */
-
-/* HDF5 1.10 calls exit(-1) where it cannot allocate. */
-static void on_exit_elsewhere(void)
-{
-    if (ended) return;
-    say("dq ");
-    say(running ? running : "");
-    say(": error: a library ended the process, as HDF5 does when memory is exhausted. No result is "
-        "printed; what is half written is as after a kill.\n");
-    _exit(DQ_RESOURCE);
-}
-
-static void catch_bus_errors(void)
-{
-    struct sigaction act;
-    memset(&act, 0, sizeof act);
-    act.sa_sigaction = on_bus_error;
-    act.sa_flags = SA_SIGINFO;
-    sigaction(SIGBUS, &act, NULL);
-}
-
 static int run_all(int argc, char **argv)
 {
     dq_err err = {0};
     const char *name = NULL;
 
     if (dq_process_begin(&err) != DQ_OK) return (int)err.code;
-    catch_bus_errors();
+    dq_last_words_begin();
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like a full disk */
     dq_catch_signals();
     run(argc, argv, &name, &err);
@@ -146,7 +90,7 @@ static int run_all(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    int status = atexit(on_exit_elsewhere) == 0 ? run_all(argc, argv) : DQ_RESOURCE;
-    ended = true;
+    int status = run_all(argc, argv);
+    dq_last_words_end();
     return status;
 }

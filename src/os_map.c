@@ -75,7 +75,7 @@ dq_status dq_map_open(dq_map *m, const char *path, dq_err *err)
 {
     struct stat st;
     memset(m, 0, sizeof *m);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not waited for */
     if (fd < 0) return fail_errno(err, path, "cannot open");
     if (fstat(fd, &st) != 0) {
         fail_errno(err, path, "cannot stat");

@@ -34,6 +34,21 @@ for option in -o --csv --dump-items --html; do
     try 6 "folder nowhere does not exist" "$@" $option nowhere/gone
 done
 try 6 "not a regular file" stats "plain model" --ids 1 --csv pipe --force
+try 6 "not a regular file" stats "plain model" --ids 1 -o pipe --force
+try 6 "not a regular file" logits "plain model" --ids 1 -o pipe --force
+try 6 "not a regular file" quantize "plain model" -o pipe --force
+for c in info stats logits eval tokenize verify quantize; do # a pipe that nobody writes to
+    case $c in
+    stats) set -- --ids 1 ;;
+    logits) set -- --ids 1 -o gone.h5 ;;
+    eval) set -- --task mc --data choices.jsonl ;;
+    tokenize) set -- --text "short text" ;;
+    quantize) set -- -o gone.h5 ;;
+    *) set -- ;;
+    esac
+    try 6 "pipe: not a regular file" $c pipe "$@"
+done
+set -- eval "plain model" --task mc --data choices.jsonl --limit 3
 try 2 "two outputs" "$@" -o twice --csv twice
 absent twice
 [ -p pipe ] || complain "a pipe was replaced by a file"
