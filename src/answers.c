@@ -4,6 +4,7 @@
 
 #include "match.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,6 +144,11 @@ static char *number_text(const json_t *number, dq_arena *a, dq_err *err)
     if (json_is_integer(number)) return dq_textf(a, err, "%lld", json_integer_value(number));
     char s[32];
     const double x = json_real_value(number);
+    if (fabs(x) >= 0x1p63) { /* its digits may be lost */
+        dq_fail(err, DQ_DAMAGED,
+                "the \"answer\" is a number of too many digits. Write it as a string.");
+        return NULL;
+    }
     for (int digits = 15; digits <= 17; digits++) {
         snprintf(s, sizeof s, "%.*g", digits, x);
         if (strtod(s, NULL) == x) break;

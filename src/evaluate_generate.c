@@ -125,10 +125,10 @@ static dq_status add_configured(id_list *l, const dq_model *m, const char *name,
     if (!text) return DQ_OK;
     if (dq_json_parse(&root, text, len, name, err) != DQ_OK) return dq_in(err, "%s: ", m->path);
     const json_t *eos = json_object_get(root, "eos_token_id");
-    if (json_is_integer(eos)) add_id(l, json_integer_value(eos));
+    int64_t id;
+    if (dq_json_whole(&id, eos)) add_id(l, id);
     for (size_t i = 0; i < json_array_size(eos); i++) {
-        const json_t *v = json_array_get(eos, i);
-        if (json_is_integer(v)) add_id(l, json_integer_value(v));
+        if (dq_json_whole(&id, json_array_get(eos, i))) add_id(l, id);
     }
     json_decref(root);
     return DQ_OK;

@@ -70,6 +70,12 @@ static dq_status force(const run *x, dq_stem *stem, dq_err *err)
 
 /* ---- Generated ---- */
 
+static void add_stop_id(int32_t *id, int64_t *n, const json_t *v)
+{
+    int64_t x;
+    if (*n < STOP_IDS && dq_json_whole(&x, v) && x >= 0 && x <= INT32_MAX) id[(*n)++] = (int32_t)x;
+}
+
 /* "eos_token_id" of config.json: a number, several or none. */
 static dq_status read_stop_ids(int32_t *id, int64_t *n, const dq_model *m, dq_err *err)
 {
@@ -81,9 +87,8 @@ static dq_status read_stop_ids(int32_t *id, int64_t *n, const dq_model *m, dq_er
     if (!text) return DQ_OK;
     DQ_TRY(dq_json_parse(&config, text, len, "config.json", err));
     const json_t *eos = json_object_get(config, "eos_token_id");
-    if (json_is_integer(eos)) id[(*n)++] = (int32_t)json_integer_value(eos);
-    for (size_t i = 0; i < json_array_size(eos) && *n < STOP_IDS; i++)
-        id[(*n)++] = (int32_t)json_integer_value(json_array_get(eos, i));
+    add_stop_id(id, n, eos);
+    for (size_t i = 0; i < json_array_size(eos); i++) add_stop_id(id, n, json_array_get(eos, i));
     json_decref(config);
     return DQ_OK;
 }

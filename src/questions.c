@@ -6,6 +6,7 @@
 #include "task_read.h"
 #include "utf8.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,8 +132,11 @@ static dq_status id_of(const char **id, const json_t *record, dq_arena *a, dq_er
     if (!v) v = json_object_get(record, "ID");
     *id = NULL;
     if (!v) return DQ_OK;
-    char *s = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
-    if (!s) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    char *s;
+    if (json_is_real(v) && fabs(json_real_value(v)) >= 0x1p63)
+        return dq_fail(err, DQ_DAMAGED,
+                       "the \"id\" is a number of too many digits. Write it as a string.");
+    DQ_TRY(dq_json_dump(&s, v, JSON_ENCODE_ANY | JSON_COMPACT, err));
     *id = dq_text(a, s, strlen(s), err);
     free(s);
     return err->code;

@@ -116,7 +116,7 @@ static dq_status read_truth(int *gold, const json_t *o, const char *key, dq_err 
     const json_t *v = json_object_get(o, key);
     const char *text = json_string_value(v);
     bool yes;
-    if (json_is_integer(v)) return dq_read_index(gold, o, key, 0, 2, NULL, err);
+    if (json_is_number(v)) return dq_read_index(gold, o, key, 0, 2, NULL, err);
     if (!text) {
         DQ_TRY(dq_json_bool(&yes, o, key, NULL, err));
     } else {

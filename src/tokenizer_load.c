@@ -200,8 +200,9 @@ static dq_status template_ids(const dq_tokenizer *t, const json_t *special, cons
             "post_processor: special token \"%.100s\" of the template has no list of ids", name);
     for (size_t i = 0; i < json_array_size(ids); i++) {
         const json_t *v = json_array_get(ids, i);
-        json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v) || id < 0 || id > INT32_MAX || !dq_tokenizer_find(t, (int32_t)id))
+        int64_t id;
+        if (!dq_json_whole(&id, v) || id < 0 || id > INT32_MAX ||
+            !dq_tokenizer_find(t, (int32_t)id))
             return dq_fail(
                 err, DQ_DAMAGED,
                 "post_processor: special token \"%.100s\" of the template has an id that "
@@ -233,8 +234,8 @@ static dq_status load_cls_sep(dq_tokenizer *t, const json_t *v, const char *type
     for (int i = 0; i < 2; i++) {
         const char *key = i ? "sep" : "cls";
         const json_t *id = json_array_get(json_object_get(v, key), 1);
-        json_int_t n = json_integer_value(id);
-        if (!json_is_integer(id) || n < 0 || n > INT32_MAX || !dq_tokenizer_find(t, (int32_t)n))
+        int64_t n;
+        if (!dq_json_whole(&n, id) || n < 0 || n > INT32_MAX || !dq_tokenizer_find(t, (int32_t)n))
             return dq_fail(err, DQ_DAMAGED,
                            "post_processor %s: \"%s\" is not [token, id] of a known token", type,
                            key);

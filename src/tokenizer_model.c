@@ -4,6 +4,8 @@
 
 #include "utf8.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,8 +61,8 @@ static dq_status load_vocab(dq_loader *l, json_t *vocab, dq_err *err)
     DQ_TRY(dq_strmap_new(&l->vocab, l->vocab_count, l->scratch, err));
     json_object_foreach(vocab, key, value)
     {
-        json_int_t id = json_integer_value(value);
-        if (!json_is_integer(value) || id < 0 || id > MAX_ID)
+        int64_t id;
+        if (!dq_json_whole(&id, value) || id < 0 || id > MAX_ID)
             return dq_fail(err, DQ_DAMAGED,
                            "model vocab: the id of token \"%.100s\" is not a whole number from 0 "
                            "to %d",
@@ -242,8 +244,11 @@ static void list_tokens(const dq_loader *l, raw *token, json_t *vocab, char *poo
             token[n] = (raw){json_string_value(s), json_string_length(s), (int32_t)n, true};
         }
     } else {
-        json_object_foreach(vocab, key, value) token[n++] =
-            (raw){key, strlen(key), (int32_t)json_integer_value(value), true};
+        json_object_foreach(vocab, key, value)
+        {
+            const size_t len = strlen(key);
+            token[n++] = (raw){key, len, dq_strmap_get(&l->vocab, key, len), true};
+        }
     }
     for (size_t i = 0; i < n; i++) {
         token[i].s = memcpy(pool, token[i].s, token[i].len);
@@ -373,6 +378,8 @@ static dq_status load_scores(dq_loader *l, const json_t *vocab, dq_err *err)
         if (!json_is_string(s) || !json_is_number(number) || json_array_size(pair) != 2)
             return dq_fail(err, DQ_DAMAGED, "model vocab[%zu] is not [piece, score]", i);
         score[i] = json_number_value(number);
+        if (!(fabs(score[i]) < DBL_MAX))
+            return dq_fail(err, DQ_DAMAGED, "model vocab[%zu]: the score is too large", i);
         if (i == 0 || score[i] < lowest) lowest = score[i];
         dq_strmap_put(&l->vocab, json_string_value(s), json_string_length(s), (int32_t)i);
     }
