@@ -234,7 +234,7 @@ static void put_result(const decode *x, int i, double plain, dq_table *table, js
     dq_table_cell(table, "%.2f", plain / attend.median);
     dq_table_cell(table, "%.2f", 1e3 * token.median);
     json_t *r = json_object();
-    json_object_set_new(r, "model", json_string(x->m->name));
+    json_object_set_new(r, "model", dq_name_json(x->m->name));
     json_object_set_new(r, "what", json_string("decode"));
     json_object_set_new(r, "context", json_integer((json_int_t)x->context));
     json_object_set_new(r, "kv_bits", json_string(bits));
@@ -283,7 +283,7 @@ static dq_status run_contexts(decode *x, dq_talk *talk, const int *context, int 
         dq_say_routes(talk, x->b, x->m, math_of(i), &spec);
     }
     json_t *doc = dq_document(talk, "dq-bench/1"), *settings = json_object_get(doc, "settings");
-    json_array_append_new(json_object_get(doc, "inputs"), json_string(x->m->path));
+    json_array_append_new(json_object_get(doc, "inputs"), dq_name_json(x->m->path));
     json_object_set_new(settings, "device", json_string(x->b->device));
     json_object_set_new(settings, "threads", json_integer(x->b->threads));
     json_object_set_new(settings, "clock", json_string(dq_bench_clock(x->b)));

@@ -163,7 +163,7 @@ static json_t *result_json(const items_bench *x, const dq_timing *t)
 {
     json_t *r = json_object();
     char key[64];
-    json_object_set_new(r, "model", json_string(dq_runner_model(x->r)->name));
+    json_object_set_new(r, "model", dq_name_json(dq_runner_model(x->r)->name));
     json_object_set_new(r, "what", json_string("items"));
     json_object_set_new(r, "task", json_string(x->o->task));
     json_object_set_new(r, "items", json_integer((json_int_t)x->items.n));
@@ -191,8 +191,8 @@ static dq_status print_json(const items_bench *x, const dq_timing *t, dq_err *er
     const dq_model *m = dq_runner_model(x->r);
     json_t *doc = dq_document(x->talk, "dq-bench/1"), *s = json_object_get(doc, "settings");
     json_t *inputs = json_object_get(doc, "inputs");
-    json_array_append_new(inputs, json_string(m->path));
-    json_array_append_new(inputs, json_string(x->o->path));
+    json_array_append_new(inputs, dq_name_json(m->path));
+    json_array_append_new(inputs, dq_name_json(x->o->path));
     json_object_set_new(s, "device", json_string(b->device));
     json_object_set_new(s, "threads", json_integer(b->threads));
     json_object_set_new(s, "clock", json_string(dq_bench_clock(b)));

@@ -49,7 +49,7 @@ static json_t *result_json(const bench *x, int n, const dq_timing *t)
 {
     double flops = dq_prefill_flops(x->model, n) / t->median;
     json_t *r = json_object();
-    json_object_set_new(r, "model", json_string(x->model->name));
+    json_object_set_new(r, "model", dq_name_json(x->model->name));
     json_object_set_new(r, "what", json_string("prefill"));
     json_object_set_new(r, "tokens", json_integer(n));
     json_object_set_new(r, "seconds_median", dq_real(t->median));
@@ -70,7 +70,7 @@ static dq_status run_lengths(bench *x, dq_err *err)
     dq_table *table = NULL;
     json_t *doc = dq_document(&x->talk, "dq-bench/1");
     DQ_TRY(dq_table_new(&table, titles, 7, err));
-    json_array_append_new(json_object_get(doc, "inputs"), json_string(x->model->path));
+    json_array_append_new(json_object_get(doc, "inputs"), dq_name_json(x->model->path));
     json_object_set_new(json_object_get(doc, "settings"), "device",
                         json_string(x->backend->device));
     json_object_set_new(json_object_get(doc, "settings"), "threads",

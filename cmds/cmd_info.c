@@ -90,7 +90,7 @@ static json_t *model_json(const dq_model *m)
 {
     const dq_published *known = dq_published_find(m);
     json_t *o = json_object();
-    json_object_set_new(o, "path", json_string(m->path));
+    json_object_set_new(o, "path", dq_name_json(m->path));
     json_object_set_new(o, "family", json_string(m->layout->family));
     json_object_set_new(o, "about", json_string(m->layout->about));
     json_object_set_new(o, "same_sizes_as", known ? json_string(known->names) : json_null());
@@ -184,7 +184,7 @@ static json_t *payload_json(const dq_payload *p)
 {
     json_t *o = json_object();
     bool codes = strcmp(p->encoding, "int-packed") == 0;
-    json_object_set_new(o, "path", json_string(p->path));
+    json_object_set_new(o, "path", dq_name_json(p->path));
     json_object_set_new(o, "encoding", json_string(p->encoding));
     json_object_set_new(o, "bits", json_integer(p->bits));
     json_object_set_new(o, "group_size", p->group_size ? json_integer(p->group_size) : json_null());
@@ -198,10 +198,10 @@ static json_t *payload_json(const dq_payload *p)
     return o;
 }
 
-static json_t *container_json(const dq_container *c, bool tensors)
+static json_t *container_json(const dq_container *c, bool tensors, dq_err *err)
 {
     const dq_container_info *i = dq_container_header(c);
-    json_t *o = json_object(), *files = json_array(), *rows = json_array();
+    json_t *o = json_object(), *files = json_array(), *rows = json_array(), *recipe = NULL;
     size_t len;
     json_object_set_new(o, "kind", json_string("container"));
     json_object_set_new(o, "format_version", json_string(i->version));
@@ -221,11 +221,13 @@ static json_t *container_json(const dq_container *c, bool tensors)
     json_object_set_new(o, "kv", dq_kv_settings_json(&i->kv));
     json_object_set_new(o, "fingerprint", json_string(i->fingerprint));
     json_object_set_new(o, "content_sha256", json_string(i->content_sha256));
-    json_object_set_new(o, "recipe", json_loads(dq_container_recipe(c, &len), 0, NULL));
+    const char *text = dq_container_recipe(c, &len);
+    dq_json_parse(&recipe, text, len, "/config/recipe_json", err);
+    json_object_set_new(o, "recipe", recipe);
     for (int k = 0; k < dq_container_n_sources(c); k++) {
         const dq_source_file *s = dq_container_source_file(c, k);
         json_t *f = json_object();
-        json_object_set_new(f, "name", json_string(s->name));
+        json_object_set_new(f, "name", dq_name_json(s->name));
         json_object_set_new(f, "bytes", json_integer(s->bytes));
         json_object_set_new(f, "sha256", json_string(s->sha256));
         json_array_append_new(files, f);
@@ -313,7 +315,7 @@ static json_t *folder_json(const dq_checkpoint *k, bool tensors)
         size_t n;
         const uint8_t *data;
         json_t *f = json_object();
-        json_object_set_new(f, "name", json_string(dq_checkpoint_file(k, i, &n, &data)));
+        json_object_set_new(f, "name", dq_name_json(dq_checkpoint_file(k, i, &n, &data)));
         json_object_set_new(f, "bytes", json_integer((json_int_t)n));
         json_array_append_new(files, f);
     }
@@ -323,7 +325,7 @@ static json_t *folder_json(const dq_checkpoint *k, bool tensors)
         const dq_tensor *x = dq_checkpoint_at(k, i);
         json_t *t = json_object(), *shape = json_array();
         for (int d = 0; d < x->n_dims; d++) json_array_append_new(shape, json_integer(x->shape[d]));
-        json_object_set_new(t, "name", json_string(x->name));
+        json_object_set_new(t, "name", dq_name_json(x->name));
         json_object_set_new(t, "dtype", json_string(dq_dtypes[x->dtype].name));
         json_object_set_new(t, "shape", shape);
         json_object_set_new(t, "bytes", json_integer((json_int_t)dq_nbytes(x)));
@@ -348,8 +350,10 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
         json_array_append_new(json_object_get(doc, "inputs"), model_json(m));
         json_object_set_new(json_object_get(doc, "settings"), "tensors", json_boolean(r->tensors));
         json_array_append_new(json_object_get(doc, "results"),
-                              c ? container_json(c, r->tensors) : folder_json(k, r->tensors));
-        return dq_document_print(doc, err);
+                              c ? container_json(c, r->tensors, err) : folder_json(k, r->tensors));
+        if (err->code == DQ_OK) return dq_document_print(doc, err);
+        json_decref(doc);
+        return err->code;
     }
     if (c) {
         print_container(c, m);

@@ -196,9 +196,10 @@ static dq_status write_logits(logits *x, dq_mat hidden, int64_t base, dq_err *er
 
 static dq_status put_json(dq_h5out *h, const char *name, json_t *value, dq_err *err)
 {
-    char *text = json_dumps(value, JSON_COMPACT);
+    char *text;
+    dq_json_dump(&text, value, JSON_COMPACT, err);
     json_decref(value);
-    if (!text) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (!text) return err->code;
     dq_h5out_text(h, "/", name, text, err);
     free(text);
     return err->code;

@@ -204,7 +204,7 @@ static void print_summary(const request *r, const dq_quantizer *q)
 static json_t *row_json(const dq_quantize_row *r)
 {
     json_t *o = json_object();
-    json_object_set_new(o, "name", json_string(r->name));
+    json_object_set_new(o, "name", dq_name_json(r->name));
     json_object_set_new(o, "encoding", json_string(r->packed ? "int-packed" : "dense"));
     json_object_set_new(o, "skipped", json_boolean(r->skipped));
     json_object_set_new(o, "source_dtype", json_string(dq_dtypes[r->dtype].name));
@@ -226,8 +226,9 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
     const dq_quantize_info *i = dq_quantize_result(q);
     const char *recipe = dq_quantize_recipe(q);
     json_t *doc = dq_document(&r->talk, "dq-quantize/1"), *in = json_object(), *out = json_object();
-    json_t *set = json_loads(recipe, 0, NULL), *rows = json_array();
-    json_object_set_new(in, "path", json_string(model));
+    json_t *set = NULL, *rows = json_array();
+    dq_json_parse(&set, recipe, strlen(recipe), "recipe", err);
+    json_object_set_new(in, "path", dq_name_json(model));
     json_object_set_new(in, "family", json_string(i->family));
     json_object_set_new(in, "bytes", json_integer(i->source_bytes));
     json_array_append_new(json_object_get(doc, "inputs"), in);
@@ -235,7 +236,7 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
         json_object_set_new(set, "kv", dq_kv_settings_json(&r->set.kv));
     json_object_set_new(set, "dry_run", json_boolean(r->dry_run));
     json_object_set_new(doc, "settings", set);
-    json_object_set_new(out, "path", r->out ? json_string(r->out) : json_null());
+    json_object_set_new(out, "path", r->out ? dq_name_json(r->out) : json_null());
     json_object_set_new(out, "tensors", json_integer(i->n_tensors));
     json_object_set_new(out, "packed", json_integer(i->n_packed));
     json_object_set_new(out, "skipped", json_integer(i->n_skipped));
@@ -255,7 +256,9 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
     }
     json_object_set_new(out, "rows", rows);
     json_array_append_new(json_object_get(doc, "results"), out);
-    return dq_document_print(doc, err);
+    if (err->code == DQ_OK) return dq_document_print(doc, err);
+    json_decref(doc);
+    return err->code;
 }
 
 static dq_status run(request *r, const char *model, dq_err *err)

@@ -261,9 +261,10 @@ static dq_status write_h5(const stats *x, dq_h5out **h, dq_err *err)
 {
     json_t *settings = json_object();
     settings_json(x, settings);
-    char *text = json_dumps(settings, JSON_COMPACT | JSON_SORT_KEYS);
+    char *text;
+    dq_json_dump(&text, settings, JSON_COMPACT | JSON_SORT_KEYS, err);
     json_decref(settings);
-    if (!text) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (!text) return err->code;
     DQ_TRY(dq_h5out_new(h, x->out_path, x->force, err));
     if (dq_h5out_text(*h, "/", "format", "dq-stats", err) == DQ_OK &&
         dq_h5out_text(*h, "/", "format_version", "1.0", err) == DQ_OK &&

@@ -86,12 +86,12 @@ static dq_status print_json(const request *r, const char *path, const dq_contain
 {
     const dq_container_info *i = dq_container_header(c);
     json_t *doc = dq_document(&r->talk, "dq-verify/1"), *in = json_object(), *out = json_object();
-    json_object_set_new(in, "path", json_string(path));
+    json_object_set_new(in, "path", dq_name_json(path));
     json_object_set_new(in, "bytes", json_integer(i->file_bytes));
     json_array_append_new(json_object_get(doc, "inputs"), in);
     json_object_set_new(json_object_get(doc, "settings"), "source",
                         r->source ? json_string(r->source) : json_null());
-    json_object_set_new(out, "path", json_string(path));
+    json_object_set_new(out, "path", dq_name_json(path));
     json_object_set_new(out, "datasets", json_integer(dq_container_n_payloads(c)));
     json_object_set_new(out, "ok", json_true());
     json_object_set_new(out, "source_checked", json_boolean(r->source != NULL));

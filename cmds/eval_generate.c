@@ -279,11 +279,13 @@ void dq_generate_warn(dq_talk *t, const dq_eval_view *v)
 
 /* ---- Completions ---- */
 
-static void put_question(json_t *o, const dq_question *q)
+static dq_status put_question(json_t *o, const dq_question *q, dq_err *err)
 {
-    json_t *id = q->id ? json_loads(q->id, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *id = NULL;
+    if (q->id) DQ_TRY(dq_json_parse(&id, q->id, strlen(q->id), "id", err));
     json_object_set_new(o, "id", id ? id : json_null());
     json_object_set_new(o, "prompt", json_stringn(q->prompt, q->len));
+    return DQ_OK;
 }
 
 static dq_status dump_unit(FILE *f, const dq_eval_view *v, int row, int64_t unit, dq_err *err)
@@ -304,7 +306,7 @@ static dq_status dump_unit(FILE *f, const dq_eval_view *v, int row, int64_t unit
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
     if (!dq_kv_setting_is_plain(&r->kv)) json_object_set_new(o, "kv", dq_kv_setting_json(&r->kv));
     json_object_set_new(o, "item", json_integer((json_int_t)unit));
-    put_question(o, q);
+    put_question(o, q, err);
     json_object_set_new(o, "completion", json_stringn(text, len));
     json_object_set_new(o, "end", json_string(dq_end_name[(int)extra[DQ_GEN_END]]));
     json_object_set_new(o, "tokens", json_integer((json_int_t)extra[DQ_GEN_COUNT]));
@@ -313,11 +315,9 @@ static dq_status dump_unit(FILE *f, const dq_eval_view *v, int row, int64_t unit
         json_object_set_new(o, "exact_match", json_boolean(extra[DQ_GEN_EXACT] == 1));
         json_object_set_new(o, "strict_match", json_boolean(extra[DQ_GEN_STRICT] == 1));
     }
-    json_dumpf(o, f, JSON_REAL_PRECISION(17));
-    fputc('\n', f);
-    json_decref(o);
     dq_block_free(text);
-    return DQ_OK;
+    dq_line_put(f, o, err);
+    return err->code;
 }
 
 static dq_status dump_units(FILE *f, const void *view, dq_err *err)

@@ -66,10 +66,11 @@ static json_t *document(const dq_judged_options *o, const dq_verdicts *v, const 
 }
 
 /* The widths where a cache gives them, else its JSON. */
-static void kv_cell(dq_table *t, const json_t *kv, bool whole)
+static dq_status kv_cell(dq_table *t, const json_t *kv, bool whole, dq_err *err)
 {
     const json_t *k = json_object_get(kv, "k_bits"), *v = json_object_get(kv, "v_bits");
-    char *text = kv ? json_dumps(kv, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *text = NULL;
+    if (kv) DQ_TRY(dq_json_dump(&text, kv, JSON_ENCODE_ANY | JSON_COMPACT, err));
     if (whole || !kv)
         dq_table_cell(t, "%s", text ? text : whole ? "" : "-");
     else if (json_is_integer(k) && json_is_integer(v))
@@ -77,6 +78,7 @@ static void kv_cell(dq_table *t, const json_t *kv, bool whole)
     else
         dq_table_cell(t, "%s", text ? text : "-");
     free(text);
+    return DQ_OK;
 }
 
 static dq_status print_table(const dq_verdicts *v, dq_err *err)
@@ -91,7 +93,7 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
         dq_table_cell(t, "%s", g->model);
         dq_table_cell(t, "%d", g->bits);
         dq_table_cell(t, "%s", g->bits == 16 ? "-" : g->grain);
-        kv_cell(t, g->kv, false);
+        kv_cell(t, g->kv, false, err);
         dq_table_cell(t, "%s", g->task ? g->task : "-");
         dq_table_cell(t, "%lld", (long long)g->n);
         dq_eval_score_cell(t, g->acc, g->acc_interval, "");
@@ -127,7 +129,7 @@ static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
         dq_table_cell(t, "%s", g->ref >= 0 ? v->group[g->ref].model : "");
         dq_table_cell(t, "%d", g->bits);
         dq_table_cell(t, "%s", g->grain);
-        kv_cell(t, g->kv, true);
+        kv_cell(t, g->kv, true, err);
         dq_table_cell(t, "verdicts");
         dq_table_cell(t, "%s", g->task ? g->task : "");
         dq_table_cell(t, "%lld", (long long)g->n);

@@ -300,11 +300,7 @@ dq_status dq_needle_dump(FILE *f, const dq_eval_view *v, int row, dq_err *err)
     const dq_eval_row *r = &v->e->row[row];
     const dq_needle_set *set = dq_needle_set_of(v->e, r);
     for (int64_t i = 0; i < set->n_cells * set->samples; i++) {
-        json_t *o = unit_json(v, r, i);
-        const int failed = json_dumpf(o, f, JSON_REAL_PRECISION(17));
-        json_decref(o);
-        if (failed) return dq_fail(err, DQ_RESOURCE, "out of memory");
-        fputc('\n', f);
+        DQ_TRY(dq_line_put(f, unit_json(v, r, i), err));
     }
     return DQ_OK;
 }

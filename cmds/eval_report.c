@@ -278,8 +278,8 @@ static json_t *text_json(const dq_strbuf *b)
     return json_stringn(b->s ? b->s : "", b->n);
 }
 
-static void dump_request(FILE *f, const dq_eval_view *v, int row, const dq_request *a,
-                         const dq_eval_words *w)
+static dq_status dump_request(FILE *f, const dq_eval_view *v, int row, const dq_request *a,
+                              const dq_eval_words *w, dq_err *err)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
@@ -300,9 +300,7 @@ static void dump_request(FILE *f, const dq_eval_view *v, int row, const dq_reque
     json_object_set_new(o, "n_cont", json_integer((json_int_t)own.n_cont));
     json_object_set_new(o, "ll", dq_real(dq_eval_ll(r, &own)));
     json_object_set_new(o, "greedy", json_boolean(dq_eval_greedy(r, &own)));
-    json_dumpf(o, f, JSON_REAL_PRECISION(17));
-    fputc('\n', f);
-    json_decref(o);
+    return dq_line_put(f, o, err);
 }
 
 static dq_status dump_row(FILE *f, const dq_eval_view *v, int row, dq_err *err)
@@ -311,7 +309,7 @@ static dq_status dump_row(FILE *f, const dq_eval_view *v, int row, dq_err *err)
     dq_eval_words w = {0};
     for (int64_t k = 0; k < q->n; k++) {
         if (words_of(v->e, row, &q->req[k], &w, err) != DQ_OK) break;
-        dump_request(f, v, row, &q->req[k], &w);
+        if (dump_request(f, v, row, &q->req[k], &w, err) != DQ_OK) break;
     }
     dq_block_free(w.ctx.s);
     dq_block_free(w.cont.s);

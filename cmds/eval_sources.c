@@ -108,7 +108,8 @@ void dq_eval_tasks_note(const dq_eval *e)
     }
 }
 
-static void dump_item(FILE *f, const char *task, const dq_item *item, int64_t index)
+static dq_status dump_item(FILE *f, const char *task, const dq_item *item, int64_t index,
+                           dq_err *err)
 {
     for (int c = 0; c < item->n_choices; c++) {
         size_t n;
@@ -120,20 +121,18 @@ static void dump_item(FILE *f, const char *task, const dq_item *item, int64_t in
         json_object_set_new(o, "context", json_stringn(ctx, n));
         json_object_set_new(o, "continuation",
                             json_stringn(item->choice[c].text, item->choice[c].len));
-        json_dumpf(o, f, 0);
-        fputc('\n', f);
-        json_decref(o);
+        DQ_TRY(dq_line_put(f, o, err));
     }
+    return DQ_OK;
 }
 
 static dq_status dump_items(FILE *f, const void *sweep, dq_err *err)
 {
     const dq_eval *e = sweep;
-    (void)err;
     for (int i = 0; i < e->n_sources; i++) {
         const dq_eval_source *s = &e->source[i];
         for (int64_t k = 0; s->task && k < s->items.n; k++)
-            dump_item(f, s->name, &s->items.item[k], k);
+            DQ_TRY(dump_item(f, s->name, &s->items.item[k], k, err));
     }
     return DQ_OK;
 }

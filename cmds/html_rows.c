@@ -234,6 +234,7 @@ dq_status dq_html_read(dq_html *h, const json_t *document, dq_arena *a, dq_err *
 {
     const json_t *results = json_object_get(document, "results");
     memset(h, 0, sizeof *h);
+    DQ_TRY(dq_json_complete(err));
     if (strcmp(dq_html_text(document, "schema"), "dq-eval/1") != 0 || !json_is_array(results))
         return dq_fail(err, DQ_DAMAGED, "not a document of dq eval (expected schema dq-eval/1)");
     h->document = document;

@@ -33,12 +33,10 @@ static void setting(dq_html *h, const char *key, const json_t *v)
     dq_page_text(h->p, key);
     dq_page_html(h->p, "</th><td class=\"l wrap\">");
     if (nested) {
-        char *text = json_dumps(v, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+        char *text;
+        dq_json_dump(&text, v, JSON_INDENT(1) | JSON_REAL_PRECISION(9), h->p->err);
         dq_page_html(h->p, "<details><summary>show</summary><pre>");
-        if (text)
-            dq_page_text(h->p, text);
-        else
-            dq_fail(h->p->err, DQ_RESOURCE, "out of memory");
+        if (text) dq_page_text(h->p, text);
         dq_page_html(h->p, "</pre></details>");
         free(text);
     } else if (json_is_array(v)) {

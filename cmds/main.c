@@ -62,7 +62,8 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
         if (strcmp(argv[1], commands[i].name) != 0) continue;
         *name = commands[i].name;
         dq_last_words_name(*name);
-        if (commands[i].run(argc - 1, argv + 1, err) == DQ_OK) dq_flush_stdout(err);
+        if (commands[i].run(argc - 1, argv + 1, err) == DQ_OK && dq_json_complete(err) == DQ_OK)
+            dq_flush_stdout(err);
         return err->code;
     }
     const char *near = dq_nearest(argv[1], names, N_COMMANDS);
@@ -79,6 +80,7 @@ static int run_all(int argc, char **argv)
     dq_last_words_begin();
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like a full disk */
     dq_catch_signals();
+    dq_json_watch();
     run(argc, argv, &name, &err);
     if (err.code == DQ_OK) return 0;
     fprintf(stderr, "dq%s%s: error: %s\n", name ? " " : "", name ? name : "", err.text);

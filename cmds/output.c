@@ -206,11 +206,18 @@ static bool is_number(const char *s)
     return end != s;
 }
 
+/* Cells come from documents: where one is not whole, neither is the table. */
+static dq_status complete(const dq_table *t, dq_err *err)
+{
+    if (t->failed) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    return dq_json_complete(err);
+}
+
 dq_status dq_table_print(const dq_table *t, dq_err *err)
 {
     int wide[64];
     bool right[64];
-    if (t->failed) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    DQ_TRY(complete(t, err));
     if (t->n_cols > 64) return dq_fail(err, DQ_BUG, "table of %d columns", t->n_cols);
     for (int c = 0; c < t->n_cols; c++) {
         wide[c] = 0;
@@ -242,11 +249,10 @@ dq_status dq_table_print(const dq_table *t, dq_err *err)
 
 dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err)
 {
-    char *text = NULL;
-    size_t len = 0;
-    if (t->failed) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    FILE *f = open_memstream(&text, &len);
-    if (!f) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    dq_strbuf text = {0};
+    DQ_TRY(complete(t, err));
+    FILE *f = dq_memory_open(&text, err);
+    if (!f) return err->code;
     for (int i = 0; i < t->n_cells; i++) {
         const char *s = t->cell[i];
         bool quote = strpbrk(s, ",\"\n") != NULL;
@@ -258,11 +264,8 @@ dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err)
         if (quote) fputc('"', f);
         fputc(i % t->n_cols + 1 < t->n_cols ? ',' : '\n', f);
     }
-    if (fclose(f) != 0)
-        dq_fail(err, DQ_RESOURCE, "out of memory");
-    else
-        dq_file_write(path, text, len, err);
-    free(text);
+    if (dq_memory_close(f, err) == DQ_OK) dq_file_write(path, text.s, text.n, err);
+    dq_block_free(text.s);
     return err->code;
 }
 
@@ -301,22 +304,36 @@ dq_status dq_flush_stdout(dq_err *err)
 
 dq_status dq_document_print(json_t *doc, dq_err *err)
 {
-    if (!doc) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    int bad = json_dumpf(doc, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    char *text;
+    dq_json_dump(&text, doc, JSON_INDENT(2) | JSON_REAL_PRECISION(17), err);
     json_decref(doc);
-    if (bad && !ferror(stdout)) return dq_fail(err, DQ_BUG, "JSON document cannot be written");
+    if (!text) return err->code;
+    fputs(text, stdout);
     putchar('\n');
+    free(text);
     return dq_flush_stdout(err);
 }
 
 dq_status dq_document_write(json_t *doc, const char *path, dq_err *err)
 {
-    char *text = doc ? json_dumps(doc, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL;
+    char *text;
+    dq_json_dump(&text, doc, JSON_INDENT(2) | JSON_REAL_PRECISION(17), err);
     json_decref(doc);
-    if (!text) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (!text) return err->code;
     dq_file_write(path, text, strlen(text), err);
     free(text);
     return err->code;
+}
+
+dq_status dq_line_put(FILE *f, json_t *value, dq_err *err)
+{
+    char *text;
+    dq_json_dump(&text, value, JSON_REAL_PRECISION(17), err);
+    json_decref(value);
+    if (!text) return err->code;
+    fprintf(f, "%s\n", text);
+    free(text);
+    return DQ_OK;
 }
 
 dq_status dq_name_text(const char **out, const char *s, dq_arena *a, dq_err *err)
@@ -357,15 +374,12 @@ json_t *dq_metric(double value, double std_err)
 
 dq_status dq_lines_write(const char *path, dq_make_lines *make, const void *arg, dq_err *err)
 {
-    char *text = NULL;
-    size_t len = 0;
-    FILE *f = open_memstream(&text, &len);
-    if (!f) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    dq_strbuf text = {0};
+    FILE *f = dq_memory_open(&text, err);
+    if (!f) return err->code;
     make(f, arg, err);
-    if (fclose(f) != 0)
-        dq_fail(err, DQ_RESOURCE, "out of memory");
-    else if (err->code == DQ_OK)
-        dq_file_write(path, text, len, err);
-    free(text);
+    if (dq_memory_close(f, err) == DQ_OK && err->code == DQ_OK)
+        dq_file_write(path, text.s, text.n, err);
+    dq_block_free(text.s);
     return err->code;
 }

@@ -75,6 +75,8 @@ json_t *dq_document(const dq_talk *t, const char *schema);
 dq_status dq_document_print(json_t *doc, dq_err *err);
 /* The same as a whole file. */
 dq_status dq_document_write(json_t *doc, const char *path, dq_err *err);
+/* One line of a file of JSON lines; the value is consumed. */
+dq_status dq_line_put(FILE *f, json_t *value, dq_err *err);
 /* A string; U+FFFD stands for what is no UTF-8 in it, as names of files may hold. */
 json_t *dq_name_json(const char *s);
 /* The same as text in the arena, with '?' for control characters: for tables, which a terminal may show. */

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "page.h"
 
+#include "json.h"
 #include "os.h"
 #include "page_style.h"
 
@@ -195,6 +196,7 @@ dq_status dq_page_write(dq_page *p, const char *title, const char *path)
     add_words(p, &all, "</ol></nav>\n</header>\n<main>\n");
     add(p, &all, p->body.s, p->body.n);
     add_words(p, &all, "</main>\n</body>\n</html>\n");
+    dq_json_complete(p->err); /* what it shows comes from documents */
     if (p->err->code == DQ_OK) dq_file_write(path, all.s, all.n, p->err);
     dq_block_free(all.s);
     return p->err->code;

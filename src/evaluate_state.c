@@ -8,6 +8,7 @@
  *                                            one per step: rows that finished units together
  * SPDX-License-Identifier: MIT */
 #include "evaluate.h"
+#include "os.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -73,21 +74,17 @@ static void put_row(FILE *f, const dq_eval *e, int index, int64_t from)
 
 static dq_status add(dq_eval *e, const int *row, const int64_t *from, int n, dq_err *err)
 {
-    char *text = NULL;
-    size_t len = 0;
-    FILE *f = open_memstream(&text, &len);
-    if (!f) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    dq_strbuf text = {0};
+    FILE *f = dq_memory_open(&text, err);
+    if (!f) return err->code;
     fputs("{\"rows\": [", f);
     for (int i = 0; i < n; i++) {
         if (i) fputs(", ", f);
         put_row(f, e, row[i], from[i]);
     }
     fputs("]}", f);
-    if (fclose(f) != 0)
-        dq_fail(err, DQ_RESOURCE, "out of memory");
-    else
-        dq_steps_add(e->journal, text, len, err);
-    free(text);
+    if (dq_memory_close(f, err) == DQ_OK) dq_steps_add(e->journal, text.s, text.n, err);
+    dq_block_free(text.s);
     return err->code;
 }
 

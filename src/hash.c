@@ -4,48 +4,40 @@
 
 #include "os.h"
 
-#include <openssl/evp.h>
+/* The functions without providers: EVP reads configuration files, allocates thousands of times first
+ * and ends the process where one of them fails. */
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/sha.h>
 #include <stdio.h>
 
 enum { STEP = 8 << 20 }; /* bytes of a mapping hashed before their pages are given back */
 
-static dq_status no_hash(dq_err *err)
-{
-    return dq_fail(err, DQ_RESOURCE, "SHA-256 is not available from OpenSSL");
-}
-
 dq_status dq_sha256_begin(dq_sha256 *h, dq_err *err)
 {
-    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
-    h->state = ctx;
-    if (!ctx) return no_hash(err);
-    if (EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) != 1) {
-        dq_sha256_drop(h);
-        return no_hash(err);
-    }
+    SHA256_CTX *state = h->state = dq_block_new(1, sizeof *state, err);
+    if (!state) return err->code;
+    SHA256_Init(state);
     return DQ_OK;
 }
 
 void dq_sha256_add(dq_sha256 *h, const void *p, size_t bytes)
 {
-    if (!h->state || bytes == 0) return;
-    if (EVP_DigestUpdate(h->state, p, bytes) != 1) dq_sha256_drop(h);
+    if (h->state && bytes) SHA256_Update(h->state, p, bytes);
 }
 
 dq_status dq_sha256_end(dq_sha256 *h, char hex[65], dq_err *err)
 {
-    unsigned char sum[EVP_MAX_MD_SIZE];
-    unsigned n = 0;
-    bool good = h->state && EVP_DigestFinal_ex(h->state, sum, &n) == 1 && n == 32;
+    unsigned char sum[SHA256_DIGEST_LENGTH];
+    if (!h->state) return dq_fail(err, DQ_BUG, "a SHA-256 was ended twice");
+    SHA256_Final(sum, h->state);
     dq_sha256_drop(h);
-    if (!good) return no_hash(err);
-    for (unsigned i = 0; i < 32; i++) snprintf(hex + 2 * (size_t)i, 3, "%02x", sum[i]);
+    for (size_t i = 0; i < sizeof sum; i++) snprintf(hex + 2 * i, 3, "%02x", sum[i]);
     return DQ_OK;
 }
 
 void dq_sha256_drop(dq_sha256 *h)
 {
-    EVP_MD_CTX_free(h->state);
+    dq_block_free(h->state);
     h->state = NULL;
 }
 

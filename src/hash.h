@@ -6,7 +6,7 @@
 #include "base.h"
 
 typedef struct dq_sha256 {
-    void *state; /* NULL: failed or ended */
+    void *state; /* NULL: ended */
 } dq_sha256;
 
 dq_status dq_sha256_begin(dq_sha256 *h, dq_err *err);

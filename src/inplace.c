@@ -12,16 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static dq_status fail_errno(dq_err *err, const char *path, const char *what)
-{
-    return dq_fail(err, DQ_FILE, "%s: %s: %s", path, what, strerror(errno));
-}
-
 static dq_status open_flags(dq_inplace *p, const char *path, int flags, dq_err *err)
 {
     p->path = path;
     p->fd = open(path, flags | O_CLOEXEC, 0666);
-    return p->fd < 0 ? fail_errno(err, path, "cannot open for writing") : DQ_OK;
+    return p->fd < 0 ? dq_fail_errno(err, path, "cannot open for writing") : DQ_OK;
 }
 
 dq_status dq_inplace_open(dq_inplace *p, const char *path, dq_err *err)
@@ -42,7 +37,7 @@ dq_status dq_inplace_put(dq_inplace *p, int64_t at, const void *data, size_t byt
         ssize_t n = pwrite(p->fd, from, bytes, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EFAULT) DQ_TRY(dq_maps_check(err)); /* the source has shrunk */
-        if (n < 0) return fail_errno(err, p->path, "cannot write");
+        if (n < 0) return dq_fail_errno(err, p->path, "cannot write");
         if (n == 0) return dq_fail(err, DQ_FILE, "%s: cannot write: disk full", p->path);
         from += n;
         at += n;
@@ -62,7 +57,7 @@ void dq_inplace_start(dq_inplace *p, int64_t at, size_t bytes)
 
 dq_status dq_inplace_sync(dq_inplace *p, dq_err *err)
 {
-    return fsync(p->fd) == 0 ? DQ_OK : fail_errno(err, p->path, "cannot sync");
+    return fsync(p->fd) == 0 ? DQ_OK : dq_fail_errno(err, p->path, "cannot sync");
 }
 
 bool dq_is_regular(const char *path)
@@ -73,7 +68,7 @@ bool dq_is_regular(const char *path)
 
 dq_status dq_remove(const char *path, dq_err *err)
 {
-    if (unlink(path) != 0 && errno != ENOENT) return fail_errno(err, path, "cannot remove");
+    if (unlink(path) != 0 && errno != ENOENT) return dq_fail_errno(err, path, "cannot remove");
     return DQ_OK;
 }
 
@@ -116,18 +111,18 @@ static dq_status lock_and_read(dq_journal *j, const char *path, dq_arena *a, dq_
         return dq_fail(err, DQ_FILE, "%s: another process is writing this output.", path);
     /* not dq_file_read: closing a second descriptor of the file would give up the lock */
     struct stat st;
-    if (fstat(j->file.fd, &st) != 0) return fail_errno(err, path, "cannot stat");
+    if (fstat(j->file.fd, &st) != 0) return dq_fail_errno(err, path, "cannot stat");
     if (!S_ISREG(st.st_mode)) return dq_fail(err, DQ_FILE, "%s: not a regular file", path);
     len = (size_t)st.st_size;
     text = dq_alloc(a, len + 1, 1, err);
     for (size_t got = 0; text && got < len;) {
         ssize_t n = pread(j->file.fd, text + got, len - got, (off_t)got);
-        if (n <= 0) return fail_errno(err, path, "cannot read");
+        if (n <= 0) return dq_fail_errno(err, path, "cannot read");
         got += (size_t)n;
     }
     if (text) read_lines(j, text, len, a, err);
     if (err->code == DQ_OK && ftruncate(j->file.fd, (off_t)j->end) != 0)
-        return fail_errno(err, path, "cannot write");
+        return dq_fail_errno(err, path, "cannot write");
     return err->code;
 }
 
@@ -149,7 +144,7 @@ dq_status dq_journal_clear(dq_journal *j, dq_err *err)
 {
     j->end = 0;
     j->n_lines = 0;
-    if (ftruncate(j->file.fd, 0) != 0) return fail_errno(err, j->file.path, "cannot write");
+    if (ftruncate(j->file.fd, 0) != 0) return dq_fail_errno(err, j->file.path, "cannot write");
     return DQ_OK;
 }
 

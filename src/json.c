@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <float.h>
 #include <math.h>
+#include <setjmp.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,12 +16,15 @@
 /* Set by the first allocation of jansson that fails, and never taken back: setters report it, and
  * nobody asks hundreds of them. */
 static atomic_bool memory_failed;
+static _Thread_local jmp_buf *way_out; /* of the reader; NULL: not in it */
 
 static void *watched_malloc(size_t bytes)
 {
     void *p = malloc(bytes);
-    if (!p) atomic_store(&memory_failed, true);
-    return p;
+    if (p) return p;
+    atomic_store(&memory_failed, true);
+    if (way_out) longjmp(*way_out, 1);
+    return NULL;
 }
 
 void dq_json_watch(void)
@@ -88,16 +92,27 @@ static dq_status hold_numbers(dq_strbuf *out, const char *text, size_t len, dq_e
     return DQ_OK;
 }
 
+/* NULL with the memory flag set, or with *e. jansson's reader asserts where its buffer cannot grow, so
+ * an allocation that fails in it leaves it by a jump; what it held until then is lost. */
 static json_t *load(const char *text, size_t len, json_error_t *e)
 {
-    return json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, e);
+    jmp_buf here;
+    if (setjmp(here) != 0) {
+        way_out = NULL;
+        return NULL;
+    }
+    way_out = &here;
+    json_t *v = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, e);
+    way_out = NULL;
+    return v;
 }
 
 dq_status dq_json_parse(json_t **out, const char *text, size_t len, const char *what, dq_err *err)
 {
-    json_error_t e;
+    json_error_t e = {0};
     *out = load(text, len, &e);
-    if (!*out && json_error_code(&e) == json_error_numeric_overflow) {
+    if (!*out && !atomic_load(&memory_failed) &&
+        json_error_code(&e) == json_error_numeric_overflow) {
         dq_strbuf held = {0};
         if (hold_numbers(&held, text, len, err) == DQ_OK) *out = load(held.s, held.n, &e);
         dq_block_free(held.s);

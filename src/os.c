@@ -1,6 +1,6 @@
 /* os: see os.h.
  * SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* sched_getaffinity, dlinfo */
+#define _GNU_SOURCE /* sched_getaffinity, dlinfo, fopencookie */
 #include "os.h"
 
 #if defined(__x86_64__)
@@ -23,9 +23,10 @@
 #include <time.h>
 #include <unistd.h>
 
-static dq_status fail_errno(dq_err *err, const char *path, const char *what)
+dq_status dq_fail_errno(dq_err *err, const char *path, const char *what)
 {
-    return dq_fail(err, DQ_FILE, "%s: %s: %s", path, what, strerror(errno));
+    return dq_fail(err, errno == ENOMEM ? DQ_RESOURCE : DQ_FILE, "%s: %s: %s", path, what,
+                   strerror(errno));
 }
 
 dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err)
@@ -36,7 +37,7 @@ dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, d
     size_t used = 0, cap = 0;
     *out = NULL;
     *len = 0;
-    if (!f) return fail_errno(err, path, "cannot open");
+    if (!f) return dq_fail_errno(err, path, "cannot open");
     if (!from_stdin && dq_is_dir(path)) {
         fclose(f);
         return dq_fail(err, DQ_FILE, "%s: is a folder, a file is needed", path);
@@ -56,7 +57,7 @@ dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, d
         used += n;
         if (n == 0) break;
     }
-    if (ferror(f)) fail_errno(err, path, "cannot read");
+    if (ferror(f)) dq_fail_errno(err, path, "cannot read");
     if (!from_stdin) fclose(f);
     if (err->code == DQ_OK) {
         *out = dq_text(a, data, used, err);
@@ -89,7 +90,7 @@ dq_status dq_dir_names(const char ***names, size_t *n, const char *dir, dq_arena
     size_t room = 0;
     *names = NULL;
     *n = 0;
-    if (!d) return dq_fail(err, DQ_FILE, "%s: %s", dir, strerror(errno));
+    if (!d) return dq_fail_errno(err, dir, "cannot open");
     for (const struct dirent *e; err->code == DQ_OK && (e = readdir(d));) {
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
         if (*n == room) {
@@ -161,11 +162,11 @@ dq_status dq_file_commit(const char *partial, const char *path, dq_err *err)
 {
     char dir[4096];
     int fd = open(partial, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail_errno(err, partial, "cannot open");
-    if (fsync(fd) != 0) fail_errno(err, partial, "cannot sync");
+    if (fd < 0) return dq_fail_errno(err, partial, "cannot open");
+    if (fsync(fd) != 0) dq_fail_errno(err, partial, "cannot sync");
     close(fd);
     if (err->code != DQ_OK) return err->code;
-    if (rename(partial, path) != 0) return fail_errno(err, path, "cannot rename into place");
+    if (rename(partial, path) != 0) return dq_fail_errno(err, path, "cannot rename into place");
     if (folder_of(dir, sizeof dir, path)) {
         fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd >= 0) {
@@ -209,10 +210,10 @@ static dq_status write_text(const char *path, const char *text, size_t len, dq_e
     if (snprintf(partial, sizeof partial, "%s.partial", path) >= (int)sizeof partial)
         return dq_fail(err, DQ_FILE, "%s: path too long", path);
     FILE *f = fopen(partial, "wb");
-    if (!f) return fail_errno(err, partial, "cannot create");
+    if (!f) return dq_fail_errno(err, partial, "cannot create");
     bool bad = fwrite(text, 1, len, f) != len;
-    if (bad) fail_errno(err, partial, "cannot write");
-    if (fclose(f) != 0 && !bad) fail_errno(err, partial, "cannot write");
+    if (bad) dq_fail_errno(err, partial, "cannot write");
+    if (fclose(f) != 0 && !bad) dq_fail_errno(err, partial, "cannot write");
     if (err->code == DQ_OK) dq_file_commit(partial, path, err);
     if (err->code != DQ_OK) unlink(partial);
     return err->code;
@@ -225,6 +226,26 @@ dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *
     write_text(real ? real : path, text, len, err);
     free(real);
     return err->code;
+}
+
+static ssize_t add_bytes(void *b, const char *s, size_t n)
+{
+    dq_err full = {0};
+    return dq_strbuf_add(b, s, n, &full) == DQ_OK ? (ssize_t)n : 0; /* 0: an error of the stream */
+}
+
+FILE *dq_memory_open(dq_strbuf *b, dq_err *err)
+{
+    FILE *f = fopencookie(b, "w", (cookie_io_functions_t){.write = add_bytes});
+    if (!f) dq_fail(err, DQ_RESOURCE, "out of memory");
+    return f;
+}
+
+dq_status dq_memory_close(FILE *f, dq_err *err)
+{
+    const bool lost = ferror(f) != 0;
+    if (fclose(f) != 0 || lost) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    return DQ_OK;
 }
 
 int64_t dq_disk_free(const char *path)
@@ -333,7 +354,7 @@ dq_status dq_process_begin(dq_err *err)
     static const int flags[3] = {O_WRONLY, O_RDONLY, O_WRONLY};
     for (int fd = 0; fd < 3; fd++) {
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-        if (open("/dev/null", flags[fd]) != fd) return fail_errno(err, "/dev/null", "cannot open");
+        if (open("/dev/null", flags[fd]) != fd) return dq_fail_errno(err, "/dev/null", "cannot open");
     }
     signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is a write error like a full disk */
     return DQ_OK;

@@ -4,7 +4,12 @@
 #ifndef DQ_OS_H
 #define DQ_OS_H
 
-#include "base.h"
+#include "strbuf.h"
+
+#include <stdio.h>
+
+/* "path: what: reason", the reason from errno: DQ_RESOURCE for memory, else DQ_FILE. */
+dq_status dq_fail_errno(dq_err *err, const char *path, const char *what);
 
 /* os_map.c. Every mapping is remembered until it is closed, so that a change of its file is seen. Maps
  * may be opened and closed by any thread. */
@@ -49,6 +54,10 @@ dq_status dq_folder_check(const char *path, dq_err *err);
 dq_status dq_file_check(const char *path, dq_err *err);
 /* Writes text to path (checked; a link's target) through path.partial, then commits. */
 dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *err);
+/* A stream whose bytes end behind one another in *b; NULL with DQ_RESOURCE. Unlike open_memstream it
+ * remembers what memory was too short for: dq_memory_close, which ends it, says DQ_RESOURCE then. */
+FILE *dq_memory_open(dq_strbuf *b, dq_err *err);
+dq_status dq_memory_close(FILE *f, dq_err *err);
 /* Free bytes of the file system that holds path's folder; -1 unknown. */
 int64_t dq_disk_free(const char *path);
 

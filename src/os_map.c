@@ -25,11 +25,6 @@ struct dq_mapping {
 static _Atomic(struct dq_mapping *) first;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of writers */
 
-static dq_status fail_errno(dq_err *err, const char *path, const char *what)
-{
-    return dq_fail(err, DQ_FILE, "%s: %s: %s", path, what, strerror(errno));
-}
-
 static struct dq_mapping *new_entry(void)
 {
     struct dq_mapping *e = first;
@@ -76,15 +71,15 @@ dq_status dq_map_open(dq_map *m, const char *path, dq_err *err)
     struct stat st;
     memset(m, 0, sizeof *m);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not waited for */
-    if (fd < 0) return fail_errno(err, path, "cannot open");
+    if (fd < 0) return dq_fail_errno(err, path, "cannot open");
     if (fstat(fd, &st) != 0) {
-        fail_errno(err, path, "cannot stat");
+        dq_fail_errno(err, path, "cannot stat");
     } else if (!S_ISREG(st.st_mode)) {
         dq_fail(err, DQ_FILE, "%s: not a regular file", path);
     } else if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED) {
-            fail_errno(err, path, "cannot map");
+            dq_fail_errno(err, path, "cannot map");
         } else {
             m->data = p;
             m->bytes = (size_t)st.st_size;

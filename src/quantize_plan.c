@@ -38,10 +38,12 @@ static dq_status make_recipe(dq_quantizer *q, dq_err *err)
     /* absent where nothing is asked: the recipe of files that are older than the setting */
     if (!dq_kv_settings_same(&s->kv, &dq_kv_settings_plain))
         json_object_set_new(r, "kv", dq_kv_settings_json(&s->kv));
-    char *text = json_dumps(r, JSON_SORT_KEYS | JSON_INDENT(0));
+    char *text;
     bool whole = json_object_get(r, "skip") != NULL;
+    dq_json_dump(&text, r, JSON_SORT_KEYS | JSON_INDENT(0), err);
     json_decref(r);
-    if (!text || !whole) { /* a pattern that is not UTF-8 cannot be stored */
+    if (!text) return err->code;
+    if (!whole) { /* a pattern that is not UTF-8 cannot be stored */
         free(text);
         return dq_fail(err, DQ_USAGE, "--skip: the pattern is not valid UTF-8.");
     }
