@@ -1,0 +1,65 @@
+# faults.sh: memory that ends anywhere; sourced by run.sh, with DQ_FAULTS naming the built faults.c.
+[ -r "${DQ_FAULTS:-}" ] || complain "DQ_FAULTS does not name the library that faults.c becomes"
+head -c 250 "short text" >"$top/fault text"
+
+# What may differ between two runs, and the words of a run that could keep no state.
+whole() {
+    grep -v -e '"seconds":' -e '"tokens_per_second":' -e '"warnings": \[' -e '"finished work ' \
+        -e '"an earlier run of this command' -e '^  \]$' "$1"
+}
+
+# faults STRIDE ARGUMENTS...: dq, once for every STRIDE-th allocation, which fails, and then with all
+# that follow it failing as well. Either the same results, or status 5, one line and no results. The
+# file $side belongs to the results.
+side=
+faults() {
+    stride=$1
+    shift
+    DQ_FAULT_COUNT="$top/count" LD_PRELOAD=$DQ_FAULTS "$dq" "$@" >"$top/good" 2>"$top/err" </dev/null ||
+        complain "dq $*: $(cat "$top/err")"
+    whole "$top/good" >"$top/want"
+    [ -z "$side" ] || mv "$side" "$top/side"
+    allocations=$(cat "$top/count")
+    [ "$allocations" -gt 100 ] || complain "dq $*: only $allocations allocations were seen"
+    n=1 seen5=0
+    while [ "$n" -le "$allocations" ]; do
+        on=
+        [ $((n / stride % 3)) -ne 2 ] || on=yes
+        DQ_FAULT_AT=$n DQ_FAULT_ON=$on LD_PRELOAD=$DQ_FAULTS "$dq" "$@" >"$top/out" 2>"$top/err" </dev/null
+        got=$?
+        case $got in
+        0)
+            whole "$top/out" | cmp -s - "$top/want" || complain "dq $*: allocation $n failed: other results, status 0"
+            [ -z "$side" ] || cmp -s "$side" "$top/side" || complain "dq $*: allocation $n failed: another $side"
+            ;;
+        5)
+            seen5=$((seen5 + 1))
+            [ ! -s "$top/out" ] || complain "dq $*: allocation $n failed: results with status 5"
+            [ -z "$side" ] || absent "$side"
+            [ "$(grep -c 'error: ' "$top/err")" = 1 ] ||
+                complain "dq $*: allocation $n failed: not one line of error: $(cat "$top/err")"
+            ;;
+        *) complain "dq $*: allocation $n of $allocations failed: status $got: $(head -c 300 "$top/err")" ;;
+        esac
+        [ -z "$side" ] || rm -f "$side"
+        n=$((n + stride))
+    done
+    [ "$seen5" -gt 0 ] || complain "dq $*: no failed allocation was noticed"
+}
+
+saved=$repo/tests/golden/saved
+cp -r "$saved" "fault model"
+"$dq" quantize "fault model" -o fault.h5 --bits 4 >/dev/null 2>&1 || complain "quantize: no container"
+faults 13 eval "fault model" --text "$top/fault text" --ctx 16 --json
+faults 41 eval fault.h5 --text "$top/fault text" --ctx 16 --kv-bits 16,4 --kv-recent 2 --kv-sink 2 --json
+side=fault.items
+faults 37 eval "plain model" --task mc --data choices.jsonl --limit 2 --logit-bits 16,4 --dump-items fault.items --json
+side=
+faults 31 stats "fault model" --text "$top/fault text" --json
+faults 31 quantize "fault model" -o "$top/fault.h5" --bits 4 --force --json
+faults 31 info "fault model" --json
+faults 7 info fault.h5 --json
+faults 5 verify fault.h5 --json
+faults 31 logits "fault model" --ids "1 2 3" -o "$top/fault.h5" --force
+faults 31 tokenize "fault model" --text "$top/fault text"
+rm -f dq-eval-*.resume*
