@@ -56,9 +56,9 @@ static dq_status from_folder(tokenize *x, const char *path, dq_err *err)
     const char *json_path = dq_textf(x->arena, err, "%s/tokenizer.json", path);
     const char *config_path = dq_textf(x->arena, err, "%s/tokenizer_config.json", path);
     if (!json_path || !config_path) return err->code;
-    DQ_TRY(dq_file_read(&json, &len, json_path, x->arena, err));
+    DQ_TRY(dq_file_read_small(&json, &len, json_path, DQ_MAX_TOKENIZER, x->arena, err));
     if (dq_file_exists(config_path))
-        DQ_TRY(dq_file_read(&config, &config_len, config_path, x->arena, err));
+        DQ_TRY(dq_file_read_small(&config, &config_len, config_path, DQ_MAX_CONFIG, x->arena, err));
     return load(x, path, json, len, config, config_len, err);
 }
 
@@ -94,7 +94,7 @@ static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
     if (dq_is_dir(path)) return from_folder(x, path, err);
     DQ_TRY(is_container(&container, path, err));
     if (container) return from_container(x, path, err);
-    DQ_TRY(dq_file_read(&json, &len, path, x->arena, err));
+    DQ_TRY(dq_file_read_small(&json, &len, path, DQ_MAX_TOKENIZER, x->arena, err));
     return load(x, path, json, len, NULL, 0, err);
 }
 

@@ -274,7 +274,8 @@ dq_status dq_model_file(const dq_model *m, const char *name, const char **text, 
     char *path = dq_textf(o->arena, err, "%s/%s", m->path, name), *data = NULL;
     if (!path) return err->code;
     if (!dq_file_exists(path)) return DQ_OK;
-    DQ_TRY(dq_file_read(&data, len, path, o->arena, err));
+    const size_t max = strcmp(name, "tokenizer.json") == 0 ? DQ_MAX_TOKENIZER : DQ_MAX_CONFIG;
+    DQ_TRY(dq_file_read_small(&data, len, path, max, o->arena, err));
     *text = data;
     return DQ_OK;
 }

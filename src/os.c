@@ -29,42 +29,96 @@ dq_status dq_fail_errno(dq_err *err, const char *path, const char *what)
                    strerror(errno));
 }
 
-dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err)
+/* Opens for reading what is a regular file, or a pipe where `pipes`, and nothing else: a device may be
+ * endless, and opening a pipe waits for its other end. -1: failed. */
+static int open_input(const char *path, bool pipes, struct stat *st, dq_err *err)
 {
-    bool from_stdin = strcmp(path, "-") == 0;
-    FILE *f = from_stdin ? stdin : fopen(path, "rb");
-    char *data = NULL;
-    size_t used = 0, cap = 0;
+    const bool waits = pipes && stat(path, st) == 0 && S_ISFIFO(st->st_mode);
+    int fd;
+    do fd = open(path, O_RDONLY | O_CLOEXEC | (waits ? 0 : O_NONBLOCK));
+    while (fd < 0 && errno == EINTR && dq_check_stop(err) == DQ_OK);
+    if (fd < 0) {
+        dq_fail_errno(err, path, "cannot open");
+        return -1;
+    }
+    if (fstat(fd, st) != 0)
+        dq_fail_errno(err, path, "cannot stat");
+    else if (S_ISDIR(st->st_mode))
+        dq_fail(err, DQ_FILE, "%s: is a folder, a file is needed", path);
+    else if (!S_ISREG(st->st_mode) && !(waits && S_ISFIFO(st->st_mode)))
+        dq_fail(err, DQ_FILE, "%s: not a regular file%s", path, pipes ? " or a pipe" : "");
+    if (err->code == DQ_OK) return fd;
+    close(fd);
+    return -1;
+}
+
+typedef struct input {
+    const char *path;
+    size_t max;       /* more bytes are refused */
+    dq_status beyond; /* what it is then */
+} input;
+
+static dq_status too_large(const input *in, dq_err *err)
+{
+    return dq_fail(err, in->beyond, "%s: more than the %zu bytes that %s", in->path, in->max,
+                   in->beyond == DQ_RESOURCE ? "this machine's memory has"
+                                             : "such a file may have");
+}
+
+/* To the end of fd, which may grow while it is read; `expected` bytes are likely. */
+static dq_status read_to_end(dq_strbuf *b, int fd, const input *in, size_t expected, dq_err *err)
+{
+    for (;;) {
+        const size_t step = expected > b->n ? expected - b->n + 1 : (size_t)1 << 16;
+        if (dq_strbuf_reserve(b, step, err) != DQ_OK) return dq_in(err, "%s: ", in->path);
+        ssize_t n = read(fd, b->s + b->n, b->room - b->n);
+        if (n < 0 && errno == EINTR) {
+            DQ_TRY(dq_check_stop(err));
+            continue;
+        }
+        if (n < 0) return dq_fail_errno(err, in->path, "cannot read");
+        if (n == 0) return DQ_OK;
+        b->n += (size_t)n;
+        if (b->n > in->max) return too_large(in, err);
+        DQ_TRY(dq_check_stop(err));
+    }
+}
+
+static dq_status read_input(char **out, size_t *len, const input *in, bool text, dq_arena *a,
+                            dq_err *err)
+{
+    const bool from_stdin = text && strcmp(in->path, "-") == 0;
+    struct stat st = {0};
+    dq_strbuf b = {0};
     *out = NULL;
     *len = 0;
-    if (!f) return dq_fail_errno(err, path, "cannot open");
-    if (!from_stdin && dq_is_dir(path)) {
-        fclose(f);
-        return dq_fail(err, DQ_FILE, "%s: is a folder, a file is needed", path);
-    }
-    for (;;) {
-        if (used == cap) {
-            size_t more = cap ? cap * 2 : 1 << 16;
-            char *p = more > cap ? realloc(data, more) : NULL;
-            if (!p) {
-                dq_fail(err, DQ_RESOURCE, "%s: out of memory after %zu bytes", path, used);
-                break;
-            }
-            data = p;
-            cap = more;
-        }
-        size_t n = fread(data + used, 1, cap - used, f);
-        used += n;
-        if (n == 0) break;
-    }
-    if (ferror(f)) dq_fail_errno(err, path, "cannot read");
-    if (!from_stdin) fclose(f);
+    int fd = from_stdin ? STDIN_FILENO : open_input(in->path, text, &st, err);
+    if (fd < 0) return err->code;
+    if (st.st_size > 0 && (uintmax_t)st.st_size > in->max)
+        too_large(in, err);
+    else
+        read_to_end(&b, fd, in, (size_t)st.st_size, err);
+    if (!from_stdin) close(fd);
     if (err->code == DQ_OK) {
-        *out = dq_text(a, data, used, err);
-        *len = used;
+        *out = dq_text(a, b.s, b.n, err);
+        *len = b.n;
     }
-    free(data);
+    dq_block_free(b.s);
     return err->code;
+}
+
+dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    const input in = {path, pages > 0 ? (size_t)pages * (size_t)page : SIZE_MAX, DQ_RESOURCE};
+    return read_input(out, len, &in, true, a, err);
+}
+
+dq_status dq_file_read_small(char **out, size_t *len, const char *path, size_t max, dq_arena *a,
+                             dq_err *err)
+{
+    const input in = {path, max, DQ_DAMAGED};
+    return read_input(out, len, &in, false, a, err);
 }
 
 bool dq_file_exists(const char *path)

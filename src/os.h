@@ -19,7 +19,7 @@ typedef struct dq_map {
     struct dq_mapping *entry;
 } dq_map;
 
-/* Read-only mapping of a regular file; the caller closes it. DQ_FILE names the path. */
+/* Read-only mapping of a regular file; the caller closes it. DQ_FILE names the path. Never waits. */
 dq_status dq_map_open(dq_map *m, const char *path, dq_err *err);
 void dq_map_close(dq_map *m); /* leaves an empty map; may be called again */
 /* Tells the kernel that [p, p + bytes) of a mapping will not be needed again: resident memory stays
@@ -32,8 +32,14 @@ dq_status dq_maps_check(dq_err *err);
  * only what these may call. */
 const char *dq_map_at(const void *p, bool *cut);
 
-/* Whole file (or "-" for standard input) into an arena, with a NUL behind it. */
+/* A whole text or data file into an arena, with a NUL behind it: a regular file, a pipe or "-" for
+ * standard input. DQ_FILE for folders and devices, DQ_RESOURCE where it is larger than memory. */
 dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err);
+/* The same for what belongs to a model: a regular file of at most `max` bytes, else DQ_FILE or
+ * DQ_DAMAGED; its size is looked at before it is read. */
+enum { DQ_MAX_CONFIG = 16 << 20, DQ_MAX_INDEX = 256 << 20, DQ_MAX_TOKENIZER = 256 << 20 };
+dq_status dq_file_read_small(char **out, size_t *len, const char *path, size_t max, dq_arena *a,
+                             dq_err *err);
 bool dq_file_exists(const char *path);
 bool dq_is_dir(const char *path);
 /* Names in a folder, sorted, without "." and "..", in the arena. */

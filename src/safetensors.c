@@ -9,7 +9,6 @@
 
 enum { MAX_FILES = 10000 };
 static const uint64_t max_header = 100000000; /* the limit of the reference reader */
-static const int64_t max_config = 16 << 20;
 
 /* ---- One file ---- */
 
@@ -250,11 +249,8 @@ static dq_status read_config(dq_checkpoint *c, const char *dir, dq_err *err)
     if (!dq_is_dir(dir) && dq_file_exists(dir))
         return dq_fail(err, DQ_DAMAGED, "%s: not a folder. Name the folder that holds config.json.",
                        dir);
-    DQ_TRY(dq_file_read(&text, &c->config_bytes, path, c->arena, err));
+    DQ_TRY(dq_file_read_small(&text, &c->config_bytes, path, DQ_MAX_CONFIG, c->arena, err));
     c->config_text = text;
-    if (c->config_bytes > (size_t)max_config)
-        return dq_fail(err, DQ_DAMAGED, "%s: %zu bytes are too many for a configuration", path,
-                       c->config_bytes);
     DQ_TRY(dq_json_parse(&c->config, text, c->config_bytes, path, err));
     if (!json_is_object(c->config)) return dq_fail(err, DQ_DAMAGED, "%s: not a JSON object", path);
     return DQ_OK;
@@ -399,7 +395,7 @@ static dq_status open_sharded(dq_checkpoint *c, const char *dir, const char *pat
     char *text;
     size_t len;
     json_t *index = NULL;
-    DQ_TRY(dq_file_read(&text, &len, path, c->arena, err));
+    DQ_TRY(dq_file_read_small(&text, &len, path, DQ_MAX_INDEX, c->arena, err));
     DQ_TRY(dq_json_parse(&index, text, len, path, err));
     json_t *weights = json_object_get(index, "weight_map");
     if (!json_is_object(weights))

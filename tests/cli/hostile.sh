@@ -37,3 +37,52 @@ try 0 '"path": "odd .*"' quantize "$odd" -o "$odd.h5" --bits 4 --json
 json dq-quantize/1
 try 0 '"path": "odd .*"' verify "$odd.h5" --json
 json dq-verify/1
+
+# Nothing endless is read, and nothing is waited for, where a file of a model should be.
+cp -r "$saved" endless
+for file in config.json tokenizer.json tokenizer_config.json model.safetensors; do
+    rm -f endless/$file
+    ln -s /dev/zero endless/$file
+    try 6 "$file: not a regular file" eval endless --text "short text" --ctx 64
+    rm endless/$file
+    mkfifo endless/$file
+    try 6 "$file: not a regular file" eval endless --text "short text" --ctx 64
+    rm endless/$file
+    cp "$saved/$file" endless/$file
+done
+if truncate -s 1T huge 2>/dev/null; then
+    for file in config.json tokenizer.json tokenizer_config.json; do
+        mv huge endless/$file
+        try 3 "$file: more than the [0-9]* bytes that such a file may have" eval endless --text "short text" --ctx 64
+        mv endless/$file huge
+        cp "$saved/$file" endless/$file
+    done
+    mv huge endless/model.safetensors.index.json
+    rm endless/model.safetensors
+    try 3 "index.json: more than the" info endless
+    mv endless/model.safetensors.index.json huge
+    try 5 "huge: more than the [0-9]* bytes that this machine's memory has" eval "$saved" --text huge --ctx 64
+    rm huge
+fi
+mkfifo line
+try 6 "line: not a regular file" info line
+try 6 "line: not a regular file" tokenize line --text "short text"
+try 6 "not a regular file or a pipe" tokenize "$saved" --text /dev/zero
+try 6 "is a folder, a file is needed" tokenize "$saved" --text endless
+# texts may come through pipes, with a name or without
+"$dq" tokenize "$saved" --text "short text" >"$top/want"
+cat "short text" >line &
+try 0 "^[0-9]" tokenize "$saved" --text line
+cmp -s "$top/out" "$top/want" || complain "a text from a pipe has other ids"
+cat "short text" | "$dq" tokenize "$saved" --text /dev/stdin >"$top/out" 2>&1
+cmp -s "$top/out" "$top/want" || complain "a text from /dev/stdin has other ids: $(head -c 200 "$top/out")"
+"$dq" tokenize "$saved" --text - <"short text" >"$top/out" 2>&1
+cmp -s "$top/out" "$top/want" || complain "a text from standard input has other ids"
+# a pipe that nobody writes to is waited for until Ctrl-C
+"$dq" tokenize "$saved" --text line >"$top/out" 2>"$top/err" &
+waiting=$!
+sleep 0.3
+kill -TERM $waiting
+wait $waiting
+got=$?
+[ $got -eq 143 ] || complain "waiting for a pipe: expected status 143, found $got: $(cat "$top/err")"
