@@ -43,9 +43,9 @@ static dq_status read_dtype(dq_dtype *out, const char *name, const json_t *entry
 /* Item i of an array as a count; false for anything that is not one. */
 static bool count_at(uint64_t *out, const json_t *array, size_t i)
 {
-    int64_t x;
-    if (!dq_json_whole(&x, json_array_get(array, i)) || x < 0) return false;
-    *out = (uint64_t)x;
+    const json_t *v = json_array_get(array, i);
+    if (!json_is_integer(v) || json_integer_value(v) < 0) return false;
+    *out = (uint64_t)json_integer_value(v);
     return true;
 }
 
