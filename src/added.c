@@ -2,10 +2,13 @@
  * SPDX-License-Identifier: MIT */
 #include "added.h"
 
+#include "os.h"
 #include "utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { STOP_EVERY = 4096 }; /* bytes between two looks at the stop flag */
 
 static int by_form(const void *x, const void *y)
 {
@@ -58,6 +61,11 @@ static const dq_added *longest(const dq_added_set *set, const char *text, size_t
     const dq_added *best = NULL;
     size_t lo = set->begin[(uint8_t)text[0]], hi = set->begin[(uint8_t)text[0] + 1];
     for (size_t depth = 1; lo < hi; depth++) {
+        if (hi - lo == 1) {
+            const dq_added *t = set->token[lo];
+            const bool here = t->form_len <= len && memcmp(t->form, text, t->form_len) == 0;
+            return here ? t : best;
+        }
         if (set->token[lo]->form_len == depth) best = set->token[lo++];
         if (depth == len) break;
         unsigned c = (uint8_t)text[depth];
@@ -74,10 +82,11 @@ static bool stands_alone(const char *text, size_t begin, size_t end, size_t len)
     return end == len || !dq_is_word(dq_utf8_first(text + end, &bytes));
 }
 
-static size_t spaces_before(const char *text, size_t at)
+/* Not beyond `done`, where white space has been told already. */
+static size_t spaces_before(const char *text, size_t at, size_t done)
 {
     size_t bytes;
-    while (at > 0 && dq_is_space(dq_utf8_last(text, at, &bytes))) at -= bytes;
+    while (at > done && dq_is_space(dq_utf8_last(text, at, &bytes))) at -= bytes;
     return at;
 }
 
@@ -94,6 +103,7 @@ dq_status dq_added_walk(const dq_added_set *set, const char *text, size_t len,
     size_t done = 0; /* everything before it has been told */
     for (size_t at = 0; at < len && set->n;) {
         const dq_added *t = longest(set, text + at, len - at);
+        if (at % STOP_EVERY == 0) DQ_TRY(dq_check_stop(err));
         if (!t) {
             at++;
             continue;
@@ -102,10 +112,11 @@ dq_status dq_added_walk(const dq_added_set *set, const char *text, size_t len,
         at = end; /* stripping moves what is told, not where the search goes on */
         if (t->single_word && !stands_alone(text, begin, end, len)) continue;
         if (t->lstrip) {
-            begin = spaces_before(text, begin);
+            begin = spaces_before(text, begin, done);
             if (begin < done) begin = done;
         }
-        if (t->rstrip) end = spaces_after(text, end, len);
+        /* from `end` to `done` there is nothing but white space that the token before has swallowed */
+        if (t->rstrip) end = spaces_after(text, end < done ? done : end, len);
         /* White space that the token before has swallowed is no token again, if this one strips. */
         if (begin >= end) continue;
         if (begin > done) DQ_TRY(visit->gap(visit->arg, text + done, begin - done, err));

@@ -12,6 +12,7 @@ typedef struct dq_added {
     size_t form_len;
     int32_t id;
     bool special, lstrip, rstrip, single_word, normalized;
+    bool told_special; /* its form is the text of a special token: decoding leaves it out */
 } dq_added;
 
 /* The tokens that are searched at one stage, sorted by form. */

@@ -3,6 +3,7 @@
 #include "decode.h"
 
 #include "match.h"
+#include "os.h"
 #include "strbuf.h"
 #include "utf8.h"
 
@@ -209,13 +210,15 @@ static dq_status byte_fallback(list *out, const list *in, dq_err *err)
     return status;
 }
 
-static dq_status replace(dq_strbuf *out, const char *s, size_t len, const dq_decode_step *step,
-                         const char *by, size_t by_len, dq_err *err)
+static dq_status replace(list *l, const char *s, size_t len, const dq_decode_step *step,
+                         const char *by, size_t by_len, size_t original, dq_err *err)
 {
+    dq_strbuf *out = &l->text;
     size_t done = 0, at;
     while ((at = dq_find_text(s, len, done, step->part, step->part_len)) != SIZE_MAX) {
         DQ_TRY(dq_strbuf_add(out, s + done, at - done, err));
         DQ_TRY(dq_strbuf_add(out, by, by_len, err));
+        DQ_TRY(dq_growth_check(out->n, original, "decoder Replace", err));
         done = at + step->part_len;
     }
     return dq_strbuf_add(out, s + done, len - done, err);
@@ -235,7 +238,8 @@ static dq_status strip(dq_strbuf *out, const char *s, size_t len, const dq_decod
     return dq_strbuf_add(out, s + begin, len - begin, err);
 }
 
-static dq_status each(list *out, const list *in, const dq_decode_step *step, dq_err *err)
+static dq_status each(list *out, const list *in, const dq_decode_step *step, size_t original,
+                      dq_err *err)
 {
     for (size_t i = 0, begin = 0; i < in->n; begin = in->end[i++]) {
         const char *s = in->text.s + begin;
@@ -243,16 +247,20 @@ static dq_status each(list *out, const list *in, const dq_decode_step *step, dq_
         if (step->kind == DQ_DECODE_STRIP) {
             DQ_TRY(strip(&out->text, s, len, step, err));
         } else if (step->kind == DQ_DECODE_METASPACE) {
-            DQ_TRY(replace(&out->text, s, len, step, " ", i == 0 && step->drop_first ? 0 : 1, err));
+            DQ_TRY(
+                replace(out, s, len, step, " ", i == 0 && step->drop_first ? 0 : 1, original, err));
         } else {
-            DQ_TRY(replace(&out->text, s, len, step, step->text, step->text_len, err));
+            DQ_TRY(replace(out, s, len, step, step->text, step->text_len, original, err));
         }
         end_piece(out);
+        DQ_TRY(dq_check_stop(err));
     }
     return DQ_OK;
 }
 
-static dq_status apply(list *out, const list *in, const dq_decode_step *step, dq_err *err)
+/* A step makes `out` of `in`, which steps before it have made of `original` bytes. */
+static dq_status apply(list *out, const list *in, const dq_decode_step *step, size_t original,
+                       dq_err *err)
 {
     out->n = 0;
     out->text.n = 0;
@@ -263,7 +271,7 @@ static dq_status apply(list *out, const list *in, const dq_decode_step *step, dq
         DQ_TRY(dq_strbuf_add(&out->text, in->text.s, in->text.n, err));
         end_piece(out);
         return DQ_OK;
-    default: return each(out, in, step, err);
+    default: return each(out, in, step, original, err);
     }
 }
 
@@ -282,8 +290,9 @@ static dq_status decode(const dq_decoder *d, list both[2], const char *const *to
         DQ_TRY(dq_strbuf_add(&in->text, token[i], len[i], err));
         end_piece(in);
     }
+    const size_t original = in->text.n;
     for (int i = 0; i < d->n_steps; i++) {
-        DQ_TRY(apply(out, in, &d->step[i], err));
+        DQ_TRY(apply(out, in, &d->step[i], original, err));
         *result = out;
         out = in;
         in = *result;

@@ -2,11 +2,18 @@
  * SPDX-License-Identifier: MIT */
 #include "match.h"
 
+#include "os.h"
 #include "utf8.h"
 
 #include <string.h>
 
-enum { JIT_STACK = 128 << 20 };
+enum {
+    JIT_STACK = 128 << 20,
+    WINDOW = 4096,      /* bytes where a match may begin that are tried with one call */
+    FEW_STEPS = 4096,   /* backtracking steps at one beginning that cost nothing */
+    STEPS = 64 << 20,   /* further ones that one text may cost ... */
+    STEPS_PER_BYTE = 64 /* ... and for each of its bytes */
+};
 
 static dq_status no_memory(dq_err *err)
 {
@@ -17,12 +24,13 @@ dq_status dq_match_begin(dq_matcher *m, size_t len, dq_err *err)
 {
     m->at = m->done = 0;
     m->any = false;
+    m->limit = 0;
+    m->window = 0;
+    m->steps = STEPS + STEPS_PER_BYTE * (uint64_t)len;
     if (!m->context) m->context = pcre2_match_context_create(NULL);
     if (!m->context) return no_memory(err);
     if (!m->data) m->data = pcre2_match_data_create(1, NULL);
     if (!m->data) return no_memory(err);
-    uint64_t limit = UINT64_C(10000000) + 64 * (uint64_t)len;
-    pcre2_set_match_limit(m->context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
     return DQ_OK;
 }
 
@@ -34,27 +42,81 @@ static int match_once(dq_matcher *m, const dq_regex *r, const char *text, size_t
                        m->context);
 }
 
-/* First match at or behind m->at; *found is false when there is none. */
-static dq_status match(dq_matcher *m, const dq_regex *r, const char *text, size_t len, bool *found,
-                       dq_err *err)
+static dq_status refused(int rc, size_t len, dq_err *err)
 {
-    int rc = match_once(m, r, text, len);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT && !m->stack) {
-        /* The machine stack sufficed until now; groups repeated over long runs need more. Only
-         * what is used becomes resident. */
-        m->stack = pcre2_jit_stack_create((size_t)64 << 10, JIT_STACK, NULL);
-        if (!m->stack) return no_memory(err);
-        pcre2_jit_stack_assign(m->context, NULL, m->stack);
-        rc = match_once(m, r, text, len);
-    }
-    *found = rc >= 0;
-    if (rc >= 0 || rc == PCRE2_ERROR_NOMATCH) return DQ_OK;
     PCRE2_UCHAR message[160] = "";
     pcre2_get_error_message(rc, message, sizeof message);
     return dq_fail(err, DQ_RESOURCE,
                    "matching the tokenizer's pattern on a piece of %zu bytes failed: PCRE2 says: "
                    "%s",
                    len, (const char *)message);
+}
+
+/* A match that begins from m->at to `last`, with so many steps at each beginning: a code of PCRE2 in
+ * *rc, which is a match, none, or too few steps. */
+static dq_status match_from(dq_matcher *m, const dq_regex *r, const char *text, size_t len,
+                            size_t last, uint32_t steps, int *rc, dq_err *err)
+{
+    if (last != m->last || steps != m->limit) {
+        DQ_TRY(dq_check_stop(err));
+        pcre2_set_offset_limit(m->context, m->last = last);
+        pcre2_set_match_limit(m->context, m->limit = steps);
+    }
+    *rc = match_once(m, r, text, len);
+    if (*rc == PCRE2_ERROR_JIT_STACKLIMIT && !m->stack) {
+        /* The machine stack sufficed until now; groups repeated over long runs need more. Only
+         * what is used becomes resident. */
+        m->stack = pcre2_jit_stack_create((size_t)64 << 10, JIT_STACK, NULL);
+        if (!m->stack) return no_memory(err);
+        pcre2_jit_stack_assign(m->context, NULL, m->stack);
+        *rc = match_once(m, r, text, len);
+    }
+    if (*rc >= 0 || *rc == PCRE2_ERROR_NOMATCH || *rc == PCRE2_ERROR_MATCHLIMIT) return DQ_OK;
+    return refused(*rc, len, err);
+}
+
+static size_t next_character(const char *text, size_t len, size_t at)
+{
+    size_t used = 1;
+    if (at < len) dq_utf8_first(text + at, &used);
+    return at + used;
+}
+
+/* The same one beginning after the other up to `last`, each with as many steps as it needs. PCRE2
+ * does not say how many it took; those that did not suffice are counted, which is at most four times
+ * too few. */
+static dq_status match_each(dq_matcher *m, const dq_regex *r, const char *text, size_t len,
+                            size_t last, int *rc, dq_err *err)
+{
+    for (*rc = PCRE2_ERROR_NOMATCH; m->at <= last; m->at = next_character(text, len, m->at)) {
+        for (uint32_t steps = FEW_STEPS;; steps *= 4) {
+            DQ_TRY(match_from(m, r, text, len, m->at, steps, rc, err));
+            if (*rc != PCRE2_ERROR_MATCHLIMIT) break;
+            if (steps > m->steps || steps > UINT32_MAX / 4) return refused(*rc, len, err);
+            m->steps -= steps;
+        }
+        if (*rc >= 0) break;
+    }
+    return DQ_OK;
+}
+
+/* First match at or behind m->at; *found is false when there is none. The limit of PCRE2 holds for
+ * each beginning, of which a text has many, so that they are tried by windows. */
+static dq_status match(dq_matcher *m, const dq_regex *r, const char *text, size_t len, bool *found,
+                       dq_err *err)
+{
+    for (*found = false; !*found && m->at <= len;) {
+        int rc;
+        if (m->limit == 0 || m->at > m->window) {
+            m->window = len - m->at > WINDOW ? m->at + WINDOW : len;
+            while (m->window < len && ((uint8_t)text[m->window] & 0xC0) == 0x80) m->window++;
+        }
+        DQ_TRY(match_from(m, r, text, len, m->window, FEW_STEPS, &rc, err));
+        if (rc == PCRE2_ERROR_MATCHLIMIT) DQ_TRY(match_each(m, r, text, len, m->window, &rc, err));
+        *found = rc >= 0;
+        if (!*found) m->at = next_character(text, len, m->window);
+    }
+    return DQ_OK;
 }
 
 dq_status dq_match_next(dq_matcher *m, const dq_regex *r, const char *text, size_t len,
@@ -72,9 +134,7 @@ dq_status dq_match_next(dq_matcher *m, const dq_regex *r, const char *text, size
             m->any = true;
             return DQ_OK;
         }
-        size_t used = 1;
-        if (m->at < len) dq_utf8_first(text + m->at, &used);
-        m->at += used;
+        m->at = next_character(text, len, m->at);
     }
     *found = false;
     return DQ_OK;

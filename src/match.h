@@ -19,9 +19,15 @@ typedef struct dq_matcher {
     size_t done; /* end of the last match in the text at hand */
     size_t at;   /* where the search goes on */
     bool any;
+    uint64_t steps; /* of backtracking that the text at hand may still cost */
+    size_t window;  /* the last beginning that is tried next */
+    size_t last;    /* what the context says: the last beginning, */
+    uint32_t limit; /* and steps for each; 0: nothing yet */
 } dq_matcher;
 
-/* Next match in text[len] as the reference's iterator tells them: an empty match counts too, except
+/* A pattern that backtracks without end is DQ_RESOURCE after a bounded number of steps, whatever the
+ * text; signals are seen on the way.
+ * Next match in text[len] as the reference's iterator tells them: an empty match counts too, except
  * right behind a match. A text begins with dq_match_begin; *found is false behind the last one. */
 dq_status dq_match_begin(dq_matcher *m, size_t len, dq_err *err);
 dq_status dq_match_next(dq_matcher *m, const dq_regex *r, const char *text, size_t len,

@@ -234,7 +234,7 @@ static dq_status strip(dq_strbuf *out, const dq_normal_step *s, const char *text
 }
 
 static dq_status replace(dq_strbuf *out, const dq_normal_step *s, const char *text, size_t len,
-                         dq_err *err)
+                         size_t original, dq_err *err)
 {
     dq_matcher m = {0};
     size_t done = 0, begin = 0, end;
@@ -251,6 +251,7 @@ static dq_status replace(dq_strbuf *out, const dq_normal_step *s, const char *te
         if (status != DQ_OK || !found) break;
         status = dq_strbuf_add(out, text + done, begin - done, err);
         if (status == DQ_OK) status = dq_strbuf_add(out, s->text, s->text_len, err);
+        if (status == DQ_OK) status = dq_growth_check(out->n, original, "normalizer Replace", err);
         done = end;
     }
     dq_matcher_end(&m);
@@ -260,11 +261,12 @@ static dq_status replace(dq_strbuf *out, const dq_normal_step *s, const char *te
 /* Grapheme clusters shorter than six bytes as a whole, longer ones and unknown ones by character.
  * Source: tokenizers normalizers/precompiled.rs. */
 static dq_status by_map(dq_strbuf *out, const dq_charsmap *map, const char *text, size_t len,
-                        dq_err *err)
+                        size_t original, dq_err *err)
 {
     for (size_t i = 0, end; i < len; i = end) {
         size_t used, n;
         utf8proc_int32_t state = 0;
+        DQ_TRY(dq_growth_check(out->n, original, "normalizer Precompiled", err));
         uint32_t c = dq_utf8_first(text + i, &used), next;
         for (end = i + used; end < len; end += used, c = next) {
             next = dq_utf8_first(text + end, &used);
@@ -306,18 +308,20 @@ static bool untouched(const dq_normal_step *s, const char *text, size_t len)
     }
 }
 
+/* What the steps so far have made of `original` bytes, text[len], becomes what this one makes of it. */
 static dq_status apply(dq_strbuf *out, const dq_normal_step *s, const char *text, size_t len,
-                       dq_err *err)
+                       size_t original, dq_err *err)
 {
     switch (s->kind) {
     case DQ_NORMAL_FORM: return form(out, s, text, len, err);
     case DQ_NORMAL_LOWER: return lower(out, text, len, err);
     case DQ_NORMAL_STRIP: return strip(out, s, text, len, err);
     case DQ_NORMAL_PREPEND:
+        DQ_TRY(dq_growth_check(s->text_len + len, original, "normalizer Prepend", err));
         DQ_TRY(dq_strbuf_add(out, s->text, s->text_len, err));
         return dq_strbuf_add(out, text, len, err);
-    case DQ_NORMAL_REPLACE: return replace(out, s, text, len, err);
-    case DQ_NORMAL_CHARSMAP: return by_map(out, &s->map, text, len, err);
+    case DQ_NORMAL_REPLACE: return replace(out, s, text, len, original, err);
+    case DQ_NORMAL_CHARSMAP: return by_map(out, &s->map, text, len, original, err);
     }
     return dq_fail(err, DQ_BUG, "a normalizer of kind %d", (int)s->kind);
 }
@@ -353,13 +357,14 @@ static dq_status move_head(size_t *head, const dq_normal_step *s, const char *te
 
 /* One step from `now` (or text[len]) to a new `now`. */
 static dq_status advance(dq_strbuf *now, size_t *head, const dq_normal_step *s, const char *text,
-                         size_t len, dq_err *err)
+                         size_t len, size_t original, dq_err *err)
 {
     const dq_normal_kind k = s->kind;
     dq_strbuf next = {0};
     dq_status status = dq_strbuf_reserve(&next, len, err);
     if (status == DQ_OK) status = move_head(head, s, text, len, err);
-    if (status == DQ_OK) status = apply(&next, s, text, len, err);
+    if (status == DQ_OK) status = apply(&next, s, text, len, original, err);
+    if (status == DQ_OK) status = dq_growth_check(next.n, original, "the normalizer", err);
     if (status == DQ_OK && *head && next.n &&
         (k == DQ_NORMAL_FORM || k == DQ_NORMAL_LOWER || k == DQ_NORMAL_CHARSMAP))
         dq_utf8_first(next.s, head);
@@ -383,7 +388,7 @@ dq_status dq_normalize_from(const dq_normalizer *n, char **out, size_t *out_len,
         size_t in_len = now.s ? now.n : len;
         if (in_len == 0) break; /* no step makes something of nothing */
         if (untouched(&n->step[i], in, in_len)) continue;
-        if (advance(&now, &head, &n->step[i], in, in_len, err) == DQ_OK) continue;
+        if (advance(&now, &head, &n->step[i], in, in_len, len, err) == DQ_OK) continue;
         dq_block_free(now.s);
         return err->code;
     }

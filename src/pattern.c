@@ -425,7 +425,8 @@ static dq_status compile(pcre2_code **code, bool *jit, const char *text, size_t 
     if (!context) return dq_fail(err, DQ_RESOURCE, "out of memory (compiling a pattern)");
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     *code = pcre2_compile((PCRE2_SPTR)text, len,
-                          PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_DOLLAR_ENDONLY,
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_DOLLAR_ENDONLY |
+                              PCRE2_USE_OFFSET_LIMIT,
                           &number, &offset, context);
     pcre2_compile_context_free(context);
     if (!*code) {

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "pretokenize.h"
 
+#include "os.h"
 #include "utf8.h"
 
 #include <string.h>
@@ -170,7 +171,12 @@ static dq_status rewrite(dq_pretokenize_run *run, int k, const char **text, size
 static dq_status from_step(dq_pretokenize_run *run, int k, const char *text, size_t len, bool first,
                            dq_err *err)
 {
-    if (k == run->p->n_steps) return run->word(run->arg, text, len, err);
+    DQ_TRY(dq_check_stop(err));
+    if (k == run->p->n_steps) {
+        run->told += len;
+        DQ_TRY(dq_growth_check(run->told, run->original, "the pre_tokenizer", err));
+        return run->word(run->arg, text, len, err);
+    }
     const dq_split_step *s = &run->p->step[k];
     if (s->prefix != DQ_NEVER || s->spaces) DQ_TRY(rewrite(run, k, &text, &len, first, err));
     if (s->by == DQ_NO_CUT) return from_step(run, k + 1, text, len, first, err);
@@ -179,6 +185,8 @@ static dq_status from_step(dq_pretokenize_run *run, int k, const char *text, siz
 
 dq_status dq_pretokenize(dq_pretokenize_run *run, const char *text, size_t len, dq_err *err)
 {
+    run->told = 0;
+    run->original = len;
     return len ? from_step(run, 0, text, len, run->at_start, err) : DQ_OK;
 }
 

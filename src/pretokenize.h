@@ -67,6 +67,7 @@ typedef struct dq_pretokenize_run {
     dq_matcher match[DQ_MAX_STEPS];
     char *changed[DQ_MAX_STEPS]; /* the piece as the step's spaces and prefix make it */
     size_t changed_room[DQ_MAX_STEPS];
+    size_t original, told; /* bytes of the text, and of the words that it became so far */
 } dq_pretokenize_run;
 
 /* Words of a piece of well-formed UTF-8, in order. *run is {.p, .word, .arg} before the first call

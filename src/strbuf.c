@@ -26,3 +26,13 @@ dq_status dq_strbuf_add(dq_strbuf *b, const char *s, size_t n, dq_err *err)
     b->n += n;
     return DQ_OK;
 }
+
+enum { GROWTH = 64, GROWTH_MORE = 1024 };
+
+dq_status dq_growth_check(size_t now, size_t len, const char *what, dq_err *err)
+{
+    if (now <= GROWTH_MORE || (now - GROWTH_MORE) / GROWTH <= len) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s makes %zu bytes of a text of %zu. More than %d for each is not supported.",
+                   what, now, len, GROWTH);
+}

@@ -178,18 +178,6 @@ static int by_id(const void *x, const void *y)
     return (a->id > b->id) - (a->id < b->id);
 }
 
-/* An added token is told by its form, and special when that form is the text of a special one. */
-static bool is_special(const dq_tokenizer *t, const dq_added *a)
-{
-    if (a->form_len == a->len && memcmp(a->form, a->text, a->len) == 0) return a->special;
-    for (size_t i = 0; i < t->n_added; i++) {
-        const dq_added *b = &t->added[i];
-        if (b->special && b->len == a->form_len && memcmp(b->text, a->form, b->len) == 0)
-            return true;
-    }
-    return false;
-}
-
 static dq_status collect(written *w, const dq_tokenizer *t, const int32_t *ids, int64_t n,
                          unsigned flags, dq_err *err)
 {
@@ -205,7 +193,7 @@ static dq_status collect(written *w, const dq_tokenizer *t, const int32_t *ids, 
         const dq_piece *p = added ? NULL : find(t->written, t->n_written, ids[i]);
         if (!added && !p) p = dq_tokenizer_find(t, ids[i]);
         if (!added && !p) continue;
-        if (added && !(flags & DQ_TOK_SPECIAL) && is_special(t, *added)) continue;
+        if (added && !(flags & DQ_TOK_SPECIAL) && (*added)->told_special) continue;
         w->token[w->n] = added ? (*added)->form : p->text;
         w->len[w->n++] = added ? (*added)->form_len : p->len;
     }

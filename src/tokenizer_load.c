@@ -7,6 +7,8 @@
 
 static const bool no = false, yes = true;
 
+enum { MAX_ADDED = 1 << 16 };
+
 /* The id that the reference gives: the model's when it knows the text, else one behind all others.
  * A file that says otherwise is used by nobody with the ids it says. */
 static dq_status check_added_id(dq_loader *l, const dq_added *a, bool *is_new, dq_err *err)
@@ -54,6 +56,10 @@ static dq_status add_token(dq_loader *l, const json_t *v, int64_t id, dq_err *er
     DQ_TRY(dq_json_bool(&a.normalized, v, "normalized", a.special ? &no : &yes, err));
     a.len = json_string_length(content);
     if (a.len == 0) return DQ_OK; /* the reference ignores it */
+    if (a.len > MAX_ADDED)
+        return dq_fail(err, DQ_MISMATCH,
+                       "added token %lld of %zu bytes is not supported (at most %d)", (long long)id,
+                       a.len, MAX_ADDED);
     a.text = dq_text(t->arena, json_string_value(content), a.len, err);
     if (!a.text) return err->code;
     DQ_TRY(check_added_id(l, &a, &is_new, err));
@@ -152,6 +158,10 @@ static dq_status load_all_added(dq_loader *l, const json_t *root, const json_t *
     DQ_TRY(dq_strmap_new(&l->by_text, room, l->scratch, err));
     DQ_TRY(load_added(l, list, err));
     DQ_TRY(load_added_decoder(l, decoder, err));
+    for (size_t i = 0; i < t->n_added; i++) {
+        int32_t same = dq_strmap_get(&l->by_text, t->added[i].form, t->added[i].form_len);
+        t->added[i].told_special = same >= 0 && t->added[same].special;
+    }
     DQ_TRY(dq_added_set_new(&t->in_raw, t->added, t->n_added, false, t->arena, err));
     return dq_added_set_new(&t->in_normalized, t->added, t->n_added, true, t->arena, err);
 }

@@ -86,3 +86,49 @@ kill -TERM $waiting
 wait $waiting
 got=$?
 [ $got -eq 143 ] || complain "waiting for a pipe: expected status 143, found $got: $(cat "$top/err")"
+
+# Tokenizers that multiply text, or that would take until the end of time.
+cp -r "$saved" slow
+changed() { # SED-SCRIPT: slow/tokenizer.json becomes the saved one, changed
+    sed "$1" "$saved/tokenizer.json" >slow/tokenizer.json
+    ! cmp -s "$saved/tokenizer.json" slow/tokenizer.json || complain "hostile: $1 changes nothing"
+}
+repeat() { # TEXT TIMES
+    awk -v t="$1" -v n="$2" 'BEGIN { for (i = 0; i < n; i++) printf "%s", t }'
+}
+sixty=$(repeat a 60)
+step="{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"$sixty\"}"
+repeat a 56 >fiftysix
+changed "s/\"normalizer\": null/\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [$step, $step, $step, $step, $step]}/"
+try 4 "normalizer Replace makes [0-9]* bytes of a text of 56" tokenize slow --text fiftysix
+changed "s/\"normalizer\": null/\"normalizer\": {\"type\": \"Prepend\", \"prepend\": \"$(repeat x 9000)\"}/"
+try 4 "normalizer Prepend makes 9056 bytes of a text of 56" tokenize slow --text fiftysix
+# backtracking that stays below the limit of a single match, at every one of 100 000 places
+repeat "$(repeat a 200) " 500 >runs
+for pattern in '(?:a+)+[bc]' 'a*a*a*a*[bc]'; do
+    changed "s/\"normalizer\": null/\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"$pattern\"}, \"content\": \"x\"}/"
+    try 5 "matching the tokenizer's pattern .* match limit exceeded" tokenize slow --text runs
+done
+"$dq" tokenize slow --text runs >"$top/out" 2>"$top/err" &
+waiting=$!
+sleep 0.5
+kill -TERM $waiting
+wait $waiting
+got=$?
+[ $got -eq 143 ] || complain "a pattern that backtracks: expected status 143 after SIGTERM, found $got"
+# each of 300 000 tabs begins a token that swallows all white space around it
+token() { # CONTENT FLAGS: the line of an added token with the next free id
+    printf '{"id": 503, "content": "%s", "single_word": false, %s, "normalized": false, "special": false},' "$1" "$2"
+}
+repeat '\t' 300000 >tabs
+changed "s|\"added_tokens\": \[|&$(token '\\t' '"lstrip": true, "rstrip": true')|"
+try 0 "^503$" tokenize slow --text tabs
+[ "$(wc -w <"$top/out")" = 1 ] || complain "tabs: expected one id, found $(wc -w <"$top/out")"
+changed "s|\"added_tokens\": \[|&$(token '\\t' '"lstrip": false, "rstrip": true')|"
+try 0 "^503 503 503" tokenize slow --text tabs
+# a long token that nearly stands at every place
+repeat a 200000 >letters
+changed "s|\"added_tokens\": \[|&$(token "$(repeat a 30000)b" '"lstrip": false, "rstrip": false')|"
+try 0 "^[0-9]" tokenize slow --text letters
+changed "s|\"added_tokens\": \[|&$(token "$(repeat a 70000)" '"lstrip": false, "rstrip": false')|"
+try 4 "added token 503 of 70000 bytes is not supported" tokenize slow --text letters
