@@ -3,6 +3,8 @@
 #include "csv.h"
 #include "icl.h"
 #include "json.h"
+#include "os.h"
+#include "strmap.h"
 #include "utf8.h"
 
 #include <stdlib.h>
@@ -14,22 +16,17 @@ struct dq_icl_reader {
     int64_t cap_demos, cap_queries;
     const char **label; /* [n_labels] */
     int n_labels, cap_labels;
-    int last; /* label that the example before had */
+    dq_strmap index; /* of each label */
     bool fine;
     int64_t n_bad, first_bad;
 };
 
 static dq_status add_label(dq_icl_reader *r, const char *name, int *index, dq_err *err)
 {
-    if (r->last < r->n_labels && strcmp(r->label[r->last], name) == 0) {
-        *index = r->last;
-        return DQ_OK;
-    }
-    for (*index = 0; *index < r->n_labels; ++*index) {
-        if (strcmp(r->label[*index], name) == 0) break;
-    }
-    r->last = *index;
-    if (*index < r->n_labels) return DQ_OK;
+    *index = dq_strmap_get(&r->index, name, strlen(name));
+    if (*index >= 0) return DQ_OK;
+    DQ_TRY(dq_check_stop(err));
+    *index = r->n_labels;
     if (r->n_labels == r->cap_labels) {
         int cap = r->cap_labels ? 2 * r->cap_labels : 64;
         const char **more = dq_alloc(r->a, (size_t)cap, sizeof *more, err);
@@ -38,9 +35,9 @@ static dq_status add_label(dq_icl_reader *r, const char *name, int *index, dq_er
         r->label = more;
         r->cap_labels = cap;
     }
-    r->label[r->n_labels] = dq_text(r->a, name, strlen(name), err);
-    if (r->label[r->n_labels]) r->n_labels++;
-    return err->code;
+    const char *copy = r->label[r->n_labels] = dq_text(r->a, name, strlen(name), err);
+    if (!copy) return err->code;
+    return dq_strmap_add(&r->index, copy, strlen(copy), r->n_labels++, r->a, err);
 }
 
 static dq_status add_example(dq_icl_reader *r, dq_icl_pool *pool, int64_t *cap, const char *text,

@@ -2,7 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "icl.h"
 
+#include "os.h"
+
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static dq_status encode(const dq_tokenizer *t, const char *s, int64_t vocab, int32_t **ids,
@@ -50,13 +53,28 @@ static bool begins(const dq_icl_label *b, const dq_icl_label *a)
            memcmp(a->ids, b->ids, (size_t)a->n_cont * sizeof *a->ids) == 0;
 }
 
-/* A label that some other one goes on from, by index; -1: none. */
-static int longer(const dq_icl_label *label, int n, int i)
+static int by_ids(const void *x, const void *y)
 {
-    for (int k = 0; k < n; k++) {
-        if (k != i && begins(&label[k], &label[i])) return k;
+    const dq_icl_label *a = *(const dq_icl_label *const *)x, *b = *(const dq_icl_label *const *)y;
+    for (int64_t i = 0; i < a->n_cont && i < b->n_cont; i++) {
+        if (a->ids[i] != b->ids[i]) return a->ids[i] < b->ids[i] ? -1 : 1;
     }
-    return -1;
+    if (a->n_cont != b->n_cont) return a->n_cont < b->n_cont ? -1 : 1;
+    return a < b ? -1 : a > b;
+}
+
+/* other[i] becomes a label that goes on from label i or equals it, by index; -1: none. Sorted by their
+ * ids, those that begin with a label's ids follow it, and equal ones stand together. */
+static void find_longer(int *other, const dq_icl_label *label, const dq_icl_label **sorted, int n)
+{
+    for (int i = 0; i < n; i++) sorted[i] = &label[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, by_ids);
+    for (int i = 0; i < n; i++) {
+        const dq_icl_label *l = sorted[i], *found = NULL;
+        if (i + 1 < n && begins(sorted[i + 1], l)) found = sorted[i + 1];
+        if (i > 0 && begins(sorted[i - 1], l)) found = sorted[i - 1];
+        other[l - label] = found ? (int)(found - label) : -1;
+    }
 }
 
 /* A newline is one id, the last where a tokenizer puts something in front. */
@@ -82,21 +100,25 @@ dq_status dq_icl_labels(dq_icl_label **out, const char *const *name, int n, cons
                         int64_t vocab, dq_arena *a, dq_err *err)
 {
     dq_icl_label *label = dq_alloc(a, (size_t)n, sizeof *label, err);
-    bool *ends = dq_alloc(a, (size_t)n, sizeof *ends, err);
-    if (!label || !ends) return err->code;
-    for (int i = 0; i < n; i++) DQ_TRY(label_ids(&label[i], name[i], t, vocab, a, err));
-    for (int i = 0; i < n; i++) ends[i] = longer(label, n, i) >= 0;
+    const dq_icl_label **sorted = dq_alloc(a, (size_t)n, sizeof *sorted, err);
+    int *other = dq_alloc(a, (size_t)n, sizeof *other, err);
+    if (!label || !sorted || !other) return err->code;
     for (int i = 0; i < n; i++) {
-        if (!ends[i]) continue;
+        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(label_ids(&label[i], name[i], t, vocab, a, err));
+    }
+    find_longer(other, label, sorted, n);
+    for (int i = 0; i < n; i++) {
+        if (other[i] < 0) continue;
         DQ_TRY(end_label(&label[i], t, vocab, a, err));
         label[i].n_cont++;
     }
+    find_longer(other, label, sorted, n);
     for (int i = 0; i < n; i++) {
-        int k = longer(label, n, i);
-        if (k >= 0)
+        if (other[i] >= 0)
             return dq_fail(err, DQ_MISMATCH,
                            "the tokenizer cannot tell the label \"%s\" from \"%s\"", name[i],
-                           name[k]);
+                           name[other[i]]);
         if (i > 0) label[i].at = label[i - 1].at + label[i - 1].n_cont;
     }
     *out = label;

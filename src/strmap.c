@@ -32,6 +32,7 @@ dq_status dq_strmap_new(dq_strmap *m, size_t count, dq_arena *a, dq_err *err)
             return dq_fail(err, DQ_RESOURCE, "out of memory (%zu keys)", count);
         size *= 2;
     }
+    m->n = 0;
     m->mask = size - 1;
     m->slot = dq_alloc(a, size, sizeof *m->slot, err);
     return m->slot ? DQ_OK : err->code;
@@ -49,12 +50,32 @@ static dq_strmap_slot *find(const dq_strmap *m, const char *key, size_t len)
 void dq_strmap_put(dq_strmap *m, const char *key, size_t len, int32_t value)
 {
     dq_strmap_slot *s = find(m, key, len);
-    if (!s->key) *s = (dq_strmap_slot){key, (uint32_t)len, 0};
+    if (!s->key) {
+        *s = (dq_strmap_slot){key, (uint32_t)len, 0};
+        m->n++;
+    }
     s->value = value;
+}
+
+dq_status dq_strmap_add(dq_strmap *m, const char *key, size_t len, int32_t value, dq_arena *a,
+                        dq_err *err)
+{
+    if (!m->slot || m->n >= m->mask / 2) {
+        dq_strmap more;
+        DQ_TRY(dq_strmap_new(&more, 2 * m->n + 1, a, err));
+        for (size_t i = 0; m->slot && i <= m->mask; i++) {
+            const dq_strmap_slot *s = &m->slot[i];
+            if (s->key) dq_strmap_put(&more, s->key, s->len, s->value);
+        }
+        *m = more;
+    }
+    dq_strmap_put(m, key, len, value);
+    return DQ_OK;
 }
 
 int32_t dq_strmap_get(const dq_strmap *m, const char *key, size_t len)
 {
+    if (!m->slot) return -1;
     const dq_strmap_slot *s = find(m, key, len);
     return s->key ? s->value : -1;
 }

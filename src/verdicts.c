@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "verdicts.h"
 
+#include "os.h"
+#include "strmap.h"
 #include "task_read.h"
 #include "utf8.h"
 
@@ -20,6 +22,8 @@ typedef struct reader {
     entry *entry;
     int64_t n, cap;
     int cap_groups;
+    dq_strmap index; /* of each group, by its key */
+    dq_strbuf key;
 } reader;
 
 /* Room for one more in a list in the arena. */
@@ -50,20 +54,26 @@ static dq_status read_score(double *score, const json_t *o, dq_err *err)
                    "from 0 to 1");
 }
 
-static bool same_text(const char *a, const char *b)
+/* What makes a group, as bytes in r->key: texts end in a NUL. Of 16 bits the grain says nothing. */
+static dq_status make_key(reader *r, const dq_verdict_group *g, dq_err *err)
 {
-    return a && b ? strcmp(a, b) == 0 : a == b;
+    const char *grain = g->bits == 16 ? "" : g->grain, bits = (char)g->bits;
+    const char *const texts[] = {g->model, g->task ? g->task : "", grain};
+    char *kv = NULL;
+    if (g->kv) DQ_TRY(dq_json_dump(&kv, g->kv, JSON_ENCODE_ANY | JSON_SORT_KEYS, err));
+    r->key.n = 0;
+    dq_strbuf_add(&r->key, &bits, 1, err);
+    for (int i = 0; i < 3; i++) dq_strbuf_add(&r->key, texts[i], strlen(texts[i]) + 1, err);
+    if (kv) dq_strbuf_add(&r->key, kv, strlen(kv), err);
+    free(kv);
+    return err->code;
 }
 
-static bool same_kv(const json_t *a, const json_t *b)
+/* The group of that key, -1: none. Fails with -1, too. */
+static int find_group(reader *r, const dq_verdict_group *g, dq_err *err)
 {
-    return a && b ? json_equal(a, b) : a == b;
-}
-
-static bool same_setting(const dq_verdict_group *a, const dq_verdict_group *b)
-{
-    return same_text(a->task, b->task) && a->bits == b->bits &&
-           (a->bits == 16 || strcmp(a->grain, b->grain) == 0) && same_kv(a->kv, b->kv);
+    if (make_key(r, g, err) != DQ_OK) return -1;
+    return dq_strmap_get(&r->index, r->key.s, r->key.n);
 }
 
 /* What a line says about itself; words belong to the line. */
@@ -91,9 +101,10 @@ static int group_of(reader *r, json_t *o, dq_err *err)
     dq_verdicts *v = r->out;
     int64_t cap = r->cap_groups;
     if (read_group(&g, o, err) != DQ_OK) return -1;
-    for (int i = 0; i < v->n; i++) {
-        if (strcmp(v->group[i].model, g.model) == 0 && same_setting(&v->group[i], &g)) return i;
-    }
+    const int known = find_group(r, &g, err);
+    if (known >= 0 || err->code != DQ_OK) return known;
+    const char *key = dq_text(r->a, r->key.s, r->key.n, err);
+    if (!key || dq_strmap_add(&r->index, key, r->key.n, v->n, r->a, err) != DQ_OK) return -1;
     dq_verdict_group *list = grown(r->a, v->group, v->n, &cap, sizeof *list, err);
     if (!list) return -1;
     if (json_array_append(v->kept, o) != 0) {
@@ -128,6 +139,7 @@ static dq_status read_lines(reader *r, const char *text, size_t len, dq_err *err
     for (int64_t line = 1; dq_next_line(text, len, &at, &s, &n); line++) {
         json_t *o = NULL;
         if (dq_is_blank(s, n)) continue;
+        DQ_TRY(dq_check_stop(err));
         if (dq_json_parse(&o, s, n, "verdict", err) == DQ_OK) read_entry(r, o, line, err);
         json_decref(o);
         if (err->code != DQ_OK) return dq_in(err, "line %lld: ", (long long)line);
@@ -142,18 +154,39 @@ static int by_item(const void *a, const void *b)
     return x->line < y->line ? -1 : x->line > y->line;
 }
 
-/* The group's verdicts and their mean. */
+static int by_item_alone(const void *a, const void *b)
+{
+    const dq_verdict *x = a, *y = b;
+    return (x->item > y->item) - (x->item < y->item);
+}
+
+/* Hands the verdicts to their groups: one list, group behind group. */
+static dq_status share_out(reader *r, dq_err *err)
+{
+    dq_verdict_group *group = r->out->group;
+    dq_verdict *v = dq_alloc(r->a, (size_t)r->n, sizeof *v, err);
+    if (!v) return err->code;
+    for (int64_t i = 0; i < r->n; i++) group[r->entry[i].group].n++;
+    for (int i = 0; i < r->out->n; i++) {
+        group[i].verdict = v;
+        v += group[i].n;
+        group[i].n = 0;
+    }
+    for (int64_t i = 0; i < r->n; i++) {
+        dq_verdict_group *g = &group[r->entry[i].group];
+        g->verdict[g->n++] = r->entry[i].verdict;
+    }
+    return DQ_OK;
+}
+
+/* Sorts the group's verdicts; their mean. */
 static dq_status fill(const reader *r, int index, dq_err *err)
 {
     dq_verdict_group *g = &r->out->group[index];
-    int64_t n = 0;
-    for (int64_t i = 0; i < r->n; i++) n += r->entry[i].group == index;
-    dq_verdict *v = dq_alloc(r->a, (size_t)n, sizeof *v, err);
+    const int64_t n = g->n;
+    dq_verdict *v = g->verdict;
     double *score = dq_alloc(r->a, (size_t)n, sizeof *score, err);
-    if (!v || !score) return err->code;
-    for (int64_t i = 0; i < r->n; i++) {
-        if (r->entry[i].group == index) v[g->n++] = r->entry[i].verdict;
-    }
+    if (!score) return err->code;
     qsort(v, (size_t)n, sizeof *v, by_item);
     for (int64_t i = 0; i < n; i++) {
         if (i > 0 && v[i].item == v[i - 1].item)
@@ -163,7 +196,6 @@ static dq_status fill(const reader *r, int index, dq_err *err)
                            (long long)v[i].line, (long long)v[i].item, (long long)v[i - 1].line);
         score[i] = v[i].score;
     }
-    g->verdict = v;
     g->acc = dq_scores_mean(score, n, 0, &g->acc_interval);
     return DQ_OK;
 }
@@ -176,29 +208,29 @@ static dq_status pair(dq_flips *out, const dq_verdict_group *before, const dq_ve
     double *was = dq_alloc(a, (size_t)after->n, sizeof *was, err);
     double *is = dq_alloc(a, (size_t)after->n, sizeof *is, err);
     if (!was || !is) return err->code;
-    for (int64_t i = 0, k = 0; i < after->n; i++) {
-        while (k < before->n && before->verdict[k].item < after->verdict[i].item) k++;
-        if (k == before->n) break;
-        if (before->verdict[k].item != after->verdict[i].item) continue;
-        was[n] = before->verdict[k].score;
+    for (int64_t i = 0; i < after->n; i++) {
+        const dq_verdict *b = bsearch(&after->verdict[i], before->verdict, (size_t)before->n,
+                                      sizeof *b, by_item_alone);
+        if (!b) continue;
+        was[n] = b->score;
         is[n++] = after->verdict[i].score;
     }
     *out = dq_flips_of(was, is, n, 0);
     return DQ_OK;
 }
 
-static dq_status compare(dq_verdicts *v, int index, dq_arena *a, dq_err *err)
+static dq_status compare(reader *r, int index, dq_err *err)
 {
-    dq_verdict_group *g = &v->group[index];
-    for (int i = 0; i < v->n; i++) {
-        const dq_verdict_group *o = &v->group[i];
-        if (strcmp(o->model, g->model) == 0 && same_text(o->task, g->task) && o->bits == 16 &&
-            !o->kv)
-            g->ref = i;
-        if (strcmp(o->model, v->group[0].model) == 0 && strcmp(o->model, g->model) != 0 &&
-            same_setting(o, g))
-            g->cross = i;
-    }
+    dq_verdicts *v = r->out;
+    dq_arena *a = r->a;
+    dq_verdict_group *g = &v->group[index], ref = *g, cross = *g;
+    ref.bits = 16;
+    ref.kv = NULL;
+    cross.model = v->group[0].model;
+    g->ref = find_group(r, &ref, err);
+    if (strcmp(cross.model, g->model) != 0) g->cross = find_group(r, &cross, err);
+    DQ_TRY(err->code);
+    DQ_TRY(dq_check_stop(err));
     if (g->ref >= 0) DQ_TRY(pair(&g->flips, &v->group[g->ref], g, a, err));
     return g->cross >= 0 ? pair(&g->cross_flips, &v->group[g->cross], g, a, err) : DQ_OK;
 }
@@ -212,8 +244,10 @@ dq_status dq_verdicts_load(dq_verdicts *out, const char *path, const char *text,
     read_lines(&r, text, len, err);
     if (err->code == DQ_OK && r.n == 0)
         dq_fail(err, DQ_DAMAGED, "holds no verdicts (expected JSON lines {\"item\", \"verdict\"})");
+    if (err->code == DQ_OK) share_out(&r, err);
     for (int i = 0; err->code == DQ_OK && i < out->n; i++) fill(&r, i, err);
-    for (int i = 0; err->code == DQ_OK && i < out->n; i++) compare(out, i, a, err);
+    for (int i = 0; err->code == DQ_OK && i < out->n; i++) compare(&r, i, err);
+    dq_block_free(r.key.s);
     return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", path);
 }
 

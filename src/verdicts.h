@@ -17,8 +17,8 @@ typedef struct dq_verdict_group {
     const char *task; /* NULL: the lines name none */
     const char *model, *grain;
     int bits;
-    const json_t *kv;          /* owned by the dq_verdicts; NULL: plain */
-    const dq_verdict *verdict; /* [n] by rising item */
+    const json_t *kv;    /* owned by the dq_verdicts; NULL: plain */
+    dq_verdict *verdict; /* [n] by rising item */
     int64_t n;
     dq_mean acc;
     dq_interval acc_interval;
