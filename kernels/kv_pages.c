@@ -141,8 +141,8 @@ static int64_t lists_bytes(const dq_kv *kv)
 /* The lowest free handle; the table grows when none is free. */
 static int32_t handle_new(dq_backend *b, dq_kv *kv)
 {
-    for (int32_t i = 0; i < kv->n_seq; i++) {
-        if (!kv->seq[i]) return i;
+    for (; kv->lowest < kv->n_seq; kv->lowest++) {
+        if (!kv->seq[kv->lowest]) return kv->lowest;
     }
     int32_t n = kv->n_seq ? kv->n_seq * 2 : 8;
     dq_kv_list **seq = dq_block_new((size_t)n, sizeof(dq_kv_list *), &b->err);
@@ -210,6 +210,7 @@ void dq_kv_pages_seq_free(dq_backend *b, dq_kv *kv, int32_t seq)
     }
     dq_block_free(kv->seq[seq]);
     kv->seq[seq] = NULL;
+    if (seq < kv->lowest) kv->lowest = seq;
     kv->bytes.index -= lists_bytes(kv);
 }
 

@@ -90,6 +90,7 @@ struct dq_kv {
     int *heads;       /* [n_groups] KV heads of each group */
     dq_kv_list **seq; /* [n_seq] of [n_layers * n_groups]; NULL: free handle */
     int32_t n_seq;
+    int32_t lowest;    /* no free handle is below it */
     dq_kv_bytes bytes; /* kept up to date by every change, but for tokens and tokens_coded */
 };
 
