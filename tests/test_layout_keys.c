@@ -181,7 +181,7 @@ static void keys_of_motif(void **state)
         {SET("gda-f32-shards", "num_noise_heads", "11"), DQ_MISMATCH, "11 noise heads"},
         {SET("gda-f32-shards", "num_noise_heads", "1"), DQ_MISMATCH, "1 noise heads"},
         {SET("gda-f32-shards", "num_noise_heads", "-2"), DQ_DAMAGED, "\"num_noise_heads\""},
-        {SET("gda-f32-shards", "num_noise_heads", "2.0"), DQ_DAMAGED, "\"num_noise_heads\""},
+        {SET("gda-f32-shards", "num_noise_heads", "2.5"), DQ_DAMAGED, "\"num_noise_heads\""},
         {SET("gda-f32-shards", "num_noise_heads", "\"2\""), DQ_DAMAGED, "\"num_noise_heads\""},
         {SET("gda-f32-shards", "num_noise_heads", "1099511627776"), DQ_DAMAGED, "num_noise"},
         {SET("gda-f32-shards", "num_key_value_heads", "3"), DQ_MISMATCH, "3 KV heads"},
