@@ -323,8 +323,8 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
          .kind = DQ_OPT_TEXT,
          .to = &r.scale,
          .value = "MODE",
-         .help = "absmax, fullrange (uses the code -2^(b-1) too) or search (least squared error; "
-                 "slower) (default absmax)"},
+         .help = "absmax, fullrange (uses the code -2^(b-1) too) or search (the least squared "
+                 "error of both and 64 more scales; slower) (default absmax)"},
         {.name = "scale-dtype",
          .kind = DQ_OPT_TEXT,
          .to = &r.scale_dtype,

@@ -129,6 +129,36 @@ INLINE void error(double sums[24], const float *want, const float *got, int64_t 
     memcpy(sums + 16, top, sizeof top);
 }
 
+INLINE float miss(float x, float low, float high)
+{
+    float code = x < low ? low : x;
+    code = code > high ? high : code;
+    x -= (code + round_magic) - round_magic;
+    return x * x;
+}
+
+/* One lane per scale: groups of any length fill the lanes, and no sum crosses them. Four values at once,
+ * so that few additions wait for each other. */
+INLINE void misses(float sums[DQ_LOOP_SCALES], const float inverse[DQ_LOOP_SCALES], const float *w,
+                   int64_t n, float low, float high)
+{
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        float a = w[i], b = w[i + 1], c = w[i + 2], d = w[i + 3];
+#pragma omp simd
+        for (int k = 0; k < DQ_LOOP_SCALES; k++) {
+            float s = inverse[k];
+            sums[k] += (miss(a * s, low, high) + miss(b * s, low, high)) +
+                       (miss(c * s, low, high) + miss(d * s, low, high));
+        }
+    }
+    for (; i < n; i++) {
+        float a = w[i];
+#pragma omp simd
+        for (int k = 0; k < DQ_LOOP_SCALES; k++) sums[k] += miss(a * inverse[k], low, high);
+    }
+}
+
 INLINE void pack8(uint8_t *packed, const int8_t *q, int64_t n)
 {
 #pragma omp simd
@@ -169,6 +199,12 @@ INLINE void pack4(uint8_t *packed, const int8_t *q, int64_t n)
     {                                                                                              \
         error(sums, want, got, n);                                                                 \
     }                                                                                              \
+    attribute static void misses_##name(float sums[DQ_LOOP_SCALES],                                \
+                                        const float inverse[DQ_LOOP_SCALES], const float *w,       \
+                                        int64_t n, float low, float high)                          \
+    {                                                                                              \
+        misses(sums, inverse, w, n, low, high);                                                    \
+    }                                                                                              \
     attribute static void pack8_##name(uint8_t *packed, const int8_t *q, int64_t n)                \
     {                                                                                              \
         pack8(packed, q, n);                                                                       \
@@ -179,7 +215,7 @@ INLINE void pack4(uint8_t *packed, const int8_t *q, int64_t n)
     }                                                                                              \
     static const dq_loop_table name##_loops = {top32_##name,     top16_##name,  widen_bf16_##name, \
                                                widen_f16_##name, encode_##name, error_##name,      \
-                                               pack8_##name,     pack4_##name};
+                                               misses_##name,    pack8_##name,  pack4_##name};
 
 #define NOTHING
 VERSION(plain, NOTHING)

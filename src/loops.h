@@ -7,6 +7,8 @@
 
 #include "tensor.h"
 
+enum { DQ_LOOP_SCALES = 64 }; /* tried at once */
+
 typedef struct dq_loop_table {
     /* The largest magnitude of n values as a bit pattern (sign removed) of their type: patterns order
      * like the magnitudes, and what is not finite comes out at or above infinity's. Unaligned
@@ -22,6 +24,10 @@ typedef struct dq_loop_table {
     /* sums[j], sums[8 + j] and sums[16 + j] get w^2, d^2 and the largest |d|, d = want - got, of the
      * values i with i % 8 == j, added in ascending i. */
     void (*error)(double sums[24], const float *want, const float *got, int64_t n);
+    /* misses[k] += the sum of (x - rint(clamp(x, low, high)))^2, x = w * inverse[k], in f32: how far n values
+     * lie from the codes of scale 1 / inverse[k], in units of it. */
+    void (*misses)(float misses[DQ_LOOP_SCALES], const float inverse[DQ_LOOP_SCALES],
+                   const float *w, int64_t n, float low, float high);
     void (*pack8)(uint8_t *packed, const int8_t *q, int64_t n); /* q + 128 */
     /* Two codes per byte, n / 2 bytes, the even column in the low half. */
     void (*pack4)(uint8_t *packed, const int8_t *q, int64_t n);

@@ -7,10 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Adding and subtracting 1.5 * 2^23 rounds to an integer, ties to even, for |x| < 2^22: what rintf
- * does, but in a form that becomes vector code on every machine. */
-static const float round_magic = 12582912.0f;
-
 enum { BLOCK = 256 }; /* codes held at once on the stack */
 
 int dq_qmax(int bits)
@@ -130,68 +126,12 @@ float dq_scale_of_peak(float peak, int bits, dq_scale_mode mode)
     return fabsf(peak) / (float)dq_qmax(bits);
 }
 
-float dq_scale_candidate(float absmax, int bits, int k)
+float dq_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode, dq_dtype dtype)
 {
-    /* close together near absmax, where many codes want to be, far apart below */
-    float share = 1.0f - 0.8f * (float)(k * k) / 1024.0f;
-    return absmax * share / (float)dq_qmax(bits);
-}
-
-/* Squared error of n <= BLOCK values; eight sums in a fixed order, so that vector code and plain code
- * agree. */
-static double block_error(const float *w, int n, float scale, float limit)
-{
-    float lane[8] = {0};
-    double sum = 0;
-    int i = 0;
-    for (; i + 8 <= n; i += 8) {
-#pragma omp simd
-        for (int j = 0; j < 8; j++) {
-            float x = w[i + j] / scale;
-            x = x < -limit ? -limit : x;
-            x = x > limit ? limit : x;
-            float e = w[i + j] - ((x + round_magic) - round_magic) * scale;
-            lane[j] += e * e;
-        }
-    }
-    for (int j = 0; j < 8; j++) sum += (double)lane[j];
-    for (; i < n; i++) {
-        float x = w[i] / scale;
-        x = x < -limit ? -limit : x;
-        x = x > limit ? limit : x;
-        float e = w[i] - ((x + round_magic) - round_magic) * scale;
-        sum += (double)(e * e);
-    }
-    return sum;
-}
-
-void dq_scale_errors(double error[DQ_N_CANDIDATES], const float *w, int64_t n, int bits,
-                     float absmax)
-{
-    float limit = (float)dq_qmax(bits);
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        int m = n - i < BLOCK ? (int)(n - i) : BLOCK;
-        for (int k = 0; k < DQ_N_CANDIDATES; k++) {
-            float scale = dq_scale_candidate(absmax, bits, k);
-            if (scale > 0) error[k] += block_error(w + i, m, scale, limit);
-        }
-    }
-}
-
-float dq_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode)
-{
-    if (mode == DQ_FULLRANGE) return dq_scale_of_peak(dq_peak(w, n), bits, mode);
-    float absmax = absmax_of(w, n); /* the sign matters above only */
-    if (mode != DQ_SEARCH || absmax == 0) return dq_scale_of_peak(absmax, bits, mode);
-
-    double error[DQ_N_CANDIDATES] = {0};
-    int best = 0;
-    dq_scale_errors(error, w, n, bits, absmax);
-    for (int k = 1; k < DQ_N_CANDIDATES; k++) {
-        /* a tie keeps the larger scale; a candidate that underflowed to 0 has no error to compare */
-        if (error[k] < error[best] && dq_scale_candidate(absmax, bits, k) > 0) best = k;
-    }
-    return dq_scale_candidate(absmax, bits, best);
+    /* the sign of the peak means nothing to absmax */
+    float peak = mode == DQ_ABSMAX ? absmax_of(w, n) : dq_peak(w, n);
+    if (mode == DQ_SEARCH) return dq_search_group(w, n, bits, peak, dtype);
+    return dq_stored_scale(dq_scale_of_peak(peak, bits, mode), dtype);
 }
 
 float dq_stored_scale(float scale, dq_dtype dtype)
@@ -203,7 +143,7 @@ void dq_encode_back(int8_t *q, float *got, const float *w, int64_t n, int bits, 
                     dq_scale_mode mode)
 {
     float high = (float)dq_qmax(bits);
-    float low = mode == DQ_FULLRANGE ? -high - 1 : -high;
+    float low = mode == DQ_ABSMAX ? -high : -high - 1;
     if (n <= 0) return;
     if (scale != 0) {
         dq_loops()->encode(q, got, w, n, scale, low, high);

@@ -9,7 +9,7 @@
 typedef enum dq_scale_mode {
     DQ_ABSMAX,    /* scale = absmax / Qmax */
     DQ_FULLRANGE, /* signed scale: the value of largest magnitude becomes -2^(b-1) */
-    DQ_SEARCH     /* the scale near absmax / Qmax with the least squared error */
+    DQ_SEARCH     /* the least squared error of both and of smaller scales of either sign */
 } dq_scale_mode;
 
 enum { DQ_GROUP_ROW = -1, DQ_GROUP_TENSOR = -2 };
@@ -33,12 +33,13 @@ double dq_bits_per_weight(const dq_weight *w); /* with padding and scales */
 void dq_pack_row(uint8_t *packed, const int8_t *q, int64_t cols, int bits);
 void dq_unpack_row(int8_t *q, const uint8_t *packed, int64_t cols, int bits);
 
-/* The scale of one group, before it is stored: see dq_scale_mode. n values, all finite. */
-float dq_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode);
+/* The scale of one group as stored in `dtype`, F16 or F32: see dq_scale_mode. n values, all finite. What
+ * DQ_SEARCH finds has at most the error (dq_qerror, noise) of either other mode, in this dtype and in F16. */
+float dq_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode, dq_dtype dtype);
 /* The value a scale has once stored as `dtype` (rounded to nearest even). */
 float dq_stored_scale(float scale, dq_dtype dtype);
 /* q[n] = clamp(rint(w / scale)), one f32 division each, ties to even; scale 0 gives 0. Limits are
- * +-Qmax, or -2^(b-1)..Qmax for DQ_FULLRANGE. */
+ * +-Qmax for DQ_ABSMAX, else -2^(b-1)..Qmax. */
 void dq_encode(int8_t *q, const float *w, int64_t n, int bits, float scale, dq_scale_mode mode);
 /* The same, and got[n] = q * scale. */
 void dq_encode_back(int8_t *q, float *got, const float *w, int64_t n, int bits, float scale,

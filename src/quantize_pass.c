@@ -104,12 +104,6 @@ static int64_t first_not_finite(const float *w, int64_t n)
     return -1;
 }
 
-static bool fits_f16(float scale)
-{
-    unsigned mag = dq_f16_from_f32(scale) & 0x7fffu;
-    return scale == 0 || (mag >= 0x0400u && mag < 0x7c00u);
-}
-
 /* The largest magnitude of n values where they lie; not finite when one of them is not. Only for the
  * types that hold weights. */
 static float top_of(const uint8_t *src, dq_dtype type, int64_t n)
@@ -132,16 +126,13 @@ static const float *floats_of(float *room, const uint8_t *src, dq_dtype type, in
     return room;
 }
 
-/* Whether the scale of a group whose largest magnitude is `top` needs F32. A search is run only where
- * its outcome decides; `room` may be needed for the group's values then. */
-static bool needs_f32(const dq_qspec *s, float top, float *room, const uint8_t *src, dq_dtype type,
-                      int64_t n)
+/* Whether the scale of a group whose largest magnitude is `top` needs F32. A search needs it where one
+ * of the modes that it must not lose to does; of its own candidates it takes those that fit. */
+static bool needs_f32(const dq_qspec *s, float top)
 {
-    if (s->mode != DQ_SEARCH) return !fits_f16(dq_scale_of_peak(top, s->bits, s->mode));
-    float high = dq_scale_of_peak(top, s->bits, DQ_ABSMAX);
-    float low = dq_scale_candidate(top, s->bits, DQ_N_CANDIDATES - 1);
-    if (fits_f16(high) && fits_f16(low)) return false;
-    return !fits_f16(dq_group_scale(floats_of(room, src, type, n), n, s->bits, DQ_SEARCH));
+    bool absmax = s->mode != DQ_FULLRANGE, full = s->mode != DQ_ABSMAX;
+    return (absmax && !dq_scale_fits_f16(dq_scale_of_peak(top, s->bits, DQ_ABSMAX))) ||
+           (full && !dq_scale_fits_f16(dq_scale_of_peak(top, s->bits, DQ_FULLRANGE)));
 }
 
 /* Group by group, on the bits as they lie; false when a value is not finite. */
@@ -155,7 +146,7 @@ static bool scan_groups(const dq_qtensor *q, piece *p, const uint8_t *src, dq_dt
             const uint8_t *at = src + (size_t)(r * q->cols + c) * dq_dtypes[type].bytes;
             float top = top_of(at, type, n);
             if (!isfinite(top)) return false;
-            p->wide = p->wide || (asked && needs_f32(&q->spec, top, p->w, at, type, n));
+            p->wide = p->wide || (asked && needs_f32(&q->spec, top));
         }
     }
     return true;
@@ -219,34 +210,43 @@ static void release_rows(const dq_qtensor *q, int64_t begin, int64_t end, const 
     if (tick && tick->step) tick->step(tick->arg, (int64_t)bytes);
 }
 
-/* The errors of every candidate for one scale over the whole tensor. */
-static dq_status search_tensor(tiling *g, dq_qtensor *q, float peak, dq_err *err)
+/* One sweep of a search over the whole tensor: sums[k], k < n, over all values. */
+static dq_status search_sweep(tiling *g, const dq_qtensor *q, const dq_search *s, bool rank,
+                              double *sums, int n_sums, dq_err *err)
 {
-    double error[DQ_N_CANDIDATES] = {0};
-    float absmax = fabsf(peak);
-    int best = 0;
     for (int64_t begin = 0, end; begin < q->rows; begin = end) {
         int64_t rows = row_range(q, &end, begin, g->tile_rows);
         int n = (int)((rows + g->block_rows - 1) / g->block_rows);
         DQ_TRY(dq_check_stop(err));
-#pragma omp taskloop grainsize(1) if (n > 1) shared(g, q)
+#pragma omp taskloop grainsize(1) if (n > 1) shared(g, q, s)
         for (int i = 0; i < n; i++) {
             int64_t b = begin + i * g->block_rows, e;
             piece *p = &g->piece[i];
             int64_t values = row_range(q, &e, b, g->block_rows) * q->cols;
+            const float *w = floats_of(p->w, source_row(q, b), q->t->dtype, values);
             memset(p->sums, 0, sizeof p->sums);
-            dq_to_f32(p->w, source_row(q, b), q->t->dtype, values);
-            dq_scale_errors(p->sums, p->w, values, q->spec.bits, absmax);
+            if (rank)
+                dq_search_rank(s, p->sums, w, values);
+            else
+                dq_search_measure(s, p->sums, w, values);
         }
         for (int i = 0; i < n; i++) {
-            for (int k = 0; k < DQ_N_CANDIDATES; k++) error[k] += g->piece[i].sums[k];
+            for (int k = 0; k < n_sums; k++) sums[k] += g->piece[i].sums[k];
         }
         release_rows(q, begin, end, NULL);
     }
-    for (int k = 1; k < DQ_N_CANDIDATES; k++) {
-        if (error[k] < error[best] && dq_scale_candidate(absmax, q->spec.bits, k) > 0) best = k;
-    }
-    q->tensor_scale = dq_scale_candidate(absmax, q->spec.bits, best);
+    return DQ_OK;
+}
+
+static dq_status search_tensor(tiling *g, dq_qtensor *q, float peak, dq_err *err)
+{
+    dq_search s;
+    double rank[DQ_N_CANDIDATES] = {0}, error[DQ_N_FINALISTS] = {0};
+    dq_search_begin(&s, peak, q->spec.bits, q->spec.scale_dtype);
+    DQ_TRY(search_sweep(g, q, &s, true, rank, DQ_N_CANDIDATES, err));
+    dq_search_narrow(&s, rank);
+    DQ_TRY(search_sweep(g, q, &s, false, error, s.n_finalists, err));
+    q->tensor_scale = dq_search_end(&s, error);
     return DQ_OK;
 }
 
@@ -261,13 +261,14 @@ dq_status dq_pass_scan(dq_qtensor *q, dq_pass_room *room, const dq_tick *tick, d
         if (dq_check_stop(err) == DQ_OK) scan_tile(&g, q, begin, &peak, &wide, err);
         release_rows(q, begin, end, tick);
     }
-    if (err->code == DQ_OK && q->packed && q->one_scale) {
-        q->tensor_scale = dq_scale_of_peak(peak, q->spec.bits, q->spec.mode);
-        if (q->spec.mode == DQ_SEARCH && peak != 0) search_tensor(&g, q, peak, err);
-        wide = !fits_f16(q->tensor_scale);
-    }
+    bool one = q->packed && q->one_scale;
+    if (one) wide = needs_f32(&q->spec, peak);
     if (wide) q->spec.scale_dtype = DQ_F32;
-    return err->code;
+    if (err->code != DQ_OK || !one) return err->code;
+    if (q->spec.mode == DQ_SEARCH && peak != 0) return search_tensor(&g, q, peak, err);
+    q->tensor_scale =
+        dq_stored_scale(dq_scale_of_peak(peak, q->spec.bits, q->spec.mode), q->spec.scale_dtype);
+    return DQ_OK;
 }
 
 /* ---- Codes ---- */
@@ -292,13 +293,12 @@ static void encode_row(const dq_qtensor *q, const float *w, float *got, int8_t *
     size_t item = dq_dtypes[q->spec.scale_dtype].bytes;
     for (int64_t c = 0; c < q->cols; c += q->group_size) {
         int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
-        float s =
-            q->one_scale ? q->tensor_scale : dq_group_scale(w + c, n, q->spec.bits, q->spec.mode);
+        float s = q->tensor_scale;
         if (!q->one_scale) {
+            s = dq_group_scale(w + c, n, q->spec.bits, q->spec.mode, q->spec.scale_dtype);
             put_scale(q, scales, s);
             scales += item;
         }
-        s = dq_stored_scale(s, q->spec.scale_dtype);
         dq_encode_back(codes + c, got + c, w + c, n, q->spec.bits, s, q->spec.mode);
     }
 }

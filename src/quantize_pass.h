@@ -14,7 +14,7 @@ typedef struct dq_qtensor {
     dq_qspec spec; /* scale_dtype as stored: dq_pass_scan turns F16 into F32 where it must */
     int64_t group_size, scale_rows;
     bool one_scale;     /* for the whole tensor */
-    float tensor_scale; /* of one_scale, before it is stored; found by dq_pass_scan */
+    float tensor_scale; /* of one_scale, as stored; found by dq_pass_scan */
 } dq_qtensor;
 
 /* Where a pass reports how far it is: source bytes done. Called by one thread at a time. */

@@ -49,7 +49,7 @@ void dq_oracle_codes(float *out, const float *x, int n, int bits, int group)
     if (bits > 4) group = n;
     for (int c = 0; c < n; c += group) {
         const int run = n - c < group ? n - c : group;
-        const float exact = dq_group_scale(x + c, run, bits, DQ_ABSMAX);
+        const float exact = dq_group_scale(x + c, run, bits, DQ_ABSMAX, DQ_F32);
         float scale = dq_stored_scale(exact, DQ_F16);
         if (exact != 0 && (scale < 0x1p-14f || isinf(scale))) scale = exact;
         dq_encode(q, x + c, run, bits, scale, DQ_ABSMAX);

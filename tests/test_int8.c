@@ -50,12 +50,12 @@ static dq_weight pack(const float *values, int64_t rows, int64_t cols, int bits,
     uint8_t *data = block((size_t)(rows * bytes), 1);
     float *scale = block((size_t)(rows * groups), sizeof *scale);
     int8_t *q = block((size_t)cols, 1);
-    const float all = dq_group_scale(values, rows * cols, bits, DQ_ABSMAX);
+    const float all = dq_group_scale(values, rows * cols, bits, DQ_ABSMAX, DQ_F32);
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t g = 0; g < groups; g++) {
             const int64_t at = g * group, n = cols - at < group ? cols - at : group;
             const float *x = values + r * cols + at;
-            const float s = one_scale ? all : dq_group_scale(x, n, bits, DQ_ABSMAX);
+            const float s = one_scale ? all : dq_group_scale(x, n, bits, DQ_ABSMAX, DQ_F32);
             scale[one_scale ? 0 : r * groups + g] = s;
             dq_encode(q + at, x, n, bits, s, DQ_ABSMAX);
         }

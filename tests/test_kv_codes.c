@@ -120,7 +120,7 @@ static void odd_scales_stay_in_their_page(void **state)
     const dq_kv_list *list = put_tokens(&s, x, 64);
     assert_true(list->page[0]->part[DQ_K].wide && list->page[0]->part[DQ_V].wide);
     for (int t = 0; t < 64; t++) {
-        const float exact = dq_group_scale(x + t * 32, 32, 8, DQ_ABSMAX);
+        const float exact = dq_group_scale(x + t * 32, 32, 8, DQ_ABSMAX, DQ_F32);
         dq_kv_token_codes(s.kv, list, t, 0, DQ_K, q, scale);
         assert_true(scale[0] == (t == 9 ? exact : dq_f32_from_f16(dq_f16_from_f32(exact))));
     }

@@ -110,6 +110,33 @@ static void codes_and_errors_follow_the_definition(void **unused)
     }
 }
 
+static void misses_follow_the_definition(void **unused)
+{
+    float w[MOST], inverse[DQ_LOOP_SCALES];
+    (void)unused;
+    for (int k = 0; k < DQ_LOOP_SCALES; k++)
+        inverse[k] = k ? (k % 2 ? -1.0f : 1.0f) * (0.3f + (float)k) : 0;
+    for (int n = 0; n < MOST; n++) {
+        float high = (float)(1 << (n % 7 + 1)) - 1, got[2][DQ_LOOP_SCALES];
+        for (int i = 0; i < n; i++)
+            w[i] = (float)((int64_t)(random_bits() >> 40) - (1 << 23)) * 1e-6f;
+        for (int f = 0; f < 2; f++) {
+            for (int k = 0; k < DQ_LOOP_SCALES; k++) got[f][k] = 1;
+            form(f)->misses(got[f], inverse, w, n, -high - 1, high);
+        }
+        assert_memory_equal(got[0], got[1], sizeof got[0]);
+        for (int k = 0; k < DQ_LOOP_SCALES; k++) {
+            double want = 1;
+            for (int i = 0; i < n; i++) {
+                float x = w[i] * inverse[k];
+                double d = (double)x - (double)fmaxf(-high - 1, fminf(high, rintf(x)));
+                want += d * d;
+            }
+            assert_true(fabs((double)got[0][k] - want) <= 1e-5 * want);
+        }
+    }
+}
+
 static void codes_are_packed(void **unused)
 {
     int8_t q[MOST];
@@ -138,6 +165,7 @@ int main(void)
         cmocka_unit_test(the_largest_magnitude_is_found),
         cmocka_unit_test(every_half_becomes_its_float),
         cmocka_unit_test(codes_and_errors_follow_the_definition),
+        cmocka_unit_test(misses_follow_the_definition),
         cmocka_unit_test(codes_are_packed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,7 +126,7 @@ static inline dq_weight rig_packed(int64_t rows, int64_t cols, int bits, int64_t
     if (group == 0 || group > cols) group = cols;
     const int64_t groups = dq_groups(cols, group), bytes = (int64_t)dq_row_bytes(cols, bits);
     float *x = rig_floats(rows * cols, seed);
-    const float all = dq_stored_scale(dq_group_scale(x, rows * cols, bits, DQ_ABSMAX), type);
+    const float all = dq_group_scale(x, rows * cols, bits, DQ_ABSMAX, type);
     uint8_t *data = rig_block((size_t)(rows * bytes), 1);
     float *scale = rig_block((size_t)(rows * groups), sizeof *scale);
     int8_t *q = rig_block((size_t)cols, 1);
@@ -134,7 +134,7 @@ static inline dq_weight rig_packed(int64_t rows, int64_t cols, int bits, int64_t
         for (int64_t g = 0; g < groups; g++) {
             const int64_t at = g * group, n = cols - at < group ? cols - at : group;
             const float *from = x + r * cols + at;
-            const float own = dq_stored_scale(dq_group_scale(from, n, bits, DQ_ABSMAX), type);
+            const float own = dq_group_scale(from, n, bits, DQ_ABSMAX, type);
             scale[tensor ? 0 : r * groups + g] = tensor ? all : own;
             dq_encode(q + at, from, n, bits, tensor ? all : own, DQ_ABSMAX);
         }
