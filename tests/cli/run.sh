@@ -50,6 +50,13 @@ try() {
     fi
 }
 
+# anew COMMAND... with --resume and other inputs or settings: another run, which finds nothing to go on from.
+anew() {
+    try 0 "." "$@"
+    grep -q "warning: dq-eval-.*resume: is not in this folder, so there is nothing to resume" "$top/err" ||
+        complain "dq $*: resumes, or does not say that it begins anew: $(cat "$top/err")"
+}
+
 # column FILE ROW NAME: one number of a CSV; rows count from 1.
 column() {
     awk -F, -v row="$2" -v name="$3" '
