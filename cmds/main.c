@@ -36,39 +36,55 @@ static void print_usage(FILE *f)
         fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].purpose);
     fprintf(
         f, "\nA MODEL is a folder with config.json and *.safetensors, or a .h5 container.\n"
-           "dq COMMAND --help explains a command; dq --version prints the version.\n\n"
+           "dq COMMAND --help, or dq help COMMAND, explains a command; dq --version prints the "
+           "version.\n\n"
            "exit status: 0 done, 1 bug, 2 usage, 3 damaged input, 4 inputs that do not fit or are\n"
-           "unsupported, 5 resources, 6 files, 7 quality gate missed, 130/143 interrupted\n");
+           "unsupported, 5 resources, 6 files, 7 quality gate missed, 130/143 interrupted,\n"
+           "141 the reader of standard output left (| head): files are complete\n");
+}
+
+static const dq_cmd *find(const char *name)
+{
+    for (int i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(name, commands[i].name) == 0) return &commands[i];
+    }
+    return NULL;
+}
+
+static dq_status unknown(const char *word, dq_err *err)
+{
+    const char *names[N_COMMANDS];
+    for (int i = 0; i < N_COMMANDS; i++) names[i] = commands[i].name;
+    const char *near = dq_nearest(word, names, N_COMMANDS);
+    return dq_fail(err, DQ_USAGE, "unknown command \"%s\". %s%s%s See dq --help.", word,
+                   near ? "Did you mean dq " : "", near ? near : "", near ? "?" : "");
 }
 
 static dq_status run(int argc, char **argv, const char **name, dq_err *err)
 {
-    const char *names[N_COMMANDS];
     if (argc < 2) {
         print_usage(stderr);
         return dq_fail(err, DQ_USAGE, "no command given.");
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
+    const char *word = argv[1];
+    bool help = strcmp(word, "help") == 0;
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || (help && argc == 2)) {
         print_usage(stdout);
         return dq_flush_stdout(err);
     }
-    if (strcmp(argv[1], "--version") == 0) {
+    if (strcmp(word, "--version") == 0 || strcmp(word, "version") == 0) {
         printf("dq " DQ_VERSION "\n");
         return dq_flush_stdout(err);
     }
-    for (int i = 0; i < N_COMMANDS; i++) {
-        names[i] = commands[i].name;
-        if (strcmp(argv[1], commands[i].name) != 0) continue;
-        *name = commands[i].name;
-        dq_last_words_name(*name);
-        if (commands[i].run(argc - 1, argv + 1, err) == DQ_OK && dq_json_complete(err) == DQ_OK)
-            dq_flush_stdout(err);
-        return err->code;
-    }
-    const char *near = dq_nearest(argv[1], names, N_COMMANDS);
-    return dq_fail(err, DQ_USAGE, "unknown command \"%s\". %s%s%s See dq --help.", argv[1],
-                   near ? "Did you mean dq " : "", near ? near : "", near ? "?" : "");
+    const dq_cmd *c = find(help ? argv[2] : word);
+    if (!c) return unknown(help ? argv[2] : word, err);
+    char asked[] = "--help", *text[] = {argv[help ? 2 : 1], asked, NULL};
+    *name = c->name;
+    dq_last_words_name(*name);
+    if (c->run(help ? 2 : argc - 1, help ? text : argv + 1, err) == DQ_OK &&
+        dq_json_complete(err) == DQ_OK)
+        dq_flush_stdout(err);
+    return err->code;
 }
 
 static int run_all(int argc, char **argv)
@@ -78,10 +94,14 @@ static int run_all(int argc, char **argv)
 
     if (dq_process_begin(&err) != DQ_OK) return (int)err.code;
     dq_last_words_begin();
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like a full disk */
+    signal(SIGPIPE, SIG_IGN); /* outputs in files are to be finished first */
     dq_catch_signals();
     dq_json_watch();
     run(argc, argv, &name, &err);
+    if (err.code == DQ_OK && dq_stdout_left()) { /* as other programs end there: 141 in a shell */
+        signal(SIGPIPE, SIG_DFL);
+        raise(SIGPIPE);
+    }
     if (err.code == DQ_OK) return 0;
     fprintf(stderr, "dq%s%s: error: %s\n", name ? " " : "", name ? name : "", err.text);
     if (err.code == DQ_BUG)

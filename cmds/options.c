@@ -85,6 +85,22 @@ static dq_status set_int(const dq_opt *o, const char *text, dq_err *err)
     return DQ_OK;
 }
 
+static bool is_width(int64_t bits)
+{
+    return (bits >= 2 && bits <= 8) || bits == 16;
+}
+
+static dq_status set_bits(const dq_opt *o, const char *text, dq_err *err)
+{
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end || errno || !is_width(v))
+        return dq_fail(err, DQ_USAGE, "--%s: expected 2 to 8, or 16; found \"%s\".", o->name, text);
+    *(int64_t *)o->to = v;
+    return DQ_OK;
+}
+
 static dq_status set_float(const dq_opt *o, const char *text, dq_err *err)
 {
     char *end;
@@ -103,6 +119,7 @@ static dq_status set(const dq_opt *o, const char *text, dq_err *err)
     case DQ_OPT_FLAG: *(bool *)o->to = true; return DQ_OK;
     case DQ_OPT_COUNT: *(int *)o->to += 1; return DQ_OK;
     case DQ_OPT_INT: return set_int(o, text, err);
+    case DQ_OPT_BITS: return set_bits(o, text, err);
     case DQ_OPT_FLOAT: return set_float(o, text, err);
     case DQ_OPT_TEXT: *(const char **)o->to = text; return DQ_OK;
     case DQ_OPT_LIST:
@@ -251,20 +268,22 @@ dq_status dq_parse(dq_args *args, int argc, char **argv, const dq_opt *opts, con
     return DQ_OK;
 }
 
-dq_status dq_parse_ints(int *out, int *n, int cap, const char *text, const char *option, int min,
-                        int max, dq_err *err)
+/* Numbers between commas; `expected` says which, of those within [min, max], when some of them do not. */
+static dq_status parse_list(int *out, int *n, int cap, const char *text, const char *option,
+                            int min, int max, bool widths, dq_err *err)
 {
+    char expected[64];
+    snprintf(expected, sizeof expected,
+             widths ? "widths of %d to 8 bits, or %d," : "numbers from %d to %d", min, max);
     *n = 0;
     for (const char *p = text;; p++) {
         char *end;
         errno = 0;
         long v = strtol(p, &end, 10);
         if (end == p || errno || (*end && *end != ',') || v < min || v > max || *n == cap ||
-            *p == ' ')
-            return dq_fail(
-                err, DQ_USAGE,
-                "--%s: expected numbers from %d to %d with commas between, found \"%s\".", option,
-                min, max, text);
+            *p == ' ' || (widths && !is_width(v)))
+            return dq_fail(err, DQ_USAGE, "--%s: expected %s with commas between, found \"%s\".",
+                           option, expected, text);
         for (int i = 0; i < *n; i++) {
             if (out[i] == v)
                 return dq_fail(err, DQ_USAGE, "--%s: %ld stands twice in \"%s\".", option, v, text);
@@ -273,6 +292,18 @@ dq_status dq_parse_ints(int *out, int *n, int cap, const char *text, const char 
         if (!*end) return DQ_OK;
         p = end;
     }
+}
+
+dq_status dq_parse_ints(int *out, int *n, int cap, const char *text, const char *option, int min,
+                        int max, dq_err *err)
+{
+    return parse_list(out, n, cap, text, option, min, max, false, err);
+}
+
+dq_status dq_parse_bits(int *out, int *n, int cap, const char *text, const char *option,
+                        dq_err *err)
+{
+    return parse_list(out, n, cap, text, option, 2, 16, true, err);
 }
 
 int dq_parse_word(const char *text, const char *option, const char *const *names, int n,

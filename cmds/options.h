@@ -9,6 +9,7 @@ typedef enum dq_opt_kind {
     DQ_OPT_FLAG,  /* bool */
     DQ_OPT_COUNT, /* int, one more each time */
     DQ_OPT_INT,   /* int64_t within [min, max] */
+    DQ_OPT_BITS,  /* int64_t: 2 to 8, or 16 */
     DQ_OPT_FLOAT, /* double within [min, max] */
     DQ_OPT_TEXT,  /* const char * */
     DQ_OPT_LIST   /* dq_list: may be repeated */
@@ -55,6 +56,9 @@ dq_status dq_parse(dq_args *args, int argc, char **argv, const dq_opt *opts, con
 /* "16,8,4" -> numbers within [min, max], no empty part, no duplicate. *n of at most cap. */
 dq_status dq_parse_ints(int *out, int *n, int cap, const char *text, const char *option, int min,
                         int max, dq_err *err);
+/* The same for widths of 2 to 8 bits, or 16. */
+dq_status dq_parse_bits(int *out, int *n, int cap, const char *text, const char *option,
+                        dq_err *err);
 /* Index of `text` in names[n], or -1 with DQ_USAGE listing them. */
 int dq_parse_word(const char *text, const char *option, const char *const *names, int n,
                   dq_err *err);

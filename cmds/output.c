@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -295,9 +296,15 @@ json_t *dq_document(const dq_talk *t, const char *schema)
     return doc;
 }
 
+bool dq_stdout_left(void)
+{
+    struct pollfd p = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return ferror(stdout) && poll(&p, 1, 0) > 0 && (p.revents & POLLERR);
+}
+
 dq_status dq_flush_stdout(dq_err *err)
 {
-    if (fflush(stdout) != 0 || ferror(stdout))
+    if ((fflush(stdout) != 0 || ferror(stdout)) && !dq_stdout_left())
         return dq_fail(err, DQ_FILE, "standard output: cannot write: %s", strerror(errno));
     return DQ_OK;
 }

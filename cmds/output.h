@@ -85,7 +85,10 @@ dq_status dq_name_text(const char **out, const char *s, dq_arena *a, dq_err *err
 json_t *dq_real(double x);
 /* {"value": v, "stderr": e}; e NaN gives null. */
 json_t *dq_metric(double value, double std_err);
-/* Flushes stdout and checks that everything was written. */
+/* Flushes stdout and checks that everything was written, unless its reader has left. */
 dq_status dq_flush_stdout(dq_err *err);
+/* Whether something could not be written because the reader of the pipe has closed it, having enough
+ * (dq info x.h5 | head -1): no failure, so files are kept; main ends in silence. */
+bool dq_stdout_left(void);
 
 #endif

@@ -219,6 +219,43 @@ static dq_status name_model(opened *o, const char *path, dq_err *err)
     return err->code;
 }
 
+/* "kajuma/DiffLlama-1B": the form of a name on the Hugging Face hub. */
+static bool hub_name(const char *path)
+{
+    static const char of_names[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+    size_t owner = strspn(path, of_names), name = 0;
+    if (owner == 0 || path[0] == '.' || path[owner] != '/') return false;
+    name = strspn(path + owner + 1, of_names);
+    return name > 0 && path[owner + 1] != '.' && path[owner + 1 + name] == 0;
+}
+
+/* Whether a word is likely one more value of an option than a model: "8", "8:4", "row". */
+static bool value_of_list(const char *word)
+{
+    static const char *const words[] = {"tensor", "head", "row", "tile", "f32", "bf16", "int8"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (strcmp(word, words[i]) == 0) return true;
+    }
+    return word[0] && word[strspn(word, "0123456789.,:")] == 0;
+}
+
+static dq_status refuse_missing(const char *path, dq_err *err)
+{
+    if (value_of_list(path))
+        return dq_fail(err, DQ_FILE,
+                       "%s: no such file or folder. Is it one more value of an option? Those stand "
+                       "with commas and no spaces: 16,8 or tensor,row",
+                       path);
+    if (hub_name(path))
+        return dq_fail(err, DQ_FILE,
+                       "%s: no such file or folder. dq downloads nothing; for a name on the "
+                       "Hugging Face hub run huggingface-cli download %s --local-dir %s first, and "
+                       "name that folder",
+                       path, path, strchr(path, '/') + 1);
+    return dq_fail(err, DQ_FILE, "%s: no such file or folder", path);
+}
+
 dq_status dq_model_open(dq_model **out, const char *path, dq_err *err)
 {
     return dq_model_open_as(out, path, NULL, err);
@@ -237,7 +274,7 @@ dq_status dq_model_open_as(dq_model **out, const char *path, const dq_override *
     o->arena = arena;
     if (name_model(o, path, err) == DQ_OK) {
         if (!dq_file_exists(path))
-            dq_fail(err, DQ_FILE, "%s: no such file or folder", path);
+            refuse_missing(path, err);
         else if (dq_is_dir(path))
             open_folder(o, path, override, err);
         else

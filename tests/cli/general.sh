@@ -8,7 +8,11 @@ for c in stats quantize eval info verify logits tokenize bench doctor; do
     try 0 "^usage: dq $c" $c -h
     try 2 "unknown option --no-such-option" $c --no-such-option
     try 2 "See dq $c --help" $c --no-such-option
+    try 0 "^usage: dq $c" help $c
 done
+try 0 "usage: dq COMMAND" help
+try 2 "unknown command \"evla\". Did you mean dq eval" help evla
+try 0 "^dq [0-9]" version
 for c in stats eval info verify logits tokenize bench quantize; do
     try 2 "expected .*found 0 arguments" $c
 done
@@ -25,6 +29,14 @@ try 6 "no-such-model" logits no-such-model --ids 1 -o x.h5
 try 6 "no-such-model" quantize no-such-model -o x.h5
 try 6 "no-such-model" eval no-such-model --text "short text"
 try 6 "no-such-model" tokenize no-such-model --text "short text"
+for c in "stats --ids 1" "info" "bench" "doctor --model" "logits --ids 1 -o x.h5" "quantize -o x.h5" "eval --text words"; do
+    echo words >words
+    # shellcheck disable=SC2086
+    try 6 "huggingface-cli download owner/model --local-dir model first" $c owner/model
+done
+try 6 "no such file or folder\$" info ./owner/model
+try 6 "8: no such file or folder.*with commas and no spaces" eval "plain model" --text words --logit-bits 16 8
+try 6 "row: no such file or folder.*with commas and no spaces" eval "plain model" --text words --logit-grain tensor row
 mkdir "empty folder"
 try 6 "config.json" info "empty folder"
 try 3 "choices.jsonl" verify choices.jsonl
@@ -40,6 +52,14 @@ try 4 "[Mm]amba" info broken
 # options that need one of several words or a number in a range
 try 2 "threads: expected a whole number" stats "plain model" --threads many
 try 2 "progress: expected auto, always or never" stats "plain model" --ids 1 --progress often
+for c in "quantize -o x.h5 --bits" "quantize -o x.h5 --logit-bits" "logits --ids 1 -o x.h5 --logit-bits"; do
+    for bits in 1 9 17 x; do
+        # shellcheck disable=SC2086
+        try 2 "bits: expected 2 to 8, or 16; found \"$bits\"" $c $bits "plain model"
+    done
+done
+try 2 "logit-bits: expected widths of 2 to 8 bits, or 16" eval "plain model" --text words --logit-bits 16,9
+absent x.h5
 try 2 "device" stats "plain model" --ids 1 --device gpu
 try 5 "CUDA" stats "plain model" --ids 1 --device cuda
 
@@ -93,3 +113,24 @@ mkdir "ids only"
 cp "plain model/config.json" "plain model/model.safetensors" "ids only"
 try 4 "tokenizer" bench "ids only" --items "$items"
 try 6 "missing.jsonl" bench "$repo/calib/pair/llama" --items missing.jsonl
+
+# ---- a reader that has enough is no failure: nothing is said, and files are complete
+closed() { # closed ARGUMENTS...: the status of dq when nobody reads its output
+    mkfifo left
+    sleep 0.1 <left &
+    exec 3>left
+    wait $!
+    "$dq" "$@" >&3 2>"$top/err"
+    got=$?
+    exec 3>&-
+    rm left
+    [ $got -eq 141 ] || complain "dq $* | head: expected status 141, found $got"
+    [ ! -s "$top/err" ] || complain "dq $* | head: $(cat "$top/err")"
+}
+closed --help
+closed info items-8.h5
+closed info items-8.h5 --json
+closed eval "$repo/calib/pair/llama" --task mc --data "$items" --limit 3 -o kept.json
+closed stats "$repo/calib/pair/llama" --ids "1 2 3" -o kept.h5
+present kept.json kept.h5
+absent dq-eval-*.resume
