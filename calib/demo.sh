@@ -33,7 +33,7 @@ if command -v gnuplot >/dev/null; then page="--html $out/report.html"; fi
 # shellcheck disable=SC2086
 run "$dq" eval $llama $diff $planted --task mc --data $pair/choices.jsonl --text $pair/text.txt --ctx 192 \
     --limit "$items" --logit-bits 16,8,6,4,3,2 --logit-grain tensor,row \
-    --csv "$out/logits.csv" -o "$out/logits.json" $page
+    --csv "$out/logits.csv" -o "$out/logits.json" $page --force
 
 say "3. Low-bit containers: absmax weights at 8, 6 and 4 bits in groups of 128"
 files=""
@@ -49,11 +49,11 @@ done
 say "4. Accuracy over weight bits"
 # shellcheck disable=SC2086
 run "$dq" eval $files --task mc --data $pair/choices.jsonl --limit "$items" \
-    --csv "$out/weights-accuracy.csv" -o "$out/weights-accuracy.json"
+    --csv "$out/weights-accuracy.csv" -o "$out/weights-accuracy.json" --force
 say "5. NLL, KLD and top-1 agreement over weight bits"
 # shellcheck disable=SC2086
 run "$dq" eval $files --text $pair/text.txt --ctx 192 --limit "$windows" \
-    --csv "$out/weights-text.csv" -o "$out/weights-text.json"
+    --csv "$out/weights-text.csv" -o "$out/weights-text.json" --force
 
 say "6. Pictures"
 if command -v gnuplot >/dev/null; then

@@ -72,19 +72,14 @@ static dq_status check_options(logits *x, const char *model, dq_err *err)
         return dq_fail(err, DQ_USAGE, "give either --ids \"1 2 3\" or --text FILE.");
     if (x->ids.n > 1)
         return dq_fail(err, DQ_USAGE, "--ids: one sequence only. Run dq logits once for each.");
-    if (x->logit_bits != 0 && x->logit_bits != 16 && (x->logit_bits < 2 || x->logit_bits > 8))
-        return dq_fail(err, DQ_USAGE, "--logit-bits: expected 16 or 2 to 8, found %lld.",
-                       (long long)x->logit_bits);
     DQ_TRY(dq_kv_options_read(&x->kv_options, false, err));
     if (x->grain && dq_parse_word(x->grain, "logit-grain", grains, 4, err) < 0) return err->code;
     int m = dq_parse_word(x->math_name, "math", nums, 3, err);
     if (m < 0) return err->code;
     x->math = (dq_math){num[m], num[m], num[m], num[m]};
-    DQ_TRY(dq_h5out_check(x->out_path, x->force, err));
-    DQ_TRY(dq_output_spares(x->out_path, model, false, err));
-    if (x->text_path && dq_same_file(x->text_path, x->out_path))
-        return dq_fail(err, DQ_USAGE, "%s: input and output are the same file.", x->out_path);
-    return DQ_OK;
+    const dq_output out = {"-o", x->out_path, DQ_OUTPUT_HDF5};
+    const char *const input[] = {model, x->text_path};
+    return dq_outputs_check(&out, 1, input, x->text_path ? 2 : 1, x->force, err);
 }
 
 /* What the container says holds unless an option says otherwise. */
@@ -390,10 +385,8 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
          .value = "OUT.h5",
          .help = "the file to write (needed)"},
         {.name = "logit-bits",
-         .kind = DQ_OPT_INT,
+         .kind = DQ_OPT_BITS,
          .to = &x->logit_bits,
-         .min = 2,
-         .max = 16,
          .value = "N",
          .help = "round attention logits to 2..8 bits; 16: leave them (default: as the container "
                  "says, else 16)"},

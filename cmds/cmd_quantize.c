@@ -5,6 +5,7 @@
 #include "options.h"
 #include "os.h"
 #include "output.h"
+#include "outputs.h"
 #include "quantize.h"
 
 #include <errno.h>
@@ -64,13 +65,6 @@ static dq_status parse_group(int64_t *out, const char *text, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status check_bits(int64_t bits, const char *option, dq_err *err)
-{
-    if ((bits >= 2 && bits <= 8) || bits == 16) return DQ_OK;
-    return dq_fail(err, DQ_USAGE, "--%s: expected 2 to 8, or 16; found %lld.", option,
-                   (long long)bits);
-}
-
 /* What is wrong for any model is wrong here; what is wrong for this one is found when it is open. */
 static dq_status kv_settings(request *r, dq_err *err)
 {
@@ -99,8 +93,6 @@ static dq_status make_settings(request *r, dq_err *err)
     if (dtype < 0) return err->code;
     int grain = dq_parse_word(r->grain, "logit-grain", grains, 4, err);
     if (grain < 0) return err->code;
-    DQ_TRY(check_bits(r->bits, "bits", err));
-    DQ_TRY(check_bits(r->logit_bits, "logit-bits", err));
     DQ_TRY(parse_group(&r->set.group, r->group, err));
     DQ_TRY(kv_settings(r, err));
     r->set.bits = (int)r->bits;
@@ -112,9 +104,6 @@ static dq_status make_settings(request *r, dq_err *err)
     r->set.dq_version = DQ_VERSION;
     if (!r->out && !r->dry_run)
         return dq_fail(err, DQ_USAGE, "-o OUT.h5 is missing (or --dry-run to see the plan).");
-    if (r->out && strcmp(r->out, "-") == 0)
-        return dq_fail(err, DQ_USAGE, "-o -: a container cannot be written to standard output.");
-    if (r->out && !*r->out) return dq_fail(err, DQ_USAGE, "-o: the name is empty.");
     return DQ_OK;
 }
 
@@ -261,9 +250,21 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
     return err->code;
 }
 
+static void warn_nothing_left(request *r)
+{
+    char partial[4096];
+    int n = snprintf(partial, sizeof partial, "%s.partial", r->out);
+    if (r->resume && n < (int)sizeof partial && !dq_file_exists(partial) && !dq_file_exists(r->out))
+        dq_warn(&r->talk, "%s: is not here, so there is nothing to resume; everything is written",
+                partial);
+}
+
 static dq_status run(request *r, const char *model, dq_err *err)
 {
+    /* what exists is looked at with what an interrupted run left: dq_quantize_check_output */
+    const dq_output out = {"-o", r->out, DQ_OUTPUT_HDF5};
     dq_quantizer *q;
+    DQ_TRY(dq_outputs_check(&out, 1, &model, 1, true, err));
     DQ_TRY(dq_quantize_open(&q, model, &r->set, err));
     const dq_quantize_info *i = dq_quantize_result(q);
     if (r->set.bits != 16 && i->n_packed == 0)
@@ -272,6 +273,7 @@ static dq_status run(request *r, const char *model, dq_err *err)
     if (err->code == DQ_OK && !r->dry_run) {
         dq_progress bar;
         dq_quantize_progress p = {report, &bar};
+        warn_nothing_left(r);
         dq_progress_begin(&bar, &r->talk, i->source, 1);
         dq_quantize_write(q, r->out, r->force, r->resume, &p, err);
         dq_progress_end(&bar);
@@ -308,10 +310,8 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
          .help = "the container to write"},
         {.help = "weights:"},
         {.name = "bits",
-         .kind = DQ_OPT_INT,
+         .kind = DQ_OPT_BITS,
          .to = &r.bits,
-         .min = 2,
-         .max = 16,
          .value = "N",
          .help = "2 to 8, or 16 to pack nothing (default 4)"},
         {.name = "group",
@@ -337,10 +337,8 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
          .help = "tensors whose name matches stay as they are"},
         {.help = "attention, stored for dq eval:"},
         {.name = "logit-bits",
-         .kind = DQ_OPT_INT,
+         .kind = DQ_OPT_BITS,
          .to = &r.logit_bits,
-         .min = 2,
-         .max = 16,
          .value = "N",
          .help = "2 to 8, or 16: not rounded (default 16)"},
         {.name = "logit-grain",

@@ -61,26 +61,18 @@ static dq_status check_options(stats *x, dq_err *err)
     if (dq_parse_word(x->bos, "bos", words, 3, err) < 0) return err->code;
     if (x->ids.n && (x->ctx || strcmp(x->bos, "auto") != 0))
         dq_warn(&x->talk, "--ids are taken as they are; --ctx and --bos have no effect");
-    if (x->out_path) DQ_TRY(dq_h5out_check(x->out_path, x->force, err));
-    if (x->csv_path && strcmp(x->csv_path, "-") == 0)
-        return dq_fail(err, DQ_USAGE, "--csv: expected the name of a file.");
-    if (x->csv_path && !x->force && dq_file_exists(x->csv_path))
-        return dq_fail(err, DQ_FILE, "%s: exists already. Use --force to replace it.", x->csv_path);
-    if (x->csv_path) DQ_TRY(dq_file_check(x->csv_path, err));
     return DQ_OK;
 }
 
-/* Even with --force no input is replaced. */
 static dq_status check_outputs(const stats *x, const dq_args *args, dq_err *err)
 {
-    const char *const out[] = {x->out_path, x->csv_path};
-    for (int k = 0; k < 2; k++) {
-        for (int i = 0; out[k] && i < args->n; i++)
-            DQ_TRY(dq_output_spares(out[k], args->item[i], false, err));
-        if (out[k] && x->text_path && dq_same_file(out[k], x->text_path))
-            return dq_fail(err, DQ_USAGE, "%s: input and output are the same file.", out[k]);
-    }
-    return DQ_OK;
+    const dq_output out[] = {{"-o", x->out_path, DQ_OUTPUT_HDF5},
+                             {"--csv", x->csv_path, DQ_OUTPUT_CSV}};
+    const char *input[DQ_LIST_MAX + 1];
+    int n = 0;
+    for (int i = 0; i < args->n; i++) input[n++] = args->item[i];
+    if (x->text_path) input[n++] = x->text_path;
+    return dq_outputs_check(out, 2, input, n, x->force, err);
 }
 
 /* Puts `id` in front of the only sequence. */

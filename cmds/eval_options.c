@@ -150,7 +150,8 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
         {.name = "resume",
          .kind = DQ_OPT_FLAG,
          .to = &o->resume,
-         .help = "go on where the same command was interrupted"},
+         .help = "go on where the same command was interrupted, in the same folder: finished work "
+                 "is kept in dq-eval-KEY.resume there, KEY standing for inputs and settings"},
         {.name = "dry-run",
          .kind = DQ_OPT_FLAG,
          .to = &o->dry_run,
@@ -203,6 +204,11 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .value = "X",
          .help = "loss that verdicts allow, of accuracy or in nats of NLL (default 0.01: one point "
                  "of accuracy, 1 % of perplexity)"},
+        {.name = "force",
+         .kind = DQ_OPT_FLAG,
+         .to = &o->force,
+         .help = "replace the files named above where they exist; a resumed run, too, writes them "
+                 "anew and needs it for those that an earlier run left"},
         {.name = "fail-if",
          .kind = DQ_OPT_LIST,
          .to = &o->fail_if,
@@ -237,15 +243,8 @@ dq_status dq_eval_split(const char *text, const char *option, dq_list *out, dq_a
 static dq_status read_logits(dq_eval_options *o, dq_arena *a, dq_err *err)
 {
     dq_list words = {.n = 0};
-    if (o->logit_bits) {
-        DQ_TRY(dq_parse_ints(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits, "logit-bits", 2, 16,
-                             err));
-        for (int i = 0; i < o->n_bits; i++) {
-            if (o->bits[i] > 8 && o->bits[i] != 16)
-                return dq_fail(err, DQ_USAGE, "--logit-bits: expected 16 or 2 to 8, found %d.",
-                               o->bits[i]);
-        }
-    }
+    if (o->logit_bits)
+        DQ_TRY(dq_parse_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits, "logit-bits", err));
     if (!o->logit_grain) return DQ_OK;
     DQ_TRY(dq_eval_split(o->logit_grain, "logit-grain", &words, a, err));
     for (int i = 0; i < words.n; i++) {
@@ -334,16 +333,30 @@ static dq_status check_verdicts(const dq_eval_options *o, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status check_output(const dq_eval_options *o, const char *out, const dq_args *args,
-                              dq_arena *a, dq_err *err)
+static dq_status check_outputs(const dq_eval_options *o, const dq_args *args, dq_arena *a,
+                               dq_err *err)
 {
-    bool same = false;
-    if (!out) return DQ_OK;
-    DQ_TRY(dq_eval_is_input(&same, o, out, a, err));
-    for (int i = 0; i < args->n; i++) DQ_TRY(dq_output_spares(out, args->item[i], true, err));
-    if (o->ref) DQ_TRY(dq_output_spares(out, o->ref, true, err));
-    if (same) return dq_fail(err, DQ_USAGE, "%s is an input; the output needs another name.", out);
-    return dq_file_check(out, err);
+    const dq_output out[] = {
+        {"--csv", o->csv, DQ_OUTPUT_CSV},
+        {"-o", o->document, DQ_OUTPUT_JSON},
+        {"--dump-items", o->dump, DQ_OUTPUT_LINES},
+        {"--dump-requests", o->requests, DQ_OUTPUT_LINES},
+        {"--html", o->html, DQ_OUTPUT_HTML},
+        {"--dump-completions", o->generate.completions, DQ_OUTPUT_LINES},
+    };
+    enum { N_OUT = sizeof out / sizeof out[0] };
+    const char *input[DQ_LIST_MAX + 1];
+    int n = 0;
+    for (int i = 0; i < args->n; i++) input[n++] = args->item[i];
+    if (o->ref) input[n++] = o->ref;
+    for (int i = 0; i < N_OUT; i++) {
+        bool same = false;
+        if (out[i].path) DQ_TRY(dq_eval_is_input(&same, o, out[i].path, a, err));
+        if (same)
+            return dq_fail(err, DQ_USAGE, "%s is an input; the output needs another name.",
+                           out[i].path);
+    }
+    return dq_outputs_check(out, N_OUT, input, n, o->force, err);
 }
 
 static dq_status read_needle(dq_eval_options *o, dq_err *err)
@@ -366,15 +379,6 @@ dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *
     DQ_TRY(read_needle(o, err));
     DQ_TRY(dq_gates_read(&o->gates, &o->fail_if, err));
     if (!o->verdicts) DQ_TRY(dq_gates_check(&o->gates, o->source, o->n_sources, err));
-    const char *const out[] = {o->csv,      o->document, o->dump,
-                               o->requests, o->html,     o->generate.completions};
-    enum { N_OUT = sizeof out / sizeof out[0] };
-    for (int i = 0; i < N_OUT; i++) {
-        DQ_TRY(check_output(o, out[i], args, a, err));
-        for (int k = 0; k < i && out[i]; k++) {
-            if (out[k] && (strcmp(out[i], out[k]) == 0 || dq_same_file(out[i], out[k])))
-                return dq_fail(err, DQ_USAGE, "%s: two outputs have this name.", out[i]);
-        }
-    }
+    DQ_TRY(check_outputs(o, args, a, err));
     return o->html ? dq_gnuplot_check(err) : DQ_OK;
 }

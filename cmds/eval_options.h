@@ -22,7 +22,7 @@ typedef struct dq_eval_options {
     const char *dump, *requests, *csv, *document, *html;
     int64_t ctx, threads, limit, num_fewshot;
     double margin;
-    bool json, resume, dry_run;
+    bool json, resume, dry_run, force;
     dq_head_map head_map;
     dq_kv_options kv;
     dq_generate_options generate;

@@ -126,11 +126,6 @@ dq_status dq_eval_resume_stopped(const dq_eval_resume *s, const dq_eval *e, int 
 
 static dq_status go_on(const dq_eval_resume *s, dq_eval *e, dq_err *err)
 {
-    if (!dq_file_exists(s->path))
-        return dq_fail(err, DQ_FILE,
-                       "%s: is not here, so there is nothing to resume with these inputs and "
-                       "settings. Run without --resume",
-                       s->path);
     if (dq_eval_journal(e, s->key, s->path, true, err) == DQ_OK) return DQ_OK;
     if (err->code == DQ_DAMAGED || err->code == DQ_MISMATCH) {
         const dq_err why = *err;
@@ -144,7 +139,12 @@ dq_status dq_eval_resume_begin(const dq_eval_resume *s, dq_eval *e, bool resume,
                                dq_err *err)
 {
     dq_err why = {0};
-    if (resume) return go_on(s, e, err);
+    if (resume && dq_file_exists(s->path)) return go_on(s, e, err);
+    if (resume)
+        dq_warn(t,
+                "%s: is not in this folder, so there is nothing to resume with these inputs and "
+                "settings; everything is computed",
+                s->path);
     if (dq_file_exists(s->path) && !dq_steps_busy(s->path) && rename(s->path, s->old) == 0)
         dq_warn(t,
                 "an earlier run of this command left finished work, which --resume would go on "
@@ -167,8 +167,8 @@ dq_status dq_eval_resume_keep(const dq_eval_resume *s, const dq_eval *e, dq_err 
     if (!has_work(e)) return err->code;
     memset(err, 0, sizeof *err);
     return dq_fail(err, why.code,
-                   "%s. %s scores are in %s: the same command with --resume, and other outputs if "
-                   "need be, goes on from there",
+                   "%s. %s scores are in %s: the same command with --resume, and with --force or "
+                   "other outputs where files are in the way, goes on from there",
                    why.text, e->journal_err.code == DQ_OK ? "The" : "Not all, but the first",
                    s->path);
 }

@@ -22,9 +22,9 @@ typedef struct dq_eval_resume {
 
 /* Key and path of a planned sweep. */
 dq_status dq_eval_resume_name(dq_eval_resume *s, const dq_eval_identity *id, dq_err *err);
-/* Writes finished work down from here on, or (resume) first takes what the file has. A file of an earlier
- * run that is not resumed is set aside as PATH.old until this one is done. Where a new file cannot be written
- * the run goes on without, with a warning. */
+/* Writes finished work down from here on, or (resume) first takes what the file has; with no file to resume
+ * there is a warning. A file of an earlier run that is not resumed is set aside as PATH.old until this one is
+ * done. Where a new file cannot be written the run goes on without, with a warning. */
 dq_status dq_eval_resume_begin(const dq_eval_resume *s, dq_eval *e, bool resume, dq_talk *t,
                                dq_err *err);
 /* Replaces the message of an interruption by one that says how to go on. */

@@ -38,8 +38,7 @@ dq_status dq_h5out_check(const char *path, bool force, dq_err *err)
     if (!dq_file_exists(path)) return DQ_OK;
     DQ_TRY(dq_map_open(&map, path, err)); /* refuses devices and pipes */
     dq_map_close(&map);
-    if (!force)
-        return dq_fail(err, DQ_FILE, "%s: exists already. Use --force to replace it.", path);
+    if (!force) return dq_fail(err, DQ_FILE, "%s: exists. Add --force to replace it.", path);
     return DQ_OK;
 }
 

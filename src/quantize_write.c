@@ -306,7 +306,7 @@ static dq_status name_files(dq_quantizer *q, work *w, const char *out, dq_err *e
 static dq_status refuse_input(const dq_quantizer *q, const char *path, dq_err *err)
 {
     char file[4096];
-    DQ_TRY(dq_output_spares(path, q->dir, false, err));
+    DQ_TRY(dq_output_spares(path, q->dir, err));
     for (int i = 0; i < q->n_files; i++) { /* in other folders too */
         if (snprintf(file, sizeof file, "%s/%s", q->dir, q->file[i]) >= (int)sizeof file) continue;
         if (dq_same_file(file, path))
@@ -325,13 +325,11 @@ dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force,
     DQ_TRY(refuse_input(q, out, err));
     DQ_TRY(refuse_input(q, w.partial, err));
     DQ_TRY(refuse_input(q, w.journal_path, err));
+    DQ_TRY(dq_file_check(out, err));
     bool half = dq_file_exists(w.partial), journal = dq_file_exists(w.journal_path);
-    if (dq_file_exists(out)) {
-        if (!dq_is_regular(out)) return dq_fail(err, DQ_FILE, "%s: not a regular file.", out);
-        /* a journal without a partial file: the run may have been killed right after its rename */
-        if (!force && !(resume && journal && !half))
-            return dq_fail(err, DQ_FILE, "%s: exists. Add --force to replace it.", out);
-    }
+    /* a journal without a partial file: the run may have been killed right after its rename */
+    if (dq_file_exists(out) && !force && !(resume && journal && !half))
+        return dq_fail(err, DQ_FILE, "%s: exists. Add --force to replace it.", out);
     if (resume && half && !journal)
         return dq_fail(err, DQ_MISMATCH,
                        "%s: has no journal (%s) to go on from. Start over with --force.", w.partial,

@@ -32,11 +32,11 @@ part() { # part NAME ARGUMENTS of dq eval
     case "$*" in
     *--task*)
         # what each item got, without its text: summary.py pairs the policies over items
-        "$dq" eval "$@" --kv-recent 16 -q -o "$out/$name.json.new" --dump-items "$out/$name.dump" >/dev/null
+        "$dq" eval "$@" --kv-recent 16 -q --force -o "$out/$name.json.new" --dump-items "$out/$name.dump" >/dev/null
         sed 's/"context": ".*", "continuation": /"continuation": /' "$out/$name.dump" | gzip >"$out/$name.items.gz"
         rm "$out/$name.dump"
         ;;
-    *) "$dq" eval "$@" --kv-recent 16 -q -o "$out/$name.json.new" >/dev/null ;;
+    *) "$dq" eval "$@" --kv-recent 16 -q --force -o "$out/$name.json.new" >/dev/null ;;
     esac
     mv "$out/$name.json.new" "$out/$name.json"
 }

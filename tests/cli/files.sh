@@ -56,7 +56,39 @@ absent pipe.partial folder.partial
 rm -r pipe folder
 ln -s target.json link.json
 : >target.json
-try 0 "plain model" "$@" -o link.json
+# what exists is replaced with --force only, whatever the output, and refused before anything is read
+for option in -o --csv --dump-items --dump-requests --html; do
+    echo older >kept
+    try 6 "kept: exists. Add --force" eval "no such model" --task mc --data choices.jsonl $option kept
+    [ "$(cat kept)" = older ] || complain "eval $option: a file was replaced without --force"
+done
+try 6 "kept: exists. Add --force" eval --task verdicts --data choices.jsonl --csv kept
+try 6 "kept: exists. Add --force" eval "plain model" --task generate --data prompts.jsonl --dump-completions kept
+try 6 "kept: exists. Add --force" stats "plain model" --ids 1 --csv kept
+try 6 "kept: exists. Add --force" stats "plain model" --ids 1 -o kept
+try 6 "kept: exists. Add --force" logits "plain model" --ids 1 -o kept
+try 6 "kept: exists. Add --force" quantize "plain model" -o kept
+try 0 "plain model" "$@" --csv kept --force
+grep -q "plain model" kept || complain "eval --force: a file was not replaced"
+try 0 "plain model" "$@" --csv kept --force --resume
+rm kept
+# names that say another form, and no names
+for name in x.gguf x.safetensors x.json x.csv x.bin; do
+    try 2 "$name: -o writes no such file (expected HDF5, name.h5" quantize "plain model" -o $name
+    try 2 "$name: -o writes no such file (expected HDF5, name.h5" logits "plain model" --ids 1 -o $name
+    absent $name
+done
+try 2 "x.h5: --csv writes no such file (expected CSV" stats "plain model" --ids 1 --csv x.h5
+try 2 "x.csv: -o writes no such file (expected JSON" "$@" -o x.csv
+try 2 "x.json: --html writes no such file" "$@" --html x.json
+for name in - ""; do
+    try 2 "-o: expected the name of a file" quantize "plain model" -o "$name"
+    try 2 "--csv: expected the name of a file" "$@" --csv "$name"
+done
+try 6 "folder nowhere does not exist" quantize "plain model" -o nowhere/x.h5
+try 6 "folder nowhere does not exist" logits "plain model" --ids 1 -o nowhere/x.h5
+try 6 "folder nowhere does not exist" stats "plain model" --ids 1 -o nowhere/x.h5
+try 0 "plain model" "$@" -o link.json --force
 [ -L link.json ] && grep -q dq-eval/1 target.json || complain "eval: -o LINK does not write to what it points to"
 rm link.json target.json
 # nothing that is read is replaced, under whatever name
@@ -78,7 +110,7 @@ done
 try 2 "same file" stats victim --text "short text" --csv "short text" --force
 try 2 "same file" logits victim --text "short text" -o "short text" --force
 try 0 "victim" eval victim --task mc --data choices.jsonl --limit 3 -o victim/notes.json
-try 2 "overwrite a file of the input" eval victim --task mc --data choices.jsonl --limit 3 -o victim/notes.json
+try 6 "exists" eval victim --task mc --data choices.jsonl --limit 3 -o victim/notes.json
 rm victim/notes.json
 (cd victim && cksum ./*) | cmp -s - "$top/a" || complain "a model that was read has changed"
 "$dq" quantize victim -o packed.h5 -q >/dev/null
@@ -92,7 +124,7 @@ rm -r victim alias link.json packed.h5
 echo older >older.json
 (
     ulimit -f 1
-    exec "$dq" "$@" --dump-items gone.jsonl -o older.json
+    exec "$dq" "$@" --dump-items gone.jsonl -o older.json --force
 ) >"$top/out" 2>"$top/err"
 got=$?
 [ $got -eq 6 ] || complain "dq eval on a full disk: expected status 6, found $got: $(cat "$top/err")"

@@ -3,7 +3,7 @@
 book=$repo/calib/pair/text.txt
 
 set -- eval "diff model" --text "$book" --ctx 64 --limit 4 --logit-bits 16,3
-try 7 "1 result meets a condition" "$@" --fail-if 'kld_nats>0.001' --csv gate.csv -o gate.json
+try 7 "1 result meets a condition" "$@" --fail-if 'kld_nats>0.001' --csv gate.csv -o gate.json --force
 grep -q "3-bit logits (tensor): kld_nats is [0-9]" "$top/err" || complain "gates: no line says which result: $(cat "$top/err")"
 grep -q "^model" "$top/out" || complain "gates: no table beside a missed gate"
 [ -s gate.csv ] || complain "gates: no CSV beside a missed gate"
@@ -16,7 +16,7 @@ try 2 "has no acc" "$@" --fail-if 'acc<0.5'
 for odd in kld 'kld_nats' '> 3' 'kld_nats >' 'kld_nats > x' 'kld_nats = 3' 'kld_nats > nan' 'kld_nats > 1 2'; do
     try 2 "expected NAME" "$@" --fail-if "$odd"
 done
-try 7 "no result has a kv.nothing" "$@" --fail-if 'kv.nothing > 1' --csv gate.csv -o gate.json
+try 7 "no result has a kv.nothing" "$@" --fail-if 'kv.nothing > 1' --csv gate.csv -o gate.json --force
 grep -q "error: 1 condition of --fail-if could not be checked" "$top/err" || complain "gates: $(cat "$top/err")"
 grep -q '"checked": 0' gate.json || complain "gates: the document does not say that nothing was looked at"
 [ "$(grep -c . gate.csv)" = 3 ] || complain "gates: no CSV beside a gate that could not be checked"
@@ -108,7 +108,7 @@ steps() { cat dq-eval-*.resume 2>/dev/null | wc -l; } # the first line is its he
 killed() {
     want=$1
     shift
-    "$dq" "$@" --csv killed.csv >/dev/null 2>&1 </dev/null &
+    "$dq" "$@" --csv killed.csv --force >/dev/null 2>&1 </dev/null &
     child=$!
     while [ "$(steps)" -le "$want" ] && kill -0 $child 2>/dev/null; do sleep 0.02; done
     kill -KILL $child 2>/dev/null
@@ -118,12 +118,12 @@ killed() {
 killed 1 "$@"
 killed 2 "$@" --resume
 killed 3 "$@" --resume
-try 0 "diff model" "$@" --csv killed.csv --resume
+try 0 "diff model" "$@" --csv killed.csv --force --resume
 cut -d, -f1-28,30- killed.csv | cmp -s - "$top/a" || complain "gates: killed three times and resumed: other numbers"
 absent dq-eval-*.resume
 # without --resume the work is set aside, not lost
 killed 1 "$@"
-try 0 "diff model" "$@" --csv killed.csv
+try 0 "diff model" "$@" --csv killed.csv --force
 grep -q "warning: an earlier run of this command left finished work, .* is in dq-eval-.*resume.old" "$top/err" ||
     complain "gates: no word of finished work: $(cat "$top/err")"
 absent dq-eval-*.resume dq-eval-*.resume.old
@@ -132,12 +132,12 @@ killed 1 "$@"
 cp "diff model/tokenizer.json" tokenizer.kept
 sed 's/"<bos>"/"<Bos>"/' tokenizer.kept >"diff model/tokenizer.json"
 cmp -s tokenizer.kept "diff model/tokenizer.json" && complain "gates: the tokenizer did not change"
-try 6 "nothing to resume" "$@" --csv killed.csv --resume
+anew "$@" --csv killed.csv --force --resume
 mv tokenizer.kept "diff model/tokenizer.json"
 # what is damaged is said with what to do
 killed 2 "$@" --resume
 sed -i '2s/e/f/' dq-eval-*.resume
-try 3 "line 2 was altered .*Remove it, or run without --resume" "$@" --csv killed.csv --resume
+try 3 "line 2 was altered .*Remove it, or run without --resume" "$@" --csv killed.csv --force --resume
 rm -f dq-eval-*.resume killed.csv
 # a disk that fills up keeps what it took: one step, then nothing more, then the results neither
 (
@@ -151,7 +151,7 @@ grep -q "warning: finished work could not be kept for --resume: .*File too large
     complain "gates: a full disk: $(cat "$top/err")"
 grep -q "Not all, but the first scores are in dq-eval-.*resume" "$top/err" || complain "gates: a full disk: $(cat "$top/err")"
 [ "$(steps)" = 2 ] || complain "gates: a full disk: expected a head and a step, found $(steps) lines"
-try 0 "diff model" "$@" --csv killed.csv --resume
+try 0 "diff model" "$@" --csv killed.csv --force --resume
 cut -d, -f1-28,30- killed.csv | cmp -s - "$top/a" || complain "gates: resumed behind a full disk: other numbers"
 absent dq-eval-*.resume
 rm -f killed.csv

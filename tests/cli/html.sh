@@ -36,13 +36,13 @@ grep -q "error: 2 results meet a condition.*no such terminal" "$top/err" ||
     complain "dq eval --html --fail-if, gnuplot fails: $(cat "$top/err")"
 
 if command -v gnuplot >/dev/null; then
-    try 0 "plain model" "$@" --html page.html -o data.json --csv data.csv --resume
+    try 0 "plain model" "$@" --html page.html -o data.json --csv data.csv --resume --force
     absent dq-eval-*.resume
     present page.html
     grep -q '<section id="accuracy">' page.html || complain "dq eval --html: no accuracy in the page"
     grep -q '<section id="kld">' page.html && complain "dq eval --html: KLD in a page without text"
     cp page.html first.html
-    try 0 "dq-eval/1" "$@" --html page.html --json
+    try 0 "dq-eval/1" "$@" --html page.html --json --force
     json dq-eval/1
     # equal but for the speed of the two runs
     for f in first page; do sed 's/<td>[0-9]*<\/td><\/tr>/<\/tr>/' $f.html >$f.cut; done

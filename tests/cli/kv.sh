@@ -6,7 +6,7 @@ narrow=$repo/tests/golden/models/llama-f32 # its head_dim is no power of two
 eval_text() {
     csv=$1
     shift
-    try 0 "diff model" eval "diff model" --text "$book" --ctx 512 --limit 2 --progress never --csv "$csv" "$@"
+    try 0 "diff model" eval "diff model" --text "$book" --ctx 512 --limit 2 --progress never --csv "$csv" --force "$@"
 }
 
 # ---- what the command line refuses, before anything is scored
@@ -69,8 +69,8 @@ done
 [ "$(column all.csv 1 kld_nats)$(column all.csv 1 same_top1)" = 01 ] || complain "kv: --kv-keep 1 is not the reference"
 [ "$(column all1.csv 1 kld_nats)$(column all1.csv 1 same_top1)" = 01 ] || complain "kv: decoding is not the reference"
 [ "$(column all.csv 1 kv_kept_fraction)" = 1 ] || complain "kv: --kv-keep 1 does not keep all"
-try 0 "diff model" eval "diff model" --task mc --data choices.jsonl --csv plain.csv
-try 0 "diff model" eval "diff model" --task mc --data choices.jsonl --csv all.csv --kv-keep 1 --logit-bits 16,6 --logit-grain row
+try 0 "diff model" eval "diff model" --task mc --data choices.jsonl --force --csv plain.csv
+try 0 "diff model" eval "diff model" --task mc --data choices.jsonl --force --csv all.csv --kv-keep 1 --logit-bits 16,6 --logit-grain row
 for name in acc acc_norm; do
     [ "$(column plain.csv 1 $name)" = "$(column all.csv 1 $name)" ] || complain "kv: --kv-keep 1 changes $name"
 done
@@ -138,7 +138,7 @@ got=$?
 if [ $got -eq 130 ]; then
     grep -qF "'it'\\''s a text.txt'" "$top/err" || complain "kv: the command to go on with is not quoted: $(cat "$top/err")"
     try 0 "diff model" "$@" --csv stopped.csv --resume
-    try 6 "nothing to resume" "$@" --resume --kv-recent 32
+    anew "$@" --resume --kv-recent 32
     try 0 "diff model" "$@" --csv whole.csv
     cut -d, -f1-28,30- stopped.csv >"$top/a"
     cut -d, -f1-28,30- whole.csv | cmp -s - "$top/a" || complain "kv: a resumed run gives other numbers"
@@ -158,9 +158,9 @@ try 0 "KV eviction *streaming, 0.6 of the context" info evicting.h5
 try 0 '"policy": "streaming"' info evicting.h5 --json
 grep -q '"kv_bytes_per_token": 1024' "$top/out" || complain "info: 1024 bytes per token expected"
 try 0 "KV cache per token 1024 bytes at 16 bits" info "diff model"
-try 0 "kept" eval evicting.h5 --text "$book" --ctx 512 --limit 1 --csv cut.csv
+try 0 "kept" eval evicting.h5 --text "$book" --ctx 512 --limit 1 --force --csv cut.csv
 holds "stored settings act" "$(column cut.csv 1 kv_kept_fraction) == 154 / 256"
-try 0 "kept" eval evicting.h5 --text "$book" --ctx 512 --limit 1 --csv cut.csv --kv-tokens 128
+try 0 "kept" eval evicting.h5 --text "$book" --ctx 512 --limit 1 --force --csv cut.csv --kv-tokens 128
 holds "options override" "$(column cut.csv 1 kv_kept_fraction) == 0.5"
 try 0 '"kept_fraction": 1.0' eval evicting.h5 --text "$book" --ctx 512 --limit 1 --kv-keep 1 --json
 grep -q '"keep": 0.5[9]' "$top/out" || grep -q '"keep": 0.6' "$top/out" || complain "eval: stored settings are not in the document"

@@ -38,7 +38,7 @@ rm -rf "no tokenizer"
 cp -r "plain model" "no tokenizer"
 rm "no tokenizer/tokenizer.json"
 try 4 "tokenizer.json" logits "no tokenizer" -o gone.h5 --text "short text"
-try 6 "exists already" logits "plain model" -o again.h5 --ids 1
+try 6 "exists. Add --force" logits "plain model" -o again.h5 --ids 1
 try 6 "is a folder" logits "plain model" -o "plain model" --ids 1
 absent gone.h5 gone.h5.partial
 

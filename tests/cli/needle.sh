@@ -82,9 +82,9 @@ rm -f dq-eval-*.resume
 for option in "--seed 2" "--samples 1" "--depths 0" "--lengths 430" "--needles 1:1" "--needle-mode generated" \
     "--attention-rows query"; do
     # shellcheck disable=SC2086
-    try 6 "nothing to resume" "$@" --attention $option --resume
+    anew "$@" --attention $option --resume
 done
-try 6 "nothing to resume" "$@" --resume
+anew "$@" --resume
 try 0 "^Attention of diff model" "$@" --attention --resume
 absent dq-eval-*.resume
 rm -f needle.csv needle.jsonl generated.jsonl plain.json endless

@@ -97,8 +97,8 @@ done
 kill -KILL $child 2>/dev/null
 wait $child 2>/dev/null
 absent killed.jsonl
-try 6 "nothing to resume" "$@" --dump-completions killed.jsonl --resume --max-new 63
-try 6 "nothing to resume" "$@" --dump-completions killed.jsonl --resume --stop x
+anew "$@" --dump-completions other.jsonl --resume --max-new 63
+anew "$@" --dump-completions other.jsonl --force --resume --stop x
 try 0 "diff model" "$@" --dump-completions killed.jsonl --resume
 try 0 "diff model" "$@" --dump-completions whole.jsonl
 cmp -s killed.jsonl whole.jsonl || complain "questions: a resumed run gives other texts"

@@ -24,7 +24,7 @@ for n in 2 3; do
     cmp -s "stats 1.h5" "stats $n.h5" || complain "stats: the file depends on --threads"
 done
 absent "stats 1.h5.partial"
-try 6 "exists already. Use --force" stats "diff model" --ids 1 -o "stats 1.h5"
+try 6 "exists. Add --force" stats "diff model" --ids 1 -o "stats 1.h5"
 try 0 "hidden states" stats "diff model" --ids 1 -o "stats 1.h5" --force
 try 0 "hidden states" stats "diff model" "plain model" --ids "1 2" --csv numbers.csv
 [ "$(head -n 1 numbers.csv | cut -c1-18)" = "model,values,layer" ] || complain "stats: CSV without titles"

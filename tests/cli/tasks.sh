@@ -45,7 +45,7 @@ for model in "plain model" "diff model"; do # scored texts are those that were a
     sed 's/.*"context": /"context": /' asked.jsonl | cmp -s - "$top/a" || complain "tasks: $model scored other texts"
 done
 cp asked.jsonl other.jsonl
-try 0 winogrande "$@" --dump-requests other.jsonl --seed 7
+try 0 winogrande "$@" --dump-requests other.jsonl --force --seed 7
 cmp -s asked.jsonl other.jsonl && complain "tasks: --seed changes no draw"
 rm asked.jsonl items.jsonl other.jsonl
 
@@ -97,8 +97,8 @@ printf '0\n' >bare-labels.lst
 try 3 "bare-labels.lst: line 1: the labels end" eval "plain model" --task piqa --data bare.jsonl
 printf '0\n7\n' >bare-labels.lst
 try 3 "bare-labels.lst: item 1, line 2: expected a label from 0 to 1" eval "plain model" --task piqa --data bare.jsonl
-try 6 "nothing to resume" "$@" --resume --dump-requests gone.jsonl
-absent gone.jsonl
+anew "$@" --resume --dump-requests gone.jsonl
+rm gone.jsonl
 
 # ---- finished work belongs to the examples it was scored with
 shift 3
@@ -106,12 +106,12 @@ set -- eval "plain model" "$@"
 "$dq" "$@" --logit-bits 16,8,6,4 --logit-grain tensor,row >/dev/full 2>"$top/err"
 grep -q "The scores are in dq-eval-.*resume" "$top/err" || complain "tasks: no scores were kept: $(cat "$top/err")"
 set -- "$@" --logit-bits 16,8,6,4 --logit-grain tensor,row --resume
-try 6 "nothing to resume" "$@" --seed 7
+anew "$@" --seed 7
 printf '0\n1\n0\n0\n' >train-labels.lst
-try 6 "nothing to resume" "$@"
+anew "$@"
 printf '0\n1\n0\n1\n' >train-labels.lst
 printf '0\n1\n' >piqa-labels.lst
-try 6 "nothing to resume" "$@"
+anew "$@"
 printf '0\n0\n' >piqa-labels.lst
 try 0 winogrande "$@"
 absent gone.jsonl dq-eval-*.resume

@@ -52,7 +52,7 @@ holds "bits per byte" "$(field rolling.csv "diff model" 16 row bits_per_byte) > 
 text 0 '"text_stderr": "clustered by document"' --text "$lines" --window rolling --ctx 64 --json
 json dq-eval/1
 text 0 '"bits_per_byte"' --text "$lines" --window rolling --ctx 64 --json
-text 0 "diff model" --text "$book" --window rolling --ctx 64 --limit 2 --csv rolling.csv
+text 0 "diff model" --text "$book" --window rolling --ctx 64 --limit 2 --csv rolling.csv --force
 grep -q "limit ends inside a document" "$top/err" || complain "rolling --limit: no warning"
 [ -z "$(field rolling.csv "diff model" 16 row word_ppl)" ] || complain "rolling --limit: a perplexity per word"
 text 0 "less that of the reference" --text "$lines" --positions --ctx 100 --logit-bits 16,4 --csv positions.csv
@@ -65,7 +65,7 @@ text 0 "AR-hit share" --text "$book" --ctx 64 --limit 2 --slices
 grep -q "one document alone" "$top/err" || complain "--slices of one document: no warning"
 text 0 '"counted_in": "one"' --text "$book" --ctx 64 --limit 2 --slices --slice-counts one --json
 for form in stride block rolling; do
-    text 0 "diff model" --text "$lines" --ctx 160 --window $form --kv-bits 8 --kv-recent 8 --csv coded.csv
+    text 0 "diff model" --text "$lines" --ctx 160 --window $form --kv-bits 8 --kv-recent 8 --csv coded.csv --force
     holds "$form with codes" "$(field coded.csv "diff model" 16 row kld_nats) < 0.1"
     holds "$form with codes" "$(field coded.csv "diff model" 16 row kld_nats) > 100 * \
         $(field coded.csv "diff model" 16 row kld_noise_floor)"
@@ -77,8 +77,8 @@ rm -f dq-eval-*.resume
 present dq-eval-*.resume
 for other in "--window stride --stride 17" "--window block" "--window rolling" "--positions"; do
     # shellcheck disable=SC2086 # several words
-    text 6 "nothing to resume" --text "$lines" --ctx 64 --resume $other
+    anew eval "diff model" --progress never --text "$lines" --ctx 64 --resume $other
 done
-text 6 "nothing to resume" --text "$lines" --text "$lines" --window stride --ctx 64 --stride 16 --resume
+anew eval "diff model" --progress never --text "$lines" --text "$lines" --window stride --ctx 64 --stride 16 --resume
 text 0 "AR-hit share" --text "$lines" --window stride --ctx 64 --stride 16 --resume --slices
 absent dq-eval-*.resume
