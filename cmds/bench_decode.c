@@ -5,6 +5,7 @@
 #include "bench_rates.h"
 #include "kv_report.h"
 #include "quant.h"
+#include "score.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -186,12 +187,14 @@ static dq_status step(decode *x, int i, int64_t run, dq_err *err)
         .n_seq = 1, .n_rows = 1, .cu_rows = cu, .seq = &s->seq, .ids = &id, .pos = &s->pos};
     const dq_pass pass = {.logit = {.bits = 16}, .math = math};
     dq_mat hidden;
+    double logp;
     const double start = dq_bench_now(x->b);
     DQ_TRY(dq_runner_pass(s->runner, &batch, &pass, &hidden, err));
-    x->b->ops->logprob(x->b, NULL, &top1, hidden, &x->m->head, &id, DQ_NUM_F32);
+    x->b->ops->logprob(x->b, &logp, &top1, hidden, &x->m->head, &id, DQ_NUM_F32);
     DQ_TRY(dq_backend_sync(x->b, err));
     const double token = dq_bench_now(x->b) - start, read = time_read(x);
     const double attend = time_attention(x, s, &batch, math);
+    DQ_TRY(dq_logp_check(x->m, &logp, 1, err));
     if (run >= 0) {
         s->token_s[run] = token;
         s->attend_s[run] = attend;

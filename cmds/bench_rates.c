@@ -4,6 +4,7 @@
 
 #include "options.h"
 #include "os.h"
+#include "score.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -116,14 +117,16 @@ dq_status dq_prompt_run(double *seconds, dq_runner *r, const dq_prompt *p, dq_ma
         .n_seq = 1, .n_rows = p->n, .cu_rows = cu, .seq = &seq, .ids = p->ids, .pos = p->pos};
     const dq_pass pass = {.logit = {.bits = 16}, .math = math};
     dq_mat hidden;
+    double logp;
     const double start = dq_bench_now(b);
     if (dq_runner_pass(r, &batch, &pass, &hidden, err) == DQ_OK) {
         const dq_mat last = {
             .p = hidden.p + (hidden.rows - 1) * hidden.cols, .rows = 1, .cols = hidden.cols};
-        b->ops->logprob(b, NULL, &top1, last, &dq_runner_model(r)->head, p->ids, math.linear);
+        b->ops->logprob(b, &logp, &top1, last, &dq_runner_model(r)->head, p->ids, math.linear);
         dq_backend_sync(b, err);
     }
     *seconds = dq_bench_now(b) - start;
+    if (err->code == DQ_OK) dq_logp_check(dq_runner_model(r), &logp, 1, err);
     b->ops->kv_seq_free(b, kv, seq);
     return err->code;
 }

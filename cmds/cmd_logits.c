@@ -151,6 +151,21 @@ static dq_status check_space(const logits *x, dq_err *err)
 
 /* ----- running ----- */
 
+/* Rows from position `base` on. */
+static dq_status check_numbers(const logits *x, const float *host, dq_mat m, int64_t base,
+                               dq_err *err)
+{
+    for (int64_t i = 0; i < m.rows * m.cols; i++) {
+        if (!isfinite(host[i]))
+            return dq_fail(err, DQ_DAMAGED,
+                           "%s: the logit of id %lld at position %lld is %g, which a damaged "
+                           "output head or final norm does",
+                           x->model->path, (long long)(i % m.cols), (long long)(base + i / m.cols),
+                           (double)host[i]);
+    }
+    return DQ_OK;
+}
+
 /* Logits of rows first .. first + n - 1 of the hidden state into the file, from its row `base` on. */
 static dq_status write_block(logits *x, dq_mat hidden, dq_mat rows, dq_mat out, float *host,
                              int64_t first, int64_t base, dq_err *err)
@@ -165,6 +180,7 @@ static dq_status write_block(logits *x, dq_mat hidden, dq_mat rows, dq_mat out, 
     b->ops->matmul(b, out, rows, &x->model->head, NULL, num);
     b->ops->get(b, host, out.p, bytes);
     DQ_TRY(dq_backend_sync(b, err));
+    DQ_TRY(check_numbers(x, host, out, base + first, err));
     dq_sha256_add(&x->sha, host, bytes);
     return dq_h5out_rows(x->h, base + first, rows.rows, host, err);
 }

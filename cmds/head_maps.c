@@ -5,6 +5,7 @@
 #include "forward.h"
 #include "os.h"
 #include "paired.h"
+#include "score.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -46,6 +47,7 @@ static dq_status score(trial *t, dq_runner *r, double *nll, dq_err *err)
     DQ_TRY(dq_runner_pass(r, &batch, &pass, &hidden, err));
     op->logprob(t->b, nll, NULL, hidden, &dq_runner_model(r)->head, t->in.ids + 1, DQ_NUM_F32);
     DQ_TRY(dq_backend_sync(t->b, err));
+    DQ_TRY(dq_logp_check(dq_runner_model(r), nll, n, err));
     for (int64_t i = 0; i < n; i++) nll[i] = -nll[i];
     return DQ_OK;
 }

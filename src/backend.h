@@ -133,7 +133,8 @@ typedef struct dq_ops {
     /* A head is never packed: num int8 multiplies it in f32.
      * For each row of hidden[n, dim] (after the last norm): logp[i] = ln softmax(hidden head^T)
      * [target[i]] in nats, top1[i] = index of the largest logit (the lowest among equals). Host
-     * outputs, either may be NULL; no [n][vocab] array is made. target -1: logp is 0. */
+     * outputs, either may be NULL; no [n][vocab] array is made. target -1, or NULL: that of top1. A logit of NaN
+     * or infinity makes logp NaN (top1 does not show it): see dq_logp_check. */
     void (*logprob)(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
                     const dq_weight *head, const int32_t *target, dq_num num);
     /* kld[i] = KL(softmax(ref ref_head^T) || softmax(hidden head^T)) in nats, host output. Both heads have the

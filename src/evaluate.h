@@ -44,6 +44,8 @@ typedef struct dq_eval_kind {
     /* What a request holds, as text; NULL: source->items says it. */
     dq_status (*words)(const dq_eval *e, const dq_eval_ids *ids, const dq_request *r,
                        dq_eval_words *out, dq_err *err);
+    /* Of the file, in which a unit stands; 0: none. NULL: source->items says it. */
+    int64_t (*line)(const dq_eval_source *source, int64_t unit);
 } dq_eval_kind;
 extern const dq_eval_kind dq_eval_choices; /* multiple choice: acc, acc_norm */
 extern const dq_eval_kind dq_eval_text;

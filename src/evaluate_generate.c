@@ -284,6 +284,11 @@ static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *
         score[i] = row->extra[i * DQ_GEN_EXTRA + (metric ? DQ_GEN_STRICT : DQ_GEN_EXACT)];
 }
 
+static int64_t line_of(const dq_eval_source *s, int64_t unit)
+{
+    return questions_of(s)->question[unit].line;
+}
+
 const dq_eval_kind dq_eval_answers = {
     .metric = {"exact_match", "strict_match"},
     .group = GROUP,
@@ -291,7 +296,8 @@ const dq_eval_kind dq_eval_answers = {
     .encode = encode,
     .judge = judge,
     .score = score,
+    .line = line_of,
 };
 
 const dq_eval_kind dq_eval_prompts = {
-    .group = GROUP, .load = load, .encode = encode, .score = score};
+    .group = GROUP, .load = load, .encode = encode, .score = score, .line = line_of};

@@ -45,18 +45,6 @@ static void runner_end(dq_runner *r, const dq_eval *e, const dq_eval_row *row)
     if (r != e->model[row->model].runner) dq_runner_free(r);
 }
 
-static dq_status check_logp(const double *logp, int64_t n, dq_err *err)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(logp[i]))
-            return dq_fail(err, DQ_DAMAGED,
-                           "the model gives a log-probability of %g; its logits are NaN or "
-                           "infinite, which a damaged output head or final norm does",
-                           logp[i]);
-    }
-    return DQ_OK;
-}
-
 static dq_status score_items(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t begin, int64_t end,
                              dq_stem *stem, dq_work *work, dq_err *err)
 {
@@ -64,13 +52,14 @@ static dq_status score_items(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t
     const dq_requests *q = &e->ids[row->ids].req;
     const int64_t from = dq_requests_values(q, begin), to = dq_requests_values(q, end);
     dq_pass pass = pass_of(row);
-    if (kind->score) return kind->score(e, row, r, begin, end, stem, work, err);
-    if (dq_kv_setting_is_plain(&row->kv))
+    if (kind->score)
+        DQ_TRY(kind->score(e, row, r, begin, end, stem, work, err));
+    else if (dq_kv_setting_is_plain(&row->kv))
         DQ_TRY(dq_score_items(r, &pass, q, begin, end, stem, row->logp, row->top1, work, err));
     else
         DQ_TRY(dq_score_items_kv(r, &pass, &row->kv, q, begin, end, stem, row->logp, row->top1,
                                  work, err));
-    return check_logp(row->logp + from, to - from, err);
+    return dq_logp_check(e->model[row->model].m, row->logp + from, to - from, err);
 }
 
 /* A group of items failed on what the model computes: says of which item, by trying one by one. */
@@ -83,9 +72,11 @@ static dq_status name_item(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t b
         dq_work unused = {0};
         dq_err one = {0};
         if (score_items(e, row, r, i, i + 1, stem, &unused, &one) == DQ_OK) continue;
-        if (s->items.item)
-            dq_in(&one, "%s: item %lld, line %lld: ", s->path, (long long)i,
-                  (long long)s->items.item[i].line);
+        const int64_t line = s->kind->line   ? s->kind->line(s, i)
+                             : s->items.item ? s->items.item[i].line
+                                             : 0;
+        if (line)
+            dq_in(&one, "%s: item %lld, line %lld: ", s->path, (long long)i, (long long)line);
         else
             dq_in(&one, "%s: item %lld: ", s->path, (long long)i);
         *err = one;
@@ -223,7 +214,7 @@ static dq_status run_windows(dq_eval *e, text_run *t, int index, dq_err *err)
     state.rows = n;
     state.cols = e->model[row->model].m->dim; /* a reference may be of another size */
     if (score_windows(e, t, row, state, row->logp + at, row->top1 + at, &work, err) == DQ_OK)
-        check_logp(row->logp + at, n, err);
+        dq_logp_check(e->model[row->model].m, row->logp + at, n, err);
     if (err->code == DQ_DAMAGED)
         dq_in(err, "%s: windows %lld to %lld: ", dq_eval_source_of(e, row)->path,
               (long long)t->begin, (long long)t->end - 1);

@@ -122,8 +122,8 @@ typedef struct run {
     float *state;        /* [g->n][dim], backend memory */
     int32_t *seq;        /* [g->n]; -1: not open */
     int32_t beginning;   /* sequence of the shared ids; -1: not open */
-    int32_t *top1;       /* [g->n] by question, like logp */
-    double *logp;        /* NULL: not asked for */
+    int32_t *top1;       /* [g->n] by question */
+    double *logp;        /* [g->n] of top1 */
     dq_kv_bytes floor;
 } run;
 
@@ -153,7 +153,7 @@ static dq_status run_begin(run *x, dq_err *err)
     x->seq = dq_alloc(x->a, n, sizeof *x->seq, err);
     for (size_t i = 0; x->seq && i < n; i++) x->seq[i] = -1;
     x->top1 = dq_alloc(x->a, n, sizeof *x->top1, err);
-    if (x->spec->logp) x->logp = dq_alloc(x->a, n, sizeof *x->logp, err);
+    x->logp = dq_alloc(x->a, n, sizeof *x->logp, err);
     DQ_TRY(dq_score_plan_begin(&x->plan, x->r, x->a, x->g->n, x->g->rows, x->g->n, err));
     if (kv->evict.policy) DQ_TRY(dq_evictor_new(&x->evictor, x->r, &kv->spec, &kv->evict, err));
     x->plan.evictor = x->evictor;
@@ -175,16 +175,10 @@ static void plan_clear(dq_score_plan *p)
 /* Runs the planned pass; question i gets top1[i] and logp[i]. */
 static dq_status ask(run *x, dq_err *err)
 {
-    dq_backend *b = dq_runner_backend(x->r);
     const dq_model *m = dq_runner_model(x->r);
     const dq_mat state = {.p = x->state, .rows = x->plan.n_asked, .cols = m->dim};
-    DQ_TRY(dq_score_plan_run(&x->plan, x->spec->pass, state, NULL, x->top1, x->work, err));
-    if (!x->logp) return DQ_OK;
-    const double start = dq_seconds();
-    b->ops->logprob(b, x->logp, NULL, state, &m->head, x->top1, x->spec->pass->math.linear);
-    DQ_TRY(dq_backend_sync(b, err));
-    x->work->seconds += dq_seconds() - start;
-    return DQ_OK;
+    DQ_TRY(dq_score_plan_run(&x->plan, x->spec->pass, state, x->logp, x->top1, x->work, err));
+    return dq_logp_check(m, x->logp, x->plan.n_asked, err);
 }
 
 /* What the prompts of the pass take. */

@@ -43,7 +43,7 @@ typedef struct dq_generate_spec {
     int64_t n_stop_ids;
     dq_generate_stop *stop; /* NULL: nobody is asked */
     void *stop_arg;
-    bool logp;        /* fill dq_generated.logp: reads the output head once more per pass */
+    bool logp;        /* fill dq_generated.logp */
     bool measure;     /* dq_work.held counts what prompts take; they then share no prefix */
     int64_t max_rows; /* of prompts in one pass, except that one prompt is always taken; 0: 4096 */
     int64_t max_seqs; /* alive at a time; 0: 64 */
@@ -71,7 +71,7 @@ dq_status dq_generation_new(dq_generation *g, const dq_generate_spec *spec, cons
  * anything is forgotten, where that keeps the bits: the logit rounding looks at one row only, and the
  * eviction policy sums up no attention (such sums depend on how rows were spread over passes).
  *
- * After any failure, DQ_STOPPED among them, results that have ended stay; call again to do the rest. */
+ * DQ_DAMAGED when logits are no numbers. After any failure, DQ_STOPPED among them, results that have ended stay; call again to do the rest. */
 dq_status dq_generate(dq_runner *r, const dq_generate_spec *spec, dq_generation *g, dq_work *work,
                       dq_err *err);
 

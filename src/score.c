@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "score_plan.h"
 
+#include <math.h>
+
 void dq_work_add(dq_work *into, const dq_work *from)
 {
     into->tokens += from->tokens;
@@ -251,4 +253,16 @@ dq_status dq_score_windows(dq_runner *r, const dq_pass *pass, const dq_windows *
     }
     dq_arena_free(a);
     return err->code;
+}
+
+dq_status dq_logp_check(const dq_model *m, const double *logp, int64_t n, dq_err *err)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(logp[i]))
+            return dq_fail(err, DQ_DAMAGED,
+                           "%s gives a log-probability of %g; its logits are NaN or infinite, "
+                           "which a damaged output head or final norm does",
+                           m->path, logp[i]);
+    }
+    return DQ_OK;
 }

@@ -107,4 +107,7 @@ dq_status dq_score_windows_kv(dq_runner *r, const dq_pass *pass, const dq_kv_set
                               const dq_windows *w, int64_t begin, int64_t end, dq_mat state,
                               double *logp, int32_t *top1, dq_work *work, dq_err *err);
 
+/* Whether what the model answers are numbers: DQ_DAMAGED for one of n log-probabilities that is not finite. */
+dq_status dq_logp_check(const dq_model *m, const double *logp, int64_t n, dq_err *err);
+
 #endif

@@ -404,11 +404,7 @@ static void logprobs(void **state)
         expect_sync(b);
         for (int i = 0; i < ROWS; i++) {
             double *z = softmax64(x + i * DIM, &c);
-            if (target[i] < 0) {
-                assert_true(logp[i] == 0);
-            } else {
-                assert_true(fabs(logp[i] - z[target[i]]) < 2e-5);
-            }
+            assert_true(fabs(logp[i] - z[target[i] < 0 ? top1[i] : target[i]]) < 2e-5);
             for (int j = 0; j < VOCAB; j++) assert_true(z[j] <= z[top1[i]] + 1e-5);
             dq_block_free(z);
             single->ops->logprob(single, &one, &one_top, (dq_mat){x + i * DIM, 1, DIM}, &c.w,
@@ -424,6 +420,33 @@ static void logprobs(void **state)
     }
     dq_block_free(x);
     free_weight(&c);
+}
+
+/* One logit that is no number shows in the answer, whatever was asked for and wherever it stands. */
+static void logits_that_are_no_numbers_show(void **state)
+{
+    enum { DIM = 5, VOCAB = 75 };
+    static const float bad[] = {NAN, -NAN, INFINITY};
+    float head[VOCAB * DIM], x[DIM] = {1, 0, 0, 0, 0};
+    const dq_weight w = {
+        .name = "head", .rows = VOCAB, .cols = DIM, .bits = 16, .dtype = DQ_F32, .data = head};
+    (void)state;
+    for (int level = 0; level < N_LEVELS; level++) {
+        dq_backend *b = open_level(level, 1);
+        if (!b) continue;
+        for (int i = 0; i < 3 * VOCAB; i++) {
+            int32_t target[2] = {-1, (i * 7 + 1) % VOCAB}, top1;
+            double logp;
+            for (int k = 0; k < VOCAB * DIM; k++) head[k] = (float)(k % 11) - 5;
+            head[i / 3 * DIM] = bad[i % 3];
+            for (int k = 0; k < 2; k++) {
+                b->ops->logprob(b, &logp, &top1, (dq_mat){x, 1, DIM}, &w, &target[k], DQ_NUM_F32);
+                expect_sync(b);
+                assert_true(!isfinite(logp));
+            }
+        }
+        dq_backend_close(b);
+    }
 }
 
 static void divergences(void **state)
@@ -470,6 +493,7 @@ int main(void)
         cmocka_unit_test(norms),
         cmocka_unit_test(ropes),
         cmocka_unit_test(logprobs),
+        cmocka_unit_test(logits_that_are_no_numbers_show),
         cmocka_unit_test(divergences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -269,9 +269,8 @@ void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
             const int32_t t = target ? target[first + i] : -1;
             const float top = simd->max(x, vocab);
             if (top1) top1[first + i] = first_at(x, vocab, top);
-            if (logp) logp[first + i] = 0;
-            if (logp && t >= 0)
-                logp[first + i] = (double)x[t] - (double)top - log(simd->sum_exp(x, vocab, top));
+            const double off = t >= 0 ? (double)x[t] - (double)top : 0;
+            if (logp) logp[first + i] = off - log(simd->sum_exp(x, vocab, top));
         }
     }
 }

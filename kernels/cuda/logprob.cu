@@ -76,7 +76,8 @@ logprob_end(double *logp, int32_t *top1, const dq_logprob_row *state, const int3
     if (i >= rows) return;
     const dq_logprob_row row = state[i];
     const bool asked = target && target[i] >= 0;
-    if (logp) logp[i] = asked ? (double)row.target - (double)row.most - log(row.sum) : 0.0;
+    const double off = asked ? (double)row.target - (double)row.most : 0.0;
+    if (logp) logp[i] = off - log(row.sum);
     if (top1) top1[i] = row.top == INT32_MAX ? 0 : row.top;
 }
 

@@ -28,7 +28,7 @@ typedef struct dq_kld_row {
 /* Entries first .. first + n of each row: logits[rows][ld]. first 0 starts the rows. target[rows] or NULL. */
 cudaError_t dq_logprob_piece(dq_logprob_row *state, const float *logits, int64_t ld, int64_t first,
                              int64_t n, const int32_t *target, int64_t rows, cudaStream_t s);
-/* logp[rows] (0 without a target) and top1[rows]; either may be NULL. */
+/* logp[rows] (without a target: that of top1) and top1[rows]; either may be NULL. */
 cudaError_t dq_logprob_end(double *logp, int32_t *top1, const dq_logprob_row *state,
                            const int32_t *target, int64_t rows, cudaStream_t s);
 

@@ -169,6 +169,27 @@ for place in $at $(((at + $1) / 4 * 2)); do
         eval "nan model" --task mc --data choices.jsonl
     try 3 "windows 0 to 3: " eval "nan model" --text "$book" --ctx 64 --limit 4
 done
+# an output head with one number that is none, of an id that no text has: hidden states are numbers, logits are not
+cp "diff model/model.safetensors" "$weights"
+printf '\300\177' | dd of="$weights" bs=1 seek=$((at + 639 * 256)) conv=notrunc 2>/dev/null
+asked=$repo/tests/golden/questions
+no="nan model gives a log-probability of -*nan"
+try 3 "gsm8k.jsonl: item 0, line 1: $no" eval "nan model" --task gsm8k --data "$asked/gsm8k.jsonl" --limit 2 --max-new 4
+try 3 "prompts.jsonl: item 0, line 1: $no" eval "nan model" --task generate --data "$asked/prompts.jsonl" --max-new 4 \
+    --dump-completions gone.jsonl
+try 3 "choices.jsonl: item 0, line 1: $no" eval "nan model" --task mc --data choices.jsonl
+for mode in forced generated; do
+    try 3 "item 0: $no" eval "nan model" --task needle --data "$book" --lengths 420 --depths 0 --needles 1:1 --samples 1 \
+        --needle-mode $mode
+done
+try 3 "item 0: $no" eval "nan model" --task trec --data "$repo/tests/golden/icl/trec_test.label" \
+    --demos "$repo/tests/golden/icl/trec_train.label" --shots 2 --runs 1 --limit 2
+try 3 "nan model: the logit of id 639 at position 0 is -*nan" logits "nan model" --ids "1 2 3" -o gone.h5
+try 3 "$no" bench "nan model" --tokens 32 --runs 1
+try 3 "$no" bench "nan model" --decode 1 --context 30
+try 3 "$no" bench "nan model" --items choices.jsonl --runs 1
+try 3 "$no" doctor --model "nan model"
+absent gone.jsonl gone.h5 gone.h5.partial
 absent dq-eval-*.resume
 rm -r "nan model"
 
