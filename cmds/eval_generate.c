@@ -300,11 +300,7 @@ static dq_status dump_unit(FILE *f, const dq_eval_view *v, int row, int64_t unit
     size_t len;
     DQ_TRY(dq_eval_completion(e, r, unit, &text, &len, err));
     json_t *o = json_object();
-    json_object_set_new(o, "model", json_string(v->names[r->model]));
-    json_object_set_new(o, "task", json_string(s->name));
-    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
-    if (!dq_kv_setting_is_plain(&r->kv)) json_object_set_new(o, "kv", dq_kv_setting_json(&r->kv));
+    dq_eval_row_keys(o, v, r);
     json_object_set_new(o, "item", json_integer((json_int_t)unit));
     put_question(o, q, err);
     json_object_set_new(o, "completion", json_stringn(text, len));

@@ -421,3 +421,23 @@ dq_status dq_eval_icl_table(const dq_eval_view *v, dq_err *err)
     dq_table_free(t);
     return err->code;
 }
+
+void dq_eval_icl_keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item)
+{
+    const dq_eval_source *s = dq_eval_source_of(e, row);
+    const dq_icl_settings *set = s->settings;
+    const dq_icl_data *d = s->own;
+    const dq_icl_plan *p = e->ids[row->ids].own;
+    const dq_icl_block *b = &p->block[item / p->n_queries];
+    json_t *pick = json_object();
+    json_object_set_new(o, "shots", json_integer((json_int_t)b->shots));
+    json_object_set_new(o, "run", json_integer((json_int_t)b->run));
+    json_object_set_new(o, "order", json_string(dq_icl_order_name[set->order]));
+    json_object_set_new(o, "nth_order", json_integer((json_int_t)b->order));
+    json_object_set_new(o, "query", json_integer(p->query[item % p->n_queries]));
+    json_object_set_new(o, "gold",
+                        json_integer(d->queries.ex[p->query[item % p->n_queries]].label));
+    json_object_set_new(o, "pick", pick);
+    for (int m = 0; m < 2; m++)
+        json_object_set_new(pick, s->kind->metric[m], json_integer(dq_icl_pick(e, row, m, item)));
+}

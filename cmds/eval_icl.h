@@ -85,6 +85,8 @@ int dq_eval_icl_key(char *line, size_t cap, const dq_eval_icl *o, const dq_eval_
 void dq_eval_icl_settings(json_t *settings, const dq_eval_icl *o);
 /* Member "icl" of a row. */
 dq_status dq_eval_icl_json(json_t *row, const dq_eval_view *v, int index, dq_err *err);
+/* Of a line about one item: its block, the query's label and what each metric picked. */
+void dq_eval_icl_keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item);
 /* Accuracy by shots, a line per row; nothing where no row is of this kind. */
 dq_status dq_eval_icl_table(const dq_eval_view *v, dq_err *err);
 

@@ -271,11 +271,7 @@ static json_t *unit_json(const dq_eval_view *v, const dq_eval_row *r, int64_t un
     const dq_needle_prompt *p = &set->prompt[unit];
     const double *x = dq_needle_unit(v->e, r, unit);
     json_t *o = json_object(), *answers = json_array();
-    json_object_set_new(o, "model", json_string(v->names[r->model]));
-    json_object_set_new(o, "task", json_string(dq_eval_source_of(v->e, r)->name));
-    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
-    if (!dq_kv_setting_is_plain(&r->kv)) json_object_set_new(o, "kv", dq_kv_setting_json(&r->kv));
+    dq_eval_row_keys(o, v, r);
     json_object_set_new(o, "length", json_integer((json_int_t)c->length));
     json_object_set_new(o, "depth", dq_real(c->depth / 100.0));
     json_object_set_new(o, "sample", json_integer((json_int_t)(unit % set->samples)));

@@ -189,8 +189,9 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .kind = DQ_OPT_TEXT,
          .to = &o->dump,
          .value = "FILE",
-         .help = "write the log-likelihood of every choice, and every prompt of needle, as JSON "
-                 "lines"},
+         .help =
+             "write the log-likelihood of every choice with what is right and what was picked, and "
+             "every prompt of needle, as JSON lines"},
         {.name = "dump-requests",
          .kind = DQ_OPT_TEXT,
          .to = &o->requests,

@@ -190,25 +190,42 @@ static dq_status choices_details(json_t *o, const dq_eval_view *v, int row, dq_e
     return DQ_OK;
 }
 
+/* The right choice, and what each metric picked: accuracies are shares of items where both are one. */
+static void choices_keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item)
+{
+    const dq_eval_source *s = dq_eval_source_of(e, row);
+    const dq_requests *q = &e->ids[row->ids].req;
+    const dq_item *of = &s->items.item[item];
+    json_t *pick = json_object();
+    json_object_set_new(o, "shots", json_integer((json_int_t)s->n_shots));
+    json_object_set_new(o, "gold", json_integer(of->gold));
+    json_object_set_new(o, "pick", pick);
+    for (int m = 0; m < 2; m++)
+        json_object_set_new(pick, s->kind->metric[m],
+                            json_integer(dq_eval_pick(of, row, &q->req[q->at[item]], m == 1)));
+}
+
 /* What a kind of source adds to a report; NULL: nothing; all have details. `dump`: its lines of --dump-items, where they are
- * not those of every request. */
+ * not those of every request; `keys`: what lines of requests say of their item. */
 typedef dq_status add_members(json_t *o, const dq_eval_view *v, int row, dq_err *err);
 typedef dq_status dump_lines(FILE *f, const dq_eval_view *v, int row, dq_err *err);
+typedef void add_keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item);
 typedef struct report {
     const dq_eval_kind *kind;
     add_members *details, *metrics;
     dump_lines *dump;
+    add_keys *keys;
 } report;
 
 static const report *report_of(const dq_eval *e, int row)
 {
     static const report all[] = {
-        {&dq_eval_choices, choices_details, NULL, NULL},
-        {&dq_eval_text, dq_eval_text_details, NULL, NULL},
-        {&dq_eval_answers, dq_generate_details, NULL, NULL},
-        {&dq_eval_prompts, dq_generate_details, NULL, NULL},
-        {&dq_eval_needle, dq_needle_details, dq_needle_metrics, dq_needle_dump},
-        {&dq_eval_icl_kind, dq_eval_icl_json, NULL, NULL},
+        {&dq_eval_choices, choices_details, NULL, NULL, choices_keys},
+        {&dq_eval_text, dq_eval_text_details, NULL, NULL, NULL},
+        {&dq_eval_answers, dq_generate_details, NULL, NULL, NULL},
+        {&dq_eval_prompts, dq_generate_details, NULL, NULL, NULL},
+        {&dq_eval_needle, dq_needle_details, dq_needle_metrics, dq_needle_dump, NULL},
+        {&dq_eval_icl_kind, dq_eval_icl_json, NULL, NULL, dq_eval_icl_keys},
     };
     const report *r = all;
     while (r->kind != dq_eval_source_of(e, &e->row[row])->kind) r++;
@@ -278,6 +295,16 @@ static json_t *text_json(const dq_strbuf *b)
     return json_stringn(b->s ? b->s : "", b->n);
 }
 
+void dq_eval_row_keys(json_t *o, const dq_eval_view *v, const dq_eval_row *r)
+{
+    json_object_set_new(o, "model", json_string(v->names[r->model]));
+    json_object_set_new(o, "task", json_string(dq_eval_source_of(v->e, r)->name));
+    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
+    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
+    if (!dq_kv_setting_is_plain(&r->kv)) json_object_set_new(o, "kv", dq_kv_setting_json(&r->kv));
+    json_object_set_new(o, "math", json_string(dq_num_name[r->math.linear]));
+}
+
 static dq_status dump_request(FILE *f, const dq_eval_view *v, int row, const dq_request *a,
                               const dq_eval_words *w, dq_err *err)
 {
@@ -287,11 +314,7 @@ static dq_status dump_request(FILE *f, const dq_eval_view *v, int row, const dq_
     dq_request own = *a;
     own.n_cont = w->n_cont;
     json_t *o = json_object();
-    json_object_set_new(o, "model", json_string(v->names[r->model]));
-    json_object_set_new(o, "task", json_string(dq_eval_source_of(e, r)->name));
-    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
-    if (!dq_kv_setting_is_plain(&r->kv)) json_object_set_new(o, "kv", dq_kv_setting_json(&r->kv));
+    dq_eval_row_keys(o, v, r);
     json_object_set_new(o, "item", json_integer((json_int_t)a->item));
     json_object_set_new(o, "choice", json_integer(a->choice));
     json_object_set_new(o, "context", text_json(&w->ctx));
@@ -300,6 +323,7 @@ static dq_status dump_request(FILE *f, const dq_eval_view *v, int row, const dq_
     json_object_set_new(o, "n_cont", json_integer((json_int_t)own.n_cont));
     json_object_set_new(o, "ll", dq_real(dq_eval_ll(r, &own)));
     json_object_set_new(o, "greedy", json_boolean(dq_eval_greedy(r, &own)));
+    if (report_of(e, row)->keys) report_of(e, row)->keys(o, e, r, a->item);
     return dq_line_put(f, o, err);
 }
 

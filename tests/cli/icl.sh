@@ -42,7 +42,10 @@ try 0 "." "$@" --shots 1,3,13,500
 grep -q "shots 13, 500 left out" "$top/err" || complain "eval --shots: what does not fit is not said"
 
 # Items as text, one line per label; nothing but the last query's own end differs within a block.
-try 0 "." "$@" --dump-items items
+try 0 "." "$@" --dump-items items --csv items.csv
+for metric in acc acc_ll; do again items items.csv "plain model" 16 tensor $metric; done
+grep -q '"shots": 3, "run": 1, "order": "random", "nth_order": 0, "query": [0-9]*, "gold": ' items ||
+    complain "eval --dump-items: no shots, run or order"
 [ "$(wc -l <items)" -eq 72 ] || complain "eval --dump-items: expected 72 lines for 12 prompts and 6 labels"
 grep -q '"context": "Question: .*\\n==\\nQuestion: .*\\nType:", "continuation": " abbreviation"' items ||
     complain "eval --dump-items: no whole prompt"

@@ -13,3 +13,18 @@ for model in llama diffllama; do
 done
 holds "the planted model collapses at 6 bits per layer" \
     "$(field pair.csv planted 6 tensor acc) <= 0.6"
+
+# every accuracy can be worked out again from the items
+try 0 planted eval "$pair/diffllama" "$pair/planted" --task mc --data "$pair/choices.jsonl" --limit 50 \
+    --logit-bits 16,4,3 --logit-grain tensor,row --csv items.csv --dump-items items.jsonl --progress never
+for model in diffllama planted; do
+    for metric in acc acc_norm; do
+        again items.jsonl items.csv $model 16 tensor $metric
+        for bits in 4 3; do
+            for grain in tensor row; do again items.jsonl items.csv $model $bits $grain $metric; done
+        done
+    done
+done
+[ "$(grep -c '"math": "f32", .*"shots": 0, "gold": ' items.jsonl)" = "$(grep -c . items.jsonl)" ] ||
+    complain "--dump-items: lines without math, shots or gold"
+rm items.jsonl items.csv

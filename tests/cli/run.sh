@@ -77,6 +77,19 @@ holds() {
     awk "BEGIN { exit !($2) }" || complain "$1: $2 is not true"
 }
 
+# again ITEMS CSV MODEL BITS GRAIN METRIC: an accuracy of dq eval, worked out again from --dump-items.
+again() {
+    told=$(field "$2" "$3" "$4" "$5" "$6")
+    sed -n 's/^{"model": "\([^"]*\)", "task": "[^"]*", "logit_bits": \([0-9]*\), "logit_grain": "\([a-z]*\)".*"item": [0-9]*, "choice": 0, .*"gold": \([0-9]*\), "pick": {\(.*\)}}$/\1|\2|\3|\4|\5/p' "$1" |
+        awk -F'|' -v model="$3" -v bits="$4" -v grain="$5" -v metric="$6" -v told="$told" '
+            $1 == model && $2 == bits && $3 == grain {
+                n++
+                right += index(", " $5 ",", ", \"" metric "\": " $4 ",") > 0
+            }
+            END { exit !(n > 0 && right / n - told < 1e-12 && told - right / n < 1e-12) }' ||
+        complain "--dump-items: $6 of $3 at $4 bits, $5, is not $told"
+}
+
 absent() {
     for f; do
         [ ! -e "$f" ] || complain "$f was left behind"
