@@ -12,6 +12,7 @@
 #include "eval_sources.h"
 #include "eval_text.h"
 #include "eval_verdict.h"
+#include "evaluate_long.h"
 #include "hash.h"
 #include "input.h"
 #include "kv_report.h"
@@ -165,6 +166,8 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     x->e.source = x->o.source;
     x->e.n_sources = x->o.n_sources;
     x->e.limit = x->o.limit;
+    while (x->o.too_long && strcmp(x->o.too_long, dq_long_name[x->e.too_long]) != 0)
+        x->e.too_long++;
     x->e.bos = x->o.bos;
     x->files.inputs = x->inputs;
     x->files.talk = &x->o.talk;
@@ -179,6 +182,7 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     DQ_TRY(choose_references(x, args, err));
     DQ_TRY(dq_head_map_check(&x->o.head_map, err));
     DQ_TRY(choose_names(x, err));
+    for (int i = 0; i < x->e.n_sources; i++) DQ_TRY(dq_eval_fit(&x->e, i, err));
     return choose_ctx(x, err);
 }
 
@@ -255,14 +259,28 @@ static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
     char first[64] = "";
     int64_t k = 0;
     while (k < q->n && !q->req[k].truncated) k++;
-    if (k < q->n && s->items.item)
+    if (k < q->n && dq_eval_line(s, q->req[k].item))
         snprintf(first, sizeof first, ", the first is item %lld, line %lld",
-                 (long long)q->req[k].item, (long long)s->items.item[q->req[k].item].line);
+                 (long long)dq_eval_number(s, q->req[k].item),
+                 (long long)dq_eval_line(s, q->req[k].item));
     dq_warn(&x->o.talk,
-            "%s: %lld of %lld items are longer than the %d positions of %s and lost the beginning "
-            "of their context%s",
+            "%s: %lld of %lld items are longer than the %d positions of %s%s and lost the "
+            "beginning of their context%s",
             s->path, (long long)q->n_truncated, (long long)q->n_items,
-            x->e.model[ids->model].m->max_positions, x->names[ids->model], first);
+            x->e.model[ids->model].m->max_positions, x->names[ids->model],
+            dq_eval_generates(s->kind) ? " with room for --max-new" : "", first);
+}
+
+/* What --long skip has left out. */
+static void warn_skipped(eval_run *x)
+{
+    for (int i = 0; i < x->e.n_sources; i++) {
+        const dq_eval_source *s = &x->e.source[i];
+        if (s->n_skipped)
+            dq_warn(&x->o.talk,
+                    "%s: items that have more ids than a model has positions are left out: %lld",
+                    s->path, (long long)s->n_skipped);
+    }
 }
 
 static dq_eval_view view_of(const eval_run *x)
@@ -273,6 +291,7 @@ static dq_eval_view view_of(const eval_run *x)
 static dq_status plan(eval_run *x, dq_err *err)
 {
     const dq_eval_view v = view_of(x);
+    warn_skipped(x);
     for (int m = 0; m < x->e.n_models; m++) {
         for (int s = 0; x->e.model[m].shown && s < x->e.n_sources; s++)
             DQ_TRY(add_settings(x, m, s, err));
@@ -332,6 +351,7 @@ static void make_settings(eval_run *x)
     for (int i = 0; i < x->e.n_sources; i++)
         json_array_append_new(tasks, json_string(x->e.source[i].name));
     json_object_set_new(s, "tasks", tasks);
+    json_object_set_new(s, "long", x->o.too_long ? json_string(x->o.too_long) : json_null());
     json_object_set_new(s, "num_fewshot", json_integer((json_int_t)x->o.num_fewshot));
     json_object_set_new(
         s, "seed", x->o.num_fewshot ? json_integer((json_int_t)x->e.source[0].seed) : json_null());

@@ -229,6 +229,10 @@ dq_status dq_generate_details(json_t *o, const dq_eval_view *v, int row, dq_err 
     json_object_set_new(o, "passes", json_string("decode"));
     json_object_set_new(o, "generation", g);
     json_object_set_new(g, "stop_ids", list);
+    json_object_set_new(g, "truncated_items",
+                        json_integer((json_int_t)e->ids[r->ids].req.n_truncated));
+    json_object_set_new(g, "skipped_items",
+                        json_integer((json_int_t)dq_eval_source_of(e, r)->n_skipped));
     DQ_TRY(dq_eval_stop_ids(e, r->model, &ids, &n, e->a, err));
     for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
     json_object_set_new(work, "prompt_tokens", json_integer((json_int_t)t.prompt_ids));
@@ -301,7 +305,7 @@ static dq_status dump_unit(FILE *f, const dq_eval_view *v, int row, int64_t unit
     DQ_TRY(dq_eval_completion(e, r, unit, &text, &len, err));
     json_t *o = json_object();
     dq_eval_row_keys(o, v, r);
-    json_object_set_new(o, "item", json_integer((json_int_t)unit));
+    json_object_set_new(o, "item", json_integer((json_int_t)dq_eval_number(s, unit)));
     put_question(o, q, err);
     json_object_set_new(o, "completion", json_stringn(text, len));
     json_object_set_new(o, "end", json_string(dq_end_name[(int)extra[DQ_GEN_END]]));

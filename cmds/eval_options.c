@@ -4,6 +4,7 @@
 
 #include "eval_tasks.h"
 #include "eval_verdict.h"
+#include "evaluate_long.h"
 #include "gnuplot.h"
 #include "os.h"
 #include "outputs.h"
@@ -97,6 +98,16 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .max = 1e15,
          .value = "N",
          .help = "only the first N items of each task and N windows of the text"},
+        {.name = "long",
+         .kind = DQ_OPT_TEXT,
+         .to = &o->too_long,
+         .value = "WHAT",
+         .help =
+             "items with more ids than a model has positions: error: refuse them, all counted, "
+             "before anything is scored (the default for generated text); skip: leave them out "
+             "for every model; cut: drop the beginning of the context as lm-eval does, BOS "
+             "too, for generated text so that --max-new ids have room (the default for "
+             "choices); not for in-context tasks and needle, whose --shots and --lengths say it"},
         {.name = "ctx",
          .kind = DQ_OPT_INT,
          .to = &o->ctx,
@@ -278,6 +289,18 @@ static dq_status read_math(dq_eval_options *o, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
+static dq_status read_long(dq_eval_options *o, dq_err *err)
+{
+    if (!o->too_long) return DQ_OK;
+    int way = dq_parse_word(o->too_long, "long", dq_long_name + 1, 3, err);
+    if (way < 0) return err->code;
+    for (int i = 0; i < o->n_sources; i++) {
+        if (dq_eval_usual_long(o->source[i].kind) != DQ_LONG_USUAL) return DQ_OK;
+    }
+    return dq_fail(err, DQ_USAGE,
+                   "--long is for tasks with choices and tasks that generate text; there is none.");
+}
+
 static dq_status read_words(dq_eval_options *o, dq_arena *a, dq_err *err)
 {
     DQ_TRY(dq_text_options_read(&o->text, o->ctx, err));
@@ -297,6 +320,7 @@ static dq_status check_verdicts(const dq_eval_options *o, dq_err *err)
         bool given;
     } of_models[] = {
         {"limit", o->limit != 0},
+        {"long", o->too_long != NULL},
         {"bos", strcmp(o->bos_word, d->bos_word) != 0},
         {"logit-bits", o->logit_bits != NULL},
         {"logit-grain", o->logit_grain != NULL},
@@ -376,6 +400,7 @@ dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *
     DQ_TRY(dq_eval_icl_read(&o->icl, o->kv.seed, err));
     DQ_TRY(dq_eval_choose(o, args, &usage, a, err));
     if (o->verdicts) DQ_TRY(check_verdicts(o, err));
+    DQ_TRY(read_long(o, err));
     DQ_TRY(dq_generate_read(&o->generate, a, err));
     DQ_TRY(read_needle(o, err));
     DQ_TRY(dq_gates_read(&o->gates, &o->fail_if, err));

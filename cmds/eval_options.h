@@ -19,7 +19,7 @@ enum { DQ_EVAL_MODELS = 64, DQ_EVAL_SOURCES = 16, DQ_EVAL_BITS = 8, DQ_EVAL_GRAI
 typedef struct dq_eval_options {
     dq_list tasks, data, fewshot, fail_if;
     const char *logit_bits, *logit_grain, *bos_word, *math_word, *ref, *device;
-    const char *dump, *requests, *csv, *document, *html;
+    const char *too_long, *dump, *requests, *csv, *document, *html;
     int64_t ctx, threads, limit, num_fewshot;
     double margin;
     bool json, resume, dry_run, force;

@@ -187,6 +187,9 @@ static dq_status choices_details(json_t *o, const dq_eval_view *v, int row, dq_e
     (void)err;
     dq_eval_task_json(o, dq_eval_source_of(v->e, &v->e->row[row]));
     json_object_set_new(o, "truncated_items", json_integer((json_int_t)q->n_truncated));
+    json_object_set_new(
+        o, "skipped_items",
+        json_integer((json_int_t)dq_eval_source_of(v->e, &v->e->row[row])->n_skipped));
     return DQ_OK;
 }
 
@@ -315,7 +318,8 @@ static dq_status dump_request(FILE *f, const dq_eval_view *v, int row, const dq_
     own.n_cont = w->n_cont;
     json_t *o = json_object();
     dq_eval_row_keys(o, v, r);
-    json_object_set_new(o, "item", json_integer((json_int_t)a->item));
+    json_object_set_new(o, "item",
+                        json_integer((json_int_t)dq_eval_number(dq_eval_source_of(e, r), a->item)));
     json_object_set_new(o, "choice", json_integer(a->choice));
     json_object_set_new(o, "context", text_json(&w->ctx));
     json_object_set_new(o, "continuation", text_json(&w->cont));

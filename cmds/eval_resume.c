@@ -35,6 +35,7 @@ static void add_sources(dq_sha256 *h, const dq_eval_identity *id)
     const dq_eval *e = id->e;
     add_line(h, "%lld %d %s\n", (long long)e->n_ctx, (int)e->bos,
              id->o->head_map.word ? id->o->head_map.word : "-");
+    if (e->too_long) add_line(h, "long %d\n", (int)e->too_long);
     for (int i = 0; i < id->files->n; i++) dq_sha256_add(h, id->files->sha[i], 64);
     for (int i = 0; i < e->n_sources; i++) {
         const dq_eval_source *from = &e->source[i];

@@ -132,7 +132,7 @@ static dq_status dump_items(FILE *f, const void *sweep, dq_err *err)
     for (int i = 0; i < e->n_sources; i++) {
         const dq_eval_source *s = &e->source[i];
         for (int64_t k = 0; s->task && k < s->items.n; k++)
-            DQ_TRY(dump_item(f, s->name, &s->items.item[k], k, err));
+            DQ_TRY(dump_item(f, s->name, &s->items.item[k], dq_eval_number(s, k), err));
     }
     return DQ_OK;
 }

@@ -44,8 +44,6 @@ typedef struct dq_eval_kind {
     /* What a request holds, as text; NULL: source->items says it. */
     dq_status (*words)(const dq_eval *e, const dq_eval_ids *ids, const dq_request *r,
                        dq_eval_words *out, dq_err *err);
-    /* Of the file, in which a unit stands; 0: none. NULL: source->items says it. */
-    int64_t (*line)(const dq_eval_source *source, int64_t unit);
 } dq_eval_kind;
 extern const dq_eval_kind dq_eval_choices; /* multiple choice: acc, acc_norm */
 extern const dq_eval_kind dq_eval_text;
@@ -71,6 +69,8 @@ struct dq_eval_source {
     const void *settings; /* of other kinds, from the command line; NULL: none */
     dq_items items;
     void *own;             /* what other kinds make of the text; in the arena */
+    int64_t n_skipped;     /* items that were too long and are gone (--long skip) */
+    const int64_t *number; /* [units] of those left, in the file; NULL: all are there */
     int64_t n_shots, seed; /* examples in front of every context, and the seed of their draw */
     const char *text;
     size_t len;
@@ -107,6 +107,9 @@ struct dq_eval_row {
 
 typedef void dq_eval_progress(void *arg, double share, const char *note);
 
+/* What becomes of items with more ids than a model has positions: see evaluate_long.h. */
+typedef enum dq_long { DQ_LONG_USUAL, DQ_LONG_ERROR, DQ_LONG_SKIP, DQ_LONG_CUT } dq_long;
+
 struct dq_eval {
     dq_arena *a; /* holds everything below */
     dq_eval_model *model;
@@ -116,6 +119,7 @@ struct dq_eval {
     int n_models, n_sources, n_ids, n_rows;
     int cap_ids, cap_rows;
     dq_bos bos;
+    dq_long too_long;
     int64_t n_ctx, limit;
     dq_eval_progress *progress; /* NULL: none */
     void *progress_arg;
@@ -135,6 +139,9 @@ const char *dq_eval_passes(const dq_eval_row *row);
 /* Units that a row has, and scored ids of the first `done` of them. */
 int64_t dq_eval_units(const dq_eval *e, const dq_eval_row *row);
 int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t done);
+/* The number of a unit in its file, from 0, and its line, from 1; 0: it has none. */
+int64_t dq_eval_number(const dq_eval_source *s, int64_t unit);
+int64_t dq_eval_line(const dq_eval_source *s, int64_t unit);
 const dq_eval_source *dq_eval_source_of(const dq_eval *e, const dq_eval_row *row);
 
 /* Computes what is not done yet. After DQ_STOPPED the rows hold what was finished. */

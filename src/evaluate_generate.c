@@ -39,17 +39,11 @@ static dq_status load(dq_eval *e, dq_eval_source *s, dq_err *err)
 
 /* ---- Encoding ---- */
 
-static dq_status check_ids(const dq_model *m, const dq_question *q, const int32_t *ids, int64_t n,
-                           dq_err *err)
+static dq_status check_ids(const dq_model *m, const int32_t *ids, int64_t n, dq_err *err)
 {
     if (n < 1)
         return dq_fail(err, DQ_MISMATCH,
                        "the prompt gives no ids. Put text there, or use --bos on");
-    if (m->max_positions > 0 && n > m->max_positions)
-        return dq_fail(err, DQ_MISMATCH,
-                       "the prompt of %zu bytes has %lld ids, %s has %d positions. Shorten it, or "
-                       "use fewer shots",
-                       q->len, (long long)n, m->path, m->max_positions);
     return dq_ids_check(ids, n, m->vocab, err);
 }
 
@@ -57,16 +51,18 @@ static dq_status encode_prompt(dq_request *r, const dq_eval *e, const dq_eval_mo
                                const dq_question *q, dq_err *err)
 {
     int32_t *ids = NULL, *kept = NULL;
-    int64_t n = 0;
+    int64_t n = 0, room = m->m->max_positions - r->n_cont, cut = 0;
     DQ_TRY(dq_tokenizer_encode(m->tok, q->prompt, q->len,
                                dq_bos_flags(m->tok, e->bos, q->prompt, q->len), &ids, &n, NULL,
                                NULL, err));
-    if (check_ids(m->m, q, ids, n, err) == DQ_OK)
-        kept = dq_alloc(e->a, (size_t)n, sizeof *kept, err);
-    if (kept) memcpy(kept, ids, (size_t)n * sizeof *kept);
+    if (e->too_long == DQ_LONG_CUT && m->m->max_positions > 0 && n > room) cut = n - room;
+    if (check_ids(m->m, ids, n, err) == DQ_OK)
+        kept = dq_alloc(e->a, (size_t)(n - cut), sizeof *kept, err);
+    if (kept) memcpy(kept, ids + cut, (size_t)(n - cut) * sizeof *kept);
     dq_block_free(ids);
     r->ctx = kept;
-    r->n_ctx = n;
+    r->n_ctx = n - cut;
+    r->truncated = cut > 0;
     return err->code;
 }
 
@@ -76,10 +72,16 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     const dq_eval_model *m = &e->model[ids->model];
     const dq_questions *q = questions_of(s);
     const int64_t max_new = settings_of(s)->max_new;
+    int64_t n_cut = 0;
     DQ_TRY(dq_bos_check(m->tok, e->bos, err));
     if (m->m->max_positions > 0 && max_new > m->m->max_positions)
         return dq_fail(err, DQ_MISMATCH,
                        "%lld new ids are asked for, %s has %d positions. Use a smaller --max-new",
+                       (long long)max_new, m->m->path, m->m->max_positions);
+    if (e->too_long == DQ_LONG_CUT && m->m->max_positions > 0 && max_new >= m->m->max_positions)
+        return dq_fail(err, DQ_MISMATCH,
+                       "--long cut leaves room for %lld new ids, and %s has %d positions: nothing "
+                       "is left of a prompt. Use a smaller --max-new",
                        (long long)max_new, m->m->path, m->m->max_positions);
     dq_request *req = dq_alloc(e->a, (size_t)q->n, sizeof *req, err);
     int64_t *at = dq_alloc(e->a, (size_t)q->n + 1, sizeof *at, err);
@@ -88,12 +90,18 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
         const dq_question *one = &q->question[i];
         req[i] = (dq_request){.n_cont = max_new, .value = i * max_new, .item = i};
         at[i + 1] = i + 1;
-        if (encode_prompt(&req[i], e, m, one, err) == DQ_OK) continue;
+        encode_prompt(&req[i], e, m, one, err);
+        n_cut += req[i].truncated;
+        if (err->code == DQ_OK) continue;
         return one->line ? dq_in(err, "line %lld, item %lld: ", (long long)one->line, (long long)i)
                          : dq_in(err, "item %lld: ", (long long)i);
     }
-    ids->req =
-        (dq_requests){.req = req, .at = at, .n = q->n, .n_items = q->n, .n_values = q->n * max_new};
+    ids->req = (dq_requests){.req = req,
+                             .at = at,
+                             .n = q->n,
+                             .n_items = q->n,
+                             .n_truncated = n_cut,
+                             .n_values = q->n * max_new};
     ids->n_extra = DQ_GEN_EXTRA;
     return DQ_OK;
 }
@@ -284,11 +292,6 @@ static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *
         score[i] = row->extra[i * DQ_GEN_EXTRA + (metric ? DQ_GEN_STRICT : DQ_GEN_EXACT)];
 }
 
-static int64_t line_of(const dq_eval_source *s, int64_t unit)
-{
-    return questions_of(s)->question[unit].line;
-}
-
 const dq_eval_kind dq_eval_answers = {
     .metric = {"exact_match", "strict_match"},
     .group = GROUP,
@@ -296,8 +299,7 @@ const dq_eval_kind dq_eval_answers = {
     .encode = encode,
     .judge = judge,
     .score = score,
-    .line = line_of,
 };
 
 const dq_eval_kind dq_eval_prompts = {
-    .group = GROUP, .load = load, .encode = encode, .score = score, .line = line_of};
+    .group = GROUP, .load = load, .encode = encode, .score = score};

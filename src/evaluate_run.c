@@ -72,11 +72,9 @@ static dq_status name_item(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t b
         dq_work unused = {0};
         dq_err one = {0};
         if (score_items(e, row, r, i, i + 1, stem, &unused, &one) == DQ_OK) continue;
-        const int64_t line = s->kind->line   ? s->kind->line(s, i)
-                             : s->items.item ? s->items.item[i].line
-                                             : 0;
+        const int64_t line = dq_eval_line(s, i), number = dq_eval_number(s, i);
         if (line)
-            dq_in(&one, "%s: item %lld, line %lld: ", s->path, (long long)i, (long long)line);
+            dq_in(&one, "%s: item %lld, line %lld: ", s->path, (long long)number, (long long)line);
         else
             dq_in(&one, "%s: item %lld: ", s->path, (long long)i);
         *err = one;

@@ -121,7 +121,8 @@ static dq_status store(const encoder *e, dq_request *r, const dq_request *before
                        r->choice);
     if (n_cont > e->max_len)
         return dq_fail(err, DQ_MISMATCH,
-                       "choice %d has %lld ids, the model has %lld positions; remove the item",
+                       "choice %d has %lld ids, the model has %lld positions; remove the item, "
+                       "or use --long skip",
                        r->choice, (long long)n_cont, (long long)e->max_len);
     int64_t room = e->max_len + 1 - n_cont;
     r->truncated = n_ctx > room;

@@ -2,6 +2,7 @@
  * on the embedded pair, however units are grouped; verdicts on texts that are given.
  * SPDX-License-Identifier: MIT */
 #include "evaluate_generate.h"
+#include "evaluate_long.h"
 
 #include "answers.h"
 #include "device.h"
@@ -436,9 +437,56 @@ static void refuses_lengths(void **state)
     size_t n = (size_t)snprintf(text, sizeof text, "{\"prompt\": \"a\"}\n\n{\"prompt\": \"");
     memset(text + n, '7', 1600);
     memcpy(text + n + 1600, "\"}", 3);
-    expect_refused(&x, text, NEW, "f: line 3, item 1: the prompt of 1600 bytes has ");
+    for (int way = DQ_LONG_USUAL; way < DQ_LONG_CUT; way++) {
+        dq_err err = {0};
+        set_source(&x, &dq_eval_prompts, text, strlen(text));
+        x.e.too_long = (dq_long)way;
+        assert_int_equal(dq_eval_fit(&x.e, 0, &err), way == DQ_LONG_SKIP ? DQ_OK : DQ_MISMATCH);
+        if (way != DQ_LONG_SKIP)
+            assert_non_null(strstr(err.text, "f: 1 of 2 items are too long"));
+        else
+            assert_true(((dq_questions *)x.source.own)->n == 1 && x.source.n_skipped == 1);
+    }
     expect_refused(&x, "{\"prompt\": \"a\"}", 513, "513 new ids are asked for");
+    x.e.too_long = DQ_LONG_CUT;
+    expect_refused(&x, "{\"prompt\": \"a\"}", 512, "nothing is left of a prompt");
     rig_close(&x);
+}
+
+/* What is cut is the beginning, BOS too, until all new ids have room; what fits stays as it is. */
+static void cuts_the_beginning(void **state)
+{
+    enum { LONG = 700 };
+    static char text[8 * LONG];
+    rig x;
+    (void)state;
+    for (int n = LONG; n > 2; n = n > 480 ? n - 9 : n / 2) {
+        int32_t *whole;
+        int64_t n_whole;
+        dq_err err = {0};
+        size_t len = (size_t)snprintf(text, sizeof text, "{\"prompt\": \"");
+        const size_t at = len;
+        rig_open(&x, "llama");
+        for (int i = 0; i < n; i++)
+            len += (size_t)snprintf(text + len, sizeof text - len, "%d", i * i % 10);
+        const size_t prompt = len - at;
+        dq_tokenizer_encode(x.tok, text + at, prompt,
+                            dq_bos_flags(x.tok, DQ_BOS_AUTO, text + at, prompt), &whole, &n_whole,
+                            NULL, NULL, &err);
+        memcpy(text + len, "\"}", 3);
+        set_source(&x, &dq_eval_prompts, text, len + 2);
+        x.e.too_long = DQ_LONG_CUT;
+        assert_int_equal(dq_eval_fit(&x.e, 0, &err), DQ_OK);
+        assert_int_equal(dq_eval_ids_for(&x.e, 0, 0, &err), 0);
+        const int64_t room = x.m->max_positions - NEW;
+        const dq_request *r = x.e.ids[0].req.req;
+        assert_int_equal(r->n_ctx, n_whole > room ? room : n_whole);
+        assert_int_equal(r->truncated, n_whole > room);
+        assert_int_equal(x.e.ids[0].req.n_truncated, n_whole > room);
+        assert_memory_equal(r->ctx, whole + n_whole - r->n_ctx, (size_t)r->n_ctx * sizeof *whole);
+        dq_block_free(whole);
+        rig_close(&x);
+    }
 }
 
 /* A prompt that leaves 3 positions gets 4 new ids: the last one is not fed. */
@@ -482,15 +530,11 @@ static void finds_stop_ids(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_forms),
-        cmocka_unit_test(refuses),
-        cmocka_unit_test(makes_shots),
-        cmocka_unit_test(equals_transformers),
-        cmocka_unit_test(groups_do_not_matter),
-        cmocka_unit_test(prompts_have_no_reference),
-        cmocka_unit_test(judges_given_texts),
-        cmocka_unit_test(refuses_lengths),
-        cmocka_unit_test(ends_at_the_last_position),
+        cmocka_unit_test(reads_forms),          cmocka_unit_test(refuses),
+        cmocka_unit_test(makes_shots),          cmocka_unit_test(equals_transformers),
+        cmocka_unit_test(groups_do_not_matter), cmocka_unit_test(prompts_have_no_reference),
+        cmocka_unit_test(judges_given_texts),   cmocka_unit_test(refuses_lengths),
+        cmocka_unit_test(cuts_the_beginning),   cmocka_unit_test(ends_at_the_last_position),
         cmocka_unit_test(finds_stop_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,7 +50,7 @@ try 3 "unanswered.jsonl: line 1: expected an \"answer\"" "$@" unanswered.jsonl
 try 3 "empty: holds no items (expected JSON lines or one JSON list of {\"question\", \"answer\"}" "$@" empty
 try 4 "gsm8k.jsonl: 513 new ids are asked for, plain model has 512 positions. Use a smaller --max-new" "$@" \
     "$own/gsm8k.jsonl" --max-new 513
-try 4 "long.jsonl: line 2, item 1: the prompt of 1400 bytes has .* positions" eval "plain model" --task generate \
+try 4 "long.jsonl: 1 of 2 items are too long .* positions of plain model; the first, item 1, line 2, has" eval "plain model" --task generate \
     --data long.jsonl --dump-completions gone.jsonl
 try 2 "needs the file of its examples" "$@" "$own/gsm8k.jsonl" --num-fewshot 2
 try 2 "add --num-fewshot N" "$@" "$own/gsm8k.jsonl" --fewshot-data "$own/shots.jsonl"
@@ -104,3 +104,43 @@ try 0 "diff model" "$@" --dump-completions whole.jsonl
 cmp -s killed.jsonl whole.jsonl || complain "questions: a resumed run gives other texts"
 [ "$(wc -l <whole.jsonl)" = 800 ] || complain "questions: not 800 completions"
 absent dq-eval-*.resume
+
+# ---- items with more ids than positions: refused with their number before anything is scored, left out, or cut
+many=$(awk 'BEGIN { for (i = 0; i < 200; i++) printf "the duck meets the hen and the owl . " }')
+{
+    head -n 2 "$own/gsm8k.jsonl"
+    printf '{"question": "%s", "answer": "#### 4"}\n' "$many" "$many"
+    sed -n 3,4p "$own/gsm8k.jsonl"
+} >long.jsonl
+set -- eval "diff model" --task gsm8k --data long.jsonl --max-new 8 --logit-bits 16,6 --progress never
+counted="long.jsonl: 2 of 6 items are too long (expected at most the 512 positions of diff model; the first, item 2, line 3, has"
+try 4 "$counted" "$@"
+try 4 "$counted [0-9]* ids). Use --long skip or --long cut" "$@" --long error --dump-completions gone.jsonl
+printf '{"prompt": "%s"}\n' "$many" >one.jsonl
+try 4 "one.jsonl: 1 of 1 items are too long" eval "diff model" --task generate --data one.jsonl --dump-completions gone.jsonl
+absent gone.jsonl dq-eval-*.resume
+try 0 '"skipped_items": 2' "$@" --long skip --json --dump-completions skipped.jsonl
+[ "$(grep -c '"n": 4,' "$top/out")" = 2 ] || complain "questions: --long skip: n is not 4"
+grep -q "left out: 2" "$top/err" || complain "questions: --long skip: nothing is said"
+sed 's/.*"item": \([0-9]*\),.*/\1/' skipped.jsonl | tr '\n' ' ' | grep -q '^0 1 4 5 0 1 4 5 $' ||
+    complain "questions: --long skip: other items: $(sed 's/.*"item": //; s/,.*//' skipped.jsonl)"
+try 0 '"truncated_items": 2' "$@" --long cut --json --dump-completions cut.jsonl
+grep -q "2 of 6 items are longer than .* with room for --max-new .* item 2, line 3" "$top/err" ||
+    complain "questions: --long cut: $(cat "$top/err")"
+grep '"item": [0145],' cut.jsonl | cmp -s - skipped.jsonl || complain "questions: --long cut: other texts of short prompts"
+[ "$(grep -c '"item": 2,.*"tokens": 8' cut.jsonl)" = 2 ] || complain "questions: --long cut: no room for 8 ids"
+try 4 "nothing is left of a prompt" "$@" --long cut --max-new 512
+printf '{"ctx": "%s", "choices": [" the hen", " the owl"], "gold": 0}\n' "the duck meets" "$many" "the hen meets" >long-mc.jsonl
+printf '{"ctx": "the duck meets", "choices": [" the hen", "%s"], "gold": 0}\n' "$many" >>long-mc.jsonl
+set -- eval "diff model" --task mc --data long-mc.jsonl --progress never
+try 4 "item 3, line 4: choice 1 has .* or use --long skip" "$@"
+try 4 "2 of 4 items are too long .* item 1, line 2, has" "$@" --long error
+try 0 '"skipped_items": 2' "$@" --long skip --json --dump-items cut.jsonl --force --logit-bits 6
+sed 's/.*"item": \([0-9]*\),.*/\1/' cut.jsonl | tr '\n' ' ' | grep -q '^0 0 2 2 $' || complain "tasks: --long skip: other items"
+try 0 "1 of 3" eval "diff model" --task mc --data long-mc.jsonl --limit 3 --json # cut, as ever: in warnings
+sed -n 2p long-mc.jsonl >one.jsonl
+try 4 "1 of 1 items are too long .*None is left" eval "diff model" --task mc --data one.jsonl --long skip
+try 2 "expected one of error, skip, cut" "$@" --long maybe
+try 2 "long is for tasks with choices" eval "diff model" --text "$repo/calib/pair/text.txt" --long skip
+try 2 "so --long says nothing" eval --task verdicts --data one.jsonl --long skip
+rm -f long.jsonl long-mc.jsonl one.jsonl cut.jsonl skipped.jsonl
