@@ -130,10 +130,11 @@ static void same_score(const json_t *got, double want, differences *worst)
 static json_t *run(const char *options)
 {
     dq_err err = {0};
-    const char *command = dq_textf(
-        arena, &err,
-        "'%s' eval %s --dump-requests '%s' --dump-items '%s' --json --quiet --progress never",
-        DQ_PROGRAM, options, in_folder("requests"), in_folder("items"));
+    const char *command =
+        dq_textf(arena, &err,
+                 "'%s' eval %s --dump-requests '%s' --dump-items '%s' --json --force "
+                 "--quiet --progress never",
+                 DQ_PROGRAM, options, in_folder("requests"), in_folder("items"));
     assert_non_null(command);
     FILE *f = popen(command, "r");
     assert_non_null(f);

@@ -20,9 +20,6 @@ shift 2
 parts=${*:-general stats logits files html layouts pair tasks text kv gates questions needle icl claims hostile}
 top=$(mktemp -d) || exit 1
 trap 'rm -rf "$top"' EXIT
-work="$top/a folder" # every path below holds a space
-mkdir "$work"
-cd "$work" || exit 1
 bad=0
 
 complain() {
@@ -110,14 +107,21 @@ json() {
     fi
 }
 
-cp -r "$repo/calib/pair/llama" "plain model"
-cp -r "$repo/calib/pair/diffllama" "diff model"
-head -c 600 "$repo/calib/pair/text.txt" >"short text"
-head -n 6 "$repo/calib/pair/choices.jsonl" >choices.jsonl
-: >empty
+# A folder for each part, with what most of them use.
+begin() {
+    work="$top/$1 folder" # every path below holds a space
+    mkdir "$work"
+    cd "$work" || exit 1
+    cp -r "$repo/calib/pair/llama" "plain model"
+    cp -r "$repo/calib/pair/diffllama" "diff model"
+    head -c 600 "$repo/calib/pair/text.txt" >"short text"
+    head -n 6 "$repo/calib/pair/choices.jsonl" >choices.jsonl
+    : >empty
+}
 
 # A part that calls what nobody defines checks nothing: the shell's own complaints fail it.
 for part in $parts; do
+    begin "$part"
     # shellcheck source=/dev/null
     . "$here/$part.sh" 2>"$top/stray"
     [ ! -s "$top/stray" ] || complain "$part.sh: $(head -n 3 "$top/stray")"

@@ -38,7 +38,7 @@ refused() {
 on() {
     device=$1 csv=$2
     shift 2
-    "$dq" eval "$@" --device "$device" --csv "$csv" -q >out 2>err </dev/null && return 0
+    "$dq" eval "$@" --device "$device" --csv "$csv" --force -q >out 2>err </dev/null && return 0
     complain "dq eval $* --device $device: $(head -c 300 err)"
     return 1
 }
