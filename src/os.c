@@ -408,7 +408,8 @@ dq_status dq_process_begin(dq_err *err)
     static const int flags[3] = {O_WRONLY, O_RDONLY, O_WRONLY};
     for (int fd = 0; fd < 3; fd++) {
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-        if (open("/dev/null", flags[fd]) != fd) return dq_fail_errno(err, "/dev/null", "cannot open");
+        if (open("/dev/null", flags[fd]) != fd)
+            return dq_fail_errno(err, "/dev/null", "cannot open");
     }
     signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is a write error like a full disk */
     return DQ_OK;

@@ -79,6 +79,7 @@ attend 4
 fused* 4
 maps 4
 tally 4
+trace 4
 forward 5
 routes 5
 evict 6
