@@ -74,6 +74,8 @@ dq_status dq_map_open(dq_map *m, const char *path, dq_err *err)
     if (fd < 0) return dq_fail_errno(err, path, "cannot open");
     if (fstat(fd, &st) != 0) {
         dq_fail_errno(err, path, "cannot stat");
+    } else if (S_ISDIR(st.st_mode)) {
+        dq_fail(err, DQ_FILE, "%s: is a folder, a file is needed", path);
     } else if (!S_ISREG(st.st_mode)) {
         dq_fail(err, DQ_FILE, "%s: not a regular file", path);
     } else if (st.st_size > 0) {

@@ -8,7 +8,7 @@
  *
  * DQ_CUDA_POOL=exact of the environment is for compute-sanitizer and the like, which cannot see an access to
  * what a pool holds: every request is a block of exactly its size from the driver, and goes back as soon as it
- * is freed. Red zones are the tool's own (compute-sanitizer --padding 256; guard pages of the simulation).
+ * is freed; both look at all blocks. Red zones are the tool's own (compute-sanitizer --padding 256; guard pages of the simulation).
  * SPDX-License-Identifier: MIT */
 #include "cuda.h"
 

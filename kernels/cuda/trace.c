@@ -42,6 +42,7 @@ static bool grow(void)
 
 static void note(cudaError_t e)
 {
+    if (e != cudaSuccess) cudaGetLastError(); /* or the next launch would seem to have failed */
     if (trace.error == cudaSuccess) trace.error = e;
 }
 

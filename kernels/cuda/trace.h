@@ -1,5 +1,7 @@
-/* trace: how long the device works in each kernel, for benchmarks: between start and stop every launch of DQ_LAUNCH
- * and every product of cuBLAS stands between two events. One trace at a time, of one thread. C and C++.
+/* trace: how long each kernel takes on the device, for benchmarks: between start and stop every launch of DQ_LAUNCH
+ * and every product of cuBLAS stands between two events. Where the device has nothing else to do, the first event
+ * passes before the kernel is there, so that some microseconds of launching count too. One trace at a time, of one
+ * thread. C and C++.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_TRACE_H
 #define DQ_TRACE_H

@@ -27,7 +27,7 @@ grep -q "^    4 bits: not decided; .*, roughly [0-9]* windows more would decide$
     complain "claims: two windows decide: $(cat "$top/out")"
 grep -q "warning: text: standard errors rest on 2 clusters (each window is one).*Use 10 or more" "$top/err" ||
     complain "claims: no warning about 2 clusters"
-try 0 "no interval over one window" "$@" --limit 1 --csv claims.csv
+try 0 "no interval over one window" "$@" --limit 1 --csv claims.csv --force
 grep -q "warning: text: one window, so there are no standard errors" "$top/err" || complain "claims: one window: $(cat "$top/err")"
 [ -z "$(column claims.csv 2 nll_nats_stderr)$(column claims.csv 2 loss_high)" ] || complain "claims: an error from one window"
 # what the margin is, is said and can be set; it is no part of what --resume goes on from
@@ -41,7 +41,7 @@ try 0 "loss at most 0.5" "$@" --limit 12 --margin 0.5 --resume
 
 # ---- an item that is lost fails nothing, and none that is lost proves little
 set -- eval "plain model" --task mc --data "$many" --logit-bits 16,8,4 --progress never
-try 0 "^  plain model, mc, grain tensor: 16$" "$@" --limit 60 --csv claims.csv -o claims.json
+try 0 "^  plain model, mc, grain tensor: 16$" "$@" --limit 60 --csv claims.csv -o claims.json --force
 grep -q "1.0000 (≥ 0.9398)" "$top/out" || complain "claims: no bound where all is right: $(cat "$top/out")"
 grep -q "  0 (within ± 0.0602)  " "$top/out" || complain "claims: no bound where nothing flips: $(cat "$top/out")"
 grep -q "^    8 bits: not decided; loss +0.0000, interval -0.0602 to +0.0602, roughly 321 items more would decide$" "$top/out" ||
@@ -56,7 +56,7 @@ at=$repo/tests/golden/icl
 set -- eval "plain model" --task trec --data "$at/trec_test.label" --demos "$at/trec_train.label" --shots 1,3 --logit-bits 16,3 \
     --logit-grain row --progress never
 for runs in 2 6; do
-    try 0 "p: t test over queries" "$@" --runs $runs --queries 3 --csv claims$runs.csv -o claims.json
+    try 0 "p: t test over queries" "$@" --runs $runs --queries 3 --csv claims$runs.csv -o claims.json --force
     grep -q "  3 queries  " "$top/out" || complain "claims: queries are not the clusters"
     holds "clusters" "$(column claims$runs.csv 2 clusters) == 3 && $(column claims$runs.csv 2 n) == 6 * $runs"
     [ -z "$(column claims$runs.csv 2 acc_mcnemar_p)" ] || complain "claims: McNemar's test of clustered items"

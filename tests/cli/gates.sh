@@ -51,10 +51,10 @@ done
 grep -q '"unchecked": 1' two.json || complain "gates: the document does not count what could not be checked"
 grep -q '"reference_weights": "own"' two.json || complain "gates: whose weights the reference has is not told"
 # rows at other bits are compared with it, which says nothing about the gate's other result
-try 7 "1 condition of --fail-if could not be checked" "$@" --logit-bits 16,8 --fail-if 'kld_nats > 9' --csv two.csv
+try 7 "1 condition of --fail-if could not be checked" "$@" --logit-bits 16,8 --fail-if 'kld_nats > 9' --csv two.csv --force
 holds "the sweep is compared" "$(column two.csv 2 kld_nats) > 0"
 # the source, or --ref, makes it one that can be checked
-try 7 "2 results meet\|1 result meets" "$@" "diff model" --fail-if 'kld_nats > 0.01' --csv two.csv -o two.json
+try 7 "2 results meet\|1 result meets" "$@" "diff model" --fail-if 'kld_nats > 0.01' --csv two.csv -o two.json --force
 holds "a broken container" "$(column two.csv 1 kld_nats) > 1"
 grep -q '"reference_weights": "source"' two.json || complain "gates: the source is not told apart"
 ! grep -q "not in the run" "$top/err" || complain "gates: a warning about a source that is there"

@@ -182,7 +182,7 @@ holds "low bits" "$(column codes.csv 3 kv_lowbit_fraction) - $reads < 1e-9 && $r
 try 0 "4:4" eval "diff model" --text "$book" --ctx 256 --limit 1 --kv-bits 4 --csv late.csv
 holds "codes that are read late" "$(column late.csv 1 kv_lowbit_fraction) > 0.4"
 # no context, so no bytes held; what is read is known all the same
-try 0 "4:4" eval "diff model" --text "$book" --ctx 512 --limit 2 --window rolling --kv-bits 4 --csv late.csv
+try 0 "4:4" eval "diff model" --text "$book" --ctx 512 --limit 2 --window rolling --kv-bits 4 --csv late.csv --force
 holds "codes without a context" "$(column late.csv 1 kv_lowbit_fraction) > 0.5"
 holds "payload at 8 bits" "$(column codes.csv 2 kv_ratio_payload) >= 1.6 && $(column codes.csv 2 kv_ratio_payload) <= 1.9"
 holds "payload at 4 bits" "$(column codes.csv 3 kv_ratio_payload) >= 3.0 && $(column codes.csv 3 kv_ratio_payload) <= 3.6"

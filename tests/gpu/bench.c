@@ -1,12 +1,12 @@
 /* bench: differential attention and packed products of a backend, as shares of what the same device reaches in
- * the same run. gpu_bench [--device NAME] [--small] [--only products|prefill[:TOKENS]|decode[:TOKENS]]; one JSON
- * document on stdout. Exits with the status of what the device refused, if anything, which stands in the document
- * too.
+ * the same run. gpu_bench [--device NAME] [--small] [--only products[:MATH]|prefill[:TOKENS[:MATH]]|decode...]; one
+ * JSON document on stdout. Exits with the status of what the device refused, if anything, which stands in the
+ * document too.
  *
  * One layer of 12 output heads with two maps of head_dim 128 and values of 256, as the peers have it. Times
  * are of the whole operation as dq runs it (queries rounded, lambda, norm), as the host waits for it; beside them,
- * from a run of its own, what the device worked in each kernel (trace.h). Multiply-adds count as two; of causal
- * products the visible half counts.
+ * from a run of its own, the time of each kernel between two events (trace.h): where the device waits for the host,
+ * that includes the launch. Multiply-adds count as two; of causal products the visible half counts.
  * SPDX-License-Identifier: MIT */
 #include "ceilings.h"
 #include "os.h"
@@ -99,13 +99,14 @@ static void take_kernel(void *arg, const char *kernel, int launches, double seco
                                          "seconds", seconds));
 }
 
-/* One more run of f: what the device worked, kernel by kernel. The rest of an operation's time is the host's. */
+/* One more run of f: seconds of the device, kernel by kernel. The rest of an operation's time, at least, is the
+ * host's. */
 static void trace(bench *x, json_t *result, void (*f)(void *arg), void *arg, dq_err *err)
 {
     json_t *kernels = json_array(), *k;
     double seconds = 0;
     size_t i;
-    if (!x->traces) {
+    if (!x->traces || err->code != DQ_OK) {
         json_decref(kernels);
         return;
     }
@@ -232,8 +233,9 @@ static void bench_prefill(bench *x, const setting *s, int64_t n, dq_err *err)
 {
     layer l;
     int runs = 0;
-    if (open_layer(&l, x, s, n, err) == DQ_OK) {
-        const double seconds = median(x, prefill, &l, &runs, err);
+    const double seconds =
+        open_layer(&l, x, s, n, err) == DQ_OK ? median(x, prefill, &l, &runs, err) : (double)NAN;
+    if (err->code == DQ_OK) {
         /* scores of two maps, one product of the subtracted maps with values of 2 DIM */
         const double pairs = (double)n * ((double)n + 1) / 2;
         const double flops = PAIRS * 2.0 * (2 * DIM + 2 * DIM) * pairs;
@@ -256,10 +258,13 @@ static void bench_decode(bench *x, const setting *s, int64_t context, dq_err *er
 {
     layer l;
     int runs = 0;
+    double seconds = (double)NAN;
     if (open_layer(&l, x, s, CHUNK, err) == DQ_OK) {
         for (int64_t at = 0; at < context; at += CHUNK) pass(&l, at, CHUNK, true, false);
         l.first = context;
-        const double seconds = median(x, decode, &l, &runs, err);
+        seconds = median(x, decode, &l, &runs, err);
+    }
+    if (err->code == DQ_OK) {
         const dq_kv_bytes held = x->b->ops->kv_bytes(x->b, l.kv);
         /* a cache of 16 bits counts as one, however wide it is held: more bytes are no merit */
         const double elements = (double)context * 2 * x->map.n_kv * DIM;
@@ -345,18 +350,18 @@ static void bench_product(bench *x, int64_t n, int bits, dq_num num, dq_err *err
 
 /* ------------------------------------------------------------------------------------------ main */
 
-/* Whether `what` of n tokens (0: none) is asked for. */
-static bool wanted(const bench *x, const char *what, int64_t n)
+/* Whether `what` of n tokens (0: none) in `num` is asked for, and there: bf16 is no arithmetic of the CPU. */
+static bool wanted(const bench *x, const char *what, int64_t n, dq_num num)
 {
-    char name[64];
+    char name[64], full[80];
+    if (num == DQ_NUM_BF16 && strcmp(x->b->ops->name, "cpu") == 0) return false;
     if (!x->only || strcmp(x->only, what) == 0) return true;
-    snprintf(name, sizeof name, "%s:%lld", what, (long long)n);
-    return strcmp(x->only, name) == 0;
-}
-
-static bool offers(const bench *x, dq_num num) /* bf16 is no arithmetic of the CPU */
-{
-    return num != DQ_NUM_BF16 || strcmp(x->b->ops->name, "cpu") != 0;
+    if (n)
+        snprintf(name, sizeof name, "%s:%lld", what, (long long)n);
+    else
+        snprintf(name, sizeof name, "%s", what);
+    snprintf(full, sizeof full, "%s:%s", name, dq_num_name[num]);
+    return strcmp(x->only, name) == 0 || strcmp(x->only, full) == 0;
 }
 
 static void run(bench *x, dq_err *err)
@@ -365,22 +370,24 @@ static void run(bench *x, dq_err *err)
     static const int64_t small_prompts[] = {64, 192, 256}, small_contexts[] = {128, 192};
     for (int i = 0; i < 3; i++) {
         const int64_t n = x->small ? small_prompts[i] : prompts[i];
-        for (int k = 0; k < N_SETTINGS && wanted(x, "prefill", prompts[i]); k++) {
+        for (int k = 0; k < N_SETTINGS; k++) {
             if (settings[k].num == DQ_NUM_F32 && n > 8192) continue; /* minutes */
-            if (offers(x, settings[k].num)) bench_prefill(x, &settings[k], n, err);
+            if (wanted(x, "prefill", prompts[i], settings[k].num))
+                bench_prefill(x, &settings[k], n, err);
         }
     }
     for (int i = 0; i < 2; i++) {
-        for (int k = 0; k < N_SETTINGS && wanted(x, "decode", contexts[i]); k++)
-            if (offers(x, settings[k].num))
+        for (int k = 0; k < N_SETTINGS; k++)
+            if (wanted(x, "decode", contexts[i], settings[k].num))
                 bench_decode(x, &settings[k], x->small ? small_contexts[i] : contexts[i], err);
     }
     const int64_t n = x->small ? 128 : 4096;
-    if (!wanted(x, "products", 0)) return;
-    if (offers(x, DQ_NUM_BF16)) bench_product(x, n, 16, DQ_NUM_BF16, err);
+    const bool int8 = wanted(x, "products", 0, DQ_NUM_INT8),
+               bf16 = wanted(x, "products", 0, DQ_NUM_BF16);
+    if (bf16) bench_product(x, n, 16, DQ_NUM_BF16, err);
     for (int bits = 8; bits >= 4; bits -= 2) {
-        bench_product(x, n, bits, DQ_NUM_INT8, err);
-        if (offers(x, DQ_NUM_BF16)) bench_product(x, n, bits, DQ_NUM_BF16, err);
+        if (int8) bench_product(x, n, bits, DQ_NUM_INT8, err);
+        if (bf16) bench_product(x, n, bits, DQ_NUM_BF16, err);
     }
 }
 
@@ -406,7 +413,8 @@ int main(int argc, char **argv)
 {
     const char *device = getenv("DQ_TEST_DEVICE");
     bench x = {.results = json_array()};
-    dq_err err = {0};
+    dq_err err = {0},
+           no_ceilings = {0}; /* int8 attention needs no cuBLAS; then there are no shares */
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--small") == 0) {
             x.small = true;
@@ -415,23 +423,26 @@ int main(int argc, char **argv)
         } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
             x.only = argv[++i];
         } else {
-            fprintf(stderr, "usage: gpu_bench [--device NAME] [--small] [--only PART[:TOKENS]]\n");
+            fprintf(stderr,
+                    "usage: gpu_bench [--device NAME] [--small] [--only PART[:TOKENS][:MATH]]\n");
             return 2;
         }
     }
     if (open_bench(&x, device ? device : "cuda", &err) == DQ_OK &&
         strcmp(x.b->ops->name, "cuda") == 0) {
         x.traces = true;
-        dq_ceilings_measure(&x.top, x.b, x.small ? 256 : 8192, &err);
+        dq_ceilings_measure(&x.top, x.b, x.small ? 256 : 8192, &no_ceilings);
     }
     if (err.code == DQ_OK) run(&x, &err);
     if (err.code == DQ_OK && json_array_size(x.results) == 0)
         dq_fail(&err, DQ_USAGE, "--only %s names nothing", x.only);
     if (err.code == DQ_OK) {
-        json_t *doc = json_pack("{s:s, s:s, s:f, s:f, s:f, s:O}", "schema", "dq-gpu-bench/1",
-                                "device", x.b->device, "copy_bytes_per_second", x.top.copy,
-                                "bf16_matmul_flops_per_second", x.top.bf16,
-                                "int8_matmul_flops_per_second", x.top.int8, "results", x.results);
+        const char *lack = no_ceilings.code == DQ_OK ? NULL : no_ceilings.text;
+        json_t *doc =
+            json_pack("{s:s, s:s, s:f, s:f, s:f, s:s?, s:O}", "schema", "dq-gpu-bench/1", "device",
+                      x.b->device, "copy_bytes_per_second", x.top.copy,
+                      "bf16_matmul_flops_per_second", x.top.bf16, "int8_matmul_flops_per_second",
+                      x.top.int8, "no_ceilings", lack, "results", x.results);
         json_dumpf(doc, stdout, JSON_INDENT(1));
         printf("\n");
         json_decref(doc);

@@ -1,5 +1,6 @@
 /* long: what only size shows: attention of 1, 8 and 64 rows over 5 000 to 65 536 keys in every arithmetic, passes of
- * more than 32 767 rows, each against the CPU. gpu_long [--device NAME] [--small]; one JSON document on stdout.
+ * more than 32 767 rows, each against the CPU. gpu_long [--device NAME] [--small] [--only rows|f32|int8|bf16]: operations
+ * of rows and products, or attention in one arithmetic; one JSON document on stdout.
  * Exit 0: all within their tolerances; 1: something is not; otherwise the status of what failed.
  *
  * Tolerances are those of tests/simt: f32 attention 2e-6 of the largest output, int8 2e-4 (a code of D may differ by
@@ -22,6 +23,7 @@ typedef struct bench {
     dq_arena *arena;
     json_t *results;
     int wrong;
+    const char *only; /* NULL: everything */
 } bench;
 
 /* ----------------------------------------------------------------------------------------- data */
@@ -243,6 +245,11 @@ static bool cannot(const bench *x, dq_num num) /* bf16 is no arithmetic of the C
     return num == DQ_NUM_BF16 && strcmp(x->b[DEVICE]->ops->name, "cpu") == 0;
 }
 
+static bool asked(const bench *x, const char *what)
+{
+    return !x->only || strcmp(x->only, what) == 0;
+}
+
 static void long_contexts(bench *x, bool small, dq_err *err)
 {
     static const int64_t keys[] = {5000, 20000, 65536}, rows[] = {1, 8, 64};
@@ -259,7 +266,8 @@ static void long_contexts(bench *x, bool small, dq_err *err)
                            .dim = small ? 16 : 64,
                            .pairing = k == 1 ? DQ_PAIR_HALVES : DQ_PAIR_ADJACENT,
                            .logit = {.bits = 16}};
-                if (cannot(x, nums[n]) || (small && k == 2)) continue;
+                if (cannot(x, nums[n]) || !asked(x, dq_num_name[nums[n]]) || (small && k == 2))
+                    continue;
                 compare_attention(x, &s, err);
                 s.logit =
                     (dq_logit_spec){.bits = 6, .grain = i % 2 ? DQ_GRAIN_TENSOR : DQ_GRAIN_ROW};
@@ -283,7 +291,7 @@ static void many_rows(bench *x, bool small, dq_err *err)
                    .dim = 16,
                    .pairing = DQ_PAIR_ADJACENT,
                    .logit = {.bits = 16}};
-        if (cannot(x, nums[n])) continue;
+        if (cannot(x, nums[n]) || !asked(x, dq_num_name[nums[n]])) continue;
         compare_attention(x, &s, err);
         s.what = "rows of many sequences";
         s.keys = s.rows = 33;
@@ -454,8 +462,11 @@ int main(int argc, char **argv)
             small = true;
         } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
             device = argv[++i];
+        } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+            x.only = argv[++i];
         } else {
-            fprintf(stderr, "usage: gpu_long [--device NAME] [--small]\n");
+            fprintf(stderr,
+                    "usage: gpu_long [--device NAME] [--small] [--only rows|f32|int8|bf16]\n");
             return 2;
         }
     }
@@ -464,10 +475,12 @@ int main(int argc, char **argv)
     if (err.code == DQ_OK) dq_backend_open(&x.b[CPU], "cpu", 0, &err);
     if (err.code == DQ_OK) dq_backend_open(&x.b[DEVICE], device ? device : "cuda", 0, &err);
     const int64_t rows = small ? 70 : MANY;
-    if (err.code == DQ_OK) compare_rows(&x, rows, &err);
-    if (err.code == DQ_OK) compare_products(&x, rows, &err);
+    if (err.code == DQ_OK && asked(&x, "rows")) compare_rows(&x, rows, &err);
+    if (err.code == DQ_OK && asked(&x, "rows")) compare_products(&x, rows, &err);
     if (err.code == DQ_OK) long_contexts(&x, small, &err);
     if (err.code == DQ_OK) many_rows(&x, small, &err);
+    if (err.code == DQ_OK && json_array_size(x.results) == 0 && !cannot(&x, DQ_NUM_BF16))
+        dq_fail(&err, DQ_USAGE, "--only %s names nothing", x.only);
     if (x.b[DEVICE]) { /* what was compared before something failed, too */
         json_t *doc = json_pack("{s:s, s:s, s:i, s:s?, s:O}", "schema", "dq-gpu-long/1", "device",
                                 x.b[DEVICE]->device, "wrong", x.wrong, "error",

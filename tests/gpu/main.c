@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "probes.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,9 +17,11 @@ static json_t *run(const dq_probe_entry *entry, int *failed)
     if (p.cases == 0 && !p.error[0]) snprintf(p.error, sizeof p.error, "no case was tried");
     bool wrong = dq_probe_went_wrong(&p);
     *failed += wrong;
-    return json_pack("{s:s, s:s, s:I, s:I, s:f, s:s}", "name", p.name, "status",
+    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:s}", "name", p.name, "status",
                      wrong ? "failed" : "passed", "cases", (json_int_t)p.cases, "wrong",
-                     (json_int_t)p.wrong, "worst", p.worst, "note", p.error[0] ? p.error : p.note);
+                     (json_int_t)p.wrong, "worst",
+                     isfinite(p.worst) ? json_real(p.worst) : json_null(), "note",
+                     p.error[0] ? p.error : p.note);
 }
 
 static json_t *device_object(void)

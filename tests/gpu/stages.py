@@ -3,7 +3,8 @@
 
   stages.py 1 [OUT]   probes of every device function; each kernel and operation against the CPU; long contexts; the
                       embedded pair scored in f32, bf16 and int8, its numbers compared with the CPU's
-  stages.py 2 [OUT]   compute-sanitizer on small shapes; ceilings of this machine, products, prefill and decoding up to
+  stages.py 2 [OUT]   compute-sanitizer on small shapes (memory, barriers, races in shared memory; races between blocks
+                      are what tests/simt looks for); ceilings of this machine, products, prefill and decoding up to
                       64K tokens, with the time of each kernel beside that of the operation
   stages.py 3 [OUT]   short items on a model with the shape of DiffLlama-1B and invented weights (2.8 GB in TMPDIR for
                       a while); peers, for which python3 needs torch
@@ -38,10 +39,11 @@ PAIR = ("llama", "diffllama")
 
 
 class Part:
-    """command: list of strings; or check: a function of the documents so far that returns what is wrong."""
+    """command: list of strings; or check: a function of the documents so far that returns what is wrong and how large
+    the largest difference was (None: nothing was measured). needs: a part without which this one makes no sense."""
 
-    def __init__(self, name, command=None, limit=60, env=None, check=None):
-        self.name, self.command, self.limit, self.env, self.check = name, command, limit, env or {}, check
+    def __init__(self, name, command=None, limit=60, env=None, check=None, needs=None):
+        self.name, self.command, self.limit, self.env, self.check, self.needs = name, command, limit, env or {}, check, needs
 
 
 class Machine:
@@ -81,13 +83,40 @@ def rows_of(document):
     return rows
 
 
+def likelihoods(path):
+    """{item and choice: log-probability} of --dump-items"""
+    with open(path) as lines:
+        return {(d["item"], d["choice"]): d["ll"] for d in map(json.loads, lines)}
+
+
+def compare_items(work, name, other, tolerance):
+    """What is wrong with two parts' log-probabilities of choices, and their largest difference, in nats."""
+    try:
+        a, b = (likelihoods(work / f"{n}.items") for n in (name, other))
+    except (OSError, ValueError, KeyError) as e:
+        return [f"the items of {name} and {other} cannot be read: {e}"], None
+    if a.keys() != b.keys() or not a:
+        return [f"{len(a)} and {len(b)} choices, not the same"], None
+    worst = max(abs(a[k] - b[k]) for k in a)
+    off = [f"item {k[0]}, choice {k[1]}: {a[k]} and {b[k]}" for k in a if not abs(a[k] - b[k]) <= tolerance]
+    return off, worst
+
+
+def usable(documents):
+    """What `dq doctor` lacks on a machine that has a GPU."""
+    found = (documents.get("doctor") or {}).get("results") or [{}]
+    wrong = [f"{d.get('name')}: {d.get('about')}" for d in found[0].get("devices", [{}]) if not d.get("usable")]
+    blas = found[0].get("cublas", {})
+    return wrong + ([] if blas.get("usable") else [f"cublas: {blas.get('about')}"]), None
+
+
 def compare(documents, name, other, tolerance, different):
     """What is wrong with two parts' results, and the largest difference of NLLs: at most `tolerance` nats. Accuracies
     are the same, but of different arithmetics one item may change sides."""
     missing = [n for n in (name, other) if not isinstance(documents.get(n), dict)]
     if missing:
-        return [f"{n} left no document" for n in missing], 0.0
-    a, b, wrong, worst = rows_of(documents[name]), rows_of(documents[other]), [], 0.0
+        return [f"{n} left no document" for n in missing], None
+    a, b, wrong, worst = rows_of(documents[name]), rows_of(documents[other]), [], None
     if a.keys() != b.keys() or not a:
         wrong.append(f"rows differ: {sorted(a)} and {sorted(b)}")
     for key in a.keys() & b.keys():
@@ -98,7 +127,7 @@ def compare(documents, name, other, tolerance, different):
             if metric not in x and metric not in y:
                 continue
             d = abs(x.get(metric, float("nan")) - y.get(metric, float("nan")))
-            worst = max(worst, d) if metric == "nll_nats" else worst
+            worst = max(worst or 0.0, d) if metric == "nll_nats" else worst
             if not d <= (tolerance if metric == "nll_nats" else 1.5 / x["n"] if different else 0):
                 wrong.append(f"{key}: {metric} is {x.get(metric)} and {y.get(metric)}")
         if different and x["math"] == y["math"]:
@@ -109,62 +138,76 @@ def compare(documents, name, other, tolerance, different):
 # ---------------------------------------------------------------------------------------------- stages
 
 def pair_end_to_end(m, work):
-    """Scores on both devices, then what must be near what: f32 within 1e-5 nats of the CPU's f32, bf16 and int8 within
-    0.02 of it (and of another arithmetic), int8 within 1e-3 of the CPU's int8."""
+    """Scores on both devices, then what must be near what: mean NLLs of a text in f32 within 1e-5 nats of the CPU's f32,
+    bf16 and int8 within 0.02 of it (and of another arithmetic), int8 within 1e-3 of the CPU's int8; log-probabilities
+    of single choices within 1e-4, 0.5 and 0.05 nats."""
     limit = ["--limit", "24"] if m.real else ["--limit", "2"]
     for model in PAIR:
         packed = str(work / f"{model}.h5")
         yield Part(f"quantize-{model}", [m.dq(), "quantize", f"calib/pair/{model}", "-o", packed, "--bits", "8", "--json"])
         sources = {"choices": ["--task", "mc", "--data", "calib/pair/choices.jsonl"] + limit,
-                   "text": ["--text", "calib/pair/text.txt", "--ctx", "128", "--kv-recent", "16", "--limit",
-                            "24" if m.real else "1"]}
+                   "text": ["--text", "calib/pair/text.txt", "--ctx", "128", "--limit", "24" if m.real else "1"]}
         for what, source in sources.items():
             both = [("cpu", "f32"), ("cpu", "int8"), (m.backend, "f32"), (m.backend, "bf16"), (m.backend, "int8")]
             for device, math in dict.fromkeys(both):
                 if (device, math) == ("cpu", "bf16"):
                     continue  # no arithmetic of the CPU
-                yield Part(f"{what}-{model}-{device}-{math}",
-                           [m.dq(), "eval", packed, *source, "--kv-bits", "8", "--math", math, "--device", device,
-                            "--json", "-q"], 90)
+                part = f"{what}-{model}-{device}-{math}"
+                dump = ["--dump-items", str(work / f"{part}.items")] if what == "choices" else []
+                yield Part(part, [m.dq(), "eval", packed, *source, "--kv-bits", "8", "--kv-recent", "16", "--math", math,
+                                  "--device", device, "--json", "-q", *dump], 90)
             if m.device == "cpu":
                 continue  # there is nothing else to compare with
             name = lambda device, math: f"{what}-{model}-{device}-{math}"
-            for ours, theirs, tolerance in (("f32", "f32", 1e-5), ("bf16", "f32", 0.02), ("int8", "f32", 0.02),
-                                            ("int8", "int8", 1e-3)):
-                yield Part(f"compare-{what}-{model}-{ours}-with-{theirs}",
-                           check=lambda d, a=name(m.backend, ours), b=name("cpu", theirs), t=tolerance,
-                           o=ours != theirs: compare(d, a, b, t, o))
+            for ours, theirs, mean, single in (("f32", "f32", 1e-5, 1e-4), ("bf16", "f32", 0.02, 0.5),
+                                               ("int8", "f32", 0.02, 0.5), ("int8", "int8", 1e-3, 0.05)):
+                a, b, title = name(m.backend, ours), name("cpu", theirs), f"{what}-{model}-{ours}-with-{theirs}"
+                yield Part(f"compare-{title}",
+                           check=lambda d, a=a, b=b, t=mean, o=ours != theirs: compare(d, a, b, t, o))
+                if what == "choices":
+                    yield Part(f"compare-items-{title}",
+                               check=lambda d, a=a, b=b, t=single: compare_items(work, a, b, t))
 
 
 def stage_1(m, work):
     yield Part("doctor", [m.dq(), "doctor", "--json"])
+    if m.real:
+        yield Part("doctor-finds-all", check=usable)
     yield Part("probes", [m.gpu("probes")])
     for name, limit in (("ops", 60), ("linear", 60), ("pages", 60), ("attention", 60), ("fused", 90), ("kernels", 120),
                         ("maps", 90)):
         yield Part(name, [m.gpu(name)], limit)
-    for name in ("contract", "kv", "kv_codes", "columns", "forward", "score"):
-        yield Part(f"suite-{name}", [m.suite(name)], 90)
-    yield Part("long", [m.gpu("long"), *m.small], 150)
+    for name, limit in (("contract", 90), ("kv", 90), ("kv_codes", 90), ("columns", 60), ("evict", 60), ("spans", 60),
+                        ("forward", 150), ("score", 150)):
+        yield Part(f"suite-{name}", [m.suite(name)], limit)
+    for name in ("rows", "int8", "bf16", "f32"):
+        yield Part(f"long-{name}", [m.gpu("long"), *m.small, "--only", name], 90)
     yield from pair_end_to_end(m, work)
 
 
 def sanitizers(m):
     """Few cases: a tool costs ten to a hundred times. Blocks of exact sizes, so that accesses behind them are seen."""
-    tool = ["compute-sanitizer", "--error-exitcode", "9", "--padding", "256", "--tool"]
+    tool = ["compute-sanitizer", "--error-exitcode", "9", "--tool"]
     exact = {"DQ_CUDA_POOL": "exact"}
+    yield Part("sanitizer", tool + ["memcheck", m.gpu("probes"), "dp4a"], 40)  # some machines refuse it
     for name, command in (("memcheck", [m.gpu("kernels"), "test_cut"]), ("memcheck", [m.gpu("pages")]),
                           ("memcheck", [m.gpu("linear")]), ("racecheck", [m.gpu("kernels"), "test_cut"]),
                           ("racecheck", [m.gpu("pages")]), ("synccheck", [m.gpu("kernels"), "test_cut"])):
-        yield Part(f"{name}-{Path(command[0]).name.split('_', 1)[1]}", tool + [name] + command, 75, exact)
+        padding = ["--padding", "256"] if name == "memcheck" else []
+        yield Part(f"{name}-{Path(command[0]).name.split('_', 1)[1]}", tool + [name] + padding + command, 40, exact,
+                   needs="sanitizer")
 
 
 def stage_2(m, work):
     if m.real:
         yield from sanitizers(m)
     bench = [m.gpu("bench"), *m.small]
-    for what, limit in (("products", 60), ("prefill:2048", 60), ("decode:2048", 60), ("prefill:8192", 90),
-                        ("decode:65536", 120), ("prefill:65536", 180)):
-        yield Part(f"bench-{what.replace(':', '-')}", bench + ["--only", what], limit)
+    for what, limit in (("products", 60), ("prefill:2048", 30), ("decode:2048", 30), ("prefill:8192", 45),
+                        ("decode:65536", 60), ("prefill:65536", 90)):
+        for math in ("int8", "bf16", "f32"):
+            if (what, math) in (("products", "f32"), ("prefill:65536", "f32")) or (math, m.device) == ("bf16", "cpu"):
+                continue  # not offered, or minutes
+            yield Part(f"bench-{what.replace(':', '-')}-{math}", bench + ["--only", f"{what}:{math}"], limit)
 
 
 def stage_3(m, work):
@@ -203,7 +246,7 @@ class Run:
     def __init__(self, stage, machine, out, work, budget, longest):
         self.stage, self.machine, self.out, self.work, self.longest = stage, machine, out, work, longest
         self.end = time.monotonic() + budget
-        self.parts, self.documents, self.lost = [], {}, None
+        self.parts, self.documents, self.status, self.lost = [], {}, {}, None
         self.head = {"schema": "dq-gpu/2", "stage": int(stage), "device": machine.device, "budget_seconds": budget}
 
     def left(self):
@@ -214,7 +257,7 @@ class Run:
         path = self.out / f"stage-{self.stage}.json"
         fresh = path.with_suffix(".json.partial")
         try:
-            fresh.write_text(json.dumps({**self.head, "parts": self.parts}, indent=1) + "\n")
+            fresh.write_text(json.dumps({**self.head, "parts": self.parts}, indent=1, allow_nan=False) + "\n")
             fresh.replace(path)
             self.lost = None
         except OSError as e:
@@ -249,8 +292,9 @@ class Run:
                 end_group(p)
 
     def document_of(self, part):
+        """NaN and infinities, which are no JSON, are null."""
         try:
-            return json.loads((self.work / f"{part.name}.out").read_text())
+            return json.loads((self.work / f"{part.name}.out").read_text(), parse_constant=lambda name: None)
         except (OSError, ValueError):
             return None
 
@@ -275,16 +319,21 @@ class Run:
     def part(self, part):
         start = time.monotonic()
         limit = min(part.limit * self.machine.patience, self.longest)
-        record = {"part": part.name, "status": "not run", "limit_seconds": limit}
+        given = min(limit, max(0, self.left()))
+        record = {"part": part.name, "status": "not run", "limit_seconds": round(given, 3)}
+        if given < limit:
+            record["why"] = f"of {limit} s the stage's budget left {given:.0f}"
         if self.left() < min(limit, 10):
-            record["why"] = "the stage's budget is spent"
+            pass
+        elif part.needs and self.status.get(part.needs) != "ok":
+            record.update(why=f"{part.needs} is not well")
         elif part.check:
             wrong, worst = part.check(self.documents)
-            record.update(status="failed" if wrong else "ok", worst=worst)
+            record.update(status="failed" if wrong else "ok", worst=finite(worst))
             if wrong:
                 record["tail"] = "\n".join(wrong)[-TAIL:]
         else:
-            code = self.process(part, min(limit, self.left()))
+            code = self.process(part, given)
             document = self.document_of(part)
             record.update(status=self.verdict(code, document), exit=code, document=document,
                           command=" ".join(part.command).replace(str(self.machine.build), "BUILD")
@@ -292,6 +341,7 @@ class Run:
             self.documents[part.name] = document
             if record["status"] != "ok":
                 record["tail"] = self.tail_of(part)
+        self.status[part.name] = record["status"]
         record["seconds"] = round(time.monotonic() - start, 3)
         self.parts.append(record)
         self.write()
@@ -299,6 +349,10 @@ class Run:
         if record["status"] in ("failed", "timeout"):
             for line in record.get("tail", "").splitlines()[-6:]:
                 print(f"    {line[:200]}", flush=True)
+
+
+def finite(x):
+    return x if x is not None and abs(x) < float("inf") else None
 
 
 def end_group(p):
@@ -356,6 +410,8 @@ def main(argv):
         except Stop as s:
             print(f"stages.py: ended by signal {s.args[0]}", file=sys.stderr)
             status = 128 + s.args[0]
+        for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(sig, signal.SIG_IGN)  # what was found is written first
         run.write()
         run.archive()
     bad = [p["part"] for p in run.parts if p["status"] not in ("ok", "skipped")]

@@ -26,6 +26,13 @@ typedef struct rig {
     dq_backend *cpu, *cuda;
 } rig;
 
+/* DQ_TEST_DEVICE where it names a GPU. */
+static inline const char *rig_name(void)
+{
+    const char *name = getenv("DQ_TEST_DEVICE");
+    return name && strncmp(name, "cuda", 4) == 0 ? name : "cuda";
+}
+
 /* Whether there is a GPU; without one a test of the simulation would be wrong, one for a GPU is skipped. */
 enum { RIG_SKIP = 77 };
 static inline bool rig_can_run(void)
@@ -35,7 +42,8 @@ static inline bool rig_can_run(void)
 #else
     dq_err err = {0};
     dq_backend *b;
-    const bool there = dq_backend_open(&b, "cuda", 1, &err) == DQ_OK;
+    const bool there = dq_backend_open(&b, rig_name(), 1, &err) == DQ_OK;
+    if (!there) print_error("skipped: %s\n", err.text);
     dq_backend_close(b);
     return there;
 #endif
@@ -51,7 +59,7 @@ static inline dq_backend *rig_device(const char *name)
 
 static inline rig rig_open(void)
 {
-    return (rig){rig_device("cpu"), rig_device("cuda")};
+    return (rig){rig_device("cpu"), rig_device(rig_name())};
 }
 
 static inline void rig_sync(dq_backend *b)

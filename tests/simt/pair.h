@@ -75,7 +75,7 @@ static inline float pair_value(pair *p)
 
 static inline void pair_open(pair *p, dq_pairing pairing, int head_dim, dq_kv_spec spec)
 {
-    static const char *const name[] = {"cpu", "cuda"};
+    const char *const name[] = {"cpu", rig_name()};
     dq_err err = {0};
     memset(p, 0, sizeof *p);
     p->arena = dq_arena_new();

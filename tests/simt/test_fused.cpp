@@ -293,6 +293,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_names),
     };
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) return 77; /* skipped */
+    const cudaError_t e = cudaGetDeviceCount(&devices);
+    if (e != cudaSuccess || devices == 0) {
+        print_error("skipped: %s\n", cudaGetErrorString(e));
+        return 77;
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
