@@ -130,9 +130,7 @@ static void give_reason(json_t *metrics, const char *reason)
     }
 }
 
-/* The same task and setting in the first model of the run, unless both have one reference: then
- * `paired` says it. -1: none. */
-static int cross_row(const dq_eval *e, int row)
+int dq_eval_cross_row(const dq_eval *e, int row)
 {
     const dq_eval_row *r = &e->row[row];
     const dq_eval_source *s = dq_eval_source_of(e, r);
@@ -153,7 +151,7 @@ static int cross_row(const dq_eval *e, int row)
 static dq_status add_cross(json_t *o, const dq_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_kind *kind = dq_eval_source_of(v->e, &v->e->row[row])->kind;
-    int other = cross_row(v->e, row);
+    int other = dq_eval_cross_row(v->e, row);
     if (other < 0) return DQ_OK;
     json_t *c = json_object();
     json_object_set_new(o, "cross_paired", c);

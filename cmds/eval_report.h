@@ -38,6 +38,9 @@ dq_status dq_eval_json(json_t *results, const dq_eval_view *v, dq_err *err);
 dq_status dq_eval_table(dq_table **out, const dq_eval_view *v, dq_err *err);
 dq_status dq_eval_columns(dq_table **out, const dq_eval_view *v, dq_err *err);
 void dq_eval_mean_columns(dq_table *t, dq_mean m); /* value and standard error */
+/* The same task and setting in the first model of the run, unless both have one reference: then `paired` says it. -1:
+ * none. */
+int dq_eval_cross_row(const dq_eval *e, int row);
 /* What tells rows apart, as keys of a JSON line about one of their items. */
 void dq_eval_row_keys(json_t *o, const dq_eval_view *v, const dq_eval_row *r);
 /* JSON lines, one per choice of every shown task row. */

@@ -3,6 +3,7 @@
 #include "eval_verdict.h"
 
 #include "eval_kv.h"
+#include "eval_report.h"
 #include "kv_report.h"
 
 #include <math.h>
@@ -28,9 +29,7 @@ dq_eval_verdict dq_eval_verdict_of(const dq_eval_view *v, int row, const dq_eval
     y.there = dq_eval_loss_of(&y.loss, v->e, row, x);
     if (!y.there) return y;
     y.is = dq_loss_holds(y.loss.interval, v->margin);
-    if (y.is == DQ_UNDECIDED)
-        y.missing = dq_loss_missing(y.loss.value, y.loss.std_err, y.loss.interval, y.loss.clusters,
-                                    v->margin);
+    if (y.is == DQ_UNDECIDED) y.missing = dq_loss_missing(&y.loss, v->margin);
     return y;
 }
 
@@ -56,7 +55,7 @@ static dq_status family_of(family *f, const dq_eval_view *v, int i, bool *speaks
     const dq_eval *e = v->e;
     bool good = true;
     *f = (family){.n = 0};
-    *speaks = is_compared(e, i) && e->row[i].logit.bits < 16;
+    *speaks = is_compared(e, i) && e->row[i].ref != i && e->row[i].logit.bits < 16;
     for (int k = 0; *speaks && k < i; k++)
         *speaks = e->row[k].logit.bits == 16 || !same_but_bits(&e->row[i], &e->row[k]);
     for (int bits = 16; *speaks && bits > 1; bits--) {
@@ -106,11 +105,15 @@ static void print_family(const dq_eval_view *v, const family *f)
 
 /* ---- What the numbers rest on ---- */
 
-/* Shown rows that are compared with another one. */
+/* Differences of the quoted metric: shown rows against their references, and those of tasks against the first model. */
 static int n_comparisons(const dq_eval *e)
 {
     int n = 0;
-    for (int i = 0; i < e->n_rows; i++) n += is_compared(e, i) && e->row[i].ref != i;
+    for (int i = 0; i < e->n_rows; i++) {
+        if (!is_compared(e, i)) continue;
+        n += e->row[i].ref != i;
+        n += dq_eval_cross_row(e, i) >= 0;
+    }
     return n;
 }
 
@@ -147,9 +150,9 @@ static void print_notes(const dq_eval *e)
            : has_windows(e, false) ? "; p: exact McNemar test"
                                    : "");
     if (n == 1)
-        printf("1 comparison with a reference, at 95 %%.\n");
+        printf("1 comparison, at 95 %%.\n");
     else
-        printf("%d comparisons with a reference, each at 95 %%: about %.1f of their intervals are "
+        printf("%d comparisons, each at 95 %%: about %.1f of their intervals are "
                "expected to miss by chance.\n",
                n, 0.05 * n);
 }
@@ -162,8 +165,8 @@ static void print_sourceless(const dq_eval_view *v)
         for (int i = 0; i < e->n_rows; i++)
             any = any || (e->row[i].model == m && is_compared(e, i));
         if (any && e->model[m].sourceless)
-            printf("%s: compared with its own 16-bit row, so what its weights lost is in no "
-                   "difference. Add its source checkpoint to the run, or --ref MODEL.\n",
+            printf("%s: compared with nothing, as its source checkpoint is not in the run. Add it, "
+                   "or --ref MODEL (the container itself: without what its weights lost).\n",
                    v->names[m]);
     }
 }
@@ -240,7 +243,8 @@ void dq_eval_warn_sources(dq_talk *t, const dq_eval_view *v, const char *const *
                     e->model[k].m->fingerprint);
         dq_warn(t,
                 "%s: its source checkpoint is not in the run, so nothing says what its weights "
-                "lost: differences are to its own 16-bit row. Add the source, or --ref MODEL",
+                "lost, and no difference is taken. Add the source, or --ref MODEL (the container "
+                "itself: what logits and caches alone lose)",
                 v->names[m]);
     }
 }
@@ -270,12 +274,13 @@ static json_t *family_json(const dq_eval_view *v, const family *f)
 {
     const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
     json_t *o = json_object(), *widths = json_object();
-    char bits[16];
+    char bits[16], label[128];
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "task", json_string(dq_eval_title(v->e, f->row[0])));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
     json_object_set_new(o, "math", dq_math_json(r->math));
     json_object_set_new(o, "kv", dq_kv_setting_json(&r->kv));
+    json_object_set_new(o, "kv_label", json_string(dq_kv_label(label, sizeof label, &r->kv)));
     json_object_set_new(o, "lowest", f->lowest ? json_integer(f->lowest) : json_null());
     for (int i = 0; i < f->n; i++) {
         const dq_eval_verdict *y = &f->verdict[i];

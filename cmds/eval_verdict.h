@@ -13,7 +13,7 @@ enum { DQ_EVAL_FEW_CLUSTERS = 10 };
 
 typedef struct dq_eval_verdict {
     bool there; /* else the row has no loss */
-    dq_eval_loss loss;
+    dq_loss loss;
     dq_holds is;
     int64_t missing; /* clusters that would decide, roughly; 0: unknown, or decided */
 } dq_eval_verdict;

@@ -84,14 +84,14 @@ static void lowest_table(dq_html *h)
         titles);
     json_array_foreach(list, i, f)
     {
-        const json_t *kv = json_object_get(f, "kv");
+        const json_t *math = json_object_get(f, "math");
         double lowest = dq_html_real(f, "lowest");
         dq_page_html(h->p, "<tr>");
         dq_page_cell(h->p, dq_html_text(f, "model"));
         dq_page_cell(h->p, dq_html_text(f, "task"));
         dq_page_cell(h->p, dq_html_text(f, "logit_grain"));
-        dq_page_cell(h->p, dq_html_words(h, "%.0f:%.0f %s", dq_html_real(kv, "k_bits"),
-                                         dq_html_real(kv, "v_bits"), dq_html_text(kv, "policy")));
+        dq_page_cell(h->p, dq_html_words(h, "%s, %s", dq_html_text(f, "kv_label"),
+                                         dq_html_text(math, "linear")));
         if (isfinite(lowest))
             dq_page_cellf(h->p, "%.0f", lowest);
         else
@@ -116,7 +116,7 @@ void dq_html_verdicts(dq_html *h)
                  dq_html_real(first, "margin"));
     if (isfinite(n) && isfinite(missed))
         dq_page_html(h->p,
-                     " %.0f comparison%s with a reference, at 95 %% each: about %.1f of their "
+                     " %.0f comparison%s, at 95 %% each: about %.1f of their "
                      "intervals are expected to miss by chance.",
                      n, n == 1 ? "" : "s", missed);
     dq_page_html(h->p, "</p>\n");

@@ -56,8 +56,8 @@ static dq_status unknown(const char *word, dq_err *err)
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++) names[i] = commands[i].name;
     const char *near = dq_nearest(word, names, N_COMMANDS);
-    return dq_fail(err, DQ_USAGE, "unknown command \"%s\". %s%s%s See dq --help.", word,
-                   near ? "Did you mean dq " : "", near ? near : "", near ? "?" : "");
+    return dq_fail(err, DQ_USAGE, "unknown command \"%s\". %s%s%sSee dq --help.", word,
+                   near ? "Did you mean dq " : "", near ? near : "", near ? "? " : "");
 }
 
 static dq_status run(int argc, char **argv, const char **name, dq_err *err)
@@ -74,6 +74,12 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
     }
     if (strcmp(word, "--version") == 0 || strcmp(word, "version") == 0) {
         printf("dq " DQ_VERSION "\n");
+        return dq_flush_stdout(err);
+    }
+    if (help && argc > 3)
+        return dq_fail(err, DQ_USAGE, "dq help takes one command (found \"%s\").", argv[3]);
+    if (help && strcmp(argv[2], "help") == 0) {
+        print_usage(stdout);
         return dq_flush_stdout(err);
     }
     const dq_cmd *c = find(help ? argv[2] : word);

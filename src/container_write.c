@@ -232,7 +232,10 @@ dq_status dq_skeleton_create(const dq_skeleton *s, const char *path, dq_err *err
     for (int64_t i = 0; good && i < s->n_slots; i++) good = put_slot(&h, file, &s->slot[i]);
     good = good && put_tables(&h, file, s);
     good = dq_h5_drop(&h, 0) && good;
-    if (!good) return dq_fail(err, DQ_FILE, "%s: cannot write (is the disk full?)", path);
+    if (!good)
+        return dq_fail(err, DQ_FILE,
+                       "%s: cannot write (is the disk full, or a limit on file sizes in the way?)",
+                       path);
     return DQ_OK;
 }
 

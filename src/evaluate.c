@@ -143,7 +143,7 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
     }
     int at = put_row(e, row, err);
     const dq_eval_kind *kind = e->source[source].kind;
-    bool compared = kind->windows || kind->metric[0];
+    bool compared = (kind->windows || kind->metric[0]) && !m->sourceless;
     int at_ref = at < 0 || !compared ? at : put_row(e, ref, err);
     if (at_ref < 0) return err->code;
     dq_eval_row *r_ref = &e->row[at_ref];

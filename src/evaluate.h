@@ -55,8 +55,9 @@ typedef struct dq_eval_model {
     size_t tok_len;
     dq_runner *runner; /* of the rows with a plain cache */
     int ref;           /* model that rows of this one are compared with */
-    bool
-        sourceless; /* quantized, and nothing else to compare it with: its reference has the same weights */
+    /* Quantized, and nothing to compare it with but its own weights: its rows have no differences. Set before rows
+     * are added. */
+    bool sourceless;
     bool shown; /* false: here as reference only */
 } dq_eval_model;
 
@@ -192,14 +193,8 @@ const char *dq_eval_cluster(const dq_eval *e, const dq_eval_row *row);
 /* Which of two metrics of a source is quoted. */
 int dq_eval_quoted(const dq_eval_source *source);
 
-/* What a row lost against its reference: score of the quoted metric, or of a text mean NLL in nats, paired. */
-typedef struct dq_eval_loss {
-    double value, std_err;
-    dq_interval interval;
-    int64_t clusters;
-} dq_eval_loss;
 /* False: it has none, being the reference, or of a kind that is not compared. */
-bool dq_eval_loss_of(dq_eval_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x);
+bool dq_eval_loss_of(dq_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x);
 /* Two finished rows of one source, perhaps of different models. */
 dq_status dq_eval_compare(const dq_eval *e, int before, int after, int metric, dq_flips *out,
                           dq_err *err);

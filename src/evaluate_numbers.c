@@ -48,15 +48,24 @@ int dq_eval_quoted(const dq_eval_source *source)
     return source->task && source->task->by_norm ? 1 : 0;
 }
 
-bool dq_eval_loss_of(dq_eval_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x)
+bool dq_eval_loss_of(dq_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x)
 {
     const dq_flips *f = &x->flips[dq_eval_quoted(dq_eval_source_of(e, &e->row[row]))];
     if (x->is_ref || (x->is_task && !x->n_metrics)) return false;
-    *out = (dq_eval_loss){x->ln_ratio.value, x->ln_ratio.std_err, dq_mean_interval(x->ln_ratio),
-                          x->ln_ratio.clusters};
-    if (x->is_task)
-        *out = (dq_eval_loss){
-            0 - f->delta, f->std_err, {0 - f->interval.high, 0 - f->interval.low}, f->clusters};
+    if (x->is_task) /* 0 - x: a loss of -0 would print as one */
+        *out = (dq_loss){0 - f->delta,
+                         f->std_err,
+                         {0 - f->interval.high, 0 - f->interval.low},
+                         f->clusters,
+                         f->counted ? f->n10 : -1,
+                         f->counted ? f->n01 : -1};
+    else
+        *out = (dq_loss){x->ln_ratio.value,
+                         x->ln_ratio.std_err,
+                         dq_mean_interval(x->ln_ratio),
+                         x->ln_ratio.clusters,
+                         -1,
+                         -1};
     return true;
 }
 

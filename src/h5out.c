@@ -47,7 +47,10 @@ static dq_status fail_write(const dq_h5out *h, dq_err *err)
     int64_t left = dq_disk_free(h->path);
     char space[64] = "";
     if (left >= 0) snprintf(space, sizeof space, " (%lld bytes are free)", (long long)left);
-    return dq_fail(err, DQ_FILE, "%s: cannot write%s. Is the disk full?", h->path, space);
+    return dq_fail(
+        err, DQ_FILE,
+        "%s: cannot write%s. Is the disk full, or a limit on file sizes in the way (ulimit -f)?",
+        h->path, space);
 }
 
 /* Time stamps off, so that equal numbers give equal files. */

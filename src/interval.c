@@ -102,14 +102,40 @@ dq_holds dq_loss_holds(dq_interval loss, double margin)
     return loss.low > margin ? DQ_FAILS : DQ_UNDECIDED;
 }
 
-int64_t dq_loss_missing(double loss, double std_err, dq_interval interval, int64_t clusters,
-                        double margin)
+/* The interval of a loss like this one over n pieces in place of l->clusters. */
+static dq_interval interval_over(const dq_loss *l, double n)
 {
-    const double wide = loss <= margin ? interval.high - loss : loss - interval.low;
-    const double room = fabs(margin - loss);
-    if (!(wide > 0) || !(room > 0) || clusters < 2) return 0;
-    if (std_err == 0) return (int64_t)ceil(DQ_Z95 * DQ_Z95 * fmax(0, 1 - room) / room) - clusters;
-    const double times = wide * DQ_Z95 / dq_t95(clusters - 1) / room;
-    const double all = ceil((double)clusters * times * times);
-    return all > 9e15 ? 0 : (int64_t)all - clusters;
+    const double times = n / (double)l->clusters;
+    double half;
+    if (l->lost >= 0) {
+        const double up = (double)l->lost * times, down = (double)l->gained * times,
+                     d = (up - down) / n;
+        return (dq_interval){paired_end(up, down, n, DQ_Z95, -1, d),
+                             paired_end(up, down, n, -DQ_Z95, d, 1)};
+    }
+    if (l->std_err == 0)
+        half = DQ_Z95 * DQ_Z95 / (n + DQ_Z95 * DQ_Z95);
+    else
+        half = dq_t95((int64_t)n - 1) * l->std_err / sqrt(times);
+    return (dq_interval){l->value - half, l->value + half};
+}
+
+int64_t dq_loss_missing(const dq_loss *l, double margin)
+{
+    const double most = 1e12;
+    double low = (double)l->clusters, high = low;
+    if (l->clusters < 2 || !(l->interval.high >= l->interval.low)) return 0;
+    do {
+        low = high;
+        high *= 2;
+        if (high > most) return 0;
+    } while (dq_loss_holds(interval_over(l, high), margin) == DQ_UNDECIDED);
+    while (high - low > 1) { /* undecided with low, decided with high */
+        const double middle = floor((low + high) / 2);
+        if (dq_loss_holds(interval_over(l, middle), margin) == DQ_UNDECIDED)
+            low = middle;
+        else
+            high = middle;
+    }
+    return (int64_t)high - l->clusters;
 }

@@ -32,10 +32,16 @@ dq_interval dq_interval_still(double mean, int64_t clusters, double low, double 
 typedef enum dq_holds { DQ_UNDECIDED, DQ_HOLDS, DQ_FAILS } dq_holds;
 extern const char *const dq_holds_name[]; /* "not decided", "holds", "fails" */
 dq_holds dq_loss_holds(dq_interval loss, double margin);
-/* How many more clusters would decide, roughly: were the loss what it is measured to be, and the interval as wide as
- * one over the root of their number and the quantile of t that belongs to it (std_err 0: as wide as that of
- * dq_interval_still). 0: no number would, or there is no interval. */
-int64_t dq_loss_missing(double loss, double std_err, dq_interval interval, int64_t clusters,
-                        double margin);
+/* What was lost, and what its interval is made of. */
+typedef struct dq_loss {
+    double value, std_err;
+    dq_interval interval;
+    int64_t clusters; /* independent pieces: items, documents, windows ... */
+    int64_t gained,
+        lost; /* items that moved, of an interval by dq_interval_paired; -1: it is a mean's */
+} dq_loss;
+/* How many more pieces would decide, roughly: the fewest with which the interval of the same loss, counts or spread
+ * scaled, would lie on one side of the margin. At least 1; 0: 10^12 would not, or there is no interval. */
+int64_t dq_loss_missing(const dq_loss *l, double margin);
 
 #endif

@@ -147,8 +147,8 @@ const char *dq_map_at(const void *p, bool *cut)
         uintptr_t begin = e->begin;
         struct stat now;
         if (!begin || at < begin || at - begin >= e->bytes) continue;
-        *cut = stat(e->path, &now) == 0 && now.st_ino == e->opened.st_ino &&
-               now.st_size < e->opened.st_size;
+        *cut = stat(e->path, &now) == 0 && now.st_dev == e->opened.st_dev &&
+               now.st_ino == e->opened.st_ino && now.st_size < e->opened.st_size;
         return e->path;
     }
     *cut = false;

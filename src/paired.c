@@ -156,6 +156,7 @@ dq_flips dq_flips_of(const double *before, const double *after, int64_t n, int64
     f.delta = d / all;
     f.std_err = sqrt((double)(f.n01 + f.n10) - d * d / all) / all;
     f.interval = dq_interval_paired(f.n10, f.n01, n);
+    f.counted = true;
     return f;
 }
 

@@ -32,16 +32,17 @@ dq_mean dq_scores_mean(const double *score, int64_t n, int64_t n_clusters, dq_in
 
 /* The same items scored twice. */
 typedef struct dq_flips {
-    int64_t n, n01,
-        n10; /* items whose score falls, rises: right becomes wrong, wrong becomes right */
+    /* Items whose score falls, rises: right becomes wrong, wrong becomes right. */
+    int64_t n, n01, n10;
     int64_t clusters;
-    double delta;         /* mean of after - before */
-    double std_err;       /* of delta, by the pairing */
-    dq_interval interval; /* of delta; independent zeros and ones: dq_interval_paired */
-    double
-        p; /* two-sided: exact McNemar test (of scores between 0 and 1, sign test), or where items
-                             are clustered the t test of delta */
-    bool clustered;
+    double delta;   /* mean of after - before */
+    double std_err; /* of delta, by the pairing */
+    dq_interval interval;
+    /* Two-sided: exact McNemar test (of scores between 0 and 1, sign test), or where items are clustered the t test of
+     * delta. */
+    double p;
+    bool clustered,
+        counted; /* counted: independent zeros and ones, the interval is dq_interval_paired's */
 } dq_flips;
 dq_flips dq_flips_of(const double *before, const double *after, int64_t n, int64_t n_clusters);
 double dq_mcnemar(int64_t n01, int64_t n10);

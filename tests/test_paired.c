@@ -197,6 +197,32 @@ static void test_score_intervals(void **state)
     assert_true(isnan(dq_interval_share(0, 0).low) && isnan(dq_interval_paired(0, 0, 0).low));
 }
 
+/* How many more pieces would decide a mean of so many, or counts of items. */
+static int64_t missing(double loss, double std_err, int64_t n, int64_t gained, int64_t lost,
+                       double margin)
+{
+    dq_loss l = {loss, std_err, dq_interval_t(loss, std_err, n), n, gained, lost};
+    if (lost >= 0) l.interval = dq_interval_paired(lost, gained, n);
+    return dq_loss_missing(&l, margin);
+}
+
+/* As many times the items as are said to decide do, and a tenth less does not. */
+static void counts_decide(int64_t gained, int64_t lost, int64_t n)
+{
+    const double d = (double)(lost - gained) / (double)n;
+    if (dq_loss_holds(dq_interval_paired(lost, gained, n), 0.013) != DQ_UNDECIDED) return;
+    const int64_t more = missing(d, 0, n, gained, lost, 0.013), times = (n + more) / n + 1;
+    assert_true(more >= 1);
+    assert_int_not_equal(
+        dq_loss_holds(dq_interval_paired(times * lost, times * gained, times * n), 0.013),
+        DQ_UNDECIDED);
+    const int64_t fewer = (n + more) * 9 / 10 / n;
+    if (fewer < 1) return;
+    assert_int_equal(
+        dq_loss_holds(dq_interval_paired(fewer * lost, fewer * gained, fewer * n), 0.013),
+        DQ_UNDECIDED);
+}
+
 static void test_margin(void **state)
 {
     (void)state;
@@ -206,15 +232,19 @@ static void test_margin(void **state)
     assert_int_equal(dq_loss_holds((dq_interval){0.0101, 0.03}, 0.01), DQ_FAILS);
     assert_int_equal(dq_loss_holds(dq_interval_none, 0.01), DQ_UNDECIDED);
     /* half as wide: four times as many, less what the smaller quantile of t saves */
-    assert_int_equal(dq_loss_missing(0, 0.01, (dq_interval){-0.02, 0.02}, 100, 0.01), 291);
-    assert_int_equal(dq_loss_missing(0.03, 0.01, (dq_interval){-0.01, 0.07}, 100, 0.01), 291);
-    assert_int_equal(dq_loss_missing(0, 0.01, (dq_interval){-0.1, 0.1}, 2, 0.01), 3);
-    assert_int_equal(dq_loss_missing(0.01, 0.01, (dq_interval){0, 0.02}, 100, 0.01), 0);
-    const dq_interval still = dq_interval_still(0, 60, -1, 1);
-    assert_int_equal(dq_loss_missing(0, 0, still, 60, 0.01), 381 - 60);
+    assert_int_equal(missing(0, 0.01, 100, -1, -1, 0.01), 287);
+    assert_int_equal(missing(3.2, 1.3287, 4, -1, -1, 0.01), 2);
+    assert_int_equal(missing(0.02, 0.004, 3, -1, -1, 0.01), 2);
+    assert_int_equal(missing(0.01, 0.01, 100, -1, -1, 0.01), 0); /* on the margin: never */
+    assert_int_equal(missing(0, 0, 60, -1, -1, 0.01), 381 - 60);
+    assert_int_equal(missing(0, 0, 60, 0, 0, 0.01), 381 - 60);
     assert_int_equal(dq_loss_holds(dq_interval_paired(0, 0, 381), 0.01), DQ_HOLDS);
     assert_int_equal(dq_loss_holds(dq_interval_paired(0, 0, 380), 0.01), DQ_UNDECIDED);
-    assert_int_equal(dq_loss_missing(0.01, 0.01, dq_interval_none, 1, 0.01), 0);
+    assert_int_equal(missing(0, 0, 60, -1, -1, 1e-300), 0);
+    const dq_loss alone = {.clusters = 1, .interval = dq_interval_none, .gained = -1, .lost = -1};
+    assert_int_equal(dq_loss_missing(&alone, 0.01), 0);
+    for (int64_t lost = 0; lost < 9; lost++)
+        for (int64_t gained = 0; gained < 9; gained++) counts_decide(gained, lost, 100);
 }
 
 static void test_percentiles(void **state)

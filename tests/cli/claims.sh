@@ -8,7 +8,7 @@ set -- eval "diff model" --text "$book" --ctx 192 --logit-bits 16,8,4 --progress
 try 0 "^  diff model, text, grain tensor: 8$" "$@" --limit 40 --csv claims.csv -o claims.json
 grep -q "^    8 bits: holds; loss +0.00" "$top/out" || complain "claims: no verdict on 8 bits: $(cat "$top/out")"
 grep -q "^    4 bits: fails; loss +0.1" "$top/out" || complain "claims: no verdict on 4 bits: $(cat "$top/out")"
-grep -q "^2 comparisons with a reference, each at 95 %: about 0.1 of their intervals" "$top/out" ||
+grep -q "^2 comparisons, each at 95 %: about 0.1 of their intervals" "$top/out" ||
     complain "claims: comparisons are not counted"
 grep -q "^diff model .*  40 windows  " "$top/out" || complain "claims: no number of clusters beside the errors"
 ! grep -q "clusters" "$top/err" || complain "claims: a warning about 40 clusters"

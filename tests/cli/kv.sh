@@ -236,7 +236,7 @@ for row in 1 2 3; do
     holds "int8 is near f32" "$b - $a < 0.1 && $a - $b < 0.1"
 done
 holds "int8 differs" "$(column f32.csv 1 nll_nats) != $(column int8.csv 1 nll_nats)"
-try 0 "whole.h5" eval whole.h5 --text "$book" --ctx 512 --limit 1 --math int8 --kv-bits 8 -v
+try 0 "whole.h5" eval whole.h5 --ref whole.h5 --text "$book" --ctx 512 --limit 1 --math int8 --kv-bits 8 -v
 grep -q "arithmetic: linear int8, qk int8, pv int8, kv int8" "$top/err" || complain "eval: -v does not say which arithmetic ran"
 grep -q "whole.h5: layers 0-1: linear gemm_int8 int8 (8 bits.*; attention attend_int8: qk int8, pv int8; kv 8:8 int8$" "$top/err" ||
     complain "eval: -v does not say which kernels run: $(grep layer "$top/err")"

@@ -150,7 +150,7 @@ says() {
 }
 "$dq" quantize "$pair/llama" -o mixed.h5 --bits 8 --skip 'layers[.]1[.].*k_proj' -q >out 2>err || complain "quantize: $(cat err)"
 # shellcheck disable=SC2086
-"$dq" eval llama.h5 $text --kv-bits 8 --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
+"$dq" eval llama.h5 --ref llama.h5 $text --kv-bits 8 --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
 says "llama.h5: layers 0-1: linear gemm_packed int8 (8 bits, row) of q k v o gate up, gemm_packed int8 (8 bits, group 128) of down; attention attend_int8.*: qk int8, pv int8; kv 8:8 int8$" \
     "llama.h5: layers 0-1: linear widen + cublasSgemm f32 .*; attention scores + softmax + values: qk f32, pv f32; kv 16:16 f32$"
 # shellcheck disable=SC2086
