@@ -114,8 +114,8 @@ void dq_html_settings(dq_html *h)
         h->p,
         ". %d row%s of results. Every row is compared with its reference: the same "
         "checkpoint at 16-bit logits and a 16-bit cache in f32, or the model given with "
-        "<code>--ref</code>. A container whose source is not in the run is compared with "
-        "its own 16-bit row, and no difference says what its weights lost. ± is one standard error "
+        "<code>--ref</code>. A container without either is compared with nothing. ± is one "
+        "standard error "
         "over the clusters of a row (items, queries, "
         "documents or windows); where no item differs, a 95 %% bound stands instead.</p>\n",
         h->n, h->n == 1 ? "" : "s");
