@@ -14,6 +14,6 @@ if(hex MATCHES "^([0-7].)*[89a-f].")
     message(FATAL_ERROR "${IN}: only ASCII is embedded")
 endif()
 file(WRITE "${OUT}" "/* Made from calib/sample.txt by calib/embed.cmake. */\n"
-    "#include \"sample.h\"\n\n"
+    "#include \"calib/sample.h\"\n\n"
     "const char dq_sample_text[] = {\n${array}0};\n"
     "const size_t dq_sample_text_len = ${bytes};\n")

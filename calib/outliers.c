@@ -1,6 +1,6 @@
 /* outliers: see outliers.h.
  * SPDX-License-Identifier: MIT */
-#include "outliers.h"
+#include "calib/outliers.h"
 
 #include <math.h>
 #include <string.h>

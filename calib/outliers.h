@@ -4,7 +4,7 @@
 #ifndef DQ_OUTLIERS_H
 #define DQ_OUTLIERS_H
 
-#include "forward.h"
+#include "engine/runner.h"
 
 /* A view: sequence i is ids[cu[i]] .. ids[cu[i+1]-1], fed from position 0. */
 typedef struct dq_sequences {

@@ -1,13 +1,13 @@
 /* cmd_doctor: what a bug report needs to say about the program and the machine.
  * SPDX-License-Identifier: MIT */
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "backend.h"
-#include "cmds.h"
-#include "h5out.h"
-#include "head_maps.h"
-#include "options.h"
-#include "os.h"
-#include "output.h"
+#include "base/os.h"
+#include "checkpoint/h5_result.h"
+#include "cmds/cli/options.h"
+#include "cmds/cli/output.h"
+#include "cmds/command.h"
+#include "cmds/head_maps.h"
+#include "engine/backend.h"
 
 #include <omp.h>
 #include <openssl/crypto.h>

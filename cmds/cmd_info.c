@@ -1,14 +1,14 @@
 /* cmd_info: dq info FILE|DIR
  * SPDX-License-Identifier: MIT */
-#include "cmds.h"
-#include "container.h"
-#include "input.h"
-#include "kv_report.h"
-#include "options.h"
-#include "os.h"
-#include "output.h"
-#include "published.h"
-#include "safetensors.h"
+#include "base/os.h"
+#include "checkpoint/container.h"
+#include "checkpoint/safetensors.h"
+#include "cmds/cli/input.h"
+#include "cmds/cli/kv_report.h"
+#include "cmds/cli/options.h"
+#include "cmds/cli/output.h"
+#include "cmds/command.h"
+#include "model/published.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,14 +1,14 @@
 /* cmd_logits: the logits of given ids as an HDF5 file, for comparing with other programs.
  * SPDX-License-Identifier: MIT */
-#include "cmds.h"
-#include "forward.h"
-#include "h5out.h"
-#include "hash.h"
-#include "input.h"
-#include "kv_report.h"
-#include "options.h"
-#include "os.h"
-#include "outputs.h"
+#include "base/os.h"
+#include "base/sha256.h"
+#include "checkpoint/h5_result.h"
+#include "cmds/cli/input.h"
+#include "cmds/cli/kv_report.h"
+#include "cmds/cli/options.h"
+#include "cmds/command.h"
+#include "engine/runner.h"
+#include "model/output_guard.h"
 
 #include <inttypes.h>
 #include <math.h>

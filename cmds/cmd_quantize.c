@@ -1,12 +1,12 @@
 /* cmd_quantize: dq quantize MODEL -o OUT.h5
  * SPDX-License-Identifier: MIT */
-#include "cmds.h"
-#include "kv_report.h"
-#include "options.h"
-#include "os.h"
-#include "output.h"
-#include "outputs.h"
-#include "quantize.h"
+#include "base/os.h"
+#include "cmds/cli/kv_report.h"
+#include "cmds/cli/options.h"
+#include "cmds/cli/output.h"
+#include "cmds/command.h"
+#include "model/output_guard.h"
+#include "quantize/quantize.h"
 
 #include <errno.h>
 #include <math.h>

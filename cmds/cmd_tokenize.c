@@ -1,11 +1,11 @@
 /* cmd_tokenize: text to ids, for looking and for comparing with other programs.
  * SPDX-License-Identifier: MIT */
-#include "cmds.h"
-#include "model.h"
-#include "options.h"
-#include "os.h"
-#include "output.h"
-#include "tokenizer.h"
+#include "base/os.h"
+#include "cmds/cli/options.h"
+#include "cmds/cli/output.h"
+#include "cmds/command.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* cmd_verify: dq verify FILE [--source DIR]
  * SPDX-License-Identifier: MIT */
-#include "cmds.h"
-#include "options.h"
-#include "os.h"
-#include "output.h"
-#include "quantize.h"
+#include "base/os.h"
+#include "cmds/cli/options.h"
+#include "cmds/cli/output.h"
+#include "cmds/command.h"
+#include "quantize/quantize.h"
 
 #include <stdio.h>
 #include <string.h>

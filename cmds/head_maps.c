@@ -1,11 +1,11 @@
 /* head_maps: see head_maps.h.
  * SPDX-License-Identifier: MIT */
-#include "head_maps.h"
+#include "cmds/head_maps.h"
 
-#include "forward.h"
-#include "os.h"
-#include "paired.h"
-#include "score.h"
+#include "base/os.h"
+#include "engine/runner.h"
+#include "eval/score.h"
+#include "stat/mean.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #ifndef DQ_HEAD_MAPS_H
 #define DQ_HEAD_MAPS_H
 
-#include "input.h"
+#include "cmds/cli/input.h"
 
 /* Scores the first 512 ids of a text (NULL: the built-in one) with every head map of the
  * checkpoint's shapes. *out is {"model", "own", "better", "n", "n_clusters", "maps": [{"head_map", "nll_nats",

@@ -1,8 +1,8 @@
 /* last_words: see last_words.h. What runs here may have interrupted anything: no stdio, no memory.
  * SPDX-License-Identifier: MIT */
-#include "last_words.h"
+#include "cmds/last_words.h"
 
-#include "os.h"
+#include "base/os.h"
 
 #include <signal.h>
 #include <stdatomic.h>

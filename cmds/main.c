@@ -1,10 +1,10 @@
 /* main: the table of commands, one error line, the exit status.
  * SPDX-License-Identifier: MIT */
-#include "cmds.h"
-#include "last_words.h"
-#include "options.h"
-#include "os.h"
-#include "output.h"
+#include "base/os.h"
+#include "cmds/cli/options.h"
+#include "cmds/cli/output.h"
+#include "cmds/command.h"
+#include "cmds/last_words.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,111 +1,17 @@
 #!/bin/sh
 # layers.sh: who may include whom, and who may print.
 #   sh tests/layers.sh [REPOSITORY]
-# A file includes headers of its own floor and of lower floors, never of a higher one; the headers
-# among themselves form no circle. Prints one line per violation and exits 1; also checks itself on a
-# planted tree that breaks every rule.
+# The table "Layers" of ARCHITECTURE.md says which folders a folder may include, besides itself; headers among
+# themselves form no circle. Prints one line per violation and exits 1; also checks itself on a planted tree
+# that breaks every rule.
 set -eu
 LC_ALL=C
 export LC_ALL
 
-# Module (or the beginning of its name, with *) and floor. The longest match counts.
-floors='
-base 0
-tensor 1
-json 1
-stats 1
-attention 1
-os 1
-os_map 1
-outputs 2
-inplace 1
-steps 3
-hash 1
-ids 1
-strmap 1
-strbuf 1
-utf8 1
-csv 1
-batch 1
-kv 1
-kv_settings 1
-policy 1
-measure 1
-recall 1
-needles 3
-needle_cities 3
-spans 1
-mt19937 1
-weight 2
-quant 2
-loops 1
-quant_search 2
-safetensors 2
-tokenizer* 2
-added 2
-bpe 2
-unigram 2
-pretokenize* 2
-match 2
-normalize 2
-charsmap 2
-decode 2
-pattern 2
-h5 2
-h5out 2
-layouts 2
-sample 2
-model 3
-model_* 3
-rope 3
-fit 3
-container* 3
-quantize* 3
-backend 4
-kv_page* 4
-span_* 4
-cpu* 4
-simd* 4
-cuda* 4
-ptx 4
-runtime 4
-rows 4
-linear* 4
-logprob 4
-simt* 4
-page 4
-pages 4
-attend 4
-fused* 4
-maps 4
-tally 4
-trace 4
-forward 5
-routes 5
-evict 6
-outliers 6
-items 7
-documents 7
-windows 7
-slices 7
-tasks 7
-task_* 7
-hellaswag 7
-fewshot 7
-score 7
-score_* 7
-interval 1
-paired 7
-text_numbers 7
-generate 7
-answers 7
-questions 7
-verdicts 7
-needle_run 7
-evaluate* 7
-icl 7
-icl_* 7
-'
+# Lines "folder other..." of the table in $1.
+layers() {
+    sed -n '/^## Layers$/,/^## /s/^| `\([^`]*\)` | \([^|]*\) |.*/\1 \2/p' "$1" | tr -d '`,' | sed 's/ –//'
+}
 
 # Lines "file line kind header" of every #include below $1; kind is " or <.
 includes() {
@@ -118,66 +24,58 @@ files() {
     find src kernels calib cmds -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | sort
 }
 
-check_floors() {
-    includes "$1" | FLOORS="$floors" awk '
-    function module(path) {
-        sub(/.*\//, "", path)
-        sub(/\.[a-z]+$/, "", path)
-        return path
+# A folder of the table is named from src, or from the root; the longest name that fits a path is its folder.
+check_layers() {
+    includes "$1" | LAYERS="$(layers "$1/ARCHITECTURE.md")" awk '
+    function folder(path,   name) {
+        sub(/^src\//, "", path)
+        for (name = path; sub(/\/[^\/]*$/, "", name);)
+            if (name in may) return name
+        return ""
     }
-    function floor_of(name,   i, best, length_of_best, key) {
-        best = -1; length_of_best = -1
-        for (i = 1; i <= n; i++) {
-            key = pattern[i]
-            if (key == name) return level[i]
-            if (key ~ /\*$/ && index(name, substr(key, 1, length(key) - 1)) == 1 &&
-                length(key) > length_of_best) {
-                best = level[i]; length_of_best = length(key)
-            }
-        }
-        return best
+    function allowed(mine, other,   words, n, i) {
+        if (mine == other) return 1
+        n = split(may[mine], words, " ")
+        for (i = 1; i <= n; i++)
+            if (words[i] == other || (words[i] == "src" && other !~ /^(kernels|cmds|calib)/)) return 1
+        return 0
     }
     function say(text) { print $1 ":" $2 ": " text }
     BEGIN {
-        n = split(ENVIRON["FLOORS"], rows, "\n")
+        n = split(ENVIRON["LAYERS"], rows, "\n")
         for (i = 1; i <= n; i++) {
-            split(rows[i], part, " ")
-            pattern[i] = part[1]; level[i] = part[2]
+            name = rows[i]; sub(/ .*/, "", name)
+            rest = rows[i]; sub(/^[^ ]* ?/, "", rest)
+            may[name] = rest
         }
     }
-    { me = module($1); dir = $1; sub(/\/.*/, "", dir) }
-    $3 == "\"" && dir != "cmds" {
-        mine = floor_of(me); other = floor_of(module($4))
-        if (mine < 0) say("module " me " has no floor; add it to tests/layers.sh")
-        else if (other < 0) say("includes " $4 ", which has no floor or belongs to cmds")
-        else if (other > mine) say("includes " $4 " of floor " other " from floor " mine)
+    $3 == "\"" {
+        mine = folder($1); other = folder($4)
+        if ($4 ~ /^tests\/simt\//) next # in its #ifdef: the same kernels on the CPU
+        else if (mine == "") say("is in no folder of the table in ARCHITECTURE.md")
+        else if (other == "") say("includes " $4 ", which is not named from src or from the root")
+        else if (!allowed(mine, other)) say("includes " $4 "; " mine " may not include " other)
     }
-    $3 == "\"" && $4 == "h5.h" && $1 !~ /^src\/(h5\.c|h5out\.c|container[a-z0-9_]*\.[ch])$/ {
-        say("includes h5.h; only h5.c, h5out.c and container*.c do")
+    $3 == "\"" && $4 == "checkpoint/h5.h" && $1 !~ /^src\/checkpoint\// {
+        say("includes " $4 "; only checkpoint knows HDF5")
     }
-    $3 == "\"" && $4 ~ /(^|\/)(cpu|simd)[a-z0-9_]*\.h$/ && $1 !~ /^kernels\// && $1 != "src/backend.c" {
-        say("includes " $4 "; kernels are reached through backend.h")
+    $3 == "<" && $4 ~ /hdf5|^H5/ && $1 !~ /^src\/checkpoint\// {
+        say("includes " $4 "; only checkpoint knows HDF5")
     }
-    $3 == "<" && $4 ~ /hdf5|^H5/ && $1 !~ /^src\/(h5\.h|h5out\.c|container[a-z0-9_]*\.c)$/ {
-        say("includes " $4 "; only src/container*.c, src/h5.h and src/h5out.c know HDF5")
-    }
-    $4 ~ /cuda|cublas/ && $1 !~ /^kernels\/cuda\// && ($1 != "src/backend.c" || $4 != "cuda_open.h") {
+    $3 == "<" && $4 ~ /cuda|cublas/ && $1 !~ /^kernels\/cuda\// {
         say("includes " $4 "; only kernels/cuda knows CUDA")
     }
     $3 == "<" && $4 ~ /^(unistd|fcntl|signal|sched|dirent|dlfcn|pthread|getopt)\.h$|^sys\// &&
-        dir != "cmds" && $1 !~ /^src\/(os|os_map|inplace|steps)\.c$/ {
-        say("includes " $4 "; only src/os*.c, src/inplace.c and src/steps.c need POSIX")
+        $1 !~ /^(cmds|src\/base)\// {
+        say("includes " $4 "; only base and cmds need POSIX")
     }'
 }
 
 # A circle among headers: tsort names its members.
 check_circles() {
-    includes "$1" | awk '$1 ~ /\.h$/ && $3 == "\"" {
-        me = $1; sub(/.*\//, "", me); other = $4; sub(/.*\//, "", other)
-        print me, other
-    }' | tsort 2>&1 >/dev/null | sed -n 's/^tsort: \([^ ]*\.h\)$/\1: is part of a circle of headers/p'
+    includes "$1" | awk '$1 ~ /\.h$/ && $3 == "\"" { sub(/^src\//, "", $1); print $1, $4 }' |
+        tsort 2>&1 >/dev/null | sed -n 's/^tsort: \([^ ]*\.h\)$/\1: is part of a circle of headers/p'
 }
-
 # Printing and leaving belong to cmds. Files of data may be written with fprintf, so the streams count
 # there, not the function.
 check_output() {
@@ -190,7 +88,7 @@ check_output() {
 }
 
 check() {
-    check_floors "$1"
+    check_layers "$1"
     check_circles "$1"
     check_output "$1"
 }
@@ -213,45 +111,48 @@ self_test() {
     tree=$(mktemp -d)
     trap 'rm -rf "$tree"' EXIT
     mkdir -p "$tree/src" "$tree/kernels" "$tree/calib" "$tree/cmds"
-    plant src/base.h '#include <stddef.h>'
-    plant src/os.c '#include "base.h"' '#include <unistd.h>' '/* printf( is only named here */'
-    plant cmds/main.c '#include "forward.h"' '#include <stdio.h>' 'int main(void) { puts("x"); }'
-    plant src/h5out.c '#include <hdf5.h>' 'static int n; void f(char *s) { snprintf(s, 1, "exit(1)"); }'
+    plant ARCHITECTURE.md '## Layers' '| Folder | May include |' '|---|---|' '| `base` | – |' '| `checkpoint` | `base` |' \
+        '| `kernels/cpu` | `base` |' '| `cmds/cli` | `src` |' '| `cmds` | `src`, `cmds/cli` |' '## More' '| `other` | – |'
+    plant src/base/base.h '#include <stddef.h>'
+    plant src/base/os.c '#include "base/base.h"' '#include <unistd.h>' '/* printf( is only named here */'
+    plant cmds/main.c '#include "checkpoint/h5_result.h"' '#include "cmds/cli/options.h"' 'int main(void) { puts("x"); }'
+    plant src/checkpoint/h5_result.c '#include <hdf5.h>' 'static int n; void f(char *s) { snprintf(s, 1, "exit(1)"); }'
     check "$tree" >"$tree/report"
     [ ! -s "$tree/report" ] || {
         echo "tests/layers.sh: reports a clean tree:"
         cat "$tree/report"
         exit 1
     }
-    plant src/tensor.c '#include "forward.h"'
-    plant src/nobody.c '#include "base.h"'
-    plant calib/outliers.c '#include "options.h"'
-    plant src/model.c '#include <hdf5.h>'
-    plant src/quant.c '#include "h5.h"'
-    plant src/score.c '#include "simd.h"'
-    plant src/kv.c '#include <cuda_runtime.h>'
-    plant src/stats.c '#include <sys/stat.h>' 'void g(void) { printf ("x"); }'
-    plant src/hash.c 'void h(void)' '{' '    abort();' '}'
-    plant kernels/cpu/cpu_x.c 'void h(FILE *f) { fprintf(stderr, "x"); }'
-    plant src/json.h '#include "attention.h"'
-    plant src/attention.h '#include "json.h"'
+    plant src/base/text.c '#include "checkpoint/h5.h"' '#include "base.h"'
+    plant src/nobody/x.c '#include "base/base.h"'
+    plant src/checkpoint/container.c '#include "other/x.h"' '#include "kernels/cpu/cpu.h"'
+    plant cmds/cli/table.c '#include <hdf5.h>' '#include "cmds/command.h"'
+    plant kernels/cpu/cpu_x.c '#include <cuda_runtime.h>' '#include <sys/stat.h>' 'void h(FILE *f) { fprintf(stderr, "x"); }'
+    plant src/base/sha256.c 'void h(void)' '{' '    abort();' '}'
+    plant src/base/json.h '#include "base/utf8.h"'
+    plant src/base/utf8.h '#include "base/json.h"'
     check "$tree" >"$tree/report"
-    expect '^src/tensor.c:1: includes forward.h of floor 5 from floor 1$'
-    expect '^src/nobody.c:1: module nobody has no floor'
-    expect '^calib/outliers.c:1: includes options.h'
-    expect '^src/model.c:1: includes hdf5.h'
-    expect '^src/quant.c:1: includes h5.h'
-    expect '^src/score.c:1: includes simd.h'
-    expect '^src/kv.c:1: includes cuda_runtime.h'
-    expect '^src/stats.c:1: includes sys/stat.h'
-    expect '^src/stats.c:2: prints'
-    expect '^src/hash.c:3: prints'
-    expect '^kernels/cpu/cpu_x.c:1: prints'
-    expect '^json.h: is part of a circle'
+    expect '^src/base/text.c:1: includes checkpoint/h5.h; base may not include checkpoint$'
+    expect '^src/base/text.c:1: includes checkpoint/h5.h; only checkpoint knows HDF5$'
+    expect '^src/base/text.c:2: includes base.h, which is not named from'
+    expect '^src/nobody/x.c:1: is in no folder of the table'
+    expect '^src/checkpoint/container.c:1: includes other/x.h, which is not named'
+    expect '^src/checkpoint/container.c:2: includes kernels/cpu/cpu.h; checkpoint may not include kernels/cpu$'
+    expect '^cmds/cli/table.c:1: includes hdf5.h'
+    expect '^cmds/cli/table.c:2: includes cmds/command.h; cmds/cli may not include cmds$'
+    expect '^kernels/cpu/cpu_x.c:1: includes cuda_runtime.h'
+    expect '^kernels/cpu/cpu_x.c:2: includes sys/stat.h'
+    expect '^kernels/cpu/cpu_x.c:3: prints'
+    expect '^src/base/sha256.c:3: prints'
+    expect '^base/json.h: is part of a circle'
 }
 
 self_test
 root=${1:-$(dirname "$0")/..}
+[ -n "$(layers "$root/ARCHITECTURE.md")" ] || {
+    echo "tests/layers.sh: ARCHITECTURE.md has no table of layers"
+    exit 1
+}
 report=$(check "$root")
 [ -z "$report" ] && exit 0
 printf '%s\n' "$report"

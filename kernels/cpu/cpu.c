@@ -1,8 +1,8 @@
 /* cpu: the CPU backend's table, memory and scratch. The definition of right.
  * SPDX-License-Identifier: MIT */
-#include "cpu.h"
-#include "cpu_attention.h"
-#include "os.h"
+#include "kernels/cpu/cpu.h"
+#include "base/os.h"
+#include "kernels/cpu/cpu_attention.h"
 
 #include <stdio.h>
 #include <string.h>

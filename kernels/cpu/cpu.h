@@ -3,8 +3,8 @@
 #ifndef DQ_CPU_H
 #define DQ_CPU_H
 
-#include "backend.h"
-#include "simd.h"
+#include "engine/backend.h"
+#include "kernels/cpu/simd.h"
 
 /* b->state. */
 /* Sizes of blocks that cpu_blocks.c keeps. */

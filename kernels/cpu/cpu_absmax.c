@@ -1,6 +1,6 @@
 /* cpu_absmax: the largest logits of a call, which grains that span rows are rounded by.
  * SPDX-License-Identifier: MIT */
-#include "cpu_attention.h"
+#include "kernels/cpu/cpu_attention.h"
 
 #include <omp.h>
 #include <string.h>

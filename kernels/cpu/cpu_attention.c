@@ -6,7 +6,7 @@
  * the maps, and multiplies once with V. Every value of a row is made by a chain of operations whose
  * order depends on the row's own keys only; so rows do not depend on blocks, calls or threads.
  * SPDX-License-Identifier: MIT */
-#include "cpu_attention.h"
+#include "kernels/cpu/cpu_attention.h"
 
 #include <math.h>
 #include <omp.h>

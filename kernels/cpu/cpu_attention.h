@@ -3,8 +3,8 @@
 #ifndef DQ_CPU_ATTENTION_H
 #define DQ_CPU_ATTENTION_H
 
-#include "cpu_kv.h"
-#include "span_rows.h"
+#include "kernels/cpu/cpu_kv.h"
+#include "kernels/paged/span_rows.h"
 
 /* ---- cpu_attention_int8.c: pages in products. math.qk and math.pv of the call decide whether a page's
  * codes are multiplied as integers or read back; unquantized slots are multiplied in f32 either way. */

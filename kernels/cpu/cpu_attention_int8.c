@@ -6,7 +6,7 @@
  * bytes or as both maps. Sums of codes are exact; they are added in f32 in the order of channels and
  * pages. So a result depends on nothing but its own row.
  * SPDX-License-Identifier: MIT */
-#include "cpu_attention.h"
+#include "kernels/cpu/cpu_attention.h"
 
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* cpu_blocks: the memory of KV pages. Scoring frees and takes as many pages with every group of items; what the
  * system would have to map and clear again is kept for the next ones.
  * SPDX-License-Identifier: MIT */
-#include "cpu.h"
-#include "cpu_kv.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_kv.h"
 
 #include <string.h>
 

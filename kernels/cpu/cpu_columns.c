@@ -1,6 +1,6 @@
 /* cpu_columns: per-key sums over the rows of an attend call, for eviction policies.
  * SPDX-License-Identifier: MIT */
-#include "cpu_attention.h"
+#include "kernels/cpu/cpu_attention.h"
 
 #include <math.h>
 #include <string.h>

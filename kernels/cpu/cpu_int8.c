@@ -5,8 +5,8 @@
  * in order in f32, each as (float)sum * (activation scale * weight scale). Every instruction level gives
  * the same bits.
  * SPDX-License-Identifier: MIT */
-#include "cpu.h"
-#include "quant.h"
+#include "kernels/cpu/cpu.h"
+#include "tensor/quant.h"
 
 #include <math.h>
 #include <omp.h>

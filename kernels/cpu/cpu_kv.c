@@ -1,6 +1,6 @@
 /* cpu_kv: what the CPU backend does with the memory of the KV cache's pages.
  * SPDX-License-Identifier: MIT */
-#include "cpu_kv.h"
+#include "kernels/cpu/cpu_kv.h"
 
 #include <omp.h>
 #include <string.h>

@@ -9,8 +9,8 @@
 #ifndef DQ_CPU_KV_H
 #define DQ_CPU_KV_H
 
-#include "cpu.h"
-#include "kv_pages.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/paged/kv_pages.h"
 
 /* ---- Reading. One page of one KV head as a query reads it that takes the tokens below index
  * `coded_end` of the list as codes: keys [head_dim][DQ_PAGE], values [DQ_PAGE][v_cols]. Where nothing is

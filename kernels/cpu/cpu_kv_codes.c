@@ -1,9 +1,9 @@
 /* cpu_kv_codes: codes of the KV cache: made, moved, read back. The rule of scales and codes is that
  * of quant.h; kv.h says which scales stay in f32.
  * SPDX-License-Identifier: MIT */
-#include "cpu_kv.h"
-#include "quant.h"
-#include "simd_kv.h"
+#include "kernels/cpu/cpu_kv.h"
+#include "kernels/cpu/level/simd_kv.h"
+#include "tensor/quant.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* cpu_matmul: products with weights of any storage, and what is computed from logits.
  * SPDX-License-Identifier: MIT */
-#include "cpu.h"
-#include "quant.h"
+#include "kernels/cpu/cpu.h"
+#include "tensor/quant.h"
 
 #include <math.h>
 #include <omp.h>

@@ -1,6 +1,6 @@
 /* cpu_measure: what the maps of an output head look like, on their way from softmax to subtraction.
  * SPDX-License-Identifier: MIT */
-#include "cpu_attention.h"
+#include "kernels/cpu/cpu_attention.h"
 
 #include <math.h>
 

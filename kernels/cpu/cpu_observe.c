@@ -3,7 +3,7 @@
  * Every thread has a tally of its own for counts and largest values, which merge in any order; sums
  * in double do not, so they are kept per piece and added in the order of pieces.
  * SPDX-License-Identifier: MIT */
-#include "cpu_attention.h"
+#include "kernels/cpu/cpu_attention.h"
 
 #include <omp.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* cpu_rows: operations on rows of activations.
  * SPDX-License-Identifier: MIT */
-#include "cpu.h"
+#include "kernels/cpu/cpu.h"
 
 #include <math.h>
 #include <omp.h>

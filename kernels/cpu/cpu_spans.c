@@ -1,6 +1,6 @@
 /* cpu_spans: what rows give to classes of tokens, between softmax and subtraction.
  * SPDX-License-Identifier: MIT */
-#include "cpu_attention.h"
+#include "kernels/cpu/cpu_attention.h"
 
 /* In the order of the list, with the roundings of the subtraction itself. */
 static void count_row(const dq_column_job *j, dq_span_mass *mass, const uint8_t *label, int64_t r)

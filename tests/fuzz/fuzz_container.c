@@ -1,6 +1,6 @@
 /* fuzz_container: any bytes as a container: opened, walked, every payload checked.
  * SPDX-License-Identifier: MIT */
-#include "container.h"
+#include "checkpoint/container.h"
 
 #include <stdio.h>
 #include <stdlib.h>

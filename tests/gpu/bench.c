@@ -8,9 +8,9 @@
  * from a run of its own, the time of each kernel between two events (trace.h): where the device waits for the host,
  * that includes the launch. Multiply-adds count as two; of causal products the visible half counts.
  * SPDX-License-Identifier: MIT */
-#include "ceilings.h"
-#include "os.h"
-#include "trace.h"
+#include "base/os.h"
+#include "kernels/cuda/host/trace.h"
+#include "tests/gpu/ceilings.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -1,10 +1,10 @@
 /* ceilings: see ceilings.h.
  * SPDX-License-Identifier: MIT */
-#include "ceilings.h"
+#include "tests/gpu/ceilings.h"
 
-#include "cuda.h"
-#include "cuda_blas.h"
-#include "os.h"
+#include "base/os.h"
+#include "kernels/cuda/host/cuda.h"
+#include "kernels/cuda/host/cuda_blas.h"
 
 #include <string.h>
 

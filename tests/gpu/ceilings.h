@@ -3,7 +3,7 @@
 #ifndef DQ_CEILINGS_H
 #define DQ_CEILINGS_H
 
-#include "backend.h"
+#include "engine/backend.h"
 
 typedef struct dq_ceilings {
     double copy;       /* bytes read and written per second by a copy inside the device */

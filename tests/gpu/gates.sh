@@ -15,15 +15,15 @@ trap 'rm -rf "$work"' EXIT
 
 # compile FILE CODE ARCHITECTURE: a table row per kernel to $work/table.
 compile() {
-    flags="-std=c++17 -O3 -fmad=false -Werror=all-warnings -I $root/kernels/cuda -arch=$3"
+    flags="-std=c++17 -O3 -fmad=false -Werror=all-warnings -I $root/src -I $root -arch=$3"
     # shellcheck disable=SC2086
-    "$nvcc" $flags -ptx "$root/kernels/cuda/$1" -o "$work/ptx"
+    "$nvcc" $flags -ptx "$root/kernels/cuda/device/$1" -o "$work/ptx"
     if [ "$2" = ptx ]; then
         ptxas=$(dirname "$(command -v "$nvcc")")/ptxas
         "$ptxas" -v -arch="sm_${3#compute_}" "$work/ptx" -o "$work/cubin" 2>"$work/log"
     else
         # shellcheck disable=SC2086
-        "$nvcc" $flags -Xptxas=-v -cubin "$root/kernels/cuda/$1" -o "$work/cubin" 2>"$work/log"
+        "$nvcc" $flags -Xptxas=-v -cubin "$root/kernels/cuda/device/$1" -o "$work/cubin" 2>"$work/log"
     fi
     awk -v arch="$3" '
     FILENAME ~ /ptx$/ && /\.entry/ { name = $0; sub(/.*\.entry /, "", name); sub(/\(.*/, "", name); next }

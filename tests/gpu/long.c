@@ -6,9 +6,9 @@
  * Tolerances are those of tests/simt: f32 attention 2e-6 of the largest output, int8 2e-4 (a code of D may differ by
  * one, since exps do), bf16 3e-2 of f32 on the CPU.
  * SPDX-License-Identifier: MIT */
-#include "backend.h"
-#include "os.h"
-#include "quant.h"
+#include "base/os.h"
+#include "engine/backend.h"
+#include "tensor/quant.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  *   gpu_probes [NAME-PREFIX]
  * Exit 0: all as the models say; 1: something is not; 5: no device.
  * SPDX-License-Identifier: MIT */
-#include "probes.h"
+#include "tests/gpu/probes.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* probes: see probes.h; operands, device memory and the count of what is wrong.
  * SPDX-License-Identifier: MIT */
-#include "probes.h"
+#include "tests/gpu/probes.h"
 
 #include <inttypes.h>
 #include <stdio.h>

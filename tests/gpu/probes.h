@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "runtime.h"
+#include "kernels/cuda/host/runtime.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,6 +1,6 @@
 /* probes_matrix: ldmatrix and mma against the fragment models, dot products of bytes.
  * SPDX-License-Identifier: MIT */
-#include "probes.h"
+#include "tests/gpu/probes.h"
 
 #include <float.h>
 #include <math.h>
@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fragments.h"
-#include "numerics.h"
-#include "ptx.cuh"
+#include "tests/simt/fragments.h"
+#include "tests/simt/numerics.h"
+#include "kernels/cuda/device/ptx.cuh"
 
 enum {
     ROWS = 128, /* of 16 bytes, from which ldmatrix picks */

@@ -1,15 +1,15 @@
 /* probes_numbers: conversions, single operations and exponentials against the models, over bit patterns
  * that hold every exponent, tie, subnormal, infinity and NaN.
  * SPDX-License-Identifier: MIT */
-#include "probes.h"
+#include "tests/gpu/probes.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "numerics.h"
-#include "ptx.cuh"
+#include "tests/simt/numerics.h"
+#include "kernels/cuda/device/ptx.cuh"
 
 static float of_bits(uint32_t b)
 {

@@ -1,11 +1,11 @@
 /* probes_threads: shuffles, votes, barriers, atomics, asynchronous copies and wide accesses.
  * SPDX-License-Identifier: MIT */
-#include "probes.h"
+#include "tests/gpu/probes.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
 
 enum { BLOCKS = 48 };
 

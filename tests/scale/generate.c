@@ -5,7 +5,7 @@
  * Files above 5 GB are cut into shards the way published ones are, layers across the cut included.
  * Nothing is synced. --plan prints the numbers and writes nothing.
  * SPDX-License-Identifier: MIT */
-#include "tensor.h"
+#include "tensor/tensor.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -115,7 +115,7 @@ for expected in 'a\.cu:1:.*has no name' 'twice: two barriers' 'no_row: a barrier
 done
 [ "$(wc -l <"$work/self")" = 7 ] || { cat "$work/self" && exit 1; }
 
-check_names "$table" "$root/kernels/cuda" "$root/tests/simt" >"$work/complaints"
+check_names "$table" "$root/kernels/cuda/device" "$root/tests/simt" >"$work/complaints"
 check_rows "$@" <"$table" >>"$work/complaints"
 rows=$(grep -c "^[^#]" "$table")
 [ "$rows" -gt 0 ] || echo "$table holds no row" >>"$work/complaints"

@@ -12,7 +12,7 @@ extern "C" {
 #include <cmocka.h>
 }
 
-#include "simulated.h"
+#include "tests/kernels/cuda/simulated.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -30,7 +30,7 @@ build() {
     case $3 in race_*) tool="-g -fsanitize=thread" ;; esac
     # shellcheck disable=SC2086
     "$cxx" $tool -std=c++17 -O1 -ffp-contract=off -fno-exceptions -fno-rtti -DDQ_SIMT -fPIC -shared \
-        -I "$root/$(dirname "$1")" -I "$root/kernels/cuda" -I "$root/tests/simt" -I "$root/src" \
+        -I "$root/src" -I "$root" \
         -x c++ "$2" -o "$work/kernel.so" >"$work/log" 2>&1
 }
 

@@ -1,6 +1,6 @@
 /* fragments: see fragments.h.
  * SPDX-License-Identifier: MIT */
-#include "fragments.h"
+#include "tests/simt/fragments.h"
 
 #include <string.h>
 

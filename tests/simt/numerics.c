@@ -1,6 +1,6 @@
 /* numerics: see numerics.h. Written with integers, so that no compiler flag changes a result.
  * SPDX-License-Identifier: MIT */
-#include "numerics.h"
+#include "tests/simt/numerics.h"
 
 #include <math.h>
 #include <string.h>

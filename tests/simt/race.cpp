@@ -1,8 +1,8 @@
 /* race: runs a sample kernel under ThreadSanitizer, which knows every CUDA thread.
  *   race_sample clean|racy|product|stuck
  * SPDX-License-Identifier: MIT */
-#include "ptx.cuh"
-#include "sample.h"
+#include "kernels/cuda/device/ptx.cuh"
+#include "tests/simt/sample.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* sample: see sample.h. The barriers, the wait and the order of the fragments are spoilt by rows of
  * defects.tsv, which quotes this text.
  * SPDX-License-Identifier: MIT */
-#include "sample.h"
+#include "tests/simt/sample.h"
 
-#include "ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
 
 enum {
     TILE = 32,         /* rows and columns of c per block */

@@ -4,7 +4,7 @@
 #ifndef DQ_SAMPLE_H
 #define DQ_SAMPLE_H
 
-#include "runtime.h"
+#include "kernels/cuda/host/runtime.h"
 
 #ifdef __cplusplus
 extern "C" {

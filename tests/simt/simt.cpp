@@ -1,6 +1,6 @@
 /* simt: launches, blocks, shared memory, and the reports of what went wrong.
  * SPDX-License-Identifier: MIT */
-#include "simt_core.h"
+#include "tests/simt/simt_core.h"
 
 #include <pthread.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* simt: the host half of kernels/cuda/ptx.cuh, which says what each name means. Every CUDA thread of a
+/* simt: the host half of kernels/cuda/device/ptx.cuh, which says what each name means. Every CUDA thread of a
  * block is a fiber. Whatever lanes or threads do together is a
  * rendezvous: each posts its operands, the last to arrive does the work for all. Line numbers travel
  * along for the reports.
@@ -11,8 +11,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "numerics.h"
-#include "simt_runtime.h"
+#include "tests/simt/numerics.h"
+#include "tests/simt/simt_runtime.h"
 
 #define DQ_DEVICE   static inline
 #define DQ_BOTH     static inline

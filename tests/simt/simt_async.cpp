@@ -1,7 +1,7 @@
 /* simt_async: cp.async. A copy is only noted where it is started; the bytes land at the wait that covers
  * them, or at a random earlier point. Until then the destination is poison.
  * SPDX-License-Identifier: MIT */
-#include "simt_core.h"
+#include "tests/simt/simt_core.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* simt_blas: see simt_blas.h. Sums are in ascending k, in f32.
  * SPDX-License-Identifier: MIT */
-#include "simt_blas.h"
+#include "tests/simt/simt_blas.h"
 
-#include "ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
 
 enum { OP_N = 0, OP_T = 1, R_32F = 0, R_16BF = 14, COMPUTE_32F = 68, OK = 0, INVALID = 7 };
 

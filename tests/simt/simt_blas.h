@@ -4,7 +4,7 @@
 #ifndef DQ_SIMT_BLAS_H
 #define DQ_SIMT_BLAS_H
 
-#include "simt_runtime.h"
+#include "tests/simt/simt_runtime.h"
 
 #ifdef __cplusplus
 extern "C" {

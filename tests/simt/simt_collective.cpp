@@ -1,8 +1,8 @@
 /* simt_collective: barriers of a block, and what the lanes of a warp do together.
  * SPDX-License-Identifier: MIT */
-#include "simt_core.h"
+#include "tests/simt/simt_core.h"
 
-#include "fragments.h"
+#include "tests/simt/fragments.h"
 
 /* ---------------------------------------------------------------------------------------- barriers */
 /* What the thread did comes before what follows the opening that it waits for. */

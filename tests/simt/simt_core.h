@@ -7,7 +7,7 @@
 #ifndef DQ_SIMT_CORE_H
 #define DQ_SIMT_CORE_H
 
-#include "ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
 
 #include <map>
 

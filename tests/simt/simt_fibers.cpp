@@ -1,7 +1,7 @@
 /* simt_fibers: every CUDA thread is a fiber, a stack of its own that gives way only where it must wait.
  * The schedule picks who runs next; some blocks that follow each other take turns. For x86-64 System V.
  * SPDX-License-Identifier: MIT */
-#include "simt_core.h"
+#include "tests/simt/simt_core.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 /* simt_memory: what stands for the memory of a device.
  * SPDX-License-Identifier: MIT */
-#include "simt_core.h"
+#include "tests/simt/simt_core.h"
 
 #include <signal.h>
 #include <stdio.h>

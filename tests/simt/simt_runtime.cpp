@@ -1,7 +1,7 @@
 /* simt_runtime: the stand-in of the CUDA runtime: memory, one queue of work, streams and events. For one
  * host thread.
  * SPDX-License-Identifier: MIT */
-#include "simt_core.h"
+#include "tests/simt/simt_core.h"
 
 #include <deque>
 #include <map>

@@ -1,9 +1,9 @@
 /* test_simt: what threads do together: indices, barriers, shuffles, votes, atomics; and the reports about
  * kernels that are wrong.
  * SPDX-License-Identifier: MIT */
-#include "check.h"
+#include "tests/simt/check.h"
 
-#include "ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
 
 /* ------------------------------------------------------------------------------------------ indices */
 DQ_KERNEL(64) indices(uint32_t *out)

@@ -2,17 +2,17 @@
  * and of a grid only the corners run: the first, middle and last block of each axis. What they write must be
  * where 64-bit arithmetic says; a pointer that went wrong finds zeros, poison or no memory.
  * SPDX-License-Identifier: MIT */
-#include "check.h"
+#include "tests/simt/check.h"
 
-#include "fused.h"
-#include "linear.h"
-#include "logprob.h"
-#include "maps.h"
-#include "pages.h"
-#include "ptx.cuh"
-#include "rows.h"
-#include "span_sums.h"
-#include "tally.h"
+#include "kernels/cuda/device/fused.h"
+#include "kernels/cuda/device/linear.h"
+#include "kernels/cuda/device/logprob.h"
+#include "kernels/cuda/device/maps.h"
+#include "kernels/cuda/device/kv.h"
+#include "kernels/cuda/device/ptx.cuh"
+#include "kernels/cuda/device/rows.h"
+#include "kernels/cuda/device/spans.h"
+#include "kernels/cuda/device/observe.h"
 
 #include <math.h>
 

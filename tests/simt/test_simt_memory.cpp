@@ -1,9 +1,9 @@
 /* test_simt_memory: asynchronous copies, and the stand-in of the runtime: memory, limits, what waits for
  * what, launches that are refused.
  * SPDX-License-Identifier: MIT */
-#include "check.h"
+#include "tests/simt/check.h"
 
-#include "ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
 
 #include <stdio.h>
 #include <sys/wait.h>

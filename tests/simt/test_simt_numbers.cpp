@@ -1,9 +1,9 @@
 /* test_simt_numbers: matrix fragments against plain products, dot products of bytes, conversions against
  * a search for the nearest value, exponentials.
  * SPDX-License-Identifier: MIT */
-#include "check.h"
+#include "tests/simt/check.h"
 
-#include "ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
 
 /* ----------------------------------------------------------------------------------------- matrices */
 enum {

@@ -1,10 +1,10 @@
 /* test_simt_sample: the sample kernels against plain loops, in several orders of the threads; also the
  * example of how a kernel is tested.
  * SPDX-License-Identifier: MIT */
-#include "check.h"
+#include "tests/simt/check.h"
 
-#include "ptx.cuh"
-#include "sample.h"
+#include "kernels/cuda/device/ptx.cuh"
+#include "tests/simt/sample.h"
 
 static void check_product(int m, int n, int k)
 {

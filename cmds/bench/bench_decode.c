@@ -1,0 +1,341 @@
+/* bench_decode: see bench_decode.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/bench/bench_decode.h"
+
+#include "cmds/bench/bench_rates.h"
+#include "cmds/cli/kv_report.h"
+#include "eval/score.h"
+#include "tensor/quant.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { CHUNK = 256, READ_BYTES = 1 << 27 }; /* more than last-level caches hold */
+
+typedef struct variant {
+    int k_bits, v_bits;
+    dq_num num; /* of attention; projections stay in f32 */
+} variant;
+static const variant variants[] = {{16, 16, DQ_NUM_F32},
+                                   {8, 8, DQ_NUM_F32},
+                                   {8, 8, DQ_NUM_INT8},
+                                   {4, 4, DQ_NUM_F32},
+                                   {4, 4, DQ_NUM_INT8}};
+enum { N_VARIANTS = sizeof variants / sizeof variants[0] };
+
+/* One cache under test. */
+typedef struct subject {
+    dq_runner *runner;
+    int32_t seq, pos;
+    double *token_s, *attend_s, *read_s; /* [tokens] */
+    double kv_bytes;                     /* held: attention reads them once per token */
+} subject;
+
+typedef struct decode {
+    const dq_model *m;
+    dq_backend *b;
+    int64_t tokens, context;
+    float *k, *v; /* backend memory: CHUNK rows of keys and values, one row of the others */
+    float *q, *y, *lambda;
+    uint64_t *block; /* [READ_BYTES / 8] that nothing else reads */
+    double weight_bytes;
+    subject at[N_VARIANTS];
+} decode;
+
+/* All threads read memory once: what attention cannot exceed. Leaves nothing else in the caches. */
+static double time_read(const decode *x)
+{
+    const int n = x->b->threads;
+    uint64_t sum = 0;
+    const double start = dq_bench_now(x->b);
+#pragma omp parallel for num_threads(n) schedule(static) reduction(+ : sum)
+    for (int64_t i = 0; i < READ_BYTES / 8; i += 8) {
+        const uint64_t *p = x->block + i; /* sums that do not wait for each other */
+        sum += ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]));
+    }
+    const double s = dq_bench_now(x->b) - start;
+    x->block[0] = sum & 1; /* so that the sum is made */
+    return s;
+}
+
+static double type_bytes(dq_dtype t)
+{
+    return t == DQ_F32 ? 4 : 2;
+}
+
+static double bytes_of(const dq_weight *w)
+{
+    if (w->bits == 16) return (double)(w->rows * w->cols) * type_bytes(w->dtype);
+    return (double)w->rows * (double)dq_row_bytes(w->cols, w->bits) +
+           (double)(w->scale_rows * dq_groups(w->cols, w->group_size)) * type_bytes(w->scale_dtype);
+}
+
+/* What one token reads of the weights. */
+static double weight_bytes(const dq_model *m)
+{
+    double sum = bytes_of(&m->head);
+    for (int i = 0; i < m->n_layers; i++) {
+        const dq_layer *l = &m->layer[i];
+        const dq_weight *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) sum += bytes_of(all[k]);
+    }
+    return sum;
+}
+
+static float *floats(decode *x, int64_t n, dq_err *err)
+{
+    float *host = dq_block_new((size_t)n, sizeof *host, err);
+    float *p = host ? x->b->ops->alloc(x->b, (size_t)n * sizeof *p) : NULL;
+    uint32_t state = 7;
+    for (int64_t i = 0; host && i < n; i++) {
+        state = state * 1664525u + 1013904223u;
+        host[i] = (float)(state >> 8) / 8388608.0f - 1.0f;
+    }
+    if (p) x->b->ops->put(x->b, p, host, (size_t)n * sizeof *p);
+    dq_block_free(host);
+    if (!p) dq_fail(err, DQ_RESOURCE, "out of memory");
+    return p;
+}
+
+/* Invented keys and values at positions 0 .. context-1 of every layer. */
+static void fill_context(decode *x, subject *s)
+{
+    const int64_t cols = (int64_t)x->m->map.n_kv * x->m->map.head_dim;
+    int32_t ids[CHUNK] = {0}, pos[CHUNK];
+    for (; s->pos < x->context; s->pos += CHUNK) {
+        const int64_t left = x->context - s->pos, n = left < CHUNK ? left : CHUNK;
+        const int64_t cu[2] = {0, n};
+        for (int32_t i = 0; i < n; i++) pos[i] = s->pos + i;
+        const dq_batch batch = {
+            .n_seq = 1, .n_rows = n, .cu_rows = cu, .seq = &s->seq, .ids = ids, .pos = pos};
+        for (int l = 0; l < x->m->n_layers; l++) {
+            dq_kv *kv = dq_runner_kv(s->runner);
+            x->b->ops->kv_append(x->b, kv, l, &batch, (dq_mat){x->k, n, cols},
+                                 (dq_mat){x->v, n, cols});
+            x->b->ops->kv_settle(x->b, kv, l, &batch);
+        }
+    }
+    s->pos = (int32_t)x->context;
+}
+
+static dq_math math_of(int i)
+{
+    const dq_num num = variants[i].num;
+    return (dq_math){DQ_NUM_F32, num, num, num};
+}
+
+static dq_kv_spec spec_of(const decode *x, int i)
+{
+    const variant *v = &variants[i];
+    const int d = x->m->map.head_dim;
+    dq_kv_spec spec = dq_kv_plain;
+    spec.num = v->num;
+    spec.k_bits = v->k_bits;
+    spec.v_bits = v->v_bits;
+    spec.rotate_k = spec.rotate_v = v->k_bits <= 4 && (d & (d - 1)) == 0; /* as --kv-rotate auto */
+    return spec;
+}
+
+static dq_status open_subject(decode *x, int i, dq_err *err)
+{
+    const dq_kv_spec spec = spec_of(x, i);
+    subject *s = &x->at[i];
+    s->token_s = dq_block_new((size_t)x->tokens, sizeof *s->token_s, err);
+    s->attend_s = dq_block_new((size_t)x->tokens, sizeof *s->attend_s, err);
+    s->read_s = dq_block_new((size_t)x->tokens, sizeof *s->read_s, err);
+    if (err->code != DQ_OK) return err->code;
+    DQ_TRY(dq_backend_can(x->b, x->m, math_of(i), &spec, err));
+    DQ_TRY(dq_runner_new(&s->runner, x->m, x->b, &spec, err));
+    s->seq = x->b->ops->kv_seq_new(x->b, dq_runner_kv(s->runner));
+    fill_context(x, s);
+    return dq_backend_sync(x->b, err);
+}
+
+/* Attention of all layers alone, for the position behind the last token: only that one, and later ones,
+ * may read what has been settled. */
+static double time_attention(const decode *x, const subject *s, const dq_batch *last, dq_math math)
+{
+    const dq_headmap *map = &x->m->map;
+    const int32_t pos = s->pos + 1;
+    dq_batch batch = *last;
+    batch.pos = &pos;
+    const int64_t width = (int64_t)map->n_out * map->n_slabs * map->head_dim;
+    const double start = dq_bench_now(x->b);
+    for (int l = 0; l < x->m->n_layers; l++) {
+        const dq_attend_args args = {.attn = &x->m->layer[l].attn,
+                                     .batch = &batch,
+                                     .kv = dq_runner_kv(s->runner),
+                                     .layer = l,
+                                     .q = {x->q, 1, (int64_t)map->n_q * map->head_dim},
+                                     .lambda = {x->lambda, 1, map->n_out},
+                                     .logit = {.bits = 16},
+                                     .math = math};
+        x->b->ops->attend(x->b, (dq_mat){x->y, 1, width}, &args);
+    }
+    x->b->ops->sync(x->b);
+    return dq_bench_now(x->b) - start;
+}
+
+/* The next token of one cache; run -1 warms up. */
+static dq_status step(decode *x, int i, int64_t run, dq_err *err)
+{
+    subject *s = &x->at[i];
+    const dq_math math = math_of(i);
+    const int64_t cu[2] = {0, 1};
+    int32_t id = (int32_t)((s->pos * 7919) % x->m->vocab), top1;
+    const dq_batch batch = {
+        .n_seq = 1, .n_rows = 1, .cu_rows = cu, .seq = &s->seq, .ids = &id, .pos = &s->pos};
+    const dq_pass pass = {.logit = {.bits = 16}, .math = math};
+    dq_mat hidden;
+    double logp;
+    const double start = dq_bench_now(x->b);
+    DQ_TRY(dq_runner_pass(s->runner, &batch, &pass, &hidden, err));
+    x->b->ops->logprob(x->b, &logp, &top1, hidden, &x->m->head, &id, DQ_NUM_F32);
+    DQ_TRY(dq_backend_sync(x->b, err));
+    const double token = dq_bench_now(x->b) - start, read = time_read(x);
+    const double attend = time_attention(x, s, &batch, math);
+    DQ_TRY(dq_logp_check(x->m, &logp, 1, err));
+    if (run >= 0) {
+        s->token_s[run] = token;
+        s->attend_s[run] = attend;
+        s->read_s[run] = read;
+    }
+    s->pos++;
+    return dq_backend_sync(x->b, err);
+}
+
+static dq_status run_all(decode *x, dq_err *err)
+{
+    for (int i = 0; i < N_VARIANTS; i++) DQ_TRY(open_subject(x, i, err));
+    for (int64_t run = -1; run < x->tokens; run++) {
+        for (int i = 0; i < N_VARIANTS; i++) DQ_TRY(step(x, i, run, err));
+    }
+    for (int i = 0; i < N_VARIANTS; i++) {
+        const dq_kv_bytes held = x->b->ops->kv_bytes(x->b, dq_runner_kv(x->at[i].runner));
+        x->at[i].kv_bytes = (double)(held.codes + held.scales + held.unquantized);
+    }
+    return err->code;
+}
+
+static void put_result(const decode *x, int i, double plain, dq_table *table, json_t *results)
+{
+    const subject *s = &x->at[i];
+    const dq_timing token = dq_timing_of(s->token_s, x->tokens);
+    const dq_timing attend = dq_timing_of(s->attend_s, x->tokens);
+    const double rate = s->kv_bytes / attend.median;
+    const double read = READ_BYTES / dq_timing_of(s->read_s, x->tokens).median;
+    char bits[16];
+    snprintf(bits, sizeof bits, "%d:%d", variants[i].k_bits, variants[i].v_bits);
+    dq_table_cell(table, "%lld", (long long)x->context);
+    dq_table_cell(table, "%s", bits);
+    dq_table_cell(table, "%s", dq_num_name[variants[i].num]);
+    dq_table_cell(table, "%.2f", s->kv_bytes / 1048576);
+    dq_table_cell(table, "%.3f", 1e3 * attend.median);
+    dq_table_cell(table, "%.3f", 1e3 * attend.min);
+    dq_table_cell(table, "%.1f", rate * 1e-9);
+    dq_table_cell(table, "%.2f", rate / read);
+    dq_table_cell(table, "%.2f", plain / attend.median);
+    dq_table_cell(table, "%.2f", 1e3 * token.median);
+    json_t *r = json_object();
+    json_object_set_new(r, "model", dq_name_json(x->m->name));
+    json_object_set_new(r, "what", json_string("decode"));
+    json_object_set_new(r, "context", json_integer((json_int_t)x->context));
+    json_object_set_new(r, "kv_bits", json_string(bits));
+    json_object_set_new(r, "attention_math", json_string(dq_num_name[variants[i].num]));
+    json_object_set_new(r, "kv_bytes", dq_real(s->kv_bytes));
+    json_object_set_new(r, "attention_seconds_median", dq_real(attend.median));
+    json_object_set_new(r, "attention_seconds_min", dq_real(attend.min));
+    json_object_set_new(r, "attention_bytes_per_second", dq_real(rate));
+    json_object_set_new(r, "read_bytes_per_second", dq_real(read));
+    json_object_set_new(r, "share_of_read", dq_real(rate / read));
+    json_object_set_new(r, "speedup_over_16_bits", dq_real(plain / attend.median));
+    json_object_set_new(r, "weight_bytes", dq_real(x->weight_bytes));
+    json_object_set_new(r, "token_seconds_median", dq_real(token.median));
+    json_object_set_new(r, "tokens_per_second", dq_real(1 / token.median));
+    json_array_append_new(results, r);
+}
+
+/* Caches of one context, from invented tokens to rows of the table. */
+static dq_status run_context(decode *x, dq_table *table, json_t *results, dq_err *err)
+{
+    if (run_all(x, err) == DQ_OK) {
+        const double plain = dq_timing_of(x->at[0].attend_s, x->tokens).median;
+        for (int i = 0; i < N_VARIANTS; i++) put_result(x, i, plain, table, results);
+    }
+    for (int i = 0; i < N_VARIANTS; i++) {
+        subject *s = &x->at[i];
+        dq_runner_free(s->runner);
+        dq_block_free(s->token_s);
+        dq_block_free(s->attend_s);
+        dq_block_free(s->read_s);
+        *s = (subject){0};
+    }
+    return err->code;
+}
+
+static dq_status run_contexts(decode *x, dq_talk *talk, const int *context, int n, bool json,
+                              dq_err *err)
+{
+    static const char *const titles[] = {"context", "KV bits", "math", "KV, MiB",
+                                         "ms",      "least",   "GB/s", "share of read",
+                                         "times",   "ms/token"};
+    dq_table *table = NULL;
+    DQ_TRY(dq_table_new(&table, titles, 10, err));
+    for (int i = 0; i < N_VARIANTS; i++) {
+        const dq_kv_spec spec = spec_of(x, i);
+        dq_say_routes(talk, x->b, x->m, math_of(i), &spec);
+    }
+    json_t *doc = dq_document(talk, "dq-bench/1"), *settings = json_object_get(doc, "settings");
+    json_array_append_new(json_object_get(doc, "inputs"), dq_name_json(x->m->path));
+    json_object_set_new(settings, "device", json_string(x->b->device));
+    json_object_set_new(settings, "threads", json_integer(x->b->threads));
+    json_object_set_new(settings, "clock", json_string(dq_bench_clock(x->b)));
+    json_object_set_new(settings, "decode", json_integer((json_int_t)x->tokens));
+    for (int i = 0; i < n && err->code == DQ_OK; i++) {
+        x->context = context[i];
+        run_context(x, table, json_object_get(doc, "results"), err);
+    }
+    if (err->code == DQ_OK && json) {
+        dq_document_print(json_incref(doc), err);
+    } else if (err->code == DQ_OK) {
+        printf("%s: attention of one token on %s, medians of %lld tokens; times: against 16 bits\n"
+               "ms/token: the whole model, projections in f32\n\n",
+               x->m->name, x->b->device, (long long)x->tokens);
+        dq_table_print(table, err);
+    }
+    json_decref(doc);
+    dq_table_free(table);
+    return err->code;
+}
+
+dq_status dq_bench_decode(dq_talk *talk, const dq_model *m, dq_backend *b, int64_t tokens,
+                          const int *context, int n, bool json, dq_err *err)
+{
+    const dq_headmap *map = &m->map;
+    const int64_t d = map->head_dim;
+    if (strcmp(b->ops->name, "cpu") != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "--decode takes shares of what the processor reads, not of %s. Use --device "
+                       "cpu",
+                       b->device);
+    for (int i = 0; i < n; i++) {
+        if (context[i] + tokens + 1 > m->max_positions)
+            return dq_fail(err, DQ_MISMATCH, "%s: has %d positions. Lower --context or --decode",
+                           m->path, m->max_positions);
+    }
+    decode x = {.m = m, .b = b, .tokens = tokens, .weight_bytes = weight_bytes(m)};
+    x.block = dq_block_new(READ_BYTES, 1, err);
+    if (err->code == DQ_OK) x.k = floats(&x, CHUNK * map->n_kv * d, err);
+    if (err->code == DQ_OK) x.v = floats(&x, CHUNK * map->n_kv * d, err);
+    if (err->code == DQ_OK) x.q = floats(&x, map->n_q * d, err);
+    if (err->code == DQ_OK) x.y = floats(&x, map->n_out * map->n_slabs * d, err);
+    if (err->code == DQ_OK) x.lambda = floats(&x, map->n_out, err);
+    if (err->code == DQ_OK) {
+        memset(x.block, 1, READ_BYTES); /* memory that was never written is one page of zeros */
+        run_contexts(&x, talk, context, n, json, err);
+    }
+    float *all[] = {x.k, x.v, x.q, x.y, x.lambda};
+    for (int i = 0; i < 5; i++) b->ops->free(b, all[i]);
+    dq_block_free(x.block);
+    return err->code;
+}

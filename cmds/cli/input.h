@@ -1,0 +1,65 @@
+/* input: what commands share that read ids or text for a model.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_INPUT_H
+#define DQ_INPUT_H
+
+#include "cmds/cli/options.h"
+#include "cmds/cli/output.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
+
+/* --head-map: which heads meet in one output head, for checkpoints whose order is in doubt. It goes for
+ * every model of a run that has two maps. */
+typedef struct dq_head_map {
+    const char *word; /* as given; NULL: as each checkpoint's family says */
+    dq_override override;
+    bool used; /* some model took it */
+} dq_head_map;
+#define DQ_HEAD_MAP_OPTION(h)                                                                      \
+    {                                                                                              \
+        .name = "head-map", .kind = DQ_OPT_TEXT, .to = &(h).word, .value = "MAP",                  \
+        .help =                                                                                    \
+            "adjacent, adjacent-naive or halves: read the heads of a Diff Transformer in this "    \
+            "order, whatever its family says (see MODEL.md and dq doctor --model)"                 \
+    }
+/* Before any model is opened. */
+dq_status dq_head_map_read(dq_head_map *h, dq_err *err);
+/* After the last one: a map that no model took is DQ_MISMATCH. */
+dq_status dq_head_map_check(const dq_head_map *h, dq_err *err);
+/* "halves" or null, for `settings`. */
+json_t *dq_head_map_json(const dq_head_map *h);
+/* Opens a model as MODEL arguments are opened and passes on its warnings. h may be NULL. */
+dq_status dq_input_model(dq_model **out, const char *path, dq_head_map *h, dq_talk *talk,
+                         dq_err *err);
+
+/* A text and where it came from. Memory belongs to the arena. */
+typedef struct dq_input_text {
+    const char *path; /* "-" for standard input, the source of the built-in text */
+    bool built_in;
+    const char *text;
+    size_t bytes;
+    char sha256[65];
+} dq_input_text;
+
+/* Ids and the sequences they form; the arrays belong to the arena. */
+typedef struct dq_input_ids {
+    int32_t *ids;
+    int64_t n, *cu, n_seq;
+} dq_input_ids;
+
+/* Reads a file or standard input, or takes the built-in sample (path NULL). Empty is DQ_DAMAGED. */
+dq_status dq_input_read(dq_input_text *t, const char *path, dq_arena *a, dq_err *err);
+/* "1 2 3": every item of --ids is one sequence. */
+dq_status dq_input_parse_ids(dq_input_ids *out, const char *const *item, int n, dq_arena *a,
+                             dq_err *err);
+/* The model's tokenizer; NULL with DQ_OK when it has none and `required` is false. */
+dq_status dq_input_tokenizer(dq_tokenizer **out, const dq_model *m, bool required, dq_err *err);
+/* Ids of the text as one sequence in an arena; warns once about text that is not UTF-8. */
+dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_input_text *text,
+                          unsigned flags, dq_talk *talk, dq_arena *a, dq_err *err);
+
+/* Entries of `inputs` in JSON documents. */
+json_t *dq_input_model_json(const dq_model *m);
+json_t *dq_input_text_json(const dq_input_text *t);
+
+#endif

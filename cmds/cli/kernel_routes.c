@@ -1,0 +1,107 @@
+/* kernel_routes: see kernel_routes.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/cli/kernel_routes.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { ROLES = 8, PART = 128 };
+
+/* Text that ends where the buffer does. */
+typedef struct text {
+    char *at;
+    size_t room;
+} text;
+
+static DQ_PRINTF(2, 3) void add(text *t, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    const int n = vsnprintf(t->at, t->room, fmt, args);
+    va_end(args);
+    const size_t used = n < 0 ? 0 : (size_t)n < t->room ? (size_t)n : t->room - 1;
+    t->at += used;
+    t->room -= used;
+}
+
+static void add_storage(text *t, const dq_weight *w)
+{
+    if (w->bits == 16)
+        add(t, "%s", dq_dtypes[w->dtype].name);
+    else if (w->scale_rows == 1 && w->rows > 1)
+        add(t, "%d bits, tensor", w->bits);
+    else if (w->group_size >= w->cols)
+        add(t, "%d bits, row", w->bits);
+    else
+        add(t, "%d bits, group %lld", w->bits, (long long)w->group_size);
+}
+
+static void one_weight(char to[PART], const dq_backend *b, const dq_weight *w, dq_num num)
+{
+    text t = {to, PART};
+    const char *kernel = b->ops->matmul_kernel(b, w, num);
+    add(&t, "%s %s (", kernel ? kernel : "no kernel for", dq_num_name[num]);
+    add_storage(&t, w);
+    add(&t, ")");
+}
+
+/* Projections that run alike stand together, in the order of the first of them. */
+static void add_linear(text *t, const dq_backend *b, const dq_layer *l, dq_num num)
+{
+    static const char *const name[ROLES] = {"q", "k", "v", "o", "gate", "up", "down", "lambda"};
+    const dq_weight *const all[ROLES] = {&l->q,    &l->k,  &l->v,    &l->o,
+                                         &l->gate, &l->up, &l->down, &l->lambda_proj};
+    char part[ROLES][PART] = {""};
+    bool mixed = false;
+    for (int i = 0; i < ROLES; i++) {
+        if (all[i]->rows == 0) continue;
+        one_weight(part[i], b, all[i], all[i] == &l->lambda_proj ? DQ_NUM_F32 : num);
+        mixed = mixed || strcmp(part[i], part[0]) != 0;
+    }
+    add(t, "linear");
+    for (int i = 0; i < ROLES; i++) {
+        if (!part[i][0]) continue;
+        add(t, i ? ", %s" : " %s", part[i]);
+        for (int k = i, n = 0; k < ROLES; k++) {
+            if (k > i && strcmp(part[k], part[i]) != 0) continue;
+            if (mixed) add(t, n++ ? " %s" : " of %s", name[k]);
+            if (k > i) part[k][0] = 0;
+        }
+    }
+}
+
+static void add_attention(text *t, const dq_backend *b, dq_math math, const dq_kv_spec *kv)
+{
+    const char *many = b->ops->attend_kernel(b, kv, math, DQ_PAGE);
+    const char *one = b->ops->attend_kernel(b, kv, math, 1);
+    add(t, "; attention %s", many ? many : "no kernel for");
+    if (one && many && strcmp(one, many) != 0) add(t, " (%s for single rows)", one);
+    add(t, ": qk %s, pv %s; kv %d:%d %s", dq_num_name[math.qk], dq_num_name[math.pv], kv->k_bits,
+        kv->v_bits, dq_num_name[math.kv]);
+}
+
+static void describe(char buf[DQ_ROUTE_TEXT], const dq_backend *b, const dq_layer *l, dq_math math,
+                     const dq_kv_spec *kv)
+{
+    text t = {buf, DQ_ROUTE_TEXT};
+    add_linear(&t, b, l, math.linear);
+    add_attention(&t, b, math, kv);
+}
+
+const char *dq_route(char buf[DQ_ROUTE_TEXT], int *next, const dq_backend *b, const dq_model *m,
+                     int first, dq_math math, const dq_kv_spec *kv)
+{
+    char own[DQ_ROUTE_TEXT], other[DQ_ROUTE_TEXT];
+    text t = {buf, DQ_ROUTE_TEXT};
+    describe(own, b, &m->layer[first], math, kv);
+    for (*next = first + 1; *next < m->n_layers; ++*next) {
+        describe(other, b, &m->layer[*next], math, kv);
+        if (strcmp(own, other) != 0) break;
+    }
+    if (*next == first + 1)
+        add(&t, "layer %d: %s", first, own);
+    else
+        add(&t, "layers %d-%d: %s", first, *next - 1, own);
+    return buf;
+}

@@ -1,0 +1,151 @@
+/* kv_report: see kv_report.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/cli/kv_report.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static double quotient(double a, double b)
+{
+    return b > 0 ? a / b : (double)NAN;
+}
+
+dq_kv_shares dq_kv_shares_of(const dq_kv_setting *set, const dq_kv_held *h)
+{
+    const dq_kv_bytes *b = &h->bytes;
+    dq_kv_shares s = {.measured = h->contexts > 0 && h->missed == 0};
+    const dq_kv_held none = {0};
+    const bool codes = dq_kv_has_codes(&set->spec);
+    s.lowbit = codes ? quotient((double)h->reads_coded, (double)h->reads) : 0;
+    if (!s.measured) b = &(h = &none)->bytes;
+    s.bytes_held = b->codes + b->scales + b->unquantized + b->index;
+    double coded = (double)(b->codes + b->scales + h->dense16);
+    s.bytes_per_token = quotient((double)s.bytes_held, (double)h->tokens);
+    s.ratio_held = quotient((double)h->baseline, (double)s.bytes_held);
+    /* what held would be if all kept tokens were codes: the limit for long contexts */
+    const double held_coded = quotient((double)b->tokens_coded, (double)b->tokens);
+    s.ratio_payload =
+        b->tokens_coded ? quotient((double)h->baseline * held_coded, coded) : (double)NAN;
+    s.kept = quotient((double)b->tokens, (double)h->slots);
+    s.kvpress = 1 - s.kept;
+    s.cut = quotient((double)h->tokens_cut, (double)h->tokens);
+    return s;
+}
+
+json_t *dq_math_json(dq_math m)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "linear", json_string(dq_num_name[m.linear]));
+    json_object_set_new(o, "qk", json_string(dq_num_name[m.qk]));
+    json_object_set_new(o, "pv", json_string(dq_num_name[m.pv]));
+    json_object_set_new(o, "kv", json_string(dq_num_name[m.kv]));
+    return o;
+}
+
+void dq_say_math(dq_talk *t, const char *device, dq_math m)
+{
+    dq_say(t, "device: %s; arithmetic: linear %s, qk %s, pv %s, kv %s", device,
+           dq_num_name[m.linear], dq_num_name[m.qk], dq_num_name[m.pv], dq_num_name[m.kv]);
+}
+
+void dq_say_routes(dq_talk *t, const dq_backend *b, const dq_model *m, dq_math math,
+                   const dq_kv_spec *kv)
+{
+    char line[DQ_ROUTE_TEXT];
+    for (int i = 0; t->verbose && i < m->n_layers;)
+        dq_say(t, "%s: %s", m->name, dq_route(line, &i, b, m, i, math, kv));
+}
+
+json_t *dq_kv_setting_json(const dq_kv_setting *s)
+{
+    const dq_evict_spec *e = &s->evict;
+    json_t *o = json_object(), *rotate = json_object();
+    json_object_set_new(rotate, "k", json_boolean(s->spec.rotate_k));
+    json_object_set_new(rotate, "v", json_boolean(s->spec.rotate_v));
+    json_object_set_new(o, "k_bits", json_integer(s->spec.k_bits));
+    json_object_set_new(o, "v_bits", json_integer(s->spec.v_bits));
+    json_object_set_new(o, "group", json_integer(s->spec.group));
+    json_object_set_new(o, "rotate", rotate);
+    json_object_set_new(o, "sink", json_integer(s->spec.sink));
+    json_object_set_new(o, "recent", json_integer(s->spec.recent));
+    json_object_set_new(o, "policy", e->policy ? json_string(e->policy->name) : json_null());
+    json_object_set_new(o, "keep",
+                        !e->policy  ? json_real(1)
+                        : e->tokens ? json_null()
+                                    : json_real(e->keep));
+    json_object_set_new(o, "tokens",
+                        e->policy && e->tokens ? json_integer(e->tokens) : json_null());
+    json_object_set_new(o, "budget",
+                        e->policy ? json_string(dq_kv_budget_name[e->budget]) : json_null());
+    json_object_set_new(o, "every", e->policy ? json_integer(e->every) : json_null());
+    json_object_set_new(o, "window",
+                        !e->policy      ? json_null()
+                        : e->window < 0 ? json_integer(e->policy->window)
+                                        : json_integer(e->window));
+    json_object_set_new(o, "seed", e->policy ? json_integer((json_int_t)e->seed) : json_null());
+    return o;
+}
+
+static json_t *count(bool there, int64_t n)
+{
+    return there ? json_integer(n) : json_null();
+}
+
+json_t *dq_kv_json(const dq_kv_setting *s, const dq_kv_held *h)
+{
+    dq_kv_shares x = dq_kv_shares_of(s, h);
+    json_t *o = dq_kv_setting_json(s), *bytes = json_object();
+    json_object_set_new(bytes, "codes", count(x.measured, h->bytes.codes));
+    json_object_set_new(bytes, "scales", count(x.measured, h->bytes.scales));
+    json_object_set_new(bytes, "unquantized", count(x.measured, h->bytes.unquantized));
+    json_object_set_new(bytes, "index", count(x.measured, h->bytes.index));
+    json_object_set_new(o, "contexts", json_integer(h->contexts));
+    json_object_set_new(o, "bytes_held", count(x.measured, x.bytes_held));
+    json_object_set_new(o, "bytes", bytes);
+    json_object_set_new(o, "bytes_per_token", dq_real(x.bytes_per_token));
+    json_object_set_new(o, "baseline_bytes", count(x.measured, h->baseline));
+    json_object_set_new(o, "ratio_held", dq_real(x.ratio_held));
+    json_object_set_new(o, "ratio_payload", dq_real(x.ratio_payload));
+    json_object_set_new(o, "lowbit_fraction", dq_real(x.lowbit));
+    json_object_set_new(o, "kept_fraction", dq_real(x.kept));
+    json_object_set_new(o, "kvpress_ratio", dq_real(x.kvpress));
+    json_object_set_new(o, "raised", count(s->evict.policy != NULL, h->raised));
+    json_object_set_new(o, "gap_min", h->evicted ? dq_real(h->gap_min) : json_null());
+    return o;
+}
+
+const char *dq_kv_label(char *buf, size_t cap, const dq_kv_setting *s)
+{
+    const dq_evict_spec *e = &s->evict;
+    int n = snprintf(buf, cap, "%d:%d", s->spec.k_bits, s->spec.v_bits);
+    if (!e->policy || n < 0 || (size_t)n >= cap) return buf;
+    if (e->tokens)
+        snprintf(buf + n, cap - (size_t)n, " %s %lld", e->policy->name, (long long)e->tokens);
+    else
+        snprintf(buf + n, cap - (size_t)n, " %s %g", e->policy->name, e->keep);
+    return buf;
+}
+
+void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_setting *s, const dq_kv_held *h)
+{
+    char label[96];
+    dq_kv_shares x = dq_kv_shares_of(s, h);
+    dq_kv_label(label, sizeof label, s);
+    if (dq_kv_has_codes(&s->spec) && x.lowbit < 0.5)
+        dq_warn(t,
+                "%s, KV %s: only %.1f %% of the keys that scored rows read were codes; sequences "
+                "that are short against --kv-sink %d, --kv-recent %d and pages of %d tokens stay "
+                "unquantized",
+                what, label, 100 * x.lowbit, s->spec.sink, s->spec.recent, DQ_PAGE);
+    if (!x.measured || !s->evict.policy) return;
+    if (x.cut < 0.5 && (s->evict.tokens || s->evict.keep < 1))
+        dq_warn(t,
+                "%s, KV %s: only %.1f %% of the context tokens are in contexts that are longer "
+                "than their budget; nothing was forgotten of the others",
+                what, label, 100 * x.cut);
+    if (h->raised)
+        dq_warn(t,
+                "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %lld",
+                what, label, (long long)h->raised, (long long)h->evicted,
+                (long long)s->spec.sink + s->spec.recent);
+}

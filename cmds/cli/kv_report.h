@@ -1,0 +1,40 @@
+/* kv_report: the arithmetic and the KV cache of a result, for people and programs.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_KV_REPORT_H
+#define DQ_KV_REPORT_H
+
+#include "cmds/cli/kernel_routes.h"
+#include "cmds/cli/kv_options.h"
+#include "cmds/cli/output.h"
+
+/* Fractions and ratios of what was measured; NaN where nothing was. */
+typedef struct dq_kv_shares {
+    bool measured;
+    int64_t bytes_held;
+    double bytes_per_token; /* of context */
+    double ratio_held;      /* baseline / held */
+    double ratio_payload;   /* what it would be if all kept tokens were codes */
+    double lowbit;          /* of the keys that rows of scored ids read, those that were codes */
+    double kept, kvpress;   /* kvpress: 1 - kept */
+    double cut; /* share of the context tokens that stand in a context of which something is gone */
+} dq_kv_shares;
+dq_kv_shares dq_kv_shares_of(const dq_kv_setting *s, const dq_kv_held *h);
+
+/* The `math` object of a result: which arithmetic ran, product by product. */
+json_t *dq_math_json(dq_math m);
+/* The same with -v. */
+void dq_say_math(dq_talk *t, const char *device, dq_math m);
+/* With -v, kernel and arithmetic of every layer; layers that run alike share a line. */
+void dq_say_routes(dq_talk *t, const dq_backend *b, const dq_model *m, dq_math math,
+                   const dq_kv_spec *kv);
+/* The `kv` object of a result. */
+json_t *dq_kv_json(const dq_kv_setting *s, const dq_kv_held *h);
+/* A setting as `settings` lists it: no measurements. */
+json_t *dq_kv_setting_json(const dq_kv_setting *s);
+/* "4:4", "4:4 snapkv 0.25": enough to tell settings apart. */
+const char *dq_kv_label(char *buf, size_t cap, const dq_kv_setting *s);
+/* Warns where less than half of what was read or held was compressed, and about raised budgets. `what` stands in
+ * front. */
+void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_setting *s, const dq_kv_held *h);
+
+#endif

@@ -1,0 +1,320 @@
+/* options: see options.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/cli/options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_OPTS = 96, LONG_BASE = 256 };
+
+static bool is_end(const dq_opt *o)
+{
+    return !o->name && !o->help;
+}
+
+static bool takes_value(const dq_opt *o)
+{
+    return o->kind != DQ_OPT_FLAG && o->kind != DQ_OPT_COUNT;
+}
+
+/* Edit distance of two short names, capped at 63 characters each. */
+static int distance(const char *a, const char *b)
+{
+    int row[64], la = (int)strlen(a), lb = (int)strlen(b);
+    if (la > 63 || lb > 63) return 64;
+    for (int j = 0; j <= lb; j++) row[j] = j;
+    for (int i = 1; i <= la; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= lb; j++) {
+            int change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            int best = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+            row[j] = change < best ? change : best;
+        }
+    }
+    return row[lb];
+}
+
+const char *dq_nearest(const char *text, const char *const *names, int n)
+{
+    const char *best = NULL;
+    int best_d = 4;
+    for (int i = 0; i < n; i++) {
+        int d = distance(text, names[i]);
+        if (d < best_d && d < (int)strlen(names[i])) {
+            best_d = d;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+static dq_status unknown_option(const char *text, const dq_opt *opts, const dq_usage *usage,
+                                dq_err *err)
+{
+    const char *names[MAX_OPTS];
+    char word[64];
+    int n = 0;
+    for (const dq_opt *o = opts; !is_end(o); o++) {
+        if (o->name && n < MAX_OPTS) names[n++] = o->name;
+    }
+    while (*text == '-') text++;
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(text, "="), text);
+    const char *near = dq_nearest(word, names, n);
+    if (near)
+        return dq_fail(err, DQ_USAGE, "unknown option --%s. Did you mean --%s? See dq %s --help.",
+                       word, near, usage->name);
+    return dq_fail(err, DQ_USAGE, "unknown option --%s. See dq %s --help.", word, usage->name);
+}
+
+static dq_status set_int(const dq_opt *o, const char *text, dq_err *err)
+{
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end || errno || (double)v < o->min || (double)v > o->max)
+        return dq_fail(err, DQ_USAGE,
+                       "--%s: expected a whole number from %.0f to %.0f, found \"%s\".", o->name,
+                       o->min, o->max, text);
+    *(int64_t *)o->to = v;
+    return DQ_OK;
+}
+
+static bool is_width(int64_t bits)
+{
+    return (bits >= 2 && bits <= 8) || bits == 16;
+}
+
+static dq_status set_bits(const dq_opt *o, const char *text, dq_err *err)
+{
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end || errno || !is_width(v))
+        return dq_fail(err, DQ_USAGE, "--%s: expected 2 to 8, or 16; found \"%s\".", o->name, text);
+    *(int64_t *)o->to = v;
+    return DQ_OK;
+}
+
+static dq_status set_float(const dq_opt *o, const char *text, dq_err *err)
+{
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end || !isfinite(v) || v < o->min || v > o->max)
+        return dq_fail(err, DQ_USAGE, "--%s: expected a number from %g to %g, found \"%s\".",
+                       o->name, o->min, o->max, text);
+    *(double *)o->to = v;
+    return DQ_OK;
+}
+
+static dq_status set(const dq_opt *o, const char *text, dq_err *err)
+{
+    dq_list *list;
+    switch (o->kind) {
+    case DQ_OPT_FLAG: *(bool *)o->to = true; return DQ_OK;
+    case DQ_OPT_COUNT: *(int *)o->to += 1; return DQ_OK;
+    case DQ_OPT_INT: return set_int(o, text, err);
+    case DQ_OPT_BITS: return set_bits(o, text, err);
+    case DQ_OPT_FLOAT: return set_float(o, text, err);
+    case DQ_OPT_TEXT: *(const char **)o->to = text; return DQ_OK;
+    case DQ_OPT_LIST:
+        list = o->to;
+        if (list->n == DQ_LIST_MAX)
+            return dq_fail(err, DQ_USAGE, "--%s: at most %d times.", o->name, DQ_LIST_MAX);
+        list->item[list->n++] = text;
+        return DQ_OK;
+    }
+    return dq_fail(err, DQ_BUG, "option kind %d", (int)o->kind);
+}
+
+/* Text in lines of at most 100 columns behind an indent; '\n' starts a new line. */
+static void print_wrapped(const char *text, int indent, int at)
+{
+    bool space = false; /* one is due before the next word, if that stays on the line */
+    while (*text) {
+        size_t word = strcspn(text, " \n");
+        if (at + space + (int)word > 100 && at > indent) {
+            printf("\n%*s", indent, "");
+            at = indent;
+        } else if (space) {
+            putchar(' ');
+            at++;
+        }
+        printf("%.*s", (int)word, text);
+        at += (int)word;
+        text += word;
+        space = *text == ' ';
+        if (*text == '\n') {
+            printf("\n%*s", text[1] ? indent : 0, "");
+            at = indent;
+        }
+        if (*text) text++;
+    }
+    putchar('\n');
+}
+
+static void print_help(const dq_opt *opts, const dq_usage *usage)
+{
+    printf("usage: dq %s %s\n\n", usage->name, usage->synopsis);
+    print_wrapped(usage->about, 0, 0);
+    for (const dq_opt *o = opts; !is_end(o); o++) {
+        char left[64];
+        if (!o->name) {
+            printf("\n%s\n", o->help);
+            continue;
+        }
+        int n = o->letter ? snprintf(left, sizeof left, "  -%c, --%s", o->letter, o->name)
+                          : snprintf(left, sizeof left, "      --%s", o->name);
+        if (takes_value(o)) snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
+        printf("%-34s", left);
+        if (strlen(left) > 33) printf("\n%34s", "");
+        print_wrapped(o->help, 34, 34);
+    }
+    printf("  -h, --help                      this text\n");
+    if (usage->examples) printf("\nexamples:\n%s", usage->examples);
+}
+
+static dq_status build_tables(struct option *lopts, char *sopts, const dq_opt **row,
+                              const dq_opt *opts, dq_err *err)
+{
+    int n = 0;
+    size_t s = 0;
+    sopts[s++] = ':'; /* tell a missing value from an unknown option */
+    sopts[s++] = 'h';
+    for (const dq_opt *o = opts; !is_end(o); o++) {
+        if (!o->name) continue;
+        if (n >= MAX_OPTS - 2) return dq_fail(err, DQ_BUG, "too many options");
+        lopts[n] = (struct option){.name = o->name,
+                                   .has_arg = takes_value(o) ? required_argument : no_argument,
+                                   .val = LONG_BASE + n};
+        row[n++] = o;
+        if (o->letter) {
+            sopts[s++] = o->letter;
+            if (takes_value(o)) sopts[s++] = ':';
+        }
+    }
+    lopts[n] = (struct option){.name = "help", .val = 'h'};
+    sopts[s] = 0;
+    return DQ_OK;
+}
+
+/* getopt_long accepts abbreviations; scripts must not depend on them. `name` is the full one. */
+static bool abbreviated(char **argv, const char *name, bool value)
+{
+    const char *text = argv[optind - 1];
+    if (value && optarg == text) text = argv[optind - 2];
+    if (strncmp(text, "--", 2) != 0) return false; /* the short form */
+    return strcspn(text + 2, "=") != strlen(name);
+}
+
+static dq_status parse_option(int c, char **argv, const dq_opt **row, const dq_opt *opts,
+                              const dq_usage *usage, dq_err *err)
+{
+    const dq_opt *o = NULL;
+    if (c >= LONG_BASE) {
+        o = row[c - LONG_BASE];
+        if (abbreviated(argv, o->name, takes_value(o)))
+            return unknown_option(argv[optind - 1] == optarg ? argv[optind - 2] : argv[optind - 1],
+                                  opts, usage, err);
+    } else if (c == ':') {
+        return dq_fail(err, DQ_USAGE, "%s needs a value. See dq %s --help.", argv[optind - 1],
+                       usage->name);
+    } else if (c == '?') {
+        if (optopt > 0 && optopt < LONG_BASE)
+            return dq_fail(err, DQ_USAGE, "unknown option -%c. See dq %s --help.", optopt,
+                           usage->name);
+        if (optopt >= LONG_BASE)
+            return dq_fail(err, DQ_USAGE, "--%s takes no value.", row[optopt - LONG_BASE]->name);
+        return unknown_option(argv[optind - 1], opts, usage, err);
+    } else {
+        for (o = opts; !is_end(o) && (!o->name || o->letter != c);) o++;
+    }
+    return set(o, optarg, err);
+}
+
+dq_status dq_parse(dq_args *args, int argc, char **argv, const dq_opt *opts, const dq_usage *usage,
+                   dq_err *err)
+{
+    struct option lopts[MAX_OPTS] = {{0}};
+    const dq_opt *row[MAX_OPTS];
+    char sopts[2 * MAX_OPTS + 4];
+    int c;
+
+    memset(args, 0, sizeof *args);
+    DQ_TRY(build_tables(lopts, sopts, row, opts, err));
+    opterr = 0;
+    optind = 1;
+    while ((c = getopt_long(argc, argv, sopts, lopts, NULL)) != -1) {
+        if (c == 'h') {
+            print_help(opts, usage);
+            args->help = true;
+            return DQ_OK;
+        }
+        DQ_TRY(parse_option(c, argv, row, opts, usage, err));
+    }
+    for (int i = optind; i < argc; i++) {
+        if (args->n == DQ_LIST_MAX)
+            return dq_fail(err, DQ_USAGE, "more than %d arguments.", DQ_LIST_MAX);
+        args->item[args->n++] = argv[i];
+    }
+    if (args->n < usage->min_args || args->n > usage->max_args)
+        return dq_fail(err, DQ_USAGE, "expected %s, found %d argument%s. Usage: dq %s %s",
+                       usage->args, args->n, args->n == 1 ? "" : "s", usage->name, usage->synopsis);
+    return DQ_OK;
+}
+
+/* Numbers between commas; `expected` says which, of those within [min, max], when some of them do not. */
+static dq_status parse_list(int *out, int *n, int cap, const char *text, const char *option,
+                            int min, int max, bool widths, dq_err *err)
+{
+    char expected[64];
+    snprintf(expected, sizeof expected,
+             widths ? "widths of %d to 8 bits, or %d," : "numbers from %d to %d", min, max);
+    *n = 0;
+    for (const char *p = text;; p++) {
+        char *end;
+        errno = 0;
+        long v = strtol(p, &end, 10);
+        if (end == p || errno || (*end && *end != ',') || v < min || v > max || *n == cap ||
+            *p == ' ' || (widths && !is_width(v)))
+            return dq_fail(err, DQ_USAGE, "--%s: expected %s with commas between, found \"%s\".",
+                           option, expected, text);
+        for (int i = 0; i < *n; i++) {
+            if (out[i] == v)
+                return dq_fail(err, DQ_USAGE, "--%s: %ld stands twice in \"%s\".", option, v, text);
+        }
+        out[(*n)++] = (int)v;
+        if (!*end) return DQ_OK;
+        p = end;
+    }
+}
+
+dq_status dq_parse_ints(int *out, int *n, int cap, const char *text, const char *option, int min,
+                        int max, dq_err *err)
+{
+    return parse_list(out, n, cap, text, option, min, max, false, err);
+}
+
+dq_status dq_parse_bits(int *out, int *n, int cap, const char *text, const char *option,
+                        dq_err *err)
+{
+    return parse_list(out, n, cap, text, option, 2, 16, true, err);
+}
+
+int dq_parse_word(const char *text, const char *option, const char *const *names, int n,
+                  dq_err *err)
+{
+    char all[256] = "";
+    for (int i = 0; i < n; i++) {
+        if (strcmp(text, names[i]) == 0) return i;
+        size_t used = strlen(all);
+        snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", names[i]);
+    }
+    dq_fail(err, DQ_USAGE, "--%s: expected one of %s; found \"%s\".", option, all, text);
+    return -1;
+}

@@ -1,0 +1,68 @@
+/* options: command line options as data; the same rows parse argv and print --help.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_OPTIONS_H
+#define DQ_OPTIONS_H
+
+#include "base/base.h"
+
+typedef enum dq_opt_kind {
+    DQ_OPT_FLAG,  /* bool */
+    DQ_OPT_COUNT, /* int, one more each time */
+    DQ_OPT_INT,   /* int64_t within [min, max] */
+    DQ_OPT_BITS,  /* int64_t: 2 to 8, or 16 */
+    DQ_OPT_FLOAT, /* double within [min, max] */
+    DQ_OPT_TEXT,  /* const char * */
+    DQ_OPT_LIST   /* dq_list: may be repeated */
+} dq_opt_kind;
+
+enum { DQ_LIST_MAX = 256 };
+typedef struct dq_list {
+    const char *item[DQ_LIST_MAX];
+    int n;
+} dq_list;
+
+/* One row per option; the table ends with a row whose name and help are NULL. A row with a NULL name
+ * and a help text is a heading. */
+typedef struct dq_opt {
+    const char *name; /* "bits", used as --bits */
+    char letter;      /* 'b' or 0 */
+    dq_opt_kind kind;
+    void *to;          /* where the value goes, by kind; holds the default before */
+    double min, max;   /* DQ_OPT_INT, DQ_OPT_FLOAT */
+    const char *value; /* what --help shows for the value: "N" */
+    const char *help;  /* one or more lines; names the default */
+} dq_opt;
+
+typedef struct dq_usage {
+    const char *name;     /* "quantize" */
+    const char *synopsis; /* "MODEL -o OUT.h5 [options]" */
+    const char *about;    /* a paragraph: what it does and when to use it */
+    const char *examples; /* lines */
+    int min_args, max_args;
+    const char *args; /* what is missing or too much: "one MODEL" */
+} dq_usage;
+
+typedef struct dq_args {
+    const char *item[DQ_LIST_MAX];
+    int n;
+    bool help; /* --help was asked for and has been printed: return DQ_OK at once */
+} dq_args;
+
+/* Options may stand anywhere, "--" ends them; abbreviations are refused; the nearest name is
+ * offered for an unknown one. DQ_USAGE with the remedy. */
+dq_status dq_parse(dq_args *args, int argc, char **argv, const dq_opt *opts, const dq_usage *usage,
+                   dq_err *err);
+
+/* "16,8,4" -> numbers within [min, max], no empty part, no duplicate. *n of at most cap. */
+dq_status dq_parse_ints(int *out, int *n, int cap, const char *text, const char *option, int min,
+                        int max, dq_err *err);
+/* The same for widths of 2 to 8 bits, or 16. */
+dq_status dq_parse_bits(int *out, int *n, int cap, const char *text, const char *option,
+                        dq_err *err);
+/* Index of `text` in names[n], or -1 with DQ_USAGE listing them. */
+int dq_parse_word(const char *text, const char *option, const char *const *names, int n,
+                  dq_err *err);
+/* The entry of names[n] that is nearest to `text` by edit distance, NULL when none is near. */
+const char *dq_nearest(const char *text, const char *const *names, int n);
+
+#endif

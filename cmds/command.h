@@ -1,0 +1,18 @@
+/* command: the commands of dq. Only this folder reads argv, prints, or exits.
+ * To add a command: a file cmd_x.c, its prototype here, a row in main.c, a section in README.md.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_COMMAND_H
+#define DQ_COMMAND_H
+
+#include "base/base.h"
+
+#define DQ_VERSION "0.1.0"
+
+/* Runs one command; argv[0] is its name. Results go to stdout; the message of a failure is left in
+ * err and printed once by main. */
+typedef dq_status dq_cmd_run(int argc, char **argv, dq_err *err);
+
+dq_cmd_run dq_cmd_stats, dq_cmd_quantize, dq_cmd_eval, dq_cmd_info, dq_cmd_verify, dq_cmd_logits,
+    dq_cmd_tokenize, dq_cmd_bench, dq_cmd_doctor;
+
+#endif

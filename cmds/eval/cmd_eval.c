@@ -1,0 +1,574 @@
+/* cmd_eval: scores models on tasks and text over widths of attention logits.
+ * SPDX-License-Identifier: MIT */
+#include "base/os.h"
+#include "base/sha256.h"
+#include "checkpoint/container.h"
+#include "cmds/cli/input.h"
+#include "cmds/cli/kv_report.h"
+#include "cmds/command.h"
+#include "cmds/eval/eval_judged.h"
+#include "cmds/eval/eval_kv.h"
+#include "cmds/eval/eval_options.h"
+#include "cmds/eval/eval_plan.h"
+#include "cmds/eval/eval_report.h"
+#include "cmds/eval/eval_resume.h"
+#include "cmds/eval/eval_sources.h"
+#include "cmds/eval/eval_text.h"
+#include "cmds/eval/eval_verdict.h"
+#include "cmds/report/html_report.h"
+#include "eval/eval_long.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One model with all that hangs on it. */
+typedef struct opened {
+    dq_model *m;
+    dq_tokenizer *tok;
+    dq_runner *runner;
+} opened;
+
+typedef struct eval_run {
+    dq_eval_options o;
+    dq_arena *a;
+    dq_backend *backend;
+    opened open[DQ_EVAL_MODELS + 1];
+    int n_open;
+    char content[DQ_EVAL_MODELS + 1][65]; /* what identifies the bytes of each */
+    const char *names[DQ_EVAL_MODELS + 1];
+    const char *made_from[DQ_EVAL_MODELS + 1]; /* base name of a container's source; NULL: none */
+    dq_eval_files files;
+    json_t *inputs, *settings, *doc;
+    dq_eval e;
+    dq_progress progress;
+    dq_eval_resume resume;
+    bool requested; /* --dump-requests is written */
+} eval_run;
+
+/* A checkpoint is known by its fingerprint; a container by the hash over its own contents, because
+ * several are made from one checkpoint. */
+static dq_status identify(eval_run *x, const dq_model *m, int index, dq_err *err)
+{
+    char *content = x->content[index];
+    json_t *in = dq_input_model_json(m);
+    json_array_append_new(x->inputs, in);
+    memcpy(content, m->fingerprint, 65);
+    if (m->is_container) {
+        const dq_container_info *info = dq_container_header(m->container);
+        memcpy(content, info->content_sha256, 65);
+        x->made_from[index] = dq_text(x->a, info->source, strlen(info->source), err);
+        json_object_set_new(in, "file_bytes", json_integer((json_int_t)info->file_bytes));
+        json_object_set_new(in, "content_sha256", json_string(content));
+        json_object_set_new(in, "stored_logit_bits", json_integer(m->logit_bits));
+        json_object_set_new(in, "stored_logit_grain", json_string(m->logit_grain));
+        json_object_set_new(in, "stored_kv", dq_kv_settings_json(&m->kv));
+    }
+    return err->code;
+}
+
+static dq_status open_tokenizer(opened *o, dq_eval_model *em, dq_err *err)
+{
+    const char *config;
+    size_t config_len;
+    DQ_TRY(dq_model_file(o->m, "tokenizer.json", &em->tok_text, &em->tok_len, err));
+    if (!em->tok_text) return DQ_OK;
+    DQ_TRY(dq_model_file(o->m, "tokenizer_config.json", &config, &config_len, err));
+    if (dq_tokenizer_load(&o->tok, em->tok_text, em->tok_len, config, config_len, err) != DQ_OK)
+        return dq_in(err, "%s: ", o->m->path);
+    em->tok = o->tok;
+    return DQ_OK;
+}
+
+static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *err)
+{
+    opened *o = &x->open[x->n_open];
+    dq_eval_model *em = &x->e.model[x->n_open];
+    dq_say(&x->o.talk, "opening %s", path);
+    DQ_TRY(dq_input_model(&o->m, path, &x->o.head_map, &x->o.talk, err));
+    x->n_open++; /* from here on it is closed with the others */
+    DQ_TRY(identify(x, o->m, x->n_open - 1, err));
+    DQ_TRY(open_tokenizer(o, em, err));
+    DQ_TRY(dq_runner_new(&o->runner, o->m, x->backend, &dq_kv_plain, err));
+    em->m = o->m;
+    em->runner = o->runner;
+    em->shown = shown;
+    x->e.n_models = x->n_open;
+    return DQ_OK;
+}
+
+/* The model of --ref: one of the run, by its path or its bytes, else one that is opened for it. */
+static dq_status choose_ref(eval_run *x, const dq_args *args, int *ref, dq_err *err)
+{
+    *ref = -1;
+    for (int i = 0; i < args->n; i++) {
+        if (dq_same_file(x->o.ref, args->item[i])) *ref = i;
+    }
+    if (*ref >= 0) return DQ_OK;
+    *ref = x->n_open;
+    DQ_TRY(open_model(x, x->o.ref, false, err));
+    for (int i = 0; i < *ref; i++) {
+        if (strcmp(x->content[i], x->content[*ref]) == 0) *ref = i;
+    }
+    return DQ_OK;
+}
+
+/* Which model each is compared with: --ref, a container's source where it is in the run, else itself. */
+static dq_status choose_references(eval_run *x, const dq_args *args, dq_err *err)
+{
+    int ref = -1;
+    if (x->o.ref) DQ_TRY(choose_ref(x, args, &ref, err));
+    for (int i = 0; i < x->e.n_models; i++) {
+        dq_eval_model *m = &x->e.model[i];
+        m->ref = x->o.ref ? ref : i;
+        for (int k = 0; !x->o.ref && m->m->is_container && k < x->e.n_models; k++) {
+            const dq_model *other = x->e.model[k].m;
+            if (!other->is_container && strcmp(other->fingerprint, m->m->fingerprint) == 0)
+                m->ref = k;
+        }
+        m->sourceless = !x->o.ref && m->ref == i && m->m->is_container && m->m->weight_bits != 16;
+    }
+    return DQ_OK;
+}
+
+/* The last part of the path; the whole path where two models share it. */
+static dq_status choose_names(eval_run *x, dq_err *err)
+{
+    for (int i = 0; i < x->e.n_models; i++) {
+        const char *name = x->e.model[i].m->name;
+        for (int k = 0; k < x->e.n_models; k++) {
+            if (k != i && strcmp(x->e.model[k].m->name, x->e.model[i].m->name) == 0)
+                name = x->e.model[i].m->path;
+        }
+        DQ_TRY(dq_name_text(&x->names[i], name, x->a, err));
+    }
+    return DQ_OK;
+}
+
+static dq_status choose_ctx(eval_run *x, dq_err *err)
+{
+    int64_t fewest = 2048;
+    for (int i = 0; i < x->e.n_models; i++) {
+        const dq_model *m = x->e.model[i].m;
+        if (m->max_positions < fewest) fewest = m->max_positions;
+        if (x->o.text.files.n && x->o.ctx > m->max_positions)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: has %d positions, --ctx %lld is more. Use --ctx %d", m->path,
+                           m->max_positions, (long long)x->o.ctx, m->max_positions);
+    }
+    x->e.n_ctx = x->o.ctx ? x->o.ctx : fewest;
+    return dq_text_options_check(&x->o.text, x->e.n_ctx, err);
+}
+
+static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
+{
+    x->e.source = x->o.source;
+    x->e.n_sources = x->o.n_sources;
+    x->e.limit = x->o.limit;
+    while (x->o.too_long && strcmp(x->o.too_long, dq_long_name[x->e.too_long]) != 0)
+        x->e.too_long++;
+    x->e.bos = x->o.bos;
+    x->files.inputs = x->inputs;
+    x->files.talk = &x->o.talk;
+    DQ_TRY(dq_generate_open(&x->o.generate, x->inputs, x->a, err));
+    for (int i = 0; i < x->e.n_sources; i++)
+        DQ_TRY(dq_eval_source_read(&x->e, &x->o, i, &x->files, err));
+    DQ_TRY(dq_backend_open(&x->backend, x->o.device, (int)x->o.threads, err));
+    for (int i = 0; i < x->o.n_math; i++) dq_say_math(&x->o.talk, x->backend->device, x->o.math[i]);
+    x->e.model = dq_alloc(x->a, DQ_EVAL_MODELS + 1, sizeof *x->e.model, err);
+    if (!x->e.model) return err->code;
+    for (int i = 0; i < args->n; i++) DQ_TRY(open_model(x, args->item[i], true, err));
+    DQ_TRY(choose_references(x, args, err));
+    DQ_TRY(dq_head_map_check(&x->o.head_map, err));
+    DQ_TRY(choose_names(x, err));
+    for (int i = 0; i < x->e.n_sources; i++) DQ_TRY(dq_eval_fit(&x->e, i, err));
+    return choose_ctx(x, err);
+}
+
+/* Widths and grains of one model: the options, or what it stores itself. */
+static dq_status add_rows(eval_run *x, int model, int source, dq_math math, const dq_kv_setting *kv,
+                          dq_err *err)
+{
+    const dq_model *m = x->e.model[model].m;
+    int bits[DQ_EVAL_BITS] = {m->logit_bits}, n_bits = 1, n_grains = 1;
+    dq_grain grain[DQ_EVAL_GRAINS] = {DQ_GRAIN_TENSOR};
+    for (int g = 0; g < DQ_EVAL_GRAINS; g++) {
+        if (strcmp(m->logit_grain, dq_grain_name[g]) == 0) grain[0] = (dq_grain)g;
+    }
+    if (x->o.n_bits) memcpy(bits, x->o.bits, sizeof bits);
+    if (x->o.n_bits) n_bits = x->o.n_bits;
+    if (x->o.n_grains) memcpy(grain, x->o.grain, sizeof grain);
+    if (x->o.n_grains) n_grains = x->o.n_grains;
+    for (int g = 0; g < n_grains; g++) {
+        for (int b = 0; b < n_bits; b++) {
+            dq_logit_spec spec = {.bits = bits[b], .grain = grain[g]};
+            DQ_TRY(dq_eval_add(&x->e, model, source, spec, math, kv, err));
+        }
+    }
+    return DQ_OK;
+}
+
+/* Rows of one cache and arithmetic. Of a list of several, what a model or device lacks is left out. */
+static dq_status add_math(eval_run *x, int model, int source, const dq_kv_settings *cache,
+                          dq_math math, dq_err *err)
+{
+    const dq_model *m = x->e.model[model].m;
+    dq_kv_setting kv;
+    dq_err lacks = {0};
+    DQ_TRY(dq_kv_setting_of(&kv, cache, m, math.kv, err));
+    if (x->e.source[source].kind == &dq_eval_text)
+        DQ_TRY(dq_text_takes(&x->o.text.settings, &kv, err));
+    if (dq_backend_can(x->backend, m, math, &kv.spec, &lacks) == DQ_OK)
+        return add_rows(x, model, source, math, &kv, err);
+    if (x->o.n_math > 1 && lacks.code == DQ_MISMATCH)
+        dq_warn(&x->o.talk, "left out: %s", lacks.text);
+    else
+        *err = lacks;
+    return err->code;
+}
+
+/* The rows of one model and source, cache by cache. */
+static dq_status add_settings(eval_run *x, int model, int source, dq_err *err)
+{
+    dq_kv_settings *list;
+    int n;
+    dq_kv_options_list(&list, &n, &x->o.kv, &x->e.model[model].m->kv, err);
+    for (int i = 0; err->code == DQ_OK && i < n; i++) {
+        for (int k = 0; err->code == DQ_OK && k < x->o.n_math; k++)
+            add_math(x, model, source, &list[i], x->o.math[k], err);
+    }
+    dq_block_free(list);
+    return err->code;
+}
+
+static void warn_grain(eval_run *x)
+{
+    bool rounded = false;
+    for (int i = 0; i < x->e.n_rows; i++) rounded = rounded || x->e.row[i].logit.bits < 16;
+    if (x->o.logit_grain && !rounded)
+        dq_warn(&x->o.talk, "--logit-grain says nothing here: no logits are rounded. Add "
+                            "--logit-bits of 2 to 8");
+}
+
+/* Items that lost the beginning of their context, and where the first of them stands. */
+static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
+{
+    const dq_eval_source *s = &x->e.source[ids->source];
+    const dq_requests *q = &ids->req;
+    char first[64] = "";
+    int64_t k = 0;
+    while (k < q->n && !q->req[k].truncated) k++;
+    if (k < q->n && dq_eval_line(s, q->req[k].item))
+        snprintf(first, sizeof first, ", the first is item %lld, line %lld",
+                 (long long)dq_eval_number(s, q->req[k].item),
+                 (long long)dq_eval_line(s, q->req[k].item));
+    dq_warn(&x->o.talk,
+            "%s: %lld of %lld items are longer than the %d positions of %s%s and lost the "
+            "beginning of their context%s",
+            s->path, (long long)q->n_truncated, (long long)q->n_items,
+            x->e.model[ids->model].m->max_positions, x->names[ids->model],
+            dq_eval_generates(s->kind) ? " with room for --max-new" : "", first);
+}
+
+/* What --long skip has left out. */
+static void warn_skipped(eval_run *x)
+{
+    for (int i = 0; i < x->e.n_sources; i++) {
+        const dq_eval_source *s = &x->e.source[i];
+        if (s->n_skipped)
+            dq_warn(&x->o.talk,
+                    "%s: items that have more ids than a model has positions are left out: %lld",
+                    s->path, (long long)s->n_skipped);
+    }
+}
+
+static dq_eval_view view_of(const eval_run *x)
+{
+    return (dq_eval_view){.e = &x->e, .names = x->names, .margin = x->o.margin};
+}
+
+static dq_status plan(eval_run *x, dq_err *err)
+{
+    const dq_eval_view v = view_of(x);
+    warn_skipped(x);
+    for (int m = 0; m < x->e.n_models; m++) {
+        for (int s = 0; x->e.model[m].shown && s < x->e.n_sources; s++)
+            DQ_TRY(add_settings(x, m, s, err));
+    }
+    DQ_TRY(dq_kv_options_check(&x->o.kv, err));
+    DQ_TRY(dq_needle_check(&x->e, err));
+    if (x->e.n_rows == 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "nothing is left of --math %s for these models. Add f32, or give packed "
+                       "containers and --kv-bits 8",
+                       x->o.math_word);
+    warn_grain(x);
+    dq_eval_warn_sources(&x->o.talk, &v, x->made_from);
+    dq_gates_plan(&x->o.gates, &x->o.talk, &x->e);
+    dq_eval_say_routes(&x->o.talk, x->backend, &x->e);
+    for (int i = 0; i < x->e.n_ids; i++) {
+        const dq_eval_ids *ids = &x->e.ids[i];
+        const char *path = x->e.source[ids->source].path;
+        if (ids->req.n_truncated) warn_truncated(x, ids);
+        dq_text_options_warn(&x->o.talk, ids, &x->o.text);
+        dq_eval_warn_bad(&x->o.talk, path, ids->n_bad, ids->first_bad);
+    }
+    dq_eval_icl_warn(&x->o.talk, &x->e, x->names);
+    return DQ_OK;
+}
+
+static json_t *int_list(const int *v, int n)
+{
+    json_t *l = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(l, json_integer(v[i]));
+    return l;
+}
+
+/* The widths and grains that occur, in the order of the rows. */
+static void put_sweep(const eval_run *x, json_t *s)
+{
+    int bits[16], n = 0;
+    bool seen[DQ_EVAL_GRAINS] = {false};
+    json_t *grains = json_array();
+    for (int i = 0; i < x->e.n_rows; i++) {
+        const dq_eval_row *r = &x->e.row[i];
+        bool known = !r->shown;
+        for (int k = 0; k < n; k++) known = known || bits[k] == r->logit.bits;
+        if (!known && n < 16) bits[n++] = r->logit.bits;
+        if (r->shown && !seen[r->logit.grain]) {
+            seen[r->logit.grain] = true;
+            json_array_append_new(grains, json_string(dq_grain_name[r->logit.grain]));
+        }
+    }
+    json_object_set_new(s, "logit_bits", int_list(bits, n));
+    json_object_set_new(s, "logit_grain", grains);
+}
+
+static void make_settings(eval_run *x)
+{
+    json_t *s = x->settings, *tasks = json_array();
+    for (int i = 0; i < x->e.n_sources; i++)
+        json_array_append_new(tasks, json_string(x->e.source[i].name));
+    json_object_set_new(s, "tasks", tasks);
+    json_object_set_new(s, "long", x->o.too_long ? json_string(x->o.too_long) : json_null());
+    json_object_set_new(s, "num_fewshot", json_integer((json_int_t)x->o.num_fewshot));
+    json_object_set_new(
+        s, "seed", x->o.num_fewshot ? json_integer((json_int_t)x->e.source[0].seed) : json_null());
+    put_sweep(x, s);
+    json_object_set_new(s, "head_map", dq_head_map_json(&x->o.head_map));
+    dq_eval_kv_settings(s, &x->e, x->names);
+    dq_generate_settings(s, &x->o.generate);
+    json_object_set_new(s, "math", json_string(x->o.math_word));
+    json_object_set_new(s, "margin", dq_real(x->o.margin));
+    json_object_set_new(s, "ref", x->o.ref ? dq_name_json(x->o.ref) : json_null());
+    dq_text_options_json(s, &x->o.text, &x->e);
+    for (int i = 0; i < x->e.n_sources; i++) {
+        if (x->e.source[i].kind == &dq_eval_needle)
+            json_object_set_new(s, "needle", dq_needle_settings_json(x->e.source[i].settings));
+    }
+    dq_eval_icl_settings(s, &x->o.icl);
+    json_object_set_new(s, "bos", json_string(x->o.bos_word));
+    json_object_set_new(s, "limit",
+                        x->o.limit ? json_integer((json_int_t)x->o.limit) : json_null());
+    json_object_set_new(s, "device", json_string(x->backend->device));
+    json_object_set_new(s, "threads", json_integer(x->backend->threads));
+}
+
+static void on_progress(void *arg, double share, const char *note)
+{
+    eval_run *x = arg;
+    dq_progress_set(&x->progress, share, note);
+}
+
+static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
+{
+    const dq_eval_view v = view_of(x);
+    DQ_TRY(dq_generate_say(&x->o.talk, &v, err));
+    const dq_eval_identity id = {&x->e, &x->o, &x->files, (const char(*)[65])x->content,
+                                 x->backend};
+    DQ_TRY(dq_eval_resume_name(&x->resume, &id, err));
+    DQ_TRY(dq_eval_resume_begin(&x->resume, &x->e, x->o.resume, &x->o.talk, err));
+    dq_progress_begin(&x->progress, &x->o.talk, "scored", 1);
+    x->e.progress = on_progress;
+    x->e.progress_arg = x;
+    dq_status s = dq_eval_run(&x->e, err);
+    dq_progress_end(&x->progress);
+    if (x->e.journal_err.code != DQ_OK)
+        dq_warn(&x->o.talk, "finished work could not be kept for --resume: %s",
+                x->e.journal_err.text);
+    return s == DQ_STOPPED ? dq_eval_resume_stopped(&x->resume, &x->e, argc, argv, err) : s;
+}
+
+static dq_status print_table(const dq_eval_view *v, dq_err *err)
+{
+    dq_table *t = NULL;
+    if (dq_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK) {
+        dq_eval_tasks_note(v->e);
+        if (dq_eval_text_tables(v, err) == DQ_OK && dq_eval_icl_table(v, err) == DQ_OK &&
+            dq_eval_claims(v, err) == DQ_OK)
+            dq_needle_tables(v, err);
+    }
+    dq_table_free(t);
+    return err->code == DQ_OK ? dq_flush_stdout(err) : err->code;
+}
+
+static dq_status make_document(eval_run *x, const dq_eval_view *v, dq_err *err)
+{
+    x->doc = dq_document(&x->o.talk, "dq-eval/1");
+    json_object_set(x->doc, "inputs", x->inputs);
+    json_object_set(x->doc, "settings", x->settings);
+    DQ_TRY(dq_eval_json(json_object_get(x->doc, "results"), v, err));
+    DQ_TRY(dq_eval_claims_json(x->doc, v, err));
+    dq_gates_apply(&x->o.gates, &x->o.talk, &x->e, x->doc);
+    return DQ_OK;
+}
+
+/* written[]: the n files that now hold this run's results. */
+static dq_status write_files(eval_run *x, const dq_eval_view *v, const char **written, int *n,
+                             dq_err *err)
+{
+    dq_table *t = NULL;
+    if (x->o.dump && dq_eval_dump(v, x->o.dump, err) == DQ_OK) written[(*n)++] = x->o.dump;
+    if (err->code == DQ_OK && x->o.generate.completions &&
+        dq_generate_dump(v, x->o.generate.completions, err) == DQ_OK)
+        written[(*n)++] = x->o.generate.completions;
+    if (err->code == DQ_OK && x->o.csv && dq_eval_columns(&t, v, err) == DQ_OK &&
+        dq_table_csv(t, x->o.csv, err) == DQ_OK)
+        written[(*n)++] = x->o.csv;
+    dq_table_free(t);
+    if (err->code == DQ_OK && x->o.document &&
+        dq_document_write(json_incref(x->doc), x->o.document, err) == DQ_OK)
+        written[(*n)++] = x->o.document;
+    return err->code;
+}
+
+/* The page of --html. Where gnuplot fails, only `drawing` says so: the data are handed out all the
+ * same. */
+static dq_status write_page(eval_run *x, const char **written, int *n, dq_err *drawing, dq_err *err)
+{
+    if (dq_eval_html(x->doc, x->o.html, drawing) == DQ_OK)
+        written[(*n)++] = x->o.html;
+    else if (drawing->code != DQ_RESOURCE)
+        *err = *drawing;
+    return err->code;
+}
+
+static dq_status hand_out(eval_run *x, dq_err *err)
+{
+    dq_eval_view v = view_of(x);
+    dq_err drawing = {0}, gate = {0};
+    const char *written[5];
+    int n = 0;
+    make_settings(x);
+    dq_eval_kv_warn(&x->o.talk, &x->e, x->names);
+    dq_generate_warn(&x->o.talk, &v);
+    DQ_TRY(dq_eval_warn_clusters(&x->o.talk, &v, err));
+    if (make_document(x, &v, err) == DQ_OK && write_files(x, &v, written, &n, err) == DQ_OK &&
+        (!x->o.html || write_page(x, written, &n, &drawing, err) == DQ_OK)) {
+        if (x->o.json)
+            dq_document_print(json_incref(x->doc), err);
+        else
+            print_table(&v, err);
+    }
+    if (err->code != DQ_OK) { /* a failed command leaves no output */
+        for (int i = 0; i < n; i++) remove(written[i]);
+        return dq_eval_resume_keep(&x->resume, &x->e, err);
+    }
+    dq_gates_outcome(&x->o.gates, &gate);
+    if (drawing.code == DQ_OK) {
+        *err = gate;
+        return err->code;
+    }
+    if (gate.code != DQ_OK) dq_in(&drawing, "%s, but there is no page: ", gate.text);
+    *err = drawing;
+    return dq_eval_resume_keep(&x->resume, &x->e, err);
+}
+
+static dq_status dump_requests(eval_run *x, dq_err *err)
+{
+    if (!x->o.requests) return DQ_OK;
+    DQ_TRY(dq_eval_dump_requests(&x->e, x->o.requests, err));
+    x->requested = true;
+    return DQ_OK;
+}
+
+/* --dry-run: everything is read and planned, nothing scored. */
+static dq_status show_plan(eval_run *x, dq_err *err)
+{
+    dq_eval_view v = view_of(x);
+    if (!x->o.json && !x->o.document) return dq_eval_plan_print(&v, err);
+    make_settings(x);
+    json_t *doc = dq_document(&x->o.talk, "dq-eval-plan/1");
+    json_object_set(doc, "inputs", x->inputs);
+    json_object_set(doc, "settings", x->settings);
+    dq_eval_plan_json(json_object_get(doc, "results"), &v);
+    if (x->o.document) dq_document_write(json_incref(doc), x->o.document, err);
+    if (err->code == DQ_OK && x->o.json) {
+        dq_document_print(json_incref(doc), err);
+        if (err->code != DQ_OK && x->o.document) remove(x->o.document);
+    }
+    json_decref(doc);
+    if (err->code != DQ_OK || x->o.json) return err->code;
+    return dq_eval_plan_print(&v, err);
+}
+
+static void close_all(eval_run *x)
+{
+    for (int i = 0; i < x->n_open; i++) {
+        dq_runner_free(x->open[i].runner);
+        dq_tokenizer_free(x->open[i].tok);
+        dq_model_close(x->open[i].m);
+    }
+    dq_backend_close(x->backend);
+    json_decref(x->inputs);
+    json_decref(x->settings);
+    json_decref(x->doc);
+    dq_talk_end(&x->o.talk);
+    dq_arena_free(x->a);
+}
+
+/* --task verdicts, which opens no model. */
+static dq_status judged(eval_run *x, dq_err *err)
+{
+    const dq_judged_options o = {.path = x->o.verdicts,
+                                 .csv = x->o.csv,
+                                 .document = x->o.document,
+                                 .json = x->o.json,
+                                 .talk = &x->o.talk};
+    return dq_eval_judged(&o, err);
+}
+
+static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
+{
+    if (x->o.dry_run) return show_plan(x, err);
+    DQ_TRY(run(x, argc, argv, err));
+    return hand_out(x, err);
+}
+
+dq_status dq_cmd_eval(int argc, char **argv, dq_err *err)
+{
+    dq_args args;
+    eval_run *x = dq_block_new(1, sizeof *x, err);
+    if (!x) return err->code;
+    if (dq_eval_parse(&x->o, &args, argc, argv, err) == DQ_OK && !args.help) {
+        x->a = x->e.a = dq_arena_new();
+        x->inputs = json_array();
+        x->settings = json_object();
+        if (!x->a) dq_fail(err, DQ_RESOURCE, "out of memory");
+        if (err->code == DQ_OK && dq_eval_understand(&x->o, &args, x->a, err) == DQ_OK &&
+            dq_talk_begin(&x->o.talk, "eval", err) == DQ_OK) {
+            if (x->o.verdicts)
+                judged(x, err);
+            else if (open_all(x, &args, err) == DQ_OK && plan(x, err) == DQ_OK &&
+                     dump_requests(x, err) == DQ_OK)
+                score_or_show(x, argc, argv, err);
+        }
+        dq_eval_resume_end(&x->resume, &x->e, err->code);
+        bool fine = err->code == DQ_OK || err->code == DQ_GATE;
+        if (!fine && x->requested) remove(x->o.requests);
+        close_all(x);
+    }
+    dq_block_free(x);
+    return err->code;
+}

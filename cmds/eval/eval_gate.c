@@ -1,0 +1,303 @@
+/* eval_gate: see eval_gate.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/eval/eval_gate.h"
+
+#include "eval/kind_needle.h"
+#include "eval/kind_text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dq_status read_one(dq_gate *g, const char *text, dq_err *err)
+{
+    const char *op = text + strcspn(text, "<>"), *number;
+    size_t n = (size_t)(op - text);
+    char *end;
+    while (n > 0 && text[n - 1] == ' ') n--;
+    g->text = text;
+    g->less = *op == '<';
+    g->equal = *op && op[1] == '=';
+    number = op + (*op != 0) + g->equal;
+    g->limit = strtod(number, &end);
+    if (n == 0 || n >= sizeof g->name || !*op || end == number || *end || !isfinite(g->limit))
+        return dq_fail(err, DQ_USAGE,
+                       "--fail-if \"%s\": expected NAME, one of < <= > >=, and a number, as in "
+                       "\"kld_nats > 0.01\".",
+                       text);
+    memcpy(g->name, text, n);
+    g->name[n] = 0;
+    return DQ_OK;
+}
+
+dq_status dq_gates_read(dq_gates *g, const dq_list *texts, dq_err *err)
+{
+    for (int i = 0; i < texts->n; i++) DQ_TRY(read_one(&g->gate[g->n++], texts->item[i], err));
+    return DQ_OK;
+}
+
+/* The member of an object at a path with dots. */
+static const json_t *at_path(const json_t *o, const char *path)
+{
+    char key[DQ_GATE_NAME];
+    while (o && *path) {
+        size_t n = strcspn(path, ".");
+        if (n >= sizeof key) return NULL;
+        memcpy(key, path, n);
+        key[n] = 0;
+        o = json_object_get(o, key);
+        path += n + (path[n] == '.');
+    }
+    return o;
+}
+
+static bool ends_in(const char *name, const char *end, char *base)
+{
+    size_t n = strlen(name), k = strlen(end);
+    if (n <= k || strcmp(name + n - k, end) != 0) return false;
+    memcpy(base, name, n - k);
+    base[n - k] = 0;
+    return true;
+}
+
+/* What the name means in one result. NULL: the result has no such thing; JSON null: it has no value. */
+static const json_t *find(const json_t *row, const char *name)
+{
+    const json_t *metrics = json_object_get(row, "metrics"),
+                 *paired = json_object_get(row, "paired");
+    char base[DQ_GATE_NAME];
+    if (strcmp(name, "ppl_ratio") == 0) return at_path(metrics, "ln_ppl_ratio.value");
+    const json_t *v = at_path(metrics, name);
+    if (json_is_object(v)) return json_object_get(v, "value");
+    if (v) return v;
+    if (ends_in(name, "_delta", base) && json_object_get(metrics, base))
+        return json_is_null(paired) ? NULL : at_path(json_object_get(paired, base), "delta");
+    if (ends_in(name, "_p", base) && json_object_get(metrics, base))
+        return json_is_null(paired) ? NULL : at_path(json_object_get(paired, base), "p");
+    v = at_path(row, name);
+    return json_is_object(v) || json_is_array(v) || json_is_string(v) ? NULL : v;
+}
+
+/* ---- Names, before anything is scored ---- */
+
+static bool among(const char *word, const char *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(word, list[i]) == 0) return true;
+    }
+    return false;
+}
+#define AMONG(word, list) among(word, list, sizeof(list) / sizeof *(list))
+
+/* Whether `metric` is one that results of the source hold under "metrics". */
+static bool is_metric(const char *metric, const dq_eval_source *s)
+{
+    static const char *const of_text[] = {"nll_nats", "ppl",       "ln_ppl_ratio",
+                                          "kld_nats", "same_top1", "delta_p"};
+    static const char *const of_rolling[] = {"word_ppl", "byte_ppl", "bits_per_byte"};
+    for (int m = 0; m < 2 && s->kind->metric[m]; m++) {
+        if (strcmp(metric, s->kind->metric[m]) == 0) return true;
+    }
+    if (s->kind == &dq_eval_needle) return strcmp(metric, "ll_nats") == 0;
+    if (s->kind != &dq_eval_text) return false;
+    const dq_text_settings *t = s->settings;
+    return AMONG(metric, of_text) || (t->scheme == DQ_WINDOW_ROLLING && AMONG(metric, of_rolling));
+}
+
+static bool is_member(const char *metric, const char *member)
+{
+    static const char *const of_all[] = {"value", "stderr"};
+    static const char *const of_delta_p[] = {"rms", "rms_stderr"};
+    if (AMONG(member, of_all)) return true;
+    if (strcmp(metric, "delta_p") == 0) return AMONG(member, of_delta_p);
+    if (strcmp(metric, "kld_nats") != 0) return false;
+    return strcmp(member, "noise_floor") == 0 || among(member, dq_kld_point_name, DQ_KLD_POINTS);
+}
+
+/* Whether the name is a paired difference of a metric of the source, or its p. */
+static bool is_paired(const char *name, const dq_eval_source *s)
+{
+    char base[DQ_GATE_NAME];
+    bool delta = ends_in(name, "_delta", base);
+    if (!delta && !ends_in(name, "_p", base)) return false;
+    for (int m = 0; m < 2 && s->kind->metric[m]; m++) {
+        if (strcmp(base, s->kind->metric[m]) == 0) return true;
+    }
+    return delta && s->kind->windows && strcmp(base, "nll_nats") == 0;
+}
+
+/* Whether the name says how a result of the source differs from its reference. */
+static bool is_difference(const char *name, const dq_eval_source *s)
+{
+    static const char *const of_text[] = {"ln_ppl_ratio", "ppl_ratio", "kld_nats", "same_top1",
+                                          "delta_p"};
+    char base[DQ_GATE_NAME];
+    size_t n = strcspn(name, ".");
+    if (is_paired(name, s)) return true;
+    if (!s->kind->windows || strcmp(name, "kld_nats.noise_floor") == 0) return false;
+    memcpy(base, name, n);
+    base[n] = 0;
+    return AMONG(base, of_text) || strstr(name, ".delta_nats") || strstr(name, ".difference_nats");
+}
+
+/* Of a path into other objects only the beginning is known here. */
+static bool known(const char *name, const dq_eval_source *s)
+{
+    static const char *const part[] = {"kv", "throughput", "weights"};
+    static const char *const of_text[] = {"positions", "slices"};
+    char base[DQ_GATE_NAME];
+    size_t n = strcspn(name, ".");
+    if (!name[n])
+        return is_metric(name, s) || is_paired(name, s) ||
+               (s->kind->windows && strcmp(name, "ppl_ratio") == 0);
+    memcpy(base, name, n);
+    base[n] = 0;
+    name += n + 1;
+    if (is_metric(base, s)) return is_member(base, name);
+    return *name && (AMONG(base, part) || (s->kind->windows && AMONG(base, of_text)));
+}
+
+dq_status dq_gates_check(const dq_gates *g, const dq_eval_source *source, int n_sources,
+                         dq_err *err)
+{
+    const dq_eval_kind *kind = source[0].kind;
+    const char *first = kind->windows     ? "kld_nats, ppl_ratio, same_top1, nll_nats, "
+                        : kind->metric[0] ? kind->metric[0]
+                                          : "";
+    for (int i = 0; i < g->n; i++) {
+        bool there = false;
+        for (int k = 0; k < n_sources; k++) there = there || known(g->gate[i].name, &source[k]);
+        if (!there)
+            return dq_fail(err, DQ_USAGE,
+                           "--fail-if \"%s\": what is scored has no %s. There are: %s%s"
+                           "kv.kept_fraction and other numbers of the JSON results under kv, "
+                           "throughput and weights.",
+                           g->gate[i].text, g->gate[i].name, first,
+                           first[0] && !kind->windows ? ", " : "");
+    }
+    return DQ_OK;
+}
+
+void dq_gates_plan(const dq_gates *g, dq_talk *t, const dq_eval *e)
+{
+    for (int i = 0; i < g->n; i++) {
+        const char *name = g->gate[i].name;
+        bool asked = false, there = false;
+        for (int r = 0; r < e->n_rows; r++) {
+            const bool is =
+                e->row[r].shown && is_difference(name, dq_eval_source_of(e, &e->row[r]));
+            asked = asked || is;
+            there = there || (is && e->row[r].ref != r);
+        }
+        if (asked && !there)
+            dq_warn(t,
+                    "--fail-if \"%s\": every result is its own reference, so there will be no %s. "
+                    "Add what differs (a source checkpoint, --ref, --logit-bits, ...)",
+                    g->gate[i].text, name);
+    }
+}
+
+/* ---- Results ---- */
+
+static bool holds(const dq_gate *g, double x)
+{
+    if (g->less) return g->equal ? x <= g->limit : x < g->limit;
+    return g->equal ? x >= g->limit : x > g->limit;
+}
+
+static const char *word(const json_t *row, const char *key)
+{
+    const char *s = json_string_value(json_object_get(row, key));
+    return s ? s : "-";
+}
+
+/* Which result it is: "x.h5, text, 16-bit logits (tensor)". */
+static const char *result_text(char *buf, size_t cap, const json_t *row)
+{
+    snprintf(buf, cap, "%s, %s, %lld-bit logits (%s)", word(row, "model"), word(row, "task"),
+             (long long)json_integer_value(json_object_get(row, "logit_bits")),
+             word(row, "logit_grain"));
+    return buf;
+}
+
+static void say(dq_talk *t, const dq_gate *g, const json_t *row, double x)
+{
+    char value[32] = "has no value", result[800];
+    if (!isnan(x)) snprintf(value, sizeof value, "is %.6g", x);
+    dq_warn(t, "--fail-if \"%s\": %s: %s %s", g->text, result_text(result, sizeof result, row),
+            g->name, value);
+}
+
+/* What became of one gate. */
+typedef struct looked {
+    int n, bad;     /* results with such a number, and those in which the condition holds */
+    int sourceless; /* results that would have one if their source were in the run */
+} looked;
+
+static void look_at(const dq_gate *g, dq_talk *t, const dq_eval *e, int index, const json_t *row,
+                    looked *sum)
+{
+    char result[800];
+    const json_t *v = find(row, g->name);
+    double x = json_is_number(v) ? json_number_value(v) : (double)NAN;
+    if (e->row[index].ref == index &&
+        is_difference(g->name, dq_eval_source_of(e, &e->row[index]))) {
+        if (!e->model[e->row[index].model].sourceless)
+            return; /* a reference differs from nothing */
+        sum->sourceless++;
+        dq_warn(t,
+                "--fail-if \"%s\": %s: could not be checked, its source checkpoint is not in the "
+                "run",
+                g->text, result_text(result, sizeof result, row));
+        return;
+    }
+    if (!v) return;
+    if (strcmp(g->name, "ppl_ratio") == 0) x = exp(x);
+    sum->n++;
+    if (!isnan(x) && !holds(g, x)) return;
+    say(t, g, row, x);
+    sum->bad++;
+}
+
+void dq_gates_apply(dq_gates *g, dq_talk *t, const dq_eval *e, json_t *document)
+{
+    const json_t *results = json_object_get(document, "results");
+    json_t *list = json_array();
+    for (int i = 0; i < g->n; i++) {
+        looked sum = {0, 0, 0};
+        size_t at = 0;
+        for (int r = 0; r < e->n_rows; r++) {
+            if (e->row[r].shown) look_at(&g->gate[i], t, e, r, json_array_get(results, at++), &sum);
+        }
+        if (sum.n == 0 && sum.sourceless == 0)
+            dq_warn(t, "--fail-if \"%s\": no result has a %s, so nothing was looked at",
+                    g->gate[i].text, g->gate[i].name);
+        g->missed += sum.bad;
+        g->unchecked += sum.n == 0 || sum.sourceless > 0;
+        g->sourceless += sum.sourceless > 0;
+        json_t *o = json_object();
+        json_object_set_new(o, "fail_if", dq_name_json(g->gate[i].text));
+        json_object_set_new(o, "checked", json_integer(sum.n));
+        json_object_set_new(o, "missed", json_integer(sum.bad));
+        json_object_set_new(o, "unchecked", json_integer(sum.sourceless));
+        json_array_append_new(list, o);
+    }
+    if (g->n) json_object_set(document, "gates", list);
+    json_decref(list);
+}
+
+dq_status dq_gates_outcome(const dq_gates *g, dq_err *err)
+{
+    char missed[80] = "", unchecked[80] = "";
+    if (g->missed == 0 && g->unchecked == 0) return DQ_OK;
+    if (g->missed)
+        snprintf(missed, sizeof missed, "%d result%s a condition of --fail-if", g->missed,
+                 g->missed == 1 ? " meets" : "s meet");
+    if (g->unchecked)
+        snprintf(unchecked, sizeof unchecked, "%d condition%s of --fail-if could not be checked",
+                 g->unchecked, g->unchecked == 1 ? "" : "s");
+    return dq_fail(err, DQ_GATE, "%s%s%s; all results are written%s", missed,
+                   g->missed && g->unchecked ? ", and " : "", unchecked,
+                   g->sourceless ? ". Add the source checkpoint to the run, or --ref MODEL" : "");
+}

@@ -1,0 +1,443 @@
+/* eval_icl: see eval_icl.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/eval/eval_icl.h"
+
+#include "base/os.h"
+#include "base/sha256.h"
+#include "cmds/cli/kv_report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RUNS = 10, QUERIES = 250, SEED = 1 };
+
+static int rising(const void *a, const void *b)
+{
+    int x = *(const int *)a, y = *(const int *)b;
+    return (x > y) - (x < y);
+}
+
+/* Words between commas. */
+static dq_status read_orders(dq_eval_icl *o, dq_err *err)
+{
+    for (const char *p = o->order;; p++) {
+        char word[16] = "";
+        size_t n = strcspn(p, ",");
+        snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word), p);
+        int k = dq_parse_word(word, "order", dq_icl_order_name, DQ_ICL_ORDERS, err);
+        if (k < 0) return err->code;
+        for (int i = 0; i < o->n_orders_of; i++) {
+            if (o->orders_of[i] == (dq_icl_order)k)
+                return dq_fail(err, DQ_USAGE, "--order: %s stands twice.", word);
+        }
+        o->orders_of[o->n_orders_of++] = (dq_icl_order)k;
+        p += n;
+        if (!*p) return DQ_OK;
+    }
+}
+
+dq_status dq_eval_icl_read(dq_eval_icl *o, int64_t seed, dq_err *err)
+{
+    dq_icl_settings *s = &o->common;
+    s->runs = o->runs ? o->runs : RUNS;
+    s->orders = o->orders;
+    s->queries = o->queries ? o->queries : QUERIES;
+    s->seed = seed < 0 ? SEED : (uint64_t)seed;
+    if (o->shots) {
+        DQ_TRY(
+            dq_parse_ints(s->shots, &s->n_shots, DQ_ICL_SHOTS, o->shots, "shots", 0, 1000000, err));
+        qsort(s->shots, (size_t)s->n_shots, sizeof s->shots[0], rising);
+    }
+    if (o->order) return read_orders(o, err);
+    o->orders_of[o->n_orders_of++] = DQ_ICL_RANDOM;
+    return DQ_OK;
+}
+
+dq_status dq_eval_icl_add(dq_eval_icl *o, const dq_icl_task *task, const char *path,
+                          const char *demos, dq_eval_source *source, int *n, int cap, dq_arena *a,
+                          dq_err *err)
+{
+    if (!demos && !task->one_file)
+        return dq_fail(err, DQ_USAGE,
+                       "--task %s needs demonstrations: give --demos FILE (expected %s).",
+                       task->name, task->form);
+    for (int i = 0; i < o->n_orders_of; i++) {
+        if (*n == cap || o->n == DQ_EVAL_ICL_SOURCES)
+            return dq_fail(err, DQ_USAGE, "more than %d tasks and orders.", cap);
+        dq_icl_settings *s = &o->setting[o->n++];
+        *s = o->common;
+        s->task = task;
+        s->order = o->orders_of[i];
+        s->demos.path = demos;
+        const char *title = task->name;
+        if (s->order != DQ_ICL_RANDOM)
+            title = dq_textf(a, err, "%s, %s", title, dq_icl_order_name[s->order]);
+        if (!title) return err->code;
+        source[(*n)++] = (dq_eval_source){.name = task->name,
+                                          .title = title,
+                                          .path = path,
+                                          .kind = &dq_eval_icl_kind,
+                                          .settings = s};
+    }
+    return DQ_OK;
+}
+
+dq_status dq_eval_icl_check(const dq_eval_icl *o, dq_err *err)
+{
+    const struct {
+        bool given;
+        const char *name;
+    } options[] = {{o->demos.n > 0, "demos"}, {o->shots, "shots"},   {o->runs, "runs"},
+                   {o->order, "order"},       {o->orders, "orders"}, {o->queries, "queries"}};
+    for (size_t i = 0; o->n == 0 && i < sizeof options / sizeof options[0]; i++) {
+        if (options[i].given)
+            return dq_fail(err, DQ_USAGE,
+                           "--%s is for in-context learning; there is no such --task (trec, "
+                           "trec_fine, banking77, clinic150).",
+                           options[i].name);
+    }
+    return DQ_OK;
+}
+
+/* Index of the settings behind a source; -1: it is of another kind. */
+static int settings_of(const dq_eval_icl *o, const dq_eval_source *s)
+{
+    for (int i = 0; i < o->n; i++) {
+        if (s->settings == &o->setting[i]) return i;
+    }
+    return -1;
+}
+
+dq_status dq_eval_icl_demos(dq_eval_icl *o, const dq_eval_source *s, json_t *inputs, dq_arena *a,
+                            dq_err *err)
+{
+    int k = settings_of(o, s);
+    dq_icl_settings *x = &o->setting[k < 0 ? 0 : k];
+    char *text;
+    if (k < 0 || !x->demos.path) return DQ_OK;
+    DQ_TRY(dq_file_read(&text, &x->demos.len, x->demos.path, a, err));
+    x->demos.text = text;
+    DQ_TRY(dq_sha256_of(o->sha[k], text, x->demos.len, err));
+    json_t *in = json_object();
+    char kind[64];
+    snprintf(kind, sizeof kind, "%s demonstrations", s->name);
+    json_object_set_new(in, "kind", json_string(kind));
+    json_object_set_new(in, "path", dq_name_json(x->demos.path));
+    json_object_set_new(in, "bytes", json_integer((json_int_t)x->demos.len));
+    json_object_set_new(in, "sha256", json_string(o->sha[k]));
+    json_array_append_new(inputs, in);
+    return DQ_OK;
+}
+
+bool dq_eval_icl_again(dq_eval_icl *o, dq_eval_source *source, int i)
+{
+    int k = settings_of(o, &source[i]), before = i > 0 ? settings_of(o, &source[i - 1]) : -1;
+    if (k < 0 || before < 0 || o->setting[k].task != o->setting[before].task) return false;
+    source[i].text = source[i - 1].text;
+    source[i].len = source[i - 1].len;
+    source[i].own = source[i - 1].own;
+    o->setting[k].demos = o->setting[before].demos;
+    memcpy(o->sha[k], o->sha[before], sizeof o->sha[k]);
+    return true;
+}
+
+static bool is_icl(const dq_eval_source *s)
+{
+    return s->kind == &dq_eval_icl_kind;
+}
+
+/* "16, 32" */
+static void list_shots(char *out, size_t cap, const int *shots, int n)
+{
+    out[0] = 0;
+    for (int i = 0; i < n; i++) {
+        size_t used = strlen(out);
+        snprintf(out + used, cap - used, "%s%d", i ? ", " : "", shots[i]);
+    }
+}
+
+static void warn_over(dq_talk *t, const dq_eval *e, const dq_eval_ids *ids, const char *model)
+{
+    const dq_icl_plan *p = ids->own;
+    const dq_icl_data *d = e->source[ids->source].own;
+    char text[256];
+    if (p->n_over) {
+        list_shots(text, sizeof text, p->over, p->n_over);
+        dq_warn(t,
+                "%s: --shots %s left out: not all prompts fit into the %d positions of %s, or "
+                "there are fewer demonstrations (%lld)",
+                e->source[ids->source].name, text, e->model[ids->model].m->max_positions, model,
+                (long long)p->demos);
+    }
+    if (d->n_bad_demos)
+        dq_warn(t, "%s: %lld ill-formed UTF-8 sequences in the demonstrations read as U+FFFD",
+                e->source[ids->source].name, (long long)d->n_bad_demos);
+}
+
+void dq_eval_icl_warn(dq_talk *t, const dq_eval *e, const char *const *names)
+{
+    for (int i = 0; i < e->n_ids; i++) {
+        if (is_icl(&e->source[e->ids[i].source]))
+            warn_over(t, e, &e->ids[i], names[e->ids[i].model]);
+    }
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        const dq_pass pass = {.logit = r->logit, .math = r->math};
+        int64_t naive, shared;
+        if (!is_icl(dq_eval_source_of(e, r)) || dq_score_shares(&pass, &r->kv)) continue;
+        dq_icl_cost(&e->ids[r->ids].req, &naive, &shared);
+        dq_warn(t,
+                "%s: with --logit-grain %s every choice is a sequence of its own: %lld tokens "
+                "instead of %lld. Use --logit-grain row, or fewer --queries and --shots",
+                dq_eval_source_of(e, r)->name, dq_grain_name[r->logit.grain], (long long)naive,
+                (long long)shared);
+    }
+}
+
+int dq_eval_icl_key(char *line, size_t cap, const dq_eval_icl *o, const dq_eval_source *s)
+{
+    const dq_icl_settings *x = s->settings;
+    char shots[16 * DQ_ICL_SHOTS];
+    if (!is_icl(s)) return 0;
+    list_shots(shots, sizeof shots, x->shots, x->n_shots);
+    return snprintf(line, cap, "icl %s %d %s %lld %lld %lld %llu %s\n", x->task->name,
+                    (int)x->order, o->sha[settings_of(o, s)], (long long)x->runs,
+                    (long long)x->orders, (long long)x->queries, (unsigned long long)x->seed,
+                    shots);
+}
+
+void dq_eval_icl_settings(json_t *settings, const dq_eval_icl *o)
+{
+    const dq_icl_settings *x = &o->common;
+    json_t *s = json_object(), *shots = json_array(), *orders = json_array();
+    if (o->n == 0) {
+        json_object_set_new(settings, "icl", json_null());
+        json_decref(s);
+        json_decref(shots);
+        json_decref(orders);
+        return;
+    }
+    for (int i = 0; i < x->n_shots; i++) json_array_append_new(shots, json_integer(x->shots[i]));
+    for (int i = 0; i < o->n_orders_of; i++)
+        json_array_append_new(orders, json_string(dq_icl_order_name[o->orders_of[i]]));
+    if (!x->n_shots) json_decref(shots);
+    json_object_set_new(s, "shots", x->n_shots ? shots : json_string("as many as fit"));
+    json_object_set_new(s, "runs", json_integer((json_int_t)x->runs));
+    json_object_set_new(s, "order", orders);
+    json_object_set_new(s, "orders", x->orders ? json_integer((json_int_t)x->orders) : json_null());
+    json_object_set_new(s, "queries", json_integer((json_int_t)x->queries));
+    json_object_set_new(s, "seed", json_integer((json_int_t)x->seed));
+    json_object_set_new(s, "generator", json_string("dq: Fisher-Yates with SplitMix64"));
+    json_object_set_new(settings, "icl", s);
+}
+
+/* ---- Rows ---- */
+
+static json_t *block_json(const dq_icl_block *b, const dq_icl_score *s, int64_t queries)
+{
+    json_t *o = json_object();
+    if (b->order == 0)
+        json_object_set_new(o, "run", json_integer((json_int_t)b->run));
+    else
+        json_object_set_new(o, "order", json_integer((json_int_t)b->order));
+    json_object_set_new(o, "shots", json_integer((json_int_t)b->shots));
+    json_object_set_new(o, "n", json_integer((json_int_t)queries));
+    json_object_set_new(o, "acc", dq_metric(s->acc.value, s->acc.std_err));
+    json_object_set_new(o, "acc_ll", dq_metric(s->acc_ll.value, s->acc_ll.std_err));
+    return o;
+}
+
+static json_t *point_json(int shots, const char *what, const dq_icl_point *x)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "shots", json_integer(shots));
+    json_object_set_new(o, what, json_integer((json_int_t)x->blocks));
+    json_object_set_new(o, "acc_mean", dq_real(x->mean));
+    json_object_set_new(o, "acc_min", dq_real(x->min));
+    json_object_set_new(o, "acc_max", dq_real(x->max));
+    json_object_set_new(o, "acc_margin", dq_real(x->max - x->min));
+    json_object_set_new(o, "acc_std", dq_real(x->std));
+    return o;
+}
+
+static void put_blocks(json_t *icl, const dq_icl_plan *p, const dq_icl_settings *s,
+                       const dq_icl_score *score)
+{
+    json_t *runs = json_array(), *orders = json_array(), *curve = json_array();
+    json_t *spread = json_array();
+    for (int64_t b = 0; b < p->n_blocks; b++)
+        json_array_append_new(p->block[b].order ? orders : runs,
+                              block_json(&p->block[b], &score[b], p->n_queries));
+    for (int i = 0; i < p->n_shots; i++) {
+        dq_icl_point x = dq_icl_point_of(p, score, p->shots[i], false);
+        json_array_append_new(curve, point_json(p->shots[i], "runs", &x));
+        x = dq_icl_point_of(p, score, p->shots[i], true);
+        if (s->orders) json_array_append_new(spread, point_json(p->shots[i], "orders", &x));
+    }
+    json_object_set_new(icl, "runs", runs);
+    json_object_set_new(icl, "curve", curve);
+    json_object_set_new(icl, "orders", orders);
+    json_object_set_new(icl, "order_spread", spread);
+}
+
+/* Accuracies of the row's blocks; a block of memory. */
+static dq_icl_score *scores_of(const dq_eval *e, const dq_eval_row *r, dq_err *err)
+{
+    const dq_icl_plan *p = e->ids[r->ids].own;
+    dq_icl_score *score = dq_block_new((size_t)p->n_blocks, sizeof *score, err);
+    if (score && dq_icl_scores(e, r, score, err) == DQ_OK) return score;
+    dq_block_free(score);
+    return NULL;
+}
+
+dq_status dq_eval_icl_json(json_t *row, const dq_eval_view *v, int index, dq_err *err)
+{
+    const dq_eval_row *r = &v->e->row[index];
+    const dq_icl_plan *p = v->e->ids[r->ids].own;
+    const dq_eval_source *source = dq_eval_source_of(v->e, r);
+    const dq_icl_settings *s = source->settings;
+    const dq_icl_data *d = source->own;
+    dq_icl_score *score = scores_of(v->e, r, err);
+    if (!score) return err->code;
+    json_t *o = json_object();
+    json_object_set_new(o, "order", json_string(dq_icl_order_name[s->order]));
+    json_object_set_new(o, "labels", json_integer(d->n_labels));
+    json_object_set_new(o, "queries", json_integer((json_int_t)p->n_queries));
+    json_object_set_new(o, "queries_dropped", json_integer((json_int_t)p->queries_dropped));
+    json_object_set_new(o, "demonstrations", json_integer((json_int_t)p->demos));
+    json_object_set_new(o, "demonstrations_dropped", json_integer((json_int_t)p->demos_dropped));
+    json_t *over = json_array();
+    for (int i = 0; i < p->n_over; i++) json_array_append_new(over, json_integer(p->over[i]));
+    json_object_set_new(o, "shots_left_out", over);
+    put_blocks(o, p, s, score);
+    json_object_set_new(row, "icl", o);
+    dq_block_free(score);
+    return DQ_OK;
+}
+
+/* ---- The table ---- */
+
+/* Numbers of shots that some shown row has, rising. */
+static int all_shots(const dq_eval *e, int *shots)
+{
+    int n = 0;
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_icl_plan *p = e->ids[e->row[i].ids].own;
+        if (!e->row[i].shown || !is_icl(dq_eval_source_of(e, &e->row[i]))) continue;
+        for (int k = 0; k < p->n_shots; k++) {
+            bool known = false;
+            for (int j = 0; j < n; j++) known = known || shots[j] == p->shots[k];
+            if (!known && n < DQ_ICL_SHOTS) shots[n++] = p->shots[k];
+        }
+    }
+    qsort(shots, (size_t)n, sizeof *shots, rising);
+    return n;
+}
+
+static bool has_shots(const dq_icl_plan *p, int shots)
+{
+    for (int i = 0; i < p->n_shots; i++) {
+        if (p->shots[i] == shots) return true;
+    }
+    return false;
+}
+
+static void point_cell(dq_table *t, const dq_icl_point *x, bool margin)
+{
+    if (margin)
+        dq_table_cell(t, "%.4f", x->max - x->min);
+    else if (isnan(x->std))
+        dq_table_cell(t, "%.4f", x->mean);
+    else
+        dq_table_cell(t, "%.4f \u00b1 %.4f", x->mean, x->std);
+}
+
+/* A line of a row: means over runs, or margins over orders. */
+static void table_line(dq_table *t, const dq_eval_view *v, const dq_eval_row *r,
+                       const dq_icl_score *score, const int *shots, int n_shots, bool margin)
+{
+    const dq_icl_plan *p = v->e->ids[r->ids].own;
+    const dq_eval_source *s = dq_eval_source_of(v->e, r);
+    const dq_icl_settings *x = s->settings;
+    char label[96];
+    dq_table_cell(t, "%s", v->names[r->model]);
+    dq_table_cell(t, "%d", r->logit.bits);
+    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
+    dq_table_cell(t, "%s",
+                  dq_kv_setting_is_plain(&r->kv) ? "16:16"
+                                                 : dq_kv_label(label, sizeof label, &r->kv));
+    dq_table_cell(t, "%s", s->name);
+    dq_table_cell(t, "%s", dq_icl_order_name[x->order]);
+    if (margin)
+        dq_table_cell(t, "margin of %lld orders", (long long)x->orders);
+    else
+        dq_table_cell(t, "mean of %lld run%s", (long long)x->runs, x->runs == 1 ? "" : "s");
+    for (int i = 0; i < n_shots; i++) {
+        if (!has_shots(p, shots[i])) {
+            dq_table_cell(t, "-");
+            continue;
+        }
+        dq_icl_point y = dq_icl_point_of(p, score, shots[i], margin);
+        point_cell(t, &y, margin);
+    }
+}
+
+static dq_status fill(dq_table *t, const dq_eval_view *v, const int *shots, int n, dq_err *err)
+{
+    for (int i = 0; i < v->e->n_rows; i++) {
+        const dq_eval_row *r = &v->e->row[i];
+        const dq_eval_source *s = dq_eval_source_of(v->e, r);
+        const dq_icl_settings *x = s->settings;
+        if (!r->shown || !is_icl(s)) continue;
+        dq_icl_score *score = scores_of(v->e, r, err);
+        if (!score) return err->code;
+        table_line(t, v, r, score, shots, n, false);
+        if (x->orders) table_line(t, v, r, score, shots, n, true);
+        dq_block_free(score);
+    }
+    return DQ_OK;
+}
+
+dq_status dq_eval_icl_table(const dq_eval_view *v, dq_err *err)
+{
+    enum { HEAD = 7 };
+    const char *titles[HEAD + DQ_ICL_SHOTS] = {"model", "logit bits", "grain", "KV",
+                                               "task",  "order",      "acc"};
+    char title[DQ_ICL_SHOTS][32];
+    int shots[DQ_ICL_SHOTS], n = all_shots(v->e, shots);
+    dq_table *t = NULL;
+    if (n == 0) return DQ_OK;
+    for (int i = 0; i < n; i++) {
+        snprintf(title[i], sizeof title[i], "%d shot%s", shots[i], shots[i] == 1 ? "" : "s");
+        titles[HEAD + i] = title[i];
+    }
+    if (dq_table_new(&t, titles, HEAD + n, err) == DQ_OK && fill(t, v, shots, n, err) == DQ_OK) {
+        printf(
+            "\nAccuracy by the number of demonstrations (\u00b1 standard deviation over runs):\n");
+        dq_table_print(t, err);
+    }
+    dq_table_free(t);
+    return err->code;
+}
+
+void dq_eval_icl_keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item)
+{
+    const dq_eval_source *s = dq_eval_source_of(e, row);
+    const dq_icl_settings *set = s->settings;
+    const dq_icl_data *d = s->own;
+    const dq_icl_plan *p = e->ids[row->ids].own;
+    const dq_icl_block *b = &p->block[item / p->n_queries];
+    json_t *pick = json_object();
+    json_object_set_new(o, "shots", json_integer((json_int_t)b->shots));
+    json_object_set_new(o, "run", json_integer((json_int_t)b->run));
+    json_object_set_new(o, "order", json_string(dq_icl_order_name[set->order]));
+    json_object_set_new(o, "nth_order", json_integer((json_int_t)b->order));
+    json_object_set_new(o, "query", json_integer(p->query[item % p->n_queries]));
+    json_object_set_new(o, "gold",
+                        json_integer(d->queries.ex[p->query[item % p->n_queries]].label));
+    json_object_set_new(o, "pick", pick);
+    for (int m = 0; m < 2; m++)
+        json_object_set_new(pick, s->kind->metric[m], json_integer(dq_icl_pick(e, row, m, item)));
+}

@@ -1,0 +1,202 @@
+/* eval_judged: see eval_judged.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/eval/eval_judged.h"
+
+#include "base/os.h"
+#include "base/sha256.h"
+#include "cmds/eval/eval_report.h"
+#include "tasks/verdicts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static json_t *paired_json(const dq_flips *f)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "acc", dq_flips_json(f));
+    return o;
+}
+
+static json_t *text_or_null(const char *s)
+{
+    return s ? json_string(s) : json_null();
+}
+
+/* The keys of every row of dq-eval/1; null for what a file of verdicts does not say. */
+static json_t *group_json(const dq_verdicts *v, int index)
+{
+    static const char *const unknown[] = {"weights", "math", "passes", "throughput"};
+    const dq_verdict_group *g = &v->group[index];
+    json_t *o = json_object(), *metrics = json_object();
+    json_object_set_new(o, "model", json_string(g->model));
+    json_object_set_new(o, "reference", text_or_null(g->ref >= 0 ? v->group[g->ref].model : NULL));
+    json_object_set_new(o, "logit_bits", json_integer(g->bits));
+    json_object_set_new(o, "logit_grain", json_string(g->grain));
+    json_object_set_new(o, "kv", g->kv ? json_deep_copy(g->kv) : json_null());
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
+        json_object_set_new(o, unknown[i], json_null());
+    json_object_set_new(o, "task", json_string("verdicts"));
+    json_object_set_new(o, "of_task", text_or_null(g->task));
+    json_object_set_new(o, "n", json_integer((json_int_t)g->n));
+    json_t *acc = dq_eval_mean_json(g->acc);
+    json_object_set_new(acc, "interval", dq_eval_interval_json(g->acc_interval));
+    json_object_set_new(metrics, "acc", acc);
+    json_object_set_new(o, "metrics", metrics);
+    json_object_set_new(o, "paired",
+                        g->ref >= 0 && g->ref != index ? paired_json(&g->flips) : json_null());
+    if (g->cross >= 0) {
+        json_t *c = paired_json(&g->cross_flips);
+        json_object_set_new(c, "model", json_string(v->group[g->cross].model));
+        json_object_set_new(o, "cross_paired", c);
+    }
+    return o;
+}
+
+static json_t *document(const dq_judged_options *o, const dq_verdicts *v, const json_t *input)
+{
+    json_t *doc = dq_document(o->talk, "dq-eval/1"), *tasks = json_array();
+    json_array_append_new(tasks, json_string("verdicts"));
+    json_object_set_new(json_object_get(doc, "settings"), "tasks", tasks);
+    json_array_append_new(json_object_get(doc, "inputs"), json_deep_copy(input));
+    for (int i = 0; i < v->n; i++)
+        json_array_append_new(json_object_get(doc, "results"), group_json(v, i));
+    return doc;
+}
+
+/* The widths where a cache gives them, else its JSON. */
+static dq_status kv_cell(dq_table *t, const json_t *kv, bool whole, dq_err *err)
+{
+    const json_t *k = json_object_get(kv, "k_bits"), *v = json_object_get(kv, "v_bits");
+    char *text = NULL;
+    if (kv) DQ_TRY(dq_json_dump(&text, kv, JSON_ENCODE_ANY | JSON_COMPACT, err));
+    if (whole || !kv)
+        dq_table_cell(t, "%s", text ? text : whole ? "" : "-");
+    else if (json_is_integer(k) && json_is_integer(v))
+        dq_table_cell(t, "%d:%d", (int)json_integer_value(k), (int)json_integer_value(v));
+    else
+        dq_table_cell(t, "%s", text ? text : "-");
+    free(text);
+    return DQ_OK;
+}
+
+static dq_status print_table(const dq_verdicts *v, dq_err *err)
+{
+    const char *titles[] = {"model", "logit bits",        "grain",    "KV bits", "verdicts on", "n",
+                            "acc",   "against reference", "McNemar p"};
+    dq_table *t = NULL;
+    DQ_TRY(dq_table_new(&t, titles, (int)(sizeof titles / sizeof titles[0]), err));
+    for (int i = 0; i < v->n; i++) {
+        const dq_verdict_group *g = &v->group[i];
+        const bool paired = g->ref >= 0 && g->ref != i;
+        dq_table_cell(t, "%s", g->model);
+        dq_table_cell(t, "%d", g->bits);
+        dq_table_cell(t, "%s", g->bits == 16 ? "-" : g->grain);
+        kv_cell(t, g->kv, false, err);
+        dq_table_cell(t, "%s", g->task ? g->task : "-");
+        dq_table_cell(t, "%lld", (long long)g->n);
+        dq_eval_score_cell(t, g->acc, g->acc_interval, "");
+        if (paired)
+            dq_eval_score_cell(t, (dq_mean){g->flips.delta, g->flips.std_err, g->flips.clusters},
+                               g->flips.interval, "+");
+        else
+            dq_table_cell(t, "-");
+        if (paired)
+            dq_table_cell(t, "%.3g", g->flips.p);
+        else
+            dq_table_cell(t, "-");
+    }
+    if (dq_table_print(t, err) == DQ_OK)
+        printf("\n\u00b1 is one standard error over items; where no item differs, a 95 %% bound "
+               "stands instead.\n");
+    dq_table_free(t);
+    return err->code == DQ_OK ? dq_flush_stdout(err) : err->code;
+}
+
+static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
+{
+    const char *titles[] = {"model",        "reference",  "logit_bits", "logit_grain",
+                            "kv",           "task",       "of_task",    "n",
+                            "acc",          "acc_stderr", "acc_delta",  "acc_delta_stderr",
+                            "acc_mcnemar_p"};
+    dq_table *t = NULL;
+    DQ_TRY(dq_table_new(&t, titles, (int)(sizeof titles / sizeof titles[0]), err));
+    for (int i = 0; i < v->n; i++) {
+        const dq_verdict_group *g = &v->group[i];
+        const bool paired = g->ref >= 0 && g->ref != i;
+        dq_table_cell(t, "%s", g->model);
+        dq_table_cell(t, "%s", g->ref >= 0 ? v->group[g->ref].model : "");
+        dq_table_cell(t, "%d", g->bits);
+        dq_table_cell(t, "%s", g->grain);
+        kv_cell(t, g->kv, true, err);
+        dq_table_cell(t, "verdicts");
+        dq_table_cell(t, "%s", g->task ? g->task : "");
+        dq_table_cell(t, "%lld", (long long)g->n);
+        dq_table_real(t, g->acc.value);
+        dq_table_real(t, g->acc.std_err);
+        dq_table_real(t, paired ? g->flips.delta : (double)NAN);
+        dq_table_real(t, paired ? g->flips.std_err : (double)NAN);
+        dq_table_real(t, paired ? g->flips.p : (double)NAN);
+    }
+    dq_table_csv(t, path, err);
+    dq_table_free(t);
+    return err->code;
+}
+
+/* Groups that lack items of the group they are compared with are compared over the rest. */
+static void warn_missing(const dq_judged_options *o, const dq_verdicts *v)
+{
+    for (int i = 0; i < v->n; i++) {
+        const dq_verdict_group *g = &v->group[i];
+        const dq_verdict_group *ref = g->ref >= 0 ? &v->group[g->ref] : NULL;
+        if (ref && (g->flips.n != g->n || g->flips.n != ref->n))
+            dq_warn(o->talk,
+                    "%s, %d bits: %lld items have a verdict, %lld at 16 bits; %lld are compared",
+                    g->model, g->bits, (long long)g->n, (long long)ref->n, (long long)g->flips.n);
+    }
+}
+
+static dq_status hand_out(const dq_judged_options *o, const dq_verdicts *v, const json_t *input,
+                          dq_err *err)
+{
+    const char *written[2];
+    int n = 0;
+    warn_missing(o, v);
+    if (o->csv && write_csv(v, o->csv, err) == DQ_OK) written[n++] = o->csv;
+    if (err->code == DQ_OK && o->document &&
+        dq_document_write(document(o, v, input), o->document, err) == DQ_OK)
+        written[n++] = o->document;
+    if (err->code == DQ_OK) {
+        if (o->json)
+            dq_document_print(document(o, v, input), err);
+        else
+            print_table(v, err);
+    }
+    for (int i = 0; err->code != DQ_OK && i < n; i++)
+        remove(written[i]); /* no output of a failure */
+    return err->code;
+}
+
+dq_status dq_eval_judged(const dq_judged_options *o, dq_err *err)
+{
+    dq_verdicts v = {0};
+    dq_arena *a = dq_arena_new();
+    char *text, sha[65];
+    size_t len;
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_file_read(&text, &len, o->path, a, err) == DQ_OK &&
+        dq_sha256_of(sha, text, len, err) == DQ_OK &&
+        dq_verdicts_load(&v, o->path, text, len, a, err) == DQ_OK) {
+        json_t *in = json_object();
+        json_object_set_new(in, "kind", json_string("verdicts"));
+        json_object_set_new(in, "path", dq_name_json(o->path));
+        json_object_set_new(in, "bytes", json_integer((json_int_t)len));
+        json_object_set_new(in, "sha256", json_string(sha));
+        hand_out(o, &v, in, err);
+        json_decref(in);
+    }
+    dq_verdicts_end(&v);
+    dq_arena_free(a);
+    return err->code;
+}

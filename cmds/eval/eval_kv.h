@@ -1,0 +1,22 @@
+/* eval_kv: what dq eval says about KV caches besides its rows.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_EVAL_KV_H
+#define DQ_EVAL_KV_H
+
+#include "cmds/cli/kv_report.h"
+#include "eval/eval.h"
+
+/* Puts what runs, and what each container remembers, into `settings`. */
+void dq_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const *names);
+/* One line that differs where results may: for the key of a resumed run. */
+int dq_eval_kv_key(char *line, size_t cap, const dq_kv_setting *s);
+/* After the run. */
+void dq_eval_kv_warn(dq_talk *t, const dq_eval *e, const char *const *names);
+/* Whether some shown row has a cache that is not plain; whether shown rows differ in what chooses the
+ * tokens. */
+bool dq_eval_kv_swept(const dq_eval *e);
+bool dq_eval_kv_policies(const dq_eval *e);
+/* With -v: the layers' kernels for every model, arithmetic and cache among the rows, references too. */
+void dq_eval_say_routes(dq_talk *t, const dq_backend *b, const dq_eval *e);
+
+#endif

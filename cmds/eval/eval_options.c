@@ -1,0 +1,411 @@
+/* eval_options: see eval_options.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/eval/eval_options.h"
+
+#include "base/os.h"
+#include "cmds/eval/eval_tasks.h"
+#include "cmds/eval/eval_verdict.h"
+#include "cmds/page/gnuplot.h"
+#include "eval/eval_long.h"
+#include "model/output_guard.h"
+
+#include <string.h>
+
+static const dq_usage usage = {
+    .name = "eval",
+    .synopsis = "MODEL... (--task NAME --data FILE | --text FILE) [options]",
+    .about =
+        "Scores checkpoints and containers on multiple-choice tasks, on questions that they answer "
+        "in their own words, and on text, at one or many widths of attention logits and forms of "
+        "the KV cache, in one table. Every row is compared "
+        "with the same checkpoint at 16-bit logits and a 16-bit cache in f32: a container with its "
+        "source folder, which must be in the run, or with --ref MODEL; --ref with the container "
+        "itself leaves out what its weights lost. Standard errors (±) of tasks are over items, or "
+        "queries where "
+        "runs share them; those of texts treat each document as one cluster, each window where "
+        "there is one document. A verdict compares the paired 95 % interval of a row's loss with "
+        "--margin: it holds if all of it is within, fails if all of it is beyond, else it is not "
+        "decided. Ctrl-C "
+        "keeps what is finished; the same command with --resume goes on from there.",
+    .examples = "  dq eval llama diffllama --task mc --data choices.jsonl --logit-bits 16,8,6,4\n"
+                "  dq eval model model.h5 --text book.txt --ctx 512 --json\n"
+                "  dq eval model --text a.txt --text b.txt --window stride --stride 256 --slices\n"
+                "  dq eval model --text books.jsonl --positions --ctx 4096 --kv-bits 16,4\n"
+                "  dq eval model --text book.txt --kv-bits 16,8:4 --kv-keep 1,0.5,0.25\n"
+                "  dq eval model --task hellaswag --data hellaswag_val.jsonl --limit 500\n"
+                "  dq eval model --task piqa --data valid.jsonl --num-fewshot 5 --fewshot-data "
+                "train.jsonl\n"
+                "  dq eval model --task needle --data book.txt --lengths 2048,4096 --needles 6:2 "
+                "--attention\n"
+                "  dq eval model --task trec --data TREC_10.label --demos train_5500.label --shots "
+                "10,100\n"
+                "  dq eval --task verdicts --data judged.jsonl\n",
+    .min_args = 0, /* verdicts take none */
+    .max_args = DQ_EVAL_MODELS,
+    .args = "one MODEL or more (at most 64)",
+};
+
+static const dq_eval_options defaults = {
+    .bos_word = "auto", .math_word = "f32", .device = "auto", .margin = DQ_EVAL_MARGIN};
+
+dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv, dq_err *err)
+{
+    o->bos_word = defaults.bos_word;
+    o->math_word = defaults.math_word;
+    o->device = defaults.device;
+    o->margin = defaults.margin;
+    dq_kv_options_begin(&o->kv);
+    dq_text_options_begin(&o->text);
+    dq_needle_options_begin(&o->needle);
+    const dq_opt opts[] = {
+        {.help = "what is scored"},
+        {.name = "task",
+         .kind = DQ_OPT_LIST,
+         .to = &o->tasks,
+         .value = "NAME[,NAME]",
+         .help = "mc: your own items, JSON lines {\"ctx\", \"choices\", \"gold\"};\narc_easy, "
+                 "arc_challenge, boolq, hellaswag, openbookqa, piqa, winogrande: the official JSON "
+                 "lines, in their original and their flat form (hellaswag: or six lines an item; "
+                 "piqa: with X-labels.lst beside X.jsonl);\n"
+                 "trec, trec_fine, banking77, clinic150: the official files, in-context learning;\n"
+                 "needle: a UTF-8 text to hide numbers in, see below;\n"
+                 "gsm8k, svamp: questions answered in free text, the official files;\n"
+                 "generate: {\"prompt\"} lines, continued for --dump-completions;\n"
+                 "verdicts: that file with a \"verdict\" in each line, without a MODEL"},
+        {.name = "data",
+         .kind = DQ_OPT_LIST,
+         .to = &o->data,
+         .value = "FILE",
+         .help = "file of the task; with several tasks once for each, in the same order, or "
+                 "NAME=FILE"},
+        {.name = "num-fewshot",
+         .kind = DQ_OPT_INT,
+         .to = &o->num_fewshot,
+         .min = 0,
+         .max = 1000,
+         .value = "N",
+         .help = "solved examples in front of every item, drawn as lm-evaluation-harness does "
+                 "(default 0)"},
+        {.name = "fewshot-data",
+         .kind = DQ_OPT_LIST,
+         .to = &o->fewshot,
+         .value = "FILE",
+         .help = "file that the examples come from, the task's training split; given as --data is"},
+        DQ_TEXT_OPTIONS(o->text),
+        {.name = "limit",
+         .kind = DQ_OPT_INT,
+         .to = &o->limit,
+         .min = 1,
+         .max = 1e15,
+         .value = "N",
+         .help = "only the first N items of each task and N windows of the text"},
+        {.name = "long",
+         .kind = DQ_OPT_TEXT,
+         .to = &o->too_long,
+         .value = "WHAT",
+         .help =
+             "items with more ids than a model has positions: error: refuse them, all counted, "
+             "before anything is scored (the default for generated text); skip: leave them out "
+             "for every model; cut: drop the beginning of the context as lm-eval does, BOS "
+             "too, for generated text so that --max-new ids have room (the default for "
+             "choices); not for in-context tasks and needle, whose --shots and --lengths say it"},
+        {.name = "ctx",
+         .kind = DQ_OPT_INT,
+         .to = &o->ctx,
+         .min = 4,
+         .max = 1e9,
+         .value = "N",
+         .help = "ids per window of --text (default 2048, or the fewest positions of the models)"},
+        {.name = "bos",
+         .kind = DQ_OPT_TEXT,
+         .to = &o->bos_word,
+         .value = "WHEN",
+         .help = "auto, on or off (default auto: as the tokenizer's own template says)"},
+        {.help = "how it is computed"},
+        {.name = "logit-bits",
+         .kind = DQ_OPT_TEXT,
+         .to = &o->logit_bits,
+         .value = "LIST",
+         .help = "widths of attention logits, 16 (not rounded) or 2 to 8 (default: as a container "
+                 "says, else 16)"},
+        {.name = "logit-grain",
+         .kind = DQ_OPT_TEXT,
+         .to = &o->logit_grain,
+         .value = "LIST",
+         .help = "what shares a scale: tensor, head, row, tile (default: as a container says, else "
+                 "tensor)"},
+        {.name = "math",
+         .kind = DQ_OPT_TEXT,
+         .to = &o->math_word,
+         .value = "LIST",
+         .help = "f32, bf16, int8 (default f32); int8 takes packed containers and --kv-bits 8 or "
+                 "fewer; what the device lacks is refused, or, in a list of several, left out "
+                 "with a warning"},
+        {.name = "ref",
+         .kind = DQ_OPT_TEXT,
+         .to = &o->ref,
+         .value = "MODEL",
+         .help = "compare every row with this model at 16 bits"},
+        DQ_HEAD_MAP_OPTION(o->head_map),
+        {.name = "device",
+         .kind = DQ_OPT_TEXT,
+         .to = &o->device,
+         .value = "NAME",
+         .help = "cpu, cuda[:N] or auto, which is cpu (default auto)"},
+        {.name = "threads",
+         .kind = DQ_OPT_INT,
+         .to = &o->threads,
+         .min = 0,
+         .max = 4096,
+         .value = "N",
+         .help = "0 (default): all processors"},
+        {.name = "resume",
+         .kind = DQ_OPT_FLAG,
+         .to = &o->resume,
+         .help = "go on where the same command was interrupted, in the same folder: finished work "
+                 "is kept in dq-eval-KEY.resume there, KEY standing for inputs and settings"},
+        {.name = "dry-run",
+         .kind = DQ_OPT_FLAG,
+         .to = &o->dry_run,
+         .help = "print what would be computed, and stop before scoring"},
+        DQ_KV_OPTIONS(o->kv, "of what is drawn: --num-fewshot (default 1234), needles and the "
+                             "policy random (default 1)"),
+        DQ_GENERATE_OPTIONS(o->generate),
+        DQ_NEEDLE_OPTIONS(o->needle),
+        DQ_EVAL_ICL_OPTIONS(o->icl),
+        {.help = "what comes out"},
+        {.name = "json",
+         .kind = DQ_OPT_FLAG,
+         .to = &o->json,
+         .help = "one JSON document (dq-eval/1) instead of the table"},
+        {.name = "output",
+         .letter = 'o',
+         .kind = DQ_OPT_TEXT,
+         .to = &o->document,
+         .value = "FILE",
+         .help = "write the JSON document to a file too"},
+        {.name = "csv",
+         .kind = DQ_OPT_TEXT,
+         .to = &o->csv,
+         .value = "FILE",
+         .help =
+             "write the table as CSV too, one column per number; the cells of needle are in the "
+             "JSON only"},
+        {.name = "html",
+         .kind = DQ_OPT_TEXT,
+         .to = &o->html,
+         .value = "FILE",
+         .help = "write a page with pictures, tables and settings too; one file that needs no "
+                 "other. Needs gnuplot"},
+        {.name = "dump-items",
+         .kind = DQ_OPT_TEXT,
+         .to = &o->dump,
+         .value = "FILE",
+         .help =
+             "write the log-likelihood of every choice with what is right and what was picked, and "
+             "every prompt of needle, as JSON lines"},
+        {.name = "dump-requests",
+         .kind = DQ_OPT_TEXT,
+         .to = &o->requests,
+         .value = "FILE",
+         .help = "write context and continuation of every choice as JSON lines, before scoring"},
+        {.name = "margin",
+         .kind = DQ_OPT_FLOAT,
+         .to = &o->margin,
+         .min = 0,
+         .max = 1e3,
+         .value = "X",
+         .help = "loss that verdicts allow, of accuracy or in nats of NLL (default 0.01: one point "
+                 "of accuracy, 1 % of perplexity)"},
+        {.name = "force",
+         .kind = DQ_OPT_FLAG,
+         .to = &o->force,
+         .help = "replace the files named above where they exist; a resumed run, too, writes them "
+                 "anew and needs it for those that an earlier run left"},
+        {.name = "fail-if",
+         .kind = DQ_OPT_LIST,
+         .to = &o->fail_if,
+         .value = "CONDITION",
+         .help =
+             "exit with status 7, after everything is written, where a result meets it, where none "
+             "has such a number, or where it needs a reference that is not in the run: "
+             "'kld_nats > 0.01', 'ppl_ratio >= 1.02', 'acc_delta < -0.01', 'kld_nats.p99 > 1'; "
+             "may be repeated"},
+        DQ_TALK_OPTIONS(o->talk),
+        {0},
+    };
+    return dq_parse(args, argc, argv, opts, &usage, err);
+}
+
+/* A name per comma. */
+dq_status dq_eval_split(const char *text, const char *option, dq_list *out, dq_arena *a,
+                        dq_err *err)
+{
+    for (const char *p = text;; p++) {
+        size_t n = strcspn(p, ",");
+        if (n == 0) return dq_fail(err, DQ_USAGE, "--%s: an empty part in \"%s\".", option, text);
+        if (out->n == DQ_LIST_MAX)
+            return dq_fail(err, DQ_USAGE, "--%s: more than %d parts.", option, DQ_LIST_MAX);
+        out->item[out->n] = dq_text(a, p, n, err);
+        if (!out->item[out->n++]) return err->code;
+        p += n;
+        if (!*p) return DQ_OK;
+    }
+}
+
+static dq_status read_logits(dq_eval_options *o, dq_arena *a, dq_err *err)
+{
+    dq_list words = {.n = 0};
+    if (o->logit_bits)
+        DQ_TRY(dq_parse_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits, "logit-bits", err));
+    if (!o->logit_grain) return DQ_OK;
+    DQ_TRY(dq_eval_split(o->logit_grain, "logit-grain", &words, a, err));
+    for (int i = 0; i < words.n; i++) {
+        int g = dq_parse_word(words.item[i], "logit-grain", dq_grain_name, DQ_EVAL_GRAINS, err);
+        if (g < 0) return err->code;
+        for (int k = 0; k < o->n_grains; k++) {
+            if (o->grain[k] == (dq_grain)g)
+                return dq_fail(err, DQ_USAGE, "--logit-grain: %s stands twice.", words.item[i]);
+        }
+        o->grain[o->n_grains++] = (dq_grain)g;
+    }
+    return DQ_OK;
+}
+
+static dq_status read_math(dq_eval_options *o, dq_arena *a, dq_err *err)
+{
+    static const char *const maths[] = {"f32", "bf16", "int8"};
+    static const dq_num nums[] = {DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8};
+    dq_list words = {.n = 0};
+    DQ_TRY(dq_eval_split(o->math_word, "math", &words, a, err));
+    for (int i = 0; i < words.n; i++) {
+        int m = dq_parse_word(words.item[i], "math", maths, 3, err);
+        if (m < 0) return err->code;
+        for (int k = 0; k < o->n_math; k++) {
+            if (o->math[k].linear == nums[m])
+                return dq_fail(err, DQ_USAGE, "--math: %s stands twice.", words.item[i]);
+        }
+        o->math[o->n_math++] = (dq_math){nums[m], nums[m], nums[m], nums[m]};
+    }
+    return DQ_OK;
+}
+
+static dq_status read_long(dq_eval_options *o, dq_err *err)
+{
+    if (!o->too_long) return DQ_OK;
+    int way = dq_parse_word(o->too_long, "long", dq_long_name + 1, 3, err);
+    if (way < 0) return err->code;
+    for (int i = 0; i < o->n_sources; i++) {
+        if (dq_eval_usual_long(o->source[i].kind) != DQ_LONG_USUAL) return DQ_OK;
+    }
+    return dq_fail(err, DQ_USAGE,
+                   "--long is for tasks with choices and tasks that generate text; there is none.");
+}
+
+static dq_status read_words(dq_eval_options *o, dq_arena *a, dq_err *err)
+{
+    DQ_TRY(dq_text_options_read(&o->text, o->ctx, err));
+    int bos = dq_parse_word(o->bos_word, "bos", dq_bos_name, 3, err);
+    if (bos < 0) return err->code;
+    o->bos = (dq_bos)bos;
+    DQ_TRY(read_math(o, a, err));
+    return read_logits(o, a, err);
+}
+
+/* Options that say how a model is run; those of texts have been refused, there is none. */
+static dq_status check_verdicts(const dq_eval_options *o, dq_err *err)
+{
+    const dq_eval_options *const d = &defaults;
+    const struct {
+        const char *name;
+        bool given;
+    } of_models[] = {
+        {"limit", o->limit != 0},
+        {"long", o->too_long != NULL},
+        {"bos", strcmp(o->bos_word, d->bos_word) != 0},
+        {"logit-bits", o->logit_bits != NULL},
+        {"logit-grain", o->logit_grain != NULL},
+        {"math", strcmp(o->math_word, d->math_word) != 0},
+        {"ref", o->ref != NULL},
+        {"head-map", o->head_map.word != NULL},
+        {"device", strcmp(o->device, d->device) != 0},
+        {"threads", o->threads != 0},
+        {"resume", o->resume},
+        {"kv-bits", o->kv.bits != NULL},
+        {"kv-keep", o->kv.keep != NULL},
+        {"kv-tokens", o->kv.tokens != NULL},
+        {"kv-policy", o->kv.policy != NULL},
+        {"kv-rotate", o->kv.rotate != NULL},
+        {"kv-budget", o->kv.budget != NULL},
+        {"kv-group", o->kv.group != -1},
+        {"kv-window", o->kv.window != -1},
+        {"kv-sink", o->kv.sink != -1},
+        {"kv-recent", o->kv.recent != -1},
+        {"kv-every", o->kv.every != -1},
+        {"seed", o->kv.seed != -1},
+        {"dump-items", o->dump != NULL},
+        {"dump-requests", o->requests != NULL},
+        {"dump-completions", o->generate.completions != NULL},
+        {"dry-run", o->dry_run},
+        {"fail-if", o->fail_if.n > 0},
+        {"html", o->html != NULL},
+        {"margin", o->margin != d->margin},
+    };
+    for (size_t i = 0; i < sizeof of_models / sizeof of_models[0]; i++) {
+        if (of_models[i].given)
+            return dq_fail(err, DQ_USAGE, "--task verdicts runs no model, so --%s says nothing.",
+                           of_models[i].name);
+    }
+    return DQ_OK;
+}
+
+static dq_status check_outputs(const dq_eval_options *o, const dq_args *args, dq_arena *a,
+                               dq_err *err)
+{
+    const dq_output out[] = {
+        {"--csv", o->csv, DQ_OUTPUT_CSV},
+        {"-o", o->document, DQ_OUTPUT_JSON},
+        {"--dump-items", o->dump, DQ_OUTPUT_LINES},
+        {"--dump-requests", o->requests, DQ_OUTPUT_LINES},
+        {"--html", o->html, DQ_OUTPUT_HTML},
+        {"--dump-completions", o->generate.completions, DQ_OUTPUT_LINES},
+    };
+    enum { N_OUT = sizeof out / sizeof out[0] };
+    const char *input[DQ_LIST_MAX + 1];
+    int n = 0;
+    for (int i = 0; i < args->n; i++) input[n++] = args->item[i];
+    if (o->ref) input[n++] = o->ref;
+    for (int i = 0; i < N_OUT; i++) {
+        bool same = false;
+        if (out[i].path) DQ_TRY(dq_eval_is_input(&same, o, out[i].path, a, err));
+        if (same)
+            return dq_fail(err, DQ_USAGE, "%s is an input; the output needs another name.",
+                           out[i].path);
+    }
+    return dq_outputs_check(out, N_OUT, input, n, o->force, err);
+}
+
+static dq_status read_needle(dq_eval_options *o, dq_err *err)
+{
+    bool wanted = false;
+    for (int i = 0; i < o->n_sources; i++) wanted = wanted || o->source[i].kind == &dq_eval_needle;
+    o->kv.draws = o->kv.draws || wanted;
+    return dq_needle_options_read(&o->needle, o->kv.seed, wanted, err);
+}
+
+dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
+{
+    DQ_TRY(read_words(o, a, err));
+    DQ_TRY(dq_head_map_read(&o->head_map, err));
+    DQ_TRY(dq_kv_options_read(&o->kv, true, err));
+    DQ_TRY(dq_eval_icl_read(&o->icl, o->kv.seed, err));
+    DQ_TRY(dq_eval_choose(o, args, &usage, a, err));
+    if (o->verdicts) DQ_TRY(check_verdicts(o, err));
+    DQ_TRY(read_long(o, err));
+    DQ_TRY(dq_generate_read(&o->generate, a, err));
+    DQ_TRY(read_needle(o, err));
+    DQ_TRY(dq_gates_read(&o->gates, &o->fail_if, err));
+    if (!o->verdicts) DQ_TRY(dq_gates_check(&o->gates, o->source, o->n_sources, err));
+    DQ_TRY(check_outputs(o, args, a, err));
+    return o->html ? dq_gnuplot_check(err) : DQ_OK;
+}

@@ -1,0 +1,55 @@
+/* eval_options: the command line of dq eval and what it means, before any file is read.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_EVAL_OPTIONS_H
+#define DQ_EVAL_OPTIONS_H
+
+#include "cmds/cli/input.h"
+#include "cmds/cli/kv_options.h"
+#include "cmds/cli/options.h"
+#include "cmds/cli/output.h"
+#include "cmds/eval/eval_gate.h"
+#include "cmds/eval/eval_generate.h"
+#include "cmds/eval/eval_icl.h"
+#include "cmds/eval/eval_needle.h"
+#include "cmds/eval/eval_text_options.h"
+#include "eval/eval.h"
+
+enum { DQ_EVAL_MODELS = 64, DQ_EVAL_SOURCES = 16, DQ_EVAL_BITS = 8, DQ_EVAL_GRAINS = 4 };
+
+typedef struct dq_eval_options {
+    dq_list tasks, data, fewshot, fail_if;
+    const char *logit_bits, *logit_grain, *bos_word, *math_word, *ref, *device;
+    const char *too_long, *dump, *requests, *csv, *document, *html;
+    int64_t ctx, threads, limit, num_fewshot;
+    double margin;
+    bool json, resume, dry_run, force;
+    dq_head_map head_map;
+    dq_kv_options kv;
+    dq_generate_options generate;
+    dq_needle_options needle;
+    dq_eval_icl icl;
+    dq_text_options text;
+    dq_talk talk;
+    /* what they mean */
+    dq_gates gates;
+    int bits[DQ_EVAL_BITS], n_bits; /* 0: as each model says */
+    dq_grain grain[DQ_EVAL_GRAINS];
+    int n_grains; /* 0: as each model says */
+    dq_math math[3];
+    int n_math;
+    dq_bos bos;
+    dq_eval_source source[DQ_EVAL_SOURCES]; /* name, path, task and its examples */
+    const char *examples[DQ_EVAL_SOURCES];  /* path of the few-shot examples; NULL: none */
+    int n_sources;
+    const char *verdicts; /* file of --task verdicts, which then is all there is; NULL: none */
+} dq_eval_options;
+
+/* Appends the parts of text between commas; words live in the arena. */
+dq_status dq_eval_split(const char *text, const char *option, dq_list *out, dq_arena *a,
+                        dq_err *err);
+/* Sets the defaults and reads argv. */
+dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv, dq_err *err);
+/* Fills the second part; words live in the arena. */
+dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err);
+
+#endif

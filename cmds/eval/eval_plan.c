@@ -1,0 +1,105 @@
+/* eval_plan: see eval_plan.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/eval/eval_plan.h"
+
+#include "cmds/eval/eval_kv.h"
+#include "cmds/eval/eval_sources.h"
+#include "eval/pass_plan.h"
+
+#include <stdio.h>
+
+/* What one row has to do. */
+typedef struct work {
+    int64_t units;     /* items or windows */
+    int64_t sequences; /* choices or windows */
+    int64_t ids;       /* that the sequences feed, each counted for itself */
+} work;
+
+static work work_of(const dq_eval *e, const dq_eval_row *r)
+{
+    const dq_requests *q = &e->ids[r->ids].req;
+    const dq_windows *win = &e->ids[r->ids].win;
+    bool windows = dq_eval_source_of(e, r)->kind->windows;
+    work w = {.units = dq_eval_units(e, r), .sequences = windows ? win->n : q->n};
+    for (int64_t i = 0; windows && i < win->n; i++) w.ids += win->win[i].n;
+    for (int64_t k = 0; !windows && k < q->n; k++)
+        w.ids += dq_requests_trunk(q, q->req[k].item)->n + dq_score_fed(&q->req[k]);
+    return w;
+}
+
+static void print_row(dq_table *t, const dq_eval_view *v, const dq_eval_row *r)
+{
+    const dq_eval_source *s = dq_eval_source_of(v->e, r);
+    work w = work_of(v->e, r);
+    dq_table_cell(t, "%s", v->names[r->model]);
+    dq_table_cell(t, "%d", r->logit.bits);
+    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
+    if (dq_eval_kv_swept(v->e)) {
+        dq_table_cell(t, "%d:%d", r->kv.spec.k_bits, r->kv.spec.v_bits);
+        dq_table_cell(t, "%s", r->kv.evict.policy ? r->kv.evict.policy->name : "-");
+    }
+    dq_table_cell(t, "%s", s->name);
+    dq_table_cell(t, "%lld", (long long)s->n_shots);
+    dq_table_cell(t, "%lld", (long long)w.units);
+    dq_table_cell(t, "%lld", (long long)w.sequences);
+    dq_table_cell(t, "%lld", (long long)w.ids);
+    dq_table_cell(t, "%s", r->shown ? "result" : "reference");
+}
+
+dq_status dq_eval_plan_print(const dq_eval_view *v, dq_err *err)
+{
+    const char *titles[12] = {"model", "logit bits", "grain"};
+    int n = 3;
+    int64_t all = 0;
+    dq_table *t;
+    if (dq_eval_kv_swept(v->e)) {
+        titles[n++] = "KV bits";
+        titles[n++] = "policy";
+    }
+    titles[n++] = "task";
+    titles[n++] = "examples";
+    titles[n++] = "items or windows";
+    titles[n++] = "sequences";
+    titles[n++] = "ids";
+    titles[n++] = "computed as";
+    DQ_TRY(dq_table_new(&t, titles, n, err));
+    for (int i = 0; i < v->e->n_rows; i++) {
+        print_row(t, v, &v->e->row[i]);
+        all += work_of(v->e, &v->e->row[i]).ids;
+    }
+    if (dq_table_print(t, err) == DQ_OK)
+        printf("rows: %d, ids: %lld; nothing was scored (--dry-run)\n", v->e->n_rows,
+               (long long)all);
+    dq_table_free(t);
+    return err->code == DQ_OK ? dq_flush_stdout(err) : err->code;
+}
+
+void dq_eval_plan_json(json_t *results, const dq_eval_view *v)
+{
+    for (int i = 0; i < v->e->n_rows; i++) {
+        const dq_eval_row *r = &v->e->row[i];
+        const dq_eval_ids *ids = &v->e->ids[r->ids];
+        const dq_eval_source *s = dq_eval_source_of(v->e, r);
+        work w = work_of(v->e, r);
+        json_t *o = json_object();
+        json_object_set_new(o, "model", json_string(v->names[r->model]));
+        json_object_set_new(o, "reference", json_string(v->names[v->e->row[r->ref].model]));
+        json_object_set_new(o, "shown", json_boolean(r->shown));
+        json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
+        json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
+        json_object_set_new(o, "kv", dq_kv_setting_json(&r->kv));
+        json_object_set_new(o, "math", dq_math_json(r->math));
+        json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
+        json_object_set_new(o, "task", json_string(s->name));
+        json_object_set_new(o, s->kind->windows ? "windows" : "items",
+                            json_integer((json_int_t)w.units));
+        if (s->task) {
+            dq_eval_task_json(o, s);
+            json_object_set_new(o, "truncated_items",
+                                json_integer((json_int_t)ids->req.n_truncated));
+        }
+        json_object_set_new(o, "sequences", json_integer((json_int_t)w.sequences));
+        json_object_set_new(o, "ids", json_integer((json_int_t)w.ids));
+        json_array_append_new(results, o);
+    }
+}

@@ -1,0 +1,13 @@
+/* eval_plan: what a sweep would compute, for --dry-run.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_EVAL_PLAN_H
+#define DQ_EVAL_PLAN_H
+
+#include "cmds/eval/eval_report.h"
+
+/* Prints the rows, references that are only computed among them, and their sum. */
+dq_status dq_eval_plan_print(const dq_eval_view *v, dq_err *err);
+/* One object per row. */
+void dq_eval_plan_json(json_t *results, const dq_eval_view *v);
+
+#endif

@@ -1,0 +1,183 @@
+/* eval_resume: see eval_resume.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/eval/eval_resume.h"
+
+#include "base/os.h"
+#include "base/sha256.h"
+#include "cmds/command.h"
+#include "cmds/eval/eval_kv.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+DQ_PRINTF(2, 3) static void add_line(dq_sha256 *h, const char *fmt, ...)
+{
+    char line[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    dq_sha256_add(h, line, strlen(line));
+}
+
+/* The program and what it runs on: another compiler or device may give other bits. A CPU's line names its
+ * threads, which change none. */
+static void add_program(dq_sha256 *h, const dq_backend *b)
+{
+    bool cpu = strcmp(b->ops->name, "cpu") == 0;
+    add_line(h, "%s %s %s %u %s\n", DQ_VERSION, __VERSION__, b->ops->name, dq_cpu_features(NULL),
+             cpu ? "" : b->device);
+}
+
+static void add_sources(dq_sha256 *h, const dq_eval_identity *id)
+{
+    const dq_eval *e = id->e;
+    add_line(h, "%lld %d %s\n", (long long)e->n_ctx, (int)e->bos,
+             id->o->head_map.word ? id->o->head_map.word : "-");
+    if (e->too_long) add_line(h, "long %d\n", (int)e->too_long);
+    for (int i = 0; i < id->files->n; i++) dq_sha256_add(h, id->files->sha[i], 64);
+    for (int i = 0; i < e->n_sources; i++) {
+        const dq_eval_source *from = &e->source[i];
+        char more[2048];
+        add_line(h, "%s %lld %lld %lld\n", from->name, (long long)id->o->limit,
+                 (long long)from->n_shots, (long long)from->seed);
+        int n = dq_eval_icl_key(more, sizeof more, &id->o->icl, from);
+        dq_sha256_add(h, more, (size_t)n);
+        if (from->kind != &dq_eval_needle) continue;
+        n = dq_needle_key(more, sizeof more, from->settings);
+        dq_sha256_add(h, more, (size_t)n);
+    }
+}
+
+static void add_models(dq_sha256 *h, const dq_eval_identity *id)
+{
+    for (int i = 0; i < id->e->n_models; i++) {
+        const dq_eval_model *m = &id->e->model[i];
+        dq_sha256_add(h, id->content[i], 64);
+        add_line(h, "%zu %d\n", m->tok_len, m->tok ? (int)dq_tokenizer_prefix(m->tok) : -1);
+        if (m->tok_len) dq_sha256_add(h, m->tok_text, m->tok_len);
+    }
+}
+
+static void add_rows(dq_sha256 *h, const dq_eval *e)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        char line[256];
+        add_line(h, "%d %d %d %d %d %d ", r->model, r->ids, r->ref, r->logit.bits,
+                 (int)r->logit.grain, (int)r->math.linear);
+        int n = dq_eval_kv_key(line, sizeof line, &r->kv);
+        dq_sha256_add(h, line, (size_t)n);
+    }
+}
+
+dq_status dq_eval_resume_name(dq_eval_resume *s, const dq_eval_identity *id, dq_err *err)
+{
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    add_program(&h, id->backend);
+    add_sources(&h, id);
+    add_models(&h, id);
+    add_rows(&h, id->e);
+    if (dq_generate_key(&h, &id->o->generate, id->e, err) != DQ_OK) dq_sha256_drop(&h);
+    DQ_TRY(err->code);
+    DQ_TRY(dq_sha256_end(&h, s->key, err));
+    snprintf(s->path, sizeof s->path, "dq-eval-%.12s.resume", s->key);
+    snprintf(s->old, sizeof s->old, "%s.old", s->path);
+    return DQ_OK;
+}
+
+/* Appends a word as a shell reads it; false where it does not fit. */
+static bool add_word(char *line, size_t cap, const char *word)
+{
+    size_t n = strlen(line);
+    bool plain = word[0] && !word[strcspn(word, " \t\n'\"\\$`*?[]{}~#!;&|<>()")];
+    if (n + 4 * strlen(word) + 4 > cap) return false;
+    line[n++] = ' ';
+    if (!plain) line[n++] = '\'';
+    for (const char *c = word; *c; c++) {
+        if (*c == '\'') { /* ends the quotes, stands alone, begins them again */
+            memcpy(line + n, "'\\'", 3);
+            n += 3;
+        }
+        line[n++] = *c;
+    }
+    if (!plain) line[n++] = '\'';
+    line[n] = 0;
+    return true;
+}
+
+dq_status dq_eval_resume_stopped(const dq_eval_resume *s, const dq_eval *e, int argc, char **argv,
+                                 dq_err *err)
+{
+    char again[600] = "";
+    bool fits = true;
+    if (!e->journal) return err->code;
+    for (int i = 1; fits && i < argc; i++)
+        fits = strcmp(argv[i], "--resume") == 0 || add_word(again, sizeof again, argv[i]);
+    if (!fits) snprintf(again, sizeof again, " and the same arguments as before");
+    memset(err, 0, sizeof *err);
+    return dq_fail(err, DQ_STOPPED,
+                   "interrupted; finished work%s is in %s. Go on from this folder with: dq eval "
+                   "--resume%s",
+                   e->journal_err.code == DQ_OK ? "" : ", up to where the file could be written,",
+                   s->path, again);
+}
+
+static dq_status go_on(const dq_eval_resume *s, dq_eval *e, dq_err *err)
+{
+    if (dq_eval_journal(e, s->key, s->path, true, err) == DQ_OK) return DQ_OK;
+    if (err->code == DQ_DAMAGED || err->code == DQ_MISMATCH) {
+        const dq_err why = *err;
+        memset(err, 0, sizeof *err);
+        dq_fail(err, why.code, "%s. Remove it, or run without --resume to start anew", why.text);
+    }
+    return err->code;
+}
+
+dq_status dq_eval_resume_begin(const dq_eval_resume *s, dq_eval *e, bool resume, dq_talk *t,
+                               dq_err *err)
+{
+    dq_err why = {0};
+    if (resume && dq_file_exists(s->path)) return go_on(s, e, err);
+    if (resume)
+        dq_warn(t,
+                "%s: is not in this folder, so there is nothing to resume with these inputs and "
+                "settings; everything is computed",
+                s->path);
+    if (dq_file_exists(s->path) && !dq_steps_busy(s->path) && rename(s->path, s->old) == 0)
+        dq_warn(t,
+                "an earlier run of this command left finished work, which --resume would go on "
+                "from; it is in %s until this run is done",
+                s->old);
+    if (dq_eval_journal(e, s->key, s->path, false, &why) != DQ_OK)
+        dq_warn(t, "finished work cannot be kept for --resume: %s", why.text);
+    return DQ_OK;
+}
+
+/* Whether a resumed run would have less to compute: the first step is a head. */
+static bool has_work(const dq_eval *e)
+{
+    return e->journal && dq_steps_count(e->journal) > 1;
+}
+
+dq_status dq_eval_resume_keep(const dq_eval_resume *s, const dq_eval *e, dq_err *err)
+{
+    const dq_err why = *err;
+    if (!has_work(e)) return err->code;
+    memset(err, 0, sizeof *err);
+    return dq_fail(err, why.code,
+                   "%s. %s scores are in %s: the same command with --resume, and with --force or "
+                   "other outputs where files are in the way, goes on from there",
+                   why.text, e->journal_err.code == DQ_OK ? "The" : "Not all, but the first",
+                   s->path);
+}
+
+void dq_eval_resume_end(const dq_eval_resume *s, dq_eval *e, dq_status outcome)
+{
+    bool fine = outcome == DQ_OK || outcome == DQ_GATE;
+    bool keep = outcome == DQ_STOPPED || (!fine && has_work(e));
+    dq_steps_close(e->journal, !keep);
+    if (fine && s->old[0]) remove(s->old);
+}

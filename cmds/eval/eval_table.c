@@ -1,0 +1,416 @@
+/* eval_table: the table and the CSV of dq eval.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/eval/eval_kv.h"
+#include "cmds/eval/eval_report.h"
+#include "cmds/eval/eval_text.h"
+#include "cmds/eval/eval_verdict.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *dq_eval_title(const dq_eval *e, int row)
+{
+    const dq_eval_source *s = dq_eval_source_of(e, &e->row[row]);
+    return s->title ? s->title : s->name;
+}
+
+const char *dq_eval_clusters_text(char *buf, size_t cap, int64_t n, const char *cluster)
+{
+    const size_t len = strlen(cluster);
+    const bool y = n != 1 && cluster[len - 1] == 'y';
+    snprintf(buf, cap, "%lld %.*s%s", (long long)n, (int)(y ? len - 1 : len), cluster,
+             n == 1 ? ""
+             : y    ? "ies"
+                    : "s");
+    return buf;
+}
+
+static const dq_model *model_of(const dq_eval *e, int row)
+{
+    return e->model[e->row[row].model].m;
+}
+
+static double rate(const dq_work *w)
+{
+    return w->seconds > 0 ? (double)w->computed / w->seconds : (double)NAN;
+}
+
+void dq_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
+{
+    if (isnan(m.value))
+        dq_table_cell(t, "-");
+    else if (sign[0] && m.value == 0 && m.std_err == 0)
+        dq_table_cell(t, "0 (all equal)");
+    else if (isnan(m.std_err))
+        dq_table_cell(t, sign[0] ? "%+.4f" : "%.4f", m.value);
+    else if (m.std_err > 0 && m.std_err < 5e-5)
+        dq_table_cell(t, sign[0] ? "%+.1e \u00b1 %.1e" : "%.6f \u00b1 %.1e", m.value, m.std_err);
+    else
+        dq_table_cell(t, sign[0] ? "%+.4f \u00b1 %.4f" : "%.4f \u00b1 %.4f", m.value, m.std_err);
+}
+
+void dq_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign)
+{
+    if (m.std_err != 0 || isnan(x.low))
+        dq_eval_mean_cell(t, m, sign);
+    else if (sign[0] && m.value == 0)
+        dq_table_cell(t, "0 (within \u00b1 %.4f)", x.high);
+    else if (x.high <= m.value)
+        dq_table_cell(t, sign[0] ? "%+.4f (\u2265 %+.4f)" : "%.4f (\u2265 %.4f)", m.value, x.low);
+    else if (x.low >= m.value)
+        dq_table_cell(t, sign[0] ? "%+.4f (\u2264 %+.4f)" : "%.4f (\u2264 %.4f)", m.value, x.high);
+    else
+        dq_table_cell(t, "%.4f (%.4f to %.4f)", m.value, x.low, x.high);
+}
+
+static void weights_cell(dq_table *t, const dq_model *m)
+{
+    if (m->weight_bits == 16)
+        dq_table_cell(t, "16");
+    else if (m->weight_bits)
+        dq_table_cell(t, "%d/%s", m->weight_bits, m->weight_group);
+    else
+        dq_table_cell(t, "mixed");
+}
+
+typedef struct kinds {
+    bool task, text;
+} kinds;
+
+static kinds kinds_of(const dq_eval *e)
+{
+    kinds k = {false, false};
+    for (int i = 0; i < e->n_sources; i++) {
+        k.task = k.task || !e->source[i].kind->windows;
+        k.text = k.text || e->source[i].kind->windows;
+    }
+    return k;
+}
+
+/* Name of metric m, where all sources that have one agree. */
+static const char *metric_title(const dq_eval *e, int m)
+{
+    const char *name = NULL;
+    for (int i = 0; i < e->n_sources; i++) {
+        const char *own = e->source[i].kind->metric[m];
+        if (name && own && strcmp(own, name) != 0) return m == 0 ? "score" : "second score";
+        if (own) name = own;
+    }
+    return name;
+}
+
+static void difference_cells(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x)
+{
+    const dq_flips *f = &x->flips[dq_eval_quoted(dq_eval_source_of(v->e, &v->e->row[row]))];
+    const dq_eval_verdict y = dq_eval_verdict_of(v, row, x);
+    if (!y.there)
+        dq_table_cell(t, "-");
+    else if (x->is_task)
+        dq_eval_score_cell(t, (dq_mean){f->delta, f->std_err, f->clusters}, f->interval, "+");
+    else
+        dq_eval_mean_cell(t, x->ln_ratio, "+");
+    if (kinds_of(v->e).task) {
+        if (x->is_task && y.there)
+            dq_table_cell(t, "%.3g", f->p);
+        else
+            dq_table_cell(t, "-");
+    }
+    dq_table_cell(t, "%s", y.there ? dq_holds_name[y.is] : "-");
+}
+
+bool dq_eval_math_swept(const dq_eval *e)
+{
+    const dq_eval_row *first = NULL;
+    for (int i = 0; i < e->n_rows; i++) {
+        if (!e->row[i].shown) continue;
+        if (first && e->row[i].math.linear != first->math.linear) return true;
+        first = &e->row[i];
+    }
+    return false;
+}
+
+/* "4:4", the share kept and how many times smaller the cache is; in runs with such a cache only. */
+static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
+{
+    dq_kv_shares s = dq_kv_shares_of(&r->kv, &r->work.held);
+    if (!dq_eval_kv_swept(e)) return;
+    dq_table_cell(t, "%d:%d", r->kv.spec.k_bits, r->kv.spec.v_bits);
+    if (dq_eval_kv_policies(e))
+        dq_table_cell(t, "%s", r->kv.evict.policy ? r->kv.evict.policy->name : "-");
+    if (isfinite(s.kept))
+        dq_table_cell(t, "%.3f", s.kept);
+    else
+        dq_table_cell(t, "-");
+    if (isfinite(s.ratio_held))
+        dq_table_cell(t, "%.2f", s.ratio_held);
+    else
+        dq_table_cell(t, "-");
+}
+
+static void table_row(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x)
+{
+    const dq_eval *e = v->e;
+    const dq_eval_row *r = &e->row[row];
+    kinds k = kinds_of(e);
+    char clusters[48];
+    dq_table_cell(t, "%s", v->names[r->model]);
+    weights_cell(t, model_of(e, row));
+    dq_table_cell(t, "%d", r->logit.bits);
+    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
+    if (dq_eval_math_swept(e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
+    kv_cells(t, e, r);
+    dq_table_cell(t, "%s", dq_eval_title(e, row));
+    dq_table_cell(t, "%lld", (long long)x->n);
+    dq_table_cell(
+        t, "%s",
+        dq_eval_clusters_text(clusters, sizeof clusters, x->n_clusters, dq_eval_cluster(e, r)));
+    for (int m = 0; k.task && m < 2 && metric_title(e, m); m++) {
+        const bool there = m < x->n_metrics;
+        dq_eval_score_cell(t, there ? x->score[m] : dq_mean_none, x->score_interval[m], "");
+    }
+    if (k.text) {
+        dq_eval_mean_cell(t, x->is_task ? dq_mean_none : x->nll, "");
+        dq_eval_mean_cell(t, x->is_task ? dq_mean_none : x->ppl, "");
+        if (x->is_task || isnan(x->kld.value))
+            dq_table_cell(t, "-");
+        else
+            dq_table_cell(t, "%.3e", x->kld.value);
+        if (x->is_task || isnan(x->same.value))
+            dq_table_cell(t, "-");
+        else
+            dq_table_cell(t, "%.4f", x->same.value);
+    }
+    difference_cells(t, v, row, x);
+    dq_table_cell(t, "%.0f", rate(&r->work));
+}
+
+/* True when some model has several rows: then lines between the models help. */
+static bool swept(const dq_eval *e)
+{
+    int last = -1;
+    for (int i = 0; i < e->n_rows; i++) {
+        if (!e->row[i].shown) continue;
+        if (e->row[i].model == last) return true;
+        last = e->row[i].model;
+    }
+    return false;
+}
+
+dq_status dq_eval_table(dq_table **out, const dq_eval_view *v, dq_err *err)
+{
+    const char *titles[20] = {"model", "weights", "logit bits", "grain"};
+    int n = 4, last = -1;
+    kinds k = kinds_of(v->e);
+    char within[48];
+    if (dq_eval_math_swept(v->e)) titles[n++] = "math";
+    if (dq_eval_kv_swept(v->e)) {
+        titles[n++] = "KV bits";
+        if (dq_eval_kv_policies(v->e)) titles[n++] = "policy";
+        titles[n++] = "kept";
+        titles[n++] = "ratio";
+    }
+    titles[n++] = "task";
+    titles[n++] = "n";
+    titles[n++] = "clusters";
+    for (int m = 0; m < 2 && metric_title(v->e, m); m++) titles[n++] = metric_title(v->e, m);
+    if (k.text) {
+        titles[n++] = "NLL (nats)";
+        titles[n++] = "PPL";
+        titles[n++] = "KLD (nats)";
+        titles[n++] = "same top-1";
+    }
+    titles[n++] = "against reference";
+    if (k.task) titles[n++] = "p";
+    snprintf(within, sizeof within, "loss \u2264 %g", v->margin);
+    titles[n++] = within;
+    titles[n++] = "tokens/s";
+    DQ_TRY(dq_table_new(out, titles, n, err));
+    for (int i = 0; i < v->e->n_rows; i++) {
+        dq_eval_numbers x;
+        if (!v->e->row[i].shown) continue;
+        DQ_TRY(dq_eval_numbers_of(v->e, i, &x, err));
+        if (last >= 0 && v->e->row[i].model != last && swept(v->e)) dq_table_rule(*out);
+        last = v->e->row[i].model;
+        table_row(*out, v, i, &x);
+    }
+    return DQ_OK;
+}
+
+void dq_eval_mean_columns(dq_table *t, dq_mean m)
+{
+    dq_table_real(t, m.value);
+    dq_table_real(t, m.std_err);
+}
+
+static void kv_columns(dq_table *t, const dq_eval_row *r)
+{
+    const dq_evict_spec *c = &r->kv.evict;
+    dq_kv_shares s = dq_kv_shares_of(&r->kv, &r->work.held);
+    dq_table_cell(t, "%d", r->kv.spec.k_bits);
+    dq_table_cell(t, "%d", r->kv.spec.v_bits);
+    dq_table_cell(t, "%s", c->policy ? c->policy->name : "");
+    dq_table_real(t, !c->policy ? 1 : c->tokens ? (double)NAN : c->keep);
+    dq_table_real(t, c->policy && c->tokens ? (double)c->tokens : (double)NAN);
+    dq_table_cell(t, "%s", c->policy ? dq_kv_budget_name[c->budget] : "");
+    dq_table_real(t, c->policy ? (double)(c->window < 0 ? c->policy->window : c->window)
+                               : (double)NAN);
+    dq_table_real(t, c->policy ? (double)c->every : (double)NAN);
+    dq_table_real(t, c->policy ? (double)c->seed : (double)NAN);
+    dq_table_cell(t, "%d", r->kv.spec.group);
+    dq_table_cell(t, "%d", r->kv.spec.rotate_k);
+    dq_table_cell(t, "%d", r->kv.spec.rotate_v);
+    dq_table_cell(t, "%d", r->kv.spec.sink);
+    dq_table_cell(t, "%d", r->kv.spec.recent);
+    dq_table_real(t, s.kept);
+    dq_table_real(t, s.lowbit);
+    dq_table_real(t, s.measured ? (double)s.bytes_held : (double)NAN);
+    dq_table_real(t, s.measured ? (double)r->work.held.baseline : (double)NAN);
+    dq_table_real(t, s.bytes_per_token);
+    dq_table_real(t, s.ratio_held);
+    dq_table_real(t, s.ratio_payload);
+}
+
+static void columns_row(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x)
+{
+    const dq_eval *e = v->e;
+    const dq_eval_row *r = &e->row[row];
+    const dq_mean none = dq_mean_none;
+    const dq_eval_verdict y = dq_eval_verdict_of(v, row, x);
+    dq_table_cell(t, "%s", v->names[r->model]);
+    dq_table_cell(t, "%s", v->names[e->row[r->ref].model]);
+    dq_table_cell(t, "%d", model_of(e, row)->weight_bits);
+    dq_table_cell(t, "%s", model_of(e, row)->weight_group);
+    dq_table_cell(t, "%d", r->logit.bits);
+    dq_table_cell(t, "%s", dq_grain_name[r->logit.grain]);
+    dq_table_cell(t, "%s", dq_eval_title(e, row));
+    dq_table_cell(t, "%lld", (long long)x->n);
+    for (int m = 0; m < 2; m++) dq_eval_mean_columns(t, m < x->n_metrics ? x->score[m] : none);
+    dq_eval_mean_columns(t, x->is_task ? none : x->nll);
+    dq_eval_mean_columns(t, x->is_task ? none : x->ppl);
+    dq_eval_mean_columns(t, x->is_task ? none : x->ln_ratio);
+    dq_eval_mean_columns(t, x->is_task ? none : x->kld);
+    dq_eval_mean_columns(t, x->is_task ? none : x->same);
+    for (int m = 0; m < 2; m++) {
+        bool there = m < x->n_metrics && !x->is_ref;
+        dq_table_real(t, there ? x->flips[m].delta : (double)NAN);
+        dq_table_real(t, there ? x->flips[m].std_err : (double)NAN);
+        dq_table_real(t, there && !x->flips[m].clustered ? x->flips[m].p : (double)NAN);
+    }
+    dq_table_real(t, rate(&r->work));
+    dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
+    dq_table_cell(t, "%s", dq_num_name[r->math.qk]);
+    dq_table_cell(t, "%s", dq_num_name[r->math.pv]);
+    dq_table_cell(t, "%s", dq_num_name[r->math.kv]);
+    for (int m = 0; m < 2; m++)
+        dq_table_real(t, m < x->n_metrics && !x->is_ref ? x->flips[m].p : (double)NAN);
+    dq_table_cell(t, "%lld", (long long)x->n_clusters);
+    dq_table_real(t, y.there ? y.loss.value : (double)NAN);
+    dq_table_real(t, y.there ? y.loss.interval.low : (double)NAN);
+    dq_table_real(t, y.there ? y.loss.interval.high : (double)NAN);
+    dq_table_real(t, v->margin);
+    dq_table_cell(t, "%s", y.there ? dq_holds_name[y.is] : "");
+    if (dq_eval_kv_swept(e)) kv_columns(t, r);
+}
+
+/* "acc" -> "exact_match" and so on, where that is what the columns hold. */
+enum { SCORE_FORMS = 6, SCORE_NAME = 48 };
+static void score_titles(char (*name)[SCORE_NAME], const char **titles, int n, const dq_eval *e)
+{
+    static const char *const plain[2] = {"acc", "acc_norm"};
+    static const char *const form[SCORE_FORMS] = {
+        "", "_stderr", "_delta", "_delta_stderr", "_mcnemar_p", "_p"};
+    for (int i = 0; i < 2 * SCORE_FORMS; i++) {
+        const char *own = metric_title(e, i / SCORE_FORMS);
+        char old[SCORE_NAME];
+        if (!own) continue;
+        snprintf(old, sizeof old, "%s%s", plain[i / SCORE_FORMS], form[i % SCORE_FORMS]);
+        snprintf(name[i], SCORE_NAME, "%s%s", own, form[i % SCORE_FORMS]);
+        for (int k = 0; k < n; k++) {
+            if (strcmp(titles[k], old) == 0) titles[k] = name[i];
+        }
+    }
+}
+
+dq_status dq_eval_columns(dq_table **out, const dq_eval_view *v, dq_err *err)
+{
+    const char *common[] = {"model",
+                            "reference",
+                            "weight_bits",
+                            "weight_group",
+                            "logit_bits",
+                            "logit_grain",
+                            "task",
+                            "n",
+                            "acc",
+                            "acc_stderr",
+                            "acc_norm",
+                            "acc_norm_stderr",
+                            "nll_nats",
+                            "nll_nats_stderr",
+                            "ppl",
+                            "ppl_stderr",
+                            "ln_ppl_ratio",
+                            "ln_ppl_ratio_stderr",
+                            "kld_nats",
+                            "kld_nats_stderr",
+                            "same_top1",
+                            "same_top1_stderr",
+                            "acc_delta",
+                            "acc_delta_stderr",
+                            "acc_mcnemar_p",
+                            "acc_norm_delta",
+                            "acc_norm_delta_stderr",
+                            "acc_norm_mcnemar_p",
+                            "tokens_per_second",
+                            "math_linear",
+                            "math_qk",
+                            "math_pv",
+                            "math_kv",
+                            "acc_p",
+                            "acc_norm_p",
+                            "clusters",
+                            "loss",
+                            "loss_low",
+                            "loss_high",
+                            "margin",
+                            "verdict",
+                            "kv_k_bits",
+                            "kv_v_bits",
+                            "kv_policy",
+                            "kv_keep",
+                            "kv_tokens",
+                            "kv_budget",
+                            "kv_window",
+                            "kv_every",
+                            "kv_seed",
+                            "kv_group",
+                            "kv_rotate_k",
+                            "kv_rotate_v",
+                            "kv_sink",
+                            "kv_recent",
+                            "kv_kept_fraction",
+                            "kv_lowbit_fraction",
+                            "kv_bytes_held",
+                            "kv_baseline_bytes",
+                            "kv_bytes_per_token",
+                            "kv_ratio_held",
+                            "kv_ratio_payload"};
+    enum { KV_COLUMNS = 21 };
+    const char *titles[sizeof common / sizeof common[0] + DQ_TEXT_COLUMNS];
+    int n = (int)(sizeof common / sizeof common[0]);
+    char name[2 * SCORE_FORMS][SCORE_NAME];
+    memcpy(titles, common, sizeof common);
+    if (!dq_eval_kv_swept(v->e)) n -= KV_COLUMNS;
+    score_titles(name, titles, n, v->e);
+    DQ_TRY(dq_eval_text_titles(titles, &n, v, err));
+    DQ_TRY(dq_table_new(out, titles, n, err));
+    for (int i = 0; i < v->e->n_rows; i++) {
+        dq_eval_numbers x;
+        if (!v->e->row[i].shown) continue;
+        DQ_TRY(dq_eval_numbers_of(v->e, i, &x, err));
+        columns_row(*out, v, i, &x);
+        if (kinds_of(v->e).text) DQ_TRY(dq_eval_text_columns(*out, v, i, &x, err));
+    }
+    return DQ_OK;
+}

@@ -1,0 +1,311 @@
+/* eval_verdict: see eval_verdict.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/eval/eval_verdict.h"
+
+#include "cmds/cli/kv_report.h"
+#include "cmds/eval/eval_kv.h"
+#include "cmds/eval/eval_report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { WIDTHS = 16 }; /* rows of a family at most: 16 and 2 to 8 bits */
+
+static const dq_eval_kind *kind_of(const dq_eval *e, int row)
+{
+    return dq_eval_source_of(e, &e->row[row])->kind;
+}
+
+static bool is_compared(const dq_eval *e, int row)
+{
+    const dq_eval_kind *kind = kind_of(e, row);
+    return e->row[row].shown && (kind->windows || kind->metric[0]);
+}
+
+dq_eval_verdict dq_eval_verdict_of(const dq_eval_view *v, int row, const dq_eval_numbers *x)
+{
+    dq_eval_verdict y = {.there = false};
+    y.there = dq_eval_loss_of(&y.loss, v->e, row, x);
+    if (!y.there) return y;
+    y.is = dq_loss_holds(y.loss.interval, v->margin);
+    if (y.is == DQ_UNDECIDED) y.missing = dq_loss_missing(&y.loss, v->margin);
+    return y;
+}
+
+/* ---- The lowest width ---- */
+
+/* Rows that differ in the bits of their logits only, the widest first. */
+typedef struct family {
+    int row[WIDTHS], n;
+    dq_eval_verdict verdict[WIDTHS];
+    int lowest; /* bits; 0: none */
+} family;
+
+static bool same_but_bits(const dq_eval_row *a, const dq_eval_row *b)
+{
+    return b->shown && b->model == a->model && b->ids == a->ids &&
+           a->math.linear == b->math.linear && dq_kv_setting_same(&a->kv, &b->kv) &&
+           (b->logit.bits == 16 || b->logit.grain == a->logit.grain);
+}
+
+/* Whether row i is the first rounded one of a family, and the family. */
+static dq_status family_of(family *f, const dq_eval_view *v, int i, bool *speaks, dq_err *err)
+{
+    const dq_eval *e = v->e;
+    bool good = true;
+    *f = (family){.n = 0};
+    *speaks = is_compared(e, i) && e->row[i].ref != i && e->row[i].logit.bits < 16;
+    for (int k = 0; *speaks && k < i; k++)
+        *speaks = e->row[k].logit.bits == 16 || !same_but_bits(&e->row[i], &e->row[k]);
+    for (int bits = 16; *speaks && bits > 1; bits--) {
+        for (int k = 0; k < e->n_rows; k++) {
+            dq_eval_numbers x;
+            if (e->row[k].logit.bits != bits || f->n == WIDTHS) continue;
+            if (!same_but_bits(&e->row[i], &e->row[k])) continue;
+            DQ_TRY(dq_eval_numbers_of(e, k, &x, err));
+            f->verdict[f->n] = dq_eval_verdict_of(v, k, &x);
+            good = good && (!f->verdict[f->n].there || f->verdict[f->n].is == DQ_HOLDS);
+            if (good) f->lowest = bits;
+            f->row[f->n++] = k;
+        }
+    }
+    *speaks = *speaks && f->n > 1;
+    return DQ_OK;
+}
+
+static void print_family(const dq_eval_view *v, const family *f)
+{
+    const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
+    const char *cluster = dq_eval_cluster(v->e, r);
+    char label[96];
+    printf("  %s, %s, grain %s", v->names[r->model], dq_eval_title(v->e, f->row[0]),
+           dq_grain_name[r->logit.grain]);
+    if (dq_eval_math_swept(v->e)) printf(", math %s", dq_num_name[r->math.linear]);
+    if (dq_eval_kv_swept(v->e)) printf(", KV %s", dq_kv_label(label, sizeof label, &r->kv));
+    if (f->lowest)
+        printf(": %d\n", f->lowest);
+    else
+        printf(": none\n");
+    for (int i = 0; i < f->n; i++) {
+        const dq_eval_verdict *y = &f->verdict[i];
+        if (!y->there) continue;
+        printf("    %d bits: %s; loss %+.4f", v->e->row[f->row[i]].logit.bits, dq_holds_name[y->is],
+               y->loss.value);
+        if (isnan(y->loss.interval.low))
+            printf(", no interval over one %s", cluster);
+        else
+            printf(", interval %+.4f to %+.4f", y->loss.interval.low, y->loss.interval.high);
+        if (y->missing)
+            printf(", roughly %s more would decide",
+                   dq_eval_clusters_text(label, sizeof label, y->missing, cluster));
+        printf("\n");
+    }
+}
+
+/* ---- What the numbers rest on ---- */
+
+/* Differences of the quoted metric: shown rows against their references, and those of tasks against the first model. */
+static int n_comparisons(const dq_eval *e)
+{
+    int n = 0;
+    for (int i = 0; i < e->n_rows; i++) {
+        if (!is_compared(e, i)) continue;
+        n += e->row[i].ref != i;
+        n += dq_eval_cross_row(e, i) >= 0;
+    }
+    return n;
+}
+
+static bool has_windows(const dq_eval *e, bool windows)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        if (is_compared(e, i) && kind_of(e, i)->windows == windows) return true;
+    }
+    return false;
+}
+
+static bool has_queries(const dq_eval *e)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        if (is_compared(e, i) && kind_of(e, i)->n_clusters) return true;
+    }
+    return false;
+}
+
+static void print_notes(const dq_eval *e)
+{
+    const int n = n_comparisons(e);
+    bool any = false;
+    for (int i = 0; i < e->n_rows; i++) any = any || is_compared(e, i);
+    if (!any) return;
+    printf("\n\u00b1 is one standard error over the clusters of the row. ");
+    if (has_windows(e, false)) printf("Where no item differs, a 95 %% bound stands instead. ");
+    if (n == 0) {
+        printf("No row is compared with another.\n");
+        return;
+    }
+    printf("Differences are paired%s%s.\n", has_windows(e, true) ? "; of a text, of its NLL" : "",
+           has_queries(e)          ? "; p: t test over queries, else exact McNemar test"
+           : has_windows(e, false) ? "; p: exact McNemar test"
+                                   : "");
+    if (n == 1)
+        printf("1 comparison, at 95 %%.\n");
+    else
+        printf("%d comparisons, each at 95 %%: about %.1f of their intervals are "
+               "expected to miss by chance.\n",
+               n, 0.05 * n);
+}
+
+static void print_sourceless(const dq_eval_view *v)
+{
+    const dq_eval *e = v->e;
+    for (int m = 0; m < e->n_models; m++) {
+        bool any = false;
+        for (int i = 0; i < e->n_rows; i++)
+            any = any || (e->row[i].model == m && is_compared(e, i));
+        if (any && e->model[m].sourceless)
+            printf("%s: compared with nothing, as its source checkpoint is not in the run. Add it, "
+                   "or --ref MODEL (the container itself: without what its weights lost).\n",
+                   v->names[m]);
+    }
+}
+
+dq_status dq_eval_claims(const dq_eval_view *v, dq_err *err)
+{
+    bool first = true;
+    print_notes(v->e);
+    print_sourceless(v);
+    for (int i = 0; i < v->e->n_rows; i++) {
+        family f;
+        bool speaks;
+        DQ_TRY(family_of(&f, v, i, &speaks, err));
+        if (!speaks) continue;
+        if (first)
+            printf("\nLowest logit bits that hold: loss at most %g (%s), by paired 95 %% "
+                   "intervals:\n",
+                   v->margin,
+                   !has_windows(v->e, true)    ? "of accuracy"
+                   : !has_windows(v->e, false) ? "nats of NLL"
+                                               : "of accuracy, or nats of NLL");
+        first = false;
+        print_family(v, &f);
+    }
+    return DQ_OK;
+}
+
+dq_status dq_eval_warn_clusters(dq_talk *t, const dq_eval_view *v, dq_err *err)
+{
+    const dq_eval *e = v->e;
+    for (int i = 0; i < e->n_rows; i++) {
+        dq_eval_numbers x;
+        const char *cluster = dq_eval_cluster(e, &e->row[i]);
+        if (!is_compared(e, i)) continue;
+        DQ_TRY(dq_eval_numbers_of(e, i, &x, err));
+        if (x.n_clusters == 1)
+            dq_warn(t, "%s: one %s, so there are no standard errors and nothing is decided",
+                    dq_eval_title(e, i), cluster);
+        else if (x.n_clusters < DQ_EVAL_FEW_CLUSTERS)
+            dq_warn(t,
+                    "%s: standard errors rest on %lld clusters (each %s is one) and are rough "
+                    "themselves; intervals take this into account with Student's t. Use %d or more",
+                    dq_eval_title(e, i), (long long)x.n_clusters, cluster, DQ_EVAL_FEW_CLUSTERS);
+    }
+    return DQ_OK;
+}
+
+/* A checkpoint of the run that could be taken for the source of model m: the one of that name, else any. -1: none. */
+static int looks_like_source(const dq_eval *e, int m, const char *made_from)
+{
+    int other = -1;
+    for (int k = 0; k < e->n_models; k++) {
+        if (e->model[k].m->is_container) continue;
+        if (strcmp(e->model[k].m->name, made_from) == 0) return k;
+        if (other < 0 && e->model[k].m->vocab == e->model[m].m->vocab) other = k;
+    }
+    return other;
+}
+
+void dq_eval_warn_sources(dq_talk *t, const dq_eval_view *v, const char *const *made_from)
+{
+    const dq_eval *e = v->e;
+    for (int m = 0; m < e->n_models; m++) {
+        bool any = false;
+        for (int i = 0; i < e->n_rows; i++)
+            any = any || (e->row[i].model == m && is_compared(e, i));
+        if (!any || !e->model[m].sourceless || !made_from[m]) continue;
+        const int k = looks_like_source(e, m, made_from[m]);
+        if (k >= 0)
+            dq_warn(t,
+                    "%s: was made from \"%s\", fingerprint %.16s; %s in this run has fingerprint "
+                    "%.16s, so it is not the source and is not compared with",
+                    v->names[m], made_from[m], e->model[m].m->fingerprint, v->names[k],
+                    e->model[k].m->fingerprint);
+        dq_warn(t,
+                "%s: its source checkpoint is not in the run, so nothing says what its weights "
+                "lost, and no difference is taken. Add the source, or --ref MODEL (the container "
+                "itself: what logits and caches alone lose)",
+                v->names[m]);
+    }
+}
+
+/* ---- JSON ---- */
+
+json_t *dq_eval_verdict_json(const dq_eval_view *v, int row, const dq_eval_numbers *x)
+{
+    const dq_eval_source *s = dq_eval_source_of(v->e, &v->e->row[row]);
+    const dq_eval_verdict y = dq_eval_verdict_of(v, row, x);
+    if (!y.there) return json_null();
+    json_t *o = json_object();
+    json_object_set_new(
+        o, "metric",
+        json_string(s->kind->windows ? "nll_nats" : s->kind->metric[dq_eval_quoted(s)]));
+    json_object_set_new(o, "loss", dq_real(y.loss.value));
+    json_object_set_new(o, "interval", dq_eval_interval_json(y.loss.interval));
+    json_object_set_new(o, "n_clusters", json_integer((json_int_t)y.loss.clusters));
+    json_object_set_new(o, "margin", dq_real(v->margin));
+    json_object_set_new(o, "is", json_string(dq_holds_name[y.is]));
+    json_object_set_new(o, "missing_clusters",
+                        y.missing ? json_integer((json_int_t)y.missing) : json_null());
+    return o;
+}
+
+static json_t *family_json(const dq_eval_view *v, const family *f)
+{
+    const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
+    json_t *o = json_object(), *widths = json_object();
+    char bits[16], label[128];
+    json_object_set_new(o, "model", json_string(v->names[r->model]));
+    json_object_set_new(o, "task", json_string(dq_eval_title(v->e, f->row[0])));
+    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
+    json_object_set_new(o, "math", dq_math_json(r->math));
+    json_object_set_new(o, "kv", dq_kv_setting_json(&r->kv));
+    json_object_set_new(o, "kv_label", json_string(dq_kv_label(label, sizeof label, &r->kv)));
+    json_object_set_new(o, "lowest", f->lowest ? json_integer(f->lowest) : json_null());
+    for (int i = 0; i < f->n; i++) {
+        const dq_eval_verdict *y = &f->verdict[i];
+        snprintf(bits, sizeof bits, "%d", v->e->row[f->row[i]].logit.bits);
+        json_object_set_new(widths, bits,
+                            json_string(y->there ? dq_holds_name[y->is] : "is the reference"));
+    }
+    json_object_set_new(o, "widths", widths);
+    return o;
+}
+
+dq_status dq_eval_claims_json(json_t *document, const dq_eval_view *v, dq_err *err)
+{
+    const int n = n_comparisons(v->e);
+    json_t *c = json_object(), *lowest = json_array();
+    json_object_set_new(c, "n", json_integer(n));
+    json_object_set_new(c, "level", json_real(0.95));
+    json_object_set_new(c, "expected_misses", json_real(0.05 * n));
+    json_object_set_new(document, "comparisons", c);
+    json_object_set_new(document, "lowest_logit_bits", lowest);
+    for (int i = 0; i < v->e->n_rows; i++) {
+        family f;
+        bool speaks;
+        DQ_TRY(family_of(&f, v, i, &speaks, err));
+        if (speaks) json_array_append_new(lowest, family_json(v, &f));
+    }
+    return DQ_OK;
+}

@@ -1,0 +1,34 @@
+/* eval_verdict: what a sweep may claim: whether a row lost no more than a margin against its reference, by the paired
+ * 95 % interval of the loss; the lowest width that holds; how many such comparisons there are.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_EVAL_VERDICT_H
+#define DQ_EVAL_VERDICT_H
+
+#include "cmds/eval/eval_report.h"
+
+/* Accuracy, or nats of NLL: one point, or 1 % of perplexity. */
+#define DQ_EVAL_MARGIN 0.01
+/* Fewer clusters than these are warned of. */
+enum { DQ_EVAL_FEW_CLUSTERS = 10 };
+
+typedef struct dq_eval_verdict {
+    bool there; /* else the row has no loss */
+    dq_loss loss;
+    dq_holds is;
+    int64_t missing; /* clusters that would decide, roughly; 0: unknown, or decided */
+} dq_eval_verdict;
+dq_eval_verdict dq_eval_verdict_of(const dq_eval_view *v, int row, const dq_eval_numbers *x);
+
+/* Prints what the lines of the table rest on, and for every model that was scored at several widths of logits the
+ * lowest one that holds. */
+dq_status dq_eval_claims(const dq_eval_view *v, dq_err *err);
+/* "verdict" of a row; "comparisons" and "lowest_logit_bits" of the document. */
+json_t *dq_eval_verdict_json(const dq_eval_view *v, int row, const dq_eval_numbers *x);
+dq_status dq_eval_claims_json(json_t *document, const dq_eval_view *v, dq_err *err);
+/* Warns of standard errors that rest on few clusters. */
+dq_status dq_eval_warn_clusters(dq_talk *t, const dq_eval_view *v, dq_err *err);
+/* Warns, before anything is scored, of quantized models without their source; made_from[i]: base name of what model i
+ * was made from, NULL for a checkpoint. */
+void dq_eval_warn_sources(dq_talk *t, const dq_eval_view *v, const char *const *made_from);
+
+#endif

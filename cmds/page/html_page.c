@@ -1,0 +1,203 @@
+/* html_page: see page.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/page/html_page.h"
+
+#include "base/json.h"
+#include "base/os.h"
+#include "cmds/page/page_style.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void dq_page_begin(dq_page *p, dq_err *err)
+{
+    memset(p, 0, sizeof *p);
+    p->err = err;
+}
+
+void dq_page_free(dq_page *p)
+{
+    dq_block_free(p->body.s);
+    dq_block_free(p->toc.s);
+}
+
+static void add(dq_page *p, dq_strbuf *b, const char *s, size_t n)
+{
+    if (p->err->code == DQ_OK) dq_strbuf_add(b, s, n, p->err);
+}
+
+static void add_words(dq_page *p, dq_strbuf *b, const char *s)
+{
+    add(p, b, s, strlen(s));
+}
+
+static void add_args(dq_page *p, const char *fmt, va_list args)
+{
+    char line[2048];
+    int n = vsnprintf(line, sizeof line, fmt, args);
+    if (n < 0 || n >= (int)sizeof line)
+        dq_fail(p->err, DQ_BUG, "page: a piece of %d bytes", n);
+    else
+        add(p, &p->body, line, (size_t)n);
+}
+
+void dq_page_html(dq_page *p, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    add_args(p, fmt, args);
+    va_end(args);
+}
+
+static void add_escaped(dq_page *p, dq_strbuf *b, const char *text)
+{
+    for (const char *c = text; *c; c++) {
+        unsigned char u = (unsigned char)*c;
+        const char *as = u == '<'                                         ? "&lt;"
+                         : u == '>'                                       ? "&gt;"
+                         : u == '&'                                       ? "&amp;"
+                         : u == '"'                                       ? "&quot;"
+                         : u == '\''                                      ? "&#39;"
+                         : u == 127 || (u < 32 && u != '\n' && u != '\t') ? "\xef\xbf\xbd"
+                                                                          : NULL;
+        if (as)
+            add_words(p, b, as);
+        else
+            add(p, b, c, 1);
+    }
+}
+
+void dq_page_text(dq_page *p, const char *text)
+{
+    add_escaped(p, &p->body, text);
+}
+
+void dq_page_section(dq_page *p, const char *id, const char *title)
+{
+    dq_page_html(p, "<section id=\"%s\">\n<h2>%s</h2>\n", id, title);
+    add_words(p, &p->toc, "<li><a href=\"#");
+    add_words(p, &p->toc, id);
+    add_words(p, &p->toc, "\">");
+    add_words(p, &p->toc, title);
+    add_words(p, &p->toc, "</a></li>\n");
+}
+
+void dq_page_section_end(dq_page *p)
+{
+    dq_page_html(p, "</section>\n");
+}
+
+void dq_page_table(dq_page *p, const char *caption, const char *const *titles)
+{
+    dq_page_html(p, "<figure class=\"table\"><figcaption><b>Table %d.</b> %s</figcaption>\n",
+                 ++p->n_tables, caption);
+    dq_page_html(p,
+                 "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table %d\">"
+                 "<table><thead><tr>",
+                 p->n_tables);
+    if (!titles) return;
+    for (; *titles; titles++) {
+        bool left = **titles == '<';
+        dq_page_title(p, *titles + (left ? 1 : 0), left);
+    }
+    dq_page_table_rows(p);
+}
+
+void dq_page_title(dq_page *p, const char *title, bool left)
+{
+    dq_page_html(p, "<th scope=\"col\"%s>", left ? " class=\"l\"" : "");
+    dq_page_text(p, title);
+    dq_page_html(p, "</th>");
+}
+
+void dq_page_table_rows(dq_page *p)
+{
+    dq_page_html(p, "</tr></thead>\n<tbody>\n");
+}
+
+void dq_page_table_end(dq_page *p)
+{
+    dq_page_html(p, "</tbody></table></div></figure>\n");
+}
+
+void dq_page_cell(dq_page *p, const char *text)
+{
+    dq_page_html(p, "<td class=\"l\">");
+    dq_page_text(p, text);
+    dq_page_html(p, "</td>");
+}
+
+void dq_page_cellf(dq_page *p, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    dq_page_html(p, "<td>");
+    add_args(p, fmt, args);
+    dq_page_html(p, "</td>");
+    va_end(args);
+}
+
+/* The power of ten of |x| > 0. */
+static int power(double x)
+{
+    return (int)floor(log10(fabs(x)));
+}
+
+/* Two digits of the error; an exponent where there would be more than five digits behind the point. */
+static void with_error(char *buf, size_t cap, double value, double std_err)
+{
+    int digits = 1 - power(std_err);
+    if (digits <= 5) {
+        if (digits < 0) digits = 0;
+        snprintf(buf, cap, "%.*f ± %.*f", digits, value, digits, std_err);
+        return;
+    }
+    int more = value != 0 ? power(value) - power(std_err) + 1 : 1;
+    snprintf(buf, cap, "%.*e ± %.1e", more < 0 ? 0 : more > 6 ? 6 : more, value, std_err);
+}
+
+const char *dq_value_text(char *buf, size_t cap, double value, double std_err)
+{
+    if (!isfinite(value))
+        snprintf(buf, cap, "–");
+    else if (isfinite(std_err) && std_err > 0)
+        with_error(buf, cap, value, std_err);
+    else if (value != 0 && (fabs(value) < 1e-3 || fabs(value) >= 1e6))
+        snprintf(buf, cap, "%.2e", value);
+    else
+        snprintf(buf, cap, "%.*f", fabs(value) >= 1000 ? 1 : fabs(value) >= 10 ? 2 : 4, value);
+    return buf;
+}
+
+void dq_page_value(dq_page *p, double value, double std_err)
+{
+    char text[96];
+    dq_page_cellf(p, "%s", dq_value_text(text, sizeof text, value, std_err));
+}
+
+dq_status dq_page_write(dq_page *p, const char *title, const char *path)
+{
+    dq_strbuf all = {0};
+    add_words(p, &all,
+              "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+              "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
+              "<meta name=\"color-scheme\" content=\"light dark\"/>\n<title>");
+    add_escaped(p, &all, title);
+    add_words(p, &all, "</title>\n<style>\n");
+    for (int i = 0; dq_page_style[i]; i++) add_words(p, &all, dq_page_style[i]);
+    add_words(p, &all, "</style>\n</head>\n<body>\n");
+    add_words(p, &all, dq_page_marks);
+    add_words(p, &all, "<header>\n<h1>");
+    add_escaped(p, &all, title);
+    add_words(p, &all, "</h1>\n<nav aria-label=\"Contents\"><h2>Contents</h2>\n<ol>\n");
+    add(p, &all, p->toc.s, p->toc.n);
+    add_words(p, &all, "</ol></nav>\n</header>\n<main>\n");
+    add(p, &all, p->body.s, p->body.n);
+    add_words(p, &all, "</main>\n</body>\n</html>\n");
+    dq_json_complete(p->err); /* what it shows comes from documents */
+    if (p->err->code == DQ_OK) dq_file_write(path, all.s, all.n, p->err);
+    dq_block_free(all.s);
+    return p->err->code;
+}

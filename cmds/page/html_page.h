@@ -1,0 +1,45 @@
+/* html_page: an HTML page that grows: escaped text, sections with a table of contents, tables, numbers
+ * with their standard errors.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_HTML_PAGE_H
+#define DQ_HTML_PAGE_H
+
+#include "base/strbuf.h"
+
+/* The first failure stays in err; after it nothing is added. */
+typedef struct dq_page {
+    dq_strbuf body, toc;
+    int n_figures, n_tables;
+    dq_err *err;
+} dq_page;
+
+void dq_page_begin(dq_page *p, dq_err *err);
+void dq_page_free(dq_page *p);
+
+/* HTML as it stands, made of nothing but dq's own words and numbers. */
+void dq_page_html(dq_page *p, const char *fmt, ...) DQ_PRINTF(2, 3);
+/* Anybody's text, escaped for content and for attributes in double quotes. Control characters
+ * become U+FFFD. */
+void dq_page_text(dq_page *p, const char *text);
+/* A heading, with its entry in the table of contents; ends with dq_page_section_end. */
+void dq_page_section(dq_page *p, const char *id, const char *title);
+void dq_page_section_end(dq_page *p);
+/* The number of a table, its caption (dq's words), and the row of titles. In a box of its own that
+ * scrolls. Titles end with NULL; one that begins with '<' (left out) stands to the left. */
+void dq_page_table(dq_page *p, const char *caption, const char *const *titles);
+/* The same in parts, for titles that are anybody's text: titles NULL, then each title, then rows. */
+void dq_page_title(dq_page *p, const char *title, bool left);
+void dq_page_table_rows(dq_page *p);
+void dq_page_table_end(dq_page *p);
+/* Cells: text to the left, what printf makes to the right, a value ± its standard error. */
+void dq_page_cell(dq_page *p, const char *text);
+void dq_page_cellf(dq_page *p, const char *fmt, ...) DQ_PRINTF(2, 3);
+void dq_page_value(dq_page *p, double value, double std_err);
+/* value ± std_err in at least 64 bytes: two digits of the error, or four significant digits where
+ * there is none; "–" for NaN. */
+const char *dq_value_text(char *buf, size_t cap, double value, double std_err);
+
+/* Writes the whole page, without external resources: `title` escaped. */
+dq_status dq_page_write(dq_page *p, const char *title, const char *path);
+
+#endif

@@ -1,0 +1,349 @@
+/* html_long: loss by position, and in-context learning over the number of shots.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/report/html_sections.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { WIDE = 460, HIGH = 290, POINTS = 128 };
+
+typedef struct curve {
+    int n;
+    double x[POINTS], y[POINTS], lo[POINTS], hi[POINTS];
+} curve;
+
+static void add_point(curve *k, double x, const json_t *metric)
+{
+    double y = dq_html_real(metric, "value"), se = dq_html_real(metric, "stderr");
+    if (k->n == POINTS || !isfinite(x)) return;
+    k->x[k->n] = x;
+    k->y[k->n] = y;
+    k->lo[k->n] = se > 0 ? y - se : (double)NAN;
+    k->hi[k->n] = se > 0 ? y + se : (double)NAN;
+    k->n++;
+}
+
+static double at(const json_t *list, size_t i)
+{
+    const json_t *x = json_array_get(list, i);
+    return json_is_number(x) ? json_number_value(x) : (double)NAN;
+}
+
+static curve curve_of(const dq_html_row *r, const char *what)
+{
+    const json_t *p = json_object_get(r->j, "positions"), *list = json_object_get(p, what);
+    curve k = {.n = 0};
+    for (size_t i = 0; i < json_array_size(list); i++)
+        add_point(&k, at(json_object_get(p, "at"), i), json_array_get(list, i));
+    return k;
+}
+
+static void position_axis(dq_html *h, dq_picture *c)
+{
+    double least = HUGE_VAL, most = 0;
+    for (int i = 0; i < h->n; i++) {
+        curve k = curve_of(&h->row[i], "cumulative_nll_nats");
+        for (int n = 0; n < k.n; n++) {
+            least = fmin(least, k.x[n]);
+            most = fmax(most, k.x[n]);
+        }
+    }
+    dq_picture_set(c, "set xlabel \"position, tokens\"\n");
+    if (!(most > least && least > 0)) return;
+    dq_picture_set(c, "set logscale x 2\nset xrange [%g:%g]\nset xtics (", least / 1.1, most * 1.1);
+    double x = exp2(floor(log2(least)));
+    for (int n = 0; x <= most; x *= most / least > 64 ? 4 : 2) {
+        if (x < least) continue;
+        if (x >= 1024 && fmod(x, 1024) == 0)
+            dq_picture_set(c, "%s\"%gK\" %g", n++ ? ", " : "", x / 1024, x);
+        else
+            dq_picture_set(c, "%s\"%g\" %g", n++ ? ", " : "", x, x);
+    }
+    dq_picture_set(c, ")\n");
+}
+
+static void position_legend(dq_html *h, const char *what)
+{
+    dq_legend_begin(h->p);
+    for (int i = 0; i < h->n; i++) {
+        if (curve_of(&h->row[i], what).n) dq_legend_item(h->p, h->row[i].look, h->row[i].label);
+    }
+    dq_legend_end(h->p);
+}
+
+static void position_picture(dq_html *h, const char *what, bool difference)
+{
+    dq_picture c;
+    dq_figure_begin(h->p);
+    dq_picture_begin(&c, h->p, WIDE, HIGH);
+    position_axis(h, &c);
+    dq_picture_set(&c, difference ? "set ylabel \"difference, nats per token\"\nset xzeroaxis\n"
+                                  : "set ylabel \"cumulative NLL, nats per token\"\n");
+    for (int i = 0; i < h->n; i++) {
+        curve k = curve_of(&h->row[i], what);
+        if (k.n)
+            dq_picture_line(&c, h->row[i].look, k.n, k.x, k.y, difference ? k.lo : NULL,
+                            difference ? k.hi : NULL);
+    }
+    dq_picture_end(&c, difference ? "Difference of the cumulative negative log-likelihood to the "
+                                    "reference over the position."
+                                  : "Cumulative negative log-likelihood over the position. A table "
+                                    "below holds the numbers.");
+    position_legend(h, what);
+    dq_figure_caption(h->p);
+    if (difference)
+        dq_page_html(h->p, "The same less the reference on the same documents. Bars are one paired "
+                           "standard error over documents.");
+    else
+        dq_page_html(h->p, "Mean negative log-likelihood of all tokens up to a position, averaged "
+                           "over documents that reach the last one. Standard errors over documents "
+                           "stand in the table.");
+    dq_figure_end(h->p);
+}
+
+static const json_t *any_of(const dq_html *h, const char *key)
+{
+    for (int i = 0; i < h->n; i++) {
+        const json_t *x = json_object_get(h->row[i].j, key);
+        if (json_is_object(x)) return x;
+    }
+    return NULL;
+}
+
+/* The value at a position, wherever it stands in this row's list. */
+static const json_t *value_at(const json_t *p, const char *what, double position)
+{
+    const json_t *x = json_object_get(p, "at");
+    for (size_t i = 0; i < json_array_size(x); i++) {
+        if (at(x, i) == position) return json_array_get(json_object_get(p, what), i);
+    }
+    return NULL;
+}
+
+static void position_row(dq_html *h, const char *label, const char *what, const json_t *p,
+                         const json_t *columns)
+{
+    bool difference = strcmp(what, "difference_nats") == 0;
+    dq_page_html(h->p, "<tr>");
+    dq_page_cell(h->p, label);
+    dq_page_cell(h->p, difference ? "minus reference" : "cumulative NLL");
+    for (size_t k = 0; k < json_array_size(columns); k++) {
+        const json_t *v = value_at(p, what, at(columns, k));
+        dq_page_value(h->p, dq_html_real(v, "value"), dq_html_real(v, "stderr"));
+    }
+    dq_page_html(h->p, "</tr>\n");
+}
+
+/* Columns are the positions of the row that has the most. */
+static void position_table(dq_html *h)
+{
+    const json_t *columns = NULL;
+    for (int i = 0; i < h->n; i++) {
+        const json_t *x = json_object_get(json_object_get(h->row[i].j, "positions"), "at");
+        if (json_array_size(x) > json_array_size(columns)) columns = x;
+    }
+    dq_page_table(h->p,
+                  "Cumulative negative log-likelihood in nats per token up to a position, ± "
+                  "standard error over documents; differences ± paired standard error.",
+                  NULL);
+    dq_page_title(h->p, "row", true);
+    dq_page_title(h->p, "value", true);
+    for (size_t k = 0; k < json_array_size(columns); k++)
+        dq_page_title(h->p, dq_html_words(h, "%.0f", at(columns, k)), false);
+    dq_page_table_rows(h->p);
+    for (int i = 0; i < h->n; i++) {
+        const json_t *p = json_object_get(h->row[i].j, "positions");
+        if (!json_is_object(p)) continue;
+        position_row(h, h->row[i].label, "cumulative_nll_nats", p, columns);
+        if (json_is_array(json_object_get(p, "difference_nats")))
+            position_row(h, "", "difference_nats", p, columns);
+    }
+    dq_page_table_end(h->p);
+}
+
+static void bins_table(dq_html *h)
+{
+    static const char *const titles[] = {
+        "<row", "positions", "tokens", "NLL (nats)", "minus reference (nats)", NULL};
+    bool begun = false;
+    for (int i = 0; i < h->n; i++) {
+        const json_t *bins = json_object_get(json_object_get(h->row[i].j, "positions"), "bins"), *b;
+        size_t k;
+        json_array_foreach(bins, k, b)
+        {
+            double se, x = dq_html_metric(b, "nll_nats", &se);
+            if (!begun) {
+                dq_page_html(h->p, "<details><summary>Mean in ranges of positions</summary>\n");
+                dq_page_table(h->p,
+                              "Mean negative log-likelihood within ranges of positions: damage at "
+                              "late positions, which a cumulative mean hides; and the paired "
+                              "difference to the reference.",
+                              titles);
+            }
+            begun = true;
+            dq_page_html(h->p, "<tr>");
+            dq_page_cell(h->p, k ? "" : h->row[i].label);
+            dq_page_cellf(h->p, "%.0f to %.0f", dq_html_real(b, "from"), dq_html_real(b, "to"));
+            dq_page_cellf(h->p, "%.0f", dq_html_real(b, "n"));
+            dq_page_value(h->p, x, se);
+            x = dq_html_metric(b, "difference_nats", &se);
+            dq_page_value(h->p, x, se);
+            dq_page_html(h->p, "</tr>\n");
+        }
+    }
+    if (!begun) return;
+    dq_page_table_end(h->p);
+    dq_page_html(h->p, "</details>\n");
+}
+
+void dq_html_positions(dq_html *h)
+{
+    bool difference = false;
+    const json_t *p = any_of(h, "positions");
+    if (!p) return;
+    for (int i = 0; i < h->n; i++)
+        difference = difference || curve_of(&h->row[i], "difference_nats").n > 0;
+    dq_page_section(h->p, "positions", "Loss by position");
+    dq_page_html(h->p, "<p>%.0f documents.</p>\n<div class=\"pair\">\n",
+                 dq_html_real(p, "documents"));
+    position_picture(h, "cumulative_nll_nats", false);
+    if (difference) position_picture(h, "difference_nats", true);
+    dq_page_html(h->p, "</div>\n");
+    position_table(h);
+    bins_table(h);
+    dq_page_section_end(h->p);
+}
+
+static const json_t *icl_of(const dq_html_row *r, const char *key)
+{
+    return json_object_get(json_object_get(r->j, "icl"), key);
+}
+
+static void draw_shots(dq_picture *c, const dq_html_row *r)
+{
+    const json_t *x;
+    size_t i;
+    double shots[POINTS], mean[POINTS], lo[POINTS], hi[POINTS];
+    int n = 0;
+    json_array_foreach(icl_of(r, "curve"), i, x)
+    {
+        if (n == POINTS || !isfinite(dq_html_real(x, "shots"))) continue;
+        shots[n] = dq_html_real(x, "shots");
+        mean[n] = dq_html_real(x, "acc_mean");
+        lo[n] = dq_html_real(x, "acc_min");
+        hi[n++] = dq_html_real(x, "acc_max");
+    }
+    if (n > 1) dq_picture_band(c, r->look, n, shots, lo, hi);
+    dq_picture_line(c, r->look, n, shots, mean, NULL, NULL);
+    n = 0;
+    json_array_foreach(icl_of(r, "runs"), i, x)
+    {
+        if (n == POINTS || !isfinite(dq_html_real(x, "shots"))) continue;
+        shots[n] = dq_html_real(x, "shots");
+        mean[n++] = dq_html_metric(x, "acc", NULL);
+    }
+    dq_picture_dots(c, r->look, n, shots, mean);
+}
+
+static void shots_axis(const dq_html *h, dq_picture *c, const char *task)
+{
+    double least = HUGE_VAL, most = -HUGE_VAL;
+    for (int i = 0; i < h->n; i++) {
+        const json_t *x;
+        size_t k;
+        if (strcmp(h->row[i].task, task) != 0) continue;
+        json_array_foreach(icl_of(&h->row[i], "curve"), k, x)
+        {
+            least = fmin(least, dq_html_real(x, "shots"));
+            most = fmax(most, dq_html_real(x, "shots"));
+        }
+    }
+    double room = most > least ? 0.04 * (most - least) : 1;
+    if (most >= least) dq_picture_set(c, "set xrange [%g:%g]\n", least - room, most + room);
+    if (most - least < 8) dq_picture_set(c, "set xtics 1\n"); /* no half demonstrations */
+}
+
+static void shots_picture(dq_html *h, const char *task)
+{
+    dq_picture c;
+    dq_figure_begin(h->p);
+    dq_picture_begin(&c, h->p, WIDE, HIGH);
+    dq_picture_set(&c, "set xlabel \"demonstrations (shots)\"\nset ylabel \"accuracy\"\n"
+                       "set yrange [0:1.03]\nset ytics 0.2\n");
+    shots_axis(h, &c, task);
+    for (int i = 0; i < h->n; i++) {
+        if (strcmp(h->row[i].task, task) == 0) draw_shots(&c, &h->row[i]);
+    }
+    dq_picture_end(&c, dq_html_words(h, "Accuracy on %s over the number of demonstrations.", task));
+    dq_legend_begin(h->p);
+    for (int i = 0; i < h->n; i++) {
+        const dq_html_row *r = &h->row[i];
+        if (strcmp(r->task, task) == 0 && json_object_get(r->j, "icl"))
+            dq_legend_item(h->p, r->look, r->label);
+    }
+    dq_legend_end(h->p);
+    dq_figure_caption(h->p);
+    dq_page_text(h->p, task);
+    dq_page_html(h->p, ": accuracy over the number of demonstrations. Lines are means over runs, "
+                       "each with other demonstrations in another order; bands reach from the "
+                       "worst run to the best; small marks are single runs.");
+    dq_figure_end(h->p);
+}
+
+/* Over "runs" (key "curve") or "orders" (key "order_spread"). */
+static void shots_table(dq_html *h, const char *key, const char *over, const char *caption)
+{
+    const char *const titles[] = {"<row",      "<task", "<order", "shots",  over, "mean",
+                                  "std. dev.", "worst", "best",   "spread", NULL};
+    dq_page_table(h->p, caption, titles);
+    for (int i = 0; i < h->n; i++) {
+        const dq_html_row *r = &h->row[i];
+        const json_t *x;
+        size_t k;
+        json_array_foreach(icl_of(r, key), k, x)
+        {
+            double lo = dq_html_real(x, "acc_min"), hi = dq_html_real(x, "acc_max");
+            dq_page_html(h->p, "<tr>");
+            dq_page_cell(h->p, k ? "" : r->label);
+            dq_page_cell(h->p, k ? "" : r->task);
+            dq_page_cell(h->p, k ? "" : dq_html_text(json_object_get(r->j, "icl"), "order"));
+            dq_page_cellf(h->p, "%.0f", dq_html_real(x, "shots"));
+            dq_page_cellf(h->p, "%.0f", dq_html_real(x, over));
+            dq_page_value(h->p, dq_html_real(x, "acc_mean"), (double)NAN);
+            dq_page_value(h->p, dq_html_real(x, "acc_std"), (double)NAN);
+            dq_page_value(h->p, lo, (double)NAN);
+            dq_page_value(h->p, hi, (double)NAN);
+            dq_page_value(h->p, hi - lo, (double)NAN);
+            dq_page_html(h->p, "</tr>\n");
+        }
+    }
+    dq_page_table_end(h->p);
+}
+
+void dq_html_icl(dq_html *h)
+{
+    bool orders = false;
+    if (!any_of(h, "icl")) return;
+    dq_page_section(h->p, "icl", "In-context learning");
+    dq_page_html(h->p, "<div class=\"pair\">\n");
+    for (int i = 0; i < h->n; i++) {
+        bool first = json_is_object(json_object_get(h->row[i].j, "icl"));
+        for (int k = 0; k < i; k++)
+            first = first && !(json_object_get(h->row[k].j, "icl") &&
+                               strcmp(h->row[k].task, h->row[i].task) == 0);
+        if (first) shots_picture(h, h->row[i].task);
+    }
+    dq_page_html(h->p, "</div>\n");
+    shots_table(h, "curve", "runs",
+                "Accuracy by number of demonstrations, over runs; the spread is the best run less "
+                "the worst. A standard error of the mean is the standard deviation divided by the "
+                "root of the number of runs.");
+    for (int i = 0; i < h->n && !orders; i++)
+        orders = json_array_size(icl_of(&h->row[i], "order_spread")) > 0;
+    if (orders)
+        shots_table(h, "order_spread", "orders",
+                    "The same demonstrations, those of the first run, in several orders: what "
+                    "their order alone does to the accuracy.");
+    dq_page_section_end(h->p);
+}

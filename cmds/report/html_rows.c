@@ -1,0 +1,251 @@
+/* html_rows: see html_rows.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/report/html_rows.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+double dq_html_real(const json_t *object, const char *key)
+{
+    const json_t *x = json_object_get(object, key);
+    return json_is_number(x) ? json_number_value(x) : (double)NAN;
+}
+
+const char *dq_html_text(const json_t *object, const char *key)
+{
+    const char *s = json_string_value(json_object_get(object, key));
+    return s ? s : "";
+}
+
+double dq_html_metric(const json_t *object, const char *key, double *std_err)
+{
+    const json_t *m = json_object_get(object, key);
+    if (std_err) *std_err = dq_html_real(m, "stderr");
+    return dq_html_real(m, "value");
+}
+
+/* An end of the interval of an object. */
+static double interval_end(const json_t *object, size_t end)
+{
+    const json_t *x = json_array_get(json_object_get(object, "interval"), end);
+    return json_is_number(x) ? json_number_value(x) : (double)NAN;
+}
+
+void dq_html_interval_cell(dq_html *h, const json_t *object)
+{
+    const double low = interval_end(object, 0), high = interval_end(object, 1);
+    if (isfinite(low) && isfinite(high))
+        dq_page_cellf(h->p, "%+.4f to %+.4f", low, high);
+    else
+        dq_page_cellf(h->p, "–");
+}
+
+void dq_html_metric_cell(dq_html *h, const json_t *object, const char *key)
+{
+    const json_t *m = json_object_get(object, key);
+    double se, x = dq_html_metric(object, key, &se);
+    const double low = interval_end(m, 0), high = interval_end(m, 1);
+    if (se != 0 || !isfinite(low))
+        dq_page_value(h->p, x, se);
+    else if (high <= x)
+        dq_page_cellf(h->p, "%.4f (≥ %.4f)", x, low);
+    else
+        dq_page_cellf(h->p, "%.4f (≤ %.4f)", x, high);
+}
+
+const char *dq_html_main_metric(const dq_html_row *r)
+{
+    static const char *const known[] = {"acc", "exact_match"};
+    const char *paper = dq_html_text(r->j, "paper_metric");
+    if (*paper && json_object_get(r->metrics, paper)) return paper;
+    for (int i = 0; i < 2; i++) {
+        if (json_object_get(r->metrics, known[i])) return known[i];
+    }
+    return NULL;
+}
+
+bool dq_html_shows_kv(const dq_html *h)
+{
+    return h->kv_differs || (h->n && *h->row[0].kv);
+}
+
+const char *dq_html_cluster(const dq_html *h)
+{
+    const char *how = dq_html_text(json_object_get(h->document, "settings"), "text_stderr");
+    return strstr(how, "document") ? "document" : "window";
+}
+
+bool dq_html_first_of_task(const dq_html *h, int i)
+{
+    for (int k = 0; k < i; k++) {
+        if (strcmp(h->row[k].task, h->row[i].task) == 0) return false;
+    }
+    return true;
+}
+
+/* Of the demonstrations. */
+static const char *order_of(const dq_html_row *r)
+{
+    return dq_html_text(json_object_get(r->j, "icl"), "order");
+}
+
+static bool same_line(const dq_html_row *a, const dq_html_row *b)
+{
+    return a->model_index == b->model_index && strcmp(a->task, b->task) == 0 &&
+           strcmp(a->math, b->math) == 0 && strcmp(a->kv, b->kv) == 0 &&
+           strcmp(order_of(a), order_of(b)) == 0 &&
+           (a->bits == 16 || b->bits == 16 || strcmp(a->grain, b->grain) == 0);
+}
+
+/* Whether a line starts at row i: its first row with this grain below 16 bits, or a row of 16 bits
+ * that no other width continues. */
+static bool starts_line(const dq_html *h, int i)
+{
+    const dq_html_row *r = &h->row[i];
+    for (int k = 0; k < h->n; k++) {
+        const dq_html_row *o = &h->row[k];
+        if (k == i || !same_line(o, r)) continue;
+        if (o->bits != 16 ? r->bits == 16 || k < i : r->bits == 16 && k < i) return false;
+    }
+    return true;
+}
+
+int dq_html_line(const dq_html *h, int first, int *index, int cap)
+{
+    const dq_html_row *f = &h->row[first];
+    int n = 0;
+    if (!f->starts_line) return 0;
+    for (int bits = 16; bits > 0; bits--) {
+        for (int i = 0; i < h->n && n < cap; i++) {
+            if (h->row[i].bits != bits || !same_line(&h->row[i], f)) continue;
+            index[n++] = i;
+            break;
+        }
+    }
+    return n;
+}
+
+const char *dq_html_words(dq_html *h, const char *fmt, ...)
+{
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, fmt, args);
+    char *s = n < 0 ? NULL : dq_alloc(h->a, (size_t)n + 1, 1, h->p->err);
+    if (s) vsnprintf(s, (size_t)n + 1, fmt, again);
+    va_end(again);
+    va_end(args);
+    return s ? s : "";
+}
+
+static const char *kv_label(const json_t *kv, dq_arena *a, dq_err *err)
+{
+    double k = dq_html_real(kv, "k_bits"), v = dq_html_real(kv, "v_bits");
+    double keep = dq_html_real(kv, "keep"), tokens = dq_html_real(kv, "tokens");
+    const char *policy = dq_html_text(kv, "policy");
+    if (!isfinite(k) || !isfinite(v)) return "";
+    if (isfinite(tokens)) return dq_textf(a, err, "%.0f:%.0f %s %.0f tokens", k, v, policy, tokens);
+    if (isfinite(keep) && keep < 1)
+        return dq_textf(a, err, "%.0f:%.0f %s keep %g", k, v, policy, keep);
+    return k < 16 || v < 16 ? dq_textf(a, err, "%.0f:%.0f", k, v) : "";
+}
+
+static dq_status read_row(dq_html *h, dq_html_row *r, const json_t *j, dq_err *err)
+{
+    double bits = dq_html_real(j, "logit_bits");
+    r->j = j;
+    r->metrics = json_object_get(j, "metrics");
+    r->model = dq_html_text(j, "model");
+    r->task = dq_html_text(j, "task");
+    r->grain = dq_html_text(j, "logit_grain");
+    r->bits = bits >= 2 && bits <= 16 ? (int)bits : 16;
+    r->math = dq_html_text(json_object_get(j, "math"), "linear");
+    r->kv = kv_label(json_object_get(j, "kv"), h->a, err);
+    if (!json_is_object(j) || !*r->model || !*r->task)
+        return dq_fail(err, DQ_DAMAGED, "result %d: no model or no task", (int)(r - h->row));
+    while (r->model_index < h->n_models && strcmp(h->model[r->model_index], r->model) != 0)
+        r->model_index++;
+    if (r->model_index == h->n_models) h->model[h->n_models++] = r->model;
+    return r->kv ? DQ_OK : err->code;
+}
+
+/* What the label of a row must say, because other rows of its task differ in it. */
+typedef struct differences {
+    bool bits, grain, math, kv, order;
+} differences;
+
+static differences differences_of(const dq_html *h, const dq_html_row *r)
+{
+    differences d = {false, false, false, false, false};
+    const char *grain = NULL;
+    for (int i = 0; i < h->n; i++) {
+        const dq_html_row *o = &h->row[i];
+        if (strcmp(o->task, r->task) != 0) continue;
+        d.bits = d.bits || o->bits != r->bits;
+        d.math = d.math || strcmp(o->math, r->math) != 0;
+        d.kv = d.kv || strcmp(o->kv, r->kv) != 0;
+        d.order = d.order || strcmp(order_of(o), order_of(r)) != 0;
+        if (o->bits == 16) continue;
+        d.grain = d.grain || (grain && strcmp(grain, o->grain) != 0);
+        grain = o->grain;
+    }
+    return d;
+}
+
+static dq_status name_row(dq_html *h, dq_html_row *r, dq_err *err)
+{
+    differences d = differences_of(h, r);
+    bool grain = d.grain && r->bits != 16, order = d.order && *order_of(r);
+    const char *bits = d.bits ? dq_textf(h->a, err, ", %d bits", r->bits) : "";
+    r->line = dq_textf(h->a, err, "%s%s%s%s%s%s%s%s", grain ? ", " : "", grain ? r->grain : "",
+                       d.math ? ", " : "", d.math ? r->math : "", d.kv ? ", KV " : "",
+                       !d.kv    ? ""
+                       : *r->kv ? r->kv
+                                : "16:16",
+                       order ? ", order " : "", order ? order_of(r) : "");
+    if (!bits || !r->line) return err->code;
+    r->label = dq_textf(h->a, err, "%s%s%s", r->model, bits, r->line);
+    r->line = dq_textf(h->a, err, "%s%s", r->model, r->line);
+    h->kv_differs = h->kv_differs || d.kv;
+    return r->label && r->line ? DQ_OK : err->code;
+}
+
+/* A colour per model; within a model and a task, marks and dashes tell rows and lines apart. */
+static void choose_looks(dq_html *h)
+{
+    for (int i = 0; i < h->n; i++) {
+        dq_html_row *r = &h->row[i];
+        int row = 0, line = 0;
+        r->starts_line = starts_line(h, i);
+        for (int k = 0; k < i; k++) {
+            const dq_html_row *o = &h->row[k];
+            if (o->model_index != r->model_index || strcmp(o->task, r->task) != 0) continue;
+            row++;
+            line += o->starts_line;
+        }
+        r->look = (dq_look){r->model_index, row, row};
+        r->line_look = (dq_look){r->model_index, r->model_index + line, line};
+    }
+}
+
+dq_status dq_html_read(dq_html *h, const json_t *document, dq_arena *a, dq_err *err)
+{
+    const json_t *results = json_object_get(document, "results");
+    memset(h, 0, sizeof *h);
+    DQ_TRY(dq_json_complete(err));
+    if (strcmp(dq_html_text(document, "schema"), "dq-eval/1") != 0 || !json_is_array(results))
+        return dq_fail(err, DQ_DAMAGED, "not a document of dq eval (expected schema dq-eval/1)");
+    h->document = document;
+    h->a = a;
+    size_t n = json_array_size(results);
+    h->row = dq_alloc(a, n, sizeof *h->row, err);
+    h->model = dq_alloc(a, n, sizeof *h->model, err);
+    if (!h->row || !h->model) return err->code;
+    for (size_t i = 0; i < n; i++, h->n++)
+        DQ_TRY(read_row(h, &h->row[i], json_array_get(results, i), err));
+    for (int i = 0; i < h->n; i++) DQ_TRY(name_row(h, &h->row[i], err));
+    choose_looks(h);
+    return DQ_OK;
+}

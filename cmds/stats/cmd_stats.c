@@ -1,0 +1,407 @@
+/* cmd_stats: magnitudes of attention logits and hidden states of one or many models.
+ * SPDX-License-Identifier: MIT */
+#include "base/os.h"
+#include "cmds/cli/options.h"
+#include "cmds/command.h"
+#include "cmds/stats/stats_out.h"
+#include "model/output_guard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_MODELS = 64, PASS_ROWS = 4096, DEFAULT_CTX = 2048 };
+
+typedef struct stats {
+    const char *text_path, *out_path, *csv_path, *bos, *device;
+    dq_list ids;
+    int64_t ctx, limit, threads, places;
+    bool json, force, one_pass;
+    dq_head_map head_map;
+    dq_talk talk;
+    dq_arena *arena;
+    dq_backend *backend;
+    dq_input_text text; /* text.text NULL: ids were given */
+    dq_stats_entry entry[MAX_MODELS];
+    int n;
+    dq_progress progress;
+    double walk_rows; /* tokens of one walk of the model being run */
+} stats;
+
+static const dq_usage usage = {
+    .name = "stats",
+    .synopsis = "MODEL... [--text FILE | --ids \"1 2 3\" ...] [-o OUT.h5] [options]",
+    .about =
+        "Runs every model over the same text and reports the largest magnitudes and the median of "
+        "its attention logits (scaled, before the softmax, causally visible entries, all heads and "
+        "both maps) and of its hidden states (output of every layer), pooled and per layer, with "
+        "the places of the largest values. A MODEL is a folder or a container; attention logits "
+        "are not quantized here.\n"
+        "The text is encoded as a whole, with what the tokenizer puts around a text, and then cut "
+        "into windows of --ctx ids; the last window may be shorter. Each --ids is one sequence, "
+        "taken as it is. Without either, a built-in sample is used. Largest values and counts are "
+        "exact. Medians are exact too, at the price of walking over the data up to three times "
+        "(first for the counts, then for the pooled medians, then for those of the layers); "
+        "--one-pass reports the middle of a histogram bin and how far off it can be, 0.4 % at "
+        "most.\n",
+    .examples = "  dq stats llama/ diffllama/ --text book.txt\n"
+                "  dq stats diffllama/ --ids \"0 17 44 8\" --json\n",
+    .min_args = 1,
+    .max_args = MAX_MODELS,
+    .args = "one or more MODELs",
+};
+
+/* ----- input ----- */
+
+static dq_status check_options(stats *x, dq_err *err)
+{
+    static const char *const words[] = {"auto", "on", "off"};
+    if (x->text_path && x->ids.n)
+        return dq_fail(err, DQ_USAGE, "--text and --ids exclude each other. Give one of them.");
+    if (dq_parse_word(x->bos, "bos", words, 3, err) < 0) return err->code;
+    if (x->ids.n && (x->ctx || strcmp(x->bos, "auto") != 0))
+        dq_warn(&x->talk, "--ids are taken as they are; --ctx and --bos have no effect");
+    return DQ_OK;
+}
+
+static dq_status check_outputs(const stats *x, const dq_args *args, dq_err *err)
+{
+    const dq_output out[] = {{"-o", x->out_path, DQ_OUTPUT_HDF5},
+                             {"--csv", x->csv_path, DQ_OUTPUT_CSV}};
+    const char *input[DQ_LIST_MAX + 1];
+    int n = 0;
+    for (int i = 0; i < args->n; i++) input[n++] = args->item[i];
+    if (x->text_path) input[n++] = x->text_path;
+    return dq_outputs_check(out, 2, input, n, x->force, err);
+}
+
+/* Puts `id` in front of the only sequence. */
+static dq_status prepend(dq_input_ids *in, int32_t id, dq_arena *a, dq_err *err)
+{
+    int32_t *ids = dq_alloc(a, (size_t)in->n + 1, sizeof *ids, err);
+    if (!ids) return err->code;
+    ids[0] = id;
+    memcpy(ids + 1, in->ids, (size_t)in->n * sizeof *ids);
+    in->ids = ids;
+    in->cu[1] = ++in->n;
+    return DQ_OK;
+}
+
+static dq_status encode(stats *x, dq_stats_entry *e, dq_err *err)
+{
+    int before, after;
+    bool on = strcmp(x->bos, "on") == 0;
+    DQ_TRY(dq_input_tokenizer(&e->tokenizer, e->model, true, err));
+    dq_tokenizer_template(e->tokenizer, &before, &after);
+    unsigned flags = strcmp(x->bos, "off") == 0 ? 0 : DQ_TOK_SPECIAL;
+    DQ_TRY(dq_input_encode(&e->in, e->tokenizer, &x->text, flags, &x->talk, x->arena, err));
+    if (!on || before > 0) return DQ_OK;
+    int32_t id = dq_tokenizer_prefix(e->tokenizer);
+    if (id < 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: the tokenizer names no token to begin with. Use --bos auto.",
+                       e->model->path);
+    return prepend(&e->in, id, x->arena, err);
+}
+
+/* Cuts the only sequence into windows of e->ctx ids. */
+static dq_status cut(stats *x, dq_stats_entry *e, dq_err *err)
+{
+    int64_t n = (e->in.n + e->ctx - 1) / e->ctx;
+    int64_t *cu = dq_alloc(x->arena, (size_t)n + 1, sizeof *cu, err);
+    if (!cu) return err->code;
+    for (int64_t i = 0; i <= n; i++) cu[i] = i * e->ctx < e->in.n ? i * e->ctx : e->in.n;
+    e->in.cu = cu;
+    e->in.n_seq = n;
+    return DQ_OK;
+}
+
+static dq_status sequences(stats *x, dq_stats_entry *e, dq_err *err)
+{
+    const dq_model *m = e->model;
+    if (x->ids.n) {
+        DQ_TRY(dq_input_parse_ids(&e->in, x->ids.item, x->ids.n, x->arena, err));
+        /* only for showing tokens: a tokenizer that dq cannot read is no obstacle here */
+        dq_err ignored = {0};
+        if (dq_input_tokenizer(&e->tokenizer, m, false, &ignored) != DQ_OK)
+            dq_warn(&x->talk, "tokens are shown as numbers: %s", ignored.text);
+    } else {
+        e->ctx = x->ctx ? x->ctx : m->max_positions < DEFAULT_CTX ? m->max_positions : DEFAULT_CTX;
+        if (e->ctx > m->max_positions)
+            return dq_fail(err, DQ_MISMATCH, "%s: --ctx %lld, but the model has %d positions",
+                           m->path, (long long)e->ctx, m->max_positions);
+        DQ_TRY(encode(x, e, err));
+        DQ_TRY(cut(x, e, err));
+    }
+    if (x->limit && e->in.n_seq > x->limit) e->in.n_seq = x->limit;
+    return DQ_OK;
+}
+
+/* ----- running ----- */
+
+static void tick(void *arg, int walk, int64_t rows)
+{
+    stats *x = arg;
+    dq_progress_set(&x->progress, walk * x->walk_rows + (double)rows, NULL);
+}
+
+static dq_status run_model(stats *x, dq_stats_entry *e, dq_err *err)
+{
+    const dq_sequences s = {.n = e->in.n_seq, .cu = e->in.cu, .ids = e->in.ids};
+    const dq_outlier_plan plan = {
+        .max_rows = PASS_ROWS, .walks = x->one_pass ? 1 : 3, .tick = tick, .arg = x};
+    const dq_math f32 = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32};
+    dq_runner *r = NULL;
+
+    DQ_TRY(dq_backend_can(x->backend, e->model, f32, &dq_kv_plain, err));
+    DQ_TRY(dq_outliers_init(&e->out, e->model->n_layers, e->model->map.n_out, err));
+    DQ_TRY(dq_runner_new(&r, e->model, x->backend, &dq_kv_plain, err));
+    x->walk_rows = (double)s.cu[s.n];
+    dq_say(&x->talk, "%s: %lld tokens in %lld sequences on %s", e->model->path,
+           (long long)s.cu[s.n], (long long)s.n, x->backend->device);
+    dq_progress_begin(&x->progress, &x->talk, e->label, plan.walks * x->walk_rows);
+    dq_outliers_collect(&e->out, r, &s, &plan, err);
+    dq_progress_end(&x->progress);
+    dq_runner_free(r);
+    for (int k = 0; k < DQ_N_KINDS && err->code == DQ_OK; k++) {
+        int64_t bad = e->out.kind[k].pooled.n_bad;
+        if (bad)
+            dq_warn(&x->talk, "%s: %lld %s are NaN or infinite; they are counted in no number",
+                    e->model->path, (long long)bad, dq_outlier_name[k]);
+    }
+    return err->code;
+}
+
+static dq_status open_models(stats *x, const dq_args *args, dq_err *err)
+{
+    for (int i = 0; i < args->n; i++) {
+        dq_stats_entry *e = &x->entry[x->n++];
+        DQ_TRY(dq_input_model(&e->model, args->item[i], &x->head_map, &x->talk, err));
+        DQ_TRY(sequences(x, e, err));
+    }
+    DQ_TRY(dq_head_map_check(&x->head_map, err));
+    for (int i = 0; i < x->n; i++) {
+        x->entry[i].label = x->entry[i].model->name;
+        for (int j = 0; j < x->n; j++) {
+            if (j != i && strcmp(x->entry[j].model->name, x->entry[i].model->name) == 0)
+                x->entry[i].label = x->entry[i].model->path;
+        }
+    }
+    return DQ_OK;
+}
+
+/* ----- output ----- */
+
+static void settings_json(const stats *x, json_t *s)
+{
+    json_object_set_new(s, "ctx", x->ctx ? json_integer(x->ctx) : json_string("auto"));
+    json_object_set_new(s, "bos", json_string(x->ids.n ? "off" : x->bos));
+    json_object_set_new(s, "limit", x->limit ? json_integer(x->limit) : json_null());
+    json_object_set_new(s, "medians", json_string(x->one_pass ? "bounded" : "exact"));
+    json_object_set_new(s, "places", json_integer(x->places));
+    json_object_set_new(s, "head_map", dq_head_map_json(&x->head_map));
+    json_object_set_new(s, "logit_bits", json_integer(16));
+    json_object_set_new(s, "kv_bits", json_string("16:16"));
+    json_object_set_new(s, "math", json_string(dq_num_name[DQ_NUM_F32]));
+}
+
+static void inputs_json(const stats *x, json_t *inputs)
+{
+    for (int i = 0; i < x->n; i++)
+        json_array_append_new(inputs, dq_input_model_json(x->entry[i].model));
+    if (x->text.text) {
+        json_array_append_new(inputs, dq_input_text_json(&x->text));
+    } else {
+        json_t *ids = json_object(), *list = json_array();
+        for (int i = 0; i < x->ids.n; i++) json_array_append_new(list, json_string(x->ids.item[i]));
+        json_object_set_new(ids, "kind", json_string("ids"));
+        json_object_set_new(ids, "sequences", list);
+        json_array_append_new(inputs, ids);
+    }
+}
+
+static dq_status print_json(const stats *x, dq_err *err)
+{
+    json_t *doc = dq_document(&x->talk, "dq-stats/1");
+    json_t *settings = json_object_get(doc, "settings");
+    settings_json(x, settings);
+    json_object_set_new(settings, "device", json_string(x->backend->device));
+    json_object_set_new(settings, "threads", json_integer(x->backend->threads));
+    inputs_json(x, json_object_get(doc, "inputs"));
+    for (int i = 0; i < x->n; i++)
+        json_array_append_new(json_object_get(doc, "results"),
+                              dq_stats_json(&x->entry[i], (int)x->places));
+    return dq_document_print(doc, err);
+}
+
+static dq_status print_text(const stats *x, dq_err *err)
+{
+    for (int i = 0; i < x->n; i++) {
+        const dq_stats_entry *e = &x->entry[i];
+        printf("%s: %lld tokens in %lld sequence%s%s%s", e->model->path, (long long)e->out.n_rows,
+               (long long)e->in.n_seq, e->in.n_seq == 1 ? "" : "s", x->text.text ? " of " : "",
+               x->text.text ? x->text.path : "");
+        if (e->ctx) printf(", windows of %lld ids", (long long)e->ctx);
+        printf("\n");
+    }
+    printf("\n");
+    return dq_stats_print(x->entry, x->n, (int)x->places, err);
+}
+
+/* The file without its final name: everything that can fail for want of space is behind us then. */
+static dq_status write_h5(const stats *x, dq_h5out **h, dq_err *err)
+{
+    json_t *settings = json_object();
+    settings_json(x, settings);
+    char *text;
+    dq_json_dump(&text, settings, JSON_COMPACT | JSON_SORT_KEYS, err);
+    json_decref(settings);
+    if (!text) return err->code;
+    DQ_TRY(dq_h5out_new(h, x->out_path, x->force, err));
+    if (dq_h5out_text(*h, "/", "format", "dq-stats", err) == DQ_OK &&
+        dq_h5out_text(*h, "/", "format_version", "1.0", err) == DQ_OK &&
+        dq_h5out_text(*h, "/", "dq_version", DQ_VERSION, err) == DQ_OK &&
+        dq_h5out_text(*h, "/", "settings", text, err) == DQ_OK &&
+        (!x->text.text || dq_h5out_text(*h, "/", "text_sha256", x->text.sha256, err) == DQ_OK))
+        dq_h5out_group(*h, "/models", err);
+    free(text);
+    for (int i = 0; i < x->n && err->code == DQ_OK; i++) dq_stats_h5(*h, &x->entry[i], i, err);
+    return err->code == DQ_OK ? dq_h5out_close(*h, err) : err->code;
+}
+
+static dq_status hand_over(stats *x, dq_err *err)
+{
+    dq_h5out *h = NULL;
+    bool csv = false;
+    DQ_TRY(dq_maps_check(err));
+    if (x->out_path) write_h5(x, &h, err);
+    if (err->code == DQ_OK && x->csv_path)
+        csv = dq_stats_csv(x->entry, x->n, x->csv_path, err) == DQ_OK;
+    if (err->code == DQ_OK) {
+        if (x->json)
+            print_json(x, err);
+        else if (print_text(x, err) == DQ_OK)
+            dq_flush_stdout(err);
+    }
+    if (err->code == DQ_OK && h) dq_h5out_commit(&h, err);
+    if (err->code != DQ_OK && csv) remove(x->csv_path);
+    dq_h5out_drop(h);
+    return err->code;
+}
+
+static dq_status run(stats *x, const dq_args *args, dq_err *err)
+{
+    DQ_TRY(check_options(x, err));
+    DQ_TRY(check_outputs(x, args, err));
+    DQ_TRY(dq_head_map_read(&x->head_map, err));
+    DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
+    if (!x->ids.n) DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
+    DQ_TRY(open_models(x, args, err)); /* all inputs are looked at before anything runs */
+    for (int i = 0; i < x->n; i++) DQ_TRY(run_model(x, &x->entry[i], err));
+    return hand_over(x, err);
+}
+
+dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
+{
+    stats *x = dq_block_new(1, sizeof *x, err); /* too large for a stack */
+    if (!x) return err->code;
+    x->bos = x->device = "auto";
+    x->places = 10;
+    const dq_opt opts[] = {
+        {.help = "input:"},
+        {.name = "text",
+         .kind = DQ_OPT_TEXT,
+         .to = &x->text_path,
+         .value = "FILE",
+         .help = "text to run over, - for standard input (default: the built-in sample)"},
+        {.name = "ids",
+         .kind = DQ_OPT_LIST,
+         .to = &x->ids,
+         .value = "\"1 2 3\"",
+         .help = "one sequence of ids, taken as it is; may be repeated"},
+        {.name = "ctx",
+         .kind = DQ_OPT_INT,
+         .to = &x->ctx,
+         .min = 1,
+         .max = INT32_MAX,
+         .value = "N",
+         .help = "ids per window of text (default min(2048, the model's positions))"},
+        {.name = "limit",
+         .kind = DQ_OPT_INT,
+         .to = &x->limit,
+         .min = 1,
+         .max = INT32_MAX,
+         .value = "N",
+         .help = "only the first N sequences (default all)"},
+        {.name = "bos",
+         .kind = DQ_OPT_TEXT,
+         .to = &x->bos,
+         .value = "WHEN",
+         .help =
+             "begin-of-text token in front of the text: auto (as the tokenizer does), on or off "
+             "(default auto)"},
+        DQ_HEAD_MAP_OPTION(x->head_map),
+        {.help = "output:"},
+        {.name = "output",
+         .letter = 'o',
+         .kind = DQ_OPT_TEXT,
+         .to = &x->out_path,
+         .value = "OUT.h5",
+         .help = "all numbers and histograms as HDF5"},
+        {.name = "csv",
+         .kind = DQ_OPT_TEXT,
+         .to = &x->csv_path,
+         .value = "FILE",
+         .help = "the pooled and the layers' numbers as CSV"},
+        {.name = "json",
+         .kind = DQ_OPT_FLAG,
+         .to = &x->json,
+         .help = "one JSON document (dq-stats/1) instead of tables"},
+        {.name = "places",
+         .kind = DQ_OPT_INT,
+         .to = &x->places,
+         .min = 0,
+         .max = DQ_TOP,
+         .value = "N",
+         .help = "how many of the largest values to locate (default 10)"},
+        {.name = "force",
+         .kind = DQ_OPT_FLAG,
+         .to = &x->force,
+         .help = "replace existing output files"},
+        {.help = "running:"},
+        {.name = "one-pass",
+         .kind = DQ_OPT_FLAG,
+         .to = &x->one_pass,
+         .help = "walk over the data once; medians carry a bound"},
+        {.name = "device",
+         .kind = DQ_OPT_TEXT,
+         .to = &x->device,
+         .value = "NAME",
+         .help = "cpu, cuda[:N] or auto, which is cpu (default auto)"},
+        {.name = "threads",
+         .kind = DQ_OPT_INT,
+         .to = &x->threads,
+         .min = 0,
+         .max = 4096,
+         .value = "N",
+         .help = "threads, 0 for all processors (default 0)"},
+        DQ_TALK_OPTIONS(x->talk),
+        {0},
+    };
+    dq_args args;
+    x->arena = dq_arena_new();
+    if (!x->arena) dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (err->code == DQ_OK && dq_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
+        !args.help && dq_talk_begin(&x->talk, "stats", err) == DQ_OK)
+        run(x, &args, err);
+    for (int i = 0; i < x->n; i++) {
+        dq_outliers_free(&x->entry[i].out);
+        dq_tokenizer_free(x->entry[i].tokenizer);
+        dq_model_close(x->entry[i].model);
+    }
+    dq_backend_close(x->backend);
+    dq_talk_end(&x->talk);
+    dq_arena_free(x->arena);
+    dq_block_free(x);
+    return err->code;
+}

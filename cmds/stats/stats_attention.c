@@ -1,0 +1,169 @@
+/* stats_attention: see stats_attention.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/stats/stats_attention.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* Means and shares of one measure. */
+typedef struct shares {
+    double entropy[2], sink_mass[2], variation, negative;
+    double near_zero[DQ_N_THRESHOLDS], skippable[DQ_N_THRESHOLDS];
+} shares;
+
+static double over(double x, int64_t n)
+{
+    return n > 0 ? x / (double)n : (double)NAN;
+}
+
+static shares shares_of(const dq_head_measure *m, int n_maps)
+{
+    shares s;
+    for (int k = 0; k < 2; k++) {
+        s.entropy[k] = k < n_maps ? over(m->entropy[k], m->rows) : (double)NAN;
+        s.sink_mass[k] = k < n_maps ? over(m->sink_mass[k], m->rows) : (double)NAN;
+    }
+    s.variation = over(m->variation, m->rows);
+    s.negative = over(m->negative, m->rows);
+    for (int i = 0; i < DQ_N_THRESHOLDS; i++) {
+        s.near_zero[i] = over((double)m->near_zero[i], m->keys);
+        s.skippable[i] = over((double)m->skippable[i], m->pages);
+    }
+    return s;
+}
+
+static dq_head_measure layer_of(const dq_outliers *o, int layer)
+{
+    dq_head_measure all = {0};
+    for (int h = 0; h < o->n_out; h++)
+        dq_head_measure_merge(&all, &o->measure[(int64_t)layer * o->n_out + h]);
+    return all;
+}
+
+static void cell(dq_table *t, double x)
+{
+    if (isfinite(x))
+        dq_table_cell(t, "%.4g", x);
+    else
+        dq_table_cell(t, "-");
+}
+
+dq_status dq_stats_attention_print(const dq_stats_entry *e, int n, dq_err *err)
+{
+    static const char *const titles[] = {
+        "model",   "layer", "entropy 1",  "entropy 2",  "sinks 1",      "sinks 2",
+        "sum |D|", "D < 0", "|D| < 1e-3", "|D| < 1e-2", "pages < 1e-3", "pages < 1e-2"};
+    dq_table *t;
+    if (dq_table_new(&t, titles, 12, err) == DQ_OK) {
+        for (int i = 0; i < n; i++) {
+            if (i) dq_table_rule(t);
+            for (int l = 0; l < e[i].out.n_layers; l++) {
+                const dq_head_measure m = layer_of(&e[i].out, l);
+                const shares s = shares_of(&m, e[i].model->map.n_maps);
+                const double row[] = {s.entropy[0],   s.entropy[1],  s.sink_mass[0], s.sink_mass[1],
+                                      s.variation,    s.negative,    s.near_zero[1], s.near_zero[2],
+                                      s.skippable[1], s.skippable[2]};
+                dq_table_cell(t, "%s", e[i].label);
+                dq_table_cell(t, "%d", l);
+                for (size_t c = 0; c < sizeof row / sizeof *row; c++) cell(t, row[c]);
+            }
+        }
+        dq_table_print(t, err);
+    }
+    dq_table_free(t);
+    return err->code;
+}
+
+/* {"1e-04": share, ...} */
+static json_t *thresholds_json(const double *share)
+{
+    char key[16];
+    json_t *x = json_object();
+    for (int i = 0; i < DQ_N_THRESHOLDS; i++) {
+        snprintf(key, sizeof key, "%.0e", dq_thresholds[i]);
+        json_object_set_new(x, key, dq_real(share[i]));
+    }
+    return x;
+}
+
+static json_t *pair_json(const double *x)
+{
+    json_t *pair = json_array();
+    json_array_append_new(pair, dq_real(x[0]));
+    json_array_append_new(pair, dq_real(x[1]));
+    return pair;
+}
+
+static json_t *measure_json(const dq_head_measure *m, int n_maps)
+{
+    const shares s = shares_of(m, n_maps);
+    json_t *x = json_object();
+    json_object_set_new(x, "n_rows", json_integer(m->rows));
+    json_object_set_new(x, "entropy_nats", pair_json(s.entropy));
+    json_object_set_new(x, "sink_mass", pair_json(s.sink_mass));
+    json_object_set_new(x, "total_variation", dq_real(s.variation));
+    json_object_set_new(x, "negative_mass", dq_real(s.negative));
+    json_object_set_new(x, "near_zero_keys", thresholds_json(s.near_zero));
+    json_object_set_new(x, "skippable_pages", thresholds_json(s.skippable));
+    return x;
+}
+
+json_t *dq_stats_attention_json(const dq_stats_entry *e, int layer)
+{
+    const dq_outliers *o = &e->out;
+    const int n_maps = e->model->map.n_maps;
+    const dq_head_measure all = layer_of(o, layer);
+    json_t *x = json_object(), *heads = json_array();
+    for (int h = 0; h < o->n_out; h++) {
+        json_t *head = measure_json(&o->measure[(int64_t)layer * o->n_out + h], n_maps);
+        json_object_set_new(head, "head", json_integer(h));
+        json_array_append_new(heads, head);
+    }
+    json_object_set_new(x, "lambda",
+                        e->model->layer[layer].attn.lambda_kind == DQ_LAMBDA_LAYER
+                            ? dq_real((double)e->model->layer[layer].attn.lambda)
+                            : json_null());
+    json_object_set_new(x, "mean", measure_json(&all, n_maps));
+    json_object_set_new(x, "heads", heads);
+    return x;
+}
+
+dq_status dq_stats_attention_h5(dq_h5out *h, const char *group, const dq_stats_entry *e,
+                                dq_arena *a, dq_err *err)
+{
+    const dq_outliers *o = &e->out;
+    const int64_t n = (int64_t)o->n_layers * o->n_out;
+    const int64_t shape[3] = {o->n_layers, o->n_out, 2},
+                  wide[3] = {o->n_layers, o->n_out, DQ_N_THRESHOLDS};
+    enum { N = 6 };
+    static const char *const names[N] = {"entropy_nats",  "sink_mass",      "total_variation",
+                                         "negative_mass", "near_zero_keys", "skippable_pages"};
+    static const int width[N] = {2, 2, 1, 1, DQ_N_THRESHOLDS, DQ_N_THRESHOLDS};
+    double *all[N];
+    char name[160];
+    for (int k = 0; k < N; k++) {
+        all[k] = dq_alloc(a, (size_t)(n * width[k]), sizeof(double), err);
+        if (!all[k]) return err->code;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const shares s = shares_of(&o->measure[i], e->model->map.n_maps);
+        for (int k = 0; k < 2; k++) {
+            all[0][2 * i + k] = s.entropy[k];
+            all[1][2 * i + k] = s.sink_mass[k];
+        }
+        all[2][i] = s.variation;
+        all[3][i] = s.negative;
+        for (int k = 0; k < DQ_N_THRESHOLDS; k++) {
+            all[4][DQ_N_THRESHOLDS * i + k] = s.near_zero[k];
+            all[5][DQ_N_THRESHOLDS * i + k] = s.skippable[k];
+        }
+    }
+    snprintf(name, sizeof name, "%s/attention", group);
+    DQ_TRY(dq_h5out_group(h, name, err));
+    for (int k = 0; k < N; k++) {
+        snprintf(name, sizeof name, "%s/attention/%s", group, names[k]);
+        DQ_TRY(dq_h5out_array(h, name, DQ_OUT_F64, width[k] == 1 ? 2 : 3,
+                              width[k] == DQ_N_THRESHOLDS ? wide : shape, all[k], err));
+    }
+    return DQ_OK;
+}

@@ -1,0 +1,16 @@
+/* stats_attention: what dq stats hands over about the attention maps of each output head.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_STATS_ATTENTION_H
+#define DQ_STATS_ATTENTION_H
+
+#include "cmds/stats/stats_out.h"
+
+/* One line per model and layer: means over the heads. */
+dq_status dq_stats_attention_print(const dq_stats_entry *e, int n, dq_err *err);
+/* "attention" of one layer: {"mean": {...}, "heads": [{...}]}. */
+json_t *dq_stats_attention_json(const dq_stats_entry *e, int layer);
+/* Arrays [n_layers, n_out(, 2 or 4)] under `group`/attention. */
+dq_status dq_stats_attention_h5(dq_h5out *h, const char *group, const dq_stats_entry *e,
+                                dq_arena *a, dq_err *err);
+
+#endif

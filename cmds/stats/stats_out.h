@@ -1,0 +1,29 @@
+/* stats_out: what dq stats hands over: tables, the JSON results, the HDF5 file.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_STATS_OUT_H
+#define DQ_STATS_OUT_H
+
+#include "calib/outliers.h"
+#include "checkpoint/h5_result.h"
+#include "cmds/cli/input.h"
+
+/* One model with what was fed to it and what came out. */
+typedef struct dq_stats_entry {
+    dq_model *model;
+    dq_tokenizer *tokenizer; /* NULL: none */
+    dq_input_ids in;
+    int64_t ctx;       /* 0: the ids were given */
+    const char *label; /* in tables: the model's name, or its path where names repeat */
+    dq_outliers out;
+} dq_stats_entry;
+
+/* Table 5, the layers, the places of the n_places largest values, to stdout. */
+dq_status dq_stats_print(const dq_stats_entry *e, int n, int n_places, dq_err *err);
+/* One line per model, layer and kind; layer "all" is the pooled one. */
+dq_status dq_stats_csv(const dq_stats_entry *e, int n, const char *path, dq_err *err);
+/* One element of `results`. */
+json_t *dq_stats_json(const dq_stats_entry *e, int n_places);
+/* Arrays of model number i under /models/i. */
+dq_status dq_stats_h5(dq_h5out *h, const dq_stats_entry *e, int i, dq_err *err);
+
+#endif

@@ -1,0 +1,41 @@
+/* pages_portable: what simd_pages.h needs of a level that leaves it to the compiler.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_PAGES_PORTABLE_H
+#define DQ_PAGES_PORTABLE_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline float pages_times(float *restrict e, const float *restrict d,
+                                const float *restrict by)
+{
+    int32_t bits[64], most = 0;
+    float peak;
+#pragma omp simd
+    for (int t = 0; t < 64; t++) e[t] = d[t] * by[t];
+    memcpy(bits, e, sizeof bits);
+#pragma omp simd reduction(max : most)
+    for (int t = 0; t < 64; t++) {
+        const int32_t x = bits[t] & 0x7fffffff;
+        most = x > most ? x : most;
+    }
+    memcpy(&peak, &most, sizeof peak);
+    return peak;
+}
+
+static inline int32_t pages_split(int8_t *restrict high, const float *restrict e, float r)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to integers */
+    int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int t = 0; t < 64; t++) {
+        const int32_t c = (int32_t)(e[t] * r + magic - magic);
+        const int32_t low = ((c + 128) & 255) - 128;
+        high[t] = (int8_t)((c - low) / 256);
+        high[64 + t] = (int8_t)low;
+        sum += c;
+    }
+    return sum;
+}
+
+#endif

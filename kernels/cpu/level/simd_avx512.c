@@ -1,0 +1,332 @@
+/* simd_avx512: the table for AVX-512 F, BW, DQ and VL.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/cpu/level/simd_avx2.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include "kernels/cpu/level/simd_codes.h"
+#include "kernels/cpu/level/simd_exp.h"
+#include "kernels/cpu/level/simd_kv.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+static __mmask16 lanes(int64_t n)
+{
+    return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1u);
+}
+
+/* One tile of mr x 16 nv elements; mr and nv are constants at every call, so that the sums stay in
+ * registers. `last` selects the columns of the last vector. */
+INLINE void tile(const int mr, const int nv, float *c, int64_t ldc, const float *a, int64_t lda,
+                 const float *b, int64_t ldb, int64_t k, bool add, __mmask16 last)
+{
+    __m512 s[6][4];
+#pragma GCC unroll 6
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) s[i][j] = _mm512_setzero_ps();
+    for (int64_t kk = 0; kk < k; kk++) {
+        __m512 w[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) w[j] = _mm512_loadu_ps(b + 16 * j);
+        b += ldb;
+#pragma GCC unroll 6
+        for (int i = 0; i < mr; i++) {
+            const __m512 x = _mm512_set1_ps(a[i * lda + kk]);
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) s[i][j] = _mm512_fmadd_ps(x, w[j], s[i][j]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            float *to = c + i * ldc + 16 * j;
+            const __mmask16 keep = j + 1 < nv ? (__mmask16)0xffff : last;
+            if (add) s[i][j] = _mm512_add_ps(_mm512_maskz_loadu_ps(keep, to), s[i][j]);
+            _mm512_mask_storeu_ps(to, keep, s[i][j]);
+        }
+}
+
+INLINE void rows_of_tiles(const int nv, float *c, int64_t ldc, const float *a, int64_t lda,
+                          const float *b, int64_t ldb, int64_t m, int64_t k, bool add,
+                          __mmask16 last)
+{
+    for (; m >= 6; m -= 6, a += 6 * lda, c += 6 * ldc)
+        tile(6, nv, c, ldc, a, lda, b, ldb, k, add, last);
+    switch (m) {
+    case 5: tile(5, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    case 4: tile(4, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    case 3: tile(3, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    case 2: tile(2, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    case 1: tile(1, nv, c, ldc, a, lda, b, ldb, k, add, last); break;
+    default: break;
+    }
+}
+
+static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
+                 int64_t m, int64_t n, int64_t k, bool add)
+{
+    const int64_t nv = (n + 15) / 16;
+    const __mmask16 last = lanes(n - 16 * (nv - 1));
+    switch (nv) {
+    case 4: rows_of_tiles(4, c, ldc, a, lda, b, ldb, m, k, add, last); break;
+    case 3: rows_of_tiles(3, c, ldc, a, lda, b, ldb, m, k, add, last); break;
+    case 2: rows_of_tiles(2, c, ldc, a, lda, b, ldb, m, k, add, last); break;
+    default: rows_of_tiles(1, c, ldc, a, lda, b, ldb, m, k, add, last); break;
+    }
+}
+
+/* y[j] = column j of 16 rows of 16 values: pairs of rows inside 128-bit lanes, then lanes. */
+INLINE void columns16(__m512 y[16], const float *src, int64_t lds)
+{
+    __m512 r[16], t[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(src + i * lds);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) { /* r[4i + c]: column c of each lane, rows 4i..4i+3 */
+        const __m512d a = _mm512_castps_pd(t[4 * i]), b = _mm512_castps_pd(t[4 * i + 2]);
+        const __m512d c = _mm512_castps_pd(t[4 * i + 1]), d = _mm512_castps_pd(t[4 * i + 3]);
+        r[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+        r[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        r[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(c, d));
+        r[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(c, d));
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        const __m512 lo02 = _mm512_shuffle_f32x4(r[c], r[4 + c], 0x88);
+        const __m512 lo13 = _mm512_shuffle_f32x4(r[c], r[4 + c], 0xdd);
+        const __m512 hi02 = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0x88);
+        const __m512 hi13 = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0xdd);
+        y[c] = _mm512_shuffle_f32x4(lo02, hi02, 0x88);
+        y[4 + c] = _mm512_shuffle_f32x4(lo13, hi13, 0x88);
+        y[8 + c] = _mm512_shuffle_f32x4(lo02, hi02, 0xdd);
+        y[12 + c] = _mm512_shuffle_f32x4(lo13, hi13, 0xdd);
+    }
+}
+
+INLINE void transpose16(float *dst, int64_t ldd, const float *src, int64_t lds)
+{
+    __m512 y[16];
+    columns16(y, src, lds);
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; j++) _mm512_storeu_ps(dst + j * ldd, y[j]);
+}
+
+INLINE void thin_rows(const int m, float *c, int64_t ldc, const float *a, int64_t lda,
+                      const float *w, int64_t ldw, int64_t n, int64_t k, bool add)
+{
+    __m512 s[DQ_THIN], y[16];
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++) s[i] = _mm512_setzero_ps();
+    for (int64_t kk = 0; kk + 16 <= k; kk += 16) {
+        columns16(y, w + kk, ldw);
+#pragma GCC unroll 16
+        for (int j = 0; j < 16; j++)
+#pragma GCC unroll 4
+            for (int i = 0; i < m; i++)
+                s[i] = _mm512_fmadd_ps(_mm512_set1_ps(a[i * lda + kk + j]), y[j], s[i]);
+    }
+    if (k % 16) {
+        float rest[16 * 16];
+        const int64_t kk = k / 16 * 16;
+        transpose16(rest, 16, w + kk, ldw);
+        for (int64_t j = 0; kk + j < k; j++)
+#pragma GCC unroll 4
+            for (int i = 0; i < m; i++)
+                s[i] = _mm512_fmadd_ps(_mm512_set1_ps(a[i * lda + kk + j]),
+                                       _mm512_loadu_ps(rest + 16 * j), s[i]);
+    }
+    const __mmask16 keep = lanes(n);
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++) {
+        float *to = c + i * ldc;
+        if (add) s[i] = _mm512_add_ps(_mm512_maskz_loadu_ps(keep, to), s[i]);
+        _mm512_mask_storeu_ps(to, keep, s[i]);
+    }
+}
+
+static void thin(float *c, int64_t ldc, const float *a, int64_t lda, const float *w, int64_t ldw,
+                 int64_t m, int64_t n, int64_t k, bool add)
+{
+    for (; m > 0; m -= DQ_THIN, a += DQ_THIN * lda, c += DQ_THIN * ldc) switch (m) {
+        case 1: thin_rows(1, c, ldc, a, lda, w, ldw, n, k, add); break;
+        case 2: thin_rows(2, c, ldc, a, lda, w, ldw, n, k, add); break;
+        case 3: thin_rows(3, c, ldc, a, lda, w, ldw, n, k, add); break;
+        default: thin_rows(4, c, ldc, a, lda, w, ldw, n, k, add); break;
+        }
+}
+
+static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
+                      int64_t cols)
+{
+    const int64_t whole_rows = rows / 16 * 16, whole_cols = cols / 16 * 16;
+    for (int64_t i = 0; i < whole_rows; i += 16)
+        for (int64_t j = 0; j < whole_cols; j += 16)
+            transpose16(dst + j * ldd + i, ldd, src + i * lds + j, lds);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; j++)
+            dst[j * ldd + i] = src[i * lds + j];
+}
+
+INLINE __m512 exp16(__m512 x)
+{
+    const __m512 low = _mm512_set1_ps(EXP_LOW), high = _mm512_set1_ps(EXP_HIGH);
+    const __m512 in = _mm512_max_ps(_mm512_min_ps(x, high), low);
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(in, _mm512_set1_ps(EXP_LOG2E)),
+                                          _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 r = _mm512_sub_ps(in, _mm512_mul_ps(n, _mm512_set1_ps(EXP_LN2_HI)));
+    r = _mm512_sub_ps(r, _mm512_mul_ps(n, _mm512_set1_ps(EXP_LN2_LO)));
+    __m512 q = _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(EXP_C7), r), _mm512_set1_ps(EXP_C6));
+    q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C5));
+    q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C4));
+    q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C3));
+    q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C2));
+    __m512 y = _mm512_add_ps(_mm512_mul_ps(_mm512_mul_ps(q, r), r), r);
+    y = _mm512_scalef_ps(_mm512_add_ps(y, _mm512_set1_ps(1.0f)), n);
+    y = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ), y);
+    y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, high, _CMP_GT_OQ), _mm512_set1_ps(INFINITY));
+    return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
+}
+
+/* Lane i with lane i + 8, then + 4, + 2, + 1. */
+INLINE float fold(__m512 s)
+{
+    const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
+    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
+}
+
+INLINE double sum_of_exp(float *p, const float *s, int64_t n, float m)
+{
+    const __m512 shift = _mm512_set1_ps(m);
+    double sum = 0;
+    for (int64_t first = 0; first < n; first += 64) {
+        const int64_t end = n - first < 64 ? n : first + 64;
+        __m512 part = _mm512_setzero_ps();
+        for (int64_t i = first; i < end; i += 16) {
+            const __mmask16 keep = lanes(end - i);
+            const __m512 x = _mm512_sub_ps(_mm512_maskz_loadu_ps(keep, s + i), shift);
+            const __m512 y = _mm512_maskz_mov_ps(keep, exp16(x));
+            if (p) _mm512_mask_storeu_ps(p + i, keep, y);
+            part = _mm512_add_ps(part, y);
+        }
+        sum += (double)fold(part);
+    }
+    return sum;
+}
+
+static double exp_sum(float *p, const float *s, int64_t n, float m)
+{
+    return sum_of_exp(p, s, n, m);
+}
+
+static double sum_exp(const float *s, int64_t n, float m)
+{
+    return sum_of_exp(NULL, s, n, m);
+}
+
+static void silu_mul(float *g, const float *u, int64_t n)
+{
+    const __m512 one = _mm512_set1_ps(1.0f), sign = _mm512_set1_ps(-0.0f);
+    for (int64_t i = 0; i < n; i += 16) {
+        const __mmask16 keep = lanes(n - i);
+        const __m512 x = _mm512_maskz_loadu_ps(keep, g + i);
+        const __m512 y = _mm512_div_ps(x, _mm512_add_ps(one, exp16(_mm512_xor_ps(x, sign))));
+        _mm512_mask_storeu_ps(g + i, keep, _mm512_mul_ps(y, _mm512_maskz_loadu_ps(keep, u + i)));
+    }
+}
+
+/* Up to 4 bits the value is looked up: the selector reads the low 4 bits of an index, and what they
+ * hold above the code does not matter when the table repeats. */
+static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
+                  int64_t n, float scale)
+{
+    const __m256i pairs = _mm256_loadu_si256((const __m256i *)(const void *)code_bytes[bits - 2]);
+    const __m512i shifts = _mm512_loadu_si512(code_shift[bits - 2]);
+    const __m512i mask = _mm512_set1_epi32((1 << bits) - 1);
+    const __m512i half = _mm512_set1_epi32(1 << (bits - 1));
+    const __m512 by = _mm512_set1_ps(scale);
+    const __m512i counts = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i small = _mm512_sub_epi32(_mm512_and_si512(counts, mask), half);
+    const __m512 table = _mm512_mul_ps(_mm512_cvtepi32_ps(small), by);
+    for (int64_t i = 0; i < n; i += 16) {
+        const int64_t at = (first + i) * bits / 8, left = row_bytes - at;
+        const __m128i in = left >= 16 ? _mm_loadu_si128((const __m128i *)(const void *)(row + at))
+                                      : _mm_maskz_loadu_epi8(lanes(left), row + at);
+        const __m256i bytes = _mm256_broadcastsi128_si256(in);
+        const __m512i u = _mm512_cvtepu16_epi32(_mm256_shuffle_epi8(bytes, pairs));
+        const __m512i q = _mm512_srlv_epi32(u, shifts);
+        __m512 x;
+        if (bits <= 4) {
+            x = _mm512_permutexvar_ps(q, table);
+        } else {
+            const __m512i code = _mm512_sub_epi32(_mm512_and_si512(q, mask), half);
+            x = _mm512_mul_ps(_mm512_cvtepi32_ps(code), by);
+        }
+        if (n - i >= 16)
+            _mm512_storeu_ps(dst + i, x);
+        else
+            _mm512_mask_storeu_ps(dst + i, lanes(n - i), x);
+    }
+}
+
+static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
+{
+    const uint8_t *in = src;
+    int64_t i = 0;
+    if (type == DQ_F32) {
+        memcpy(dst, src, (size_t)n * sizeof *dst);
+        return;
+    }
+    for (; type == DQ_BF16 && i + 16 <= n; i += 16) {
+        const __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)(in + 2 * i));
+        const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
+        _mm512_storeu_ps(dst + i, _mm512_castsi512_ps(bits));
+    }
+    for (; type == DQ_F16 && i + 16 <= n; i += 16) {
+        const __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)(in + 2 * i));
+        _mm512_storeu_ps(dst + i, _mm512_cvtph_ps(h));
+    }
+    if (i < n) {
+        const __mmask16 keep = lanes(n - i);
+        const __m256i h = _mm256_maskz_loadu_epi16(keep, in + 2 * i);
+        const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
+        _mm512_mask_storeu_ps(dst + i, keep,
+                              type == DQ_BF16 ? _mm512_castsi512_ps(bits) : _mm512_cvtph_ps(h));
+    }
+}
+
+const dq_simd dq_simd_avx512 = {
+    .name = "AVX-512",
+    .gemm = gemm,
+    .thin = thin,
+    .transpose = transpose,
+    .scale_max = dq_avx2_scale_max,
+    .max = dq_avx2_max,
+    .absmax = dq_avx2_absmax,
+    .round_to_grid = dq_avx2_round_to_grid,
+    .exp_sum = exp_sum,
+    .sum_exp = sum_exp,
+    .diff = dq_avx2_diff,
+    .scale = dq_avx2_scale,
+    .scale_gain = dq_avx2_scale_gain,
+    .sum_squares = dq_avx2_sum_squares,
+    .add = dq_avx2_add,
+    .silu_mul = silu_mul,
+    .rotate = dq_avx2_rotate,
+    .widen = widen,
+    .codes = codes,
+    .read_keys = read_keys,
+    .read_values = read_values,
+};
+
+#endif

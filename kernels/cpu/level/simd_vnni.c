@@ -1,0 +1,208 @@
+/* simd_vnni: products of 8-bit integers, and with KV pages, with AVX-512 VNNI. Compiled with flags of its own.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/cpu/level/simd_kv.h"
+#include "kernels/cpu/simd.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <string.h>
+
+/* Up to 6 rows by 32 columns: 12 sums in registers. */
+static inline void few_rows(int32_t *dots, const int8_t *a, int64_t lda, const uint8_t *w,
+                            const int m, int64_t k)
+{
+    __m512i sum[6][2];
+    for (int i = 0; i < m; i++) sum[i][0] = sum[i][1] = _mm512_setzero_si512();
+    for (int64_t kk = 0; kk < k; kk += 4) {
+        const __m512i w0 = _mm512_load_si512(w + kk * DQ_INT8_COLS);
+        const __m512i w1 = _mm512_load_si512(w + kk * DQ_INT8_COLS + 64);
+        for (int i = 0; i < m; i++) {
+            int32_t four;
+            memcpy(&four, a + i * lda + kk, sizeof four);
+            const __m512i x = _mm512_set1_epi32(four);
+            sum[i][0] = _mm512_dpbusd_epi32(sum[i][0], w0, x);
+            sum[i][1] = _mm512_dpbusd_epi32(sum[i][1], w1, x);
+        }
+    }
+    for (int i = 0; i < m; i++) {
+        _mm512_storeu_si512(dots + i * DQ_INT8_COLS, sum[i][0]);
+        _mm512_storeu_si512(dots + i * DQ_INT8_COLS + 16, sum[i][1]);
+    }
+}
+
+void dq_int8_dots_vnni(int32_t *dots, const int8_t *a, int64_t lda, const uint8_t *w, int64_t m,
+                       int64_t k)
+{
+    int64_t i = 0;
+    for (; i + 6 <= m; i += 6) few_rows(dots + i * DQ_INT8_COLS, a + i * lda, lda, w, 6, k);
+    for (; i < m; i++) few_rows(dots + i * DQ_INT8_COLS, a + i * lda, lda, w, 1, k);
+}
+
+/* ------------------------------------------------------------------------------------- KV pages */
+
+/* Codes of `width` bits of one plane: columns chunk * 64 .. + 63 of a line of n, 64 or 128. The plane's
+ * bytes repeat with growing shifts; what a shift of words drags in from a neighbour is masked. */
+DQ_KV_INLINE __m512i plane64(const uint8_t *plane, int width, int n, int chunk)
+{
+    const int bytes = n * width / 8;
+    const uint8_t *at = plane + chunk * 64 % bytes;
+    long long by[8];
+    __m512i x;
+    for (int i = 0; i < 8; i++) by[i] = (chunk * 64 + i * 8) / bytes * width;
+    switch (bytes < 64 ? bytes : 64) {
+    case 64: x = _mm512_loadu_si512(at); break;
+    case 32: x = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)at)); break;
+    case 16: x = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)at)); break;
+    default: x = _mm512_broadcastq_epi64(_mm_loadl_epi64((const void *)at)); break;
+    }
+    if (width == 8) return x;
+    x = _mm512_srlv_epi64(x,
+                          _mm512_set_epi64(by[7], by[6], by[5], by[4], by[3], by[2], by[1], by[0]));
+    return _mm512_and_si512(x, _mm512_set1_epi8((char)((1 << width) - 1)));
+}
+
+DQ_KV_INLINE __m512i codes64(const uint8_t *line, int bits, int64_t n, int64_t chunk)
+{
+    const int low = bits == 6 ? 4 : bits == 3 ? 2 : bits, high = bits - low;
+    if (!line) return _mm512_setzero_si512();
+    if (n != 64 && n != 128) { /* the last columns of an odd width */
+        uint8_t u[2 * DQ_KV_LINE] = {0};
+        kv_unsigned(u, line, bits, n);
+        return _mm512_loadu_si512(u + chunk * 64);
+    }
+    __m512i x = plane64(line, low, (int)n, (int)chunk);
+    if (high == 0) return x;
+    /* up to four places left inside every byte */
+    const __m512i y = plane64(line + n * low / 8, high ? high : 1, (int)n, (int)chunk);
+    return _mm512_or_si512(x, _mm512_sll_epi16(y, _mm_cvtsi32_si128(low)));
+}
+
+/* Column 16i + 4j + k of a part is word k of lane i in vector j: what unpacking gives. */
+DQ_KV_INLINE void pages_quads(uint8_t *block, const uint8_t *const line[4], int bits, int64_t n,
+                              int64_t chunk)
+{
+    const __m512i a = codes64(line[0], bits, n, chunk), b = codes64(line[1], bits, n, chunk);
+    const __m512i c = codes64(line[2], bits, n, chunk), d = codes64(line[3], bits, n, chunk);
+    const __m512i ab0 = _mm512_unpacklo_epi8(a, b), ab1 = _mm512_unpackhi_epi8(a, b);
+    const __m512i cd0 = _mm512_unpacklo_epi8(c, d), cd1 = _mm512_unpackhi_epi8(c, d);
+    _mm512_store_si512(block, _mm512_unpacklo_epi16(ab0, cd0));
+    _mm512_store_si512(block + 64, _mm512_unpackhi_epi16(ab0, cd0));
+    _mm512_store_si512(block + 128, _mm512_unpacklo_epi16(ab1, cd1));
+    _mm512_store_si512(block + 192, _mm512_unpackhi_epi16(ab1, cd1));
+}
+
+static inline __m512i four_of(const int8_t *a)
+{
+    int32_t four;
+    memcpy(&four, a, sizeof four);
+    return _mm512_set1_epi32(four);
+}
+
+/* The same four codes for every column, or for each half or lane their own. */
+DQ_KV_INLINE __m512i spread(const int8_t *const a[4], int64_t at, int parts)
+{
+    __m512i x = four_of(a[0] + at);
+    if (parts == 2) x = _mm512_mask_mov_epi32(x, 0xff00, four_of(a[2] + at));
+    if (parts == 4) {
+        x = _mm512_mask_mov_epi32(x, 0x00f0, four_of(a[1] + at));
+        x = _mm512_mask_mov_epi32(x, 0x0f00, four_of(a[2] + at));
+        x = _mm512_mask_mov_epi32(x, 0xf000, four_of(a[3] + at));
+    }
+    return x;
+}
+
+/* Sums of one row into the columns' own order: lanes of four vectors, transposed. */
+static inline void put_sums(int32_t *sum, const __m512i z[4])
+{
+    const __m512i a = _mm512_shuffle_i32x4(z[0], z[1], 0x44);
+    const __m512i b = _mm512_shuffle_i32x4(z[2], z[3], 0x44);
+    const __m512i c = _mm512_shuffle_i32x4(z[0], z[1], 0xee);
+    const __m512i d = _mm512_shuffle_i32x4(z[2], z[3], 0xee);
+    _mm512_storeu_si512(sum, _mm512_shuffle_i32x4(a, b, 0x88));
+    _mm512_storeu_si512(sum + 16, _mm512_shuffle_i32x4(a, b, 0xdd));
+    _mm512_storeu_si512(sum + 32, _mm512_shuffle_i32x4(c, d, 0x88));
+    _mm512_storeu_si512(sum + 48, _mm512_shuffle_i32x4(c, d, 0xdd));
+}
+
+DQ_KV_INLINE void page_rows(int32_t *sum, const int8_t *const a[4], int64_t lda,
+                            const uint8_t *block, int m, int64_t k, int parts)
+{
+    __m512i z[4][4];
+    for (int i = 0; i < m; i++) {
+        for (int j = 0; j < 4; j++) z[i][j] = _mm512_setzero_si512();
+    }
+    for (int64_t kk = 0; kk < k; kk += 4, block += 256) {
+        __m512i u[4];
+        for (int j = 0; j < 4; j++) u[j] = _mm512_load_si512(block + 64 * j);
+        for (int i = 0; i < m; i++) {
+            const __m512i x = spread(a, i * lda + kk, parts);
+            for (int j = 0; j < 4; j++) z[i][j] = _mm512_dpbusd_epi32(z[i][j], u[j], x);
+        }
+    }
+    for (int i = 0; i < m; i++) put_sums(sum + 64 * i, z[i]);
+}
+
+DQ_KV_INLINE void all_rows(int32_t *sum, const int8_t *const a[4], int64_t lda,
+                           const uint8_t *block, int64_t m, int64_t k, int parts)
+{
+    for (int64_t i = 0; i < m;) {
+        const int8_t *const at[4] = {a[0] + i * lda, a[1] + i * lda, a[2] + i * lda,
+                                     a[3] + i * lda};
+        int32_t *to = sum + 64 * i;
+        const int64_t n = m - i >= 4 ? 4 : m - i >= 2 ? 2 : 1;
+        if (n == 4)
+            page_rows(to, at, lda, block, 4, k, parts);
+        else if (n == 2)
+            page_rows(to, at, lda, block, 2, k, parts);
+        else
+            page_rows(to, at, lda, block, 1, k, parts);
+        i += n;
+    }
+}
+
+static void pages_dots(int32_t *sum, const int8_t *const a[4], int64_t lda, const uint8_t *block,
+                       int64_t m, int64_t k)
+{
+    if (a[0] != a[1] || a[2] != a[3])
+        all_rows(sum, a, lda, block, m, k, 4);
+    else if (a[0] != a[2])
+        all_rows(sum, a, lda, block, m, k, 2);
+    else
+        all_rows(sum, a, lda, block, m, k, 1);
+}
+
+static inline float pages_times(float *e, const float *d, const float *by)
+{
+    const __m512i no_sign = _mm512_set1_epi32(0x7fffffff);
+    __m512i most = _mm512_setzero_si512();
+    for (int t = 0; t < 64; t += 16) {
+        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(d + t), _mm512_loadu_ps(by + t));
+        _mm512_storeu_ps(e + t, x);
+        most = _mm512_max_epi32(most, _mm512_and_si512(_mm512_castps_si512(x), no_sign));
+    }
+    const int32_t peak = _mm512_reduce_max_epi32(most);
+    float f;
+    memcpy(&f, &peak, sizeof f);
+    return f;
+}
+
+static inline int32_t pages_split(int8_t *high, const float *e, float r)
+{
+    __m512i sum = _mm512_setzero_si512();
+    for (int t = 0; t < 64; t += 16) {
+        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(e + t), _mm512_set1_ps(r));
+        const __m512i c = _mm512_cvtps_epi32(x);
+        const __m512i h = _mm512_srai_epi32(_mm512_add_epi32(c, _mm512_set1_epi32(128)), 8);
+        _mm_storeu_si128((void *)(high + t), _mm512_cvtepi32_epi8(h));
+        _mm_storeu_si128((void *)(high + 64 + t), _mm512_cvtepi32_epi8(c));
+        sum = _mm512_add_epi32(sum, c);
+    }
+    return _mm512_reduce_add_epi32(sum);
+}
+
+#include "kernels/cpu/level/simd_pages.h"
+
+const dq_simd_pages dq_simd_pages_vnni = DQ_PAGES_TABLE;
+
+#endif

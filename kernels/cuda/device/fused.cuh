@@ -1,0 +1,334 @@
+/* fused: what the kernels of fused.h share. A block is four warps; a warp owns 16 rows of the unit. Of a
+ * product a lane holds rows lane / 4 and lane / 4 + 8, so that rows never leave their four lanes.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_FUSED_CUH
+#define DQ_FUSED_CUH
+
+#include "kernels/cuda/device/attention.cuh"
+#include "kernels/cuda/device/fused.h"
+
+#include <math.h>
+
+enum { WARPS = 4, THREADS = WARPS * DQ_WARP, WARP_ROWS = 16 };
+
+#define LOG2E 1.44269504f
+
+/* A loop that must stay one: registers are scarce. */
+#ifdef __CUDACC__
+#define ROLLED _Pragma("unroll 1")
+#else
+#define ROLLED
+#endif
+
+struct alignas(8) pair {
+    float x, y;
+};
+
+/* What a block computes, in shared memory. */
+struct fused_job {
+    const dq_unit *w;
+    const dq_page *pages;
+    int32_t n_pages, n_maps, n_slabs, n_keys;
+    int32_t out;      /* output head, of the model and */
+    int32_t query[2]; /* query heads of the model, */
+    int32_t strip[2]; /* the same among the group's */
+    int32_t key[2];   /* different slots of keys, n_keys of them, */
+    int32_t which[2]; /* and which of them a map reads */
+    int32_t value[2]; /* slots of values */
+};
+
+DQ_DEVICE void open_maps(fused_job *j, const dq_units *u, const dq_unit *w)
+{
+    j->w = w;
+    j->pages = u->pages + w->page;
+    j->n_pages = (w->keys + DQ_SLOTS - 1) / DQ_SLOTS;
+    for (int m = 0; m < j->n_maps; m++) {
+        const dq_q_head h = u->q_head[u->q_first[w->group] + j->strip[m]];
+        j->query[m] = h.head;
+        j->which[m] = m && h.key != j->key[0];
+        j->key[j->which[m]] = h.key;
+    }
+    j->n_keys = j->n_maps == 2 ? 1 + j->which[1] : 1;
+}
+
+/* Grid: output heads of a group within units, the last unit first. False: nothing to do. For all
+ * threads; a barrier. */
+DQ_DEVICE bool open_output(fused_job *j, const dq_units *u)
+{
+    int n = u->most_out, i = (int)dq_block_x() % n;
+    const dq_unit *w = u->unit + (u->n - 1 - (int)dq_block_x() / n);
+    if (i >= heads_of(u->o_first, w->group)) return false;
+    if (dq_thread() == 0) {
+        const dq_o_head o = u->o_head[u->o_first[w->group] + i];
+        j->out = o.out;
+        j->n_maps = u->n_maps;
+        j->n_slabs = u->n_slabs;
+        for (int m = 0; m < 2; m++) {
+            j->strip[m] = o.q[m];
+            j->value[m] = o.v[m];
+        }
+        open_maps(j, u, w);
+    }
+    DQ_SYNC(output_job); /* the job is there */
+    return true;
+}
+
+/* Grid: query heads of a group within units. As open_output. */
+DQ_DEVICE bool open_query(fused_job *j, const dq_units *u)
+{
+    int n = u->most_q, i = (int)dq_block_x() % n;
+    const dq_unit *w = u->unit + (u->n - 1 - (int)dq_block_x() / n);
+    if (i >= heads_of(u->q_first, w->group)) return false;
+    if (dq_thread() == 0) {
+        j->n_maps = 1;
+        j->n_slabs = 0;
+        j->strip[0] = i;
+        open_maps(j, u, w);
+    }
+    DQ_SYNC(query_job); /* the job is there */
+    return true;
+}
+
+DQ_DEVICE const float *query_of(const dq_units *u, const fused_job *j, int m, int r)
+{
+    return u->q + ((int64_t)(j->w->row + r) * u->n_q + j->query[m]) * u->form[0].dim;
+}
+
+/* The two rows of a lane. */
+struct lane_rows {
+    int row[2], seen[2]; /* seen: keys, 0 behind the unit's rows */
+    int most;            /* the warp's largest seen */
+};
+
+/* Within a warp. all: rows see what the last one does. */
+DQ_DEVICE lane_rows rows_of_lane(const dq_units *u, const dq_unit *w, bool all)
+{
+    lane_rows l;
+    l.most = 0;
+    DQ_UNROLL
+    for (int i = 0; i < 2; i++) {
+        int r = WARP_ROWS * (int)dq_warp() + (int)dq_lane() / 4 + 8 * i;
+        l.row[i] = r;
+        l.seen[i] = r >= w->n ? 0 : all ? w->keys : visible_of(u, w, r);
+        l.most = l.seen[i] > l.most ? l.seen[i] : l.most;
+    }
+    for (unsigned o = 16; o; o >>= 1) {
+        int other = dq_shfl_xor(l.most, o);
+        l.most = other > l.most ? other : l.most;
+    }
+    return l;
+}
+
+/* Whether some row of the unit reads codes of a page. */
+DQ_DEVICE bool is_coded(const fused_job *j, const dq_page *p, int side, int page)
+{
+    int a = slots_of(j->w->coded[0], page), b = slots_of(j->w->coded[1], page);
+    if (j->w->split >= j->w->n) b = a;
+    return dq_page_is_coded(p, side, a > b ? a : b);
+}
+
+/* Slots first .. end[i]-1 of a page are codes to the lane's row i; it sees `seen` slots. */
+struct lane_page {
+    int first, end[2], seen[2];
+    int least_end; /* of any row of the unit */
+    bool coded;    /* to some row of it */
+};
+
+DQ_DEVICE lane_page page_of_lane(const fused_job *j, const lane_rows *l, int side, int page)
+{
+    const dq_page *p = j->pages + page;
+    const dq_page_side *s = &p->side[side];
+    lane_page at;
+    int slots[2] = {slots_of(j->w->coded[0], page), slots_of(j->w->coded[1], page)};
+    if (!s->plain) slots[0] = slots[1] = DQ_SLOTS;
+    if (!s->codes) slots[0] = slots[1] = 0;
+    at.first = s->codes ? p->n_sinks : 0;
+    at.coded = is_coded(j, p, side, page);
+    bool both = j->w->split < j->w->n, none = j->w->split == 0;
+    at.least_end = !both ? slots[0] : none || slots[1] < slots[0] ? slots[1] : slots[0];
+    DQ_UNROLL
+    for (int i = 0; i < 2; i++) {
+        int seen = l->seen[i] - page * DQ_SLOTS;
+        at.seen[i] = seen > DQ_SLOTS ? DQ_SLOTS : seen;
+        at.end[i] = l->row[i] >= j->w->split ? slots[1] : slots[0];
+    }
+    return at;
+}
+
+/* Whether row i of the lane reads slot t, and as what. */
+DQ_DEVICE bool sees(const lane_page *p, int i, int t)
+{
+    return t < p->seen[i];
+}
+DQ_DEVICE bool is_code(const lane_page *p, int i, int t)
+{
+    return t >= p->first && t < p->end[i];
+}
+DQ_DEVICE bool is_plain(const lane_page *p, int i, int t)
+{
+    return sees(p, i, t) && !is_code(p, i, t);
+}
+
+/* The unquantized token t of a head. Where a page has sinks apart, they say what `plain` says. */
+DQ_DEVICE const float *plain_token(const dq_page_form *f, const dq_page *p, int side, int head,
+                                   int t)
+{
+    const dq_page_side *s = &p->side[side];
+    if (s->plain) return s->plain + (size_t)(head * DQ_SLOTS + t) * (size_t)f->stride;
+    t = t < p->n_sinks ? t : p->n_sinks - 1; /* a neighbour, which nobody uses */
+    return s->sinks + (size_t)(head * p->n_sinks + t) * (size_t)f->dim;
+}
+
+/* ------------------------------------------------------------------------------------ unpacking */
+
+/* Codes of key channels 16 block .. +15 of token t, offset binary, one byte each; `codes` of one head. */
+DQ_DEVICE dq_u4 key_cell(const uint8_t *codes, int bits, int cols, int block, int t)
+{
+    if (bits == 8) return dq_load16(codes + (block * DQ_SLOTS + t) * 16);
+    const uint32_t low = 0x0f0f0f0fu, two = 0x03030303u;
+    dq_u4 x;
+    if (block == cols / 16 - 1 && cols % 32) { /* half a cell */
+        const uint32_t *w = (const uint32_t *)(codes + block / 2 * DQ_SLOTS * 16 + t * 8);
+        x = dq_u4{w[0] & low, w[1] & low, w[0] >> 4 & low, w[1] >> 4 & low};
+    } else {
+        x = dq_load16(codes + (block / 2 * DQ_SLOTS + t) * 16);
+        int shift = block % 2 * 4;
+        x = dq_u4{x.x >> shift & low, x.y >> shift & low, x.z >> shift & low, x.w >> shift & low};
+    }
+    if (bits == 4) return x;
+    uint32_t h = *(const uint32_t *)(codes + DQ_SLOTS * cols / 2 + (block * DQ_SLOTS + t) * 4);
+    return dq_u4{x.x | (h & two) << 4, x.y | (h >> 2 & two) << 4, x.z | (h >> 4 & two) << 4,
+                 x.w | (h >> 6 & two) << 4};
+}
+
+/* Bytes below 128, less `half` each: two's complement. */
+DQ_DEVICE uint32_t less(uint32_t x, uint32_t half)
+{
+    return ((x | 0x80808080u) - half * 0x01010101u) ^ 0x80808080u;
+}
+
+/* Codes of value channel c of tokens 16 block .. +15, two's complement. */
+DQ_DEVICE dq_u4 value_cell(const uint8_t *codes, int bits, int cols, int block, int c)
+{
+    if (bits == 8) return dq_load16(codes + (block * cols + c) * 16);
+    const uint32_t two = 0x03030303u, one = 0x01010101u, half = 1u << (bits - 1);
+    bool wide = bits == 6 || bits == 4; /* its first plane has 4 bits */
+    int at = wide ? block / 2 * cols + c : c, shift = wide ? block % 2 * 4 : block * 2;
+    uint32_t mask = wide ? 0x0f0f0f0fu : two;
+    dq_u4 x = dq_load16(codes + at * 16);
+    x = dq_u4{x.x >> shift & mask, x.y >> shift & mask, x.z >> shift & mask, x.w >> shift & mask};
+    if (bits == 6) {
+        dq_u4 h = dq_load16(codes + DQ_SLOTS * cols / 2 + c * 16);
+        shift = block * 2;
+        x = dq_u4{x.x | (h.x >> shift & two) << 4, x.y | (h.y >> shift & two) << 4,
+                  x.z | (h.z >> shift & two) << 4, x.w | (h.w >> shift & two) << 4};
+    } else if (bits == 3) {
+        const uint32_t *h = (const uint32_t *)(codes + DQ_SLOTS * cols / 4 + c * 8);
+        shift = block * 2;
+        x = dq_u4{x.x | (h[0] >> shift & one) << 2, x.y | (h[1] >> shift & one) << 2,
+                  x.z | (h[0] >> (shift + 1) & one) << 2, x.w | (h[1] >> (shift + 1) & one) << 2};
+    }
+    return dq_u4{less(x.x, half), less(x.y, half), less(x.z, half), less(x.w, half)};
+}
+
+/* --------------------------------------------------------------------------------------- finish */
+
+/* o[n][2 i + e]: channel 8 n + 2 (lane % 4) + e of row i, slabs one behind the other. By way of
+ * shared memory: as shuffles this spilled registers. */
+template <int NT> DQ_DEVICE void unrotate_lanes(float o[NT][4], float *shares, int dim)
+{
+    unsigned u = dq_lane() % 4;
+    float *mine = shares + dq_thread(), *quad = mine - u;
+    DQ_UNROLL
+    for (int n = 0; n < NT; n += 2) {
+        DQ_WARP_SYNC(tiles_read); /* the tiles before have been read */
+        DQ_UNROLL
+        for (int i = 0; i < 8; i += 2) {
+            float lo = o[n + i / 4][i % 4], hi = o[n + i / 4][i % 4 + 1];
+            mine[i * THREADS] = dq_add_rn(lo, hi);
+            mine[(i + 1) * THREADS] = dq_sub_rn(lo, hi);
+        }
+        DQ_WARP_SYNC(tiles_there); /* both tiles are there */
+        DQ_UNROLL
+        for (int i = 0; i < 8; i++) {
+            float x[4];
+            DQ_UNROLL
+            for (int k = 0; k < 4; k++) x[k] = quad[i * THREADS + k];
+            float lo = u & 1 ? dq_sub_rn(x[0], x[1]) : dq_add_rn(x[0], x[1]);
+            float hi = u & 1 ? dq_sub_rn(x[2], x[3]) : dq_add_rn(x[2], x[3]);
+            o[n + i / 4][i % 4] = u & 2 ? dq_sub_rn(lo, hi) : dq_add_rn(lo, hi);
+        }
+    }
+    DQ_UNROLL
+    for (int tiles = 1; tiles < NT; tiles *= 2) {
+        if (8 * tiles >= dim) break;
+        DQ_UNROLL
+        for (int n = 0; n < NT; n++) {
+            if (n & tiles) continue;
+            DQ_UNROLL
+            for (int i = 0; i < 4; i++) {
+                float lo = o[n][i], hi = o[n | tiles][i];
+                o[n][i] = dq_add_rn(lo, hi);
+                o[n | tiles][i] = dq_sub_rn(lo, hi);
+            }
+        }
+    }
+    float norm = dq_div_rn(1.0f, dq_sqrt_rn((float)dim));
+    DQ_UNROLL
+    for (int n = 0; n < NT; n++) {
+        DQ_UNROLL
+        for (int i = 0; i < 4; i++) o[n][i] = dq_mul_rn(o[n][i], norm);
+    }
+}
+
+/* 1 / root mean square of the first n_tiles * 8 channels of row i. */
+template <int NT> DQ_DEVICE float inverse_norm(const float o[NT][4], int i, int n_tiles, float eps)
+{
+    float s = 0;
+    DQ_UNROLL
+    for (int n = 0; n < NT; n++) {
+        if (n >= n_tiles) break;
+        s = dq_fma_rn(o[n][2 * i], o[n][2 * i], s);
+        s = dq_fma_rn(o[n][2 * i + 1], o[n][2 * i + 1], s);
+    }
+    s = dq_add_rn(s, dq_shfl_xor(s, 1u));
+    s = dq_add_rn(s, dq_shfl_xor(s, 2u));
+    float mean = dq_div_rn(s, (float)(8 * n_tiles));
+    return dq_div_rn(1.0f, dq_sqrt_rn(dq_add_rn(mean, eps)));
+}
+
+/* by[i]: what row i is multiplied with first; shares: 8 floats per thread, which nobody else uses. */
+template <int NT>
+DQ_DEVICE void finish_rows(float o[NT][4], const float by[2], const fused_job *j,
+                           const lane_rows *l, const dq_finish *f, float *shares, int dim)
+{
+    int n_tiles = j->n_slabs * dim / 8, u = 2 * ((int)dq_lane() % 4);
+    DQ_UNROLL
+    for (int n = 0; n < NT; n++) {
+        DQ_UNROLL
+        for (int i = 0; i < 4; i++) o[n][i] = dq_mul_rn(o[n][i], by[i / 2]);
+    }
+    if (f->rotated) unrotate_lanes<NT>(o, shares, dim);
+    DQ_UNROLL
+    for (int i = 0; i < 2; i++) {
+        float a = f->norm ? inverse_norm<NT>(o, i, n_tiles, f->norm_eps) : 1.0f;
+        if (l->row[i] >= j->w->n) continue;
+        float *to =
+            f->out + (j->w->row + l->row[i]) * f->out_cols + (int64_t)j->out * 8 * n_tiles + u;
+        DQ_UNROLL
+        for (int n = 0; n < NT; n++) {
+            if (n >= n_tiles) break;
+            float y[2] = {o[n][2 * i], o[n][2 * i + 1]};
+            DQ_UNROLL
+            for (int e = 0; e < 2; e++) {
+                if (f->norm) y[e] = dq_mul_rn(y[e], a);
+                if (f->norm && f->gain) y[e] = dq_mul_rn(y[e], f->gain[8 * n + u + e]);
+                if (f->out_scale != 1.0f) y[e] = dq_mul_rn(y[e], f->out_scale);
+                if (l->seen[i] == 0) y[e] = 0.0f;
+            }
+            *(pair *)(to + 8 * n) = pair{y[0], y[1]};
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,513 @@
+/* fused_int8: see fused.h. Texts of masks are quoted by tests/simt/defects.tsv.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/cuda/device/fused_int8.cuh"
+#include "kernels/cuda/device/fused_launch.h"
+
+/* -------------------------------------------------------------------------------------- scores */
+
+/* Rows of the warp times 32 tokens, channels of 32 from c on that lie in begin..end. */
+DQ_DEVICE void multiply_keys(int32_t acc[4][4], const uint8_t *q, const uint8_t *keys, int n_cells,
+                             int half, int c, int begin, int end)
+{
+    int lane = (int)dq_lane(), matrix = lane / 8, i = lane % 8;
+    uint32_t a[4], b[4];
+    dq_ldmatrix_x4(
+        a,
+        q + ((c / 16 + matrix / 2) * TILE + WARP_ROWS * (int)dq_warp() + matrix % 2 * 8 + i) * 16);
+    if (c < begin) a[0] = a[1] = 0;
+    if (c + 16 >= end) a[2] = a[3] = 0;
+    int cell = c / 16 + matrix % 2;
+    if (cell >= n_cells) cell = n_cells - 1; /* meets zeros */
+    DQ_UNROLL
+    for (int p = 0; p < 2; p++) {
+        int t = 32 * half + token_of<false>(2 * p + matrix / 2, i / 2) + i % 2;
+        dq_ldmatrix_x4(b, keys + (cell * DQ_SLOTS + t) * 16);
+        dq_mma_s8u8(acc[2 * p], a, b);
+        dq_mma_s8u8(acc[2 * p + 1], a, b + 2);
+    }
+}
+
+/* S of the codes of 32 tokens, unscaled. keys, scale: of the head. */
+DQ_DEVICE void coded_scores(float s[4][4], const uint8_t *mem, const fused_space *at,
+                            const dq_page_form *f, const uint8_t *keys, const float *scale, int m,
+                            int half)
+{
+    int lane = (int)dq_lane(), u = lane % 4, row = WARP_ROWS * (int)dq_warp() + lane / 4;
+    const uint8_t *q = mem + at->q + m * ((f->dim + 31) / 32 * 32) * TILE;
+    const float *q_scale = (const float *)(mem + at->q_scale) + m * f->n_scales * TILE + row;
+    const int32_t *q_sum = (const int32_t *)(mem + at->q_sum) + m * f->n_scales * TILE + row;
+    for (int g = 0; g < f->n_scales; g++) {
+        int32_t acc[4][4] = {};
+        int begin = g * f->group, end = run_end(f, g);
+        ROLLED
+        for (int c = begin / 32 * 32; c < end; c += 32)
+            multiply_keys(acc, q, keys, f->cols / 16, half, c, begin, end);
+        float by[2] = {q_scale[g * TILE], q_scale[g * TILE + 8]};
+        int32_t shift[2] = {q_sum[g * TILE] * (1 << (f->bits - 1)),
+                            q_sum[g * TILE + 8] * (1 << (f->bits - 1))};
+        DQ_UNROLL
+        for (int k = 0; k < 4; k++) {
+            pair key = *(const pair *)(scale + g * DQ_SLOTS + 32 * half + token_of<false>(k, u));
+            DQ_UNROLL
+            for (int i = 0; i < 4; i++) {
+                float x = dq_mul_rn(by[i / 2], i % 2 ? key.y : key.x);
+                x = dq_mul_rn(dq_s32_f32(acc[k][i] - shift[i / 2]), x);
+                s[k][i] = g ? dq_add_rn(s[k][i], x) : x;
+            }
+        }
+    }
+}
+
+/* acc[i][x]: row i times token t + x, channels in their order. */
+DQ_DEVICE void multiply_plain(float acc[2][4], const float *const q[2], const float *const k[4],
+                              int dim)
+{
+    ROLLED
+    for (int c = 0; c < dim; c += 4) {
+        dq_u4 a[2] = {dq_load16_const(q[0] + c), dq_load16_const(q[1] + c)};
+        DQ_UNROLL
+        for (int x = 0; x < 4; x++) {
+            dq_u4 b = dq_load16_const(k[x] + c);
+            DQ_UNROLL
+            for (int i = 0; i < 2; i++) {
+                acc[i][x] = dq_fma_rn(dq_bits_f32(a[i].x), dq_bits_f32(b.x), acc[i][x]);
+                acc[i][x] = dq_fma_rn(dq_bits_f32(a[i].y), dq_bits_f32(b.y), acc[i][x]);
+                acc[i][x] = dq_fma_rn(dq_bits_f32(a[i].z), dq_bits_f32(b.z), acc[i][x]);
+                acc[i][x] = dq_fma_rn(dq_bits_f32(a[i].w), dq_bits_f32(b.w), acc[i][x]);
+            }
+        }
+    }
+}
+
+/* S of tokens that rows read unquantized, in the place of what stands there. */
+DQ_DEVICE void plain_scores(float s[4][4], const dq_units *u, const fused_job *j,
+                            const lane_rows *l, const lane_page *at, int page, int m, int half)
+{
+    if (32 * half >= at->first && 32 * half + 32 <= at->least_end) return; /* all are codes */
+    const dq_page_form *f = &u->form[0];
+    const dq_page *p = j->pages + page;
+    int quad = (int)dq_lane() % 4, high = quad >> 1;
+    const float *q[2];
+    DQ_UNROLL
+    for (int i = 0; i < 2; i++) {
+        int row = l->row[i] < j->w->n ? l->row[i] : 0;
+        q[i] = u->q + ((int64_t)(j->w->row + row) * u->n_q + j->query[m]) * f->dim;
+    }
+    DQ_UNROLL
+    for (int b = 0; b < 2; b++) {
+        int t = 32 * half + 16 * b + 4 * quad;
+        bool any = false;
+        DQ_UNROLL
+        for (int i = 0; i < 2; i++)
+            any = any || is_plain(at, i, t) || is_plain(at, i, t + 3) || is_plain(at, i, t + 1) ||
+                  is_plain(at, i, t + 2);
+        if (!any) continue;
+        const float *k[4];
+        DQ_UNROLL
+        for (int x = 0; x < 4; x++) k[x] = plain_token(f, p, 0, j->key[j->which[m]], t + x);
+        float acc[2][4] = {};
+        multiply_plain(acc, q, k, f->dim);
+        DQ_UNROLL
+        for (int i = 0; i < 2; i++) {
+            DQ_UNROLL
+            for (int e = 0; e < 2; e++) { /* tokens t + e and t + 2 + e */
+                float *first = &s[2 * b][2 * i + e], *second = &s[2 * b + 1][2 * i + e];
+                bool p0 = is_plain(at, i, t + e), p2 = is_plain(at, i, t + 2 + e);
+                float a = acc[i][e], c = acc[i][2 + e];
+                *first = high ? (p2 ? c : *first) : (p0 ? a : *first);
+                *second = high ? (p0 ? a : *second) : (p2 ? c : *second);
+            }
+        }
+    }
+}
+
+/* S = scale * (q . k) of one map and 32 tokens. Of slots that a row does not see it is anything. */
+DQ_DEVICE void half_scores(float s[4][4], const uint8_t *mem, const fused_space *at,
+                           const dq_units *u, const fused_job *j, const lane_rows *l,
+                           const lane_page *rows, int page, int m, int half)
+{
+    const dq_page_form *f = &u->form[0];
+    int which = j->which[m];
+    DQ_UNROLL
+    for (int k = 0; k < 4; k++) {
+        DQ_UNROLL
+        for (int i = 0; i < 4; i++) s[k][i] = 0;
+    }
+    if (rows->coded) {
+        const uint8_t *keys = mem + key_cells(at, f, page);
+        coded_scores(s, mem, at, f, keys + which * DQ_SLOTS * f->cols,
+                     (const float *)(mem + at->key_scale) + which * f->n_scales * DQ_SLOTS, m,
+                     half);
+    }
+    plain_scores(s, u, j, l, rows, page, m, half);
+    DQ_UNROLL
+    for (int k = 0; k < 4; k++) {
+        DQ_UNROLL
+        for (int i = 0; i < 4; i++) s[k][i] = dq_mul_rn(s[k][i], u->scale);
+    }
+}
+
+/* The page's keys become ready for all, those of the next one start on their way. */
+DQ_DEVICE void turn_to_keys(uint8_t *mem, const fused_space *at, const dq_units *u,
+                            const fused_job *j, int page)
+{
+    const dq_page_form *f = &u->form[0];
+    const uint8_t *raw = mem + raw_keys(at, page);
+    unpack_codes(mem + at->keys, raw, j, f, 0, page, j->n_keys);
+    unpack_scales((float *)(mem + at->key_scale), raw, j, f, 0, page, j->n_keys);
+    DQ_SYNC(int8_key_cells); /* keys are cells of bytes */
+    fetch_page(mem + raw_keys(at, page + 1), j, f, 0, page + 1, j->key, j->n_keys);
+}
+
+/* -------------------------------------------------------------------------------------- values */
+
+/* D times the scales of a run, in 16 bits: bytes of four tokens in a word. */
+struct rounded_rows {
+    uint32_t high[2][4], low[2][4];
+    float scale[2];
+};
+
+DQ_DEVICE float scaled(const float d[8][4], const float *by, const lane_page *at, int j, int i,
+                       int e)
+{
+    int t = token_of<false>(j, (int)dq_lane() % 4) + e;
+    return is_code(at, i, t) && sees(at, i, t) ? dq_mul_rn(d[j][2 * i + e], by[t]) : 0.0f;
+}
+
+/* Two rounded values as the lower halves of a word each, high and low bytes. */
+DQ_DEVICE void round_pair(uint32_t *high, uint32_t *low, float x, float y, float r)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to integers */
+    uint32_t a = dq_f32_bits(dq_add_rn(dq_mul_rn(x, r), magic));
+    uint32_t b = dq_f32_bits(dq_add_rn(dq_mul_rn(y, r), magic));
+    *low = dq_prmt(a, b, 0x0040);
+    *high = dq_prmt(a + 128, b + 128, 0x0051); /* what remains is -128..127 */
+}
+
+DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const float *by,
+                                const lane_page *at)
+{
+    uint32_t order = (int)dq_lane() % 4 >> 1 ? 0x1054 : 0x5410;
+    DQ_UNROLL
+    for (int i = 0; i < 2; i++) {
+        uint32_t most = 0;
+        DQ_UNROLL
+        for (int j = 0; j < 8; j++) {
+            DQ_UNROLL
+            for (int e = 0; e < 2; e++) {
+                uint32_t bits = dq_f32_bits(scaled(d, by, at, j, i, e)) & 0x7fffffffu;
+                most = bits > most ? bits : most;
+            }
+        }
+        uint32_t other = dq_shfl_xor(most, 1u);
+        most = other > most ? other : most;
+        other = dq_shfl_xor(most, 2u);
+        most = other > most ? other : most;
+        float peak = dq_bits_f32(most);
+        bool real = most < 0x7f800000u, some = real && peak >= 0x1p-100f;
+        to->scale[i] = some ? dq_div_rn(peak, 32512.0f) : real ? 0.0f : dq_bits_f32(0x7fc00000u);
+        float r = some ? dq_div_rn(32512.0f, peak) : 0.0f; /* 127 * 256: both bytes are signed */
+        DQ_UNROLL
+        for (int b = 0; b < 4; b++) {
+            uint32_t high[2], low[2];
+            DQ_UNROLL
+            for (int k = 0; k < 2; k++)
+                round_pair(&high[k], &low[k], scaled(d, by, at, 2 * b + k, i, 0),
+                           scaled(d, by, at, 2 * b + k, i, 1), r);
+            to->high[b / 2][b % 2 * 2 + i] = dq_prmt(high[0], high[1], order);
+            to->low[b / 2][b % 2 * 2 + i] = dq_prmt(low[0], low[1], order);
+        }
+    }
+}
+
+/* o[n] += D V of eight channels, whose cells begin at `cells`. */
+DQ_DEVICE void multiply_values(float o[4], const rounded_rows *d, const uint8_t *cells, int cols)
+{
+    uint32_t b[4];
+    int32_t acc[4] = {};
+    dq_ldmatrix_x4(b, cells + ((int)dq_lane() / 8 * cols + (int)dq_lane() % 8) * 16);
+    dq_mma_s8s8(acc, d->high[0], b);
+    dq_mma_s8s8(acc, d->high[1], b + 2);
+    DQ_UNROLL
+    for (int i = 0; i < 4; i++) acc[i] *= 256;
+    dq_mma_s8s8(acc, d->low[0], b);
+    dq_mma_s8s8(acc, d->low[1], b + 2);
+    DQ_UNROLL
+    for (int i = 0; i < 4; i++)
+        o[i] = dq_add_rn(o[i], dq_mul_rn(dq_s32_f32(acc[i]), d->scale[i / 2]));
+}
+
+template <int NT>
+DQ_DEVICE void coded_values(float o[NT][4], const float d[8][4], const uint8_t *cells,
+                            const float *scale, const dq_page_form *f, const lane_page *at,
+                            int n_slabs)
+{
+    for (int k = 0; k < n_slabs * f->n_scales; k++) {
+        int slab = k / f->n_scales, g = k % f->n_scales;
+        int begin = (slab * f->dim + g * f->group) / 16, end = (slab * f->dim + run_end(f, g)) / 16;
+        const uint8_t *of_slab = cells + slab * DQ_SLOTS * f->cols - slab * f->dim * 16;
+        rounded_rows rounded;
+        round_difference(&rounded, d, scale + k * DQ_SLOTS, at);
+        DQ_UNROLL
+        for (int n = 0; n < NT / 2; n++) {
+            if (n < begin || n >= end) continue;
+            multiply_values(o[2 * n], &rounded, of_slab + 16 * n * 16, f->cols);
+            multiply_values(o[2 * n + 1], &rounded, of_slab + (16 * n + 8) * 16, f->cols);
+        }
+    }
+}
+
+/* D of 16 tokens from 16 b on to held[16][16], zero where a row reads codes or nothing. */
+DQ_DEVICE void hold_plain(float *held, const float d[8][4], const lane_page *at, int b)
+{
+    int lane = (int)dq_lane(), u = lane % 4;
+    DQ_WARP_SYNC(int8_held_read); /* what stood there has been read */
+    DQ_UNROLL
+    for (int k = 0; k < 4; k++) {
+        if (k != b) continue;
+        DQ_UNROLL
+        for (int i = 0; i < 8; i++) {
+            int j = 2 * k + i / 4, row = i / 2 % 2, t = token_of<false>(j, u) + i % 2;
+            held[t % 16 * 16 + lane / 4 + 8 * row] =
+                is_plain(at, row, t) ? d[j][2 * row + i % 2] : 0.0f;
+        }
+    }
+    DQ_WARP_SYNC(int8_held_there); /* all rows are there */
+}
+
+/* o += D V over tokens that some row of the unit reads unquantized. */
+template <int NT>
+DQ_DEVICE void plain_values(float o[NT][4], const float d[8][4], float *held, const dq_units *u,
+                            const fused_job *j, const lane_page *at, int page, int seen)
+{
+    const dq_page_form *f = &u->form[1];
+    const dq_page *p = j->pages + page;
+    int lane = (int)dq_lane(), chunks = f->dim / 16;
+    for (int b = 0; 16 * b < seen; b++) {
+        if (16 * b >= at->first && 16 * b + 16 <= at->least_end) continue;
+        hold_plain(held, d, at, b);
+        for (int t = 16 * b; t < 16 * b + 16 && t < seen; t++) {
+            if (t >= at->first && t < at->least_end) continue;
+            float x = held[t % 16 * 16 + lane / 4], y = held[t % 16 * 16 + lane / 4 + 8];
+            const float *v = plain_token(f, p, 1, j->value[0], t) + 2 * (lane % 4), *v2 = v;
+            if (j->n_slabs == 2)
+                v2 = plain_token(f, p, 1, j->value[1], t) + 2 * (lane % 4) - f->dim;
+            DQ_UNROLL
+            for (int n = 0; n < NT; n++) {
+                if (n / 2 >= chunks * j->n_slabs) break;
+                pair k = *(const pair *)((n / 2 < chunks ? v : v2) + 8 * n);
+                o[n][0] = dq_fma_rn(x, k.x, o[n][0]);
+                o[n][1] = dq_fma_rn(x, k.y, o[n][1]);
+                o[n][2] = dq_fma_rn(y, k.x, o[n][2]);
+                o[n][3] = dq_fma_rn(y, k.y, o[n][3]);
+            }
+        }
+    }
+}
+
+/* ---------------------------------------------------------------------------------- first pass */
+
+/* Over all pages: the largest |S| of every map and row (MOST), or maxima and sums. */
+template <bool MOST>
+DQ_DEVICE void first_pass(uint8_t *mem, const fused_space *at, const dq_units *u,
+                          const fused_job *j, const lane_rows *l, const dq_fused_logits *round)
+{
+    const float low = MOST ? 0.0f : -INFINITY;
+    row_stats *stats = (row_stats *)(mem + at->rows);
+    float *shares = (float *)(mem + at->d);
+    for (int m = 0; m < j->n_maps; m++) put_share(lane_share(shares, m), low, low, 0.0f, 0.0f);
+    fetch_page(mem + at->raw_keys, j, &u->form[0], 0, 0, j->key, j->n_keys);
+    for (int page = 0; page < j->n_pages; page++) {
+        DQ_CP_ASYNC_WAIT(0, int8_first_wait); /* the page */
+        DQ_SYNC(int8_first_codes); /* codes of keys are there, and all have read the page before */
+        turn_to_keys(mem, at, u, j, page);
+        if (page * DQ_SLOTS >= l->most) continue;
+        lane_page rows = page_of_lane(j, l, 0, page);
+        for (int k = 0; k < 2 * j->n_maps; k++) {
+            float s[4][4];
+            float *share = lane_share(shares, k / 2);
+            half_scores(s, mem, at, u, j, l, &rows, page, k / 2, k % 2);
+            if (MOST) {
+                raise_most<false>(share, s, &rows, k % 2);
+            } else {
+                round_scores(s, l, stats->most[k / 2], round);
+                add_exps<false>(share, s, &rows, k % 2);
+            }
+        }
+    }
+    for (int m = 0; m < j->n_maps; m++) join_shares<MOST>(stats, lane_share(shares, m), u, j, l, m);
+    DQ_SYNC(int8_first_done); /* all have read the last page, and rows are known */
+}
+
+/* --------------------------------------------------------------------------------- second pass */
+
+/* d = P1 - lambda P2, of one map exp(S - max); zero where a row sees nothing. */
+DQ_DEVICE void page_difference(float d[8][4], uint8_t *mem, const fused_space *at,
+                               const dq_units *u, const fused_job *j, const lane_rows *l,
+                               const dq_fused_logits *round, int page)
+{
+    lane_page rows = page_of_lane(j, l, 0, page);
+    const row_stats *stats = (const row_stats *)(mem + at->rows);
+    float *parked = (float *)(mem + at->d) + dq_thread();
+    DQ_UNROLL
+    for (int half = 0; half < 2; half++) {
+        DQ_UNROLL
+        for (int i = 0; i < 16; i++) d[4 * half + i / 4][i % 4] = 0;
+        for (int m = 0; m < j->n_maps; m++) {
+            float s[4][4];
+            half_scores(s, mem, at, u, j, l, &rows, page, m, half);
+            round_scores(s, l, stats->most[m], round);
+            add_map<false>(d + 4 * half, s, stats, j, l, &rows, m, half);
+        }
+        DQ_UNROLL /* registers are scarce while scores are made */
+            for (int i = 0; half == 0 && i < 16; i++) parked[i * THREADS] = d[i / 4][i % 4];
+    }
+    DQ_UNROLL
+    for (int i = 0; i < 16; i++) d[i / 4][i % 4] = parked[i * THREADS];
+}
+
+template <int NT>
+DQ_DEVICE void second_pass(float o[NT][4], uint8_t *mem, const fused_space *at, const dq_units *u,
+                           const fused_job *j, const lane_rows *l, const dq_fused_logits *round)
+{
+    const dq_page_form *keys = &u->form[0], *values = &u->form[1];
+    float *held = (float *)(mem + at->d) + dq_warp() * 256,
+          *scale = (float *)(mem + at->value_scale);
+    fetch_page(mem + at->raw_keys, j, keys, 0, 0, j->key, j->n_keys);
+    for (int page = 0; page < j->n_pages; page++) {
+        bool some = page * DQ_SLOTS < l->most;
+        float d[8][4];
+        DQ_CP_ASYNC_WAIT(0, int8_second_wait); /* keys of the page */
+        DQ_SYNC(int8_second_codes); /* keys are there, and all have read the values before */
+        fetch_page(mem + at->raw_values, j, values, 1, page, j->value, j->n_slabs);
+        turn_to_keys(mem, at, u, j, page);
+        if (some) page_difference(d, mem, at, u, j, l, round, page);
+        DQ_CP_ASYNC_WAIT(1, int8_values_wait); /* the next keys may be on their way */
+        DQ_SYNC(int8_values_codes);            /* codes of values are there */
+        unpack_codes(mem + key_cells(at, keys, page), mem + at->raw_values, j, values, 1, page,
+                     j->n_slabs);
+        unpack_scales(scale, mem + at->raw_values, j, values, 1, page, j->n_slabs);
+        DQ_SYNC(int8_value_cells); /* values are cells of bytes */
+        if (!some) continue;
+        lane_page rows = page_of_lane(j, l, 1, page);
+        plain_values<NT>(o, d, held, u, j, &rows, page, slots_of(l->most, page));
+        if (!rows.coded) continue;
+        const uint8_t *cells =
+            mem + (values->bits == 8 ? at->raw_values : key_cells(at, keys, page));
+        coded_values<NT>(o, d, cells, scale, values, &rows, j->n_slabs);
+    }
+}
+
+/* ------------------------------------------------------------------------------------- kernels */
+
+/* NT: tiles of eight channels of the output head, at most. */
+template <int NT>
+DQ_KERNEL_BLOCKS(THREADS, 2)
+attend_int8(dq_units u, dq_finish f, dq_fused_logits round, fused_space at)
+{
+    DQ_SHARED_DYNAMIC(mem);
+    DQ_SHARED(fused_job, job, [1]);
+    if (!open_output(job, &u)) return;
+    row_stats *stats = (row_stats *)(mem + at.rows);
+    if (round.round == DQ_ROUND_GIVEN) given_most(stats, &u, job, &round);
+    round_queries(mem, &at, &u, job);
+    lane_rows l = rows_of_lane(&u, job->w, false);
+    if (round.round == DQ_ROUND_ROW) first_pass<true>(mem, &at, &u, job, &l, &round);
+    first_pass<false>(mem, &at, &u, job, &l, &round);
+    float o[NT][4] = {};
+    second_pass<NT>(o, mem, &at, &u, job, &l, &round);
+    float by[2] = {1.0f, 1.0f};
+    DQ_UNROLL
+    for (int i = 0; i < 2; i++)
+        if (job->n_maps == 1) by[i] = stats->by[0][l.row[i]];
+    DQ_SYNC(int8_values_read); /* all have read their values */
+    finish_rows<NT>(o, by, job, &l, &f, (float *)(mem + at.d), u.form[1].dim);
+}
+
+DQ_KERNEL_BLOCKS(THREADS, 4) scores_int8(dq_units u, fused_space at)
+{
+    DQ_SHARED_DYNAMIC(mem);
+    DQ_SHARED(fused_job, job, [1]);
+    if (!open_query(job, &u)) return;
+    round_queries(mem, &at, &u, job);
+    lane_rows l = rows_of_lane(&u, job->w, true);
+    fetch_page(mem + at.raw_keys, job, &u.form[0], 0, 0, job->key, 1);
+    for (int page = 0; page < job->n_pages; page++) {
+        DQ_CP_ASYNC_WAIT(0, int8_scores_wait); /* the only copy */
+        DQ_SYNC(int8_scores_codes); /* codes of keys are there; all have read the page before */
+        turn_to_keys(mem, &at, &u, job, page);
+        if (page * DQ_SLOTS >= l.most) continue;
+        lane_page rows = page_of_lane(job, &l, 0, page);
+        for (int half = 0; half < 2; half++) {
+            float s[4][4];
+            half_scores(s, mem, &at, &u, job, &l, &rows, page, 0, half);
+            put_strip<false>(s, &u, job, &l, &rows, page, half);
+        }
+    }
+}
+
+DQ_KERNEL_BLOCKS(THREADS, 4)
+absmax_int8(dq_units u, uint32_t *DQ_RESTRICT most, fused_space at)
+{
+    DQ_SHARED_DYNAMIC(mem);
+    DQ_SHARED(fused_job, job, [1]);
+    if (!open_query(job, &u)) return;
+    round_queries(mem, &at, &u, job);
+    lane_rows l = rows_of_lane(&u, job->w, false);
+    dq_fused_logits none = {};
+    first_pass<true>(mem, &at, &u, job, &l, &none);
+    raise_absmax(most, (const row_stats *)(mem + at.rows), &u, job);
+}
+
+/* ----------------------------------------------------------------------------------- launchers */
+
+static int32_t take(int32_t *total, int64_t bytes)
+{
+    int32_t at = *total;
+    *total += (int32_t)((bytes + 15) / 16 * 16);
+    return at;
+}
+
+static fused_space space_of(const dq_units *u, int maps, int slabs)
+{
+    const dq_page_form *k = &u->form[0], *v = &u->form[1];
+    const int64_t padded = (k->dim + 31) / 32 * 32, q = (int64_t)maps * k->n_scales * TILE * 4;
+    const int64_t cells = (int64_t)(maps > slabs ? maps : slabs) * DQ_SLOTS * k->cols;
+    const int64_t keys = maps * k->code_bytes + q;
+    fused_space s = {};
+    s.q = take(&s.total, maps * padded * TILE);
+    s.q_scale = take(&s.total, q);
+    s.q_sum = take(&s.total, q);
+    s.raw_keys = take(&s.total, k->bits == 8 && cells > keys ? cells : keys);
+    if (k->bits == 8) {
+        s.raw_stride = take(&s.total, cells > keys ? cells : keys) - s.raw_keys;
+    } else {
+        s.keys = take(&s.total, cells);
+    }
+    s.key_scale = take(&s.total, q);
+    s.d = take(&s.total, (slabs ? 16 : 8) * THREADS * 4);
+    s.rows = take(&s.total, sizeof(row_stats));
+    if (slabs == 0) return s;
+    const int64_t scales = (int64_t)slabs * v->n_scales * DQ_SLOTS * 4;
+    s.raw_values = take(&s.total, slabs * v->code_bytes + scales);
+    s.value_scale = take(&s.total, scales);
+    return s;
+}
+
+cudaError_t dq_fused_attend_int8(dq_units u, dq_finish f, dq_fused_logits l, cudaStream_t s)
+{
+    const fused_space at = space_of(&u, u.n_maps, u.n_slabs);
+    const int tiles = u.n_slabs * u.form[1].dim / 8;
+    const int blocks = u.n * u.most_out;
+    if (tiles <= 8) DQ_FUSED_LAUNCH(attend_int8<8>, blocks, THREADS, at.total, s, u, f, l, at);
+    if (tiles <= 16) DQ_FUSED_LAUNCH(attend_int8<16>, blocks, THREADS, at.total, s, u, f, l, at);
+    DQ_FUSED_LAUNCH(attend_int8<32>, blocks, THREADS, at.total, s, u, f, l, at);
+}
+
+cudaError_t dq_fused_scores_int8(dq_units u, uint32_t *most, cudaStream_t s)
+{
+    const fused_space at = space_of(&u, 1, 0);
+    const int blocks = u.n * u.most_q;
+    if (most) DQ_FUSED_LAUNCH(absmax_int8, blocks, THREADS, at.total, s, u, most, at);
+    DQ_FUSED_LAUNCH(scores_int8, blocks, THREADS, at.total, s, u, at);
+}

@@ -1,0 +1,290 @@
+/* rows: see rows.h. One block makes one row where a row has a sum of its own.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/cuda/device/rows.h"
+
+#include <math.h>
+
+#include "kernels/cuda/device/cuda_reduce.cuh"
+#include "kernels/cuda/device/cuda_stored.cuh"
+
+enum { THREADS = 256 };
+
+static unsigned blocks_for(int64_t n)
+{
+    const int64_t most = 1 << 16, blocks = (n + THREADS - 1) / THREADS;
+    return (unsigned)(blocks < most ? blocks : most);
+}
+
+/* The first of n values of the whole grid that this thread handles, and the step to its next. */
+DQ_DEVICE int64_t first_of(void)
+{
+    return (int64_t)dq_block_x() * THREADS + dq_thread();
+}
+DQ_DEVICE int64_t step_of(void)
+{
+    return (int64_t)dq_grid_x() * THREADS;
+}
+
+/* ------------------------------------------------------------------------------------------- copies */
+DQ_KERNEL(THREADS) embed(float *dst, dq_cuda_weight table, const int32_t *ids)
+{
+    const int64_t row = dq_block_x(), id = ids[row];
+    const int cols = (int)table.cols;
+    for (int c = (int)dq_thread(); c < cols; c += THREADS)
+        dst[row * cols + c] = dq_stored_value(table, id, c);
+}
+
+DQ_KERNEL(THREADS) gather(float *dst, const float *src, const int64_t *index, int64_t cols)
+{
+    const int64_t row = dq_block_x();
+    const float *from = src + index[row] * cols;
+    for (int64_t c = dq_thread(); c < cols; c += THREADS) dst[row * cols + c] = from[c];
+}
+
+/* -------------------------------------------------------------------------------------------- norms */
+DQ_KERNEL(THREADS)
+rms_norm(float *dst, const float *src, const float *gain, float eps, int64_t cols)
+{
+    const float *x = src + (int64_t)dq_block_x() * cols;
+    float *y = dst + (int64_t)dq_block_x() * cols;
+    double sum[1] = {0};
+    for (int64_t c = dq_thread(); c < cols; c += THREADS) {
+        const double v = (double)x[c];
+        sum[0] = dq_add_rn(sum[0], dq_mul_rn(v, v));
+    }
+    dq_block_sum<1, THREADS>(sum);
+    const float a = (float)(1.0 / sqrt(sum[0] / (double)cols + (double)eps));
+    for (int64_t c = dq_thread(); c < cols; c += THREADS) {
+        const float v = dq_mul_rn(x[c], a);
+        y[c] = gain ? dq_mul_rn(v, gain[c]) : v;
+    }
+}
+
+struct poly {
+    float w[4];
+};
+
+DQ_KERNEL(THREADS) polynorm(float *gate, const float *up, poly p, int64_t cols)
+{
+    const double eps = 1e-6; /* as on the CPU */
+    float *x = gate + (int64_t)dq_block_x() * cols;
+    const float *u = up + (int64_t)dq_block_x() * cols;
+    double a[3] = {0, 0, 0};
+    for (int64_t c = dq_thread(); c < cols; c += THREADS) {
+        const double square = dq_mul_rn((double)x[c], (double)x[c]),
+                     fourth = dq_mul_rn(square, square);
+        a[0] = dq_add_rn(a[0], dq_mul_rn(fourth, square));
+        a[1] = dq_add_rn(a[1], fourth);
+        a[2] = dq_add_rn(a[2], square);
+    }
+    dq_block_sum<3, THREADS>(a);
+    DQ_UNROLL
+    for (int k = 0; k < 3; k++) a[k] = (double)p.w[k] / sqrt(a[k] / (double)cols + eps);
+    for (int64_t c = dq_thread(); c < cols; c += THREADS) {
+        const double v = (double)x[c];
+        double y = dq_add_rn(dq_mul_rn(a[0], v), a[1]);
+        y = dq_add_rn(dq_mul_rn(y, v), a[2]);
+        y = dq_add_rn(dq_mul_rn(y, v), (double)p.w[3]);
+        x[c] = dq_mul_rn((float)y, u[c]);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------- rotations */
+DQ_KERNEL(THREADS)
+rope_table(float *table, const int32_t *pos, const float *inv_freq, float amplitude, int64_t n,
+           int64_t half)
+{
+    for (int64_t i = first_of(); i < n; i += step_of()) {
+        const int64_t row = i / half, j = i % half;
+        const double angle = (double)dq_mul_rn(dq_s32_f32(pos[row]), inv_freq[j]);
+        float *c = table + row * 2 * half + j;
+        c[0] = dq_mul_rn((float)cos(angle), amplitude);
+        c[half] = dq_mul_rn((float)sin(angle), amplitude);
+    }
+}
+
+DQ_KERNEL(THREADS)
+rope(float *x, const float *table, bool adjacent, int64_t n, int64_t pairs_per_row, int64_t half)
+{
+    for (int64_t i = first_of(); i < n; i += step_of()) {
+        const int64_t row = i / pairs_per_row, pair = i % pairs_per_row, run = pair / half,
+                      j = pair % half;
+        const float *t = table + row * 2 * half + j;
+        const float c = t[0], s = t[half];
+        float *at = x + 2 * (row * pairs_per_row + run * half) + (adjacent ? 2 * j : j);
+        float *to = at + (adjacent ? 1 : half);
+        const float lo = *at, hi = *to;
+        *at = dq_sub_rn(dq_mul_rn(lo, c), dq_mul_rn(hi, s));
+        *to = dq_add_rn(dq_mul_rn(hi, c), dq_mul_rn(lo, s));
+    }
+}
+
+/* Runs of a block side by side in shared memory. */
+DQ_KERNEL(THREADS) hadamard(float *x, int64_t n, int dim, int per_block, float norm)
+{
+    DQ_SHARED_DYNAMIC(smem);
+    float *v = (float *)smem;
+    const int64_t first = (int64_t)dq_block_x() * per_block;
+    const int count = n - first < per_block ? (int)(n - first) : per_block;
+    for (int i = (int)dq_thread(); i < count; i += THREADS) v[i] = x[first + i];
+    for (int step = 1; step < dim; step *= 2) {
+        DQ_SYNC(hadamard_step); /* the values are there, with all of the step before */
+        for (int i = (int)dq_thread(); i < count / 2; i += THREADS) {
+            const int at = i / step * 2 * step + i % step;
+            const float lo = v[at], hi = v[at + step];
+            v[at] = dq_add_rn(lo, hi);
+            v[at + step] = dq_sub_rn(lo, hi);
+        }
+    }
+    DQ_SYNC(hadamard_done);
+    for (int i = (int)dq_thread(); i < count; i += THREADS) x[first + i] = dq_mul_rn(v[i], norm);
+}
+
+/* --------------------------------------------------------------------------------------- elementwise */
+/* exp of kernels/cpu/level/simd_exp.h, the same products and sums. */
+DQ_DEVICE float exp_as_cpu(float x)
+{
+    const float high = 88.72283f, low = -87.33654f;
+    float r = x < high ? x : high;
+    r = r > low ? r : low;
+    const float n = dq_rint(dq_mul_rn(r, 1.44269504f));
+    r = dq_sub_rn(r, dq_mul_rn(n, 0.693359375f));
+    r = dq_sub_rn(r, dq_mul_rn(n, -2.12194440e-4f));
+    float q = dq_add_rn(dq_mul_rn(1.98412698e-4f, r), 1.38888889e-3f);
+    q = dq_add_rn(dq_mul_rn(q, r), 8.33333333e-3f);
+    q = dq_add_rn(dq_mul_rn(q, r), 4.16666667e-2f);
+    q = dq_add_rn(dq_mul_rn(q, r), 1.66666667e-1f);
+    q = dq_add_rn(dq_mul_rn(q, r), 0.5f);
+    float y = dq_add_rn(dq_mul_rn(dq_mul_rn(q, r), r), r);
+    y = dq_add_rn(y, 1.0f);
+    const int32_t k = dq_f32_s32(n), half = k >> 1, rest = k - half;
+    y = dq_mul_rn(y, dq_bits_f32((uint32_t)(half + 127) << 23));
+    y = dq_mul_rn(y, dq_bits_f32((uint32_t)(rest + 127) << 23));
+    if (x < low) y = 0.0f;
+    if (x > high) y = dq_bits_f32(0x7f800000u);
+    return x != x ? x : y;
+}
+
+DQ_KERNEL(THREADS) silu(float *gate, const float *up, int64_t n)
+{
+    for (int64_t i = first_of(); i < n; i += step_of()) {
+        const float g = gate[i];
+        gate[i] = dq_mul_rn(dq_div_rn(g, dq_add_rn(1.0f, exp_as_cpu(-g))), up[i]);
+    }
+}
+
+DQ_KERNEL(THREADS) sigmoid(float *x, int64_t n)
+{
+    for (int64_t i = first_of(); i < n; i += step_of())
+        x[i] = (float)(1.0 / (1.0 + exp(-(double)x[i])));
+}
+
+DQ_KERNEL(THREADS) add(float *dst, const float *src, int64_t n)
+{
+    for (int64_t i = first_of(); i < n; i += step_of()) dst[i] = dq_add_rn(dst[i], src[i]);
+}
+
+/* One warp per row. */
+DQ_KERNEL(THREADS) first_bad(uint32_t *found, const float *x, int64_t rows, int64_t cols)
+{
+    const int64_t row = (int64_t)dq_block_x() * (THREADS / DQ_WARP) + dq_warp();
+    if (row >= rows) return;
+    bool bad = false;
+    for (int64_t c = dq_lane(); c < cols; c += DQ_WARP)
+        bad = bad || (dq_f32_bits(x[row * cols + c]) & 0x7f800000u) == 0x7f800000u;
+    if (dq_any(bad) && dq_lane() == 0) dq_atomic_max(found, 0xffffffffu - (uint32_t)row);
+}
+
+/* -------------------------------------------------------------------------------------------- launches */
+cudaError_t dq_rows_embed(float *dst, const dq_cuda_weight *table, const int32_t *ids, int64_t rows,
+                          cudaStream_t s)
+{
+    if (rows == 0) return cudaSuccess;
+    DQ_LAUNCH(embed, dim3((unsigned)rows), THREADS, 0, s, dst, *table, ids);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_rows_gather(float *dst, const float *src, const int64_t *index, int64_t rows,
+                           int64_t cols, cudaStream_t s)
+{
+    if (rows == 0) return cudaSuccess;
+    DQ_LAUNCH(gather, dim3((unsigned)rows), THREADS, 0, s, dst, src, index, cols);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_rows_rms_norm(float *dst, const float *src, const float *gain, float eps,
+                             int64_t rows, int64_t cols, cudaStream_t s)
+{
+    if (rows == 0) return cudaSuccess;
+    DQ_LAUNCH(rms_norm, dim3((unsigned)rows), THREADS, 0, s, dst, src, gain, eps, cols);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_rows_rope_table(float *table, const int32_t *pos, const float *inv_freq,
+                               float amplitude, int64_t rows, int64_t half, cudaStream_t s)
+{
+    const int64_t n = rows * half;
+    if (n == 0) return cudaSuccess;
+    DQ_LAUNCH(rope_table, dim3(blocks_for(n)), THREADS, 0, s, table, pos, inv_freq, amplitude, n,
+              half);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_rows_rope(float *x, const float *table, bool adjacent, int64_t rows, int64_t cols,
+                         int64_t dim, cudaStream_t s)
+{
+    const int64_t n = rows * cols / 2;
+    if (n == 0) return cudaSuccess;
+    DQ_LAUNCH(rope, dim3(blocks_for(n)), THREADS, 0, s, x, table, adjacent, n, cols / 2, dim / 2);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_rows_hadamard(float *x, int64_t n_runs, int dim, float norm, cudaStream_t s)
+{
+    const int per_block = dim > 2 * THREADS ? dim : 2 * THREADS;
+    const int64_t n = n_runs * dim, blocks = (n + per_block - 1) / per_block;
+    if (n == 0) return cudaSuccess;
+    if (dim > 8192) return cudaErrorInvalidValue;
+    DQ_LAUNCH(hadamard, dim3((unsigned)blocks), THREADS, sizeof(float) * (size_t)per_block, s, x, n,
+              dim, per_block, norm);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_rows_silu(float *gate, const float *up, int64_t n, cudaStream_t s)
+{
+    if (n == 0) return cudaSuccess;
+    DQ_LAUNCH(silu, dim3(blocks_for(n)), THREADS, 0, s, gate, up, n);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_rows_polynorm(float *gate, const float *up, const float param[4], int64_t rows,
+                             int64_t cols, cudaStream_t s)
+{
+    const poly p = {{param[0], param[1], param[2], param[3]}};
+    if (rows == 0) return cudaSuccess;
+    DQ_LAUNCH(polynorm, dim3((unsigned)rows), THREADS, 0, s, gate, up, p, cols);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_rows_sigmoid(float *x, int64_t n, cudaStream_t s)
+{
+    if (n == 0) return cudaSuccess;
+    DQ_LAUNCH(sigmoid, dim3(blocks_for(n)), THREADS, 0, s, x, n);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_rows_add(float *dst, const float *src, int64_t n, cudaStream_t s)
+{
+    if (n == 0) return cudaSuccess;
+    DQ_LAUNCH(add, dim3(blocks_for(n)), THREADS, 0, s, dst, src, n);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_rows_first_bad(uint32_t *found, const float *x, int64_t rows, int64_t cols,
+                              cudaStream_t s)
+{
+    const int64_t blocks = (rows + THREADS / DQ_WARP - 1) / (THREADS / DQ_WARP);
+    if (rows == 0) return cudaSuccess;
+    DQ_LAUNCH(first_bad, dim3((unsigned)blocks), THREADS, 0, s, found, x, rows, cols);
+    return cudaGetLastError();
+}

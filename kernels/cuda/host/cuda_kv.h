@@ -1,0 +1,28 @@
+/* cuda_kv: the KV cache of the CUDA backend and the operations that read it. Private to kernels/cuda.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CUDA_KV_H
+#define DQ_CUDA_KV_H
+
+#include "kernels/cuda/device/page.h"
+#include "kernels/cuda/host/cuda.h"
+#include "kernels/paged/kv_pages.h"
+
+/* ---- Operations of backend.h; those not named here are dq_kv_pages_*. */
+dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec);
+void dq_cuda_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                          int32_t t, double *sum);
+void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args);
+void dq_cuda_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q);
+void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args);
+const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
+                                  int64_t rows);
+void dq_cuda_attn_observe(dq_backend *b, dq_observe_kind kind, dq_tally *tally,
+                          const dq_attend_args *args, int32_t seq_base);
+void dq_cuda_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
+                     int32_t seq_base);
+
+/* ---- What kernels want to know of a cache. */
+dq_page dq_cuda_page(const dq_kv_page *p);
+void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv);
+
+#endif

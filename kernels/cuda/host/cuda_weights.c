@@ -1,0 +1,214 @@
+/* cuda_weights: the weights that are on the device, by the address of their data on the host.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/cuda/host/cuda.h"
+#include "tensor/quant.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct entry {
+    const void *key; /* dq_weight.data */
+    int users;
+    void *data, *scale;
+    dq_cuda_weight w;
+} entry;
+
+struct dq_cuda_weights {
+    entry *entry; /* [n], by key */
+    size_t n, room;
+};
+
+enum { STAGE_BYTES = 1 << 20 };
+
+dq_cuda_weights *dq_cuda_weights_new(dq_err *err)
+{
+    return dq_block_new(1, sizeof(dq_cuda_weights), err);
+}
+
+void dq_cuda_weights_free(dq_cuda_weights *all)
+{
+    if (!all) return;
+    free(all->entry); /* device memory goes with the pool */
+    dq_block_free(all);
+}
+
+/* Index of the first entry whose key is not below `key`. */
+static size_t place_of(const dq_cuda_weights *all, const void *key)
+{
+    size_t low = 0, high = all->n;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if ((uintptr_t)all->entry[middle].key < (uintptr_t)key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static entry *find(const dq_cuda_weights *all, const void *key)
+{
+    const size_t at = place_of(all, key);
+    return at < all->n && all->entry[at].key == key ? &all->entry[at] : NULL;
+}
+
+static int64_t padded(int64_t n, int64_t step)
+{
+    return (n + step - 1) / step * step;
+}
+
+/* ------------------------------------------------------------------------------------------ uploads */
+int dq_cuda_stored_kind(const dq_weight *w)
+{
+    if (w->bits < 16) return DQ_STORED_PACKED;
+    if (w->dtype == DQ_F32) return DQ_STORED_F32;
+    return w->dtype == DQ_F16 ? DQ_STORED_F16 : DQ_STORED_BF16;
+}
+
+static void put_dense(dq_backend *b, entry *e, const dq_weight *w)
+{
+    const size_t size = w->dtype == DQ_F32 ? 4 : 2, bytes = (size_t)(w->rows * w->cols) * size;
+    e->data = dq_cuda_alloc(b, bytes);
+    if (e->data) dq_cuda_put(b, e->data, w->data, bytes);
+}
+
+/* One row with its groups padded; codes is scratch for a row, before and behind. */
+static void spread_row(uint8_t *to, const uint8_t *from, const dq_cuda_weight *d, int8_t *codes)
+{
+    int8_t *wide = codes + padded(d->cols, 64);
+    dq_unpack_row(codes, from, d->cols, d->bits);
+    memset(wide, 0, (size_t)(d->groups * d->group_codes));
+    for (int64_t i = 0; i < d->cols; i++)
+        wide[i / d->group * d->group_codes + i % d->group] = codes[i];
+    dq_pack_row(to, wide, d->groups * d->group_codes, d->bits);
+}
+
+static void put_codes(dq_backend *b, entry *e, const dq_weight *w)
+{
+    dq_cuda_weight *d = &e->w;
+    const bool whole = d->groups == 1 || d->group % DQ_GROUP_STEP == 0;
+    const int64_t bytes = (int64_t)dq_row_bytes(w->cols, w->bits);
+    const int64_t stage_rows = d->pitch < STAGE_BYTES ? STAGE_BYTES / d->pitch : 1;
+    const size_t spread = (size_t)(padded(d->cols, 64) + d->groups * d->group_codes);
+    uint8_t *stage = dq_block_new((size_t)stage_rows, (size_t)d->pitch, &b->err);
+    int8_t *codes = dq_block_new(1, spread, &b->err);
+    e->data = dq_cuda_alloc(b, (size_t)(d->rows * d->pitch));
+    for (int64_t r = 0; r < w->rows && b->err.code == DQ_OK; r += stage_rows) {
+        const int64_t n = w->rows - r < stage_rows ? w->rows - r : stage_rows;
+        for (int64_t i = 0; i < n; i++) {
+            const uint8_t *from = (const uint8_t *)w->data + (r + i) * bytes;
+            uint8_t *to = stage + i * d->pitch;
+            if (whole)
+                memcpy(to, from, (size_t)bytes); /* the rest of the pitch stays zero */
+            else
+                spread_row(to, from, d, codes);
+        }
+        dq_cuda_put(b, (uint8_t *)e->data + r * d->pitch, stage, (size_t)(n * d->pitch));
+    }
+    dq_block_free(codes);
+    dq_block_free(stage);
+}
+
+/* Turned to [groups][scale_pitch]; one scale of the whole tensor becomes one per row. */
+static void put_scales(dq_backend *b, entry *e, const dq_weight *w)
+{
+    const dq_cuda_weight *d = &e->w;
+    const size_t size = d->scale_f16 ? 2 : 4;
+    const size_t bytes = (size_t)(d->groups * d->scale_pitch) * size;
+    uint8_t *turned = dq_block_new(1, bytes, &b->err);
+    e->scale = dq_cuda_alloc(b, bytes);
+    if (turned && e->scale) {
+        for (int64_t r = 0; r < w->rows; r++)
+            for (int64_t g = 0; g < d->groups; g++) {
+                const int64_t from = (w->scale_rows == 1 ? 0 : r) * d->groups + g;
+                memcpy(turned + (size_t)(g * d->scale_pitch + r) * size,
+                       (const uint8_t *)w->scale + (size_t)from * size, size);
+            }
+        dq_cuda_put(b, e->scale, turned, bytes);
+    }
+    dq_block_free(turned);
+}
+
+static void put_packed(dq_backend *b, entry *e, const dq_weight *w)
+{
+    dq_cuda_weight *d = &e->w;
+    d->bits = w->bits;
+    d->group = w->group_size;
+    d->groups = dq_groups(w->cols, w->group_size);
+    d->group_codes = padded(w->group_size, DQ_GROUP_STEP);
+    d->pitch = padded((int64_t)dq_row_bytes(d->groups * d->group_codes, w->bits), 16);
+    d->scale_f16 = w->scale_dtype == DQ_F16;
+    d->scale_pitch = padded(w->rows, 8);
+    put_codes(b, e, w);
+    put_scales(b, e, w);
+}
+
+/* ----------------------------------------------------------------------------------- for operations */
+static bool make_room(dq_backend *b, dq_cuda_weights *all)
+{
+    if (all->n < all->room) return true;
+    const size_t room = all->room ? 2 * all->room : 256;
+    entry *more = realloc(all->entry, room * sizeof *more);
+    if (!more) {
+        dq_fail(&b->err, DQ_RESOURCE, "out of memory (%zu bytes for the list of weights)",
+                room * sizeof *more);
+        return false;
+    }
+    all->entry = more;
+    all->room = room;
+    return true;
+}
+
+bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w)
+{
+    dq_cuda_weights *all = dq_cuda_of(b)->weights;
+    if (b->err.code != DQ_OK) return false;
+    entry *known = find(all, w->data);
+    if (known) {
+        known->users++;
+        return true;
+    }
+    if (!make_room(b, all)) return false;
+    entry e = {.key = w->data, .users = 1, .w = {.rows = w->rows, .cols = w->cols}};
+    e.w.kind = dq_cuda_stored_kind(w);
+    if (e.w.kind == DQ_STORED_PACKED)
+        put_packed(b, &e, w);
+    else
+        put_dense(b, &e, w);
+    if (b->err.code != DQ_OK) {
+        dq_cuda_free(b, e.data);
+        dq_cuda_free(b, e.scale);
+        return false;
+    }
+    e.w.data = e.data;
+    e.w.scale = e.scale;
+    const size_t at = place_of(all, w->data);
+    memmove(all->entry + at + 1, all->entry + at, (all->n - at) * sizeof e);
+    all->entry[at] = e;
+    all->n++;
+    return true;
+}
+
+void dq_cuda_weight_release(dq_backend *b, const dq_weight *w)
+{
+    dq_cuda_weights *all = dq_cuda_of(b)->weights;
+    entry *e = find(all, w->data);
+    if (!e || --e->users > 0) return;
+    dq_cuda_free(b, e->data);
+    dq_cuda_free(b, e->scale);
+    const size_t at = (size_t)(e - all->entry);
+    memmove(e, e + 1, (all->n - at - 1) * sizeof *e);
+    all->n--;
+}
+
+const dq_cuda_weight *dq_cuda_weight_of(dq_backend *b, const dq_weight *w)
+{
+    if (b->err.code != DQ_OK) return NULL;
+    const entry *e = find(dq_cuda_of(b)->weights, w->data);
+    if (!e || e->w.rows != w->rows || e->w.cols != w->cols) {
+        dq_fail(&b->err, DQ_BUG, "%s: is used on cuda:%d without being acquired",
+                w->name ? w->name : "a weight", dq_cuda_of(b)->device);
+        return NULL;
+    }
+    return &e->w;
+}

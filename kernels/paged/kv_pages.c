@@ -1,0 +1,558 @@
+/* kv_pages: see kv_pages.h.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/paged/kv_pages.h"
+
+#include <string.h>
+
+/* Room for n page pointers. */
+static bool list_reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int64_t n)
+{
+    if (n <= list->capacity) return true;
+    int64_t capacity = list->capacity ? list->capacity : 8;
+    while (capacity < n) capacity *= 2;
+    dq_kv_page **page = dq_block_new((size_t)capacity, sizeof(dq_kv_page *), &b->err);
+    if (!page) return false;
+    if (list->n_pages) memcpy(page, list->page, (size_t)list->n_pages * sizeof(dq_kv_page *));
+    dq_block_free(list->page);
+    list->page = page;
+    kv->bytes.index += (capacity - list->capacity) * (int64_t)sizeof(dq_kv_page *);
+    list->capacity = capacity;
+    return true;
+}
+
+static void list_cut(dq_kv *kv, dq_kv_list *list, int group, int64_t n_pages)
+{
+    while (list->n_pages > n_pages) {
+        dq_kv_page *p = list->page[--list->n_pages];
+        if (list->agreed > list->n_pages) {
+            list->agreed = list->n_pages;
+            p->agreed--;
+        }
+        dq_kv_page_drop(kv, p, group);
+    }
+}
+
+static void list_free(dq_kv *kv, dq_kv_list *list, int group)
+{
+    list_cut(kv, list, group, 0);
+    kv->bytes.index -= list->capacity * (int64_t)sizeof(dq_kv_page *);
+    dq_block_free(list->page);
+}
+
+static int64_t pages_of(int64_t tokens)
+{
+    return (tokens + DQ_PAGE - 1) / DQ_PAGE;
+}
+
+int64_t dq_kv_visible(const dq_kv_list *list, int32_t t)
+{
+    int64_t low = 0, high = list->count; /* positions before low are <= t, from high on > t */
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (dq_kv_pos(list, middle) <= t) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+int64_t dq_kv_coded_index(const dq_kv *kv, const dq_kv_list *list, int32_t t)
+{
+    return kv->has_codes ? dq_kv_visible(list, dq_kv_coded_end(&kv->spec, t) - 1) : 0;
+}
+
+int dq_kv_spans(dq_kv_span span[2], const dq_kv *kv, const dq_kv_list *list, const dq_rows *rows)
+{
+    const int32_t first = dq_kv_coded_end(&kv->spec, rows->pos[0]);
+    int64_t n = 1;
+    while (n < rows->n && (!kv->has_codes || dq_kv_coded_end(&kv->spec, rows->pos[n]) == first))
+        n++;
+    span[0] = (dq_kv_span){0, n, dq_kv_coded_index(kv, list, rows->pos[0])};
+    if (n == rows->n) return 1;
+    span[1] = (dq_kv_span){n, rows->n - n, dq_kv_coded_index(kv, list, rows->pos[n])};
+    return 2;
+}
+
+int dq_kv_page_spans(dq_kv_span out[2], const dq_kv_span *span, int n, int64_t page)
+{
+    out[0] = span[0];
+    if (n == 1) return 1;
+    out[1] = span[1];
+    if (dq_kv_slots(span[0].coded_end, page) != dq_kv_slots(span[1].coded_end, page)) return 2;
+    out[0].n += span[1].n;
+    return 1;
+}
+
+static dq_kv_form form_of(int bits, int group, int head_dim, int64_t cols)
+{
+    dq_kv_form form = {.bits = bits, .plain_floats = cols * DQ_PAGE};
+    if (bits == 16) return form;
+    form.group = bits <= 4 && group < head_dim ? group : (int)cols;
+    form.n_scales = (head_dim + form.group - 1) / form.group;
+    form.code_bytes = cols * DQ_PAGE * bits / 8;
+    return form;
+}
+
+dq_kv *dq_kv_pages_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec,
+                       const dq_kv_device *device)
+{
+    if (b->err.code != DQ_OK) return NULL;
+    dq_kv *kv = dq_block_new(1, sizeof *kv, &b->err);
+    if (!kv) return NULL;
+    kv->b = b;
+    kv->device = device;
+    kv->map = map;
+    kv->spec = *spec;
+    kv->has_codes = dq_kv_has_codes(spec);
+    kv->n_layers = n_layers;
+    kv->v_cols = (map->head_dim + 15) / 16 * 16;
+    kv->form[DQ_K] = form_of(spec->k_bits, spec->group, map->head_dim, kv->v_cols);
+    kv->form[DQ_V] = form_of(spec->v_bits, spec->group, map->head_dim, kv->v_cols);
+    kv->form[DQ_K].plain_floats = (int64_t)map->head_dim * DQ_PAGE;
+    kv->slot = dq_block_new((size_t)map->n_kv, sizeof *kv->slot, &b->err);
+    kv->heads = dq_block_new((size_t)map->n_groups, sizeof *kv->heads, &b->err);
+    if (!kv->slot || !kv->heads) {
+        dq_kv_pages_free(b, kv);
+        return NULL;
+    }
+    for (int j = 0; j < map->n_kv; j++) kv->slot[j] = kv->heads[map->group[j]]++;
+    return kv;
+}
+
+void dq_kv_pages_free(dq_backend *b, dq_kv *kv)
+{
+    if (!kv) return;
+    for (int32_t i = 0; i < kv->n_seq; i++) {
+        if (kv->seq[i]) dq_kv_pages_seq_free(b, kv, i);
+    }
+    dq_block_free(kv->seq);
+    dq_block_free(kv->slot);
+    dq_block_free(kv->heads);
+    dq_block_free(kv);
+}
+
+static int64_t lists_bytes(const dq_kv *kv)
+{
+    return (int64_t)kv->n_layers * kv->map->n_groups * (int64_t)sizeof(dq_kv_list);
+}
+
+/* The lowest free handle; the table grows when none is free. */
+static int32_t handle_new(dq_backend *b, dq_kv *kv)
+{
+    for (; kv->lowest < kv->n_seq; kv->lowest++) {
+        if (!kv->seq[kv->lowest]) return kv->lowest;
+    }
+    int32_t n = kv->n_seq ? kv->n_seq * 2 : 8;
+    dq_kv_list **seq = dq_block_new((size_t)n, sizeof(dq_kv_list *), &b->err);
+    if (!seq) return -1;
+    if (kv->n_seq) memcpy(seq, kv->seq, (size_t)kv->n_seq * sizeof(dq_kv_list *));
+    dq_block_free(kv->seq);
+    kv->seq = seq;
+    kv->bytes.index += (n - kv->n_seq) * (int64_t)sizeof(dq_kv_list *);
+    int32_t handle = kv->n_seq;
+    kv->n_seq = n;
+    return handle;
+}
+
+bool dq_kv_pages_known(dq_backend *b, const dq_kv *kv, int32_t seq)
+{
+    if (seq >= 0 && seq < kv->n_seq && kv->seq[seq]) return true;
+    dq_fail(&b->err, DQ_BUG, "no sequence %d in the KV cache", (int)seq);
+    return false;
+}
+
+int32_t dq_kv_pages_seq_new(dq_backend *b, dq_kv *kv)
+{
+    if (b->err.code != DQ_OK) return -1;
+    int32_t seq = handle_new(b, kv);
+    if (seq < 0) return -1;
+    size_t n = (size_t)kv->n_layers * (size_t)kv->map->n_groups;
+    kv->seq[seq] = dq_block_new(n, sizeof(dq_kv_list), &b->err);
+    if (!kv->seq[seq]) return -1;
+    kv->bytes.index += lists_bytes(kv);
+    return seq;
+}
+
+int32_t dq_kv_pages_fork(dq_backend *b, dq_kv *kv, int32_t seq)
+{
+    if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return -1;
+    int32_t copy = dq_kv_pages_seq_new(b, kv);
+    if (copy < 0) return -1;
+    for (int i = 0; i < kv->n_layers * kv->map->n_groups; i++) {
+        const dq_kv_list *from = &kv->seq[seq][i];
+        dq_kv_list *to = &kv->seq[copy][i];
+        const int64_t n_pages = pages_of(from->count);
+        if (!list_reserve(b, kv, to, n_pages)) {
+            dq_kv_pages_seq_free(b, kv, copy);
+            return -1;
+        }
+        for (int64_t p = 0; p < n_pages; p++) {
+            to->page[p] = from->page[p];
+            to->page[p]->holders++;
+            to->page[p]->agreed += p < from->agreed;
+        }
+        to->n_pages = n_pages;
+        to->agreed = from->agreed < n_pages ? from->agreed : n_pages;
+        to->settled = from->settled;
+        to->count = from->count;
+    }
+    return copy;
+}
+
+/* Works after an error too: memory must go back. */
+void dq_kv_pages_seq_free(dq_backend *b, dq_kv *kv, int32_t seq)
+{
+    if (!dq_kv_pages_known(b, kv, seq)) return;
+    for (int i = 0; i < kv->n_layers * kv->map->n_groups; i++) {
+        list_free(kv, &kv->seq[seq][i], i % kv->map->n_groups);
+    }
+    dq_block_free(kv->seq[seq]);
+    kv->seq[seq] = NULL;
+    if (seq < kv->lowest) kv->lowest = seq;
+    kv->bytes.index -= lists_bytes(kv);
+}
+
+/* Makes the page at the list's end ready for tokens from slot `at` on. */
+static bool open_tail(dq_kv *kv, dq_kv_list *list, int group, int64_t tail, int64_t at)
+{
+    dq_kv_page *p = list->page[tail];
+    dq_kv_page *own = p->holders > 1 ? dq_kv_page_copy(kv, p, group) : p;
+    if (!own) return false;
+    if (list->agreed > tail) {
+        list->agreed = tail;
+        p->agreed--;
+    }
+    list->page[tail] = own;
+    if (own != p) dq_kv_page_drop(kv, p, group);
+    if (!dq_kv_page_add_plain(kv, own, group, at)) return false;
+    dq_kv_page_cut(kv, own, group, at);
+    return true;
+}
+
+/* Pages for n more tokens, none of them shared from the first free slot on. */
+static bool make_room(dq_backend *b, dq_kv *kv, dq_kv_list *list, int group, int64_t n)
+{
+    int64_t need = pages_of(list->count + n), tail = list->count / DQ_PAGE;
+    if (!list_reserve(b, kv, list, need)) return false;
+    if (n && tail < list->n_pages && !open_tail(kv, list, group, tail, list->count % DQ_PAGE))
+        return false;
+    while (list->n_pages < need) {
+        dq_kv_page *p = dq_kv_page_new(kv);
+        if (!p) return false;
+        list->page[list->n_pages++] = p;
+        if (!dq_kv_page_add_plain(kv, p, group, 0)) {
+            list_cut(kv, list, group, list->n_pages - 1);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Positions must go on ascending, because a query's visible tokens are a prefix of the list. */
+static bool ascends(const dq_kv_list *list, const int32_t *pos, int64_t n)
+{
+    if (n && list->count && dq_kv_pos(list, list->count - 1) >= pos[0]) return false;
+    for (int64_t i = 1; i < n; i++) {
+        if (pos[i] <= pos[i - 1]) return false;
+    }
+    return true;
+}
+
+/* Pages with tokens that a query at t reads as codes and that have none: made ready and added to jobs.
+ * Those without codes are the last of the list's due pages. jobs NULL: counts them, or a few more. */
+static bool plan_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, dq_kv_job *jobs,
+                       int64_t *n)
+{
+    const int64_t end = dq_kv_coded_index(kv, list, t);
+    const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);
+    for (int64_t p = pages_of(end) - 1; p >= 0; p--) {
+        dq_kv_page *page = list->page[p];
+        const int32_t from = (int32_t)dq_kv_slots(sinks, p), to = (int32_t)dq_kv_slots(end, p);
+        if (to <= from || page->due >= to) break;
+        if (!jobs || page->due == page->coded) ++*n;
+        if (!jobs) continue;
+        if (page->coded == 0 && !dq_kv_page_add_codes(kv, page, group, from)) {
+            --*n;
+            return false;
+        }
+        if (page->due == page->coded) jobs[*n - 1] = (dq_kv_job){page, group, -1};
+        page->due = to;
+    }
+    return true;
+}
+
+/* The same for every list of a batch, as its last row (ahead 0) or the row behind it (1) reads them. */
+static bool plan_batch(dq_kv *kv, int layer, const dq_batch *batch, int ahead, dq_kv_job *jobs,
+                       int64_t *n)
+{
+    *n = 0;
+    for (int i = 0; i < batch->n_seq; i++) {
+        const int64_t end = batch->cu_rows[i + 1];
+        for (int g = 0; end > batch->cu_rows[i] && g < kv->map->n_groups; g++) {
+            const dq_kv_list *list = dq_kv_list_of(kv, batch->seq[i], layer, g);
+            if (!plan_codes(kv, list, g, batch->pos[end - 1] + ahead, jobs, n)) return false;
+        }
+    }
+    return true;
+}
+
+/* Sides with a scale that f16 cannot hold, again. */
+static bool encode_odd(dq_backend *b, dq_kv *kv, const dq_kv_job *job)
+{
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        if (!job->page->odd[side]) continue;
+        const dq_kv_job again = {job->page, job->group, side};
+        if (!dq_kv_page_widen(kv, job->page, job->group, side)) return false;
+        if (!kv->device->encode(b, kv, &again, 1)) return false;
+    }
+    return true;
+}
+
+static bool make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int ahead)
+{
+    int64_t n;
+    plan_batch(kv, layer, batch, ahead, NULL, &n);
+    if (n == 0) return true;
+    dq_kv_job *jobs = dq_block_new((size_t)n, sizeof *jobs, &b->err);
+    if (!jobs) return false;
+    bool ok = plan_batch(kv, layer, batch, ahead, jobs, &n);
+    ok = ok && kv->device->encode(b, kv, jobs, n);
+    for (int64_t i = 0; ok && i < n; i++) ok = encode_odd(b, kv, &jobs[i]);
+    for (int64_t i = 0; i < n; i++) {
+        if (ok) jobs[i].page->coded = jobs[i].page->due;
+        jobs[i].page->due = jobs[i].page->coded;
+    }
+    dq_block_free(jobs);
+    return ok;
+}
+
+/* Memory first and on one thread: either all lists grow or none. */
+static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch)
+{
+    for (int i = 0; i < batch->n_seq; i++) {
+        if (!dq_kv_pages_known(b, kv, batch->seq[i])) return false;
+        int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
+        for (int g = 0; g < kv->map->n_groups; g++) {
+            dq_kv_list *list = &kv->seq[batch->seq[i]][layer * kv->map->n_groups + g];
+            if (!ascends(list, batch->pos + first, n)) {
+                dq_fail(&b->err, DQ_BUG, "positions of appended tokens do not ascend");
+                return false;
+            }
+            if (!make_room(b, kv, list, g, n)) return false;
+        }
+    }
+    return true;
+}
+
+/* n tokens that the device has written behind the list's count. */
+static void count_tokens(dq_kv_list *list, const int32_t *pos, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++, list->count++)
+        list->page[list->count / DQ_PAGE]->pos[list->count % DQ_PAGE] = pos[i];
+}
+
+void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
+                        dq_mat v)
+{
+    const int groups = kv->map->n_groups;
+    if (b->err.code != DQ_OK || !grow_lists(b, kv, layer, batch)) return;
+    if (!kv->device->write(b, kv, layer, batch, k, v)) return;
+    for (int task = 0; task < batch->n_seq * groups; task++) {
+        const int i = task / groups;
+        const int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
+        count_tokens(&kv->seq[batch->seq[i]][layer * groups + task % groups], batch->pos + first,
+                     n);
+    }
+    if (!kv->has_codes || make_codes(b, kv, layer, batch, 0)) return;
+    for (int task = 0; task < batch->n_seq * groups; task++) {
+        const int i = task / groups;
+        kv->seq[batch->seq[i]][layer * groups + task % groups].count -=
+            batch->cu_rows[i + 1] - batch->cu_rows[i];
+    }
+}
+
+/* The list needs settled tokens as codes only: pages that hold nothing else may lose their unquantized
+ * parts, once all their holders say so. */
+static void agree(dq_kv *kv, dq_kv_list *list, int group)
+{
+    const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);
+    int64_t end = dq_kv_visible(list, list->settled - 1);
+    if (end < sinks) end = sinks;
+    for (; list->agreed < pages_of(list->count); list->agreed++) {
+        const int64_t stop = (list->agreed + 1) * DQ_PAGE;
+        if ((stop < list->count ? stop : list->count) > end) return;
+        list->page[list->agreed]->agreed++;
+        dq_kv_page_relax(kv, list->page[list->agreed], group);
+    }
+}
+
+void dq_kv_pages_settle(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch)
+{
+    if (b->err.code != DQ_OK) return;
+    for (int i = 0; i < batch->n_seq; i++) {
+        if (!dq_kv_pages_known(b, kv, batch->seq[i])) return;
+    }
+    if (!kv->has_codes || !make_codes(b, kv, layer, batch, 1)) return;
+    for (int i = 0; i < batch->n_seq; i++) {
+        const int64_t end = batch->cu_rows[i + 1];
+        if (end == batch->cu_rows[i]) continue;
+        const int32_t settled = dq_kv_coded_end(&kv->spec, batch->pos[end - 1] + 1);
+        for (int g = 0; g < kv->map->n_groups; g++) {
+            dq_kv_list *list = &kv->seq[batch->seq[i]][layer * kv->map->n_groups + g];
+            if (settled > list->settled) list->settled = settled;
+            agree(kv, list, g);
+        }
+    }
+}
+
+/* Whether a query at `length` would read a token unquantized that is held as codes only. */
+static bool lost(const dq_kv *kv, const dq_kv_list *list, int32_t length)
+{
+    const int32_t end = length < list->settled ? length : list->settled;
+    int64_t first = dq_kv_coded_index(kv, list, length);
+    const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);
+    if (first < sinks) first = sinks;
+    return dq_kv_visible(list, end - 1) > first;
+}
+
+void dq_kv_pages_rewind(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length)
+{
+    const int n_lists = kv->n_layers * kv->map->n_groups;
+    if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
+    if (length < 0) length = 0;
+    for (int i = 0; kv->has_codes && i < n_lists; i++) {
+        if (!lost(kv, &kv->seq[seq][i], length)) continue;
+        dq_fail(&b->err, DQ_BUG,
+                "a KV cache cannot go back to %d tokens: some that are read unquantized there are "
+                "held as codes only",
+                (int)length);
+        return;
+    }
+    const int32_t coded = dq_kv_coded_end(&kv->spec, length);
+    for (int i = 0; i < n_lists; i++) {
+        dq_kv_list *list = &kv->seq[seq][i];
+        list->count = dq_kv_visible(list, length - 1);
+        list_cut(kv, list, i % kv->map->n_groups, pages_of(list->count));
+        if (list->settled > coded) list->settled = coded;
+    }
+}
+
+static bool kept_is_valid(const int32_t *kept, int64_t n, int64_t count)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (kept[i] < 0 || kept[i] >= count || (i > 0 && kept[i] <= kept[i - 1])) return false;
+    }
+    return true;
+}
+
+/* A page with tokens kept[0..n-1] of the list and the parts that they still need. */
+static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, const int32_t *kept,
+                              int64_t n)
+{
+    int32_t sinks = 0, coded = 0;
+    bool plain = false, wide[2] = {false, false};
+    for (int64_t i = 0; i < n; i++) {
+        const dq_kv_page *from = list->page[kept[i] / DQ_PAGE];
+        const int32_t pos = from->pos[kept[i] % DQ_PAGE];
+        if (pos < kv->spec.sink) {
+            sinks++;
+            continue;
+        }
+        coded += kept[i] % DQ_PAGE < from->coded;
+        plain = plain || pos >= list->settled;
+        for (int side = DQ_K; side <= DQ_V; side++)
+            wide[side] = wide[side] || from->part[side].wide;
+    }
+    dq_kv_page *p = dq_kv_page_new(kv);
+    if (!p) return NULL;
+    bool ok = !coded || dq_kv_page_add_codes(kv, p, group, sinks);
+    for (int side = DQ_K; ok && coded && side <= DQ_V; side++)
+        ok = !wide[side] || dq_kv_page_widen(kv, p, group, side);
+    if (ok) ok = dq_kv_page_add_plain(kv, p, group, 0);
+    if (ok && coded) p->coded = p->due = sinks + coded;
+    if (ok && coded && !plain) {
+        p->agreed = 1;
+        dq_kv_page_relax(kv, p, group);
+    }
+    if (ok) return p;
+    dq_kv_page_drop(kv, p, group);
+    return NULL;
+}
+
+/* Pages of `dense` take the place of the list's from `whole` on. */
+static void replace_pages(dq_kv *kv, dq_kv_list *list, int group, int64_t whole, dq_kv_list *dense)
+{
+    list_cut(kv, list, group, whole);
+    for (int64_t p = 0; p < dense->n_pages; p++) {
+        dq_kv_page *page = dense->page[p];
+        list->page[list->n_pages++] = page;
+        if (page->agreed && list->agreed == whole + p) {
+            list->agreed++;
+        } else {
+            page->agreed = 0;
+        }
+    }
+    dense->n_pages = 0;
+}
+
+void dq_kv_pages_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
+                      const int32_t *kept, int64_t n)
+{
+    if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
+    dq_kv_list *list = &kv->seq[seq][layer * kv->map->n_groups + group];
+    if (!kept_is_valid(kept, n, list->count)) {
+        dq_fail(&b->err, DQ_BUG, "kept tokens are not ascending indices below %lld",
+                (long long)list->count);
+        return;
+    }
+    int64_t whole = 0; /* pages that stay as they are, perhaps shared */
+    while ((whole + 1) * DQ_PAGE <= n &&
+           kept[whole * DQ_PAGE + DQ_PAGE - 1] == (int32_t)(whole * DQ_PAGE + DQ_PAGE - 1)) {
+        whole++;
+    }
+    dq_kv_list dense = {0};
+    if (!list_reserve(b, kv, &dense, pages_of(n))) return;
+    bool ok = true;
+    for (int64_t p = whole; ok && p < pages_of(n); p++) {
+        const int32_t *from = kept + p * DQ_PAGE;
+        const int64_t some = n - p * DQ_PAGE < DQ_PAGE ? n - p * DQ_PAGE : DQ_PAGE;
+        dq_kv_page *page = dense_page(kv, list, group, from, some);
+        ok = page != NULL;
+        if (!ok) break;
+        dense.page[dense.n_pages++] = page;
+        for (int64_t i = 0; i < some; i++) page->pos[i] = dq_kv_pos(list, from[i]);
+        ok = kv->device->move(b, kv, page, group, list, from, some);
+    }
+    if (ok) {
+        replace_pages(kv, list, group, whole, &dense);
+        list->count = n;
+    }
+    list_free(kv, &dense, group);
+}
+
+int64_t dq_kv_pages_count(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                          int32_t *pos)
+{
+    if (!dq_kv_pages_known(b, kv, seq)) return 0;
+    const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
+    for (int64_t i = 0; pos && i < list->count; i++) pos[i] = dq_kv_pos(list, i);
+    return list->count;
+}
+
+dq_kv_bytes dq_kv_pages_bytes(dq_backend *b, const dq_kv *kv)
+{
+    dq_kv_bytes bytes = kv->bytes;
+    (void)b;
+    for (int32_t s = 0; s < kv->n_seq; s++) {
+        for (int i = 0; kv->seq[s] && i < kv->n_layers * kv->map->n_groups; i++) {
+            const dq_kv_list *list = &kv->seq[s][i];
+            const int64_t coded =
+                dq_kv_visible(list, list->settled - 1) - dq_kv_visible(list, kv->spec.sink - 1);
+            bytes.tokens += list->count;
+            if (coded > 0) bytes.tokens_coded += coded;
+        }
+    }
+    return bytes;
+}

@@ -1,0 +1,180 @@
+/* page_memory: memory of one page of the KV cache; see kv_pages.h.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/paged/kv_pages.h"
+
+#include <string.h>
+
+static void *part_new(const dq_kv *kv, int64_t *account, int64_t bytes)
+{
+    void *p = kv->device->block_new(kv->b, bytes);
+    if (p) *account += bytes;
+    return p;
+}
+
+static void part_free(const dq_kv *kv, void *p, int64_t *account, int64_t bytes)
+{
+    if (p) *account -= bytes;
+    kv->device->block_free(kv->b, p);
+}
+
+static int64_t plain_bytes(const dq_kv *kv, int group, int side)
+{
+    return kv->heads[group] * kv->form[side].plain_floats * (int64_t)sizeof(float);
+}
+
+static int64_t code_bytes(const dq_kv *kv, int group, int side)
+{
+    return kv->heads[group] * kv->form[side].code_bytes;
+}
+
+static int64_t scale_bytes(const dq_kv *kv, int group, int side, bool wide)
+{
+    return kv->heads[group] * kv->form[side].n_scales * DQ_PAGE * (wide ? 4 : 2);
+}
+
+static int64_t sink_bytes(const dq_kv *kv, int group, int32_t n_sinks)
+{
+    return (int64_t)kv->heads[group] * n_sinks * kv->map->head_dim * (int64_t)sizeof(float);
+}
+
+dq_kv_page *dq_kv_page_new(dq_kv *kv)
+{
+    dq_kv_page *p = dq_block_new(1, sizeof *p, &kv->b->err);
+    if (!p) return NULL;
+    kv->bytes.index += (int64_t)sizeof *p;
+    p->holders = 1;
+    return p;
+}
+
+bool dq_kv_page_add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at)
+{
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        if (p->part[side].plain) continue;
+        p->part[side].plain = part_new(kv, &kv->bytes.unquantized, plain_bytes(kv, group, side));
+        if (!p->part[side].plain) return false;
+        if (p->part[side].sinks)
+            kv->device->sinks(kv->b, kv, p, group, side, p->n_sinks < at ? p->n_sinks : at, true);
+    }
+    return true;
+}
+
+static void free_codes(dq_kv *kv, dq_kv_page *p, int group)
+{
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        dq_kv_part *part = &p->part[side];
+        part_free(kv, part->codes, &kv->bytes.codes, code_bytes(kv, group, side));
+        part_free(kv, part->scale, &kv->bytes.scales, scale_bytes(kv, group, side, part->wide));
+        part_free(kv, part->sinks, &kv->bytes.unquantized, sink_bytes(kv, group, p->n_sinks));
+        part->codes = NULL;
+        part->scale = NULL;
+        part->sinks = NULL;
+        part->wide = false;
+    }
+    p->n_sinks = p->coded = p->due = 0;
+}
+
+bool dq_kv_page_add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks)
+{
+    p->n_sinks = p->coded = p->due = n_sinks;
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        dq_kv_part *part = &p->part[side];
+        if (kv->form[side].bits == 16) continue;
+        part->codes = part_new(kv, &kv->bytes.codes, code_bytes(kv, group, side));
+        part->scale = part_new(kv, &kv->bytes.scales, scale_bytes(kv, group, side, part->wide));
+        if (n_sinks)
+            part->sinks = part_new(kv, &kv->bytes.unquantized, sink_bytes(kv, group, n_sinks));
+        if (!part->codes || !part->scale || (n_sinks && !part->sinks)) {
+            free_codes(kv, p, group);
+            return false;
+        }
+        if (part->plain) kv->device->sinks(kv->b, kv, p, group, side, n_sinks, false);
+    }
+    return true;
+}
+
+bool dq_kv_page_widen(dq_kv *kv, dq_kv_page *p, int group, int side)
+{
+    dq_kv_part *part = &p->part[side];
+    const int64_t n = scale_bytes(kv, group, side, false) / 2;
+    float *wide = part_new(kv, &kv->bytes.scales, 4 * n);
+    if (!wide) return false;
+    kv->device->widen(kv->b, wide, part->scale, n);
+    part_free(kv, part->scale, &kv->bytes.scales, 2 * n);
+    part->scale = wide;
+    part->wide = true;
+    return true;
+}
+
+/* *to, with its accounts, becomes a copy of `from`, which may be absent. */
+static bool copy_block(const dq_kv *kv, int64_t *account, void **to, const void *from,
+                       int64_t bytes)
+{
+    if (!from) return true;
+    *to = part_new(kv, account, bytes);
+    if (*to) kv->device->block_copy(kv->b, *to, from, bytes);
+    return *to != NULL;
+}
+
+dq_kv_page *dq_kv_page_copy(dq_kv *kv, const dq_kv_page *p, int group)
+{
+    dq_kv_page *own = dq_kv_page_new(kv);
+    if (!own) return NULL;
+    memcpy(own->pos, p->pos, sizeof own->pos);
+    own->n_sinks = p->n_sinks;
+    own->coded = own->due = p->coded;
+    bool ok = true;
+    for (int side = DQ_K; ok && side <= DQ_V; side++) {
+        const dq_kv_part *from = &p->part[side];
+        dq_kv_part *to = &own->part[side];
+        void *block[4] = {NULL, NULL, NULL, NULL};
+        to->wide = from->wide;
+        ok =
+            copy_block(kv, &kv->bytes.unquantized, &block[0], from->plain,
+                       plain_bytes(kv, group, side)) &&
+            copy_block(kv, &kv->bytes.codes, &block[1], from->codes, code_bytes(kv, group, side)) &&
+            copy_block(kv, &kv->bytes.scales, &block[2], from->scale,
+                       scale_bytes(kv, group, side, from->wide)) &&
+            copy_block(kv, &kv->bytes.unquantized, &block[3], from->sinks,
+                       sink_bytes(kv, group, p->n_sinks));
+        to->plain = block[0];
+        to->codes = block[1];
+        to->scale = block[2];
+        to->sinks = block[3];
+    }
+    if (ok) return own;
+    dq_kv_page_drop(kv, own, group);
+    return NULL;
+}
+
+void dq_kv_page_cut(dq_kv *kv, dq_kv_page *p, int group, int64_t at)
+{
+    if (p->coded > at) p->coded = (int32_t)at;
+    /* without a coded token the sinks are like any other */
+    if (p->coded <= p->n_sinks) free_codes(kv, p, group);
+}
+
+static void free_plain(dq_kv *kv, dq_kv_page *p, int group, int side)
+{
+    part_free(kv, p->part[side].plain, &kv->bytes.unquantized, plain_bytes(kv, group, side));
+    p->part[side].plain = NULL;
+}
+
+void dq_kv_page_relax(dq_kv *kv, dq_kv_page *p, int group)
+{
+    if (p->agreed < p->holders) return;
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        if (p->part[side].codes) free_plain(kv, p, group, side);
+    }
+}
+
+void dq_kv_page_drop(dq_kv *kv, dq_kv_page *p, int group)
+{
+    if (--p->holders > 0) {
+        dq_kv_page_relax(kv, p, group);
+        return;
+    }
+    free_codes(kv, p, group);
+    for (int side = DQ_K; side <= DQ_V; side++) free_plain(kv, p, group, side);
+    kv->bytes.index -= (int64_t)sizeof *p;
+    dq_block_free(p);
+}

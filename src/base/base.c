@@ -1,0 +1,168 @@
+/* base: see base.h.
+ * SPDX-License-Identifier: MIT */
+#include "base/base.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "dq reads and writes little-endian files without swapping; big-endian hosts are unsupported"
+#endif
+
+void dq_one_line(char *s)
+{
+    for (; *s; s++) {
+        if ((unsigned char)*s < 0x20 || *s == 0x7f) *s = '?';
+    }
+}
+
+dq_status dq_fail(dq_err *err, dq_status code, const char *fmt, ...)
+{
+    va_list args;
+    if (err->code != DQ_OK) return err->code;
+    err->code = code;
+    va_start(args, fmt);
+    vsnprintf(err->text, sizeof err->text, fmt, args);
+    va_end(args);
+    dq_one_line(err->text);
+    return code;
+}
+
+dq_status dq_in(dq_err *err, const char *fmt, ...)
+{
+    char old[sizeof err->text];
+    va_list args;
+    memcpy(old, err->text, sizeof old);
+    va_start(args, fmt);
+    vsnprintf(err->text, sizeof err->text, fmt, args);
+    va_end(args);
+    size_t used = strlen(err->text);
+    snprintf(err->text + used, sizeof err->text - used, "%s", old);
+    dq_one_line(err->text);
+    return err->code;
+}
+
+bool dq_mul_ok(size_t *product, size_t a, size_t b)
+{
+    if (b != 0 && a > SIZE_MAX / b) return false;
+    *product = a * b;
+    return true;
+}
+
+/* The one piece of global state: a countdown that only tests set. */
+static int64_t fail_countdown;
+
+void dq_alloc_fail_at(int64_t n)
+{
+    fail_countdown = n;
+}
+
+static void *take_zeroed(size_t bytes)
+{
+    void *p;
+    if (fail_countdown > 0 && --fail_countdown == 0) return NULL;
+    if (bytes == 0) bytes = 64;
+    if (bytes > SIZE_MAX - 63) return NULL;
+    bytes = (bytes + 63) & ~(size_t)63;
+    p = aligned_alloc(64, bytes);
+    if (p) memset(p, 0, bytes);
+    return p;
+}
+
+void *dq_block_new(size_t n, size_t size, dq_err *err)
+{
+    size_t bytes;
+    void *p = dq_mul_ok(&bytes, n, size) ? take_zeroed(bytes) : NULL;
+    if (!p) dq_fail(err, DQ_RESOURCE, "out of memory (%zu items of %zu bytes)", n, size);
+    return p;
+}
+
+void dq_block_free(void *p)
+{
+    free(p);
+}
+
+enum { CHUNK = 64 * 1024 };
+
+typedef struct chunk {
+    struct chunk *next;
+    size_t used, bytes;
+    char pad[64 - 3 * sizeof(size_t)];
+} chunk;
+
+struct dq_arena {
+    chunk *first; /* the one being filled; larger blocks stand behind it */
+};
+
+dq_arena *dq_arena_new(void)
+{
+    return take_zeroed(sizeof(dq_arena));
+}
+
+void dq_arena_free(dq_arena *a)
+{
+    if (!a) return;
+    for (chunk *c = a->first; c;) {
+        chunk *next = c->next;
+        free(c);
+        c = next;
+    }
+    free(a);
+}
+
+static void *arena_take(dq_arena *a, size_t bytes)
+{
+    chunk *c = a->first;
+    bytes = (bytes + 63) & ~(size_t)63;
+    if (bytes == 0) bytes = 64;
+    if (c && c->bytes - c->used >= bytes) {
+        void *p = (char *)c + c->used;
+        c->used += bytes;
+        return p;
+    }
+    size_t total = sizeof(chunk) + (bytes > CHUNK ? bytes : CHUNK);
+    c = take_zeroed(total);
+    if (!c) return NULL;
+    c->bytes = total;
+    c->used = sizeof(chunk) + bytes;
+    if (a->first && bytes > CHUNK) { /* keep filling the open chunk */
+        c->next = a->first->next;
+        a->first->next = c;
+    } else {
+        c->next = a->first;
+        a->first = c;
+    }
+    return (char *)c + sizeof(chunk);
+}
+
+void *dq_alloc(dq_arena *a, size_t n, size_t size, dq_err *err)
+{
+    size_t bytes;
+    void *p = NULL;
+    if (dq_mul_ok(&bytes, n, size) && bytes < SIZE_MAX / 2) p = arena_take(a, bytes);
+    if (!p) dq_fail(err, DQ_RESOURCE, "out of memory (%zu items of %zu bytes)", n, size);
+    return p;
+}
+
+char *dq_text(dq_arena *a, const char *s, size_t len, dq_err *err)
+{
+    char *p = len < SIZE_MAX ? dq_alloc(a, len + 1, 1, err) : NULL;
+    if (p && len) memcpy(p, s, len);
+    return p;
+}
+
+char *dq_textf(dq_arena *a, dq_err *err, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    int len = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    char *p = len >= 0 ? dq_alloc(a, (size_t)len + 1, 1, err) : NULL;
+    if (!p) return NULL;
+    va_start(args, fmt);
+    vsnprintf(p, (size_t)len + 1, fmt, args);
+    va_end(args);
+    return p;
+}

@@ -1,0 +1,247 @@
+/* json: see json.h.
+ * SPDX-License-Identifier: MIT */
+#include "base/json.h"
+
+#include "base/strbuf.h"
+
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Set by the first allocation of jansson that fails, and never taken back: setters report it, and
+ * nobody asks hundreds of them. */
+static atomic_bool memory_failed;
+static _Thread_local jmp_buf *way_out; /* of the reader; NULL: not in it */
+
+static void *watched_malloc(size_t bytes)
+{
+    void *p = malloc(bytes);
+    if (p) return p;
+    atomic_store(&memory_failed, true);
+    if (way_out) longjmp(*way_out, 1);
+    return NULL;
+}
+
+void dq_json_watch(void)
+{
+    json_set_alloc_funcs(watched_malloc, free);
+}
+
+dq_status dq_json_complete(dq_err *err)
+{
+    if (!atomic_load(&memory_failed)) return DQ_OK;
+    return dq_fail(err, DQ_RESOURCE, "out of memory while a JSON document was built");
+}
+
+enum { INT64_DIGITS = 19 }; /* fewer digits always fit */
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool of_number(char c)
+{
+    return is_digit(c) || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
+}
+
+/* Appends the number s[n] (any bytes of numbers: the parser judges them) as jansson can hold it. */
+static dq_status put_number(dq_strbuf *out, const char *s, size_t n, dq_err *err)
+{
+    const size_t digits = n - (s[0] == '-');
+    size_t plain = n - digits;
+    char largest[40];
+    while (plain < n && is_digit(s[plain])) plain++;
+    const bool whole = plain == n;
+    DQ_TRY(dq_strbuf_reserve(out, n + sizeof largest, err));
+    memcpy(out->s + out->n, s, n);
+    out->s[out->n + n] = 0;
+    const double x = strtod(out->s + out->n, NULL);
+    if (isinf(x)) {
+        snprintf(largest, sizeof largest, "%.17g", x < 0 ? -DBL_MAX : DBL_MAX);
+        return dq_strbuf_add(out, largest, strlen(largest), err);
+    }
+    errno = 0;
+    if (whole && digits >= INT64_DIGITS) strtoll(out->s + out->n, NULL, 10);
+    out->n += n;
+    return whole && errno == ERANGE ? dq_strbuf_add(out, "e0", 2, err) : DQ_OK;
+}
+
+/* A copy of the document in which every number has a place in int64 or double. */
+static dq_status hold_numbers(dq_strbuf *out, const char *text, size_t len, dq_err *err)
+{
+    bool quoted = false;
+    for (size_t i = 0, end; i < len; i = end) {
+        end = i + 1;
+        if (text[i] == '"') {
+            quoted = !quoted;
+        } else if (quoted) {
+            if (text[i] == '\\' && end < len) end++;
+        } else if (text[i] == '-' || is_digit(text[i])) {
+            while (end < len && of_number(text[end])) end++;
+            DQ_TRY(put_number(out, text + i, end - i, err));
+            continue;
+        }
+        DQ_TRY(dq_strbuf_add(out, text + i, end - i, err));
+    }
+    return DQ_OK;
+}
+
+/* NULL with the memory flag set, or with *e. jansson's reader asserts where its buffer cannot grow, so
+ * an allocation that fails in it leaves it by a jump; what it held until then is lost. */
+static json_t *load(const char *text, size_t len, json_error_t *e)
+{
+    jmp_buf here;
+    if (setjmp(here) != 0) {
+        way_out = NULL;
+        return NULL;
+    }
+    way_out = &here;
+    json_t *v = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, e);
+    way_out = NULL;
+    return v;
+}
+
+dq_status dq_json_parse(json_t **out, const char *text, size_t len, const char *what, dq_err *err)
+{
+    json_error_t e = {0};
+    *out = load(text, len, &e);
+    if (!*out && !atomic_load(&memory_failed) &&
+        json_error_code(&e) == json_error_numeric_overflow) {
+        dq_strbuf held = {0};
+        if (hold_numbers(&held, text, len, err) == DQ_OK) *out = load(held.s, held.n, &e);
+        dq_block_free(held.s);
+        if (err->code != DQ_OK) return dq_in(err, "%s: ", what);
+    }
+    if (*out) return DQ_OK;
+    if (json_error_code(&e) == json_error_out_of_memory || atomic_load(&memory_failed))
+        return dq_fail(err, DQ_RESOURCE, "%s: out of memory while reading JSON", what);
+    return dq_fail(err, DQ_DAMAGED, "%s: not valid JSON at line %d, column %d: %s", what, e.line,
+                   e.column, e.text);
+}
+
+bool dq_json_whole(int64_t *out, const json_t *v)
+{
+    if (json_is_integer(v)) {
+        *out = json_integer_value(v);
+        return true;
+    }
+    const double x = json_real_value(v); /* 0 for what is no real */
+    if (!json_is_real(v) || fabs(x) > 9007199254740992.0 || x != floor(x)) return false;
+    *out = (int64_t)x;
+    return true;
+}
+
+/* The member, or NULL when absent or null. */
+static json_t *member(const json_t *object, const char *key)
+{
+    json_t *v = json_object_get(object, key);
+    return v && !json_is_null(v) ? v : NULL;
+}
+
+static const char *type_name(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "an array";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER: return "an integer";
+    case JSON_REAL: return "a real number";
+    case JSON_TRUE:
+    case JSON_FALSE: return "a boolean";
+    default: return "null";
+    }
+}
+
+static dq_status absent(const char *key, dq_err *err)
+{
+    return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing", key);
+}
+
+static dq_status wrong_type(const char *key, const char *want, const json_t *v, dq_err *err)
+{
+    return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected %s, found %s", key, want, type_name(v));
+}
+
+dq_status dq_json_int(int64_t *out, const json_t *object, const char *key, int64_t min, int64_t max,
+                      const int64_t *fallback, dq_err *err)
+{
+    const json_t *v = member(object, key);
+    if (!v && fallback) {
+        *out = *fallback;
+        return DQ_OK;
+    }
+    if (!v) return absent(key, err);
+    int64_t x;
+    if (!dq_json_whole(&x, v)) return wrong_type(key, "an integer", v, err);
+    if (x < min || x > max)
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected %lld to %lld, found %lld", key,
+                       (long long)min, (long long)max, (long long)x);
+    *out = x;
+    return DQ_OK;
+}
+
+dq_status dq_json_float(double *out, const json_t *object, const char *key, const double *fallback,
+                        dq_err *err)
+{
+    const json_t *v = member(object, key);
+    if (!v && fallback) {
+        *out = *fallback;
+        return DQ_OK;
+    }
+    if (!v) return absent(key, err);
+    if (!json_is_number(v)) return wrong_type(key, "a number", v, err);
+    *out = json_number_value(v);
+    if (!(fabs(*out) < DBL_MAX))
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": the number is too large", key);
+    return DQ_OK;
+}
+
+dq_status dq_json_bool(bool *out, const json_t *object, const char *key, const bool *fallback,
+                       dq_err *err)
+{
+    const json_t *v = member(object, key);
+    if (!v && fallback) {
+        *out = *fallback;
+        return DQ_OK;
+    }
+    if (!v) return absent(key, err);
+    if (!json_is_boolean(v)) return wrong_type(key, "a boolean", v, err);
+    *out = json_is_true(v);
+    return DQ_OK;
+}
+
+dq_status dq_json_text(const char **out, const json_t *object, const char *key,
+                       const char *const *fallback, dq_err *err)
+{
+    const json_t *v = member(object, key);
+    if (!v && fallback) {
+        *out = *fallback;
+        return DQ_OK;
+    }
+    if (!v) return absent(key, err);
+    if (!json_is_string(v)) return wrong_type(key, "a string", v, err);
+    if (strlen(json_string_value(v)) != json_string_length(v))
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": the string contains a NUL", key);
+    *out = json_string_value(v);
+    return DQ_OK;
+}
+
+dq_status dq_json_dump(char **text, const json_t *v, size_t flags, dq_err *err)
+{
+    *text = v ? json_dumps(v, flags) : NULL;
+    if (!*text) {
+        dq_json_complete(err);
+        return dq_fail(err, v ? DQ_BUG : DQ_RESOURCE,
+                       v ? "JSON cannot be written" : "out of memory");
+    }
+    if (dq_json_complete(err) == DQ_OK) return DQ_OK;
+    free(*text);
+    *text = NULL;
+    return err->code;
+}

@@ -1,0 +1,42 @@
+/* json: strict reading of JSON (jansson: duplicate keys rejected, NUL allowed, UTF-8 checked,
+ * bounded depth), with typed look-ups that name the key. Values are built with jansson directly, and
+ * become text here, where a key that memory was too short for is noticed.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_JSON_H
+#define DQ_JSON_H
+
+#include "base/base.h"
+
+#include <jansson.h>
+
+/* The caller ends it with json_decref. DQ_DAMAGED with line and column; `what` names the source.
+ * Numbers may have any size, as in every JSON: an integer beyond int64 becomes the nearest real, what
+ * is beyond every double becomes -DBL_MAX or DBL_MAX, which no look-up below takes for a value. */
+dq_status dq_json_parse(json_t **out, const char *text, size_t len, const char *what, dq_err *err);
+
+/* A whole number, however it is written (4, 4.0, 4e0); false for anything else, and for reals beyond
+ * 2^53, whose neighbours are lost. */
+bool dq_json_whole(int64_t *out, const json_t *v);
+
+/* Typed members of an object. An absent (or null) key gives *fallback if fallback is not NULL, else
+ * DQ_DAMAGED. Another type or a value outside [min, max] is DQ_DAMAGED naming key and value. */
+dq_status dq_json_int(int64_t *out, const json_t *object, const char *key, int64_t min, int64_t max,
+                      const int64_t *fallback, dq_err *err);
+dq_status dq_json_float(double *out, const json_t *object, const char *key, const double *fallback,
+                        dq_err *err);
+dq_status dq_json_bool(bool *out, const json_t *object, const char *key, const bool *fallback,
+                       dq_err *err);
+/* *out is owned by the object. */
+dq_status dq_json_text(const char **out, const json_t *object, const char *key,
+                       const char *const *fallback, dq_err *err);
+
+/* From now on every allocation of jansson is watched. Once, before the first value is made. */
+void dq_json_watch(void);
+/* DQ_RESOURCE when one of them has failed: some value since then lacks a member, and no document of
+ * this process may be handed out. */
+dq_status dq_json_complete(dq_err *err);
+/* The text of a value, ended by free; `flags` are jansson's. DQ_RESOURCE as above, or for a NULL
+ * value. */
+dq_status dq_json_dump(char **text, const json_t *v, size_t flags, dq_err *err);
+
+#endif

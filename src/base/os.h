@@ -1,0 +1,95 @@
+/* os: what the operating system gives: mappings, whole files, atomic commit, CPU features, clock,
+ * the stop flag.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_OS_H
+#define DQ_OS_H
+
+#include "base/strbuf.h"
+
+#include <stdio.h>
+
+/* "path: what: reason", the reason from errno: DQ_RESOURCE for memory, else DQ_FILE. */
+dq_status dq_fail_errno(dq_err *err, const char *path, const char *what);
+
+/* os_map.c. Every mapping is remembered until it is closed, so that a change of its file is seen. Maps
+ * may be opened and closed by any thread. */
+typedef struct dq_map {
+    const uint8_t *data; /* NULL when the file is empty */
+    size_t bytes;
+    struct dq_mapping *entry;
+} dq_map;
+
+/* Read-only mapping of a regular file; the caller closes it. DQ_FILE names the path. Never waits. */
+dq_status dq_map_open(dq_map *m, const char *path, dq_err *err);
+void dq_map_close(dq_map *m); /* leaves an empty map; may be called again */
+/* Tells the kernel that [p, p + bytes) of a mapping will not be needed again: resident memory stays
+ * bounded while a file larger than memory is walked. */
+void dq_map_release(const void *p, size_t bytes);
+/* DQ_FILE names a mapped file that was written to since it was opened: numbers may come from both of
+ * its states. A file that another one replaced under its name, or that was removed, has not changed. */
+dq_status dq_maps_check(dq_err *err);
+/* The file whose mapping holds p, NULL: none. *cut: it is shorter now. For handlers of SIGBUS: calls
+ * only what these may call. */
+const char *dq_map_at(const void *p, bool *cut);
+
+/* A whole text or data file into an arena, with a NUL behind it: a regular file, a pipe or "-" for
+ * standard input. DQ_FILE for folders and devices, DQ_RESOURCE where it is larger than memory. */
+dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err);
+/* The same for what belongs to a model: a regular file of at most `max` bytes, else DQ_FILE or
+ * DQ_DAMAGED; its size is looked at before it is read. */
+enum { DQ_MAX_CONFIG = 16 << 20, DQ_MAX_INDEX = 256 << 20, DQ_MAX_TOKENIZER = 256 << 20 };
+dq_status dq_file_read_small(char **out, size_t *len, const char *path, size_t max, dq_arena *a,
+                             dq_err *err);
+bool dq_file_exists(const char *path);
+bool dq_is_dir(const char *path);
+/* Names in a folder, sorted, without "." and "..", in the arena. */
+dq_status dq_dir_names(const char ***names, size_t *n, const char *dir, dq_arena *a, dq_err *err);
+/* Paths that a shell's pattern stands for, sorted, in the arena; none is no error. */
+dq_status dq_paths_like(const char ***paths, size_t *n, const char *pattern, dq_arena *a,
+                        dq_err *err);
+/* What a symbolic link names, seen from where the link is seen from; in the arena. NULL: not a link, or an error. */
+const char *dq_link_target(const char *path, dq_arena *a, dq_err *err);
+/* Same device and inode, through links too. False when either is missing. */
+bool dq_same_file(const char *a, const char *b);
+/* fsync `partial`, rename it to `path`, fsync the folder. */
+dq_status dq_file_commit(const char *partial, const char *path, dq_err *err);
+/* DQ_FILE when the folder of `path` is missing or this process may not write in it. */
+dq_status dq_folder_check(const char *path, dq_err *err);
+/* DQ_FILE when `path` cannot become a file: it is a folder, a device or a pipe, or its folder (a link's
+ * target's) cannot take one. Nothing is written. Commands ask before long work. */
+dq_status dq_file_check(const char *path, dq_err *err);
+/* Writes text to path (checked; a link's target) through path.partial, then commits. */
+dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *err);
+/* A stream whose bytes end behind one another in *b; NULL with DQ_RESOURCE. Unlike open_memstream it
+ * remembers what memory was too short for: dq_memory_close, which ends it, says DQ_RESOURCE then. */
+FILE *dq_memory_open(dq_strbuf *b, dq_err *err);
+dq_status dq_memory_close(FILE *f, dq_err *err);
+/* Free bytes of the file system that holds path's folder; -1 unknown. */
+int64_t dq_disk_free(const char *path);
+
+/* A shared library: a path, or a name that the loader searches for; it stays open. NULL: *why says what the loader
+ * did, until the next call. A function in it, or NULL. The file it came from, in the arena. */
+typedef void dq_function(void);
+void *dq_library_open(const char *name, const char **why);
+dq_function *dq_library_function(void *library, const char *name);
+const char *dq_library_path(void *library, dq_arena *a, dq_err *err);
+
+enum { DQ_CPU_AVX2 = 1, DQ_CPU_AVX512 = 2, DQ_CPU_VNNI = 4 };
+/* Feature bits of this machine, cut down by the environment variable DQ_CPU=scalar|avx2|avx512
+ * (each names the highest level allowed). AVX2 means AVX2 + FMA + F16C; AVX512 means F, BW, DQ, VL
+ * as well. *unknown (may be NULL) becomes true when DQ_CPU holds another word. */
+unsigned dq_cpu_features(bool *unknown);
+double dq_seconds(void);     /* monotonic */
+double dq_own_seconds(void); /* that processors have spent on this process */
+int dq_cpu_count(void);      /* processors this process may use */
+int64_t dq_peak_bytes(void); /* peak resident memory of this process; 0 unknown */
+
+/* First thing in main: descriptors 0 to 2 that are closed are taken, so that no file becomes one of
+ * them, and reading or writing them fails; SIGXFSZ becomes the error EFBIG. */
+dq_status dq_process_begin(dq_err *err);
+/* Ctrl-C and SIGTERM set a flag; long loops ask for it at a safe point and return DQ_STOPPED. */
+void dq_catch_signals(void);
+int dq_stop_signal(void);             /* 0, SIGINT or SIGTERM */
+dq_status dq_check_stop(dq_err *err); /* DQ_STOPPED "interrupted" once a signal came */
+
+#endif

@@ -1,0 +1,156 @@
+/* os, mappings: see os.h. A list of all mappings lets a handler of SIGBUS say which file shrank.
+ * SPDX-License-Identifier: MIT */
+#define _DEFAULT_SOURCE /* madvise, st_mtim */
+#include "base/os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Entries are never freed, only used again: a handler may walk the list at any moment. */
+struct dq_mapping {
+    _Atomic(uintptr_t) begin; /* 0: free */
+    size_t bytes;
+    char *path;
+    struct stat opened;
+    struct dq_mapping *next;
+};
+
+static _Atomic(struct dq_mapping *) first;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of writers */
+
+static struct dq_mapping *new_entry(void)
+{
+    struct dq_mapping *e = first;
+    while (e && e->path) e = e->next;
+    if (e) return e;
+    e = calloc(1, sizeof *e);
+    if (!e) return NULL;
+    e->next = first;
+    first = e; /* visible when it is whole */
+    return e;
+}
+
+static dq_status remember(dq_map *m, const char *path, const struct stat *st, dq_err *err)
+{
+    size_t n = strlen(path) + 1;
+    char *copy = malloc(n);
+    pthread_mutex_lock(&lock);
+    struct dq_mapping *e = copy ? new_entry() : NULL;
+    if (e) {
+        memcpy(copy, path, n);
+        e->path = copy;
+        e->bytes = m->bytes;
+        e->opened = *st;
+        e->begin = (uintptr_t)m->data; /* visible when all else is */
+        m->entry = e;
+    }
+    pthread_mutex_unlock(&lock);
+    if (e) return DQ_OK;
+    free(copy);
+    return dq_fail(err, DQ_RESOURCE, "%s: out of memory", path);
+}
+
+static void forget(struct dq_mapping *e)
+{
+    pthread_mutex_lock(&lock);
+    e->begin = 0;
+    free(e->path);
+    e->path = NULL;
+    pthread_mutex_unlock(&lock);
+}
+
+dq_status dq_map_open(dq_map *m, const char *path, dq_err *err)
+{
+    struct stat st;
+    memset(m, 0, sizeof *m);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not waited for */
+    if (fd < 0) return dq_fail_errno(err, path, "cannot open");
+    if (fstat(fd, &st) != 0) {
+        dq_fail_errno(err, path, "cannot stat");
+    } else if (S_ISDIR(st.st_mode)) {
+        dq_fail(err, DQ_FILE, "%s: is a folder, a file is needed", path);
+    } else if (!S_ISREG(st.st_mode)) {
+        dq_fail(err, DQ_FILE, "%s: not a regular file", path);
+    } else if (st.st_size > 0) {
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) {
+            dq_fail_errno(err, path, "cannot map");
+        } else {
+            m->data = p;
+            m->bytes = (size_t)st.st_size;
+            if (remember(m, path, &st, err) != DQ_OK) dq_map_close(m);
+        }
+    }
+    close(fd);
+    return err->code;
+}
+
+void dq_map_close(dq_map *m)
+{
+    union { /* munmap takes a pointer to writable memory; the mapping is ours */
+        const uint8_t *in;
+        void *out;
+    } p = {.in = m->data};
+    if (m->entry) forget(m->entry);
+    if (m->data) munmap(p.out, m->bytes);
+    memset(m, 0, sizeof *m);
+}
+
+void dq_map_release(const void *p, size_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)p + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)p + bytes) / page * page;
+    union { /* the address is rounded as a number */
+        uintptr_t in;
+        void *out;
+    } at = {.in = begin};
+    if (end > begin) madvise(at.out, end - begin, MADV_DONTNEED);
+}
+
+static bool written_since(const struct dq_mapping *e)
+{
+    struct stat now;
+    const struct stat *then = &e->opened;
+    if (stat(e->path, &now) != 0 || now.st_dev != then->st_dev || now.st_ino != then->st_ino)
+        return false; /* another file has the name now; the mapped one lives on without it */
+    return now.st_size != then->st_size || now.st_mtim.tv_sec != then->st_mtim.tv_sec ||
+           now.st_mtim.tv_nsec != then->st_mtim.tv_nsec;
+}
+
+dq_status dq_maps_check(dq_err *err)
+{
+    pthread_mutex_lock(&lock);
+    for (const struct dq_mapping *e = first; e; e = e->next) {
+        if (!e->begin || !written_since(e)) continue;
+        dq_fail(err, DQ_FILE,
+                "%s: was written to while it was read, so that numbers may come from both of its "
+                "states. Run again when nothing writes to it.",
+                e->path);
+        break;
+    }
+    pthread_mutex_unlock(&lock);
+    return err->code;
+}
+
+const char *dq_map_at(const void *p, bool *cut)
+{
+    uintptr_t at = (uintptr_t)p;
+    for (const struct dq_mapping *e = first; e; e = e->next) {
+        uintptr_t begin = e->begin;
+        struct stat now;
+        if (!begin || at < begin || at - begin >= e->bytes) continue;
+        *cut = stat(e->path, &now) == 0 && now.st_dev == e->opened.st_dev &&
+               now.st_ino == e->opened.st_ino && now.st_size < e->opened.st_size;
+        return e->path;
+    }
+    *cut = false;
+    return NULL;
+}

@@ -1,0 +1,109 @@
+/* random_mt: see random_mt.h.
+ * SPDX-License-Identifier: MIT */
+#include "base/random_mt.h"
+
+enum { WORDS = 624, MIDDLE = 397 };
+
+static void seed_word(dq_mt19937 *r, uint32_t s)
+{
+    r->state[0] = s;
+    for (int i = 1; i < WORDS; i++) {
+        uint32_t last = r->state[i - 1];
+        r->state[i] = 1812433253u * (last ^ (last >> 30)) + (uint32_t)i;
+    }
+    r->at = WORDS;
+}
+
+/* The key of a seed is its 32-bit words, lowest first; that of 0 is one word. */
+void dq_mt19937_seed(dq_mt19937 *r, uint64_t seed)
+{
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    const int n_key = key[1] ? 2 : 1;
+    uint32_t *s = r->state;
+    seed_word(r, 19650218u);
+    int i = 1;
+    for (int step = 0, k = 0; step < WORDS; step++) {
+        s[i] = (s[i] ^ ((s[i - 1] ^ (s[i - 1] >> 30)) * 1664525u)) + key[k] + (uint32_t)k;
+        k = k + 1 < n_key ? k + 1 : 0;
+        if (++i == WORDS) {
+            s[0] = s[WORDS - 1];
+            i = 1;
+        }
+    }
+    for (int step = 0; step < WORDS - 1; step++) {
+        s[i] = (s[i] ^ ((s[i - 1] ^ (s[i - 1] >> 30)) * 1566083941u)) - (uint32_t)i;
+        if (++i == WORDS) {
+            s[0] = s[WORDS - 1];
+            i = 1;
+        }
+    }
+    s[0] = 0x80000000u;
+}
+
+static void refill(dq_mt19937 *r)
+{
+    uint32_t *s = r->state;
+    for (int i = 0; i < WORDS; i++) {
+        uint32_t y = (s[i] & 0x80000000u) | (s[(i + 1) % WORDS] & 0x7fffffffu);
+        s[i] = s[(i + MIDDLE) % WORDS] ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
+    }
+    r->at = 0;
+}
+
+uint32_t dq_mt19937_next(dq_mt19937 *r)
+{
+    if (r->at == WORDS) refill(r);
+    uint32_t y = r->state[r->at++];
+    y ^= y >> 11;
+    y ^= (y << 7) & 0x9d2c5680u;
+    y ^= (y << 15) & 0xefc60000u;
+    return y ^ (y >> 18);
+}
+
+uint32_t dq_mt19937_bits(dq_mt19937 *r, int bits)
+{
+    return dq_mt19937_next(r) >> (32 - bits);
+}
+
+uint32_t dq_mt19937_below(dq_mt19937 *r, uint32_t n)
+{
+    int bits = 0;
+    while (bits < 32 && n >> bits) bits++;
+    uint32_t x = dq_mt19937_bits(r, bits);
+    while (x >= n) x = dq_mt19937_bits(r, bits);
+    return x;
+}
+
+/* Few of many: draws again what is taken already. */
+static void sample_few(dq_mt19937 *r, int64_t *out, int64_t n, int64_t k)
+{
+    for (int64_t i = 0; i < k; i++) {
+        bool taken = true;
+        while (taken) {
+            out[i] = dq_mt19937_below(r, (uint32_t)n);
+            taken = false;
+            for (int64_t j = 0; j < i; j++) taken = taken || out[j] == out[i];
+        }
+    }
+}
+
+dq_status dq_mt19937_sample(dq_mt19937 *r, int64_t *out, int64_t n, int64_t k, dq_err *err)
+{
+    int64_t few = 21, power = 1;
+    while (k > 5 && power < 3 * k) power *= 4;
+    if (k > 5) few += power;
+    if (n > few) {
+        sample_few(r, out, n, k);
+        return DQ_OK;
+    }
+    int64_t *pool = dq_block_new((size_t)n, sizeof *pool, err);
+    if (!pool) return err->code;
+    for (int64_t i = 0; i < n; i++) pool[i] = i;
+    for (int64_t i = 0; i < k; i++) {
+        uint32_t j = dq_mt19937_below(r, (uint32_t)(n - i));
+        out[i] = pool[j];
+        pool[j] = pool[n - i - 1];
+    }
+    dq_block_free(pool);
+    return DQ_OK;
+}

@@ -1,0 +1,22 @@
+/* strbuf: bytes that grow.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_STRBUF_H
+#define DQ_STRBUF_H
+
+#include "base/base.h"
+
+/* {0} is empty; s is a block, ended by dq_block_free. */
+typedef struct dq_strbuf {
+    char *s;
+    size_t n, room;
+} dq_strbuf;
+
+/* Room for `more` bytes behind s[n]. */
+dq_status dq_strbuf_reserve(dq_strbuf *b, size_t more, dq_err *err);
+dq_status dq_strbuf_add(dq_strbuf *b, const char *s, size_t n, dq_err *err);
+
+/* What rewriting a text of len bytes may make of it: no tokenizer in use comes near, and files can be
+ * written that multiply a text at every step. DQ_MISMATCH names what makes `now` bytes of it. */
+dq_status dq_growth_check(size_t now, size_t len, const char *what, dq_err *err);
+
+#endif

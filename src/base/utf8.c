@@ -1,0 +1,232 @@
+/* utf8: see utf8.h.
+ * SPDX-License-Identifier: MIT */
+#include "base/utf8.h"
+
+#include <string.h>
+#include <utf8proc.h>
+
+/* Bytes of the well-formed character or of the maximal ill-formed subpart at p[0 .. n), n > 0. */
+static size_t step(const uint8_t *p, size_t n, bool *ok)
+{
+    uint8_t lo = 0x80, hi = 0xBF;
+    size_t need;
+    *ok = true;
+    if (p[0] < 0x80) return 1;
+    if (p[0] >= 0xC2 && p[0] <= 0xDF) {
+        need = 1;
+    } else if (p[0] >= 0xE0 && p[0] <= 0xEF) {
+        need = 2;
+        if (p[0] == 0xE0) lo = 0xA0; /* no overlong forms */
+        if (p[0] == 0xED) hi = 0x9F; /* no surrogates */
+    } else if (p[0] >= 0xF0 && p[0] <= 0xF4) {
+        need = 3;
+        if (p[0] == 0xF0) lo = 0x90;
+        if (p[0] == 0xF4) hi = 0x8F; /* nothing above U+10FFFF */
+    } else {
+        *ok = false;
+        return 1;
+    }
+    for (size_t i = 1; i <= need; i++) {
+        if (i >= n || p[i] < lo || p[i] > hi) {
+            *ok = false;
+            return i;
+        }
+        lo = 0x80;
+        hi = 0xBF;
+    }
+    return need + 1;
+}
+
+int64_t dq_utf8_check(const char *s, size_t len, int64_t *first_bad)
+{
+    const uint8_t *p = (const uint8_t *)s;
+    int64_t count = 0;
+    *first_bad = -1;
+    for (size_t i = 0; i < len;) {
+        uint64_t eight;
+        bool ok;
+        if (len - i >= sizeof eight) {
+            memcpy(&eight, p + i, sizeof eight);
+            if (!(eight & UINT64_C(0x8080808080808080))) {
+                i += sizeof eight;
+                continue;
+            }
+        }
+        size_t used = step(p + i, len - i, &ok);
+        if (!ok && count++ == 0) *first_bad = (int64_t)i;
+        i += used;
+    }
+    return count;
+}
+
+size_t dq_utf8_repair(char *out, const char *s, size_t len)
+{
+    const uint8_t *p = (const uint8_t *)s;
+    size_t at = 0;
+    for (size_t i = 0; i < len;) {
+        bool ok;
+        size_t used = step(p + i, len - i, &ok);
+        if (ok) {
+            memcpy(out + at, s + i, used);
+            at += used;
+        } else {
+            memcpy(out + at, "\xEF\xBF\xBD", 3);
+            at += 3;
+        }
+        i += used;
+    }
+    return at;
+}
+
+size_t dq_utf8_mark(const char *s, size_t len)
+{
+    return len >= 3 && memcmp(s, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
+uint32_t dq_utf8_first(const char *s, size_t *bytes)
+{
+    const uint8_t *p = (const uint8_t *)s;
+    if (p[0] < 0x80) {
+        *bytes = 1;
+        return p[0];
+    }
+    if (p[0] < 0xE0) {
+        *bytes = 2;
+        return (p[0] & 0x1Fu) << 6 | (p[1] & 0x3Fu);
+    }
+    if (p[0] < 0xF0) {
+        *bytes = 3;
+        return (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
+    }
+    *bytes = 4;
+    return (p[0] & 0x07u) << 18 | (p[1] & 0x3Fu) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3Fu);
+}
+
+uint32_t dq_utf8_last(const char *s, size_t at, size_t *bytes)
+{
+    size_t begin = at - 1;
+    while (begin > 0 && ((uint8_t)s[begin] & 0xC0) == 0x80) begin--;
+    return dq_utf8_first(s + begin, bytes);
+}
+
+size_t dq_utf8_put(char out[4], uint32_t c)
+{
+    return (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)out);
+}
+
+bool dq_is_space(uint32_t c)
+{
+    if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
+    return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+           c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+bool dq_is_number(uint32_t c)
+{
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+    return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
+}
+
+bool dq_in_ranges(const dq_range *range, size_t n, uint32_t c)
+{
+    size_t lo = 0, hi = n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (range[mid].last < c) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo < n && range[lo].first <= c;
+}
+
+/* Punctuation that the reference's older tables do not have. */
+static const dq_range newer_punctuation[] = {
+    {0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},
+    {0xC84, 0xC84},     {0x1B7D, 0x1B7E},   {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},
+    {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x1144B, 0x1144F},
+    {0x1145A, 0x1145B}, {0x1145D, 0x1145D}, {0x11660, 0x1166C}, {0x116B9, 0x116B9},
+    {0x1183B, 0x1183B}, {0x11944, 0x11946}, {0x119E2, 0x119E2}, {0x11A3F, 0x11A46},
+    {0x11A9A, 0x11A9C}, {0x11A9E, 0x11AA2}, {0x11B00, 0x11B09}, {0x11C41, 0x11C45},
+    {0x11C70, 0x11C71}, {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F}, {0x11FFF, 0x11FFF},
+    {0x12FF1, 0x12FF2}, {0x16E97, 0x16E9A}, {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F},
+};
+
+bool dq_is_punctuation(uint32_t c)
+{
+    if (c < 0x80)
+        return c > ' ' && c < 0x7F && !(c >= '0' && c <= '9') &&
+               !((c | 32) >= 'a' && (c | 32) <= 'z');
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+    if (k < UTF8PROC_CATEGORY_PC || k > UTF8PROC_CATEGORY_PO)
+        return c == 0x166D || c == 0x111C9; /* other classes since */
+    return !dq_in_ranges(newer_punctuation, sizeof newer_punctuation / sizeof *newer_punctuation,
+                         c);
+}
+
+bool dq_is_word(uint32_t c)
+{
+    if (c == 0x200C || c == 0x200D) return true;
+    switch (utf8proc_category((utf8proc_int32_t)c)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC: return true;
+    case UTF8PROC_CATEGORY_SO: /* circled and squared Latin letters are Other_Alphabetic */
+        return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
+               (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
+    default: return false;
+    }
+}
+
+static bool stands_for_itself(uint32_t c)
+{
+    return (c >= 0x21 && c <= 0x7E) || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
+}
+
+size_t dq_byte_to_char(char out[2], uint8_t byte)
+{
+    uint32_t c = byte;
+    if (byte <= 0x20) {
+        c = 0x100u + byte;
+    } else if (byte >= 0x7F && byte <= 0xA0) {
+        c = 0x121u + (byte - 0x7Fu);
+    } else if (byte == 0xAD) {
+        c = 0x143;
+    }
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
+    out[0] = (char)(0xC0 | c >> 6);
+    out[1] = (char)(0x80 | (c & 0x3F));
+    return 2;
+}
+
+bool dq_chars_to_bytes(char *out, size_t *out_len, const char *s, size_t len)
+{
+    size_t n = 0;
+    for (size_t i = 0, used; i < len; i += used) {
+        uint32_t c = dq_utf8_first(s + i, &used);
+        if (c >= 0x100 && c <= 0x120) {
+            c -= 0x100;
+        } else if (c >= 0x121 && c <= 0x142) {
+            c = c - 0x121 + 0x7F;
+        } else if (c == 0x143) {
+            c = 0xAD;
+        } else if (!stands_for_itself(c)) {
+            return false;
+        }
+        out[n++] = (char)c;
+    }
+    *out_len = n;
+    return true;
+}

@@ -1,0 +1,86 @@
+/* container: reading the HDF5 container `dq-model` (FORMAT.md). Payloads stay in the page cache: the
+ * file is mapped and every pointer handed out goes into that mapping.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CONTAINER_H
+#define DQ_CONTAINER_H
+
+#include "model/model.h"
+
+/* Owns the mapping, every name and every text. */
+typedef struct dq_container dq_container;
+
+/* What the header says. Texts belong to the container. */
+typedef struct dq_container_info {
+    const char *version;    /* encoding-version, "1.0" */
+    const char *dq_version; /* program that wrote it */
+    const char *family;     /* layout name, "diffllama" */
+    int64_t params;         /* elements of all tensors */
+    int64_t weight_bytes;   /* bytes of all payloads under /tensors */
+    int64_t file_bytes;
+    double bits_per_weight;   /* all tensors together, scales and padding included */
+    int weight_bits;          /* of the packed tensors; 16: none is packed; 0: mixed */
+    const char *weight_group; /* "128", "row", "tensor", "mixed"; "" when none is packed */
+    const char *scale_mode;   /* "absmax", "fullrange", "search", "mixed"; "" when none */
+    int logit_bits;           /* 16 or 2..8 */
+    const char *logit_grain;  /* "tensor", "head", "row", "tile" */
+    dq_kv_settings kv;        /* as /kv_cache says */
+    const char *source;       /* base name of the source checkpoint */
+    char fingerprint[65];     /* of the source checkpoint, as dq_model has it */
+    char content_sha256[65];
+} dq_container_info;
+
+/* One row of /index with its bytes. */
+typedef struct dq_payload {
+    const char *path;     /* "/tensors/NAME/packed" */
+    const char *encoding; /* "int-packed", "scale", "dense", "text", "bytes", "table" */
+    int bits;
+    int64_t group_size, rows, cols, bytes;
+    double bits_per_weight; /* packed: with its scales; 0 where it has no meaning */
+    double sqnr_db;         /* packed: may be infinite; NaN elsewhere */
+    char sha256[65];
+    const char *scale_mode; /* of codes and scales: "absmax", ...; NULL elsewhere */
+    const uint8_t *data;    /* in the mapping */
+    bool sound;             /* checked before it was used */
+} dq_payload;
+
+/* A file the container was made from. */
+typedef struct dq_source_file {
+    const char *name;
+    int64_t bytes;
+    char sha256[65];
+} dq_source_file;
+
+/* Checks the whole structure: versions, types, shapes, that every payload lies inside the file, and
+ * that /index lists exactly what is there. Hashes are checked by the functions below. Anything
+ * that is not a complete container is DQ_DAMAGED; another major version is DQ_MISMATCH. */
+dq_status dq_container_open(dq_container **out, const char *path, dq_err *err);
+void dq_container_close(dq_container *c); /* NULL allowed */
+
+const dq_container_info *dq_container_header(const dq_container *c);
+/* The source's config.json and the settings it was quantized with; a NUL follows. */
+const char *dq_container_config(const dq_container *c, size_t *len);
+const char *dq_container_recipe(const dq_container *c, size_t *len);
+/* A verbatim file: "config.json", "tokenizer.json", ... *text is NULL when there is none. No NUL follows
+ * the tokenizer's files, whose hash is compared the first time. */
+dq_status dq_container_file(dq_container *c, const char *name, const char **text, size_t *len,
+                            dq_err *err);
+/* For dq_model_build; valid until the container is closed. Vectors and scalars come with
+ * rows = numel, cols = 1. */
+dq_source dq_container_source(dq_container *c);
+
+int64_t dq_container_n_payloads(const dq_container *c);
+const dq_payload *dq_container_payload(const dq_container *c, int64_t i); /* in path order */
+int dq_container_n_sources(const dq_container *c);
+const dq_source_file *dq_container_source_file(const dq_container *c, int i);
+
+/* Compares the payload's hash; scales must be finite too, those of absmax not negative, and padding
+ * bits zero. DQ_DAMAGED names the dataset. Pages are given back to the kernel on the way. */
+dq_status dq_payload_check(const dq_container *c, int64_t i, dq_err *err);
+/* The two hashes over /index itself. */
+dq_status dq_container_check_index(const dq_container *c, dq_err *err);
+/* The same for what is read: /index and the texts, then every tensor (by all threads; nothing the second
+ * time). dq_model_open and dq_runner_new ask, so that no number comes from damaged weights. */
+dq_status dq_container_check_header(dq_container *c, dq_err *err);
+dq_status dq_container_check_weights(dq_container *c, dq_err *err);
+
+#endif

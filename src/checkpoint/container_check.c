@@ -1,0 +1,150 @@
+/* container_check: the contents of a container against its hashes. See container.h.
+ * SPDX-License-Identifier: MIT */
+#include "base/sha256.h"
+#include "checkpoint/container_impl.h"
+#include "checkpoint/container_write.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static dq_status damaged(const dq_container *c, const char *path, const char *what, dq_err *err)
+{
+    return dq_fail(err, DQ_DAMAGED, "%s: %s: %s", c->path, path, what);
+}
+
+/* What is wrong with a payload of scales; NULL: nothing. */
+static const char *scales_wrong(const dq_payload *p)
+{
+    bool signs = p->scale_mode != dq_scale_mode_name[DQ_ABSMAX];
+    size_t item = (size_t)p->bytes / (size_t)p->rows / (size_t)p->cols;
+    for (size_t at = 0; at < (size_t)p->bytes; at += item) {
+        float s;
+        uint16_t h;
+        memcpy(&h, p->data + at, sizeof h);
+        if (item == sizeof s)
+            memcpy(&s, p->data + at, sizeof s);
+        else
+            s = dq_f32_from_f16(h);
+        if (!isfinite(s)) return "holds a scale that is not finite.";
+        if (s < 0 && !signs) return "holds a negative scale, which absmax never makes.";
+    }
+    return NULL;
+}
+
+static bool padding_zero(const dq_payload *p)
+{
+    size_t row = (size_t)p->bytes / (size_t)p->rows;
+    size_t used = (size_t)p->cols / 8 * (size_t)p->bits + (size_t)p->cols % 8 * (size_t)p->bits / 8;
+    int rest = (int)((size_t)p->cols % 8 * (size_t)p->bits % 8);
+    if (used == row) return true;
+    for (size_t r = 0; r < (size_t)p->rows; r++) {
+        const uint8_t *at = p->data + r * row;
+        if (used < row && at[used] >> rest != 0) return false;
+        for (size_t i = used + 1; i < row; i++) {
+            if (at[i]) return false;
+        }
+    }
+    return true;
+}
+
+dq_status dq_payload_check(const dq_container *c, int64_t i, dq_err *err)
+{
+    const dq_payload *p = &c->payload[i];
+    char hex[65];
+    DQ_TRY(dq_sha256_mapped(hex, p->data, (size_t)p->bytes, err));
+    if (strcmp(hex, p->sha256) != 0)
+        return dq_fail(err, DQ_DAMAGED,
+                       "%s: %s: damaged (expected SHA-256 %.16s..., found %.16s...). Fetch or "
+                       "write the file again.",
+                       c->path, p->path, p->sha256, hex);
+    const char *wrong = strcmp(p->encoding, "scale") == 0 ? scales_wrong(p) : NULL;
+    if (wrong) damaged(c, p->path, wrong, err);
+    if (strcmp(p->encoding, "int-packed") == 0 && !padding_zero(p))
+        damaged(c, p->path, "holds padding bits that are not zero.", err);
+    dq_map_release(c->map.data, (size_t)(p->data - c->map.data) + (size_t)p->bytes);
+    return err->code;
+}
+
+dq_status dq_container_check_index(const dq_container *c, dq_err *err)
+{
+    char hex[65];
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_of(hex, c->index, (size_t)c->index_bytes, err));
+    if (strcmp(hex, c->index_sha256) != 0)
+        return damaged(c, "/index", "damaged: its SHA-256 is not that of /index_sha256", err);
+    DQ_TRY(dq_sha256_begin(&h, err));
+    for (int64_t i = 0; i < c->n_payloads; i++) {
+        const dq_payload *p = &c->payload[i];
+        dq_sha256_add(&h, p->path, strlen(p->path));
+        dq_sha256_add(&h, " ", 1);
+        dq_sha256_add(&h, p->sha256, 64);
+        dq_sha256_add(&h, "\n", 1);
+    }
+    DQ_TRY(dq_sha256_end(&h, hex, err));
+    if (strcmp(hex, c->info.content_sha256) != 0)
+        return damaged(c, "/content_sha256", "is not the hash of the rows of /index", err);
+    return DQ_OK;
+}
+
+/* ---- What is read is checked once ---- */
+
+dq_status dq_payload_check_once(dq_container *c, int64_t i, dq_err *err)
+{
+    dq_err one = {0};
+    if (c->payload[i].sound) return DQ_OK;
+    c->payload[i].sound = dq_payload_check(c, i, &one) == DQ_OK;
+    if (one.code == DQ_DAMAGED)
+        return dq_fail(err, DQ_DAMAGED, "%s dq verify lists all that is damaged.", one.text);
+    return one.code == DQ_OK ? DQ_OK : dq_fail(err, one.code, "%s", one.text);
+}
+
+dq_status dq_container_check_header(dq_container *c, dq_err *err)
+{
+    DQ_TRY(dq_container_check_index(c, err));
+    for (int64_t i = 0; i < c->n_payloads; i++) {
+        const dq_payload *p = &c->payload[i];
+        if (!dq_payload_in(p, DQ_PATH_TENSORS) && !dq_payload_in(p, DQ_PATH_FILES))
+            DQ_TRY(dq_payload_check_once(c, i, err));
+    }
+    return DQ_OK;
+}
+
+/* One dataset after the other of those that no thread has begun. */
+typedef struct to_check {
+    const dq_payload *payload;
+    dq_err err;
+} to_check;
+
+static int largest_first(const void *a, const void *b)
+{
+    int64_t x = ((const to_check *)a)->payload->bytes, y = ((const to_check *)b)->payload->bytes;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+dq_status dq_container_check_weights(dq_container *c, dq_err *err)
+{
+    enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
+    int64_t n = 0, bytes = 0;
+    if (c->sound) return DQ_OK;
+    to_check *list = dq_block_new((size_t)c->n_payloads, sizeof *list, err);
+    if (!list) return err->code;
+    for (int64_t i = 0; i < c->n_payloads; i++) {
+        if (!dq_payload_in(&c->payload[i], DQ_PATH_TENSORS)) continue;
+        list[n++].payload = &c->payload[i];
+        bytes += c->payload[i].bytes;
+    }
+    qsort(list, (size_t)n, sizeof *list, largest_first);
+#pragma omp parallel for schedule(dynamic, 1) if (bytes > SMALL_BYTES)
+    for (int64_t k = 0; k < n; k++) {
+        if (dq_check_stop(&list[k].err) == DQ_OK)
+            dq_payload_check_once(c, list[k].payload - c->payload, &list[k].err);
+    }
+    const to_check *bad = NULL; /* in path order, whichever thread was first */
+    for (int64_t k = 0; k < n; k++) {
+        if (list[k].err.code != DQ_OK && (!bad || list[k].payload < bad->payload)) bad = &list[k];
+    }
+    c->sound = !bad;
+    if (bad) dq_fail(err, bad->err.code, "%s", bad->err.text);
+    dq_block_free(list);
+    return err->code;
+}

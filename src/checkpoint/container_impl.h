@@ -1,0 +1,41 @@
+/* container_impl: what container.c, which opens a container, and container_check.c share.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CONTAINER_IMPL_H
+#define DQ_CONTAINER_IMPL_H
+
+#include "base/os.h"
+#include "checkpoint/container.h"
+
+#include <string.h>
+
+#define DQ_PATH_TENSORS "/tensors/"
+#define DQ_PATH_FILES   "/tokenizer/"
+
+struct dq_container {
+    dq_arena *arena; /* owns this struct too */
+    dq_map map;
+    const char *path;
+    dq_container_info info;
+    dq_payload *payload;
+    int64_t n_payloads;
+    bool sound;        /* dq_container_check_weights was content */
+    dq_weight *tensor; /* in name order */
+    int64_t n_tensors;
+    const char *config, *recipe;
+    size_t config_len, recipe_len;
+    dq_source_file *source;
+    int n_sources;
+    const uint8_t *index;
+    int64_t index_bytes;
+    char index_sha256[65];
+};
+
+static inline bool dq_payload_in(const dq_payload *p, const char *folder)
+{
+    return strncmp(p->path, folder, strlen(folder)) == 0;
+}
+
+/* dq_payload_check, but nothing the second time. */
+dq_status dq_payload_check_once(dq_container *c, int64_t i, dq_err *err);
+
+#endif

@@ -1,0 +1,350 @@
+/* container_write: see container_write.h.
+ * SPDX-License-Identifier: MIT */
+#include "checkpoint/container_write.h"
+
+#include "base/sha256.h"
+#include "checkpoint/h5.h"
+
+#include <string.h>
+
+const char *const dq_encoding_name[] = {"int-packed", "scale", "dense", "text", "bytes", "table"};
+const char *const dq_scale_mode_name[] = {"absmax", "fullrange", "search"};
+
+static bool put_attr(dq_h5 *h, hid_t at, const char *name, hid_t type, hid_t space, const void *v)
+{
+    hid_t a = type < 0 || space < 0
+                  ? H5I_INVALID_HID
+                  : dq_h5_keep(h, H5Acreate2(at, name, type, space, H5P_DEFAULT, H5P_DEFAULT));
+    return a >= 0 && H5Awrite(a, type, v) >= 0;
+}
+
+static bool put_text(dq_h5 *h, hid_t at, const char *name, const char *text)
+{
+    int mark = h->n;
+    hid_t type = dq_h5_keep(h, dq_h5_text_type(strlen(text)));
+    bool good = put_attr(h, at, name, type, dq_h5_keep(h, H5Screate(H5S_SCALAR)),
+                         *text ? text : "\0"); /* an empty text is one padding byte */
+    return dq_h5_drop(h, mark) && good;
+}
+
+static bool put_numbers(dq_h5 *h, hid_t at, const char *name, hid_t type, int n, const void *v)
+{
+    int mark = h->n;
+    hsize_t dim = (hsize_t)n;
+    hid_t space = dq_h5_keep(h, n == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, &dim, NULL));
+    bool good = put_attr(h, at, name, type, space, v);
+    return dq_h5_drop(h, mark) && good;
+}
+
+static bool put_int(dq_h5 *h, hid_t at, const char *name, int64_t v)
+{
+    return put_numbers(h, at, name, H5T_STD_I64LE, 0, &v);
+}
+
+static bool put_real(dq_h5 *h, hid_t at, const char *name, double v)
+{
+    return put_numbers(h, at, name, H5T_IEEE_F64LE, 0, &v);
+}
+
+/* The axis names as the dimension scales interface spells them, so that h5py shows them. */
+static bool put_labels(dq_h5 *h, hid_t at, const char *first, const char *second)
+{
+    int mark = h->n;
+    const char *v[2] = {first, second};
+    hsize_t dim = 2;
+    hid_t type = dq_h5_keep(h, H5Tcopy(H5T_C_S1));
+    bool good = type >= 0 && H5Tset_size(type, H5T_VARIABLE) >= 0 &&
+                put_attr(h, at, "DIMENSION_LABELS", type,
+                         dq_h5_keep(h, H5Screate_simple(1, &dim, NULL)), v);
+    return dq_h5_drop(h, mark) && good;
+}
+
+/* A group without a time stamp that remembers the order of its links; stays open in h. */
+static hid_t make_group(dq_h5 *h, hid_t at, const char *name)
+{
+    hid_t p = dq_h5_keep(h, H5Pcreate(H5P_GROUP_CREATE));
+    /* all attributes stay in the object's header: a heap of their own would take four pages */
+    if (p < 0 || H5Pset_obj_track_times(p, false) < 0 || H5Pset_attr_phase_change(p, 64, 32) < 0 ||
+        H5Pset_link_creation_order(p, H5P_CRT_ORDER_TRACKED) < 0)
+        return H5I_INVALID_HID;
+    return dq_h5_keep(h, H5Gcreate2(at, name, H5P_DEFAULT, p, H5P_DEFAULT));
+}
+
+static hid_t make_dataset(dq_h5 *h, hid_t at, const char *name, hid_t type, hid_t space)
+{
+    hid_t p = dq_h5_keep(h, H5Pcreate(H5P_DATASET_CREATE));
+    if (p < 0 || type < 0 || space < 0 || H5Pset_obj_track_times(p, false) < 0 ||
+        H5Pset_layout(p, H5D_CONTIGUOUS) < 0 || H5Pset_alloc_time(p, H5D_ALLOC_TIME_EARLY) < 0 ||
+        H5Pset_fill_time(p, H5D_FILL_TIME_NEVER) < 0)
+        return H5I_INVALID_HID;
+    return dq_h5_keep(h, H5Dcreate2(at, name, type, space, H5P_DEFAULT, p, H5P_DEFAULT));
+}
+
+static hid_t slot_type(dq_h5 *h, const dq_slot *s)
+{
+    dq_h5_column col[DQ_SOURCE_COLUMNS];
+    size_t fixed;
+    switch (s->encoding) {
+    case DQ_ENC_TEXT: return dq_h5_keep(h, dq_h5_text_type((size_t)s->bytes));
+    case DQ_ENC_TABLE:
+        fixed = dq_h5_source_columns(col, 0);
+        dq_h5_source_columns(col, (size_t)s->shape[1] - fixed);
+        return dq_h5_table_type(h, col, DQ_SOURCE_COLUMNS, (size_t)s->shape[1]);
+    default: return dq_h5_keep(h, dq_h5_type(s->dtype));
+    }
+}
+
+static hid_t slot_space(dq_h5 *h, const dq_slot *s)
+{
+    hsize_t dim[DQ_MAX_DIMS];
+    int n = s->encoding == DQ_ENC_TABLE ? 1 : s->n_dims;
+    for (int i = 0; i < n; i++) dim[i] = (hsize_t)s->shape[i];
+    return dq_h5_keep(h, n == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(n, dim, NULL));
+}
+
+static const char *long_name(dq_dtype dtype)
+{
+    switch (dtype) {
+    case DQ_F32: return "float32";
+    case DQ_F16: return "float16";
+    case DQ_BF16: return "bfloat16";
+    case DQ_F64: return "float64";
+    default: return dq_dtypes[dtype].name;
+    }
+}
+
+static bool put_packed_attrs(dq_h5 *h, hid_t group, const dq_slot *s)
+{
+    int64_t shape[2] = {s->rows, s->cols};
+    return put_text(h, group, "encoding-type", "int-packed") &&
+           put_text(h, group, "encoding-version", "1.0") && put_int(h, group, "bits", s->bits) &&
+           put_int(h, group, "offset", 1 << (s->bits - 1)) &&
+           put_numbers(h, group, "shape", H5T_STD_I64LE, 2, shape) &&
+           put_int(h, group, "group_size", s->group_size) && put_int(h, group, "axis", 1) &&
+           put_text(h, group, "scale_mode", dq_scale_mode_name[s->mode]) &&
+           put_int(h, group, "row_align", 4) &&
+           put_text(h, group, "source_dtype", long_name(s->source_dtype));
+}
+
+/* Path order puts NAME/packed right before NAME/scale: the first makes the group. */
+static bool put_slot(dq_h5 *h, hid_t file, const dq_slot *s)
+{
+    int mark = h->n;
+    bool good = true;
+    if (s->encoding == DQ_ENC_PACKED) {
+        char name[1024];
+        size_t n = strlen(s->path) - strlen("/packed");
+        if (n >= sizeof name) return false;
+        memcpy(name, s->path, n);
+        name[n] = 0;
+        hid_t group = make_group(h, file, name);
+        good = group >= 0 && put_packed_attrs(h, group, s);
+    }
+    hid_t d =
+        good ? make_dataset(h, file, s->path, slot_type(h, s), slot_space(h, s)) : H5I_INVALID_HID;
+    good = d >= 0;
+    if (good && s->encoding == DQ_ENC_PACKED) good = put_labels(h, d, "out", "byte");
+    if (good && s->encoding == DQ_ENC_SCALE) good = put_labels(h, d, "out", "group");
+    if (good && s->encoding == DQ_ENC_DENSE)
+        good =
+            put_text(h, d, "encoding-type", "dense") && put_text(h, d, "encoding-version", "1.0");
+    return dq_h5_drop(h, mark) && good;
+}
+
+/* Every attribute stands there, also where it means nothing: one reader for all files. */
+static bool put_kv(dq_h5 *h, hid_t kv, const dq_kv_settings *s)
+{
+    return put_int(h, kv, "k_bits", s->k_bits) && put_int(h, kv, "v_bits", s->v_bits) &&
+           put_int(h, kv, "group", s->group) &&
+           put_text(h, kv, "rotate", dq_rotate_name[s->rotate]) &&
+           put_int(h, kv, "sink", s->sink) && put_int(h, kv, "recent", s->recent) &&
+           put_text(h, kv, "policy", s->policy ? s->policy : "none") &&
+           put_real(h, kv, "keep", s->policy ? s->keep : 1) &&
+           put_int(h, kv, "tokens", s->tokens) &&
+           put_text(h, kv, "budget", dq_kv_budget_name[s->budget]) &&
+           put_int(h, kv, "every", s->every) && put_int(h, kv, "window", s->window) &&
+           put_int(h, kv, "seed", (int64_t)s->seed);
+}
+
+static bool put_settings(dq_h5 *h, hid_t file, const dq_skeleton *s)
+{
+    hid_t attention = make_group(h, file, "attention");
+    hid_t kv = make_group(h, file, "kv_cache");
+    hid_t from = make_group(h, file, "provenance");
+    return attention >= 0 && kv >= 0 && from >= 0 &&
+           put_int(h, attention, "logit_bits", s->logit_bits) &&
+           put_text(h, attention, "logit_grain", s->logit_grain) && put_kv(h, kv, &s->kv) &&
+           put_text(h, from, "source", s->source) &&
+           put_text(h, from, "source_fingerprint", s->fingerprint) &&
+           put_text(h, from, "dq_version", s->dq_version) &&
+           put_text(h, file, "encoding-type", DQ_H5_FORMAT) &&
+           put_text(h, file, "encoding-version", DQ_H5_VERSION) &&
+           put_text(h, file, "dq_version", s->dq_version) &&
+           put_text(h, file, "architecture", s->family) && put_int(h, file, "params", s->params) &&
+           put_int(h, file, "bytes_total", s->weight_bytes) &&
+           put_real(h, file, "bits_per_weight", s->bits_per_weight);
+}
+
+static size_t path_width(const dq_skeleton *s)
+{
+    size_t len = 1;
+    for (int64_t i = 0; i < s->n_slots; i++) {
+        size_t n = strlen(s->slot[i].path);
+        if (n > len) len = n;
+    }
+    return len;
+}
+
+static bool put_tables(dq_h5 *h, hid_t file, const dq_skeleton *s)
+{
+    dq_h5_column col[DQ_INDEX_COLUMNS];
+    hsize_t rows = (hsize_t)s->n_slots;
+    size_t width = dq_h5_index_columns(col, path_width(s));
+    hid_t text = dq_h5_keep(h, dq_h5_text_type(DQ_H5_SHA));
+    hid_t scalar = dq_h5_keep(h, H5Screate(H5S_SCALAR));
+    hid_t type = dq_h5_table_type(h, col, DQ_INDEX_COLUMNS, width);
+    hid_t space = dq_h5_keep(h, H5Screate_simple(1, &rows, NULL));
+    return make_dataset(h, file, "index", type, space) >= 0 &&
+           make_dataset(h, file, "index_sha256", text, scalar) >= 0 &&
+           make_dataset(h, file, "content_sha256", text, scalar) >= 0;
+}
+
+dq_status dq_skeleton_create(const dq_skeleton *s, const char *path, dq_err *err)
+{
+    dq_h5 h;
+    dq_h5_begin(&h);
+    hid_t access = dq_h5_access(&h, true);
+    hid_t create = dq_h5_keep(&h, H5Pcreate(H5P_FILE_CREATE));
+    hid_t file = H5I_INVALID_HID;
+    bool good = false;
+
+    if (access >= 0 && create >= 0 && H5Pset_obj_track_times(create, false) >= 0 &&
+        H5Pset_attr_phase_change(create, 64, 32) >= 0)
+        file = dq_h5_keep(&h, H5Fcreate(path, H5F_ACC_TRUNC, create, access));
+    if (file < 0) {
+        dq_h5_drop(&h, 0);
+        return dq_fail(err, DQ_FILE, "%s: cannot create", path);
+    }
+    int mark = h.n;
+    good = make_group(&h, file, "config") >= 0 && make_group(&h, file, "tensors") >= 0 &&
+           make_group(&h, file, "tokenizer") >= 0 && put_settings(&h, file, s);
+    good = dq_h5_drop(&h, mark) && good;
+    for (int64_t i = 0; good && i < s->n_slots; i++) good = put_slot(&h, file, &s->slot[i]);
+    good = good && put_tables(&h, file, s);
+    good = dq_h5_drop(&h, 0) && good;
+    if (!good)
+        return dq_fail(err, DQ_FILE,
+                       "%s: cannot write (is the disk full, or a limit on file sizes in the way?)",
+                       path);
+    return DQ_OK;
+}
+
+static int64_t offset_of(dq_h5 *h, hid_t file, const char *path, int64_t bytes)
+{
+    int mark = h->n;
+    hid_t d = dq_h5_keep(h, H5Dopen2(file, path, H5P_DEFAULT));
+    haddr_t at = d < 0 ? HADDR_UNDEF : H5Dget_offset(d);
+    bool good = at != HADDR_UNDEF && H5Dget_storage_size(d) == (hsize_t)bytes;
+    dq_h5_drop(h, mark);
+    return good ? (int64_t)at : -1;
+}
+
+dq_status dq_skeleton_locate(dq_skeleton *s, const char *path, dq_err *err)
+{
+    dq_h5 h;
+    hsize_t size = 0;
+    dq_h5_begin(&h);
+    hid_t file = dq_h5_keep(&h, H5Fopen(path, H5F_ACC_RDONLY, dq_h5_access(&h, false)));
+    bool good = file >= 0 && H5Fget_filesize(file, &size) >= 0;
+
+    for (int64_t i = 0; good && i < s->n_slots; i++) {
+        s->slot[i].offset = offset_of(&h, file, s->slot[i].path, s->slot[i].bytes);
+        good = s->slot[i].offset >= 0;
+    }
+    if (good) {
+        s->index_bytes = dq_index_bytes(s);
+        s->file_bytes = (int64_t)size;
+        s->index_at = offset_of(&h, file, "index", s->index_bytes);
+        s->content_at = offset_of(&h, file, "content_sha256", DQ_H5_SHA);
+        s->index_sha_at = offset_of(&h, file, "index_sha256", DQ_H5_SHA);
+        good = s->index_at >= 0 && s->content_at >= 0 && s->index_sha_at >= 0;
+    }
+    dq_h5_drop(&h, 0);
+    if (!good)
+        return dq_fail(err, DQ_DAMAGED,
+                       "%s: not the skeleton of this container. Start over with --force.", path);
+    return DQ_OK;
+}
+
+int64_t dq_index_bytes(const dq_skeleton *s)
+{
+    dq_h5_column col[DQ_INDEX_COLUMNS];
+    return s->n_slots * (int64_t)dq_h5_index_columns(col, path_width(s));
+}
+
+/* Texts fill their column without a final NUL when they are as long as it. */
+static void put_field(uint8_t *row, const dq_h5_column *col, const void *v)
+{
+    size_t n = col->bytes;
+    if (col->kind == 's') {
+        size_t len = strlen(v);
+        memset(row + col->at, 0, n);
+        if (len < n) n = len;
+    }
+    memcpy(row + col->at, v, n);
+}
+
+dq_status dq_index_encode(uint8_t *out, const dq_skeleton *s, dq_err *err)
+{
+    dq_h5_column col[DQ_INDEX_COLUMNS];
+    size_t width = dq_h5_index_columns(col, path_width(s));
+    for (int64_t i = 0; i < s->n_slots; i++) {
+        const dq_slot *t = &s->slot[i];
+        uint8_t *row = out + (size_t)i * width;
+        int32_t bits = t->bits;
+        if (strlen(t->sha256) != DQ_H5_SHA)
+            return dq_fail(err, DQ_BUG, "%s has no hash yet", t->path);
+        put_field(row, &col[DQ_COL_PATH], t->path);
+        put_field(row, &col[DQ_COL_ENCODING], dq_encoding_name[t->encoding]);
+        put_field(row, &col[DQ_COL_BITS], &bits);
+        put_field(row, &col[DQ_COL_GROUP], &t->group_size);
+        put_field(row, &col[DQ_COL_ROWS], &t->rows);
+        put_field(row, &col[DQ_COL_COLS], &t->cols);
+        put_field(row, &col[DQ_COL_BYTES], &t->bytes);
+        put_field(row, &col[DQ_COL_BPW], &t->bits_per_weight);
+        put_field(row, &col[DQ_COL_SQNR], &t->sqnr_db);
+        put_field(row, &col[DQ_COL_SHA], t->sha256);
+    }
+    return DQ_OK;
+}
+
+dq_status dq_content_sha256(char hex[65], const dq_skeleton *s, dq_err *err)
+{
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    for (int64_t i = 0; i < s->n_slots; i++) {
+        dq_sha256_add(&h, s->slot[i].path, strlen(s->slot[i].path));
+        dq_sha256_add(&h, " ", 1);
+        dq_sha256_add(&h, s->slot[i].sha256, DQ_H5_SHA);
+        dq_sha256_add(&h, "\n", 1);
+    }
+    return dq_sha256_end(&h, hex, err);
+}
+
+size_t dq_source_table(uint8_t *out, int n, const char *const *name, const int64_t *size,
+                       const char (*sha)[65])
+{
+    dq_h5_column col[DQ_SOURCE_COLUMNS];
+    size_t len = 1;
+    for (int i = 0; i < n; i++) {
+        if (strlen(name[i]) > len) len = strlen(name[i]);
+    }
+    size_t width = dq_h5_source_columns(col, len);
+    for (int i = 0; out && i < n; i++) {
+        uint8_t *row = out + (size_t)i * width;
+        put_field(row, &col[DQ_COL_NAME], name[i]);
+        put_field(row, &col[DQ_COL_SIZE], &size[i]);
+        put_field(row, &col[DQ_COL_FILE_SHA], sha[i]);
+    }
+    return width;
+}

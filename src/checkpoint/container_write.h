@@ -1,0 +1,73 @@
+/* container_write: makes the skeleton of a container: every group, attribute and dataset, with space
+ * for all payloads but no payload. The HDF5 library is done with the file then; payloads, /index and
+ * the two hashes are written in place at the offsets found here.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CONTAINER_WRITE_H
+#define DQ_CONTAINER_WRITE_H
+
+#include "kv/kv_config.h"
+#include "tensor/quant.h"
+
+typedef enum dq_encoding {
+    DQ_ENC_PACKED, /* codes */
+    DQ_ENC_SCALE,
+    DQ_ENC_DENSE, /* a tensor as it was */
+    DQ_ENC_TEXT,  /* scalar UTF-8 string */
+    DQ_ENC_BYTES, /* a file, byte for byte */
+    DQ_ENC_TABLE  /* source_files */
+} dq_encoding;
+extern const char *const dq_encoding_name[]; /* as in /index */
+extern const char *const dq_scale_mode_name[];
+
+/* One payload dataset. */
+typedef struct dq_slot {
+    const char *path; /* "/tensors/NAME/packed" */
+    int64_t origin;   /* the caller's own number for where the bytes come from */
+    dq_encoding encoding;
+    dq_dtype dtype; /* of the elements: U8 for codes and bytes */
+    int n_dims;
+    int64_t shape[DQ_MAX_DIMS]; /* of the dataset; a table: rows and bytes per row */
+    int64_t bytes;
+    /* columns of /index */
+    int bits;
+    int64_t group_size, rows, cols;
+    double bits_per_weight;
+    /* attributes of the tensor's group, packed only */
+    dq_scale_mode mode;
+    dq_dtype source_dtype;
+    /* known after the skeleton */
+    int64_t offset;
+    /* known after the payload is written */
+    double sqnr_db;
+    char sha256[65];
+} dq_slot;
+
+typedef struct dq_skeleton {
+    dq_slot *slot; /* in path order */
+    int64_t n_slots;
+    const char *dq_version, *family, *source, *fingerprint;
+    int64_t params, weight_bytes;
+    double bits_per_weight;
+    int logit_bits;
+    const char *logit_grain;
+    dq_kv_settings kv;
+    /* offsets and sizes of what is written last */
+    int64_t index_at, index_bytes, content_at, index_sha_at, file_bytes;
+} dq_skeleton;
+
+/* Writes the file at `path` (an existing one is replaced) and closes it. */
+dq_status dq_skeleton_create(const dq_skeleton *s, const char *path, dq_err *err);
+/* Fills every offset from a finished skeleton. */
+dq_status dq_skeleton_locate(dq_skeleton *s, const char *path, dq_err *err);
+
+/* The bytes of /index (index_bytes of them) from the slots. */
+dq_status dq_index_encode(uint8_t *out, const dq_skeleton *s, dq_err *err);
+int64_t dq_index_bytes(const dq_skeleton *s);
+/* SHA-256 over "path sha256\n" of all slots, in path order. */
+dq_status dq_content_sha256(char hex[65], const dq_skeleton *s, dq_err *err);
+
+/* The bytes of the table of source files; name[n], size[n], sha[n]. out NULL: only the row's size. */
+size_t dq_source_table(uint8_t *out, int n, const char *const *name, const int64_t *size,
+                       const char (*sha)[65]);
+
+#endif

@@ -1,0 +1,234 @@
+/* backend: the operations of the forward pass, the KV cache and the reducers, as one table per
+ * device. The CPU in f32 is the definition of right. Kernels never learn a family's name.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_BACKEND_H
+#define DQ_BACKEND_H
+
+#include "engine/attention_spans.h"
+#include "engine/batch.h"
+#include "engine/head_measure.h"
+#include "kv/kv_spec.h"
+#include "model/model.h"
+#include "stat/tally.h"
+
+/* Rounding of attention logits before softmax. For the query rows of a pass and the keys they see:
+ * A = max |S| over the group, c = clamp(rint(S * (Qmax / A)), +-Qmax), S' = c * (A / Qmax), both
+ * quotients one f32 division; A = 0 gives S' = 0. Entries that a row does not see never count. */
+typedef enum dq_grain {
+    DQ_GRAIN_TENSOR, /* one sequence: all query heads (both maps) and rows of the layer */
+    DQ_GRAIN_HEAD,   /* one sequence and query head */
+    DQ_GRAIN_ROW,    /* one row of one query head */
+    DQ_GRAIN_TILE    /* positions floor(t/64) x floor(s/64) of one query head */
+} dq_grain;
+extern const char *const dq_grain_name[]; /* "tensor", "head", "row", "tile" */
+typedef struct dq_logit_spec {
+    int bits; /* 2..8, or 16: not rounded */
+    dq_grain grain;
+} dq_logit_spec;
+
+typedef struct dq_kv dq_kv; /* cache of all layers and sequences, defined by each backend */
+typedef struct dq_backend dq_backend;
+
+/* Per-key sums that eviction policies read, over the rows of one attend call (or the last
+ * `last_rows` of each sequence; 0: all). For sequence i of the batch and KV head group g the
+ * n = dq_kv_count(kv, seq, layer, g) values start at column offset[i * n_groups + g] of each array.
+ * mass[m]: sum over rows and output heads of the group of the probability that map m gives the key (a
+ * map that several output heads share counts for each of them); lambda_mass: of lambda A2; diff: of
+ * |A1 - lambda A2|; loo: of the length of the change that leaving the key out makes to the output head
+ * before its norm,
+ *     d_j = a (o1 - v_j) - b (o2 - v_j),  a = p1/(1-p1),  b = lambda p2/(1-p2),  oi = Ai V
+ * (one map: b = 0; in a and b, p counts as at most the largest f32 below 1). Values are added to what the arrays hold
+ * (host memory, f64). Any array may be NULL. */
+typedef struct dq_columns {
+    int64_t last_rows;
+    const int64_t *offset; /* [n_seq * n_groups] */
+    double *mass[2], *lambda_mass, *diff, *loo;
+} dq_columns;
+
+/* One call of attention for all rows of a batch whose keys and values have been appended. */
+typedef struct dq_attend_args {
+    const dq_attn *attn;
+    const dq_batch *batch;
+    dq_kv *kv;
+    int layer;
+    dq_mat q;      /* [n_rows, n_q * head_dim], after RoPE */
+    dq_mat lambda; /* [n_rows, n_out], DQ_LAMBDA_TOKEN only, else p NULL */
+    dq_logit_spec logit;
+    dq_math math;        /* qk, pv */
+    const float *absmax; /* [n_seq, n_q] backend memory from attn_absmax: tensor and head grain;
+                             for tensor grain every entry of a sequence holds the maximum */
+    const dq_columns *columns; /* NULL: none */
+    dq_head_measure *measure;  /* [n_out] on the host: adds what the rows look like; NULL: none */
+    const dq_spans *spans;     /* attention to classes of tokens (spans.h); NULL: none */
+} dq_attend_args;
+
+/* What attn_observe accumulates, per query head of the layer, over the entries that rows see. */
+typedef enum dq_observe_kind {
+    DQ_OBSERVE_LOGITS /* |S| before rounding and softmax, into tally[0] of all heads together */
+} dq_observe_kind;
+
+/* The operations of one device.
+ *
+ * Errors: kernels return nothing; the first failure sticks in b->err, later kernels do nothing, sync
+ * reports it. free, kv_free, kv_seq_free and weight_release work after a failure too; kv_count, kv_bytes and
+ * kv_seq_new act on the host and at once.
+ *
+ * Order: operations run in the order of their calls and may be asynchronous. Argument structs, batches
+ * and other host inputs are consumed before a call returns, except that a batch and its arrays must
+ * stay as they are from pass to sync. Host outputs (logp, top1, kld, rows, columns, measures, spans, tallies) are
+ * valid, and must stay alive, until sync. get blocks. Memory given to free may still be in use by
+ * earlier calls: the backend orders that.
+ *
+ * Rows: dst never overlaps src unless said so. A row's result does not depend on the other rows of a
+ * call, on how many there are, or on the number of threads (bit for bit), except where a group of
+ * dq_logit_spec spans rows. */
+typedef struct dq_ops {
+    const char *name;                            /* "cpu", "cuda" */
+    void *(*alloc)(dq_backend *b, size_t bytes); /* NULL on failure; 64-byte aligned */
+    void (*free)(dq_backend *b, void *p);
+    void (*put)(dq_backend *b, void *dst, const void *host, size_t bytes);
+    void (*get)(dq_backend *b, void *host, const void *src, size_t bytes);
+    void (*sync)(dq_backend *b);
+    void (*close)(dq_backend *b);
+    /* Optional (NULL: not known): bytes that alloc could still give out, less what operations will take for
+     * themselves. Works after a failure too. */
+    size_t (*memory)(const dq_backend *b);
+
+    /* Both optional (NULL: weights are used where they lie). Makes w ready for the operations below, on
+     * the device, under the address of its data; counted, so that what is acquired twice is there once,
+     * until it is released as often. w->data must not change meanwhile. False, with nothing acquired and
+     * the sticky error set, when memory is short. */
+    bool (*weight_acquire)(dq_backend *b, const dq_weight *w);
+    void (*weight_release)(dq_backend *b, const dq_weight *w);
+
+    /* dst[rows, cols] = table[ids[row]]; ids on the host, checked by the caller. */
+    void (*embed)(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids);
+    /* dst may be src. gain[cols] on the host. */
+    void (*rms_norm)(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps);
+    /* dst = src W^T + bias (bias on the host, or NULL), in the arithmetic `num`. int8: W is packed; src is
+     * rounded to 8 bits by row and column group of W, sums are exact, groups are added in f32. */
+    void (*matmul)(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
+                   dq_num num);
+    /* What matmul runs for w in `num`, by the name (static) that reports give it; NULL: nothing, matmul fails.
+     * matmul itself goes by the decision behind it. */
+    const char *(*matmul_kernel)(const dq_backend *b, const dq_weight *w, dq_num num);
+    /* table[n, dim]: cos of the angles in the first dim/2 columns, sin in the others; the angle is
+     * the f32 product pos * inv_freq; both are multiplied by rope->amplitude. pos on the host. */
+    void (*rope_table)(dq_backend *b, dq_mat table, const int32_t *pos, const dq_rope *rope);
+    /* In place; x[rows, heads * dim], table from rope_table for the same rows. */
+    void (*rope)(dq_backend *b, dq_mat x, dq_mat table, dq_rope_order order);
+    /* Every run of dim values, a power of two, times the normalized Hadamard matrix (Sylvester's
+     * order: stages of distance 1, 2, 4 ..., then one product with 1/sqrt(dim)). In place. */
+    void (*hadamard)(dq_backend *b, dq_mat x, int dim);
+    /* gate = act(gate) * up, in place. param[4] on the host: dq_layer.act. */
+    void (*ffn_act)(dq_backend *b, dq_mat gate, dq_mat up, dq_act act, const float *param);
+    /* x = 1 / (1 + exp(-x)), in place. */
+    void (*sigmoid)(dq_backend *b, dq_mat x);
+    /* dst += src */
+    void (*add)(dq_backend *b, dq_mat dst, dq_mat src);
+    /* dst[i] = src[index[i]], index on the host. */
+    void (*gather)(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
+    /* *row = index of the first row of x with a NaN or an infinity, -1: none. */
+    void (*first_bad_row)(dq_backend *b, int64_t *row, dq_mat x);
+    /* A head is never packed: num int8 multiplies it in f32.
+     * For each row of hidden[n, dim] (after the last norm): logp[i] = ln softmax(hidden head^T)
+     * [target[i]] in nats, top1[i] = index of the largest logit (the lowest among equals). Host
+     * outputs, either may be NULL; no [n][vocab] array is made. target -1, or NULL: that of top1. A logit of NaN
+     * or infinity makes logp NaN (top1 does not show it): see dq_logp_check. */
+    void (*logprob)(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
+                    const dq_weight *head, const int32_t *target, dq_num num);
+    /* kld[i] = KL(softmax(ref ref_head^T) || softmax(hidden head^T)) in nats, host output. Both heads have the
+     * same number of rows. */
+    void (*kld)(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_head, dq_num ref_num,
+                dq_mat hidden, const dq_weight *head, dq_num num);
+
+    /* A cache for any number of sequences; map must outlive it. n_layers layers of the same head map. */
+    dq_kv *(*kv_new)(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec);
+    void (*kv_free)(dq_backend *b, dq_kv *kv);
+    /* An empty sequence; a copy of one (pages shared, copied when written). Handles are small integers, reused after kv_seq_free. -1 on failure. */
+    int32_t (*kv_seq_new)(dq_backend *b, dq_kv *kv);
+    int32_t (*kv_fork)(dq_backend *b, dq_kv *kv, int32_t seq);
+    void (*kv_seq_free)(dq_backend *b, dq_kv *kv, int32_t seq);
+    /* The new positions must lie above those held. Appends the batch's rows k, v[n_rows, n_kv * head_dim] (k after RoPE) to one layer. */
+    void (*kv_append)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
+                      dq_mat v);
+    /* Drops every token whose position is >= `length` in all layers and groups. Tokens that a query at
+     * `length` would read unquantized, but that are held as codes only, make it a DQ_BUG: rewind
+     * less, or fork before. */
+    void (*kv_rewind)(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length);
+    /* Keeps tokens kept[n] (ascending indices into what the group holds) of one layer and group. What is
+     * held as codes keeps its codes. */
+    void (*kv_keep)(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
+                    const int32_t *kept, int64_t n);
+    /* After attend: what every later row of the batch's sequences will read as codes is from now on held
+     * as codes only. Never changes a result. */
+    void (*kv_settle)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch);
+    /* sum[count] = for each token held, the sum over the group's key heads of |k|^2, keys as a query
+     * at position t reads them (host output). */
+    void (*kv_key_norms)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                         int32_t t, double *sum);
+    /* Tokens held; their positions (host, [count]) into pos if not NULL. */
+    int64_t (*kv_count)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                        int32_t *pos);
+    dq_kv_bytes (*kv_bytes)(dq_backend *b, const dq_kv *kv);
+
+    /* absmax[n_seq, n_q] (backend memory) = max |S| over the entries that the sequence's rows see,
+     * 0 for a sequence without rows. args->absmax and args->logit are not read. */
+    void (*attn_absmax)(dq_backend *b, float *absmax, const dq_attend_args *args);
+    /* For grain `tensor`: replaces each row of absmax[n_seq, n_q] by its maximum. */
+    void (*absmax_join)(dq_backend *b, float *absmax, int n_seq, int n_q);
+    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of attention.h.
+     *
+     * math.qk int8: a query row is rounded to 8 bits per head and run of channels that keys have one scale
+     * for (scale absmax/127, code rint(q / scale)); q . k of a token that the row reads as codes is, in
+     * f32 over runs in order, the sum of (float)(exact sum of codes) * (q scale * k scale). attn_absmax
+     * and attn_observe see the same S.
+     * math.pv int8: for each page, row and run of channels, e_t = D_t * (v scale of t), with D = 0 for
+     * what is not read as codes, is rounded to 16 bits (scale max|e|/32512, code rint(e *
+     * (32512/max|e|)), nothing where max|e| < 2^-100); y takes, page by page, the f32 product of the
+     * page's unquantized tokens, then (float)(exact sum of codes) * scale.
+     * Tokens read unquantized (sinks, recent ones, unfilled pages) are multiplied in f32 as ever. The
+     * column `loo` reads values back in f32.
+     *
+     * With rotate_v the rotation is
+     * undone before the norm; q and what was appended are rotated by the caller. */
+    void (*attend)(dq_backend *b, dq_mat dst, const dq_attend_args *args);
+    /* As matmul_kernel: what attend runs for a cache of `kv` in math.qk and math.pv, with at most `rows` rows
+     * of a sequence in the batch. */
+    const char *(*attend_kernel)(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
+                                 int64_t rows);
+    /* Adds to *tally (host) what `kind` names; seq_base + index in the batch is place.seq. */
+    void (*attn_observe)(dq_backend *b, dq_observe_kind kind, dq_tally *tally,
+                         const dq_attend_args *args, int32_t seq_base);
+    /* Adds |x| of activations x[n_rows, cols] to *tally (host). */
+    void (*observe)(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
+                    int32_t seq_base);
+} dq_ops;
+
+struct dq_backend {
+    const dq_ops *ops;
+    dq_err err; /* sticky */
+    int threads;
+    void *state;      /* private */
+    char device[128]; /* for reports: "cpu, AVX-512, 2 threads" */
+};
+
+/* "cpu", "auto" (the CPU), or "cuda[:N]", which is DQ_RESOURCE where there is no such device or dq was built
+ * without CUDA. threads 0: all processors. */
+dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_err *err);
+void dq_backend_close(dq_backend *b); /* NULL allowed */
+/* Waits and moves the sticky error (clearing it) to err. */
+dq_status dq_backend_sync(dq_backend *b, dq_err *err);
+/* DQ_OK when the backend can run `math` on a model with this KV; else DQ_MISMATCH naming what lacks: int8
+ * takes packed projections, and keys and values of at most 8 bits. m NULL: weights are not looked at. */
+dq_status dq_backend_can(const dq_backend *b, const dq_model *m, dq_math math, const dq_kv_spec *kv,
+                         dq_err *err);
+
+/* cuBLAS, which the cuda backend's products of floats need: the file that it is opened from and its version ("13.0.2";
+ * NULL: it does not say), in the arena. Needs no device. DQ_RESOURCE where it is missing, does not open or dq was built
+ * without CUDA. */
+dq_status dq_backend_blas(const char **path, const char **version, dq_arena *a, dq_err *err);
+
+extern const dq_ops dq_ops_cpu;
+
+#endif

@@ -1,0 +1,504 @@
+/* evict: see evict.h. Sums live per sequence, aligned with what each layer and group holds; during a
+ * pass they are laid out as the backend wants them, one array per column for the whole batch.
+ * SPDX-License-Identifier: MIT */
+#include "engine/evict.h"
+
+#include <math.h>
+#include <string.h>
+
+const dq_evict_spec dq_evict_none = {.keep = 1, .window = -1};
+const dq_evict_report dq_evict_report_none = {.gap_min = (double)INFINITY};
+
+bool dq_evict_same(const dq_evict_spec *a, const dq_evict_spec *b)
+{
+    if (!a->policy && !b->policy) return true;
+    return a->policy == b->policy && a->keep == b->keep && a->tokens == b->tokens &&
+           a->every == b->every && a->window == b->window && a->budget == b->budget &&
+           a->seed == b->seed;
+}
+
+dq_status dq_evict_check(const dq_evict_spec *spec, const dq_kv_spec *kv, dq_err *err)
+{
+    const int64_t least = (int64_t)kv->sink + kv->recent;
+    if (spec->keep != 0 && spec->tokens != 0)
+        return dq_fail(err, DQ_USAGE, "--kv-keep and --kv-tokens exclude each other. Give one.");
+    if (spec->tokens == 0 && !(spec->keep > 0 && spec->keep <= 1))
+        return dq_fail(err, DQ_USAGE, "--kv-keep %g: expected a share above 0 and at most 1.",
+                       spec->keep);
+    if (spec->tokens != 0 && spec->tokens < least)
+        return dq_fail(err, DQ_USAGE,
+                       "--kv-tokens %lld is less than the %d first and %d last tokens that are "
+                       "always kept. Give at least %lld, or lower --kv-sink and --kv-recent.",
+                       (long long)spec->tokens, kv->sink, kv->recent, (long long)least);
+    if (spec->tokens < 0 || spec->every < 0 || spec->window < -1)
+        return dq_fail(err, DQ_USAGE,
+                       "numbers of tokens must not be negative (tokens %lld, every "
+                       "%lld, window %lld).",
+                       (long long)spec->tokens, (long long)spec->every, (long long)spec->window);
+    if ((unsigned)spec->budget > DQ_BUDGET_ADAPTIVE)
+        return dq_fail(err, DQ_BUG, "no KV budget number %d", (int)spec->budget);
+    if (!spec->policy && (spec->tokens != 0 || spec->keep < 1 || spec->every != 0))
+        return dq_fail(err, DQ_USAGE, "forgetting tokens needs a --kv-policy.");
+    return DQ_OK;
+}
+
+int64_t dq_evict_budget(const dq_evict_spec *spec, const dq_kv_spec *kv, int64_t prefix,
+                        bool *raised)
+{
+    const int64_t least = (int64_t)kv->sink + kv->recent;
+    int64_t budget = spec->tokens;
+    /* 0.07 is not exact: 0.07 * 100 must be 7, not the next integer */
+    if (budget == 0) budget = (int64_t)ceil(spec->keep * (double)prefix - 1e-9);
+    if (raised) *raised = budget < least && budget < prefix;
+    if (budget < least) budget = least;
+    return budget < prefix ? budget : prefix;
+}
+
+enum { N_COLUMNS = 5 };
+static const unsigned column_need[N_COLUMNS] = {DQ_NEEDS_MASS1, DQ_NEEDS_MASS2,
+                                                DQ_NEEDS_LAMBDA_MASS, DQ_NEEDS_DIFF, DQ_NEEDS_LOO};
+
+/* Sums of one sequence. List i = layer * n_groups + group has the tokens at[i] .. at[i + 1] - 1 of each
+ * column; the needed columns stand one behind the other. */
+typedef struct sums {
+    int64_t *at;  /* [n_lists + 1]; NULL: none */
+    double *data; /* [needed columns][at[n_lists]] */
+} sums;
+
+struct dq_evictor {
+    dq_backend *b;
+    dq_kv *kv;
+    dq_kv_spec kv_spec;
+    dq_evict_spec spec;
+    int n_layers, n_groups, n_lists;
+    int slot[N_COLUMNS]; /* of each column among the needed ones; -1: not needed */
+    int n_columns;
+    int64_t window;
+    sums *seq; /* [n_seq] by handle */
+    int32_t n_seq;
+    /* the pass being watched */
+    int n_watched;
+    int32_t *watched; /* [n_watched] handles; -1: forgotten */
+    int64_t *offset;  /* [n_layers][n_watched][n_groups], and the end */
+    double *area;     /* [needed columns][end] */
+    dq_columns *columns;
+};
+
+dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *kv,
+                         const dq_evict_spec *spec, dq_err *err)
+{
+    const dq_model *m = dq_runner_model(r);
+    *out = NULL;
+    DQ_TRY(dq_evict_check(spec, kv, err));
+    dq_evictor *e = dq_block_new(1, sizeof *e, err);
+    if (!e) return err->code;
+    e->b = dq_runner_backend(r);
+    e->kv = dq_runner_kv(r);
+    e->kv_spec = *kv;
+    e->spec = *spec;
+    e->n_layers = m->n_layers;
+    e->n_groups = m->map.n_groups;
+    e->n_lists = e->n_layers * e->n_groups;
+    for (int c = 0; c < N_COLUMNS; c++) {
+        const bool needed = spec->policy && (spec->policy->needs & column_need[c]);
+        e->slot[c] = needed ? e->n_columns++ : -1;
+    }
+    if (spec->policy) e->window = spec->window < 0 ? spec->policy->window : spec->window;
+    e->columns = dq_block_new((size_t)e->n_layers, sizeof *e->columns, err);
+    if (!e->columns)
+        dq_evictor_free(e);
+    else
+        *out = e;
+    return err->code;
+}
+
+static void sums_drop(sums *s)
+{
+    dq_block_free(s->at);
+    dq_block_free(s->data);
+    *s = (sums){0};
+}
+
+static void area_drop(dq_evictor *e)
+{
+    dq_block_free(e->watched);
+    dq_block_free(e->offset);
+    dq_block_free(e->area);
+    e->watched = NULL;
+    e->offset = NULL;
+    e->area = NULL;
+    e->n_watched = 0;
+}
+
+void dq_evictor_free(dq_evictor *e)
+{
+    if (!e) return;
+    for (int32_t i = 0; i < e->n_seq; i++) sums_drop(&e->seq[i]);
+    area_drop(e);
+    dq_block_free(e->seq);
+    dq_block_free(e->columns);
+    dq_block_free(e);
+}
+
+/* Room for a handle. */
+static dq_status reach(dq_evictor *e, int32_t seq, dq_err *err)
+{
+    if (seq < 0) return dq_fail(err, DQ_BUG, "no sequence %d to evict from", (int)seq);
+    if (seq < e->n_seq) return DQ_OK;
+    const int32_t n = seq + 1 > 2 * e->n_seq ? seq + 1 : 2 * e->n_seq;
+    sums *grown = dq_block_new((size_t)n, sizeof *grown, err);
+    if (!grown) return err->code;
+    if (e->n_seq) memcpy(grown, e->seq, (size_t)e->n_seq * sizeof *grown);
+    dq_block_free(e->seq);
+    e->seq = grown;
+    e->n_seq = n;
+    return DQ_OK;
+}
+
+/* Zeroed sums for lists of count[n_lists] tokens. */
+static dq_status sums_new(const dq_evictor *e, sums *s, const int64_t *count, dq_err *err)
+{
+    *s = (sums){.at = dq_block_new((size_t)e->n_lists + 1, sizeof *s->at, err)};
+    if (!s->at) return err->code;
+    for (int i = 0; i < e->n_lists; i++) s->at[i + 1] = s->at[i] + count[i];
+    s->data = dq_block_new((size_t)(e->n_columns * s->at[e->n_lists]), sizeof *s->data, err);
+    if (!s->data) sums_drop(s);
+    return err->code;
+}
+
+static double *sums_list(const dq_evictor *e, const sums *s, int slot, int list)
+{
+    return s->data + slot * s->at[e->n_lists] + s->at[list];
+}
+
+static int64_t sums_count(const sums *s, int list)
+{
+    return s->at[list + 1] - s->at[list];
+}
+
+/* Index into e->offset. */
+static int64_t area_index(const dq_evictor *e, int watched, int list)
+{
+    return ((int64_t)(list / e->n_groups) * e->n_watched + watched) * e->n_groups +
+           list % e->n_groups;
+}
+
+static double *area_list(const dq_evictor *e, int slot, int watched, int list)
+{
+    const int64_t end = e->offset[(int64_t)e->n_lists * e->n_watched];
+    return e->area + slot * end + e->offset[area_index(e, watched, list)];
+}
+
+/* Takes one sequence's sums out of the area. */
+static dq_status settle_sequence(dq_evictor *e, int watched, int64_t *count, dq_err *err)
+{
+    sums fresh;
+    for (int i = 0; i < e->n_lists; i++) {
+        const int64_t k = area_index(e, watched, i);
+        count[i] = e->offset[k + 1] - e->offset[k];
+    }
+    DQ_TRY(sums_new(e, &fresh, count, err));
+    for (int c = 0; c < e->n_columns; c++) {
+        for (int i = 0; i < e->n_lists; i++) {
+            if (count[i]) /* an empty area is no array */
+                memcpy(sums_list(e, &fresh, c, i), area_list(e, c, watched, i),
+                       (size_t)count[i] * sizeof(double));
+        }
+    }
+    sums_drop(&e->seq[e->watched[watched]]);
+    e->seq[e->watched[watched]] = fresh;
+    return DQ_OK;
+}
+
+/* Ends the watching of a pass. */
+static dq_status settle(dq_evictor *e, dq_err *err)
+{
+    if (!e->area) return DQ_OK;
+    int64_t *count = dq_block_new((size_t)e->n_lists, sizeof *count, err);
+    for (int i = 0; count && i < e->n_watched; i++) {
+        if (e->watched[i] >= 0 && settle_sequence(e, i, count, err) != DQ_OK) break;
+    }
+    dq_block_free(count);
+    area_drop(e);
+    return err->code;
+}
+
+static int64_t rows_of(const dq_batch *batch, int i)
+{
+    return batch->cu_rows[i + 1] - batch->cu_rows[i];
+}
+
+static int64_t held(const dq_evictor *e, int32_t seq, int list)
+{
+    return e->b->ops->kv_count(e->b, e->kv, seq, list / e->n_groups, list % e->n_groups, NULL);
+}
+
+/* The area for what the lists will hold after the pass. */
+static dq_status area_new(dq_evictor *e, const dq_batch *batch, dq_err *err)
+{
+    const int64_t n = (int64_t)e->n_lists * batch->n_seq;
+    e->n_watched = batch->n_seq;
+    e->watched = dq_block_new((size_t)batch->n_seq, sizeof *e->watched, err);
+    e->offset = dq_block_new((size_t)n + 1, sizeof *e->offset, err);
+    if (!e->watched || !e->offset) return err->code;
+    int64_t end = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const int i = (int)(k / e->n_groups % batch->n_seq);
+        const int layer = (int)(k / e->n_groups / batch->n_seq);
+        e->watched[i] = batch->seq[i];
+        e->offset[k] = end;
+        end += held(e, batch->seq[i], layer * e->n_groups + (int)(k % e->n_groups)) +
+               rows_of(batch, i);
+    }
+    e->offset[n] = end;
+    e->area = dq_block_new((size_t)(e->n_columns * end), sizeof *e->area, err);
+    return err->code;
+}
+
+/* What a sequence has summed up so far. */
+static void resume(dq_evictor *e, int watched, int64_t rows)
+{
+    sums *s = &e->seq[e->watched[watched]];
+    if (e->window > 0 && rows >= e->window) sums_drop(s);
+    for (int i = 0; s->at && i < e->n_lists; i++) {
+        const int64_t now = held(e, e->watched[watched], i), had = sums_count(s, i);
+        const size_t n = (size_t)(now < had ? now : had); /* less after a rewind */
+        for (int c = 0; n && c < e->n_columns; c++)
+            memcpy(area_list(e, c, watched, i), sums_list(e, s, c, i), n * sizeof(double));
+    }
+}
+
+static double *column(const dq_evictor *e, int c)
+{
+    const int64_t end = e->offset[(int64_t)e->n_lists * e->n_watched];
+    return e->slot[c] < 0 ? NULL : e->area + e->slot[c] * end;
+}
+
+dq_status dq_evictor_watch(dq_evictor *e, const dq_batch *batch, const dq_columns **out,
+                           dq_err *err)
+{
+    *out = NULL;
+    DQ_TRY(settle(e, err));
+    if (e->n_columns == 0 || batch->n_seq == 0) return DQ_OK;
+    for (int i = 0; i < batch->n_seq; i++) DQ_TRY(reach(e, batch->seq[i], err));
+    if (area_new(e, batch, err) != DQ_OK) {
+        area_drop(e);
+        return err->code;
+    }
+    for (int i = 0; i < batch->n_seq; i++) resume(e, i, rows_of(batch, i));
+    for (int l = 0; l < e->n_layers; l++) {
+        e->columns[l] = (dq_columns){
+            .last_rows = e->window,
+            .offset = e->offset + (int64_t)l * e->n_watched * e->n_groups,
+            .mass = {column(e, 0), column(e, 1)},
+            .lambda_mass = column(e, 2),
+            .diff = column(e, 3),
+            .loo = column(e, 4),
+        };
+    }
+    *out = e->columns;
+    return DQ_OK;
+}
+
+/* One sequence on its way through an eviction. Per-token arrays hold all lists, list i from at[i] on. */
+typedef struct cut {
+    int32_t seq;
+    int64_t budget;
+    dq_protected safe;
+    int64_t *at, *n_kept; /* [n_lists + 1], [n_lists] */
+    int32_t *pos, *kept;
+    double *score, *key_norm;
+    int64_t *share;       /* [n_groups] of the layer at hand */
+    dq_pool_group *group; /* [n_groups] */
+    sums *sums;           /* NULL: the policy needs none */
+} cut;
+
+static dq_status cut_new(const dq_evictor *e, cut *k, dq_arena *a, dq_err *err)
+{
+    const size_t lists = (size_t)e->n_lists, groups = (size_t)e->n_groups;
+    k->at = dq_alloc(a, lists + 1, sizeof *k->at, err);
+    k->n_kept = dq_alloc(a, lists, sizeof *k->n_kept, err);
+    k->share = dq_alloc(a, groups, sizeof *k->share, err);
+    k->group = dq_alloc(a, groups, sizeof *k->group, err);
+    if (err->code != DQ_OK) return err->code;
+    for (int i = 0; i < e->n_lists; i++) k->at[i + 1] = k->at[i] + held(e, k->seq, i);
+    const size_t n = (size_t)k->at[e->n_lists];
+    k->pos = dq_alloc(a, n, sizeof *k->pos, err);
+    k->kept = dq_alloc(a, n, sizeof *k->kept, err);
+    k->score = dq_alloc(a, n, sizeof *k->score, err);
+    k->key_norm = dq_alloc(a, n, sizeof *k->key_norm, err);
+    if (err->code != DQ_OK) return err->code;
+    for (int i = 0; i < e->n_lists; i++)
+        e->b->ops->kv_count(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,
+                            k->pos + k->at[i]);
+    if (e->spec.policy->needs & DQ_NEEDS_KEY_NORM) {
+        for (int i = 0; i < e->n_lists; i++)
+            e->b->ops->kv_key_norms(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,
+                                    k->safe.end - 1, k->key_norm + k->at[i]);
+    }
+    return dq_backend_sync(e->b, err);
+}
+
+/* Sums that fit the lists as they are: tokens that no watched pass saw count as zero. */
+static dq_status find_sums(dq_evictor *e, cut *k, dq_err *err)
+{
+    if (e->n_columns == 0) return DQ_OK;
+    sums *s = k->seq < e->n_seq ? &e->seq[k->seq] : NULL, fresh;
+    if (!s || !s->at)
+        return dq_fail(err, DQ_BUG, "no pass of sequence %d was watched", (int)k->seq);
+    k->sums = s;
+    if (memcmp(s->at, k->at, ((size_t)e->n_lists + 1) * sizeof *s->at) == 0) return DQ_OK;
+    for (int i = 0; i < e->n_lists; i++) k->n_kept[i] = k->at[i + 1] - k->at[i];
+    DQ_TRY(sums_new(e, &fresh, k->n_kept, err));
+    for (int i = 0; i < e->n_lists; i++) {
+        const int64_t had = sums_count(s, i);
+        const size_t n = (size_t)(had < k->n_kept[i] ? had : k->n_kept[i]);
+        for (int c = 0; n && c < e->n_columns; c++)
+            memcpy(sums_list(e, &fresh, c, i), sums_list(e, s, c, i), n * sizeof(double));
+    }
+    sums_drop(s);
+    *s = fresh;
+    return DQ_OK;
+}
+
+static void score_list(const dq_evictor *e, const cut *k, int list)
+{
+    const double *sum[N_COLUMNS] = {0};
+    for (int c = 0; c < N_COLUMNS; c++) {
+        if (e->slot[c] >= 0) sum[c] = sums_list(e, k->sums, e->slot[c], list);
+    }
+    const dq_token_columns c = {
+        .n = k->at[list + 1] - k->at[list],
+        .pos = k->pos + k->at[list],
+        .mass = {sum[0], sum[1]},
+        .lambda_mass = sum[2],
+        .diff = sum[3],
+        .loo = sum[4],
+        .key_norm = k->key_norm + k->at[list],
+        .seed = dq_policy_seed(e->spec.seed, list / e->n_groups, list % e->n_groups),
+    };
+    dq_policy_score(k->score + k->at[list], e->spec.policy, &c, k->safe);
+}
+
+/* Scores one layer and chooses what its groups keep. */
+static dq_status choose(const dq_evictor *e, cut *k, int layer, dq_evict_report *report,
+                        dq_err *err)
+{
+    const int64_t budget = dq_budget_of_layer(e->spec.budget, k->budget, layer, e->n_layers,
+                                              (int64_t)k->safe.sink + k->safe.recent, k->safe.end);
+    for (int g = 0; g < e->n_groups; g++) {
+        const int i = layer * e->n_groups + g;
+        score_list(e, k, i);
+        k->group[g] =
+            (dq_pool_group){k->score + k->at[i], k->pos + k->at[i], k->at[i + 1] - k->at[i]};
+        k->share[g] = budget;
+    }
+    if (e->spec.budget == DQ_BUDGET_ADAPTIVE) {
+        double gap;
+        DQ_TRY(dq_budget_of_groups(k->share, &gap, k->group, e->n_groups, budget, k->safe, err));
+        report->gap_min = fmin(report->gap_min, gap);
+    }
+    for (int g = 0; g < e->n_groups; g++) {
+        const int i = layer * e->n_groups + g;
+        const dq_pool_group *p = &k->group[g];
+        int32_t *kept = k->kept + k->at[i];
+        DQ_TRY(
+            dq_policy_keep(kept, &k->n_kept[i], p->score, p->pos, p->n, k->share[g], k->safe, err));
+        report->gap_min = fmin(report->gap_min,
+                               dq_policy_gap(kept, k->n_kept[i], p->score, p->pos, p->n, k->safe));
+        report->kept += k->n_kept[i];
+    }
+    return DQ_OK;
+}
+
+/* Sums go on with the kept tokens only. */
+static dq_status compact(const dq_evictor *e, const cut *k, dq_err *err)
+{
+    sums fresh;
+    DQ_TRY(sums_new(e, &fresh, k->n_kept, err));
+    for (int c = 0; c < e->n_columns; c++) {
+        for (int i = 0; i < e->n_lists; i++) {
+            const double *from = sums_list(e, k->sums, c, i);
+            double *to = sums_list(e, &fresh, c, i);
+            for (int64_t t = 0; t < k->n_kept[i]; t++) to[t] = from[k->kept[k->at[i] + t]];
+        }
+    }
+    sums_drop(k->sums);
+    *k->sums = fresh;
+    return DQ_OK;
+}
+
+static dq_status evict_tokens(dq_evictor *e, cut *k, dq_arena *a, dq_evict_report *report,
+                              dq_err *err)
+{
+    DQ_TRY(cut_new(e, k, a, err));
+    DQ_TRY(find_sums(e, k, err));
+    for (int l = 0; l < e->n_layers; l++) DQ_TRY(choose(e, k, l, report, err));
+    for (int i = 0; i < e->n_lists; i++) {
+        if (k->n_kept[i] < k->at[i + 1] - k->at[i])
+            e->b->ops->kv_keep(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,
+                               k->kept + k->at[i], k->n_kept[i]);
+    }
+    DQ_TRY(dq_backend_sync(e->b, err));
+    return k->sums && e->spec.every && e->window == 0 ? compact(e, k, err) : DQ_OK;
+}
+
+static dq_status evict_sequence(dq_evictor *e, int32_t seq, int32_t prefix, dq_evict_report *report,
+                                dq_err *err)
+{
+    bool raised;
+    int64_t before = 0;
+    cut k = {.seq = seq, .safe = {e->kv_spec.sink, e->kv_spec.recent, prefix}};
+    k.budget = dq_evict_budget(&e->spec, &e->kv_spec, prefix, &raised);
+    for (int i = 0; i < e->n_lists; i++) before += held(e, seq, i);
+    report->before += before;
+    report->raised += raised;
+    if (k.budget >= prefix) {
+        report->kept += before;
+    } else {
+        dq_arena *a = dq_arena_new();
+        if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+        evict_tokens(e, &k, a, report, err);
+        dq_arena_free(a);
+    }
+    /* no further eviction, or one with a window of its own */
+    if (e->spec.every == 0 || e->window > 0) dq_evictor_forget(e, seq);
+    return err->code;
+}
+
+dq_status dq_evictor_run(dq_evictor *e, const dq_batch *batch, const int32_t *prefix,
+                         dq_evict_report *report, dq_err *err)
+{
+    DQ_TRY(settle(e, err));
+    for (int i = 0; e->spec.policy && i < batch->n_seq; i++)
+        DQ_TRY(evict_sequence(e, batch->seq[i], prefix[i], report, err));
+    return err->code;
+}
+
+dq_status dq_evictor_fork(dq_evictor *e, int32_t from, int32_t to, dq_err *err)
+{
+    DQ_TRY(settle(e, err));
+    DQ_TRY(reach(e, from, err));
+    DQ_TRY(reach(e, to, err));
+    sums *parent = &e->seq[from], copy;
+    sums_drop(&e->seq[to]);
+    if (!parent->at) return DQ_OK;
+    int64_t *count = dq_block_new((size_t)e->n_lists, sizeof *count, err);
+    if (!count) return err->code;
+    for (int i = 0; i < e->n_lists; i++) count[i] = sums_count(parent, i);
+    if (sums_new(e, &copy, count, err) == DQ_OK) {
+        memcpy(copy.data, parent->data,
+               (size_t)(e->n_columns * parent->at[e->n_lists]) * sizeof *copy.data);
+        e->seq[to] = copy;
+    }
+    dq_block_free(count);
+    return err->code;
+}
+
+void dq_evictor_forget(dq_evictor *e, int32_t seq)
+{
+    for (int i = 0; i < e->n_watched; i++) {
+        if (e->watched[i] == seq) e->watched[i] = -1;
+    }
+    if (seq >= 0 && seq < e->n_seq) sums_drop(&e->seq[seq]);
+}

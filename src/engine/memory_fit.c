@@ -1,0 +1,96 @@
+/* memory_fit: see memory_fit.h.
+ * SPDX-License-Identifier: MIT */
+#include "engine/memory_fit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static double pass_bytes(const dq_model *m, const dq_kv_spec *kv, int64_t n_rows)
+{
+    const dq_headmap *a = &m->map;
+    const int64_t heads = a->n_q + 2 * (int64_t)a->n_kv + (int64_t)a->n_out * a->n_slabs + 1;
+    const int64_t ffn_rows = n_rows < DQ_FFN_ROWS ? n_rows : DQ_FFN_ROWS;
+    const int64_t strips = (int64_t)a->n_q / a->n_groups * DQ_PAGE; /* of a tile of rows, per key */
+    const int64_t states = 2, own = 2;                              /* of the caller, of the pass */
+    const int64_t floats =
+        n_rows * ((states + own) * m->dim + heads * a->head_dim + a->n_out + strips) +
+        2 * ffn_rows * m->ffn;
+    const int64_t tokens = (n_rows + DQ_PAGE - 1) / DQ_PAGE * DQ_PAGE * a->n_kv;
+    const double plain = 2.0 * a->head_dim * sizeof(float); /* of one token, layer and head */
+    double cache = plain * m->n_layers;
+    /* tokens of a layer become codes when all of them are there */
+    if (kv->k_bits < 16 && kv->v_bits < 16)
+        cache = dq_kv_token_bytes(kv, a->head_dim) * m->n_layers + plain;
+    return (double)floats * sizeof(float) + cache * (double)tokens;
+}
+
+int64_t dq_fit_rows(const dq_model *m, const dq_kv_spec *kv, double room, int64_t most)
+{
+    int64_t low = 0, high = most;
+    while (low < high) {
+        const int64_t n = low + (high - low + 1) / 2;
+        if (pass_bytes(m, kv, n) * 9 / 8 <= room)
+            low = n;
+        else
+            high = n - 1;
+    }
+    return low;
+}
+
+dq_status dq_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, double room, int64_t rows,
+                             dq_err *err)
+{
+    const int64_t most = rows - rows / 8 - 1; /* as many as now did not fit, whatever is counted */
+    const int64_t fit = dq_fit_rows(m, kv, room, most);
+    dq_kv_spec coded = *kv;
+    coded.k_bits = coded.v_bits = 8;
+    const int64_t more = kv->k_bits == 16 ? dq_fit_rows(m, &coded, room, most) : 0;
+    const dq_err old = *err;
+    memset(err, 0, sizeof *err);
+    if (fit == 0 && more == 0)
+        return dq_fail(err, old.code, "%s, or fewer bits: no row of a pass fits beside the model",
+                       old.text);
+    char packed[64] = "";
+    if (more > fit) snprintf(packed, sizeof packed, ", %lld with --kv-bits 8", (long long)more);
+    return dq_fail(
+        err, old.code, "%s, or passes of fewer rows: of %lld, %lld fit%s (--ctx %lld for a text)",
+        old.text, (long long)rows, (long long)fit, packed, (long long)(fit ? fit : more));
+}
+
+/* Elements of the projections, and the bytes of everything else. */
+static void count_weights(const dq_model *m, double *elements, double *others)
+{
+    *elements = 0;
+    *others = (double)m->weight_bytes;
+    for (int i = 0; i < m->n_layers; i++) {
+        const dq_layer *l = &m->layer[i];
+        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+            const dq_weight *w = all[k];
+            const double n = (double)w->rows * (double)w->cols;
+            const double bytes =
+                w->bits == 16 ? (double)dq_dtypes[w->dtype].bytes : (double)w->bits / 8;
+            *elements += n;
+            *others -= n * bytes;
+        }
+    }
+}
+
+dq_status dq_fit_advise_bits(const dq_model *m, double room, dq_err *err)
+{
+    const double mib = 1024.0 * 1024.0, scales = 16.0 / 128;
+    const dq_err old = *err;
+    double elements, others;
+    int bits = m->weight_bits > 1 && m->weight_bits <= 8 ? m->weight_bits - 1 : 8;
+    if (old.code != DQ_RESOURCE) return old.code;
+    count_weights(m, &elements, &others);
+    while (bits > 1 && (others + elements * (bits + scales) / 8) * 9 / 8 > room) bits--;
+    memset(err, 0, sizeof *err);
+    if (bits < 2)
+        return dq_fail(err, old.code,
+                       "%s: the weights of %s, %.1f MiB, do not fit at 2 bits either", old.text,
+                       m->name, (double)m->weight_bytes / mib);
+    return dq_fail(err, old.code,
+                   "%s, or, as the weights of %s are %.1f MiB, dq quantize --bits %d, which fits",
+                   old.text, m->name, (double)m->weight_bytes / mib, bits);
+}

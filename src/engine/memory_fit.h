@@ -1,0 +1,20 @@
+/* memory_fit: what memory a model and a pass take, and what would fit into a given room. Estimates, with an eighth
+ * more for what allocations round up.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_MEMORY_FIT_H
+#define DQ_MEMORY_FIT_H
+
+#include "model/model.h"
+
+enum { DQ_FFN_ROWS = 1024 }; /* rows of the feed-forward part at a time: bounds its scratch */
+
+/* The most rows, `most` at most, whose pass takes no more than `room` bytes: scratch, cache and the caller's
+ * final states. */
+int64_t dq_fit_rows(const dq_model *m, const dq_kv_spec *kv, double room, int64_t most);
+/* Say behind the text of a DQ_RESOURCE what fits into `room` bytes: how many of a pass's rows, with this cache
+ * or a packed one; weights of how many bits. Return its code. */
+dq_status dq_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, double room, int64_t rows,
+                             dq_err *err);
+dq_status dq_fit_advise_bits(const dq_model *m, double room, dq_err *err);
+
+#endif

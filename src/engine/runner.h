@@ -1,0 +1,49 @@
+/* runner: one model on one backend; passes over ragged batches, layer by layer.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_RUNNER_H
+#define DQ_RUNNER_H
+
+#include "engine/backend.h"
+
+/* What a pass accumulates on its way; arrays of n_layers entries (host), NULL: none. */
+typedef struct dq_watch {
+    dq_tally *logits;         /* |S| of both maps of every query head, entries that rows see */
+    dq_tally *hidden;         /* layer outputs, after both residual additions */
+    dq_head_measure *measure; /* [n_layers][n_out] */
+    int32_t seq_base;         /* number of the batch's first sequence in the whole run */
+} dq_watch;
+
+typedef struct dq_pass {
+    dq_logit_spec logit;
+    dq_math math;
+    const dq_watch *watch;     /* NULL: none */
+    const dq_columns *columns; /* [n_layers], NULL: none */
+    const dq_spans *spans;     /* [n_layers], NULL: none */
+} dq_pass;
+
+/* A model placed on a backend, its cache and scratch memory (grown as passes need it). Several
+ * runners may share a backend, and several may share a model; both must outlive them. */
+typedef struct dq_runner dq_runner;
+
+dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const dq_kv_spec *kv,
+                        dq_err *err);
+void dq_runner_free(dq_runner *r); /* NULL allowed */
+const dq_model *dq_runner_model(const dq_runner *r);
+dq_backend *dq_runner_backend(const dq_runner *r);
+dq_kv *dq_runner_kv(dq_runner *r);
+const dq_kv_spec *dq_runner_kv_spec(const dq_runner *r);
+
+/* Appends the batch to its sequences. All rows finish layer l before l + 1. *hidden is the state
+ * after the last norm, [n_rows, dim], backend memory, valid until the next pass of this runner.
+ * Ids outside the vocabulary are DQ_MISMATCH; a NaN or infinity in the final state is DQ_DAMAGED
+ * naming the row's sequence and position. DQ_STOPPED between layers after Ctrl-C. After any failure the
+ * sequences of the batch hold a different length in each layer and must be freed. */
+dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pass, dq_mat *hidden,
+                         dq_err *err);
+/* Rows of one pass that memory holds beside what others have taken, `most` at most; all where the backend does
+ * not know its memory. Counts scratch, cache and final states, with an eighth more for what is rounded up. */
+int64_t dq_runner_rows(const dq_runner *r, int64_t most);
+/* Says behind the text of a DQ_RESOURCE, met in a pass of so many rows, how many would fit. */
+dq_status dq_runner_advise(const dq_runner *r, int64_t rows, dq_err *err);
+
+#endif

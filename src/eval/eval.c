@@ -1,0 +1,162 @@
+/* eval: see eval.h. The plan of the sweep.
+ * SPDX-License-Identifier: MIT */
+#include "eval/eval.h"
+
+#include <string.h>
+
+static bool same_ids(const dq_eval_model *a, const dq_eval_model *b)
+{
+    return a->tok && b->tok && a->tok_len == b->tok_len &&
+           memcmp(a->tok_text, b->tok_text, a->tok_len) == 0 &&
+           dq_tokenizer_prefix(a->tok) == dq_tokenizer_prefix(b->tok) &&
+           a->m->vocab == b->m->vocab && a->m->max_positions == b->m->max_positions;
+}
+
+/* Whether ids that fit `b` may run past the positions of `a`; 0 positions: there is no end. */
+static bool has_fewer_positions(const dq_model *a, const dq_model *b)
+{
+    return a->max_positions > 0 && (b->max_positions == 0 || a->max_positions < b->max_positions);
+}
+
+static dq_status make_ids(dq_eval *e, dq_eval_ids *ids, dq_err *err)
+{
+    const dq_eval_source *s = &e->source[ids->source];
+    const dq_eval_model *m = &e->model[ids->model];
+    if (!m->tok)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: has no tokenizer.json, so text cannot be scored with it", m->m->path);
+    return s->kind->encode(e, ids, err) == DQ_OK ? DQ_OK : dq_in(err, "%s: ", s->path);
+}
+
+/* Room for one more entry of a list in the arena. */
+static void *grown(dq_arena *a, void *list, int n, int *cap, size_t size, dq_err *err)
+{
+    if (n < *cap) return list;
+    int more = *cap ? 2 * *cap : 16;
+    void *p = dq_alloc(a, (size_t)more, size, err);
+    if (!p) return NULL;
+    if (n) memcpy(p, list, (size_t)n * size);
+    *cap = more;
+    return p;
+}
+
+int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err)
+{
+    for (int i = 0; i < e->n_ids; i++) {
+        if (e->ids[i].source == source &&
+            (e->ids[i].model == model || same_ids(&e->model[e->ids[i].model], &e->model[model])))
+            return i;
+    }
+    dq_eval_ids *list = grown(e->a, e->ids, e->n_ids, &e->cap_ids, sizeof *list, err);
+    if (!list) return -1;
+    e->ids = list;
+    list[e->n_ids] = (dq_eval_ids){.source = source, .model = model};
+    if (make_ids(e, &list[e->n_ids], err) != DQ_OK) return -1;
+    return e->n_ids++;
+}
+
+static bool same_setting(const dq_eval_row *a, const dq_eval_row *b)
+{
+    return a->model == b->model && a->ids == b->ids && a->logit.bits == b->logit.bits &&
+           (a->logit.bits == 16 || a->logit.grain == b->logit.grain) &&
+           a->math.linear == b->math.linear && a->math.qk == b->math.qk &&
+           a->math.pv == b->math.pv && a->math.kv == b->math.kv &&
+           dq_kv_setting_same(&a->kv, &b->kv);
+}
+
+const dq_eval_source *dq_eval_source_of(const dq_eval *e, const dq_eval_row *row)
+{
+    return &e->source[e->ids[row->ids].source];
+}
+
+int64_t dq_eval_units(const dq_eval *e, const dq_eval_row *row)
+{
+    const dq_eval_ids *ids = &e->ids[row->ids];
+    return e->source[ids->source].kind->windows ? ids->win.n : ids->req.n_items;
+}
+
+int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t done)
+{
+    const dq_eval_ids *ids = &e->ids[row->ids];
+    return e->source[ids->source].kind->windows ? dq_windows_values(&ids->win, done)
+                                                : dq_requests_values(&ids->req, done);
+}
+
+/* The index of the row, which is made if it is not there. */
+static int put_row(dq_eval *e, dq_eval_row want, dq_err *err)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        if (!same_setting(&e->row[i], &want)) continue;
+        e->row[i].shown = e->row[i].shown || want.shown;
+        return i;
+    }
+    dq_eval_row *list = grown(e->a, e->row, e->n_rows, &e->cap_rows, sizeof *list, err);
+    if (!list) return -1;
+    e->row = list;
+    int64_t units = dq_eval_units(e, &want), extra = units * e->ids[want.ids].n_extra;
+    size_t n = (size_t)dq_eval_values(e, &want, units);
+    want.logp = dq_alloc(e->a, n, sizeof *want.logp, err);
+    want.top1 = dq_alloc(e->a, n, sizeof *want.top1, err);
+    if (dq_eval_source_of(e, &want)->kind->windows)
+        want.kld = dq_alloc(e->a, n, sizeof *want.kld, err);
+    if (extra > 0) want.extra = dq_alloc(e->a, (size_t)extra, sizeof *want.extra, err);
+    if (err->code != DQ_OK) return -1;
+    list[e->n_rows] = want;
+    return e->n_rows++;
+}
+
+dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq_math math,
+                      const dq_kv_setting *kv, dq_err *err)
+{
+    const dq_eval_model *m = &e->model[model], *r = &e->model[m->ref];
+    int ids = dq_eval_ids_for(e, source, model, err);
+    if (ids < 0) return err->code;
+    if (r->m->vocab != m->m->vocab)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: has %d tokens, its reference %s has %d; they cannot be compared",
+                       m->m->path, m->m->vocab, r->m->path, r->m->vocab);
+    if (r != m && r->tok && !same_ids(r, m))
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: its tokenizer or number of positions differs from that of its "
+                       "reference %s; they cannot be compared",
+                       m->m->path, r->m->path);
+    if (has_fewer_positions(r->m, m->m))
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: its reference %s has fewer positions (%d); the same ids would run past "
+                       "them. Use a reference with at least as many",
+                       m->m->path, r->m->path, r->m->max_positions);
+    dq_eval_row row = {.model = model,
+                       .ids = ids,
+                       .ref = -1,
+                       .shown = true,
+                       .logit = logit,
+                       .math = math,
+                       .kv = *kv};
+    dq_eval_row ref = {.model = m->ref,
+                       .ids = ids,
+                       .ref = -1,
+                       .logit = {.bits = 16, .grain = logit.grain},
+                       .kv = dq_kv_setting_plain};
+    if (dq_kv_setting_is_plain(kv)) { /* windows and groups of nothing make no row of their own */
+        row.kv = dq_kv_setting_plain;
+        row.kv.spec.num = kv->spec.num;
+    }
+    int at = put_row(e, row, err);
+    const dq_eval_kind *kind = e->source[source].kind;
+    bool compared = (kind->windows || kind->metric[0]) && !m->sourceless;
+    int at_ref = at < 0 || !compared ? at : put_row(e, ref, err);
+    if (at_ref < 0) return err->code;
+    dq_eval_row *r_ref = &e->row[at_ref];
+    r_ref->ref = at_ref;
+    e->row[at].ref = at_ref;
+    if (!r_ref->kld || r_ref->top_logp) return DQ_OK;
+    size_t n = (size_t)dq_eval_values(e, r_ref, dq_eval_units(e, r_ref));
+    r_ref->top_logp = dq_alloc(e->a, n, sizeof *r_ref->top_logp, err);
+    return err->code;
+}
+
+const char *dq_eval_passes(const dq_eval_row *row)
+{
+    if (dq_kv_setting_is_plain(&row->kv)) return "whole";
+    return row->kv.evict.policy && row->kv.evict.every == 1 ? "decode" : "context+rest";
+}

@@ -1,0 +1,202 @@
+/* eval: the sweep of an evaluation: models x what is scored x logit rounding, every row compared
+ * with its reference row; results as numbers. A sweep stops between passes and goes on later.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_EVAL_H
+#define DQ_EVAL_H
+
+#include "base/journal.h"
+#include "base/strbuf.h"
+#include "eval/score.h"
+#include "stat/mean.h"
+#include "tasks/slices.h"
+#include "tasks/tasks.h"
+
+typedef struct dq_eval dq_eval;
+typedef struct dq_eval_ids dq_eval_ids;
+typedef struct dq_eval_row dq_eval_row;
+typedef struct dq_eval_source dq_eval_source;
+
+/* A request as text. */
+typedef struct dq_eval_words {
+    dq_strbuf ctx, cont; /* emptied by the caller, appended to */
+    int64_t n_cont;      /* its scored ids that are cont */
+} dq_eval_words;
+
+/* How one kind of source is fed to a model and judged. Its units are items, or windows of a text. */
+typedef struct dq_eval_kind {
+    bool windows;          /* else requests */
+    const char *metric[2]; /* names of what judge gives; the second may be NULL. Neither: nothing is
+                              compared, and rows need no reference */
+    int64_t group;         /* units that are finished together; 0: as many as a pass holds */
+    /* Makes source->own of source->text[len]. NULL: nothing is to be made of it. */
+    dq_status (*load)(dq_eval *e, dq_eval_source *source, dq_err *err);
+    /* Makes ids->req or ids->win, for the tokenizer of ids->model. */
+    dq_status (*encode)(dq_eval *e, dq_eval_ids *ids, dq_err *err);
+    /* score[unit] of the row's metric, 0 (wrong) to 1. NULL with windows. */
+    void (*judge)(const dq_eval *e, const dq_eval_row *row, int metric, double *score);
+    /* Units that depend on each other: unit i belongs to cluster i % n_clusters(ids), and all clusters have as many.
+     * NULL: none do. */
+    int64_t (*n_clusters)(const dq_eval_ids *ids);
+    const char *cluster; /* what they are, "query"; NULL: "item" */
+    /* Items begin .. end - 1 of the row; NULL: dq_score_items or dq_score_items_kv. */
+    dq_status (*score)(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t begin, int64_t end,
+                       dq_stem *stem, dq_work *work, dq_err *err);
+    /* What a request holds, as text; NULL: source->items says it. */
+    dq_status (*words)(const dq_eval *e, const dq_eval_ids *ids, const dq_request *r,
+                       dq_eval_words *out, dq_err *err);
+} dq_eval_kind;
+extern const dq_eval_kind dq_eval_choices; /* multiple choice: acc, acc_norm */
+extern const dq_eval_kind dq_eval_text;
+
+typedef struct dq_eval_model {
+    const dq_model *m;
+    const dq_tokenizer *tok; /* NULL: none */
+    const char *tok_text;    /* tokenizer.json, to see which models share ids */
+    size_t tok_len;
+    dq_runner *runner; /* of the rows with a plain cache */
+    int ref;           /* model that rows of this one are compared with */
+    /* Quantized, and nothing to compare it with but its own weights: its rows have no differences. Set before rows
+     * are added. */
+    bool sourceless;
+    bool shown; /* false: here as reference only */
+} dq_eval_model;
+
+/* What is scored: a task's items, or a text. */
+struct dq_eval_source {
+    const char *name, *path;
+    const char *title; /* name that tells it from others of that name; NULL: the name does */
+    const dq_eval_kind *kind;
+    const dq_task *task;  /* dq_eval_choices */
+    const void *settings; /* of other kinds, from the command line; NULL: none */
+    dq_items items;
+    void *own;             /* what other kinds make of the text; in the arena */
+    int64_t n_skipped;     /* items that were too long and are gone (--long skip) */
+    const int64_t *number; /* [units] of those left, in the file; NULL: all are there */
+    int64_t n_shots, seed; /* examples in front of every context, and the seed of their draw */
+    const char *text;
+    size_t len;
+};
+
+/* A source as the ids of one tokenizer. */
+struct dq_eval_ids {
+    int source, model; /* the first model that has these ids */
+    dq_requests req;
+    dq_windows win;
+    int64_t n_extra;          /* numbers per unit that the kind keeps besides logp and top1 */
+    void *own;                /* what other kinds make besides, in the arena; NULL: nothing */
+    int64_t n_bad, first_bad; /* ill-formed UTF-8 of a text that is encoded here */
+    const dq_slices *slices;  /* of the windows; NULL: not asked for */
+};
+
+struct dq_eval_row {
+    int model, ids;
+    int ref;    /* row to compare with; the row itself if it is the reference */
+    bool shown; /* false: computed as a reference only */
+    dq_logit_spec logit;
+    dq_math math;
+    dq_kv_setting kv; /* a row whose setting is not plain runs on runners of its own */
+    int64_t done;     /* finished units, from the first on */
+    dq_work work;     /* of what is done */
+    dq_work pending;  /* of windows that other rows still have to score: counted with them */
+    /* per scored id: its log-probability and the most likely id */
+    double *logp;
+    int32_t *top1;
+    double *kld;      /* per scored id; NULL for items */
+    double *top_logp; /* of top1, per scored id of a text's reference row; else NULL */
+    double *extra;    /* [units][n_extra]; of a text's reference row: each window's noise floor */
+};
+
+typedef void dq_eval_progress(void *arg, double share, const char *note);
+
+/* What becomes of items with more ids than a model has positions: see eval_long.h. */
+typedef enum dq_long { DQ_LONG_USUAL, DQ_LONG_ERROR, DQ_LONG_SKIP, DQ_LONG_CUT } dq_long;
+
+struct dq_eval {
+    dq_arena *a; /* holds everything below */
+    dq_eval_model *model;
+    dq_eval_source *source;
+    dq_eval_ids *ids;
+    dq_eval_row *row;
+    int n_models, n_sources, n_ids, n_rows;
+    int cap_ids, cap_rows;
+    dq_bos bos;
+    dq_long too_long;
+    int64_t n_ctx, limit;
+    dq_eval_progress *progress; /* NULL: none */
+    void *progress_arg;
+    dq_steps *journal;  /* NULL: finished work is not written down */
+    dq_err journal_err; /* why writing it ended, if it did */
+};
+
+/* Ids of `source` for `model`, made or found: models with one tokenizer share them. -1: see err. */
+int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err);
+/* A row to be computed and shown; asking again for one that is there changes nothing. Adds the row
+ * it is compared with: the reference model at 16 bits in f32, with a plain cache. kv->spec.num is
+ * math.kv. */
+dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq_math math,
+                      const dq_kv_setting *kv, dq_err *err);
+/* "whole", "context+rest" or "decode": how the sequences of a row are fed. */
+const char *dq_eval_passes(const dq_eval_row *row);
+/* Units that a row has, and scored ids of the first `done` of them. */
+int64_t dq_eval_units(const dq_eval *e, const dq_eval_row *row);
+int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t done);
+/* The number of a unit in its file, from 0, and its line, from 1; 0: it has none. */
+int64_t dq_eval_number(const dq_eval_source *s, int64_t unit);
+int64_t dq_eval_line(const dq_eval_source *s, int64_t unit);
+const dq_eval_source *dq_eval_source_of(const dq_eval *e, const dq_eval_row *row);
+
+/* Computes what is not done yet. After DQ_STOPPED the rows hold what was finished. */
+dq_status dq_eval_run(dq_eval *e, dq_err *err);
+
+/* Begins to write down finished work, every step as soon as it is done. `key` (64 hex digits) stands for
+ * everything that results depend on. With `resume` the rows first take what the file has; a file of another
+ * key is DQ_MISMATCH. */
+dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool resume, dq_err *err);
+/* Rows row[n] have finished their units from[i] .. done - 1, together. */
+void dq_eval_log(dq_eval *e, const int *row, const int64_t *from, int n);
+
+/* ln of the probability of a request's continuation; whether every id of it was the most likely one. */
+double dq_eval_ll(const dq_eval_row *row, const dq_request *r);
+bool dq_eval_greedy(const dq_eval_row *row, const dq_request *r);
+/* The choice with the largest ll, or with the largest ll per code point; the first among equals. first: the
+ * request of choice 0. */
+int dq_eval_pick(const dq_item *item, const dq_eval_row *row, const dq_request *first,
+                 bool by_norm);
+
+/* Fractions of scored ids below the KLDs that are handed out, and their names. */
+enum { DQ_KLD_POINTS = 10 };
+extern const double dq_kld_point[DQ_KLD_POINTS];
+extern const char *const dq_kld_point_name[DQ_KLD_POINTS]; /* "p001" .. "max" */
+
+/* What is known about a finished row. Rows of items have scores, rows of texts the others. */
+typedef struct dq_eval_numbers {
+    int64_t n; /* items or scored ids */
+    bool is_task, is_ref;
+    int64_t n_clusters;            /* independent pieces: see dq_eval_cluster */
+    int n_metrics;                 /* of items, named by the kind */
+    dq_mean score[2];              /* over items */
+    dq_interval score_interval[2]; /* of the mean score */
+    dq_flips flips[2];             /* against the reference row */
+    dq_mean nll, ppl;
+    dq_mean ln_ratio, kld,
+        same;           /* these and all below but the floor: NaN for the reference itself */
+    dq_mean dp, dp_rms; /* probability of the text's own id less that of the reference: mean, root
+                           mean square */
+    double kld_at[DQ_KLD_POINTS];
+    double noise_floor; /* mean KLD of the reference with itself, every number of its final states
+                           moved by one unit in the last place: less than this means nothing */
+    double word_ppl, byte_ppl, bits_per_byte; /* of whole documents in rolling windows, else NaN */
+} dq_eval_numbers;
+dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq_err *err);
+/* What standard errors of a row take for independent: "item", "prompt", "query", "document", "window". */
+const char *dq_eval_cluster(const dq_eval *e, const dq_eval_row *row);
+/* Which of two metrics of a source is quoted. */
+int dq_eval_quoted(const dq_eval_source *source);
+
+/* False: it has none, being the reference, or of a kind that is not compared. */
+bool dq_eval_loss_of(dq_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x);
+/* Two finished rows of one source, perhaps of different models. */
+dq_status dq_eval_compare(const dq_eval *e, int before, int after, int metric, dq_flips *out,
+                          dq_err *err);
+
+#endif

@@ -1,0 +1,216 @@
+/* evaluate, state: finished work as steps of a journal. Numbers are written in hexadecimal, so that a
+ * resumed run gives the same bits as one that was never stopped.
+ *
+ *   {"schema": "dq-eval-resume/5", "key": KEY, "rows": N}
+ *   {"rows": [{"row": I, "from": UNIT, "to": UNIT, "tokens": .., "computed": .., "seconds": HEX,
+ *              "held": [..], "gap_min": HEX, "logp": "HEX ..", "top1": "ID ..", "kld": "HEX ..",
+ *              "top_logp": "HEX ..", "extra": "HEX .."}, ...]}
+ *                                            one per step: rows that finished units together
+ * SPDX-License-Identifier: MIT */
+#include "base/os.h"
+#include "eval/eval.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char schema[] = "dq-eval-resume/5";
+
+/* The counts of what contexts took, in the order of the file. */
+enum { N_HELD = 17 };
+static int64_t *held_field(dq_kv_held *h, int i)
+{
+    int64_t *const all[N_HELD] = {&h->contexts,
+                                  &h->missed,
+                                  &h->tokens,
+                                  &h->tokens_cut,
+                                  &h->slots,
+                                  &h->baseline,
+                                  &h->dense16,
+                                  &h->bytes.codes,
+                                  &h->bytes.scales,
+                                  &h->bytes.unquantized,
+                                  &h->bytes.index,
+                                  &h->bytes.tokens,
+                                  &h->bytes.tokens_coded,
+                                  &h->reads,
+                                  &h->reads_coded,
+                                  &h->evicted,
+                                  &h->raised};
+    return all[i];
+}
+
+static void put_values(FILE *f, const char *key, const double *x, int64_t n)
+{
+    fprintf(f, ", \"%s\": \"", key);
+    for (int64_t i = 0; i < n; i++) fprintf(f, "%s%a", i ? " " : "", x[i]);
+    fputc('"', f);
+}
+
+/* The row's units from .. done - 1, and what they cost. */
+static void put_row(FILE *f, const dq_eval *e, int index, int64_t from)
+{
+    const dq_eval_row *r = &e->row[index];
+    int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, r->done) - at;
+    int64_t extra = e->ids[r->ids].n_extra;
+    dq_work w = r->pending;
+    fprintf(f, "{\"row\": %d, \"from\": %" PRId64 ", \"to\": %" PRId64, index, from, r->done);
+    fprintf(f, ", \"tokens\": %" PRId64 ", \"computed\": %" PRId64, w.tokens, w.computed);
+    fprintf(f, ", \"seconds\": \"%a\", \"held\": [", w.seconds);
+    for (int i = 0; i < N_HELD; i++)
+        fprintf(f, "%s%" PRId64, i ? ", " : "", *held_field(&w.held, i));
+    fprintf(f, "], \"gap_min\": \"%a\"", w.held.gap_min);
+    put_values(f, "logp", r->logp + at, n);
+    fputs(", \"top1\": \"", f);
+    for (int64_t i = 0; i < n; i++) fprintf(f, "%s%" PRId32, i ? " " : "", r->top1[at + i]);
+    fputc('"', f);
+    if (r->kld) put_values(f, "kld", r->kld + at, n);
+    if (r->top_logp) put_values(f, "top_logp", r->top_logp + at, n);
+    if (r->extra) put_values(f, "extra", r->extra + from * extra, (r->done - from) * extra);
+    fputc('}', f);
+}
+
+static dq_status add(dq_eval *e, const int *row, const int64_t *from, int n, dq_err *err)
+{
+    dq_strbuf text = {0};
+    FILE *f = dq_memory_open(&text, err);
+    if (!f) return err->code;
+    fputs("{\"rows\": [", f);
+    for (int i = 0; i < n; i++) {
+        if (i) fputs(", ", f);
+        put_row(f, e, row[i], from[i]);
+    }
+    fputs("]}", f);
+    if (dq_memory_close(f, err) == DQ_OK) dq_steps_add(e->journal, text.s, text.n, err);
+    dq_block_free(text.s);
+    return err->code;
+}
+
+void dq_eval_log(dq_eval *e, const int *row, const int64_t *from, int n)
+{
+    if (!e->journal || e->journal_err.code != DQ_OK) return;
+    add(e, row, from, n, &e->journal_err);
+}
+
+/* n numbers with single spaces between. */
+static dq_status get_values(double *x, int64_t n, const json_t *line, const char *key, dq_err *err)
+{
+    const char *s;
+    DQ_TRY(dq_json_text(&s, line, key, NULL, err));
+    for (int64_t i = 0; i < n; i++) {
+        char *end;
+        x[i] = strtod(s, &end);
+        if (end == s || (*end != ' ' && *end)) return dq_fail(err, DQ_DAMAGED, "\"%s\"", key);
+        s = end;
+    }
+    return *s ? dq_fail(err, DQ_DAMAGED, "\"%s\" has too many values", key) : DQ_OK;
+}
+
+static dq_status get_ids(int32_t *x, int64_t n, const json_t *line, const char *key, dq_err *err)
+{
+    const char *s;
+    DQ_TRY(dq_json_text(&s, line, key, NULL, err));
+    for (int64_t i = 0; i < n; i++) {
+        char *end;
+        x[i] = (int32_t)strtol(s, &end, 10);
+        if (end == s || (*end != ' ' && *end)) return dq_fail(err, DQ_DAMAGED, "\"%s\"", key);
+        s = end;
+    }
+    return *s ? dq_fail(err, DQ_DAMAGED, "\"%s\" has too many values", key) : DQ_OK;
+}
+
+static dq_status get_held(dq_kv_held *h, const json_t *line, dq_err *err)
+{
+    const json_t *list = json_object_get(line, "held");
+    if (json_array_size(list) != N_HELD)
+        return dq_fail(err, DQ_DAMAGED, "\"held\": expected %d numbers", N_HELD);
+    for (size_t i = 0; i < N_HELD; i++) {
+        const json_t *v = json_array_get(list, i);
+        if (!json_is_integer(v)) return dq_fail(err, DQ_DAMAGED, "\"held\": not a number");
+        *held_field(h, (int)i) = json_integer_value(v);
+    }
+    return DQ_OK;
+}
+
+static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
+{
+    int64_t index, from, to;
+    dq_work w = {0};
+    DQ_TRY(dq_json_int(&index, o, "row", 0, e->n_rows - 1, NULL, err));
+    dq_eval_row *r = &e->row[index];
+    int64_t extra = e->ids[r->ids].n_extra;
+    DQ_TRY(dq_json_int(&from, o, "from", r->done, r->done, NULL, err));
+    DQ_TRY(dq_json_int(&to, o, "to", from, dq_eval_units(e, r), NULL, err));
+    DQ_TRY(dq_json_int(&w.tokens, o, "tokens", 0, INT64_MAX, NULL, err));
+    DQ_TRY(dq_json_int(&w.computed, o, "computed", 0, INT64_MAX, NULL, err));
+    DQ_TRY(get_values(&w.seconds, 1, o, "seconds", err));
+    DQ_TRY(get_held(&w.held, o, err));
+    DQ_TRY(get_values(&w.held.gap_min, 1, o, "gap_min", err));
+    int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
+    DQ_TRY(get_values(r->logp + at, n, o, "logp", err));
+    DQ_TRY(get_ids(r->top1 + at, n, o, "top1", err));
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(r->logp[at + i]))
+            return dq_fail(err, DQ_DAMAGED, "\"logp\" of row %lld is not finite", (long long)index);
+    }
+    if (r->kld) DQ_TRY(get_values(r->kld + at, n, o, "kld", err));
+    if (r->top_logp) DQ_TRY(get_values(r->top_logp + at, n, o, "top_logp", err));
+    if (r->extra) DQ_TRY(get_values(r->extra + from * extra, (to - from) * extra, o, "extra", err));
+    dq_work_add(&r->work, &w);
+    r->done = to;
+    return DQ_OK;
+}
+
+static dq_status get_head(const dq_eval *e, const char *key, const json_t *step, dq_err *err)
+{
+    const char *text;
+    int64_t rows;
+    DQ_TRY(dq_json_text(&text, step, "schema", NULL, err));
+    if (strcmp(text, schema) != 0)
+        return dq_fail(err, DQ_MISMATCH, "is not a state file of this dq (expected %s)", schema);
+    DQ_TRY(dq_json_text(&text, step, "key", NULL, err));
+    if (strcmp(text, key) != 0)
+        return dq_fail(err, DQ_MISMATCH, "belongs to a run with other inputs or settings");
+    return dq_json_int(&rows, step, "rows", e->n_rows, e->n_rows, NULL, err);
+}
+
+typedef struct reader {
+    dq_eval *e;
+    const char *key;
+    int64_t n; /* steps read */
+} reader;
+
+static dq_status read_step(void *arg, const json_t *step, int64_t number, dq_err *err)
+{
+    reader *x = arg;
+    x->n = number + 1;
+    if (number == 0) return get_head(x->e, x->key, step, err);
+    const json_t *rows = json_object_get(step, "rows");
+    if (json_array_size(rows) < 1) return dq_fail(err, DQ_DAMAGED, "a step without rows");
+    for (size_t i = 0; i < json_array_size(rows); i++)
+        DQ_TRY(get_row(x->e, json_array_get(rows, i), err));
+    return DQ_OK;
+}
+
+static dq_status add_head(const dq_eval *e, const char *key, dq_err *err)
+{
+    char line[200];
+    int n = snprintf(line, sizeof line, "{\"schema\": \"%s\", \"key\": \"%s\", \"rows\": %d}",
+                     schema, key, e->n_rows);
+    return dq_steps_add(e->journal, line, (size_t)n, err);
+}
+
+dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool resume, dq_err *err)
+{
+    reader x = {.e = e, .key = key};
+    if (resume)
+        DQ_TRY(dq_steps_resume(&e->journal, path, read_step, &x, err));
+    else
+        DQ_TRY(dq_steps_new(&e->journal, path, err));
+    if (x.n || add_head(e, key, err) == DQ_OK) return DQ_OK;
+    dq_steps_close(e->journal, true); /* without a head nothing can be gone on from */
+    e->journal = NULL;
+    return err->code;
+}

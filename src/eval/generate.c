@@ -1,0 +1,321 @@
+/* generate: see generate.h.
+ * SPDX-License-Identifier: MIT */
+#include "eval/generate.h"
+
+#include "base/os.h"
+#include "eval/pass_plan.h"
+
+enum { LEAST_SHARED = 32, MAX_ROWS = 4096, MAX_SEQS = 64 };
+
+const char *const dq_end_name[] = {"none", "stop_id", "asked", "max_new", "positions"};
+
+/* Ids that a prompt may get: the last one is not fed. */
+static int64_t room_of(const dq_prompt *p, const dq_model *m)
+{
+    int64_t room = p->max_new > 0 ? p->max_new : 0;
+    if (m->max_positions > 0 && room > m->max_positions - p->n + 1)
+        room = m->max_positions - p->n + 1;
+    return room;
+}
+
+static dq_status check_prompt(const dq_prompt *p, int64_t i, const dq_model *m, dq_err *err)
+{
+    if (p->n < 1)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "prompt %lld has no ids, so nothing can follow them. Put text or a BOS there.",
+            (long long)i);
+    if (m->max_positions > 0 && p->n > m->max_positions)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: prompt %lld has too many ids (expected at most %d, found %lld). Shorten "
+            "it.",
+            m->path, (long long)i, m->max_positions, (long long)p->n);
+    return DQ_OK;
+}
+
+static void count_done(dq_generation *g)
+{
+    while (g->n_done < g->n && g->of[g->n_done].end != DQ_END_NONE) g->n_done++;
+}
+
+dq_status dq_generation_new(dq_generation *g, const dq_generate_spec *spec, const dq_model *m,
+                            dq_arena *a, dq_err *err)
+{
+    *g = (dq_generation){.n = spec->n};
+    for (int64_t i = 0; i < spec->n; i++) DQ_TRY(check_prompt(&spec->prompt[i], i, m, err));
+    g->of = dq_alloc(a, (size_t)spec->n, sizeof *g->of, err);
+    for (int64_t i = 0; g->of && i < spec->n; i++) {
+        const int64_t room = room_of(&spec->prompt[i], m);
+        dq_generated *to = &g->of[i];
+        to->ids = dq_alloc(a, (size_t)room, sizeof *to->ids, err);
+        if (spec->logp) to->logp = dq_alloc(a, (size_t)room, sizeof *to->logp, err);
+        if (err->code != DQ_OK) return err->code;
+        if (room == 0) to->end = DQ_END_MAX_NEW;
+    }
+    if (g->of) count_done(g);
+    return err->code;
+}
+
+/* ---- Groups ---- */
+
+/* Prompts that are alive together. */
+typedef struct group {
+    const int64_t *prompt; /* [n] */
+    int64_t n;
+    int64_t shared; /* ids that all of them begin with and that are computed once; 0: none */
+    int64_t rows;   /* of the largest pass before new ids */
+} group;
+
+/* Where a shared beginning gives the bits of whole prompts. */
+static bool may_share(const dq_generate_spec *spec)
+{
+    const dq_policy *policy = spec->kv->evict.policy;
+    if (spec->measure) return false;
+    if (spec->pass->logit.bits != 16 && spec->pass->logit.grain != DQ_GRAIN_ROW) return false;
+    return !policy || (policy->needs & ~(unsigned)DQ_NEEDS_KEY_NORM) == 0;
+}
+
+/* Of the first `most` ids, as many as are equal from the first on. */
+static int64_t common(const dq_prompt *a, const dq_prompt *b, int64_t most)
+{
+    int64_t n = 0;
+    while (n < most && a->ids[n] == b->ids[n]) n++;
+    return n;
+}
+
+/* The next group of left[n]: prompts are taken in order while their rows fit. */
+static group next_group(const dq_generate_spec *spec, const int64_t *left, int64_t n)
+{
+    const int64_t max_rows = spec->max_rows > 0 ? spec->max_rows : MAX_ROWS;
+    const int64_t max_seqs = spec->max_seqs > 0 ? spec->max_seqs : MAX_SEQS;
+    const bool share = may_share(spec);
+    const dq_prompt *first = &spec->prompt[left[0]];
+    int64_t all = first->n, same = first->n - 1; /* a row of each prompt must be left */
+    group g = {.prompt = left, .n = 1, .rows = first->n};
+    while (g.n < n && g.n < max_seqs) {
+        const dq_prompt *p = &spec->prompt[left[g.n]];
+        const int64_t same_now = common(first, p, same < p->n - 1 ? same : p->n - 1);
+        const int64_t shared = share && same_now >= LEAST_SHARED ? same_now : 0;
+        const int64_t rows = all + p->n - g.n * shared;
+        if (rows > max_rows) break;
+        same = same_now;
+        all += p->n;
+        g.shared = shared;
+        g.rows = rows;
+        g.n++;
+    }
+    return g;
+}
+
+/* ---- One group on its way ---- */
+
+typedef struct run {
+    dq_runner *r;
+    const dq_generate_spec *spec;
+    dq_generation *out;
+    dq_work *work;
+    const group *g;
+    dq_arena *a;
+    dq_evictor *evictor; /* NULL: nothing is evicted */
+    dq_score_plan plan;  /* of the pass at hand */
+    float *state;        /* [g->n][dim], backend memory */
+    int32_t *seq;        /* [g->n]; -1: not open */
+    int32_t beginning;   /* sequence of the shared ids; -1: not open */
+    int32_t *top1;       /* [g->n] by question */
+    double *logp;        /* [g->n] of top1 */
+    dq_kv_bytes floor;
+} run;
+
+static void close_one(run *x, int32_t *seq)
+{
+    if (*seq >= 0) dq_score_close(x->r, x->evictor, seq, 1);
+    *seq = -1;
+}
+
+static void run_end(run *x)
+{
+    dq_backend *b = dq_runner_backend(x->r);
+    for (int64_t i = 0; x->seq && i < x->g->n; i++) close_one(x, &x->seq[i]);
+    close_one(x, &x->beginning);
+    b->ops->free(b, x->state);
+    dq_evictor_free(x->evictor);
+    dq_arena_free(x->a);
+}
+
+static dq_status run_begin(run *x, dq_err *err)
+{
+    dq_backend *b = dq_runner_backend(x->r);
+    const dq_kv_setting *kv = x->spec->kv;
+    const size_t n = (size_t)x->g->n;
+    x->a = dq_arena_new();
+    if (!x->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    x->seq = dq_alloc(x->a, n, sizeof *x->seq, err);
+    for (size_t i = 0; x->seq && i < n; i++) x->seq[i] = -1;
+    x->top1 = dq_alloc(x->a, n, sizeof *x->top1, err);
+    x->logp = dq_alloc(x->a, n, sizeof *x->logp, err);
+    DQ_TRY(dq_score_plan_begin(&x->plan, x->r, x->a, x->g->n, x->g->rows, x->g->n, err));
+    if (kv->evict.policy) DQ_TRY(dq_evictor_new(&x->evictor, x->r, &kv->spec, &kv->evict, err));
+    x->plan.evictor = x->evictor;
+    if (x->spec->measure) DQ_TRY(dq_kv_held_floor(&x->floor, x->r, x->g->n, err));
+    x->state = b->ops->alloc(b, n * (size_t)dq_runner_model(x->r)->dim * sizeof *x->state);
+    if (!x->state) {
+        dq_backend_sync(b, err);
+        dq_fail(err, DQ_RESOURCE, "out of memory for %zu final states", n);
+    }
+    return err->code;
+}
+
+static void plan_clear(dq_score_plan *p)
+{
+    p->n_seq = 0;
+    p->n_rows = p->n_asked = 0;
+}
+
+/* Runs the planned pass; question i gets top1[i] and logp[i]. */
+static dq_status ask(run *x, dq_err *err)
+{
+    const dq_model *m = dq_runner_model(x->r);
+    const dq_mat state = {.p = x->state, .rows = x->plan.n_asked, .cols = m->dim};
+    DQ_TRY(dq_score_plan_run(&x->plan, x->spec->pass, state, x->logp, x->top1, x->work, err));
+    return dq_logp_check(m, x->logp, x->plan.n_asked, err);
+}
+
+/* What the prompts of the pass take. */
+static dq_status measure(run *x, dq_err *err)
+{
+    int32_t *prefix = dq_score_plan_next(&x->plan, err);
+    if (prefix)
+        dq_kv_held_measure(&x->work->held, x->r, &x->spec->kv->spec, &x->floor, x->plan.seq, prefix,
+                           x->plan.n_seq);
+    dq_block_free(prefix);
+    return err->code;
+}
+
+static const dq_prompt *prompt_of(const run *x, int64_t i)
+{
+    return &x->spec->prompt[x->g->prompt[i]];
+}
+
+/* The shared ids, computed once. */
+static dq_status run_beginning(run *x, dq_err *err)
+{
+    dq_mat hidden;
+    x->beginning = dq_score_open(x->r, x->evictor, -1, err);
+    if (x->beginning < 0) return err->code;
+    dq_score_plan_sequence(&x->plan, x->beginning);
+    dq_score_plan_rows(&x->plan, prompt_of(x, 0)->ids, x->g->shared, 0);
+    DQ_TRY(dq_score_plan_pass(&x->plan, x->spec->pass, &hidden, x->work, err));
+    plan_clear(&x->plan);
+    return DQ_OK;
+}
+
+static dq_status run_prompts(run *x, dq_err *err)
+{
+    dq_evict_report report = dq_evict_report_none;
+    const int64_t shared = x->g->shared;
+    if (shared) DQ_TRY(run_beginning(x, err));
+    for (int64_t i = 0; i < x->g->n; i++) {
+        const dq_prompt *p = prompt_of(x, i);
+        x->seq[i] = dq_score_open(x->r, x->evictor, x->beginning, err);
+        if (x->seq[i] < 0) return err->code;
+        dq_score_plan_sequence(&x->plan, x->seq[i]);
+        dq_score_plan_rows(&x->plan, p->ids + shared, p->n - shared, shared);
+        dq_score_plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
+        x->work->tokens += p->n;
+    }
+    close_one(x, &x->beginning);
+    DQ_TRY(ask(x, err));
+    if (x->evictor) DQ_TRY(dq_score_plan_evict(&x->plan, &report, x->work, err));
+    if (x->evictor && x->spec->measure) dq_kv_held_report(&x->work->held, &report, x->plan.n_seq);
+    return x->spec->measure ? measure(x, err) : DQ_OK;
+}
+
+/* One row for the last id of every sequence that is alive; they all have as many new ids. */
+static dq_status run_step(run *x, int64_t fed, dq_err *err)
+{
+    const int64_t every = x->evictor ? x->spec->kv->evict.every : 0;
+    dq_evict_report report = dq_evict_report_none; /* not part of what a prompt took */
+    plan_clear(&x->plan);
+    for (int64_t i = 0; i < x->g->n; i++) {
+        if (x->seq[i] < 0) continue;
+        dq_score_plan_sequence(&x->plan, x->seq[i]);
+        dq_score_plan_rows(&x->plan, &x->out->of[x->g->prompt[i]].ids[fed - 1], 1,
+                           prompt_of(x, i)->n + fed - 1);
+        dq_score_plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
+    }
+    x->work->tokens += x->plan.n_rows;
+    DQ_TRY(ask(x, err));
+    return every > 0 && fed % every == 0 ? dq_score_plan_evict(&x->plan, &report, x->work, err)
+                                         : DQ_OK;
+}
+
+static bool is_stop_id(const dq_generate_spec *spec, int32_t id)
+{
+    for (int64_t i = 0; i < spec->n_stop_ids; i++) {
+        if (spec->stop_id[i] == id) return true;
+    }
+    return false;
+}
+
+static dq_end end_of(const run *x, int64_t prompt, const dq_generated *to)
+{
+    const dq_generate_spec *spec = x->spec;
+    const dq_prompt *p = &spec->prompt[prompt];
+    if (spec->stop && spec->stop(spec->stop_arg, prompt, to->ids, to->n)) return DQ_END_ASKED;
+    if (to->n >= p->max_new) return DQ_END_MAX_NEW;
+    return to->n < room_of(p, dq_runner_model(x->r)) ? DQ_END_NONE : DQ_END_POSITIONS;
+}
+
+/* Takes what the pass answered; ended sequences leave. Returns those that are alive. */
+static int64_t take(run *x)
+{
+    int64_t alive = 0;
+    for (int64_t q = 0; q < x->plan.n_asked; q++) {
+        const int64_t i = x->plan.value[q], prompt = x->g->prompt[i];
+        dq_generated *to = &x->out->of[prompt];
+        if (is_stop_id(x->spec, x->top1[q])) {
+            to->end = DQ_END_STOP_ID;
+        } else {
+            if (to->logp) to->logp[to->n] = x->logp[q];
+            to->ids[to->n++] = x->top1[q];
+            to->end = end_of(x, prompt, to);
+        }
+        if (to->end == DQ_END_NONE)
+            alive++;
+        else
+            close_one(x, &x->seq[i]);
+    }
+    return alive;
+}
+
+static dq_status run_group(dq_runner *r, const dq_generate_spec *spec, const group *g,
+                           dq_generation *out, dq_work *work, dq_err *err)
+{
+    run x = {.r = r, .spec = spec, .out = out, .work = work, .g = g, .beginning = -1};
+    int64_t alive = 0, fed = 0;
+    if (run_begin(&x, err) == DQ_OK && run_prompts(&x, err) == DQ_OK) alive = take(&x);
+    while (alive > 0 && run_step(&x, ++fed, err) == DQ_OK) alive = take(&x);
+    run_end(&x);
+    return err->code;
+}
+
+dq_status dq_generate(dq_runner *r, const dq_generate_spec *spec, dq_generation *g, dq_work *work,
+                      dq_err *err)
+{
+    int64_t *left = dq_block_new((size_t)g->n, sizeof *left, err), n = 0, at = 0;
+    if (!left) return err->code;
+    for (int64_t i = 0; i < g->n; i++) {
+        if (g->of[i].end != DQ_END_NONE) continue;
+        g->of[i].n = 0; /* what an earlier call left unfinished */
+        left[n++] = i;
+    }
+    while (at < n) {
+        const group next = next_group(spec, left + at, n - at);
+        if (run_group(r, spec, &next, g, work, err) != DQ_OK) break;
+        at += next.n;
+    }
+    count_done(g);
+    dq_block_free(left);
+    return err->code;
+}

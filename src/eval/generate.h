@@ -1,0 +1,78 @@
+/* generate: greedy continuations of many prompts. How prompts are grouped into passes, and what the
+ * sequences of a pass share, never changes a bit of a result.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_GENERATE_H
+#define DQ_GENERATE_H
+
+#include "eval/score.h"
+
+typedef struct dq_prompt {
+    const int32_t *ids; /* [n], BOS and all */
+    int64_t n;          /* at least 1, at most the model's positions */
+    int64_t max_new;    /* ids to add at most; none below 1 */
+} dq_prompt;
+
+/* Asked after each new id that is no stop id: true ends the sequence behind it. ids[n]: the new ids of
+ * `prompt` so far. Called by the thread that called dq_generate. */
+typedef bool dq_generate_stop(void *arg, int64_t prompt, const int32_t *ids, int64_t n);
+
+/* Why a sequence ended. */
+typedef enum dq_end {
+    DQ_END_NONE, /* it has not */
+    DQ_END_STOP_ID,
+    DQ_END_ASKED, /* dq_generate_stop said so */
+    DQ_END_MAX_NEW,
+    DQ_END_POSITIONS /* the last id would be fed at a position that the model does not have */
+} dq_end;
+extern const char *const dq_end_name[]; /* "none", "stop_id", "asked", "max_new", "positions" */
+
+typedef struct dq_generated {
+    int32_t *ids; /* [n] new ids, without the stop id */
+    double *logp; /* [n] ln of the probability of each, nats; NULL unless asked for */
+    int64_t n;
+    dq_end end;
+} dq_generated;
+
+/* What is wanted. Everything that is pointed at belongs to the caller and outlives the work. */
+typedef struct dq_generate_spec {
+    const dq_pass *pass;
+    const dq_kv_setting *kv; /* the runner was made for kv->spec */
+    const dq_prompt *prompt; /* [n] */
+    int64_t n;
+    const int32_t *stop_id; /* [n_stop_ids]: EOS and its like */
+    int64_t n_stop_ids;
+    dq_generate_stop *stop; /* NULL: nobody is asked */
+    void *stop_arg;
+    bool logp;        /* fill dq_generated.logp */
+    bool measure;     /* dq_work.held counts what prompts take; they then share no prefix */
+    int64_t max_rows; /* of prompts in one pass, except that one prompt is always taken; 0: 4096 */
+    int64_t max_seqs; /* alive at a time; 0: 64 */
+} dq_generate_spec;
+
+/* Results, finished ones and others. */
+typedef struct dq_generation {
+    dq_generated *of; /* [n] by prompt */
+    int64_t n;
+    int64_t n_done; /* prompts 0 .. n_done - 1 have ended; single ones behind them may have, too */
+} dq_generation;
+
+/* Checks the prompts and makes room in the arena. DQ_MISMATCH: a prompt without ids, or with more than
+ * the model has positions. */
+dq_status dq_generation_new(dq_generation *g, const dq_generate_spec *spec, const dq_model *m,
+                            dq_arena *a, dq_err *err);
+
+/* Continues every prompt that has not ended, each new id being the most likely one, the lowest among
+ * equals. Passes: the prompt (its last row answers for the first new id), then one row for each new id
+ * but the last. With kv->evict tokens are forgotten behind the prompt and behind every kv->evict.every
+ * new ids that were fed; these evictions look at all rows since the one before, whatever the window of
+ * last rows.
+ *
+ * A beginning of at least 32 ids that all prompts of a group have is computed once and forked before
+ * anything is forgotten, where that keeps the bits: the logit rounding looks at one row only, and the
+ * eviction policy sums up no attention (such sums depend on how rows were spread over passes).
+ *
+ * DQ_DAMAGED when logits are no numbers. After any failure, DQ_STOPPED among them, results that have ended stay; call again to do the rest. */
+dq_status dq_generate(dq_runner *r, const dq_generate_spec *spec, dq_generation *g, dq_work *work,
+                      dq_err *err);
+
+#endif

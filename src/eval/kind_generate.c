@@ -1,0 +1,305 @@
+/* evaluate, generate: see kind_generate.h.
+ * SPDX-License-Identifier: MIT */
+#include "eval/kind_generate.h"
+
+#include "tasks/answers.h"
+
+#include <string.h>
+
+/* Prompts that are finished together: enough for a pass of their newest ids, few enough that a stop does
+ * not lose much. */
+enum { GROUP = 32, STOP_IDS = 64 };
+
+static const dq_eval_generate *settings_of(const dq_eval_source *s)
+{
+    return s->settings;
+}
+
+static const dq_questions *questions_of(const dq_eval_source *s)
+{
+    return s->own;
+}
+
+bool dq_eval_generates(const dq_eval_kind *kind)
+{
+    return kind == &dq_eval_answers || kind == &dq_eval_prompts;
+}
+
+static dq_status load(dq_eval *e, dq_eval_source *s, dq_err *err)
+{
+    dq_questions *q = dq_alloc(e->a, 1, sizeof *q, err);
+    if (!q) return err->code;
+    s->own = q;
+    DQ_TRY(dq_questions_load(q, s->kind == &dq_eval_prompts ? DQ_FORM_PROMPT : DQ_FORM_ANSWERED,
+                             settings_of(s)->shots, s->path, s->text, s->len, e->limit, e->a, err));
+    s->items.n_bad = q->n_bad; /* for the warning about ill-formed text */
+    s->items.first_bad = q->first_bad;
+    return DQ_OK;
+}
+
+/* ---- Encoding ---- */
+
+static dq_status check_ids(const dq_model *m, const int32_t *ids, int64_t n, dq_err *err)
+{
+    if (n < 1)
+        return dq_fail(err, DQ_MISMATCH,
+                       "the prompt gives no ids. Put text there, or use --bos on");
+    return dq_ids_check(ids, n, m->vocab, err);
+}
+
+static dq_status encode_prompt(dq_request *r, const dq_eval *e, const dq_eval_model *m,
+                               const dq_question *q, dq_err *err)
+{
+    int32_t *ids = NULL, *kept = NULL;
+    int64_t n = 0, room = m->m->max_positions - r->n_cont, cut = 0;
+    DQ_TRY(dq_tokenizer_encode(m->tok, q->prompt, q->len,
+                               dq_bos_flags(m->tok, e->bos, q->prompt, q->len), &ids, &n, NULL,
+                               NULL, err));
+    if (e->too_long == DQ_LONG_CUT && m->m->max_positions > 0 && n > room) cut = n - room;
+    if (check_ids(m->m, ids, n, err) == DQ_OK)
+        kept = dq_alloc(e->a, (size_t)(n - cut), sizeof *kept, err);
+    if (kept) memcpy(kept, ids + cut, (size_t)(n - cut) * sizeof *kept);
+    dq_block_free(ids);
+    r->ctx = kept;
+    r->n_ctx = n - cut;
+    r->truncated = cut > 0;
+    return err->code;
+}
+
+static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
+{
+    const dq_eval_source *s = &e->source[ids->source];
+    const dq_eval_model *m = &e->model[ids->model];
+    const dq_questions *q = questions_of(s);
+    const int64_t max_new = settings_of(s)->max_new;
+    int64_t n_cut = 0;
+    DQ_TRY(dq_bos_check(m->tok, e->bos, err));
+    if (m->m->max_positions > 0 && max_new > m->m->max_positions)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%lld new ids are asked for, %s has %d positions. Use a smaller --max-new",
+                       (long long)max_new, m->m->path, m->m->max_positions);
+    if (e->too_long == DQ_LONG_CUT && m->m->max_positions > 0 && max_new >= m->m->max_positions)
+        return dq_fail(err, DQ_MISMATCH,
+                       "--long cut leaves room for %lld new ids, and %s has %d positions: nothing "
+                       "is left of a prompt. Use a smaller --max-new",
+                       (long long)max_new, m->m->path, m->m->max_positions);
+    dq_request *req = dq_alloc(e->a, (size_t)q->n, sizeof *req, err);
+    int64_t *at = dq_alloc(e->a, (size_t)q->n + 1, sizeof *at, err);
+    if (!req || !at) return err->code;
+    for (int64_t i = 0; i < q->n; i++) {
+        const dq_question *one = &q->question[i];
+        req[i] = (dq_request){.n_cont = max_new, .value = i * max_new, .item = i};
+        at[i + 1] = i + 1;
+        encode_prompt(&req[i], e, m, one, err);
+        n_cut += req[i].truncated;
+        if (err->code == DQ_OK) continue;
+        return one->line ? dq_in(err, "line %lld, item %lld: ", (long long)one->line, (long long)i)
+                         : dq_in(err, "item %lld: ", (long long)i);
+    }
+    ids->req = (dq_requests){.req = req,
+                             .at = at,
+                             .n = q->n,
+                             .n_items = q->n,
+                             .n_truncated = n_cut,
+                             .n_values = q->n * max_new};
+    ids->n_extra = DQ_GEN_EXTRA;
+    return DQ_OK;
+}
+
+/* ---- What ends a continuation ---- */
+
+typedef struct id_list {
+    int32_t *ids; /* [STOP_IDS] */
+    int64_t n;
+    int vocab;
+} id_list;
+
+static void add_id(id_list *l, int64_t id)
+{
+    if (id < 0 || id >= l->vocab || l->n == STOP_IDS) return;
+    for (int64_t i = 0; i < l->n; i++) {
+        if (l->ids[i] == id) return;
+    }
+    l->ids[l->n++] = (int32_t)id;
+}
+
+/* eos_token_id of a configuration: a number or a list of them. */
+static dq_status add_configured(id_list *l, const dq_model *m, const char *name, dq_err *err)
+{
+    const char *text;
+    size_t len;
+    json_t *root = NULL;
+    DQ_TRY(dq_model_file(m, name, &text, &len, err));
+    if (!text) return DQ_OK;
+    if (dq_json_parse(&root, text, len, name, err) != DQ_OK) return dq_in(err, "%s: ", m->path);
+    const json_t *eos = json_object_get(root, "eos_token_id");
+    int64_t id;
+    if (dq_json_whole(&id, eos)) add_id(l, id);
+    for (size_t i = 0; i < json_array_size(eos); i++) {
+        if (dq_json_whole(&id, json_array_get(eos, i))) add_id(l, id);
+    }
+    json_decref(root);
+    return DQ_OK;
+}
+
+/* eos_token of tokenizer_config.json, where it is one id. */
+static dq_status add_named(id_list *l, const dq_eval_model *m, dq_err *err)
+{
+    const char *text;
+    size_t len;
+    json_t *root = NULL;
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    DQ_TRY(dq_model_file(m->m, "tokenizer_config.json", &text, &len, err));
+    if (!text || !m->tok) return DQ_OK;
+    if (dq_json_parse(&root, text, len, "tokenizer_config.json", err) != DQ_OK)
+        return dq_in(err, "%s: ", m->m->path);
+    const json_t *eos = json_object_get(root, "eos_token");
+    if (json_is_object(eos)) eos = json_object_get(eos, "content");
+    if (json_is_string(eos) &&
+        dq_tokenizer_encode(m->tok, json_string_value(eos), json_string_length(eos), 0, &ids, &n,
+                            NULL, NULL, err) == DQ_OK &&
+        n == 1)
+        add_id(l, ids[0]);
+    dq_block_free(ids);
+    json_decref(root);
+    return err->code;
+}
+
+dq_status dq_eval_stop_ids(const dq_eval *e, int model, const int32_t **ids, int64_t *n,
+                           dq_arena *a, dq_err *err)
+{
+    const dq_eval_model *of[2] = {&e->model[model], &e->model[e->model[model].ref]};
+    id_list l = {.vocab = of[0]->m->vocab};
+    l.ids = dq_alloc(a, STOP_IDS, sizeof *l.ids, err);
+    if (!l.ids) return err->code;
+    for (int i = 0; i < (of[1] == of[0] ? 1 : 2); i++) {
+        DQ_TRY(add_configured(&l, of[i]->m, "config.json", err));
+        DQ_TRY(add_configured(&l, of[i]->m, "generation_config.json", err));
+        DQ_TRY(add_named(&l, of[i], err));
+    }
+    *ids = l.ids;
+    *n = l.n;
+    return DQ_OK;
+}
+
+/* ---- Text of new ids ---- */
+
+/* Where the text of ids[n] ends; *text is a block. */
+static dq_status text_of(const dq_eval *e, const dq_eval_row *row, const int32_t *ids, int64_t n,
+                         char **text, size_t *len, size_t *end, dq_err *err)
+{
+    const dq_eval_generate *s = settings_of(dq_eval_source_of(e, row));
+    const dq_tokenizer *tok = e->model[e->ids[row->ids].model].tok;
+    DQ_TRY(dq_tokenizer_decode(tok, ids, n, 0, text, len, err));
+    *end = dq_answer_end(*text, *len, s->stop, s->n_stop);
+    return DQ_OK;
+}
+
+dq_status dq_eval_completion(const dq_eval *e, const dq_eval_row *row, int64_t unit, char **text,
+                             size_t *len, dq_err *err)
+{
+    const int32_t *ids = row->top1 + dq_eval_values(e, row, unit);
+    const int64_t n = (int64_t)row->extra[unit * DQ_GEN_EXTRA + DQ_GEN_COUNT];
+    size_t all;
+    return text_of(e, row, ids, n, text, &all, len, err);
+}
+
+dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit, const dq_generated *g,
+                       dq_err *err)
+{
+    const dq_eval_source *s = dq_eval_source_of(e, row);
+    const char *gold = questions_of(s)->question[unit].gold;
+    int32_t *ids = row->top1 + dq_eval_values(e, row, unit);
+    double *extra = row->extra + unit * DQ_GEN_EXTRA;
+    dq_answer_verdict v = {0};
+    char *text = NULL;
+    size_t len;
+    for (int64_t i = 0; i < settings_of(s)->max_new; i++) ids[i] = i < g->n ? g->ids[i] : -1;
+    extra[DQ_GEN_COUNT] = (double)g->n;
+    extra[DQ_GEN_END] = g->end;
+    if (gold && dq_eval_completion(e, row, unit, &text, &len, err) == DQ_OK)
+        dq_answer_judge(&v, text, len, gold, err);
+    dq_block_free(text);
+    extra[DQ_GEN_EXACT] = v.flexible;
+    extra[DQ_GEN_STRICT] = v.strict;
+    return err->code;
+}
+
+/* ---- Generating ---- */
+
+/* For dq_generate_stop, which cannot fail by itself. */
+typedef struct asked {
+    const dq_eval *e;
+    const dq_eval_row *row;
+    dq_err err;
+} asked;
+
+static bool stop(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
+{
+    asked *x = arg;
+    char *text = NULL;
+    size_t len = 0, end = 0;
+    (void)prompt;
+    bool is_end = text_of(x->e, x->row, ids, n, &text, &len, &end, &x->err) != DQ_OK || end < len;
+    dq_block_free(text);
+    return is_end;
+}
+
+static dq_status generate(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t begin, int64_t end,
+                          dq_work *work, dq_arena *a, dq_err *err)
+{
+    const dq_pass pass = {.logit = row->logit, .math = row->math};
+    const dq_eval_generate *s = settings_of(dq_eval_source_of(e, row));
+    const dq_request *req = e->ids[row->ids].req.req;
+    asked x = {.e = e, .row = row};
+    dq_generation g;
+    dq_prompt *prompt = dq_alloc(a, (size_t)(end - begin), sizeof *prompt, err);
+    if (!prompt) return err->code;
+    for (int64_t i = begin; i < end; i++)
+        prompt[i - begin] =
+            (dq_prompt){.ids = req[i].ctx, .n = req[i].n_ctx, .max_new = s->max_new};
+    dq_generate_spec spec = {.pass = &pass,
+                             .kv = &row->kv,
+                             .prompt = prompt,
+                             .n = end - begin,
+                             .stop = s->n_stop ? stop : NULL,
+                             .stop_arg = &x,
+                             .measure = !dq_kv_setting_is_plain(&row->kv)};
+    DQ_TRY(dq_eval_stop_ids(e, row->model, &spec.stop_id, &spec.n_stop_ids, a, err));
+    DQ_TRY(dq_generation_new(&g, &spec, dq_runner_model(r), a, err));
+    DQ_TRY(dq_generate(r, &spec, &g, work, err));
+    if (x.err.code != DQ_OK) return dq_fail(err, x.err.code, "%s", x.err.text);
+    for (int64_t i = 0; i < g.n; i++) DQ_TRY(dq_eval_keep(e, row, begin + i, &g.of[i], err));
+    return DQ_OK;
+}
+
+static dq_status score(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t begin, int64_t end,
+                       dq_stem *stem, dq_work *work, dq_err *err)
+{
+    dq_arena *a = dq_arena_new();
+    (void)stem; /* dq_generate finds what prompts have in common */
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    generate(e, row, r, begin, end, work, a, err);
+    dq_arena_free(a);
+    return err->code;
+}
+
+static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *score)
+{
+    const int64_t n = dq_eval_units(e, row);
+    for (int64_t i = 0; i < n; i++)
+        score[i] = row->extra[i * DQ_GEN_EXTRA + (metric ? DQ_GEN_STRICT : DQ_GEN_EXACT)];
+}
+
+const dq_eval_kind dq_eval_answers = {
+    .metric = {"exact_match", "strict_match"},
+    .group = GROUP,
+    .load = load,
+    .encode = encode,
+    .judge = judge,
+    .score = score,
+};
+
+const dq_eval_kind dq_eval_prompts = {
+    .group = GROUP, .load = load, .encode = encode, .score = score};

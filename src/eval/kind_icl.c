@@ -1,0 +1,413 @@
+/* kind_icl: prompts as ids, block by block. See icl.h.
+ * SPDX-License-Identifier: MIT */
+#include "eval/kind_icl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char between[] = "\n==\n";
+
+/* ---- Prompts as text ---- */
+
+static dq_status add(dq_strbuf *out, const char *s, dq_err *err)
+{
+    return dq_strbuf_add(out, s, strlen(s), err);
+}
+
+/* A text with its label; label NULL: a query, which ends with no space. */
+static dq_status add_example(dq_strbuf *out, const dq_icl_task *task, const dq_icl_example *x,
+                             const char *label, dq_err *err)
+{
+    DQ_TRY(add(out, task->x_prefix, err));
+    DQ_TRY(dq_strbuf_add(out, x->text, x->len, err));
+    DQ_TRY(add(out, "\n", err));
+    DQ_TRY(add(out, task->y_prefix, err));
+    if (label) return add(out, label, err);
+    out->n = dq_strip_end(out->s, out->n);
+    return DQ_OK;
+}
+
+/* All demonstrations, each with what stands behind it. */
+static dq_status add_demos(dq_strbuf *out, const dq_icl_task *task, const dq_icl_data *d,
+                           const dq_icl_block *b, dq_err *err)
+{
+    for (int64_t i = 0; i < b->shots; i++) {
+        const dq_icl_example *x = &d->demos.ex[b->demo[i]];
+        DQ_TRY(add_example(out, task, x, d->label[x->label], err));
+        DQ_TRY(add(out, between, err));
+    }
+    return DQ_OK;
+}
+
+dq_status dq_icl_prompt(dq_strbuf *out, const dq_icl_task *task, const dq_icl_data *d,
+                        const dq_icl_block *b, const dq_icl_example *q, dq_err *err)
+{
+    DQ_TRY(add_demos(out, task, d, b, err));
+    return add_example(out, task, q, NULL, err);
+}
+
+/* ---- What is left of the examples ---- */
+
+typedef struct ids {
+    int32_t *p; /* block */
+    int64_t n;
+} ids;
+
+/* Ids that stay, in the arena. */
+typedef struct span {
+    const int32_t *p;
+    int64_t n;
+} span;
+
+/* Everything that encoding needs. */
+typedef struct maker {
+    dq_eval *e;
+    dq_arena *a;
+    const dq_tokenizer *t;
+    unsigned flags;
+    int64_t max_len, vocab;
+    const dq_icl_settings *s;
+    const dq_icl_data *d;
+    int32_t *left; /* [n_left] demonstrations that are not too long */
+    int64_t n_left;
+    int64_t longest; /* ids of a label */
+    dq_icl_plan *p;
+    dq_icl_block *block; /* [n_blocks], with trunk and context */
+    dq_trunk *trunk;
+    span *ctx; /* [n_blocks * n_queries] */
+    int64_t cap;
+    dq_strbuf buf;
+} maker;
+
+static dq_status encode(const maker *m, unsigned flags, ids *out, dq_err *err)
+{
+    return dq_tokenizer_encode(m->t, m->buf.s ? m->buf.s : "", m->buf.n, flags, &out->p, &out->n,
+                               NULL, NULL, err);
+}
+
+/* Drops the examples with more ids than 99 % of them have at most. */
+static dq_status drop_longest(maker *m, const dq_icl_pool *pool, bool labels, int32_t *left,
+                              int64_t *n_left, dq_err *err)
+{
+    double *len = dq_alloc(m->a, 2 * (size_t)pool->n, sizeof *len, err);
+    if (!len) return err->code;
+    for (int64_t i = 0; i < pool->n; i++) {
+        const dq_icl_example *x = &pool->ex[i];
+        ids w = {0};
+        m->buf.n = 0;
+        DQ_TRY(add_example(&m->buf, m->s->task, x, labels ? m->d->label[x->label] : NULL, err));
+        DQ_TRY(encode(m, 0, &w, err));
+        dq_block_free(w.p);
+        len[i] = len[pool->n + i] = (double)w.n;
+    }
+    dq_sort(len + pool->n, pool->n);
+    double most = dq_percentile(len + pool->n, pool->n, 0.99);
+    *n_left = 0;
+    for (int64_t i = 0; i < pool->n; i++) {
+        if (len[i] <= most) left[(*n_left)++] = (int32_t)i;
+    }
+    return DQ_OK;
+}
+
+static dq_status choose_examples(maker *m, dq_err *err)
+{
+    const dq_icl_data *d = m->d;
+    int32_t *left = dq_alloc(m->a, (size_t)d->queries.n, sizeof *left, err);
+    int32_t *perm = dq_alloc(m->a, (size_t)d->queries.n, sizeof *perm, err);
+    m->left = dq_alloc(m->a, (size_t)d->demos.n, sizeof *m->left, err);
+    int64_t n = 0;
+    if (!left || !perm || !m->left) return err->code;
+    DQ_TRY(drop_longest(m, &d->demos, true, m->left, &m->n_left, err));
+    DQ_TRY(drop_longest(m, &d->queries, false, left, &n, err));
+    m->p->demos = m->n_left;
+    m->p->demos_dropped = d->demos.n - m->n_left;
+    m->p->queries_dropped = d->queries.n - n;
+    dq_icl_permute(perm, n, m->s->seed, 0);
+    for (int64_t i = 0; i < n; i++) perm[i] = left[perm[i]];
+    m->p->query = perm;
+    m->p->n_queries = n < m->s->queries ? n : m->s->queries;
+    if (m->e->limit && m->e->limit < m->p->n_queries) m->p->n_queries = m->e->limit;
+    return DQ_OK;
+}
+
+/* ---- Blocks ---- */
+
+/* The demonstrations of a block: the first of its run's permutation, perhaps shuffled again, in the
+ * settings' order. */
+static dq_status draw(const maker *m, dq_icl_block *b, dq_err *err)
+{
+    int64_t n = b->shots;
+    int32_t *perm = dq_block_new((size_t)m->n_left, sizeof *perm, err);
+    int32_t *again = dq_block_new((size_t)n, sizeof *again, err);
+    int32_t *demo = dq_alloc(m->a, (size_t)n, sizeof *demo, err);
+    if (perm && again && demo) {
+        dq_icl_permute(perm, m->n_left, m->s->seed, 1 + (uint64_t)b->run);
+        for (int64_t i = 0; i < n; i++) again[i] = (int32_t)i;
+        if (b->order > 0)
+            dq_icl_permute(again, n, m->s->seed, (uint64_t)b->order << 32 | (uint64_t)n);
+        for (int64_t i = 0; i < n; i++) demo[i] = m->left[perm[again[i]]];
+        dq_icl_arrange(demo, n, &m->d->demos, m->d->n_labels, m->s->order, err);
+    }
+    b->demo = demo;
+    dq_block_free(perm);
+    dq_block_free(again);
+    return err->code;
+}
+
+static int64_t common(const ids *a, const ids *b)
+{
+    int64_t n = 0;
+    while (n < a->n && n < b->n && a->p[n] == b->p[n]) n++;
+    return n;
+}
+
+static dq_status keep(const maker *m, const int32_t **out, const int32_t *p, int64_t n, dq_err *err)
+{
+    int32_t *copy = dq_alloc(m->a, (size_t)n, sizeof *copy, err);
+    if (!copy) return err->code;
+    if (n) memcpy(copy, p, (size_t)n * sizeof *copy);
+    *out = copy;
+    return dq_ids_check(copy, n, m->vocab, err);
+}
+
+/* Ids of every prompt of the block, whole; w[n_queries] is where the demonstrations end. *fits: none is too
+ * long for its longest label. */
+static dq_status encode_prompts(maker *m, const dq_icl_block *b, ids *w, bool *fits, dq_err *err)
+{
+    int64_t n = m->p->n_queries, room = m->max_len + 1 - m->longest;
+    m->buf.n = 0;
+    DQ_TRY(add_demos(&m->buf, m->s->task, m->d, b, err));
+    DQ_TRY(encode(m, m->flags, &w[n], err));
+    size_t demos = m->buf.n;
+    *fits = w[n].n <= room;
+    for (int64_t q = 0; *fits && q < n; q++) {
+        m->buf.n = demos;
+        DQ_TRY(add_example(&m->buf, m->s->task, &m->d->queries.ex[m->p->query[q]], NULL, err));
+        DQ_TRY(encode(m, m->flags, &w[q], err));
+        *fits = w[q].n <= room;
+    }
+    return DQ_OK;
+}
+
+/* The trunk is what all prompts and the demonstrations alone begin with; an id of each prompt is left. */
+static dq_status store_prompts(maker *m, const ids *w, dq_err *err)
+{
+    int64_t n = m->p->n_queries, b = m->p->n_blocks, trunk = w[n].n;
+    const int32_t *kept;
+    for (int64_t q = 0; q < n; q++) {
+        int64_t k = common(&w[q], &w[n]);
+        if (w[q].n == 0)
+            return dq_fail(err, DQ_MISMATCH, "a prompt gives no ids in this tokenizer");
+        if (k > w[q].n - 1) k = w[q].n - 1;
+        if (k < trunk) trunk = k;
+    }
+    DQ_TRY(keep(m, &kept, w[n].p, trunk, err));
+    m->trunk[b] = (dq_trunk){.ids = kept, .n = trunk, .end = (b + 1) * n};
+    for (int64_t q = 0; q < n; q++) {
+        DQ_TRY(keep(m, &kept, w[q].p + trunk, w[q].n - trunk, err));
+        m->ctx[b * n + q] = (span){kept, w[q].n - trunk};
+    }
+    return DQ_OK;
+}
+
+static dq_status grow(maker *m, dq_err *err)
+{
+    int64_t have = m->p->n_blocks, n = m->p->n_queries, cap = m->cap ? 2 * m->cap : 16;
+    if (have < m->cap) return DQ_OK;
+    dq_icl_block *block = dq_alloc(m->a, (size_t)cap, sizeof *block, err);
+    dq_trunk *trunk = dq_alloc(m->a, (size_t)cap, sizeof *trunk, err);
+    span *ctx = dq_alloc(m->a, (size_t)(cap * n), sizeof *ctx, err);
+    if (!block || !trunk || !ctx) return err->code;
+    if (have) {
+        memcpy(block, m->block, (size_t)have * sizeof *block);
+        memcpy(trunk, m->trunk, (size_t)have * sizeof *trunk);
+        memcpy(ctx, m->ctx, (size_t)(have * n) * sizeof *ctx);
+    }
+    m->block = block;
+    m->trunk = trunk;
+    m->ctx = ctx;
+    m->cap = cap;
+    return DQ_OK;
+}
+
+static dq_status add_block(maker *m, dq_icl_block b, bool *fits, dq_err *err)
+{
+    int64_t n = m->p->n_queries;
+    DQ_TRY(grow(m, err));
+    DQ_TRY(draw(m, &b, err));
+    ids *w = dq_block_new((size_t)n + 1, sizeof *w, err);
+    if (!w) return err->code;
+    if (encode_prompts(m, &b, w, fits, err) == DQ_OK && *fits && store_prompts(m, w, err) == DQ_OK)
+        m->block[m->p->n_blocks++] = b;
+    for (int64_t q = 0; q <= n; q++) dq_block_free(w[q].p);
+    dq_block_free(w);
+    return err->code;
+}
+
+/* The blocks with so many shots: all of them, or none where one does not fit. */
+static dq_status add_shots(maker *m, int64_t shots, bool *fits, dq_err *err)
+{
+    int64_t before = m->p->n_blocks;
+    *fits = shots <= m->n_left;
+    for (int64_t r = 0; *fits && r < m->s->runs; r++)
+        DQ_TRY(add_block(m, (dq_icl_block){.run = r, .shots = shots}, fits, err));
+    for (int64_t k = 1; *fits && k < m->s->orders; k++)
+        DQ_TRY(add_block(m, (dq_icl_block){.order = k, .shots = shots}, fits, err));
+    if (*fits)
+        m->p->shots[m->p->n_shots++] = (int)shots;
+    else
+        m->p->n_blocks = before;
+    return DQ_OK;
+}
+
+/* More shots than do not fit do not fit either: sets are nested, and every label adds ids. */
+static dq_status make_blocks(maker *m, dq_err *err)
+{
+    static const int first[] = {1, 10, 25, 50, 100};
+    const int n_first = sizeof first / sizeof first[0];
+    bool fits = true;
+    int n = m->s->n_shots ? m->s->n_shots : DQ_ICL_SHOTS;
+    int64_t shots = 0;
+    for (int i = 0; i < n; i++) {
+        shots = m->s->n_shots ? m->s->shots[i] : i < n_first ? first[i] : 2 * shots;
+        if (fits) DQ_TRY(add_shots(m, shots, &fits, err));
+        if (!fits && !m->s->n_shots) break;
+        if (!fits) m->p->over[m->p->n_over++] = (int)shots;
+    }
+    if (m->p->n_shots > 0) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "--shots: not even %d fits (the model has %lld positions, the data %lld "
+                   "demonstrations). Use fewer",
+                   m->s->n_shots ? m->s->shots[0] : 1, (long long)m->max_len, (long long)m->n_left);
+}
+
+/* One request per item and label; ids of a query and of a label stand once. */
+static dq_status make_requests(maker *m, dq_requests *out, dq_err *err)
+{
+    int64_t n_items = m->p->n_blocks * m->p->n_queries, n = m->d->n_labels, k = 0;
+    dq_request *req = dq_alloc(m->a, (size_t)(n_items * n), sizeof *req, err);
+    int64_t *at = dq_alloc(m->a, (size_t)n_items + 1, sizeof *at, err);
+    if (!req || !at) return err->code;
+    for (int64_t i = 0; i < n_items; i++) {
+        for (int c = 0; c < n; c++) {
+            const dq_icl_label *l = &m->p->label[c];
+            req[k++] = (dq_request){.ctx = m->ctx[i].p,
+                                    .n_ctx = m->ctx[i].n,
+                                    .cont = l->ids,
+                                    .n_cont = l->n_cont,
+                                    .value = i * m->p->n_label_ids + l->at,
+                                    .item = i,
+                                    .choice = c};
+        }
+        at[i + 1] = k;
+    }
+    *out = (dq_requests){.req = req,
+                         .at = at,
+                         .n = k,
+                         .n_items = n_items,
+                         .n_values = n_items * m->p->n_label_ids,
+                         .trunk = m->trunk,
+                         .n_trunks = m->p->n_blocks};
+    return DQ_OK;
+}
+
+/* ---- The kind ---- */
+
+static dq_status load_icl(dq_eval *e, dq_eval_source *s, dq_err *err)
+{
+    const dq_icl_settings *x = s->settings;
+    dq_icl_data *d = dq_alloc(e->a, 1, sizeof *d, err);
+    if (!d) return err->code;
+    s->own = d;
+    DQ_TRY(dq_icl_read(d, x->task, &(dq_icl_file){s->path, s->text, s->len}, &x->demos, e->a, err));
+    s->items.n_bad = d->n_bad;
+    s->items.first_bad = d->first_bad;
+    return DQ_OK;
+}
+
+static dq_status make_labels(maker *m, dq_err *err)
+{
+    dq_icl_label *label;
+    int n = m->d->n_labels;
+    DQ_TRY(dq_icl_labels(&label, m->d->label, n, m->t, m->vocab, m->a, err));
+    m->p->alive = dq_alloc(m->a, (size_t)n, sizeof *m->p->alive, err);
+    if (!m->p->alive) return err->code;
+    m->p->label = label;
+    m->p->n_label_ids = label[n - 1].at + label[n - 1].n_cont;
+    for (int i = 0; i < n; i++) {
+        if (label[i].n_cont > m->longest) m->longest = label[i].n_cont;
+    }
+    return DQ_OK;
+}
+
+static dq_status make_plan(maker *m, dq_requests *req, dq_err *err)
+{
+    DQ_TRY(make_labels(m, err));
+    DQ_TRY(choose_examples(m, err));
+    DQ_TRY(make_blocks(m, err));
+    m->p->block = m->block;
+    return make_requests(m, req, err);
+}
+
+static dq_status encode_icl(dq_eval *e, dq_eval_ids *out, dq_err *err)
+{
+    const dq_eval_source *s = &e->source[out->source];
+    const dq_eval_model *em = &e->model[out->model];
+    dq_icl_plan *p = dq_alloc(e->a, 1, sizeof *p, err);
+    if (!p) return err->code;
+    maker m = {.e = e,
+               .a = e->a,
+               .t = em->tok,
+               .flags = e->bos == DQ_BOS_OFF ? 0 : DQ_TOK_SPECIAL,
+               .max_len = em->m->max_positions,
+               .vocab = em->m->vocab,
+               .s = s->settings,
+               .d = s->own,
+               .p = p};
+    out->own = p;
+    DQ_TRY(dq_bos_check(em->tok, e->bos, err));
+    make_plan(&m, &out->req, err);
+    dq_block_free(m.buf.s);
+    return err->code;
+}
+
+/* 1 where the picked label is the query's own. */
+static void judge_icl(const dq_eval *e, const dq_eval_row *row, int metric, double *score)
+{
+    const dq_icl_data *d = dq_eval_source_of(e, row)->own;
+    const dq_icl_plan *p = e->ids[row->ids].own;
+    for (int64_t i = 0; i < p->n_blocks * p->n_queries; i++)
+        score[i] =
+            dq_icl_pick(e, row, metric, i) == d->queries.ex[p->query[i % p->n_queries]].label;
+}
+
+static dq_status icl_words(const dq_eval *e, const dq_eval_ids *x, const dq_request *r,
+                           dq_eval_words *out, dq_err *err)
+{
+    const dq_eval_source *s = &e->source[x->source];
+    const dq_icl_settings *settings = s->settings;
+    const dq_icl_data *d = s->own;
+    const dq_icl_plan *p = x->own;
+    const dq_icl_label *l = &p->label[r->choice];
+    out->n_cont = l->n;
+    DQ_TRY(add(&out->cont, l->text, err));
+    return dq_icl_prompt(&out->ctx, settings->task, d, &p->block[r->item / p->n_queries],
+                         &d->queries.ex[p->query[r->item % p->n_queries]], err);
+}
+
+/* Blocks share their queries: item i is query i % n_queries. */
+static int64_t n_queries(const dq_eval_ids *of)
+{
+    const dq_icl_plan *p = of->own;
+    return p->n_queries;
+}
+
+const dq_eval_kind dq_eval_icl_kind = {
+    .metric = {"acc", "acc_ll"},
+    .load = load_icl,
+    .encode = encode_icl,
+    .judge = judge_icl,
+    .n_clusters = n_queries,
+    .cluster = "query",
+    .words = icl_words,
+};

@@ -1,0 +1,296 @@
+/* kind_needle: see kind_needle.h. From a text to requests, and from answers to numbers.
+ * SPDX-License-Identifier: MIT */
+#include "eval/kind_needle_run.h"
+
+#include <math.h>
+#include <string.h>
+
+const dq_needle_set *dq_needle_set_of(const dq_eval *e, const dq_eval_row *row)
+{
+    return e->ids[row->ids].own;
+}
+
+const double *dq_needle_unit(const dq_eval *e, const dq_eval_row *row, int64_t unit)
+{
+    return row->extra + unit * e->ids[row->ids].n_extra;
+}
+
+int64_t dq_needle_value(const dq_eval *e, const dq_eval_row *row, int64_t unit, int k)
+{
+    const dq_needle_set *s = dq_needle_set_of(e, row);
+    const dq_needle_prompt *p = &s->prompt[unit];
+    const int64_t first = e->ids[row->ids].req.req[unit].value;
+    if (s->settings->generated) return first + (int64_t)k * DQ_NEEDLE_NEW;
+    return first + p->n - p->question + p->answer[k].from;
+}
+
+const char *dq_needle_boundary(const dq_needle_settings *s)
+{
+    return s->generated ? "behind the question" : "before the question";
+}
+
+static dq_status load(dq_eval *e, dq_eval_source *source, dq_err *err)
+{
+    (void)e;
+    return source->len ? DQ_OK : dq_fail(err, DQ_DAMAGED, "%s: holds no text", source->path);
+}
+
+/* ---- Prompts ---- */
+
+/* The ids that the template puts in front of a text. */
+static dq_status template_ids(dq_needle_maker *m, dq_bos bos, dq_err *err)
+{
+    int before = 0, after;
+    int32_t *ids;
+    int64_t n;
+    dq_tokenizer_template(m->t, &before, &after);
+    if (bos == DQ_BOS_OFF || before == 0) return dq_bos_check(m->t, bos, err);
+    int32_t *kept = dq_alloc(m->a, (size_t)before, sizeof *kept, err);
+    if (!kept) return err->code;
+    DQ_TRY(dq_tokenizer_encode(m->t, "a", 1, DQ_TOK_SPECIAL, &ids, &n, NULL, NULL, err));
+    memcpy(kept, ids, (size_t)before * sizeof *kept);
+    dq_block_free(ids);
+    DQ_TRY(dq_ids_check(kept, before, m->vocab, err));
+    m->bos = kept;
+    m->n_bos = before;
+    return dq_bos_check(m->t, bos, err);
+}
+
+/* The fewest positions of the models that are there. */
+static const dq_model *shortest(const dq_eval *e)
+{
+    const dq_model *least = e->model[0].m;
+    for (int i = 1; i < e->n_models; i++) {
+        if (e->model[i].m->max_positions < least->max_positions) least = e->model[i].m;
+    }
+    return least;
+}
+
+static dq_status make_cells(dq_needle_set *set, const dq_eval *e, dq_err *err)
+{
+    const dq_needle_settings *s = set->settings;
+    const dq_model *least = shortest(e);
+    const int usual = least->max_positions < DQ_NEEDLE_DEFAULT_LENGTH ? least->max_positions
+                                                                      : DQ_NEEDLE_DEFAULT_LENGTH;
+    const int n_lengths = s->n_lengths ? s->n_lengths : 1;
+    dq_needle_cell *cell =
+        dq_alloc(e->a, (size_t)(s->n_pairs * n_lengths * s->n_depths), sizeof *cell, err);
+    if (!cell) return err->code;
+    for (int p = 0; p < s->n_pairs; p++) {
+        for (int l = 0; l < n_lengths; l++) {
+            const int length = s->n_lengths ? s->length[l] : usual;
+            if (length > least->max_positions)
+                return dq_fail(err, DQ_MISMATCH,
+                               "--lengths %d: %s has %d positions. Use lengths up to %d", length,
+                               least->path, least->max_positions, least->max_positions);
+            for (int d = 0; d < s->n_depths; d++)
+                cell[set->n_cells++] =
+                    (dq_needle_cell){length, s->depth[d], s->needles[p], s->asked[p]};
+        }
+    }
+    set->cell = cell;
+    return DQ_OK;
+}
+
+static void make_request(dq_request *r, int64_t *n_values, const dq_needle_prompt *p, int64_t unit,
+                         bool generated)
+{
+    const int64_t ctx = generated ? p->n : p->question;
+    *r = (dq_request){.ctx = p->ids,
+                      .n_ctx = ctx,
+                      .cont = generated ? NULL : p->ids + ctx,
+                      .n_cont =
+                          generated ? (int64_t)p->asked * DQ_NEEDLE_NEW : p->n - ctx + p->n_answer,
+                      .value = *n_values,
+                      .item = unit};
+    *n_values += r->n_cont;
+}
+
+static dq_status make_prompts(dq_needle_set *set, dq_requests *req, const dq_needle_maker *m,
+                              dq_err *err)
+{
+    const int64_t n = set->n_cells * set->samples;
+    dq_needle_prompt *prompt = dq_alloc(m->a, (size_t)n, sizeof *prompt, err);
+    dq_request *r = dq_alloc(m->a, (size_t)n, sizeof *r, err);
+    int64_t *at = dq_alloc(m->a, (size_t)n + 1, sizeof *at, err);
+    if (!prompt || !r || !at) return err->code;
+    for (int64_t i = 0; i < n; i++) {
+        DQ_TRY(dq_needle_make(&prompt[i], m, &set->cell[i / set->samples], set->settings->seed,
+                              i % set->samples, err));
+        make_request(&r[i], &req->n_values, &prompt[i], i, set->settings->generated);
+        at[i + 1] = i + 1;
+    }
+    set->prompt = prompt;
+    req->req = r;
+    req->at = at;
+    req->n = req->n_items = n;
+    return DQ_OK;
+}
+
+static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
+{
+    const dq_eval_source *s = &e->source[ids->source];
+    const dq_eval_model *em = &e->model[ids->model];
+    dq_filler *filler = dq_alloc(e->a, 1, sizeof *filler, err);
+    dq_needle_set *set = dq_alloc(e->a, 1, sizeof *set, err);
+    if (!filler || !set) return err->code;
+    dq_needle_maker m = {.t = em->tok, .filler = filler, .vocab = em->m->vocab, .a = e->a};
+    set->settings = s->settings;
+    set->samples = set->settings->samples;
+    if (e->limit > 0 && e->limit < set->samples) set->samples = e->limit;
+    for (int i = 0; i < e->n_models; i++) {
+        const int64_t heads = (int64_t)e->model[i].m->n_layers * e->model[i].m->map.n_out;
+        if (heads > set->n_heads) set->n_heads = heads;
+    }
+    DQ_TRY(template_ids(&m, e->bos, err));
+    DQ_TRY(dq_filler_read(filler, m.t, s->text, s->len, m.vocab, e->a, err));
+    ids->n_bad = filler->n_bad;
+    ids->first_bad = filler->first_bad;
+    DQ_TRY(make_cells(set, e, err));
+    DQ_TRY(make_prompts(set, &ids->req, &m, err));
+    ids->n_extra =
+        set->settings->attention ? DQ_NEEDLE_AT_HEADS + set->n_heads : DQ_NEEDLE_AT_SHARE;
+    ids->own = set;
+    return DQ_OK;
+}
+
+/* ---- Numbers ---- */
+
+static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *score)
+{
+    const dq_needle_set *s = dq_needle_set_of(e, row);
+    for (int64_t i = 0; i < s->n_cells * s->samples; i++) {
+        const double found = dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_CORRECT];
+        const double share = found / (double)s->prompt[i].asked;
+        score[i] = metric == 0 || share == 1 ? share : 0;
+    }
+}
+
+const dq_eval_kind dq_eval_needle = {.metric = {"acc", "all_correct"},
+                                     .load = load,
+                                     .encode = encode,
+                                     .judge = judge,
+                                     .cluster = "prompt",
+                                     .score = dq_needle_score};
+
+void dq_needle_shares(double *into, const dq_span_share *sums, int n_layers, int n_out)
+{
+    double *skipped = into + DQ_NEEDLE_AT_SKIPPED - DQ_NEEDLE_AT_SHARE;
+    double *heads = into + DQ_NEEDLE_AT_HEADS - DQ_NEEDLE_AT_SHARE;
+    double *rows = into + DQ_NEEDLE_AT_ROWS - DQ_NEEDLE_AT_SHARE;
+    double *small = into + DQ_NEEDLE_AT_SMALL - DQ_NEEDLE_AT_SHARE;
+    *rows = *small = 0;
+    for (int k = 0; k < DQ_N_SPAN_NORMS; k++) {
+        const dq_span_norm norm = (dq_span_norm)k;
+        skipped[k] = 0;
+        for (int i = 0; i < n_layers * n_out; i++) skipped[k] += (double)sums[i].skipped[k];
+        for (int c = 0; c < DQ_NEEDLE_CLASSES; c++) {
+            double sum = 0;
+            int layers = 0;
+            for (int l = 0; l < n_layers; l++) {
+                double of_layer = 0;
+                int n = 0;
+                for (int h = 0; h < n_out; h++) {
+                    const double x = dq_span_mean(&sums[l * n_out + h], norm, c);
+                    if (isnan(x)) continue;
+                    of_layer += x;
+                    n++;
+                }
+                if (n == 0) continue;
+                sum += of_layer / n;
+                layers++;
+            }
+            into[k * DQ_NEEDLE_CLASSES + c] = layers ? sum / layers : (double)NAN;
+        }
+    }
+    for (int i = 0; i < n_layers * n_out; i++) {
+        *rows += (double)sums[i].rows;
+        *small += (double)sums[i].small;
+        heads[i] = dq_span_mean(&sums[i], DQ_NEEDLE_NORM, DQ_NEEDLE_ANSWER);
+    }
+}
+
+/* Mean over the units of what is a number; NaN: none is. */
+static double mean_at(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end,
+                      int64_t at)
+{
+    double sum = 0;
+    int64_t n = 0;
+    for (int64_t i = begin; i < end; i++) {
+        const double x = dq_needle_unit(e, row, i)[at];
+        if (isnan(x)) continue;
+        sum += x;
+        n++;
+    }
+    return n ? sum / (double)n : (double)NAN;
+}
+
+static void sum_attention(dq_needle_numbers *o, const dq_eval *e, const dq_eval_row *row,
+                          int64_t begin, int64_t end)
+{
+    const dq_model *m = e->model[row->model].m;
+    for (int k = 0; k < DQ_N_SPAN_NORMS; k++) {
+        for (int c = 0; c < DQ_NEEDLE_CLASSES; c++)
+            o->share[k][c] =
+                mean_at(e, row, begin, end, DQ_NEEDLE_AT_SHARE + k * DQ_NEEDLE_CLASSES + c);
+        for (int64_t i = begin; i < end; i++)
+            o->skipped[k] += (int64_t)dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_SKIPPED + k];
+    }
+    for (int64_t i = begin; i < end; i++) {
+        o->rows += (int64_t)dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_ROWS];
+        o->small += (int64_t)dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_SMALL];
+    }
+    for (int i = 0; i < m->n_layers * m->map.n_out; i++) {
+        const double x = mean_at(e, row, begin, end, DQ_NEEDLE_AT_HEADS + i);
+        if (isnan(x) || (o->best_layer >= 0 && x <= o->best)) continue;
+        o->best = x;
+        o->best_layer = i / m->map.n_out;
+        o->best_head = i % m->map.n_out;
+    }
+}
+
+dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const dq_eval_row *row,
+                               int64_t cell, dq_err *err)
+{
+    const dq_needle_set *s = dq_needle_set_of(e, row);
+    const int64_t begin = cell < 0 ? 0 : cell * s->samples;
+    const int64_t end = cell < 0 ? s->n_cells * s->samples : begin + s->samples;
+    int64_t all = 0, asked = 0;
+    *out = (dq_needle_numbers){.n = end - begin, .best_layer = -1, .best_head = -1};
+    double *acc = dq_block_new((size_t)out->n, sizeof *acc, err);
+    double *ll = dq_block_new((size_t)out->n, sizeof *ll, err);
+    for (int64_t i = 0; acc && ll && i < out->n; i++) {
+        const double *x = dq_needle_unit(e, row, begin + i);
+        const int r = s->prompt[begin + i].asked;
+        for (int k = 0; k < 4; k++) out->confusion[k] += x[k];
+        acc[i] = x[DQ_NEEDLE_AT_CORRECT] / r;
+        ll[i] = x[DQ_NEEDLE_AT_LL] / r;
+        all += acc[i] == 1;
+        asked += r;
+    }
+    if (acc && ll) {
+        for (int k = 0; k < 4; k++) out->confusion[k] /= (double)asked;
+        out->acc = dq_mean_of(acc, out->n);
+        out->all_correct = dq_share(all, out->n);
+        out->ll = s->settings->generated ? dq_mean_none : dq_mean_of(ll, out->n);
+        if (s->settings->attention) sum_attention(out, e, row, begin, end);
+    }
+    dq_block_free(acc);
+    dq_block_free(ll);
+    return err->code;
+}
+
+dq_status dq_needle_check(const dq_eval *e, dq_err *err)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        if (dq_eval_source_of(e, r)->kind != &dq_eval_needle || !r->kv.evict.policy) continue;
+        if (dq_needle_set_of(e, r)->settings->attention)
+            return dq_fail(err, DQ_MISMATCH,
+                           "--attention is not defined where tokens are forgotten (%s): shares "
+                           "would be of what is left. Leave out --attention or --kv-keep, "
+                           "--kv-tokens and --kv-policy",
+                           r->kv.evict.policy->name);
+    }
+    return DQ_OK;
+}

@@ -1,0 +1,47 @@
+/* evaluate, text: running text in windows. See evaluate.h and evaluate_text.h.
+ * SPDX-License-Identifier: MIT */
+#include "eval/kind_text.h"
+
+/* The corpus that stands for the training text, without template tokens. */
+static dq_status encode_counts(dq_doc_ids **out, const dq_text_settings *s, const dq_eval_model *m,
+                               dq_arena *a, dq_err *err)
+{
+    *out = dq_alloc(a, (size_t)s->counts.n, sizeof **out, err);
+    for (int64_t i = 0; *out && i < s->counts.n; i++)
+        DQ_TRY(
+            dq_doc_encode(&(*out)[i], m->tok, &s->counts.doc[i], DQ_BOS_OFF, m->m->vocab, a, err));
+    return err->code;
+}
+
+static dq_status encode_text(dq_eval *e, dq_eval_ids *ids, dq_err *err)
+{
+    const dq_text_settings *s = e->source[ids->source].settings;
+    const dq_eval_model *m = &e->model[ids->model];
+    dq_window_spec spec = {.scheme = s->scheme,
+                           .n_ctx = e->n_ctx,
+                           .stride = s->stride,
+                           .limit = e->limit,
+                           .bos = e->bos,
+                           .vocab = m->m->vocab};
+    DQ_TRY(dq_windows_make(&ids->win, m->tok, &s->docs, &spec, e->a, err));
+    ids->n_extra = 1;
+    if (!s->slices) return DQ_OK;
+    dq_doc_ids *corpus = NULL;
+    dq_slices *slices = dq_alloc(e->a, 1, sizeof *slices, err);
+    if (s->counts.n && slices) encode_counts(&corpus, s, m, e->a, err);
+    if (err->code != DQ_OK) return err->code;
+    ids->slices = slices;
+    return dq_slices_make(slices, &ids->win, corpus, s->counts.n, s->threshold, e->a, err);
+}
+
+const dq_eval_kind dq_eval_text = {.windows = true, .encode = encode_text};
+
+dq_status dq_text_takes(const dq_text_settings *s, const dq_kv_setting *kv, dq_err *err)
+{
+    if (!kv->evict.policy || s->scheme == DQ_WINDOW_CHUNK) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "--kv-policy %s forgets in the middle of each window, which goes with --window "
+                   "chunk only (found %s)",
+                   kv->evict.policy->name,
+                   s->scheme == DQ_WINDOW_POSITIONS ? "--positions" : dq_scheme_name[s->scheme]);
+}

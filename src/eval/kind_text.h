@@ -1,0 +1,21 @@
+/* kind_text: what the command line says about running text; dq_eval_source.settings of dq_eval_text.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_KIND_TEXT_H
+#define DQ_KIND_TEXT_H
+
+#include "eval/eval.h"
+
+typedef struct dq_text_settings {
+    dq_scheme scheme;
+    int64_t stride; /* 0: half a window */
+    dq_docs docs;   /* what is scored */
+    bool slices;
+    dq_docs counts;   /* stands for the training text; none: the scored documents do */
+    double threshold; /* see dq_slices */
+} dq_text_settings;
+
+/* Eviction happens in the middle of a window, behind a context that every window has: DQ_MISMATCH where
+ * the scheme has none. */
+dq_status dq_text_takes(const dq_text_settings *s, const dq_kv_setting *kv, dq_err *err);
+
+#endif

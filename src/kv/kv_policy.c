@@ -1,0 +1,303 @@
+/* kv_policy: see kv_policy.h.
+ * SPDX-License-Identifier: MIT */
+#include "kv/kv_policy.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void score_streaming(double *score, const dq_token_columns *c)
+{
+    for (int64_t i = 0; i < c->n; i++) score[i] = (double)c->pos[i];
+}
+
+/* Columns of a second map that a model lacks count as zero. */
+static void score_sum(double *score, const double *a, const double *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) score[i] = (a ? a[i] : 0.0) + (b ? b[i] : 0.0);
+}
+
+static void score_both(double *score, const dq_token_columns *c)
+{
+    score_sum(score, c->mass[0], c->mass[1], c->n);
+}
+
+static void score_weighted(double *score, const dq_token_columns *c)
+{
+    score_sum(score, c->mass[0], c->lambda_mass, c->n);
+}
+
+static void score_first(double *score, const dq_token_columns *c)
+{
+    score_sum(score, c->mass[0], NULL, c->n);
+}
+
+static void score_second(double *score, const dq_token_columns *c)
+{
+    score_sum(score, NULL, c->mass[1], c->n);
+}
+
+static void score_diff(double *score, const dq_token_columns *c)
+{
+    score_sum(score, c->diff, NULL, c->n);
+}
+
+static void score_loo(double *score, const dq_token_columns *c)
+{
+    score_sum(score, c->loo, NULL, c->n);
+}
+
+static void score_key_norm(double *score, const dq_token_columns *c)
+{
+    for (int64_t i = 0; i < c->n; i++) score[i] = -c->key_norm[i];
+}
+
+/* The finalizer of SplitMix64: a bijection whose output bits all depend on all input bits. */
+static uint64_t mix(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9u;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+enum { LAYER_SHIFT = 32 };
+
+uint64_t dq_policy_seed(uint64_t seed, int layer, int group)
+{
+    return mix(mix(seed + 0x9e3779b97f4a7c15u) ^
+               ((uint64_t)(uint32_t)layer << LAYER_SHIFT | (uint64_t)(uint32_t)group));
+}
+
+/* 53 bits, so that the double is exact and equal everywhere. */
+static void score_random(double *score, const dq_token_columns *c)
+{
+    for (int64_t i = 0; i < c->n; i++) {
+        uint64_t h = mix(c->seed ^ mix((uint64_t)(uint32_t)c->pos[i] + 1));
+        score[i] = (double)(h >> 11) * 0x1p-53;
+    }
+}
+
+const dq_policy dq_policies[] = {
+    {"streaming", "the most recent tokens. arXiv 2309.17453", 0, 0, 1, score_streaming},
+    {"h2o", "attention of both maps, all rows. arXiv 2306.14048", DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2,
+     0, 1, score_both},
+    {"snapkv", "attention of both maps, last 64 rows, maximum of 5 positions. arXiv 2404.14469",
+     DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2, 64, 5, score_both},
+    {"knorm", "keys of small norm. arXiv 2406.11430", DQ_NEEDS_KEY_NORM, 0, 1, score_key_norm},
+    {"random", "a seeded hash of the position: the floor for all others", 0, 0, 1, score_random},
+    {"diff", "|A1 - lambda A2|, all rows", DQ_NEEDS_DIFF, 0, 1, score_diff},
+    {"loo", "change of the output when the token is left out, all rows", DQ_NEEDS_LOO, 0, 1,
+     score_loo},
+    {"a1", "attention of the first map, all rows", DQ_NEEDS_MASS1, 0, 1, score_first},
+    {"a2", "attention of the second map, all rows", DQ_NEEDS_MASS2, 0, 1, score_second},
+    {"sum", "A1 + lambda A2, all rows", DQ_NEEDS_MASS1 | DQ_NEEDS_LAMBDA_MASS, 0, 1,
+     score_weighted},
+};
+const int dq_n_policies = sizeof dq_policies / sizeof dq_policies[0];
+const char *const dq_kv_budget_name[3] = {"uniform", "pyramid", "adaptive"};
+
+const dq_policy *dq_policy_find(const char *name, dq_err *err)
+{
+    char names[128] = "";
+    for (int i = 0; i < dq_n_policies; i++) {
+        if (strcmp(dq_policies[i].name, name) == 0) return &dq_policies[i];
+        if (i) strcat(names, ", ");
+        strcat(names, dq_policies[i].name);
+    }
+    dq_fail(err, DQ_USAGE, "unknown policy %s (expected one of %s)", name, names);
+    return NULL;
+}
+
+static bool is_protected(int32_t pos, dq_protected safe)
+{
+    return pos < safe.sink || pos >= (int64_t)safe.end - safe.recent;
+}
+
+int64_t dq_policy_protected(const int32_t *pos, int64_t n, dq_protected safe)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) count += is_protected(pos[i], safe);
+    return count;
+}
+
+static double plain(double score)
+{
+    return isnan(score) ? -(double)INFINITY : score;
+}
+
+/* In place, left to right: `before` keeps what has been overwritten and can still be reached. */
+static void pool_scores(double *score, const int32_t *pos, int64_t n, int width, dq_protected safe)
+{
+    enum { MOST = 64 };
+    double before[MOST];
+    const int reach = width / 2 < MOST ? width / 2 : MOST;
+    for (int64_t i = 0; i < n; i++) {
+        const double own = score[i];
+        double best = own;
+        if (!is_protected(pos[i], safe)) {
+            for (int64_t j = i - 1; j >= 0 && i - j <= reach && pos[i] - pos[j] <= reach; j--)
+                if (!is_protected(pos[j], safe)) best = fmax(best, before[j % MOST]);
+            for (int64_t j = i + 1; j < n && pos[j] - pos[i] <= reach; j++)
+                if (!is_protected(pos[j], safe)) best = fmax(best, score[j]);
+        }
+        before[i % MOST] = own;
+        score[i] = best;
+    }
+}
+
+void dq_policy_score(double *score, const dq_policy *p, const dq_token_columns *c,
+                     dq_protected safe)
+{
+    p->score(score, c);
+    for (int64_t i = 0; i < c->n; i++) score[i] = plain(score[i]);
+    if (p->pool > 1) pool_scores(score, c->pos, c->n, p->pool, safe);
+}
+
+/* Tokens above `least` of each layer: an arithmetic sequence from `high` to `low` whose mean is
+ * `spare`. What rounding down leaves goes to the first layers that are not full, so that the result
+ * still never rises. */
+static int64_t pyramid_layer(int64_t spare, int64_t room, int layer, int n_layers)
+{
+    enum { STEEPNESS = 20 };
+    if (n_layers < 2) return spare;
+    int64_t low = spare / STEEPNESS, high = 2 * spare - low;
+    if (high > room) {
+        high = room;
+        low = 2 * spare - high;
+    }
+    int64_t left = n_layers * spare, mine = 0, before = 0;
+    for (int l = 0; l < n_layers; l++) {
+        const int64_t b = high - ((high - low) * l + n_layers - 2) / (n_layers - 1);
+        left -= b;
+        before += l < layer && b < room;
+        if (l == layer) mine = b;
+    }
+    return mine + (mine < room && before < left);
+}
+
+int64_t dq_budget_of_layer(dq_kv_budget kind, int64_t budget, int layer, int n_layers,
+                           int64_t least, int64_t n)
+{
+    if (budget >= n) return n;
+    if (kind != DQ_BUDGET_PYRAMID || budget <= least) return budget;
+    return least + pyramid_layer(budget - least, n - least, layer, n_layers);
+}
+
+/* A token that competes: `order` breaks ties. */
+typedef struct candidate {
+    double score;
+    int32_t order, group;
+} candidate;
+
+static int better_first(const void *left, const void *right)
+{
+    const candidate *a = left, *b = right;
+    if (a->score != b->score) return a->score > b->score ? -1 : 1;
+    if (a->order != b->order) return a->order < b->order ? -1 : 1;
+    return (a->group > b->group) - (a->group < b->group);
+}
+
+/* Unprotected tokens of a group, best first; `scale` divides their scores. Returns how many. */
+static int64_t list_candidates(candidate *list, const dq_pool_group *g, double scale, int group,
+                               dq_protected safe)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < g->n; i++) {
+        if (is_protected(g->pos[i], safe)) continue;
+        list[count++] = (candidate){plain(g->score[i]) / scale, (int32_t)i, group};
+    }
+    qsort(list, (size_t)count, sizeof *list, better_first);
+    return count;
+}
+
+static double relative_gap(double kept, double dropped)
+{
+    if (kept == dropped) return 0;
+    if (isinf(kept) || isinf(dropped)) return INFINITY;
+    return (kept - dropped) / fmax(fabs(kept), fabs(dropped));
+}
+
+/* Magnitudes, because scores may be negative; what is not finite cannot be compared and is left out. */
+static double magnitude(const dq_pool_group *g, dq_protected safe)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < g->n; i++) {
+        if (!is_protected(g->pos[i], safe) && isfinite(g->score[i])) sum += fabs(g->score[i]);
+    }
+    return sum > 0 && isfinite(sum) ? sum : 1;
+}
+
+dq_status dq_budget_of_groups(int64_t *share, double *gap, const dq_pool_group *group, int n_groups,
+                              int64_t budget, dq_protected safe, dq_err *err)
+{
+    int64_t total = 0, left = 0, open = 0;
+    *gap = INFINITY;
+    for (int g = 0; g < n_groups; g++) total += group[g].n;
+    candidate *all = dq_block_new((size_t)total, sizeof *all, err);
+    if (!all) return err->code;
+    for (int g = 0; g < n_groups; g++) {
+        /* the floor is taken at once; what stands behind it joins the pool */
+        const int64_t safe_tokens = dq_policy_protected(group[g].pos, group[g].n, safe);
+        const int64_t spare = budget > safe_tokens ? budget - safe_tokens : 0;
+        const int64_t n =
+            list_candidates(all + open, &group[g], magnitude(&group[g], safe), g, safe);
+        const int64_t least = (spare + 4) / 5 < n ? (spare + 4) / 5 : n;
+        memmove(all + open, all + open + least, (size_t)(n - least) * sizeof *all);
+        open += n - least;
+        left += spare - least;
+        share[g] = safe_tokens + least;
+    }
+    qsort(all, (size_t)open, sizeof *all, better_first);
+    if (left > open) left = open;
+    for (int64_t i = 0; i < left; i++) share[all[i].group]++;
+    if (left > 0 && left < open) *gap = relative_gap(all[left - 1].score, all[left].score);
+    dq_block_free(all);
+    return DQ_OK;
+}
+
+static int ascending(const void *left, const void *right)
+{
+    const int32_t a = *(const int32_t *)left, b = *(const int32_t *)right;
+    return (a > b) - (a < b);
+}
+
+dq_status dq_policy_keep(int32_t *kept, int64_t *n_kept, const double *score, const int32_t *pos,
+                         int64_t n, int64_t budget, dq_protected safe, dq_err *err)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (budget >= n || is_protected(pos[i], safe)) kept[count++] = (int32_t)i;
+    }
+    *n_kept = count;
+    if (count >= budget || count == n) return DQ_OK;
+    candidate *list = dq_block_new((size_t)n, sizeof *list, err);
+    if (!list) return err->code;
+    list_candidates(list, &(dq_pool_group){score, pos, n}, 1, 0, safe);
+    for (int64_t i = 0; count < budget; i++) kept[count++] = list[i].order;
+    dq_block_free(list);
+    qsort(kept, (size_t)count, sizeof *kept, ascending);
+    *n_kept = count;
+    return DQ_OK;
+}
+
+double dq_policy_gap(const int32_t *kept, int64_t n_kept, const double *score, const int32_t *pos,
+                     int64_t n, dq_protected safe)
+{
+    double last = (double)INFINITY, first = -(double)INFINITY;
+    int64_t chosen = 0, dropped = 0, k = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const bool is_kept = k < n_kept && kept[k] == i;
+        k += is_kept;
+        if (is_protected(pos[i], safe)) continue;
+        if (is_kept) {
+            last = fmin(last, plain(score[i]));
+            chosen++;
+        } else {
+            first = fmax(first, plain(score[i]));
+            dropped++;
+        }
+    }
+    return chosen && dropped ? relative_gap(last, first) : (double)INFINITY;
+}

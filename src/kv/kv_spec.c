@@ -1,0 +1,84 @@
+/* kv_spec: see kv_spec.h.
+ * SPDX-License-Identifier: MIT */
+#include "kv/kv_spec.h"
+
+const dq_kv_spec dq_kv_plain = {
+    .k_bits = 16,
+    .v_bits = 16,
+    .group = 32,
+    .sink = 4,
+    .recent = 64,
+};
+
+static dq_status check_width(const char *what, int bits, unsigned allowed, dq_err *err)
+{
+    if (bits > 0 && bits <= 16 && (allowed >> bits & 1)) return DQ_OK;
+    return dq_fail(err, DQ_USAGE, "%d bits for %s are not offered (%s: 16, 8, 6, 4%s).", bits, what,
+                   what, allowed & 4 ? ", 3, 2" : "");
+}
+
+dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err)
+{
+    enum { WIDE = 1 << 16 | 1 << 8 | 1 << 6 | 1 << 4, NARROW = 1 << 3 | 1 << 2 };
+    DQ_TRY(check_width("keys", spec->k_bits, WIDE, err));
+    DQ_TRY(check_width("values", spec->v_bits, WIDE | NARROW, err));
+    if (spec->group < 1 || spec->sink < 0 || spec->recent < 0)
+        return dq_fail(err, DQ_USAGE,
+                       "a KV cache needs a group of at least 1 channel and windows of at least 0 "
+                       "tokens (found group %d, sink %d, recent %d).",
+                       spec->group, spec->sink, spec->recent);
+    if ((spec->rotate_k || spec->rotate_v) && (head_dim & (head_dim - 1)) != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "a rotation needs a head_dim that is a power of two, found %d. Use "
+                       "--kv-rotate off",
+                       head_dim);
+    return DQ_OK;
+}
+
+int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t)
+{
+    int64_t behind = (int64_t)t + 1 - spec->recent;
+    return behind > 0 ? (int32_t)(behind / DQ_PAGE * DQ_PAGE) : 0;
+}
+
+/* How many of n ascending positions are below `end`. */
+static int64_t below(const int32_t *pos, int64_t n, int64_t end)
+{
+    int64_t low = 0, high = n;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (pos[middle] < end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t n, int64_t *reads,
+                 int64_t *coded)
+{
+    *reads = below(pos, n, (int64_t)t + 1);
+    *coded = 0;
+    if (!dq_kv_has_codes(spec)) return;
+    *coded = below(pos, n, dq_kv_coded_end(spec, t)) - below(pos, n, spec->sink);
+    if (*coded < 0) *coded = 0;
+}
+
+bool dq_kv_has_codes(const dq_kv_spec *spec)
+{
+    return spec->k_bits < 16 || spec->v_bits < 16;
+}
+
+static double head_bytes(int bits, int group, int head_dim)
+{
+    int padded = (head_dim + 15) / 16 * 16;
+    int scales = bits > 4 ? 1 : head_dim / group + (head_dim % group != 0);
+    return bits == 16 ? 2.0 * head_dim : padded * bits / 8.0 + 2.0 * scales;
+}
+
+double dq_kv_token_bytes(const dq_kv_spec *spec, int head_dim)
+{
+    return head_bytes(spec->k_bits, spec->group, head_dim) +
+           head_bytes(spec->v_bits, spec->group, head_dim);
+}

@@ -1,0 +1,76 @@
+/* headmap: the head map, which says which projection heads meet in one output head. One formula
+ * serves every family; kernels never learn a family's name.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_HEADMAP_H
+#define DQ_HEADMAP_H
+
+#include "base/base.h"
+
+/* All indices count heads of size head_dim in the order in which the checkpoint stores its
+ * projection rows. For query row t and the keys s it sees:
+ *
+ *   S_h[s] = scale * Q[h][t] . K[key[h]][s]                   every query head h
+ *   A_h    = softmax(S_h)
+ *   y_o    = (A_{q[0]} - lambda * A_{q[1]}) [V[v[0]] | V[v[1]]]    width n_slabs * head_dim
+ *   out_o  = out_scale * rms_norm(y_o, gain, norm_eps)        the norm only if the layer has one
+ *
+ * Source: arXiv 2410.05258 eq. 1-3; head orders of each family in MODEL.md. */
+typedef struct dq_head {
+    int16_t q[2]; /* added (map 1), subtracted (map 2; -1: none) */
+    int16_t v[2]; /* value slabs, concatenated in this order (second -1: none) */
+} dq_head;
+
+typedef enum dq_pairing {
+    DQ_PAIR_NONE,           /* Llama: one map */
+    DQ_PAIR_ADJACENT,       /* DIFF V1 flash files, Motif 2.6B: 2i with 2i+1 in Q, K and V */
+    DQ_PAIR_ADJACENT_NAIVE, /* DIFF V1 plain file: K is indexed after GQA repetition */
+    DQ_PAIR_HALVES,         /* DiffLlama: h with h + n/2 */
+    DQ_PAIR_GROUPED,        /* Motif-2: r signal heads share one noise head */
+    DQ_PAIR_SHARED_KV,      /* DIFF V2: 2i with 2i+1, both on one KV head */
+    DQ_PAIR_COUNT
+} dq_pairing;
+/* "plain", "adjacent", "adjacent-naive", "halves", "grouped", "shared-kv". */
+const char *dq_pairing_name(dq_pairing pairing);
+/* DQ_PAIR_COUNT: no such name. */
+dq_pairing dq_pairing_find(const char *name);
+/* Whether a checkpoint of one pairing has the shapes of the other: same maps and value slabs per
+ * output head, as many output heads. */
+bool dq_pairing_same_shape(dq_pairing a, dq_pairing b);
+
+typedef struct dq_headmap {
+    dq_pairing pairing; /* for people; kernels read the arrays */
+    int head_dim;
+    int n_q, n_kv;        /* projection heads; the cache holds n_kv keys and n_kv values */
+    int n_out, n_maps;    /* output heads; 1 or 2 maps each */
+    int n_slabs;          /* value slabs per output head, 1 or 2 */
+    int n_groups;         /* KV head groups: their tokens are kept or dropped together */
+    const int16_t *key;   /* [n_q] key head read by each query head */
+    const dq_head *head;  /* [n_out] */
+    const int16_t *group; /* [n_kv] group of each KV head (its K and its V) */
+    float scale;          /* 1/sqrt(head_dim) */
+} dq_headmap;
+
+/* Fills every field. Divisibility is checked per pairing; DQ_MISMATCH names the numbers.
+ * n_noise: noise heads (DQ_PAIR_GROUPED only, else 0). Arrays live in the arena. Groups are the
+ * connected components of "read by one output head", numbered by their lowest KV head. */
+dq_status dq_headmap_build(dq_headmap *out, dq_pairing pairing, int n_q, int n_kv, int head_dim,
+                           int n_noise, dq_arena *a, dq_err *err);
+
+typedef enum dq_lambda_kind {
+    DQ_LAMBDA_NONE,  /* one map */
+    DQ_LAMBDA_LAYER, /* exp(lq1 . lk1) - exp(lq2 . lk2) + lambda_init, one scalar per layer */
+    DQ_LAMBDA_TOKEN  /* sigmoid of a projection, per row and output head */
+} dq_lambda_kind;
+
+/* What one layer adds to the head map. */
+typedef struct dq_attn {
+    const dq_headmap *map; /* shared by all layers */
+    dq_lambda_kind lambda_kind;
+    float lambda;    /* DQ_LAMBDA_LAYER only */
+    float out_scale; /* 1 - lambda_init, or 1 */
+    bool head_norm;  /* RMS norm over n_slabs * head_dim */
+    float norm_eps;
+    const float *gain; /* [n_slabs * head_dim], NULL: no gain */
+} dq_attn;
+
+#endif

@@ -1,0 +1,301 @@
+/* layouts: the table of checkpoint families that dq runs, and the list of those it knows but
+ * refuses. See layouts.h.
+ * SPDX-License-Identifier: MIT */
+#include "model/layouts.h"
+
+#include <string.h>
+#include <strings.h>
+
+/* Names that Llama gave to the parts every family here has: all, and all but the output
+ * projection. */
+#define LLAMA_NAMES LLAMA_BASE_NAMES, [DQ_ROLE_O] = "model.layers.%d.self_attn.o_proj.weight"
+
+#define LLAMA_BASE_NAMES                                                                           \
+    [DQ_ROLE_EMBED] = "model.embed_tokens.weight", [DQ_ROLE_NORM_OUT] = "model.norm.weight",       \
+    [DQ_ROLE_HEAD] = "lm_head.weight",                                                             \
+    [DQ_ROLE_NORM_ATTN] = "model.layers.%d.input_layernorm.weight",                                \
+    [DQ_ROLE_Q] = "model.layers.%d.self_attn.q_proj.weight",                                       \
+    [DQ_ROLE_K] = "model.layers.%d.self_attn.k_proj.weight",                                       \
+    [DQ_ROLE_V] = "model.layers.%d.self_attn.v_proj.weight",                                       \
+    [DQ_ROLE_Q_BIAS] = "model.layers.%d.self_attn.q_proj.bias",                                    \
+    [DQ_ROLE_K_BIAS] = "model.layers.%d.self_attn.k_proj.bias",                                    \
+    [DQ_ROLE_V_BIAS] = "model.layers.%d.self_attn.v_proj.bias",                                    \
+    [DQ_ROLE_O_BIAS] = "model.layers.%d.self_attn.o_proj.bias",                                    \
+    [DQ_ROLE_NORM_FFN] = "model.layers.%d.post_attention_layernorm.weight",                        \
+    [DQ_ROLE_GATE] = "model.layers.%d.mlp.gate_proj.weight",                                       \
+    [DQ_ROLE_UP] = "model.layers.%d.mlp.up_proj.weight",                                           \
+    [DQ_ROLE_DOWN] = "model.layers.%d.mlp.down_proj.weight"
+
+#define MLP_BIAS_NAMES                                                                             \
+    [DQ_ROLE_GATE_BIAS] = "model.layers.%d.mlp.gate_proj.bias",                                    \
+    [DQ_ROLE_UP_BIAS] = "model.layers.%d.mlp.up_proj.bias",                                        \
+    [DQ_ROLE_DOWN_BIAS] = "model.layers.%d.mlp.down_proj.bias"
+
+#define LAMBDA_NAMES                                                                               \
+    [DQ_ROLE_LAMBDA_Q1] = "model.layers.%d.self_attn.lambda_q1",                                   \
+    [DQ_ROLE_LAMBDA_K1] = "model.layers.%d.self_attn.lambda_k1",                                   \
+    [DQ_ROLE_LAMBDA_Q2] = "model.layers.%d.self_attn.lambda_q2",                                   \
+    [DQ_ROLE_LAMBDA_K2] = "model.layers.%d.self_attn.lambda_k2"
+
+#define HEAD_GAIN [DQ_ROLE_HEAD_GAIN] = "model.layers.%d.self_attn.subln.weight"
+#define OUT_PROJ  [DQ_ROLE_O] = "model.layers.%d.self_attn.out_proj.weight"
+
+#define ACT_NAMES                                                                                  \
+    [DQ_ROLE_ACT_WEIGHT] = "model.layers.%d.mlp.act_fn.weight",                                    \
+    [DQ_ROLE_ACT_BIAS] = "model.layers.%d.mlp.act_fn.bias"
+
+static const char *const motif_keys[] = {"rope_theta", "hidden_act", "num_key_value_heads", NULL};
+static const char *const motif2_keys[] = {"rope_theta", "hidden_act", "num_key_value_heads",
+                                          "head_dim", NULL};
+static const dq_only motif_only[] = {
+    {"use_bias", 0}, {"qkv_bias", 0}, {"use_sliding_window", 0}, {"k_ratio", 1}, {NULL, 0}};
+
+static const dq_only diff_only[] = {{"attention_bias", 0}, {NULL, 0}};
+
+/* What the layouts of Microsoft's modules share. The modules come without a model around them: the
+ * names and the configuration of the rest are dq's own convention (MODEL.md). */
+#define DIFF_TRANSFORMER                                                                           \
+    .model_type = "diff_transformer", .rope = DQ_ROPE_ADJACENT, .act = DQ_ACT_SILU,                \
+    .default_head_eps = 1e-5, .default_norm_eps = 1e-5, .only = diff_only
+
+#define MOTIF                                                                                      \
+    .model_type = "motif", .architecture = "MotifForCausalLM", .lambda = DQ_LAMBDA_LAYER,          \
+    .depth_shift = 1.0, .rope = DQ_ROPE_HALVES, .act = DQ_ACT_POLYNORM, .head_norm = true,         \
+    .head_eps_key = "attn_rms_norm_eps", .default_head_eps = 1e-5, .default_norm_eps = 1e-6,       \
+    .warn_eps = true, .only = motif_only
+
+/* The first row that matches is taken: the variant, if the row has one, and the model type or the
+ * architecture. */
+static const dq_layout layouts[] = {
+    {
+        .family = "diffllama",
+        .about = "Diff Transformer in the form of transformers (DiffLlama)",
+        .model_type = "diffllama",
+        .architecture = "DiffLlamaForCausalLM",
+        .pairing = DQ_PAIR_HALVES,
+        .lambda = DQ_LAMBDA_LAYER,
+        .rope = DQ_ROPE_HALVES,
+        .act = DQ_ACT_SILU,
+        .head_norm = true,
+        .head_eps_key = "rms_norm_eps",
+        .default_head_eps = 1e-5,
+        .default_norm_eps = 1e-5,
+        .name = {LLAMA_NAMES, LAMBDA_NAMES},
+    },
+    {
+        .family = "llama",
+        .about = "plain transformer (Llama)",
+        .model_type = "llama",
+        .architecture = "LlamaForCausalLM",
+        .pairing = DQ_PAIR_NONE,
+        .lambda = DQ_LAMBDA_NONE,
+        .rope = DQ_ROPE_HALVES,
+        .act = DQ_ACT_SILU,
+        .mlp_bias = true,
+        .default_norm_eps = 1e-6,
+        .name = {LLAMA_NAMES, MLP_BIAS_NAMES},
+    },
+    {
+        .family = "motif2",
+        .about = "Motif with noise heads shared by groups (grouped differential attention)",
+        MOTIF,
+        .pairing = DQ_PAIR_GROUPED,
+        .required = motif2_keys,
+        .name = {LLAMA_NAMES, LAMBDA_NAMES, HEAD_GAIN, ACT_NAMES},
+    },
+    {
+        .family = "motif",
+        .about = "Motif (Diff Transformer V1 heads, PolyNorm)",
+        MOTIF,
+        .pairing = DQ_PAIR_ADJACENT,
+        .required = motif_keys,
+        .name = {LLAMA_NAMES, LAMBDA_NAMES, HEAD_GAIN, ACT_NAMES},
+    },
+    {
+        .family = "diff-v1",
+        .about = "Diff Transformer V1 (Microsoft, flash modules)",
+        DIFF_TRANSFORMER,
+        .variant = "v1",
+        .pairing = DQ_PAIR_ADJACENT,
+        .lambda = DQ_LAMBDA_LAYER,
+        .head_norm = true,
+        .ablation = true,
+        .name = {LLAMA_BASE_NAMES, OUT_PROJ, LAMBDA_NAMES, HEAD_GAIN},
+    },
+    {
+        .family = "diff-v1-naive",
+        .about = "Diff Transformer V1 (Microsoft, plain module: keys repeated before pairing)",
+        DIFF_TRANSFORMER,
+        .variant = "v1_naive",
+        .pairing = DQ_PAIR_ADJACENT_NAIVE,
+        .lambda = DQ_LAMBDA_LAYER,
+        .head_norm = true,
+        .ablation = true,
+        .name = {LLAMA_BASE_NAMES, OUT_PROJ, LAMBDA_NAMES, HEAD_GAIN},
+    },
+    {
+        .family = "diff-v2",
+        .about = "Diff Transformer V2 (Microsoft, lambda per token)",
+        DIFF_TRANSFORMER,
+        .variant = "v2",
+        .pairing = DQ_PAIR_SHARED_KV,
+        .lambda = DQ_LAMBDA_TOKEN,
+        .name = {LLAMA_NAMES, [DQ_ROLE_LAMBDA_PROJ] =
+                                  "model.layers.%d.self_attn.lambda_proj.weight"},
+    },
+    {
+        .family = "diff-plain",
+        .about = "plain transformer in the form of Diff Transformer V1, for comparison",
+        DIFF_TRANSFORMER,
+        .variant = "plain",
+        .pairing = DQ_PAIR_NONE,
+        .lambda = DQ_LAMBDA_NONE,
+        .ablation = true,
+        .name = {LLAMA_BASE_NAMES, OUT_PROJ, HEAD_GAIN},
+    },
+};
+
+/* Families that are recognised so that the refusal can say why, and what to do. */
+static const struct refusal {
+    const char *family, *architecture, *reason;
+} refusals[] = {
+    {"diff_llama", NULL,
+     "amazingvince/diff-llama subtracts logits of neighbouring keys without a causal mask: it is "
+     "not differential attention and saw the future when trained, so no score of it means "
+     "anything"},
+    {"phi4flash", "Phi4FlashForCausalLM",
+     "its attention is Diff Transformer V1, but its Mamba layers are not supported"},
+    {"dragon", "DragonForCausalLM",
+     "its Mamba, tensor-product attention and expert layers are not supported"},
+    {"diffclip", "DiffCLIP", "DiffCLIP is an encoder of pictures and text, not a language model"},
+    {"diff_clip", NULL, "DiffCLIP is an encoder of pictures and text, not a language model"},
+};
+
+/* Text of a member, NULL when absent or null. */
+static dq_status optional_text(const char **out, const json_t *object, const char *key, dq_err *err)
+{
+    const char *none = NULL;
+    return dq_json_text(out, object, key, &none, err);
+}
+
+static dq_status read_architecture(const char **out, const json_t *config, dq_err *err)
+{
+    const json_t *list = json_object_get(config, "architectures");
+    *out = NULL;
+    if (!list || json_is_null(list) || (json_is_array(list) && json_array_size(list) == 0))
+        return DQ_OK;
+    *out = json_string_value(json_array_get(list, 0));
+    if (!*out) return dq_fail(err, DQ_DAMAGED, "key \"architectures\": expected a list of names");
+    return DQ_OK;
+}
+
+static bool same_family(const char *model_type, const char *architecture, const char *family,
+                        const char *family_architecture)
+{
+    if (model_type && strcasecmp(model_type, family) == 0) return true;
+    return architecture && family_architecture && strcmp(architecture, family_architecture) == 0;
+}
+
+/* Weights that another tool has already packed in its own way. */
+static dq_status refuse_packed(const json_t *config, dq_err *err)
+{
+    static const char *const keys[] = {"quantization_config", "quantization"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *v = json_object_get(config, keys[i]);
+        if (v && !json_is_null(v))
+            return dq_fail(err, DQ_MISMATCH,
+                           "key \"%s\": the weights are quantized already by another tool. Use the "
+                           "original checkpoint.",
+                           keys[i]);
+    }
+    return DQ_OK;
+}
+
+/* Motif's three generations share one architecture name; the third is another kind of model. */
+static bool is_motif3(const json_t *config)
+{
+    const char *attention = json_string_value(json_object_get(config, "attention_cls"));
+    return json_object_get(config, "kv_lora_rank") || json_object_get(config, "q_lora_rank") ||
+           json_is_true(json_object_get(config, "mhc_enabled")) ||
+           (attention && strcmp(attention, "gdla") == 0);
+}
+
+/* A known but unsupported family. */
+static dq_status refuse_known(const json_t *config, const char *model_type,
+                              const char *architecture, dq_err *err)
+{
+    if (same_family(model_type, architecture, "motif", "MotifForCausalLM") && is_motif3(config))
+        return dq_fail(err, DQ_MISMATCH,
+                       "Motif-3 (low-rank latent attention, experts, sliding windows) is not "
+                       "supported; Motif-2.6B and Motif-2-12.7B are");
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        const struct refusal *r = &refusals[i];
+        if (same_family(model_type, architecture, r->family, r->architecture))
+            return dq_fail(err, DQ_MISMATCH, "model type \"%s\": %s",
+                           model_type ? model_type : architecture, r->reason);
+    }
+    return DQ_OK;
+}
+
+/* Whether the row is meant, its family being the right one. */
+static bool chosen(const dq_layout *l, const char *variant, bool noise_heads)
+{
+    if (l->variant) return variant && strcmp(l->variant, variant) == 0;
+    return l->pairing != DQ_PAIR_GROUPED || noise_heads;
+}
+
+/* A model type of one family with the architecture of another. */
+static dq_status check_agreement(const dq_layout *l, const char *model_type,
+                                 const char *architecture, dq_err *err)
+{
+    for (size_t i = 0; model_type && architecture && i < sizeof layouts / sizeof *layouts; i++) {
+        const dq_layout *other = &layouts[i];
+        if (strcmp(other->model_type, l->model_type) == 0) continue;
+        if (same_family(model_type, architecture, other->model_type, other->architecture))
+            return dq_fail(err, DQ_MISMATCH,
+                           "model_type \"%s\" and architectures \"%s\" name different families",
+                           model_type, architecture);
+    }
+    return DQ_OK;
+}
+
+static dq_status no_layout(const char *model_type, const char *architecture, const char *variant,
+                           dq_err *err)
+{
+    if (model_type && strcasecmp(model_type, "diff_transformer") == 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "model type \"diff_transformer\" needs the key \"diff_variant\" (expected "
+                       "\"v1\", \"v1_naive\", \"v2\" or \"plain\", found %s%s%s)",
+                       variant ? "\"" : "", variant ? variant : "none", variant ? "\"" : "");
+    return dq_fail(err, DQ_MISMATCH,
+                   "model type \"%s\" is not supported (supported: llama, diffllama, motif, "
+                   "diff_transformer)",
+                   model_type ? model_type : architecture);
+}
+
+dq_status dq_layout_find(const dq_layout **out, const json_t *config, dq_err *err)
+{
+    static const int64_t zero = 0;
+    const char *model_type = NULL, *architecture = NULL, *variant = NULL;
+    int64_t noise = 0;
+    *out = NULL;
+    DQ_TRY(optional_text(&model_type, config, "model_type", err));
+    DQ_TRY(read_architecture(&architecture, config, err));
+    DQ_TRY(optional_text(&variant, config, "diff_variant", err));
+    if (!model_type && !architecture)
+        return dq_fail(err, DQ_DAMAGED,
+                       "neither \"model_type\" nor \"architectures\" names the "
+                       "kind of model");
+    DQ_TRY(refuse_known(config, model_type, architecture, err));
+    DQ_TRY(dq_json_int(&noise, config, "num_noise_heads", 0, INT32_MAX, &zero, err));
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        const dq_layout *l = &layouts[i];
+        if (!same_family(model_type, architecture, l->model_type, l->architecture) ||
+            !chosen(l, variant, noise > 0))
+            continue;
+        *out = l;
+        DQ_TRY(check_agreement(l, model_type, architecture, err));
+        return refuse_packed(config, err);
+    }
+    return no_layout(model_type, architecture, variant, err);
+}

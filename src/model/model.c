@@ -1,0 +1,318 @@
+/* model: opens a checkpoint folder or a container and keeps it open. See model.h; the model itself
+ * is put together in model_build.c.
+ * SPDX-License-Identifier: MIT */
+#include "model/model.h"
+
+#include "base/os.h"
+#include "base/sha256.h"
+#include "checkpoint/container.h"
+#include "checkpoint/safetensors.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What dq_model_open hands out: the public part comes first, so one pointer leads to both. */
+typedef struct opened {
+    dq_model model;
+    dq_arena *arena; /* owns this struct too */
+    dq_checkpoint *checkpoint;
+    dq_container *container;
+} opened;
+
+/* ---- A checkpoint as a source ---- */
+
+static bool checkpoint_find(void *arg, const char *name, dq_weight *w)
+{
+    const dq_tensor *t = dq_checkpoint_find(arg, name);
+    if (!t) return false;
+    *w = (dq_weight){.name = t->name, .bits = 16, .dtype = t->dtype, .data = t->data};
+    w->rows = t->n_dims > 0 ? t->shape[0] : 1;
+    w->cols = t->n_dims > 1 ? t->shape[1] : 1;
+    if (t->n_dims > 2) w->cols = -t->n_dims; /* no layout has such a tensor */
+    return true;
+}
+
+static const char *checkpoint_name_at(void *arg, int64_t i)
+{
+    return dq_checkpoint_at(arg, i)->name;
+}
+
+static void add_number(dq_sha256 *h, uint64_t x)
+{
+    dq_sha256_add(h, &x, sizeof x);
+}
+
+/* One weight file: the length and bytes of its name, its size, its whole safetensors header, and
+ * the first and the last 64 KiB of its data. */
+static void add_file(dq_sha256 *h, const dq_checkpoint *c, int i)
+{
+    enum { EDGE = 64 * 1024 };
+    size_t bytes;
+    const uint8_t *data;
+    uint64_t header;
+    const char *name = dq_checkpoint_file(c, i, &bytes, &data);
+    memcpy(&header, data, sizeof header); /* checked when the file was opened */
+    size_t start = sizeof header + (size_t)header, rest = bytes - start;
+    size_t edge = rest < EDGE ? rest : EDGE;
+    add_number(h, strlen(name));
+    dq_sha256_add(h, name, strlen(name));
+    add_number(h, bytes);
+    dq_sha256_add(h, data, start + edge);
+    dq_sha256_add(h, data + bytes - edge, edge);
+}
+
+/* SHA-256 over the length and bytes of config.json, every weight file in name order (add_file),
+ * and the middle 256 bytes of every tensor in name order. Numbers are 64-bit little-endian. Any
+ * change of a name, shape or offset shows, and so does training, of single tensors too; reading all
+ * weights would take minutes for a large model. Damage need not show: that is for `dq verify`. */
+static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
+{
+    enum { SAMPLE = 256, OFTEN = 16 };
+    dq_sha256 h;
+    size_t len;
+    const char *config = dq_checkpoint_config_text(c, &len);
+    DQ_TRY(dq_sha256_begin(&h, err));
+    add_number(&h, len);
+    dq_sha256_add(&h, config, len);
+    for (int i = 0; i < dq_checkpoint_n_files(c); i++) add_file(&h, c, i);
+    for (int64_t i = 0; i < dq_checkpoint_count(c); i++) {
+        const dq_tensor *t = dq_checkpoint_at(c, i);
+        size_t n = dq_nbytes(t), part = n < SAMPLE ? n : SAMPLE;
+        const uint8_t *data = t->data;
+        dq_sha256_add(&h, data + (n - part) / 2, part);
+        if (i % OFTEN == 0) dq_checkpoint_release(c);
+    }
+    dq_checkpoint_release(c);
+    return dq_sha256_end(&h, hex, err);
+}
+
+static dq_status open_checkpoint(opened *o, const char *path, const dq_override *override,
+                                 dq_err *err)
+{
+    dq_model *m = &o->model;
+    DQ_TRY(dq_checkpoint_open(&o->checkpoint, path, err));
+    dq_source source = {o->checkpoint, checkpoint_find, dq_checkpoint_count(o->checkpoint),
+                        checkpoint_name_at};
+    if (dq_model_build(m, dq_checkpoint_config(o->checkpoint), &source, override, o->arena, err) !=
+        DQ_OK)
+        return dq_in(err, "%s: ", path);
+    return fingerprint(m->fingerprint, o->checkpoint, err);
+}
+
+/* ---- Containers and other files ---- */
+
+static dq_status build_from_container(opened *o, const dq_override *override, dq_err *err)
+{
+    size_t len;
+    json_t *config = NULL;
+    const dq_container_info *info = dq_container_header(o->container);
+    const char *text = dq_container_config(o->container, &len);
+    dq_source source = dq_container_source(o->container);
+    dq_model *m = &o->model;
+    DQ_TRY(dq_json_parse(&config, text, len, "config.json", err));
+    if (json_is_object(config))
+        dq_model_build(m, config, &source, override, o->arena, err);
+    else
+        dq_fail(err, DQ_DAMAGED, "config.json: not a JSON object");
+    json_decref(config);
+    if (err->code != DQ_OK) return err->code;
+    m->is_container = true;
+    m->container = o->container;
+    m->weight_bits = info->weight_bits;
+    m->weight_group = info->weight_group;
+    m->scale_mode = info->scale_mode;
+    m->logit_bits = info->logit_bits;
+    m->logit_grain = info->logit_grain;
+    m->kv = info->kv;
+    memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
+    return DQ_OK;
+}
+
+static dq_status open_container(opened *o, const char *path, const dq_override *override,
+                                dq_err *err)
+{
+    DQ_TRY(dq_container_open(&o->container, path, err));
+    DQ_TRY(dq_container_check_header(o->container, err));
+    if (build_from_container(o, override, err) != DQ_OK) return dq_in(err, "%s: ", path);
+    return DQ_OK;
+}
+
+/* A regular file: a container, or something that can be named. */
+static dq_status open_file(opened *o, const char *path, const dq_override *override, dq_err *err)
+{
+    static const struct {
+        const char *magic;
+        size_t len;
+        const char *what;
+    } known[] = {
+        {"GGUF", 4, "a GGUF file"},
+        {"PK\3\4", 4, "a PyTorch file"},
+    };
+    static const uint8_t hdf5[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+    uint8_t head[8] = {0};
+    dq_map map;
+    DQ_TRY(dq_map_open(&map, path, err));
+    if (map.bytes >= sizeof head) memcpy(head, map.data, sizeof head);
+    dq_map_close(&map);
+    size_t n = strlen(path);
+    if (memcmp(head, hdf5, sizeof head) == 0 || (n > 3 && strcmp(path + n - 3, ".h5") == 0))
+        return open_container(o, path, override, err);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (memcmp(head, known[i].magic, known[i].len) == 0)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: %s is not read. Use a folder with config.json and safetensors.",
+                           path, known[i].what);
+    }
+    return dq_fail(err, DQ_DAMAGED,
+                   "%s: neither a folder with config.json nor a dq container (.h5)", path);
+}
+
+static bool ends_in(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+/* A folder without config.json: what it may have been meant for. DQ_OK when there is nothing to say. */
+static dq_status explain_folder(opened *o, const char *path, dq_err *err)
+{
+    const char **name, *inner = NULL;
+    size_t n, more = 0;
+    DQ_TRY(dq_dir_names(&name, &n, path, o->arena, err));
+    for (size_t i = 0; i < n; i++) {
+        if (ends_in(name[i], ".gguf"))
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s/%s: a GGUF file is not read. Use a folder with config.json and "
+                           "safetensors.",
+                           path, name[i]);
+        const char *config = dq_textf(o->arena, err, "%s/%s/config.json", path, name[i]);
+        if (!config) return err->code;
+        if (!dq_file_exists(config)) continue;
+        more += inner != NULL;
+        if (!inner) inner = name[i];
+    }
+    if (!inner) return DQ_OK;
+    return dq_fail(err, DQ_FILE, "%s: no config.json here. Name the folder of one model: %s%s%s%s",
+                   path, path, ends_in(path, "/") ? "" : "/", inner,
+                   more ? " (or another one beside it)" : "");
+}
+
+static dq_status open_folder(opened *o, const char *path, const dq_override *override, dq_err *err)
+{
+    const char *config = dq_textf(o->arena, err, "%s/config.json", path);
+    if (!config) return err->code;
+    if (!dq_file_exists(config)) DQ_TRY(explain_folder(o, path, err));
+    return open_checkpoint(o, path, override, err);
+}
+
+/* ---- Open and close ---- */
+
+static dq_status name_model(opened *o, const char *path, dq_err *err)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/') begin--;
+    if (begin == end) begin = 0; /* "/" */
+    o->model.path = dq_text(o->arena, path, strlen(path), err);
+    o->model.name = dq_text(o->arena, path + begin, end - begin, err);
+    return err->code;
+}
+
+/* "kajuma/DiffLlama-1B": the form of a name on the Hugging Face hub. */
+static bool hub_name(const char *path)
+{
+    static const char of_names[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+    size_t owner = strspn(path, of_names), name = 0;
+    if (owner == 0 || path[0] == '.' || path[owner] != '/') return false;
+    name = strspn(path + owner + 1, of_names);
+    return name > 0 && path[owner + 1] != '.' && path[owner + 1 + name] == 0;
+}
+
+/* Whether a word is likely one more value of an option than a model: "8", "8:4", "row". */
+static bool value_of_list(const char *word)
+{
+    static const char *const words[] = {"tensor", "head", "row", "tile", "f32", "bf16", "int8"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (strcmp(word, words[i]) == 0) return true;
+    }
+    return word[0] && word[strspn(word, "0123456789.,:")] == 0;
+}
+
+static dq_status refuse_missing(const char *path, dq_err *err)
+{
+    if (value_of_list(path))
+        return dq_fail(err, DQ_FILE,
+                       "%s: no such file or folder. Is it one more value of an option? Those stand "
+                       "with commas and no spaces: 16,8 or tensor,row",
+                       path);
+    if (hub_name(path))
+        return dq_fail(err, DQ_FILE,
+                       "%s: no such file or folder. dq downloads nothing; for a name on the "
+                       "Hugging Face hub run huggingface-cli download %s --local-dir %s first, and "
+                       "name that folder",
+                       path, path, strchr(path, '/') + 1);
+    return dq_fail(err, DQ_FILE, "%s: no such file or folder", path);
+}
+
+dq_status dq_model_open(dq_model **out, const char *path, dq_err *err)
+{
+    return dq_model_open_as(out, path, NULL, err);
+}
+
+dq_status dq_model_open_as(dq_model **out, const char *path, const dq_override *override,
+                           dq_err *err)
+{
+    dq_arena *arena = dq_arena_new();
+    opened *o = arena ? dq_alloc(arena, 1, sizeof *o, err) : NULL;
+    *out = NULL;
+    if (!o) {
+        dq_arena_free(arena);
+        return dq_fail(err, DQ_RESOURCE, "out of memory");
+    }
+    o->arena = arena;
+    if (name_model(o, path, err) == DQ_OK) {
+        if (!dq_file_exists(path))
+            refuse_missing(path, err);
+        else if (dq_is_dir(path))
+            open_folder(o, path, override, err);
+        else
+            open_file(o, path, override, err);
+    }
+    if (err->code != DQ_OK) {
+        dq_model_close(&o->model);
+        return err->code;
+    }
+    *out = &o->model;
+    return DQ_OK;
+}
+
+void dq_model_close(dq_model *m)
+{
+    opened *o = (opened *)m;
+    if (!o) return;
+    dq_checkpoint_close(o->checkpoint);
+    dq_container_close(o->container);
+    dq_arena_free(o->arena);
+}
+
+dq_status dq_model_file(const dq_model *m, const char *name, const char **text, size_t *len,
+                        dq_err *err)
+{
+    const opened *o = (const opened *)m;
+    *text = NULL;
+    *len = 0;
+    if (o->container) return dq_container_file(o->container, name, text, len, err);
+    if (strcmp(name, "config.json") == 0) {
+        *text = dq_checkpoint_config_text(o->checkpoint, len);
+        return DQ_OK;
+    }
+    char *path = dq_textf(o->arena, err, "%s/%s", m->path, name), *data = NULL;
+    if (!path) return err->code;
+    if (!dq_file_exists(path)) return DQ_OK;
+    const size_t max = strcmp(name, "tokenizer.json") == 0 ? DQ_MAX_TOKENIZER : DQ_MAX_CONFIG;
+    DQ_TRY(dq_file_read_small(&data, len, path, max, o->arena, err));
+    *text = data;
+    return DQ_OK;
+}

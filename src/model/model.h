@@ -1,0 +1,98 @@
+/* model: weights, head map and constants of one model, from a checkpoint folder or a container.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_MODEL_H
+#define DQ_MODEL_H
+
+#include "kv/kv_config.h"
+#include "model/layouts.h"
+#include "tensor/weight.h"
+
+typedef struct dq_rope {
+    dq_rope_order order;
+    int dim;               /* rotated elements per head = head_dim */
+    const float *inv_freq; /* [dim/2], scaling applied; computed in double, rounded once */
+    float amplitude;       /* multiplies cos and sin: 1 but for yarn */
+    int max_positions;     /* positions from here on would need other frequencies; 0: none do */
+} dq_rope;
+
+typedef struct dq_layer {
+    dq_attn attn;
+    dq_weight q, k, v, o;
+    dq_weight gate, up, down;
+    dq_weight lambda_proj;                          /* [n_out, dim], DQ_LAMBDA_TOKEN only */
+    const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
+    const float *gate_bias, *up_bias, *down_bias;   /* NULL: none */
+    const float *norm_attn, *norm_ffn;              /* [dim] */
+    float lambda_init;                              /* 0 without one */
+    float act[4];                                   /* PolyNorm: w0, w1, w2, bias */
+} dq_layer;
+
+typedef struct dq_model {
+    const char *path; /* as given */
+    const char *name; /* last part of the path */
+    const dq_layout *layout;
+    int dim, ffn, n_layers, vocab, max_positions;
+    float norm_eps;
+    dq_rope rope;
+    dq_headmap map;
+    dq_layer *layer;       /* [n_layers] */
+    dq_weight embed, head; /* head shares embed's memory when tied */
+    bool tied;
+    const float *norm_out; /* [dim] */
+    int64_t n_params;      /* elements of all tensors used */
+    int64_t weight_bytes;  /* bytes of all tensors used, as stored (codes and scales for packed) */
+    int weight_bits;       /* of the packed projections; 16: none is packed; 0: mixed */
+    const char *weight_group; /* "128", "row", "tensor", "mixed"; "" when dense */
+    const char *scale_mode;   /* "absmax", ...; "" when dense */
+    bool is_container;
+    struct dq_container *container; /* NULL for a checkpoint */
+    const char **warnings;          /* [n_warnings] lines for the user, without newline */
+    int n_warnings;
+    /* 64 hex digits: of the source checkpoint's configuration and weights (what a container remembers of
+     * its source too), so that a container finds its own source in a run. */
+    char fingerprint[65];
+    /* Attention settings stored in a container; 16 and "tensor" otherwise. */
+    int logit_bits;
+    const char *logit_grain;
+    dq_kv_settings kv; /* stored in a container; dq_kv_settings_plain otherwise */
+} dq_model;
+
+/* A folder with config.json, or a dq container (.h5); the model keeps its source open. Every tensor
+ * that the layout names must be there with the expected shape, and every tensor there must be named
+ * by the layout: missing is DQ_DAMAGED, unexpected is DQ_MISMATCH, both by name. */
+dq_status dq_model_open(dq_model **out, const char *path, dq_err *err);
+/* The same, with some of the configuration replaced by the caller's word; override may be NULL. */
+typedef struct dq_override {
+    dq_pairing
+        pairing; /* of a checkpoint whose head order is in doubt; DQ_PAIR_COUNT: its own. One of
+                           another shape is DQ_MISMATCH; a model of one map per head keeps it. */
+} dq_override;
+dq_status dq_model_open_as(dq_model **out, const char *path, const dq_override *override,
+                           dq_err *err);
+void dq_model_close(dq_model *m); /* NULL allowed */
+/* A verbatim file that came with the model: "tokenizer.json", "tokenizer_config.json",
+ * "config.json". *text is NULL when there is none; it belongs to the model. */
+dq_status dq_model_file(const dq_model *m, const char *name, const char **text, size_t *len,
+                        dq_err *err);
+
+/* The parts behind dq_model_open, for tests and the container. `find` hands out a weight or vector
+ * by checkpoint name. */
+typedef struct dq_source {
+    void *arg;
+    /* Fills *w (dense or packed; vectors and scalars have rows = numel, cols = 1; anything of n > 2
+     * dimensions cols = -n, which no layout accepts). False: absent. */
+    bool (*find)(void *arg, const char *name, dq_weight *w);
+    int64_t count; /* tensors there are, for the check that all are used */
+    const char *(*name_at)(void *arg, int64_t i);
+} dq_source;
+/* *m is zeroed by the caller. What is made here lives in the arena; weights stay where the source
+ * has them. Defined in model_build.c. */
+dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *source,
+                         const dq_override *override, dq_arena *a, dq_err *err);
+
+/* The rotary part of a config: types default, linear, llama3, yarn, dynamic (up to max_positions).
+ * Source: transformers modeling_rope_utils.py (formulas). */
+dq_status dq_rope_read(dq_rope *out, dq_rope_order order, int head_dim, const json_t *config,
+                       int max_positions, dq_arena *a, dq_err *err);
+
+#endif

@@ -1,0 +1,345 @@
+/* model_build: turns a configuration and a source of tensors into a model. Declared in model.h.
+ * SPDX-License-Identifier: MIT */
+#include "model/model_config.h"
+#include "tensor/quant.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_NAME = 256, MAX_WARNINGS = 8 };
+
+typedef struct builder {
+    dq_model *m;
+    const dq_model_plan *plan;
+    const dq_source *source;
+    dq_arena *arena;
+} builder;
+
+/* ---- Tensors ---- */
+
+/* The name of a role's tensor; layer is ignored where the name has no place for it. */
+static void role_name(char name[MAX_NAME], const builder *b, dq_role role, int layer)
+{
+    const char *pattern = b->m->layout->name[role], *hole = strstr(pattern, "%d");
+    if (hole)
+        snprintf(name, MAX_NAME, "%.*s%d%s", (int)(hole - pattern), pattern, layer, hole + 2);
+    else
+        snprintf(name, MAX_NAME, "%s", pattern);
+}
+
+static void shape_text(char *out, size_t cap, int64_t rows, int64_t cols)
+{
+    if (cols < 0)
+        snprintf(out, cap, "%lld dimensions", (long long)-cols);
+    else if (cols == 1)
+        snprintf(out, cap, "[%lld]", (long long)rows);
+    else
+        snprintf(out, cap, "[%lld, %lld]", (long long)rows, (long long)cols);
+}
+
+static int64_t stored_bytes(const dq_weight *w)
+{
+    if (w->bits == 16) return w->rows * w->cols * (int64_t)dq_dtypes[w->dtype].bytes;
+    int64_t scales = w->scale_rows * dq_groups(w->cols, w->group_size);
+    return w->rows * (int64_t)dq_row_bytes(w->cols, w->bits) +
+           scales * (int64_t)dq_dtypes[w->scale_dtype].bytes;
+}
+
+static void count_in(builder *b, const dq_weight *w)
+{
+    b->m->n_params += w->rows * w->cols;
+    b->m->weight_bytes += stored_bytes(w);
+}
+
+static dq_status check_tensor(const builder *b, dq_role role, const char *name, const dq_weight *w,
+                              dq_err *err)
+{
+    char want[64], found[64];
+    bool vector = b->plan->cols[role] == 1;
+    if (w->rows != b->plan->rows[role] || w->cols != b->plan->cols[role]) {
+        shape_text(want, sizeof want, b->plan->rows[role], b->plan->cols[role]);
+        shape_text(found, sizeof found, w->rows, w->cols);
+        return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": wrong shape (expected %s, found %s)", name,
+                       want, found);
+    }
+    if (w->bits != 16)
+        return vector ? dq_fail(err, DQ_DAMAGED, "tensor \"%s\": a vector cannot be packed", name)
+                      : DQ_OK;
+    if (w->dtype == DQ_F32 || w->dtype == DQ_F16 || w->dtype == DQ_BF16) return DQ_OK;
+    if (vector && w->dtype == DQ_F64) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "tensor \"%s\": dtype %s is not supported (supported: F32, F16, BF16)", name,
+                   dq_dtypes[w->dtype].name);
+}
+
+static bool find(const builder *b, dq_role role, int layer, char name[MAX_NAME], dq_weight *w)
+{
+    role_name(name, b, role, layer);
+    *w = (dq_weight){.bits = 16};
+    return b->source->find(b->source->arg, name, w);
+}
+
+static dq_status load_weight(builder *b, dq_role role, int layer, dq_weight *w, dq_err *err)
+{
+    char name[MAX_NAME];
+    if (!find(b, role, layer, name, w))
+        return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" is missing", name);
+    DQ_TRY(check_tensor(b, role, name, w, err));
+    count_in(b, w);
+    return DQ_OK;
+}
+
+/* A vector as f32 in the arena. NULL in *out when the layout or the configuration has none. */
+static dq_status load_vector(builder *b, dq_role role, int layer, const float **out, dq_err *err)
+{
+    dq_weight w;
+    *out = NULL;
+    if (!b->plan->wanted[role]) return DQ_OK;
+    DQ_TRY(load_weight(b, role, layer, &w, err));
+    float *x = dq_alloc(b->arena, (size_t)w.rows, sizeof *x, err);
+    if (!x) return err->code;
+    dq_to_f32(x, w.data, w.dtype, w.rows);
+    for (int64_t i = 0; i < w.rows; i++) {
+        if (!isfinite(x[i]))
+            return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": value %lld is not finite", w.name,
+                           (long long)i);
+    }
+    *out = x;
+    return DQ_OK;
+}
+
+static bool same_values(const dq_weight *a, const dq_weight *b)
+{
+    enum { BLOCK = 512 };
+    float x[BLOCK], y[BLOCK];
+    int64_t n = a->rows * a->cols;
+    if (a->bits != 16 || b->bits != 16) return false;
+    if (a->dtype == b->dtype && memcmp(a->data, b->data, (size_t)stored_bytes(a)) == 0) return true;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t part = n - i < BLOCK ? n - i : BLOCK;
+        const char *p = a->data, *q = b->data;
+        dq_to_f32(x, p + (size_t)i * dq_dtypes[a->dtype].bytes, a->dtype, part);
+        dq_to_f32(y, q + (size_t)i * dq_dtypes[b->dtype].bytes, b->dtype, part);
+        for (int64_t j = 0; j < part; j++) {
+            if (x[j] < y[j] || x[j] > y[j] || isnan(x[j]) != isnan(y[j])) return false;
+        }
+    }
+    return true;
+}
+
+/* Embedding and output head. What is stored decides over what the configuration says, as in
+ * transformers 5: a head of its own is used even if the two are said to be tied. */
+static dq_status load_ends(builder *b, dq_err *err)
+{
+    char name[MAX_NAME];
+    dq_model *m = b->m;
+    dq_weight embed, head;
+    bool has_embed = find(b, DQ_ROLE_EMBED, 0, name, &embed);
+    bool has_head = find(b, DQ_ROLE_HEAD, 0, name, &head);
+    if (!m->tied || (!has_embed && !has_head)) {
+        DQ_TRY(load_weight(b, DQ_ROLE_EMBED, 0, &m->embed, err));
+        return load_weight(b, DQ_ROLE_HEAD, 0, &m->head, err);
+    }
+    if (has_embed) DQ_TRY(load_weight(b, DQ_ROLE_EMBED, 0, &m->embed, err));
+    if (!has_head) {
+        m->head = m->embed;
+    } else if (!has_embed) {
+        DQ_TRY(load_weight(b, DQ_ROLE_HEAD, 0, &m->head, err));
+        m->embed = m->head;
+    } else {
+        DQ_TRY(check_tensor(b, DQ_ROLE_HEAD, name, &head, err));
+        m->head = m->embed;
+        if (same_values(&m->embed, &head)) return DQ_OK;
+        m->head = head;
+        m->tied = false;
+        count_in(b, &head);
+        return dq_model_warn(
+            m, b->arena,
+            "tie_word_embeddings is true, but lm_head.weight differs from the embedding: "
+            "the stored lm_head.weight is used",
+            err);
+    }
+    return DQ_OK;
+}
+
+static double dot(const float *x, const float *y, int n)
+{
+    double sum = 0.0;
+    for (int i = 0; i < n; i++) sum += (double)x[i] * (double)y[i];
+    return sum;
+}
+
+/* lambda = exp(lq1 . lk1) - exp(lq2 . lk2) + lambda_init. Source: arXiv 2410.05258 eq. 2. */
+static dq_status load_layer_lambda(builder *b, int l, dq_layer *layer, dq_err *err)
+{
+    int d = b->m->map.head_dim;
+    const float *v[4];
+    for (int i = 0; i < 4; i++)
+        DQ_TRY(load_vector(b, (dq_role)(DQ_ROLE_LAMBDA_Q1 + i), l, &v[i], err));
+    double init = b->plan->constant_lambda_init
+                      ? b->plan->lambda_init
+                      : 0.8 - 0.6 * exp(-0.3 * ((double)l - b->m->layout->depth_shift));
+    double lambda = exp(dot(v[0], v[1], d)) - exp(dot(v[2], v[3], d)) + init;
+    layer->lambda_init = (float)init;
+    layer->attn.lambda = (float)lambda;
+    layer->attn.out_scale = (float)(1.0 - init);
+    if (!isfinite(layer->attn.lambda))
+        return dq_fail(err, DQ_DAMAGED,
+                       "layer %d: the lambda vectors give a lambda that is not "
+                       "finite",
+                       l);
+    return DQ_OK;
+}
+
+static dq_status load_lambda(builder *b, int l, dq_layer *layer, dq_err *err)
+{
+    const dq_lambda_kind kind = b->m->layout->lambda;
+    layer->attn.lambda_kind = kind;
+    layer->attn.out_scale = 1.0f;
+    if (kind == DQ_LAMBDA_LAYER) return load_layer_lambda(b, l, layer, err);
+    if (kind == DQ_LAMBDA_TOKEN)
+        return load_weight(b, DQ_ROLE_LAMBDA_PROJ, l, &layer->lambda_proj, err);
+    return DQ_OK;
+}
+
+static dq_status load_act(builder *b, int l, dq_layer *layer, dq_err *err)
+{
+    const float *w, *bias;
+    DQ_TRY(load_vector(b, DQ_ROLE_ACT_WEIGHT, l, &w, err));
+    DQ_TRY(load_vector(b, DQ_ROLE_ACT_BIAS, l, &bias, err));
+    for (int i = 0; w && i < 3; i++) layer->act[i] = w[i];
+    if (bias) layer->act[3] = bias[0];
+    return DQ_OK;
+}
+
+static dq_status load_layer(builder *b, int l, dq_err *err)
+{
+    dq_model *m = b->m;
+    dq_layer *x = &m->layer[l];
+    const struct {
+        dq_role role;
+        dq_weight *to;
+    } weights[] = {{DQ_ROLE_Q, &x->q},      {DQ_ROLE_K, &x->k},       {DQ_ROLE_V, &x->v},
+                   {DQ_ROLE_O, &x->o},      {DQ_ROLE_GATE, &x->gate}, {DQ_ROLE_UP, &x->up},
+                   {DQ_ROLE_DOWN, &x->down}};
+    const struct {
+        dq_role role;
+        const float **to;
+    } vectors[] = {{DQ_ROLE_NORM_ATTN, &x->norm_attn}, {DQ_ROLE_NORM_FFN, &x->norm_ffn},
+                   {DQ_ROLE_Q_BIAS, &x->q_bias},       {DQ_ROLE_K_BIAS, &x->k_bias},
+                   {DQ_ROLE_V_BIAS, &x->v_bias},       {DQ_ROLE_O_BIAS, &x->o_bias},
+                   {DQ_ROLE_GATE_BIAS, &x->gate_bias}, {DQ_ROLE_UP_BIAS, &x->up_bias},
+                   {DQ_ROLE_DOWN_BIAS, &x->down_bias}, {DQ_ROLE_HEAD_GAIN, &x->attn.gain}};
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
+        DQ_TRY(load_weight(b, weights[i].role, l, weights[i].to, err));
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
+        DQ_TRY(load_vector(b, vectors[i].role, l, vectors[i].to, err));
+    x->attn.map = &m->map;
+    x->attn.head_norm = b->plan->head_norm;
+    x->attn.norm_eps = b->plan->head_eps;
+    DQ_TRY(load_act(b, l, x, err));
+    return load_lambda(b, l, x, err);
+}
+
+/* ---- Names that nothing asked for ---- */
+
+/* Whether `name` is the pattern with a layer number of this model in its hole. */
+static bool matches(const char *pattern, const char *name, int n_layers)
+{
+    const char *hole = strstr(pattern, "%d");
+    long layer = 0;
+    if (!hole) return strcmp(pattern, name) == 0;
+    size_t before = (size_t)(hole - pattern);
+    if (strncmp(pattern, name, before) != 0) return false;
+    name += before;
+    if (*name == '0' && name[1] != '.') return false;
+    if (*name < '0' || *name > '9') return false;
+    for (; *name >= '0' && *name <= '9' && layer < n_layers; name++)
+        layer = layer * 10 + (*name - '0');
+    return layer < n_layers && strcmp(name, hole + 2) == 0;
+}
+
+static bool is_expected(const builder *b, const char *name)
+{
+    if (strstr(name, "rotary_emb.inv_freq")) return true; /* left over from old versions */
+    for (int r = 0; r < DQ_ROLE_COUNT; r++) {
+        if (b->plan->wanted[r] && matches(b->m->layout->name[r], name, b->m->n_layers)) return true;
+    }
+    return false;
+}
+
+static dq_status check_all_used(const builder *b, dq_err *err)
+{
+    for (int64_t i = 0; i < b->source->count; i++) {
+        const char *name = b->source->name_at(b->source->arg, i);
+        if (!is_expected(b, name))
+            return dq_fail(err, DQ_MISMATCH,
+                           "tensor \"%s\" does not belong to a %s model of %d layers with this "
+                           "configuration",
+                           name, b->m->layout->family, b->m->n_layers);
+    }
+    return DQ_OK;
+}
+
+/* ---- Summary ---- */
+
+/* How one packed weight groups its columns. */
+static const char *group_text(const dq_weight *w, dq_arena *a, dq_err *err)
+{
+    if (w->scale_rows == 1 && w->rows > 1) return "tensor";
+    if (w->group_size == w->cols) return "row";
+    return dq_textf(a, err, "%lld", (long long)w->group_size);
+}
+
+static dq_status sum_up(dq_model *m, dq_arena *a, dq_err *err)
+{
+    m->weight_bits = 16;
+    m->weight_group = "";
+    m->scale_mode = "";
+    for (int l = 0; l < m->n_layers; l++) {
+        const dq_layer *x = &m->layer[l];
+        const dq_weight *all[] = {&x->q, &x->k, &x->v, &x->o, &x->gate, &x->up, &x->down};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+            if (all[i]->bits == 16) continue;
+            const char *group = group_text(all[i], a, err);
+            if (!group) return err->code;
+            if (m->weight_group[0] == 0) { /* the first packed weight */
+                m->weight_bits = all[i]->bits;
+                m->weight_group = group;
+                continue;
+            }
+            if (m->weight_bits != all[i]->bits) m->weight_bits = 0;
+            if (strcmp(m->weight_group, group) != 0) m->weight_group = "mixed";
+        }
+    }
+    return DQ_OK;
+}
+
+dq_status dq_model_warn(dq_model *m, dq_arena *a, const char *text, dq_err *err)
+{
+    if (m->n_warnings == MAX_WARNINGS) return DQ_OK;
+    if (!m->warnings) m->warnings = dq_alloc(a, MAX_WARNINGS, sizeof *m->warnings, err);
+    if (!m->warnings) return err->code;
+    m->warnings[m->n_warnings++] = text;
+    return DQ_OK;
+}
+
+dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *source,
+                         const dq_override *override, dq_arena *a, dq_err *err)
+{
+    dq_model_plan plan = {0};
+    builder b = {.m = m, .plan = &plan, .source = source, .arena = a};
+    if (dq_model_plan_read(&plan, m, config, override, a, err) != DQ_OK)
+        return dq_in(err, "config.json: ");
+    m->layer = dq_alloc(a, (size_t)m->n_layers, sizeof *m->layer, err);
+    if (!m->layer) return err->code;
+    DQ_TRY(load_ends(&b, err));
+    DQ_TRY(load_vector(&b, DQ_ROLE_NORM_OUT, 0, &m->norm_out, err));
+    for (int l = 0; l < m->n_layers; l++) DQ_TRY(load_layer(&b, l, err));
+    DQ_TRY(check_all_used(&b, err));
+    m->logit_bits = 16;
+    m->logit_grain = "tensor";
+    m->kv = dq_kv_settings_plain;
+    return sum_up(m, a, err);
+}

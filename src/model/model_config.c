@@ -1,0 +1,237 @@
+/* model_config: see model_config.h.
+ * SPDX-License-Identifier: MIT */
+#include "model/model_config.h"
+
+#include <string.h>
+
+static dq_status read_int(int *out, const json_t *config, const char *key, int max,
+                          const int *fallback, dq_err *err)
+{
+    int64_t other = fallback ? *fallback : 0, x = 1;
+    DQ_TRY(dq_json_int(&x, config, key, 1, max, fallback ? &other : NULL, err));
+    *out = (int)x;
+    return DQ_OK;
+}
+
+/* Limits are far above any published model; they keep products of sizes inside 64 bits. */
+static dq_status read_sizes(dq_model *m, const json_t *config, dq_err *err)
+{
+    static const int positions = 2048;
+    DQ_TRY(read_int(&m->dim, config, "hidden_size", 1 << 20, NULL, err));
+    DQ_TRY(read_int(&m->ffn, config, "intermediate_size", 1 << 24, NULL, err));
+    DQ_TRY(read_int(&m->n_layers, config, "num_hidden_layers", 10000, NULL, err));
+    DQ_TRY(read_int(&m->vocab, config, "vocab_size", 1 << 24, NULL, err));
+    return read_int(&m->max_positions, config, "max_position_embeddings", 1 << 30, &positions, err);
+}
+
+/* The pairing of the layout, or the one the caller wants to try on the same shapes. */
+static dq_status choose_pairing(dq_pairing *out, const dq_layout *layout,
+                                const dq_override *override, dq_err *err)
+{
+    *out = layout->pairing;
+    if (!override || override->pairing == DQ_PAIR_COUNT || layout->pairing == DQ_PAIR_NONE)
+        return DQ_OK;
+    *out = override->pairing;
+    if (dq_pairing_same_shape(layout->pairing, *out)) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH, "head map \"%s\" does not fit a %s model, which has \"%s\"",
+                   dq_pairing_name(*out), layout->family, dq_pairing_name(layout->pairing));
+}
+
+static dq_status read_heads(dq_model *m, const json_t *config, const dq_override *override,
+                            dq_arena *a, dq_err *err)
+{
+    enum { MAX_HEADS = 16384 };
+    static const int none = 0;
+    int n_q, n_kv, head_dim, n_noise = 0;
+    dq_pairing pairing;
+    DQ_TRY(read_int(&n_q, config, "num_attention_heads", MAX_HEADS, NULL, err));
+    DQ_TRY(read_int(&n_kv, config, "num_key_value_heads", MAX_HEADS, &n_q, err));
+    if (m->layout->pairing == DQ_PAIR_GROUPED)
+        DQ_TRY(read_int(&n_noise, config, "num_noise_heads", MAX_HEADS, &none, err));
+    head_dim = m->dim / n_q;
+    const json_t *stated = json_object_get(config, "head_dim");
+    if (stated && !json_is_null(stated))
+        DQ_TRY(read_int(&head_dim, config, "head_dim", 1 << 16, NULL, err));
+    else if (m->dim % n_q)
+        return dq_fail(
+            err, DQ_DAMAGED,
+            "hidden_size %d is not a multiple of num_attention_heads %d, and there is no "
+            "head_dim",
+            m->dim, n_q);
+    DQ_TRY(choose_pairing(&pairing, m->layout, override, err));
+    return dq_headmap_build(&m->map, pairing, n_q, n_kv, head_dim, n_noise, a, err);
+}
+
+static bool present(const json_t *config, const char *key)
+{
+    const json_t *v = json_object_get(config, key);
+    return v && !json_is_null(v);
+}
+
+static dq_status read_eps(float *out, dq_model *m, const json_t *config, const char *key,
+                          double fallback, dq_arena *a, dq_err *err)
+{
+    double eps = fallback;
+    DQ_TRY(dq_json_float(&eps, config, key, &fallback, err));
+    if (!(eps > 0.0 && eps <= 1.0))
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected more than 0 and at most 1, found %g",
+                       key, eps);
+    *out = (float)eps;
+    if (!m->layout->warn_eps || present(config, key)) return DQ_OK;
+    const char *text = dq_textf(a, err, "config.json has no \"%s\": %g is assumed", key, fallback);
+    return text ? dq_model_warn(m, a, text, err) : err->code;
+}
+
+/* The names of the one activation that a layout has. */
+static dq_status check_act(const dq_model *m, const json_t *config, dq_err *err)
+{
+    static const char *const names[][2] = {
+        [DQ_ACT_SILU] = {"silu", "swish"}, [DQ_ACT_POLYNORM] = {"poly_norm", "polynorm"}};
+    const char *const *want = names[m->layout->act];
+    const char *act = NULL;
+    DQ_TRY(dq_json_text(&act, config, "hidden_act", &want[0], err));
+    if (strcmp(act, want[0]) != 0 && strcmp(act, want[1]) != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"hidden_act\": \"%s\" is not supported for %s "
+                       "(expected \"%s\")",
+                       act, m->layout->family, want[0]);
+    return DQ_OK;
+}
+
+/* theta may also stand among the rotary parameters; where several objects hold such, only the one
+ * that counts does. */
+static dq_status check_required(const dq_layout *layout, const json_t *config, dq_err *err)
+{
+    const json_t *rotary;
+    const char *where;
+    for (const char *const *key = layout->required; key && *key; key++) {
+        bool found = present(config, *key);
+        if (!found && strcmp(*key, "rope_theta") == 0) {
+            DQ_TRY(dq_rope_parameters(&rotary, &where, config, err));
+            found = present(rotary, *key);
+        }
+        if (!found)
+            return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing (a %s model needs it)", *key,
+                           layout->family);
+    }
+    return DQ_OK;
+}
+
+/* Keys of which only one value is run. */
+static dq_status check_only(const dq_layout *layout, const json_t *config, dq_err *err)
+{
+    for (const dq_only *o = layout->only; o && o->key; o++) {
+        const json_t *v = json_object_get(config, o->key);
+        if (!present(config, o->key)) continue;
+        if (!json_is_boolean(v) && !json_is_number(v))
+            return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected a number or a boolean", o->key);
+        double x = json_is_boolean(v) ? json_is_true(v) : json_number_value(v);
+        if (x < o->value || x > o->value)
+            return dq_fail(err, DQ_MISMATCH, "key \"%s\": only %s is supported for %s", o->key,
+                           o->value > 0 ? "1" : "false", layout->family);
+    }
+    return DQ_OK;
+}
+
+/* Table 6 of the paper: without the norm over each head, and lambda_init the same in every layer. */
+static dq_status read_ablation(dq_model_plan *plan, const dq_layout *layout, const json_t *config,
+                               dq_err *err)
+{
+    const char *const usual = layout->head_norm ? "rms" : "none", *norm = usual;
+    const json_t *init = json_object_get(config, "lambda_init");
+    plan->head_norm = layout->head_norm;
+    if (!layout->variant) return DQ_OK;
+    if (!layout->ablation && (present(config, "sub_norm") || present(config, "lambda_init")))
+        return dq_fail(err, DQ_MISMATCH,
+                       "keys \"sub_norm\" and \"lambda_init\" have no meaning for %s",
+                       layout->family);
+    DQ_TRY(dq_json_text(&norm, config, "sub_norm", &usual, err));
+    if (strcmp(norm, "rms") != 0 && strcmp(norm, "none") != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"sub_norm\": \"%s\" is not supported (expected \"rms\" or \"none\")",
+                       norm);
+    plan->head_norm = strcmp(norm, "rms") == 0;
+    if (!present(config, "lambda_init")) return DQ_OK;
+    if (layout->lambda != DQ_LAMBDA_LAYER)
+        return dq_fail(err, DQ_MISMATCH, "key \"lambda_init\" has no meaning for %s",
+                       layout->family);
+    if (json_is_string(init) && strcmp(json_string_value(init), "depth") == 0) return DQ_OK;
+    plan->constant_lambda_init = true;
+    plan->lambda_init = json_number_value(init);
+    if (!json_is_number(init) || !(plan->lambda_init > -10.0 && plan->lambda_init < 10.0))
+        return dq_fail(err, DQ_DAMAGED, "key \"lambda_init\": expected \"depth\" or a number");
+    return DQ_OK;
+}
+
+static void want_roles(dq_model_plan *plan, const dq_layout *layout, bool attention_bias,
+                       bool mlp_bias)
+{
+    static const dq_role attention[] = {DQ_ROLE_Q_BIAS, DQ_ROLE_K_BIAS, DQ_ROLE_V_BIAS,
+                                        DQ_ROLE_O_BIAS};
+    static const dq_role mlp[] = {DQ_ROLE_GATE_BIAS, DQ_ROLE_UP_BIAS, DQ_ROLE_DOWN_BIAS};
+    for (int r = 0; r < DQ_ROLE_COUNT; r++) plan->wanted[r] = layout->name[r] != NULL;
+    for (size_t i = 0; i < sizeof attention / sizeof *attention; i++)
+        plan->wanted[attention[i]] &= attention_bias;
+    for (size_t i = 0; i < sizeof mlp / sizeof *mlp; i++)
+        plan->wanted[mlp[i]] &= mlp_bias && layout->mlp_bias;
+    plan->wanted[DQ_ROLE_HEAD_GAIN] &= plan->head_norm;
+}
+
+static void set_shape(dq_model_plan *plan, dq_role role, int64_t rows, int64_t cols)
+{
+    plan->rows[role] = rows;
+    plan->cols[role] = cols;
+}
+
+static void set_shapes(dq_model_plan *plan, const dq_model *m)
+{
+    int64_t dim = m->dim, ffn = m->ffn, d = m->map.head_dim;
+    int64_t q = m->map.n_q * d, kv = m->map.n_kv * d, out = (int64_t)m->map.n_out * m->map.n_slabs;
+    for (int r = 0; r < DQ_ROLE_COUNT; r++) set_shape(plan, (dq_role)r, dim, 1);
+    set_shape(plan, DQ_ROLE_EMBED, m->vocab, dim);
+    set_shape(plan, DQ_ROLE_HEAD, m->vocab, dim);
+    set_shape(plan, DQ_ROLE_Q, q, dim);
+    set_shape(plan, DQ_ROLE_K, kv, dim);
+    set_shape(plan, DQ_ROLE_V, kv, dim);
+    set_shape(plan, DQ_ROLE_O, dim, out * d);
+    set_shape(plan, DQ_ROLE_Q_BIAS, q, 1);
+    set_shape(plan, DQ_ROLE_K_BIAS, kv, 1);
+    set_shape(plan, DQ_ROLE_V_BIAS, kv, 1);
+    for (int r = DQ_ROLE_LAMBDA_Q1; r <= DQ_ROLE_LAMBDA_K2; r++) set_shape(plan, (dq_role)r, d, 1);
+    set_shape(plan, DQ_ROLE_LAMBDA_PROJ, m->map.n_out, dim);
+    set_shape(plan, DQ_ROLE_HEAD_GAIN, m->map.n_slabs * d, 1);
+    set_shape(plan, DQ_ROLE_GATE, ffn, dim);
+    set_shape(plan, DQ_ROLE_UP, ffn, dim);
+    set_shape(plan, DQ_ROLE_DOWN, dim, ffn);
+    set_shape(plan, DQ_ROLE_GATE_BIAS, ffn, 1);
+    set_shape(plan, DQ_ROLE_UP_BIAS, ffn, 1);
+    set_shape(plan, DQ_ROLE_ACT_WEIGHT, 3, 1);
+    set_shape(plan, DQ_ROLE_ACT_BIAS, 1, 1);
+}
+
+dq_status dq_model_plan_read(dq_model_plan *plan, dq_model *m, const json_t *config,
+                             const dq_override *override, dq_arena *a, dq_err *err)
+{
+    static const bool no = false;
+    bool attention_bias = false, mlp_bias = false;
+    DQ_TRY(dq_layout_find(&m->layout, config, err));
+    const dq_layout *layout = m->layout;
+    DQ_TRY(check_required(layout, config, err));
+    DQ_TRY(check_only(layout, config, err));
+    DQ_TRY(read_sizes(m, config, err));
+    DQ_TRY(read_heads(m, config, override, a, err));
+    DQ_TRY(read_ablation(plan, layout, config, err));
+    DQ_TRY(read_eps(&m->norm_eps, m, config, "rms_norm_eps", layout->default_norm_eps, a, err));
+    plan->head_eps = (float)layout->default_head_eps;
+    if (layout->head_eps_key)
+        DQ_TRY(read_eps(&plan->head_eps, m, config, layout->head_eps_key, layout->default_head_eps,
+                        a, err));
+    DQ_TRY(check_act(m, config, err));
+    DQ_TRY(dq_json_bool(&m->tied, config, "tie_word_embeddings", &no, err));
+    DQ_TRY(dq_json_bool(&attention_bias, config, "attention_bias", &no, err));
+    if (layout->mlp_bias) DQ_TRY(dq_json_bool(&mlp_bias, config, "mlp_bias", &no, err));
+    DQ_TRY(dq_rope_read(&m->rope, layout->rope, m->map.head_dim, config, m->max_positions, a, err));
+    want_roles(plan, layout, attention_bias, mlp_bias);
+    set_shapes(plan, m);
+    return DQ_OK;
+}

@@ -1,0 +1,263 @@
+/* quantize: see quantize.h. Opening, the scan, and the comparison with a finished container; writing is
+ * in quantize_write.c.
+ * SPDX-License-Identifier: MIT */
+#include "quantize/quantize_plan.h"
+
+#include "base/os.h"
+#include "base/sha256.h"
+
+#include <string.h>
+
+dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quantize_settings *s,
+                           dq_err *err)
+{
+    dq_arena *arena = dq_arena_new();
+    dq_quantizer *q = arena ? dq_alloc(arena, 1, sizeof *q, err) : NULL;
+    *out = NULL;
+    if (!q) {
+        dq_arena_free(arena);
+        return dq_fail(err, DQ_RESOURCE, "out of memory");
+    }
+    q->arena = arena;
+    q->set = *s;
+    if (dq_plan_make(q, model, err) != DQ_OK) {
+        dq_quantize_close(q);
+        return err->code;
+    }
+    *out = q;
+    return DQ_OK;
+}
+
+void dq_quantize_close(dq_quantizer *q)
+{
+    if (!q) return;
+    dq_checkpoint_close(q->checkpoint);
+    dq_model_close(q->model);
+    dq_pass_room_free(&q->room);
+    dq_arena_free(q->arena);
+}
+
+const dq_quantize_info *dq_quantize_result(const dq_quantizer *q)
+{
+    return &q->info;
+}
+
+const char *dq_quantize_recipe(const dq_quantizer *q)
+{
+    return q->recipe;
+}
+
+static const dq_slot *slot_of(const dq_quantizer *q, int64_t tensor)
+{
+    const dq_slot *s = q->skeleton.slot;
+    for (int64_t i = 0; i < q->skeleton.n_slots; i++) {
+        if (s[i].origin == tensor) return &s[i];
+    }
+    return NULL;
+}
+
+dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i)
+{
+    const dq_qtensor *x = &q->tensor[i];
+    const dq_slot *s = slot_of(q, i);
+    dq_quantize_row r = {.name = x->t->name,
+                         .packed = x->packed,
+                         .skipped = q->skipped[i],
+                         .dtype = x->t->dtype,
+                         .scale_dtype = x->spec.scale_dtype,
+                         .bits = s->bits,
+                         .rows = x->rows,
+                         .cols = x->cols,
+                         .group_size = s->group_size,
+                         .source_bytes = (int64_t)dq_nbytes(x->t),
+                         .bytes = s->bytes + (x->packed ? s[1].bytes : 0),
+                         .bits_per_weight = s->bits_per_weight,
+                         .sqnr_db = s->sqnr_db};
+    return r;
+}
+
+/* ---- Progress ---- */
+
+void dq_plan_advance(void *arg, int64_t bytes)
+{
+    enum { RELEASE_BYTES = 64 << 20 };
+    dq_quantizer *q = arg;
+#pragma omp critical(dq_quantize_progress)
+    {
+        q->done += (double)bytes;
+        q->unreleased += bytes;
+        if (q->unreleased > RELEASE_BYTES) {
+            dq_checkpoint_release(q->checkpoint);
+            q->unreleased = 0;
+        }
+        if (q->progress && q->progress->step)
+            q->progress->step(q->progress->arg, q->done, q->total, q->what);
+    }
+}
+
+void dq_plan_progress(dq_quantizer *q, const dq_quantize_progress *p)
+{
+    q->progress = p;
+    q->done = 0;
+    q->total = (double)q->info.source_bytes;
+    for (int64_t i = 0; i < q->info.n_tensors; i++)
+        q->total += 2 * (double)dq_nbytes(q->tensor[i].t);
+    q->what = "checking";
+}
+
+/* ---- Scan ---- */
+
+/* Hashes weight file i; a task. */
+static void hash_file(dq_quantizer *q, int i, dq_err *err)
+{
+    enum { STEP = 4 << 20 };
+    size_t bytes;
+    const uint8_t *data;
+    dq_sha256 h;
+    dq_checkpoint_file(q->checkpoint, i, &bytes, &data);
+    if (dq_sha256_begin(&h, err) != DQ_OK) return;
+    for (size_t at = 0; at < bytes;) {
+        size_t n = bytes - at < STEP ? bytes - at : STEP;
+        if (atomic_load(&q->give_up) || dq_check_stop(err) != DQ_OK) break;
+        dq_sha256_add(&h, data + at, n);
+        dq_map_release(data + at, n);
+        dq_plan_advance(q, (int64_t)n);
+        at += n;
+    }
+    if (err->code == DQ_OK)
+        dq_sha256_end(&h, q->file_sha[i], err);
+    else
+        dq_sha256_drop(&h);
+    if (err->code == DQ_OK) atomic_fetch_sub(&q->hashing, 1);
+}
+
+bool dq_plan_hashes_ready(const dq_quantizer *q)
+{
+    return atomic_load(&q->hashing) == 0;
+}
+
+dq_status dq_plan_hashes(dq_quantizer *q, dq_err *err)
+{
+    if (q->hashed) return DQ_OK;
+#pragma omp taskwait
+    for (int i = 0; i < q->n_files; i++) {
+        const dq_err *e = &q->file_err[i];
+        if (e->code != DQ_OK) return dq_fail(err, e->code, "%s", e->text);
+    }
+    union { /* the table was allocated by the plan; a blob is read-only for everybody else */
+        const void *in;
+        uint8_t *out;
+    } table = {.in = q->blob[q->table].data};
+    dq_source_table(table.out, q->n_files, q->file, q->file_bytes, (const char(*)[65])q->file_sha);
+    q->hashed = true;
+    return DQ_OK;
+}
+
+dq_status dq_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
+                      dq_err *err)
+{
+    enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
+    q->file_err = dq_alloc(q->arena, (size_t)q->n_files, sizeof *q->file_err, err);
+    if (!q->file_err) return err->code;
+    atomic_store(&q->hashing, q->n_files);
+    atomic_store(&q->give_up, 0);
+    q->hashed = false;
+#pragma omp parallel if (q->info.source_bytes > SMALL_BYTES)
+#pragma omp single
+    {
+        for (int i = 0; i < q->n_files; i++) {
+#pragma omp task firstprivate(i)
+            hash_file(q, i, &q->file_err[i]);
+        }
+        if (job(arg, err) != DQ_OK) atomic_store(&q->give_up, 1);
+    }
+    return err->code;
+}
+
+dq_status dq_plan_scan(dq_quantizer *q, dq_err *err)
+{
+    dq_tick tick = {dq_plan_advance, q};
+    for (int64_t i = 0; err->code == DQ_OK && i < q->info.n_tensors; i++)
+        dq_pass_scan(&q->tensor[i], &q->room, &tick, err);
+    if (err->code == DQ_STOPPED) {
+        *err = (dq_err){0};
+        return dq_fail(err, DQ_STOPPED, "interrupted before anything was written");
+    }
+    if (err->code != DQ_OK) return dq_in(err, "%s: ", q->dir);
+    return dq_plan_slots(q, err);
+}
+
+/* ---- Comparison with a container ---- */
+
+typedef struct comparison {
+    const dq_payload *part[2];
+    int64_t at[2];
+} comparison;
+
+static dq_status compare_part(void *arg, int part, const void *p, size_t bytes, dq_err *err)
+{
+    comparison *c = arg;
+    const dq_payload *want = c->part[part];
+    const uint8_t *stored = want->data + c->at[part];
+    if (memcmp(stored, p, bytes) != 0)
+        return dq_fail(err, DQ_DAMAGED, "%s: differs from what the source gives", want->path);
+    c->at[part] += (int64_t)bytes;
+    dq_map_release(want->data, (size_t)c->at[part]);
+    return DQ_OK;
+}
+
+static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i, dq_err *err)
+{
+    const dq_slot *s = &q->skeleton.slot[i];
+    const dq_payload *p = dq_container_payload(c, i);
+    comparison now = {{p, NULL}, {0, 0}};
+    if (strcmp(p->path, s->path) != 0 || p->bytes != s->bytes)
+        return dq_fail(err, DQ_DAMAGED, "%s: expected %s of %lld bytes from the source", p->path,
+                       s->path, (long long)s->bytes);
+    if (s->origin < 0) {
+        const dq_blob *b = &q->blob[-1 - s->origin];
+        return compare_part(&now, 0, b->data, b->bytes, err);
+    }
+    if (s->encoding == DQ_ENC_SCALE) return DQ_OK;
+    if (s->encoding == DQ_ENC_PACKED) {
+        now.part[1] = dq_container_payload(c, i + 1);
+        if (i + 1 >= dq_container_n_payloads(c) || now.part[1]->bytes != s[1].bytes)
+            return dq_fail(err, DQ_DAMAGED, "%s: scales of another size than the source gives",
+                           s[1].path);
+    }
+    dq_sink sink = {compare_part, &now};
+    dq_tick tick = {dq_plan_advance, q};
+    dq_qerror e;
+    q->what = s->path;
+    return dq_pass_write(&q->tensor[s->origin], &q->room, &sink, &e, &tick, err);
+}
+
+typedef struct compare_job {
+    dq_quantizer *q;
+    const dq_container *c;
+} compare_job;
+
+static dq_status compare_all(void *arg, dq_err *err)
+{
+    dq_quantizer *q = ((compare_job *)arg)->q;
+    const dq_container *c = ((compare_job *)arg)->c;
+    DQ_TRY(dq_plan_scan(q, err));
+    if (dq_container_n_payloads(c) != q->skeleton.n_slots)
+        return dq_fail(err, DQ_DAMAGED, "/index has %lld rows (expected %lld from the source)",
+                       (long long)dq_container_n_payloads(c), (long long)q->skeleton.n_slots);
+    DQ_TRY(dq_plan_hashes(q, err));
+    for (int64_t i = 0; i < q->skeleton.n_slots; i++) DQ_TRY(compare_slot(q, c, i, err));
+    return DQ_OK;
+}
+
+dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_quantize_progress *p,
+                              dq_err *err)
+{
+    compare_job job = {q, c};
+    dq_plan_progress(q, p);
+    if (strcmp(dq_container_header(c)->fingerprint, q->model->fingerprint) != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "made from another checkpoint (fingerprint %.16s..., %s has %.16s...)",
+                       dq_container_header(c)->fingerprint, q->dir, q->model->fingerprint);
+    return dq_plan_run(q, compare_all, &job, err);
+}

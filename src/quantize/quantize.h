@@ -1,0 +1,82 @@
+/* quantize: a checkpoint becomes a container. Plan, scan (finds values that are not finite, decides on
+ * the type of scales, hashes the source), then write, which a later process may finish.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_QUANTIZE_H
+#define DQ_QUANTIZE_H
+
+#include "checkpoint/container.h"
+#include "tensor/quant.h"
+
+typedef struct dq_quantize_settings {
+    int bits;      /* 2..8, or 16: nothing is packed */
+    int64_t group; /* columns per scale, DQ_GROUP_ROW or DQ_GROUP_TENSOR */
+    dq_scale_mode mode;
+    dq_dtype scale_dtype; /* DQ_F16 (F32 for tensors whose scales do not fit) or DQ_F32 */
+    const char *skip;     /* regular expression of tensors to leave dense; NULL: none */
+    int logit_bits;       /* stored for evaluation */
+    const char *logit_grain;
+    dq_kv_settings kv; /* stored for evaluation too */
+    const char *dq_version;
+} dq_quantize_settings;
+
+/* Told from time to time, by one thread at a time; the numbers are bytes of work. */
+typedef struct dq_quantize_progress {
+    void (*step)(void *arg, double done, double total, const char *what);
+    void *arg;
+} dq_quantize_progress;
+
+/* One tensor of the plan. */
+typedef struct dq_quantize_row {
+    const char *name;
+    bool packed, skipped;
+    dq_dtype dtype;       /* of the source */
+    dq_dtype scale_dtype; /* packed */
+    int bits;             /* packed; else of one element */
+    int64_t rows, cols, group_size;
+    int64_t source_bytes, bytes; /* scales included */
+    double bits_per_weight, sqnr_db;
+} dq_quantize_row;
+
+typedef struct dq_quantize_info {
+    const char *family, *source;
+    int64_t params, source_bytes;        /* all tensors; all weight files */
+    int64_t packed_params, packed_bytes; /* of the packed tensors, scales included */
+    int64_t weight_bytes, file_bytes;    /* file_bytes: close estimate until the file is written */
+    double bits_per_weight;
+    int64_t n_tensors, n_packed, n_skipped,
+        n_wide;              /* n_wide: with F32 scales against the default */
+    int64_t n_resumed;       /* payloads found done */
+    char content_sha256[65]; /* "" until written */
+} dq_quantize_info;
+
+typedef struct dq_quantizer dq_quantizer;
+
+/* Opens the model folder and makes the plan; reads no weights. DQ_USAGE for a pattern that matches no
+ * tensor, DQ_MISMATCH for a model that is a container already. */
+dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quantize_settings *s,
+                           dq_err *err);
+void dq_quantize_close(dq_quantizer *q); /* NULL allowed */
+const dq_quantize_info *dq_quantize_result(const dq_quantizer *q);
+dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i);
+/* The settings as the container stores them, JSON. */
+const char *dq_quantize_recipe(const dq_quantizer *q);
+
+/* Refuses outputs that are the input, exist (without force), or are left over from an interrupted
+ * run (without force and resume). Touches nothing. */
+dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force, bool resume,
+                                   dq_err *err);
+/* Scans the source and writes `out` through out.partial and out.journal. After DQ_STOPPED both stay, and a
+ * later call with `resume` finishes the work to the same bytes. A failure leaves no `out`. */
+dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool resume,
+                            const dq_quantize_progress *p, dq_err *err);
+/* Scans the source and compares every payload with the container's. DQ_MISMATCH when the container
+ * was made from another checkpoint, DQ_DAMAGED with the first dataset that differs. */
+dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_quantize_progress *p,
+                              dq_err *err);
+
+/* The settings that a container remembers; texts belong to *recipe, which the caller ends with
+ * json_decref. */
+dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, const dq_container *c,
+                                  dq_err *err);
+
+#endif

@@ -1,0 +1,418 @@
+/* quantize_tensor: see quantize_tensor.h. Blocks and tiles depend on the shape alone, and sums are merged
+ * in block order: results do not depend on the number of threads.
+ * SPDX-License-Identifier: MIT */
+#include "quantize/quantize_tensor.h"
+
+#include "base/os.h"
+#include "tensor/quant_loops.h"
+#include "tensor/quant_search.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    BLOCK_VALUES = 1 << 16, /* one piece of work */
+    TILE_BLOCKS = 32,       /* pieces between two looks at the stop flag */
+    COPY_BYTES = 4 << 20
+};
+
+/* What a block of rows tells. */
+typedef struct piece {
+    int64_t bad; /* index of the first value that is not finite, -1: none */
+    float peak;
+    bool wide; /* a scale does not fit F16 */
+    dq_qerror error;
+    double sums[DQ_N_CANDIDATES];
+    float *w;      /* [block_rows * cols] */
+    float *got;    /* [cols] decoded values of one row */
+    int8_t *codes; /* [cols] */
+} piece;
+
+typedef struct tiling {
+    const dq_qtensor *q;
+    int64_t block_rows, tile_rows;
+    int n_pieces; /* per tile */
+    piece *piece; /* [n_pieces] */
+    uint8_t *space;
+} tiling;
+
+/* Part i of the room, at least n * size bytes. */
+static void *room_part(dq_pass_room *r, int i, size_t n, size_t size, dq_err *err)
+{
+    size_t bytes;
+    if (!dq_mul_ok(&bytes, n, size)) bytes = SIZE_MAX;
+    if (r->part[i] && r->bytes[i] >= bytes) return r->part[i];
+    dq_block_free(r->part[i]);
+    r->bytes[i] = bytes;
+    r->part[i] = dq_block_new(bytes, 1, err);
+    return r->part[i];
+}
+
+void dq_pass_room_free(dq_pass_room *r)
+{
+    for (int i = 0; i < 3; i++) dq_block_free(r->part[i]);
+    memset(r, 0, sizeof *r);
+}
+
+static dq_status tiling_begin(tiling *g, const dq_qtensor *q, bool both, dq_pass_room *room,
+                              dq_err *err)
+{
+    memset(g, 0, sizeof *g);
+    g->q = q;
+    g->block_rows = BLOCK_VALUES / q->cols;
+    if (g->block_rows < 1) g->block_rows = 1;
+    if (g->block_rows > q->rows) g->block_rows = q->rows;
+    int64_t blocks = (q->rows + g->block_rows - 1) / g->block_rows;
+    /* wide rows: fewer blocks, so that a tile stays within its 8 MiB of floats */
+    int64_t most = (int64_t)TILE_BLOCKS * BLOCK_VALUES / (g->block_rows * q->cols);
+    if (most > TILE_BLOCKS) most = TILE_BLOCKS;
+    if (most < 1) most = 1;
+    g->n_pieces = (int)(blocks < most ? blocks : most);
+    g->tile_rows = g->block_rows * g->n_pieces;
+    size_t each = (size_t)g->block_rows * (size_t)q->cols;
+    g->piece = room_part(room, 0, (size_t)g->n_pieces, sizeof *g->piece, err);
+    size_t row = both ? (size_t)q->cols : 0, floats = (each + row) * sizeof(float);
+    size_t bytes = floats + (row + 63) / 64 * 64; /* the floats of the next piece stay aligned */
+    if (g->piece) g->space = room_part(room, 1, (size_t)g->n_pieces, bytes, err);
+    if (!g->space) return err->code;
+    for (int i = 0; i < g->n_pieces; i++) {
+        uint8_t *at = g->space + (size_t)i * bytes;
+        g->piece[i].w = (float *)(void *)at;
+        g->piece[i].got = g->piece[i].w + each;
+        g->piece[i].codes = (int8_t *)at + floats;
+    }
+    return DQ_OK;
+}
+
+static const uint8_t *source_row(const dq_qtensor *q, int64_t row)
+{
+    return (const uint8_t *)q->t->data +
+           (size_t)row * (size_t)q->cols * dq_dtypes[q->t->dtype].bytes;
+}
+
+static int64_t row_range(const dq_qtensor *q, int64_t *end, int64_t begin, int64_t rows)
+{
+    *end = q->rows - begin < rows ? q->rows : begin + rows;
+    return *end - begin;
+}
+
+static int64_t first_not_finite(const float *w, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(w[i])) return i;
+    }
+    return -1;
+}
+
+/* The largest magnitude of n values where they lie; not finite when one of them is not. Only for the
+ * types that hold weights. */
+static float top_of(const uint8_t *src, dq_dtype type, int64_t n)
+{
+    uint32_t top = type == DQ_F32 ? dq_loops()->top32(src, n) : dq_loops()->top16(src, n);
+    uint16_t half = (uint16_t)top;
+    float x;
+    if (type == DQ_F16) return dq_f32_from_f16(half);
+    if (type == DQ_BF16) return dq_f32_from_bf16(half);
+    memcpy(&x, &top, sizeof x);
+    return x;
+}
+
+/* n values as floats: where they lie when they are that already, else converted into `room`. */
+static const float *floats_of(float *room, const uint8_t *src, dq_dtype type, int64_t n)
+{
+    if (type == DQ_F32 && (uintptr_t)src % sizeof(float) == 0)
+        return (const float *)(const void *)src;
+    dq_to_f32(room, src, type, n);
+    return room;
+}
+
+/* Whether the scale of a group whose largest magnitude is `top` needs F32. A search needs it where one
+ * of the modes that it must not lose to does; of its own candidates it takes those that fit. */
+static bool needs_f32(const dq_qspec *s, float top)
+{
+    bool absmax = s->mode != DQ_FULLRANGE, full = s->mode != DQ_ABSMAX;
+    return (absmax && !dq_scale_fits_f16(dq_scale_of_peak(top, s->bits, DQ_ABSMAX))) ||
+           (full && !dq_scale_fits_f16(dq_scale_of_peak(top, s->bits, DQ_FULLRANGE)));
+}
+
+/* Group by group, on the bits as they lie; false when a value is not finite. */
+static bool scan_groups(const dq_qtensor *q, piece *p, const uint8_t *src, dq_dtype type,
+                        int64_t rows)
+{
+    bool asked = q->spec.scale_dtype == DQ_F16;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t c = 0; c < q->cols; c += q->group_size) {
+            int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
+            const uint8_t *at = src + (size_t)(r * q->cols + c) * dq_dtypes[type].bytes;
+            float top = top_of(at, type, n);
+            if (!isfinite(top)) return false;
+            p->wide = p->wide || (asked && needs_f32(&q->spec, top));
+        }
+    }
+    return true;
+}
+
+static void scan_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t end)
+{
+    int64_t n = (end - begin) * q->cols;
+    dq_dtype type = q->t->dtype;
+    const uint8_t *src = source_row(q, begin);
+    bool finite;
+    p->bad = -1;
+    p->peak = 0;
+    p->wide = false;
+    if (type == DQ_F64) { /* what counts is the value as a float */
+        dq_to_f32(p->w, src, type, n);
+        type = DQ_F32;
+        src = (const uint8_t *)p->w;
+    }
+    if (q->packed && !q->one_scale)
+        finite = scan_groups(q, p, src, type, end - begin);
+    else
+        finite = isfinite(top_of(src, type, n));
+    if (finite && !q->one_scale) return;
+    const float *w = floats_of(p->w, src, type, n);
+    if (finite)
+        p->peak = dq_peak(w, n);
+    else
+        p->bad = first_not_finite(w, n);
+}
+
+static dq_status scan_tile(tiling *g, dq_qtensor *q, int64_t begin, float *peak, bool *wide,
+                           dq_err *err)
+{
+    int64_t end, rows = row_range(q, &end, begin, g->tile_rows);
+    int n = (int)((rows + g->block_rows - 1) / g->block_rows);
+#pragma omp taskloop grainsize(1) if (n > 1) shared(g, q)
+    for (int i = 0; i < n; i++) {
+        int64_t b = begin + i * g->block_rows, e;
+        row_range(q, &e, b, g->block_rows);
+        scan_block(q, &g->piece[i], b, e);
+    }
+    for (int i = 0; i < n; i++) {
+        const piece *p = &g->piece[i];
+        if (p->bad >= 0) {
+            int64_t row = begin + i * g->block_rows + p->bad / q->cols, col = p->bad % q->cols;
+            return dq_fail(err, DQ_DAMAGED,
+                           "tensor \"%s\": the value at row %lld, column %lld is not finite",
+                           q->t->name, (long long)row, (long long)col);
+        }
+        if (fabsf(p->peak) > fabsf(*peak)) *peak = p->peak;
+        *wide = *wide || p->wide;
+    }
+    return DQ_OK;
+}
+
+static void release_rows(const dq_qtensor *q, int64_t begin, int64_t end, const dq_tick *tick)
+{
+    size_t bytes = (size_t)((end - begin) * q->cols) * dq_dtypes[q->t->dtype].bytes;
+    dq_map_release(source_row(q, begin), bytes);
+    if (tick && tick->step) tick->step(tick->arg, (int64_t)bytes);
+}
+
+/* One sweep of a search over the whole tensor: sums[k], k < n, over all values. */
+static dq_status search_sweep(tiling *g, const dq_qtensor *q, const dq_search *s, bool rank,
+                              double *sums, int n_sums, dq_err *err)
+{
+    for (int64_t begin = 0, end; begin < q->rows; begin = end) {
+        int64_t rows = row_range(q, &end, begin, g->tile_rows);
+        int n = (int)((rows + g->block_rows - 1) / g->block_rows);
+        DQ_TRY(dq_check_stop(err));
+#pragma omp taskloop grainsize(1) if (n > 1) shared(g, q, s)
+        for (int i = 0; i < n; i++) {
+            int64_t b = begin + i * g->block_rows, e;
+            piece *p = &g->piece[i];
+            int64_t values = row_range(q, &e, b, g->block_rows) * q->cols;
+            const float *w = floats_of(p->w, source_row(q, b), q->t->dtype, values);
+            memset(p->sums, 0, sizeof p->sums);
+            if (rank)
+                dq_search_rank(s, p->sums, w, values);
+            else
+                dq_search_measure(s, p->sums, w, values);
+        }
+        for (int i = 0; i < n; i++) {
+            for (int k = 0; k < n_sums; k++) sums[k] += g->piece[i].sums[k];
+        }
+        release_rows(q, begin, end, NULL);
+    }
+    return DQ_OK;
+}
+
+static dq_status search_tensor(tiling *g, dq_qtensor *q, float peak, dq_err *err)
+{
+    dq_search s;
+    double rank[DQ_N_CANDIDATES] = {0}, error[DQ_N_FINALISTS] = {0};
+    dq_search_begin(&s, peak, q->spec.bits, q->spec.scale_dtype);
+    DQ_TRY(search_sweep(g, q, &s, true, rank, DQ_N_CANDIDATES, err));
+    dq_search_narrow(&s, rank);
+    DQ_TRY(search_sweep(g, q, &s, false, error, s.n_finalists, err));
+    q->tensor_scale = dq_search_end(&s, error);
+    return DQ_OK;
+}
+
+dq_status dq_pass_scan(dq_qtensor *q, dq_pass_room *room, const dq_tick *tick, dq_err *err)
+{
+    tiling g;
+    float peak = 0;
+    bool wide = false;
+    tiling_begin(&g, q, false, room, err);
+    for (int64_t begin = 0, end; err->code == DQ_OK && begin < q->rows; begin = end) {
+        row_range(q, &end, begin, g.tile_rows);
+        if (dq_check_stop(err) == DQ_OK) scan_tile(&g, q, begin, &peak, &wide, err);
+        release_rows(q, begin, end, tick);
+    }
+    bool one = q->packed && q->one_scale;
+    if (one) wide = needs_f32(&q->spec, peak);
+    if (wide) q->spec.scale_dtype = DQ_F32;
+    if (err->code != DQ_OK || !one) return err->code;
+    if (q->spec.mode == DQ_SEARCH && peak != 0) return search_tensor(&g, q, peak, err);
+    q->tensor_scale =
+        dq_stored_scale(dq_scale_of_peak(peak, q->spec.bits, q->spec.mode), q->spec.scale_dtype);
+    return DQ_OK;
+}
+
+/* ---- Codes ---- */
+
+typedef struct output {
+    uint8_t *codes, *scales;  /* of one tile */
+    size_t n_codes, n_scales; /* bytes filled */
+} output;
+
+static void put_scale(const dq_qtensor *q, uint8_t *at, float scale)
+{
+    uint16_t h = dq_f16_from_f32(scale);
+    if (q->spec.scale_dtype == DQ_F16)
+        memcpy(at, &h, sizeof h);
+    else
+        memcpy(at, &scale, sizeof scale);
+}
+
+static void encode_row(const dq_qtensor *q, const float *w, float *got, int8_t *codes,
+                       uint8_t *scales)
+{
+    size_t item = dq_dtypes[q->spec.scale_dtype].bytes;
+    for (int64_t c = 0; c < q->cols; c += q->group_size) {
+        int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
+        float s = q->tensor_scale;
+        if (!q->one_scale) {
+            s = dq_group_scale(w + c, n, q->spec.bits, q->spec.mode, q->spec.scale_dtype);
+            put_scale(q, scales, s);
+            scales += item;
+        }
+        dq_encode_back(codes + c, got + c, w + c, n, q->spec.bits, s, q->spec.mode);
+    }
+}
+
+static void encode_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t end, uint8_t *codes,
+                         uint8_t *scales)
+{
+    int64_t n = (end - begin) * q->cols;
+    size_t row_bytes = dq_row_bytes(q->cols, q->spec.bits);
+    size_t row_scales =
+        (size_t)dq_groups(q->cols, q->group_size) * dq_dtypes[q->spec.scale_dtype].bytes;
+    const float *values = floats_of(p->w, source_row(q, begin), q->t->dtype, n);
+    memset(&p->error, 0, sizeof p->error);
+    for (int64_t r = 0; r < end - begin; r++) {
+        const float *w = values + (size_t)r * (size_t)q->cols;
+        encode_row(q, w, p->got, p->codes, scales + (size_t)r * row_scales);
+        dq_pack_row(codes + (size_t)r * row_bytes, p->codes, q->cols, q->spec.bits);
+        dq_qerror_add(&p->error, w, p->got, q->cols);
+    }
+}
+
+static void encode_tile(tiling *g, output *o, int64_t begin, dq_qerror *e)
+{
+    const dq_qtensor *q = g->q;
+    int64_t end, rows = row_range(q, &end, begin, g->tile_rows);
+    int n = (int)((rows + g->block_rows - 1) / g->block_rows);
+    size_t row_bytes = dq_row_bytes(q->cols, q->spec.bits);
+    size_t row_scales = q->one_scale ? 0
+                                     : (size_t)dq_groups(q->cols, q->group_size) *
+                                           dq_dtypes[q->spec.scale_dtype].bytes;
+#pragma omp taskloop grainsize(1) if (n > 1) shared(g, o, q)
+    for (int i = 0; i < n; i++) {
+        int64_t b = begin + i * g->block_rows, t;
+        row_range(q, &t, b, g->block_rows);
+        encode_block(q, &g->piece[i], b, t, o->codes + (size_t)(b - begin) * row_bytes,
+                     o->scales + (size_t)(b - begin) * row_scales);
+    }
+    for (int i = 0; i < n; i++) dq_qerror_merge(e, &g->piece[i].error);
+    o->n_codes = (size_t)rows * row_bytes;
+    o->n_scales = (size_t)rows * row_scales;
+}
+
+static void hand_out(const output *o, const dq_sink *sink, dq_err *err)
+{
+    if (sink->put(sink->arg, 0, o->codes, o->n_codes, err) == DQ_OK && o->n_scales)
+        sink->put(sink->arg, 1, o->scales, o->n_scales, err);
+}
+
+/* Two outputs take turns: one is hashed and written while the next is computed. Only the task touches
+ * err while it runs. Groups, not taskwait: other tasks of the caller are none of our business. */
+static void all_tiles(tiling *g, output out[2], const dq_sink *sink, dq_qerror *e,
+                      const dq_tick *tick, dq_err *err)
+{
+    const dq_qtensor *q = g->q;
+    const output *last = NULL;
+    int turn = 0;
+    for (int64_t begin = 0, end; begin < q->rows; begin = end) {
+        output *o = &out[turn];
+        turn = 1 - turn;
+        row_range(q, &end, begin, g->tile_rows);
+#pragma omp taskgroup
+        {
+            if (last) {
+#pragma omp task firstprivate(last) shared(sink, err)
+                hand_out(last, sink, err);
+            }
+            encode_tile(g, o, begin, e);
+        }
+        if (err->code != DQ_OK || dq_check_stop(err) != DQ_OK) return;
+        release_rows(q, begin, end, tick);
+        last = o;
+    }
+    if (err->code == DQ_OK && last) hand_out(last, sink, err);
+    if (err->code == DQ_OK && q->one_scale) {
+        uint8_t scale[4];
+        put_scale(q, scale, q->tensor_scale);
+        sink->put(sink->arg, 1, scale, dq_dtypes[q->spec.scale_dtype].bytes, err);
+    }
+}
+
+static dq_status copy_dense(const dq_qtensor *q, const dq_sink *sink, const dq_tick *tick,
+                            dq_err *err)
+{
+    size_t total = dq_nbytes(q->t);
+    for (size_t at = 0; at < total;) {
+        size_t n = total - at < COPY_BYTES ? total - at : COPY_BYTES;
+        const uint8_t *p = (const uint8_t *)q->t->data + at;
+        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(sink->put(sink->arg, 0, p, n, err));
+        dq_map_release(p, n);
+        if (tick && tick->step) tick->step(tick->arg, (int64_t)n);
+        at += n;
+    }
+    return DQ_OK;
+}
+
+dq_status dq_pass_write(const dq_qtensor *q, dq_pass_room *room, const dq_sink *sink, dq_qerror *e,
+                        const dq_tick *tick, dq_err *err)
+{
+    tiling g;
+    output out[2] = {{0}};
+    uint8_t *space = NULL;
+    if (!q->packed) return copy_dense(q, sink, tick, err);
+    memset(e, 0, sizeof *e);
+    if (tiling_begin(&g, q, true, room, err) == DQ_OK) {
+        size_t codes = (size_t)g.tile_rows * dq_row_bytes(q->cols, q->spec.bits);
+        size_t scales = (size_t)g.tile_rows * (size_t)dq_groups(q->cols, q->group_size) *
+                        dq_dtypes[q->spec.scale_dtype].bytes;
+        space = room_part(room, 2, 2, codes + scales, err);
+        for (int i = 0; space && i < 2; i++) {
+            out[i].codes = space + (size_t)i * (codes + scales);
+            out[i].scales = out[i].codes + codes;
+        }
+    }
+    if (space) all_tiles(&g, out, sink, e, tick, err);
+    return err->code;
+}

@@ -1,0 +1,49 @@
+/* quantize_tensor: one tensor, tile by tile: the scan before anything is written, and the pass that
+ * hands out codes and scales. Memory is bounded by the tile, not by the tensor.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_QUANTIZE_TENSOR_H
+#define DQ_QUANTIZE_TENSOR_H
+
+#include "tensor/quant.h"
+
+/* How one tensor of a checkpoint is stored. */
+typedef struct dq_qtensor {
+    const dq_tensor *t;
+    int64_t rows, cols; /* a vector: rows = numel, cols = 1 */
+    bool packed;
+    dq_qspec spec; /* scale_dtype as stored: dq_pass_scan turns F16 into F32 where it must */
+    int64_t group_size, scale_rows;
+    bool one_scale;     /* for the whole tensor */
+    float tensor_scale; /* of one_scale, as stored; found by dq_pass_scan */
+} dq_qtensor;
+
+/* Where a pass reports how far it is: source bytes done. Called by one thread at a time. */
+typedef struct dq_tick {
+    void (*step)(void *arg, int64_t bytes);
+    void *arg;
+} dq_tick;
+
+/* Part 0: codes, or the dense bytes; part 1: scales. Bytes of a part come in order. */
+typedef struct dq_sink {
+    dq_status (*put)(void *arg, int part, const void *p, size_t bytes, dq_err *err);
+    void *arg;
+} dq_sink;
+
+/* Buffers that passes over many tensors share; {0} at first. Allocating them for each tensor would let
+ * the heap grow with the number of tensors. */
+typedef struct dq_pass_room {
+    void *part[3];
+    size_t bytes[3];
+} dq_pass_room;
+void dq_pass_room_free(dq_pass_room *r);
+
+/* Finds the first value that is not finite (DQ_DAMAGED with row and column), the scale of the tensor
+ * where one is asked for, and whether scales fit F16. DQ_STOPPED between tiles. Meant to be called
+ * inside a parallel region, by one thread; its tasks spread over the others. */
+dq_status dq_pass_scan(dq_qtensor *q, dq_pass_room *room, const dq_tick *tick, dq_err *err);
+/* After a scan, called likewise. The error of the result is left in *e (untouched for dense
+ * tensors). */
+dq_status dq_pass_write(const dq_qtensor *q, dq_pass_room *room, const dq_sink *sink, dq_qerror *e,
+                        const dq_tick *tick, dq_err *err);
+
+#endif

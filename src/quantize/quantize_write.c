@@ -1,0 +1,430 @@
+/* quantize_write: the second half of quantize.h. The order of steps makes every moment safe to be
+ * killed in: the journal's head is on the disk before the partial file exists; the hashes of the source
+ * follow when they are known, which may be while payloads are written already; a line about a payload is
+ * written after these hashes and after the payload has reached the disk; the output appears by one
+ * rename.
+ * SPDX-License-Identifier: MIT */
+#include "base/inplace_file.h"
+#include "base/os.h"
+#include "base/sha256.h"
+#include "model/output_guard.h"
+#include "quantize/quantize_plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- One payload at a time ---- */
+
+typedef struct work {
+    dq_quantizer *q;
+    const char *out, *partial, *journal_path;
+    dq_inplace file;
+    dq_journal journal;
+    bool *done; /* [n_slots] */
+    int64_t n_done, unsynced;
+    double synced; /* time */
+    bool force, resume;
+    char **pending; /* lines that wait for the payloads to reach the disk */
+    int64_t n_pending;
+    int n_sources; /* hashes of weight files in the journal */
+    /* the payload being written: its codes and its scales */
+    dq_sha256 hash[2];
+    int64_t at[2];
+} work;
+
+static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq_err *err)
+{
+    enum { SMALL_BYTES = 1 << 16 };
+    work *w = arg;
+#pragma omp taskgroup
+    {
+#pragma omp task if (bytes > SMALL_BYTES) firstprivate(w, part, p, bytes)
+        dq_sha256_add(&w->hash[part], p, bytes);
+        dq_inplace_put(&w->file, w->at[part], p, bytes, err);
+        if (bytes > SMALL_BYTES) dq_inplace_start(&w->file, w->at[part], bytes);
+    }
+    w->at[part] += (int64_t)bytes;
+    return err->code;
+}
+
+/* What a resumed run must find unchanged in the source. */
+static char *source_line(dq_quantizer *q, int i, dq_err *err)
+{
+    return dq_textf(q->arena, err, "file %s %lld %s", q->file[i], (long long)q->file_bytes[i],
+                    q->file_sha[i]);
+}
+
+static dq_status flush(work *w, dq_err *err)
+{
+    if (w->n_pending == 0) return DQ_OK;
+    DQ_TRY(dq_maps_check(err));
+    DQ_TRY(dq_plan_hashes(w->q, err));
+    DQ_TRY(dq_inplace_sync(&w->file, err));
+    for (; w->n_sources < w->q->n_files; w->n_sources++) {
+        const char *line = source_line(w->q, w->n_sources, err);
+        if (!line) return err->code;
+        DQ_TRY(dq_journal_add(&w->journal, line, err));
+    }
+    for (int64_t i = 0; i < w->n_pending; i++)
+        DQ_TRY(dq_journal_add(&w->journal, w->pending[i], err));
+    DQ_TRY(dq_journal_sync(&w->journal, err));
+    w->n_done += w->n_pending;
+    w->n_pending = 0;
+    w->unsynced = 0;
+    w->synced = dq_seconds();
+    return DQ_OK;
+}
+
+static dq_status finish_slot(work *w, int64_t i, dq_err *err)
+{
+    enum { SYNC_BYTES = 256 << 20, SYNC_SECONDS = 2 };
+    dq_slot *s = &w->q->skeleton.slot[i];
+    uint64_t sqnr;
+    memcpy(&sqnr, &s->sqnr_db, sizeof sqnr);
+    char *line = dq_textf(w->q->arena, err, "done %lld %s %016llx", (long long)i, s->sha256,
+                          (unsigned long long)sqnr);
+    if (!line) return err->code;
+    w->pending[w->n_pending++] = line;
+    w->done[i] = true;
+    w->unsynced += s->bytes;
+    if (w->unsynced < SYNC_BYTES && dq_seconds() - w->synced < SYNC_SECONDS) return DQ_OK;
+    /* before the source is hashed nothing may be recorded, and waiting for that gains nothing */
+    return dq_plan_hashes_ready(w->q) ? flush(w, err) : DQ_OK;
+}
+
+static dq_status begin_part(work *w, int part, const dq_slot *s, dq_err *err)
+{
+    w->at[part] = s->offset;
+    return dq_sha256_begin(&w->hash[part], err);
+}
+
+static dq_status run_tensor(work *w, int64_t i, dq_err *err)
+{
+    dq_slot *s = &w->q->skeleton.slot[i];
+    const dq_qtensor *x = &w->q->tensor[s->origin];
+    dq_sink sink = {write_part, w};
+    dq_tick tick = {dq_plan_advance, w->q};
+    dq_qerror e;
+    DQ_TRY(begin_part(w, 0, s, err));
+    if (x->packed) DQ_TRY(begin_part(w, 1, s + 1, err));
+    DQ_TRY(dq_pass_write(x, &w->q->room, &sink, &e, &tick, err));
+    if (x->packed) {
+        s->sqnr_db = dq_sqnr_db(&e);
+        DQ_TRY(dq_sha256_end(&w->hash[1], s[1].sha256, err));
+        DQ_TRY(finish_slot(w, i + 1, err));
+    }
+    DQ_TRY(dq_sha256_end(&w->hash[0], s->sha256, err));
+    return finish_slot(w, i, err);
+}
+
+static dq_status run_slot(work *w, int64_t i, dq_err *err)
+{
+    dq_quantizer *q = w->q;
+    dq_slot *s = &q->skeleton.slot[i];
+    q->what = s->path;
+    if (s->origin >= 0) {
+        bool pair = s->encoding == DQ_ENC_PACKED;
+        if (s->encoding == DQ_ENC_SCALE) return DQ_OK; /* made with its codes, the slot before */
+        if (w->done[i] && (!pair || w->done[i + 1])) {
+            dq_plan_advance(q, (int64_t)dq_nbytes(q->tensor[s->origin].t));
+            return DQ_OK;
+        }
+        run_tensor(w, i, err);
+        dq_sha256_drop(&w->hash[0]);
+        dq_sha256_drop(&w->hash[1]);
+        return err->code;
+    }
+    const dq_blob *b = &q->blob[-1 - s->origin];
+    if (w->done[i]) return DQ_OK;
+    DQ_TRY(dq_sha256_of(s->sha256, b->data, b->bytes, err));
+    DQ_TRY(dq_inplace_put(&w->file, s->offset, b->data, b->bytes, err));
+    return finish_slot(w, i, err);
+}
+
+/* /index and the two hashes, which depend on everything else. */
+static dq_status write_tables(work *w, dq_err *err)
+{
+    dq_skeleton *s = &w->q->skeleton;
+    char sha[65];
+    uint8_t *rows = dq_alloc(w->q->arena, (size_t)s->index_bytes, 1, err);
+    if (!rows) return err->code;
+    DQ_TRY(dq_index_encode(rows, s, err));
+    DQ_TRY(dq_inplace_put(&w->file, s->index_at, rows, (size_t)s->index_bytes, err));
+    DQ_TRY(dq_sha256_of(sha, rows, (size_t)s->index_bytes, err));
+    DQ_TRY(dq_inplace_put(&w->file, s->index_sha_at, sha, 64, err));
+    DQ_TRY(dq_content_sha256(w->q->info.content_sha256, s, err));
+    return dq_inplace_put(&w->file, s->content_at, w->q->info.content_sha256, 64, err);
+}
+
+/* ---- Journal ---- */
+
+enum { HEAD_EXTRA = 8 };
+
+/* The lines that a resumed run must find unchanged, without those of the source's files. */
+static char **head_lines(dq_quantizer *q, int *count, dq_err *err)
+{
+    int n = 0;
+    char **line = dq_alloc(q->arena, (size_t)(q->n_blobs + HEAD_EXTRA), sizeof *line, err);
+    if (!line) return NULL;
+    line[n++] = dq_textf(q->arena, err, "dq-journal 2");
+    line[n++] = dq_textf(q->arena, err, "version %s", q->set.dq_version);
+    line[n++] = dq_textf(q->arena, err, "settings %s", q->recipe);
+    line[n++] = dq_textf(q->arena, err, "source %s %s", q->model->name, q->model->fingerprint);
+    for (int i = 0; i < q->n_blobs; i++) {
+        char sha[65];
+        if (i == q->table || dq_sha256_of(sha, q->blob[i].data, q->blob[i].bytes, err) != DQ_OK)
+            continue;
+        line[n++] = dq_textf(q->arena, err, "payload %s %s", q->blob[i].path, sha);
+    }
+    line[n++] = dq_textf(q->arena, err, "begin");
+    *count = n;
+    return err->code == DQ_OK ? line : NULL;
+}
+
+static dq_status compare_line(const work *w, int64_t i, const char *want, dq_err *err)
+{
+    if (i >= w->journal.n_lines) return DQ_OK; /* killed before this line: nothing to compare */
+    const char *found = w->journal.line[i];
+    if (strcmp(found, want) == 0) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s: begun with another source or other settings (found \"%.240s\", this "
+                   "run has \"%.240s\"). Repeat the first command with --resume, or start "
+                   "over with --force.",
+                   w->partial, found, want);
+}
+
+/* Whether an earlier run got as far as payloads that can be taken over: its journal has the head, then
+ * "skeleton", then the source's files. DQ_MISMATCH when any of these is about something else. */
+static dq_status compare_journal(const work *w, char **head, int n, bool *usable, dq_err *err)
+{
+    dq_quantizer *q = w->q;
+    *usable = false;
+    for (int i = 0; i < n; i++) DQ_TRY(compare_line(w, i, head[i], err));
+    if (w->journal.n_lines <= n + q->n_files) return DQ_OK;
+    for (int i = 0; i < q->n_files; i++) {
+        const char *line = source_line(q, i, err);
+        if (!line) return err->code;
+        DQ_TRY(compare_line(w, n + 1 + i, line, err));
+    }
+    *usable = true;
+    return DQ_OK;
+}
+
+/* "done INDEX SHA256 SQNR": takes the results of a payload that is in the file already. */
+static bool replay(work *w, const char *line)
+{
+    dq_skeleton *s = &w->q->skeleton;
+    long long i;
+    char sha[65];
+    unsigned long long bits;
+    if (sscanf(line, "done %lld %64[0-9a-f] %llx", &i, sha, &bits) != 3) return false;
+    if (i < 0 || i >= s->n_slots || strlen(sha) != 64) return false;
+    uint64_t sqnr = bits;
+    memcpy(s->slot[i].sha256, sha, sizeof sha);
+    memcpy(&s->slot[i].sqnr_db, &sqnr, sizeof sqnr);
+    if (!w->done[i]) w->n_done++;
+    w->done[i] = true;
+    return true;
+}
+
+static dq_status write_head(work *w, char **head, int n, dq_err *err)
+{
+    DQ_TRY(dq_journal_clear(&w->journal, err));
+    for (int i = 0; i < n; i++) DQ_TRY(dq_journal_add(&w->journal, head[i], err));
+    DQ_TRY(dq_journal_sync(&w->journal, err));
+    DQ_TRY(dq_skeleton_create(&w->q->skeleton, w->partial, err));
+    DQ_TRY(dq_inplace_open(&w->file, w->partial, err));
+    DQ_TRY(dq_inplace_sync(&w->file, err));
+    DQ_TRY(dq_journal_add(&w->journal, "skeleton", err));
+    return dq_journal_sync(&w->journal, err);
+}
+
+/* The journal says "complete SHA" once the partial file is whole. True when `out` is that file: the
+ * earlier run was killed between the rename and the removal of its journal. */
+static bool finished_before(work *w)
+{
+    char sha[65] = "";
+    dq_err ignore = {0};
+    dq_container *c;
+    if (w->journal.n_lines == 0 || dq_file_exists(w->partial)) return false;
+    const char *last = w->journal.line[w->journal.n_lines - 1];
+    if (sscanf(last, "complete %64[0-9a-f]", sha) != 1) return false;
+    if (dq_container_open(&c, w->out, &ignore) != DQ_OK) return false;
+    bool same = strcmp(dq_container_header(c)->content_sha256, sha) == 0;
+    if (same) w->q->info.file_bytes = dq_container_header(c)->file_bytes;
+    dq_container_close(c);
+    if (same) memcpy(w->q->info.content_sha256, sha, sizeof sha);
+    return same;
+}
+
+/* Takes up an earlier run's files, or begins. *finished: nothing is left to do. */
+static dq_status take_up(work *w, bool *finished, dq_err *err)
+{
+    int n;
+    char **head = head_lines(w->q, &n, err);
+    *finished = false;
+    if (!head) return err->code;
+    DQ_TRY(dq_journal_open(&w->journal, w->journal_path, w->q->arena, err));
+    bool usable = false;
+    if (w->resume && w->journal.n_lines > 0) {
+        DQ_TRY(dq_plan_hashes(w->q, err));
+        DQ_TRY(compare_journal(w, head, n, &usable, err));
+    }
+    if (usable) {
+        w->n_sources = w->q->n_files;
+        for (int64_t i = n + 1 + w->n_sources; i < w->journal.n_lines; i++)
+            replay(w, w->journal.line[i]);
+        *finished = finished_before(w);
+        if (*finished) return DQ_OK;
+    }
+    if (usable && dq_file_exists(w->partial)) {
+        w->q->info.n_resumed = w->n_done;
+        DQ_TRY(dq_inplace_open(&w->file, w->partial, err));
+    } else {
+        if (!w->force && dq_file_exists(w->out))
+            return dq_fail(err, DQ_FILE, "%s: exists. Add --force to replace it.", w->out);
+        w->n_done = w->n_sources = 0;
+        memset(w->done, 0, (size_t)w->q->skeleton.n_slots * sizeof *w->done);
+        DQ_TRY(write_head(w, head, n, err));
+    }
+    return dq_skeleton_locate(&w->q->skeleton, w->partial, err);
+}
+
+/* ---- Output ---- */
+
+static dq_status name_files(dq_quantizer *q, work *w, const char *out, dq_err *err)
+{
+    memset(w, 0, sizeof *w);
+    w->q = q;
+    w->file.fd = w->journal.file.fd = -1;
+    w->out = out;
+    w->partial = dq_textf(q->arena, err, "%s.partial", out);
+    w->journal_path = dq_textf(q->arena, err, "%s.journal", out);
+    return err->code;
+}
+
+static dq_status refuse_input(const dq_quantizer *q, const char *path, dq_err *err)
+{
+    char file[4096];
+    DQ_TRY(dq_output_spares(path, q->dir, err));
+    for (int i = 0; i < q->n_files; i++) { /* in other folders too */
+        if (snprintf(file, sizeof file, "%s/%s", q->dir, q->file[i]) >= (int)sizeof file) continue;
+        if (dq_same_file(file, path))
+            return dq_fail(err, DQ_USAGE,
+                           "%s: the output would overwrite the input %s. Choose another name.",
+                           path, file);
+    }
+    return DQ_OK;
+}
+
+dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force, bool resume,
+                                   dq_err *err)
+{
+    work w;
+    DQ_TRY(name_files(q, &w, out, err));
+    DQ_TRY(refuse_input(q, out, err));
+    DQ_TRY(refuse_input(q, w.partial, err));
+    DQ_TRY(refuse_input(q, w.journal_path, err));
+    DQ_TRY(dq_file_check(out, err));
+    bool half = dq_file_exists(w.partial), journal = dq_file_exists(w.journal_path);
+    /* a journal without a partial file: the run may have been killed right after its rename */
+    if (dq_file_exists(out) && !force && !(resume && journal && !half))
+        return dq_fail(err, DQ_FILE, "%s: exists. Add --force to replace it.", out);
+    if (resume && half && !journal)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: has no journal (%s) to go on from. Start over with --force.", w.partial,
+                       w.journal_path);
+    if (!resume && !force && (half || journal))
+        return dq_fail(err, DQ_FILE,
+                       "%s: exists from an interrupted run. Add --resume to finish it, or --force "
+                       "to start over.",
+                       half ? w.partial : w.journal_path);
+    int64_t room = dq_disk_free(out);
+    if (room >= 0 && !half && room < q->info.file_bytes)
+        return dq_fail(err, DQ_FILE,
+                       "%s: not enough space (expected %lld bytes, the disk has %lld free).", out,
+                       (long long)q->info.file_bytes, (long long)room);
+    return DQ_OK;
+}
+
+static dq_status write_all(work *w, dq_err *err)
+{
+    dq_quantizer *q = w->q;
+    int64_t n = q->skeleton.n_slots, origin = -1 - q->table, table = 0;
+    char line[80];
+    w->synced = dq_seconds();
+    for (int64_t i = 0; i < n; i++) {
+        if (q->skeleton.slot[i].origin == origin) {
+            table = i; /* waits for the hashes, so it comes last */
+            continue;
+        }
+        if (dq_check_stop(err) != DQ_OK || run_slot(w, i, err) != DQ_OK) break;
+    }
+    if (err->code == DQ_OK && dq_plan_hashes(q, err) == DQ_OK) run_slot(w, table, err);
+    if (err->code != DQ_OK) {
+        dq_err later = {0}; /* keep what is done, whatever the first failure was */
+        flush(w, &later);
+        return err->code;
+    }
+    DQ_TRY(flush(w, err));
+    DQ_TRY(write_tables(w, err));
+    DQ_TRY(dq_inplace_sync(&w->file, err));
+    DQ_TRY(dq_maps_check(err));
+    snprintf(line, sizeof line, "complete %s", q->info.content_sha256);
+    DQ_TRY(dq_journal_add(&w->journal, line, err));
+    DQ_TRY(dq_journal_sync(&w->journal, err));
+    q->info.file_bytes = q->skeleton.file_bytes;
+    return dq_file_commit(w->partial, w->out, err);
+}
+
+/* After a failure: what can be resumed stays, anything else goes. */
+static void clean_up(work *w, dq_err *err)
+{
+    dq_err ignore = {0};
+    if (w->journal.file.fd < 0 || err->code == DQ_MISMATCH) return; /* not ours */
+    if (err->code == DQ_STOPPED) {
+        *err = (dq_err){0};
+        dq_fail(err, DQ_STOPPED,
+                "interrupted; %s is kept. Run the same command with --resume to finish it.",
+                w->partial);
+    } else if (w->n_done > 0) {
+        char old[sizeof err->text];
+        dq_status code = err->code;
+        memcpy(old, err->text, sizeof old);
+        *err = (dq_err){0};
+        dq_fail(err, code, "%.600s. %.200s is kept; --resume goes on from it.", old, w->partial);
+    } else if (!w->resume) {
+        dq_remove(w->partial, &ignore);
+        dq_remove(w->journal_path, &ignore);
+    }
+}
+
+static dq_status write_output(void *arg, dq_err *err)
+{
+    work *w = arg;
+    dq_quantizer *q = w->q;
+    bool finished = false;
+    DQ_TRY(dq_plan_scan(q, err));
+    w->done = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->done, err);
+    w->pending = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->pending, err);
+    if (err->code != DQ_OK) return err->code;
+    take_up(w, &finished, err);
+    if (err->code == DQ_OK && !finished) write_all(w, err);
+    if (err->code == DQ_OK) dq_remove(w->journal_path, err);
+    if (err->code != DQ_OK) clean_up(w, err);
+    dq_inplace_close(&w->file);
+    dq_journal_close(&w->journal);
+    return err->code;
+}
+
+dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool resume,
+                            const dq_quantize_progress *p, dq_err *err)
+{
+    work w;
+    dq_plan_progress(q, p);
+    DQ_TRY(dq_quantize_check_output(q, out, force, resume, err));
+    DQ_TRY(name_files(q, &w, out, err));
+    w.force = force;
+    w.resume = resume;
+    return dq_plan_run(q, write_output, &w, err);
+}

@@ -1,0 +1,47 @@
+/* interval: 95 % confidence intervals, and what they say about a loss that must not exceed a margin.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_INTERVAL_H
+#define DQ_INTERVAL_H
+
+#include "base/base.h"
+
+/* Of 95 %, both sides; NaN twice where there is none. */
+typedef struct dq_interval {
+    double low, high;
+} dq_interval;
+extern const dq_interval dq_interval_none;
+
+#define DQ_Z95 1.959963984540054 /* 97.5 % of the normal distribution lie below it */
+
+/* Student's t with df >= 1: 97.5 % lie below dq_t95, and dq_t_tails(t) lie beyond -|t| and |t|. */
+double dq_t95(int64_t df);
+double dq_t_tails(double t, int64_t df);
+
+/* Mean +- t95 standard errors over `clusters` independent pieces; none below two of them. */
+dq_interval dq_interval_t(double mean, double std_err, int64_t clusters);
+/* A share, k of n: Wilson's score interval, which has a width for 0 and n of n as well. */
+dq_interval dq_interval_share(int64_t k, int64_t n);
+/* (up - down) / n of n pairs of which `up` went up and `down` went down: Tango's score interval (Statistics in
+ * Medicine 17, 1998). Without any pair that moved it is +- z^2 / (n + z^2). */
+dq_interval dq_interval_paired(int64_t up, int64_t down, int64_t n);
+/* A mean of values in low .. high that are all the same over `clusters` pieces, so that nothing is known of their
+ * spread: as far to both sides as the intervals above are where nothing moved. */
+dq_interval dq_interval_still(double mean, int64_t clusters, double low, double high);
+
+/* A loss against a margin: it holds if the whole interval is within, fails if the whole interval is beyond. */
+typedef enum dq_holds { DQ_UNDECIDED, DQ_HOLDS, DQ_FAILS } dq_holds;
+extern const char *const dq_holds_name[]; /* "not decided", "holds", "fails" */
+dq_holds dq_loss_holds(dq_interval loss, double margin);
+/* What was lost, and what its interval is made of. */
+typedef struct dq_loss {
+    double value, std_err;
+    dq_interval interval;
+    int64_t clusters; /* independent pieces: items, documents, windows ... */
+    int64_t gained,
+        lost; /* items that moved, of an interval by dq_interval_paired; -1: it is a mean's */
+} dq_loss;
+/* How many more pieces would decide, roughly: the fewest with which the interval of the same loss, counts or spread
+ * scaled, would lie on one side of the margin. At least 1; 0: 10^12 would not, or there is no interval. */
+int64_t dq_loss_missing(const dq_loss *l, double margin);
+
+#endif

@@ -1,0 +1,51 @@
+/* tally: accumulators of magnitudes. Every accumulator merges, and merging pieces in any order gives
+ * the same counts and top values as one long add. None keeps the data.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_TALLY_H
+#define DQ_TALLY_H
+
+#include "base/base.h"
+
+enum { DQ_TOP = 128, DQ_HIST_BITS = 15, DQ_HIST_BINS = 1 << DQ_HIST_BITS };
+
+/* Where a value was seen. Unused fields are -1. */
+typedef struct dq_place {
+    int32_t seq; /* sequence of the run */
+    int32_t layer;
+    int32_t head; /* query head (logits) */
+    int32_t row;  /* position of the row (query) */
+    int32_t col;  /* key position (logits) or channel (hidden states) */
+} dq_place;
+
+/* Magnitudes |x| of a stream of f32 values: exact counts, exact largest values with their places
+ * (ties: the smaller place by seq, layer, head, row, col), a histogram over the upper 16 bits of |x|
+ * (relative bin width 2^-7) and, on a second pass over the same stream, the exact value of any
+ * quantile whose bin was chosen with dq_tally_refine. Source: design of arXiv 2402.17762's
+ * magnitudes, made streaming. */
+typedef struct dq_tally {
+    int64_t n;              /* finite values */
+    int64_t n_bad;          /* NaN or infinite values, in no other field */
+    double sum, sum2, sum4; /* of |x|, x^2, x^4 */
+    int n_top;
+    float top[DQ_TOP]; /* descending */
+    dq_place place[DQ_TOP];
+    int64_t *hist;   /* [DQ_HIST_BINS] by bits(|x|) >> 16 */
+    int refine_bin;  /* second pass: the bin that is split; -1: first pass */
+    int64_t *fine;   /* [65536] by the low 16 bits of values in refine_bin; NULL: none */
+    float threshold; /* smallest top value once n_top == DQ_TOP, else 0: a value at or above
+                                it may enter */
+} dq_tally;
+
+dq_status dq_tally_init(dq_tally *t, dq_err *err);
+void dq_tally_free(dq_tally *t);
+/* x[n], consecutive columns: value i stands at `at` with col = at.col + i. */
+void dq_tally_add(dq_tally *t, const float *x, int64_t n, dq_place at);
+void dq_tally_merge(dq_tally *into, const dq_tally *from);
+/* Smallest value v such that at least ceil(p * n) values are <= v, to the middle of its bin; exact
+ * after the second pass over its bin. *exact (may be NULL) says which. NaN when n = 0. */
+double dq_tally_quantile(const dq_tally *t, double p, bool *exact);
+/* Prepares a second pass that resolves quantile p: later adds count only values of its bin into
+ * `fine`; every other field stays. */
+dq_status dq_tally_refine(dq_tally *t, double p, dq_err *err);
+
+#endif

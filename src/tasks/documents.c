@@ -1,0 +1,89 @@
+/* documents: see documents.h.
+ * SPDX-License-Identifier: MIT */
+#include "tasks/documents.h"
+
+#include "base/utf8.h"
+#include "tasks/task_file.h"
+
+#include <string.h>
+
+int64_t dq_count_words(const char *text, size_t len)
+{
+    int64_t words = 1;
+    bool space = false;
+    for (size_t at = 0; at < len;) {
+        size_t bytes = 1;
+        bool ascii = (unsigned char)text[at] < 0x80;
+        uint32_t c = ascii ? (uint32_t)text[at] : dq_utf8_first(text + at, &bytes);
+        bool now = dq_is_strip_space(c);
+        words += now && !space;
+        space = now;
+        at += bytes;
+    }
+    return words;
+}
+
+static dq_status add(dq_docs *d, dq_doc one, dq_arena *a, dq_err *err)
+{
+    if (d->n == d->cap) {
+        int64_t cap = d->cap ? 2 * d->cap : 16;
+        dq_doc *more = dq_alloc(a, (size_t)cap, sizeof *more, err);
+        if (!more) return err->code;
+        if (d->n) memcpy(more, d->doc, (size_t)d->n * sizeof *more);
+        d->doc = more;
+        d->cap = cap;
+    }
+    d->doc[d->n++] = one;
+    return DQ_OK;
+}
+
+static dq_status add_line(dq_docs *d, dq_doc one, dq_arena *a, dq_err *err)
+{
+    json_t *o = NULL;
+    const char *text;
+    if (dq_json_parse(&o, one.text, one.len, "document", err) == DQ_OK &&
+        dq_json_text(&text, o, "text", NULL, err) == DQ_OK) {
+        one.len = json_string_length(json_object_get(o, "text"));
+        one.text = dq_text(a, text, one.len, err);
+        if (one.text) one.words = dq_count_words(one.text, one.len);
+        if (one.text) add(d, one, a, err);
+    }
+    json_decref(o);
+    return err->code == DQ_OK ? DQ_OK
+                              : dq_in(err, "%s: line %lld: ", one.path, (long long)one.line);
+}
+
+static dq_status add_lines(dq_docs *d, const char *path, const char *text, size_t len, dq_arena *a,
+                           dq_err *err)
+{
+    dq_doc one = {.path = path};
+    size_t at = dq_utf8_mark(text, len);
+    while (dq_next_line(text, len, &at, &one.text, &one.len)) {
+        one.line++;
+        if (!dq_is_blank(one.text, one.len)) DQ_TRY(add_line(d, one, a, err));
+    }
+    return DQ_OK;
+}
+
+dq_status dq_docs_add(dq_docs *d, const char *path, const char *text, size_t len, dq_arena *a,
+                      dq_err *err)
+{
+    static const char suffix[] = ".jsonl";
+    size_t n = strlen(path), k = sizeof suffix - 1, fixed_len = len;
+    bool lines = n >= k && strcmp(path + n - k, suffix) == 0;
+    const char *fixed = text;
+    int64_t first, bad = dq_utf8_check(text, len, &first);
+    if (bad > 0) {
+        char *p = dq_alloc(a, len + 2 * (size_t)bad + 1, 1, err);
+        if (!p) return err->code;
+        fixed_len = dq_utf8_repair(p, text, len);
+        fixed = p;
+        if (!d->bad_path) d->first_bad = first;
+        if (!d->bad_path) d->bad_path = path;
+        d->n_bad += bad;
+    }
+    if (lines) return add_lines(d, path, fixed, fixed_len, a, err);
+    dq_doc one = {.text = text, .len = len, .path = path};
+    one.words = dq_count_words(fixed, fixed_len);
+    return add(d, one, a, err);
+}

@@ -1,0 +1,149 @@
+/* fewshot: see fewshot.h.
+ * SPDX-License-Identifier: MIT */
+#include "tasks/fewshot.h"
+
+#include "base/json.h"
+#include "base/random_mt.h"
+#include "base/strbuf.h"
+
+#include <string.h>
+
+typedef struct drawer {
+    const dq_items *pool;
+    const dq_task *task;
+    int64_t n, spare;
+    int64_t scored; /* index of the item that examples are drawn for */
+    dq_mt19937 random;
+    int64_t *draw; /* [n + spare], indices into the pool */
+    dq_strbuf text;
+} drawer;
+
+/* The same members and values, whatever their order and the white space between them. */
+static bool same_json(const dq_item *x, const dq_item *y, const char *loose)
+{
+    dq_err err = {0};
+    json_t *a = NULL, *b = NULL;
+    dq_json_parse(&a, x->record, x->record_len, "item", &err);
+    dq_json_parse(&b, y->record, y->record_len, "item", &err);
+    if (loose) {
+        json_object_del(a, loose);
+        json_object_del(b, loose);
+    }
+    bool same = a && b && json_equal(a, b);
+    json_decref(a);
+    json_decref(b);
+    return same;
+}
+
+/* Whether two records are one and the same. Their contexts say at once that most are not. */
+static bool same_record(const dq_item *x, const dq_item *y, const dq_task *task)
+{
+    size_t n, m;
+    if (x->gold != y->gold || x->n_choices != y->n_choices) return false;
+    const char *s = dq_item_context(x, 0, &n), *t = dq_item_context(y, 0, &m);
+    if (n != m || memcmp(s, t, n) != 0) return false;
+    if (x->record_len == y->record_len && memcmp(x->record, y->record, x->record_len) == 0)
+        return true;
+    return same_json(x, y, task->loose);
+}
+
+/* A pool may hold an item more than once: then its copies are taken out and n are drawn anew. */
+static dq_status draw_from_others(drawer *d, const dq_item *item, dq_err *err)
+{
+    int64_t n = 0;
+    int64_t *other = dq_block_new((size_t)d->pool->n, sizeof *other, err);
+    if (!other) return err->code;
+    for (int64_t i = 0; i < d->pool->n; i++) {
+        if (!same_record(&d->pool->item[i], item, d->task)) other[n++] = i;
+    }
+    if (n < d->n)
+        dq_fail(err, DQ_MISMATCH,
+                "has %lld items that differ from the one that is scored, item %lld, line %lld "
+                "(expected %lld for --num-fewshot %lld). Use a larger file or fewer examples",
+                (long long)n, (long long)d->scored, (long long)item->line, (long long)d->n,
+                (long long)d->n);
+    else if (dq_mt19937_sample(&d->random, d->draw, n, d->n, err) == DQ_OK)
+        for (int64_t i = 0; i < d->n; i++) d->draw[i] = other[d->draw[i]];
+    dq_block_free(other);
+    return err->code;
+}
+
+static dq_status draw(drawer *d, const dq_item *item, dq_err *err)
+{
+    int64_t kept = 0, all = d->n + d->spare;
+    DQ_TRY(dq_mt19937_sample(&d->random, d->draw, d->pool->n, all, err));
+    if (!d->spare) return DQ_OK;
+    for (int64_t i = 0; i < all; i++) {
+        if (!same_record(&d->pool->item[d->draw[i]], item, d->task)) d->draw[kept++] = d->draw[i];
+    }
+    return kept < d->n ? draw_from_others(d, item, err) : DQ_OK;
+}
+
+/* Context, answer, two line ends. An empty text behind a choice's own context is no answer: then the
+ * context stands alone. */
+static dq_status add_example(drawer *d, const dq_item *item, dq_err *err)
+{
+    size_t n;
+    const dq_choice *c = &item->choice[item->gold];
+    const char *ctx = dq_item_context(item, item->gold, &n);
+    const char *rest = c->text + 1; /* behind the delimiter */
+    DQ_TRY(dq_strbuf_add(&d->text, ctx, n, err));
+    if (c->ctx && !*rest) return DQ_OK;
+    DQ_TRY(dq_strbuf_add(&d->text, c->text, c->len, err));
+    return dq_strbuf_add(&d->text, "\n\n", 2, err);
+}
+
+/* The examples and a context behind them. */
+static const char *joined(const drawer *d, const char *ctx, size_t *len, dq_arena *a, dq_err *err)
+{
+    char *s = dq_alloc(a, d->text.n + *len + 1, 1, err);
+    if (!s) return NULL;
+    if (d->text.n) memcpy(s, d->text.s, d->text.n);
+    memcpy(s + d->text.n, ctx, *len);
+    *len += d->text.n;
+    return s;
+}
+
+static dq_status extend(const drawer *d, dq_item *item, dq_arena *a, dq_err *err)
+{
+    dq_choice *c = dq_alloc(a, (size_t)item->n_choices, sizeof *c, err);
+    if (!c) return err->code;
+    memcpy(c, item->choice, (size_t)item->n_choices * sizeof *c);
+    if (item->ctx) item->ctx = joined(d, item->ctx, &item->ctx_len, a, err);
+    for (int i = 0; i < item->n_choices; i++) {
+        if (c[i].ctx) c[i].ctx = joined(d, c[i].ctx, &c[i].ctx_len, a, err);
+    }
+    item->choice = c;
+    return err->code;
+}
+
+static dq_status add_examples(drawer *d, dq_item *item, dq_arena *a, dq_err *err)
+{
+    d->text.n = 0;
+    DQ_TRY(draw(d, item, err));
+    for (int64_t i = 0; i < d->n; i++) DQ_TRY(add_example(d, &d->pool->item[d->draw[i]], err));
+    return extend(d, item, a, err);
+}
+
+dq_status dq_fewshot(dq_items *items, const dq_items *pool, const dq_task *task, int64_t n,
+                     uint64_t seed, dq_arena *a, dq_err *err)
+{
+    drawer d = {.pool = pool, .task = task, .n = n, .spare = task->draws_spare};
+    if (n == 0) return DQ_OK;
+    if (pool->n < n + d.spare)
+        return dq_fail(err, DQ_MISMATCH,
+                       "has %lld items (expected at least %lld for --num-fewshot %lld%s). Use a "
+                       "larger file or fewer examples",
+                       (long long)pool->n, (long long)(n + d.spare), (long long)n,
+                       d.spare ? ": one more is drawn, to leave out the item itself" : "");
+    dq_item *item = dq_alloc(a, (size_t)items->n, sizeof *item, err);
+    d.draw = dq_alloc(a, (size_t)(n + d.spare), sizeof *d.draw, err);
+    if (!item || !d.draw) return err->code;
+    memcpy(item, items->item, (size_t)items->n * sizeof *item);
+    dq_mt19937_seed(&d.random, seed);
+    for (d.scored = 0; err->code == DQ_OK && d.scored < items->n; d.scored++)
+        add_examples(&d, &item[d.scored], a, err);
+    dq_block_free(d.text.s);
+    items->item = item;
+    return err->code;
+}

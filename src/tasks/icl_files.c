@@ -1,0 +1,384 @@
+/* icl, forms: the files of the data sets. See icl.h.
+ * SPDX-License-Identifier: MIT */
+#include "base/csv.h"
+#include "base/json.h"
+#include "base/os.h"
+#include "base/strmap.h"
+#include "base/utf8.h"
+#include "eval/kind_icl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct dq_icl_reader {
+    dq_arena *a;
+    dq_icl_pool *demos, *queries; /* NULL: not wanted from this file */
+    int64_t cap_demos, cap_queries;
+    const char **label; /* [n_labels] */
+    int n_labels, cap_labels;
+    dq_strmap index; /* of each label */
+    bool fine;
+    int64_t n_bad, first_bad;
+};
+
+static dq_status add_label(dq_icl_reader *r, const char *name, int *index, dq_err *err)
+{
+    *index = dq_strmap_get(&r->index, name, strlen(name));
+    if (*index >= 0) return DQ_OK;
+    DQ_TRY(dq_check_stop(err));
+    *index = r->n_labels;
+    if (r->n_labels == r->cap_labels) {
+        int cap = r->cap_labels ? 2 * r->cap_labels : 64;
+        const char **more = dq_alloc(r->a, (size_t)cap, sizeof *more, err);
+        if (!more) return err->code;
+        if (r->n_labels) memcpy(more, r->label, (size_t)r->n_labels * sizeof *more);
+        r->label = more;
+        r->cap_labels = cap;
+    }
+    const char *copy = r->label[r->n_labels] = dq_text(r->a, name, strlen(name), err);
+    if (!copy) return err->code;
+    return dq_strmap_add(&r->index, copy, strlen(copy), r->n_labels++, r->a, err);
+}
+
+static dq_status add_example(dq_icl_reader *r, dq_icl_pool *pool, int64_t *cap, const char *text,
+                             size_t len, const char *label, dq_err *err)
+{
+    if (pool->n == *cap) {
+        int64_t more = *cap ? 2 * *cap : 256;
+        dq_icl_example *ex = dq_alloc(r->a, (size_t)more, sizeof *ex, err);
+        if (!ex) return err->code;
+        if (pool->n) memcpy(ex, pool->ex, (size_t)pool->n * sizeof *ex);
+        pool->ex = ex;
+        *cap = more;
+    }
+    dq_icl_example *x = &pool->ex[pool->n];
+    x->text = dq_text(r->a, text, len, err);
+    x->len = len;
+    if (x->text && add_label(r, label, &x->label, err) == DQ_OK) pool->n++;
+    return err->code;
+}
+
+/* The one pool that a file without parts is read for. */
+static dq_status add(dq_icl_reader *r, const char *text, size_t len, const char *label, dq_err *err)
+{
+    if (r->demos) return add_example(r, r->demos, &r->cap_demos, text, len, label, err);
+    return add_example(r, r->queries, &r->cap_queries, text, len, label, err);
+}
+
+/* "intent_name" -> "intent name" */
+static dq_status add_named(dq_icl_reader *r, dq_icl_pool *pool, int64_t *cap, const char *text,
+                           size_t len, const char *name, dq_err *err)
+{
+    char *label = dq_text(r->a, name, strlen(name), err);
+    for (char *c = label; c && *c; c++) {
+        if (*c == '_') *c = ' ';
+    }
+    return label ? add_example(r, pool, cap, text, len, label, err) : err->code;
+}
+
+/* ---- TREC: "COARSE:fine text" a line ---- */
+
+/* The taxonomy of Li and Roth (2002); its short codes written out. */
+static const struct coarse {
+    const char *code, *name;
+    const char *fine[48]; /* code, word, ... NULL */
+} trec[] = {
+    {"ABBR", "abbreviation", {"abb", "abbreviation", "exp", "expansion"}},
+    {"DESC",
+     "description",
+     {"def", "definition", "desc", "description", "manner", "manner", "reason", "reason"}},
+    {"ENTY", "entity", {"animal",   "animal",    "body",      "body",      "color",    "color",
+                        "cremat",   "creation",  "currency",  "currency",  "dismed",   "disease",
+                        "event",    "event",     "food",      "food",      "instru",   "instrument",
+                        "lang",     "language",  "letter",    "letter",    "other",    "other",
+                        "plant",    "plant",     "product",   "product",   "religion", "religion",
+                        "sport",    "sport",     "substance", "substance", "symbol",   "symbol",
+                        "techmeth", "technique", "termeq",    "term",      "veh",      "vehicle",
+                        "word",     "word"}},
+    {"HUM", "human", {"desc", "description", "gr", "group", "ind", "individual", "title", "title"}},
+    {"LOC",
+     "location",
+     {"city", "city", "country", "country", "mount", "mountain", "other", "other", "state",
+      "state"}},
+    {"NUM", "numeric", {"code",        "code",    "count",  "count",  "date",  "date",  "dist",
+                        "distance",    "money",   "money",  "ord",    "order", "other", "other",
+                        "perc",        "percent", "period", "period", "speed", "speed", "temp",
+                        "temperature", "volsize", "size",   "weight", "weight"}},
+};
+enum { TREC_COARSE = sizeof trec / sizeof trec[0], TREC_NAME = 64 };
+
+static void trec_name(char *out, const struct coarse *c, const char *fine)
+{
+    size_t n = strlen(c->name), m = fine ? strlen(fine) : 0;
+    memcpy(out, c->name, n + 1);
+    if (!fine) return;
+    out[n] = ' ';
+    memcpy(out + n + 1, fine, m + 1);
+}
+
+/* Labels are all there are, whether or not a file has examples of each. */
+static dq_status trec_labels(dq_icl_reader *r, dq_err *err)
+{
+    char name[TREC_NAME];
+    int index;
+    for (int i = 0; i < TREC_COARSE; i++) {
+        if (!r->fine) {
+            trec_name(name, &trec[i], NULL);
+            DQ_TRY(add_label(r, name, &index, err));
+        }
+        for (int k = 0; r->fine && trec[i].fine[k]; k += 2) {
+            trec_name(name, &trec[i], trec[i].fine[k + 1]);
+            DQ_TRY(add_label(r, name, &index, err));
+        }
+    }
+    return DQ_OK;
+}
+
+static bool is_word(const char *s, size_t n, const char *word)
+{
+    return strlen(word) == n && memcmp(s, word, n) == 0;
+}
+
+/* The name that "COARSE:fine" stands for; false: none. */
+static bool trec_find(char *out, const char *s, size_t n, bool fine)
+{
+    const char *colon = memchr(s, ':', n);
+    if (!colon) return false;
+    size_t m = (size_t)(colon - s);
+    for (int i = 0; i < TREC_COARSE; i++) {
+        if (!is_word(s, m, trec[i].code)) continue;
+        for (int k = 0; trec[i].fine[k]; k += 2) {
+            if (!is_word(colon + 1, n - m - 1, trec[i].fine[k])) continue;
+            trec_name(out, &trec[i], fine ? trec[i].fine[k + 1] : NULL);
+            return true;
+        }
+    }
+    return false;
+}
+
+static dq_status trec_line(dq_icl_reader *r, const char *line, size_t n, int64_t number,
+                           dq_err *err)
+{
+    char name[TREC_NAME];
+    n = dq_strip_end(line, n);
+    if (n == 0) return DQ_OK;
+    const char *space = memchr(line, ' ', n);
+    size_t code = space ? (size_t)(space - line) : n;
+    if (!trec_find(name, line, code, r->fine))
+        return dq_fail(err, DQ_DAMAGED,
+                       "line %lld: expected a class such as NUM:date and a question, found "
+                       "\"%.*s\"",
+                       (long long)number, n < 40 ? (int)n : 40, line);
+    while (code < n && line[code] == ' ') code++;
+    if (code == n)
+        return dq_fail(err, DQ_DAMAGED, "line %lld: no question behind the class",
+                       (long long)number);
+    return add(r, line + code, n - code, name, err);
+}
+
+/* The official files are Latin-1; a copy that is well-formed UTF-8 stays as it is. */
+static dq_status from_latin1(const char **text, size_t *len, dq_arena *a, dq_err *err)
+{
+    int64_t first_bad;
+    if (dq_utf8_check(*text, *len, &first_bad) == 0) return DQ_OK;
+    char *out = dq_alloc(a, 2 * *len + 1, 1, err);
+    size_t n = 0;
+    if (!out) return err->code;
+    for (size_t i = 0; i < *len; i++) n += dq_utf8_put(out + n, (unsigned char)(*text)[i]);
+    *text = out;
+    *len = n;
+    return DQ_OK;
+}
+
+static dq_status read_trec(dq_icl_reader *r, const char *text, size_t len, dq_err *err)
+{
+    DQ_TRY(trec_labels(r, err));
+    const size_t mark = dq_utf8_mark(text, len);
+    text += mark;
+    len -= mark;
+    DQ_TRY(from_latin1(&text, &len, r->a, err));
+    for (int64_t number = 1; len > 0; number++) {
+        const char *nl = memchr(text, '\n', len);
+        size_t n = nl ? (size_t)(nl - text) : len;
+        if (memchr(text, 0, n))
+            return dq_fail(err, DQ_DAMAGED, "line %lld: contains a NUL", (long long)number);
+        DQ_TRY(trec_line(r, text, n, number, err));
+        n += nl != NULL;
+        text += n;
+        len -= n;
+    }
+    return DQ_OK;
+}
+
+static dq_status read_trec_fine(dq_icl_reader *r, const char *text, size_t len, dq_err *err)
+{
+    r->fine = true;
+    return read_trec(r, text, len, err);
+}
+
+/* ---- Banking-77: CSV (RFC 4180) with the header text,category ---- */
+
+/* A record as an example. Its text and category lie in `out`. */
+static dq_status csv_example(dq_icl_reader *r, dq_csv *c, char *out, dq_err *err)
+{
+    const char *field[2] = {"", ""};
+    const long long line = c->line;
+    int have;
+    DQ_TRY(dq_csv_record(c, out, field, 2, &have, err));
+    if (have == 1 && !*field[0]) return DQ_OK;
+    if (have != 2)
+        return dq_fail(err, DQ_DAMAGED,
+                       "line %lld: expected 2 fields, text and category, found %d. A field that "
+                       "holds commas needs quotes",
+                       line, have);
+    if (!*field[0] || !*field[1])
+        return dq_fail(err, DQ_DAMAGED, "line %lld: the %s is empty", line,
+                       *field[0] ? "category" : "text");
+    if (r->demos)
+        return add_named(r, r->demos, &r->cap_demos, field[0], strlen(field[0]), field[1], err);
+    return add_named(r, r->queries, &r->cap_queries, field[0], strlen(field[0]), field[1], err);
+}
+
+static dq_status read_csv(dq_icl_reader *r, const char *text, size_t len, dq_err *err)
+{
+    const char *field[2] = {"", ""};
+    int have;
+    r->n_bad = dq_utf8_check(text, len, &r->first_bad);
+    if (r->n_bad > 0) {
+        char *fixed = dq_alloc(r->a, len + 2 * (size_t)r->n_bad + 1, 1, err);
+        if (!fixed) return err->code;
+        len = dq_utf8_repair(fixed, text, len);
+        text = fixed;
+    }
+    dq_csv c = {.s = text, .n = len, .line = 1, .at = dq_utf8_mark(text, len)};
+    char *out = dq_alloc(r->a, len + 1, 1, err);
+    if (!out) return err->code;
+    DQ_TRY(dq_csv_record(&c, out, field, 2, &have, err));
+    if (have != 2 || strcmp(field[0], "text") != 0 || strcmp(field[1], "category") != 0)
+        return dq_fail(err, DQ_DAMAGED, "line 1: expected the header text,category");
+    while (c.at < c.n) DQ_TRY(csv_example(r, &c, out, err));
+    return DQ_OK;
+}
+
+/* ---- CLINC-150: one JSON object of lists of [text, intent] ---- */
+
+static dq_status clinc_list(dq_icl_reader *r, const json_t *o, const char *key, bool needed,
+                            dq_icl_pool *pool, int64_t *cap, dq_err *err)
+{
+    const json_t *list = json_object_get(o, key);
+    if (!list && !needed) return DQ_OK;
+    if (!json_is_array(list))
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected a list of [text, intent]", key);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *pair = json_array_get(list, i);
+        const json_t *x = json_array_get(pair, 0), *y = json_array_get(pair, 1);
+        const char *text = json_string_value(x), *name = json_string_value(y);
+        if (json_array_size(pair) != 2 || !text || !name || !*text || !*name ||
+            strlen(text) != json_string_length(x) || strlen(name) != json_string_length(y))
+            return dq_fail(err, DQ_DAMAGED,
+                           "key \"%s\", entry %zu: expected [text, intent], two strings that are "
+                           "not empty",
+                           key, i);
+        DQ_TRY(add_named(r, pool, cap, text, strlen(text), name, err));
+    }
+    return DQ_OK;
+}
+
+static dq_status clinc_lists(dq_icl_reader *r, const json_t *o, dq_err *err)
+{
+    if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "expected a JSON object");
+    if (r->demos) {
+        DQ_TRY(clinc_list(r, o, "train", true, r->demos, &r->cap_demos, err));
+        DQ_TRY(clinc_list(r, o, "oos_train", false, r->demos, &r->cap_demos, err));
+    }
+    if (r->queries) {
+        DQ_TRY(clinc_list(r, o, "test", true, r->queries, &r->cap_queries, err));
+        DQ_TRY(clinc_list(r, o, "oos_test", false, r->queries, &r->cap_queries, err));
+    }
+    return DQ_OK;
+}
+
+static dq_status read_clinc(dq_icl_reader *r, const char *text, size_t len, dq_err *err)
+{
+    json_t *o = NULL;
+    const size_t mark = dq_utf8_mark(text, len);
+    if (dq_json_parse(&o, text + mark, len - mark, "data", err) == DQ_OK) clinc_lists(r, o, err);
+    json_decref(o);
+    return err->code;
+}
+
+const dq_icl_task dq_icl_tasks[] = {
+    {"trec", "COARSE:fine and a question a line", "Question: ", "Type: ", false, read_trec},
+    {"trec_fine", "COARSE:fine and a question a line", "Question: ", "Type: ", false,
+     read_trec_fine},
+    {"banking77", "CSV with the header text,category", "query: ", "intent: ", false, read_csv},
+    {"clinic150", "JSON with the lists train and test", "utterance: ", "intent: ", true,
+     read_clinc},
+};
+const int dq_icl_n_tasks = sizeof dq_icl_tasks / sizeof dq_icl_tasks[0];
+
+const dq_icl_task *dq_icl_task_find(const char *name)
+{
+    for (int i = 0; i < dq_icl_n_tasks; i++) {
+        if (strcmp(name, dq_icl_tasks[i].name) == 0) return &dq_icl_tasks[i];
+    }
+    return NULL;
+}
+
+static dq_status read_file(dq_icl_reader *r, const dq_icl_task *task, const dq_icl_file *f,
+                           dq_err *err)
+{
+    r->n_bad = 0;
+    r->first_bad = -1;
+    task->read(r, f->text, f->len, err);
+    if (err->code == DQ_OK && ((r->demos && !r->demos->n) || (r->queries && !r->queries->n)))
+        dq_fail(err, DQ_DAMAGED, "holds no examples (expected %s)", task->form);
+    return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", f->path);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Labels by name, whatever order the files brought them in. */
+static dq_status sort_labels(dq_icl_data *d, dq_icl_reader *r, dq_err *err)
+{
+    const char **sorted = dq_alloc(r->a, (size_t)r->n_labels, sizeof *sorted, err);
+    int *to = dq_alloc(r->a, (size_t)r->n_labels, sizeof *to, err);
+    if (!sorted || !to) return err->code;
+    memcpy(sorted, r->label, (size_t)r->n_labels * sizeof *sorted);
+    qsort(sorted, (size_t)r->n_labels, sizeof *sorted, by_name);
+    for (int i = 0; i < r->n_labels; i++) {
+        const char **at =
+            bsearch(&r->label[i], sorted, (size_t)r->n_labels, sizeof *sorted, by_name);
+        to[i] = (int)(at - sorted);
+    }
+    for (int64_t i = 0; i < d->demos.n; i++) d->demos.ex[i].label = to[d->demos.ex[i].label];
+    for (int64_t i = 0; i < d->queries.n; i++) d->queries.ex[i].label = to[d->queries.ex[i].label];
+    d->label = sorted;
+    d->n_labels = r->n_labels;
+    return DQ_OK;
+}
+
+dq_status dq_icl_read(dq_icl_data *out, const dq_icl_task *task, const dq_icl_file *queries,
+                      const dq_icl_file *demos, dq_arena *a, dq_err *err)
+{
+    dq_icl_reader r = {.a = a, .queries = &out->queries};
+    memset(out, 0, sizeof *out);
+    if (!demos->text) r.demos = &out->demos; /* the one file has both */
+    if (!demos->text && !task->one_file)
+        return dq_fail(err, DQ_BUG, "%s: no file of demonstrations", task->name);
+    DQ_TRY(read_file(&r, task, queries, err));
+    out->n_bad = r.n_bad;
+    out->first_bad = r.first_bad;
+    out->first_bad_demos = -1;
+    if (demos->text) {
+        r.demos = &out->demos;
+        r.queries = NULL;
+        DQ_TRY(read_file(&r, task, demos, err));
+        out->n_bad_demos = r.n_bad;
+        out->first_bad_demos = r.first_bad;
+    }
+    return sort_labels(out, &r, err);
+}

@@ -1,0 +1,99 @@
+/* items: multiple-choice items as text, and their choices as ids ready for scoring.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_ITEMS_H
+#define DQ_ITEMS_H
+
+#include "tokenizer/tokenizer.h"
+
+typedef struct dq_choice {
+    const char *text; /* the choice with the delimiter in front, well-formed UTF-8 */
+    size_t len;
+    int64_t points;  /* code points of the choice without the delimiter */
+    const char *ctx; /* its own context, [ctx_len]; NULL: that of the item */
+    size_t ctx_len;
+} dq_choice;
+
+typedef struct dq_item {
+    const char *ctx; /* NULL where every choice has its own */
+    size_t ctx_len;
+    const dq_choice *choice; /* [n_choices] */
+    int n_choices, gold;
+    int64_t line;       /* of the data file, from 1 */
+    const char *record; /* [record_len]: what the file has for it */
+    size_t record_len;
+} dq_item;
+
+/* What stands before a choice. */
+const char *dq_item_context(const dq_item *item, int choice, size_t *len);
+
+typedef struct dq_items {
+    const dq_item *item;
+    int64_t n;
+    int64_t n_bad, first_bad; /* ill-formed UTF-8 that became U+FFFD; offset in the file or -1 */
+    const char *labels_path;  /* file that the answers came from; NULL: they stood with the items */
+    const char *labels;       /* [labels_len], its bytes */
+    size_t labels_len;
+} dq_items;
+
+/* Ids in front of the contexts of several items, which are all that they have in common. */
+typedef struct dq_trunk {
+    const int32_t *ids; /* [n]; n may be 0 */
+    int64_t n;
+    int64_t end; /* one past its last item */
+} dq_trunk;
+
+/* One choice as ids: the trunk of its item and ctx are given, cont is scored (or, where cont is NULL,
+ * generated); the very last id is not fed. Truncation has happened. */
+typedef struct dq_request {
+    const int32_t *ctx;  /* [n_ctx], n_ctx > 0; choices may share it */
+    const int32_t *cont; /* [n_cont], n_cont > 0 */
+    int64_t n_ctx, n_cont;
+    int64_t value; /* index of its first scored id among those of all requests */
+    int64_t item;
+    int choice;
+    bool truncated;
+} dq_request;
+
+/* All choices of all items; those of item i are at[i] .. at[i + 1] - 1. */
+typedef struct dq_requests {
+    const dq_request *req;
+    const int64_t *at;               /* [n_items + 1] */
+    int64_t n, n_items, n_truncated; /* items with a truncated choice */
+    int64_t n_values;                /* scored ids of all requests */
+    const dq_trunk *trunk; /* [n_trunks], in the order of their items; none: all are empty */
+    int64_t n_trunks;
+} dq_requests;
+
+/* The trunk of an item; an empty one where there is none. */
+const dq_trunk *dq_requests_trunk(const dq_requests *q, int64_t item);
+/* Values that the items before `item` have. */
+int64_t dq_requests_values(const dq_requests *q, int64_t item);
+
+typedef enum dq_bos {
+    DQ_BOS_AUTO, /* as the tokenizer's template says */
+    DQ_BOS_ON,   /* the template must have one, else DQ_MISMATCH */
+    DQ_BOS_OFF   /* no template token */
+} dq_bos;
+extern const char *const dq_bos_name[3];
+
+/* DQ_MISMATCH when `bos` asks for what the tokenizer does not have. */
+dq_status dq_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err);
+
+/* Flags for encoding s[len] as the beginning of a sequence: a text that spells BOS itself gets no second
+ * one. */
+unsigned dq_bos_flags(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len);
+
+/* Splits every choice as lm-eval does: the ids of context + choice encoded together, after as many
+ * as the context alone has. White space at the end of a context moves to the choice; what does not
+ * fit into max_len ids is cut from the left of the context. Ids must be below `vocab`.
+ * Source: lm-evaluation-harness lm_eval/api/model.py _encode_pair (behaviour). */
+dq_status dq_items_encode(dq_requests *out, const dq_items *items, const dq_tokenizer *t,
+                          dq_bos bos, int64_t max_len, int64_t vocab, dq_arena *a, dq_err *err);
+
+/* White space as Python's str.isspace sees it. */
+bool dq_is_strip_space(uint32_t c);
+/* Offset behind the last character of s[len] that is not white space. */
+size_t dq_strip_end(const char *s, size_t len);
+int64_t dq_code_points(const char *s, size_t len);
+
+#endif

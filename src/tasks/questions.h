@@ -1,0 +1,41 @@
+/* questions: texts for a model to continue, with the answer of each where there is one.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_QUESTIONS_H
+#define DQ_QUESTIONS_H
+
+#include "base/base.h"
+
+typedef struct dq_question {
+    const char *id;     /* JSON text of the record's "id" (or "ID"); NULL: none */
+    const char *prompt; /* well-formed UTF-8 */
+    size_t len;
+    const char *gold; /* as dq_answer_gold has it; NULL: prompts have none */
+    int64_t line;     /* of the file, from 1; 0 where the file is one list */
+} dq_question;
+
+typedef struct dq_questions {
+    const dq_question *question; /* [n] */
+    int64_t n;
+    int64_t n_bad, first_bad; /* ill-formed UTF-8 that became U+FFFD; offset in the file or -1 */
+} dq_questions;
+
+/* What the records of a file are. */
+typedef enum dq_question_form {
+    DQ_FORM_ANSWERED, /* {"question", "answer"} as in gsm8k, or {"Body", "Question", "Answer"} as in SVAMP */
+    DQ_FORM_PROMPT /* {"prompt"} or {"ctx"}: continued as it stands */
+} dq_question_form;
+extern const char *const dq_question_form_text[]; /* for messages */
+
+/* Records of text[len], JSON lines or one JSON list, at most `limit` (0: all). The prompt of an answered
+ * one is "Question: ...\nAnswer:", behind `shots` (NULL: none). DQ_DAMAGED names the path and the line, or
+ * the item of a list.
+ * Source: lm-evaluation-harness lm_eval/tasks/gsm8k/gsm8k.yaml (behaviour). */
+dq_status dq_questions_load(dq_questions *out, dq_question_form form, const char *shots,
+                            const char *path, const char *text, size_t len, int64_t limit,
+                            dq_arena *a, dq_err *err);
+/* The first n answered records of a file with their answers, one behind the other: what stands in front
+ * of the questions. A file with fewer is DQ_MISMATCH. In the arena, with a NUL. */
+dq_status dq_questions_shots(const char **shots, int64_t n, const char *path, const char *text,
+                             size_t len, dq_arena *a, dq_err *err);
+
+#endif

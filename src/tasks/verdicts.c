@@ -1,0 +1,258 @@
+/* verdicts: see verdicts.h.
+ * SPDX-License-Identifier: MIT */
+#include "tasks/verdicts.h"
+
+#include "base/os.h"
+#include "base/strmap.h"
+#include "base/utf8.h"
+#include "tasks/task_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One line, before lines are sorted into groups. */
+typedef struct entry {
+    dq_verdict verdict;
+    int group;
+} entry;
+
+typedef struct reader {
+    dq_verdicts *out;
+    dq_arena *a;
+    entry *entry;
+    int64_t n, cap;
+    int cap_groups;
+    dq_strmap index; /* of each group, by its key */
+    dq_strbuf key;
+} reader;
+
+/* Room for one more in a list in the arena. */
+static void *grown(dq_arena *a, void *list, int64_t n, int64_t *cap, size_t size, dq_err *err)
+{
+    if (n < *cap) return list;
+    const int64_t more = *cap ? 2 * *cap : 64;
+    void *p = dq_alloc(a, (size_t)more, size, err);
+    if (!p) return NULL;
+    if (n) memcpy(p, list, (size_t)n * size);
+    *cap = more;
+    return p;
+}
+
+static dq_status read_score(double *score, const json_t *o, dq_err *err)
+{
+    const json_t *v = json_object_get(o, "verdict");
+    const char *word = json_string_value(v);
+    *score = json_is_number(v) ? json_number_value(v) : json_is_true(v);
+    if (!v || json_is_null(v)) return dq_fail(err, DQ_DAMAGED, "key \"verdict\" is missing");
+    if (json_is_boolean(v) || (json_is_number(v) && *score >= 0 && *score <= 1)) return DQ_OK;
+    if (word && (strcmp(word, "correct") == 0 || strcmp(word, "incorrect") == 0)) {
+        *score = word[0] == 'c';
+        return DQ_OK;
+    }
+    return dq_fail(err, DQ_DAMAGED,
+                   "key \"verdict\": expected true, false, \"correct\", \"incorrect\" or a number "
+                   "from 0 to 1");
+}
+
+/* What makes a group, as bytes in r->key: texts end in a NUL. Of 16 bits the grain says nothing. */
+static dq_status make_key(reader *r, const dq_verdict_group *g, dq_err *err)
+{
+    const char *grain = g->bits == 16 ? "" : g->grain, bits = (char)g->bits;
+    const char *const texts[] = {g->model, g->task ? g->task : "", grain};
+    char *kv = NULL;
+    if (g->kv) DQ_TRY(dq_json_dump(&kv, g->kv, JSON_ENCODE_ANY | JSON_SORT_KEYS, err));
+    r->key.n = 0;
+    dq_strbuf_add(&r->key, &bits, 1, err);
+    for (int i = 0; i < 3; i++) dq_strbuf_add(&r->key, texts[i], strlen(texts[i]) + 1, err);
+    if (kv) dq_strbuf_add(&r->key, kv, strlen(kv), err);
+    free(kv);
+    return err->code;
+}
+
+/* The group of that key, -1: none. Fails with -1, too. */
+static int find_group(reader *r, const dq_verdict_group *g, dq_err *err)
+{
+    if (make_key(r, g, err) != DQ_OK) return -1;
+    return dq_strmap_get(&r->index, r->key.s, r->key.n);
+}
+
+/* What a line says about itself; words belong to the line. */
+static dq_status read_group(dq_verdict_group *g, const json_t *o, dq_err *err)
+{
+    static const char *const model = "model", *const grain = "tensor", *const no_task = "";
+    static const int64_t bits = 16;
+    int64_t width;
+    *g = (dq_verdict_group){.ref = -1, .cross = -1};
+    DQ_TRY(dq_json_text(&g->model, o, "model", &model, err));
+    DQ_TRY(dq_json_text(&g->grain, o, "logit_grain", &grain, err));
+    DQ_TRY(dq_json_text(&g->task, o, "task", &no_task, err));
+    DQ_TRY(dq_json_int(&width, o, "logit_bits", 2, 16, &bits, err));
+    g->bits = (int)width;
+    g->kv = json_object_get(o, "kv");
+    if (!g->task[0]) g->task = NULL;
+    if (json_is_null(g->kv)) g->kv = NULL;
+    return DQ_OK;
+}
+
+/* The index of the line's group, which is made if it is not there; -1: see err. */
+static int group_of(reader *r, json_t *o, dq_err *err)
+{
+    dq_verdict_group g;
+    dq_verdicts *v = r->out;
+    int64_t cap = r->cap_groups;
+    if (read_group(&g, o, err) != DQ_OK) return -1;
+    const int known = find_group(r, &g, err);
+    if (known >= 0 || err->code != DQ_OK) return known;
+    const char *key = dq_text(r->a, r->key.s, r->key.n, err);
+    if (!key || dq_strmap_add(&r->index, key, r->key.n, v->n, r->a, err) != DQ_OK) return -1;
+    dq_verdict_group *list = grown(r->a, v->group, v->n, &cap, sizeof *list, err);
+    if (!list) return -1;
+    if (json_array_append(v->kept, o) != 0) {
+        dq_fail(err, DQ_RESOURCE, "out of memory");
+        return -1;
+    }
+    r->cap_groups = (int)cap;
+    v->group = list;
+    list[v->n] = g;
+    return v->n++;
+}
+
+static dq_status read_entry(reader *r, json_t *o, int64_t line, dq_err *err)
+{
+    if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "expected a JSON object");
+    entry *list = grown(r->a, r->entry, r->n, &r->cap, sizeof *list, err);
+    if (!list) return err->code;
+    r->entry = list;
+    entry *e = &list[r->n];
+    e->verdict.line = line;
+    DQ_TRY(dq_json_int(&e->verdict.item, o, "item", 0, INT64_MAX, NULL, err));
+    DQ_TRY(read_score(&e->verdict.score, o, err));
+    e->group = group_of(r, o, err);
+    r->n++;
+    return err->code;
+}
+
+static dq_status read_lines(reader *r, const char *text, size_t len, dq_err *err)
+{
+    const char *s;
+    size_t at = dq_utf8_mark(text, len), n;
+    for (int64_t line = 1; dq_next_line(text, len, &at, &s, &n); line++) {
+        json_t *o = NULL;
+        if (dq_is_blank(s, n)) continue;
+        DQ_TRY(dq_check_stop(err));
+        if (dq_json_parse(&o, s, n, "verdict", err) == DQ_OK) read_entry(r, o, line, err);
+        json_decref(o);
+        if (err->code != DQ_OK) return dq_in(err, "line %lld: ", (long long)line);
+    }
+    return DQ_OK;
+}
+
+static int by_item(const void *a, const void *b)
+{
+    const dq_verdict *x = a, *y = b;
+    if (x->item != y->item) return x->item < y->item ? -1 : 1;
+    return x->line < y->line ? -1 : x->line > y->line;
+}
+
+static int by_item_alone(const void *a, const void *b)
+{
+    const dq_verdict *x = a, *y = b;
+    return (x->item > y->item) - (x->item < y->item);
+}
+
+/* Hands the verdicts to their groups: one list, group behind group. */
+static dq_status share_out(reader *r, dq_err *err)
+{
+    dq_verdict_group *group = r->out->group;
+    dq_verdict *v = dq_alloc(r->a, (size_t)r->n, sizeof *v, err);
+    if (!v) return err->code;
+    for (int64_t i = 0; i < r->n; i++) group[r->entry[i].group].n++;
+    for (int i = 0; i < r->out->n; i++) {
+        group[i].verdict = v;
+        v += group[i].n;
+        group[i].n = 0;
+    }
+    for (int64_t i = 0; i < r->n; i++) {
+        dq_verdict_group *g = &group[r->entry[i].group];
+        g->verdict[g->n++] = r->entry[i].verdict;
+    }
+    return DQ_OK;
+}
+
+/* Sorts the group's verdicts; their mean. */
+static dq_status fill(const reader *r, int index, dq_err *err)
+{
+    dq_verdict_group *g = &r->out->group[index];
+    const int64_t n = g->n;
+    dq_verdict *v = g->verdict;
+    double *score = dq_alloc(r->a, (size_t)n, sizeof *score, err);
+    if (!score) return err->code;
+    qsort(v, (size_t)n, sizeof *v, by_item);
+    for (int64_t i = 0; i < n; i++) {
+        if (i > 0 && v[i].item == v[i - 1].item)
+            return dq_fail(err, DQ_DAMAGED,
+                           "line %lld: item %lld of this model and setting has a verdict in line "
+                           "%lld already",
+                           (long long)v[i].line, (long long)v[i].item, (long long)v[i - 1].line);
+        score[i] = v[i].score;
+    }
+    g->acc = dq_scores_mean(score, n, 0, &g->acc_interval);
+    return DQ_OK;
+}
+
+/* Over the items that both have. */
+static dq_status pair(dq_flips *out, const dq_verdict_group *before, const dq_verdict_group *after,
+                      dq_arena *a, dq_err *err)
+{
+    int64_t n = 0;
+    double *was = dq_alloc(a, (size_t)after->n, sizeof *was, err);
+    double *is = dq_alloc(a, (size_t)after->n, sizeof *is, err);
+    if (!was || !is) return err->code;
+    for (int64_t i = 0; i < after->n; i++) {
+        const dq_verdict *b = bsearch(&after->verdict[i], before->verdict, (size_t)before->n,
+                                      sizeof *b, by_item_alone);
+        if (!b) continue;
+        was[n] = b->score;
+        is[n++] = after->verdict[i].score;
+    }
+    *out = dq_flips_of(was, is, n, 0);
+    return DQ_OK;
+}
+
+static dq_status compare(reader *r, int index, dq_err *err)
+{
+    dq_verdicts *v = r->out;
+    dq_arena *a = r->a;
+    dq_verdict_group *g = &v->group[index], ref = *g, cross = *g;
+    ref.bits = 16;
+    ref.kv = NULL;
+    cross.model = v->group[0].model;
+    g->ref = find_group(r, &ref, err);
+    if (strcmp(cross.model, g->model) != 0) g->cross = find_group(r, &cross, err);
+    DQ_TRY(err->code);
+    DQ_TRY(dq_check_stop(err));
+    if (g->ref >= 0) DQ_TRY(pair(&g->flips, &v->group[g->ref], g, a, err));
+    return g->cross >= 0 ? pair(&g->cross_flips, &v->group[g->cross], g, a, err) : DQ_OK;
+}
+
+dq_status dq_verdicts_load(dq_verdicts *out, const char *path, const char *text, size_t len,
+                           dq_arena *a, dq_err *err)
+{
+    reader r = {.out = out, .a = a};
+    *out = (dq_verdicts){.kept = json_array()};
+    if (!out->kept) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    read_lines(&r, text, len, err);
+    if (err->code == DQ_OK && r.n == 0)
+        dq_fail(err, DQ_DAMAGED, "holds no verdicts (expected JSON lines {\"item\", \"verdict\"})");
+    if (err->code == DQ_OK) share_out(&r, err);
+    for (int i = 0; err->code == DQ_OK && i < out->n; i++) fill(&r, i, err);
+    for (int i = 0; err->code == DQ_OK && i < out->n; i++) compare(&r, i, err);
+    dq_block_free(r.key.s);
+    return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", path);
+}
+
+void dq_verdicts_end(dq_verdicts *v)
+{
+    json_decref(v->kept);
+    v->kept = NULL;
+}

@@ -1,0 +1,216 @@
+/* windows: see windows.h.
+ * SPDX-License-Identifier: MIT */
+#include "tasks/windows.h"
+
+#include <string.h>
+
+const char *const dq_scheme_name[DQ_SCHEMES] = {"chunk", "stride", "block", "rolling", "positions"};
+
+int64_t dq_window_scored(const dq_window *w)
+{
+    return w->n - 1 - w->first + w->past;
+}
+
+int64_t dq_windows_values(const dq_windows *w, int64_t i)
+{
+    return i < w->n ? w->win[i].value : w->n_values;
+}
+
+bool dq_windows_alike(const dq_windows *w, int64_t begin, int64_t end)
+{
+    const dq_window *a = &w->win[begin];
+    for (int64_t i = begin + 1; i < end; i++) {
+        const dq_window *b = &w->win[i];
+        if (b->n != a->n || b->first != a->first || b->past != a->past) return false;
+    }
+    return true;
+}
+
+/* Windows of a document in the making. */
+typedef struct cutter {
+    const dq_window_spec *spec;
+    const dq_doc_ids *doc;
+    int64_t index; /* of the document */
+    int32_t before, bos;
+    int64_t stride;
+    int32_t *copy; /* of the document's ids, for windows that change or precede them; NULL: none */
+} cutter;
+
+/* Window i of the document. Only those that count_windows has are asked for. */
+static dq_window window_at(const cutter *c, int64_t i)
+{
+    const int64_t L = c->spec->n_ctx, n = c->doc->n;
+    const int32_t *ids = c->doc->ids;
+    dq_window w = {.doc = c->index, .at = i * L, .n = L};
+    switch (c->spec->scheme) {
+    case DQ_WINDOW_CHUNK:
+        w.first = L / 2;
+        if (c->copy) ids = c->copy;
+        break;
+    case DQ_WINDOW_STRIDE:
+        w.at = i * c->stride;
+        if (n - w.at < L) w.n = n - w.at;
+        if (i > 0) w.first = L - c->stride - 1; /* the window before ends there */
+        break;
+    case DQ_WINDOW_ROLLING: /* ids[-1] is the prefix */
+        ids = c->copy + 1;
+        w.past = 1;
+        w.at = -1;
+        if (i == 0 && n < L) w.n = n;
+        if (i == 0) break;
+        w.at = (n - i * L < L ? n : (i + 1) * L) - L - 1;
+        w.first = i * L - w.at - 1;
+        break;
+    case DQ_WINDOW_POSITIONS: w.past = 1; break;
+    case DQ_WINDOW_BLOCK: break;
+    }
+    w.ids = ids + w.at;
+    return w;
+}
+
+/* Windows that a document of n ids has. */
+static int64_t count_windows(const cutter *c, int64_t n)
+{
+    const int64_t L = c->spec->n_ctx;
+    switch (c->spec->scheme) {
+    case DQ_WINDOW_STRIDE:
+        if (n < 2) return 0;
+        return n <= L ? 1 : 1 + (n - L + c->stride - 1) / c->stride;
+    case DQ_WINDOW_ROLLING: return (n + L - 1) / L;
+    case DQ_WINDOW_POSITIONS: return n > L;
+    default: return n / L;
+    }
+}
+
+/* Ids of the document that windows may change, or that have the prefix in front. */
+static dq_status copy_ids(cutter *c, dq_arena *a, dq_err *err)
+{
+    const int64_t L = c->spec->n_ctx, n = c->doc->n;
+    bool rolling = c->spec->scheme == DQ_WINDOW_ROLLING;
+    c->copy = NULL;
+    if (!rolling && (c->spec->scheme != DQ_WINDOW_CHUNK || c->bos < 0)) return DQ_OK;
+    c->copy = dq_alloc(a, (size_t)n + 1, sizeof *c->copy, err);
+    if (!c->copy) return err->code;
+    memcpy(c->copy + rolling, c->doc->ids, (size_t)n * sizeof *c->copy);
+    if (rolling) c->copy[0] = c->before;
+    for (int64_t i = 0; !rolling && i < n; i += L) c->copy[i] = c->bos;
+    return DQ_OK;
+}
+
+/* Why nothing can be scored, in the words of one document where there is one. */
+static dq_status too_short(const dq_windows *w, const dq_window_spec *spec, dq_err *err)
+{
+    enum { LEAST_CTX = 4 };
+    const long long n = w->n_ids, L = spec->n_ctx;
+    const long long need[DQ_SCHEMES] = {2 * L, 2, L, 1, L + 1};
+    const char *name = dq_scheme_name[spec->scheme];
+    if (w->n_given > 1)
+        return dq_fail(err, DQ_MISMATCH,
+                       "none of %lld documents is long enough (%s windows of %lld ids need %lld). "
+                       "Use longer documents or a smaller --ctx",
+                       (long long)w->n_given, name, L,
+                       spec->scheme == DQ_WINDOW_CHUNK ? L : need[spec->scheme]);
+    if (spec->scheme == DQ_WINDOW_CHUNK && n < 2 * LEAST_CTX)
+        return dq_fail(err, DQ_MISMATCH,
+                       "the text has %lld ids, two of the smallest windows need %d. Use more text",
+                       n, 2 * LEAST_CTX);
+    if (spec->scheme == DQ_WINDOW_CHUNK)
+        return dq_fail(err, DQ_MISMATCH,
+                       "the text has %lld ids, two windows of %lld need %lld. Use --ctx %lld", n, L,
+                       2 * L, n / 2);
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "the text has %lld ids, %s windows of %lld need %lld. Use more text or a smaller "
+        "--ctx",
+        n, name, L, need[spec->scheme]);
+}
+
+dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
+                         const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,
+                         dq_err *err)
+{
+    cutter c = {.spec = spec, .before = before, .bos = bos};
+    int64_t all = 0;
+    *out = (dq_windows){.doc = doc, .n_given = n_docs};
+    c.stride = spec->stride ? spec->stride : spec->n_ctx / 2;
+    for (int64_t d = 0; d < n_docs; d++) {
+        int64_t n = count_windows(&c, doc[d].n);
+        out->n_ids += doc[d].n;
+        out->n_short += n == 0;
+        all += n;
+    }
+    if (all < (spec->scheme == DQ_WINDOW_CHUNK && n_docs == 1 ? 2 : 1))
+        return too_short(out, spec, err);
+    int64_t take = spec->limit && spec->limit < all ? spec->limit : all;
+    dq_window *win = dq_alloc(a, (size_t)take, sizeof *win, err);
+    if (!win) return err->code;
+    out->win = win;
+    for (c.index = 0; c.index < n_docs && out->n < take; c.index++) {
+        c.doc = &doc[c.index];
+        int64_t n = count_windows(&c, c.doc->n);
+        if (n == 0) continue;
+        DQ_TRY(copy_ids(&c, a, err));
+        out->n_docs++;
+        for (int64_t i = 0; i < n && out->n < take; i++) {
+            dq_window w = window_at(&c, i);
+            w.value = out->n_values;
+            out->n_values += dq_window_scored(&w);
+            if (w.n > out->longest) out->longest = w.n;
+            win[out->n++] = w;
+            out->cut = out->n == take && i + 1 < n;
+        }
+    }
+    return DQ_OK;
+}
+
+dq_status dq_doc_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,
+                        int64_t vocab, dq_arena *a, dq_err *err)
+{
+    int32_t *ids = NULL, *kept = NULL;
+    int n_before = 0, n_after = 0;
+    int64_t n = 0, n_bad;
+    if (d->len == 0) return DQ_OK;
+    if (bos != DQ_BOS_OFF) dq_tokenizer_template(t, &n_before, &n_after);
+    DQ_TRY(dq_tokenizer_encode(t, d->text, d->len, bos == DQ_BOS_OFF ? 0 : DQ_TOK_SPECIAL, &ids, &n,
+                               NULL, &n_bad, err));
+    if (dq_ids_check(ids, n, vocab, err) == DQ_OK) kept = dq_alloc(a, (size_t)n, sizeof *kept, err);
+    if (kept && n) memcpy(kept, ids, (size_t)n * sizeof *kept);
+    dq_block_free(ids);
+    *out = (dq_doc_ids){.ids = kept, .n = n, .n_before = n_before, .n_after = n_after};
+    return err->code;
+}
+
+/* Words and bytes of the documents that have windows. */
+static void count_text(dq_windows *w, const dq_docs *docs)
+{
+    int64_t last = -1;
+    for (int64_t i = 0; i < w->n; i++) {
+        const dq_doc *d = &docs->doc[w->win[i].doc];
+        if (w->win[i].doc == last) continue;
+        last = w->win[i].doc;
+        w->n_words += d->words;
+        w->bytes += (int64_t)d->len;
+    }
+}
+
+dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs *docs,
+                          const dq_window_spec *spec, dq_arena *a, dq_err *err)
+{
+    const int32_t before = dq_tokenizer_prefix(t);
+    int64_t with_text = 0;
+    for (int64_t i = 0; i < docs->n; i++) with_text += docs->doc[i].len > 0;
+    if (with_text == 0) return dq_fail(err, DQ_DAMAGED, "holds no text");
+    DQ_TRY(dq_bos_check(t, spec->bos, err));
+    if (spec->scheme == DQ_WINDOW_ROLLING && (before < 0 || before >= spec->vocab))
+        return dq_fail(err, DQ_MISMATCH,
+                       "--window rolling needs a token in front of a text; tokenizer_config.json "
+                       "names neither bos_token nor eos_token. Use --window stride");
+    dq_doc_ids *ids = dq_alloc(a, (size_t)docs->n, sizeof *ids, err);
+    if (!ids) return err->code;
+    for (int64_t i = 0; i < docs->n; i++)
+        DQ_TRY(dq_doc_encode(&ids[i], t, &docs->doc[i], spec->bos, spec->vocab, a, err));
+    DQ_TRY(dq_windows_cut(out, ids, docs->n, spec, before,
+                          spec->bos == DQ_BOS_OFF ? -1 : dq_tokenizer_bos(t), a, err));
+    count_text(out, docs);
+    return DQ_OK;
+}

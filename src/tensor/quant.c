@@ -1,0 +1,230 @@
+/* quant: see quant.h.
+ * SPDX-License-Identifier: MIT */
+#include "tensor/quant_search.h"
+
+#include "tensor/quant_loops.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { BLOCK = 256 }; /* codes held at once on the stack */
+
+int dq_qmax(int bits)
+{
+    return (1 << (bits - 1)) - 1;
+}
+
+size_t dq_row_bytes(int64_t cols, int bits)
+{
+    size_t n = (size_t)cols, b = (size_t)bits;
+    /* eight columns take `bits` bytes: no product that could overflow before the division */
+    size_t bytes = n / 8 * b + (n % 8 * b + 7) / 8;
+    return (bytes + 3) / 4 * 4;
+}
+
+int64_t dq_groups(int64_t cols, int64_t group_size)
+{
+    return cols / group_size + (cols % group_size != 0);
+}
+
+double dq_bits_per_weight(const dq_weight *w)
+{
+    double n = (double)w->rows * (double)w->cols;
+    if (n <= 0) return 0;
+    if (w->bits == 16) return 8.0 * (double)dq_dtypes[w->dtype].bytes;
+    double codes = 8.0 * (double)dq_row_bytes(w->cols, w->bits) * (double)w->rows;
+    double scales = 8.0 * (double)dq_dtypes[w->scale_dtype].bytes * (double)w->scale_rows *
+                    (double)dq_groups(w->cols, w->group_size);
+    return (codes + scales) / n;
+}
+
+/* `bits` bytes for every eight codes; cols is a multiple of eight. */
+static void pack_eights(uint8_t *packed, const int8_t *q, int64_t cols, int bits)
+{
+    int offset = 1 << (bits - 1);
+    for (int64_t c = 0; c < cols; c += 8) {
+        uint64_t acc = 0;
+        for (int j = 0; j < 8; j++) acc |= (uint64_t)(q[c + j] + offset) << (j * bits);
+        for (int k = 0; k < bits; k++) *packed++ = (uint8_t)(acc >> (8 * k));
+    }
+}
+
+void dq_pack_row(uint8_t *packed, const int8_t *q, int64_t cols, int bits)
+{
+    size_t bytes = dq_row_bytes(cols, bits);
+    int offset = 1 << (bits - 1), held = 0;
+    uint32_t acc = 0;
+    int64_t c = cols / 8 * 8;
+
+    if (bits == 8)
+        dq_loops()->pack8(packed, q, c);
+    else if (bits == 4)
+        dq_loops()->pack4(packed, q, c);
+    else
+        pack_eights(packed, q, c, bits);
+    size_t at = (size_t)(c / 8) * (size_t)bits;
+    for (; c < cols; c++) {
+        acc |= (uint32_t)(q[c] + offset) << held;
+        for (held += bits; held >= 8; held -= 8) {
+            packed[at++] = (uint8_t)acc;
+            acc >>= 8;
+        }
+    }
+    if (held > 0) packed[at++] = (uint8_t)acc;
+    memset(packed + at, 0, bytes - at);
+}
+
+void dq_unpack_row(int8_t *q, const uint8_t *packed, int64_t cols, int bits)
+{
+    int offset = 1 << (bits - 1), held = 0;
+    uint32_t acc = 0, mask = (1u << bits) - 1;
+    int64_t c = 0;
+
+    if (bits == 8) {
+        for (; c < cols; c++) q[c] = (int8_t)(packed[c] - offset);
+        return;
+    }
+    if (bits == 4) {
+        for (; c + 1 < cols; c += 2) {
+            uint8_t two = packed[c / 2];
+            q[c] = (int8_t)((two & 15) - offset);
+            q[c + 1] = (int8_t)((two >> 4) - offset);
+        }
+        packed += c / 2;
+    }
+    for (; c < cols; c++) {
+        if (held < bits) {
+            acc |= (uint32_t)*packed++ << held;
+            held += 8;
+        }
+        q[c] = (int8_t)((int)(acc & mask) - offset);
+        acc >>= bits;
+        held -= bits;
+    }
+}
+
+static float absmax_of(const float *w, int64_t n)
+{
+    uint32_t u = dq_loops()->top32(w, n);
+    float top;
+    memcpy(&top, &u, sizeof top);
+    return top;
+}
+
+float dq_peak(const float *w, int64_t n)
+{
+    float top = absmax_of(w, n);
+    for (int64_t i = 0; i < n; i++) {
+        if (fabsf(w[i]) == top) return w[i];
+    }
+    return 0;
+}
+
+float dq_scale_of_peak(float peak, int bits, dq_scale_mode mode)
+{
+    if (mode == DQ_FULLRANGE) return -peak / (float)(1 << (bits - 1));
+    return fabsf(peak) / (float)dq_qmax(bits);
+}
+
+float dq_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode, dq_dtype dtype)
+{
+    /* the sign of the peak means nothing to absmax */
+    float peak = mode == DQ_ABSMAX ? absmax_of(w, n) : dq_peak(w, n);
+    if (mode == DQ_SEARCH) return dq_search_group(w, n, bits, peak, dtype);
+    return dq_stored_scale(dq_scale_of_peak(peak, bits, mode), dtype);
+}
+
+float dq_stored_scale(float scale, dq_dtype dtype)
+{
+    return dtype == DQ_F16 ? dq_f32_from_f16(dq_f16_from_f32(scale)) : scale;
+}
+
+void dq_encode_back(int8_t *q, float *got, const float *w, int64_t n, int bits, float scale,
+                    dq_scale_mode mode)
+{
+    float high = (float)dq_qmax(bits);
+    float low = mode == DQ_ABSMAX ? -high : -high - 1;
+    if (n <= 0) return;
+    if (scale != 0) {
+        dq_loops()->encode(q, got, w, n, scale, low, high);
+    } else {
+        memset(q, 0, (size_t)n);
+        if (got) memset(got, 0, (size_t)n * sizeof *got);
+    }
+}
+
+void dq_encode(int8_t *q, const float *w, int64_t n, int bits, float scale, dq_scale_mode mode)
+{
+    dq_encode_back(q, NULL, w, n, bits, scale, mode);
+}
+
+static float scale_at(const dq_weight *w, int64_t row, int64_t group)
+{
+    int64_t r = w->scale_rows == 1 ? 0 : row;
+    size_t at = (size_t)r * (size_t)dq_groups(w->cols, w->group_size) + (size_t)group;
+    if (w->scale_dtype == DQ_F16) {
+        uint16_t h;
+        memcpy(&h, (const uint8_t *)w->scale + at * sizeof h, sizeof h);
+        return dq_f32_from_f16(h);
+    }
+    float s;
+    memcpy(&s, (const uint8_t *)w->scale + at * sizeof s, sizeof s);
+    return s;
+}
+
+static void dequantize_row(float *out, const dq_weight *w, const uint8_t *packed, int64_t row)
+{
+    int8_t q[BLOCK];
+    float scale = 0;
+    int64_t group = -1;
+    /* BLOCK columns take a whole number of bytes at every width */
+    for (int64_t c = 0; c < w->cols; c += BLOCK) {
+        int64_t n = w->cols - c < BLOCK ? w->cols - c : BLOCK;
+        dq_unpack_row(q, packed + (size_t)(c / 8) * (size_t)w->bits, n, w->bits);
+        for (int64_t i = 0; i < n;) {
+            int64_t g = (c + i) / w->group_size;
+            int64_t end = (g + 1) * w->group_size - c;
+            if (g != group) scale = scale_at(w, row, g);
+            group = g;
+            for (end = end < n ? end : n; i < end; i++) out[c + i] = (float)q[i] * scale;
+        }
+    }
+}
+
+void dq_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t end)
+{
+    if (w->bits == 16) {
+        size_t at = (size_t)begin * (size_t)w->cols * dq_dtypes[w->dtype].bytes;
+        dq_to_f32(out, (const uint8_t *)w->data + at, w->dtype, (end - begin) * w->cols);
+        return;
+    }
+    size_t row_bytes = dq_row_bytes(w->cols, w->bits);
+    for (int64_t r = begin; r < end; r++) {
+        dequantize_row(out + (size_t)(r - begin) * (size_t)w->cols, w,
+                       (const uint8_t *)w->data + (size_t)r * row_bytes, r);
+    }
+}
+
+void dq_qerror_add(dq_qerror *e, const float *want, const float *got, int64_t n)
+{
+    double sums[24] = {0};
+    dq_loops()->error(sums, want, got, n);
+    for (int j = 0; j < 8; j++) {
+        e->signal += sums[j];
+        e->noise += sums[8 + j];
+        if (sums[16 + j] > e->max_abs) e->max_abs = sums[16 + j];
+    }
+}
+
+void dq_qerror_merge(dq_qerror *into, const dq_qerror *from)
+{
+    into->signal += from->signal;
+    into->noise += from->noise;
+    if (from->max_abs > into->max_abs) into->max_abs = from->max_abs;
+}
+
+double dq_sqnr_db(const dq_qerror *e)
+{
+    if (e->noise == 0) return (double)INFINITY;
+    return 10 * log10(e->signal / e->noise);
+}

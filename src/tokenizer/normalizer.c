@@ -1,0 +1,406 @@
+/* normalizer: see normalizer.h.
+ * SPDX-License-Identifier: MIT */
+#include "tokenizer/normalizer.h"
+
+#include "base/strbuf.h"
+#include "base/utf8.h"
+
+#include <string.h>
+#include <utf8proc.h>
+
+enum { MAX_DEPTH = 8 };
+
+static const bool no = false;
+
+/* A string member with its length, which may be 0 and may count a NUL. */
+static dq_status load_text(const char **text, size_t *len, const json_t *v, const char *type,
+                           const char *key, dq_arena *a, dq_err *err)
+{
+    const json_t *s = json_object_get(v, key);
+    if (!json_is_string(s))
+        return dq_fail(err, DQ_DAMAGED, "normalizer %s: \"%s\" is not a string", type, key);
+    *len = json_string_length(s);
+    *text = dq_text(a, json_string_value(s), *len, err);
+    return *text ? DQ_OK : err->code;
+}
+
+static dq_status load_replace(dq_normal_step *s, const json_t *v, dq_arena *a, dq_err *err)
+{
+    const json_t *pattern = json_object_get(v, "pattern");
+    const json_t *regex = json_object_get(pattern, "Regex");
+    const json_t *text = json_object_get(pattern, "String");
+    s->kind = DQ_NORMAL_REPLACE;
+    DQ_TRY(load_text(&s->text, &s->text_len, v, "Replace", "content", a, err));
+    if (json_is_string(regex) && !text)
+        return dq_pattern_compile(&s->regex.code, &s->regex.jit, json_string_value(regex),
+                                  json_string_length(regex), a, err);
+    if (!json_is_string(text) || regex)
+        return dq_fail(
+            err, DQ_DAMAGED,
+            "normalizer Replace: \"pattern\" is not {\"Regex\": ...} or {\"String\": ...}");
+    DQ_TRY(load_text(&s->part, &s->part_len, pattern, "Replace", "String", a, err));
+    if (s->part_len) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH, "normalizer Replace with an empty pattern is not supported");
+}
+
+static dq_status load_strip(dq_normal_step *s, const json_t *v, dq_err *err)
+{
+    s->kind = DQ_NORMAL_STRIP;
+    DQ_TRY(dq_json_bool(&s->left, v, "strip_left", &no, err));
+    return dq_json_bool(&s->right, v, "strip_right", &no, err);
+}
+
+static dq_status load_precompiled(dq_normal_step *s, const json_t *v, dq_arena *a, dq_err *err)
+{
+    const json_t *map = json_object_get(v, "precompiled_charsmap");
+    s->kind = DQ_NORMAL_CHARSMAP;
+    if (!map || json_is_null(map)) return DQ_OK;
+    if (!json_is_string(map))
+        return dq_fail(err, DQ_DAMAGED,
+                       "normalizer Precompiled: \"precompiled_charsmap\" is not a string");
+    return dq_charsmap_load(&s->map, json_string_value(map), json_string_length(map), a, err);
+}
+
+static dq_status load_one(dq_normal_step *s, const json_t *v, const char *type, dq_arena *a,
+                          dq_err *err)
+{
+    static const char *const forms[] = {"NFD", "NFC", "NFKD", "NFKC"};
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(type, forms[i]) != 0) continue;
+        s->kind = DQ_NORMAL_FORM;
+        s->composed = i % 2;
+        s->compatible = i >= 2;
+        return DQ_OK;
+    }
+    if (strcmp(type, "Lowercase") == 0) {
+        s->kind = DQ_NORMAL_LOWER;
+        return DQ_OK;
+    }
+    if (strcmp(type, "Strip") == 0) return load_strip(s, v, err);
+    if (strcmp(type, "Prepend") == 0) {
+        s->kind = DQ_NORMAL_PREPEND;
+        return load_text(&s->text, &s->text_len, v, type, "prepend", a, err);
+    }
+    if (strcmp(type, "Replace") == 0) return load_replace(s, v, a, err);
+    if (strcmp(type, "Precompiled") == 0) return load_precompiled(s, v, a, err);
+    return dq_fail(err, DQ_MISMATCH, "normalizer type \"%s\" is not supported", type);
+}
+
+static dq_status load(dq_normalizer *n, const json_t *v, int depth, dq_arena *a, dq_err *err)
+{
+    const char *type;
+    if (!json_is_object(v)) return dq_fail(err, DQ_DAMAGED, "a normalizer is not an object");
+    DQ_TRY(dq_json_text(&type, v, "type", NULL, err));
+    if (strcmp(type, "Sequence") != 0) {
+        if (n->n_steps == DQ_MAX_NORMAL_STEPS)
+            return dq_fail(err, DQ_MISMATCH, "more than %d normalizers are not supported",
+                           DQ_MAX_NORMAL_STEPS);
+        return load_one(&n->step[n->n_steps++], v, type, a, err);
+    }
+    const json_t *list = json_object_get(v, "normalizers");
+    if (!json_is_array(list))
+        return dq_fail(err, DQ_DAMAGED, "normalizer Sequence has no list \"normalizers\"");
+    if (depth == MAX_DEPTH)
+        return dq_fail(err, DQ_MISMATCH, "a normalizer Sequence more than %d deep is not supported",
+                       MAX_DEPTH);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        DQ_TRY(load(n, json_array_get(list, i), depth + 1, a, err));
+    return DQ_OK;
+}
+
+dq_status dq_normalizer_load(dq_normalizer *n, const json_t *value, dq_arena *a, dq_err *err)
+{
+    return value && !json_is_null(value) ? load(n, value, 0, a, err) : DQ_OK;
+}
+
+void dq_normalizer_free(dq_normalizer *n)
+{
+    for (int i = 0; i < n->n_steps; i++) pcre2_code_free(n->step[i].regex.code);
+    *n = (dq_normalizer){0};
+}
+
+/* Code points of a stretch, and then its UTF-8 in the same place. */
+typedef struct points {
+    utf8proc_int32_t *p;
+    size_t room;
+} points;
+
+/* out += the form of s[len]. */
+static dq_status one_form(dq_strbuf *out, points *work, const char *s, size_t len, unsigned options,
+                          dq_err *err)
+{
+    utf8proc_ssize_t n;
+    for (;;) {
+        n = utf8proc_decompose((const utf8proc_uint8_t *)s, (utf8proc_ssize_t)len, work->p,
+                               (utf8proc_ssize_t)work->room, (utf8proc_option_t)options);
+        if (n < 0 || (size_t)n <= work->room) break;
+        dq_block_free(work->p);
+        work->room = 0;
+        size_t room = (size_t)n + (size_t)n / 4 + 64;
+        work->p = dq_block_new(room + 1, sizeof *work->p, err); /* + 1: a NUL is put behind */
+        if (!work->p) return err->code;
+        work->room = room;
+    }
+    if (n >= 0) n = utf8proc_reencode(work->p, n, (utf8proc_option_t)options);
+    if (n < 0)
+        return dq_fail(err, n == UTF8PROC_ERROR_NOMEM ? DQ_RESOURCE : DQ_BUG,
+                       "Unicode normalization failed: %s", utf8proc_errmsg(n));
+    return dq_strbuf_add(out, (const char *)work->p, (size_t)n, err);
+}
+
+/* What utf8proc would decompose, reorder or compose and the reference leaves alone: characters newer
+ * than its tables (Unicode 9), and U+11A7, which utf8proc takes for a final consonant of Hangul. */
+static const dq_range untold[] = {
+    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
+    {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x11A7, 0x11A7},
+    {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0x32FF, 0x32FF},
+    {0xA7F2, 0xA7F4},   {0xA82C, 0xA82C},   {0xAB69, 0xAB69},   {0x10781, 0x10785},
+    {0x10787, 0x107B0}, {0x107B2, 0x107BA}, {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC},
+    {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070},
+    {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x11839, 0x1183A}, {0x11930, 0x11930},
+    {0x11935, 0x11935}, {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943},
+    {0x119E0, 0x119E0}, {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99},
+    {0x11D42, 0x11D42}, {0x11D44, 0x11D45}, {0x11D97, 0x11D97}, {0x11F41, 0x11F42},
+    {0x16FF0, 0x16FF1}, {0x1E030, 0x1E06D}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136},
+    {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}, {0x1F16C, 0x1F16C},
+    {0x1FBF0, 0x1FBF9},
+};
+
+/* A character whose first byte is below `limit` is its own form whatever stands before it, so that
+ * only stretches of the others, each with the character before it, are looked at. */
+static dq_status form(dq_strbuf *out, const dq_normal_step *s, const char *text, size_t len,
+                      dq_err *err)
+{
+    const uint8_t *p = (const uint8_t *)text;
+    const unsigned limit = s->compatible ? 0x80 : s->composed ? 0xCC : 0xC3;
+    const unsigned options = UTF8PROC_STABLE |
+                             (s->composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                             (s->compatible ? UTF8PROC_COMPAT : 0);
+    points work = {NULL, 0};
+    dq_status status = DQ_OK;
+    for (size_t i = 0; status == DQ_OK && i < len;) {
+        size_t begin = i, end, used;
+        bool opaque =
+            false; /* the character at `end` stands as it is, like all between two of them */
+        while (begin < len && p[begin] < limit) begin++;
+        for (end = begin; end < len && p[end] >= limit; end += used) {
+            uint32_t c = dq_utf8_first(text + end, &used);
+            opaque = dq_in_ranges(untold, sizeof untold / sizeof *untold, c);
+            if (opaque) break;
+        }
+        if (begin > i && end > begin) {
+            size_t before;
+            dq_utf8_last(text, begin, &before);
+            begin -= before;
+        }
+        status = dq_strbuf_add(out, text + i, begin - i, err);
+        if (status == DQ_OK && end > begin)
+            status = one_form(out, &work, text + begin, end - begin, options, err);
+        if (status == DQ_OK && opaque) {
+            status = dq_strbuf_add(out, text + end, used, err);
+            end += used;
+        }
+        i = end;
+    }
+    dq_block_free(work.p);
+    return status;
+}
+
+/* Character by character with the full mapping; only U+0130 becomes two. */
+static dq_status lower(dq_strbuf *out, const char *text, size_t len, dq_err *err)
+{
+    DQ_TRY(dq_strbuf_reserve(out, len + 4, err));
+    for (size_t i = 0, used; i < len; i += used) {
+        uint32_t c = dq_utf8_first(text + i, &used);
+        DQ_TRY(dq_strbuf_reserve(out, 4, err));
+        if (c < 0x80) {
+            out->s[out->n++] = (char)(c >= 'A' && c <= 'Z' ? c + 32 : c);
+        } else if (c == 0x130) {
+            DQ_TRY(dq_strbuf_add(out, "i\xCC\x87", 3, err));
+        } else {
+            out->n += dq_utf8_put(out->s + out->n, (uint32_t)utf8proc_tolower((int32_t)c));
+        }
+    }
+    return DQ_OK;
+}
+
+static dq_status strip(dq_strbuf *out, const dq_normal_step *s, const char *text, size_t len,
+                       dq_err *err)
+{
+    size_t begin = 0, used;
+    while (s->left && begin < len && dq_is_space(dq_utf8_first(text + begin, &used))) begin += used;
+    while (s->right && len > begin && dq_is_space(dq_utf8_last(text, len, &used))) len -= used;
+    return dq_strbuf_add(out, text + begin, len - begin, err);
+}
+
+static dq_status replace(dq_strbuf *out, const dq_normal_step *s, const char *text, size_t len,
+                         size_t original, dq_err *err)
+{
+    dq_matcher m = {0};
+    size_t done = 0, begin = 0, end;
+    dq_status status = s->regex.code && len ? dq_match_begin(&m, len, err) : DQ_OK;
+    while (status == DQ_OK && len) {
+        bool found;
+        if (s->regex.code) {
+            status = dq_match_next(&m, &s->regex, text, len, &begin, &end, &found, err);
+        } else {
+            begin = dq_find_text(text, len, done, s->part, s->part_len);
+            end = begin + s->part_len;
+            found = begin != SIZE_MAX;
+        }
+        if (status != DQ_OK || !found) break;
+        status = dq_strbuf_add(out, text + done, begin - done, err);
+        if (status == DQ_OK) status = dq_strbuf_add(out, s->text, s->text_len, err);
+        if (status == DQ_OK) status = dq_growth_check(out->n, original, "normalizer Replace", err);
+        done = end;
+    }
+    dq_matcher_end(&m);
+    return status == DQ_OK ? dq_strbuf_add(out, text + done, len - done, err) : status;
+}
+
+/* Grapheme clusters shorter than six bytes as a whole, longer ones and unknown ones by character.
+ * Source: tokenizers normalizers/precompiled.rs. */
+static dq_status by_map(dq_strbuf *out, const dq_charsmap *map, const char *text, size_t len,
+                        size_t original, dq_err *err)
+{
+    for (size_t i = 0, end; i < len; i = end) {
+        size_t used, n;
+        utf8proc_int32_t state = 0;
+        DQ_TRY(dq_growth_check(out->n, original, "normalizer Precompiled", err));
+        uint32_t c = dq_utf8_first(text + i, &used), next;
+        for (end = i + used; end < len; end += used, c = next) {
+            next = dq_utf8_first(text + end, &used);
+            if (utf8proc_grapheme_break_stateful((int32_t)c, (int32_t)next, &state)) break;
+        }
+        const char *to = end - i < 6 ? dq_charsmap_find(map, text + i, end - i, &n) : NULL;
+        if (to) {
+            DQ_TRY(dq_strbuf_add(out, to, n, err));
+            continue;
+        }
+        for (size_t k = i; k < end; k += used) {
+            dq_utf8_first(text + k, &used);
+            to = dq_charsmap_find(map, text + k, used, &n);
+            DQ_TRY(dq_strbuf_add(out, to ? to : text + k, to ? n : used, err));
+        }
+    }
+    return DQ_OK;
+}
+
+/* The quick answer for text that the step surely leaves as it is. */
+static bool untouched(const dq_normal_step *s, const char *text, size_t len)
+{
+    size_t used;
+    switch (s->kind) {
+    case DQ_NORMAL_STRIP:
+        return !(s->left && dq_is_space(dq_utf8_first(text, &used))) &&
+               !(s->right && dq_is_space(dq_utf8_last(text, len, &used)));
+    case DQ_NORMAL_REPLACE:
+        return s->part && dq_find_text(text, len, 0, s->part, s->part_len) == SIZE_MAX;
+    case DQ_NORMAL_CHARSMAP: return s->map.n_units == 0;
+    case DQ_NORMAL_FORM: {
+        const unsigned limit = s->compatible ? 0x80 : s->composed ? 0xCC : 0xC3;
+        for (size_t i = 0; i < len; i++) {
+            if ((uint8_t)text[i] >= limit) return false;
+        }
+        return true;
+    }
+    default: return false;
+    }
+}
+
+/* What the steps so far have made of `original` bytes, text[len], becomes what this one makes of it. */
+static dq_status apply(dq_strbuf *out, const dq_normal_step *s, const char *text, size_t len,
+                       size_t original, dq_err *err)
+{
+    switch (s->kind) {
+    case DQ_NORMAL_FORM: return form(out, s, text, len, err);
+    case DQ_NORMAL_LOWER: return lower(out, text, len, err);
+    case DQ_NORMAL_STRIP: return strip(out, s, text, len, err);
+    case DQ_NORMAL_PREPEND:
+        DQ_TRY(dq_growth_check(s->text_len + len, original, "normalizer Prepend", err));
+        DQ_TRY(dq_strbuf_add(out, s->text, s->text_len, err));
+        return dq_strbuf_add(out, text, len, err);
+    case DQ_NORMAL_REPLACE: return replace(out, s, text, len, original, err);
+    case DQ_NORMAL_CHARSMAP: return by_map(out, &s->map, text, len, original, err);
+    }
+    return dq_fail(err, DQ_BUG, "a normalizer of kind %d", (int)s->kind);
+}
+
+/* *head bytes at the beginning of text come from the first character of the original; now those of
+ * the step's result. What replaces a match counts as coming from the match's last character, and a
+ * charsmap that drops the first character makes the next one the first, as in the reference. */
+static dq_status move_head(size_t *head, const dq_normal_step *s, const char *text, size_t len,
+                           dq_err *err)
+{
+    size_t begin = 0, end = 0, used;
+    bool found = false;
+    if (*head && s->kind == DQ_NORMAL_PREPEND) *head += s->text_len;
+    if (s->kind == DQ_NORMAL_STRIP && s->left) {
+        while (end < *head && dq_is_space(dq_utf8_first(text + end, &used))) end += used;
+        *head -= end;
+    }
+    if (s->kind != DQ_NORMAL_REPLACE || *head == 0) return DQ_OK;
+    if (s->regex.code) {
+        dq_matcher m = {0};
+        dq_status status = dq_match_begin(&m, len, err);
+        if (status == DQ_OK)
+            status = dq_match_next(&m, &s->regex, text, len, &begin, &end, &found, err);
+        dq_matcher_end(&m);
+        DQ_TRY(status);
+    } else {
+        found = len >= s->part_len && memcmp(text, s->part, s->part_len) == 0;
+        end = s->part_len;
+    }
+    if (found && begin == 0) *head = end <= *head ? *head - end + s->text_len : 0;
+    return DQ_OK;
+}
+
+/* One step from `now` (or text[len]) to a new `now`. */
+static dq_status advance(dq_strbuf *now, size_t *head, const dq_normal_step *s, const char *text,
+                         size_t len, size_t original, dq_err *err)
+{
+    const dq_normal_kind k = s->kind;
+    dq_strbuf next = {0};
+    dq_status status = dq_strbuf_reserve(&next, len, err);
+    if (status == DQ_OK) status = move_head(head, s, text, len, err);
+    if (status == DQ_OK) status = apply(&next, s, text, len, original, err);
+    if (status == DQ_OK) status = dq_growth_check(next.n, original, "the normalizer", err);
+    if (status == DQ_OK && *head && next.n &&
+        (k == DQ_NORMAL_FORM || k == DQ_NORMAL_LOWER || k == DQ_NORMAL_CHARSMAP))
+        dq_utf8_first(next.s, head);
+    dq_block_free(now->s);
+    *now = next;
+    return status;
+}
+
+dq_status dq_normalize_from(const dq_normalizer *n, char **out, size_t *out_len, bool *moved,
+                            const char *text, size_t len, dq_err *err)
+{
+    dq_strbuf now = {0}; /* the text as it is now, unless it is still the caller's */
+    size_t head = 0;
+    *out = NULL;
+    *out_len = len;
+    *moved = false;
+    if (len == 0) return DQ_OK;
+    dq_utf8_first(text, &head);
+    for (int i = 0; i < n->n_steps; i++) {
+        const char *in = now.s ? now.s : text;
+        size_t in_len = now.s ? now.n : len;
+        if (in_len == 0) break; /* no step makes something of nothing */
+        if (untouched(&n->step[i], in, in_len)) continue;
+        if (advance(&now, &head, &n->step[i], in, in_len, len, err) == DQ_OK) continue;
+        dq_block_free(now.s);
+        return err->code;
+    }
+    *moved = head == 0;
+    *out = now.s;
+    if (now.s) *out_len = now.n;
+    return DQ_OK;
+}
+
+dq_status dq_normalize(const dq_normalizer *n, char **out, size_t *out_len, const char *text,
+                       size_t len, dq_err *err)
+{
+    bool moved;
+    return dq_normalize_from(n, out, out_len, &moved, text, len, err);
+}

@@ -1,0 +1,47 @@
+/* tokenizer: tokenizer.json with a BPE model (byte-level, or characters with byte fallback) or a
+ * Unigram model. Ids and decoded text equal those of the HF tokenizers library.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_TOKENIZER_H
+#define DQ_TOKENIZER_H
+
+#include "base/base.h"
+
+typedef struct dq_tokenizer dq_tokenizer;
+
+/* Any normalizer, pre-tokenizer, model, post-processor or decoder step that is not implemented is
+ * DQ_MISMATCH naming the step; nothing is skipped silently. config (tokenizer_config.json) may be
+ * NULL; it adds the tokens that only its added_tokens_decoder has, and names those of
+ * dq_tokenizer_prefix. Both texts may be freed afterwards; *out is ended by dq_tokenizer_free.
+ * DQ_DAMAGED: not JSON, wrong types, ids or merges that contradict each other. */
+dq_status dq_tokenizer_load(dq_tokenizer **out, const char *json, size_t len, const char *config,
+                            size_t config_len, dq_err *err);
+void dq_tokenizer_free(dq_tokenizer *t);       /* NULL allowed */
+int dq_tokenizer_vocab(const dq_tokenizer *t); /* highest id + 1, added tokens included */
+
+/* Encoding: add the tokens of the template (BOS ...). Decoding: keep special tokens. */
+enum { DQ_TOK_SPECIAL = 1 };
+/* Ids of text[len]; *ids is a block that the caller ends with dq_block_free. The text is read with
+ * one U+FFFD per maximal ill-formed subpart; *first_bad (may be NULL) is the offset of the first
+ * one, -1 when there is none, *n_bad their count. Safe from several threads at once. */
+dq_status dq_tokenizer_encode(const dq_tokenizer *t, const char *text, size_t len, unsigned flags,
+                              int32_t **ids, int64_t *n, int64_t *first_bad, int64_t *n_bad,
+                              dq_err *err);
+/* Text of ids[n] as the file's decoder makes it; without a decoder the tokens have one space between
+ * them. An id that no token has is passed over, as in the reference. *text is a block that the
+ * caller ends with dq_block_free; bytes of tokens that are no UTF-8 come out as U+FFFD. */
+dq_status dq_tokenizer_decode(const dq_tokenizer *t, const int32_t *ids, int64_t n, unsigned flags,
+                              char **text, size_t *len, dq_err *err);
+/* Number of template tokens before and after a text. */
+void dq_tokenizer_template(const dq_tokenizer *t, int *n_before, int *n_after);
+/* First template token before the text, or -1. */
+int32_t dq_tokenizer_bos(const dq_tokenizer *t);
+/* What stands before an empty context: bos_token, else eos_token of tokenizer_config.json; -1. */
+int32_t dq_tokenizer_prefix(const dq_tokenizer *t);
+/* Bytes of one token as they appear in text (U+2581 of a vocabulary of characters as a space, <0xHH>
+ * with byte fallback as that byte), owned by t; NULL for an unknown id. */
+const char *dq_tokenizer_piece(const dq_tokenizer *t, int32_t id, size_t *len);
+
+/* DQ_MISMATCH where a model that knows `vocab` tokens lacks one of ids[n]. */
+dq_status dq_ids_check(const int32_t *ids, int64_t n, int64_t vocab, dq_err *err);
+
+#endif

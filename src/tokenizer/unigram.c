@@ -1,0 +1,255 @@
+/* unigram: see unigram.h.
+ * SPDX-License-Identifier: MIT */
+#include "tokenizer/unigram.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Best way to one place of the word: the piece that ends there. */
+typedef struct dq_unigram_best {
+    double score; /* of the whole way */
+    int32_t id;
+    uint32_t len; /* of the piece; 0: no way yet */
+} best;
+
+enum {
+    DENSE_LIMIT = 8, /* places per child that a dense node may take */
+    FIRST_ROOM = 256 /* places of the window at first */
+};
+
+/* ----- the trie ----- */
+
+static int by_text(const void *x, const void *y)
+{
+    const dq_unigram_piece *a = x, *b = y;
+    int c = memcmp(a->text, b->text, a->len < b->len ? a->len : b->len);
+    return c ? c : (a->len > b->len) - (a->len < b->len);
+}
+
+/* Pieces of one node still to be built: piece[lo .. hi) share their first `depth` bytes. */
+typedef struct range {
+    size_t lo, hi, depth;
+    uint32_t node;
+} range;
+
+typedef struct builder {
+    const dq_unigram_piece *piece;
+    dq_trie_node *node; /* a block */
+    size_t n, room;
+    range *todo; /* [n_todo], room for one per piece: they share none */
+    size_t n_todo;
+} builder;
+
+/* `count` more zeroed nodes. */
+static dq_status add_nodes(builder *b, size_t count, dq_err *err)
+{
+    if (b->room - b->n < count) {
+        size_t room = 2 * b->room + count;
+        dq_trie_node *grown = room < UINT32_MAX ? dq_block_new(room, sizeof *grown, err) : NULL;
+        if (!grown) return dq_fail(err, DQ_RESOURCE, "out of memory (%zu trie nodes)", room);
+        if (b->n) memcpy(grown, b->node, b->n * sizeof *grown);
+        dq_block_free(b->node);
+        b->node = grown;
+        b->room = room;
+    }
+    b->n += count;
+    return DQ_OK;
+}
+
+static uint8_t byte_at(const builder *b, size_t piece, size_t depth)
+{
+    return (uint8_t)b->piece[piece].text[depth];
+}
+
+/* Fills one node and adds its children, to be filled later. */
+static dq_status build_node(builder *b, range r, dq_err *err)
+{
+    if (b->piece[r.lo].len == r.depth) b->node[r.node].id = b->piece[r.lo++].id;
+    b->node[r.node].kind = DQ_TRIE_LEAF;
+    if (r.lo == r.hi) return DQ_OK;
+    uint8_t low = byte_at(b, r.lo, r.depth), high = byte_at(b, r.hi - 1, r.depth);
+    size_t children = 1, first = b->n;
+    for (size_t i = r.lo + 1; i < r.hi; i++)
+        children += byte_at(b, i, r.depth) != byte_at(b, i - 1, r.depth);
+    bool dense = (size_t)(high - low) + 1 <= DENSE_LIMIT * children;
+    size_t places = dense ? (size_t)(high - low) + 1 : children;
+    DQ_TRY(add_nodes(b, places, err));
+    dq_trie_node *node = &b->node[r.node];
+    node->kind = dense ? DQ_TRIE_DENSE : DQ_TRIE_LIST;
+    node->first = (uint32_t)first;
+    node->low = low;
+    node->span = (uint8_t)(places - 1);
+    for (size_t lo = r.lo, hi, k = 0; lo < r.hi; lo = hi, k++) {
+        uint8_t byte = byte_at(b, lo, r.depth);
+        for (hi = lo + 1; hi < r.hi && byte_at(b, hi, r.depth) == byte; hi++) continue;
+        size_t at = first + (dense ? (size_t)(byte - low) : k);
+        b->node[at] = (dq_trie_node){.id = -1, .byte = byte, .kind = DQ_TRIE_LEAF};
+        b->todo[b->n_todo++] = (range){lo, hi, r.depth + 1, (uint32_t)at};
+    }
+    return DQ_OK;
+}
+
+static dq_status build(builder *b, size_t n, dq_err *err)
+{
+    size_t lo = 0;
+    DQ_TRY(add_nodes(b, 1, err));
+    b->node[0] = (dq_trie_node){.id = -1, .kind = DQ_TRIE_LEAF};
+    while (lo < n && b->piece[lo].len == 0) lo++; /* never found in a text */
+    if (lo == n) return DQ_OK;
+    b->todo = dq_block_new(n, sizeof *b->todo, err);
+    if (!b->todo) return err->code;
+    b->todo[b->n_todo++] = (range){lo, n, 0, 0};
+    while (b->n_todo) DQ_TRY(build_node(b, b->todo[--b->n_todo], err));
+    return DQ_OK;
+}
+
+dq_status dq_unigram_trie(dq_unigram *u, dq_unigram_piece *piece, size_t n, dq_arena *a,
+                          dq_err *err)
+{
+    builder b = {.piece = piece};
+    if (n) qsort(piece, n, sizeof *piece, by_text);
+    if (build(&b, n, err) == DQ_OK) {
+        u->node = dq_alloc(a, b.n, sizeof *u->node, err);
+        if (u->node) memcpy(u->node, b.node, b.n * sizeof *u->node);
+    }
+    dq_block_free(b.node);
+    dq_block_free(b.todo);
+    return err->code;
+}
+
+/* NULL: no piece goes on so. */
+static inline const dq_trie_node *child(const dq_trie_node *tree, const dq_trie_node *node,
+                                        uint8_t byte)
+{
+    const dq_trie_node *c = tree + node->first;
+    if (node->kind == DQ_TRIE_DENSE) {
+        uint8_t at = (uint8_t)(byte - node->low);
+        return at <= node->span && c[at].kind != DQ_TRIE_ABSENT ? &c[at] : NULL;
+    }
+    if (node->kind == DQ_TRIE_LEAF) return NULL;
+    for (size_t i = 0; i <= node->span; i++) {
+        if (c[i].byte == byte) return &c[i];
+    }
+    return NULL;
+}
+
+/* ----- one word ----- */
+
+typedef struct search {
+    dq_unigram_run *run;
+    dq_ids *ids;
+    const char *word;
+    size_t len;
+    size_t base;    /* place of the word at best[0]: the ids of what is before it are known */
+    size_t reach;   /* furthest place that some piece has reached */
+    size_t unknown; /* where the run of unknown pieces that ends at base begins */
+} search;
+
+void dq_unigram_run_end(dq_unigram_run *run)
+{
+    dq_block_free(run->best);
+    *run = (dq_unigram_run){0};
+}
+
+static dq_status need_room(dq_unigram_run *run, size_t places, dq_err *err)
+{
+    if (places <= run->room) return DQ_OK;
+    size_t room = run->room + places + FIRST_ROOM;
+    best *grown = dq_block_new(room, sizeof *grown, err);
+    if (!grown) return err->code;
+    if (run->room) memcpy(grown, run->best, run->room * sizeof *grown);
+    dq_block_free(run->best);
+    run->best = grown;
+    run->room = room;
+    return DQ_OK;
+}
+
+/* Offers a way that comes from place `from` and ends with a piece of `len` bytes. */
+static inline dq_status offer(search *s, size_t from, size_t len, double score, int32_t id,
+                              dq_err *err)
+{
+    size_t end = from + len;
+    if (end > s->reach) {
+        s->reach = end;
+        if (end - s->base >= s->run->room) DQ_TRY(need_room(s->run, end - s->base + 1, err));
+    }
+    best *b = &s->run->best[end - s->base];
+    if (b->len == 0 || score > b->score) *b = (best){score, id, (uint32_t)len};
+    return DQ_OK;
+}
+
+static dq_status offer_all(search *s, size_t at, dq_err *err)
+{
+    const dq_unigram *u = s->run->u;
+    const dq_trie_node *node = u->node;
+    const double before = s->run->best[at - s->base].score;
+    uint8_t lead = (uint8_t)s->word[at];
+    size_t one = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    bool single = false;
+    for (size_t i = at; i < s->len; i++) {
+        node = child(u->node, node, (uint8_t)s->word[i]);
+        if (!node) break;
+        if (node->id < 0) continue;
+        single |= i + 1 - at == one;
+        DQ_TRY(offer(s, at, i + 1 - at, before + u->score[node->id], node->id, err));
+    }
+    if (single) return DQ_OK;
+    return offer(s, at, one, before + u->unknown_score, u->unknown, err);
+}
+
+/* The run of unknown pieces that ends at `end` is one string, whatever it is made of. */
+static dq_status put_unknown(search *s, size_t end, dq_err *err)
+{
+    const dq_unigram *u = s->run->u;
+    const char *text = s->word + s->unknown;
+    size_t n = end - s->unknown;
+    if (n == 0) return DQ_OK;
+    int32_t id = dq_strmap_get(&u->pieces, text, n);
+    bool bytes = id < 0 && u->fallback;
+    for (size_t i = 0; bytes && i < n; i++) bytes = u->byte_id[(uint8_t)text[i]] >= 0;
+    if (!bytes) return dq_ids_push(s->ids, id < 0 ? u->unknown : id, err);
+    DQ_TRY(dq_ids_room(s->ids, n, err));
+    for (size_t i = 0; i < n; i++) s->ids->id[s->ids->n++] = u->byte_id[(uint8_t)text[i]];
+    return DQ_OK;
+}
+
+/* Every way goes through `at`, so the best way to it is part of the answer: its ids are put out and
+ * the window moves there. */
+static dq_status settle(search *s, size_t at, dq_err *err)
+{
+    best *b = s->run->best, next = {0};
+    size_t n = at - s->base;
+    const double score = b[n].score;
+    for (size_t i = n;; i -= next.len) { /* turns the links around */
+        best old = b[i];
+        b[i] = next;
+        if (i == 0) break;
+        next = old;
+    }
+    for (size_t i = 0; i < n; i += b[i].len) {
+        if (b[i].id == s->run->u->unknown) continue;
+        DQ_TRY(put_unknown(s, s->base + i, err));
+        DQ_TRY(dq_ids_push(s->ids, b[i].id, err));
+        s->unknown = s->base + i + b[i].len;
+    }
+    memset(b, 0, (n + 1) * sizeof *b);
+    b[0].score = score;
+    s->base = at;
+    return DQ_OK;
+}
+
+dq_status dq_unigram_word(dq_unigram_run *run, dq_ids *ids, const char *word, size_t len,
+                          dq_err *err)
+{
+    search s = {.run = run, .ids = ids, .word = word, .len = len};
+    DQ_TRY(need_room(run, 1, err));
+    run->best[0] = (best){0}; /* the others are as the word before left them: zero */
+    for (size_t at = 0; at < len;) {
+        uint8_t lead = (uint8_t)word[at];
+        if (at == s.reach && at > s.base) DQ_TRY(settle(&s, at, err));
+        DQ_TRY(offer_all(&s, at, err));
+        at += lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    }
+    if (len > s.base) DQ_TRY(settle(&s, len, err));
+    return put_unknown(&s, len, err);
+}

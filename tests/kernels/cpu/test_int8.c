@@ -1,0 +1,215 @@
+/* test_int8: products of 8-bit activations with packed weights, bit for bit against plain loops, and
+ * near the f32 product.
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/os.h"
+#include "kernels/cpu/cpu.h"
+#include "tensor/quant.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static float next_value(uint64_t *state)
+{
+    double sum = 0;
+    for (int i = 0; i < 6; i++) {
+        *state = *state * 6364136223846793005u + 1442695040888963407u;
+        sum += (double)(*state >> 33) / 2147483648.0 - 0.5;
+    }
+    return (float)(sum * 1.4142135);
+}
+
+static void *block(size_t n, size_t size)
+{
+    dq_err err = {0};
+    void *p = dq_block_new(n, size, &err);
+    assert_non_null(p);
+    return p;
+}
+
+static float *random_floats(int64_t n, uint64_t seed)
+{
+    float *x = block((size_t)n, sizeof *x);
+    for (int64_t i = 0; i < n; i++) x[i] = next_value(&seed);
+    return x;
+}
+
+/* A packed weight; its data and scale are blocks. */
+static dq_weight pack(const float *values, int64_t rows, int64_t cols, int bits, int64_t group,
+                      bool one_scale)
+{
+    const int64_t groups = dq_groups(cols, group), bytes = (int64_t)dq_row_bytes(cols, bits);
+    uint8_t *data = block((size_t)(rows * bytes), 1);
+    float *scale = block((size_t)(rows * groups), sizeof *scale);
+    int8_t *q = block((size_t)cols, 1);
+    const float all = dq_group_scale(values, rows * cols, bits, DQ_ABSMAX, DQ_F32);
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t g = 0; g < groups; g++) {
+            const int64_t at = g * group, n = cols - at < group ? cols - at : group;
+            const float *x = values + r * cols + at;
+            const float s = one_scale ? all : dq_group_scale(x, n, bits, DQ_ABSMAX, DQ_F32);
+            scale[one_scale ? 0 : r * groups + g] = s;
+            dq_encode(q + at, x, n, bits, s, DQ_ABSMAX);
+        }
+        dq_pack_row(data + r * bytes, q, cols, bits);
+    }
+    dq_block_free(q);
+    return (dq_weight){.name = "w",
+                       .rows = rows,
+                       .cols = cols,
+                       .bits = bits,
+                       .data = data,
+                       .group_size = group,
+                       .scale_rows = one_scale ? 1 : rows,
+                       .scale_dtype = DQ_F32,
+                       .scale = scale};
+}
+
+static void unpack_free(dq_weight *w)
+{
+    union { /* the weight's pointers are to const */
+        const void *in;
+        void *out;
+    } data = {.in = w->data}, scale = {.in = w->scale};
+    dq_block_free(data.out);
+    dq_block_free(scale.out);
+}
+
+/* One element by the definition in cpu_int8.c. */
+static float product(const float *x, const dq_weight *w, int64_t row)
+{
+    const int64_t groups = dq_groups(w->cols, w->group_size);
+    const float *scale = w->scale;
+    int8_t *q = block((size_t)w->cols, 1);
+    float total = 0;
+    dq_unpack_row(q, (const uint8_t *)w->data + row * (int64_t)dq_row_bytes(w->cols, w->bits),
+                  w->cols, w->bits);
+    for (int64_t g = 0; g < groups; g++) {
+        const int64_t at = g * w->group_size;
+        const int64_t end = at + w->group_size < w->cols ? at + w->group_size : w->cols;
+        float most = 0;
+        for (int64_t k = at; k < end; k++) most = fmaxf(most, fabsf(x[k]));
+        const float sx = most / 127.0f;
+        int32_t sum = 0;
+        for (int64_t k = at; k < end; k++)
+            if (sx > 0) sum += (int32_t)rintf(x[k] / sx) * q[k];
+        total += (float)sum * (sx * scale[(w->scale_rows == 1 ? 0 : row) * groups + g]);
+    }
+    dq_block_free(q);
+    return total;
+}
+
+static dq_backend *open_cpu(const char *level, int threads)
+{
+    dq_err err = {0};
+    dq_backend *b = NULL;
+    setenv("DQ_CPU", level, 1);
+    assert_int_equal(dq_backend_open(&b, "cpu", threads, &err), DQ_OK);
+    unsetenv("DQ_CPU");
+    return b;
+}
+
+static void products_are_exact(void **state)
+{
+    static const struct {
+        int64_t rows, cols, group;
+        bool one_scale;
+    } shapes[] = {{33, 128, 32, false}, {64, 100, 100, false}, {5, 77, 20, false},
+                  {96, 256, 256, true}, {1, 3, 2, false},      {40, 513, 128, false}};
+    static const char *const levels[] = {"scalar", "avx2", "avx512"};
+    (void)state;
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (int bits = 2; bits <= 8; bits++) {
+            const int64_t n = shapes[s].rows, k = shapes[s].cols, m = s == 0 ? 101 : 7;
+            float *values = random_floats(n * k, 7 + s), *x = random_floats(m * k, 99 + s);
+            float *y = block((size_t)(m * n), sizeof *y), *bias = random_floats(n, 5);
+            dq_weight w = pack(values, n, k, bits, shapes[s].group, shapes[s].one_scale);
+            memset(x, 0, (size_t)k * sizeof *x); /* a row of zeros */
+            for (int level = 0; level < 3; level++) {
+                dq_backend *b = open_cpu(levels[level], 1 + level % 2);
+                b->ops->matmul(b, (dq_mat){y, m, n}, (dq_mat){x, m, k}, &w, bias, DQ_NUM_INT8);
+                dq_err err = {0};
+                dq_backend_sync(b, &err);
+                assert_string_equal(err.text, "");
+                for (int64_t i = 0; i < m * n; i++) {
+                    const float want = product(x + i / n * k, &w, i % n) + bias[i % n];
+                    if (memcmp(&want, &y[i], sizeof want) != 0)
+                        fail_msg("%d bits, %s, shape %zu, element %lld: %.9g, expected %.9g", bits,
+                                 levels[level], s, (long long)i, (double)y[i], (double)want);
+                }
+                dq_backend_close(b);
+            }
+            unpack_free(&w);
+            dq_block_free(values);
+            dq_block_free(x);
+            dq_block_free(y);
+            dq_block_free(bias);
+        }
+    }
+}
+
+/* Rounding activations to 8 bits costs about half a percent. */
+static void products_are_near(void **state)
+{
+    enum { M = 20, N = 64, K = 512 };
+    float *values = random_floats(N * K, 3), *x = random_floats(M * K, 4);
+    float *y = block((size_t)M * N, sizeof *y), *z = block((size_t)M * N, sizeof *z);
+    dq_weight w = pack(values, N, K, 8, 128, false);
+    dq_backend *b = open_cpu("avx512", 2);
+    double error = 0, size = 0;
+    (void)state;
+    b->ops->matmul(b, (dq_mat){y, M, N}, (dq_mat){x, M, K}, &w, NULL, DQ_NUM_INT8);
+    b->ops->matmul(b, (dq_mat){z, M, N}, (dq_mat){x, M, K}, &w, NULL, DQ_NUM_F32);
+    for (int i = 0; i < M * N; i++) {
+        error += pow((double)(y[i] - z[i]), 2);
+        size += pow((double)z[i], 2);
+    }
+    assert_true(sqrt(error / size) > 1e-4 && sqrt(error / size) < 1e-2);
+    dq_backend_close(b);
+    unpack_free(&w);
+    dq_block_free(values);
+    dq_block_free(x);
+    dq_block_free(y);
+    dq_block_free(z);
+}
+
+static void odd_input_is_reported(void **state)
+{
+    enum { N = 4, K = 8 };
+    float *values = random_floats(N * K, 3), x[2 * K] = {0}, y[2 * N];
+    dq_weight w = pack(values, N, K, 4, 8, false), dense = {.name = "dense", .rows = N, .cols = K};
+    dq_backend *b = open_cpu("avx512", 1);
+    dq_err err = {0};
+    (void)state;
+    x[3] = INFINITY;
+    x[K + 1] = 1.0f;
+    b->ops->matmul(b, (dq_mat){y, 2, N}, (dq_mat){x, 2, K}, &w, NULL, DQ_NUM_INT8);
+    for (int j = 0; j < N; j++) assert_true(isnan(y[j]) && isfinite(y[N + j]));
+    dense.bits = 16;
+    dense.dtype = DQ_F32;
+    dense.data = values;
+    b->ops->matmul(b, (dq_mat){y, 2, N}, (dq_mat){x, 2, K}, &dense, NULL, DQ_NUM_INT8);
+    assert_int_equal(dq_backend_sync(b, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "not packed"));
+    dq_backend_close(b);
+    unpack_free(&w);
+    dq_block_free(values);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_are_exact),
+        cmocka_unit_test(products_are_near),
+        cmocka_unit_test(odd_input_is_reported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

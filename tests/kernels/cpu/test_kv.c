@@ -1,0 +1,356 @@
+/* test_kv: the KV cache with codes, through the backend's operations: every width against an oracle
+ * in f64 that reads tokens as if they had come one by one, and what must never show in a bit.
+ * SPDX-License-Identifier: MIT */
+#include "tests/rigs/kv_stage.h"
+
+static const dq_pairing pairings[] = {DQ_PAIR_NONE,   DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE,
+                                      DQ_PAIR_HALVES, DQ_PAIR_GROUPED,  DQ_PAIR_SHARED_KV};
+enum { N_PAIRINGS = sizeof pairings / sizeof pairings[0] };
+
+static const int k_widths[] = {16, 8, 6, 4}, v_widths[] = {16, 8, 6, 4, 3, 2};
+enum { N_WIDTHS = 4 * 6 };
+
+/* Widths, groups and windows of the i-th case. */
+static dq_kv_spec spec_of(int i)
+{
+    static const int groups[] = {32, 7, 1, 1000, 24}, sinks[] = {4, 0, 70, 1},
+                     recents[] = {64, 0, 30, 100};
+    dq_kv_spec spec = dq_kv_plain;
+    spec.k_bits = k_widths[i % 4];
+    spec.v_bits = v_widths[i / 4 % 6];
+    spec.group = groups[i % 5];
+    spec.sink = sinks[i / 2 % 4];
+    spec.recent = recents[i / 3 % 4];
+    return spec;
+}
+
+/* Prefill, chunks, single tokens and a second sequence from far positions. */
+static void every_width_and_map(void **state)
+{
+    static const int dims[] = {32, 64, 24, 80, 128};
+    (void)state;
+    for (int i = 0; i < N_WIDTHS * N_PAIRINGS; i++) {
+        stage s;
+        if (!test_runs(i, 11)) continue;
+        open_stage(&s, pairings[i % N_PAIRINGS], dims[i % 5], spec_of(i / N_PAIRINGS), 2);
+        int32_t a = new_seq(&s, 1, 0), b = new_seq(&s, 2, 60000);
+        stream(&s, a, 90);
+        begin_batch(&s);
+        add_rows(&s, b, 75);
+        add_rows(&s, a, 20);
+        append(&s);
+        if (i % 4 == 0) check_attend(&s);
+        settle(&s);
+        stream(&s, b, 60);
+        stream(&s, a, 80);
+        begin_batch(&s);
+        add_rows(&s, a, 6);
+        add_rows(&s, b, 3);
+        append(&s);
+        check_attend(&s);
+        settle(&s);
+        stream_checked(&s, a, 1);
+        stream_checked(&s, b, 1);
+        close_stage(&s);
+    }
+}
+
+/* The oracle gets what the model would: rotated queries, keys and values. */
+static void rotation_is_undone(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        dq_kv_spec spec = spec_of(5 * i);
+        spec.rotate_k = i % 2 == 0;
+        spec.rotate_v = i < 3;
+        stage s;
+        open_stage(&s, pairings[i + 1], i % 2 ? 128 : 32, spec, 2);
+        int32_t a = new_seq(&s, 1, 0);
+        stream(&s, a, 200);
+        stream_checked(&s, a, 20);
+        close_stage(&s);
+    }
+}
+
+enum { TOKENS = 230 };
+
+typedef struct way {
+    int chunk, threads, bits;
+    bool settles, company, forks; /* goes on in a fork now and then, and drops the parent */
+} way;
+
+/* Outputs of TOKENS tokens of one sequence, all rows. */
+static float *in_chunks(dq_pairing pairing, int head_dim, dq_kv_spec spec, int32_t start, way w)
+{
+    stage s;
+    open_stage(&s, pairing, head_dim, spec, w.threads);
+    int32_t a = new_seq(&s, 1, start), other = new_seq(&s, 9, 0);
+    const size_t row = (size_t)out_cols(&s);
+    float *out = calloc(TOKENS * row, sizeof *out);
+    for (int at = 0; at < TOKENS; at += w.chunk) {
+        const int n = TOKENS - at < w.chunk ? TOKENS - at : w.chunk, before = w.company ? 3 : 0;
+        begin_batch(&s);
+        if (before) add_rows(&s, other, before);
+        add_rows(&s, a, n);
+        append(&s);
+        attend(&s, w.bits);
+        if (w.settles) settle(&s);
+        memcpy(out + (size_t)at * row, s.out + (size_t)before * row, (size_t)n * row * sizeof *out);
+        if (w.forks && at / w.chunk % 3 == 1) {
+            int32_t fork = fork_seq(&s, a, 1);
+            stream(&s, a, 5); /* the parent goes another way */
+            s.b->ops->kv_seq_free(s.b, s.kv, a);
+            for (int g = 0; g < s.map.n_groups; g++) s.oracle->list[a][g].n = 0;
+            a = fork;
+        }
+    }
+    close_stage(&s);
+    return out;
+}
+
+static void nothing_shows_in_the_bits(void **state)
+{
+    static const way ways[] = {{1, 1, 0, true, false, true},
+                               {7, 2, 0, true, true, true},
+                               {64, 2, 0, false, false, false},
+                               {100, 1, 0, true, true, false}};
+    (void)state;
+    for (int i = 0; i < 14; i++) {
+        if (!test_runs(i, 5)) continue;
+        const dq_pairing pairing = pairings[i % N_PAIRINGS];
+        const int d = i % 3 == 0 ? 80 : 32, bits = i % 2 ? 16 : 4;
+        const int32_t start = i % 4 == 3 ? 60000 : 0;
+        const dq_kv_spec spec = spec_of(1 + 5 * i);
+        const way whole = {TOKENS, 1, bits, false, false, false};
+        float *want = in_chunks(pairing, d, spec, start, whole);
+        dq_headmap map;
+        dq_err err = {0};
+        dq_arena *arena = dq_arena_new();
+        dq_headmap_build(&map, pairing, N_Q, N_KV, d, pairing == DQ_PAIR_GROUPED ? 2 : 0, arena,
+                         &err);
+        const size_t n = (size_t)TOKENS * (size_t)(map.n_out * map.n_slabs * d);
+        dq_arena_free(arena);
+        for (size_t k = 0; k < sizeof ways / sizeof ways[0]; k++) {
+            way w = ways[k];
+            w.bits = bits;
+            float *got = in_chunks(pairing, d, spec, start, w);
+            assert_memory_equal(got, want, n * sizeof *want);
+            free(got);
+        }
+        free(want);
+    }
+}
+
+/* Some of the first n tokens, others for every group; sinks and the last ones mostly. */
+static int64_t choose(int32_t *kept, int n, int group, int sparse)
+{
+    int64_t n_kept = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (i < 4 || i >= n - 70 || mix((uint32_t)(i + 1000 * group)) % (uint32_t)sparse == 0)
+            kept[n_kept++] = i;
+    }
+    return n_kept;
+}
+
+/* What follows eviction, in chunks; whether pages were settled before must not matter. */
+static float *after_keep(dq_pairing pairing, dq_kv_spec spec, int chunk, bool settled, bool check)
+{
+    stage s;
+    open_stage(&s, pairing, 32, spec, 2);
+    int32_t a = new_seq(&s, 1, 0);
+    const size_t row = (size_t)out_cols(&s);
+    float *out = calloc(150 * row, sizeof *out);
+    begin_batch(&s);
+    add_rows(&s, a, 300);
+    append(&s);
+    attend(&s, 16);
+    if (settled) settle(&s);
+    for (int round = 0; round < 2; round++) {
+        for (int g = 0; g < s.map.n_groups; g++) {
+            int32_t kept[450];
+            const int64_t held = s.b->ops->kv_count(s.b, s.kv, a, 0, g, NULL);
+            keep(&s, a, g, kept, choose(kept, (int)held, g, 3 + round));
+        }
+        for (int at = 75 * round; at < 75 * (round + 1); at += chunk) {
+            const int left = 75 * (round + 1) - at, n = left < chunk ? left : chunk;
+            begin_batch(&s);
+            add_rows(&s, a, n);
+            append(&s);
+            if (check) check_attend(&s);
+            if (!check) attend(&s, 16);
+            if (settled || check) settle(&s);
+            memcpy(out + (size_t)at * row, s.out, (size_t)n * row * sizeof *out);
+        }
+    }
+    close_stage(&s);
+    return out;
+}
+
+static void kept_tokens_go_on(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        if (!test_runs(i, 5)) continue;
+        const dq_pairing pairing = pairings[i % N_PAIRINGS];
+        const dq_kv_spec spec = spec_of(1 + 3 * i);
+        dq_headmap map;
+        dq_err err = {0};
+        dq_arena *arena = dq_arena_new();
+        dq_headmap_build(&map, pairing, N_Q, N_KV, 32, pairing == DQ_PAIR_GROUPED ? 2 : 0, arena,
+                         &err);
+        const size_t n = 150 * (size_t)(map.n_out * map.n_slabs * 32) * sizeof(float);
+        dq_arena_free(arena);
+        float *want = after_keep(pairing, spec, 75, true, true);
+        for (int k = 0; k < 3; k++) {
+            float *got = after_keep(pairing, spec, k == 0 ? 1 : 40, k < 2, false);
+            assert_memory_equal(got, want, n);
+            free(got);
+        }
+        free(want);
+    }
+}
+
+/* Positions that a rewind may go back to are those whose window is still unquantized. */
+static void rewind_drops_or_refuses(void **state)
+{
+    dq_kv_spec spec = {.k_bits = 4, .v_bits = 3, .group = 32, .sink = 4, .recent = 64};
+    (void)state;
+    stage s;
+    open_stage(&s, DQ_PAIR_HALVES, 32, spec, 2);
+    int32_t a = new_seq(&s, 1, 0);
+    stream(&s, a, 200); /* position 200 reads 4..127 as codes */
+    int32_t b = fork_seq(&s, a, 2);
+    s.b->ops->kv_rewind(s.b, s.kv, b, 191); /* the first that reads so many */
+    dq_oracle_rewind(s.oracle, b, 191);
+    s.length[b] = 191;
+    expect_no_error(&s);
+    stream_checked(&s, b, 30);
+    dq_err err = {0};
+    s.b->ops->kv_rewind(s.b, s.kv, a, 190);
+    assert_int_equal(dq_backend_sync(s.b, &err), DQ_BUG);
+    assert_int_equal(s.b->ops->kv_count(s.b, s.kv, a, 0, 0, NULL), 200);
+    s.b->ops->kv_rewind(s.b, s.kv, a, 3); /* sinks are always there */
+    dq_oracle_rewind(s.oracle, a, 3);
+    s.length[a] = 3;
+    s.tag[a] = 7;
+    expect_no_error(&s);
+    stream_checked(&s, a, 1);
+    stream_checked(&s, a, 140);
+    stream_checked(&s, a, 80);
+    int32_t c = fork_seq(&s, a, 3);
+    s.b->ops->kv_rewind(s.b, s.kv, c, 0);
+    dq_oracle_rewind(s.oracle, c, 0);
+    s.length[c] = 0;
+    assert_int_equal(s.b->ops->kv_count(s.b, s.kv, c, 0, 1, NULL), 0);
+    stream_checked(&s, c, 150);
+    stream_checked(&s, a, 5);
+    close_stage(&s);
+}
+
+/* Forks that need the same page as codes at different times. */
+static void forks_part(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        stage s;
+        if (!test_runs(i, 3)) continue;
+        open_stage(&s, pairings[i % N_PAIRINGS], 24, spec_of(2 + 3 * i), 2);
+        int32_t a = new_seq(&s, 1, i % 2 ? 60000 : 0);
+        stream(&s, a, 150);
+        int32_t b = fork_seq(&s, a, 2), c = fork_seq(&s, b, 3);
+        stream_checked(&s, b, 90);
+        stream_checked(&s, a, 1);
+        begin_batch(&s);
+        add_rows(&s, c, 70);
+        add_rows(&s, a, 66);
+        append(&s);
+        check_attend(&s);
+        settle(&s);
+        s.b->ops->kv_seq_free(s.b, s.kv, b);
+        stream_checked(&s, c, 3);
+        stream_checked(&s, a, 70);
+        close_stage(&s);
+    }
+}
+
+static void key_norms_read_as_a_query_does(void **state)
+{
+    (void)state;
+    for (int i = 1; i < 12; i += 5) {
+        stage s;
+        double got[300];
+        open_stage(&s, DQ_PAIR_ADJACENT, 24, spec_of(i), 1);
+        int32_t a = new_seq(&s, 1, 0);
+        stream(&s, a, 210);
+        for (int g = 0; g < s.map.n_groups; g++) {
+            const dq_oracle_list *l = &s.oracle->list[a][g];
+            s.b->ops->kv_key_norms(s.b, s.kv, a, 0, g, 210, got);
+            expect_no_error(&s);
+            for (int64_t t = 0; t < 210; t++) {
+                double want = 0;
+                for (int j = 0; j < N_KV; j++) {
+                    const float *k = dq_oracle_key(s.oracle, l, t, j, 210);
+                    for (int c = 0; s.map.group[j] == g && c < 24; c++)
+                        want += (double)k[c] * (double)k[c];
+                }
+                assert_true(fabs(got[t] - want) <= 1e-12 * want);
+            }
+        }
+        close_stage(&s);
+    }
+}
+
+static void absmax_reads_codes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_PAIRINGS; i++) {
+        if (!test_runs(i, 2)) continue;
+        stage s;
+        float got[N_Q];
+        open_stage(&s, pairings[i], 32, spec_of(3 + 4 * i), 2);
+        float *absmax = s.b->ops->alloc(s.b, sizeof got);
+        int32_t a = new_seq(&s, 1, 0);
+        stream(&s, a, 120);
+        begin_batch(&s);
+        add_rows(&s, a, 90);
+        append(&s);
+        dq_attend_args args = arguments(&s, 4, DQ_GRAIN_HEAD);
+        dq_oracle_args oa = {.attn = &s.attn, .batch = &s.batch, .q = s.q, .logit = {.bits = 16}};
+        s.b->ops->attn_absmax(s.b, absmax, &args);
+        s.b->ops->get(s.b, got, absmax, sizeof got);
+        s.b->ops->free(s.b, absmax);
+        for (int h = 0; h < N_Q; h++) {
+            double most = 0;
+            for (int64_t row = 0; row < 90; row++) {
+                const dq_oracle_list *l = &s.oracle->list[a][s.map.group[s.map.key[h]]];
+                for (int64_t t = 0; t < l->n && l->pos[t] <= s.pos[row]; t++)
+                    most = fmax(most, fabs(dq_oracle_logit(s.oracle, &oa, row, h, t)));
+            }
+            assert_true(fabs((double)got[h] - most) <= 1e-5 * most);
+        }
+        /* observed logits are the same ones */
+        dq_tally tally;
+        dq_err err = {0};
+        assert_int_equal(dq_tally_init(&tally, &err), DQ_OK);
+        s.b->ops->attn_observe(s.b, DQ_OBSERVE_LOGITS, &tally, &args, 0);
+        expect_no_error(&s);
+        assert_int_equal(tally.n, N_Q * (90 * 120 + 90 * 91 / 2));
+        dq_tally_free(&tally);
+        close_stage(&s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_width_and_map),
+        cmocka_unit_test(rotation_is_undone),
+        cmocka_unit_test(nothing_shows_in_the_bits),
+        cmocka_unit_test(kept_tokens_go_on),
+        cmocka_unit_test(rewind_drops_or_refuses),
+        cmocka_unit_test(forks_part),
+        cmocka_unit_test(key_norms_read_as_a_query_does),
+        cmocka_unit_test(absmax_reads_codes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,371 @@
+/* test_kv_codes: what the CPU backend's KV pages hold: codes and scales against NumPy, values that f16
+ * scales cannot describe, moved codes, bytes, exhausted memory.
+ * SPDX-License-Identifier: MIT */
+#include "base/os.h"
+#include "kernels/cpu/cpu_kv.h"
+#include "tensor/quant.h"
+#include "tests/rigs/golden.h"
+#include "tests/rigs/kv_stage.h"
+
+/* One KV head of head_dim channels with all tokens as codes but none of the windows. */
+static void one_head(stage *s, int head_dim, int k_bits, int v_bits, int group)
+{
+    dq_err err = {0};
+    dq_kv_spec spec = {.k_bits = k_bits, .v_bits = v_bits, .group = group};
+    open_stage(s, DQ_PAIR_NONE, head_dim, spec, 1);
+    s->b->ops->kv_free(s->b, s->kv);
+    dq_oracle_free(s->oracle);
+    assert_int_equal(dq_headmap_build(&s->map, DQ_PAIR_NONE, 1, 1, head_dim, 0, s->arena, &err),
+                     DQ_OK);
+    s->oracle = dq_oracle_new(&s->map);
+    s->kv = s->b->ops->kv_new(s->b, &s->map, 1, &spec);
+    s->b->ops->kv_seq_new(s->b, s->kv);
+}
+
+/* Appends n tokens of that head, keys and values alike, from position 64 on: all are read as codes. */
+static const dq_kv_list *put_tokens(stage *s, const float *x, int n)
+{
+    begin_batch(s);
+    s->batch.n_seq = 1;
+    s->batch.n_rows = s->cu_rows[1] = 64;
+    for (int i = 0; i < 64; i++) s->pos[i] = 64 + i;
+    memset(s->k, 0, 64 * (size_t)s->map.head_dim * sizeof(float));
+    memcpy(s->k, x, (size_t)n * (size_t)s->map.head_dim * sizeof(float));
+    test_put(s->b, &s->both[K], 64 * (int64_t)s->map.head_dim);
+    s->b->ops->kv_append(s->b, s->kv, 0, &s->batch, mat(s->both[K].device, 64, s->map.head_dim),
+                         mat(s->both[K].device, 64, s->map.head_dim));
+    s->b->ops->kv_settle(s->b, s->kv, 0, &s->batch);
+    expect_no_error(s);
+    return dq_kv_list_of(s->kv, 0, 0, 0);
+}
+
+static const dq_tensor *find(const golden *g, char what, int d, int bits, int group)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%c.%d.%d.%d", what, d, bits, group);
+    const dq_tensor *t = golden_find(g, name);
+    assert_non_null(t);
+    return t;
+}
+
+/* One side of one golden: codes, scales, and the pages as attention reads them. */
+static void check_side(stage *s, const golden *g, const dq_kv_list *list, int side, int bits,
+                       int group)
+{
+    const int d = s->map.head_dim, n_scales = (d + group - 1) / group;
+    const dq_tensor *q = find(g, 'q', d, bits, group), *sc = find(g, 's', d, bits, group),
+                    *y = find(g, 'y', d, bits, group);
+    float *scratch = calloc((size_t)dq_kv_scratch_floats(s->kv), sizeof *scratch), scale[64];
+    int8_t codes[64];
+    const dq_simd *level[3] = {&dq_simd_scalar, dq_simd_pick(dq_cpu_features(NULL)),
+                               dq_simd_pick(dq_cpu_features(NULL) & DQ_CPU_AVX2)};
+    for (int64_t t = 0; t < q->shape[0]; t++) {
+        dq_kv_token_codes(s->kv, list, t, 0, side, codes, scale);
+        assert_memory_equal(codes, (const int8_t *)q->data + t * d, (size_t)d);
+        for (int64_t i = d; i < s->kv->v_cols; i++) assert_int_equal(codes[i], 0);
+        for (int i = 0; i < n_scales; i++)
+            assert_true(scale[i] == golden_f32(sc, t * n_scales + i));
+    }
+    for (int k = 0; k < 3; k++) {
+        const float *page = side == DQ_K
+                                ? dq_kv_read_keys(level[k], s->kv, list, 0, 0, 64, scratch)
+                                : dq_kv_read_values(level[k], s->kv, list, 0, 0, 64, scratch);
+        assert_ptr_equal(page, scratch);
+        for (int64_t i = 0; i < q->shape[0] * d; i++) {
+            const float got =
+                side == DQ_K ? page[i % d * DQ_PAGE + i / d] : page[i / d * s->kv->v_cols + i % d];
+            assert_true(got == golden_f32(y, i));
+        }
+    }
+    free(scratch);
+}
+
+static void numpy_codes(void **state)
+{
+    static const int bits[] = {8, 6, 4, 3, 2};
+    golden g = {0};
+    dq_err err = {0};
+    (void)state;
+    assert_true(golden_open(&g, DQ_TEST_DIR "/golden/kv", &err));
+    for (int i = 0; i < 2 * 5 * 2; i++) {
+        const int d = i % 2 ? 64 : 24, b = bits[i / 2 % 5];
+        const int group = b > 4 ? d : i / 10 ? 10 : d > 32 ? 32 : d;
+        char name[16];
+        stage s;
+        float x[64 * 64];
+        snprintf(name, sizeof name, "x.%d", d);
+        const dq_tensor *in = golden_find(&g, name);
+        assert_non_null(in);
+        memcpy(x, in->data, dq_nbytes(in));
+        one_head(&s, d, b >= 4 ? b : 16, b, group);
+        const dq_kv_list *list = put_tokens(&s, x, (int)in->shape[0]);
+        if (b >= 4) check_side(&s, &g, list, DQ_K, b, group);
+        check_side(&s, &g, list, DQ_V, b, group);
+        assert_true(list->page[0]->part[DQ_V].wide); /* the goldens hold values for it */
+        close_stage(&s);
+    }
+    golden_close(&g);
+}
+
+/* Only the scale that f16 cannot hold stays unrounded, and only its page grows. */
+static void odd_scales_stay_in_their_page(void **state)
+{
+    (void)state;
+    stage s;
+    float x[64 * 32], scale[1];
+    int8_t q[32];
+    for (int i = 0; i < 64 * 32; i++) x[i] = uniform((uint32_t)i);
+    for (int i = 0; i < 32; i++) x[9 * 32 + i] *= 1e-7f;
+    one_head(&s, 32, 8, 6, 32);
+    const dq_kv_list *list = put_tokens(&s, x, 64);
+    assert_true(list->page[0]->part[DQ_K].wide && list->page[0]->part[DQ_V].wide);
+    for (int t = 0; t < 64; t++) {
+        const float exact = dq_group_scale(x + t * 32, 32, 8, DQ_ABSMAX, DQ_F32);
+        dq_kv_token_codes(s.kv, list, t, 0, DQ_K, q, scale);
+        assert_true(scale[0] == (t == 9 ? exact : dq_f32_from_f16(dq_f16_from_f32(exact))));
+    }
+    assert_int_equal(s.b->ops->kv_bytes(s.b, s.kv).scales, 2 * 64 * 4);
+    x[9 * 32] = 1; /* the same page without it */
+    close_stage(&s);
+    one_head(&s, 32, 8, 6, 32);
+    list = put_tokens(&s, x, 64);
+    assert_false(list->page[0]->part[DQ_K].wide || list->page[0]->part[DQ_V].wide);
+    assert_int_equal(s.b->ops->kv_bytes(s.b, s.kv).scales, 2 * 64 * 2);
+    close_stage(&s);
+}
+
+/* A value that is not finite reaches what reads its run, also as a code. */
+static void damage_is_seen(void **state)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        stage s;
+        dq_kv_spec spec = {.k_bits = 8, .v_bits = 4, .group = 32};
+        open_stage(&s, DQ_PAIR_SHARED_KV, 32, spec, 1);
+        int32_t a = new_seq(&s, 1, 0);
+        begin_batch(&s);
+        add_rows(&s, a, 128);
+        (i < 3 ? s.k : s.v)[20 * N_KV * 32 + 3] = bad[i % 3];
+        append(&s);
+        attend(&s, 16);
+        settle(&s);
+        expect_no_error(&s);
+        int n_bad = 0;
+        for (int64_t c = 0; c < out_cols(&s); c++)
+            n_bad += isfinite(s.out[127 * out_cols(&s) + c]) == 0;
+        assert_true(n_bad > 0);
+        close_stage(&s);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ bytes */
+
+/* What the cache's pages hold, each page counted once: from the pointers and the sizes that kv.h
+ * states. */
+static dq_kv_bytes count_bytes(const stage *s)
+{
+    const dq_kv *kv = s->kv;
+    const int64_t d = s->map.head_dim, padded = (d + 15) / 16 * 16;
+    const int bits[2] = {s->spec.k_bits, s->spec.v_bits};
+    const dq_kv_page *met[512];
+    int n_met = 0;
+    dq_kv_bytes n = {0};
+    n.index = kv->n_seq * (int64_t)sizeof(dq_kv_list *);
+    for (int32_t i = 0; i < kv->n_seq * s->map.n_groups; i++) {
+        const int g = i % s->map.n_groups;
+        if (!kv->seq[i / s->map.n_groups]) continue;
+        const dq_kv_list *l = dq_kv_list_of(kv, i / s->map.n_groups, 0, g);
+        n.index += (int64_t)sizeof *l + l->capacity * (int64_t)sizeof(dq_kv_page *);
+        for (int64_t p = 0; p < l->n_pages; p++) {
+            const dq_kv_page *page = l->page[p];
+            int known = 0;
+            while (known < n_met && met[known] != page) known++;
+            if (known < n_met) continue;
+            met[n_met++] = page;
+            n.index += (int64_t)sizeof *page;
+            for (int side = 0; side < 2; side++) {
+                const dq_kv_part *part = &page->part[side];
+                const int64_t h = kv->heads[g], group = bits[side] > 4 ? d : s->spec.group;
+                if (part->plain) n.unquantized += h * 64 * (side == DQ_K ? d : padded) * 4;
+                if (part->sinks) n.unquantized += h * page->n_sinks * d * 4;
+                if (part->codes) n.codes += h * 64 * padded * bits[side] / 8;
+                if (part->scale)
+                    n.scales += h * 64 * ((d + group - 1) / group) * (part->wide ? 4 : 2);
+            }
+        }
+    }
+    return n;
+}
+
+static void expect_bytes(stage *s)
+{
+    const dq_kv_bytes got = s->b->ops->kv_bytes(s->b, s->kv), want = count_bytes(s);
+    expect_no_error(s);
+    assert_int_equal(got.codes, want.codes);
+    assert_int_equal(got.scales, want.scales);
+    assert_int_equal(got.unquantized, want.unquantized);
+    assert_int_equal(got.index, want.index);
+}
+
+static void bytes_are_those_allocated(void **state)
+{
+    static const int widths[][2] = {{8, 8}, {4, 3}, {6, 2}, {16, 4}, {8, 16}, {16, 16}};
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        stage s;
+        dq_kv_spec spec = {
+            .k_bits = widths[i][0], .v_bits = widths[i][1], .group = 32, .sink = 4, .recent = 64};
+        open_stage(&s, DQ_PAIR_HALVES, 24, spec, 2);
+        int32_t a = new_seq(&s, 1, 0);
+        stream(&s, a, 63);
+        expect_bytes(&s);
+        stream(&s, a, 137);
+        expect_bytes(&s);
+        const dq_kv_bytes held = s.b->ops->kv_bytes(s.b, s.kv);
+        if (i < 5) { /* 4 .. 127 are codes; two pages of four heads, but the sinks, stay in f32 */
+            assert_int_equal(held.tokens_coded, 124 * s.map.n_groups);
+            assert_int_equal(held.codes,
+                             2 * 64 * N_KV * 32 * (widths[i][0] % 16 + widths[i][1] % 16) / 8);
+        }
+        if (i < 3) assert_int_equal(held.unquantized, N_KV * 4 * (2 * 64 * (24 + 32) + 4 * 24 * 2));
+        assert_int_equal(held.tokens, 200 * s.map.n_groups);
+        int32_t b = fork_seq(&s, a, 2);
+        assert_int_equal(s.b->ops->kv_bytes(s.b, s.kv).codes, held.codes);
+        assert_int_equal(s.b->ops->kv_bytes(s.b, s.kv).unquantized, held.unquantized);
+        stream(&s, b, 70); /* makes codes in a page that `a` holds, too */
+        expect_bytes(&s);
+        stream(&s, a, 71); /* now both read them so */
+        expect_bytes(&s);
+        int32_t kept[200];
+        for (int32_t k = 0; k < 150; k++) kept[k] = k < 70 ? k : k + 50;
+        for (int g = 0; g < s.map.n_groups; g++) keep(&s, a, g, kept, 150 - 3 * g);
+        expect_bytes(&s);
+        stream(&s, a, 40);
+        expect_bytes(&s);
+        s.b->ops->kv_rewind(s.b, s.kv, b, 265);
+        expect_bytes(&s);
+        s.b->ops->kv_seq_free(s.b, s.kv, a);
+        expect_bytes(&s);
+        s.b->ops->kv_seq_free(s.b, s.kv, b);
+        expect_bytes(&s);
+        assert_int_equal(s.b->ops->kv_bytes(s.b, s.kv).unquantized, 0);
+        assert_int_equal(s.b->ops->kv_bytes(s.b, s.kv).codes, 0);
+        close_stage(&s);
+    }
+}
+
+/* A page of forks gives up its unquantized half when the last of them needs it no more. */
+static void forks_share_coded_pages(void **state)
+{
+    dq_kv_spec spec = {.k_bits = 4, .v_bits = 4, .group = 32, .sink = 4, .recent = 64};
+    (void)state;
+    stage s;
+    open_stage(&s, DQ_PAIR_NONE, 32, spec, 1);
+    int32_t a = new_seq(&s, 1, 0);
+    stream(&s, a, 192);
+    int32_t b = fork_seq(&s, a, 2), c = fork_seq(&s, a, 3);
+    const dq_kv_page *shared = dq_kv_list_of(s.kv, a, 0, 0)->page[2];
+    assert_non_null(shared->part[DQ_K].plain);
+    stream(&s, b, 70);
+    assert_ptr_equal(dq_kv_list_of(s.kv, b, 0, 0)->page[2], shared);
+    assert_non_null(shared->part[DQ_K].plain);
+    stream(&s, c, 80);
+    assert_non_null(shared->part[DQ_K].plain);
+    s.b->ops->kv_seq_free(s.b, s.kv, a);
+    assert_ptr_equal(dq_kv_list_of(s.kv, c, 0, 0)->page[2], shared);
+    assert_null(shared->part[DQ_K].plain);
+    stream_checked(&s, b, 3);
+    stream_checked(&s, c, 3);
+    expect_bytes(&s);
+    close_stage(&s);
+}
+
+/* Codes and scales of every coded token before and after tokens are dropped. */
+static void codes_are_moved(void **state)
+{
+    dq_kv_spec spec = {.k_bits = 6, .v_bits = 3, .group = 20, .sink = 3, .recent = 10};
+    (void)state;
+    stage s;
+    open_stage(&s, DQ_PAIR_SHARED_KV, 80, spec, 1);
+    int32_t a = new_seq(&s, 1, 0);
+    begin_batch(&s);
+    add_rows(&s, a, 230);
+    for (int c = 0; c < 80; c++) s.v[40 * N_KV * 80 + c] *= 1e-8f; /* its page has f32 scales */
+    append(&s);
+    settle(&s);
+    int32_t fork = fork_seq(&s, a, 1), kept[150];
+    int64_t n = 0;
+    for (int32_t i = 0; i < 230; i++) {
+        if (i % 3 == 0 || i == 40 || i > 200) kept[n++] = i;
+    }
+    keep(&s, a, 0, kept, n);
+    const dq_kv_list *now = dq_kv_list_of(s.kv, a, 0, 0), *was = dq_kv_list_of(s.kv, fork, 0, 0);
+    int checked = 0;
+    for (int64_t i = 0; i < n; i++) {
+        assert_int_equal(dq_kv_pos(now, i), kept[i]);
+        if (kept[i] < 3 || kept[i] >= dq_kv_coded_end(&spec, 230)) continue;
+        for (int side = DQ_K; side <= DQ_V; side++) {
+            int8_t q[2][80];
+            float scale[2][4];
+            memset(scale, 0, sizeof scale);
+            dq_kv_token_codes(s.kv, was, kept[i], 0, side, q[0], scale[0]);
+            dq_kv_token_codes(s.kv, now, i, 0, side, q[1], scale[1]);
+            assert_memory_equal(q[0], q[1], sizeof q[0]);
+            assert_memory_equal(scale[0], scale[1], sizeof scale[0]);
+            checked++;
+        }
+    }
+    assert_true(checked > 100);
+    expect_bytes(&s);
+    close_stage(&s);
+}
+
+/* Every allocation of a scene fails once: an error each time, never a crash or a leak. */
+static void exhausted_memory(void **state)
+{
+    (void)state;
+    for (int64_t n = 1; n < 1000; n++) {
+        stage s;
+        dq_kv_spec spec = {.k_bits = 4, .v_bits = 8, .group = 16, .sink = 4, .recent = 3};
+        open_stage(&s, DQ_PAIR_HALVES, 16, spec, 2);
+        int32_t a = new_seq(&s, 1, 0);
+        begin_batch(&s);
+        add_rows(&s, a, 140);
+        for (int c = 0; c < N_KV * 16; c++) s.k[70 * N_KV * 16 + c] *= 1e-9f;
+        dq_alloc_fail_at(n);
+        append(&s);
+        attend(&s, 16);
+        settle(&s);
+        int32_t fork = s.b->ops->kv_fork(s.b, s.kv, 0), kept[3] = {0, 5, 9};
+        s.b->ops->kv_keep(s.b, s.kv, 0, 0, 0, kept, 3);
+        dq_alloc_fail_at(0);
+        dq_err err = {0};
+        const dq_status status = dq_backend_sync(s.b, &err);
+        assert_true(status == DQ_OK || status == DQ_RESOURCE);
+        expect_bytes(&s);
+        if (fork >= 0) s.b->ops->kv_seq_free(s.b, s.kv, fork);
+        close_stage(&s);
+        if (status == DQ_OK) return;
+    }
+    fail_msg("allocations never ended");
+}
+
+/* Those that read codes know how the CPU stores them. */
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numpy_codes),
+        cmocka_unit_test(odd_scales_stay_in_their_page),
+        cmocka_unit_test(codes_are_moved),
+    };
+    const struct CMUnitTest everywhere[] = {
+        cmocka_unit_test(damage_is_seen),
+        cmocka_unit_test(bytes_are_those_allocated),
+        cmocka_unit_test(forks_share_coded_pages),
+        cmocka_unit_test(exhausted_memory),
+    };
+    const int failed =
+        strcmp(test_device(), "cpu") == 0 ? cmocka_run_group_tests(tests, NULL, NULL) : 0;
+    return failed + cmocka_run_group_tests(everywhere, NULL, NULL);
+}

@@ -1,0 +1,500 @@
+/* test_ops: every operation on rows and every product, at every instruction level, against f64
+ * loops, and bit for bit across levels, threads and row counts.
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tensor/quant.h"
+#include "tests/rigs/levels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- weights of every storage ---------------------------------------------------------------- */
+
+typedef struct storage {
+    const char *name;
+    int bits;
+    dq_dtype dtype, scale_dtype;
+    int64_t group; /* columns, DQ_GROUP_ROW or DQ_GROUP_TENSOR */
+    int offset;    /* bytes by which the data miss their alignment */
+} storage;
+
+static const storage storages[] = {
+    {"f32", 16, DQ_F32, DQ_F32, 0, 0},
+    {"f32 unaligned", 16, DQ_F32, DQ_F32, 0, 3},
+    {"f16", 16, DQ_F16, DQ_F32, 0, 1},
+    {"bf16", 16, DQ_BF16, DQ_F32, 0, 1},
+    {"2 bits, 32", 2, DQ_F32, DQ_F16, 32, 0},
+    {"3 bits, 32", 3, DQ_F32, DQ_F32, 32, 1},
+    {"4 bits, 128", 4, DQ_F32, DQ_F16, 128, 0},
+    {"5 bits, 7", 5, DQ_F32, DQ_F16, 7, 0},
+    {"6 bits, row", 6, DQ_F32, DQ_F32, DQ_GROUP_ROW, 1},
+    {"7 bits, tensor", 7, DQ_F32, DQ_F32, DQ_GROUP_TENSOR, 0},
+    {"8 bits, 32", 8, DQ_F32, DQ_F16, 32, 3},
+};
+enum { N_STORAGES = sizeof storages / sizeof *storages };
+
+typedef struct weight_case {
+    dq_weight w;
+    uint8_t *data, *scale;
+    double *value; /* [rows, cols] */
+} weight_case;
+
+static void store_scale(weight_case *c, int64_t i, float s)
+{
+    if (c->w.scale_dtype == DQ_F16) {
+        const uint16_t h = dq_f16_from_f32(s);
+        memcpy(c->scale + 2 * i, &h, 2);
+    } else {
+        memcpy(c->scale + 4 * i, &s, 4);
+    }
+}
+
+/* Plain reading of one code: bit by bit. */
+static int code_at(const uint8_t *row, int64_t col, int bits)
+{
+    int u = 0;
+    for (int i = 0; i < bits; i++) {
+        const int64_t at = col * bits + i;
+        u |= (row[at / 8] >> (at % 8) & 1) << i;
+    }
+    return u - (1 << (bits - 1));
+}
+
+static void fill_packed(weight_case *c, uint8_t *data, uint64_t *seed)
+{
+    dq_weight *w = &c->w;
+    const int64_t groups = dq_groups(w->cols, w->group_size);
+    const size_t bytes = dq_row_bytes(w->cols, w->bits);
+    for (int64_t i = 0; i < w->scale_rows * groups; i++)
+        store_scale(c, i, dq_stored_scale(0.01f + fabsf(next_value(seed)), w->scale_dtype));
+    for (int64_t r = 0; r < w->rows; r++) {
+        uint8_t *row = data + (size_t)r * bytes;
+        const int64_t used = w->cols * w->bits; /* what pads a row stays 0 */
+        for (int64_t i = 0; i < used; i++)
+            row[i / 8] = (uint8_t)(row[i / 8] | (next_bits(seed) & 1) << (i % 8));
+        for (int64_t k = 0; k < w->cols; k++) {
+            const int64_t at = (w->scale_rows == 1 ? 0 : r) * groups + k / w->group_size;
+            float s;
+            if (w->scale_dtype == DQ_F16) {
+                uint16_t h;
+                memcpy(&h, c->scale + 2 * at, 2);
+                s = dq_f32_from_f16(h);
+            } else {
+                memcpy(&s, c->scale + 4 * at, 4);
+            }
+            c->value[r * w->cols + k] = (double)((float)code_at(row, k, w->bits) * s);
+        }
+    }
+}
+
+static void fill_dense(weight_case *c, uint8_t *data, uint64_t *seed)
+{
+    dq_weight *w = &c->w;
+    for (int64_t i = 0; i < w->rows * w->cols; i++) {
+        float x = next_value(seed);
+        if (w->dtype == DQ_F32) {
+            memcpy(data + 4 * i, &x, 4);
+        } else {
+            const uint16_t h = w->dtype == DQ_F16 ? dq_f16_from_f32(x) : dq_bf16_from_f32(x);
+            memcpy(data + 2 * i, &h, 2);
+            x = w->dtype == DQ_F16 ? dq_f32_from_f16(h) : dq_f32_from_bf16(h);
+        }
+        c->value[i] = (double)x;
+    }
+}
+
+static weight_case new_weight(const storage *s, int64_t rows, int64_t cols, uint64_t seed)
+{
+    weight_case c = {0};
+    dq_err err = {0};
+    const size_t row =
+        s->bits == 16 ? (size_t)cols * dq_dtypes[s->dtype].bytes : dq_row_bytes(cols, s->bits);
+    /* exactly as long as needed: the address sanitizer sees any byte read behind it */
+    c.data = malloc((size_t)rows * row + (size_t)s->offset);
+    assert_non_null(c.data);
+    memset(c.data, 0, (size_t)rows * row + (size_t)s->offset);
+    c.value = dq_block_new((size_t)(rows * cols), sizeof *c.value, &err);
+    assert_non_null(c.value);
+    c.w = (dq_weight){.name = s->name,
+                      .rows = rows,
+                      .cols = cols,
+                      .bits = s->bits,
+                      .dtype = s->dtype,
+                      .data = c.data + s->offset};
+    if (s->bits == 16) {
+        fill_dense(&c, c.data + s->offset, &seed);
+        return c;
+    }
+    c.w.group_size = s->group < 0 || s->group > cols ? cols : s->group;
+    c.w.scale_rows = s->group == DQ_GROUP_TENSOR ? 1 : rows;
+    c.w.scale_dtype = s->scale_dtype;
+    c.scale = calloc((size_t)(c.w.scale_rows * dq_groups(cols, c.w.group_size)), 4);
+    assert_non_null(c.scale);
+    c.w.scale = c.scale;
+    fill_packed(&c, c.data + s->offset, &seed);
+    return c;
+}
+
+static void free_weight(weight_case *c)
+{
+    free(c->data);
+    free(c->scale);
+    dq_block_free(c->value);
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* Largest error of got against f64; *plain: that of a plain f32 loop, *top: the largest value. */
+static double product_error(const float *got, const float *x, const weight_case *c,
+                            const float *bias, int64_t m, double *plain, double *top)
+{
+    double worst = 0;
+    *plain = *top = 0;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < c->w.rows; j++) {
+            const double *w = c->value + j * c->w.cols;
+            const float *row = x + i * c->w.cols;
+            double sum = 0;
+            float loop = 0;
+            for (int64_t k = 0; k < c->w.cols; k++) {
+                sum += (double)row[k] * w[k];
+                loop += row[k] * (float)w[k];
+            }
+            if (bias) {
+                sum += (double)bias[j];
+                loop += bias[j];
+            }
+            worst = fmax(worst, fabs((double)got[i * c->w.rows + j] - sum));
+            *plain = fmax(*plain, fabs((double)loop - sum));
+            *top = fmax(*top, fabs(sum));
+        }
+    return worst;
+}
+
+static void multiply(dq_backend *b, float *y, const float *x, int64_t m, const dq_weight *w,
+                     const float *bias)
+{
+    float *in = new_floats(m * w->cols); /* operations take writable views */
+    memcpy(in, x, (size_t)(m * w->cols) * sizeof *in);
+    b->ops->matmul(b, (dq_mat){y, m, w->rows}, (dq_mat){in, m, w->cols}, w, bias, DQ_NUM_F32);
+    expect_sync(b);
+    dq_block_free(in);
+}
+
+static void check_product(const storage *s, int64_t m, int64_t n, int64_t k)
+{
+    weight_case c = new_weight(s, n, k, (uint64_t)(m * 7919 + n * 31 + k));
+    float *x = random_floats(m * k, 5), *bias = random_floats(n, 6);
+    float *y = new_floats(m * n), *other = new_floats(m * n), *fused = NULL;
+    for (int level = 0; level < N_LEVELS; level++) {
+        dq_backend *b = open_level(level, 1), *more;
+        double plain, top;
+        if (!b) continue;
+        multiply(b, y, x, m, &c.w, m % 2 ? bias : NULL);
+        const double e = product_error(y, x, &c, m % 2 ? bias : NULL, m, &plain, &top);
+        if (!(e <= 2 * plain + 1e-6 * top))
+            fail_msg("%s %s %dx%dx%d: error %g, plain loop %g", levels[level], s->name, (int)m,
+                     (int)n, (int)k, e, plain);
+        for (int64_t i = 0; i < m; i++) /* row by row */
+            multiply(b, other + i * n, x + i * k, 1, &c.w, m % 2 ? bias : NULL);
+        assert_true(same_bits(y, other, m * n));
+        for (int threads = 2; threads <= 5; threads += 3) {
+            more = open_level(level, threads);
+            multiply(more, other, x, m, &c.w, m % 2 ? bias : NULL);
+            assert_true(same_bits(y, other, m * n));
+            dq_backend_close(more);
+        }
+        if (level == 1) {
+            fused = new_floats(m * n);
+            memcpy(fused, y, (size_t)(m * n) * sizeof *y);
+        }
+        if (level == 2 && fused) assert_true(same_bits(y, fused, m * n));
+        dq_backend_close(b);
+    }
+    dq_block_free(fused);
+    dq_block_free(other);
+    dq_block_free(y);
+    dq_block_free(bias);
+    dq_block_free(x);
+    free_weight(&c);
+}
+
+static void products(void **state)
+{
+    static const int64_t shape[][3] = {
+        {1, 1, 1},    {2, 3, 5},    {3, 16, 31},  {4, 17, 32},   {5, 64, 255},   {6, 65, 256},
+        {7, 80, 257}, {8, 130, 64}, {9, 33, 599}, {12, 63, 512}, {13, 129, 513}, {1, 130, 600},
+    };
+    (void)state;
+    for (int i = 0; i < N_STORAGES; i++)
+        for (size_t j = 0; j < sizeof shape / sizeof *shape; j++)
+            check_product(&storages[i], shape[j][0], shape[j][1], shape[j][2]);
+    check_product(&storages[0], 203, 70, 300); /* rows cut into pieces */
+    check_product(&storages[3], 100, 1100, 40);
+}
+
+static void product_of_unfit_math(void **state)
+{
+    weight_case c = new_weight(&storages[0], 4, 4, 1);
+    dq_backend *b = open_level(0, 1);
+    dq_err err = {0};
+    float x[4] = {0}, y[4] = {0};
+    (void)state;
+    b->ops->matmul(b, (dq_mat){y, 1, 4}, (dq_mat){x, 1, 4}, &c.w, NULL, DQ_NUM_INT8);
+    assert_int_equal(dq_backend_sync(b, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "int8"));
+    assert_int_equal(b->err.code, DQ_OK); /* moved, not copied */
+    dq_backend_close(b);
+    free_weight(&c);
+}
+
+static void memory_failures_stick(void **state)
+{
+    weight_case c = new_weight(&storages[0], 4, 4, 1);
+    dq_backend *b = open_level(0, 2);
+    dq_err err = {0};
+    float x[4] = {1, 2, 3, 4}, y[4] = {9, 9, 9, 9};
+    (void)state;
+    dq_alloc_fail_at(2);
+    b->ops->matmul(b, (dq_mat){y, 1, 4}, (dq_mat){x, 1, 4}, &c.w, NULL, DQ_NUM_F32);
+    dq_alloc_fail_at(0);
+    b->ops->add(b, (dq_mat){y, 1, 4}, (dq_mat){x, 1, 4});
+    assert_true(y[0] == 9.0f);
+    assert_null(b->ops->alloc(b, 16));
+    assert_int_equal(dq_backend_sync(b, &err), DQ_RESOURCE);
+    multiply(b, y, x, 1, &c.w, NULL);
+    assert_true(y[0] != 9.0f);
+    dq_backend_close(b);
+    free_weight(&c);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void embeddings(void **state)
+{
+    const int32_t ids[5] = {0, 6, 3, 3, 10};
+    (void)state;
+    for (int i = 0; i < N_STORAGES * N_LEVELS; i++) {
+        weight_case c = new_weight(&storages[i / N_LEVELS], 11, 77, 3);
+        dq_backend *b = open_level(i % N_LEVELS, 2);
+        float *y = new_floats(5 * 77);
+        if (b) {
+            b->ops->embed(b, (dq_mat){y, 5, 77}, &c.w, ids);
+            expect_sync(b);
+            for (int64_t j = 0; j < 5 * 77; j++)
+                assert_true((double)y[j] == c.value[ids[j / 77] * 77 + j % 77]);
+        }
+        dq_backend_close(b);
+        dq_block_free(y);
+        free_weight(&c);
+    }
+}
+
+static void norms(void **state)
+{
+    enum { ROWS = 5, COLS = 403 };
+    float *x = random_floats(ROWS * COLS, 11), *gain = random_floats(COLS, 12);
+    float *y = new_floats(ROWS * COLS);
+    (void)state;
+    for (int level = 0; level < N_LEVELS; level++) {
+        dq_backend *b = open_level(level, 2);
+        if (!b) continue;
+        b->ops->rms_norm(b, (dq_mat){y, ROWS, COLS}, (dq_mat){x, ROWS, COLS}, gain, 1e-5f);
+        for (int64_t i = 0; i < ROWS; i++) {
+            double sum = 0;
+            for (int64_t j = 0; j < COLS; j++) sum += pow((double)x[i * COLS + j], 2);
+            const double inv = 1 / sqrt(sum / COLS + (double)1e-5f);
+            for (int64_t j = 0; j < COLS; j++) {
+                const double want = (double)x[i * COLS + j] * inv * (double)gain[j];
+                assert_true(fabs((double)y[i * COLS + j] - want) <= 2e-7 * fabs(want));
+            }
+        }
+        memcpy(y, x, ROWS * COLS * sizeof *y); /* in place */
+        b->ops->rms_norm(b, (dq_mat){y, ROWS, COLS}, (dq_mat){y, ROWS, COLS}, NULL, 1e-5f);
+        expect_sync(b);
+        assert_true(fabs((double)(y[0] / x[0] - y[7] / x[7])) < 1e-5);
+        dq_backend_close(b);
+    }
+    dq_block_free(y);
+    dq_block_free(gain);
+    dq_block_free(x);
+}
+
+static void rope_case(dq_backend *b, dq_rope_order order, int dim)
+{
+    enum { ROWS = 3, HEADS = 2 };
+    const int32_t pos[ROWS] = {0, 4001, 60000};
+    float *inv = new_floats(dim / 2), *table = new_floats(ROWS * dim);
+    float *x = random_floats(ROWS * HEADS * dim, 3), *y = new_floats(ROWS * HEADS * dim);
+    const dq_rope rope = {.order = order, .dim = dim, .inv_freq = inv, .amplitude = 1.0f};
+    for (int i = 0; i < dim / 2; i++) inv[i] = (float)pow(10000.0, -2.0 * i / dim);
+    memcpy(y, x, (size_t)(ROWS * HEADS * dim) * sizeof *y);
+    b->ops->rope_table(b, (dq_mat){table, ROWS, dim}, pos, &rope);
+    b->ops->rope(b, (dq_mat){y, ROWS, HEADS * dim}, (dq_mat){table, ROWS, dim}, order);
+    expect_sync(b);
+    for (int r = 0; r < ROWS * HEADS; r++)
+        for (int i = 0; i < dim / 2; i++) {
+            const int lo = order == DQ_ROPE_HALVES ? i : 2 * i;
+            const int hi = order == DQ_ROPE_HALVES ? i + dim / 2 : 2 * i + 1;
+            const float angle = (float)pos[r / HEADS] * inv[i];
+            const float c = (float)cos((double)angle), s = (float)sin((double)angle);
+            const float u = x[r * dim + lo], v = x[r * dim + hi];
+            const float lc = u * c, hs = v * s, hc = v * c, ls = u * s;
+            assert_true(y[r * dim + lo] == lc - hs);
+            assert_true(y[r * dim + hi] == hc + ls);
+        }
+    dq_block_free(y);
+    dq_block_free(x);
+    dq_block_free(table);
+    dq_block_free(inv);
+}
+
+static void ropes(void **state)
+{
+    (void)state;
+    for (int level = 0; level < N_LEVELS; level++) {
+        dq_backend *b = open_level(level, 2);
+        if (!b) continue;
+        for (int dim = 2; dim <= 128; dim += 14) {
+            rope_case(b, DQ_ROPE_HALVES, dim);
+            rope_case(b, DQ_ROPE_ADJACENT, dim);
+        }
+        dq_backend_close(b);
+    }
+}
+
+/* ---- logits ---------------------------------------------------------------------------------- */
+
+static double *softmax64(const float *x, const weight_case *c)
+{
+    dq_err err = {0};
+    double *z = dq_block_new((size_t)c->w.rows, sizeof *z, &err), top = -INFINITY, sum = 0;
+    assert_non_null(z);
+    for (int64_t j = 0; j < c->w.rows; j++) {
+        for (int64_t k = 0; k < c->w.cols; k++) z[j] += (double)x[k] * c->value[j * c->w.cols + k];
+        top = fmax(top, z[j]);
+    }
+    for (int64_t j = 0; j < c->w.rows; j++) sum += exp(z[j] - top);
+    for (int64_t j = 0; j < c->w.rows; j++) z[j] -= top + log(sum);
+    return z;
+}
+
+static void logprobs(void **state)
+{
+    enum { ROWS = 37, DIM = 45, VOCAB = 1003 };
+    weight_case c = new_weight(&storages[6], VOCAB, DIM, 4);
+    float *x = random_floats(ROWS * DIM, 9);
+    int32_t target[ROWS], top1[ROWS], one_top;
+    double logp[ROWS], one;
+    (void)state;
+    for (int i = 0; i < ROWS * DIM; i++) x[i] *= 0.1f; /* logits of about 10 */
+    for (int i = 0; i < ROWS; i++) target[i] = i == 5 ? -1 : (i * 29) % VOCAB;
+    for (int level = 0; level < N_LEVELS; level++) {
+        dq_backend *b = open_level(level, 2), *single = open_level(level, 1);
+        if (!b) continue;
+        b->ops->logprob(b, logp, top1, (dq_mat){x, ROWS, DIM}, &c.w, target, DQ_NUM_F32);
+        expect_sync(b);
+        for (int i = 0; i < ROWS; i++) {
+            double *z = softmax64(x + i * DIM, &c);
+            assert_true(fabs(logp[i] - z[target[i] < 0 ? top1[i] : target[i]]) < 2e-5);
+            for (int j = 0; j < VOCAB; j++) assert_true(z[j] <= z[top1[i]] + 1e-5);
+            dq_block_free(z);
+            single->ops->logprob(single, &one, &one_top, (dq_mat){x + i * DIM, 1, DIM}, &c.w,
+                                 target + i, DQ_NUM_F32);
+            assert_true(memcmp(&one, &logp[i], sizeof one) == 0 && one_top == top1[i]);
+        }
+        memset(x, 0, DIM * sizeof *x); /* all logits equal: the lowest index wins */
+        b->ops->logprob(b, NULL, top1, (dq_mat){x, 1, DIM}, &c.w, NULL, DQ_NUM_F32);
+        expect_sync(b);
+        assert_int_equal(top1[0], 0);
+        dq_backend_close(single);
+        dq_backend_close(b);
+    }
+    dq_block_free(x);
+    free_weight(&c);
+}
+
+/* One logit that is no number shows in the answer, whatever was asked for and wherever it stands. */
+static void logits_that_are_no_numbers_show(void **state)
+{
+    enum { DIM = 5, VOCAB = 75 };
+    static const float bad[] = {NAN, -NAN, INFINITY};
+    float head[VOCAB * DIM], x[DIM] = {1, 0, 0, 0, 0};
+    const dq_weight w = {
+        .name = "head", .rows = VOCAB, .cols = DIM, .bits = 16, .dtype = DQ_F32, .data = head};
+    (void)state;
+    for (int level = 0; level < N_LEVELS; level++) {
+        dq_backend *b = open_level(level, 1);
+        if (!b) continue;
+        for (int i = 0; i < 3 * VOCAB; i++) {
+            int32_t target[2] = {-1, (i * 7 + 1) % VOCAB}, top1;
+            double logp;
+            for (int k = 0; k < VOCAB * DIM; k++) head[k] = (float)(k % 11) - 5;
+            head[i / 3 * DIM] = bad[i % 3];
+            for (int k = 0; k < 2; k++) {
+                b->ops->logprob(b, &logp, &top1, (dq_mat){x, 1, DIM}, &w, &target[k], DQ_NUM_F32);
+                expect_sync(b);
+                assert_true(!isfinite(logp));
+            }
+        }
+        dq_backend_close(b);
+    }
+}
+
+static void divergences(void **state)
+{
+    enum { ROWS = 19, DIM = 40, VOCAB = 517 };
+    weight_case p = new_weight(&storages[0], VOCAB, DIM, 4);
+    weight_case q = new_weight(&storages[10], VOCAB, DIM, 8);
+    float *x = random_floats(ROWS * DIM, 9), *y = random_floats(ROWS * DIM, 10);
+    double kld[ROWS], one;
+    (void)state;
+    for (int level = 0; level < N_LEVELS; level++) {
+        dq_backend *b = open_level(level, 2);
+        if (!b) continue;
+        const dq_mat ref = {x, ROWS, DIM}, hid = {y, ROWS, DIM};
+        b->ops->kld(b, kld, ref, &p.w, DQ_NUM_F32, ref, &p.w, DQ_NUM_F32);
+        for (int i = 0; i < ROWS; i++) assert_true(kld[i] == 0);
+        b->ops->kld(b, kld, ref, &p.w, DQ_NUM_F32, hid, &q.w, DQ_NUM_F32);
+        expect_sync(b);
+        for (int i = 0; i < ROWS; i++) {
+            double *u = softmax64(x + i * DIM, &p), *v = softmax64(y + i * DIM, &q), want = 0;
+            for (int j = 0; j < VOCAB; j++) want += exp(u[j]) * (u[j] - v[j]);
+            assert_true(fabs(kld[i] - want) < 1e-5 * (1 + want));
+            b->ops->kld(b, &one, (dq_mat){x + i * DIM, 1, DIM}, &p.w, DQ_NUM_F32,
+                        (dq_mat){y + i * DIM, 1, DIM}, &q.w, DQ_NUM_F32);
+            assert_true(memcmp(&one, &kld[i], sizeof one) == 0);
+            dq_block_free(u);
+            dq_block_free(v);
+        }
+        dq_backend_close(b);
+    }
+    dq_block_free(y);
+    dq_block_free(x);
+    free_weight(&q);
+    free_weight(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products),
+        cmocka_unit_test(product_of_unfit_math),
+        cmocka_unit_test(memory_failures_stick),
+        cmocka_unit_test(embeddings),
+        cmocka_unit_test(norms),
+        cmocka_unit_test(ropes),
+        cmocka_unit_test(logprobs),
+        cmocka_unit_test(logits_that_are_no_numbers_show),
+        cmocka_unit_test(divergences),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

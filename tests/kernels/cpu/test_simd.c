@@ -1,0 +1,283 @@
+/* test_simd: every inner loop of the wide tables against the scalar one, bit for bit where simd.h
+ * promises it, and exp against f64.
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/os.h"
+#include "kernels/cpu/simd.h"
+#include "tensor/quant.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 200 };
+
+static const dq_simd *wide[2]; /* NULL: not on this machine */
+
+static int find_tables(void **state)
+{
+    const unsigned have = dq_cpu_features(NULL);
+    (void)state;
+    if (have & DQ_CPU_AVX2) wide[0] = dq_simd_pick(DQ_CPU_AVX2);
+    if (have & DQ_CPU_AVX512) wide[1] = dq_simd_pick(DQ_CPU_AVX512);
+    return 0;
+}
+
+static float value(uint64_t *seed)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (float)((double)(*seed >> 33) / 1073741824.0 - 1.0) * 4.0f;
+}
+
+static void fill(float *x, int64_t n, uint64_t seed)
+{
+    for (int64_t i = 0; i < n; i++) x[i] = value(&seed);
+}
+
+static void same(const float *a, const float *b, int64_t n)
+{
+    assert_memory_equal(a, b, (size_t)(n + 1) * sizeof *a); /* and nothing behind */
+}
+
+/* Ends the data with what is hard: infinities, NaN, zeros of both signs. */
+static void harden(float *x, int64_t n)
+{
+    const float hard[] = {-INFINITY, NAN, -0.0f, 0.0f, 1e-40f, -3e38f};
+    for (int64_t i = 0; i < 6 && 7 * i + 3 < n; i++) x[7 * i + 3] = hard[i];
+}
+
+static void row_functions(void **state)
+{
+    const dq_simd *s = &dq_simd_scalar;
+    float x[MOST + 1], y[MOST + 1], u[MOST + 1], v[MOST + 1], c[MOST + 1];
+    (void)state;
+    for (int64_t n = 0; n <= 2 * MOST; n++) {
+        const bool hard = n > MOST;
+        const int64_t len = hard ? n - MOST : n;
+        for (int w = 0; w < 2; w++) {
+            const dq_simd *t = wide[w];
+            if (!t) continue;
+            fill(x, MOST + 1, (uint64_t)n);
+            fill(u, MOST + 1, (uint64_t)n + 1000);
+            if (hard) harden(x, len);
+            memcpy(y, x, sizeof x);
+            assert_memory_equal(&(float){s->max(x, len)}, &(float){t->max(x, len)}, 4);
+            assert_memory_equal(&(float){s->absmax(x, len)}, &(float){t->absmax(x, len)}, 4);
+            assert_true(s->scale_max(x, len, 0.3f) == t->scale_max(y, len, 0.3f));
+            same(x, y, len);
+            s->round_to_grid(x, len, 5.3f, 7.0f, 0.21f);
+            t->round_to_grid(y, len, 5.3f, 7.0f, 0.21f);
+            same(x, y, len);
+            if (hard) continue; /* signs of NaN are nobody's promise below */
+            s->diff(x, x, u, len, 0.7f, 1.3f);
+            t->diff(y, y, u, len, 0.7f, 1.3f);
+            same(x, y, len);
+            s->scale_gain(x, x, len, 1.7f, u);
+            t->scale_gain(y, y, len, 1.7f, u);
+            same(x, y, len);
+            s->scale_gain(x, x, len, 0.7f, NULL);
+            t->scale_gain(y, y, len, 0.7f, NULL);
+            same(x, y, len);
+            s->scale(x, len, 1.1f);
+            t->scale(y, len, 1.1f);
+            same(x, y, len);
+            s->add(x, u, len);
+            t->add(y, u, len);
+            same(x, y, len);
+            assert_true(s->sum_squares(x, len) == t->sum_squares(x, len));
+            memcpy(v, u, sizeof u);
+            fill(c, MOST + 1, 5);
+            s->rotate(x, u, c, c + (MOST - len), len);
+            t->rotate(y, v, c, c + (MOST - len), len);
+            same(x, y, len);
+            same(u, v, len);
+            s->silu_mul(x, u, len);
+            t->silu_mul(y, u, len);
+            same(x, y, len);
+        }
+    }
+}
+
+static void exponentials(void **state)
+{
+    float x[MOST + 1], p[MOST + 1], q[MOST + 1];
+    (void)state;
+    for (int round = 0; round < 3000; round++) {
+        const int64_t n = round % (MOST + 1);
+        uint64_t seed = (uint64_t)round;
+        for (int64_t i = 0; i <= n; i++) x[i] = value(&seed) * (float)(round % 23) - 3.0f;
+        if (round % 5 == 0 && n > 2) x[n / 2] = -INFINITY;
+        if (round % 7 == 0 && n > 2) x[n / 3] = 95.0f;
+        memset(p, 0, sizeof p);
+        const double sum = dq_simd_scalar.exp_sum(p, x, n, 1.5f);
+        assert_true(sum == dq_simd_scalar.sum_exp(x, n, 1.5f));
+        for (int w = 0; w < 2; w++) {
+            if (!wide[w]) continue;
+            memset(q, 0, sizeof q);
+            assert_true(wide[w]->exp_sum(q, x, n, 1.5f) == sum);
+            assert_true(wide[w]->sum_exp(x, n, 1.5f) == sum);
+            same(p, q, n);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            const double want = exp((double)(x[i] - 1.5f));
+            if (want < 0x1p-126) {
+                assert_true(p[i] == 0.0f);
+            } else if (want > 3.4028235e38) {
+                assert_true(isinf(p[i]));
+            } else {
+                const double ulp = (double)(nextafterf((float)want, INFINITY) - (float)want);
+                assert_true(fabs((double)p[i] - want) <= ulp);
+            }
+        }
+    }
+    for (int w = -1; w < 2; w++) { /* a row may be cut at multiples of 64 */
+        const dq_simd *t = w < 0 ? &dq_simd_scalar : wide[w];
+        if (!t) continue;
+        fill(x, MOST, 3);
+        assert_true(t->sum_exp(x, 128, 4.0f) + t->sum_exp(x + 128, 72, 4.0f) ==
+                    t->sum_exp(x, 200, 4.0f));
+        x[100] = NAN;
+        assert_true(isnan(t->exp_sum(q, x, 200, 4.0f)) && isnan(q[100]) && !isnan(q[99]));
+    }
+}
+
+/* The chain that gemm promises, one element. */
+static float chain(const float *a, const float *b, int64_t ldb, int64_t k, bool fused)
+{
+    float s = 0;
+    for (int64_t i = 0; i < k; i++) s = fused ? fmaf(a[i], b[i * ldb], s) : s + a[i] * b[i * ldb];
+    return s;
+}
+
+static void gemm_case(const dq_simd *t, int64_t m, int64_t n, int64_t k, bool add)
+{
+    enum { LDC = 71 };
+    const int64_t wide_n = (n + 15) / 16 * 16, lda = k + 3;
+    float *a = malloc((size_t)((m - 1) * lda + k) * sizeof *a + 1);
+    float *b = malloc((size_t)(k * wide_n) * sizeof *b + 1);
+    float *c = malloc((size_t)(m * LDC) * sizeof *c), *old = malloc((size_t)(m * LDC) * sizeof *c);
+    assert_true(a && b && c && old);
+    fill(a, (m - 1) * lda + k, 1);
+    fill(b, k * wide_n, 2);
+    fill(c, m * LDC, 3);
+    memcpy(old, c, (size_t)(m * LDC) * sizeof *c);
+    t->gemm(c, LDC, a, lda, b, wide_n, m, n, k, add);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < LDC; j++) {
+            float want = old[i * LDC + j];
+            if (j < n) {
+                const float s = chain(a + i * lda, b + j, wide_n, k, t != &dq_simd_scalar);
+                want = add ? want + s : s;
+            }
+            assert_true(c[i * LDC + j] == want);
+        }
+    free(old);
+    free(c);
+    free(b);
+    free(a);
+}
+
+static void gemms(void **state)
+{
+    (void)state;
+    for (int w = -1; w < 2; w++) {
+        const dq_simd *t = w < 0 ? &dq_simd_scalar : wide[w];
+        if (!t) continue;
+        for (int64_t m = 1; m <= 13; m++)
+            for (int64_t n = 1; n <= DQ_TILE_N; n += m > 2 ? 7 : 1) {
+                gemm_case(t, m, n, 1 + n % 37, n % 2 == 0);
+                gemm_case(t, m, DQ_TILE_N, 2 * n, n % 2 == 0);
+            }
+        gemm_case(t, 3, 5, 0, false);
+    }
+}
+
+static void transposes(void **state)
+{
+    enum { SIDE = 70, LD = 77 };
+    static float x[SIDE * LD], y[SIDE * LD];
+    (void)state;
+    fill(x, SIDE * LD, 4);
+    for (int w = -1; w < 2; w++) {
+        const dq_simd *t = w < 0 ? &dq_simd_scalar : wide[w];
+        if (!t) continue;
+        for (int64_t rows = 1; rows <= SIDE; rows += 3)
+            for (int64_t cols = 1; cols <= SIDE; cols += 5) {
+                memset(y, 0, sizeof y);
+                t->transpose(y, LD, x, LD, rows, cols);
+                for (int64_t i = 0; i < SIDE; i++)
+                    for (int64_t j = 0; j < LD; j++)
+                        assert_true(y[i * LD + j] == (i < cols && j < rows ? x[j * LD + i] : 0.0f));
+            }
+    }
+}
+
+static void stored_values(void **state)
+{
+    static uint16_t all[65536];
+    static float p[65536], q[65536];
+    (void)state;
+    for (int i = 0; i < 65536; i++) all[i] = (uint16_t)i;
+    for (int type = 0; type < 2; type++) {
+        const dq_dtype dtype = type ? DQ_F16 : DQ_BF16;
+        dq_simd_scalar.widen(p, all, dtype, 65536);
+        for (int i = 0; i < 65536; i++) {
+            const float want = type ? dq_f32_from_f16(all[i]) : dq_f32_from_bf16(all[i]);
+            assert_true(p[i] == want || (isnan(p[i]) && isnan(want)));
+        }
+        for (int w = 0; w < 2; w++)
+            for (int64_t n = 0; n < 40 && wide[w]; n++) {
+                memset(q, 0, sizeof q);
+                wide[w]->widen(q, all, dtype, n == 39 ? 65536 : n);
+                if (n == 39) assert_memory_equal(p, q, sizeof p);
+                if (n < 39) assert_true(memcmp(p, q, (size_t)n * sizeof *p) == 0 && q[n] == 0.0f);
+            }
+    }
+}
+
+static void packed_codes(void **state)
+{
+    enum { COLS = 109 };
+    int8_t code[COLS], back[COLS];
+    float p[COLS + 1], *q = p;
+    (void)state;
+    for (int bits = 2; bits <= 8; bits++)
+        for (int w = -1; w < 2; w++) {
+            const dq_simd *t = w < 0 ? &dq_simd_scalar : wide[w];
+            if (!t) continue;
+            for (int64_t cols = 1; cols <= COLS; cols++) {
+                const size_t bytes = dq_row_bytes(cols, bits);
+                uint8_t *row = malloc(bytes);
+                assert_non_null(row);
+                for (int64_t i = 0; i < cols; i++)
+                    code[i] = (int8_t)((i * 37 + cols) % (1 << bits) - (1 << (bits - 1)));
+                dq_pack_row(row, code, cols, bits);
+                dq_unpack_row(back, row, cols, bits);
+                assert_memory_equal(code, back, (size_t)cols);
+                for (int64_t first = 0; first < cols; first += 32) {
+                    memset(p, 0, sizeof p);
+                    t->codes(q, row, (int64_t)bytes, bits, first, cols - first, 1.5f);
+                    for (int64_t i = first; i < cols; i++)
+                        assert_true(q[i - first] == (float)code[i] * 1.5f);
+                    assert_true(q[cols - first] == 0.0f);
+                }
+                free(row);
+            }
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(row_functions), cmocka_unit_test(exponentials),
+        cmocka_unit_test(gemms),         cmocka_unit_test(transposes),
+        cmocka_unit_test(stored_values), cmocka_unit_test(packed_codes),
+    };
+    return cmocka_run_group_tests(tests, find_tables, NULL);
+}

@@ -1,0 +1,476 @@
+/* fused_rig: see fused_rig.h.
+ * SPDX-License-Identifier: MIT */
+#include "tests/kernels/cuda/fused_rig.h"
+
+#include "tests/simt/numerics.h"
+
+#include <math.h>
+
+/* ---------------------------------------------------------------------------------------- making */
+
+static void *keep(rig *r, size_t bytes, const void *from)
+{
+    void *p = NULL;
+    assert_int_equal(cudaMalloc(&p, bytes), cudaSuccess);
+    if (from) assert_int_equal(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    assert_true(r->n_held < 512);
+    return r->held[r->n_held++] = p;
+}
+
+static int pick(rig *r, int low, int high)
+{
+    return low + (int)(r->random.bits() % (uint32_t)(high - low + 1));
+}
+
+static dq_page_form form_of(const rig_spec *s, int side)
+{
+    dq_page_form f = {};
+    f.bits = s->bits[side];
+    f.dim = f.cols = f.stride = s->dim;
+    f.group = f.bits <= 4 ? s->group : s->dim;
+    f.n_scales = (s->dim + f.group - 1) / f.group;
+    f.code_bytes = f.bits < 16 ? 64 * s->dim * f.bits / 8 : 0;
+    return f;
+}
+
+/* Codes and scales of all tokens of a page and head. */
+static void encode(rig_side *s, int page, int head, bool wide)
+{
+    const dq_page_form *f = &s->form;
+    const float qmax = (float)((1 << (f->bits - 1)) - 1);
+    for (int t = 0; t < 64; t++)
+        for (int c = 0; c < f->dim; c++) {
+            const int g = c / f->group, begin = g * f->group;
+            float most = 0;
+            for (int k = begin; k < begin + f->group && k < f->dim; k++)
+                most = fmaxf(most, fabsf(s->plain[page][head][t][k]));
+            float scale = most / qmax;
+            if (!wide) scale = dq_model_f16_f32(dq_model_f32_f16(scale));
+            s->scale[page][head][g][t] = scale;
+            const float x = rintf(s->plain[page][head][t][c] / scale);
+            s->code[page][head][t][c] = (int8_t)fminf(fmaxf(x, -qmax), qmax);
+        }
+}
+
+static void pack(uint8_t *to, const rig_side *s, int side, int page, int head)
+{
+    const dq_page_form *f = &s->form;
+    const int low = dq_low_bits(f->bits);
+    for (int t = 0; t < 64; t++)
+        for (int c = 0; c < f->dim; c++) {
+            int done = 0;
+            const bool two = side == 1 && f->bits == 8;
+            const int u = s->code[page][head][t][c] + (two ? 0 : 1 << (f->bits - 1));
+            for (int w = low; done < f->bits; done += w, w = f->bits - w) {
+                int shift;
+                const int at =
+                    64 * f->cols * done / 8 + dq_plane_place(&shift, side, w, f->cols, t, c);
+                to[at] = (uint8_t)(to[at] | ((u >> done) & ((1 << w) - 1)) << shift);
+            }
+        }
+}
+
+/* Slots first .. end-1 are read as codes by somebody; others hold what must not matter. */
+static void put_codes(rig *r, rig_side *s, int side, int p, dq_page *page, int first, int end)
+{
+    const dq_page_form *f = &s->form;
+    const size_t n = (size_t)(s->n_heads * f->n_scales * 64),
+                 bytes = (size_t)(s->n_heads * f->code_bytes);
+    uint8_t *codes = (uint8_t *)calloc(bytes, 1);
+    float *wide = (float *)calloc(n, 4);
+    uint16_t *half = (uint16_t *)calloc(n, 2);
+    for (int h = 0; h < s->n_heads; h++) {
+        encode(s, p, h, page->wide[side]);
+        pack(codes + h * f->code_bytes, s, side, p, h);
+        for (int i = 0; i < f->n_scales * 64; i++) {
+            const int t = i % 64, at = h * f->n_scales * 64 + i;
+            wide[at] = t < first || t >= end ? NAN : s->scale[p][h][i / 64][t];
+            half[at] = dq_model_f32_f16(wide[at]);
+        }
+    }
+    page->side[side].codes = (uint8_t *)keep(r, bytes, codes);
+    page->side[side].scale = page->wide[side] ? keep(r, n * 4, wide) : keep(r, n * 2, half);
+    free(codes);
+    free(wide);
+    free(half);
+}
+
+static void put_plain(rig *r, rig_side *s, int side, int p, dq_page *page, int keys, bool plain)
+{
+    const int dim = s->form.dim, n = plain ? 64 : page->n_sinks;
+    float *x = (float *)calloc((size_t)(s->n_heads * n * dim), 4);
+    for (int h = 0; h < s->n_heads; h++)
+        for (int t = 0; t < n; t++)
+            for (int c = 0; c < dim; c++)
+                x[(h * n + t) * dim + c] = t < keys ? s->plain[p][h][t][c] : NAN;
+    float *to = (float *)keep(r, (size_t)(s->n_heads * n * dim) * 4, x);
+    if (plain) {
+        page->side[side].plain = to;
+    } else {
+        page->side[side].sinks = to;
+    }
+    free(x);
+}
+
+static int slots(int64_t index, int page)
+{
+    const int64_t n = index - 64 * page;
+    return (int)(n < 0 ? 0 : n > 64 ? 64 : n);
+}
+
+static void make_side(rig *r, rig_list *l, int side, int p, const int coded[2])
+{
+    rig_side *s = &l->side[side];
+    dq_page *page = &l->page[p];
+    const int keys = slots(l->unit.keys, p), low = slots(coded[0], p), high = slots(coded[1], p);
+    for (int h = 0; h < s->n_heads; h++)
+        for (int t = 0; t < 64; t++)
+            for (int c = 0; c < s->form.dim; c++)
+                s->plain[p][h][t][c] =
+                    r->random.value() * (side ? 0.5f : 0.3f) + (c == 3 ? 1.0f : 0.0f);
+    page->wide[side] = pick(r, 0, 5) == 0;
+    const bool codes = s->form.bits < 16 && high > page->n_sinks;
+    const bool plain = !codes || low < keys || pick(r, 0, 4) == 0;
+    if (codes) put_codes(r, s, side, p, page, page->n_sinks, plain ? high : keys);
+    if (plain) put_plain(r, s, side, p, page, keys, true);
+    if (codes && page->n_sinks) put_plain(r, s, side, p, page, keys, false);
+}
+
+static void make_list(rig *r, int i)
+{
+    rig_list *l = &r->list[i];
+    dq_unit *w = &l->unit;
+    const int n_rows[5] = {1, 64, 17, 33, pick(r, 1, 64)};
+    w->row = r->rows;
+    w->n = n_rows[pick(r, 0, 4)];
+    if (r->spec.most_rows) w->n = pick(r, 1, r->spec.most_rows);
+    w->keys = w->n + (pick(r, 0, 3) ? pick(r, 0, r->spec.most_keys - w->n) : 0);
+    const int odd = pick(r, 0, 7) == 0 ? w->n > 3 ? 3 : 1 : 0; /* first rows that see nothing */
+    for (int k = 0; k < w->n; k++)
+        l->visible[k] = k < odd && w->keys == w->n ? 0 : w->keys - w->n + k + 1;
+    w->ld = (w->keys + 63) / 64 * 64 + 8;
+    w->seq = i;
+    w->group = 1;
+    w->coded[1] = pick(r, 0, 2) ? pick(r, 0, w->keys) : w->keys / 64 * 64;
+    w->coded[0] = pick(r, 0, 1) ? pick(r, 0, w->coded[1]) : w->coded[1] / 64 * 64;
+    w->split = pick(r, 0, w->n);
+    if (pick(r, 0, 2) == 0) w->split = w->n;
+    if (w->split == w->n) w->coded[1] = w->coded[0];
+    l->n_pages = (w->keys + 63) / 64;
+    const int sinks[3] = {0, 4, pick(r, 0, 9)};
+    l->page[0].n_sinks = sinks[pick(r, 0, 2)];
+    for (int side = 0; side < 2; side++) {
+        l->side[side].form = form_of(&r->spec, side);
+        l->side[side].n_heads = side ? 2 : r->spec.maps;
+        for (int p = 0; p < l->n_pages; p++) make_side(r, l, side, p, w->coded);
+    }
+    r->rows += w->n;
+}
+
+static void make_heads(rig *r)
+{
+    const rig_spec *s = &r->spec;
+    int n_q = 0;
+    for (int o = 0; o < s->outs; o++) {
+        r->o_head[o].out = s->outs - 1 - o + 1;
+        for (int m = 0; m < s->maps; m++) {
+            if (m && o && s->shared_second) {
+                r->o_head[o].q[1] = r->o_head[0].q[1];
+                continue;
+            }
+            r->o_head[o].q[m] = n_q;
+            r->q_head[n_q] = dq_q_head{1 + n_q, s->same_keys ? 0 : m};
+            n_q++;
+        }
+        for (int e = 0; e < 2; e++) r->o_head[o].v[e] = e < s->slabs ? (e + o) % 2 : -1;
+        if (s->maps == 1) r->o_head[o].q[1] = -1;
+    }
+    r->units.most_q = n_q;
+    r->units.most_out = s->outs;
+    r->units.n_q = n_q + 1; /* head 0 belongs to the other group, which no unit has */
+    r->units.n_out = s->outs + 1;
+}
+
+static void upload_units(rig *r)
+{
+    dq_units *u = &r->units;
+    dq_unit unit[MAX_UNITS];
+    dq_page pages[MAX_UNITS * MAX_PAGES];
+    int32_t visible[MAX_UNITS * 64 * 2], first_q[3] = {0, 0, u->most_q},
+                                         first_o[3] = {0, 0, u->most_out};
+    int64_t strip = 0;
+    int n_pages = 0, records = 0, factors = 0;
+    for (int i = 0; i < r->n_units; i++) {
+        rig_list *l = &r->list[i];
+        l->unit.page = n_pages;
+        l->unit.strip = strip;
+        strip += (int64_t)u->most_q * l->unit.n * l->unit.ld;
+        /* what dq_fused_decode keeps behind them */
+        strip += (int64_t)u->most_out * l->unit.n * (l->unit.ld / 64) * r->spec.slabs * r->spec.dim;
+        l->unit.record = records;
+        l->unit.factor = factors;
+        records += u->most_q * l->unit.n;
+        factors += u->most_out * l->unit.n;
+        for (int p = 0; p < l->n_pages; p++) pages[n_pages++] = l->page[p];
+        for (int k = 0; k < l->unit.n; k++) visible[2 * (l->unit.row + k) + 1] = l->visible[k];
+        unit[i] = l->unit;
+        if (l->unit.keys > u->most_keys) u->most_keys = l->unit.keys;
+        if (l->unit.n > u->most_rows) u->most_rows = l->unit.n;
+    }
+    u->n = r->n_units;
+    u->n_groups = 2;
+    u->unit = (dq_unit *)keep(r, sizeof unit, unit);
+    u->pages = (dq_page *)keep(r, sizeof pages, pages);
+    u->visible = (int32_t *)keep(r, sizeof visible, visible);
+    u->q_head = (dq_q_head *)keep(r, sizeof r->q_head, r->q_head);
+    u->o_head = (dq_o_head *)keep(r, sizeof r->o_head, r->o_head);
+    u->q_first = (int32_t *)keep(r, sizeof first_q, first_q);
+    u->o_first = (int32_t *)keep(r, sizeof first_o, first_o);
+    r->strip = new dq_array<float>((size_t)strip);
+    u->strip = r->strip->device;
+    r->sum = new dq_array<double>((size_t)records);
+    r->factor = new dq_array<float>((size_t)(3 * factors));
+    u->sum = r->sum->device;
+    u->factor = r->factor->device;
+}
+
+void rig_open(rig *r, const rig_spec *spec, uint64_t seed)
+{
+    memset((void *)r, 0, sizeof *r);
+    r->spec = *spec;
+    r->random.state = seed;
+    for (int i = 0; i < 5; i++) r->random.bits();
+    r->list = (rig_list *)calloc(MAX_UNITS, sizeof *r->list);
+    r->n_units = pick(r, 1, 2);
+    make_heads(r);
+    for (int i = 0; i < r->n_units; i++) make_list(r, i);
+    upload_units(r);
+    dq_units *u = &r->units;
+    r->width = spec->slabs * spec->dim;
+    for (int side = 0; side < 2; side++) u->form[side] = r->list[0].side[side].form;
+    u->n_slabs = spec->slabs;
+    u->n_maps = spec->maps;
+    u->scale = 0.25f;
+    r->q = new dq_array<float>((size_t)(r->rows * u->n_q * spec->dim));
+    for (size_t i = 0; i < r->q->n; i++) r->q->host[i] = r->random.value() * (i % 7 ? 0.4f : 0.9f);
+    r->lambda = new dq_array<float>((size_t)(r->rows * u->n_out));
+    for (size_t i = 0; i < r->lambda->n; i++)
+        r->lambda->host[i] = spec->lambda + 0.01f * (float)(i % 5);
+    r->gain = new dq_array<float>((size_t)r->width);
+    for (size_t i = 0; i < r->gain->n; i++) r->gain->host[i] = 1.0f + 0.1f * r->random.value();
+    r->out = new dq_array<float>((size_t)(r->rows * u->n_out * r->width));
+    r->absmax = new dq_array<float>((size_t)(r->n_units * u->n_q));
+    r->q->put();
+    r->lambda->put();
+    r->gain->put();
+    u->q = r->q->device;
+    u->lambda = spec->token_lambda ? r->lambda->device : NULL;
+    u->lambda_layer = spec->lambda;
+    r->finish = dq_finish{r->out->device,
+                          (int64_t)u->n_out * r->width,
+                          spec->norm && pick(r, 0, 1) ? r->gain->device : NULL,
+                          1e-5f,
+                          pick(r, 0, 1) ? 1.0f : 0.8f,
+                          spec->rotated,
+                          spec->norm};
+    for (int i = 0; i < r->n_units; i++)
+        for (int h = 0; h < u->most_q; h++)
+            r->absmax->host[i * u->n_q + 1 + h] =
+                spec->round == DQ_ROUND_GIVEN ? rig_absmax(r, i, h) : 0;
+    r->absmax->put();
+    r->logits = dq_fused_logits{spec->round, 31.0f, r->absmax->device};
+}
+
+void rig_close(rig *r)
+{
+    for (int i = 0; i < r->n_held; i++) cudaFree(r->held[i]);
+    delete r->q;
+    delete r->out;
+    delete r->lambda;
+    delete r->gain;
+    delete r->absmax;
+    delete r->strip;
+    delete r->sum;
+    delete r->factor;
+    free(r->list);
+}
+
+/* --------------------------------------------------------------------------------------- reading */
+
+/* Whether a row reads a token as a code. */
+static bool is_coded(const rig_list *l, int side, int row, int t)
+{
+    const dq_page *p = &l->page[t / 64];
+    const int n = slots(l->unit.coded[row >= l->unit.split], t / 64);
+    if (!p->side[side].codes || t % 64 < p->n_sinks) return false;
+    return !p->side[side].plain || t % 64 < n;
+}
+
+static float value_of(const rig_list *l, int side, int row, int head, int t, int c)
+{
+    const rig_side *s = &l->side[side];
+    if (!is_coded(l, side, row, t)) return s->plain[t / 64][head][t % 64][c];
+    return (float)s->code[t / 64][head][t % 64][c] *
+           s->scale[t / 64][head][c / s->form.group][t % 64];
+}
+
+static float bf16(float x)
+{
+    return dq_float_of((uint32_t)dq_model_f32_bf16(x) << 16);
+}
+
+static float score_of_codes(const rig_list *l, const float *q, int head, int t)
+{
+    const rig_side *s = &l->side[0];
+    float total = 0;
+    for (int g = 0; g < s->form.n_scales; g++) {
+        const int begin = g * s->form.group, end = begin + s->form.group;
+        const int stop = end < s->form.dim ? end : s->form.dim;
+        float most = 0;
+        int32_t sum = 0;
+        for (int c = begin; c < stop; c++) most = fmaxf(most, fabsf(q[c]));
+        const float scale = most / 127.0f;
+        for (int c = begin; c < stop; c++)
+            sum += (scale > 0 ? (int)rintf(q[c] / scale) : 0) * s->code[t / 64][head][t % 64][c];
+        const float part = (float)sum * (scale * s->scale[t / 64][head][g][t % 64]);
+        total = g ? total + part : part;
+    }
+    return total;
+}
+
+float rig_score(const rig *r, int unit, int i, int row, int t)
+{
+    const rig_list *l = &r->list[unit];
+    const int dim = r->spec.dim, head = r->q_head[i].key;
+    const float *q = r->q->host + ((l->unit.row + row) * r->units.n_q + r->q_head[i].head) * dim;
+    if (r->spec.math == DQ_FUSED_BF16) {
+        double sum = 0;
+        for (int c = 0; c < dim; c++)
+            sum += (double)bf16(q[c]) * (double)bf16(value_of(l, 0, row, head, t, c));
+        return (float)sum * r->units.scale;
+    }
+    if (is_coded(l, 0, row, t)) return score_of_codes(l, q, head, t) * r->units.scale;
+    float sum = 0;
+    for (int c = 0; c < dim; c++) sum = fmaf(q[c], l->side[0].plain[t / 64][head][t % 64][c], sum);
+    return sum * r->units.scale;
+}
+
+static float row_absmax(const rig *r, int unit, int i, int row)
+{
+    float most = 0;
+    for (int t = 0; t < r->list[unit].visible[row]; t++)
+        most = fmaxf(most, fabsf(rig_score(r, unit, i, row, t)));
+    return most;
+}
+
+float rig_absmax(const rig *r, int unit, int i)
+{
+    float most = 0;
+    for (int row = 0; row < r->list[unit].unit.n; row++)
+        most = fmaxf(most, row_absmax(r, unit, i, row));
+    return most;
+}
+
+/* -------------------------------------------------------------------------------------- products */
+
+/* Probabilities of a map, of a single one not yet divided. */
+static void softmax_row(const rig *r, int unit, int i, int row, double *p, double *sum)
+{
+    const int n = r->list[unit].visible[row];
+    float absmax = 0, top = -INFINITY, s[64 * MAX_PAGES];
+    if (r->spec.round == DQ_ROUND_ROW) absmax = row_absmax(r, unit, i, row);
+    if (r->spec.round == DQ_ROUND_GIVEN)
+        absmax = r->absmax->host[unit * r->units.n_q + r->q_head[i].head];
+    for (int t = 0; t < n; t++) {
+        s[t] = rig_score(r, unit, i, row, t);
+        if (r->spec.round != DQ_ROUND_NOT) {
+            const float x = rintf(s[t] * (r->logits.qmax / absmax));
+            s[t] = fminf(fmaxf(x, -r->logits.qmax), r->logits.qmax) * (absmax / r->logits.qmax);
+        }
+        top = fmaxf(top, s[t]);
+    }
+    *sum = 0;
+    for (int t = 0; t < n; t++) *sum += p[t] = exp((double)s[t] - (double)top);
+}
+
+/* What rounding of D to 16 bits may cost channel c: half a step for every code. */
+static double rounding_of(const rig *r, const rig_list *l, int head, int row, const double *d,
+                          int n, int c)
+{
+    const rig_side *s = &l->side[1];
+    double total = 0;
+    for (int p = 0; p * 64 < n; p++) {
+        double peak = 0, codes = 0;
+        for (int t = 64 * p; t < n && t < 64 * p + 64; t++) {
+            if (!is_coded(l, 1, row, t)) continue;
+            peak = fmax(peak, fabs(d[t]) * (double)s->scale[p][head][c / s->form.group][t % 64]);
+            codes += abs(s->code[p][head][t % 64][c]);
+        }
+        total += peak * codes / 65024.0;
+    }
+    return r->spec.math == DQ_FUSED_INT8 ? 1.01 * total : 0;
+}
+
+static void hadamard(double *y, int n, bool all_plus)
+{
+    for (int step = 1; step < n; step *= 2)
+        for (int i = 0; i < n; i++) {
+            if (i & step) continue;
+            const double a = y[i], b = y[i + step];
+            y[i] = a + b;
+            y[i + step] = all_plus ? a + b : a - b;
+        }
+    for (int i = 0; i < n; i++) y[i] /= sqrt((double)n);
+}
+
+static void finish_row(const rig *r, double *y, double *bound)
+{
+    const int dim = r->spec.dim;
+    for (int c = 0; r->spec.rotated && c < r->width; c += dim) {
+        hadamard(y + c, dim, false);
+        hadamard(bound + c, dim, true);
+    }
+    double squares = 0, moved = 0, by = r->finish.out_scale;
+    for (int c = 0; c < r->width; c++) {
+        squares += y[c] * y[c];
+        moved += bound[c] * bound[c];
+    }
+    const double rms = sqrt(squares / r->width + (double)r->finish.norm_eps);
+    if (r->finish.norm) by /= rms;
+    for (int c = 0; c < r->width; c++) {
+        const double gain = r->finish.gain ? r->gain->host[c] : 1.0;
+        y[c] *= by * gain;
+        bound[c] *= fabs(by * gain);
+        if (r->finish.norm) bound[c] += fabs(y[c]) * sqrt(moved / r->width) / rms;
+        bound[c] += 1e-6 * fabs(y[c]) + 1e-7;
+    }
+}
+
+void rig_row(const rig *r, int unit, int out, int row, double *y, double *bound)
+{
+    const rig_list *l = &r->list[unit];
+    const dq_o_head *o = &r->o_head[out];
+    const int n = l->visible[row], bytes = r->spec.math == DQ_FUSED_INT8;
+    double p[2][64 * MAX_PAGES] = {}, d[64 * MAX_PAGES], sum[2] = {1, 1},
+                     lambda = (double)r->units.lambda_layer;
+    if (r->units.lambda)
+        lambda = (double)r->lambda->host[(l->unit.row + row) * r->units.n_out + o->out];
+    for (int m = 0; m < r->spec.maps; m++) softmax_row(r, unit, o->q[m], row, p[m], &sum[m]);
+    if (r->spec.maps == 1) lambda = 0;
+    for (int t = 0; t < n; t++) d[t] = p[0][t] / sum[0] - lambda * p[1][t] / sum[1];
+    for (int c = 0; c < r->width; c++) {
+        const int head = o->v[c / r->spec.dim], k = c % r->spec.dim;
+        y[c] = 0;
+        bound[c] = bytes && n ? rounding_of(r, l, head, row, d, n, k) : 0;
+        for (int t = 0; t < n; t++) {
+            float v = value_of(l, 1, row, head, t, k);
+            if (!bytes) v = bf16(v);
+            const double size = p[0][t] / sum[0] + fabs(lambda) * p[1][t] / sum[1];
+            y[c] += d[t] * (double)v;
+            bound[c] += (size * 1e-5 + (bytes ? 0 : fabs(d[t]) * 0x1p-8)) * fabs((double)v);
+        }
+    }
+    if (n) {
+        finish_row(r, y, bound);
+    }
+}

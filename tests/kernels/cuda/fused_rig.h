@@ -1,0 +1,71 @@
+/* fused_rig: random caches, units and heads for the kernels of fused.h, and what these must give, in
+ * plain loops over tokens that know nothing of tiles.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_FUSED_RIG_H
+#define DQ_FUSED_RIG_H
+
+#include "tests/simt/check.h"
+
+#include "kernels/cuda/device/fused.h"
+#include "kernels/cuda/device/page.cuh"
+
+enum { MAX_PAGES = 18, MAX_HEADS = 4, MAX_DIM = 128, MAX_UNITS = 2 };
+
+/* One side of a cache of one sequence: every token of every slot of heads, in all forms. */
+struct rig_side {
+    dq_page_form form;
+    int n_heads;
+    float plain[MAX_PAGES][MAX_HEADS][64][MAX_DIM];
+    int8_t code[MAX_PAGES][MAX_HEADS][64][MAX_DIM];
+    float scale[MAX_PAGES][MAX_HEADS][MAX_DIM / 16][64];
+    uint8_t *packed[MAX_PAGES];
+    float *device_plain[MAX_PAGES], *sinks[MAX_PAGES];
+    void *device_scale[MAX_PAGES];
+};
+
+struct rig_list {
+    dq_unit unit;
+    int n_pages;
+    rig_side side[2];
+    dq_page page[MAX_PAGES];
+    int visible[64];
+};
+
+struct rig_spec {
+    int dim, bits[2], group, math;
+    int maps, slabs, outs;
+    float lambda;
+    bool token_lambda, shared_second, same_keys, rotated, norm;
+    int round;
+    int most_rows; /* of a unit; 0: 64 */
+    int most_keys; /* of a list, apart from its rows */
+};
+
+/* A whole call, on both sides. */
+struct rig {
+    rig_spec spec;
+    dq_random random;
+    int n_units, rows, width;
+    rig_list *list;
+    dq_units units;
+    dq_finish finish;
+    dq_fused_logits logits;
+    dq_q_head q_head[2 * MAX_HEADS];
+    dq_o_head o_head[MAX_HEADS];
+    dq_array<float> *q, *out, *lambda, *gain, *absmax, *strip, *factor;
+    dq_array<double> *sum;
+    void *held[512];
+    int n_held;
+};
+
+void rig_open(rig *r, const rig_spec *spec, uint64_t seed);
+void rig_close(rig *r);
+
+/* S of query head i of the group, row and token of a unit; bit for bit with int8. */
+float rig_score(const rig *r, int unit, int i, int row, int t);
+/* The maximum over what rows of a unit see. */
+float rig_absmax(const rig *r, int unit, int i);
+/* y[width] and how far a result may be from it. */
+void rig_row(const rig *r, int unit, int out, int row, double *y, double *bound);
+
+#endif

@@ -1,0 +1,33 @@
+/* page_codes: a head's codes and scales are copied to the host and read by page.cuh's own rules.
+ * SPDX-License-Identifier: MIT */
+#include "tests/kernels/cuda/page_codes.h"
+
+#include "tests/simt/numerics.h"
+#include "kernels/cuda/device/page.cuh"
+
+enum { MOST = DQ_SLOTS * 128 }; /* bytes of codes, or scales, of one head */
+
+cudaError_t dq_test_page_codes(int8_t *q, float *scale, const dq_page *page,
+                               const dq_page_form *form, int side, int head, int t)
+{
+    static uint8_t codes[MOST];
+    static float wide[MOST];
+    static uint16_t half[MOST];
+    const size_t bytes = (size_t)form->code_bytes, n = (size_t)(form->n_scales * DQ_SLOTS);
+    const dq_page_side *s = &page->side[side];
+    if (bytes > MOST || n > MOST) return cudaErrorInvalidValue;
+    const cudaError_t e =
+        cudaMemcpy(codes, s->codes + (size_t)head * bytes, bytes, cudaMemcpyDeviceToHost);
+    if (e != cudaSuccess) return e;
+    const cudaError_t f =
+        page->wide[side]
+            ? cudaMemcpy(wide, (const float *)s->scale + head * n, 4 * n, cudaMemcpyDeviceToHost)
+            : cudaMemcpy(half, (const uint16_t *)s->scale + head * n, 2 * n, cudaMemcpyDeviceToHost);
+    if (f != cudaSuccess) return f;
+    for (int c = 0; c < form->cols; c++) q[c] = (int8_t)dq_page_code(form, side, codes, t, c);
+    for (int g = 0; g < form->n_scales; g++) {
+        const int at = dq_scale_place(form, 0, t, g);
+        scale[g] = page->wide[side] ? wide[at] : dq_model_f16_f32(half[at]);
+    }
+    return cudaSuccess;
+}

@@ -1,0 +1,391 @@
+/* race_kernels: every kernel of the backend on small shapes under ThreadSanitizer, which knows every CUDA
+ * thread. What they compute is checked elsewhere.
+ *   race_kernels [FAMILY]...   none: all of them
+ * SPDX-License-Identifier: MIT */
+#include "tests/kernels/cuda/fused_rig.h"
+#include "kernels/cuda/device/linear.h"
+#include "kernels/cuda/device/logprob.h"
+#include "kernels/cuda/device/maps.h"
+#include "kernels/cuda/device/kv.h"
+#include "kernels/cuda/device/rows.h"
+#include "kernels/cuda/device/spans.h"
+#include "kernels/cuda/device/observe.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static void must(cudaError_t e)
+{
+    assert_int_equal(e, cudaSuccess);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+/* Device memory with small numbers in it. */
+template <class T> struct values : dq_array<T> {
+    explicit values(size_t count, uint64_t seed = 1) : dq_array<T>(count)
+    {
+        dq_random x = {seed};
+        for (size_t i = 0; i < count; i++) this->host[i] = (T)x.value();
+        this->put();
+    }
+};
+
+/* ---------------------------------------------------------------------------------- rows, products */
+
+static void rows(void)
+{
+    enum { ROWS = 5, COLS = 300 };
+    dq_cuda_weight w = {};
+    values<float> x(ROWS * COLS), y(ROWS * COLS), gain(COLS), table(ROWS * 32), wide(2 * 1024);
+    dq_array<int32_t> ids(ROWS);
+    dq_array<int64_t> index(ROWS);
+    dq_array<uint32_t> found(1);
+    const float param[4] = {1, 1, 1, 1};
+    w.kind = DQ_STORED_F32;
+    w.rows = ROWS;
+    w.cols = COLS;
+    w.data = x.device;
+    ids.put();
+    index.put();
+    found.put();
+    must(dq_rows_embed(y.device, &w, ids.device, ROWS, NULL));
+    must(dq_rows_gather(y.device, x.device, index.device, ROWS, COLS, NULL));
+    must(dq_rows_rms_norm(x.device, x.device, gain.device, 1e-5f, ROWS, COLS, NULL));
+    must(dq_rows_polynorm(x.device, y.device, param, ROWS, COLS, NULL));
+    must(dq_rows_rope_table(table.device, ids.device, gain.device, 1.0f, ROWS, 16, NULL));
+    must(dq_rows_rope(x.device, table.device, true, ROWS, 64, 32, NULL));
+    must(dq_rows_rope(x.device, table.device, false, ROWS, 64, 32, NULL));
+    must(dq_rows_hadamard(x.device, 45, 32, 0.1f, NULL)); /* the last block is not full */
+    must(dq_rows_hadamard(wide.device, 2, 1024, 0.1f, NULL));
+    must(dq_rows_silu(x.device, y.device, ROWS * COLS, NULL));
+    must(dq_rows_sigmoid(x.device, ROWS * COLS, NULL));
+    must(dq_rows_add(x.device, y.device, ROWS * COLS, NULL));
+    must(dq_rows_first_bad(found.device, x.device, ROWS, COLS, NULL));
+}
+
+/* Both tiles, several stages, groups that end inside a stage, and one whose maximum a block finds. */
+static void packed(int64_t rows, int64_t out, int64_t cols, int64_t group)
+{
+    dq_cuda_weight w = {};
+    w.kind = DQ_STORED_PACKED;
+    w.bits = 4;
+    w.rows = out;
+    w.cols = cols;
+    w.group = w.group_codes = group;
+    w.groups = cols / group;
+    w.pitch = cols / 2;
+    w.scale_pitch = (out + 7) / 8 * 8;
+    values<uint8_t> data((size_t)(out * w.pitch));
+    values<float> scale((size_t)(w.groups * w.scale_pitch)), x((size_t)(rows * cols)),
+        y((size_t)(rows * out)), of_x((size_t)(w.groups * dq_linear_scale_pitch(rows))),
+        wide((size_t)(out * cols)), bias((size_t)out);
+    w.data = data.device;
+    w.scale = scale.device;
+    dq_array<int8_t> code((size_t)(rows * dq_linear_code_pitch(&w)));
+    dq_array<uint16_t> half((size_t)(out * cols));
+    must(dq_linear_round(code.device, of_x.device, x.device, rows, &w, NULL));
+    must(dq_linear_packed(y.device, code.device, of_x.device, rows, &w, bias.device, NULL));
+    must(dq_linear_bias(y.device, bias.device, rows, out, NULL));
+    if (group == 64) must(dq_linear_widen(wide.device, false, &w, 0, 3, NULL));
+    if (group == 64) must(dq_linear_widen(half.device, true, &w, 0, 3, NULL));
+    must(dq_linear_bf16(half.device, x.device, rows, NULL));
+}
+
+static void linear(void)
+{
+    packed(5, 40, 768, 64);
+    packed(17, 64, 384, 96);
+    packed(2, 32, 640, 640);
+}
+
+static void logprob(void)
+{
+    enum { ROWS = 3, COLS = 400 };
+    values<float> p(ROWS * COLS, 1), q(ROWS * COLS, 2);
+    values<double> logp(ROWS);
+    dq_array<dq_logprob_row> state(ROWS);
+    dq_array<dq_kld_row> kld(ROWS);
+    dq_array<int32_t> target(ROWS), top(ROWS);
+    target.put();
+    for (int piece = 0; piece < 2; piece++) {
+        must(dq_logprob_piece(state.device, p.device, COLS, piece * COLS, COLS, target.device, ROWS,
+                              NULL));
+        must(dq_kld_piece(kld.device, p.device, q.device, COLS, piece * COLS, COLS, ROWS, NULL));
+    }
+    must(dq_logprob_end(logp.device, top.device, state.device, target.device, ROWS, NULL));
+    must(dq_kld_end(logp.device, kld.device, ROWS, NULL));
+}
+
+/* ------------------------------------------------------------------------------------------- pages */
+
+/* Two pages of two heads of one group. */
+struct page_rig {
+    enum { HEADS = 2, DIM = 24, COLS = 32, PAGES = 2 };
+    dq_page_form form[2] = {};
+    dq_page page[PAGES] = {};
+    values<float> plain, sinks;
+    dq_array<uint8_t> codes;
+    dq_array<uint16_t> scale;
+    page_rig(int k_bits, int v_bits)
+        : plain(PAGES * 2 * HEADS * 64 * COLS), sinks(PAGES * 2 * HEADS * 4 * DIM),
+          codes(PAGES * 2 * HEADS * 64 * COLS), scale(PAGES * 2 * HEADS * 2 * 64)
+    {
+        codes.put();
+        for (int side = 0; side < 2; side++) {
+            const int bits = side ? v_bits : k_bits;
+            form[side] =
+                dq_page_form{bits, 16, 2, DIM, COLS, side ? COLS : DIM, 64 * COLS * bits / 8};
+            for (int p = 0; p < PAGES; p++) {
+                const int at = 2 * p + side;
+                page[p].side[side] = dq_page_side{
+                    plain.device + at * HEADS * 64 * COLS, codes.device + at * HEADS * 64 * COLS,
+                    scale.device + at * HEADS * 2 * 64, sinks.device + at * HEADS * 4 * DIM};
+                page[p].n_sinks = 4;
+            }
+        }
+    }
+};
+
+static void pages_of(int k_bits, int v_bits)
+{
+    page_rig r(k_bits, v_bits);
+    values<float> k(70 * 48), v(70 * 48);
+    values<double> sum(128);
+    dq_array<int32_t> first(2), head(2), source(50), odd(4);
+    dq_array<dq_write_job> write(2);
+    dq_array<dq_encode_job> encode(2);
+    dq_array<dq_page> from(2);
+    first.host[1] = 2;
+    head.host[1] = 1;
+    for (int i = 0; i < 50; i++) source.host[i] = 7 + i;
+    for (int p = 0; p < 2; p++) {
+        write.host[p] =
+            dq_write_job{{r.page[p].side[0].plain, r.page[p].side[1].plain}, 35 * p, 35, 11, 0};
+        encode.host[p] = dq_encode_job{r.page[p], 0, -1, 4 + 3 * p, 61};
+        from.host[p] = r.page[p];
+    }
+    first.put(), head.put(), source.put(), odd.put(), write.put(), encode.put(), from.put();
+    const dq_group_heads heads = {first.device, head.device, 1, 2};
+    must(dq_pages_write(write.device, 2, r.form, heads, k.device, v.device, 48, NULL));
+    must(dq_pages_encode(encode.device, 2, r.form, heads, odd.device, NULL));
+    must(dq_pages_move(r.page[1], 45, from.device, source.device, 50, r.form, 2, NULL));
+    must(dq_pages_sinks(r.page[0], 0, 4, false, r.form[0], 2, NULL));
+    must(dq_pages_sinks(r.page[0], 1, 4, true, r.form[1], 2, NULL));
+    must(dq_pages_widen(k.device, r.scale.device, 512, NULL));
+    must(dq_pages_norms(sum.device, from.device, 100, 70, r.form[0], 2, NULL));
+}
+
+static void pages(void)
+{
+    pages_of(6, 3);
+    pages_of(4, 8);
+}
+
+/* --------------------------------------------------------------------------------------- attention */
+
+static rig_spec spec_of(int math, int k_bits, int v_bits, int round)
+{
+    rig_spec s = {};
+    s.dim = 64;
+    s.bits[0] = k_bits;
+    s.bits[1] = v_bits;
+    s.group = 32;
+    s.math = math;
+    s.maps = 2;
+    s.slabs = s.outs = 1;
+    s.lambda = 0.8f;
+    s.rotated = s.norm = true;
+    s.round = round;
+    s.most_rows = 20;
+    s.most_keys = 120;
+    return s;
+}
+
+/* Two units of two heads and their strips, with all that a unit may be asked. */
+struct scene {
+    rig r;
+    dq_array<dq_unit> unit;
+    dq_array<int32_t> edge;
+    dq_array<float> strip;
+    scene(rig_spec s, uint64_t seed) : unit(2), edge(2 * MAX_PAGES), strip(4 << 16)
+    {
+        s.outs = 2;
+        do {
+            rig_open(&r, &s, seed++);
+            if (r.n_units == 2 && r.list[0].unit.keys > 70 && r.list[0].unit.n > 16) break;
+            rig_close(&r);
+        } while (true);
+        int span = 0;
+        for (int i = 0; i < 2; i++) {
+            dq_unit *w = &unit.host[i];
+            *w = r.list[i].unit;
+            w->strip = i * 2 << 16;
+            w->edge = i * MAX_PAGES;
+            for (; 64 * w->n_edges < w->keys; w->n_edges++)
+                edge.host[w->edge + w->n_edges] = 64 * w->n_edges + 64;
+            edge.host[w->edge + w->n_edges - 1] = w->keys;
+            w->first = w->counted = w->n / 2;
+            w->span = span;
+            span += w->n - w->counted;
+            r.units.most_edges = w->n_edges > r.units.most_edges ? w->n_edges : r.units.most_edges;
+        }
+        unit.put();
+        edge.put();
+        r.units.unit = unit.device;
+        r.units.edge = edge.device;
+        r.units.strip = strip.device;
+    }
+    ~scene()
+    {
+        rig_close(&r);
+    }
+};
+
+static void scores_of(scene *s, int round)
+{
+    dq_units u = s->r.units;
+    u.most_keys = 1100; /* the launch of long rows */
+    must(dq_attend_scores(s->r.units, NULL));
+    must(dq_attend_softmax(u, round, 31.0f, s->r.absmax->device, NULL));
+}
+
+static void attend(void)
+{
+    scene s(spec_of(DQ_FUSED_BF16, 6, 3, DQ_ROUND_NOT), 1);
+    dq_array<uint32_t> most((size_t)(2 * s.r.units.n_q));
+    most.put();
+    must(dq_attend_absmax(s.r.units, most.device, NULL));
+    must(dq_attend_join(s.r.absmax->device, 2, s.r.units.n_q, NULL));
+    scores_of(&s, DQ_ROUND_TILE);
+    scores_of(&s, DQ_ROUND_ROW);
+    must(dq_attend_values(s.r.units, s.r.finish, NULL));
+}
+
+static void maps(void)
+{
+    scene s(spec_of(DQ_FUSED_BF16, 8, 4, DQ_ROUND_NOT), 2);
+    const dq_unit *w = s.unit.host;
+    const size_t keys = (size_t)(w[0].keys + w[1].keys), records = s.r.sum->n,
+                 factors = s.r.factor->n / 3;
+    values<double> mass(keys), second(keys), lambda(keys), diff(keys), loo(keys), total(records),
+        outputs(factors * 2 * (size_t)s.r.width), into(2 * 3 * DQ_MAP_FIELDS),
+        row(factors * DQ_MAP_FIELDS);
+    dq_array<int64_t> at(4);
+    dq_array<dq_map_run> runs(2);
+    for (int i = 0; i < 2; i++) runs.host[i] = dq_map_run{i, 1, w[i].keys};
+    at.host[3] = w[0].keys;
+    at.put();
+    runs.put();
+    const dq_map_sums c = {
+        {mass.device, second.device}, lambda.device, diff.device, loo.device, at.device};
+    const dq_map_limits limits = {{1e-4, 1e-3, 1e-2, 0.1}};
+    scores_of(&s, DQ_ROUND_NOT);
+    must(dq_maps_leave_out(s.r.units, total.device, outputs.device, NULL));
+    must(dq_maps_sum(s.r.units, c, runs.device, 2, s.r.units.most_keys, NULL));
+    must(dq_maps_measure(s.r.units, limits, into.device, row.device, runs.device, 2, NULL));
+}
+
+static void spans(void)
+{
+    scene s(spec_of(DQ_FUSED_BF16, 8, 4, DQ_ROUND_NOT), 3);
+    const int classes = 3;
+    values<double> mass((size_t)(128 * s.r.units.n_out * classes * 2));
+    dq_array<uint8_t> label(64 * MAX_PAGES);
+    dq_array<int64_t> key(4);
+    label.put();
+    key.put();
+    scores_of(&s, DQ_ROUND_NOT);
+    must(dq_span_sums_add(s.r.units, dq_span_sums{mass.device, label.device, key.device, classes},
+                          NULL));
+}
+
+static void tally(void)
+{
+    enum { ROWS = 3, COLS = 200 };
+    values<float> x(2 * ROWS * COLS);
+    dq_array<dq_piece> piece(2);
+    dq_array<int32_t> pos(ROWS);
+    dq_array<dq_call_tally> call(1);
+    dq_array<dq_launch_top> top(1);
+    dq_array<dq_tally_bins> bins(1);
+    dq_array<double> sums(4 * 2 * ROWS);
+    dq_array<uint32_t> tied(2 * ROWS);
+    for (int i = 0; i < 100; i++) x.host[5 * i] = 3.5f; /* ties */
+    x.put();
+    for (int i = 0; i < 2; i++)
+        piece.host[i] = dq_piece{x.device + i * ROWS * COLS,
+                                 COLS,
+                                 NULL,
+                                 NULL,
+                                 pos.device,
+                                 1,
+                                 COLS,
+                                 ROWS,
+                                 ROWS * i,
+                                 i,
+                                 0};
+    piece.put(), pos.put(), call.put(), bins.put();
+    must(dq_tally_launch(dq_tally_rows{piece.device, 2, ROWS, 2 * ROWS}, call.device, top.device,
+                         bins.device, sums.device, tied.device, NULL));
+    must(dq_tally_refined(dq_tally_rows{piece.device, 2, ROWS, 2 * ROWS}, bins.device->fine, 0x4060,
+                          NULL));
+}
+
+static void fused(int math, int k_bits, int v_bits, int round, uint64_t seed)
+{
+    rig r;
+    rig_spec s = spec_of(math, k_bits, v_bits, round);
+    rig_open(&r, &s, seed);
+    dq_array<uint32_t> most((size_t)(r.n_units * r.units.n_q));
+    most.put();
+    must(dq_fused_scores(r.units, math, NULL));
+    must(dq_fused_absmax(r.units, most.device, math, NULL));
+    must(dq_fused_attend(r.units, r.finish, r.logits, math, NULL));
+    rig_close(&r);
+}
+
+static void int8(void)
+{
+    fused(DQ_FUSED_INT8, 8, 8, DQ_ROUND_ROW, 1);
+    fused(DQ_FUSED_INT8, 6, 3, DQ_ROUND_NOT, 2);
+}
+
+static void bf16(void)
+{
+    fused(DQ_FUSED_BF16, 8, 4, DQ_ROUND_ROW, 3);
+    fused(DQ_FUSED_BF16, 16, 16, DQ_ROUND_NOT, 4);
+}
+
+static void decode(void)
+{
+    for (int i = 0; i < 2; i++) {
+        rig r;
+        rig_spec s = spec_of(DQ_FUSED_INT8, 8, i ? 4 : 8, i ? DQ_ROUND_ROW : DQ_ROUND_GIVEN);
+        s.most_rows = 2;
+        s.most_keys = i ? 300 : 64 * MAX_PAGES; /* more than decode_sums takes at a time */
+        rig_open(&r, &s, 10 + (uint64_t)i);
+        must(dq_fused_decode(r.units, r.finish, r.logits, NULL));
+        rig_close(&r);
+    }
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} families[] = {{"rows", rows},     {"linear", linear}, {"logprob", logprob}, {"pages", pages},
+                {"attend", attend}, {"maps", maps},     {"spans", spans},     {"tally", tally},
+                {"int8", int8},     {"bf16", bf16},     {"decode", decode}};
+
+int main(int argc, char **argv)
+{
+    int n = 0;
+    for (const auto &f : families) {
+        bool asked = argc < 2;
+        for (int i = 1; i < argc; i++) asked = asked || !strcmp(argv[i], f.name);
+        if (!asked) continue;
+        f.run();
+        printf("%s: done\n", f.name);
+        n++;
+    }
+    return n > 0 && n >= argc - 1 ? 0 : 2;
+}

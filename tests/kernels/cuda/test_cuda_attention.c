@@ -1,0 +1,102 @@
+/* Attention of the CUDA backend against the CPU's, on the simulated device: bit for bit where the CPU has
+ * fused products.
+ * SPDX-License-Identifier: MIT */
+#include "tests/kernels/cuda/pair.h"
+
+static void outputs_are_equal(void **state)
+{
+    static const int bits[] = {16, 8, 4, 3};
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        pair p;
+        dq_kv_spec spec = i % 3 == 2 ? dq_kv_plain : spec_of(i + 1);
+        spec.rotate_v = spec.rotate_k = (dims[i % 6] & (dims[i % 6] - 1)) == 0 && i % 2;
+        pair_open(&p, pairings[i % N_PAIRINGS], dims[i % 6], spec);
+        pair_scene(&p, i % 2);
+        set_options(&p, i);
+        for (int k = 0; k < 2; k++) {
+            attend_both(&p, (dq_logit_spec){bits[(i + k) % 4], (dq_grain)((i + 2 * k) % 4)}, NULL,
+                        NULL);
+            compare_outputs(&p);
+        }
+        pair_close(&p);
+    }
+}
+
+static void every_order_of_threads(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        pair p;
+        dq_simt_set_schedule(seed ? DQ_SIMT_GREEDY : DQ_SIMT_ROUND_ROBIN, seed);
+        pair_open(&p, DQ_PAIR_HALVES, 48, spec_of(1));
+        pair_scene(&p, true);
+        for (int grain = DQ_GRAIN_TENSOR; grain <= DQ_GRAIN_TILE; grain++) {
+            attend_both(&p, (dq_logit_spec){4, (dq_grain)grain}, NULL, NULL);
+            compare_outputs(&p);
+        }
+        pair_close(&p);
+    }
+    dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
+}
+
+static void absmax_is_equal(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_PAIRINGS; i += 2) {
+        pair p;
+        float got[2][PAIR_SEQ * PAIR_Q], *at[2];
+        pair_open(&p, pairings[i], dims[i], spec_of(i));
+        pair_scene(&p, true);
+        for (int k = CPU; k <= CUDA; k++) {
+            const dq_ops *op = p.b[k]->ops;
+            const dq_attend_args a = pair_args(&p, k, (dq_logit_spec){4, DQ_GRAIN_HEAD});
+            at[k] = op->alloc(p.b[k], sizeof got[k]);
+            op->attn_absmax(p.b[k], at[k], &a);
+            op->get(p.b[k], got[k], at[k], (size_t)p.batch.n_seq * PAIR_Q * sizeof(float));
+            op->free(p.b[k], at[k]);
+        }
+        for (int j = 0; j < p.batch.n_seq * PAIR_Q; j++)
+            assert_true(fabs((double)got[CPU][j] - (double)got[CUDA][j]) <=
+                        2e-6 * (double)got[CPU][j]);
+        pair_close(&p);
+    }
+}
+
+/* One row of more keys than a softmax adds at a time (attend.cu, RUNS), with and without a maximum that
+ * several warps look for. */
+static void long_rows(void **state)
+{
+    (void)state;
+    for (int bits = 4; bits <= 16; bits += 12) {
+        pair p;
+        pair_open(&p, DQ_PAIR_HALVES, 16, dq_kv_plain);
+        const int32_t a = pair_seq(&p, 0);
+        for (int i = 0; i < 16; i++) {
+            pair_begin(&p);
+            pair_rows(&p, a, PAIR_ROWS);
+            pair_append(&p);
+            pair_sync(&p);
+        }
+        pair_begin(&p);
+        pair_rows(&p, a, 1);
+        pair_append(&p);
+        attend_both(&p, (dq_logit_spec){bits, DQ_GRAIN_ROW}, NULL, NULL);
+        compare_outputs(&p);
+        pair_close(&p);
+    }
+}
+
+/* With an argument: tests of that name. */
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(outputs_are_equal),
+        cmocka_unit_test(every_order_of_threads),
+        cmocka_unit_test(absmax_is_equal),
+        cmocka_unit_test(long_rows),
+    };
+    if (!rig_can_run()) return RIG_SKIP;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

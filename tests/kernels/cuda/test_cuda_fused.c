@@ -1,0 +1,222 @@
+/* Attention of the CUDA backend on tensor cores, as operations of the backend: int8 against the CPU's int8, bf16
+ * against its f32, on the simulated device. test_fused.cpp has the kernels alone.
+ * SPDX-License-Identifier: MIT */
+#include "tests/kernels/cuda/pair.h"
+
+static const int fused_dims[] = {16, 64, 80, 32, 48, 128};
+
+static void open_math(pair *p, int i, dq_num num)
+{
+    dq_kv_spec spec = spec_of(i);
+    spec.num = num;
+    spec.group = 32;
+    if (num == DQ_NUM_INT8 && spec.k_bits == 16) spec.k_bits = 8;
+    if (num == DQ_NUM_INT8 && spec.v_bits == 16) spec.v_bits = 8;
+    const int dim = fused_dims[i % 6];
+    spec.rotate_v = spec.rotate_k = (dim & (dim - 1)) == 0 && i % 2;
+    pair_open(p, pairings[i % N_PAIRINGS], dim, spec);
+    p->math = (dq_math){DQ_NUM_F32, num, num, num};
+    pair_scene(p, i % 2);
+    set_options(p, i);
+}
+
+/* S is the same bit for bit; exps and sums are not, so that a code of D may differ by one. */
+static void int8_is_near(void **state)
+{
+    static const dq_grain grains[] = {DQ_GRAIN_TENSOR, DQ_GRAIN_HEAD, DQ_GRAIN_ROW};
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        pair p;
+        open_math(&p, i, DQ_NUM_INT8);
+        attend_both(&p, (dq_logit_spec){i % 2 ? 16 : 6, grains[i % 3]}, NULL, NULL);
+        compare_within(&p, 2e-4, false);
+        pair_close(&p);
+    }
+}
+
+static void bf16_is_near(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        pair p;
+        open_math(&p, i, DQ_NUM_BF16);
+        p.attn.head_norm = false; /* a norm of nearly nothing has no bound */
+        attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
+        compare_within(&p, 3e-2, false);
+        pair_close(&p);
+    }
+}
+
+static void absmax_is_equal(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_PAIRINGS; i += 2) {
+        pair p;
+        float got[2][PAIR_SEQ * PAIR_Q];
+        open_math(&p, i, DQ_NUM_INT8);
+        for (int k = CPU; k <= CUDA; k++) {
+            const dq_ops *op = p.b[k]->ops;
+            const dq_attend_args a = pair_args(&p, k, (dq_logit_spec){4, DQ_GRAIN_HEAD});
+            float *at = op->alloc(p.b[k], sizeof got[k]);
+            op->attn_absmax(p.b[k], at, &a);
+            op->get(p.b[k], got[k], at, (size_t)p.batch.n_seq * PAIR_Q * sizeof(float));
+            op->free(p.b[k], at);
+        }
+        for (int j = 0; j < p.batch.n_seq * PAIR_Q; j++)
+            assert_true(fabs((double)got[CPU][j] - (double)got[CUDA][j]) <=
+                        2e-6 * (double)got[CPU][j]);
+        pair_close(&p);
+    }
+}
+
+static float *outputs(pair *p)
+{
+    const dq_mat m = pair_mat(p, CUDA, A_OUT);
+    float *x = calloc((size_t)(m.rows * m.cols), sizeof *x);
+    p->b[CUDA]->ops->get(p->b[CUDA], x, m.p, (size_t)(m.rows * m.cols) * sizeof *x);
+    return x;
+}
+
+/* Columns and measures come from strips of their own. */
+static void looking_changes_nothing(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        pair p;
+        const dq_num num = i % 2 ? DQ_NUM_BF16 : DQ_NUM_INT8;
+        double *mass[2];
+        int64_t offset[PAIR_SEQ * 8], n = 0;
+        dq_head_measure of[2][PAIR_Q];
+        dq_head_measure *const measure[2] = {of[CPU], of[CUDA]};
+        open_math(&p, i + 1, num);
+        memset(of, 0, sizeof of);
+        for (int l = 0; l < p.batch.n_seq * p.map.n_groups; l++) {
+            offset[l] = n;
+            n += p.b[CPU]->ops->kv_count(p.b[CPU], p.kv[CPU], p.seq[l / p.map.n_groups], 0,
+                                         l % p.map.n_groups, NULL);
+        }
+        for (int k = CPU; k <= CUDA; k++) mass[k] = calloc((size_t)n, sizeof(double));
+        const dq_columns columns[2] = {{.offset = offset, .mass = {mass[CPU]}},
+                                       {.offset = offset, .mass = {mass[CUDA]}}};
+        attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
+        float *before = outputs(&p);
+        attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, columns, measure);
+        pair_sync(&p);
+        float *after = outputs(&p);
+        const dq_mat m = pair_mat(&p, CUDA, A_OUT);
+        assert_memory_equal(before, after, (size_t)(m.rows * m.cols) * sizeof(float));
+        for (int64_t j = 0; j < n; j++)
+            assert_true(fabs(mass[CPU][j] - mass[CUDA][j]) <=
+                        (num == DQ_NUM_INT8 ? 1e-5 : 0.1) * (1 + mass[CPU][j]));
+        free(before);
+        free(after);
+        free(mass[CPU]);
+        free(mass[CUDA]);
+        pair_close(&p);
+    }
+}
+
+/* Rows of 1, 50 and 21, in one to two units a group: strips are made for some of them. */
+static void spans_see_the_same_maps(void **state)
+{
+    static const int64_t last[][PAIR_SEQ] = {{0, 1, 0}, {1, 0, 21}, {0, 50, 1}, {1, 20, 4}};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        pair p;
+        const dq_num num = i % 2 ? DQ_NUM_BF16 : DQ_NUM_INT8;
+        open_math(&p, i + 1, num);
+        attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
+        float *before = outputs(&p);
+        pair_count_spans(&p, last[i]);
+        attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
+        pair_sync(&p);
+        float *after = outputs(&p);
+        const dq_mat m = pair_mat(&p, CUDA, A_OUT);
+        assert_memory_equal(before, after, (size_t)(m.rows * m.cols) * sizeof(float));
+        compare_spans(&p, num == DQ_NUM_INT8 ? 1e-5 : 0.1);
+        free(before);
+        free(after);
+        pair_close(&p);
+    }
+}
+
+static const float *row_of(const pair *p, const float *x, int64_t row)
+{
+    return x + row * pair_mat(p, CUDA, A_OUT).cols;
+}
+
+/* A pass of each sequence's last row alone gives the bits of the pass of all rows, in other kernels. */
+static void single_rows_are_equal(void **state)
+{
+    static const dq_grain grains[] = {DQ_GRAIN_ROW, DQ_GRAIN_HEAD};
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        pair p;
+        open_math(&p, i, DQ_NUM_INT8);
+        const dq_ops *op = p.b[CUDA]->ops;
+        dq_attend_args a = pair_args(&p, CUDA, (dq_logit_spec){i % 3 ? 16 : 6, grains[i / 3 % 2]});
+        const size_t width = (size_t)pair_mat(&p, CUDA, A_OUT).cols;
+        float given[PAIR_SEQ * PAIR_Q], *absmax = op->alloc(p.b[CUDA], sizeof given);
+        for (int k = 0; k < PAIR_SEQ * PAIR_Q; k++) given[k] = 3.0f + (float)(k % 5);
+        op->put(p.b[CUDA], absmax, given, sizeof given);
+        a.absmax = absmax;
+        op->attend(p.b[CUDA], pair_mat(&p, CUDA, A_OUT), &a);
+        float *many = outputs(&p);
+        assert_string_equal(op->attend_kernel(p.b[CUDA], &p.spec, p.math, 64), "attend_int8");
+        assert_string_equal(op->attend_kernel(p.b[CUDA], &p.spec, p.math, 1), "decode_int8");
+        const dq_batch all = p.batch;
+        int64_t cu[PAIR_SEQ + 1] = {0};
+        int32_t pos[PAIR_SEQ];
+        for (int s = 0; s < all.n_seq; s++) { /* their queries go where the first ones were */
+            const int64_t last = all.cu_rows[s + 1] - 1, q = (int64_t)PAIR_Q * p.map.head_dim;
+            cu[s + 1] = s + 1;
+            pos[s] = all.pos[last];
+            op->put(p.b[CUDA], a.q.p + s * q, p.host[A_Q] + last * q, (size_t)q * sizeof(float));
+            if (a.lambda.p)
+                op->put(p.b[CUDA], a.lambda.p + s * p.map.n_out,
+                        p.host[A_LAMBDA] + last * p.map.n_out, (size_t)p.map.n_out * sizeof(float));
+        }
+        p.batch.n_rows = all.n_seq;
+        p.batch.cu_rows = cu;
+        p.batch.pos = pos;
+        a.q.rows = a.lambda.rows = all.n_seq;
+        op->attend(p.b[CUDA], pair_mat(&p, CUDA, A_OUT), &a);
+        float *one = outputs(&p);
+        pair_sync(&p);
+        for (int s = 0; s < all.n_seq; s++)
+            assert_memory_equal(row_of(&p, one, s), row_of(&p, many, all.cu_rows[s + 1] - 1),
+                                width * sizeof(float));
+        op->free(p.b[CUDA], absmax);
+        free(many);
+        free(one);
+        pair_close(&p);
+    }
+}
+
+static void tiles_are_refused_by_name(void **state)
+{
+    pair p;
+    dq_err err = {0};
+    (void)state;
+    open_math(&p, 1, DQ_NUM_INT8);
+    const dq_attend_args a = pair_args(&p, CUDA, (dq_logit_spec){4, DQ_GRAIN_TILE});
+    p.b[CUDA]->ops->attend(p.b[CUDA], pair_mat(&p, CUDA, A_OUT), &a);
+    assert_int_equal(dq_backend_sync(p.b[CUDA], &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "rounding of logits by tiles. Use --math f32"));
+    pair_close(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(int8_is_near),
+        cmocka_unit_test(bf16_is_near),
+        cmocka_unit_test(absmax_is_equal),
+        cmocka_unit_test(looking_changes_nothing),
+        cmocka_unit_test(spans_see_the_same_maps),
+        cmocka_unit_test(single_rows_are_equal),
+        cmocka_unit_test(tiles_are_refused_by_name),
+    };
+    if (!rig_can_run()) return RIG_SKIP;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

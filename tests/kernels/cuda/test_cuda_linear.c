@@ -1,0 +1,213 @@
+/* test_cuda_linear: products with weights on the CUDA backend. Integers equal the CPU's bit for bit in
+ * every order of threads; floats are near it, and a row's result does not depend on the rows beside it.
+ * SPDX-License-Identifier: MIT */
+#include "tests/kernels/cuda/cuda_rig.h"
+
+static const int64_t ragged[] = {1, 3, 70};
+enum { N_RAGGED = 3 };
+
+static dq_mat multiply(dq_backend *b, const float *x, int64_t rows, const dq_weight *w,
+                       const float *bias, dq_num num)
+{
+    dq_mat src = rig_put(b, x, rows, w->cols), dst = rig_put(b, NULL, rows, w->rows);
+    if (b->ops->weight_acquire) assert_true(b->ops->weight_acquire(b, w));
+    b->ops->matmul(b, dst, src, w, bias, num);
+    if (b->ops->weight_release) b->ops->weight_release(b, w);
+    b->ops->free(b, src.p);
+    return dst;
+}
+
+static void check(const rig *r, const float *x, int64_t rows, const dq_weight *w, bool biased,
+                  dq_num num, double absolute)
+{
+    float *bias = biased ? rig_floats(w->rows, 31) : NULL;
+    const dq_num on_cpu = num == DQ_NUM_BF16 ? DQ_NUM_F32 : num;
+    dq_mat want = multiply(r->cpu, x, rows, w, bias, on_cpu);
+    dq_mat got = multiply(r->cuda, x, rows, w, bias, num);
+    rig_compare_mats(r, want, got, 0, absolute);
+    rig_drop(bias);
+}
+
+/* ----------------------------------------------------------------------------------------- integers */
+/* group 0: one scale for the whole tensor; more than cols: one per row. */
+static void check_int8(const rig *r, int64_t rows, int64_t out, int64_t cols, int bits,
+                       int64_t group, dq_dtype type)
+{
+    float *x = rig_floats(rows * cols, (uint64_t)(rows + cols));
+    dq_weight w = rig_packed(out, cols, bits, group, type, (uint64_t)(bits + group));
+    check(r, x, rows, &w, out % 2 == 1, DQ_NUM_INT8, 0);
+    rig_drop(x);
+    rig_drop_weight(&w);
+}
+
+static void test_packed(void **state)
+{
+    static const int64_t groups[] = {32, 128, 1 << 20, 0};
+    rig r = rig_open();
+    (void)state;
+    for (int bits = 2; bits <= 8; bits++)
+        for (int g = 0; g < 4; g++) {
+            check_int8(&r, 1, 67, 300, bits, groups[g], DQ_F16);
+            check_int8(&r, 19, 70, 300, bits, groups[g], g % 2 ? DQ_F16 : DQ_F32);
+        }
+    rig_close(&r);
+}
+
+static void test_packed_shapes(void **state)
+{
+    rig r = rig_open();
+    (void)state;
+    check_int8(&r, 3, 1, 1, 4, 1, DQ_F16);
+    check_int8(&r, 16, 33, 31, 4, 32, DQ_F16);
+    check_int8(&r, 17, 9, 640, 8, 64, DQ_F32);
+    check_int8(&r, 70, 131, 129, 4, 128, DQ_F16);
+    check_int8(&r, 130, 65, 256, 6, 96, DQ_F16); /* groups end inside stages */
+    check_int8(&r, 5, 40, 200, 5, 20, DQ_F32);   /* groups are padded */
+    check_int8(&r, 18, 40, 1100, 3, 50, DQ_F16);
+    check_int8(&r, 18, 12, 700, 2, 600, DQ_F16); /* one block rounds a group */
+    rig_close(&r);
+}
+
+static void test_orders(void **state)
+{
+    rig r = rig_open();
+    (void)state;
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        dq_simt_set_schedule(seed ? DQ_SIMT_GREEDY : DQ_SIMT_ROUND_ROBIN, seed);
+        check_int8(&r, 130, 70, 520, 4, 128, DQ_F16);
+        check_int8(&r, 40, 70, 520, 8, 32, DQ_F32);
+        check_int8(&r, 5, 70, 1300, 6, 64, DQ_F16);
+    }
+    dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
+    rig_close(&r);
+}
+
+/* Zeros, values that are not finite, and rows that only differ in scale. */
+static void test_special_activations(void **state)
+{
+    rig r = rig_open();
+    float *x = rig_floats(20 * 96, 32);
+    dq_weight w = rig_packed(24, 96, 4, 32, DQ_F16, 33);
+    (void)state;
+    for (int i = 0; i < 96; i++) {
+        x[i] = 0;
+        x[96 + i] *= 1e-30f;
+        x[2 * 96 + i] *= 1e30f;
+        x[3 * 96 + i] = (float)(i % 5) - 2.0f; /* quotients that lie on ties */
+    }
+    x[4 * 96 + 40] = INFINITY;
+    x[5 * 96 + 80] = NAN;
+    check(&r, x, 20, &w, false, DQ_NUM_INT8, 0);
+    rig_drop(x);
+    rig_drop_weight(&w);
+    rig_close(&r);
+}
+
+/* ------------------------------------------------------------------------------------------- floats */
+static void check_floats(const rig *r, dq_weight w, dq_num num, double absolute)
+{
+    for (int i = 0; i < N_RAGGED; i++) {
+        float *x = rig_floats(ragged[i] * w.cols, 34);
+        check(r, x, ragged[i], &w, i == 2, num, absolute);
+        rig_drop(x);
+    }
+    rig_drop_weight(&w);
+}
+
+static void test_floats(void **state)
+{
+    static const dq_dtype dense[] = {DQ_F32, DQ_F16, DQ_BF16};
+    rig r = rig_open();
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        check_floats(&r, rig_dense(131, 205, dense[i], 35), DQ_NUM_F32, 2e-4);
+        check_floats(&r, rig_dense(131, 205, dense[i], 35), DQ_NUM_BF16, 0.5);
+    }
+    for (int bits = 2; bits <= 8; bits++) {
+        check_floats(&r, rig_packed(131, 205, bits, 128, DQ_F16, 36), DQ_NUM_F32, 2e-4);
+        check_floats(&r, rig_packed(131, 205, bits, 48, DQ_F32, 37), DQ_NUM_BF16, 0.5);
+    }
+    check_floats(&r, rig_packed(20, 205, 4, 0, DQ_F16, 38), DQ_NUM_F32, 2e-4);
+    rig_close(&r);
+}
+
+/* bf16 products are those of rounded operands, with sums in f32. */
+static void test_bf16_rounds_operands(void **state)
+{
+    rig r = rig_open();
+    dq_weight w = rig_dense(20, 64, DQ_BF16, 39);
+    float *x = rig_floats(3 * 64, 40), *rounded = rig_floats(3 * 64, 40);
+    (void)state;
+    for (int i = 0; i < 3 * 64; i++) rounded[i] = dq_f32_from_bf16(dq_bf16_from_f32(x[i]));
+    dq_mat want = multiply(r.cpu, rounded, 3, &w, NULL, DQ_NUM_F32);
+    dq_mat got = multiply(r.cuda, x, 3, &w, NULL, DQ_NUM_BF16);
+    rig_compare_mats(&r, want, got, 0, 1e-4);
+    rig_drop(x);
+    rig_drop(rounded);
+    rig_drop_weight(&w);
+    rig_close(&r);
+}
+
+/* A row among 70 and alone; and the products that cuBLAS sees have one number of rows. */
+static void test_rows_are_independent(void **state)
+{
+    static const dq_num nums[] = {DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8};
+    rig r = rig_open();
+    dq_weight w = rig_packed(50, 160, 4, 32, DQ_F16, 41);
+    float *x = rig_floats(70 * 160, 42);
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        float *all = rig_take(r.cuda, multiply(r.cuda, x, 70, &w, NULL, nums[k]));
+        for (int64_t row = 0; row < 70; row += 23) {
+            float *one = rig_take(r.cuda, multiply(r.cuda, x + row * 160, 1, &w, NULL, nums[k]));
+            assert_memory_equal(all + row * 50, one, 50 * sizeof *one);
+#ifdef DQ_SIMT
+            int m, n, depth;
+            dq_simt_blas_calls(&m, &n, &depth);
+            assert_int_equal(n, 32);
+            assert_int_equal(depth, 160);
+#endif
+            rig_drop(one);
+        }
+        rig_drop(all);
+    }
+    rig_drop(x);
+    rig_drop_weight(&w);
+    rig_close(&r);
+}
+
+static void test_refusals(void **state)
+{
+    rig r = rig_open();
+    dq_err err = {0};
+    dq_weight w = rig_dense(8, 8, DQ_F32, 43);
+    float *x = rig_floats(8, 44);
+    (void)state;
+    dq_mat y = multiply(r.cuda, x, 1, &w, NULL, DQ_NUM_INT8);
+    assert_int_equal(dq_backend_sync(r.cuda, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "is not packed"));
+    memset(&err, 0, sizeof err);
+    r.cuda->ops->matmul(r.cuda, y, y, &w, NULL, DQ_NUM_F32); /* released */
+    assert_int_equal(dq_backend_sync(r.cuda, &err), DQ_BUG);
+    assert_non_null(strstr(err.text, "acquired"));
+    r.cuda->ops->free(r.cuda, y.p);
+    rig_drop(x);
+    rig_drop_weight(&w);
+    rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_packed_shapes),
+        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_special_activations),
+        cmocka_unit_test(test_floats),
+        cmocka_unit_test(test_bf16_rounds_operands),
+        cmocka_unit_test(test_rows_are_independent),
+        cmocka_unit_test(test_refusals),
+    };
+    if (!rig_can_run()) return RIG_SKIP;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,139 @@
+/* The CUDA backend's KV cache against the CPU's, on the simulated device: codes, scales and bookkeeping bit
+ * for bit, and memory that ends in the middle of an append.
+ * SPDX-License-Identifier: MIT */
+#include "tests/kernels/cuda/page_codes.h"
+#include "tests/kernels/cuda/pair.h"
+
+static void compare_token(pair *p, const dq_kv_list *const list[2], int64_t i, int head, int side)
+{
+    int8_t q[2][128];
+    float scale[2][128];
+    const dq_page page = dq_cuda_page(list[CUDA]->page[i / DQ_PAGE]);
+    dq_page_form form[2];
+    dq_cuda_forms(form, p->kv[CUDA]);
+    dq_kv_token_codes(p->kv[CPU], list[CPU], i, head, side, q[CPU], scale[CPU]);
+    assert_int_equal(dq_test_page_codes(q[CUDA], scale[CUDA], &page, &form[side], side,
+                                        p->kv[CUDA]->slot[head], (int)(i % DQ_PAGE)),
+                     cudaSuccess);
+    assert_memory_equal(q[CPU], q[CUDA], (size_t)form[side].cols);
+    assert_memory_equal(scale[CPU], scale[CUDA], (size_t)form[side].n_scales * sizeof(float));
+}
+
+static void compare_bytes(pair *p)
+{
+    const dq_kv_bytes a = p->b[CPU]->ops->kv_bytes(p->b[CPU], p->kv[CPU]),
+                      b = p->b[CUDA]->ops->kv_bytes(p->b[CUDA], p->kv[CUDA]);
+    assert_memory_equal(&a, &b, sizeof a);
+}
+
+/* Every coded token of a sequence; how many codes. */
+static int compare_codes(pair *p, int32_t seq)
+{
+    int n = 0;
+    pair_sync(p);
+    compare_bytes(p);
+    for (int head = 0; head < PAIR_KV; head++) {
+        const dq_kv_list *const list[2] = {dq_kv_list_of(p->kv[CPU], seq, 0, p->map.group[head]),
+                                           dq_kv_list_of(p->kv[CUDA], seq, 0, p->map.group[head])};
+        assert_int_equal(list[CPU]->count, list[CUDA]->count);
+        for (int64_t i = 0; i < list[CPU]->count; i++) {
+            const dq_kv_page *page = list[CPU]->page[i / DQ_PAGE];
+            const dq_kv_page *other = list[CUDA]->page[i / DQ_PAGE];
+            assert_int_equal(dq_kv_pos(list[CPU], i), dq_kv_pos(list[CUDA], i));
+            assert_true(page->coded == other->coded && page->n_sinks == other->n_sinks);
+            for (int side = DQ_K; side <= DQ_V; side++) {
+                assert_int_equal(page->part[side].wide, other->part[side].wide);
+                if (!page->part[side].codes || i % DQ_PAGE < page->n_sinks ||
+                    i % DQ_PAGE >= page->coded)
+                    continue;
+                compare_token(p, list, i, head, side);
+                n++;
+            }
+        }
+    }
+    return n;
+}
+
+static void codes_are_equal(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        pair p;
+        pair_open(&p, pairings[i % N_PAIRINGS], dims[i % 6], spec_of(i));
+        const int32_t a = pair_seq(&p, 0);
+        pair_begin(&p);
+        pair_rows(&p, a, 200);
+        for (int c = 0; c < PAIR_KV * dims[i % 6]; c++) { /* scales that f16 cannot hold */
+            p.host[A_K][9 * PAIR_KV * dims[i % 6] + c] *= 1e-8f;
+            p.host[A_V][70 * PAIR_KV * dims[i % 6] + c] *= 1e7f;
+            p.host[A_V][71 * PAIR_KV * dims[i % 6] + c] = 0;
+            if (i % 2) p.host[A_K][100 * PAIR_KV * dims[i % 6] + c] *= 1e-4f; /* subnormal there */
+        }
+        pair_append(&p);
+        compare_codes(&p, a);
+        pair_settle(&p);
+        int n = compare_codes(&p, a);
+        assert_true(n > 100 || p.spec.sink == 70 || (p.spec.k_bits == 16 && p.spec.v_bits == 16));
+        int32_t kept[200];
+        for (int32_t k = 0; k < 130; k++) kept[k] = k < 66 ? k : k + 20;
+        const int32_t fork = pair_fork(&p, a);
+        for (int g = 0; g < p.map.n_groups; g++) pair_keep(&p, a, g, kept + g % 2, 130 - 3 * g);
+        pair_begin(&p);
+        pair_rows(&p, a, 40);
+        pair_rows(&p, fork, 90);
+        pair_append(&p);
+        pair_settle(&p);
+        compare_codes(&p, a);
+        compare_codes(&p, fork);
+        pair_close(&p);
+    }
+}
+
+/* Memory ends in the middle of an append: the cache holds what it held, and goes on when there is more. */
+static void exhausted_device(void **state)
+{
+    (void)state;
+    if (!simulated()) skip(); /* nobody else's memory is taken away */
+    for (int step = 0; step < 6; step++) {
+        pair p;
+        dq_err err = {0};
+        dq_kv_spec spec = spec_of(1);
+        pair_open(&p, DQ_PAIR_HALVES, 64, spec);
+        const int32_t a = pair_seq(&p, 0);
+        pair_begin(&p);
+        pair_rows(&p, a, 30);
+        pair_append(&p);
+        pair_sync(&p);
+        pair_begin(&p);
+        pair_rows(&p, a, 290);
+        dq_simt_set_memory(dq_simt_memory_used() + (size_t)step * 60000);
+        const dq_ops *op = p.b[CUDA]->ops;
+        op->kv_append(p.b[CUDA], p.kv[CUDA], 0, &p.batch, pair_mat(&p, CUDA, A_K),
+                      pair_mat(&p, CUDA, A_V));
+        const dq_status status = dq_backend_sync(p.b[CUDA], &err);
+        dq_simt_set_memory((size_t)1 << 30);
+        assert_int_equal(status, DQ_RESOURCE);
+        assert_int_equal(op->kv_count(p.b[CUDA], p.kv[CUDA], a, 0, 0, NULL), 30);
+        pair_append(&p);
+        attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
+        compare_outputs(&p);
+        compare_codes(&p, a);
+        for (int k = CPU; k <= CUDA; k++) {
+            p.b[k]->ops->kv_seq_free(p.b[k], p.kv[k], a);
+            assert_int_equal(p.b[k]->ops->kv_bytes(p.b[k], p.kv[k]).unquantized, 0);
+        }
+        pair_close(&p);
+    }
+}
+
+/* With an argument: tests of that name. */
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(codes_are_equal),
+        cmocka_unit_test(exhausted_device),
+    };
+    if (!rig_can_run()) return RIG_SKIP;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

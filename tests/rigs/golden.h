@@ -1,0 +1,59 @@
+/* golden: reading the reference outputs beside a test checkpoint (tests/golden/common.py).
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_TEST_GOLDEN_H
+#define DQ_TEST_GOLDEN_H
+
+#include "base/os.h"
+#include "checkpoint/safetensors.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct golden {
+    dq_map map;
+    dq_arena *arena;
+    dq_tensor *tensor;
+    int64_t count;
+} golden;
+
+static inline bool golden_open(golden *g, const char *folder, dq_err *err)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/golden.safetensors", folder);
+    g->arena = dq_arena_new();
+    return dq_map_open(&g->map, path, err) == DQ_OK &&
+           dq_safetensors_parse(&g->tensor, &g->count, g->map.data, g->map.bytes, g->arena, err) ==
+               DQ_OK;
+}
+
+static inline void golden_close(golden *g)
+{
+    dq_map_close(&g->map);
+    dq_arena_free(g->arena);
+}
+
+/* NULL when absent. Data may be unaligned. */
+static inline const dq_tensor *golden_find(const golden *g, const char *name)
+{
+    for (int64_t i = 0; i < g->count; i++) {
+        if (strcmp(g->tensor[i].name, name) == 0) return &g->tensor[i];
+    }
+    return NULL;
+}
+
+/* Element i of a tensor of 4-byte values. */
+static inline float golden_f32(const dq_tensor *t, int64_t i)
+{
+    float x;
+    memcpy(&x, (const char *)t->data + 4 * i, 4);
+    return x;
+}
+
+static inline int32_t golden_i32(const dq_tensor *t, int64_t i)
+{
+    int32_t x;
+    memcpy(&x, (const char *)t->data + 4 * i, 4);
+    return x;
+}
+
+#endif

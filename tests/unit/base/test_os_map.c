@@ -1,0 +1,193 @@
+/* test_os_map: what is remembered of mapped files, and that their changes are seen.
+ * SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
+#include "base/os.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PAGES = 4, PAGE = 4096, BYTES = PAGES * PAGE };
+static char dir[64];
+
+static const char *at(const char *name)
+{
+    static char path[4][128];
+    static int turn;
+    char *p = path[turn = (turn + 1) % 4];
+    snprintf(p, 128, "%s/%s", dir, name);
+    return p;
+}
+
+static int setup(void **unused)
+{
+    (void)unused;
+    const char *tmp = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%.40s/dq-map-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int teardown(void **unused)
+{
+    static const char *const names[] = {"a", "b"};
+    (void)unused;
+    for (int i = 0; i < 2; i++) unlink(at(names[i]));
+    return rmdir(dir);
+}
+
+static void put(const char *path, int byte)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    for (int i = 0; i < BYTES; i++) fputc(byte, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* A file system's clock may tick in steps of some milliseconds: an old time shows any change. */
+static void put_old(const char *path)
+{
+    const struct timespec old[2] = {{1000000000, 5}, {1000000000, 5}};
+    put(path, 'x');
+    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+}
+
+static dq_map open_map(const char *path)
+{
+    dq_err err = {0};
+    dq_map m;
+    if (dq_map_open(&m, path, &err) != DQ_OK) fail_msg("%s", err.text);
+    return m;
+}
+
+static void addresses_lead_to_files(void **unused)
+{
+    bool cut;
+    int local = 0;
+    (void)unused;
+    put(at("a"), 1);
+    put(at("b"), 2);
+    for (int turn = 0; turn < 3; turn++) {
+        dq_map a = open_map(at("a")), b = open_map(at("b"));
+        assert_string_equal(dq_map_at(a.data, &cut), at("a"));
+        assert_false(cut);
+        assert_string_equal(dq_map_at(a.data + BYTES - 1, &cut), at("a"));
+        assert_string_equal(dq_map_at(b.data + PAGE, &cut), at("b"));
+        assert_null(dq_map_at(&local, &cut));
+        const uint8_t *was = a.data;
+        dq_map_close(&a);
+        assert_null(dq_map_at(was, &cut));
+        assert_string_equal(dq_map_at(b.data, &cut), at("b"));
+        dq_map_close(&b);
+        dq_map_close(&b);
+    }
+}
+
+static void change(const char *path, char what)
+{
+    switch (what) {
+    case 'c': assert_int_equal(truncate(path, PAGE), 0); break;
+    case 'l': assert_int_equal(truncate(path, BYTES + 1), 0); break;
+    case 'w': put(path, 'y'); break;
+    case 'r':
+        put(at("b"), 'y');
+        assert_int_equal(rename(at("b"), path), 0);
+        break;
+    case 'u': assert_int_equal(unlink(path), 0); break;
+    default: fail();
+    }
+}
+
+static void changes_are_seen(void **unused)
+{
+    static const struct {
+        char what;
+        bool seen;
+    } list[] = {{'c', true}, {'l', true}, {'w', true}, {'r', false}, {'u', false}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        dq_err err = {0};
+        put_old(at("a"));
+        dq_map m = open_map(at("a"));
+        assert_int_equal(dq_maps_check(&err), DQ_OK);
+        change(at("a"), list[i].what);
+        if (dq_maps_check(&err) != (list[i].seen ? DQ_FILE : DQ_OK))
+            fail_msg("%c: %d %s", list[i].what, err.code, err.text);
+        if (list[i].seen) assert_memory_equal(err.text, at("a"), strlen(at("a")));
+        dq_map_close(&m);
+        err = (dq_err){0};
+        assert_int_equal(dq_maps_check(&err), DQ_OK); /* nobody reads it any more */
+    }
+}
+
+static void on_bus_error(int number, siginfo_t *info, void *context)
+{
+    bool cut = false;
+    const char *path = dq_map_at(info->si_addr, &cut);
+    (void)number;
+    (void)context;
+    _exit(path && strcmp(path + strlen(path) - 2, "/a") == 0 && cut ? 42 : 43);
+}
+
+/* A page that a file lost while it was mapped: the handler learns whose it was. */
+static void a_lost_page_has_a_name(void **unused)
+{
+    (void)unused;
+    put(at("a"), 1);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct sigaction act;
+        dq_map m = open_map(at("a"));
+        memset(&act, 0, sizeof act);
+        act.sa_sigaction = on_bus_error;
+        act.sa_flags = SA_SIGINFO;
+        sigaction(SIGBUS, &act, NULL);
+        if (truncate(at("a"), PAGE) != 0) _exit(1);
+        volatile const uint8_t *p = m.data;
+        _exit(p[2 * PAGE] ? 2 : 3);
+    }
+    int status = -1;
+    assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 42);
+}
+
+/* In a child, whose descriptors 0 and 1 are closed: neither becomes a file. */
+static void closed_descriptors_are_taken(void **unused)
+{
+    (void)unused;
+    put(at("a"), 1);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dq_err err = {0};
+        char byte = 0;
+        close(0);
+        close(1);
+        if (dq_process_begin(&err) != DQ_OK) _exit(1);
+        int fd = fileno(fopen(at("a"), "rb"));
+        _exit(fd > 2 && read(0, &byte, 1) < 0 && write(1, &byte, 1) < 0 ? 42 : 43);
+    }
+    int status = -1;
+    assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 42);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(addresses_lead_to_files),
+        cmocka_unit_test(changes_are_seen),
+        cmocka_unit_test(a_lost_page_has_a_name),
+        cmocka_unit_test(closed_descriptors_are_taken),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

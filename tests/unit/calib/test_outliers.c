@@ -1,0 +1,364 @@
+/* Outlier statistics of the test checkpoints against tests/golden/stats_oracle.json, and files that
+ * results are written to.
+ * SPDX-License-Identifier: MIT */
+#include "base/json.h"
+#include "base/os.h"
+#include "calib/outliers.h"
+#include "checkpoint/h5_result.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void must(dq_status status, const dq_err *err)
+{
+    if (status != DQ_OK) fail_msg("%s", err->text);
+}
+
+/* float32 rounding through three layers. */
+static void close_to(double got, double want, const char *what)
+{
+    if (!(fabs(got - want) <= 3e-5 * fabs(want) + 1e-7))
+        fail_msg("%s: expected %.9g, found %.9g", what, want, got);
+}
+
+typedef struct fixture {
+    json_t *root;
+    dq_arena *arena;
+    dq_backend *backend;
+} fixture;
+
+static int set_up(void **state)
+{
+    static fixture f;
+    dq_err err = {0};
+    char *text;
+    size_t len;
+    f.arena = dq_arena_new();
+    if (dq_file_read(&text, &len, DQ_TEST_DIR "/golden/stats_oracle.json", f.arena, &err) ||
+        dq_json_parse(&f.root, text, len, "stats_oracle.json", &err) ||
+        dq_backend_open(&f.backend, "cpu", 2, &err)) {
+        print_error("%s\n", err.text);
+        return -1;
+    }
+    *state = &f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    fixture *f = *state;
+    json_decref(f->root);
+    dq_backend_close(f->backend);
+    dq_arena_free(f->arena);
+    return 0;
+}
+
+static dq_sequences sequences_of(const json_t *list, dq_arena *a)
+{
+    dq_err err = {0};
+    size_t n = json_array_size(list), total = 0, i, k;
+    json_t *seq, *id;
+    json_array_foreach(list, i, seq) total += json_array_size(seq);
+    int64_t *cu = dq_alloc(a, n + 1, sizeof *cu, &err);
+    int32_t *ids = dq_alloc(a, total, sizeof *ids, &err);
+    assert_true(cu && ids);
+    json_array_foreach(list, i, seq)
+    {
+        cu[i + 1] = cu[i];
+        json_array_foreach(seq, k, id) ids[cu[i + 1]++] = (int32_t)json_integer_value(id);
+    }
+    return (dq_sequences){.n = (int64_t)n, .cu = cu, .ids = ids};
+}
+
+static dq_model *open_model(const char *name)
+{
+    char path[512];
+    dq_err err = {0};
+    dq_model *m = NULL;
+    snprintf(path, sizeof path, DQ_TEST_DIR "/golden/models/%s", name);
+    must(dq_model_open(&m, path, &err), &err);
+    return m;
+}
+
+static void collect(dq_outliers *o, const dq_model *m, dq_backend *b, const dq_sequences *s,
+                    int64_t max_rows, int walks)
+{
+    dq_err err = {0};
+    dq_runner *r = NULL;
+    const dq_outlier_plan plan = {.max_rows = max_rows, .walks = walks};
+    must(dq_outliers_init(o, m->n_layers, m->map.n_out, &err), &err);
+    must(dq_runner_new(&r, m, b, &dq_kv_plain, &err), &err);
+    must(dq_outliers_collect(o, r, s, &plan, &err), &err);
+    assert_int_equal(o->n_rows, s->cu[s->n]);
+    dq_runner_free(r);
+}
+
+static void compare(const dq_tally *t, dq_median m, const json_t *want, bool exact)
+{
+    static const int tops[] = {1, 2, 3, 10, 100};
+    char key[16];
+    assert_int_equal(t->n, json_integer_value(json_object_get(want, "n")));
+    assert_int_equal(t->n_bad, 0);
+    for (size_t i = 0; i < sizeof tops / sizeof tops[0]; i++) {
+        snprintf(key, sizeof key, "top%d", tops[i]);
+        close_to(dq_outlier_top(t, tops[i]), json_number_value(json_object_get(want, key)), key);
+    }
+    close_to(dq_outlier_rms(t), json_number_value(json_object_get(want, "rms")), "rms");
+    double median = json_number_value(json_object_get(want, "median"));
+    if (exact) {
+        assert_true(m.bound <= 0);
+        close_to(m.value, median, "median");
+    } else {
+        assert_true(m.bound > 0 && m.bound <= m.value / 256);
+        assert_true(fabs(m.value - median) <= m.bound + 3e-5 * median);
+    }
+}
+
+static void compare_place(const dq_tally *t, const json_t *want)
+{
+    const dq_place *p = &t->place[0];
+    const int32_t got[5] = {p->seq, p->layer, p->head, p->row, p->col};
+    for (size_t i = 0; i < 5; i++)
+        assert_int_equal(got[i], json_integer_value(json_array_get(want, i)));
+}
+
+static void near_count(int64_t got, const json_t *want, const char *what)
+{
+    /* a value within rounding of a threshold may fall on either side */
+    int64_t w = json_integer_value(want);
+    if (llabs(got - w) > 2) fail_msg("%s: %lld, expected %lld", what, (long long)got, (long long)w);
+}
+
+/* What the maps look like, against float64 softmaxes. */
+static void compare_measure(const dq_head_measure *m, const json_t *want)
+{
+    assert_int_equal(m->rows, json_integer_value(json_object_get(want, "rows")));
+    assert_int_equal(m->keys, json_integer_value(json_object_get(want, "keys")));
+    assert_int_equal(m->pages, json_integer_value(json_object_get(want, "pages")));
+    for (size_t k = 0; k < 2; k++) {
+        const json_t *h = json_array_get(json_object_get(want, "entropy"), k);
+        const json_t *sinks = json_array_get(json_object_get(want, "sink_mass"), k);
+        close_to(m->entropy[k], json_number_value(h), "entropy");
+        close_to(m->sink_mass[k], json_number_value(sinks), "sink mass");
+    }
+    close_to(m->variation, json_number_value(json_object_get(want, "variation")), "variation");
+    double negative = json_number_value(json_object_get(want, "negative"));
+    assert_true(fabs(m->negative - negative) <= 1e-4 * (1 + negative));
+    for (size_t i = 0; i < DQ_N_THRESHOLDS; i++) {
+        near_count(m->near_zero[i], json_array_get(json_object_get(want, "near_zero"), i), "keys");
+        near_count(m->skippable[i], json_array_get(json_object_get(want, "skippable"), i), "pages");
+    }
+}
+
+static void check_model(const fixture *f, const json_t *x, int64_t max_rows, int walks)
+{
+    const char *name = json_string_value(json_object_get(x, "model"));
+    dq_sequences s = sequences_of(json_object_get(x, "sequences"), f->arena);
+    dq_model *m = open_model(name);
+    dq_outliers o;
+    collect(&o, m, f->backend, &s, max_rows, walks);
+    for (int k = 0; k < DQ_N_KINDS; k++) {
+        const dq_outlier_kind *kind = &o.kind[k];
+        const char *key = dq_outlier_name[k];
+        compare(&kind->pooled, kind->pooled_median,
+                json_object_get(json_object_get(x, "table5"), key), walks >= 2);
+        compare_place(&kind->pooled, json_object_get(json_object_get(x, "place"), key));
+        for (int i = 0; i < m->n_layers; i++) {
+            json_t *layer = json_array_get(json_object_get(x, "layers"), (size_t)i);
+            bool exact = walks >= 3 || (walks == 2 && kind->layer_median[i].bound <= 0);
+            compare(&kind->layer[i], kind->layer_median[i], json_object_get(layer, key), exact);
+        }
+    }
+    for (int i = 0; i < m->n_layers * m->map.n_out; i++) {
+        const json_t *layer =
+            json_array_get(json_object_get(x, "layers"), (size_t)(i / m->map.n_out));
+        compare_measure(&o.measure[i], json_array_get(json_object_get(layer, "attention"),
+                                                      (size_t)(i % m->map.n_out)));
+    }
+    dq_outliers_free(&o);
+    dq_model_close(m);
+}
+
+static void test_oracle(void **state)
+{
+    const fixture *f = *state;
+    size_t i;
+    json_t *x;
+    json_array_foreach(f->root, i, x)
+    {
+        for (int walks = 1; walks <= 3; walks++) check_model(f, x, 4096, walks);
+        check_model(f, x, 64, 3); /* several passes, one with three sequences */
+        check_model(f, x, 1, 3);  /* a sequence longer than a pass is a pass of its own */
+    }
+}
+
+/* Batching changes no bit. */
+static void test_batching(void **state)
+{
+    const fixture *f = *state;
+    const json_t *x = json_array_get(f->root, 1);
+    dq_sequences s = sequences_of(json_object_get(x, "sequences"), f->arena);
+    dq_model *m = open_model(json_string_value(json_object_get(x, "model")));
+    dq_outliers a, b;
+    collect(&a, m, f->backend, &s, 4096, 2);
+    collect(&b, m, f->backend, &s, 50, 2);
+    for (int k = 0; k < DQ_N_KINDS; k++) {
+        const dq_tally *p = &a.kind[k].pooled, *q = &b.kind[k].pooled;
+        assert_memory_equal(p->top, q->top, sizeof p->top);
+        assert_memory_equal(p->place, q->place, sizeof p->place);
+        assert_memory_equal(p->hist, q->hist, DQ_HIST_BINS * sizeof *p->hist);
+        assert_true(!(a.kind[k].pooled_median.value < b.kind[k].pooled_median.value) &&
+                    !(a.kind[k].pooled_median.value > b.kind[k].pooled_median.value));
+    }
+    assert_memory_equal(a.measure, b.measure,
+                        (size_t)(m->n_layers * m->map.n_out) * sizeof *a.measure);
+    dq_outliers_free(&a);
+    dq_outliers_free(&b);
+    dq_model_close(m);
+}
+
+static void test_refusals(void **state)
+{
+    const fixture *f = *state;
+    dq_model *m = open_model("diffllama-f32");
+    const int64_t cu[] = {0, 2, 3};
+    const dq_outlier_plan plan = {.max_rows = 4096, .walks = 3};
+    for (int turn = 0; turn < 2; turn++) {
+        const int32_t ids[] = {1, 2, turn ? 256 : -1};
+        const dq_sequences s = {.n = 2, .cu = cu, .ids = ids};
+        dq_err err = {0};
+        dq_outliers o;
+        dq_runner *r = NULL;
+        must(dq_outliers_init(&o, m->n_layers, m->map.n_out, &err), &err);
+        must(dq_runner_new(&r, m, f->backend, &dq_kv_plain, &err), &err);
+        assert_int_equal(dq_outliers_collect(&o, r, &s, &plan, &err), DQ_MISMATCH);
+        assert_non_null(strstr(err.text, "outside the vocabulary"));
+        dq_runner_free(r);
+        dq_outliers_free(&o);
+    }
+    int positions = m->max_positions;
+    const int32_t ids[] = {1, 2, 3};
+    const dq_sequences s = {.n = 2, .cu = cu, .ids = ids};
+    dq_err err = {0};
+    dq_outliers o;
+    dq_runner *r = NULL;
+    m->max_positions = 1;
+    must(dq_outliers_init(&o, m->n_layers, m->map.n_out, &err), &err);
+    must(dq_runner_new(&r, m, f->backend, &dq_kv_plain, &err), &err);
+    assert_int_equal(dq_outliers_collect(&o, r, &s, &plan, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "positions"));
+    m->max_positions = positions;
+    dq_runner_free(r);
+    dq_outliers_free(&o);
+    dq_model_close(m);
+}
+
+/* No values: nothing to say, and nothing said. */
+static void test_few_values(void **state)
+{
+    (void)state;
+    dq_err err = {0};
+    dq_tally t = {0};
+    must(dq_tally_init(&t, &err), &err);
+    assert_true(isnan(dq_outlier_top(&t, 1)) && isnan(dq_outlier_rms(&t)));
+    assert_true(isnan(dq_outlier_kurtosis0(&t)));
+    const float x[3] = {3, -4, 0};
+    dq_tally_add(&t, x, 3, (dq_place){0, 0, 0, 0, 0});
+    assert_true(dq_outlier_top(&t, 1) > 3.999 && isnan(dq_outlier_top(&t, 4)));
+    close_to(dq_outlier_rms(&t), sqrt(25.0 / 3), "rms");
+    close_to(dq_outlier_kurtosis0(&t), 3 * 337.0 / 625, "kurtosis0");
+    dq_tally_free(&t);
+}
+
+static void test_maps(void **state)
+{
+    (void)state;
+    dq_model *m = open_model("diffllama-f32"), *plain = open_model("llama-f32");
+    const int want[4] = {1, 1, 2, 2};
+    for (int h = 0; h < 4; h++) {
+        assert_int_equal(dq_outlier_map(&m->map, h), want[h]);
+        assert_int_equal(dq_outlier_map(&plain->map, h), 0);
+    }
+    dq_model_close(m);
+    dq_model_close(plain);
+}
+
+static bool same_bytes(const char *a, const char *b)
+{
+    dq_err err = {0};
+    dq_map x, y;
+    must(dq_map_open(&x, a, &err), &err);
+    must(dq_map_open(&y, b, &err), &err);
+    bool same = x.bytes == y.bytes && x.bytes > 0 && memcmp(x.data, y.data, x.bytes) == 0;
+    dq_map_close(&x);
+    dq_map_close(&y);
+    return same;
+}
+
+static void write_one(const char *path, bool force)
+{
+    dq_err err = {0};
+    dq_h5out *h = NULL;
+    const int64_t shape[2] = {2, 3};
+    const float x[6] = {1, 2, 3, 4, 5, 6};
+    must(dq_h5out_new(&h, path, force, &err), &err);
+    must(dq_h5out_group(h, "/g", &err), &err);
+    must(dq_h5out_array(h, "/g/x", DQ_OUT_F32, 2, shape, x, &err), &err);
+    must(dq_h5out_text(h, "/g/x", "unit", "", &err), &err);
+    must(dq_h5out_int(h, "/", "n", 7, &err), &err);
+    must(dq_h5out_matrix(h, "/m", 2, 3, &err), &err);
+    must(dq_h5out_rows(h, 1, 1, x + 3, &err), &err);
+    must(dq_h5out_rows(h, 0, 1, x, &err), &err);
+    assert_false(!force && dq_file_exists(path)); /* the name appears with the commit */
+    must(dq_h5out_commit(&h, &err), &err);
+    assert_null(h);
+}
+
+static void test_files(void **state)
+{
+    (void)state;
+    const char *a = "test_outliers_a.h5", *b = "test_outliers_b.h5";
+    dq_err err = {0};
+    dq_h5out *h = NULL;
+    remove(a);
+    remove(b);
+    write_one(a, false);
+    write_one(b, false);
+    assert_true(same_bytes(a, b));
+    assert_int_equal(dq_h5out_check(a, false, &err), DQ_FILE);
+    assert_non_null(strstr(err.text, "--force"));
+    write_one(a, true);
+    assert_true(same_bytes(a, b));
+
+    err = (dq_err){0}; /* a file that is given up leaves nothing and takes nothing away */
+    must(dq_h5out_new(&h, a, true, &err), &err);
+    dq_h5out_drop(h);
+    assert_true(same_bytes(a, b) && !dq_file_exists("test_outliers_a.h5.partial"));
+    remove(a);
+    remove(b);
+
+    static const char *const bad[] = {"/dev/full", "no-such-folder/x.h5", "."};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        err = (dq_err){0};
+        assert_int_equal(dq_h5out_new(&h, bad[i], true, &err), DQ_FILE);
+        assert_null(h);
+    }
+    err = (dq_err){0};
+    assert_int_equal(dq_h5out_check("-", true, &err), DQ_USAGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_oracle),   cmocka_unit_test(test_batching),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_few_values),
+        cmocka_unit_test(test_maps),     cmocka_unit_test(test_files),
+    };
+    return cmocka_run_group_tests_name("outliers", tests, set_up, tear_down);
+}

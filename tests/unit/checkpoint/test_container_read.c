@@ -1,0 +1,220 @@
+/* test_container_read: no number comes from a damaged container: whoever opens a model, reads its
+ * tokenizer or runs it learns of the damage first.
+ * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE /* mkdtemp, memmem */
+#include "base/os.h"
+#include "base/sha256.h"
+#include "checkpoint/container.h"
+#include "engine/runner.h"
+#include "quantize/quantize.h"
+
+#include <hdf5.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char dir[64], path[128];
+static char *whole; /* the container as it was written */
+static size_t len;
+
+static void put(void)
+{
+    FILE *f = fopen(path, "wb");
+    assert_true(f && fwrite(whole, 1, len, f) == len);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void make(dq_scale_mode mode)
+{
+    dq_err err = {0};
+    dq_quantizer *q;
+    dq_map m;
+    dq_quantize_settings s = {.bits = 4,
+                              .group = 32,
+                              .mode = mode,
+                              .scale_dtype = DQ_F16,
+                              .logit_bits = 16,
+                              .logit_grain = "tensor",
+                              .kv = dq_kv_settings_plain,
+                              .dq_version = "test"};
+    if (dq_quantize_open(&q, DQ_SOURCE_DIR "/calib/pair/diffllama", &s, &err) != DQ_OK ||
+        dq_quantize_write(q, path, true, false, NULL, &err) != DQ_OK ||
+        dq_map_open(&m, path, &err) != DQ_OK)
+        fail_msg("%s", err.text);
+    dq_quantize_close(q);
+    free(whole);
+    whole = malloc(m.bytes);
+    assert_non_null(whole);
+    memcpy(whole, m.data, m.bytes);
+    len = m.bytes;
+    dq_map_close(&m);
+}
+
+static int setup(void **unused)
+{
+    (void)unused;
+    const char *tmp = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%.40s/dq-read-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(dir)) return -1;
+    snprintf(path, sizeof path, "%s/a.h5", dir);
+    return 0;
+}
+
+static int teardown(void **unused)
+{
+    (void)unused;
+    free(whole);
+    unlink(path);
+    return rmdir(dir);
+}
+
+/* Everything that eval reads of a model. */
+static dq_status use(dq_err *err)
+{
+    static const char *const files[] = {"tokenizer.json", "tokenizer_config.json",
+                                        "special_tokens_map.json"};
+    dq_model *m = NULL;
+    dq_backend *b = NULL;
+    dq_runner *r = NULL;
+    *err = (dq_err){0};
+    if (dq_model_open(&m, path, err) == DQ_OK && dq_backend_open(&b, "cpu", 1, err) == DQ_OK)
+        dq_runner_new(&r, m, b, &dq_kv_plain, err);
+    for (int i = 0; err->code == DQ_OK && i < 3; i++) {
+        const char *text;
+        size_t n;
+        dq_model_file(m, files[i], &text, &n, err);
+    }
+    if (err->code == DQ_OK) { /* once is enough */
+        dq_runner_free(r);
+        dq_runner_new(&r, m, b, &dq_kv_plain, err);
+    }
+    dq_runner_free(r);
+    dq_backend_close(b);
+    dq_model_close(m);
+    return err->code;
+}
+
+/* Paths and places of all payloads. */
+typedef struct place {
+    char path[256], sha[65];
+    size_t at, bytes;
+} place;
+
+static place *places(int64_t *n)
+{
+    dq_err err = {0};
+    dq_container *c;
+    dq_map m;
+    assert_int_equal(dq_map_open(&m, path, &err), DQ_OK);
+    assert_int_equal(dq_container_open(&c, path, &err), DQ_OK);
+    *n = dq_container_n_payloads(c);
+    place *all = calloc((size_t)*n, sizeof *all);
+    assert_non_null(all);
+    for (int64_t i = 0; i < *n; i++) {
+        const dq_payload *p = dq_container_payload(c, i);
+        snprintf(all[i].path, sizeof all[i].path, "%s", p->path);
+        memcpy(all[i].sha, p->sha256, 65);
+        all[i].bytes = (size_t)p->bytes;
+        /* payloads begin on pages, so the first page that holds the same bytes is theirs */
+        while (memcmp(whole + all[i].at, p->data, all[i].bytes) != 0) all[i].at += 4096;
+    }
+    dq_container_close(c);
+    dq_map_close(&m);
+    return all;
+}
+
+static void any_flipped_bit_is_found(void **unused)
+{
+    dq_err err;
+    int64_t n;
+    (void)unused;
+    make(DQ_ABSMAX);
+    place *all = places(&n);
+    if (use(&err) != DQ_OK) fail_msg("%s", err.text);
+    for (int64_t i = 0; i < n; i++) {
+        size_t at = all[i].at + all[i].bytes / 2;
+        bool json = strncmp(all[i].path, "/config/", 8) == 0;
+        whole[at] ^= 1;
+        put();
+        whole[at] ^= 1;
+        if (use(&err) != DQ_DAMAGED) fail_msg("%s: %d %s", all[i].path, err.code, err.text);
+        if (!strstr(err.text, json ? "/config/" : all[i].path))
+            fail_msg("%s is not named: %s", all[i].path, err.text);
+        if (!json && !strstr(err.text, "dq verify")) fail_msg("%s", err.text);
+    }
+    free(all);
+}
+
+/* A scale in the place of the first one, and its hash in /index: what a faulty writer would leave. */
+static void scales_must_make_sense(void **unused)
+{
+    static const struct {
+        uint16_t half;
+        const char *says;
+    } bad[] = {
+        {0x7c00, "not finite"}, {0x7e01, "not finite"}, {0xa000, "negative"}, {0x2000, NULL}};
+    dq_err err = {0};
+    int64_t n;
+    (void)unused;
+    make(DQ_ABSMAX);
+    place *all = places(&n);
+    const place *p = all;
+    while (!strstr(p->path, "/scale")) p++;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        dq_container *c;
+        char sha[65];
+        memcpy(whole + p->at, &bad[i].half, sizeof bad[i].half);
+        assert_int_equal(dq_sha256_of(sha, whole + p->at, p->bytes, &err), DQ_OK);
+        char *row = memmem(whole, len, i == 0 ? p->sha : all->sha, 64);
+        assert_non_null(row);
+        memcpy(row, sha, 64);
+        memcpy(all->sha, sha, 64); /* the first place's hash is not needed any more */
+        put();
+        assert_int_equal(dq_container_open(&c, path, &err), DQ_OK);
+        dq_container_check_weights(c, &err);
+        assert_int_equal(err.code, bad[i].says ? DQ_DAMAGED : DQ_OK);
+        if (bad[i].says && (!strstr(err.text, bad[i].says) || !strstr(err.text, p->path)))
+            fail_msg("%s", err.text);
+        dq_container_close(c);
+        err = (dq_err){0};
+    }
+    free(all);
+}
+
+/* Scales of the other modes may be negative. */
+static void signs_are_for_fullrange(void **unused)
+{
+    dq_err err;
+    (void)unused;
+    make(DQ_FULLRANGE);
+    if (use(&err) != DQ_OK) fail_msg("%s", err.text);
+}
+
+/* A file may ask for a filter; no code is loaded for it, whatever the environment says. */
+static void no_plugin_is_loaded(void **unused)
+{
+    unsigned mask = ~0u;
+    dq_err err;
+    (void)unused;
+    assert_int_equal(H5PLset_loading_state(~0u), 0);
+    make(DQ_ABSMAX);
+    use(&err);
+    assert_true(H5PLget_loading_state(&mask) >= 0);
+    assert_int_equal(mask, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_flipped_bit_is_found),
+        cmocka_unit_test(scales_must_make_sense),
+        cmocka_unit_test(signs_are_for_fullrange),
+        cmocka_unit_test(no_plugin_is_loaded),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

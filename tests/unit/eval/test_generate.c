@@ -1,0 +1,579 @@
+/* Greedy generation: the ids of transformers on the embedded pair, and the bits of a loop that starts over
+ * for each id, however prompts are grouped; what ends a sequence, and what a failure leaves.
+ * SPDX-License-Identifier: MIT */
+#include "eval/generate.h"
+
+#include "base/json.h"
+#include "base/os.h"
+#include "tests/rigs/device.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N_PROMPTS = 8, N_SHARING = 5, MAX_NEW = 20, MAX_FED = 600 };
+
+/* Prompts and their continuations by transformers (tests/golden/generate.py). The first N_SHARING
+ * prompts have 39 ids in common. */
+typedef struct golden_case {
+    int32_t ids[MAX_FED], new[MAX_NEW];
+    double logp[MAX_NEW];
+    int64_t n, n_new, to_stop;
+    int32_t stop;
+    bool stopped;
+} golden_case;
+
+typedef struct rig {
+    dq_model *m;
+    dq_backend *b;
+    dq_runner *r;
+    dq_arena *a;
+    golden_case c[N_PROMPTS];
+    dq_prompt prompt[N_PROMPTS];
+    dq_pass pass;
+    dq_kv_setting kv;
+    dq_generate_spec spec;
+} rig;
+
+static int64_t read_ids(int32_t *ids, const json_t *list)
+{
+    size_t n = json_array_size(list);
+    for (size_t i = 0; i < n; i++) ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    return (int64_t)n;
+}
+
+static void read_cases(rig *x, const char *model)
+{
+    dq_err err = {0};
+    char *text;
+    size_t len;
+    json_t *root = NULL;
+    int n = 0;
+    dq_file_read(&text, &len, DQ_TEST_DIR "/golden/generate/golden.json", x->a, &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(dq_json_parse(&root, text, len, "golden.json", &err), DQ_OK);
+    for (size_t i = 0; i < json_array_size(root); i++) {
+        const json_t *o = json_array_get(root, i), *logp = json_object_get(o, "logp");
+        if (strcmp(json_string_value(json_object_get(o, "model")), model) != 0) continue;
+        assert_true(n < N_PROMPTS);
+        golden_case *c = &x->c[n++];
+        c->n = read_ids(c->ids, json_object_get(o, "ids"));
+        c->n_new = read_ids(c->new, json_object_get(o, "new"));
+        for (size_t j = 0; j < json_array_size(logp); j++)
+            c->logp[j] = json_number_value(json_array_get(logp, j));
+        c->stop = (int32_t)json_integer_value(json_object_get(o, "stop"));
+        c->to_stop = (int64_t)json_array_size(json_object_get(o, "new_to_stop"));
+        c->stopped = json_is_true(json_object_get(o, "stopped"));
+    }
+    assert_int_equal(n, N_PROMPTS);
+    json_decref(root);
+}
+
+/* The first n prompts, with `max_new` ids each. */
+static void ask_for(rig *x, int64_t n, int64_t max_new)
+{
+    for (int i = 0; i < N_PROMPTS; i++)
+        x->prompt[i] = (dq_prompt){.ids = x->c[i].ids, .n = x->c[i].n, .max_new = max_new};
+    x->spec = (dq_generate_spec){
+        .pass = &x->pass, .kv = &x->kv, .prompt = x->prompt, .n = n, .logp = true};
+}
+
+static void rig_open(rig *x, const char *model, const dq_kv_setting *kv, int threads)
+{
+    char path[1024];
+    dq_err err = {0};
+    memset(x, 0, sizeof *x);
+    snprintf(path, sizeof path, DQ_SOURCE_DIR "/calib/pair/%s", model);
+    dq_model_open(&x->m, path, &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(dq_backend_open(&x->b, test_device(), threads, &err), DQ_OK);
+    assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &kv->spec, &err), DQ_OK);
+    x->a = dq_arena_new();
+    x->kv = *kv;
+    x->pass = (dq_pass){.logit = {.bits = 16}};
+    read_cases(x, model);
+    ask_for(x, N_PROMPTS, MAX_NEW);
+}
+
+static void rig_close(rig *x)
+{
+    dq_arena_free(x->a);
+    dq_runner_free(x->r);
+    dq_backend_close(x->b);
+    dq_model_close(x->m);
+}
+
+static void expect_no_tokens(rig *x)
+{
+    assert_int_equal(x->b->ops->kv_bytes(x->b, dq_runner_kv(x->r)).tokens, 0);
+}
+
+static dq_generation generate(rig *x, dq_work *work)
+{
+    dq_generation g;
+    dq_err err = {0};
+    dq_generation_new(&g, &x->spec, x->m, x->a, &err);
+    assert_string_equal(err.text, "");
+    dq_generate(x->r, &x->spec, &g, work, &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(g.n_done, g.n);
+    expect_no_tokens(x);
+    return g;
+}
+
+static void expect_same(const dq_generation *a, const dq_generation *b)
+{
+    assert_int_equal(a->n, b->n);
+    for (int64_t i = 0; i < a->n; i++) {
+        const size_t n = (size_t)b->of[i].n;
+        assert_int_equal(a->of[i].n, n);
+        assert_int_equal(a->of[i].end, b->of[i].end);
+        if (n == 0) continue;
+        assert_memory_equal(a->of[i].ids, b->of[i].ids, n * sizeof *a->of[i].ids);
+        assert_memory_equal(a->of[i].logp, b->of[i].logp, n * sizeof *a->of[i].logp);
+    }
+}
+
+/* ---- transformers ---- */
+
+static void check_golden(const char *model)
+{
+    rig x;
+    dq_work work = {0};
+    rig_open(&x, model, &dq_kv_setting_plain, 2);
+    dq_generation g = generate(&x, &work);
+    int stops = 0;
+    for (int i = 0; i < N_PROMPTS; i++) {
+        assert_int_equal(g.of[i].n, x.c[i].n_new);
+        assert_int_equal(g.of[i].end, DQ_END_MAX_NEW);
+        assert_memory_equal(g.of[i].ids, x.c[i].new, (size_t)x.c[i].n_new * sizeof(int32_t));
+        for (int j = 0; j < x.c[i].n_new; j++)
+            assert_true(fabs(g.of[i].logp[j] - x.c[i].logp[j]) < 1e-4);
+    }
+    x.spec.stop_id = &x.c[0].stop;
+    x.spec.n_stop_ids = 1;
+    g = generate(&x, &work);
+    for (int i = 0; i < N_PROMPTS; i++) {
+        assert_int_equal(g.of[i].n, x.c[i].to_stop);
+        assert_int_equal(g.of[i].end, x.c[i].stopped ? DQ_END_STOP_ID : DQ_END_MAX_NEW);
+        if (x.c[i].to_stop > 0)
+            assert_memory_equal(g.of[i].ids, x.c[i].new, (size_t)x.c[i].to_stop * sizeof(int32_t));
+        stops += x.c[i].stopped;
+    }
+    assert_true(stops > 0);
+    rig_close(&x);
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    check_golden("llama");
+    check_golden("diffllama");
+}
+
+/* ---- A loop that starts over for each id ---- */
+
+static void one_pass(rig *x, int32_t seq, const int32_t *ids, int64_t from, int64_t n,
+                     dq_evictor *evictor, bool then_evict, dq_mat *last)
+{
+    static int32_t pos[MAX_FED];
+    dq_err err = {0};
+    dq_mat hidden;
+    dq_pass pass = x->pass;
+    dq_evict_report report = dq_evict_report_none;
+    const int64_t cu[2] = {0, n};
+    const int32_t prefix = (int32_t)(from + n);
+    for (int64_t i = 0; i < n; i++) pos[i] = (int32_t)(from + i);
+    const dq_batch batch = {
+        .n_seq = 1, .n_rows = n, .cu_rows = cu, .seq = &seq, .ids = ids + from, .pos = pos};
+    if (evictor) dq_evictor_watch(evictor, &batch, &pass.columns, &err);
+    dq_runner_pass(x->r, &batch, &pass, &hidden, &err);
+    if (then_evict) dq_evictor_run(evictor, &batch, &prefix, &report, &err);
+    dq_backend_sync(x->b, &err);
+    assert_string_equal(err.text, "");
+    *last = (dq_mat){.p = hidden.p + (n - 1) * hidden.cols, .rows = 1, .cols = hidden.cols};
+}
+
+/* The id that follows ids[n_prompt + n_new]. `steps`: in the passes of generation, instead of one. */
+static int32_t next_id(rig *x, const int32_t *ids, int64_t n_prompt, int64_t n_new, bool steps,
+                       double *logp)
+{
+    dq_err err = {0};
+    dq_mat last;
+    dq_evictor *evictor = NULL;
+    int32_t top1;
+    const bool evicts = x->kv.evict.policy != NULL;
+    const int64_t every = x->kv.evict.every;
+    if (evicts) dq_evictor_new(&evictor, x->r, &x->kv.spec, &x->kv.evict, &err);
+    const int32_t seq = x->b->ops->kv_seq_new(x->b, dq_runner_kv(x->r));
+    if (steps) {
+        one_pass(x, seq, ids, 0, n_prompt, evictor, evicts, &last);
+        for (int64_t i = 0; i < n_new; i++)
+            one_pass(x, seq, ids, n_prompt + i, 1, evictor,
+                     evicts && every > 0 && (i + 1) % every == 0, &last);
+    } else {
+        one_pass(x, seq, ids, 0, n_prompt + n_new, NULL, false, &last);
+    }
+    x->b->ops->logprob(x->b, NULL, &top1, last, &x->m->head, &(int32_t){-1}, DQ_NUM_F32);
+    dq_backend_sync(x->b, &err);
+    x->b->ops->logprob(x->b, logp, NULL, last, &x->m->head, &top1, DQ_NUM_F32);
+    x->b->ops->kv_seq_free(x->b, dq_runner_kv(x->r), seq);
+    dq_backend_sync(x->b, &err);
+    dq_evictor_free(evictor);
+    assert_string_equal(err.text, "");
+    return top1;
+}
+
+static dq_generation slowly(rig *x, bool steps)
+{
+    dq_generation g;
+    dq_err err = {0};
+    static int32_t ids[MAX_FED];
+    assert_int_equal(dq_generation_new(&g, &x->spec, x->m, x->a, &err), DQ_OK);
+    for (int64_t i = 0; i < g.n; i++) {
+        const dq_prompt *p = &x->prompt[i];
+        dq_generated *to = &g.of[i];
+        memcpy(ids, p->ids, (size_t)p->n * sizeof *ids);
+        for (; to->n < p->max_new; to->n++) {
+            to->ids[to->n] = next_id(x, ids, p->n, to->n, steps, &to->logp[to->n]);
+            ids[p->n + to->n] = to->ids[to->n];
+        }
+        to->end = DQ_END_MAX_NEW;
+    }
+    return g;
+}
+
+/* How logits are rounded and what the cache keeps. */
+typedef struct setting {
+    int bits;
+    dq_grain grain;
+    int k_bits, v_bits;
+    const char *policy;
+    double keep;
+    int64_t every;
+    bool whole;  /* one pass over everything gives the same bits */
+    bool shares; /* a common beginning is computed once */
+} setting;
+
+static const setting settings[] = {
+    {16, DQ_GRAIN_TENSOR, 16, 16, NULL, 1, 0, true, true},
+    {4, DQ_GRAIN_ROW, 16, 16, NULL, 1, 0, true, true},
+    {4, DQ_GRAIN_TENSOR, 16, 16, NULL, 1, 0, false, false},
+    {5, DQ_GRAIN_HEAD, 16, 16, NULL, 1, 0, false, false},
+    {3, DQ_GRAIN_TILE, 16, 16, NULL, 1, 0, false, false},
+    {16, DQ_GRAIN_TENSOR, 4, 2, NULL, 1, 0, true, true},
+    {16, DQ_GRAIN_TENSOR, 16, 16, "streaming", 0.5, 3, false, true},
+    {6, DQ_GRAIN_ROW, 8, 8, "knorm", 0.4, 0, false, true},
+    {16, DQ_GRAIN_TENSOR, 6, 3, "random", 0.5, 2, false, true},
+    {16, DQ_GRAIN_TENSOR, 16, 16, "h2o", 0.3, 2, false, false},
+    {16, DQ_GRAIN_TENSOR, 4, 4, "snapkv", 0.5, 4, false, false},
+    {4, DQ_GRAIN_TENSOR, 16, 16, "diff", 0.5, 1, false, false},
+};
+enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
+
+static dq_kv_setting kv_of(const setting *s)
+{
+    dq_err err = {0};
+    dq_kv_setting kv = dq_kv_setting_plain;
+    kv.spec.k_bits = s->k_bits;
+    kv.spec.v_bits = s->v_bits;
+    kv.spec.sink = 2;
+    kv.spec.recent = 8;
+    if (s->policy) kv.evict.policy = dq_policy_find(s->policy, &err);
+    kv.evict.keep = s->keep;
+    kv.evict.every = s->every;
+    assert_string_equal(err.text, "");
+    return kv;
+}
+
+static void check_groups(const char *model, const setting *s, int threads)
+{
+    static const int64_t limits[][2] = {{0, 0}, {1, 1}, {110, 100}, {10000, N_SHARING}};
+    rig x;
+    dq_kv_setting kv = kv_of(s);
+    rig_open(&x, model, &kv, threads);
+    x.pass.logit = (dq_logit_spec){.bits = s->bits, .grain = s->grain};
+    ask_for(&x, N_PROMPTS, 5);
+    for (int j = 2; j < N_PROMPTS - 1; j++) x.prompt[j].n = 73 + j; /* a page and a bit */
+    x.prompt[5].n = 33;
+    x.prompt[2].max_new = 1;
+    x.prompt[3].max_new = 3;
+    dq_generation want = slowly(&x, !s->whole);
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        dq_work work = {0};
+        x.spec.max_rows = limits[i][0];
+        x.spec.max_seqs = limits[i][1];
+        dq_generation got = generate(&x, &work);
+        expect_same(&got, &want);
+        if (i == 1 || !s->shares) assert_int_equal(work.computed, work.tokens);
+        if (i == 2 && s->shares) /* 39 ids for three prompts, 75 for two, others alone */
+            assert_int_equal(work.computed, work.tokens - 2 * 39 - 75);
+        if (i == 3 && s->shares) /* 39 ids once for five prompts */
+            assert_int_equal(work.computed, work.tokens - (N_SHARING - 1) * 39);
+    }
+    rig_close(&x);
+}
+
+static void test_groups(void **state)
+{
+    (void)state;
+    for (int s = 0; s < N_SETTINGS; s++) {
+        if (!test_runs(s, 3)) continue;
+        check_groups(s % 2 ? "llama" : "diffllama", &settings[s], 1 + s % 2);
+    }
+}
+
+/* Prompts that are equal, that others begin with, and that have less in common than the first two. */
+static void test_order(void **state)
+{
+    (void)state;
+    static const int order[] = {4, 1, 3, 0, 4};
+    rig x;
+    dq_work together = {0}, single = {0};
+    rig_open(&x, "diffllama", &dq_kv_setting_plain, 2);
+    for (int i = 0; i < 5; i++)
+        x.prompt[i] = (dq_prompt){.ids = x.c[order[i]].ids, .n = x.c[order[i]].n, .max_new = 3};
+    x.spec.n = 5;
+    dq_generation all = generate(&x, &together);
+    x.spec.max_seqs = 2;
+    dq_generation pairs = generate(&x, &single);
+    assert_int_equal(single.computed, single.tokens - 63 - 39);
+    x.spec.max_seqs = 1;
+    dq_generation each = generate(&x, &single);
+    expect_same(&all, &each);
+    expect_same(&pairs, &each);
+    expect_same(&(dq_generation){.of = &all.of[4], .n = 1},
+                &(dq_generation){.of = &all.of[0], .n = 1});
+    assert_int_equal(together.computed, together.tokens - 4 * 39);
+    rig_close(&x);
+}
+
+/* The number of threads changes no bit, and settings that forget or round do change what comes out. */
+static void test_threads(void **state)
+{
+    (void)state;
+    rig x, y;
+    dq_work work = {0};
+    const setting *s = &settings[7];
+    dq_kv_setting kv = kv_of(s);
+    rig_open(&x, "diffllama", &dq_kv_setting_plain, 1);
+    dq_generation plain = generate(&x, &work);
+    rig_open(&y, "diffllama", &kv, 1);
+    y.pass.logit = (dq_logit_spec){.bits = s->bits, .grain = s->grain};
+    dq_generation one = generate(&y, &work);
+    bool same = true;
+    for (int i = 0; i < N_PROMPTS; i++) same = same && one.of[i].logp[0] == plain.of[i].logp[0];
+    assert_false(same);
+    rig z;
+    rig_open(&z, "diffllama", &kv, 3);
+    z.pass.logit = y.pass.logit;
+    dq_generation three = generate(&z, &work);
+    expect_same(&three, &one);
+    rig_close(&z);
+    rig_close(&y);
+    rig_close(&x);
+}
+
+/* What prompts take adds up the same however they are grouped. */
+static void test_measure(void **state)
+{
+    (void)state;
+    rig x;
+    dq_kv_setting kv = kv_of(&settings[8]);
+    dq_work together = {0}, single = {0};
+    rig_open(&x, "llama", &kv, 2);
+    ask_for(&x, N_PROMPTS, 4);
+    x.spec.measure = true;
+    x.spec.max_seqs = N_SHARING;
+    dq_generation all = generate(&x, &together);
+    x.spec.max_seqs = 1;
+    dq_generation each = generate(&x, &single);
+    expect_same(&all, &each);
+    assert_memory_equal(&together.held, &single.held, sizeof single.held);
+    assert_int_equal(together.held.contexts, N_PROMPTS);
+    assert_int_equal(together.held.evicted, N_PROMPTS);
+    int64_t n = 0;
+    for (int i = 0; i < N_PROMPTS; i++) n += x.prompt[i].n;
+    assert_int_equal(together.held.tokens, n);
+    assert_int_equal(together.held.tokens_cut, n - 1); /* the prompt of one id is whole */
+    assert_true(together.held.bytes.codes > 0);
+    assert_int_equal(together.computed, together.tokens);
+    x.spec.logp = false;
+    dq_generation bare = generate(&x, &single);
+    assert_null(bare.of[0].logp);
+    assert_memory_equal(bare.of[0].ids, all.of[0].ids, 4 * sizeof(int32_t));
+    rig_close(&x);
+}
+
+/* ---- Ends ---- */
+
+typedef struct watcher {
+    int64_t calls[N_PROMPTS];
+    int64_t at[N_PROMPTS]; /* ends a prompt at so many ids; 0: never */
+    int32_t seen[N_PROMPTS][MAX_NEW];
+} watcher;
+
+static bool watch(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
+{
+    watcher *w = arg;
+    assert_int_equal(n, ++w->calls[prompt]);
+    memcpy(w->seen[prompt], ids, (size_t)n * sizeof *ids);
+    return n == w->at[prompt];
+}
+
+static void test_ends(void **state)
+{
+    (void)state;
+    rig x;
+    dq_work work = {0};
+    watcher w = {.at = {0, 3, 1, MAX_NEW}};
+    rig_open(&x, "llama", &dq_kv_setting_plain, 2);
+    int32_t stops[2] = {-1, x.c[4].new[1]};
+    x.spec.stop = watch;
+    x.spec.stop_arg = &w;
+    x.spec.stop_id = stops;
+    x.spec.n_stop_ids = 2;
+    dq_generation g = generate(&x, &work);
+    for (int i = 0; i < N_PROMPTS; i++) {
+        int64_t n = 0;
+        while (n < MAX_NEW && x.c[i].new[n] != stops[1]) n++;
+        dq_end end = n < MAX_NEW ? DQ_END_STOP_ID : DQ_END_MAX_NEW;
+        if (w.at[i] > 0 && w.at[i] <= n) {
+            n = w.at[i];
+            end = DQ_END_ASKED;
+        }
+        assert_int_equal(g.of[i].end, end);
+        assert_int_equal(g.of[i].n, n);
+        assert_int_equal(w.calls[i], n);
+        assert_memory_equal(g.of[i].ids, x.c[i].new, (size_t)n * sizeof(int32_t));
+        assert_memory_equal(w.seen[i], x.c[i].new, (size_t)n * sizeof(int32_t));
+    }
+    assert_int_equal(g.of[1].end, DQ_END_ASKED);
+    assert_int_equal(g.of[2].end, DQ_END_ASKED);
+    assert_int_equal(g.of[4].end, DQ_END_STOP_ID);
+    assert_int_equal(g.of[4].n, 1);
+    assert_string_equal(dq_end_name[DQ_END_POSITIONS], "positions");
+    rig_close(&x);
+}
+
+static void test_positions(void **state)
+{
+    (void)state;
+    rig x;
+    dq_err err = {0};
+    dq_work work = {0};
+    dq_generation g;
+    rig_open(&x, "llama", &dq_kv_setting_plain, 2);
+    const int64_t most = x.m->max_positions;
+    assert_true(most + 1 < MAX_FED);
+    for (int i = 0; i < 4; i++) {
+        golden_case *c = &x.c[i];
+        c->n = most - 2;
+        for (int64_t j = 1; j < MAX_FED; j++) c->ids[j] = (int32_t)(256 + (5 * j + i) % 200);
+    }
+    x.c[3].n = most;
+    ask_for(&x, 4, MAX_NEW);
+    x.prompt[1].max_new = 3;
+    x.prompt[2].max_new = 0;
+    g = generate(&x, &work);
+    const int64_t n[4] = {3, 3, 0, 1};
+    const dq_end end[4] = {DQ_END_POSITIONS, DQ_END_MAX_NEW, DQ_END_MAX_NEW, DQ_END_POSITIONS};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(g.of[i].n, n[i]);
+        assert_int_equal(g.of[i].end, end[i]);
+    }
+    x.prompt[3].n = most + 1;
+    assert_int_equal(dq_generation_new(&g, &x.spec, x.m, x.a, &err), DQ_MISMATCH);
+    assert_non_null(
+        strstr(err.text, "prompt 3 has too many ids (expected at most 512, found 513)"));
+    err = (dq_err){0};
+    x.prompt[0].n = 0;
+    assert_int_equal(dq_generation_new(&g, &x.spec, x.m, x.a, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "prompt 0 has no ids"));
+    rig_close(&x);
+}
+
+/* An allocation that fails leaves nothing in the cache, and calling again does the rest. */
+static void test_failures(void **state)
+{
+    (void)state;
+    rig x;
+    dq_kv_setting kv = kv_of(&settings[6]);
+    dq_work work = {0};
+    int failed = 0, half = 0;
+    rig_open(&x, "diffllama", &kv, 1);
+    ask_for(&x, N_PROMPTS, 4);
+    x.spec.max_seqs = N_SHARING;
+    dq_generation want = generate(&x, &work);
+    for (int64_t at = 1;; at += 1 + at / 6) {
+        dq_generation g;
+        dq_err err = {0};
+        assert_int_equal(dq_generation_new(&g, &x.spec, x.m, x.a, &err), DQ_OK);
+        dq_alloc_fail_at(at);
+        const dq_status status = dq_generate(x.r, &x.spec, &g, &work, &err);
+        dq_alloc_fail_at(0);
+        if (status == DQ_OK) break;
+        assert_int_equal(status, DQ_RESOURCE);
+        assert_true(g.n_done < N_PROMPTS);
+        expect_no_tokens(&x);
+        failed++;
+        half += g.n_done > 0;
+        err = (dq_err){0};
+        dq_generate(x.r, &x.spec, &g, &work, &err);
+        assert_string_equal(err.text, "");
+        assert_int_equal(g.n_done, N_PROMPTS);
+        expect_same(&g, &want);
+    }
+    assert_true(failed > 5 && half > 0);
+    rig_close(&x);
+}
+
+static bool interrupt(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
+{
+    (void)arg, (void)ids;
+    if (prompt == 3 && n == 2) raise(SIGTERM);
+    return false;
+}
+
+/* Ctrl-C: what has ended stays. The last test, because the flag does. */
+static void test_stopped(void **state)
+{
+    (void)state;
+    rig x;
+    dq_generation g;
+    dq_err err = {0};
+    dq_work work = {0};
+    rig_open(&x, "llama", &dq_kv_setting_plain, 2);
+    x.spec.max_seqs = 2;
+    x.spec.stop = interrupt;
+    assert_int_equal(dq_generation_new(&g, &x.spec, x.m, x.a, &err), DQ_OK);
+    dq_catch_signals();
+    assert_int_equal(dq_generate(x.r, &x.spec, &g, &work, &err), DQ_STOPPED);
+    assert_int_equal(g.n_done, 2);
+    for (int i = 0; i < N_PROMPTS; i++)
+        assert_int_equal(g.of[i].end, i < 2 ? DQ_END_MAX_NEW : DQ_END_NONE);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(g.of[i].n, MAX_NEW);
+        assert_memory_equal(g.of[i].ids, x.c[i].new, MAX_NEW * sizeof(int32_t));
+    }
+    expect_no_tokens(&x);
+    rig_close(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),    cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_order),     cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_measure),   cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_positions), cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_stopped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,432 @@
+/* In-context learning on the embedded pair: prompts, ids, log-likelihoods and picks of transformers
+ * (tests/golden/icl.py), nested shots, orders of one set, what does not fit, and curves by hand.
+ * SPDX-License-Identifier: MIT */
+#include "eval/kind_icl.h"
+
+#include "base/json.h"
+#include "base/os.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct rig {
+    dq_eval e;
+    dq_eval_model em[1];
+    dq_eval_source source[1];
+    dq_icl_settings s;
+    dq_model *m;
+    dq_backend *b;
+    dq_runner *r;
+    dq_tokenizer *tok;
+    dq_err err;
+} rig;
+
+static char *read_text(rig *x, const char *name, size_t *len)
+{
+    char path[1024], *text = NULL;
+    snprintf(path, sizeof path, DQ_TEST_DIR "/golden/icl/%s", name);
+    dq_file_read(&text, len, path, x->e.a, &x->err);
+    assert_string_equal(x->err.text, "");
+    return text;
+}
+
+static void rig_open(rig *x, const char *model, const char *task)
+{
+    static const char *const files[][3] = {{"trec", "trec_test.label", "trec_train.label"},
+                                           {"banking77", "banking_test.csv", "banking_train.csv"},
+                                           {"clinic150", "clinc.json", NULL}};
+    char path[1024];
+    const char *config;
+    size_t config_len;
+    memset(x, 0, sizeof *x);
+    x->e.a = dq_arena_new();
+    snprintf(path, sizeof path, DQ_SOURCE_DIR "/calib/pair/%s", model);
+    dq_eval_model *em = &x->em[0];
+    assert_int_equal(dq_model_open(&x->m, path, &x->err), DQ_OK);
+    assert_int_equal(dq_backend_open(&x->b, "cpu", 2, &x->err), DQ_OK);
+    assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &dq_kv_plain, &x->err), DQ_OK);
+    dq_model_file(x->m, "tokenizer.json", &em->tok_text, &em->tok_len, &x->err);
+    dq_model_file(x->m, "tokenizer_config.json", &config, &config_len, &x->err);
+    dq_tokenizer_load(&x->tok, em->tok_text, em->tok_len, config, config_len, &x->err);
+    assert_string_equal(x->err.text, "");
+    em->m = x->m;
+    em->runner = x->r;
+    em->tok = x->tok;
+    em->shown = true;
+    x->s = (dq_icl_settings){.task = dq_icl_task_find(task),
+                             .shots = {1, 3},
+                             .n_shots = 2,
+                             .runs = 2,
+                             .queries = 3,
+                             .seed = 1};
+    x->source[0] = (dq_eval_source){.name = task, .path = "q", .kind = &dq_eval_icl_kind};
+    x->source[0].settings = &x->s;
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(files[i][0], task) != 0) continue;
+        x->source[0].text = read_text(x, files[i][1], &x->source[0].len);
+        if (files[i][2]) x->s.demos.text = read_text(x, files[i][2], &x->s.demos.len);
+    }
+    x->s.demos.path = "d";
+    x->e.model = x->em;
+    x->e.source = x->source;
+    x->e.n_models = x->e.n_sources = 1;
+}
+
+static void rig_close(rig *x)
+{
+    dq_arena_free(x->e.a);
+    dq_runner_free(x->r);
+    dq_backend_close(x->b);
+    dq_tokenizer_free(x->tok);
+    dq_model_close(x->m);
+}
+
+/* Loads and encodes. */
+static dq_icl_plan *plan(rig *x)
+{
+    dq_eval_source *s = &x->source[0];
+    if (s->kind->load(&x->e, s, &x->err) != DQ_OK) return NULL;
+    return dq_eval_ids_for(&x->e, 0, 0, &x->err) < 0 ? NULL : x->e.ids[0].own;
+}
+
+static void score(rig *x, dq_logit_spec logit, const dq_kv_setting *kv)
+{
+    dq_eval_add(&x->e, 0, 0, logit, (dq_math){0}, kv, &x->err);
+    dq_eval_run(&x->e, &x->err);
+    assert_string_equal(x->err.text, "");
+}
+
+/* ---- transformers ---- */
+
+static void check_item(const rig *x, const dq_eval_row *row, int64_t i, const json_t *want)
+{
+    const dq_requests *q = &x->e.ids[0].req;
+    const dq_trunk *trunk = dq_requests_trunk(q, i);
+    const dq_request *r = &q->req[q->at[i]];
+    const dq_icl_plan *p = x->e.ids[0].own;
+    const json_t *lls = json_object_get(want, "ll");
+    int64_t sum = 0, n = 0;
+    for (int64_t k = 0; k < trunk->n; k++) sum += trunk->ids[k] * ++n;
+    for (int64_t k = 0; k < r->n_ctx; k++) sum += r->ctx[k] * ++n;
+    assert_int_equal(n, json_integer_value(json_object_get(want, "n")));
+    assert_int_equal(sum, json_integer_value(json_object_get(want, "sum")));
+    assert_int_equal(dq_icl_pick(&x->e, row, 0, i),
+                     json_integer_value(json_object_get(want, "walk")));
+    assert_int_equal(dq_icl_pick(&x->e, row, 1, i),
+                     json_integer_value(json_object_get(want, "likeliest")));
+    for (size_t c = 0; c < json_array_size(lls); c++) {
+        dq_request own = r[c];
+        own.n_cont = p->label[c].n;
+        double ll = json_number_value(json_array_get(lls, c));
+        assert_true(fabs(dq_eval_ll(row, &own) - ll) < 1e-4 + 5e-7 * fabs(ll));
+    }
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    rig reader = {.e.a = dq_arena_new()};
+    size_t len;
+    const char *text = read_text(&reader, "golden.json", &len);
+    json_t *root = NULL;
+    assert_int_equal(dq_json_parse(&root, text, len, "golden.json", &reader.err), DQ_OK);
+    assert_int_equal(json_array_size(root), 6);
+    for (size_t k = 0; k < json_array_size(root); k++) {
+        const json_t *o = json_array_get(root, k), *items = json_object_get(o, "items");
+        const json_t *labels = json_object_get(o, "labels");
+        rig x;
+        rig_open(&x, json_string_value(json_object_get(o, "model")),
+                 json_string_value(json_object_get(o, "task")));
+        assert_non_null(plan(&x));
+        score(&x, (dq_logit_spec){.bits = 16}, &dq_kv_setting_plain);
+        const dq_icl_data *d = x.source[0].own;
+        assert_int_equal(d->n_labels, json_array_size(labels));
+        for (int c = 0; c < d->n_labels; c++)
+            assert_string_equal(d->label[c], json_string_value(json_array_get(labels, (size_t)c)));
+        assert_int_equal(dq_eval_units(&x.e, &x.e.row[0]), json_array_size(items));
+        for (size_t i = 0; i < json_array_size(items); i++)
+            check_item(&x, &x.e.row[0], (int64_t)i, json_array_get(items, i));
+        rig_close(&x);
+    }
+    json_decref(root);
+    dq_arena_free(reader.e.a);
+}
+
+/* ---- Blocks ---- */
+
+static bool holds(const int32_t *list, int64_t n, int32_t x)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (list[i] == x) return true;
+    }
+    return false;
+}
+
+/* Blocks of one run take the first of one permutation; orders are of the set of run 0. */
+static void test_nested(void **state)
+{
+    (void)state;
+    rig x;
+    rig_open(&x, "llama", "clinic150");
+    x.s.n_shots = 3;
+    x.s.shots[2] = 7;
+    x.s.runs = 3;
+    x.s.orders = 3;
+    const dq_icl_plan *p = plan(&x);
+    assert_non_null(p);
+    assert_int_equal(p->n_blocks, 3 * (3 + 2));
+    assert_int_equal(p->n_shots, 3);
+    int moved = 0;
+    for (int64_t b = 0; b < p->n_blocks; b++) {
+        const dq_icl_block *k = &p->block[b];
+        const dq_icl_block *most = &p->block[10 + (k->order ? 0 : k->run)]; /* 7 shots */
+        assert_int_equal(most->shots, 7);
+        assert_int_equal(most->order, 0);
+        if (k->order == 0)
+            assert_memory_equal(k->demo, most->demo, (size_t)k->shots * sizeof *k->demo);
+        for (int64_t i = 0; i < k->shots; i++) {
+            assert_true(holds(most->demo, k->shots, k->demo[i]));
+            assert_false(holds(k->demo, i, k->demo[i]));
+            moved += k->order && k->demo[i] != most->demo[i];
+        }
+    }
+    assert_true(moved > 0);
+    assert_true(memcmp(p->block[10].demo, p->block[11].demo, 7 * sizeof(int32_t)) != 0);
+    rig_close(&x);
+}
+
+static void test_orders(void **state)
+{
+    (void)state;
+    enum { N = 9 };
+    int32_t first[DQ_ICL_ORDERS][N];
+    for (int o = 0; o < DQ_ICL_ORDERS; o++) {
+        rig x;
+        rig_open(&x, "llama", "clinic150");
+        x.s.n_shots = 1;
+        x.s.shots[0] = N;
+        x.s.runs = 1;
+        x.s.order = (dq_icl_order)o;
+        const dq_icl_plan *p = plan(&x);
+        assert_non_null(p);
+        const dq_icl_data *d = x.source[0].own;
+        assert_int_equal(p->n_shots, 1);
+        memcpy(first[o], p->block[0].demo, sizeof first[o]);
+        for (int i = 0; i < N; i++) {
+            assert_true(holds(first[0], N, first[o][i]));
+            if (o == DQ_ICL_CLASS && i > 0)
+                assert_true(d->demos.ex[first[o][i - 1]].label <= d->demos.ex[first[o][i]].label);
+        }
+        rig_close(&x);
+    }
+    assert_true(memcmp(first[0], first[1], sizeof first[0]) != 0);
+    assert_true(memcmp(first[1], first[2], sizeof first[0]) != 0);
+}
+
+/* Demonstrations and labels stand once in memory; a trunk ends before what differs. */
+static void test_shared(void **state)
+{
+    (void)state;
+    rig x;
+    int64_t naive, shared;
+    rig_open(&x, "diffllama", "trec");
+    const dq_icl_plan *p = plan(&x);
+    assert_non_null(p);
+    const dq_requests *q = &x.e.ids[0].req;
+    assert_int_equal(q->n_trunks, 4);
+    for (int64_t k = 0; k < q->n; k++) {
+        const dq_request *r = &q->req[k];
+        assert_ptr_equal(r->cont, p->label[r->choice].ids);
+        assert_ptr_equal(r->ctx, q->req[q->at[r->item]].ctx);
+        assert_true(r->n_ctx > 0);
+        assert_false(r->truncated);
+    }
+    for (int64_t t = 0; t < q->n_trunks; t++) {
+        assert_int_equal(q->trunk[t].end, (t + 1) * p->n_queries);
+        assert_true(q->trunk[t].n > 20);
+    }
+    score(&x, (dq_logit_spec){.bits = 16}, &dq_kv_setting_plain);
+    dq_icl_cost(q, &naive, &shared);
+    assert_int_equal(x.e.row[0].work.tokens, naive);
+    assert_int_equal(x.e.row[0].work.computed, shared);
+    assert_true(naive > 5 * shared);
+    rig_close(&x);
+}
+
+/* Nothing is shared at grain tensor; at grain row and with a compressed cache the trunk is. */
+static void test_settings(void **state)
+{
+    (void)state;
+    rig x;
+    int64_t naive, shared;
+    dq_kv_setting kv = dq_kv_setting_plain;
+    kv.spec.k_bits = kv.spec.v_bits = 8;
+    kv.spec.recent = 16;
+    rig_open(&x, "llama", "banking77");
+    x.s.runs = 1;
+    assert_non_null(plan(&x));
+    score(&x, (dq_logit_spec){.bits = 6, .grain = DQ_GRAIN_TENSOR}, &dq_kv_setting_plain);
+    score(&x, (dq_logit_spec){.bits = 6, .grain = DQ_GRAIN_ROW}, &dq_kv_setting_plain);
+    score(&x, (dq_logit_spec){.bits = 16}, &kv);
+    dq_icl_cost(&x.e.ids[0].req, &naive, &shared);
+    assert_int_equal(x.e.n_rows, 4);
+    for (int i = 0; i < x.e.n_rows; i++) {
+        const dq_eval_row *r = &x.e.row[i];
+        bool whole = r->logit.bits == 6 && r->logit.grain == DQ_GRAIN_TENSOR;
+        assert_int_equal(r->work.computed, whole ? naive : shared);
+        assert_true(r->work.held.contexts == (dq_kv_setting_is_plain(&r->kv) ? 0 : 2));
+        dq_eval_numbers n;
+        assert_int_equal(dq_eval_numbers_of(&x.e, i, &n, &x.err), DQ_OK);
+        assert_int_equal(n.n_metrics, 2);
+    }
+    rig_close(&x);
+}
+
+static void test_does_not_fit(void **state)
+{
+    (void)state;
+    rig x;
+    rig_open(&x, "llama", "trec");
+    x.s.shots[2] = 14; /* 14 demonstrations are left, too many ids for 512 positions */
+    x.s.shots[3] = 99;
+    x.s.n_shots = 4;
+    const dq_icl_plan *p = plan(&x);
+    assert_non_null(p);
+    assert_int_equal(p->demos, 14);
+    assert_int_equal(p->demos_dropped, 1);
+    assert_int_equal(p->n_shots, 2);
+    assert_int_equal(p->n_over, 2);
+    assert_int_equal(p->over[0], 14);
+    assert_int_equal(p->over[1], 99);
+    assert_int_equal(p->n_blocks, 4);
+    rig_close(&x);
+    rig_open(&x, "llama", "trec"); /* as many as fit: 1 and not 10 */
+    x.s.n_shots = 0;
+    p = plan(&x);
+    assert_non_null(p);
+    assert_int_equal(p->n_shots, 1);
+    assert_int_equal(p->n_over, 0);
+    rig_close(&x);
+    rig_open(&x, "llama", "trec");
+    x.s.shots[0] = 99;
+    x.s.n_shots = 1;
+    assert_null(plan(&x));
+    assert_int_equal(x.err.code, DQ_MISMATCH);
+    assert_non_null(strstr(x.err.text, "q: --shots: not even 99 fits"));
+    rig_close(&x);
+    rig_open(&x, "llama", "trec"); /* no demonstration; --limit cuts the queries */
+    x.s.shots[0] = 0;
+    x.e.limit = 2;
+    p = plan(&x);
+    assert_non_null(p);
+    assert_int_equal(p->n_queries, 2);
+    assert_int_equal(p->block[0].shots, 0);
+    assert_true(x.e.ids[0].req.trunk[0].n >= 1);
+    rig_close(&x);
+}
+
+/* A label that another begins with ends with a newline; equal ids are refused. */
+static void test_labels(void **state)
+{
+    (void)state;
+    static const char *const name[] = {"alarm", "alarm change", "oos"}, *same[] = {"a", "b", "a"};
+    rig x;
+    dq_icl_label *l;
+    int32_t *nl = NULL;
+    int64_t n, bad_at, bad;
+    rig_open(&x, "llama", "clinic150");
+    assert_int_equal(dq_icl_labels(&l, name, 3, x.tok, x.m->vocab, x.e.a, &x.err), DQ_OK);
+    assert_string_equal(l[0].text, " alarm");
+    assert_int_equal(l[0].n_cont, l[0].n + 1);
+    assert_int_equal(l[1].n_cont, l[1].n);
+    assert_int_equal(l[1].at, l[0].n_cont);
+    assert_int_equal(l[2].at, l[0].n_cont + l[1].n_cont);
+    assert_memory_equal(l[0].ids, l[1].ids, (size_t)l[0].n * sizeof *l[0].ids);
+    dq_tokenizer_encode(x.tok, "\n", 1, 0, &nl, &n, &bad_at, &bad, &x.err);
+    assert_int_equal(l[0].ids[l[0].n], nl[n - 1]);
+    dq_block_free(nl);
+    assert_int_equal(dq_icl_labels(&l, same, 3, x.tok, x.m->vocab, x.e.a, &x.err), DQ_MISMATCH);
+    assert_non_null(strstr(x.err.text, "\"a\" from \"a\""));
+    rig_close(&x);
+}
+
+static void test_points(void **state)
+{
+    (void)state;
+    static const dq_icl_block block[] = {{.run = 0, .shots = 1},
+                                         {.run = 1, .shots = 1},
+                                         {.order = 1, .shots = 1},
+                                         {.order = 2, .shots = 1},
+                                         {.run = 0, .shots = 2}};
+    const dq_icl_score s[] = {{.acc = {0.5, 0}},
+                              {.acc = {0.7, 0}},
+                              {.acc = {0.2, 0}},
+                              {.acc = {0.8, 0}},
+                              {.acc = {0.9, 0}}};
+    const dq_icl_plan p = {.block = block, .n_blocks = 5};
+    dq_icl_point x = dq_icl_point_of(&p, s, 1, false);
+    assert_int_equal(x.blocks, 2);
+    assert_true(fabs(x.mean - 0.6) < 1e-12 && fabs(x.std - sqrt(0.02)) < 1e-12);
+    assert_true(x.min == 0.5 && x.max == 0.7);
+    x = dq_icl_point_of(&p, s, 1, true); /* 0.5, 0.2, 0.8 */
+    assert_int_equal(x.blocks, 3);
+    assert_true(fabs(x.mean - 0.5) < 1e-12 && fabs(x.std - 0.3) < 1e-12);
+    assert_true(x.min == 0.2 && x.max == 0.8);
+    x = dq_icl_point_of(&p, s, 2, false);
+    assert_int_equal(x.blocks, 1);
+    assert_true(x.mean == 0.9 && isnan(x.std));
+}
+
+/* All answers to one query, whatever run they are from, are one cluster. */
+static void test_query_clusters(void **state)
+{
+    (void)state;
+    enum { Q = 3, MOST = 64 };
+    rig x;
+    rig_open(&x, "llama", "clinic150");
+    assert_non_null(plan(&x));
+    score(&x, (dq_logit_spec){.bits = 16}, &dq_kv_setting_plain);
+    score(&x, (dq_logit_spec){.bits = 4, .grain = DQ_GRAIN_ROW}, &dq_kv_setting_plain);
+    double right[2][MOST], mean[Q] = {0}, change[Q] = {0};
+    uint32_t seed = 7;
+    const int64_t n = dq_eval_units(&x.e, &x.e.row[1]);
+    assert_true(x.e.n_rows == 2 && n == 4 * Q && n <= MOST);
+    for (int r = 0; r < 2; r++) { /* answers that vary: few labels are ever the likeliest ones */
+        for (int64_t i = 0; i < dq_eval_values(&x.e, &x.e.row[r], n); i++)
+            x.e.row[r].logp[i] = -(double)((seed = seed * 1664525u + 1013904223u) >> 24);
+        dq_eval_icl_kind.judge(&x.e, &x.e.row[r], 1, right[r]);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        mean[i % Q] += right[1][i] / 4;
+        change[i % Q] += (right[1][i] - right[0][i]) / 4;
+    }
+    dq_eval_numbers y;
+    assert_int_equal(dq_eval_numbers_of(&x.e, 1, &y, &x.err), DQ_OK);
+    const dq_mean m = dq_mean_of(mean, Q), d = dq_mean_of(change, Q);
+    assert_true(y.n == n && y.n_clusters == Q && y.flips[1].clusters == Q && y.flips[1].clustered);
+    assert_true(m.std_err > 0 && d.std_err > 0);
+    assert_true(fabs(y.score[1].value - m.value) < 1e-12);
+    assert_true(fabs(y.score[1].std_err - m.std_err) < 1e-12);
+    assert_true(fabs(y.flips[1].delta - d.value) < 1e-12);
+    assert_true(fabs(y.flips[1].std_err - d.std_err) < 1e-12);
+    assert_string_equal(dq_eval_cluster(&x.e, &x.e.row[1]), "query");
+    rig_close(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),         cmocka_unit_test(test_nested),
+        cmocka_unit_test(test_orders),         cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_settings),       cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_labels),         cmocka_unit_test(test_points),
+        cmocka_unit_test(test_query_clusters),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

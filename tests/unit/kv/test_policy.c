@@ -1,0 +1,369 @@
+/* Policies, budgets and choices as pure numbers.
+ * SPDX-License-Identifier: MIT */
+#include "kv/kv_policy.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MOST = 256 };
+
+static const dq_protected nothing = {0, 0, 1000};
+
+static void test_find(void **state)
+{
+    static const char *const names[] = {"streaming", "h2o", "snapkv", "knorm", "random",
+                                        "diff",      "loo", "a1",     "a2",    "sum"};
+    dq_err err = {0};
+    (void)state;
+    assert_int_equal(dq_n_policies, 10);
+    for (int i = 0; i < 10; i++) {
+        const dq_policy *p = dq_policy_find(names[i], &err);
+        assert_non_null(p);
+        assert_string_equal(p->name, names[i]);
+        assert_true(p->about[0] && p->pool % 2 == 1);
+    }
+    assert_null(dq_policy_find("H2O", &err));
+    assert_int_equal(err.code, DQ_USAGE);
+    assert_non_null(strstr(err.text, "unknown policy H2O"));
+    assert_non_null(strstr(err.text, "streaming, h2o, snapkv"));
+    assert_non_null(strstr(err.text, "a2, sum)"));
+}
+
+static void score_of(double *score, const char *name, const dq_token_columns *c, dq_protected safe)
+{
+    dq_err err = {0};
+    const dq_policy *p = dq_policy_find(name, &err);
+    assert_non_null(p);
+    dq_policy_score(score, p, c, safe);
+}
+
+static void test_scores(void **state)
+{
+    static const int32_t pos[] = {0, 3, 9, 10};
+    static const double m1[] = {1, 2, 3, 4}, m2[] = {10, 20, 30, 40}, lm[] = {-1, 5, 0, 2},
+                        diff[] = {7, 6, 5, (double)NAN}, loo[] = {0, 0, 1, 2},
+                        norm[] = {4, 3, 2, 1};
+    const dq_token_columns two = {.n = 4,
+                                  .pos = pos,
+                                  .mass = {m1, m2},
+                                  .lambda_mass = lm,
+                                  .diff = diff,
+                                  .loo = loo,
+                                  .key_norm = norm};
+    const dq_token_columns one = {.n = 4, .pos = pos, .mass = {m1, NULL}, .diff = m1};
+    static const struct {
+        const char *name;
+        double want[4];
+    } cases[] = {{"streaming", {0, 3, 9, 10}}, {"h2o", {11, 22, 33, 44}},
+                 {"knorm", {-4, -3, -2, -1}},  {"diff", {7, 6, 5, -(double)INFINITY}},
+                 {"loo", {0, 0, 1, 2}},        {"a1", {1, 2, 3, 4}},
+                 {"a2", {10, 20, 30, 40}},     {"sum", {0, 7, 3, 6}}};
+    double got[4];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        score_of(got, cases[i].name, &two, nothing);
+        for (int t = 0; t < 4; t++) assert_true(got[t] == cases[i].want[t]);
+    }
+    static const char *const first_only[] = {"h2o", "a1", "diff", "sum"};
+    for (int i = 0; i < 4; i++) { /* without a second map all of these are its mass */
+        score_of(got, first_only[i], &one, nothing);
+        assert_memory_equal(got, m1, sizeof got);
+    }
+    score_of(got, "a2", &one, nothing);
+    for (int t = 0; t < 4; t++) assert_true(got[t] == 0);
+}
+
+/* The maximum over positions at most 2 away, by definition. */
+static double pooled(const double *x, const int32_t *pos, int n, int i, dq_protected safe)
+{
+    double best = isnan(x[i]) ? -(double)INFINITY : x[i];
+    const bool own = pos[i] < safe.sink || pos[i] >= safe.end - safe.recent;
+    for (int j = 0; j < n && !own; j++) {
+        const bool other = pos[j] < safe.sink || pos[j] >= safe.end - safe.recent;
+        if (!other && abs(pos[i] - pos[j]) <= 2) best = fmax(best, x[j]);
+    }
+    return best;
+}
+
+static void test_pooling(void **state)
+{
+    int32_t pos[MOST], next = 0;
+    double mass[MOST], got[MOST];
+    (void)state;
+    srand(3);
+    for (int i = 0; i < MOST; i++) {
+        pos[i] = next;
+        next += 1 + (rand() % 4 == 0) * (rand() % 5); /* gaps, as after an eviction */
+        mass[i] = i % 50 == 7 ? (double)NAN : rand() % 1000;
+    }
+    const dq_protected safe = {4, 9, next};
+    const dq_token_columns c = {.n = MOST, .pos = pos, .mass = {mass, NULL}};
+    score_of(got, "snapkv", &c, safe);
+    for (int i = 0; i < MOST; i++) assert_true(got[i] == pooled(mass, pos, MOST, i, safe));
+}
+
+static void test_random(void **state)
+{
+    int32_t pos[MOST];
+    double a[MOST], b[MOST], sum = 0;
+    dq_token_columns c = {.n = MOST, .pos = pos, .seed = dq_policy_seed(1, 2, 3)};
+    (void)state;
+    for (int i = 0; i < MOST; i++) pos[i] = i;
+    score_of(a, "random", &c, nothing);
+    for (int i = 0; i < MOST; i++) {
+        assert_true(a[i] >= 0 && a[i] < 1);
+        sum += a[i] / MOST;
+        for (int j = 0; j < i; j++) assert_true(a[i] != a[j]);
+    }
+    assert_true(fabs(sum - 0.5) < 0.06);
+    c.pos = pos + 100; /* goes by position, not by index */
+    c.n = 10;
+    score_of(b, "random", &c, nothing);
+    assert_memory_equal(b, a + 100, 10 * sizeof *b);
+    /* frozen: results must be repeatable for ever and everywhere */
+    assert_true(dq_policy_seed(1, 2, 3) == UINT64_C(0x6440369fb0283683));
+    assert_true(a[0] == 0x1.7e08c9f487872p-1 && a[255] == 0x1.cbac730f4957cp-2);
+    static const int other[][3] = {{2, 2, 3}, {1, 3, 3}, {1, 2, 4}, {1, 3, 2}};
+    for (int i = 0; i < 4; i++) {
+        c.seed = dq_policy_seed((uint64_t)other[i][0], other[i][1], other[i][2]);
+        score_of(b, "random", &c, nothing);
+        for (int t = 0; t < 10; t++) assert_true(b[t] != a[100 + t]);
+    }
+}
+
+static int64_t keep(int32_t *kept, const double *score, const int32_t *pos, int64_t n,
+                    int64_t budget, dq_protected safe)
+{
+    dq_err err = {0};
+    int64_t n_kept = -1;
+    assert_int_equal(dq_policy_keep(kept, &n_kept, score, pos, n, budget, safe, &err), DQ_OK);
+    for (int64_t i = 1; i < n_kept; i++) assert_true(kept[i] > kept[i - 1]);
+    return n_kept;
+}
+
+static void expect_kept(const double *score, int64_t n, int64_t budget, dq_protected safe,
+                        const int32_t *want, int64_t n_want)
+{
+    int32_t pos[16], kept[16];
+    for (int i = 0; i < 16; i++) pos[i] = i;
+    assert_int_equal(keep(kept, score, pos, n, budget, safe), n_want);
+    for (int64_t i = 0; i < n_want; i++) assert_int_equal(kept[i], want[i]);
+}
+
+static void test_keep(void **state)
+{
+    static const double flat[10] = {0}, rising[10] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+    const double inf = (double)INFINITY, nan = (double)NAN;
+    const double odd[10] = {nan, inf, -inf, 1, nan, -1, 1, 0, -0.0, 1};
+    (void)state;
+    const dq_protected none = {0, 0, 10}, both = {2, 3, 10};
+    expect_kept(flat, 10, 4, none, (int32_t[]){0, 1, 2, 3}, 4); /* ties: the lower positions */
+    expect_kept(flat, 10, 7, both, (int32_t[]){0, 1, 2, 3, 7, 8, 9}, 7);
+    expect_kept(rising, 10, 6, both, (int32_t[]){0, 1, 6, 7, 8, 9}, 6);
+    expect_kept(rising, 10, 5, both, (int32_t[]){0, 1, 7, 8, 9}, 5);
+    expect_kept(rising, 10, 1, both, (int32_t[]){0, 1, 7, 8, 9}, 5); /* never fewer */
+    expect_kept(rising, 10, 0, none, NULL, 0);
+    expect_kept(rising, 10, 10, both, (int32_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 10);
+    expect_kept(rising, 10, 99, none, (int32_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 10);
+    expect_kept(rising, 0, 3, both, NULL, 0);
+    expect_kept(odd, 10, 3, none, (int32_t[]){1, 3, 6}, 3);
+    expect_kept(odd, 10, 6, none, (int32_t[]){1, 3, 6, 7, 8, 9}, 6);       /* -0 is 0 */
+    expect_kept(odd, 10, 8, none, (int32_t[]){0, 1, 3, 5, 6, 7, 8, 9}, 8); /* NaN is -infinity */
+    /* windows larger than what there is, and meeting each other */
+    expect_kept(rising, 10, 4, (dq_protected){20, 0, 10}, (int32_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9},
+                10);
+    expect_kept(rising, 10, 4, (dq_protected){1, 90, 10}, (int32_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9},
+                10);
+    expect_kept(rising, 4, 3, (dq_protected){0, INT32_MAX, INT32_MAX}, (int32_t[]){0, 1, 2, 3}, 4);
+}
+
+/* Positions with holes: windows go by position. */
+static void test_keep_positions(void **state)
+{
+    static const int32_t pos[] = {1, 3, 4, 90, 95, 99};
+    static const double score[] = {0, 5, 6, 7, 0, 0};
+    int32_t kept[6];
+    const dq_protected safe = {4, 5, 100};
+    (void)state;
+    assert_int_equal(dq_policy_protected(pos, 6, safe), 4); /* 1, 3, 95, 99 */
+    assert_int_equal(keep(kept, score, pos, 6, 5, safe), 5);
+    assert_int_equal(kept[2], 3);
+}
+
+static void test_gap(void **state)
+{
+    static const int32_t pos[] = {0, 1, 2, 3, 4, 5};
+    static const double score[] = {9, 8, 4, 2, 1, 9};
+    const double deep[] = {0, -3, -2, -(double)INFINITY, -(double)INFINITY, 0};
+    const dq_protected safe = {1, 1, 6};
+    int32_t kept[6];
+    (void)state;
+    int64_t n = keep(kept, score, pos, 6, 4, safe);
+    assert_true(dq_policy_gap(kept, n, score, pos, 6, safe) == 0.5); /* 4 against 2 */
+    n = keep(kept, score, pos, 6, 2, safe);                          /* nothing by score */
+    assert_true(isinf(dq_policy_gap(kept, n, score, pos, 6, safe)));
+    n = keep(kept, score, pos, 6, 6, safe); /* nothing dropped */
+    assert_true(isinf(dq_policy_gap(kept, n, score, pos, 6, safe)));
+    n = keep(kept, deep, pos, 6, 3, safe);
+    assert_true(fabs(dq_policy_gap(kept, n, deep, pos, 6, safe) - 1.0 / 3) < 1e-15);
+    n = keep(kept, deep, pos, 6, 4, safe); /* -3 against -infinity */
+    assert_true(isinf(dq_policy_gap(kept, n, deep, pos, 6, safe)));
+    n = keep(kept, deep, pos, 6, 5, safe); /* two of them tie */
+    assert_true(dq_policy_gap(kept, n, deep, pos, 6, safe) == 0);
+}
+
+static void test_layers(void **state)
+{
+    (void)state;
+    for (int layers = 1; layers < 40; layers++) {
+        for (int64_t n = 1; n < 300; n += 13) {
+            for (int64_t least = 0; least <= n; least += 17) {
+                for (int64_t budget = least; budget <= n; budget += 5) {
+                    int64_t sum = 0, last = n;
+                    for (int l = 0; l < layers; l++) {
+                        int64_t b =
+                            dq_budget_of_layer(DQ_BUDGET_PYRAMID, budget, l, layers, least, n);
+                        assert_true(b >= least && b <= n && b <= last);
+                        sum += last = b;
+                        assert_int_equal(
+                            dq_budget_of_layer(DQ_BUDGET_UNIFORM, budget, l, layers, least, n),
+                            budget);
+                    }
+                    assert_int_equal(sum, layers * budget);
+                }
+            }
+        }
+    }
+    /* 100 above 20: from 195 to 5 over 20 layers; cut off at 150 by what there is */
+    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_PYRAMID, 120, 0, 20, 20, 1000), 215);
+    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_PYRAMID, 120, 19, 20, 20, 1000), 25);
+    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_PYRAMID, 120, 0, 20, 20, 170), 170);
+    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_PYRAMID, 120, 19, 20, 20, 170), 70);
+    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_ADAPTIVE, 120, 3, 20, 20, 170), 120);
+    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_PYRAMID, 200, 3, 20, 20, 170), 170);
+    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_PYRAMID, 10, 3, 20, 20, 170), 10);
+}
+
+static void share_of(int64_t *share, double *gap, const double *const *score, int n_groups,
+                     int64_t n, int64_t budget, dq_protected safe)
+{
+    static int32_t pos[MOST];
+    dq_pool_group group[8];
+    dq_err err = {0};
+    for (int i = 0; i < MOST; i++) pos[i] = i;
+    for (int g = 0; g < n_groups; g++) group[g] = (dq_pool_group){score[g], pos, n};
+    assert_int_equal(dq_budget_of_groups(share, gap, group, n_groups, budget, safe, &err), DQ_OK);
+}
+
+static void test_groups(void **state)
+{
+    double flat[MOST], peaked[MOST] = {0}, negative[MOST];
+    int64_t share[3];
+    double gap;
+    const dq_protected safe = {4, 6, 100};
+    (void)state;
+    for (int i = 0; i < MOST; i++) {
+        flat[i] = 1;
+        negative[i] = -1 - i % 2; /* as knorm: half of the tokens count double */
+    }
+    peaked[50] = 5;
+    /* 30 of 100: 20 by score; the peaked group needs one of them, and gets a fifth: 4 */
+    share_of(share, &gap, (const double *const[]){flat, peaked}, 2, 100, 30, safe);
+    assert_int_equal(share[0], 10 + 36);
+    assert_int_equal(share[1], 10 + 4);
+    assert_true(gap == 0);
+    /* equal groups share equally, whatever the scale of their scores */
+    double scaled[MOST];
+    for (int i = 0; i < MOST; i++) scaled[i] = 1000 * negative[i];
+    share_of(share, &gap, (const double *const[]){negative, scaled, negative}, 3, 100, 40, safe);
+    assert_int_equal(share[0] + share[1] + share[2], 120);
+    for (int g = 0; g < 3; g++) assert_true(share[g] >= 10 + 6);
+    /* all that a group has */
+    share_of(share, &gap, (const double *const[]){flat, peaked}, 2, 100, 99, safe);
+    assert_int_equal(share[0] + share[1], 198);
+    share_of(share, &gap, (const double *const[]){flat, peaked}, 2, 100, 100, safe);
+    assert_true(share[0] == 100 && share[1] == 100 && isinf(gap));
+    share_of(share, &gap, (const double *const[]){flat, peaked}, 2, 100, 5, safe);
+    assert_true(share[0] == 10 && share[1] == 10); /* protected tokens at least */
+    double bad[MOST];
+    for (int i = 0; i < MOST; i++) bad[i] = i % 2 ? (double)NAN : (double)INFINITY;
+    share_of(share, &gap, (const double *const[]){flat, bad}, 2, 100, 30, safe);
+    assert_int_equal(share[0] + share[1], 60);
+    assert_int_equal(share[1], 10 + 36);
+}
+
+/* The pool by definition: floors first, then the best of the rest one by one. */
+static void test_pool_by_definition(void **state)
+{
+    enum { G = 3, N = 90 };
+    static double score[G][MOST];
+    const dq_protected safe = {3, 7, N};
+    (void)state;
+    srand(11);
+    for (int round = 0; round < 20; round++) {
+        const int64_t budget = 10 + 4 * round, spare = budget - 10, least = (spare + 4) / 5;
+        double sum[G] = {0}, gap;
+        bool taken[G][N] = {0};
+        int64_t want[G], share[G], left = G * (spare - least);
+        for (int g = 0; g < G; g++) {
+            want[g] = 10 + least;
+            for (int i = 0; i < N; i++) {
+                score[g][i] = pow((double)rand() / RAND_MAX, 1 + 3 * g) * (round % 2 ? -1 : 1);
+                if (i >= 3 && i < N - 7) sum[g] += fabs(score[g][i]);
+            }
+        }
+        for (int64_t step = 0; step < G * least + left; step++) {
+            int bg = -1, bi = -1;
+            for (int g = 0; g < G; g++) {
+                if (step < G * least && g != step / least) continue;
+                for (int i = 3; i < N - 7; i++) {
+                    if (!taken[g][i] &&
+                        (bg < 0 || score[g][i] / sum[g] > score[bg][bi] / sum[bg])) {
+                        bg = g;
+                        bi = i;
+                    }
+                }
+            }
+            taken[bg][bi] = true;
+            if (step >= G * least) want[bg]++;
+        }
+        share_of(share, &gap, (const double *const[]){score[0], score[1], score[2]}, G, N, budget,
+                 safe);
+        for (int g = 0; g < G; g++) assert_int_equal(share[g], want[g]);
+    }
+}
+
+static void test_no_memory(void **state)
+{
+    static const double score[4] = {1, 2, 3, 4};
+    static const int32_t pos[4] = {0, 1, 2, 3};
+    int32_t kept[4];
+    int64_t n, share[1];
+    double gap;
+    dq_err err = {0}, again = {0};
+    const dq_pool_group group = {score, pos, 4};
+    (void)state;
+    dq_alloc_fail_at(1);
+    assert_int_equal(dq_policy_keep(kept, &n, score, pos, 4, 2, nothing, &err), DQ_RESOURCE);
+    dq_alloc_fail_at(1);
+    assert_int_equal(dq_budget_of_groups(share, &gap, &group, 1, 2, nothing, &again), DQ_RESOURCE);
+    dq_alloc_fail_at(0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_find),      cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_pooling),   cmocka_unit_test(test_random),
+        cmocka_unit_test(test_keep),      cmocka_unit_test(test_keep_positions),
+        cmocka_unit_test(test_gap),       cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_groups),    cmocka_unit_test(test_pool_by_definition),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

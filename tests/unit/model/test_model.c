@@ -1,0 +1,412 @@
+/* Tests of model loading: golden checkpoints, both spellings of a configuration, tied heads, and
+ * what happens to every kind of damaged or foreign input.
+ * SPDX-License-Identifier: MIT */
+#include "base/os.h"
+#include "checkpoint/safetensors.h"
+#include "tests/rigs/edits.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* ---- Goldens ---- */
+
+static const struct golden {
+    const char *name, *family;
+    int n_layers, n_q, n_kv, head_dim;
+    bool tied, attention_bias, mlp_bias;
+    dq_dtype dtype;
+} goldens[] = {
+    {"llama-f32", "llama", 3, 4, 2, 12, true, false, false, DQ_F32},
+    {"llama-bf16-bias", "llama", 3, 4, 2, 24, false, true, true, DQ_BF16},
+    {"llama-f16-linear", "llama", 3, 8, 2, 16, false, false, false, DQ_F16},
+    {"llama-bf16-far", "llama", 3, 4, 4, 16, true, false, false, DQ_BF16},
+    {"diffllama-f32", "diffllama", 3, 4, 2, 12, true, false, false, DQ_F32},
+    {"diffllama-bf16-far", "diffllama", 3, 8, 4, 16, true, false, false, DQ_BF16},
+    {"diffllama-f16-shards", "diffllama", 4, 8, 2, 8, false, true, false, DQ_F16},
+    {"diffllama-bf16-untied", "diffllama", 3, 8, 4, 12, false, false, false, DQ_BF16},
+};
+
+/* Frequencies bit by bit, and lambda of every layer. */
+static void check_reference(const dq_model *m, const char *name)
+{
+    char path[512];
+    dq_map map;
+    dq_err err = {0};
+    dq_tensor *t;
+    int64_t n;
+    dq_arena *a = dq_arena_new();
+    snprintf(path, sizeof path, MODELS "%s/golden.safetensors", name);
+    assert_int_equal(dq_map_open(&map, path, &err), DQ_OK);
+    assert_int_equal(dq_safetensors_parse(&t, &n, map.data, map.bytes, a, &err), DQ_OK);
+    for (int64_t i = 0; i < n; i++) {
+        float x[64];
+        int64_t count = dq_numel(&t[i]);
+        if (strcmp(t[i].name, "inv_freq") == 0) {
+            assert_int_equal(count, m->rope.dim / 2);
+            assert_memory_equal(m->rope.inv_freq, t[i].data, dq_nbytes(&t[i]));
+        }
+        if (strcmp(t[i].name, "lambda") == 0) {
+            bool plain = m->layer[0].attn.lambda_kind == DQ_LAMBDA_NONE;
+            assert_int_equal(count, plain ? 0 : m->n_layers);
+            dq_to_f32(x, t[i].data, t[i].dtype, count);
+            for (int l = 0; l < count; l++)
+                assert_true(fabsf(m->layer[l].attn.lambda - x[l]) < 1e-6f);
+        }
+    }
+    dq_map_close(&map);
+    dq_arena_free(a);
+}
+
+static void golden_checkpoints_load(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
+        const struct golden *g = &goldens[i];
+        char path[512];
+        dq_err err = {0};
+        dq_model *m;
+        snprintf(path, sizeof path, MODELS "%s%s", g->name, i % 2 ? "///" : "");
+        assert_int_equal(dq_model_open(&m, path, &err), DQ_OK);
+        assert_string_equal(m->name, g->name);
+        assert_string_equal(m->path, path);
+        assert_string_equal(m->layout->family, g->family);
+        assert_int_equal(m->n_layers, g->n_layers);
+        assert_int_equal(m->map.n_q, g->n_q);
+        assert_int_equal(m->map.n_kv, g->n_kv);
+        assert_int_equal(m->map.head_dim, g->head_dim);
+        assert_int_equal(m->tied, g->tied);
+        assert_int_equal(m->layer[0].q.dtype, g->dtype);
+        assert_int_equal(m->head.data == m->embed.data, g->tied);
+        assert_int_equal(m->layer[1].o_bias != NULL, g->attention_bias);
+        assert_int_equal(m->layer[1].down_bias != NULL, g->mlp_bias);
+        assert_int_equal(m->weight_bits, 16);
+        assert_string_equal(m->weight_group, "");
+        assert_int_equal(m->weight_bytes, m->n_params * (int64_t)dq_dtypes[g->dtype].bytes);
+        assert_int_equal(m->n_warnings, 0);
+        assert_int_equal(strlen(m->fingerprint), 64);
+        assert_true(fabsf(m->norm_eps - 1e-5f) < 1e-9f);
+        check_reference(m, g->name);
+        dq_model_close(m);
+    }
+}
+
+static void depth_sets_lambda_init(void **state)
+{
+    static const double want[3] = {0.2, 0.3555091, 0.4707130};
+    dq_err err = {0};
+    dq_model *m;
+    (void)state;
+    assert_int_equal(dq_model_open(&m, MODELS "diffllama-f32", &err), DQ_OK);
+    for (int l = 0; l < 3; l++) {
+        assert_true(fabs((double)m->layer[l].lambda_init - want[l]) < 1e-7);
+        assert_true(fabs((double)m->layer[l].attn.out_scale - (1.0 - want[l])) < 1e-7);
+        assert_true(m->layer[l].attn.head_norm);
+        assert_null(m->layer[l].attn.gain);
+        assert_ptr_equal(m->layer[l].attn.map, &m->map);
+    }
+    dq_model_close(m);
+}
+
+/* ---- Configurations ---- */
+
+static void configurations_end_in_their_status(void **state)
+{
+    static const char big[] = "1099511627776";
+    static const struct {
+        edit e;
+        dq_status status;
+        const char *text;
+    } t[] = {
+        {SET("llama-f32", "hidden_size", big), DQ_DAMAGED, "\"hidden_size\""},
+        {SET("llama-f32", "hidden_size", "0"), DQ_DAMAGED, "\"hidden_size\""},
+        {SET("llama-f32", "hidden_size", "-48"), DQ_DAMAGED, "\"hidden_size\""},
+        {SET("llama-f32", "hidden_size", "\"48\""), DQ_DAMAGED, "\"hidden_size\""},
+        {SET("llama-f32", "hidden_size", "48.5"), DQ_DAMAGED, "\"hidden_size\""},
+        {SET("llama-f32", "hidden_size", "4.80e1"), DQ_OK, ""},
+        {SET("llama-f32", "hidden_size", NULL), DQ_DAMAGED, "\"hidden_size\" is missing"},
+        {SET("llama-f32", "hidden_size", "50"), DQ_DAMAGED, "multiple"},
+        {SET("llama-f32", "intermediate_size", big), DQ_DAMAGED, "\"intermediate_size\""},
+        {SET("llama-f32", "intermediate_size", "57"), DQ_DAMAGED,
+         "expected [57, 48], found [56, 48]"},
+        {SET("llama-f32", "num_hidden_layers", big), DQ_DAMAGED, "\"num_hidden_layers\""},
+        {SET("llama-f32", "num_hidden_layers", "[3]"), DQ_DAMAGED, "\"num_hidden_layers\""},
+        {SET("llama-f32", "num_hidden_layers", "4"), DQ_DAMAGED, "model.layers.3."},
+        {SET("llama-f32", "num_hidden_layers", "2"), DQ_MISMATCH, "model.layers.2."},
+        {SET("llama-f32", "num_attention_heads", big), DQ_DAMAGED, "\"num_attention_heads\""},
+        {SET("llama-f32", "num_key_value_heads", big), DQ_DAMAGED, "\"num_key_value_heads\""},
+        {SET("llama-f32", "num_key_value_heads", "3"), DQ_MISMATCH, "3 KV heads"},
+        {SET("llama-f32", "num_key_value_heads", "null"), DQ_DAMAGED,
+         "k_proj.weight\": wrong shape"},
+        {SET("diffllama-f32", "num_key_value_heads", "1"), DQ_MISMATCH, "1 KV heads"},
+        {SET("llama-f32", "head_dim", big), DQ_DAMAGED, "\"head_dim\""},
+        {SET("llama-f32", "head_dim", "0"), DQ_DAMAGED, "\"head_dim\""},
+        {SET("llama-f32", "head_dim", "11"), DQ_MISMATCH, "even"},
+        {SET("llama-f32", "head_dim", "null"), DQ_OK, ""},
+        {SET("llama-f32", "vocab_size", big), DQ_DAMAGED, "\"vocab_size\""},
+        {SET("llama-f32", "vocab_size", "257"), DQ_DAMAGED, "embed_tokens.weight"},
+        {SET("llama-f32", "max_position_embeddings", big), DQ_DAMAGED, "max_position"},
+        {SET("llama-f32", "max_position_embeddings", NULL), DQ_OK, ""},
+        {SET("llama-f32", "rms_norm_eps", "\"x\""), DQ_DAMAGED, "\"rms_norm_eps\""},
+        {SET("llama-f32", "rms_norm_eps", "-1e-5"), DQ_DAMAGED, "\"rms_norm_eps\""},
+        {SET("llama-f32", "rms_norm_eps", "1e300"), DQ_DAMAGED, "\"rms_norm_eps\""},
+        {SET("llama-f32", "hidden_act", "\"gelu\""), DQ_MISMATCH, "gelu"},
+        {SET("llama-f32", "hidden_act", "7"), DQ_DAMAGED, "\"hidden_act\""},
+        {SET("llama-f32", "hidden_act", NULL), DQ_OK, ""},
+        {SET("llama-f32", "tie_word_embeddings", "1"), DQ_DAMAGED, "\"tie_word_embeddings\""},
+        {SET("llama-f32", "attention_bias", "true"), DQ_DAMAGED, "q_proj.bias\" is missing"},
+        {SET("llama-f32", "mlp_bias", "true"), DQ_DAMAGED, "gate_proj.bias\" is missing"},
+        {SET("llama-bf16-bias", "attention_bias", "false"), DQ_MISMATCH, "_proj.bias"},
+        {SET("llama-bf16-bias", "mlp_bias", NULL), DQ_MISMATCH, "mlp.down_proj.bias"},
+        {SET("diffllama-f32", "mlp_bias", "true"), DQ_OK, ""},
+        {SET("diffllama-f32", "mlp_bias", "\"dead key\""), DQ_OK, ""},
+        {SET("llama-f32", "model_type", "\"DiffLlama\""), DQ_MISMATCH, "different families"},
+        {SET2("llama-f32", "model_type", "\"DiffLlama\"", "architectures", NULL), DQ_DAMAGED,
+         "lambda_q1"},
+        {SET("llama-f32", "model_type", "\"LLaMA\""), DQ_OK, ""},
+        {SET("llama-f32", "model_type", NULL), DQ_OK, ""},
+        {SET("llama-f32", "architectures", NULL), DQ_OK, ""},
+        {SET("llama-f32", "architectures", "[]"), DQ_OK, ""},
+        {SET("llama-f32", "architectures", "[7]"), DQ_DAMAGED, "\"architectures\""},
+        {SET("llama-f32", "model_type", "7"), DQ_DAMAGED, "\"model_type\""},
+        {SET2("llama-f32", "model_type", NULL, "architectures", NULL), DQ_DAMAGED, "model_type"},
+        {SET2("llama-f32", "model_type", "\"mistral\"", "architectures",
+              "[\"MistralForCausalLM\"]"),
+         DQ_MISMATCH, "\"mistral\" is not supported"},
+        {SET("llama-f32", "model_type", "\"Motif\""), DQ_MISMATCH, "different families"},
+        {SET2("llama-f32", "model_type", "\"motif\"", "kv_lora_rank", "8"), DQ_MISMATCH, "Motif-3"},
+        {SET("llama-f32", "architectures", "[\"MotifForCausalLM\"]"), DQ_MISMATCH,
+         "different families"},
+        {SET("llama-f32", "model_type", "\"diff_llama\""), DQ_MISMATCH, "diff_llama"},
+        {SET("llama-f32", "model_type", "\"diff_transformer\""), DQ_MISMATCH, "diff_transformer"},
+        {SET("llama-f32", "model_type", "\"phi4flash\""), DQ_MISMATCH, "phi4flash"},
+        {SET("llama-f32", "model_type", "\"dragon\""), DQ_MISMATCH, "dragon"},
+        {SET("llama-f32", "quantization_config", "{\"bits\":4}"), DQ_MISMATCH, "quantized already"},
+        {SET("llama-f32", "quantization_config", "null"), DQ_OK, ""},
+        {SET("llama-f32", "rope_scaling", "{\"rope_type\":\"longrope\",\"factor\":4}"), DQ_MISMATCH,
+         "longrope"},
+        {SET2("llama-f32", "dtype", "\"float16\"", "torch_dtype", NULL), DQ_OK, ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        dq_err err = {0};
+        dq_model *m = edits_open(&t[i].e, &err);
+        check_error(&err, t[i].status, t[i].text);
+        dq_model_close(m);
+    }
+}
+
+/* ---- Tensors ---- */
+
+#define LAYER1 "model.layers.1."
+#define EMBED  "model.embed_tokens.weight"
+
+static void tensors_end_in_their_status(void **state)
+{
+    static const struct {
+        edit e;
+        dq_status status;
+        const char *text;
+        int warnings;
+    } t[] = {
+        {WEIGHT("llama-f32", DROP, "model.norm.weight", NULL), DQ_DAMAGED,
+         "\"model.norm.weight\" is missing", 0},
+        {WEIGHT("llama-f32", DROP, LAYER1 "mlp.up_proj.weight", NULL), DQ_DAMAGED,
+         "\"model.layers.1.mlp.up_proj.weight\" is missing", 0},
+        {WEIGHT("llama-f32", COPY, "model.norm.weight", "model.norm2.weight"), DQ_MISMATCH,
+         "\"model.norm2.weight\" does not belong", 0},
+        {WEIGHT("llama-f32", COPY, "model.norm.weight", "model.layers.3.input_layernorm.weight"),
+         DQ_MISMATCH, "model.layers.3.", 0},
+        {WEIGHT("llama-f32", COPY, "model.norm.weight", "model.layers.01.input_layernorm.weight"),
+         DQ_MISMATCH, "model.layers.01.", 0},
+        {WEIGHT("llama-f32", COPY, "model.norm.weight",
+                "model.layers.99999999999999999999.input_layernorm.weight"),
+         DQ_MISMATCH, "99999", 0},
+        {WEIGHT("llama-f32", COPY, "model.norm.weight", LAYER1 "self_attn.rotary_emb.inv_freq"),
+         DQ_OK, "", 0},
+        {WEIGHT("llama-f32", COPY, "model.norm.weight", LAYER1 "self_attn.lambda_q1"), DQ_MISMATCH,
+         "lambda_q1", 0},
+        {WEIGHT("llama-f32", RESHAPE, "model.norm.weight", "6,8"), DQ_DAMAGED,
+         "expected [48], found [6, 8]", 0},
+        {WEIGHT("llama-f32", RESHAPE, LAYER1 "mlp.up_proj.weight", "48,56"), DQ_DAMAGED,
+         "expected [56, 48], found [48, 56]", 0},
+        {WEIGHT("llama-f32", RESHAPE, LAYER1 "mlp.up_proj.weight", "56,48,1"), DQ_DAMAGED,
+         "found 3 dimensions", 0},
+        {WEIGHT("llama-f32", RESHAPE, LAYER1 "mlp.up_proj.weight", "2688"), DQ_DAMAGED,
+         "found [2688]", 0},
+        {WEIGHT("llama-f32", RETYPE, LAYER1 "mlp.up_proj.weight", "I32"), DQ_MISMATCH, "dtype I32",
+         0},
+        {WEIGHT("llama-f32", RETYPE, "model.norm.weight", "U32"), DQ_MISMATCH, "dtype U32", 0},
+        {WEIGHT("llama-f32", POKE, "model.norm.weight", NULL), DQ_DAMAGED,
+         "\"model.norm.weight\": value 3 is not finite", 0},
+        {WEIGHT("llama-f32", POKE, LAYER1 "mlp.up_proj.weight", NULL), DQ_OK, "", 0},
+        {WEIGHT("diffllama-f32", POKE, LAYER1 "self_attn.lambda_k2", NULL), DQ_DAMAGED,
+         "lambda_k2\": value 3", 0},
+        {WEIGHT("diffllama-f32", DROP, LAYER1 "self_attn.lambda_k2", NULL), DQ_DAMAGED,
+         "lambda_k2\" is missing", 0},
+        {WEIGHT("diffllama-f32", RESHAPE, LAYER1 "self_attn.lambda_k2", "3,4"), DQ_DAMAGED,
+         "expected [12], found [3, 4]", 0},
+        {WEIGHT("diffllama-f32", COPY, LAYER1 "self_attn.lambda_k2",
+                LAYER1 "self_attn.subln.weight"),
+         DQ_MISMATCH, "subln", 0},
+        /* Tied and untied heads. */
+        {WEIGHT("llama-f32", COPY, EMBED, "lm_head.weight"), DQ_OK, "", 0},
+        {WEIGHT("llama-f32", VARY, EMBED, "lm_head.weight"), DQ_OK, "", 1},
+        {WEIGHT("llama-f32", RENAME, EMBED, "lm_head.weight"), DQ_OK, "", 0},
+        {WEIGHT("llama-f32", DROP, EMBED, NULL), DQ_DAMAGED, "embed_tokens.weight\" is", 0},
+        {SET("llama-f32", "tie_word_embeddings", "false"), DQ_DAMAGED, "\"lm_head.weight\" is", 0},
+        {{.base = "llama-f32",
+          .key = "tie_word_embeddings",
+          .kind = RENAME,
+          .tensor = EMBED,
+          .arg = "lm_head.weight"},
+         DQ_DAMAGED,
+         "embed_tokens.weight\" is missing",
+         0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        dq_err err = {0};
+        dq_model *m = edits_open(&t[i].e, &err);
+        check_error(&err, t[i].status, t[i].text);
+        if (m) assert_int_equal(m->n_warnings, t[i].warnings);
+        if (m) assert_int_equal(m->head.data == m->embed.data, t[i].warnings == 0);
+        if (m) assert_int_equal(m->tied, t[i].warnings == 0);
+        if (m) assert_int_equal(m->n_params, t[i].warnings ? 57552 + 256 * 48 : 57552);
+        dq_model_close(m);
+    }
+}
+
+static void enlarge(unsigned char *bytes, const dq_weight *w)
+{
+    const float large = 1e4f;
+    if (!strstr(w->name, "layers.0.self_attn.lambda_")) return;
+    for (int64_t i = 0; i < w->rows; i++) memcpy(bytes + 4 * i, &large, sizeof large);
+}
+
+static void huge_lambda_is_refused(void **state)
+{
+    const edit e = {.base = "diffllama-f32", .change = enlarge};
+    dq_err err = {0};
+    (void)state;
+    assert_null(edits_open(&e, &err));
+    check_error(&err, DQ_DAMAGED, "layer 0: the lambda vectors");
+}
+
+/* ---- Paths, files, fingerprints ---- */
+
+static void paths_are_explained(void **state)
+{
+    static const struct {
+        const char *name, *bytes;
+        dq_status status;
+        const char *text;
+    } t[] = {
+        {"missing", NULL, DQ_FILE, "no such file"},
+        {"file.gguf", "GGUF....", DQ_MISMATCH, "GGUF"},
+        {"file.gguf", "PK\3\4....", DQ_MISMATCH, "PyTorch"},
+        {"file.gguf", "", DQ_DAMAGED, "neither"},
+        {"file.gguf", "something else", DQ_DAMAGED, "neither"},
+        {"file.h5", "", DQ_DAMAGED, "file.h5"},
+        {"file.h5", "something else", DQ_DAMAGED, "file.h5"},
+        {"file.gguf", "\x89HDF\r\n\x1a\n", DQ_DAMAGED, "file.gguf"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        dq_err err = {0};
+        dq_model *m;
+        if (t[i].bytes) edits_put(t[i].name, t[i].bytes, strlen(t[i].bytes));
+        dq_model_open(&m, edits_path(t[i].name), &err);
+        check_error(&err, t[i].status, t[i].text);
+        assert_null(m);
+    }
+}
+
+static void fingerprints_tell_models_apart(void **state)
+{
+    static const edit edits[] = {
+        WEIGHT("llama-f32", KEEP, NULL, NULL),
+        WEIGHT("llama-f32", BLANK, LAYER1 "mlp.up_proj.weight", NULL),
+        WEIGHT("llama-f32", POKE, EMBED, NULL),
+        SET("llama-f32", "bos_token_id", "7"),
+        WEIGHT("diffllama-f32", KEEP, NULL, NULL),
+    };
+    enum { N = sizeof edits / sizeof *edits };
+    char print[N + 1][65];
+    (void)state;
+    for (int i = 0; i <= N; i++) {
+        dq_err err = {0};
+        dq_model *m = edits_open(&edits[i % N], &err); /* the last one repeats the first */
+        assert_int_equal(err.code, DQ_OK);
+        memcpy(print[i], m->fingerprint, 65);
+        dq_model_close(m);
+    }
+    assert_string_equal(print[0], print[N]);
+    for (int i = 0; i < N; i++) {
+        for (int j = 0; j < i; j++) assert_string_not_equal(print[i], print[j]);
+    }
+}
+
+static void files_come_with_the_model(void **state)
+{
+    edit e = WEIGHT("llama-f32", KEEP, NULL, NULL);
+    dq_err err = {0};
+    const char *text;
+    size_t len;
+    (void)state;
+    dq_model *m = edits_open(&e, &err);
+    assert_int_equal(err.code, DQ_OK);
+    assert_int_equal(dq_model_file(m, "tokenizer.json", &text, &len, &err), DQ_OK);
+    assert_null(text);
+    edits_put("tokenizer.json", "{\"a\":\0}", 7);
+    assert_int_equal(dq_model_file(m, "tokenizer.json", &text, &len, &err), DQ_OK);
+    assert_int_equal(len, 7);
+    assert_memory_equal(text, "{\"a\":\0}", 7);
+    assert_int_equal(dq_model_file(m, "config.json", &text, &len, &err), DQ_OK);
+    assert_int_equal(strlen(text), len);
+    dq_model_close(m);
+    unlink(edits_path("tokenizer.json"));
+}
+
+/* Whichever allocation fails, the status says so and nothing leaks. */
+static void every_allocation_may_fail(void **state)
+{
+    static const char *const paths[] = {MODELS "diffllama-f16-shards", MODELS "llama-bf16-bias",
+                                        MODELS "gda-f32-shards", MODELS "v2-f16",
+                                        MODELS "llama-yarn"};
+    (void)state;
+    for (size_t p = 0; p < sizeof paths / sizeof *paths; p++) {
+        bool failed = true;
+        for (int64_t n = 1; failed; n++) {
+            dq_err err = {0};
+            dq_model *m;
+            dq_alloc_fail_at(n);
+            failed = dq_model_open(&m, paths[p], &err) != DQ_OK;
+            dq_alloc_fail_at(0);
+            if (failed) assert_int_equal(err.code, DQ_RESOURCE);
+            dq_model_close(m);
+            assert_true(n < 10000);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(golden_checkpoints_load),
+        cmocka_unit_test(depth_sets_lambda_init),
+        cmocka_unit_test(configurations_end_in_their_status),
+        cmocka_unit_test(tensors_end_in_their_status),
+        cmocka_unit_test(huge_lambda_is_refused),
+        cmocka_unit_test(paths_are_explained),
+        cmocka_unit_test(fingerprints_tell_models_apart),
+        cmocka_unit_test(files_come_with_the_model),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, edits_begin, edits_end);
+}

@@ -1,0 +1,274 @@
+/* Means, paired comparisons and percentiles against numbers worked out by hand or with NumPy.
+ * SPDX-License-Identifier: MIT */
+#include "stat/mean.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+static void near(double got, double want, double rel)
+{
+    if (!(fabs(got - want) <= rel * fabs(want) + 1e-300))
+        fail_msg("got %.17g, want %.17g", got, want);
+}
+
+static void test_means(void **state)
+{
+    (void)state;
+    const double x[] = {1, 2, 4, 9};
+    dq_mean m = dq_mean_of(x, 4);
+    near(m.value, 4, 1e-15);
+    near(m.std_err, sqrt((9 + 4 + 0 + 25) / 3.0 / 4.0), 1e-15);
+    m = dq_mean_of(x, 1);
+    near(m.value, 1, 0);
+    assert_true(isnan(m.std_err));
+    assert_true(isnan(dq_mean_of(x, 0).value));
+}
+
+/* 0.634 of 10042 items: 0.004807. */
+static void test_share(void **state)
+{
+    (void)state;
+    const double x[] = {1, 0, 0, 1, 1};
+    dq_mean m = dq_share(6367, 10042), direct = dq_mean_of(x, 5);
+    near(m.std_err, 0.004807, 1e-4);
+    m = dq_share(3, 5);
+    near(m.value, direct.value, 1e-15);
+    near(m.std_err, direct.std_err, 1e-15);
+    assert_true(isnan(dq_share(1, 1).std_err));
+}
+
+/* Clusters of equal values carry one value's worth of information each; sizes that differ count. */
+static void test_clusters(void **state)
+{
+    (void)state;
+    const double x[] = {1, 1, 1, 2, 2, 2, 6, 6, 6}, means[] = {1, 2, 6}, y[] = {1, 3, 2, 6, 6, 6};
+    const int32_t three[] = {0, 0, 0, 4, 4, 4, 5, 5, 5}, one[9] = {0}, sizes[] = {0, 0, 1, 2, 2, 2};
+    dq_mean c = dq_mean_clustered(x, three, 9), m = dq_mean_of(means, 3);
+    near(c.value, m.value, 1e-15);
+    near(c.std_err, m.std_err, 1e-15);
+    assert_int_equal(c.clusters, 3);
+    c = dq_mean_clustered(x, one, 9); /* nothing shows how far clusters lie apart */
+    assert_true(isnan(c.std_err) && c.clusters == 1);
+    near(c.value, 3, 1e-15);
+    c = dq_mean_clustered(y, sizes, 6); /* mean 4; totals less 4 n_c: -4, -2, 6 */
+    near(c.value, 4, 1e-15);
+    near(c.std_err, sqrt(3.0 / 2 * (16 + 4 + 36) / 36), 1e-15);
+    assert_true(isnan(dq_mean_clustered(x, one, 0).value));
+    assert_true(isnan(dq_mean_clustered(x, one, 1).std_err));
+}
+
+static void test_mcnemar(void **state)
+{
+    (void)state;
+    near(dq_mcnemar(0, 0), 1, 0);
+    near(dq_mcnemar(3, 3), 1, 0);
+    near(dq_mcnemar(0, 1), 1, 1e-12); /* 2 * 1/2 */
+    near(dq_mcnemar(0, 5), 2.0 / 32, 1e-12);
+    near(dq_mcnemar(1, 4), 2 * 6.0 / 32, 1e-12);
+    near(dq_mcnemar(4, 1), 2 * 6.0 / 32, 1e-12);
+    near(dq_mcnemar(40, 10), 2.386e-5, 1e-3);
+    assert_true(dq_mcnemar(100000, 90000) < 1e-100);
+}
+
+static void test_flips(void **state)
+{
+    (void)state;
+    double before[500], after[500];
+    for (int i = 0; i < 500; i++) before[i] = after[i] = i % 2 == 0;
+    for (int i = 0; i < 80; i += 2) after[i] = 0;    /* 40 become wrong */
+    for (int i = 101; i < 121; i += 2) after[i] = 1; /* 10 become right */
+    dq_flips f = dq_flips_of(before, after, 500, 0);
+    assert_int_equal(f.n01, 40);
+    assert_int_equal(f.n10, 10);
+    near(f.delta, -0.06, 1e-15);
+    near(f.std_err, 0.0139, 2e-3);
+    near(f.p, 2.386e-5, 1e-3);
+    near(f.interval.low, -0.089406, 2e-5);
+    near(f.interval.high, -0.033718, 2e-5);
+    assert_true(f.clusters == 500 && !f.clustered);
+    f = dq_flips_of(before, before, 500, 0); /* no flip: bounds, not a difference known to be 0 */
+    assert_true(f.delta == 0 && f.std_err == 0 && f.p == 1);
+    near(f.interval.high, DQ_Z95 * DQ_Z95 / (500 + DQ_Z95 * DQ_Z95), 1e-9);
+    near(f.interval.low, -f.interval.high, 1e-9);
+    assert_true(isnan(dq_flips_of(before, after, 0, 0).interval.low));
+}
+
+/* Scores between 0 and 1: falls and rises count, and delta is what the means differ by. */
+static void test_fractions(void **state)
+{
+    (void)state;
+    const double before[] = {1, .5, .25, 0, .75, 1}, after[] = {.75, .5, 0, 0, .5, .5};
+    dq_interval interval;
+    const dq_flips f = dq_flips_of(before, after, 6, 0);
+    assert_true(f.n01 == 4 && f.n10 == 0 && f.clusters == 6);
+    near(f.delta, -1.25 / 6, 1e-15);
+    near(f.std_err, sqrt((.40625 + 0.03125 - 1.25 * 1.25 / 6) / 5 / 6), 1e-12);
+    near(f.interval.low, f.delta - dq_t95(5) * f.std_err, 1e-12);
+    near(f.p, 2.0 / 16, 1e-12);
+    const dq_mean m = dq_scores_mean(before, 6, 0, &interval);
+    near(m.value, 3.5 / 6, 1e-15);
+    near(interval.high, m.value + dq_t95(5) * m.std_err, 1e-12);
+}
+
+/* 4 queries in 3 runs: what runs share is not counted three times. */
+static void test_clustered_flips(void **state)
+{
+    (void)state;
+    const double before[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0},
+                 after[] = {0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0};
+    const double mean[] = {-1, 0, 0, 0}, means[] = {1, 1, 1, 0};
+    dq_interval interval;
+    dq_flips f = dq_flips_of(before, after, 12, 4);
+    dq_mean want = dq_mean_of(mean, 4), m;
+    assert_true(f.n01 == 3 && f.n10 == 0 && f.clusters == 4 && f.clustered);
+    near(f.delta, -.25, 1e-15);
+    near(f.std_err, want.std_err, 1e-15);
+    near(f.p, dq_t_tails(1, 3), 1e-12); /* McNemar: 0.25, as if there were 12 items */
+    near(f.interval.low, -.25 - dq_t95(3) * want.std_err, 1e-12);
+    f = dq_flips_of(before, before, 12, 4);
+    near(f.interval.high, DQ_Z95 * DQ_Z95 / (4 + DQ_Z95 * DQ_Z95), 1e-9);
+    assert_true(f.p == 1);
+    f = dq_flips_of(before, after, 3, 1); /* one cluster */
+    assert_true(isnan(f.interval.low) && isnan(f.std_err) && f.clusters == 1);
+    m = dq_scores_mean(before, 12, 4, &interval);
+    want = dq_mean_of(means, 4);
+    near(m.value, .75, 1e-15);
+    near(m.std_err, want.std_err, 1e-15);
+    assert_int_equal(m.clusters, 4);
+    m = dq_scores_mean(before, 9, 3, &interval); /* all right: a lower bound */
+    near(interval.low, 1 - DQ_Z95 * DQ_Z95 / (3 + DQ_Z95 * DQ_Z95), 1e-12);
+    assert_true(m.value == 1 && interval.high == 1);
+}
+
+/* The table of Student's t, and mpmath's incomplete beta function. */
+static void test_t(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t df;
+        double t;
+    } want[] = {{1, 12.706204736174705},  {2, 4.302652729749464},    {3, 3.182446305283710},
+                {4, 2.776445105197794},   {9, 2.262157162798206},    {29, 2.045229642132704},
+                {30, 2.042272456301238},  {100, 1.983971518523552},  {101, 1.983731002955606},
+                {250, 1.969498393421185}, {1000, 1.962339080826408}, {10041, 1.960200271000866}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+        near(dq_t95(want[i].df), want[i].t, 1e-8);
+    near(dq_t_tails(2, 5), 0.10193947883, 1e-10);
+    near(dq_t_tails(-0.5, 1), 0.704832764699, 1e-10);
+    near(dq_t_tails(3.3, 40), 0.00203881222245, 1e-10);
+    near(dq_t_tails(1, 1000001), 0.317310749833, 1e-8);
+    assert_true(dq_t_tails(0, 7) == 1 && dq_t_tails(1e9, 7) >= 0);
+    assert_true(isnan(dq_interval_t(1, 0.5, 1).low));
+    near(dq_interval_t(1, 0.5, 4).high, 1 + 0.5 * 3.182446305283710, 1e-12);
+}
+
+/* Tango's interval against a search for the constrained maximum of the likelihood; Wilson's by hand. */
+static void test_score_intervals(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t up, down, n;
+        double low, high;
+    } want[] = {{1, 0, 300, -0.009352, 0.018637},
+                {40, 10, 500, 0.033718, 0.089406},
+                {150, 86, 1600, 0.021362, 0.058998},
+                {3, 5, 40, -0.204460, 0.101208},
+                {9, 1, 10, 0.191700, 0.964248}};
+    const double zz = DQ_Z95 * DQ_Z95;
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        const dq_interval x = dq_interval_paired(want[i].up, want[i].down, want[i].n);
+        const dq_interval y = dq_interval_paired(want[i].down, want[i].up, want[i].n);
+        assert_true(fabs(x.low - want[i].low) < 2e-6 && fabs(x.high - want[i].high) < 2e-6);
+        assert_true(fabs(y.low + want[i].high) < 2e-6 && fabs(y.high + want[i].low) < 2e-6);
+    }
+    dq_interval x = dq_interval_paired(20, 0, 20);
+    near(x.low, (20 - zz) / (20 + zz), 1e-9);
+    near(x.high, 1, 1e-12);
+    x = dq_interval_share(0, 10);
+    assert_true(x.low == 0);
+    near(x.high, zz / (10 + zz), 1e-12);
+    x = dq_interval_share(6, 10);
+    near(x.low, 0.31267, 1e-4);
+    near(x.high, 0.83182, 1e-4);
+    assert_true(isnan(dq_interval_share(0, 0).low) && isnan(dq_interval_paired(0, 0, 0).low));
+}
+
+/* How many more pieces would decide a mean of so many, or counts of items. */
+static int64_t missing(double loss, double std_err, int64_t n, int64_t gained, int64_t lost,
+                       double margin)
+{
+    dq_loss l = {loss, std_err, dq_interval_t(loss, std_err, n), n, gained, lost};
+    if (lost >= 0) l.interval = dq_interval_paired(lost, gained, n);
+    return dq_loss_missing(&l, margin);
+}
+
+/* As many times the items as are said to decide do, and a tenth less does not. */
+static void counts_decide(int64_t gained, int64_t lost, int64_t n)
+{
+    const double d = (double)(lost - gained) / (double)n;
+    if (dq_loss_holds(dq_interval_paired(lost, gained, n), 0.013) != DQ_UNDECIDED) return;
+    const int64_t more = missing(d, 0, n, gained, lost, 0.013), times = (n + more) / n + 1;
+    assert_true(more >= 1);
+    assert_int_not_equal(
+        dq_loss_holds(dq_interval_paired(times * lost, times * gained, times * n), 0.013),
+        DQ_UNDECIDED);
+    const int64_t fewer = (n + more) * 9 / 10 / n;
+    if (fewer < 1) return;
+    assert_int_equal(
+        dq_loss_holds(dq_interval_paired(fewer * lost, fewer * gained, fewer * n), 0.013),
+        DQ_UNDECIDED);
+}
+
+static void test_margin(void **state)
+{
+    (void)state;
+    assert_int_equal(dq_loss_holds((dq_interval){-0.02, 0.01}, 0.01), DQ_HOLDS);
+    assert_int_equal(dq_loss_holds((dq_interval){-0.02, 0.0101}, 0.01), DQ_UNDECIDED);
+    assert_int_equal(dq_loss_holds((dq_interval){0.01, 0.03}, 0.01), DQ_UNDECIDED);
+    assert_int_equal(dq_loss_holds((dq_interval){0.0101, 0.03}, 0.01), DQ_FAILS);
+    assert_int_equal(dq_loss_holds(dq_interval_none, 0.01), DQ_UNDECIDED);
+    /* half as wide: four times as many, less what the smaller quantile of t saves */
+    assert_int_equal(missing(0, 0.01, 100, -1, -1, 0.01), 287);
+    assert_int_equal(missing(3.2, 1.3287, 4, -1, -1, 0.01), 2);
+    assert_int_equal(missing(0.02, 0.004, 3, -1, -1, 0.01), 2);
+    assert_int_equal(missing(0.01, 0.01, 100, -1, -1, 0.01), 0); /* on the margin: never */
+    assert_int_equal(missing(0, 0, 60, -1, -1, 0.01), 381 - 60);
+    assert_int_equal(missing(0, 0, 60, 0, 0, 0.01), 381 - 60);
+    assert_int_equal(dq_loss_holds(dq_interval_paired(0, 0, 381), 0.01), DQ_HOLDS);
+    assert_int_equal(dq_loss_holds(dq_interval_paired(0, 0, 380), 0.01), DQ_UNDECIDED);
+    assert_int_equal(missing(0, 0, 60, -1, -1, 1e-300), 0);
+    const dq_loss alone = {.clusters = 1, .interval = dq_interval_none, .gained = -1, .lost = -1};
+    assert_int_equal(dq_loss_missing(&alone, 0.01), 0);
+    for (int64_t lost = 0; lost < 9; lost++)
+        for (int64_t gained = 0; gained < 9; gained++) counts_decide(gained, lost, 100);
+}
+
+static void test_percentiles(void **state)
+{
+    (void)state;
+    double x[] = {5, 1, 4, 2, 3};
+    dq_sort(x, 5);
+    near(dq_percentile(x, 5, 0.5), 3, 0);
+    near(dq_percentile(x, 5, 0.9), 4.6, 1e-15);
+    near(dq_percentile(x, 5, 0), 1, 0);
+    near(dq_percentile(x, 5, 1), 5, 0);
+    near(dq_percentile(x, 1, 0.99), 1, 0);
+    assert_true(isnan(dq_percentile(x, 0, 0.5)));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_means),           cmocka_unit_test(test_share),
+        cmocka_unit_test(test_clusters),        cmocka_unit_test(test_mcnemar),
+        cmocka_unit_test(test_flips),           cmocka_unit_test(test_fractions),
+        cmocka_unit_test(test_clustered_flips), cmocka_unit_test(test_t),
+        cmocka_unit_test(test_score_intervals), cmocka_unit_test(test_margin),
+        cmocka_unit_test(test_percentiles),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

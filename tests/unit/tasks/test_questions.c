@@ -1,0 +1,541 @@
+/* Questions and prompts: the forms of their files; the completions of transformers and the verdicts of lm-eval
+ * on the embedded pair, however units are grouped; verdicts on texts that are given.
+ * SPDX-License-Identifier: MIT */
+#include "eval/eval_long.h"
+#include "eval/kind_generate.h"
+
+#include "base/json.h"
+#include "base/os.h"
+#include "tasks/answers.h"
+#include "tests/rigs/device.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define HERE DQ_TEST_DIR "/golden/questions/"
+enum { NEW = 32, N_ANSWERS = 6 };
+
+/* ---- Files ---- */
+
+static dq_status load(dq_questions *q, dq_question_form form, const char *text, dq_arena *a,
+                      dq_err *err)
+{
+    return dq_questions_load(q, form, NULL, "f", text, strlen(text), 0, a, err);
+}
+
+static const struct {
+    dq_question_form form;
+    const char *text, *prompt, *gold, *id;
+} forms[] = {
+    {DQ_FORM_ANSWERED, "{\"question\": \"1 + 1?\", \"answer\": \"so\\n#### 2\"}",
+     "Question: 1 + 1?\nAnswer:", "2", NULL},
+    {DQ_FORM_ANSWERED, "\n \r\n{\"question\": \"q\", \"answer\": \"576.0\", \"id\": 7}\n",
+     "Question: q\nAnswer:", "576", "7"},
+    {DQ_FORM_ANSWERED,
+     " [ {\"ID\": \"chal-1\", \"Body\": \"A has 2\", \"Question\": \"How many?\", \"Answer\": "
+     "2.0}]",
+     "Question: A has 2 How many?\nAnswer:", "2", "\"chal-1\""},
+    {DQ_FORM_ANSWERED, "{\"Question\": \"q\", \"Answer\": 1.5}", "Question: q\nAnswer:", "1.5",
+     NULL},
+    {DQ_FORM_PROMPT, "{\"prompt\": \" as it is \", \"id\": [1]}", " as it is ", NULL, "[1]"},
+    {DQ_FORM_PROMPT, "{\"ctx\": \"c\"}", "c", NULL, NULL},
+    {DQ_FORM_PROMPT, "\xef\xbb\xbf{\"ctx\": \"c\"}", "c", NULL, NULL},
+    {DQ_FORM_PROMPT, "\xef\xbb\xbf[{\"ctx\": \"c\"}]", "c", NULL, NULL},
+    {DQ_FORM_PROMPT, "{\"prompt\": \"\xff\"}", "\xef\xbf\xbd", NULL, NULL},
+};
+
+static void reads_forms(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        dq_arena *a = dq_arena_new();
+        dq_questions q;
+        dq_err err = {0};
+        load(&q, forms[i].form, forms[i].text, a, &err);
+        assert_string_equal(err.text, "");
+        assert_int_equal(q.n, 1);
+        assert_string_equal(q.question[0].prompt, forms[i].prompt);
+        assert_int_equal(q.question[0].len, strlen(forms[i].prompt));
+        if (forms[i].gold)
+            assert_string_equal(q.question[0].gold, forms[i].gold);
+        else
+            assert_null(q.question[0].gold);
+        if (forms[i].id)
+            assert_string_equal(q.question[0].id, forms[i].id);
+        else
+            assert_null(q.question[0].id);
+        dq_arena_free(a);
+    }
+}
+
+static const struct {
+    dq_question_form form;
+    const char *text, *message;
+} refused[] = {
+    {DQ_FORM_ANSWERED, "", "f: holds no items (expected JSON lines or one JSON list"},
+    {DQ_FORM_ANSWERED, "[]", "f: holds no items"},
+    {DQ_FORM_ANSWERED, "\n{\"answer\": \"1\"}", "f: line 2: key \"question\" is missing"},
+    {DQ_FORM_ANSWERED, "{\"question\": \"q\"}", "f: line 1: expected an \"answer\""},
+    {DQ_FORM_ANSWERED, "{\"Body\": \"b\", \"Answer\": 1}",
+     "f: line 1: key \"Question\" is missing"},
+    {DQ_FORM_ANSWERED, "[{\"question\": \"q\", \"answer\": 1}, {\"question\": 2, \"answer\": 1}]",
+     "f: item 1: key \"question\": expected a string, found an integer"},
+    {DQ_FORM_ANSWERED, "[{\"question\": \"q\", \"answer\": 1}, 5]",
+     "f: item 1: expected a JSON object"},
+    {DQ_FORM_ANSWERED, "{\"question\": \"q\", \"answer\": 1}\n{",
+     "f: line 2: item: not valid JSON"},
+    {DQ_FORM_PROMPT, "{\"text\": \"q\"}", "f: line 1: key \"prompt\" is missing"},
+    {DQ_FORM_PROMPT, "{\"prompt\": \"\"}", "f: line 1: the prompt is empty"},
+};
+
+static void refuses(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        dq_arena *a = dq_arena_new();
+        dq_questions q;
+        dq_err err = {0};
+        assert_int_equal(load(&q, refused[i].form, refused[i].text, a, &err), DQ_DAMAGED);
+        if (!strstr(err.text, refused[i].message))
+            fail_msg("\"%s\" is not in \"%s\"", refused[i].message, err.text);
+        dq_arena_free(a);
+    }
+}
+
+static void makes_shots(void **state)
+{
+    static const char text[] = "{\"question\": \"a\", \"answer\": \"1 + 1\\n#### 2\"}\n"
+                               "{\"question\": \"b\", \"answer\": \"3.0\"}\n";
+    dq_arena *a = dq_arena_new();
+    const char *shots;
+    dq_err err = {0};
+    (void)state;
+    dq_questions_shots(&shots, 2, "f", text, strlen(text), a, &err);
+    assert_string_equal(err.text, "");
+    assert_string_equal(shots, "Question: a\nAnswer: 1 + 1\n#### 2\n\nQuestion: b\nAnswer: 3\n\n");
+    dq_questions_shots(&shots, 1, "f", text, strlen(text), a, &err);
+    assert_string_equal(shots, "Question: a\nAnswer: 1 + 1\n#### 2\n\n");
+    assert_int_equal(dq_questions_shots(&shots, 3, "f", text, strlen(text), a, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "f: has 2 items, 3 are asked for"));
+    dq_arena_free(a);
+}
+
+/* ---- The embedded pair ---- */
+
+typedef struct rig {
+    dq_arena *a;
+    dq_backend *b;
+    dq_model *m;
+    dq_tokenizer *tok;
+    dq_eval_model model;
+    dq_eval_source source;
+    dq_eval_generate settings;
+    dq_eval e;
+} rig;
+
+static void rig_open(rig *x, const char *model)
+{
+    char path[1024];
+    const char *config;
+    size_t config_len;
+    dq_err err = {0};
+    memset(x, 0, sizeof *x);
+    x->a = dq_arena_new();
+    snprintf(path, sizeof path, DQ_SOURCE_DIR "/calib/pair/%s", model);
+    dq_model_open(&x->m, path, &err);
+    assert_string_equal(err.text, "");
+    dq_backend_open(&x->b, test_device(), 2, &err);
+    x->model = (dq_eval_model){.m = x->m, .shown = true};
+    dq_model_file(x->m, "tokenizer.json", &x->model.tok_text, &x->model.tok_len, &err);
+    dq_model_file(x->m, "tokenizer_config.json", &config, &config_len, &err);
+    dq_tokenizer_load(&x->tok, x->model.tok_text, x->model.tok_len, config, config_len, &err);
+    dq_runner_new(&x->model.runner, x->m, x->b, &dq_kv_plain, &err);
+    assert_string_equal(err.text, "");
+    x->model.tok = x->tok;
+    x->e = (dq_eval){
+        .a = x->a, .model = &x->model, .source = &x->source, .n_models = 1, .n_sources = 1};
+}
+
+static void rig_close(rig *x)
+{
+    dq_runner_free(x->model.runner);
+    dq_tokenizer_free(x->tok);
+    dq_model_close(x->m);
+    dq_backend_close(x->b);
+    dq_arena_free(x->a);
+}
+
+/* A source of text[len]: what `kind` makes of it. */
+static void set_source(rig *x, const dq_eval_kind *kind, const char *text, size_t len)
+{
+    static const char *const dot[] = {" ."};
+    dq_err err = {0};
+    x->settings.max_new = NEW;
+    x->settings.stop = kind == &dq_eval_prompts ? dot : dq_answer_stop;
+    x->settings.n_stop = kind == &dq_eval_prompts ? 1 : dq_n_answer_stops;
+    x->source = (dq_eval_source){
+        .name = "s", .path = "f", .kind = kind, .settings = &x->settings, .text = text, .len = len};
+    kind->load(&x->e, &x->source, &err);
+    assert_string_equal(err.text, "");
+}
+
+static char *file_text(rig *x, const char *name, size_t *len)
+{
+    char path[1024], *text = NULL;
+    dq_err err = {0};
+    snprintf(path, sizeof path, HERE "%s", name);
+    dq_file_read(&text, len, path, x->a, &err);
+    assert_string_equal(err.text, "");
+    return text;
+}
+
+static void use_file(rig *x, const char *name, int64_t shots)
+{
+    size_t len, shots_len;
+    dq_err err = {0};
+    const char *text = file_text(x, name, &len),
+               *shots_text = file_text(x, "shots.jsonl", &shots_len);
+    x->settings.shots = NULL;
+    if (shots)
+        dq_questions_shots(&x->settings.shots, shots, "s", shots_text, shots_len, x->a, &err);
+    assert_string_equal(err.text, "");
+    set_source(x, strcmp(name, "prompts.jsonl") == 0 ? &dq_eval_prompts : &dq_eval_answers, text,
+               len);
+    x->e.n_ids = x->e.n_rows = 0; /* a sweep of its own */
+}
+
+/* Adds a row and computes all. */
+static dq_eval_row *run(rig *x, int bits, dq_grain grain, const dq_kv_setting *kv)
+{
+    dq_err err = {0};
+    const int at = x->e.n_rows;
+    dq_eval_add(&x->e, 0, 0, (dq_logit_spec){.bits = bits, .grain = grain}, (dq_math){0}, kv, &err);
+    assert_string_equal(err.text, "");
+    dq_eval_run(&x->e, &err);
+    assert_string_equal(err.text, "");
+    return &x->e.row[at];
+}
+
+static void expect_case(const rig *x, const dq_eval_row *row, int64_t unit, const json_t *want)
+{
+    const dq_questions *q = x->source.own;
+    const double *extra = row->extra + unit * DQ_GEN_EXTRA;
+    char *text;
+    size_t len;
+    dq_err err = {0};
+    assert_string_equal(q->question[unit].prompt,
+                        json_string_value(json_object_get(want, "prompt")));
+    dq_eval_completion(&x->e, row, unit, &text, &len, &err);
+    assert_string_equal(err.text, "");
+    json_t *got = json_stringn(text, len);
+    assert_true(json_equal(got, json_object_get(want, "completion")));
+    assert_int_equal((int)extra[DQ_GEN_COUNT], json_integer_value(json_object_get(want, "tokens")));
+    assert_string_equal(dq_end_name[(int)extra[DQ_GEN_END]],
+                        json_string_value(json_object_get(want, "end")));
+    for (int i = (int)extra[DQ_GEN_COUNT]; i < NEW; i++)
+        assert_int_equal(row->top1[unit * NEW + i], -1);
+    assert_int_equal(extra[DQ_GEN_EXACT] == 1, json_is_true(json_object_get(want, "exact_match")));
+    assert_int_equal(extra[DQ_GEN_STRICT] == 1,
+                     json_is_true(json_object_get(want, "strict_match")));
+    json_decref(got);
+    dq_block_free(text);
+}
+
+/* The cases of golden.json for one model, file and number of shots are its units. */
+static int expect_golden(rig *x, const json_t *root, const char *model, const char *file,
+                         int64_t shots)
+{
+    int n = 0;
+    use_file(x, file, shots);
+    const dq_eval_row *row = run(x, 16, DQ_GRAIN_TENSOR, &dq_kv_setting_plain);
+    for (size_t i = 0; i < json_array_size(root); i++) {
+        const json_t *c = json_array_get(root, i);
+        if (strcmp(json_string_value(json_object_get(c, "model")), model) == 0 &&
+            strcmp(json_string_value(json_object_get(c, "file")), file) == 0 &&
+            json_integer_value(json_object_get(c, "shots")) == shots)
+            expect_case(x, row, n++, c);
+    }
+    assert_int_equal(n, dq_eval_units(&x->e, row));
+    return n;
+}
+
+static void equals_transformers(void **state)
+{
+    static const char *const models[] = {"llama", "diffllama"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        rig x;
+        size_t len;
+        json_t *root = NULL;
+        dq_err err = {0};
+        rig_open(&x, models[i]);
+        const char *text = file_text(&x, "golden.json", &len);
+        dq_json_parse(&root, text, len, "golden.json", &err);
+        assert_string_equal(err.text, "");
+        int n = expect_golden(&x, root, models[i], "gsm8k.jsonl", 0);
+        n += expect_golden(&x, root, models[i], "gsm8k.jsonl", 2);
+        n += expect_golden(&x, root, models[i], "svamp.json", 0);
+        n += expect_golden(&x, root, models[i], "prompts.jsonl", 0);
+        assert_int_equal(2 * n, json_array_size(root));
+        json_decref(root);
+        rig_close(&x);
+    }
+}
+
+/* ---- Groups ---- */
+
+/* Units one by one, backwards, give what a whole group gave. */
+static void expect_alone(rig *x, const dq_eval_row *row)
+{
+    dq_eval_row one = *row;
+    dq_runner *r = NULL;
+    dq_err err = {0};
+    const int64_t units = dq_eval_units(&x->e, row);
+    const size_t n = (size_t)units;
+    one.top1 = dq_alloc(x->a, n * NEW, sizeof *one.top1, &err);
+    one.extra = dq_alloc(x->a, n * DQ_GEN_EXTRA, sizeof *one.extra, &err);
+    dq_runner_new(&r, x->m, x->b, &row->kv.spec, &err);
+    for (int64_t i = units - 1; i >= 0; i--) {
+        dq_work work = {0};
+        x->source.kind->score(&x->e, &one, r, i, i + 1, NULL, &work, &err);
+        assert_string_equal(err.text, "");
+        assert_true(work.tokens > 0 && work.computed > 0);
+    }
+    assert_memory_equal(one.top1, row->top1, n * NEW * sizeof *one.top1);
+    assert_memory_equal(one.extra, row->extra, n * DQ_GEN_EXTRA * sizeof *one.extra);
+    dq_runner_free(r);
+}
+
+static dq_kv_setting coded(int k, int v)
+{
+    dq_kv_setting s = dq_kv_setting_plain;
+    s.spec.k_bits = k;
+    s.spec.v_bits = v;
+    s.spec.group = 32;
+    s.spec.sink = 4;
+    s.spec.recent = 16;
+    return s;
+}
+
+static void groups_do_not_matter(void **state)
+{
+    static const char *const models[] = {"llama", "diffllama"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        rig x;
+        dq_err err = {0};
+        dq_kv_setting forgets = coded(16, 16);
+        forgets.evict = dq_evict_none;
+        forgets.evict.policy = dq_policy_find("knorm", &err);
+        assert_string_equal(err.text, "");
+        forgets.evict.keep = 0.5;
+        forgets.evict.every = 4;
+        const dq_kv_setting kv[] = {dq_kv_setting_plain, coded(8, 4), forgets};
+        rig_open(&x, models[i]);
+        use_file(&x, "prompts.jsonl", 0);
+        expect_alone(&x, run(&x, 16, DQ_GRAIN_TENSOR, &kv[0]));
+        for (int g = DQ_GRAIN_TENSOR; g <= DQ_GRAIN_TILE; g++)
+            expect_alone(&x, run(&x, 6, (dq_grain)g, &kv[0]));
+        const dq_eval_row *row = run(&x, 16, DQ_GRAIN_TENSOR, &kv[1]);
+        assert_true(row->work.held.contexts == dq_eval_units(&x.e, row));
+        expect_alone(&x, row);
+        row = run(&x, 8, DQ_GRAIN_ROW, &kv[2]);
+        assert_true(row->work.held.evicted > 0);
+        expect_alone(&x, row);
+        rig_close(&x);
+    }
+}
+
+/* Prompts that nobody judges need no reference row. */
+static void prompts_have_no_reference(void **state)
+{
+    rig x;
+    dq_eval_numbers n;
+    dq_err err = {0};
+    (void)state;
+    rig_open(&x, "llama");
+    use_file(&x, "prompts.jsonl", 0);
+    run(&x, 4, DQ_GRAIN_ROW, &dq_kv_setting_plain);
+    assert_int_equal(x.e.n_rows, 1);
+    dq_eval_numbers_of(&x.e, 0, &n, &err);
+    assert_int_equal(err.code, DQ_OK);
+    assert_true(n.is_task && n.is_ref && n.n_metrics == 0);
+    rig_close(&x);
+}
+
+/* ---- Texts that are given ---- */
+
+static const struct {
+    const char *gold, *text;
+    bool exact, strict;
+} answers[N_ANSWERS] = {
+    {"18", " 16 - 3 = 13, so\n#### 18", true, true},
+    {"18", " It is 18.", true, false},
+    {"18", " It is 18.\n\nQuestion: what is 4?", true, false},
+    {"1285", " #### 1,285\nor 3", false, true},
+    {"-5", " minus 5", false, false},
+    {"7", "", false, false},
+};
+
+static void judges_given_texts(void **state)
+{
+    char text[2048] = "";
+    rig x;
+    dq_err err = {0};
+    double exact[N_ANSWERS], strict[N_ANSWERS];
+    (void)state;
+    rig_open(&x, "llama");
+    for (int i = 0; i < N_ANSWERS; i++) {
+        const size_t n = strlen(text);
+        snprintf(text + n, sizeof text - n, "{\"question\": \"q\", \"answer\": \"#### %s\"}\n",
+                 answers[i].gold);
+    }
+    set_source(&x, &dq_eval_answers, text, strlen(text));
+    dq_eval_add(&x.e, 0, 0, (dq_logit_spec){.bits = 16}, (dq_math){0}, &dq_kv_setting_plain, &err);
+    assert_string_equal(err.text, "");
+    for (int i = 0; i < N_ANSWERS; i++) {
+        dq_generated g = {.end = DQ_END_ASKED};
+        dq_tokenizer_encode(x.tok, answers[i].text, strlen(answers[i].text), 0, &g.ids, &g.n, NULL,
+                            NULL, &err);
+        assert_true(g.n <= NEW);
+        dq_eval_keep(&x.e, &x.e.row[0], i, &g, &err);
+        assert_string_equal(err.text, "");
+        dq_block_free(g.ids);
+    }
+    dq_eval_answers.judge(&x.e, &x.e.row[0], 0, exact);
+    dq_eval_answers.judge(&x.e, &x.e.row[0], 1, strict);
+    for (int i = 0; i < N_ANSWERS; i++) {
+        assert_int_equal(exact[i] == 1, answers[i].exact);
+        assert_int_equal(strict[i] == 1, answers[i].strict);
+    }
+    rig_close(&x);
+}
+
+/* ---- Lengths ---- */
+
+static void expect_refused(rig *x, const char *text, int64_t max_new, const char *message)
+{
+    dq_err err = {0};
+    set_source(x, &dq_eval_prompts, text, strlen(text));
+    x->settings.max_new = max_new;
+    assert_int_equal(dq_eval_ids_for(&x->e, 0, 0, &err), -1);
+    assert_int_equal(err.code, DQ_MISMATCH);
+    if (!strstr(err.text, message)) fail_msg("\"%s\" is not in \"%s\"", message, err.text);
+}
+
+static void refuses_lengths(void **state)
+{
+    static char text[4096];
+    rig x;
+    (void)state;
+    rig_open(&x, "llama");
+    size_t n = (size_t)snprintf(text, sizeof text, "{\"prompt\": \"a\"}\n\n{\"prompt\": \"");
+    memset(text + n, '7', 1600);
+    memcpy(text + n + 1600, "\"}", 3);
+    for (int way = DQ_LONG_USUAL; way < DQ_LONG_CUT; way++) {
+        dq_err err = {0};
+        set_source(&x, &dq_eval_prompts, text, strlen(text));
+        x.e.too_long = (dq_long)way;
+        assert_int_equal(dq_eval_fit(&x.e, 0, &err), way == DQ_LONG_SKIP ? DQ_OK : DQ_MISMATCH);
+        if (way != DQ_LONG_SKIP)
+            assert_non_null(strstr(err.text, "f: 1 of 2 items are too long"));
+        else
+            assert_true(((dq_questions *)x.source.own)->n == 1 && x.source.n_skipped == 1);
+    }
+    expect_refused(&x, "{\"prompt\": \"a\"}", 513, "513 new ids are asked for");
+    x.e.too_long = DQ_LONG_CUT;
+    expect_refused(&x, "{\"prompt\": \"a\"}", 512, "nothing is left of a prompt");
+    rig_close(&x);
+}
+
+/* What is cut is the beginning, BOS too, until all new ids have room; what fits stays as it is. */
+static void cuts_the_beginning(void **state)
+{
+    enum { LONG = 700 };
+    static char text[8 * LONG];
+    rig x;
+    (void)state;
+    for (int n = LONG; n > 2; n = n > 480 ? n - 9 : n / 2) {
+        int32_t *whole;
+        int64_t n_whole;
+        dq_err err = {0};
+        size_t len = (size_t)snprintf(text, sizeof text, "{\"prompt\": \"");
+        const size_t at = len;
+        rig_open(&x, "llama");
+        for (int i = 0; i < n; i++)
+            len += (size_t)snprintf(text + len, sizeof text - len, "%d", i * i % 10);
+        const size_t prompt = len - at;
+        dq_tokenizer_encode(x.tok, text + at, prompt,
+                            dq_bos_flags(x.tok, DQ_BOS_AUTO, text + at, prompt), &whole, &n_whole,
+                            NULL, NULL, &err);
+        memcpy(text + len, "\"}", 3);
+        set_source(&x, &dq_eval_prompts, text, len + 2);
+        x.e.too_long = DQ_LONG_CUT;
+        assert_int_equal(dq_eval_fit(&x.e, 0, &err), DQ_OK);
+        assert_int_equal(dq_eval_ids_for(&x.e, 0, 0, &err), 0);
+        const int64_t room = x.m->max_positions - NEW;
+        const dq_request *r = x.e.ids[0].req.req;
+        assert_int_equal(r->n_ctx, n_whole > room ? room : n_whole);
+        assert_int_equal(r->truncated, n_whole > room);
+        assert_int_equal(x.e.ids[0].req.n_truncated, n_whole > room);
+        assert_memory_equal(r->ctx, whole + n_whole - r->n_ctx, (size_t)r->n_ctx * sizeof *whole);
+        dq_block_free(whole);
+        rig_close(&x);
+    }
+}
+
+/* A prompt that leaves 3 positions gets 4 new ids: the last one is not fed. */
+static void ends_at_the_last_position(void **state)
+{
+    char text[4096];
+    rig x;
+    int64_t n_ids = 0;
+    (void)state;
+    rig_open(&x, "llama");
+    size_t n = (size_t)snprintf(text, sizeof text, "{\"prompt\": \"");
+    for (; n_ids < 509; n += 2, n_ids++) memcpy(text + n, " a", 2);
+    memcpy(text + n, "\"}", 3);
+    set_source(&x, &dq_eval_prompts, text, strlen(text));
+    x.settings.n_stop = 0;
+    const dq_eval_row *row = run(&x, 16, DQ_GRAIN_TENSOR, &dq_kv_setting_plain);
+    const int64_t room = 512 - x.e.ids[0].req.req[0].n_ctx + 1;
+    assert_in_range(room, 1, NEW - 1);
+    assert_int_equal((int)row->extra[DQ_GEN_END], DQ_END_POSITIONS);
+    assert_int_equal((int)row->extra[DQ_GEN_COUNT], room);
+    rig_close(&x);
+}
+
+/* ---- What ends ---- */
+
+static void finds_stop_ids(void **state)
+{
+    rig x;
+    const int32_t *ids;
+    int64_t n;
+    dq_err err = {0};
+    (void)state;
+    rig_open(&x, "diffllama");
+    dq_eval_stop_ids(&x.e, 0, &ids, &n, x.a, &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(n, 1);
+    assert_int_equal(ids[0], 0);
+    rig_close(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_forms),          cmocka_unit_test(refuses),
+        cmocka_unit_test(makes_shots),          cmocka_unit_test(equals_transformers),
+        cmocka_unit_test(groups_do_not_matter), cmocka_unit_test(prompts_have_no_reference),
+        cmocka_unit_test(judges_given_texts),   cmocka_unit_test(refuses_lengths),
+        cmocka_unit_test(cuts_the_beginning),   cmocka_unit_test(ends_at_the_last_position),
+        cmocka_unit_test(finds_stop_ids),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,283 @@
+/* The file forms of the multiple-choice tasks: what each makes of a record, what it refuses, and the
+ * files of labels beside them.
+ * SPDX-License-Identifier: MIT */
+#include "tasks/tasks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+typedef struct rig {
+    dq_arena *a;
+    dq_items items;
+    dq_err err;
+} rig;
+
+static dq_status load_from(rig *x, const char *task, const char *path, const char *text,
+                           int64_t limit)
+{
+    memset(x, 0, sizeof *x);
+    x->a = dq_arena_new();
+    const dq_task *t = dq_task_find(task, &x->err);
+    assert_non_null(t);
+    return dq_task_load(&x->items, t, path, text, strlen(text), limit, x->a, &x->err);
+}
+
+/* "context|choice|choice*|...": the right choice has a star; contexts of choices stand before them. */
+static void describe(char *out, size_t cap, const dq_item *item)
+{
+    size_t n = (size_t)snprintf(out, cap, "%s", item->ctx ? item->ctx : "");
+    for (int i = 0; i < item->n_choices; i++) {
+        const dq_choice *c = &item->choice[i];
+        n += (size_t)snprintf(out + n, cap - n, "|%s%s%s%s", c->ctx ? c->ctx : "",
+                              c->ctx ? ">" : "", c->text, item->gold == i ? "*" : "");
+    }
+}
+
+#define ARC_1 "{\"id\":\"q\",\"question\":{\"stem\":\"Why?\",\"choices\":["
+#define ARC_2 "{\"text\":\"sun\",\"label\":\"A\"},{\"text\":\"r\\u00e9d \",\"label\":\"B\"}"
+
+static const struct {
+    const char *task, *text, *want;
+} good[] = {
+    {"arc_easy", ARC_1 ARC_2 "]},\"answerKey\":\"B\"}",
+     "Question: Why?\nAnswer:| sun| r\xc3\xa9"
+     "d *"},
+    {"arc_easy",
+     "{\"question\":\"Why?\",\"choices\":{\"text\":[\"a\",\"b\",\"c\",\"d\",\"e\"],"
+     "\"label\":[\"1\",\"2\",\"3\",\"4\",\"5\"]},\"answerKey\":\"4\"}",
+     "Question: Why?\nAnswer:| a| b| c| d*| e"},
+    {"arc_challenge", ARC_1 ARC_2 ",{\"text\":\"c\",\"label\":\"C\"}]},\"answerKey\":\"C\"}",
+     "Question: Why?\nAnswer:| sun| r\xc3\xa9"
+     "d | c*"},
+    {"openbookqa", ARC_1 ARC_2 "]},\"answerKey\":\" A\"}",
+     "Why?| sun*| r\xc3\xa9"
+     "d "},
+    {"openbookqa",
+     "{\"question_stem\":\"Fog is \",\"choices\":{\"text\":[\"a\",\"b\"],\"label\":[\"A\",\"B\"]},"
+     "\"answerKey\":\"A\"}",
+     "Fog is | a*| b"},
+    {"boolq", "{\"question\":\"is it\",\"passage\":\"T -- P.\",\"idx\":0,\"label\":true}",
+     "T -- P.\nQuestion: is it?\nAnswer:| no| yes*"},
+    {"boolq", "{\"question\":\"is it\",\"passage\":\"P\",\"label\":\"false\"}",
+     "P\nQuestion: is it?\nAnswer:| no*| yes"},
+    {"boolq", "{\"question\":\"is it\",\"passage\":\"P\",\"label\":\"true\"}",
+     "P\nQuestion: is it?\nAnswer:| no| yes*"},
+    {"boolq", "{\"question\":\"is it\",\"passage\":\"P\",\"label\":1}",
+     "P\nQuestion: is it?\nAnswer:| no| yes*"},
+    {"boolq", "{\"question\":\"is it\",\"title\":\"T\",\"answer\":false,\"passage\":\"P.\"}",
+     "T -- P.\nQuestion: is it?\nAnswer:| no*| yes"},
+    {"piqa", "{\"goal\":\"dresser\",\"sol1\":\"one \",\"sol2\":\" two\",\"label\":1}",
+     "Question: dresser\nAnswer:| one |  two*"},
+    {"winogrande",
+     "{\"sentence\":\"A met B so _ \\u00a0 left _. \",\"option1\":\"A\",\"option2\":\"B \","
+     "\"answer\":\"2\"}",
+     "|A met B so A> left _.|A met B so B > left _.*"},
+    {"winogrande", "{\"sentence\":\"_\",\"option1\":\"A\",\"option2\":\"B\",\"answer\":1}",
+     "|A> *|B> "},
+    {"hellaswag",
+     "{\"activity_label\":\"L\",\"ctx_a\":\"A.\",\"ctx_b\":\"\",\"endings\":[\"w\",\"x\",\"y\","
+     "\"z\"],"
+     "\"label\":\"2\"}",
+     "L: A.| w| x| y*| z"},
+};
+
+static void every_form(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        rig x;
+        char got[512];
+        load_from(&x, good[i].task, "data", good[i].text, 0);
+        if (x.err.code != DQ_OK) fail_msg("%s: %s", good[i].text, x.err.text);
+        assert_int_equal(x.items.n, 1);
+        assert_null(x.items.labels_path);
+        describe(got, sizeof got, &x.items.item[0]);
+        assert_string_equal(got, good[i].want);
+        assert_int_equal(x.items.item[0].record_len, strlen(good[i].text));
+        for (int c = 0; c < x.items.item[0].n_choices; c++)
+            assert_true(x.items.item[0].choice[c].points > 0);
+        dq_arena_free(x.a);
+    }
+}
+
+#define SECOND(text) "{\"goal\":\"g\",\"sol1\":\"a\",\"sol2\":\"b\",\"label\":0}\n\n" text
+
+static const struct {
+    const char *task, *text, *part;
+} bad[] = {
+    {"arc_easy", "", "data: holds no items (expected JSON lines {\"question\""},
+    {"arc_easy", "{\"goal\":\"g\",\"sol1\":\"a\",\"sol2\":\"b\"}",
+     "data: item 0, line 1: key \"question\" is missing (expected JSON lines"},
+    {"piqa", "{\"question\":\"q\"}",
+     "item 0, line 1: key \"goal\" is missing (expected JSON lines"},
+    {"piqa", "[{\"goal\":\"g\"}]", "item 0, line 1: expected a JSON object (expected JSON lines"},
+    {"piqa", "goal,sol1,sol2\n", "item 0, line 1: item: not valid JSON"},
+    {"piqa", SECOND("{\"goal\":\"g\",\"sol1\":\"a\"}"), "item 1, line 3: key \"sol2\" is missing"},
+    {"piqa", SECOND("{\"goal\":\"g\",\"sol1\":\"a\",\"sol2\":\"b\",\"label\":2}"),
+     "item 1, line 3: key \"label\": expected 0 to 1, found 2"},
+    {"piqa", SECOND("{\"goal\":\"g\",\"sol1\":\"a\",\"sol2\":\"b\",\"label\":\"x\"}"),
+     "item 1, line 3: key \"label\": expected 0 to 1, found \"x\""},
+    {"arc_easy", ARC_1 "]},\"answerKey\":\"A\"}",
+     "key \"choices\": expected at least two choices, found 0"},
+    {"arc_easy", "{\"question\":{\"stem\":\"Why?\"},\"answerKey\":\"A\"}",
+     "\"choices\" is missing"},
+    {"arc_easy", ARC_1 ARC_2 "]},\"answerKey\":\"C\"}",
+     "key \"answerKey\": expected one of the labels A, B, found \"C\""},
+    {"arc_easy", ARC_1 ARC_2 "]}}", "key \"answerKey\" is missing"},
+    {"arc_easy", ARC_1 "{\"text\":\"sun\"},{\"text\":\"fog\"}]},\"answerKey\":\"A\"}",
+     "key \"choices\": entry 0 lacks"},
+    {"openbookqa",
+     "{\"question_stem\":\"F\",\"choices\":{\"text\":[\"a\",\"b\"],\"label\":[\"A\"]},"
+     "\"answerKey\":\"A\"}",
+     "key \"choices\": entry 1 lacks"},
+    {"openbookqa", "{\"question\":\"F\",\"choices\":{}}", "key \"question_stem\" is missing"},
+    {"boolq", "{\"question\":\"q\",\"passage\":\"P\"}", "key \"label\" is missing"},
+    {"boolq", "{\"question\":\"q\",\"passage\":\"P\",\"answer\":true}", "key \"title\" is missing"},
+    {"boolq", "{\"question\":\"q\",\"passage\":\"P\",\"label\":\"maybe\"}",
+     "expected true or false, found \"maybe\""},
+    {"boolq", "{\"question\":\"q\",\"passage\":\"P\",\"label\":2}", "expected 0 to 1, found 2"},
+    {"boolq", "{\"question\":\"q\",\"label\":true}", "key \"passage\" is missing"},
+    {"winogrande",
+     "{\"sentence\":\"no blank\",\"option1\":\"A\",\"option2\":\"B\",\"answer\":\"1\"}",
+     "key \"sentence\": has no blank"},
+    {"winogrande", "{\"sentence\":\"_\",\"option1\":\"A\",\"option2\":\"B\",\"answer\":\"3\"}",
+     "key \"answer\": expected 1 to 2, found \"3\""},
+    {"winogrande", "{\"sentence\":\"_\",\"option1\":\"A\",\"answer\":\"1\"}",
+     "key \"option2\" is missing"},
+    {"hellaswag",
+     "{\"activity_label\":\"L\",\"ctx_a\":\"A.\",\"ctx_b\":\"\",\"endings\":[],\"label\":0}",
+     "key \"endings\": expected a list of at least two strings, found 0"},
+    {"hellaswag",
+     "{\"activity_label\":\"L\",\"ctx_a\":\"A.\",\"ctx_b\":\"\",\"endings\":[\"a\"],\"label\":"
+     "\"0\"}",
+     "key \"endings\": expected a list of at least two strings, found 1"},
+    {"hellaswag",
+     "{\"activity_label\":\"L\",\"ctx_a\":\"A.\",\"ctx_b\":\"\",\"endings\":[\"a\",\"b\"],"
+     "\"label\":\"2\"}",
+     "key \"label\": expected 0 to 1, found \"2\""},
+    {"arc_easy",
+     "{\"question\":{\"stem\":\"Q\",\"choices\":[{\"text\":\"a\",\"label\":\"A\"}]},\"answerKey\":"
+     "\"A\"}",
+     "key \"choices\": expected at least two choices, found 1"},
+};
+
+static void bad_records(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        rig x;
+        assert_int_equal(load_from(&x, bad[i].task, "data", bad[i].text, 0), DQ_DAMAGED);
+        if (!strstr(x.err.text, bad[i].part))
+            fail_msg("\"%s\" lacks \"%s\"", x.err.text, bad[i].part);
+        if (strncmp(x.err.text, "data: ", 6) != 0) fail_msg("no path in \"%s\"", x.err.text);
+        dq_arena_free(x.a);
+    }
+}
+
+static char folder[] = "/tmp/dq-task-forms-XXXXXX";
+static char data_path[64], labels_path[64];
+
+static int begin(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder)) return 1;
+    snprintf(data_path, sizeof data_path, "%s/x.jsonl", folder);
+    snprintf(labels_path, sizeof labels_path, "%s/x-labels.lst", folder);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    remove(labels_path);
+    return rmdir(folder);
+}
+
+static void put_labels(const char *text)
+{
+    FILE *f = fopen(labels_path, "wb");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+#define PIQA "{\"goal\":\"g\",\"sol1\":\"a\",\"sol2\":\"b\"}\n"
+#define WINO "{\"sentence\":\"so _ won\",\"option1\":\"A\",\"option2\":\"B\"}\n"
+#define WINO_EMPTY                                                                                 \
+    "{\"sentence\":\"so _ won\",\"option1\":\"A\",\"option2\":\"B\",\"answer\":\"\"}\n"
+
+static const struct {
+    const char *task, *text, *labels; /* NULL: no such file */
+    int64_t limit;
+    dq_status code;
+    const char *want; /* the answers, or a part of the message */
+} labelled[] = {
+    {"piqa", PIQA PIQA "\n" PIQA, "1\n0\r\n1\n", 0, DQ_OK, "101"},
+    {"piqa", PIQA PIQA PIQA, "1\n0\n1", 2, DQ_OK, "10"},
+    {"winogrande", WINO WINO_EMPTY, "2\n1\n", 0, DQ_OK, "10"},
+    {"winogrande", WINO WINO, NULL, 0, DQ_FILE, "x-labels.lst: is missing; the items of "},
+    {"piqa", PIQA, NULL, 0, DQ_FILE, "x-labels.lst: is missing; the items of "},
+    {"piqa", PIQA PIQA, "1\n", 0, DQ_DAMAGED,
+     "x-labels.lst: line 1: the labels end (expected one for each of 2 items)"},
+    {"piqa", PIQA PIQA PIQA, "1\n0\n", 1, DQ_DAMAGED, "x-labels.lst: line 2: the labels end"},
+    {"piqa", PIQA PIQA, "1\n0\n\n1\n", 0, DQ_DAMAGED,
+     "x-labels.lst: line 4: is behind the labels of all 2 items"},
+    {"piqa", PIQA PIQA, "1\n2\n", 0, DQ_DAMAGED,
+     "x-labels.lst: item 1, line 2: expected a label from 0 to 1, found \"2\""},
+    {"piqa", PIQA, "-1\n", 0, DQ_DAMAGED, "expected a label from 0 to 1, found \"-1\""},
+    {"winogrande", WINO, "0\n", 0, DQ_DAMAGED, "expected a label from 1 to 2, found \"0\""},
+    {"winogrande", WINO, "", 0, DQ_DAMAGED, "line 0: the labels end"},
+};
+
+static void label_files(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof labelled / sizeof *labelled; i++) {
+        rig x;
+        char got[8] = "";
+        remove(labels_path);
+        if (labelled[i].labels) put_labels(labelled[i].labels);
+        dq_status s =
+            load_from(&x, labelled[i].task, data_path, labelled[i].text, labelled[i].limit);
+        if (s != labelled[i].code) fail_msg("%zu: %d %s", i, (int)s, x.err.text);
+        for (int64_t k = 0; s == DQ_OK && k < x.items.n; k++)
+            got[k] = (char)('0' + x.items.item[k].gold);
+        if (s == DQ_OK) {
+            assert_string_equal(got, labelled[i].want);
+            assert_string_equal(x.items.labels_path, labels_path);
+            assert_int_equal(x.items.labels_len, strlen(labelled[i].labels));
+        } else if (!strstr(x.err.text, labelled[i].want)) {
+            fail_msg("\"%s\" lacks \"%s\"", x.err.text, labelled[i].want);
+        }
+        dq_arena_free(x.a);
+    }
+}
+
+static void paths_of_labels(void **state)
+{
+    dq_err err = {0};
+    dq_arena *a = dq_arena_new();
+    (void)state;
+    assert_string_equal(dq_task_labels_path("a/valid.jsonl", a, &err), "a/valid-labels.lst");
+    assert_string_equal(dq_task_labels_path("valid.json", a, &err), "valid.json-labels.lst");
+    assert_string_equal(dq_task_labels_path(".jsonl", a, &err), ".jsonl-labels.lst");
+    dq_arena_free(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_form),
+        cmocka_unit_test(bad_records),
+        cmocka_unit_test(label_files),
+        cmocka_unit_test(paths_of_labels),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}

@@ -1,0 +1,149 @@
+/* Verdicts: the forms of a line, groups and what they are compared with.
+ * SPDX-License-Identifier: MIT */
+#include "tasks/verdicts.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct rig {
+    dq_arena *a;
+    dq_verdicts v;
+    dq_err err;
+} rig;
+
+static void load(rig *x, const char *text)
+{
+    memset(x, 0, sizeof *x);
+    x->a = dq_arena_new();
+    dq_verdicts_load(&x->v, "f", text, strlen(text), x->a, &x->err);
+}
+
+static void end(rig *x)
+{
+    dq_verdicts_end(&x->v);
+    dq_arena_free(x->a);
+}
+
+static const struct {
+    const char *verdict;
+    double score;
+} words[] = {{"true", 1},    {"false", 0},       {"1", 1},   {"0", 0},
+             {"0.25", 0.25}, {"\"correct\"", 1}, {"1.0", 1}, {"\"incorrect\"", 0}};
+
+static void reads_words(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        char line[128];
+        rig x;
+        strcpy(line, i % 2 ? "\xef\xbb\xbf" : "\n"); /* a byte order mark says nothing */
+        strcat(line, "{\"item\": 3, \"verdict\": ");
+        strcat(line, words[i].verdict);
+        load(&x, strcat(line, "}"));
+        assert_string_equal(x.err.text, "");
+        assert_int_equal(x.v.n, 1);
+        assert_int_equal(x.v.group[0].n, 1);
+        assert_int_equal(x.v.group[0].verdict[0].item, 3);
+        assert_true(x.v.group[0].verdict[0].score == words[i].score);
+        assert_string_equal(x.v.group[0].model, "model");
+        assert_int_equal(x.v.group[0].bits, 16);
+        assert_int_equal(x.v.group[0].ref, 0);
+        end(&x);
+    }
+}
+
+static const struct {
+    const char *text, *message;
+} refused[] = {
+    {"", "f: holds no verdicts"},
+    {"\n\n", "f: holds no verdicts"},
+    {"{\"item\": 1, \"verdict\": true}\n{\"item\": 1}", "f: line 2: key \"verdict\" is missing"},
+    {"{\"verdict\": true}", "f: line 1: key \"item\" is missing"},
+    {"{\"item\": 1, \"verdict\": 2}", "f: line 1: key \"verdict\": expected true"},
+    {"{\"item\": 1, \"verdict\": -0.5}", "f: line 1: key \"verdict\": expected true"},
+    {"{\"item\": 1, \"verdict\": \"yes\"}", "f: line 1: key \"verdict\": expected true"},
+    {"{\"item\": 1, \"verdict\": null}", "f: line 1: key \"verdict\" is missing"},
+    {"{\"item\": 1, \"verdict\": 1, \"logit_bits\": 40}", "f: line 1: key \"logit_bits\""},
+    {"5", "f: line 1: expected a JSON object"},
+    {"{\"item\": 1", "f: line 1: verdict: not valid JSON"},
+    {"{\"item\": 1, \"verdict\": 1}\n\n{\"item\": 0, \"verdict\": 1}\n{\"item\": 1, \"verdict\": "
+     "0}",
+     "f: line 4: item 1 of this model and setting has a verdict in line 1 already"},
+};
+
+static void refuses(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        rig x;
+        load(&x, refused[i].text);
+        assert_int_equal(x.err.code, DQ_DAMAGED);
+        if (!strstr(x.err.text, refused[i].message))
+            fail_msg("\"%s\" is not in \"%s\"", refused[i].message, x.err.text);
+        end(&x);
+    }
+}
+
+/* Two models, three settings of the first; lines in any order, one item missing at 4 bits. */
+static const char many[] =
+    "{\"model\": \"a\", \"logit_bits\": 4, \"logit_grain\": \"row\", \"item\": 2, \"verdict\": 0}\n"
+    "{\"model\": \"a\", \"logit_bits\": 16, \"logit_grain\": \"row\", \"item\": 0, \"verdict\": "
+    "1}\n"
+    "{\"model\": \"a\", \"logit_bits\": 16, \"item\": 2, \"verdict\": true}\n"
+    "{\"model\": \"a\", \"logit_bits\": 16, \"item\": 1, \"verdict\": false}\n"
+    "{\"model\": \"a\", \"logit_bits\": 4, \"logit_grain\": \"row\", \"item\": 1, \"verdict\": 1}\n"
+    "{\"model\": \"a\", \"logit_bits\": 4, \"logit_grain\": \"tensor\", \"item\": 0, \"verdict\": "
+    "1}\n"
+    "{\"model\": \"a\", \"kv\": {\"k_bits\": 8, \"v_bits\": 4}, \"item\": 0, \"verdict\": 0.5}\n"
+    "{\"model\": \"a\", \"kv\": {\"v_bits\": 4, \"k_bits\": 8}, \"item\": 1, \"verdict\": 0.5}\n"
+    "{\"model\": \"b\", \"item\": 0, \"verdict\": 1}\n"
+    "{\"model\": \"b\", \"item\": 1, \"verdict\": 1}\n"
+    "{\"model\": \"b\", \"item\": 2, \"verdict\": 0}\n"
+    "{\"model\": \"b\", \"task\": \"t\", \"item\": 2, \"verdict\": 0}\n";
+
+static void groups_and_pairs(void **state)
+{
+    rig x;
+    (void)state;
+    load(&x, many);
+    assert_string_equal(x.err.text, "");
+    assert_int_equal(x.v.n, 6);
+    const dq_verdict_group *row4 = &x.v.group[0], *a16 = &x.v.group[1], *kv = &x.v.group[3],
+                           *b16 = &x.v.group[4], *of_task = &x.v.group[5];
+    assert_int_equal(a16->n, 3);
+    assert_true(fabs(a16->acc.value - 2.0 / 3) < 1e-15);
+    assert_true(fabs(a16->acc.std_err - sqrt(2.0 / 9 / 2)) < 1e-15);
+    assert_int_equal(row4->ref, 1);
+    assert_int_equal(row4->flips.n, 2); /* item 0 has no verdict at 4 bits */
+    assert_int_equal(row4->flips.n01, 1);
+    assert_int_equal(row4->flips.n10, 1);
+    assert_true(row4->flips.p == 1);
+    assert_int_equal(x.v.group[2].n, 1); /* another grain */
+    assert_int_equal(kv->n, 2);          /* the same cache, whatever the order of its keys */
+    assert_true(kv->acc.value == 0.5 && kv->acc.std_err == 0);
+    assert_int_equal(b16->ref, 4);
+    assert_int_equal(b16->cross, 1);
+    assert_int_equal(b16->cross_flips.n, 3);
+    assert_int_equal(b16->cross_flips.n01, 1);
+    assert_int_equal(b16->cross_flips.n10, 1);
+    assert_int_equal(a16->cross, -1);
+    assert_string_equal(of_task->task, "t");
+    assert_int_equal(of_task->ref, 5);
+    assert_int_equal(of_task->cross, -1);
+    end(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_words),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(groups_and_pairs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,386 @@
+/* test_quant: packing, codes and scales against definitions written out here, and known SQNR values.
+ * SPDX-License-Identifier: MIT */
+#include "base/os.h"
+#include "quantize/quantize_tensor.h"
+#include "tensor/quant_search.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* A fixed generator: the tests must not depend on the C library's. */
+static uint64_t state = 88172645463325252u;
+static double uniform(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (double)(state >> 11) / 9007199254740992.0;
+}
+
+static float gauss(void)
+{
+    double u = uniform(), v = uniform();
+    return (float)(sqrt(-2 * log(u + 1e-300)) * cos(6.283185307179586 * v));
+}
+
+static void packing_is_a_bit_stream(void **unused)
+{
+    int8_t q[300], back[300];
+    uint8_t packed[400];
+    (void)unused;
+    for (int bits = 2; bits <= 8; bits++) {
+        for (int cols = 1; cols < 300; cols += cols < 40 ? 1 : 37) {
+            size_t bytes = dq_row_bytes(cols, bits);
+            assert_int_equal(bytes, ((size_t)cols * (size_t)bits + 31) / 32 * 4);
+            for (int c = 0; c < cols; c++)
+                q[c] = (int8_t)((int)(uniform() * (1 << bits)) - (1 << (bits - 1)));
+            memset(packed, 0xff, sizeof packed);
+            dq_pack_row(packed, q, cols, bits);
+            for (size_t i = 0; i < bytes * 8; i++) {
+                int c = (int)(i / (size_t)bits), want = 0;
+                if (c < cols) want = (q[c] + (1 << (bits - 1))) >> (i % (size_t)bits) & 1;
+                assert_int_equal(packed[i / 8] >> (i % 8) & 1, want);
+            }
+            assert_int_equal(packed[bytes], 0xff);
+            dq_unpack_row(back, packed, cols, bits);
+            assert_memory_equal(q, back, (size_t)cols);
+        }
+    }
+}
+
+static void low_nibble_is_the_even_column(void **unused)
+{
+    int8_t q[4] = {-7, 7, 0, -1};
+    uint8_t packed[4] = {0};
+    (void)unused;
+    dq_pack_row(packed, q, 4, 4);
+    assert_int_equal(packed[0], 0xf1);
+    assert_int_equal(packed[1], 0x78);
+    assert_int_equal(packed[2] | packed[3], 0);
+}
+
+static void codes_follow_the_definition(void **unused)
+{
+    float w[64];
+    int8_t q[64];
+    (void)unused;
+    for (int bits = 2; bits <= 8; bits++) {
+        for (int round = 0; round < 50; round++) {
+            for (int i = 0; i < 64; i++) w[i] = gauss() * 0.02f;
+            float s = dq_group_scale(w, 64, bits, DQ_ABSMAX, DQ_F16);
+            dq_encode(q, w, 64, bits, s, DQ_ABSMAX);
+            for (int i = 0; i < 64; i++) {
+                float x = rintf(w[i] / s), m = (float)dq_qmax(bits);
+                assert_int_equal(q[i], (int)fmaxf(-m, fminf(m, x)));
+            }
+        }
+    }
+}
+
+static void ties_go_to_even(void **unused)
+{
+    const float w[8] = {0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 3.5f, 1e30f};
+    const int8_t want[8] = {0, 2, 2, 0, -2, -2, 4, 7};
+    int8_t q[8];
+    (void)unused;
+    dq_encode(q, w, 8, 4, 1.0f, DQ_ABSMAX);
+    assert_memory_equal(q, want, 8);
+    dq_encode(q, w, 8, 4, 0.0f, DQ_ABSMAX);
+    for (int i = 0; i < 8; i++) assert_int_equal(q[i], 0);
+}
+
+static void full_range_maps_the_peak_to_the_lowest_code(void **unused)
+{
+    const float up[3] = {0.1f, 0.8f, -0.3f}, down[3] = {0.1f, -0.8f, 0.3f};
+    int8_t q[3];
+    (void)unused;
+    float s = dq_group_scale(up, 3, 4, DQ_FULLRANGE, DQ_F32);
+    assert_true(s < 0);
+    dq_encode(q, up, 3, 4, s, DQ_FULLRANGE);
+    assert_int_equal(q[1], -8);
+    assert_int_equal(q[2], 3);
+    s = dq_group_scale(down, 3, 4, DQ_FULLRANGE, DQ_F32);
+    assert_true(s > 0);
+    dq_encode(q, down, 3, 4, s, DQ_FULLRANGE);
+    assert_int_equal(q[1], -8);
+    assert_float_equal(dq_group_scale(up, 0, 4, DQ_FULLRANGE, DQ_F32), 0, 0);
+}
+
+static double sqnr(int bits, int64_t group, dq_scale_mode mode)
+{
+    enum { N = 1 << 17 };
+    static float w[N], got[N];
+    static int8_t q[N];
+    dq_qerror e = {0, 0, 0};
+    state = 88172645463325252u;
+    for (int i = 0; i < N; i++) w[i] = gauss();
+    for (int64_t i = 0; i < N; i += group) {
+        float s = dq_group_scale(w + i, group, bits, mode, DQ_F16);
+        dq_encode(q + i, w + i, group, bits, s, mode);
+        for (int64_t k = i; k < i + group; k++) got[k] = (float)q[k] * s;
+    }
+    dq_qerror_add(&e, w, got, N);
+    return dq_sqnr_db(&e);
+}
+
+/* Gaussian values: what absmax and full-range scales give, in dB. */
+static void gaussian_sqnr(void **unused)
+{
+    static const struct {
+        int bits;
+        int64_t group;
+        double absmax, full;
+    } row[] = {{8, 32, 45.5, 45.5},  {8, 128, 43.8, 43.8}, {6, 64, 32.3, 32.5},
+               {6, 128, 31.5, 31.8}, {5, 128, 25.2, 25.8}, {4, 32, 20.3, 21.4},
+               {4, 128, 18.6, 19.7}, {3, 32, 12.9, 15.2},  {3, 128, 11.3, 13.7}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        double absmax = sqnr(row[i].bits, row[i].group, DQ_ABSMAX);
+        double full = sqnr(row[i].bits, row[i].group, DQ_FULLRANGE);
+        assert_true(fabs(absmax - row[i].absmax) < 0.15);
+        assert_true(fabs(full - row[i].full) < 0.15);
+        assert_true(sqnr(row[i].bits, row[i].group, DQ_SEARCH) > fmax(absmax, full));
+    }
+}
+
+/* The squared error of n values at a scale as stored. */
+static double noise(const float *w, int n, int bits, float scale, dq_scale_mode mode)
+{
+    enum { MOST = 1 << 10 };
+    int8_t q[MOST];
+    float got[MOST];
+    dq_qerror e = {0, 0, 0};
+    assert_true(n <= MOST);
+    dq_encode_back(q, got, w, n, bits, scale, mode);
+    dq_qerror_add(&e, w, got, n);
+    return e.noise;
+}
+
+static double noise_of(const float *w, int n, int bits, dq_scale_mode mode, dq_dtype type)
+{
+    return noise(w, n, bits, dq_group_scale(w, n, bits, mode, type), mode);
+}
+
+static void search_takes_the_best_candidate(void **unused)
+{
+    float w[96];
+    (void)unused;
+    for (int i = 0; i < 96; i++) w[i] = gauss();
+    for (int bits = 2; bits <= 8; bits++) {
+        for (int t = 0; t < 2; t++) {
+            dq_search s;
+            dq_dtype type = t ? DQ_F32 : DQ_F16;
+            dq_search_begin(&s, dq_peak(w, 96), bits, type);
+            double least = noise(w, 96, bits, s.finalist[0], DQ_SEARCH);
+            for (int k = 0; k < DQ_N_CANDIDATES + s.n_finalists; k++) {
+                int at = k - DQ_N_CANDIDATES;
+                float scale = at < 0 ? s.candidate[k] : s.finalist[at];
+                assert_true(scale != 0);
+                least = fmin(least, noise(w, 96, bits, scale, DQ_SEARCH));
+            }
+            /* the grid is ranked in f32: of two that are that near, either will do */
+            assert_true(noise_of(w, 96, bits, DQ_SEARCH, type) <= least * (1 + 1e-5));
+        }
+    }
+}
+
+/* Groups as weights are, and as they should not be. */
+static void fill(float *w, int n, int kind)
+{
+    float size = expf((float)(uniform() * 12 - 10)), at = gauss();
+    for (int i = 0; i < n; i++) {
+        float x = gauss();
+        if (kind == 1) x = x * x * x * x * x; /* heavy tails */
+        if (kind == 2) x = fabsf(x);          /* one side */
+        if (kind == 3) x = -fabsf(x) * x * x; /* the other, with tails */
+        if (kind == 4) x = at;                /* a constant */
+        if (kind == 5) x = uniform() < 0.9 ? 0 : x;
+        if (kind == 6) x = rintf(x * 2);
+        if (kind == 7) x = i == n / 2 ? 30.0f * at : x; /* one outlier */
+        w[i] = x * size;
+    }
+}
+
+/* No other mode is better for any group: exactly, by the measure that sqnr_db is made of. */
+static void search_never_loses(void **unused)
+{
+    enum { KINDS = 8, ROUNDS = 700 };
+    float w[600];
+    int better = 0, groups = 0;
+    (void)unused;
+    for (int round = 0; round < KINDS * ROUNDS; round++) {
+        int n = 1 + (int)(uniform() * (round % 3 == 0 ? 600 : round % 3 == 1 ? 40 : 5));
+        fill(w, n, round % KINDS);
+        for (int bits = 2; bits <= 8; bits++) {
+            bool fits = dq_scale_fits_f16(dq_group_scale(w, n, bits, DQ_ABSMAX, DQ_F32)) &&
+                        dq_scale_fits_f16(dq_group_scale(w, n, bits, DQ_FULLRANGE, DQ_F32));
+            for (int t = fits ? 0 : 1; t < 2; t++) {
+                dq_dtype type = t ? DQ_F32 : DQ_F16;
+                double search = noise_of(w, n, bits, DQ_SEARCH, type), least = INFINITY;
+                /* f32 scales have to be as good as f16 ones, too: a tensor may have them for other
+                 * groups' sake in one mode only */
+                for (int other = fits ? 0 : t; other <= t; other++) {
+                    dq_dtype o = other ? DQ_F32 : DQ_F16;
+                    least = fmin(least, noise_of(w, n, bits, DQ_ABSMAX, o));
+                    least = fmin(least, noise_of(w, n, bits, DQ_FULLRANGE, o));
+                }
+                assert_true(search <= least);
+                if (type == DQ_F16)
+                    assert_true(dq_scale_fits_f16(dq_group_scale(w, n, bits, DQ_SEARCH, type)));
+                better += search < least;
+                groups++;
+            }
+        }
+    }
+    assert_true(better > groups / 4);
+}
+
+static dq_status swallow(void *arg, int part, const void *p, size_t bytes, dq_err *err)
+{
+    (void)arg, (void)part, (void)p, (void)bytes, (void)err;
+    return DQ_OK;
+}
+
+static dq_qerror error_of(const dq_tensor *t, const dq_qspec *s)
+{
+    dq_qtensor q = {.t = t, .rows = t->shape[0], .cols = t->shape[1], .packed = true, .spec = *s};
+    dq_pass_room room = {0};
+    dq_sink sink = {swallow, NULL};
+    dq_qerror e = {0, 0, 0};
+    dq_err err = {0};
+    q.one_scale = s->group == DQ_GROUP_TENSOR;
+    q.group_size = s->group < 0 || s->group > q.cols ? q.cols : s->group;
+    q.scale_rows = q.one_scale ? 1 : q.rows;
+    assert_int_equal(dq_pass_scan(&q, &room, NULL, &err), DQ_OK);
+    assert_int_equal(dq_pass_write(&q, &room, &sink, &e, NULL, &err), DQ_OK);
+    dq_pass_room_free(&room);
+    return e;
+}
+
+/* Whole tensors, of every group size, of more than one block, with f32 scales for the sake of one group
+ * and without. */
+static void search_is_best_for_every_tensor(void **unused)
+{
+    enum { ROWS = 700, COLS = 100, N = ROWS * COLS };
+    static const int64_t groups[] = {1, 7, 16, 32, 64, 128, DQ_GROUP_ROW, DQ_GROUP_TENSOR};
+    static float w[N];
+    char path[] =
+        "/tmp/dq_quant_XXXXXX"; /* passes give pages back, which only a file can lend again */
+    dq_err err = {0};
+    (void)unused;
+    close(mkstemp(path));
+    for (int kind = 0; kind < 4; kind++) {
+        dq_map file;
+        for (int i = 0; i < N; i++) w[i] = gauss() * (kind == 1 ? 0.001f : 0.05f);
+        if (kind == 2) w[N / 2] = 3; /* one outlier */
+        if (kind == 3) memset(w + 3 * COLS, 0, sizeof(float) * COLS);
+        if (kind == 3) w[3 * COLS] = 1e-6f; /* scales that f16 cannot hold */
+        assert_int_equal(dq_file_write(path, (const char *)w, sizeof w, &err), DQ_OK);
+        assert_int_equal(dq_map_open(&file, path, &err), DQ_OK);
+        dq_tensor t = {
+            .name = "w", .dtype = DQ_F32, .n_dims = 2, .shape = {ROWS, COLS}, .data = file.data};
+        for (int i = 0; i < 7 * 8 * 2; i++) {
+            dq_qspec s = {.bits = 2 + i % 7,
+                          .group = groups[i / 7 % 8],
+                          .mode = DQ_ABSMAX,
+                          .scale_dtype = i < 56 ? DQ_F16 : DQ_F32};
+            double absmax = error_of(&t, &s).noise;
+            s.mode = DQ_FULLRANGE;
+            double full = error_of(&t, &s).noise;
+            s.mode = DQ_SEARCH;
+            /* groups are compared exactly, their sums are rounded */
+            assert_true(s.group == 1 || absmax > 0);
+            assert_true(error_of(&t, &s).noise <= fmin(absmax, full) * (1 + 1e-12));
+        }
+        dq_map_close(&file);
+    }
+    unlink(path);
+}
+
+static void search_takes_the_smallest_floats(void **unused)
+{
+    const float tiny[3] = {0x1p-149f, -0x1p-148f, 0}, none[2] = {0, -0.0f};
+    (void)unused;
+    for (int bits = 2; bits <= 8; bits++) {
+        float s = dq_group_scale(tiny, 3, bits, DQ_SEARCH, DQ_F32);
+        assert_true(isfinite(s));
+        assert_true(noise(tiny, 3, bits, s, DQ_SEARCH) <=
+                    noise_of(tiny, 3, bits, DQ_ABSMAX, DQ_F32));
+        assert_true(dq_group_scale(none, 2, bits, DQ_SEARCH, DQ_F16) == 0);
+    }
+}
+
+static void decoding_reads_scales_by_group(void **unused)
+{
+    enum { ROWS = 3, COLS = 301, GROUP = 100 };
+    (void)unused;
+    for (int bits = 2; bits <= 8; bits++) {
+        uint8_t packed[ROWS * 304];
+        uint16_t scale[ROWS * 4];
+        int8_t q[ROWS][COLS];
+        float out[ROWS * COLS];
+        dq_weight w = {.rows = ROWS,
+                       .cols = COLS,
+                       .bits = bits,
+                       .data = packed,
+                       .group_size = GROUP,
+                       .scale_rows = ROWS,
+                       .scale_dtype = DQ_F16,
+                       .scale = scale};
+        for (int i = 0; i < ROWS * 4; i++) scale[i] = dq_f16_from_f32((float)(i + 1) / 8);
+        for (int r = 0; r < ROWS; r++) {
+            for (int c = 0; c < COLS; c++)
+                q[r][c] = (int8_t)((int)(uniform() * (1 << bits)) - (1 << (bits - 1)));
+            dq_pack_row(packed + (size_t)r * dq_row_bytes(COLS, bits), q[r], COLS, bits);
+        }
+        dq_dequantize_rows(out, &w, 0, ROWS);
+        for (int i = 0; i < ROWS * COLS; i++) {
+            int r = i / COLS, c = i % COLS;
+            float s = (float)(r * 4 + c / GROUP + 1) / 8;
+            assert_true(out[i] == (float)q[r][c] * s);
+        }
+        dq_dequantize_rows(out, &w, 2, 3);
+        assert_true(out[300] == (float)q[2][300] * (12.0f / 8));
+    }
+}
+
+static void bits_per_weight_count_scales_and_padding(void **unused)
+{
+    dq_weight w = {.rows = 4,
+                   .cols = 256,
+                   .bits = 4,
+                   .group_size = 128,
+                   .scale_rows = 4,
+                   .scale_dtype = DQ_F16};
+    (void)unused;
+    assert_true(dq_bits_per_weight(&w) == 4.125);
+    w.cols = w.group_size = 5;
+    assert_true(dq_bits_per_weight(&w) == (32.0 + 16.0) / 5.0);
+    assert_int_equal(dq_groups(129, 128), 2);
+    assert_true(isinf(dq_sqnr_db(&(dq_qerror){1, 0, 0})));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packing_is_a_bit_stream),
+        cmocka_unit_test(low_nibble_is_the_even_column),
+        cmocka_unit_test(codes_follow_the_definition),
+        cmocka_unit_test(ties_go_to_even),
+        cmocka_unit_test(full_range_maps_the_peak_to_the_lowest_code),
+        cmocka_unit_test(gaussian_sqnr),
+        cmocka_unit_test(search_takes_the_best_candidate),
+        cmocka_unit_test(search_never_loses),
+        cmocka_unit_test(search_is_best_for_every_tensor),
+        cmocka_unit_test(search_takes_the_smallest_floats),
+        cmocka_unit_test(decoding_reads_scales_by_group),
+        cmocka_unit_test(bits_per_weight_count_scales_and_padding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

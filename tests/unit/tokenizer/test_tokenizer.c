@@ -1,0 +1,585 @@
+/* Tests of the tokenizer: ids and decoded text against those of the reference library
+ * (golden/tokenizer.py), long runs, damaged and unsupported files, memory failures, threads. See test_pattern.c too.
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/json.h"
+#include "base/os.h"
+#include "tokenizer/tokenizer.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GOLDEN DQ_TEST_DIR "/golden/tokenizer/"
+
+typedef struct bytes {
+    char *s;
+    size_t len;
+} bytes;
+
+static dq_arena *arena;
+
+static bytes read_file(const char *path)
+{
+    dq_err err = {0};
+    bytes t;
+    if (dq_file_read(&t.s, &t.len, path, arena, &err) != DQ_OK) fail_msg("%s", err.text);
+    return t;
+}
+
+static bytes golden_file(const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, GOLDEN "%s.json", name);
+    return read_file(path);
+}
+
+static json_t *golden(const char *name)
+{
+    dq_err err = {0};
+    json_t *root = NULL;
+    bytes t = golden_file(name);
+    if (dq_json_parse(&root, t.s, t.len, name, &err) != DQ_OK) fail_msg("%s", err.text);
+    return root;
+}
+
+static dq_tokenizer *load_text(bytes json, const char *config)
+{
+    dq_err err = {0};
+    dq_tokenizer *t = NULL;
+    size_t config_len = config ? strlen(config) : 0;
+    if (dq_tokenizer_load(&t, json.s, json.len, config, config_len, &err) != DQ_OK)
+        fail_msg("%s", err.text);
+    return t;
+}
+
+static bytes from_hex(const char *hex)
+{
+    size_t n = strlen(hex) / 2;
+    bytes t = {malloc(n + 1), n};
+    assert_non_null(t.s);
+    for (size_t i = 0; i < n; i++) {
+        unsigned byte;
+        assert_int_equal(sscanf(hex + 2 * i, "%2x", &byte), 1);
+        t.s[i] = (char)byte;
+    }
+    return t;
+}
+
+static void check_ids(const char *where, size_t index, const dq_tokenizer *t, bytes s,
+                      unsigned flags, const json_t *want)
+{
+    dq_err err = {0};
+    int32_t *ids;
+    int64_t n;
+    if (dq_tokenizer_encode(t, s.s, s.len, flags, &ids, &n, NULL, NULL, &err) != DQ_OK)
+        fail_msg("%s text %zu: %s", where, index, err.text);
+    for (size_t i = 0; i < (size_t)n && i < json_array_size(want); i++) {
+        if (ids[i] != json_integer_value(json_array_get(want, i)))
+            fail_msg("%s text %zu: id %zu is %d, expected %lld", where, index, i, (int)ids[i],
+                     (long long)json_integer_value(json_array_get(want, i)));
+    }
+    if ((size_t)n != json_array_size(want))
+        fail_msg("%s text %zu: %lld ids, expected %zu", where, index, (long long)n,
+                 json_array_size(want));
+    dq_block_free(ids);
+}
+
+static void test_ids(void **state)
+{
+    (void)state;
+    json_t *cases = golden("cases"), *file;
+    const json_t *hex = json_object_get(cases, "bytes_hex");
+    const char *name;
+    json_object_foreach(json_object_get(cases, "files"), name, file)
+    {
+        dq_tokenizer *t = load_text(golden_file(name), NULL);
+        assert_int_equal(dq_tokenizer_vocab(t), json_integer_value(json_object_get(file, "vocab")));
+        for (size_t i = 0; i < json_array_size(hex); i++) {
+            bytes s = from_hex(json_string_value(json_array_get(hex, i)));
+            check_ids(name, i, t, s, 0, json_array_get(json_object_get(file, "ids"), i));
+            free(s.s);
+        }
+        char tolner[] = "Tolner";
+        check_ids(name, 9999, t, (bytes){tolner, 6}, DQ_TOK_SPECIAL,
+                  json_object_get(file, "special"));
+        dq_tokenizer_free(t);
+    }
+    json_decref(cases);
+}
+
+static uint64_t fnv(uint64_t h, uint64_t item)
+{
+    return (h ^ item) * UINT64_C(0x100000001B3);
+}
+
+#define FNV_START UINT64_C(0xCBF29CE484222325)
+
+/* Text of s's ids against word `index` of the list of short hashes. */
+static void check_decoded(const char *where, size_t index, const dq_tokenizer *t, bytes s,
+                          unsigned encode_flags, unsigned flags, const json_t *want)
+{
+    dq_err err = {0};
+    int32_t *ids;
+    int64_t n;
+    char *text, got[17];
+    size_t len;
+    uint64_t h = FNV_START;
+    if (dq_tokenizer_encode(t, s.s, s.len, encode_flags, &ids, &n, NULL, NULL, &err) != DQ_OK ||
+        dq_tokenizer_decode(t, ids, n, flags, &text, &len, &err) != DQ_OK)
+        fail_msg("%s text %zu: %s", where, index, err.text);
+    for (size_t i = 0; i < len; i++) h = fnv(h, (uint8_t)text[i]);
+    snprintf(got, sizeof got, "%016llx", (unsigned long long)h);
+    const char *hash = json_string_value(want) + 9 * index;
+    if (memcmp(got, hash, 8) != 0)
+        fail_msg("%s text %zu: decoded to \"%.*s\", hash %.8s instead of %.8s", where, index,
+                 (int)len, text, got, hash);
+    dq_block_free(text);
+    dq_block_free(ids);
+}
+
+static void test_decoded(void **state)
+{
+    (void)state;
+    json_t *cases = golden("cases"), *file;
+    const json_t *hex = json_object_get(cases, "bytes_hex");
+    const char *name;
+    json_object_foreach(json_object_get(cases, "files"), name, file)
+    {
+        dq_tokenizer *t = load_text(golden_file(name), NULL);
+        for (size_t i = 0; i < json_array_size(hex); i++) {
+            bytes s = from_hex(json_string_value(json_array_get(hex, i)));
+            check_decoded(name, i, t, s, 0, DQ_TOK_SPECIAL, json_object_get(file, "decoded"));
+            check_decoded(name, i, t, s, DQ_TOK_SPECIAL, 0, json_object_get(file, "skipped"));
+            free(s.s);
+        }
+        dq_tokenizer_free(t);
+    }
+    json_decref(cases);
+}
+
+/* Number and hash of the ids of a text too long to list. */
+static void check_hash(const char *name, size_t index, const dq_tokenizer *t, bytes s,
+                       const json_t *want)
+{
+    uint64_t h = FNV_START;
+    char got[17];
+    dq_err err = {0};
+    int32_t *ids;
+    int64_t n;
+    if (dq_tokenizer_encode(t, s.s, s.len, 0, &ids, &n, NULL, NULL, &err) != DQ_OK)
+        fail_msg("%s run %zu: %s", name, index, err.text);
+    for (int64_t k = 0; k < n; k++) h = fnv(h, (uint64_t)ids[k]);
+    snprintf(got, sizeof got, "%016llx", (unsigned long long)h);
+    if (n != json_integer_value(json_array_get(want, 0)) ||
+        strcmp(got, json_string_value(json_array_get(want, 1))) != 0)
+        fail_msg("%s run %zu: %lld ids with hash %s", name, index, (long long)n, got);
+    dq_block_free(ids);
+}
+
+/* Runs of up to a million characters: linear or nearly so, and equal; and a text of many words. */
+static void test_long_runs(void **state)
+{
+    (void)state;
+    json_t *cases = golden("cases"), *file;
+    const json_t *runs = json_object_get(cases, "long");
+    const char *name;
+    json_object_foreach(json_object_get(cases, "files"), name, file)
+    {
+        dq_tokenizer *t = load_text(golden_file(name), NULL);
+        for (size_t i = 0; i < json_array_size(runs); i++) {
+            const json_t *run = json_array_get(runs, i);
+            const char *part = json_string_value(json_array_get(run, 0));
+            size_t len = strlen(part);
+            size_t times = (size_t)json_integer_value(json_array_get(run, 1));
+            bytes s = {malloc(len * times), len * times};
+            assert_non_null(s.s);
+            for (size_t k = 0; k < times; k++) memcpy(s.s + k * len, part, len);
+            check_hash(name, i, t, s, json_array_get(json_object_get(file, "long"), i));
+            free(s.s);
+        }
+        check_hash(name, 999, t, golden_file(name), json_object_get(file, "own_file"));
+        dq_tokenizer_free(t);
+    }
+    json_decref(cases);
+}
+
+static const char bpe_base[] =
+    "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":4,\"content\":\"<b>\",\"special\":true}],"
+    "\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+    "\"use_regex\":true},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["
+    "{\"SpecialToken\":{\"id\":\"<b>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\","
+    "\"type_id\":0}}],\"special_tokens\":{\"<b>\":{\"id\":\"<b>\",\"ids\":[4],"
+    "\"tokens\":[\"<b>\"]}}},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\","
+    "\"dropout\":null,\"unk_token\":null,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"bb\":3},"
+    "\"merges\":[[\"a\",\"b\"],\"b b\"]}}";
+
+static const char unigram_base[] = "{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":"
+                                   "\"\xE2\x96\x81\",\"prepend_scheme\":"
+                                   "\"never\",\"split\":false},\"model\":{\"type\":\"Unigram\","
+                                   "\"unk_id\":0,\"vocab\":[[\"<unk>\",0],"
+                                   "[\"a\",-1.5],[\"ab\",-2]],\"byte_fallback\":false}}";
+
+/* Replaces the first `from` in a small valid file by `to` and loads that. */
+static dq_status load_edited(const char *base, const char *from, const char *to, dq_err *err)
+{
+    static char edited[4096];
+    dq_tokenizer *t = NULL;
+    const char *at = from ? strstr(base, from) : base;
+    if (!at) fail_msg("the base file has no %s", from);
+    size_t skip = from ? strlen(from) : 0;
+    snprintf(edited, sizeof edited, "%.*s%s%s", (int)(at - base), base, to, at + skip);
+    dq_status status = dq_tokenizer_load(&t, edited, strlen(edited), NULL, 0, err);
+    assert_true((status == DQ_OK) == (t != NULL));
+    dq_tokenizer_free(t);
+    return status;
+}
+
+typedef struct refusal {
+    const char *from, *to;
+    dq_status status;
+    const char *says;
+} refusal;
+
+static void check_refusals(const char *base, const refusal *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        dq_err err = {0};
+        dq_status status = load_edited(base, rows[i].from, rows[i].to, &err);
+        if (status != rows[i].status || !strstr(err.text, rows[i].says))
+            fail_msg("row %zu (%s): status %d, \"%s\"", i, rows[i].to, (int)status, err.text);
+        if (status != DQ_OK) assert_non_null(strstr(err.text, "tokenizer.json: "));
+    }
+}
+
+static void test_refusals(void **state)
+{
+    static const refusal rows[] = {
+        {NULL, "", DQ_OK, ""},
+        {"{\"version\"", "[\"version\"", DQ_DAMAGED, "not valid JSON at line 1"},
+        {"\"1.0\"", "\"2.0\"", DQ_MISMATCH, "version \"2.0\""},
+        {"\"1.0\"", "1", DQ_DAMAGED, "\"version\": expected a string"},
+        {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Nmt\"}", DQ_MISMATCH,
+         "normalizer type \"Nmt\" is not supported"},
+        {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[]}", DQ_OK,
+         ""},
+        {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":7}",
+         DQ_DAMAGED, "no list"},
+        {"\"normalizer\":null", "\"normalizer\":{}", DQ_DAMAGED, "\"type\" is missing"},
+        {"\"normalizer\":null", "\"normalizer\":[]", DQ_DAMAGED, "not an object"},
+        {"{\"type\":\"ByteLevel\",", "{\"type\":\"UnicodeScripts\",", DQ_MISMATCH,
+         "pre_tokenizer type \"UnicodeScripts\" is not supported"},
+        {"{\"type\":\"ByteLevel\",", "{\"type\":\"Sequence\",\"pretokenizers\":[],", DQ_OK, ""},
+        {"{\"type\":\"ByteLevel\",", "{\"type\":\"Sequence\",", DQ_DAMAGED, "no list"},
+        {"\"add_prefix_space\":false", "\"add_prefix_space\":\"no\"", DQ_DAMAGED,
+         "expected a boolean"},
+        {"\"pre_tokenizer\":{", "\"pre_tokenizer\":null,\"x\":{", DQ_OK, ""},
+        {"\"ids\":[4]", "\"ids\":[77]", DQ_DAMAGED, "an id that no token has"},
+        {"\"ids\":[4]", "\"ids\":[-1]", DQ_DAMAGED, "an id that no token has"},
+        {"\"ids\":[4]", "\"ids\":4", DQ_DAMAGED, "no list of ids"},
+        {"\"special_tokens\":{\"<b>\"", "\"special_tokens\":{\"<c>\"", DQ_DAMAGED,
+         "no list of ids"},
+        {"{\"Sequence\":{\"id\":\"A\"", "{\"Sequence\":{\"id\":\"B\"", DQ_MISMATCH, "another one"},
+        {"{\"Sequence\":", "{\"Seq\":", DQ_DAMAGED, "\"id\" is missing"},
+        {"TemplateProcessing", "OtherProcessing", DQ_MISMATCH,
+         "\"OtherProcessing\" is not supported"},
+        {"\"decoder\":{\"type\":\"ByteLevel\"}", "\"decoder\":{\"type\":\"CTC\"}", DQ_MISMATCH,
+         "decoder type \"CTC\""},
+        {"\"model\":{\"type\":\"BPE\"", "\"model\":{\"type\":\"WordPiece\"", DQ_MISMATCH,
+         "model type \"WordPiece\" is not supported"},
+        {"\"model\":{\"type\":\"BPE\"", "\"model\":{\"type\":\"Unigram\"", DQ_DAMAGED,
+         "vocab is not a list"},
+        {"\"model\":{\"type\":\"BPE\",", "\"model\":{", DQ_OK, ""},
+        {"\"model\":{", "\"modal\":{", DQ_DAMAGED, "\"model\" is missing"},
+        {"\"dropout\":null", "\"dropout\":0.1", DQ_MISMATCH, "dropout 0.1"},
+        {"\"dropout\":null", "\"dropout\":0.0", DQ_OK, ""},
+        {"\"dropout\":null", "\"end_of_word_suffix\":\"</w>\"", DQ_MISMATCH, "end_of_word_suffix"},
+        {"\"dropout\":null", "\"continuing_subword_prefix\":\"##\"", DQ_MISMATCH, "subword_prefix"},
+        {"\"dropout\":null", "\"continuing_subword_prefix\":\"\"", DQ_OK, ""},
+        {"\"dropout\":null", "\"byte_fallback\":1", DQ_DAMAGED, "expected a boolean"},
+        {"\"unk_token\":null", "\"unk_token\":\"zz\"", DQ_DAMAGED, "unk_token \"zz\""},
+        {"\"vocab\":{", "\"vocab\":[],\"x\":{", DQ_DAMAGED, "vocab is not an object"},
+        {"\"a\":0", "\"a\":-1", DQ_DAMAGED, "token \"a\" is not a whole number"},
+        {"\"a\":0", "\"a\":1099511627776", DQ_DAMAGED, "token \"a\" is not a whole number"},
+        {"\"a\":0", "\"a\":0.5", DQ_DAMAGED, "token \"a\" is not a whole number"},
+        {"\"a\":0", "\"a\":1", DQ_DAMAGED, "have the same id 1"},
+        {"\"a\":0", "\"a\":2147483646", DQ_OK, ""},
+        {"\"a\":0", "\"a\":0,\"a\":5", DQ_DAMAGED, "not valid JSON"},
+        {"[\"a\",\"b\"]", "[\"a\",\"z\"]", DQ_DAMAGED, "merges[0]: token \"z\" is not in"},
+        {"[\"a\",\"b\"]", "[\"b\",\"a\"]", DQ_DAMAGED, "merges[0]: token \"ba\" is not in"},
+        {"[\"a\",\"b\"]", "[\"a\"]", DQ_DAMAGED, "merges[0] is neither"},
+        {"\"b b\"", "\"b b b\"", DQ_DAMAGED, "merges[1] is neither"},
+        {"\"b b\"", "7", DQ_DAMAGED, "merges[1] is neither"},
+        {"\"merges\":[", "\"merges\":7,\"x\":[", DQ_DAMAGED, "merges is not a list"},
+        {"\"id\":4", "\"id\":9", DQ_MISMATCH, "has id 9 where the vocabulary puts it at 4"},
+        {"\"id\":4", "\"id\":-4", DQ_DAMAGED, "\"id\""},
+        {"\"content\":\"<b>\"", "\"content\":7", DQ_DAMAGED, "no string \"content\""},
+        {"\"content\":\"<b>\"", "\"content\":\"ab\"", DQ_MISMATCH, "has id 4"},
+        {"[{\"id\":4", "[7,{\"id\":4", DQ_DAMAGED, "added_tokens[0] is not an object"},
+        {"\"added_tokens\":[", "\"added_tokens\":{},\"x\":[", DQ_DAMAGED, "not a list"},
+    };
+    (void)state;
+    check_refusals(bpe_base, rows, sizeof rows / sizeof *rows);
+}
+
+static void test_unigram_refusals(void **state)
+{
+    static const refusal rows[] = {
+        {NULL, "", DQ_OK, ""},
+        {"\"type\":\"Unigram\",", "", DQ_OK, ""},
+        {"\"unk_id\":0", "\"unk_id\":2", DQ_OK, ""},
+        {"\"unk_id\":0", "\"unk_id\":3", DQ_DAMAGED, "unk_id 3 is not below the 3 pieces"},
+        {"\"unk_id\":0", "\"unk_id\":-1", DQ_DAMAGED, "\"unk_id\""},
+        {"\"unk_id\":0", "\"unk_id\":null", DQ_MISMATCH, "without unk_id"},
+        {"\"unk_id\":0,", "", DQ_MISMATCH, "without unk_id"},
+        {"\"vocab\":[", "\"vocab\":[],\"x\":[", DQ_DAMAGED, "not below the 0 pieces"},
+        {"\"vocab\":[", "\"vocab\":7,\"x\":[", DQ_DAMAGED, "vocab is not a list"},
+        {"\"vocab\":[", "\"vokab\":[", DQ_DAMAGED, "vocab is not a list"},
+        {"[\"a\",-1.5]", "[\"a\"]", DQ_DAMAGED, "vocab[1] is not [piece, score]"},
+        {"[\"a\",-1.5]", "[\"a\",-1.5,0]", DQ_DAMAGED, "vocab[1] is not [piece, score]"},
+        {"[\"a\",-1.5]", "[\"a\",\"-1.5\"]", DQ_DAMAGED, "vocab[1] is not [piece, score]"},
+        {"[\"a\",-1.5]", "[1,-1.5]", DQ_DAMAGED, "vocab[1] is not [piece, score]"},
+        {"[\"a\",-1.5]", "\"a\"", DQ_DAMAGED, "vocab[1] is not [piece, score]"},
+        {"[\"a\",-1.5]", "[\"\",1e300]", DQ_OK, ""},
+        {"[\"a\",-1.5]", "[\"a\",1e999]", DQ_DAMAGED, "the score is too large"},
+        {"[\"a\",-1.5]", "[\"ab\",-1.5]", DQ_OK, ""},
+        {"\"byte_fallback\":false", "\"byte_fallback\":0", DQ_DAMAGED, "expected a boolean"},
+        {"Metaspace\"", "ByteLevel\",\"add_prefix_space\":false", DQ_MISMATCH,
+         "Unigram model behind a ByteLevel"},
+    };
+    (void)state;
+    check_refusals(unigram_base, rows, sizeof rows / sizeof *rows);
+}
+
+static void test_runaway_pattern(void **state)
+{
+    dq_err err = {0};
+    char edited[2048], *s = malloc(5000);
+    dq_tokenizer *t = NULL;
+    int32_t *ids;
+    int64_t n;
+    (void)state;
+    assert_non_null(s);
+    snprintf(
+        edited, sizeof edited,
+        "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
+        "\"pattern\":{\"Regex\":\"(?:a*)*(?:a*)*(?:a*)*b\"},\"behavior\":\"Isolated\"},{\"type\":"
+        "\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]},\"model\":{\"vocab\":"
+        "{\"a\":0},\"merges\":[]}}");
+    assert_int_equal(dq_tokenizer_load(&t, edited, strlen(edited), NULL, 0, &err), DQ_OK);
+    memset(s, 'a', 5000);
+    memcpy(s + 4990, "cab", 3);
+    dq_status status = dq_tokenizer_encode(t, s, 5000, 0, &ids, &n, NULL, NULL, &err);
+    assert_int_equal(status, DQ_RESOURCE);
+    assert_non_null(strstr(err.text, "PCRE2 says: "));
+    dq_tokenizer_free(t);
+    free(s);
+}
+
+static void test_deep_json(void **state)
+{
+    enum { DEPTH = 100000 };
+    dq_err err = {0};
+    dq_tokenizer *t;
+    char *s = malloc(DEPTH);
+    (void)state;
+    assert_non_null(s);
+    memset(s, '[', DEPTH);
+    assert_int_equal(dq_tokenizer_load(&t, s, DEPTH, NULL, 0, &err), DQ_DAMAGED);
+    free(s);
+}
+
+/* Pieces put together are the text again. */
+static void test_pieces(void **state)
+{
+    static const char text[] = "Tolner <bos> don't\n\n  \xE9\x87\x8F\xF0\x9F\x99\x82 x=1;\t\x01";
+    char joined[256];
+    size_t used = 0, len;
+    dq_err err = {0};
+    int32_t *ids;
+    int64_t n, first, bad;
+    (void)state;
+    dq_tokenizer *t = load_text(golden_file("gpt2"), NULL);
+    assert_int_equal(dq_tokenizer_encode(t, text, sizeof text - 1, 0, &ids, &n, &first, &bad, &err),
+                     DQ_OK);
+    assert_int_equal(first, -1);
+    assert_int_equal(bad, 0);
+    for (int64_t i = 0; i < n; i++) {
+        const char *piece = dq_tokenizer_piece(t, ids[i], &len);
+        assert_non_null(piece);
+        memcpy(joined + used, piece, len);
+        used += len;
+    }
+    assert_int_equal(used, sizeof text - 1);
+    assert_memory_equal(joined, text, used);
+    assert_null(dq_tokenizer_piece(t, -1, &len));
+    assert_null(dq_tokenizer_piece(t, dq_tokenizer_vocab(t), &len));
+    dq_block_free(ids);
+    dq_tokenizer_free(t);
+}
+
+static void test_template(void **state)
+{
+    int before, after;
+    (void)state;
+    dq_tokenizer *t = load_text(golden_file("llama3"), NULL);
+    dq_tokenizer_template(t, &before, &after);
+    assert_int_equal(before, 1);
+    assert_int_equal(after, 1);
+    assert_int_equal(dq_tokenizer_bos(t), 0);
+    assert_int_equal(dq_tokenizer_prefix(t), -1);
+    dq_tokenizer_free(t);
+    t = load_text(golden_file("digits"), NULL);
+    assert_int_equal(dq_tokenizer_bos(t), -1);
+    dq_tokenizer_free(t);
+}
+
+static void test_config(void **state)
+{
+    static const struct {
+        const char *config;
+        dq_status status;
+        int32_t prefix; /* or -1 */
+        const char *says;
+    } rows[] = {
+        {"{}", DQ_OK, -1, ""},
+        {"{\"bos_token\":\"<bos>\",\"eos_token\":\"<eos>\"}", DQ_OK, 0, ""},
+        {"{\"bos_token\":null,\"eos_token\":{\"content\":\"<eos>\"}}", DQ_OK, 1, ""},
+        {"{\"bos_token\":\"nothing\"}", DQ_OK, -1, ""},
+        {"{\"eos_token\":\"<new>\",\"added_tokens_decoder\":{\"420\":{\"content\":\"<new>\","
+         "\"special\":true},\"0\":{\"content\":\"<bos>\",\"lstrip\":true}}}",
+         DQ_OK, 420, ""},
+        {"{\"added_tokens_decoder\":{\"500\":{\"content\":\"<new>\"}}}", DQ_MISMATCH, -1,
+         "has id 500"},
+        {"{\"added_tokens_decoder\":{\"1\":{\"content\":\"<bos>\"}}}", DQ_MISMATCH, -1, "has id 1"},
+        {"{\"added_tokens_decoder\":{\"x\":{\"content\":\"<new>\"}}}", DQ_DAMAGED, -1, "\"x\""},
+        {"{\"added_tokens_decoder\":{\"99999999999999999999\":{}}}", DQ_DAMAGED, -1, "not an id"},
+        {"{\"added_tokens_decoder\":{\"420\":{}}}", DQ_DAMAGED, -1, "content"},
+        {"{\"added_tokens_decoder\":7}", DQ_DAMAGED, -1, "not an object"},
+        {"7", DQ_DAMAGED, -1, "not an object"},
+        {"{", DQ_DAMAGED, -1, "tokenizer_config.json: not valid JSON"},
+    };
+    bytes json = golden_file("gpt2");
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        dq_err err = {0};
+        dq_tokenizer *t = NULL;
+        dq_status status =
+            dq_tokenizer_load(&t, json.s, json.len, rows[i].config, strlen(rows[i].config), &err);
+        if (status != rows[i].status || !strstr(err.text, rows[i].says))
+            fail_msg("row %zu: status %d, \"%s\"", i, (int)status, err.text);
+        if (t) assert_int_equal(dq_tokenizer_prefix(t), rows[i].prefix);
+        dq_tokenizer_free(t);
+    }
+}
+
+/* Each allocation fails once: DQ_RESOURCE, nothing lost (the sanitizer build looks). */
+static void test_memory(void **state)
+{
+    bytes json = golden_file("added");
+    static const char text[] =
+        "<|x|> Tolner caf\x65\xCC\x81 \xFF aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    int64_t k, n;
+    int32_t *ids;
+    dq_tokenizer *t = NULL;
+    (void)state;
+    for (k = 1; !t; k++) {
+        dq_err err = {0};
+        dq_alloc_fail_at(k);
+        dq_status status = dq_tokenizer_load(&t, json.s, json.len, "{}", 2, &err);
+        dq_alloc_fail_at(0);
+        assert_int_equal(status, t ? DQ_OK : DQ_RESOURCE);
+    }
+    assert_true(k > 4);
+    for (k = 1, ids = NULL; !ids; k++) {
+        dq_err err = {0};
+        dq_alloc_fail_at(k);
+        dq_status status = dq_tokenizer_encode(t, text, sizeof text - 1, DQ_TOK_SPECIAL, &ids, &n,
+                                               NULL, NULL, &err);
+        dq_alloc_fail_at(0);
+        assert_int_equal(status, ids ? DQ_OK : DQ_RESOURCE);
+    }
+    assert_true(k > 3);
+    dq_block_free(ids);
+    dq_tokenizer_free(t);
+}
+
+typedef struct job {
+    const dq_tokenizer *t;
+    bytes s;
+    uint64_t hash;
+    dq_status status;
+} job;
+
+static void *encode_job(void *arg)
+{
+    job *j = arg;
+    for (int round = 0; round < 20 && j->status == DQ_OK; round++) {
+        dq_err err = {0};
+        int32_t *ids;
+        int64_t n;
+        j->status = dq_tokenizer_encode(j->t, j->s.s, j->s.len, 0, &ids, &n, NULL, NULL, &err);
+        for (int64_t i = 0; i < n; i++) j->hash = j->hash * 31 + (uint64_t)ids[i];
+        dq_block_free(ids);
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    job jobs[3];
+    pthread_t thread[3];
+    (void)state;
+    dq_tokenizer *t = load_text(golden_file("llama3"), NULL);
+    for (int i = 0; i < 3; i++) {
+        jobs[i] = (job){t, golden_file("cases"), 0, DQ_OK};
+        assert_int_equal(pthread_create(&thread[i], NULL, encode_job, &jobs[i]), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(thread[i], NULL);
+        assert_int_equal(jobs[i].status, DQ_OK);
+        assert_true(jobs[i].hash == jobs[0].hash);
+    }
+    dq_tokenizer_free(t);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    arena = dq_arena_new();
+    return arena ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    dq_arena_free(arena);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_decoded),
+        cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_unigram_refusals),
+
+        cmocka_unit_test(test_runaway_pattern),
+        cmocka_unit_test(test_deep_json),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_template),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_threads),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
