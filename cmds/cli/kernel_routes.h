@@ -4,6 +4,7 @@
 #define DQ_KERNEL_ROUTES_H
 
 #include "engine/backend.h"
+#include "model/model.h"
 
 enum { DQ_ROUTE_TEXT = 1024 };
 

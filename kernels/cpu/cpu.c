@@ -103,6 +103,19 @@ static void cpu_close(dq_backend *b)
     b->state = NULL;
 }
 
+static dq_status cpu_can(const dq_need *need, dq_err *err)
+{
+    const dq_math m = need->math;
+    const dq_num asked[] = {m.linear, m.qk, m.pv, m.kv, need->kv->num};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        if (asked[i] == DQ_NUM_BF16)
+            return dq_fail(err, DQ_MISMATCH,
+                           "--math bf16 is not available on the cpu backend yet. Use f32, or int8 "
+                           "with packed weights and --kv-bits 8");
+    }
+    return DQ_OK;
+}
+
 const dq_ops dq_ops_cpu = {
     .name = "cpu",
     .alloc = cpu_alloc,
@@ -111,6 +124,7 @@ const dq_ops dq_ops_cpu = {
     .get = cpu_get,
     .sync = cpu_sync,
     .close = cpu_close,
+    .can = cpu_can,
     .embed = dq_cpu_embed,
     .first_bad_row = dq_cpu_first_bad_row,
     .rms_norm = dq_cpu_rms_norm,

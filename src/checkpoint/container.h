@@ -4,7 +4,8 @@
 #ifndef DQ_CONTAINER_H
 #define DQ_CONTAINER_H
 
-#include "model/model.h"
+#include "checkpoint/source.h"
+#include "kv/kv_config.h"
 
 /* Owns the mapping, every name and every text. */
 typedef struct dq_container dq_container;
@@ -79,7 +80,7 @@ dq_status dq_payload_check(const dq_container *c, int64_t i, dq_err *err);
 /* The two hashes over /index itself. */
 dq_status dq_container_check_index(const dq_container *c, dq_err *err);
 /* The same for what is read: /index and the texts, then every tensor (by all threads; nothing the second
- * time). dq_model_open and dq_runner_new ask, so that no number comes from damaged weights. */
+ * time). dq_model_open and dq_model_check_weights ask, so that no number comes from damaged weights. */
 dq_status dq_container_check_header(dq_container *c, dq_err *err);
 dq_status dq_container_check_weights(dq_container *c, dq_err *err);
 

@@ -8,8 +8,11 @@
 #include "engine/batch.h"
 #include "engine/head_measure.h"
 #include "kv/kv_spec.h"
-#include "model/model.h"
+#include "model/act.h"
+#include "model/headmap.h"
+#include "model/rope.h"
 #include "stat/tally.h"
+#include "tensor/weight.h"
 
 /* Rounding of attention logits before softmax. For the query rows of a pass and the keys they see:
  * A = max |S| over the group, c = clamp(rint(S * (Qmax / A)), +-Qmax), S' = c * (A / Qmax), both
@@ -28,6 +31,7 @@ typedef struct dq_logit_spec {
 
 typedef struct dq_kv dq_kv; /* cache of all layers and sequences, defined by each backend */
 typedef struct dq_backend dq_backend;
+struct dq_model; /* operations see numbers, never a model */
 
 /* Per-key sums that eviction policies read, over the rows of one attend call (or the last
  * `last_rows` of each sequence; 0: all). For sequence i of the batch and KV head group g the
@@ -67,6 +71,14 @@ typedef enum dq_observe_kind {
     DQ_OBSERVE_LOGITS /* |S| before rounding and softmax, into tally[0] of all heads together */
 } dq_observe_kind;
 
+/* What a run needs, for dq_ops.can. */
+typedef struct dq_need {
+    const char *path; /* of the model, for messages */
+    int head_dim;     /* 0: not known yet */
+    dq_math math;
+    const dq_kv_spec *kv;
+} dq_need;
+
 /* The operations of one device.
  *
  * Errors: kernels return nothing; the first failure sticks in b->err, later kernels do nothing, sync
@@ -90,6 +102,8 @@ typedef struct dq_ops {
     void (*get)(dq_backend *b, void *host, const void *src, size_t bytes);
     void (*sync)(dq_backend *b);
     void (*close)(dq_backend *b);
+    /* Whether its kernels serve what every backend could be asked for: DQ_OK, or DQ_MISMATCH naming what lacks. */
+    dq_status (*can)(const dq_need *need, dq_err *err);
     /* Optional (NULL: not known): bytes that alloc could still give out, less what operations will take for
      * themselves. Works after a failure too. */
     size_t (*memory)(const dq_backend *b);
@@ -213,7 +227,7 @@ struct dq_backend {
     char device[128]; /* for reports: "cpu, AVX-512, 2 threads" */
 };
 
-/* "cpu", "auto" (the CPU), or "cuda[:N]", which is DQ_RESOURCE where there is no such device or dq was built
+/* Defined in kernels/backends.c, as is dq_backend_blas: "cpu", "auto" (the CPU), or "cuda[:N]", which is DQ_RESOURCE where there is no such device or dq was built
  * without CUDA. threads 0: all processors. */
 dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_err *err);
 void dq_backend_close(dq_backend *b); /* NULL allowed */
@@ -221,8 +235,8 @@ void dq_backend_close(dq_backend *b); /* NULL allowed */
 dq_status dq_backend_sync(dq_backend *b, dq_err *err);
 /* DQ_OK when the backend can run `math` on a model with this KV; else DQ_MISMATCH naming what lacks: int8
  * takes packed projections, and keys and values of at most 8 bits. m NULL: weights are not looked at. */
-dq_status dq_backend_can(const dq_backend *b, const dq_model *m, dq_math math, const dq_kv_spec *kv,
-                         dq_err *err);
+dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math math,
+                         const dq_kv_spec *kv, dq_err *err);
 
 /* cuBLAS, which the cuda backend's products of floats need: the file that it is opened from and its version ("13.0.2";
  * NULL: it does not say), in the arena. Needs no device. DQ_RESOURCE where it is missing, does not open or dq was built

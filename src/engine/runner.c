@@ -3,7 +3,6 @@
 #include "engine/runner.h"
 
 #include "base/os.h"
-#include "checkpoint/container.h"
 #include "engine/memory_fit.h"
 
 #include <string.h>
@@ -87,7 +86,7 @@ dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const
                         dq_err *err)
 {
     *out = NULL;
-    if (m->container) DQ_TRY(dq_container_check_weights(m->container, err));
+    DQ_TRY(dq_model_check_weights(m, err));
     if (dq_kv_check(kv, m->map.head_dim, err) != DQ_OK) return dq_in(err, "%s: ", m->path);
     dq_runner *r = dq_block_new(1, sizeof *r, err);
     if (!r) return err->code;

@@ -4,6 +4,7 @@
 #define DQ_RUNNER_H
 
 #include "engine/backend.h"
+#include "model/model.h"
 
 /* What a pass accumulates on its way; arrays of n_layers entries (host), NULL: none. */
 typedef struct dq_watch {

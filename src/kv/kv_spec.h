@@ -4,7 +4,7 @@
 #ifndef DQ_KV_SPEC_H
 #define DQ_KV_SPEC_H
 
-#include "model/headmap.h"
+#include "base/base.h"
 
 enum { DQ_PAGE = 64 }; /* tokens per page */
 

@@ -4,7 +4,9 @@
 #define DQ_LAYOUTS_H
 
 #include "base/json.h"
+#include "model/act.h"
 #include "model/headmap.h"
+#include "model/rope.h"
 
 typedef enum dq_role {
     DQ_ROLE_EMBED,
@@ -36,12 +38,6 @@ typedef enum dq_role {
     DQ_ROLE_ACT_BIAS,
     DQ_ROLE_COUNT
 } dq_role;
-
-typedef enum dq_rope_order { DQ_ROPE_HALVES, DQ_ROPE_ADJACENT } dq_rope_order;
-typedef enum dq_act {
-    DQ_ACT_SILU,
-    DQ_ACT_POLYNORM /* w0 n(x^3) + w1 n(x^2) + w2 n(x) + b, n(z) = z / sqrt(mean z^2 + 1e-6) */
-} dq_act;
 
 /* A key that changes the model in a way dq does not run, and the only value of it that is fine. */
 typedef struct dq_only {

@@ -137,6 +137,11 @@ static dq_status open_container(opened *o, const char *path, const dq_override *
     return DQ_OK;
 }
 
+dq_status dq_model_check_weights(const dq_model *m, dq_err *err)
+{
+    return m->container ? dq_container_check_weights(m->container, err) : DQ_OK;
+}
+
 /* A regular file: a container, or something that can be named. */
 static dq_status open_file(opened *o, const char *path, const dq_override *override, dq_err *err)
 {

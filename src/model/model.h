@@ -3,17 +3,9 @@
 #ifndef DQ_MODEL_H
 #define DQ_MODEL_H
 
+#include "checkpoint/source.h"
 #include "kv/kv_config.h"
 #include "model/layouts.h"
-#include "tensor/weight.h"
-
-typedef struct dq_rope {
-    dq_rope_order order;
-    int dim;               /* rotated elements per head = head_dim */
-    const float *inv_freq; /* [dim/2], scaling applied; computed in double, rounded once */
-    float amplitude;       /* multiplies cos and sin: 1 but for yarn */
-    int max_positions;     /* positions from here on would need other frequencies; 0: none do */
-} dq_rope;
 
 typedef struct dq_layer {
     dq_attn attn;
@@ -70,21 +62,15 @@ typedef struct dq_override {
 dq_status dq_model_open_as(dq_model **out, const char *path, const dq_override *override,
                            dq_err *err);
 void dq_model_close(dq_model *m); /* NULL allowed */
+/* Compares a container's weights with their hashes, once: no number may come from damaged ones. A checkpoint
+ * has no hashes. */
+dq_status dq_model_check_weights(const dq_model *m, dq_err *err);
 /* A verbatim file that came with the model: "tokenizer.json", "tokenizer_config.json",
  * "config.json". *text is NULL when there is none; it belongs to the model. */
 dq_status dq_model_file(const dq_model *m, const char *name, const char **text, size_t *len,
                         dq_err *err);
 
-/* The parts behind dq_model_open, for tests and the container. `find` hands out a weight or vector
- * by checkpoint name. */
-typedef struct dq_source {
-    void *arg;
-    /* Fills *w (dense or packed; vectors and scalars have rows = numel, cols = 1; anything of n > 2
-     * dimensions cols = -n, which no layout accepts). False: absent. */
-    bool (*find)(void *arg, const char *name, dq_weight *w);
-    int64_t count; /* tensors there are, for the check that all are used */
-    const char *(*name_at)(void *arg, int64_t i);
-} dq_source;
+/* The parts behind dq_model_open, for tests. */
 /* *m is zeroed by the caller. What is made here lives in the arena; weights stay where the source
  * has them. Defined in model_build.c. */
 dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *source,

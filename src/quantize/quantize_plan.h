@@ -5,6 +5,7 @@
 
 #include "checkpoint/container_write.h"
 #include "checkpoint/safetensors.h"
+#include "model/model.h"
 #include "quantize/quantize.h"
 #include "quantize/quantize_tensor.h"
 

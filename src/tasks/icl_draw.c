@@ -1,6 +1,6 @@
-/* icl, draw: which demonstrations, in which order. See icl.h.
+/* icl_draw: which demonstrations, in which order. See icl_data.h.
  * SPDX-License-Identifier: MIT */
-#include "eval/kind_icl.h"
+#include "tasks/icl_data.h"
 
 #include <string.h>
 

@@ -1,11 +1,12 @@
-/* icl, forms: the files of the data sets. See icl.h.
+/* icl_files: the files of the data sets. See icl_data.h.
  * SPDX-License-Identifier: MIT */
 #include "base/csv.h"
 #include "base/json.h"
 #include "base/os.h"
 #include "base/strmap.h"
 #include "base/utf8.h"
-#include "eval/kind_icl.h"
+#include "tasks/icl_data.h"
+#include "tasks/items.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* icl, labels: labels as ids, and which of them a model picks. See icl.h.
+/* icl_labels: labels as ids, and which of them a model picks. See icl_data.h.
  * SPDX-License-Identifier: MIT */
-#include "eval/kind_icl.h"
+#include "tasks/icl_data.h"
 
 #include "base/os.h"
 

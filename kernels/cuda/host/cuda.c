@@ -46,6 +46,28 @@ static void cuda_close(dq_backend *b)
     b->state = NULL;
 }
 
+/* What the tensor-core kernels want of heads. */
+static dq_status cuda_can(const dq_need *need, dq_err *err)
+{
+    const dq_kv_spec *kv = need->kv;
+    const int d = need->head_dim ? need->head_dim : 16;
+    const bool short_groups =
+        (kv->k_bits <= 4 || kv->v_bits <= 4) && kv->group % 16 && kv->group < d;
+    if (need->math.qk == DQ_NUM_F32) return DQ_OK;
+    if (d % 16 || d > 128)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: --math %s on the cuda backend needs a head_dim that is a multiple of 16 "
+            "up to 128, and this model has %d. Use --math f32 or --device cpu",
+            need->path, dq_num_name[need->math.qk], d);
+    if (short_groups)
+        return dq_fail(err, DQ_MISMATCH,
+                       "--math %s on the cuda backend needs a --kv-group that is a multiple of 16, "
+                       "found %d. Use --kv-group 16 or --math f32",
+                       dq_num_name[need->math.qk], kv->group);
+    return DQ_OK;
+}
+
 static const dq_ops ops_cuda = {
     .name = "cuda",
     .alloc = dq_cuda_alloc,
@@ -54,6 +76,7 @@ static const dq_ops ops_cuda = {
     .get = dq_cuda_get,
     .sync = cuda_sync,
     .close = cuda_close,
+    .can = cuda_can,
     .memory = dq_cuda_memory,
     .weight_acquire = dq_cuda_weight_acquire,
     .weight_release = dq_cuda_weight_release,

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "engine/backend.h"
+#include "model/model.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

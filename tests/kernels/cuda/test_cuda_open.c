@@ -4,6 +4,7 @@
 #include "tests/kernels/cuda/cuda_rig.h"
 
 #include "kernels/cuda/host/cuda.h"
+#include "model/model.h"
 
 static dq_status open_status(const char *name, dq_err *err)
 {

@@ -1,0 +1,18 @@
+/* source: where a model's tensors come from, a checkpoint or a container.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_SOURCE_H
+#define DQ_SOURCE_H
+
+#include "tensor/weight.h"
+
+/* `find` hands out a weight or vector by its name in the checkpoint. */
+typedef struct dq_source {
+    void *arg;
+    /* Fills *w (dense or packed; vectors and scalars have rows = numel, cols = 1; anything of n > 2
+     * dimensions cols = -n, which no layout accepts). False: absent. */
+    bool (*find)(void *arg, const char *name, dq_weight *w);
+    int64_t count; /* tensors there are, for the check that all are used */
+    const char *(*name_at)(void *arg, int64_t i);
+} dq_source;
+
+#endif
