@@ -1,0 +1,74 @@
+#!/bin/sh
+# documents.sh: what ARCHITECTURE.md and CONTRIBUTING.md mention is there.
+#   sh tests/documents.sh [REPOSITORY]
+# Of the words between backquotes, paths below a folder of the top level (or files at it) must exist, and names that
+# begin with dq_ or DQ_ must occur in the sources. Prints one line per violation and exits 1; also checks itself on a
+# planted tree.
+set -eu
+LC_ALL=C
+export LC_ALL
+
+# Lines "document:line word" of the words between backquotes.
+words() { # FILE
+    awk -v name="$1" '
+    /^```/ { code = !code; next }
+    {
+        n = split($0, part, "`")
+        for (i = 1; i <= n; i++) {
+            if (!code && i % 2) continue # outside of backquotes
+            m = split(part[i], word, "[ ,;:()=\"]+")
+            for (k = 1; k <= m; k++) if (word[k] != "") print name ":" NR, word[k]
+        }
+    }' "$1"
+}
+
+check() ( # REPOSITORY
+    cd "$1"
+    for document in ARCHITECTURE.md CONTRIBUTING.md; do
+        words "$document"
+    done | while read -r place word; do
+        word=${word#./}
+        case $word in
+        src/* | kernels/* | cmds/* | calib/* | tests/* | results/* | setup | .ci/run | *.md | CMakeLists.txt)
+            # shellcheck disable=SC2086 # a pattern stands for what it matches
+            ls -d $word >/dev/null 2>&1 || echo "$place: $word does not exist"
+            ;;
+        dq_*[!a-z0-9_]* | DQ_*[!A-Z0-9_]*) ;; # a form of names: dq_kv_*
+        dq_* | DQ_*)
+            grep -rqw -e "$word" src kernels cmds calib tests CMakeLists.txt ||
+                echo "$place: no source has the name $word"
+            ;;
+        esac
+    done
+)
+
+self_test() {
+    tree=$(mktemp -d)
+    trap 'rm -rf "$tree"' EXIT
+    mkdir -p "$tree/src/kv" "$tree/kernels" "$tree/cmds" "$tree/calib" "$tree/tests"
+    echo 'int dq_kv_check(void);' >"$tree/src/kv/kv.h"
+    touch "$tree/CMakeLists.txt"
+    printf '%s\n' 'See `src/kv/kv.h`, `src/kv/*.h`, `dq_kv_check`, `dq_kv_*`.' '```' 'ls src/kv' '```' >"$tree/ARCHITECTURE.md"
+    printf '%s\n' 'src/gone is plain text' >"$tree/CONTRIBUTING.md"
+    check "$tree" >"$tree/report"
+    [ ! -s "$tree/report" ] || {
+        echo "tests/documents.sh: reports a clean tree:"
+        cat "$tree/report"
+        exit 1
+    }
+    printf '%s\n' '`src/kv/gone.h`' '`dq_gone`' '```' './tests/gone.sh -x' '```' '`src/*.c`' >"$tree/CONTRIBUTING.md"
+    check "$tree" >"$tree/report"
+    for line in '1: src/kv/gone.h does' '2: no source has the name dq_gone' '4: tests/gone.sh does' '6: src/\*.c does'; do
+        grep -q "^CONTRIBUTING.md:$line" "$tree/report" || {
+            echo "tests/documents.sh: does not find its planted violation: $line"
+            exit 1
+        }
+    done
+}
+
+self_test
+root=${1:-$(dirname "$0")/..}
+report=$(check "$root")
+[ -z "$report" ] && exit 0
+printf '%s\n' "$report"
+exit 1
