@@ -64,62 +64,50 @@ static dq_status encode(items_bench *x, encoded *e, dq_err *err)
 
 /* Sums over the groups of one run. */
 typedef struct sums {
-    dq_work work;
     double score, prefill, floor, flops;
     int64_t groups;
 } sums;
 
-static dq_status score(items_bench *x, encoded *e, int64_t begin, int64_t end, dq_stem *stem,
-                       dq_work *work, dq_err *err)
-{
-    const dq_pass pass = {.logit = {.bits = 16}, .math = x->o->math};
-    if (dq_kv_setting_is_plain(x->o->kv))
-        return dq_score_items(x->r, &pass, &e->q, begin, end, stem, e->logp, e->top1, work, err);
-    return dq_score_items_kv(x->r, &pass, x->o->kv, &e->q, begin, end, stem, e->logp, e->top1, work,
-                             err);
-}
-
 /* One group, then what it is compared with. */
-static dq_status run_group(items_bench *x, encoded *e, int64_t begin, int64_t end, dq_stem *stem,
-                           sums *s, dq_err *err)
+static dq_status run_group(items_bench *x, encoded *e, dq_scorer *scorer, int64_t begin,
+                           int64_t end, sums *s, dq_err *err)
 {
     const dq_model *m = dq_runner_model(x->r);
     dq_backend *b = dq_runner_backend(x->r);
-    dq_work work = {0};
+    const int64_t before = scorer->work.computed;
     double prefill, rate;
     const double start = dq_bench_now(b);
-    DQ_TRY(score(x, e, begin, end, stem, &work, err));
+    DQ_TRY(dq_score_items(scorer, &e->q, begin, end, (dq_scores){e->logp, e->top1}, err));
     s->score += dq_bench_now(b) - start;
     /* the second of two: the first finds the caches full of what was scored */
     for (int i = 0; i < 2; i++) DQ_TRY(dq_prompt_run(&prefill, x->r, &x->prompt, x->o->math, err));
     DQ_TRY(dq_product_rate(&rate, b, m, x->o->math.linear, err));
     const int64_t scored = dq_requests_values(&e->q, end) - dq_requests_values(&e->q, begin);
-    const double flops =
-        dq_row_flops(m) * (double)work.computed + dq_logits_flops(m) * (double)scored;
+    const double flops = dq_row_flops(m) * (double)(scorer->work.computed - before) +
+                         dq_logits_flops(m) * (double)scored;
     s->prefill += prefill;
     s->flops += flops;
     s->floor += flops / rate;
     s->groups++;
-    dq_work_add(&s->work, &work);
     return DQ_OK;
 }
 
-static void keep(items_bench *x, const encoded *e, const sums *s, int64_t run)
+static void keep(items_bench *x, const encoded *e, const sums *s, const dq_work *work, int64_t run)
 {
     const double tokens = (double)x->prompt.n * (double)s->groups;
-    const double computed = (double)s->work.computed / s->score, prefill = tokens / s->prefill;
+    const double computed = (double)work->computed / s->score, prefill = tokens / s->prefill;
     const double all[N_COLUMNS] = {[TOKENIZE] = e->seconds,
                                    [SCORE] = s->score,
                                    [FLOOR] = s->floor,
                                    [COMPUTED_RATE] = computed,
-                                   [NAIVE_RATE] = (double)s->work.tokens / s->score,
+                                   [NAIVE_RATE] = (double)work->tokens / s->score,
                                    [PREFILL_RATE] = prefill,
                                    [PRODUCT_RATE] = s->flops / s->floor,
                                    [OF_PREFILL] = computed / prefill,
                                    [OF_FLOOR] = s->floor / s->score};
     for (int i = 0; i < N_COLUMNS; i++) x->value[i][run] = all[i];
-    x->naive = s->work.tokens;
-    x->computed = s->work.computed;
+    x->naive = work->tokens;
+    x->computed = work->computed;
     x->scored = e->q.n_values;
     x->n_truncated = e->q.n_truncated;
     x->n_groups = s->groups;
@@ -128,19 +116,20 @@ static void keep(items_bench *x, const encoded *e, const sums *s, int64_t run)
 /* Run -1 warms up with the first group. */
 static dq_status run_once(items_bench *x, int64_t run, dq_err *err)
 {
-    encoded e;
+    encoded e = {0};
     sums s = {0};
-    dq_stem stem = dq_stem_none;
-    encode(x, &e, err);
+    const dq_pass pass = {.logit = {.bits = 16}, .math = x->o->math};
+    dq_scorer scorer;
+    if (dq_score_begin(&scorer, x->r, &pass, x->o->kv, err) == DQ_OK) encode(x, &e, err);
     for (int64_t begin = 0, end; err->code == DQ_OK && begin < e.q.n_items; begin = end) {
         end = dq_score_group(&e.q, begin, dq_score_rows(x->r, true), true);
-        if (run_group(x, &e, begin, end, &stem, &s, err) != DQ_OK || run < 0) break;
+        if (run_group(x, &e, &scorer, begin, end, &s, err) != DQ_OK || run < 0) break;
         dq_progress_set(&x->progress,
                         ((double)run + (double)end / (double)e.q.n_items) / (double)x->o->runs,
                         x->o->task);
     }
-    dq_stem_end(&stem, x->r);
-    if (err->code == DQ_OK && run >= 0) keep(x, &e, &s, run);
+    if (err->code == DQ_OK && run >= 0) keep(x, &e, &s, &scorer.work, run);
+    dq_score_end(&scorer);
     dq_arena_free(e.a);
     return err->code;
 }

@@ -4,7 +4,7 @@
 
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_sources.h"
-#include "eval/pass_plan.h"
+#include "eval/score.h"
 
 #include <stdio.h>
 

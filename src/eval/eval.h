@@ -38,9 +38,9 @@ typedef struct dq_eval_kind {
      * NULL: none do. */
     int64_t (*n_clusters)(const dq_eval_ids *ids);
     const char *cluster; /* what they are, "query"; NULL: "item" */
-    /* Items begin .. end - 1 of the row; NULL: dq_score_items or dq_score_items_kv. */
-    dq_status (*score)(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t begin, int64_t end,
-                       dq_stem *stem, dq_work *work, dq_err *err);
+    /* Items begin .. end - 1 of the row, on a scorer with its settings; NULL: dq_score_items. */
+    dq_status (*score)(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
+                       dq_err *err);
     /* What a request holds, as text; NULL: source->items says it. */
     dq_status (*words)(const dq_eval *e, const dq_eval_ids *ids, const dq_request *r,
                        dq_eval_words *out, dq_err *err);

@@ -45,38 +45,34 @@ static void runner_end(dq_runner *r, const dq_eval *e, const dq_eval_row *row)
     if (r != e->model[row->model].runner) dq_runner_free(r);
 }
 
-static dq_status score_items(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t begin, int64_t end,
-                             dq_stem *stem, dq_work *work, dq_err *err)
+static dq_status score_items(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
+                             dq_err *err)
 {
     const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
     const dq_requests *q = &e->ids[row->ids].req;
     const int64_t from = dq_requests_values(q, begin), to = dq_requests_values(q, end);
-    dq_pass pass = pass_of(row);
     if (kind->score)
-        DQ_TRY(kind->score(e, row, r, begin, end, stem, work, err));
-    else if (dq_kv_setting_is_plain(&row->kv))
-        DQ_TRY(dq_score_items(r, &pass, q, begin, end, stem, row->logp, row->top1, work, err));
+        DQ_TRY(kind->score(e, row, s, begin, end, err));
     else
-        DQ_TRY(dq_score_items_kv(r, &pass, &row->kv, q, begin, end, stem, row->logp, row->top1,
-                                 work, err));
+        DQ_TRY(dq_score_items(s, q, begin, end, (dq_scores){row->logp, row->top1}, err));
     return dq_logp_check(e->model[row->model].m, row->logp + from, to - from, err);
 }
 
 /* A group of items failed on what the model computes: says of which item, by trying one by one. */
-static dq_status name_item(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t begin, int64_t end,
-                           dq_stem *stem, dq_err *err)
+static dq_status name_item(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
+                           dq_err *err)
 {
-    const dq_eval_source *s = dq_eval_source_of(e, row);
+    const dq_eval_source *from = dq_eval_source_of(e, row);
     if (err->code != DQ_DAMAGED) return err->code;
     for (int64_t i = begin; i < end; i++) {
-        dq_work unused = {0};
         dq_err one = {0};
-        if (score_items(e, row, r, i, i + 1, stem, &unused, &one) == DQ_OK) continue;
-        const int64_t line = dq_eval_line(s, i), number = dq_eval_number(s, i);
+        if (score_items(e, row, s, i, i + 1, &one) == DQ_OK) continue;
+        const int64_t line = dq_eval_line(from, i), number = dq_eval_number(from, i);
         if (line)
-            dq_in(&one, "%s: item %lld, line %lld: ", s->path, (long long)number, (long long)line);
+            dq_in(&one, "%s: item %lld, line %lld: ", from->path, (long long)number,
+                  (long long)line);
         else
-            dq_in(&one, "%s: item %lld: ", s->path, (long long)i);
+            dq_in(&one, "%s: item %lld: ", from->path, (long long)i);
         *err = one;
         break;
     }
@@ -92,22 +88,21 @@ static int64_t group_of_items(const dq_eval *e, const dq_eval_row *row, int64_t 
     return dq_score_group(q, row->done, rows, shared);
 }
 
-static dq_status run_groups(dq_eval *e, int index, dq_runner *r, dq_stem *stem, dq_err *err)
+static dq_status run_groups(dq_eval *e, int index, dq_scorer *s, dq_err *err)
 {
     dq_eval_row *row = &e->row[index];
     const dq_requests *q = &e->ids[row->ids].req;
-    dq_pass pass = pass_of(row);
-    bool shared = dq_score_shares(&pass, &row->kv);
+    bool shared = dq_score_shares(&s->pass, s->kv);
     while (row->done < q->n_items) {
-        dq_work work = {0};
         int64_t from = row->done;
-        int64_t end = group_of_items(e, row, dq_score_rows(r, shared), shared);
+        int64_t end = group_of_items(e, row, dq_score_rows(s->r, shared), shared);
+        s->work = (dq_work){0};
         report(e, row);
-        if (score_items(e, row, r, from, end, stem, &work, err) != DQ_OK)
-            return name_item(e, row, r, from, end, stem, err);
+        if (score_items(e, row, s, from, end, err) != DQ_OK)
+            return name_item(e, row, s, from, end, err);
         DQ_TRY(dq_maps_check(err));
-        row->pending = work;
-        dq_work_add(&row->work, &work);
+        row->pending = s->work;
+        dq_work_add(&row->work, &row->pending);
         row->done = end;
         dq_eval_log(e, &index, &from, 1);
     }
@@ -117,12 +112,14 @@ static dq_status run_groups(dq_eval *e, int index, dq_runner *r, dq_stem *stem, 
 
 static dq_status run_items(dq_eval *e, int index, dq_err *err)
 {
-    dq_stem stem = dq_stem_none;
+    const dq_eval_row *row = &e->row[index];
+    const dq_pass pass = pass_of(row);
+    dq_scorer s;
     dq_runner *r;
-    DQ_TRY(runner_begin(&r, e, &e->row[index], err));
-    run_groups(e, index, r, &stem, err);
-    dq_stem_end(&stem, r);
-    runner_end(r, e, &e->row[index]);
+    DQ_TRY(runner_begin(&r, e, row, err));
+    if (dq_score_begin(&s, r, &pass, &row->kv, err) == DQ_OK) run_groups(e, index, &s, err);
+    dq_score_end(&s);
+    runner_end(r, e, row);
     return err->code;
 }
 
@@ -140,18 +137,20 @@ typedef struct text_run {
 
 /* Scores the group with a runner that lives as long: all rows of a cluster take turns, and their
  * activations together may not fit. */
-static dq_status score_windows(const dq_eval *e, const text_run *t, const dq_eval_row *row,
-                               dq_mat state, double *logp, int32_t *top1, dq_work *work,
+static dq_status score_windows(const dq_eval *e, const text_run *t, dq_eval_row *row, dq_mat state,
                                dq_err *err)
 {
     const dq_windows *w = &e->ids[row->ids].win;
-    dq_pass pass = pass_of(row);
+    const dq_pass pass = pass_of(row);
+    const int64_t at = dq_windows_values(w, t->begin);
+    const dq_scores out = {row->logp + at, row->top1 + at};
+    dq_scorer s;
     dq_runner *r;
     DQ_TRY(runner_begin(&r, e, row, err));
-    if (dq_kv_setting_is_plain(&row->kv))
-        dq_score_windows(r, &pass, w, t->begin, t->end, state, logp, top1, work, err);
-    else
-        dq_score_windows_kv(r, &pass, &row->kv, w, t->begin, t->end, state, logp, top1, work, err);
+    if (dq_score_begin(&s, r, &pass, &row->kv, err) == DQ_OK)
+        dq_score_windows(&s, w, t->begin, t->end, state, out, err);
+    row->pending = s.work;
+    dq_score_end(&s);
     runner_end(r, e, row);
     return err->code;
 }
@@ -207,11 +206,10 @@ static dq_status run_windows(dq_eval *e, text_run *t, int index, dq_err *err)
     bool is_ref = row->ref == index;
     int64_t at = dq_windows_values(w, t->begin), n = dq_windows_values(w, t->end) - at;
     dq_mat state = is_ref ? t->ref_state : t->state;
-    dq_work work = {0};
 
     state.rows = n;
     state.cols = e->model[row->model].m->dim; /* a reference may be of another size */
-    if (score_windows(e, t, row, state, row->logp + at, row->top1 + at, &work, err) == DQ_OK)
+    if (score_windows(e, t, row, state, err) == DQ_OK)
         dq_logp_check(e->model[row->model].m, row->logp + at, n, err);
     if (err->code == DQ_DAMAGED)
         dq_in(err, "%s: windows %lld to %lld: ", dq_eval_source_of(e, row)->path,
@@ -228,7 +226,6 @@ static dq_status run_windows(dq_eval *e, text_run *t, int index, dq_err *err)
                        state, &e->model[row->model].m->head, row->math.linear);
         DQ_TRY(dq_backend_sync(t->b, err));
     }
-    row->pending = work;
     return DQ_OK;
 }
 

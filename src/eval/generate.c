@@ -1,4 +1,6 @@
-/* generate: see generate.h.
+/* generate: see generate.h. Prompts are taken in order into groups that are alive together. A group runs its
+ * shared beginning, then all prompts in one pass, then passes of one row for each sequence that has not ended:
+ * all of them have as many new ids, so that evictions every so many ids fall together.
  * SPDX-License-Identifier: MIT */
 #include "eval/generate.h"
 
@@ -68,11 +70,11 @@ typedef struct group {
 } group;
 
 /* Where a shared beginning gives the bits of whole prompts. */
-static bool may_share(const dq_generate_spec *spec)
+static bool may_share(const dq_scorer *s, const dq_generate_spec *spec)
 {
-    const dq_policy *policy = spec->kv->evict.policy;
+    const dq_policy *policy = s->kv->evict.policy;
     if (spec->measure) return false;
-    if (spec->pass->logit.bits != 16 && spec->pass->logit.grain != DQ_GRAIN_ROW) return false;
+    if (s->pass.logit.bits != 16 && s->pass.logit.grain != DQ_GRAIN_ROW) return false;
     return !policy || (policy->needs & ~(unsigned)DQ_NEEDS_KEY_NORM) == 0;
 }
 
@@ -85,11 +87,12 @@ static int64_t common(const dq_prompt *a, const dq_prompt *b, int64_t most)
 }
 
 /* The next group of left[n]: prompts are taken in order while their rows fit. */
-static group next_group(const dq_generate_spec *spec, const int64_t *left, int64_t n)
+static group next_group(const dq_scorer *s, const dq_generate_spec *spec, const int64_t *left,
+                        int64_t n)
 {
     const int64_t max_rows = spec->max_rows > 0 ? spec->max_rows : MAX_ROWS;
     const int64_t max_seqs = spec->max_seqs > 0 ? spec->max_seqs : MAX_SEQS;
-    const bool share = may_share(spec);
+    const bool share = may_share(s, spec);
     const dq_prompt *first = &spec->prompt[left[0]];
     int64_t all = first->n, same = first->n - 1; /* a row of each prompt must be left */
     group g = {.prompt = left, .n = 1, .rows = first->n};
@@ -111,54 +114,48 @@ static group next_group(const dq_generate_spec *spec, const int64_t *left, int64
 /* ---- One group on its way ---- */
 
 typedef struct run {
-    dq_runner *r;
+    dq_scorer *s;
     const dq_generate_spec *spec;
     dq_generation *out;
-    dq_work *work;
     const group *g;
     dq_arena *a;
-    dq_evictor *evictor; /* NULL: nothing is evicted */
-    dq_score_plan plan;  /* of the pass at hand */
-    float *state;        /* [g->n][dim], backend memory */
-    int32_t *seq;        /* [g->n]; -1: not open */
-    int32_t beginning;   /* sequence of the shared ids; -1: not open */
-    int32_t *top1;       /* [g->n] by question */
-    double *logp;        /* [g->n] of top1 */
+    dq_pass_plan plan; /* of the pass at hand */
+    float *state;      /* [g->n][dim], backend memory */
+    int32_t *seq;      /* [g->n]; -1: not open */
+    int32_t beginning; /* sequence of the shared ids; -1: not open */
+    dq_scores answer;  /* [g->n] by question: the most likely id and its logp */
     dq_kv_bytes floor;
 } run;
 
 static void close_one(run *x, int32_t *seq)
 {
-    if (*seq >= 0) dq_score_close(x->r, x->evictor, seq, 1);
+    if (*seq >= 0) dq_score_close(x->s, seq, 1);
     *seq = -1;
 }
 
 static void run_end(run *x)
 {
-    dq_backend *b = dq_runner_backend(x->r);
+    dq_backend *b = dq_runner_backend(x->s->r);
     for (int64_t i = 0; x->seq && i < x->g->n; i++) close_one(x, &x->seq[i]);
     close_one(x, &x->beginning);
     b->ops->free(b, x->state);
-    dq_evictor_free(x->evictor);
     dq_arena_free(x->a);
 }
 
 static dq_status run_begin(run *x, dq_err *err)
 {
-    dq_backend *b = dq_runner_backend(x->r);
-    const dq_kv_setting *kv = x->spec->kv;
+    dq_runner *r = x->s->r;
+    dq_backend *b = dq_runner_backend(r);
     const size_t n = (size_t)x->g->n;
     x->a = dq_arena_new();
     if (!x->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     x->seq = dq_alloc(x->a, n, sizeof *x->seq, err);
     for (size_t i = 0; x->seq && i < n; i++) x->seq[i] = -1;
-    x->top1 = dq_alloc(x->a, n, sizeof *x->top1, err);
-    x->logp = dq_alloc(x->a, n, sizeof *x->logp, err);
-    DQ_TRY(dq_score_plan_begin(&x->plan, x->r, x->a, x->g->n, x->g->rows, x->g->n, err));
-    if (kv->evict.policy) DQ_TRY(dq_evictor_new(&x->evictor, x->r, &kv->spec, &kv->evict, err));
-    x->plan.evictor = x->evictor;
-    if (x->spec->measure) DQ_TRY(dq_kv_held_floor(&x->floor, x->r, x->g->n, err));
-    x->state = b->ops->alloc(b, n * (size_t)dq_runner_model(x->r)->dim * sizeof *x->state);
+    x->answer.top1 = dq_alloc(x->a, n, sizeof *x->answer.top1, err);
+    x->answer.logp = dq_alloc(x->a, n, sizeof *x->answer.logp, err);
+    DQ_TRY(dq_pass_plan_begin(&x->plan, x->s, x->a, x->g->n, x->g->rows, x->g->n, err));
+    if (x->spec->measure) DQ_TRY(dq_kv_held_floor(&x->floor, r, x->g->n, err));
+    x->state = b->ops->alloc(b, n * (size_t)dq_runner_model(r)->dim * sizeof *x->state);
     if (!x->state) {
         dq_backend_sync(b, err);
         dq_fail(err, DQ_RESOURCE, "out of memory for %zu final states", n);
@@ -166,30 +163,13 @@ static dq_status run_begin(run *x, dq_err *err)
     return err->code;
 }
 
-static void plan_clear(dq_score_plan *p)
-{
-    p->n_seq = 0;
-    p->n_rows = p->n_asked = 0;
-}
-
-/* Runs the planned pass; question i gets top1[i] and logp[i]. */
+/* Runs the planned pass. */
 static dq_status ask(run *x, dq_err *err)
 {
-    const dq_model *m = dq_runner_model(x->r);
+    const dq_model *m = dq_runner_model(x->s->r);
     const dq_mat state = {.p = x->state, .rows = x->plan.n_asked, .cols = m->dim};
-    DQ_TRY(dq_score_plan_run(&x->plan, x->spec->pass, state, x->logp, x->top1, x->work, err));
-    return dq_logp_check(m, x->logp, x->plan.n_asked, err);
-}
-
-/* What the prompts of the pass take. */
-static dq_status measure(run *x, dq_err *err)
-{
-    int32_t *prefix = dq_score_plan_next(&x->plan, err);
-    if (prefix)
-        dq_kv_held_measure(&x->work->held, x->r, &x->spec->kv->spec, &x->floor, x->plan.seq, prefix,
-                           x->plan.n_seq);
-    dq_block_free(prefix);
-    return err->code;
+    DQ_TRY(dq_pass_plan_answer(&x->plan, state, x->answer, err));
+    return dq_logp_check(m, x->answer.logp, x->plan.n_asked, err);
 }
 
 static const dq_prompt *prompt_of(const run *x, int64_t i)
@@ -201,53 +181,48 @@ static const dq_prompt *prompt_of(const run *x, int64_t i)
 static dq_status run_beginning(run *x, dq_err *err)
 {
     dq_mat hidden;
-    x->beginning = dq_score_open(x->r, x->evictor, -1, err);
+    x->beginning = dq_score_open(x->s, -1, err);
     if (x->beginning < 0) return err->code;
-    dq_score_plan_sequence(&x->plan, x->beginning);
-    dq_score_plan_rows(&x->plan, prompt_of(x, 0)->ids, x->g->shared, 0);
-    DQ_TRY(dq_score_plan_pass(&x->plan, x->spec->pass, &hidden, x->work, err));
-    plan_clear(&x->plan);
+    dq_pass_plan_sequence(&x->plan, x->beginning);
+    dq_pass_plan_rows(&x->plan, prompt_of(x, 0)->ids, x->g->shared, 0);
+    DQ_TRY(dq_pass_plan_run(&x->plan, &hidden, err));
+    dq_pass_plan_clear(&x->plan);
     return DQ_OK;
 }
 
 static dq_status run_prompts(run *x, dq_err *err)
 {
-    dq_evict_report report = dq_evict_report_none;
     const int64_t shared = x->g->shared;
     if (shared) DQ_TRY(run_beginning(x, err));
     for (int64_t i = 0; i < x->g->n; i++) {
         const dq_prompt *p = prompt_of(x, i);
-        x->seq[i] = dq_score_open(x->r, x->evictor, x->beginning, err);
+        x->seq[i] = dq_score_open(x->s, x->beginning, err);
         if (x->seq[i] < 0) return err->code;
-        dq_score_plan_sequence(&x->plan, x->seq[i]);
-        dq_score_plan_rows(&x->plan, p->ids + shared, p->n - shared, shared);
-        dq_score_plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
-        x->work->tokens += p->n;
+        dq_pass_plan_sequence(&x->plan, x->seq[i]);
+        dq_pass_plan_rows(&x->plan, p->ids + shared, p->n - shared, shared);
+        dq_pass_plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
+        x->s->work.tokens += p->n;
     }
     close_one(x, &x->beginning);
     DQ_TRY(ask(x, err));
-    if (x->evictor) DQ_TRY(dq_score_plan_evict(&x->plan, &report, x->work, err));
-    if (x->evictor && x->spec->measure) dq_kv_held_report(&x->work->held, &report, x->plan.n_seq);
-    return x->spec->measure ? measure(x, err) : DQ_OK;
+    return dq_pass_plan_compress(&x->plan, x->spec->measure ? &x->floor : NULL, err);
 }
 
 /* One row for the last id of every sequence that is alive; they all have as many new ids. */
 static dq_status run_step(run *x, int64_t fed, dq_err *err)
 {
-    const int64_t every = x->evictor ? x->spec->kv->evict.every : 0;
-    dq_evict_report report = dq_evict_report_none; /* not part of what a prompt took */
-    plan_clear(&x->plan);
+    dq_pass_plan_clear(&x->plan);
     for (int64_t i = 0; i < x->g->n; i++) {
         if (x->seq[i] < 0) continue;
-        dq_score_plan_sequence(&x->plan, x->seq[i]);
-        dq_score_plan_rows(&x->plan, &x->out->of[x->g->prompt[i]].ids[fed - 1], 1,
-                           prompt_of(x, i)->n + fed - 1);
-        dq_score_plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
+        dq_pass_plan_sequence(&x->plan, x->seq[i]);
+        dq_pass_plan_rows(&x->plan, &x->out->of[x->g->prompt[i]].ids[fed - 1], 1,
+                          prompt_of(x, i)->n + fed - 1);
+        dq_pass_plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
     }
-    x->work->tokens += x->plan.n_rows;
+    x->s->work.tokens += x->plan.n_rows;
     DQ_TRY(ask(x, err));
-    return every > 0 && fed % every == 0 ? dq_score_plan_evict(&x->plan, &report, x->work, err)
-                                         : DQ_OK;
+    if (fed % dq_score_piece(x->s) != 0) return DQ_OK;
+    return dq_pass_plan_compress(&x->plan, NULL, err); /* not part of what a prompt took */
 }
 
 static bool is_stop_id(const dq_generate_spec *spec, int32_t id)
@@ -264,7 +239,7 @@ static dq_end end_of(const run *x, int64_t prompt, const dq_generated *to)
     const dq_prompt *p = &spec->prompt[prompt];
     if (spec->stop && spec->stop(spec->stop_arg, prompt, to->ids, to->n)) return DQ_END_ASKED;
     if (to->n >= p->max_new) return DQ_END_MAX_NEW;
-    return to->n < room_of(p, dq_runner_model(x->r)) ? DQ_END_NONE : DQ_END_POSITIONS;
+    return to->n < room_of(p, dq_runner_model(x->s->r)) ? DQ_END_NONE : DQ_END_POSITIONS;
 }
 
 /* Takes what the pass answered; ended sequences leave. Returns those that are alive. */
@@ -274,11 +249,11 @@ static int64_t take(run *x)
     for (int64_t q = 0; q < x->plan.n_asked; q++) {
         const int64_t i = x->plan.value[q], prompt = x->g->prompt[i];
         dq_generated *to = &x->out->of[prompt];
-        if (is_stop_id(x->spec, x->top1[q])) {
+        if (is_stop_id(x->spec, x->answer.top1[q])) {
             to->end = DQ_END_STOP_ID;
         } else {
-            if (to->logp) to->logp[to->n] = x->logp[q];
-            to->ids[to->n++] = x->top1[q];
+            if (to->logp) to->logp[to->n] = x->answer.logp[q];
+            to->ids[to->n++] = x->answer.top1[q];
             to->end = end_of(x, prompt, to);
         }
         if (to->end == DQ_END_NONE)
@@ -289,10 +264,10 @@ static int64_t take(run *x)
     return alive;
 }
 
-static dq_status run_group(dq_runner *r, const dq_generate_spec *spec, const group *g,
-                           dq_generation *out, dq_work *work, dq_err *err)
+static dq_status run_group(dq_scorer *s, const dq_generate_spec *spec, const group *g,
+                           dq_generation *out, dq_err *err)
 {
-    run x = {.r = r, .spec = spec, .out = out, .work = work, .g = g, .beginning = -1};
+    run x = {.s = s, .spec = spec, .out = out, .g = g, .beginning = -1};
     int64_t alive = 0, fed = 0;
     if (run_begin(&x, err) == DQ_OK && run_prompts(&x, err) == DQ_OK) alive = take(&x);
     while (alive > 0 && run_step(&x, ++fed, err) == DQ_OK) alive = take(&x);
@@ -300,8 +275,7 @@ static dq_status run_group(dq_runner *r, const dq_generate_spec *spec, const gro
     return err->code;
 }
 
-dq_status dq_generate(dq_runner *r, const dq_generate_spec *spec, dq_generation *g, dq_work *work,
-                      dq_err *err)
+dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generation *g, dq_err *err)
 {
     int64_t *left = dq_block_new((size_t)g->n, sizeof *left, err), n = 0, at = 0;
     if (!left) return err->code;
@@ -311,8 +285,8 @@ dq_status dq_generate(dq_runner *r, const dq_generate_spec *spec, dq_generation 
         left[n++] = i;
     }
     while (at < n) {
-        const group next = next_group(spec, left + at, n - at);
-        if (run_group(r, spec, &next, g, work, err) != DQ_OK) break;
+        const group next = next_group(s, spec, left + at, n - at);
+        if (run_group(s, spec, &next, g, err) != DQ_OK) break;
         at += next.n;
     }
     count_done(g);

@@ -35,16 +35,14 @@ typedef struct dq_generated {
 
 /* What is wanted. Everything that is pointed at belongs to the caller and outlives the work. */
 typedef struct dq_generate_spec {
-    const dq_pass *pass;
-    const dq_kv_setting *kv; /* the runner was made for kv->spec */
     const dq_prompt *prompt; /* [n] */
     int64_t n;
     const int32_t *stop_id; /* [n_stop_ids]: EOS and its like */
     int64_t n_stop_ids;
     dq_generate_stop *stop; /* NULL: nobody is asked */
     void *stop_arg;
-    bool logp;        /* fill dq_generated.logp */
-    bool measure;     /* dq_work.held counts what prompts take; they then share no prefix */
+    bool logp;    /* fill dq_generated.logp */
+    bool measure; /* the scorer's work.held counts what prompts take; they then share no prefix */
     int64_t max_rows; /* of prompts in one pass, except that one prompt is always taken; 0: 4096 */
     int64_t max_seqs; /* alive at a time; 0: 64 */
 } dq_generate_spec;
@@ -63,7 +61,7 @@ dq_status dq_generation_new(dq_generation *g, const dq_generate_spec *spec, cons
 
 /* Continues every prompt that has not ended, each new id being the most likely one, the lowest among
  * equals. Passes: the prompt (its last row answers for the first new id), then one row for each new id
- * but the last. With kv->evict tokens are forgotten behind the prompt and behind every kv->evict.every
+ * but the last. With an evictor tokens are forgotten behind the prompt and behind every kv->evict.every
  * new ids that were fed; these evictions look at all rows since the one before, whatever the window of
  * last rows.
  *
@@ -72,7 +70,6 @@ dq_status dq_generation_new(dq_generation *g, const dq_generate_spec *spec, cons
  * eviction policy sums up no attention (such sums depend on how rows were spread over passes).
  *
  * DQ_DAMAGED when logits are no numbers. After any failure, DQ_STOPPED among them, results that have ended stay; call again to do the rest. */
-dq_status dq_generate(dq_runner *r, const dq_generate_spec *spec, dq_generation *g, dq_work *work,
-                      dq_err *err);
+dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generation *g, dq_err *err);
 
 #endif

@@ -246,11 +246,10 @@ static bool stop(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
     return is_end;
 }
 
-static dq_status generate(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t begin, int64_t end,
-                          dq_work *work, dq_arena *a, dq_err *err)
+static dq_status generate(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
+                          dq_arena *a, dq_err *err)
 {
-    const dq_pass pass = {.logit = row->logit, .math = row->math};
-    const dq_eval_generate *s = settings_of(dq_eval_source_of(e, row));
+    const dq_eval_generate *set = settings_of(dq_eval_source_of(e, row));
     const dq_request *req = e->ids[row->ids].req.req;
     asked x = {.e = e, .row = row};
     dq_generation g;
@@ -258,29 +257,26 @@ static dq_status generate(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t be
     if (!prompt) return err->code;
     for (int64_t i = begin; i < end; i++)
         prompt[i - begin] =
-            (dq_prompt){.ids = req[i].ctx, .n = req[i].n_ctx, .max_new = s->max_new};
-    dq_generate_spec spec = {.pass = &pass,
-                             .kv = &row->kv,
-                             .prompt = prompt,
+            (dq_prompt){.ids = req[i].ctx, .n = req[i].n_ctx, .max_new = set->max_new};
+    dq_generate_spec spec = {.prompt = prompt,
                              .n = end - begin,
-                             .stop = s->n_stop ? stop : NULL,
+                             .stop = set->n_stop ? stop : NULL,
                              .stop_arg = &x,
                              .measure = !dq_kv_setting_is_plain(&row->kv)};
     DQ_TRY(dq_eval_stop_ids(e, row->model, &spec.stop_id, &spec.n_stop_ids, a, err));
-    DQ_TRY(dq_generation_new(&g, &spec, dq_runner_model(r), a, err));
-    DQ_TRY(dq_generate(r, &spec, &g, work, err));
+    DQ_TRY(dq_generation_new(&g, &spec, dq_runner_model(s->r), a, err));
+    DQ_TRY(dq_generate(s, &spec, &g, err));
     if (x.err.code != DQ_OK) return dq_fail(err, x.err.code, "%s", x.err.text);
     for (int64_t i = 0; i < g.n; i++) DQ_TRY(dq_eval_keep(e, row, begin + i, &g.of[i], err));
     return DQ_OK;
 }
 
-static dq_status score(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t begin, int64_t end,
-                       dq_stem *stem, dq_work *work, dq_err *err)
+static dq_status score(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
+                       dq_err *err)
 {
     dq_arena *a = dq_arena_new();
-    (void)stem; /* dq_generate finds what prompts have in common */
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    generate(e, row, r, begin, end, work, a, err);
+    generate(e, row, s, begin, end, a, err);
     dq_arena_free(a);
     return err->code;
 }

@@ -14,13 +14,11 @@ enum { STOP_IDS = 16 };
 typedef struct run {
     dq_eval *e;
     dq_eval_row *row;
-    dq_runner *r;
+    dq_scorer *s;
     const dq_needle_set *set;
     const dq_tokenizer *tok;
     int64_t begin, end; /* units */
-    dq_pass pass;
-    dq_arena *a; /* of this group */
-    dq_work *work;
+    dq_arena *a;        /* of this group */
 } run;
 
 static double *extra_of(const run *x, int64_t unit)
@@ -54,16 +52,11 @@ static dq_status judge_forced(const run *x, int64_t unit, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status force(const run *x, dq_stem *stem, dq_err *err)
+static dq_status force(const run *x, dq_err *err)
 {
     const dq_requests *q = &x->e->ids[x->row->ids].req;
-    dq_eval_row *row = x->row;
-    if (dq_kv_setting_is_plain(&row->kv))
-        DQ_TRY(dq_score_items(x->r, &x->pass, q, x->begin, x->end, stem, row->logp, row->top1,
-                              x->work, err));
-    else
-        DQ_TRY(dq_score_items_kv(x->r, &x->pass, &row->kv, q, x->begin, x->end, stem, row->logp,
-                                 row->top1, x->work, err));
+    const dq_scores out = {x->row->logp, x->row->top1};
+    DQ_TRY(dq_score_items(x->s, q, x->begin, x->end, out, err));
     for (int64_t i = x->begin; i < x->end; i++) DQ_TRY(judge_forced(x, i, err));
     return DQ_OK;
 }
@@ -179,16 +172,14 @@ static dq_status asking_begin(asking *q, const run *x, dq_err *err)
         q->n[i] = p->n;
     }
     DQ_TRY(err->code);
-    return read_stop_ids(q->stop, &q->n_stop, dq_runner_model(x->r), err);
+    return read_stop_ids(q->stop, &q->n_stop, dq_runner_model(x->s->r), err);
 }
 
 /* City k of all units that ask for so many. */
 static dq_status ask(asking *q, const run *x, int k, dq_err *err)
 {
     stopper s = {.tok = x->tok};
-    dq_generate_spec spec = {.pass = &x->pass,
-                             .kv = &x->row->kv,
-                             .prompt = q->prompt,
+    dq_generate_spec spec = {.prompt = q->prompt,
                              .stop_id = q->stop,
                              .n_stop_ids = q->n_stop,
                              .stop = is_over,
@@ -202,8 +193,8 @@ static dq_status ask(asking *q, const run *x, int k, dq_err *err)
         q->prompt[spec.n++] = (dq_prompt){q->ids[i], q->n[i], DQ_NEEDLE_NEW};
     }
     if (spec.n == 0) return DQ_OK;
-    DQ_TRY(dq_generation_new(&g, &spec, dq_runner_model(x->r), x->a, err));
-    DQ_TRY(dq_generate(x->r, &spec, &g, x->work, err));
+    DQ_TRY(dq_generation_new(&g, &spec, dq_runner_model(x->s->r), x->a, err));
+    DQ_TRY(dq_generate(x->s, &spec, &g, err));
     if (s.err.code != DQ_OK) return dq_fail(err, s.err.code, "%s", s.err.text);
     for (int64_t j = 0; j < spec.n; j++) {
         const int64_t i = q->unit[j];
@@ -233,22 +224,21 @@ static dq_status generate(const run *x, dq_err *err)
 static dq_status run_rows(const run *x, const dq_needle_prompt *p, int32_t seq, int64_t begin,
                           int64_t end, const dq_spans *spans, dq_err *err)
 {
-    dq_score_plan plan;
-    dq_pass pass = x->pass;
+    dq_pass_plan plan;
     dq_mat hidden;
-    pass.spans = spans;
-    DQ_TRY(dq_score_plan_begin(&plan, x->r, x->a, 1, end - begin, 0, err));
-    dq_score_plan_sequence(&plan, seq);
-    dq_score_plan_rows(&plan, p->ids + begin, end - begin, begin);
-    DQ_TRY(dq_score_plan_pass(&plan, &pass, &hidden, x->work, err));
-    return dq_backend_sync(dq_runner_backend(x->r), err);
+    DQ_TRY(dq_pass_plan_begin(&plan, x->s, x->a, 1, end - begin, 0, err));
+    plan.spans = spans;
+    dq_pass_plan_sequence(&plan, seq);
+    dq_pass_plan_rows(&plan, p->ids + begin, end - begin, begin);
+    DQ_TRY(dq_pass_plan_run(&plan, &hidden, err));
+    return dq_backend_sync(dq_runner_backend(x->s->r), err);
 }
 
 /* A compressed cache is read back by the question only if it comes in a pass of its own. */
 static dq_status attend(const run *x, int64_t unit, dq_err *err)
 {
     const dq_needle_prompt *p = &x->set->prompt[unit];
-    const dq_model *m = dq_runner_model(x->r);
+    const dq_model *m = dq_runner_model(x->s->r);
     const int n_layers = m->n_layers, n_out = m->map.n_out;
     const int64_t at = 0, last = x->set->settings->query_rows ? p->n - p->question : 1;
     const bool plain = dq_kv_setting_is_plain(&x->row->kv);
@@ -259,35 +249,33 @@ static dq_status attend(const run *x, int64_t unit, dq_err *err)
     dq_needle_labels(label, p);
     for (int l = 0; l < n_layers; l++)
         spans[l] = (dq_spans){DQ_NEEDLE_CLASSES, label, &at, &last, sums + l * n_out};
-    int32_t seq = dq_score_open(x->r, NULL, -1, err);
+    int32_t seq = dq_score_open(x->s, -1, err);
     if (seq < 0) return err->code;
     if (plain || run_rows(x, p, seq, 0, p->question, NULL, err) == DQ_OK)
         run_rows(x, p, seq, plain ? 0 : p->question, p->n, spans, err);
-    dq_score_close(x->r, NULL, &seq, 1);
-    x->work->tokens += p->n;
+    dq_score_close(x->s, &seq, 1);
+    x->s->work.tokens += p->n;
     if (err->code == DQ_OK)
         dq_needle_shares(extra_of(x, unit) + DQ_NEEDLE_AT_SHARE, sums, n_layers, n_out);
     return err->code;
 }
 
-dq_status dq_needle_score(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t begin, int64_t end,
-                          dq_stem *stem, dq_work *work, dq_err *err)
+dq_status dq_needle_score(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
+                          dq_err *err)
 {
     run x = {.e = e,
              .row = row,
-             .r = r,
+             .s = s,
              .set = dq_needle_set_of(e, row),
              .tok = e->model[e->ids[row->ids].model].tok,
              .begin = begin,
-             .end = end,
-             .pass = {.logit = row->logit, .math = row->math},
-             .work = work};
+             .end = end};
     x.a = dq_arena_new();
     if (!x.a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     if (x.set->settings->generated)
         generate(&x, err);
     else
-        force(&x, stem, err);
+        force(&x, err);
     for (int64_t i = begin; x.set->settings->attention && err->code == DQ_OK && i < end; i++)
         attend(&x, i, err);
     dq_arena_free(x.a);

@@ -6,7 +6,7 @@
 #include "eval/kind_needle.h"
 
 /* dq_eval_kind.score */
-dq_status dq_needle_score(dq_eval *e, dq_eval_row *row, dq_runner *r, int64_t begin, int64_t end,
-                          dq_stem *stem, dq_work *work, dq_err *err);
+dq_status dq_needle_score(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
+                          dq_err *err);
 
 #endif

@@ -1,6 +1,10 @@
-/* score, held: what compressed contexts take.
+/* kv_held: see kv_held.h. The backend says what its whole cache takes; the floor is what a cache takes that has no
+ * sequence in it, and the difference is what the contexts do. Reads are counted from the positions that each
+ * layer and group still has, not measured.
  * SPDX-License-Identifier: MIT */
-#include "eval/pass_plan.h"
+#include "eval/kv_held.h"
+
+#include "eval/score.h"
 
 const dq_kv_setting dq_kv_setting_plain = {
     .spec = {.k_bits = 16, .v_bits = 16, .group = 32, .sink = 4, .recent = 64},
@@ -53,9 +57,13 @@ dq_status dq_kv_held_floor(dq_kv_bytes *floor, dq_runner *r, int64_t n, dq_err *
     int32_t *seq = dq_block_new((size_t)n, sizeof *seq, err);
     int64_t have = 0;
     if (!seq) return err->code;
-    while (have < n && (seq[have] = dq_score_open(r, NULL, -1, err)) >= 0) have++;
-    dq_score_close(r, NULL, seq, have);
+    while (have < n && (seq[have] = b->ops->kv_seq_new(b, dq_runner_kv(r))) >= 0) have++;
+    for (int64_t i = 0; i < have; i++) b->ops->kv_seq_free(b, dq_runner_kv(r), seq[i]);
     dq_block_free(seq);
+    if (have < n) {
+        dq_backend_sync(b, err);
+        return dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
+    }
     *floor = b->ops->kv_bytes(b, dq_runner_kv(r));
     return err->code;
 }

@@ -1,15 +1,15 @@
 /* pass_plan: a pass in the making: its sequences and rows, and the rows whose successor is asked
- * for. What the files of score share.
+ * for. score, generate and the attention of needles fill such plans.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PASS_PLAN_H
 #define DQ_PASS_PLAN_H
 
 #include "eval/score.h"
 
-typedef struct dq_score_plan {
-    dq_runner *r;
+typedef struct dq_pass_plan {
+    dq_scorer *s;
     dq_arena *a;
-    dq_evictor *evictor; /* watches the pass; NULL: nobody does */
+    const dq_spans *spans; /* [n_layers] that the pass sums up; NULL: none */
     int64_t *cu;
     int32_t *seq, *ids, *pos;
     int n_seq;
@@ -18,39 +18,28 @@ typedef struct dq_score_plan {
     int32_t *target; /* [n_asked] */
     int64_t *value;  /* [n_asked] where the answer goes */
     int64_t n_asked;
-} dq_score_plan;
+} dq_pass_plan;
 
-/* Room for so many sequences, rows and questions. */
-dq_status dq_score_plan_begin(dq_score_plan *p, dq_runner *r, dq_arena *a, int64_t seqs,
-                              int64_t rows, int64_t asked, dq_err *err);
-/* Opens an empty sequence, or a copy of `parent` if that is not negative. -1: see err. */
-int32_t dq_score_open(dq_runner *r, dq_evictor *evictor, int32_t parent, dq_err *err);
-void dq_score_close(dq_runner *r, dq_evictor *evictor, const int32_t *seq, int64_t n);
+/* Empty, with capacity for so many sequences, rows and questions. */
+dq_status dq_pass_plan_begin(dq_pass_plan *p, dq_scorer *s, dq_arena *a, int64_t seqs, int64_t rows,
+                             int64_t asked, dq_err *err);
+/* Empty again. */
+void dq_pass_plan_clear(dq_pass_plan *p);
 /* The next sequence of the pass, and n rows for the sequence that came last. */
-void dq_score_plan_sequence(dq_score_plan *p, int32_t seq);
-void dq_score_plan_rows(dq_score_plan *p, const int32_t *ids, int64_t n, int64_t pos);
-void dq_score_plan_ask(dq_score_plan *p, int64_t row, int32_t target, int64_t value);
+void dq_pass_plan_sequence(dq_pass_plan *p, int32_t seq);
+void dq_pass_plan_rows(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t pos);
+/* Rows of a sequence are asked in their order. */
+void dq_pass_plan_ask(dq_pass_plan *p, int64_t row, int32_t target, int64_t value);
 
-dq_batch dq_score_batch(const dq_score_plan *p);
-/* Position of the next row of each sequence of a pass that ran (0 where it had no rows): [n_seq], a block
- * that the caller ends with dq_block_free. NULL: see err. */
-int32_t *dq_score_plan_next(const dq_score_plan *p, dq_err *err);
-/* Behind a pass that p->evictor watched: forgets tokens of its sequences. */
-dq_status dq_score_plan_evict(const dq_score_plan *p, dq_evict_report *report, dq_work *work,
-                              dq_err *err);
-/* Runs the pass. *hidden as dq_runner_pass has it. */
-dq_status dq_score_plan_pass(dq_score_plan *p, const dq_pass *pass, dq_mat *hidden, dq_work *work,
-                             dq_err *err);
-/* Runs it; the asked rows' final states go to `state`, their answers to logp and top1. */
-dq_status dq_score_plan_run(dq_score_plan *p, const dq_pass *pass, dq_mat state, double *logp,
-                            int32_t *top1, dq_work *work, dq_err *err);
-/* Runs it over items; what it answers goes to logp[value] and top1[value]. */
-dq_status dq_score_plan_items(dq_score_plan *p, const dq_pass *pass, double *logp, int32_t *top1,
-                              dq_work *work, dq_err *err);
+/* Runs the pass; the scorer's evictor watches it. *hidden as dq_runner_pass has it. */
+dq_status dq_pass_plan_run(dq_pass_plan *p, dq_mat *hidden, dq_err *err);
+/* Runs it; the asked rows' final states go to `state`, their answers to `out` by question. */
+dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_err *err);
+/* Runs it, if it has rows; answers go to `out` by `value`. */
+dq_status dq_pass_plan_score(dq_pass_plan *p, dq_scores out, dq_err *err);
 
-/* Ids that are fed behind the trunk: the last one's successor is not asked for. */
-int64_t dq_score_fed(const dq_request *r);
-/* Whether all choices of an item have one context; truncation may have cut them differently. */
-bool dq_score_same_context(const dq_requests *q, int64_t item);
-
+/* Behind a pass that ran: forgets tokens of its sequences, if the scorer has an evictor, and measures what is
+ * left of them as contexts that stand in the cache alone. floor: see dq_kv_held_floor; NULL: nothing is
+ * measured. */
+dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor, dq_err *err);
 #endif

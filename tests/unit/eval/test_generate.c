@@ -80,8 +80,7 @@ static void ask_for(rig *x, int64_t n, int64_t max_new)
 {
     for (int i = 0; i < N_PROMPTS; i++)
         x->prompt[i] = (dq_prompt){.ids = x->c[i].ids, .n = x->c[i].n, .max_new = max_new};
-    x->spec = (dq_generate_spec){
-        .pass = &x->pass, .kv = &x->kv, .prompt = x->prompt, .n = n, .logp = true};
+    x->spec = (dq_generate_spec){.prompt = x->prompt, .n = n, .logp = true};
 }
 
 static void rig_open(rig *x, const char *model, const dq_kv_setting *kv, int threads)
@@ -117,12 +116,16 @@ static void expect_no_tokens(rig *x)
 static dq_generation generate(rig *x, dq_work *work)
 {
     dq_generation g;
+    dq_scorer s;
     dq_err err = {0};
     dq_generation_new(&g, &x->spec, x->m, x->a, &err);
+    dq_score_begin(&s, x->r, &x->pass, &x->kv, &err);
     assert_string_equal(err.text, "");
-    dq_generate(x->r, &x->spec, &g, work, &err);
+    dq_generate(&s, &x->spec, &g, &err);
     assert_string_equal(err.text, "");
     assert_int_equal(g.n_done, g.n);
+    dq_work_add(work, &s.work);
+    dq_score_end(&s);
     expect_no_tokens(x);
     return g;
 }
@@ -513,19 +516,25 @@ static void test_failures(void **state)
     dq_generation want = generate(&x, &work);
     for (int64_t at = 1;; at += 1 + at / 6) {
         dq_generation g;
+        dq_scorer s; /* goes on after a failure */
         dq_err err = {0};
         assert_int_equal(dq_generation_new(&g, &x.spec, x.m, x.a, &err), DQ_OK);
+        assert_int_equal(dq_score_begin(&s, x.r, &x.pass, &x.kv, &err), DQ_OK);
         dq_alloc_fail_at(at);
-        const dq_status status = dq_generate(x.r, &x.spec, &g, &work, &err);
+        const dq_status status = dq_generate(&s, &x.spec, &g, &err);
         dq_alloc_fail_at(0);
-        if (status == DQ_OK) break;
+        if (status == DQ_OK) {
+            dq_score_end(&s);
+            break;
+        }
         assert_int_equal(status, DQ_RESOURCE);
         assert_true(g.n_done < N_PROMPTS);
         expect_no_tokens(&x);
         failed++;
         half += g.n_done > 0;
         err = (dq_err){0};
-        dq_generate(x.r, &x.spec, &g, &work, &err);
+        dq_generate(&s, &x.spec, &g, &err);
+        dq_score_end(&s);
         assert_string_equal(err.text, "");
         assert_int_equal(g.n_done, N_PROMPTS);
         expect_same(&g, &want);
@@ -547,14 +556,16 @@ static void test_stopped(void **state)
     (void)state;
     rig x;
     dq_generation g;
+    dq_scorer s;
     dq_err err = {0};
-    dq_work work = {0};
     rig_open(&x, "llama", &dq_kv_setting_plain, 2);
     x.spec.max_seqs = 2;
     x.spec.stop = interrupt;
     assert_int_equal(dq_generation_new(&g, &x.spec, x.m, x.a, &err), DQ_OK);
+    assert_int_equal(dq_score_begin(&s, x.r, &x.pass, &x.kv, &err), DQ_OK);
     dq_catch_signals();
-    assert_int_equal(dq_generate(x.r, &x.spec, &g, &work, &err), DQ_STOPPED);
+    assert_int_equal(dq_generate(&s, &x.spec, &g, &err), DQ_STOPPED);
+    dq_score_end(&s);
     assert_int_equal(g.n_done, 2);
     for (int i = 0; i < N_PROMPTS; i++)
         assert_int_equal(g.of[i].end, i < 2 ? DQ_END_MAX_NEW : DQ_END_NONE);

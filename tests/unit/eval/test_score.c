@@ -125,15 +125,15 @@ static void one_sequence(rig *x, const dq_pass *pass, const int32_t *ids, int64_
     assert_int_equal(dq_backend_sync(x->b, &err), DQ_OK);
 }
 
-/* The plain way for all requests, `trunk` in front of each. */
-static void expect(rig *x, const dq_pass *pass, const dq_trunk *trunk, answers *want)
+/* The plain way for all requests, `prefix` in front of each. */
+static void expect(rig *x, const dq_pass *pass, const dq_trunk *prefix, answers *want)
 {
     memset(want, 0, sizeof *want);
     for (int k = 0; k < N_REQ; k++) {
         const dq_request *r = &x->req[k];
         int32_t ids[2 * MAX_IDS];
-        int64_t n = trunk ? trunk->n : 0;
-        if (n) memcpy(ids, trunk->ids, (size_t)n * sizeof *ids);
+        int64_t n = prefix ? prefix->n : 0;
+        if (n) memcpy(ids, prefix->ids, (size_t)n * sizeof *ids);
         memcpy(ids + n, r->ctx, (size_t)r->n_ctx * sizeof *ids);
         memcpy(ids + n + r->n_ctx, r->cont, (size_t)r->n_cont * sizeof *ids);
         n += r->n_ctx;
@@ -142,23 +142,34 @@ static void expect(rig *x, const dq_pass *pass, const dq_trunk *trunk, answers *
     }
 }
 
-/* All items in groups of `size`, with one stem for all. */
+/* All items in groups of `size`, with one scorer for all. */
 static void score(rig *x, const dq_pass *pass, const dq_kv_setting *kv, int64_t size, answers *got,
                   dq_work *work)
 {
-    dq_stem stem = dq_stem_none;
+    dq_scorer s;
     dq_err err = {0};
     memset(got, 0, sizeof *got);
-    for (int64_t i = 0; i < N_ITEMS; i += size) {
-        int64_t end = i + size < N_ITEMS ? i + size : N_ITEMS;
-        if (kv)
-            dq_score_items_kv(x->r, pass, kv, &x->q, i, end, &stem, got->logp, got->top1, work,
-                              &err);
-        else
-            dq_score_items(x->r, pass, &x->q, i, end, &stem, got->logp, got->top1, work, &err);
+    dq_score_begin(&s, x->r, pass, kv, &err);
+    for (int64_t i = 0; i < x->q.n_items; i += size) {
+        int64_t end = i + size < x->q.n_items ? i + size : x->q.n_items;
+        dq_score_items(&s, &x->q, i, end, (dq_scores){got->logp, got->top1}, &err);
     }
     assert_string_equal(err.text, "");
-    dq_stem_end(&stem, x->r);
+    dq_work_add(work, &s.work);
+    dq_score_end(&s);
+}
+
+/* Some windows, with a scorer of their own. */
+static void score_windows(rig *x, const dq_pass *pass, const dq_kv_setting *kv, int64_t begin,
+                          int64_t end, dq_mat state, dq_scores out, dq_work *work)
+{
+    dq_scorer s;
+    dq_err err = {0};
+    dq_score_begin(&s, x->r, pass, kv, &err);
+    dq_score_windows(&s, &x->w, begin, end, state, out, &err);
+    assert_string_equal(err.text, "");
+    dq_work_add(work, &s.work);
+    dq_score_end(&s);
 }
 
 static const dq_logit_spec specs[] = {{16, DQ_GRAIN_TENSOR}, {4, DQ_GRAIN_ROW},
@@ -176,8 +187,8 @@ static void check_items(const char *model)
         answers want, all, each;
         dq_work work = {0}, single = {0};
         expect(&x, &pass, NULL, &want);
-        score(&x, &pass, NULL, N_ITEMS, &all, &work);
-        score(&x, &pass, NULL, 1, &each, &single);
+        score(&x, &pass, &dq_kv_setting_plain, N_ITEMS, &all, &work);
+        score(&x, &pass, &dq_kv_setting_plain, 1, &each, &single);
         assert_memory_equal(&all, &want, sizeof want);
         assert_memory_equal(&each, &want, sizeof want);
         assert_int_equal(work.tokens, single.tokens);
@@ -190,29 +201,30 @@ static void check_items(const char *model)
     rig_close(&x);
 }
 
-/* A trunk in front of all items gives the bits of sequences that hold it themselves, and is computed once
+/* A shared prefix in front of all items gives the bits of sequences that hold it themselves, and is computed once
  * where the grain allows. */
-static void test_trunk(void **state)
+static void test_prefix(void **state)
 {
     (void)state;
     rig x;
     rig_open(&x, "diffllama-f32");
-    const dq_trunk trunk = {.ids = x.text, .n = 40, .end = N_ITEMS};
+    const dq_trunk prefix = {.ids = x.text, .n = 40, .end = N_ITEMS};
     for (int s = 0; s < N_SPECS; s++) {
         if (!test_runs(s, 2)) continue;
         dq_pass pass = {.logit = specs[s]};
         answers want, got;
         dq_work work = {0}, bare = {0};
-        score(&x, &pass, NULL, 2, &got, &bare);
-        x.q.trunk = &trunk;
+        score(&x, &pass, &dq_kv_setting_plain, 2, &got, &bare);
+        x.q.trunk = &prefix;
         x.q.n_trunks = 1;
-        expect(&x, &pass, &trunk, &want);
-        score(&x, &pass, NULL, 2, &got, &work);
+        expect(&x, &pass, &prefix, &want);
+        score(&x, &pass, &dq_kv_setting_plain, 2, &got, &work);
         x.q.n_trunks = 0;
         assert_memory_equal(&got, &want, sizeof want);
-        assert_int_equal(work.tokens, bare.tokens + N_REQ * trunk.n);
-        assert_int_equal(work.computed - bare.computed,
-                         dq_score_shares(&pass, &dq_kv_setting_plain) ? trunk.n : N_REQ * trunk.n);
+        assert_int_equal(work.tokens, bare.tokens + N_REQ * prefix.n);
+        assert_int_equal(work.computed - bare.computed, dq_score_shares(&pass, &dq_kv_setting_plain)
+                                                            ? prefix.n
+                                                            : N_REQ * prefix.n);
     }
     rig_close(&x);
 }
@@ -231,10 +243,8 @@ static void test_greedy(void **state)
     rig x;
     rig_open(&x, "diffllama-f32");
     dq_pass pass = {.logit = {.bits = 16}};
-    dq_err err = {0};
     dq_work work = {0};
     answers got;
-    dq_stem stem = dq_stem_none;
     for (int i = 0; i < 3; i++) { /* each id decides the next one */
         double logp;
         int32_t top1;
@@ -247,7 +257,8 @@ static void test_greedy(void **state)
     x.req[1].n_cont = 3;
     x.req[1].value = 3;
     x.req[2].value = 6;
-    dq_score_items(x.r, &pass, &x.q, 0, 1, &stem, got.logp, got.top1, &work, &err);
+    x.q.n_items = 1;
+    score(&x, &pass, &dq_kv_setting_plain, 1, &got, &work);
     dq_eval_row row = {.logp = got.logp, .top1 = got.top1};
     assert_true(dq_eval_greedy(&row, &x.req[0]));
     assert_false(dq_eval_greedy(&row, &x.req[1]));
@@ -271,8 +282,7 @@ static void test_windows(void **state)
         st.p = x.b->ops->alloc(x.b, (size_t)(st.rows * st.cols) * sizeof(float));
         for (int i = 0; i < 4; i++)
             one_sequence(&x, &pass, x.text + 12 * i, 12, 7, 5, want + 5 * i, want_top1 + 5 * i);
-        dq_score_windows(x.r, &pass, &x.w, 0, 4, st, logp, top1, &work, &err);
-        assert_string_equal(err.text, "");
+        score_windows(&x, &pass, &dq_kv_setting_plain, 0, 4, st, (dq_scores){logp, top1}, &work);
         assert_memory_equal(logp, want, sizeof want);
         assert_memory_equal(top1, want_top1, sizeof top1);
         assert_int_equal(work.computed, 48);
@@ -289,17 +299,17 @@ static void test_groups(void **state)
     (void)state;
     rig x;
     rig_open(&x, "llama-f32");
-    const dq_trunk trunk[2] = {{.ids = x.text, .n = 40, .end = 3},
-                               {.ids = x.text, .n = 3, .end = N_ITEMS}};
+    const dq_trunk prefix[2] = {{.ids = x.text, .n = 40, .end = 3},
+                                {.ids = x.text, .n = 3, .end = N_ITEMS}};
     assert_int_equal(dq_score_group(&x.q, 0, 1, true), 1); /* at least one */
     assert_int_equal(dq_score_group(&x.q, 0, 1000000, true), N_ITEMS);
     assert_int_equal(dq_score_group(&x.q, N_ITEMS - 1, 1, true), N_ITEMS);
-    x.q.trunk = trunk;
+    x.q.trunk = prefix;
     x.q.n_trunks = 2;
-    assert_int_equal(dq_score_group(&x.q, 0, 1000000, true), 3); /* one trunk only */
+    assert_int_equal(dq_score_group(&x.q, 0, 1000000, true), 3); /* one shared prefix only */
     assert_int_equal(dq_score_group(&x.q, 3, 1000000, true), N_ITEMS);
     assert_int_equal(dq_score_group(&x.q, 0, 200, true), 3);
-    assert_int_equal(dq_score_group(&x.q, 0, 200, false), 1); /* each with its trunk */
+    assert_int_equal(dq_score_group(&x.q, 0, 200, false), 1); /* each with its prefix */
     rig_close(&x);
 }
 
@@ -349,20 +359,20 @@ static void test_kv_items(void **state)
     rig_close(&x);
 }
 
-/* A trunk that is compressed once: with nothing forgotten the bits of one pass; with something forgotten the
+/* A shared prefix that is compressed once: with nothing forgotten the bits of one pass; with something forgotten the
  * same however items are grouped, and another result. */
-static void test_kv_trunk(void **state)
+static void test_kv_prefix(void **state)
 {
     (void)state;
     const int64_t every[] = {0, 4};
     rig x;
     dq_err err = {0};
     rig_open(&x, "diffllama-f32");
-    const dq_trunk trunk = {.ids = x.text, .n = 40, .end = N_ITEMS};
+    const dq_trunk prefix = {.ids = x.text, .n = 40, .end = N_ITEMS};
     dq_pass pass = {.logit = {.bits = 16, .grain = DQ_GRAIN_TENSOR}};
     answers want, all, each;
-    expect(&x, &pass, &trunk, &want);
-    x.q.trunk = &trunk;
+    expect(&x, &pass, &prefix, &want);
+    x.q.trunk = &prefix;
     x.q.n_trunks = 1;
     for (int e = 0; e < 4; e++) {
         dq_kv_setting kv = dq_kv_setting_plain;
@@ -379,9 +389,59 @@ static void test_kv_trunk(void **state)
         assert_int_equal(memcmp(&all, &want, sizeof all) != 0, cut);
         assert_memory_equal(&work.held, &single.held, sizeof work.held);
         assert_int_equal(work.held.contexts, 1);
-        assert_int_equal(work.held.tokens, trunk.n);
-        assert_int_equal(work.held.tokens_cut, cut ? trunk.n : 0);
+        assert_int_equal(work.held.tokens, prefix.n);
+        assert_int_equal(work.held.tokens_cut, cut ? prefix.n : 0);
         assert_int_equal(work.computed, single.computed);
+    }
+    rig_close(&x);
+}
+
+/* A failure anywhere leaves no sequence behind, and the scorer goes on to the same bits. */
+static void test_failures(void **state)
+{
+    (void)state;
+    rig x;
+    dq_err err = {0};
+    rig_open(&x, "diffllama-f32");
+    const dq_trunk prefix = {.ids = x.text, .n = 40, .end = N_ITEMS};
+    const dq_pass pass = {.logit = {.bits = 16}};
+    dq_kv_setting evicted = dq_kv_setting_plain;
+    evicted.spec.recent = 2;
+    evicted.spec.sink = 1;
+    evicted.evict.policy = dq_policy_find("h2o", &err);
+    evicted.evict.keep = 0.25;
+    evicted.evict.every = 4;
+    x.q.trunk = &prefix;
+    for (int c = 0; c < 4; c++) {
+        const dq_kv_setting *kv = c % 2 ? &evicted : &dq_kv_setting_plain;
+        answers want, got = {0};
+        const dq_scores out = {got.logp, got.top1};
+        dq_work work = {0};
+        int failed = 0;
+        x.q.n_trunks = c < 2;
+        score(&x, &pass, kv, N_ITEMS, &want, &work);
+        for (int64_t at = 1;; at += 1 + at / 4) {
+            dq_scorer s;
+            err = (dq_err){0};
+            assert_int_equal(dq_score_begin(&s, x.r, &pass, kv, &err), DQ_OK);
+            assert_int_equal(dq_score_items(&s, &x.q, 0, 1, out, &err), DQ_OK);
+            dq_alloc_fail_at(at);
+            const dq_status status = dq_score_items(&s, &x.q, 0, N_ITEMS, out, &err);
+            dq_alloc_fail_at(0);
+            failed += status != DQ_OK;
+            if (status != DQ_OK) {
+                assert_int_equal(status, DQ_RESOURCE);
+                err = (dq_err){0};
+                memset(&got, 0, sizeof got);
+                dq_score_items(&s, &x.q, 0, N_ITEMS, out, &err);
+                assert_string_equal(err.text, "");
+            }
+            assert_memory_equal(&got, &want, sizeof got);
+            dq_score_end(&s);
+            assert_int_equal(x.b->ops->kv_bytes(x.b, dq_runner_kv(x.r)).tokens, 0);
+            if (status == DQ_OK) break;
+        }
+        assert_true(failed > 5);
     }
     rig_close(&x);
 }
@@ -401,7 +461,7 @@ static void test_kv_windows(void **state)
     dq_mat st = {.rows = N, .cols = x.m->dim};
     st.p = x.b->ops->alloc(x.b, (size_t)(st.rows * st.cols) * sizeof *st.p);
     dq_mat two = {.p = st.p, .rows = N / 2, .cols = st.cols};
-    dq_score_windows(x.r, &pass, &x.w, 0, 4, st, want, top1, &work, &err);
+    score_windows(&x, &pass, &dq_kv_setting_plain, 0, 4, st, (dq_scores){want, top1}, &work);
     for (int64_t every = 0; every < 8; every++) {
         if (!test_runs((int)every, 3)) continue;
         dq_kv_setting kv = dq_kv_setting_plain;
@@ -410,16 +470,13 @@ static void test_kv_windows(void **state)
         kv.evict.policy = dq_policy_find("streaming", &err);
         kv.evict.keep = 1;
         kv.evict.every = every;
-        dq_score_windows_kv(x.r, &pass, &kv, &x.w, 0, 4, st, logp, top1, &work, &err);
-        assert_string_equal(err.text, "");
+        score_windows(&x, &pass, &kv, 0, 4, st, (dq_scores){logp, top1}, &work);
         assert_memory_equal(logp, want, sizeof logp);
         kv.evict.keep = 0.5;
         dq_work cut = {0}, half = {0};
-        dq_score_windows_kv(x.r, &pass, &kv, &x.w, 0, 4, st, logp, top1, &cut, &err);
+        score_windows(&x, &pass, &kv, 0, 4, st, (dq_scores){logp, top1}, &cut);
         for (int64_t i = 0; i < 4; i += 2)
-            dq_score_windows_kv(x.r, &pass, &kv, &x.w, i, i + 2, two, once + 5 * i, top1, &half,
-                                &err);
-        assert_string_equal(err.text, "");
+            score_windows(&x, &pass, &kv, i, i + 2, two, (dq_scores){once + 5 * i, top1}, &half);
         assert_memory_equal(logp, once, sizeof logp);
         assert_true(memcmp(logp, want, sizeof logp) != 0);
         assert_int_equal(cut.held.tokens, 4 * x.win[0].first);
@@ -516,7 +573,7 @@ static void test_past(void **state)
         for (int i = 0; i < 4; i++)
             one_sequence(&x, &pass, x.text + 12 * i, 11, first + 1, scored, one + scored * i,
                          want_top1 + scored * i);
-        dq_score_windows(x.r, &pass, &x.w, 0, 4, st, want, top1, &work, &err);
+        score_windows(&x, &pass, &dq_kv_setting_plain, 0, 4, st, (dq_scores){want, top1}, &work);
         assert_memory_equal(want, one, (size_t)(4 * scored) * sizeof *one);
         assert_memory_equal(top1, want_top1, (size_t)(4 * scored) * sizeof *top1);
         dq_kv_setting kv = dq_kv_setting_plain;
@@ -524,8 +581,7 @@ static void test_past(void **state)
         kv.spec.sink = 1;
         kv.evict.policy = dq_policy_find("streaming", &err);
         kv.evict.every = first % 3;
-        dq_score_windows_kv(x.r, &pass, &kv, &x.w, 0, 4, st, logp, top1, &work, &err);
-        assert_string_equal(err.text, "");
+        score_windows(&x, &pass, &kv, 0, 4, st, (dq_scores){logp, top1}, &work);
         assert_memory_equal(logp, want, (size_t)(4 * scored) * sizeof *logp);
         x.b->ops->free(x.b, st.p);
     }
@@ -735,8 +791,9 @@ int main(void)
         cmocka_unit_test(test_sweep),
         cmocka_unit_test(references_with_fewer_positions),
         cmocka_unit_test(test_journal),
-        cmocka_unit_test(test_trunk),
-        cmocka_unit_test(test_kv_trunk),
+        cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_kv_prefix),
+        cmocka_unit_test(test_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -677,16 +677,18 @@ static int64_t continued(const rig *x, const int32_t *ids, int64_t n, int32_t *o
 {
     dq_pass pass = {.logit = {.bits = 16}};
     dq_prompt prompt = {ids, n, DQ_NEEDLE_NEW};
-    dq_generate_spec spec = {.pass = &pass, .kv = &dq_kv_setting_plain, .prompt = &prompt, .n = 1};
+    dq_generate_spec spec = {.prompt = &prompt, .n = 1};
     dq_generation g;
-    dq_work work = {0};
+    dq_scorer s;
     dq_err err = {0};
     const int32_t eos = 0;
     spec.stop_id = &eos;
     spec.n_stop_ids = 1;
     dq_arena *a = dq_arena_new();
     dq_generation_new(&g, &spec, x->m[0], a, &err);
-    dq_generate(x->r[0], &spec, &g, &work, &err);
+    dq_score_begin(&s, x->r[0], &pass, &dq_kv_setting_plain, &err);
+    dq_generate(&s, &spec, &g, &err);
+    dq_score_end(&s);
     assert_string_equal(err.text, "");
     const int64_t got = g.of[0].n;
     memcpy(out, g.of[0].ids, (size_t)got * sizeof *out);

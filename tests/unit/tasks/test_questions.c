@@ -301,10 +301,13 @@ static void expect_alone(rig *x, const dq_eval_row *row)
     one.extra = dq_alloc(x->a, n * DQ_GEN_EXTRA, sizeof *one.extra, &err);
     dq_runner_new(&r, x->m, x->b, &row->kv.spec, &err);
     for (int64_t i = units - 1; i >= 0; i--) {
-        dq_work work = {0};
-        x->source.kind->score(&x->e, &one, r, i, i + 1, NULL, &work, &err);
+        const dq_pass pass = {.logit = row->logit, .math = row->math};
+        dq_scorer s;
+        dq_score_begin(&s, r, &pass, &row->kv, &err);
+        x->source.kind->score(&x->e, &one, &s, i, i + 1, &err);
         assert_string_equal(err.text, "");
-        assert_true(work.tokens > 0 && work.computed > 0);
+        assert_true(s.work.tokens > 0 && s.work.computed > 0);
+        dq_score_end(&s);
     }
     assert_memory_equal(one.top1, row->top1, n * NEW * sizeof *one.top1);
     assert_memory_equal(one.extra, row->extra, n * DQ_GEN_EXTRA * sizeof *one.extra);
