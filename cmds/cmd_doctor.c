@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "base/os.h"
 #include "checkpoint/h5_result.h"
+#include "cmds/cli/advice.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/output.h"
 #include "cmds/command.h"
@@ -105,6 +106,7 @@ static json_t *device(const char *name)
     dq_backend *b = NULL;
     json_t *x = json_object();
     bool good = dq_backend_open(&b, name, 0, &err) == DQ_OK;
+    dq_advice_apply(&err);
     json_object_set_new(x, "name", json_string(name));
     json_object_set_new(x, "usable", json_boolean(good));
     json_object_set_new(x, "about", json_string(good ? b->device : err.text));
@@ -124,6 +126,7 @@ static json_t *cublas(dq_arena *a)
     const char *path, *version;
     json_t *x = json_object();
     const bool good = dq_backend_blas(&path, &version, a, &err) == DQ_OK;
+    dq_advice_apply(&err);
     json_object_set_new(x, "name", json_string("cublas"));
     json_object_set_new(x, "usable", json_boolean(good));
     json_object_set_new(x, "path", good ? text_or_null(path) : json_null());

@@ -1,6 +1,7 @@
 /* cmd_verify: dq verify FILE [--source DIR]
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "cmds/cli/advice.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/output.h"
 #include "cmds/command.h"
@@ -49,8 +50,9 @@ static dq_status check_hashes(request *r, const dq_container *c, dq_err *err)
         done += (double)p->bytes;
         if (dq_check_stop(err) == DQ_STOPPED) break;
         if (dq_payload_check(c, i, &one) == DQ_OK) continue;
+        dq_advice_apply(&one);
         if (err->code != DQ_OK) dq_warn(&r->talk, "%s", one.text);
-        dq_fail(err, one.code, "%s", one.text);
+        dq_fail_as(err, &one);
     }
     dq_progress_end(&bar);
     return err->code;

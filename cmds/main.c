@@ -1,6 +1,7 @@
 /* main: the table of commands, one error line, the exit status.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "cmds/cli/advice.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/output.h"
 #include "cmds/command.h"
@@ -109,6 +110,7 @@ static int run_all(int argc, char **argv)
         raise(SIGPIPE);
     }
     if (err.code == DQ_OK) return 0;
+    dq_advice_apply(&err);
     fprintf(stderr, "dq%s%s: error: %s\n", name ? " " : "", name ? name : "", err.text);
     if (err.code == DQ_BUG)
         fprintf(stderr, "dq: this is a bug in dq; please report it with the output of dq doctor\n");

@@ -3,6 +3,7 @@
 #include "base/os.h"
 #include "base/sha256.h"
 #include "checkpoint/container.h"
+#include "cmds/cli/advice.h"
 #include "cmds/cli/input.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/command.h"
@@ -221,6 +222,7 @@ static dq_status add_math(eval_run *x, int model, int source, const dq_kv_settin
         DQ_TRY(dq_text_takes(&x->o.text.settings, &kv, err));
     if (dq_backend_can(x->backend, m, math, &kv.spec, &lacks) == DQ_OK)
         return add_rows(x, model, source, math, &kv, err);
+    dq_advice_apply(&lacks);
     if (x->o.n_math > 1 && lacks.code == DQ_MISMATCH)
         dq_warn(&x->o.talk, "left out: %s", lacks.text);
     else
@@ -394,6 +396,7 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
     x->e.progress_arg = x;
     dq_status s = dq_eval_run(&x->e, err);
     dq_progress_end(&x->progress);
+    dq_advice_apply(&x->e.journal_err);
     if (x->e.journal_err.code != DQ_OK)
         dq_warn(&x->o.talk, "finished work could not be kept for --resume: %s",
                 x->e.journal_err.text);

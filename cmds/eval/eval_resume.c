@@ -4,6 +4,7 @@
 
 #include "base/os.h"
 #include "base/sha256.h"
+#include "cmds/cli/advice.h"
 #include "cmds/command.h"
 #include "cmds/eval/eval_kv.h"
 
@@ -128,11 +129,8 @@ dq_status dq_eval_resume_stopped(const dq_eval_resume *s, const dq_eval *e, int 
 static dq_status go_on(const dq_eval_resume *s, dq_eval *e, dq_err *err)
 {
     if (dq_eval_journal(e, s->key, s->path, true, err) == DQ_OK) return DQ_OK;
-    if (err->code == DQ_DAMAGED || err->code == DQ_MISMATCH) {
-        const dq_err why = *err;
-        memset(err, 0, sizeof *err);
-        dq_fail(err, why.code, "%s. Remove it, or run without --resume to start anew", why.text);
-    }
+    if (err->code == DQ_DAMAGED || err->code == DQ_MISMATCH)
+        dq_fail_more(err, dq_remedy_none, ". Remove it, or run without --resume to start anew");
     return err->code;
 }
 
@@ -151,8 +149,10 @@ dq_status dq_eval_resume_begin(const dq_eval_resume *s, dq_eval *e, bool resume,
                 "an earlier run of this command left finished work, which --resume would go on "
                 "from; it is in %s until this run is done",
                 s->old);
-    if (dq_eval_journal(e, s->key, s->path, false, &why) != DQ_OK)
+    if (dq_eval_journal(e, s->key, s->path, false, &why) != DQ_OK) {
+        dq_advice_apply(&why);
         dq_warn(t, "finished work cannot be kept for --resume: %s", why.text);
+    }
     return DQ_OK;
 }
 
@@ -164,14 +164,12 @@ static bool has_work(const dq_eval *e)
 
 dq_status dq_eval_resume_keep(const dq_eval_resume *s, const dq_eval *e, dq_err *err)
 {
-    const dq_err why = *err;
     if (!has_work(e)) return err->code;
-    memset(err, 0, sizeof *err);
-    return dq_fail(err, why.code,
-                   "%s. %s scores are in %s: the same command with --resume, and with --force or "
-                   "other outputs where files are in the way, goes on from there",
-                   why.text, e->journal_err.code == DQ_OK ? "The" : "Not all, but the first",
-                   s->path);
+    return dq_fail_more(
+        err, dq_remedy_none,
+        ". %s scores are in %s: the same command with --resume, and with --force or "
+        "other outputs where files are in the way, goes on from there",
+        e->journal_err.code == DQ_OK ? "The" : "Not all, but the first", s->path);
 }
 
 void dq_eval_resume_end(const dq_eval_resume *s, dq_eval *e, dq_status outcome)

@@ -1,6 +1,7 @@
 /* cmd_stats: magnitudes of attention logits and hidden states of one or many models.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "cmds/cli/advice.h"
 #include "cmds/cli/options.h"
 #include "cmds/command.h"
 #include "cmds/stats/stats_out.h"
@@ -123,8 +124,10 @@ static dq_status sequences(stats *x, dq_stats_entry *e, dq_err *err)
         DQ_TRY(dq_input_parse_ids(&e->in, x->ids.item, x->ids.n, x->arena, err));
         /* only for showing tokens: a tokenizer that dq cannot read is no obstacle here */
         dq_err ignored = {0};
-        if (dq_input_tokenizer(&e->tokenizer, m, false, &ignored) != DQ_OK)
+        if (dq_input_tokenizer(&e->tokenizer, m, false, &ignored) != DQ_OK) {
+            dq_advice_apply(&ignored);
             dq_warn(&x->talk, "tokens are shown as numbers: %s", ignored.text);
+        }
     } else {
         e->ctx = x->ctx ? x->ctx : m->max_positions < DEFAULT_CTX ? m->max_positions : DEFAULT_CTX;
         if (e->ctx > m->max_positions)

@@ -18,16 +18,61 @@ void dq_one_line(char *s)
     }
 }
 
+const dq_remedy dq_remedy_none = {.code = DQ_REMEDY_NONE};
+
+/* Writes the text from byte `begin` on, and keeps its remedy. */
+static void say(dq_err *err, size_t begin, dq_remedy remedy, const char *fmt, va_list args)
+{
+    vsnprintf(err->text + begin, sizeof err->text - begin, fmt, args);
+    dq_one_line(err->text + begin);
+    if (remedy.code == DQ_REMEDY_NONE || err->n_remedies == DQ_ERR_REMEDIES) return;
+    dq_remedy_at *to = &err->remedy[err->n_remedies++];
+    *to = (dq_remedy_at){.code = remedy.code,
+                         .begin = (uint16_t)begin,
+                         .end = (uint16_t)strlen(err->text),
+                         .number = {remedy.number[0], remedy.number[1]}};
+    snprintf(to->word, sizeof to->word, "%s", remedy.word ? remedy.word : "");
+    dq_one_line(to->word);
+}
+
 dq_status dq_fail(dq_err *err, dq_status code, const char *fmt, ...)
 {
     va_list args;
     if (err->code != DQ_OK) return err->code;
     err->code = code;
+    err->n_remedies = 0;
     va_start(args, fmt);
-    vsnprintf(err->text, sizeof err->text, fmt, args);
+    say(err, 0, dq_remedy_none, fmt, args);
     va_end(args);
-    dq_one_line(err->text);
     return code;
+}
+
+dq_status dq_fail_with(dq_err *err, dq_status code, dq_remedy remedy, const char *fmt, ...)
+{
+    va_list args;
+    if (err->code != DQ_OK) return err->code;
+    err->code = code;
+    err->n_remedies = 0;
+    va_start(args, fmt);
+    say(err, 0, remedy, fmt, args);
+    va_end(args);
+    return code;
+}
+
+dq_status dq_fail_more(dq_err *err, dq_remedy remedy, const char *fmt, ...)
+{
+    va_list args;
+    if (err->code == DQ_OK) return DQ_OK;
+    va_start(args, fmt);
+    say(err, strlen(err->text), remedy, fmt, args);
+    va_end(args);
+    return err->code;
+}
+
+dq_status dq_fail_as(dq_err *err, const dq_err *other)
+{
+    if (err->code == DQ_OK) *err = *other;
+    return err->code;
 }
 
 dq_status dq_in(dq_err *err, const char *fmt, ...)
@@ -41,6 +86,10 @@ dq_status dq_in(dq_err *err, const char *fmt, ...)
     size_t used = strlen(err->text);
     snprintf(err->text + used, sizeof err->text - used, "%s", old);
     dq_one_line(err->text);
+    for (int i = 0; i < err->n_remedies; i++) {
+        err->remedy[i].begin = (uint16_t)(err->remedy[i].begin + used);
+        err->remedy[i].end = (uint16_t)(err->remedy[i].end + used);
+    }
     return err->code;
 }
 

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/remedy.h"
+
 /* The value is also the exit status of the process. */
 typedef enum dq_status {
     DQ_OK = 0,
@@ -20,9 +22,12 @@ typedef enum dq_status {
     DQ_STOPPED = 130 /* interrupted, resumable */
 } dq_status;
 
+enum { DQ_ERR_REMEDIES = 4 };
 typedef struct dq_err {
-    dq_status code;  /* first failure; later ones do not overwrite it */
-    char text[1024]; /* one line: no newline, no program name */
+    dq_status code;                       /* first failure; later ones do not overwrite it */
+    int n_remedies;                       /* in the order of the text */
+    dq_remedy_at remedy[DQ_ERR_REMEDIES]; /* of parts of the text that do not overlap */
+    char text[1024];                      /* one line: no newline, no program name, no option */
 } dq_err;
 
 #if defined(__GNUC__)
@@ -34,6 +39,14 @@ typedef struct dq_err {
 /* Records the first failure: "what is wrong (expected X, found Y). What to do." Returns code.
  * Control characters are replaced, so that the text stays one line whatever a file contained. */
 dq_status dq_fail(dq_err *err, dq_status code, const char *fmt, ...) DQ_PRINTF(3, 4);
+/* The same with a remedy of the whole text. */
+dq_status dq_fail_with(dq_err *err, dq_status code, dq_remedy remedy, const char *fmt, ...)
+    DQ_PRINTF(4, 5);
+/* Says more behind the text of a failure, which err must hold; with a remedy of what is added. Returns its code. */
+dq_status dq_fail_more(dq_err *err, dq_remedy remedy, const char *fmt, ...) DQ_PRINTF(3, 4);
+/* Records another failure with its text and remedies; nothing if that is DQ_OK. Returns err->code. */
+dq_status dq_fail_as(dq_err *err, const dq_err *other);
+extern const dq_remedy dq_remedy_none;
 /* The same replacement (by '?') in any text that goes to a terminal. */
 void dq_one_line(char *s);
 /* Puts the place in front of the text: "model.safetensors: ". Returns err->code. */

@@ -1,0 +1,78 @@
+/* remedy: what would help after a failure, as a code that a program words for its users: dq names options and commands
+ * (cmds/cli/advice.c), another program would name its own. The library's text makes sense without it.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_REMEDY_H
+#define DQ_REMEDY_H
+
+#include <stdint.h>
+
+/* n, m and w are the remedy's numbers and its word. */
+typedef enum dq_remedy_code {
+    DQ_REMEDY_NONE,
+    DQ_REMEDY_OPTION,    /* the text begins with the name of a setting */
+    DQ_REMEDY_KV_OPTION, /* with the name of a setting of the KV cache */
+    /* files */
+    DQ_REMEDY_FORCE,           /* let the existing file be replaced */
+    DQ_REMEDY_START_OVER,      /* let what is left of an earlier run be replaced */
+    DQ_REMEDY_RESUME,          /* run again, and resume */
+    DQ_REMEDY_RESUMABLE,       /* a run that resumes goes on from what is kept */
+    DQ_REMEDY_RESUME_OR_FORCE, /* resume, or replace */
+    DQ_REMEDY_REPEAT_OR_FORCE, /* resume with the settings of before, or replace */
+    DQ_REMEDY_OUTPUT,          /* the text is about the name of the output */
+    DQ_REMEDY_VERIFY,          /* a command lists all that is damaged */
+    DQ_REMEDY_DOWNLOAD,        /* the model w of the Hugging Face hub is to be downloaded first */
+    DQ_REMEDY_VALUE_OF_LIST,   /* the path looks like one more value of an option */
+    /* what is scored */
+    DQ_REMEDY_CTX,         /* n ids per window */
+    DQ_REMEDY_SMALLER_CTX, /* or fewer ids per window */
+    DQ_REMEDY_CTX_OF_TEXT, /* n ids per window, for a text */
+    DQ_REMEDY_ROLLING,     /* windows with a stride instead of rolling ones */
+    DQ_REMEDY_BOS_ON,
+    DQ_REMEDY_BOS_AUTO,
+    DQ_REMEDY_EXAMPLES, /* the text is "n examples" */
+    DQ_REMEDY_SHOTS,    /* n examples */
+    DQ_REMEDY_SKIP_ITEM,
+    DQ_REMEDY_SKIP_OR_CUT, /* items that are too long */
+    DQ_REMEDY_MAX_NEW,     /* fewer new ids */
+    DQ_REMEDY_LONG_CUT,    /* the same; the text begins with what is done to long items */
+    DQ_REMEDY_NEEDLES,     /* needles and cities w need n ids, the prompt has m */
+    DQ_REMEDY_ATTENTION,   /* no attention, or nothing evicted */
+    /* the KV cache */
+    DQ_REMEDY_KV_KEEP_OR_TOKENS,
+    DQ_REMEDY_KV_SINK_RECENT, /* or protect fewer tokens; the text begins with "tokens" */
+    DQ_REMEDY_KV_POLICY,      /* a policy is needed */
+    DQ_REMEDY_KV_CHUNKS,      /* policy w needs windows in chunks */
+    DQ_REMEDY_KV_POSITIONS,   /* and it found NLL by position */
+    DQ_REMEDY_KV_ROTATE,      /* no rotation */
+    DQ_REMEDY_KV_BITS_ROWS,   /* n rows with 8 bits */
+    /* arithmetic and devices */
+    DQ_REMEDY_MATH_WEIGHTS, /* packed weights; the text begins with "math" */
+    DQ_REMEDY_MATH_CACHE,   /* a packed cache; the same */
+    DQ_REMEDY_MATH_OTHER,   /* other arithmetic; the same */
+    DQ_REMEDY_MATH_HEADS,   /* f32, or the CPU; the same */
+    DQ_REMEDY_MATH_GROUP,   /* f32, or another group of the cache than n; w is the arithmetic */
+    DQ_REMEDY_F32_OR_CPU,
+    DQ_REMEDY_CPU,    /* the CPU instead */
+    DQ_REMEDY_OR_CPU, /* or the CPU */
+    DQ_REMEDY_OTHER_DEVICE,
+    DQ_REMEDY_WEIGHT_BITS, /* weights of n bits */
+    DQ_REMEDIES
+} dq_remedy_code;
+
+/* As the place of a failure gives it. */
+typedef struct dq_remedy {
+    dq_remedy_code code;
+    int64_t number[2]; /* n, m */
+    const char *word;  /* w; NULL: none */
+} dq_remedy;
+
+/* As a failure keeps it: it is about bytes begin .. end - 1 of the text, which are to be reworded. */
+enum { DQ_REMEDY_WORD = 200 };
+typedef struct dq_remedy_at {
+    dq_remedy_code code;
+    uint16_t begin, end;
+    int64_t number[2];
+    char word[DQ_REMEDY_WORD];
+} dq_remedy_at;
+
+#endif
