@@ -30,8 +30,8 @@ static dq_status open_cuda(dq_backend *b, const char *name, const char *number, 
     enum { MAX_DIGITS = 6 };
     number += strspn(number, "0");
     if (strlen(number) > MAX_DIGITS)
-        return dq_fail(err, DQ_RESOURCE, "device %.40s... does not exist. Use another --device",
-                       name);
+        return dq_fail_with(err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OTHER_DEVICE},
+                            "device %.40s... does not exist", name);
     return dq_cuda_open(b, (int)strtol(number, NULL, 10), err);
 }
 
@@ -44,8 +44,8 @@ static dq_status open_cuda(dq_backend *b, const char *name, const char *number, 
 {
     (void)b;
     (void)number;
-    return dq_fail(err, DQ_RESOURCE,
-                   "this build of dq has no CUDA backend (device %s). Use --device cpu", name);
+    return dq_fail_with(err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_CPU},
+                        "this build of dq has no CUDA backend (device %s)", name);
 }
 
 dq_status dq_backend_blas(const char **path, const char **version, dq_arena *a, dq_err *err)

@@ -109,9 +109,8 @@ static dq_status cpu_can(const dq_need *need, dq_err *err)
     const dq_num asked[] = {m.linear, m.qk, m.pv, m.kv, need->kv->num};
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
         if (asked[i] == DQ_NUM_BF16)
-            return dq_fail(err, DQ_MISMATCH,
-                           "--math bf16 is not available on the cpu backend yet. Use f32, or int8 "
-                           "with packed weights and --kv-bits 8");
+            return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_OTHER},
+                                "math bf16 is not available on the cpu backend yet");
     }
     return DQ_OK;
 }

@@ -21,7 +21,7 @@ dq_status dq_backend_sync(dq_backend *b, dq_err *err)
     const dq_err found = b->err;
     memset(&b->err, 0, sizeof b->err);
     if (found.code == DQ_OK) return err->code;
-    return dq_fail(err, found.code, "%s", found.text);
+    return dq_fail_as(err, &found);
 }
 
 /* The first projection that is not packed; NULL: all are. */
@@ -41,16 +41,16 @@ static dq_status can_int8(const dq_model *m, dq_math math, const dq_kv_spec *kv,
 {
     const dq_weight *dense = m && math.linear == DQ_NUM_INT8 ? find_dense(m) : NULL;
     const bool attends = math.qk == DQ_NUM_INT8 || math.pv == DQ_NUM_INT8 || math.kv == DQ_NUM_INT8;
-    if (dense)
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: --math int8 needs packed weights, and %s is not packed. Use the "
-                       "container that dq quantize makes (--skip leaves tensors unpacked)",
-                       m->path, dense->name);
+    if (dense) {
+        dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_WEIGHTS},
+                     "math int8 needs packed weights, and %s is not packed", dense->name);
+        return dq_in(err, "%s: ", m->path);
+    }
     if (attends && (kv->k_bits > 8 || kv->v_bits > 8))
-        return dq_fail(err, DQ_MISMATCH,
-                       "--math int8 needs a packed KV cache, and this one has %d-bit keys and "
-                       "%d-bit values. Add --kv-bits 8 (or fewer)",
-                       kv->k_bits, kv->v_bits);
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_CACHE},
+                            "math int8 needs a packed KV cache, and this one has %d-bit keys and "
+                            "%d-bit values",
+                            kv->k_bits, kv->v_bits);
     return DQ_OK;
 }
 

@@ -54,17 +54,21 @@ static dq_status cuda_can(const dq_need *need, dq_err *err)
     const bool short_groups =
         (kv->k_bits <= 4 || kv->v_bits <= 4) && kv->group % 16 && kv->group < d;
     if (need->math.qk == DQ_NUM_F32) return DQ_OK;
-    if (d % 16 || d > 128)
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "%s: --math %s on the cuda backend needs a head_dim that is a multiple of 16 "
-            "up to 128, and this model has %d. Use --math f32 or --device cpu",
-            need->path, dq_num_name[need->math.qk], d);
+    const char *name = dq_num_name[need->math.qk];
+    if (d % 16 || d > 128) {
+        dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_HEADS},
+                     "math %s on the cuda backend needs a head_dim that is a multiple of 16 "
+                     "up to 128, and this model has %d",
+                     name, d);
+        return dq_in(err, "%s: ", need->path);
+    }
     if (short_groups)
-        return dq_fail(err, DQ_MISMATCH,
-                       "--math %s on the cuda backend needs a --kv-group that is a multiple of 16, "
-                       "found %d. Use --kv-group 16 or --math f32",
-                       dq_num_name[need->math.qk], kv->group);
+        return dq_fail_with(
+            err, DQ_MISMATCH,
+            (dq_remedy){.code = DQ_REMEDY_MATH_GROUP, .number = {kv->group}, .word = name},
+            "math %s on the cuda backend needs a group of the KV cache that is a multiple of 16, "
+            "found %d",
+            name, kv->group);
     return DQ_OK;
 }
 
