@@ -94,8 +94,8 @@ dq_status dq_payload_check_once(dq_container *c, int64_t i, dq_err *err)
     if (c->payload[i].sound) return DQ_OK;
     c->payload[i].sound = dq_payload_check(c, i, &one) == DQ_OK;
     if (one.code == DQ_DAMAGED)
-        return dq_fail(err, DQ_DAMAGED, "%s dq verify lists all that is damaged.", one.text);
-    return one.code == DQ_OK ? DQ_OK : dq_fail(err, one.code, "%s", one.text);
+        return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_VERIFY}, "%s", one.text);
+    return one.code == DQ_OK ? DQ_OK : dq_fail_as(err, &one);
 }
 
 dq_status dq_container_check_header(dq_container *c, dq_err *err)
@@ -144,7 +144,7 @@ dq_status dq_container_check_weights(dq_container *c, dq_err *err)
         if (list[k].err.code != DQ_OK && (!bad || list[k].payload < bad->payload)) bad = &list[k];
     }
     c->sound = !bad;
-    if (bad) dq_fail(err, bad->err.code, "%s", bad->err.text);
+    if (bad) dq_fail_as(err, &bad->err);
     dq_block_free(list);
     return err->code;
 }

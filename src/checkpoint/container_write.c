@@ -271,8 +271,8 @@ dq_status dq_skeleton_locate(dq_skeleton *s, const char *path, dq_err *err)
     }
     dq_h5_drop(&h, 0);
     if (!good)
-        return dq_fail(err, DQ_DAMAGED,
-                       "%s: not the skeleton of this container. Start over with --force.", path);
+        return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_START_OVER},
+                            "%s: not the skeleton of this container.", path);
     return DQ_OK;
 }
 

@@ -31,14 +31,17 @@ dq_status dq_h5out_check(const char *path, bool force, dq_err *err)
     size_t n = strlen(path);
     dq_map map;
     if (n == 0 || strcmp(path, "-") == 0)
-        return dq_fail(err, DQ_USAGE, "-o: an HDF5 file needs a name; it cannot go to a pipe.");
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OUTPUT},
+                            "an HDF5 file needs a name; it cannot go to a pipe.");
     if (n >= PATH_CAP) return dq_fail(err, DQ_FILE, "%.60s...: path too long", path);
     if (dq_is_dir(path)) return dq_fail(err, DQ_FILE, "%s: is a folder. Name a file in it.", path);
     DQ_TRY(dq_folder_check(path, err));
     if (!dq_file_exists(path)) return DQ_OK;
     DQ_TRY(dq_map_open(&map, path, err)); /* refuses devices and pipes */
     dq_map_close(&map);
-    if (!force) return dq_fail(err, DQ_FILE, "%s: exists. Add --force to replace it.", path);
+    if (!force)
+        return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE}, "%s: exists.",
+                            path);
     return DQ_OK;
 }
 

@@ -21,15 +21,17 @@ dq_status dq_evict_check(const dq_evict_spec *spec, const dq_kv_spec *kv, dq_err
 {
     const int64_t least = (int64_t)kv->sink + kv->recent;
     if (spec->keep != 0 && spec->tokens != 0)
-        return dq_fail(err, DQ_USAGE, "--kv-keep and --kv-tokens exclude each other. Give one.");
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_KEEP_OR_TOKENS},
+                            "a share and a number of tokens to keep exclude each other.");
     if (spec->tokens == 0 && !(spec->keep > 0 && spec->keep <= 1))
-        return dq_fail(err, DQ_USAGE, "--kv-keep %g: expected a share above 0 and at most 1.",
-                       spec->keep);
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_OPTION},
+                            "keep %g: expected a share above 0 and at most 1.", spec->keep);
     if (spec->tokens != 0 && spec->tokens < least)
-        return dq_fail(err, DQ_USAGE,
-                       "--kv-tokens %lld is less than the %d first and %d last tokens that are "
-                       "always kept. Give at least %lld, or lower --kv-sink and --kv-recent.",
-                       (long long)spec->tokens, kv->sink, kv->recent, (long long)least);
+        return dq_fail_with(
+            err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_SINK_RECENT},
+            "tokens %lld is less than the %d first and %d last tokens that are always kept. "
+            "Give at least %lld",
+            (long long)spec->tokens, kv->sink, kv->recent, (long long)least);
     if (spec->tokens < 0 || spec->every < 0 || spec->window < -1)
         return dq_fail(err, DQ_USAGE,
                        "numbers of tokens must not be negative (tokens %lld, every "
@@ -38,7 +40,8 @@ dq_status dq_evict_check(const dq_evict_spec *spec, const dq_kv_spec *kv, dq_err
     if ((unsigned)spec->budget > DQ_BUDGET_ADAPTIVE)
         return dq_fail(err, DQ_BUG, "no KV budget number %d", (int)spec->budget);
     if (!spec->policy && (spec->tokens != 0 || spec->keep < 1 || spec->every != 0))
-        return dq_fail(err, DQ_USAGE, "forgetting tokens needs a --kv-policy.");
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_POLICY},
+                            "forgetting tokens needs a policy.");
     return DQ_OK;
 }
 

@@ -1,4 +1,5 @@
-/* memory_fit: see memory_fit.h.
+/* memory_fit: see memory_fit.h. What a pass takes is counted as runner.c allocates it, and the number of rows that
+ * fit is found by bisection: more rows never take less.
  * SPDX-License-Identifier: MIT */
 #include "engine/memory_fit.h"
 
@@ -11,7 +12,8 @@ static double pass_bytes(const dq_model *m, const dq_kv_spec *kv, int64_t n_rows
     const int64_t heads = a->n_q + 2 * (int64_t)a->n_kv + (int64_t)a->n_out * a->n_slabs + 1;
     const int64_t ffn_rows = n_rows < DQ_FFN_ROWS ? n_rows : DQ_FFN_ROWS;
     const int64_t strips = (int64_t)a->n_q / a->n_groups * DQ_PAGE; /* of a tile of rows, per key */
-    const int64_t states = 2, own = 2;                              /* of the caller, of the pass */
+    const int64_t states = 2; /* final states that the caller keeps */
+    const int64_t own = 2;    /* states of the pass itself */
     const int64_t floats =
         n_rows * ((states + own) * m->dim + heads * a->head_dim + a->n_out + strips) +
         2 * ffn_rows * m->ffn;
@@ -45,16 +47,17 @@ dq_status dq_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, double roo
     dq_kv_spec coded = *kv;
     coded.k_bits = coded.v_bits = 8;
     const int64_t more = kv->k_bits == 16 ? dq_fit_rows(m, &coded, room, most) : 0;
-    const dq_err old = *err;
-    memset(err, 0, sizeof *err);
     if (fit == 0 && more == 0)
-        return dq_fail(err, old.code, "%s, or fewer bits: no row of a pass fits beside the model",
-                       old.text);
-    char packed[64] = "";
-    if (more > fit) snprintf(packed, sizeof packed, ", %lld with --kv-bits 8", (long long)more);
-    return dq_fail(
-        err, old.code, "%s, or passes of fewer rows: of %lld, %lld fit%s (--ctx %lld for a text)",
-        old.text, (long long)rows, (long long)fit, packed, (long long)(fit ? fit : more));
+        return dq_fail_more(err, dq_remedy_none,
+                            ", or fewer bits: no row of a pass fits beside the model");
+    dq_fail_more(err, dq_remedy_none, ", or passes of fewer rows: of %lld, %lld fit",
+                 (long long)rows, (long long)fit);
+    if (more > fit)
+        dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_KV_BITS_ROWS, .number = {more}},
+                     ", %lld with a cache of 8 bits", (long long)more);
+    const int64_t ctx = fit ? fit : more;
+    return dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_CTX_OF_TEXT, .number = {ctx}},
+                        " (windows of %lld ids for a text)", (long long)ctx);
 }
 
 /* Elements of the projections, and the bytes of everything else. */
@@ -79,18 +82,18 @@ static void count_weights(const dq_model *m, double *elements, double *others)
 dq_status dq_fit_advise_bits(const dq_model *m, double room, dq_err *err)
 {
     const double mib = 1024.0 * 1024.0, scales = 16.0 / 128;
-    const dq_err old = *err;
     double elements, others;
     int bits = m->weight_bits > 1 && m->weight_bits <= 8 ? m->weight_bits - 1 : 8;
-    if (old.code != DQ_RESOURCE) return old.code;
+    if (err->code != DQ_RESOURCE) return err->code;
     count_weights(m, &elements, &others);
     while (bits > 1 && (others + elements * (bits + scales) / 8) * 9 / 8 > room) bits--;
-    memset(err, 0, sizeof *err);
     if (bits < 2)
-        return dq_fail(err, old.code,
-                       "%s: the weights of %s, %.1f MiB, do not fit at 2 bits either", old.text,
-                       m->name, (double)m->weight_bytes / mib);
-    return dq_fail(err, old.code,
-                   "%s, or, as the weights of %s are %.1f MiB, dq quantize --bits %d, which fits",
-                   old.text, m->name, (double)m->weight_bytes / mib, bits);
+        return dq_fail_more(err, dq_remedy_none,
+                            ": the weights of %s, %.1f MiB, do not fit at 2 bits either", m->name,
+                            (double)m->weight_bytes / mib);
+    dq_fail_more(err, dq_remedy_none, ", or, as the weights of %s are %.1f MiB, ", m->name,
+                 (double)m->weight_bytes / mib);
+    dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_WEIGHT_BITS, .number = {bits}},
+                 "%d bits a weight", bits);
+    return dq_fail_more(err, dq_remedy_none, ", which fits");
 }

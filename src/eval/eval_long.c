@@ -122,13 +122,13 @@ static dq_status judge_misfits(dq_eval *e, dq_eval_source *s, const misfit *f, i
     if (f->n == 0) return DQ_OK;
     if (way == DQ_LONG_SKIP && f->n < n) return leave_out(e, s, f, n, err);
     if (at) snprintf(line, sizeof line, ", line %lld", (long long)at);
-    return dq_fail(err, DQ_MISMATCH,
-                   "%s: %lld of %lld items are too long (expected at most the %d positions of %s; "
-                   "the first, item %lld%s, has %lld ids). %s",
-                   s->path, (long long)f->n, (long long)n, f->of->max_positions, f->of->path,
-                   (long long)f->first, line, (long long)f->need,
-                   way == DQ_LONG_SKIP ? "None is left to score"
-                                       : "Use --long skip or --long cut, or fewer shots");
+    const bool none = way == DQ_LONG_SKIP;
+    return dq_fail_with(
+        err, DQ_MISMATCH, (dq_remedy){.code = none ? DQ_REMEDY_NONE : DQ_REMEDY_SKIP_OR_CUT},
+        "%s: %lld of %lld items are too long (expected at most the %d positions of %s; "
+        "the first, item %lld%s, has %lld ids)%s",
+        s->path, (long long)f->n, (long long)n, f->of->max_positions, f->of->path,
+        (long long)f->first, line, (long long)f->need, none ? ". None is left to score" : "");
 }
 
 dq_status dq_eval_fit(dq_eval *e, int source, dq_err *err)

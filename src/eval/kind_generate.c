@@ -42,8 +42,8 @@ static dq_status load(dq_eval *e, dq_eval_source *s, dq_err *err)
 static dq_status check_ids(const dq_model *m, const int32_t *ids, int64_t n, dq_err *err)
 {
     if (n < 1)
-        return dq_fail(err, DQ_MISMATCH,
-                       "the prompt gives no ids. Put text there, or use --bos on");
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_BOS_ON},
+                            "the prompt gives no ids. Put text there");
     return dq_ids_check(ids, n, m->vocab, err);
 }
 
@@ -75,14 +75,15 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     int64_t n_cut = 0;
     DQ_TRY(dq_bos_check(m->tok, e->bos, err));
     if (m->m->max_positions > 0 && max_new > m->m->max_positions)
-        return dq_fail(err, DQ_MISMATCH,
-                       "%lld new ids are asked for, %s has %d positions. Use a smaller --max-new",
-                       (long long)max_new, m->m->path, m->m->max_positions);
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MAX_NEW},
+                            "%lld new ids are asked for, %s has %d positions", (long long)max_new,
+                            m->m->path, m->m->max_positions);
     if (e->too_long == DQ_LONG_CUT && m->m->max_positions > 0 && max_new >= m->m->max_positions)
-        return dq_fail(err, DQ_MISMATCH,
-                       "--long cut leaves room for %lld new ids, and %s has %d positions: nothing "
-                       "is left of a prompt. Use a smaller --max-new",
-                       (long long)max_new, m->m->path, m->m->max_positions);
+        return dq_fail_with(
+            err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_LONG_CUT},
+            "long cut leaves room for %lld new ids, and %s has %d positions: nothing "
+            "is left of a prompt",
+            (long long)max_new, m->m->path, m->m->max_positions);
     dq_request *req = dq_alloc(e->a, (size_t)q->n, sizeof *req, err);
     int64_t *at = dq_alloc(e->a, (size_t)q->n + 1, sizeof *at, err);
     if (!req || !at) return err->code;
@@ -266,7 +267,7 @@ static dq_status generate(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t be
     DQ_TRY(dq_eval_stop_ids(e, row->model, &spec.stop_id, &spec.n_stop_ids, a, err));
     DQ_TRY(dq_generation_new(&g, &spec, dq_runner_model(s->r), a, err));
     DQ_TRY(dq_generate(s, &spec, &g, err));
-    if (x.err.code != DQ_OK) return dq_fail(err, x.err.code, "%s", x.err.text);
+    if (x.err.code != DQ_OK) return dq_fail_as(err, &x.err);
     for (int64_t i = 0; i < g.n; i++) DQ_TRY(dq_eval_keep(e, row, begin + i, &g.of[i], err));
     return DQ_OK;
 }

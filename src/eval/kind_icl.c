@@ -275,10 +275,11 @@ static dq_status make_blocks(maker *m, dq_err *err)
         if (!fits) m->p->over[m->p->n_over++] = (int)shots;
     }
     if (m->p->n_shots > 0) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH,
-                   "--shots: not even %d fits (the model has %lld positions, the data %lld "
-                   "demonstrations). Use fewer",
-                   m->s->n_shots ? m->s->shots[0] : 1, (long long)m->max_len, (long long)m->n_left);
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_OPTION},
+                        "shots: not even %d fits (the model has %lld positions, the data %lld "
+                        "demonstrations). Use fewer",
+                        m->s->n_shots ? m->s->shots[0] : 1, (long long)m->max_len,
+                        (long long)m->n_left);
 }
 
 /* One request per item and label; ids of a query and of a label stand once. */

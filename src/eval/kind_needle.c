@@ -80,9 +80,9 @@ static dq_status make_cells(dq_needle_set *set, const dq_eval *e, dq_err *err)
         for (int l = 0; l < n_lengths; l++) {
             const int length = s->n_lengths ? s->length[l] : usual;
             if (length > least->max_positions)
-                return dq_fail(err, DQ_MISMATCH,
-                               "--lengths %d: %s has %d positions. Use lengths up to %d", length,
-                               least->path, least->max_positions, least->max_positions);
+                return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_OPTION},
+                                    "lengths %d: %s has %d positions. Use lengths up to %d", length,
+                                    least->path, least->max_positions, least->max_positions);
             for (int d = 0; d < s->n_depths; d++)
                 cell[set->n_cells++] =
                     (dq_needle_cell){length, s->depth[d], s->needles[p], s->asked[p]};
@@ -286,11 +286,10 @@ dq_status dq_needle_check(const dq_eval *e, dq_err *err)
         const dq_eval_row *r = &e->row[i];
         if (dq_eval_source_of(e, r)->kind != &dq_eval_needle || !r->kv.evict.policy) continue;
         if (dq_needle_set_of(e, r)->settings->attention)
-            return dq_fail(err, DQ_MISMATCH,
-                           "--attention is not defined where tokens are forgotten (%s): shares "
-                           "would be of what is left. Leave out --attention or --kv-keep, "
-                           "--kv-tokens and --kv-policy",
-                           r->kv.evict.policy->name);
+            return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_ATTENTION},
+                                "attention is not defined where tokens are forgotten (%s): shares "
+                                "would be of what is left",
+                                r->kv.evict.policy->name);
     }
     return DQ_OK;
 }

@@ -195,7 +195,7 @@ static dq_status ask(asking *q, const run *x, int k, dq_err *err)
     if (spec.n == 0) return DQ_OK;
     DQ_TRY(dq_generation_new(&g, &spec, dq_runner_model(x->s->r), x->a, err));
     DQ_TRY(dq_generate(x->s, &spec, &g, err));
-    if (s.err.code != DQ_OK) return dq_fail(err, s.err.code, "%s", s.err.text);
+    if (s.err.code != DQ_OK) return dq_fail_as(err, &s.err);
     for (int64_t j = 0; j < spec.n; j++) {
         const int64_t i = q->unit[j];
         DQ_TRY(take_answer(x, x->begin + i, k, &g.of[j], q->ids[i], &q->n[i], &q->sum[i], err));

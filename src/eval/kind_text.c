@@ -39,9 +39,12 @@ const dq_eval_kind dq_eval_text = {.windows = true, .encode = encode_text};
 dq_status dq_text_takes(const dq_text_settings *s, const dq_kv_setting *kv, dq_err *err)
 {
     if (!kv->evict.policy || s->scheme == DQ_WINDOW_CHUNK) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH,
-                   "--kv-policy %s forgets in the middle of each window, which goes with --window "
-                   "chunk only (found %s)",
-                   kv->evict.policy->name,
-                   s->scheme == DQ_WINDOW_POSITIONS ? "--positions" : dq_scheme_name[s->scheme]);
+    const bool positions = s->scheme == DQ_WINDOW_POSITIONS;
+    dq_fail_with(err, DQ_MISMATCH,
+                 (dq_remedy){.code = DQ_REMEDY_KV_CHUNKS, .word = kv->evict.policy->name},
+                 "policy %s forgets in the middle of each window, which goes with chunks only",
+                 kv->evict.policy->name);
+    return dq_fail_more(err,
+                        (dq_remedy){.code = positions ? DQ_REMEDY_KV_POSITIONS : DQ_REMEDY_NONE},
+                        " (found %s)", positions ? "positions" : dq_scheme_name[s->scheme]);
 }

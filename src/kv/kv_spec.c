@@ -28,10 +28,9 @@ dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err)
                        "tokens (found group %d, sink %d, recent %d).",
                        spec->group, spec->sink, spec->recent);
     if ((spec->rotate_k || spec->rotate_v) && (head_dim & (head_dim - 1)) != 0)
-        return dq_fail(err, DQ_MISMATCH,
-                       "a rotation needs a head_dim that is a power of two, found %d. Use "
-                       "--kv-rotate off",
-                       head_dim);
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_ROTATE},
+                            "a rotation needs a head_dim that is a power of two, found %d",
+                            head_dim);
     return DQ_OK;
 }
 

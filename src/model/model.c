@@ -248,16 +248,11 @@ static bool value_of_list(const char *word)
 static dq_status refuse_missing(const char *path, dq_err *err)
 {
     if (value_of_list(path))
-        return dq_fail(err, DQ_FILE,
-                       "%s: no such file or folder. Is it one more value of an option? Those stand "
-                       "with commas and no spaces: 16,8 or tensor,row",
-                       path);
+        return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_VALUE_OF_LIST},
+                            "%s: no such file or folder", path);
     if (hub_name(path))
-        return dq_fail(err, DQ_FILE,
-                       "%s: no such file or folder. dq downloads nothing; for a name on the "
-                       "Hugging Face hub run huggingface-cli download %s --local-dir %s first, and "
-                       "name that folder",
-                       path, path, strchr(path, '/') + 1);
+        return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_DOWNLOAD, .word = path},
+                            "%s: no such file or folder", path);
     return dq_fail(err, DQ_FILE, "%s: no such file or folder", path);
 }
 

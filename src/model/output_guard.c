@@ -135,7 +135,8 @@ static dq_status check_one(const dq_output *o, const char *const *input, int n_i
     DQ_TRY(check_form(o, err));
     DQ_TRY(dq_file_check(o->path, err));
     if (!force && dq_file_exists(o->path))
-        return dq_fail(err, DQ_FILE, "%s: exists. Add --force to replace it.", o->path);
+        return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE}, "%s: exists.",
+                            o->path);
     return DQ_OK;
 }
 

@@ -45,7 +45,8 @@ static dq_status make_recipe(dq_quantizer *q, dq_err *err)
     if (!text) return err->code;
     if (!whole) { /* a pattern that is not UTF-8 cannot be stored */
         free(text);
-        return dq_fail(err, DQ_USAGE, "--skip: the pattern is not valid UTF-8.");
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
+                            "skip: the pattern is not valid UTF-8.");
     }
     q->recipe = dq_text(q->arena, text, strlen(text), err);
     free(text);
@@ -154,8 +155,9 @@ static dq_status matches_nothing(const dq_quantizer *q, dq_err *err)
             next = n;
         }
     }
-    return dq_fail(err, DQ_USAGE, "--skip \"%s\" matches no tensor. Closest names: %s%s%s.",
-                   q->set.skip, best, *second ? ", " : "", second);
+    return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
+                        "skip \"%s\" matches no tensor. Closest names: %s%s%s.", q->set.skip, best,
+                        *second ? ", " : "", second);
 }
 
 static dq_status mark_skipped(dq_quantizer *q, dq_err *err)
@@ -169,8 +171,9 @@ static dq_status mark_skipped(dq_quantizer *q, dq_err *err)
     if (!re) {
         PCRE2_UCHAR text[200] = "";
         pcre2_get_error_message(code, text, sizeof text);
-        return dq_fail(err, DQ_USAGE, "--skip \"%s\": %s at character %zu.", q->set.skip,
-                       (const char *)text, (size_t)at + 1);
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
+                            "skip \"%s\": %s at character %zu.", q->set.skip, (const char *)text,
+                            (size_t)at + 1);
     }
     pcre2_match_data *data = pcre2_match_data_create_from_pattern(re, NULL);
     for (int64_t i = 0; data && i < q->info.n_tensors; i++) {

@@ -186,11 +186,10 @@ static dq_status compare_line(const work *w, int64_t i, const char *want, dq_err
     if (i >= w->journal.n_lines) return DQ_OK; /* killed before this line: nothing to compare */
     const char *found = w->journal.line[i];
     if (strcmp(found, want) == 0) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH,
-                   "%s: begun with another source or other settings (found \"%.240s\", this "
-                   "run has \"%.240s\"). Repeat the first command with --resume, or start "
-                   "over with --force.",
-                   w->partial, found, want);
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_REPEAT_OR_FORCE},
+                        "%s: begun with another source or other settings (found \"%.240s\", this "
+                        "run has \"%.240s\").",
+                        w->partial, found, want);
 }
 
 /* Whether an earlier run got as far as payloads that can be taken over: its journal has the head, then
@@ -282,7 +281,8 @@ static dq_status take_up(work *w, bool *finished, dq_err *err)
         DQ_TRY(dq_inplace_open(&w->file, w->partial, err));
     } else {
         if (!w->force && dq_file_exists(w->out))
-            return dq_fail(err, DQ_FILE, "%s: exists. Add --force to replace it.", w->out);
+            return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE}, "%s: exists.",
+                                w->out);
         w->n_done = w->n_sources = 0;
         memset(w->done, 0, (size_t)w->q->skeleton.n_slots * sizeof *w->done);
         DQ_TRY(write_head(w, head, n, err));
@@ -329,16 +329,14 @@ dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force,
     bool half = dq_file_exists(w.partial), journal = dq_file_exists(w.journal_path);
     /* a journal without a partial file: the run may have been killed right after its rename */
     if (dq_file_exists(out) && !force && !(resume && journal && !half))
-        return dq_fail(err, DQ_FILE, "%s: exists. Add --force to replace it.", out);
+        return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE}, "%s: exists.", out);
     if (resume && half && !journal)
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: has no journal (%s) to go on from. Start over with --force.", w.partial,
-                       w.journal_path);
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_START_OVER},
+                            "%s: has no journal (%s) to go on from.", w.partial, w.journal_path);
     if (!resume && !force && (half || journal))
-        return dq_fail(err, DQ_FILE,
-                       "%s: exists from an interrupted run. Add --resume to finish it, or --force "
-                       "to start over.",
-                       half ? w.partial : w.journal_path);
+        return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_RESUME_OR_FORCE},
+                            "%s: exists from an interrupted run.",
+                            half ? w.partial : w.journal_path);
     int64_t room = dq_disk_free(out);
     if (room >= 0 && !half && room < q->info.file_bytes)
         return dq_fail(err, DQ_FILE,
@@ -380,19 +378,16 @@ static dq_status write_all(work *w, dq_err *err)
 /* After a failure: what can be resumed stays, anything else goes. */
 static void clean_up(work *w, dq_err *err)
 {
+    enum { MOST_TEXT = 600 }; /* so that there is room for what follows */
     dq_err ignore = {0};
     if (w->journal.file.fd < 0 || err->code == DQ_MISMATCH) return; /* not ours */
     if (err->code == DQ_STOPPED) {
         *err = (dq_err){0};
-        dq_fail(err, DQ_STOPPED,
-                "interrupted; %s is kept. Run the same command with --resume to finish it.",
-                w->partial);
+        dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
+                     "interrupted; %s is kept.", w->partial);
     } else if (w->n_done > 0) {
-        char old[sizeof err->text];
-        dq_status code = err->code;
-        memcpy(old, err->text, sizeof old);
-        *err = (dq_err){0};
-        dq_fail(err, code, "%.600s. %.200s is kept; --resume goes on from it.", old, w->partial);
+        err->text[MOST_TEXT] = 0;
+        dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_RESUMABLE}, ". %.200s is kept", w->partial);
     } else if (!w->resume) {
         dq_remove(w->partial, &ignore);
         dq_remove(w->journal_path, &ignore);

@@ -47,6 +47,13 @@ static bool same_record(const dq_item *x, const dq_item *y, const dq_task *task)
     return same_json(x, y, task->loose);
 }
 
+/* How many examples are asked for, behind the text of a failure. */
+static void say_examples(int64_t n, dq_err *err)
+{
+    dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_EXAMPLES, .number = {n}}, "%lld examples",
+                 (long long)n);
+}
+
 /* A pool may hold an item more than once: then its copies are taken out and n are drawn anew. */
 static dq_status draw_from_others(drawer *d, const dq_item *item, dq_err *err)
 {
@@ -56,13 +63,14 @@ static dq_status draw_from_others(drawer *d, const dq_item *item, dq_err *err)
     for (int64_t i = 0; i < d->pool->n; i++) {
         if (!same_record(&d->pool->item[i], item, d->task)) other[n++] = i;
     }
-    if (n < d->n)
+    if (n < d->n) {
         dq_fail(err, DQ_MISMATCH,
                 "has %lld items that differ from the one that is scored, item %lld, line %lld "
-                "(expected %lld for --num-fewshot %lld). Use a larger file or fewer examples",
-                (long long)n, (long long)d->scored, (long long)item->line, (long long)d->n,
-                (long long)d->n);
-    else if (dq_mt19937_sample(&d->random, d->draw, n, d->n, err) == DQ_OK)
+                "(expected %lld for ",
+                (long long)n, (long long)d->scored, (long long)item->line, (long long)d->n);
+        say_examples(d->n, err);
+        dq_fail_more(err, dq_remedy_none, "). Use a larger file or fewer examples");
+    } else if (dq_mt19937_sample(&d->random, d->draw, n, d->n, err) == DQ_OK)
         for (int64_t i = 0; i < d->n; i++) d->draw[i] = other[d->draw[i]];
     dq_block_free(other);
     return err->code;
@@ -130,12 +138,13 @@ dq_status dq_fewshot(dq_items *items, const dq_items *pool, const dq_task *task,
 {
     drawer d = {.pool = pool, .task = task, .n = n, .spare = task->draws_spare};
     if (n == 0) return DQ_OK;
-    if (pool->n < n + d.spare)
-        return dq_fail(err, DQ_MISMATCH,
-                       "has %lld items (expected at least %lld for --num-fewshot %lld%s). Use a "
-                       "larger file or fewer examples",
-                       (long long)pool->n, (long long)(n + d.spare), (long long)n,
-                       d.spare ? ": one more is drawn, to leave out the item itself" : "");
+    if (pool->n < n + d.spare) {
+        dq_fail(err, DQ_MISMATCH, "has %lld items (expected at least %lld for ", (long long)pool->n,
+                (long long)(n + d.spare));
+        say_examples(n, err);
+        return dq_fail_more(err, dq_remedy_none, "%s). Use a larger file or fewer examples",
+                            d.spare ? ": one more is drawn, to leave out the item itself" : "");
+    }
     dq_item *item = dq_alloc(a, (size_t)items->n, sizeof *item, err);
     d.draw = dq_alloc(a, (size_t)(n + d.spare), sizeof *d.draw, err);
     if (!item || !d.draw) return err->code;

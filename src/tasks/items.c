@@ -40,9 +40,9 @@ const char *dq_item_context(const dq_item *item, int choice, size_t *len)
 dq_status dq_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err)
 {
     if (bos == DQ_BOS_ON && dq_tokenizer_bos(t) < 0)
-        return dq_fail(err, DQ_MISMATCH,
-                       "tokenizer.json: its template begins with no token, so there is no BOS to "
-                       "add. Use --bos auto");
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_BOS_AUTO},
+                            "tokenizer.json: its template begins with no token, so there is no "
+                            "BOS to add");
     return DQ_OK;
 }
 
@@ -120,10 +120,9 @@ static dq_status store(const encoder *e, dq_request *r, const dq_request *before
         return dq_fail(err, DQ_MISMATCH, "choice %d adds no ids to its context; give it some text",
                        r->choice);
     if (n_cont > e->max_len)
-        return dq_fail(err, DQ_MISMATCH,
-                       "choice %d has %lld ids, the model has %lld positions; remove the item, "
-                       "or use --long skip",
-                       r->choice, (long long)n_cont, (long long)e->max_len);
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SKIP_ITEM},
+                            "choice %d has %lld ids, the model has %lld positions; remove the item",
+                            r->choice, (long long)n_cont, (long long)e->max_len);
     int64_t room = e->max_len + 1 - n_cont;
     r->truncated = n_ctx > room;
     if (r->truncated) {

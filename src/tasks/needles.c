@@ -303,18 +303,25 @@ static int64_t budget_of(const making *x)
     return sum;
 }
 
+static dq_status too_many(const dq_needle_cell *c, int64_t need, dq_err *err)
+{
+    char cities[32];
+    snprintf(cities, sizeof cities, "%d:%d", c->n, c->r);
+    return dq_fail_with(
+        err, DQ_MISMATCH,
+        (dq_remedy){.code = DQ_REMEDY_NEEDLES, .number = {need, c->length}, .word = cities},
+        "needles %s with their question, room for answers and some filler need %lld ids, a length "
+        "of %lld is less",
+        cities, (long long)need, (long long)c->length);
+}
+
 /* The ids of the filler, and where it begins and each needle goes. */
 static dq_status lay_out(making *x, dq_err *err)
 {
     const dq_filler *f = x->m->filler;
     dq_needle_prompt *p = x->p;
     p->filler = dq_needle_left(x->cell, p->n_bos, x->len, x->n_query, p->budget);
-    if (p->filler < 1)
-        return dq_fail(err, DQ_MISMATCH,
-                       "--needles %d:%d with their question, room for answers and some filler need "
-                       "%lld ids, --lengths %lld is less. Use longer --lengths or fewer --needles",
-                       x->cell->n, x->cell->r, (long long)(x->cell->length - p->filler + 1),
-                       (long long)x->cell->length);
+    if (p->filler < 1) return too_many(x->cell, x->cell->length - p->filler + 1, err);
     p->start = f->start[dq_needle_below(&x->rng, (uint64_t)f->n_starts)];
     x->anchor[0] = dq_needle_anchor(x->cell->depth, p->filler);
     for (int i = 1; i < x->cell->n; i++)

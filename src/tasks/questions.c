@@ -210,9 +210,9 @@ dq_status dq_questions_shots(const char **shots, int64_t n, const char *path, co
     reader r = {.take = add_shot, .arg = &s, .limit = n};
     DQ_TRY(read_records(&r, &read, path, text, len, a, err));
     if (r.n < n)
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: has %lld items, %lld are asked for as shots. Use --num-fewshot %lld",
-                       path, (long long)r.n, (long long)n, (long long)r.n);
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SHOTS, .number = {r.n}},
+                            "%s: has %lld items, %lld are asked for as shots", path, (long long)r.n,
+                            (long long)n);
     *shots = s.all;
     return DQ_OK;
 }

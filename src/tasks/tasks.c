@@ -170,8 +170,7 @@ static dq_status find_labels(dq_items *out, dq_item_list *l, const dq_task *task
 /* The first item fails where the whole file has another form. */
 static void add_form(dq_err *err, const dq_task *task)
 {
-    size_t n = strlen(err->text);
-    snprintf(err->text + n, sizeof err->text - n, " (expected %s)", task->form);
+    dq_fail_more(err, dq_remedy_none, " (expected %s)", task->form);
 }
 
 dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, const char *text,

@@ -105,24 +105,22 @@ static dq_status too_short(const dq_windows *w, const dq_window_spec *spec, dq_e
     const long long need[DQ_SCHEMES] = {2 * L, 2, L, 1, L + 1};
     const char *name = dq_scheme_name[spec->scheme];
     if (w->n_given > 1)
-        return dq_fail(err, DQ_MISMATCH,
-                       "none of %lld documents is long enough (%s windows of %lld ids need %lld). "
-                       "Use longer documents or a smaller --ctx",
-                       (long long)w->n_given, name, L,
-                       spec->scheme == DQ_WINDOW_CHUNK ? L : need[spec->scheme]);
+        return dq_fail_with(
+            err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
+            "none of %lld documents is long enough (%s windows of %lld ids need %lld). "
+            "Use longer documents",
+            (long long)w->n_given, name, L,
+            spec->scheme == DQ_WINDOW_CHUNK ? L : need[spec->scheme]);
     if (spec->scheme == DQ_WINDOW_CHUNK && n < 2 * LEAST_CTX)
         return dq_fail(err, DQ_MISMATCH,
                        "the text has %lld ids, two of the smallest windows need %d. Use more text",
                        n, 2 * LEAST_CTX);
     if (spec->scheme == DQ_WINDOW_CHUNK)
-        return dq_fail(err, DQ_MISMATCH,
-                       "the text has %lld ids, two windows of %lld need %lld. Use --ctx %lld", n, L,
-                       2 * L, n / 2);
-    return dq_fail(
-        err, DQ_MISMATCH,
-        "the text has %lld ids, %s windows of %lld need %lld. Use more text or a smaller "
-        "--ctx",
-        n, name, L, need[spec->scheme]);
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CTX, .number = {n / 2}},
+                            "the text has %lld ids, two windows of %lld need %lld", n, L, 2 * L);
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
+                        "the text has %lld ids, %s windows of %lld need %lld. Use more text", n,
+                        name, L, need[spec->scheme]);
 }
 
 dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
@@ -202,9 +200,10 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
     if (with_text == 0) return dq_fail(err, DQ_DAMAGED, "holds no text");
     DQ_TRY(dq_bos_check(t, spec->bos, err));
     if (spec->scheme == DQ_WINDOW_ROLLING && (before < 0 || before >= spec->vocab))
-        return dq_fail(err, DQ_MISMATCH,
-                       "--window rolling needs a token in front of a text; tokenizer_config.json "
-                       "names neither bos_token nor eos_token. Use --window stride");
+        return dq_fail_with(
+            err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_ROLLING},
+            "window rolling needs a token in front of a text; tokenizer_config.json "
+            "names neither bos_token nor eos_token");
     dq_doc_ids *ids = dq_alloc(a, (size_t)docs->n, sizeof *ids, err);
     if (!ids) return err->code;
     for (int64_t i = 0; i < docs->n; i++)

@@ -123,22 +123,21 @@ dq_status dq_cuda_refuse(cudaError_t e, int driver, int runtime, dq_err *err)
     /* versions are 1000 * major + 10 * minor */
     const int major = runtime / 1000, minor = runtime % 1000 / 10;
     if (e == cudaErrorNoDevice)
-        return dq_fail(err, DQ_RESOURCE,
-                       "no CUDA device is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES "
-                       "hides some). Use --device cpu");
+        return dq_fail_with(err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_CPU},
+                            "no CUDA device is visible (nvidia-smi lists them; "
+                            "CUDA_VISIBLE_DEVICES hides some)");
     if (e == cudaErrorInsufficientDriver && driver == 0)
-        return dq_fail(
-            err, DQ_RESOURCE,
-            "no NVIDIA driver is installed (expected one for CUDA %d.%d). Install it, or "
-            "use --device cpu",
-            major, minor);
+        return dq_fail_with(
+            err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OR_CPU},
+            "no NVIDIA driver is installed (expected one for CUDA %d.%d). Install it", major,
+            minor);
     if (e == cudaErrorInsufficientDriver)
-        return dq_fail(err, DQ_RESOURCE,
-                       "the NVIDIA driver is too old (expected one for CUDA %d.%d, found one for "
-                       "CUDA %d.%d). Update it, or use --device cpu",
-                       major, minor, driver / 1000, driver % 1000 / 10);
-    return dq_fail(err, DQ_RESOURCE, "CUDA does not start: %s (%s). Use --device cpu",
-                   cudaGetErrorString(e), cudaGetErrorName(e));
+        return dq_fail_with(err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OR_CPU},
+                            "the NVIDIA driver is too old (expected one for CUDA %d.%d, found one "
+                            "for CUDA %d.%d). Update it",
+                            major, minor, driver / 1000, driver % 1000 / 10);
+    return dq_fail_with(err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_CPU},
+                        "CUDA does not start: %s (%s)", cudaGetErrorString(e), cudaGetErrorName(e));
 }
 
 static dq_status check_device(int device, dq_err *err)
@@ -152,10 +151,9 @@ static dq_status check_device(int device, dq_err *err)
         return dq_cuda_refuse(e == cudaSuccess ? cudaErrorNoDevice : e, driver, runtime, err);
     }
     if (device >= count)
-        return dq_fail(err, DQ_RESOURCE,
-                       "device cuda:%d does not exist (expected cuda:0 to cuda:%d). Use another "
-                       "--device",
-                       device, count - 1);
+        return dq_fail_with(err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OTHER_DEVICE},
+                            "device cuda:%d does not exist (expected cuda:0 to cuda:%d)", device,
+                            count - 1);
     return DQ_OK;
 }
 
@@ -177,11 +175,10 @@ static dq_status describe(dq_backend *b, int device, dq_err *err)
     c->total_bytes = p.totalGlobalMem;
     c->strip_bytes = c->total_bytes / SHARE < MOST_STRIPS ? c->total_bytes / SHARE : MOST_STRIPS;
     if (c->cc < OLDEST)
-        return dq_fail(
-            err, DQ_RESOURCE,
-            "cuda:%d (%.100s) has compute capability %d.%d (expected %d.%d or later). Use "
-            "--device cpu",
-            device, p.name, p.major, p.minor, OLDEST / 10, OLDEST % 10);
+        return dq_fail_with(
+            err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_CPU},
+            "cuda:%d (%.100s) has compute capability %d.%d (expected %d.%d or later)", device,
+            p.name, p.major, p.minor, OLDEST / 10, OLDEST % 10);
     snprintf(b->device, sizeof b->device, "cuda:%d, %.80s, %d multiprocessors", device, p.name,
              c->n_sm);
     return DQ_OK;

@@ -115,10 +115,9 @@ static bool taken(dq_backend *b, const dq_cuda_units *u, const dq_finish *f,
     if (args->math.qk == DQ_NUM_F32) return true;
     const char *lack = dq_fused_lacks(&u->dev, f, fused_math(args), rounding_of(args->logit));
     if (!lack) return true;
-    dq_fail(&b->err, DQ_MISMATCH,
-            "%s attention on the cuda backend does not take this: %s. Use --math f32 or --device "
-            "cpu",
-            dq_num_name[args->math.qk], lack);
+    dq_fail_with(&b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_F32_OR_CPU},
+                 "%s attention on the cuda backend does not take this: %s",
+                 dq_num_name[args->math.qk], lack);
     return false;
 }
 

@@ -84,11 +84,11 @@ static dq_status bind(dq_cuda_blas *k, const dq_cuda_blas_file *f, dq_err *err)
     k->sgemm = (sgemm_fn *)function(f->library, "cublasSgemm_v2");
     k->gemm_ex = (gemm_ex_fn *)function(f->library, "cublasGemmEx");
     if (!k->create || !k->destroy || !k->set_stream || !k->set_math || !k->sgemm || !k->gemm_ex)
-        return dq_fail(
-            err, DQ_RESOURCE,
+        return dq_fail_with(
+            err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OR_CPU},
             "%.400s lacks functions (expected cuBLAS 12 or 13). Install NVIDIA's package "
             "libcublas-13-0 or pip's nvidia-cublas, or name another file with "
-            "DQ_CUBLAS=PATH, or use --device cpu",
+            "DQ_CUBLAS=PATH",
             f->path);
     return DQ_OK;
 }

@@ -187,12 +187,12 @@ static void try_places(search *s)
 
 dq_status dq_cuda_blas_missing(const char *why, dq_err *err)
 {
-    return dq_fail(
-        err, DQ_RESOURCE,
+    return dq_fail_with(
+        err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OR_CPU},
         "cuBLAS is missing: no libcublas.so.13 or libcublas.so.12 on the loader's path, in "
         "CUDA's folders (CUDA_HOME, CUDA_PATH, /usr/local/cuda*) or in Python's nvidia "
         "packages%s%.400s%s. Install NVIDIA's package libcublas-13-0 or pip's "
-        "nvidia-cublas, or name the file with DQ_CUBLAS=PATH, or use --device cpu",
+        "nvidia-cublas, or name the file with DQ_CUBLAS=PATH",
         *why ? " opens (" : "", why, *why ? ")" : "");
 }
 

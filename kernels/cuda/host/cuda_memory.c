@@ -162,9 +162,9 @@ void dq_cuda_no_memory(dq_backend *b, size_t bytes, const char *what)
         snprintf(needed, sizeof needed, "%.2f MiB needed", (double)bytes / mib);
     else
         snprintf(needed, sizeof needed, "in %.50s", what);
-    dq_fail(&b->err, DQ_RESOURCE,
-            "cuda:%d: out of memory (%s, %.2f MiB of %.2f MiB free). Use --device cpu",
-            dq_cuda_of(b)->device, needed, (double)free_bytes / mib, (double)total / mib);
+    dq_fail_with(&b->err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_CPU},
+                 "cuda:%d: out of memory (%s, %.2f MiB of %.2f MiB free)", dq_cuda_of(b)->device,
+                 needed, (double)free_bytes / mib, (double)total / mib);
 }
 
 size_t dq_cuda_memory(const dq_backend *b)

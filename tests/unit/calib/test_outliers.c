@@ -332,7 +332,7 @@ static void test_files(void **state)
     write_one(b, false);
     assert_true(same_bytes(a, b));
     assert_int_equal(dq_h5out_check(a, false, &err), DQ_FILE);
-    assert_non_null(strstr(err.text, "--force"));
+    assert_int_equal(err.remedy[0].code, DQ_REMEDY_FORCE);
     write_one(a, true);
     assert_true(same_bytes(a, b));
 

@@ -398,11 +398,14 @@ static void specs(void **state)
     static const double bad[] = {0, -0.5, 1.01, (double)NAN, (double)INFINITY};
     for (int i = 0; i < 5; i++) {
         t.keep = bad[i];
-        expect_usage(t, "--kv-keep");
+        expect_usage(t, "expected a share above 0");
     }
     t.keep = 0;
     t.tokens = 67; /* sink 4 + recent 64 */
     expect_usage(t, "Give at least 68");
+    assert_int_equal(dq_evict_check(&t, &dq_kv_plain, &err), DQ_USAGE);
+    assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_SINK_RECENT);
+    err = (dq_err){0};
     t.tokens = 68;
     assert_int_equal(dq_evict_check(&t, &dq_kv_plain, &err), DQ_OK);
     t.keep = 0.5;
@@ -415,7 +418,7 @@ static void specs(void **state)
     expect_usage(t, "negative");
     t = s;
     t.policy = NULL;
-    expect_usage(t, "--kv-policy");
+    expect_usage(t, "needs a policy");
     s.keep = 0.07; /* 0.07 * 100 is a little more than 7 in f64 */
     dq_kv_spec kv = {.sink = 1, .recent = 1};
     assert_int_equal(dq_evict_budget(&s, &kv, 100, &raised), 7);

@@ -318,7 +318,7 @@ static void test_does_not_fit(void **state)
     x.s.n_shots = 1;
     assert_null(plan(&x));
     assert_int_equal(x.err.code, DQ_MISMATCH);
-    assert_non_null(strstr(x.err.text, "q: --shots: not even 99 fits"));
+    assert_non_null(strstr(x.err.text, "q: shots: not even 99 fits"));
     rig_close(&x);
     rig_open(&x, "llama", "trec"); /* no demonstration; --limit cuts the queries */
     x.s.shots[0] = 0;

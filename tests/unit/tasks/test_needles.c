@@ -380,7 +380,7 @@ static void refusals(void **state)
         dq_status status;
     } rows[] = {
         {NULL, "has 512 positions. Use lengths up to 512", 513, DQ_MISMATCH},
-        {NULL, "--needles 1:1 with their question", 100, DQ_MISMATCH},
+        {NULL, "needles 1:1 with their question", 100, DQ_MISMATCH},
         {" a cold hare", "no end of a sentence", 420, DQ_DAMAGED},
         {". . .", "no end of a sentence", 420, DQ_DAMAGED},
         {"", "holds no text", 420, DQ_DAMAGED},

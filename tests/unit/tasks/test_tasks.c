@@ -412,7 +412,8 @@ static void test_windows(void **state)
     assert_int_equal(w.win[0].ids[0], 'b');
     assert_int_equal(windows(&w, DQ_WINDOW_CHUNK, t, text, DQ_BOS_AUTO, 11, 0, a, &err),
                      DQ_MISMATCH);
-    assert_non_null(strstr(err.text, "--ctx 10"));
+    assert_int_equal(err.remedy[0].code, DQ_REMEDY_CTX);
+    assert_int_equal(err.remedy[0].number[0], 10);
     dq_err none = {0};
     assert_int_equal(windows(&w, DQ_WINDOW_CHUNK, t, "", DQ_BOS_AUTO, 8, 0, a, &none), DQ_DAMAGED);
     dq_err fine = {0}; /* with BOS as context and as target */
