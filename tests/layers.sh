@@ -1,5 +1,5 @@
 #!/bin/sh
-# layers.sh: who may include whom, and who may print.
+# layers.sh: who may include whom, who may print, and who may name options.
 #   sh tests/layers.sh [REPOSITORY]
 # The table "Layers" of ARCHITECTURE.md says which folders a folder may include, besides itself; headers among
 # themselves form no circle. Prints one line per violation and exits 1; also checks itself on a planted tree
@@ -87,10 +87,30 @@ check_output() {
     done)
 }
 
+# The library does not know how it was called: what would help is a remedy (src/base/remedy.h), which cmds puts into
+# words. Looks into string literals only.
+check_words() {
+    # shellcheck disable=SC2046 # names of sources hold no spaces
+    (cd "$1" && awk '
+    /^[[:space:]]*(\/\*|\* |\*$)/ { next }
+    {
+        rest = $0
+        gsub(/\/\*.*\*\/|'"'"'\\?"'"'"'/, "", rest)
+        while (match(rest, /"([^"\\]|\\.)*"/)) {
+            literal = substr(rest, RSTART, RLENGTH)
+            rest = substr(rest, RSTART + RLENGTH)
+            if (literal ~ /--[a-z]/ ||
+                literal ~ /[^a-z]dq (bench|doctor|eval|info|logits|quantize|report|stats|tokenize|verify)[^a-z_]/)
+                print FILENAME ":" FNR ": names an option or a command; only cmds may"
+        }
+    }' $(files | grep -v '^cmds/'))
+}
+
 check() {
     check_layers "$1"
     check_circles "$1"
     check_output "$1"
+    check_words "$1"
 }
 
 plant() { # FILE TEXT...: a file that must be reported
@@ -116,7 +136,8 @@ self_test() {
     plant src/base/base.h '#include <stddef.h>'
     plant src/base/os.c '#include "base/base.h"' '#include <unistd.h>' '/* printf( is only named here */'
     plant cmds/main.c '#include "checkpoint/h5_result.h"' '#include "cmds/cli/options.h"' 'int main(void) { puts("x"); }'
-    plant src/checkpoint/h5_result.c '#include <hdf5.h>' 'static int n; void f(char *s) { snprintf(s, 1, "exit(1)"); }'
+    plant src/checkpoint/h5_result.c '#include <hdf5.h>' 'static int n; void f(char *s) { snprintf(s, 1, "exit(1)"); }' \
+        '/* "--force" and "dq eval" are only named here */' "char quote = '\"', *s = \"a - -b, dq evaluates\";"
     check "$tree" >"$tree/report"
     [ ! -s "$tree/report" ] || {
         echo "tests/layers.sh: reports a clean tree:"
@@ -131,7 +152,12 @@ self_test() {
     plant src/base/sha256.c 'void h(void)' '{' '    abort();' '}'
     plant src/base/json.h '#include "base/utf8.h"'
     plant src/base/utf8.h '#include "base/json.h"'
+    plant src/base/words.c 'char *a = "x",' '     *b = "give \"--force\"";' "char c = '\"'; char *d = \"see dq info\";"
+    plant kernels/cpu/cpu_y.c 'char *a = "use --device cpu";'
     check "$tree" >"$tree/report"
+    expect '^src/base/words.c:2: names an option or a command'
+    expect '^src/base/words.c:3: names an option or a command'
+    expect '^kernels/cpu/cpu_y.c:1: names an option or a command'
     expect '^src/base/text.c:1: includes checkpoint/h5.h; base may not include checkpoint$'
     expect '^src/base/text.c:1: includes checkpoint/h5.h; only checkpoint knows HDF5$'
     expect '^src/base/text.c:2: includes base.h, which is not named from'
