@@ -144,7 +144,7 @@ dq_status dq_eval_resume_begin(const dq_eval_resume *s, dq_eval *e, bool resume,
                 "%s: is not in this folder, so there is nothing to resume with these inputs and "
                 "settings; everything is computed",
                 s->path);
-    if (dq_file_exists(s->path) && !dq_steps_busy(s->path) && rename(s->path, s->old) == 0)
+    if (dq_file_exists(s->path) && !dq_journal_busy(s->path) && rename(s->path, s->old) == 0)
         dq_warn(t,
                 "an earlier run of this command left finished work, which --resume would go on "
                 "from; it is in %s until this run is done",
@@ -159,7 +159,7 @@ dq_status dq_eval_resume_begin(const dq_eval_resume *s, dq_eval *e, bool resume,
 /* Whether a resumed run would have less to compute: the first step is a head. */
 static bool has_work(const dq_eval *e)
 {
-    return e->journal && dq_steps_count(e->journal) > 1;
+    return e->journal && dq_journal_count(e->journal) > 1;
 }
 
 dq_status dq_eval_resume_keep(const dq_eval_resume *s, const dq_eval *e, dq_err *err)
@@ -176,6 +176,6 @@ void dq_eval_resume_end(const dq_eval_resume *s, dq_eval *e, dq_status outcome)
 {
     bool fine = outcome == DQ_OK || outcome == DQ_GATE;
     bool keep = outcome == DQ_STOPPED || (!fine && has_work(e));
-    dq_steps_close(e->journal, !keep);
+    dq_journal_close(e->journal, !keep);
     if (fine && s->old[0]) remove(s->old);
 }

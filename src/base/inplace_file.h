@@ -1,5 +1,5 @@
-/* inplace_file: files that are written in place and may be finished by a later process: a lock, writes at an
- * offset, and a journal of checked lines that survives a kill at any moment. Needs POSIX, like os.
+/* inplace_file: a file whose size is known before its content, written at offsets, in any order, and perhaps finished
+ * by a later process (journal.h says how that one knows what is there).
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_INPLACE_FILE_H
 #define DQ_INPLACE_FILE_H
@@ -20,22 +20,5 @@ void dq_inplace_start(dq_inplace *p, int64_t at, size_t bytes);
 dq_status dq_inplace_sync(dq_inplace *p, dq_err *err);
 bool dq_is_regular(const char *path); /* exists, and is a regular file (or a link to one) */
 dq_status dq_remove(const char *path, dq_err *err); /* an absent file is fine */
-
-/* Lines of text, each with a check sum. A line counts once its end is on the disk; a torn last line is
- * cut off when the journal is opened again. */
-typedef struct dq_journal {
-    dq_inplace file;
-    int64_t end; /* bytes of whole lines */
-    char **line; /* found when opened, in the arena */
-    int64_t n_lines;
-} dq_journal;
-
-/* Opens or creates the journal and locks it: DQ_FILE when another process holds the lock. */
-dq_status dq_journal_open(dq_journal *j, const char *path, dq_arena *a, dq_err *err);
-void dq_journal_close(dq_journal *j);
-dq_status dq_journal_clear(dq_journal *j, dq_err *err); /* no lines any more */
-/* Appends a line (without newline inside); it is safe after dq_journal_sync. */
-dq_status dq_journal_add(dq_journal *j, const char *text, dq_err *err);
-dq_status dq_journal_sync(dq_journal *j, dq_err *err);
 
 #endif

@@ -1,34 +1,48 @@
-/* journal: finished work as a file that only grows, one hashed line a step, so that whatever stops the
- * program, at any moment, at most the step at hand is lost. (It is handed to the system, not synced: when
- * the machine itself goes down, the last seconds may go with it.)
+/* journal: finished work as a file that only grows, one line a step, so that whatever ends the program, at any
+ * moment, a later one goes on from what was done.
  *
- *   {"sha256": "HASH OF STEP", "step": STEP}
+ *   HASH TEXT        64 hex digits: the SHA-256 of the text, which holds no newline
  *
+ * A line is with the system when dq_journal_add returns, so a kill costs at most the line at hand. What must
+ * outlive the machine's own end needs dq_journal_sync.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_JOURNAL_H
 #define DQ_JOURNAL_H
 
-#include "base/json.h"
+#include "base/base.h"
 
-typedef struct dq_steps dq_steps;
+/* An open journal is locked: no other process can open it. */
+typedef struct dq_journal dq_journal;
 
-/* What a step (a JSON object, borrowed) means; number counts from 0. */
-typedef dq_status dq_steps_read(void *arg, const json_t *step, int64_t number, dq_err *err);
+/* What was found in a file: text without hashes, each with a NUL behind it. */
+typedef struct dq_journal_lines {
+    char **text; /* [n] */
+    int64_t n;
+} dq_journal_lines;
 
-/* Whether another process writes to it. */
-bool dq_steps_busy(const char *path);
-/* An empty file in place of what is there. DQ_RESOURCE: another process writes to it. */
-dq_status dq_steps_new(dq_steps **out, const char *path, dq_err *err);
-/* Reads the steps of a file and goes on behind the last whole one. A last line that was cut off, or does not
- * fit its hash, is dropped; any other that does not fit is DQ_DAMAGED. */
-dq_status dq_steps_resume(dq_steps **out, const char *path, dq_steps_read *read, void *arg,
-                          dq_err *err);
-/* step[len]: the text of a JSON object, on one line. It is in the file when this returns; after a failure the
- * file is as it was before. */
-dq_status dq_steps_add(dq_steps *j, const char *step, size_t len, dq_err *err);
-/* Steps in the file. */
-int64_t dq_steps_count(const dq_steps *j);
+/* A line behind which others follow, and which does not fit its hash. */
+typedef enum dq_journal_damage {
+    DQ_JOURNAL_REFUSE, /* DQ_DAMAGED: a program that was killed does not leave that */
+    DQ_JOURNAL_CUT /* it goes, and so does all behind it: a machine that went down may keep any of the
+                        * lines behind the last sync */
+} dq_journal_damage;
+
+/* Whether another process has it open. */
+bool dq_journal_busy(const char *path);
+/* An empty journal in place of what is there. DQ_RESOURCE: another process has it open. */
+dq_status dq_journal_new(dq_journal **out, const char *path, dq_err *err);
+/* Reads the lines of an existing file, into the arena, and goes on behind them. A last line that was cut off,
+ * or does not fit its hash, is dropped. DQ_MISMATCH: the file is none of these journals; it stays as it is. */
+dq_status dq_journal_resume(dq_journal **out, const char *path, dq_journal_damage damage,
+                            dq_journal_lines *found, dq_arena *a, dq_err *err);
+/* After a failure the file is as it was before. DQ_BUG: a newline in the text. */
+dq_status dq_journal_add(dq_journal *j, const char *text, size_t len, dq_err *err);
+dq_status dq_journal_sync(dq_journal *j, dq_err *err);
+/* Drops all lines. */
+dq_status dq_journal_clear(dq_journal *j, dq_err *err);
+/* Lines in the file. */
+int64_t dq_journal_count(const dq_journal *j);
 /* `done`: nothing is to be resumed, the file goes away. NULL allowed. */
-void dq_steps_close(dq_steps *j, bool done);
+void dq_journal_close(dq_journal *j, bool done);
 
 #endif

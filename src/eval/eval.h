@@ -124,8 +124,8 @@ struct dq_eval {
     int64_t n_ctx, limit;
     dq_eval_progress *progress; /* NULL: none */
     void *progress_arg;
-    dq_steps *journal;  /* NULL: finished work is not written down */
-    dq_err journal_err; /* why writing it ended, if it did */
+    dq_journal *journal; /* NULL: finished work is not written down */
+    dq_err journal_err;  /* why writing it ended, if it did */
 };
 
 /* Ids of `source` for `model`, made or found: models with one tokenizer share them. -1: see err. */

@@ -1,5 +1,5 @@
 /* evaluate, state: finished work as steps of a journal. Numbers are written in hexadecimal, so that a
- * resumed run gives the same bits as one that was never stopped.
+ * resumed run gives the same bits as one that was never stopped. Each line of the journal is a JSON object:
  *
  *   {"schema": "dq-eval-resume/5", "key": KEY, "rows": N}
  *   {"rows": [{"row": I, "from": UNIT, "to": UNIT, "tokens": .., "computed": .., "seconds": HEX,
@@ -7,6 +7,7 @@
  *              "top_logp": "HEX ..", "extra": "HEX .."}, ...]}
  *                                            one per step: rows that finished units together
  * SPDX-License-Identifier: MIT */
+#include "base/json.h"
 #include "base/os.h"
 #include "eval/eval.h"
 
@@ -83,7 +84,7 @@ static dq_status add(dq_eval *e, const int *row, const int64_t *from, int n, dq_
         put_row(f, e, row[i], from[i]);
     }
     fputs("]}", f);
-    if (dq_memory_close(f, err) == DQ_OK) dq_steps_add(e->journal, text.s, text.n, err);
+    if (dq_memory_close(f, err) == DQ_OK) dq_journal_add(e->journal, text.s, text.n, err);
     dq_block_free(text.s);
     return err->code;
 }
@@ -176,22 +177,24 @@ static dq_status get_head(const dq_eval *e, const char *key, const json_t *step,
     return dq_json_int(&rows, step, "rows", e->n_rows, e->n_rows, NULL, err);
 }
 
-typedef struct reader {
-    dq_eval *e;
-    const char *key;
-    int64_t n; /* steps read */
-} reader;
-
-static dq_status read_step(void *arg, const json_t *step, int64_t number, dq_err *err)
+static dq_status get_step(dq_eval *e, const json_t *step, dq_err *err)
 {
-    reader *x = arg;
-    x->n = number + 1;
-    if (number == 0) return get_head(x->e, x->key, step, err);
     const json_t *rows = json_object_get(step, "rows");
     if (json_array_size(rows) < 1) return dq_fail(err, DQ_DAMAGED, "a step without rows");
     for (size_t i = 0; i < json_array_size(rows); i++)
-        DQ_TRY(get_row(x->e, json_array_get(rows, i), err));
+        DQ_TRY(get_row(e, json_array_get(rows, i), err));
     return DQ_OK;
+}
+
+static dq_status read_steps(dq_eval *e, const char *key, const dq_journal_lines *found, dq_err *err)
+{
+    for (int64_t i = 0; err->code == DQ_OK && i < found->n; i++) {
+        json_t *step = NULL;
+        if (dq_json_parse(&step, found->text[i], strlen(found->text[i]), "step", err) == DQ_OK)
+            i == 0 ? get_head(e, key, step, err) : get_step(e, step, err);
+        json_decref(step);
+    }
+    return err->code;
 }
 
 static dq_status add_head(const dq_eval *e, const char *key, dq_err *err)
@@ -199,18 +202,30 @@ static dq_status add_head(const dq_eval *e, const char *key, dq_err *err)
     char line[200];
     int n = snprintf(line, sizeof line, "{\"schema\": \"%s\", \"key\": \"%s\", \"rows\": %d}",
                      schema, key, e->n_rows);
-    return dq_steps_add(e->journal, line, (size_t)n, err);
+    return dq_journal_add(e->journal, line, (size_t)n, err);
+}
+
+/* Goes on from a file. What it holds is read before anything is added, and dropped then. */
+static dq_status resume_from(dq_eval *e, const char *key, const char *path, dq_err *err)
+{
+    dq_journal_lines found;
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_journal_resume(&e->journal, path, DQ_JOURNAL_REFUSE, &found, a, err) == DQ_OK &&
+        read_steps(e, key, &found, err) != DQ_OK) {
+        dq_in(err, "%s: ", path);
+        dq_journal_close(e->journal, false);
+        e->journal = NULL;
+    }
+    dq_arena_free(a);
+    return err->code;
 }
 
 dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool resume, dq_err *err)
 {
-    reader x = {.e = e, .key = key};
-    if (resume)
-        DQ_TRY(dq_steps_resume(&e->journal, path, read_step, &x, err));
-    else
-        DQ_TRY(dq_steps_new(&e->journal, path, err));
-    if (x.n || add_head(e, key, err) == DQ_OK) return DQ_OK;
-    dq_steps_close(e->journal, true); /* without a head nothing can be gone on from */
+    DQ_TRY(resume ? resume_from(e, key, path, err) : dq_journal_new(&e->journal, path, err));
+    if (dq_journal_count(e->journal) > 0 || add_head(e, key, err) == DQ_OK) return DQ_OK;
+    dq_journal_close(e->journal, true); /* without a head nothing can be gone on from */
     e->journal = NULL;
     return err->code;
 }

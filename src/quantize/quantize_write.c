@@ -5,6 +5,7 @@
  * rename.
  * SPDX-License-Identifier: MIT */
 #include "base/inplace_file.h"
+#include "base/journal.h"
 #include "base/os.h"
 #include "base/sha256.h"
 #include "model/output_guard.h"
@@ -19,8 +20,9 @@ typedef struct work {
     dq_quantizer *q;
     const char *out, *partial, *journal_path;
     dq_inplace file;
-    dq_journal journal;
-    bool *done; /* [n_slots] */
+    dq_journal *journal;    /* NULL: not open, or another process has it */
+    dq_journal_lines found; /* what an earlier run wrote into it */
+    bool *done;             /* [n_slots] */
     int64_t n_done, unsynced;
     double synced; /* time */
     bool force, resume;
@@ -47,11 +49,23 @@ static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq
     return err->code;
 }
 
+/* A line of the journal about names, which may hold anything; NULL: see err. */
+static char *one_line(char *text)
+{
+    if (text) dq_one_line(text);
+    return text;
+}
+
 /* What a resumed run must find unchanged in the source. */
 static char *source_line(dq_quantizer *q, int i, dq_err *err)
 {
-    return dq_textf(q->arena, err, "file %s %lld %s", q->file[i], (long long)q->file_bytes[i],
-                    q->file_sha[i]);
+    return one_line(dq_textf(q->arena, err, "file %s %lld %s", q->file[i],
+                             (long long)q->file_bytes[i], q->file_sha[i]));
+}
+
+static dq_status add_line(work *w, const char *line, dq_err *err)
+{
+    return dq_journal_add(w->journal, line, strlen(line), err);
 }
 
 static dq_status flush(work *w, dq_err *err)
@@ -63,11 +77,10 @@ static dq_status flush(work *w, dq_err *err)
     for (; w->n_sources < w->q->n_files; w->n_sources++) {
         const char *line = source_line(w->q, w->n_sources, err);
         if (!line) return err->code;
-        DQ_TRY(dq_journal_add(&w->journal, line, err));
+        DQ_TRY(add_line(w, line, err));
     }
-    for (int64_t i = 0; i < w->n_pending; i++)
-        DQ_TRY(dq_journal_add(&w->journal, w->pending[i], err));
-    DQ_TRY(dq_journal_sync(&w->journal, err));
+    for (int64_t i = 0; i < w->n_pending; i++) DQ_TRY(add_line(w, w->pending[i], err));
+    DQ_TRY(dq_journal_sync(w->journal, err));
     w->n_done += w->n_pending;
     w->n_pending = 0;
     w->unsynced = 0;
@@ -166,10 +179,11 @@ static char **head_lines(dq_quantizer *q, int *count, dq_err *err)
     int n = 0;
     char **line = dq_alloc(q->arena, (size_t)(q->n_blobs + HEAD_EXTRA), sizeof *line, err);
     if (!line) return NULL;
-    line[n++] = dq_textf(q->arena, err, "dq-journal 2");
+    line[n++] = dq_textf(q->arena, err, "dq-journal 3");
     line[n++] = dq_textf(q->arena, err, "version %s", q->set.dq_version);
     line[n++] = dq_textf(q->arena, err, "settings %s", q->recipe);
-    line[n++] = dq_textf(q->arena, err, "source %s %s", q->model->name, q->model->fingerprint);
+    line[n++] =
+        one_line(dq_textf(q->arena, err, "source %s %s", q->model->name, q->model->fingerprint));
     for (int i = 0; i < q->n_blobs; i++) {
         char sha[65];
         if (i == q->table || dq_sha256_of(sha, q->blob[i].data, q->blob[i].bytes, err) != DQ_OK)
@@ -183,8 +197,8 @@ static char **head_lines(dq_quantizer *q, int *count, dq_err *err)
 
 static dq_status compare_line(const work *w, int64_t i, const char *want, dq_err *err)
 {
-    if (i >= w->journal.n_lines) return DQ_OK; /* killed before this line: nothing to compare */
-    const char *found = w->journal.line[i];
+    if (i >= w->found.n) return DQ_OK; /* killed before this line: nothing to compare */
+    const char *found = w->found.text[i];
     if (strcmp(found, want) == 0) return DQ_OK;
     return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_REPEAT_OR_FORCE},
                         "%s: begun with another source or other settings (found \"%.240s\", this "
@@ -199,7 +213,7 @@ static dq_status compare_journal(const work *w, char **head, int n, bool *usable
     dq_quantizer *q = w->q;
     *usable = false;
     for (int i = 0; i < n; i++) DQ_TRY(compare_line(w, i, head[i], err));
-    if (w->journal.n_lines <= n + q->n_files) return DQ_OK;
+    if (w->found.n <= n + q->n_files) return DQ_OK;
     for (int i = 0; i < q->n_files; i++) {
         const char *line = source_line(q, i, err);
         if (!line) return err->code;
@@ -228,14 +242,14 @@ static bool replay(work *w, const char *line)
 
 static dq_status write_head(work *w, char **head, int n, dq_err *err)
 {
-    DQ_TRY(dq_journal_clear(&w->journal, err));
-    for (int i = 0; i < n; i++) DQ_TRY(dq_journal_add(&w->journal, head[i], err));
-    DQ_TRY(dq_journal_sync(&w->journal, err));
+    DQ_TRY(dq_journal_clear(w->journal, err));
+    for (int i = 0; i < n; i++) DQ_TRY(add_line(w, head[i], err));
+    DQ_TRY(dq_journal_sync(w->journal, err));
     DQ_TRY(dq_skeleton_create(&w->q->skeleton, w->partial, err));
     DQ_TRY(dq_inplace_open(&w->file, w->partial, err));
     DQ_TRY(dq_inplace_sync(&w->file, err));
-    DQ_TRY(dq_journal_add(&w->journal, "skeleton", err));
-    return dq_journal_sync(&w->journal, err);
+    DQ_TRY(add_line(w, "skeleton", err));
+    return dq_journal_sync(w->journal, err);
 }
 
 /* The journal says "complete SHA" once the partial file is whole. True when `out` is that file: the
@@ -245,8 +259,8 @@ static bool finished_before(work *w)
     char sha[65] = "";
     dq_err ignore = {0};
     dq_container *c;
-    if (w->journal.n_lines == 0 || dq_file_exists(w->partial)) return false;
-    const char *last = w->journal.line[w->journal.n_lines - 1];
+    if (w->found.n == 0 || dq_file_exists(w->partial)) return false;
+    const char *last = w->found.text[w->found.n - 1];
     if (sscanf(last, "complete %64[0-9a-f]", sha) != 1) return false;
     if (dq_container_open(&c, w->out, &ignore) != DQ_OK) return false;
     bool same = strcmp(dq_container_header(c)->content_sha256, sha) == 0;
@@ -256,6 +270,18 @@ static bool finished_before(work *w)
     return same;
 }
 
+/* What is in it counts only where it is resumed. */
+static dq_status open_journal(work *w, dq_err *err)
+{
+    if (!w->resume || !dq_file_exists(w->journal_path))
+        return dq_journal_new(&w->journal, w->journal_path, err);
+    dq_journal_resume(&w->journal, w->journal_path, DQ_JOURNAL_CUT, &w->found, w->q->arena, err);
+    if (err->code != DQ_MISMATCH) return err->code;
+    const dq_err why = *err;
+    *err = (dq_err){0};
+    return dq_fail(err, why.code, "%s. Start over with --force.", why.text);
+}
+
 /* Takes up an earlier run's files, or begins. *finished: nothing is left to do. */
 static dq_status take_up(work *w, bool *finished, dq_err *err)
 {
@@ -263,16 +289,15 @@ static dq_status take_up(work *w, bool *finished, dq_err *err)
     char **head = head_lines(w->q, &n, err);
     *finished = false;
     if (!head) return err->code;
-    DQ_TRY(dq_journal_open(&w->journal, w->journal_path, w->q->arena, err));
+    DQ_TRY(open_journal(w, err));
     bool usable = false;
-    if (w->resume && w->journal.n_lines > 0) {
+    if (w->found.n > 0) {
         DQ_TRY(dq_plan_hashes(w->q, err));
         DQ_TRY(compare_journal(w, head, n, &usable, err));
     }
     if (usable) {
         w->n_sources = w->q->n_files;
-        for (int64_t i = n + 1 + w->n_sources; i < w->journal.n_lines; i++)
-            replay(w, w->journal.line[i]);
+        for (int64_t i = n + 1 + w->n_sources; i < w->found.n; i++) replay(w, w->found.text[i]);
         *finished = finished_before(w);
         if (*finished) return DQ_OK;
     }
@@ -296,7 +321,7 @@ static dq_status name_files(dq_quantizer *q, work *w, const char *out, dq_err *e
 {
     memset(w, 0, sizeof *w);
     w->q = q;
-    w->file.fd = w->journal.file.fd = -1;
+    w->file.fd = -1;
     w->out = out;
     w->partial = dq_textf(q->arena, err, "%s.partial", out);
     w->journal_path = dq_textf(q->arena, err, "%s.journal", out);
@@ -369,8 +394,8 @@ static dq_status write_all(work *w, dq_err *err)
     DQ_TRY(dq_inplace_sync(&w->file, err));
     DQ_TRY(dq_maps_check(err));
     snprintf(line, sizeof line, "complete %s", q->info.content_sha256);
-    DQ_TRY(dq_journal_add(&w->journal, line, err));
-    DQ_TRY(dq_journal_sync(&w->journal, err));
+    DQ_TRY(add_line(w, line, err));
+    DQ_TRY(dq_journal_sync(w->journal, err));
     q->info.file_bytes = q->skeleton.file_bytes;
     return dq_file_commit(w->partial, w->out, err);
 }
@@ -380,7 +405,7 @@ static void clean_up(work *w, dq_err *err)
 {
     enum { MOST_TEXT = 600 }; /* so that there is room for what follows */
     dq_err ignore = {0};
-    if (w->journal.file.fd < 0 || err->code == DQ_MISMATCH) return; /* not ours */
+    if (!w->journal || err->code == DQ_MISMATCH) return; /* not ours */
     if (err->code == DQ_STOPPED) {
         *err = (dq_err){0};
         dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
@@ -408,7 +433,7 @@ static dq_status write_output(void *arg, dq_err *err)
     if (err->code == DQ_OK) dq_remove(w->journal_path, err);
     if (err->code != DQ_OK) clean_up(w, err);
     dq_inplace_close(&w->file);
-    dq_journal_close(&w->journal);
+    dq_journal_close(w->journal, false);
     return err->code;
 }
 

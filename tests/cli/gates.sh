@@ -145,6 +145,8 @@ mv tokenizer.kept "diff model/tokenizer.json"
 killed 2 "$@" --resume
 sed -i '2s/e/f/' dq-eval-*.resume
 try 3 "line 2 was altered .*Remove it, or run without --resume" "$@" --csv killed.csv --force --resume
+for state in dq-eval-*.resume; do printf '{"sha256": "00", "step": {}}\n' >"$state"; done
+try 4 "resume: is not a journal of this version of dq. Remove it" "$@" --csv killed.csv --force --resume
 rm -f dq-eval-*.resume killed.csv
 # a disk that fills up keeps what it took: one step, then nothing more, then the results neither
 (

@@ -2,6 +2,7 @@
  * the same bytes.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* usleep */
+#include "base/journal.h"
 #include "base/os.h"
 #include "checkpoint/h5_result.h"
 #include "checkpoint/safetensors.h"
@@ -289,6 +290,8 @@ static void stop_later(void *arg, double done, double total, const char *what)
     if (++s->steps == s->after) raise(s->signal);
 }
 
+static const char *source = model; /* of interrupted runs */
+
 /* A run in a process of its own that sends itself the signal at the n-th step; its wait status. */
 static int interrupted_run(const char *out, int after, int number, bool resume)
 {
@@ -299,7 +302,7 @@ static int interrupted_run(const char *out, int after, int number, bool resume)
         stopper s = {0, after, number};
         dq_quantize_progress p = {stop_later, &s};
         if (number == SIGINT) dq_catch_signals();
-        _exit((int)write_to(model, out, &set, false, resume, &p, &err));
+        _exit((int)write_to(source, out, &set, false, resume, &p, &err));
     }
     int status = -1;
     assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
@@ -340,7 +343,40 @@ static void interrupted_runs_end_in_the_same_bytes(void **unused)
     assert_non_null(strstr(err.text, "\"bits\":"));
     assert_int_equal(write_to(model, at("half.h5"), &other, false, false, NULL, &err), DQ_FILE);
     assert_int_equal(err.remedy[0].code, DQ_REMEDY_RESUME_OR_FORCE);
+    /* so is a journal of another form, as versions of dq before this one wrote */
+    static const char old[] = "dq-journal 2 4c7b8b14\nversion 0.3.0 18a1f4d3\n";
+    put_bytes(at("half.h5.journal"), old, sizeof old - 1);
+    assert_int_equal(write_to(model, at("half.h5"), &other, false, true, NULL, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "half.h5.journal: is not a journal of this version of dq. "
+                                     "Start over with --force."));
+    assert_true(dq_file_exists(at("half.h5.partial")));
     assert_int_equal(write_to(model, at("half.h5"), &other, true, false, NULL, &err), DQ_OK);
+}
+
+/* A journal has a line a step, whatever the names in it hold. */
+static void a_name_of_two_lines_is_resumed(void **unused)
+{
+    char quoted[300], plain[256];
+    dq_journal *j;
+    dq_journal_lines found;
+    dq_err err = {0};
+    dq_arena *a = dq_arena_new();
+    (void)unused;
+    assert_non_null(a);
+    snprintf(plain, sizeof plain, "%s", at("two\nlines"));
+    snprintf(quoted, sizeof quoted, "'%s'", plain);
+    assert_int_equal(shell("cp -r", model, quoted), 0);
+    source = plain;
+    for (int after = 1; !dq_file_exists(at("lines.h5.partial")); after++)
+        assert_int_not_equal(interrupted_run(at("lines.h5"), after, SIGKILL, false), 0);
+    assert_int_equal(
+        dq_journal_resume(&j, at("lines.h5.journal"), DQ_JOURNAL_REFUSE, &found, a, &err), DQ_OK);
+    dq_journal_close(j, false);
+    assert_true(found.n > 4);
+    assert_non_null(strstr(found.text[3], "source two?lines "));
+    assert_int_equal(interrupted_run(at("lines.h5"), 0, SIGKILL, true), 0);
+    source = model;
+    dq_arena_free(a);
 }
 
 static void outputs_are_refused(void **unused)
@@ -637,6 +673,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(interrupted_runs_end_in_the_same_bytes),
+        cmocka_unit_test(a_name_of_two_lines_is_resumed),
         cmocka_unit_test(a_full_disk_leaves_no_output),
         cmocka_unit_test(containers_hold_the_defined_values),
         cmocka_unit_test(payloads_begin_on_pages),

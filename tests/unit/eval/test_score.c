@@ -736,7 +736,7 @@ static void test_journal(void **state)
     assert_int_equal(dq_eval_journal(&e, key, path, false, &err), DQ_OK);
     assert_int_equal(dq_eval_run(&e, &err), DQ_OK);
     assert_int_equal(e.journal_err.code, DQ_OK);
-    dq_steps_close(e.journal, false);
+    dq_journal_close(e.journal, false);
     assert_int_equal(dq_file_read(&text, &len, path, e.a, &err), DQ_OK);
     for (int part = 0; part <= 20; part++) {
         size_t cut = part == 20 ? len : len * (size_t)part / 20;
@@ -746,7 +746,7 @@ static void test_journal(void **state)
         assert_int_equal(dq_eval_journal(&f, key, path, true, &err), DQ_OK);
         assert_int_equal(dq_eval_run(&f, &err), DQ_OK);
         check_same(&e, &f);
-        dq_steps_close(f.journal, part == 20);
+        dq_journal_close(f.journal, part == 20);
         dq_arena_free(f.a);
     }
     text[len - 3] ^= 1; /* a last line that does not fit is dropped like one that was cut off */
@@ -756,7 +756,7 @@ static void test_journal(void **state)
     assert_int_equal(dq_eval_journal(&f, key, path, true, &err), DQ_OK);
     assert_int_equal(dq_eval_run(&f, &err), DQ_OK);
     check_same(&e, &f);
-    dq_steps_close(f.journal, true);
+    dq_journal_close(f.journal, true);
     dq_arena_free(f.a);
     dq_err gone = {0}, wrong = {0}, altered = {0}, busy = {0};
     sweep_open(&f, &x);
@@ -770,7 +770,7 @@ static void test_journal(void **state)
     assert_int_equal(dq_eval_journal(&f, key, path, true, &altered), DQ_DAMAGED);
     assert_int_equal(dq_eval_journal(&e, key, path, false, &err), DQ_OK);
     assert_int_equal(dq_eval_journal(&f, key, path, false, &busy), DQ_RESOURCE);
-    dq_steps_close(e.journal, true);
+    dq_journal_close(e.journal, true);
     dq_arena_free(f.a);
     dq_arena_free(e.a);
     rig_close(&x);
