@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "kv/kv_policy.h"
 
+#include "base/random.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,29 +54,19 @@ static void score_key_norm(double *score, const dq_token_columns *c)
     for (int64_t i = 0; i < c->n; i++) score[i] = -c->key_norm[i];
 }
 
-/* The finalizer of SplitMix64: a bijection whose output bits all depend on all input bits. */
-static uint64_t mix(uint64_t x)
-{
-    x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9u;
-    x ^= x >> 27;
-    x *= 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 enum { LAYER_SHIFT = 32 };
 
 uint64_t dq_policy_seed(uint64_t seed, int layer, int group)
 {
-    return mix(mix(seed + 0x9e3779b97f4a7c15u) ^
-               ((uint64_t)(uint32_t)layer << LAYER_SHIFT | (uint64_t)(uint32_t)group));
+    const uint64_t stream = (uint64_t)(uint32_t)layer << LAYER_SHIFT | (uint64_t)(uint32_t)group;
+    return dq_random_of(seed, stream).state;
 }
 
 /* 53 bits, so that the double is exact and equal everywhere. */
 static void score_random(double *score, const dq_token_columns *c)
 {
     for (int64_t i = 0; i < c->n; i++) {
-        uint64_t h = mix(c->seed ^ mix((uint64_t)(uint32_t)c->pos[i] + 1));
+        uint64_t h = dq_random_mix(c->seed ^ dq_random_mix((uint64_t)(uint32_t)c->pos[i] + 1));
         score[i] = (double)(h >> 11) * 0x1p-53;
     }
 }

@@ -1,46 +1,16 @@
 /* icl_draw: which demonstrations, in which order. See icl_data.h.
  * SPDX-License-Identifier: MIT */
+#include "base/random.h"
 #include "tasks/icl_data.h"
 
 #include <string.h>
 
 const char *const dq_icl_order_name[DQ_ICL_ORDERS] = {"random", "class", "alternate"};
 
-/* The finalizer of SplitMix64 (Steele, Lea and Flood, 2014). */
-static uint64_t mix(uint64_t x)
-{
-    x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9u;
-    x ^= x >> 27;
-    x *= 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static uint64_t next(uint64_t *state)
-{
-    *state += 0x9e3779b97f4a7c15u;
-    return mix(*state);
-}
-
-/* Uniform in 0 .. n - 1: what lies above the largest multiple of n is drawn again. */
-static uint64_t below(uint64_t *state, uint64_t n)
-{
-    uint64_t x, over = (UINT64_MAX % n + 1) % n;
-    do x = next(state);
-    while (x > UINT64_MAX - over);
-    return x % n;
-}
-
 void dq_icl_permute(int32_t *out, int64_t n, uint64_t seed, uint64_t stream)
 {
-    uint64_t state = mix(mix(seed + 0x9e3779b97f4a7c15u) ^ stream);
-    for (int64_t i = 0; i < n; i++) out[i] = (int32_t)i;
-    for (int64_t i = n - 1; i > 0; i--) {
-        int64_t k = (int64_t)below(&state, (uint64_t)i + 1);
-        int32_t keep = out[i];
-        out[i] = out[k];
-        out[k] = keep;
-    }
+    dq_random r = dq_random_of(seed, stream);
+    dq_random_permute(&r, out, n);
 }
 
 /* Into `sorted`, label by label; first[label] is where each begins, first[n_labels] = n. */

@@ -21,37 +21,20 @@ const char *const dq_needle_class_name[DQ_NEEDLE_CLASSES] = {"bos", "answer", "d
 
 /* ---- Chance ---- */
 
-static uint64_t next(dq_needle_rng *r)
-{
-    uint64_t x = r->state += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-dq_needle_rng dq_needle_rng_of(uint64_t seed, const dq_needle_cell *cell, int64_t sample)
+dq_random dq_needle_random(uint64_t seed, const dq_needle_cell *cell, int64_t sample)
 {
     const uint64_t name[] = {(uint64_t)cell->length, (uint64_t)cell->depth, (uint64_t)cell->n,
                              (uint64_t)cell->r, (uint64_t)sample};
-    dq_needle_rng r = {.state = seed};
-    for (size_t i = 0; i < sizeof name / sizeof *name; i++) r.state = next(&r) ^ name[i];
+    dq_random r = {.state = seed};
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) r.state = dq_random_next(&r) ^ name[i];
     return r;
 }
 
-uint64_t dq_needle_below(dq_needle_rng *r, uint64_t n)
-{
-    const uint64_t uneven =
-        (UINT64_MAX % n + 1) % n; /* values that some remainders have too many of */
-    uint64_t x = next(r);
-    while (x > UINT64_MAX - uneven) x = next(r);
-    return x % n;
-}
-
 /* The first k of n shuffled things. */
-static void shuffle(int *thing, int k, int n, dq_needle_rng *r)
+static void shuffle(int *thing, int k, int n, dq_random *r)
 {
     for (int i = 0; i < k; i++) {
-        const int other = i + (int)dq_needle_below(r, (uint64_t)(n - i)), kept = thing[i];
+        const int other = i + (int)dq_random_below(r, (uint64_t)(n - i)), kept = thing[i];
         thing[i] = thing[other];
         thing[other] = kept;
     }
@@ -147,7 +130,7 @@ void dq_needle_place(int64_t *anchor, int *order, const uint64_t *tie, int n, in
 typedef struct making {
     const dq_needle_maker *m;
     const dq_needle_cell *cell;
-    dq_needle_rng rng;
+    dq_random random;
     dq_needle_prompt *p;
     const char **city, **number;
     int64_t *at, *len;
@@ -203,19 +186,19 @@ static dq_status draw(making *x, dq_err *err)
     const int n = x->cell->n, r = x->cell->r;
     int city[DQ_NEEDLE_CITIES], asked[DQ_NEEDLE_CITIES];
     for (int i = 0; i < DQ_NEEDLE_CITIES; i++) city[i] = i;
-    shuffle(city, n, DQ_NEEDLE_CITIES, &x->rng);
+    shuffle(city, n, DQ_NEEDLE_CITIES, &x->random);
     for (int i = 0; i < n; i++) {
         char digits[DQ_NEEDLE_DIGITS + 1];
         do {
             snprintf(digits, sizeof digits, "%u",
-                     1000000u + (unsigned)dq_needle_below(&x->rng, 9000000));
+                     1000000u + (unsigned)dq_random_below(&x->random, 9000000));
         } while (taken(x->number, i, digits));
         x->city[i] = dq_needle_city[city[i]];
         x->number[i] = dq_text(x->m->a, digits, DQ_NEEDLE_DIGITS, err);
         if (!x->number[i]) return err->code;
     }
     for (int i = 0; i < r; i++) asked[i] = i;
-    shuffle(asked, r, r, &x->rng);
+    shuffle(asked, r, r, &x->random);
     for (int i = 0; i < r; i++) x->answer[i].needle = asked[i];
     return DQ_OK;
 }
@@ -322,11 +305,11 @@ static dq_status lay_out(making *x, dq_err *err)
     dq_needle_prompt *p = x->p;
     p->filler = dq_needle_left(x->cell, p->n_bos, x->len, x->n_query, p->budget);
     if (p->filler < 1) return too_many(x->cell, x->cell->length - p->filler + 1, err);
-    p->start = f->start[dq_needle_below(&x->rng, (uint64_t)f->n_starts)];
+    p->start = f->start[dq_random_below(&x->random, (uint64_t)f->n_starts)];
     x->anchor[0] = dq_needle_anchor(x->cell->depth, p->filler);
     for (int i = 1; i < x->cell->n; i++)
-        x->anchor[i] = (int64_t)dq_needle_below(&x->rng, (uint64_t)p->filler + 1);
-    for (int i = 0; i < x->cell->n; i++) x->tie[i] = next(&x->rng);
+        x->anchor[i] = (int64_t)dq_random_below(&x->random, (uint64_t)p->filler + 1);
+    for (int i = 0; i < x->cell->n; i++) x->tie[i] = dq_random_next(&x->random);
     dq_needle_place(x->anchor, x->order, x->tie, x->cell->n, x->cell->depth, f, p->start,
                     p->filler);
     return DQ_OK;
@@ -384,7 +367,7 @@ dq_status dq_needle_make(dq_needle_prompt *out, const dq_needle_maker *m,
     if (cell->n < 1 || cell->n > DQ_NEEDLE_CITIES || cell->r < 1 || cell->r > cell->n)
         return dq_fail(err, DQ_BUG, "%d needles, %d asked for", cell->n, cell->r);
     *out = (dq_needle_prompt){.n_bos = m->n_bos, .needles = cell->n, .asked = cell->r};
-    making x = {.m = m, .cell = cell, .p = out, .rng = dq_needle_rng_of(seed, cell, sample)};
+    making x = {.m = m, .cell = cell, .p = out, .random = dq_needle_random(seed, cell, sample)};
     out->city = x.city = dq_alloc(m->a, n, sizeof *x.city, err);
     out->number = x.number = dq_alloc(m->a, n, sizeof *x.number, err);
     out->at = x.at = dq_alloc(m->a, n, sizeof *x.at, err);

@@ -5,6 +5,7 @@
 #ifndef DQ_NEEDLES_H
 #define DQ_NEEDLES_H
 
+#include "base/random.h"
 #include "tasks/needle_recall.h"
 #include "tokenizer/tokenizer.h"
 
@@ -25,13 +26,8 @@ typedef struct dq_needle_cell {
     int n, r;       /* needles, and how many of them are asked for: needles 0 .. r - 1 */
 } dq_needle_cell;
 
-/* SplitMix64, begun from everything that names a sample: it does not depend on other cells or samples. */
-typedef struct dq_needle_rng {
-    uint64_t state;
-} dq_needle_rng;
-dq_needle_rng dq_needle_rng_of(uint64_t seed, const dq_needle_cell *cell, int64_t sample);
-/* Uniform in 0 .. n - 1, n > 0. */
-uint64_t dq_needle_below(dq_needle_rng *r, uint64_t n);
+/* Begun from everything that names a sample: it does not depend on other cells or samples. */
+dq_random dq_needle_random(uint64_t seed, const dq_needle_cell *cell, int64_t sample);
 
 /* The text that needles are hidden in, read as a ring. */
 typedef struct dq_filler {
