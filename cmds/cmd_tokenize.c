@@ -17,8 +17,7 @@ typedef struct tokenize {
     dq_arena *arena;
     dq_model *model; /* NULL unless a container */
     dq_tokenizer *tokenizer;
-    char *out; /* a block: printed only once everything went well */
-    size_t used, room;
+    dq_strbuf out;          /* printed only once everything went well */
     int64_t bad, first_bad; /* ill-formed subparts of the text */
 } tokenize;
 
@@ -100,20 +99,7 @@ static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
 
 /* ----- output ----- */
 
-static dq_status need_room(tokenize *x, size_t more, dq_err *err)
-{
-    if (x->room - x->used >= more) return DQ_OK;
-    size_t room = 2 * x->room + more;
-    char *grown = dq_block_new(room, 1, err);
-    if (!grown) return err->code;
-    if (x->used) memcpy(grown, x->out, x->used);
-    dq_block_free(x->out);
-    x->out = grown;
-    x->room = room;
-    return DQ_OK;
-}
-
-static void put_number(tokenize *x, int32_t id)
+static void put_number(dq_strbuf *out, int32_t id)
 {
     char digits[12];
     size_t n = sizeof digits;
@@ -122,8 +108,8 @@ static void put_number(tokenize *x, int32_t id)
         digits[--n] = (char)('0' + v % 10);
         v /= 10;
     } while (v);
-    memcpy(x->out + x->used, digits + n, sizeof digits - n);
-    x->used += sizeof digits - n;
+    memcpy(out->s + out->n, digits + n, sizeof digits - n);
+    out->n += sizeof digits - n;
 }
 
 /* Appends the line of ids of text[len], which stands at offset `at` of the whole. */
@@ -135,12 +121,13 @@ static dq_status put_line(tokenize *x, const char *text, size_t len, size_t at, 
                                &n, &first, &bad, err));
     if (bad && x->bad == 0) x->first_bad = (int64_t)at + first;
     x->bad += bad;
-    if (need_room(x, (size_t)n * 12 + 1, err) == DQ_OK) {
+    dq_strbuf *out = &x->out;
+    if (dq_strbuf_reserve(out, (size_t)n * 12 + 1, err) == DQ_OK) {
         for (int64_t i = 0; i < n; i++) {
-            if (i) x->out[x->used++] = ' ';
-            put_number(x, ids[i]);
+            if (i) out->s[out->n++] = ' ';
+            put_number(out, ids[i]);
         }
-        x->out[x->used++] = '\n';
+        out->s[out->n++] = '\n';
     }
     dq_block_free(ids);
     return err->code;
@@ -185,11 +172,8 @@ static dq_status put_text(tokenize *x, const char *text, size_t len, size_t at, 
     if (err->code == DQ_OK &&
         dq_tokenizer_decode(x->tokenizer, ids, n, x->special ? DQ_TOK_SPECIAL : 0, &decoded, &used,
                             err) == DQ_OK &&
-        need_room(x, used + 1, err) == DQ_OK) {
-        memcpy(x->out + x->used, decoded, used);
-        x->used += used;
-        x->out[x->used++] = '\n';
-    }
+        dq_strbuf_add(&x->out, decoded, used, err) == DQ_OK)
+        dq_strbuf_add(&x->out, "\n", 1, err);
     dq_block_free(decoded);
     dq_block_free(ids);
     return err->code;
@@ -227,7 +211,7 @@ static dq_status run(tokenize *x, const dq_args *args, dq_err *err)
         dq_warn(&x->talk,
                 "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at byte %lld",
                 x->text_path, (long long)x->bad, (long long)x->first_bad);
-    if (x->used) fwrite(x->out, 1, x->used, stdout);
+    if (x->out.n) fwrite(x->out.s, 1, x->out.n, stdout);
     return dq_flush_stdout(err);
 }
 
@@ -263,7 +247,7 @@ dq_status dq_cmd_tokenize(int argc, char **argv, dq_err *err)
     dq_tokenizer_free(x.tokenizer);
     dq_model_close(x.model);
     dq_talk_end(&x.talk);
-    dq_block_free(x.out);
+    dq_block_free(x.out.s);
     dq_arena_free(x.arena);
     return err->code;
 }

@@ -215,3 +215,18 @@ char *dq_textf(dq_arena *a, dq_err *err, const char *fmt, ...)
     va_end(args);
     return p;
 }
+
+void *dq_grow(dq_arena *a, void *list, size_t want, size_t *cap, size_t size, dq_err *err)
+{
+    enum { FIRST = 16 };
+    if (list && want <= *cap) return list;
+    size_t more = *cap <= SIZE_MAX / 2 ? 2 * *cap : want;
+    if (more < want) more = want;
+    if (more < FIRST) more = FIRST;
+    void *p = a ? dq_alloc(a, more, size, err) : dq_block_new(more, size, err);
+    if (!p) return NULL;
+    if (list) memcpy(p, list, *cap * size);
+    if (!a) dq_block_free(list);
+    *cap = more;
+    return p;
+}

@@ -76,6 +76,11 @@ char *dq_textf(dq_arena *a, dq_err *err, const char *fmt, ...) DQ_PRINTF(3, 4);
 void *dq_block_new(size_t n, size_t size, dq_err *err);
 void dq_block_free(void *p);
 
+/* list[*cap] of items of `size` bytes, in the arena or, where a is NULL, a block, with room for `want` of them: the same
+ * list, or one of at least twice the room with the items copied, zeros behind them, and *cap set; a block it was is
+ * freed. NULL with DQ_RESOURCE on overflow or exhaustion: the old list stays. */
+void *dq_grow(dq_arena *a, void *list, size_t want, size_t *cap, size_t size, dq_err *err);
+
 /* *product = a * b; false on overflow. */
 bool dq_mul_ok(size_t *product, size_t a, size_t b);
 

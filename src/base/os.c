@@ -147,13 +147,9 @@ dq_status dq_dir_names(const char ***names, size_t *n, const char *dir, dq_arena
     if (!d) return dq_fail_errno(err, dir, "cannot open");
     for (const struct dirent *e; err->code == DQ_OK && (e = readdir(d));) {
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        if (*n == room) {
-            room = 2 * room + 16;
-            const char **grown = dq_alloc(a, room, sizeof *grown, err);
-            if (!grown) break;
-            if (*n) memcpy(grown, *names, *n * sizeof *grown);
-            *names = grown;
-        }
+        const char **list = dq_grow(a, *names, *n + 1, &room, sizeof *list, err);
+        if (!list) break;
+        *names = list;
         (*names)[*n] = dq_text(a, e->d_name, strlen(e->d_name), err);
         *n += (*names)[*n] != NULL;
     }

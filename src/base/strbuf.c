@@ -6,16 +6,11 @@
 
 dq_status dq_strbuf_reserve(dq_strbuf *b, size_t more, dq_err *err)
 {
-    if (b->s && b->room - b->n >= more) return DQ_OK;
-    if (more > SIZE_MAX / 4 || b->n > SIZE_MAX / 4)
+    if (more > SIZE_MAX - b->n)
         return dq_fail(err, DQ_RESOURCE, "out of memory (a text of %zu bytes)", b->n);
-    size_t room = b->n + more + b->n / 2 + 64;
-    char *s = dq_block_new(room, 1, err);
+    char *s = dq_grow(NULL, b->s, b->n + more, &b->room, 1, err);
     if (!s) return err->code;
-    if (b->n) memcpy(s, b->s, b->n);
-    dq_block_free(b->s);
     b->s = s;
-    b->room = room;
     return DQ_OK;
 }
 

@@ -148,13 +148,11 @@ static dq_status reach(dq_evictor *e, int32_t seq, dq_err *err)
 {
     if (seq < 0) return dq_fail(err, DQ_BUG, "no sequence %d to evict from", (int)seq);
     if (seq < e->n_seq) return DQ_OK;
-    const int32_t n = seq + 1 > 2 * e->n_seq ? seq + 1 : 2 * e->n_seq;
-    sums *grown = dq_block_new((size_t)n, sizeof *grown, err);
-    if (!grown) return err->code;
-    if (e->n_seq) memcpy(grown, e->seq, (size_t)e->n_seq * sizeof *grown);
-    dq_block_free(e->seq);
-    e->seq = grown;
-    e->n_seq = n;
+    size_t cap = (size_t)e->n_seq;
+    sums *list = dq_grow(NULL, e->seq, (size_t)seq + 1, &cap, sizeof *list, err);
+    if (!list) return err->code;
+    e->seq = list;
+    e->n_seq = cap < INT32_MAX ? (int32_t)cap : INT32_MAX;
     return DQ_OK;
 }
 

@@ -28,18 +28,6 @@ static dq_status make_ids(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     return s->kind->encode(e, ids, err) == DQ_OK ? DQ_OK : dq_in(err, "%s: ", s->path);
 }
 
-/* Room for one more entry of a list in the arena. */
-static void *grown(dq_arena *a, void *list, int n, int *cap, size_t size, dq_err *err)
-{
-    if (n < *cap) return list;
-    int more = *cap ? 2 * *cap : 16;
-    void *p = dq_alloc(a, (size_t)more, size, err);
-    if (!p) return NULL;
-    if (n) memcpy(p, list, (size_t)n * size);
-    *cap = more;
-    return p;
-}
-
 int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err)
 {
     for (int i = 0; i < e->n_ids; i++) {
@@ -47,7 +35,7 @@ int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err)
             (e->ids[i].model == model || same_ids(&e->model[e->ids[i].model], &e->model[model])))
             return i;
     }
-    dq_eval_ids *list = grown(e->a, e->ids, e->n_ids, &e->cap_ids, sizeof *list, err);
+    dq_eval_ids *list = dq_grow(e->a, e->ids, (size_t)e->n_ids + 1, &e->cap_ids, sizeof *list, err);
     if (!list) return -1;
     e->ids = list;
     list[e->n_ids] = (dq_eval_ids){.source = source, .model = model};
@@ -90,7 +78,8 @@ static int put_row(dq_eval *e, dq_eval_row want, dq_err *err)
         e->row[i].shown = e->row[i].shown || want.shown;
         return i;
     }
-    dq_eval_row *list = grown(e->a, e->row, e->n_rows, &e->cap_rows, sizeof *list, err);
+    dq_eval_row *list =
+        dq_grow(e->a, e->row, (size_t)e->n_rows + 1, &e->cap_rows, sizeof *list, err);
     if (!list) return -1;
     e->row = list;
     int64_t units = dq_eval_units(e, &want), extra = units * e->ids[want.ids].n_extra;

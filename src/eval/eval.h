@@ -118,7 +118,7 @@ struct dq_eval {
     dq_eval_ids *ids;
     dq_eval_row *row;
     int n_models, n_sources, n_ids, n_rows;
-    int cap_ids, cap_rows;
+    size_t cap_ids, cap_rows;
     dq_bos bos;
     dq_long too_long;
     int64_t n_ctx, limit;

@@ -25,14 +25,9 @@ int64_t dq_count_words(const char *text, size_t len)
 
 static dq_status add(dq_docs *d, dq_doc one, dq_arena *a, dq_err *err)
 {
-    if (d->n == d->cap) {
-        int64_t cap = d->cap ? 2 * d->cap : 16;
-        dq_doc *more = dq_alloc(a, (size_t)cap, sizeof *more, err);
-        if (!more) return err->code;
-        if (d->n) memcpy(more, d->doc, (size_t)d->n * sizeof *more);
-        d->doc = more;
-        d->cap = cap;
-    }
+    dq_doc *list = dq_grow(a, d->doc, (size_t)d->n + 1, &d->cap, sizeof *list, err);
+    if (!list) return err->code;
+    d->doc = list;
     d->doc[d->n++] = one;
     return DQ_OK;
 }

@@ -15,7 +15,8 @@ typedef struct dq_doc {
 
 typedef struct dq_docs {
     dq_doc *doc;
-    int64_t n, cap;
+    int64_t n;
+    size_t cap;
     int64_t n_bad, first_bad; /* ill-formed UTF-8, and the offset of the first in its file */
     const char *bad_path;     /* that file; NULL: none */
 } dq_docs;

@@ -14,9 +14,10 @@
 struct dq_icl_reader {
     dq_arena *a;
     dq_icl_pool *demos, *queries; /* NULL: not wanted from this file */
-    int64_t cap_demos, cap_queries;
+    size_t cap_demos, cap_queries;
     const char **label; /* [n_labels] */
-    int n_labels, cap_labels;
+    int n_labels;
+    size_t cap_labels;
     dq_strmap index; /* of each label */
     bool fine;
     int64_t n_bad, first_bad;
@@ -28,30 +29,21 @@ static dq_status add_label(dq_icl_reader *r, const char *name, int *index, dq_er
     if (*index >= 0) return DQ_OK;
     DQ_TRY(dq_check_stop(err));
     *index = r->n_labels;
-    if (r->n_labels == r->cap_labels) {
-        int cap = r->cap_labels ? 2 * r->cap_labels : 64;
-        const char **more = dq_alloc(r->a, (size_t)cap, sizeof *more, err);
-        if (!more) return err->code;
-        if (r->n_labels) memcpy(more, r->label, (size_t)r->n_labels * sizeof *more);
-        r->label = more;
-        r->cap_labels = cap;
-    }
+    const char **list =
+        dq_grow(r->a, r->label, (size_t)r->n_labels + 1, &r->cap_labels, sizeof *list, err);
+    if (!list) return err->code;
+    r->label = list;
     const char *copy = r->label[r->n_labels] = dq_text(r->a, name, strlen(name), err);
     if (!copy) return err->code;
     return dq_strmap_add(&r->index, copy, strlen(copy), r->n_labels++, r->a, err);
 }
 
-static dq_status add_example(dq_icl_reader *r, dq_icl_pool *pool, int64_t *cap, const char *text,
+static dq_status add_example(dq_icl_reader *r, dq_icl_pool *pool, size_t *cap, const char *text,
                              size_t len, const char *label, dq_err *err)
 {
-    if (pool->n == *cap) {
-        int64_t more = *cap ? 2 * *cap : 256;
-        dq_icl_example *ex = dq_alloc(r->a, (size_t)more, sizeof *ex, err);
-        if (!ex) return err->code;
-        if (pool->n) memcpy(ex, pool->ex, (size_t)pool->n * sizeof *ex);
-        pool->ex = ex;
-        *cap = more;
-    }
+    dq_icl_example *list = dq_grow(r->a, pool->ex, (size_t)pool->n + 1, cap, sizeof *list, err);
+    if (!list) return err->code;
+    pool->ex = list;
     dq_icl_example *x = &pool->ex[pool->n];
     x->text = dq_text(r->a, text, len, err);
     x->len = len;
@@ -67,7 +59,7 @@ static dq_status add(dq_icl_reader *r, const char *text, size_t len, const char 
 }
 
 /* "intent_name" -> "intent name" */
-static dq_status add_named(dq_icl_reader *r, dq_icl_pool *pool, int64_t *cap, const char *text,
+static dq_status add_named(dq_icl_reader *r, dq_icl_pool *pool, size_t *cap, const char *text,
                            size_t len, const char *name, dq_err *err)
 {
     char *label = dq_text(r->a, name, strlen(name), err);
@@ -264,7 +256,7 @@ static dq_status read_csv(dq_icl_reader *r, const char *text, size_t len, dq_err
 /* ---- CLINC-150: one JSON object of lists of [text, intent] ---- */
 
 static dq_status clinc_list(dq_icl_reader *r, const json_t *o, const char *key, bool needed,
-                            dq_icl_pool *pool, int64_t *cap, dq_err *err)
+                            dq_icl_pool *pool, size_t *cap, dq_err *err)
 {
     const json_t *list = json_object_get(o, key);
     if (!list && !needed) return DQ_OK;

@@ -106,7 +106,8 @@ static dq_status question_of(const char **out, const json_t *record, dq_arena *a
 
 typedef struct list {
     dq_question *question;
-    int64_t n, cap;
+    int64_t n;
+    size_t cap;
     dq_question_form form;
     const char *shots;
     dq_arena *a;
@@ -114,14 +115,9 @@ typedef struct list {
 
 static dq_question *next_question(list *l, dq_err *err)
 {
-    if (l->n == l->cap) {
-        const int64_t cap = l->cap ? 2 * l->cap : 64;
-        dq_question *more = dq_alloc(l->a, (size_t)cap, sizeof *more, err);
-        if (!more) return NULL;
-        if (l->n) memcpy(more, l->question, (size_t)l->n * sizeof *more);
-        l->question = more;
-        l->cap = cap;
-    }
+    dq_question *more = dq_grow(l->a, l->question, (size_t)l->n + 1, &l->cap, sizeof *more, err);
+    if (!more) return NULL;
+    l->question = more;
     return &l->question[l->n++];
 }
 

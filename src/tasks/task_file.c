@@ -9,14 +9,9 @@
 
 dq_item *dq_item_list_add(dq_item_list *l, dq_err *err)
 {
-    if (l->n == l->cap) {
-        int64_t cap = l->cap ? 2 * l->cap : 64;
-        dq_item *more = dq_alloc(l->a, (size_t)cap, sizeof *more, err);
-        if (!more) return NULL;
-        if (l->n) memcpy(more, l->item, (size_t)l->n * sizeof *more);
-        l->item = more;
-        l->cap = cap;
-    }
+    dq_item *list = dq_grow(l->a, l->item, (size_t)l->n + 1, &l->cap, sizeof *list, err);
+    if (!list) return NULL;
+    l->item = list;
     return &l->item[l->n++];
 }
 

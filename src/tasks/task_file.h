@@ -10,7 +10,8 @@
 /* Items while their number is unknown. */
 typedef struct dq_item_list {
     dq_item *item;
-    int64_t n, cap;
+    int64_t n;
+    size_t cap;
     dq_arena *a;
 } dq_item_list;
 

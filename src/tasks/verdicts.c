@@ -20,23 +20,11 @@ typedef struct reader {
     dq_verdicts *out;
     dq_arena *a;
     entry *entry;
-    int64_t n, cap;
-    int cap_groups;
+    int64_t n;
+    size_t cap, cap_groups;
     dq_strmap index; /* of each group, by its key */
     dq_strbuf key;
 } reader;
-
-/* Room for one more in a list in the arena. */
-static void *grown(dq_arena *a, void *list, int64_t n, int64_t *cap, size_t size, dq_err *err)
-{
-    if (n < *cap) return list;
-    const int64_t more = *cap ? 2 * *cap : 64;
-    void *p = dq_alloc(a, (size_t)more, size, err);
-    if (!p) return NULL;
-    if (n) memcpy(p, list, (size_t)n * size);
-    *cap = more;
-    return p;
-}
 
 static dq_status read_score(double *score, const json_t *o, dq_err *err)
 {
@@ -99,20 +87,19 @@ static int group_of(reader *r, json_t *o, dq_err *err)
 {
     dq_verdict_group g;
     dq_verdicts *v = r->out;
-    int64_t cap = r->cap_groups;
     if (read_group(&g, o, err) != DQ_OK) return -1;
     const int known = find_group(r, &g, err);
     if (known >= 0 || err->code != DQ_OK) return known;
     const char *key = dq_text(r->a, r->key.s, r->key.n, err);
     if (!key || dq_strmap_add(&r->index, key, r->key.n, v->n, r->a, err) != DQ_OK) return -1;
-    dq_verdict_group *list = grown(r->a, v->group, v->n, &cap, sizeof *list, err);
+    dq_verdict_group *list =
+        dq_grow(r->a, v->group, (size_t)v->n + 1, &r->cap_groups, sizeof *list, err);
     if (!list) return -1;
+    v->group = list;
     if (json_array_append(v->kept, o) != 0) {
         dq_fail(err, DQ_RESOURCE, "out of memory");
         return -1;
     }
-    r->cap_groups = (int)cap;
-    v->group = list;
     list[v->n] = g;
     return v->n++;
 }
@@ -120,7 +107,7 @@ static int group_of(reader *r, json_t *o, dq_err *err)
 static dq_status read_entry(reader *r, json_t *o, int64_t line, dq_err *err)
 {
     if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "expected a JSON object");
-    entry *list = grown(r->a, r->entry, r->n, &r->cap, sizeof *list, err);
+    entry *list = dq_grow(r->a, r->entry, (size_t)r->n + 1, &r->cap, sizeof *list, err);
     if (!list) return err->code;
     r->entry = list;
     entry *e = &list[r->n];

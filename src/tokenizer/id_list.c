@@ -1,19 +1,12 @@
-/* id_list: see id_list.h.
+/* id_list: a block that at least doubles.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/id_list.h"
 
-#include <string.h>
-
 dq_status dq_ids_room(dq_ids *ids, size_t more, dq_err *err)
 {
-    if (ids->room - ids->n >= more) return DQ_OK;
-    size_t room = ids->room + ids->room / 2 + more;
-    int32_t *grown = dq_block_new(room, sizeof *grown, err);
-    if (!grown) return err->code;
-    if (ids->n) memcpy(grown, ids->id, ids->n * sizeof *grown);
-    dq_block_free(ids->id);
-    ids->id = grown;
-    ids->room = room;
+    int32_t *list = dq_grow(NULL, ids->id, ids->n + more, &ids->room, sizeof *list, err);
+    if (!list) return err->code;
+    ids->id = list;
     return DQ_OK;
 }
 

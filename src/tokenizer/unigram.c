@@ -43,15 +43,11 @@ typedef struct builder {
 /* `count` more zeroed nodes. */
 static dq_status add_nodes(builder *b, size_t count, dq_err *err)
 {
-    if (b->room - b->n < count) {
-        size_t room = 2 * b->room + count;
-        dq_trie_node *grown = room < UINT32_MAX ? dq_block_new(room, sizeof *grown, err) : NULL;
-        if (!grown) return dq_fail(err, DQ_RESOURCE, "out of memory (%zu trie nodes)", room);
-        if (b->n) memcpy(grown, b->node, b->n * sizeof *grown);
-        dq_block_free(b->node);
-        b->node = grown;
-        b->room = room;
-    }
+    if (b->n + count >= UINT32_MAX)
+        return dq_fail(err, DQ_RESOURCE, "out of memory (%zu trie nodes)", b->n + count);
+    dq_trie_node *list = dq_grow(NULL, b->node, b->n + count, &b->room, sizeof *list, err);
+    if (!list) return err->code;
+    b->node = list;
     b->n += count;
     return DQ_OK;
 }
@@ -154,13 +150,9 @@ void dq_unigram_run_end(dq_unigram_run *run)
 static dq_status need_room(dq_unigram_run *run, size_t places, dq_err *err)
 {
     if (places <= run->room) return DQ_OK;
-    size_t room = run->room + places + FIRST_ROOM;
-    best *grown = dq_block_new(room, sizeof *grown, err);
-    if (!grown) return err->code;
-    if (run->room) memcpy(grown, run->best, run->room * sizeof *grown);
-    dq_block_free(run->best);
-    run->best = grown;
-    run->room = room;
+    best *list = dq_grow(NULL, run->best, places + FIRST_ROOM, &run->room, sizeof *list, err);
+    if (!list) return err->code;
+    run->best = list;
     return DQ_OK;
 }
 

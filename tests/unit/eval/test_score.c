@@ -612,7 +612,8 @@ static void sweep_open(dq_eval *e, rig *x)
     e->ids[0] = (dq_eval_ids){.source = 0, .req = x->q};
     e->ids[1] = (dq_eval_ids){.source = 1, .win = x->w, .n_extra = 1};
     e->n_models = 1;
-    e->n_sources = e->n_ids = e->cap_ids = 2;
+    e->n_sources = e->n_ids = 2;
+    e->cap_ids = 2;
     for (int s = 1; s < N_SPECS; s++) { /* 16 bits come as the reference */
         assert_int_equal(dq_eval_add(e, 0, 0, specs[s], (dq_math){0}, &dq_kv_setting_plain, &err),
                          DQ_OK);
@@ -689,7 +690,8 @@ static void references_with_fewer_positions(void **state)
         dq_eval e = {.model = models, .source = &source, .ids = &ids};
         e.a = dq_arena_new();
         e.n_models = 2;
-        e.n_sources = e.n_ids = e.cap_ids = 1;
+        e.n_sources = e.n_ids = 1;
+        e.cap_ids = 1;
         given.max_positions = cases[i].model;
         reference.max_positions = cases[i].reference;
         assert_int_equal(dq_eval_add(&e, 0, 0, specs[0], (dq_math){0}, &dq_kv_setting_plain, &err),
