@@ -36,51 +36,32 @@ typedef struct heap {
     size_t n;
 } heap;
 
-static size_t pair_slot(uint64_t pair, size_t mask)
-{
-    uint64_t h = pair * UINT64_C(0x9E3779B97F4A7C15);
-    return (size_t)(h ^ h >> 32) & mask;
-}
-
 static uint64_t make_pair(int32_t left, int32_t right)
 {
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-dq_status dq_bpe_merges_new(dq_bpe *bpe, size_t count, dq_arena *a, dq_err *err)
+dq_status dq_bpe_merge_put(dq_bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id,
+                           dq_err *err)
 {
-    size_t size = 16;
-    while (size / 2 < count) {
-        if (size > SIZE_MAX / 4)
-            return dq_fail(err, DQ_RESOURCE, "out of memory (%zu merges)", count);
-        size *= 2;
-    }
-    bpe->merge_mask = size - 1;
-    bpe->merge = dq_alloc(a, size, sizeof *bpe->merge, err);
-    if (!bpe->merge) return err->code;
-    for (size_t i = 0; i < size; i++) bpe->merge[i].pair = UINT64_MAX;
-    return DQ_OK;
+    return dq_map64_put(&bpe->merges, make_pair(left, right), make_pair(rank + 1, id), err);
 }
 
-static dq_bpe_merge *find_merge(const dq_bpe *bpe, int32_t left, int32_t right)
+/* The rank + 1 of a merge, and the id that it gives. */
+static int64_t rank_in(uint64_t merge)
 {
-    uint64_t pair = make_pair(left, right);
-    size_t i = pair_slot(pair, bpe->merge_mask);
-    while (bpe->merge[i].pair != pair && bpe->merge[i].pair != UINT64_MAX)
-        i = (i + 1) & bpe->merge_mask;
-    return &bpe->merge[i];
+    return (int64_t)(merge >> 32);
 }
 
-void dq_bpe_merge_put(dq_bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id)
+static int32_t id_in(uint64_t merge)
 {
-    *find_merge(bpe, left, right) = (dq_bpe_merge){make_pair(left, right), rank, id};
+    return (int32_t)(merge & UINT32_MAX);
 }
 
-/* NULL when the two do not merge. */
-static const dq_bpe_merge *get_merge(const dq_bpe *bpe, int32_t left, int32_t right)
+/* 0 when the two do not merge. */
+static uint64_t get_merge(const dq_bpe *bpe, int32_t left, int32_t right)
 {
-    const dq_bpe_merge *m = find_merge(bpe, left, right);
-    return m->pair == UINT64_MAX ? NULL : m;
+    return dq_map64_get(&bpe->merges, make_pair(left, right));
 }
 
 void dq_bpe_run_end(dq_bpe_run *run)
@@ -152,10 +133,10 @@ static size_t first_symbols(const dq_bpe *bpe, const char *word, size_t len, int
 
 static int64_t rank_of(const dq_bpe *bpe, int32_t left, int32_t right, int32_t *id)
 {
-    const dq_bpe_merge *m = get_merge(bpe, left, right);
-    if (!m) return INT64_MAX;
-    *id = m->id;
-    return m->rank;
+    const uint64_t merge = get_merge(bpe, left, right);
+    if (!merge) return INT64_MAX;
+    *id = id_in(merge);
+    return rank_in(merge);
 }
 
 /* Merges sym[n] in place by searching the lowest rank each time; n <= SHORT_WORD. */
@@ -206,8 +187,9 @@ static candidate heap_pop(heap *h)
 
 static void offer(const dq_bpe *bpe, heap *h, const symbol *s, int32_t at)
 {
-    const dq_bpe_merge *m = get_merge(bpe, s[at].id, s[s[at].next].id);
-    if (m) heap_push(h, (candidate){(uint64_t)(uint32_t)m->rank << 32 | (uint32_t)at, m->id});
+    const uint64_t merge = get_merge(bpe, s[at].id, s[s[at].next].id);
+    if (merge)
+        heap_push(h, (candidate){(uint64_t)rank_in(merge) << 32 | (uint32_t)at, id_in(merge)});
 }
 
 /* Merges s[n]; the heap has room for 2 * n candidates: each merge takes one and offers at most two.
@@ -219,8 +201,8 @@ static void merge_long(const dq_bpe *bpe, symbol *s, size_t n, heap *h)
         candidate c = heap_pop(h);
         int32_t at = (int32_t)(c.order & UINT32_MAX), right = s[at].next;
         if (s[at].id < 0 || right < 0) continue;
-        const dq_bpe_merge *m = get_merge(bpe, s[at].id, s[right].id);
-        if (!m || m->id != c.id) continue;
+        const uint64_t merge = get_merge(bpe, s[at].id, s[right].id);
+        if (!merge || id_in(merge) != c.id) continue;
         s[at].id = c.id;
         s[at].next = s[right].next;
         s[right].id = -1;

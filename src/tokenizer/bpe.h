@@ -3,6 +3,7 @@
 #ifndef DQ_BPE_H
 #define DQ_BPE_H
 
+#include "base/map64.h"
 #include "base/strmap.h"
 #include "tokenizer/id_list.h"
 
@@ -12,12 +13,6 @@ typedef struct dq_bpe_start {
     uint8_t n; /* 0: dropped */
     enum { DQ_START_TOKEN, DQ_START_BYTES, DQ_START_UNKNOWN } kind;
 } dq_bpe_start;
-
-typedef struct dq_bpe_merge {
-    uint64_t pair; /* left id in the upper half; UINT64_MAX: free slot */
-    int32_t rank;
-    int32_t id; /* of the merged symbol */
-} dq_bpe_merge;
 
 /* Read-only while words are encoded: any number of runs may share it. */
 typedef struct dq_bpe {
@@ -31,16 +26,14 @@ typedef struct dq_bpe {
     bool whole_words; /* ignore_merges: a word that is a token stays one */
     dq_strmap words;  /* word -> id, filled when whole_words */
     dq_strmap known;  /* short words that merging makes one token of -> id */
-    dq_bpe_merge *merge;
-    size_t merge_mask;
+    dq_map64 merges;  /* left id << 32 | right id -> (rank + 1) << 32 | id of the merged symbol */
 } dq_bpe;
 
 /* The symbols of the character c[len], from id (its token, or -1), byte_id and unknown. */
 dq_bpe_start dq_bpe_start_of(const dq_bpe *bpe, int32_t id, const char *c, size_t len);
-/* Room for `count` merges; the memory belongs to the arena. */
-dq_status dq_bpe_merges_new(dq_bpe *bpe, size_t count, dq_arena *a, dq_err *err);
 /* A later merge of the same pair replaces the earlier one, its rank too, as in the reference. */
-void dq_bpe_merge_put(dq_bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id);
+dq_status dq_bpe_merge_put(dq_bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id,
+                           dq_err *err);
 
 /* One encoding in progress; belongs to one thread. */
 typedef struct dq_bpe_run {

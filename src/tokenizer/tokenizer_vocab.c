@@ -131,7 +131,7 @@ static dq_status load_merge(dq_loader *l, const halves *h, size_t index, int32_t
     memcpy(joined + h->len[0], h->text[1], h->len[1]);
     id[2] = dq_strmap_get(&l->vocab, joined, len);
     if (id[2] < 0) return unknown_token(err, index, joined, len);
-    dq_bpe_merge_put(&l->t->bpe, id[0], id[1], rank, id[2]);
+    DQ_TRY(dq_bpe_merge_put(&l->t->bpe, id[0], id[1], rank, id[2], err));
     l->t->bpe.cuts &= !crosses(h);
     return DQ_OK;
 }
@@ -142,7 +142,7 @@ static dq_status load_merges(dq_loader *l, const json_t *merges, dq_err *err)
     if (!json_is_array(merges)) return dq_fail(err, DQ_DAMAGED, "model merges is not a list");
     size_t n = json_array_size(merges);
     if (n > (size_t)MAX_ID) return dq_fail(err, DQ_DAMAGED, "model merges: too many");
-    DQ_TRY(dq_bpe_merges_new(&l->t->bpe, n, l->t->arena, err));
+    DQ_TRY(dq_map64_new(&l->t->bpe.merges, n, l->t->arena, err));
     for (size_t i = 0; i < n; i++) {
         const json_t *merge = json_array_get(merges, i);
         halves h;
