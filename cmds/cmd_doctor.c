@@ -8,6 +8,7 @@
 #include "cmds/cli/output.h"
 #include "cmds/command.h"
 #include "cmds/head_maps.h"
+#include "cmds/version.h"
 #include "engine/backend.h"
 
 #include <omp.h>

@@ -7,6 +7,7 @@
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/options.h"
 #include "cmds/command.h"
+#include "cmds/version.h"
 #include "engine/runner.h"
 #include "model/output_guard.h"
 

@@ -5,6 +5,7 @@
 #include "cmds/cli/options.h"
 #include "cmds/cli/output.h"
 #include "cmds/command.h"
+#include "cmds/version.h"
 #include "model/output_guard.h"
 #include "quantize/quantize.h"
 

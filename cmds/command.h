@@ -6,8 +6,6 @@
 
 #include "base/base.h"
 
-#define DQ_VERSION "0.1.0"
-
 /* Runs one command; argv[0] is its name. Results go to stdout; the message of a failure is left in
  * err and printed once by main. */
 typedef dq_status dq_cmd_run(int argc, char **argv, dq_err *err);

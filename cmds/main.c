@@ -6,6 +6,7 @@
 #include "cmds/cli/output.h"
 #include "cmds/command.h"
 #include "cmds/last_words.h"
+#include "cmds/version.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 
 #include "base/os.h"
 #include "base/utf8.h"
-#include "cmds/command.h"
+#include "cmds/version.h"
 
 #include <errno.h>
 #include <math.h>

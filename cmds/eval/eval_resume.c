@@ -5,8 +5,8 @@
 #include "base/os.h"
 #include "base/sha256.h"
 #include "cmds/cli/advice.h"
-#include "cmds/command.h"
 #include "cmds/eval/eval_kv.h"
+#include "cmds/version.h"
 
 #include <stdarg.h>
 #include <stdio.h>

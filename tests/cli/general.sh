@@ -2,7 +2,9 @@
 try 2 "no command given"
 try 2 "unknown command \"stat\". Did you mean dq stats" stat
 try 0 "usage: dq COMMAND" --help
-try 0 "^dq [0-9]" --version
+version=$(sed -n 's/^project(dq VERSION \([0-9.]*\) .*/\1/p' "$repo/CMakeLists.txt")
+try 0 "^dq $version\$" --version
+grep -rnF "\"$version\"" "$repo/src" "$repo/cmds" && complain "the version stands in more places than CMakeLists.txt"
 for c in stats quantize eval info verify logits tokenize bench doctor; do
     try 0 "^usage: dq $c" $c --help
     try 0 "^usage: dq $c" $c -h
