@@ -230,20 +230,11 @@ dq_status dq_cmd_doctor(int argc, char **argv, dq_err *err)
     request q = {.json = false};
     dq_args args;
     const dq_opt opts[] = {
-        {.name = "model",
-         .kind = DQ_OPT_TEXT,
-         .to = &q.model,
-         .value = "MODEL",
-         .help = "try the head maps of this checkpoint or container"},
-        {.name = "text",
-         .kind = DQ_OPT_TEXT,
-         .to = &q.text,
-         .value = "FILE",
-         .help = "what to read with them (default: the built-in sample)"},
-        {.name = "json",
-         .kind = DQ_OPT_FLAG,
-         .to = &q.json,
-         .help = "one JSON document (dq-doctor/1)"},
+        dq_opt_text("model", "MODEL", &q.model,
+                    "try the head maps of this checkpoint or container"),
+        dq_opt_text("text", "FILE", &q.text,
+                    "what to read with them (default: the built-in sample)"),
+        dq_opt_flag("json", &q.json, "one JSON document (dq-doctor/1)"),
         DQ_TALK_OPTIONS(q.talk),
         {0},
     };

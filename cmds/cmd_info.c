@@ -378,14 +378,10 @@ static dq_status run(request *r, const char *path, dq_err *err)
 dq_status dq_cmd_info(int argc, char **argv, dq_err *err)
 {
     request r = {.json = false};
-    const dq_opt opts[] = {
-        {.name = "tensors", .kind = DQ_OPT_FLAG, .to = &r.tensors, .help = "list every tensor"},
-        {.name = "json",
-         .kind = DQ_OPT_FLAG,
-         .to = &r.json,
-         .help = "one JSON document (dq-info/1) on stdout"},
-        DQ_TALK_OPTIONS(r.talk),
-        {0}};
+    const dq_opt opts[] = {dq_opt_flag("tensors", &r.tensors, "list every tensor"),
+                           dq_opt_flag("json", &r.json, "one JSON document (dq-info/1) on stdout"),
+                           DQ_TALK_OPTIONS(r.talk),
+                           {0}};
     dq_args args;
     DQ_TRY(dq_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;

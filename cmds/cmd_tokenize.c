@@ -219,23 +219,14 @@ dq_status dq_cmd_tokenize(int argc, char **argv, dq_err *err)
 {
     tokenize x = {.arena = dq_arena_new()};
     const dq_opt opts[] = {
-        {.name = "text",
-         .kind = DQ_OPT_TEXT,
-         .to = &x.text_path,
-         .value = "FILE",
-         .help = "text to encode, - for standard input"},
-        {.name = "lines",
-         .kind = DQ_OPT_FLAG,
-         .to = &x.lines,
-         .help = "one line of ids per line of text; a line ends at U+000A, which is removed"},
-        {.name = "special",
-         .kind = DQ_OPT_FLAG,
-         .to = &x.special,
-         .help = "add the tokens that the tokenizer puts around a text; with --decode, keep them"},
-        {.name = "decode",
-         .kind = DQ_OPT_FLAG,
-         .to = &x.decode,
-         .help = "the other way round: FILE holds decimal ids, the text is printed"},
+        dq_opt_text("text", "FILE", &x.text_path, "text to encode, - for standard input"),
+        dq_opt_flag("lines", &x.lines,
+                    "one line of ids per line of text; a line ends at U+000A, which is removed"),
+        dq_opt_flag(
+            "special", &x.special,
+            "add the tokens that the tokenizer puts around a text; with --decode, keep them"),
+        dq_opt_flag("decode", &x.decode,
+                    "the other way round: FILE holds decimal ids, the text is printed"),
         DQ_TALK_OPTIONS(x.talk),
         {0},
     };

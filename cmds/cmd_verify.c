@@ -122,22 +122,11 @@ dq_status dq_cmd_verify(int argc, char **argv, dq_err *err)
 {
     request r = {.json = false};
     const dq_opt opts[] = {
-        {.name = "source",
-         .kind = DQ_OPT_TEXT,
-         .to = &r.source,
-         .value = "DIR",
-         .help = "the checkpoint it was made from: quantize again and compare"},
-        {.name = "threads",
-         .kind = DQ_OPT_INT,
-         .to = &r.threads,
-         .min = 1,
-         .max = 1024,
-         .value = "N",
-         .help = "default: all processors"},
-        {.name = "json",
-         .kind = DQ_OPT_FLAG,
-         .to = &r.json,
-         .help = "one JSON document (dq-verify/1) on stdout (nothing when the file is damaged)"},
+        dq_opt_text("source", "DIR", &r.source,
+                    "the checkpoint it was made from: quantize again and compare"),
+        dq_opt_int("threads", "N", &r.threads, 1, 1024, "default: all processors"),
+        dq_opt_flag("json", &r.json,
+                    "one JSON document (dq-verify/1) on stdout (nothing when the file is damaged)"),
         DQ_TALK_OPTIONS(r.talk),
         {0}};
     dq_args args;

@@ -16,12 +16,9 @@ typedef struct dq_head_map {
     bool used; /* some model took it */
 } dq_head_map;
 #define DQ_HEAD_MAP_OPTION(h)                                                                      \
-    {                                                                                              \
-        .name = "head-map", .kind = DQ_OPT_TEXT, .to = &(h).word, .value = "MAP",                  \
-        .help =                                                                                    \
-            "adjacent, adjacent-naive or halves: read the heads of a Diff Transformer in this "    \
-            "order, whatever its family says (see MODEL.md and dq doctor --model)"                 \
-    }
+    dq_opt_text("head-map", "MAP", &(h).word,                                                      \
+                "adjacent, adjacent-naive or halves: read the heads of a Diff Transformer in "     \
+                "this order, whatever its family says (see MODEL.md and dq doctor --model)")
 /* Before any model is opened. */
 dq_status dq_head_map_read(dq_head_map *h, dq_err *err);
 /* After the last one: a map that no model took is DQ_MISMATCH. */

@@ -33,6 +33,55 @@ typedef struct dq_opt {
     const char *help;  /* one or more lines; names the default */
 } dq_opt;
 
+/* Rows, read as --help shows them: --name VALUE, where it goes, what it may be, what it is. */
+static inline dq_opt dq_opt_heading(const char *text)
+{
+    return (dq_opt){.help = text};
+}
+static inline dq_opt dq_opt_flag(const char *name, bool *to, const char *help)
+{
+    return (dq_opt){.name = name, .kind = DQ_OPT_FLAG, .to = to, .help = help};
+}
+static inline dq_opt dq_opt_count(const char *name, int *to, const char *help)
+{
+    return (dq_opt){.name = name, .kind = DQ_OPT_COUNT, .to = to, .help = help};
+}
+static inline dq_opt dq_opt_int(const char *name, const char *value, int64_t *to, double min,
+                                double max, const char *help)
+{
+    return (dq_opt){name, 0, DQ_OPT_INT, to, min, max, value, help};
+}
+static inline dq_opt dq_opt_float(const char *name, const char *value, double *to, double min,
+                                  double max, const char *help)
+{
+    return (dq_opt){name, 0, DQ_OPT_FLOAT, to, min, max, value, help};
+}
+static inline dq_opt dq_opt_bits(const char *name, const char *value, int64_t *to, const char *help)
+{
+    return (dq_opt){name, 0, DQ_OPT_BITS, to, 0, 0, value, help};
+}
+static inline dq_opt dq_opt_text(const char *name, const char *value, const char **to,
+                                 const char *help)
+{
+    return (dq_opt){name, 0, DQ_OPT_TEXT, to, 0, 0, value, help};
+}
+static inline dq_opt dq_opt_list(const char *name, const char *value, dq_list *to, const char *help)
+{
+    return (dq_opt){name, 0, DQ_OPT_LIST, to, 0, 0, value, help};
+}
+static inline dq_opt dq_opt_letter(char letter, dq_opt row)
+{
+    row.letter = letter;
+    return row;
+}
+
+/* Rows that commands share. */
+#define DQ_OPT_DEVICE(to)                                                                          \
+    dq_opt_text("device", "NAME", to, "cpu, cuda[:N] or auto, which is cpu (default auto)")
+#define DQ_OPT_RUN(device, threads)                                                                \
+    DQ_OPT_DEVICE(device),                                                                         \
+        dq_opt_int("threads", "N", threads, 0, 4096, "threads, 0 for all processors (default 0)")
+
 typedef struct dq_usage {
     const char *name;     /* "quantize" */
     const char *synopsis; /* "MODEL -o OUT.h5 [options]" */
