@@ -1,8 +1,8 @@
 /* cmd_info: dq info FILE|DIR
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
-#include "checkpoint/safetensors.h"
 #include "cmds/cli/input.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/options.h"

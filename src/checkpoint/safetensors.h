@@ -1,37 +1,17 @@
-/* safetensors: checkpoint folders in the layout of Hugging Face: config.json, one or many
- * *.safetensors, perhaps tokenizer.json. Weights stay in the page cache; nothing is copied.
+/* safetensors: one weight file in memory.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SAFETENSORS_H
 #define DQ_SAFETENSORS_H
 
-#include "base/json.h"
 #include "tensor/tensor.h"
 
-/* Owns every mapping, every name and the configuration. */
-typedef struct dq_checkpoint dq_checkpoint;
-
-/* `dir` holds config.json and either model.safetensors or model.safetensors.index.json. */
-dq_status dq_checkpoint_open(dq_checkpoint **out, const char *dir, dq_err *err);
-void dq_checkpoint_close(dq_checkpoint *c); /* NULL allowed */
-const json_t *dq_checkpoint_config(const dq_checkpoint *c);
-/* config.json byte for byte. */
-const char *dq_checkpoint_config_text(const dq_checkpoint *c, size_t *len);
-int64_t dq_checkpoint_count(const dq_checkpoint *c);
-/* By position in name order (byte-wise), or by name; NULL when absent. */
-const dq_tensor *dq_checkpoint_at(const dq_checkpoint *c, int64_t i);
-const dq_tensor *dq_checkpoint_find(const dq_checkpoint *c, const char *name);
-/* The weight files: base name and mapping, in name order. */
-int dq_checkpoint_n_files(const dq_checkpoint *c);
-const char *dq_checkpoint_file(const dq_checkpoint *c, int i, size_t *bytes, const uint8_t **data);
-/* Gives all their pages back to the kernel. Reading one byte may map two megabytes around it, so resident
- * memory stays bounded only if this is called now and then. */
-void dq_checkpoint_release(const dq_checkpoint *c);
-
-/* One file in memory: the part that is fuzzed. Checks header length, JSON, known dtype, shape
+/* The part that is fuzzed. Checks header length, JSON, known dtype, shape
  * product == byte range, ranges inside the file, no overlap, no hole, no duplicate name. Tensors
  * come in name order; names and table live in the arena, data points into `bytes`.
  * Source: huggingface/safetensors README.md (format). */
 dq_status dq_safetensors_parse(dq_tensor **out, int64_t *count, const uint8_t *bytes, size_t len,
                                dq_arena *a, dq_err *err);
+/* The order that they come in, for qsort and bsearch. */
+int dq_safetensors_by_name(const void *x, const void *y);
 
 #endif

@@ -5,8 +5,8 @@
 
 #include "base/os.h"
 #include "base/sha256.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
-#include "checkpoint/safetensors.h"
 
 #include <stdio.h>
 #include <string.h>

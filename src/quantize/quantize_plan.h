@@ -3,8 +3,8 @@
 #ifndef DQ_QUANTIZE_PLAN_H
 #define DQ_QUANTIZE_PLAN_H
 
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/container_write.h"
-#include "checkpoint/safetensors.h"
 #include "model/model.h"
 #include "quantize/quantize.h"
 #include "quantize/quantize_tensor.h"

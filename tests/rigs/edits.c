@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/edits.h"
 
-#include "checkpoint/safetensors.h"
+#include "checkpoint/checkpoint.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -4,6 +4,7 @@
 #define DQ_TEST_GOLDEN_H
 
 #include "base/os.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 
 #include <stdio.h>

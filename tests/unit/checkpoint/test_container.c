@@ -4,8 +4,8 @@
 #define _DEFAULT_SOURCE /* usleep */
 #include "base/journal.h"
 #include "base/os.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/h5_result.h"
-#include "checkpoint/safetensors.h"
 #include "quantize/quantize.h"
 
 #include <fcntl.h>

@@ -2,6 +2,7 @@
  * its status and a line that names the culprit.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 
 #include <setjmp.h>

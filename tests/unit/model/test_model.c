@@ -2,6 +2,7 @@
  * what happens to every kind of damaged or foreign input.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "tests/rigs/edits.h"
 

@@ -1,0 +1,318 @@
+/* checkpoint: the weight files of a folder, all mapped, and one table of their tensors in name order. Where there is an
+ * index it must say the same as the files.
+ * SPDX-License-Identifier: MIT */
+#include "checkpoint/checkpoint.h"
+
+#include "base/os.h"
+#include "checkpoint/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_FILES = 10000 };
+
+typedef struct weight_file {
+    const char *name; /* as in the index */
+    dq_map map;
+} weight_file;
+
+struct dq_checkpoint {
+    dq_arena *arena;
+    json_t *config;
+    const char *config_text;
+    size_t config_bytes;
+    weight_file *file; /* [n_files], in name order */
+    int n_files;
+    dq_tensor *tensor; /* [count], in name order */
+    int64_t count;
+};
+
+static char *join_path(dq_arena *a, const char *dir, const char *name, dq_err *err)
+{
+    size_t n = strlen(dir);
+    return dq_textf(a, err, "%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", name);
+}
+
+static dq_status read_config(dq_checkpoint *c, const char *dir, dq_err *err)
+{
+    char *path = join_path(c->arena, dir, "config.json", err), *text;
+    if (!path) return err->code;
+    if (!dq_is_dir(dir) && dq_file_exists(dir))
+        return dq_fail(err, DQ_DAMAGED, "%s: not a folder. Name the folder that holds config.json.",
+                       dir);
+    DQ_TRY(dq_file_read_small(&text, &c->config_bytes, path, DQ_MAX_CONFIG, c->arena, err));
+    c->config_text = text;
+    DQ_TRY(dq_json_parse(&c->config, text, c->config_bytes, path, err));
+    if (!json_is_object(c->config)) return dq_fail(err, DQ_DAMAGED, "%s: not a JSON object", path);
+    return DQ_OK;
+}
+
+/* Inside the folder: relative, and no component that leads out of it. */
+static bool stays_inside(const char *name)
+{
+    if (*name == 0 || *name == '/') return false;
+    for (const char *p = name; p; p = strchr(p, '/')) {
+        if (*p == '/') p++;
+        if (strncmp(p, "..", 2) == 0 && (p[2] == '/' || p[2] == 0)) return false;
+    }
+    return true;
+}
+
+static int by_text(const void *x, const void *y)
+{
+    return strcmp(*(const char *const *)x, *(const char *const *)y);
+}
+
+/* The distinct file names of an index, in name order. */
+static dq_status list_shards(dq_checkpoint *c, json_t *weights, const char *path, dq_err *err)
+{
+    size_t n = 0, cap = json_object_size(weights);
+    const char *tensor, **name = dq_alloc(c->arena, cap, sizeof *name, err);
+    json_t *value;
+    if (!name) return err->code;
+    json_object_foreach(weights, tensor, value)
+    {
+        const char *s = json_string_value(value);
+        if (!s || strlen(s) != json_string_length(value) || !stays_inside(s))
+            return dq_fail(err, DQ_DAMAGED,
+                           "%s: tensor \"%s\" is not in a file of this folder (found %s%s%s)", path,
+                           tensor, s ? "\"" : "", s ? s : "no text", s ? "\"" : "");
+        name[n++] = s;
+    }
+    qsort(name, n, sizeof *name, by_text);
+    size_t distinct = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (i == 0 || strcmp(name[i], name[i - 1]) != 0) name[distinct++] = name[i];
+    }
+    if (distinct == 0 || distinct > MAX_FILES)
+        return dq_fail(err, DQ_DAMAGED, "%s: %zu weight files (expected 1 to %d)", path, distinct,
+                       MAX_FILES);
+    c->file = dq_alloc(c->arena, distinct, sizeof *c->file, err);
+    if (!c->file) return err->code;
+    for (size_t i = 0; i < distinct; i++) {
+        c->file[i].name = dq_text(c->arena, name[i], strlen(name[i]), err);
+        if (!c->file[i].name) return err->code;
+    }
+    c->n_files = (int)distinct;
+    return DQ_OK;
+}
+
+/* Maps file i and appends its tensors to `parts`. */
+static dq_status open_file(dq_checkpoint *c, int i, const char *dir, dq_tensor **part,
+                           int64_t *count, dq_err *err)
+{
+    weight_file *f = &c->file[i];
+    char *path = join_path(c->arena, dir, f->name, err);
+    if (!path) return err->code;
+    DQ_TRY(dq_map_open(&f->map, path, err));
+    if (dq_safetensors_parse(part, count, f->map.data, f->map.bytes, c->arena, err) != DQ_OK)
+        return dq_in(err, "%s: ", path);
+    return DQ_OK;
+}
+
+static dq_status check_names(const dq_checkpoint *c, const char *dir, dq_err *err)
+{
+    for (int64_t i = 1; i < c->count; i++) {
+        if (strcmp(c->tensor[i].name, c->tensor[i - 1].name) == 0)
+            return dq_fail(err, DQ_DAMAGED, "%s: tensor \"%s\" is stored in two weight files", dir,
+                           c->tensor[i].name);
+    }
+    return DQ_OK;
+}
+
+static dq_status open_files(dq_checkpoint *c, const char *dir, dq_err *err)
+{
+    size_t total = 0;
+    dq_tensor **part = dq_alloc(c->arena, (size_t)c->n_files, sizeof *part, err);
+    int64_t *count = dq_alloc(c->arena, (size_t)c->n_files, sizeof *count, err);
+    if (!part || !count) return err->code;
+    for (int i = 0; i < c->n_files; i++) {
+        DQ_TRY(open_file(c, i, dir, &part[i], &count[i], err));
+        total += (size_t)count[i];
+    }
+    if (c->n_files == 1) {
+        c->tensor = part[0];
+    } else {
+        dq_tensor *at = dq_alloc(c->arena, total, sizeof *at, err);
+        if (!at) return err->code;
+        c->tensor = at;
+        for (int i = 0; i < c->n_files; at += count[i++])
+            memcpy(at, part[i], (size_t)count[i] * sizeof *at);
+        qsort(c->tensor, total, sizeof *c->tensor, dq_safetensors_by_name);
+    }
+    c->count = (int64_t)total;
+    return check_names(c, dir, err);
+}
+
+static int by_file_name(const void *x, const void *y)
+{
+    const weight_file *a = x, *b = y;
+    return strcmp(a->name, b->name);
+}
+
+/* Whether t's data lie in the file of this name. */
+static bool is_in_file(const dq_checkpoint *c, const dq_tensor *t, const char *name)
+{
+    weight_file key = {.name = name};
+    const weight_file *f = bsearch(&key, c->file, (size_t)c->n_files, sizeof key, by_file_name);
+    uintptr_t p = (uintptr_t)t->data, begin = f ? (uintptr_t)f->map.data : 0;
+    return f && p >= begin && p <= begin + f->map.bytes;
+}
+
+/* Every tensor must be in the file in which the index puts it, and be in the index. */
+static dq_status check_index(const dq_checkpoint *c, json_t *weights, const char *path, dq_err *err)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach(weights, name, value)
+    {
+        const dq_tensor *t = dq_checkpoint_find(c, name);
+        const char *want = json_string_value(value);
+        if (!t || !is_in_file(c, t, want))
+            return dq_fail(err, DQ_DAMAGED, "%s: tensor \"%s\" is not in %s", path, name, want);
+    }
+    for (int64_t i = 0; i < c->count; i++) {
+        if (!json_object_get(weights, c->tensor[i].name))
+            return dq_fail(err, DQ_DAMAGED,
+                           "%s: tensor \"%s\" is in a weight file, but not in "
+                           "this index",
+                           path, c->tensor[i].name);
+    }
+    return DQ_OK;
+}
+
+static dq_status open_sharded(dq_checkpoint *c, const char *dir, const char *path, dq_err *err)
+{
+    char *text;
+    size_t len;
+    json_t *index = NULL;
+    DQ_TRY(dq_file_read_small(&text, &len, path, DQ_MAX_INDEX, c->arena, err));
+    DQ_TRY(dq_json_parse(&index, text, len, path, err));
+    json_t *weights = json_object_get(index, "weight_map");
+    if (!json_is_object(weights))
+        dq_fail(err, DQ_DAMAGED, "%s: \"weight_map\" is missing or not an object", path);
+    else if (list_shards(c, weights, path, err) == DQ_OK && open_files(c, dir, err) == DQ_OK)
+        check_index(c, weights, path, err);
+    json_decref(index);
+    return err->code;
+}
+
+static dq_status no_weights(const char *dir, dq_arena *a, dq_err *err)
+{
+    static const char *const torch[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
+                                        "consolidated.00.pth"};
+    for (size_t i = 0; i < sizeof torch / sizeof *torch; i++) {
+        char *path = join_path(a, dir, torch[i], err);
+        if (!path) return err->code;
+        if (dq_file_exists(path))
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: PyTorch pickle files are not read. Convert the weights to "
+                           "safetensors.",
+                           path);
+    }
+    const char **name;
+    size_t n;
+    DQ_TRY(dq_dir_names(&name, &n, dir, a, err));
+    for (size_t i = 0; i < n; i++) {
+        size_t len = strlen(name[i]);
+        if (len > 5 && strcmp(name[i] + len - 5, ".gguf") == 0)
+            return dq_fail(err, DQ_MISMATCH, "%s/%s: a GGUF file is not read. Use safetensors.",
+                           dir, name[i]);
+    }
+    return dq_fail(err, DQ_FILE,
+                   "%s: neither model.safetensors nor model.safetensors.index.json is here", dir);
+}
+
+static dq_status open_weights(dq_checkpoint *c, const char *dir, dq_err *err)
+{
+    static const char single[] = "model.safetensors";
+    char *path = join_path(c->arena, dir, single, err);
+    char *index = join_path(c->arena, dir, "model.safetensors.index.json", err);
+    if (!path || !index) return err->code;
+    if (dq_file_exists(path)) {
+        c->file = dq_alloc(c->arena, 1, sizeof *c->file, err);
+        if (!c->file) return err->code;
+        c->file[0].name = single;
+        c->n_files = 1;
+        return open_files(c, dir, err);
+    }
+    if (dq_file_exists(index)) return open_sharded(c, dir, index, err);
+    return no_weights(dir, c->arena, err);
+}
+
+dq_status dq_checkpoint_open(dq_checkpoint **out, const char *dir, dq_err *err)
+{
+    dq_arena *arena = dq_arena_new();
+    dq_checkpoint *c = arena ? dq_alloc(arena, 1, sizeof *c, err) : NULL;
+    *out = NULL;
+    if (!c) {
+        dq_arena_free(arena);
+        return dq_fail(err, DQ_RESOURCE, "out of memory");
+    }
+    c->arena = arena;
+    if (read_config(c, dir, err) == DQ_OK) open_weights(c, dir, err);
+    if (err->code != DQ_OK) {
+        dq_checkpoint_close(c);
+        return err->code;
+    }
+    *out = c;
+    return DQ_OK;
+}
+
+void dq_checkpoint_close(dq_checkpoint *c)
+{
+    if (!c) return;
+    for (int i = 0; i < c->n_files; i++) dq_map_close(&c->file[i].map);
+    json_decref(c->config);
+    dq_arena_free(c->arena); /* c itself lives there */
+}
+
+const json_t *dq_checkpoint_config(const dq_checkpoint *c)
+{
+    return c->config;
+}
+
+const char *dq_checkpoint_config_text(const dq_checkpoint *c, size_t *len)
+{
+    *len = c->config_bytes;
+    return c->config_text;
+}
+
+int64_t dq_checkpoint_count(const dq_checkpoint *c)
+{
+    return c->count;
+}
+
+const dq_tensor *dq_checkpoint_at(const dq_checkpoint *c, int64_t i)
+{
+    return &c->tensor[i];
+}
+
+const dq_tensor *dq_checkpoint_find(const dq_checkpoint *c, const char *name)
+{
+    dq_tensor key = {.name = name};
+    return c->count ? bsearch(&key, c->tensor, (size_t)c->count, sizeof key, dq_safetensors_by_name)
+                    : NULL;
+}
+
+int dq_checkpoint_n_files(const dq_checkpoint *c)
+{
+    return c->n_files;
+}
+
+const char *dq_checkpoint_file(const dq_checkpoint *c, int i, size_t *bytes, const uint8_t **data)
+{
+    *bytes = c->file[i].map.bytes;
+    *data = c->file[i].map.data;
+    return c->file[i].name;
+}
+
+void dq_checkpoint_release(const dq_checkpoint *c)
+{
+    for (int i = 0; i < dq_checkpoint_n_files(c); i++) {
+        size_t bytes;
+        const uint8_t *data;
+        dq_checkpoint_file(c, i, &bytes, &data);
+        dq_map_release(data, bytes);
+    }
+}
