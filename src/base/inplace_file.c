@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 dq_status dq_inplace_open(dq_inplace *p, const char *path, dq_err *err)
@@ -51,16 +50,4 @@ void dq_inplace_start(dq_inplace *p, int64_t at, size_t bytes)
 dq_status dq_inplace_sync(dq_inplace *p, dq_err *err)
 {
     return fsync(p->fd) == 0 ? DQ_OK : dq_fail_errno(err, p->path, "cannot sync");
-}
-
-bool dq_is_regular(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
-}
-
-dq_status dq_remove(const char *path, dq_err *err)
-{
-    if (unlink(path) != 0 && errno != ENOENT) return dq_fail_errno(err, path, "cannot remove");
-    return DQ_OK;
 }

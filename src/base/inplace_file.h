@@ -18,7 +18,5 @@ dq_status dq_inplace_put(dq_inplace *p, int64_t at, const void *data, size_t byt
 /* A hint: the disk may begin with these bytes now, so that a later sync has less to wait for. */
 void dq_inplace_start(dq_inplace *p, int64_t at, size_t bytes);
 dq_status dq_inplace_sync(dq_inplace *p, dq_err *err);
-bool dq_is_regular(const char *path); /* exists, and is a regular file (or a link to one) */
-dq_status dq_remove(const char *path, dq_err *err); /* an absent file is fine */
 
 #endif

@@ -1,12 +1,9 @@
-/* os: what the operating system gives: mappings, whole files, atomic commit, CPU features, clock,
- * the stop flag.
+/* os: what the operating system gives: mappings, libraries, CPU features, clocks, the stop flag.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_OS_H
 #define DQ_OS_H
 
-#include "base/strbuf.h"
-
-#include <stdio.h>
+#include "base/file.h"
 
 /* "path: what: reason", the reason from errno: DQ_RESOURCE for memory, else DQ_FILE. */
 dq_status dq_fail_errno(dq_err *err, const char *path, const char *what);
@@ -31,41 +28,6 @@ dq_status dq_maps_check(dq_err *err);
 /* The file whose mapping holds p, NULL: none. *cut: it is shorter now. For handlers of SIGBUS: calls
  * only what these may call. */
 const char *dq_map_at(const void *p, bool *cut);
-
-/* A whole text or data file into an arena, with a NUL behind it: a regular file, a pipe or "-" for
- * standard input. DQ_FILE for folders and devices, DQ_RESOURCE where it is larger than memory. */
-dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err);
-/* The same for what belongs to a model: a regular file of at most `max` bytes, else DQ_FILE or
- * DQ_DAMAGED; its size is looked at before it is read. */
-enum { DQ_MAX_CONFIG = 16 << 20, DQ_MAX_INDEX = 256 << 20, DQ_MAX_TOKENIZER = 256 << 20 };
-dq_status dq_file_read_small(char **out, size_t *len, const char *path, size_t max, dq_arena *a,
-                             dq_err *err);
-bool dq_file_exists(const char *path);
-bool dq_is_dir(const char *path);
-/* Names in a folder, sorted, without "." and "..", in the arena. */
-dq_status dq_dir_names(const char ***names, size_t *n, const char *dir, dq_arena *a, dq_err *err);
-/* Paths that a shell's pattern stands for, sorted, in the arena; none is no error. */
-dq_status dq_paths_like(const char ***paths, size_t *n, const char *pattern, dq_arena *a,
-                        dq_err *err);
-/* What a symbolic link names, seen from where the link is seen from; in the arena. NULL: not a link, or an error. */
-const char *dq_link_target(const char *path, dq_arena *a, dq_err *err);
-/* Same device and inode, through links too. False when either is missing. */
-bool dq_same_file(const char *a, const char *b);
-/* fsync `partial`, rename it to `path`, fsync the folder. */
-dq_status dq_file_commit(const char *partial, const char *path, dq_err *err);
-/* DQ_FILE when the folder of `path` is missing or this process may not write in it. */
-dq_status dq_folder_check(const char *path, dq_err *err);
-/* DQ_FILE when `path` cannot become a file: it is a folder, a device or a pipe, or its folder (a link's
- * target's) cannot take one. Nothing is written. Commands ask before long work. */
-dq_status dq_file_check(const char *path, dq_err *err);
-/* Writes text to path (checked; a link's target) through path.partial, then commits. */
-dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *err);
-/* A stream whose bytes end behind one another in *b; NULL with DQ_RESOURCE. Unlike open_memstream it
- * remembers what memory was too short for: dq_memory_close, which ends it, says DQ_RESOURCE then. */
-FILE *dq_memory_open(dq_strbuf *b, dq_err *err);
-dq_status dq_memory_close(FILE *f, dq_err *err);
-/* Free bytes of the file system that holds path's folder; -1 unknown. */
-int64_t dq_disk_free(const char *path);
 
 /* A shared library: a path, or a name that the loader searches for; it stays open. NULL: *why says what the loader
  * did, until the next call. A function in it, or NULL. The file it came from, in the arena. */

@@ -1,5 +1,6 @@
-/* strbuf: see strbuf.h.
+/* strbuf: a block that at least doubles, and a stream into one.
  * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE /* fopencookie */
 #include "base/strbuf.h"
 
 #include <string.h>
@@ -19,6 +20,26 @@ dq_status dq_strbuf_add(dq_strbuf *b, const char *s, size_t n, dq_err *err)
     DQ_TRY(dq_strbuf_reserve(b, n, err));
     if (n) memcpy(b->s + b->n, s, n);
     b->n += n;
+    return DQ_OK;
+}
+
+static ssize_t add_bytes(void *b, const char *s, size_t n)
+{
+    dq_err full = {0};
+    return dq_strbuf_add(b, s, n, &full) == DQ_OK ? (ssize_t)n : 0; /* 0: an error of the stream */
+}
+
+FILE *dq_memory_open(dq_strbuf *b, dq_err *err)
+{
+    FILE *f = fopencookie(b, "w", (cookie_io_functions_t){.write = add_bytes});
+    if (!f) dq_fail(err, DQ_RESOURCE, "out of memory");
+    return f;
+}
+
+dq_status dq_memory_close(FILE *f, dq_err *err)
+{
+    const bool lost = ferror(f) != 0;
+    if (fclose(f) != 0 || lost) return dq_fail(err, DQ_RESOURCE, "out of memory");
     return DQ_OK;
 }
 
