@@ -3,10 +3,12 @@
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
+#include "cmds/cli/document.h"
 #include "cmds/cli/input.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/options.h"
-#include "cmds/cli/output.h"
+#include "cmds/cli/progress.h"
+#include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "model/published.h"
 

@@ -1,9 +1,11 @@
 /* cmd_quantize: dq quantize MODEL -o OUT.h5
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/options.h"
-#include "cmds/cli/output.h"
+#include "cmds/cli/progress.h"
+#include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "cmds/version.h"
 #include "model/output_guard.h"

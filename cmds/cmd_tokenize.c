@@ -1,8 +1,9 @@
 /* cmd_tokenize: text to ids, for looking and for comparing with other programs.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "cmds/cli/document.h"
 #include "cmds/cli/options.h"
-#include "cmds/cli/output.h"
+#include "cmds/cli/progress.h"
 #include "cmds/command.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"

@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "cmds/cli/advice.h"
+#include "cmds/cli/document.h"
 #include "cmds/cli/options.h"
-#include "cmds/cli/output.h"
+#include "cmds/cli/progress.h"
 #include "cmds/command.h"
 #include "quantize/quantize.h"
 

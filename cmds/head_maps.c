@@ -3,6 +3,9 @@
 #include "cmds/head_maps.h"
 
 #include "base/os.h"
+#include "cmds/cli/document.h"
+#include "cmds/cli/progress.h"
+#include "cmds/cli/table.h"
 #include "engine/runner.h"
 #include "eval/score.h"
 #include "stat/mean.h"

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "cmds/cli/advice.h"
+#include "cmds/cli/document.h"
 #include "cmds/cli/options.h"
-#include "cmds/cli/output.h"
 #include "cmds/command.h"
 #include "cmds/last_words.h"
 #include "cmds/version.h"

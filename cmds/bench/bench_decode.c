@@ -3,7 +3,9 @@
 #include "cmds/bench/bench_decode.h"
 
 #include "cmds/bench/bench_rates.h"
+#include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/table.h"
 #include "eval/score.h"
 #include "tensor/quant.h"
 

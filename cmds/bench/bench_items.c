@@ -4,7 +4,9 @@
 
 #include "base/os.h"
 #include "cmds/bench/bench_rates.h"
+#include "cmds/cli/document.h"
 #include "cmds/cli/input.h"
+#include "cmds/cli/table.h"
 #include "tasks/tasks.h"
 
 #include <stdio.h>

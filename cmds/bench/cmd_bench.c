@@ -5,10 +5,12 @@
 #include "cmds/bench/bench_decode.h"
 #include "cmds/bench/bench_items.h"
 #include "cmds/bench/bench_rates.h"
+#include "cmds/cli/document.h"
 #include "cmds/cli/kv_options.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/options.h"
-#include "cmds/cli/output.h"
+#include "cmds/cli/progress.h"
+#include "cmds/cli/table.h"
 #include "cmds/command.h"
 
 #include <stdio.h>

@@ -5,6 +5,7 @@
 #include "base/os.h"
 #include "base/sha256.h"
 #include "calib/sample.h"
+#include "cmds/cli/document.h"
 
 #include <errno.h>
 #include <stdlib.h>

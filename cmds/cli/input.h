@@ -4,7 +4,7 @@
 #define DQ_INPUT_H
 
 #include "cmds/cli/options.h"
-#include "cmds/cli/output.h"
+#include "cmds/cli/progress.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
 

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/kv_report.h"
 
+#include "cmds/cli/document.h"
+
 #include <math.h>
 #include <stdio.h>
 

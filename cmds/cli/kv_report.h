@@ -5,7 +5,7 @@
 
 #include "cmds/cli/kernel_routes.h"
 #include "cmds/cli/kv_options.h"
-#include "cmds/cli/output.h"
+#include "cmds/cli/progress.h"
 
 /* Fractions and ratios of what was measured; NaN where nothing was. */
 typedef struct dq_kv_shares {

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_gate.h"
 
+#include "cmds/cli/document.h"
 #include "eval/kind_needle.h"
 #include "eval/kind_text.h"
 

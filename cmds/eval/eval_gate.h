@@ -4,7 +4,7 @@
 #define DQ_EVAL_GATE_H
 
 #include "cmds/cli/options.h"
-#include "cmds/cli/output.h"
+#include "cmds/cli/progress.h"
 #include "eval/eval.h"
 
 enum { DQ_GATE_NAME = 64 };

@@ -4,7 +4,9 @@
 
 #include "base/os.h"
 #include "base/utf8.h"
+#include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/progress.h"
 #include "tasks/answers.h"
 
 #include <math.h>

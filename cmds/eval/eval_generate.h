@@ -5,6 +5,7 @@
 
 #include "base/sha256.h"
 #include "cmds/cli/options.h"
+#include "cmds/cli/progress.h"
 #include "cmds/eval/eval_report.h"
 #include "eval/kind_generate.h"
 

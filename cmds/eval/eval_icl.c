@@ -4,7 +4,10 @@
 
 #include "base/os.h"
 #include "base/sha256.h"
+#include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/progress.h"
+#include "cmds/cli/table.h"
 
 #include <math.h>
 #include <stdio.h>

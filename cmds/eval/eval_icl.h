@@ -4,6 +4,7 @@
 #define DQ_EVAL_ICL_H
 
 #include "cmds/cli/options.h"
+#include "cmds/cli/progress.h"
 #include "cmds/eval/eval_report.h"
 #include "eval/kind_icl.h"
 

@@ -4,6 +4,8 @@
 
 #include "base/os.h"
 #include "base/sha256.h"
+#include "cmds/cli/document.h"
+#include "cmds/cli/table.h"
 #include "cmds/eval/eval_report.h"
 #include "tasks/verdicts.h"
 

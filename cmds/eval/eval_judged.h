@@ -4,7 +4,7 @@
 #ifndef DQ_EVAL_JUDGED_H
 #define DQ_EVAL_JUDGED_H
 
-#include "cmds/cli/output.h"
+#include "cmds/cli/progress.h"
 
 typedef struct dq_judged_options {
     const char *path;           /* the file of verdicts; NULL: no such run */

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_kv.h"
 
+#include "cmds/cli/progress.h"
+
 #include <stdio.h>
 
 /* The first shown row with this cache. */

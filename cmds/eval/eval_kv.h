@@ -4,6 +4,7 @@
 #define DQ_EVAL_KV_H
 
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/progress.h"
 #include "eval/eval.h"
 
 /* Puts what runs, and what each container remembers, into `settings`. */

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_needle.h"
 
+#include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 
 #include <math.h>

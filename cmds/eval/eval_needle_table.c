@@ -3,6 +3,7 @@
 #include "cmds/eval/eval_needle.h"
 
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/table.h"
 
 #include <math.h>
 

@@ -6,7 +6,7 @@
 #include "cmds/cli/input.h"
 #include "cmds/cli/kv_options.h"
 #include "cmds/cli/options.h"
-#include "cmds/cli/output.h"
+#include "cmds/cli/progress.h"
 #include "cmds/eval/eval_gate.h"
 #include "cmds/eval/eval_generate.h"
 #include "cmds/eval/eval_icl.h"

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_plan.h"
 
+#include "cmds/cli/document.h"
+#include "cmds/cli/table.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_sources.h"
 #include "eval/score.h"

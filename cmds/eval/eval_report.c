@@ -3,6 +3,7 @@
 #include "cmds/eval/eval_report.h"
 
 #include "base/os.h"
+#include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/eval_generate.h"
 #include "cmds/eval/eval_icl.h"

@@ -3,7 +3,7 @@
 #ifndef DQ_EVAL_REPORT_H
 #define DQ_EVAL_REPORT_H
 
-#include "cmds/cli/output.h"
+#include "cmds/cli/table.h"
 #include "eval/eval.h"
 
 /* names[i] stands for model i in every form. */

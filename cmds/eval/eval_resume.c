@@ -5,6 +5,7 @@
 #include "base/os.h"
 #include "base/sha256.h"
 #include "cmds/cli/advice.h"
+#include "cmds/cli/progress.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/version.h"
 

@@ -4,6 +4,7 @@
 #ifndef DQ_EVAL_RESUME_H
 #define DQ_EVAL_RESUME_H
 
+#include "cmds/cli/progress.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_sources.h"
 

@@ -4,6 +4,8 @@
 
 #include "base/os.h"
 #include "base/sha256.h"
+#include "cmds/cli/document.h"
+#include "cmds/cli/progress.h"
 #include "tasks/fewshot.h"
 
 #include <stdio.h>

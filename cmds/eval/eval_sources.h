@@ -3,6 +3,7 @@
 #ifndef DQ_EVAL_SOURCES_H
 #define DQ_EVAL_SOURCES_H
 
+#include "cmds/cli/progress.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_report.h"
 

@@ -1,5 +1,6 @@
 /* eval_table: the table and the CSV of dq eval.
  * SPDX-License-Identifier: MIT */
+#include "cmds/cli/table.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_report.h"
 #include "cmds/eval/eval_text.h"

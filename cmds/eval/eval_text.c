@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_text.h"
 
+#include "cmds/cli/document.h"
+#include "cmds/cli/table.h"
 #include "cmds/eval/eval_kv.h"
 #include "eval/kind_text.h"
 

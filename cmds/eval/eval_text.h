@@ -3,6 +3,7 @@
 #ifndef DQ_EVAL_TEXT_H
 #define DQ_EVAL_TEXT_H
 
+#include "cmds/cli/table.h"
 #include "cmds/eval/eval_report.h"
 #include "eval/text_numbers.h"
 

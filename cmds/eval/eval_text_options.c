@@ -4,6 +4,7 @@
 
 #include "base/os.h"
 #include "base/sha256.h"
+#include "cmds/cli/document.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #define DQ_EVAL_TEXT_OPTIONS_H
 
 #include "cmds/cli/options.h"
-#include "cmds/cli/output.h"
+#include "cmds/cli/progress.h"
 #include "eval/kind_text.h"
 
 typedef struct dq_text_options {

@@ -2,7 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_verdict.h"
 
+#include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/progress.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_report.h"
 

@@ -4,6 +4,7 @@
 #ifndef DQ_EVAL_VERDICT_H
 #define DQ_EVAL_VERDICT_H
 
+#include "cmds/cli/progress.h"
 #include "cmds/eval/eval_report.h"
 
 /* Accuracy, or nats of NLL: one point, or 1 % of perplexity. */

@@ -2,6 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/stats/stats_attention.h"
 
+#include "cmds/cli/document.h"
+#include "cmds/cli/table.h"
+
 #include <math.h>
 #include <stdio.h>
 

@@ -3,6 +3,8 @@
 #include "cmds/stats/stats_out.h"
 
 #include "base/utf8.h"
+#include "cmds/cli/document.h"
+#include "cmds/cli/table.h"
 #include "cmds/stats/stats_attention.h"
 
 #include <math.h>

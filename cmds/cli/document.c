@@ -1,0 +1,123 @@
+/* document: values of jansson, which become text in base/json, where a key that memory was too short for is noticed.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/cli/document.h"
+
+#include "base/os.h"
+#include "base/utf8.h"
+#include "cmds/version.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+json_t *dq_document(const dq_talk *t, const char *schema)
+{
+    json_t *doc = json_object();
+    json_object_set_new(doc, "schema", json_string(schema));
+    json_object_set_new(doc, "dq_version", json_string(DQ_VERSION));
+    json_object_set_new(doc, "command", json_string(t->command));
+    json_object_set_new(doc, "inputs", json_array());
+    json_object_set_new(doc, "settings", json_object());
+    json_object_set_new(doc, "results", json_array());
+    json_object_set(doc, "warnings", t->warnings);
+    return doc;
+}
+
+bool dq_stdout_left(void)
+{
+    struct pollfd p = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return ferror(stdout) && poll(&p, 1, 0) > 0 && (p.revents & POLLERR);
+}
+
+dq_status dq_flush_stdout(dq_err *err)
+{
+    if ((fflush(stdout) != 0 || ferror(stdout)) && !dq_stdout_left())
+        return dq_fail(err, DQ_FILE, "standard output: cannot write: %s", strerror(errno));
+    return DQ_OK;
+}
+
+dq_status dq_document_print(json_t *doc, dq_err *err)
+{
+    char *text;
+    dq_json_dump(&text, doc, JSON_INDENT(2) | JSON_REAL_PRECISION(17), err);
+    json_decref(doc);
+    if (!text) return err->code;
+    fputs(text, stdout);
+    putchar('\n');
+    free(text);
+    return dq_flush_stdout(err);
+}
+
+dq_status dq_document_write(json_t *doc, const char *path, dq_err *err)
+{
+    char *text;
+    dq_json_dump(&text, doc, JSON_INDENT(2) | JSON_REAL_PRECISION(17), err);
+    json_decref(doc);
+    if (!text) return err->code;
+    dq_file_write(path, text, strlen(text), err);
+    free(text);
+    return err->code;
+}
+
+dq_status dq_line_put(FILE *f, json_t *value, dq_err *err)
+{
+    char *text;
+    dq_json_dump(&text, value, JSON_REAL_PRECISION(17), err);
+    json_decref(value);
+    if (!text) return err->code;
+    fprintf(f, "%s\n", text);
+    free(text);
+    return DQ_OK;
+}
+
+dq_status dq_name_text(const char **out, const char *s, dq_arena *a, dq_err *err)
+{
+    int64_t first_bad, n_bad = dq_utf8_check(s, strlen(s), &first_bad);
+    char *text = dq_alloc(a, strlen(s) + 2 * (size_t)n_bad + 1, 1, err);
+    if (!text) return err->code;
+    text[dq_utf8_repair(text, s, strlen(s))] = 0;
+    dq_one_line(text);
+    *out = text;
+    return DQ_OK;
+}
+
+json_t *dq_name_json(const char *s)
+{
+    dq_err full = {0};
+    int64_t first_bad, n_bad = dq_utf8_check(s, strlen(s), &first_bad);
+    if (n_bad == 0) return json_string(s);
+    char *well = dq_block_new(strlen(s) + 2 * (size_t)n_bad, 1, &full);
+    if (!well) return NULL; /* as json_string does */
+    json_t *text = json_stringn(well, dq_utf8_repair(well, s, strlen(s)));
+    dq_block_free(well);
+    return text;
+}
+
+json_t *dq_real(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+json_t *dq_metric(double value, double std_err)
+{
+    json_t *m = json_object();
+    json_object_set_new(m, "value", dq_real(value));
+    json_object_set_new(m, "stderr", dq_real(std_err));
+    return m;
+}
+
+dq_status dq_lines_write(const char *path, dq_make_lines *make, const void *arg, dq_err *err)
+{
+    dq_strbuf text = {0};
+    FILE *f = dq_memory_open(&text, err);
+    if (!f) return err->code;
+    make(f, arg, err);
+    if (dq_memory_close(f, err) == DQ_OK && err->code == DQ_OK)
+        dq_file_write(path, text.s, text.n, err);
+    dq_block_free(text.s);
+    return err->code;
+}

@@ -1,0 +1,113 @@
+/* progress: lines for people go to stderr, and warnings into the document as well.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/cli/progress.h"
+
+#include "base/os.h"
+#include "cmds/cli/document.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+dq_status dq_talk_begin(dq_talk *t, const char *command, dq_err *err)
+{
+    t->command = command;
+    if (!t->progress) t->progress = "auto";
+    if (strcmp(t->progress, "auto") != 0 && strcmp(t->progress, "always") != 0 &&
+        strcmp(t->progress, "never") != 0)
+        return dq_fail(err, DQ_USAGE, "--progress: expected auto, always or never, found \"%s\".",
+                       t->progress);
+    t->warnings = json_array();
+    return t->warnings ? DQ_OK : dq_fail(err, DQ_RESOURCE, "out of memory");
+}
+
+void dq_talk_end(dq_talk *t)
+{
+    json_decref(t->warnings);
+    t->warnings = NULL;
+}
+
+void dq_warn(dq_talk *t, const char *fmt, ...)
+{
+    char line[1024];
+    va_list args;
+    size_t i;
+    json_t *old;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    dq_one_line(line);
+    json_t *text = dq_name_json(line);
+    json_array_foreach(t->warnings, i, old)
+    {
+        if (!json_equal(old, text)) continue;
+        json_decref(text);
+        return;
+    }
+    json_array_append_new(t->warnings, text);
+    if (!t->quiet) fprintf(stderr, "dq %s: warning: %s\n", t->command, line);
+}
+
+void dq_say(dq_talk *t, const char *fmt, ...)
+{
+    char line[1024];
+    va_list args;
+    if (!t->verbose) return;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    dq_one_line(line);
+    fprintf(stderr, "dq %s: %s\n", t->command, line);
+}
+
+void dq_progress_begin(dq_progress *p, const dq_talk *t, const char *label, double total)
+{
+    memset(p, 0, sizeof *p);
+    p->talk = t;
+    p->label = label;
+    p->total = total > 0 ? total : 1;
+    p->start = p->last_time = dq_seconds();
+    p->first = -1;
+    p->redraw = isatty(STDERR_FILENO) != 0;
+    p->on = !t->quiet && strcmp(t->progress, "never") != 0 &&
+            (p->redraw || strcmp(t->progress, "always") == 0);
+}
+
+/* "12 s left", "3:20 left", "2:05:00 left" */
+static void time_text(char *out, size_t cap, double seconds)
+{
+    long s = seconds < 1e9 ? (long)(seconds + 0.5) : 1000000000L;
+    if (s < 100)
+        snprintf(out, cap, "%ld s left", s);
+    else if (s < 3600)
+        snprintf(out, cap, "%ld:%02ld left", s / 60, s % 60);
+    else
+        snprintf(out, cap, "%ld:%02ld:%02ld left", s / 3600, s / 60 % 60, s % 60);
+}
+
+void dq_progress_set(dq_progress *p, double done, const char *note)
+{
+    double now = dq_seconds(), share = done / p->total;
+    p->done = done;
+    if (p->first < 0) p->first = share;
+    if (!p->on) return;
+    if (p->redraw ? now - p->last_time < 0.1 && share < 1
+                  : share - p->last_share < 0.05 && now - p->last_time < 30)
+        return;
+    char left[32] = "";
+    if (share > p->first)
+        time_text(left, sizeof left, (now - p->start) * (1 - share) / (share - p->first));
+    fprintf(stderr, "%sdq %s: %s %3.0f %%  %s  %s%s", p->redraw ? "\r" : "", p->talk->command,
+            p->label, 100 * share, left, note ? note : "", p->redraw ? "\033[K" : "\n");
+    fflush(stderr);
+    p->shown = true;
+    p->last_time = now;
+    p->last_share = share;
+}
+
+void dq_progress_end(dq_progress *p)
+{
+    if (p->shown && p->redraw) fprintf(stderr, "\r\033[K");
+    p->shown = false;
+}

@@ -1,0 +1,19 @@
+/* table: results as text in columns, or as CSV.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_TABLE_H
+#define DQ_TABLE_H
+
+#include "base/base.h"
+
+/* A table of text cells. Columns whose cells are all numbers are set to the right. */
+typedef struct dq_table dq_table;
+dq_status dq_table_new(dq_table **out, const char *const *titles, int n_cols, dq_err *err);
+void dq_table_free(dq_table *t);
+void dq_table_cell(dq_table *t, const char *fmt, ...) DQ_PRINTF(2, 3); /* next cell, row by row */
+void dq_table_real(dq_table *t, double x); /* all digits; empty where it is not finite: for CSV */
+void dq_table_rule(dq_table *t);           /* a line between rows in the text form */
+dq_status dq_table_print(const dq_table *t, dq_err *err);                 /* text, to stdout */
+dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err); /* a whole file */
+const char *dq_size_text(char *buf, size_t cap, int64_t bytes);           /* "3.1 MiB" */
+
+#endif

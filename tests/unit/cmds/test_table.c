@@ -1,0 +1,131 @@
+/* test_table: cells, rules and CSV of a table of any size.
+ * SPDX-License-Identifier: MIT */
+#include "base/os.h"
+#include "cmds/cli/table.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { COLS = 4 };
+static const char *const titles[COLS] = {"name", "x", "y", "note"};
+static char path[80];
+static dq_arena *arena;
+
+static int setup(void **unused)
+{
+    (void)unused;
+    const char *tmp = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%.40s/dq-table-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    const int fd = mkstemp(path);
+    arena = dq_arena_new();
+    return fd >= 0 && close(fd) == 0 && arena ? 0 : -1;
+}
+
+static int teardown(void **unused)
+{
+    (void)unused;
+    dq_arena_free(arena);
+    return unlink(path);
+}
+
+/* `rows` rows, and a rule in front of row `ruled`. */
+static dq_table *made(int rows, int ruled)
+{
+    dq_table *t;
+    dq_err err = {0};
+    assert_int_equal(dq_table_new(&t, titles, COLS, &err), DQ_OK);
+    for (int i = 0; i < rows; i++) {
+        if (i == ruled) dq_table_rule(t);
+        dq_table_cell(t, "row %d", i);
+        dq_table_real(t, i);
+        dq_table_real(t, 1.0 / 0.0);
+        dq_table_cell(t, "%s", i ? "a, \"b\"" : "\xC3\xA9");
+    }
+    return t;
+}
+
+/* What dq_table_print writes to stdout. */
+static char *printed(const dq_table *t)
+{
+    dq_err err = {0};
+    size_t len;
+    char *text;
+    fflush(stdout);
+    const int kept = dup(STDOUT_FILENO);
+    assert_true(kept >= 0 && freopen(path, "w", stdout));
+    const dq_status status = dq_table_print(t, &err);
+    fflush(stdout);
+    assert_true(dup2(kept, STDOUT_FILENO) >= 0 && close(kept) == 0);
+    assert_int_equal(status, DQ_OK);
+    assert_int_equal(dq_file_read(&text, &len, path, arena, &err), DQ_OK);
+    return text;
+}
+
+static void columns_line_up(void **unused)
+{
+    (void)unused;
+    dq_table *t = made(2, 1);
+    assert_string_equal(printed(t), "name   x  y  note\n"
+                                    "-----  -  -  ------\n"
+                                    "row 0  0     \xC3\xA9\n"
+                                    "-----  -  -  ------\n"
+                                    "row 1  1     a, \"b\"\n");
+    dq_table_free(t);
+}
+
+/* A rule stands before its row wherever that falls in the memory of the table. */
+static void every_rule_is_there(void **unused)
+{
+    (void)unused;
+    for (int ruled = 1; ruled < 70; ruled++) {
+        dq_table *t = made(ruled + 1, ruled);
+        int rules = 0;
+        for (const char *s = printed(t); (s = strstr(s, "\n--")); s++) rules++;
+        if (rules != 2) fail_msg("a rule before row %d: found %d, expected 2", ruled, rules);
+        dq_table_free(t);
+    }
+}
+
+static void csv_quotes(void **unused)
+{
+    (void)unused;
+    dq_table *t = made(2, 1);
+    dq_err err = {0};
+    char *text;
+    size_t len;
+    assert_int_equal(dq_table_csv(t, path, &err), DQ_OK);
+    assert_int_equal(dq_file_read(&text, &len, path, arena, &err), DQ_OK);
+    assert_string_equal(text, "name,x,y,note\nrow 0,0,,\xC3\xA9\nrow 1,1,,\"a, \"\"b\"\"\"\n");
+    dq_table_free(t);
+}
+
+/* Memory that was too short for a cell is remembered until the table is shown. */
+static void a_lost_cell_is_no_table(void **unused)
+{
+    (void)unused;
+    dq_table *t = made(0, -1);
+    dq_err err = {0};
+    dq_alloc_fail_at(1);
+    for (int i = 0; i < 4000; i++) dq_table_cell(t, "%d", i);
+    dq_alloc_fail_at(0);
+    assert_int_equal(dq_table_print(t, &err), DQ_RESOURCE);
+    dq_table_free(t);
+    dq_table_free(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(columns_line_up),
+        cmocka_unit_test(every_rule_is_there),
+        cmocka_unit_test(csv_quotes),
+        cmocka_unit_test(a_lost_cell_is_no_table),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
