@@ -279,7 +279,7 @@ static dq_status open_journal(work *w, dq_err *err)
     if (err->code != DQ_MISMATCH) return err->code;
     const dq_err why = *err;
     *err = (dq_err){0};
-    return dq_fail(err, why.code, "%s. Start over with --force.", why.text);
+    return dq_fail_with(err, why.code, (dq_remedy){.code = DQ_REMEDY_START_OVER}, "%s.", why.text);
 }
 
 /* Takes up an earlier run's files, or begins. *finished: nothing is left to do. */

@@ -347,8 +347,8 @@ static void interrupted_runs_end_in_the_same_bytes(void **unused)
     static const char old[] = "dq-journal 2 4c7b8b14\nversion 0.3.0 18a1f4d3\n";
     put_bytes(at("half.h5.journal"), old, sizeof old - 1);
     assert_int_equal(write_to(model, at("half.h5"), &other, false, true, NULL, &err), DQ_MISMATCH);
-    assert_non_null(strstr(err.text, "half.h5.journal: is not a journal of this version of dq. "
-                                     "Start over with --force."));
+    assert_non_null(strstr(err.text, "half.h5.journal: is not a journal of this version of dq."));
+    assert_int_equal(err.remedy[0].code, DQ_REMEDY_START_OVER);
     assert_true(dq_file_exists(at("half.h5.partial")));
     assert_int_equal(write_to(model, at("half.h5"), &other, true, false, NULL, &err), DQ_OK);
 }
