@@ -172,7 +172,7 @@ static void print_container(const dq_container *c, const dq_model *m)
     else
         printf("packed             %d bits, group %s, %s scales\n", i->weight_bits, i->weight_group,
                i->scale_mode);
-    printf("attention logits   %d bits, grain %s\n", i->logit_bits, i->logit_grain);
+    printf("attention logits   %d bits, grain %s\n", i->logit.bits, dq_grain_name[i->logit.grain]);
     print_kv(m);
     for (int k = 0; k < dq_container_n_sources(c); k++) {
         const dq_source_file *s = dq_container_source_file(c, k);
@@ -216,8 +216,8 @@ static json_t *container_json(const dq_container *c, bool tensors, dq_err *err)
     json_object_set_new(o, "weight_bits", json_integer(i->weight_bits));
     json_object_set_new(o, "weight_group", json_string(i->weight_group));
     json_object_set_new(o, "scale_mode", json_string(i->scale_mode));
-    json_object_set_new(o, "logit_bits", json_integer(i->logit_bits));
-    json_object_set_new(o, "logit_grain", json_string(i->logit_grain));
+    json_object_set_new(o, "logit_bits", json_integer(i->logit.bits));
+    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[i->logit.grain]));
     json_object_set_new(o, "k_bits", json_integer(i->kv.k_bits));
     json_object_set_new(o, "v_bits", json_integer(i->kv.v_bits));
     json_object_set_new(o, "kv", dq_kv_settings_json(&i->kv));

@@ -67,35 +67,30 @@ static const dq_usage usage = {
 
 static dq_status check_options(logits *x, const char *model, dq_err *err)
 {
-    static const char *const grains[] = {"tensor", "head", "row", "tile"};
-    static const char *const nums[] = {"f32", "bf16", "int8"};
-    static const dq_num num[] = {DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8};
     if (!x->out_path) return dq_fail(err, DQ_USAGE, "no output named. Add -o OUT.h5.");
     if (!x->text_path == !x->ids.n)
         return dq_fail(err, DQ_USAGE, "give either --ids \"1 2 3\" or --text FILE.");
     if (x->ids.n > 1)
         return dq_fail(err, DQ_USAGE, "--ids: one sequence only. Run dq logits once for each.");
     DQ_TRY(dq_kv_options_read(&x->kv_options, false, err));
-    if (x->grain && dq_parse_word(x->grain, "logit-grain", grains, 4, err) < 0) return err->code;
-    int m = dq_parse_word(x->math_name, "math", nums, 3, err);
+    if (x->grain) {
+        const int g = dq_parse_word(x->grain, "logit-grain", dq_grain_name, DQ_GRAINS, err);
+        if (g < 0) return err->code;
+        x->logit.grain = (dq_grain)g;
+    }
+    const int m = dq_parse_word(x->math_name, "math", dq_num_name, DQ_NUMS, err);
     if (m < 0) return err->code;
-    x->math = (dq_math){num[m], num[m], num[m], num[m]};
+    x->math = (dq_math){(dq_num)m, (dq_num)m, (dq_num)m, (dq_num)m};
     const dq_output out = {"-o", x->out_path, DQ_OUTPUT_HDF5};
     const char *const input[] = {model, x->text_path};
     return dq_outputs_check(&out, 1, input, x->text_path ? 2 : 1, x->force, err);
 }
 
 /* What the container says holds unless an option says otherwise. */
-static dq_status logit_settings(logits *x, dq_err *err)
+static void logit_settings(logits *x)
 {
-    const char *grain = x->grain ? x->grain : x->model->logit_grain;
-    x->logit.bits = x->logit_bits ? (int)x->logit_bits : x->model->logit_bits;
-    for (int g = DQ_GRAIN_TENSOR; g <= DQ_GRAIN_TILE; g++) {
-        if (strcmp(grain, dq_grain_name[g]) != 0) continue;
-        x->logit.grain = (dq_grain)g;
-        return DQ_OK;
-    }
-    return dq_fail(err, DQ_MISMATCH, "%s: unknown logit grain \"%s\"", x->model->path, grain);
+    x->logit.bits = x->logit_bits ? (int)x->logit_bits : x->model->logit.bits;
+    if (!x->grain) x->logit.grain = x->model->logit.grain;
 }
 
 static dq_status kv_settings(logits *x, dq_err *err)
@@ -360,7 +355,7 @@ static dq_status run(logits *x, const char *path, dq_err *err)
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     DQ_TRY(dq_input_model(&x->model, path, &x->head_map, &x->talk, err));
     DQ_TRY(dq_head_map_check(&x->head_map, err));
-    DQ_TRY(logit_settings(x, err));
+    logit_settings(x);
     DQ_TRY(kv_settings(x, err));
     DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv.spec, err));
     dq_say_math(&x->talk, x->backend->device, x->math);

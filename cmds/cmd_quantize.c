@@ -89,12 +89,11 @@ static dq_status make_settings(request *r, dq_err *err)
 {
     static const char *const modes[] = {"absmax", "fullrange", "search"};
     static const char *const dtypes[] = {"f16", "f32"};
-    static const char *const grains[] = {"tensor", "head", "row", "tile"};
     int mode = dq_parse_word(r->scale, "scale", modes, 3, err);
     if (mode < 0) return err->code;
     int dtype = dq_parse_word(r->scale_dtype, "scale-dtype", dtypes, 2, err);
     if (dtype < 0) return err->code;
-    int grain = dq_parse_word(r->grain, "logit-grain", grains, 4, err);
+    int grain = dq_parse_word(r->grain, "logit-grain", dq_grain_name, DQ_GRAINS, err);
     if (grain < 0) return err->code;
     DQ_TRY(parse_group(&r->set.group, r->group, err));
     DQ_TRY(kv_settings(r, err));
@@ -102,8 +101,7 @@ static dq_status make_settings(request *r, dq_err *err)
     r->set.mode = (dq_scale_mode)mode;
     r->set.scale_dtype = dtype == 0 ? DQ_F16 : DQ_F32;
     r->set.skip = r->skip;
-    r->set.logit_bits = (int)r->logit_bits;
-    r->set.logit_grain = grains[grain];
+    r->set.logit = (dq_logit_spec){.bits = (int)r->logit_bits, .grain = (dq_grain)grain};
     r->set.dq_version = DQ_VERSION;
     if (!r->out && !r->dry_run)
         return dq_fail(err, DQ_USAGE, "-o OUT.h5 is missing (or --dry-run to see the plan).");

@@ -65,8 +65,8 @@ static dq_status identify(eval_run *x, const dq_model *m, int index, dq_err *err
         x->made_from[index] = dq_text(x->a, info->source, strlen(info->source), err);
         json_object_set_new(in, "file_bytes", json_integer((json_int_t)info->file_bytes));
         json_object_set_new(in, "content_sha256", json_string(content));
-        json_object_set_new(in, "stored_logit_bits", json_integer(m->logit_bits));
-        json_object_set_new(in, "stored_logit_grain", json_string(m->logit_grain));
+        json_object_set_new(in, "stored_logit_bits", json_integer(m->logit.bits));
+        json_object_set_new(in, "stored_logit_grain", json_string(dq_grain_name[m->logit.grain]));
         json_object_set_new(in, "stored_kv", dq_kv_settings_json(&m->kv));
     }
     return err->code;
@@ -195,11 +195,8 @@ static dq_status add_rows(eval_run *x, int model, int source, dq_math math, cons
                           dq_err *err)
 {
     const dq_model *m = x->e.model[model].m;
-    int bits[DQ_EVAL_BITS] = {m->logit_bits}, n_bits = 1, n_grains = 1;
-    dq_grain grain[DQ_EVAL_GRAINS] = {DQ_GRAIN_TENSOR};
-    for (int g = 0; g < DQ_EVAL_GRAINS; g++) {
-        if (strcmp(m->logit_grain, dq_grain_name[g]) == 0) grain[0] = (dq_grain)g;
-    }
+    int bits[DQ_EVAL_BITS] = {m->logit.bits}, n_bits = 1, n_grains = 1;
+    dq_grain grain[DQ_GRAINS] = {m->logit.grain};
     if (x->o.n_bits) memcpy(bits, x->o.bits, sizeof bits);
     if (x->o.n_bits) n_bits = x->o.n_bits;
     if (x->o.n_grains) memcpy(grain, x->o.grain, sizeof grain);
@@ -334,7 +331,7 @@ static json_t *int_list(const int *v, int n)
 static void put_sweep(const eval_run *x, json_t *s)
 {
     int bits[16], n = 0;
-    bool seen[DQ_EVAL_GRAINS] = {false};
+    bool seen[DQ_GRAINS] = {false};
     json_t *grains = json_array();
     for (int i = 0; i < x->e.n_rows; i++) {
         const dq_eval_row *r = &x->e.row[i];

@@ -261,7 +261,7 @@ static dq_status read_logits(dq_eval_options *o, dq_arena *a, dq_err *err)
     if (!o->logit_grain) return DQ_OK;
     DQ_TRY(dq_eval_split(o->logit_grain, "logit-grain", &words, a, err));
     for (int i = 0; i < words.n; i++) {
-        int g = dq_parse_word(words.item[i], "logit-grain", dq_grain_name, DQ_EVAL_GRAINS, err);
+        int g = dq_parse_word(words.item[i], "logit-grain", dq_grain_name, DQ_GRAINS, err);
         if (g < 0) return err->code;
         for (int k = 0; k < o->n_grains; k++) {
             if (o->grain[k] == (dq_grain)g)
@@ -274,18 +274,16 @@ static dq_status read_logits(dq_eval_options *o, dq_arena *a, dq_err *err)
 
 static dq_status read_math(dq_eval_options *o, dq_arena *a, dq_err *err)
 {
-    static const char *const maths[] = {"f32", "bf16", "int8"};
-    static const dq_num nums[] = {DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8};
     dq_list words = {.n = 0};
     DQ_TRY(dq_eval_split(o->math_word, "math", &words, a, err));
     for (int i = 0; i < words.n; i++) {
-        int m = dq_parse_word(words.item[i], "math", maths, 3, err);
+        int m = dq_parse_word(words.item[i], "math", dq_num_name, DQ_NUMS, err);
         if (m < 0) return err->code;
         for (int k = 0; k < o->n_math; k++) {
-            if (o->math[k].linear == nums[m])
+            if (o->math[k].linear == (dq_num)m)
                 return dq_fail(err, DQ_USAGE, "--math: %s stands twice.", words.item[i]);
         }
-        o->math[o->n_math++] = (dq_math){nums[m], nums[m], nums[m], nums[m]};
+        o->math[o->n_math++] = (dq_math){(dq_num)m, (dq_num)m, (dq_num)m, (dq_num)m};
     }
     return DQ_OK;
 }

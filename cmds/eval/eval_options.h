@@ -14,7 +14,7 @@
 #include "cmds/eval/eval_text_options.h"
 #include "eval/eval.h"
 
-enum { DQ_EVAL_MODELS = 64, DQ_EVAL_SOURCES = 16, DQ_EVAL_BITS = 8, DQ_EVAL_GRAINS = 4 };
+enum { DQ_EVAL_MODELS = 64, DQ_EVAL_SOURCES = 16, DQ_EVAL_BITS = 8 };
 
 typedef struct dq_eval_options {
     dq_list tasks, data, fewshot, fail_if;
@@ -33,7 +33,7 @@ typedef struct dq_eval_options {
     /* what they mean */
     dq_gates gates;
     int bits[DQ_EVAL_BITS], n_bits; /* 0: as each model says */
-    dq_grain grain[DQ_EVAL_GRAINS];
+    dq_grain grain[DQ_GRAINS];
     int n_grains; /* 0: as each model says */
     dq_math math[3];
     int n_math;

@@ -141,9 +141,7 @@ int dq_eval_cross_row(const dq_eval *e, int row)
         const dq_eval_row *o = &e->row[i];
         if (o->model == 0 && o->shown && dq_eval_source_of(e, o) == s &&
             (o->ids == r->ids || s->items.n) && /* one tokenizer, or items before it */
-            o->logit.bits == r->logit.bits &&
-            (r->logit.bits == 16 || o->logit.grain == r->logit.grain) &&
-            dq_kv_setting_same(&o->kv, &r->kv))
+            dq_logit_same(o->logit, r->logit) && dq_kv_setting_same(&o->kv, &r->kv))
             return i;
     }
     return -1;

@@ -380,8 +380,7 @@ static void attend_block(const work *w, scratch *s, int64_t ld, const dq_rows *r
     const dq_headmap *map = w->args->attn->map;
     for (int64_t r = 0; r < rows->n; r++) s->visible[r] = dq_kv_visible(list, rows->pos[r]);
     const int64_t keys = s->visible[rows->n - 1];
-    if (w->args->logit.bits < 16 && w->args->logit.grain == DQ_GRAIN_TILE)
-        find_edges(s, list, keys);
+    if (dq_logit_by_tile(w->args->logit)) find_edges(s, list, keys);
     s->held = s->kept = -1;
     for (int out = t->out_first; out < t->out_end;) {
         bundle u;
@@ -413,7 +412,7 @@ static plan plan_blocks(const dq_attend_args *args)
 {
     const dq_headmap *map = args->attn->map;
     plan p = {.keys = max_keys(args), .block_rows = DQ_PAGE, .slots = map->n_maps};
-    const bool tiles = args->logit.bits < 16 && args->logit.grain == DQ_GRAIN_TILE;
+    const bool tiles = dq_logit_by_tile(args->logit);
     const int useful = map->n_q < MAX_SLOTS ? map->n_q : MAX_SLOTS;
     if (!tiles) p.block_rows = dq_cpu_block_rows(p.keys, map->n_maps);
     /* a block decides in which order sums are added; so it may not depend on the other sequences */

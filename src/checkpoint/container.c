@@ -59,11 +59,6 @@ static dq_status read_int(dq_h5_reader *r, const char *path, const char *name, i
     return DQ_OK;
 }
 
-static bool valid_bits(int bits)
-{
-    return bits == 16 || (bits >= 2 && bits <= 8);
-}
-
 static dq_status read_version(dq_container *c, dq_h5_reader *r)
 {
     char type[64];
@@ -83,24 +78,22 @@ static dq_status read_version(dq_container *c, dq_h5_reader *r)
 static dq_status read_header(dq_container *c, dq_h5_reader *r)
 {
     dq_container_info *i = &c->info;
-    static const char *const grains[] = {"tensor", "head", "row", "tile"};
-    const char *print;
-    bool known = false;
+    const char *print, *grain;
+    int bits;
     DQ_TRY(read_version(c, r));
     DQ_TRY(read_word(c, r, "/", "dq_version", &i->dq_version));
     DQ_TRY(read_word(c, r, "/", "architecture", &i->family));
     DQ_TRY(dq_h5_ints(r, "/", "params", &i->params, 1));
     DQ_TRY(dq_h5_ints(r, "/", "bytes_total", &i->weight_bytes, 1));
-    DQ_TRY(read_int(r, "/attention", "logit_bits", &i->logit_bits));
-    DQ_TRY(read_word(c, r, "/attention", "logit_grain", &i->logit_grain));
+    DQ_TRY(read_int(r, "/attention", "logit_bits", &bits));
+    DQ_TRY(read_word(c, r, "/attention", "logit_grain", &grain));
     DQ_TRY(dq_h5_kv_settings(r, &i->kv, c->arena));
     DQ_TRY(read_word(c, r, "/provenance", "source", &i->source));
     DQ_TRY(read_word(c, r, "/provenance", "source_fingerprint", &print));
     if (strlen(print) != 64)
         return damaged(c, "/provenance", "source_fingerprint is malformed", r->err);
     memcpy(i->fingerprint, print, 65);
-    for (int k = 0; k < 4; k++) known = known || strcmp(grains[k], i->logit_grain) == 0;
-    if (!known || !valid_bits(i->logit_bits))
+    if (!dq_logit_parse(&i->logit, bits, grain))
         return damaged(c, "/attention", "unknown logit_bits or logit_grain", r->err);
     DQ_TRY(read_text(c, r, "/config/model_json", &c->config, &c->config_len));
     DQ_TRY(read_text(c, r, "/config/recipe_json", &c->recipe, &c->recipe_len));

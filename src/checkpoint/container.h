@@ -22,8 +22,7 @@ typedef struct dq_container_info {
     int weight_bits;          /* of the packed tensors; 16: none is packed; 0: mixed */
     const char *weight_group; /* "128", "row", "tensor", "mixed"; "" when none is packed */
     const char *scale_mode;   /* "absmax", "fullrange", "search", "mixed"; "" when none */
-    int logit_bits;           /* 16 or 2..8 */
-    const char *logit_grain;  /* "tensor", "head", "row", "tile" */
+    dq_logit_spec logit;      /* as /attention says */
     dq_kv_settings kv;        /* as /kv_cache says */
     const char *source;       /* base name of the source checkpoint */
     char fingerprint[65];     /* of the source checkpoint, as dq_model has it */

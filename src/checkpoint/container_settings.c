@@ -87,12 +87,14 @@ dq_status dq_container_agrees(const dq_container_info *info, const json_t *recip
 {
     int64_t bits;
     const char *grain;
+    dq_logit_spec logit;
     dq_kv_settings kv = dq_kv_settings_plain;
     const json_t *stored = json_object_get(recipe, "kv");
     DQ_TRY(dq_json_int(&bits, recipe, "logit_bits", 2, 16, NULL, err));
     DQ_TRY(dq_json_text(&grain, recipe, "logit_grain", NULL, err));
     if (stored) DQ_TRY(dq_kv_settings_read(&kv, stored, err));
-    if (bits != info->logit_bits || strcmp(grain, info->logit_grain) != 0)
+    if (!dq_logit_parse(&logit, bits, grain) || logit.bits != info->logit.bits ||
+        logit.grain != info->logit.grain)
         return dq_fail(err, DQ_DAMAGED,
                        "\"logit_bits\" or \"logit_grain\" differs from /attention");
     return dq_kv_settings_same(&kv, &info->kv)

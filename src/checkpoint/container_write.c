@@ -172,9 +172,9 @@ static bool put_settings(dq_h5 *h, hid_t file, const dq_skeleton *s)
     hid_t kv = make_group(h, file, "kv_cache");
     hid_t from = make_group(h, file, "provenance");
     return attention >= 0 && kv >= 0 && from >= 0 &&
-           put_int(h, attention, "logit_bits", s->logit_bits) &&
-           put_text(h, attention, "logit_grain", s->logit_grain) && put_kv(h, kv, &s->kv) &&
-           put_text(h, from, "source", s->source) &&
+           put_int(h, attention, "logit_bits", s->logit.bits) &&
+           put_text(h, attention, "logit_grain", dq_grain_name[s->logit.grain]) &&
+           put_kv(h, kv, &s->kv) && put_text(h, from, "source", s->source) &&
            put_text(h, from, "source_fingerprint", s->fingerprint) &&
            put_text(h, from, "dq_version", s->dq_version) &&
            put_text(h, file, "encoding-type", DQ_H5_FORMAT) &&

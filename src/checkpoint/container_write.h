@@ -6,6 +6,7 @@
 #define DQ_CONTAINER_WRITE_H
 
 #include "kv/kv_config.h"
+#include "kv/logit_spec.h"
 #include "tensor/quant.h"
 
 typedef enum dq_encoding {
@@ -48,8 +49,7 @@ typedef struct dq_skeleton {
     const char *dq_version, *family, *source, *fingerprint;
     int64_t params, weight_bytes;
     double bits_per_weight;
-    int logit_bits;
-    const char *logit_grain;
+    dq_logit_spec logit;
     dq_kv_settings kv;
     /* offsets and sizes of what is written last */
     int64_t index_at, index_bytes, content_at, index_sha_at, file_bytes;

@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-const char *const dq_num_name[] = {"f32", "bf16", "int8"};
-const char *const dq_grain_name[] = {"tensor", "head", "row", "tile"};
 
 void dq_backend_close(dq_backend *b)
 {

@@ -8,26 +8,13 @@
 #include "engine/batch.h"
 #include "engine/head_measure.h"
 #include "kv/kv_spec.h"
+#include "kv/logit_spec.h"
 #include "model/act.h"
 #include "model/headmap.h"
+#include "model/model.h"
 #include "model/rope.h"
 #include "stat/tally.h"
 #include "tensor/weight.h"
-
-/* Rounding of attention logits before softmax. For the query rows of a pass and the keys they see:
- * A = max |S| over the group, c = clamp(rint(S * (Qmax / A)), +-Qmax), S' = c * (A / Qmax), both
- * quotients one f32 division; A = 0 gives S' = 0. Entries that a row does not see never count. */
-typedef enum dq_grain {
-    DQ_GRAIN_TENSOR, /* one sequence: all query heads (both maps) and rows of the layer */
-    DQ_GRAIN_HEAD,   /* one sequence and query head */
-    DQ_GRAIN_ROW,    /* one row of one query head */
-    DQ_GRAIN_TILE    /* positions floor(t/64) x floor(s/64) of one query head */
-} dq_grain;
-extern const char *const dq_grain_name[]; /* "tensor", "head", "row", "tile" */
-typedef struct dq_logit_spec {
-    int bits; /* 2..8, or 16: not rounded */
-    dq_grain grain;
-} dq_logit_spec;
 
 typedef struct dq_kv dq_kv; /* cache of all layers and sequences, defined by each backend */
 typedef struct dq_backend dq_backend;

@@ -209,9 +209,7 @@ static void attention(dq_runner *r, const pass_state *s, int i)
                            .measure = pass->watch && pass->watch->measure
                                           ? pass->watch->measure + (int64_t)i * m->map.n_out
                                           : NULL};
-    bool spans_rows = pass->logit.bits < 16 &&
-                      (pass->logit.grain == DQ_GRAIN_TENSOR || pass->logit.grain == DQ_GRAIN_HEAD);
-    if (spans_rows) {
+    if (dq_logit_needs_absmax(pass->logit)) {
         dq_mat absmax = take(r, &r->absmax, s->batch->n_seq, m->map.n_q);
         op->attn_absmax(b, absmax.p, &args);
         if (pass->logit.grain == DQ_GRAIN_TENSOR)

@@ -45,8 +45,7 @@ int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err)
 
 static bool same_setting(const dq_eval_row *a, const dq_eval_row *b)
 {
-    return a->model == b->model && a->ids == b->ids && a->logit.bits == b->logit.bits &&
-           (a->logit.bits == 16 || a->logit.grain == b->logit.grain) &&
+    return a->model == b->model && a->ids == b->ids && dq_logit_same(a->logit, b->logit) &&
            a->math.linear == b->math.linear && a->math.qk == b->math.qk &&
            a->math.pv == b->math.pv && a->math.kv == b->math.kv &&
            dq_kv_setting_same(&a->kv, &b->kv);

@@ -73,8 +73,7 @@ typedef struct group {
 static bool may_share(const dq_scorer *s, const dq_generate_spec *spec)
 {
     const dq_policy *policy = s->kv->evict.policy;
-    if (spec->measure) return false;
-    if (s->pass.logit.bits != 16 && s->pass.logit.grain != DQ_GRAIN_ROW) return false;
+    if (spec->measure || dq_logit_ties_rows(s->pass.logit)) return false;
     return !policy || (policy->needs & ~(unsigned)DQ_NEEDS_KEY_NORM) == 0;
 }
 

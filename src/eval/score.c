@@ -89,8 +89,7 @@ int64_t dq_score_piece(const dq_scorer *s)
 
 bool dq_score_shares(const dq_pass *pass, const dq_kv_setting *kv)
 {
-    return !dq_kv_setting_is_plain(kv) || pass->logit.bits == 16 ||
-           pass->logit.grain == DQ_GRAIN_ROW;
+    return !dq_kv_setting_is_plain(kv) || !dq_logit_ties_rows(pass->logit);
 }
 
 int64_t dq_score_rows(const dq_runner *r, bool shared)

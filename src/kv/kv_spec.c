@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "kv/kv_spec.h"
 
+const char *const dq_num_name[DQ_NUMS] = {"f32", "bf16", "int8"};
+
 const dq_kv_spec dq_kv_plain = {
     .k_bits = 16,
     .v_bits = 16,

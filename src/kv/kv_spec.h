@@ -14,7 +14,8 @@ typedef enum dq_num { DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8 } dq_num;
 typedef struct dq_math {
     dq_num linear, qk, pv, kv;
 } dq_math;
-extern const char *const dq_num_name[]; /* "f32", "bf16", "int8" */
+enum { DQ_NUMS = 3 };
+extern const char *const dq_num_name[DQ_NUMS]; /* "f32", "bf16", "int8" */
 
 /* Storage of keys and values. Width 16 is the math type `num`, unrounded. A cache has one spec for its
  * life.

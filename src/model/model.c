@@ -121,8 +121,7 @@ static dq_status build_from_container(opened *o, const dq_override *override, dq
     m->weight_bits = info->weight_bits;
     m->weight_group = info->weight_group;
     m->scale_mode = info->scale_mode;
-    m->logit_bits = info->logit_bits;
-    m->logit_grain = info->logit_grain;
+    m->logit = info->logit;
     m->kv = info->kv;
     memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
     return DQ_OK;

@@ -5,6 +5,7 @@
 
 #include "checkpoint/source.h"
 #include "kv/kv_config.h"
+#include "kv/logit_spec.h"
 #include "model/layouts.h"
 
 typedef struct dq_layer {
@@ -43,9 +44,8 @@ typedef struct dq_model {
     /* 64 hex digits: of the source checkpoint's configuration and weights (what a container remembers of
      * its source too), so that a container finds its own source in a run. */
     char fingerprint[65];
-    /* Attention settings stored in a container; 16 and "tensor" otherwise. */
-    int logit_bits;
-    const char *logit_grain;
+    /* Attention settings stored in a container; dq_logit_plain otherwise. */
+    dq_logit_spec logit;
     dq_kv_settings kv; /* stored in a container; dq_kv_settings_plain otherwise */
 } dq_model;
 

@@ -338,8 +338,7 @@ dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *sou
     DQ_TRY(load_vector(&b, DQ_ROLE_NORM_OUT, 0, &m->norm_out, err));
     for (int l = 0; l < m->n_layers; l++) DQ_TRY(load_layer(&b, l, err));
     DQ_TRY(check_all_used(&b, err));
-    m->logit_bits = 16;
-    m->logit_grain = "tensor";
+    m->logit = dq_logit_plain;
     m->kv = dq_kv_settings_plain;
     return sum_up(m, a, err);
 }

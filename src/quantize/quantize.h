@@ -13,9 +13,8 @@ typedef struct dq_quantize_settings {
     dq_scale_mode mode;
     dq_dtype scale_dtype; /* DQ_F16 (F32 for tensors whose scales do not fit) or DQ_F32 */
     const char *skip;     /* regular expression of tensors to leave dense; NULL: none */
-    int logit_bits;       /* stored for evaluation */
-    const char *logit_grain;
-    dq_kv_settings kv; /* stored for evaluation too */
+    dq_logit_spec logit;  /* stored for evaluation */
+    dq_kv_settings kv;    /* stored for evaluation too */
     const char *dq_version;
 } dq_quantize_settings;
 

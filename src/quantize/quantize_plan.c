@@ -33,8 +33,8 @@ static dq_status make_recipe(dq_quantizer *q, dq_err *err)
     json_object_set_new(r, "scale", json_string(dq_scale_mode_name[s->mode]));
     json_object_set_new(r, "scale_dtype", json_string(s->scale_dtype == DQ_F16 ? "f16" : "f32"));
     json_object_set_new(r, "skip", s->skip ? json_string(s->skip) : json_null());
-    json_object_set_new(r, "logit_bits", json_integer(s->logit_bits));
-    json_object_set_new(r, "logit_grain", json_string(s->logit_grain));
+    json_object_set_new(r, "logit_bits", json_integer(s->logit.bits));
+    json_object_set_new(r, "logit_grain", json_string(dq_grain_name[s->logit.grain]));
     /* absent where nothing is asked: the recipe of files that are older than the setting */
     if (!dq_kv_settings_same(&s->kv, &dq_kv_settings_plain))
         json_object_set_new(r, "kv", dq_kv_settings_json(&s->kv));
@@ -62,20 +62,17 @@ dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, cons
                                   dq_err *err)
 {
     size_t len;
-    int64_t bits, logit_bits;
+    int64_t bits;
     const char *group, *scale, *dtype, *none = NULL, *text = dq_container_recipe(c, &len);
     memset(s, 0, sizeof *s);
     DQ_TRY(dq_json_parse(recipe, text, len, "/config/recipe_json", err));
     DQ_TRY(dq_json_int(&bits, *recipe, "bits", 2, 16, NULL, err));
-    DQ_TRY(dq_json_int(&logit_bits, *recipe, "logit_bits", 2, 16, NULL, err));
     DQ_TRY(dq_json_text(&group, *recipe, "group", NULL, err));
     DQ_TRY(dq_json_text(&scale, *recipe, "scale", NULL, err));
     DQ_TRY(dq_json_text(&dtype, *recipe, "scale_dtype", NULL, err));
     DQ_TRY(dq_json_text(&s->skip, *recipe, "skip", &none, err));
-    DQ_TRY(dq_json_text(&s->logit_grain, *recipe, "logit_grain", NULL, err));
     if (bits > 8 && bits != 16) return bad_recipe("bits", err);
     s->bits = (int)bits;
-    s->logit_bits = (int)logit_bits;
     s->group = strcmp(group, "row") == 0      ? DQ_GROUP_ROW
                : strcmp(group, "tensor") == 0 ? DQ_GROUP_TENSOR
                                               : strtoll(group, NULL, 10);
@@ -88,9 +85,10 @@ dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, cons
         return bad_recipe("scale_dtype", err);
     s->scale_dtype = strcmp(dtype, "f16") == 0 ? DQ_F16 : DQ_F32;
     s->dq_version = dq_container_header(c)->dq_version;
-    const json_t *kv = json_object_get(*recipe, "kv");
-    s->kv = dq_kv_settings_plain;
-    return kv ? dq_kv_settings_read(&s->kv, kv, err) : DQ_OK;
+    /* opening has compared what the attributes say with the recipe */
+    s->logit = dq_container_header(c)->logit;
+    s->kv = dq_container_header(c)->kv;
+    return DQ_OK;
 }
 
 /* ---- Tensors ---- */
@@ -443,8 +441,7 @@ dq_status dq_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     s->family = q->info.family = q->model->layout->family;
     s->source = q->info.source = q->model->name;
     s->fingerprint = q->model->fingerprint;
-    s->logit_bits = q->set.logit_bits;
-    s->logit_grain = q->set.logit_grain;
+    s->logit = q->set.logit;
     s->kv = q->set.kv;
     return dq_plan_slots(q, err);
 }

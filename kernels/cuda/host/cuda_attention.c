@@ -38,9 +38,9 @@ static way way_of_call(const dq_attend_args *args)
 
 static int rounding_of(dq_logit_spec logit)
 {
-    if (logit.bits >= 16) return DQ_ROUND_NOT;
-    if (logit.grain == DQ_GRAIN_ROW) return DQ_ROUND_ROW;
-    return logit.grain == DQ_GRAIN_TILE ? DQ_ROUND_TILE : DQ_ROUND_GIVEN;
+    if (!dq_logit_rounds(logit)) return DQ_ROUND_NOT;
+    if (dq_logit_needs_absmax(logit)) return DQ_ROUND_GIVEN;
+    return dq_logit_by_tile(logit) ? DQ_ROUND_TILE : DQ_ROUND_ROW;
 }
 
 static float qmax_of(dq_logit_spec logit)

@@ -70,8 +70,7 @@ static dq_quantize_settings settings(int bits, int64_t group, dq_scale_mode mode
                                   .group = group,
                                   .mode = mode,
                                   .scale_dtype = DQ_F16,
-                                  .logit_bits = 16,
-                                  .logit_grain = "tensor",
+                                  .logit = {.bits = 16},
                                   .kv = dq_kv_settings_plain,
                                   .dq_version = "test"};
 }

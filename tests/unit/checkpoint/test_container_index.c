@@ -85,8 +85,7 @@ static void open_book(book *b)
     dq_quantize_settings s = {.bits = 4,
                               .group = 128,
                               .scale_dtype = DQ_F16,
-                              .logit_bits = 16,
-                              .logit_grain = "tensor",
+                              .logit = {.bits = 16},
                               .kv = dq_kv_settings_plain,
                               .dq_version = "test"};
     if (dq_quantize_open(&q, model, &s, &err) != DQ_OK ||

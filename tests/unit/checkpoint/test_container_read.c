@@ -38,8 +38,7 @@ static void make(dq_scale_mode mode)
                               .group = 32,
                               .mode = mode,
                               .scale_dtype = DQ_F16,
-                              .logit_bits = 16,
-                              .logit_grain = "tensor",
+                              .logit = {.bits = 16},
                               .kv = dq_kv_settings_plain,
                               .dq_version = "test"};
     if (dq_quantize_open(&q, DQ_SOURCE_DIR "/calib/pair/diffllama", &s, &err) != DQ_OK ||

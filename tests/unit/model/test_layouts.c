@@ -342,8 +342,7 @@ static void containers_keep_the_model(void **state)
         const dq_quantize_settings s = {.bits = bits[i % 2],
                                         .group = 32,
                                         .scale_dtype = DQ_F16,
-                                        .logit_bits = 16,
-                                        .logit_grain = "tensor",
+                                        .logit = {.bits = 16},
                                         .kv = dq_kv_settings_plain,
                                         .dq_version = "test"};
         char path[512];
