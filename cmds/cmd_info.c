@@ -55,36 +55,36 @@ static void print_model(const dq_model *m)
 }
 
 /* Bytes that a token takes in the cache, all layers and heads; once it is coded, if it is. */
-static double token_bytes(const dq_model *m, const dq_kv_settings *s)
+static double token_bytes(const dq_model *m, const dq_kv_config *s)
 {
     dq_kv_spec spec;
     dq_err ignored = {0};
-    dq_kv_settings_spec(&spec, s, DQ_NUM_F32, m->map.head_dim, &ignored);
+    dq_kv_config_spec(&spec, s, DQ_NUM_F32, m->map.head_dim, &ignored);
     return dq_kv_token_bytes(&spec, m->map.head_dim) * m->map.n_kv * m->n_layers;
 }
 
 static void print_kv(const dq_model *m)
 {
-    const dq_kv_settings *s = &m->kv;
-    double plain = token_bytes(m, &dq_kv_settings_plain), held = token_bytes(m, s);
+    const dq_kv_config *s = &m->kv;
+    double plain = token_bytes(m, &dq_kv_config_plain), held = token_bytes(m, s);
     printf("KV cache           K %d bits, V %d bits", s->k_bits, s->v_bits);
-    const bool coded = s->k_bits < 16 || s->v_bits < 16;
+    const bool coded = dq_kv_config_uses(s) & DQ_KV_CODES;
     if (coded) printf(", group %d", s->group);
     if (coded || s->rotate == DQ_ROTATE_ON) printf(", rotation %s", dq_rotate_name[s->rotate]);
-    if (coded || s->policy) printf(", sink %d, recent %d", s->sink, s->recent);
+    if (coded || s->evict.policy) printf(", sink %d, recent %d", s->sink, s->recent);
     printf("\nKV cache per token %.0f bytes at 16 bits", plain);
     if (held < plain) printf("; %.1f as codes, %.2f times fewer", held, plain / held);
     printf("\n");
-    if (!s->policy) return;
-    printf("KV eviction        %s, ", s->policy);
-    if (s->tokens)
-        printf("%lld tokens", (long long)s->tokens);
+    if (!s->evict.policy) return;
+    printf("KV eviction        %s, ", s->evict.policy->name);
+    if (s->evict.tokens)
+        printf("%lld tokens", (long long)s->evict.tokens);
     else
-        printf("%g of the context", s->keep);
-    printf(" stay, budget %s", dq_kv_budget_name[s->budget]);
-    if (s->every) printf(", again every %lld tokens", (long long)s->every);
-    if (s->window >= 0) printf(", window %lld", (long long)s->window);
-    if (strcmp(s->policy, "random") == 0) printf(", seed %llu", (unsigned long long)s->seed);
+        printf("%g of the context", s->evict.keep);
+    printf(" stay, budget %s", dq_kv_budget_name[s->evict.budget]);
+    if (s->evict.every) printf(", again every %lld tokens", (long long)s->evict.every);
+    if (s->evict.window >= 0) printf(", window %lld", (long long)s->evict.window);
+    if (s->evict.policy->draws) printf(", seed %llu", (unsigned long long)s->evict.seed);
     printf("\n");
 }
 
@@ -115,7 +115,7 @@ static json_t *model_json(const dq_model *m)
     json_object_set_new(o, "weight_bytes", json_integer(m->weight_bytes));
     json_object_set_new(o, "kv_bytes_per_token", dq_real(token_bytes(m, &m->kv)));
     json_object_set_new(o, "kv_bytes_per_token_16bit",
-                        dq_real(token_bytes(m, &dq_kv_settings_plain)));
+                        dq_real(token_bytes(m, &dq_kv_config_plain)));
     json_object_set_new(o, "fingerprint", json_string(m->fingerprint));
     return o;
 }
@@ -220,7 +220,7 @@ static json_t *container_json(const dq_container *c, bool tensors, dq_err *err)
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[i->logit.grain]));
     json_object_set_new(o, "k_bits", json_integer(i->kv.k_bits));
     json_object_set_new(o, "v_bits", json_integer(i->kv.v_bits));
-    json_object_set_new(o, "kv", dq_kv_settings_json(&i->kv));
+    json_object_set_new(o, "kv", dq_kv_config_json(&i->kv));
     json_object_set_new(o, "fingerprint", json_string(i->fingerprint));
     json_object_set_new(o, "content_sha256", json_string(i->content_sha256));
     const char *text = dq_container_recipe(c, &len);

@@ -40,7 +40,7 @@ typedef struct logits {
     dq_logit_spec logit;
     dq_math math;
     dq_h5out *h;
-    dq_kv_setting kv;
+    dq_kv_spec kv;
     bool evicts;         /* there is a context, and a policy for what is behind it */
     dq_evictor *evictor; /* NULL: nothing is evicted */
     dq_kv_bytes floor;
@@ -95,10 +95,10 @@ static void logit_settings(logits *x)
 
 static dq_status kv_settings(logits *x, dq_err *err)
 {
-    dq_kv_settings *list;
+    dq_kv_config *list;
     int n;
     if (dq_kv_options_list(&list, &n, &x->kv_options, &x->model->kv, err) == DQ_OK &&
-        dq_kv_setting_of(&x->kv, &list[0], x->model, x->math.kv, err) == DQ_OK)
+        dq_kv_spec_of(&x->kv, &list[0], x->model, x->math.kv, err) == DQ_OK)
         dq_kv_options_check(&x->kv_options, err);
     dq_block_free(list);
     DQ_TRY(err->code);
@@ -108,7 +108,8 @@ static dq_status kv_settings(logits *x, dq_err *err)
         return dq_fail(
             err, DQ_USAGE,
             "tokens are forgotten behind a context, and none is named. Add --prefix N%s.",
-            x->model->kv.policy ? ", or --kv-keep 1 against what the container asks for" : "");
+            x->model->kv.evict.policy ? ", or --kv-keep 1 against what the container asks for"
+                                      : "");
     return DQ_OK;
 }
 
@@ -248,7 +249,7 @@ static dq_status compress(logits *x, const dq_batch *batch, int32_t length, dq_e
         if (!measured) dq_kv_held_report(&x->held, &report, 1);
     }
     if (!measured)
-        dq_kv_held_measure(&x->held, x->runner, &x->kv.spec, &x->floor, batch->seq, &length, 1);
+        dq_kv_held_measure(&x->held, x->runner, &x->kv, &x->floor, batch->seq, &length, 1);
     return DQ_OK;
 }
 
@@ -292,8 +293,8 @@ static dq_status run_passes(logits *x, int32_t seq, dq_err *err)
 static dq_status run_model(logits *x, dq_err *err)
 {
     dq_backend *b = x->backend;
-    DQ_TRY(dq_runner_new(&x->runner, x->model, b, &x->kv.spec, err));
-    if (x->evicts) DQ_TRY(dq_evictor_new(&x->evictor, x->runner, &x->kv.spec, &x->kv.evict, err));
+    DQ_TRY(dq_runner_new(&x->runner, x->model, b, &x->kv, err));
+    if (x->evicts) DQ_TRY(dq_evictor_new(&x->evictor, x->runner, &x->kv, err));
     DQ_TRY(dq_kv_held_floor(&x->floor, x->runner, 1, err));
     dq_kv *kv = dq_runner_kv(x->runner);
     int32_t seq = b->ops->kv_seq_new(b, kv);
@@ -326,11 +327,11 @@ static dq_status print_json(const logits *x, dq_err *err)
     json_object_set_new(s, "logit_bits", json_integer(x->logit.bits));
     json_object_set_new(s, "head_map", dq_head_map_json(&x->head_map));
     json_object_set_new(s, "logit_grain", json_string(dq_grain_name[x->logit.grain]));
-    snprintf(widths, sizeof widths, "%d:%d", x->kv.spec.k_bits, x->kv.spec.v_bits);
+    snprintf(widths, sizeof widths, "%d:%d", x->kv.k_bits, x->kv.v_bits);
     json_object_set_new(s, "kv_bits", json_string(widths));
-    json_object_set_new(kv, "effective", dq_kv_setting_json(&x->kv));
+    json_object_set_new(kv, "effective", dq_kv_spec_json(&x->kv));
     json_object_set_new(kv, "stored",
-                        x->model->is_container ? dq_kv_settings_json(&x->model->kv) : json_null());
+                        x->model->is_container ? dq_kv_config_json(&x->model->kv) : json_null());
     json_object_set_new(s, "kv", kv);
     json_object_set_new(s, "prefix", x->prefix ? json_integer(x->prefix) : json_null());
     json_object_set_new(s, "math", json_string(x->math_name));
@@ -357,9 +358,9 @@ static dq_status run(logits *x, const char *path, dq_err *err)
     DQ_TRY(dq_head_map_check(&x->head_map, err));
     logit_settings(x);
     DQ_TRY(kv_settings(x, err));
-    DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv.spec, err));
+    DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv, err));
     dq_say_math(&x->talk, x->backend->device, x->math);
-    dq_say_routes(&x->talk, x->backend, x->model, x->math, &x->kv.spec);
+    dq_say_routes(&x->talk, x->backend, x->model, x->math, &x->kv);
     DQ_TRY(read_ids(x, err));
     DQ_TRY(check_space(x, err));
     DQ_TRY(run_model(x, err));
@@ -380,7 +381,7 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
     if (!x) return err->code;
     x->math_name = "f32";
     x->device = "auto";
-    dq_kv_options_begin(&x->kv_options);
+    dq_kv_options_begin(&x->kv_options, "of the policy random (default 1)");
     const dq_opt opts[] = {
         dq_opt_list("ids", "\"1 2 3\"", &x->ids, "the ids, taken as they are"),
         dq_opt_text("text", "FILE", &x->text_path,
@@ -399,7 +400,7 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
             "math", "TYPE", &x->math_name,
             "f32, bf16 or int8 (default f32); int8 takes a packed container and --kv-bits 8 or "
             "fewer; what the device lacks is refused"),
-        DQ_KV_OPTIONS(x->kv_options, "of the policy random (default 1)"),
+        DQ_KV_OPTION_ROWS(x->kv_options),
         dq_opt_int("prefix", "N", &x->prefix, 1, 1e9,
                    "the first N ids are the context: one pass, behind which tokens are forgotten"),
         dq_opt_heading("how it is computed"),

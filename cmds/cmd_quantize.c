@@ -71,15 +71,14 @@ static dq_status parse_group(int64_t *out, const char *text, dq_err *err)
 /* What is wrong for any model is wrong here; what is wrong for this one is found when it is open. */
 static dq_status kv_settings(request *r, dq_err *err)
 {
-    enum { ANY_POWER_OF_TWO = 64 };
-    dq_kv_settings *list;
-    dq_kv_setting any;
-    dq_model some = {.map = {.head_dim = ANY_POWER_OF_TWO}};
+    dq_kv_config *list;
+    dq_kv_spec any;
     int n;
     DQ_TRY(dq_kv_options_read(&r->kv, false, err));
-    if (dq_kv_options_list(&list, &n, &r->kv, &dq_kv_settings_plain, err) == DQ_OK &&
-        dq_kv_options_check(&r->kv, err) == DQ_OK)
-        dq_kv_setting_of(&any, &list[0], &some, DQ_NUM_F32, err);
+    if (dq_kv_options_list(&list, &n, &r->kv, &dq_kv_config_plain, err) == DQ_OK &&
+        dq_kv_options_check(&r->kv, err) == DQ_OK &&
+        dq_kv_config_spec(&any, &list[0], DQ_NUM_F32, DQ_KV_ANY_DIM, err) == DQ_OK)
+        dq_evict_check(&any, err);
     if (err->code == DQ_OK) r->set.kv = list[0];
     dq_block_free(list);
     return err->code;
@@ -222,8 +221,7 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
     json_object_set_new(in, "family", json_string(i->family));
     json_object_set_new(in, "bytes", json_integer(i->source_bytes));
     json_array_append_new(json_object_get(doc, "inputs"), in);
-    if (!json_object_get(set, "kv"))
-        json_object_set_new(set, "kv", dq_kv_settings_json(&r->set.kv));
+    if (!json_object_get(set, "kv")) json_object_set_new(set, "kv", dq_kv_config_json(&r->set.kv));
     json_object_set_new(set, "dry_run", json_boolean(r->dry_run));
     json_object_set_new(doc, "settings", set);
     json_object_set_new(out, "path", r->out ? dq_name_json(r->out) : json_null());
@@ -301,7 +299,7 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
                  .grain = "tensor",
                  .bits = 4,
                  .logit_bits = 16};
-    dq_kv_options_begin(&r.kv);
+    dq_kv_options_begin(&r.kv, "of the policy random (default 1)");
     const dq_opt opts[] = {
         dq_opt_letter('o', dq_opt_text("output", "OUT.h5", &r.out, "the container to write")),
         dq_opt_heading("weights:"),
@@ -316,7 +314,7 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
         dq_opt_heading("attention, stored for dq eval:"),
         dq_opt_bits("logit-bits", "N", &r.logit_bits, "2 to 8, or 16: not rounded (default 16)"),
         dq_opt_text("logit-grain", "GRAIN", &r.grain, "tensor, head, row or tile (default tensor)"),
-        DQ_KV_OPTIONS(r.kv, "of the policy random (default 1)"),
+        DQ_KV_OPTION_ROWS(r.kv),
         dq_opt_heading("running:"),
         dq_opt_flag("dry-run", &r.dry_run, "print the plan and the size, write nothing"),
         dq_opt_flag("resume", &r.resume, "finish an interrupted run of the same command"),

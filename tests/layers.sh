@@ -59,6 +59,9 @@ check_layers() {
     $3 == "\"" && $4 == "checkpoint/h5.h" && $1 !~ /^src\/checkpoint\// {
         say("includes " $4 "; only checkpoint knows HDF5")
     }
+    $3 == "\"" && $4 == "model/model.h" && $1 ~ /^src\/engine\/(backend|batch|attention_spans|head_measure)\.h$/ {
+        say("includes " $4 "; what kernels include shows them no model")
+    }
     $3 == "<" && $4 ~ /hdf5|^H5/ && $1 !~ /^src\/checkpoint\// {
         say("includes " $4 "; only checkpoint knows HDF5")
     }
@@ -149,6 +152,7 @@ self_test() {
     plant src/checkpoint/container.c '#include "other/x.h"' '#include "kernels/cpu/cpu.h"'
     plant cmds/cli/table.c '#include <hdf5.h>' '#include "cmds/command.h"'
     plant kernels/cpu/cpu_x.c '#include <cuda_runtime.h>' '#include <sys/stat.h>' 'void h(FILE *f) { fprintf(stderr, "x"); }'
+    plant src/engine/backend.h '#include "model/model.h"'
     plant src/base/sha256.c 'void h(void)' '{' '    abort();' '}'
     plant src/base/json.h '#include "base/utf8.h"'
     plant src/base/utf8.h '#include "base/json.h"'
@@ -169,6 +173,7 @@ self_test() {
     expect '^kernels/cpu/cpu_x.c:1: includes cuda_runtime.h'
     expect '^kernels/cpu/cpu_x.c:2: includes sys/stat.h'
     expect '^kernels/cpu/cpu_x.c:3: prints'
+    expect '^src/engine/backend.h:1: includes model/model.h; what kernels'
     expect '^src/base/sha256.c:3: prints'
     expect '^base/json.h: is part of a circle'
 }

@@ -189,7 +189,7 @@ static dq_status print_json(const items_bench *x, const dq_timing *t, dq_err *er
     json_object_set_new(s, "clock", json_string(dq_bench_clock(b)));
     json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
     json_object_set_new(s, "math", json_string(x->o->math_word));
-    json_object_set_new(s, "kv_bits", json_integer(x->o->kv->spec.k_bits));
+    json_object_set_new(s, "kv_bits", json_integer(x->o->kv->k_bits));
     json_object_set_new(s, "limit",
                         x->o->limit ? json_integer((json_int_t)x->o->limit) : json_null());
     json_array_append_new(json_object_get(doc, "results"), result_json(x, t));

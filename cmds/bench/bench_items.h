@@ -11,13 +11,13 @@ typedef struct dq_bench_items_options {
     int64_t limit, runs;     /* limit 0: all items */
     const char *math_word;
     dq_math math;
-    const dq_kv_setting *kv;
+    const dq_kv_spec *kv;
     bool json;
 } dq_bench_items_options;
 
 /* Tokenizes and scores the items `runs` times, in the groups of dq eval. After every group comes one prefill of the
  * longest prompt up to 4096 ids and one dense product, so that all three see the same machine. The runner was
- * made for kv->spec. Prints a table or a document. */
+ * made for kv. Prints a table or a document. */
 dq_status dq_bench_items(dq_talk *talk, dq_runner *r, const dq_bench_items_options *o, dq_err *err);
 
 #endif

@@ -23,7 +23,7 @@ typedef struct bench {
     bool json;
     int length[MAX_LENGTHS], n_lengths, context[MAX_LENGTHS], n_contexts;
     dq_math math;
-    dq_kv_setting kv;
+    dq_kv_spec kv;
     dq_talk talk;
     dq_model *model;
     dq_backend *backend;
@@ -138,12 +138,12 @@ static dq_status understand(bench *x, dq_err *err)
 /* A runner whose cache fits the arithmetic: int8 reads keys and values as codes. */
 static dq_status open_runner(bench *x, dq_err *err)
 {
-    dq_kv_settings kv = dq_kv_settings_plain;
+    dq_kv_config kv = dq_kv_config_plain;
     if (x->math.kv == DQ_NUM_INT8) kv.k_bits = kv.v_bits = 8;
-    DQ_TRY(dq_kv_setting_of(&x->kv, &kv, x->model, x->math.kv, err));
-    DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv.spec, err));
-    dq_say_routes(&x->talk, x->backend, x->model, x->math, &x->kv.spec);
-    return dq_runner_new(&x->runner, x->model, x->backend, &x->kv.spec, err);
+    DQ_TRY(dq_kv_spec_of(&x->kv, &kv, x->model, x->math.kv, err));
+    DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv, err));
+    dq_say_routes(&x->talk, x->backend, x->model, x->math, &x->kv);
+    return dq_runner_new(&x->runner, x->model, x->backend, &x->kv, err);
 }
 
 static dq_status measure_all(bench *x, dq_err *err)

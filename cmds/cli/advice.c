@@ -40,6 +40,7 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_ATTENTION] = "--%t. Leave out --attention or --kv-keep, --kv-tokens and --kv-policy",
     [DQ_REMEDY_KV_KEEP_OR_TOKENS] = "--kv-keep and --kv-tokens exclude each other. Give one.",
     [DQ_REMEDY_KV_SINK_RECENT] = "--kv-%t, or lower --kv-sink and --kv-recent.",
+    [DQ_REMEDY_KV_OTHER_POLICY] = "%t. Update dq, or give --kv-policy",
     [DQ_REMEDY_KV_POLICY] = "forgetting tokens needs a --kv-policy.",
     [DQ_REMEDY_KV_CHUNKS] = "--kv-policy %w forgets in the middle of each window, which goes with "
                             "--window chunk only",

@@ -7,17 +7,103 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Policies that read anything of attention, so that a window of rows means something. */
-enum {
-    ATTENTION_SUMS =
-        DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2 | DQ_NEEDS_LAMBDA_MASS | DQ_NEEDS_DIFF | DQ_NEEDS_LOO
-};
+static const dq_kv_field *option_at(int place)
+{
+    return &dq_kv_fields[dq_kv_field_of_option(place)];
+}
 
-void dq_kv_options_begin(dq_kv_options *o)
+/* ---- Rows for --help and for reading argv ---- */
+
+static void append(char help[DQ_KV_HELP], const char *text, size_t len)
+{
+    const size_t n = strlen(help);
+    snprintf(help + n, DQ_KV_HELP - n, "%.*s", (int)len, text);
+}
+
+/* "a, b or c"; policies: "a, b; to compare them with: c, d". */
+static void append_names(char help[DQ_KV_HELP], const dq_kv_field *f)
+{
+    const bool policies = f->type == DQ_KV_POLICY;
+    const int n = policies ? dq_n_policies : f->n_words;
+    for (int i = 0; i < n; i++) {
+        const char *name = policies ? dq_policies[i].name : f->words[i];
+        const bool turn =
+            policies && dq_policies[i].yardstick && i && !dq_policies[i - 1].yardstick;
+        const char *before = i == 0                    ? ""
+                             : turn                    ? "; to compare them with: "
+                             : !policies && i == n - 1 ? " or "
+                                                       : ", ";
+        append(help, before, strlen(before));
+        append(help, name, strlen(name));
+    }
+}
+
+static void append_default(char help[DQ_KV_HELP], const dq_kv_field *f)
+{
+    char number[32];
+    const char *text = number;
+    if (f->type == DQ_KV_POLICY)
+        text = DQ_POLICY_USUAL;
+    else if (dq_kv_field_form(f) == DQ_KV_AS_TEXT)
+        text = dq_kv_field_text(f, &dq_kv_config_plain);
+    else
+        snprintf(number, sizeof number, "%lld",
+                 (long long)dq_kv_field_integer(f, &dq_kv_config_plain));
+    append(help, text, strlen(text));
+}
+
+/* The field's help with {default} and {names} filled in. */
+static void fill_help(char help[DQ_KV_HELP], const dq_kv_field *f)
+{
+    const char *p = f->help;
+    for (help[0] = 0; *p;) {
+        const size_t n = strcspn(p, "{");
+        append(help, p, n);
+        p += n;
+        if (!*p) break;
+        if (strncmp(p, "{names}", 7) == 0)
+            append_names(help, f);
+        else
+            append_default(help, f);
+        p += strcspn(p, "}") + 1;
+    }
+}
+
+void dq_kv_options_begin(dq_kv_options *o, const char *seed_of)
 {
     memset(o, 0, sizeof *o);
-    o->group = o->window = o->sink = o->recent = o->every = o->seed = -1;
+    o->seed = -1;
+    for (int i = 0; i < DQ_KV_FIELDS; i++) o->given[i].number = -1;
+    o->row[0] = (dq_opt){.help = "KV cache (in dq eval, commas sweep):"};
+    for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
+        const int i = dq_kv_field_of_option(place);
+        const dq_kv_field *f = &dq_kv_fields[i];
+        const bool number = !f->swept && dq_kv_field_form(f) == DQ_KV_AS_INTEGER;
+        o->row[place] = (dq_opt){.name = f->option,
+                                 .kind = number ? DQ_OPT_INT : DQ_OPT_TEXT,
+                                 .to = number ? (void *)&o->given[i].number : &o->given[i].text,
+                                 .min = f->min,
+                                 .max = f->max,
+                                 .value = f->value,
+                                 .help = f->help ? o->help[place - 1] : seed_of};
+        if (f->help) fill_help(o->help[place - 1], f);
+    }
 }
+
+static bool is_given(const dq_kv_options *o, const dq_kv_field *f)
+{
+    return o->given[f - dq_kv_fields].text || o->given[f - dq_kv_fields].number >= 0;
+}
+
+const char *dq_kv_options_given(const dq_kv_options *o)
+{
+    for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
+        if (is_given(o, option_at(place))) return option_at(place)->option;
+    }
+    return NULL;
+}
+
+/* ---- Words ---- */
 
 /* One part of a list, cut off by a comma. */
 static dq_status next_part(char *part, size_t cap, const char **text, const char *option,
@@ -55,7 +141,6 @@ static dq_status each_part(dq_kv_options *o, const char *text, const char *optio
 
 static dq_status take_bits(dq_kv_options *o, const char *part, int i, dq_err *err)
 {
-    enum { ANY_POWER_OF_TWO = 64 };
     int k, v, end = 0;
     if (sscanf(part, "%9d%n", &k, &end) == 1 && !part[end])
         v = k;
@@ -67,7 +152,7 @@ static dq_status take_bits(dq_kv_options *o, const char *part, int i, dq_err *er
     for (int j = 0; j < i; j++) {
         if (o->k_bits[j] == k && o->v_bits[j] == v) return dq_fail(err, DQ_USAGE, "stands twice.");
     }
-    return dq_kv_check(&spec, ANY_POWER_OF_TWO, err);
+    return dq_kv_check(&spec, DQ_KV_ANY_DIM, err);
 }
 
 static dq_status take_share(dq_kv_options *o, const char *part, int i, dq_err *err)
@@ -110,154 +195,135 @@ static dq_status take_policy(dq_kv_options *o, const char *part, int i, dq_err *
     return err->code;
 }
 
-dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
+/* A swept option; each type has one way to be swept. */
+static dq_status read_list(dq_kv_options *o, const dq_kv_field *f, const char *text, bool sweep,
+                           dq_err *err)
 {
-    if (o->keep && o->tokens)
-        return dq_fail(
-            err, DQ_USAGE,
-            "--kv-keep and --kv-tokens are two ways to say one thing. Give one of them.");
-    DQ_TRY(each_part(o, o->bits, "kv-bits", &o->n_bits, sweep, take_bits, err));
-    DQ_TRY(each_part(o, o->keep, "kv-keep", &o->n_budgets, sweep, take_share, err));
-    DQ_TRY(each_part(o, o->tokens, "kv-tokens", &o->n_budgets, sweep, take_count, err));
-    DQ_TRY(each_part(o, o->policy, "kv-policy", &o->n_policies, sweep, take_policy, err));
-    if (o->rotate) {
-        o->rotate_index = dq_parse_word(o->rotate, "kv-rotate", dq_rotate_name, 3, err);
-        if (o->rotate_index < 0) return err->code;
+    switch (f->type) {
+    case DQ_KV_INT: return each_part(o, text, f->option, &o->n_bits, sweep, take_bits, err);
+    case DQ_KV_SHARE: return each_part(o, text, f->option, &o->n_budgets, sweep, take_share, err);
+    case DQ_KV_LONG: return each_part(o, text, f->option, &o->n_budgets, sweep, take_count, err);
+    case DQ_KV_POLICY:
+        return each_part(o, text, f->option, &o->n_policies, sweep, take_policy, err);
+    default: return dq_fail(err, DQ_BUG, "--%s: cannot be swept", f->option);
     }
-    if (o->budget) {
-        o->budget_index = dq_parse_word(o->budget, "kv-budget", dq_kv_budget_name, 3, err);
-        if (o->budget_index < 0) return err->code;
+}
+
+/* Two ways to say one thing. */
+static dq_status check_others(const dq_kv_options *o, dq_err *err)
+{
+    const dq_kv_field *first = NULL;
+    for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
+        const dq_kv_field *f = option_at(place);
+        if (!f->or_other || !is_given(o, f)) continue;
+        if (first)
+            return dq_fail(err, DQ_USAGE,
+                           "--%s and --%s are two ways to say one thing. Give one of them.",
+                           first->option, f->option);
+        first = f;
     }
     return DQ_OK;
 }
 
-/* The settings without what is swept. */
-static dq_kv_settings overridden(const dq_kv_options *o, const dq_kv_settings *stored)
+dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
 {
-    dq_kv_settings s = *stored;
-    if (o->group >= 0) s.group = (int)o->group;
-    if (o->sink >= 0) s.sink = (int)o->sink;
-    if (o->recent >= 0) s.recent = (int)o->recent;
-    if (o->rotate) s.rotate = (dq_rotate)o->rotate_index;
-    if (o->window >= 0) s.window = o->window;
-    if (o->every >= 0) s.every = o->every;
-    if (o->seed >= 0) s.seed = (uint64_t)o->seed;
-    if (o->budget) s.budget = (dq_kv_budget)o->budget_index;
-    return s;
+    DQ_TRY(check_others(o, err));
+    for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
+        const int i = dq_kv_field_of_option(place);
+        const dq_kv_field *f = &dq_kv_fields[i];
+        if (f->applies == DQ_KV_DRAWS) o->seed = o->given[i].number;
+        if (!o->given[i].text) continue;
+        if (f->swept) {
+            DQ_TRY(read_list(o, f, o->given[i].text, sweep, err));
+            continue;
+        }
+        o->given[i].number = dq_parse_word(o->given[i].text, f->option, f->words, f->n_words, err);
+        if (o->given[i].number < 0) return err->code;
+    }
+    return DQ_OK;
 }
 
-static const dq_policy *policy_named(const char *name)
+/* ---- Configs ---- */
+
+/* The settings without what is swept. */
+static dq_kv_config overridden(const dq_kv_options *o, const dq_kv_config *stored)
 {
-    for (int i = 0; i < dq_n_policies; i++) {
-        if (strcmp(dq_policies[i].name, name) == 0) return &dq_policies[i];
+    dq_kv_config c = *stored;
+    for (int i = 0; i < DQ_KV_FIELDS; i++) {
+        if (o->given[i].number >= 0)
+            dq_kv_field_set_integer(&dq_kv_fields[i], &c, o->given[i].number);
     }
-    return NULL;
+    return c;
 }
 
 /* Remembers what the settings make use of. Nothing of an eviction stays where there is none. */
-static dq_kv_settings noted(dq_kv_options *o, dq_kv_settings s)
+static dq_kv_config noted(dq_kv_options *o, dq_kv_config c)
 {
-    o->coded = o->coded || s.k_bits < 16 || s.v_bits < 16;
-    o->narrow = o->narrow || s.k_bits <= 4 || s.v_bits <= 4;
-    if (!s.policy) {
-        const dq_kv_settings plain = dq_kv_settings_plain;
-        s.keep = plain.keep;
-        s.tokens = plain.tokens;
-        s.every = plain.every;
-        s.window = plain.window;
-        s.budget = plain.budget;
-        s.seed = plain.seed;
-        return s;
-    }
-    const dq_policy *p = policy_named(s.policy);
-    o->evicts = true;
-    o->sums = o->sums || (p && (p->needs & ATTENTION_SUMS));
-    o->random = o->random || strcmp(s.policy, "random") == 0;
-    return s;
+    o->uses |= dq_kv_config_uses(&c);
+    if (!c.evict.policy) c.evict = dq_kv_config_plain.evict;
+    return c;
 }
 
-dq_status dq_kv_options_list(dq_kv_settings **out, int *n, dq_kv_options *o,
-                             const dq_kv_settings *stored, dq_err *err)
+dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
+                             const dq_kv_config *stored, dq_err *err)
 {
-    const dq_kv_settings base = overridden(o, stored);
-    bool evicts = o->n_budgets || stored->policy;
+    const dq_kv_config base = overridden(o, stored);
+    bool evicts = o->n_budgets || stored->evict.policy;
     int n_bits = o->n_bits ? o->n_bits : 1, n_budgets = o->n_budgets ? o->n_budgets : 1;
     int n_policies = evicts && o->n_policies ? o->n_policies : 1;
-    dq_kv_settings *list =
-        dq_block_new((size_t)(n_bits * n_budgets * n_policies), sizeof *list, err);
+    dq_kv_config *list = dq_block_new((size_t)(n_bits * n_budgets * n_policies), sizeof *list, err);
     *out = list;
     *n = 0;
     for (int b = 0; list && b < n_bits; b++) {
         for (int p = 0; p < n_policies; p++) {
             for (int k = 0; k < n_budgets; k++) {
-                dq_kv_settings s = base;
+                dq_kv_config c = base;
                 if (o->n_bits) {
-                    s.k_bits = o->k_bits[b];
-                    s.v_bits = o->v_bits[b];
+                    c.k_bits = o->k_bits[b];
+                    c.v_bits = o->v_bits[b];
                 }
                 if (o->n_budgets) {
-                    s.keep = o->share[k];
-                    s.tokens = o->count[k];
+                    c.evict.keep = o->share[k];
+                    c.evict.tokens = o->count[k];
                 }
-                if (evicts && o->n_policies) s.policy = o->policies[p]->name;
-                if (evicts && !s.policy) s.policy = DQ_KV_POLICY;
-                list[(*n)++] = noted(o, s);
+                if (evicts && o->n_policies) c.evict.policy = o->policies[p];
+                if (evicts && !c.evict.policy)
+                    c.evict.policy = dq_policy_find(DQ_POLICY_USUAL, err);
+                list[(*n)++] = noted(o, c);
             }
         }
     }
     return err->code;
 }
 
+/* What to add, by what an option needs something of. */
+static const char *remedy(unsigned applies)
+{
+    if (applies & DQ_KV_CODES)
+        return "the cache is neither coded nor cut. Add --kv-bits or --kv-keep";
+    if (applies & DQ_KV_NARROW) return "it is for widths of at most 4 bits. Add --kv-bits 4";
+    if (applies & DQ_KV_EVICTS) return "nothing is forgotten. Add --kv-keep or --kv-tokens";
+    if (applies & DQ_KV_SUMS)
+        return "no policy that reads attention is at work. Add --kv-keep or --kv-tokens, with "
+               "--kv-policy h2o, snapkv, diff or loo";
+    return "nothing is drawn at random. Add --kv-policy random with --kv-keep";
+}
+
 dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err)
 {
-    const struct {
-        const char *name;
-        bool given, used;
-        const char *remedy;
-    } all[] = {
-        {"kv-policy", o->policy, o->evicts, "nothing is forgotten. Add --kv-keep or --kv-tokens"},
-        {"kv-budget", o->budget, o->evicts, "nothing is forgotten. Add --kv-keep or --kv-tokens"},
-        {"kv-every", o->every >= 0, o->evicts,
-         "nothing is forgotten. Add --kv-keep or --kv-tokens"},
-        {"kv-window", o->window >= 0, o->sums,
-         "no policy that reads attention is at work. Add --kv-keep or --kv-tokens, with "
-         "--kv-policy h2o, snapkv, diff or loo"},
-        {"seed", o->seed >= 0, o->random || o->draws,
-         "nothing is drawn at random. Add --kv-policy random with --kv-keep"},
-        {"kv-group", o->group >= 0, o->narrow,
-         "it is for widths of at most 4 bits. Add --kv-bits 4"},
-        {"kv-sink", o->sink >= 0, o->coded || o->evicts,
-         "the cache is neither coded nor cut. Add --kv-bits or --kv-keep"},
-        {"kv-recent", o->recent >= 0, o->coded || o->evicts,
-         "the cache is neither coded nor cut. Add --kv-bits or --kv-keep"},
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (all[i].given && !all[i].used)
-            return dq_fail(err, DQ_USAGE, "--%s has nothing to act on: %s.", all[i].name,
-                           all[i].remedy);
+    const unsigned uses = o->uses | (o->draws ? DQ_KV_DRAWS : 0);
+    for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
+        const dq_kv_field *f = option_at(place);
+        if (is_given(o, f) && f->applies && !(f->applies & uses))
+            return dq_fail(err, DQ_USAGE, "--%s has nothing to act on: %s.", f->option,
+                           remedy(f->applies));
     }
     return DQ_OK;
 }
 
-dq_status dq_kv_setting_of(dq_kv_setting *out, const dq_kv_settings *s, const dq_model *m,
-                           dq_num num, dq_err *err)
+dq_status dq_kv_spec_of(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
+                        dq_err *err)
 {
-    *out = dq_kv_setting_plain;
-    if (dq_kv_settings_spec(&out->spec, s, num, m->map.head_dim, err) != DQ_OK)
-        return err->code == DQ_MISMATCH ? dq_in(err, "%s: ", m->path) : err->code;
-    if (!s->policy) return DQ_OK;
-    const dq_policy *policy = policy_named(s->policy);
-    if (!policy)
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: asks for the eviction policy \"%s\", which this dq does not have. "
-                       "Update dq, or give --kv-policy",
-                       m->path, s->policy);
-    out->evict = (dq_evict_spec){.policy = policy,
-                                 .keep = s->tokens ? 0 : s->keep,
-                                 .tokens = s->tokens,
-                                 .every = s->every,
-                                 .window = s->window,
-                                 .budget = s->budget,
-                                 .seed = s->seed};
-    return dq_evict_check(&out->evict, &out->spec, err);
+    if (dq_kv_config_spec(out, c, num, m->map.head_dim, err) == DQ_OK) dq_evict_check(out, err);
+    return err->code == DQ_MISMATCH ? dq_in(err, "%s: ", m->path) : err->code;
 }

@@ -1,126 +1,55 @@
-/* kv_options: the --kv-* options of eval, logits and quantize, and what they mean for a model that may
- * bring settings of its own.
+/* kv_options: the options of KV caches that eval, logits and quantize have, made from the rows of kv_field.h,
+ * and what they mean for a model that may bring settings of its own.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KV_OPTIONS_H
 #define DQ_KV_OPTIONS_H
 
 #include "cmds/cli/options.h"
-#include "eval/score.h"
+#include "kv/kv_field.h"
 #include "model/model.h"
 
-/* What --kv-policy is when only a budget is given. */
-#define DQ_KV_POLICY "h2o" /* results/kv: the best of the named ones on DIFF models */
-
-enum { DQ_KV_LIST = 16 };
+enum { DQ_KV_LIST = 16, DQ_KV_HELP = 256 };
 
 typedef struct dq_kv_options {
-    /* as given; NULL and -1: not given */
-    const char *bits, *rotate, *keep, *tokens, *policy, *budget;
-    int64_t group, window, sink, recent, every, seed;
+    struct {
+        const char *text; /* as given; NULL: not given */
+        int64_t number;   /* the same; also the index of a word. -1: not given, or swept */
+    } given[DQ_KV_FIELDS];
     /* what they mean */
     int k_bits[DQ_KV_LIST], v_bits[DQ_KV_LIST], n_bits;
     double share[DQ_KV_LIST];
     int64_t count[DQ_KV_LIST];
     int n_budgets; /* of share (--kv-keep) or count (--kv-tokens), the other is 0 */
     const dq_policy *policies[DQ_KV_LIST];
-    int n_policies, rotate_index, budget_index;
-    /* what some setting that dq_kv_options_list gave makes use of */
-    bool coded, narrow, evicts, sums, random;
-    bool draws; /* set by a command that draws something else with --seed */
+    int n_policies;
+    int64_t seed;  /* -1: not given */
+    unsigned uses; /* what some config that dq_kv_options_list gave makes use of: DQ_KV_CODES ... */
+    bool draws;    /* set by a command that draws something else with --seed */
+    dq_opt row[DQ_KV_OPTIONS + 2];
+    char help[DQ_KV_OPTIONS][DQ_KV_HELP];
 } dq_kv_options;
 
-/* seed_of: what --seed is for. */
-#define DQ_KV_OPTIONS(o, seed_of)                                                                  \
-    {.help = "KV cache (in dq eval, commas sweep):"},                                              \
-        {.name = "kv-bits",                                                                        \
-         .kind = DQ_OPT_TEXT,                                                                      \
-         .to = &(o).bits,                                                                          \
-         .value = "K[:V]",                                                                         \
-         .help =                                                                                   \
-             "widths of keys (16, 8, 6, 4) and values (3 and 2 too); 16: as computed (default: "   \
-             "as a container says, else 16)"},                                                     \
-        {.name = "kv-group",                                                                       \
-         .kind = DQ_OPT_INT,                                                                       \
-         .to = &(o).group,                                                                         \
-         .min = 1,                                                                                 \
-         .max = 65536,                                                                             \
-         .value = "N",                                                                             \
-         .help = "channels per scale at 4 bits and fewer (default 32)"},                           \
-        {.name = "kv-rotate",                                                                      \
-         .kind = DQ_OPT_TEXT,                                                                      \
-         .to = &(o).rotate,                                                                        \
-         .value = "WHEN",                                                                          \
-         .help =                                                                                   \
-             "Hadamard rotation: auto (keys and values of at most 4 bits, where head_dim is a "    \
-             "power of two), on (both) or off (default auto)"},                                    \
-        {.name = "kv-keep",                                                                        \
-         .kind = DQ_OPT_TEXT,                                                                      \
-         .to = &(o).keep,                                                                          \
-         .value = "FRACTION",                                                                      \
-         .help =                                                                                   \
-             "forget all but this share of a context's tokens, above 0 and up to 1 (1: none)"},    \
-        {.name = "kv-tokens",                                                                      \
-         .kind = DQ_OPT_TEXT,                                                                      \
-         .to = &(o).tokens,                                                                        \
-         .value = "N",                                                                             \
-         .help = "forget all but N tokens"},                                                       \
-        {.name = "kv-policy",                                                                      \
-         .kind = DQ_OPT_TEXT,                                                                      \
-         .to = &(o).policy,                                                                        \
-         .value = "NAME",                                                                          \
-         .help =                                                                                   \
-             "what decides which: streaming, h2o, snapkv, knorm, random, diff, loo; to compare "   \
-             "them with: a1, a2, sum (default " DQ_KV_POLICY ")"},                                 \
-        {.name = "kv-budget",                                                                      \
-         .kind = DQ_OPT_TEXT,                                                                      \
-         .to = &(o).budget,                                                                        \
-         .value = "KIND",                                                                          \
-         .help = "what layers and heads get: uniform, pyramid or adaptive (default uniform)"},     \
-        {.name = "kv-window",                                                                      \
-         .kind = DQ_OPT_INT,                                                                       \
-         .to = &(o).window,                                                                        \
-         .min = 0,                                                                                 \
-         .max = 1e9,                                                                               \
-         .value = "N",                                                                             \
-         .help = "last rows whose attention counts, 0 for all (default: as the policy says)"},     \
-        {.name = "kv-sink",                                                                        \
-         .kind = DQ_OPT_INT,                                                                       \
-         .to = &(o).sink,                                                                          \
-         .min = 0,                                                                                 \
-         .max = 1e9,                                                                               \
-         .value = "N",                                                                             \
-         .help = "first tokens that are never coded and never forgotten (default 4)"},             \
-        {.name = "kv-recent",                                                                      \
-         .kind = DQ_OPT_INT,                                                                       \
-         .to = &(o).recent,                                                                        \
-         .min = 0,                                                                                 \
-         .max = 1e9,                                                                               \
-         .value = "N",                                                                             \
-         .help = "last tokens that are not coded yet and not forgotten (default 64)"},             \
-        {.name = "kv-every",                                                                       \
-         .kind = DQ_OPT_INT,                                                                       \
-         .to = &(o).every,                                                                         \
-         .min = 0,                                                                                 \
-         .max = 1e9,                                                                               \
-         .value = "N",                                                                             \
-         .help = "forget again after every N tokens behind the context (default 0: never)"},       \
+/* The options as one row of a command's table; after dq_kv_options_begin. */
+#define DQ_KV_OPTION_ROWS(o)                                                                       \
     {                                                                                              \
-        .name = "seed", .kind = DQ_OPT_INT, .to = &(o).seed, .min = 0, .max = 1e15, .value = "N",  \
-        .help = seed_of                                                                            \
+        .kind = DQ_OPT_ROWS, .to = (o).row, .help = ""                                             \
     }
 
-void dq_kv_options_begin(dq_kv_options *o); /* nothing given */
+/* Nothing given. seed_of: what --seed is for, as --help says it. */
+void dq_kv_options_begin(dq_kv_options *o, const char *seed_of);
 /* Reads the words, before any model is opened. sweep: lists are allowed. DQ_USAGE. */
 dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err);
-/* What the command line makes of settings that a container remembers (or dq_kv_settings_plain):
+/* The first option that is given, without its dashes; NULL: none is. */
+const char *dq_kv_options_given(const dq_kv_options *o);
+/* What the command line makes of settings that a container remembers (or dq_kv_config_plain):
  * every combination, n of them in a block that the caller ends with dq_block_free. */
-dq_status dq_kv_options_list(dq_kv_settings **out, int *n, dq_kv_options *o,
-                             const dq_kv_settings *stored, dq_err *err);
+dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
+                             const dq_kv_config *stored, dq_err *err);
 /* After the last model: DQ_USAGE for an option that no setting made use of. */
 dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err);
 
-/* Settings for a model: rotation resolved, checked. */
-dq_status dq_kv_setting_of(dq_kv_setting *out, const dq_kv_settings *s, const dq_model *m,
-                           dq_num num, dq_err *err);
+/* What is asked as a model takes it, checked. */
+dq_status dq_kv_spec_of(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
+                        dq_err *err);
 
 #endif

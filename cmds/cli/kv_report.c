@@ -12,12 +12,12 @@ static double quotient(double a, double b)
     return b > 0 ? a / b : (double)NAN;
 }
 
-dq_kv_shares dq_kv_shares_of(const dq_kv_setting *set, const dq_kv_held *h)
+dq_kv_shares dq_kv_shares_of(const dq_kv_spec *set, const dq_kv_held *h)
 {
     const dq_kv_bytes *b = &h->bytes;
     dq_kv_shares s = {.measured = h->contexts > 0 && h->missed == 0};
     const dq_kv_held none = {0};
-    const bool codes = dq_kv_has_codes(&set->spec);
+    const bool codes = dq_kv_has_codes(set);
     s.lowbit = codes ? quotient((double)h->reads_coded, (double)h->reads) : 0;
     if (!s.measured) b = &(h = &none)->bytes;
     s.bytes_held = b->codes + b->scales + b->unquantized + b->index;
@@ -58,45 +58,15 @@ void dq_say_routes(dq_talk *t, const dq_backend *b, const dq_model *m, dq_math m
         dq_say(t, "%s: %s", m->name, dq_route(line, &i, b, m, i, math, kv));
 }
 
-json_t *dq_kv_setting_json(const dq_kv_setting *s)
-{
-    const dq_evict_spec *e = &s->evict;
-    json_t *o = json_object(), *rotate = json_object();
-    json_object_set_new(rotate, "k", json_boolean(s->spec.rotate_k));
-    json_object_set_new(rotate, "v", json_boolean(s->spec.rotate_v));
-    json_object_set_new(o, "k_bits", json_integer(s->spec.k_bits));
-    json_object_set_new(o, "v_bits", json_integer(s->spec.v_bits));
-    json_object_set_new(o, "group", json_integer(s->spec.group));
-    json_object_set_new(o, "rotate", rotate);
-    json_object_set_new(o, "sink", json_integer(s->spec.sink));
-    json_object_set_new(o, "recent", json_integer(s->spec.recent));
-    json_object_set_new(o, "policy", e->policy ? json_string(e->policy->name) : json_null());
-    json_object_set_new(o, "keep",
-                        !e->policy  ? json_real(1)
-                        : e->tokens ? json_null()
-                                    : json_real(e->keep));
-    json_object_set_new(o, "tokens",
-                        e->policy && e->tokens ? json_integer(e->tokens) : json_null());
-    json_object_set_new(o, "budget",
-                        e->policy ? json_string(dq_kv_budget_name[e->budget]) : json_null());
-    json_object_set_new(o, "every", e->policy ? json_integer(e->every) : json_null());
-    json_object_set_new(o, "window",
-                        !e->policy      ? json_null()
-                        : e->window < 0 ? json_integer(e->policy->window)
-                                        : json_integer(e->window));
-    json_object_set_new(o, "seed", e->policy ? json_integer((json_int_t)e->seed) : json_null());
-    return o;
-}
-
 static json_t *count(bool there, int64_t n)
 {
     return there ? json_integer(n) : json_null();
 }
 
-json_t *dq_kv_json(const dq_kv_setting *s, const dq_kv_held *h)
+json_t *dq_kv_json(const dq_kv_spec *s, const dq_kv_held *h)
 {
     dq_kv_shares x = dq_kv_shares_of(s, h);
-    json_t *o = dq_kv_setting_json(s), *bytes = json_object();
+    json_t *o = dq_kv_spec_json(s), *bytes = json_object();
     json_object_set_new(bytes, "codes", count(x.measured, h->bytes.codes));
     json_object_set_new(bytes, "scales", count(x.measured, h->bytes.scales));
     json_object_set_new(bytes, "unquantized", count(x.measured, h->bytes.unquantized));
@@ -116,10 +86,42 @@ json_t *dq_kv_json(const dq_kv_setting *s, const dq_kv_held *h)
     return o;
 }
 
-const char *dq_kv_label(char *buf, size_t cap, const dq_kv_setting *s)
+int dq_kv_titles(const char **titles)
+{
+    static const char *const measured[] = {
+        "kv_kept_fraction",   "kv_lowbit_fraction", "kv_bytes_held",   "kv_baseline_bytes",
+        "kv_bytes_per_token", "kv_ratio_held",      "kv_ratio_payload"};
+    enum { N = sizeof measured / sizeof *measured };
+    _Static_assert(DQ_KV_COLUMNS + N == DQ_KV_TITLES, "a title for every column");
+    for (int i = 0; i < DQ_KV_COLUMNS; i++) titles[i] = dq_kv_field_title(i + 1);
+    for (int i = 0; i < N; i++) titles[DQ_KV_COLUMNS + i] = measured[i];
+    return DQ_KV_TITLES;
+}
+
+void dq_kv_columns(dq_table *t, const dq_kv_spec *s, const dq_kv_held *h)
+{
+    const dq_kv_shares x = dq_kv_shares_of(s, h);
+    for (int i = 0; i < DQ_KV_COLUMNS; i++) {
+        double number;
+        const char *text = dq_kv_spec_column(&number, s, i + 1);
+        if (text)
+            dq_table_cell(t, "%s", text);
+        else
+            dq_table_real(t, number);
+    }
+    dq_table_real(t, x.kept);
+    dq_table_real(t, x.lowbit);
+    dq_table_real(t, x.measured ? (double)x.bytes_held : (double)NAN);
+    dq_table_real(t, x.measured ? (double)h->baseline : (double)NAN);
+    dq_table_real(t, x.bytes_per_token);
+    dq_table_real(t, x.ratio_held);
+    dq_table_real(t, x.ratio_payload);
+}
+
+const char *dq_kv_label(char *buf, size_t cap, const dq_kv_spec *s)
 {
     const dq_evict_spec *e = &s->evict;
-    int n = snprintf(buf, cap, "%d:%d", s->spec.k_bits, s->spec.v_bits);
+    int n = snprintf(buf, cap, "%d:%d", s->k_bits, s->v_bits);
     if (!e->policy || n < 0 || (size_t)n >= cap) return buf;
     if (e->tokens)
         snprintf(buf + n, cap - (size_t)n, " %s %lld", e->policy->name, (long long)e->tokens);
@@ -128,17 +130,17 @@ const char *dq_kv_label(char *buf, size_t cap, const dq_kv_setting *s)
     return buf;
 }
 
-void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_setting *s, const dq_kv_held *h)
+void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_spec *s, const dq_kv_held *h)
 {
     char label[96];
     dq_kv_shares x = dq_kv_shares_of(s, h);
     dq_kv_label(label, sizeof label, s);
-    if (dq_kv_has_codes(&s->spec) && x.lowbit < 0.5)
+    if (dq_kv_has_codes(s) && x.lowbit < 0.5)
         dq_warn(t,
                 "%s, KV %s: only %.1f %% of the keys that scored rows read were codes; sequences "
                 "that are short against --kv-sink %d, --kv-recent %d and pages of %d tokens stay "
                 "unquantized",
-                what, label, 100 * x.lowbit, s->spec.sink, s->spec.recent, DQ_PAGE);
+                what, label, 100 * x.lowbit, s->sink, s->recent, DQ_PAGE);
     if (!x.measured || !s->evict.policy) return;
     if (x.cut < 0.5 && (s->evict.tokens || s->evict.keep < 1))
         dq_warn(t,
@@ -149,5 +151,5 @@ void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_setting *s, const dq_k
         dq_warn(t,
                 "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %lld",
                 what, label, (long long)h->raised, (long long)h->evicted,
-                (long long)s->spec.sink + s->spec.recent);
+                (long long)s->sink + s->recent);
 }

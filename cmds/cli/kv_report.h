@@ -6,6 +6,8 @@
 #include "cmds/cli/kernel_routes.h"
 #include "cmds/cli/kv_options.h"
 #include "cmds/cli/progress.h"
+#include "cmds/cli/table.h"
+#include "eval/score.h"
 
 /* Fractions and ratios of what was measured; NaN where nothing was. */
 typedef struct dq_kv_shares {
@@ -18,7 +20,7 @@ typedef struct dq_kv_shares {
     double kept, kvpress;   /* kvpress: 1 - kept */
     double cut; /* share of the context tokens that stand in a context of which something is gone */
 } dq_kv_shares;
-dq_kv_shares dq_kv_shares_of(const dq_kv_setting *s, const dq_kv_held *h);
+dq_kv_shares dq_kv_shares_of(const dq_kv_spec *s, const dq_kv_held *h);
 
 /* The `math` object of a result: which arithmetic ran, product by product. */
 json_t *dq_math_json(dq_math m);
@@ -28,13 +30,15 @@ void dq_say_math(dq_talk *t, const char *device, dq_math m);
 void dq_say_routes(dq_talk *t, const dq_backend *b, const dq_model *m, dq_math math,
                    const dq_kv_spec *kv);
 /* The `kv` object of a result. */
-json_t *dq_kv_json(const dq_kv_setting *s, const dq_kv_held *h);
-/* A setting as `settings` lists it: no measurements. */
-json_t *dq_kv_setting_json(const dq_kv_setting *s);
+json_t *dq_kv_json(const dq_kv_spec *s, const dq_kv_held *h);
+/* Columns of a CSV: the settings, then what they did. Returns how many titles it put down. */
+enum { DQ_KV_TITLES = DQ_KV_COLUMNS + 7 };
+int dq_kv_titles(const char **titles);
+void dq_kv_columns(dq_table *t, const dq_kv_spec *s, const dq_kv_held *h);
 /* "4:4", "4:4 snapkv 0.25": enough to tell settings apart. */
-const char *dq_kv_label(char *buf, size_t cap, const dq_kv_setting *s);
+const char *dq_kv_label(char *buf, size_t cap, const dq_kv_spec *s);
 /* Warns where less than half of what was read or held was compressed, and about raised budgets. `what` stands in
  * front. */
-void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_setting *s, const dq_kv_held *h);
+void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_spec *s, const dq_kv_held *h);
 
 #endif

@@ -122,6 +122,7 @@ static dq_status set(const dq_opt *o, const char *text, dq_err *err)
     case DQ_OPT_BITS: return set_bits(o, text, err);
     case DQ_OPT_FLOAT: return set_float(o, text, err);
     case DQ_OPT_TEXT: *(const char **)o->to = text; return DQ_OK;
+    case DQ_OPT_ROWS: break;
     case DQ_OPT_LIST:
         list = o->to;
         if (list->n == DQ_LIST_MAX)
@@ -237,15 +238,32 @@ static dq_status parse_option(int c, char **argv, const dq_opt **row, const dq_o
     return set(o, optarg, err);
 }
 
-dq_status dq_parse(dq_args *args, int argc, char **argv, const dq_opt *opts, const dq_usage *usage,
+/* The table with the rows of other tables in it. */
+static dq_status flatten(dq_opt flat[MAX_OPTS], int *n, const dq_opt *rows, dq_err *err)
+{
+    for (; !is_end(rows); rows++) {
+        if (rows->kind == DQ_OPT_ROWS) {
+            DQ_TRY(flatten(flat, n, rows->to, err));
+            continue;
+        }
+        if (*n == MAX_OPTS - 1) return dq_fail(err, DQ_BUG, "too many options");
+        flat[(*n)++] = *rows;
+    }
+    flat[*n] = (dq_opt){.name = NULL};
+    return DQ_OK;
+}
+
+dq_status dq_parse(dq_args *args, int argc, char **argv, const dq_opt *rows, const dq_usage *usage,
                    dq_err *err)
 {
+    dq_opt opts[MAX_OPTS];
     struct option lopts[MAX_OPTS] = {{0}};
     const dq_opt *row[MAX_OPTS];
     char sopts[2 * MAX_OPTS + 4];
-    int c;
+    int c, n = 0;
 
     memset(args, 0, sizeof *args);
+    DQ_TRY(flatten(opts, &n, rows, err));
     DQ_TRY(build_tables(lopts, sopts, row, opts, err));
     opterr = 0;
     optind = 1;

@@ -12,7 +12,8 @@ typedef enum dq_opt_kind {
     DQ_OPT_BITS,  /* int64_t: 2 to 8, or 16 */
     DQ_OPT_FLOAT, /* double within [min, max] */
     DQ_OPT_TEXT,  /* const char * */
-    DQ_OPT_LIST   /* dq_list: may be repeated */
+    DQ_OPT_LIST,  /* dq_list: may be repeated */
+    DQ_OPT_ROWS /* dq_opt[], ended as every table: they stand here instead of this row, whose help is "" */
 } dq_opt_kind;
 
 enum { DQ_LIST_MAX = 256 };

@@ -67,7 +67,7 @@ static dq_status identify(eval_run *x, const dq_model *m, int index, dq_err *err
         json_object_set_new(in, "content_sha256", json_string(content));
         json_object_set_new(in, "stored_logit_bits", json_integer(m->logit.bits));
         json_object_set_new(in, "stored_logit_grain", json_string(dq_grain_name[m->logit.grain]));
-        json_object_set_new(in, "stored_kv", dq_kv_settings_json(&m->kv));
+        json_object_set_new(in, "stored_kv", dq_kv_config_json(&m->kv));
     }
     return err->code;
 }
@@ -191,7 +191,7 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
 }
 
 /* Widths and grains of one model: the options, or what it stores itself. */
-static dq_status add_rows(eval_run *x, int model, int source, dq_math math, const dq_kv_setting *kv,
+static dq_status add_rows(eval_run *x, int model, int source, dq_math math, const dq_kv_spec *kv,
                           dq_err *err)
 {
     const dq_model *m = x->e.model[model].m;
@@ -211,16 +211,16 @@ static dq_status add_rows(eval_run *x, int model, int source, dq_math math, cons
 }
 
 /* Rows of one cache and arithmetic. Of a list of several, what a model or device lacks is left out. */
-static dq_status add_math(eval_run *x, int model, int source, const dq_kv_settings *cache,
+static dq_status add_math(eval_run *x, int model, int source, const dq_kv_config *cache,
                           dq_math math, dq_err *err)
 {
     const dq_model *m = x->e.model[model].m;
-    dq_kv_setting kv;
+    dq_kv_spec kv;
     dq_err lacks = {0};
-    DQ_TRY(dq_kv_setting_of(&kv, cache, m, math.kv, err));
+    DQ_TRY(dq_kv_spec_of(&kv, cache, m, math.kv, err));
     if (x->e.source[source].kind == &dq_eval_text)
         DQ_TRY(dq_text_takes(&x->o.text.settings, &kv, err));
-    if (dq_backend_can(x->backend, m, math, &kv.spec, &lacks) == DQ_OK)
+    if (dq_backend_can(x->backend, m, math, &kv, &lacks) == DQ_OK)
         return add_rows(x, model, source, math, &kv, err);
     dq_advice_apply(&lacks);
     if (x->o.n_math > 1 && lacks.code == DQ_MISMATCH)
@@ -233,7 +233,7 @@ static dq_status add_math(eval_run *x, int model, int source, const dq_kv_settin
 /* The rows of one model and source, cache by cache. */
 static dq_status add_settings(eval_run *x, int model, int source, dq_err *err)
 {
-    dq_kv_settings *list;
+    dq_kv_config *list;
     int n;
     dq_kv_options_list(&list, &n, &x->o.kv, &x->e.model[model].m->kv, err);
     for (int i = 0; err->code == DQ_OK && i < n; i++) {

@@ -369,8 +369,7 @@ static void table_line(dq_table *t, const dq_eval_view *v, const dq_eval_row *r,
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
     dq_table_cell(t, "%s",
-                  dq_kv_setting_is_plain(&r->kv) ? "16:16"
-                                                 : dq_kv_label(label, sizeof label, &r->kv));
+                  dq_kv_spec_is_plain(&r->kv) ? "16:16" : dq_kv_label(label, sizeof label, &r->kv));
     dq_table_cell(t, "%s", s->name);
     dq_table_cell(t, "%s", dq_icl_order_name[x->order]);
     if (margin)

@@ -10,16 +10,16 @@
 static bool is_first(const dq_eval *e, int row)
 {
     for (int i = 0; i < row; i++) {
-        if (e->row[i].shown && dq_kv_setting_same(&e->row[i].kv, &e->row[row].kv)) return false;
+        if (e->row[i].shown && dq_kv_spec_same(&e->row[i].kv, &e->row[row].kv)) return false;
     }
     return e->row[row].shown;
 }
 
 static bool first_width(const dq_eval *e, int row)
 {
-    const dq_kv_spec *s = &e->row[row].kv.spec;
+    const dq_kv_spec *s = &e->row[row].kv;
     for (int i = 0; i < row; i++) {
-        const dq_kv_spec *o = &e->row[i].kv.spec;
+        const dq_kv_spec *o = &e->row[i].kv;
         if (e->row[i].shown && o->k_bits == s->k_bits && o->v_bits == s->v_bits) return false;
     }
     return e->row[row].shown;
@@ -31,31 +31,19 @@ void dq_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const *
     json_t *effective = json_array(), *stored = json_object();
     char word[32];
     for (int i = 0; i < e->n_rows; i++) {
-        const dq_kv_setting *s = &e->row[i].kv;
-        snprintf(word, sizeof word, "%d:%d", s->spec.k_bits, s->spec.v_bits);
+        const dq_kv_spec *s = &e->row[i].kv;
+        snprintf(word, sizeof word, "%d:%d", s->k_bits, s->v_bits);
         if (first_width(e, i)) json_array_append_new(bits, json_string(word));
-        if (is_first(e, i)) json_array_append_new(effective, dq_kv_setting_json(s));
+        if (is_first(e, i)) json_array_append_new(effective, dq_kv_spec_json(s));
     }
     for (int i = 0; i < e->n_models; i++) {
         const dq_model *m = e->model[i].m;
-        if (m->is_container) json_object_set_new(stored, names[i], dq_kv_settings_json(&m->kv));
+        if (m->is_container) json_object_set_new(stored, names[i], dq_kv_config_json(&m->kv));
     }
     json_object_set_new(settings, "kv_bits", bits);
     json_object_set_new(kv, "effective", effective);
     json_object_set_new(kv, "stored", stored);
     json_object_set_new(settings, "kv", kv);
-}
-
-int dq_eval_kv_key(char *line, size_t cap, const dq_kv_setting *s)
-{
-    const dq_kv_spec *k = &s->spec;
-    const dq_evict_spec *e = &s->evict;
-    int n = snprintf(line, cap, "%d %d %d %d %d %d %d %d %s %a %lld %lld %lld %d %llu\n",
-                     (int)k->num, k->k_bits, k->v_bits, k->group, k->rotate_k, k->rotate_v, k->sink,
-                     k->recent, e->policy ? e->policy->name : "-", e->keep, (long long)e->tokens,
-                     (long long)e->every, (long long)e->window, (int)e->budget,
-                     (unsigned long long)e->seed);
-    return n < (int)cap ? n : (int)cap - 1;
 }
 
 /* The id behind a context is predicted by the context's last row, which still sees all of it: a choice of
@@ -94,7 +82,7 @@ void dq_eval_kv_warn(dq_talk *t, const dq_eval *e, const char *const *names)
 bool dq_eval_kv_swept(const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {
-        if (e->row[i].shown && !dq_kv_setting_is_plain(&e->row[i].kv)) return true;
+        if (e->row[i].shown && !dq_kv_spec_is_plain(&e->row[i].kv)) return true;
     }
     return false;
 }
@@ -112,7 +100,7 @@ bool dq_eval_kv_policies(const dq_eval *e)
 
 static bool same_route(const dq_eval_row *a, const dq_eval_row *b)
 {
-    const dq_kv_spec *p = &a->kv.spec, *q = &b->kv.spec;
+    const dq_kv_spec *p = &a->kv, *q = &b->kv;
     return a->model == b->model && p->k_bits == q->k_bits && p->v_bits == q->v_bits &&
            a->math.linear == b->math.linear && a->math.qk == b->math.qk &&
            a->math.pv == b->math.pv && a->math.kv == b->math.kv;
@@ -124,6 +112,6 @@ void dq_eval_say_routes(dq_talk *t, const dq_backend *b, const dq_eval *e)
         const dq_eval_row *r = &e->row[i];
         int k = 0;
         while (!same_route(r, &e->row[k])) k++;
-        if (k == i) dq_say_routes(t, b, e->model[r->model].m, r->math, &r->kv.spec);
+        if (k == i) dq_say_routes(t, b, e->model[r->model].m, r->math, &r->kv);
     }
 }

@@ -9,8 +9,6 @@
 
 /* Puts what runs, and what each container remembers, into `settings`. */
 void dq_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const *names);
-/* One line that differs where results may: for the key of a resumed run. */
-int dq_eval_kv_key(char *line, size_t cap, const dq_kv_setting *s);
 /* After the run. */
 void dq_eval_kv_warn(dq_talk *t, const dq_eval *e, const char *const *names);
 /* Whether some shown row has a cache that is not plain; whether shown rows differ in what chooses the

@@ -54,7 +54,8 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
     o->math_word = defaults.math_word;
     o->device = defaults.device;
     o->margin = defaults.margin;
-    dq_kv_options_begin(&o->kv);
+    dq_kv_options_begin(&o->kv, "of what is drawn: --num-fewshot (default 1234), needles and the "
+                                "policy random (default 1)");
     dq_text_options_begin(&o->text);
     dq_needle_options_begin(&o->needle);
     const dq_opt opts[] = {
@@ -168,8 +169,7 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .kind = DQ_OPT_FLAG,
          .to = &o->dry_run,
          .help = "print what would be computed, and stop before scoring"},
-        DQ_KV_OPTIONS(o->kv, "of what is drawn: --num-fewshot (default 1234), needles and the "
-                             "policy random (default 1)"),
+        DQ_KV_OPTION_ROWS(o->kv),
         DQ_GENERATE_OPTIONS(o->generate),
         DQ_NEEDLE_OPTIONS(o->needle),
         DQ_EVAL_ICL_OPTIONS(o->icl),
@@ -314,6 +314,7 @@ static dq_status read_words(dq_eval_options *o, dq_arena *a, dq_err *err)
 static dq_status check_verdicts(const dq_eval_options *o, dq_err *err)
 {
     const dq_eval_options *const d = &defaults;
+    const char *const kv = dq_kv_options_given(&o->kv);
     const struct {
         const char *name;
         bool given;
@@ -329,18 +330,7 @@ static dq_status check_verdicts(const dq_eval_options *o, dq_err *err)
         {"device", strcmp(o->device, d->device) != 0},
         {"threads", o->threads != 0},
         {"resume", o->resume},
-        {"kv-bits", o->kv.bits != NULL},
-        {"kv-keep", o->kv.keep != NULL},
-        {"kv-tokens", o->kv.tokens != NULL},
-        {"kv-policy", o->kv.policy != NULL},
-        {"kv-rotate", o->kv.rotate != NULL},
-        {"kv-budget", o->kv.budget != NULL},
-        {"kv-group", o->kv.group != -1},
-        {"kv-window", o->kv.window != -1},
-        {"kv-sink", o->kv.sink != -1},
-        {"kv-recent", o->kv.recent != -1},
-        {"kv-every", o->kv.every != -1},
-        {"seed", o->kv.seed != -1},
+        {kv, kv != NULL},
         {"dump-items", o->dump != NULL},
         {"dump-requests", o->requests != NULL},
         {"dump-completions", o->generate.completions != NULL},

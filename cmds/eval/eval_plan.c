@@ -37,7 +37,7 @@ static void print_row(dq_table *t, const dq_eval_view *v, const dq_eval_row *r)
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
     if (dq_eval_kv_swept(v->e)) {
-        dq_table_cell(t, "%d:%d", r->kv.spec.k_bits, r->kv.spec.v_bits);
+        dq_table_cell(t, "%d:%d", r->kv.k_bits, r->kv.v_bits);
         dq_table_cell(t, "%s", r->kv.evict.policy ? r->kv.evict.policy->name : "-");
     }
     dq_table_cell(t, "%s", s->name);
@@ -89,7 +89,7 @@ void dq_eval_plan_json(json_t *results, const dq_eval_view *v)
         json_object_set_new(o, "shown", json_boolean(r->shown));
         json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
         json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
-        json_object_set_new(o, "kv", dq_kv_setting_json(&r->kv));
+        json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
         json_object_set_new(o, "math", dq_math_json(r->math));
         json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
         json_object_set_new(o, "task", json_string(s->name));

@@ -141,7 +141,7 @@ int dq_eval_cross_row(const dq_eval *e, int row)
         const dq_eval_row *o = &e->row[i];
         if (o->model == 0 && o->shown && dq_eval_source_of(e, o) == s &&
             (o->ids == r->ids || s->items.n) && /* one tokenizer, or items before it */
-            dq_logit_same(o->logit, r->logit) && dq_kv_setting_same(&o->kv, &r->kv))
+            dq_logit_same(o->logit, r->logit) && dq_kv_spec_same(&o->kv, &r->kv))
             return i;
     }
     return -1;
@@ -301,7 +301,7 @@ void dq_eval_row_keys(json_t *o, const dq_eval_view *v, const dq_eval_row *r)
     json_object_set_new(o, "task", json_string(dq_eval_source_of(v->e, r)->name));
     json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
-    if (!dq_kv_setting_is_plain(&r->kv)) json_object_set_new(o, "kv", dq_kv_setting_json(&r->kv));
+    if (!dq_kv_spec_is_plain(&r->kv)) json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
     json_object_set_new(o, "math", json_string(dq_num_name[r->math.linear]));
 }
 

@@ -69,7 +69,7 @@ static void add_rows(dq_sha256 *h, const dq_eval *e)
         char line[256];
         add_line(h, "%d %d %d %d %d %d ", r->model, r->ids, r->ref, r->logit.bits,
                  (int)r->logit.grain, (int)r->math.linear);
-        int n = dq_eval_kv_key(line, sizeof line, &r->kv);
+        int n = dq_kv_spec_key(line, sizeof line, &r->kv);
         dq_sha256_add(h, line, (size_t)n);
     }
 }

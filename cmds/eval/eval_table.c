@@ -136,7 +136,7 @@ static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
 {
     dq_kv_shares s = dq_kv_shares_of(&r->kv, &r->work.held);
     if (!dq_eval_kv_swept(e)) return;
-    dq_table_cell(t, "%d:%d", r->kv.spec.k_bits, r->kv.spec.v_bits);
+    dq_table_cell(t, "%d:%d", r->kv.k_bits, r->kv.v_bits);
     if (dq_eval_kv_policies(e))
         dq_table_cell(t, "%s", r->kv.evict.policy ? r->kv.evict.policy->name : "-");
     if (isfinite(s.kept))
@@ -244,34 +244,6 @@ void dq_eval_mean_columns(dq_table *t, dq_mean m)
     dq_table_real(t, m.std_err);
 }
 
-static void kv_columns(dq_table *t, const dq_eval_row *r)
-{
-    const dq_evict_spec *c = &r->kv.evict;
-    dq_kv_shares s = dq_kv_shares_of(&r->kv, &r->work.held);
-    dq_table_cell(t, "%d", r->kv.spec.k_bits);
-    dq_table_cell(t, "%d", r->kv.spec.v_bits);
-    dq_table_cell(t, "%s", c->policy ? c->policy->name : "");
-    dq_table_real(t, !c->policy ? 1 : c->tokens ? (double)NAN : c->keep);
-    dq_table_real(t, c->policy && c->tokens ? (double)c->tokens : (double)NAN);
-    dq_table_cell(t, "%s", c->policy ? dq_kv_budget_name[c->budget] : "");
-    dq_table_real(t, c->policy ? (double)(c->window < 0 ? c->policy->window : c->window)
-                               : (double)NAN);
-    dq_table_real(t, c->policy ? (double)c->every : (double)NAN);
-    dq_table_real(t, c->policy ? (double)c->seed : (double)NAN);
-    dq_table_cell(t, "%d", r->kv.spec.group);
-    dq_table_cell(t, "%d", r->kv.spec.rotate_k);
-    dq_table_cell(t, "%d", r->kv.spec.rotate_v);
-    dq_table_cell(t, "%d", r->kv.spec.sink);
-    dq_table_cell(t, "%d", r->kv.spec.recent);
-    dq_table_real(t, s.kept);
-    dq_table_real(t, s.lowbit);
-    dq_table_real(t, s.measured ? (double)s.bytes_held : (double)NAN);
-    dq_table_real(t, s.measured ? (double)r->work.held.baseline : (double)NAN);
-    dq_table_real(t, s.bytes_per_token);
-    dq_table_real(t, s.ratio_held);
-    dq_table_real(t, s.ratio_payload);
-}
-
 static void columns_row(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x)
 {
     const dq_eval *e = v->e;
@@ -311,7 +283,7 @@ static void columns_row(dq_table *t, const dq_eval_view *v, int row, const dq_ev
     dq_table_real(t, y.there ? y.loss.interval.high : (double)NAN);
     dq_table_real(t, v->margin);
     dq_table_cell(t, "%s", y.there ? dq_holds_name[y.is] : "");
-    if (dq_eval_kv_swept(e)) kv_columns(t, r);
+    if (dq_eval_kv_swept(e)) dq_kv_columns(t, &r->kv, &r->work.held);
 }
 
 /* "acc" -> "exact_match" and so on, where that is what the columns hold. */
@@ -375,34 +347,12 @@ dq_status dq_eval_columns(dq_table **out, const dq_eval_view *v, dq_err *err)
                             "loss_low",
                             "loss_high",
                             "margin",
-                            "verdict",
-                            "kv_k_bits",
-                            "kv_v_bits",
-                            "kv_policy",
-                            "kv_keep",
-                            "kv_tokens",
-                            "kv_budget",
-                            "kv_window",
-                            "kv_every",
-                            "kv_seed",
-                            "kv_group",
-                            "kv_rotate_k",
-                            "kv_rotate_v",
-                            "kv_sink",
-                            "kv_recent",
-                            "kv_kept_fraction",
-                            "kv_lowbit_fraction",
-                            "kv_bytes_held",
-                            "kv_baseline_bytes",
-                            "kv_bytes_per_token",
-                            "kv_ratio_held",
-                            "kv_ratio_payload"};
-    enum { KV_COLUMNS = 21 };
-    const char *titles[sizeof common / sizeof common[0] + DQ_TEXT_COLUMNS];
+                            "verdict"};
+    const char *titles[sizeof common / sizeof common[0] + DQ_KV_TITLES + DQ_TEXT_COLUMNS];
     int n = (int)(sizeof common / sizeof common[0]);
     char name[2 * SCORE_FORMS][SCORE_NAME];
     memcpy(titles, common, sizeof common);
-    if (!dq_eval_kv_swept(v->e)) n -= KV_COLUMNS;
+    if (dq_eval_kv_swept(v->e)) n += dq_kv_titles(titles + n);
     score_titles(name, titles, n, v->e);
     DQ_TRY(dq_eval_text_titles(titles, &n, v, err));
     DQ_TRY(dq_table_new(out, titles, n, err));

@@ -47,7 +47,7 @@ typedef struct family {
 static bool same_but_bits(const dq_eval_row *a, const dq_eval_row *b)
 {
     return b->shown && b->model == a->model && b->ids == a->ids &&
-           a->math.linear == b->math.linear && dq_kv_setting_same(&a->kv, &b->kv) &&
+           a->math.linear == b->math.linear && dq_kv_spec_same(&a->kv, &b->kv) &&
            (b->logit.bits == 16 || b->logit.grain == a->logit.grain);
 }
 
@@ -281,7 +281,7 @@ static json_t *family_json(const dq_eval_view *v, const family *f)
     json_object_set_new(o, "task", json_string(dq_eval_title(v->e, f->row[0])));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
     json_object_set_new(o, "math", dq_math_json(r->math));
-    json_object_set_new(o, "kv", dq_kv_setting_json(&r->kv));
+    json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
     json_object_set_new(o, "kv_label", json_string(dq_kv_label(label, sizeof label, &r->kv)));
     json_object_set_new(o, "lowest", f->lowest ? json_integer(f->lowest) : json_null());
     for (int i = 0; i < f->n; i++) {

@@ -39,12 +39,13 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_ATTENTION,   /* no attention, or nothing evicted */
     /* the KV cache */
     DQ_REMEDY_KV_KEEP_OR_TOKENS,
-    DQ_REMEDY_KV_SINK_RECENT, /* or protect fewer tokens; the text begins with "tokens" */
-    DQ_REMEDY_KV_POLICY,      /* a policy is needed */
-    DQ_REMEDY_KV_CHUNKS,      /* policy w needs windows in chunks */
-    DQ_REMEDY_KV_POSITIONS,   /* and it found NLL by position */
-    DQ_REMEDY_KV_ROTATE,      /* no rotation */
-    DQ_REMEDY_KV_BITS_ROWS,   /* n rows with 8 bits */
+    DQ_REMEDY_KV_SINK_RECENT,  /* or protect fewer tokens; the text begins with "tokens" */
+    DQ_REMEDY_KV_POLICY,       /* a policy is needed */
+    DQ_REMEDY_KV_OTHER_POLICY, /* a newer program, or another policy */
+    DQ_REMEDY_KV_CHUNKS,       /* policy w needs windows in chunks */
+    DQ_REMEDY_KV_POSITIONS,    /* and it found NLL by position */
+    DQ_REMEDY_KV_ROTATE,       /* no rotation */
+    DQ_REMEDY_KV_BITS_ROWS,    /* n rows with 8 bits */
     /* arithmetic and devices */
     DQ_REMEDY_MATH_WEIGHTS, /* packed weights; the text begins with "math" */
     DQ_REMEDY_MATH_CACHE,   /* a packed cache; the same */

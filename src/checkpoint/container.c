@@ -87,7 +87,7 @@ static dq_status read_header(dq_container *c, dq_h5_reader *r)
     DQ_TRY(dq_h5_ints(r, "/", "bytes_total", &i->weight_bytes, 1));
     DQ_TRY(read_int(r, "/attention", "logit_bits", &bits));
     DQ_TRY(read_word(c, r, "/attention", "logit_grain", &grain));
-    DQ_TRY(dq_h5_kv_settings(r, &i->kv, c->arena));
+    DQ_TRY(dq_h5_kv_config(r, &i->kv, c->arena));
     DQ_TRY(read_word(c, r, "/provenance", "source", &i->source));
     DQ_TRY(read_word(c, r, "/provenance", "source_fingerprint", &print));
     if (strlen(print) != 64)
@@ -388,7 +388,7 @@ static dq_status read_recipe(dq_container *c, dq_err *err)
     if (dq_json_parse(&recipe, c->recipe, c->recipe_len, "/config/recipe_json", err) != DQ_OK)
         return dq_in(err, "%s: ", c->path);
     if (dq_json_text(&group, recipe, "group", NULL, err) != DQ_OK ||
-        dq_container_agrees(&c->info, recipe, err) != DQ_OK)
+        dq_container_agrees(&c->info, recipe, c->arena, err) != DQ_OK)
         dq_in(err, "%s: /config/recipe_json: ", c->path);
     else if (c->info.weight_bits != 16)
         c->info.weight_group = dq_text(c->arena, group, strlen(group), err);

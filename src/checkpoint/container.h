@@ -6,6 +6,7 @@
 
 #include "checkpoint/source.h"
 #include "kv/kv_config.h"
+#include "kv/logit_spec.h"
 
 /* Owns the mapping, every name and every text. */
 typedef struct dq_container dq_container;
@@ -23,7 +24,7 @@ typedef struct dq_container_info {
     const char *weight_group; /* "128", "row", "tensor", "mixed"; "" when none is packed */
     const char *scale_mode;   /* "absmax", "fullrange", "search", "mixed"; "" when none */
     dq_logit_spec logit;      /* as /attention says */
-    dq_kv_settings kv;        /* as /kv_cache says */
+    dq_kv_config kv;          /* as /kv_cache says */
     const char *source;       /* base name of the source checkpoint */
     char fingerprint[65];     /* of the source checkpoint, as dq_model has it */
     char content_sha256[65];

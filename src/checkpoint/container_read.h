@@ -37,11 +37,12 @@ dq_status dq_h5_find(dq_h5_reader *r, const char *path, dq_h5_block *b);
 dq_status dq_h5_ints(dq_h5_reader *r, const char *path, const char *name, int64_t *v, int n);
 dq_status dq_h5_real(dq_h5_reader *r, const char *path, const char *name, double *v);
 bool dq_h5_has(dq_h5_reader *r, const char *path, const char *name);
-/* What /kv_cache says; files of the first versions have the two widths alone. The policy's name goes to
+/* What /kv_cache says; files of the first versions have the two widths alone. An unknown policy goes to
  * the arena. */
-dq_status dq_h5_kv_settings(dq_h5_reader *r, dq_kv_settings *s, dq_arena *a);
+dq_status dq_h5_kv_config(dq_h5_reader *r, dq_kv_config *c, dq_arena *a);
 /* DQ_DAMAGED where /attention or /kv_cache says something else than the recipe. */
-dq_status dq_container_agrees(const dq_container_info *info, const json_t *recipe, dq_err *err);
+dq_status dq_container_agrees(const dq_container_info *info, const json_t *recipe, dq_arena *a,
+                              dq_err *err);
 dq_status dq_h5_words(dq_h5_reader *r, const char *path, const char *name, char *buf, size_t cap);
 /* The element type is exactly the one dq writes for dtype; or a fixed-length text. */
 bool dq_h5_is(dq_h5_reader *r, const dq_h5_block *b, dq_dtype dtype);

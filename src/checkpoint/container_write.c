@@ -4,6 +4,7 @@
 
 #include "base/sha256.h"
 #include "checkpoint/h5.h"
+#include "kv/kv_field.h"
 
 #include <string.h>
 
@@ -152,18 +153,22 @@ static bool put_slot(dq_h5 *h, hid_t file, const dq_slot *s)
 }
 
 /* Every attribute stands there, also where it means nothing: one reader for all files. */
-static bool put_kv(dq_h5 *h, hid_t kv, const dq_kv_settings *s)
+static bool put_kv(dq_h5 *h, hid_t kv, const dq_kv_config *c)
 {
-    return put_int(h, kv, "k_bits", s->k_bits) && put_int(h, kv, "v_bits", s->v_bits) &&
-           put_int(h, kv, "group", s->group) &&
-           put_text(h, kv, "rotate", dq_rotate_name[s->rotate]) &&
-           put_int(h, kv, "sink", s->sink) && put_int(h, kv, "recent", s->recent) &&
-           put_text(h, kv, "policy", s->policy ? s->policy : "none") &&
-           put_real(h, kv, "keep", s->policy ? s->keep : 1) &&
-           put_int(h, kv, "tokens", s->tokens) &&
-           put_text(h, kv, "budget", dq_kv_budget_name[s->budget]) &&
-           put_int(h, kv, "every", s->every) && put_int(h, kv, "window", s->window) &&
-           put_int(h, kv, "seed", (int64_t)s->seed);
+    bool good = true;
+    for (int i = 0; good && i < DQ_KV_FIELDS; i++) {
+        const dq_kv_field *f = &dq_kv_fields[i];
+        const char *text;
+        switch (dq_kv_field_form(f)) {
+        case DQ_KV_AS_INTEGER: good = put_int(h, kv, f->name, dq_kv_field_integer(f, c)); break;
+        case DQ_KV_AS_REAL: good = put_real(h, kv, f->name, dq_kv_field_real(f, c)); break;
+        case DQ_KV_AS_TEXT:
+            text = dq_kv_field_text(f, c);
+            good = put_text(h, kv, f->name, text ? text : "none");
+            break;
+        }
+    }
+    return good;
 }
 
 static bool put_settings(dq_h5 *h, hid_t file, const dq_skeleton *s)

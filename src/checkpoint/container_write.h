@@ -50,7 +50,7 @@ typedef struct dq_skeleton {
     int64_t params, weight_bytes;
     double bits_per_weight;
     dq_logit_spec logit;
-    dq_kv_settings kv;
+    dq_kv_config kv;
     /* offsets and sizes of what is written last */
     int64_t index_at, index_bytes, content_at, index_sha_at, file_bytes;
 } dq_skeleton;

@@ -11,7 +11,6 @@
 #include "kv/logit_spec.h"
 #include "model/act.h"
 #include "model/headmap.h"
-#include "model/model.h"
 #include "model/rope.h"
 #include "stat/tally.h"
 #include "tensor/weight.h"

@@ -6,56 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-const dq_evict_spec dq_evict_none = {.keep = 1, .window = -1};
 const dq_evict_report dq_evict_report_none = {.gap_min = (double)INFINITY};
-
-bool dq_evict_same(const dq_evict_spec *a, const dq_evict_spec *b)
-{
-    if (!a->policy && !b->policy) return true;
-    return a->policy == b->policy && a->keep == b->keep && a->tokens == b->tokens &&
-           a->every == b->every && a->window == b->window && a->budget == b->budget &&
-           a->seed == b->seed;
-}
-
-dq_status dq_evict_check(const dq_evict_spec *spec, const dq_kv_spec *kv, dq_err *err)
-{
-    const int64_t least = (int64_t)kv->sink + kv->recent;
-    if (spec->keep != 0 && spec->tokens != 0)
-        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_KEEP_OR_TOKENS},
-                            "a share and a number of tokens to keep exclude each other.");
-    if (spec->tokens == 0 && !(spec->keep > 0 && spec->keep <= 1))
-        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_OPTION},
-                            "keep %g: expected a share above 0 and at most 1.", spec->keep);
-    if (spec->tokens != 0 && spec->tokens < least)
-        return dq_fail_with(
-            err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_SINK_RECENT},
-            "tokens %lld is less than the %d first and %d last tokens that are always kept. "
-            "Give at least %lld",
-            (long long)spec->tokens, kv->sink, kv->recent, (long long)least);
-    if (spec->tokens < 0 || spec->every < 0 || spec->window < -1)
-        return dq_fail(err, DQ_USAGE,
-                       "numbers of tokens must not be negative (tokens %lld, every "
-                       "%lld, window %lld).",
-                       (long long)spec->tokens, (long long)spec->every, (long long)spec->window);
-    if ((unsigned)spec->budget > DQ_BUDGET_ADAPTIVE)
-        return dq_fail(err, DQ_BUG, "no KV budget number %d", (int)spec->budget);
-    if (!spec->policy && (spec->tokens != 0 || spec->keep < 1 || spec->every != 0))
-        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_POLICY},
-                            "forgetting tokens needs a policy.");
-    return DQ_OK;
-}
-
-int64_t dq_evict_budget(const dq_evict_spec *spec, const dq_kv_spec *kv, int64_t prefix,
-                        bool *raised)
-{
-    const int64_t least = (int64_t)kv->sink + kv->recent;
-    int64_t budget = spec->tokens;
-    /* 0.07 is not exact: 0.07 * 100 must be 7, not the next integer */
-    if (budget == 0) budget = (int64_t)ceil(spec->keep * (double)prefix - 1e-9);
-    if (raised) *raised = budget < least && budget < prefix;
-    if (budget < least) budget = least;
-    return budget < prefix ? budget : prefix;
-}
 
 enum { N_COLUMNS = 5 };
 static const unsigned column_need[N_COLUMNS] = {DQ_NEEDS_MASS1, DQ_NEEDS_MASS2,
@@ -71,8 +22,7 @@ typedef struct sums {
 struct dq_evictor {
     dq_backend *b;
     dq_kv *kv;
-    dq_kv_spec kv_spec;
-    dq_evict_spec spec;
+    dq_kv_spec spec;
     int n_layers, n_groups, n_lists;
     int slot[N_COLUMNS]; /* of each column among the needed ones; -1: not needed */
     int n_columns;
@@ -87,26 +37,25 @@ struct dq_evictor {
     dq_columns *columns;
 };
 
-dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *kv,
-                         const dq_evict_spec *spec, dq_err *err)
+dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec, dq_err *err)
 {
+    const dq_policy *policy = spec->evict.policy;
     const dq_model *m = dq_runner_model(r);
     *out = NULL;
-    DQ_TRY(dq_evict_check(spec, kv, err));
+    DQ_TRY(dq_evict_check(spec, err));
     dq_evictor *e = dq_block_new(1, sizeof *e, err);
     if (!e) return err->code;
     e->b = dq_runner_backend(r);
     e->kv = dq_runner_kv(r);
-    e->kv_spec = *kv;
     e->spec = *spec;
     e->n_layers = m->n_layers;
     e->n_groups = m->map.n_groups;
     e->n_lists = e->n_layers * e->n_groups;
     for (int c = 0; c < N_COLUMNS; c++) {
-        const bool needed = spec->policy && (spec->policy->needs & column_need[c]);
+        const bool needed = policy && (policy->needs & column_need[c]);
         e->slot[c] = needed ? e->n_columns++ : -1;
     }
-    if (spec->policy) e->window = spec->window < 0 ? spec->policy->window : spec->window;
+    if (policy) e->window = dq_evict_window(&spec->evict);
     e->columns = dq_block_new((size_t)e->n_layers, sizeof *e->columns, err);
     if (!e->columns)
         dq_evictor_free(e);
@@ -332,7 +281,7 @@ static dq_status cut_new(const dq_evictor *e, cut *k, dq_arena *a, dq_err *err)
     for (int i = 0; i < e->n_lists; i++)
         e->b->ops->kv_count(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,
                             k->pos + k->at[i]);
-    if (e->spec.policy->needs & DQ_NEEDS_KEY_NORM) {
+    if (e->spec.evict.policy->needs & DQ_NEEDS_KEY_NORM) {
         for (int i = 0; i < e->n_lists; i++)
             e->b->ops->kv_key_norms(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,
                                     k->safe.end - 1, k->key_norm + k->at[i]);
@@ -376,16 +325,16 @@ static void score_list(const dq_evictor *e, const cut *k, int list)
         .diff = sum[3],
         .loo = sum[4],
         .key_norm = k->key_norm + k->at[list],
-        .seed = dq_policy_seed(e->spec.seed, list / e->n_groups, list % e->n_groups),
+        .seed = dq_policy_seed(e->spec.evict.seed, list / e->n_groups, list % e->n_groups),
     };
-    dq_policy_score(k->score + k->at[list], e->spec.policy, &c, k->safe);
+    dq_policy_score(k->score + k->at[list], e->spec.evict.policy, &c, k->safe);
 }
 
 /* Scores one layer and chooses what its groups keep. */
 static dq_status choose(const dq_evictor *e, cut *k, int layer, dq_evict_report *report,
                         dq_err *err)
 {
-    const int64_t budget = dq_budget_of_layer(e->spec.budget, k->budget, layer, e->n_layers,
+    const int64_t budget = dq_budget_of_layer(e->spec.evict.budget, k->budget, layer, e->n_layers,
                                               (int64_t)k->safe.sink + k->safe.recent, k->safe.end);
     for (int g = 0; g < e->n_groups; g++) {
         const int i = layer * e->n_groups + g;
@@ -394,7 +343,7 @@ static dq_status choose(const dq_evictor *e, cut *k, int layer, dq_evict_report 
             (dq_pool_group){k->score + k->at[i], k->pos + k->at[i], k->at[i + 1] - k->at[i]};
         k->share[g] = budget;
     }
-    if (e->spec.budget == DQ_BUDGET_ADAPTIVE) {
+    if (e->spec.evict.budget == DQ_BUDGET_ADAPTIVE) {
         double gap;
         DQ_TRY(dq_budget_of_groups(k->share, &gap, k->group, e->n_groups, budget, k->safe, err));
         report->gap_min = fmin(report->gap_min, gap);
@@ -441,7 +390,7 @@ static dq_status evict_tokens(dq_evictor *e, cut *k, dq_arena *a, dq_evict_repor
                                k->kept + k->at[i], k->n_kept[i]);
     }
     DQ_TRY(dq_backend_sync(e->b, err));
-    return k->sums && e->spec.every && e->window == 0 ? compact(e, k, err) : DQ_OK;
+    return k->sums && e->spec.evict.every && e->window == 0 ? compact(e, k, err) : DQ_OK;
 }
 
 static dq_status evict_sequence(dq_evictor *e, int32_t seq, int32_t prefix, dq_evict_report *report,
@@ -449,8 +398,8 @@ static dq_status evict_sequence(dq_evictor *e, int32_t seq, int32_t prefix, dq_e
 {
     bool raised;
     int64_t before = 0;
-    cut k = {.seq = seq, .safe = {e->kv_spec.sink, e->kv_spec.recent, prefix}};
-    k.budget = dq_evict_budget(&e->spec, &e->kv_spec, prefix, &raised);
+    cut k = {.seq = seq, .safe = {e->spec.sink, e->spec.recent, prefix}};
+    k.budget = dq_evict_budget(&e->spec, prefix, &raised);
     for (int i = 0; i < e->n_lists; i++) before += held(e, seq, i);
     report->before += before;
     report->raised += raised;
@@ -463,7 +412,7 @@ static dq_status evict_sequence(dq_evictor *e, int32_t seq, int32_t prefix, dq_e
         dq_arena_free(a);
     }
     /* no further eviction, or one with a window of its own */
-    if (e->spec.every == 0 || e->window > 0) dq_evictor_forget(e, seq);
+    if (e->spec.evict.every == 0 || e->window > 0) dq_evictor_forget(e, seq);
     return err->code;
 }
 
@@ -471,7 +420,7 @@ dq_status dq_evictor_run(dq_evictor *e, const dq_batch *batch, const int32_t *pr
                          dq_evict_report *report, dq_err *err)
 {
     DQ_TRY(settle(e, err));
-    for (int i = 0; e->spec.policy && i < batch->n_seq; i++)
+    for (int i = 0; e->spec.evict.policy && i < batch->n_seq; i++)
         DQ_TRY(evict_sequence(e, batch->seq[i], prefix[i], report, err));
     return err->code;
 }

@@ -5,28 +5,6 @@
 #define DQ_EVICT_H
 
 #include "engine/runner.h"
-#include "kv/kv_policy.h"
-
-typedef struct dq_evict_spec {
-    const dq_policy *policy; /* NULL: nothing is evicted */
-    double keep;             /* share of the prefix that is kept, 0 < keep <= 1; 0: `tokens` says */
-    int64_t tokens;          /* tokens kept; 0: `keep` says */
-    int64_t every;           /* evict again after so many continuation tokens; 0: only once */
-    int64_t window;          /* rows that count; -1: as the policy says; 0: all */
-    dq_kv_budget budget;
-    uint64_t seed; /* of the policy "random" */
-} dq_evict_spec;
-
-extern const dq_evict_spec dq_evict_none; /* keep 1, no policy */
-bool dq_evict_same(const dq_evict_spec *a, const dq_evict_spec *b);
-/* DQ_USAGE: neither a share in (0, 1] nor tokens, both, tokens below sink + recent, negative numbers,
- * an eviction without a policy. */
-dq_status dq_evict_check(const dq_evict_spec *spec, const dq_kv_spec *kv, dq_err *err);
-/* Tokens of a prefix that are kept in each layer and group, before they are redistributed:
- * ceil(keep * prefix) or `tokens`, raised to sink + recent, at most prefix. *raised (may be NULL):
- * whether sink + recent was more than a share asked for. */
-int64_t dq_evict_budget(const dq_evict_spec *spec, const dq_kv_spec *kv, int64_t prefix,
-                        bool *raised);
 
 /* What eviction did, summed over sequences, layers and groups. Calls add to it. */
 typedef struct dq_evict_report {
@@ -38,9 +16,8 @@ extern const dq_evict_report dq_evict_report_none; /* gap_min INFINITY */
 
 typedef struct dq_evictor dq_evictor;
 
-/* The runner must outlive it; kv is the spec of the runner's cache. */
-dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *kv,
-                         const dq_evict_spec *spec, dq_err *err);
+/* The runner must outlive it; the storage is that of the runner's cache. Fails as dq_evict_check does. */
+dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec, dq_err *err);
 void dq_evictor_free(dq_evictor *e); /* NULL allowed */
 
 /* Before a pass that appends to sequences: what to put into dq_pass.columns ([n_layers], valid until the

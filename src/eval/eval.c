@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/eval.h"
 
+#include "kv/kv_field.h"
+
 #include <string.h>
 
 static bool same_ids(const dq_eval_model *a, const dq_eval_model *b)
@@ -47,8 +49,7 @@ static bool same_setting(const dq_eval_row *a, const dq_eval_row *b)
 {
     return a->model == b->model && a->ids == b->ids && dq_logit_same(a->logit, b->logit) &&
            a->math.linear == b->math.linear && a->math.qk == b->math.qk &&
-           a->math.pv == b->math.pv && a->math.kv == b->math.kv &&
-           dq_kv_setting_same(&a->kv, &b->kv);
+           a->math.pv == b->math.pv && a->math.kv == b->math.kv && dq_kv_spec_same(&a->kv, &b->kv);
 }
 
 const dq_eval_source *dq_eval_source_of(const dq_eval *e, const dq_eval_row *row)
@@ -94,7 +95,7 @@ static int put_row(dq_eval *e, dq_eval_row want, dq_err *err)
 }
 
 dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq_math math,
-                      const dq_kv_setting *kv, dq_err *err)
+                      const dq_kv_spec *kv, dq_err *err)
 {
     const dq_eval_model *m = &e->model[model], *r = &e->model[m->ref];
     int ids = dq_eval_ids_for(e, source, model, err);
@@ -124,10 +125,10 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
                        .ids = ids,
                        .ref = -1,
                        .logit = {.bits = 16, .grain = logit.grain},
-                       .kv = dq_kv_setting_plain};
-    if (dq_kv_setting_is_plain(kv)) { /* windows and groups of nothing make no row of their own */
-        row.kv = dq_kv_setting_plain;
-        row.kv.spec.num = kv->spec.num;
+                       .kv = dq_kv_plain};
+    if (dq_kv_spec_is_plain(kv)) { /* windows and groups of nothing make no row of their own */
+        row.kv = dq_kv_plain;
+        row.kv.num = kv->num;
     }
     int at = put_row(e, row, err);
     const dq_eval_kind *kind = e->source[source].kind;
@@ -145,6 +146,6 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
 
 const char *dq_eval_passes(const dq_eval_row *row)
 {
-    if (dq_kv_setting_is_plain(&row->kv)) return "whole";
+    if (dq_kv_spec_is_plain(&row->kv)) return "whole";
     return row->kv.evict.policy && row->kv.evict.every == 1 ? "decode" : "context+rest";
 }

@@ -94,10 +94,10 @@ struct dq_eval_row {
     bool shown; /* false: computed as a reference only */
     dq_logit_spec logit;
     dq_math math;
-    dq_kv_setting kv; /* a row whose setting is not plain runs on runners of its own */
-    int64_t done;     /* finished units, from the first on */
-    dq_work work;     /* of what is done */
-    dq_work pending;  /* of windows that other rows still have to score: counted with them */
+    dq_kv_spec kv;   /* a row whose setting is not plain runs on runners of its own */
+    int64_t done;    /* finished units, from the first on */
+    dq_work work;    /* of what is done */
+    dq_work pending; /* of windows that other rows still have to score: counted with them */
     /* per scored id: its log-probability and the most likely id */
     double *logp;
     int32_t *top1;
@@ -131,10 +131,10 @@ struct dq_eval {
 /* Ids of `source` for `model`, made or found: models with one tokenizer share them. -1: see err. */
 int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err);
 /* A row to be computed and shown; asking again for one that is there changes nothing. Adds the row
- * it is compared with: the reference model at 16 bits in f32, with a plain cache. kv->spec.num is
+ * it is compared with: the reference model at 16 bits in f32, with a plain cache. kv->num is
  * math.kv. */
 dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq_math math,
-                      const dq_kv_setting *kv, dq_err *err);
+                      const dq_kv_spec *kv, dq_err *err);
 /* "whole", "context+rest" or "decode": how the sequences of a row are fed. */
 const char *dq_eval_passes(const dq_eval_row *row);
 /* Units that a row has, and scored ids of the first `done` of them. */

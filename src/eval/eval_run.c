@@ -36,8 +36,8 @@ static dq_status runner_begin(dq_runner **r, const dq_eval *e, const dq_eval_row
 {
     const dq_eval_model *m = &e->model[row->model];
     *r = m->runner;
-    if (dq_kv_setting_is_plain(&row->kv) && row->kv.spec.num == dq_kv_plain.num) return DQ_OK;
-    return dq_runner_new(r, m->m, dq_runner_backend(m->runner), &row->kv.spec, err);
+    if (dq_kv_spec_is_plain(&row->kv) && row->kv.num == dq_kv_plain.num) return DQ_OK;
+    return dq_runner_new(r, m->m, dq_runner_backend(m->runner), &row->kv, err);
 }
 
 static void runner_end(dq_runner *r, const dq_eval *e, const dq_eval_row *row)
@@ -243,7 +243,7 @@ static int64_t group_end(const dq_windows *w, int64_t begin, int64_t max_rows, b
 static bool takes_alike(const dq_eval *e, const text_run *t)
 {
     for (int i = 0; i < t->n_rows; i++) {
-        if (!dq_kv_setting_is_plain(&e->row[t->rows[i]].kv)) return true;
+        if (!dq_kv_spec_is_plain(&e->row[t->rows[i]].kv)) return true;
     }
     return false;
 }

@@ -74,7 +74,7 @@ static bool may_share(const dq_scorer *s, const dq_generate_spec *spec)
 {
     const dq_policy *policy = s->kv->evict.policy;
     if (spec->measure || dq_logit_ties_rows(s->pass.logit)) return false;
-    return !policy || (policy->needs & ~(unsigned)DQ_NEEDS_KEY_NORM) == 0;
+    return !policy || !(policy->needs & DQ_NEEDS_ATTENTION);
 }
 
 /* Of the first `most` ids, as many as are equal from the first on. */

@@ -263,7 +263,7 @@ static dq_status generate(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t be
                              .n = end - begin,
                              .stop = set->n_stop ? stop : NULL,
                              .stop_arg = &x,
-                             .measure = !dq_kv_setting_is_plain(&row->kv)};
+                             .measure = !dq_kv_spec_is_plain(&row->kv)};
     DQ_TRY(dq_eval_stop_ids(e, row->model, &spec.stop_id, &spec.n_stop_ids, a, err));
     DQ_TRY(dq_generation_new(&g, &spec, dq_runner_model(s->r), a, err));
     DQ_TRY(dq_generate(s, &spec, &g, err));

@@ -185,7 +185,7 @@ static dq_status ask(asking *q, const run *x, int k, dq_err *err)
                              .stop = is_over,
                              .stop_arg = &s,
                              .logp = true,
-                             .measure = !dq_kv_setting_is_plain(&x->row->kv)};
+                             .measure = !dq_kv_spec_is_plain(&x->row->kv)};
     dq_generation g;
     for (int64_t i = 0; i < x->end - x->begin; i++) {
         if (x->set->prompt[x->begin + i].asked <= k) continue;
@@ -241,7 +241,7 @@ static dq_status attend(const run *x, int64_t unit, dq_err *err)
     const dq_model *m = dq_runner_model(x->s->r);
     const int n_layers = m->n_layers, n_out = m->map.n_out;
     const int64_t at = 0, last = x->set->settings->query_rows ? p->n - p->question : 1;
-    const bool plain = dq_kv_setting_is_plain(&x->row->kv);
+    const bool plain = dq_kv_spec_is_plain(&x->row->kv);
     uint8_t *label = dq_alloc(x->a, (size_t)p->n, 1, err);
     dq_span_share *sums = dq_alloc(x->a, (size_t)(n_layers * n_out), sizeof *sums, err);
     dq_spans *spans = dq_alloc(x->a, (size_t)n_layers, sizeof *spans, err);

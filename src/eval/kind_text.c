@@ -36,7 +36,7 @@ static dq_status encode_text(dq_eval *e, dq_eval_ids *ids, dq_err *err)
 
 const dq_eval_kind dq_eval_text = {.windows = true, .encode = encode_text};
 
-dq_status dq_text_takes(const dq_text_settings *s, const dq_kv_setting *kv, dq_err *err)
+dq_status dq_text_takes(const dq_text_settings *s, const dq_kv_spec *kv, dq_err *err)
 {
     if (!kv->evict.policy || s->scheme == DQ_WINDOW_CHUNK) return DQ_OK;
     const bool positions = s->scheme == DQ_WINDOW_POSITIONS;

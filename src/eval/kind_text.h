@@ -16,6 +16,6 @@ typedef struct dq_text_settings {
 
 /* Eviction happens in the middle of a window, behind a context that every window has: DQ_MISMATCH where
  * the scheme has none. */
-dq_status dq_text_takes(const dq_text_settings *s, const dq_kv_setting *kv, dq_err *err);
+dq_status dq_text_takes(const dq_text_settings *s, const dq_kv_spec *kv, dq_err *err);
 
 #endif

@@ -6,23 +6,6 @@
 
 #include "eval/score.h"
 
-const dq_kv_setting dq_kv_setting_plain = {
-    .spec = {.k_bits = 16, .v_bits = 16, .group = 32, .sink = 4, .recent = 64},
-    .evict = {.keep = 1, .window = -1}};
-
-bool dq_kv_setting_same(const dq_kv_setting *a, const dq_kv_setting *b)
-{
-    const dq_kv_spec *x = &a->spec, *y = &b->spec;
-    return x->num == y->num && x->k_bits == y->k_bits && x->v_bits == y->v_bits &&
-           x->group == y->group && x->rotate_k == y->rotate_k && x->rotate_v == y->rotate_v &&
-           x->sink == y->sink && x->recent == y->recent && dq_evict_same(&a->evict, &b->evict);
-}
-
-bool dq_kv_setting_is_plain(const dq_kv_setting *s)
-{
-    return !dq_kv_has_codes(&s->spec) && !s->spec.rotate_k && !s->spec.rotate_v && !s->evict.policy;
-}
-
 static void add_bytes(dq_kv_bytes *into, const dq_kv_bytes *from, int sign)
 {
     into->codes += sign * from->codes;

@@ -161,7 +161,7 @@ dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor,
     }
     if (floor && err->code == DQ_OK) {
         if (s->evictor) dq_kv_held_report(&s->work.held, &report, p->n_seq);
-        dq_kv_held_measure(&s->work.held, s->r, &s->kv->spec, floor, p->seq, next, p->n_seq);
+        dq_kv_held_measure(&s->work.held, s->r, s->kv, floor, p->seq, next, p->n_seq);
     }
     dq_block_free(next);
     return err->code;

@@ -30,12 +30,12 @@ void dq_work_add(dq_work *into, const dq_work *from)
 
 /* ---- The scorer ---- */
 
-dq_status dq_score_begin(dq_scorer *s, dq_runner *r, const dq_pass *pass, const dq_kv_setting *kv,
+dq_status dq_score_begin(dq_scorer *s, dq_runner *r, const dq_pass *pass, const dq_kv_spec *kv,
                          dq_err *err)
 {
     *s = (dq_scorer){.r = r, .pass = *pass, .kv = kv, .cached = -1};
     if (!kv->evict.policy) return DQ_OK;
-    return dq_evictor_new(&s->evictor, r, &kv->spec, &kv->evict, err);
+    return dq_evictor_new(&s->evictor, r, kv, err);
 }
 
 static void drop_prefix(dq_scorer *s)
@@ -87,9 +87,9 @@ int64_t dq_score_piece(const dq_scorer *s)
 
 /* ---- Groups ---- */
 
-bool dq_score_shares(const dq_pass *pass, const dq_kv_setting *kv)
+bool dq_score_shares(const dq_pass *pass, const dq_kv_spec *kv)
 {
-    return !dq_kv_setting_is_plain(kv) || !dq_logit_ties_rows(pass->logit);
+    return !dq_kv_spec_is_plain(kv) || !dq_logit_ties_rows(pass->logit);
 }
 
 int64_t dq_score_rows(const dq_runner *r, bool shared)
@@ -365,7 +365,7 @@ dq_status dq_score_items(dq_scorer *s, const dq_requests *q, int64_t begin, int6
                .first = q->at[begin],
                .n = q->at[end] - q->at[begin],
                .prefix = dq_requests_trunk(q, begin),
-               .plain = dq_kv_setting_is_plain(s->kv),
+               .plain = dq_kv_spec_is_plain(s->kv),
                .shares = dq_score_shares(&s->pass, s->kv),
                .out = out,
                .a = dq_arena_new()};

@@ -8,16 +8,6 @@
 #include "eval/kv_held.h"
 #include "tasks/windows.h"
 
-/* How the tokens of a sequence are remembered. */
-typedef struct dq_kv_setting {
-    dq_kv_spec spec;
-    dq_evict_spec evict;
-} dq_kv_setting;
-extern const dq_kv_setting dq_kv_setting_plain; /* 16:16, nothing rotated or evicted */
-bool dq_kv_setting_same(const dq_kv_setting *a, const dq_kv_setting *b);
-/* Nothing is coded, rotated or evicted: sequences run in one pass. */
-bool dq_kv_setting_is_plain(const dq_kv_setting *s);
-
 /* What scoring cost. */
 typedef struct dq_work {
     int64_t tokens;   /* ids that the sequences have, each counted for itself */
@@ -30,15 +20,15 @@ void dq_work_add(dq_work *into, const dq_work *from);
 /* A runner with all that scoring on it needs, for as many groups of items or windows as share these settings.
  * `cached` and `prefix` belong to score.c. */
 typedef struct dq_scorer {
-    dq_runner *r;            /* made for kv->spec; outlives the scorer */
-    dq_pass pass;            /* that every pass is made from */
-    const dq_kv_setting *kv; /* the caller's */
-    dq_evictor *evictor;     /* NULL: nothing is evicted */
-    int32_t cached;          /* sequence that holds the shared prefix; -1: none does */
-    const dq_trunk *prefix;  /* the shared prefix that it holds */
-    dq_work work;            /* is added to; the caller takes and clears it */
+    dq_runner *r;           /* made for kv; outlives the scorer */
+    dq_pass pass;           /* that every pass is made from */
+    const dq_kv_spec *kv;   /* the caller's */
+    dq_evictor *evictor;    /* NULL: nothing is evicted */
+    int32_t cached;         /* sequence that holds the shared prefix; -1: none does */
+    const dq_trunk *prefix; /* the shared prefix that it holds */
+    dq_work work;           /* is added to; the caller takes and clears it */
 } dq_scorer;
-dq_status dq_score_begin(dq_scorer *s, dq_runner *r, const dq_pass *pass, const dq_kv_setting *kv,
+dq_status dq_score_begin(dq_scorer *s, dq_runner *r, const dq_pass *pass, const dq_kv_spec *kv,
                          dq_err *err);
 /* Frees the cached prefix; the runner must be there still. {0} is allowed. */
 void dq_score_end(dq_scorer *s);
@@ -61,7 +51,7 @@ enum { DQ_SCORE_ROWS = 4096 };
 
 /* Whether choices of an item share its context and items their prefix: where the logit rounding looks at one row
  * only, and with a compressed cache at every grain. */
-bool dq_score_shares(const dq_pass *pass, const dq_kv_setting *kv);
+bool dq_score_shares(const dq_pass *pass, const dq_kv_spec *kv);
 /* max_rows of dq_score_group on this runner: DQ_SCORE_ROWS or what memory holds; more where contexts are shared,
  * because fewer rows than counted are computed then. */
 int64_t dq_score_rows(const dq_runner *r, bool shared);

@@ -160,7 +160,7 @@ static dq_status score_pieces(group *g, dq_err *err)
 dq_status dq_score_windows(dq_scorer *s, const dq_windows *w, int64_t begin, int64_t end,
                            dq_mat state, dq_scores out, dq_err *err)
 {
-    const bool plain = dq_kv_setting_is_plain(s->kv);
+    const bool plain = dq_kv_spec_is_plain(s->kv);
     group g = {.s = s, .w = &w->win[begin], .n = end - begin, .state = state, .out = out};
     if (!plain && !dq_windows_alike(w, begin, end))
         return dq_fail(err, DQ_BUG, "windows of several shapes in one group");

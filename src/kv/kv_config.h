@@ -1,11 +1,10 @@
-/* kv_config: what somebody asks of a KV cache, before a model is known: as a command line says it
- * and as a container remembers it.
+/* kv_config: what somebody asks of a KV cache, before a model is known: as a command line says it and as a
+ * container remembers it. What it means for a model is a dq_kv_spec.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KV_CONFIG_H
 #define DQ_KV_CONFIG_H
 
 #include "base/json.h"
-#include "kv/kv_policy.h"
 #include "kv/kv_spec.h"
 
 typedef enum dq_rotate {
@@ -13,34 +12,39 @@ typedef enum dq_rotate {
     DQ_ROTATE_ON,   /* both, whatever their widths */
     DQ_ROTATE_OFF
 } dq_rotate;
-extern const char *const dq_rotate_name[3]; /* "auto", "on", "off" */
+enum { DQ_ROTATES = 3 };
+extern const char *const dq_rotate_name[DQ_ROTATES]; /* "auto", "on", "off" */
 
-typedef struct dq_kv_settings {
-    int k_bits, v_bits, group, sink, recent;
+typedef struct dq_kv_config {
+    int k_bits, v_bits, group, sink, recent; /* as in dq_kv_spec */
     dq_rotate rotate;
-    const char *policy; /* name; NULL: nothing is evicted */
-    /* the rest has a meaning with a policy only, as in dq_evict_spec */
-    double keep;
-    int64_t tokens, every, window;
-    dq_kv_budget budget;
-    uint64_t seed;
-} dq_kv_settings;
+    dq_evict_spec
+        evict; /* stands last, see kv_field.c. The policy may be one of dq_policy_stored */
+} dq_kv_config;
 
-extern const dq_kv_settings dq_kv_settings_plain; /* 16:16, nothing evicted */
-bool dq_kv_settings_same(const dq_kv_settings *a, const dq_kv_settings *b);
+extern const dq_kv_config
+    dq_kv_config_plain; /* 16:16, nothing evicted; the defaults of everything else */
+bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b);
 
-/* The storage that the settings mean for heads of head_dim. DQ_USAGE and DQ_MISMATCH as dq_kv_check
- * has them. */
-dq_status dq_kv_settings_spec(dq_kv_spec *out, const dq_kv_settings *s, dq_num num, int head_dim,
-                              dq_err *err);
+/* What a setting acts on, and what of that there is. */
+enum {
+    DQ_KV_CODES = 1,  /* something is stored as codes */
+    DQ_KV_NARROW = 2, /* with at most 4 bits: several scales per token */
+    DQ_KV_EVICTS = 4,
+    DQ_KV_SUMS = 8, /* the policy reads sums over rows of attention */
+    DQ_KV_DRAWS = 16
+};
+unsigned dq_kv_config_uses(const dq_kv_config *c);
+
+/* What is asked as a model with heads of head_dim takes it, rotation resolved. *out is filled in any case;
+ * fails as dq_kv_check does. What is evicted is checked by dq_evict_check. */
+dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *c, dq_num num, int head_dim,
+                            dq_err *err);
 /* Widths, windows and shares that no container may ask for are DQ_DAMAGED. */
-dq_status dq_kv_settings_check(const dq_kv_settings *s, dq_err *err);
+dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err);
 
-/* As a recipe holds them, and back; the policy's name belongs to the object. */
-json_t *dq_kv_settings_json(const dq_kv_settings *s);
-dq_status dq_kv_settings_read(dq_kv_settings *out, const json_t *o, dq_err *err);
-/* The index of `text` in three names. DQ_DAMAGED naming the key. */
-dq_status dq_kv_settings_word(int *out, const char *text, const char *const names[3],
-                              const char *key, dq_err *err);
+/* As a recipe holds it, and back; a policy that is not known goes to the arena. */
+json_t *dq_kv_config_json(const dq_kv_config *c);
+dq_status dq_kv_config_read(dq_kv_config *out, const json_t *o, dq_arena *a, dq_err *err);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/random.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,34 +73,97 @@ static void score_random(double *score, const dq_token_columns *c)
 }
 
 const dq_policy dq_policies[] = {
-    {"streaming", "the most recent tokens. arXiv 2309.17453", 0, 0, 1, score_streaming},
-    {"h2o", "attention of both maps, all rows. arXiv 2306.14048", DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2,
-     0, 1, score_both},
-    {"snapkv", "attention of both maps, last 64 rows, maximum of 5 positions. arXiv 2404.14469",
-     DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2, 64, 5, score_both},
-    {"knorm", "keys of small norm. arXiv 2406.11430", DQ_NEEDS_KEY_NORM, 0, 1, score_key_norm},
-    {"random", "a seeded hash of the position: the floor for all others", 0, 0, 1, score_random},
-    {"diff", "|A1 - lambda A2|, all rows", DQ_NEEDS_DIFF, 0, 1, score_diff},
-    {"loo", "change of the output when the token is left out, all rows", DQ_NEEDS_LOO, 0, 1,
-     score_loo},
-    {"a1", "attention of the first map, all rows", DQ_NEEDS_MASS1, 0, 1, score_first},
-    {"a2", "attention of the second map, all rows", DQ_NEEDS_MASS2, 0, 1, score_second},
-    {"sum", "A1 + lambda A2, all rows", DQ_NEEDS_MASS1 | DQ_NEEDS_LAMBDA_MASS, 0, 1,
-     score_weighted},
+    {.name = "streaming",
+     .about = "the most recent tokens. arXiv 2309.17453",
+     .pool = 1,
+     .score = score_streaming},
+    {.name = "h2o",
+     .about = "attention of both maps, all rows. arXiv 2306.14048",
+     .needs = DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2,
+     .pool = 1,
+     .score = score_both},
+    {.name = "snapkv",
+     .about = "attention of both maps, last 64 rows, maximum of 5 positions. arXiv 2404.14469",
+     .needs = DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2,
+     .window = 64,
+     .pool = 5,
+     .score = score_both},
+    {.name = "knorm",
+     .about = "keys of small norm. arXiv 2406.11430",
+     .needs = DQ_NEEDS_KEY_NORM,
+     .pool = 1,
+     .score = score_key_norm},
+    {.name = "random",
+     .about = "a seeded hash of the position: the floor for all others",
+     .pool = 1,
+     .draws = true,
+     .score = score_random},
+    {.name = "diff",
+     .about = "|A1 - lambda A2|, all rows",
+     .needs = DQ_NEEDS_DIFF,
+     .pool = 1,
+     .score = score_diff},
+    {.name = "loo",
+     .about = "change of the output when the token is left out, all rows",
+     .needs = DQ_NEEDS_LOO,
+     .pool = 1,
+     .score = score_loo},
+    {.name = "a1",
+     .about = "attention of the first map, all rows",
+     .needs = DQ_NEEDS_MASS1,
+     .pool = 1,
+     .yardstick = true,
+     .score = score_first},
+    {.name = "a2",
+     .about = "attention of the second map, all rows",
+     .needs = DQ_NEEDS_MASS2,
+     .pool = 1,
+     .yardstick = true,
+     .score = score_second},
+    {.name = "sum",
+     .about = "A1 + lambda A2, all rows",
+     .needs = DQ_NEEDS_MASS1 | DQ_NEEDS_LAMBDA_MASS,
+     .pool = 1,
+     .yardstick = true,
+     .score = score_weighted},
 };
 const int dq_n_policies = sizeof dq_policies / sizeof dq_policies[0];
-const char *const dq_kv_budget_name[3] = {"uniform", "pyramid", "adaptive"};
+const char *const dq_kv_budget_name[DQ_KV_BUDGETS] = {"uniform", "pyramid", "adaptive"};
+
+static const dq_policy *policy_named(const char *name)
+{
+    for (int i = 0; i < dq_n_policies; i++) {
+        if (strcmp(dq_policies[i].name, name) == 0) return &dq_policies[i];
+    }
+    return NULL;
+}
 
 const dq_policy *dq_policy_find(const char *name, dq_err *err)
 {
-    char names[128] = "";
+    const dq_policy *p = policy_named(name);
+    char names[256] = "";
+    if (p) return p;
     for (int i = 0; i < dq_n_policies; i++) {
-        if (strcmp(dq_policies[i].name, name) == 0) return &dq_policies[i];
-        if (i) strcat(names, ", ");
-        strcat(names, dq_policies[i].name);
+        const size_t n = strlen(names);
+        snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", dq_policies[i].name);
     }
     dq_fail(err, DQ_USAGE, "unknown policy %s (expected one of %s)", name, names);
     return NULL;
+}
+
+const dq_policy *dq_policy_stored(const char *name, dq_arena *a, dq_err *err)
+{
+    const dq_policy *known = policy_named(name);
+    if (known) return known;
+    dq_policy *p = dq_alloc(a, 1, sizeof *p, err);
+    if (!p) return NULL;
+    p->name = dq_text(a, name, strlen(name), err);
+    return p->name ? p : NULL;
+}
+
+bool dq_policy_same(const dq_policy *a, const dq_policy *b)
+{
+    return a && b ? strcmp(a->name, b->name) == 0 : a == b;
 }
 
 static bool is_protected(int32_t pos, dq_protected safe)

@@ -23,7 +23,10 @@ enum { /* columns, as bits of dq_policy.needs */
        DQ_NEEDS_LAMBDA_MASS = 4,
        DQ_NEEDS_DIFF = 8,
        DQ_NEEDS_LOO = 16,
-       DQ_NEEDS_KEY_NORM = 32
+       DQ_NEEDS_KEY_NORM = 32,
+       /* sums over query rows: a window of rows says something, and a sequence must be watched */
+       DQ_NEEDS_ATTENTION =
+           DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2 | DQ_NEEDS_LAMBDA_MASS | DQ_NEEDS_DIFF | DQ_NEEDS_LOO
 };
 
 typedef struct dq_policy {
@@ -32,15 +35,25 @@ typedef struct dq_policy {
     unsigned needs;
     int64_t window; /* last rows of the prefix whose attention counts; 0: all */
     int pool;       /* odd width of the maximum over neighbouring positions; 1: none */
-    /* score[n]: larger is kept first. Before pooling: callers want dq_policy_score. */
+    bool draws;     /* at random: a seed says something */
+    bool yardstick; /* there to compare the others with */
+    /* score[n]: larger is kept first. Before pooling: callers want dq_policy_score. NULL: a policy that
+     * some container names and this program does not have. */
     void (*score)(double *score, const dq_token_columns *c);
 } dq_policy;
 
 /* streaming, h2o, snapkv, knorm, random, diff, loo, and for comparison a1, a2, sum. */
 extern const dq_policy dq_policies[];
 extern const int dq_n_policies;
+/* What is meant where nobody names one. results/kv: the best of the named ones on DIFF models. */
+#define DQ_POLICY_USUAL "h2o"
 /* DQ_USAGE with the names for an unknown one. */
 const dq_policy *dq_policy_find(const char *name, dq_err *err);
+/* For an unknown one a row with nothing but its name, in the arena: it can be shown, but not used. NULL
+ * where memory is short. */
+const dq_policy *dq_policy_stored(const char *name, dq_arena *a, dq_err *err);
+/* By name; two NULLs, which are no policy, are the same. */
+bool dq_policy_same(const dq_policy *a, const dq_policy *b);
 
 /* A layer's and group's share of `seed`. Sequences are left out: their handles depend on how a run was
  * batched. */
@@ -66,7 +79,8 @@ typedef enum dq_kv_budget {
     DQ_BUDGET_ADAPTIVE /* groups of a layer share one pool by score, each at least a fifth of its
                           uniform share. arXiv 2407.11550 */
 } dq_kv_budget;
-extern const char *const dq_kv_budget_name[3]; /* "uniform", "pyramid", "adaptive" */
+enum { DQ_KV_BUDGETS = 3 };
+extern const char *const dq_kv_budget_name[DQ_KV_BUDGETS]; /* "uniform", "pyramid", "adaptive" */
 
 /* Tokens that layer `layer` keeps per group: `budget` redistributed; sums over layers to n_layers *
  * budget, none below `least` or above n (where that leaves room: least <= budget <= n). Pyramid: what is

@@ -2,15 +2,24 @@
  * SPDX-License-Identifier: MIT */
 #include "kv/kv_spec.h"
 
+#include <math.h>
+
 const char *const dq_num_name[DQ_NUMS] = {"f32", "bf16", "int8"};
 
+const dq_evict_spec dq_evict_none = {.keep = 1, .window = -1};
 const dq_kv_spec dq_kv_plain = {
     .k_bits = 16,
     .v_bits = 16,
-    .group = 32,
-    .sink = 4,
-    .recent = 64,
+    .group = DQ_KV_GROUP,
+    .sink = DQ_KV_SINK,
+    .recent = DQ_KV_RECENT,
+    .evict = {.keep = 1, .window = -1},
 };
+
+bool dq_kv_spec_is_plain(const dq_kv_spec *s)
+{
+    return !dq_kv_has_codes(s) && !s->rotate_k && !s->rotate_v && !s->evict.policy;
+}
 
 static dq_status check_width(const char *what, int bits, unsigned allowed, dq_err *err)
 {
@@ -34,6 +43,56 @@ dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err)
                             "a rotation needs a head_dim that is a power of two, found %d",
                             head_dim);
     return DQ_OK;
+}
+
+dq_status dq_evict_check(const dq_kv_spec *spec, dq_err *err)
+{
+    const dq_evict_spec *e = &spec->evict;
+    const int64_t least = (int64_t)spec->sink + spec->recent;
+    if (e->policy && !e->policy->score)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_OTHER_POLICY},
+                            "asks for the eviction policy \"%s\", which this dq does not have",
+                            e->policy->name);
+    if (e->keep != 0 && e->tokens != 0)
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_KEEP_OR_TOKENS},
+                            "a share and a number of tokens to keep exclude each other.");
+    if (e->tokens == 0 && !(e->keep > 0 && e->keep <= 1))
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_OPTION},
+                            "keep %g: expected a share above 0 and at most 1.", e->keep);
+    if (e->tokens != 0 && e->tokens < least)
+        return dq_fail_with(
+            err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_SINK_RECENT},
+            "tokens %lld is less than the %d first and %d last tokens that are always kept. "
+            "Give at least %lld",
+            (long long)e->tokens, spec->sink, spec->recent, (long long)least);
+    if (e->tokens < 0 || e->every < 0 || e->window < -1)
+        return dq_fail(err, DQ_USAGE,
+                       "numbers of tokens must not be negative (tokens %lld, every "
+                       "%lld, window %lld).",
+                       (long long)e->tokens, (long long)e->every, (long long)e->window);
+    if ((unsigned)e->budget > DQ_BUDGET_ADAPTIVE)
+        return dq_fail(err, DQ_BUG, "no KV budget number %d", (int)e->budget);
+    if (!e->policy && (e->tokens != 0 || e->keep < 1 || e->every != 0))
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_POLICY},
+                            "forgetting tokens needs a policy.");
+    return DQ_OK;
+}
+
+int64_t dq_evict_budget(const dq_kv_spec *spec, int64_t prefix, bool *raised)
+{
+    const dq_evict_spec *e = &spec->evict;
+    const int64_t least = (int64_t)spec->sink + spec->recent;
+    int64_t budget = e->tokens;
+    /* 0.07 is not exact: 0.07 * 100 must be 7, not the next integer */
+    if (budget == 0) budget = (int64_t)ceil(e->keep * (double)prefix - 1e-9);
+    if (raised) *raised = budget < least && budget < prefix;
+    if (budget < least) budget = least;
+    return budget < prefix ? budget : prefix;
+}
+
+int64_t dq_evict_window(const dq_evict_spec *evict)
+{
+    return evict->window < 0 ? evict->policy->window : evict->window;
 }
 
 int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t)

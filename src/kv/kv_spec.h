@@ -1,10 +1,10 @@
-/* kv_spec: what a KV cache stores, as numbers: widths, windows, bytes. The cache itself lives in the
- * backend (backend.h).
+/* kv_spec: what a KV cache stores and forgets, as numbers: widths, windows, budgets, bytes. The cache
+ * itself lives in the backend (backend.h).
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KV_SPEC_H
 #define DQ_KV_SPEC_H
 
-#include "base/base.h"
+#include "kv/kv_policy.h"
 
 enum { DQ_PAGE = 64 }; /* tokens per page */
 
@@ -17,8 +17,23 @@ typedef struct dq_math {
 enum { DQ_NUMS = 3 };
 extern const char *const dq_num_name[DQ_NUMS]; /* "f32", "bf16", "int8" */
 
-/* Storage of keys and values. Width 16 is the math type `num`, unrounded. A cache has one spec for its
- * life.
+/* What is forgotten of a context, and when. */
+typedef struct dq_evict_spec {
+    const dq_policy *policy; /* NULL: nothing is evicted */
+    double keep;             /* share of the prefix that is kept, 0 < keep <= 1; 0: `tokens` says */
+    int64_t tokens;          /* tokens kept; 0: `keep` says */
+    int64_t every;           /* evict again after so many continuation tokens; 0: only once */
+    int64_t window;          /* rows that count; -1: as the policy says; 0: all */
+    dq_kv_budget budget;
+    uint64_t seed; /* of a policy that draws */
+} dq_evict_spec;
+extern const dq_evict_spec dq_evict_none; /* keep 1, no policy */
+
+/* Where nothing else is asked. */
+enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = 64 };
+
+/* Storage of keys and values, and what is forgotten of them. Width 16 is the math type `num`, unrounded. A cache has one storage for
+ * its life; that eviction is a matter of who runs it (evict.h), a cache looks at the other fields only.
  *
  * Which form a query reads goes by positions alone, as if tokens had arrived one by one: at position t
  * the tokens of positions sink .. dq_kv_coded_end(t) - 1 are read as codes, all others unquantized.
@@ -37,13 +52,28 @@ typedef struct dq_kv_spec {
     bool rotate_k, rotate_v; /* normalized Hadamard over head_dim: on Q and K after RoPE, on V */
     int sink;                /* tokens at positions below it are never coded and never evicted */
     int recent;              /* a page is coded once its last token is this far behind */
+    dq_evict_spec evict;     /* stands last, see kv_field.c */
 } dq_kv_spec;
 
-extern const dq_kv_spec dq_kv_plain; /* 16:16, nothing rotated */
+extern const dq_kv_spec dq_kv_plain; /* 16:16, nothing rotated or evicted */
 
+/* Nothing is coded, rotated or evicted: sequences run in one pass. */
+bool dq_kv_spec_is_plain(const dq_kv_spec *s);
+enum {
+    DQ_KV_ANY_DIM = 0
+}; /* as head_dim: no model is known yet, what some head_dim allows is allowed */
 /* DQ_USAGE for widths, groups or windows that do not exist, DQ_MISMATCH for a rotation of a head_dim
- * that is no power of two. */
+ * that is no power of two. Eviction is not looked at. */
 dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err);
+/* DQ_MISMATCH: a policy that this program does not have. DQ_USAGE: neither a share in (0, 1] nor tokens,
+ * both, tokens below sink + recent, negative numbers, an eviction without a policy. */
+dq_status dq_evict_check(const dq_kv_spec *spec, dq_err *err);
+/* Tokens of a prefix that are kept in each layer and group, before they are redistributed:
+ * ceil(keep * prefix) or `tokens`, raised to sink + recent, at most prefix. *raised (may be NULL):
+ * whether sink + recent was more than a share asked for. */
+int64_t dq_evict_budget(const dq_kv_spec *spec, int64_t prefix, bool *raised);
+/* Rows that count, 0: all; as asked, or as the policy, which there must be, says. */
+int64_t dq_evict_window(const dq_evict_spec *evict);
 /* First position that a query at position t reads unquantized, sinks aside. */
 int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t);
 /* How many of the n ascending positions a query at position t reads, and how many of these as codes. */

@@ -46,7 +46,7 @@ typedef struct dq_model {
     char fingerprint[65];
     /* Attention settings stored in a container; dq_logit_plain otherwise. */
     dq_logit_spec logit;
-    dq_kv_settings kv; /* stored in a container; dq_kv_settings_plain otherwise */
+    dq_kv_config kv; /* stored in a container; dq_kv_config_plain otherwise */
 } dq_model;
 
 /* A folder with config.json, or a dq container (.h5); the model keeps its source open. Every tensor

@@ -339,6 +339,6 @@ dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *sou
     for (int l = 0; l < m->n_layers; l++) DQ_TRY(load_layer(&b, l, err));
     DQ_TRY(check_all_used(&b, err));
     m->logit = dq_logit_plain;
-    m->kv = dq_kv_settings_plain;
+    m->kv = dq_kv_config_plain;
     return sum_up(m, a, err);
 }

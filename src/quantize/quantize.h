@@ -14,7 +14,7 @@ typedef struct dq_quantize_settings {
     dq_dtype scale_dtype; /* DQ_F16 (F32 for tensors whose scales do not fit) or DQ_F32 */
     const char *skip;     /* regular expression of tensors to leave dense; NULL: none */
     dq_logit_spec logit;  /* stored for evaluation */
-    dq_kv_settings kv;    /* stored for evaluation too */
+    dq_kv_config kv;      /* stored for evaluation too */
     const char *dq_version;
 } dq_quantize_settings;
 

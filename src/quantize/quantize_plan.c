@@ -36,8 +36,8 @@ static dq_status make_recipe(dq_quantizer *q, dq_err *err)
     json_object_set_new(r, "logit_bits", json_integer(s->logit.bits));
     json_object_set_new(r, "logit_grain", json_string(dq_grain_name[s->logit.grain]));
     /* absent where nothing is asked: the recipe of files that are older than the setting */
-    if (!dq_kv_settings_same(&s->kv, &dq_kv_settings_plain))
-        json_object_set_new(r, "kv", dq_kv_settings_json(&s->kv));
+    if (!dq_kv_config_same(&s->kv, &dq_kv_config_plain))
+        json_object_set_new(r, "kv", dq_kv_config_json(&s->kv));
     char *text;
     bool whole = json_object_get(r, "skip") != NULL;
     dq_json_dump(&text, r, JSON_SORT_KEYS | JSON_INDENT(0), err);
@@ -428,7 +428,7 @@ dq_status dq_plan_make(dq_quantizer *q, const char *model, dq_err *err)
                        model);
     DQ_TRY(dq_model_open(&q->model, model, err));
     DQ_TRY(dq_checkpoint_open(&q->checkpoint, model, err));
-    if (dq_kv_settings_spec(&spec, &q->set.kv, DQ_NUM_F32, q->model->map.head_dim, err) != DQ_OK)
+    if (dq_kv_config_spec(&spec, &q->set.kv, DQ_NUM_F32, q->model->map.head_dim, err) != DQ_OK)
         return dq_in(err, "%s: ", model);
     DQ_TRY(make_recipe(q, err));
     DQ_TRY(plan_tensors(q, err));

@@ -115,14 +115,14 @@ static void rig_open(rig *x, const char *model, const dq_evict_spec *spec, int t
     x->kv = dq_kv_plain;
     x->kv.sink = 3;
     x->kv.recent = 8;
-    x->spec = *spec;
+    x->spec = x->kv.evict = *spec;
     x->report = dq_evict_report_none;
     dq_model_open(&x->m, model, &err);
     assert_string_equal(err.text, "");
     assert_true(x->m->n_layers <= LAYERS && x->m->map.n_groups <= GROUPS);
     assert_int_equal(dq_backend_open(&x->b, test_device(), threads, &err), DQ_OK);
     assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &x->kv, &err), DQ_OK);
-    dq_evictor_new(&x->e, x->r, &x->kv, spec, &err);
+    dq_evictor_new(&x->e, x->r, &x->kv, &err);
     assert_string_equal(err.text, "");
     x->batch = (dq_batch){.cu_rows = x->cu, .seq = x->seq, .ids = x->ids, .pos = x->pos};
     if (!compare) return;
@@ -191,7 +191,7 @@ static void restart_windows(rig *x, int64_t window)
 
 static int64_t window_of(const dq_evict_spec *spec)
 {
-    return !spec->policy ? 0 : spec->window < 0 ? spec->policy->window : spec->window;
+    return spec->policy ? dq_evict_window(spec) : 0;
 }
 
 static void pass(rig *x)

@@ -338,9 +338,11 @@ static void expect_shares(const dq_span_share *got, const dq_span_share *want, i
     }
 }
 
-static const dq_kv_spec specs[] = {{DQ_NUM_F32, 16, 16, 32, false, false, 4, 64},
-                                   {DQ_NUM_F32, 8, 8, 32, false, false, 4, 10},
-                                   {DQ_NUM_F32, 4, 2, 8, false, false, 0, 0}};
+static const dq_kv_spec specs[] = {
+    {.k_bits = 16, .v_bits = 16, .group = 32, .sink = 4, .recent = 64},
+    {.k_bits = 8, .v_bits = 8, .group = 32, .sink = 4, .recent = 10},
+    {.k_bits = 4, .v_bits = 2, .group = 8},
+};
 
 static void against_oracle(int i)
 {

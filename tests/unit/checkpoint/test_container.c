@@ -71,7 +71,7 @@ static dq_quantize_settings settings(int bits, int64_t group, dq_scale_mode mode
                                   .mode = mode,
                                   .scale_dtype = DQ_F16,
                                   .logit = {.bits = 16},
-                                  .kv = dq_kv_settings_plain,
+                                  .kv = dq_kv_config_plain,
                                   .dq_version = "test"};
 }
 
@@ -531,9 +531,11 @@ static void attributes_agree_with_the_recipe(void **unused)
         {"/kv_cache", "policy", 0, "attribute policy is missing"},
     };
     dq_quantize_settings s = settings(4, 32, DQ_ABSMAX);
+    dq_err none = {0};
     (void)unused;
-    s.kv.policy = "random";
-    s.kv.tokens = 100;
+    s.kv.evict.policy = dq_policy_find("random", &none);
+    s.kv.evict.keep = 0;
+    s.kv.evict.tokens = 100;
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         dq_err err = {0};
         dq_container *c;
@@ -607,35 +609,35 @@ static void kv_settings_are_remembered(void **unused)
     dq_quantize_settings s = settings(4, 32, DQ_ABSMAX), back;
     json_t *recipe;
     (void)unused;
-    s.kv = (dq_kv_settings){.k_bits = 6,
-                            .v_bits = 3,
-                            .group = 8,
-                            .sink = 1,
-                            .recent = 9,
-                            .rotate = DQ_ROTATE_OFF,
-                            .policy = "h2o",
-                            .keep = 0.3,
-                            .every = 5,
-                            .window = 7,
-                            .budget = DQ_BUDGET_PYRAMID,
-                            .seed = 11};
+    s.kv = (dq_kv_config){.k_bits = 6,
+                          .v_bits = 3,
+                          .group = 8,
+                          .sink = 1,
+                          .recent = 9,
+                          .rotate = DQ_ROTATE_OFF,
+                          .evict = {.policy = dq_policy_find("h2o", &err),
+                                    .keep = 0.3,
+                                    .every = 5,
+                                    .window = 7,
+                                    .budget = DQ_BUDGET_PYRAMID,
+                                    .seed = 11}};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(write_to(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);
         assert_int_equal(dq_container_open(&c, at("kv.h5"), &err), DQ_OK);
-        assert_true(dq_kv_settings_same(&dq_container_header(c)->kv, &s.kv));
+        assert_true(dq_kv_config_same(&dq_container_header(c)->kv, &s.kv));
         assert_int_equal(dq_quantize_settings_of(&back, &recipe, c, &err), DQ_OK);
-        assert_true(dq_kv_settings_same(&back.kv, &s.kv));
+        assert_true(dq_kv_config_same(&back.kv, &s.kv));
         json_decref(recipe);
         dq_container_close(c);
-        s.kv.keep = 0;
-        s.kv.tokens = 100;
+        s.kv.evict.keep = 0;
+        s.kv.evict.tokens = 100;
     }
     s.kv.k_bits = 5;
     assert_int_not_equal(write_to(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);
     err = (dq_err){0};
     assert_int_equal(
         dq_container_open(&c, DQ_TEST_DIR "/fuzz/corpus/container/llama-4bit.h5", &err), DQ_OK);
-    assert_true(dq_kv_settings_same(&dq_container_header(c)->kv, &dq_kv_settings_plain));
+    assert_true(dq_kv_config_same(&dq_container_header(c)->kv, &dq_kv_config_plain));
     dq_container_close(c);
 }
 

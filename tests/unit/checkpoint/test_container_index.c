@@ -86,7 +86,7 @@ static void open_book(book *b)
                               .group = 128,
                               .scale_dtype = DQ_F16,
                               .logit = {.bits = 16},
-                              .kv = dq_kv_settings_plain,
+                              .kv = dq_kv_config_plain,
                               .dq_version = "test"};
     if (dq_quantize_open(&q, model, &s, &err) != DQ_OK ||
         dq_quantize_write(q, path, true, false, NULL, &err) != DQ_OK)

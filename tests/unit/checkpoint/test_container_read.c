@@ -39,7 +39,7 @@ static void make(dq_scale_mode mode)
                               .mode = mode,
                               .scale_dtype = DQ_F16,
                               .logit = {.bits = 16},
-                              .kv = dq_kv_settings_plain,
+                              .kv = dq_kv_config_plain,
                               .dq_version = "test"};
     if (dq_quantize_open(&q, DQ_SOURCE_DIR "/calib/pair/diffllama", &s, &err) != DQ_OK ||
         dq_quantize_write(q, path, true, false, NULL, &err) != DQ_OK ||

@@ -37,7 +37,7 @@ typedef struct rig {
     golden_case c[N_PROMPTS];
     dq_prompt prompt[N_PROMPTS];
     dq_pass pass;
-    dq_kv_setting kv;
+    dq_kv_spec kv;
     dq_generate_spec spec;
 } rig;
 
@@ -83,7 +83,7 @@ static void ask_for(rig *x, int64_t n, int64_t max_new)
     x->spec = (dq_generate_spec){.prompt = x->prompt, .n = n, .logp = true};
 }
 
-static void rig_open(rig *x, const char *model, const dq_kv_setting *kv, int threads)
+static void rig_open(rig *x, const char *model, const dq_kv_spec *kv, int threads)
 {
     char path[1024];
     dq_err err = {0};
@@ -92,7 +92,7 @@ static void rig_open(rig *x, const char *model, const dq_kv_setting *kv, int thr
     dq_model_open(&x->m, path, &err);
     assert_string_equal(err.text, "");
     assert_int_equal(dq_backend_open(&x->b, test_device(), threads, &err), DQ_OK);
-    assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &kv->spec, &err), DQ_OK);
+    assert_int_equal(dq_runner_new(&x->r, x->m, x->b, kv, &err), DQ_OK);
     x->a = dq_arena_new();
     x->kv = *kv;
     x->pass = (dq_pass){.logit = {.bits = 16}};
@@ -149,7 +149,7 @@ static void check_golden(const char *model)
 {
     rig x;
     dq_work work = {0};
-    rig_open(&x, model, &dq_kv_setting_plain, 2);
+    rig_open(&x, model, &dq_kv_plain, 2);
     dq_generation g = generate(&x, &work);
     int stops = 0;
     for (int i = 0; i < N_PROMPTS; i++) {
@@ -213,7 +213,7 @@ static int32_t next_id(rig *x, const int32_t *ids, int64_t n_prompt, int64_t n_n
     int32_t top1;
     const bool evicts = x->kv.evict.policy != NULL;
     const int64_t every = x->kv.evict.every;
-    if (evicts) dq_evictor_new(&evictor, x->r, &x->kv.spec, &x->kv.evict, &err);
+    if (evicts) dq_evictor_new(&evictor, x->r, &x->kv, &err);
     const int32_t seq = x->b->ops->kv_seq_new(x->b, dq_runner_kv(x->r));
     if (steps) {
         one_pass(x, seq, ids, 0, n_prompt, evictor, evicts, &last);
@@ -280,14 +280,14 @@ static const setting settings[] = {
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
-static dq_kv_setting kv_of(const setting *s)
+static dq_kv_spec kv_of(const setting *s)
 {
     dq_err err = {0};
-    dq_kv_setting kv = dq_kv_setting_plain;
-    kv.spec.k_bits = s->k_bits;
-    kv.spec.v_bits = s->v_bits;
-    kv.spec.sink = 2;
-    kv.spec.recent = 8;
+    dq_kv_spec kv = dq_kv_plain;
+    kv.k_bits = s->k_bits;
+    kv.v_bits = s->v_bits;
+    kv.sink = 2;
+    kv.recent = 8;
     if (s->policy) kv.evict.policy = dq_policy_find(s->policy, &err);
     kv.evict.keep = s->keep;
     kv.evict.every = s->every;
@@ -299,7 +299,7 @@ static void check_groups(const char *model, const setting *s, int threads)
 {
     static const int64_t limits[][2] = {{0, 0}, {1, 1}, {110, 100}, {10000, N_SHARING}};
     rig x;
-    dq_kv_setting kv = kv_of(s);
+    dq_kv_spec kv = kv_of(s);
     rig_open(&x, model, &kv, threads);
     x.pass.logit = (dq_logit_spec){.bits = s->bits, .grain = s->grain};
     ask_for(&x, N_PROMPTS, 5);
@@ -339,7 +339,7 @@ static void test_order(void **state)
     static const int order[] = {4, 1, 3, 0, 4};
     rig x;
     dq_work together = {0}, single = {0};
-    rig_open(&x, "diffllama", &dq_kv_setting_plain, 2);
+    rig_open(&x, "diffllama", &dq_kv_plain, 2);
     for (int i = 0; i < 5; i++)
         x.prompt[i] = (dq_prompt){.ids = x.c[order[i]].ids, .n = x.c[order[i]].n, .max_new = 3};
     x.spec.n = 5;
@@ -364,8 +364,8 @@ static void test_threads(void **state)
     rig x, y;
     dq_work work = {0};
     const setting *s = &settings[7];
-    dq_kv_setting kv = kv_of(s);
-    rig_open(&x, "diffllama", &dq_kv_setting_plain, 1);
+    dq_kv_spec kv = kv_of(s);
+    rig_open(&x, "diffllama", &dq_kv_plain, 1);
     dq_generation plain = generate(&x, &work);
     rig_open(&y, "diffllama", &kv, 1);
     y.pass.logit = (dq_logit_spec){.bits = s->bits, .grain = s->grain};
@@ -388,7 +388,7 @@ static void test_measure(void **state)
 {
     (void)state;
     rig x;
-    dq_kv_setting kv = kv_of(&settings[8]);
+    dq_kv_spec kv = kv_of(&settings[8]);
     dq_work together = {0}, single = {0};
     rig_open(&x, "llama", &kv, 2);
     ask_for(&x, N_PROMPTS, 4);
@@ -436,7 +436,7 @@ static void test_ends(void **state)
     rig x;
     dq_work work = {0};
     watcher w = {.at = {0, 3, 1, MAX_NEW}};
-    rig_open(&x, "llama", &dq_kv_setting_plain, 2);
+    rig_open(&x, "llama", &dq_kv_plain, 2);
     int32_t stops[2] = {-1, x.c[4].new[1]};
     x.spec.stop = watch;
     x.spec.stop_arg = &w;
@@ -472,7 +472,7 @@ static void test_positions(void **state)
     dq_err err = {0};
     dq_work work = {0};
     dq_generation g;
-    rig_open(&x, "llama", &dq_kv_setting_plain, 2);
+    rig_open(&x, "llama", &dq_kv_plain, 2);
     const int64_t most = x.m->max_positions;
     assert_true(most + 1 < MAX_FED);
     for (int i = 0; i < 4; i++) {
@@ -507,7 +507,7 @@ static void test_failures(void **state)
 {
     (void)state;
     rig x;
-    dq_kv_setting kv = kv_of(&settings[6]);
+    dq_kv_spec kv = kv_of(&settings[6]);
     dq_work work = {0};
     int failed = 0, half = 0;
     rig_open(&x, "diffllama", &kv, 1);
@@ -558,7 +558,7 @@ static void test_stopped(void **state)
     dq_generation g;
     dq_scorer s;
     dq_err err = {0};
-    rig_open(&x, "llama", &dq_kv_setting_plain, 2);
+    rig_open(&x, "llama", &dq_kv_plain, 2);
     x.spec.max_seqs = 2;
     x.spec.stop = interrupt;
     assert_int_equal(dq_generation_new(&g, &x.spec, x.m, x.a, &err), DQ_OK);

@@ -95,7 +95,7 @@ static dq_icl_plan *plan(rig *x)
     return dq_eval_ids_for(&x->e, 0, 0, &x->err) < 0 ? NULL : x->e.ids[0].own;
 }
 
-static void score(rig *x, dq_logit_spec logit, const dq_kv_setting *kv)
+static void score(rig *x, dq_logit_spec logit, const dq_kv_spec *kv)
 {
     dq_eval_add(&x->e, 0, 0, logit, (dq_math){0}, kv, &x->err);
     dq_eval_run(&x->e, &x->err);
@@ -144,7 +144,7 @@ static void test_golden(void **state)
         rig_open(&x, json_string_value(json_object_get(o, "model")),
                  json_string_value(json_object_get(o, "task")));
         assert_non_null(plan(&x));
-        score(&x, (dq_logit_spec){.bits = 16}, &dq_kv_setting_plain);
+        score(&x, (dq_logit_spec){.bits = 16}, &dq_kv_plain);
         const dq_icl_data *d = x.source[0].own;
         assert_int_equal(d->n_labels, json_array_size(labels));
         for (int c = 0; c < d->n_labels; c++)
@@ -251,7 +251,7 @@ static void test_shared(void **state)
         assert_int_equal(q->trunk[t].end, (t + 1) * p->n_queries);
         assert_true(q->trunk[t].n > 20);
     }
-    score(&x, (dq_logit_spec){.bits = 16}, &dq_kv_setting_plain);
+    score(&x, (dq_logit_spec){.bits = 16}, &dq_kv_plain);
     dq_icl_cost(q, &naive, &shared);
     assert_int_equal(x.e.row[0].work.tokens, naive);
     assert_int_equal(x.e.row[0].work.computed, shared);
@@ -265,14 +265,14 @@ static void test_settings(void **state)
     (void)state;
     rig x;
     int64_t naive, shared;
-    dq_kv_setting kv = dq_kv_setting_plain;
-    kv.spec.k_bits = kv.spec.v_bits = 8;
-    kv.spec.recent = 16;
+    dq_kv_spec kv = dq_kv_plain;
+    kv.k_bits = kv.v_bits = 8;
+    kv.recent = 16;
     rig_open(&x, "llama", "banking77");
     x.s.runs = 1;
     assert_non_null(plan(&x));
-    score(&x, (dq_logit_spec){.bits = 6, .grain = DQ_GRAIN_TENSOR}, &dq_kv_setting_plain);
-    score(&x, (dq_logit_spec){.bits = 6, .grain = DQ_GRAIN_ROW}, &dq_kv_setting_plain);
+    score(&x, (dq_logit_spec){.bits = 6, .grain = DQ_GRAIN_TENSOR}, &dq_kv_plain);
+    score(&x, (dq_logit_spec){.bits = 6, .grain = DQ_GRAIN_ROW}, &dq_kv_plain);
     score(&x, (dq_logit_spec){.bits = 16}, &kv);
     dq_icl_cost(&x.e.ids[0].req, &naive, &shared);
     assert_int_equal(x.e.n_rows, 4);
@@ -280,7 +280,7 @@ static void test_settings(void **state)
         const dq_eval_row *r = &x.e.row[i];
         bool whole = r->logit.bits == 6 && r->logit.grain == DQ_GRAIN_TENSOR;
         assert_int_equal(r->work.computed, whole ? naive : shared);
-        assert_true(r->work.held.contexts == (dq_kv_setting_is_plain(&r->kv) ? 0 : 2));
+        assert_true(r->work.held.contexts == (dq_kv_spec_is_plain(&r->kv) ? 0 : 2));
         dq_eval_numbers n;
         assert_int_equal(dq_eval_numbers_of(&x.e, i, &n, &x.err), DQ_OK);
         assert_int_equal(n.n_metrics, 2);
@@ -391,8 +391,8 @@ static void test_query_clusters(void **state)
     rig x;
     rig_open(&x, "llama", "clinic150");
     assert_non_null(plan(&x));
-    score(&x, (dq_logit_spec){.bits = 16}, &dq_kv_setting_plain);
-    score(&x, (dq_logit_spec){.bits = 4, .grain = DQ_GRAIN_ROW}, &dq_kv_setting_plain);
+    score(&x, (dq_logit_spec){.bits = 16}, &dq_kv_plain);
+    score(&x, (dq_logit_spec){.bits = 4, .grain = DQ_GRAIN_ROW}, &dq_kv_plain);
     double right[2][MOST], mean[Q] = {0}, change[Q] = {0};
     uint32_t seed = 7;
     const int64_t n = dq_eval_units(&x.e, &x.e.row[1]);

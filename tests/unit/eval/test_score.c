@@ -143,7 +143,7 @@ static void expect(rig *x, const dq_pass *pass, const dq_trunk *prefix, answers 
 }
 
 /* All items in groups of `size`, with one scorer for all. */
-static void score(rig *x, const dq_pass *pass, const dq_kv_setting *kv, int64_t size, answers *got,
+static void score(rig *x, const dq_pass *pass, const dq_kv_spec *kv, int64_t size, answers *got,
                   dq_work *work)
 {
     dq_scorer s;
@@ -160,7 +160,7 @@ static void score(rig *x, const dq_pass *pass, const dq_kv_setting *kv, int64_t 
 }
 
 /* Some windows, with a scorer of their own. */
-static void score_windows(rig *x, const dq_pass *pass, const dq_kv_setting *kv, int64_t begin,
+static void score_windows(rig *x, const dq_pass *pass, const dq_kv_spec *kv, int64_t begin,
                           int64_t end, dq_mat state, dq_scores out, dq_work *work)
 {
     dq_scorer s;
@@ -187,8 +187,8 @@ static void check_items(const char *model)
         answers want, all, each;
         dq_work work = {0}, single = {0};
         expect(&x, &pass, NULL, &want);
-        score(&x, &pass, &dq_kv_setting_plain, N_ITEMS, &all, &work);
-        score(&x, &pass, &dq_kv_setting_plain, 1, &each, &single);
+        score(&x, &pass, &dq_kv_plain, N_ITEMS, &all, &work);
+        score(&x, &pass, &dq_kv_plain, 1, &each, &single);
         assert_memory_equal(&all, &want, sizeof want);
         assert_memory_equal(&each, &want, sizeof want);
         assert_int_equal(work.tokens, single.tokens);
@@ -214,17 +214,16 @@ static void test_prefix(void **state)
         dq_pass pass = {.logit = specs[s]};
         answers want, got;
         dq_work work = {0}, bare = {0};
-        score(&x, &pass, &dq_kv_setting_plain, 2, &got, &bare);
+        score(&x, &pass, &dq_kv_plain, 2, &got, &bare);
         x.q.trunk = &prefix;
         x.q.n_trunks = 1;
         expect(&x, &pass, &prefix, &want);
-        score(&x, &pass, &dq_kv_setting_plain, 2, &got, &work);
+        score(&x, &pass, &dq_kv_plain, 2, &got, &work);
         x.q.n_trunks = 0;
         assert_memory_equal(&got, &want, sizeof want);
         assert_int_equal(work.tokens, bare.tokens + N_REQ * prefix.n);
-        assert_int_equal(work.computed - bare.computed, dq_score_shares(&pass, &dq_kv_setting_plain)
-                                                            ? prefix.n
-                                                            : N_REQ * prefix.n);
+        assert_int_equal(work.computed - bare.computed,
+                         dq_score_shares(&pass, &dq_kv_plain) ? prefix.n : N_REQ * prefix.n);
     }
     rig_close(&x);
 }
@@ -258,7 +257,7 @@ static void test_greedy(void **state)
     x.req[1].value = 3;
     x.req[2].value = 6;
     x.q.n_items = 1;
-    score(&x, &pass, &dq_kv_setting_plain, 1, &got, &work);
+    score(&x, &pass, &dq_kv_plain, 1, &got, &work);
     dq_eval_row row = {.logp = got.logp, .top1 = got.top1};
     assert_true(dq_eval_greedy(&row, &x.req[0]));
     assert_false(dq_eval_greedy(&row, &x.req[1]));
@@ -282,7 +281,7 @@ static void test_windows(void **state)
         st.p = x.b->ops->alloc(x.b, (size_t)(st.rows * st.cols) * sizeof(float));
         for (int i = 0; i < 4; i++)
             one_sequence(&x, &pass, x.text + 12 * i, 12, 7, 5, want + 5 * i, want_top1 + 5 * i);
-        score_windows(&x, &pass, &dq_kv_setting_plain, 0, 4, st, (dq_scores){logp, top1}, &work);
+        score_windows(&x, &pass, &dq_kv_plain, 0, 4, st, (dq_scores){logp, top1}, &work);
         assert_memory_equal(logp, want, sizeof want);
         assert_memory_equal(top1, want_top1, sizeof top1);
         assert_int_equal(work.computed, 48);
@@ -339,9 +338,9 @@ static void test_kv_items(void **state)
     answers want, all, each;
     expect(&x, &pass, NULL, &want);
     for (int e = 0; e < 3; e++) {
-        dq_kv_setting kv = dq_kv_setting_plain;
-        kv.spec.recent = 2;
-        kv.spec.sink = 1;
+        dq_kv_spec kv = dq_kv_plain;
+        kv.recent = 2;
+        kv.sink = 1;
         kv.evict.policy = dq_policy_find("streaming", &err);
         kv.evict.keep = 1;
         kv.evict.every = every[e];
@@ -375,10 +374,10 @@ static void test_kv_prefix(void **state)
     x.q.trunk = &prefix;
     x.q.n_trunks = 1;
     for (int e = 0; e < 4; e++) {
-        dq_kv_setting kv = dq_kv_setting_plain;
+        dq_kv_spec kv = dq_kv_plain;
         bool cut = e >= 2;
-        kv.spec.recent = 2;
-        kv.spec.sink = 1;
+        kv.recent = 2;
+        kv.sink = 1;
         kv.evict.policy = dq_policy_find("h2o", &err);
         kv.evict.keep = cut ? 0.25 : 1;
         kv.evict.every = every[e % 2];
@@ -405,15 +404,15 @@ static void test_failures(void **state)
     rig_open(&x, "diffllama-f32");
     const dq_trunk prefix = {.ids = x.text, .n = 40, .end = N_ITEMS};
     const dq_pass pass = {.logit = {.bits = 16}};
-    dq_kv_setting evicted = dq_kv_setting_plain;
-    evicted.spec.recent = 2;
-    evicted.spec.sink = 1;
+    dq_kv_spec evicted = dq_kv_plain;
+    evicted.recent = 2;
+    evicted.sink = 1;
     evicted.evict.policy = dq_policy_find("h2o", &err);
     evicted.evict.keep = 0.25;
     evicted.evict.every = 4;
     x.q.trunk = &prefix;
     for (int c = 0; c < 4; c++) {
-        const dq_kv_setting *kv = c % 2 ? &evicted : &dq_kv_setting_plain;
+        const dq_kv_spec *kv = c % 2 ? &evicted : &dq_kv_plain;
         answers want, got = {0};
         const dq_scores out = {got.logp, got.top1};
         dq_work work = {0};
@@ -461,12 +460,12 @@ static void test_kv_windows(void **state)
     dq_mat st = {.rows = N, .cols = x.m->dim};
     st.p = x.b->ops->alloc(x.b, (size_t)(st.rows * st.cols) * sizeof *st.p);
     dq_mat two = {.p = st.p, .rows = N / 2, .cols = st.cols};
-    score_windows(&x, &pass, &dq_kv_setting_plain, 0, 4, st, (dq_scores){want, top1}, &work);
+    score_windows(&x, &pass, &dq_kv_plain, 0, 4, st, (dq_scores){want, top1}, &work);
     for (int64_t every = 0; every < 8; every++) {
         if (!test_runs((int)every, 3)) continue;
-        dq_kv_setting kv = dq_kv_setting_plain;
-        kv.spec.recent = 2;
-        kv.spec.sink = 1;
+        dq_kv_spec kv = dq_kv_plain;
+        kv.recent = 2;
+        kv.sink = 1;
         kv.evict.policy = dq_policy_find("streaming", &err);
         kv.evict.keep = 1;
         kv.evict.every = every;
@@ -573,12 +572,12 @@ static void test_past(void **state)
         for (int i = 0; i < 4; i++)
             one_sequence(&x, &pass, x.text + 12 * i, 11, first + 1, scored, one + scored * i,
                          want_top1 + scored * i);
-        score_windows(&x, &pass, &dq_kv_setting_plain, 0, 4, st, (dq_scores){want, top1}, &work);
+        score_windows(&x, &pass, &dq_kv_plain, 0, 4, st, (dq_scores){want, top1}, &work);
         assert_memory_equal(want, one, (size_t)(4 * scored) * sizeof *one);
         assert_memory_equal(top1, want_top1, (size_t)(4 * scored) * sizeof *top1);
-        dq_kv_setting kv = dq_kv_setting_plain;
-        kv.spec.recent = 2;
-        kv.spec.sink = 1;
+        dq_kv_spec kv = dq_kv_plain;
+        kv.recent = 2;
+        kv.sink = 1;
         kv.evict.policy = dq_policy_find("streaming", &err);
         kv.evict.every = first % 3;
         score_windows(&x, &pass, &kv, 0, 4, st, (dq_scores){logp, top1}, &work);
@@ -615,10 +614,8 @@ static void sweep_open(dq_eval *e, rig *x)
     e->n_sources = e->n_ids = 2;
     e->cap_ids = 2;
     for (int s = 1; s < N_SPECS; s++) { /* 16 bits come as the reference */
-        assert_int_equal(dq_eval_add(e, 0, 0, specs[s], (dq_math){0}, &dq_kv_setting_plain, &err),
-                         DQ_OK);
-        assert_int_equal(dq_eval_add(e, 0, 1, specs[s], (dq_math){0}, &dq_kv_setting_plain, &err),
-                         DQ_OK);
+        assert_int_equal(dq_eval_add(e, 0, 0, specs[s], (dq_math){0}, &dq_kv_plain, &err), DQ_OK);
+        assert_int_equal(dq_eval_add(e, 0, 1, specs[s], (dq_math){0}, &dq_kv_plain, &err), DQ_OK);
     }
     assert_int_equal(e->n_rows, 2 * N_SPECS);
 }
@@ -662,8 +659,7 @@ static void test_sweep(void **state)
         }
     }
     /* asking twice adds nothing, asking for the reference shows it */
-    assert_int_equal(dq_eval_add(&e, 0, 0, specs[0], (dq_math){0}, &dq_kv_setting_plain, &err),
-                     DQ_OK);
+    assert_int_equal(dq_eval_add(&e, 0, 0, specs[0], (dq_math){0}, &dq_kv_plain, &err), DQ_OK);
     assert_int_equal(e.n_rows, 2 * N_SPECS);
     assert_true(e.row[e.row[0].ref].shown);
     dq_arena_free(e.a);
@@ -694,7 +690,7 @@ static void references_with_fewer_positions(void **state)
         e.cap_ids = 1;
         given.max_positions = cases[i].model;
         reference.max_positions = cases[i].reference;
-        assert_int_equal(dq_eval_add(&e, 0, 0, specs[0], (dq_math){0}, &dq_kv_setting_plain, &err),
+        assert_int_equal(dq_eval_add(&e, 0, 0, specs[0], (dq_math){0}, &dq_kv_plain, &err),
                          cases[i].code);
         assert_true(err.code == DQ_OK || strstr(err.text, "has fewer positions"));
         assert_int_equal(e.n_rows, err.code == DQ_OK ? 2 : 0);

@@ -343,7 +343,7 @@ static void containers_keep_the_model(void **state)
                                         .group = 32,
                                         .scale_dtype = DQ_F16,
                                         .logit = {.bits = 16},
-                                        .kv = dq_kv_settings_plain,
+                                        .kv = dq_kv_config_plain,
                                         .dq_version = "test"};
         char path[512];
         const char *out = edits_path("model.h5");

@@ -175,7 +175,7 @@ static const dq_needle_set *rig_encode(rig *x)
     return x->e.ids[at].own;
 }
 
-static void rig_run(rig *x, int model, const dq_kv_setting *kv)
+static void rig_run(rig *x, int model, const dq_kv_spec *kv)
 {
     dq_eval_add(&x->e, model, 0, (dq_logit_spec){.bits = 16}, (dq_math){0}, kv, &x->err);
     assert_string_equal(x->err.text, "");
@@ -464,7 +464,7 @@ static void metrics_count_numbers(void **state)
     dq_needle_numbers n;
     (void)state;
     rig_open(&x);
-    rig_run(&x, 0, &dq_kv_setting_plain);
+    rig_run(&x, 0, &dq_kv_plain);
     dq_eval_row *row = &x.e.row[0];
     assert_int_equal(x.e.ids[row->ids].n_extra, DQ_NEEDLE_AT_SHARE);
     const double made[4][DQ_NEEDLE_AT_SHARE] = {
@@ -552,14 +552,13 @@ static void worked_shares(void **state)
 static void no_attention_where_tokens_are_forgotten(void **state)
 {
     rig x;
-    dq_kv_setting kv = dq_kv_setting_plain;
+    dq_kv_spec kv = dq_kv_plain;
     (void)state;
     rig_open(&x);
     x.s.attention = true;
     kv.evict.policy = dq_policy_find("h2o", &x.err);
     kv.evict.keep = 0.5;
-    dq_eval_add(&x.e, 0, 0, (dq_logit_spec){.bits = 16}, (dq_math){0}, &dq_kv_setting_plain,
-                &x.err);
+    dq_eval_add(&x.e, 0, 0, (dq_logit_spec){.bits = 16}, (dq_math){0}, &dq_kv_plain, &x.err);
     assert_int_equal(dq_needle_check(&x.e, &x.err), DQ_OK);
     dq_eval_add(&x.e, 0, 0, (dq_logit_spec){.bits = 16}, (dq_math){0}, &kv, &x.err);
     assert_string_equal(x.err.text, "");
@@ -634,7 +633,7 @@ static void as_transformers(void **state)
         json_t *root = golden(x.e.a);
         x.s.attention = true;
         x.s.query_rows = i % 2;
-        rig_run(&x, i / 2, &dq_kv_setting_plain);
+        rig_run(&x, i / 2, &dq_kv_plain);
         const dq_eval_row *row = &x.e.row[0];
         const dq_needle_set *set = dq_needle_set_of(&x.e, row);
         assert_int_equal(json_array_size(root), set->n_cells);
@@ -673,7 +672,7 @@ static int64_t continued(const rig *x, const int32_t *ids, int64_t n, int32_t *o
     spec.n_stop_ids = 1;
     dq_arena *a = dq_arena_new();
     dq_generation_new(&g, &spec, x->m[0], a, &err);
-    dq_score_begin(&s, x->r[0], &pass, &dq_kv_setting_plain, &err);
+    dq_score_begin(&s, x->r[0], &pass, &dq_kv_plain, &err);
     dq_generate(&s, &spec, &g, &err);
     dq_score_end(&s);
     assert_string_equal(err.text, "");
@@ -703,7 +702,7 @@ static void generated_answers_follow_each_other(void **state)
     x.s.generated = true;
     x.s.samples = 6;
     x.s.seed = 5; /* one of these answers has a period */
-    rig_run(&x, 0, &dq_kv_setting_plain);
+    rig_run(&x, 0, &dq_kv_plain);
     const dq_eval_row *row = &x.e.row[0];
     const dq_needle_set *set = dq_needle_set_of(&x.e, row);
     for (int64_t u = 0; u < set->n_cells * set->samples; u++) {

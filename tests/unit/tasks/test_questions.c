@@ -210,7 +210,7 @@ static void use_file(rig *x, const char *name, int64_t shots)
 }
 
 /* Adds a row and computes all. */
-static dq_eval_row *run(rig *x, int bits, dq_grain grain, const dq_kv_setting *kv)
+static dq_eval_row *run(rig *x, int bits, dq_grain grain, const dq_kv_spec *kv)
 {
     dq_err err = {0};
     const int at = x->e.n_rows;
@@ -252,7 +252,7 @@ static int expect_golden(rig *x, const json_t *root, const char *model, const ch
 {
     int n = 0;
     use_file(x, file, shots);
-    const dq_eval_row *row = run(x, 16, DQ_GRAIN_TENSOR, &dq_kv_setting_plain);
+    const dq_eval_row *row = run(x, 16, DQ_GRAIN_TENSOR, &dq_kv_plain);
     for (size_t i = 0; i < json_array_size(root); i++) {
         const json_t *c = json_array_get(root, i);
         if (strcmp(json_string_value(json_object_get(c, "model")), model) == 0 &&
@@ -299,7 +299,7 @@ static void expect_alone(rig *x, const dq_eval_row *row)
     const size_t n = (size_t)units;
     one.top1 = dq_alloc(x->a, n * NEW, sizeof *one.top1, &err);
     one.extra = dq_alloc(x->a, n * DQ_GEN_EXTRA, sizeof *one.extra, &err);
-    dq_runner_new(&r, x->m, x->b, &row->kv.spec, &err);
+    dq_runner_new(&r, x->m, x->b, &row->kv, &err);
     for (int64_t i = units - 1; i >= 0; i--) {
         const dq_pass pass = {.logit = row->logit, .math = row->math};
         dq_scorer s;
@@ -314,14 +314,14 @@ static void expect_alone(rig *x, const dq_eval_row *row)
     dq_runner_free(r);
 }
 
-static dq_kv_setting coded(int k, int v)
+static dq_kv_spec coded(int k, int v)
 {
-    dq_kv_setting s = dq_kv_setting_plain;
-    s.spec.k_bits = k;
-    s.spec.v_bits = v;
-    s.spec.group = 32;
-    s.spec.sink = 4;
-    s.spec.recent = 16;
+    dq_kv_spec s = dq_kv_plain;
+    s.k_bits = k;
+    s.v_bits = v;
+    s.group = 32;
+    s.sink = 4;
+    s.recent = 16;
     return s;
 }
 
@@ -332,13 +332,13 @@ static void groups_do_not_matter(void **state)
     for (int i = 0; i < 2; i++) {
         rig x;
         dq_err err = {0};
-        dq_kv_setting forgets = coded(16, 16);
+        dq_kv_spec forgets = coded(16, 16);
         forgets.evict = dq_evict_none;
         forgets.evict.policy = dq_policy_find("knorm", &err);
         assert_string_equal(err.text, "");
         forgets.evict.keep = 0.5;
         forgets.evict.every = 4;
-        const dq_kv_setting kv[] = {dq_kv_setting_plain, coded(8, 4), forgets};
+        const dq_kv_spec kv[] = {dq_kv_plain, coded(8, 4), forgets};
         rig_open(&x, models[i]);
         use_file(&x, "prompts.jsonl", 0);
         expect_alone(&x, run(&x, 16, DQ_GRAIN_TENSOR, &kv[0]));
@@ -363,7 +363,7 @@ static void prompts_have_no_reference(void **state)
     (void)state;
     rig_open(&x, "llama");
     use_file(&x, "prompts.jsonl", 0);
-    run(&x, 4, DQ_GRAIN_ROW, &dq_kv_setting_plain);
+    run(&x, 4, DQ_GRAIN_ROW, &dq_kv_plain);
     assert_int_equal(x.e.n_rows, 1);
     dq_eval_numbers_of(&x.e, 0, &n, &err);
     assert_int_equal(err.code, DQ_OK);
@@ -399,7 +399,7 @@ static void judges_given_texts(void **state)
                  answers[i].gold);
     }
     set_source(&x, &dq_eval_answers, text, strlen(text));
-    dq_eval_add(&x.e, 0, 0, (dq_logit_spec){.bits = 16}, (dq_math){0}, &dq_kv_setting_plain, &err);
+    dq_eval_add(&x.e, 0, 0, (dq_logit_spec){.bits = 16}, (dq_math){0}, &dq_kv_plain, &err);
     assert_string_equal(err.text, "");
     for (int i = 0; i < N_ANSWERS; i++) {
         dq_generated g = {.end = DQ_END_ASKED};
@@ -505,7 +505,7 @@ static void ends_at_the_last_position(void **state)
     memcpy(text + n, "\"}", 3);
     set_source(&x, &dq_eval_prompts, text, strlen(text));
     x.settings.n_stop = 0;
-    const dq_eval_row *row = run(&x, 16, DQ_GRAIN_TENSOR, &dq_kv_setting_plain);
+    const dq_eval_row *row = run(&x, 16, DQ_GRAIN_TENSOR, &dq_kv_plain);
     const int64_t room = 512 - x.e.ids[0].req.req[0].n_ctx + 1;
     assert_in_range(room, 1, NEW - 1);
     assert_int_equal((int)row->extra[DQ_GEN_END], DQ_END_POSITIONS);

@@ -1,0 +1,223 @@
+/* The table of KV settings: every row must reach everything that goes over it.
+ * SPDX-License-Identifier: MIT */
+#include "kv/kv_field.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Something of everything, no number what it is by default. */
+static dq_kv_config full(void)
+{
+    dq_err err = {0};
+    return (dq_kv_config){.k_bits = 6,
+                          .v_bits = 3,
+                          .group = 8,
+                          .sink = 1,
+                          .recent = 9,
+                          .rotate = DQ_ROTATE_OFF,
+                          .evict = {.policy = dq_policy_find("random", &err),
+                                    .keep = 0.3,
+                                    .every = 5,
+                                    .window = 7,
+                                    .budget = DQ_BUDGET_PYRAMID,
+                                    .seed = 11}};
+}
+
+/* The same with another value in one field. */
+static dq_kv_config other(int i)
+{
+    static const int64_t bits[] = {4, 2};
+    const dq_kv_field *f = &dq_kv_fields[i];
+    dq_err err = {0};
+    dq_kv_config c = full();
+    if (f->type == DQ_KV_POLICY)
+        c.evict.policy = dq_policy_find("diff", &err);
+    else if (f->type == DQ_KV_SHARE)
+        dq_kv_field_set_real(f, &c, 0.25);
+    else if (i < 2)
+        dq_kv_field_set_integer(f, &c, bits[i]);
+    else if (f->words)
+        dq_kv_field_set_integer(f, &c, f->type == DQ_KV_ROTATE ? DQ_ROTATE_ON : DQ_BUDGET_ADAPTIVE);
+    else
+        dq_kv_field_set_integer(f, &c, dq_kv_field_integer(f, &c) + 100);
+    if (f->or_other && f->type == DQ_KV_LONG) c.evict.keep = 0;
+    return c;
+}
+
+static dq_kv_spec spec_of(const dq_kv_config *c)
+{
+    dq_err err = {0};
+    dq_kv_spec s;
+    dq_kv_config_spec(&s, c, DQ_NUM_F32, 64, &err);
+    assert_string_equal(err.text, "");
+    return s;
+}
+
+static void places_are_taken_once(void **state)
+{
+    int named = 0, columns = 0;
+    (void)state;
+    for (int i = 0; i < DQ_KV_FIELDS; i++) {
+        const dq_kv_field *f = &dq_kv_fields[i];
+        assert_non_null(f->name);
+        assert_non_null(f->column[0]);
+        columns += f->column[1] ? 2 : 1;
+        for (int k = 0; k < i; k++) assert_string_not_equal(f->name, dq_kv_fields[k].name);
+        if (!f->option) continue;
+        named++;
+        assert_int_equal(dq_kv_field_of_option(f->option_place), i);
+    }
+    assert_int_equal(named, DQ_KV_OPTIONS);
+    assert_int_equal(columns, DQ_KV_COLUMNS);
+    for (int i = 1; i <= DQ_KV_COLUMNS; i++) {
+        assert_memory_equal(dq_kv_field_title(i), "kv_", 3);
+        for (int k = 1; k < i; k++)
+            assert_string_not_equal(dq_kv_field_title(i), dq_kv_field_title(k));
+    }
+}
+
+static bool same_column(const dq_kv_spec *a, const dq_kv_spec *b, int place)
+{
+    double x, y;
+    const char *s = dq_kv_spec_column(&x, a, place), *t = dq_kv_spec_column(&y, b, place);
+    if (s || t) return s && t && strcmp(s, t) == 0;
+    return x == y || (isnan(x) && isnan(y));
+}
+
+/* A value that equality, JSON, the key or the CSV forgot would be a row that another one stands for. */
+static void every_field_reaches_everything(void **state)
+{
+    const dq_kv_config all = full();
+    const dq_kv_spec ran = spec_of(&all);
+    char was[256], is[256];
+    (void)state;
+    dq_kv_spec_key(was, sizeof was, &ran);
+    json_t *asked = dq_kv_config_json(&all), *runs = dq_kv_spec_json(&ran);
+    assert_true(dq_kv_config_same(&all, &all) && dq_kv_spec_same(&ran, &ran));
+    for (int i = 0; i < DQ_KV_FIELDS; i++) {
+        const dq_kv_field *f = &dq_kv_fields[i];
+        const dq_kv_config c = other(i);
+        const dq_kv_spec s = spec_of(&c);
+        json_t *o = dq_kv_config_json(&c), *p = dq_kv_spec_json(&s);
+        bool columns = true;
+        for (int k = 1; k <= DQ_KV_COLUMNS; k++) columns = columns && same_column(&ran, &s, k);
+        dq_kv_spec_key(is, sizeof is, &s);
+        if (dq_kv_config_same(&all, &c) || dq_kv_spec_same(&ran, &s) || columns ||
+            strcmp(is, was) == 0 || json_equal(o, asked) || json_equal(p, runs) ||
+            json_equal(json_object_get(o, f->name), json_object_get(asked, f->name)) ||
+            json_equal(json_object_get(p, f->name), json_object_get(runs, f->name)))
+            fail_msg("%s is forgotten", f->name);
+        json_decref(o);
+        json_decref(p);
+    }
+    json_decref(asked);
+    json_decref(runs);
+}
+
+static void json_comes_back(void **state)
+{
+    dq_arena *a = dq_arena_new();
+    dq_err err = {0};
+    dq_kv_config back;
+    (void)state;
+    for (int i = -2; i < DQ_KV_FIELDS; i++) {
+        const dq_kv_config c = i == -2 ? dq_kv_config_plain : i < 0 ? full() : other(i);
+        json_t *o = dq_kv_config_json(&c);
+        dq_kv_config_read(&back, o, a, &err);
+        assert_string_equal(err.text, "");
+        assert_true(dq_kv_config_same(&back, &c));
+        json_decref(o);
+    }
+    dq_arena_free(a);
+}
+
+/* Without a policy nothing of an eviction is compared, listed or asked for. */
+static void no_policy_no_eviction(void **state)
+{
+    dq_kv_config a = full(), b;
+    dq_err err = {0};
+    (void)state;
+    a.evict.policy = NULL;
+    b = a;
+    b.evict.keep = 0.9;
+    b.evict.seed = 12;
+    assert_true(dq_kv_config_same(&a, &b));
+    dq_kv_spec s = spec_of(&a), t = spec_of(&b);
+    assert_true(dq_kv_spec_same(&s, &t));
+    assert_int_equal(dq_evict_check(&s, &err), DQ_OK);
+    json_t *o = dq_kv_config_json(&a), *p = dq_kv_spec_json(&s);
+    assert_int_equal(json_object_size(o), 7);
+    assert_int_equal(json_object_size(p), DQ_KV_FIELDS);
+    assert_true(json_real_value(json_object_get(p, "keep")) == 1);
+    assert_true(json_is_null(json_object_get(p, "tokens")));
+    assert_true(json_is_null(json_object_get(p, "window")));
+    json_decref(o);
+    json_decref(p);
+    assert_int_equal(dq_kv_config_uses(&a), DQ_KV_CODES | DQ_KV_NARROW);
+    a.evict.policy = dq_policy_find("random", &err);
+    assert_int_equal(dq_kv_config_uses(&a),
+                     DQ_KV_CODES | DQ_KV_NARROW | DQ_KV_EVICTS | DQ_KV_DRAWS);
+    a.k_bits = a.v_bits = 8;
+    a.evict.policy = dq_policy_find("loo", &err);
+    assert_int_equal(dq_kv_config_uses(&a), DQ_KV_CODES | DQ_KV_EVICTS | DQ_KV_SUMS);
+    assert_int_equal(dq_kv_config_uses(&dq_kv_config_plain), 0);
+}
+
+/* A container may name what only a later dq has: it is shown and compared, but not run. */
+static void unknown_policies_are_kept_and_refused(void **state)
+{
+    dq_arena *a = dq_arena_new();
+    dq_err err = {0};
+    dq_kv_config c = full(), back;
+    (void)state;
+    c.evict.policy = dq_policy_stored("tomorrow", a, &err);
+    json_t *o = dq_kv_config_json(&c);
+    assert_string_equal(json_string_value(json_object_get(o, "policy")), "tomorrow");
+    assert_int_equal(dq_kv_config_read(&back, o, a, &err), DQ_OK);
+    assert_ptr_not_equal(back.evict.policy, c.evict.policy);
+    assert_true(dq_kv_config_same(&back, &c));
+    dq_kv_spec s = spec_of(&c);
+    assert_int_equal(dq_evict_check(&s, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "\"tomorrow\", which this dq does not have"));
+    assert_ptr_equal(dq_policy_stored("h2o", a, &err), dq_policy_find("h2o", &err));
+    json_decref(o);
+    dq_arena_free(a);
+}
+
+static void rotation_waits_for_a_model(void **state)
+{
+    dq_err err = {0};
+    dq_kv_config c = dq_kv_config_plain;
+    dq_kv_spec s;
+    (void)state;
+    c.v_bits = 4;
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, &err), DQ_OK);
+    assert_true(!s.rotate_k && s.rotate_v);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 80, &err), DQ_OK);
+    assert_true(!s.rotate_k && !s.rotate_v);
+    c.rotate = DQ_ROTATE_ON;
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 80, &err), DQ_MISMATCH);
+    dq_kv_config_spec(&s, &dq_kv_config_plain, DQ_NUM_F32, 64, &err);
+    assert_true(dq_kv_spec_same(&s, &dq_kv_plain));
+    assert_true(dq_kv_spec_is_plain(&s));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(places_are_taken_once),
+        cmocka_unit_test(every_field_reaches_everything),
+        cmocka_unit_test(json_comes_back),
+        cmocka_unit_test(no_policy_no_eviction),
+        cmocka_unit_test(unknown_policies_are_kept_and_refused),
+        cmocka_unit_test(rotation_waits_for_a_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
