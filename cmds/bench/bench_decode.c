@@ -126,22 +126,19 @@ static dq_math math_of(int i)
     return (dq_math){DQ_NUM_F32, num, num, num};
 }
 
-static dq_kv_spec spec_of(const decode *x, int i)
+static dq_status spec_of(dq_kv_spec *out, const decode *x, int i, dq_err *err)
 {
-    const variant *v = &variants[i];
-    const int d = x->m->map.head_dim;
-    dq_kv_spec spec = dq_kv_plain;
-    spec.num = v->num;
-    spec.k_bits = v->k_bits;
-    spec.v_bits = v->v_bits;
-    spec.rotate_k = spec.rotate_v = v->k_bits <= 4 && (d & (d - 1)) == 0; /* as --kv-rotate auto */
-    return spec;
+    dq_kv_config c = dq_kv_config_plain;
+    c.k_bits = variants[i].k_bits;
+    c.v_bits = variants[i].v_bits;
+    return dq_kv_spec_of(out, &c, x->m, variants[i].num, err);
 }
 
 static dq_status open_subject(decode *x, int i, dq_err *err)
 {
-    const dq_kv_spec spec = spec_of(x, i);
+    dq_kv_spec spec;
     subject *s = &x->at[i];
+    DQ_TRY(spec_of(&spec, x, i, err));
     s->token_s = dq_block_new((size_t)x->tokens, sizeof *s->token_s, err);
     s->attend_s = dq_block_new((size_t)x->tokens, sizeof *s->attend_s, err);
     s->read_s = dq_block_new((size_t)x->tokens, sizeof *s->read_s, err);
@@ -284,7 +281,8 @@ static dq_status run_contexts(decode *x, dq_talk *talk, const int *context, int 
     dq_table *table = NULL;
     DQ_TRY(dq_table_new(&table, titles, 10, err));
     for (int i = 0; i < N_VARIANTS; i++) {
-        const dq_kv_spec spec = spec_of(x, i);
+        dq_kv_spec spec;
+        if (spec_of(&spec, x, i, err) != DQ_OK) break;
         dq_say_routes(talk, x->b, x->m, math_of(i), &spec);
     }
     json_t *doc = dq_document(talk, "dq-bench/1"), *settings = json_object_get(doc, "settings");

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_OPTS = 96, LONG_BASE = 256 };
+enum { MAX_OPTS = 128, LONG_BASE = 256 };
 
 static bool is_end(const dq_opt *o)
 {

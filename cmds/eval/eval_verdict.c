@@ -48,7 +48,7 @@ static bool same_but_bits(const dq_eval_row *a, const dq_eval_row *b)
 {
     return b->shown && b->model == a->model && b->ids == a->ids &&
            a->math.linear == b->math.linear && dq_kv_spec_same(&a->kv, &b->kv) &&
-           (b->logit.bits == 16 || b->logit.grain == a->logit.grain);
+           (!dq_logit_rounds(b->logit) || b->logit.grain == a->logit.grain);
 }
 
 /* Whether row i is the first rounded one of a family, and the family. */

@@ -32,8 +32,8 @@ extern const dq_evict_spec dq_evict_none; /* keep 1, no policy */
 /* Where nothing else is asked. */
 enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = 64 };
 
-/* Storage of keys and values, and what is forgotten of them. Width 16 is the math type `num`, unrounded. A cache has one storage for
- * its life; that eviction is a matter of who runs it (evict.h), a cache looks at the other fields only.
+/* Storage of keys and values, and what is forgotten of them. Width 16 is the math type `num`, unrounded. A
+ * cache has one storage for its life; it does not look at `evict`, which is for who runs it (evict.h).
  *
  * Which form a query reads goes by positions alone, as if tokens had arrived one by one: at position t
  * the tokens of positions sink .. dq_kv_coded_end(t) - 1 are read as codes, all others unquantized.
@@ -59,9 +59,8 @@ extern const dq_kv_spec dq_kv_plain; /* 16:16, nothing rotated or evicted */
 
 /* Nothing is coded, rotated or evicted: sequences run in one pass. */
 bool dq_kv_spec_is_plain(const dq_kv_spec *s);
-enum {
-    DQ_KV_ANY_DIM = 0
-}; /* as head_dim: no model is known yet, what some head_dim allows is allowed */
+/* As a head_dim: no model is known yet, and what some head_dim allows is allowed. */
+enum { DQ_KV_ANY_DIM = 0 };
 /* DQ_USAGE for widths, groups or windows that do not exist, DQ_MISMATCH for a rotation of a head_dim
  * that is no power of two. Eviction is not looked at. */
 dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err);

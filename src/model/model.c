@@ -237,9 +237,11 @@ static bool hub_name(const char *path)
 /* Whether a word is likely one more value of an option than a model: "8", "8:4", "row". */
 static bool value_of_list(const char *word)
 {
-    static const char *const words[] = {"tensor", "head", "row", "tile", "f32", "bf16", "int8"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        if (strcmp(word, words[i]) == 0) return true;
+    for (int i = 0; i < DQ_GRAINS; i++) {
+        if (strcmp(word, dq_grain_name[i]) == 0) return true;
+    }
+    for (int i = 0; i < DQ_NUMS; i++) {
+        if (strcmp(word, dq_num_name[i]) == 0) return true;
     }
     return word[0] && word[strspn(word, "0123456789.,:")] == 0;
 }

@@ -144,7 +144,7 @@ static void pass(stage *g, int64_t first, int64_t n, bool attend, dq_err *err)
                                 .q = mq,
                                 .logit = g->s->logit,
                                 .math = {DQ_NUM_F32, num, num, num}};
-            if (g->s->logit.bits < 16 && g->s->logit.grain <= DQ_GRAIN_HEAD) {
+            if (dq_logit_needs_absmax(g->s->logit)) {
                 b->ops->attn_absmax(b, g->absmax[side], &a);
                 if (g->s->logit.grain == DQ_GRAIN_TENSOR)
                     b->ops->absmax_join(b, g->absmax[side], g->s->n_seq, g->map.n_q);

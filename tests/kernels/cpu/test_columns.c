@@ -147,7 +147,7 @@ static int64_t sum_up(scene *s, dq_logit_spec logit, int64_t last_rows, double *
     dq_oracle_args o = {&s->attn, &s->batch, s->q, s->lambda, logit, &theirs};
     if (s->attn.lambda_kind == DQ_LAMBDA_TOKEN)
         a.lambda = (dq_mat){s->both[LAMBDA].device, ROWS, s->map.n_out};
-    if (logit.bits < 16 && logit.grain <= DQ_GRAIN_HEAD) {
+    if (dq_logit_needs_absmax(logit)) {
         float *absmax = s->absmax = s->b->ops->alloc(s->b, 2 * N_Q * sizeof *absmax);
         s->b->ops->attn_absmax(s->b, absmax, &a);
         if (logit.grain == DQ_GRAIN_TENSOR) s->b->ops->absmax_join(s->b, absmax, 2, N_Q);

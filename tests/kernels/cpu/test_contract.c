@@ -155,7 +155,7 @@ static dq_attend_args arguments(stage *s, int bits, dq_grain grain)
 static void attend(stage *s, int bits, dq_grain grain, const dq_columns *columns)
 {
     dq_attend_args a = arguments(s, bits, grain);
-    if (bits < 16 && (grain == DQ_GRAIN_TENSOR || grain == DQ_GRAIN_HEAD)) {
+    if (dq_logit_needs_absmax(a.logit)) {
         s->b->ops->attn_absmax(s->b, s->absmax, &a);
         if (grain == DQ_GRAIN_TENSOR) s->b->ops->absmax_join(s->b, s->absmax, a.batch->n_seq, N_Q);
         a.absmax = s->absmax;

@@ -169,7 +169,7 @@ static void attend(stage *s, dq_logit_spec logit, const dq_spans *spans, const d
     test_put(s->b, &s->both[Q], a.q.rows * a.q.cols);
     test_put(s->b, &s->both[LAMBDA], s->batch.n_rows * s->map.n_out);
     if (s->attn.lambda_kind == DQ_LAMBDA_TOKEN) a.lambda = mat(s, LAMBDA, s->map.n_out);
-    if (logit.bits < 16 && logit.grain <= DQ_GRAIN_HEAD) {
+    if (dq_logit_needs_absmax(logit)) {
         s->b->ops->attn_absmax(s->b, s->absmax, &a);
         if (logit.grain == DQ_GRAIN_TENSOR)
             s->b->ops->absmax_join(s->b, s->absmax, s->batch.n_seq, s->map.n_q);

@@ -273,7 +273,7 @@ static inline void attend_both(pair *p, dq_logit_spec logit, const dq_columns co
         const dq_ops *op = p->b[k]->ops;
         dq_attend_args a = pair_args(p, k, logit);
         absmax[k] = op->alloc(p->b[k], PAIR_SEQ * PAIR_Q * sizeof(float));
-        if (logit.bits < 16 && logit.grain <= DQ_GRAIN_HEAD) {
+        if (dq_logit_needs_absmax(logit)) {
             op->attn_absmax(p->b[k], absmax[k], &a);
             if (logit.grain == DQ_GRAIN_TENSOR)
                 op->absmax_join(p->b[k], absmax[k], p->batch.n_seq, PAIR_Q);
