@@ -36,7 +36,7 @@ typedef struct dq_policy {
     int64_t window; /* last rows of the prefix whose attention counts; 0: all */
     int pool;       /* odd width of the maximum over neighbouring positions; 1: none */
     bool draws;     /* at random: a seed says something */
-    bool yardstick; /* there to compare the others with */
+    bool yardstick; /* there to compare the others with; these stand last */
     /* score[n]: larger is kept first. Before pooling: callers want dq_policy_score. NULL: a policy that
      * some container names and this program does not have. */
     void (*score)(double *score, const dq_token_columns *c);
