@@ -10,14 +10,12 @@
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
-#include "cmds/eval/eval_judged.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_plan.h"
 #include "cmds/eval/eval_report.h"
 #include "cmds/eval/eval_resume.h"
 #include "cmds/eval/eval_sources.h"
-#include "cmds/eval/eval_text.h"
 #include "cmds/eval/eval_verdict.h"
 #include "cmds/report/html_report.h"
 #include "eval/eval_long.h"
@@ -150,19 +148,19 @@ static dq_status choose_names(eval_run *x, dq_err *err)
     return DQ_OK;
 }
 
+/* Ids per window, and what the faces say when this and the models are known. */
 static dq_status choose_ctx(eval_run *x, dq_err *err)
 {
     int64_t fewest = 2048;
     for (int i = 0; i < x->e.n_models; i++) {
-        const dq_model *m = x->e.model[i].m;
-        if (m->max_positions < fewest) fewest = m->max_positions;
-        if (x->o.text.files.n && x->o.ctx > m->max_positions)
-            return dq_fail(err, DQ_MISMATCH,
-                           "%s: has %d positions, --ctx %lld is more. Use --ctx %d", m->path,
-                           m->max_positions, (long long)x->o.ctx, m->max_positions);
+        if (x->e.model[i].m->max_positions < fewest) fewest = x->e.model[i].m->max_positions;
     }
     x->e.n_ctx = x->o.ctx ? x->o.ctx : fewest;
-    return dq_text_options_check(&x->o.text, x->e.n_ctx, err);
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        if (dq_eval_faces[i]->opened)
+            DQ_TRY(dq_eval_faces[i]->opened(x->o.own[i], &x->o, &x->e, err));
+    }
+    return DQ_OK;
 }
 
 static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
@@ -175,7 +173,10 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     x->e.bos = x->o.bos;
     x->files.inputs = x->inputs;
     x->files.talk = &x->o.talk;
-    DQ_TRY(dq_generate_open(&x->o.generate, x->inputs, x->a, err));
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        if (dq_eval_faces[i]->open)
+            DQ_TRY(dq_eval_faces[i]->open(x->o.own[i], &x->files, x->a, err));
+    }
     for (int i = 0; i < x->e.n_sources; i++)
         DQ_TRY(dq_eval_source_read(&x->e, &x->o, i, &x->files, err));
     DQ_TRY(dq_backend_open(&x->backend, x->o.device, (int)x->o.threads, err));
@@ -218,8 +219,6 @@ static dq_status add_math(eval_run *x, int model, int source, const dq_kv_config
     dq_kv_spec kv;
     dq_err lacks = {0};
     DQ_TRY(dq_kv_spec_of(&kv, cache, m, math.kv, err));
-    if (x->e.source[source].kind == &dq_eval_text)
-        DQ_TRY(dq_text_takes(&x->o.text.settings, &kv, err));
     if (dq_backend_can(x->backend, m, math, &kv, &lacks) == DQ_OK)
         return add_rows(x, model, source, math, &kv, err);
     dq_advice_apply(&lacks);
@@ -258,6 +257,7 @@ static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
 {
     const dq_eval_source *s = &x->e.source[ids->source];
     const dq_requests *q = &ids->req;
+    const char *room = dq_eval_face_of(s)->kept_room;
     char first[64] = "";
     int64_t k = 0;
     while (k < q->n && !q->req[k].truncated) k++;
@@ -266,11 +266,11 @@ static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
                  (long long)dq_eval_number(s, q->req[k].item),
                  (long long)dq_eval_line(s, q->req[k].item));
     dq_warn(&x->o.talk,
-            "%s: %lld of %lld items are longer than the %d positions of %s%s and lost the "
+            "%s: %lld of %lld items are longer than the %d positions of %s%s%s and lost the "
             "beginning of their context%s",
             s->path, (long long)q->n_truncated, (long long)q->n_items,
             x->e.model[ids->model].m->max_positions, x->names[ids->model],
-            dq_eval_generates(s->kind) ? " with room for --max-new" : "", first);
+            room ? " with room for " : "", room ? room : "", first);
 }
 
 /* What --long skip has left out. */
@@ -299,7 +299,6 @@ static dq_status plan(eval_run *x, dq_err *err)
             DQ_TRY(add_settings(x, m, s, err));
     }
     DQ_TRY(dq_kv_options_check(&x->o.kv, err));
-    DQ_TRY(dq_needle_check(&x->e, err));
     if (x->e.n_rows == 0)
         return dq_fail(err, DQ_MISMATCH,
                        "nothing is left of --math %s for these models. Add f32, or give packed "
@@ -313,10 +312,11 @@ static dq_status plan(eval_run *x, dq_err *err)
         const dq_eval_ids *ids = &x->e.ids[i];
         const char *path = x->e.source[ids->source].path;
         if (ids->req.n_truncated) warn_truncated(x, ids);
-        dq_text_options_warn(&x->o.talk, ids, &x->o.text);
         dq_eval_warn_bad(&x->o.talk, path, ids->n_bad, ids->first_bad);
     }
-    dq_eval_icl_warn(&x->o.talk, &x->e, x->names);
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        if (dq_eval_faces[i]->warn_plan) dq_eval_faces[i]->warn_plan(&x->o.talk, &v);
+    }
     return DQ_OK;
 }
 
@@ -360,16 +360,12 @@ static void make_settings(eval_run *x)
     put_sweep(x, s);
     json_object_set_new(s, "head_map", dq_head_map_json(&x->o.head_map));
     dq_eval_kv_settings(s, &x->e, x->names);
-    dq_generate_settings(s, &x->o.generate);
     json_object_set_new(s, "math", json_string(x->o.math_word));
     json_object_set_new(s, "margin", dq_real(x->o.margin));
     json_object_set_new(s, "ref", x->o.ref ? dq_name_json(x->o.ref) : json_null());
-    dq_text_options_json(s, &x->o.text, &x->e);
-    for (int i = 0; i < x->e.n_sources; i++) {
-        if (x->e.source[i].kind == &dq_eval_needle)
-            json_object_set_new(s, "needle", dq_needle_settings_json(x->e.source[i].settings));
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        if (dq_eval_faces[i]->settings) dq_eval_faces[i]->settings(s, x->o.own[i], &x->e);
     }
-    dq_eval_icl_settings(s, &x->o.icl);
     json_object_set_new(s, "bos", json_string(x->o.bos_word));
     json_object_set_new(s, "limit",
                         x->o.limit ? json_integer((json_int_t)x->o.limit) : json_null());
@@ -386,7 +382,9 @@ static void on_progress(void *arg, double share, const char *note)
 static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
 {
     const dq_eval_view v = view_of(x);
-    DQ_TRY(dq_generate_say(&x->o.talk, &v, err));
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        if (dq_eval_faces[i]->say) DQ_TRY(dq_eval_faces[i]->say(&x->o.talk, &v, err));
+    }
     const dq_eval_identity id = {&x->e, &x->o, &x->files, (const char(*)[65])x->content,
                                  x->backend};
     DQ_TRY(dq_eval_resume_name(&x->resume, &id, err));
@@ -403,15 +401,22 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
     return s == DQ_STOPPED ? dq_eval_resume_stopped(&x->resume, &x->e, argc, argv, err) : s;
 }
 
+/* What the faces print behind the table, before the claims or behind them. */
+static dq_status print_faces(const dq_eval_view *v, bool last, dq_err *err)
+{
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        const dq_eval_face *face = dq_eval_faces[i];
+        if (face->tables && face->tables_last == last) DQ_TRY(face->tables(v, err));
+    }
+    return DQ_OK;
+}
+
 static dq_status print_table(const dq_eval_view *v, dq_err *err)
 {
     dq_table *t = NULL;
-    if (dq_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK) {
-        dq_eval_tasks_note(v->e);
-        if (dq_eval_text_tables(v, err) == DQ_OK && dq_eval_icl_table(v, err) == DQ_OK &&
-            dq_eval_claims(v, err) == DQ_OK)
-            dq_needle_tables(v, err);
-    }
+    if (dq_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK &&
+        print_faces(v, false, err) == DQ_OK && dq_eval_claims(v, err) == DQ_OK)
+        print_faces(v, true, err);
     dq_table_free(t);
     return err->code == DQ_OK ? dq_flush_stdout(err) : err->code;
 }
@@ -433,9 +438,11 @@ static dq_status write_files(eval_run *x, const dq_eval_view *v, const char **wr
 {
     dq_table *t = NULL;
     if (x->o.dump && dq_eval_dump(v, x->o.dump, err) == DQ_OK) written[(*n)++] = x->o.dump;
-    if (err->code == DQ_OK && x->o.generate.completions &&
-        dq_generate_dump(v, x->o.generate.completions, err) == DQ_OK)
-        written[(*n)++] = x->o.generate.completions;
+    for (int i = 0; err->code == DQ_OK && i < DQ_EVAL_FACES; i++) {
+        const dq_eval_face *face = dq_eval_faces[i];
+        const char *path = face->file ? face->file(x->o.own[i]) : NULL;
+        if (path && dq_lines_write(path, face->file_lines, v, err) == DQ_OK) written[(*n)++] = path;
+    }
     if (err->code == DQ_OK && x->o.csv && dq_eval_columns(&t, v, err) == DQ_OK &&
         dq_table_csv(t, x->o.csv, err) == DQ_OK)
         written[(*n)++] = x->o.csv;
@@ -461,11 +468,13 @@ static dq_status hand_out(eval_run *x, dq_err *err)
 {
     dq_eval_view v = view_of(x);
     dq_err drawing = {0}, gate = {0};
-    const char *written[5];
+    const char *written[4 + DQ_EVAL_FACES];
     int n = 0;
     make_settings(x);
     dq_eval_kv_warn(&x->o.talk, &x->e, x->names);
-    dq_generate_warn(&x->o.talk, &v);
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        if (dq_eval_faces[i]->warn_done) dq_eval_faces[i]->warn_done(&x->o.talk, &v);
+    }
     DQ_TRY(dq_eval_warn_clusters(&x->o.talk, &v, err));
     if (make_document(x, &v, err) == DQ_OK && write_files(x, &v, written, &n, err) == DQ_OK &&
         (!x->o.html || write_page(x, written, &n, &drawing, err) == DQ_OK)) {
@@ -531,17 +540,6 @@ static void close_all(eval_run *x)
     dq_arena_free(x->a);
 }
 
-/* --task verdicts, which opens no model. */
-static dq_status judged(eval_run *x, dq_err *err)
-{
-    const dq_judged_options o = {.path = x->o.verdicts,
-                                 .csv = x->o.csv,
-                                 .document = x->o.document,
-                                 .json = x->o.json,
-                                 .talk = &x->o.talk};
-    return dq_eval_judged(&o, err);
-}
-
 static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
 {
     if (x->o.dry_run) return show_plan(x, err);
@@ -554,24 +552,23 @@ dq_status dq_cmd_eval(int argc, char **argv, dq_err *err)
     dq_args args;
     eval_run *x = dq_block_new(1, sizeof *x, err);
     if (!x) return err->code;
-    if (dq_eval_parse(&x->o, &args, argc, argv, err) == DQ_OK && !args.help) {
-        x->a = x->e.a = dq_arena_new();
-        x->inputs = json_array();
-        x->settings = json_object();
-        if (!x->a) dq_fail(err, DQ_RESOURCE, "out of memory");
-        if (err->code == DQ_OK && dq_eval_understand(&x->o, &args, x->a, err) == DQ_OK &&
-            dq_talk_begin(&x->o.talk, "eval", err) == DQ_OK) {
-            if (x->o.verdicts)
-                judged(x, err);
-            else if (open_all(x, &args, err) == DQ_OK && plan(x, err) == DQ_OK &&
-                     dump_requests(x, err) == DQ_OK)
-                score_or_show(x, argc, argv, err);
-        }
-        dq_eval_resume_end(&x->resume, &x->e, err->code);
-        bool fine = err->code == DQ_OK || err->code == DQ_GATE;
-        if (!fine && x->requested) remove(x->o.requests);
-        close_all(x);
+    x->a = x->e.a = dq_arena_new();
+    x->inputs = json_array();
+    x->settings = json_object();
+    if (!x->a) dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (err->code == DQ_OK && dq_eval_parse(&x->o, &args, argc, argv, x->a, err) == DQ_OK &&
+        !args.help && dq_eval_understand(&x->o, &args, x->a, err) == DQ_OK &&
+        dq_talk_begin(&x->o.talk, "eval", err) == DQ_OK) {
+        if (x->o.alone)
+            x->o.alone->run(dq_eval_own(&x->o, x->o.alone), &x->o, err);
+        else if (open_all(x, &args, err) == DQ_OK && plan(x, err) == DQ_OK &&
+                 dump_requests(x, err) == DQ_OK)
+            score_or_show(x, argc, argv, err);
     }
+    dq_eval_resume_end(&x->resume, &x->e, err->code);
+    bool fine = err->code == DQ_OK || err->code == DQ_GATE;
+    if (!fine && x->requested) remove(x->o.requests);
+    close_all(x);
     dq_block_free(x);
     return err->code;
 }

@@ -1,8 +1,10 @@
-/* eval_gate: see eval_gate.h.
+/* eval_gate: a name is looked up in the JSON of each result; which names there are before anything is scored, the
+ * kinds and their faces say.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_gate.h"
 
 #include "cmds/cli/document.h"
+#include "cmds/eval/eval_face.h"
 #include "eval/kind_needle.h"
 #include "eval/kind_text.h"
 
@@ -82,90 +84,71 @@ static const json_t *find(const json_t *row, const char *name)
 
 /* ---- Names, before anything is scored ---- */
 
-static bool among(const char *word, const char *const *list, size_t n)
+/* Lists end with NULL; NULL has nothing. */
+static bool among(const char *word, const char *const *list)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(word, list[i]) == 0) return true;
+    for (; list && *list; list++) {
+        if (strcmp(word, *list) == 0) return true;
     }
     return false;
 }
-#define AMONG(word, list) among(word, list, sizeof(list) / sizeof *(list))
 
 /* Whether `metric` is one that results of the source hold under "metrics". */
 static bool is_metric(const char *metric, const dq_eval_source *s)
 {
-    static const char *const of_text[] = {"nll_nats", "ppl",       "ln_ppl_ratio",
-                                          "kld_nats", "same_top1", "delta_p"};
-    static const char *const of_rolling[] = {"word_ppl", "byte_ppl", "bits_per_byte"};
+    const dq_face_gates *own = &dq_eval_face_of(s)->gates;
     for (int m = 0; m < 2 && s->kind->metric[m]; m++) {
         if (strcmp(metric, s->kind->metric[m]) == 0) return true;
     }
-    if (s->kind == &dq_eval_needle) return strcmp(metric, "ll_nats") == 0;
-    if (s->kind != &dq_eval_text) return false;
-    const dq_text_settings *t = s->settings;
-    return AMONG(metric, of_text) || (t->scheme == DQ_WINDOW_ROLLING && AMONG(metric, of_rolling));
+    return own->metrics && among(metric, own->metrics(s));
 }
 
-static bool is_member(const char *metric, const char *member)
+static bool is_member(const char *metric, const char *member, const dq_eval_source *s)
 {
-    static const char *const of_all[] = {"value", "stderr"};
-    static const char *const of_delta_p[] = {"rms", "rms_stderr"};
-    if (AMONG(member, of_all)) return true;
-    if (strcmp(metric, "delta_p") == 0) return AMONG(member, of_delta_p);
-    if (strcmp(metric, "kld_nats") != 0) return false;
-    return strcmp(member, "noise_floor") == 0 || among(member, dq_kld_point_name, DQ_KLD_POINTS);
+    static const char *const of_all[] = {"value", "stderr", NULL};
+    const dq_face_gates *own = &dq_eval_face_of(s)->gates;
+    return among(member, of_all) || (own->member && own->member(metric, member));
 }
 
 /* Whether the name is a paired difference of a metric of the source, or its p. */
 static bool is_paired(const char *name, const dq_eval_source *s)
 {
+    const char *loss = dq_eval_face_of(s)->loss;
     char base[DQ_GATE_NAME];
     bool delta = ends_in(name, "_delta", base);
     if (!delta && !ends_in(name, "_p", base)) return false;
     for (int m = 0; m < 2 && s->kind->metric[m]; m++) {
         if (strcmp(base, s->kind->metric[m]) == 0) return true;
     }
-    return delta && s->kind->windows && strcmp(base, "nll_nats") == 0;
+    return delta && loss && strcmp(base, loss) == 0;
 }
 
 /* Whether the name says how a result of the source differs from its reference. */
 static bool is_difference(const char *name, const dq_eval_source *s)
 {
-    static const char *const of_text[] = {"ln_ppl_ratio", "ppl_ratio", "kld_nats", "same_top1",
-                                          "delta_p"};
-    char base[DQ_GATE_NAME];
-    size_t n = strcspn(name, ".");
-    if (is_paired(name, s)) return true;
-    if (!s->kind->windows || strcmp(name, "kld_nats.noise_floor") == 0) return false;
-    memcpy(base, name, n);
-    base[n] = 0;
-    return AMONG(base, of_text) || strstr(name, ".delta_nats") || strstr(name, ".difference_nats");
+    const dq_face_gates *own = &dq_eval_face_of(s)->gates;
+    return is_paired(name, s) || (own->differs && own->differs(name));
 }
 
 /* Of a path into other objects only the beginning is known here. */
 static bool known(const char *name, const dq_eval_source *s)
 {
-    static const char *const part[] = {"kv", "throughput", "weights"};
-    static const char *const of_text[] = {"positions", "slices"};
+    static const char *const part[] = {"kv", "throughput", "weights", NULL};
     char base[DQ_GATE_NAME];
     size_t n = strcspn(name, ".");
-    if (!name[n])
-        return is_metric(name, s) || is_paired(name, s) ||
-               (s->kind->windows && strcmp(name, "ppl_ratio") == 0);
+    if (!name[n]) return is_metric(name, s) || is_difference(name, s);
     memcpy(base, name, n);
     base[n] = 0;
     name += n + 1;
-    if (is_metric(base, s)) return is_member(base, name);
-    return *name && (AMONG(base, part) || (s->kind->windows && AMONG(base, of_text)));
+    if (is_metric(base, s)) return is_member(base, name, s);
+    return *name && (among(base, part) || among(base, dq_eval_face_of(s)->gates.parts));
 }
 
 dq_status dq_gates_check(const dq_gates *g, const dq_eval_source *source, int n_sources,
                          dq_err *err)
 {
-    const dq_eval_kind *kind = source[0].kind;
-    const char *first = kind->windows     ? "kld_nats, ppl_ratio, same_top1, nll_nats, "
-                        : kind->metric[0] ? kind->metric[0]
-                                          : "";
+    const char *first = dq_eval_face_of(&source[0])->gates.first;
+    if (!first) first = source[0].kind->metric[0];
     for (int i = 0; i < g->n; i++) {
         bool there = false;
         for (int k = 0; k < n_sources; k++) there = there || known(g->gate[i].name, &source[k]);
@@ -174,8 +157,7 @@ dq_status dq_gates_check(const dq_gates *g, const dq_eval_source *source, int n_
                            "--fail-if \"%s\": what is scored has no %s. There are: %s%s"
                            "kv.kept_fraction and other numbers of the JSON results under kv, "
                            "throughput and weights.",
-                           g->gate[i].text, g->gate[i].name, first,
-                           first[0] && !kind->windows ? ", " : "");
+                           g->gate[i].text, g->gate[i].name, first ? first : "", first ? ", " : "");
     }
     return DQ_OK;
 }

@@ -1,4 +1,5 @@
-/* eval_options: see eval_options.h.
+/* eval_options: the options of dq eval itself; those of the kinds of evaluation come from their faces, and
+ * dq_eval_understand says in which order all of them are read.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_options.h"
 
@@ -9,6 +10,7 @@
 #include "eval/eval_long.h"
 #include "model/output_guard.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const dq_usage usage = {
@@ -48,7 +50,14 @@ static const dq_usage usage = {
 static const dq_eval_options defaults = {
     .bos_word = "auto", .math_word = "f32", .device = "auto", .margin = DQ_EVAL_MARGIN};
 
-dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv, dq_err *err)
+void *dq_eval_own(const dq_eval_options *o, const dq_eval_face *face)
+{
+    int i = 0;
+    while (dq_eval_faces[i] != face) i++;
+    return o->own[i];
+}
+
+static dq_status begin(dq_eval_options *o, dq_arena *a, dq_err *err)
 {
     o->bos_word = defaults.bos_word;
     o->math_word = defaults.math_word;
@@ -56,23 +65,62 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
     o->margin = defaults.margin;
     dq_kv_options_begin(&o->kv, "of what is drawn: --num-fewshot (default 1234), needles and the "
                                 "policy random (default 1)");
-    dq_text_options_begin(&o->text);
-    dq_needle_options_begin(&o->needle);
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        const dq_eval_face *face = dq_eval_faces[i];
+        if (face->size) o->own[i] = dq_alloc(a, 1, face->size, err);
+        if (face->size && o->own[i] && face->begin) face->begin(o->own[i]);
+    }
+    return err->code;
+}
+
+/* Rows of all options, as they come together; behind the last one an empty one. */
+enum { MAX_ROWS = 128 };
+typedef struct rows {
+    dq_opt row[MAX_ROWS + 1];
+    int n; /* more than MAX_ROWS: some have no place */
+} rows;
+
+static void add_rows(rows *to, const dq_opt *from)
+{
+    for (; from->name || from->help; from++) {
+        if (to->n < MAX_ROWS) to->row[to->n] = *from;
+        to->n++;
+    }
+}
+
+static void add_own(rows *to, const dq_face_option *from, void *own)
+{
+    for (; from && (from->opt.name || from->opt.help); from++) {
+        dq_opt row[2] = {from->opt};
+        row->to = (char *)own + from->at;
+        add_rows(to, row);
+    }
+}
+
+/* What --task takes, face by face. */
+static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
+{
+    const char *all = "";
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        const char *help = dq_eval_faces[i]->tasks_help;
+        if (!help) continue;
+        *out = dq_textf(a, err, "%s%s%s", all, all[0] ? ";\n" : "", help);
+        if (!*out) return err->code;
+        all = *out;
+    }
+    return DQ_OK;
+}
+
+/* What is scored: tasks, then what the faces score besides, then what goes for both. */
+static void add_scored(rows *to, dq_eval_options *o, const char *tasks)
+{
     const dq_opt opts[] = {
         {.help = "what is scored"},
         {.name = "task",
          .kind = DQ_OPT_LIST,
          .to = &o->tasks,
          .value = "NAME[,NAME]",
-         .help = "mc: your own items, JSON lines {\"ctx\", \"choices\", \"gold\"};\narc_easy, "
-                 "arc_challenge, boolq, hellaswag, openbookqa, piqa, winogrande: the official JSON "
-                 "lines, in their original and their flat form (hellaswag: or six lines an item; "
-                 "piqa: with X-labels.lst beside X.jsonl);\n"
-                 "trec, trec_fine, banking77, clinic150: the official files, in-context learning;\n"
-                 "needle: a UTF-8 text to hide numbers in, see below;\n"
-                 "gsm8k, svamp: questions answered in free text, the official files;\n"
-                 "generate: {\"prompt\"} lines, continued for --dump-completions;\n"
-                 "verdicts: that file with a \"verdict\" in each line, without a MODEL"},
+         .help = tasks},
         {.name = "data",
          .kind = DQ_OPT_LIST,
          .to = &o->data,
@@ -92,7 +140,14 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .to = &o->fewshot,
          .value = "FILE",
          .help = "file that the examples come from, the task's training split; given as --data is"},
-        DQ_TEXT_OPTIONS(o->text),
+        {0},
+    };
+    add_rows(to, opts);
+}
+
+static void add_limits(rows *to, dq_eval_options *o)
+{
+    const dq_opt opts[] = {
         {.name = "limit",
          .kind = DQ_OPT_INT,
          .to = &o->limit,
@@ -122,6 +177,14 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .to = &o->bos_word,
          .value = "WHEN",
          .help = "auto, on or off (default auto: as the tokenizer's own template says)"},
+        {0},
+    };
+    add_rows(to, opts);
+}
+
+static void add_computed(rows *to, dq_eval_options *o)
+{
+    const dq_opt opts[] = {
         {.help = "how it is computed"},
         {.name = "logit-bits",
          .kind = DQ_OPT_TEXT,
@@ -170,9 +233,14 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
          .to = &o->dry_run,
          .help = "print what would be computed, and stop before scoring"},
         DQ_KV_OPTION_ROWS(o->kv),
-        DQ_GENERATE_OPTIONS(o->generate),
-        DQ_NEEDLE_OPTIONS(o->needle),
-        DQ_EVAL_ICL_OPTIONS(o->icl),
+        {0},
+    };
+    add_rows(to, opts);
+}
+
+static void add_outputs(rows *to, dq_eval_options *o)
+{
+    const dq_opt opts[] = {
         {.help = "what comes out"},
         {.name = "json",
          .kind = DQ_OPT_FLAG,
@@ -234,7 +302,24 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
         DQ_TALK_OPTIONS(o->talk),
         {0},
     };
-    return dq_parse(args, argc, argv, opts, &usage, err);
+    add_rows(to, opts);
+}
+
+dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv, dq_arena *a,
+                        dq_err *err)
+{
+    rows all = {.n = 0};
+    char *tasks = NULL;
+    DQ_TRY(begin(o, a, err));
+    DQ_TRY(tasks_help(&tasks, a, err));
+    add_scored(&all, o, tasks);
+    for (int i = 0; i < DQ_EVAL_FACES; i++) add_own(&all, dq_eval_faces[i]->scored, o->own[i]);
+    add_limits(&all, o);
+    add_computed(&all, o);
+    for (int i = 0; i < DQ_EVAL_FACES; i++) add_own(&all, dq_eval_faces[i]->options, o->own[i]);
+    add_outputs(&all, o);
+    if (all.n > MAX_ROWS) return dq_fail(err, DQ_BUG, "more than %d options", MAX_ROWS);
+    return dq_parse(args, argc, argv, all.row, &usage, err);
 }
 
 /* A name per comma. */
@@ -294,7 +379,7 @@ static dq_status read_long(dq_eval_options *o, dq_err *err)
     int way = dq_parse_word(o->too_long, "long", dq_long_name + 1, 3, err);
     if (way < 0) return err->code;
     for (int i = 0; i < o->n_sources; i++) {
-        if (dq_eval_usual_long(o->source[i].kind) != DQ_LONG_USUAL) return DQ_OK;
+        if (o->source[i].kind->usual_long != DQ_LONG_USUAL) return DQ_OK;
     }
     return dq_fail(err, DQ_USAGE,
                    "--long is for tasks with choices and tasks that generate text; there is none.");
@@ -302,7 +387,6 @@ static dq_status read_long(dq_eval_options *o, dq_err *err)
 
 static dq_status read_words(dq_eval_options *o, dq_arena *a, dq_err *err)
 {
-    DQ_TRY(dq_text_options_read(&o->text, o->ctx, err));
     int bos = dq_parse_word(o->bos_word, "bos", dq_bos_name, 3, err);
     if (bos < 0) return err->code;
     o->bos = (dq_bos)bos;
@@ -310,8 +394,14 @@ static dq_status read_words(dq_eval_options *o, dq_arena *a, dq_err *err)
     return read_logits(o, a, err);
 }
 
-/* Options that say how a model is run; those of texts have been refused, there is none. */
-static dq_status check_verdicts(const dq_eval_options *o, dq_err *err)
+static dq_status says_nothing(const dq_eval_options *o, const char *option, dq_err *err)
+{
+    return dq_fail(err, DQ_USAGE, "--task %s runs no model, so --%s says nothing.", o->alone->name,
+                   option);
+}
+
+/* Options that say how a model is run. Those of faces without a source are refused by their faces. */
+static dq_status check_alone(const dq_eval_options *o, dq_err *err)
 {
     const dq_eval_options *const d = &defaults;
     const char *const kv = dq_kv_options_given(&o->kv);
@@ -333,67 +423,90 @@ static dq_status check_verdicts(const dq_eval_options *o, dq_err *err)
         {kv, kv != NULL},
         {"dump-items", o->dump != NULL},
         {"dump-requests", o->requests != NULL},
-        {"dump-completions", o->generate.completions != NULL},
         {"dry-run", o->dry_run},
         {"fail-if", o->fail_if.n > 0},
         {"html", o->html != NULL},
         {"margin", o->margin != d->margin},
     };
     for (size_t i = 0; i < sizeof of_models / sizeof of_models[0]; i++) {
-        if (of_models[i].given)
-            return dq_fail(err, DQ_USAGE, "--task verdicts runs no model, so --%s says nothing.",
-                           of_models[i].name);
+        if (of_models[i].given) return says_nothing(o, of_models[i].name, err);
+    }
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        const dq_eval_face *face = dq_eval_faces[i];
+        if (face->file && face->file(o->own[i])) return says_nothing(o, face->file_option, err);
     }
     return DQ_OK;
 }
 
-static dq_status check_outputs(const dq_eval_options *o, const dq_args *args, dq_arena *a,
-                               dq_err *err)
+/* The files that a run writes; *n of at most N_OUTPUTS. */
+enum { N_OUTPUTS = 5 + DQ_EVAL_FACES };
+static void list_outputs(dq_output *out, int *n, char (*option)[64], const dq_eval_options *o)
 {
-    const dq_output out[] = {
+    const dq_output own[] = {
         {"--csv", o->csv, DQ_OUTPUT_CSV},
         {"-o", o->document, DQ_OUTPUT_JSON},
         {"--dump-items", o->dump, DQ_OUTPUT_LINES},
         {"--dump-requests", o->requests, DQ_OUTPUT_LINES},
         {"--html", o->html, DQ_OUTPUT_HTML},
-        {"--dump-completions", o->generate.completions, DQ_OUTPUT_LINES},
     };
-    enum { N_OUT = sizeof out / sizeof out[0] };
+    *n = (int)(sizeof own / sizeof own[0]);
+    memcpy(out, own, sizeof own);
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        const dq_eval_face *face = dq_eval_faces[i];
+        if (!face->file) continue;
+        snprintf(option[i], sizeof option[i], "--%s", face->file_option);
+        out[(*n)++] = (dq_output){option[i], face->file(o->own[i]), DQ_OUTPUT_LINES};
+    }
+}
+
+static dq_status check_outputs(const dq_eval_options *o, const dq_args *args, dq_arena *a,
+                               dq_err *err)
+{
+    dq_output out[N_OUTPUTS];
+    char option[DQ_EVAL_FACES][64];
     const char *input[DQ_LIST_MAX + 1];
-    int n = 0;
+    int n = 0, n_out;
+    list_outputs(out, &n_out, option, o);
     for (int i = 0; i < args->n; i++) input[n++] = args->item[i];
     if (o->ref) input[n++] = o->ref;
-    for (int i = 0; i < N_OUT; i++) {
+    for (int i = 0; i < n_out; i++) {
         bool same = false;
         if (out[i].path) DQ_TRY(dq_eval_is_input(&same, o, out[i].path, a, err));
         if (same)
             return dq_fail(err, DQ_USAGE, "%s is an input; the output needs another name.",
                            out[i].path);
     }
-    return dq_outputs_check(out, N_OUT, input, n, o->force, err);
+    return dq_outputs_check(out, n_out, input, n, o->force, err);
 }
 
-static dq_status read_needle(dq_eval_options *o, dq_err *err)
+/* Whether --seed has something to act on besides a policy of the cache. */
+static bool draws(const dq_eval_options *o)
 {
-    bool wanted = false;
-    for (int i = 0; i < o->n_sources; i++) wanted = wanted || o->source[i].kind == &dq_eval_needle;
-    o->kv.draws = o->kv.draws || wanted;
-    return dq_needle_options_read(&o->needle, o->kv.seed, wanted, err);
+    for (int i = 0; i < o->n_sources; i++) {
+        if (o->source[i].n_shots || dq_eval_face_of(&o->source[i])->draws) return true;
+    }
+    return false;
 }
 
+/* Each step uses what the steps above it have made of the words, and nothing from below: words of the run, words
+ * of each face, the sources that both name, and then what does not go together. */
 dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
 {
     DQ_TRY(read_words(o, a, err));
     DQ_TRY(dq_head_map_read(&o->head_map, err));
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
-    DQ_TRY(dq_eval_icl_read(&o->icl, o->kv.seed, err));
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        if (dq_eval_faces[i]->read) DQ_TRY(dq_eval_faces[i]->read(o->own[i], o, a, err));
+    }
     DQ_TRY(dq_eval_choose(o, args, &usage, a, err));
-    if (o->verdicts) DQ_TRY(check_verdicts(o, err));
+    o->kv.draws = draws(o);
+    if (o->alone) DQ_TRY(check_alone(o, err));
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        if (dq_eval_faces[i]->check) DQ_TRY(dq_eval_faces[i]->check(o->own[i], o, err));
+    }
     DQ_TRY(read_long(o, err));
-    DQ_TRY(dq_generate_read(&o->generate, a, err));
-    DQ_TRY(read_needle(o, err));
     DQ_TRY(dq_gates_read(&o->gates, &o->fail_if, err));
-    if (!o->verdicts) DQ_TRY(dq_gates_check(&o->gates, o->source, o->n_sources, err));
+    if (!o->alone) DQ_TRY(dq_gates_check(&o->gates, o->source, o->n_sources, err));
     DQ_TRY(check_outputs(o, args, a, err));
     return o->html ? dq_gnuplot_check(err) : DQ_OK;
 }

@@ -7,11 +7,9 @@
 #include "cmds/cli/kv_options.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
+#include "cmds/cli/progress.h"
+#include "cmds/eval/eval_face.h"
 #include "cmds/eval/eval_gate.h"
-#include "cmds/eval/eval_generate.h"
-#include "cmds/eval/eval_icl.h"
-#include "cmds/eval/eval_needle.h"
-#include "cmds/eval/eval_text_options.h"
 #include "eval/eval.h"
 
 enum { DQ_EVAL_MODELS = 64, DQ_EVAL_SOURCES = 16, DQ_EVAL_BITS = 8 };
@@ -25,10 +23,7 @@ typedef struct dq_eval_options {
     bool json, resume, dry_run, force;
     dq_head_map head_map;
     dq_kv_options kv;
-    dq_generate_options generate;
-    dq_needle_options needle;
-    dq_eval_icl icl;
-    dq_text_options text;
+    void *own[DQ_EVAL_FACES]; /* the options of each face, and what they mean */
     dq_talk talk;
     /* what they mean */
     dq_gates gates;
@@ -41,14 +36,17 @@ typedef struct dq_eval_options {
     dq_eval_source source[DQ_EVAL_SOURCES]; /* name, path, task and its examples */
     const char *examples[DQ_EVAL_SOURCES];  /* path of the few-shot examples; NULL: none */
     int n_sources;
-    const char *verdicts; /* file of --task verdicts, which then is all there is; NULL: none */
+    const dq_eval_face *alone; /* runs no model and is all there is; NULL: no such task is named */
 } dq_eval_options;
 
+/* What the options of a face mean, in this run. */
+void *dq_eval_own(const dq_eval_options *o, const dq_eval_face *face);
 /* Appends the parts of text between commas; words live in the arena. */
 dq_status dq_eval_split(const char *text, const char *option, dq_list *out, dq_arena *a,
                         dq_err *err);
-/* Sets the defaults and reads argv. */
-dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv, dq_err *err);
+/* Sets the defaults and reads argv; what faces keep lives in the arena. */
+dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv, dq_arena *a,
+                        dq_err *err);
 /* Fills the second part; words live in the arena. */
 dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err);
 

@@ -4,8 +4,10 @@
 
 #include "cmds/cli/document.h"
 #include "cmds/cli/table.h"
+#include "cmds/eval/eval_face.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_sources.h"
+#include "eval/pass_plan.h"
 #include "eval/score.h"
 
 #include <stdio.h>
@@ -80,7 +82,6 @@ void dq_eval_plan_json(json_t *results, const dq_eval_view *v)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_row *r = &v->e->row[i];
-        const dq_eval_ids *ids = &v->e->ids[r->ids];
         const dq_eval_source *s = dq_eval_source_of(v->e, r);
         work w = work_of(v->e, r);
         json_t *o = json_object();
@@ -95,11 +96,7 @@ void dq_eval_plan_json(json_t *results, const dq_eval_view *v)
         json_object_set_new(o, "task", json_string(s->name));
         json_object_set_new(o, s->kind->windows ? "windows" : "items",
                             json_integer((json_int_t)w.units));
-        if (s->task) {
-            dq_eval_task_json(o, s);
-            json_object_set_new(o, "truncated_items",
-                                json_integer((json_int_t)ids->req.n_truncated));
-        }
+        if (dq_eval_face_of(s)->plan) dq_eval_face_of(s)->plan(o, v->e, r);
         json_object_set_new(o, "sequences", json_integer((json_int_t)w.sequences));
         json_object_set_new(o, "ids", json_integer((json_int_t)w.ids));
         json_array_append_new(results, o);

@@ -1,15 +1,11 @@
-/* eval_report: see eval_report.h.
+/* eval_report: results as JSON: members that every row has, and between them what its face adds.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_report.h"
 
 #include "base/os.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/eval/eval_generate.h"
-#include "cmds/eval/eval_icl.h"
-#include "cmds/eval/eval_needle.h"
-#include "cmds/eval/eval_sources.h"
-#include "cmds/eval/eval_text.h"
+#include "cmds/eval/eval_face.h"
 #include "cmds/eval/eval_verdict.h"
 
 #include <ctype.h>
@@ -18,9 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const dq_model *model_of(const dq_eval *e, int row)
+const dq_model *dq_eval_model_of(const dq_eval *e, int row)
 {
     return e->model[e->row[row].model].m;
+}
+
+double dq_eval_rate(const dq_work *w)
+{
+    return w->seconds > 0 ? (double)w->computed / w->seconds : (double)NAN;
 }
 
 static json_t *weights_json(const dq_model *m)
@@ -56,17 +57,35 @@ json_t *dq_eval_interval_json(dq_interval x)
     return l;
 }
 
-static json_t *metrics_json(const dq_eval_numbers *x, const dq_eval_kind *kind)
+/* Numbers that a row has not, being its own reference, say why. */
+static void give_reason(json_t *metrics, const char *reason)
 {
+    const char *key;
+    json_t *m;
+    json_object_foreach(metrics, key, m)
+    {
+        if (json_is_null(json_object_get(m, "value")))
+            json_object_set_new(m, "reason", json_string(reason));
+    }
+}
+
+/* What the kind judges by, and what its face says besides. */
+static dq_status add_metrics(json_t *row, const dq_eval_view *v, int index,
+                             const dq_eval_numbers *x, dq_err *err)
+{
+    const dq_eval_source *source = dq_eval_source_of(v->e, &v->e->row[index]);
+    const dq_eval_face *face = dq_eval_face_of(source);
+    const char *reason = dq_eval_no_difference(v->e, index);
     json_t *o = json_object();
+    json_object_set_new(row, "metrics", o);
     for (int m = 0; m < x->n_metrics; m++) {
         json_t *y = dq_eval_mean_json(x->score[m]);
         json_object_set_new(y, "interval", dq_eval_interval_json(x->score_interval[m]));
-        json_object_set_new(o, kind->metric[m], y);
+        json_object_set_new(o, source->kind->metric[m], y);
     }
-    if (x->is_task) return o;
-    dq_eval_text_metrics(o, x);
-    return o;
+    if (face->metrics) DQ_TRY(face->metrics(o, v, index, x, err));
+    if (reason) give_reason(o, reason);
+    return DQ_OK;
 }
 
 json_t *dq_flips_json(const dq_flips *f)
@@ -85,20 +104,14 @@ json_t *dq_flips_json(const dq_flips *f)
 }
 
 /* Null for the reference itself: there is nothing to pair it with. */
-static json_t *paired_json(const dq_eval_numbers *x, const dq_eval_kind *kind)
+static json_t *paired_json(const dq_eval_numbers *x, const dq_eval_source *source)
 {
+    const dq_eval_face *face = dq_eval_face_of(source);
     if (x->is_ref) return json_null();
     json_t *o = json_object();
     for (int m = 0; m < x->n_metrics; m++)
-        json_object_set_new(o, kind->metric[m], dq_flips_json(&x->flips[m]));
-    if (!x->is_task) {
-        json_t *d = json_object();
-        json_object_set_new(d, "delta", dq_real(x->ln_ratio.value));
-        json_object_set_new(d, "stderr", dq_real(x->ln_ratio.std_err));
-        json_object_set_new(d, "interval", dq_eval_interval_json(dq_mean_interval(x->ln_ratio)));
-        json_object_set_new(d, "n_clusters", json_integer((json_int_t)x->ln_ratio.clusters));
-        json_object_set_new(o, "nll_nats", d);
-    }
+        json_object_set_new(o, source->kind->metric[m], dq_flips_json(&x->flips[m]));
+    if (face->paired) face->paired(o, x);
     return o;
 }
 
@@ -117,18 +130,6 @@ static const char *reference_weights(const dq_eval *e, const dq_eval_row *r)
     if (m == ref) return "own";
     return strcmp(m->m->fingerprint, ref->m->fingerprint) == 0 && !ref->m->is_container ? "source"
                                                                                         : "other";
-}
-
-/* Numbers that a row has not, being its own reference, say why. */
-static void give_reason(json_t *metrics, const char *reason)
-{
-    const char *key;
-    json_t *m;
-    json_object_foreach(metrics, key, m)
-    {
-        if (json_is_null(json_object_get(m, "value")))
-            json_object_set_new(m, "reason", json_string(reason));
-    }
 }
 
 int dq_eval_cross_row(const dq_eval *e, int row)
@@ -163,73 +164,14 @@ static dq_status add_cross(json_t *o, const dq_eval_view *v, int row, dq_err *er
     return DQ_OK;
 }
 
-static double rate(const dq_work *w)
-{
-    return w->seconds > 0 ? (double)w->computed / w->seconds : (double)NAN;
-}
-
 static json_t *work_json(const dq_work *w)
 {
     json_t *o = json_object();
     json_object_set_new(o, "tokens", json_integer((json_int_t)w->tokens));
     json_object_set_new(o, "computed_tokens", json_integer((json_int_t)w->computed));
     json_object_set_new(o, "seconds", dq_real(w->seconds));
-    json_object_set_new(o, "tokens_per_second", dq_real(rate(w)));
+    json_object_set_new(o, "tokens_per_second", dq_real(dq_eval_rate(w)));
     return o;
-}
-
-static dq_status choices_details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
-{
-    const dq_requests *q = &v->e->ids[v->e->row[row].ids].req;
-    (void)err;
-    dq_eval_task_json(o, dq_eval_source_of(v->e, &v->e->row[row]));
-    json_object_set_new(o, "truncated_items", json_integer((json_int_t)q->n_truncated));
-    json_object_set_new(
-        o, "skipped_items",
-        json_integer((json_int_t)dq_eval_source_of(v->e, &v->e->row[row])->n_skipped));
-    return DQ_OK;
-}
-
-/* The right choice, and what each metric picked: accuracies are shares of items where both are one. */
-static void choices_keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item)
-{
-    const dq_eval_source *s = dq_eval_source_of(e, row);
-    const dq_requests *q = &e->ids[row->ids].req;
-    const dq_item *of = &s->items.item[item];
-    json_t *pick = json_object();
-    json_object_set_new(o, "shots", json_integer((json_int_t)s->n_shots));
-    json_object_set_new(o, "gold", json_integer(of->gold));
-    json_object_set_new(o, "pick", pick);
-    for (int m = 0; m < 2; m++)
-        json_object_set_new(pick, s->kind->metric[m],
-                            json_integer(dq_eval_pick(of, row, &q->req[q->at[item]], m == 1)));
-}
-
-/* What a kind of source adds to a report; NULL: nothing; all have details. `dump`: its lines of --dump-items, where they are
- * not those of every request; `keys`: what lines of requests say of their item. */
-typedef dq_status add_members(json_t *o, const dq_eval_view *v, int row, dq_err *err);
-typedef dq_status dump_lines(FILE *f, const dq_eval_view *v, int row, dq_err *err);
-typedef void add_keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item);
-typedef struct report {
-    const dq_eval_kind *kind;
-    add_members *details, *metrics;
-    dump_lines *dump;
-    add_keys *keys;
-} report;
-
-static const report *report_of(const dq_eval *e, int row)
-{
-    static const report all[] = {
-        {&dq_eval_choices, choices_details, NULL, NULL, choices_keys},
-        {&dq_eval_text, dq_eval_text_details, NULL, NULL, NULL},
-        {&dq_eval_answers, dq_generate_details, NULL, NULL, NULL},
-        {&dq_eval_prompts, dq_generate_details, NULL, NULL, NULL},
-        {&dq_eval_needle, dq_needle_details, dq_needle_metrics, dq_needle_dump, NULL},
-        {&dq_eval_icl_kind, dq_eval_icl_json, NULL, NULL, dq_eval_icl_keys},
-    };
-    const report *r = all;
-    while (r->kind != dq_eval_source_of(e, &e->row[row])->kind) r++;
-    return r;
 }
 
 static dq_status row_json(json_t *results, const dq_eval_view *v, int row, dq_err *err)
@@ -237,7 +179,7 @@ static dq_status row_json(json_t *results, const dq_eval_view *v, int row, dq_er
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
     const dq_eval_source *source = dq_eval_source_of(e, r);
-    const report *own = report_of(e, row);
+    const dq_eval_face *face = dq_eval_face_of(source);
     dq_eval_numbers x;
     DQ_TRY(dq_eval_numbers_of(e, row, &x, err));
     json_t *o = json_object();
@@ -245,7 +187,7 @@ static dq_status row_json(json_t *results, const dq_eval_view *v, int row, dq_er
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "reference", json_string(v->names[e->row[r->ref].model]));
     json_object_set_new(o, "reference_weights", json_string(reference_weights(e, r)));
-    json_object_set_new(o, "weights", weights_json(model_of(e, row)));
+    json_object_set_new(o, "weights", weights_json(dq_eval_model_of(e, row)));
     json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
     json_object_set_new(o, "kv", dq_kv_json(&r->kv, &r->work.held));
@@ -255,14 +197,11 @@ static dq_status row_json(json_t *results, const dq_eval_view *v, int row, dq_er
     json_object_set_new(o, "n", json_integer((json_int_t)x.n));
     json_object_set_new(o, "n_clusters", json_integer((json_int_t)x.n_clusters));
     json_object_set_new(o, "cluster", json_string(dq_eval_cluster(e, r)));
-    json_object_set_new(o, "metrics", metrics_json(&x, source->kind));
-    if (dq_eval_no_difference(e, row))
-        give_reason(json_object_get(o, "metrics"), dq_eval_no_difference(e, row));
-    if (own->metrics) DQ_TRY(own->metrics(json_object_get(o, "metrics"), v, row, err));
-    json_object_set_new(o, "paired", paired_json(&x, source->kind));
+    DQ_TRY(add_metrics(o, v, row, &x, err));
+    json_object_set_new(o, "paired", paired_json(&x, source));
     json_object_set_new(o, "verdict", dq_eval_verdict_json(v, row, &x));
     json_object_set_new(o, "throughput", work_json(&r->work));
-    DQ_TRY(own->details(o, v, row, err));
+    if (face->details) DQ_TRY(face->details(o, v, row, err));
     return add_cross(o, v, row, err);
 }
 
@@ -272,22 +211,6 @@ dq_status dq_eval_json(json_t *results, const dq_eval_view *v, dq_err *err)
         if (v->e->row[i].shown) DQ_TRY(row_json(results, v, i, err));
     }
     return DQ_OK;
-}
-
-/* Context and continuation as text: a source's own items, or what its kind makes of them. */
-static dq_status words_of(const dq_eval *e, int row, const dq_request *a, dq_eval_words *w,
-                          dq_err *err)
-{
-    const dq_eval_source *s = dq_eval_source_of(e, &e->row[row]);
-    w->ctx.n = w->cont.n = 0;
-    w->n_cont = a->n_cont;
-    if (s->kind->words) return s->kind->words(e, &e->ids[e->row[row].ids], a, w, err);
-    const dq_item *item = &s->items.item[a->item];
-    const dq_choice *c = &item->choice[a->choice];
-    size_t n;
-    const char *ctx = dq_item_context(item, a->choice, &n);
-    DQ_TRY(dq_strbuf_add(&w->ctx, ctx, n, err));
-    return dq_strbuf_add(&w->cont, c->text, c->len, err);
 }
 
 static json_t *text_json(const dq_strbuf *b)
@@ -310,6 +233,7 @@ static dq_status dump_request(FILE *f, const dq_eval_view *v, int row, const dq_
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
+    const dq_eval_face *face = dq_eval_face_of(dq_eval_source_of(e, r));
     const dq_trunk *trunk = dq_requests_trunk(&e->ids[r->ids].req, a->item);
     dq_request own = *a;
     own.n_cont = w->n_cont;
@@ -324,17 +248,20 @@ static dq_status dump_request(FILE *f, const dq_eval_view *v, int row, const dq_
     json_object_set_new(o, "n_cont", json_integer((json_int_t)own.n_cont));
     json_object_set_new(o, "ll", dq_real(dq_eval_ll(r, &own)));
     json_object_set_new(o, "greedy", json_boolean(dq_eval_greedy(r, &own)));
-    if (report_of(e, row)->keys) report_of(e, row)->keys(o, e, r, a->item);
+    if (face->keys) face->keys(o, e, r, a->item);
     return dq_line_put(f, o, err);
 }
 
+/* A line for every request. */
 static dq_status dump_row(FILE *f, const dq_eval_view *v, int row, dq_err *err)
 {
-    const dq_requests *q = &v->e->ids[v->e->row[row].ids].req;
+    const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
+    const dq_eval_kind *kind = v->e->source[ids->source].kind;
     dq_eval_words w = {0};
-    for (int64_t k = 0; k < q->n; k++) {
-        if (words_of(v->e, row, &q->req[k], &w, err) != DQ_OK) break;
-        if (dump_request(f, v, row, &q->req[k], &w, err) != DQ_OK) break;
+    for (int64_t k = 0; k < ids->req.n; k++) {
+        w.ctx.n = w.cont.n = 0;
+        if (kind->words(v->e, ids, &ids->req.req[k], &w, err) != DQ_OK) break;
+        if (dump_request(f, v, row, &ids->req.req[k], &w, err) != DQ_OK) break;
     }
     dq_block_free(w.ctx.s);
     dq_block_free(w.cont.s);
@@ -346,10 +273,11 @@ static dq_status dump_rows(FILE *f, const void *view, dq_err *err)
     const dq_eval_view *v = view;
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_source *s = dq_eval_source_of(v->e, &v->e->row[i]);
-        dump_lines *own = report_of(v->e, i)->dump;
-        if (v->e->row[i].shown && own)
-            DQ_TRY(own(f, v, i, err));
-        else if (v->e->row[i].shown && (s->items.n || s->kind->words))
+        const dq_eval_face *face = dq_eval_face_of(s);
+        if (!v->e->row[i].shown) continue;
+        if (face->dump)
+            DQ_TRY(face->dump(f, v, i, err));
+        else if (s->kind->words)
             DQ_TRY(dump_row(f, v, i, err));
     }
     return DQ_OK;

@@ -15,6 +15,9 @@ typedef struct dq_eval_view {
 
 /* What rows call their source. */
 const char *dq_eval_title(const dq_eval *e, int row);
+const dq_model *dq_eval_model_of(const dq_eval *e, int row);
+/* Computed tokens per second; NaN: nothing was timed. */
+double dq_eval_rate(const dq_work *w);
 /* Whether shown rows differ in their arithmetic. */
 bool dq_eval_math_swept(const dq_eval *e);
 /* "1 query", "250 queries" */
@@ -23,6 +26,8 @@ const char *dq_eval_clusters_text(char *buf, size_t cap, int64_t n, const char *
 void dq_eval_mean_cell(dq_table *t, dq_mean m, const char *sign);
 /* Of scores: where they are all the same, the ends of the interval instead of an error of 0. */
 void dq_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign);
+/* Bits of the weights: "16", "4/32", "mixed". */
+void dq_eval_weights_cell(dq_table *t, const dq_model *m);
 /* "is the reference", or that nothing but the row itself is there to compare it with. NULL: it is compared. */
 const char *dq_eval_no_difference(const dq_eval *e, int row);
 
@@ -43,7 +48,7 @@ void dq_eval_mean_columns(dq_table *t, dq_mean m); /* value and standard error *
 int dq_eval_cross_row(const dq_eval *e, int row);
 /* What tells rows apart, as keys of a JSON line about one of their items. */
 void dq_eval_row_keys(json_t *o, const dq_eval_view *v, const dq_eval_row *r);
-/* JSON lines, one per choice of every shown task row. */
+/* JSON lines of --dump-items, of every shown row. */
 dq_status dq_eval_dump(const dq_eval_view *v, const char *path, dq_err *err);
 
 #endif

@@ -32,7 +32,7 @@ static void add_program(dq_sha256 *h, const dq_backend *b)
              cpu ? "" : b->device);
 }
 
-static void add_sources(dq_sha256 *h, const dq_eval_identity *id)
+static dq_status add_sources(dq_sha256 *h, const dq_eval_identity *id, dq_err *err)
 {
     const dq_eval *e = id->e;
     add_line(h, "%lld %d %s\n", (long long)e->n_ctx, (int)e->bos,
@@ -41,15 +41,12 @@ static void add_sources(dq_sha256 *h, const dq_eval_identity *id)
     for (int i = 0; i < id->files->n; i++) dq_sha256_add(h, id->files->sha[i], 64);
     for (int i = 0; i < e->n_sources; i++) {
         const dq_eval_source *from = &e->source[i];
-        char more[2048];
+        const dq_eval_face *face = dq_eval_face_of(from);
         add_line(h, "%s %lld %lld %lld\n", from->name, (long long)id->o->limit,
                  (long long)from->n_shots, (long long)from->seed);
-        int n = dq_eval_icl_key(more, sizeof more, &id->o->icl, from);
-        dq_sha256_add(h, more, (size_t)n);
-        if (from->kind != &dq_eval_needle) continue;
-        n = dq_needle_key(more, sizeof more, from->settings);
-        dq_sha256_add(h, more, (size_t)n);
+        if (face->key) DQ_TRY(face->key(h, dq_eval_own(id->o, face), e, from, err));
     }
+    return DQ_OK;
 }
 
 static void add_models(dq_sha256 *h, const dq_eval_identity *id)
@@ -79,11 +76,10 @@ dq_status dq_eval_resume_name(dq_eval_resume *s, const dq_eval_identity *id, dq_
     dq_sha256 h;
     DQ_TRY(dq_sha256_begin(&h, err));
     add_program(&h, id->backend);
-    add_sources(&h, id);
+    if (add_sources(&h, id, err) != DQ_OK) dq_sha256_drop(&h);
+    DQ_TRY(err->code);
     add_models(&h, id);
     add_rows(&h, id->e);
-    if (dq_generate_key(&h, &id->o->generate, id->e, err) != DQ_OK) dq_sha256_drop(&h);
-    DQ_TRY(err->code);
     DQ_TRY(dq_sha256_end(&h, s->key, err));
     snprintf(s->path, sizeof s->path, "dq-eval-%.12s.resume", s->key);
     snprintf(s->old, sizeof s->old, "%s.old", s->path);

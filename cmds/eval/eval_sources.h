@@ -1,11 +1,10 @@
-/* eval_sources: the files that dq eval scores, and what is said about their tasks.
+/* eval_sources: the files that dq eval scores.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_EVAL_SOURCES_H
 #define DQ_EVAL_SOURCES_H
 
 #include "cmds/cli/progress.h"
 #include "cmds/eval/eval_options.h"
-#include "cmds/eval/eval_report.h"
 
 /* What has been read so far: a task can have two files and two of labels. */
 typedef struct dq_eval_files {
@@ -15,17 +14,21 @@ typedef struct dq_eval_files {
     dq_talk *talk;
 } dq_eval_files;
 
-/* Reads the files of e->source[i]: text or items, with their few-shot examples. */
-dq_status dq_eval_source_read(dq_eval *e, dq_eval_options *o, int i, dq_eval_files *files,
+/* Reads a whole file into the arena, puts it into `inputs` as a file of that kind and writes its SHA-256 to sha. */
+dq_status dq_eval_file_read(dq_eval_files *files, char sha[65], const char *kind, const char *path,
+                            const char **text, size_t *len, dq_arena *a, dq_err *err);
+/* The same of a file that has been read. */
+dq_status dq_eval_file_note(dq_eval_files *files, char sha[65], const char *kind, const char *path,
+                            const char *text, size_t len, dq_err *err);
+/* Reads the files of e->source[i], as its face says. */
+dq_status dq_eval_source_read(dq_eval *e, const dq_eval_options *o, int i, dq_eval_files *files,
+                              dq_err *err);
+/* One file as a whole, of which the kind makes what it needs. */
+dq_status dq_eval_source_load(dq_eval *e, dq_eval_source *source, dq_eval_files *files,
                               dq_err *err);
 /* A warning about ill-formed UTF-8, if there was any. */
 void dq_eval_warn_bad(dq_talk *t, const char *path, int64_t n_bad, int64_t first);
-
-/* Members of a JSON row: num_fewshot, seed, paper_metric. */
-void dq_eval_task_json(json_t *row, const dq_eval_source *s);
-/* Prints, below a table, which metric publications quote and what was put in front of the items. */
-void dq_eval_tasks_note(const dq_eval *e);
-/* JSON lines {task, item, choice, context, continuation} of every choice of every task. */
+/* JSON lines of --dump-requests. */
 dq_status dq_eval_dump_requests(const dq_eval *e, const char *path, dq_err *err);
 
 #endif

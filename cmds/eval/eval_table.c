@@ -1,9 +1,9 @@
-/* eval_table: the table and the CSV of dq eval.
+/* eval_table: the table and the CSV of dq eval: columns that all rows fill, then those of the faces in the run.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/table.h"
+#include "cmds/eval/eval_face.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_report.h"
-#include "cmds/eval/eval_text.h"
 #include "cmds/eval/eval_verdict.h"
 
 #include <math.h>
@@ -25,16 +25,6 @@ const char *dq_eval_clusters_text(char *buf, size_t cap, int64_t n, const char *
              : y    ? "ies"
                     : "s");
     return buf;
-}
-
-static const dq_model *model_of(const dq_eval *e, int row)
-{
-    return e->model[e->row[row].model].m;
-}
-
-static double rate(const dq_work *w)
-{
-    return w->seconds > 0 ? (double)w->computed / w->seconds : (double)NAN;
 }
 
 void dq_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
@@ -65,7 +55,7 @@ void dq_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign)
         dq_table_cell(t, "%.4f (%.4f to %.4f)", m.value, x.low, x.high);
 }
 
-static void weights_cell(dq_table *t, const dq_model *m)
+void dq_eval_weights_cell(dq_table *t, const dq_model *m)
 {
     if (m->weight_bits == 16)
         dq_table_cell(t, "16");
@@ -75,18 +65,18 @@ static void weights_cell(dq_table *t, const dq_model *m)
         dq_table_cell(t, "mixed");
 }
 
-typedef struct kinds {
-    bool task, text;
-} kinds;
-
-static kinds kinds_of(const dq_eval *e)
+/* Whether the run has items, whose scores have a p. */
+static bool has_items(const dq_eval *e)
 {
-    kinds k = {false, false};
     for (int i = 0; i < e->n_sources; i++) {
-        k.task = k.task || !e->source[i].kind->windows;
-        k.text = k.text || e->source[i].kind->windows;
+        if (!e->source[i].kind->windows) return true;
     }
-    return k;
+    return false;
+}
+
+static bool in_run(const dq_eval_face *face, const dq_eval *e)
+{
+    return dq_eval_face_source(face, e->source, e->n_sources) != NULL;
 }
 
 /* Name of metric m, where all sources that have one agree. */
@@ -111,7 +101,7 @@ static void difference_cells(dq_table *t, const dq_eval_view *v, int row, const 
         dq_eval_score_cell(t, (dq_mean){f->delta, f->std_err, f->clusters}, f->interval, "+");
     else
         dq_eval_mean_cell(t, x->ln_ratio, "+");
-    if (kinds_of(v->e).task) {
+    if (has_items(v->e)) {
         if (x->is_task && y.there)
             dq_table_cell(t, "%.3g", f->p);
         else
@@ -149,14 +139,26 @@ static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
         dq_table_cell(t, "-");
 }
 
+/* Cells of the columns that faces of the run have; "-" in those of others. */
+static void face_cells(dq_table *t, const dq_eval *e, int row, const dq_eval_numbers *x)
+{
+    const dq_eval_face *own = dq_eval_face_of(dq_eval_source_of(e, &e->row[row]));
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        const dq_eval_face *face = dq_eval_faces[i];
+        if (!face->column[0] || !in_run(face, e)) continue;
+        if (face == own) face->cells(t, x);
+        for (int c = 0; face != own && c < DQ_FACE_COLUMNS && face->column[c]; c++)
+            dq_table_cell(t, "-");
+    }
+}
+
 static void table_row(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
-    kinds k = kinds_of(e);
     char clusters[48];
     dq_table_cell(t, "%s", v->names[r->model]);
-    weights_cell(t, model_of(e, row));
+    dq_eval_weights_cell(t, dq_eval_model_of(e, row));
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
     if (dq_eval_math_swept(e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
@@ -166,24 +168,13 @@ static void table_row(dq_table *t, const dq_eval_view *v, int row, const dq_eval
     dq_table_cell(
         t, "%s",
         dq_eval_clusters_text(clusters, sizeof clusters, x->n_clusters, dq_eval_cluster(e, r)));
-    for (int m = 0; k.task && m < 2 && metric_title(e, m); m++) {
+    for (int m = 0; m < 2 && metric_title(e, m); m++) {
         const bool there = m < x->n_metrics;
         dq_eval_score_cell(t, there ? x->score[m] : dq_mean_none, x->score_interval[m], "");
     }
-    if (k.text) {
-        dq_eval_mean_cell(t, x->is_task ? dq_mean_none : x->nll, "");
-        dq_eval_mean_cell(t, x->is_task ? dq_mean_none : x->ppl, "");
-        if (x->is_task || isnan(x->kld.value))
-            dq_table_cell(t, "-");
-        else
-            dq_table_cell(t, "%.3e", x->kld.value);
-        if (x->is_task || isnan(x->same.value))
-            dq_table_cell(t, "-");
-        else
-            dq_table_cell(t, "%.4f", x->same.value);
-    }
+    face_cells(t, e, row, x);
     difference_cells(t, v, row, x);
-    dq_table_cell(t, "%.0f", rate(&r->work));
+    dq_table_cell(t, "%.0f", dq_eval_rate(&r->work));
 }
 
 /* True when some model has several rows: then lines between the models help. */
@@ -200,9 +191,9 @@ static bool swept(const dq_eval *e)
 
 dq_status dq_eval_table(dq_table **out, const dq_eval_view *v, dq_err *err)
 {
-    const char *titles[20] = {"model", "weights", "logit bits", "grain"};
+    const char *titles[16 + DQ_EVAL_FACES * DQ_FACE_COLUMNS] = {"model", "weights", "logit bits",
+                                                                "grain"};
     int n = 4, last = -1;
-    kinds k = kinds_of(v->e);
     char within[48];
     if (dq_eval_math_swept(v->e)) titles[n++] = "math";
     if (dq_eval_kv_swept(v->e)) {
@@ -215,14 +206,13 @@ dq_status dq_eval_table(dq_table **out, const dq_eval_view *v, dq_err *err)
     titles[n++] = "n";
     titles[n++] = "clusters";
     for (int m = 0; m < 2 && metric_title(v->e, m); m++) titles[n++] = metric_title(v->e, m);
-    if (k.text) {
-        titles[n++] = "NLL (nats)";
-        titles[n++] = "PPL";
-        titles[n++] = "KLD (nats)";
-        titles[n++] = "same top-1";
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        const dq_eval_face *face = dq_eval_faces[i];
+        for (int c = 0; in_run(face, v->e) && c < DQ_FACE_COLUMNS && face->column[c]; c++)
+            titles[n++] = face->column[c];
     }
     titles[n++] = "against reference";
-    if (k.task) titles[n++] = "p";
+    if (has_items(v->e)) titles[n++] = "p";
     snprintf(within, sizeof within, "loss \u2264 %g", v->margin);
     titles[n++] = within;
     titles[n++] = "tokens/s";
@@ -252,8 +242,8 @@ static void columns_row(dq_table *t, const dq_eval_view *v, int row, const dq_ev
     const dq_eval_verdict y = dq_eval_verdict_of(v, row, x);
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%s", v->names[e->row[r->ref].model]);
-    dq_table_cell(t, "%d", model_of(e, row)->weight_bits);
-    dq_table_cell(t, "%s", model_of(e, row)->weight_group);
+    dq_table_cell(t, "%d", dq_eval_model_of(e, row)->weight_bits);
+    dq_table_cell(t, "%s", dq_eval_model_of(e, row)->weight_group);
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", dq_grain_name[r->logit.grain]);
     dq_table_cell(t, "%s", dq_eval_title(e, row));
@@ -270,7 +260,7 @@ static void columns_row(dq_table *t, const dq_eval_view *v, int row, const dq_ev
         dq_table_real(t, there ? x->flips[m].std_err : (double)NAN);
         dq_table_real(t, there && !x->flips[m].clustered ? x->flips[m].p : (double)NAN);
     }
-    dq_table_real(t, rate(&r->work));
+    dq_table_real(t, dq_eval_rate(&r->work));
     dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
     dq_table_cell(t, "%s", dq_num_name[r->math.qk]);
     dq_table_cell(t, "%s", dq_num_name[r->math.pv]);
@@ -303,6 +293,31 @@ static void score_titles(char (*name)[SCORE_NAME], const char **titles, int n, c
             if (strcmp(titles[k], old) == 0) titles[k] = name[i];
         }
     }
+}
+
+/* Columns of the faces behind those of all rows; n_own: how many each has. */
+static dq_status face_titles(const char **titles, int *n, int *n_own, const dq_eval_view *v,
+                             dq_err *err)
+{
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        const dq_eval_face *face = dq_eval_faces[i];
+        const int first = *n;
+        if (face->csv_titles) DQ_TRY(face->csv_titles(titles, n, v, err));
+        n_own[i] = *n - first;
+    }
+    return DQ_OK;
+}
+
+/* Their cells, empty in the columns of other kinds. */
+static dq_status face_columns(dq_table *t, const int *n_own, const dq_eval_view *v, int row,
+                              const dq_eval_numbers *x, dq_err *err)
+{
+    const dq_eval_face *own = dq_eval_face_of(dq_eval_source_of(v->e, &v->e->row[row]));
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        if (n_own[i] && dq_eval_faces[i] == own) DQ_TRY(own->csv_cells(t, v, row, x, err));
+        for (int c = 0; dq_eval_faces[i] != own && c < n_own[i]; c++) dq_table_cell(t, "%s", "");
+    }
+    return DQ_OK;
 }
 
 dq_status dq_eval_columns(dq_table **out, const dq_eval_view *v, dq_err *err)
@@ -348,20 +363,21 @@ dq_status dq_eval_columns(dq_table **out, const dq_eval_view *v, dq_err *err)
                             "loss_high",
                             "margin",
                             "verdict"};
-    const char *titles[sizeof common / sizeof common[0] + DQ_KV_TITLES + DQ_TEXT_COLUMNS];
-    int n = (int)(sizeof common / sizeof common[0]);
+    const char *titles[sizeof common / sizeof common[0] + DQ_KV_TITLES +
+                       DQ_EVAL_FACES * DQ_FACE_CSV_COLUMNS];
+    int n = (int)(sizeof common / sizeof common[0]), n_own[DQ_EVAL_FACES];
     char name[2 * SCORE_FORMS][SCORE_NAME];
     memcpy(titles, common, sizeof common);
     if (dq_eval_kv_swept(v->e)) n += dq_kv_titles(titles + n);
     score_titles(name, titles, n, v->e);
-    DQ_TRY(dq_eval_text_titles(titles, &n, v, err));
+    DQ_TRY(face_titles(titles, &n, n_own, v, err));
     DQ_TRY(dq_table_new(out, titles, n, err));
     for (int i = 0; i < v->e->n_rows; i++) {
         dq_eval_numbers x;
         if (!v->e->row[i].shown) continue;
         DQ_TRY(dq_eval_numbers_of(v->e, i, &x, err));
         columns_row(*out, v, i, &x);
-        if (kinds_of(v->e).text) DQ_TRY(dq_eval_text_columns(*out, v, i, &x, err));
+        DQ_TRY(face_columns(*out, n_own, v, i, &x, err));
     }
     return DQ_OK;
 }

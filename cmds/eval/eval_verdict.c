@@ -5,6 +5,7 @@
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/progress.h"
+#include "cmds/eval/eval_face.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_report.h"
 
@@ -256,12 +257,12 @@ void dq_eval_warn_sources(dq_talk *t, const dq_eval_view *v, const char *const *
 json_t *dq_eval_verdict_json(const dq_eval_view *v, int row, const dq_eval_numbers *x)
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, &v->e->row[row]);
+    const dq_eval_face *face = dq_eval_face_of(s);
     const dq_eval_verdict y = dq_eval_verdict_of(v, row, x);
     if (!y.there) return json_null();
     json_t *o = json_object();
-    json_object_set_new(
-        o, "metric",
-        json_string(s->kind->windows ? "nll_nats" : s->kind->metric[dq_eval_quoted(s)]));
+    json_object_set_new(o, "metric",
+                        json_string(face->loss ? face->loss : s->kind->metric[dq_eval_quoted(s)]));
     json_object_set_new(o, "loss", dq_real(y.loss.value));
     json_object_set_new(o, "interval", dq_eval_interval_json(y.loss.interval));
     json_object_set_new(o, "n_clusters", json_integer((json_int_t)y.loss.clusters));

@@ -98,6 +98,8 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
                       const dq_kv_spec *kv, dq_err *err)
 {
     const dq_eval_model *m = &e->model[model], *r = &e->model[m->ref];
+    const dq_eval_kind *kind = e->source[source].kind;
+    if (kind->takes) DQ_TRY(kind->takes(&e->source[source], kv, err));
     int ids = dq_eval_ids_for(e, source, model, err);
     if (ids < 0) return err->code;
     if (r->m->vocab != m->m->vocab)
@@ -131,7 +133,6 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
         row.kv.num = kv->num;
     }
     int at = put_row(e, row, err);
-    const dq_eval_kind *kind = e->source[source].kind;
     bool compared = (kind->windows || kind->metric[0]) && !m->sourceless;
     int at_ref = at < 0 || !compared ? at : put_row(e, ref, err);
     if (at_ref < 0) return err->code;

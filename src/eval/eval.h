@@ -13,6 +13,7 @@
 
 typedef struct dq_eval dq_eval;
 typedef struct dq_eval_ids dq_eval_ids;
+typedef struct dq_eval_model dq_eval_model;
 typedef struct dq_eval_row dq_eval_row;
 typedef struct dq_eval_source dq_eval_source;
 
@@ -22,7 +23,11 @@ typedef struct dq_eval_words {
     int64_t n_cont;      /* its scored ids that are cont */
 } dq_eval_words;
 
-/* How one kind of source is fed to a model and judged. Its units are items, or windows of a text. */
+/* What becomes of items with more ids than a model has positions: see eval_long.h. */
+typedef enum dq_long { DQ_LONG_USUAL, DQ_LONG_ERROR, DQ_LONG_SKIP, DQ_LONG_CUT } dq_long;
+
+/* How one kind of source is fed to a model and judged. Its units are items, or windows of a text. The rest of
+ * the library knows no kind: what tells one from another is here. */
 typedef struct dq_eval_kind {
     bool windows;          /* else requests */
     const char *metric[2]; /* names of what judge gives; the second may be NULL. Neither: nothing is
@@ -41,14 +46,29 @@ typedef struct dq_eval_kind {
     /* Items begin .. end - 1 of the row, on a scorer with its settings; NULL: dq_score_items. */
     dq_status (*score)(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
                        dq_err *err);
-    /* What a request holds, as text; NULL: source->items says it. */
+    /* DQ_MISMATCH where rows of the source cannot run with such a cache. NULL: they can with all. */
+    dq_status (*takes)(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err);
+    bool answered; /* items have their answers, so solved ones can stand in front of others */
+    /* Items that a model may have too few positions for, as eval_long.h treats them. */
+    dq_long
+        usual_long; /* where nobody says what becomes of them; DQ_LONG_USUAL: there are none, and the
+                           functions below but line are NULL */
+    int64_t (*count)(const dq_eval_source *source);
+    int64_t (*line)(const dq_eval_source *source, int64_t unit); /* see dq_eval_line; NULL: 0 */
+    /* need[i]: positions that item i takes; scratch memory from a. */
+    dq_status (*need)(int64_t *need, const dq_eval *e, const dq_eval_source *source,
+                      const dq_eval_model *m, dq_arena *a, dq_err *err);
+    /* Leaves only items number[n], which rise. */
+    dq_status (*keep)(dq_eval_source *source, const int64_t *number, int64_t n, dq_arena *a,
+                      dq_err *err);
+    /* What a request holds, as text; NULL: its requests are not shown. */
     dq_status (*words)(const dq_eval *e, const dq_eval_ids *ids, const dq_request *r,
                        dq_eval_words *out, dq_err *err);
 } dq_eval_kind;
 extern const dq_eval_kind dq_eval_choices; /* multiple choice: acc, acc_norm */
 extern const dq_eval_kind dq_eval_text;
 
-typedef struct dq_eval_model {
+struct dq_eval_model {
     const dq_model *m;
     const dq_tokenizer *tok; /* NULL: none */
     const char *tok_text;    /* tokenizer.json, to see which models share ids */
@@ -59,7 +79,7 @@ typedef struct dq_eval_model {
      * are added. */
     bool sourceless;
     bool shown; /* false: here as reference only */
-} dq_eval_model;
+};
 
 /* What is scored: a task's items, or a text. */
 struct dq_eval_source {
@@ -108,9 +128,6 @@ struct dq_eval_row {
 
 typedef void dq_eval_progress(void *arg, double share, const char *note);
 
-/* What becomes of items with more ids than a model has positions: see eval_long.h. */
-typedef enum dq_long { DQ_LONG_USUAL, DQ_LONG_ERROR, DQ_LONG_SKIP, DQ_LONG_CUT } dq_long;
-
 struct dq_eval {
     dq_arena *a; /* holds everything below */
     dq_eval_model *model;
@@ -132,7 +149,7 @@ struct dq_eval {
 int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err);
 /* A row to be computed and shown; asking again for one that is there changes nothing. Adds the row
  * it is compared with: the reference model at 16 bits in f32, with a plain cache. kv->num is
- * math.kv. */
+ * math.kv. DQ_MISMATCH: the kind does not go with that cache, or the models cannot be compared. */
 dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq_math math,
                       const dq_kv_spec *kv, dq_err *err);
 /* "whole", "context+rest" or "decode": how the sequences of a row are fed. */

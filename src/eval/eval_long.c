@@ -1,8 +1,6 @@
-/* evaluate, long: see eval_long.h.
+/* eval_long: see eval_long.h. What an item needs, and how one is left out, says its kind.
  * SPDX-License-Identifier: MIT */
 #include "eval/eval_long.h"
-
-#include "eval/kind_generate.h"
 
 #include <stdio.h>
 
@@ -15,48 +13,7 @@ int64_t dq_eval_number(const dq_eval_source *s, int64_t unit)
 
 int64_t dq_eval_line(const dq_eval_source *s, int64_t unit)
 {
-    if (dq_eval_generates(s->kind)) return ((const dq_questions *)s->own)->question[unit].line;
-    return s->items.item ? s->items.item[unit].line : 0;
-}
-
-dq_long dq_eval_usual_long(const dq_eval_kind *kind)
-{
-    if (dq_eval_generates(kind)) return DQ_LONG_ERROR;
-    return kind == &dq_eval_choices ? DQ_LONG_CUT : DQ_LONG_USUAL;
-}
-
-static int64_t count_of(const dq_eval_source *s)
-{
-    return dq_eval_generates(s->kind) ? ((const dq_questions *)s->own)->n : s->items.n;
-}
-
-/* need[i]: positions that the longest choice of each item takes. */
-static dq_status choices_need(int64_t *need, const dq_eval *e, const dq_eval_source *s,
-                              const dq_eval_model *m, dq_arena *a, dq_err *err)
-{
-    dq_requests q;
-    DQ_TRY(dq_items_encode(&q, &s->items, m->tok, e->bos, INT64_MAX / 2, m->m->vocab, a, err));
-    for (int64_t k = 0; k < q.n; k++) {
-        const dq_request *r = &q.req[k];
-        const int64_t fed = r->n_ctx + r->n_cont - 1;
-        if (fed > need[r->item]) need[r->item] = fed;
-    }
-    return DQ_OK;
-}
-
-static dq_status prompts_need(int64_t *need, const dq_eval *e, const dq_eval_source *s,
-                              const dq_eval_model *m, dq_err *err)
-{
-    const dq_questions *q = s->own;
-    for (int64_t i = 0; i < q->n; i++) {
-        const dq_question *one = &q->question[i];
-        const unsigned flags = dq_bos_flags(m->tok, e->bos, one->prompt, one->len);
-        int32_t *ids = NULL;
-        DQ_TRY(dq_tokenizer_encode(m->tok, one->prompt, one->len, flags, &ids, &need[i], NULL, NULL,
-                                   err));
-        dq_block_free(ids);
-    }
-    return DQ_OK;
+    return s->kind->line ? s->kind->line(s, unit) : 0;
 }
 
 /* Items that do not fit some model. */
@@ -71,10 +28,7 @@ static dq_status find_misfits(misfit *f, const dq_eval *e, const dq_eval_source 
 {
     int64_t *need = dq_alloc(a, (size_t)n, sizeof *need, err);
     if (!need) return err->code;
-    if (dq_eval_generates(s->kind))
-        DQ_TRY(prompts_need(need, e, s, m, err));
-    else
-        DQ_TRY(choices_need(need, e, s, m, a, err));
+    DQ_TRY(s->kind->need(need, e, s, m, a, err));
     for (int64_t i = 0; i < n; i++) {
         if (m->m->max_positions < 1 || need[i] <= m->m->max_positions || f->is[i]) continue;
         f->is[i] = true;
@@ -89,26 +43,12 @@ static dq_status find_misfits(misfit *f, const dq_eval *e, const dq_eval_source 
 /* Keeps the others, with their numbers. */
 static dq_status leave_out(dq_eval *e, dq_eval_source *s, const misfit *f, int64_t n, dq_err *err)
 {
-    dq_questions *q = dq_eval_generates(s->kind) ? s->own : NULL;
     int64_t *number = dq_alloc(e->a, (size_t)(n - f->n) + 1, sizeof *number, err), kept = 0;
-    dq_question *question = q ? dq_alloc(e->a, (size_t)n, sizeof *question, err) : NULL;
-    dq_item *item = q ? NULL : dq_alloc(e->a, (size_t)n, sizeof *item, err);
-    if (err->code != DQ_OK) return err->code;
+    if (!number) return err->code;
     for (int64_t i = 0; i < n; i++) {
-        if (f->is[i]) continue;
-        if (q)
-            question[kept] = q->question[i];
-        else
-            item[kept] = s->items.item[i];
-        number[kept++] = i;
+        if (!f->is[i]) number[kept++] = i;
     }
-    if (q) {
-        q->question = question;
-        q->n = kept;
-    } else {
-        s->items.item = item;
-        s->items.n = kept;
-    }
+    DQ_TRY(s->kind->keep(s, number, kept, e->a, err));
     s->number = number;
     s->n_skipped = f->n;
     return DQ_OK;
@@ -134,11 +74,10 @@ static dq_status judge_misfits(dq_eval *e, dq_eval_source *s, const misfit *f, i
 dq_status dq_eval_fit(dq_eval *e, int source, dq_err *err)
 {
     dq_eval_source *s = &e->source[source];
-    const dq_long usual = dq_eval_usual_long(s->kind);
-    const dq_long way = e->too_long ? e->too_long : usual;
-    const int64_t n = count_of(s);
+    const dq_long usual = s->kind->usual_long, way = e->too_long ? e->too_long : usual;
     misfit f = {0};
     if (usual == DQ_LONG_USUAL || way == DQ_LONG_CUT) return DQ_OK;
+    const int64_t n = s->kind->count(s);
     f.is = dq_block_new((size_t)n, sizeof *f.is, err);
     for (int i = 0; f.is && err->code == DQ_OK && i < e->n_models; i++) {
         dq_arena *a = dq_arena_new();

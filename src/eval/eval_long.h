@@ -7,10 +7,6 @@
 
 extern const char *const dq_long_name[]; /* "", "error", "skip", "cut" */
 
-/* How items that are too long are treated where --long says nothing: choices are cut, prompts to be
- * continued are refused. DQ_LONG_USUAL: --long is not for this kind. */
-dq_long dq_eval_usual_long(const dq_eval_kind *kind);
-
 /* After all models are open and before rows are added: counts the items of a source that one of the models
  * cannot hold. error: DQ_MISMATCH with their number and the first of them. skip: they leave the source, for
  * all models, so that every row has the same items; all of them is DQ_MISMATCH. cut: nothing, encoding

@@ -1,4 +1,4 @@
-/* evaluate, kinds: multiple choice. See evaluate.h.
+/* kind_choices: multiple choice. See eval.h.
  * SPDX-License-Identifier: MIT */
 #include "eval/eval.h"
 
@@ -19,8 +19,63 @@ static void judge_choices(const dq_eval *e, const dq_eval_row *row, int metric, 
                    items->item[i].gold;
 }
 
+static dq_status words(const dq_eval *e, const dq_eval_ids *ids, const dq_request *r,
+                       dq_eval_words *out, dq_err *err)
+{
+    const dq_item *item = &e->source[ids->source].items.item[r->item];
+    const dq_choice *c = &item->choice[r->choice];
+    size_t n;
+    const char *ctx = dq_item_context(item, r->choice, &n);
+    out->n_cont = r->n_cont;
+    DQ_TRY(dq_strbuf_add(&out->ctx, ctx, n, err));
+    return dq_strbuf_add(&out->cont, c->text, c->len, err);
+}
+
+/* ---- Items that are too long ---- */
+
+static int64_t count(const dq_eval_source *s)
+{
+    return s->items.n;
+}
+
+static int64_t line(const dq_eval_source *s, int64_t unit)
+{
+    return s->items.item[unit].line;
+}
+
+/* Of the longest choice of each item. */
+static dq_status need_positions(int64_t *need, const dq_eval *e, const dq_eval_source *s,
+                                const dq_eval_model *m, dq_arena *a, dq_err *err)
+{
+    dq_requests q;
+    DQ_TRY(dq_items_encode(&q, &s->items, m->tok, e->bos, INT64_MAX / 2, m->m->vocab, a, err));
+    for (int64_t k = 0; k < q.n; k++) {
+        const dq_request *r = &q.req[k];
+        const int64_t fed = r->n_ctx + r->n_cont - 1;
+        if (fed > need[r->item]) need[r->item] = fed;
+    }
+    return DQ_OK;
+}
+
+static dq_status keep(dq_eval_source *s, const int64_t *number, int64_t n, dq_arena *a, dq_err *err)
+{
+    dq_item *item = dq_alloc(a, (size_t)n, sizeof *item, err);
+    if (!item) return err->code;
+    for (int64_t i = 0; i < n; i++) item[i] = s->items.item[number[i]];
+    s->items.item = item;
+    s->items.n = n;
+    return DQ_OK;
+}
+
 const dq_eval_kind dq_eval_choices = {
     .metric = {"acc", "acc_norm"},
     .encode = encode_items,
     .judge = judge_choices,
+    .answered = true,
+    .usual_long = DQ_LONG_CUT,
+    .count = count,
+    .line = line,
+    .need = need_positions,
+    .keep = keep,
+    .words = words,
 };

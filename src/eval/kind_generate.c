@@ -20,20 +20,64 @@ static const dq_questions *questions_of(const dq_eval_source *s)
     return s->own;
 }
 
-bool dq_eval_generates(const dq_eval_kind *kind)
-{
-    return kind == &dq_eval_answers || kind == &dq_eval_prompts;
-}
-
-static dq_status load(dq_eval *e, dq_eval_source *s, dq_err *err)
+static dq_status load(dq_eval *e, dq_eval_source *s, dq_question_form form, dq_err *err)
 {
     dq_questions *q = dq_alloc(e->a, 1, sizeof *q, err);
     if (!q) return err->code;
     s->own = q;
-    DQ_TRY(dq_questions_load(q, s->kind == &dq_eval_prompts ? DQ_FORM_PROMPT : DQ_FORM_ANSWERED,
-                             settings_of(s)->shots, s->path, s->text, s->len, e->limit, e->a, err));
+    DQ_TRY(dq_questions_load(q, form, settings_of(s)->shots, s->path, s->text, s->len, e->limit,
+                             e->a, err));
     s->items.n_bad = q->n_bad; /* for the warning about ill-formed text */
     s->items.first_bad = q->first_bad;
+    return DQ_OK;
+}
+
+static dq_status load_answers(dq_eval *e, dq_eval_source *s, dq_err *err)
+{
+    return load(e, s, DQ_FORM_ANSWERED, err);
+}
+
+static dq_status load_prompts(dq_eval *e, dq_eval_source *s, dq_err *err)
+{
+    return load(e, s, DQ_FORM_PROMPT, err);
+}
+
+/* ---- Prompts that are too long ---- */
+
+static int64_t count(const dq_eval_source *s)
+{
+    return questions_of(s)->n;
+}
+
+static int64_t line(const dq_eval_source *s, int64_t unit)
+{
+    return questions_of(s)->question[unit].line;
+}
+
+static dq_status need_positions(int64_t *need, const dq_eval *e, const dq_eval_source *s,
+                                const dq_eval_model *m, dq_arena *a, dq_err *err)
+{
+    const dq_questions *q = questions_of(s);
+    (void)a;
+    for (int64_t i = 0; i < q->n; i++) {
+        const dq_question *one = &q->question[i];
+        const unsigned flags = dq_bos_flags(m->tok, e->bos, one->prompt, one->len);
+        int32_t *ids = NULL;
+        DQ_TRY(dq_tokenizer_encode(m->tok, one->prompt, one->len, flags, &ids, &need[i], NULL, NULL,
+                                   err));
+        dq_block_free(ids);
+    }
+    return DQ_OK;
+}
+
+static dq_status keep(dq_eval_source *s, const int64_t *number, int64_t n, dq_arena *a, dq_err *err)
+{
+    dq_questions *q = s->own;
+    dq_question *question = dq_alloc(a, (size_t)n, sizeof *question, err);
+    if (!question) return err->code;
+    for (int64_t i = 0; i < n; i++) question[i] = q->question[number[i]];
+    q->question = question;
+    q->n = n;
     return DQ_OK;
 }
 
@@ -289,14 +333,17 @@ static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *
         score[i] = row->extra[i * DQ_GEN_EXTRA + (metric ? DQ_GEN_STRICT : DQ_GEN_EXACT)];
 }
 
+/* What both kinds share: prompts are refused where they are too long. */
+#define GENERATED                                                                                  \
+    .group = GROUP, .encode = encode, .score = score, .usual_long = DQ_LONG_ERROR, .count = count, \
+    .line = line, .need = need_positions, .keep = keep
+
 const dq_eval_kind dq_eval_answers = {
+    GENERATED,
     .metric = {"exact_match", "strict_match"},
-    .group = GROUP,
-    .load = load,
-    .encode = encode,
+    .load = load_answers,
     .judge = judge,
-    .score = score,
+    .answered = true,
 };
 
-const dq_eval_kind dq_eval_prompts = {
-    .group = GROUP, .load = load, .encode = encode, .score = score};
+const dq_eval_kind dq_eval_prompts = {GENERATED, .load = load_prompts};

@@ -18,7 +18,6 @@ typedef struct dq_eval_generate {
 
 extern const dq_eval_kind dq_eval_answers; /* answered questions: exact_match, strict_match */
 extern const dq_eval_kind dq_eval_prompts; /* continued for somebody else to judge: no metric */
-bool dq_eval_generates(const dq_eval_kind *kind);
 
 /* What row->extra holds of each unit. */
 typedef enum dq_eval_generated {

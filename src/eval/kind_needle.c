@@ -166,12 +166,25 @@ static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *
     }
 }
 
-const dq_eval_kind dq_eval_needle = {.metric = {"acc", "all_correct"},
-                                     .load = load,
-                                     .encode = encode,
-                                     .judge = judge,
-                                     .cluster = "prompt",
-                                     .score = dq_needle_score};
+static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err)
+{
+    const dq_needle_settings *s = source->settings;
+    if (!s->attention || !kv->evict.policy) return DQ_OK;
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_ATTENTION},
+                        "attention is not defined where tokens are forgotten (%s): shares would be "
+                        "of what is left",
+                        kv->evict.policy->name);
+}
+
+const dq_eval_kind dq_eval_needle = {
+    .metric = {"acc", "all_correct"},
+    .load = load,
+    .encode = encode,
+    .judge = judge,
+    .cluster = "prompt",
+    .score = dq_needle_score,
+    .takes = takes,
+};
 
 void dq_needle_shares(double *into, const dq_span_share *sums, int n_layers, int n_out)
 {
@@ -278,18 +291,4 @@ dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const d
     dq_block_free(acc);
     dq_block_free(ll);
     return err->code;
-}
-
-dq_status dq_needle_check(const dq_eval *e, dq_err *err)
-{
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *r = &e->row[i];
-        if (dq_eval_source_of(e, r)->kind != &dq_eval_needle || !r->kv.evict.policy) continue;
-        if (dq_needle_set_of(e, r)->settings->attention)
-            return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_ATTENTION},
-                                "attention is not defined where tokens are forgotten (%s): shares "
-                                "would be of what is left",
-                                r->kv.evict.policy->name);
-    }
-    return DQ_OK;
 }

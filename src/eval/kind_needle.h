@@ -77,9 +77,6 @@ typedef struct dq_needle_numbers {
 dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const dq_eval_row *row,
                                int64_t cell, dq_err *err);
 
-/* After the plan: DQ_MISMATCH for rows that cannot have what is asked for. */
-dq_status dq_needle_check(const dq_eval *e, dq_err *err);
-
 /* Where the cache of a row is cut: "before the question" or "behind the question". */
 const char *dq_needle_boundary(const dq_needle_settings *s);
 

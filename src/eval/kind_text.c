@@ -34,10 +34,10 @@ static dq_status encode_text(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     return dq_slices_make(slices, &ids->win, corpus, s->counts.n, s->threshold, e->a, err);
 }
 
-const dq_eval_kind dq_eval_text = {.windows = true, .encode = encode_text};
-
-dq_status dq_text_takes(const dq_text_settings *s, const dq_kv_spec *kv, dq_err *err)
+/* Eviction happens in the middle of a window, behind a context that every window has. */
+static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err)
 {
+    const dq_text_settings *s = source->settings;
     if (!kv->evict.policy || s->scheme == DQ_WINDOW_CHUNK) return DQ_OK;
     const bool positions = s->scheme == DQ_WINDOW_POSITIONS;
     dq_fail_with(err, DQ_MISMATCH,
@@ -48,3 +48,5 @@ dq_status dq_text_takes(const dq_text_settings *s, const dq_kv_spec *kv, dq_err 
                         (dq_remedy){.code = positions ? DQ_REMEDY_KV_POSITIONS : DQ_REMEDY_NONE},
                         " (found %s)", positions ? "positions" : dq_scheme_name[s->scheme]);
 }
+
+const dq_eval_kind dq_eval_text = {.windows = true, .encode = encode_text, .takes = takes};

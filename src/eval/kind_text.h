@@ -14,8 +14,4 @@ typedef struct dq_text_settings {
     double threshold; /* see dq_slices */
 } dq_text_settings;
 
-/* Eviction happens in the middle of a window, behind a context that every window has: DQ_MISMATCH where
- * the scheme has none. */
-dq_status dq_text_takes(const dq_text_settings *s, const dq_kv_spec *kv, dq_err *err);
-
 #endif

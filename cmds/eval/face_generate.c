@@ -1,45 +1,110 @@
-/* eval_generate: see eval_generate.h.
+/* face_generate: text that a model goes on with, in dq eval: questions, whose answers are judged, and prompts,
+ * whose texts are what comes out.
  * SPDX-License-Identifier: MIT */
-#include "cmds/eval/eval_generate.h"
-
-#include "base/os.h"
 #include "base/utf8.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/progress.h"
+#include "cmds/eval/eval_sources.h"
+#include "cmds/eval/eval_tasks.h"
+#include "eval/kind_generate.h"
 #include "tasks/answers.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NEW = 256 };
+enum { MAX_NEW = 256, STOP_TEXTS = 32 };
+
+typedef struct generate_options {
+    int64_t max_new; /* 0: not given */
+    dq_list stop_words;
+    const char *completions;
+    /* what they mean */
+    int64_t num_fewshot;    /* in front of questions */
+    const char *shots_path; /* NULL: none */
+    const char *stop[STOP_TEXTS];
+    char shots_sha[65]; /* "" without shots */
+    dq_eval_generate of_questions, of_prompts;
+} generate_options;
+
+static const dq_face_option options[] = {
+    {.opt = {.help = "generated text (gsm8k, svamp, generate)"}},
+    {{.name = "max-new",
+      .kind = DQ_OPT_INT,
+      .min = 1,
+      .max = 1e6,
+      .value = "N",
+      .help = "new tokens of a prompt at most (default 256)"},
+     offsetof(generate_options, max_new)},
+    {{.name = "stop",
+      .kind = DQ_OPT_LIST,
+      .value = "TEXT",
+      .help = "text that ends a continuation, with \\n, \\t and \\\\; may be repeated. "
+              "gsm8k and svamp end at \"Question:\" too, everything at the model's EOS"},
+     offsetof(generate_options, stop_words)},
+    {{.name = "dump-completions",
+      .kind = DQ_OPT_TEXT,
+      .value = "FILE",
+      .help = "write every continuation as JSON lines, which --task verdicts reads back with "
+              "a \"verdict\" in each"},
+     offsetof(generate_options, completions)},
+    {.opt = {.name = NULL}},
+};
 
 /* ---- Tasks and options ---- */
 
-const char dq_generate_tasks[] = "gsm8k, svamp, generate";
+static const struct {
+    const char *name;
+    dq_question_form form;
+} tasks[] = {
+    {"gsm8k", DQ_FORM_ANSWERED}, {"svamp", DQ_FORM_ANSWERED}, {"generate", DQ_FORM_PROMPT}};
+enum { N_TASKS = sizeof tasks / sizeof tasks[0] };
+static const char task_names[] = "gsm8k, svamp, generate"; /* for messages */
 
-bool dq_generate_is_task(const char *name)
+static const char *task(int i)
 {
-    return strcmp(name, "gsm8k") == 0 || strcmp(name, "svamp") == 0 ||
-           strcmp(name, "generate") == 0;
+    return i < N_TASKS ? tasks[i].name : NULL;
 }
 
-const dq_eval_kind *dq_generate_task(dq_generate_options *o, const char *name,
-                                     const void **settings)
+static dq_question_form form_of(const char *name)
 {
-    const bool prompts = strcmp(name, "generate") == 0;
-    if (!dq_generate_is_task(name)) return NULL;
-    o->questions = o->questions || !prompts;
-    o->prompts = o->prompts || prompts;
-    *settings = prompts ? &o->of_prompts : &o->of_questions;
-    return prompts ? &dq_eval_prompts : &dq_eval_answers;
+    int i = 0;
+    while (strcmp(tasks[i].name, name) != 0) i++;
+    return tasks[i].form;
 }
 
-const char *dq_generate_form(const dq_eval_kind *kind)
+static const char *form(const char *name)
 {
-    return dq_question_form_text[kind == &dq_eval_prompts ? DQ_FORM_PROMPT : DQ_FORM_ANSWERED];
+    return dq_question_form_text[form_of(name)];
+}
+
+static dq_status choose(void *own, dq_eval_options *o, const char *name, const char *path,
+                        dq_arena *a, dq_err *err)
+{
+    const generate_options *g = own;
+    const bool prompts = form_of(name) == DQ_FORM_PROMPT;
+    const dq_eval_source source = {.name = name,
+                                   .path = path,
+                                   .kind = prompts ? &dq_eval_prompts : &dq_eval_answers,
+                                   .settings = prompts ? &g->of_prompts : &g->of_questions};
+    (void)a;
+    return dq_eval_add_source(o, &source, "tasks", err);
+}
+
+static dq_status examples(void *own, const dq_eval_options *o, dq_eval_source *source,
+                          const char *path, dq_err *err)
+{
+    generate_options *g = own;
+    (void)source;
+    if (g->shots_path && strcmp(g->shots_path, path) != 0)
+        return dq_fail(err, DQ_USAGE,
+                       "--fewshot-data: questions take their examples from one file, found %s and "
+                       "%s. Score them in two runs.",
+                       g->shots_path, path);
+    g->num_fewshot = o->num_fewshot;
+    g->shots_path = path;
+    return DQ_OK;
 }
 
 /* \n, \t and \\ as what they stand for. */
@@ -66,12 +131,12 @@ static dq_status unescape(const char **out, const char *word, dq_arena *a, dq_er
     return DQ_OK;
 }
 
-static dq_status read_stops(dq_generate_options *o, dq_arena *a, dq_err *err)
+static dq_status read_stops(generate_options *o, dq_arena *a, dq_err *err)
 {
     const int n = o->stop_words.n, own = dq_n_answer_stops;
-    if (n + own > DQ_STOP_TEXTS)
+    if (n + own > STOP_TEXTS)
         return dq_fail(err, DQ_USAGE, "--stop is given %d times (expected at most %d).", n,
-                       DQ_STOP_TEXTS - own);
+                       STOP_TEXTS - own);
     for (int i = 0; i < own; i++) o->stop[i] = dq_answer_stop[i];
     for (int i = 0; i < n; i++) DQ_TRY(unescape(&o->stop[own + i], o->stop_words.item[i], a, err));
     o->of_questions.stop = o->stop;
@@ -81,46 +146,46 @@ static dq_status read_stops(dq_generate_options *o, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-/* Options that nothing in the run would take. */
-static dq_status check_use(const dq_generate_options *o, dq_err *err)
+static dq_status read_words(void *own, const dq_eval_options *run, dq_arena *a, dq_err *err)
 {
-    const char *unused = NULL;
-    if (!o->questions && !o->prompts)
-        unused = o->max_new        ? "max-new"
-                 : o->stop_words.n ? "stop"
-                 : o->completions  ? "dump-completions"
-                                   : NULL;
-    if (unused)
+    generate_options *o = own;
+    (void)run;
+    DQ_TRY(read_stops(o, a, err));
+    o->of_questions.max_new = o->of_prompts.max_new = o->max_new ? o->max_new : MAX_NEW;
+    return DQ_OK;
+}
+
+/* Options that nothing in the run would take, and prompts that nothing would come of. */
+static dq_status check(const void *own, const dq_eval_options *run, dq_err *err)
+{
+    const generate_options *o = own;
+    const char *unused = o->max_new        ? "max-new"
+                         : o->stop_words.n ? "stop"
+                         : o->completions  ? "dump-completions"
+                                           : NULL;
+    bool any = false, prompts = false;
+    for (int i = 0; i < run->n_sources; i++) {
+        const dq_eval_generate *s = run->source[i].settings;
+        any = any || s == &o->of_questions || s == &o->of_prompts;
+        prompts = prompts || s == &o->of_prompts;
+    }
+    if (!any && unused)
         return dq_fail(err, DQ_USAGE, "--%s is for tasks that generate text (%s); there is none.",
-                       unused, dq_generate_tasks);
-    if (o->prompts && !o->completions)
+                       unused, task_names);
+    if (prompts && !o->completions)
         return dq_fail(err, DQ_USAGE,
                        "--task generate judges nothing, its texts are what comes out: give "
                        "--dump-completions FILE.");
     return DQ_OK;
 }
 
-dq_status dq_generate_read(dq_generate_options *o, dq_arena *a, dq_err *err)
+static dq_status open_shots(void *own, dq_eval_files *files, dq_arena *a, dq_err *err)
 {
-    DQ_TRY(check_use(o, err));
-    DQ_TRY(read_stops(o, a, err));
-    o->of_questions.max_new = o->of_prompts.max_new = o->max_new ? o->max_new : MAX_NEW;
-    return DQ_OK;
-}
-
-dq_status dq_generate_open(dq_generate_options *o, json_t *inputs, dq_arena *a, dq_err *err)
-{
-    char *text;
+    generate_options *o = own;
+    const char *text;
     size_t len;
     if (!o->num_fewshot) return DQ_OK;
-    DQ_TRY(dq_file_read(&text, &len, o->shots_path, a, err));
-    DQ_TRY(dq_sha256_of(o->shots_sha, text, len, err));
-    json_t *in = json_object();
-    json_object_set_new(in, "kind", json_string("fewshot"));
-    json_object_set_new(in, "path", dq_name_json(o->shots_path));
-    json_object_set_new(in, "bytes", json_integer((json_int_t)len));
-    json_object_set_new(in, "sha256", json_string(o->shots_sha));
-    json_array_append_new(inputs, in);
+    DQ_TRY(dq_eval_file_read(files, o->shots_sha, "fewshot", o->shots_path, &text, &len, a, err));
     return dq_questions_shots(&o->of_questions.shots, o->num_fewshot, o->shots_path, text, len, a,
                               err);
 }
@@ -147,14 +212,16 @@ static dq_status add_model(dq_sha256 *h, const dq_eval *e, int model, dq_err *er
     return DQ_OK;
 }
 
-dq_status dq_generate_key(dq_sha256 *h, const dq_generate_options *o, const dq_eval *e, dq_err *err)
+static dq_status key(dq_sha256 *h, const void *own, const dq_eval *e, const dq_eval_source *source,
+                     dq_err *err)
 {
+    const generate_options *o = own;
+    const dq_eval_generate *s = source->settings;
     char line[128];
-    if (!o->questions && !o->prompts) return DQ_OK;
-    int n = snprintf(line, sizeof line, "generate %lld %lld %s\n",
-                     (long long)o->of_questions.max_new, (long long)o->num_fewshot, o->shots_sha);
+    int n = snprintf(line, sizeof line, "generate %lld %lld %s\n", (long long)s->max_new,
+                     (long long)o->num_fewshot, o->shots_sha);
     dq_sha256_add(h, line, (size_t)n);
-    for (int i = 0; i < o->of_questions.n_stop; i++) add_text(h, o->stop[i], strlen(o->stop[i]));
+    for (int i = 0; i < s->n_stop; i++) add_text(h, s->stop[i], strlen(s->stop[i]));
     for (int i = 0; i < e->n_models; i++) DQ_TRY(add_model(h, e, i, err));
     return DQ_OK;
 }
@@ -166,9 +233,10 @@ static json_t *texts_json(const char *const *text, int n)
     return l;
 }
 
-void dq_generate_settings(json_t *settings, const dq_generate_options *o)
+static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
-    if (!o->questions && !o->prompts) return;
+    const generate_options *o = own;
+    if (!dq_eval_face_source(&dq_face_generate, e->source, e->n_sources)) return;
     json_t *g = json_object();
     json_object_set_new(g, "max_new", json_integer((json_int_t)o->of_prompts.max_new));
     json_object_set_new(g, "stop", texts_json(o->of_prompts.stop, o->of_prompts.n_stop));
@@ -202,7 +270,7 @@ static totals totals_of(const dq_eval *e, const dq_eval_row *row)
 
 static bool shows(const dq_eval *e, int row)
 {
-    return e->row[row].shown && dq_eval_generates(dq_eval_source_of(e, &e->row[row])->kind);
+    return dq_eval_face_shows(&dq_face_generate, e, row);
 }
 
 static json_t *generation_json(const totals *t, const dq_eval_generate *s)
@@ -219,7 +287,7 @@ static json_t *generation_json(const totals *t, const dq_eval_generate *s)
     return o;
 }
 
-dq_status dq_generate_details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
+static dq_status details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
@@ -245,7 +313,7 @@ dq_status dq_generate_details(json_t *o, const dq_eval_view *v, int row, dq_err 
     return DQ_OK;
 }
 
-dq_status dq_generate_say(dq_talk *t, const dq_eval_view *v, dq_err *err)
+static dq_status say(dq_talk *t, const dq_eval_view *v, dq_err *err)
 {
     const dq_eval *e = v->e;
     for (int i = 0; i < e->n_rows; i++) {
@@ -267,7 +335,7 @@ dq_status dq_generate_say(dq_talk *t, const dq_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-void dq_generate_warn(dq_talk *t, const dq_eval_view *v)
+static void warn_done(dq_talk *t, const dq_eval_view *v)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_row *r = &v->e->row[i];
@@ -332,7 +400,33 @@ static dq_status dump_units(FILE *f, const void *view, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_generate_dump(const dq_eval_view *v, const char *path, dq_err *err)
+static const char *file(const void *own)
 {
-    return dq_lines_write(path, dump_units, v, err);
+    const generate_options *o = own;
+    return o->completions;
 }
+
+const dq_eval_face dq_face_generate = {
+    .name = "generate",
+    .kind = {&dq_eval_answers, &dq_eval_prompts},
+    .size = sizeof(generate_options),
+    .options = options,
+    .tasks_help = "gsm8k, svamp: questions answered in free text, the official files;\n"
+                  "generate: {\"prompt\"} lines, continued for --dump-completions",
+    .task = task,
+    .form = form,
+    .read = read_words,
+    .choose = choose,
+    .examples = examples,
+    .check = check,
+    .open = open_shots,
+    .kept_room = "--max-new",
+    .say = say,
+    .key = key,
+    .settings = put_settings,
+    .details = details,
+    .warn_done = warn_done,
+    .file_option = "dump-completions",
+    .file = file,
+    .file_lines = dump_units,
+};

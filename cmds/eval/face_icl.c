@@ -1,13 +1,15 @@
-/* eval_icl: see eval_icl.h.
+/* face_icl: in-context learning in dq eval: its options, files of demonstrations, blocks as JSON and the table of
+ * accuracy by shots.
  * SPDX-License-Identifier: MIT */
-#include "cmds/eval/eval_icl.h"
-
 #include "base/os.h"
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
+#include "cmds/eval/eval_sources.h"
+#include "cmds/eval/eval_tasks.h"
+#include "eval/kind_icl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,6 +18,74 @@
 
 enum { RUNS = 10, QUERIES = 250, SEED = 1 };
 
+typedef struct icl_options {
+    dq_list demos;
+    const char *shots, *order;
+    int64_t runs, orders, queries; /* 0: not given */
+    /* what they mean */
+    dq_icl_order orders_of[DQ_ICL_ORDERS];
+    int n_orders_of;
+    dq_icl_settings common;
+    dq_icl_settings setting[DQ_EVAL_SOURCES]; /* [n], of the sources */
+    char sha[DQ_EVAL_SOURCES][65];            /* of the files of demonstrations; "": none */
+    int n;
+    int demos_used; /* files without a name that tasks have taken */
+} icl_options;
+
+static const dq_face_option options[] = {
+    {.opt = {.help = "in-context learning (--task trec, trec_fine, banking77, clinic150)"}},
+    {{.name = "demos",
+      .kind = DQ_OPT_LIST,
+      .value = "FILE",
+      .help = "training file that demonstrations are drawn from, given as --data is; "
+              "clinic150 needs none, its --data has them"},
+     offsetof(icl_options, demos)},
+    {{.name = "shots",
+      .kind = DQ_OPT_TEXT,
+      .value = "LIST",
+      .help = "demonstrations in a prompt (default 1,10,25,50,100,200,400,... as many as fit)"},
+     offsetof(icl_options, shots)},
+    {{.name = "runs",
+      .kind = DQ_OPT_INT,
+      .min = 1,
+      .max = 1e6,
+      .value = "N",
+      .help = "permutations of the training set, of which each run takes the first (default "
+              "10)"},
+     offsetof(icl_options, runs)},
+    {{.name = "order",
+      .kind = DQ_OPT_TEXT,
+      .value = "LIST",
+      .help = "random (default), class (sorted by label) or alternate (labels in turn): "
+              "orders of the same demonstrations, a row each"},
+     offsetof(icl_options, order)},
+    {{.name = "orders",
+      .kind = DQ_OPT_INT,
+      .min = 2,
+      .max = 1e6,
+      .value = "N",
+      .help = "also score run 0's demonstrations in N orders: the margin between them"},
+     offsetof(icl_options, orders)},
+    {{.name = "queries",
+      .kind = DQ_OPT_INT,
+      .min = 1,
+      .max = 1e9,
+      .value = "N",
+      .help = "test examples, drawn once (default 250)"},
+     offsetof(icl_options, queries)},
+    {.opt = {.name = NULL}},
+};
+
+static const char *task(int i)
+{
+    return i < dq_icl_n_tasks ? dq_icl_tasks[i].name : NULL;
+}
+
+static const char *form(const char *name)
+{
+    return dq_icl_task_find(name)->form;
+}
+
 static int rising(const void *a, const void *b)
 {
     int x = *(const int *)a, y = *(const int *)b;
@@ -23,7 +93,7 @@ static int rising(const void *a, const void *b)
 }
 
 /* Words between commas. */
-static dq_status read_orders(dq_eval_icl *o, dq_err *err)
+static dq_status read_orders(icl_options *o, dq_err *err)
 {
     for (const char *p = o->order;; p++) {
         char word[16] = "";
@@ -41,13 +111,16 @@ static dq_status read_orders(dq_eval_icl *o, dq_err *err)
     }
 }
 
-dq_status dq_eval_icl_read(dq_eval_icl *o, int64_t seed, dq_err *err)
+static dq_status read_words(void *own, const dq_eval_options *run, dq_arena *a, dq_err *err)
 {
+    icl_options *o = own;
     dq_icl_settings *s = &o->common;
+    (void)a;
+    DQ_TRY(dq_eval_check_twice(&o->demos, "demos", err));
     s->runs = o->runs ? o->runs : RUNS;
     s->orders = o->orders;
     s->queries = o->queries ? o->queries : QUERIES;
-    s->seed = seed < 0 ? SEED : (uint64_t)seed;
+    s->seed = run->kv.seed < 0 ? SEED : (uint64_t)run->kv.seed;
     if (o->shots) {
         DQ_TRY(
             dq_parse_ints(s->shots, &s->n_shots, DQ_ICL_SHOTS, o->shots, "shots", 0, 1000000, err));
@@ -58,54 +131,78 @@ dq_status dq_eval_icl_read(dq_eval_icl *o, int64_t seed, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_eval_icl_add(dq_eval_icl *o, const dq_icl_task *task, const char *path,
-                          const char *demos, dq_eval_source *source, int *n, int cap, dq_arena *a,
-                          dq_err *err)
+/* A source for each order. */
+static dq_status choose(void *own, dq_eval_options *run, const char *name, const char *path,
+                        dq_arena *a, dq_err *err)
 {
-    if (!demos && !task->one_file)
+    icl_options *o = own;
+    const dq_icl_task *of = dq_icl_task_find(name);
+    const char *demos = dq_eval_path_for(&o->demos, name, &o->demos_used);
+    if (!demos && !of->one_file)
         return dq_fail(err, DQ_USAGE,
-                       "--task %s needs demonstrations: give --demos FILE (expected %s).",
-                       task->name, task->form);
+                       "--task %s needs demonstrations: give --demos FILE (expected %s).", of->name,
+                       of->form);
     for (int i = 0; i < o->n_orders_of; i++) {
-        if (*n == cap || o->n == DQ_EVAL_ICL_SOURCES)
-            return dq_fail(err, DQ_USAGE, "more than %d tasks and orders.", cap);
-        dq_icl_settings *s = &o->setting[o->n++];
+        dq_icl_settings *s = &o->setting[o->n];
+        dq_eval_source source = {
+            .name = of->name, .path = path, .kind = &dq_eval_icl_kind, .settings = s};
+        source.title = of->name;
+        if (o->orders_of[i] != DQ_ICL_RANDOM)
+            source.title = dq_textf(a, err, "%s, %s", of->name, dq_icl_order_name[o->orders_of[i]]);
+        if (!source.title) return err->code;
+        DQ_TRY(dq_eval_add_source(run, &source, "tasks and orders", err));
         *s = o->common;
-        s->task = task;
+        s->task = of;
         s->order = o->orders_of[i];
         s->demos.path = demos;
-        const char *title = task->name;
-        if (s->order != DQ_ICL_RANDOM)
-            title = dq_textf(a, err, "%s, %s", title, dq_icl_order_name[s->order]);
-        if (!title) return err->code;
-        source[(*n)++] = (dq_eval_source){.name = task->name,
-                                          .title = title,
-                                          .path = path,
-                                          .kind = &dq_eval_icl_kind,
-                                          .settings = s};
+        o->n++;
     }
     return DQ_OK;
 }
 
-dq_status dq_eval_icl_check(const dq_eval_icl *o, dq_err *err)
+static dq_status check(const void *own, const dq_eval_options *run, dq_err *err)
 {
+    const icl_options *o = own;
+    const int n_tasks = o->n / o->n_orders_of;
     const struct {
         bool given;
         const char *name;
-    } options[] = {{o->demos.n > 0, "demos"}, {o->shots, "shots"},   {o->runs, "runs"},
-                   {o->order, "order"},       {o->orders, "orders"}, {o->queries, "queries"}};
-    for (size_t i = 0; o->n == 0 && i < sizeof options / sizeof options[0]; i++) {
-        if (options[i].given)
+    } given[] = {{o->demos.n > 0, "demos"}, {o->shots, "shots"},   {o->runs, "runs"},
+                 {o->order, "order"},       {o->orders, "orders"}, {o->queries, "queries"}};
+    for (size_t i = 0; o->n == 0 && i < sizeof given / sizeof given[0]; i++) {
+        if (given[i].given)
             return dq_fail(err, DQ_USAGE,
                            "--%s is for in-context learning; there is no such --task (trec, "
                            "trec_fine, banking77, clinic150).",
-                           options[i].name);
+                           given[i].name);
     }
+    if (o->n > 0 && o->n == run->n_sources && run->num_fewshot > 0)
+        return dq_fail(err, DQ_USAGE,
+                       "--num-fewshot: in-context learning has --shots instead; there is no other "
+                       "task.");
+    if (o->demos.n > n_tasks)
+        return dq_fail(err, DQ_USAGE, "--demos is given %d times for %d task%s.", o->demos.n,
+                       n_tasks, n_tasks == 1 ? "" : "s");
     return DQ_OK;
 }
 
+static dq_status reads(bool *is, const void *own, const dq_eval_options *run, const char *path,
+                       dq_arena *a, dq_err *err)
+{
+    const icl_options *o = own;
+    (void)run;
+    (void)a;
+    for (int i = 0; i < o->n; i++) {
+        const char *demos = o->setting[i].demos.path;
+        *is = *is || (demos && dq_same_file(path, demos));
+    }
+    return err->code;
+}
+
+/* ---- Files ---- */
+
 /* Index of the settings behind a source; -1: it is of another kind. */
-static int settings_of(const dq_eval_icl *o, const dq_eval_source *s)
+static int settings_of(const icl_options *o, const dq_eval_source *s)
 {
     for (int i = 0; i < o->n; i++) {
         if (s->settings == &o->setting[i]) return i;
@@ -113,31 +210,11 @@ static int settings_of(const dq_eval_icl *o, const dq_eval_source *s)
     return -1;
 }
 
-dq_status dq_eval_icl_demos(dq_eval_icl *o, const dq_eval_source *s, json_t *inputs, dq_arena *a,
-                            dq_err *err)
-{
-    int k = settings_of(o, s);
-    dq_icl_settings *x = &o->setting[k < 0 ? 0 : k];
-    char *text;
-    if (k < 0 || !x->demos.path) return DQ_OK;
-    DQ_TRY(dq_file_read(&text, &x->demos.len, x->demos.path, a, err));
-    x->demos.text = text;
-    DQ_TRY(dq_sha256_of(o->sha[k], text, x->demos.len, err));
-    json_t *in = json_object();
-    char kind[64];
-    snprintf(kind, sizeof kind, "%s demonstrations", s->name);
-    json_object_set_new(in, "kind", json_string(kind));
-    json_object_set_new(in, "path", dq_name_json(x->demos.path));
-    json_object_set_new(in, "bytes", json_integer((json_int_t)x->demos.len));
-    json_object_set_new(in, "sha256", json_string(o->sha[k]));
-    json_array_append_new(inputs, in);
-    return DQ_OK;
-}
-
-bool dq_eval_icl_again(dq_eval_icl *o, dq_eval_source *source, int i)
+/* Source i is the one before it in another order, whose data it now has: there is nothing to load. */
+static bool shares_data(icl_options *o, dq_eval_source *source, int i)
 {
     int k = settings_of(o, &source[i]), before = i > 0 ? settings_of(o, &source[i - 1]) : -1;
-    if (k < 0 || before < 0 || o->setting[k].task != o->setting[before].task) return false;
+    if (before < 0 || o->setting[k].task != o->setting[before].task) return false;
     source[i].text = source[i - 1].text;
     source[i].len = source[i - 1].len;
     source[i].own = source[i - 1].own;
@@ -146,9 +223,29 @@ bool dq_eval_icl_again(dq_eval_icl *o, dq_eval_source *source, int i)
     return true;
 }
 
+/* The queries, which stand first among the inputs, and then the demonstrations: loading needs both. */
+static dq_status load(void *own, dq_eval *e, const dq_eval_options *run, int i,
+                      dq_eval_files *files, dq_err *err)
+{
+    icl_options *o = own;
+    dq_eval_source *s = &e->source[i];
+    char kind[64];
+    (void)run;
+    if (shares_data(o, e->source, i)) return DQ_OK;
+    const int k = settings_of(o, s);
+    dq_icl_file *demos = &o->setting[k].demos;
+    DQ_TRY(dq_eval_file_read(files, files->sha[files->n++], s->name, s->path, &s->text, &s->len,
+                             e->a, err));
+    snprintf(kind, sizeof kind, "%s demonstrations", s->name);
+    if (demos->path)
+        DQ_TRY(dq_eval_file_read(files, o->sha[k], kind, demos->path, &demos->text, &demos->len,
+                                 e->a, err));
+    return s->kind->load(e, s, err);
+}
+
 static bool is_icl(const dq_eval_source *s)
 {
-    return s->kind == &dq_eval_icl_kind;
+    return dq_eval_face_of(s) == &dq_face_icl;
 }
 
 /* "16, 32" */
@@ -179,11 +276,12 @@ static void warn_over(dq_talk *t, const dq_eval *e, const dq_eval_ids *ids, cons
                 e->source[ids->source].name, (long long)d->n_bad_demos);
 }
 
-void dq_eval_icl_warn(dq_talk *t, const dq_eval *e, const char *const *names)
+static void warn_plan(dq_talk *t, const dq_eval_view *v)
 {
+    const dq_eval *e = v->e;
     for (int i = 0; i < e->n_ids; i++) {
         if (is_icl(&e->source[e->ids[i].source]))
-            warn_over(t, e, &e->ids[i], names[e->ids[i].model]);
+            warn_over(t, e, &e->ids[i], v->names[e->ids[i].model]);
     }
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *r = &e->row[i];
@@ -199,21 +297,28 @@ void dq_eval_icl_warn(dq_talk *t, const dq_eval *e, const char *const *names)
     }
 }
 
-int dq_eval_icl_key(char *line, size_t cap, const dq_eval_icl *o, const dq_eval_source *s)
+/* A line with all settings. */
+static dq_status key(dq_sha256 *h, const void *own, const dq_eval *e, const dq_eval_source *source,
+                     dq_err *err)
 {
-    const dq_icl_settings *x = s->settings;
-    char shots[16 * DQ_ICL_SHOTS];
-    if (!is_icl(s)) return 0;
+    const icl_options *o = own;
+    const dq_icl_settings *x = source->settings;
+    char line[2048], shots[16 * DQ_ICL_SHOTS];
+    (void)e;
     list_shots(shots, sizeof shots, x->shots, x->n_shots);
-    return snprintf(line, cap, "icl %s %d %s %lld %lld %lld %llu %s\n", x->task->name,
-                    (int)x->order, o->sha[settings_of(o, s)], (long long)x->runs,
-                    (long long)x->orders, (long long)x->queries, (unsigned long long)x->seed,
-                    shots);
+    int n =
+        snprintf(line, sizeof line, "icl %s %d %s %lld %lld %lld %llu %s\n", x->task->name,
+                 (int)x->order, o->sha[settings_of(o, source)], (long long)x->runs,
+                 (long long)x->orders, (long long)x->queries, (unsigned long long)x->seed, shots);
+    dq_sha256_add(h, line, (size_t)n);
+    return err->code;
 }
 
-void dq_eval_icl_settings(json_t *settings, const dq_eval_icl *o)
+static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
+    const icl_options *o = own;
     const dq_icl_settings *x = &o->common;
+    (void)e;
     json_t *s = json_object(), *shots = json_array(), *orders = json_array();
     if (o->n == 0) {
         json_object_set_new(settings, "icl", json_null());
@@ -295,7 +400,7 @@ static dq_icl_score *scores_of(const dq_eval *e, const dq_eval_row *r, dq_err *e
     return NULL;
 }
 
-dq_status dq_eval_icl_json(json_t *row, const dq_eval_view *v, int index, dq_err *err)
+static dq_status details(json_t *row, const dq_eval_view *v, int index, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[index];
     const dq_icl_plan *p = v->e->ids[r->ids].own;
@@ -402,7 +507,7 @@ static dq_status fill(dq_table *t, const dq_eval_view *v, const int *shots, int 
     return DQ_OK;
 }
 
-dq_status dq_eval_icl_table(const dq_eval_view *v, dq_err *err)
+static dq_status tables(const dq_eval_view *v, dq_err *err)
 {
     enum { HEAD = 7 };
     const char *titles[HEAD + DQ_ICL_SHOTS] = {"model", "logit bits", "grain", "KV",
@@ -424,7 +529,7 @@ dq_status dq_eval_icl_table(const dq_eval_view *v, dq_err *err)
     return err->code;
 }
 
-void dq_eval_icl_keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item)
+static void keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item)
 {
     const dq_eval_source *s = dq_eval_source_of(e, row);
     const dq_icl_settings *set = s->settings;
@@ -443,3 +548,26 @@ void dq_eval_icl_keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64
     for (int m = 0; m < 2; m++)
         json_object_set_new(pick, s->kind->metric[m], json_integer(dq_icl_pick(e, row, m, item)));
 }
+
+const dq_eval_face dq_face_icl = {
+    .name = "icl",
+    .kind = {&dq_eval_icl_kind},
+    .size = sizeof(icl_options),
+    .options = options,
+    .tasks_help = "trec, trec_fine, banking77, clinic150: the official files, in-context learning",
+    .task = task,
+    .form = form,
+    .draws = true,
+    .own_examples = true,
+    .read = read_words,
+    .choose = choose,
+    .check = check,
+    .reads = reads,
+    .load = load,
+    .warn_plan = warn_plan,
+    .key = key,
+    .settings = put_settings,
+    .details = details,
+    .tables = tables,
+    .keys = keys,
+};

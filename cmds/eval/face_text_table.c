@@ -1,11 +1,14 @@
-/* eval_text: see eval_text.h.
+/* face_text_table: numbers of running text as cells: those of the large table, small tables behind it for what a
+ * window or --slices adds, and the columns of the CSV.
  * SPDX-License-Identifier: MIT */
-#include "cmds/eval/eval_text.h"
+#include "cmds/eval/face_text_table.h"
 
 #include "cmds/cli/document.h"
+#include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_kv.h"
 #include "eval/kind_text.h"
+#include "eval/text_numbers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,9 +18,9 @@ static const dq_text_settings *settings_of(const dq_eval *e, int row)
     return dq_eval_source_of(e, &e->row[row])->settings;
 }
 
-static bool is_text(const dq_eval *e, int row)
+static bool shows(const dq_eval *e, int row)
 {
-    return dq_eval_source_of(e, &e->row[row])->kind == &dq_eval_text;
+    return dq_eval_face_shows(&dq_face_text, e, row);
 }
 
 static bool is_reference(const dq_eval *e, int row)
@@ -29,122 +32,26 @@ static bool is_reference(const dq_eval *e, int row)
 static int first_text(const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {
-        if (e->row[i].shown && is_text(e, i)) return i;
+        if (shows(e, i)) return i;
     }
     return -1;
 }
 
-/* ---- JSON ---- */
-
-static json_t *confidence_json(const dq_text_details *d)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < DQ_CONFIDENCES; i++) {
-        const dq_confidence *c = &d->confidence[i];
-        json_t *o = json_object();
-        json_object_set_new(o, "from", dq_real(c->from));
-        json_object_set_new(o, "to", dq_real(c->to));
-        json_object_set_new(o, "n", json_integer((json_int_t)c->n));
-        json_object_set_new(o, "kld_nats", dq_eval_mean_json(c->kld));
-        json_object_set_new(o, "same_top1", dq_eval_mean_json(c->same));
-        json_array_append_new(list, o);
-    }
-    return list;
-}
-
-static json_t *difference_json(dq_mean m, bool is_ref)
-{
-    return is_ref ? json_null() : dq_eval_mean_json(m);
-}
-
-static json_t *positions_json(const dq_text_details *d, int64_t documents, bool is_ref)
-{
-    json_t *o = json_object(), *at = json_array(), *cumulative = json_array();
-    json_t *difference = json_array(), *bins = json_array();
-    json_object_set_new(o, "documents", json_integer((json_int_t)documents));
-    json_object_set_new(o, "at", at);
-    json_object_set_new(o, "cumulative_nll_nats", cumulative);
-    json_object_set_new(o, "difference_nats", is_ref ? json_null() : json_incref(difference));
-    json_object_set_new(o, "bins", bins);
-    for (int i = 0; i < d->n_at; i++) {
-        json_array_append_new(at, json_integer((json_int_t)d->at[i].at));
-        json_array_append_new(cumulative, dq_eval_mean_json(d->at[i].cumulative));
-        json_array_append_new(difference, dq_eval_mean_json(d->at[i].difference));
-    }
-    for (int i = 0; i < d->n_bins; i++) {
-        const dq_position_bin *b = &d->bin[i];
-        json_t *x = json_object();
-        json_object_set_new(x, "from", json_integer((json_int_t)b->from));
-        json_object_set_new(x, "to", json_integer((json_int_t)b->to));
-        json_object_set_new(x, "n", json_integer((json_int_t)b->n));
-        json_object_set_new(x, "nll_nats", dq_eval_mean_json(b->nll));
-        json_object_set_new(x, "difference_nats", difference_json(b->difference, is_ref));
-        json_array_append_new(bins, x);
-    }
-    json_decref(difference);
-    return o;
-}
-
-static json_t *slice_json(const dq_slice *s, bool is_ref)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "n", json_integer((json_int_t)s->n));
-    json_object_set_new(o, "nll_nats", dq_eval_mean_json(s->nll));
-    json_object_set_new(o, "delta_nats", difference_json(s->delta, is_ref));
-    return o;
-}
-
-static json_t *slices_json(const dq_text_details *d, const dq_slices *s,
-                           const dq_text_settings *settings, bool is_ref)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "ar_hit", slice_json(&d->hit, is_ref));
-    json_object_set_new(o, "others", slice_json(&d->others, is_ref));
-    json_object_set_new(o, "share_ar_hit", dq_real(d->share_hit));
-    json_object_set_new(o, "counted_in",
-                        dq_name_json(s->own ? "text" : settings->counts.doc[0].path));
-    json_object_set_new(o, "counted_ids", json_integer((json_int_t)s->counted));
-    json_object_set_new(o, "threshold", dq_real(s->threshold));
-    return o;
-}
-
-dq_status dq_eval_text_details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
-{
-    const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
-    const dq_text_settings *s = settings_of(v->e, row);
-    bool is_ref = is_reference(v->e, row);
-    dq_text_details d;
-    DQ_TRY(dq_text_details_of(v->e, row, &d, err));
-    json_object_set_new(o, "window", json_string(dq_scheme_name[s->scheme]));
-    json_object_set_new(o, "windows", json_integer((json_int_t)ids->win.n));
-    json_object_set_new(o, "documents", json_integer((json_int_t)ids->win.n_docs));
-    json_object_set_new(o, "kld_by_confidence", confidence_json(&d));
-    if (d.n_at) json_object_set_new(o, "positions", positions_json(&d, ids->win.n_docs, is_ref));
-    if (d.sliced) json_object_set_new(o, "slices", slices_json(&d, ids->slices, s, is_ref));
-    return DQ_OK;
-}
-
-void dq_eval_text_metrics(json_t *metrics, const dq_eval_numbers *x)
-{
-    json_t *kld = dq_eval_mean_json(x->kld), *dp = dq_eval_mean_json(x->dp);
-    for (int i = 0; i < DQ_KLD_POINTS; i++)
-        json_object_set_new(kld, dq_kld_point_name[i], dq_real(x->kld_at[i]));
-    json_object_set_new(kld, "noise_floor", dq_real(x->noise_floor));
-    json_object_set_new(metrics, "nll_nats", dq_eval_mean_json(x->nll));
-    json_object_set_new(metrics, "ppl", dq_eval_mean_json(x->ppl));
-    json_object_set_new(metrics, "ln_ppl_ratio", dq_eval_mean_json(x->ln_ratio));
-    json_object_set_new(metrics, "kld_nats", kld);
-    json_object_set_new(metrics, "same_top1", dq_eval_mean_json(x->same));
-    json_object_set_new(dp, "rms", dq_real(x->dp_rms.value));
-    json_object_set_new(dp, "rms_stderr", dq_real(x->dp_rms.std_err));
-    json_object_set_new(metrics, "delta_p", dp);
-    if (isnan(x->word_ppl)) return;
-    json_object_set_new(metrics, "word_ppl", dq_metric(x->word_ppl, (double)NAN));
-    json_object_set_new(metrics, "byte_ppl", dq_metric(x->byte_ppl, (double)NAN));
-    json_object_set_new(metrics, "bits_per_byte", dq_metric(x->bits_per_byte, (double)NAN));
-}
-
 /* ---- Tables ---- */
+
+void dq_text_cells(dq_table *t, const dq_eval_numbers *x)
+{
+    dq_eval_mean_cell(t, x->nll, "");
+    dq_eval_mean_cell(t, x->ppl, "");
+    if (isnan(x->kld.value))
+        dq_table_cell(t, "-");
+    else
+        dq_table_cell(t, "%.3e", x->kld.value);
+    if (isnan(x->same.value))
+        dq_table_cell(t, "-");
+    else
+        dq_table_cell(t, "%.4f", x->same.value);
+}
 
 /* What tells rows apart. */
 enum { ROW_TITLES = 4 };
@@ -152,13 +59,9 @@ static const char *const row_title[ROW_TITLES] = {"model", "weights", "logit bit
 static void row_cells(dq_table *t, const dq_eval_view *v, int row)
 {
     const dq_eval_row *r = &v->e->row[row];
-    const dq_model *m = v->e->model[r->model].m;
     char label[96];
     dq_table_cell(t, "%s", v->names[r->model]);
-    if (m->weight_bits)
-        dq_table_cell(t, m->weight_bits == 16 ? "%d" : "%d/%s", m->weight_bits, m->weight_group);
-    else
-        dq_table_cell(t, "mixed");
+    dq_eval_weights_cell(t, v->e->model[r->model].m);
     if (r->logit.bits == 16)
         dq_table_cell(t, "16");
     else
@@ -181,7 +84,7 @@ static dq_status print(const dq_eval_view *v, const char *head, const char *cons
     for (int i = 0; err->code == DQ_OK && i < v->e->n_rows; i++) {
         dq_text_details d;
         dq_eval_numbers x;
-        if (!v->e->row[i].shown || !is_text(v->e, i)) continue;
+        if (!shows(v->e, i)) continue;
         if (dq_text_details_of(v->e, i, &d, err) != DQ_OK ||
             dq_eval_numbers_of(v->e, i, &x, err) != DQ_OK)
             break;
@@ -239,7 +142,7 @@ static void fill_slices(dq_table *t, const dq_text_details *d, const dq_eval_num
 static bool compared(const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {
-        if (e->row[i].shown && is_text(e, i) && !is_reference(e, i)) return true;
+        if (shows(e, i) && !is_reference(e, i)) return true;
     }
     return false;
 }
@@ -263,7 +166,7 @@ static dq_status print_positions(const dq_eval_view *v, const dq_windows *w, dq_
     return print(v, "The same, less that of the reference:", titles, n, fill_difference, err);
 }
 
-dq_status dq_eval_text_tables(const dq_eval_view *v, dq_err *err)
+dq_status dq_text_tables(const dq_eval_view *v, dq_err *err)
 {
     static const char *const rolling[] = {"PPL per word", "per byte", "bits per byte"};
     static const char *const sliced[] = {"AR-hit share", "AR-hit NLL", "others NLL",
@@ -310,7 +213,7 @@ static dq_status position_titles(const char **titles, int *n, dq_arena *a, int64
     return DQ_OK;
 }
 
-dq_status dq_eval_text_titles(const char **titles, int *n, const dq_eval_view *v, dq_err *err)
+dq_status dq_text_csv_titles(const char **titles, int *n, const dq_eval_view *v, dq_err *err)
 {
     static const char *const always[] = {"kld_noise_floor", "delta_p", "delta_p_stderr",
                                          "delta_p_rms", "delta_p_rms_stderr"};
@@ -346,17 +249,10 @@ static void detail_columns(dq_table *t, const dq_text_details *d, bool is_ref)
     }
 }
 
-dq_status dq_eval_text_columns(dq_table *t, const dq_eval_view *v, int row,
-                               const dq_eval_numbers *x, dq_err *err)
+dq_status dq_text_csv_cells(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x,
+                            dq_err *err)
 {
-    const char *titles[DQ_TEXT_COLUMNS];
     dq_text_details d;
-    int n = 0;
-    if (!is_text(v->e, row)) { /* a task beside a text */
-        DQ_TRY(dq_eval_text_titles(titles, &n, v, err));
-        for (int i = 0; i < n; i++) dq_table_cell(t, "%s", "");
-        return DQ_OK;
-    }
     DQ_TRY(dq_text_details_of(v->e, row, &d, err));
     for (int i = 0; i < DQ_KLD_POINTS; i++) dq_table_real(t, x->kld_at[i]);
     dq_table_real(t, x->noise_floor);

@@ -1,18 +1,54 @@
-/* eval_judged: see eval_judged.h.
+/* face_verdicts: the task that runs no model: a file of verdicts on texts that were generated earlier becomes rows
+ * like those of any other task.
  * SPDX-License-Identifier: MIT */
-#include "cmds/eval/eval_judged.h"
-
 #include "base/os.h"
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_report.h"
+#include "cmds/eval/eval_sources.h"
 #include "tasks/verdicts.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+typedef struct verdicts_options {
+    const char *path;
+} verdicts_options;
+
+static const char *task(int i)
+{
+    return i == 0 ? "verdicts" : NULL;
+}
+
+static const char *form(const char *name)
+{
+    (void)name;
+    return "JSON lines {\"item\", \"verdict\"}";
+}
+
+static dq_status choose(void *own, dq_eval_options *run, const char *name, const char *path,
+                        dq_arena *a, dq_err *err)
+{
+    verdicts_options *o = own;
+    (void)run;
+    (void)name;
+    (void)a;
+    o->path = path;
+    return err->code;
+}
+
+static dq_status reads(bool *is, const void *own, const dq_eval_options *run, const char *path,
+                       dq_arena *a, dq_err *err)
+{
+    const verdicts_options *o = own;
+    (void)run;
+    (void)a;
+    *is = o->path && dq_same_file(path, o->path);
+    return err->code;
+}
 
 static json_t *paired_json(const dq_flips *f)
 {
@@ -56,12 +92,12 @@ static json_t *group_json(const dq_verdicts *v, int index)
     return o;
 }
 
-static json_t *document(const dq_judged_options *o, const dq_verdicts *v, const json_t *input)
+static json_t *document(const dq_eval_options *o, const dq_verdicts *v, json_t *inputs)
 {
-    json_t *doc = dq_document(o->talk, "dq-eval/1"), *tasks = json_array();
+    json_t *doc = dq_document(&o->talk, "dq-eval/1"), *tasks = json_array();
     json_array_append_new(tasks, json_string("verdicts"));
     json_object_set_new(json_object_get(doc, "settings"), "tasks", tasks);
-    json_array_append_new(json_object_get(doc, "inputs"), json_deep_copy(input));
+    json_object_set(doc, "inputs", inputs);
     for (int i = 0; i < v->n; i++)
         json_array_append_new(json_object_get(doc, "results"), group_json(v, i));
     return doc;
@@ -147,31 +183,30 @@ static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
 }
 
 /* Groups that lack items of the group they are compared with are compared over the rest. */
-static void warn_missing(const dq_judged_options *o, const dq_verdicts *v)
+static void warn_missing(dq_talk *talk, const dq_verdicts *v)
 {
     for (int i = 0; i < v->n; i++) {
         const dq_verdict_group *g = &v->group[i];
         const dq_verdict_group *ref = g->ref >= 0 ? &v->group[g->ref] : NULL;
         if (ref && (g->flips.n != g->n || g->flips.n != ref->n))
-            dq_warn(o->talk,
+            dq_warn(talk,
                     "%s, %d bits: %lld items have a verdict, %lld at 16 bits; %lld are compared",
                     g->model, g->bits, (long long)g->n, (long long)ref->n, (long long)g->flips.n);
     }
 }
 
-static dq_status hand_out(const dq_judged_options *o, const dq_verdicts *v, const json_t *input,
-                          dq_err *err)
+static dq_status hand_out(dq_eval_options *o, const dq_verdicts *v, json_t *inputs, dq_err *err)
 {
     const char *written[2];
     int n = 0;
-    warn_missing(o, v);
+    warn_missing(&o->talk, v);
     if (o->csv && write_csv(v, o->csv, err) == DQ_OK) written[n++] = o->csv;
     if (err->code == DQ_OK && o->document &&
-        dq_document_write(document(o, v, input), o->document, err) == DQ_OK)
+        dq_document_write(document(o, v, inputs), o->document, err) == DQ_OK)
         written[n++] = o->document;
     if (err->code == DQ_OK) {
         if (o->json)
-            dq_document_print(document(o, v, input), err);
+            dq_document_print(document(o, v, inputs), err);
         else
             print_table(v, err);
     }
@@ -180,25 +215,34 @@ static dq_status hand_out(const dq_judged_options *o, const dq_verdicts *v, cons
     return err->code;
 }
 
-dq_status dq_eval_judged(const dq_judged_options *o, dq_err *err)
+/* Reads, compares, writes and prints. */
+static dq_status run(const void *own, dq_eval_options *o, dq_err *err)
 {
+    const verdicts_options *mine = own;
     dq_verdicts v = {0};
     dq_arena *a = dq_arena_new();
-    char *text, sha[65];
+    dq_eval_files files = {.inputs = json_array(), .talk = &o->talk};
+    const char *text;
     size_t len;
-    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (dq_file_read(&text, &len, o->path, a, err) == DQ_OK &&
-        dq_sha256_of(sha, text, len, err) == DQ_OK &&
-        dq_verdicts_load(&v, o->path, text, len, a, err) == DQ_OK) {
-        json_t *in = json_object();
-        json_object_set_new(in, "kind", json_string("verdicts"));
-        json_object_set_new(in, "path", dq_name_json(o->path));
-        json_object_set_new(in, "bytes", json_integer((json_int_t)len));
-        json_object_set_new(in, "sha256", json_string(sha));
-        hand_out(o, &v, in, err);
-        json_decref(in);
-    }
+    if (!a) dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (a &&
+        dq_eval_file_read(&files, files.sha[0], "verdicts", mine->path, &text, &len, a, err) ==
+            DQ_OK &&
+        dq_verdicts_load(&v, mine->path, text, len, a, err) == DQ_OK)
+        hand_out(o, &v, files.inputs, err);
+    json_decref(files.inputs);
     dq_verdicts_end(&v);
     dq_arena_free(a);
     return err->code;
 }
+
+const dq_eval_face dq_face_verdicts = {
+    .name = "verdicts",
+    .size = sizeof(verdicts_options),
+    .tasks_help = "verdicts: that file with a \"verdict\" in each line, without a MODEL",
+    .task = task,
+    .form = form,
+    .choose = choose,
+    .reads = reads,
+    .run = run,
+};

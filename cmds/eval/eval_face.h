@@ -1,0 +1,141 @@
+/* eval_face: what a kind of evaluation brings to dq eval. Every kind is one row of words and functions, in
+ * face_NAME.c; all other files here go through the rows and know no kind. What is NULL or 0 in a row means:
+ * nothing of that sort.
+ * `own` is what the options of a kind mean: size bytes of the run's arena, which only its face looks into.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_EVAL_FACE_H
+#define DQ_EVAL_FACE_H
+
+#include "base/sha256.h"
+#include "cmds/cli/document.h"
+#include "cmds/cli/options.h"
+#include "cmds/cli/progress.h"
+#include "cmds/cli/table.h"
+#include "cmds/eval/eval_report.h"
+
+struct dq_eval_options;
+struct dq_eval_files;
+
+/* An option of a face: its row of --help, and where in `own` its value goes; opt.to is not used. */
+typedef struct dq_face_option {
+    dq_opt opt;
+    size_t at;
+} dq_face_option;
+
+/* Names that --fail-if takes besides those that the kinds themselves have as metrics. Lists end with NULL. */
+typedef struct dq_face_gates {
+    const char *first; /* the names that a message begins with; NULL: the kind's first metric */
+    const char *const *(*metrics)(const dq_eval_source *source);
+    bool (*member)(const char *metric, const char *member); /* besides "value" and "stderr" */
+    bool (*differs)(const char *name); /* whether it says how a result differs from its reference */
+    const char *const *parts; /* objects of a result whose names are not known before it is there */
+} dq_face_gates;
+
+enum { DQ_FACE_KINDS = 2, DQ_FACE_COLUMNS = 4, DQ_FACE_CSV_COLUMNS = 320 };
+
+typedef struct dq_eval_face {
+    const char *name;
+    const dq_eval_kind *kind[DQ_FACE_KINDS]; /* whose results it shows; none: see run */
+
+    /* ---- The command line; eval_options.c says in which order these are called ---- */
+    size_t size;
+    void (*begin)(void *own); /* sets what is not 0 where nothing is given */
+    /* Rows of options, the last one empty: those that say what is scored, and those that stand under a heading
+     * of their own. */
+    const dq_face_option *scored, *options;
+    const char *tasks_help;            /* lines of the help of --task */
+    const char *(*task)(int i);        /* the name of its i-th task; NULL: there are no more */
+    const char *(*form)(const char *); /* what the file of that task is, for messages */
+    bool draws;                        /* something with --seed */
+    bool own_examples;                 /* --num-fewshot passes its tasks by: they have their own */
+    /* Words as settings. Sees the options of o, but no sources yet. */
+    dq_status (*read)(void *own, const struct dq_eval_options *o, dq_arena *a, dq_err *err);
+    /* Adds the sources of a task (dq_eval_add_source), or of options that are no task. */
+    dq_status (*choose)(void *own, struct dq_eval_options *o, const char *task, const char *path,
+                        dq_arena *a, dq_err *err);
+    dq_status (*choose_more)(void *own, struct dq_eval_options *o, dq_err *err);
+    /* --num-fewshot for a source that is answered; the examples come from the file at path. */
+    dq_status (*examples)(void *own, const struct dq_eval_options *o, dq_eval_source *source,
+                          const char *path, dq_err *err);
+    /* When all sources are chosen: DQ_USAGE for options that say nothing here. */
+    dq_status (*check)(const void *own, const struct dq_eval_options *o, dq_err *err);
+    /* *is: path is a file that is read, besides those of all sources and their examples. */
+    dq_status (*reads)(bool *is, const void *own, const struct dq_eval_options *o, const char *path,
+                       dq_arena *a, dq_err *err);
+
+    /* ---- A run without a model: the whole of it ---- */
+    dq_status (*run)(const void *own, struct dq_eval_options *o, dq_err *err);
+
+    /* ---- Before anything is scored ---- */
+    /* Files that belong to no single source. */
+    dq_status (*open)(void *own, struct dq_eval_files *files, dq_arena *a, dq_err *err);
+    /* What source i is made of; NULL: dq_eval_source_load. */
+    dq_status (*load)(void *own, dq_eval *e, const struct dq_eval_options *o, int i,
+                      struct dq_eval_files *files, dq_err *err);
+    /* When models are open and e->n_ctx is set. */
+    dq_status (*opened)(const void *own, const struct dq_eval_options *o, const dq_eval *e,
+                        dq_err *err);
+    const char
+        *kept_room; /* what positions are kept free for where a context is cut, for a warning */
+    void (*warn_plan)(dq_talk *t, const dq_eval_view *v);
+    dq_status (*say)(dq_talk *t, const dq_eval_view *v, dq_err *err);
+    /* Adds all that the source's results depend on besides what all results do. */
+    dq_status (*key)(dq_sha256 *h, const void *own, const dq_eval *e, const dq_eval_source *source,
+                     dq_err *err);
+
+    /* ---- JSON ---- */
+    /* Members of `settings`; also called where the run has no such source. */
+    void (*settings)(json_t *settings, const void *own, const dq_eval *e);
+    void (*plan)(json_t *row, const dq_eval *e, const dq_eval_row *r); /* --dry-run */
+    dq_status (*metrics)(json_t *metrics, const dq_eval_view *v, int row, const dq_eval_numbers *x,
+                         dq_err *err);
+    void (*paired)(json_t *paired, const dq_eval_numbers *x);
+    const char *loss; /* the metric of a verdict; NULL: the kind's quoted one */
+    dq_status (*details)(json_t *o, const dq_eval_view *v, int row, dq_err *err);
+    dq_face_gates gates;
+
+    /* ---- Tables and files ---- */
+    /* Columns of the table, and their cells; other kinds have "-" there. */
+    const char *column[DQ_FACE_COLUMNS];
+    void (*cells)(dq_table *t, const dq_eval_numbers *x);
+    /* The same of the CSV: adds at most DQ_FACE_CSV_COLUMNS titles at titles[*n], in the arena. */
+    dq_status (*csv_titles)(const char **titles, int *n, const dq_eval_view *v, dq_err *err);
+    dq_status (*csv_cells)(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x,
+                           dq_err *err);
+    /* Prints what stands behind the table; last: behind the claims too. */
+    dq_status (*tables)(const dq_eval_view *v, dq_err *err);
+    bool tables_last;
+    void (*warn_done)(dq_talk *t, const dq_eval_view *v);
+    /* --dump-items: what a line of a request says of its item, or else the lines themselves. */
+    void (*keys)(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item);
+    dq_status (*dump)(FILE *f, const dq_eval_view *v, int row, dq_err *err);
+    /* --dump-requests: the lines of a source. */
+    dq_status (*requests)(FILE *f, const dq_eval_source *source, dq_err *err);
+    /* A file of its own: the option that names it, the name (NULL: not given), JSON lines. */
+    const char *file_option;
+    const char *(*file)(const void *own);
+    dq_make_lines *file_lines; /* of a dq_eval_view */
+} dq_eval_face;
+
+enum { DQ_EVAL_FACES = 6 };
+extern const dq_eval_face
+    *const dq_eval_faces[DQ_EVAL_FACES]; /* in the order of everything printed */
+
+extern const dq_eval_face dq_face_choices;  /* multiple choice */
+extern const dq_eval_face dq_face_text;     /* --text */
+extern const dq_eval_face dq_face_generate; /* text that the model goes on with */
+extern const dq_eval_face dq_face_verdicts; /* what somebody made of such text, without a model */
+extern const dq_eval_face dq_face_needle;   /* multi-needle retrieval */
+extern const dq_eval_face dq_face_icl;      /* in-context learning */
+
+/* The face of a source; every kind has one. */
+const dq_eval_face *dq_eval_face_of(const dq_eval_source *source);
+/* The index of the face with that task; -1: none. */
+int dq_eval_face_named(const char *task);
+/* Whether the row is a result of that face. */
+bool dq_eval_face_shows(const dq_eval_face *face, const dq_eval *e, int row);
+/* The first source of a face; NULL: the run has none. */
+const dq_eval_source *dq_eval_face_source(const dq_eval_face *face, const dq_eval_source *source,
+                                          int n_sources);
+
+#endif

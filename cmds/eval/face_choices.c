@@ -1,0 +1,207 @@
+/* face_choices: multiple choice in dq eval. Its options, those of few-shot examples, are shared with questions
+ * and stand in eval_options.c.
+ * SPDX-License-Identifier: MIT */
+#include "base/os.h"
+#include "cmds/eval/eval_sources.h"
+#include "cmds/eval/eval_tasks.h"
+#include "tasks/fewshot.h"
+
+#include <string.h>
+
+static const char *task(int i)
+{
+    return i < dq_n_tasks ? dq_tasks[i].name : NULL;
+}
+
+static const dq_task *task_named(const char *name)
+{
+    int i = 0;
+    while (strcmp(dq_tasks[i].name, name) != 0) i++;
+    return &dq_tasks[i];
+}
+
+static const char *form(const char *name)
+{
+    return task_named(name)->form;
+}
+
+static dq_status choose(void *own, dq_eval_options *o, const char *name, const char *path,
+                        dq_arena *a, dq_err *err)
+{
+    const dq_eval_source source = {
+        .name = name, .path = path, .kind = &dq_eval_choices, .task = task_named(name)};
+    (void)own;
+    (void)a;
+    return dq_eval_add_source(o, &source, "tasks", err);
+}
+
+static dq_status examples(void *own, const dq_eval_options *o, dq_eval_source *source,
+                          const char *path, dq_err *err)
+{
+    (void)own;
+    (void)path;
+    (void)err;
+    source->n_shots = o->num_fewshot;
+    source->seed = o->kv.seed >= 0 ? o->kv.seed : DQ_FEWSHOT_SEED;
+    return DQ_OK;
+}
+
+/* Files of labels, which are named after those of items. */
+static dq_status reads(bool *is, const void *own, const dq_eval_options *o, const char *path,
+                       dq_arena *a, dq_err *err)
+{
+    (void)own;
+    for (int i = 0; i < o->n_sources; i++) {
+        const dq_task *of = o->source[i].task;
+        const char *items[] = {o->source[i].path, o->examples[i]};
+        for (int k = 0; of && of->first_label >= 0 && k < 2 && items[k]; k++) {
+            const char *labels = dq_task_labels_path(items[k], a, err);
+            if (!labels) return err->code;
+            *is = *is || dq_same_file(path, labels);
+        }
+    }
+    return DQ_OK;
+}
+
+/* A file of a task and the labels that belong to it; `what` is behind the task's name in `inputs`. */
+static dq_status read_items(dq_items *items, const dq_task *of, const char *path, int64_t limit,
+                            const char *what, dq_eval_files *f, dq_arena *a, dq_err *err)
+{
+    const char *text, *kind = dq_textf(a, err, "%s%s", of->name, what);
+    const char *labels = dq_textf(a, err, "%s%s labels", of->name, what);
+    size_t len;
+    if (!kind || !labels) return err->code;
+    DQ_TRY(dq_eval_file_read(f, f->sha[f->n++], kind, path, &text, &len, a, err));
+    DQ_TRY(dq_task_load(items, of, path, text, len, limit, a, err));
+    dq_eval_warn_bad(f->talk, path, items->n_bad, items->first_bad);
+    if (!items->labels_path) return DQ_OK;
+    return dq_eval_file_note(f, f->sha[f->n++], labels, items->labels_path, items->labels,
+                             items->labels_len, err);
+}
+
+static dq_status load(void *own, dq_eval *e, const dq_eval_options *o, int i, dq_eval_files *files,
+                      dq_err *err)
+{
+    dq_eval_source *s = &e->source[i];
+    dq_items pool;
+    (void)own;
+    DQ_TRY(read_items(&s->items, s->task, s->path, o->limit, "", files, e->a, err));
+    if (s->n_shots == 0) return DQ_OK;
+    DQ_TRY(read_items(&pool, s->task, o->examples[i], 0, " few-shot", files, e->a, err));
+    if (dq_fewshot(&s->items, &pool, s->task, s->n_shots, (uint64_t)s->seed, e->a, err) == DQ_OK)
+        return DQ_OK;
+    return dq_in(err, "%s: ", o->examples[i]);
+}
+
+/* ---- JSON ---- */
+
+static void plan(json_t *row, const dq_eval *e, const dq_eval_row *r)
+{
+    const dq_eval_source *s = dq_eval_source_of(e, r);
+    const char *metric = s->task->metric;
+    json_object_set_new(row, "num_fewshot", json_integer((json_int_t)s->n_shots));
+    json_object_set_new(row, "seed", s->n_shots ? json_integer((json_int_t)s->seed) : json_null());
+    json_object_set_new(row, "paper_metric", metric ? json_string(metric) : json_null());
+    json_object_set_new(row, "truncated_items",
+                        json_integer((json_int_t)e->ids[r->ids].req.n_truncated));
+}
+
+static dq_status details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
+{
+    const dq_eval_row *r = &v->e->row[row];
+    (void)err;
+    plan(o, v->e, r);
+    json_object_set_new(o, "skipped_items",
+                        json_integer((json_int_t)dq_eval_source_of(v->e, r)->n_skipped));
+    return DQ_OK;
+}
+
+/* The right choice, and what each metric picked: accuracies are shares of items where both are one. */
+static void keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item)
+{
+    const dq_eval_source *s = dq_eval_source_of(e, row);
+    const dq_requests *q = &e->ids[row->ids].req;
+    const dq_item *of = &s->items.item[item];
+    json_t *pick = json_object();
+    json_object_set_new(o, "shots", json_integer((json_int_t)s->n_shots));
+    json_object_set_new(o, "gold", json_integer(of->gold));
+    json_object_set_new(o, "pick", pick);
+    for (int m = 0; m < 2; m++)
+        json_object_set_new(pick, s->kind->metric[m],
+                            json_integer(dq_eval_pick(of, row, &q->req[q->at[item]], m == 1)));
+}
+
+static dq_status dump_item(FILE *f, const char *name, const dq_item *item, int64_t index,
+                           dq_err *err)
+{
+    for (int c = 0; c < item->n_choices; c++) {
+        size_t n;
+        const char *ctx = dq_item_context(item, c, &n);
+        json_t *o = json_object();
+        json_object_set_new(o, "task", json_string(name));
+        json_object_set_new(o, "item", json_integer((json_int_t)index));
+        json_object_set_new(o, "choice", json_integer(c));
+        json_object_set_new(o, "context", json_stringn(ctx, n));
+        json_object_set_new(o, "continuation",
+                            json_stringn(item->choice[c].text, item->choice[c].len));
+        DQ_TRY(dq_line_put(f, o, err));
+    }
+    return DQ_OK;
+}
+
+static dq_status requests(FILE *f, const dq_eval_source *s, dq_err *err)
+{
+    for (int64_t k = 0; k < s->items.n; k++)
+        DQ_TRY(dump_item(f, s->name, &s->items.item[k], dq_eval_number(s, k), err));
+    return DQ_OK;
+}
+
+/* ---- Behind the table ---- */
+
+/* Which metric publications quote, and what was put in front of the items. */
+static dq_status tables(const dq_eval_view *v, dq_err *err)
+{
+    static const char *const metrics[] = {"acc", "acc_norm"};
+    const dq_eval *e = v->e;
+    int said = 0;
+    (void)err;
+    for (int m = 0; m < 2; m++) {
+        int n = 0;
+        for (int i = 0; i < e->n_sources; i++) {
+            const dq_task *of = e->source[i].task;
+            if (!of || !of->metric || strcmp(of->metric, metrics[m]) != 0) continue;
+            if (n == 0) printf(said++ ? "; %s of " : "published results quote %s of ", metrics[m]);
+            printf(n++ ? ", %s" : "%s", of->name);
+        }
+    }
+    if (said) printf("\n");
+    for (int i = 0; i < e->n_sources; i++) { /* all that have examples have as many */
+        const dq_eval_source *s = &e->source[i];
+        if (!s->n_shots) continue;
+        printf("%lld few-shot examples in front of every item, drawn with seed %lld\n",
+               (long long)s->n_shots, (long long)s->seed);
+        break;
+    }
+    return DQ_OK;
+}
+
+const dq_eval_face dq_face_choices = {
+    .name = "choices",
+    .kind = {&dq_eval_choices},
+    .tasks_help =
+        "mc: your own items, JSON lines {\"ctx\", \"choices\", \"gold\"};\narc_easy, "
+        "arc_challenge, boolq, hellaswag, openbookqa, piqa, winogrande: the official JSON "
+        "lines, in their original and their flat form (hellaswag: or six lines an item; "
+        "piqa: with X-labels.lst beside X.jsonl)",
+    .task = task,
+    .form = form,
+    .choose = choose,
+    .examples = examples,
+    .reads = reads,
+    .load = load,
+    .plan = plan,
+    .details = details,
+    .keys = keys,
+    .requests = requests,
+    .tables = tables,
+};

@@ -1,0 +1,582 @@
+/* face_needle: multi-needle retrieval in dq eval: its options, its cells as JSON and as tables of depth by length.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/cli/document.h"
+#include "cmds/cli/kv_report.h"
+#include "cmds/eval/eval_options.h"
+#include "cmds/eval/eval_tasks.h"
+#include "eval/kind_needle.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- Options ---- */
+
+typedef struct needle_options {
+    /* as given; NULL and -1: not given */
+    const char *lengths, *depths, *needles, *mode, *rows;
+    int64_t samples;
+    bool attention;
+    dq_needle_settings settings; /* what they mean */
+} needle_options;
+
+static const dq_face_option options[] = {
+    {.opt = {.help = "needles (--task needle: numbers hidden in a text of yours and asked for; "
+                     "--data FILE "
+                     "is the text):"}},
+    {{.name = "lengths",
+      .kind = DQ_OPT_TEXT,
+      .value = "LIST",
+      .help = "ids of a prompt and the room for its answers (default 4096, or the fewest "
+              "positions of the models)"},
+     offsetof(needle_options, lengths)},
+    {{.name = "depths",
+      .kind = DQ_OPT_TEXT,
+      .value = "LIST",
+      .help = "percent of the filler before the first asked needle (default "
+              "0,25,50,75,100); other needles are anywhere"},
+     offsetof(needle_options, depths)},
+    {{.name = "needles",
+      .kind = DQ_OPT_TEXT,
+      .value = "LIST",
+      .help = "N:R: N needles of which R are asked for (default 1:1,2:2,4:2,6:2)"},
+     offsetof(needle_options, needles)},
+    {{.name = "samples",
+      .kind = DQ_OPT_INT,
+      .min = 1,
+      .max = 1e6,
+      .value = "N",
+      .help = "prompts per length, depth and N:R (default 50; --limit caps them); drawn "
+              "from --seed, each apart from all others"},
+     offsetof(needle_options, samples)},
+    {{.name = "needle-mode",
+      .kind = DQ_OPT_TEXT,
+      .value = "MODE",
+      .help = "forced (default): whether each digit is the most likely one behind those "
+              "before it, in one pass; what a cache forgets or rounds lies before the "
+              "question. generated: up to 12 ids a city, greedily; the next city is asked "
+              "for behind the model's own answer, cut at its first newline or period; a "
+              "cache is cut behind the question"},
+     offsetof(needle_options, mode)},
+    {{.name = "attention",
+      .kind = DQ_OPT_FLAG,
+      .help = "also how much attention goes to the needle that the prompt's end asks for, "
+              "other needles, filler, the question and BOS: one more pass a prompt; not "
+              "where tokens are forgotten"},
+     offsetof(needle_options, attention)},
+    {{.name = "attention-rows",
+      .kind = DQ_OPT_TEXT,
+      .value = "ROWS",
+      .help = "last (default): the row that predicts the first answer; query: the mean of all "
+              "rows of the question"},
+     offsetof(needle_options, rows)},
+    {.opt = {.name = NULL}},
+};
+
+static void begin(void *own)
+{
+    needle_options *o = own;
+    o->samples = -1;
+}
+
+static const char *task(int i)
+{
+    return i == 0 ? "needle" : NULL;
+}
+
+static const char *form(const char *name)
+{
+    (void)name;
+    return "a UTF-8 text to hide numbers in";
+}
+
+static dq_status choose(void *own, dq_eval_options *o, const char *name, const char *path,
+                        dq_arena *a, dq_err *err)
+{
+    const needle_options *n = own;
+    const dq_eval_source source = {
+        .name = name, .path = path, .kind = &dq_eval_needle, .settings = &n->settings};
+    (void)a;
+    return dq_eval_add_source(o, &source, "tasks", err);
+}
+
+/* "1:1,4:2" */
+static dq_status read_pairs(dq_needle_settings *s, const char *text, dq_err *err)
+{
+    for (const char *p = text;; p++) {
+        char *end, *last;
+        const long n = strtol(p, &end, 10);
+        const long r = *end == ':' ? strtol(end + 1, &last, 10) : -1;
+        if (end == p || *end != ':' || last == end + 1 || (*last && *last != ',') || n < 1 ||
+            r < 1 || s->n_pairs == DQ_NEEDLE_SWEEP || *p == ' ')
+            return dq_fail(err, DQ_USAGE,
+                           "--needles: expected N:R (needles and how many of them are asked for) "
+                           "with commas between, found \"%s\".",
+                           text);
+        if (n > DQ_NEEDLE_CITIES)
+            return dq_fail(err, DQ_USAGE,
+                           "--needles %ld:%ld: there are names for %d needles at most.", n, r,
+                           DQ_NEEDLE_CITIES);
+        if (r > n)
+            return dq_fail(err, DQ_USAGE,
+                           "--needles %ld:%ld asks for more needles than there are. Use at most "
+                           "%ld:%ld.",
+                           n, r, n, n);
+        for (int i = 0; i < s->n_pairs; i++) {
+            if (s->needles[i] == n && s->asked[i] == r)
+                return dq_fail(err, DQ_USAGE, "--needles: %ld:%ld stands twice.", n, r);
+        }
+        s->needles[s->n_pairs] = (int)n;
+        s->asked[s->n_pairs++] = (int)r;
+        if (!*last) return DQ_OK;
+        p = last;
+    }
+}
+
+static dq_status read_words(void *own, const dq_eval_options *run, dq_arena *a, dq_err *err)
+{
+    static const char *const modes[] = {"forced", "generated"};
+    static const char *const rows[] = {"last", "query"};
+    needle_options *o = own;
+    dq_needle_settings *s = &o->settings;
+    (void)a;
+    if (o->lengths)
+        DQ_TRY(dq_parse_ints(s->length, &s->n_lengths, DQ_NEEDLE_SWEEP, o->lengths, "lengths", 1,
+                             1 << 30, err));
+    DQ_TRY(dq_parse_ints(s->depth, &s->n_depths, DQ_NEEDLE_SWEEP,
+                         o->depths ? o->depths : "0,25,50,75,100", "depths", 0, 100, err));
+    DQ_TRY(read_pairs(s, o->needles ? o->needles : "1:1,2:2,4:2,6:2", err));
+    const int mode = dq_parse_word(o->mode ? o->mode : modes[0], "needle-mode", modes, 2, err);
+    const int row = dq_parse_word(o->rows ? o->rows : rows[0], "attention-rows", rows, 2, err);
+    if (mode < 0 || row < 0) return err->code;
+    s->samples = o->samples >= 0 ? o->samples : 50;
+    s->seed = run->kv.seed >= 0 ? (uint64_t)run->kv.seed : 1;
+    s->generated = mode == 1;
+    s->attention = o->attention;
+    s->query_rows = row == 1;
+    return DQ_OK;
+}
+
+static dq_status check(const void *own, const dq_eval_options *run, dq_err *err)
+{
+    const needle_options *o = own;
+    const struct {
+        const char *name;
+        bool given;
+    } all[] = {{"lengths", o->lengths},      {"depths", o->depths},    {"needles", o->needles},
+               {"samples", o->samples >= 0}, {"needle-mode", o->mode}, {"attention", o->attention},
+               {"attention-rows", o->rows}};
+    const bool wanted = dq_eval_face_source(&dq_face_needle, run->source, run->n_sources) != NULL;
+    for (size_t i = 0; !wanted && i < sizeof all / sizeof *all; i++) {
+        if (all[i].given)
+            return dq_fail(err, DQ_USAGE, "--%s has nothing to act on: there is no --task needle.",
+                           all[i].name);
+    }
+    if (o->rows && !o->attention)
+        return dq_fail(err, DQ_USAGE, "--attention-rows has nothing to act on: add --attention.");
+    return DQ_OK;
+}
+
+/* One line that differs where results may. */
+static dq_status key(dq_sha256 *h, const void *own, const dq_eval *e, const dq_eval_source *source,
+                     dq_err *err)
+{
+    const dq_needle_settings *s = source->settings;
+    char line[2048];
+    const size_t cap = sizeof line;
+    size_t n =
+        (size_t)snprintf(line, cap, "needle %lld %llu %d %d %d", (long long)s->samples,
+                         (unsigned long long)s->seed, s->generated, s->attention, s->query_rows);
+    (void)own;
+    (void)e;
+    for (int i = 0; i < s->n_lengths && n < cap; i++)
+        n += (size_t)snprintf(line + n, cap - n, " L%d", s->length[i]);
+    for (int i = 0; i < s->n_depths && n < cap; i++)
+        n += (size_t)snprintf(line + n, cap - n, " D%d", s->depth[i]);
+    for (int i = 0; i < s->n_pairs && n < cap; i++)
+        n += (size_t)snprintf(line + n, cap - n, " %d:%d", s->needles[i], s->asked[i]);
+    dq_sha256_add(h, line, n < cap ? n : cap - 1);
+    return err->code;
+}
+
+/* ---- JSON ---- */
+
+static const char *mode_name(const dq_needle_settings *s)
+{
+    return s->generated ? "generated" : "forced";
+}
+
+static const char *rows_name(const dq_needle_settings *s)
+{
+    return s->query_rows ? "query" : "last";
+}
+
+static json_t *settings_json(const dq_needle_settings *s)
+{
+    json_t *o = json_object(), *depths = json_array(), *pairs = json_array(),
+           *lengths = json_null();
+    if (s->n_lengths) lengths = json_array();
+    for (int i = 0; i < s->n_lengths; i++)
+        json_array_append_new(lengths, json_integer(s->length[i]));
+    for (int i = 0; i < s->n_depths; i++) json_array_append_new(depths, json_integer(s->depth[i]));
+    for (int i = 0; i < s->n_pairs; i++)
+        json_array_append_new(pairs, json_sprintf("%d:%d", s->needles[i], s->asked[i]));
+    json_object_set_new(o, "lengths", lengths);
+    json_object_set_new(o, "depths", depths);
+    json_object_set_new(o, "needles", pairs);
+    json_object_set_new(o, "samples", json_integer((json_int_t)s->samples));
+    json_object_set_new(o, "seed", json_integer((json_int_t)s->seed));
+    json_object_set_new(o, "mode", json_string(mode_name(s)));
+    json_object_set_new(o, "prompt", json_string(dq_needle_form));
+    json_object_set_new(o, "attention", s->attention ? json_string(rows_name(s)) : json_null());
+    return o;
+}
+
+static void put_settings(json_t *settings, const void *own, const dq_eval *e)
+{
+    const dq_eval_source *s = dq_eval_face_source(&dq_face_needle, e->source, e->n_sources);
+    (void)own;
+    if (s) json_object_set_new(settings, "needle", settings_json(s->settings));
+}
+
+static const char *const norm_name[DQ_N_SPAN_NORMS] = {"sum", "positive", "absolute"};
+
+/* From a unit's numbers or a cell's: the same names in both. */
+static json_t *shares_json(const double *share, int64_t skipped)
+{
+    json_t *o = json_object();
+    for (int c = 0; c < DQ_NEEDLE_CLASSES; c++)
+        json_object_set_new(o, dq_needle_class_name[c], dq_real(share[c]));
+    json_object_set_new(o, "skipped", json_integer((json_int_t)skipped));
+    return o;
+}
+
+static json_t *attention_json(const dq_needle_settings *s, const dq_needle_numbers *x)
+{
+    if (!s->attention) return json_null();
+    json_t *o = json_object(), *best = json_null();
+    json_object_set_new(o, "rows", json_string(rows_name(s)));
+    json_object_set_new(o, "head_rows", json_integer((json_int_t)x->rows));
+    json_object_set_new(o, "small_sums", json_integer((json_int_t)x->small));
+    for (int k = 0; k < DQ_N_SPAN_NORMS; k++)
+        json_object_set_new(o, norm_name[k], shares_json(x->share[k], x->skipped[k]));
+    if (x->best_layer >= 0) {
+        best = json_object();
+        json_object_set_new(best, "layer", json_integer(x->best_layer));
+        json_object_set_new(best, "head", json_integer(x->best_head));
+        json_object_set_new(best, "answer", dq_real(x->best));
+        json_object_set_new(best, "norm", json_string(norm_name[DQ_NEEDLE_NORM]));
+    }
+    json_object_set_new(o, "best_head", best);
+    return o;
+}
+
+static json_t *cell_json(const dq_needle_set *set, const dq_needle_cell *c,
+                         const dq_needle_numbers *x)
+{
+    static const char *const verdict[] = {"correct", "other_needle", "near_miss", "none"};
+    json_t *o = json_object(), *confusion = json_object();
+    json_object_set_new(o, "length", json_integer((json_int_t)c->length));
+    json_object_set_new(o, "depth", dq_real(c->depth / 100.0));
+    json_object_set_new(o, "n_needles", json_integer(c->n));
+    json_object_set_new(o, "n_queries", json_integer(c->r));
+    json_object_set_new(o, "n", json_integer((json_int_t)x->n));
+    json_object_set_new(o, "acc", dq_metric(x->acc.value, x->acc.std_err));
+    json_object_set_new(o, "all_correct", dq_metric(x->all_correct.value, x->all_correct.std_err));
+    if (!set->settings->generated)
+        json_object_set_new(o, "ll_nats", dq_metric(x->ll.value, x->ll.std_err));
+    for (int k = 0; k < 4; k++)
+        json_object_set_new(confusion, verdict[k], dq_real(x->confusion[k]));
+    json_object_set_new(o, "confusion", confusion);
+    json_object_set_new(o, "attention", attention_json(set->settings, x));
+    return o;
+}
+
+static dq_status details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
+{
+    const dq_eval_row *r = &v->e->row[row];
+    const dq_needle_set *set = dq_needle_set_of(v->e, r);
+    json_t *needle = json_object(), *cells = json_array();
+    json_object_set_new(o, "needle", needle);
+    if (set->settings->generated) json_object_set_new(o, "passes", json_string("prompt+decode"));
+    json_object_set_new(needle, "mode", json_string(mode_name(set->settings)));
+    json_object_set_new(needle, "kv_boundary", json_string(dq_needle_boundary(set->settings)));
+    json_object_set_new(needle, "cells", cells);
+    for (int64_t c = 0; c < set->n_cells; c++) {
+        dq_needle_numbers x;
+        DQ_TRY(dq_needle_numbers_of(&x, v->e, r, c, err));
+        json_array_append_new(cells, cell_json(set, &set->cell[c], &x));
+    }
+    return DQ_OK;
+}
+
+static dq_status put_metrics(json_t *metrics, const dq_eval_view *v, int row,
+                             const dq_eval_numbers *all, dq_err *err)
+{
+    const dq_eval_row *r = &v->e->row[row];
+    dq_needle_numbers x;
+    (void)all;
+    if (dq_needle_set_of(v->e, r)->settings->generated) return DQ_OK;
+    DQ_TRY(dq_needle_numbers_of(&x, v->e, r, -1, err));
+    json_object_set_new(metrics, "ll_nats", dq_metric(x.ll.value, x.ll.std_err));
+    return DQ_OK;
+}
+
+/* ---- Prompts, one by one ---- */
+
+static json_t *ids_json(const int32_t *ids, int64_t n)
+{
+    json_t *l = json_array();
+    for (int64_t i = 0; i < n; i++) json_array_append_new(l, json_integer(ids[i]));
+    return l;
+}
+
+static json_t *needles_json(const dq_needle_prompt *p)
+{
+    json_t *l = json_array();
+    for (int i = 0; i < p->needles; i++) {
+        json_t *o = json_object();
+        json_object_set_new(o, "city", json_string(p->city[i]));
+        json_object_set_new(o, "number", json_string(p->number[i]));
+        json_object_set_new(o, "at", json_integer((json_int_t)p->at[i]));
+        json_object_set_new(o, "len", json_integer((json_int_t)p->len[i]));
+        json_array_append_new(l, o);
+    }
+    return l;
+}
+
+/* One city that is asked for, and what stood in its number's place. */
+static json_t *answer_json(const dq_eval *e, const dq_eval_row *r, int64_t unit, int k)
+{
+    const dq_needle_set *set = dq_needle_set_of(e, r);
+    const dq_needle_answer *a = &set->prompt[unit].answer[k];
+    const int64_t v = dq_needle_value(e, r, unit, k);
+    int64_t n = a->to - a->from;
+    double ll = 0;
+    json_t *o = json_object();
+    json_object_set_new(o, "needle", json_integer(a->needle));
+    if (set->settings->generated) {
+        for (n = 0; n < DQ_NEEDLE_NEW && r->top1[v + n] >= 0;) n++;
+        json_object_set_new(o, "generated", ids_json(r->top1 + v, n));
+        return o;
+    }
+    for (int64_t i = 0; i < n; i++) ll += r->logp[v + i];
+    json_object_set_new(o, "from", json_integer((json_int_t)a->from));
+    json_object_set_new(o, "to", json_integer((json_int_t)a->to));
+    json_object_set_new(o, "ll", dq_real(ll));
+    json_object_set_new(o, "top1", ids_json(r->top1 + v, n));
+    return o;
+}
+
+static json_t *unit_json(const dq_eval_view *v, const dq_eval_row *r, int64_t unit)
+{
+    const dq_needle_set *set = dq_needle_set_of(v->e, r);
+    const dq_needle_cell *c = &set->cell[unit / set->samples];
+    const dq_needle_prompt *p = &set->prompt[unit];
+    const double *x = dq_needle_unit(v->e, r, unit);
+    json_t *o = json_object(), *answers = json_array();
+    dq_eval_row_keys(o, v, r);
+    json_object_set_new(o, "length", json_integer((json_int_t)c->length));
+    json_object_set_new(o, "depth", dq_real(c->depth / 100.0));
+    json_object_set_new(o, "sample", json_integer((json_int_t)(unit % set->samples)));
+    json_object_set_new(o, "filler", json_integer((json_int_t)p->filler));
+    json_object_set_new(o, "question", json_integer((json_int_t)p->question));
+    json_object_set_new(o, "prompt", ids_json(p->ids, p->n));
+    json_object_set_new(o, "answer", ids_json(p->ids + p->n, p->n_answer));
+    json_object_set_new(o, "needles", needles_json(p));
+    for (int k = 0; k < p->asked; k++)
+        json_array_append_new(answers, answer_json(v->e, r, unit, k));
+    json_object_set_new(o, "asked", answers);
+    json_object_set_new(o, "found", json_integer((json_int_t)x[DQ_NEEDLE_AT_CORRECT]));
+    for (int k = 0; set->settings->attention && k < DQ_N_SPAN_NORMS; k++)
+        json_object_set_new(o, norm_name[k],
+                            shares_json(x + DQ_NEEDLE_AT_SHARE + k * DQ_NEEDLE_CLASSES,
+                                        (int64_t)x[DQ_NEEDLE_AT_SKIPPED + k]));
+    return o;
+}
+
+static dq_status dump(FILE *f, const dq_eval_view *v, int row, dq_err *err)
+{
+    const dq_eval_row *r = &v->e->row[row];
+    const dq_needle_set *set = dq_needle_set_of(v->e, r);
+    for (int64_t i = 0; i < set->n_cells * set->samples; i++) {
+        DQ_TRY(dq_line_put(f, unit_json(v, r, i), err));
+    }
+    return DQ_OK;
+}
+
+/* ---- Tables ---- */
+
+/* Cells of one row and N:R lie at first + length * n_depths + depth. */
+typedef struct grid {
+    const dq_eval_view *v;
+    const dq_eval_row *row;
+    const dq_needle_set *set;
+    int64_t first;
+    int n_lengths, n_depths;
+} grid;
+
+static const dq_needle_cell *cell_of(const grid *g, int length, int depth)
+{
+    return &g->set->cell[g->first + (int64_t)length * g->n_depths + depth];
+}
+
+static void share_cell(dq_table *t, double x)
+{
+    if (isnan(x))
+        dq_table_cell(t, "-");
+    else
+        dq_table_cell(t, "%.3f", x);
+}
+
+static void print_title(const grid *g, const char *what)
+{
+    const dq_needle_cell *c = cell_of(g, 0, 0);
+    char label[96];
+    printf("\n%s of %s, %d needle%s, %d asked for, %d-bit logits", what, g->v->names[g->row->model],
+           c->n, c->n == 1 ? "" : "s", c->r, g->row->logit.bits);
+    if (g->row->logit.bits < 16) printf(" (grain %s)", dq_grain_name[g->row->logit.grain]);
+    if (!dq_kv_spec_is_plain(&g->row->kv))
+        printf(", KV %s", dq_kv_label(label, sizeof label, &g->row->kv));
+}
+
+/* Depth by length, and the mean over depths. */
+static dq_status fill_accuracy(dq_table *t, const grid *g, dq_err *err)
+{
+    double sum[DQ_NEEDLE_SWEEP] = {0};
+    for (int d = 0; d <= g->n_depths; d++) {
+        if (d == g->n_depths)
+            dq_table_cell(t, "mean");
+        else
+            dq_table_cell(t, "%d %%", cell_of(g, 0, d)->depth);
+        for (int l = 0; l < g->n_lengths; l++) {
+            dq_needle_numbers x;
+            if (d == g->n_depths) {
+                share_cell(t, sum[l] / g->n_depths);
+                continue;
+            }
+            DQ_TRY(dq_needle_numbers_of(&x, g->v->e, g->row,
+                                        g->first + (int64_t)l * g->n_depths + d, err));
+            share_cell(t, x.acc.value);
+            sum[l] += x.acc.value;
+        }
+    }
+    return DQ_OK;
+}
+
+static dq_status print_accuracy(const grid *g, dq_err *err)
+{
+    char name[DQ_NEEDLE_SWEEP][24];
+    const char *titles[DQ_NEEDLE_SWEEP + 1] = {"depth"};
+    dq_table *t = NULL;
+    for (int l = 0; l < g->n_lengths; l++) {
+        snprintf(name[l], sizeof name[l], "%lld ids", (long long)cell_of(g, l, 0)->length);
+        titles[l + 1] = name[l];
+    }
+    print_title(g, "Accuracy");
+    printf(":\n");
+    if (dq_table_new(&t, titles, g->n_lengths + 1, err) == DQ_OK &&
+        fill_accuracy(t, g, err) == DQ_OK)
+        dq_table_print(t, err);
+    dq_table_free(t);
+    return err->code;
+}
+
+/* Rows of all cells of a length, as dq_needle_numbers counts them. */
+typedef struct row_count {
+    int64_t all, small;
+} row_count;
+
+/* As Table 3 of arXiv 2410.05258 has it: its noise counts the other needles. */
+static dq_status fill_attention(dq_table *t, const grid *g, int length, row_count *rows,
+                                dq_err *err)
+{
+    for (int d = 0; d < g->n_depths; d++) {
+        dq_needle_numbers x;
+        DQ_TRY(dq_needle_numbers_of(&x, g->v->e, g->row,
+                                    g->first + (int64_t)length * g->n_depths + d, err));
+        const double *s = x.share[DQ_NEEDLE_NORM];
+        rows->all += x.rows;
+        rows->small += x.small;
+        dq_table_cell(t, "%d %%", cell_of(g, length, d)->depth);
+        share_cell(t, s[DQ_NEEDLE_ANSWER]);
+        share_cell(t, s[DQ_NEEDLE_NOISE] + s[DQ_NEEDLE_DISTRACTOR]);
+        share_cell(t, s[DQ_NEEDLE_DISTRACTOR]);
+        share_cell(t, s[DQ_NEEDLE_BOS]);
+        share_cell(t, s[DQ_NEEDLE_QUERY]);
+        if (x.best_layer < 0)
+            dq_table_cell(t, "-");
+        else
+            dq_table_cell(t, "%.3f (layer %d, head %d)", x.best, x.best_layer, x.best_head);
+    }
+    return DQ_OK;
+}
+
+static dq_status print_attention(const grid *g, int length, dq_err *err)
+{
+    static const char *const titles[] = {
+        "depth", "answer", "noise", "other needles", "BOS", "query", "best head's answer"};
+    enum { N = sizeof titles / sizeof *titles };
+    dq_table *t = NULL;
+    row_count rows = {0, 0};
+    print_title(g, "Attention");
+    printf(", %lld ids, %s, |a| / sum |a|; noise counts other needles:\n",
+           (long long)cell_of(g, length, 0)->length,
+           g->set->settings->query_rows ? "rows of the question" : "last row");
+    if (dq_table_new(&t, titles, N, err) == DQ_OK &&
+        fill_attention(t, g, length, &rows, err) == DQ_OK && dq_table_print(t, err) == DQ_OK &&
+        rows.small > 0)
+        printf("|sum a| is below %g in %lld of %lld rows of heads, so a / sum a (in the JSON) is "
+               "no share there.\n",
+               DQ_SPAN_SMALL, (long long)rows.small, (long long)rows.all);
+    dq_table_free(t);
+    return err->code;
+}
+
+static dq_status tables(const dq_eval_view *v, dq_err *err)
+{
+    for (int i = 0; i < v->e->n_rows; i++) {
+        const dq_eval_row *r = &v->e->row[i];
+        if (!dq_eval_face_shows(&dq_face_needle, v->e, i)) continue;
+        grid g = {.v = v, .row = r, .set = dq_needle_set_of(v->e, r)};
+        const dq_needle_settings *s = g.set->settings;
+        g.n_depths = s->n_depths;
+        g.n_lengths = (int)(g.set->n_cells / s->n_pairs / s->n_depths);
+        for (; g.first < g.set->n_cells; g.first += (int64_t)g.n_lengths * g.n_depths) {
+            DQ_TRY(print_accuracy(&g, err));
+            for (int l = 0; s->attention && l < g.n_lengths; l++)
+                DQ_TRY(print_attention(&g, l, err));
+        }
+    }
+    return DQ_OK;
+}
+
+static const char *const *gate_metrics(const dq_eval_source *source)
+{
+    static const char *const names[] = {"ll_nats", NULL};
+    (void)source;
+    return names;
+}
+
+const dq_eval_face dq_face_needle = {
+    .name = "needle",
+    .kind = {&dq_eval_needle},
+    .size = sizeof(needle_options),
+    .begin = begin,
+    .options = options,
+    .tasks_help = "needle: a UTF-8 text to hide numbers in, see below",
+    .task = task,
+    .form = form,
+    .draws = true,
+    .read = read_words,
+    .choose = choose,
+    .check = check,
+    .key = key,
+    .settings = put_settings,
+    .metrics = put_metrics,
+    .details = details,
+    .gates = {.metrics = gate_metrics},
+    .tables = tables,
+    .tables_last = true,
+    .dump = dump,
+};

@@ -1,0 +1,486 @@
+/* face_text: running text in dq eval: its options, its files and what is reported about it besides the metrics of
+ * every row.
+ * SPDX-License-Identifier: MIT */
+#include "base/os.h"
+#include "base/sha256.h"
+#include "cmds/eval/eval_sources.h"
+#include "cmds/eval/eval_tasks.h"
+#include "cmds/eval/face_text_table.h"
+#include "eval/kind_text.h"
+#include "eval/text_numbers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct text_options {
+    dq_list files;
+    const char *window, *counts;
+    int64_t stride, threshold; /* -1: not given */
+    bool positions, slices;
+    dq_text_settings settings; /* what they mean */
+} text_options;
+
+static const dq_face_option options[] = {
+    {{.name = "text",
+      .kind = DQ_OPT_LIST,
+      .value = "FILE",
+      .help = "UTF-8 text: NLL and perplexity, KLD and top-1 agreement with the reference; may be "
+              "repeated, each FILE is a document; FILE.jsonl holds one a line, {\"text\": ...}"},
+     offsetof(text_options, files)},
+    {{.name = "window",
+      .kind = DQ_OPT_TEXT,
+      .value = "FORM",
+      .help = "chunk (default): one behind the other, the second half of each scored;\n"
+              "stride: each --stride behind the one before, every id scored once;\n"
+              "block: one behind the other, all of each scored;\n"
+              "rolling: as lm-eval, with perplexity per word and byte"},
+     offsetof(text_options, window)},
+    {{.name = "stride",
+      .kind = DQ_OPT_INT,
+      .min = 1,
+      .max = 1e9,
+      .value = "N",
+      .help = "ids between windows of --window stride (default: half of --ctx)"},
+     offsetof(text_options, stride)},
+    {{.name = "positions",
+      .kind = DQ_OPT_FLAG,
+      .help = "NLL by position: score the first --ctx ids behind the beginning of every "
+              "document that has as many"},
+     offsetof(text_options, positions)},
+    {{.name = "slices",
+      .kind = DQ_OPT_FLAG,
+      .help = "NLL of ids that end a bigram seen before in the window and rare in training, "
+              "and of the others"},
+     offsetof(text_options, slices)},
+    {{.name = "slice-counts",
+      .kind = DQ_OPT_TEXT,
+      .value = "FILE",
+      .help = "text that stands for the training text when bigrams are counted (default: "
+              "the scored documents, each without itself)"},
+     offsetof(text_options, counts)},
+    {{.name = "slice-threshold",
+      .kind = DQ_OPT_INT,
+      .min = 0,
+      .max = 1e10,
+      .value = "N",
+      .help = "a bigram with more than N in 10^10 counted ids is frequent (default 1250)"},
+     offsetof(text_options, threshold)},
+    {.opt = {.name = NULL}},
+};
+
+static void begin(void *own)
+{
+    text_options *t = own;
+    t->stride = t->threshold = -1;
+}
+
+/* Options that say nothing without another one. */
+static dq_status check_company(const text_options *t, int64_t ctx, dq_err *err)
+{
+    const struct {
+        bool given;
+        const char *name;
+    } texts[] = {{t->window, "window"},
+                 {ctx != 0, "ctx"},
+                 {t->stride >= 0, "stride"},
+                 {t->positions, "positions"},
+                 {t->slices, "slices"}};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0] && t->files.n == 0; i++) {
+        if (texts[i].given)
+            return dq_fail(err, DQ_USAGE, "--%s is about --text, which is not given.",
+                           texts[i].name);
+    }
+    if (!t->slices && (t->counts || t->threshold >= 0))
+        return dq_fail(err, DQ_USAGE, "--%s is about --slices, which is not given.",
+                       t->counts ? "slice-counts" : "slice-threshold");
+    if (t->positions && t->window)
+        return dq_fail(err, DQ_USAGE,
+                       "--positions makes windows of its own; it does not go with --window %s.",
+                       t->window);
+    return DQ_OK;
+}
+
+static dq_status check_stride(const text_options *t, int64_t n_ctx, dq_err *err)
+{
+    if (t->stride < n_ctx) return DQ_OK;
+    return dq_fail(err, DQ_USAGE,
+                   "--stride %lld: expected less than the %lld ids of a window. Use --window block "
+                   "for windows that do not overlap.",
+                   (long long)t->stride, (long long)n_ctx);
+}
+
+static dq_status read_words(void *own, const dq_eval_options *run, dq_arena *a, dq_err *err)
+{
+    text_options *t = own;
+    const int64_t ctx = run->ctx;
+    (void)a;
+    DQ_TRY(check_company(t, ctx, err));
+    int w = dq_parse_word(t->window ? t->window : "chunk", "window", dq_scheme_name,
+                          DQ_WINDOW_POSITIONS, err);
+    if (w < 0) return err->code;
+    dq_text_settings *s = &t->settings;
+    s->scheme = t->positions ? DQ_WINDOW_POSITIONS : (dq_scheme)w;
+    if (t->stride >= 0 && s->scheme != DQ_WINDOW_STRIDE)
+        return dq_fail(err, DQ_USAGE, "--stride is about --window stride.");
+    if (ctx) DQ_TRY(check_stride(t, ctx, err));
+    s->stride = t->stride < 0 ? 0 : t->stride;
+    s->slices = t->slices;
+    s->threshold = t->threshold < 0 ? 1250 : (double)t->threshold;
+    return DQ_OK;
+}
+
+static dq_status choose_more(void *own, dq_eval_options *run, dq_err *err)
+{
+    const text_options *t = own;
+    if (t->files.n == 0) return DQ_OK;
+    const dq_eval_source source = {
+        .name = "text", .path = t->files.item[0], .kind = &dq_eval_text, .settings = &t->settings};
+    return dq_eval_add_source(run, &source, "tasks", err);
+}
+
+static dq_status reads(bool *is, const void *own, const dq_eval_options *run, const char *path,
+                       dq_arena *a, dq_err *err)
+{
+    const text_options *t = own;
+    (void)run;
+    (void)a;
+    for (int i = 0; i < t->files.n; i++) *is = *is || dq_same_file(path, t->files.item[i]);
+    *is = *is || (t->counts && dq_same_file(path, t->counts));
+    return err->code;
+}
+
+/* ---- Files ---- */
+
+/* Reads one file of documents. */
+static dq_status read_docs(dq_docs *docs, const char *path, const char *kind, dq_eval_files *files,
+                           char sha[65], dq_arena *a, dq_err *err)
+{
+    const char *text;
+    size_t len;
+    DQ_TRY(dq_eval_file_read(files, sha, kind, path, &text, &len, a, err));
+    return dq_docs_add(docs, path, text, len, a, err);
+}
+
+static bool has_text(const dq_docs *d)
+{
+    for (int64_t i = 0; i < d->n; i++) {
+        if (d->doc[i].len > 0) return true;
+    }
+    return false;
+}
+
+/* The hash is over all that is scored, the settings and what each file is taken for included. */
+static dq_status load(void *own, dq_eval *e, const dq_eval_options *run, int source,
+                      dq_eval_files *files, dq_err *err)
+{
+    text_options *t = own;
+    dq_text_settings *s = &t->settings;
+    dq_sha256 h = {NULL};
+    char one[65], line[256], *sha = files->sha[files->n++];
+    (void)run;
+    (void)source;
+    for (int i = 0; i < t->files.n; i++) {
+        int64_t from = s->docs.n;
+        if (read_docs(&s->docs, t->files.item[i], "text", files, one, e->a, err) != DQ_OK) break;
+        if (i == 0 && dq_sha256_begin(&h, err) != DQ_OK) break;
+        int n = snprintf(line, sizeof line, "%s %lld\n", one, (long long)(s->docs.n - from));
+        dq_sha256_add(&h, line, (size_t)n);
+    }
+    if (err->code == DQ_OK && !has_text(&s->docs))
+        dq_fail(err, DQ_DAMAGED, "%s: holds no text", t->files.item[0]);
+    if (err->code == DQ_OK && t->counts)
+        read_docs(&s->counts, t->counts, "slice-counts", files, one, e->a, err);
+    if (err->code == DQ_OK && t->counts && !has_text(&s->counts))
+        dq_fail(err, DQ_DAMAGED, "%s: holds no text", t->counts);
+    if (err->code != DQ_OK) {
+        dq_sha256_drop(&h);
+        return err->code;
+    }
+    dq_eval_warn_bad(files->talk, s->docs.bad_path, s->docs.n_bad, s->docs.first_bad);
+    dq_eval_warn_bad(files->talk, s->counts.bad_path, s->counts.n_bad, s->counts.first_bad);
+    /* slices are read off the scores and change none */
+    int n =
+        snprintf(line, sizeof line, "%s %lld\n", dq_scheme_name[s->scheme], (long long)s->stride);
+    dq_sha256_add(&h, line, (size_t)n);
+    return dq_sha256_end(&h, sha, err);
+}
+
+static dq_status opened(const void *own, const dq_eval_options *run, const dq_eval *e, dq_err *err)
+{
+    const text_options *t = own;
+    for (int i = 0; t->files.n && i < e->n_models; i++) {
+        const dq_model *m = e->model[i].m;
+        if (run->ctx > m->max_positions)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: has %d positions, --ctx %lld is more. Use --ctx %d", m->path,
+                           m->max_positions, (long long)run->ctx, m->max_positions);
+    }
+    return check_stride(t, e->n_ctx, err);
+}
+
+static bool is_text(const dq_eval *e, const dq_eval_ids *ids)
+{
+    return dq_eval_face_of(&e->source[ids->source]) == &dq_face_text;
+}
+
+/* The windows of a text of the run; NULL: there is none. */
+static const dq_windows *windows_of(const dq_eval *e)
+{
+    for (int i = 0; i < e->n_ids; i++) {
+        if (is_text(e, &e->ids[i])) return &e->ids[i].win;
+    }
+    return NULL;
+}
+
+/* ---- JSON ---- */
+
+static void put_settings(json_t *settings, const void *own, const dq_eval *e)
+{
+    const text_options *t = own;
+    const dq_text_settings *s = &t->settings;
+    const dq_windows *w = windows_of(e);
+    bool strided = w && s->scheme == DQ_WINDOW_STRIDE;
+    int64_t stride = s->stride ? s->stride : e->n_ctx / 2;
+    json_t *slices = s->slices ? json_object() : json_null();
+    json_object_set_new(settings, "window",
+                        w ? json_string(dq_scheme_name[s->scheme]) : json_null());
+    json_object_set_new(settings, "ctx", w ? json_integer((json_int_t)e->n_ctx) : json_null());
+    json_object_set_new(settings, "stride",
+                        strided ? json_integer((json_int_t)stride) : json_null());
+    json_object_set_new(
+        settings, "text_stderr",
+        json_string(w && w->n_docs > 1 ? "clustered by document" : "clustered by window"));
+    if (s->slices) {
+        json_object_set_new(slices, "counted_in", dq_name_json(t->counts ? t->counts : "text"));
+        json_object_set_new(slices, "threshold", dq_real(s->threshold));
+    }
+    json_object_set_new(settings, "slices", slices);
+}
+
+/* Documents that were left out, and counts that --limit makes void. */
+static void warn_ids(dq_talk *talk, const dq_eval_ids *ids, const dq_text_settings *s)
+{
+    const dq_windows *w = &ids->win;
+    if (w->n == 0) return;
+    if (w->n_short)
+        dq_warn(talk, "%lld of %lld documents are too short for a window (%s, --ctx) and left out",
+                (long long)w->n_short, (long long)w->n_given, dq_scheme_name[s->scheme]);
+    if (w->cut && s->scheme == DQ_WINDOW_ROLLING)
+        dq_warn(talk, "--limit ends inside a document, so there is no perplexity per word or byte");
+    if (ids->slices && ids->slices->own && w->n_given == 1)
+        dq_warn(talk, "--slices: one document alone has nothing to count frequent bigrams in; give "
+                      "--slice-counts FILE or several documents");
+}
+
+static void warn_plan(dq_talk *talk, const dq_eval_view *v)
+{
+    for (int i = 0; i < v->e->n_ids; i++) {
+        const dq_eval_ids *ids = &v->e->ids[i];
+        if (is_text(v->e, ids)) warn_ids(talk, ids, v->e->source[ids->source].settings);
+    }
+}
+
+static const dq_text_settings *settings_of(const dq_eval *e, int row)
+{
+    return dq_eval_source_of(e, &e->row[row])->settings;
+}
+
+static bool is_reference(const dq_eval *e, int row)
+{
+    return e->row[row].ref == row;
+}
+
+static json_t *confidence_json(const dq_text_details *d)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < DQ_CONFIDENCES; i++) {
+        const dq_confidence *c = &d->confidence[i];
+        json_t *o = json_object();
+        json_object_set_new(o, "from", dq_real(c->from));
+        json_object_set_new(o, "to", dq_real(c->to));
+        json_object_set_new(o, "n", json_integer((json_int_t)c->n));
+        json_object_set_new(o, "kld_nats", dq_eval_mean_json(c->kld));
+        json_object_set_new(o, "same_top1", dq_eval_mean_json(c->same));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static json_t *difference_json(dq_mean m, bool is_ref)
+{
+    return is_ref ? json_null() : dq_eval_mean_json(m);
+}
+
+static json_t *positions_json(const dq_text_details *d, int64_t documents, bool is_ref)
+{
+    json_t *o = json_object(), *at = json_array(), *cumulative = json_array();
+    json_t *difference = json_array(), *bins = json_array();
+    json_object_set_new(o, "documents", json_integer((json_int_t)documents));
+    json_object_set_new(o, "at", at);
+    json_object_set_new(o, "cumulative_nll_nats", cumulative);
+    json_object_set_new(o, "difference_nats", is_ref ? json_null() : json_incref(difference));
+    json_object_set_new(o, "bins", bins);
+    for (int i = 0; i < d->n_at; i++) {
+        json_array_append_new(at, json_integer((json_int_t)d->at[i].at));
+        json_array_append_new(cumulative, dq_eval_mean_json(d->at[i].cumulative));
+        json_array_append_new(difference, dq_eval_mean_json(d->at[i].difference));
+    }
+    for (int i = 0; i < d->n_bins; i++) {
+        const dq_position_bin *b = &d->bin[i];
+        json_t *x = json_object();
+        json_object_set_new(x, "from", json_integer((json_int_t)b->from));
+        json_object_set_new(x, "to", json_integer((json_int_t)b->to));
+        json_object_set_new(x, "n", json_integer((json_int_t)b->n));
+        json_object_set_new(x, "nll_nats", dq_eval_mean_json(b->nll));
+        json_object_set_new(x, "difference_nats", difference_json(b->difference, is_ref));
+        json_array_append_new(bins, x);
+    }
+    json_decref(difference);
+    return o;
+}
+
+static json_t *slice_json(const dq_slice *s, bool is_ref)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "n", json_integer((json_int_t)s->n));
+    json_object_set_new(o, "nll_nats", dq_eval_mean_json(s->nll));
+    json_object_set_new(o, "delta_nats", difference_json(s->delta, is_ref));
+    return o;
+}
+
+static json_t *slices_json(const dq_text_details *d, const dq_slices *s,
+                           const dq_text_settings *settings, bool is_ref)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "ar_hit", slice_json(&d->hit, is_ref));
+    json_object_set_new(o, "others", slice_json(&d->others, is_ref));
+    json_object_set_new(o, "share_ar_hit", dq_real(d->share_hit));
+    json_object_set_new(o, "counted_in",
+                        dq_name_json(s->own ? "text" : settings->counts.doc[0].path));
+    json_object_set_new(o, "counted_ids", json_integer((json_int_t)s->counted));
+    json_object_set_new(o, "threshold", dq_real(s->threshold));
+    return o;
+}
+
+static dq_status details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
+{
+    const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
+    const dq_text_settings *s = settings_of(v->e, row);
+    bool is_ref = is_reference(v->e, row);
+    dq_text_details d;
+    DQ_TRY(dq_text_details_of(v->e, row, &d, err));
+    json_object_set_new(o, "window", json_string(dq_scheme_name[s->scheme]));
+    json_object_set_new(o, "windows", json_integer((json_int_t)ids->win.n));
+    json_object_set_new(o, "documents", json_integer((json_int_t)ids->win.n_docs));
+    json_object_set_new(o, "kld_by_confidence", confidence_json(&d));
+    if (d.n_at) json_object_set_new(o, "positions", positions_json(&d, ids->win.n_docs, is_ref));
+    if (d.sliced) json_object_set_new(o, "slices", slices_json(&d, ids->slices, s, is_ref));
+    return DQ_OK;
+}
+
+static dq_status put_metrics(json_t *metrics, const dq_eval_view *v, int row,
+                             const dq_eval_numbers *x, dq_err *err)
+{
+    (void)v;
+    (void)row;
+    json_t *kld = dq_eval_mean_json(x->kld), *dp = dq_eval_mean_json(x->dp);
+    for (int i = 0; i < DQ_KLD_POINTS; i++)
+        json_object_set_new(kld, dq_kld_point_name[i], dq_real(x->kld_at[i]));
+    json_object_set_new(kld, "noise_floor", dq_real(x->noise_floor));
+    json_object_set_new(metrics, "nll_nats", dq_eval_mean_json(x->nll));
+    json_object_set_new(metrics, "ppl", dq_eval_mean_json(x->ppl));
+    json_object_set_new(metrics, "ln_ppl_ratio", dq_eval_mean_json(x->ln_ratio));
+    json_object_set_new(metrics, "kld_nats", kld);
+    json_object_set_new(metrics, "same_top1", dq_eval_mean_json(x->same));
+    json_object_set_new(dp, "rms", dq_real(x->dp_rms.value));
+    json_object_set_new(dp, "rms_stderr", dq_real(x->dp_rms.std_err));
+    json_object_set_new(metrics, "delta_p", dp);
+    if (isnan(x->word_ppl)) return err->code;
+    json_object_set_new(metrics, "word_ppl", dq_metric(x->word_ppl, (double)NAN));
+    json_object_set_new(metrics, "byte_ppl", dq_metric(x->byte_ppl, (double)NAN));
+    json_object_set_new(metrics, "bits_per_byte", dq_metric(x->bits_per_byte, (double)NAN));
+    return err->code;
+}
+
+static void put_paired(json_t *paired, const dq_eval_numbers *x)
+{
+    json_t *d = json_object();
+    json_object_set_new(d, "delta", dq_real(x->ln_ratio.value));
+    json_object_set_new(d, "stderr", dq_real(x->ln_ratio.std_err));
+    json_object_set_new(d, "interval", dq_eval_interval_json(dq_mean_interval(x->ln_ratio)));
+    json_object_set_new(d, "n_clusters", json_integer((json_int_t)x->ln_ratio.clusters));
+    json_object_set_new(paired, "nll_nats", d);
+}
+
+/* ---- --fail-if ---- */
+
+static bool among(const char *word, size_t n, const char *const *list)
+{
+    for (; *list; list++) {
+        if (strlen(*list) == n && strncmp(*list, word, n) == 0) return true;
+    }
+    return false;
+}
+
+static const char *const *gate_metrics(const dq_eval_source *source)
+{
+    static const char *const names[] = {"nll_nats", "ppl", "ln_ppl_ratio", "kld_nats", "same_top1",
+                                        "delta_p",  NULL};
+    static const char *const of_rolling[] = {"nll_nats",      "ppl",     "ln_ppl_ratio", "kld_nats",
+                                             "same_top1",     "delta_p", "word_ppl",     "byte_ppl",
+                                             "bits_per_byte", NULL};
+    const dq_text_settings *s = source->settings;
+    return s->scheme == DQ_WINDOW_ROLLING ? of_rolling : names;
+}
+
+static bool gate_member(const char *metric, const char *member)
+{
+    static const char *const of_delta_p[] = {"rms", "rms_stderr", NULL};
+    if (strcmp(metric, "delta_p") == 0) return among(member, strlen(member), of_delta_p);
+    if (strcmp(metric, "kld_nats") != 0) return false;
+    for (int i = 0; i < DQ_KLD_POINTS; i++) {
+        if (strcmp(member, dq_kld_point_name[i]) == 0) return true;
+    }
+    return strcmp(member, "noise_floor") == 0;
+}
+
+static bool gate_differs(const char *name)
+{
+    static const char *const names[] = {"ln_ppl_ratio", "ppl_ratio", "kld_nats",
+                                        "same_top1",    "delta_p",   NULL};
+    if (strcmp(name, "kld_nats.noise_floor") == 0) return false;
+    return among(name, strcspn(name, "."), names) || strstr(name, ".delta_nats") ||
+           strstr(name, ".difference_nats");
+}
+
+static const char *const gate_parts[] = {"positions", "slices", NULL};
+
+const dq_eval_face dq_face_text = {
+    .name = "text",
+    .kind = {&dq_eval_text},
+    .size = sizeof(text_options),
+    .begin = begin,
+    .scored = options,
+    .read = read_words,
+    .choose_more = choose_more,
+    .reads = reads,
+    .load = load,
+    .opened = opened,
+    .warn_plan = warn_plan,
+    .settings = put_settings,
+    .metrics = put_metrics,
+    .paired = put_paired,
+    .loss = "nll_nats",
+    .details = details,
+    .gates = {.first = "kld_nats, ppl_ratio, same_top1, nll_nats",
+              .metrics = gate_metrics,
+              .member = gate_member,
+              .differs = gate_differs,
+              .parts = gate_parts},
+    .column = {"NLL (nats)", "PPL", "KLD (nats)", "same top-1"},
+    .cells = dq_text_cells,
+    .csv_titles = dq_text_csv_titles,
+    .csv_cells = dq_text_csv_cells,
+    .tables = dq_text_tables,
+};
