@@ -347,6 +347,15 @@ static void put_sweep(const eval_run *x, json_t *s)
     json_object_set_new(s, "logit_grain", grains);
 }
 
+/* The seed of few-shot examples, one for all; null where none are drawn. */
+static json_t *drawn_seed(const dq_eval *e)
+{
+    for (int i = 0; i < e->n_sources; i++) {
+        if (e->source[i].n_shots) return json_integer((json_int_t)e->source[i].seed);
+    }
+    return json_null();
+}
+
 static void make_settings(eval_run *x)
 {
     json_t *s = x->settings, *tasks = json_array();
@@ -355,8 +364,7 @@ static void make_settings(eval_run *x)
     json_object_set_new(s, "tasks", tasks);
     json_object_set_new(s, "long", x->o.too_long ? json_string(x->o.too_long) : json_null());
     json_object_set_new(s, "num_fewshot", json_integer((json_int_t)x->o.num_fewshot));
-    json_object_set_new(
-        s, "seed", x->o.num_fewshot ? json_integer((json_int_t)x->e.source[0].seed) : json_null());
+    json_object_set_new(s, "seed", drawn_seed(&x->e));
     put_sweep(x, s);
     json_object_set_new(s, "head_map", dq_head_map_json(&x->o.head_map));
     dq_eval_kv_settings(s, &x->e, x->names);

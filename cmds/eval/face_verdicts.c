@@ -62,10 +62,21 @@ static json_t *text_or_null(const char *s)
     return s ? json_string(s) : json_null();
 }
 
+/* As --math takes it: one word for all products. */
+static json_t *math_json(const char *word)
+{
+    static const char *const parts[] = {"linear", "qk", "pv", "kv"};
+    if (!word) return json_null();
+    json_t *o = json_object();
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        json_object_set_new(o, parts[i], json_string(word));
+    return o;
+}
+
 /* The keys of every row of dq-eval/1; null for what a file of verdicts does not say. */
 static json_t *group_json(const dq_verdicts *v, int index)
 {
-    static const char *const unknown[] = {"weights", "math", "passes", "throughput"};
+    static const char *const unknown[] = {"passes", "throughput"};
     const dq_verdict_group *g = &v->group[index];
     json_t *o = json_object(), *metrics = json_object();
     json_object_set_new(o, "model", json_string(g->model));
@@ -73,6 +84,8 @@ static json_t *group_json(const dq_verdicts *v, int index)
     json_object_set_new(o, "logit_bits", json_integer(g->bits));
     json_object_set_new(o, "logit_grain", json_string(g->grain));
     json_object_set_new(o, "kv", g->kv ? json_deep_copy(g->kv) : json_null());
+    json_object_set_new(o, "weights", json_null());
+    json_object_set_new(o, "math", math_json(g->math));
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
         json_object_set_new(o, unknown[i], json_null());
     json_object_set_new(o, "task", json_string("verdicts"));
@@ -119,18 +132,32 @@ static dq_status kv_cell(dq_table *t, const json_t *kv, bool whole, dq_err *err)
     return DQ_OK;
 }
 
+static bool differ_in_math(const dq_verdicts *v)
+{
+    for (int i = 1; i < v->n; i++) {
+        const char *a = v->group[0].math, *b = v->group[i].math;
+        if (strcmp(a ? a : "", b ? b : "") != 0) return true;
+    }
+    return false;
+}
+
 static dq_status print_table(const dq_verdicts *v, dq_err *err)
 {
-    const char *titles[] = {"model", "logit bits",        "grain",    "KV bits", "verdicts on", "n",
-                            "acc",   "against reference", "McNemar p"};
+    static const char *const behind[] = {"KV bits", "verdicts on",       "n",
+                                         "acc",     "against reference", "McNemar p"};
+    enum { N_BEHIND = sizeof behind / sizeof behind[0] };
+    const char *titles[4 + N_BEHIND] = {"model", "logit bits", "grain", "math"};
+    const bool math = differ_in_math(v);
     dq_table *t = NULL;
-    DQ_TRY(dq_table_new(&t, titles, (int)(sizeof titles / sizeof titles[0]), err));
+    for (int i = 0; i < N_BEHIND; i++) titles[3 + math + i] = behind[i];
+    DQ_TRY(dq_table_new(&t, titles, 3 + math + N_BEHIND, err));
     for (int i = 0; i < v->n; i++) {
         const dq_verdict_group *g = &v->group[i];
         const bool paired = g->ref >= 0 && g->ref != i;
         dq_table_cell(t, "%s", g->model);
         dq_table_cell(t, "%d", g->bits);
         dq_table_cell(t, "%s", g->bits == 16 ? "-" : g->grain);
+        if (math) dq_table_cell(t, "%s", g->math ? g->math : "-");
         kv_cell(t, g->kv, false, err);
         dq_table_cell(t, "%s", g->task ? g->task : "-");
         dq_table_cell(t, "%lld", (long long)g->n);
@@ -154,10 +181,10 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
 
 static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
 {
-    const char *titles[] = {"model",        "reference",  "logit_bits", "logit_grain",
-                            "kv",           "task",       "of_task",    "n",
-                            "acc",          "acc_stderr", "acc_delta",  "acc_delta_stderr",
-                            "acc_mcnemar_p"};
+    const char *titles[] = {
+        "model",         "reference",  "logit_bits", "logit_grain", "kv",        "task",
+        "of_task",       "n",          "acc",        "acc_stderr",  "acc_delta", "acc_delta_stderr",
+        "acc_mcnemar_p", "math_linear"};
     dq_table *t = NULL;
     DQ_TRY(dq_table_new(&t, titles, (int)(sizeof titles / sizeof titles[0]), err));
     for (int i = 0; i < v->n; i++) {
@@ -176,6 +203,7 @@ static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
         dq_table_real(t, paired ? g->flips.delta : (double)NAN);
         dq_table_real(t, paired ? g->flips.std_err : (double)NAN);
         dq_table_real(t, paired ? g->flips.p : (double)NAN);
+        dq_table_cell(t, "%s", g->math ? g->math : "");
     }
     dq_table_csv(t, path, err);
     dq_table_free(t);

@@ -42,16 +42,18 @@ static dq_status read_score(double *score, const json_t *o, dq_err *err)
                    "from 0 to 1");
 }
 
+static const char f32[] = "f32"; /* the arithmetic of references */
+
 /* What makes a group, as bytes in r->key: texts end in a NUL. Of 16 bits the grain says nothing. */
 static dq_status make_key(reader *r, const dq_verdict_group *g, dq_err *err)
 {
     const char *grain = g->bits == 16 ? "" : g->grain, bits = (char)g->bits;
-    const char *const texts[] = {g->model, g->task ? g->task : "", grain};
+    const char *const texts[] = {g->model, g->task ? g->task : "", grain, g->math ? g->math : f32};
     char *kv = NULL;
     if (g->kv) DQ_TRY(dq_json_dump(&kv, g->kv, JSON_ENCODE_ANY | JSON_SORT_KEYS, err));
     r->key.n = 0;
     dq_strbuf_add(&r->key, &bits, 1, err);
-    for (int i = 0; i < 3; i++) dq_strbuf_add(&r->key, texts[i], strlen(texts[i]) + 1, err);
+    for (int i = 0; i < 4; i++) dq_strbuf_add(&r->key, texts[i], strlen(texts[i]) + 1, err);
     if (kv) dq_strbuf_add(&r->key, kv, strlen(kv), err);
     free(kv);
     return err->code;
@@ -67,17 +69,19 @@ static int find_group(reader *r, const dq_verdict_group *g, dq_err *err)
 /* What a line says about itself; words belong to the line. */
 static dq_status read_group(dq_verdict_group *g, const json_t *o, dq_err *err)
 {
-    static const char *const model = "model", *const grain = "tensor", *const no_task = "";
+    static const char *const model = "model", *const grain = "tensor", *const none = "";
     static const int64_t bits = 16;
     int64_t width;
     *g = (dq_verdict_group){.ref = -1, .cross = -1};
     DQ_TRY(dq_json_text(&g->model, o, "model", &model, err));
     DQ_TRY(dq_json_text(&g->grain, o, "logit_grain", &grain, err));
-    DQ_TRY(dq_json_text(&g->task, o, "task", &no_task, err));
+    DQ_TRY(dq_json_text(&g->task, o, "task", &none, err));
+    DQ_TRY(dq_json_text(&g->math, o, "math", &none, err));
     DQ_TRY(dq_json_int(&width, o, "logit_bits", 2, 16, &bits, err));
     g->bits = (int)width;
     g->kv = json_object_get(o, "kv");
     if (!g->task[0]) g->task = NULL;
+    if (!g->math[0]) g->math = NULL;
     if (json_is_null(g->kv)) g->kv = NULL;
     return DQ_OK;
 }
@@ -215,6 +219,9 @@ static dq_status compare(reader *r, int index, dq_err *err)
     ref.kv = NULL;
     cross.model = v->group[0].model;
     g->ref = find_group(r, &ref, err);
+    ref.math = f32;
+    const int in_f32 = find_group(r, &ref, err);
+    if (in_f32 >= 0) g->ref = in_f32;
     if (strcmp(cross.model, g->model) != 0) g->cross = find_group(r, &cross, err);
     DQ_TRY(err->code);
     DQ_TRY(dq_check_stop(err));

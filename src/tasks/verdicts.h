@@ -12,17 +12,19 @@ typedef struct dq_verdict {
     int64_t line; /* of the file, from 1 */
 } dq_verdict;
 
-/* Lines that agree in task, model, logit bits (and, below 16, grain) and KV cache. */
+/* Lines that agree in task, model, logit bits (and, below 16, grain), arithmetic and KV cache. */
 typedef struct dq_verdict_group {
     const char *task; /* NULL: the lines name none */
     const char *model, *grain;
+    const char *math; /* "f32", ...; NULL: the lines name none, and count as f32 */
     int bits;
     const json_t *kv;    /* owned by the dq_verdicts; NULL: plain */
     dq_verdict *verdict; /* [n] by rising item */
     int64_t n;
     dq_mean acc;
     dq_interval acc_interval;
-    int ref;   /* group of its task and model at 16 bits with a plain cache; -1: none */
+    int ref; /* group of its task and model at 16 bits with a plain cache, in f32 where there is one, else in
+                  its own arithmetic; -1: none */
     int cross; /* group of its task and setting of the first model, where that is another; -1: none */
     dq_flips flips, cross_flips; /* over items that both groups have; see mean.h */
 } dq_verdict_group;
@@ -33,7 +35,7 @@ typedef struct dq_verdicts {
     json_t *kept; /* what groups borrow */
 } dq_verdicts;
 
-/* Reads JSON lines {"item", "verdict", "model"?, "logit_bits"?, "logit_grain"?, "kv"?, "task"?}: verdict is
+/* Reads JSON lines {"item", "verdict", "model"?, "logit_bits"?, "logit_grain"?, "math"?, "kv"?, "task"?}: verdict is
  * true, false, "correct", "incorrect" or a number from 0 to 1; without the others a line is of the model
  * "model" at 16 bits. Lists live in the arena; end it with dq_verdicts_end, whatever happened. DQ_DAMAGED
  * names path and line. */

@@ -65,6 +65,12 @@ try 2 "is an input" "$@" unanswered.jsonl --dump-completions unanswered.jsonl
 try 2 "There are: .*gsm8k, svamp, generate, .*verdicts" eval "plain model" --task gsm --data empty
 absent gone.jsonl gone.jsonl.partial dq-eval-*.resume
 
+# the seed of the settings is that of what is drawn: examples of choices, not those of questions, the first of a file
+set -- eval "plain model" --num-fewshot 1 --fewshot-data "$own/shots.jsonl" --dry-run --json
+try 0 '"seed": 1234' "$@" --task gsm8k,mc --data "$own/gsm8k.jsonl" --data choices.jsonl --fewshot-data choices.jsonl
+[ "$(grep -c '"seed": 1234' "$top/out")" = 2 ] || complain "questions: the seed is not in settings and in the row of choices"
+try 0 '"seed": null' "$@" --task gsm8k --data "$own/gsm8k.jsonl"
+
 # ---- verdicts
 sed -e '/"item": 0/s/}$/, "verdict": true}/' -e '/"item": [1-9]/s/}$/, "verdict": "incorrect"}/' answers.jsonl >judged.jsonl
 grep -v '"task": "svamp"' judged.jsonl | sed '/"item": 0.*verdict/{/"logit_bits": 4/s/true}$/0.5}/;}' >half.jsonl
@@ -75,6 +81,16 @@ json dq-eval/1
 grep -q '"n01": 1' "$top/out" || complain "questions: verdicts are not paired"
 grep -q '"cross_paired"' "$top/out" || complain "questions: models are not compared"
 [ "$(wc -l <verdicts.csv)" = 5 ] || complain "questions: not 4 rows of verdicts"
+tr -d ' \n' <"$top/out" | grep -q '"math":{"linear":"f32","qk":"f32","pv":"f32","kv":"f32"}' ||
+    complain "questions: verdicts do not say what arithmetic the texts came from"
+# the same items in two arithmetics are two rows, not one item twice
+{ cat judged.jsonl && sed 's/"math": "f32"/"math": "bf16"/' judged.jsonl; } >twice.jsonl
+try 0 "math" eval --task verdicts --data twice.jsonl
+[ "$(grep -c ' bf16 ' "$top/out")" -gt 0 ] || complain "questions: verdicts in bf16 have no row"
+for option in "--shots 1" "--demos judged.jsonl" "--lengths 9" "--max-new 3"; do
+    # shellcheck disable=SC2086 # an option and its value
+    try 2 "--\(shots\|demos\|lengths\|max-new\) \(is for\|has nothing\)" eval --task verdicts --data judged.jsonl $option
+done
 try 2 "leave out plain model" eval "plain model" --task verdicts --data judged.jsonl
 try 2 "give no other task" eval --task verdicts,mc --data judged.jsonl --data choices.jsonl
 try 2 "so --logit-bits says nothing" eval --task verdicts --data judged.jsonl --logit-bits 4

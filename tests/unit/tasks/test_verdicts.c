@@ -138,12 +138,37 @@ static void groups_and_pairs(void **state)
     end(&x);
 }
 
+static const char arithmetic[] =
+    "{\"math\": \"int8\", \"item\": 0, \"verdict\": 1}\n"
+    "{\"math\": \"f32\", \"item\": 0, \"verdict\": 0}\n"
+    "{\"item\": 1, \"verdict\": 0}\n"
+    "{\"model\": \"b\", \"math\": \"bf16\", \"item\": 0, \"verdict\": 0}\n"
+    "{\"model\": \"b\", \"math\": \"bf16\", \"logit_bits\": 4, \"item\": 0, \"verdict\": 0}\n";
+
+static void arithmetic_makes_groups(void **state)
+{
+    rig x;
+    (void)state;
+    load(&x, arithmetic);
+    assert_string_equal(x.err.text, "");
+    assert_int_equal(x.v.n, 4);
+    assert_string_equal(x.v.group[0].math, "int8");
+    assert_int_equal(x.v.group[0].ref, 1); /* f32 where there is such a group */
+    assert_int_equal(x.v.group[0].flips.n, 1);
+    assert_int_equal(x.v.group[1].n, 2); /* a line that names none is of f32 */
+    assert_int_equal(x.v.group[1].ref, 1);
+    assert_int_equal(x.v.group[3].ref, 2); /* else its own */
+    assert_int_equal(x.v.group[2].cross, -1);
+    end(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_words),
         cmocka_unit_test(refuses),
         cmocka_unit_test(groups_and_pairs),
+        cmocka_unit_test(arithmetic_makes_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,102 @@
+#!/bin/sh
+# kinds.sh: a kind of evaluation is known by its own two files and by one table, and nowhere else.
+#   sh tests/kinds.sh [REPOSITORY]
+# Kinds are the rows dq_face_NAME of cmds/eval/face_NAME.c; eval_face.c lists them. Prints one line per violation and
+# exits 1; also checks itself on a planted tree that breaks every rule.
+set -eu
+LC_ALL=C
+export LC_ALL
+
+# Names of kinds, one a line.
+kinds() {
+    sed -n 's/^const dq_eval_face dq_face_\([a-z0-9_]*\) = {$/\1/p' "$1"/cmds/eval/face_*.c
+}
+
+# Words that the command line has for kinds and their tasks.
+words() {
+    {
+        kinds "$1"
+        sed -n 's/^    \.name = "\([a-z0-9_]*\)",$/\1/p' "$1"/cmds/eval/face_*.c
+    } | sort -u | paste -sd '|' -
+}
+
+# FILE... without comments: a line each, "file:line:text".
+code() {
+    grep -n '' /dev/null "$@" | sed -e 's:/\*.*\*/::g' -e 's:[[:space:]]//.*$::'
+}
+
+check() (
+    cd "$1"
+    all=$(find src cmds -name '*.[ch]' | sort)
+    mine=$(find src/eval cmds -name '*.[ch]' | sort)
+    # shellcheck disable=SC2086 # names of sources hold no spaces
+    code $all | sed -n 's/^\([^:]*:[0-9]*\):.*[a-z>.]kind [!=]= &.*/\1: asks which kind it is; that is what its row is for/p'
+    # shellcheck disable=SC2086
+    code $mine | sed -nE 's/^([^:]*:[0-9]*):.*str(n|case)?cmp\([^;&|]*"('"$(words .)"')".*/\1: compares the name of a kind; that is what its row is for/p'
+    for kind in $(sed -n 's/^const dq_eval_kind dq_eval_\([a-z0-9_]*\) = .*/\1/p' src/eval/kind_*.c); do
+        grep -q "^ *\.kind = {.*&dq_eval_${kind}[,}]" cmds/eval/face_*.c || echo "src/eval: dq_eval_$kind has no face in cmds/eval"
+    done
+    for kind in $(kinds .); do
+        grep -q "&dq_face_${kind}[,}]" cmds/eval/eval_face.c ||
+            echo "cmds/eval/face_$kind.c: has no row in the table of cmds/eval/eval_face.c"
+        # shellcheck disable=SC2086
+        code $all | grep "dq_face_$kind\\>" |
+            grep -v "^cmds/eval/\\(eval_face\\.[ch]\\|face_${kind}[a-z_]*\\.[ch]\\):" |
+            sed "s|^\([^:]*:[0-9]*\):.*|\1: names the face of $kind|" || true
+    done
+)
+
+plant() { # FILE TEXT...
+    mkdir -p "$tree/$(dirname "$1")"
+    file=$1
+    shift
+    printf '%s\n' "$@" >"$tree/$file"
+}
+
+expect() { # PATTERN: a line of the report
+    grep -q "$1" "$tree/report" || {
+        echo "tests/kinds.sh: does not find its planted violation: $1"
+        exit 1
+    }
+}
+
+self_test() {
+    tree=$(mktemp -d)
+    trap 'rm -rf "$tree"' EXIT
+    plant cmds/eval/eval_face.c 'const dq_eval_face *const dq_eval_faces[] = {&dq_face_one};'
+    plant cmds/eval/face_one.c 'const dq_eval_face dq_face_one = {' '    .name = "uno",' '};' \
+        '    .kind = {&dq_eval_one},' 'bool shows(int row) { return dq_eval_face_shows(&dq_face_one, row); }'
+    plant src/eval/kind_one.c '/* whether s->kind == &dq_eval_one */' \
+        'const dq_eval_kind dq_eval_one = {.load = load};' 'int f(const char *s) { return strcmp(s, "a"); }'
+    check "$tree" >"$tree/report"
+    [ ! -s "$tree/report" ] || {
+        echo "tests/kinds.sh: reports a clean tree:"
+        cat "$tree/report"
+        exit 1
+    }
+    plant src/eval/long.c 'int f(const dq_eval_source *s) { return s->kind == &dq_eval_one; }'
+    plant src/base/x.c 'if (kind != &dq_eval_one)' 'x = row->kind != &dq_eval_one;'
+    plant cmds/eval/tasks.c 'if (strcmp(name, "one") == 0)' 'if (strncmp(name, "uno", 3) == 0)'
+    plant cmds/eval/table.c 'if (dq_eval_face_of(s) == &dq_face_one)'
+    plant src/eval/kind_three.c 'const dq_eval_kind dq_eval_three = {'
+    plant cmds/eval/face_two.c 'const dq_eval_face dq_face_two = {' '    .name = "two",' '};'
+    check "$tree" >"$tree/report"
+    expect '^src/eval/long.c:1: asks which kind'
+    expect '^src/base/x.c:2: asks which kind'
+    expect '^cmds/eval/tasks.c:1: compares the name'
+    expect '^cmds/eval/tasks.c:2: compares the name'
+    expect '^cmds/eval/table.c:1: names the face of one$'
+    expect '^src/eval: dq_eval_three has no face'
+    expect '^cmds/eval/face_two.c: has no row'
+}
+
+self_test
+root=${1:-$(dirname "$0")/..}
+[ -n "$(kinds "$root")" ] || {
+    echo "tests/kinds.sh: there is no cmds/eval/face_*.c"
+    exit 1
+}
+report=$(check "$root")
+[ -z "$report" ] && exit 0
+printf '%s\n' "$report"
+exit 1
