@@ -111,7 +111,7 @@ static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-/* What is scored: tasks, then what the faces score besides, then what goes for both. */
+/* What is scored: tasks and their examples; behind them what faces score without --task, and then add_limits. */
 static void add_scored(rows *to, dq_eval_options *o, const char *tasks)
 {
     const dq_opt opts[] = {

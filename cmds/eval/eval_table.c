@@ -320,52 +320,54 @@ static dq_status face_columns(dq_table *t, const int *n_own, const dq_eval_view 
     return DQ_OK;
 }
 
+/* Columns of every CSV; those of the cache follow where some cache is not plain. */
+static const char *const common[] = {"model",
+                                     "reference",
+                                     "weight_bits",
+                                     "weight_group",
+                                     "logit_bits",
+                                     "logit_grain",
+                                     "task",
+                                     "n",
+                                     "acc",
+                                     "acc_stderr",
+                                     "acc_norm",
+                                     "acc_norm_stderr",
+                                     "nll_nats",
+                                     "nll_nats_stderr",
+                                     "ppl",
+                                     "ppl_stderr",
+                                     "ln_ppl_ratio",
+                                     "ln_ppl_ratio_stderr",
+                                     "kld_nats",
+                                     "kld_nats_stderr",
+                                     "same_top1",
+                                     "same_top1_stderr",
+                                     "acc_delta",
+                                     "acc_delta_stderr",
+                                     "acc_mcnemar_p",
+                                     "acc_norm_delta",
+                                     "acc_norm_delta_stderr",
+                                     "acc_norm_mcnemar_p",
+                                     "tokens_per_second",
+                                     "math_linear",
+                                     "math_qk",
+                                     "math_pv",
+                                     "math_kv",
+                                     "acc_p",
+                                     "acc_norm_p",
+                                     "clusters",
+                                     "loss",
+                                     "loss_low",
+                                     "loss_high",
+                                     "margin",
+                                     "verdict"};
+enum { COLUMNS = sizeof common / sizeof common[0] };
+
 dq_status dq_eval_columns(dq_table **out, const dq_eval_view *v, dq_err *err)
 {
-    const char *common[] = {"model",
-                            "reference",
-                            "weight_bits",
-                            "weight_group",
-                            "logit_bits",
-                            "logit_grain",
-                            "task",
-                            "n",
-                            "acc",
-                            "acc_stderr",
-                            "acc_norm",
-                            "acc_norm_stderr",
-                            "nll_nats",
-                            "nll_nats_stderr",
-                            "ppl",
-                            "ppl_stderr",
-                            "ln_ppl_ratio",
-                            "ln_ppl_ratio_stderr",
-                            "kld_nats",
-                            "kld_nats_stderr",
-                            "same_top1",
-                            "same_top1_stderr",
-                            "acc_delta",
-                            "acc_delta_stderr",
-                            "acc_mcnemar_p",
-                            "acc_norm_delta",
-                            "acc_norm_delta_stderr",
-                            "acc_norm_mcnemar_p",
-                            "tokens_per_second",
-                            "math_linear",
-                            "math_qk",
-                            "math_pv",
-                            "math_kv",
-                            "acc_p",
-                            "acc_norm_p",
-                            "clusters",
-                            "loss",
-                            "loss_low",
-                            "loss_high",
-                            "margin",
-                            "verdict"};
-    const char *titles[sizeof common / sizeof common[0] + DQ_KV_TITLES +
-                       DQ_EVAL_FACES * DQ_FACE_CSV_COLUMNS];
-    int n = (int)(sizeof common / sizeof common[0]), n_own[DQ_EVAL_FACES];
+    const char *titles[COLUMNS + DQ_KV_TITLES + DQ_EVAL_FACES * DQ_FACE_CSV_COLUMNS];
+    int n = COLUMNS, n_own[DQ_EVAL_FACES];
     char name[2 * SCORE_FORMS][SCORE_NAME];
     memcpy(titles, common, sizeof common);
     if (dq_eval_kv_swept(v->e)) n += dq_kv_titles(titles + n);
