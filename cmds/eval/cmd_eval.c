@@ -17,7 +17,7 @@
 #include "cmds/eval/eval_resume.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_verdict.h"
-#include "cmds/report/html_report.h"
+#include "cmds/report/report.h"
 #include "eval/eval_long.h"
 
 #include <math.h>
@@ -465,7 +465,8 @@ static dq_status write_files(eval_run *x, const dq_eval_view *v, const char **wr
  * same. */
 static dq_status write_page(eval_run *x, const char **written, int *n, dq_err *drawing, dq_err *err)
 {
-    if (dq_eval_html(x->doc, x->o.html, drawing) == DQ_OK)
+    const dq_report_input in = {"", x->doc};
+    if (dq_report_write(&in, 1, x->o.html, drawing) == DQ_OK)
         written[(*n)++] = x->o.html;
     else if (drawing->code != DQ_RESOURCE)
         *err = *drawing;

@@ -6,7 +6,7 @@
 #include "base/os.h"
 #include "cmds/eval/eval_tasks.h"
 #include "cmds/eval/eval_verdict.h"
-#include "cmds/page/gnuplot.h"
+#include "cmds/report/report.h"
 #include "eval/eval_long.h"
 #include "model/output_guard.h"
 
@@ -508,5 +508,6 @@ dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *
     DQ_TRY(dq_gates_read(&o->gates, &o->fail_if, err));
     if (!o->alone) DQ_TRY(dq_gates_check(&o->gates, o->source, o->n_sources, err));
     DQ_TRY(check_outputs(o, args, a, err));
-    return o->html ? dq_gnuplot_check(err) : DQ_OK;
+    if (o->html && dq_report_check(err) != DQ_OK) return dq_in(err, "--html: ");
+    return DQ_OK;
 }

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/page/gnuplot.h"
 
+#include "base/os.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -83,13 +85,13 @@ static dq_status spawn(int *status, char *const *argv, const int fd[3], dq_err *
     posix_spawn_file_actions_destroy(&files);
     if (e == ENOENT || e == EACCES || e == ENOTDIR)
         return dq_fail(err, DQ_RESOURCE,
-                       "gnuplot is missing; it draws the pictures of --html. Install it (Debian, "
-                       "Ubuntu: gnuplot-nox; Fedora: gnuplot-minimal) or leave out --html");
+                       "gnuplot is missing; it draws the pictures of pages. Install it (Debian, "
+                       "Ubuntu: gnuplot-nox; Fedora: gnuplot-minimal)");
     if (e != 0) return dq_fail(err, DQ_RESOURCE, "gnuplot cannot be started: %s", strerror(e));
     while (waitpid(pid, status, 0) < 0) {
         if (errno != EINTR) return dq_fail(err, DQ_RESOURCE, "gnuplot: %s", strerror(errno));
     }
-    return DQ_OK;
+    return dq_check_stop(err); /* Ctrl-C ends gnuplot too: no fault of its own */
 }
 
 /* The first line with letters; gnuplot also prints the place of an error as a line of marks. */

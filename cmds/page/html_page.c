@@ -1,4 +1,5 @@
-/* html_page: see page.h.
+/* html_page: see html_page.h. Body and table of contents grow side by side; the frame is put around
+ * them when the page is written.
  * SPDX-License-Identifier: MIT */
 #include "cmds/page/html_page.h"
 
@@ -74,14 +75,58 @@ void dq_page_text(dq_page *p, const char *text)
     add_escaped(p, &p->body, text);
 }
 
-void dq_page_section(dq_page *p, const char *id, const char *title)
+/* Of the headings of sections: one deeper in parts. */
+static int level(const dq_page *p)
 {
-    dq_page_html(p, "<section id=\"%s\">\n<h2>%s</h2>\n", id, title);
+    return p->part ? 3 : 2;
+}
+
+/* An entry of the table of contents without its end. */
+static void add_entry(dq_page *p, const char *id, const char *title)
+{
     add_words(p, &p->toc, "<li><a href=\"#");
     add_words(p, &p->toc, id);
     add_words(p, &p->toc, "\">");
-    add_words(p, &p->toc, title);
-    add_words(p, &p->toc, "</a></li>\n");
+    add_escaped(p, &p->toc, title);
+    add_words(p, &p->toc, "</a>");
+}
+
+void dq_page_part(dq_page *p, const char *title)
+{
+    char id[32];
+    snprintf(id, sizeof id, "part%d", ++p->part);
+    dq_page_html(p, "<section class=\"part\" id=\"%s\">\n<h2>", id);
+    dq_page_text(p, title);
+    dq_page_html(p, "</h2>\n");
+    add_entry(p, id, title);
+    add_words(p, &p->toc, "\n<ol>\n");
+}
+
+void dq_page_part_end(dq_page *p)
+{
+    dq_page_html(p, "</section>\n");
+    add_words(p, &p->toc, "</ol></li>\n");
+}
+
+void dq_page_heading(dq_page *p)
+{
+    dq_page_html(p, "<h%d>", level(p) + 1);
+}
+
+void dq_page_heading_end(dq_page *p)
+{
+    dq_page_html(p, "</h%d>\n", level(p) + 1);
+}
+
+void dq_page_section(dq_page *p, const char *id, const char *title)
+{
+    char whole[64];
+    const int n = p->part ? snprintf(whole, sizeof whole, "part%d-%s", p->part, id)
+                          : snprintf(whole, sizeof whole, "%s", id);
+    if (n >= (int)sizeof whole) dq_fail(p->err, DQ_BUG, "page: an id of %d bytes", n);
+    dq_page_html(p, "<section id=\"%s\">\n<h%d>%s</h%d>\n", whole, level(p), title, level(p));
+    add_entry(p, whole, title);
+    add_words(p, &p->toc, "</li>\n");
 }
 
 void dq_page_section_end(dq_page *p)
@@ -197,7 +242,10 @@ dq_status dq_page_write(dq_page *p, const char *title, const char *path)
     add(p, &all, p->body.s, p->body.n);
     add_words(p, &all, "</main>\n</body>\n</html>\n");
     dq_json_complete(p->err); /* what it shows comes from documents */
-    if (p->err->code == DQ_OK) dq_file_write(path, all.s, all.n, p->err);
+    if (p->err->code == DQ_OK && path)
+        dq_file_write(path, all.s, all.n, p->err);
+    else if (p->err->code == DQ_OK)
+        fwrite(all.s, 1, all.n, stdout); /* a failure stays with the stream */
     dq_block_free(all.s);
     return p->err->code;
 }

@@ -10,6 +10,7 @@
 typedef struct dq_page {
     dq_strbuf body, toc;
     int n_figures, n_tables;
+    int part; /* number of the latest part; 0: sections stand on the page itself */
     dq_err *err;
 } dq_page;
 
@@ -21,9 +22,17 @@ void dq_page_html(dq_page *p, const char *fmt, ...) DQ_PRINTF(2, 3);
 /* Anybody's text, escaped for content and for attributes in double quotes. Control characters
  * become U+FFFD. */
 void dq_page_text(dq_page *p, const char *text);
-/* A heading, with its entry in the table of contents; ends with dq_page_section_end. */
+/* A page of several subjects has parts around its sections: the next one, its title (escaped) and its
+ * entry in the table of contents, above those of its sections. Ends with dq_page_part_end. */
+void dq_page_part(dq_page *p, const char *title);
+void dq_page_part_end(dq_page *p);
+/* A heading, with its entry in the table of contents; ends with dq_page_section_end. The id is one of
+ * the page, or of the part. */
 void dq_page_section(dq_page *p, const char *id, const char *title);
 void dq_page_section_end(dq_page *p);
+/* A heading inside a section, filled between the two. */
+void dq_page_heading(dq_page *p);
+void dq_page_heading_end(dq_page *p);
 /* The number of a table, its caption (dq's words), and the row of titles. In a box of its own that
  * scrolls. Titles end with NULL; one that begins with '<' (left out) stands to the left. */
 void dq_page_table(dq_page *p, const char *caption, const char *const *titles);
@@ -39,7 +48,8 @@ void dq_page_value(dq_page *p, double value, double std_err);
  * there is none; "–" for NaN. */
 const char *dq_value_text(char *buf, size_t cap, double value, double std_err);
 
-/* Writes the whole page, without external resources: `title` escaped. */
+/* Writes the whole page, without external resources: `title` escaped. To standard output where path is
+ * NULL, which the caller flushes. */
 dq_status dq_page_write(dq_page *p, const char *title, const char *path);
 
 #endif

@@ -242,12 +242,16 @@ static void best_heads(dq_html *h)
     dq_page_html(h->p, "</details>\n");
 }
 
+bool dq_html_has_attention(const dq_html *h)
+{
+    for (int i = 0; i < h->n; i++) {
+        if (has_attention(&h->row[i])) return true;
+    }
+    return false;
+}
+
 void dq_html_attention(dq_html *h)
 {
-    bool any = false;
-    for (int i = 0; i < h->n; i++) any = any || has_attention(&h->row[i]);
-    if (!any) return;
-    dq_page_section(h->p, "attention", "Attention to the answer, attention noise");
     for (int k = 0; k < NORMS; k++) {
         if (k)
             dq_page_html(h->p, "<details><summary>Other normalization: %s</summary>\n",
@@ -263,5 +267,4 @@ void dq_html_attention(dq_html *h)
         if (k) dq_page_html(h->p, "</details>\n");
     }
     best_heads(h);
-    dq_page_section_end(h->p);
 }

@@ -196,32 +196,36 @@ static const char *metric_of_task(const dq_html *h, int first)
     return NULL;
 }
 
+bool dq_html_has_accuracy(const dq_html *h)
+{
+    for (int i = 0; i < h->n; i++) {
+        if (dq_html_first_of_task(h, i) && metric_of_task(h, i)) return true;
+    }
+    return false;
+}
+
 void dq_html_accuracy(dq_html *h)
 {
-    bool begun = false;
     for (int sweep = 1; sweep >= 0; sweep--) { /* pictures first, side by side */
         int n = 0;
         for (int i = 0; i < h->n; i++) {
             const char *task = h->row[i].task, *m = metric_of_task(h, i);
             if (!m || !dq_html_first_of_task(h, i) || has_lines(h, task) != (sweep == 1)) continue;
-            if (!begun) dq_page_section(h->p, "accuracy", "Accuracy");
             if (sweep && n++ == 0) dq_page_html(h->p, "<div class=\"pair\">\n");
-            begun = true;
             if (sweep) {
                 accuracy_picture(h, task, m);
             } else {
-                dq_page_html(h->p, "<h3>");
+                dq_page_heading(h->p);
                 dq_page_text(h->p, task);
-                dq_page_html(h->p, ", <code>%s</code></h3>\n",
-                             strcmp(m, "acc_norm") == 0 ? "acc_norm"
-                             : strcmp(m, "acc") == 0    ? "acc"
-                                                        : "exact_match");
+                dq_page_html(h->p, ", <code>");
+                dq_page_text(h->p, m);
+                dq_page_html(h->p, "</code>");
+                dq_page_heading_end(h->p);
                 accuracy_bars(h, task, m);
             }
         }
         if (n) dq_page_html(h->p, "</div>\n");
     }
-    if (begun) dq_page_section_end(h->p);
 }
 
 /* A number, or an object with a value. */
@@ -393,15 +397,16 @@ static void confidence_table(dq_html *h)
     dq_page_html(h->p, "</details>\n");
 }
 
+bool dq_html_has_kld(const dq_html *h)
+{
+    for (int i = 0; i < h->n; i++) {
+        if (has_kld(&h->row[i])) return true;
+    }
+    return false;
+}
+
 void dq_html_kld(dq_html *h)
 {
-    bool begun = false;
-    for (int i = 0; i < h->n; i++) {
-        if (!has_kld(&h->row[i])) continue;
-        if (!begun) dq_page_section(h->p, "kld", "KL divergence from the reference");
-        begun = true;
-    }
-    if (!begun) return;
     dq_page_html(h->p, "<div class=\"pair\">\n");
     for (int i = 0; i < h->n; i++) {
         const char *task = h->row[i].task;
@@ -415,5 +420,4 @@ void dq_html_kld(dq_html *h)
     kld_table(h);
     probability_table(h);
     confidence_table(h);
-    dq_page_section_end(h->p);
 }

@@ -315,22 +315,23 @@ static void held_table(dq_html *h)
     dq_page_table_end(h->p);
 }
 
+bool dq_html_has_kv(const dq_html *h)
+{
+    for (int i = 0; i < h->n; i++) {
+        if (dq_html_first_of_task(h, i) && task_can_draw(h, i)) return true;
+    }
+    return false;
+}
+
 void dq_html_kv(dq_html *h)
 {
-    bool begun = false;
+    dq_page_html(h->p, "<div class=\"pair\">\n");
     for (int i = 0; i < h->n; i++) {
         bool log;
         if (!dq_html_first_of_task(h, i) || !task_can_draw(h, i)) continue;
-        if (!begun) {
-            dq_page_section(h->p, "kv", "KV cache");
-            dq_page_html(h->p, "<div class=\"pair\">\n");
-        }
-        begun = true;
         const char *metric = metric_of(&h->row[i], &log);
         if (metric) picture(h, h->row[i].task, metric, log);
     }
-    if (!begun) return;
     dq_page_html(h->p, "</div>\n");
     held_table(h);
-    dq_page_section_end(h->p);
 }

@@ -192,21 +192,24 @@ static void introduction(dq_html *h, const json_t *needle)
     dq_page_html(h->p, "</p>\n<div class=\"maps\">\n");
 }
 
+bool dq_html_has_needle(const dq_html *h)
+{
+    for (int i = 0; i < h->n; i++) {
+        if (json_array_size(cells_of(&h->row[i])) > 0) return true;
+    }
+    return false;
+}
+
 void dq_html_needle(dq_html *h)
 {
     bool begun = false;
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
         if (json_array_size(cells_of(r)) == 0) continue;
-        if (!begun) {
-            dq_page_section(h->p, "needle", "Multi-needle retrieval");
-            introduction(h, json_object_get(r->j, "needle"));
-        }
+        if (!begun) introduction(h, json_object_get(r->j, "needle"));
         begun = true;
         heat_maps(h, r);
     }
-    if (!begun) return;
     dq_page_html(h->p, "</div>\n");
     confusion_table(h);
-    dq_page_section_end(h->p);
 }

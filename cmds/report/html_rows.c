@@ -1,59 +1,13 @@
-/* html_rows: see html_rows.h.
+/* html_rows: see html_rows.h. A label holds what differs among the rows of a task and nothing else;
+ * colours go by model, marks and dashes tell the rows of a model apart.
  * SPDX-License-Identifier: MIT */
 #include "cmds/report/html_rows.h"
 
+#include "base/os.h"
+
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-double dq_html_real(const json_t *object, const char *key)
-{
-    const json_t *x = json_object_get(object, key);
-    return json_is_number(x) ? json_number_value(x) : (double)NAN;
-}
-
-const char *dq_html_text(const json_t *object, const char *key)
-{
-    const char *s = json_string_value(json_object_get(object, key));
-    return s ? s : "";
-}
-
-double dq_html_metric(const json_t *object, const char *key, double *std_err)
-{
-    const json_t *m = json_object_get(object, key);
-    if (std_err) *std_err = dq_html_real(m, "stderr");
-    return dq_html_real(m, "value");
-}
-
-/* An end of the interval of an object. */
-static double interval_end(const json_t *object, size_t end)
-{
-    const json_t *x = json_array_get(json_object_get(object, "interval"), end);
-    return json_is_number(x) ? json_number_value(x) : (double)NAN;
-}
-
-void dq_html_interval_cell(dq_html *h, const json_t *object)
-{
-    const double low = interval_end(object, 0), high = interval_end(object, 1);
-    if (isfinite(low) && isfinite(high))
-        dq_page_cellf(h->p, "%+.4f to %+.4f", low, high);
-    else
-        dq_page_cellf(h->p, "–");
-}
-
-void dq_html_metric_cell(dq_html *h, const json_t *object, const char *key)
-{
-    const json_t *m = json_object_get(object, key);
-    double se, x = dq_html_metric(object, key, &se);
-    const double low = interval_end(m, 0), high = interval_end(m, 1);
-    if (se != 0 || !isfinite(low))
-        dq_page_value(h->p, x, se);
-    else if (high <= x)
-        dq_page_cellf(h->p, "%.4f (≥ %.4f)", x, low);
-    else
-        dq_page_cellf(h->p, "%.4f (≤ %.4f)", x, high);
-}
 
 const char *dq_html_main_metric(const dq_html_row *r)
 {
@@ -64,6 +18,20 @@ const char *dq_html_main_metric(const dq_html_row *r)
         if (json_object_get(r->metrics, known[i])) return known[i];
     }
     return NULL;
+}
+
+const json_t *dq_html_first(const dq_html *h, const char *key)
+{
+    for (int i = 0; i < h->n; i++) {
+        const json_t *x = json_object_get(h->row[i].j, key);
+        if (json_is_object(x)) return x;
+    }
+    return NULL;
+}
+
+bool dq_html_any(const dq_html *h, const char *key)
+{
+    return dq_html_first(h, key) != NULL;
 }
 
 bool dq_html_shows_kv(const dq_html *h)
@@ -127,19 +95,6 @@ int dq_html_line(const dq_html *h, int first, int *index, int cap)
     return n;
 }
 
-const char *dq_html_words(dq_html *h, const char *fmt, ...)
-{
-    va_list args, again;
-    va_start(args, fmt);
-    va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, args);
-    char *s = n < 0 ? NULL : dq_alloc(h->a, (size_t)n + 1, 1, h->p->err);
-    if (s) vsnprintf(s, (size_t)n + 1, fmt, again);
-    va_end(again);
-    va_end(args);
-    return s ? s : "";
-}
-
 static const char *kv_label(const json_t *kv, dq_arena *a, dq_err *err)
 {
     double k = dq_html_real(kv, "k_bits"), v = dq_html_real(kv, "v_bits");
@@ -154,7 +109,12 @@ static const char *kv_label(const json_t *kv, dq_arena *a, dq_err *err)
 
 static dq_status read_row(dq_html *h, dq_html_row *r, const json_t *j, dq_err *err)
 {
+    char where[40];
     double bits = dq_html_real(j, "logit_bits");
+    snprintf(where, sizeof where, "results[%d]", (int)(r - h->row));
+    DQ_TRY(dq_html_check(j, "model", DQ_NEED_TEXT, where, err));
+    DQ_TRY(dq_html_check(j, "task", DQ_NEED_TEXT, where, err));
+    DQ_TRY(dq_html_check(j, "metrics", DQ_NEED_OBJECT, where, err));
     r->j = j;
     r->metrics = json_object_get(j, "metrics");
     r->model = dq_html_text(j, "model");
@@ -163,8 +123,6 @@ static dq_status read_row(dq_html *h, dq_html_row *r, const json_t *j, dq_err *e
     r->bits = bits >= 2 && bits <= 16 ? (int)bits : 16;
     r->math = dq_html_text(json_object_get(j, "math"), "linear");
     r->kv = kv_label(json_object_get(j, "kv"), h->a, err);
-    if (!json_is_object(j) || !*r->model || !*r->task)
-        return dq_fail(err, DQ_DAMAGED, "result %d: no model or no task", (int)(r - h->row));
     while (r->model_index < h->n_models && strcmp(h->model[r->model_index], r->model) != 0)
         r->model_index++;
     if (r->model_index == h->n_models) h->model[h->n_models++] = r->model;
@@ -230,22 +188,28 @@ static void choose_looks(dq_html *h)
     }
 }
 
-dq_status dq_html_read(dq_html *h, const json_t *document, dq_arena *a, dq_err *err)
+dq_status dq_html_rows_read(dq_html *h, dq_err *err)
 {
-    const json_t *results = json_object_get(document, "results");
-    memset(h, 0, sizeof *h);
-    DQ_TRY(dq_json_complete(err));
-    if (strcmp(dq_html_text(document, "schema"), "dq-eval/1") != 0 || !json_is_array(results))
-        return dq_fail(err, DQ_DAMAGED, "not a document of dq eval (expected schema dq-eval/1)");
-    h->document = document;
-    h->a = a;
+    const json_t *results = json_object_get(h->document, "results");
     size_t n = json_array_size(results);
-    h->row = dq_alloc(a, n, sizeof *h->row, err);
-    h->model = dq_alloc(a, n, sizeof *h->model, err);
+    h->row = dq_alloc(h->a, n, sizeof *h->row, err);
+    h->model = dq_alloc(h->a, n, sizeof *h->model, err);
     if (!h->row || !h->model) return err->code;
     for (size_t i = 0; i < n; i++, h->n++)
-        DQ_TRY(read_row(h, &h->row[i], json_array_get(results, i), err));
-    for (int i = 0; i < h->n; i++) DQ_TRY(name_row(h, &h->row[i], err));
+        if (read_row(h, &h->row[i], json_array_get(results, i), err) != DQ_OK)
+            return dq_html_in(h->in, err);
+    for (int i = 0; i < h->n; i++) {
+        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(name_row(h, &h->row[i], err));
+    }
     choose_looks(h);
-    return DQ_OK;
+    h->about = dq_html_words(
+        h,
+        "%d row%s of results. Every row is compared with its reference: the same "
+        "checkpoint at 16-bit logits and a 16-bit cache in f32, or the model given with "
+        "<code>--ref</code>. A container without either is compared with nothing. ± is one "
+        "standard error over the clusters of a row (items, queries, documents or windows); where "
+        "no item differs, a 95 %% bound stands instead.",
+        h->n, h->n == 1 ? "" : "s");
+    return err->code;
 }

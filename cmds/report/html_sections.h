@@ -1,27 +1,52 @@
-/* html_sections: the sections of the page that dq eval writes. Each adds itself where the document
- * has data for it; failures stay in the page's err.
+/* html_sections: the table of sections: what a page shows of which documents.
+ * To add a section, for a kind of evaluation say: a file html_x.c with what it shows and when, their
+ * prototypes here, a row in html_sections.c.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_HTML_SECTIONS_H
 #define DQ_HTML_SECTIONS_H
 
 #include "cmds/report/html_rows.h"
 
-void dq_html_verdicts(dq_html *h);
-/* html_bits.c: over logit bits; html_kv.c: over the bytes of the KV cache. */
-void dq_html_accuracy(dq_html *h);
-void dq_html_kld(dq_html *h);
-void dq_html_kv(dq_html *h);
-/* html_long.c: over positions and shots. */
-void dq_html_positions(dq_html *h);
-void dq_html_icl(dq_html *h);
-/* Retrieval, and where attention goes meanwhile: html_needle.c, html_attention.c. */
-void dq_html_needle(dq_html *h);
-void dq_html_attention(dq_html *h);
+typedef enum dq_html_kind { DQ_HTML_STATS, DQ_HTML_QUANTIZE, DQ_HTML_EVAL } dq_html_kind;
+
+/* Failures stay in the page's err. */
+typedef bool dq_html_applies(const dq_html *h);
+typedef void dq_html_show(dq_html *h);
+typedef struct dq_html_section {
+    dq_html_kind of; /* documents */
+    const char *id, *title;
+    dq_html_applies *applies; /* whether they have data for it; NULL: always */
+    dq_html_show *show;       /* everything below the heading */
+} dq_html_section;
+
+/* In the order of the page; ends with a row without id. */
+extern const dq_html_section dq_html_sections[];
+
+/* Reading a part: fills what the sections of its kind use. DQ_DAMAGED: a member is missing. */
+dq_status dq_html_stats_read(dq_html *h, dq_err *err);
+dq_status dq_html_quantize_read(dq_html *h, dq_err *err);
+
+/* html_run.c: warnings, settings, inputs. */
+dq_html_show dq_html_run;
+/* html_stats.c, html_maps.c, html_places.c */
+dq_html_applies dq_html_has_items, dq_html_has_layers, dq_html_has_maps, dq_html_has_places;
+dq_html_show dq_html_magnitudes, dq_html_layers, dq_html_maps, dq_html_places;
+/* Of the models of a part; 0 without layers. */
+double dq_html_last_layer(const dq_html *h);
+/* html_quantize.c */
+dq_html_applies dq_html_has_sqnr;
+dq_html_show dq_html_containers, dq_html_sqnr, dq_html_worst, dq_html_tensors;
+/* html_verdicts.c; html_bits.c: over logit bits; html_kv.c: over the bytes of the KV cache. */
+dq_html_applies dq_html_has_verdicts, dq_html_has_accuracy, dq_html_has_kld, dq_html_has_kv;
+dq_html_show dq_html_verdicts, dq_html_accuracy, dq_html_kld, dq_html_kv;
+/* One kind of evaluation each: html_positions.c, html_icl.c, html_needle.c, html_slices.c,
+ * html_generation.c. Where attention goes while a number is retrieved: html_attention.c. */
+dq_html_applies dq_html_has_positions, dq_html_has_icl, dq_html_has_needle, dq_html_has_attention,
+    dq_html_has_slices, dq_html_has_generation;
+dq_html_show dq_html_positions, dq_html_icl, dq_html_needle, dq_html_attention, dq_html_slices,
+    dq_html_generation;
 /* html_tables.c */
-void dq_html_settings(dq_html *h);
-void dq_html_slices(dq_html *h);
-void dq_html_generation(dq_html *h);
-void dq_html_results(dq_html *h);
-void dq_html_paired(dq_html *h);
+dq_html_applies dq_html_has_rows, dq_html_has_paired;
+dq_html_show dq_html_results, dq_html_paired;
 
 #endif

@@ -10,23 +10,6 @@ static const json_t *verdict_of(const dq_html_row *r)
     return json_object_get(r->j, "verdict");
 }
 
-/* What a table of them rests on; NULL: no row has one. */
-static const json_t *first_verdict(const dq_html *h)
-{
-    for (int i = 0; i < h->n; i++) {
-        if (json_is_object(verdict_of(&h->row[i]))) return verdict_of(&h->row[i]);
-    }
-    return NULL;
-}
-
-static void count_cell(dq_html *h, double n)
-{
-    if (isfinite(n))
-        dq_page_cellf(h->p, "%.0f", n);
-    else
-        dq_page_cellf(h->p, "–");
-}
-
 static void rows_table(dq_html *h)
 {
     static const char *const titles[] = {
@@ -49,9 +32,9 @@ static void rows_table(dq_html *h)
         dq_page_cell(h->p, dq_html_text(v, "is"));
         dq_page_value(h->p, dq_html_real(v, "loss"), (double)NAN);
         dq_html_interval_cell(h, v);
-        count_cell(h, dq_html_real(v, "n_clusters"));
+        dq_html_count_cell(h, dq_html_real(v, "n_clusters"));
         dq_page_cell(h->p, dq_html_text(r->j, "cluster"));
-        count_cell(h, dq_html_real(v, "missing_clusters"));
+        dq_html_count_cell(h, dq_html_real(v, "missing_clusters"));
         dq_page_html(h->p, "</tr>\n");
     }
     dq_page_table_end(h->p);
@@ -104,12 +87,16 @@ static void lowest_table(dq_html *h)
     dq_page_table_end(h->p);
 }
 
+bool dq_html_has_verdicts(const dq_html *h)
+{
+    return dq_html_any(h, "verdict");
+}
+
 void dq_html_verdicts(dq_html *h)
 {
-    const json_t *first = first_verdict(h), *all = json_object_get(h->document, "comparisons");
+    const json_t *first = dq_html_first(h, "verdict"),
+                 *all = json_object_get(h->document, "comparisons");
     const double n = dq_html_real(all, "n"), missed = dq_html_real(all, "expected_misses");
-    if (!first) return;
-    dq_page_section(h->p, "verdicts", "Verdicts");
     dq_page_html(h->p,
                  "<p>A row holds if all of the interval of its loss is at most the margin, %g; it "
                  "fails if all of it is more; else nothing is decided.",
@@ -122,5 +109,4 @@ void dq_html_verdicts(dq_html *h)
     dq_page_html(h->p, "</p>\n");
     lowest_table(h);
     rows_table(h);
-    dq_page_section_end(h->p);
 }

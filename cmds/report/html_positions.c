@@ -1,4 +1,4 @@
-/* html_long: loss by position, and in-context learning over the number of shots.
+/* html_positions: loss by position.
  * SPDX-License-Identifier: MIT */
 #include "cmds/report/html_sections.h"
 
@@ -24,18 +24,12 @@ static void add_point(curve *k, double x, const json_t *metric)
     k->n++;
 }
 
-static double at(const json_t *list, size_t i)
-{
-    const json_t *x = json_array_get(list, i);
-    return json_is_number(x) ? json_number_value(x) : (double)NAN;
-}
-
 static curve curve_of(const dq_html_row *r, const char *what)
 {
     const json_t *p = json_object_get(r->j, "positions"), *list = json_object_get(p, what);
     curve k = {.n = 0};
     for (size_t i = 0; i < json_array_size(list); i++)
-        add_point(&k, at(json_object_get(p, "at"), i), json_array_get(list, i));
+        add_point(&k, dq_html_real_at(json_object_get(p, "at"), i), json_array_get(list, i));
     return k;
 }
 
@@ -102,21 +96,12 @@ static void position_picture(dq_html *h, const char *what, bool difference)
     dq_figure_end(h->p);
 }
 
-static const json_t *any_of(const dq_html *h, const char *key)
-{
-    for (int i = 0; i < h->n; i++) {
-        const json_t *x = json_object_get(h->row[i].j, key);
-        if (json_is_object(x)) return x;
-    }
-    return NULL;
-}
-
 /* The value at a position, wherever it stands in this row's list. */
 static const json_t *value_at(const json_t *p, const char *what, double position)
 {
     const json_t *x = json_object_get(p, "at");
     for (size_t i = 0; i < json_array_size(x); i++) {
-        if (at(x, i) == position) return json_array_get(json_object_get(p, what), i);
+        if (dq_html_real_at(x, i) == position) return json_array_get(json_object_get(p, what), i);
     }
     return NULL;
 }
@@ -129,7 +114,7 @@ static void position_row(dq_html *h, const char *label, const char *what, const 
     dq_page_cell(h->p, label);
     dq_page_cell(h->p, difference ? "minus reference" : "cumulative NLL");
     for (size_t k = 0; k < json_array_size(columns); k++) {
-        const json_t *v = value_at(p, what, at(columns, k));
+        const json_t *v = value_at(p, what, dq_html_real_at(columns, k));
         dq_page_value(h->p, dq_html_real(v, "value"), dq_html_real(v, "stderr"));
     }
     dq_page_html(h->p, "</tr>\n");
@@ -150,7 +135,7 @@ static void position_table(dq_html *h)
     dq_page_title(h->p, "row", true);
     dq_page_title(h->p, "value", true);
     for (size_t k = 0; k < json_array_size(columns); k++)
-        dq_page_title(h->p, dq_html_words(h, "%.0f", at(columns, k)), false);
+        dq_page_title(h->p, dq_html_words(h, "%.0f", dq_html_real_at(columns, k)), false);
     dq_page_table_rows(h->p);
     for (int i = 0; i < h->n; i++) {
         const json_t *p = json_object_get(h->row[i].j, "positions");
@@ -197,14 +182,17 @@ static void bins_table(dq_html *h)
     dq_page_html(h->p, "</details>\n");
 }
 
+bool dq_html_has_positions(const dq_html *h)
+{
+    return dq_html_any(h, "positions");
+}
+
 void dq_html_positions(dq_html *h)
 {
     bool difference = false;
-    const json_t *p = any_of(h, "positions");
-    if (!p) return;
+    const json_t *p = dq_html_first(h, "positions");
     for (int i = 0; i < h->n; i++)
         difference = difference || curve_of(&h->row[i], "difference_nats").n > 0;
-    dq_page_section(h->p, "positions", "Loss by position");
     dq_page_html(h->p, "<p>%.0f documents.</p>\n<div class=\"pair\">\n",
                  dq_html_real(p, "documents"));
     position_picture(h, "cumulative_nll_nats", false);
@@ -212,138 +200,4 @@ void dq_html_positions(dq_html *h)
     dq_page_html(h->p, "</div>\n");
     position_table(h);
     bins_table(h);
-    dq_page_section_end(h->p);
-}
-
-static const json_t *icl_of(const dq_html_row *r, const char *key)
-{
-    return json_object_get(json_object_get(r->j, "icl"), key);
-}
-
-static void draw_shots(dq_picture *c, const dq_html_row *r)
-{
-    const json_t *x;
-    size_t i;
-    double shots[POINTS], mean[POINTS], lo[POINTS], hi[POINTS];
-    int n = 0;
-    json_array_foreach(icl_of(r, "curve"), i, x)
-    {
-        if (n == POINTS || !isfinite(dq_html_real(x, "shots"))) continue;
-        shots[n] = dq_html_real(x, "shots");
-        mean[n] = dq_html_real(x, "acc_mean");
-        lo[n] = dq_html_real(x, "acc_min");
-        hi[n++] = dq_html_real(x, "acc_max");
-    }
-    if (n > 1) dq_picture_band(c, r->look, n, shots, lo, hi);
-    dq_picture_line(c, r->look, n, shots, mean, NULL, NULL);
-    n = 0;
-    json_array_foreach(icl_of(r, "runs"), i, x)
-    {
-        if (n == POINTS || !isfinite(dq_html_real(x, "shots"))) continue;
-        shots[n] = dq_html_real(x, "shots");
-        mean[n++] = dq_html_metric(x, "acc", NULL);
-    }
-    dq_picture_dots(c, r->look, n, shots, mean);
-}
-
-static void shots_axis(const dq_html *h, dq_picture *c, const char *task)
-{
-    double least = HUGE_VAL, most = -HUGE_VAL;
-    for (int i = 0; i < h->n; i++) {
-        const json_t *x;
-        size_t k;
-        if (strcmp(h->row[i].task, task) != 0) continue;
-        json_array_foreach(icl_of(&h->row[i], "curve"), k, x)
-        {
-            least = fmin(least, dq_html_real(x, "shots"));
-            most = fmax(most, dq_html_real(x, "shots"));
-        }
-    }
-    double room = most > least ? 0.04 * (most - least) : 1;
-    if (most >= least) dq_picture_set(c, "set xrange [%g:%g]\n", least - room, most + room);
-    if (most - least < 8) dq_picture_set(c, "set xtics 1\n"); /* no half demonstrations */
-}
-
-static void shots_picture(dq_html *h, const char *task)
-{
-    dq_picture c;
-    dq_figure_begin(h->p);
-    dq_picture_begin(&c, h->p, WIDE, HIGH);
-    dq_picture_set(&c, "set xlabel \"demonstrations (shots)\"\nset ylabel \"accuracy\"\n"
-                       "set yrange [0:1.03]\nset ytics 0.2\n");
-    shots_axis(h, &c, task);
-    for (int i = 0; i < h->n; i++) {
-        if (strcmp(h->row[i].task, task) == 0) draw_shots(&c, &h->row[i]);
-    }
-    dq_picture_end(&c, dq_html_words(h, "Accuracy on %s over the number of demonstrations.", task));
-    dq_legend_begin(h->p);
-    for (int i = 0; i < h->n; i++) {
-        const dq_html_row *r = &h->row[i];
-        if (strcmp(r->task, task) == 0 && json_object_get(r->j, "icl"))
-            dq_legend_item(h->p, r->look, r->label);
-    }
-    dq_legend_end(h->p);
-    dq_figure_caption(h->p);
-    dq_page_text(h->p, task);
-    dq_page_html(h->p, ": accuracy over the number of demonstrations. Lines are means over runs, "
-                       "each with other demonstrations in another order; bands reach from the "
-                       "worst run to the best; small marks are single runs.");
-    dq_figure_end(h->p);
-}
-
-/* Over "runs" (key "curve") or "orders" (key "order_spread"). */
-static void shots_table(dq_html *h, const char *key, const char *over, const char *caption)
-{
-    const char *const titles[] = {"<row",      "<task", "<order", "shots",  over, "mean",
-                                  "std. dev.", "worst", "best",   "spread", NULL};
-    dq_page_table(h->p, caption, titles);
-    for (int i = 0; i < h->n; i++) {
-        const dq_html_row *r = &h->row[i];
-        const json_t *x;
-        size_t k;
-        json_array_foreach(icl_of(r, key), k, x)
-        {
-            double lo = dq_html_real(x, "acc_min"), hi = dq_html_real(x, "acc_max");
-            dq_page_html(h->p, "<tr>");
-            dq_page_cell(h->p, k ? "" : r->label);
-            dq_page_cell(h->p, k ? "" : r->task);
-            dq_page_cell(h->p, k ? "" : dq_html_text(json_object_get(r->j, "icl"), "order"));
-            dq_page_cellf(h->p, "%.0f", dq_html_real(x, "shots"));
-            dq_page_cellf(h->p, "%.0f", dq_html_real(x, over));
-            dq_page_value(h->p, dq_html_real(x, "acc_mean"), (double)NAN);
-            dq_page_value(h->p, dq_html_real(x, "acc_std"), (double)NAN);
-            dq_page_value(h->p, lo, (double)NAN);
-            dq_page_value(h->p, hi, (double)NAN);
-            dq_page_value(h->p, hi - lo, (double)NAN);
-            dq_page_html(h->p, "</tr>\n");
-        }
-    }
-    dq_page_table_end(h->p);
-}
-
-void dq_html_icl(dq_html *h)
-{
-    bool orders = false;
-    if (!any_of(h, "icl")) return;
-    dq_page_section(h->p, "icl", "In-context learning");
-    dq_page_html(h->p, "<div class=\"pair\">\n");
-    for (int i = 0; i < h->n; i++) {
-        bool first = json_is_object(json_object_get(h->row[i].j, "icl"));
-        for (int k = 0; k < i; k++)
-            first = first && !(json_object_get(h->row[k].j, "icl") &&
-                               strcmp(h->row[k].task, h->row[i].task) == 0);
-        if (first) shots_picture(h, h->row[i].task);
-    }
-    dq_page_html(h->p, "</div>\n");
-    shots_table(h, "curve", "runs",
-                "Accuracy by number of demonstrations, over runs; the spread is the best run less "
-                "the worst. A standard error of the mean is the standard deviation divided by the "
-                "root of the number of runs.");
-    for (int i = 0; i < h->n && !orders; i++)
-        orders = json_array_size(icl_of(&h->row[i], "order_spread")) > 0;
-    if (orders)
-        shots_table(h, "order_spread", "orders",
-                    "The same demonstrations, those of the first run, in several orders: what "
-                    "their order alone does to the accuracy.");
-    dq_page_section_end(h->p);
 }

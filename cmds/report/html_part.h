@@ -1,0 +1,78 @@
+/* html_part: what the sections of a page read: the documents of one part, their results under short
+ * names, numbers by key, and cells made of them.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_HTML_PART_H
+#define DQ_HTML_PART_H
+
+#include "base/json.h"
+#include "cmds/page/picture.h"
+#include "cmds/report/report.h"
+
+/* One of the `results` of a document. */
+typedef struct dq_html_item {
+    const json_t *j;
+    const dq_report_input *in; /* the document that it stands in */
+    const char *name;          /* short; no two of a part are equal */
+} dq_html_item;
+
+/* Documents of one kind. Of dq eval: one, with `row`; of the others: one or more, with `item`. */
+typedef struct dq_html {
+    const dq_report_input *in;
+    int n_in;
+    const json_t *document; /* the first of them */
+    dq_html_item *item;
+    struct dq_html_row *row; /* html_rows.h */
+    int n, n_models;         /* items or rows; models of the rows */
+    const char **model;
+    const char *about;  /* what the numbers mean: HTML, for the section about the run */
+    const char *differ; /* settings in which documents beside each other differ; "" none */
+    bool kv_differs;
+    dq_arena *a;
+    dq_page *p;
+} dq_html;
+
+/* Puts a document's name in front of a message about it. Returns err->code. */
+dq_status dq_html_in(const dq_report_input *in, dq_err *err);
+/* The results of all documents as items, each checked; its name is the last part of the path under `key`,
+ * or more where that is another's too; "result N" where there is no path. */
+typedef dq_status dq_html_check_result(const json_t *result, const char *where, dq_err *err);
+dq_status dq_html_items(dq_html *h, const char *key, dq_html_check_result *check, dq_err *err);
+
+/* What a section cannot do without. DQ_DAMAGED: object[key] is missing, or of another type. `where`
+ * says which object it is: "results[3]". */
+typedef enum dq_html_need {
+    DQ_NEED_TEXT,
+    DQ_NEED_OBJECT,
+    DQ_NEED_LIST,
+    DQ_NEED_NUMBER,
+    DQ_NEED_NUMBER_OR_NULL
+} dq_html_need;
+dq_status dq_html_check(const json_t *object, const char *key, dq_html_need need, const char *where,
+                        dq_err *err);
+
+/* NaN where there is no number; "" where there is no text. The object may be NULL. */
+double dq_html_real(const json_t *object, const char *key);
+const char *dq_html_text(const json_t *object, const char *key);
+/* list[i], NaN where that is no number. */
+double dq_html_real_at(const json_t *list, size_t i);
+/* object.key.value; *std_err (may be NULL) its standard error; NaN each where absent. */
+double dq_html_metric(const json_t *object, const char *key, double *std_err);
+
+/* Cells: any value of a document; a count; object.key with its standard error, or where that is 0 with an
+ * end of its interval; the interval of an object. "–" for what there is not. */
+void dq_html_json_cell(dq_html *h, const json_t *v);
+void dq_html_count_cell(dq_html *h, double n);
+void dq_html_real_cell(dq_html *h, double x);
+void dq_html_metric_cell(dq_html *h, const json_t *object, const char *key);
+void dq_html_interval_cell(dq_html *h, const json_t *object);
+/* The words of a JSON value, without a cell around them. */
+void dq_html_json_words(dq_html *h, const json_t *v);
+
+/* The axis of a picture over layers 0 to `last`. */
+void dq_html_layer_axis(dq_picture *c, double last);
+/* printf into the arena; "" when memory is short, which the page remembers. */
+const char *dq_html_words(dq_html *h, const char *fmt, ...) DQ_PRINTF(2, 3);
+/* The last part of a path. */
+const char *dq_html_last(const char *path);
+
+#endif

@@ -1,0 +1,35 @@
+/* html_sections: see html_sections.h.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/report/html_sections.h"
+
+#define STATS    DQ_HTML_STATS
+#define QUANTIZE DQ_HTML_QUANTIZE
+#define EVAL     DQ_HTML_EVAL
+
+const dq_html_section dq_html_sections[] = {
+    {STATS, "magnitudes", "Largest magnitudes", dq_html_has_items, dq_html_magnitudes},
+    {STATS, "layers", "Magnitudes by layer", dq_html_has_layers, dq_html_layers},
+    {STATS, "maps", "Attention maps", dq_html_has_maps, dq_html_maps},
+    {STATS, "places", "Where the largest are", dq_html_has_places, dq_html_places},
+    {STATS, "run", "What ran", NULL, dq_html_run},
+    {QUANTIZE, "containers", "Containers", dq_html_has_items, dq_html_containers},
+    {QUANTIZE, "sqnr", "SQNR by role and layer", dq_html_has_sqnr, dq_html_sqnr},
+    {QUANTIZE, "worst", "Worst tensors", dq_html_has_sqnr, dq_html_worst},
+    {QUANTIZE, "tensors", "All tensors", dq_html_has_items, dq_html_tensors},
+    {QUANTIZE, "run", "What ran", NULL, dq_html_run},
+    {EVAL, "verdicts", "Verdicts", dq_html_has_verdicts, dq_html_verdicts},
+    {EVAL, "accuracy", "Accuracy", dq_html_has_accuracy, dq_html_accuracy},
+    {EVAL, "kld", "KL divergence from the reference", dq_html_has_kld, dq_html_kld},
+    {EVAL, "kv", "KV cache", dq_html_has_kv, dq_html_kv},
+    {EVAL, "positions", "Loss by position", dq_html_has_positions, dq_html_positions},
+    {EVAL, "needle", "Multi-needle retrieval", dq_html_has_needle, dq_html_needle},
+    {EVAL, "attention", "Attention to the answer, attention noise", dq_html_has_attention,
+     dq_html_attention},
+    {EVAL, "icl", "In-context learning", dq_html_has_icl, dq_html_icl},
+    {EVAL, "slices", "Associative recall slices", dq_html_has_slices, dq_html_slices},
+    {EVAL, "generation", "Generation", dq_html_has_generation, dq_html_generation},
+    {EVAL, "results", "Results", dq_html_has_rows, dq_html_results},
+    {EVAL, "paired", "Paired differences", dq_html_has_paired, dq_html_paired},
+    {EVAL, "run", "What ran", NULL, dq_html_run},
+    {0},
+};

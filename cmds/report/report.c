@@ -1,0 +1,223 @@
+/* report: see report.h. Inputs are sorted into parts by their schema; all parts are read, and refused where
+ * something is missing, before the first picture is drawn.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/report/report.h"
+
+#include "base/os.h"
+#include "cmds/page/gnuplot.h"
+#include "cmds/report/html_sections.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is known of the documents of a command. */
+static const struct kind {
+    const char *command, *subject;
+    bool together; /* all its documents make one part, else one each */
+    dq_status (*read)(dq_html *h, dq_err *err);
+} kinds[] = {
+    [DQ_HTML_STATS] = {"stats", "Outliers", true, dq_html_stats_read},
+    [DQ_HTML_QUANTIZE] = {"quantize", "Containers", true, dq_html_quantize_read},
+    [DQ_HTML_EVAL] = {"eval", "Evaluation", false, dq_html_rows_read},
+};
+enum { KINDS = sizeof kinds / sizeof kinds[0], MAJOR = 1, RESULTS_MAX = 10000 };
+
+typedef struct part {
+    int kind;
+    dq_html h;
+} part;
+
+typedef struct report {
+    part *part; /* [n] */
+    int n;
+    dq_report_input *in; /* sorted by kind */
+    dq_arena *a;
+    dq_page page;
+} report;
+
+/* The kind that a schema "dq-eval/1" names. */
+static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
+{
+    const char *schema = dq_html_text(document, "schema");
+    char *end;
+    if (!*schema)
+        return dq_fail(err, DQ_DAMAGED,
+                       "not a document of dq (expected an object with a \"schema\"). Give what dq "
+                       "stats, dq quantize or dq eval print with --json");
+    for (*kind = 0; *kind < KINDS; ++*kind) {
+        const char *command = kinds[*kind].command;
+        const size_t n = strlen(command);
+        if (strncmp(schema, "dq-", 3) != 0 || strncmp(schema + 3, command, n) != 0 ||
+            schema[3 + n] != '/')
+            continue;
+        const long major = strtol(schema + 4 + n, &end, 10);
+        if (major == MAJOR && (*end == 0 || *end == '.')) return DQ_OK;
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "a document of another version (expected dq-%s/%d, found \"%.60s\"). Use the "
+            "dq that made it (%.30s)",
+            command, MAJOR, schema, dq_html_text(document, "dq_version"));
+    }
+    return dq_fail(err, DQ_MISMATCH,
+                   "no page is made of such a document (expected dq-stats/1, dq-quantize/1 or "
+                   "dq-eval/1, found \"%.60s\")",
+                   schema);
+}
+
+/* More would be no page that anybody can read, and take hours to draw. */
+static dq_status check_results(const json_t *document, dq_err *err)
+{
+    DQ_TRY(dq_html_check(document, "results", DQ_NEED_LIST, "the document", err));
+    const size_t n = json_array_size(json_object_get(document, "results"));
+    if (n > RESULTS_MAX)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "too many results for a page (at most %d, found %zu). Make several documents "
+            "of them",
+            RESULTS_MAX, n);
+    return DQ_OK;
+}
+
+/* Sorts n documents by kind into parts. */
+static dq_status sort_inputs(report *r, const dq_report_input *in, int n, dq_err *err)
+{
+    int *kind = dq_alloc(r->a, (size_t)n, sizeof *kind, err), n_in = 0;
+    r->in = dq_alloc(r->a, (size_t)n, sizeof *r->in, err);
+    r->part = dq_alloc(r->a, (size_t)n, sizeof *r->part, err);
+    if (!kind || !r->in || !r->part) return err->code;
+    for (int i = 0; i < n; i++) {
+        if (kind_of(&kind[i], in[i].document, err) == DQ_OK) check_results(in[i].document, err);
+        DQ_TRY(dq_html_in(&in[i], err));
+    }
+    for (int k = 0; k < KINDS; k++) {
+        for (int i = 0; i < n; i++) {
+            if (kind[i] != k) continue;
+            const bool joins = kinds[k].together && r->n > 0 && r->part[r->n - 1].kind == k;
+            part *p = &r->part[joins ? r->n - 1 : r->n++];
+            r->in[n_in] = in[i];
+            if (!joins) *p = (part){k, {.in = &r->in[n_in], .document = in[i].document, .a = r->a}};
+            p->h.p = &r->page;
+            p->h.n_in++;
+            n_in++;
+        }
+    }
+    return DQ_OK;
+}
+
+/* The documents of a part by their files' names; the paths where two of the page have one name. */
+static void name_inputs(report *r, int n)
+{
+    for (int i = 0; i < n; i++) {
+        bool twice = false;
+        for (int k = 0; k < n; k++)
+            twice = twice || (k != i && strcmp(dq_html_last(r->in[k].name),
+                                               dq_html_last(r->in[i].name)) == 0);
+        if (!twice) r->in[i].name = dq_html_last(r->in[i].name);
+    }
+}
+
+static dq_status read_parts(report *r, dq_err *err)
+{
+    for (int i = 0; i < r->n; i++) {
+        dq_html *h = &r->part[i].h;
+        DQ_TRY(dq_check_stop(err));
+        h->about = h->differ = "";
+        DQ_TRY(kinds[r->part[i].kind].read(h, err));
+    }
+    return DQ_OK;
+}
+
+/* "a, b" of what a part is about, within `cap` bytes; NULL where it is longer: a cut could fall into a
+ * character. */
+static const char *list_of(char *buf, size_t cap, const dq_html *h, bool tasks)
+{
+    size_t used = 0;
+    const int n = h->row && !tasks ? h->n_models : h->n;
+    buf[0] = 0;
+    for (int i = 0; i < n; i++) {
+        const char *name = !h->row ? h->item[i].name : tasks ? h->row[i].task : h->model[i];
+        if (tasks && !dq_html_first_of_task(h, i)) continue;
+        used += (size_t)snprintf(buf + used, cap - used, "%s%s", used ? ", " : "", name);
+        if (used >= cap) return NULL;
+    }
+    return buf;
+}
+
+/* "dq eval: a, b on t, u", short enough for a heading. */
+static const char *title_of(part *p)
+{
+    char names[600], tasks[300];
+    dq_html *h = &p->h;
+    const char *command = kinds[p->kind].command;
+    const char *models = list_of(names, sizeof names, h, false);
+    const char *on = h->row ? list_of(tasks, sizeof tasks, h, true) : "";
+    if (!models || !on)
+        return dq_html_words(h, "dq %s: %d models", command, h->row ? h->n_models : h->n);
+    if (h->n == 0)
+        return dq_html_words(h, "dq %s: no model%s", command, h->row ? " on nothing" : "");
+    return dq_html_words(h, "dq %s: %s%s%s", command, models, *on ? " on " : "", on);
+}
+
+/* A page of several parts is named by its files. */
+static const char *page_title(report *r, int n)
+{
+    char names[600];
+    size_t used = 0;
+    if (r->n == 1) return title_of(&r->part[0]);
+    for (int i = 0; i < n && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                                 r->in[i].name);
+    if (used >= sizeof names) return dq_html_words(&r->part[0].h, "dq report: %d documents", n);
+    return dq_html_words(&r->part[0].h, "dq report: %s", names);
+}
+
+/* "Evaluation: logits.json". */
+static const char *part_title(part *p)
+{
+    const char *subject = kinds[p->kind].subject;
+    if (p->h.n_in > 1) return dq_html_words(&p->h, "%s: %d documents", subject, p->h.n_in);
+    return dq_html_words(&p->h, "%s: %s", subject, p->h.in[0].name);
+}
+
+static dq_status show_part(report *r, part *p)
+{
+    if (r->n > 1) dq_page_part(&r->page, part_title(p));
+    for (const dq_html_section *s = dq_html_sections; s->id; s++) {
+        if ((int)s->of != p->kind || (s->applies && !s->applies(&p->h))) continue;
+        dq_page_section(&r->page, s->id, s->title);
+        s->show(&p->h);
+        dq_page_section_end(&r->page);
+        if (r->page.err->code == DQ_OK) dq_check_stop(r->page.err);
+        if (r->page.err->code != DQ_OK) break; /* later pictures would be drawn for nothing */
+    }
+    if (r->n > 1) dq_page_part_end(&r->page);
+    return r->page.err->code;
+}
+
+static dq_status make_page(report *r, const dq_report_input *in, int n, const char *path,
+                           dq_err *err)
+{
+    DQ_TRY(dq_json_complete(err));
+    DQ_TRY(sort_inputs(r, in, n, err));
+    DQ_TRY(read_parts(r, err));
+    name_inputs(r, n);
+    for (int i = 0; i < r->n; i++) DQ_TRY(show_part(r, &r->part[i]));
+    return dq_page_write(&r->page, page_title(r, n), path);
+}
+
+dq_status dq_report_check(dq_err *err)
+{
+    return dq_gnuplot_check(err);
+}
+
+dq_status dq_report_write(const dq_report_input *in, int n, const char *path, dq_err *err)
+{
+    report r = {.a = dq_arena_new()};
+    if (!r.a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    dq_page_begin(&r.page, err);
+    make_page(&r, in, n, path, err);
+    dq_page_free(&r.page);
+    dq_arena_free(r.a);
+    return err->code;
+}
