@@ -21,6 +21,7 @@ static const dq_cmd commands[] = {
     {"stats", "activation outliers of one or many models, side by side", dq_cmd_stats},
     {"quantize", "write a low-bit container", dq_cmd_quantize},
     {"eval", "score models across bit widths: accuracy, NLL, KLD", dq_cmd_eval},
+    {"report", "a page with pictures from documents of stats, quantize and eval", dq_cmd_report},
     {"info", "what a container or checkpoint holds", dq_cmd_info},
     {"verify", "check every byte of a container", dq_cmd_verify},
     {"logits", "logits of given ids, for comparing with other programs", dq_cmd_logits},

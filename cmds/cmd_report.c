@@ -1,0 +1,113 @@
+/* cmd_report: dq report FILE.json... [-o PAGE.html]
+ * SPDX-License-Identifier: MIT */
+#include "base/os.h"
+#include "cmds/cli/options.h"
+#include "cmds/command.h"
+#include "cmds/report/report.h"
+#include "model/output_guard.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const dq_usage usage = {
+    .name = "report",
+    .synopsis = "FILE.json... [-o PAGE.html] [--force]",
+    .about =
+        "Makes one page with tables and pictures of what dq stats, dq quantize and dq eval have "
+        "printed with --json (dq eval -o FILE writes the same): outliers of several models side by "
+        "side, what containers are, and the scores as dq eval --html shows them, byte for byte. "
+        "Documents of several kinds, and several of dq eval, become parts of the page under their "
+        "names. FILE - is standard input. The page is one file that needs no other; pictures need "
+        "gnuplot.\n"
+        "Without -o, or with -o -, the page goes to standard output; not to a terminal, unless -o "
+        "- "
+        "says so.\n",
+    .examples = "  dq report results.json -o page.html\n"
+                "  dq report stats.json weights.json logits.json -o page.html\n"
+                "  dq stats llama/ diffllama/ --json | dq report - >page.html\n",
+    .min_args = 1,
+    .max_args = DQ_LIST_MAX,
+    .args = "one or more documents (FILE.json)",
+};
+
+typedef struct request {
+    const char *out; /* NULL: standard output */
+    bool force;
+    dq_report_input in[DQ_LIST_MAX];
+    json_t *document[DQ_LIST_MAX];
+    int n;
+} request;
+
+static bool is_standard(const char *path)
+{
+    return strcmp(path, "-") == 0;
+}
+
+/* Everything that can be wrong before anything is read. */
+static dq_status check(request *r, const dq_args *args, dq_err *err)
+{
+    const char *input[DQ_LIST_MAX];
+    int n = 0;
+    for (int i = 0; i < args->n; i++) {
+        for (int k = 0; k < i; k++) {
+            if (strcmp(args->item[i], args->item[k]) == 0 ||
+                dq_same_file(args->item[i], args->item[k]))
+                return dq_fail(err, DQ_USAGE, "%s: is given twice.", args->item[i]);
+        }
+        if (!is_standard(args->item[i])) input[n++] = args->item[i];
+    }
+    if (!r->out && isatty(STDOUT_FILENO))
+        return dq_fail(err, DQ_USAGE,
+                       "-o PAGE.html is missing, and standard output is a terminal. Name a file, "
+                       "or say -o -.");
+    if (r->out && is_standard(r->out)) r->out = NULL;
+    const dq_output out = {"-o", r->out, DQ_OUTPUT_HTML};
+    return dq_outputs_check(&out, 1, input, n, r->force, err);
+}
+
+static dq_status read_document(json_t **document, const char *path, dq_err *err)
+{
+    char *text;
+    size_t len;
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_file_read(&text, &len, path, a, err) == DQ_OK)
+        dq_json_parse(document, text, len, is_standard(path) ? "standard input" : path, err);
+    dq_arena_free(a);
+    return err->code;
+}
+
+static dq_status run(request *r, const dq_args *args, dq_err *err)
+{
+    DQ_TRY(check(r, args, err));
+    for (int i = 0; i < args->n; i++) {
+        const char *path = args->item[i];
+        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(read_document(&r->document[i], path, err));
+        r->n++;
+        r->in[i] = (dq_report_input){is_standard(path) ? "standard input" : path, r->document[i]};
+    }
+    return dq_report_write(r->in, r->n, r->out, err);
+}
+
+dq_status dq_cmd_report(int argc, char **argv, dq_err *err)
+{
+    request *r = dq_block_new(1, sizeof *r, err);
+    if (!r) return err->code;
+    const dq_opt opts[] = {
+        {.name = "output",
+         .letter = 'o',
+         .kind = DQ_OPT_TEXT,
+         .to = &r->out,
+         .value = "PAGE.html",
+         .help = "the page to write; - for standard output"},
+        {.name = "force", .kind = DQ_OPT_FLAG, .to = &r->force, .help = "replace an existing page"},
+        {0},
+    };
+    dq_args args;
+    if (dq_parse(&args, argc, argv, opts, &usage, err) == DQ_OK && !args.help) run(r, &args, err);
+    for (int i = 0; i < DQ_LIST_MAX; i++) json_decref(r->document[i]);
+    dq_block_free(r);
+    return err->code;
+}
