@@ -461,14 +461,14 @@ static dq_status write_files(eval_run *x, const dq_eval_view *v, const char **wr
     return err->code;
 }
 
-/* The page of --html. Where gnuplot fails, only `drawing` says so: the data are handed out all the
- * same. */
+/* The page of --html. Where no page can be made of the document (gnuplot fails, too many rows), only
+ * `drawing` says so: the data are handed out all the same. */
 static dq_status write_page(eval_run *x, const char **written, int *n, dq_err *drawing, dq_err *err)
 {
     const dq_report_input in = {"", x->doc};
     if (dq_report_write(&in, 1, x->o.html, drawing) == DQ_OK)
         written[(*n)++] = x->o.html;
-    else if (drawing->code != DQ_RESOURCE)
+    else if (drawing->code != DQ_RESOURCE && drawing->code != DQ_MISMATCH)
         *err = *drawing;
     return err->code;
 }

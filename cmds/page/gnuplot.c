@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,6 +91,7 @@ static dq_status spawn(int *status, char *const *argv, const int fd[3], dq_err *
     if (e != 0) return dq_fail(err, DQ_RESOURCE, "gnuplot cannot be started: %s", strerror(e));
     while (waitpid(pid, status, 0) < 0) {
         if (errno != EINTR) return dq_fail(err, DQ_RESOURCE, "gnuplot: %s", strerror(errno));
+        if (dq_stop_signal()) kill(pid, SIGTERM);
     }
     return dq_check_stop(err); /* Ctrl-C ends gnuplot too: no fault of its own */
 }

@@ -45,9 +45,8 @@ static void draw_axis(dq_picture *c, const axis *x)
 /* Whether any line of the task holds at least two widths. */
 static bool has_lines(const dq_html *h, const char *task)
 {
-    int index[POINTS];
     for (int i = 0; i < h->n; i++) {
-        if (strcmp(h->row[i].task, task) == 0 && dq_html_line(h, i, index, POINTS) > 1) return true;
+        if (strcmp(h->row[i].task, task) == 0 && h->row[i].n_line > 1) return true;
     }
     return false;
 }
@@ -55,9 +54,9 @@ static bool has_lines(const dq_html *h, const char *task)
 /* Lines beside each other by a little, so that their error bars do not cover each other. */
 static double shift(const dq_html *h, const char *task, int first)
 {
-    int index[POINTS], n = 0, mine = 0;
+    int n = 0, mine = 0;
     for (int i = 0; i < h->n; i++) {
-        if (strcmp(h->row[i].task, task) != 0 || dq_html_line(h, i, index, POINTS) < 2) continue;
+        if (h->row[i].n_line < 2 || strcmp(h->row[i].task, task) != 0) continue;
         if (i < first) mine++;
         n++;
     }
@@ -73,13 +72,13 @@ typedef struct curve {
 static void fill(curve *c, const dq_html *h, const axis *x, int first, const char *metric, bool log)
 {
     int index[POINTS];
-    const char *task = h->row[first].task;
+    const double aside = shift(h, h->row[first].task, first);
     c->n = dq_html_line(h, first, index, POINTS);
     for (int i = 0; i < c->n; i++) {
         const dq_html_row *r = &h->row[index[i]];
         double se, y = dq_html_metric(r->metrics, metric ? metric : dq_html_main_metric(r), &se);
         bool shown = isfinite(y) && (!log || y > 0);
-        c->x[i] = place(x, r->bits) + shift(h, task, first);
+        c->x[i] = place(x, r->bits) + aside;
         c->y[i] = shown ? y : (double)NAN;
         c->lo[i] = shown && se > 0 ? (log && y - se <= y / 100 ? y / 100 : y - se) : (double)NAN;
         c->hi[i] = shown && se > 0 ? y + se : (double)NAN;
@@ -90,11 +89,10 @@ static void fill(curve *c, const dq_html *h, const axis *x, int first, const cha
 
 static void legend(const dq_html *h, const char *task)
 {
-    int index[POINTS];
     dq_legend_begin(h->p);
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
-        if (strcmp(r->task, task) == 0 && dq_html_line(h, i, index, POINTS) > 1)
+        if (r->n_line > 1 && strcmp(r->task, task) == 0)
             dq_legend_item(h->p, r->line_look, r->line);
     }
     dq_legend_end(h->p);
@@ -102,13 +100,12 @@ static void legend(const dq_html *h, const char *task)
 
 static void draw_lines(dq_html *h, dq_picture *c, const char *task, const char *metric, bool log)
 {
-    int index[POINTS];
     axis x = axis_of(h, task);
     draw_axis(c, &x);
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
         curve k;
-        if (strcmp(r->task, task) != 0 || dq_html_line(h, i, index, POINTS) < 2) continue;
+        if (r->n_line < 2 || strcmp(r->task, task) != 0) continue;
         fill(&k, h, &x, i, metric, log);
         if (log) dq_picture_whiskers(c, r->line_look, k.n, k.x, k.y, k.p99);
         dq_picture_line(c, r->line_look, k.n, k.x, k.y, k.lo, k.hi);

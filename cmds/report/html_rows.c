@@ -173,9 +173,10 @@ static dq_status name_row(dq_html *h, dq_html_row *r, dq_err *err)
 /* A colour per model; within a model and a task, marks and dashes tell rows and lines apart. */
 static void choose_looks(dq_html *h)
 {
+    enum { WIDTHS = 16 };
     for (int i = 0; i < h->n; i++) {
         dq_html_row *r = &h->row[i];
-        int row = 0, line = 0;
+        int row = 0, line = 0, index[WIDTHS];
         r->starts_line = starts_line(h, i);
         for (int k = 0; k < i; k++) {
             const dq_html_row *o = &h->row[k];
@@ -183,6 +184,7 @@ static void choose_looks(dq_html *h)
             row++;
             line += o->starts_line;
         }
+        r->n_line = dq_html_line(h, i, index, WIDTHS);
         r->look = (dq_look){r->model_index, row, row};
         r->line_look = (dq_look){r->model_index, r->model_index + line, line};
     }

@@ -16,6 +16,7 @@ typedef struct dq_html_row {
     const char *line;  /* the same without the logit bits */
     int bits, model_index;
     bool starts_line;        /* first of a line over logit bits */
+    int n_line;              /* rows of that line; 0 for its other rows */
     dq_look look, line_look; /* of the row, of its line over logit bits */
 } dq_html_row;
 

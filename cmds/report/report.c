@@ -21,7 +21,7 @@ static const struct kind {
     [DQ_HTML_QUANTIZE] = {"quantize", "Containers", true, dq_html_quantize_read},
     [DQ_HTML_EVAL] = {"eval", "Evaluation", false, dq_html_rows_read},
 };
-enum { KINDS = sizeof kinds / sizeof kinds[0], MAJOR = 1, RESULTS_MAX = 10000 };
+enum { KINDS = sizeof kinds / sizeof kinds[0], MAJOR = 1, RESULTS_MAX = 5000 };
 
 typedef struct part {
     int kind;
@@ -53,11 +53,12 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
             continue;
         const long major = strtol(schema + 4 + n, &end, 10);
         if (major == MAJOR && (*end == 0 || *end == '.')) return DQ_OK;
+        const char *version = dq_html_text(document, "dq_version");
         return dq_fail(
             err, DQ_MISMATCH,
-            "a document of another version (expected dq-%s/%d, found \"%.60s\"). Use the "
-            "dq that made it (%.30s)",
-            command, MAJOR, schema, dq_html_text(document, "dq_version"));
+            "a document of another version (expected dq-%s/%d, found \"%.60s\"). Use the dq "
+            "that made it%s%.30s",
+            command, MAJOR, schema, *version ? ", " : "", version);
     }
     return dq_fail(err, DQ_MISMATCH,
                    "no page is made of such a document (expected dq-stats/1, dq-quantize/1 or "

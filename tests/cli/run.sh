@@ -17,7 +17,7 @@ dq=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 repo=$(cd "$2" && pwd)
 here=$repo/tests/cli
 shift 2
-parts=${*:-general stats logits files html layouts pair tasks text kv gates questions needle icl claims hostile}
+parts=${*:-general stats logits files html report layouts pair tasks text kv gates questions needle icl claims hostile}
 top=$(mktemp -d) || exit 1
 trap 'rm -rf "$top"' EXIT
 bad=0
