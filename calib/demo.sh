@@ -28,22 +28,20 @@ run "$dq" stats $llama $diff $planted --text $pair/text.txt --ctx 192 --limit "$
     >"$out/stats.json"
 
 say "2. Accuracy, NLL, KLD and top-1 agreement over logit bits, weights as stored"
-page=""
-if command -v gnuplot >/dev/null; then page="--html $out/report.html"; fi
-# shellcheck disable=SC2086
 run "$dq" eval $llama $diff $planted --task mc --data $pair/choices.jsonl --text $pair/text.txt --ctx 192 \
     --limit "$items" --logit-bits 16,8,6,4,3,2 --logit-grain tensor,row \
-    --csv "$out/logits.csv" -o "$out/logits.json" $page --force
+    --csv "$out/logits.csv" -o "$out/logits.json" --force
 
 say "3. Low-bit containers: absmax weights at 8, 6 and 4 bits in groups of 128"
-files=""
+files="" documents=""
 for model in $llama $diff $planted; do
     name=$(basename $model)
     files="$files $model"
     for bits in 8 6 4; do
         printf '\n$ %s quantize %s -o %s --bits %s\n' "$dq" $model "$out/$name-w$bits.h5" $bits
         "$dq" quantize $model -o "$out/$name-w$bits.h5" --bits $bits --force -q
-        files="$files $out/$name-w$bits.h5"
+        "$dq" quantize $model -o "$out/$name-w$bits.h5" --bits $bits --force -q --json >"$out/$name-w$bits.json"
+        files="$files $out/$name-w$bits.h5" documents="$documents $out/$name-w$bits.json"
     done
 done
 say "4. Accuracy over weight bits"
@@ -61,7 +59,10 @@ if command -v gnuplot >/dev/null; then
         gnuplot -e "folder='$out'; picture='$picture'" calib/demo.gp
         echo "$out/$picture.svg"
     done
-    echo "$out/report.html: the sweep of step 2 as one page"
+    # shellcheck disable=SC2086
+    run "$dq" report "$out/stats.json" $documents "$out/logits.json" "$out/weights-accuracy.json" \
+        "$out/weights-text.json" -o "$out/report.html" --force
+    echo "$out/report.html: outliers, containers and scores, steps 1 to 5, as one page"
 else
     echo "gnuplot is missing (Debian: gnuplot-nox); the data are in $out/*.csv"
 fi

@@ -264,7 +264,7 @@ static void add_outputs(rows *to, dq_eval_options *o)
          .to = &o->html,
          .value = "FILE",
          .help = "write a page with pictures, tables and settings too; one file that needs no "
-                 "other. Needs gnuplot"},
+                 "other (dq report makes it of a JSON document later). Needs gnuplot"},
         {.name = "dump-items",
          .kind = DQ_OPT_TEXT,
          .to = &o->dump,

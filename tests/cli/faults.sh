@@ -58,6 +58,8 @@ side=
 faults 31 stats "fault model" --text "$top/fault text" --json
 faults 31 quantize "fault model" -o "$top/fault.h5" --bits 4 --force --json
 faults 31 info "fault model" --json
+"$dq" quantize "fault model" --dry-run --json -q >fault.json || complain "quantize: no plan"
+faults 7 report fault.json # a page without pictures, so that all allocations are dq's own
 faults 7 info fault.h5 --json
 faults 5 verify fault.h5 --json
 faults 31 logits "fault model" --ids "1 2 3" -o "$top/fault.h5" --force

@@ -377,7 +377,7 @@ static void other_documents_are_refused(void **state)
         {"{'schema':'dq-eval-plan/1','results':[]}", "found \"dq-eval-plan/1\"", DQ_MISMATCH},
         {"{'schema':'dq-eval','results':[]}", "found \"dq-eval\"", DQ_MISMATCH},
         {"{'schema':'dq-eval/2','dq_version':'3.1','results':[]}",
-         "expected dq-eval/1, found \"dq-eval/2\"). Use the dq that made it (3.1)", DQ_MISMATCH},
+         "expected dq-eval/1, found \"dq-eval/2\"). Use the dq that made it, 3.1", DQ_MISMATCH},
         {"{'schema':'dq-eval/','results':[]}", "another version", DQ_MISMATCH},
         {"{'schema':'dq-eval/1x','results':[]}", "another version", DQ_MISMATCH},
         {"{'schema':'dq-eval/1'}", "one.json: the document: \"results\" is missing", DQ_DAMAGED},
