@@ -175,9 +175,11 @@ void dq_picture_end(dq_picture *c, const char *alt)
 {
     char *svg = NULL;
     size_t len;
+    const bool empty = c->plot.n == 0; /* gnuplot would fail */
     plot(c, "\n");
+    if (empty) dq_page_html(c->p, "<p class=\"soft\">No value that could be drawn.</p>\n");
     if (c->p->err->code == DQ_OK) dq_strbuf_add(&c->script, c->plot.s, c->plot.n, c->p->err);
-    if (c->p->err->code == DQ_OK &&
+    if (c->p->err->code == DQ_OK && !empty &&
         dq_gnuplot_run(&svg, &len, c->script.s, c->script.n, c->p->err) == DQ_OK)
         dq_svg_inline(c->p, svg, alt);
     free(svg);

@@ -41,7 +41,8 @@ void dq_picture_bars(dq_picture *c, dq_look look, double width, int n, const dou
 void dq_picture_level(dq_picture *c, double y);
 /* A word of dq's own at a point, a little above or below it. */
 void dq_picture_word(dq_picture *c, double x, double y, bool below, const char *word);
-/* Draws; `alt` (escaped) is read out instead of the picture. The picture is gone afterwards. */
+/* Draws; `alt` (escaped) is read out instead of the picture. A picture to which no value was added is a
+ * sentence that says so. The picture is gone afterwards. */
 void dq_picture_end(dq_picture *c, const char *alt);
 
 /* <figure>, before the picture; the caption with its number, behind it, to be filled; both ends. */

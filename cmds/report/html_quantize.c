@@ -226,30 +226,38 @@ static roles roles_of(const dq_html *h)
     return r;
 }
 
-/* A line of the picture: the tensors of a role, as they come, which is by layer. */
-static int line_of(dq_html *h, int i, const roles *r, int role, double **x, double **y)
+typedef struct point {
+    double layer, db;
+} point;
+
+static int by_layer(const void *a, const void *b)
+{
+    const point *x = a, *y = b;
+    return x->layer < y->layer ? -1 : x->layer > y->layer;
+}
+
+/* A line of the picture: the tensors of a role by layer. */
+static void draw_role(dq_html *h, dq_picture *c, int i, const roles *r, int role)
 {
     const json_t *row;
-    size_t k;
-    int n = 0;
+    size_t k, n = 0;
     const size_t all = json_array_size(rows_of(h, i));
-    *x = dq_alloc(h->a, all, sizeof **x, h->p->err);
-    *y = dq_alloc(h->a, all, sizeof **y, h->p->err);
-    if (!*x || !*y) return 0;
+    point *at = dq_alloc(h->a, all, sizeof *at, h->p->err);
+    double *x = dq_alloc(h->a, all, sizeof *x, h->p->err);
+    double *y = dq_alloc(h->a, all, sizeof *y, h->p->err);
+    if (!at || !x || !y) return;
     json_array_foreach(rows_of(h, i), k, row)
     {
         const place p = place_of(row);
-        int at = n;
-        if (role_index(r, &p) != role || !isfinite(sqnr(row)) || isnan(p.layer)) continue;
-        for (; at > 0 && (*x)[at - 1] > p.layer; at--) { /* layer 10 comes before 2 in names */
-            (*x)[at] = (*x)[at - 1];
-            (*y)[at] = (*y)[at - 1];
-        }
-        (*x)[at] = p.layer;
-        (*y)[at] = sqnr(row);
-        n++;
+        if (role_index(r, &p) == role && isfinite(sqnr(row)) && !isnan(p.layer))
+            at[n++] = (point){p.layer, sqnr(row)};
     }
-    return n;
+    qsort(at, n, sizeof *at, by_layer); /* layer 10 comes before 2 in names */
+    for (k = 0; k < n; k++) {
+        x[k] = at[k].layer;
+        y[k] = at[k].db;
+    }
+    dq_picture_line(c, (dq_look){role, role, role / 7}, (int)n, x, y, NULL, NULL);
 }
 
 static void legend(dq_html *h, const roles *r)
@@ -281,11 +289,7 @@ static void picture(dq_html *h, int i, const roles *r)
     dq_picture_begin(&c, h->p, WIDE, HIGH);
     dq_picture_set(&c, "set ylabel \"SQNR, dB\"\nset offsets 0,0,graph 0.08,graph 0.08\n");
     dq_html_layer_axis(&c, last_layer(h, i));
-    for (int k = 0; k < r->n; k++) {
-        double *x, *y;
-        const int n = line_of(h, i, r, k, &x, &y);
-        if (n > 0) dq_picture_line(&c, (dq_look){k, k, k / 7}, n, x, y, NULL, NULL);
-    }
+    for (int k = 0; k < r->n; k++) draw_role(h, &c, i, r, k);
     dq_picture_end(&c, dq_html_words(h,
                                      "SQNR of the packed tensors of %s over layers, a line for "
                                      "each role. The tables hold the numbers.",

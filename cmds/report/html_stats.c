@@ -45,6 +45,9 @@ static dq_status check_result(const json_t *result, const char *where, dq_err *e
     {
         snprintf(inside, sizeof inside, "%s.layers[%zu]", where, i);
         DQ_TRY(dq_html_check(layer, "layer", DQ_NEED_NUMBER, inside, err));
+        if (!(dq_html_real(layer, "layer") >= 0 && dq_html_real(layer, "layer") < 100000))
+            return dq_fail(err, DQ_DAMAGED, "%s: \"layer\" is %g (expected a number from 0 up)",
+                           inside, dq_html_real(layer, "layer"));
         DQ_TRY(check_values(layer, inside, err));
     }
     return DQ_OK;

@@ -66,17 +66,16 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
                    schema);
 }
 
-/* More would be no page that anybody can read, and take hours to draw. */
-static dq_status check_results(const json_t *document, dq_err *err)
+/* More would be no page that anybody can read, and take hours to draw. *total: of all documents so far. */
+static dq_status check_results(const json_t *document, size_t *total, dq_err *err)
 {
     DQ_TRY(dq_html_check(document, "results", DQ_NEED_LIST, "the document", err));
-    const size_t n = json_array_size(json_object_get(document, "results"));
-    if (n > RESULTS_MAX)
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "too many results for a page (at most %d, found %zu). Make several documents "
-            "of them",
-            RESULTS_MAX, n);
+    *total += json_array_size(json_object_get(document, "results"));
+    if (*total > RESULTS_MAX)
+        return dq_fail(err, DQ_MISMATCH,
+                       "too many results for a page (expected at most %d in all documents, found "
+                       "%zu). Make several pages of them",
+                       RESULTS_MAX, *total);
     return DQ_OK;
 }
 
@@ -84,11 +83,13 @@ static dq_status check_results(const json_t *document, dq_err *err)
 static dq_status sort_inputs(report *r, const dq_report_input *in, int n, dq_err *err)
 {
     int *kind = dq_alloc(r->a, (size_t)n, sizeof *kind, err), n_in = 0;
+    size_t total = 0;
     r->in = dq_alloc(r->a, (size_t)n, sizeof *r->in, err);
     r->part = dq_alloc(r->a, (size_t)n, sizeof *r->part, err);
     if (!kind || !r->in || !r->part) return err->code;
     for (int i = 0; i < n; i++) {
-        if (kind_of(&kind[i], in[i].document, err) == DQ_OK) check_results(in[i].document, err);
+        if (kind_of(&kind[i], in[i].document, err) == DQ_OK)
+            check_results(in[i].document, &total, err);
         DQ_TRY(dq_html_in(&in[i], err));
     }
     for (int k = 0; k < KINDS; k++) {

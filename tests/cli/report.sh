@@ -36,7 +36,7 @@ try 4 "kv.json: no page.*dq-kv-study/1" report "$repo/results/kv/kv.json" -o gon
     awk 'BEGIN { for (i = 0; i < 5001; i++) printf "%s{\"model\": \"m\", \"task\": \"t\", \"metrics\": {}}", i ? "," : "" }'
     printf ']}'
 } >huge.json
-try 4 "huge.json: too many results for a page (at most 5000, found 5001)" report huge.json -o gone.html
+try 4 "huge.json: too many results for a page (expected at most 5000 in all documents, found 5001)" report huge.json -o gone.html
 awk 'BEGIN { for (i = 0; i < 100000; i++) printf "[" }' >deep.json
 try 3 "deep.json: not valid JSON" report deep.json -o gone.html
 absent gone.html

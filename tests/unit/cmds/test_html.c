@@ -395,6 +395,9 @@ static void other_documents_are_refused(void **state)
         {"{'schema':'dq-stats/1','results':[{'model':'m','table5':{'attention_logits':" VALUES
          ",'hidden_states':{'n':'4'}},'layers':[]}]}",
          "results[0].table5.hidden_states: \"n\" is of another type", DQ_DAMAGED},
+        {"{'schema':'dq-stats/1','results':[{'model':'m','table5':" BOTH
+         ",'layers':[{'layer':-1}]}]}",
+         "results[0].layers[0]: \"layer\" is -1 (expected a number from 0 up)", DQ_DAMAGED},
         {"{'schema':'dq-quantize/1','results':[{}]}", "results[0]: \"tensors\" is missing",
          DQ_DAMAGED},
         {"{'schema':'dq-quantize/1','results':[{" PLAN "}]}", "results[0]: \"rows\" is missing",
@@ -456,6 +459,25 @@ static void outliers_of_several_documents_stand_together(void **state)
     assert_int_equal(count(text, "<h3>b/one.json</h3>"), 1);
     assert_int_equal(count(text, "<h3>two.json</h3>"), 1);
     for (int i = 0; i < 3; i++) json_decref(d[i]);
+}
+
+/* Where every value is null or 0 (a logarithmic axis shows none), a sentence stands for the picture. */
+static void pictures_may_have_nothing_to_draw(void **state)
+{
+    place *p = *state;
+    json_t *d = stats_of("m", 64), *x, *v;
+    const char *key, *name;
+    json_object_foreach(json_object_get(json_array_get(json_object_get(d, "results"), 0), "table5"),
+                        key, x)
+    {
+        json_object_foreach(x, name, v)
+            json_object_set_new(x, name, *name == 'n' ? json_integer(0) : json_null());
+    }
+    const char *page = page_of(p, d); /* no gnuplot is needed */
+    assert_balanced(page);
+    assert_int_equal(count(page, "No value that could be drawn."), 2);
+    assert_int_equal(count(page, "<svg class=\"plot\""), 0);
+    json_decref(d);
 }
 
 static json_t *container(void)
@@ -679,6 +701,7 @@ int main(void)
         cmocka_unit_test(documents_may_lack_almost_everything),
         cmocka_unit_test(other_documents_are_refused),
         cmocka_unit_test(outliers_of_several_documents_stand_together),
+        cmocka_unit_test(pictures_may_have_nothing_to_draw),
         cmocka_unit_test(containers_show_their_worst_tensors),
         cmocka_unit_test(documents_of_several_kinds_are_parts),
         cmocka_unit_test(gnuplot_may_be_missing),
