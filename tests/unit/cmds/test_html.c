@@ -356,8 +356,6 @@ static json_t *parsed(const char *text)
     return v;
 }
 
-static void other_documents_are_refused(void **state)
-{
 #define VALUES                                                                                     \
     "{'n':4,'top1':3.5,'top2':3,'top3':2,'top10':null,'top100':null,'median':1,'rms':1,"           \
     "'kurtosis0':3}"
@@ -365,55 +363,57 @@ static void other_documents_are_refused(void **state)
 #define PLAN                                                                                       \
     "'tensors':1,'packed':1,'params':4,'packed_params':4,'weight_bytes':8,'file_bytes':9,"         \
     "'bits_per_weight':4"
-    static const struct {
-        const char *document, *says;
-        dq_status status;
-    } c[] = {
-        {"[]", "one.json: not a document of dq", DQ_DAMAGED},
-        {"{}", "one.json: not a document of dq", DQ_DAMAGED},
-        {"{'schema':1}", "not a document of dq", DQ_DAMAGED},
-        {"{'schema':'dq-bench/1','results':[]}", "expected dq-stats/1, dq-quantize/1 or dq-eval/1",
-         DQ_MISMATCH},
-        {"{'schema':'dq-eval-plan/1','results':[]}", "found \"dq-eval-plan/1\"", DQ_MISMATCH},
-        {"{'schema':'dq-eval','results':[]}", "found \"dq-eval\"", DQ_MISMATCH},
-        {"{'schema':'dq-eval/2','dq_version':'3.1','results':[]}",
-         "expected dq-eval/1, found \"dq-eval/2\"). Use the dq that made it, 3.1", DQ_MISMATCH},
-        {"{'schema':'dq-eval/','results':[]}", "another version", DQ_MISMATCH},
-        {"{'schema':'dq-eval/1x','results':[]}", "another version", DQ_MISMATCH},
-        {"{'schema':'dq-eval/1'}", "one.json: the document: \"results\" is missing", DQ_DAMAGED},
-        {"{'schema':'dq-eval/1','results':{}}", "\"results\" is of another type", DQ_DAMAGED},
-        {"{'schema':'dq-eval/1','results':[{'model':'m'}]}",
-         "one.json: results[0]: \"task\" is missing (expected text)", DQ_DAMAGED},
-        {"{'schema':'dq-eval/1','results':[{'model':'m','task':'t'}]}", "\"metrics\" is missing",
-         DQ_DAMAGED},
-        {"{'schema':'dq-eval/1','results':[3]}", "results[0]: \"model\" is missing", DQ_DAMAGED},
-        {"{'schema':'dq-stats/1','results':[[]]}", "results[0]: \"model\" is missing", DQ_DAMAGED},
-        {"{'schema':'dq-stats/1','results':[{'model':'m','table5':{},'layers':[]}]}",
-         "results[0].table5: \"attention_logits\" is missing", DQ_DAMAGED},
-        {"{'schema':'dq-stats/1','results':[{'model':'m','table5':" BOTH ",'layers':[{}]}]}",
-         "results[0].layers[0]: \"layer\" is missing (expected a number)", DQ_DAMAGED},
-        {"{'schema':'dq-stats/1','results':[{'model':'m','table5':{'attention_logits':" VALUES
-         ",'hidden_states':{'n':'4'}},'layers':[]}]}",
-         "results[0].table5.hidden_states: \"n\" is of another type", DQ_DAMAGED},
-        {"{'schema':'dq-stats/1','results':[{'model':'m','table5':" BOTH
-         ",'layers':[{'layer':-1}]}]}",
-         "results[0].layers[0]: \"layer\" is -1 (expected a number from 0 up)", DQ_DAMAGED},
-        {"{'schema':'dq-quantize/1','results':[{}]}", "results[0]: \"tensors\" is missing",
-         DQ_DAMAGED},
-        {"{'schema':'dq-quantize/1','results':[{" PLAN "}]}", "results[0]: \"rows\" is missing",
-         DQ_DAMAGED},
-        {"{'schema':'dq-quantize/1','results':[{" PLAN ",'rows':[{'name':'w'}]}]}",
-         "results[0].rows[0]: \"bits\" is missing", DQ_DAMAGED},
-    };
+static const struct {
+    const char *document, *says;
+    dq_status status;
+} refused[] = {
+    {"[]", "one.json: not a document of dq", DQ_DAMAGED},
+    {"{}", "one.json: not a document of dq", DQ_DAMAGED},
+    {"{'schema':1}", "not a document of dq", DQ_DAMAGED},
+    {"{'schema':'dq-bench/1','results':[]}", "expected dq-stats/1, dq-quantize/1 or dq-eval/1",
+     DQ_MISMATCH},
+    {"{'schema':'dq-eval-plan/1','results':[]}", "found \"dq-eval-plan/1\"", DQ_MISMATCH},
+    {"{'schema':'dq-eval','results':[]}", "found \"dq-eval\"", DQ_MISMATCH},
+    {"{'schema':'dq-eval/2','dq_version':'3.1','results':[]}",
+     "expected dq-eval/1, found \"dq-eval/2\"). Use the dq that made it, 3.1", DQ_MISMATCH},
+    {"{'schema':'dq-eval/','results':[]}", "another version", DQ_MISMATCH},
+    {"{'schema':'dq-eval/1x','results':[]}", "another version", DQ_MISMATCH},
+    {"{'schema':'dq-eval/1'}", "one.json: the document: \"results\" is missing", DQ_DAMAGED},
+    {"{'schema':'dq-eval/1','results':{}}", "\"results\" is of another type", DQ_DAMAGED},
+    {"{'schema':'dq-eval/1','results':[{'model':'m'}]}",
+     "one.json: results[0]: \"task\" is missing (expected text)", DQ_DAMAGED},
+    {"{'schema':'dq-eval/1','results':[{'model':'m','task':'t'}]}", "\"metrics\" is missing",
+     DQ_DAMAGED},
+    {"{'schema':'dq-eval/1','results':[3]}", "results[0]: \"model\" is missing", DQ_DAMAGED},
+    {"{'schema':'dq-stats/1','results':[[]]}", "results[0]: \"model\" is missing", DQ_DAMAGED},
+    {"{'schema':'dq-stats/1','results':[{'model':'m','table5':{},'layers':[]}]}",
+     "results[0].table5: \"attention_logits\" is missing", DQ_DAMAGED},
+    {"{'schema':'dq-stats/1','results':[{'model':'m','table5':" BOTH ",'layers':[{}]}]}",
+     "results[0].layers[0]: \"layer\" is missing (expected a number)", DQ_DAMAGED},
+    {"{'schema':'dq-stats/1','results':[{'model':'m','table5':{'attention_logits':" VALUES
+     ",'hidden_states':{'n':'4'}},'layers':[]}]}",
+     "results[0].table5.hidden_states: \"n\" is of another type", DQ_DAMAGED},
+    {"{'schema':'dq-stats/1','results':[{'model':'m','table5':" BOTH ",'layers':[{'layer':-1}]}]}",
+     "results[0].layers[0]: \"layer\" is -1 (expected a number from 0 up)", DQ_DAMAGED},
+    {"{'schema':'dq-quantize/1','results':[{}]}", "results[0]: \"tensors\" is missing", DQ_DAMAGED},
+    {"{'schema':'dq-quantize/1','results':[{" PLAN "}]}", "results[0]: \"rows\" is missing",
+     DQ_DAMAGED},
+    {"{'schema':'dq-quantize/1','results':[{" PLAN ",'rows':[{'name':'w'}]}]}",
+     "results[0].rows[0]: \"bits\" is missing", DQ_DAMAGED},
+};
+
+static void other_documents_are_refused(void **state)
+{
     place *p = *state;
     char *text;
     size_t len;
-    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        json_t *d = parsed(c[i].document);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        json_t *d = parsed(refused[i].document);
         dq_err err = {0};
         assert_int_equal(dq_file_write(p->page, "older", 5, &err), DQ_OK);
-        assert_int_equal(write_one(d, p->page, &err), c[i].status);
-        if (!strstr(err.text, c[i].says)) fail_msg("\"%s\" is not in: %s", c[i].says, err.text);
+        assert_int_equal(write_one(d, p->page, &err), refused[i].status);
+        if (!strstr(err.text, refused[i].says))
+            fail_msg("\"%s\" is not in: %s", refused[i].says, err.text);
         memset(&err, 0, sizeof err);
         assert_int_equal(dq_file_read(&text, &len, p->page, p->a, &err), DQ_OK);
         assert_string_equal(text, "older");
