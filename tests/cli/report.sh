@@ -117,8 +117,8 @@ if command -v gnuplot >/dev/null; then
     # one page of all kinds
     "$dq" report plan.json eval.json quantize.json stats.json same.json -o all.html 2>"$top/err" ||
         complain "dq report of all kinds: $(cat "$top/err")"
-    for part in "Outliers: stats.json" "Containers: 2 documents" "Evaluation: eval.json" "Evaluation: same.json"; do
-        grep -q "^<h2>$part</h2>" all.html || complain "dq report: no part $part"
+    for title in "Outliers: stats.json" "Containers: 2 documents" "Evaluation: eval.json" "Evaluation: same.json"; do
+        grep -q "^<h2>$title</h2>" all.html || complain "dq report: no part $title"
     done
     [ "$(grep -c '<section class="part"' all.html)" -eq 4 ] || complain "dq report: not 4 parts"
     for section in part1-magnitudes part1-layers part1-maps part1-places part2-containers part2-sqnr part2-worst \
