@@ -57,13 +57,12 @@ static dq_status score(trial *t, dq_runner *r, double *nll, dq_err *err)
 
 static dq_status try_one(trial *t, int i, dq_err *err)
 {
-    const dq_override override = {.pairing = t->map[i]};
     dq_model *m = NULL;
     dq_runner *r = NULL;
     t->nll[i] = dq_alloc(t->a, (size_t)t->n, sizeof *t->nll[i], err);
     if (!t->nll[i]) return err->code;
     dq_say(t->talk, "head map %s", dq_pairing_name(t->map[i]));
-    if (dq_model_open_as(&m, t->model, &override, err) == DQ_OK &&
+    if (dq_model_open_as(&m, t->model, t->map[i], err) == DQ_OK &&
         dq_runner_new(&r, m, t->b, &dq_kv_plain, err) == DQ_OK)
         score(t, r, t->nll[i], err);
     if (err->code == DQ_OK) dq_maps_check(err);

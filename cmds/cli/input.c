@@ -16,12 +16,12 @@ dq_status dq_head_map_read(dq_head_map *h, dq_err *err)
     static const dq_pairing offered[] = {DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE, DQ_PAIR_HALVES};
     enum { N = sizeof offered / sizeof offered[0] };
     const char *names[N];
-    h->override.pairing = DQ_PAIR_COUNT;
+    h->pairing = DQ_PAIR_COUNT;
     if (!h->word) return DQ_OK;
     for (int i = 0; i < N; i++) names[i] = dq_pairing_name(offered[i]);
     int i = dq_parse_word(h->word, "head-map", names, N, err);
     if (i < 0) return err->code;
-    h->override.pairing = offered[i];
+    h->pairing = offered[i];
     return DQ_OK;
 }
 
@@ -39,7 +39,7 @@ json_t *dq_head_map_json(const dq_head_map *h)
 dq_status dq_input_model(dq_model **out, const char *path, dq_head_map *h, dq_talk *talk,
                          dq_err *err)
 {
-    DQ_TRY(dq_model_open_as(out, path, h ? &h->override : NULL, err));
+    DQ_TRY(dq_model_open_as(out, path, h ? h->pairing : DQ_PAIR_COUNT, err));
     const dq_model *m = *out;
     if (h && h->word && m->map.n_maps == 2) h->used = true;
     for (int i = 0; i < m->n_warnings; i++) dq_warn(talk, "%s: %s", m->path, m->warnings[i]);

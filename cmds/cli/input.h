@@ -11,9 +11,9 @@
 /* --head-map: which heads meet in one output head, for checkpoints whose order is in doubt. It goes for
  * every model of a run that has two maps. */
 typedef struct dq_head_map {
-    const char *word; /* as given; NULL: as each checkpoint's family says */
-    dq_override override;
-    bool used; /* some model took it */
+    const char *word;   /* as given; NULL: as each checkpoint's family says */
+    dq_pairing pairing; /* DQ_PAIR_COUNT without a word */
+    bool used;          /* some model took it */
 } dq_head_map;
 #define DQ_HEAD_MAP_OPTION(h)                                                                      \
     dq_opt_text("head-map", "MAP", &(h).word,                                                      \

@@ -97,8 +97,8 @@ void dq_cpu_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q);
 void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args);
 
 /* cpu_observe.c */
-void dq_cpu_attn_observe(dq_backend *b, dq_observe_kind kind, dq_tally *tally,
-                         const dq_attend_args *args, int32_t seq_base);
+void dq_cpu_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
+                         int32_t seq_base);
 void dq_cpu_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
                     int32_t seq_base);
 

@@ -119,10 +119,10 @@ static int64_t list_pieces(piece *list, const dq_attend_args *args, int64_t *key
     return n;
 }
 
-void dq_cpu_attn_observe(dq_backend *b, dq_observe_kind kind, dq_tally *tally,
-                         const dq_attend_args *args, int32_t seq_base)
+void dq_cpu_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
+                         int32_t seq_base)
 {
-    if (b->err.code != DQ_OK || kind != DQ_OBSERVE_LOGITS) return;
+    if (b->err.code != DQ_OK) return;
     int64_t keys, n = list_pieces(NULL, args, &keys);
     const int64_t step = dq_cpu_block_rows(keys, 1); /* pieces that see less keep to it too */
     int64_t floats = step * dq_cpu_row_floats(keys) + dq_cpu_score_floats(args, step, 1);

@@ -52,11 +52,6 @@ typedef struct dq_attend_args {
     const dq_spans *spans;     /* attention to classes of tokens (spans.h); NULL: none */
 } dq_attend_args;
 
-/* What attn_observe accumulates, per query head of the layer, over the entries that rows see. */
-typedef enum dq_observe_kind {
-    DQ_OBSERVE_LOGITS /* |S| before rounding and softmax, into tally[0] of all heads together */
-} dq_observe_kind;
-
 /* What a run needs, for dq_ops.can. */
 typedef struct dq_need {
     const char *path; /* of the model, for messages */
@@ -197,9 +192,10 @@ typedef struct dq_ops {
      * of a sequence in the batch. */
     const char *(*attend_kernel)(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
                                  int64_t rows);
-    /* Adds to *tally (host) what `kind` names; seq_base + index in the batch is place.seq. */
-    void (*attn_observe)(dq_backend *b, dq_observe_kind kind, dq_tally *tally,
-                         const dq_attend_args *args, int32_t seq_base);
+    /* Adds |S| before rounding and softmax, of all query heads of the layer and the entries that rows see, to
+     * *tally (host); seq_base + index in the batch is place.seq. */
+    void (*attn_observe)(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
+                         int32_t seq_base);
     /* Adds |x| of activations x[n_rows, cols] to *tally (host). */
     void (*observe)(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
                     int32_t seq_base);

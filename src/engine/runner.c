@@ -217,8 +217,7 @@ static void attention(dq_runner *r, const pass_state *s, int i)
         args.absmax = absmax.p;
     }
     if (pass->watch && pass->watch->logits)
-        op->attn_observe(b, DQ_OBSERVE_LOGITS, &pass->watch->logits[i], &args,
-                         pass->watch->seq_base);
+        op->attn_observe(b, &pass->watch->logits[i], &args, pass->watch->seq_base);
     op->attend(b, s->y, &args);
     op->kv_settle(b, r->kv, i, s->batch);
     op->matmul(b, s->h, s->y, &l->o, l->o_bias, pass->math.linear);

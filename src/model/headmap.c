@@ -96,13 +96,6 @@ const char *dq_pairing_name(dq_pairing pairing)
     return rules[pairing].name;
 }
 
-dq_pairing dq_pairing_find(const char *name)
-{
-    int i = 0;
-    while (i < DQ_PAIR_COUNT && strcmp(rules[i].name, name) != 0) i++;
-    return (dq_pairing)i;
-}
-
 bool dq_pairing_same_shape(dq_pairing a, dq_pairing b)
 {
     if (a == b) return true;

@@ -31,8 +31,6 @@ typedef enum dq_pairing {
 } dq_pairing;
 /* "plain", "adjacent", "adjacent-naive", "halves", "grouped", "shared-kv". */
 const char *dq_pairing_name(dq_pairing pairing);
-/* DQ_PAIR_COUNT: no such name. */
-dq_pairing dq_pairing_find(const char *name);
 /* Whether a checkpoint of one pairing has the shapes of the other: same maps and value slabs per
  * output head, as many output heads. */
 bool dq_pairing_same_shape(dq_pairing a, dq_pairing b);

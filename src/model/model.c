@@ -86,14 +86,13 @@ static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
     return dq_sha256_end(&h, hex, err);
 }
 
-static dq_status open_checkpoint(opened *o, const char *path, const dq_override *override,
-                                 dq_err *err)
+static dq_status open_checkpoint(opened *o, const char *path, dq_pairing pairing, dq_err *err)
 {
     dq_model *m = &o->model;
     DQ_TRY(dq_checkpoint_open(&o->checkpoint, path, err));
     dq_source source = {o->checkpoint, checkpoint_find, dq_checkpoint_count(o->checkpoint),
                         checkpoint_name_at};
-    if (dq_model_build(m, dq_checkpoint_config(o->checkpoint), &source, override, o->arena, err) !=
+    if (dq_model_build(m, dq_checkpoint_config(o->checkpoint), &source, pairing, o->arena, err) !=
         DQ_OK)
         return dq_in(err, "%s: ", path);
     return fingerprint(m->fingerprint, o->checkpoint, err);
@@ -101,7 +100,7 @@ static dq_status open_checkpoint(opened *o, const char *path, const dq_override 
 
 /* ---- Containers and other files ---- */
 
-static dq_status build_from_container(opened *o, const dq_override *override, dq_err *err)
+static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err)
 {
     size_t len;
     json_t *config = NULL;
@@ -111,7 +110,7 @@ static dq_status build_from_container(opened *o, const dq_override *override, dq
     dq_model *m = &o->model;
     DQ_TRY(dq_json_parse(&config, text, len, "config.json", err));
     if (json_is_object(config))
-        dq_model_build(m, config, &source, override, o->arena, err);
+        dq_model_build(m, config, &source, pairing, o->arena, err);
     else
         dq_fail(err, DQ_DAMAGED, "config.json: not a JSON object");
     json_decref(config);
@@ -127,12 +126,11 @@ static dq_status build_from_container(opened *o, const dq_override *override, dq
     return DQ_OK;
 }
 
-static dq_status open_container(opened *o, const char *path, const dq_override *override,
-                                dq_err *err)
+static dq_status open_container(opened *o, const char *path, dq_pairing pairing, dq_err *err)
 {
     DQ_TRY(dq_container_open(&o->container, path, err));
     DQ_TRY(dq_container_check_header(o->container, err));
-    if (build_from_container(o, override, err) != DQ_OK) return dq_in(err, "%s: ", path);
+    if (build_from_container(o, pairing, err) != DQ_OK) return dq_in(err, "%s: ", path);
     return DQ_OK;
 }
 
@@ -142,7 +140,7 @@ dq_status dq_model_check_weights(const dq_model *m, dq_err *err)
 }
 
 /* A regular file: a container, or something that can be named. */
-static dq_status open_file(opened *o, const char *path, const dq_override *override, dq_err *err)
+static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_err *err)
 {
     static const struct {
         const char *magic;
@@ -160,7 +158,7 @@ static dq_status open_file(opened *o, const char *path, const dq_override *overr
     dq_map_close(&map);
     size_t n = strlen(path);
     if (memcmp(head, hdf5, sizeof head) == 0 || (n > 3 && strcmp(path + n - 3, ".h5") == 0))
-        return open_container(o, path, override, err);
+        return open_container(o, path, pairing, err);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (memcmp(head, known[i].magic, known[i].len) == 0)
             return dq_fail(err, DQ_MISMATCH,
@@ -201,12 +199,12 @@ static dq_status explain_folder(opened *o, const char *path, dq_err *err)
                    more ? " (or another one beside it)" : "");
 }
 
-static dq_status open_folder(opened *o, const char *path, const dq_override *override, dq_err *err)
+static dq_status open_folder(opened *o, const char *path, dq_pairing pairing, dq_err *err)
 {
     const char *config = dq_textf(o->arena, err, "%s/config.json", path);
     if (!config) return err->code;
     if (!dq_file_exists(config)) DQ_TRY(explain_folder(o, path, err));
-    return open_checkpoint(o, path, override, err);
+    return open_checkpoint(o, path, pairing, err);
 }
 
 /* ---- Open and close ---- */
@@ -259,11 +257,10 @@ static dq_status refuse_missing(const char *path, dq_err *err)
 
 dq_status dq_model_open(dq_model **out, const char *path, dq_err *err)
 {
-    return dq_model_open_as(out, path, NULL, err);
+    return dq_model_open_as(out, path, DQ_PAIR_COUNT, err);
 }
 
-dq_status dq_model_open_as(dq_model **out, const char *path, const dq_override *override,
-                           dq_err *err)
+dq_status dq_model_open_as(dq_model **out, const char *path, dq_pairing pairing, dq_err *err)
 {
     dq_arena *arena = dq_arena_new();
     opened *o = arena ? dq_alloc(arena, 1, sizeof *o, err) : NULL;
@@ -277,9 +274,9 @@ dq_status dq_model_open_as(dq_model **out, const char *path, const dq_override *
         if (!dq_file_exists(path))
             refuse_missing(path, err);
         else if (dq_is_dir(path))
-            open_folder(o, path, override, err);
+            open_folder(o, path, pairing, err);
         else
-            open_file(o, path, override, err);
+            open_file(o, path, pairing, err);
     }
     if (err->code != DQ_OK) {
         dq_model_close(&o->model);

@@ -53,14 +53,9 @@ typedef struct dq_model {
  * that the layout names must be there with the expected shape, and every tensor there must be named
  * by the layout: missing is DQ_DAMAGED, unexpected is DQ_MISMATCH, both by name. */
 dq_status dq_model_open(dq_model **out, const char *path, dq_err *err);
-/* The same, with some of the configuration replaced by the caller's word; override may be NULL. */
-typedef struct dq_override {
-    dq_pairing
-        pairing; /* of a checkpoint whose head order is in doubt; DQ_PAIR_COUNT: its own. One of
-                           another shape is DQ_MISMATCH; a model of one map per head keeps it. */
-} dq_override;
-dq_status dq_model_open_as(dq_model **out, const char *path, const dq_override *override,
-                           dq_err *err);
+/* The same, with the heads of a checkpoint whose order is in doubt paired by the caller's word; DQ_PAIR_COUNT: its own.
+ * A pairing of another shape is DQ_MISMATCH; a model of one map per head keeps its own. */
+dq_status dq_model_open_as(dq_model **out, const char *path, dq_pairing pairing, dq_err *err);
 void dq_model_close(dq_model *m); /* NULL allowed */
 /* Compares a container's weights with their hashes, once: no number may come from damaged ones. A checkpoint
  * has no hashes. */
@@ -74,7 +69,7 @@ dq_status dq_model_file(const dq_model *m, const char *name, const char **text, 
 /* *m is zeroed by the caller. What is made here lives in the arena; weights stay where the source
  * has them. Defined in model_build.c. */
 dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *source,
-                         const dq_override *override, dq_arena *a, dq_err *err);
+                         dq_pairing pairing, dq_arena *a, dq_err *err);
 
 /* The rotary part of a config: types default, linear, llama3, yarn, dynamic (up to max_positions).
  * Source: transformers modeling_rope_utils.py (formulas). */

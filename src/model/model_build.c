@@ -326,11 +326,11 @@ dq_status dq_model_warn(dq_model *m, dq_arena *a, const char *text, dq_err *err)
 }
 
 dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *source,
-                         const dq_override *override, dq_arena *a, dq_err *err)
+                         dq_pairing pairing, dq_arena *a, dq_err *err)
 {
     dq_model_plan plan = {0};
     builder b = {.m = m, .plan = &plan, .source = source, .arena = a};
-    if (dq_model_plan_read(&plan, m, config, override, a, err) != DQ_OK)
+    if (dq_model_plan_read(&plan, m, config, pairing, a, err) != DQ_OK)
         return dq_in(err, "config.json: ");
     m->layer = dq_alloc(a, (size_t)m->n_layers, sizeof *m->layer, err);
     if (!m->layer) return err->code;

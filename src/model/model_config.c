@@ -25,25 +25,20 @@ static dq_status read_sizes(dq_model *m, const json_t *config, dq_err *err)
 }
 
 /* The pairing of the layout, or the one the caller wants to try on the same shapes. */
-static dq_status choose_pairing(dq_pairing *out, const dq_layout *layout,
-                                const dq_override *override, dq_err *err)
+static dq_status choose_pairing(dq_pairing *pairing, const dq_layout *layout, dq_err *err)
 {
-    *out = layout->pairing;
-    if (!override || override->pairing == DQ_PAIR_COUNT || layout->pairing == DQ_PAIR_NONE)
-        return DQ_OK;
-    *out = override->pairing;
-    if (dq_pairing_same_shape(layout->pairing, *out)) return DQ_OK;
+    if (*pairing == DQ_PAIR_COUNT || layout->pairing == DQ_PAIR_NONE) *pairing = layout->pairing;
+    if (dq_pairing_same_shape(layout->pairing, *pairing)) return DQ_OK;
     return dq_fail(err, DQ_MISMATCH, "head map \"%s\" does not fit a %s model, which has \"%s\"",
-                   dq_pairing_name(*out), layout->family, dq_pairing_name(layout->pairing));
+                   dq_pairing_name(*pairing), layout->family, dq_pairing_name(layout->pairing));
 }
 
-static dq_status read_heads(dq_model *m, const json_t *config, const dq_override *override,
-                            dq_arena *a, dq_err *err)
+static dq_status read_heads(dq_model *m, const json_t *config, dq_pairing pairing, dq_arena *a,
+                            dq_err *err)
 {
     enum { MAX_HEADS = 16384 };
     static const int none = 0;
     int n_q, n_kv, head_dim, n_noise = 0;
-    dq_pairing pairing;
     DQ_TRY(read_int(&n_q, config, "num_attention_heads", MAX_HEADS, NULL, err));
     DQ_TRY(read_int(&n_kv, config, "num_key_value_heads", MAX_HEADS, &n_q, err));
     if (m->layout->pairing == DQ_PAIR_GROUPED)
@@ -58,7 +53,7 @@ static dq_status read_heads(dq_model *m, const json_t *config, const dq_override
             "hidden_size %d is not a multiple of num_attention_heads %d, and there is no "
             "head_dim",
             m->dim, n_q);
-    DQ_TRY(choose_pairing(&pairing, m->layout, override, err));
+    DQ_TRY(choose_pairing(&pairing, m->layout, err));
     return dq_headmap_build(&m->map, pairing, n_q, n_kv, head_dim, n_noise, a, err);
 }
 
@@ -210,7 +205,7 @@ static void set_shapes(dq_model_plan *plan, const dq_model *m)
 }
 
 dq_status dq_model_plan_read(dq_model_plan *plan, dq_model *m, const json_t *config,
-                             const dq_override *override, dq_arena *a, dq_err *err)
+                             dq_pairing pairing, dq_arena *a, dq_err *err)
 {
     static const bool no = false;
     bool attention_bias = false, mlp_bias = false;
@@ -219,7 +214,7 @@ dq_status dq_model_plan_read(dq_model_plan *plan, dq_model *m, const json_t *con
     DQ_TRY(check_required(layout, config, err));
     DQ_TRY(check_only(layout, config, err));
     DQ_TRY(read_sizes(m, config, err));
-    DQ_TRY(read_heads(m, config, override, a, err));
+    DQ_TRY(read_heads(m, config, pairing, a, err));
     DQ_TRY(read_ablation(plan, layout, config, err));
     DQ_TRY(read_eps(&m->norm_eps, m, config, "rms_norm_eps", layout->default_norm_eps, a, err));
     plan->head_eps = (float)layout->default_head_eps;

@@ -14,9 +14,9 @@ typedef struct dq_model_plan {
     double lambda_init;
 } dq_model_plan;
 
-/* Fills *plan and, in *m, layout, sizes, head map, rotation, norm_eps, tied. override may be NULL. */
+/* Fills *plan and, in *m, layout, sizes, head map, rotation, norm_eps, tied. */
 dq_status dq_model_plan_read(dq_model_plan *plan, dq_model *m, const json_t *config,
-                             const dq_override *override, dq_arena *a, dq_err *err);
+                             dq_pairing pairing, dq_arena *a, dq_err *err);
 
 /* The object that holds the rotary parameters (NULL: none) and its key, for messages. Defined in
  * rope.c. */

@@ -161,14 +161,14 @@ static void check(const dq_model *m)
 }
 
 /* Builds the model with the head map of its family, or with another one. */
-static bool build(const json_t *config, sizes *s, const dq_override *override)
+static bool build(const json_t *config, sizes *s, dq_pairing pairing)
 {
     dq_err err = {0};
     dq_model m = {0};
     dq_source source = {s, find, 1, name_at};
     dq_arena *a = dq_arena_new();
     if (!a) return false;
-    const bool good = dq_model_build(&m, config, &source, override, a, &err) == DQ_OK;
+    const bool good = dq_model_build(&m, config, &source, pairing, a, &err) == DQ_OK;
     if (good)
         check(&m);
     else if (err.text[0] == 0)
@@ -185,11 +185,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         json_is_object(config)) {
         sizes s = read_sizes(config);
         const bool few = number(config, "num_hidden_layers", 1) <= 64; /* many take seconds */
-        const bool good = build(config, &s, NULL);
-        for (int p = 0; good && few && p < DQ_PAIR_COUNT; p++) {
-            const dq_override override = {.pairing = (dq_pairing)p};
-            build(config, &s, &override);
-        }
+        const bool good = build(config, &s, DQ_PAIR_COUNT);
+        for (int p = 0; good && few && p < DQ_PAIR_COUNT; p++) build(config, &s, (dq_pairing)p);
     }
     json_decref(config);
     return 0;

@@ -16,8 +16,8 @@ void dq_cuda_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q);
 void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args);
 const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
                                   int64_t rows);
-void dq_cuda_attn_observe(dq_backend *b, dq_observe_kind kind, dq_tally *tally,
-                          const dq_attend_args *args, int32_t seq_base);
+void dq_cuda_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
+                          int32_t seq_base);
 void dq_cuda_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
                      int32_t seq_base);
 

@@ -190,15 +190,15 @@ static int count_launches(const dq_cuda_units *u)
     return n;
 }
 
-void dq_cuda_attn_observe(dq_backend *b, dq_observe_kind kind, dq_tally *tally,
-                          const dq_attend_args *args, int32_t seq_base)
+void dq_cuda_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
+                          int32_t seq_base)
 {
     const dq_cuda_wish wish = {.strips = true, .places = true};
     const dq_headmap *map = args->attn->map;
     dq_cuda_units u;
     count c;
     void *room;
-    if (b->err.code != DQ_OK || kind != DQ_OBSERVE_LOGITS) return;
+    if (b->err.code != DQ_OK) return;
     if (!dq_cuda_units_begin(b, &u, args, wish)) return;
     if (count_begin(b, &c, tally, args, count_launches(&u)) &&
         dq_cuda_units_scratch(b, &u, count_room(u.most_records), &room)) {

@@ -262,7 +262,7 @@ static void observed_logits_match(void **state)
         dq_tally_init(&got, &err);
         naive_logits(&want, s, &attn);
         dq_attend_args a = arguments(s, &attn);
-        s->b->ops->attn_observe(s->b, DQ_OBSERVE_LOGITS, &got, &a, 3);
+        s->b->ops->attn_observe(s->b, &got, &a, 3);
         assert_int_equal(got.n, (int64_t)N_Q * T * (T + 1) / 2);
         expect_same_tally(&want, &got);
         sums[threads - 1] = got.sum4;
@@ -270,7 +270,7 @@ static void observed_logits_match(void **state)
         dq_tally_refine(&want, 0.5, &err);
         dq_tally_refine(&got, 0.5, &err);
         naive_logits(&want, s, &attn);
-        s->b->ops->attn_observe(s->b, DQ_OBSERVE_LOGITS, &got, &a, 3);
+        s->b->ops->attn_observe(s->b, &got, &a, 3);
         double median = dq_tally_quantile(&got, 0.5, &exact);
         assert_true(exact && median == dq_tally_quantile(&want, 0.5, NULL));
         expect_same_tally(&want, &got);
@@ -295,7 +295,7 @@ static void places_name_positions(void **state)
     dq_err err = {0};
     dq_tally_init(&got, &err);
     dq_attend_args a = arguments(s, &attn);
-    s->b->ops->attn_observe(s->b, DQ_OBSERVE_LOGITS, &got, &a, 0);
+    s->b->ops->attn_observe(s->b, &got, &a, 0);
     int64_t n = 0;
     for (int row = 0; row < T; row++) n += (int64_t)N_Q * ((row + 1) / 3);
     assert_int_equal(got.n, n);

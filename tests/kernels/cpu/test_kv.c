@@ -332,7 +332,7 @@ static void absmax_reads_codes(void **state)
         dq_tally tally;
         dq_err err = {0};
         assert_int_equal(dq_tally_init(&tally, &err), DQ_OK);
-        s.b->ops->attn_observe(s.b, DQ_OBSERVE_LOGITS, &tally, &args, 0);
+        s.b->ops->attn_observe(s.b, &tally, &args, 0);
         expect_no_error(&s);
         assert_int_equal(tally.n, N_Q * (90 * 120 + 90 * 91 / 2));
         dq_tally_free(&tally);

@@ -491,7 +491,7 @@ static void absmax_is_of_these_logits(void **state)
         dq_tally tally;
         dq_err err = {0};
         assert_int_equal(dq_tally_init(&tally, &err), DQ_OK);
-        s.b->ops->attn_observe(s.b, DQ_OBSERVE_LOGITS, &tally, &args, 0);
+        s.b->ops->attn_observe(s.b, &tally, &args, 0);
         expect_no_error(&s);
         assert_true(tally.n > 0 && tally.top[0] == all);
         dq_tally_free(&tally);

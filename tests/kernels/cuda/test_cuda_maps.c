@@ -131,7 +131,7 @@ typedef void observe_fn(pair *p, int k, dq_tally *t);
 static void observe_logits(pair *p, int k, dq_tally *t)
 {
     const dq_attend_args a = pair_args(p, k, (dq_logit_spec){16, DQ_GRAIN_ROW});
-    p->b[k]->ops->attn_observe(p->b[k], DQ_OBSERVE_LOGITS, t, &a, 10);
+    p->b[k]->ops->attn_observe(p->b[k], t, &a, 10);
 }
 
 static void observe_values(pair *p, int k, dq_tally *t)

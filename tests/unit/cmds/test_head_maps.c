@@ -18,10 +18,9 @@
 
 static dq_model *open_as(const char *path, dq_pairing pairing)
 {
-    const dq_override override = {.pairing = pairing};
     dq_err err = {0};
     dq_model *m;
-    dq_model_open_as(&m, path, &override, &err);
+    dq_model_open_as(&m, path, pairing, &err);
     assert_string_equal(err.text, "");
     return m;
 }
@@ -73,12 +72,11 @@ static void maps_that_do_not_fit_are_refused(void **state)
     static const dq_pairing offered[] = {DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE, DQ_PAIR_HALVES};
     (void)state;
     for (int i = 0; i < 9; i++) {
-        const dq_override override = {.pairing = offered[i % 3]};
         char path[512], want[64];
         dq_err err = {0};
         dq_model *m;
         snprintf(path, sizeof path, MODELS "%s", shaped[i / 3]);
-        dq_model_open_as(&m, path, &override, &err);
+        dq_model_open_as(&m, path, offered[i % 3], &err);
         snprintf(want, sizeof want, "head map \"%s\" does not fit a %s model",
                  dq_pairing_name(offered[i % 3]), i / 3 ? "motif2" : "diff-v2");
         check_error(&err, DQ_MISMATCH, want);

@@ -410,7 +410,7 @@ static void published_sizes_add_up(void **state)
         dq_arena *a = dq_arena_new();
         sized_config = json_loads(p->config, 0, NULL);
         assert_non_null(sized_config);
-        dq_model_build(&m, sized_config, &source, NULL, a, &err);
+        dq_model_build(&m, sized_config, &source, DQ_PAIR_COUNT, a, &err);
         assert_string_equal(err.text, "");
         assert_int_equal(m.n_params, p->params);
         assert_int_equal(m.n_warnings, 0);
