@@ -122,6 +122,11 @@ static json_t *model_json(const dq_model *m)
 
 /* ---- Containers ---- */
 
+static bool holds_codes(const dq_payload *p)
+{
+    return p->row && p->row->is_codes;
+}
+
 static dq_status print_payloads(const dq_container *c, dq_err *err)
 {
     static const char *const titles[] = {"dataset", "encoding", "bits", "group",  "rows",
@@ -144,7 +149,7 @@ static dq_status print_payloads(const dq_container *c, dq_err *err)
             dq_table_cell(t, "%.3f", p->bits_per_weight);
         else
             dq_table_cell(t, "-");
-        if (isfinite(p->sqnr_db) && strcmp(p->encoding, "int-packed") == 0)
+        if (isfinite(p->sqnr_db) && holds_codes(p))
             dq_table_cell(t, "%.2f", p->sqnr_db);
         else
             dq_table_cell(t, "-");
@@ -185,7 +190,7 @@ static void print_container(const dq_container *c, const dq_model *m)
 static json_t *payload_json(const dq_payload *p)
 {
     json_t *o = json_object();
-    bool codes = strcmp(p->encoding, "int-packed") == 0;
+    const bool codes = holds_codes(p);
     json_object_set_new(o, "path", dq_name_json(p->path));
     json_object_set_new(o, "encoding", json_string(p->encoding));
     json_object_set_new(o, "bits", json_integer(p->bits));

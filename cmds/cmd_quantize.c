@@ -86,9 +86,8 @@ static dq_status kv_settings(request *r, dq_err *err)
 
 static dq_status make_settings(request *r, dq_err *err)
 {
-    static const char *const modes[] = {"absmax", "fullrange", "search"};
     static const char *const dtypes[] = {"f16", "f32"};
-    int mode = dq_parse_word(r->scale, "scale", modes, 3, err);
+    int mode = dq_parse_word(r->scale, "scale", dq_scale_mode_name, DQ_SCALE_MODES, err);
     if (mode < 0) return err->code;
     int dtype = dq_parse_word(r->scale_dtype, "scale-dtype", dtypes, 2, err);
     if (dtype < 0) return err->code;
@@ -194,7 +193,7 @@ static json_t *row_json(const dq_quantize_row *r)
 {
     json_t *o = json_object();
     json_object_set_new(o, "name", dq_name_json(r->name));
-    json_object_set_new(o, "encoding", json_string(r->packed ? "int-packed" : "dense"));
+    json_object_set_new(o, "encoding", json_string(r->format));
     json_object_set_new(o, "skipped", json_boolean(r->skipped));
     json_object_set_new(o, "source_dtype", json_string(dq_dtypes[r->dtype].name));
     json_object_set_new(o, "bits", json_integer(r->bits));

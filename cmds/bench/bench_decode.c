@@ -7,7 +7,7 @@
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "eval/score.h"
-#include "tensor/quant.h"
+#include "tensor/weight_format.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -60,16 +60,9 @@ static double time_read(const decode *x)
     return s;
 }
 
-static double type_bytes(dq_dtype t)
-{
-    return t == DQ_F32 ? 4 : 2;
-}
-
 static double bytes_of(const dq_weight *w)
 {
-    if (w->bits == 16) return (double)(w->rows * w->cols) * type_bytes(w->dtype);
-    return (double)w->rows * (double)dq_row_bytes(w->cols, w->bits) +
-           (double)(w->scale_rows * dq_groups(w->cols, w->group_size)) * type_bytes(w->scale_dtype);
+    return (double)dq_weight_bytes(w);
 }
 
 /* What one token reads of the weights. */

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/kernel_routes.h"
 
+#include "tensor/weight_format.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +29,7 @@ static DQ_PRINTF(2, 3) void add(text *t, const char *fmt, ...)
 
 static void add_storage(text *t, const dq_weight *w)
 {
-    if (w->bits == 16)
+    if (!dq_weight_is_coded(w))
         add(t, "%s", dq_dtypes[w->dtype].name);
     else if (w->scale_rows == 1 && w->rows > 1)
         add(t, "%d bits, tensor", w->bits);

@@ -6,7 +6,7 @@
  * the same bits.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu.h"
-#include "tensor/quant.h"
+#include "tensor/weight_format.h"
 
 #include <math.h>
 #include <omp.h>
@@ -102,19 +102,6 @@ typedef struct tile {
     float scale[COLS];
 } tile;
 
-static float weight_scale(const dq_weight *w, int64_t row, int64_t group, int64_t n_groups)
-{
-    const int64_t i = (w->scale_rows == 1 ? 0 : row) * n_groups + group;
-    float f;
-    if (w->scale_dtype == DQ_F16) {
-        uint16_t h;
-        memcpy(&h, (const uint8_t *)w->scale + 2 * i, sizeof h);
-        return dq_f32_from_f16(h);
-    }
-    memcpy(&f, (const uint8_t *)w->scale + 4 * i, sizeof f);
-    return f;
-}
-
 /* Rows n0 .. n0 + nb of W into the block; rows that do not exist stay zero. */
 static void fetch(uint8_t *block, uint8_t *row, const dq_weight *w, const grouping *g, int64_t n0,
                   int64_t nb)
@@ -156,7 +143,7 @@ static void run_tile(const product *p, tile *t, const uint8_t *block, int64_t n0
         p->dots(t->dots, code, g->padded, block, m, n);
         code += n;
         block += n * COLS;
-        for (int64_t j = 0; j < nb; j++) t->scale[j] = weight_scale(p->w, n0 + j, i, g->n);
+        for (int64_t j = 0; j < nb; j++) t->scale[j] = dq_weight_scale(p->w, n0 + j, i);
         for (int64_t r = 0; r < m; r++) {
             const int64_t at = (m0 + r) * g->n + i;
             const int32_t shift = offset * p->a.sum[at];

@@ -1,7 +1,7 @@
 /* cpu_matmul: products with weights of any storage, and what is computed from logits.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu.h"
-#include "tensor/quant.h"
+#include "tensor/weight_format.h"
 
 #include <math.h>
 #include <omp.h>
@@ -18,28 +18,17 @@ typedef struct scratch {
     float strip[STRIP * STRIP_LD]; /* STRIP rows of W widened to f32 */
 } scratch;
 
-static float scale_at(const dq_weight *w, int64_t row, int64_t group)
-{
-    const int64_t groups = dq_groups(w->cols, w->group_size);
-    const int64_t i = (w->scale_rows == 1 ? 0 : row) * groups + group;
-    const uint8_t *p = w->scale;
-    float f;
-    if (w->scale_dtype == DQ_F16) {
-        uint16_t h;
-        memcpy(&h, p + 2 * i, sizeof h);
-        return dq_f32_from_f16(h);
-    }
-    memcpy(&f, p + 4 * i, sizeof f);
-    return f;
-}
-
 void dq_cpu_weight_row(const dq_simd *simd, float *dst, const dq_weight *w, int64_t row,
                        int64_t first, int64_t n)
 {
     const uint8_t *data = w->data;
-    if (w->bits == 16) {
+    if (!dq_weight_is_coded(w)) {
         const int64_t size = w->dtype == DQ_F32 ? 4 : 2;
         simd->widen(dst, data + (row * w->cols + first) * size, w->dtype, n);
+        return;
+    }
+    if (!dq_weight_is_affine(w)) {
+        w->format->decode(dst, w, row, first, n);
         return;
     }
     const int64_t bytes = (int64_t)dq_row_bytes(w->cols, w->bits);
@@ -50,7 +39,7 @@ void dq_cpu_weight_row(const dq_simd *simd, float *dst, const dq_weight *w, int6
         const int64_t group = (first + i) / w->group_size;
         int64_t end = (group + 1) * w->group_size - first;
         if (end > n) end = n;
-        const float scale = scale_at(w, row, group);
+        const float scale = dq_weight_scale(w, row, group);
         if (aligned)
             simd->codes(dst + i, packed, bytes, w->bits, first + i, end - i, scale);
         else
@@ -62,14 +51,14 @@ void dq_cpu_weight_row(const dq_simd *simd, float *dst, const dq_weight *w, int6
 /* Bytes of `n` columns of one stored row, and where a row's columns from `first` on begin. */
 static int64_t stored_bytes(const dq_weight *w, int64_t n)
 {
-    if (w->bits == 16) return n * (w->dtype == DQ_F32 ? 4 : 2);
+    if (!dq_weight_is_coded(w)) return n * (w->dtype == DQ_F32 ? 4 : 2);
     return n * w->bits / 8;
 }
 
 static const uint8_t *stored_at(const dq_weight *w, int64_t row, int64_t first)
 {
     const int64_t bytes =
-        w->bits == 16 ? stored_bytes(w, w->cols) : (int64_t)dq_row_bytes(w->cols, w->bits);
+        dq_weight_is_coded(w) ? (int64_t)dq_row_bytes(w->cols, w->bits) : stored_bytes(w, w->cols);
     return (const uint8_t *)w->data + row * bytes + stored_bytes(w, first);
 }
 
@@ -89,7 +78,8 @@ static void expect_block(const dq_weight *w, int64_t n0, int64_t nb, int64_t k0)
 
 static bool is_plain_f32(const dq_weight *w)
 {
-    return w->bits == 16 && w->dtype == DQ_F32 && (uintptr_t)w->data % _Alignof(float) == 0;
+    return !dq_weight_is_coded(w) && w->dtype == DQ_F32 &&
+           (uintptr_t)w->data % _Alignof(float) == 0;
 }
 
 static void fetch_strip(const dq_simd *simd, scratch *s, const dq_weight *w, int64_t n0,
@@ -192,7 +182,7 @@ typedef enum way { WAY_NONE, WAY_F32, WAY_INT8 } way;
 static way way_of(const dq_weight *w, dq_num num)
 {
     if (num == DQ_NUM_F32) return WAY_F32;
-    return num == DQ_NUM_INT8 && w->bits < 16 ? WAY_INT8 : WAY_NONE;
+    return num == DQ_NUM_INT8 && dq_weight_is_affine(w) ? WAY_INT8 : WAY_NONE;
 }
 
 const char *dq_cpu_matmul_kernel(const dq_backend *b, const dq_weight *w, dq_num num)

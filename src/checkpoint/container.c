@@ -3,13 +3,12 @@
 #include "checkpoint/container_impl.h"
 #include "checkpoint/container_read.h"
 #include "checkpoint/container_write.h"
-#include "tensor/quant.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char tensors[] = DQ_PATH_TENSORS, packed[] = "/packed", scale[] = "/scale";
+static const char tensors[] = DQ_PATH_TENSORS;
 
 static dq_status damaged(const dq_container *c, const char *path, const char *what, dq_err *err)
 {
@@ -186,74 +185,94 @@ static dq_status read_sources(dq_container *c, dq_h5_reader *r, const dq_h5_bloc
 
 /* ---- Payloads ---- */
 
-/* "NAME" of "/tensors/NAME<tail>", or NULL when the path has another form. */
-static const char *tensor_name(dq_container *c, const char *path, const char *tail, dq_err *err)
+/* "NAME" of "/tensors/NAME" and of "/tensors/NAME/PART", and PART ("" where there is none); NULL when the path
+ * has another form. */
+static const char *tensor_name(dq_container *c, const char *path, const char **part, dq_err *err)
 {
-    size_t n = strlen(path), head = sizeof tensors - 1, end = strlen(tail);
-    if (n <= head + end || strncmp(path, tensors, head) != 0 || strcmp(path + n - end, tail) != 0 ||
-        memchr(path + head, '/', n - head - end))
-        return NULL;
-    return dq_text(c->arena, path + head, n - head - end, err);
+    const char *name = path + sizeof tensors - 1, *slash = strchr(name, '/');
+    const size_t n = slash ? (size_t)(slash - name) : strlen(name);
+    *part = slash ? slash + 1 : "";
+    if (n == 0 || (slash && !slash[1]) || strchr(*part, '/')) return NULL;
+    return dq_text(c->arena, name, n, err);
 }
 
-static dq_status check_packed(dq_container *c, dq_h5_reader *r, dq_payload *p, const dq_h5_block *b,
-                              dq_weight *w)
+/* A dataset as tensor; of DQ_DTYPE_COUNT where its elements have no type of ours. */
+static dq_tensor tensor_of(dq_h5_reader *r, const dq_h5_block *b)
+{
+    dq_tensor t = {.n_dims = b->n_dims, .data = b->data};
+    int type = 0;
+    while (type < DQ_DTYPE_COUNT && !dq_h5_is(r, b, (dq_dtype)type)) type++;
+    t.dtype = (dq_dtype)type;
+    memcpy(t.shape, b->shape, sizeof t.shape);
+    return t;
+}
+
+static dq_status read_mode(dq_container *c, dq_h5_reader *r, const char *group, dq_weight *w)
+{
+    char word[64];
+    int mode = 0;
+    DQ_TRY(dq_h5_words(r, group, "scale_mode", word, sizeof word));
+    while (mode < DQ_SCALE_MODES && strcmp(word, dq_scale_mode_name[mode]) != 0) mode++;
+    if (mode == DQ_SCALE_MODES || !(w->format->modes >> mode & 1))
+        return damaged(c, group, "unknown scale_mode", r->err);
+    c->mode = (dq_scale_mode)mode;
+    return DQ_OK;
+}
+
+/* The first part of a coded tensor: what the attributes of its group say. */
+static dq_status begin_coded(dq_container *c, dq_h5_reader *r, dq_weight *w)
 {
     char group[1024], word[64];
     int64_t shape[2], v[2];
     if (snprintf(group, sizeof group, "%s%s", tensors, w->name) >= (int)sizeof group)
-        return damaged(c, p->path, "name too long", r->err);
+        return damaged(c, w->name, "name too long", r->err);
     DQ_TRY(dq_h5_words(r, group, "encoding-type", word, sizeof word));
-    if (strcmp(word, "int-packed") != 0) return damaged(c, group, "unknown encoding-type", r->err);
+    w->format = dq_weight_format_named(word);
+    if (!dq_weight_is_coded(w)) return damaged(c, group, "unknown encoding-type", r->err);
     DQ_TRY(dq_h5_ints(r, group, "bits", &v[0], 1));
     DQ_TRY(dq_h5_ints(r, group, "group_size", &v[1], 1));
     DQ_TRY(dq_h5_ints(r, group, "shape", shape, 2));
-    DQ_TRY(dq_h5_words(r, group, "scale_mode", word, sizeof word));
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(word, dq_scale_mode_name[i]) == 0) p->scale_mode = dq_scale_mode_name[i];
-    }
-    if (!p->scale_mode) return damaged(c, group, "unknown scale_mode", r->err);
+    DQ_TRY(read_mode(c, r, group, w));
     if (v[0] < 2 || v[0] > 8) return damaged(c, group, "bits outside 2..8", r->err);
-    if (shape[0] != p->rows || shape[1] != p->cols || v[0] != p->bits || v[1] != p->group_size)
-        return damaged(c, group, "attributes and /index disagree", r->err);
-    if (v[1] < 1 || v[1] > p->cols) return damaged(c, group, "group_size outside 1..cols", r->err);
-    if (!dq_h5_is(r, b, DQ_U8) || b->n_dims != 2 || b->shape[0] != p->rows ||
-        (size_t)b->shape[1] != dq_row_bytes(p->cols, p->bits))
-        return damaged(c, p->path, "wrong type or shape", r->err);
-    w->rows = p->rows;
-    w->cols = p->cols;
-    w->bits = p->bits;
-    w->group_size = p->group_size;
-    w->data = b->data;
+    if (shape[0] < 1 || shape[1] < 1) return damaged(c, group, "shape below 1", r->err);
+    if (v[1] < 1 || v[1] > shape[1]) return damaged(c, group, "group_size outside 1..cols", r->err);
+    w->rows = shape[0];
+    w->cols = shape[1];
+    w->bits = (int)v[0];
+    w->group_size = v[1];
     return DQ_OK;
 }
 
-/* The row behind a packed one; completes the weight. */
-static dq_status check_scale(dq_container *c, dq_h5_reader *r, dq_payload *p, const dq_h5_block *b,
-                             dq_weight *w)
+/* Parts come one behind the other, in the order of the format; the last one completes the weight. */
+static dq_status check_part(dq_container *c, dq_h5_reader *r, dq_payload *p, const dq_h5_block *b,
+                            const char *part)
 {
-    w->scale_dtype = dq_h5_is(r, b, DQ_F16) ? DQ_F16 : DQ_F32;
-    if (!dq_h5_is(r, b, w->scale_dtype) || b->n_dims != 2 ||
-        b->shape[1] != dq_groups(w->cols, w->group_size) ||
-        (b->shape[0] != w->rows && b->shape[0] != 1))
-        return damaged(c, p->path, "wrong type or shape", r->err);
-    if (b->shape[0] == 1 && w->group_size != w->cols)
-        return damaged(c, p->path, "one row of scales for groups", r->err);
-    if (p->rows != b->shape[0] || p->cols != b->shape[1] || p->bits != 8 * (int)b->item ||
+    dq_weight *w = &c->tensor[c->n_tensors];
+    const dq_part_row *row = &w->format->part[c->n_parts];
+    const dq_tensor found = tensor_of(r, b);
+    if (strcmp(part, row->name) != 0 || strcmp(p->encoding, row->encoding) != 0)
+        return dq_fail(r->err, DQ_DAMAGED, "%s: %s: is not what belongs here (%s%s/%s, \"%s\")",
+                       c->path, p->path, tensors, w->name, row->name, row->encoding);
+    const char *wrong = row->take(w, &found);
+    if (wrong) return damaged(c, p->path, wrong, r->err);
+    const dq_part is = row->of(w);
+    if (p->rows != is.rows || p->cols != is.cols || p->bits != is.bits ||
         p->group_size != w->group_size)
-        return damaged(c, p->path, "shape and /index disagree", r->err);
-    w->scale_rows = b->shape[0];
-    w->scale = b->data;
-    p->scale_mode = (p - 1)->scale_mode;
+        return damaged(c, p->path, "the tensor and /index disagree", r->err);
+    p->part = is;
+    p->row = row;
+    p->mode = c->mode;
+    if (++c->n_parts < w->format->n_parts) return DQ_OK;
+    c->n_parts = 0;
+    c->n_tensors++;
     return DQ_OK;
 }
 
 static dq_status check_dense(dq_container *c, dq_h5_reader *r, const dq_payload *p,
                              const dq_h5_block *b, dq_weight *w)
 {
-    int type = 0;
+    const dq_dtype type = tensor_of(r, b).dtype;
     int64_t rows = b->n_dims > 0 ? b->shape[0] : 1, cols = b->bytes / (int64_t)b->item / rows;
-    while (type < DQ_DTYPE_COUNT && !dq_h5_is(r, b, (dq_dtype)type)) type++;
     if (type == DQ_DTYPE_COUNT) return damaged(c, p->path, "unknown element type", r->err);
     if (rows != p->rows || cols != p->cols || p->bits != 8 * (int)b->item || p->group_size)
         return damaged(c, p->path, "shape and /index disagree", r->err);
@@ -261,7 +280,7 @@ static dq_status check_dense(dq_container *c, dq_h5_reader *r, const dq_payload 
     /* the checkpoint reader marks tensors of three dimensions and more in the same way */
     w->cols = b->n_dims > 2 ? -b->n_dims : cols;
     w->bits = 16;
-    w->dtype = (dq_dtype)type;
+    w->dtype = type;
     w->data = b->data;
     return DQ_OK;
 }
@@ -269,23 +288,18 @@ static dq_status check_dense(dq_container *c, dq_h5_reader *r, const dq_payload 
 static dq_status check_tensor(dq_container *c, dq_h5_reader *r, dq_payload *p, const dq_h5_block *b)
 {
     dq_weight *w = &c->tensor[c->n_tensors];
-    if (strcmp(p->encoding, "int-packed") == 0) {
-        w->name = tensor_name(c, p->path, packed, r->err);
-        if (!w->name) return damaged(c, p->path, "is not where codes belong", r->err);
-        return check_packed(c, r, p, b, w);
+    const char *part, *name = tensor_name(c, p->path, &part, r->err);
+    if (!name) return damaged(c, p->path, "is not where a tensor belongs", r->err);
+    if (w->name && strcmp(name, w->name) != 0)
+        return damaged(c, w->name, "a part of it is missing", r->err);
+    if (*part) {
+        w->name = name;
+        if (c->n_parts == 0) DQ_TRY(begin_coded(c, r, w));
+        return check_part(c, r, p, b, part);
     }
-    if (strcmp(p->encoding, "scale") == 0) {
-        const char *name = tensor_name(c, p->path, scale, r->err);
-        if (!name || !w->name || strcmp(name, w->name) != 0 || w->bits == 16)
-            return damaged(c, p->path, "scales without codes", r->err);
-        DQ_TRY(check_scale(c, r, p, b, w));
-        c->n_tensors++;
-        return DQ_OK;
-    }
-    if (w->name) return damaged(c, w->name, "codes without scales", r->err);
-    w->name = tensor_name(c, p->path, "", r->err);
-    if (!w->name || strcmp(p->encoding, "dense") != 0)
+    if (w->name || strcmp(p->encoding, dq_format_dense.name) != 0)
         return damaged(c, p->path, "unknown encoding", r->err);
+    w->name = name;
     DQ_TRY(check_dense(c, r, p, b, w));
     c->n_tensors++;
     return DQ_OK;
@@ -344,7 +358,7 @@ static dq_status read_payloads(dq_container *c, dq_h5_reader *r)
         left -= c->payload[i].bytes;
     }
     if (c->tensor[c->n_tensors].name)
-        return damaged(c, c->tensor[c->n_tensors].name, "codes without scales", r->err);
+        return damaged(c, c->tensor[c->n_tensors].name, "a part of it is missing", r->err);
     if (dq_h5_count_links(r, "/tensors") != c->n_tensors)
         return damaged(c, "/tensors", "holds tensors that /index does not list", r->err);
     return DQ_OK;
@@ -361,13 +375,14 @@ static dq_status add_up(dq_container *c, dq_err *err)
     for (i = 0; i < c->n_payloads; i++) {
         const dq_payload *p = &c->payload[i];
         if (dq_payload_in(p, tensors)) bytes += p->bytes;
-        if (!p->scale_mode) continue;
-        mode = *mode == 0 || mode == p->scale_mode ? p->scale_mode : "mixed";
+        if (!p->row) continue;
+        const char *own = dq_scale_mode_name[p->mode];
+        mode = *mode == 0 || mode == own ? own : "mixed";
     }
     for (i = 0; i < c->n_tensors; i++) {
         const dq_weight *w = &c->tensor[i];
         params += w->rows * (w->cols > 0 ? w->cols : 0);
-        if (w->bits == 16) continue;
+        if (!dq_weight_is_coded(w)) continue;
         bits = bits == 16 || bits == w->bits ? w->bits : 0;
     }
     if (params != info->params || bytes != info->weight_bytes)

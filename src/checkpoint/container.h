@@ -7,6 +7,8 @@
 #include "checkpoint/source.h"
 #include "kv/kv_config.h"
 #include "kv/logit_spec.h"
+#include "model/model.h"
+#include "tensor/weight_format.h"
 
 /* Owns the mapping, every name and every text. */
 typedef struct dq_container dq_container;
@@ -33,15 +35,18 @@ typedef struct dq_container_info {
 /* One row of /index with its bytes. */
 typedef struct dq_payload {
     const char *path;     /* "/tensors/NAME/packed" */
-    const char *encoding; /* "int-packed", "scale", "dense", "text", "bytes", "table" */
+    const char *encoding; /* of a part of a coded tensor, or "dense", "text", "bytes", "table" */
     int bits;
     int64_t group_size, rows, cols, bytes;
     double bits_per_weight; /* packed: with its scales; 0 where it has no meaning */
     double sqnr_db;         /* packed: may be infinite; NaN elsewhere */
     char sha256[65];
-    const char *scale_mode; /* of codes and scales: "absmax", ...; NULL elsewhere */
-    const uint8_t *data;    /* in the mapping */
-    bool sound;             /* checked before it was used */
+    const dq_part_row
+        *row; /* of a coded tensor's part; NULL elsewhere, and then the next two mean nothing */
+    dq_part part;
+    dq_scale_mode mode;  /* of the tensor's scales */
+    const uint8_t *data; /* in the mapping */
+    bool sound;          /* checked before it was used */
 } dq_payload;
 
 /* A file the container was made from. */

@@ -2,49 +2,12 @@
  * SPDX-License-Identifier: MIT */
 #include "base/sha256.h"
 #include "checkpoint/container_impl.h"
-#include "checkpoint/container_write.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 static dq_status damaged(const dq_container *c, const char *path, const char *what, dq_err *err)
 {
     return dq_fail(err, DQ_DAMAGED, "%s: %s: %s", c->path, path, what);
-}
-
-/* What is wrong with a payload of scales; NULL: nothing. */
-static const char *scales_wrong(const dq_payload *p)
-{
-    bool signs = p->scale_mode != dq_scale_mode_name[DQ_ABSMAX];
-    size_t item = (size_t)p->bytes / (size_t)p->rows / (size_t)p->cols;
-    for (size_t at = 0; at < (size_t)p->bytes; at += item) {
-        float s;
-        uint16_t h;
-        memcpy(&h, p->data + at, sizeof h);
-        if (item == sizeof s)
-            memcpy(&s, p->data + at, sizeof s);
-        else
-            s = dq_f32_from_f16(h);
-        if (!isfinite(s)) return "holds a scale that is not finite.";
-        if (s < 0 && !signs) return "holds a negative scale, which absmax never makes.";
-    }
-    return NULL;
-}
-
-static bool padding_zero(const dq_payload *p)
-{
-    size_t row = (size_t)p->bytes / (size_t)p->rows;
-    size_t used = (size_t)p->cols / 8 * (size_t)p->bits + (size_t)p->cols % 8 * (size_t)p->bits / 8;
-    int rest = (int)((size_t)p->cols % 8 * (size_t)p->bits % 8);
-    if (used == row) return true;
-    for (size_t r = 0; r < (size_t)p->rows; r++) {
-        const uint8_t *at = p->data + r * row;
-        if (used < row && at[used] >> rest != 0) return false;
-        for (size_t i = used + 1; i < row; i++) {
-            if (at[i]) return false;
-        }
-    }
-    return true;
 }
 
 dq_status dq_payload_check(const dq_container *c, int64_t i, dq_err *err)
@@ -57,10 +20,8 @@ dq_status dq_payload_check(const dq_container *c, int64_t i, dq_err *err)
                        "%s: %s: damaged (expected SHA-256 %.16s..., found %.16s...). Fetch or "
                        "write the file again.",
                        c->path, p->path, p->sha256, hex);
-    const char *wrong = strcmp(p->encoding, "scale") == 0 ? scales_wrong(p) : NULL;
+    const char *wrong = p->row ? p->row->wrong(&p->part, p->mode) : NULL;
     if (wrong) damaged(c, p->path, wrong, err);
-    if (strcmp(p->encoding, "int-packed") == 0 && !padding_zero(p))
-        damaged(c, p->path, "holds padding bits that are not zero.", err);
     dq_map_release(c->map.data, (size_t)(p->data - c->map.data) + (size_t)p->bytes);
     return err->code;
 }

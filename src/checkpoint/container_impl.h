@@ -21,6 +21,8 @@ struct dq_container {
     bool sound;        /* dq_container_check_weights was content */
     dq_weight *tensor; /* in name order */
     int64_t n_tensors;
+    int n_parts;        /* read so far of the coded tensor behind them */
+    dq_scale_mode mode; /* of that tensor */
     const char *config, *recipe;
     size_t config_len, recipe_len;
     dq_source_file *source;

@@ -8,8 +8,22 @@
 
 #include <string.h>
 
-const char *const dq_encoding_name[] = {"int-packed", "scale", "dense", "text", "bytes", "table"};
-const char *const dq_scale_mode_name[] = {"absmax", "fullrange", "search"};
+static const dq_part_row *part_of(const dq_slot *s)
+{
+    return &s->weight.format->part[s->part];
+}
+
+/* As in /index. */
+static const char *encoding_name(const dq_slot *s)
+{
+    switch (s->encoding) {
+    case DQ_ENC_PART: return part_of(s)->encoding;
+    case DQ_ENC_TEXT: return "text";
+    case DQ_ENC_BYTES: return "bytes";
+    case DQ_ENC_TABLE: return "table";
+    default: return dq_format_dense.name;
+    }
+}
 
 static bool put_attr(dq_h5 *h, hid_t at, const char *name, hid_t type, hid_t space, const void *v)
 {
@@ -114,41 +128,49 @@ static const char *long_name(dq_dtype dtype)
     }
 }
 
-static bool put_packed_attrs(dq_h5 *h, hid_t group, const dq_slot *s)
+/* The attributes of one format stand behind the width. */
+static bool put_own_attrs(dq_h5 *h, hid_t group, const dq_weight *w)
 {
-    int64_t shape[2] = {s->rows, s->cols};
-    return put_text(h, group, "encoding-type", "int-packed") &&
-           put_text(h, group, "encoding-version", "1.0") && put_int(h, group, "bits", s->bits) &&
-           put_int(h, group, "offset", 1 << (s->bits - 1)) &&
+    bool good = put_int(h, group, "bits", w->bits);
+    for (const dq_weight_attribute *a = w->format->attribute; good && a->name; a++)
+        good = put_int(h, group, a->name, a->value(w->bits));
+    return good;
+}
+
+static bool put_group_attrs(dq_h5 *h, hid_t group, const dq_slot *s)
+{
+    const dq_weight *w = &s->weight;
+    int64_t shape[2] = {w->rows, w->cols};
+    return put_text(h, group, "encoding-type", w->format->name) &&
+           put_text(h, group, "encoding-version", "1.0") && put_own_attrs(h, group, w) &&
            put_numbers(h, group, "shape", H5T_STD_I64LE, 2, shape) &&
-           put_int(h, group, "group_size", s->group_size) && put_int(h, group, "axis", 1) &&
+           put_int(h, group, "group_size", w->group_size) && put_int(h, group, "axis", 1) &&
            put_text(h, group, "scale_mode", dq_scale_mode_name[s->mode]) &&
            put_int(h, group, "row_align", 4) &&
            put_text(h, group, "source_dtype", long_name(s->source_dtype));
 }
 
-/* Path order puts NAME/packed right before NAME/scale: the first makes the group. */
+/* The parts of a tensor stand together in path order: the first makes the group. */
 static bool put_slot(dq_h5 *h, hid_t file, const dq_slot *s)
 {
     int mark = h->n;
     bool good = true;
-    if (s->encoding == DQ_ENC_PACKED) {
+    if (s->encoding == DQ_ENC_PART && s->part == 0) {
         char name[1024];
-        size_t n = strlen(s->path) - strlen("/packed");
+        size_t n = strlen(s->path) - strlen(part_of(s)->name) - 1;
         if (n >= sizeof name) return false;
         memcpy(name, s->path, n);
         name[n] = 0;
         hid_t group = make_group(h, file, name);
-        good = group >= 0 && put_packed_attrs(h, group, s);
+        good = group >= 0 && put_group_attrs(h, group, s);
     }
     hid_t d =
         good ? make_dataset(h, file, s->path, slot_type(h, s), slot_space(h, s)) : H5I_INVALID_HID;
     good = d >= 0;
-    if (good && s->encoding == DQ_ENC_PACKED) good = put_labels(h, d, "out", "byte");
-    if (good && s->encoding == DQ_ENC_SCALE) good = put_labels(h, d, "out", "group");
+    if (good && s->encoding == DQ_ENC_PART) good = put_labels(h, d, "out", part_of(s)->label);
     if (good && s->encoding == DQ_ENC_DENSE)
-        good =
-            put_text(h, d, "encoding-type", "dense") && put_text(h, d, "encoding-version", "1.0");
+        good = put_text(h, d, "encoding-type", encoding_name(s)) &&
+               put_text(h, d, "encoding-version", "1.0");
     return dq_h5_drop(h, mark) && good;
 }
 
@@ -310,7 +332,7 @@ dq_status dq_index_encode(uint8_t *out, const dq_skeleton *s, dq_err *err)
         if (strlen(t->sha256) != DQ_H5_SHA)
             return dq_fail(err, DQ_BUG, "%s has no hash yet", t->path);
         put_field(row, &col[DQ_COL_PATH], t->path);
-        put_field(row, &col[DQ_COL_ENCODING], dq_encoding_name[t->encoding]);
+        put_field(row, &col[DQ_COL_ENCODING], encoding_name(t));
         put_field(row, &col[DQ_COL_BITS], &bits);
         put_field(row, &col[DQ_COL_GROUP], &t->group_size);
         put_field(row, &col[DQ_COL_ROWS], &t->rows);

@@ -8,17 +8,15 @@
 #include "kv/kv_config.h"
 #include "kv/logit_spec.h"
 #include "tensor/quant.h"
+#include "tensor/weight_format.h"
 
 typedef enum dq_encoding {
-    DQ_ENC_PACKED, /* codes */
-    DQ_ENC_SCALE,
     DQ_ENC_DENSE, /* a tensor as it was */
+    DQ_ENC_PART,  /* a dataset of a coded tensor */
     DQ_ENC_TEXT,  /* scalar UTF-8 string */
     DQ_ENC_BYTES, /* a file, byte for byte */
     DQ_ENC_TABLE  /* source_files */
 } dq_encoding;
-extern const char *const dq_encoding_name[]; /* as in /index */
-extern const char *const dq_scale_mode_name[];
 
 /* One payload dataset. */
 typedef struct dq_slot {
@@ -33,7 +31,9 @@ typedef struct dq_slot {
     int bits;
     int64_t group_size, rows, cols;
     double bits_per_weight;
-    /* attributes of the tensor's group, packed only */
+    /* DQ_ENC_PART only: which one, and what the attributes of the tensor's group say */
+    int part;
+    dq_weight weight; /* without data */
     dq_scale_mode mode;
     dq_dtype source_dtype;
     /* known after the skeleton */

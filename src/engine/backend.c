@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/backend.h"
 #include "model/model.h"
+#include "tensor/weight_format.h"
 
 #include <string.h>
 
@@ -29,7 +30,7 @@ static const dq_weight *find_dense(const dq_model *m)
         const dq_layer *l = &m->layer[i];
         const dq_weight *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-            if (all[k]->rows && all[k]->bits > 8) return all[k];
+            if (all[k]->rows && !dq_weight_is_affine(all[k])) return all[k];
         }
     }
     return NULL;

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/memory_fit.h"
 
+#include "tensor/weight_format.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -72,7 +74,7 @@ static void count_weights(const dq_model *m, double *elements, double *others)
             const dq_weight *w = all[k];
             const double n = (double)w->rows * (double)w->cols;
             const double bytes =
-                w->bits == 16 ? (double)dq_dtypes[w->dtype].bytes : (double)w->bits / 8;
+                dq_weight_is_coded(w) ? (double)w->bits / 8 : (double)dq_dtypes[w->dtype].bytes;
             *elements += n;
             *others -= n * bytes;
         }

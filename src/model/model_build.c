@@ -1,7 +1,7 @@
 /* model_build: turns a configuration and a source of tensors into a model. Declared in model.h.
  * SPDX-License-Identifier: MIT */
 #include "model/model_config.h"
-#include "tensor/quant.h"
+#include "tensor/weight_format.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -40,10 +40,7 @@ static void shape_text(char *out, size_t cap, int64_t rows, int64_t cols)
 
 static int64_t stored_bytes(const dq_weight *w)
 {
-    if (w->bits == 16) return w->rows * w->cols * (int64_t)dq_dtypes[w->dtype].bytes;
-    int64_t scales = w->scale_rows * dq_groups(w->cols, w->group_size);
-    return w->rows * (int64_t)dq_row_bytes(w->cols, w->bits) +
-           scales * (int64_t)dq_dtypes[w->scale_dtype].bytes;
+    return (int64_t)dq_weight_bytes(w);
 }
 
 static void count_in(builder *b, const dq_weight *w)
@@ -63,7 +60,7 @@ static dq_status check_tensor(const builder *b, dq_role role, const char *name, 
         return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": wrong shape (expected %s, found %s)", name,
                        want, found);
     }
-    if (w->bits != 16)
+    if (dq_weight_is_coded(w))
         return vector ? dq_fail(err, DQ_DAMAGED, "tensor \"%s\": a vector cannot be packed", name)
                       : DQ_OK;
     if (w->dtype == DQ_F32 || w->dtype == DQ_F16 || w->dtype == DQ_BF16) return DQ_OK;
@@ -114,7 +111,7 @@ static bool same_values(const dq_weight *a, const dq_weight *b)
     enum { BLOCK = 512 };
     float x[BLOCK], y[BLOCK];
     int64_t n = a->rows * a->cols;
-    if (a->bits != 16 || b->bits != 16) return false;
+    if (dq_weight_is_coded(a) || dq_weight_is_coded(b)) return false;
     if (a->dtype == b->dtype && memcmp(a->data, b->data, (size_t)stored_bytes(a)) == 0) return true;
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t part = n - i < BLOCK ? n - i : BLOCK;
@@ -301,7 +298,7 @@ static dq_status sum_up(dq_model *m, dq_arena *a, dq_err *err)
         const dq_layer *x = &m->layer[l];
         const dq_weight *all[] = {&x->q, &x->k, &x->v, &x->o, &x->gate, &x->up, &x->down};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-            if (all[i]->bits == 16) continue;
+            if (!dq_weight_is_coded(all[i])) continue;
             const char *group = group_text(all[i], a, err);
             if (!group) return err->code;
             if (m->weight_group[0] == 0) { /* the first packed weight */

@@ -59,9 +59,16 @@ static const dq_slot *slot_of(const dq_quantizer *q, int64_t tensor)
 dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i)
 {
     const dq_qtensor *x = &q->tensor[i];
-    const dq_slot *s = slot_of(q, i);
+    const int n = x->format ? x->format->n_parts : 1;
+    const dq_slot *first = slot_of(q, i), *s = first;
+    int64_t bytes = 0;
+    for (int k = 0; k < n; k++) {
+        bytes += first[k].bytes;
+        if (x->format && x->format->part[k].is_codes) s = &first[k];
+    }
     dq_quantize_row r = {.name = x->t->name,
-                         .packed = x->packed,
+                         .format = x->format ? x->format->name : dq_format_dense.name,
+                         .packed = x->format != NULL,
                          .skipped = q->skipped[i],
                          .dtype = x->t->dtype,
                          .scale_dtype = x->spec.scale_dtype,
@@ -70,7 +77,7 @@ dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i)
                          .cols = x->cols,
                          .group_size = s->group_size,
                          .source_bytes = (int64_t)dq_nbytes(x->t),
-                         .bytes = s->bytes + (x->packed ? s[1].bytes : 0),
+                         .bytes = bytes,
                          .bits_per_weight = s->bits_per_weight,
                          .sqnr_db = s->sqnr_db};
     return r;
@@ -190,8 +197,8 @@ dq_status dq_plan_scan(dq_quantizer *q, dq_err *err)
 /* ---- Comparison with a container ---- */
 
 typedef struct comparison {
-    const dq_payload *part[2];
-    int64_t at[2];
+    const dq_payload *part[DQ_MAX_PARTS];
+    int64_t at[DQ_MAX_PARTS];
 } comparison;
 
 static dq_status compare_part(void *arg, int part, const void *p, size_t bytes, dq_err *err)
@@ -210,7 +217,7 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
 {
     const dq_slot *s = &q->skeleton.slot[i];
     const dq_payload *p = dq_container_payload(c, i);
-    comparison now = {{p, NULL}, {0, 0}};
+    comparison now = {.part = {p}};
     if (strcmp(p->path, s->path) != 0 || p->bytes != s->bytes)
         return dq_fail(err, DQ_DAMAGED, "%s: expected %s of %lld bytes from the source", p->path,
                        s->path, (long long)s->bytes);
@@ -218,12 +225,12 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
         const dq_blob *b = &q->blob[-1 - s->origin];
         return compare_part(&now, 0, b->data, b->bytes, err);
     }
-    if (s->encoding == DQ_ENC_SCALE) return DQ_OK;
-    if (s->encoding == DQ_ENC_PACKED) {
-        now.part[1] = dq_container_payload(c, i + 1);
-        if (i + 1 >= dq_container_n_payloads(c) || now.part[1]->bytes != s[1].bytes)
-            return dq_fail(err, DQ_DAMAGED, "%s: scales of another size than the source gives",
-                           s[1].path);
+    if (s->encoding == DQ_ENC_PART && s->part > 0) return DQ_OK; /* with the first one */
+    for (int k = 1; s->encoding == DQ_ENC_PART && k < s->weight.format->n_parts; k++) {
+        if (i + k >= dq_container_n_payloads(c) ||
+            dq_container_payload(c, i + k)->bytes != s[k].bytes)
+            return dq_fail(err, DQ_DAMAGED, "%s: of another size than the source gives", s[k].path);
+        now.part[k] = dq_container_payload(c, i + k);
     }
     dq_sink sink = {compare_part, &now};
     dq_tick tick = {dq_plan_advance, q};

@@ -26,7 +26,7 @@ typedef struct dq_quantize_progress {
 
 /* One tensor of the plan. */
 typedef struct dq_quantize_row {
-    const char *name;
+    const char *name, *format;
     bool packed, skipped;
     dq_dtype dtype;       /* of the source */
     dq_dtype scale_dtype; /* packed */

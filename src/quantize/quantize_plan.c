@@ -78,8 +78,8 @@ dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, cons
                                               : strtoll(group, NULL, 10);
     if (s->group == 0 || s->group < DQ_GROUP_TENSOR) return bad_recipe("group", err);
     int mode = 0;
-    while (mode < 3 && strcmp(scale, dq_scale_mode_name[mode]) != 0) mode++;
-    if (mode == 3) return bad_recipe("scale", err);
+    while (mode < DQ_SCALE_MODES && strcmp(scale, dq_scale_mode_name[mode]) != 0) mode++;
+    if (mode == DQ_SCALE_MODES) return bad_recipe("scale", err);
     s->mode = (dq_scale_mode)mode;
     if (strcmp(dtype, "f16") != 0 && strcmp(dtype, "f32") != 0)
         return bad_recipe("scale_dtype", err);
@@ -199,9 +199,9 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t, boo
     if (t->dtype > DQ_F64)
         return dq_fail(err, DQ_MISMATCH, "tensor \"%s\": type %s cannot be quantized or copied",
                        t->name, dq_dtypes[t->dtype].name);
-    x->packed = wanted && q->set.bits != 16 && !skipped;
     q->skipped[i] = wanted && skipped;
-    if (!x->packed) return DQ_OK;
+    if (!wanted || skipped || q->set.bits == 16) return DQ_OK;
+    x->format = dq_weight_format_of_mode(q->set.mode);
     x->spec = (dq_qspec){q->set.bits, q->set.group, q->set.mode, q->set.scale_dtype};
     x->one_scale = q->set.group == DQ_GROUP_TENSOR;
     x->group_size = q->set.group < 0 || q->set.group > x->cols ? x->cols : q->set.group;
@@ -223,7 +223,7 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
         bool wanted = bsearch(&t->name, names, (size_t)n_names, sizeof *names, by_text) != NULL;
         if (dq_numel(t) == 0) continue; /* the model was opened: nothing needs it */
         DQ_TRY(plan_tensor(q, kept, t, wanted, q->skipped[i], err));
-        q->info.n_packed += q->tensor[kept].packed;
+        q->info.n_packed += q->tensor[kept].format != NULL;
         q->info.n_skipped += q->skipped[kept++];
     }
     q->info.n_tensors = kept;
@@ -293,36 +293,27 @@ static void tensor_slot(dq_slot *s, const dq_qtensor *x)
     s->sqnr_db = (double)NAN;
 }
 
-static void packed_slots(dq_slot *codes, dq_slot *scales, const dq_qtensor *x)
+static void part_slot(dq_slot *s, const dq_qtensor *x, int part)
 {
-    int64_t groups = dq_groups(x->cols, x->group_size);
-    dq_weight w = {.rows = x->rows,
-                   .cols = x->cols,
-                   .bits = x->spec.bits,
-                   .group_size = x->group_size,
-                   .scale_rows = x->scale_rows,
-                   .scale_dtype = x->spec.scale_dtype};
-    codes->encoding = DQ_ENC_PACKED;
-    codes->dtype = DQ_U8;
-    codes->n_dims = 2;
-    codes->shape[0] = x->rows;
-    codes->shape[1] = (int64_t)dq_row_bytes(x->cols, x->spec.bits);
-    codes->bytes = codes->shape[0] * codes->shape[1];
-    codes->bits = x->spec.bits;
-    codes->group_size = scales->group_size = x->group_size;
-    codes->rows = x->rows;
-    codes->cols = x->cols;
-    codes->bits_per_weight = dq_bits_per_weight(&w);
-    codes->mode = x->spec.mode;
-    codes->source_dtype = x->t->dtype;
-    scales->encoding = DQ_ENC_SCALE;
-    scales->dtype = x->spec.scale_dtype;
-    scales->n_dims = 2;
-    scales->rows = scales->shape[0] = x->scale_rows;
-    scales->cols = scales->shape[1] = groups;
-    scales->bits = (int)dq_dtypes[scales->dtype].bytes * 8;
-    scales->bytes = x->scale_rows * groups * (int64_t)dq_dtypes[scales->dtype].bytes;
-    scales->sqnr_db = (double)NAN;
+    const dq_weight w = dq_qtensor_weight(x);
+    const dq_part p = dq_weight_part(&w, part);
+    s->encoding = DQ_ENC_PART;
+    s->part = part;
+    s->weight = w;
+    s->mode = x->spec.mode;
+    s->source_dtype = x->t->dtype;
+    s->dtype = p.dtype;
+    s->n_dims = 2;
+    s->shape[0] = p.shape[0];
+    s->shape[1] = p.shape[1];
+    s->bytes = (int64_t)dq_part_bytes(&p);
+    s->bits = p.bits;
+    s->group_size = w.group_size;
+    s->rows = p.rows;
+    s->cols = p.cols;
+    const bool codes = w.format->part[part].is_codes;
+    s->bits_per_weight = codes ? dq_bits_per_weight(&w) : 0;
+    s->sqnr_db = codes ? 0 : (double)NAN; /* known once they are made */
 }
 
 static void blob_slot(dq_slot *s, const dq_blob *b, int n_files)
@@ -366,14 +357,14 @@ static void add_up(dq_quantizer *q)
     for (int64_t i = 0; i < info->n_tensors; i++) {
         const dq_qtensor *x = &q->tensor[i];
         info->params += x->rows * x->cols;
-        if (x->packed) info->packed_params += x->rows * x->cols;
-        info->n_wide += x->packed && x->spec.scale_dtype != q->set.scale_dtype;
+        if (x->format) info->packed_params += x->rows * x->cols;
+        info->n_wide += x->format && x->spec.scale_dtype != q->set.scale_dtype;
     }
     for (int64_t i = 0; i < s->n_slots; i++) {
         const dq_slot *t = &s->slot[i];
-        bool codes = t->encoding == DQ_ENC_PACKED;
-        info->file_bytes += pages(t->bytes) + (codes ? 8192 : 4096);
-        if (codes || t->encoding == DQ_ENC_SCALE) info->packed_bytes += t->bytes;
+        const bool part = t->encoding == DQ_ENC_PART; /* the first has a group as well */
+        info->file_bytes += pages(t->bytes) + (part && t->part == 0 ? 8192 : 4096);
+        if (part) info->packed_bytes += t->bytes;
         if (t->origin >= 0) info->weight_bytes += t->bytes;
     }
     info->bits_per_weight = 8.0 * (double)info->weight_bytes / (double)info->params;
@@ -382,34 +373,39 @@ static void add_up(dq_quantizer *q)
     s->bits_per_weight = info->bits_per_weight;
 }
 
+static dq_status tensor_slots(dq_quantizer *q, int64_t i, dq_err *err)
+{
+    const dq_qtensor *x = &q->tensor[i];
+    const int n = x->format ? x->format->n_parts : 1;
+    for (int k = 0; k < n; k++) {
+        dq_slot *s = &q->skeleton.slot[q->skeleton.n_slots++];
+        s->origin = i;
+        if (x->format) {
+            part_slot(s, x, k);
+            s->path =
+                dq_textf(q->arena, err, "/tensors/%s/%s", x->t->name, x->format->part[k].name);
+        } else {
+            tensor_slot(s, x);
+            s->path = dq_textf(q->arena, err, "/tensors/%s", x->t->name);
+        }
+    }
+    return err->code;
+}
+
 dq_status dq_plan_slots(dq_quantizer *q, dq_err *err)
 {
     dq_skeleton *s = &q->skeleton;
-    int64_t n = 0, most = 2 * q->info.n_tensors + q->n_blobs;
+    int64_t most = DQ_MAX_PARTS * q->info.n_tensors + q->n_blobs;
+    s->n_slots = 0;
     s->slot = dq_alloc(q->arena, (size_t)most, sizeof *s->slot, err);
     if (!s->slot) return err->code;
-    for (int64_t i = 0; i < q->info.n_tensors; i++) {
-        const dq_qtensor *x = &q->tensor[i];
-        dq_slot *a = &s->slot[n++], *b = x->packed ? &s->slot[n++] : NULL;
-        const char *tail = x->packed ? "/packed" : "";
-        a->origin = i;
-        a->path = dq_textf(q->arena, err, "/tensors/%s%s", x->t->name, tail);
-        if (b) {
-            b->origin = i;
-            b->path = dq_textf(q->arena, err, "/tensors/%s/scale", x->t->name);
-            packed_slots(a, b, x);
-        } else {
-            tensor_slot(a, x);
-        }
-        if (err->code != DQ_OK) return err->code;
-    }
+    for (int64_t i = 0; i < q->info.n_tensors; i++) DQ_TRY(tensor_slots(q, i, err));
     for (int i = 0; i < q->n_blobs; i++) {
-        dq_slot *b = &s->slot[n++];
+        dq_slot *b = &s->slot[s->n_slots++];
         blob_slot(b, &q->blob[i], q->n_files);
         b->origin = -1 - i;
     }
-    s->n_slots = n;
-    qsort(s->slot, (size_t)n, sizeof *s->slot, by_path);
+    qsort(s->slot, (size_t)s->n_slots, sizeof *s->slot, by_path);
     add_up(q);
     return DQ_OK;
 }

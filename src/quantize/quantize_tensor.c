@@ -19,7 +19,7 @@ enum {
 /* What a block of rows tells. */
 typedef struct piece {
     int64_t bad; /* index of the first value that is not finite, -1: none */
-    float peak;
+    dq_range range;
     bool wide; /* a scale does not fit F16 */
     dq_qerror error;
     double sums[DQ_N_CANDIDATES];
@@ -126,27 +126,18 @@ static const float *floats_of(float *room, const uint8_t *src, dq_dtype type, in
     return room;
 }
 
-/* Whether the scale of a group whose largest magnitude is `top` needs F32. A search needs it where one
- * of the modes that it must not lose to does; of its own candidates it takes those that fit. */
-static bool needs_f32(const dq_qspec *s, float top)
-{
-    bool absmax = s->mode != DQ_FULLRANGE, full = s->mode != DQ_ABSMAX;
-    return (absmax && !dq_scale_fits_f16(dq_scale_of_peak(top, s->bits, DQ_ABSMAX))) ||
-           (full && !dq_scale_fits_f16(dq_scale_of_peak(top, s->bits, DQ_FULLRANGE)));
-}
-
 /* Group by group, on the bits as they lie; false when a value is not finite. */
 static bool scan_groups(const dq_qtensor *q, piece *p, const uint8_t *src, dq_dtype type,
                         int64_t rows)
 {
-    bool asked = q->spec.scale_dtype == DQ_F16;
+    const bool asked = q->spec.scale_dtype == DQ_F16;
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < q->cols; c += q->group_size) {
             int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
             const uint8_t *at = src + (size_t)(r * q->cols + c) * dq_dtypes[type].bytes;
-            float top = top_of(at, type, n);
-            if (!isfinite(top)) return false;
-            p->wide = p->wide || (asked && needs_f32(&q->spec, top));
+            const dq_range range = {.peak = top_of(at, type, n)};
+            if (!isfinite(range.peak)) return false;
+            p->wide = p->wide || (asked && !q->format->fits_f16(&range, &q->spec));
         }
     }
     return true;
@@ -159,26 +150,26 @@ static void scan_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t end
     const uint8_t *src = source_row(q, begin);
     bool finite;
     p->bad = -1;
-    p->peak = 0;
+    p->range = (dq_range){0};
     p->wide = false;
     if (type == DQ_F64) { /* what counts is the value as a float */
         dq_to_f32(p->w, src, type, n);
         type = DQ_F32;
         src = (const uint8_t *)p->w;
     }
-    if (q->packed && !q->one_scale)
+    if (q->format && !q->one_scale)
         finite = scan_groups(q, p, src, type, end - begin);
     else
         finite = isfinite(top_of(src, type, n));
     if (finite && !q->one_scale) return;
     const float *w = floats_of(p->w, src, type, n);
     if (finite)
-        p->peak = dq_peak(w, n);
+        p->range.peak = dq_peak(w, n);
     else
         p->bad = first_not_finite(w, n);
 }
 
-static dq_status scan_tile(tiling *g, dq_qtensor *q, int64_t begin, float *peak, bool *wide,
+static dq_status scan_tile(tiling *g, dq_qtensor *q, int64_t begin, dq_range *range, bool *wide,
                            dq_err *err)
 {
     int64_t end, rows = row_range(q, &end, begin, g->tile_rows);
@@ -197,7 +188,7 @@ static dq_status scan_tile(tiling *g, dq_qtensor *q, int64_t begin, float *peak,
                            "tensor \"%s\": the value at row %lld, column %lld is not finite",
                            q->t->name, (long long)row, (long long)col);
         }
-        if (fabsf(p->peak) > fabsf(*peak)) *peak = p->peak;
+        if (fabsf(p->range.peak) > fabsf(range->peak)) range->peak = p->range.peak;
         *wide = *wide || p->wide;
     }
     return DQ_OK;
@@ -246,77 +237,89 @@ static dq_status search_tensor(tiling *g, dq_qtensor *q, float peak, dq_err *err
     DQ_TRY(search_sweep(g, q, &s, true, rank, DQ_N_CANDIDATES, err));
     dq_search_narrow(&s, rank);
     DQ_TRY(search_sweep(g, q, &s, false, error, s.n_finalists, err));
-    q->tensor_scale = dq_search_end(&s, error);
+    q->grid.scale = dq_search_end(&s, error);
     return DQ_OK;
 }
 
 dq_status dq_pass_scan(dq_qtensor *q, dq_pass_room *room, const dq_tick *tick, dq_err *err)
 {
     tiling g;
-    float peak = 0;
+    dq_range range = {0};
     bool wide = false;
     tiling_begin(&g, q, false, room, err);
     for (int64_t begin = 0, end; err->code == DQ_OK && begin < q->rows; begin = end) {
         row_range(q, &end, begin, g.tile_rows);
-        if (dq_check_stop(err) == DQ_OK) scan_tile(&g, q, begin, &peak, &wide, err);
+        if (dq_check_stop(err) == DQ_OK) scan_tile(&g, q, begin, &range, &wide, err);
         release_rows(q, begin, end, tick);
     }
-    bool one = q->packed && q->one_scale;
-    if (one) wide = needs_f32(&q->spec, peak);
+    const bool one = q->format && q->one_scale;
+    if (one) wide = !q->format->fits_f16(&range, &q->spec);
     if (wide) q->spec.scale_dtype = DQ_F32;
     if (err->code != DQ_OK || !one) return err->code;
-    if (q->spec.mode == DQ_SEARCH && peak != 0) return search_tensor(&g, q, peak, err);
-    q->tensor_scale =
-        dq_stored_scale(dq_scale_of_peak(peak, q->spec.bits, q->spec.mode), q->spec.scale_dtype);
+    if (q->spec.mode == DQ_SEARCH && range.peak != 0) return search_tensor(&g, q, range.peak, err);
+    q->grid = q->format->grid(&range, &q->spec);
     return DQ_OK;
 }
 
 /* ---- Codes ---- */
 
+/* Of one tile, by part. */
 typedef struct output {
-    uint8_t *codes, *scales;  /* of one tile */
-    size_t n_codes, n_scales; /* bytes filled */
+    uint8_t *part[DQ_MAX_PARTS];
+    size_t bytes[DQ_MAX_PARTS]; /* filled */
 } output;
 
-static void put_scale(const dq_qtensor *q, uint8_t *at, float scale)
+dq_weight dq_qtensor_weight(const dq_qtensor *q)
 {
-    uint16_t h = dq_f16_from_f32(scale);
-    if (q->spec.scale_dtype == DQ_F16)
-        memcpy(at, &h, sizeof h);
-    else
-        memcpy(at, &scale, sizeof scale);
+    return (dq_weight){.rows = q->rows,
+                       .cols = q->cols,
+                       .format = q->format,
+                       .bits = q->spec.bits,
+                       .group_size = q->group_size,
+                       .scale_rows = q->scale_rows,
+                       .scale_dtype = q->spec.scale_dtype};
 }
 
-static void encode_row(const dq_qtensor *q, const float *w, float *got, int8_t *codes,
-                       uint8_t *scales)
+/* Bytes of each part that a row of the tensor has to itself: 0 where one row serves the whole tensor. */
+static void row_bytes(size_t bytes[DQ_MAX_PARTS], const dq_qtensor *q)
 {
-    size_t item = dq_dtypes[q->spec.scale_dtype].bytes;
-    for (int64_t c = 0; c < q->cols; c += q->group_size) {
-        int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
-        float s = q->tensor_scale;
-        if (!q->one_scale) {
-            s = dq_group_scale(w + c, n, q->spec.bits, q->spec.mode, q->spec.scale_dtype);
-            put_scale(q, scales, s);
-            scales += item;
-        }
-        dq_encode_back(codes + c, got + c, w + c, n, q->spec.bits, s, q->spec.mode);
+    const dq_weight w = dq_qtensor_weight(q);
+    for (int i = 0; i < q->format->n_parts; i++) {
+        const dq_part p = dq_weight_part(&w, i);
+        const bool shared = q->one_scale && !q->format->part[i].is_codes;
+        bytes[i] = shared ? 0 : dq_part_bytes(&p) / (size_t)p.rows;
     }
 }
 
-static void encode_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t end, uint8_t *codes,
-                         uint8_t *scales)
+static void encode_row(const dq_qtensor *q, const float *w, float *got, int8_t *codes,
+                       uint8_t *const part[DQ_MAX_PARTS])
+{
+    const dq_weight_format *f = q->format;
+    for (int64_t c = 0, i = 0; c < q->cols; c += q->group_size, i++) {
+        const int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
+        const dq_grid g = q->one_scale ? q->grid : f->fit(w + c, n, &q->spec);
+        if (!q->one_scale) f->put(part, i, g, &q->spec);
+        f->encode(codes + c, got + c, w + c, n, g, &q->spec);
+    }
+    for (int i = 0; i < f->n_parts; i++) {
+        if (f->part[i].is_codes) dq_pack_row(part[i], codes, q->cols, q->spec.bits);
+    }
+}
+
+static void encode_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t end,
+                         uint8_t *part[DQ_MAX_PARTS])
 {
     int64_t n = (end - begin) * q->cols;
-    size_t row_bytes = dq_row_bytes(q->cols, q->spec.bits);
-    size_t row_scales =
-        (size_t)dq_groups(q->cols, q->group_size) * dq_dtypes[q->spec.scale_dtype].bytes;
+    size_t step[DQ_MAX_PARTS];
     const float *values = floats_of(p->w, source_row(q, begin), q->t->dtype, n);
     memset(&p->error, 0, sizeof p->error);
+    row_bytes(step, q);
     for (int64_t r = 0; r < end - begin; r++) {
         const float *w = values + (size_t)r * (size_t)q->cols;
-        encode_row(q, w, p->got, p->codes, scales + (size_t)r * row_scales);
-        dq_pack_row(codes + (size_t)r * row_bytes, p->codes, q->cols, q->spec.bits);
+        for (int i = 0; i < q->format->n_parts; i++) memset(part[i], 0, step[i]);
+        encode_row(q, w, p->got, p->codes, part);
         dq_qerror_add(&p->error, w, p->got, q->cols);
+        for (int i = 0; i < q->format->n_parts; i++) part[i] += step[i];
     }
 }
 
@@ -325,26 +328,39 @@ static void encode_tile(tiling *g, output *o, int64_t begin, dq_qerror *e)
     const dq_qtensor *q = g->q;
     int64_t end, rows = row_range(q, &end, begin, g->tile_rows);
     int n = (int)((rows + g->block_rows - 1) / g->block_rows);
-    size_t row_bytes = dq_row_bytes(q->cols, q->spec.bits);
-    size_t row_scales = q->one_scale ? 0
-                                     : (size_t)dq_groups(q->cols, q->group_size) *
-                                           dq_dtypes[q->spec.scale_dtype].bytes;
-#pragma omp taskloop grainsize(1) if (n > 1) shared(g, o, q)
+    size_t step[DQ_MAX_PARTS] = {0};
+    row_bytes(step, q);
+#pragma omp taskloop grainsize(1) if (n > 1) shared(g, o, q, step)
     for (int i = 0; i < n; i++) {
         int64_t b = begin + i * g->block_rows, t;
+        uint8_t *part[DQ_MAX_PARTS];
         row_range(q, &t, b, g->block_rows);
-        encode_block(q, &g->piece[i], b, t, o->codes + (size_t)(b - begin) * row_bytes,
-                     o->scales + (size_t)(b - begin) * row_scales);
+        for (int k = 0; k < q->format->n_parts; k++)
+            part[k] = o->part[k] + (size_t)(b - begin) * step[k];
+        encode_block(q, &g->piece[i], b, t, part);
     }
     for (int i = 0; i < n; i++) dq_qerror_merge(e, &g->piece[i].error);
-    o->n_codes = (size_t)rows * row_bytes;
-    o->n_scales = (size_t)rows * row_scales;
+    for (int k = 0; k < q->format->n_parts; k++) o->bytes[k] = (size_t)rows * step[k];
 }
 
 static void hand_out(const output *o, const dq_sink *sink, dq_err *err)
 {
-    if (sink->put(sink->arg, 0, o->codes, o->n_codes, err) == DQ_OK && o->n_scales)
-        sink->put(sink->arg, 1, o->scales, o->n_scales, err);
+    for (int i = 0; i < DQ_MAX_PARTS && err->code == DQ_OK; i++) {
+        if (o->bytes[i]) sink->put(sink->arg, i, o->part[i], o->bytes[i], err);
+    }
+}
+
+/* The parts of which the whole tensor has one row. */
+static void put_shared(const dq_qtensor *q, const dq_sink *sink, dq_err *err)
+{
+    uint8_t space[DQ_MAX_PARTS][sizeof(float)] = {{0}}, *part[DQ_MAX_PARTS];
+    const dq_weight w = dq_qtensor_weight(q);
+    for (int i = 0; i < DQ_MAX_PARTS; i++) part[i] = space[i];
+    q->format->put(part, 0, q->grid, &q->spec);
+    for (int i = 0; i < q->format->n_parts && err->code == DQ_OK; i++) {
+        const dq_part p = dq_weight_part(&w, i);
+        if (!q->format->part[i].is_codes) sink->put(sink->arg, i, part[i], dq_part_bytes(&p), err);
+    }
 }
 
 /* Two outputs take turns: one is hashed and written while the next is computed. Only the task touches
@@ -372,11 +388,7 @@ static void all_tiles(tiling *g, output out[2], const dq_sink *sink, dq_qerror *
         last = o;
     }
     if (err->code == DQ_OK && last) hand_out(last, sink, err);
-    if (err->code == DQ_OK && q->one_scale) {
-        uint8_t scale[4];
-        put_scale(q, scale, q->tensor_scale);
-        sink->put(sink->arg, 1, scale, dq_dtypes[q->spec.scale_dtype].bytes, err);
-    }
+    if (err->code == DQ_OK && q->one_scale) put_shared(q, sink, err);
 }
 
 static dq_status copy_dense(const dq_qtensor *q, const dq_sink *sink, const dq_tick *tick,
@@ -399,18 +411,18 @@ dq_status dq_pass_write(const dq_qtensor *q, dq_pass_room *room, const dq_sink *
                         const dq_tick *tick, dq_err *err)
 {
     tiling g;
-    output out[2] = {{0}};
+    output out[2] = {{{0}, {0}}};
     uint8_t *space = NULL;
-    if (!q->packed) return copy_dense(q, sink, tick, err);
+    if (!q->format) return copy_dense(q, sink, tick, err);
     memset(e, 0, sizeof *e);
     if (tiling_begin(&g, q, true, room, err) == DQ_OK) {
-        size_t codes = (size_t)g.tile_rows * dq_row_bytes(q->cols, q->spec.bits);
-        size_t scales = (size_t)g.tile_rows * (size_t)dq_groups(q->cols, q->group_size) *
-                        dq_dtypes[q->spec.scale_dtype].bytes;
-        space = room_part(room, 2, 2, codes + scales, err);
+        size_t step[DQ_MAX_PARTS], each = 0;
+        row_bytes(step, q);
+        for (int k = 0; k < q->format->n_parts; k++) each += (size_t)g.tile_rows * step[k];
+        uint8_t *at = space = room_part(room, 2, 2, each, err);
         for (int i = 0; space && i < 2; i++) {
-            out[i].codes = space + (size_t)i * (codes + scales);
-            out[i].scales = out[i].codes + codes;
+            for (int k = 0; k < q->format->n_parts; at += (size_t)g.tile_rows * step[k++])
+                out[i].part[k] = at;
         }
     }
     if (space) all_tiles(&g, out, sink, e, tick, err);

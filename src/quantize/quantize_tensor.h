@@ -4,18 +4,21 @@
 #ifndef DQ_QUANTIZE_TENSOR_H
 #define DQ_QUANTIZE_TENSOR_H
 
-#include "tensor/quant.h"
+#include "tensor/weight_format.h"
 
 /* How one tensor of a checkpoint is stored. */
 typedef struct dq_qtensor {
     const dq_tensor *t;
-    int64_t rows, cols; /* a vector: rows = numel, cols = 1 */
-    bool packed;
+    int64_t rows, cols;             /* a vector: rows = numel, cols = 1 */
+    const dq_weight_format *format; /* NULL: as it is, and the rest means nothing */
     dq_qspec spec; /* scale_dtype as stored: dq_pass_scan turns F16 into F32 where it must */
     int64_t group_size, scale_rows;
-    bool one_scale;     /* for the whole tensor */
-    float tensor_scale; /* of one_scale, as stored; found by dq_pass_scan */
+    bool one_scale; /* for the whole tensor */
+    dq_grid grid;   /* of one_scale, as stored; found by dq_pass_scan */
 } dq_qtensor;
+
+/* What it becomes, without data. */
+dq_weight dq_qtensor_weight(const dq_qtensor *q);
 
 /* Where a pass reports how far it is: source bytes done. Called by one thread at a time. */
 typedef struct dq_tick {
@@ -23,7 +26,7 @@ typedef struct dq_tick {
     void *arg;
 } dq_tick;
 
-/* Part 0: codes, or the dense bytes; part 1: scales. Bytes of a part come in order. */
+/* Parts of the format; 0: the dense bytes. Bytes of a part come in order. */
 typedef struct dq_sink {
     dq_status (*put)(void *arg, int part, const void *p, size_t bytes, dq_err *err);
     void *arg;

@@ -29,9 +29,9 @@ typedef struct work {
     char **pending; /* lines that wait for the payloads to reach the disk */
     int64_t n_pending;
     int n_sources; /* hashes of weight files in the journal */
-    /* the payload being written: its codes and its scales */
-    dq_sha256 hash[2];
-    int64_t at[2];
+    /* the parts being written */
+    dq_sha256 hash[DQ_MAX_PARTS];
+    int64_t at[DQ_MAX_PARTS];
 } work;
 
 static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq_err *err)
@@ -111,6 +111,12 @@ static dq_status begin_part(work *w, int part, const dq_slot *s, dq_err *err)
     return dq_sha256_begin(&w->hash[part], err);
 }
 
+static int n_parts(const dq_slot *s)
+{
+    return s->encoding == DQ_ENC_PART ? s->weight.format->n_parts : 1;
+}
+
+/* Slot i is the first part. */
 static dq_status run_tensor(work *w, int64_t i, dq_err *err)
 {
     dq_slot *s = &w->q->skeleton.slot[i];
@@ -118,16 +124,15 @@ static dq_status run_tensor(work *w, int64_t i, dq_err *err)
     dq_sink sink = {write_part, w};
     dq_tick tick = {dq_plan_advance, w->q};
     dq_qerror e;
-    DQ_TRY(begin_part(w, 0, s, err));
-    if (x->packed) DQ_TRY(begin_part(w, 1, s + 1, err));
+    const int n = n_parts(s);
+    for (int k = 0; k < n; k++) DQ_TRY(begin_part(w, k, &s[k], err));
     DQ_TRY(dq_pass_write(x, &w->q->room, &sink, &e, &tick, err));
-    if (x->packed) {
-        s->sqnr_db = dq_sqnr_db(&e);
-        DQ_TRY(dq_sha256_end(&w->hash[1], s[1].sha256, err));
-        DQ_TRY(finish_slot(w, i + 1, err));
+    for (int k = n - 1; k >= 0; k--) {
+        if (x->format && x->format->part[k].is_codes) s[k].sqnr_db = dq_sqnr_db(&e);
+        DQ_TRY(dq_sha256_end(&w->hash[k], s[k].sha256, err));
+        DQ_TRY(finish_slot(w, i + k, err));
     }
-    DQ_TRY(dq_sha256_end(&w->hash[0], s->sha256, err));
-    return finish_slot(w, i, err);
+    return DQ_OK;
 }
 
 static dq_status run_slot(work *w, int64_t i, dq_err *err)
@@ -136,15 +141,15 @@ static dq_status run_slot(work *w, int64_t i, dq_err *err)
     dq_slot *s = &q->skeleton.slot[i];
     q->what = s->path;
     if (s->origin >= 0) {
-        bool pair = s->encoding == DQ_ENC_PACKED;
-        if (s->encoding == DQ_ENC_SCALE) return DQ_OK; /* made with its codes, the slot before */
-        if (w->done[i] && (!pair || w->done[i + 1])) {
+        bool done = true;
+        if (s->encoding == DQ_ENC_PART && s->part > 0) return DQ_OK; /* made with the first one */
+        for (int k = 0; k < n_parts(s); k++) done = done && w->done[i + k];
+        if (done) {
             dq_plan_advance(q, (int64_t)dq_nbytes(q->tensor[s->origin].t));
             return DQ_OK;
         }
         run_tensor(w, i, err);
-        dq_sha256_drop(&w->hash[0]);
-        dq_sha256_drop(&w->hash[1]);
+        for (int k = 0; k < DQ_MAX_PARTS; k++) dq_sha256_drop(&w->hash[k]);
         return err->code;
     }
     const dq_blob *b = &q->blob[-1 - s->origin];

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 256 }; /* codes held at once on the stack */
+const char *const dq_scale_mode_name[DQ_SCALE_MODES] = {"absmax", "fullrange", "search"};
 
 int dq_qmax(int bits)
 {
@@ -25,17 +25,6 @@ size_t dq_row_bytes(int64_t cols, int bits)
 int64_t dq_groups(int64_t cols, int64_t group_size)
 {
     return cols / group_size + (cols % group_size != 0);
-}
-
-double dq_bits_per_weight(const dq_weight *w)
-{
-    double n = (double)w->rows * (double)w->cols;
-    if (n <= 0) return 0;
-    if (w->bits == 16) return 8.0 * (double)dq_dtypes[w->dtype].bytes;
-    double codes = 8.0 * (double)dq_row_bytes(w->cols, w->bits) * (double)w->rows;
-    double scales = 8.0 * (double)dq_dtypes[w->scale_dtype].bytes * (double)w->scale_rows *
-                    (double)dq_groups(w->cols, w->group_size);
-    return (codes + scales) / n;
 }
 
 /* `bits` bytes for every eight codes; cols is a multiple of eight. */
@@ -156,53 +145,6 @@ void dq_encode_back(int8_t *q, float *got, const float *w, int64_t n, int bits, 
 void dq_encode(int8_t *q, const float *w, int64_t n, int bits, float scale, dq_scale_mode mode)
 {
     dq_encode_back(q, NULL, w, n, bits, scale, mode);
-}
-
-static float scale_at(const dq_weight *w, int64_t row, int64_t group)
-{
-    int64_t r = w->scale_rows == 1 ? 0 : row;
-    size_t at = (size_t)r * (size_t)dq_groups(w->cols, w->group_size) + (size_t)group;
-    if (w->scale_dtype == DQ_F16) {
-        uint16_t h;
-        memcpy(&h, (const uint8_t *)w->scale + at * sizeof h, sizeof h);
-        return dq_f32_from_f16(h);
-    }
-    float s;
-    memcpy(&s, (const uint8_t *)w->scale + at * sizeof s, sizeof s);
-    return s;
-}
-
-static void dequantize_row(float *out, const dq_weight *w, const uint8_t *packed, int64_t row)
-{
-    int8_t q[BLOCK];
-    float scale = 0;
-    int64_t group = -1;
-    /* BLOCK columns take a whole number of bytes at every width */
-    for (int64_t c = 0; c < w->cols; c += BLOCK) {
-        int64_t n = w->cols - c < BLOCK ? w->cols - c : BLOCK;
-        dq_unpack_row(q, packed + (size_t)(c / 8) * (size_t)w->bits, n, w->bits);
-        for (int64_t i = 0; i < n;) {
-            int64_t g = (c + i) / w->group_size;
-            int64_t end = (g + 1) * w->group_size - c;
-            if (g != group) scale = scale_at(w, row, g);
-            group = g;
-            for (end = end < n ? end : n; i < end; i++) out[c + i] = (float)q[i] * scale;
-        }
-    }
-}
-
-void dq_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t end)
-{
-    if (w->bits == 16) {
-        size_t at = (size_t)begin * (size_t)w->cols * dq_dtypes[w->dtype].bytes;
-        dq_to_f32(out, (const uint8_t *)w->data + at, w->dtype, (end - begin) * w->cols);
-        return;
-    }
-    size_t row_bytes = dq_row_bytes(w->cols, w->bits);
-    for (int64_t r = begin; r < end; r++) {
-        dequantize_row(out + (size_t)(r - begin) * (size_t)w->cols, w,
-                       (const uint8_t *)w->data + (size_t)r * row_bytes, r);
-    }
 }
 
 void dq_qerror_add(dq_qerror *e, const float *want, const float *got, int64_t n)

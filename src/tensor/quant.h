@@ -9,8 +9,10 @@
 typedef enum dq_scale_mode {
     DQ_ABSMAX,    /* scale = absmax / Qmax */
     DQ_FULLRANGE, /* signed scale: the value of largest magnitude becomes -2^(b-1) */
-    DQ_SEARCH     /* the least squared error of both and of smaller scales of either sign */
+    DQ_SEARCH,    /* the least squared error of both and of smaller scales of either sign */
+    DQ_SCALE_MODES
 } dq_scale_mode;
+extern const char *const dq_scale_mode_name[DQ_SCALE_MODES]; /* "absmax", ... */
 
 enum { DQ_GROUP_ROW = -1, DQ_GROUP_TENSOR = -2 };
 
@@ -27,7 +29,6 @@ int dq_qmax(int bits); /* 2^(bits-1) - 1 */
 size_t dq_row_bytes(int64_t cols, int bits);
 /* Scales per row for a group size in 1..cols. */
 int64_t dq_groups(int64_t cols, int64_t group_size);
-double dq_bits_per_weight(const dq_weight *w); /* with padding and scales */
 
 /* codes q[n] (signed, fit in bits) -> packed row, and back. */
 void dq_pack_row(uint8_t *packed, const int8_t *q, int64_t cols, int bits);
@@ -44,9 +45,6 @@ void dq_encode(int8_t *q, const float *w, int64_t n, int bits, float scale, dq_s
 /* The same, and got[n] = q * scale. */
 void dq_encode_back(int8_t *q, float *got, const float *w, int64_t n, int bits, float scale,
                     dq_scale_mode mode);
-
-/* w[rows, cols] f32 of a packed or dense weight; begin..end selects rows. */
-void dq_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t end);
 
 /* Running error of a quantized tensor, merged in row order. */
 typedef struct dq_qerror {

@@ -5,23 +5,25 @@
 
 #include "tensor/tensor.h"
 
+struct dq_weight_format;
+
 /* y = W x with W[rows, cols]. Memory belongs to the model's source (checkpoint or container), both
  * of which are mapped; a backend may keep a copy of its own (dq_ops.weight_acquire).
  *
- * Dense (bits == 16): data holds rows * cols values of `dtype` (F32, F16 or BF16), perhaps
- * unaligned.
- * Packed (bits 2..8): data holds rows of dq_row_bytes(cols, bits) bytes, offset-binary codes
- * u = q + 2^(bits-1), least significant bit first; w = q * scale[row, col / group_size] with scales
- * of type scale_dtype (F16 or F32), shape [scale_rows, groups]; scale_rows is `rows`, or 1 when the
- * whole tensor has one scale. */
+ * What the bytes mean is the format's business: weight_format.h. Dense: data holds rows * cols values
+ * of `dtype` (F32, F16 or BF16), perhaps unaligned. Coded (bits 2..8): data holds rows of
+ * dq_row_bytes(cols, bits) bytes, unsigned codes u, least significant bit first, and groups of columns
+ * have a scale of type scale_dtype (F16 or F32), shape [scale_rows, groups]; scale_rows is `rows`, or 1
+ * when the whole tensor has one scale. */
 typedef struct dq_weight {
     const char *name;
-    int64_t rows, cols; /* rows 0: absent */
-    int bits;           /* 16: dense */
-    dq_dtype dtype;     /* of dense values */
+    int64_t rows, cols;                    /* rows 0: absent */
+    const struct dq_weight_format *format; /* NULL: dense */
+    int bits;                              /* of a code; dense: 16 */
+    dq_dtype dtype;                        /* of dense values */
     const void *data;
-    int64_t group_size; /* packed: columns per scale, 1..cols */
-    int64_t scale_rows; /* packed: rows or 1 */
+    int64_t group_size; /* coded: columns per scale, 1..cols */
+    int64_t scale_rows; /* coded: rows or 1 */
     dq_dtype scale_dtype;
     const void *scale;
 } dq_weight;

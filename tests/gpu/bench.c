@@ -10,6 +10,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "kernels/cuda/host/trace.h"
+#include "tensor/weight_format.h"
 #include "tests/gpu/ceilings.h"
 
 #include <jansson.h>
@@ -316,6 +317,7 @@ static void bench_product(bench *x, int64_t n, int bits, dq_num num, dq_err *err
     p.w = (dq_weight){.name = "bench",
                       .rows = n,
                       .cols = n,
+                      .format = bits == 16 ? NULL : &dq_format_int,
                       .bits = bits,
                       .dtype = DQ_BF16,
                       .data = codes,

@@ -1,7 +1,7 @@
 /* cuda_weights: the weights that are on the device, by the address of their data on the host.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/host/cuda.h"
-#include "tensor/quant.h"
+#include "tensor/weight_format.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,7 @@ static int64_t padded(int64_t n, int64_t step)
 /* ------------------------------------------------------------------------------------------ uploads */
 int dq_cuda_stored_kind(const dq_weight *w)
 {
-    if (w->bits < 16) return DQ_STORED_PACKED;
+    if (dq_weight_is_affine(w)) return DQ_STORED_PACKED;
     if (w->dtype == DQ_F32) return DQ_STORED_F32;
     return w->dtype == DQ_F16 ? DQ_STORED_F16 : DQ_STORED_BF16;
 }
@@ -167,6 +167,12 @@ bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w)
     if (known) {
         known->users++;
         return true;
+    }
+    if (dq_weight_is_coded(w) && !dq_weight_is_affine(w)) {
+        dq_fail(&b->err, DQ_MISMATCH,
+                "%s: weights of format %s are not available on the cuda backend. Use the cpu",
+                w->name ? w->name : "a weight", w->format->name);
+        return false;
     }
     if (!make_room(b, all)) return false;
     entry e = {.key = w->data, .users = 1, .w = {.rows = w->rows, .cols = w->cols}};

@@ -10,7 +10,7 @@
 
 #include "base/os.h"
 #include "kernels/cpu/cpu.h"
-#include "tensor/quant.h"
+#include "tensor/weight_format.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -65,6 +65,7 @@ static dq_weight pack(const float *values, int64_t rows, int64_t cols, int bits,
     return (dq_weight){.name = "w",
                        .rows = rows,
                        .cols = cols,
+                       .format = &dq_format_int,
                        .bits = bits,
                        .data = data,
                        .group_size = group,

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "tensor/quant.h"
+#include "tensor/weight_format.h"
 #include "tests/rigs/levels.h"
 
 #include <math.h>
@@ -126,6 +126,7 @@ static weight_case new_weight(const storage *s, int64_t rows, int64_t cols, uint
     c.w = (dq_weight){.name = s->name,
                       .rows = rows,
                       .cols = cols,
+                      .format = s->bits == 16 ? NULL : &dq_format_int,
                       .bits = s->bits,
                       .dtype = s->dtype,
                       .data = c.data + s->offset};

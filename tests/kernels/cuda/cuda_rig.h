@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/backend.h"
-#include "tensor/quant.h"
+#include "tensor/weight_format.h"
 #include "tests/kernels/cuda/simulated.h"
 #ifdef DQ_SIMT
 #include "tests/simt/simt_blas.h"
@@ -157,6 +157,7 @@ static inline dq_weight rig_packed(int64_t rows, int64_t cols, int bits, int64_t
     return (dq_weight){.name = "packed",
                        .rows = rows,
                        .cols = cols,
+                       .format = &dq_format_int,
                        .bits = bits,
                        .data = data,
                        .group_size = group,

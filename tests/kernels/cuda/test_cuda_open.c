@@ -376,7 +376,7 @@ static void test_can(void **state)
 {
     const dq_math plain = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32};
     dq_backend *b = rig_device("cuda");
-    dq_layer layer = {.q = {.name = "q", .rows = 1, .bits = 4},
+    dq_layer layer = {.q = {.name = "q", .rows = 1, .format = &dq_format_int, .bits = 4},
                       .k = {.name = "k_proj", .rows = 1, .bits = 16}};
     dq_model m = {.path = "m", .n_layers = 1, .layer = &layer};
     dq_math math = plain;

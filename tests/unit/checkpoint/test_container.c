@@ -165,8 +165,8 @@ static void containers_hold_the_defined_values(void **unused)
             dq_weight w;
             assert_non_null(t);
             assert_true(s.find(s.arg, t->name, &w));
-            packed += w.bits != 16;
-            if (w.bits == 16)
+            packed += dq_weight_is_coded(&w);
+            if (!dq_weight_is_coded(&w))
                 assert_memory_equal(w.data, t->data, dq_nbytes(t));
             else
                 check_tensor(t, &w, group);

@@ -283,7 +283,7 @@ static void same_weight(const dq_weight *a, const dq_weight *b)
 {
     assert_int_equal(a->rows, b->rows);
     assert_int_equal(a->cols, b->cols);
-    if (a->bits != 16 || b->bits != 16) return;
+    if (dq_weight_is_coded(a) || dq_weight_is_coded(b)) return;
     assert_int_equal(a->dtype, b->dtype);
     if (a->rows)
         assert_memory_equal(a->data, b->data,

@@ -249,11 +249,12 @@ static dq_status swallow(void *arg, int part, const void *p, size_t bytes, dq_er
 
 static dq_qerror error_of(const dq_tensor *t, const dq_qspec *s)
 {
-    dq_qtensor q = {.t = t, .rows = t->shape[0], .cols = t->shape[1], .packed = true, .spec = *s};
+    dq_qtensor q = {.t = t, .rows = t->shape[0], .cols = t->shape[1], .spec = *s};
     dq_pass_room room = {0};
     dq_sink sink = {swallow, NULL};
     dq_qerror e = {0, 0, 0};
     dq_err err = {0};
+    q.format = dq_weight_format_of_mode(s->mode);
     q.one_scale = s->group == DQ_GROUP_TENSOR;
     q.group_size = s->group < 0 || s->group > q.cols ? q.cols : s->group;
     q.scale_rows = q.one_scale ? 1 : q.rows;
@@ -327,6 +328,7 @@ static void decoding_reads_scales_by_group(void **unused)
         float out[ROWS * COLS];
         dq_weight w = {.rows = ROWS,
                        .cols = COLS,
+                       .format = &dq_format_int,
                        .bits = bits,
                        .data = packed,
                        .group_size = GROUP,
@@ -354,6 +356,7 @@ static void bits_per_weight_count_scales_and_padding(void **unused)
 {
     dq_weight w = {.rows = 4,
                    .cols = 256,
+                   .format = &dq_format_int,
                    .bits = 4,
                    .group_size = 128,
                    .scale_rows = 4,

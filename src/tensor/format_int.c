@@ -1,0 +1,64 @@
+/* format_int: signed integers q of b bits around zero, stored as u = q + 2^(b-1), times one scale a group
+ * (absmax, fullrange, search).
+ * SPDX-License-Identifier: MIT */
+#include "tensor/quant_search.h"
+#include "tensor/weight_part.h"
+
+static const dq_part_row parts[] = {
+    {"packed", "int-packed", "byte", true, dq_part_of_codes, dq_part_take_codes,
+     dq_part_wrong_codes},
+    {"scale", "scale", "group", false, dq_part_of_scales, dq_part_take_scales,
+     dq_part_wrong_scales},
+};
+
+static int offset(int bits)
+{
+    return 1 << (bits - 1);
+}
+
+static const dq_weight_attribute attributes[] = {{"offset", offset}, {0}};
+
+/* A search needs F32 where one of the modes that it must not lose to does; of its own candidates it takes
+ * those that fit. */
+static bool fits_f16(const dq_range *r, const dq_qspec *s)
+{
+    const bool absmax = s->mode != DQ_FULLRANGE, full = s->mode != DQ_ABSMAX;
+    return (!absmax || dq_scale_fits_f16(dq_scale_of_peak(r->peak, s->bits, DQ_ABSMAX))) &&
+           (!full || dq_scale_fits_f16(dq_scale_of_peak(r->peak, s->bits, DQ_FULLRANGE)));
+}
+
+static dq_grid grid(const dq_range *r, const dq_qspec *s)
+{
+    return (dq_grid){dq_stored_scale(dq_scale_of_peak(r->peak, s->bits, s->mode), s->scale_dtype)};
+}
+
+static dq_grid fit(const float *w, int64_t n, const dq_qspec *s)
+{
+    return (dq_grid){dq_group_scale(w, n, s->bits, s->mode, s->scale_dtype)};
+}
+
+static void encode(int8_t *q, float *got, const float *w, int64_t n, dq_grid g, const dq_qspec *s)
+{
+    dq_encode_back(q, got, w, n, s->bits, g.scale, s->mode);
+}
+
+static void put(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g, const dq_qspec *s)
+{
+    dq_part_put_scale(part[1], group, g.scale, s->scale_dtype);
+}
+
+const dq_weight_format dq_format_int = {
+    .name = "int-packed",
+    .is_coded = true,
+    .is_affine = true,
+    .attribute = attributes,
+    .part = parts,
+    .n_parts = sizeof parts / sizeof *parts,
+    .decode = dq_part_decode_affine,
+    .modes = 1 << DQ_ABSMAX | 1 << DQ_FULLRANGE | 1 << DQ_SEARCH,
+    .fits_f16 = fits_f16,
+    .grid = grid,
+    .fit = fit,
+    .encode = encode,
+    .put = put,
+};

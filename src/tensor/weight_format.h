@@ -1,0 +1,130 @@
+/* weight_format: how a matrix is stored, one row of a table a format: its name, the datasets it has in a
+ * container and what is true of them, decoding, encoding, and what kernels may do with its codes. A format is
+ * one file, format_NAME.c, with one dq_weight_format; everybody else asks the row.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_WEIGHT_FORMAT_H
+#define DQ_WEIGHT_FORMAT_H
+
+#include "tensor/quant.h"
+
+#include <string.h>
+
+enum { DQ_MAX_PARTS = 4 };
+
+/* One dataset of a stored matrix: a matrix of entries, the columns of /index, in a container's shape. */
+typedef struct dq_part {
+    int bits;           /* of one entry */
+    int64_t rows, cols; /* of entries */
+    dq_dtype dtype;     /* of the dataset: U8 where entries are packed */
+    int64_t shape[2];   /* of the dataset */
+    const void *data;   /* NULL while it is a plan */
+} dq_part;
+size_t dq_part_bytes(const dq_part *p);
+
+typedef struct dq_part_row {
+    const char *name;     /* of the dataset in the tensor's group: "packed" */
+    const char *encoding; /* in /index */
+    const char *label;    /* of the second axis of the dataset; the first is "out" */
+    bool is_codes; /* an entry per value; bits per weight and SQNR stand in its row of /index */
+    /* The part of a weight whose other fields are known. */
+    dq_part (*of)(const dq_weight *w);
+    /* Sets the weight's pointer to a dataset that was found, and what only it tells. NULL, or what is wrong. */
+    const char *(*take)(dq_weight *w, const dq_tensor *found);
+    /* What is wrong with the contents; NULL: nothing. */
+    const char *(*wrong)(const dq_part *p, dq_scale_mode mode);
+} dq_part_row;
+
+/* An attribute of the tensor's group that depends on the width of codes. */
+typedef struct dq_weight_attribute {
+    const char *name;
+    int (*value)(int bits);
+} dq_weight_attribute;
+
+/* What the values of a group say about its scale. */
+typedef struct dq_range {
+    float
+        peak; /* of largest magnitude, the first of equals; its sign counts for DQ_FULLRANGE only */
+    float low, high; /* at most 0 and at least 0; found for formats with `ends` alone */
+} dq_range;
+
+/* What the codes of a group are relative to, as stored. */
+typedef struct dq_grid {
+    float scale;
+} dq_grid;
+
+typedef struct dq_weight_format {
+    const char *name; /* encoding-type of the tensor's group or dataset */
+    bool is_coded;    /* codes of 2..8 bits in groups; else values of dq_weight.dtype */
+    /* w = (u - zero) * scale, one f32 product, with an integer zero per group: kernels that multiply codes may
+     * take it (dq_weight_zero, dq_weight_scale). Others decode it. */
+    bool is_affine;
+    const dq_weight_attribute
+        *attribute;          /* beside those that every coded tensor has; ends with {0} */
+    const dq_part_row *part; /* [n_parts], in path order */
+    int n_parts;
+    /* out[n] = columns first .. first + n of a row; first is a multiple of 8 */
+    void (*decode)(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n);
+
+    /* Coded only. All values are finite; s says width, mode and the type of scales. */
+    unsigned modes; /* 1 << dq_scale_mode: those that give this format */
+    bool ends;      /* wants dq_range.low and high */
+    bool (*fits_f16)(const dq_range *r, const dq_qspec *s); /* every scale that may come of it */
+    dq_grid (*grid)(const dq_range *r, const dq_qspec *s);  /* of a whole tensor; not DQ_SEARCH */
+    dq_grid (*fit)(const float *w, int64_t n, const dq_qspec *s);
+    /* q[n] as dq_pack_row takes them, u - 2^(bits-1), and got[n], the values that they decode to. */
+    void (*encode)(int8_t *q, float *got, const float *w, int64_t n, dq_grid g, const dq_qspec *s);
+    /* Stores the grid of one group in a row of every part but the codes (zeroed memory). */
+    void (*put)(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g, const dq_qspec *s);
+} dq_weight_format;
+
+extern const dq_weight_format dq_format_dense, dq_format_int;
+
+/* By name, or by the mode of its scales; NULL: none has it. */
+const dq_weight_format *dq_weight_format_named(const char *name);
+const dq_weight_format *dq_weight_format_of_mode(dq_scale_mode mode);
+
+static inline const dq_weight_format *dq_weight_format_of(const dq_weight *w)
+{
+    return w->format ? w->format : &dq_format_dense;
+}
+
+static inline bool dq_weight_is_coded(const dq_weight *w)
+{
+    return dq_weight_format_of(w)->is_coded;
+}
+
+static inline bool dq_weight_is_affine(const dq_weight *w)
+{
+    return dq_weight_format_of(w)->is_affine;
+}
+
+dq_part dq_weight_part(const dq_weight *w, int i); /* i < n_parts of its format */
+size_t dq_weight_bytes(const dq_weight *w);        /* all parts */
+double dq_bits_per_weight(const dq_weight *w);     /* with padding and scales */
+
+/* w[rows, cols] f32 of any weight; begin..end selects rows. */
+void dq_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t end);
+
+/* Of a group of an affine weight. */
+static inline float dq_weight_scale(const dq_weight *w, int64_t row, int64_t group)
+{
+    const int64_t r = w->scale_rows == 1 ? 0 : row;
+    const size_t at = (size_t)(r * dq_groups(w->cols, w->group_size) + group);
+    if (w->scale_dtype == DQ_F16) {
+        uint16_t h;
+        memcpy(&h, (const uint8_t *)w->scale + at * sizeof h, sizeof h);
+        return dq_f32_from_f16(h);
+    }
+    float s;
+    memcpy(&s, (const uint8_t *)w->scale + at * sizeof s, sizeof s);
+    return s;
+}
+
+static inline int dq_weight_zero(const dq_weight *w, int64_t row, int64_t group)
+{
+    (void)row;
+    (void)group;
+    return 1 << (w->bits - 1);
+}
+
+#endif
