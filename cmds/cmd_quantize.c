@@ -305,8 +305,9 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
         dq_opt_bits("bits", "N", &r.bits, "2 to 8, or 16 to pack nothing (default 4)"),
         dq_opt_text("group", "N", &r.group, "columns per scale, or row, or tensor (default 128)"),
         dq_opt_text("scale", "MODE", &r.scale,
-                    "absmax, fullrange (uses the code -2^(b-1) too) or search (the least squared "
-                    "error of both and 64 more scales; slower) (default absmax)"),
+                    "absmax, fullrange (uses the code -2^(b-1) too), search (the least squared "
+                    "error of both and 64 more scales; slower) or asym (from the smallest to the "
+                    "largest value, with a zero point of N bits per group) (default absmax)"),
         dq_opt_text("scale-dtype", "TYPE", &r.scale_dtype,
                     "f16 or f32 (default f16; f32 for tensors with a scale that f16 cannot hold)"),
         dq_opt_text("skip", "REGEX", &r.skip, "tensors whose name matches stay as they are"),

@@ -29,14 +29,15 @@ static DQ_PRINTF(2, 3) void add(text *t, const char *fmt, ...)
 
 static void add_storage(text *t, const dq_weight *w)
 {
+    const char *zero = w->zero ? ", zero points" : "";
     if (!dq_weight_is_coded(w))
         add(t, "%s", dq_dtypes[w->dtype].name);
     else if (w->scale_rows == 1 && w->rows > 1)
-        add(t, "%d bits, tensor", w->bits);
+        add(t, "%d bits, tensor%s", w->bits, zero);
     else if (w->group_size >= w->cols)
-        add(t, "%d bits, row", w->bits);
+        add(t, "%d bits, row%s", w->bits, zero);
     else
-        add(t, "%d bits, group %lld", w->bits, (long long)w->group_size);
+        add(t, "%d bits, group %lld%s", w->bits, (long long)w->group_size, zero);
 }
 
 static void one_weight(char to[PART], const dq_backend *b, const dq_weight *w, dq_num num)

@@ -2,7 +2,8 @@
  *
  * A row of activations is rounded group by group, groups being those of the weight's columns: scale
  * absmax/127, code rint(x/scale). Codes are multiplied and summed exactly in 32 bits; groups are added
- * in order in f32, each as (float)sum * (activation scale * weight scale). Every instruction level gives
+ * in order in f32, each as (float)sum * (activation scale * weight scale). A zero point z of a group takes
+ * z times the sum of the activations' codes off its sum. Every instruction level gives
  * the same bits.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu.h"
@@ -78,7 +79,7 @@ static void round_row(const dq_simd *simd, const activations *a, const grouping 
     }
 }
 
-/* Unsigned codes u = q + 2^(bits-1) of a whole packed row. */
+/* Unsigned codes u of a whole packed row. */
 static void unpack(uint8_t *u, const uint8_t *packed, int64_t cols, int bits)
 {
     if (bits == 8) {
@@ -100,6 +101,7 @@ typedef struct tile {
     int32_t dots[ROWS * COLS];
     float total[ROWS * COLS];
     float scale[COLS];
+    int32_t zero[COLS];
 } tile;
 
 /* Rows n0 .. n0 + nb of W into the block; rows that do not exist stay zero. */
@@ -130,12 +132,31 @@ typedef struct product {
     grouping g;
 } product;
 
+/* The dots of group i go to the totals: sum (u - zero) x = sum u x - zero sum x. */
+static void add_group(const product *p, tile *t, int64_t i, int64_t n0, int64_t nb, int64_t m0,
+                      int64_t m)
+{
+    const int32_t offset = 1 << (p->w->bits - 1);
+    for (int64_t j = 0; j < nb; j++) {
+        t->scale[j] = dq_weight_scale(p->w, n0 + j, i);
+        if (p->w->zero) t->zero[j] = dq_weight_zero(p->w, n0 + j, i);
+    }
+    for (int64_t r = 0; r < m; r++) {
+        const int64_t at = (m0 + r) * p->g.n + i;
+        const int32_t sum = p->a.sum[at], shift = offset * sum, *dots = t->dots + r * COLS;
+        float *total = t->total + r * COLS;
+        for (int64_t j = 0; j < nb && !p->w->zero; j++)
+            total[j] += (float)(dots[j] - shift) * (p->a.scale[at] * t->scale[j]);
+        for (int64_t j = 0; j < nb && p->w->zero; j++)
+            total[j] += (float)(dots[j] - t->zero[j] * sum) * (p->a.scale[at] * t->scale[j]);
+    }
+}
+
 /* Rows m0 .. m0 + m against the block of columns n0 .. n0 + nb. */
 static void run_tile(const product *p, tile *t, const uint8_t *block, int64_t n0, int64_t nb,
                      int64_t m0, int64_t m)
 {
     const grouping *g = &p->g;
-    const int32_t offset = 1 << (p->w->bits - 1);
     const int8_t *code = p->a.code + m0 * g->padded;
     memset(t->total, 0, (size_t)(m * COLS) * sizeof *t->total);
     for (int64_t i = 0; i < g->n; i++) {
@@ -143,15 +164,7 @@ static void run_tile(const product *p, tile *t, const uint8_t *block, int64_t n0
         p->dots(t->dots, code, g->padded, block, m, n);
         code += n;
         block += n * COLS;
-        for (int64_t j = 0; j < nb; j++) t->scale[j] = dq_weight_scale(p->w, n0 + j, i);
-        for (int64_t r = 0; r < m; r++) {
-            const int64_t at = (m0 + r) * g->n + i;
-            const int32_t shift = offset * p->a.sum[at];
-            for (int64_t j = 0; j < nb; j++) {
-                const float s = p->a.scale[at] * t->scale[j];
-                t->total[r * COLS + j] += (float)(t->dots[r * COLS + j] - shift) * s;
-            }
-        }
+        add_group(p, t, i, n0, nb, m0, m);
     }
     for (int64_t r = 0; r < m; r++) {
         float *y = p->dst.p + (m0 + r) * p->dst.cols + n0;

@@ -27,21 +27,22 @@ void dq_cpu_weight_row(const dq_simd *simd, float *dst, const dq_weight *w, int6
         simd->widen(dst, data + (row * w->cols + first) * size, w->dtype, n);
         return;
     }
-    if (!dq_weight_is_affine(w)) {
+    const bool aligned = w->group_size % 32 == 0 || w->group_size >= w->cols;
+    if (!dq_weight_is_affine(w) || (!aligned && w->zero)) {
         w->format->decode(dst, w, row, first, n);
         return;
     }
     const int64_t bytes = (int64_t)dq_row_bytes(w->cols, w->bits);
-    const bool aligned = w->group_size % 32 == 0 || w->group_size >= w->cols;
     const uint8_t *packed = data + row * bytes;
-    if (!aligned) simd->codes(dst, packed, bytes, w->bits, first, n, 1.0f);
+    if (!aligned) simd->codes(dst, packed, bytes, w->bits, first, n, 1 << (w->bits - 1), 1.0f);
     for (int64_t i = 0; i < n;) {
         const int64_t group = (first + i) / w->group_size;
         int64_t end = (group + 1) * w->group_size - first;
         if (end > n) end = n;
         const float scale = dq_weight_scale(w, row, group);
         if (aligned)
-            simd->codes(dst + i, packed, bytes, w->bits, first + i, end - i, scale);
+            simd->codes(dst + i, packed, bytes, w->bits, first + i, end - i,
+                        dq_weight_zero(w, row, group), scale);
         else
             simd->scale(dst + i, end - i, scale);
         i = end;

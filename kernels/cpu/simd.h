@@ -69,10 +69,10 @@ typedef struct dq_simd {
 
     /* dst[n] = src[n] of type F32, F16 or BF16 (exact), src perhaps unaligned. */
     void (*widen)(float *dst, const void *src, dq_dtype type, int64_t n);
-    /* dst[n] = q * scale (one product) for the codes q = u - 2^(bits-1), first..first+n-1, of a
-     * packed row of row_bytes bytes. first is a multiple of 32. */
+    /* dst[n] = (u - zero) * scale (one product) for the codes u, first..first+n-1, of a packed row of
+     * row_bytes bytes. first is a multiple of 32. */
     void (*codes)(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
-                  int64_t n, float scale);
+                  int64_t n, int zero, float scale);
     /* Codes of a KV page, packed as simd_kv.h says, times their scales: keys dst[channels][64], a line
      * of 64 codes per channel, scale[runs of `group` channels][64]; values dst[tokens][cols], a line
      * of cols codes per token, scale[tokens][n_scales], the last scale to the end of the line. */

@@ -331,6 +331,8 @@ dq_status dq_index_encode(uint8_t *out, const dq_skeleton *s, dq_err *err)
         int32_t bits = t->bits;
         if (strlen(t->sha256) != DQ_H5_SHA)
             return dq_fail(err, DQ_BUG, "%s has no hash yet", t->path);
+        if (strlen(encoding_name(t)) > col[DQ_COL_ENCODING].bytes)
+            return dq_fail(err, DQ_BUG, "%s: the name of its encoding is too long", t->path);
         put_field(row, &col[DQ_COL_PATH], t->path);
         put_field(row, &col[DQ_COL_ENCODING], encoding_name(t));
         put_field(row, &col[DQ_COL_BITS], &bits);

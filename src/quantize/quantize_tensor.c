@@ -135,8 +135,9 @@ static bool scan_groups(const dq_qtensor *q, piece *p, const uint8_t *src, dq_dt
         for (int64_t c = 0; c < q->cols; c += q->group_size) {
             int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
             const uint8_t *at = src + (size_t)(r * q->cols + c) * dq_dtypes[type].bytes;
-            const dq_range range = {.peak = top_of(at, type, n)};
+            dq_range range = {.peak = top_of(at, type, n)};
             if (!isfinite(range.peak)) return false;
+            if (asked && q->format->ends) dq_range_ends(&range, floats_of(p->w, at, type, n), n);
             p->wide = p->wide || (asked && !q->format->fits_f16(&range, &q->spec));
         }
     }
@@ -163,10 +164,12 @@ static void scan_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t end
         finite = isfinite(top_of(src, type, n));
     if (finite && !q->one_scale) return;
     const float *w = floats_of(p->w, src, type, n);
-    if (finite)
-        p->range.peak = dq_peak(w, n);
-    else
+    if (!finite) {
         p->bad = first_not_finite(w, n);
+        return;
+    }
+    p->range.peak = dq_peak(w, n);
+    dq_range_ends(&p->range, w, n);
 }
 
 static dq_status scan_tile(tiling *g, dq_qtensor *q, int64_t begin, dq_range *range, bool *wide,
@@ -189,6 +192,8 @@ static dq_status scan_tile(tiling *g, dq_qtensor *q, int64_t begin, dq_range *ra
                            q->t->name, (long long)row, (long long)col);
         }
         if (fabsf(p->range.peak) > fabsf(range->peak)) range->peak = p->range.peak;
+        range->low = fminf(range->low, p->range.low);
+        range->high = fmaxf(range->high, p->range.high);
         *wide = *wide || p->wide;
     }
     return DQ_OK;

@@ -29,12 +29,13 @@ static bool fits_f16(const dq_range *r, const dq_qspec *s)
 
 static dq_grid grid(const dq_range *r, const dq_qspec *s)
 {
-    return (dq_grid){dq_stored_scale(dq_scale_of_peak(r->peak, s->bits, s->mode), s->scale_dtype)};
+    return (dq_grid){
+        .scale = dq_stored_scale(dq_scale_of_peak(r->peak, s->bits, s->mode), s->scale_dtype)};
 }
 
 static dq_grid fit(const float *w, int64_t n, const dq_qspec *s)
 {
-    return (dq_grid){dq_group_scale(w, n, s->bits, s->mode, s->scale_dtype)};
+    return (dq_grid){.scale = dq_group_scale(w, n, s->bits, s->mode, s->scale_dtype)};
 }
 
 static void encode(int8_t *q, float *got, const float *w, int64_t n, dq_grid g, const dq_qspec *s)

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-const char *const dq_scale_mode_name[DQ_SCALE_MODES] = {"absmax", "fullrange", "search"};
+const char *const dq_scale_mode_name[DQ_SCALE_MODES] = {"absmax", "fullrange", "search", "asym"};
 
 int dq_qmax(int bits)
 {

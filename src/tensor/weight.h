@@ -26,6 +26,7 @@ typedef struct dq_weight {
     int64_t scale_rows; /* coded: rows or 1 */
     dq_dtype scale_dtype;
     const void *scale;
+    const void *zero; /* zero points of groups; NULL: 2^(bits-1) */
 } dq_weight;
 
 #endif

@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tensor/weight_format.h"
 
-static const dq_weight_format *const formats[] = {&dq_format_dense, &dq_format_int};
+static const dq_weight_format *const formats[] = {&dq_format_dense, &dq_format_int,
+                                                  &dq_format_int_zero};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 const dq_weight_format *dq_weight_format_named(const char *name)

@@ -47,9 +47,23 @@ typedef struct dq_range {
     float low, high; /* at most 0 and at least 0; found for formats with `ends` alone */
 } dq_range;
 
+/* Widens low and high by n values. */
+static inline void dq_range_ends(dq_range *r, const float *w, int64_t n)
+{
+    float low = r->low, high = r->high;
+#pragma omp simd reduction(min : low) reduction(max : high)
+    for (int64_t i = 0; i < n; i++) {
+        low = w[i] < low ? w[i] : low;
+        high = w[i] > high ? w[i] : high;
+    }
+    r->low = low;
+    r->high = high;
+}
+
 /* What the codes of a group are relative to, as stored. */
 typedef struct dq_grid {
     float scale;
+    int zero;
 } dq_grid;
 
 typedef struct dq_weight_format {
@@ -77,7 +91,7 @@ typedef struct dq_weight_format {
     void (*put)(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g, const dq_qspec *s);
 } dq_weight_format;
 
-extern const dq_weight_format dq_format_dense, dq_format_int;
+extern const dq_weight_format dq_format_dense, dq_format_int, dq_format_int_zero;
 
 /* By name, or by the mode of its scales; NULL: none has it. */
 const dq_weight_format *dq_weight_format_named(const char *name);
@@ -120,11 +134,21 @@ static inline float dq_weight_scale(const dq_weight *w, int64_t row, int64_t gro
     return s;
 }
 
+/* Bytes of a row of zero points: `bits` bits each, packed as codes are, padded to a whole byte. */
+static inline size_t dq_zero_bytes(int64_t groups, int bits)
+{
+    return (size_t)groups / 8 * (size_t)bits + ((size_t)groups % 8 * (size_t)bits + 7) / 8;
+}
+
 static inline int dq_weight_zero(const dq_weight *w, int64_t row, int64_t group)
 {
-    (void)row;
-    (void)group;
-    return 1 << (w->bits - 1);
+    if (!w->zero) return 1 << (w->bits - 1);
+    const int64_t r = w->scale_rows == 1 ? 0 : row, bit = group * w->bits;
+    const size_t bytes = dq_zero_bytes(dq_groups(w->cols, w->group_size), w->bits);
+    const uint8_t *at = (const uint8_t *)w->zero + (size_t)r * bytes + bit / 8;
+    unsigned u = at[0];
+    if (bit % 8 + w->bits > 8) u |= (unsigned)at[1] << 8;
+    return (int)(u >> bit % 8 & ((1u << w->bits) - 1));
 }
 
 #endif

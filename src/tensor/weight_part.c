@@ -85,6 +85,7 @@ const char *dq_part_wrong_scales(const dq_part *p, dq_scale_mode mode)
             if (!isfinite(s)) return "holds a scale that is not finite.";
             if (s < 0 && mode == DQ_ABSMAX)
                 return "holds a negative scale, which absmax never makes.";
+            if (s < 0 && mode == DQ_ASYM) return "holds a negative scale, which asym never makes.";
         }
     }
     return NULL;

@@ -154,7 +154,7 @@ static void test_packed(void **state)
     far<float> x(MANY), scale(w.groups * ROWS), y(MANY);
     far<int8_t> code(MANY);
     x[MANY - 1] = 127;
-    run(dq_linear_round(code.p, scale.p, x.p, ROWS, &w, NULL));
+    run(dq_linear_round(code.p, scale.p, NULL, x.p, ROWS, &w, NULL));
     assert_int_equal(code[MANY - 1], 127);
     near(scale[w.groups * ROWS - 1], 1);
     far<uint8_t> data(COLS * COLS);
@@ -171,7 +171,7 @@ static void test_packed(void **state)
     code.fill((ROWS - 1) * 128, 128, 5);
     data.fill((COLS - 1) * 128, 128, 128 + 3);
     for (int g = 0; g < 2; g++) scale[g * ROWS + ROWS - 1] = of_w[g * COLS + COLS - 1] = 1;
-    run(dq_linear_packed(y.p, code.p, scale.p, ROWS, &w, NULL, NULL));
+    run(dq_linear_packed(y.p, code.p, scale.p, NULL, ROWS, &w, NULL, NULL));
     near(y[MANY - 1], 128 * 15);
 }
 

@@ -430,13 +430,13 @@ static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
 }
 
 static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
-                  int64_t n, float scale)
+                  int64_t n, int zero, float scale)
 {
     const void *bytes_of = code_bytes[bits - 2], *shift_of = code_shift[bits - 2];
     const __m128i pairs = _mm_loadu_si128((const __m128i *)bytes_of);
     const __m256i shifts = _mm256_loadu_si256((const __m256i *)shift_of);
     const __m256i mask = _mm256_set1_epi32((1 << bits) - 1);
-    const __m256i half = _mm256_set1_epi32(1 << (bits - 1));
+    const __m256i none = _mm256_set1_epi32(zero);
     const __m256 by = _mm256_set1_ps(scale);
     float out[8];
     for (int64_t i = 0; i < n; i += 8) {
@@ -447,7 +447,7 @@ static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, i
         const __m128i bytes = _mm_loadu_si128((const __m128i *)from);
         const __m256i u = _mm256_cvtepu16_epi32(_mm_shuffle_epi8(bytes, pairs));
         const __m256i q = _mm256_and_si256(_mm256_srlv_epi32(u, shifts), mask);
-        const __m256 x = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(q, half)), by);
+        const __m256 x = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(q, none)), by);
         if (i + 8 <= n) {
             _mm256_storeu_ps(dst + i, x);
         } else {

@@ -248,15 +248,15 @@ static void silu_mul(float *g, const float *u, int64_t n)
 /* Up to 4 bits the value is looked up: the selector reads the low 4 bits of an index, and what they
  * hold above the code does not matter when the table repeats. */
 static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
-                  int64_t n, float scale)
+                  int64_t n, int zero, float scale)
 {
     const __m256i pairs = _mm256_loadu_si256((const __m256i *)(const void *)code_bytes[bits - 2]);
     const __m512i shifts = _mm512_loadu_si512(code_shift[bits - 2]);
     const __m512i mask = _mm512_set1_epi32((1 << bits) - 1);
-    const __m512i half = _mm512_set1_epi32(1 << (bits - 1));
+    const __m512i none = _mm512_set1_epi32(zero);
     const __m512 by = _mm512_set1_ps(scale);
     const __m512i counts = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i small = _mm512_sub_epi32(_mm512_and_si512(counts, mask), half);
+    const __m512i small = _mm512_sub_epi32(_mm512_and_si512(counts, mask), none);
     const __m512 table = _mm512_mul_ps(_mm512_cvtepi32_ps(small), by);
     for (int64_t i = 0; i < n; i += 16) {
         const int64_t at = (first + i) * bits / 8, left = row_bytes - at;
@@ -269,7 +269,7 @@ static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, i
         if (bits <= 4) {
             x = _mm512_permutexvar_ps(q, table);
         } else {
-            const __m512i code = _mm512_sub_epi32(_mm512_and_si512(q, mask), half);
+            const __m512i code = _mm512_sub_epi32(_mm512_and_si512(q, mask), none);
             x = _mm512_mul_ps(_mm512_cvtepi32_ps(code), by);
         }
         if (n - i >= 16)

@@ -200,15 +200,14 @@ static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
 }
 
 static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
-                  int64_t n, float scale)
+                  int64_t n, int zero, float scale)
 {
-    const int half = 1 << (bits - 1);
     const unsigned mask = (1u << bits) - 1;
     for (int64_t i = 0; i < n; i++) {
         int64_t at = (first + i) * bits, byte = at / 8;
         unsigned u = row[byte];
         if (byte + 1 < row_bytes) u |= (unsigned)row[byte + 1] << 8;
-        dst[i] = (float)((int)(u >> (at % 8) & mask) - half) * scale;
+        dst[i] = (float)((int)(u >> (at % 8) & mask) - zero) * scale;
     }
 }
 

@@ -13,7 +13,7 @@ DQ_DEVICE float dq_stored_scale(const dq_cuda_weight &w, int64_t row, int64_t gr
     return w.scale_f16 ? dq_f16_f32(((const uint16_t *)w.scale)[at]) : ((const float *)w.scale)[at];
 }
 
-/* A code as a signed number. */
+/* A code less 2^(bits-1). */
 DQ_DEVICE int32_t dq_stored_code(const dq_cuda_weight &w, int64_t row, int64_t group,
                                  int col_in_group)
 {
@@ -25,6 +25,12 @@ DQ_DEVICE int32_t dq_stored_code(const dq_cuda_weight &w, int64_t row, int64_t g
     return (int32_t)(u & ((1u << w.bits) - 1)) - (1 << (w.bits - 1));
 }
 
+/* What is to be added to such codes of a row's group: 2^(bits-1) less the zero point. */
+DQ_DEVICE int32_t dq_stored_shift(const dq_cuda_weight &w, int64_t row, int64_t group)
+{
+    return w.zero ? (1 << (w.bits - 1)) - (int32_t)w.zero[group * w.zero_pitch + row] : 0;
+}
+
 /* The value at row, col, as dq_weight defines it: dense exactly, packed code * scale rounded once. */
 DQ_DEVICE float dq_stored_value(const dq_cuda_weight &w, int64_t row, int col)
 {
@@ -34,7 +40,8 @@ DQ_DEVICE float dq_stored_value(const dq_cuda_weight &w, int64_t row, int col)
     if (w.kind == DQ_STORED_BF16) return dq_bf16_f32(((const uint16_t *)w.data)[at]);
     const int group = col / (int)w.group;
     const int32_t code = dq_stored_code(w, row, group, col - group * (int)w.group);
-    return dq_mul_rn(dq_s32_f32(code), dq_stored_scale(w, row, group));
+    return dq_mul_rn(dq_s32_f32(code + dq_stored_shift(w, row, group)),
+                     dq_stored_scale(w, row, group));
 }
 
 #endif

@@ -56,9 +56,23 @@ template <bool WIDE> DQ_DEVICE uint32_t team_max(uint32_t v)
     return v;
 }
 
+/* The sum of v over a team, on its first thread. */
+template <bool WIDE> DQ_DEVICE int32_t team_sum(int32_t v)
+{
+    DQ_SHARED(int32_t, part, [THREADS / DQ_WARP]);
+    for (unsigned o = DQ_WARP / 2; o; o /= 2) v += dq_shfl_xor(v, o);
+    if (!WIDE) return v;
+    if (dq_lane() == 0) part[dq_warp()] = v;
+    DQ_SYNC(team_sum_there);
+    v = 0;
+    for (int i = 0; i < THREADS / DQ_WARP; i++) v += part[i];
+    return v;
+}
+
 struct rounding {
     int8_t *code;
     float *scale;
+    int32_t *sum; /* NULL: not wanted */
     const float *x;
     int64_t rows, code_pitch, scale_pitch;
     int cols, group, group_codes, groups;
@@ -92,14 +106,21 @@ template <bool WIDE> DQ_KERNEL(THREADS) round_rows(rounding p)
     const int64_t end =
         g + 1 < p.groups ? p.group_codes : p.code_pitch - (int64_t)g * p.group_codes;
     int8_t *code = p.code + row * p.code_pitch + (int64_t)g * p.group_codes;
+    int32_t sum = 0;
     for (int i = 4 * me; i < end; i += 4 * team) {
         uint32_t word = 0;
         DQ_UNROLL
         for (int k = 0; k < 4; k++)
-            if (any && i + k < n)
-                word |= ((uint32_t)dq_f32_s8(dq_div_rn(x[i + k], scale)) & 255u) << (8 * k);
+            if (any && i + k < n) {
+                const int32_t c = dq_f32_s8(dq_div_rn(x[i + k], scale));
+                word |= ((uint32_t)c & 255u) << (8 * k);
+                sum += c;
+            }
         *(uint32_t *)(code + i) = word;
     }
+    if (!p.sum) return;
+    sum = team_sum<WIDE>(sum);
+    if (me == 0) p.sum[g * p.scale_pitch + row] = sum;
 }
 
 /* -------------------------------------------------------------------------------------------- launches */
@@ -134,13 +155,14 @@ int64_t dq_linear_scale_pitch(int64_t rows)
     return (rows + 3) / 4 * 4;
 }
 
-cudaError_t dq_linear_round(int8_t *code, float *scale, const float *x, int64_t rows,
+cudaError_t dq_linear_round(int8_t *code, float *scale, int32_t *sum, const float *x, int64_t rows,
                             const dq_cuda_weight *w, cudaStream_t s)
 {
     const int64_t teams = rows * w->groups;
     rounding p = {};
     p.code = code;
     p.scale = scale;
+    p.sum = sum;
     p.x = x;
     p.rows = rows;
     p.code_pitch = dq_linear_code_pitch(w);

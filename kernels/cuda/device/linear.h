@@ -25,13 +25,15 @@ cudaError_t dq_linear_bias(float *x, const float *bias, int64_t rows, int64_t co
 int64_t dq_linear_code_pitch(const dq_cuda_weight *w);
 int64_t dq_linear_scale_pitch(int64_t rows);
 /* Rounds x[rows][w->cols] to 8 bits by row and column group of the packed w, by the rule of cpu_int8.c:
- * code[rows][code_pitch] with groups padded by zeros as those of w are, scale[groups][scale_pitch]. */
-cudaError_t dq_linear_round(int8_t *code, float *scale, const float *x, int64_t rows,
+ * code[rows][code_pitch] with groups padded by zeros as those of w are, scale[groups][scale_pitch], and, where w
+ * has zero points, the sums of codes, sum[groups][scale_pitch] (else NULL). */
+cudaError_t dq_linear_round(int8_t *code, float *scale, int32_t *sum, const float *x, int64_t rows,
                             const dq_cuda_weight *w, cudaStream_t s);
 /* dst[rows][w->rows] = x W^T + bias (NULL: none) of what dq_linear_round made, equal to the CPU's result
  * bit for bit. */
-cudaError_t dq_linear_packed(float *dst, const int8_t *code, const float *scale, int64_t rows,
-                             const dq_cuda_weight *w, const float *bias, cudaStream_t s);
+cudaError_t dq_linear_packed(float *dst, const int8_t *code, const float *scale, const int32_t *sum,
+                             int64_t rows, const dq_cuda_weight *w, const float *bias,
+                             cudaStream_t s);
 
 #ifdef __cplusplus
 }

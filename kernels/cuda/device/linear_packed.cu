@@ -8,7 +8,8 @@
  *
  * Sums inside a group are exact in 32 bits. At a group's end they become total += (float)sum * (scale of
  * x * scale of w), in the order of the groups and every step rounded: what the CPU computes, bit for
- * bit, whatever the tile.
+ * bit, whatever the tile. The codes are multiplied less 2^(b-1). Where a group has a zero point z, (2^(b-1) - z)
+ * times the sum of its activations' codes is added to its sum; kernels without zero points know nothing of it.
  *
  * Text of this file is quoted by tests/simt/defects.tsv, which spoils it.
  * SPDX-License-Identifier: MIT */
@@ -26,8 +27,9 @@ enum {
 };
 static_assert((int)DQ_GROUP_STEP == (int)STEP, "groups are padded to the step of the product");
 
-/* BM x BN: tile; WM x WN: warps in it; STAGES: on their way or in use. */
-template <int BITS_, int BM_, int BN_, int WM_, int WN_, int STAGES_> struct shape {
+/* BM x BN: tile; WM x WN: warps in it; STAGES: on their way or in use; ZERO: with zero points. */
+template <int BITS_, int BM_, int BN_, int WM_, int WN_, int STAGES_, bool ZERO_> struct shape {
+    static const bool ZERO = ZERO_;
     static const int BITS = BITS_, BM = BM_, BN = BN_, WM = WM_, WN = WN_, STAGES = STAGES_;
     static const int THREADS = DQ_WARP * WM * WN;
     static const int MT = BM / WM / 16, NT = BN / WN / 8; /* instructions per warp and step */
@@ -36,12 +38,15 @@ template <int BITS_, int BM_, int BN_, int WM_, int WN_, int STAGES_> struct sha
     static const int X_SCALES = STEPS * BM * 4, W_SCALES = STEPS * BN * 4;
     static const int STAGE_BYTES = A_BYTES + W_BYTES + X_SCALES + W_SCALES;
     static const int SMEM = STAGES * STAGE_BYTES + BN * PITCH; /* and the unpacked weights */
+    /* With zero points, behind all that, for each stage: sums of activations, and zero points. */
+    static const int X_SUMS = STEPS * BM * 4, ZERO_BYTES = X_SUMS + STEPS * BN;
 };
 
 struct product {
     float *dst;
     const int8_t *code;
     const float *scale, *bias;
+    const int32_t *sum; /* with zero points */
     int64_t rows, code_pitch, scale_pitch;
     dq_cuda_weight w;
     int stages;      /* along k */
@@ -77,6 +82,32 @@ DQ_DEVICE void copy_scales(unsigned char *to, const product &p, int stage, int64
     }
 }
 
+/* The same for what zero points want: [STEPS][BM] sums, [STEPS][BN] zero points. */
+template <class S>
+DQ_DEVICE void copy_zeros(unsigned char *to, const product &p, int stage, int64_t m0, int64_t n0)
+{
+    const int x_cells = S::BM * 4 / CELL, cells = x_cells + S::BN / CELL;
+    for (int k = 0; k < STEPS; k++) {
+        const int step = stage * STEPS + k, group = step / p.group_steps;
+        if ((step + 1) % p.group_steps != 0 || group >= p.w.groups) continue;
+        for (int i = (int)dq_thread(); i < cells; i += S::THREADS) {
+            if (i < x_cells) {
+                const int64_t row = m0 + 4 * i;
+                const int32_t *from = p.sum + group * p.scale_pitch;
+                const bool there = row < p.scale_pitch;
+                dq_cp_async16_zfill(to + (k * S::BM + 4 * i) * 4, there ? from + row : from,
+                                    there ? CELL : 0);
+            } else {
+                const int at = (i - x_cells) * CELL;
+                const uint8_t *from = p.w.zero + group * p.w.zero_pitch;
+                const bool there = n0 + at < p.w.zero_pitch;
+                dq_cp_async16_zfill(to + S::X_SUMS + k * S::BN + at, there ? from + n0 + at : from,
+                                    there ? CELL : 0);
+            }
+        }
+    }
+}
+
 /* Starts the copies of one stage; what lies beyond the edges becomes zero. Always closes a group. */
 template <class S>
 DQ_DEVICE void copy_stage(unsigned char *smem, const product &p, int stage, int64_t m0, int64_t n0)
@@ -102,6 +133,8 @@ DQ_DEVICE void copy_stage(unsigned char *smem, const product &p, int stage, int6
             dq_cp_async16_zfill(to + S::A_BYTES + at * CELL, from, there ? CELL : 0);
         }
         copy_scales<S>(to + S::A_BYTES + S::W_BYTES, p, stage, m0, n0);
+        if (S::ZERO)
+            copy_zeros<S>(smem + S::SMEM + stage % S::STAGES * S::ZERO_BYTES, p, stage, m0, n0);
     }
     dq_cp_async_commit();
 }
@@ -230,6 +263,28 @@ DQ_DEVICE void store_tile(const sums<S> &t, const product &p, int64_t row0, int6
     }
 }
 
+/* Before that, where codes have zero points: sums and zeros point at those of the warp's rows and of the tile's
+ * columns. */
+template <class S>
+DQ_DEVICE void shift_group(sums<S> &t, const int32_t *x, const unsigned char *zeros, int column)
+{
+    const int lane = (int)dq_lane();
+    DQ_UNROLL
+    for (int j = 0; j < S::NT; j++) {
+        DQ_UNROLL
+        for (int e = 0; e < 2; e++) {
+            const int32_t shift =
+                (1 << (S::BITS - 1)) - (int32_t)zeros[column + 8 * j + 2 * (lane % 4) + e];
+            DQ_UNROLL
+            for (int i = 0; i < S::MT; i++) {
+                DQ_UNROLL
+                for (int h = 0; h < 2; h++)
+                    t.d[i][j][2 * h + e] += shift * x[16 * i + lane / 4 + 8 * h];
+            }
+        }
+    }
+}
+
 template <class S> DQ_KERNEL(S::THREADS) multiply(product p)
 {
     DQ_SHARED_DYNAMIC(smem);
@@ -238,6 +293,7 @@ template <class S> DQ_KERNEL(S::THREADS) multiply(product p)
     const int warp_row = (int)dq_warp() / S::WN * (S::BM / S::WM);
     const int warp_col = (int)dq_warp() % S::WN * (S::BN / S::WN);
     int left = p.group_steps; /* of the current group */
+    int64_t group = 0;
     sums<S> t = {};
 
     for (int i = 0; i < S::STAGES - 1; i++) copy_stage<S>(smem, p, i, m0, n0);
@@ -254,9 +310,16 @@ template <class S> DQ_KERNEL(S::THREADS) multiply(product p)
                              unpacked + warp_col * PITCH + k * STEP);
             if (--left > 0) continue;
             left = p.group_steps;
+            if (group++ >= p.w.groups)
+                continue; /* fills up the last stage: no scales were copied */
             const float *x_scale = (const float *)(w + S::W_BYTES) + k * S::BM + warp_row;
             const unsigned char *w_scale =
                 w + S::W_BYTES + S::X_SCALES + k * S::BN * (p.w.scale_f16 ? 2 : 4);
+            if (S::ZERO) {
+                const unsigned char *zero = smem + S::SMEM + i % S::STAGES * S::ZERO_BYTES;
+                shift_group<S>(t, (const int32_t *)zero + k * S::BM + warp_row,
+                               zero + S::X_SUMS + k * S::BN, warp_col);
+            }
             end_group<S>(t, x_scale, w_scale, warp_col, p.w.scale_f16 != 0);
         }
     }
@@ -266,19 +329,25 @@ template <class S> DQ_KERNEL(S::THREADS) multiply(product p)
 /* -------------------------------------------------------------------------------------------- launches */
 template <class S> static cudaError_t launch(const product &p, cudaStream_t s)
 {
+    const int smem = S::SMEM + (S::ZERO ? S::STAGES * S::ZERO_BYTES : 0);
     const dim3 grid((unsigned)((p.rows + S::BM - 1) / S::BM),
                     (unsigned)((p.w.rows + S::BN - 1) / S::BN));
-    const cudaError_t e = DQ_ALLOW_SMEM(multiply<S>, S::SMEM);
+    const cudaError_t e = DQ_ALLOW_SMEM(multiply<S>, smem);
     if (e != cudaSuccess) return e;
-    DQ_LAUNCH(multiply<S>, grid, S::THREADS, S::SMEM, s, p);
+    DQ_LAUNCH(multiply<S>, grid, S::THREADS, smem, s, p);
     return cudaGetLastError();
 }
 
 /* Few rows: narrow tiles, so that all multiprocessors fetch weights, and more stages on their way. */
+template <int BITS, bool ZERO> static cudaError_t launch_form(const product &p, cudaStream_t s)
+{
+    if (p.rows <= 16) return launch<shape<BITS, 16, 32, 1, 4, 4, ZERO>>(p, s);
+    return launch<shape<BITS, 128, 64, 2, 2, 2, ZERO>>(p, s);
+}
+
 template <int BITS> static cudaError_t launch_width(const product &p, cudaStream_t s)
 {
-    if (p.rows <= 16) return launch<shape<BITS, 16, 32, 1, 4, 4>>(p, s);
-    return launch<shape<BITS, 128, 64, 2, 2, 2>>(p, s);
+    return p.w.zero ? launch_form<BITS, true>(p, s) : launch_form<BITS, false>(p, s);
 }
 
 int64_t dq_linear_code_pitch(const dq_cuda_weight *w)
@@ -286,13 +355,15 @@ int64_t dq_linear_code_pitch(const dq_cuda_weight *w)
     return (w->groups * w->group_codes + STAGE - 1) / STAGE * STAGE;
 }
 
-cudaError_t dq_linear_packed(float *dst, const int8_t *code, const float *scale, int64_t rows,
-                             const dq_cuda_weight *w, const float *bias, cudaStream_t s)
+cudaError_t dq_linear_packed(float *dst, const int8_t *code, const float *scale, const int32_t *sum,
+                             int64_t rows, const dq_cuda_weight *w, const float *bias,
+                             cudaStream_t s)
 {
     product p = {};
     p.dst = dst;
     p.code = code;
     p.scale = scale;
+    p.sum = sum;
     p.bias = bias;
     p.rows = rows;
     p.code_pitch = dq_linear_code_pitch(w);

@@ -112,12 +112,16 @@ static void multiply_packed(dq_backend *b, dq_mat dst, dq_mat src, const dq_cuda
 {
     cudaStream_t s = dq_cuda_of(b)->stream;
     const size_t codes = (size_t)(src.rows * dq_linear_code_pitch(w));
-    const size_t scales = (size_t)(w->groups * dq_linear_scale_pitch(src.rows)) * sizeof(float);
+    const int64_t words = w->groups * dq_linear_scale_pitch(src.rows); /* scales; as many sums */
+    const size_t scales = (size_t)(w->zero ? 2 * words : words) * sizeof(float);
     int8_t *code = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, codes);
     float *scale = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_B, scales);
     if (!code || !scale) return;
-    if (dq_cuda_ok(b, dq_linear_round(code, scale, src.p, src.rows, w, s), "rounding to 8 bits"))
-        dq_cuda_ok(b, dq_linear_packed(dst.p, code, scale, src.rows, w, bias, s), "gemm_packed");
+    int32_t *sum = w->zero ? (int32_t *)(void *)(scale + words) : NULL;
+    if (dq_cuda_ok(b, dq_linear_round(code, scale, sum, src.p, src.rows, w, s),
+                   "rounding to 8 bits"))
+        dq_cuda_ok(b, dq_linear_packed(dst.p, code, scale, sum, src.rows, w, bias, s),
+                   "gemm_packed");
 }
 
 void dq_cuda_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,

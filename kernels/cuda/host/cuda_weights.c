@@ -9,7 +9,7 @@
 typedef struct entry {
     const void *key; /* dq_weight.data */
     int users;
-    void *data, *scale;
+    void *data, *scale, *zero;
     dq_cuda_weight w;
 } entry;
 
@@ -129,6 +129,22 @@ static void put_scales(dq_backend *b, entry *e, const dq_weight *w)
     dq_block_free(turned);
 }
 
+/* Zero points likewise, a byte each. */
+static void put_zeros(dq_backend *b, entry *e, const dq_weight *w)
+{
+    const dq_cuda_weight *d = &e->w;
+    const size_t bytes = (size_t)(d->groups * d->zero_pitch);
+    uint8_t *turned = dq_block_new(1, bytes, &b->err);
+    e->zero = dq_cuda_alloc(b, bytes);
+    if (turned && e->zero) {
+        for (int64_t r = 0; r < w->rows; r++)
+            for (int64_t g = 0; g < d->groups; g++)
+                turned[g * d->zero_pitch + r] = (uint8_t)dq_weight_zero(w, r, g);
+        dq_cuda_put(b, e->zero, turned, bytes);
+    }
+    dq_block_free(turned);
+}
+
 static void put_packed(dq_backend *b, entry *e, const dq_weight *w)
 {
     dq_cuda_weight *d = &e->w;
@@ -139,8 +155,10 @@ static void put_packed(dq_backend *b, entry *e, const dq_weight *w)
     d->pitch = padded((int64_t)dq_row_bytes(d->groups * d->group_codes, w->bits), 16);
     d->scale_f16 = w->scale_dtype == DQ_F16;
     d->scale_pitch = padded(w->rows, 8);
+    d->zero_pitch = padded(w->rows, 16);
     put_codes(b, e, w);
     put_scales(b, e, w);
+    if (w->zero) put_zeros(b, e, w);
 }
 
 /* ----------------------------------------------------------------------------------- for operations */
@@ -184,10 +202,12 @@ bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w)
     if (b->err.code != DQ_OK) {
         dq_cuda_free(b, e.data);
         dq_cuda_free(b, e.scale);
+        dq_cuda_free(b, e.zero);
         return false;
     }
     e.w.data = e.data;
     e.w.scale = e.scale;
+    e.w.zero = e.zero;
     const size_t at = place_of(all, w->data);
     memmove(all->entry + at + 1, all->entry + at, (all->n - at) * sizeof e);
     all->entry[at] = e;
@@ -202,6 +222,7 @@ void dq_cuda_weight_release(dq_backend *b, const dq_weight *w)
     if (!e || --e->users > 0) return;
     dq_cuda_free(b, e->data);
     dq_cuda_free(b, e->scale);
+    dq_cuda_free(b, e->zero);
     const size_t at = (size_t)(e - all->entry);
     memmove(e, e + 1, (all->n - at - 1) * sizeof *e);
     all->n--;

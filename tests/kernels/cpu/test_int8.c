@@ -42,46 +42,76 @@ static float *random_floats(int64_t n, uint64_t seed)
     return x;
 }
 
-/* A packed weight; its data and scale are blocks. */
+/* A coded weight; its parts are blocks. */
 static dq_weight pack(const float *values, int64_t rows, int64_t cols, int bits, int64_t group,
-                      bool one_scale)
+                      bool one_scale, dq_scale_mode mode)
 {
-    const int64_t groups = dq_groups(cols, group), bytes = (int64_t)dq_row_bytes(cols, bits);
-    uint8_t *data = block((size_t)(rows * bytes), 1);
-    float *scale = block((size_t)(rows * groups), sizeof *scale);
+    const dq_weight_format *f = dq_weight_format_of_mode(mode);
+    const dq_qspec spec = {.bits = bits, .mode = mode, .scale_dtype = DQ_F32};
+    dq_weight w = {.name = "w",
+                   .rows = rows,
+                   .cols = cols,
+                   .format = f,
+                   .bits = bits,
+                   .group_size = group,
+                   .scale_rows = one_scale ? 1 : rows,
+                   .scale_dtype = DQ_F32};
+    uint8_t *part[DQ_MAX_PARTS] = {NULL}, *at[DQ_MAX_PARTS];
     int8_t *q = block((size_t)cols, 1);
-    const float all = dq_group_scale(values, rows * cols, bits, DQ_ABSMAX, DQ_F32);
+    float *got = block((size_t)cols, sizeof *got);
+    for (int i = 0; i < f->n_parts; i++) {
+        const dq_part p = dq_weight_part(&w, i);
+        part[i] = block(1, dq_part_bytes(&p));
+    }
+    const dq_grid all = f->fit(values, rows * cols, &spec);
     for (int64_t r = 0; r < rows; r++) {
-        for (int64_t g = 0; g < groups; g++) {
-            const int64_t at = g * group, n = cols - at < group ? cols - at : group;
-            const float *x = values + r * cols + at;
-            const float s = one_scale ? all : dq_group_scale(x, n, bits, DQ_ABSMAX, DQ_F32);
-            scale[one_scale ? 0 : r * groups + g] = s;
-            dq_encode(q + at, x, n, bits, s, DQ_ABSMAX);
+        for (int i = 0; i < f->n_parts; i++) {
+            const dq_part p = dq_weight_part(&w, i);
+            at[i] = part[i] + (p.rows == 1 ? 0 : r) * (int64_t)dq_part_bytes(&p) / p.rows;
         }
-        dq_pack_row(data + r * bytes, q, cols, bits);
+        for (int64_t g = 0; g < dq_groups(cols, group); g++) {
+            const int64_t first = g * group, n = cols - first < group ? cols - first : group;
+            const float *x = values + r * cols + first;
+            const dq_grid own = one_scale ? all : f->fit(x, n, &spec);
+            if (!one_scale || r == 0) f->put(at, g, own, &spec);
+            f->encode(q + first, got + first, x, n, own, &spec);
+        }
+        dq_pack_row(at[0], q, cols, bits);
     }
     dq_block_free(q);
-    return (dq_weight){.name = "w",
-                       .rows = rows,
-                       .cols = cols,
-                       .format = &dq_format_int,
-                       .bits = bits,
-                       .data = data,
-                       .group_size = group,
-                       .scale_rows = one_scale ? 1 : rows,
-                       .scale_dtype = DQ_F32,
-                       .scale = scale};
+    dq_block_free(got);
+    w.data = part[0];
+    w.scale = part[1];
+    w.zero = part[2];
+    return w;
 }
 
-static void unpack_free(dq_weight *w)
+static void drop(const void *p)
 {
     union { /* the weight's pointers are to const */
         const void *in;
         void *out;
-    } data = {.in = w->data}, scale = {.in = w->scale};
-    dq_block_free(data.out);
-    dq_block_free(scale.out);
+    } u = {.in = p};
+    dq_block_free(u.out);
+}
+
+static void unpack_free(dq_weight *w)
+{
+    drop(w->data);
+    drop(w->scale);
+    drop(w->zero);
+}
+
+/* A zero point, bit by bit; 2^(bits-1) where there are none. */
+static int zero_at(const dq_weight *w, int64_t row, int64_t group)
+{
+    if (!w->zero) return 1 << (w->bits - 1);
+    const int64_t bytes = (dq_groups(w->cols, w->group_size) * w->bits + 7) / 8;
+    const uint8_t *p = (const uint8_t *)w->zero + (w->scale_rows == 1 ? 0 : row) * bytes;
+    int z = 0;
+    for (int64_t i = 0, b = group * w->bits; i < w->bits; i++, b++)
+        z |= (p[b / 8] >> (b % 8) & 1) << i;
+    return z;
 }
 
 /* One element by the definition in cpu_int8.c. */
@@ -99,9 +129,10 @@ static float product(const float *x, const dq_weight *w, int64_t row)
         float most = 0;
         for (int64_t k = at; k < end; k++) most = fmaxf(most, fabsf(x[k]));
         const float sx = most / 127.0f;
+        const int32_t shift = (1 << (w->bits - 1)) - zero_at(w, row, g);
         int32_t sum = 0;
         for (int64_t k = at; k < end; k++)
-            if (sx > 0) sum += (int32_t)rintf(x[k] / sx) * q[k];
+            if (sx > 0) sum += (int32_t)rintf(x[k] / sx) * (q[k] + shift);
         total += (float)sum * (sx * scale[(w->scale_rows == 1 ? 0 : row) * groups + g]);
     }
     dq_block_free(q);
@@ -118,7 +149,7 @@ static dq_backend *open_cpu(const char *level, int threads)
     return b;
 }
 
-static void products_are_exact(void **state)
+static void check_products(dq_scale_mode mode)
 {
     static const struct {
         int64_t rows, cols, group;
@@ -126,13 +157,12 @@ static void products_are_exact(void **state)
     } shapes[] = {{33, 128, 32, false}, {64, 100, 100, false}, {5, 77, 20, false},
                   {96, 256, 256, true}, {1, 3, 2, false},      {40, 513, 128, false}};
     static const char *const levels[] = {"scalar", "avx2", "avx512"};
-    (void)state;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int bits = 2; bits <= 8; bits++) {
             const int64_t n = shapes[s].rows, k = shapes[s].cols, m = s == 0 ? 101 : 7;
             float *values = random_floats(n * k, 7 + s), *x = random_floats(m * k, 99 + s);
             float *y = block((size_t)(m * n), sizeof *y), *bias = random_floats(n, 5);
-            dq_weight w = pack(values, n, k, bits, shapes[s].group, shapes[s].one_scale);
+            dq_weight w = pack(values, n, k, bits, shapes[s].group, shapes[s].one_scale, mode);
             memset(x, 0, (size_t)k * sizeof *x); /* a row of zeros */
             for (int level = 0; level < 3; level++) {
                 dq_backend *b = open_cpu(levels[level], 1 + level % 2);
@@ -157,13 +187,25 @@ static void products_are_exact(void **state)
     }
 }
 
+static void products_are_exact(void **state)
+{
+    (void)state;
+    check_products(DQ_ABSMAX);
+}
+
+static void products_with_zero_points_are_exact(void **state)
+{
+    (void)state;
+    check_products(DQ_ASYM);
+}
+
 /* Rounding activations to 8 bits costs about half a percent. */
 static void products_are_near(void **state)
 {
     enum { M = 20, N = 64, K = 512 };
     float *values = random_floats(N * K, 3), *x = random_floats(M * K, 4);
     float *y = block((size_t)M * N, sizeof *y), *z = block((size_t)M * N, sizeof *z);
-    dq_weight w = pack(values, N, K, 8, 128, false);
+    dq_weight w = pack(values, N, K, 8, 128, false, DQ_ABSMAX);
     dq_backend *b = open_cpu("avx512", 2);
     double error = 0, size = 0;
     (void)state;
@@ -186,7 +228,8 @@ static void odd_input_is_reported(void **state)
 {
     enum { N = 4, K = 8 };
     float *values = random_floats(N * K, 3), x[2 * K] = {0}, y[2 * N];
-    dq_weight w = pack(values, N, K, 4, 8, false), dense = {.name = "dense", .rows = N, .cols = K};
+    dq_weight w = pack(values, N, K, 4, 8, false, DQ_ABSMAX),
+              dense = {.name = "dense", .rows = N, .cols = K};
     dq_backend *b = open_cpu("avx512", 1);
     dq_err err = {0};
     (void)state;
@@ -209,6 +252,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_exact),
+        cmocka_unit_test(products_with_zero_points_are_exact),
         cmocka_unit_test(products_are_near),
         cmocka_unit_test(odd_input_is_reported),
     };

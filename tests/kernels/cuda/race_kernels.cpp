@@ -83,8 +83,8 @@ static void packed(int64_t rows, int64_t out, int64_t cols, int64_t group)
     w.scale = scale.device;
     dq_array<int8_t> code((size_t)(rows * dq_linear_code_pitch(&w)));
     dq_array<uint16_t> half((size_t)(out * cols));
-    must(dq_linear_round(code.device, of_x.device, x.device, rows, &w, NULL));
-    must(dq_linear_packed(y.device, code.device, of_x.device, rows, &w, bias.device, NULL));
+    must(dq_linear_round(code.device, of_x.device, NULL, x.device, rows, &w, NULL));
+    must(dq_linear_packed(y.device, code.device, of_x.device, NULL, rows, &w, bias.device, NULL));
     must(dq_linear_bias(y.device, bias.device, rows, out, NULL));
     if (group == 64) must(dq_linear_widen(wide.device, false, &w, 0, 3, NULL));
     if (group == 64) must(dq_linear_widen(half.device, true, &w, 0, 3, NULL));

@@ -36,6 +36,9 @@ static void check_int8(const rig *r, int64_t rows, int64_t out, int64_t cols, in
     float *x = rig_floats(rows * cols, (uint64_t)(rows + cols));
     dq_weight w = rig_packed(out, cols, bits, group, type, (uint64_t)(bits + group));
     check(r, x, rows, &w, out % 2 == 1, DQ_NUM_INT8, 0);
+    rig_drop_weight(&w);
+    w = rig_zeroed(out, cols, bits, group, type, (uint64_t)(bits + group));
+    check(r, x, rows, &w, out % 2 == 1, DQ_NUM_INT8, 0);
     rig_drop(x);
     rig_drop_weight(&w);
 }
@@ -126,6 +129,7 @@ static void test_floats(void **state)
     for (int bits = 2; bits <= 8; bits++) {
         check_floats(&r, rig_packed(131, 205, bits, 128, DQ_F16, 36), DQ_NUM_F32, 2e-4);
         check_floats(&r, rig_packed(131, 205, bits, 48, DQ_F32, 37), DQ_NUM_BF16, 0.5);
+        check_floats(&r, rig_zeroed(131, 205, bits, 48, DQ_F16, 36), DQ_NUM_F32, 1e-3);
     }
     check_floats(&r, rig_packed(20, 205, 4, 0, DQ_F16, 38), DQ_NUM_F32, 2e-4);
     rig_close(&r);

@@ -43,6 +43,8 @@ static void test_embed(void **state)
         check_embed(&r, rig_packed(9, 77, bits, 32, DQ_F16, 2));
         check_embed(&r, rig_packed(9, 77, bits, 20, DQ_F32, 3));
         check_embed(&r, rig_packed(9, 300, bits, 0, DQ_F16, 4));
+        check_embed(&r, rig_zeroed(9, 77, bits, 20, DQ_F16, 5));
+        check_embed(&r, rig_zeroed(9, 77, bits, 0, DQ_F32, 6));
     }
     rig_close(&r);
 }
