@@ -18,6 +18,7 @@
 #define DQ_BOTH     static inline
 #define DQ_RESTRICT __restrict__
 #define DQ_UNROLL
+#define DQ_LOOP
 #define DQ_KERNEL(threads)                static void
 #define DQ_KERNEL_BLOCKS(threads, blocks) static void
 #define DQ_SHARED(type, name, dims)                                                                \

@@ -54,6 +54,13 @@ struct product {
 };
 
 /* ----------------------------------------------------------------------------------------- a stage */
+/* The group that ends with a step of the stage; -1: none does. */
+DQ_DEVICE int group_ending(const product &p, int stage, int k)
+{
+    const int step = stage * STEPS + k, group = step / p.group_steps;
+    return (step + 1) % p.group_steps == 0 && group < p.w.groups ? group : -1;
+}
+
 /* Scales of the groups that end in the stage's steps: [STEPS][BM] f32, [STEPS][BN] as stored. */
 template <class S>
 DQ_DEVICE void copy_scales(unsigned char *to, const product &p, int stage, int64_t m0, int64_t n0)
@@ -61,8 +68,8 @@ DQ_DEVICE void copy_scales(unsigned char *to, const product &p, int stage, int64
     const int w_size = p.w.scale_f16 ? 2 : 4, w_cells = S::BN * w_size / CELL;
     const int x_cells = S::BM * 4 / CELL, cells = x_cells + w_cells;
     for (int k = 0; k < STEPS; k++) {
-        const int step = stage * STEPS + k, group = step / p.group_steps;
-        if ((step + 1) % p.group_steps != 0 || group >= p.w.groups) continue;
+        const int group = group_ending(p, stage, k);
+        if (group < 0) continue;
         for (int i = (int)dq_thread(); i < cells; i += S::THREADS) {
             if (i < x_cells) {
                 const int64_t row = m0 + 4 * i;
@@ -86,25 +93,19 @@ DQ_DEVICE void copy_scales(unsigned char *to, const product &p, int stage, int64
 template <class S>
 DQ_DEVICE void copy_zeros(unsigned char *to, const product &p, int stage, int64_t m0, int64_t n0)
 {
-    const int x_cells = S::BM * 4 / CELL, cells = x_cells + S::BN / CELL;
-    for (int k = 0; k < STEPS; k++) {
-        const int step = stage * STEPS + k, group = step / p.group_steps;
-        if ((step + 1) % p.group_steps != 0 || group >= p.w.groups) continue;
-        for (int i = (int)dq_thread(); i < cells; i += S::THREADS) {
-            if (i < x_cells) {
-                const int64_t row = m0 + 4 * i;
-                const int32_t *from = p.sum + group * p.scale_pitch;
-                const bool there = row < p.scale_pitch;
-                dq_cp_async16_zfill(to + (k * S::BM + 4 * i) * 4, there ? from + row : from,
-                                    there ? CELL : 0);
-            } else {
-                const int at = (i - x_cells) * CELL;
-                const uint8_t *from = p.w.zero + group * p.w.zero_pitch;
-                const bool there = n0 + at < p.w.zero_pitch;
-                dq_cp_async16_zfill(to + S::X_SUMS + k * S::BN + at, there ? from + n0 + at : from,
-                                    there ? CELL : 0);
-            }
-        }
+    const int x_cells = S::BM * 4 / CELL, each = x_cells + S::BN / CELL;
+    DQ_LOOP
+    for (int i = (int)dq_thread(); i < STEPS * each; i += S::THREADS) {
+        const int k = i / each, cell = i % each, group = group_ending(p, stage, k);
+        if (group < 0) continue;
+        const bool of_x = cell < x_cells;
+        const int at = of_x ? 4 * cell : (cell - x_cells) * CELL;
+        const unsigned char *from = of_x ? (const unsigned char *)(p.sum + group * p.scale_pitch)
+                                         : p.w.zero + group * p.w.zero_pitch;
+        const bool there = of_x ? m0 + at < p.scale_pitch : n0 + at < p.w.zero_pitch;
+        if (there) from += of_x ? (m0 + at) * 4 : n0 + at;
+        dq_cp_async16_zfill(to + (of_x ? (k * S::BM + at) * 4 : S::X_SUMS + k * S::BN + at), from,
+                            there ? CELL : 0);
     }
 }
 
@@ -293,7 +294,7 @@ template <class S> DQ_KERNEL(S::THREADS) multiply(product p)
     const int warp_row = (int)dq_warp() / S::WN * (S::BM / S::WM);
     const int warp_col = (int)dq_warp() % S::WN * (S::BN / S::WN);
     int left = p.group_steps; /* of the current group */
-    int64_t group = 0;
+    int group = 0;
     sums<S> t = {};
 
     for (int i = 0; i < S::STAGES - 1; i++) copy_stage<S>(smem, p, i, m0, n0);

@@ -32,6 +32,7 @@ struct alignas(16) dq_u4 {
 #define DQ_BOTH     static __host__ __device__ __forceinline__ /* numbers only; tests call it on the host */
 #define DQ_RESTRICT __restrict__
 #define DQ_UNROLL   _Pragma("unroll")
+#define DQ_LOOP     _Pragma("unroll 1") /* stays a loop */
 /* A kernel's return type and qualifiers; at most `threads` per block, and at least `blocks` of them
  * resident on one multiprocessor. */
 #define DQ_KERNEL(threads)                static __global__ void __launch_bounds__(threads)

@@ -64,7 +64,7 @@ static void rows(void)
 }
 
 /* Both tiles, several stages, groups that end inside a stage, and one whose maximum a block finds. */
-static void packed(int64_t rows, int64_t out, int64_t cols, int64_t group)
+static void packed(int64_t rows, int64_t out, int64_t cols, int64_t group, bool zeros)
 {
     dq_cuda_weight w = {};
     w.kind = DQ_STORED_PACKED;
@@ -75,16 +75,20 @@ static void packed(int64_t rows, int64_t out, int64_t cols, int64_t group)
     w.groups = cols / group;
     w.pitch = cols / 2;
     w.scale_pitch = (out + 7) / 8 * 8;
-    values<uint8_t> data((size_t)(out * w.pitch));
+    w.zero_pitch = (out + 15) / 16 * 16;
+    values<uint8_t> data((size_t)(out * w.pitch)), zero((size_t)(w.groups * w.zero_pitch));
+    dq_array<int32_t> sums((size_t)(w.groups * dq_linear_scale_pitch(rows)));
     values<float> scale((size_t)(w.groups * w.scale_pitch)), x((size_t)(rows * cols)),
         y((size_t)(rows * out)), of_x((size_t)(w.groups * dq_linear_scale_pitch(rows))),
         wide((size_t)(out * cols)), bias((size_t)out);
     w.data = data.device;
     w.scale = scale.device;
+    if (zeros) w.zero = zero.device;
+    int32_t *sum = zeros ? sums.device : NULL;
     dq_array<int8_t> code((size_t)(rows * dq_linear_code_pitch(&w)));
     dq_array<uint16_t> half((size_t)(out * cols));
-    must(dq_linear_round(code.device, of_x.device, NULL, x.device, rows, &w, NULL));
-    must(dq_linear_packed(y.device, code.device, of_x.device, NULL, rows, &w, bias.device, NULL));
+    must(dq_linear_round(code.device, of_x.device, sum, x.device, rows, &w, NULL));
+    must(dq_linear_packed(y.device, code.device, of_x.device, sum, rows, &w, bias.device, NULL));
     must(dq_linear_bias(y.device, bias.device, rows, out, NULL));
     if (group == 64) must(dq_linear_widen(wide.device, false, &w, 0, 3, NULL));
     if (group == 64) must(dq_linear_widen(half.device, true, &w, 0, 3, NULL));
@@ -93,9 +97,12 @@ static void packed(int64_t rows, int64_t out, int64_t cols, int64_t group)
 
 static void linear(void)
 {
-    packed(5, 40, 768, 64);
-    packed(17, 64, 384, 96);
-    packed(2, 32, 640, 640);
+    packed(5, 40, 768, 64, false);
+    packed(5, 40, 768, 64, true);
+    packed(17, 64, 384, 96, false);
+    packed(17, 64, 384, 96, true);
+    packed(2, 32, 640, 640, false);
+    packed(2, 32, 640, 640, true);
 }
 
 static void logprob(void)
