@@ -24,7 +24,7 @@ typedef struct dq_container_info {
     double bits_per_weight;   /* all tensors together, scales and padding included */
     int weight_bits;          /* of the packed tensors; 16: none is packed; 0: mixed */
     const char *weight_group; /* "128", "row", "tensor", "mixed"; "" when none is packed */
-    const char *scale_mode;   /* "absmax", "fullrange", "search", "mixed"; "" when none */
+    const char *scale_mode;   /* "absmax", "fullrange", "search", "asym", "mixed"; "" when none */
     dq_logit_spec logit;      /* as /attention says */
     dq_kv_config kv;          /* as /kv_cache says */
     const char *source;       /* base name of the source checkpoint */
@@ -79,7 +79,7 @@ const dq_payload *dq_container_payload(const dq_container *c, int64_t i); /* in 
 int dq_container_n_sources(const dq_container *c);
 const dq_source_file *dq_container_source_file(const dq_container *c, int i);
 
-/* Compares the payload's hash; scales must be finite too, those of absmax not negative, and padding
+/* Compares the payload's hash; scales must be finite too, those of absmax and asym not negative, and padding
  * bits zero. DQ_DAMAGED names the dataset. Pages are given back to the kernel on the way. */
 dq_status dq_payload_check(const dq_container *c, int64_t i, dq_err *err);
 /* The two hashes over /index itself. */

@@ -28,3 +28,21 @@ done
 [ "$(grep -c '"math": "f32", .*"shots": 0, "gold": ' items.jsonl)" = "$(grep -c . items.jsonl)" ] ||
     complain "--dump-items: lines without math, shots or gold"
 rm items.jsonl items.csv
+
+# zero points: nearer to the model than absmax at 3 bits, in f32 and in integers, for a tenth of a bit
+for mode in absmax asym; do
+    try 0 "3\\.[12][0-9]* in packed" quantize "$pair/llama" -o $mode.h5 --bits 3 --scale $mode
+    try 0 "every byte as written" verify $mode.h5 --source "$pair/llama"
+done
+try 0 "3 bits, group 128, asym scales" info asym.h5
+try 0 '"encoding": "zero"' info asym.h5 --tensors --json
+try 2 "search, asym; found \"zero\"" quantize "$pair/llama" -o gone.h5 --scale zero
+for math in f32 int8; do
+    [ $math = f32 ] && kv="" || kv="--kv-bits 8"
+    # shellcheck disable=SC2086
+    try 0 "asym.h5" eval absmax.h5 asym.h5 --ref "$pair/llama" --text "$pair/text.txt" --ctx 192 --limit 10 --csv $math.csv \
+        --math $math $kv --progress never
+    holds "zero points help at 3 bits in $math" \
+        "$(field $math.csv asym.h5 16 tensor kld_nats) < 0.9 * $(field $math.csv absmax.h5 16 tensor kld_nats)"
+done
+rm absmax.h5 asym.h5 f32.csv int8.csv

@@ -181,6 +181,56 @@ static void containers_hold_the_defined_values(void **unused)
     dq_checkpoint_close(k);
 }
 
+/* Opens and checks everything; the text names what is damaged. */
+static dq_status check_file(const char *path, dq_err *err)
+{
+    dq_container *c;
+    *err = (dq_err){0};
+    if (dq_container_open(&c, path, err) != DQ_OK) return err->code;
+    dq_container_check_index(c, err);
+    for (int64_t i = 0; err->code == DQ_OK && i < dq_container_n_payloads(c); i++)
+        dq_payload_check(c, i, err);
+    dq_container_close(c);
+    return err->code;
+}
+
+/* Every value within a step of its own, as verify finds the file, for groups of any form. */
+static void zero_points_hold_for_any_group(void **unused)
+{
+    static const int64_t groups[] = {128, 7, DQ_GROUP_ROW, DQ_GROUP_TENSOR};
+    dq_err err = {0};
+    dq_checkpoint *k;
+    (void)unused;
+    assert_int_equal(dq_checkpoint_open(&k, model, &err), DQ_OK);
+    for (int bits = 2; bits <= 8; bits++) {
+        dq_container *c;
+        make(at("z.h5"), bits, groups[bits % 4], DQ_ASYM);
+        if (check_file(at("z.h5"), &err) != DQ_OK) fail_msg("%s", err.text);
+        assert_int_equal(dq_container_open(&c, at("z.h5"), &err), DQ_OK);
+        assert_string_equal(dq_container_header(c)->scale_mode, "asym");
+        dq_source s = dq_container_source(c);
+        for (int64_t i = 0; i < s.count; i++) {
+            const dq_tensor *t = dq_checkpoint_find(k, s.name_at(s.arg, i));
+            dq_weight w;
+            assert_true(s.find(s.arg, t->name, &w));
+            if (!dq_weight_is_coded(&w)) continue;
+            assert_non_null(w.zero);
+            float *got = malloc((size_t)(w.rows * w.cols) * sizeof *got), *x = malloc(dq_nbytes(t));
+            assert_true(got && x);
+            dq_dequantize_rows(got, &w, 0, w.rows);
+            dq_to_f32(x, t->data, t->dtype, w.rows * w.cols);
+            for (int64_t n = 0; n < w.rows * w.cols; n++) {
+                const float step = dq_weight_scale(&w, n / w.cols, n % w.cols / w.group_size);
+                assert_true(fabsf(got[n] - x[n]) <= 1.01f * step);
+            }
+            free(got);
+            free(x);
+        }
+        dq_container_close(c);
+    }
+    dq_checkpoint_close(k);
+}
+
 static void payloads_begin_on_pages(void **unused)
 {
     dq_err err = {0};
@@ -198,22 +248,12 @@ static void runs_give_the_same_bytes(void **unused)
     (void)unused;
     make(at("a.h5"), 4, 32, DQ_SEARCH);
     make(at("b.h5"), 4, 32, DQ_SEARCH);
+    make(at("c.h5"), 4, 32, DQ_ASYM);
+    make(at("d.h5"), 4, 32, DQ_ASYM);
+    assert_true(same_bytes(at("c.h5"), at("d.h5")));
     assert_true(same_bytes(at("a.h5"), at("b.h5")));
     assert_false(dq_file_exists(at("a.h5.partial")));
     assert_false(dq_file_exists(at("a.h5.journal")));
-}
-
-/* Opens and checks everything; the text names what is damaged. */
-static dq_status check_file(const char *path, dq_err *err)
-{
-    dq_container *c;
-    *err = (dq_err){0};
-    if (dq_container_open(&c, path, err) != DQ_OK) return err->code;
-    dq_container_check_index(c, err);
-    for (int64_t i = 0; err->code == DQ_OK && i < dq_container_n_payloads(c); i++)
-        dq_payload_check(c, i, err);
-    dq_container_close(c);
-    return err->code;
 }
 
 static void truncations_are_found(void **unused)
@@ -237,7 +277,7 @@ static void flips_are_named(void **unused)
     dq_container *c;
     size_t len;
     (void)unused;
-    make(at("f.h5"), 4, 128, DQ_ABSMAX);
+    make(at("f.h5"), 4, 128, DQ_ASYM);
     assert_int_equal(dq_container_open(&c, at("f.h5"), &err), DQ_OK);
     char *whole = bytes_of(at("f.h5"), &len);
     const char *base = NULL;
@@ -263,7 +303,7 @@ static void flips_anywhere_do_no_harm(void **unused)
     dq_err err;
     size_t len;
     (void)unused;
-    make(at("w.h5"), 4, 128, DQ_ABSMAX);
+    make(at("w.h5"), 4, 128, DQ_ASYM);
     char *whole = bytes_of(at("w.h5"), &len);
     size_t step = len / 400 + 1;
     for (size_t i = 0; i < len; i += i < 600 ? 7 : step) {
@@ -294,7 +334,7 @@ static const char *source = model; /* of interrupted runs */
 /* A run in a process of its own that sends itself the signal at the n-th step; its wait status. */
 static int interrupted_run(const char *out, int after, int number, bool resume)
 {
-    dq_quantize_settings set = settings(4, 16, DQ_SEARCH);
+    dq_quantize_settings set = settings(4, 16, DQ_ASYM);
     pid_t pid = fork();
     if (pid == 0) {
         dq_err err;
@@ -313,7 +353,7 @@ static int interrupted_run(const char *out, int after, int number, bool resume)
 static void interrupted_runs_end_in_the_same_bytes(void **unused)
 {
     static const int numbers[] = {SIGINT, SIGKILL};
-    dq_quantize_settings other = settings(8, 16, DQ_SEARCH);
+    dq_quantize_settings other = settings(8, 16, DQ_ASYM);
     (void)unused;
     assert_int_equal(interrupted_run(at("whole.h5"), 0, SIGKILL, false), 0);
     for (int k = 0; k < 2; k++) {
@@ -482,7 +522,7 @@ static void a_full_disk_leaves_no_output(void **unused)
     }
 }
 
-enum { LIES = 7 };
+enum { LIES = 9 };
 static void tell_lie(hid_t f, int lie, const char *group)
 {
     static const char *const names[] = {"group_size", "group_size", "bits", "shape"};
@@ -500,9 +540,9 @@ static void tell_lie(hid_t f, int lie, const char *group)
         H5Gclose(g);
         return;
     }
-    snprintf(path, sizeof path, "%s/%s", group, lie == 4 ? "scale" : "packed");
+    snprintf(path, sizeof path, "%s/%s", group, lie == 4 ? "scale" : lie < 7 ? "packed" : "zero");
     assert_true(H5Ldelete(f, path, H5P_DEFAULT) >= 0);
-    if (lie == 6) { /* another type and shape in its place */
+    if (lie == 6 || lie == 8) { /* another type and shape in its place */
         hsize_t dim = 3;
         hid_t s = H5Screate_simple(1, &dim, NULL);
         hid_t d = H5Dcreate2(f, path, H5T_IEEE_F64LE, s, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
@@ -561,7 +601,7 @@ static void lies_are_refused(void **unused)
     dq_err err;
     (void)unused;
     for (int lie = 0; lie < LIES; lie++) {
-        make(at("lie.h5"), 4, 128, DQ_ABSMAX);
+        make(at("lie.h5"), 4, 128, DQ_ASYM);
         hid_t f = H5Fopen(at("lie.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
         assert_true(f >= 0);
         tell_lie(f, lie, "/tensors/model.layers.0.self_attn.q_proj.weight");
@@ -576,15 +616,14 @@ static void lies_are_refused(void **unused)
     assert_int_equal(check_file(at("absent.h5"), &err), DQ_FILE);
 }
 
-static void containers_match_their_source(void **unused)
+static void check_source(dq_scale_mode mode)
 {
     dq_err err = {0};
     dq_container *c;
     dq_quantizer *q;
     dq_quantize_settings s;
     json_t *recipe;
-    (void)unused;
-    make(at("m.h5"), 3, DQ_GROUP_TENSOR, DQ_FULLRANGE);
+    make(at("m.h5"), 3, DQ_GROUP_TENSOR, mode);
     assert_int_equal(dq_container_open(&c, at("m.h5"), &err), DQ_OK);
     assert_int_equal(dq_quantize_settings_of(&s, &recipe, c, &err), DQ_OK);
     assert_int_equal(s.bits, 3);
@@ -598,6 +637,13 @@ static void containers_match_their_source(void **unused)
     dq_quantize_close(q);
     dq_container_close(c);
     json_decref(recipe);
+}
+
+static void containers_match_their_source(void **unused)
+{
+    (void)unused;
+    check_source(DQ_FULLRANGE);
+    check_source(DQ_ASYM);
 }
 
 /* Settings of the KV cache come back as they were, from the header and from the recipe; a file of
@@ -650,8 +696,9 @@ static void h5py_reads_the_same_values(void **unused)
     size_t len;
     (void)unused;
     if (shell("python3 -c 'import h5py, numpy' 2>/dev/null", "", "") != 0) skip();
-    for (int bits = 2; bits <= 8; bits++) {
-        make(at("h.h5"), bits, 24, DQ_ABSMAX);
+    for (int i = 2; i <= 16; i++) {
+        const int bits = i <= 8 ? i : i < 16 ? i - 7 : 4;
+        make(at("h.h5"), bits, i < 16 ? 24 : DQ_GROUP_TENSOR, i <= 8 ? DQ_ABSMAX : DQ_ASYM);
         char tail[300];
         snprintf(tail, sizeof tail, "%s %s", name, at("h.f32"));
         assert_int_equal(shell("python3 " DQ_TEST_DIR "/read_container.py", at("h.h5"), tail), 0);
@@ -677,6 +724,7 @@ int main(void)
         cmocka_unit_test(a_name_of_two_lines_is_resumed),
         cmocka_unit_test(a_full_disk_leaves_no_output),
         cmocka_unit_test(containers_hold_the_defined_values),
+        cmocka_unit_test(zero_points_hold_for_any_group),
         cmocka_unit_test(payloads_begin_on_pages),
         cmocka_unit_test(runs_give_the_same_bytes),
         cmocka_unit_test(truncations_are_found),

@@ -83,7 +83,8 @@ static void open_book(book *b)
     dq_err err = {0};
     dq_quantizer *q;
     dq_quantize_settings s = {.bits = 4,
-                              .group = 128,
+                              .group = 8,
+                              .mode = DQ_ASYM,
                               .scale_dtype = DQ_F16,
                               .logit = {.bits = 16},
                               .kv = dq_kv_config_plain,
@@ -188,8 +189,8 @@ static void products_that_lie_are_refused(void **unused)
 
 static void encodings_that_lie_are_refused(void **unused)
 {
-    static const char *const names[] = {"int-packed", "scale", "dense", "text",
-                                        "bytes",      "table", "",      "other"};
+    static const char *const names[] = {"int-packed", "int-zero", "scale", "zero", "dense",
+                                        "text",       "bytes",    "table", "",     "other"};
     book b;
     (void)unused;
     open_book(&b);
@@ -228,6 +229,7 @@ static void one_dataset_has_one_name(void **unused)
         if (strncmp(name, "/tensors/", 9) != 0) break;
         if ((tail = strstr(name, "/packed"))) *tail = 0;
         if ((tail = strstr(name, "/scale"))) memcpy(tail, ".b", 3);
+        if ((tail = strstr(name, "/zero"))) memcpy(tail, ".c", 3);
         H5Ldelete(file, name, H5P_DEFAULT);
         assert_true(H5Lcreate_hard(file, target, file, name, H5P_DEFAULT, H5P_DEFAULT) >= 0);
         memcpy(b.row + r * b.width, b.row + from * b.width, b.width);

@@ -132,7 +132,7 @@ static void any_flipped_bit_is_found(void **unused)
     dq_err err;
     int64_t n;
     (void)unused;
-    make(DQ_ABSMAX);
+    make(DQ_ASYM);
     place *all = places(&n);
     if (use(&err) != DQ_OK) fail_msg("%s", err.text);
     for (int64_t i = 0; i < n; i++) {
@@ -151,7 +151,7 @@ static void any_flipped_bit_is_found(void **unused)
 }
 
 /* A scale in the place of the first one, and its hash in /index: what a faulty writer would leave. */
-static void scales_must_make_sense(void **unused)
+static void check_scales(dq_scale_mode mode)
 {
     static const struct {
         uint16_t half;
@@ -160,8 +160,7 @@ static void scales_must_make_sense(void **unused)
         {0x7c00, "not finite"}, {0x7e01, "not finite"}, {0xa000, "negative"}, {0x2000, NULL}};
     dq_err err = {0};
     int64_t n;
-    (void)unused;
-    make(DQ_ABSMAX);
+    make(mode);
     place *all = places(&n);
     const place *p = all;
     while (!strstr(p->path, "/scale")) p++;
@@ -183,6 +182,39 @@ static void scales_must_make_sense(void **unused)
         dq_container_close(c);
         err = (dq_err){0};
     }
+    free(all);
+}
+
+static void scales_must_make_sense(void **unused)
+{
+    (void)unused;
+    check_scales(DQ_ABSMAX);
+    check_scales(DQ_ASYM);
+}
+
+/* The row of zero points ends inside a byte: what fills it is zero, whatever its hash says. */
+static void zero_points_must_make_sense(void **unused)
+{
+    dq_err err = {0};
+    dq_container *c;
+    int64_t n;
+    char sha[65];
+    (void)unused;
+    make(DQ_ASYM);
+    if (use(&err) != DQ_OK) fail_msg("%s", err.text);
+    place *all = places(&n);
+    const place *p = all; /* 11 groups of 4 bits: half a byte is left in each row */
+    while (!strstr(p->path, "down_proj.weight/zero")) p++;
+    whole[p->at + 5] = (char)(whole[p->at + 5] | 0x80);
+    assert_int_equal(dq_sha256_of(sha, whole + p->at, p->bytes, &err), DQ_OK);
+    char *row = memmem(whole, len, p->sha, 64);
+    assert_non_null(row);
+    memcpy(row, sha, 64);
+    put();
+    assert_int_equal(dq_container_open(&c, path, &err), DQ_OK);
+    assert_int_equal(dq_container_check_weights(c, &err), DQ_DAMAGED);
+    if (!strstr(err.text, "padding") || !strstr(err.text, p->path)) fail_msg("%s", err.text);
+    dq_container_close(c);
     free(all);
 }
 
@@ -211,9 +243,8 @@ static void no_plugin_is_loaded(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_flipped_bit_is_found),
-        cmocka_unit_test(scales_must_make_sense),
-        cmocka_unit_test(signs_are_for_fullrange),
+        cmocka_unit_test(any_flipped_bit_is_found),    cmocka_unit_test(scales_must_make_sense),
+        cmocka_unit_test(zero_points_must_make_sense), cmocka_unit_test(signs_are_for_fullrange),
         cmocka_unit_test(no_plugin_is_loaded),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

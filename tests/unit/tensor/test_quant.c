@@ -3,6 +3,7 @@
 #include "base/os.h"
 #include "quantize/quantize_tensor.h"
 #include "tensor/quant_search.h"
+#include "tests/rigs/golden.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -352,6 +353,115 @@ static void decoding_reads_scales_by_group(void **unused)
     }
 }
 
+/* ---- Zero points ---- */
+
+static const void *golden_part(const golden *g, int bits, int group, dq_dtype type,
+                               const char *part, size_t bytes)
+{
+    char name[40];
+    snprintf(name, sizeof name, "%d.%d.%s.%s", bits, group, type == DQ_F16 ? "f16" : "f32", part);
+    const dq_tensor *t = golden_find(g, name);
+    if (!t || dq_nbytes(t) != bytes) fail_msg("%s", name);
+    return t->data;
+}
+
+/* Codes, scales, zero points and padding of NumPy, byte for byte; and what they decode to. */
+static void check_asym(const golden *g, int bits, int group, dq_dtype type)
+{
+    enum { COLS = 77, ROWS = 12 };
+    const int rows = type == DQ_F16 ? 10 : ROWS;
+    const dq_weight_format *f = dq_weight_format_of_mode(DQ_ASYM);
+    const dq_qspec spec = {.bits = bits, .mode = DQ_ASYM, .scale_dtype = DQ_F32};
+    dq_weight w = {.rows = rows,
+                   .cols = COLS,
+                   .format = f,
+                   .bits = bits,
+                   .group_size = group,
+                   .scale_rows = rows,
+                   .scale_dtype = DQ_F32};
+    float x[ROWS * COLS], got[COLS], back[COLS];
+    uint8_t space[3][ROWS * 80] = {{0}}, *part[DQ_MAX_PARTS];
+    int8_t q[COLS];
+    memcpy(x, golden_find(g, "w")->data, sizeof x);
+    w.data = space[0];
+    w.scale = space[1];
+    w.zero = space[2];
+    for (int r = 0; r < rows; r++) {
+        for (int i = 0; i < 3; i++) {
+            const dq_part p = dq_weight_part(&w, i);
+            part[i] = space[i] + (size_t)r * (dq_part_bytes(&p) / (size_t)rows);
+        }
+        for (int c = 0, i = 0; c < COLS; c += group, i++) {
+            const int n = COLS - c < group ? COLS - c : group;
+            const float *at = x + r * COLS + c;
+            dq_qspec stored = spec;
+            stored.scale_dtype = type;
+            const dq_grid own = f->fit(at, n, &stored);
+            f->put(part, i, own, &spec);
+            f->encode(q + c, got + c, at, n, own, &spec);
+        }
+        dq_pack_row(part[0], q, COLS, bits);
+        dq_dequantize_rows(back, &w, r, r + 1);
+        assert_memory_equal(back, got, sizeof got);
+        for (int c = 0; c < COLS; c++) assert_true(isfinite(back[c]));
+    }
+    for (int i = 0; i < 3; i++) {
+        const dq_part p = dq_weight_part(&w, i);
+        const size_t bytes = dq_part_bytes(&p);
+        assert_memory_equal(space[i], golden_part(g, bits, group, type, f->part[i].name, bytes),
+                            bytes);
+        assert_null(f->part[i].wrong(&p, DQ_ASYM));
+    }
+}
+
+static void asym_is_that_of_numpy(void **unused)
+{
+    golden g = {0};
+    dq_err err = {0};
+    (void)unused;
+    assert_true(golden_open(&g, DQ_TEST_DIR "/golden/asym", &err));
+    for (int bits = 2; bits <= 8; bits++) {
+        for (int k = 0; k < 4; k++) check_asym(&g, bits, k % 2 ? 20 : 77, k < 2 ? DQ_F16 : DQ_F32);
+    }
+    golden_close(&g);
+}
+
+/* All of one sign, equal, or zero: what is decoded lies within half a step, and 0 stays 0. */
+static void asym_holds_any_group(void **unused)
+{
+    const dq_qspec spec = {.bits = 3, .mode = DQ_ASYM, .scale_dtype = DQ_F32};
+    static const float ends[][2] = {{2, 5}, {-5, -2}, {4, 4}, {-4, -4}, {0, 0}, {-1, 6}, {-6, 1}};
+    (void)unused;
+    for (size_t k = 0; k < sizeof ends / sizeof *ends; k++) {
+        float w[9], got[9];
+        int8_t q[9];
+        for (int i = 0; i < 8; i++) w[i] = ends[k][0] + (ends[k][1] - ends[k][0]) * (float)i / 7;
+        w[8] = 0;
+        const dq_grid g = dq_format_int_zero.fit(w, 9, &spec);
+        dq_format_int_zero.encode(q, got, w, 9, g, &spec);
+        assert_true(g.zero >= 0 && g.zero <= 7);
+        assert_true(got[8] == 0);
+        for (int i = 0; i < 9; i++) assert_true(fabsf(got[i] - w[i]) <= 1.001f * g.scale);
+    }
+}
+
+/* A tensor gets f32 scales where f16 cannot hold one of them: too large, or subnormal. */
+static void asym_scales_fit_or_are_f32(void **unused)
+{
+    static const struct {
+        float low, high;
+        bool fits;
+    } ranges[] = {{-1, 1, true},         {0, 0, true},      {-6e4f, 6e4f, true},
+                  {-9e5f, 9e5f, false},  {0, 1e-4f, false}, {-3e38f, 3e38f, false},
+                  {-1e-4f, 1e-3f, true}, {0, 9.2e-4f, true}};
+    const dq_qspec spec = {.bits = 4, .mode = DQ_ASYM, .scale_dtype = DQ_F16};
+    (void)unused;
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        const dq_range r = {.low = ranges[i].low, .high = ranges[i].high};
+        assert_int_equal(dq_format_int_zero.fits_f16(&r, &spec), ranges[i].fits);
+    }
+}
+
 static void bits_per_weight_count_scales_and_padding(void **unused)
 {
     dq_weight w = {.rows = 4,
@@ -365,6 +475,10 @@ static void bits_per_weight_count_scales_and_padding(void **unused)
     assert_true(dq_bits_per_weight(&w) == 4.125);
     w.cols = w.group_size = 5;
     assert_true(dq_bits_per_weight(&w) == (32.0 + 16.0) / 5.0);
+    w.format = &dq_format_int_zero; /* a zero point takes 4 bits, a row of them whole bytes */
+    w.cols = 4096;
+    w.group_size = 128;
+    assert_true(dq_bits_per_weight(&w) == 4 + 20.0 / 128);
     assert_int_equal(dq_groups(129, 128), 2);
     assert_true(isinf(dq_sqnr_db(&(dq_qerror){1, 0, 0})));
 }
@@ -384,6 +498,9 @@ int main(void)
         cmocka_unit_test(search_takes_the_smallest_floats),
         cmocka_unit_test(decoding_reads_scales_by_group),
         cmocka_unit_test(bits_per_weight_count_scales_and_padding),
+        cmocka_unit_test(asym_is_that_of_numpy),
+        cmocka_unit_test(asym_holds_any_group),
+        cmocka_unit_test(asym_scales_fit_or_are_f32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
