@@ -24,26 +24,31 @@ typedef struct storage {
     dq_dtype dtype, scale_dtype;
     int64_t group; /* columns, DQ_GROUP_ROW or DQ_GROUP_TENSOR */
     int offset;    /* bytes by which the data miss their alignment */
+    bool zero;     /* with zero points */
 } storage;
 
 static const storage storages[] = {
-    {"f32", 16, DQ_F32, DQ_F32, 0, 0},
-    {"f32 unaligned", 16, DQ_F32, DQ_F32, 0, 3},
-    {"f16", 16, DQ_F16, DQ_F32, 0, 1},
-    {"bf16", 16, DQ_BF16, DQ_F32, 0, 1},
-    {"2 bits, 32", 2, DQ_F32, DQ_F16, 32, 0},
-    {"3 bits, 32", 3, DQ_F32, DQ_F32, 32, 1},
-    {"4 bits, 128", 4, DQ_F32, DQ_F16, 128, 0},
-    {"5 bits, 7", 5, DQ_F32, DQ_F16, 7, 0},
-    {"6 bits, row", 6, DQ_F32, DQ_F32, DQ_GROUP_ROW, 1},
-    {"7 bits, tensor", 7, DQ_F32, DQ_F32, DQ_GROUP_TENSOR, 0},
-    {"8 bits, 32", 8, DQ_F32, DQ_F16, 32, 3},
+    {"f32", 16, DQ_F32, DQ_F32, 0, 0, false},
+    {"f32 unaligned", 16, DQ_F32, DQ_F32, 0, 3, false},
+    {"f16", 16, DQ_F16, DQ_F32, 0, 1, false},
+    {"bf16", 16, DQ_BF16, DQ_F32, 0, 1, false},
+    {"2 bits, 32", 2, DQ_F32, DQ_F16, 32, 0, false},
+    {"3 bits, 32", 3, DQ_F32, DQ_F32, 32, 1, false},
+    {"4 bits, 128", 4, DQ_F32, DQ_F16, 128, 0, false},
+    {"5 bits, 7", 5, DQ_F32, DQ_F16, 7, 0, false},
+    {"6 bits, row", 6, DQ_F32, DQ_F32, DQ_GROUP_ROW, 1, false},
+    {"7 bits, tensor", 7, DQ_F32, DQ_F32, DQ_GROUP_TENSOR, 0, false},
+    {"8 bits, 32", 8, DQ_F32, DQ_F16, 32, 3, false},
+    {"4 bits, 128, zero points", 4, DQ_F32, DQ_F16, 128, 0, true},
+    {"3 bits, 7, zero points", 3, DQ_F32, DQ_F32, 7, 1, true},
+    {"8 bits, row, zero points", 8, DQ_F32, DQ_F16, DQ_GROUP_ROW, 0, true},
+    {"2 bits, tensor, zero points", 2, DQ_F32, DQ_F32, DQ_GROUP_TENSOR, 0, true},
 };
 enum { N_STORAGES = sizeof storages / sizeof *storages };
 
 typedef struct weight_case {
     dq_weight w;
-    uint8_t *data, *scale;
+    uint8_t *data, *scale, *zero;
     double *value; /* [rows, cols] */
 } weight_case;
 
@@ -58,14 +63,14 @@ static void store_scale(weight_case *c, int64_t i, float s)
 }
 
 /* Plain reading of one code: bit by bit. */
-static int code_at(const uint8_t *row, int64_t col, int bits)
+static int code_at(const uint8_t *row, int64_t col, int bits, int zero)
 {
     int u = 0;
     for (int i = 0; i < bits; i++) {
         const int64_t at = col * bits + i;
         u |= (row[at / 8] >> (at % 8) & 1) << i;
     }
-    return u - (1 << (bits - 1));
+    return u - zero;
 }
 
 static void fill_packed(weight_case *c, uint8_t *data, uint64_t *seed)
@@ -75,6 +80,8 @@ static void fill_packed(weight_case *c, uint8_t *data, uint64_t *seed)
     const size_t bytes = dq_row_bytes(w->cols, w->bits);
     for (int64_t i = 0; i < w->scale_rows * groups; i++)
         store_scale(c, i, dq_stored_scale(0.01f + fabsf(next_value(seed)), w->scale_dtype));
+    for (size_t i = 0; w->zero && i < (size_t)w->scale_rows * dq_zero_bytes(groups, w->bits); i++)
+        c->zero[i] = (uint8_t)(next_bits(seed) & 255);
     for (int64_t r = 0; r < w->rows; r++) {
         uint8_t *row = data + (size_t)r * bytes;
         const int64_t used = w->cols * w->bits; /* what pads a row stays 0 */
@@ -90,7 +97,11 @@ static void fill_packed(weight_case *c, uint8_t *data, uint64_t *seed)
             } else {
                 memcpy(&s, c->scale + 4 * at, 4);
             }
-            c->value[r * w->cols + k] = (double)((float)code_at(row, k, w->bits) * s);
+            int zero = 1 << (w->bits - 1);
+            if (w->zero)
+                zero = code_at(c->zero + at / groups * (int64_t)dq_zero_bytes(groups, w->bits),
+                               at % groups, w->bits, 0);
+            c->value[r * w->cols + k] = (double)((float)code_at(row, k, w->bits, zero) * s);
         }
     }
 }
@@ -126,7 +137,9 @@ static weight_case new_weight(const storage *s, int64_t rows, int64_t cols, uint
     c.w = (dq_weight){.name = s->name,
                       .rows = rows,
                       .cols = cols,
-                      .format = s->bits == 16 ? NULL : &dq_format_int,
+                      .format = s->bits == 16 ? NULL
+                                : s->zero     ? &dq_format_int_zero
+                                              : &dq_format_int,
                       .bits = s->bits,
                       .dtype = s->dtype,
                       .data = c.data + s->offset};
@@ -140,6 +153,12 @@ static weight_case new_weight(const storage *s, int64_t rows, int64_t cols, uint
     c.scale = calloc((size_t)(c.w.scale_rows * dq_groups(cols, c.w.group_size)), 4);
     assert_non_null(c.scale);
     c.w.scale = c.scale;
+    if (s->zero) {
+        c.zero = malloc((size_t)c.w.scale_rows *
+                        dq_zero_bytes(dq_groups(cols, c.w.group_size), s->bits));
+        assert_non_null(c.zero);
+        c.w.zero = c.zero;
+    }
     fill_packed(&c, c.data + s->offset, &seed);
     return c;
 }
@@ -148,6 +167,7 @@ static void free_weight(weight_case *c)
 {
     free(c->data);
     free(c->scale);
+    free(c->zero);
     dq_block_free(c->value);
 }
 
