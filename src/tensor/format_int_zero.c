@@ -30,8 +30,7 @@ static const char *take_zeros(dq_weight *w, const dq_tensor *found)
 }
 
 static const dq_part_row parts[] = {
-    {"packed", "int-zero", "byte", true, dq_part_of_codes, dq_part_take_codes,
-     dq_part_wrong_codes},
+    {"packed", "int-zero", "byte", true, dq_part_of_codes, dq_part_take_codes, dq_part_wrong_codes},
     {"scale", "scale", "group", false, dq_part_of_scales, dq_part_take_scales,
      dq_part_wrong_scales},
     {"zero", "zero", "byte", false, zeros, take_zeros, dq_part_wrong_codes},
