@@ -1,31 +1,38 @@
 #!/bin/sh
 # gates.sh: what the compiler makes of kernels: registers, spills, shared memory, matrix products.
-#   sh gates.sh NVCC REPOSITORY [FILE.cu...]
+#   sh gates.sh NVCC REPOSITORY ARCHITECTURE[,ARCHITECTURE]... [FILE.cu...]
 # Without files: all of kernels/cuda with matrix products in them. Fails if a kernel spills, or if one whose name says
 # attend has no matrix product. ("shared" is what a kernel declares; most is asked for in the launch.)
 set -eu
 LC_ALL=C
 export LC_ALL
-nvcc=$1 root=$2
-shift 2
+nvcc=$1 root=$2 architectures=$(echo "$3" | tr , ' ')
+shift 3
 [ $# -gt 0 ] || set -- fused_int8.cu fused_bf16.cu fused_decode.cu
 command -v "$nvcc" >/dev/null || exit 77
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# compile FILE CODE ARCHITECTURE: a table row per kernel to $work/table.
+# compile FILE ARCHITECTURE: a table row per kernel to $work/table. Code is made from what nvcc leaves in between.
 compile() {
-    flags="-std=c++17 -O3 -fmad=false -Werror=all-warnings -I $root/src -I $root -arch=$3"
-    # shellcheck disable=SC2086
-    "$nvcc" $flags -ptx "$root/kernels/cuda/device/$1" -o "$work/ptx"
-    if [ "$2" = ptx ]; then
-        ptxas=$(dirname "$(command -v "$nvcc")")/ptxas
-        "$ptxas" -v -arch="sm_${3#compute_}" "$work/ptx" -o "$work/cubin" 2>"$work/log"
+    case $2 in
+    compute_*) code=-ptx real=sm_${2#compute_} ;;
+    *) code=-cubin real=$2 ;;
+    esac
+    rm -rf "$work/keep"
+    mkdir "$work/keep"
+    "$nvcc" -std=c++17 -O3 -fmad=false -Werror=all-warnings -Xptxas=-v -I "$root/src" -I "$root" -arch="$2" $code \
+        -keep -keep-dir "$work/keep" "$root/kernels/cuda/device/$1" -o "$work/out.ptx" 2>"$work/log" || {
+        cat "$work/log"
+        exit 1
+    }
+    if [ $code = -ptx ]; then
+        ptx=$work/out.ptx
+        "$(dirname "$(command -v "$nvcc")")/ptxas" -v -arch="$real" "$ptx" -o "$work/cubin" 2>"$work/log"
     else
-        # shellcheck disable=SC2086
-        "$nvcc" $flags -Xptxas=-v -cubin "$root/kernels/cuda/device/$1" -o "$work/cubin" 2>"$work/log"
+        ptx=$work/keep/${1%.cu}.ptx
     fi
-    awk -v arch="$3" '
+    awk -v arch="$2" '
     FILENAME ~ /ptx$/ && /\.entry/ { name = $0; sub(/.*\.entry /, "", name); sub(/\(.*/, "", name); next }
     FILENAME ~ /ptx$/ && /mma\.sync.*s32/ { imma[name]++; next }
     FILENAME ~ /ptx$/ && /mma\.sync.*bf16/ { hmma[name]++; next }
@@ -38,13 +45,13 @@ compile() {
         shared = 0
         if (match($0, /[0-9]+ bytes smem/)) shared = substr($0, RSTART, RLENGTH - 11)
         print arch, name, registers, spill, shared, imma[name] + 0, hmma[name] + 0, dp4a[name] + 0
-    }' "$work/ptx" "$work/log" >>"$work/table"
+    }' "$ptx" "$work/log" >>"$work/table"
 }
 
 for file in "$@"; do
-    compile "$file" cubin sm_80
-    compile "$file" cubin sm_90a
-    compile "$file" ptx compute_90
+    for architecture in $architectures; do
+        compile "$file" "$architecture"
+    done
 done
 filter=$(command -v c++filt || echo cat)
 printf '%-11s %9s %6s %7s %5s %5s %5s  %s\n' target registers spills shared imma hmma dp4a kernel
