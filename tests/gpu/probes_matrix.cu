@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/device/ptx.cuh"
 #include "tests/simt/fragments.h"
 #include "tests/simt/numerics.h"
-#include "kernels/cuda/device/ptx.cuh"
 
 enum {
     ROWS = 128, /* of 16 bytes, from which ldmatrix picks */

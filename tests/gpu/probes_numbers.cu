@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/simt/numerics.h"
 #include "kernels/cuda/device/ptx.cuh"
+#include "tests/simt/numerics.h"
 
 static float of_bits(uint32_t b)
 {

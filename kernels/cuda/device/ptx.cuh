@@ -28,8 +28,9 @@ struct alignas(16) dq_u4 {
 #ifdef __CUDACC__
 
 /* ------------------------------------------------------------------------------------- structure */
-#define DQ_DEVICE   static __device__ __forceinline__
-#define DQ_BOTH     static __host__ __device__ __forceinline__ /* numbers only; tests call it on the host */
+#define DQ_DEVICE static __device__ __forceinline__
+#define DQ_BOTH                                                                                    \
+    static __host__ __device__ __forceinline__ /* numbers only; tests call it on the host */
 #define DQ_RESTRICT __restrict__
 #define DQ_UNROLL   _Pragma("unroll")
 #define DQ_LOOP     _Pragma("unroll 1") /* stays a loop */

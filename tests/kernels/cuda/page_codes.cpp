@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/kernels/cuda/page_codes.h"
 
-#include "tests/simt/numerics.h"
 #include "kernels/cuda/device/page.cuh"
+#include "tests/simt/numerics.h"
 
 enum { MOST = DQ_SLOTS * 128 }; /* bytes of codes, or scales, of one head */
 
@@ -19,10 +19,10 @@ cudaError_t dq_test_page_codes(int8_t *q, float *scale, const dq_page *page,
     const cudaError_t e =
         cudaMemcpy(codes, s->codes + (size_t)head * bytes, bytes, cudaMemcpyDeviceToHost);
     if (e != cudaSuccess) return e;
-    const cudaError_t f =
-        page->wide[side]
-            ? cudaMemcpy(wide, (const float *)s->scale + head * n, 4 * n, cudaMemcpyDeviceToHost)
-            : cudaMemcpy(half, (const uint16_t *)s->scale + head * n, 2 * n, cudaMemcpyDeviceToHost);
+    const cudaError_t f = page->wide[side] ? cudaMemcpy(wide, (const float *)s->scale + head * n,
+                                                        4 * n, cudaMemcpyDeviceToHost)
+                                           : cudaMemcpy(half, (const uint16_t *)s->scale + head * n,
+                                                        2 * n, cudaMemcpyDeviceToHost);
     if (f != cudaSuccess) return f;
     for (int c = 0; c < form->cols; c++) q[c] = (int8_t)dq_page_code(form, side, codes, t, c);
     for (int g = 0; g < form->n_scales; g++) {

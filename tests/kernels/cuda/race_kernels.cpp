@@ -2,14 +2,14 @@
  * thread. What they compute is checked elsewhere.
  *   race_kernels [FAMILY]...   none: all of them
  * SPDX-License-Identifier: MIT */
-#include "tests/kernels/cuda/fused_rig.h"
+#include "kernels/cuda/device/kv.h"
 #include "kernels/cuda/device/linear.h"
 #include "kernels/cuda/device/logprob.h"
 #include "kernels/cuda/device/maps.h"
-#include "kernels/cuda/device/kv.h"
+#include "kernels/cuda/device/observe.h"
 #include "kernels/cuda/device/rows.h"
 #include "kernels/cuda/device/spans.h"
-#include "kernels/cuda/device/observe.h"
+#include "tests/kernels/cuda/fused_rig.h"
 
 #include <math.h>
 #include <stdio.h>
