@@ -35,12 +35,12 @@ run "$dq" eval $llama $diff $planted --task mc --data $pair/choices.jsonl --text
 say "3. Low-bit containers: absmax weights at 8, 6 and 4 bits in groups of 128"
 files="" documents=""
 for model in $llama $diff $planted; do
-    name=$(basename $model)
+    name=$(basename "$model")
     files="$files $model"
     for bits in 8 6 4; do
-        printf '\n$ %s quantize %s -o %s --bits %s\n' "$dq" $model "$out/$name-w$bits.h5" $bits
-        "$dq" quantize $model -o "$out/$name-w$bits.h5" --bits $bits --force -q
-        "$dq" quantize $model -o "$out/$name-w$bits.h5" --bits $bits --force -q --json >"$out/$name-w$bits.json"
+        printf '\n$ %s quantize %s -o %s --bits %s\n' "$dq" "$model" "$out/$name-w$bits.h5" "$bits"
+        "$dq" quantize "$model" -o "$out/$name-w$bits.h5" --bits $bits --force -q
+        "$dq" quantize "$model" -o "$out/$name-w$bits.h5" --bits $bits --force -q --json >"$out/$name-w$bits.json"
         files="$files $out/$name-w$bits.h5" documents="$documents $out/$name-w$bits.json"
     done
 done
@@ -68,9 +68,10 @@ else
 fi
 
 say "7. What was made"
+# shellcheck disable=SC2012 # names of our own
 (cd "$out" && ls -l ./*.h5 | awk '{printf "%9d bytes  %s\n", $5, $NF}')
 for model in $llama $diff $planted; do
-    wc -c $model/model.safetensors | awk '{printf "%9d bytes  %s\n", $1, $2}'
+    wc -c "$model"/model.safetensors | awk '{printf "%9d bytes  %s\n", $1, $2}'
 done
 cat <<EOF
 

@@ -78,7 +78,7 @@ for key, items in sorted(groups.items(), key=lambda g: (g[0][1] == "text", g[0][
     kld = mean(items, "kld", "kld_se")
     held, payload = (mean(items, n, n) for n in ("ratio_held", "ratio_payload"))
     table.append((*key, len(items), held and f"{held[0]:.3f}", payload and f"{payload[0]:.3f}",
-                  *(("", "") if m is None else (f"{m[0]:.6f}", f"{m[1]:.6f}") for m in (acc, nll, kld)) ))
+                  *(("", "") if m is None else (f"{m[0]:.6f}", f"{m[1]:.6f}") for m in (acc, nll, kld))))
     lines.append(f"{key[0]:10s} {key[1]:7s} {key[2]:2d}:{key[3]:<2d} {key[4]:10s} {key[5]!s:7s} n={len(items)} "
                  f"held {held[0] if held else math.nan:6.2f} payload {payload[0] if payload else math.nan:6.2f}  "
                  f"recall {text(acc)}  dNLL {text(nll)}  KLD {text(kld)}")

@@ -21,7 +21,6 @@ import math
 import os
 
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -16,7 +16,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tiny"))
 import vocabulary  # noqa: E402
 from vocabulary import (ADJECTIVES, ADVERBS, ANIMALS, FILL, LINKS, PLACES, VALUES,  # noqa: E402
-                   VERBS)
+                        VERBS)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CITIES = ("Oslo Rome Riga Bern Lima Cairo Paris Tokyo Delhi Milan Turin Basel Ghent Porto Lagos Accra "

@@ -21,7 +21,7 @@ done
 "$dq" stats "plain model" --ids 1 -o gone.h5 --csv gone.csv >/dev/full 2>/dev/null
 "$dq" logits "plain model" --ids 1 -o gone.h5 >/dev/full 2>/dev/null
 absent gone.h5 gone.h5.partial gone.csv
-[ -f dq-eval-*.resume ] || complain "dq eval >/dev/full: its scores are not kept"
+ls dq-eval-*.resume >/dev/null 2>&1 || complain "dq eval >/dev/full: its scores are not kept"
 rm -f dq-eval-*.resume
 
 # what is no file stays what it is, and is refused before any work

@@ -168,12 +168,14 @@ rm -f killed.csv
 # ---- weights that are no numbers: which item, which line
 cp -r "diff model" "nan model"
 weights="nan model/model.safetensors"
+# shellcheck disable=SC2046 # two numbers
 set -- $(od -An -N2 -tu1 "$weights")
 at=$((8 + $1 + 256 * $2))
-set -- $(wc -c <"$weights")
+set -- "$(wc -c <"$weights")"
+# shellcheck disable=SC2017 # a multiple of four
 for place in $at $(((at + $1) / 4 * 2)); do
     cp "diff model/model.safetensors" "$weights"
-    printf '\300\177' | dd of="$weights" bs=1 seek=$place conv=notrunc 2>/dev/null
+    printf '\300\177' | dd of="$weights" bs=1 seek="$place" conv=notrunc 2>/dev/null
     try 3 "choices.jsonl: item 0, line 1: .*not finite\|choices.jsonl: item 0, line 1: .*NaN" \
         eval "nan model" --task mc --data choices.jsonl
     try 3 "windows 0 to 3: " eval "nan model" --text "$book" --ctx 64 --limit 4

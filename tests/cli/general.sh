@@ -119,6 +119,7 @@ try 6 "missing.jsonl" bench "$repo/calib/pair/llama" --items missing.jsonl
 # ---- a reader that has enough is no failure: nothing is said, and files are complete
 closed() { # closed ARGUMENTS...: the status of dq when nobody reads its output
     mkfifo left
+    # shellcheck disable=SC2217 # which holds the pipe open
     sleep 0.1 <left &
     exec 3>left
     wait $!

@@ -74,6 +74,7 @@ try 6 "is a folder, a file is needed" tokenize "$saved" --text endless
 cat "short text" >line &
 try 0 "^[0-9]" tokenize "$saved" --text line
 cmp -s "$top/out" "$top/want" || complain "a text from a pipe has other ids"
+# shellcheck disable=SC2002 # a pipe is meant
 cat "short text" | "$dq" tokenize "$saved" --text /dev/stdin >"$top/out" 2>&1
 cmp -s "$top/out" "$top/want" || complain "a text from /dev/stdin has other ids: $(head -c 200 "$top/out")"
 "$dq" tokenize "$saved" --text - <"short text" >"$top/out" 2>&1
@@ -120,12 +121,12 @@ got=$?
 token() { # CONTENT FLAGS: the line of an added token with the next free id
     printf '{"id": 503, "content": "%s", "single_word": false, %s, "normalized": false, "special": false},' "$1" "$2"
 }
-repeat '\t' 300000 >tabs
+repeat '\t' 300000 >blank
 changed "s|\"added_tokens\": \[|&$(token '\\t' '"lstrip": true, "rstrip": true')|"
-try 0 "^503$" tokenize slow --text tabs
+try 0 "^503$" tokenize slow --text blank
 [ "$(wc -w <"$top/out")" = 1 ] || complain "tabs: expected one id, found $(wc -w <"$top/out")"
 changed "s|\"added_tokens\": \[|&$(token '\\t' '"lstrip": false, "rstrip": true')|"
-try 0 "^503 503 503" tokenize slow --text tabs
+try 0 "^503 503 503" tokenize slow --text blank
 # a long token that nearly stands at every place
 repeat a 200000 >letters
 changed "s|\"added_tokens\": \[|&$(token "$(repeat a 30000)b" '"lstrip": false, "rstrip": false')|"

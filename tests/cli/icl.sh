@@ -67,6 +67,7 @@ if [ -c /dev/full ]; then
         --runs 2 --queries 2
     full eval "plain model" --task trec --data "$at/trec_test.label" --demos "$at/trec_train.label" --shots 1,2 \
         --runs 2 --queries 3
+    # shellcheck disable=SC2012 # names of our own
     [ "$(ls dq-eval-*.resume | wc -l)" -eq 7 ] || complain "eval --resume: the key misses a setting"
     try 0 "3 shots" "$@" --resume
     rm -f dq-eval-*.resume

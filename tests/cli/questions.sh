@@ -25,6 +25,7 @@ try 0 "generate" "$@" --stop " ." --max-new 12 --logit-bits 6 --logit-grain row,
 [ "$(wc -l <prompts.jsonl)" = 12 ] || complain "questions: not 12 completions of 6 prompts in 2 rows"
 grep -q '"id": "own-0"' prompts.jsonl || complain "questions: ids are lost"
 grep -q '"id": 4' prompts.jsonl || complain "questions: an id that is a number is lost"
+# shellcheck disable=SC1003 # a backslash
 try 0 "generate" "$@" --stop ' ?\n' --stop '\\' --max-new 2 --kv-bits 8:4 --kv-recent 16 --kv-keep 0.5 --dump-completions kv.jsonl
 grep -q '"kv": {"k_bits": 8' kv.jsonl || complain "questions: the cache is not in the completions"
 
