@@ -1,0 +1,196 @@
+/* kv_stage: data that depend on a sequence's tag and a position only, so that two caches can be fed alike; every batch
+ * goes to the device and to the f64 oracle.
+ * SPDX-License-Identifier: MIT */
+#include "tests/rigs/kv_stage.h"
+
+float uniform(uint32_t seed)
+{
+    return (float)(mix(seed) >> 8) / 8388608.0f - 1.0f;
+}
+
+dq_mat mat(float *p, int64_t rows, int64_t cols)
+{
+    return (dq_mat){.p = p, .rows = rows, .cols = cols};
+}
+
+int64_t out_cols(const stage *s)
+{
+    return (int64_t)s->map.n_out * s->map.n_slabs * s->map.head_dim;
+}
+
+void open_stage(stage *s, dq_pairing pairing, int head_dim, dq_kv_spec spec, int threads)
+{
+    dq_err err = {0};
+    memset(s, 0, sizeof *s);
+    s->arena = dq_arena_new();
+    s->spec = spec;
+    assert_int_equal(dq_headmap_build(&s->map, pairing, N_Q, N_KV, head_dim,
+                                      pairing == DQ_PAIR_GROUPED ? 2 : 0, s->arena, &err),
+                     DQ_OK);
+    assert_int_equal(dq_kv_check(&spec, head_dim, &err), DQ_OK);
+    assert_int_equal(dq_backend_open(&s->b, test_device(), threads, &err), DQ_OK);
+    s->kv = s->b->ops->kv_new(s->b, &s->map, 1, &spec);
+    assert_non_null(s->kv);
+    s->oracle = dq_oracle_new(&s->map);
+    s->oracle->spec = spec;
+    s->attn = (dq_attn){.map = &s->map, .out_scale = 0.5f, .head_norm = true, .norm_eps = 1e-5f};
+    if (s->map.n_maps == 2) {
+        s->attn.lambda_kind = DQ_LAMBDA_LAYER;
+        s->attn.lambda = 0.4f;
+    }
+    float **all[] = {&s->q, &s->k, &s->v, &s->out};
+    for (int i = 0; i < 4; i++) {
+        s->both[i] = test_array_new(s->b, (size_t)MAX_ROWS * MAX_WIDTH);
+        *all[i] = s->both[i].host;
+    }
+}
+
+dq_status end_stage(stage *s)
+{
+    dq_err err = {0};
+    dq_backend_sync(s->b, &err);
+    s->b->ops->kv_free(s->b, s->kv);
+    dq_oracle_free(s->oracle);
+    for (int i = 0; i < 4; i++) test_array_free(s->b, &s->both[i]);
+    dq_backend_close(s->b);
+    dq_arena_free(s->arena);
+    return err.code;
+}
+
+void close_stage(stage *s)
+{
+    assert_int_equal(end_stage(s), DQ_OK);
+}
+
+int32_t new_seq(stage *s, int tag, int32_t start)
+{
+    int32_t seq = s->b->ops->kv_seq_new(s->b, s->kv);
+    assert_in_range(seq, 0, DQ_ORACLE_SEQ - 1);
+    s->tag[seq] = tag;
+    s->length[seq] = start;
+    return seq;
+}
+
+int32_t fork_seq(stage *s, int32_t from, int tag)
+{
+    int32_t seq = s->b->ops->kv_fork(s->b, s->kv, from);
+    assert_in_range(seq, 0, DQ_ORACLE_SEQ - 1);
+    dq_oracle_fork(s->oracle, seq, from);
+    s->tag[seq] = tag;
+    s->length[seq] = s->length[from];
+    return seq;
+}
+
+void begin_batch(stage *s)
+{
+    memset(&s->batch, 0, sizeof s->batch);
+    s->batch.cu_rows = s->cu_rows;
+    s->batch.seq = s->seq;
+    s->batch.pos = s->pos;
+    s->batch.ids = s->ids;
+}
+
+void add_rows(stage *s, int32_t seq, int n)
+{
+    const int d = s->map.head_dim;
+    dq_batch *b = &s->batch;
+    s->seq[b->n_seq++] = seq;
+    for (int i = 0; i < n; i++) {
+        const int64_t row = b->n_rows++;
+        const uint32_t seed = (uint32_t)(s->tag[seq] * 1000003 + s->length[seq]) * 4096u;
+        s->pos[row] = s->length[seq]++;
+        for (int c = 0; c < N_Q * d; c++) s->q[row * N_Q * d + c] = 2 * uniform(seed + (uint32_t)c);
+        for (int c = 0; c < N_KV * d; c++) {
+            const uint32_t at = seed * 3u + 17u + 2u * (uint32_t)c;
+            s->k[row * N_KV * d + c] = uniform(at) * (c % d == 5 ? 9.0f : 1.0f);
+            s->v[row * N_KV * d + c] = uniform(at + 1);
+        }
+    }
+    s->cu_rows[b->n_seq] = b->n_rows;
+}
+
+void append(stage *s)
+{
+    const int64_t n = s->batch.n_rows, cols = (int64_t)N_KV * s->map.head_dim;
+    test_put(s->b, &s->both[K], n * cols);
+    test_put(s->b, &s->both[V], n * cols);
+    s->b->ops->kv_append(s->b, s->kv, 0, &s->batch, mat(s->both[K].device, n, cols),
+                         mat(s->both[V].device, n, cols));
+    dq_oracle_append(s->oracle, &s->batch, s->k, s->v);
+}
+
+dq_attend_args arguments(stage *s, int bits, dq_grain grain)
+{
+    dq_attend_args a = {.attn = &s->attn, .batch = &s->batch, .kv = s->kv};
+    a.q = mat(s->both[Q].device, s->batch.n_rows, (int64_t)N_Q * s->map.head_dim);
+    test_put(s->b, &s->both[Q], a.q.rows * a.q.cols);
+    a.logit = (dq_logit_spec){.bits = bits, .grain = grain};
+    a.math = s->math;
+    return a;
+}
+
+void attend(stage *s, int bits)
+{
+    dq_attend_args a = arguments(s, bits, DQ_GRAIN_ROW);
+    s->b->ops->attend(s->b, mat(s->both[OUT].device, s->batch.n_rows, out_cols(s)), &a);
+    test_get(s->b, &s->both[OUT], s->batch.n_rows * out_cols(s));
+}
+
+void settle(stage *s)
+{
+    s->b->ops->kv_settle(s->b, s->kv, 0, &s->batch);
+}
+
+void expect_no_error(stage *s)
+{
+    dq_err err = {0};
+    if (dq_backend_sync(s->b, &err) != DQ_OK) print_error("%s\n", err.text);
+    assert_int_equal(err.code, DQ_OK);
+}
+
+void check_attend(stage *s)
+{
+    const int64_t n = s->batch.n_rows * out_cols(s);
+    double *want = calloc((size_t)n, sizeof *want), most = 0, worst = 0;
+    dq_oracle_args a = {.attn = &s->attn,
+                        .batch = &s->batch,
+                        .q = s->q,
+                        .logit = {.bits = 16, .grain = DQ_GRAIN_ROW}};
+    dq_oracle_attend(want, s->oracle, &a);
+    attend(s, 16);
+    expect_no_error(s);
+    for (int64_t i = 0; i < n; i++) {
+        double off = fabs(want[i] - (double)s->out[i]);
+        most = fmax(most, fabs(want[i]));
+        worst = off > worst || off != off ? off : worst;
+    }
+    if (!(worst <= 1e-5 * most))
+        print_error("%s, head_dim %d, %d:%d: off by %g of %g\n", dq_pairing_name(s->map.pairing),
+                    s->map.head_dim, s->spec.k_bits, s->spec.v_bits, worst, most);
+    assert_true(worst <= 1e-5 * most);
+    free(want);
+}
+
+void stream(stage *s, int32_t seq, int n)
+{
+    begin_batch(s);
+    add_rows(s, seq, n);
+    append(s);
+    attend(s, 16);
+    settle(s);
+}
+
+void stream_checked(stage *s, int32_t seq, int n)
+{
+    begin_batch(s);
+    add_rows(s, seq, n);
+    append(s);
+    check_attend(s);
+    settle(s);
+}
+
+void keep(stage *s, int32_t seq, int group, const int32_t *kept, int64_t n)
+{
+    s->b->ops->kv_keep(s->b, s->kv, seq, 0, group, kept, n);
+    dq_oracle_keep(s->oracle, seq, group, kept, n);
+}
