@@ -1,4 +1,6 @@
-/* outliers: see outliers.h.
+/* outliers: see outliers.h. The sequences are run through the model up to three times. The first walk fills the
+ * histograms, the second splits the bin of the median of all layers together, and the third, where a layer's own
+ * median lies in another bin, that bin. So medians are exact and memory does not grow with the text.
  * SPDX-License-Identifier: MIT */
 #include "calib/outliers.h"
 

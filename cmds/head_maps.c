@@ -1,4 +1,5 @@
-/* head_maps: see head_maps.h.
+/* head_maps: see head_maps.h. The ids are scored once per head map, in one pass each, with the model opened anew
+ * under that map. Losses are then compared id by id in blocks of 32, which are the clusters of the interval.
  * SPDX-License-Identifier: MIT */
 #include "cmds/head_maps.h"
 

@@ -1,4 +1,6 @@
-/* last_words: see last_words.h. What runs here may have interrupted anything: no stdio, no memory.
+/* last_words: see last_words.h. What runs here may have interrupted anything: no stdio, no memory. The line is put
+ * together in a static buffer and written by one call; a second thread that fails meanwhile waits for the process
+ * to end.
  * SPDX-License-Identifier: MIT */
 #include "cmds/last_words.h"
 

@@ -1,4 +1,6 @@
-/* bench_decode: see bench_decode.h.
+/* bench_decode: see bench_decode.h. One cache per kind of numbers is filled with invented keys and values, which
+ * cost no prefill. Then the caches take turns, a token each, so that a machine that slows down slows them alike;
+ * run -1 warms up.
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_decode.h"
 

@@ -1,4 +1,6 @@
-/* bench_items: see bench_items.h.
+/* bench_items: see bench_items.h. Every group of items is scored and then compared, at once, with two things on
+ * the same machine: a prompt of the same kind of work, and the bare products that its floating-point operations
+ * would take. A run is all groups; run -1 warms up with the first one alone.
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_items.h"
 

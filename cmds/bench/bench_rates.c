@@ -1,4 +1,6 @@
-/* bench_rates: see bench_rates.h.
+/* bench_rates: see bench_rates.h. Floating-point operations are counted from the shapes, times are medians of
+ * whole runs. The rate of a bare product is the best of three behind one that warms up, and is what a prompt's
+ * rate is compared with.
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_rates.h"
 

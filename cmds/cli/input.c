@@ -1,4 +1,5 @@
-/* input: see input.h.
+/* input: see input.h. A text is read whole, hashed as it stands and encoded as one sequence. Opening a model hands
+ * its warnings to the command, so that each appears once, wherever the model is opened.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/input.h"
 

@@ -1,4 +1,6 @@
-/* kernel_routes: see kernel_routes.h.
+/* kernel_routes: see kernel_routes.h. Each layer is described by asking the backend which kernel it would take for
+ * every product, and layers whose descriptions are equal are joined into a run. Nothing is computed, so the words
+ * cost nothing.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/kernel_routes.h"
 

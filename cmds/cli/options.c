@@ -1,4 +1,6 @@
-/* options: see options.h.
+/* options: see options.h. getopt_long reads the command line by tables that are built from the rows of options;
+ * abbreviations that it would accept are refused afterwards. Help, ranges and the nearest name of a misspelt
+ * option come from the same rows.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/options.h"
 

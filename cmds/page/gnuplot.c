@@ -1,4 +1,6 @@
-/* gnuplot: see gnuplot.h.
+/* gnuplot: see gnuplot.h. Script, drawing and complaints are three nameless files that the child inherits as its
+ * standard streams: no pipe can fill up, and nothing is left behind. What the child wrote is read after it has
+ * ended.
  * SPDX-License-Identifier: MIT */
 #include "cmds/page/gnuplot.h"
 

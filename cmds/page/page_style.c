@@ -1,4 +1,5 @@
-/* page_style: see page_style.h.
+/* page_style: see page_style.h. Two strings of constants. Colours and marks are variables of the style sheet, so
+ * that a drawing follows the reader's light or dark page without being drawn again.
  * SPDX-License-Identifier: MIT */
 #include "cmds/page/page_style.h"
 

@@ -1,4 +1,5 @@
-/* picture: see picture.h.
+/* picture: see picture.h. Two strings grow side by side: the script's blocks of numbers and the line `plot` that
+ * names them. At the end both go through gnuplot, and its drawing through svg.c into the page.
  * SPDX-License-Identifier: MIT */
 #include "cmds/page/picture.h"
 

@@ -1,4 +1,6 @@
-/* svg: see svg.h.
+/* svg: see svg.h. One walk over gnuplot's text, tag by tag, which copies the elements and attributes that draw and
+ * drops the rest. A group is written when its first element is, so that empty ones vanish; anything unknown ends
+ * the walk, and the page fails rather than take it in.
  * SPDX-License-Identifier: MIT */
 #include "cmds/page/svg.h"
 

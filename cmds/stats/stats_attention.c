@@ -1,4 +1,5 @@
-/* stats_attention: see stats_attention.h.
+/* stats_attention: see stats_attention.h. Sums over rows are divided here and nowhere before, so that layers can
+ * be added up first. The table, the document and the file show the same shares.
  * SPDX-License-Identifier: MIT */
 #include "cmds/stats/stats_attention.h"
 

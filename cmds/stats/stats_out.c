@@ -1,4 +1,5 @@
-/* stats_out: see stats_out.h.
+/* stats_out: see stats_out.h. Four forms of the same entries: tables, CSV, JSON and HDF5. Each walks models, kinds
+ * and layers in that order; in HDF5 a quantity becomes an array over layers.
  * SPDX-License-Identifier: MIT */
 #include "cmds/stats/stats_out.h"
 

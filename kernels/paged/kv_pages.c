@@ -1,4 +1,17 @@
-/* kv_pages: see kv_pages.h.
+/* kv_pages: see kv_pages.h. Each (sequence, layer, group) has a list of pages; forks have lists of their own and
+ * share pages.
+ * Writing. A page with other holders is copied before a token is written to it (open_tail), so no list sees
+ * another's tokens below its count. Memory is taken before the device writes, and counts go up after it has, so a
+ * failure leaves every count as it was.
+ * Codes. A query at t reads the tokens below a position that the spec derives from t as codes. append makes those
+ * that its last row reads, settle those that the next row will read. Jobs are collected by two walks over the same
+ * lists, one that counts and one that fills: `due` is how far a page will be coded, which keeps a page of several
+ * lists from being coded twice; `coded` follows when the device has done all jobs, or else `due` falls back to it.
+ * A scale that f16 cannot hold widens that side of the page, and its codes are made again.
+ * Unquantized parts. Below `settled` a list never reads a token unquantized again. A list whose part of a page
+ * lies below counts itself in the page's `agreed`, once: list->agreed is how many leading pages it has counted
+ * itself in. When all holders have agreed, the unquantized part is freed. A rewind after which such a token would
+ * be read unquantized is refused.
  * SPDX-License-Identifier: MIT */
 #include "kernels/paged/kv_pages.h"
 

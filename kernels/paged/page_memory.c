@@ -1,4 +1,6 @@
-/* page_memory: memory of one page of the KV cache; see kv_pages.h.
+/* page_memory: The memory of one page of the KV cache; see kv_pages.h. Every part is a block of the backend, taken
+ * and given back through one account per kind of bytes, so that kv->bytes is right after each change, failed ones
+ * included.
  * SPDX-License-Identifier: MIT */
 #include "kernels/paged/kv_pages.h"
 

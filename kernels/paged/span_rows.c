@@ -1,4 +1,6 @@
-/* span_rows: see span_rows.h.
+/* span_rows: see span_rows.h. Rows that count are numbered sequence by sequence, and the classes of the tokens of
+ * each list are laid out once per call. Sums then take rows in that numbering, whichever thread or block made
+ * them.
  * SPDX-License-Identifier: MIT */
 #include "kernels/paged/span_rows.h"
 

@@ -1,4 +1,6 @@
-/* base: see base.h.
+/* base: see base.h. An error keeps its first message: later failures on the way out change nothing, and callers
+ * only put the place in front. An arena is a list of chunks whose first is the open one; a request above a chunk's
+ * size gets its own, behind it.
  * SPDX-License-Identifier: MIT */
 #include "base/base.h"
 

@@ -1,4 +1,5 @@
-/* csv: see csv.h.
+/* csv: see csv.h. One record at a time, character by character, into a buffer that the caller has sized to the
+ * text: fields become shorter when quotes are taken off, never longer. Quotes may hold line ends.
  * SPDX-License-Identifier: MIT */
 #include "base/csv.h"
 

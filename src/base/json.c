@@ -1,4 +1,6 @@
-/* json: see json.h.
+/* json: see json.h. Before jansson reads a text, its numbers are rewritten so that each has a place in int64 or
+ * double. The reader's allocations are watched: one that fails leaves it by a jump and becomes DQ_RESOURCE, not a
+ * damaged file.
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
 

@@ -1,4 +1,6 @@
-/* os, mappings: see os.h. A list of all mappings lets a handler of SIGBUS say which file shrank.
+/* os_map: The mappings of os.h. A list of all of them lets a handler of SIGBUS say which file shrank: entries are
+ * linked when they are whole and never freed, only used again, so that the handler may walk the list while another
+ * thread maps.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* madvise, st_mtim */
 #include "base/os.h"

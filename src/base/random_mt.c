@@ -1,4 +1,6 @@
-/* random_mt: see random_mt.h.
+/* random_mt: see random_mt.h. MT19937 with the seeding of CPython: init_by_array over the seed's 32-bit words.
+ * Sampling follows random.sample in both of its ways, a pool that shrinks or draws that are repeated, and in the
+ * size at which it changes.
  * SPDX-License-Identifier: MIT */
 #include "base/random_mt.h"
 

@@ -1,4 +1,6 @@
-/* strmap: see strmap.h.
+/* strmap: see strmap.h. Open addressing with linear steps; the table's size is a power of two and at most half of
+ * it is used, so a search ends at a free slot. Keys are compared by length and bytes and stay where the caller has
+ * them; nothing is ever removed.
  * SPDX-License-Identifier: MIT */
 #include "base/strmap.h"
 

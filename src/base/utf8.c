@@ -1,4 +1,6 @@
-/* utf8: see utf8.h.
+/* utf8: see utf8.h. `step` alone decides what is well-formed: it takes a character, or the longest ill-formed
+ * piece that one U+FFFD stands for, as Unicode recommends. Everything else walks with it. Classes of characters
+ * come from utf8proc and from short tables where the reference's differ.
  * SPDX-License-Identifier: MIT */
 #include "base/utf8.h"
 

@@ -1,4 +1,7 @@
-/* container: see container.h. Everything in the file is a claim until it is checked here.
+/* container: see container.h. Everything in the file is a claim until it is checked here. The order: header,
+ * index; then each payload's row against the dataset that it names, whose shape, type and place are looked up in
+ * HDF5; then sums and the recipe. Weights are mapped and not read: their bytes are checked by container_check.c
+ * when they are first used.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/container_impl.h"
 #include "checkpoint/container_read.h"

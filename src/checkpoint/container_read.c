@@ -1,4 +1,6 @@
-/* container_read: see container_read.h.
+/* container_read: see container_read.h. Look-ups in an open file, every one with its own shape and type to expect.
+ * Handles are kept on a stack in dq_h5 and dropped to a mark, so that no way out leaks one; HDF5's own messages
+ * stay silent.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/container_read.h"
 

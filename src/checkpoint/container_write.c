@@ -1,4 +1,7 @@
-/* container_write: see container_write.h.
+/* container_write: see container_write.h. The skeleton: groups, attributes and datasets of the final size, without
+ * contents. It depends on the plan alone, so the same plan gives the same bytes; payloads are then written in
+ * place at the offsets that dq_skeleton_locate finds, in any order. Hashes of all payloads, in order of paths,
+ * make the content's hash.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/container_write.h"
 

@@ -1,4 +1,6 @@
-/* h5: see h5.h.
+/* h5: see h5.h. Handles go on a stack as they are opened, and are closed down to a mark in reverse order. Payloads
+ * lie on pages of their own (DQ_H5_ALIGN), so that they can be mapped; links out of the file and plugins are
+ * switched off.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/h5.h"
 

@@ -1,4 +1,5 @@
-/* h5_result: see h5_result.h.
+/* h5_result: see h5_result.h. The file is made under a partial name and renamed when it is whole. Data sets are
+ * contiguous, their space is taken when they are made, and time stamps are off: equal numbers give equal bytes.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/h5_result.h"
 

@@ -1,4 +1,5 @@
-/* attention_spans: see attention_spans.h.
+/* attention_spans: see attention_spans.h. One row of one output head at a time: the mass of each class divided by
+ * that of all. Rows whose whole is too small to divide by are counted apart, and the mean leaves them out.
  * SPDX-License-Identifier: MIT */
 #include "engine/attention_spans.h"
 

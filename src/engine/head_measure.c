@@ -1,4 +1,5 @@
-/* head_measure: see head_measure.h.
+/* head_measure: see head_measure.h. Plain sums, so that rows, sequences and threads can be merged in any grouping;
+ * divisions come when the numbers are shown.
  * SPDX-License-Identifier: MIT */
 #include "engine/head_measure.h"
 

@@ -1,5 +1,6 @@
-/* memory_fit: see memory_fit.h. What a pass takes is counted as runner.c allocates it, and the number of rows that
- * fit is found by bisection: more rows never take less.
+/* memory_fit: see memory_fit.h. pass_bytes adds up what a pass of n rows holds at once: states, projections,
+ * strips of attention, and the tokens that it appends, in whole pages. It grows with n, so the largest n that fits
+ * is found by bisection, with an eighth left over.
  * SPDX-License-Identifier: MIT */
 #include "engine/memory_fit.h"
 

@@ -1,4 +1,7 @@
-/* runner: see runner.h.
+/* runner: see runner.h. A pass is a straight line per layer: norm, q k v, rotary angles, append to the cache,
+ * attend, compact, o, then the feed-forward in pieces of DQ_FFN_ROWS rows. Activations are buffers that only grow.
+ * Errors stick in the backend, so operations need no check of their own; one sync at the end tells, and names the
+ * first row that is not finite.
  * SPDX-License-Identifier: MIT */
 #include "engine/runner.h"
 

@@ -1,4 +1,6 @@
-/* eval: see eval.h. The plan of the sweep.
+/* eval: see eval.h. The plan of the sweep: rows, each a model, a source and settings, and ids, one set for all
+ * models that read the same ones. A row is made once, however often it is asked for; what it is compared with is a
+ * row too, at 16 bits, which is scored but not shown unless asked for.
  * SPDX-License-Identifier: MIT */
 #include "eval/eval.h"
 

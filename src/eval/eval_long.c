@@ -1,4 +1,6 @@
-/* eval_long: see eval_long.h. What an item needs, and how one is left out, says its kind.
+/* eval_long: see eval_long.h. Positions that each item needs are found first, for all models that it is scored
+ * with; one that does not fit some model is left out for all of them, or the run is refused, since scores are
+ * compared item by item.
  * SPDX-License-Identifier: MIT */
 #include "eval/eval_long.h"
 

@@ -1,4 +1,6 @@
-/* evaluate, generate: see kind_generate.h.
+/* kind_generate: see kind_generate.h. Prompts are encoded as requests without choices, dq_generate continues them,
+ * and the text of their new ids is cut at the first stop text. Answers are judged from the text that is kept, so a
+ * resumed run judges as the first one did.
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_generate.h"
 

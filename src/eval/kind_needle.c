@@ -1,4 +1,6 @@
-/* kind_needle: see kind_needle.h. From a text to requests, and from answers to numbers.
+/* kind_needle: see kind_needle.h. From a text to requests, and from answers to numbers. A cell is a length and a
+ * depth; its prompts are drawn from the seed, the cell and the sample alone, so that any subset of cells gives the
+ * same prompts. The values of a unit are laid out one behind the other at the offsets DQ_NEEDLE_AT_*.
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_needle_run.h"
 

@@ -1,4 +1,6 @@
-/* text_numbers: see text_numbers.h.
+/* text_numbers: see text_numbers.h. A number of a row is a function of one scored id, and every mean, interval,
+ * slice and position is that function averaged over the ids that a predicate takes. Windows are the clusters of
+ * its interval.
  * SPDX-License-Identifier: MIT */
 #include "eval/text_numbers.h"
 

@@ -1,4 +1,6 @@
-/* model_config: see model_config.h.
+/* model_config: see model_config.h. config.json is read by the layout's row: required keys, keys with only one
+ * value that is run, sizes, heads, rotary parameters. Then every role gets its shape, or is marked absent, and the
+ * loader compares tensors with that and nothing else.
  * SPDX-License-Identifier: MIT */
 #include "model/model_config.h"
 

@@ -1,4 +1,5 @@
-/* output_guard: see output_guard.h.
+/* output_guard: see output_guard.h. An existing output is compared with the files of the input as the system knows
+ * them, so that links are seen through; a new one by its folder and by the names that checkpoints use.
  * SPDX-License-Identifier: MIT */
 #include "model/output_guard.h"
 

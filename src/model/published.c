@@ -1,4 +1,5 @@
-/* published: see published.h. Totals come from the repositories' own metadata.
+/* published: see published.h. A table, searched by the family and the sizes of a model. Totals come from the
+ * repositories' own metadata.
  * SPDX-License-Identifier: MIT */
 #include "model/published.h"
 

@@ -1,4 +1,6 @@
-/* interval: see interval.h.
+/* interval: see interval.h. Student's t by its finite series, its quantile by bisection or for many degrees of
+ * freedom by an expansion. Tango's interval has no closed form: both ends are found by bisection of the score
+ * statistic, which falls with the difference.
  * SPDX-License-Identifier: MIT */
 #include "stat/interval.h"
 

@@ -1,4 +1,6 @@
-/* mean: see mean.h.
+/* mean: see mean.h. Two walks over the values: the mean, then the squares around it, so that nothing cancels. A
+ * cluster counts as one piece. Where all pieces are equal there is no spread to estimate, and the interval is that
+ * of counts.
  * SPDX-License-Identifier: MIT */
 #include "stat/mean.h"
 

@@ -1,4 +1,7 @@
-/* tally: see tally.h.
+/* tally: see tally.h. The upper 16 bits of |x| are its bin: bits of positive floats order as the floats do. A
+ * second walk over the same values, after dq_tally_refine, counts the lower 16 bits of one bin, which makes a
+ * quantile in it exact. Sums are made in fixed lanes, and the list of the largest is ordered by value and place,
+ * so a merge gives the same result in any grouping but for the rounding of sums.
  * SPDX-License-Identifier: MIT */
 #include "stat/tally.h"
 

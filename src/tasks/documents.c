@@ -1,4 +1,5 @@
-/* documents: see documents.h.
+/* documents: see documents.h. A file of lines is parsed line by line, another is one document as it stands. Texts
+ * are not copied unless a JSON string has to be decoded; words are counted before ill-formed text is repaired.
  * SPDX-License-Identifier: MIT */
 #include "tasks/documents.h"
 

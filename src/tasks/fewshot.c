@@ -1,4 +1,6 @@
-/* fewshot: see fewshot.h.
+/* fewshot: see fewshot.h. Draws come from random_mt in the order of the reference, one sample an item. Where the
+ * pool may hold the item itself, spare examples are drawn too and equal records taken out; if too few are left,
+ * the draw is made anew among the others.
  * SPDX-License-Identifier: MIT */
 #include "tasks/fewshot.h"
 

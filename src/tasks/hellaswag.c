@@ -1,4 +1,6 @@
-/* hellaswag: see hellaswag.h.
+/* hellaswag: see hellaswag.h. The first character tells the official file of JSON lines from the one of six lines
+ * an item. The official texts are cleaned step by step as lm-evaluation-harness cleans them; each step only
+ * shortens, so buffers of the text's length do.
  * SPDX-License-Identifier: MIT */
 #include "tasks/hellaswag.h"
 

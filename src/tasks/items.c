@@ -1,4 +1,6 @@
-/* items: see items.h.
+/* items: see items.h. Context and choice are encoded as one text and cut where the context's own ids end, as
+ * lm-evaluation-harness does; white space at the end of a context moves to the choice. Too long requests lose the
+ * beginning of their context. A context that equals that of the choice before is kept once.
  * SPDX-License-Identifier: MIT */
 #include "tasks/items.h"
 

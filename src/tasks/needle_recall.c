@@ -1,4 +1,5 @@
-/* needle_recall: see needle_recall.h.
+/* needle_recall: see needle_recall.h. A text is split into runs of digits and each is compared with the numbers:
+ * equal is found, up to DQ_NEAR_DIGITS other digits are near. Runs are whole, so 12 is not found in 123.
  * SPDX-License-Identifier: MIT */
 #include "tasks/needle_recall.h"
 

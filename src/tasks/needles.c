@@ -1,4 +1,6 @@
-/* needles: see needles.h.
+/* needles: see needles.h. A prompt is made in order: draw cities, numbers and the question; encode them; see how
+ * many ids are left for the filler; choose where it begins and where each needle goes; assemble. The texts are
+ * drawn first, so that a seed gives the same needles at every length.
  * SPDX-License-Identifier: MIT */
 #include "tasks/needles.h"
 

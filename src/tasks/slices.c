@@ -1,5 +1,6 @@
-/* slices: bigrams are counted once over the corpus, once a document where that counts for itself, and as they come
- * within each window.
+/* slices: see slices.h. Pairs of ids are counted in hash tables: of the whole corpus, of the document at hand
+ * (taken off where the corpus holds it) and of the window so far. A scored id is a hit if its pair stood in the
+ * window before and is not frequent in the corpus; a pair joins the window's after its second id has been judged.
  * SPDX-License-Identifier: MIT */
 #include "tasks/slices.h"
 

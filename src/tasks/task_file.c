@@ -1,4 +1,5 @@
-/* task_file: see task_file.h.
+/* task_file: see task_file.h. Lines are cut from the text in memory and parsed one at a time; a failure is
+ * reported with its item and line. The readers of single fields name the key and what they expected.
  * SPDX-License-Identifier: MIT */
 #include "tasks/task_file.h"
 

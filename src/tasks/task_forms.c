@@ -1,4 +1,5 @@
-/* task_forms: see task_forms.h.
+/* task_forms: see task_forms.h. One function per form of record: it takes the object apart, checks what it uses,
+ * and fills an item with a context, choices and the index of the answer, in the words of lm-evaluation-harness.
  * SPDX-License-Identifier: MIT */
 #include "tasks/task_forms.h"
 

@@ -1,4 +1,5 @@
-/* tasks: see tasks.h.
+/* tasks: see tasks.h. The table of tasks, and one loader for all: the row's function reads records into a list,
+ * then a file of labels beside it, if the task has one, answers those that lack an answer.
  * SPDX-License-Identifier: MIT */
 #include "tasks/tasks.h"
 

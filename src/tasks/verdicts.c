@@ -1,4 +1,5 @@
-/* verdicts: see verdicts.h.
+/* verdicts: see verdicts.h. Lines are read in any order and given to groups by a key of everything that tells rows
+ * apart. Each group is sorted by item, and a group is compared with another over the items that both have.
  * SPDX-License-Identifier: MIT */
 #include "tasks/verdicts.h"
 

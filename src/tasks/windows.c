@@ -1,4 +1,6 @@
-/* windows: see windows.h.
+/* windows: see windows.h. One function gives the i-th window of a document for each scheme, from its begin, its
+ * first scored id and its length; counting, limits and cutting only call it. Ids are copied where a window changes
+ * them, else windows point into the document.
  * SPDX-License-Identifier: MIT */
 #include "tasks/windows.h"
 

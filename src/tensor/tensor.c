@@ -1,4 +1,5 @@
-/* tensor: see tensor.h.
+/* tensor: see tensor.h. Conversions by bits, round to nearest even, without the compiler's half types: the same on
+ * every machine. NaN stays NaN, what is too large becomes infinity.
  * SPDX-License-Identifier: MIT */
 #include "tensor/tensor.h"
 

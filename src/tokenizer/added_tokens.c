@@ -1,4 +1,6 @@
-/* added_tokens: see added_tokens.h.
+/* added_tokens: see added_tokens.h. Tokens are sorted by their bytes, and at each place a search narrows a range
+ * of them byte by byte, remembering the longest that ended. `done` follows what has been told, since a token that
+ * strips takes white space that the next search still sees.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/added_tokens.h"
 

@@ -1,4 +1,5 @@
-/* decoder: see decoder.h.
+/* decoder: see decoder.h. The tokens are a list of pieces in one buffer; each step rewrites one list into another,
+ * and the two swap. A step that would make far more bytes of the text than it had is stopped.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/decoder.h"
 

@@ -1,4 +1,6 @@
-/* normalizer: see normalizer.h.
+/* normalizer: see normalizer.h. Steps run one after the other, each from one buffer to the next; a quick look
+ * skips a step that surely leaves its text alone. What the first character became is followed through all steps,
+ * since a template may treat a text's beginning in a way of its own.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/normalizer.h"
 

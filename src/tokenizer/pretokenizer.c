@@ -1,4 +1,6 @@
-/* pretokenizer: see pretokenizer.h.
+/* pretokenizer: see pretokenizer.h. Each piece goes through the steps depth first: what step k cuts off goes to
+ * step k + 1 at once, and behind the last step it is a word. So nothing but the text being rewritten is stored,
+ * however long it is.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/pretokenizer.h"
 

@@ -1,4 +1,6 @@
-/* regex: see regex.h.
+/* regex: see regex.h. PCRE2 limits backtracking per beginning of a match, the reference per call: beginnings are
+ * therefore tried in windows with few steps each, and only where those do not suffice one by one with as many as
+ * it takes, out of one budget for the text.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/regex.h"
 

@@ -1,4 +1,11 @@
-/* regex_syntax: see regex_syntax.h.
+/* regex_syntax: see regex_syntax.h. One walk over the pattern by recursive descent, without a tree: what has been
+ * read is written at once in PCRE2's syntax. The reference runs Oniguruma with Ruby syntax, and the two differ
+ * where they look alike:
+ * - \s, \d, \w and \p{..} are sets of Unicode there; scripts mean the script itself, not its extensions.
+ * - A class may nest, intersect (&&) and name POSIX sets; here they are written out or refused.
+ * - X{n,m}+ repeats a group there and is possessive here; ^ and $ are anchors of lines whatever the options say.
+ * - Case folding may join two letters there, never here: a literal under (?i) that could fold so is refused.
+ * Everything that is not known to mean the same in both is refused by name; nothing is passed on in hope.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/regex_syntax.h"
 

@@ -1,4 +1,6 @@
-/* tokenizer: see tokenizer.h.
+/* tokenizer: see tokenizer.h. Encoding is three nested walks: tokens found in the raw text cut it, what lies
+ * between is normalized and cut by the tokens found in that, and the rest goes through the pretokenizer to the
+ * model word by word. Decoding looks ids up and leaves text to the decoder.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/tokenizer_impl.h"
 

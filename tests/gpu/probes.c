@@ -1,4 +1,5 @@
-/* probes: see probes.h; operands, device memory and the count of what is wrong.
+/* probes: see probes.h. Operands come from a linear congruence, with the ends of the range more often than chance
+ * has them; the first wrong result is noted with its case, the others are counted.
  * SPDX-License-Identifier: MIT */
 #include "tests/gpu/probes.h"
 

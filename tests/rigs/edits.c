@@ -1,4 +1,5 @@
-/* edits: see edits.h.
+/* edits: see edits.h. A model of the fixtures is read, changed in memory key by key and tensor by tensor, and
+ * written to a folder of the test's own.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/edits.h"
 

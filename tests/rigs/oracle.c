@@ -1,4 +1,5 @@
-/* oracle: see oracle.h.
+/* oracle: see oracle.h. Attention token by token and row by row in f64, from the definition in MODEL.md: no pages,
+ * no tiles, no sharing. Slow on purpose; the kernels are compared with it.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/oracle.h"
 #include "tensor/quant.h"

@@ -1,4 +1,5 @@
-/* fragments: see fragments.h.
+/* fragments: see fragments.h. Which lane holds which element is written down once per operand, as functions of
+ * lane and index from the PTX manual; products are plain loops over the matrices that the fragments stand for.
  * SPDX-License-Identifier: MIT */
 #include "tests/simt/fragments.h"
 

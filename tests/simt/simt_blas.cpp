@@ -1,4 +1,4 @@
-/* simt_blas: see simt_blas.h. Sums are in ascending k, in f32.
+/* simt_blas: see simt_blas.h. cuBLAS as loops over the operands: sums are in ascending k, in f32.
  * SPDX-License-Identifier: MIT */
 #include "tests/simt/simt_blas.h"
 

@@ -1,4 +1,5 @@
-/* fused: see fused.h. What the launches take, and which arithmetic they go to.
+/* fused: see fused.h. The host side alone: which arguments the kernels take, and which of the two arithmetics a
+ * launch goes to. dq_fused_lacks asks first, so the launches below it do not check again.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/fused.h"
 #include "kernels/cuda/device/fused_launch.h"

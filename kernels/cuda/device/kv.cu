@@ -1,4 +1,6 @@
-/* kv: see pages.h.
+/* kv: see kv.h. A warp makes the codes of one token: it finds the largest magnitude of each run of channels, from
+ * it the scale, and packs the codes through shared memory, so that no thread writes a part of a byte. Moving
+ * tokens copies codes and never makes them again.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/kv.h"
 

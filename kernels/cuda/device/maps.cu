@@ -1,4 +1,6 @@
-/* maps: see maps.h.
+/* maps: see maps.h. Every sum over rows belongs to one thread, which adds units, heads and rows in their order, in
+ * f64: results do not depend on the grid. Leaving a token out needs the outputs of both maps, which are made again
+ * here, exactly.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/maps.h"
 

@@ -1,4 +1,6 @@
-/* cuda_units: see cuda_units.h.
+/* cuda_units: see cuda_units.h. The batch is walked twice: once to count units, edges and records, once to fill
+ * arrays of that size, which then go to the device together. Units are placed into launches greedily, in order: a
+ * launch ends where the next unit's strips would not fit.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/host/cuda_units.h"
 

@@ -1,4 +1,5 @@
-/* fused_rig: see fused_rig.h.
+/* fused_rig: see fused_rig.h. Pages are made by the definition of the format, with values that no row may read
+ * where nobody reads them; results are computed in f64 from the same arrays, without any code of the kernels.
  * SPDX-License-Identifier: MIT */
 #include "tests/kernels/cuda/fused_rig.h"
 
