@@ -17,8 +17,8 @@ typedef struct dq_kv_form {
     int64_t code_bytes;   /* of one head and page; 0: 16 bits */
 } dq_kv_form;
 
-/* Keys or values of a page, for every KV head of its group, one behind the other; NULL: none. Memory of
- * the backend, which alone knows how tokens lie in `plain` and `codes`. */
+/* Keys or values of a page. Each array holds the KV heads of the page's group one after the other; NULL: none.
+ * The memory is the backend's, which alone knows how tokens lie in `plain` and `codes`. */
 typedef struct dq_kv_part {
     float *plain;   /* unquantized, form.plain_floats a head */
     uint8_t *codes; /* form.code_bytes a head */
@@ -168,7 +168,7 @@ dq_kv_bytes dq_kv_pages_bytes(dq_backend *b, const dq_kv *kv);
 /* True; else DQ_BUG in b->err. */
 bool dq_kv_pages_known(dq_backend *b, const dq_kv *kv, int32_t seq);
 
-/* ---- kv_page.c: memory of one page. On one thread; kv->bytes follows. */
+/* ---- page_memory.c: memory of one page. On one thread; kv->bytes follows. */
 dq_kv_page *dq_kv_page_new(dq_kv *kv); /* without parts */
 /* Unquantized parts; sinks among the first `at` slots come back into them. */
 bool dq_kv_page_add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at);

@@ -1,4 +1,4 @@
-/* span_rows: the rows of a call that count for spans (spans.h), where their masses stand, and the class of every
+/* span_rows: the rows of a call that count for spans (attention_spans.h), where their masses stand, and the class of every
  * token that they may see. Private to kernels.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SPAN_ROWS_H
@@ -11,9 +11,9 @@
 typedef struct dq_span_rows {
     int64_t n;   /* rows that count */
     int64_t *at; /* [n_seq + 1] */
-    int64_t *
-        key; /* [n_seq * n_groups + 1]: classes of the list's tokens start here in label; lists of */
-    uint8_t *label;   /* sequences of which no row counts have none */
+    /* Where the classes of a list's tokens start in label; lists of sequences of which no row counts have none. */
+    int64_t *key; /* [n_seq * n_groups + 1] */
+    uint8_t *label;
     size_t row_bytes; /* of the masses of one row */
 } dq_span_rows;
 

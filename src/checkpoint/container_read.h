@@ -1,5 +1,5 @@
 /* container_read: finds the parts of a container through HDF5 and checks each against the file's size
- * before a pointer to it is made. Used by container.c only.
+ * before a pointer to it is made. Private to checkpoint.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CONTAINER_READ_H
 #define DQ_CONTAINER_READ_H

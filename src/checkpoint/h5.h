@@ -1,5 +1,5 @@
 /* h5: what reading and writing containers share of HDF5: identifiers that close together, element
- * types, the layout of the tables. Only h5.c, h5out.c and container*.c include this.
+ * types, the layout of the tables. Private to checkpoint (tests/layers.sh).
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_H5_H
 #define DQ_H5_H

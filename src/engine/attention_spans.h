@@ -38,13 +38,12 @@ typedef struct dq_span_mass {
  * that a sequence holds. Tokens that were evicted take no part: shares are of what a row sees. */
 typedef struct dq_spans {
     int n_classes; /* 1..DQ_SPAN_CLASSES */
-    const uint8_t
-        *label; /* class of a token: label[at[i] + its position] in sequence i of the batch */
+    /* The class of a token of sequence i of the batch: label[at[i] + its position]. */
+    const uint8_t *label;
     const int64_t *at; /* [n_seq] */
-    const int64_t
-        *last_rows;      /* [n_seq]; how many rows of the call count, from the sequence's last one
-                               * backwards. 0: none; more than it has: all */
-    dq_span_share *sums; /* [n_seq][n_out]; added to until the next sync */
+    /* How many rows of the call count, from the sequence's last one backwards. 0: none; more than it has: all. */
+    const int64_t *last_rows; /* [n_seq] */
+    dq_span_share *sums;      /* [n_seq][n_out]; added to until the next sync */
 } dq_spans;
 
 /* First row of the batch that counts of sequence i, whose rows are cu_rows[i] .. cu_rows[i + 1] - 1;

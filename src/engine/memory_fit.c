@@ -15,8 +15,8 @@ static double pass_bytes(const dq_model *m, const dq_kv_spec *kv, int64_t n_rows
     const int64_t heads = a->n_q + 2 * (int64_t)a->n_kv + (int64_t)a->n_out * a->n_slabs + 1;
     const int64_t ffn_rows = n_rows < DQ_FFN_ROWS ? n_rows : DQ_FFN_ROWS;
     const int64_t strips = (int64_t)a->n_q / a->n_groups * DQ_PAGE; /* of a tile of rows, per key */
-    const int64_t states = 2; /* final states that the caller keeps */
-    const int64_t own = 2;    /* states of the pass itself */
+    const int64_t states = 2; /* matrices of hidden states that the caller keeps */
+    const int64_t own = 2;    /* those that the pass itself needs: x and h of the runner */
     const int64_t floats =
         n_rows * ((states + own) * m->dim + heads * a->head_dim + a->n_out + strips) +
         2 * ffn_rows * m->ffn;

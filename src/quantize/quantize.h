@@ -42,8 +42,8 @@ typedef struct dq_quantize_info {
     int64_t packed_params, packed_bytes; /* of the packed tensors, scales included */
     int64_t weight_bytes, file_bytes;    /* file_bytes: close estimate until the file is written */
     double bits_per_weight;
-    int64_t n_tensors, n_packed, n_skipped,
-        n_wide;              /* n_wide: with F32 scales against the default */
+    int64_t n_tensors, n_packed, n_skipped;
+    int64_t n_wide;          /* tensors with F32 scales, against the default */
     int64_t n_resumed;       /* payloads found done */
     char content_sha256[65]; /* "" until written */
 } dq_quantize_info;

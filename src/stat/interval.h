@@ -37,8 +37,8 @@ typedef struct dq_loss {
     double value, std_err;
     dq_interval interval;
     int64_t clusters; /* independent pieces: items, documents, windows ... */
-    int64_t gained,
-        lost; /* items that moved, of an interval by dq_interval_paired; -1: it is a mean's */
+    /* Items that moved, of an interval by dq_interval_paired; -1: it is a mean's. */
+    int64_t gained, lost;
 } dq_loss;
 /* How many more pieces would decide, roughly: the fewest with which the interval of the same loss, counts or spread
  * scaled, would lie on one side of the margin. At least 1; 0: 10^12 would not, or there is no interval. */

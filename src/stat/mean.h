@@ -41,8 +41,8 @@ typedef struct dq_flips {
     /* Two-sided: exact McNemar test (of scores between 0 and 1, sign test), or where items are clustered the t test of
      * delta. */
     double p;
-    bool clustered,
-        counted; /* counted: independent zeros and ones, the interval is dq_interval_paired's */
+    bool clustered;
+    bool counted; /* independent zeros and ones: the interval is dq_interval_paired's */
 } dq_flips;
 dq_flips dq_flips_of(const double *before, const double *after, int64_t n, int64_t n_clusters);
 double dq_mcnemar(int64_t n01, int64_t n10);

@@ -33,9 +33,9 @@ char *dq_answer_clean(dq_span text, dq_arena *a, dq_err *err);
 dq_status dq_answer_gold(const char **gold, const json_t *record, dq_arena *a, dq_err *err);
 
 typedef struct dq_answer_verdict {
-    bool strict,
-        flexible; /* dq_answer_strict, dq_answer_last: clean, the gold answer's characters */
-    bool value;   /* dq_answer_last: the gold answer's value, 18.00 being 18 */
+    bool strict;   /* what dq_answer_strict finds, clean, has the gold answer's characters */
+    bool flexible; /* what dq_answer_last finds has them */
+    bool value;    /* what dq_answer_last finds has the gold answer's value, 18.00 being 18 */
 } dq_answer_verdict;
 /* gold: from dq_answer_gold. */
 dq_status dq_answer_judge(dq_answer_verdict *out, const char *text, size_t len, const char *gold,

@@ -1,5 +1,6 @@
-/* attention: kernels of attention in f32 over paged keys and values, and of what looks at its maps. The
- * order of every sum depends on a row's own keys only, and is that of the CPU's vector code.
+/* attention: the kernels of attention in f32 over paged keys and values, and the units of rows that they and the
+ * kernels which observe the maps work on. The order of every sum depends on a row's own keys only, and is that of
+ * the CPU's vector code.
  *
  * Work is cut into units: rows of one sequence whose positions share a tile of 64, and one KV head group.
  * A unit has a strip for every query head of its group: S, then exp(S - max), of rows by keys. A launch
@@ -18,14 +19,15 @@ extern "C" {
 #endif
 
 typedef struct dq_unit {
-    int64_t strip;    /* of its first strip, in floats */
-    int64_t page;     /* of its list's first page, in the table of pages */
-    int64_t edge;     /* of its list's first edge (grain `tile`), in the table of edges */
-    int32_t record;   /* of its first row and query head */
-    int32_t factor;   /* of its first row and output head */
-    int32_t row, n;   /* rows of the batch */
-    int32_t split;    /* rows before it read coded[0] tokens as codes, the others coded[1] */
-    int32_t coded[2]; /* sinks counted */
+    int64_t strip;  /* of its first strip, in floats */
+    int64_t page;   /* of its list's first page, in the table of pages */
+    int64_t edge;   /* of its list's first edge (grain `tile`), in the table of edges */
+    int32_t record; /* of its first row and query head */
+    int32_t factor; /* of its first row and output head */
+    int32_t row, n; /* rows of the batch */
+    /* Rows before `split` read the first coded[0] tokens as codes, rows from it on the first coded[1]. Sinks are
+     * counted in, although they are never read as codes. */
+    int32_t split, coded[2];
     int32_t keys, ld; /* what the last row sees; floats from row to row */
     int32_t n_edges;
     int32_t seq, group;

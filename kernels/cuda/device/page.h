@@ -10,7 +10,8 @@
 
 enum { DQ_SLOTS = 64 }; /* tokens of a page */
 
-/* Keys (side 0) or values (side 1) of one page, for every KV head of its group, one behind the other. */
+/* Keys (side 0) or values (side 1) of one page. Each array holds the KV heads of the page's group one after the
+ * other. */
 typedef struct dq_page_side {
     float *plain;   /* NULL: none */
     uint8_t *codes; /* NULL: none */

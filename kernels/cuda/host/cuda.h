@@ -1,8 +1,9 @@
 /* cuda: the state of the CUDA backend and what its files share. Private to kernels/cuda.
  *
- * Two kinds of files: `NAME.cu` holds kernels and the C functions that launch them (NAME.h: device pointers
+ * Two kinds of files: `device/NAME.cu` holds kernels and the C functions that launch them (NAME.h: device pointers
  * and numbers in, a cudaError_t out; nothing of dq but base types), so that it also compiles for the host
- * and is tested alone; `cuda_NAME.c` makes operations of backend.h out of them.
+ * and is tested alone; `host/cuda_NAME.c` makes operations of backend.h out of them. Those of fused*.cu are chosen
+ * in cuda_attention.c, those of linear_packed.cu in cuda_linear.c; the other files of host have no kernels.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CUDA_H
 #define DQ_CUDA_H
