@@ -49,7 +49,7 @@ typedef struct dq_attend_args {
                              for tensor grain every entry of a sequence holds the maximum */
     const dq_columns *columns; /* NULL: none */
     dq_head_measure *measure;  /* [n_out] on the host: adds what the rows look like; NULL: none */
-    const dq_spans *spans;     /* attention to classes of tokens (spans.h); NULL: none */
+    const dq_spans *spans;     /* attention to classes of tokens (attention_spans.h); NULL: none */
 } dq_attend_args;
 
 /* What a run needs, for dq_ops.can. */
@@ -172,7 +172,7 @@ typedef struct dq_ops {
     void (*attn_absmax)(dq_backend *b, float *absmax, const dq_attend_args *args);
     /* For grain `tensor`: replaces each row of absmax[n_seq, n_q] by its maximum. */
     void (*absmax_join)(dq_backend *b, float *absmax, int n_seq, int n_q);
-    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of attention.h.
+    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of headmap.h.
      *
      * math.qk int8: a query row is rounded to 8 bits per head and run of channels that keys have one scale
      * for (scale absmax/127, code rint(q / scale)); q . k of a token that the row reads as codes is, in

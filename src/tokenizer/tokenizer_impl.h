@@ -42,7 +42,7 @@ struct dq_tokenizer {
 /* NULL: no such id. */
 const dq_piece *dq_tokenizer_find(const dq_tokenizer *t, int32_t id);
 
-/* Loading, in this order (tokenizer_model.c): dq_load_model in any order with the normalizer, the
+/* Loading, in this order (tokenizer_vocab.c): dq_load_model in any order with the normalizer, the
  * pre-tokenizer and the decoder; then the added tokens; then dq_load_pieces, which reads
  * t->pre.byte_level. `scratch` dies after loading. */
 typedef struct dq_loader {

@@ -4,7 +4,7 @@
  *   pages_dots: sum[i * 64 + c] = sum over kk < k of a[c / 16][i * lda + kk] * u(kk, c) from k / 4 parts,
  *   pages_times: e = d * by, 64 each, and the largest |e|, where a NaN counts as more than everything,
  *   pages_split: c = rint(e * r), ties to even, as 256 * high + low in [-128, 128); the sum of all c
- * (simd_pages_c.h has the last two for levels that leave them to the compiler) and chooses the order of columns inside a part.
+ * (pages_portable.h has the last two for levels that leave them to the compiler) and chooses the order of columns inside a part.
  *
  * A part holds four rows of codes for 64 columns, so that the four bytes of a word belong to one column:
  * what instructions that multiply bytes and add up words want. Keys lie as channels of 64 slots, values

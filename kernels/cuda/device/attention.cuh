@@ -1,4 +1,4 @@
-/* attention: what kernels over strips share. See attend.h.
+/* attention: what kernels over strips share. See attention.h.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_ATTENTION_CUH
 #define DQ_ATTENTION_CUH

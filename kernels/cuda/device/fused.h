@@ -1,5 +1,5 @@
 /* fused: attention in one kernel: scores, both softmaxes, their difference and the product with the
- * values of a page stay on the multiprocessor. Units, pages and heads are those of attend.h; nothing
+ * values of a page stay on the multiprocessor. Units, pages and heads are those of attention.h; nothing
  * of the size of a strip is held.
  *
  * Two passes over a row's pages: the first finds maximum and sum of each map, the second makes the
@@ -22,7 +22,7 @@ extern "C" {
 
 enum { DQ_FUSED_INT8, DQ_FUSED_BF16 };
 
-/* Rounding of logits: round as in attend.h; absmax[seq][n_q] for DQ_ROUND_GIVEN. */
+/* Rounding of logits: round as in attention.h; absmax[seq][n_q] for DQ_ROUND_GIVEN. */
 typedef struct dq_fused_logits {
     int32_t round;
     float qmax;

@@ -1,4 +1,4 @@
-/* observe: see tally.h. The largest values of a launch are found in four looks at its rows: counts by the
+/* observe: see observe.h. The largest values of a launch are found in four looks at its rows: counts by the
  * upper 16 bits give the bin of the last one wanted, counts by the lower 16 bits inside that bin its bits;
  * then everything above is gathered in any order, and of the values equal to it the first ones by place.
  * SPDX-License-Identifier: MIT */

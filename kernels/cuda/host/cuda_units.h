@@ -1,4 +1,4 @@
-/* cuda_units: a call of attention as units of rows (attend.h), with everything about them that kernels read,
+/* cuda_units: a call of attention as units of rows (attention.h), with everything about them that kernels read,
  * cut into launches whose strips fit in memory. Private to kernels/cuda.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CUDA_UNITS_H

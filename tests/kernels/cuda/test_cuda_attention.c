@@ -63,7 +63,7 @@ static void absmax_is_equal(void **state)
     }
 }
 
-/* One row of more keys than a softmax adds at a time (attend.cu, RUNS), with and without a maximum that
+/* One row of more keys than a softmax adds at a time (attention.cu, RUNS), with and without a maximum that
  * several warps look for. */
 static void long_rows(void **state)
 {

@@ -1,5 +1,5 @@
 /* Tests of the tokenizer: ids and decoded text against those of the reference library
- * (golden/tokenizer.py), long runs, damaged and unsupported files, memory failures, threads. See test_pattern.c too.
+ * (golden/tokenizer.py), long runs, damaged and unsupported files, memory failures, threads. See test_regex_syntax.c too.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
