@@ -37,11 +37,14 @@ src/engine/evict.h                      dq_evictor_  evict is what it does
 src/eval/                               dq_eval_     the sweep and its kinds
 src/eval/kind_needle                    dq_needle_   one kind
 src/kv/                                 dq_kv_       settings of one cache
+src/kv/kv_spec.h                        dq_evict_    the part of a spec that forgets
+src/kv/logit_spec.h                     dq_logit_    one setting
 src/model/model_                        dq_model_    one model
 src/quantize/                           dq_quantize_ one way from tensors to a container
 src/stat/mean.h                         dq_stat_     what is said of paired values, percentiles
 src/tensor/quant_                       dq_quant_    one quantizer
 src/tensor/tensor.h                     dq_          dq_f16_from_f32 and its kin: conversions of one number
+src/tensor/weight_                      dq_weight_   one weight and its parts
 src/tokenizer/tokenizer_                dq_tokenizer_ one tokenizer
 '
 
