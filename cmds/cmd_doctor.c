@@ -1,6 +1,7 @@
 /* cmd_doctor: what a bug report needs to say about the program and the machine.
  * SPDX-License-Identifier: MIT */
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include "base/file.h"
 #include "base/os.h"
 #include "checkpoint/h5_result.h"
 #include "cmds/cli/advice.h"

@@ -1,6 +1,5 @@
 /* cmd_info: dq info FILE|DIR
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/document.h"

@@ -1,5 +1,6 @@
 /* cmd_logits: the logits of given ids as an HDF5 file, for comparing with other programs.
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/os.h"
 #include "base/sha256.h"
 #include "checkpoint/h5_result.h"

@@ -1,5 +1,6 @@
 /* cmd_quantize: dq quantize MODEL -o OUT.h5
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/os.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"

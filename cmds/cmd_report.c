@@ -1,5 +1,6 @@
 /* cmd_report: dq report FILE.json... [-o PAGE.html]
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/os.h"
 #include "cmds/cli/options.h"
 #include "cmds/command.h"

@@ -1,6 +1,8 @@
 /* cmd_tokenize: text to ids, for looking and for comparing with other programs.
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/os.h"
+#include "base/strbuf.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_items.h"
 
+#include "base/file.h"
 #include "base/os.h"
 #include "cmds/bench/bench_rates.h"
 #include "cmds/cli/document.h"

@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/document.h"
 
-#include "base/os.h"
+#include "base/file.h"
+#include "base/strbuf.h"
 #include "base/utf8.h"
 #include "cmds/version.h"
 

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/input.h"
 
-#include "base/os.h"
+#include "base/file.h"
 #include "base/sha256.h"
 #include "calib/sample.h"
 #include "cmds/cli/document.h"

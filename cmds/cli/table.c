@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/table.h"
 
+#include "base/file.h"
 #include "base/json.h"
-#include "base/os.h"
+#include "base/strbuf.h"
 
 #include <math.h>
 #include <stdarg.h>

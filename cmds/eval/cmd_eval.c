@@ -1,6 +1,6 @@
 /* cmd_eval: scores models on tasks and text over widths of attention logits.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
+#include "base/file.h"
 #include "base/sha256.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/advice.h"

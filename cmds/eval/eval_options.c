@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_options.h"
 
-#include "base/os.h"
 #include "cmds/eval/eval_tasks.h"
 #include "cmds/eval/eval_verdict.h"
 #include "cmds/report/report.h"

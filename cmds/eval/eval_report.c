@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_report.h"
 
-#include "base/os.h"
+#include "base/strbuf.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/eval_face.h"

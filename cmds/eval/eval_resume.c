@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_resume.h"
 
+#include "base/file.h"
 #include "base/os.h"
 #include "base/sha256.h"
 #include "cmds/cli/advice.h"

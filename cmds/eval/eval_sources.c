@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_sources.h"
 
-#include "base/os.h"
+#include "base/file.h"
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/progress.h"

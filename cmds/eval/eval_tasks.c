@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_tasks.h"
 
-#include "base/os.h"
+#include "base/file.h"
 
 #include <stdio.h>
 #include <string.h>

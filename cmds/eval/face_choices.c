@@ -1,7 +1,8 @@
 /* face_choices: multiple choice in dq eval. Its options, those of few-shot examples, are shared with questions
  * and stand in eval_options.c.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
+#include "base/file.h"
+#include "cmds/cli/document.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
 #include "tasks/fewshot.h"

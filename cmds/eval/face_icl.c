@@ -1,7 +1,7 @@
 /* face_icl: in-context learning in dq eval: its options, files of demonstrations, blocks as JSON and the table of
  * accuracy by shots.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
+#include "base/file.h"
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/table.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_tasks.h"
 #include "eval/kind_needle.h"

@@ -1,8 +1,10 @@
 /* face_text: running text in dq eval: its options, its files and what is reported about it besides the metrics of
  * every row.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
+#include "base/file.h"
 #include "base/sha256.h"
+#include "cmds/cli/document.h"
+#include "cmds/cli/progress.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
 #include "cmds/eval/face_text_table.h"

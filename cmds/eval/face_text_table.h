@@ -3,6 +3,7 @@
 #ifndef DQ_FACE_TEXT_TABLE_H
 #define DQ_FACE_TEXT_TABLE_H
 
+#include "cmds/cli/table.h"
 #include "cmds/eval/eval_face.h"
 
 void dq_text_cells(dq_table *t, const dq_eval_numbers *x);

@@ -1,9 +1,10 @@
 /* face_verdicts: the task that runs no model: a file of verdicts on texts that were generated earlier becomes rows
  * like those of any other task.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
+#include "base/file.h"
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_report.h"
 #include "cmds/eval/eval_sources.h"

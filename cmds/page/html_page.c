@@ -3,8 +3,9 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/page/html_page.h"
 
+#include "base/file.h"
 #include "base/json.h"
-#include "base/os.h"
+#include "base/strbuf.h"
 #include "cmds/page/page_style.h"
 
 #include <math.h>

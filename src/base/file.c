@@ -5,6 +5,7 @@
 #include "base/file.h"
 
 #include "base/os.h"
+#include "base/strbuf.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/journal.h"
 
+#include "base/file.h"
 #include "base/os.h"
 #include "base/sha256.h"
 

@@ -3,7 +3,7 @@
 #ifndef DQ_OS_H
 #define DQ_OS_H
 
-#include "base/file.h"
+#include "base/base.h"
 
 /* "path: what: reason", the reason from errno: DQ_RESOURCE for memory, else DQ_FILE. */
 dq_status dq_fail_errno(dq_err *err, const char *path, const char *what);

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/checkpoint.h"
 
+#include "base/file.h"
 #include "base/os.h"
 #include "checkpoint/safetensors.h"
 

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/h5_result.h"
 
+#include "base/file.h"
 #include "base/os.h"
 #include "checkpoint/h5.h"
 

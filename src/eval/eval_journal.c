@@ -8,7 +8,7 @@
  *                                            one per step: rows that finished units together
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
-#include "base/os.h"
+#include "base/strbuf.h"
 #include "eval/eval.h"
 
 #include <inttypes.h>

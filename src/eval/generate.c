@@ -4,7 +4,6 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/generate.h"
 
-#include "base/os.h"
 #include "eval/pass_plan.h"
 
 enum { LEAST_SHARED = 32, MAX_ROWS = 4096, MAX_SEQS = 64 };

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "model/model.h"
 
+#include "base/file.h"
 #include "base/os.h"
 #include "base/sha256.h"
 #include "checkpoint/checkpoint.h"

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "model/output_guard.h"
 
-#include "base/os.h"
+#include "base/file.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "quantize/quantize_plan.h"
 
+#include "base/file.h"
 #include "base/inplace_file.h"
-#include "base/os.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <limits.h>

@@ -4,6 +4,7 @@
  * written after these hashes and after the payload has reached the disk; the output appears by one
  * rename.
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/inplace_file.h"
 #include "base/journal.h"
 #include "base/os.h"

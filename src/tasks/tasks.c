@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/tasks.h"
 
-#include "base/os.h"
+#include "base/file.h"
 #include "base/utf8.h"
 #include "tasks/hellaswag.h"
 #include "tasks/task_forms.h"

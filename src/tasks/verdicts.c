@@ -4,6 +4,7 @@
 #include "tasks/verdicts.h"
 
 #include "base/os.h"
+#include "base/strbuf.h"
 #include "base/strmap.h"
 #include "base/utf8.h"
 #include "tasks/task_file.h"

@@ -3,6 +3,7 @@
  * however long it is.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/pretokenizer.h"
+#include "base/strbuf.h"
 
 #include "base/os.h"
 #include "base/utf8.h"

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/host/cuda_blas_find.h"
 
+#include "base/file.h"
 #include "base/os.h"
 
 #include <stdio.h>

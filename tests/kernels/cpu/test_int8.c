@@ -8,7 +8,6 @@
 
 #include <cmocka.h>
 
-#include "base/os.h"
 #include "kernels/cpu/cpu.h"
 #include "tensor/weight_format.h"
 

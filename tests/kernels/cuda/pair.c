@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/kernels/cuda/pair.h"
 
+#include "base/os.h"
+
 dq_kv_spec spec_of(int i)
 {
     static const int k[] = {8, 6, 4, 16}, v[] = {3, 8, 6, 4, 2, 16}, groups[] = {32, 7, 24, 1000},

@@ -3,7 +3,6 @@
 #ifndef DQ_TEST_PAIR_H
 #define DQ_TEST_PAIR_H
 
-#include "base/os.h"
 #include "kernels/cpu/cpu_kv.h"
 #include "kernels/cuda/host/cuda_kv.h"
 #include "tests/kernels/cuda/cuda_rig.h"

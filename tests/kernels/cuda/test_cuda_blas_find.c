@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "base/os.h"
 #include "kernels/cuda/host/cuda_blas_find.h"
 

@@ -1,8 +1,8 @@
 /* test_journal: what a journal holds after anything that can end a program or spoil a file.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* mkdtemp */
+#include "base/file.h"
 #include "base/journal.h"
-#include "base/os.h"
 
 #include <setjmp.h>
 #include <signal.h>

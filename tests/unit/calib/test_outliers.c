@@ -1,6 +1,7 @@
 /* Outlier statistics of the test checkpoints against tests/golden/stats_oracle.json, and files that
  * results are written to.
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/json.h"
 #include "base/os.h"
 #include "calib/outliers.h"

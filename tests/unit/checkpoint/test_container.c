@@ -2,6 +2,7 @@
  * the same bytes.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* usleep */
+#include "base/file.h"
 #include "base/journal.h"
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"

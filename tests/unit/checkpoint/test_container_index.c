@@ -2,7 +2,6 @@
  * refused before anything is read.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* mkdtemp */
-#include "base/os.h"
 #include "checkpoint/h5.h"
 #include "quantize/quantize.h"
 

@@ -1,7 +1,6 @@
 /* Tests of safetensors files and checkpoint folders: what is valid loads, everything else ends in
  * its status and a line that names the culprit.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 

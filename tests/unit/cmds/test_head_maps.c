@@ -1,7 +1,7 @@
 /* Tests of head maps that a caller chooses: what they change, what they are refused for, and that
  * dq doctor finds out when the heads of a checkpoint stand in another order.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
+#include "base/file.h"
 #include "engine/runner.h"
 #include "tests/rigs/edits.h"
 

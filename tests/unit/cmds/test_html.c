@@ -2,7 +2,7 @@
  * exactly where the data for it are, no half files. Pictures need gnuplot; what shows them is
  * skipped without it. The fixture holds rows of every kind, with made-up numbers.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
+#include "base/file.h"
 #include "cmds/page/gnuplot.h"
 #include "cmds/page/html_page.h"
 #include "cmds/page/svg.h"

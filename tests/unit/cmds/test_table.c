@@ -1,6 +1,6 @@
 /* test_table: cells, rules and CSV of a table of any size.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
+#include "base/file.h"
 #include "cmds/cli/table.h"
 
 #include <setjmp.h>

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/generate.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/os.h"
 #include "tests/rigs/device.h"

@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_icl.h"
 
+#include "base/file.h"
 #include "base/json.h"
-#include "base/os.h"
 
 #include <math.h>
 #include <setjmp.h>

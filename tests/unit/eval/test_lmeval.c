@@ -1,7 +1,7 @@
 /* dq eval against lm-evaluation-harness: prompts byte for byte, numbers of ids, log-likelihoods, means and
  * draws, on the files of golden/lmeval; and on the benchmarks' own files where DQ_DATA names their folder.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
+#include "base/file.h"
 #include "base/random_mt.h"
 #include "base/sha256.h"
 #include "tasks/task_file.h"

@@ -1,7 +1,7 @@
 /* Scoring: every way of spreading sequences over passes gives the bits of one sequence at a time;
  * sweeps, their references and their saved state.
  * SPDX-License-Identifier: MIT */
-#include "base/os.h"
+#include "base/file.h"
 #include "eval/eval.h"
 #include "tests/rigs/device.h"
 

@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_needle.h"
 
+#include "base/file.h"
 #include "base/json.h"
-#include "base/os.h"
 #include "eval/generate.h"
 #include "tests/rigs/device.h"
 

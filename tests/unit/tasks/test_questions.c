@@ -4,8 +4,8 @@
 #include "eval/eval_long.h"
 #include "eval/kind_generate.h"
 
+#include "base/file.h"
 #include "base/json.h"
-#include "base/os.h"
 #include "tasks/answers.h"
 #include "tests/rigs/device.h"
 

@@ -1,5 +1,6 @@
 /* test_quant: packing, codes and scales against definitions written out here, and known SQNR values.
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/os.h"
 #include "quantize/quantize_tensor.h"
 #include "tensor/quant_search.h"

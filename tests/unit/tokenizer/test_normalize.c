@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "base/os.h"
+#include "base/file.h"
 #include "base/utf8.h"
 #include "tokenizer/decoder.h"
 #include "tokenizer/normalizer.h"

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "base/json.h"
-#include "base/os.h"
 #include "tokenizer/tokenizer.h"
 
 #include <pthread.h>
