@@ -10,7 +10,7 @@
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
-#include "cmds/head_maps.h"
+#include "cmds/map_trial.h"
 #include "cmds/version.h"
 #include "engine/backend.h"
 
@@ -39,7 +39,7 @@ static json_t *libraries(void)
 {
     char text[128];
     json_t *x = json_object();
-    json_object_set_new(x, "hdf5", json_string(dq_h5out_version(text, sizeof text)));
+    json_object_set_new(x, "hdf5", json_string(dq_h5_result_version(text, sizeof text)));
     json_object_set_new(x, "jansson", json_string(JANSSON_VERSION));
     if (pcre2_config(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof text) {
         pcre2_config(PCRE2_CONFIG_VERSION, text);
@@ -79,28 +79,29 @@ static json_t *memory_line(const char *info, const char *key)
     return json_integer(strtoll(p + strlen(key), NULL, 10) * 1024);
 }
 
-static json_t *machine(dq_talk *talk, dq_arena *a)
+static json_t *machine(dq_logger *logger, dq_arena *a)
 {
     dq_err ignored = {0};
     char *info;
     size_t len;
     bool unknown;
-    unsigned have = dq_cpu_features(&unknown);
+    unsigned have = dq_os_cpu_features(&unknown);
     json_t *x = json_object(), *features = json_array();
     const char *limit = getenv("DQ_CPU");
     if (unknown)
-        dq_warn(talk, "DQ_CPU=%s is none of scalar, avx2, avx512 and has no effect", limit);
+        dq_logger_warn(logger, "DQ_CPU=%s is none of scalar, avx2, avx512 and has no effect",
+                       limit);
     if (have & DQ_CPU_AVX2) json_array_append_new(features, json_string("avx2"));
     if (have & DQ_CPU_AVX512) json_array_append_new(features, json_string("avx512"));
     if (have & DQ_CPU_VNNI) json_array_append_new(features, json_string("avx512vnni"));
     dq_file_read(&info, &len, "/proc/meminfo", a, &ignored);
-    json_object_set_new(x, "processors", json_integer(dq_cpu_count()));
+    json_object_set_new(x, "processors", json_integer(dq_os_cpu_count()));
     json_object_set_new(x, "openmp_threads", json_integer(omp_get_max_threads()));
     json_object_set_new(x, "cpu_features", features);
     json_object_set_new(x, "dq_cpu_limit", limit && *limit ? json_string(limit) : json_null());
     json_object_set_new(x, "memory_bytes", memory_line(info, "MemTotal:"));
     json_object_set_new(x, "memory_available_bytes", memory_line(info, "MemAvailable:"));
-    json_object_set_new(x, "disk_free_bytes", json_integer(dq_disk_free("./x")));
+    json_object_set_new(x, "disk_free_bytes", json_integer(dq_file_disk_free("./x")));
     return x;
 }
 
@@ -157,7 +158,7 @@ static void print_value(const char *key, const json_t *v)
         int64_t x = json_integer_value(v);
         bool bytes = n > 6 && strcmp(key + n - 6, "_bytes") == 0;
         if (bytes && x >= 0)
-            printf("%s", dq_size_text(buf, sizeof buf, x));
+            printf("%s", dq_table_size_text(buf, sizeof buf, x));
         else
             printf("%lld", (long long)x);
     } else {
@@ -192,27 +193,28 @@ static void print_devices(const json_t *devices, const json_t *blas)
 typedef struct request {
     const char *model, *text;
     bool json;
-    dq_talk talk;
+    dq_logger logger;
 } request;
 
 static dq_status run(request *q, dq_err *err)
 {
-    dq_talk *talk = &q->talk;
+    dq_logger *logger = &q->logger;
     json_t *tried = NULL;
     if (q->text && !q->model)
         return dq_fail(err, DQ_USAGE, "--text needs --model: there is nothing to read it.");
-    if (q->model) DQ_TRY(dq_head_maps_try(&tried, q->model, q->text, talk, err));
+    if (q->model) DQ_TRY(dq_map_trial_try(&tried, q->model, q->text, logger, err));
     dq_arena *a = dq_arena_new();
     if (!a) {
         json_decref(tried);
         return dq_fail(err, DQ_RESOURCE, "out of memory");
     }
-    json_t *doc = dq_document(talk, "dq-doctor/1"), *r = json_object(), *devices = json_array();
+    json_t *doc = dq_document_new(logger, "dq-doctor/1"), *r = json_object(),
+           *devices = json_array();
     json_array_append_new(devices, device("cpu"));
     json_array_append_new(devices, device("cuda"));
     json_object_set_new(r, "program", program());
     json_object_set_new(r, "libraries", libraries());
-    json_object_set_new(r, "machine", machine(talk, a));
+    json_object_set_new(r, "machine", machine(logger, a));
     json_object_set_new(r, "devices", devices);
     json_object_set_new(r, "cublas", cublas(a));
     if (tried) json_object_set_new(r, "head_maps", tried);
@@ -223,9 +225,9 @@ static dq_status run(request *q, dq_err *err)
     print_group("libraries", json_object_get(r, "libraries"));
     print_group("machine", json_object_get(r, "machine"));
     print_devices(devices, json_object_get(r, "cublas"));
-    if (tried) dq_head_maps_print(tried, err);
+    if (tried) dq_map_trial_print(tried, err);
     json_decref(doc);
-    return dq_flush_stdout(err);
+    return dq_document_flush(err);
 }
 
 dq_status dq_cmd_doctor(int argc, char **argv, dq_err *err)
@@ -238,12 +240,12 @@ dq_status dq_cmd_doctor(int argc, char **argv, dq_err *err)
         dq_opt_text("text", "FILE", &q.text,
                     "what to read with them (default: the built-in sample)"),
         dq_opt_flag("json", &q.json, "one JSON document (dq-doctor/1)"),
-        DQ_TALK_OPTIONS(q.talk),
+        DQ_LOGGER_OPTIONS(q.logger),
         {0},
     };
-    DQ_TRY(dq_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
-    if (dq_talk_begin(&q.talk, "doctor", err) == DQ_OK) run(&q, err);
-    dq_talk_end(&q.talk);
+    if (dq_logger_begin(&q.logger, "doctor", err) == DQ_OK) run(&q, err);
+    dq_logger_end(&q.logger);
     return err->code;
 }

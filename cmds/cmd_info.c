@@ -28,7 +28,7 @@ static const dq_usage usage = {
     .args = "one FILE or DIR"};
 
 typedef struct request {
-    dq_talk talk;
+    dq_logger logger;
     bool json, tensors;
 } request;
 
@@ -44,7 +44,7 @@ static void print_model(const dq_model *m)
     printf("layers             %d\n", m->n_layers);
     printf("heads              %d query, %d KV of %d elements; %d outputs of %d map%s\n", map->n_q,
            map->n_kv, map->head_dim, map->n_out, map->n_maps, map->n_maps > 1 ? "s" : "");
-    printf("head map           %s\n", dq_pairing_name(map->pairing));
+    printf("head map           %s\n", dq_headmap_pairing_name(map->pairing));
     printf("width              %d, feed-forward %d\n", m->dim, m->ffn);
     printf("vocabulary         %d%s\n", m->vocab, m->tied ? ", output tied to the input" : "");
     printf("positions          %d\n", m->max_positions);
@@ -65,14 +65,14 @@ static double token_bytes(const dq_model *m, const dq_kv_config *s)
 static void print_kv(const dq_model *m)
 {
     const dq_kv_config *s = &m->kv;
-    double plain = token_bytes(m, &dq_kv_config_plain), held = token_bytes(m, s);
+    double plain = token_bytes(m, &dq_kv_config_plain), cached = token_bytes(m, s);
     printf("KV cache           K %d bits, V %d bits", s->k_bits, s->v_bits);
     const bool coded = dq_kv_config_uses(s) & DQ_KV_CODES;
     if (coded) printf(", group %d", s->group);
     if (coded || s->rotate == DQ_ROTATE_ON) printf(", rotation %s", dq_rotate_name[s->rotate]);
     if (coded || s->evict.policy) printf(", sink %d, recent %d", s->sink, s->recent);
     printf("\nKV cache per token %.0f bytes at 16 bits", plain);
-    if (held < plain) printf("; %.1f as codes, %.2f times fewer", held, plain / held);
+    if (cached < plain) printf("; %.1f as codes, %.2f times fewer", cached, plain / cached);
     printf("\n");
     if (!s->evict.policy) return;
     printf("KV eviction        %s, ", s->evict.policy->name);
@@ -91,7 +91,7 @@ static json_t *model_json(const dq_model *m)
 {
     const dq_published *known = dq_published_find(m);
     json_t *o = json_object();
-    json_object_set_new(o, "path", dq_name_json(m->path));
+    json_object_set_new(o, "path", dq_document_name(m->path));
     json_object_set_new(o, "family", json_string(m->layout->family));
     json_object_set_new(o, "about", json_string(m->layout->about));
     json_object_set_new(o, "same_sizes_as", known ? json_string(known->names) : json_null());
@@ -100,11 +100,12 @@ static json_t *model_json(const dq_model *m)
     json_object_set_new(o, "n_kv", json_integer(m->map.n_kv));
     json_object_set_new(o, "head_dim", json_integer(m->map.head_dim));
     json_object_set_new(o, "n_out", json_integer(m->map.n_out));
-    json_object_set_new(o, "head_map", json_string(dq_pairing_name(m->map.pairing)));
-    json_object_set_new(o, "norm_eps", dq_real((double)m->norm_eps));
+    json_object_set_new(o, "head_map", json_string(dq_headmap_pairing_name(m->map.pairing)));
+    json_object_set_new(o, "norm_eps", dq_document_real((double)m->norm_eps));
     json_object_set_new(o, "head_norm_eps",
-                        m->layer[0].attn.head_norm ? dq_real((double)m->layer[0].attn.norm_eps)
-                                                   : json_null());
+                        m->layer[0].attn.head_norm
+                            ? dq_document_real((double)m->layer[0].attn.norm_eps)
+                            : json_null());
     json_object_set_new(o, "dim", json_integer(m->dim));
     json_object_set_new(o, "ffn", json_integer(m->ffn));
     json_object_set_new(o, "vocab", json_integer(m->vocab));
@@ -112,9 +113,9 @@ static json_t *model_json(const dq_model *m)
     json_object_set_new(o, "max_positions", json_integer(m->max_positions));
     json_object_set_new(o, "params", json_integer(m->n_params));
     json_object_set_new(o, "weight_bytes", json_integer(m->weight_bytes));
-    json_object_set_new(o, "kv_bytes_per_token", dq_real(token_bytes(m, &m->kv)));
+    json_object_set_new(o, "kv_bytes_per_token", dq_document_real(token_bytes(m, &m->kv)));
     json_object_set_new(o, "kv_bytes_per_token_16bit",
-                        dq_real(token_bytes(m, &dq_kv_config_plain)));
+                        dq_document_real(token_bytes(m, &dq_kv_config_plain)));
     json_object_set_new(o, "fingerprint", json_string(m->fingerprint));
     return o;
 }
@@ -165,8 +166,8 @@ static void print_container(const dq_container *c, const dq_model *m)
     char a[32], b[32];
     print_model(m);
     printf("container          dq-model %s, written by dq %s\n", i->version, i->dq_version);
-    printf("file               %s; payload %s\n", dq_size_text(a, sizeof a, i->file_bytes),
-           dq_size_text(b, sizeof b, i->weight_bytes));
+    printf("file               %s; payload %s\n", dq_table_size_text(a, sizeof a, i->file_bytes),
+           dq_table_size_text(b, sizeof b, i->weight_bytes));
     printf("bits per weight    %.3f\n", i->bits_per_weight);
     if (i->weight_bits == 16)
         printf("packed             nothing\n");
@@ -180,7 +181,7 @@ static void print_container(const dq_container *c, const dq_model *m)
     print_kv(m);
     for (int k = 0; k < dq_container_n_sources(c); k++) {
         const dq_source_file *s = dq_container_source_file(c, k);
-        printf("made from          %s, %s\n", s->name, dq_size_text(a, sizeof a, s->bytes));
+        printf("made from          %s, %s\n", s->name, dq_table_size_text(a, sizeof a, s->bytes));
     }
     printf("source fingerprint %s\n", i->fingerprint);
     printf("content SHA-256    %s\n", i->content_sha256);
@@ -190,7 +191,7 @@ static json_t *payload_json(const dq_payload *p)
 {
     json_t *o = json_object();
     const bool codes = holds_codes(p);
-    json_object_set_new(o, "path", dq_name_json(p->path));
+    json_object_set_new(o, "path", dq_document_name(p->path));
     json_object_set_new(o, "encoding", json_string(p->encoding));
     json_object_set_new(o, "bits", json_integer(p->bits));
     json_object_set_new(o, "group_size", p->group_size ? json_integer(p->group_size) : json_null());
@@ -198,8 +199,9 @@ static json_t *payload_json(const dq_payload *p)
     json_object_set_new(o, "cols", json_integer(p->cols));
     json_object_set_new(o, "bytes", json_integer(p->bytes));
     json_object_set_new(o, "bits_per_weight",
-                        p->bits_per_weight > 0 ? dq_real(p->bits_per_weight) : json_null());
-    json_object_set_new(o, "sqnr_db", codes ? dq_real(p->sqnr_db) : json_null());
+                        p->bits_per_weight > 0 ? dq_document_real(p->bits_per_weight)
+                                               : json_null());
+    json_object_set_new(o, "sqnr_db", codes ? dq_document_real(p->sqnr_db) : json_null());
     json_object_set_new(o, "sha256", json_string(p->sha256));
     return o;
 }
@@ -216,7 +218,7 @@ static json_t *container_json(const dq_container *c, bool tensors, dq_err *err)
     json_object_set_new(o, "params", json_integer(i->params));
     json_object_set_new(o, "weight_bytes", json_integer(i->weight_bytes));
     json_object_set_new(o, "file_bytes", json_integer(i->file_bytes));
-    json_object_set_new(o, "bits_per_weight", dq_real(i->bits_per_weight));
+    json_object_set_new(o, "bits_per_weight", dq_document_real(i->bits_per_weight));
     json_object_set_new(o, "weight_bits", json_integer(i->weight_bits));
     json_object_set_new(o, "weight_group", json_string(i->weight_group));
     json_object_set_new(o, "scale_mode", json_string(i->scale_mode));
@@ -233,7 +235,7 @@ static json_t *container_json(const dq_container *c, bool tensors, dq_err *err)
     for (int k = 0; k < dq_container_n_sources(c); k++) {
         const dq_source_file *s = dq_container_source_file(c, k);
         json_t *f = json_object();
-        json_object_set_new(f, "name", dq_name_json(s->name));
+        json_object_set_new(f, "name", dq_document_name(s->name));
         json_object_set_new(f, "bytes", json_integer(s->bytes));
         json_object_set_new(f, "sha256", json_string(s->sha256));
         json_array_append_new(files, f);
@@ -255,7 +257,7 @@ static void count_types(const dq_checkpoint *k, int64_t bytes[DQ_DTYPE_COUNT])
     memset(bytes, 0, DQ_DTYPE_COUNT * sizeof *bytes);
     for (int64_t i = 0; i < dq_checkpoint_count(k); i++) {
         const dq_tensor *t = dq_checkpoint_at(k, i);
-        bytes[t->dtype] += (int64_t)dq_nbytes(t);
+        bytes[t->dtype] += (int64_t)dq_tensor_bytes(t);
     }
 }
 
@@ -280,7 +282,7 @@ static dq_status print_tensors(const dq_checkpoint *k, dq_err *err)
         dq_table_cell(t, "%s", x->name);
         dq_table_cell(t, "%s", dq_dtypes[x->dtype].name);
         dq_table_cell(t, "%s", shape);
-        dq_table_cell(t, "%zu", dq_nbytes(x));
+        dq_table_cell(t, "%zu", dq_tensor_bytes(x));
     }
     putchar('\n');
     dq_table_print(t, err);
@@ -296,13 +298,14 @@ static void print_folder(const dq_checkpoint *k, const dq_model *m)
     print_kv(m);
     count_types(k, bytes);
     for (int t = 0; t < DQ_DTYPE_COUNT; t++) {
-        if (bytes[t]) printf("%-18s %s\n", dq_dtypes[t].name, dq_size_text(a, sizeof a, bytes[t]));
+        if (bytes[t])
+            printf("%-18s %s\n", dq_dtypes[t].name, dq_table_size_text(a, sizeof a, bytes[t]));
     }
     for (int i = 0; i < dq_checkpoint_n_files(k); i++) {
         size_t n;
         const uint8_t *data;
         const char *name = dq_checkpoint_file(k, i, &n, &data);
-        printf("file               %s, %s\n", name, dq_size_text(a, sizeof a, (int64_t)n));
+        printf("file               %s, %s\n", name, dq_table_size_text(a, sizeof a, (int64_t)n));
     }
     printf("fingerprint        %s\n", m->fingerprint);
 }
@@ -321,7 +324,7 @@ static json_t *folder_json(const dq_checkpoint *k, bool tensors)
         size_t n;
         const uint8_t *data;
         json_t *f = json_object();
-        json_object_set_new(f, "name", dq_name_json(dq_checkpoint_file(k, i, &n, &data)));
+        json_object_set_new(f, "name", dq_document_name(dq_checkpoint_file(k, i, &n, &data)));
         json_object_set_new(f, "bytes", json_integer((json_int_t)n));
         json_array_append_new(files, f);
     }
@@ -331,10 +334,10 @@ static json_t *folder_json(const dq_checkpoint *k, bool tensors)
         const dq_tensor *x = dq_checkpoint_at(k, i);
         json_t *t = json_object(), *shape = json_array();
         for (int d = 0; d < x->n_dims; d++) json_array_append_new(shape, json_integer(x->shape[d]));
-        json_object_set_new(t, "name", dq_name_json(x->name));
+        json_object_set_new(t, "name", dq_document_name(x->name));
         json_object_set_new(t, "dtype", json_string(dq_dtypes[x->dtype].name));
         json_object_set_new(t, "shape", shape);
-        json_object_set_new(t, "bytes", json_integer((json_int_t)dq_nbytes(x)));
+        json_object_set_new(t, "bytes", json_integer((json_int_t)dq_tensor_bytes(x)));
         json_array_append_new(rows, t);
     }
     if (tensors)
@@ -349,10 +352,10 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
 {
     const dq_published *known = dq_published_find(m);
     if (known && known->params != m->n_params)
-        dq_warn(&r->talk, "%s: %lld parameters, but %s, of the same sizes, has %lld", m->path,
-                (long long)m->n_params, known->names, (long long)known->params);
+        dq_logger_warn(&r->logger, "%s: %lld parameters, but %s, of the same sizes, has %lld",
+                       m->path, (long long)m->n_params, known->names, (long long)known->params);
     if (r->json) {
-        json_t *doc = dq_document(&r->talk, "dq-info/1");
+        json_t *doc = dq_document_new(&r->logger, "dq-info/1");
         json_array_append_new(json_object_get(doc, "inputs"), model_json(m));
         json_object_set_new(json_object_get(doc, "settings"), "tensors", json_boolean(r->tensors));
         json_array_append_new(json_object_get(doc, "results"),
@@ -373,7 +376,7 @@ static dq_status run(request *r, const char *path, dq_err *err)
 {
     dq_model *m;
     dq_checkpoint *k = NULL;
-    DQ_TRY(dq_input_model(&m, path, NULL, &r->talk, err));
+    DQ_TRY(dq_input_model(&m, path, NULL, &r->logger, err));
     if (!m->is_container) dq_checkpoint_open(&k, path, err);
     if (err->code == DQ_OK) show(r, m, m->container, k, err);
     dq_checkpoint_close(k);
@@ -386,13 +389,13 @@ dq_status dq_cmd_info(int argc, char **argv, dq_err *err)
     request r = {.json = false};
     const dq_opt opts[] = {dq_opt_flag("tensors", &r.tensors, "list every tensor"),
                            dq_opt_flag("json", &r.json, "one JSON document (dq-info/1) on stdout"),
-                           DQ_TALK_OPTIONS(r.talk),
+                           DQ_LOGGER_OPTIONS(r.logger),
                            {0}};
     dq_args args;
-    DQ_TRY(dq_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
-    DQ_TRY(dq_talk_begin(&r.talk, "info", err));
+    DQ_TRY(dq_logger_begin(&r.logger, "info", err));
     run(&r, args.item[0], err);
-    dq_talk_end(&r.talk);
+    dq_logger_end(&r.logger);
     return err->code;
 }

@@ -29,8 +29,8 @@ typedef struct logits {
     int64_t logit_bits, threads, prefix; /* prefix 0: none is named */
     dq_kv_options kv_options;
     bool json, force;
-    dq_head_map head_map;
-    dq_talk talk;
+    dq_input_head_map head_map;
+    dq_logger logger;
     dq_arena *arena;
     dq_backend *backend;
     dq_model *model;
@@ -40,12 +40,12 @@ typedef struct logits {
     dq_input_ids in;
     dq_logit_spec logit;
     dq_math math;
-    dq_h5out *h;
+    dq_h5_result *h;
     dq_kv_spec kv;
     bool evicts;         /* there is a context, and a policy for what is behind it */
     dq_evictor *evictor; /* NULL: nothing is evicted */
     dq_kv_bytes floor;
-    dq_kv_held held;
+    dq_kv_cached cached;
     dq_sha256 sha;
     char sha256[65]; /* of the logits' bytes */
 } logits;
@@ -75,16 +75,16 @@ static dq_status check_options(logits *x, const char *model, dq_err *err)
         return dq_fail(err, DQ_USAGE, "--ids: one sequence only. Run dq logits once for each.");
     DQ_TRY(dq_kv_options_read(&x->kv_options, false, err));
     if (x->grain) {
-        const int g = dq_parse_word(x->grain, "logit-grain", dq_grain_name, DQ_GRAINS, err);
+        const int g = dq_options_word(x->grain, "logit-grain", dq_grain_name, DQ_GRAINS, err);
         if (g < 0) return err->code;
         x->logit.grain = (dq_grain)g;
     }
-    const int m = dq_parse_word(x->math_name, "math", dq_num_name, DQ_NUMS, err);
+    const int m = dq_options_word(x->math_name, "math", dq_num_name, DQ_NUMS, err);
     if (m < 0) return err->code;
     x->math = (dq_math){(dq_num)m, (dq_num)m, (dq_num)m, (dq_num)m};
     const dq_output out = {"-o", x->out_path, DQ_OUTPUT_HDF5};
     const char *const input[] = {model, x->text_path};
-    return dq_outputs_check(&out, 1, input, x->text_path ? 2 : 1, x->force, err);
+    return dq_output_guard_check(&out, 1, input, x->text_path ? 2 : 1, x->force, err);
 }
 
 /* What the container says holds unless an option says otherwise. */
@@ -99,7 +99,7 @@ static dq_status kv_settings(logits *x, dq_err *err)
     dq_kv_config *list;
     int n;
     if (dq_kv_options_list(&list, &n, &x->kv_options, &x->model->kv, err) == DQ_OK &&
-        dq_kv_spec_of(&x->kv, &list[0], x->model, x->math.kv, err) == DQ_OK)
+        dq_kv_options_spec(&x->kv, &list[0], x->model, x->math.kv, err) == DQ_OK)
         dq_kv_options_check(&x->kv_options, err);
     dq_block_free(list);
     DQ_TRY(err->code);
@@ -122,7 +122,7 @@ static dq_status read_ids(logits *x, dq_err *err)
     } else {
         DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
         DQ_TRY(dq_input_tokenizer(&x->tokenizer, m, true, err));
-        DQ_TRY(dq_input_encode(&x->in, x->tokenizer, &x->text, 0, &x->talk, x->arena, err));
+        DQ_TRY(dq_input_encode(&x->in, x->tokenizer, &x->text, 0, &x->logger, x->arena, err));
     }
     if (x->in.n > m->max_positions)
         return dq_fail(err, DQ_MISMATCH, "%s: %lld ids, but the model has %d positions", m->path,
@@ -140,7 +140,7 @@ static dq_status read_ids(logits *x, dq_err *err)
 
 static dq_status check_space(const logits *x, dq_err *err)
 {
-    int64_t need = x->in.n * (int64_t)x->model->vocab * 4, left = dq_disk_free(x->out_path);
+    int64_t need = x->in.n * (int64_t)x->model->vocab * 4, left = dq_file_disk_free(x->out_path);
     if (left >= 0 && left < need)
         return dq_fail(err, DQ_FILE,
                        "%s: the disk is too full (%lld bytes needed, %lld free). Use fewer ids or "
@@ -182,7 +182,7 @@ static dq_status write_block(logits *x, dq_mat hidden, dq_mat rows, dq_mat out, 
     DQ_TRY(dq_backend_sync(b, err));
     DQ_TRY(check_numbers(x, host, out, base + first, err));
     dq_sha256_add(&x->sha, host, bytes);
-    return dq_h5out_rows(x->h, base + first, rows.rows, host, err);
+    return dq_h5_result_rows(x->h, base + first, rows.rows, host, err);
 }
 
 static dq_status write_logits(logits *x, dq_mat hidden, int64_t base, dq_err *err)
@@ -197,7 +197,8 @@ static dq_status write_logits(logits *x, dq_mat hidden, int64_t base, dq_err *er
     if (!rows.p || !out.p) dq_fail(err, DQ_RESOURCE, "out of memory for a block of logits");
     for (int64_t first = 0; first < n && err->code == DQ_OK; first += step) {
         rows.rows = out.rows = first + step < n ? step : n - first;
-        if (dq_check_stop(err) == DQ_OK) write_block(x, hidden, rows, out, host, first, base, err);
+        if (dq_os_check_stop(err) == DQ_OK)
+            write_block(x, hidden, rows, out, host, first, base, err);
     }
     b->ops->free(b, rows.p);
     b->ops->free(b, out.p);
@@ -205,30 +206,30 @@ static dq_status write_logits(logits *x, dq_mat hidden, int64_t base, dq_err *er
     return err->code;
 }
 
-static dq_status put_json(dq_h5out *h, const char *name, json_t *value, dq_err *err)
+static dq_status put_json(dq_h5_result *h, const char *name, json_t *value, dq_err *err)
 {
     char *text;
     dq_json_dump(&text, value, JSON_COMPACT, err);
     json_decref(value);
     if (!text) return err->code;
-    dq_h5out_text(h, "/", name, text, err);
+    dq_h5_result_text(h, "/", name, text, err);
     free(text);
     return err->code;
 }
 
 static dq_status begin_file(logits *x, dq_err *err)
 {
-    DQ_TRY(dq_h5out_new(&x->h, x->out_path, x->force, err));
-    DQ_TRY(dq_h5out_text(x->h, "/", "format", "dq-logits", err));
-    DQ_TRY(dq_h5out_text(x->h, "/", "format_version", "1.0", err));
-    DQ_TRY(dq_h5out_text(x->h, "/", "dq_version", DQ_VERSION, err));
-    DQ_TRY(dq_h5out_text(x->h, "/", "model", x->model->name, err));
-    DQ_TRY(dq_h5out_text(x->h, "/", "fingerprint", x->model->fingerprint, err));
-    DQ_TRY(dq_h5out_int(x->h, "/", "logit_bits", x->logit.bits, err));
-    DQ_TRY(dq_h5out_text(x->h, "/", "logit_grain", dq_grain_name[x->logit.grain], err));
-    DQ_TRY(put_json(x->h, "math", dq_math_json(x->math), err));
-    DQ_TRY(dq_h5out_array(x->h, "/ids", DQ_OUT_I32, 1, &x->in.n, x->in.ids, err));
-    DQ_TRY(dq_h5out_matrix(x->h, "/logits", x->in.n, x->model->vocab, err));
+    DQ_TRY(dq_h5_result_new(&x->h, x->out_path, x->force, err));
+    DQ_TRY(dq_h5_result_text(x->h, "/", "format", "dq-logits", err));
+    DQ_TRY(dq_h5_result_text(x->h, "/", "format_version", "1.0", err));
+    DQ_TRY(dq_h5_result_text(x->h, "/", "dq_version", DQ_VERSION, err));
+    DQ_TRY(dq_h5_result_text(x->h, "/", "model", x->model->name, err));
+    DQ_TRY(dq_h5_result_text(x->h, "/", "fingerprint", x->model->fingerprint, err));
+    DQ_TRY(dq_h5_result_int(x->h, "/", "logit_bits", x->logit.bits, err));
+    DQ_TRY(dq_h5_result_text(x->h, "/", "logit_grain", dq_grain_name[x->logit.grain], err));
+    DQ_TRY(put_json(x->h, "math", dq_kv_report_math_json(x->math), err));
+    DQ_TRY(dq_h5_result_array(x->h, "/ids", DQ_OUT_I32, 1, &x->in.n, x->in.ids, err));
+    DQ_TRY(dq_h5_result_matrix(x->h, "/logits", x->in.n, x->model->vocab, err));
     return dq_sha256_begin(&x->sha, err);
 }
 
@@ -244,13 +245,13 @@ static int64_t pass_end(const logits *x, int64_t from)
 static dq_status compress(logits *x, const dq_batch *batch, int32_t length, dq_err *err)
 {
     dq_evict_report report = {.gap_min = (double)INFINITY};
-    bool measured = x->held.contexts > 0;
+    bool measured = x->cached.contexts > 0;
     if (x->evictor) {
         DQ_TRY(dq_evictor_run(x->evictor, batch, &length, &report, err));
-        if (!measured) dq_kv_held_report(&x->held, &report, 1);
+        if (!measured) dq_kv_cached_report(&x->cached, &report, 1);
     }
     if (!measured)
-        dq_kv_held_measure(&x->held, x->runner, &x->kv, &x->floor, batch->seq, &length, 1);
+        dq_kv_cached_measure(&x->cached, x->runner, &x->kv, &x->floor, batch->seq, &length, 1);
     return DQ_OK;
 }
 
@@ -270,8 +271,8 @@ static dq_status run_pass(logits *x, int32_t seq, const int32_t *pos, int64_t fr
     if (x->evictor) DQ_TRY(dq_evictor_watch(x->evictor, &batch, &pass.columns, err));
     DQ_TRY(dq_runner_pass(x->runner, &batch, &pass, &hidden, err));
     DQ_TRY(write_logits(x, hidden, from, err));
-    DQ_TRY(dq_kv_held_reads(&x->held, x->runner, seq, pos + from, to - from, err));
-    if (x->held.contexts && to == x->in.n) return DQ_OK; /* nobody reads what would be left */
+    DQ_TRY(dq_kv_cached_reads(&x->cached, x->runner, seq, pos + from, to - from, err));
+    if (x->cached.contexts && to == x->in.n) return DQ_OK; /* nobody reads what would be left */
     return compress(x, &batch, (int32_t)to, err);
 }
 
@@ -285,10 +286,10 @@ static dq_status run_passes(logits *x, int32_t seq, dq_err *err)
         to = pass_end(x, from);
         DQ_TRY(run_pass(x, seq, pos, from, to, err));
     }
-    DQ_TRY(dq_maps_check(err));
+    DQ_TRY(dq_os_maps_check(err));
     DQ_TRY(dq_sha256_end(&x->sha, x->sha256, err));
-    DQ_TRY(put_json(x->h, "kv", dq_kv_json(&x->kv, &x->held), err));
-    return dq_h5out_close(x->h, err);
+    DQ_TRY(put_json(x->h, "kv", dq_kv_report_json(&x->kv, &x->cached), err));
+    return dq_h5_result_close(x->h, err);
 }
 
 static dq_status run_model(logits *x, dq_err *err)
@@ -296,7 +297,7 @@ static dq_status run_model(logits *x, dq_err *err)
     dq_backend *b = x->backend;
     DQ_TRY(dq_runner_new(&x->runner, x->model, b, &x->kv, err));
     if (x->evicts) DQ_TRY(dq_evictor_new(&x->evictor, x->runner, &x->kv, err));
-    DQ_TRY(dq_kv_held_floor(&x->floor, x->runner, 1, err));
+    DQ_TRY(dq_kv_cached_floor(&x->floor, x->runner, 1, err));
     dq_kv *kv = dq_runner_kv(x->runner);
     int32_t seq = b->ops->kv_seq_new(b, kv);
     if (seq < 0) {
@@ -319,14 +320,14 @@ static const char *passes_of(const logits *x)
 
 static dq_status print_json(const logits *x, dq_err *err)
 {
-    json_t *doc = dq_document(&x->talk, "dq-logits/1"), *r = json_object();
+    json_t *doc = dq_document_new(&x->logger, "dq-logits/1"), *r = json_object();
     json_t *s = json_object_get(doc, "settings"), *inputs = json_object_get(doc, "inputs");
     json_t *kv = json_object();
     char widths[32];
     json_array_append_new(inputs, dq_input_model_json(x->model));
     if (x->text.text) json_array_append_new(inputs, dq_input_text_json(&x->text));
     json_object_set_new(s, "logit_bits", json_integer(x->logit.bits));
-    json_object_set_new(s, "head_map", dq_head_map_json(&x->head_map));
+    json_object_set_new(s, "head_map", dq_input_head_map_json(&x->head_map));
     json_object_set_new(s, "logit_grain", json_string(dq_grain_name[x->logit.grain]));
     snprintf(widths, sizeof widths, "%d:%d", x->kv.k_bits, x->kv.v_bits);
     json_object_set_new(s, "kv_bits", json_string(widths));
@@ -338,14 +339,14 @@ static dq_status print_json(const logits *x, dq_err *err)
     json_object_set_new(s, "math", json_string(x->math_name));
     json_object_set_new(s, "device", json_string(x->backend->device));
     json_object_set_new(s, "threads", json_integer(x->backend->threads));
-    json_object_set_new(r, "model", dq_name_json(x->model->path));
-    json_object_set_new(r, "output", dq_name_json(x->out_path));
+    json_object_set_new(r, "model", dq_document_name(x->model->path));
+    json_object_set_new(r, "output", dq_document_name(x->out_path));
     json_object_set_new(r, "n", json_integer(x->in.n));
     json_object_set_new(r, "vocab", json_integer(x->model->vocab));
     json_object_set_new(r, "logits_sha256", json_string(x->sha256));
-    json_object_set_new(r, "kv", dq_kv_json(&x->kv, &x->held));
+    json_object_set_new(r, "kv", dq_kv_report_json(&x->kv, &x->cached));
     json_object_set_new(r, "passes", json_string(passes_of(x)));
-    json_object_set_new(r, "math", dq_math_json(x->math));
+    json_object_set_new(r, "math", dq_kv_report_math_json(x->math));
     json_array_append_new(json_object_get(doc, "results"), r);
     return dq_document_print(doc, err);
 }
@@ -353,27 +354,27 @@ static dq_status print_json(const logits *x, dq_err *err)
 static dq_status run(logits *x, const char *path, dq_err *err)
 {
     DQ_TRY(check_options(x, path, err));
-    DQ_TRY(dq_head_map_read(&x->head_map, err));
+    DQ_TRY(dq_input_head_map_read(&x->head_map, err));
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
-    DQ_TRY(dq_input_model(&x->model, path, &x->head_map, &x->talk, err));
-    DQ_TRY(dq_head_map_check(&x->head_map, err));
+    DQ_TRY(dq_input_model(&x->model, path, &x->head_map, &x->logger, err));
+    DQ_TRY(dq_input_head_map_check(&x->head_map, err));
     logit_settings(x);
     DQ_TRY(kv_settings(x, err));
     DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv, err));
-    dq_say_math(&x->talk, x->backend->device, x->math);
-    dq_say_routes(&x->talk, x->backend, x->model, x->math, &x->kv);
+    dq_kv_report_note_math(&x->logger, x->backend->device, x->math);
+    dq_kv_report_note_routes(&x->logger, x->backend, x->model, x->math, &x->kv);
     DQ_TRY(read_ids(x, err));
     DQ_TRY(check_space(x, err));
     DQ_TRY(run_model(x, err));
-    dq_kv_warn(&x->talk, x->model->name, &x->kv, &x->held);
+    dq_kv_report_warn(&x->logger, x->model->name, &x->kv, &x->cached);
     if (x->json) {
         DQ_TRY(print_json(x, err));
     } else {
         printf("%s: %" PRId64 " rows of %d logits, SHA-256 of the values %s\n", x->out_path,
                x->in.n, x->model->vocab, x->sha256);
-        DQ_TRY(dq_flush_stdout(err));
+        DQ_TRY(dq_document_flush(err));
     }
-    return dq_h5out_commit(&x->h, err);
+    return dq_h5_result_commit(&x->h, err);
 }
 
 dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
@@ -405,27 +406,27 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
         dq_opt_int("prefix", "N", &x->prefix, 1, 1e9,
                    "the first N ids are the context: one pass, behind which tokens are forgotten"),
         dq_opt_heading("how it is computed"),
-        DQ_HEAD_MAP_OPTION(x->head_map),
+        DQ_INPUT_HEAD_MAP_OPTION(x->head_map),
         DQ_OPT_RUN(&x->device, &x->threads),
         dq_opt_flag("json", &x->json, "one JSON document (dq-logits/1) instead of a line"),
         dq_opt_flag("force", &x->force, "replace an existing output file"),
-        DQ_TALK_OPTIONS(x->talk),
+        DQ_LOGGER_OPTIONS(x->logger),
         {0},
     };
     dq_args args;
     x->arena = dq_arena_new();
     if (!x->arena) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK && dq_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
-        !args.help && dq_talk_begin(&x->talk, "logits", err) == DQ_OK)
+    if (err->code == DQ_OK && dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
+        !args.help && dq_logger_begin(&x->logger, "logits", err) == DQ_OK)
         run(x, args.item[0], err);
-    dq_h5out_drop(x->h);
+    dq_h5_result_drop(x->h);
     dq_sha256_drop(&x->sha);
     dq_evictor_free(x->evictor);
     dq_runner_free(x->runner);
     dq_tokenizer_free(x->tokenizer);
     dq_model_close(x->model);
     dq_backend_close(x->backend);
-    dq_talk_end(&x->talk);
+    dq_logger_end(&x->logger);
     dq_arena_free(x->arena);
     dq_block_free(x);
     return err->code;

@@ -23,7 +23,7 @@
 #endif
 
 typedef struct request {
-    dq_talk talk;
+    dq_logger logger;
     const char *out, *group, *scale, *scale_dtype, *grain;
     int64_t bits, logit_bits, threads;
     const char *skip;
@@ -88,11 +88,11 @@ static dq_status kv_settings(request *r, dq_err *err)
 static dq_status make_settings(request *r, dq_err *err)
 {
     static const char *const dtypes[] = {"f16", "f32"};
-    int mode = dq_parse_word(r->scale, "scale", dq_scale_mode_name, DQ_SCALE_MODES, err);
+    int mode = dq_options_word(r->scale, "scale", dq_scale_mode_name, DQ_SCALE_MODES, err);
     if (mode < 0) return err->code;
-    int dtype = dq_parse_word(r->scale_dtype, "scale-dtype", dtypes, 2, err);
+    int dtype = dq_options_word(r->scale_dtype, "scale-dtype", dtypes, 2, err);
     if (dtype < 0) return err->code;
-    int grain = dq_parse_word(r->grain, "logit-grain", dq_grain_name, DQ_GRAINS, err);
+    int grain = dq_options_word(r->grain, "logit-grain", dq_grain_name, DQ_GRAINS, err);
     if (grain < 0) return err->code;
     DQ_TRY(parse_group(&r->set.group, r->group, err));
     DQ_TRY(kv_settings(r, err));
@@ -130,7 +130,7 @@ static void row_text(dq_table *t, const dq_quantize_row *r)
     else
         dq_table_cell(t, "-");
     dq_table_cell(t, "%.3f", r->bits_per_weight);
-    dq_table_cell(t, "%s", dq_size_text(size, sizeof size, r->bytes));
+    dq_table_cell(t, "%s", dq_table_size_text(size, sizeof size, r->bytes));
     if (r->packed && isfinite(r->sqnr_db) && r->sqnr_db != 0)
         dq_table_cell(t, "%.2f", r->sqnr_db);
     else
@@ -179,10 +179,10 @@ static void print_summary(const request *r, const dq_quantizer *q)
     if (i->packed_params)
         printf("; %.3f in packed tensors",
                8.0 * (double)i->packed_bytes / (double)i->packed_params);
-    printf("\nsource             %s\n", dq_size_text(a, sizeof a, i->source_bytes));
+    printf("\nsource             %s\n", dq_table_size_text(a, sizeof a, i->source_bytes));
     printf("container          %s%s in %s\n", r->dry_run ? "about " : "",
-           dq_size_text(a, sizeof a, i->file_bytes), r->out ? r->out : "(no output named)");
-    printf("payload            %s\n", dq_size_text(b, sizeof b, i->weight_bytes));
+           dq_table_size_text(a, sizeof a, i->file_bytes), r->out ? r->out : "(no output named)");
+    printf("payload            %s\n", dq_table_size_text(b, sizeof b, i->weight_bytes));
     if (r->dry_run) return;
     if (i->n_resumed) printf("taken over         %lld payloads\n", (long long)i->n_resumed);
     if (worst_of(q, &worst) && isfinite(worst.sqnr_db))
@@ -193,7 +193,7 @@ static void print_summary(const request *r, const dq_quantizer *q)
 static json_t *row_json(const dq_quantize_row *r)
 {
     json_t *o = json_object();
-    json_object_set_new(o, "name", dq_name_json(r->name));
+    json_object_set_new(o, "name", dq_document_name(r->name));
     json_object_set_new(o, "encoding", json_string(r->format));
     json_object_set_new(o, "skipped", json_boolean(r->skipped));
     json_object_set_new(o, "source_dtype", json_string(dq_dtypes[r->dtype].name));
@@ -205,8 +205,8 @@ static json_t *row_json(const dq_quantize_row *r)
                         r->packed ? json_string(dq_dtypes[r->scale_dtype].name) : json_null());
     json_object_set_new(o, "source_bytes", json_integer(r->source_bytes));
     json_object_set_new(o, "bytes", json_integer(r->bytes));
-    json_object_set_new(o, "bits_per_weight", dq_real(r->bits_per_weight));
-    json_object_set_new(o, "sqnr_db", r->packed ? dq_real(r->sqnr_db) : json_null());
+    json_object_set_new(o, "bits_per_weight", dq_document_real(r->bits_per_weight));
+    json_object_set_new(o, "sqnr_db", r->packed ? dq_document_real(r->sqnr_db) : json_null());
     return o;
 }
 
@@ -214,17 +214,18 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
 {
     const dq_quantize_info *i = dq_quantize_result(q);
     const char *recipe = dq_quantize_recipe(q);
-    json_t *doc = dq_document(&r->talk, "dq-quantize/1"), *in = json_object(), *out = json_object();
+    json_t *doc = dq_document_new(&r->logger, "dq-quantize/1"), *in = json_object(),
+           *out = json_object();
     json_t *set = NULL, *rows = json_array();
     dq_json_parse(&set, recipe, strlen(recipe), "recipe", err);
-    json_object_set_new(in, "path", dq_name_json(model));
+    json_object_set_new(in, "path", dq_document_name(model));
     json_object_set_new(in, "family", json_string(i->family));
     json_object_set_new(in, "bytes", json_integer(i->source_bytes));
     json_array_append_new(json_object_get(doc, "inputs"), in);
     if (!json_object_get(set, "kv")) json_object_set_new(set, "kv", dq_kv_config_json(&r->set.kv));
     json_object_set_new(set, "dry_run", json_boolean(r->dry_run));
     json_object_set_new(doc, "settings", set);
-    json_object_set_new(out, "path", r->out ? dq_name_json(r->out) : json_null());
+    json_object_set_new(out, "path", r->out ? dq_document_name(r->out) : json_null());
     json_object_set_new(out, "tensors", json_integer(i->n_tensors));
     json_object_set_new(out, "packed", json_integer(i->n_packed));
     json_object_set_new(out, "skipped", json_integer(i->n_skipped));
@@ -233,7 +234,7 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
     json_object_set_new(out, "packed_bytes", json_integer(i->packed_bytes));
     json_object_set_new(out, "weight_bytes", json_integer(i->weight_bytes));
     json_object_set_new(out, "file_bytes", json_integer(i->file_bytes));
-    json_object_set_new(out, "bits_per_weight", dq_real(i->bits_per_weight));
+    json_object_set_new(out, "bits_per_weight", dq_document_real(i->bits_per_weight));
     json_object_set_new(out, "payloads_taken_over", json_integer(i->n_resumed));
     json_object_set_new(out, "content_sha256",
                         r->dry_run ? json_null() : json_string(i->content_sha256));
@@ -254,8 +255,9 @@ static void warn_nothing_left(request *r)
     char partial[4096];
     int n = snprintf(partial, sizeof partial, "%s.partial", r->out);
     if (r->resume && n < (int)sizeof partial && !dq_file_exists(partial) && !dq_file_exists(r->out))
-        dq_warn(&r->talk, "%s: is not here, so there is nothing to resume; everything is written",
-                partial);
+        dq_logger_warn(&r->logger,
+                       "%s: is not here, so there is nothing to resume; everything is written",
+                       partial);
 }
 
 static dq_status run(request *r, const char *model, dq_err *err)
@@ -263,22 +265,23 @@ static dq_status run(request *r, const char *model, dq_err *err)
     /* what exists is looked at with what an interrupted run left: dq_quantize_check_output */
     const dq_output out = {"-o", r->out, DQ_OUTPUT_HDF5};
     dq_quantizer *q;
-    DQ_TRY(dq_outputs_check(&out, 1, &model, 1, true, err));
+    DQ_TRY(dq_output_guard_check(&out, 1, &model, 1, true, err));
     DQ_TRY(dq_quantize_open(&q, model, &r->set, err));
     const dq_quantize_info *i = dq_quantize_result(q);
     if (r->set.bits != 16 && i->n_packed == 0)
-        dq_warn(&r->talk, "no tensor is packed: --skip leaves all of them dense");
+        dq_logger_warn(&r->logger, "no tensor is packed: --skip leaves all of them dense");
     if (r->out) dq_quantize_check_output(q, r->out, r->force, r->resume, err);
     if (err->code == DQ_OK && !r->dry_run) {
         dq_progress bar;
         dq_quantize_progress p = {report, &bar};
         warn_nothing_left(r);
-        dq_progress_begin(&bar, &r->talk, i->source, 1);
+        dq_progress_begin(&bar, &r->logger, i->source, 1);
         dq_quantize_write(q, r->out, r->force, r->resume, &p, err);
         dq_progress_end(&bar);
         if (i->n_wide)
-            dq_warn(&r->talk, "%lld tensors have scales that f16 cannot hold; theirs are f32",
-                    (long long)i->n_wide);
+            dq_logger_warn(&r->logger,
+                           "%lld tensors have scales that f16 cannot hold; theirs are f32",
+                           (long long)i->n_wide);
     }
     if (err->code == DQ_OK && r->json) {
         print_json(r, model, q, err);
@@ -324,19 +327,19 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
                    "default: processors + 1; the result does not depend on it"),
         dq_opt_flag("tensors", &r.tensors, "print every tensor"),
         dq_opt_flag("json", &r.json, "one JSON document (dq-quantize/1) on stdout"),
-        DQ_TALK_OPTIONS(r.talk),
+        DQ_LOGGER_OPTIONS(r.logger),
         {0}};
     dq_args args;
-    DQ_TRY(dq_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
     DQ_TRY(make_settings(&r, err));
-    DQ_TRY(dq_talk_begin(&r.talk, "quantize", err));
+    DQ_TRY(dq_logger_begin(&r.logger, "quantize", err));
 #ifdef _OPENMP
     /* One more than processors: one thread hashes the source from end to end, and threads that find
      * nothing to do sleep at once instead of spinning. */
-    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_cpu_count() + 1);
+    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count() + 1);
 #endif
     run(&r, args.item[0], err);
-    dq_talk_end(&r.talk);
+    dq_logger_end(&r.logger);
     return err->code;
 }

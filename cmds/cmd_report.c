@@ -53,7 +53,7 @@ static dq_status check(request *r, const dq_args *args, dq_err *err)
     for (int i = 0; i < args->n; i++) {
         for (int k = 0; k < i; k++) {
             if (strcmp(args->item[i], args->item[k]) == 0 ||
-                dq_same_file(args->item[i], args->item[k]))
+                dq_file_same(args->item[i], args->item[k]))
                 return dq_fail(err, DQ_USAGE, "%s: is given twice.", args->item[i]);
         }
         if (!is_standard(args->item[i])) input[n++] = args->item[i];
@@ -64,7 +64,7 @@ static dq_status check(request *r, const dq_args *args, dq_err *err)
                        "or say -o -.");
     if (r->out && is_standard(r->out)) r->out = NULL;
     const dq_output out = {"-o", r->out, DQ_OUTPUT_HTML};
-    return dq_outputs_check(&out, 1, input, n, r->force, err);
+    return dq_output_guard_check(&out, 1, input, n, r->force, err);
 }
 
 static dq_status read_document(json_t **document, const char *path, dq_err *err)
@@ -84,7 +84,7 @@ static dq_status run(request *r, const dq_args *args, dq_err *err)
     DQ_TRY(check(r, args, err));
     for (int i = 0; i < args->n; i++) {
         const char *path = args->item[i];
-        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(dq_os_check_stop(err));
         DQ_TRY(read_document(&r->document[i], path, err));
         r->n++;
         r->in[i] = (dq_report_input){is_standard(path) ? "standard input" : path, r->document[i]};
@@ -107,7 +107,8 @@ dq_status dq_cmd_report(int argc, char **argv, dq_err *err)
         {0},
     };
     dq_args args;
-    if (dq_parse(&args, argc, argv, opts, &usage, err) == DQ_OK && !args.help) run(r, &args, err);
+    if (dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK && !args.help)
+        run(r, &args, err);
     for (int i = 0; i < DQ_LIST_MAX; i++) json_decref(r->document[i]);
     dq_block_free(r);
     return err->code;

@@ -16,7 +16,7 @@
 typedef struct tokenize {
     const char *text_path;
     bool lines, special, decode;
-    dq_talk talk;
+    dq_logger logger;
     dq_arena *arena;
     dq_model *model; /* NULL unless a container */
     dq_tokenizer *tokenizer;
@@ -81,10 +81,10 @@ static dq_status from_container(tokenize *x, const char *path, dq_err *err)
 static dq_status is_container(bool *yes, const char *path, dq_err *err)
 {
     static const uint8_t signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1A, '\n'};
-    dq_map map;
-    DQ_TRY(dq_map_open(&map, path, err));
+    dq_os_map map;
+    DQ_TRY(dq_os_map_open(&map, path, err));
     *yes = map.bytes >= 8 && memcmp(map.data, signature, 8) == 0;
-    dq_map_close(&map);
+    dq_os_map_close(&map);
     return DQ_OK;
 }
 
@@ -93,7 +93,7 @@ static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
     bool container = false;
     char *json;
     size_t len;
-    if (dq_is_dir(path)) return from_folder(x, path, err);
+    if (dq_file_is_dir(path)) return from_folder(x, path, err);
     DQ_TRY(is_container(&container, path, err));
     if (container) return from_container(x, path, err);
     DQ_TRY(dq_file_read_small(&json, &len, path, DQ_MAX_TOKENIZER, x->arena, err));
@@ -193,7 +193,7 @@ static dq_status put_lines(tokenize *x, const char *text, size_t len, dq_err *er
     for (size_t at = 0; at < len;) {
         const char *end = memchr(text + at, '\n', len - at);
         size_t line = end ? (size_t)(end - text) - at : len - at;
-        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(dq_os_check_stop(err));
         DQ_TRY(put(x, text, line, at, err));
         at += line + 1;
     }
@@ -211,11 +211,12 @@ static dq_status run(tokenize *x, const dq_args *args, dq_err *err)
     DQ_TRY(dq_file_read(&text, &len, x->text_path, x->arena, err));
     DQ_TRY(x->lines ? put_lines(x, text, len, err) : put(x, text, len, 0, err));
     if (x->bad)
-        dq_warn(&x->talk,
-                "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at byte %lld",
-                x->text_path, (long long)x->bad, (long long)x->first_bad);
+        dq_logger_warn(
+            &x->logger,
+            "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at byte %lld",
+            x->text_path, (long long)x->bad, (long long)x->first_bad);
     if (x->out.n) fwrite(x->out.s, 1, x->out.n, stdout);
-    return dq_flush_stdout(err);
+    return dq_document_flush(err);
 }
 
 dq_status dq_cmd_tokenize(int argc, char **argv, dq_err *err)
@@ -230,17 +231,17 @@ dq_status dq_cmd_tokenize(int argc, char **argv, dq_err *err)
             "add the tokens that the tokenizer puts around a text; with --decode, keep them"),
         dq_opt_flag("decode", &x.decode,
                     "the other way round: FILE holds decimal ids, the text is printed"),
-        DQ_TALK_OPTIONS(x.talk),
+        DQ_LOGGER_OPTIONS(x.logger),
         {0},
     };
     dq_args args;
     if (!x.arena) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK && dq_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
-        !args.help && dq_talk_begin(&x.talk, "tokenize", err) == DQ_OK)
+    if (err->code == DQ_OK && dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
+        !args.help && dq_logger_begin(&x.logger, "tokenize", err) == DQ_OK)
         run(&x, &args, err);
     dq_tokenizer_free(x.tokenizer);
     dq_model_close(x.model);
-    dq_talk_end(&x.talk);
+    dq_logger_end(&x.logger);
     dq_block_free(x.out.s);
     dq_arena_free(x.arena);
     return err->code;

@@ -29,7 +29,7 @@ static const dq_usage usage = {
     .args = "one FILE"};
 
 typedef struct request {
-    dq_talk talk;
+    dq_logger logger;
     const char *source;
     int64_t threads;
     bool json;
@@ -42,17 +42,17 @@ static dq_status check_hashes(request *r, const dq_container *c, dq_err *err)
     double total = 0, done = 0;
     int64_t n = dq_container_n_payloads(c);
     for (int64_t i = 0; i < n; i++) total += (double)dq_container_payload(c, i)->bytes;
-    dq_progress_begin(&bar, &r->talk, "hashes", total);
+    dq_progress_begin(&bar, &r->logger, "hashes", total);
     dq_container_check_index(c, err);
     for (int64_t i = 0; i < n; i++) {
         const dq_payload *p = dq_container_payload(c, i);
         dq_err one = {0};
         dq_progress_set(&bar, done, p->path);
         done += (double)p->bytes;
-        if (dq_check_stop(err) == DQ_STOPPED) break;
-        if (dq_payload_check(c, i, &one) == DQ_OK) continue;
+        if (dq_os_check_stop(err) == DQ_STOPPED) break;
+        if (dq_container_payload_check(c, i, &one) == DQ_OK) continue;
         dq_advice_apply(&one);
-        if (err->code != DQ_OK) dq_warn(&r->talk, "%s", one.text);
+        if (err->code != DQ_OK) dq_logger_warn(&r->logger, "%s", one.text);
         dq_fail_as(err, &one);
     }
     dq_progress_end(&bar);
@@ -73,7 +73,7 @@ static dq_status check_source(request *r, const char *path, const dq_container *
     json_t *recipe = NULL;
     dq_progress bar;
     dq_quantize_progress p = {report, &bar};
-    dq_progress_begin(&bar, &r->talk, "source", 1);
+    dq_progress_begin(&bar, &r->logger, "source", 1);
     if (dq_quantize_settings_of(&set, &recipe, c, err) != DQ_OK)
         dq_in(err, "%s: ", path);
     else if (dq_quantize_open(&q, r->source, &set, err) == DQ_OK &&
@@ -88,13 +88,14 @@ static dq_status check_source(request *r, const char *path, const dq_container *
 static dq_status print_json(const request *r, const char *path, const dq_container *c, dq_err *err)
 {
     const dq_container_info *i = dq_container_header(c);
-    json_t *doc = dq_document(&r->talk, "dq-verify/1"), *in = json_object(), *out = json_object();
-    json_object_set_new(in, "path", dq_name_json(path));
+    json_t *doc = dq_document_new(&r->logger, "dq-verify/1"), *in = json_object(),
+           *out = json_object();
+    json_object_set_new(in, "path", dq_document_name(path));
     json_object_set_new(in, "bytes", json_integer(i->file_bytes));
     json_array_append_new(json_object_get(doc, "inputs"), in);
     json_object_set_new(json_object_get(doc, "settings"), "source",
                         r->source ? json_string(r->source) : json_null());
-    json_object_set_new(out, "path", dq_name_json(path));
+    json_object_set_new(out, "path", dq_document_name(path));
     json_object_set_new(out, "datasets", json_integer(dq_container_n_payloads(c)));
     json_object_set_new(out, "ok", json_true());
     json_object_set_new(out, "source_checked", json_boolean(r->source != NULL));
@@ -108,7 +109,7 @@ static dq_status run(request *r, const char *path, dq_err *err)
     dq_container *c;
     DQ_TRY(dq_container_open(&c, path, err));
     if (check_hashes(r, c, err) == DQ_OK && r->source) check_source(r, path, c, err);
-    if (err->code == DQ_OK) dq_maps_check(err);
+    if (err->code == DQ_OK) dq_os_maps_check(err);
     if (err->code == DQ_OK && r->json)
         print_json(r, path, c, err);
     else if (err->code == DQ_OK)
@@ -128,16 +129,16 @@ dq_status dq_cmd_verify(int argc, char **argv, dq_err *err)
         dq_opt_int("threads", "N", &r.threads, 1, 1024, "default: all processors"),
         dq_opt_flag("json", &r.json,
                     "one JSON document (dq-verify/1) on stdout (nothing when the file is damaged)"),
-        DQ_TALK_OPTIONS(r.talk),
+        DQ_LOGGER_OPTIONS(r.logger),
         {0}};
     dq_args args;
-    DQ_TRY(dq_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
-    DQ_TRY(dq_talk_begin(&r.talk, "verify", err));
+    DQ_TRY(dq_logger_begin(&r.logger, "verify", err));
 #ifdef _OPENMP
-    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_cpu_count());
+    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count());
 #endif
     run(&r, args.item[0], err);
-    dq_talk_end(&r.talk);
+    dq_logger_end(&r.logger);
     return err->code;
 }

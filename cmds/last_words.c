@@ -43,7 +43,7 @@ static void speak(dq_status status, const char *what, const char *more)
 static void on_bus_error(int number, siginfo_t *info, void *context)
 {
     bool cut;
-    const char *path = dq_map_at(info->si_addr, &cut);
+    const char *path = dq_os_map_at(info->si_addr, &cut);
     (void)context;
     if (path)
         speak(DQ_FILE, path,

@@ -58,7 +58,7 @@ static dq_status unknown(const char *word, dq_err *err)
 {
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++) names[i] = commands[i].name;
-    const char *near = dq_nearest(word, names, N_COMMANDS);
+    const char *near = dq_options_nearest(word, names, N_COMMANDS);
     return dq_fail(err, DQ_USAGE, "unknown command \"%s\". %s%s%sSee dq --help.", word,
                    near ? "Did you mean dq " : "", near ? near : "", near ? "? " : "");
 }
@@ -73,26 +73,26 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
     bool help = strcmp(word, "help") == 0;
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || (help && argc == 2)) {
         print_usage(stdout);
-        return dq_flush_stdout(err);
+        return dq_document_flush(err);
     }
     if (strcmp(word, "--version") == 0 || strcmp(word, "version") == 0) {
         printf("dq " DQ_VERSION "\n");
-        return dq_flush_stdout(err);
+        return dq_document_flush(err);
     }
     if (help && argc > 3)
         return dq_fail(err, DQ_USAGE, "dq help takes one command (found \"%s\").", argv[3]);
     if (help && strcmp(argv[2], "help") == 0) {
         print_usage(stdout);
-        return dq_flush_stdout(err);
+        return dq_document_flush(err);
     }
     const dq_cmd *c = find(help ? argv[2] : word);
     if (!c) return unknown(help ? argv[2] : word, err);
-    char asked[] = "--help", *text[] = {argv[help ? 2 : 1], asked, NULL};
+    char requested[] = "--help", *text[] = {argv[help ? 2 : 1], requested, NULL};
     *name = c->name;
     dq_last_words_name(*name);
     if (c->run(help ? 2 : argc - 1, help ? text : argv + 1, err) == DQ_OK &&
         dq_json_complete(err) == DQ_OK)
-        dq_flush_stdout(err);
+        dq_document_flush(err);
     return err->code;
 }
 
@@ -101,13 +101,14 @@ static int run_all(int argc, char **argv)
     dq_err err = {0};
     const char *name = NULL;
 
-    if (dq_process_begin(&err) != DQ_OK) return (int)err.code;
+    if (dq_os_process_begin(&err) != DQ_OK) return (int)err.code;
     dq_last_words_begin();
     signal(SIGPIPE, SIG_IGN); /* outputs in files are to be finished first */
-    dq_catch_signals();
+    dq_os_catch_signals();
     dq_json_watch();
     run(argc, argv, &name, &err);
-    if (err.code == DQ_OK && dq_stdout_left()) { /* as other programs end there: 141 in a shell */
+    if (err.code == DQ_OK &&
+        dq_document_reader_left()) { /* as other programs end there: 141 in a shell */
         signal(SIGPIPE, SIG_DFL);
         raise(SIGPIPE);
     }
@@ -116,7 +117,7 @@ static int run_all(int argc, char **argv)
     fprintf(stderr, "dq%s%s: error: %s\n", name ? " " : "", name ? name : "", err.text);
     if (err.code == DQ_BUG)
         fprintf(stderr, "dq: this is a bug in dq; please report it with the output of dq doctor\n");
-    if (err.code == DQ_STOPPED && dq_stop_signal() == SIGTERM) return 143;
+    if (err.code == DQ_STOPPED && dq_os_stop_signal() == SIGTERM) return 143;
     return (int)err.code;
 }
 

@@ -90,7 +90,7 @@ dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_er
     DQ_TRY(find_kind(&kind, &number, name, err));
     if (threads < 0)
         return dq_fail(err, DQ_USAGE, "%d threads: the number must not be negative", threads);
-    dq_cpu_features(&unknown);
+    dq_os_cpu_features(&unknown);
     if (unknown)
         return dq_fail(err, DQ_USAGE,
                        "environment variable DQ_CPU: unknown value %s (expected scalar, avx2 or "
@@ -98,7 +98,7 @@ dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_er
                        getenv("DQ_CPU"));
     dq_backend *b = dq_block_new(1, sizeof *b, err);
     if (!b) return err->code;
-    b->threads = threads ? threads : dq_cpu_count();
+    b->threads = threads ? threads : dq_os_cpu_count();
     if (kind->open(b, name, number, err) != DQ_OK) {
         dq_block_free(b);
         return err->code;

@@ -9,7 +9,7 @@ export LC_ALL
 
 # Names of kinds, one a line.
 kinds() {
-    sed -n 's/^const dq_eval_face dq_face_\([a-z0-9_]*\) = {$/\1/p' "$1"/cmds/eval/face_*.c
+    sed -n 's/^const cmd_eval_face dq_face_\([a-z0-9_]*\) = {$/\1/p' "$1"/cmds/eval/face_*.c
 }
 
 # Words that the command line has for kinds and their tasks.
@@ -63,9 +63,9 @@ expect() { # PATTERN: a line of the report
 self_test() {
     tree=$(mktemp -d)
     trap 'rm -rf "$tree"' EXIT
-    plant cmds/eval/eval_face.c 'const dq_eval_face *const dq_eval_faces[] = {&dq_face_one};'
-    plant cmds/eval/face_one.c 'const dq_eval_face dq_face_one = {' '    .name = "uno",' '};' \
-        '    .kind = {&dq_eval_one},' 'bool shows(int row) { return dq_eval_face_shows(&dq_face_one, row); }'
+    plant cmds/eval/eval_face.c 'const cmd_eval_face *const dq_eval_faces[] = {&dq_face_one};'
+    plant cmds/eval/face_one.c 'const cmd_eval_face dq_face_one = {' '    .name = "uno",' '};' \
+        '    .kind = {&dq_eval_one},' 'bool shows(int row) { return cmd_eval_face_shows(&dq_face_one, row); }'
     plant src/eval/kind_one.c '/* whether s->kind == &dq_eval_one */' \
         'const dq_eval_kind dq_eval_one = {.load = load};' 'int f(const char *s) { return strcmp(s, "a"); }'
     check "$tree" >"$tree/report"
@@ -77,9 +77,9 @@ self_test() {
     plant src/eval/long.c 'int f(const dq_eval_source *s) { return s->kind == &dq_eval_one; }'
     plant src/base/x.c 'if (kind != &dq_eval_one)' 'x = row->kind != &dq_eval_one;'
     plant cmds/eval/tasks.c 'if (strcmp(name, "one") == 0)' 'if (strncmp(name, "uno", 3) == 0)'
-    plant cmds/eval/table.c 'if (dq_eval_face_of(s) == &dq_face_one)'
+    plant cmds/eval/table.c 'if (cmd_eval_face_of(s) == &dq_face_one)'
     plant src/eval/kind_three.c 'const dq_eval_kind dq_eval_three = {'
-    plant cmds/eval/face_two.c 'const dq_eval_face dq_face_two = {' '    .name = "two",' '};'
+    plant cmds/eval/face_two.c 'const cmd_eval_face dq_face_two = {' '    .name = "two",' '};'
     check "$tree" >"$tree/report"
     expect '^src/eval/long.c:1: asks which kind'
     expect '^src/base/x.c:2: asks which kind'

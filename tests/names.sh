@@ -42,6 +42,7 @@ src/kv/logit_spec.h                     dq_logit_    one setting
 src/model/model_                        dq_model_    one model
 src/quantize/                           dq_quantize_ one way from tensors to a container
 src/stat/mean.h                         dq_stat_     what is said of paired values, percentiles
+src/tasks/icl_data.h                    dq_icl_      what kind_icl.h puts to a model
 src/tensor/quant_                       dq_quant_    one quantizer
 src/tensor/tensor.h                     dq_          dq_f16_from_f32 and its kin: conversions of one number
 src/tensor/weight_                      dq_weight_   one weight and its parts

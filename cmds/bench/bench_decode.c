@@ -109,7 +109,7 @@ static void fill_context(decode *x, subject *s)
             dq_kv *kv = dq_runner_kv(s->runner);
             x->b->ops->kv_append(x->b, kv, l, &batch, (dq_mat){x->k, n, cols},
                                  (dq_mat){x->v, n, cols});
-            x->b->ops->kv_settle(x->b, kv, l, &batch);
+            x->b->ops->kv_compact(x->b, kv, l, &batch);
         }
     }
     s->pos = (int32_t)x->context;
@@ -126,7 +126,7 @@ static dq_status spec_of(dq_kv_spec *out, const decode *x, int i, dq_err *err)
     dq_kv_config c = dq_kv_config_plain;
     c.k_bits = variants[i].k_bits;
     c.v_bits = variants[i].v_bits;
-    return dq_kv_spec_of(out, &c, x->m, variants[i].num, err);
+    return dq_kv_options_spec(out, &c, x->m, variants[i].num, err);
 }
 
 static dq_status open_subject(decode *x, int i, dq_err *err)
@@ -146,7 +146,7 @@ static dq_status open_subject(decode *x, int i, dq_err *err)
 }
 
 /* Attention of all layers alone, for the position behind the last token: only that one, and later ones,
- * may read what has been settled. */
+ * may read what has been compacted. */
 static double time_attention(const decode *x, const subject *s, const dq_batch *last, dq_math math)
 {
     const dq_headmap *map = &x->m->map;
@@ -188,7 +188,7 @@ static dq_status step(decode *x, int i, int64_t run, dq_err *err)
     DQ_TRY(dq_backend_sync(x->b, err));
     const double token = dq_bench_now(x->b) - start, read = time_read(x);
     const double attend = time_attention(x, s, &batch, math);
-    DQ_TRY(dq_logp_check(x->m, &logp, 1, err));
+    DQ_TRY(dq_score_check_logp(x->m, &logp, 1, err));
     if (run >= 0) {
         s->token_s[run] = token;
         s->attend_s[run] = attend;
@@ -205,8 +205,8 @@ static dq_status run_all(decode *x, dq_err *err)
         for (int i = 0; i < N_VARIANTS; i++) DQ_TRY(step(x, i, run, err));
     }
     for (int i = 0; i < N_VARIANTS; i++) {
-        const dq_kv_bytes held = x->b->ops->kv_bytes(x->b, dq_runner_kv(x->at[i].runner));
-        x->at[i].kv_bytes = (double)(held.codes + held.scales + held.unquantized);
+        const dq_kv_bytes cached = x->b->ops->kv_bytes(x->b, dq_runner_kv(x->at[i].runner));
+        x->at[i].kv_bytes = (double)(cached.codes + cached.scales + cached.unquantized);
     }
     return err->code;
 }
@@ -214,10 +214,10 @@ static dq_status run_all(decode *x, dq_err *err)
 static void put_result(const decode *x, int i, double plain, dq_table *table, json_t *results)
 {
     const subject *s = &x->at[i];
-    const dq_timing token = dq_timing_of(s->token_s, x->tokens);
-    const dq_timing attend = dq_timing_of(s->attend_s, x->tokens);
+    const dq_bench_timing token = dq_bench_timing_of(s->token_s, x->tokens);
+    const dq_bench_timing attend = dq_bench_timing_of(s->attend_s, x->tokens);
     const double rate = s->kv_bytes / attend.median;
-    const double read = READ_BYTES / dq_timing_of(s->read_s, x->tokens).median;
+    const double read = READ_BYTES / dq_bench_timing_of(s->read_s, x->tokens).median;
     char bits[16];
     snprintf(bits, sizeof bits, "%d:%d", variants[i].k_bits, variants[i].v_bits);
     dq_table_cell(table, "%lld", (long long)x->context);
@@ -231,21 +231,21 @@ static void put_result(const decode *x, int i, double plain, dq_table *table, js
     dq_table_cell(table, "%.2f", plain / attend.median);
     dq_table_cell(table, "%.2f", 1e3 * token.median);
     json_t *r = json_object();
-    json_object_set_new(r, "model", dq_name_json(x->m->name));
+    json_object_set_new(r, "model", dq_document_name(x->m->name));
     json_object_set_new(r, "what", json_string("decode"));
     json_object_set_new(r, "context", json_integer((json_int_t)x->context));
     json_object_set_new(r, "kv_bits", json_string(bits));
     json_object_set_new(r, "attention_math", json_string(dq_num_name[variants[i].num]));
-    json_object_set_new(r, "kv_bytes", dq_real(s->kv_bytes));
-    json_object_set_new(r, "attention_seconds_median", dq_real(attend.median));
-    json_object_set_new(r, "attention_seconds_min", dq_real(attend.min));
-    json_object_set_new(r, "attention_bytes_per_second", dq_real(rate));
-    json_object_set_new(r, "read_bytes_per_second", dq_real(read));
-    json_object_set_new(r, "share_of_read", dq_real(rate / read));
-    json_object_set_new(r, "speedup_over_16_bits", dq_real(plain / attend.median));
-    json_object_set_new(r, "weight_bytes", dq_real(x->weight_bytes));
-    json_object_set_new(r, "token_seconds_median", dq_real(token.median));
-    json_object_set_new(r, "tokens_per_second", dq_real(1 / token.median));
+    json_object_set_new(r, "kv_bytes", dq_document_real(s->kv_bytes));
+    json_object_set_new(r, "attention_seconds_median", dq_document_real(attend.median));
+    json_object_set_new(r, "attention_seconds_min", dq_document_real(attend.min));
+    json_object_set_new(r, "attention_bytes_per_second", dq_document_real(rate));
+    json_object_set_new(r, "read_bytes_per_second", dq_document_real(read));
+    json_object_set_new(r, "share_of_read", dq_document_real(rate / read));
+    json_object_set_new(r, "speedup_over_16_bits", dq_document_real(plain / attend.median));
+    json_object_set_new(r, "weight_bytes", dq_document_real(x->weight_bytes));
+    json_object_set_new(r, "token_seconds_median", dq_document_real(token.median));
+    json_object_set_new(r, "tokens_per_second", dq_document_real(1 / token.median));
     json_array_append_new(results, r);
 }
 
@@ -253,7 +253,7 @@ static void put_result(const decode *x, int i, double plain, dq_table *table, js
 static dq_status run_context(decode *x, dq_table *table, json_t *results, dq_err *err)
 {
     if (run_all(x, err) == DQ_OK) {
-        const double plain = dq_timing_of(x->at[0].attend_s, x->tokens).median;
+        const double plain = dq_bench_timing_of(x->at[0].attend_s, x->tokens).median;
         for (int i = 0; i < N_VARIANTS; i++) put_result(x, i, plain, table, results);
     }
     for (int i = 0; i < N_VARIANTS; i++) {
@@ -267,7 +267,7 @@ static dq_status run_context(decode *x, dq_table *table, json_t *results, dq_err
     return err->code;
 }
 
-static dq_status run_contexts(decode *x, dq_talk *talk, const int *context, int n, bool json,
+static dq_status run_contexts(decode *x, dq_logger *logger, const int *context, int n, bool json,
                               dq_err *err)
 {
     static const char *const titles[] = {"context", "KV bits", "math", "KV, MiB",
@@ -278,10 +278,11 @@ static dq_status run_contexts(decode *x, dq_talk *talk, const int *context, int 
     for (int i = 0; i < N_VARIANTS; i++) {
         dq_kv_spec spec;
         if (spec_of(&spec, x, i, err) != DQ_OK) break;
-        dq_say_routes(talk, x->b, x->m, math_of(i), &spec);
+        dq_kv_report_note_routes(logger, x->b, x->m, math_of(i), &spec);
     }
-    json_t *doc = dq_document(talk, "dq-bench/1"), *settings = json_object_get(doc, "settings");
-    json_array_append_new(json_object_get(doc, "inputs"), dq_name_json(x->m->path));
+    json_t *doc = dq_document_new(logger, "dq-bench/1"),
+           *settings = json_object_get(doc, "settings");
+    json_array_append_new(json_object_get(doc, "inputs"), dq_document_name(x->m->path));
     json_object_set_new(settings, "device", json_string(x->b->device));
     json_object_set_new(settings, "threads", json_integer(x->b->threads));
     json_object_set_new(settings, "clock", json_string(dq_bench_clock(x->b)));
@@ -303,7 +304,7 @@ static dq_status run_contexts(decode *x, dq_talk *talk, const int *context, int 
     return err->code;
 }
 
-dq_status dq_bench_decode(dq_talk *talk, const dq_model *m, dq_backend *b, int64_t tokens,
+dq_status dq_bench_decode(dq_logger *logger, const dq_model *m, dq_backend *b, int64_t tokens,
                           const int *context, int n, bool json, dq_err *err)
 {
     const dq_headmap *map = &m->map;
@@ -327,7 +328,7 @@ dq_status dq_bench_decode(dq_talk *talk, const dq_model *m, dq_backend *b, int64
     if (err->code == DQ_OK) x.lambda = floats(&x, map->n_out, err);
     if (err->code == DQ_OK) {
         memset(x.block, 1, READ_BYTES); /* memory that was never written is one page of zeros */
-        run_contexts(&x, talk, context, n, json, err);
+        run_contexts(&x, logger, context, n, json, err);
     }
     float *all[] = {x.k, x.v, x.q, x.y, x.lambda};
     for (int i = 0; i < 5; i++) b->ops->free(b, all[i]);

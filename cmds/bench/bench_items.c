@@ -32,11 +32,11 @@ typedef enum column {
 
 typedef struct items_bench {
     const dq_bench_items_options *o;
-    dq_talk *talk;
+    dq_logger *logger;
     dq_runner *r;
     dq_tokenizer *tok;
     dq_items items;
-    dq_prompt prompt;
+    dq_bench_prompt prompt;
     dq_progress progress;
     double *value[N_COLUMNS]; /* [runs] */
     int64_t naive, computed, scored, n_truncated, n_groups;
@@ -85,11 +85,12 @@ static dq_status run_group(items_bench *x, encoded *e, dq_scorer *scorer, int64_
     DQ_TRY(dq_score_items(scorer, &e->q, begin, end, (dq_scores){e->logp, e->top1}, err));
     s->score += dq_bench_now(b) - start;
     /* the second of two: the first finds the caches full of what was scored */
-    for (int i = 0; i < 2; i++) DQ_TRY(dq_prompt_run(&prefill, x->r, &x->prompt, x->o->math, err));
-    DQ_TRY(dq_product_rate(&rate, b, m, x->o->math.linear, err));
-    const int64_t scored = dq_requests_values(&e->q, end) - dq_requests_values(&e->q, begin);
-    const double flops = dq_row_flops(m) * (double)(scorer->work.computed - before) +
-                         dq_logits_flops(m) * (double)scored;
+    for (int i = 0; i < 2; i++)
+        DQ_TRY(dq_bench_prompt_run(&prefill, x->r, &x->prompt, x->o->math, err));
+    DQ_TRY(dq_bench_product_rate(&rate, b, m, x->o->math.linear, err));
+    const int64_t scored = dq_items_values(&e->q, end) - dq_items_values(&e->q, begin);
+    const double flops = dq_bench_row_flops(m) * (double)(scorer->work.computed - before) +
+                         dq_bench_logits_flops(m) * (double)scored;
     s->prefill += prefill;
     s->flops += flops;
     s->floor += flops / rate;
@@ -97,7 +98,8 @@ static dq_status run_group(items_bench *x, encoded *e, dq_scorer *scorer, int64_
     return DQ_OK;
 }
 
-static void keep(items_bench *x, const encoded *e, const sums *s, const dq_work *work, int64_t run)
+static void keep(items_bench *x, const encoded *e, const sums *s, const dq_score_work *work,
+                 int64_t run)
 {
     const double tokens = (double)x->prompt.n * (double)s->groups;
     const double computed = (double)work->computed / s->score, prefill = tokens / s->prefill;
@@ -153,11 +155,11 @@ static const struct {
                       [OF_PREFILL] = {"of prefill", "share_of_prefill", 2},
                       [OF_FLOOR] = {"of floor", "share_of_floor", 2}};
 
-static json_t *result_json(const items_bench *x, const dq_timing *t)
+static json_t *result_json(const items_bench *x, const dq_bench_timing *t)
 {
     json_t *r = json_object();
     char key[64];
-    json_object_set_new(r, "model", dq_name_json(dq_runner_model(x->r)->name));
+    json_object_set_new(r, "model", dq_document_name(dq_runner_model(x->r)->name));
     json_object_set_new(r, "what", json_string("items"));
     json_object_set_new(r, "task", json_string(x->o->task));
     json_object_set_new(r, "items", json_integer((json_int_t)x->items.n));
@@ -172,21 +174,21 @@ static json_t *result_json(const items_bench *x, const dq_timing *t)
         static const char *const of[] = {"median", "min", "max"};
         for (int k = 0; k < 3; k++) {
             snprintf(key, sizeof key, "%s_%s", shown[i].member, of[k]);
-            json_object_set_new(r, key, dq_real(v[k]));
+            json_object_set_new(r, key, dq_document_real(v[k]));
         }
     }
-    json_object_set_new(r, "peak_bytes", json_integer((json_int_t)dq_peak_bytes()));
+    json_object_set_new(r, "peak_bytes", json_integer((json_int_t)dq_os_peak_bytes()));
     return r;
 }
 
-static dq_status print_json(const items_bench *x, const dq_timing *t, dq_err *err)
+static dq_status print_json(const items_bench *x, const dq_bench_timing *t, dq_err *err)
 {
     const dq_backend *b = dq_runner_backend(x->r);
     const dq_model *m = dq_runner_model(x->r);
-    json_t *doc = dq_document(x->talk, "dq-bench/1"), *s = json_object_get(doc, "settings");
+    json_t *doc = dq_document_new(x->logger, "dq-bench/1"), *s = json_object_get(doc, "settings");
     json_t *inputs = json_object_get(doc, "inputs");
-    json_array_append_new(inputs, dq_name_json(m->path));
-    json_array_append_new(inputs, dq_name_json(x->o->path));
+    json_array_append_new(inputs, dq_document_name(m->path));
+    json_array_append_new(inputs, dq_document_name(x->o->path));
     json_object_set_new(s, "device", json_string(b->device));
     json_object_set_new(s, "threads", json_integer(b->threads));
     json_object_set_new(s, "clock", json_string(dq_bench_clock(b)));
@@ -199,7 +201,7 @@ static dq_status print_json(const items_bench *x, const dq_timing *t, dq_err *er
     return dq_document_print(doc, err);
 }
 
-static dq_status print_table(const items_bench *x, const dq_timing *t, dq_err *err)
+static dq_status print_table(const items_bench *x, const dq_bench_timing *t, dq_err *err)
 {
     const char *titles[N_COLUMNS + 3] = {"items", "naive ids", "computed ids"};
     int n = 3;
@@ -228,26 +230,27 @@ static dq_status print_table(const items_bench *x, const dq_timing *t, dq_err *e
 
 static dq_status run_all(items_bench *x, dq_err *err)
 {
-    dq_timing t[N_COLUMNS];
+    dq_bench_timing t[N_COLUMNS];
     for (int i = 0; i < N_COLUMNS; i++) {
         x->value[i] = dq_block_new((size_t)x->o->runs, sizeof *x->value[i], err);
         if (!x->value[i]) return err->code;
     }
-    dq_progress_begin(&x->progress, x->talk, "timed", 1);
+    dq_progress_begin(&x->progress, x->logger, "timed", 1);
     for (int64_t run = -1; run < x->o->runs && err->code == DQ_OK; run++) run_once(x, run, err);
     dq_progress_end(&x->progress);
     if (err->code != DQ_OK) return err->code;
-    for (int i = 0; i < N_COLUMNS; i++) t[i] = dq_timing_of(x->value[i], x->o->runs);
+    for (int i = 0; i < N_COLUMNS; i++) t[i] = dq_bench_timing_of(x->value[i], x->o->runs);
     if (x->n_truncated)
-        dq_warn(x->talk, "%s: %lld of %lld items lost the beginning of their context", x->o->path,
-                (long long)x->n_truncated, (long long)x->items.n);
+        dq_logger_warn(x->logger, "%s: %lld of %lld items lost the beginning of their context",
+                       x->o->path, (long long)x->n_truncated, (long long)x->items.n);
     return x->o->json ? print_json(x, t, err) : print_table(x, t, err);
 }
 
-dq_status dq_bench_items(dq_talk *talk, dq_runner *r, const dq_bench_items_options *o, dq_err *err)
+dq_status dq_bench_items(dq_logger *logger, dq_runner *r, const dq_bench_items_options *o,
+                         dq_err *err)
 {
     const dq_model *m = dq_runner_model(r);
-    items_bench x = {.o = o, .talk = talk, .r = r};
+    items_bench x = {.o = o, .logger = logger, .r = r};
     char *text;
     size_t len;
     const dq_task *task = dq_task_find(o->task, err);
@@ -257,11 +260,11 @@ dq_status dq_bench_items(dq_talk *talk, dq_runner *r, const dq_bench_items_optio
     if (dq_file_read(&text, &len, o->path, a, err) == DQ_OK &&
         dq_task_load(&x.items, task, o->path, text, len, o->limit, a, err) == DQ_OK &&
         dq_input_tokenizer(&x.tok, m, true, err) == DQ_OK &&
-        dq_prompt_new(&x.prompt, m, m->max_positions < LONGEST ? m->max_positions : LONGEST, err) ==
-            DQ_OK)
+        dq_bench_prompt_new(&x.prompt, m, m->max_positions < LONGEST ? m->max_positions : LONGEST,
+                            err) == DQ_OK)
         run_all(&x, err);
     for (int i = 0; i < N_COLUMNS; i++) dq_block_free(x.value[i]);
-    dq_prompt_free(&x.prompt);
+    dq_bench_prompt_free(&x.prompt);
     dq_tokenizer_free(x.tok);
     dq_arena_free(a);
     return err->code;

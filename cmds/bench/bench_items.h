@@ -18,6 +18,7 @@ typedef struct dq_bench_items_options {
 /* Tokenizes and scores the items `runs` times, in the groups of dq eval. After every group comes one prefill of the
  * longest prompt up to 4096 ids and one dense product, so that all three see the same machine. The runner was
  * made for kv. Prints a table or a document. */
-dq_status dq_bench_items(dq_talk *talk, dq_runner *r, const dq_bench_items_options *o, dq_err *err);
+dq_status dq_bench_items(dq_logger *logger, dq_runner *r, const dq_bench_items_options *o,
+                         dq_err *err);
 
 #endif

@@ -18,10 +18,10 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-dq_timing dq_timing_of(double *s, int64_t n)
+dq_bench_timing dq_bench_timing_of(double *s, int64_t n)
 {
     qsort(s, (size_t)n, sizeof *s, by_value);
-    return (dq_timing){
+    return (dq_bench_timing){
         .median = n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2, .min = s[0], .max = s[n - 1]};
 }
 
@@ -32,7 +32,7 @@ static bool by_processor(const dq_backend *b)
 
 double dq_bench_now(const dq_backend *b)
 {
-    return by_processor(b) ? dq_own_seconds() : dq_seconds();
+    return by_processor(b) ? dq_os_own_seconds() : dq_os_seconds();
 }
 
 const char *dq_bench_clock(const dq_backend *b)
@@ -40,7 +40,7 @@ const char *dq_bench_clock(const dq_backend *b)
     return by_processor(b) ? "processor" : "wall";
 }
 
-double dq_row_flops(const dq_model *m)
+double dq_bench_row_flops(const dq_model *m)
 {
     const dq_layer *l = &m->layer[0];
     const dq_weight *w[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
@@ -50,25 +50,26 @@ double dq_row_flops(const dq_model *m)
     return m->n_layers * sum;
 }
 
-double dq_logits_flops(const dq_model *m)
+double dq_bench_logits_flops(const dq_model *m)
 {
     return 2 * (double)m->vocab * (double)m->dim;
 }
 
-double dq_prefill_flops(const dq_model *m, double n)
+double dq_bench_prefill_flops(const dq_model *m, double n)
 {
     const dq_headmap *a = &m->map;
     const double pairs = n * (n + 1) / 2;
     const double attention = 2.0 * a->head_dim * (a->n_q + (double)a->n_out * a->n_slabs);
-    return dq_row_flops(m) * n + m->n_layers * attention * pairs + dq_logits_flops(m);
+    return dq_bench_row_flops(m) * n + m->n_layers * attention * pairs + dq_bench_logits_flops(m);
 }
 
-dq_status dq_product_rate(double *flops, dq_backend *b, const dq_model *m, dq_num num, dq_err *err)
+dq_status dq_bench_product_rate(double *flops, dq_backend *b, const dq_model *m, dq_num num,
+                                dq_err *err)
 {
     const dq_ops *op = b->ops;
     const dq_weight *w = &m->layer[0].gate;
-    dq_mat in = {.rows = DQ_PRODUCT_ROWS, .cols = w->cols},
-           out = {.rows = DQ_PRODUCT_ROWS, .cols = w->rows};
+    dq_mat in = {.rows = DQ_BENCH_PRODUCT_ROWS, .cols = w->cols},
+           out = {.rows = DQ_BENCH_PRODUCT_ROWS, .cols = w->rows};
     in.p = op->alloc(b, (size_t)(in.rows * in.cols) * sizeof(float));
     out.p = op->alloc(b, (size_t)(out.rows * out.cols) * sizeof(float));
     double best = INFINITY;
@@ -82,14 +83,14 @@ dq_status dq_product_rate(double *flops, dq_backend *b, const dq_model *m, dq_nu
     }
     op->free(b, in.p);
     op->free(b, out.p);
-    *flops = 2.0 * DQ_PRODUCT_ROWS * (double)w->rows * (double)w->cols / best;
+    *flops = 2.0 * DQ_BENCH_PRODUCT_ROWS * (double)w->rows * (double)w->cols / best;
     return err->code;
 }
 
-dq_status dq_prompt_new(dq_prompt *p, const dq_model *m, int64_t n, dq_err *err)
+dq_status dq_bench_prompt_new(dq_bench_prompt *p, const dq_model *m, int64_t n, dq_err *err)
 {
     uint32_t state = 1;
-    *p = (dq_prompt){.n = n};
+    *p = (dq_bench_prompt){.n = n};
     p->ids = dq_block_new((size_t)n, sizeof *p->ids, err);
     p->pos = dq_block_new((size_t)n, sizeof *p->pos, err);
     for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
@@ -97,19 +98,19 @@ dq_status dq_prompt_new(dq_prompt *p, const dq_model *m, int64_t n, dq_err *err)
         p->ids[i] = (int32_t)((state >> 8) % (uint32_t)m->vocab);
         p->pos[i] = (int32_t)i;
     }
-    if (err->code != DQ_OK) dq_prompt_free(p);
+    if (err->code != DQ_OK) dq_bench_prompt_free(p);
     return err->code;
 }
 
-void dq_prompt_free(dq_prompt *p)
+void dq_bench_prompt_free(dq_bench_prompt *p)
 {
     dq_block_free(p->ids);
     dq_block_free(p->pos);
-    *p = (dq_prompt){0};
+    *p = (dq_bench_prompt){0};
 }
 
-dq_status dq_prompt_run(double *seconds, dq_runner *r, const dq_prompt *p, dq_math math,
-                        dq_err *err)
+dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prompt *p, dq_math math,
+                              dq_err *err)
 {
     dq_backend *b = dq_runner_backend(r);
     dq_kv *kv = dq_runner_kv(r);
@@ -128,7 +129,7 @@ dq_status dq_prompt_run(double *seconds, dq_runner *r, const dq_prompt *p, dq_ma
         dq_backend_sync(b, err);
     }
     *seconds = dq_bench_now(b) - start;
-    if (err->code == DQ_OK) dq_logp_check(dq_runner_model(r), &logp, 1, err);
+    if (err->code == DQ_OK) dq_score_check_logp(dq_runner_model(r), &logp, 1, err);
     b->ops->kv_seq_free(b, kv, seq);
     return err->code;
 }
@@ -137,7 +138,7 @@ dq_status dq_bench_math(dq_math *out, const char *word, dq_err *err)
 {
     static const char *const words[] = {"f32", "bf16", "int8"};
     static const dq_num num[] = {DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8};
-    const int i = dq_parse_word(word, "math", words, 3, err);
+    const int i = dq_options_word(word, "math", words, 3, err);
     if (i < 0) return err->code;
     *out = (dq_math){num[i], num[i], num[i], num[i]};
     return DQ_OK;

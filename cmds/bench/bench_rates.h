@@ -6,11 +6,11 @@
 
 #include "engine/runner.h"
 
-typedef struct dq_timing {
+typedef struct dq_bench_timing {
     double median, min, max;
-} dq_timing;
+} dq_bench_timing;
 /* Of n > 0 numbers, which it sorts. */
-dq_timing dq_timing_of(double *s, int64_t n);
+dq_bench_timing dq_bench_timing_of(double *s, int64_t n);
 
 /* The clock of benchmarks, in seconds. One thread of the CPU is timed by what it gets of a processor, which other work
  * on the machine disturbs less; waiting threads may spin, so several are timed by the clock on the wall. */
@@ -20,25 +20,26 @@ const char *dq_bench_clock(const dq_backend *b); /* "processor" or "wall" */
 /* Multiply-adds (each counts as two) of the projections of one row in all layers, of one row of logits, and of one
  * prefill of n tokens: these, the visible query-key pairs of every map and the value products of every output
  * head. */
-double dq_row_flops(const dq_model *m);
-double dq_logits_flops(const dq_model *m);
-double dq_prefill_flops(const dq_model *m, double n);
+double dq_bench_row_flops(const dq_model *m);
+double dq_bench_logits_flops(const dq_model *m);
+double dq_bench_prefill_flops(const dq_model *m, double n);
 
 /* *flops: per second, of the backend's own dense product at the feed-forward shape, the best of three: what a pass
  * cannot exceed. */
-enum { DQ_PRODUCT_ROWS = 1024 };
-dq_status dq_product_rate(double *flops, dq_backend *b, const dq_model *m, dq_num num, dq_err *err);
+enum { DQ_BENCH_PRODUCT_ROWS = 1024 };
+dq_status dq_bench_product_rate(double *flops, dq_backend *b, const dq_model *m, dq_num num,
+                                dq_err *err);
 
 /* n invented ids at positions 0 .. n - 1: speed does not depend on them. */
-typedef struct dq_prompt {
+typedef struct dq_bench_prompt {
     int32_t *ids, *pos; /* [n], owned */
     int64_t n;
-} dq_prompt;
-dq_status dq_prompt_new(dq_prompt *p, const dq_model *m, int64_t n, dq_err *err);
-void dq_prompt_free(dq_prompt *p);
+} dq_bench_prompt;
+dq_status dq_bench_prompt_new(dq_bench_prompt *p, const dq_model *m, int64_t n, dq_err *err);
+void dq_bench_prompt_free(dq_bench_prompt *p);
 /* *seconds of one prefill, from the first operation to the last row's log-probability. */
-dq_status dq_prompt_run(double *seconds, dq_runner *r, const dq_prompt *p, dq_math math,
-                        dq_err *err);
+dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prompt *p, dq_math math,
+                              dq_err *err);
 
 /* --math of dq bench; all four the same. DQ_USAGE for another word. */
 dq_status dq_bench_math(dq_math *out, const char *word, dq_err *err);

@@ -24,44 +24,44 @@ typedef struct bench {
     int length[MAX_LENGTHS], n_lengths, context[MAX_LENGTHS], n_contexts;
     dq_math math;
     dq_kv_spec kv;
-    dq_talk talk;
+    dq_logger logger;
     dq_model *model;
     dq_backend *backend;
     dq_runner *runner;
     double product_flops; /* multiply-adds count as two, per second */
 } bench;
 
-static dq_status measure(bench *x, int n, dq_timing *t, dq_err *err)
+static dq_status measure(bench *x, int n, dq_bench_timing *t, dq_err *err)
 {
-    dq_prompt prompt = {0};
+    dq_bench_prompt prompt = {0};
     double *s = dq_block_new((size_t)x->runs, sizeof *s, err);
-    if (s) dq_prompt_new(&prompt, x->model, n, err);
+    if (s) dq_bench_prompt_new(&prompt, x->model, n, err);
     for (int64_t i = -1; err->code == DQ_OK && i < x->runs; i++) {
         double seconds;
-        dq_prompt_run(&seconds, x->runner, &prompt, x->math, err);
+        dq_bench_prompt_run(&seconds, x->runner, &prompt, x->math, err);
         if (i >= 0) s[i] = seconds; /* the first run warms up */
     }
-    if (err->code == DQ_OK) *t = dq_timing_of(s, x->runs);
-    dq_prompt_free(&prompt);
+    if (err->code == DQ_OK) *t = dq_bench_timing_of(s, x->runs);
+    dq_bench_prompt_free(&prompt);
     dq_block_free(s);
     return err->code;
 }
 
-static json_t *result_json(const bench *x, int n, const dq_timing *t)
+static json_t *result_json(const bench *x, int n, const dq_bench_timing *t)
 {
-    double flops = dq_prefill_flops(x->model, n) / t->median;
+    double flops = dq_bench_prefill_flops(x->model, n) / t->median;
     json_t *r = json_object();
-    json_object_set_new(r, "model", dq_name_json(x->model->name));
+    json_object_set_new(r, "model", dq_document_name(x->model->name));
     json_object_set_new(r, "what", json_string("prefill"));
     json_object_set_new(r, "tokens", json_integer(n));
-    json_object_set_new(r, "seconds_median", dq_real(t->median));
-    json_object_set_new(r, "seconds_min", dq_real(t->min));
-    json_object_set_new(r, "seconds_max", dq_real(t->max));
-    json_object_set_new(r, "tokens_per_second", dq_real(n / t->median));
-    json_object_set_new(r, "flops_per_second", dq_real(flops));
-    json_object_set_new(r, "matmul_flops_per_second", dq_real(x->product_flops));
-    json_object_set_new(r, "share_of_matmul", dq_real(flops / x->product_flops));
-    json_object_set_new(r, "peak_bytes", json_integer((json_int_t)dq_peak_bytes()));
+    json_object_set_new(r, "seconds_median", dq_document_real(t->median));
+    json_object_set_new(r, "seconds_min", dq_document_real(t->min));
+    json_object_set_new(r, "seconds_max", dq_document_real(t->max));
+    json_object_set_new(r, "tokens_per_second", dq_document_real(n / t->median));
+    json_object_set_new(r, "flops_per_second", dq_document_real(flops));
+    json_object_set_new(r, "matmul_flops_per_second", dq_document_real(x->product_flops));
+    json_object_set_new(r, "share_of_matmul", dq_document_real(flops / x->product_flops));
+    json_object_set_new(r, "peak_bytes", json_integer((json_int_t)dq_os_peak_bytes()));
     return r;
 }
 
@@ -70,9 +70,9 @@ static dq_status run_lengths(bench *x, dq_err *err)
     static const char *const titles[] = {"tokens",  "median s",        "min s",   "tokens/s",
                                          "GFLOP/s", "share of matmul", "peak MiB"};
     dq_table *table = NULL;
-    json_t *doc = dq_document(&x->talk, "dq-bench/1");
+    json_t *doc = dq_document_new(&x->logger, "dq-bench/1");
     DQ_TRY(dq_table_new(&table, titles, 7, err));
-    json_array_append_new(json_object_get(doc, "inputs"), dq_name_json(x->model->path));
+    json_array_append_new(json_object_get(doc, "inputs"), dq_document_name(x->model->path));
     json_object_set_new(json_object_get(doc, "settings"), "device",
                         json_string(x->backend->device));
     json_object_set_new(json_object_get(doc, "settings"), "threads",
@@ -82,24 +82,24 @@ static dq_status run_lengths(bench *x, dq_err *err)
                         json_string(dq_bench_clock(x->backend)));
     json_object_set_new(json_object_get(doc, "settings"), "math", json_string(x->math_word));
     for (int i = 0; i < x->n_lengths && err->code == DQ_OK; i++) {
-        dq_timing t = {0};
+        dq_bench_timing t = {0};
         double n = x->length[i];
         if (measure(x, x->length[i], &t, err) != DQ_OK) break;
-        double flops = dq_prefill_flops(x->model, n) / t.median;
+        double flops = dq_bench_prefill_flops(x->model, n) / t.median;
         dq_table_cell(table, "%d", x->length[i]);
         dq_table_cell(table, "%.3f", t.median);
         dq_table_cell(table, "%.3f", t.min);
         dq_table_cell(table, "%.0f", n / t.median);
         dq_table_cell(table, "%.1f", flops * 1e-9);
         dq_table_cell(table, "%.2f", flops / x->product_flops);
-        dq_table_cell(table, "%.0f", (double)dq_peak_bytes() / 1048576);
+        dq_table_cell(table, "%.0f", (double)dq_os_peak_bytes() / 1048576);
         json_array_append_new(json_object_get(doc, "results"), result_json(x, x->length[i], &t));
     }
     if (err->code == DQ_OK && x->json) {
         dq_document_print(json_incref(doc), err);
     } else if (err->code == DQ_OK) {
         printf("%s: prefill in %s on %s; one dense product %dx%lldx%lld reaches %.1f GFLOP/s\n\n",
-               x->model->name, x->math_word, x->backend->device, DQ_PRODUCT_ROWS,
+               x->model->name, x->math_word, x->backend->device, DQ_BENCH_PRODUCT_ROWS,
                (long long)x->model->layer[0].gate.rows, (long long)x->model->layer[0].gate.cols,
                x->product_flops * 1e-9);
         dq_table_print(table, err);
@@ -129,10 +129,12 @@ static dq_status understand(bench *x, dq_err *err)
                        "Leave it out.");
     if (!x->math_word) x->math_word = "f32";
     DQ_TRY(dq_bench_math(&x->math, x->math_word, err));
-    DQ_TRY(dq_parse_ints(x->length, &x->n_lengths, MAX_LENGTHS,
-                         x->lengths_text ? x->lengths_text : "128,512", "tokens", 1, 1 << 20, err));
-    return dq_parse_ints(x->context, &x->n_contexts, MAX_LENGTHS,
-                         x->contexts_text ? x->contexts_text : "1024", "context", 1, 1 << 24, err);
+    DQ_TRY(dq_options_ints(x->length, &x->n_lengths, MAX_LENGTHS,
+                           x->lengths_text ? x->lengths_text : "128,512", "tokens", 1, 1 << 20,
+                           err));
+    return dq_options_ints(x->context, &x->n_contexts, MAX_LENGTHS,
+                           x->contexts_text ? x->contexts_text : "1024", "context", 1, 1 << 24,
+                           err);
 }
 
 /* A runner whose cache fits the arithmetic: int8 reads keys and values as codes. */
@@ -140,17 +142,17 @@ static dq_status open_runner(bench *x, dq_err *err)
 {
     dq_kv_config kv = dq_kv_config_plain;
     if (x->math.kv == DQ_NUM_INT8) kv.k_bits = kv.v_bits = 8;
-    DQ_TRY(dq_kv_spec_of(&x->kv, &kv, x->model, x->math.kv, err));
+    DQ_TRY(dq_kv_options_spec(&x->kv, &kv, x->model, x->math.kv, err));
     DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv, err));
-    dq_say_routes(&x->talk, x->backend, x->model, x->math, &x->kv);
+    dq_kv_report_note_routes(&x->logger, x->backend, x->model, x->math, &x->kv);
     return dq_runner_new(&x->runner, x->model, x->backend, &x->kv, err);
 }
 
 static dq_status measure_all(bench *x, dq_err *err)
 {
     if (x->decode)
-        return dq_bench_decode(&x->talk, x->model, x->backend, x->decode, x->context, x->n_contexts,
-                               x->json, err);
+        return dq_bench_decode(&x->logger, x->model, x->backend, x->decode, x->context,
+                               x->n_contexts, x->json, err);
     DQ_TRY(open_runner(x, err));
     if (x->items) {
         const dq_bench_items_options o = {.path = x->items,
@@ -161,9 +163,9 @@ static dq_status measure_all(bench *x, dq_err *err)
                                           .math = x->math,
                                           .kv = &x->kv,
                                           .json = x->json};
-        return dq_bench_items(&x->talk, x->runner, &o, err);
+        return dq_bench_items(&x->logger, x->runner, &o, err);
     }
-    DQ_TRY(dq_product_rate(&x->product_flops, x->backend, x->model, x->math.linear, err));
+    DQ_TRY(dq_bench_product_rate(&x->product_flops, x->backend, x->model, x->math.linear, err));
     return run_lengths(x, err);
 }
 
@@ -188,7 +190,7 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
         DQ_OPT_DEVICE(&x.device),
         dq_opt_int("threads", "N", &x.threads, 0, 1024, "CPU threads (default 0: all processors)"),
         dq_opt_flag("json", &x.json, "one JSON document"),
-        DQ_TALK_OPTIONS(x.talk),
+        DQ_LOGGER_OPTIONS(x.logger),
         {0}};
     const dq_usage usage = {
         .name = "bench",
@@ -211,16 +213,16 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
         .args = "one MODEL"};
     dq_args args;
 
-    DQ_TRY(dq_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
     DQ_TRY(understand(&x, err));
-    DQ_TRY(dq_talk_begin(&x.talk, "bench", err));
+    DQ_TRY(dq_logger_begin(&x.logger, "bench", err));
     if (dq_model_open(&x.model, args.item[0], err) == DQ_OK &&
         dq_backend_open(&x.backend, x.device, (int)x.threads, err) == DQ_OK)
         measure_all(&x, err);
     dq_runner_free(x.runner);
     dq_backend_close(x.backend);
     dq_model_close(x.model);
-    dq_talk_end(&x.talk);
+    dq_logger_end(&x.logger);
     return err->code;
 }

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-json_t *dq_document(const dq_talk *t, const char *schema)
+json_t *dq_document_new(const dq_logger *t, const char *schema)
 {
     json_t *doc = json_object();
     json_object_set_new(doc, "schema", json_string(schema));
@@ -28,15 +28,15 @@ json_t *dq_document(const dq_talk *t, const char *schema)
     return doc;
 }
 
-bool dq_stdout_left(void)
+bool dq_document_reader_left(void)
 {
     struct pollfd p = {.fd = STDOUT_FILENO, .events = POLLOUT};
     return ferror(stdout) && poll(&p, 1, 0) > 0 && (p.revents & POLLERR);
 }
 
-dq_status dq_flush_stdout(dq_err *err)
+dq_status dq_document_flush(dq_err *err)
 {
-    if ((fflush(stdout) != 0 || ferror(stdout)) && !dq_stdout_left())
+    if ((fflush(stdout) != 0 || ferror(stdout)) && !dq_document_reader_left())
         return dq_fail(err, DQ_FILE, "standard output: cannot write: %s", strerror(errno));
     return DQ_OK;
 }
@@ -50,7 +50,7 @@ dq_status dq_document_print(json_t *doc, dq_err *err)
     fputs(text, stdout);
     putchar('\n');
     free(text);
-    return dq_flush_stdout(err);
+    return dq_document_flush(err);
 }
 
 dq_status dq_document_write(json_t *doc, const char *path, dq_err *err)
@@ -64,7 +64,7 @@ dq_status dq_document_write(json_t *doc, const char *path, dq_err *err)
     return err->code;
 }
 
-dq_status dq_line_put(FILE *f, json_t *value, dq_err *err)
+dq_status dq_document_put_line(FILE *f, json_t *value, dq_err *err)
 {
     char *text;
     dq_json_dump(&text, value, JSON_REAL_PRECISION(17), err);
@@ -75,7 +75,7 @@ dq_status dq_line_put(FILE *f, json_t *value, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_name_text(const char **out, const char *s, dq_arena *a, dq_err *err)
+dq_status dq_document_name_text(const char **out, const char *s, dq_arena *a, dq_err *err)
 {
     int64_t first_bad, n_bad = dq_utf8_check(s, strlen(s), &first_bad);
     char *text = dq_alloc(a, strlen(s) + 2 * (size_t)n_bad + 1, 1, err);
@@ -86,7 +86,7 @@ dq_status dq_name_text(const char **out, const char *s, dq_arena *a, dq_err *err
     return DQ_OK;
 }
 
-json_t *dq_name_json(const char *s)
+json_t *dq_document_name(const char *s)
 {
     dq_err full = {0};
     int64_t first_bad, n_bad = dq_utf8_check(s, strlen(s), &first_bad);
@@ -98,26 +98,27 @@ json_t *dq_name_json(const char *s)
     return text;
 }
 
-json_t *dq_real(double x)
+json_t *dq_document_real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-json_t *dq_metric(double value, double std_err)
+json_t *dq_document_metric(double value, double std_err)
 {
     json_t *m = json_object();
-    json_object_set_new(m, "value", dq_real(value));
-    json_object_set_new(m, "stderr", dq_real(std_err));
+    json_object_set_new(m, "value", dq_document_real(value));
+    json_object_set_new(m, "stderr", dq_document_real(std_err));
     return m;
 }
 
-dq_status dq_lines_write(const char *path, dq_make_lines *make, const void *arg, dq_err *err)
+dq_status dq_document_write_lines(const char *path, dq_document_lines *make, const void *arg,
+                                  dq_err *err)
 {
     dq_strbuf text = {0};
-    FILE *f = dq_memory_open(&text, err);
+    FILE *f = dq_strbuf_memory_open(&text, err);
     if (!f) return err->code;
     make(f, arg, err);
-    if (dq_memory_close(f, err) == DQ_OK && err->code == DQ_OK)
+    if (dq_strbuf_memory_close(f, err) == DQ_OK && err->code == DQ_OK)
         dq_file_write(path, text.s, text.n, err);
     dq_block_free(text.s);
     return err->code;

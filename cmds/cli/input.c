@@ -12,38 +12,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-dq_status dq_head_map_read(dq_head_map *h, dq_err *err)
+dq_status dq_input_head_map_read(dq_input_head_map *h, dq_err *err)
 {
     static const dq_pairing offered[] = {DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE, DQ_PAIR_HALVES};
     enum { N = sizeof offered / sizeof offered[0] };
     const char *names[N];
     h->pairing = DQ_PAIR_COUNT;
     if (!h->word) return DQ_OK;
-    for (int i = 0; i < N; i++) names[i] = dq_pairing_name(offered[i]);
-    int i = dq_parse_word(h->word, "head-map", names, N, err);
+    for (int i = 0; i < N; i++) names[i] = dq_headmap_pairing_name(offered[i]);
+    int i = dq_options_word(h->word, "head-map", names, N, err);
     if (i < 0) return err->code;
     h->pairing = offered[i];
     return DQ_OK;
 }
 
-dq_status dq_head_map_check(const dq_head_map *h, dq_err *err)
+dq_status dq_input_head_map_check(const dq_input_head_map *h, dq_err *err)
 {
     if (!h->word || h->used) return DQ_OK;
     return dq_fail(err, DQ_MISMATCH, "--head-map %s: no model here has two maps per head", h->word);
 }
 
-json_t *dq_head_map_json(const dq_head_map *h)
+json_t *dq_input_head_map_json(const dq_input_head_map *h)
 {
     return h->word ? json_string(h->word) : json_null();
 }
 
-dq_status dq_input_model(dq_model **out, const char *path, dq_head_map *h, dq_talk *talk,
+dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_map *h, dq_logger *logger,
                          dq_err *err)
 {
     DQ_TRY(dq_model_open_as(out, path, h ? h->pairing : DQ_PAIR_COUNT, err));
     const dq_model *m = *out;
     if (h && h->word && m->map.n_maps == 2) h->used = true;
-    for (int i = 0; i < m->n_warnings; i++) dq_warn(talk, "%s: %s", m->path, m->warnings[i]);
+    for (int i = 0; i < m->n_warnings; i++)
+        dq_logger_warn(logger, "%s: %s", m->path, m->warnings[i]);
     return DQ_OK;
 }
 
@@ -66,7 +67,7 @@ dq_status dq_input_read(dq_input_text *t, const char *path, dq_arena *a, dq_err 
 
 static const char spaces[] = " \t\r\n";
 
-/* Appends the numbers of one item to ids, which has room for all of them. */
+/* Appends the numbers of one item to ids, which has capacity for all of them. */
 static dq_status parse_item(dq_input_ids *out, const char *text, dq_err *err)
 {
     int64_t before = out->n;
@@ -89,10 +90,10 @@ static dq_status parse_item(dq_input_ids *out, const char *text, dq_err *err)
 dq_status dq_input_parse_ids(dq_input_ids *out, const char *const *item, int n, dq_arena *a,
                              dq_err *err)
 {
-    size_t room = 0;
-    for (int i = 0; i < n; i++) room += strlen(item[i]) / 2 + 1;
+    size_t capacity = 0;
+    for (int i = 0; i < n; i++) capacity += strlen(item[i]) / 2 + 1;
     out->n = out->n_seq = 0;
-    out->ids = dq_alloc(a, room, sizeof *out->ids, err);
+    out->ids = dq_alloc(a, capacity, sizeof *out->ids, err);
     out->cu = dq_alloc(a, (size_t)n + 1, sizeof *out->cu, err);
     if (!out->ids || !out->cu) return err->code;
     for (int i = 0; i < n; i++) {
@@ -118,17 +119,18 @@ dq_status dq_input_tokenizer(dq_tokenizer **out, const dq_model *m, bool require
 }
 
 dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_input_text *text,
-                          unsigned flags, dq_talk *talk, dq_arena *a, dq_err *err)
+                          unsigned flags, dq_logger *logger, dq_arena *a, dq_err *err)
 {
     int32_t *ids = NULL;
     int64_t first_bad = -1, n_bad = 0;
     DQ_TRY(dq_tokenizer_encode(t, text->text, text->bytes, flags, &ids, &out->n, &first_bad, &n_bad,
                                err));
     if (n_bad)
-        dq_warn(talk,
-                "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at byte "
-                "%lld",
-                text->path, (long long)n_bad, (long long)first_bad);
+        dq_logger_warn(
+            logger,
+            "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at byte "
+            "%lld",
+            text->path, (long long)n_bad, (long long)first_bad);
     out->n_seq = 1;
     out->ids = dq_alloc(a, (size_t)out->n, sizeof *ids, err);
     out->cu = dq_alloc(a, 2, sizeof *out->cu, err);
@@ -146,9 +148,9 @@ json_t *dq_input_model_json(const dq_model *m)
 {
     json_t *x = json_object();
     json_object_set_new(x, "kind", json_string("model"));
-    json_object_set_new(x, "path", dq_name_json(m->path));
+    json_object_set_new(x, "path", dq_document_name(m->path));
     json_object_set_new(x, "family", json_string(m->layout->family));
-    json_object_set_new(x, "head_map", json_string(dq_pairing_name(m->map.pairing)));
+    json_object_set_new(x, "head_map", json_string(dq_headmap_pairing_name(m->map.pairing)));
     json_object_set_new(x, "bytes", json_integer(m->weight_bytes));
     json_object_set_new(x, "fingerprint", json_string(m->fingerprint));
     return x;
@@ -158,7 +160,7 @@ json_t *dq_input_text_json(const dq_input_text *t)
 {
     json_t *x = json_object();
     json_object_set_new(x, "kind", json_string(t->built_in ? "sample" : "text"));
-    json_object_set_new(x, "path", dq_name_json(t->path));
+    json_object_set_new(x, "path", dq_document_name(t->path));
     json_object_set_new(x, "bytes", json_integer((json_int_t)t->bytes));
     json_object_set_new(x, "sha256", json_string(t->sha256));
     return x;

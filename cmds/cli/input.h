@@ -10,23 +10,23 @@
 
 /* --head-map: which heads meet in one output head, for checkpoints whose order is in doubt. It goes for
  * every model of a run that has two maps. */
-typedef struct dq_head_map {
+typedef struct dq_input_head_map {
     const char *word;   /* as given; NULL: as each checkpoint's family says */
     dq_pairing pairing; /* DQ_PAIR_COUNT without a word */
     bool used;          /* some model took it */
-} dq_head_map;
-#define DQ_HEAD_MAP_OPTION(h)                                                                      \
+} dq_input_head_map;
+#define DQ_INPUT_HEAD_MAP_OPTION(h)                                                                \
     dq_opt_text("head-map", "MAP", &(h).word,                                                      \
                 "adjacent, adjacent-naive or halves: read the heads of a Diff Transformer in "     \
                 "this order, whatever its family says (see MODEL.md and dq doctor --model)")
 /* Before any model is opened. */
-dq_status dq_head_map_read(dq_head_map *h, dq_err *err);
+dq_status dq_input_head_map_read(dq_input_head_map *h, dq_err *err);
 /* After the last one: a map that no model took is DQ_MISMATCH. */
-dq_status dq_head_map_check(const dq_head_map *h, dq_err *err);
+dq_status dq_input_head_map_check(const dq_input_head_map *h, dq_err *err);
 /* "halves" or null, for `settings`. */
-json_t *dq_head_map_json(const dq_head_map *h);
+json_t *dq_input_head_map_json(const dq_input_head_map *h);
 /* Opens a model as MODEL arguments are opened and passes on its warnings. h may be NULL. */
-dq_status dq_input_model(dq_model **out, const char *path, dq_head_map *h, dq_talk *talk,
+dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_map *h, dq_logger *logger,
                          dq_err *err);
 
 /* A text and where it came from. Memory belongs to the arena. */
@@ -53,7 +53,7 @@ dq_status dq_input_parse_ids(dq_input_ids *out, const char *const *item, int n, 
 dq_status dq_input_tokenizer(dq_tokenizer **out, const dq_model *m, bool required, dq_err *err);
 /* Ids of the text as one sequence in an arena; warns once about text that is not UTF-8. */
 dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_input_text *text,
-                          unsigned flags, dq_talk *talk, dq_arena *a, dq_err *err);
+                          unsigned flags, dq_logger *logger, dq_arena *a, dq_err *err);
 
 /* Entries of `inputs` in JSON documents. */
 json_t *dq_input_model_json(const dq_model *m);

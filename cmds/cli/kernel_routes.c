@@ -15,18 +15,18 @@ enum { ROLES = 8, PART = 128 };
 /* Text that ends where the buffer does. */
 typedef struct text {
     char *at;
-    size_t room;
+    size_t capacity;
 } text;
 
 static DQ_PRINTF(2, 3) void add(text *t, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    const int n = vsnprintf(t->at, t->room, fmt, args);
+    const int n = vsnprintf(t->at, t->capacity, fmt, args);
     va_end(args);
-    const size_t used = n < 0 ? 0 : (size_t)n < t->room ? (size_t)n : t->room - 1;
+    const size_t used = n < 0 ? 0 : (size_t)n < t->capacity ? (size_t)n : t->capacity - 1;
     t->at += used;
-    t->room -= used;
+    t->capacity -= used;
 }
 
 static void add_storage(text *t, const dq_weight *w)
@@ -78,7 +78,7 @@ static void add_linear(text *t, const dq_backend *b, const dq_layer *l, dq_num n
 
 static void add_attention(text *t, const dq_backend *b, dq_math math, const dq_kv_spec *kv)
 {
-    const char *many = b->ops->attend_kernel(b, kv, math, DQ_PAGE);
+    const char *many = b->ops->attend_kernel(b, kv, math, DQ_PAGE_TOKENS);
     const char *one = b->ops->attend_kernel(b, kv, math, 1);
     add(t, "; attention %s", many ? many : "no kernel for");
     if (one && many && strcmp(one, many) != 0) add(t, " (%s for single rows)", one);
@@ -94,8 +94,8 @@ static void describe(char buf[DQ_ROUTE_TEXT], const dq_backend *b, const dq_laye
     add_attention(&t, b, math, kv);
 }
 
-const char *dq_route(char buf[DQ_ROUTE_TEXT], int *next, const dq_backend *b, const dq_model *m,
-                     int first, dq_math math, const dq_kv_spec *kv)
+const char *dq_kernel_routes_text(char buf[DQ_ROUTE_TEXT], int *next, const dq_backend *b,
+                                  const dq_model *m, int first, dq_math math, const dq_kv_spec *kv)
 {
     char own[DQ_ROUTE_TEXT], other[DQ_ROUTE_TEXT];
     text t = {buf, DQ_ROUTE_TEXT};

@@ -188,7 +188,7 @@ static dq_status take_count(dq_kv_options *o, const char *part, int i, dq_err *e
 
 static dq_status take_policy(dq_kv_options *o, const char *part, int i, dq_err *err)
 {
-    o->policies[i] = dq_policy_find(part, err);
+    o->policies[i] = dq_kv_policy_find(part, err);
     for (int j = 0; o->policies[i] && j < i; j++) {
         if (o->policies[j] == o->policies[i]) return dq_fail(err, DQ_USAGE, "stands twice.");
     }
@@ -237,7 +237,8 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
             DQ_TRY(read_list(o, f, o->given[i].text, sweep, err));
             continue;
         }
-        o->given[i].number = dq_parse_word(o->given[i].text, f->option, f->words, f->n_words, err);
+        o->given[i].number =
+            dq_options_word(o->given[i].text, f->option, f->words, f->n_words, err);
         if (o->given[i].number < 0) return err->code;
     }
     return DQ_OK;
@@ -288,7 +289,7 @@ dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
                 }
                 if (evicts && o->n_policies) c.evict.policy = o->policies[p];
                 if (evicts && !c.evict.policy)
-                    c.evict.policy = dq_policy_find(DQ_POLICY_USUAL, err);
+                    c.evict.policy = dq_kv_policy_find(DQ_POLICY_USUAL, err);
                 list[(*n)++] = noted(o, c);
             }
         }
@@ -321,8 +322,8 @@ dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_kv_spec_of(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
-                        dq_err *err)
+dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
+                             dq_err *err)
 {
     if (dq_kv_config_spec(out, c, num, m->map.head_dim, err) == DQ_OK) dq_evict_check(out, err);
     return err->code == DQ_MISMATCH ? dq_in(err, "%s: ", m->path) : err->code;

@@ -20,7 +20,7 @@ typedef struct dq_kv_options {
     double share[DQ_KV_LIST];
     int64_t count[DQ_KV_LIST];
     int n_budgets; /* of share (--kv-keep) or count (--kv-tokens), the other is 0 */
-    const dq_policy *policies[DQ_KV_LIST];
+    const dq_kv_policy *policies[DQ_KV_LIST];
     int n_policies;
     int64_t seed;  /* -1: not given */
     unsigned uses; /* what some config that dq_kv_options_list gave makes use of: DQ_KV_CODES ... */
@@ -49,7 +49,7 @@ dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
 dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err);
 
 /* What is asked as a model takes it, checked. */
-dq_status dq_kv_spec_of(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
-                        dq_err *err);
+dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
+                             dq_err *err);
 
 #endif

@@ -12,18 +12,18 @@ static double quotient(double a, double b)
     return b > 0 ? a / b : (double)NAN;
 }
 
-dq_kv_shares dq_kv_shares_of(const dq_kv_spec *set, const dq_kv_held *h)
+dq_kv_report_shares dq_kv_report_shares_of(const dq_kv_spec *set, const dq_kv_cached *h)
 {
     const dq_kv_bytes *b = &h->bytes;
-    dq_kv_shares s = {.measured = h->contexts > 0 && h->missed == 0};
-    const dq_kv_held none = {0};
+    dq_kv_report_shares s = {.measured = h->contexts > 0 && h->missed == 0};
+    const dq_kv_cached none = {0};
     const bool codes = dq_kv_has_codes(set);
     s.lowbit = codes ? quotient((double)h->reads_coded, (double)h->reads) : 0;
     if (!s.measured) b = &(h = &none)->bytes;
-    s.bytes_held = b->codes + b->scales + b->unquantized + b->index;
+    s.bytes_cached = b->codes + b->scales + b->unquantized + b->index;
     double coded = (double)(b->codes + b->scales + h->dense16);
-    s.bytes_per_token = quotient((double)s.bytes_held, (double)h->tokens);
-    s.ratio_held = quotient((double)h->baseline, (double)s.bytes_held);
+    s.bytes_per_token = quotient((double)s.bytes_cached, (double)h->tokens);
+    s.ratio_cached = quotient((double)h->baseline, (double)s.bytes_cached);
     /* what held would be if all kept tokens were codes: the limit for long contexts */
     const double held_coded = quotient((double)b->tokens_coded, (double)b->tokens);
     s.ratio_payload =
@@ -34,7 +34,7 @@ dq_kv_shares dq_kv_shares_of(const dq_kv_spec *set, const dq_kv_held *h)
     return s;
 }
 
-json_t *dq_math_json(dq_math m)
+json_t *dq_kv_report_math_json(dq_math m)
 {
     json_t *o = json_object();
     json_object_set_new(o, "linear", json_string(dq_num_name[m.linear]));
@@ -44,18 +44,18 @@ json_t *dq_math_json(dq_math m)
     return o;
 }
 
-void dq_say_math(dq_talk *t, const char *device, dq_math m)
+void dq_kv_report_note_math(dq_logger *t, const char *device, dq_math m)
 {
-    dq_say(t, "device: %s; arithmetic: linear %s, qk %s, pv %s, kv %s", device,
-           dq_num_name[m.linear], dq_num_name[m.qk], dq_num_name[m.pv], dq_num_name[m.kv]);
+    dq_logger_note(t, "device: %s; arithmetic: linear %s, qk %s, pv %s, kv %s", device,
+                   dq_num_name[m.linear], dq_num_name[m.qk], dq_num_name[m.pv], dq_num_name[m.kv]);
 }
 
-void dq_say_routes(dq_talk *t, const dq_backend *b, const dq_model *m, dq_math math,
-                   const dq_kv_spec *kv)
+void dq_kv_report_note_routes(dq_logger *t, const dq_backend *b, const dq_model *m, dq_math math,
+                              const dq_kv_spec *kv)
 {
     char line[DQ_ROUTE_TEXT];
     for (int i = 0; t->verbose && i < m->n_layers;)
-        dq_say(t, "%s: %s", m->name, dq_route(line, &i, b, m, i, math, kv));
+        dq_logger_note(t, "%s: %s", m->name, dq_kernel_routes_text(line, &i, b, m, i, math, kv));
 }
 
 static json_t *count(bool there, int64_t n)
@@ -63,30 +63,30 @@ static json_t *count(bool there, int64_t n)
     return there ? json_integer(n) : json_null();
 }
 
-json_t *dq_kv_json(const dq_kv_spec *s, const dq_kv_held *h)
+json_t *dq_kv_report_json(const dq_kv_spec *s, const dq_kv_cached *h)
 {
-    dq_kv_shares x = dq_kv_shares_of(s, h);
+    dq_kv_report_shares x = dq_kv_report_shares_of(s, h);
     json_t *o = dq_kv_spec_json(s), *bytes = json_object();
     json_object_set_new(bytes, "codes", count(x.measured, h->bytes.codes));
     json_object_set_new(bytes, "scales", count(x.measured, h->bytes.scales));
     json_object_set_new(bytes, "unquantized", count(x.measured, h->bytes.unquantized));
     json_object_set_new(bytes, "index", count(x.measured, h->bytes.index));
     json_object_set_new(o, "contexts", json_integer(h->contexts));
-    json_object_set_new(o, "bytes_held", count(x.measured, x.bytes_held));
+    json_object_set_new(o, "bytes_held", count(x.measured, x.bytes_cached));
     json_object_set_new(o, "bytes", bytes);
-    json_object_set_new(o, "bytes_per_token", dq_real(x.bytes_per_token));
+    json_object_set_new(o, "bytes_per_token", dq_document_real(x.bytes_per_token));
     json_object_set_new(o, "baseline_bytes", count(x.measured, h->baseline));
-    json_object_set_new(o, "ratio_held", dq_real(x.ratio_held));
-    json_object_set_new(o, "ratio_payload", dq_real(x.ratio_payload));
-    json_object_set_new(o, "lowbit_fraction", dq_real(x.lowbit));
-    json_object_set_new(o, "kept_fraction", dq_real(x.kept));
-    json_object_set_new(o, "kvpress_ratio", dq_real(x.kvpress));
+    json_object_set_new(o, "ratio_held", dq_document_real(x.ratio_cached));
+    json_object_set_new(o, "ratio_payload", dq_document_real(x.ratio_payload));
+    json_object_set_new(o, "lowbit_fraction", dq_document_real(x.lowbit));
+    json_object_set_new(o, "kept_fraction", dq_document_real(x.kept));
+    json_object_set_new(o, "kvpress_ratio", dq_document_real(x.kvpress));
     json_object_set_new(o, "raised", count(s->evict.policy != NULL, h->raised));
-    json_object_set_new(o, "gap_min", h->evicted ? dq_real(h->gap_min) : json_null());
+    json_object_set_new(o, "gap_min", h->evicted ? dq_document_real(h->gap_min) : json_null());
     return o;
 }
 
-int dq_kv_titles(const char **titles)
+int dq_kv_report_titles(const char **titles)
 {
     static const char *const measured[] = {
         "kv_kept_fraction",   "kv_lowbit_fraction", "kv_bytes_held",   "kv_baseline_bytes",
@@ -98,9 +98,9 @@ int dq_kv_titles(const char **titles)
     return DQ_KV_TITLES;
 }
 
-void dq_kv_columns(dq_table *t, const dq_kv_spec *s, const dq_kv_held *h)
+void dq_kv_report_columns(dq_table *t, const dq_kv_spec *s, const dq_kv_cached *h)
 {
-    const dq_kv_shares x = dq_kv_shares_of(s, h);
+    const dq_kv_report_shares x = dq_kv_report_shares_of(s, h);
     for (int i = 0; i < DQ_KV_COLUMNS; i++) {
         double number;
         const char *text = dq_kv_spec_column(&number, s, i + 1);
@@ -111,14 +111,14 @@ void dq_kv_columns(dq_table *t, const dq_kv_spec *s, const dq_kv_held *h)
     }
     dq_table_real(t, x.kept);
     dq_table_real(t, x.lowbit);
-    dq_table_real(t, x.measured ? (double)x.bytes_held : (double)NAN);
+    dq_table_real(t, x.measured ? (double)x.bytes_cached : (double)NAN);
     dq_table_real(t, x.measured ? (double)h->baseline : (double)NAN);
     dq_table_real(t, x.bytes_per_token);
-    dq_table_real(t, x.ratio_held);
+    dq_table_real(t, x.ratio_cached);
     dq_table_real(t, x.ratio_payload);
 }
 
-const char *dq_kv_label(char *buf, size_t cap, const dq_kv_spec *s)
+const char *dq_kv_report_label(char *buf, size_t cap, const dq_kv_spec *s)
 {
     const dq_evict_spec *e = &s->evict;
     int n = snprintf(buf, cap, "%d:%d", s->k_bits, s->v_bits);
@@ -130,26 +130,28 @@ const char *dq_kv_label(char *buf, size_t cap, const dq_kv_spec *s)
     return buf;
 }
 
-void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_spec *s, const dq_kv_held *h)
+void dq_kv_report_warn(dq_logger *t, const char *what, const dq_kv_spec *s, const dq_kv_cached *h)
 {
     char label[96];
-    dq_kv_shares x = dq_kv_shares_of(s, h);
-    dq_kv_label(label, sizeof label, s);
+    dq_kv_report_shares x = dq_kv_report_shares_of(s, h);
+    dq_kv_report_label(label, sizeof label, s);
     if (dq_kv_has_codes(s) && x.lowbit < 0.5)
-        dq_warn(t,
-                "%s, KV %s: only %.1f %% of the keys that scored rows read were codes; sequences "
-                "that are short against --kv-sink %d, --kv-recent %d and pages of %d tokens stay "
-                "unquantized",
-                what, label, 100 * x.lowbit, s->sink, s->recent, DQ_PAGE);
+        dq_logger_warn(
+            t,
+            "%s, KV %s: only %.1f %% of the keys that scored rows read were codes; sequences "
+            "that are short against --kv-sink %d, --kv-recent %d and pages of %d tokens stay "
+            "unquantized",
+            what, label, 100 * x.lowbit, s->sink, s->recent, DQ_PAGE_TOKENS);
     if (!x.measured || !s->evict.policy) return;
     if (x.cut < 0.5 && (s->evict.tokens || s->evict.keep < 1))
-        dq_warn(t,
-                "%s, KV %s: only %.1f %% of the context tokens are in contexts that are longer "
-                "than their budget; nothing was forgotten of the others",
-                what, label, 100 * x.cut);
+        dq_logger_warn(
+            t,
+            "%s, KV %s: only %.1f %% of the context tokens are in contexts that are longer "
+            "than their budget; nothing was forgotten of the others",
+            what, label, 100 * x.cut);
     if (h->raised)
-        dq_warn(t,
-                "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %lld",
-                what, label, (long long)h->raised, (long long)h->evicted,
-                (long long)s->sink + s->recent);
+        dq_logger_warn(
+            t, "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %lld",
+            what, label, (long long)h->raised, (long long)h->evicted,
+            (long long)s->sink + s->recent);
 }

@@ -10,35 +10,35 @@
 #include "eval/score.h"
 
 /* Fractions and ratios of what was measured; NaN where nothing was. */
-typedef struct dq_kv_shares {
+typedef struct dq_kv_report_shares {
     bool measured;
-    int64_t bytes_held;
+    int64_t bytes_cached;
     double bytes_per_token; /* of context */
-    double ratio_held;      /* baseline / held */
+    double ratio_cached;    /* baseline / held */
     double ratio_payload;   /* what it would be if all kept tokens were codes */
     double lowbit;          /* of the keys that rows of scored ids read, those that were codes */
     double kept, kvpress;   /* kvpress: 1 - kept */
     double cut; /* share of the context tokens that stand in a context of which something is gone */
-} dq_kv_shares;
-dq_kv_shares dq_kv_shares_of(const dq_kv_spec *s, const dq_kv_held *h);
+} dq_kv_report_shares;
+dq_kv_report_shares dq_kv_report_shares_of(const dq_kv_spec *s, const dq_kv_cached *h);
 
 /* The `math` object of a result: which arithmetic ran, product by product. */
-json_t *dq_math_json(dq_math m);
+json_t *dq_kv_report_math_json(dq_math m);
 /* The same with -v. */
-void dq_say_math(dq_talk *t, const char *device, dq_math m);
+void dq_kv_report_note_math(dq_logger *t, const char *device, dq_math m);
 /* With -v, kernel and arithmetic of every layer; layers that run alike share a line. */
-void dq_say_routes(dq_talk *t, const dq_backend *b, const dq_model *m, dq_math math,
-                   const dq_kv_spec *kv);
+void dq_kv_report_note_routes(dq_logger *t, const dq_backend *b, const dq_model *m, dq_math math,
+                              const dq_kv_spec *kv);
 /* The `kv` object of a result. */
-json_t *dq_kv_json(const dq_kv_spec *s, const dq_kv_held *h);
+json_t *dq_kv_report_json(const dq_kv_spec *s, const dq_kv_cached *h);
 /* Columns of a CSV: the settings, then what they did. Returns how many titles it put down. */
 enum { DQ_KV_TITLES = DQ_KV_COLUMNS + 7 };
-int dq_kv_titles(const char **titles);
-void dq_kv_columns(dq_table *t, const dq_kv_spec *s, const dq_kv_held *h);
+int dq_kv_report_titles(const char **titles);
+void dq_kv_report_columns(dq_table *t, const dq_kv_spec *s, const dq_kv_cached *h);
 /* "4:4", "4:4 snapkv 0.25": enough to tell settings apart. */
-const char *dq_kv_label(char *buf, size_t cap, const dq_kv_spec *s);
+const char *dq_kv_report_label(char *buf, size_t cap, const dq_kv_spec *s);
 /* Warns where less than half of what was read or held was compressed, and about raised budgets. `what` stands in
  * front. */
-void dq_kv_warn(dq_talk *t, const char *what, const dq_kv_spec *s, const dq_kv_held *h);
+void dq_kv_report_warn(dq_logger *t, const char *what, const dq_kv_spec *s, const dq_kv_cached *h);
 
 #endif

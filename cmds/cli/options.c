@@ -42,7 +42,7 @@ static int distance(const char *a, const char *b)
     return row[lb];
 }
 
-const char *dq_nearest(const char *text, const char *const *names, int n)
+const char *dq_options_nearest(const char *text, const char *const *names, int n)
 {
     const char *best = NULL;
     int best_d = 4;
@@ -67,7 +67,7 @@ static dq_status unknown_option(const char *text, const dq_opt *opts, const dq_u
     }
     while (*text == '-') text++;
     snprintf(word, sizeof word, "%.*s", (int)strcspn(text, "="), text);
-    const char *near = dq_nearest(word, names, n);
+    const char *near = dq_options_nearest(word, names, n);
     if (near)
         return dq_fail(err, DQ_USAGE, "unknown option --%s. Did you mean --%s? See dq %s --help.",
                        word, near, usage->name);
@@ -255,8 +255,8 @@ static dq_status flatten(dq_opt flat[MAX_OPTS], int *n, const dq_opt *rows, dq_e
     return DQ_OK;
 }
 
-dq_status dq_parse(dq_args *args, int argc, char **argv, const dq_opt *rows, const dq_usage *usage,
-                   dq_err *err)
+dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
+                           const dq_usage *usage, dq_err *err)
 {
     dq_opt opts[MAX_OPTS];
     struct option lopts[MAX_OPTS] = {{0}};
@@ -314,20 +314,20 @@ static dq_status parse_list(int *out, int *n, int cap, const char *text, const c
     }
 }
 
-dq_status dq_parse_ints(int *out, int *n, int cap, const char *text, const char *option, int min,
-                        int max, dq_err *err)
+dq_status dq_options_ints(int *out, int *n, int cap, const char *text, const char *option, int min,
+                          int max, dq_err *err)
 {
     return parse_list(out, n, cap, text, option, min, max, false, err);
 }
 
-dq_status dq_parse_bits(int *out, int *n, int cap, const char *text, const char *option,
-                        dq_err *err)
+dq_status dq_options_bits(int *out, int *n, int cap, const char *text, const char *option,
+                          dq_err *err)
 {
     return parse_list(out, n, cap, text, option, 2, 16, true, err);
 }
 
-int dq_parse_word(const char *text, const char *option, const char *const *names, int n,
-                  dq_err *err)
+int dq_options_word(const char *text, const char *option, const char *const *names, int n,
+                    dq_err *err)
 {
     char all[256] = "";
     for (int i = 0; i < n; i++) {

@@ -100,19 +100,19 @@ typedef struct dq_args {
 
 /* Options may stand anywhere, "--" ends them; abbreviations are refused; the nearest name is
  * offered for an unknown one. DQ_USAGE with the remedy. */
-dq_status dq_parse(dq_args *args, int argc, char **argv, const dq_opt *opts, const dq_usage *usage,
-                   dq_err *err);
+dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *opts,
+                           const dq_usage *usage, dq_err *err);
 
 /* "16,8,4" -> numbers within [min, max], no empty part, no duplicate. *n of at most cap. */
-dq_status dq_parse_ints(int *out, int *n, int cap, const char *text, const char *option, int min,
-                        int max, dq_err *err);
+dq_status dq_options_ints(int *out, int *n, int cap, const char *text, const char *option, int min,
+                          int max, dq_err *err);
 /* The same for widths of 2 to 8 bits, or 16. */
-dq_status dq_parse_bits(int *out, int *n, int cap, const char *text, const char *option,
-                        dq_err *err);
+dq_status dq_options_bits(int *out, int *n, int cap, const char *text, const char *option,
+                          dq_err *err);
 /* Index of `text` in names[n], or -1 with DQ_USAGE listing them. */
-int dq_parse_word(const char *text, const char *option, const char *const *names, int n,
-                  dq_err *err);
+int dq_options_word(const char *text, const char *option, const char *const *names, int n,
+                    dq_err *err);
 /* The entry of names[n] that is nearest to `text` by edit distance, NULL when none is near. */
-const char *dq_nearest(const char *text, const char *const *names, int n);
+const char *dq_options_nearest(const char *text, const char *const *names, int n);
 
 #endif

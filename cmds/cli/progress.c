@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-dq_status dq_talk_begin(dq_talk *t, const char *command, dq_err *err)
+dq_status dq_logger_begin(dq_logger *t, const char *command, dq_err *err)
 {
     t->command = command;
     if (!t->progress) t->progress = "auto";
@@ -22,13 +22,13 @@ dq_status dq_talk_begin(dq_talk *t, const char *command, dq_err *err)
     return t->warnings ? DQ_OK : dq_fail(err, DQ_RESOURCE, "out of memory");
 }
 
-void dq_talk_end(dq_talk *t)
+void dq_logger_end(dq_logger *t)
 {
     json_decref(t->warnings);
     t->warnings = NULL;
 }
 
-void dq_warn(dq_talk *t, const char *fmt, ...)
+void dq_logger_warn(dq_logger *t, const char *fmt, ...)
 {
     char line[1024];
     va_list args;
@@ -38,7 +38,7 @@ void dq_warn(dq_talk *t, const char *fmt, ...)
     vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     dq_one_line(line);
-    json_t *text = dq_name_json(line);
+    json_t *text = dq_document_name(line);
     json_array_foreach(t->warnings, i, old)
     {
         if (!json_equal(old, text)) continue;
@@ -49,7 +49,7 @@ void dq_warn(dq_talk *t, const char *fmt, ...)
     if (!t->quiet) fprintf(stderr, "dq %s: warning: %s\n", t->command, line);
 }
 
-void dq_say(dq_talk *t, const char *fmt, ...)
+void dq_logger_note(dq_logger *t, const char *fmt, ...)
 {
     char line[1024];
     va_list args;
@@ -61,13 +61,13 @@ void dq_say(dq_talk *t, const char *fmt, ...)
     fprintf(stderr, "dq %s: %s\n", t->command, line);
 }
 
-void dq_progress_begin(dq_progress *p, const dq_talk *t, const char *label, double total)
+void dq_progress_begin(dq_progress *p, const dq_logger *t, const char *label, double total)
 {
     memset(p, 0, sizeof *p);
-    p->talk = t;
+    p->logger = t;
     p->label = label;
     p->total = total > 0 ? total : 1;
-    p->start = p->last_time = dq_seconds();
+    p->start = p->last_time = dq_os_seconds();
     p->first = -1;
     p->redraw = isatty(STDERR_FILENO) != 0;
     p->on = !t->quiet && strcmp(t->progress, "never") != 0 &&
@@ -88,7 +88,7 @@ static void time_text(char *out, size_t cap, double seconds)
 
 void dq_progress_set(dq_progress *p, double done, const char *note)
 {
-    double now = dq_seconds(), share = done / p->total;
+    double now = dq_os_seconds(), share = done / p->total;
     p->done = done;
     if (p->first < 0) p->first = share;
     if (!p->on) return;
@@ -98,7 +98,7 @@ void dq_progress_set(dq_progress *p, double done, const char *note)
     char left[32] = "";
     if (share > p->first)
         time_text(left, sizeof left, (now - p->start) * (1 - share) / (share - p->first));
-    fprintf(stderr, "%sdq %s: %s %3.0f %%  %s  %s%s", p->redraw ? "\r" : "", p->talk->command,
+    fprintf(stderr, "%sdq %s: %s %3.0f %%  %s  %s%s", p->redraw ? "\r" : "", p->logger->command,
             p->label, 100 * share, left, note ? note : "", p->redraw ? "\033[K" : "\n");
     fflush(stderr);
     p->shown = true;

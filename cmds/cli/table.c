@@ -140,7 +140,7 @@ dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err)
 {
     dq_strbuf text = {0};
     DQ_TRY(complete(t, err));
-    FILE *f = dq_memory_open(&text, err);
+    FILE *f = dq_strbuf_memory_open(&text, err);
     if (!f) return err->code;
     for (int i = 0; i < t->n_cells; i++) {
         const char *s = t->cell[i].text;
@@ -153,12 +153,12 @@ dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err)
         if (quote) fputc('"', f);
         fputc(i % t->n_cols + 1 < t->n_cols ? ',' : '\n', f);
     }
-    if (dq_memory_close(f, err) == DQ_OK) dq_file_write(path, text.s, text.n, err);
+    if (dq_strbuf_memory_close(f, err) == DQ_OK) dq_file_write(path, text.s, text.n, err);
     dq_block_free(text.s);
     return err->code;
 }
 
-const char *dq_size_text(char *buf, size_t cap, int64_t bytes)
+const char *dq_table_size_text(char *buf, size_t cap, int64_t bytes)
 {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     double x = (double)bytes;

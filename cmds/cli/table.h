@@ -14,6 +14,6 @@ void dq_table_real(dq_table *t, double x); /* all digits; empty where it is not 
 void dq_table_rule(dq_table *t);           /* a line between rows in the text form */
 dq_status dq_table_print(const dq_table *t, dq_err *err);                 /* text, to stdout */
 dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err); /* a whole file */
-const char *dq_size_text(char *buf, size_t cap, int64_t bytes);           /* "3.1 MiB" */
+const char *dq_table_size_text(char *buf, size_t cap, int64_t bytes);     /* "3.1 MiB" */
 
 #endif

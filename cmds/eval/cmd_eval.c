@@ -33,7 +33,7 @@ typedef struct opened {
 } opened;
 
 typedef struct eval_run {
-    dq_eval_options o;
+    cmd_eval_options o;
     dq_arena *a;
     dq_backend *backend;
     opened open[DQ_EVAL_MODELS + 1];
@@ -41,11 +41,11 @@ typedef struct eval_run {
     char content[DQ_EVAL_MODELS + 1][65]; /* what identifies the bytes of each */
     const char *names[DQ_EVAL_MODELS + 1];
     const char *made_from[DQ_EVAL_MODELS + 1]; /* base name of a container's source; NULL: none */
-    dq_eval_files files;
+    cmd_eval_files files;
     json_t *inputs, *settings, *doc;
     dq_eval e;
     dq_progress progress;
-    dq_eval_resume resume;
+    cmd_eval_resume resume;
     bool requested; /* --dump-requests is written */
 } eval_run;
 
@@ -87,8 +87,8 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
 {
     opened *o = &x->open[x->n_open];
     dq_eval_model *em = &x->e.model[x->n_open];
-    dq_say(&x->o.talk, "opening %s", path);
-    DQ_TRY(dq_input_model(&o->m, path, &x->o.head_map, &x->o.talk, err));
+    dq_logger_note(&x->o.logger, "opening %s", path);
+    DQ_TRY(dq_input_model(&o->m, path, &x->o.head_map, &x->o.logger, err));
     x->n_open++; /* from here on it is closed with the others */
     DQ_TRY(identify(x, o->m, x->n_open - 1, err));
     DQ_TRY(open_tokenizer(o, em, err));
@@ -105,7 +105,7 @@ static dq_status choose_ref(eval_run *x, const dq_args *args, int *ref, dq_err *
 {
     *ref = -1;
     for (int i = 0; i < args->n; i++) {
-        if (dq_same_file(x->o.ref, args->item[i])) *ref = i;
+        if (dq_file_same(x->o.ref, args->item[i])) *ref = i;
     }
     if (*ref >= 0) return DQ_OK;
     *ref = x->n_open;
@@ -143,7 +143,7 @@ static dq_status choose_names(eval_run *x, dq_err *err)
             if (k != i && strcmp(x->e.model[k].m->name, x->e.model[i].m->name) == 0)
                 name = x->e.model[i].m->path;
         }
-        DQ_TRY(dq_name_text(&x->names[i], name, x->a, err));
+        DQ_TRY(dq_document_name_text(&x->names[i], name, x->a, err));
     }
     return DQ_OK;
 }
@@ -172,22 +172,23 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
         x->e.too_long++;
     x->e.bos = x->o.bos;
     x->files.inputs = x->inputs;
-    x->files.talk = &x->o.talk;
+    x->files.logger = &x->o.logger;
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
         if (dq_eval_faces[i]->open)
             DQ_TRY(dq_eval_faces[i]->open(x->o.own[i], &x->files, x->a, err));
     }
     for (int i = 0; i < x->e.n_sources; i++)
-        DQ_TRY(dq_eval_source_read(&x->e, &x->o, i, &x->files, err));
+        DQ_TRY(cmd_eval_source_read(&x->e, &x->o, i, &x->files, err));
     DQ_TRY(dq_backend_open(&x->backend, x->o.device, (int)x->o.threads, err));
-    for (int i = 0; i < x->o.n_math; i++) dq_say_math(&x->o.talk, x->backend->device, x->o.math[i]);
+    for (int i = 0; i < x->o.n_math; i++)
+        dq_kv_report_note_math(&x->o.logger, x->backend->device, x->o.math[i]);
     x->e.model = dq_alloc(x->a, DQ_EVAL_MODELS + 1, sizeof *x->e.model, err);
     if (!x->e.model) return err->code;
     for (int i = 0; i < args->n; i++) DQ_TRY(open_model(x, args->item[i], true, err));
     DQ_TRY(choose_references(x, args, err));
-    DQ_TRY(dq_head_map_check(&x->o.head_map, err));
+    DQ_TRY(dq_input_head_map_check(&x->o.head_map, err));
     DQ_TRY(choose_names(x, err));
-    for (int i = 0; i < x->e.n_sources; i++) DQ_TRY(dq_eval_fit(&x->e, i, err));
+    for (int i = 0; i < x->e.n_sources; i++) DQ_TRY(dq_eval_long_fit(&x->e, i, err));
     return choose_ctx(x, err);
 }
 
@@ -218,12 +219,12 @@ static dq_status add_math(eval_run *x, int model, int source, const dq_kv_config
     const dq_model *m = x->e.model[model].m;
     dq_kv_spec kv;
     dq_err lacks = {0};
-    DQ_TRY(dq_kv_spec_of(&kv, cache, m, math.kv, err));
+    DQ_TRY(dq_kv_options_spec(&kv, cache, m, math.kv, err));
     if (dq_backend_can(x->backend, m, math, &kv, &lacks) == DQ_OK)
         return add_rows(x, model, source, math, &kv, err);
     dq_advice_apply(&lacks);
     if (x->o.n_math > 1 && lacks.code == DQ_MISMATCH)
-        dq_warn(&x->o.talk, "left out: %s", lacks.text);
+        dq_logger_warn(&x->o.logger, "left out: %s", lacks.text);
     else
         *err = lacks;
     return err->code;
@@ -248,8 +249,8 @@ static void warn_grain(eval_run *x)
     bool rounded = false;
     for (int i = 0; i < x->e.n_rows; i++) rounded = rounded || x->e.row[i].logit.bits < 16;
     if (x->o.logit_grain && !rounded)
-        dq_warn(&x->o.talk, "--logit-grain says nothing here: no logits are rounded. Add "
-                            "--logit-bits of 2 to 8");
+        dq_logger_warn(&x->o.logger, "--logit-grain says nothing here: no logits are rounded. Add "
+                                     "--logit-bits of 2 to 8");
 }
 
 /* Items that lost the beginning of their context, and where the first of them stands. */
@@ -257,7 +258,7 @@ static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
 {
     const dq_eval_source *s = &x->e.source[ids->source];
     const dq_requests *q = &ids->req;
-    const char *room = dq_eval_face_of(s)->kept_room;
+    const char *capacity = cmd_eval_face_of(s)->kept_capacity;
     char first[64] = "";
     int64_t k = 0;
     while (k < q->n && !q->req[k].truncated) k++;
@@ -265,12 +266,12 @@ static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
         snprintf(first, sizeof first, ", the first is item %lld, line %lld",
                  (long long)dq_eval_number(s, q->req[k].item),
                  (long long)dq_eval_line(s, q->req[k].item));
-    dq_warn(&x->o.talk,
-            "%s: %lld of %lld items are longer than the %d positions of %s%s%s and lost the "
-            "beginning of their context%s",
-            s->path, (long long)q->n_truncated, (long long)q->n_items,
-            x->e.model[ids->model].m->max_positions, x->names[ids->model],
-            room ? " with room for " : "", room ? room : "", first);
+    dq_logger_warn(&x->o.logger,
+                   "%s: %lld of %lld items are longer than the %d positions of %s%s%s and lost the "
+                   "beginning of their context%s",
+                   s->path, (long long)q->n_truncated, (long long)q->n_items,
+                   x->e.model[ids->model].m->max_positions, x->names[ids->model],
+                   capacity ? " with room for " : "", capacity ? capacity : "", first);
 }
 
 /* What --long skip has left out. */
@@ -279,20 +280,21 @@ static void warn_skipped(eval_run *x)
     for (int i = 0; i < x->e.n_sources; i++) {
         const dq_eval_source *s = &x->e.source[i];
         if (s->n_skipped)
-            dq_warn(&x->o.talk,
-                    "%s: items that have more ids than a model has positions are left out: %lld",
-                    s->path, (long long)s->n_skipped);
+            dq_logger_warn(
+                &x->o.logger,
+                "%s: items that have more ids than a model has positions are left out: %lld",
+                s->path, (long long)s->n_skipped);
     }
 }
 
-static dq_eval_view view_of(const eval_run *x)
+static cmd_eval_view view_of(const eval_run *x)
 {
-    return (dq_eval_view){.e = &x->e, .names = x->names, .margin = x->o.margin};
+    return (cmd_eval_view){.e = &x->e, .names = x->names, .margin = x->o.margin};
 }
 
 static dq_status plan(eval_run *x, dq_err *err)
 {
-    const dq_eval_view v = view_of(x);
+    const cmd_eval_view v = view_of(x);
     warn_skipped(x);
     for (int m = 0; m < x->e.n_models; m++) {
         for (int s = 0; x->e.model[m].shown && s < x->e.n_sources; s++)
@@ -305,17 +307,17 @@ static dq_status plan(eval_run *x, dq_err *err)
                        "containers and --kv-bits 8",
                        x->o.math_word);
     warn_grain(x);
-    dq_eval_warn_sources(&x->o.talk, &v, x->made_from);
-    dq_gates_plan(&x->o.gates, &x->o.talk, &x->e);
-    dq_eval_say_routes(&x->o.talk, x->backend, &x->e);
+    cmd_eval_warn_sources(&x->o.logger, &v, x->made_from);
+    cmd_eval_gates_plan(&x->o.gates, &x->o.logger, &x->e);
+    cmd_eval_say_routes(&x->o.logger, x->backend, &x->e);
     for (int i = 0; i < x->e.n_ids; i++) {
         const dq_eval_ids *ids = &x->e.ids[i];
         const char *path = x->e.source[ids->source].path;
         if (ids->req.n_truncated) warn_truncated(x, ids);
-        dq_eval_warn_bad(&x->o.talk, path, ids->n_bad, ids->first_bad);
+        cmd_eval_warn_bad(&x->o.logger, path, ids->n_bad, ids->first_bad);
     }
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (dq_eval_faces[i]->warn_plan) dq_eval_faces[i]->warn_plan(&x->o.talk, &v);
+        if (dq_eval_faces[i]->warn_plan) dq_eval_faces[i]->warn_plan(&x->o.logger, &v);
     }
     return DQ_OK;
 }
@@ -366,11 +368,11 @@ static void make_settings(eval_run *x)
     json_object_set_new(s, "num_fewshot", json_integer((json_int_t)x->o.num_fewshot));
     json_object_set_new(s, "seed", drawn_seed(&x->e));
     put_sweep(x, s);
-    json_object_set_new(s, "head_map", dq_head_map_json(&x->o.head_map));
-    dq_eval_kv_settings(s, &x->e, x->names);
+    json_object_set_new(s, "head_map", dq_input_head_map_json(&x->o.head_map));
+    cmd_eval_kv_settings(s, &x->e, x->names);
     json_object_set_new(s, "math", json_string(x->o.math_word));
-    json_object_set_new(s, "margin", dq_real(x->o.margin));
-    json_object_set_new(s, "ref", x->o.ref ? dq_name_json(x->o.ref) : json_null());
+    json_object_set_new(s, "margin", dq_document_real(x->o.margin));
+    json_object_set_new(s, "ref", x->o.ref ? dq_document_name(x->o.ref) : json_null());
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
         if (dq_eval_faces[i]->settings) dq_eval_faces[i]->settings(s, x->o.own[i], &x->e);
     }
@@ -389,69 +391,70 @@ static void on_progress(void *arg, double share, const char *note)
 
 static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
 {
-    const dq_eval_view v = view_of(x);
+    const cmd_eval_view v = view_of(x);
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (dq_eval_faces[i]->say) DQ_TRY(dq_eval_faces[i]->say(&x->o.talk, &v, err));
+        if (dq_eval_faces[i]->say) DQ_TRY(dq_eval_faces[i]->say(&x->o.logger, &v, err));
     }
-    const dq_eval_identity id = {&x->e, &x->o, &x->files, (const char(*)[65])x->content,
-                                 x->backend};
-    DQ_TRY(dq_eval_resume_name(&x->resume, &id, err));
-    DQ_TRY(dq_eval_resume_begin(&x->resume, &x->e, x->o.resume, &x->o.talk, err));
-    dq_progress_begin(&x->progress, &x->o.talk, "scored", 1);
+    const cmd_eval_identity id = {&x->e, &x->o, &x->files, (const char(*)[65])x->content,
+                                  x->backend};
+    DQ_TRY(cmd_eval_resume_name(&x->resume, &id, err));
+    DQ_TRY(cmd_eval_resume_begin(&x->resume, &x->e, x->o.resume, &x->o.logger, err));
+    dq_progress_begin(&x->progress, &x->o.logger, "scored", 1);
     x->e.progress = on_progress;
     x->e.progress_arg = x;
     dq_status s = dq_eval_run(&x->e, err);
     dq_progress_end(&x->progress);
     dq_advice_apply(&x->e.journal_err);
     if (x->e.journal_err.code != DQ_OK)
-        dq_warn(&x->o.talk, "finished work could not be kept for --resume: %s",
-                x->e.journal_err.text);
-    return s == DQ_STOPPED ? dq_eval_resume_stopped(&x->resume, &x->e, argc, argv, err) : s;
+        dq_logger_warn(&x->o.logger, "finished work could not be kept for --resume: %s",
+                       x->e.journal_err.text);
+    return s == DQ_STOPPED ? cmd_eval_resume_stopped(&x->resume, &x->e, argc, argv, err) : s;
 }
 
 /* What the faces print behind the table, before the claims or behind them. */
-static dq_status print_faces(const dq_eval_view *v, bool last, dq_err *err)
+static dq_status print_faces(const cmd_eval_view *v, bool last, dq_err *err)
 {
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const dq_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = dq_eval_faces[i];
         if (face->tables && face->tables_last == last) DQ_TRY(face->tables(v, err));
     }
     return DQ_OK;
 }
 
-static dq_status print_table(const dq_eval_view *v, dq_err *err)
+static dq_status print_table(const cmd_eval_view *v, dq_err *err)
 {
     dq_table *t = NULL;
-    if (dq_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK &&
-        print_faces(v, false, err) == DQ_OK && dq_eval_claims(v, err) == DQ_OK)
+    if (cmd_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK &&
+        print_faces(v, false, err) == DQ_OK && cmd_eval_claims(v, err) == DQ_OK)
         print_faces(v, true, err);
     dq_table_free(t);
-    return err->code == DQ_OK ? dq_flush_stdout(err) : err->code;
+    return err->code == DQ_OK ? dq_document_flush(err) : err->code;
 }
 
-static dq_status make_document(eval_run *x, const dq_eval_view *v, dq_err *err)
+static dq_status make_document(eval_run *x, const cmd_eval_view *v, dq_err *err)
 {
-    x->doc = dq_document(&x->o.talk, "dq-eval/1");
+    x->doc = dq_document_new(&x->o.logger, "dq-eval/1");
     json_object_set(x->doc, "inputs", x->inputs);
     json_object_set(x->doc, "settings", x->settings);
-    DQ_TRY(dq_eval_json(json_object_get(x->doc, "results"), v, err));
-    DQ_TRY(dq_eval_claims_json(x->doc, v, err));
-    dq_gates_apply(&x->o.gates, &x->o.talk, &x->e, x->doc);
+    DQ_TRY(cmd_eval_json(json_object_get(x->doc, "results"), v, err));
+    DQ_TRY(cmd_eval_claims_json(x->doc, v, err));
+    cmd_eval_gates_apply(&x->o.gates, &x->o.logger, &x->e, x->doc);
     return DQ_OK;
 }
 
 /* written[]: the n files that now hold this run's results. */
-static dq_status write_files(eval_run *x, const dq_eval_view *v, const char **written, int *n,
+static dq_status write_files(eval_run *x, const cmd_eval_view *v, const char **written, int *n,
                              dq_err *err)
 {
     dq_table *t = NULL;
-    if (x->o.dump && dq_eval_dump(v, x->o.dump, err) == DQ_OK) written[(*n)++] = x->o.dump;
+    if (x->o.dump && cmd_eval_dump(v, x->o.dump, err) == DQ_OK) written[(*n)++] = x->o.dump;
     for (int i = 0; err->code == DQ_OK && i < DQ_EVAL_FACES; i++) {
-        const dq_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = dq_eval_faces[i];
         const char *path = face->file ? face->file(x->o.own[i]) : NULL;
-        if (path && dq_lines_write(path, face->file_lines, v, err) == DQ_OK) written[(*n)++] = path;
+        if (path && dq_document_write_lines(path, face->file_lines, v, err) == DQ_OK)
+            written[(*n)++] = path;
     }
-    if (err->code == DQ_OK && x->o.csv && dq_eval_columns(&t, v, err) == DQ_OK &&
+    if (err->code == DQ_OK && x->o.csv && cmd_eval_columns(&t, v, err) == DQ_OK &&
         dq_table_csv(t, x->o.csv, err) == DQ_OK)
         written[(*n)++] = x->o.csv;
     dq_table_free(t);
@@ -475,16 +478,16 @@ static dq_status write_page(eval_run *x, const char **written, int *n, dq_err *d
 
 static dq_status hand_out(eval_run *x, dq_err *err)
 {
-    dq_eval_view v = view_of(x);
+    cmd_eval_view v = view_of(x);
     dq_err drawing = {0}, gate = {0};
     const char *written[4 + DQ_EVAL_FACES];
     int n = 0;
     make_settings(x);
-    dq_eval_kv_warn(&x->o.talk, &x->e, x->names);
+    cmd_eval_kv_warn(&x->o.logger, &x->e, x->names);
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (dq_eval_faces[i]->warn_done) dq_eval_faces[i]->warn_done(&x->o.talk, &v);
+        if (dq_eval_faces[i]->warn_done) dq_eval_faces[i]->warn_done(&x->o.logger, &v);
     }
-    DQ_TRY(dq_eval_warn_clusters(&x->o.talk, &v, err));
+    DQ_TRY(cmd_eval_warn_clusters(&x->o.logger, &v, err));
     if (make_document(x, &v, err) == DQ_OK && write_files(x, &v, written, &n, err) == DQ_OK &&
         (!x->o.html || write_page(x, written, &n, &drawing, err) == DQ_OK)) {
         if (x->o.json)
@@ -494,22 +497,22 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     }
     if (err->code != DQ_OK) { /* a failed command leaves no output */
         for (int i = 0; i < n; i++) remove(written[i]);
-        return dq_eval_resume_keep(&x->resume, &x->e, err);
+        return cmd_eval_resume_keep(&x->resume, &x->e, err);
     }
-    dq_gates_outcome(&x->o.gates, &gate);
+    cmd_eval_gates_outcome(&x->o.gates, &gate);
     if (drawing.code == DQ_OK) {
         *err = gate;
         return err->code;
     }
     if (gate.code != DQ_OK) dq_in(&drawing, "%s, but there is no page: ", gate.text);
     *err = drawing;
-    return dq_eval_resume_keep(&x->resume, &x->e, err);
+    return cmd_eval_resume_keep(&x->resume, &x->e, err);
 }
 
 static dq_status dump_requests(eval_run *x, dq_err *err)
 {
     if (!x->o.requests) return DQ_OK;
-    DQ_TRY(dq_eval_dump_requests(&x->e, x->o.requests, err));
+    DQ_TRY(cmd_eval_dump_requests(&x->e, x->o.requests, err));
     x->requested = true;
     return DQ_OK;
 }
@@ -517,13 +520,13 @@ static dq_status dump_requests(eval_run *x, dq_err *err)
 /* --dry-run: everything is read and planned, nothing scored. */
 static dq_status show_plan(eval_run *x, dq_err *err)
 {
-    dq_eval_view v = view_of(x);
-    if (!x->o.json && !x->o.document) return dq_eval_plan_print(&v, err);
+    cmd_eval_view v = view_of(x);
+    if (!x->o.json && !x->o.document) return cmd_eval_plan_print(&v, err);
     make_settings(x);
-    json_t *doc = dq_document(&x->o.talk, "dq-eval-plan/1");
+    json_t *doc = dq_document_new(&x->o.logger, "dq-eval-plan/1");
     json_object_set(doc, "inputs", x->inputs);
     json_object_set(doc, "settings", x->settings);
-    dq_eval_plan_json(json_object_get(doc, "results"), &v);
+    cmd_eval_plan_json(json_object_get(doc, "results"), &v);
     if (x->o.document) dq_document_write(json_incref(doc), x->o.document, err);
     if (err->code == DQ_OK && x->o.json) {
         dq_document_print(json_incref(doc), err);
@@ -531,7 +534,7 @@ static dq_status show_plan(eval_run *x, dq_err *err)
     }
     json_decref(doc);
     if (err->code != DQ_OK || x->o.json) return err->code;
-    return dq_eval_plan_print(&v, err);
+    return cmd_eval_plan_print(&v, err);
 }
 
 static void close_all(eval_run *x)
@@ -545,7 +548,7 @@ static void close_all(eval_run *x)
     json_decref(x->inputs);
     json_decref(x->settings);
     json_decref(x->doc);
-    dq_talk_end(&x->o.talk);
+    dq_logger_end(&x->o.logger);
     dq_arena_free(x->a);
 }
 
@@ -565,16 +568,16 @@ dq_status dq_cmd_eval(int argc, char **argv, dq_err *err)
     x->inputs = json_array();
     x->settings = json_object();
     if (!x->a) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK && dq_eval_parse(&x->o, &args, argc, argv, x->a, err) == DQ_OK &&
-        !args.help && dq_eval_understand(&x->o, &args, x->a, err) == DQ_OK &&
-        dq_talk_begin(&x->o.talk, "eval", err) == DQ_OK) {
+    if (err->code == DQ_OK && cmd_eval_parse(&x->o, &args, argc, argv, x->a, err) == DQ_OK &&
+        !args.help && cmd_eval_understand(&x->o, &args, x->a, err) == DQ_OK &&
+        dq_logger_begin(&x->o.logger, "eval", err) == DQ_OK) {
         if (x->o.alone)
-            x->o.alone->run(dq_eval_own(&x->o, x->o.alone), &x->o, err);
+            x->o.alone->run(cmd_eval_own(&x->o, x->o.alone), &x->o, err);
         else if (open_all(x, &args, err) == DQ_OK && plan(x, err) == DQ_OK &&
                  dump_requests(x, err) == DQ_OK)
             score_or_show(x, argc, argv, err);
     }
-    dq_eval_resume_end(&x->resume, &x->e, err->code);
+    cmd_eval_resume_end(&x->resume, &x->e, err->code);
     bool fine = err->code == DQ_OK || err->code == DQ_GATE;
     if (!fine && x->requested) remove(x->o.requests);
     close_all(x);

@@ -4,12 +4,12 @@
 
 #include <string.h>
 
-const dq_eval_face *const dq_eval_faces[DQ_EVAL_FACES] = {
+const cmd_eval_face *const dq_eval_faces[DQ_EVAL_FACES] = {
     &dq_face_choices,  &dq_face_text,   &dq_face_generate,
     &dq_face_verdicts, &dq_face_needle, &dq_face_icl,
 };
 
-static bool shows_kind(const dq_eval_face *face, const dq_eval_kind *kind)
+static bool shows_kind(const cmd_eval_face *face, const dq_eval_kind *kind)
 {
     for (int k = 0; k < DQ_FACE_KINDS && face->kind[k]; k++) {
         if (face->kind[k] == kind) return true;
@@ -17,17 +17,17 @@ static bool shows_kind(const dq_eval_face *face, const dq_eval_kind *kind)
     return false;
 }
 
-const dq_eval_face *dq_eval_face_of(const dq_eval_source *source)
+const cmd_eval_face *cmd_eval_face_of(const dq_eval_source *source)
 {
     int i = 0;
     while (!shows_kind(dq_eval_faces[i], source->kind)) i++;
     return dq_eval_faces[i];
 }
 
-int dq_eval_face_named(const char *task)
+int cmd_eval_face_named(const char *task)
 {
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const dq_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = dq_eval_faces[i];
         const char *name;
         for (int k = 0; face->task && (name = face->task(k)) != NULL; k++) {
             if (strcmp(name, task) == 0) return i;
@@ -36,16 +36,16 @@ int dq_eval_face_named(const char *task)
     return -1;
 }
 
-bool dq_eval_face_shows(const dq_eval_face *face, const dq_eval *e, int row)
+bool cmd_eval_face_shows(const cmd_eval_face *face, const dq_eval *e, int row)
 {
-    return e->row[row].shown && dq_eval_face_of(dq_eval_source_of(e, &e->row[row])) == face;
+    return e->row[row].shown && cmd_eval_face_of(dq_eval_source_of(e, &e->row[row])) == face;
 }
 
-const dq_eval_source *dq_eval_face_source(const dq_eval_face *face, const dq_eval_source *source,
-                                          int n_sources)
+const dq_eval_source *cmd_eval_face_source(const cmd_eval_face *face, const dq_eval_source *source,
+                                           int n_sources)
 {
     for (int i = 0; i < n_sources; i++) {
-        if (dq_eval_face_of(&source[i]) == face) return &source[i];
+        if (cmd_eval_face_of(&source[i]) == face) return &source[i];
     }
     return NULL;
 }

@@ -13,8 +13,8 @@
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_report.h"
 
-struct dq_eval_options;
-struct dq_eval_files;
+struct cmd_eval_options;
+struct cmd_eval_files;
 
 /* An option of a face: its row of --help, and where in `own` its value goes; opt.to is not used. */
 typedef struct dq_face_option {
@@ -33,7 +33,7 @@ typedef struct dq_face_gates {
 
 enum { DQ_FACE_KINDS = 2, DQ_FACE_COLUMNS = 4, DQ_FACE_CSV_COLUMNS = 320 };
 
-typedef struct dq_eval_face {
+typedef struct cmd_eval_face {
     const char *name;
     const dq_eval_kind *kind[DQ_FACE_KINDS]; /* whose results it shows; none: see run */
 
@@ -49,36 +49,36 @@ typedef struct dq_eval_face {
     bool draws;                        /* something with --seed */
     bool own_examples;                 /* --num-fewshot passes its tasks by: they have their own */
     /* Words as settings. Sees the options of o, but no sources yet. */
-    dq_status (*read)(void *own, const struct dq_eval_options *o, dq_arena *a, dq_err *err);
-    /* Adds the sources of a task (dq_eval_add_source), or of options that are no task. */
-    dq_status (*choose)(void *own, struct dq_eval_options *o, const char *task, const char *path,
+    dq_status (*read)(void *own, const struct cmd_eval_options *o, dq_arena *a, dq_err *err);
+    /* Adds the sources of a task (cmd_eval_add_source), or of options that are no task. */
+    dq_status (*choose)(void *own, struct cmd_eval_options *o, const char *task, const char *path,
                         dq_arena *a, dq_err *err);
-    dq_status (*choose_more)(void *own, struct dq_eval_options *o, dq_err *err);
+    dq_status (*choose_more)(void *own, struct cmd_eval_options *o, dq_err *err);
     /* --num-fewshot for a source that is answered; the examples come from the file at path. */
-    dq_status (*examples)(void *own, const struct dq_eval_options *o, dq_eval_source *source,
+    dq_status (*examples)(void *own, const struct cmd_eval_options *o, dq_eval_source *source,
                           const char *path, dq_err *err);
     /* When all sources are chosen: DQ_USAGE for options that say nothing here. */
-    dq_status (*check)(const void *own, const struct dq_eval_options *o, dq_err *err);
+    dq_status (*check)(const void *own, const struct cmd_eval_options *o, dq_err *err);
     /* *is: path is a file that is read, besides those of all sources and their examples. */
-    dq_status (*reads)(bool *is, const void *own, const struct dq_eval_options *o, const char *path,
-                       dq_arena *a, dq_err *err);
+    dq_status (*reads)(bool *is, const void *own, const struct cmd_eval_options *o,
+                       const char *path, dq_arena *a, dq_err *err);
 
     /* ---- A run without a model: the whole of it ---- */
-    dq_status (*run)(const void *own, struct dq_eval_options *o, dq_err *err);
+    dq_status (*run)(const void *own, struct cmd_eval_options *o, dq_err *err);
 
     /* ---- Before anything is scored ---- */
     /* Files that belong to no single source. */
-    dq_status (*open)(void *own, struct dq_eval_files *files, dq_arena *a, dq_err *err);
-    /* What source i is made of; NULL: dq_eval_source_load. */
-    dq_status (*load)(void *own, dq_eval *e, const struct dq_eval_options *o, int i,
-                      struct dq_eval_files *files, dq_err *err);
+    dq_status (*open)(void *own, struct cmd_eval_files *files, dq_arena *a, dq_err *err);
+    /* What source i is made of; NULL: cmd_eval_source_load. */
+    dq_status (*load)(void *own, dq_eval *e, const struct cmd_eval_options *o, int i,
+                      struct cmd_eval_files *files, dq_err *err);
     /* When models are open and e->n_ctx is set. */
-    dq_status (*opened)(const void *own, const struct dq_eval_options *o, const dq_eval *e,
+    dq_status (*opened)(const void *own, const struct cmd_eval_options *o, const dq_eval *e,
                         dq_err *err);
     const char
-        *kept_room; /* what positions are kept free for where a context is cut, for a warning */
-    void (*warn_plan)(dq_talk *t, const dq_eval_view *v);
-    dq_status (*say)(dq_talk *t, const dq_eval_view *v, dq_err *err);
+        *kept_capacity; /* what positions are kept free for where a context is cut, for a warning */
+    void (*warn_plan)(dq_logger *t, const cmd_eval_view *v);
+    dq_status (*say)(dq_logger *t, const cmd_eval_view *v, dq_err *err);
     /* Adds all that the source's results depend on besides what all results do. */
     dq_status (*key)(dq_sha256 *h, const void *own, const dq_eval *e, const dq_eval_source *source,
                      dq_err *err);
@@ -87,11 +87,11 @@ typedef struct dq_eval_face {
     /* Members of `settings`; also called where the run has no such source. */
     void (*settings)(json_t *settings, const void *own, const dq_eval *e);
     void (*plan)(json_t *row, const dq_eval *e, const dq_eval_row *r); /* --dry-run */
-    dq_status (*metrics)(json_t *metrics, const dq_eval_view *v, int row, const dq_eval_numbers *x,
+    dq_status (*metrics)(json_t *metrics, const cmd_eval_view *v, int row, const dq_eval_numbers *x,
                          dq_err *err);
     void (*paired)(json_t *paired, const dq_eval_numbers *x);
     const char *loss; /* the metric of a verdict; NULL: the kind's quoted one */
-    dq_status (*details)(json_t *o, const dq_eval_view *v, int row, dq_err *err);
+    dq_status (*details)(json_t *o, const cmd_eval_view *v, int row, dq_err *err);
     dq_face_gates gates;
 
     /* ---- Tables and files ---- */
@@ -99,43 +99,43 @@ typedef struct dq_eval_face {
     const char *column[DQ_FACE_COLUMNS];
     void (*cells)(dq_table *t, const dq_eval_numbers *x);
     /* The same of the CSV: adds at most DQ_FACE_CSV_COLUMNS titles at titles[*n], in the arena. */
-    dq_status (*csv_titles)(const char **titles, int *n, const dq_eval_view *v, dq_err *err);
-    dq_status (*csv_cells)(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x,
+    dq_status (*csv_titles)(const char **titles, int *n, const cmd_eval_view *v, dq_err *err);
+    dq_status (*csv_cells)(dq_table *t, const cmd_eval_view *v, int row, const dq_eval_numbers *x,
                            dq_err *err);
     /* Prints what stands behind the table; last: behind the claims too. */
-    dq_status (*tables)(const dq_eval_view *v, dq_err *err);
+    dq_status (*tables)(const cmd_eval_view *v, dq_err *err);
     bool tables_last;
-    void (*warn_done)(dq_talk *t, const dq_eval_view *v);
+    void (*warn_done)(dq_logger *t, const cmd_eval_view *v);
     /* --dump-items: what a line of a request says of its item, or else the lines themselves. */
     void (*keys)(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item);
-    dq_status (*dump)(FILE *f, const dq_eval_view *v, int row, dq_err *err);
+    dq_status (*dump)(FILE *f, const cmd_eval_view *v, int row, dq_err *err);
     /* --dump-requests: the lines of a source. */
     dq_status (*requests)(FILE *f, const dq_eval_source *source, dq_err *err);
     /* A file of its own: the option that names it, the name (NULL: not given), JSON lines. */
     const char *file_option;
     const char *(*file)(const void *own);
-    dq_make_lines *file_lines; /* of a dq_eval_view */
-} dq_eval_face;
+    dq_document_lines *file_lines; /* of a cmd_eval_view */
+} cmd_eval_face;
 
 enum { DQ_EVAL_FACES = 6 };
-extern const dq_eval_face
+extern const cmd_eval_face
     *const dq_eval_faces[DQ_EVAL_FACES]; /* in the order of everything printed */
 
-extern const dq_eval_face dq_face_choices;  /* multiple choice */
-extern const dq_eval_face dq_face_text;     /* --text */
-extern const dq_eval_face dq_face_generate; /* text that the model goes on with */
-extern const dq_eval_face dq_face_verdicts; /* what somebody made of such text, without a model */
-extern const dq_eval_face dq_face_needle;   /* multi-needle retrieval */
-extern const dq_eval_face dq_face_icl;      /* in-context learning */
+extern const cmd_eval_face dq_face_choices;  /* multiple choice */
+extern const cmd_eval_face dq_face_text;     /* --text */
+extern const cmd_eval_face dq_face_generate; /* text that the model goes on with */
+extern const cmd_eval_face dq_face_verdicts; /* what somebody made of such text, without a model */
+extern const cmd_eval_face dq_face_needle;   /* multi-needle retrieval */
+extern const cmd_eval_face dq_face_icl;      /* in-context learning */
 
 /* The face of a source; every kind has one. */
-const dq_eval_face *dq_eval_face_of(const dq_eval_source *source);
+const cmd_eval_face *cmd_eval_face_of(const dq_eval_source *source);
 /* The index of the face with that task; -1: none. */
-int dq_eval_face_named(const char *task);
+int cmd_eval_face_named(const char *task);
 /* Whether the row is a result of that face. */
-bool dq_eval_face_shows(const dq_eval_face *face, const dq_eval *e, int row);
+bool cmd_eval_face_shows(const cmd_eval_face *face, const dq_eval *e, int row);
 /* The first source of a face; NULL: the run has none. */
-const dq_eval_source *dq_eval_face_source(const dq_eval_face *face, const dq_eval_source *source,
-                                          int n_sources);
+const dq_eval_source *cmd_eval_face_source(const cmd_eval_face *face, const dq_eval_source *source,
+                                           int n_sources);
 
 #endif

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dq_status read_one(dq_gate *g, const char *text, dq_err *err)
+static dq_status read_one(cmd_eval_gate *g, const char *text, dq_err *err)
 {
     const char *op = text + strcspn(text, "<>"), *number;
     size_t n = (size_t)(op - text);
@@ -34,7 +34,7 @@ static dq_status read_one(dq_gate *g, const char *text, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_gates_read(dq_gates *g, const dq_list *texts, dq_err *err)
+dq_status cmd_eval_gates_read(cmd_eval_gates *g, const dq_list *texts, dq_err *err)
 {
     for (int i = 0; i < texts->n; i++) DQ_TRY(read_one(&g->gate[g->n++], texts->item[i], err));
     return DQ_OK;
@@ -96,7 +96,7 @@ static bool among(const char *word, const char *const *list)
 /* Whether `metric` is one that results of the source hold under "metrics". */
 static bool is_metric(const char *metric, const dq_eval_source *s)
 {
-    const dq_face_gates *own = &dq_eval_face_of(s)->gates;
+    const dq_face_gates *own = &cmd_eval_face_of(s)->gates;
     for (int m = 0; m < 2 && s->kind->metric[m]; m++) {
         if (strcmp(metric, s->kind->metric[m]) == 0) return true;
     }
@@ -106,14 +106,14 @@ static bool is_metric(const char *metric, const dq_eval_source *s)
 static bool is_member(const char *metric, const char *member, const dq_eval_source *s)
 {
     static const char *const of_all[] = {"value", "stderr", NULL};
-    const dq_face_gates *own = &dq_eval_face_of(s)->gates;
+    const dq_face_gates *own = &cmd_eval_face_of(s)->gates;
     return among(member, of_all) || (own->member && own->member(metric, member));
 }
 
 /* Whether the name is a paired difference of a metric of the source, or its p. */
 static bool is_paired(const char *name, const dq_eval_source *s)
 {
-    const char *loss = dq_eval_face_of(s)->loss;
+    const char *loss = cmd_eval_face_of(s)->loss;
     char base[DQ_GATE_NAME];
     bool delta = ends_in(name, "_delta", base);
     if (!delta && !ends_in(name, "_p", base)) return false;
@@ -126,7 +126,7 @@ static bool is_paired(const char *name, const dq_eval_source *s)
 /* Whether the name says how a result of the source differs from its reference. */
 static bool is_difference(const char *name, const dq_eval_source *s)
 {
-    const dq_face_gates *own = &dq_eval_face_of(s)->gates;
+    const dq_face_gates *own = &cmd_eval_face_of(s)->gates;
     return is_paired(name, s) || (own->differs && own->differs(name));
 }
 
@@ -141,13 +141,13 @@ static bool known(const char *name, const dq_eval_source *s)
     base[n] = 0;
     name += n + 1;
     if (is_metric(base, s)) return is_member(base, name, s);
-    return *name && (among(base, part) || among(base, dq_eval_face_of(s)->gates.parts));
+    return *name && (among(base, part) || among(base, cmd_eval_face_of(s)->gates.parts));
 }
 
-dq_status dq_gates_check(const dq_gates *g, const dq_eval_source *source, int n_sources,
-                         dq_err *err)
+dq_status cmd_eval_gates_check(const cmd_eval_gates *g, const dq_eval_source *source, int n_sources,
+                               dq_err *err)
 {
-    const char *first = dq_eval_face_of(&source[0])->gates.first;
+    const char *first = cmd_eval_face_of(&source[0])->gates.first;
     if (!first) first = source[0].kind->metric[0];
     for (int i = 0; i < g->n; i++) {
         bool there = false;
@@ -162,28 +162,29 @@ dq_status dq_gates_check(const dq_gates *g, const dq_eval_source *source, int n_
     return DQ_OK;
 }
 
-void dq_gates_plan(const dq_gates *g, dq_talk *t, const dq_eval *e)
+void cmd_eval_gates_plan(const cmd_eval_gates *g, dq_logger *t, const dq_eval *e)
 {
     for (int i = 0; i < g->n; i++) {
         const char *name = g->gate[i].name;
-        bool asked = false, there = false;
+        bool requested = false, there = false;
         for (int r = 0; r < e->n_rows; r++) {
             const bool is =
                 e->row[r].shown && is_difference(name, dq_eval_source_of(e, &e->row[r]));
-            asked = asked || is;
+            requested = requested || is;
             there = there || (is && e->row[r].ref != r);
         }
-        if (asked && !there)
-            dq_warn(t,
-                    "--fail-if \"%s\": every result is its own reference, so there will be no %s. "
-                    "Add what differs (a source checkpoint, --ref, --logit-bits, ...)",
-                    g->gate[i].text, name);
+        if (requested && !there)
+            dq_logger_warn(
+                t,
+                "--fail-if \"%s\": every result is its own reference, so there will be no %s. "
+                "Add what differs (a source checkpoint, --ref, --logit-bits, ...)",
+                g->gate[i].text, name);
     }
 }
 
 /* ---- Results ---- */
 
-static bool holds(const dq_gate *g, double x)
+static bool holds(const cmd_eval_gate *g, double x)
 {
     if (g->less) return g->equal ? x <= g->limit : x < g->limit;
     return g->equal ? x >= g->limit : x > g->limit;
@@ -204,12 +205,12 @@ static const char *result_text(char *buf, size_t cap, const json_t *row)
     return buf;
 }
 
-static void say(dq_talk *t, const dq_gate *g, const json_t *row, double x)
+static void say(dq_logger *t, const cmd_eval_gate *g, const json_t *row, double x)
 {
     char value[32] = "has no value", result[800];
     if (!isnan(x)) snprintf(value, sizeof value, "is %.6g", x);
-    dq_warn(t, "--fail-if \"%s\": %s: %s %s", g->text, result_text(result, sizeof result, row),
-            g->name, value);
+    dq_logger_warn(t, "--fail-if \"%s\": %s: %s %s", g->text,
+                   result_text(result, sizeof result, row), g->name, value);
 }
 
 /* What became of one gate. */
@@ -218,8 +219,8 @@ typedef struct looked {
     int sourceless; /* results that would have one if their source were in the run */
 } looked;
 
-static void look_at(const dq_gate *g, dq_talk *t, const dq_eval *e, int index, const json_t *row,
-                    looked *sum)
+static void look_at(const cmd_eval_gate *g, dq_logger *t, const dq_eval *e, int index,
+                    const json_t *row, looked *sum)
 {
     char result[800];
     const json_t *v = find(row, g->name);
@@ -229,10 +230,11 @@ static void look_at(const dq_gate *g, dq_talk *t, const dq_eval *e, int index, c
         if (!e->model[e->row[index].model].sourceless)
             return; /* a reference differs from nothing */
         sum->sourceless++;
-        dq_warn(t,
-                "--fail-if \"%s\": %s: could not be checked, its source checkpoint is not in the "
-                "run",
-                g->text, result_text(result, sizeof result, row));
+        dq_logger_warn(
+            t,
+            "--fail-if \"%s\": %s: could not be checked, its source checkpoint is not in the "
+            "run",
+            g->text, result_text(result, sizeof result, row));
         return;
     }
     if (!v) return;
@@ -243,7 +245,7 @@ static void look_at(const dq_gate *g, dq_talk *t, const dq_eval *e, int index, c
     sum->bad++;
 }
 
-void dq_gates_apply(dq_gates *g, dq_talk *t, const dq_eval *e, json_t *document)
+void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *t, const dq_eval *e, json_t *document)
 {
     const json_t *results = json_object_get(document, "results");
     json_t *list = json_array();
@@ -254,13 +256,13 @@ void dq_gates_apply(dq_gates *g, dq_talk *t, const dq_eval *e, json_t *document)
             if (e->row[r].shown) look_at(&g->gate[i], t, e, r, json_array_get(results, at++), &sum);
         }
         if (sum.n == 0 && sum.sourceless == 0)
-            dq_warn(t, "--fail-if \"%s\": no result has a %s, so nothing was looked at",
-                    g->gate[i].text, g->gate[i].name);
+            dq_logger_warn(t, "--fail-if \"%s\": no result has a %s, so nothing was looked at",
+                           g->gate[i].text, g->gate[i].name);
         g->missed += sum.bad;
         g->unchecked += sum.n == 0 || sum.sourceless > 0;
         g->sourceless += sum.sourceless > 0;
         json_t *o = json_object();
-        json_object_set_new(o, "fail_if", dq_name_json(g->gate[i].text));
+        json_object_set_new(o, "fail_if", dq_document_name(g->gate[i].text));
         json_object_set_new(o, "checked", json_integer(sum.n));
         json_object_set_new(o, "missed", json_integer(sum.bad));
         json_object_set_new(o, "unchecked", json_integer(sum.sourceless));
@@ -270,7 +272,7 @@ void dq_gates_apply(dq_gates *g, dq_talk *t, const dq_eval *e, json_t *document)
     json_decref(list);
 }
 
-dq_status dq_gates_outcome(const dq_gates *g, dq_err *err)
+dq_status cmd_eval_gates_outcome(const cmd_eval_gates *g, dq_err *err)
 {
     char missed[80] = "", unchecked[80] = "";
     if (g->missed == 0 && g->unchecked == 0) return DQ_OK;

@@ -13,33 +13,33 @@ enum { DQ_GATE_NAME = 64 };
  * "acc.stderr"), its paired difference to the reference ("acc_delta", "nll_nats_delta"), its p
  * ("acc_p"), "ppl_ratio", or the path of a number under "kv", "throughput", "weights", "positions" or "slices"
  * of a result ("kv.kept_fraction"). */
-typedef struct dq_gate {
+typedef struct cmd_eval_gate {
     const char *text; /* as given */
     char name[DQ_GATE_NAME];
     bool less, equal; /* < or <=; <= or >= */
     double limit;
-} dq_gate;
+} cmd_eval_gate;
 
-typedef struct dq_gates {
-    dq_gate gate[DQ_LIST_MAX];
+typedef struct cmd_eval_gates {
+    cmd_eval_gate gate[DQ_LIST_MAX];
     int n;
     int missed;     /* results that meet a condition */
     int unchecked;  /* conditions that no result has a number for, or not every one that should */
     int sourceless; /* those of them where the source of a quantized model is not in the run */
-} dq_gates;
+} cmd_eval_gates;
 
 /* DQ_USAGE: not such an expression. */
-dq_status dq_gates_read(dq_gates *g, const dq_list *texts, dq_err *err);
+dq_status cmd_eval_gates_read(cmd_eval_gates *g, const dq_list *texts, dq_err *err);
 /* DQ_USAGE, before anything is scored: a name that no source of the run has. */
-dq_status dq_gates_check(const dq_gates *g, const dq_eval_source *source, int n_sources,
-                         dq_err *err);
+dq_status cmd_eval_gates_check(const cmd_eval_gates *g, const dq_eval_source *source, int n_sources,
+                               dq_err *err);
 /* When the rows are known: warns of a difference where every row is its own reference. */
-void dq_gates_plan(const dq_gates *g, dq_talk *t, const dq_eval *e);
+void cmd_eval_gates_plan(const cmd_eval_gates *g, dq_logger *t, const dq_eval *e);
 /* Looks at every result of the document, says on stderr where a condition holds (or a value is missing, or
  * there was nothing to look at), counts that, and puts "gates" into the document. Differences of references are
  * left out, but those of a quantized model without its source cannot be checked. */
-void dq_gates_apply(dq_gates *g, dq_talk *t, const dq_eval *e, json_t *document);
+void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *t, const dq_eval *e, json_t *document);
 /* DQ_GATE when something was missed or could not be checked. */
-dq_status dq_gates_outcome(const dq_gates *g, dq_err *err);
+dq_status cmd_eval_gates_outcome(const cmd_eval_gates *g, dq_err *err);
 
 #endif

@@ -25,7 +25,7 @@ static bool first_width(const dq_eval *e, int row)
     return e->row[row].shown;
 }
 
-void dq_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const *names)
+void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const *names)
 {
     json_t *bits = json_array(), *kv = json_object();
     json_t *effective = json_array(), *stored = json_object();
@@ -48,7 +48,7 @@ void dq_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const *
 
 /* The id behind a context is predicted by the context's last row, which still sees all of it: a choice of
  * one id says nothing about what was forgotten. Once per source and tokenizer. */
-static void warn_short_choices(dq_talk *t, const dq_eval *e, int row)
+static void warn_short_choices(dq_logger *t, const dq_eval *e, int row)
 {
     const dq_eval_row *r = &e->row[row];
     const dq_requests *req = &e->ids[r->ids].req;
@@ -59,14 +59,14 @@ static void warn_short_choices(dq_talk *t, const dq_eval *e, int row)
     if (!r->kv.evict.policy) return;
     for (int64_t i = 0; i < req->n; i++) n += req->req[i].cont && req->req[i].n_cont == 1;
     if (n)
-        dq_warn(
+        dq_logger_warn(
             t,
             "%s: %lld of %lld choices are a single token, which is predicted before anything is "
             "forgotten; to measure eviction, let choices begin with the question",
             e->source[e->ids[r->ids].source].name, (long long)n, (long long)req->n);
 }
 
-void dq_eval_kv_warn(dq_talk *t, const dq_eval *e, const char *const *names)
+void cmd_eval_kv_warn(dq_logger *t, const dq_eval *e, const char *const *names)
 {
     char what[400];
     for (int i = 0; i < e->n_rows; i++) {
@@ -75,11 +75,11 @@ void dq_eval_kv_warn(dq_talk *t, const dq_eval *e, const char *const *names)
         warn_short_choices(t, e, i);
         snprintf(what, sizeof what, "%s, %s", names[r->model],
                  e->source[e->ids[r->ids].source].name);
-        dq_kv_warn(t, what, &r->kv, &r->work.held);
+        dq_kv_report_warn(t, what, &r->kv, &r->work.cached);
     }
 }
 
-bool dq_eval_kv_swept(const dq_eval *e)
+bool cmd_eval_kv_swept(const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {
         if (e->row[i].shown && !dq_kv_spec_is_plain(&e->row[i].kv)) return true;
@@ -87,11 +87,11 @@ bool dq_eval_kv_swept(const dq_eval *e)
     return false;
 }
 
-bool dq_eval_kv_policies(const dq_eval *e)
+bool cmd_eval_kv_policies(const dq_eval *e)
 {
-    const dq_policy *seen = NULL;
+    const dq_kv_policy *seen = NULL;
     for (int i = 0; i < e->n_rows; i++) {
-        const dq_policy *p = e->row[i].shown ? e->row[i].kv.evict.policy : NULL;
+        const dq_kv_policy *p = e->row[i].shown ? e->row[i].kv.evict.policy : NULL;
         if (p && seen && p != seen) return true;
         if (p) seen = p;
     }
@@ -106,12 +106,12 @@ static bool same_route(const dq_eval_row *a, const dq_eval_row *b)
            a->math.pv == b->math.pv && a->math.kv == b->math.kv;
 }
 
-void dq_eval_say_routes(dq_talk *t, const dq_backend *b, const dq_eval *e)
+void cmd_eval_say_routes(dq_logger *t, const dq_backend *b, const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *r = &e->row[i];
         int k = 0;
         while (!same_route(r, &e->row[k])) k++;
-        if (k == i) dq_say_routes(t, b, e->model[r->model].m, r->math, &r->kv);
+        if (k == i) dq_kv_report_note_routes(t, b, e->model[r->model].m, r->math, &r->kv);
     }
 }

@@ -8,14 +8,14 @@
 #include "eval/eval.h"
 
 /* Puts what runs, and what each container remembers, into `settings`. */
-void dq_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const *names);
+void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const *names);
 /* After the run. */
-void dq_eval_kv_warn(dq_talk *t, const dq_eval *e, const char *const *names);
+void cmd_eval_kv_warn(dq_logger *t, const dq_eval *e, const char *const *names);
 /* Whether some shown row has a cache that is not plain; whether shown rows differ in what chooses the
  * tokens. */
-bool dq_eval_kv_swept(const dq_eval *e);
-bool dq_eval_kv_policies(const dq_eval *e);
+bool cmd_eval_kv_swept(const dq_eval *e);
+bool cmd_eval_kv_policies(const dq_eval *e);
 /* With -v: the layers' kernels for every model, arithmetic and cache among the rows, references too. */
-void dq_eval_say_routes(dq_talk *t, const dq_backend *b, const dq_eval *e);
+void cmd_eval_say_routes(dq_logger *t, const dq_backend *b, const dq_eval *e);
 
 #endif

@@ -1,5 +1,5 @@
 /* eval_options: the options of dq eval itself; those of the kinds of evaluation come from their faces, and
- * dq_eval_understand says in which order all of them are read.
+ * cmd_eval_understand says in which order all of them are read.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_options.h"
 
@@ -46,17 +46,17 @@ static const dq_usage usage = {
     .args = "one MODEL or more (at most 64)",
 };
 
-static const dq_eval_options defaults = {
+static const cmd_eval_options defaults = {
     .bos_word = "auto", .math_word = "f32", .device = "auto", .margin = DQ_EVAL_MARGIN};
 
-void *dq_eval_own(const dq_eval_options *o, const dq_eval_face *face)
+void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_face *face)
 {
     int i = 0;
     while (dq_eval_faces[i] != face) i++;
     return o->own[i];
 }
 
-static dq_status begin(dq_eval_options *o, dq_arena *a, dq_err *err)
+static dq_status begin(cmd_eval_options *o, dq_arena *a, dq_err *err)
 {
     o->bos_word = defaults.bos_word;
     o->math_word = defaults.math_word;
@@ -65,7 +65,7 @@ static dq_status begin(dq_eval_options *o, dq_arena *a, dq_err *err)
     dq_kv_options_begin(&o->kv, "of what is drawn: --num-fewshot (default 1234), needles and the "
                                 "policy random (default 1)");
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const dq_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = dq_eval_faces[i];
         if (face->size) o->own[i] = dq_alloc(a, 1, face->size, err);
         if (face->size && o->own[i] && face->begin) face->begin(o->own[i]);
     }
@@ -111,7 +111,7 @@ static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
 }
 
 /* What is scored: tasks and their examples; behind them what faces score without --task, and then add_limits. */
-static void add_scored(rows *to, dq_eval_options *o, const char *tasks)
+static void add_scored(rows *to, cmd_eval_options *o, const char *tasks)
 {
     const dq_opt opts[] = {
         {.help = "what is scored"},
@@ -144,7 +144,7 @@ static void add_scored(rows *to, dq_eval_options *o, const char *tasks)
     add_rows(to, opts);
 }
 
-static void add_limits(rows *to, dq_eval_options *o)
+static void add_limits(rows *to, cmd_eval_options *o)
 {
     const dq_opt opts[] = {
         {.name = "limit",
@@ -181,7 +181,7 @@ static void add_limits(rows *to, dq_eval_options *o)
     add_rows(to, opts);
 }
 
-static void add_computed(rows *to, dq_eval_options *o)
+static void add_computed(rows *to, cmd_eval_options *o)
 {
     const dq_opt opts[] = {
         {.help = "how it is computed"},
@@ -209,7 +209,7 @@ static void add_computed(rows *to, dq_eval_options *o)
          .to = &o->ref,
          .value = "MODEL",
          .help = "compare every row with this model at 16 bits"},
-        DQ_HEAD_MAP_OPTION(o->head_map),
+        DQ_INPUT_HEAD_MAP_OPTION(o->head_map),
         {.name = "device",
          .kind = DQ_OPT_TEXT,
          .to = &o->device,
@@ -237,7 +237,7 @@ static void add_computed(rows *to, dq_eval_options *o)
     add_rows(to, opts);
 }
 
-static void add_outputs(rows *to, dq_eval_options *o)
+static void add_outputs(rows *to, cmd_eval_options *o)
 {
     const dq_opt opts[] = {
         {.help = "what comes out"},
@@ -298,14 +298,14 @@ static void add_outputs(rows *to, dq_eval_options *o)
              "has such a number, or where it needs a reference that is not in the run: "
              "'kld_nats > 0.01', 'ppl_ratio >= 1.02', 'acc_delta < -0.01', 'kld_nats.p99 > 1'; "
              "may be repeated"},
-        DQ_TALK_OPTIONS(o->talk),
+        DQ_LOGGER_OPTIONS(o->logger),
         {0},
     };
     add_rows(to, opts);
 }
 
-dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv, dq_arena *a,
-                        dq_err *err)
+dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **argv, dq_arena *a,
+                         dq_err *err)
 {
     rows all = {.n = 0};
     char *tasks = NULL;
@@ -318,12 +318,12 @@ dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv
     for (int i = 0; i < DQ_EVAL_FACES; i++) add_own(&all, dq_eval_faces[i]->options, o->own[i]);
     add_outputs(&all, o);
     if (all.n > MAX_ROWS) return dq_fail(err, DQ_BUG, "more than %d options", MAX_ROWS);
-    return dq_parse(args, argc, argv, all.row, &usage, err);
+    return dq_options_parse(args, argc, argv, all.row, &usage, err);
 }
 
 /* A name per comma. */
-dq_status dq_eval_split(const char *text, const char *option, dq_list *out, dq_arena *a,
-                        dq_err *err)
+dq_status cmd_eval_split(const char *text, const char *option, dq_list *out, dq_arena *a,
+                         dq_err *err)
 {
     for (const char *p = text;; p++) {
         size_t n = strcspn(p, ",");
@@ -337,15 +337,16 @@ dq_status dq_eval_split(const char *text, const char *option, dq_list *out, dq_a
     }
 }
 
-static dq_status read_logits(dq_eval_options *o, dq_arena *a, dq_err *err)
+static dq_status read_logits(cmd_eval_options *o, dq_arena *a, dq_err *err)
 {
     dq_list words = {.n = 0};
     if (o->logit_bits)
-        DQ_TRY(dq_parse_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits, "logit-bits", err));
+        DQ_TRY(
+            dq_options_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits, "logit-bits", err));
     if (!o->logit_grain) return DQ_OK;
-    DQ_TRY(dq_eval_split(o->logit_grain, "logit-grain", &words, a, err));
+    DQ_TRY(cmd_eval_split(o->logit_grain, "logit-grain", &words, a, err));
     for (int i = 0; i < words.n; i++) {
-        int g = dq_parse_word(words.item[i], "logit-grain", dq_grain_name, DQ_GRAINS, err);
+        int g = dq_options_word(words.item[i], "logit-grain", dq_grain_name, DQ_GRAINS, err);
         if (g < 0) return err->code;
         for (int k = 0; k < o->n_grains; k++) {
             if (o->grain[k] == (dq_grain)g)
@@ -356,12 +357,12 @@ static dq_status read_logits(dq_eval_options *o, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status read_math(dq_eval_options *o, dq_arena *a, dq_err *err)
+static dq_status read_math(cmd_eval_options *o, dq_arena *a, dq_err *err)
 {
     dq_list words = {.n = 0};
-    DQ_TRY(dq_eval_split(o->math_word, "math", &words, a, err));
+    DQ_TRY(cmd_eval_split(o->math_word, "math", &words, a, err));
     for (int i = 0; i < words.n; i++) {
-        int m = dq_parse_word(words.item[i], "math", dq_num_name, DQ_NUMS, err);
+        int m = dq_options_word(words.item[i], "math", dq_num_name, DQ_NUMS, err);
         if (m < 0) return err->code;
         for (int k = 0; k < o->n_math; k++) {
             if (o->math[k].linear == (dq_num)m)
@@ -372,10 +373,10 @@ static dq_status read_math(dq_eval_options *o, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status read_long(dq_eval_options *o, dq_err *err)
+static dq_status read_long(cmd_eval_options *o, dq_err *err)
 {
     if (!o->too_long) return DQ_OK;
-    int way = dq_parse_word(o->too_long, "long", dq_long_name + 1, 3, err);
+    int way = dq_options_word(o->too_long, "long", dq_long_name + 1, 3, err);
     if (way < 0) return err->code;
     for (int i = 0; i < o->n_sources; i++) {
         if (o->source[i].kind->usual_long != DQ_LONG_USUAL) return DQ_OK;
@@ -384,25 +385,25 @@ static dq_status read_long(dq_eval_options *o, dq_err *err)
                    "--long is for tasks with choices and tasks that generate text; there is none.");
 }
 
-static dq_status read_words(dq_eval_options *o, dq_arena *a, dq_err *err)
+static dq_status read_words(cmd_eval_options *o, dq_arena *a, dq_err *err)
 {
-    int bos = dq_parse_word(o->bos_word, "bos", dq_bos_name, 3, err);
+    int bos = dq_options_word(o->bos_word, "bos", dq_bos_name, 3, err);
     if (bos < 0) return err->code;
     o->bos = (dq_bos)bos;
     DQ_TRY(read_math(o, a, err));
     return read_logits(o, a, err);
 }
 
-static dq_status says_nothing(const dq_eval_options *o, const char *option, dq_err *err)
+static dq_status says_nothing(const cmd_eval_options *o, const char *option, dq_err *err)
 {
     return dq_fail(err, DQ_USAGE, "--task %s runs no model, so --%s says nothing.", o->alone->name,
                    option);
 }
 
 /* Options that say how a model is run. Those of faces without a source are refused by their faces. */
-static dq_status check_alone(const dq_eval_options *o, dq_err *err)
+static dq_status check_alone(const cmd_eval_options *o, dq_err *err)
 {
-    const dq_eval_options *const d = &defaults;
+    const cmd_eval_options *const d = &defaults;
     const char *const kv = dq_kv_options_given(&o->kv);
     const struct {
         const char *name;
@@ -431,7 +432,7 @@ static dq_status check_alone(const dq_eval_options *o, dq_err *err)
         if (of_models[i].given) return says_nothing(o, of_models[i].name, err);
     }
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const dq_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = dq_eval_faces[i];
         if (face->file && face->file(o->own[i])) return says_nothing(o, face->file_option, err);
     }
     return DQ_OK;
@@ -439,7 +440,7 @@ static dq_status check_alone(const dq_eval_options *o, dq_err *err)
 
 /* The files that a run writes; *n of at most N_OUTPUTS. */
 enum { N_OUTPUTS = 5 + DQ_EVAL_FACES };
-static void list_outputs(dq_output *out, int *n, char (*option)[64], const dq_eval_options *o)
+static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_eval_options *o)
 {
     const dq_output own[] = {
         {"--csv", o->csv, DQ_OUTPUT_CSV},
@@ -451,14 +452,14 @@ static void list_outputs(dq_output *out, int *n, char (*option)[64], const dq_ev
     *n = (int)(sizeof own / sizeof own[0]);
     memcpy(out, own, sizeof own);
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const dq_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = dq_eval_faces[i];
         if (!face->file) continue;
         snprintf(option[i], sizeof option[i], "--%s", face->file_option);
         out[(*n)++] = (dq_output){option[i], face->file(o->own[i]), DQ_OUTPUT_LINES};
     }
 }
 
-static dq_status check_outputs(const dq_eval_options *o, const dq_args *args, dq_arena *a,
+static dq_status check_outputs(const cmd_eval_options *o, const dq_args *args, dq_arena *a,
                                dq_err *err)
 {
     dq_output out[N_OUTPUTS];
@@ -470,42 +471,42 @@ static dq_status check_outputs(const dq_eval_options *o, const dq_args *args, dq
     if (o->ref) input[n++] = o->ref;
     for (int i = 0; i < n_out; i++) {
         bool same = false;
-        if (out[i].path) DQ_TRY(dq_eval_is_input(&same, o, out[i].path, a, err));
+        if (out[i].path) DQ_TRY(cmd_eval_is_input(&same, o, out[i].path, a, err));
         if (same)
             return dq_fail(err, DQ_USAGE, "%s is an input; the output needs another name.",
                            out[i].path);
     }
-    return dq_outputs_check(out, n_out, input, n, o->force, err);
+    return dq_output_guard_check(out, n_out, input, n, o->force, err);
 }
 
 /* Whether --seed has something to act on besides a policy of the cache. */
-static bool draws(const dq_eval_options *o)
+static bool draws(const cmd_eval_options *o)
 {
     for (int i = 0; i < o->n_sources; i++) {
-        if (o->source[i].n_shots || dq_eval_face_of(&o->source[i])->draws) return true;
+        if (o->source[i].n_shots || cmd_eval_face_of(&o->source[i])->draws) return true;
     }
     return false;
 }
 
 /* Each step uses what the steps above it have made of the words, and nothing from below: words of the run, words
  * of each face, the sources that both name, and then what does not go together. */
-dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
+dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
 {
     DQ_TRY(read_words(o, a, err));
-    DQ_TRY(dq_head_map_read(&o->head_map, err));
+    DQ_TRY(dq_input_head_map_read(&o->head_map, err));
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
         if (dq_eval_faces[i]->read) DQ_TRY(dq_eval_faces[i]->read(o->own[i], o, a, err));
     }
-    DQ_TRY(dq_eval_choose(o, args, &usage, a, err));
+    DQ_TRY(cmd_eval_choose(o, args, &usage, a, err));
     o->kv.draws = draws(o);
     if (o->alone) DQ_TRY(check_alone(o, err));
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
         if (dq_eval_faces[i]->check) DQ_TRY(dq_eval_faces[i]->check(o->own[i], o, err));
     }
     DQ_TRY(read_long(o, err));
-    DQ_TRY(dq_gates_read(&o->gates, &o->fail_if, err));
-    if (!o->alone) DQ_TRY(dq_gates_check(&o->gates, o->source, o->n_sources, err));
+    DQ_TRY(cmd_eval_gates_read(&o->gates, &o->fail_if, err));
+    if (!o->alone) DQ_TRY(cmd_eval_gates_check(&o->gates, o->source, o->n_sources, err));
     DQ_TRY(check_outputs(o, args, a, err));
     if (o->html && dq_report_check(err) != DQ_OK) return dq_in(err, "--html: ");
     return DQ_OK;

@@ -14,19 +14,19 @@
 
 enum { DQ_EVAL_MODELS = 64, DQ_EVAL_SOURCES = 16, DQ_EVAL_BITS = 8 };
 
-typedef struct dq_eval_options {
+typedef struct cmd_eval_options {
     dq_list tasks, data, fewshot, fail_if;
     const char *logit_bits, *logit_grain, *bos_word, *math_word, *ref, *device;
     const char *too_long, *dump, *requests, *csv, *document, *html;
     int64_t ctx, threads, limit, num_fewshot;
     double margin;
     bool json, resume, dry_run, force;
-    dq_head_map head_map;
+    dq_input_head_map head_map;
     dq_kv_options kv;
     void *own[DQ_EVAL_FACES]; /* the options of each face, and what they mean */
-    dq_talk talk;
+    dq_logger logger;
     /* what they mean */
-    dq_gates gates;
+    cmd_eval_gates gates;
     int bits[DQ_EVAL_BITS], n_bits; /* 0: as each model says */
     dq_grain grain[DQ_GRAINS];
     int n_grains; /* 0: as each model says */
@@ -36,18 +36,18 @@ typedef struct dq_eval_options {
     dq_eval_source source[DQ_EVAL_SOURCES]; /* name, path, task and its examples */
     const char *examples[DQ_EVAL_SOURCES];  /* path of the few-shot examples; NULL: none */
     int n_sources;
-    const dq_eval_face *alone; /* runs no model and is all there is; NULL: no such task is named */
-} dq_eval_options;
+    const cmd_eval_face *alone; /* runs no model and is all there is; NULL: no such task is named */
+} cmd_eval_options;
 
 /* What the options of a face mean, in this run. */
-void *dq_eval_own(const dq_eval_options *o, const dq_eval_face *face);
+void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_face *face);
 /* Appends the parts of text between commas; words live in the arena. */
-dq_status dq_eval_split(const char *text, const char *option, dq_list *out, dq_arena *a,
+dq_status cmd_eval_split(const char *text, const char *option, dq_list *out, dq_arena *a,
                         dq_err *err);
 /* Sets the defaults and reads argv; what faces keep lives in the arena. */
-dq_status dq_eval_parse(dq_eval_options *o, dq_args *args, int argc, char **argv, dq_arena *a,
+dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **argv, dq_arena *a,
                         dq_err *err);
 /* Fills the second part; words live in the arena. */
-dq_status dq_eval_understand(dq_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err);
+dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err);
 
 #endif

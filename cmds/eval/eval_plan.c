@@ -27,18 +27,18 @@ static work work_of(const dq_eval *e, const dq_eval_row *r)
     work w = {.units = dq_eval_units(e, r), .sequences = windows ? win->n : q->n};
     for (int64_t i = 0; windows && i < win->n; i++) w.ids += win->win[i].n;
     for (int64_t k = 0; !windows && k < q->n; k++)
-        w.ids += dq_requests_trunk(q, q->req[k].item)->n + dq_score_fed(&q->req[k]);
+        w.ids += dq_items_shared_prefix(q, q->req[k].item)->n + dq_score_fed(&q->req[k]);
     return w;
 }
 
-static void print_row(dq_table *t, const dq_eval_view *v, const dq_eval_row *r)
+static void print_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, r);
     work w = work_of(v->e, r);
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
-    if (dq_eval_kv_swept(v->e)) {
+    if (cmd_eval_kv_swept(v->e)) {
         dq_table_cell(t, "%d:%d", r->kv.k_bits, r->kv.v_bits);
         dq_table_cell(t, "%s", r->kv.evict.policy ? r->kv.evict.policy->name : "-");
     }
@@ -50,13 +50,13 @@ static void print_row(dq_table *t, const dq_eval_view *v, const dq_eval_row *r)
     dq_table_cell(t, "%s", r->shown ? "result" : "reference");
 }
 
-dq_status dq_eval_plan_print(const dq_eval_view *v, dq_err *err)
+dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err)
 {
     const char *titles[12] = {"model", "logit bits", "grain"};
     int n = 3;
     int64_t all = 0;
     dq_table *t;
-    if (dq_eval_kv_swept(v->e)) {
+    if (cmd_eval_kv_swept(v->e)) {
         titles[n++] = "KV bits";
         titles[n++] = "policy";
     }
@@ -75,10 +75,10 @@ dq_status dq_eval_plan_print(const dq_eval_view *v, dq_err *err)
         printf("rows: %d, ids: %lld; nothing was scored (--dry-run)\n", v->e->n_rows,
                (long long)all);
     dq_table_free(t);
-    return err->code == DQ_OK ? dq_flush_stdout(err) : err->code;
+    return err->code == DQ_OK ? dq_document_flush(err) : err->code;
 }
 
-void dq_eval_plan_json(json_t *results, const dq_eval_view *v)
+void cmd_eval_plan_json(json_t *results, const cmd_eval_view *v)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_row *r = &v->e->row[i];
@@ -91,12 +91,12 @@ void dq_eval_plan_json(json_t *results, const dq_eval_view *v)
         json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
         json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
         json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
-        json_object_set_new(o, "math", dq_math_json(r->math));
+        json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
         json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
         json_object_set_new(o, "task", json_string(s->name));
         json_object_set_new(o, s->kind->windows ? "windows" : "items",
                             json_integer((json_int_t)w.units));
-        if (dq_eval_face_of(s)->plan) dq_eval_face_of(s)->plan(o, v->e, r);
+        if (cmd_eval_face_of(s)->plan) cmd_eval_face_of(s)->plan(o, v->e, r);
         json_object_set_new(o, "sequences", json_integer((json_int_t)w.sequences));
         json_object_set_new(o, "ids", json_integer((json_int_t)w.ids));
         json_array_append_new(results, o);

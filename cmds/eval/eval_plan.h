@@ -6,8 +6,8 @@
 #include "cmds/eval/eval_report.h"
 
 /* Prints the rows, references that are only computed among them, and their sum. */
-dq_status dq_eval_plan_print(const dq_eval_view *v, dq_err *err);
+dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err);
 /* One object per row. */
-void dq_eval_plan_json(json_t *results, const dq_eval_view *v);
+void cmd_eval_plan_json(json_t *results, const cmd_eval_view *v);
 
 #endif

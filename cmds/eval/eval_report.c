@@ -14,12 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-const dq_model *dq_eval_model_of(const dq_eval *e, int row)
+const dq_model *cmd_eval_model_of(const dq_eval *e, int row)
 {
     return e->model[e->row[row].model].m;
 }
 
-double dq_eval_rate(const dq_work *w)
+double cmd_eval_rate(const dq_score_work *w)
 {
     return w->seconds > 0 ? (double)w->computed / w->seconds : (double)NAN;
 }
@@ -40,20 +40,20 @@ static json_t *weights_json(const dq_model *m)
     return w;
 }
 
-json_t *dq_eval_mean_json(dq_mean m)
+json_t *cmd_eval_mean_json(dq_mean m)
 {
-    json_t *o = dq_metric(m.value, m.std_err);
+    json_t *o = dq_document_metric(m.value, m.std_err);
     json_object_set_new(o, "n_clusters",
                         m.clusters ? json_integer((json_int_t)m.clusters) : json_null());
     return o;
 }
 
-json_t *dq_eval_interval_json(dq_interval x)
+json_t *cmd_eval_interval_json(dq_interval x)
 {
     if (isnan(x.low)) return json_null();
     json_t *l = json_array();
-    json_array_append_new(l, dq_real(x.low));
-    json_array_append_new(l, dq_real(x.high));
+    json_array_append_new(l, dq_document_real(x.low));
+    json_array_append_new(l, dq_document_real(x.high));
     return l;
 }
 
@@ -70,17 +70,17 @@ static void give_reason(json_t *metrics, const char *reason)
 }
 
 /* What the kind judges by, and what its face says besides. */
-static dq_status add_metrics(json_t *row, const dq_eval_view *v, int index,
+static dq_status add_metrics(json_t *row, const cmd_eval_view *v, int index,
                              const dq_eval_numbers *x, dq_err *err)
 {
     const dq_eval_source *source = dq_eval_source_of(v->e, &v->e->row[index]);
-    const dq_eval_face *face = dq_eval_face_of(source);
-    const char *reason = dq_eval_no_difference(v->e, index);
+    const cmd_eval_face *face = cmd_eval_face_of(source);
+    const char *reason = cmd_eval_no_difference(v->e, index);
     json_t *o = json_object();
     json_object_set_new(row, "metrics", o);
     for (int m = 0; m < x->n_metrics; m++) {
-        json_t *y = dq_eval_mean_json(x->score[m]);
-        json_object_set_new(y, "interval", dq_eval_interval_json(x->score_interval[m]));
+        json_t *y = cmd_eval_mean_json(x->score[m]);
+        json_object_set_new(y, "interval", cmd_eval_interval_json(x->score_interval[m]));
         json_object_set_new(o, source->kind->metric[m], y);
     }
     if (face->metrics) DQ_TRY(face->metrics(o, v, index, x, err));
@@ -88,34 +88,34 @@ static dq_status add_metrics(json_t *row, const dq_eval_view *v, int index,
     return DQ_OK;
 }
 
-json_t *dq_flips_json(const dq_flips *f)
+json_t *cmd_eval_flips_json(const dq_stat_flips *f)
 {
     json_t *o = json_object();
     json_object_set_new(o, "n01", json_integer((json_int_t)f->n01));
     json_object_set_new(o, "n10", json_integer((json_int_t)f->n10));
-    json_object_set_new(o, "delta", dq_real(f->delta));
-    json_object_set_new(o, "stderr", dq_real(f->std_err));
-    json_object_set_new(o, "interval", dq_eval_interval_json(f->interval));
+    json_object_set_new(o, "delta", dq_document_real(f->delta));
+    json_object_set_new(o, "stderr", dq_document_real(f->std_err));
+    json_object_set_new(o, "interval", cmd_eval_interval_json(f->interval));
     json_object_set_new(o, "n_clusters", json_integer((json_int_t)f->clusters));
-    json_object_set_new(o, "p", dq_real(f->p));
+    json_object_set_new(o, "p", dq_document_real(f->p));
     json_object_set_new(o, "test", json_string(f->clustered ? "t, clustered" : "McNemar, exact"));
-    json_object_set_new(o, "mcnemar_p", dq_real(f->clustered ? (double)NAN : f->p));
+    json_object_set_new(o, "mcnemar_p", dq_document_real(f->clustered ? (double)NAN : f->p));
     return o;
 }
 
 /* Null for the reference itself: there is nothing to pair it with. */
 static json_t *paired_json(const dq_eval_numbers *x, const dq_eval_source *source)
 {
-    const dq_eval_face *face = dq_eval_face_of(source);
+    const cmd_eval_face *face = cmd_eval_face_of(source);
     if (x->is_ref) return json_null();
     json_t *o = json_object();
     for (int m = 0; m < x->n_metrics; m++)
-        json_object_set_new(o, source->kind->metric[m], dq_flips_json(&x->flips[m]));
+        json_object_set_new(o, source->kind->metric[m], cmd_eval_flips_json(&x->flips[m]));
     if (face->paired) face->paired(o, x);
     return o;
 }
 
-const char *dq_eval_no_difference(const dq_eval *e, int row)
+const char *cmd_eval_no_difference(const dq_eval *e, int row)
 {
     const dq_eval_row *r = &e->row[row];
     if (r->ref != row) return NULL;
@@ -132,7 +132,7 @@ static const char *reference_weights(const dq_eval *e, const dq_eval_row *r)
                                                                                         : "other";
 }
 
-int dq_eval_cross_row(const dq_eval *e, int row)
+int cmd_eval_cross_row(const dq_eval *e, int row)
 {
     const dq_eval_row *r = &e->row[row];
     const dq_eval_source *s = dq_eval_source_of(e, r);
@@ -148,38 +148,38 @@ int dq_eval_cross_row(const dq_eval *e, int row)
     return -1;
 }
 
-static dq_status add_cross(json_t *o, const dq_eval_view *v, int row, dq_err *err)
+static dq_status add_cross(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_kind *kind = dq_eval_source_of(v->e, &v->e->row[row])->kind;
-    int other = dq_eval_cross_row(v->e, row);
+    int other = cmd_eval_cross_row(v->e, row);
     if (other < 0) return DQ_OK;
     json_t *c = json_object();
     json_object_set_new(o, "cross_paired", c);
     json_object_set_new(c, "model", json_string(v->names[v->e->row[other].model]));
     for (int m = 0; m < 2 && kind->metric[m]; m++) {
-        dq_flips f;
+        dq_stat_flips f;
         DQ_TRY(dq_eval_compare(v->e, other, row, m, &f, err));
-        json_object_set_new(c, kind->metric[m], dq_flips_json(&f));
+        json_object_set_new(c, kind->metric[m], cmd_eval_flips_json(&f));
     }
     return DQ_OK;
 }
 
-static json_t *work_json(const dq_work *w)
+static json_t *work_json(const dq_score_work *w)
 {
     json_t *o = json_object();
     json_object_set_new(o, "tokens", json_integer((json_int_t)w->tokens));
     json_object_set_new(o, "computed_tokens", json_integer((json_int_t)w->computed));
-    json_object_set_new(o, "seconds", dq_real(w->seconds));
-    json_object_set_new(o, "tokens_per_second", dq_real(dq_eval_rate(w)));
+    json_object_set_new(o, "seconds", dq_document_real(w->seconds));
+    json_object_set_new(o, "tokens_per_second", dq_document_real(cmd_eval_rate(w)));
     return o;
 }
 
-static dq_status row_json(json_t *results, const dq_eval_view *v, int row, dq_err *err)
+static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
     const dq_eval_source *source = dq_eval_source_of(e, r);
-    const dq_eval_face *face = dq_eval_face_of(source);
+    const cmd_eval_face *face = cmd_eval_face_of(source);
     dq_eval_numbers x;
     DQ_TRY(dq_eval_numbers_of(e, row, &x, err));
     json_t *o = json_object();
@@ -187,11 +187,11 @@ static dq_status row_json(json_t *results, const dq_eval_view *v, int row, dq_er
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "reference", json_string(v->names[e->row[r->ref].model]));
     json_object_set_new(o, "reference_weights", json_string(reference_weights(e, r)));
-    json_object_set_new(o, "weights", weights_json(dq_eval_model_of(e, row)));
+    json_object_set_new(o, "weights", weights_json(cmd_eval_model_of(e, row)));
     json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
-    json_object_set_new(o, "kv", dq_kv_json(&r->kv, &r->work.held));
-    json_object_set_new(o, "math", dq_math_json(r->math));
+    json_object_set_new(o, "kv", dq_kv_report_json(&r->kv, &r->work.cached));
+    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
     json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
     json_object_set_new(o, "task", json_string(source->name));
     json_object_set_new(o, "n", json_integer((json_int_t)x.n));
@@ -199,13 +199,13 @@ static dq_status row_json(json_t *results, const dq_eval_view *v, int row, dq_er
     json_object_set_new(o, "cluster", json_string(dq_eval_cluster(e, r)));
     DQ_TRY(add_metrics(o, v, row, &x, err));
     json_object_set_new(o, "paired", paired_json(&x, source));
-    json_object_set_new(o, "verdict", dq_eval_verdict_json(v, row, &x));
+    json_object_set_new(o, "verdict", cmd_eval_verdict_json(v, row, &x));
     json_object_set_new(o, "throughput", work_json(&r->work));
     if (face->details) DQ_TRY(face->details(o, v, row, err));
     return add_cross(o, v, row, err);
 }
 
-dq_status dq_eval_json(json_t *results, const dq_eval_view *v, dq_err *err)
+dq_status cmd_eval_json(json_t *results, const cmd_eval_view *v, dq_err *err)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
         if (v->e->row[i].shown) DQ_TRY(row_json(results, v, i, err));
@@ -218,7 +218,7 @@ static json_t *text_json(const dq_strbuf *b)
     return json_stringn(b->s ? b->s : "", b->n);
 }
 
-void dq_eval_row_keys(json_t *o, const dq_eval_view *v, const dq_eval_row *r)
+void cmd_eval_row_keys(json_t *o, const cmd_eval_view *v, const dq_eval_row *r)
 {
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "task", json_string(dq_eval_source_of(v->e, r)->name));
@@ -228,32 +228,32 @@ void dq_eval_row_keys(json_t *o, const dq_eval_view *v, const dq_eval_row *r)
     json_object_set_new(o, "math", json_string(dq_num_name[r->math.linear]));
 }
 
-static dq_status dump_request(FILE *f, const dq_eval_view *v, int row, const dq_request *a,
+static dq_status dump_request(FILE *f, const cmd_eval_view *v, int row, const dq_request *a,
                               const dq_eval_words *w, dq_err *err)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
-    const dq_eval_face *face = dq_eval_face_of(dq_eval_source_of(e, r));
-    const dq_trunk *trunk = dq_requests_trunk(&e->ids[r->ids].req, a->item);
+    const cmd_eval_face *face = cmd_eval_face_of(dq_eval_source_of(e, r));
+    const dq_shared_prefix *shared_prefix = dq_items_shared_prefix(&e->ids[r->ids].req, a->item);
     dq_request own = *a;
     own.n_cont = w->n_cont;
     json_t *o = json_object();
-    dq_eval_row_keys(o, v, r);
+    cmd_eval_row_keys(o, v, r);
     json_object_set_new(o, "item",
                         json_integer((json_int_t)dq_eval_number(dq_eval_source_of(e, r), a->item)));
     json_object_set_new(o, "choice", json_integer(a->choice));
     json_object_set_new(o, "context", text_json(&w->ctx));
     json_object_set_new(o, "continuation", text_json(&w->cont));
-    json_object_set_new(o, "n_ctx", json_integer((json_int_t)(trunk->n + a->n_ctx)));
+    json_object_set_new(o, "n_ctx", json_integer((json_int_t)(shared_prefix->n + a->n_ctx)));
     json_object_set_new(o, "n_cont", json_integer((json_int_t)own.n_cont));
-    json_object_set_new(o, "ll", dq_real(dq_eval_ll(r, &own)));
+    json_object_set_new(o, "ll", dq_document_real(dq_eval_ll(r, &own)));
     json_object_set_new(o, "greedy", json_boolean(dq_eval_greedy(r, &own)));
     if (face->keys) face->keys(o, e, r, a->item);
-    return dq_line_put(f, o, err);
+    return dq_document_put_line(f, o, err);
 }
 
 /* A line for every request. */
-static dq_status dump_row(FILE *f, const dq_eval_view *v, int row, dq_err *err)
+static dq_status dump_row(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
     const dq_eval_kind *kind = v->e->source[ids->source].kind;
@@ -270,10 +270,10 @@ static dq_status dump_row(FILE *f, const dq_eval_view *v, int row, dq_err *err)
 
 static dq_status dump_rows(FILE *f, const void *view, dq_err *err)
 {
-    const dq_eval_view *v = view;
+    const cmd_eval_view *v = view;
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_source *s = dq_eval_source_of(v->e, &v->e->row[i]);
-        const dq_eval_face *face = dq_eval_face_of(s);
+        const cmd_eval_face *face = cmd_eval_face_of(s);
         if (!v->e->row[i].shown) continue;
         if (face->dump)
             DQ_TRY(face->dump(f, v, i, err));
@@ -283,7 +283,7 @@ static dq_status dump_rows(FILE *f, const void *view, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_eval_dump(const dq_eval_view *v, const char *path, dq_err *err)
+dq_status cmd_eval_dump(const cmd_eval_view *v, const char *path, dq_err *err)
 {
-    return dq_lines_write(path, dump_rows, v, err);
+    return dq_document_write_lines(path, dump_rows, v, err);
 }

@@ -29,11 +29,11 @@ DQ_PRINTF(2, 3) static void add_line(dq_sha256 *h, const char *fmt, ...)
 static void add_program(dq_sha256 *h, const dq_backend *b)
 {
     bool cpu = strcmp(b->ops->name, "cpu") == 0;
-    add_line(h, "%s %s %s %u %s\n", DQ_VERSION, __VERSION__, b->ops->name, dq_cpu_features(NULL),
+    add_line(h, "%s %s %s %u %s\n", DQ_VERSION, __VERSION__, b->ops->name, dq_os_cpu_features(NULL),
              cpu ? "" : b->device);
 }
 
-static dq_status add_sources(dq_sha256 *h, const dq_eval_identity *id, dq_err *err)
+static dq_status add_sources(dq_sha256 *h, const cmd_eval_identity *id, dq_err *err)
 {
     const dq_eval *e = id->e;
     add_line(h, "%lld %d %s\n", (long long)e->n_ctx, (int)e->bos,
@@ -42,15 +42,15 @@ static dq_status add_sources(dq_sha256 *h, const dq_eval_identity *id, dq_err *e
     for (int i = 0; i < id->files->n; i++) dq_sha256_add(h, id->files->sha[i], 64);
     for (int i = 0; i < e->n_sources; i++) {
         const dq_eval_source *from = &e->source[i];
-        const dq_eval_face *face = dq_eval_face_of(from);
+        const cmd_eval_face *face = cmd_eval_face_of(from);
         add_line(h, "%s %lld %lld %lld\n", from->name, (long long)id->o->limit,
                  (long long)from->n_shots, (long long)from->seed);
-        if (face->key) DQ_TRY(face->key(h, dq_eval_own(id->o, face), e, from, err));
+        if (face->key) DQ_TRY(face->key(h, cmd_eval_own(id->o, face), e, from, err));
     }
     return DQ_OK;
 }
 
-static void add_models(dq_sha256 *h, const dq_eval_identity *id)
+static void add_models(dq_sha256 *h, const cmd_eval_identity *id)
 {
     for (int i = 0; i < id->e->n_models; i++) {
         const dq_eval_model *m = &id->e->model[i];
@@ -72,7 +72,7 @@ static void add_rows(dq_sha256 *h, const dq_eval *e)
     }
 }
 
-dq_status dq_eval_resume_name(dq_eval_resume *s, const dq_eval_identity *id, dq_err *err)
+dq_status cmd_eval_resume_name(cmd_eval_resume *s, const cmd_eval_identity *id, dq_err *err)
 {
     dq_sha256 h;
     DQ_TRY(dq_sha256_begin(&h, err));
@@ -107,8 +107,8 @@ static bool add_word(char *line, size_t cap, const char *word)
     return true;
 }
 
-dq_status dq_eval_resume_stopped(const dq_eval_resume *s, const dq_eval *e, int argc, char **argv,
-                                 dq_err *err)
+dq_status cmd_eval_resume_stopped(const cmd_eval_resume *s, const dq_eval *e, int argc, char **argv,
+                                  dq_err *err)
 {
     char again[600] = "";
     bool fits = true;
@@ -124,7 +124,7 @@ dq_status dq_eval_resume_stopped(const dq_eval_resume *s, const dq_eval *e, int 
                    s->path, again);
 }
 
-static dq_status go_on(const dq_eval_resume *s, dq_eval *e, dq_err *err)
+static dq_status go_on(const cmd_eval_resume *s, dq_eval *e, dq_err *err)
 {
     if (dq_eval_journal(e, s->key, s->path, true, err) == DQ_OK) return DQ_OK;
     if (err->code == DQ_DAMAGED || err->code == DQ_MISMATCH)
@@ -132,24 +132,26 @@ static dq_status go_on(const dq_eval_resume *s, dq_eval *e, dq_err *err)
     return err->code;
 }
 
-dq_status dq_eval_resume_begin(const dq_eval_resume *s, dq_eval *e, bool resume, dq_talk *t,
-                               dq_err *err)
+dq_status cmd_eval_resume_begin(const cmd_eval_resume *s, dq_eval *e, bool resume, dq_logger *t,
+                                dq_err *err)
 {
     dq_err why = {0};
     if (resume && dq_file_exists(s->path)) return go_on(s, e, err);
     if (resume)
-        dq_warn(t,
-                "%s: is not in this folder, so there is nothing to resume with these inputs and "
-                "settings; everything is computed",
-                s->path);
+        dq_logger_warn(
+            t,
+            "%s: is not in this folder, so there is nothing to resume with these inputs and "
+            "settings; everything is computed",
+            s->path);
     if (dq_file_exists(s->path) && !dq_journal_busy(s->path) && rename(s->path, s->old) == 0)
-        dq_warn(t,
-                "an earlier run of this command left finished work, which --resume would go on "
-                "from; it is in %s until this run is done",
-                s->old);
+        dq_logger_warn(
+            t,
+            "an earlier run of this command left finished work, which --resume would go on "
+            "from; it is in %s until this run is done",
+            s->old);
     if (dq_eval_journal(e, s->key, s->path, false, &why) != DQ_OK) {
         dq_advice_apply(&why);
-        dq_warn(t, "finished work cannot be kept for --resume: %s", why.text);
+        dq_logger_warn(t, "finished work cannot be kept for --resume: %s", why.text);
     }
     return DQ_OK;
 }
@@ -160,7 +162,7 @@ static bool has_work(const dq_eval *e)
     return e->journal && dq_journal_count(e->journal) > 1;
 }
 
-dq_status dq_eval_resume_keep(const dq_eval_resume *s, const dq_eval *e, dq_err *err)
+dq_status cmd_eval_resume_keep(const cmd_eval_resume *s, const dq_eval *e, dq_err *err)
 {
     if (!has_work(e)) return err->code;
     return dq_fail_more(
@@ -170,7 +172,7 @@ dq_status dq_eval_resume_keep(const dq_eval_resume *s, const dq_eval *e, dq_err 
         e->journal_err.code == DQ_OK ? "The" : "Not all, but the first", s->path);
 }
 
-void dq_eval_resume_end(const dq_eval_resume *s, dq_eval *e, dq_status outcome)
+void cmd_eval_resume_end(const cmd_eval_resume *s, dq_eval *e, dq_status outcome)
 {
     bool fine = outcome == DQ_OK || outcome == DQ_GATE;
     bool keep = outcome == DQ_STOPPED || (!fine && has_work(e));

@@ -9,31 +9,31 @@
 #include "cmds/eval/eval_sources.h"
 
 /* What the bits of results depend on. */
-typedef struct dq_eval_identity {
+typedef struct cmd_eval_identity {
     const dq_eval *e;
-    const dq_eval_options *o;
-    const dq_eval_files *files;
+    const cmd_eval_options *o;
+    const cmd_eval_files *files;
     const char (*content)[65]; /* [e->n_models]: what identifies each model's bytes */
     const dq_backend *backend;
-} dq_eval_identity;
+} cmd_eval_identity;
 
-typedef struct dq_eval_resume {
+typedef struct cmd_eval_resume {
     char key[65], path[64], old[72];
-} dq_eval_resume;
+} cmd_eval_resume;
 
 /* Key and path of a planned sweep. */
-dq_status dq_eval_resume_name(dq_eval_resume *s, const dq_eval_identity *id, dq_err *err);
+dq_status cmd_eval_resume_name(cmd_eval_resume *s, const cmd_eval_identity *id, dq_err *err);
 /* Writes finished work down from here on, or (resume) first takes what the file has; with no file to resume
  * there is a warning. A file of an earlier run that is not resumed is set aside as PATH.old until this one is
  * done. Where a new file cannot be written the run goes on without, with a warning. */
-dq_status dq_eval_resume_begin(const dq_eval_resume *s, dq_eval *e, bool resume, dq_talk *t,
-                               dq_err *err);
+dq_status cmd_eval_resume_begin(const cmd_eval_resume *s, dq_eval *e, bool resume, dq_logger *t,
+                                dq_err *err);
 /* Replaces the message of an interruption by one that says how to go on. */
-dq_status dq_eval_resume_stopped(const dq_eval_resume *s, const dq_eval *e, int argc, char **argv,
-                                 dq_err *err);
+dq_status cmd_eval_resume_stopped(const cmd_eval_resume *s, const dq_eval *e, int argc, char **argv,
+                                  dq_err *err);
 /* An output could not be written when everything was scored: adds that the scores stay. */
-dq_status dq_eval_resume_keep(const dq_eval_resume *s, const dq_eval *e, dq_err *err);
+dq_status cmd_eval_resume_keep(const cmd_eval_resume *s, const dq_eval *e, dq_err *err);
 /* Closes the file, and removes it unless there is something to go on from. */
-void dq_eval_resume_end(const dq_eval_resume *s, dq_eval *e, dq_status outcome);
+void cmd_eval_resume_end(const cmd_eval_resume *s, dq_eval *e, dq_status outcome);
 
 #endif

@@ -8,63 +8,65 @@
 #include "cmds/cli/document.h"
 #include "cmds/cli/progress.h"
 
-void dq_eval_warn_bad(dq_talk *t, const char *path, int64_t n_bad, int64_t first)
+void cmd_eval_warn_bad(dq_logger *t, const char *path, int64_t n_bad, int64_t first)
 {
     if (n_bad > 0)
-        dq_warn(t,
-                "%s: %lld ill-formed UTF-8 sequences read as U+FFFD, the first at byte "
-                "%lld",
-                path, (long long)n_bad, (long long)first);
+        dq_logger_warn(t,
+                       "%s: %lld ill-formed UTF-8 sequences read as U+FFFD, the first at byte "
+                       "%lld",
+                       path, (long long)n_bad, (long long)first);
 }
 
-dq_status dq_eval_file_note(dq_eval_files *files, char sha[65], const char *kind, const char *path,
-                            const char *text, size_t len, dq_err *err)
+dq_status cmd_eval_file_note(cmd_eval_files *files, char sha[65], const char *kind,
+                             const char *path, const char *text, size_t len, dq_err *err)
 {
     DQ_TRY(dq_sha256_of(sha, text, len, err));
     json_t *in = json_object();
     json_object_set_new(in, "kind", json_string(kind));
-    json_object_set_new(in, "path", dq_name_json(path));
+    json_object_set_new(in, "path", dq_document_name(path));
     json_object_set_new(in, "bytes", json_integer((json_int_t)len));
     json_object_set_new(in, "sha256", json_string(sha));
     json_array_append_new(files->inputs, in);
     return DQ_OK;
 }
 
-dq_status dq_eval_file_read(dq_eval_files *files, char sha[65], const char *kind, const char *path,
-                            const char **text, size_t *len, dq_arena *a, dq_err *err)
+dq_status cmd_eval_file_read(cmd_eval_files *files, char sha[65], const char *kind,
+                             const char *path, const char **text, size_t *len, dq_arena *a,
+                             dq_err *err)
 {
     char *s;
     DQ_TRY(dq_file_read(&s, len, path, a, err));
     *text = s;
-    return dq_eval_file_note(files, sha, kind, path, s, *len, err);
+    return cmd_eval_file_note(files, sha, kind, path, s, *len, err);
 }
 
-dq_status dq_eval_source_load(dq_eval *e, dq_eval_source *source, dq_eval_files *files, dq_err *err)
+dq_status cmd_eval_source_load(dq_eval *e, dq_eval_source *source, cmd_eval_files *files,
+                               dq_err *err)
 {
-    DQ_TRY(dq_eval_file_read(files, files->sha[files->n++], source->name, source->path,
-                             &source->text, &source->len, e->a, err));
+    DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], source->name, source->path,
+                              &source->text, &source->len, e->a, err));
     return source->kind->load ? source->kind->load(e, source, err) : DQ_OK;
 }
 
-dq_status dq_eval_source_read(dq_eval *e, const dq_eval_options *o, int i, dq_eval_files *files,
-                              dq_err *err)
+dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd_eval_files *files,
+                               dq_err *err)
 {
-    const dq_eval_face *face = dq_eval_face_of(&e->source[i]);
-    if (face->load) return face->load(dq_eval_own(o, face), e, o, i, files, err);
-    return dq_eval_source_load(e, &e->source[i], files, err);
+    const cmd_eval_face *face = cmd_eval_face_of(&e->source[i]);
+    if (face->load) return face->load(cmd_eval_own(o, face), e, o, i, files, err);
+    return cmd_eval_source_load(e, &e->source[i], files, err);
 }
 
 static dq_status dump_sources(FILE *f, const void *sweep, dq_err *err)
 {
     const dq_eval *e = sweep;
     for (int i = 0; i < e->n_sources; i++) {
-        const dq_eval_face *face = dq_eval_face_of(&e->source[i]);
+        const cmd_eval_face *face = cmd_eval_face_of(&e->source[i]);
         if (face->requests) DQ_TRY(face->requests(f, &e->source[i], err));
     }
     return DQ_OK;
 }
 
-dq_status dq_eval_dump_requests(const dq_eval *e, const char *path, dq_err *err)
+dq_status cmd_eval_dump_requests(const dq_eval *e, const char *path, dq_err *err)
 {
-    return dq_lines_write(path, dump_sources, e, err);
+    return dq_document_write_lines(path, dump_sources, e, err);
 }

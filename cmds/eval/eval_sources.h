@@ -7,28 +7,29 @@
 #include "cmds/eval/eval_options.h"
 
 /* What has been read so far: a task can have two files and two of labels. */
-typedef struct dq_eval_files {
+typedef struct cmd_eval_files {
     char sha[4 * DQ_EVAL_SOURCES][65];
     int n;
     json_t *inputs; /* gets an object for each */
-    dq_talk *talk;
-} dq_eval_files;
+    dq_logger *logger;
+} cmd_eval_files;
 
 /* Reads a whole file into the arena, puts it into `inputs` as a file of that kind and writes its SHA-256 to sha. */
-dq_status dq_eval_file_read(dq_eval_files *files, char sha[65], const char *kind, const char *path,
-                            const char **text, size_t *len, dq_arena *a, dq_err *err);
+dq_status cmd_eval_file_read(cmd_eval_files *files, char sha[65], const char *kind,
+                             const char *path, const char **text, size_t *len, dq_arena *a,
+                             dq_err *err);
 /* The same of a file that has been read. */
-dq_status dq_eval_file_note(dq_eval_files *files, char sha[65], const char *kind, const char *path,
-                            const char *text, size_t len, dq_err *err);
+dq_status cmd_eval_file_note(cmd_eval_files *files, char sha[65], const char *kind,
+                             const char *path, const char *text, size_t len, dq_err *err);
 /* Reads the files of e->source[i], as its face says. */
-dq_status dq_eval_source_read(dq_eval *e, const dq_eval_options *o, int i, dq_eval_files *files,
-                              dq_err *err);
+dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd_eval_files *files,
+                               dq_err *err);
 /* One file as a whole, of which the kind makes what it needs. */
-dq_status dq_eval_source_load(dq_eval *e, dq_eval_source *source, dq_eval_files *files,
-                              dq_err *err);
+dq_status cmd_eval_source_load(dq_eval *e, dq_eval_source *source, cmd_eval_files *files,
+                               dq_err *err);
 /* A warning about ill-formed UTF-8, if there was any. */
-void dq_eval_warn_bad(dq_talk *t, const char *path, int64_t n_bad, int64_t first);
+void cmd_eval_warn_bad(dq_logger *t, const char *path, int64_t n_bad, int64_t first);
 /* JSON lines of --dump-requests. */
-dq_status dq_eval_dump_requests(const dq_eval *e, const char *path, dq_err *err);
+dq_status cmd_eval_dump_requests(const dq_eval *e, const char *path, dq_err *err);
 
 #endif

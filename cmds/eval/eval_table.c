@@ -10,13 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *dq_eval_title(const dq_eval *e, int row)
+const char *cmd_eval_title(const dq_eval *e, int row)
 {
     const dq_eval_source *s = dq_eval_source_of(e, &e->row[row]);
     return s->title ? s->title : s->name;
 }
 
-const char *dq_eval_clusters_text(char *buf, size_t cap, int64_t n, const char *cluster)
+const char *cmd_eval_clusters_text(char *buf, size_t cap, int64_t n, const char *cluster)
 {
     const size_t len = strlen(cluster);
     const bool y = n != 1 && cluster[len - 1] == 'y';
@@ -27,7 +27,7 @@ const char *dq_eval_clusters_text(char *buf, size_t cap, int64_t n, const char *
     return buf;
 }
 
-void dq_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
+void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
 {
     if (isnan(m.value))
         dq_table_cell(t, "-");
@@ -41,10 +41,10 @@ void dq_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
         dq_table_cell(t, sign[0] ? "%+.4f \u00b1 %.4f" : "%.4f \u00b1 %.4f", m.value, m.std_err);
 }
 
-void dq_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign)
+void cmd_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign)
 {
     if (m.std_err != 0 || isnan(x.low))
-        dq_eval_mean_cell(t, m, sign);
+        cmd_eval_mean_cell(t, m, sign);
     else if (sign[0] && m.value == 0)
         dq_table_cell(t, "0 (within \u00b1 %.4f)", x.high);
     else if (x.high <= m.value)
@@ -55,7 +55,7 @@ void dq_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign)
         dq_table_cell(t, "%.4f (%.4f to %.4f)", m.value, x.low, x.high);
 }
 
-void dq_eval_weights_cell(dq_table *t, const dq_model *m)
+void cmd_eval_weights_cell(dq_table *t, const dq_model *m)
 {
     if (m->weight_bits == 16)
         dq_table_cell(t, "16");
@@ -74,9 +74,9 @@ static bool has_items(const dq_eval *e)
     return false;
 }
 
-static bool in_run(const dq_eval_face *face, const dq_eval *e)
+static bool in_run(const cmd_eval_face *face, const dq_eval *e)
 {
-    return dq_eval_face_source(face, e->source, e->n_sources) != NULL;
+    return cmd_eval_face_source(face, e->source, e->n_sources) != NULL;
 }
 
 /* Name of metric m, where all sources that have one agree. */
@@ -91,26 +91,26 @@ static const char *metric_title(const dq_eval *e, int m)
     return name;
 }
 
-static void difference_cells(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x)
+static void difference_cells(dq_table *t, const cmd_eval_view *v, int row, const dq_eval_numbers *x)
 {
-    const dq_flips *f = &x->flips[dq_eval_quoted(dq_eval_source_of(v->e, &v->e->row[row]))];
-    const dq_eval_verdict y = dq_eval_verdict_of(v, row, x);
+    const dq_stat_flips *f = &x->flips[dq_eval_quoted(dq_eval_source_of(v->e, &v->e->row[row]))];
+    const cmd_eval_verdict y = cmd_eval_verdict_of(v, row, x);
     if (!y.there)
         dq_table_cell(t, "-");
     else if (x->is_task)
-        dq_eval_score_cell(t, (dq_mean){f->delta, f->std_err, f->clusters}, f->interval, "+");
+        cmd_eval_score_cell(t, (dq_mean){f->delta, f->std_err, f->clusters}, f->interval, "+");
     else
-        dq_eval_mean_cell(t, x->ln_ratio, "+");
+        cmd_eval_mean_cell(t, x->ln_ratio, "+");
     if (has_items(v->e)) {
         if (x->is_task && y.there)
             dq_table_cell(t, "%.3g", f->p);
         else
             dq_table_cell(t, "-");
     }
-    dq_table_cell(t, "%s", y.there ? dq_holds_name[y.is] : "-");
+    dq_table_cell(t, "%s", y.there ? dq_interval_decision_name[y.is] : "-");
 }
 
-bool dq_eval_math_swept(const dq_eval *e)
+bool cmd_eval_math_swept(const dq_eval *e)
 {
     const dq_eval_row *first = NULL;
     for (int i = 0; i < e->n_rows; i++) {
@@ -124,17 +124,17 @@ bool dq_eval_math_swept(const dq_eval *e)
 /* "4:4", the share kept and how many times smaller the cache is; in runs with such a cache only. */
 static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
 {
-    dq_kv_shares s = dq_kv_shares_of(&r->kv, &r->work.held);
-    if (!dq_eval_kv_swept(e)) return;
+    dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
+    if (!cmd_eval_kv_swept(e)) return;
     dq_table_cell(t, "%d:%d", r->kv.k_bits, r->kv.v_bits);
-    if (dq_eval_kv_policies(e))
+    if (cmd_eval_kv_policies(e))
         dq_table_cell(t, "%s", r->kv.evict.policy ? r->kv.evict.policy->name : "-");
     if (isfinite(s.kept))
         dq_table_cell(t, "%.3f", s.kept);
     else
         dq_table_cell(t, "-");
-    if (isfinite(s.ratio_held))
-        dq_table_cell(t, "%.2f", s.ratio_held);
+    if (isfinite(s.ratio_cached))
+        dq_table_cell(t, "%.2f", s.ratio_cached);
     else
         dq_table_cell(t, "-");
 }
@@ -142,9 +142,9 @@ static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
 /* Cells of the columns that faces of the run have; "-" in those of others. */
 static void face_cells(dq_table *t, const dq_eval *e, int row, const dq_eval_numbers *x)
 {
-    const dq_eval_face *own = dq_eval_face_of(dq_eval_source_of(e, &e->row[row]));
+    const cmd_eval_face *own = cmd_eval_face_of(dq_eval_source_of(e, &e->row[row]));
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const dq_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = dq_eval_faces[i];
         if (!face->column[0] || !in_run(face, e)) continue;
         if (face == own) face->cells(t, x);
         for (int c = 0; face != own && c < DQ_FACE_COLUMNS && face->column[c]; c++)
@@ -152,29 +152,29 @@ static void face_cells(dq_table *t, const dq_eval *e, int row, const dq_eval_num
     }
 }
 
-static void table_row(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x)
+static void table_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eval_numbers *x)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
     char clusters[48];
     dq_table_cell(t, "%s", v->names[r->model]);
-    dq_eval_weights_cell(t, dq_eval_model_of(e, row));
+    cmd_eval_weights_cell(t, cmd_eval_model_of(e, row));
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
-    if (dq_eval_math_swept(e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
+    if (cmd_eval_math_swept(e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
     kv_cells(t, e, r);
-    dq_table_cell(t, "%s", dq_eval_title(e, row));
+    dq_table_cell(t, "%s", cmd_eval_title(e, row));
     dq_table_cell(t, "%lld", (long long)x->n);
     dq_table_cell(
         t, "%s",
-        dq_eval_clusters_text(clusters, sizeof clusters, x->n_clusters, dq_eval_cluster(e, r)));
+        cmd_eval_clusters_text(clusters, sizeof clusters, x->n_clusters, dq_eval_cluster(e, r)));
     for (int m = 0; m < 2 && metric_title(e, m); m++) {
         const bool there = m < x->n_metrics;
-        dq_eval_score_cell(t, there ? x->score[m] : dq_mean_none, x->score_interval[m], "");
+        cmd_eval_score_cell(t, there ? x->score[m] : dq_mean_none, x->score_interval[m], "");
     }
     face_cells(t, e, row, x);
     difference_cells(t, v, row, x);
-    dq_table_cell(t, "%.0f", dq_eval_rate(&r->work));
+    dq_table_cell(t, "%.0f", cmd_eval_rate(&r->work));
 }
 
 /* True when some model has several rows: then lines between the models help. */
@@ -189,16 +189,16 @@ static bool swept(const dq_eval *e)
     return false;
 }
 
-dq_status dq_eval_table(dq_table **out, const dq_eval_view *v, dq_err *err)
+dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
 {
     const char *titles[16 + DQ_EVAL_FACES * DQ_FACE_COLUMNS] = {"model", "weights", "logit bits",
                                                                 "grain"};
     int n = 4, last = -1;
     char within[48];
-    if (dq_eval_math_swept(v->e)) titles[n++] = "math";
-    if (dq_eval_kv_swept(v->e)) {
+    if (cmd_eval_math_swept(v->e)) titles[n++] = "math";
+    if (cmd_eval_kv_swept(v->e)) {
         titles[n++] = "KV bits";
-        if (dq_eval_kv_policies(v->e)) titles[n++] = "policy";
+        if (cmd_eval_kv_policies(v->e)) titles[n++] = "policy";
         titles[n++] = "kept";
         titles[n++] = "ratio";
     }
@@ -207,7 +207,7 @@ dq_status dq_eval_table(dq_table **out, const dq_eval_view *v, dq_err *err)
     titles[n++] = "clusters";
     for (int m = 0; m < 2 && metric_title(v->e, m); m++) titles[n++] = metric_title(v->e, m);
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const dq_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = dq_eval_faces[i];
         for (int c = 0; in_run(face, v->e) && c < DQ_FACE_COLUMNS && face->column[c]; c++)
             titles[n++] = face->column[c];
     }
@@ -228,39 +228,39 @@ dq_status dq_eval_table(dq_table **out, const dq_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-void dq_eval_mean_columns(dq_table *t, dq_mean m)
+void cmd_eval_mean_columns(dq_table *t, dq_mean m)
 {
     dq_table_real(t, m.value);
     dq_table_real(t, m.std_err);
 }
 
-static void columns_row(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x)
+static void columns_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eval_numbers *x)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
     const dq_mean none = dq_mean_none;
-    const dq_eval_verdict y = dq_eval_verdict_of(v, row, x);
+    const cmd_eval_verdict y = cmd_eval_verdict_of(v, row, x);
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%s", v->names[e->row[r->ref].model]);
-    dq_table_cell(t, "%d", dq_eval_model_of(e, row)->weight_bits);
-    dq_table_cell(t, "%s", dq_eval_model_of(e, row)->weight_group);
+    dq_table_cell(t, "%d", cmd_eval_model_of(e, row)->weight_bits);
+    dq_table_cell(t, "%s", cmd_eval_model_of(e, row)->weight_group);
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", dq_grain_name[r->logit.grain]);
-    dq_table_cell(t, "%s", dq_eval_title(e, row));
+    dq_table_cell(t, "%s", cmd_eval_title(e, row));
     dq_table_cell(t, "%lld", (long long)x->n);
-    for (int m = 0; m < 2; m++) dq_eval_mean_columns(t, m < x->n_metrics ? x->score[m] : none);
-    dq_eval_mean_columns(t, x->is_task ? none : x->nll);
-    dq_eval_mean_columns(t, x->is_task ? none : x->ppl);
-    dq_eval_mean_columns(t, x->is_task ? none : x->ln_ratio);
-    dq_eval_mean_columns(t, x->is_task ? none : x->kld);
-    dq_eval_mean_columns(t, x->is_task ? none : x->same);
+    for (int m = 0; m < 2; m++) cmd_eval_mean_columns(t, m < x->n_metrics ? x->score[m] : none);
+    cmd_eval_mean_columns(t, x->is_task ? none : x->nll);
+    cmd_eval_mean_columns(t, x->is_task ? none : x->ppl);
+    cmd_eval_mean_columns(t, x->is_task ? none : x->ln_ratio);
+    cmd_eval_mean_columns(t, x->is_task ? none : x->kld);
+    cmd_eval_mean_columns(t, x->is_task ? none : x->same);
     for (int m = 0; m < 2; m++) {
         bool there = m < x->n_metrics && !x->is_ref;
         dq_table_real(t, there ? x->flips[m].delta : (double)NAN);
         dq_table_real(t, there ? x->flips[m].std_err : (double)NAN);
         dq_table_real(t, there && !x->flips[m].clustered ? x->flips[m].p : (double)NAN);
     }
-    dq_table_real(t, dq_eval_rate(&r->work));
+    dq_table_real(t, cmd_eval_rate(&r->work));
     dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
     dq_table_cell(t, "%s", dq_num_name[r->math.qk]);
     dq_table_cell(t, "%s", dq_num_name[r->math.pv]);
@@ -272,8 +272,8 @@ static void columns_row(dq_table *t, const dq_eval_view *v, int row, const dq_ev
     dq_table_real(t, y.there ? y.loss.interval.low : (double)NAN);
     dq_table_real(t, y.there ? y.loss.interval.high : (double)NAN);
     dq_table_real(t, v->margin);
-    dq_table_cell(t, "%s", y.there ? dq_holds_name[y.is] : "");
-    if (dq_eval_kv_swept(e)) dq_kv_columns(t, &r->kv, &r->work.held);
+    dq_table_cell(t, "%s", y.there ? dq_interval_decision_name[y.is] : "");
+    if (cmd_eval_kv_swept(e)) dq_kv_report_columns(t, &r->kv, &r->work.cached);
 }
 
 /* "acc" -> "exact_match" and so on, where that is what the columns hold. */
@@ -296,11 +296,11 @@ static void score_titles(char (*name)[SCORE_NAME], const char **titles, int n, c
 }
 
 /* Columns of the faces behind those of all rows; n_own: how many each has. */
-static dq_status face_titles(const char **titles, int *n, int *n_own, const dq_eval_view *v,
+static dq_status face_titles(const char **titles, int *n, int *n_own, const cmd_eval_view *v,
                              dq_err *err)
 {
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const dq_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = dq_eval_faces[i];
         const int first = *n;
         if (face->csv_titles) DQ_TRY(face->csv_titles(titles, n, v, err));
         n_own[i] = *n - first;
@@ -309,10 +309,10 @@ static dq_status face_titles(const char **titles, int *n, int *n_own, const dq_e
 }
 
 /* Their cells, empty in the columns of other kinds. */
-static dq_status face_columns(dq_table *t, const int *n_own, const dq_eval_view *v, int row,
+static dq_status face_columns(dq_table *t, const int *n_own, const cmd_eval_view *v, int row,
                               const dq_eval_numbers *x, dq_err *err)
 {
-    const dq_eval_face *own = dq_eval_face_of(dq_eval_source_of(v->e, &v->e->row[row]));
+    const cmd_eval_face *own = cmd_eval_face_of(dq_eval_source_of(v->e, &v->e->row[row]));
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
         if (n_own[i] && dq_eval_faces[i] == own) DQ_TRY(own->csv_cells(t, v, row, x, err));
         for (int c = 0; dq_eval_faces[i] != own && c < n_own[i]; c++) dq_table_cell(t, "%s", "");
@@ -364,13 +364,13 @@ static const char *const common[] = {"model",
                                      "verdict"};
 enum { COLUMNS = sizeof common / sizeof common[0] };
 
-dq_status dq_eval_columns(dq_table **out, const dq_eval_view *v, dq_err *err)
+dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err)
 {
     const char *titles[COLUMNS + DQ_KV_TITLES + DQ_EVAL_FACES * DQ_FACE_CSV_COLUMNS];
     int n = COLUMNS, n_own[DQ_EVAL_FACES];
     char name[2 * SCORE_FORMS][SCORE_NAME];
     memcpy(titles, common, sizeof common);
-    if (dq_eval_kv_swept(v->e)) n += dq_kv_titles(titles + n);
+    if (cmd_eval_kv_swept(v->e)) n += dq_kv_report_titles(titles + n);
     score_titles(name, titles, n, v->e);
     DQ_TRY(face_titles(titles, &n, n_own, v, err));
     DQ_TRY(dq_table_new(out, titles, n, err));

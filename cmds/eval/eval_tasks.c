@@ -16,10 +16,10 @@ static bool is_named(const char *given)
     if (!given[n] || n >= sizeof name) return false;
     memcpy(name, given, n);
     name[n] = 0;
-    return dq_eval_face_named(name) >= 0;
+    return cmd_eval_face_named(name) >= 0;
 }
 
-dq_status dq_eval_check_twice(const dq_list *given, const char *option, dq_err *err)
+dq_status cmd_eval_check_twice(const dq_list *given, const char *option, dq_err *err)
 {
     for (int i = 0; i < given->n; i++) {
         size_t n = strcspn(given->item[i], "=") + 1;
@@ -32,7 +32,7 @@ dq_status dq_eval_check_twice(const dq_list *given, const char *option, dq_err *
     return DQ_OK;
 }
 
-const char *dq_eval_path_for(const dq_list *given, const char *task, int *used)
+const char *cmd_eval_path_for(const dq_list *given, const char *task, int *used)
 {
     size_t n = strlen(task);
     for (int i = 0; i < given->n; i++) {
@@ -47,8 +47,8 @@ const char *dq_eval_path_for(const dq_list *given, const char *task, int *used)
     return NULL;
 }
 
-dq_status dq_eval_add_source(dq_eval_options *o, const dq_eval_source *source, const char *what,
-                             dq_err *err)
+dq_status cmd_eval_add_source(cmd_eval_options *o, const dq_eval_source *source, const char *what,
+                              dq_err *err)
 {
     if (o->n_sources == DQ_EVAL_SOURCES)
         return dq_fail(err, DQ_USAGE, "more than %d %s.", DQ_EVAL_SOURCES, what);
@@ -60,7 +60,7 @@ static dq_status refuse_unknown(const char *name, dq_err *err)
 {
     char all[512] = "";
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const dq_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = dq_eval_faces[i];
         const char *task;
         for (int k = 0; face->task && (task = face->task(k)) != NULL; k++) {
             size_t n = strlen(all);
@@ -71,23 +71,23 @@ static dq_status refuse_unknown(const char *name, dq_err *err)
 }
 
 /* Where the examples in front of source i, just chosen, come from. */
-static dq_status take_examples(dq_eval_options *o, int i, int *used, dq_err *err)
+static dq_status take_examples(cmd_eval_options *o, int i, int *used, dq_err *err)
 {
     dq_eval_source *s = &o->source[i];
-    const dq_eval_face *face = dq_eval_face_of(s);
+    const cmd_eval_face *face = cmd_eval_face_of(s);
     if (o->num_fewshot == 0 || face->own_examples) return DQ_OK;
     if (!s->kind->answered)
         return dq_fail(err, DQ_USAGE,
                        "--num-fewshot is for items with answers; prompts of --task %s are taken as "
                        "they are.",
                        s->name);
-    o->examples[i] = dq_eval_path_for(&o->fewshot, s->name, used);
+    o->examples[i] = cmd_eval_path_for(&o->fewshot, s->name, used);
     if (!o->examples[i])
         return dq_fail(err, DQ_USAGE,
                        "--num-fewshot %lld: --task %s needs the file of its examples: give "
                        "--fewshot-data FILE (expected %s).",
                        (long long)o->num_fewshot, s->name, face->form(s->name));
-    return face->examples(dq_eval_own(o, face), o, s, o->examples[i], err);
+    return face->examples(cmd_eval_own(o, face), o, s, o->examples[i], err);
 }
 
 /* Files without a name that earlier tasks have taken. */
@@ -96,17 +96,17 @@ typedef struct files_used {
 } files_used;
 
 /* One task with its file and that of its examples. */
-static dq_status choose_task(dq_eval_options *o, const char *name, files_used *used, dq_arena *a,
+static dq_status choose_task(cmd_eval_options *o, const char *name, files_used *used, dq_arena *a,
                              dq_err *err)
 {
-    const int i = dq_eval_face_named(name), first = o->n_sources;
+    const int i = cmd_eval_face_named(name), first = o->n_sources;
     if (i < 0) return refuse_unknown(name, err);
     for (int k = 0; k < first; k++) {
         if (strcmp(o->source[k].name, name) == 0)
             return dq_fail(err, DQ_USAGE, "--task: %s stands twice.", name);
     }
-    const dq_eval_face *face = dq_eval_faces[i];
-    const char *path = dq_eval_path_for(&o->data, name, &used->data);
+    const cmd_eval_face *face = dq_eval_faces[i];
+    const char *path = cmd_eval_path_for(&o->data, name, &used->data);
     if (!path)
         return dq_fail(err, DQ_USAGE, "--task %s needs its file: give --data FILE (expected %s).",
                        name, face->form(name));
@@ -115,7 +115,7 @@ static dq_status choose_task(dq_eval_options *o, const char *name, files_used *u
 }
 
 /* A task that runs no model, so it goes with nothing that does. */
-static dq_status choose_alone(dq_eval_options *o, int face, const dq_list *names,
+static dq_status choose_alone(cmd_eval_options *o, int face, const dq_list *names,
                               const dq_args *args, dq_arena *a, dq_err *err)
 {
     int used = 0;
@@ -131,14 +131,14 @@ static dq_status choose_alone(dq_eval_options *o, int face, const dq_list *names
         return dq_fail(err, DQ_USAGE,
                        "--task %s runs no model, so there is nothing to put examples in front of.",
                        name);
-    const char *path = dq_eval_path_for(&o->data, name, &used);
+    const char *path = cmd_eval_path_for(&o->data, name, &used);
     if (!path || o->data.n > 1)
         return dq_fail(err, DQ_USAGE, "--task %s needs one file: give --data FILE (expected %s).",
                        name, o->alone->form(name));
     return o->alone->choose(o->own[face], o, name, path, a, err);
 }
 
-static dq_status check_lists(const dq_eval_options *o, int n_tasks, dq_err *err)
+static dq_status check_lists(const cmd_eval_options *o, int n_tasks, dq_err *err)
 {
     const char *end = n_tasks == 1 ? "" : "s";
     if (o->data.n > n_tasks)
@@ -155,21 +155,21 @@ static dq_status check_lists(const dq_eval_options *o, int n_tasks, dq_err *err)
 }
 
 /* The first option of a file of results that is given; NULL: none is. */
-static const char *given_file(const dq_eval_options *o)
+static const char *given_file(const cmd_eval_options *o)
 {
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const dq_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = dq_eval_faces[i];
         if (face->file && face->file(o->own[i])) return face->file_option;
     }
     return NULL;
 }
 
 /* Outputs that something must come out for. */
-static dq_status check_dumps(const dq_eval_options *o, dq_err *err)
+static dq_status check_dumps(const cmd_eval_options *o, dq_err *err)
 {
     bool items = false, requests = false;
     for (int i = 0; i < o->n_sources; i++) {
-        const dq_eval_face *face = dq_eval_face_of(&o->source[i]);
+        const cmd_eval_face *face = cmd_eval_face_of(&o->source[i]);
         items = items || face->dump || face->keys;
         requests = requests || face->requests;
     }
@@ -193,7 +193,7 @@ static dq_status check_dumps(const dq_eval_options *o, dq_err *err)
 }
 
 /* Sources that options of their own name, without --task. */
-static dq_status choose_more(dq_eval_options *o, dq_err *err)
+static dq_status choose_more(cmd_eval_options *o, dq_err *err)
 {
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
         if (dq_eval_faces[i]->choose_more) DQ_TRY(dq_eval_faces[i]->choose_more(o->own[i], o, err));
@@ -201,17 +201,17 @@ static dq_status choose_more(dq_eval_options *o, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_eval_choose(dq_eval_options *o, const dq_args *args, const dq_usage *usage,
-                         dq_arena *a, dq_err *err)
+dq_status cmd_eval_choose(cmd_eval_options *o, const dq_args *args, const dq_usage *usage,
+                          dq_arena *a, dq_err *err)
 {
     dq_list names = {.n = 0};
     files_used used = {0, 0};
-    DQ_TRY(dq_eval_check_twice(&o->data, "data", err));
-    DQ_TRY(dq_eval_check_twice(&o->fewshot, "fewshot-data", err));
+    DQ_TRY(cmd_eval_check_twice(&o->data, "data", err));
+    DQ_TRY(cmd_eval_check_twice(&o->fewshot, "fewshot-data", err));
     for (int i = 0; i < o->tasks.n; i++)
-        DQ_TRY(dq_eval_split(o->tasks.item[i], "task", &names, a, err));
+        DQ_TRY(cmd_eval_split(o->tasks.item[i], "task", &names, a, err));
     for (int i = 0; i < names.n; i++) {
-        const int face = dq_eval_face_named(names.item[i]);
+        const int face = cmd_eval_face_named(names.item[i]);
         if (face < 0 || !dq_eval_faces[face]->run) continue;
         DQ_TRY(choose_more(o, err));
         return choose_alone(o, face, &names, args, a, err);
@@ -228,13 +228,13 @@ dq_status dq_eval_choose(dq_eval_options *o, const dq_args *args, const dq_usage
     return check_dumps(o, err);
 }
 
-dq_status dq_eval_is_input(bool *is, const dq_eval_options *o, const char *out, dq_arena *a,
-                           dq_err *err)
+dq_status cmd_eval_is_input(bool *is, const cmd_eval_options *o, const char *out, dq_arena *a,
+                            dq_err *err)
 {
     *is = false;
     for (int i = 0; i < o->n_sources; i++) {
-        *is = *is || dq_same_file(out, o->source[i].path) ||
-              (o->examples[i] && dq_same_file(out, o->examples[i]));
+        *is = *is || dq_file_same(out, o->source[i].path) ||
+              (o->examples[i] && dq_file_same(out, o->examples[i]));
     }
     for (int i = 0; !*is && i < DQ_EVAL_FACES; i++) {
         if (dq_eval_faces[i]->reads) DQ_TRY(dq_eval_faces[i]->reads(is, o->own[i], o, out, a, err));

@@ -7,18 +7,18 @@
 
 /* Fills o->source and o->examples, or o->alone. DQ_USAGE: names, files or options that do not go together; no
  * model, which `usage` then explains. */
-dq_status dq_eval_choose(dq_eval_options *o, const dq_args *args, const dq_usage *usage,
-                         dq_arena *a, dq_err *err);
+dq_status cmd_eval_choose(cmd_eval_options *o, const dq_args *args, const dq_usage *usage,
+                          dq_arena *a, dq_err *err);
 /* For faces: one more source of the run. DQ_USAGE: there are too many `what`, "tasks". */
-dq_status dq_eval_add_source(dq_eval_options *o, const dq_eval_source *source, const char *what,
-                             dq_err *err);
+dq_status cmd_eval_add_source(cmd_eval_options *o, const dq_eval_source *source, const char *what,
+                              dq_err *err);
 /* The path of a task in a list like that of --data: the one given as NAME=FILE, else the next one given without a
  * name, of which earlier tasks have taken *used. NULL: none. */
-const char *dq_eval_path_for(const dq_list *given, const char *task, int *used);
+const char *cmd_eval_path_for(const dq_list *given, const char *task, int *used);
 /* DQ_USAGE: NAME=FILE with one name twice. */
-dq_status dq_eval_check_twice(const dq_list *given, const char *option, dq_err *err);
+dq_status cmd_eval_check_twice(const dq_list *given, const char *option, dq_err *err);
 /* Whether `out` is one of the files that will be read. */
-dq_status dq_eval_is_input(bool *is, const dq_eval_options *o, const char *out, dq_arena *a,
-                           dq_err *err);
+dq_status cmd_eval_is_input(bool *is, const cmd_eval_options *o, const char *out, dq_arena *a,
+                            dq_err *err);
 
 #endif

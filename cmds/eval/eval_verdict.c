@@ -26,13 +26,13 @@ static bool is_compared(const dq_eval *e, int row)
     return e->row[row].shown && (kind->windows || kind->metric[0]);
 }
 
-dq_eval_verdict dq_eval_verdict_of(const dq_eval_view *v, int row, const dq_eval_numbers *x)
+cmd_eval_verdict cmd_eval_verdict_of(const cmd_eval_view *v, int row, const dq_eval_numbers *x)
 {
-    dq_eval_verdict y = {.there = false};
+    cmd_eval_verdict y = {.there = false};
     y.there = dq_eval_loss_of(&y.loss, v->e, row, x);
     if (!y.there) return y;
-    y.is = dq_loss_holds(y.loss.interval, v->margin);
-    if (y.is == DQ_UNDECIDED) y.missing = dq_loss_missing(&y.loss, v->margin);
+    y.is = dq_interval_holds(y.loss.interval, v->margin);
+    if (y.is == DQ_UNDECIDED) y.missing = dq_interval_missing(&y.loss, v->margin);
     return y;
 }
 
@@ -41,7 +41,7 @@ dq_eval_verdict dq_eval_verdict_of(const dq_eval_view *v, int row, const dq_eval
 /* Rows that differ in the bits of their logits only, the widest first. */
 typedef struct family {
     int row[WIDTHS], n;
-    dq_eval_verdict verdict[WIDTHS];
+    cmd_eval_verdict verdict[WIDTHS];
     int lowest; /* bits; 0: none */
 } family;
 
@@ -53,7 +53,7 @@ static bool same_but_bits(const dq_eval_row *a, const dq_eval_row *b)
 }
 
 /* Whether row i is the first rounded one of a family, and the family. */
-static dq_status family_of(family *f, const dq_eval_view *v, int i, bool *speaks, dq_err *err)
+static dq_status family_of(family *f, const cmd_eval_view *v, int i, bool *speaks, dq_err *err)
 {
     const dq_eval *e = v->e;
     bool good = true;
@@ -67,7 +67,7 @@ static dq_status family_of(family *f, const dq_eval_view *v, int i, bool *speaks
             if (e->row[k].logit.bits != bits || f->n == WIDTHS) continue;
             if (!same_but_bits(&e->row[i], &e->row[k])) continue;
             DQ_TRY(dq_eval_numbers_of(e, k, &x, err));
-            f->verdict[f->n] = dq_eval_verdict_of(v, k, &x);
+            f->verdict[f->n] = cmd_eval_verdict_of(v, k, &x);
             good = good && (!f->verdict[f->n].there || f->verdict[f->n].is == DQ_HOLDS);
             if (good) f->lowest = bits;
             f->row[f->n++] = k;
@@ -77,31 +77,31 @@ static dq_status family_of(family *f, const dq_eval_view *v, int i, bool *speaks
     return DQ_OK;
 }
 
-static void print_family(const dq_eval_view *v, const family *f)
+static void print_family(const cmd_eval_view *v, const family *f)
 {
     const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
     const char *cluster = dq_eval_cluster(v->e, r);
     char label[96];
-    printf("  %s, %s, grain %s", v->names[r->model], dq_eval_title(v->e, f->row[0]),
+    printf("  %s, %s, grain %s", v->names[r->model], cmd_eval_title(v->e, f->row[0]),
            dq_grain_name[r->logit.grain]);
-    if (dq_eval_math_swept(v->e)) printf(", math %s", dq_num_name[r->math.linear]);
-    if (dq_eval_kv_swept(v->e)) printf(", KV %s", dq_kv_label(label, sizeof label, &r->kv));
+    if (cmd_eval_math_swept(v->e)) printf(", math %s", dq_num_name[r->math.linear]);
+    if (cmd_eval_kv_swept(v->e)) printf(", KV %s", dq_kv_report_label(label, sizeof label, &r->kv));
     if (f->lowest)
         printf(": %d\n", f->lowest);
     else
         printf(": none\n");
     for (int i = 0; i < f->n; i++) {
-        const dq_eval_verdict *y = &f->verdict[i];
+        const cmd_eval_verdict *y = &f->verdict[i];
         if (!y->there) continue;
-        printf("    %d bits: %s; loss %+.4f", v->e->row[f->row[i]].logit.bits, dq_holds_name[y->is],
-               y->loss.value);
+        printf("    %d bits: %s; loss %+.4f", v->e->row[f->row[i]].logit.bits,
+               dq_interval_decision_name[y->is], y->loss.value);
         if (isnan(y->loss.interval.low))
             printf(", no interval over one %s", cluster);
         else
             printf(", interval %+.4f to %+.4f", y->loss.interval.low, y->loss.interval.high);
         if (y->missing)
             printf(", roughly %s more would decide",
-                   dq_eval_clusters_text(label, sizeof label, y->missing, cluster));
+                   cmd_eval_clusters_text(label, sizeof label, y->missing, cluster));
         printf("\n");
     }
 }
@@ -115,7 +115,7 @@ static int n_comparisons(const dq_eval *e)
     for (int i = 0; i < e->n_rows; i++) {
         if (!is_compared(e, i)) continue;
         n += e->row[i].ref != i;
-        n += dq_eval_cross_row(e, i) >= 0;
+        n += cmd_eval_cross_row(e, i) >= 0;
     }
     return n;
 }
@@ -160,7 +160,7 @@ static void print_notes(const dq_eval *e)
                n, 0.05 * n);
 }
 
-static void print_sourceless(const dq_eval_view *v)
+static void print_sourceless(const cmd_eval_view *v)
 {
     const dq_eval *e = v->e;
     for (int m = 0; m < e->n_models; m++) {
@@ -174,7 +174,7 @@ static void print_sourceless(const dq_eval_view *v)
     }
 }
 
-dq_status dq_eval_claims(const dq_eval_view *v, dq_err *err)
+dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
 {
     bool first = true;
     print_notes(v->e);
@@ -197,7 +197,7 @@ dq_status dq_eval_claims(const dq_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_eval_warn_clusters(dq_talk *t, const dq_eval_view *v, dq_err *err)
+dq_status cmd_eval_warn_clusters(dq_logger *t, const cmd_eval_view *v, dq_err *err)
 {
     const dq_eval *e = v->e;
     for (int i = 0; i < e->n_rows; i++) {
@@ -206,13 +206,14 @@ dq_status dq_eval_warn_clusters(dq_talk *t, const dq_eval_view *v, dq_err *err)
         if (!is_compared(e, i)) continue;
         DQ_TRY(dq_eval_numbers_of(e, i, &x, err));
         if (x.n_clusters == 1)
-            dq_warn(t, "%s: one %s, so there are no standard errors and nothing is decided",
-                    dq_eval_title(e, i), cluster);
+            dq_logger_warn(t, "%s: one %s, so there are no standard errors and nothing is decided",
+                           cmd_eval_title(e, i), cluster);
         else if (x.n_clusters < DQ_EVAL_FEW_CLUSTERS)
-            dq_warn(t,
-                    "%s: standard errors rest on %lld clusters (each %s is one) and are rough "
-                    "themselves; intervals take this into account with Student's t. Use %d or more",
-                    dq_eval_title(e, i), (long long)x.n_clusters, cluster, DQ_EVAL_FEW_CLUSTERS);
+            dq_logger_warn(
+                t,
+                "%s: standard errors rest on %lld clusters (each %s is one) and are rough "
+                "themselves; intervals take this into account with Student's t. Use %d or more",
+                cmd_eval_title(e, i), (long long)x.n_clusters, cluster, DQ_EVAL_FEW_CLUSTERS);
     }
     return DQ_OK;
 }
@@ -229,7 +230,7 @@ static int looks_like_source(const dq_eval *e, int m, const char *made_from)
     return other;
 }
 
-void dq_eval_warn_sources(dq_talk *t, const dq_eval_view *v, const char *const *made_from)
+void cmd_eval_warn_sources(dq_logger *t, const cmd_eval_view *v, const char *const *made_from)
 {
     const dq_eval *e = v->e;
     for (int m = 0; m < e->n_models; m++) {
@@ -239,63 +240,67 @@ void dq_eval_warn_sources(dq_talk *t, const dq_eval_view *v, const char *const *
         if (!any || !e->model[m].sourceless || !made_from[m]) continue;
         const int k = looks_like_source(e, m, made_from[m]);
         if (k >= 0)
-            dq_warn(t,
-                    "%s: was made from \"%s\", fingerprint %.16s; %s in this run has fingerprint "
-                    "%.16s, so it is not the source and is not compared with",
-                    v->names[m], made_from[m], e->model[m].m->fingerprint, v->names[k],
-                    e->model[k].m->fingerprint);
-        dq_warn(t,
-                "%s: its source checkpoint is not in the run, so nothing says what its weights "
-                "lost, and no difference is taken. Add the source, or --ref MODEL (the container "
-                "itself: what logits and caches alone lose)",
-                v->names[m]);
+            dq_logger_warn(
+                t,
+                "%s: was made from \"%s\", fingerprint %.16s; %s in this run has fingerprint "
+                "%.16s, so it is not the source and is not compared with",
+                v->names[m], made_from[m], e->model[m].m->fingerprint, v->names[k],
+                e->model[k].m->fingerprint);
+        dq_logger_warn(
+            t,
+            "%s: its source checkpoint is not in the run, so nothing says what its weights "
+            "lost, and no difference is taken. Add the source, or --ref MODEL (the container "
+            "itself: what logits and caches alone lose)",
+            v->names[m]);
     }
 }
 
 /* ---- JSON ---- */
 
-json_t *dq_eval_verdict_json(const dq_eval_view *v, int row, const dq_eval_numbers *x)
+json_t *cmd_eval_verdict_json(const cmd_eval_view *v, int row, const dq_eval_numbers *x)
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, &v->e->row[row]);
-    const dq_eval_face *face = dq_eval_face_of(s);
-    const dq_eval_verdict y = dq_eval_verdict_of(v, row, x);
+    const cmd_eval_face *face = cmd_eval_face_of(s);
+    const cmd_eval_verdict y = cmd_eval_verdict_of(v, row, x);
     if (!y.there) return json_null();
     json_t *o = json_object();
     json_object_set_new(o, "metric",
                         json_string(face->loss ? face->loss : s->kind->metric[dq_eval_quoted(s)]));
-    json_object_set_new(o, "loss", dq_real(y.loss.value));
-    json_object_set_new(o, "interval", dq_eval_interval_json(y.loss.interval));
+    json_object_set_new(o, "loss", dq_document_real(y.loss.value));
+    json_object_set_new(o, "interval", cmd_eval_interval_json(y.loss.interval));
     json_object_set_new(o, "n_clusters", json_integer((json_int_t)y.loss.clusters));
-    json_object_set_new(o, "margin", dq_real(v->margin));
-    json_object_set_new(o, "is", json_string(dq_holds_name[y.is]));
+    json_object_set_new(o, "margin", dq_document_real(v->margin));
+    json_object_set_new(o, "is", json_string(dq_interval_decision_name[y.is]));
     json_object_set_new(o, "missing_clusters",
                         y.missing ? json_integer((json_int_t)y.missing) : json_null());
     return o;
 }
 
-static json_t *family_json(const dq_eval_view *v, const family *f)
+static json_t *family_json(const cmd_eval_view *v, const family *f)
 {
     const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
     json_t *o = json_object(), *widths = json_object();
     char bits[16], label[128];
     json_object_set_new(o, "model", json_string(v->names[r->model]));
-    json_object_set_new(o, "task", json_string(dq_eval_title(v->e, f->row[0])));
+    json_object_set_new(o, "task", json_string(cmd_eval_title(v->e, f->row[0])));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
-    json_object_set_new(o, "math", dq_math_json(r->math));
+    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
     json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
-    json_object_set_new(o, "kv_label", json_string(dq_kv_label(label, sizeof label, &r->kv)));
+    json_object_set_new(o, "kv_label",
+                        json_string(dq_kv_report_label(label, sizeof label, &r->kv)));
     json_object_set_new(o, "lowest", f->lowest ? json_integer(f->lowest) : json_null());
     for (int i = 0; i < f->n; i++) {
-        const dq_eval_verdict *y = &f->verdict[i];
+        const cmd_eval_verdict *y = &f->verdict[i];
         snprintf(bits, sizeof bits, "%d", v->e->row[f->row[i]].logit.bits);
-        json_object_set_new(widths, bits,
-                            json_string(y->there ? dq_holds_name[y->is] : "is the reference"));
+        json_object_set_new(
+            widths, bits,
+            json_string(y->there ? dq_interval_decision_name[y->is] : "is the reference"));
     }
     json_object_set_new(o, "widths", widths);
     return o;
 }
 
-dq_status dq_eval_claims_json(json_t *document, const dq_eval_view *v, dq_err *err)
+dq_status cmd_eval_claims_json(json_t *document, const cmd_eval_view *v, dq_err *err)
 {
     const int n = n_comparisons(v->e);
     json_t *c = json_object(), *lowest = json_array();

@@ -12,24 +12,24 @@
 /* Fewer clusters than these are warned of. */
 enum { DQ_EVAL_FEW_CLUSTERS = 10 };
 
-typedef struct dq_eval_verdict {
+typedef struct cmd_eval_verdict {
     bool there; /* else the row has no loss */
-    dq_loss loss;
-    dq_holds is;
+    dq_interval_loss loss;
+    dq_interval_decision is;
     int64_t missing; /* clusters that would decide, roughly; 0: unknown, or decided */
-} dq_eval_verdict;
-dq_eval_verdict dq_eval_verdict_of(const dq_eval_view *v, int row, const dq_eval_numbers *x);
+} cmd_eval_verdict;
+cmd_eval_verdict cmd_eval_verdict_of(const cmd_eval_view *v, int row, const dq_eval_numbers *x);
 
 /* Prints what the lines of the table rest on, and for every model that was scored at several widths of logits the
  * lowest one that holds. */
-dq_status dq_eval_claims(const dq_eval_view *v, dq_err *err);
+dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err);
 /* "verdict" of a row; "comparisons" and "lowest_logit_bits" of the document. */
-json_t *dq_eval_verdict_json(const dq_eval_view *v, int row, const dq_eval_numbers *x);
-dq_status dq_eval_claims_json(json_t *document, const dq_eval_view *v, dq_err *err);
+json_t *cmd_eval_verdict_json(const cmd_eval_view *v, int row, const dq_eval_numbers *x);
+dq_status cmd_eval_claims_json(json_t *document, const cmd_eval_view *v, dq_err *err);
 /* Warns of standard errors that rest on few clusters. */
-dq_status dq_eval_warn_clusters(dq_talk *t, const dq_eval_view *v, dq_err *err);
+dq_status cmd_eval_warn_clusters(dq_logger *t, const cmd_eval_view *v, dq_err *err);
 /* Warns, before anything is scored, of quantized models without their source; made_from[i]: base name of what model i
  * was made from, NULL for a checkpoint. */
-void dq_eval_warn_sources(dq_talk *t, const dq_eval_view *v, const char *const *made_from);
+void cmd_eval_warn_sources(dq_logger *t, const cmd_eval_view *v, const char *const *made_from);
 
 #endif

@@ -26,17 +26,17 @@ static const char *form(const char *name)
     return task_named(name)->form;
 }
 
-static dq_status choose(void *own, dq_eval_options *o, const char *name, const char *path,
+static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
                         dq_arena *a, dq_err *err)
 {
     const dq_eval_source source = {
         .name = name, .path = path, .kind = &dq_eval_choices, .task = task_named(name)};
     (void)own;
     (void)a;
-    return dq_eval_add_source(o, &source, "tasks", err);
+    return cmd_eval_add_source(o, &source, "tasks", err);
 }
 
-static dq_status examples(void *own, const dq_eval_options *o, dq_eval_source *source,
+static dq_status examples(void *own, const cmd_eval_options *o, dq_eval_source *source,
                           const char *path, dq_err *err)
 {
     (void)own;
@@ -48,7 +48,7 @@ static dq_status examples(void *own, const dq_eval_options *o, dq_eval_source *s
 }
 
 /* Files of labels, which are named after those of items. */
-static dq_status reads(bool *is, const void *own, const dq_eval_options *o, const char *path,
+static dq_status reads(bool *is, const void *own, const cmd_eval_options *o, const char *path,
                        dq_arena *a, dq_err *err)
 {
     (void)own;
@@ -58,7 +58,7 @@ static dq_status reads(bool *is, const void *own, const dq_eval_options *o, cons
         for (int k = 0; of && of->first_label >= 0 && k < 2 && items[k]; k++) {
             const char *labels = dq_task_labels_path(items[k], a, err);
             if (!labels) return err->code;
-            *is = *is || dq_same_file(path, labels);
+            *is = *is || dq_file_same(path, labels);
         }
     }
     return DQ_OK;
@@ -66,22 +66,22 @@ static dq_status reads(bool *is, const void *own, const dq_eval_options *o, cons
 
 /* A file of a task and the labels that belong to it; `what` is behind the task's name in `inputs`. */
 static dq_status read_items(dq_items *items, const dq_task *of, const char *path, int64_t limit,
-                            const char *what, dq_eval_files *f, dq_arena *a, dq_err *err)
+                            const char *what, cmd_eval_files *f, dq_arena *a, dq_err *err)
 {
     const char *text, *kind = dq_textf(a, err, "%s%s", of->name, what);
     const char *labels = dq_textf(a, err, "%s%s labels", of->name, what);
     size_t len;
     if (!kind || !labels) return err->code;
-    DQ_TRY(dq_eval_file_read(f, f->sha[f->n++], kind, path, &text, &len, a, err));
+    DQ_TRY(cmd_eval_file_read(f, f->sha[f->n++], kind, path, &text, &len, a, err));
     DQ_TRY(dq_task_load(items, of, path, text, len, limit, a, err));
-    dq_eval_warn_bad(f->talk, path, items->n_bad, items->first_bad);
+    cmd_eval_warn_bad(f->logger, path, items->n_bad, items->first_bad);
     if (!items->labels_path) return DQ_OK;
-    return dq_eval_file_note(f, f->sha[f->n++], labels, items->labels_path, items->labels,
-                             items->labels_len, err);
+    return cmd_eval_file_note(f, f->sha[f->n++], labels, items->labels_path, items->labels,
+                              items->labels_len, err);
 }
 
-static dq_status load(void *own, dq_eval *e, const dq_eval_options *o, int i, dq_eval_files *files,
-                      dq_err *err)
+static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
+                      cmd_eval_files *files, dq_err *err)
 {
     dq_eval_source *s = &e->source[i];
     dq_items pool;
@@ -107,7 +107,7 @@ static void plan(json_t *row, const dq_eval *e, const dq_eval_row *r)
                         json_integer((json_int_t)e->ids[r->ids].req.n_truncated));
 }
 
-static dq_status details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
+static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[row];
     (void)err;
@@ -145,7 +145,7 @@ static dq_status dump_item(FILE *f, const char *name, const dq_item *item, int64
         json_object_set_new(o, "context", json_stringn(ctx, n));
         json_object_set_new(o, "continuation",
                             json_stringn(item->choice[c].text, item->choice[c].len));
-        DQ_TRY(dq_line_put(f, o, err));
+        DQ_TRY(dq_document_put_line(f, o, err));
     }
     return DQ_OK;
 }
@@ -160,7 +160,7 @@ static dq_status requests(FILE *f, const dq_eval_source *s, dq_err *err)
 /* ---- Behind the table ---- */
 
 /* Which metric publications quote, and what was put in front of the items. */
-static dq_status tables(const dq_eval_view *v, dq_err *err)
+static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     static const char *const metrics[] = {"acc", "acc_norm"};
     const dq_eval *e = v->e;
@@ -186,7 +186,7 @@ static dq_status tables(const dq_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-const dq_eval_face dq_face_choices = {
+const cmd_eval_face dq_face_choices = {
     .name = "choices",
     .kind = {&dq_eval_choices},
     .tasks_help =

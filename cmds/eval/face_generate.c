@@ -79,7 +79,7 @@ static const char *form(const char *name)
     return dq_question_form_text[form_of(name)];
 }
 
-static dq_status choose(void *own, dq_eval_options *o, const char *name, const char *path,
+static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
                         dq_arena *a, dq_err *err)
 {
     const generate_options *g = own;
@@ -89,10 +89,10 @@ static dq_status choose(void *own, dq_eval_options *o, const char *name, const c
                                    .kind = prompts ? &dq_eval_prompts : &dq_eval_answers,
                                    .settings = prompts ? &g->of_prompts : &g->of_questions};
     (void)a;
-    return dq_eval_add_source(o, &source, "tasks", err);
+    return cmd_eval_add_source(o, &source, "tasks", err);
 }
 
-static dq_status examples(void *own, const dq_eval_options *o, dq_eval_source *source,
+static dq_status examples(void *own, const cmd_eval_options *o, dq_eval_source *source,
                           const char *path, dq_err *err)
 {
     generate_options *g = own;
@@ -146,7 +146,7 @@ static dq_status read_stops(generate_options *o, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status read_words(void *own, const dq_eval_options *run, dq_arena *a, dq_err *err)
+static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
 {
     generate_options *o = own;
     (void)run;
@@ -156,7 +156,7 @@ static dq_status read_words(void *own, const dq_eval_options *run, dq_arena *a, 
 }
 
 /* Options that nothing in the run would take, and prompts that nothing would come of. */
-static dq_status check(const void *own, const dq_eval_options *run, dq_err *err)
+static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err)
 {
     const generate_options *o = own;
     const char *unused = o->max_new        ? "max-new"
@@ -179,13 +179,13 @@ static dq_status check(const void *own, const dq_eval_options *run, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status open_shots(void *own, dq_eval_files *files, dq_arena *a, dq_err *err)
+static dq_status open_shots(void *own, cmd_eval_files *files, dq_arena *a, dq_err *err)
 {
     generate_options *o = own;
     const char *text;
     size_t len;
     if (!o->num_fewshot) return DQ_OK;
-    DQ_TRY(dq_eval_file_read(files, o->shots_sha, "fewshot", o->shots_path, &text, &len, a, err));
+    DQ_TRY(cmd_eval_file_read(files, o->shots_sha, "fewshot", o->shots_path, &text, &len, a, err));
     return dq_questions_shots(&o->of_questions.shots, o->num_fewshot, o->shots_path, text, len, a,
                               err);
 }
@@ -236,19 +236,19 @@ static json_t *texts_json(const char *const *text, int n)
 static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
     const generate_options *o = own;
-    if (!dq_eval_face_source(&dq_face_generate, e->source, e->n_sources)) return;
+    if (!cmd_eval_face_source(&dq_face_generate, e->source, e->n_sources)) return;
     json_t *g = json_object();
     json_object_set_new(g, "max_new", json_integer((json_int_t)o->of_prompts.max_new));
     json_object_set_new(g, "stop", texts_json(o->of_prompts.stop, o->of_prompts.n_stop));
     json_object_set_new(g, "num_fewshot", json_integer((json_int_t)o->num_fewshot));
     json_object_set_new(g, "fewshot_data",
-                        o->shots_path ? dq_name_json(o->shots_path) : json_null());
+                        o->shots_path ? dq_document_name(o->shots_path) : json_null());
     json_object_set_new(settings, "generation", g);
 }
 
 /* ---- What is known about a row ---- */
 
-enum { N_ENDS = DQ_END_POSITIONS + 1 };
+enum { N_ENDS = DQ_GENERATE_END_POSITIONS + 1 };
 
 typedef struct totals {
     int64_t n, end[N_ENDS], prompt_ids, new_ids;
@@ -270,24 +270,25 @@ static totals totals_of(const dq_eval *e, const dq_eval_row *row)
 
 static bool shows(const dq_eval *e, int row)
 {
-    return dq_eval_face_shows(&dq_face_generate, e, row);
+    return cmd_eval_face_shows(&dq_face_generate, e, row);
 }
 
 static json_t *generation_json(const totals *t, const dq_eval_generate *s)
 {
     json_t *o = json_object(), *ends = json_object();
-    const dq_mean finished = dq_share(t->end[DQ_END_STOP_ID] + t->end[DQ_END_ASKED], t->n);
+    const dq_mean finished =
+        dq_mean_share(t->end[DQ_GENERATE_END_STOP_ID] + t->end[DQ_GENERATE_END_TEXT], t->n);
     json_object_set_new(o, "max_new", json_integer((json_int_t)s->max_new));
     json_object_set_new(o, "stop", texts_json(s->stop, s->n_stop));
-    json_object_set_new(o, "finished", dq_metric(finished.value, finished.std_err));
-    for (int i = DQ_END_STOP_ID; i < N_ENDS; i++)
+    json_object_set_new(o, "finished", dq_document_metric(finished.value, finished.std_err));
+    for (int i = DQ_GENERATE_END_STOP_ID; i < N_ENDS; i++)
         json_object_set_new(ends, dq_end_name[i], json_integer((json_int_t)t->end[i]));
     json_object_set_new(o, "ends", ends);
-    json_object_set_new(o, "new_tokens_mean", dq_real((double)t->new_ids / (double)t->n));
+    json_object_set_new(o, "new_tokens_mean", dq_document_real((double)t->new_ids / (double)t->n));
     return o;
 }
 
-static dq_status details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
+static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
@@ -309,11 +310,11 @@ static dq_status details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
     json_object_set_new(work, "new_tokens", json_integer((json_int_t)t.new_ids));
     json_object_set_new(
         work, "new_tokens_per_second",
-        dq_real(r->work.seconds > 0 ? (double)t.new_ids / r->work.seconds : (double)NAN));
+        dq_document_real(r->work.seconds > 0 ? (double)t.new_ids / r->work.seconds : (double)NAN));
     return DQ_OK;
 }
 
-static dq_status say(dq_talk *t, const dq_eval_view *v, dq_err *err)
+static dq_status say(dq_logger *t, const cmd_eval_view *v, dq_err *err)
 {
     const dq_eval *e = v->e;
     for (int i = 0; i < e->n_rows; i++) {
@@ -325,29 +326,32 @@ static dq_status say(dq_talk *t, const dq_eval_view *v, dq_err *err)
         if (seen) continue;
         DQ_TRY(dq_eval_stop_ids(e, e->row[i].model, &ids, &n, e->a, err));
         for (int64_t k = 0; k < n; k++)
-            dq_say(t, "%s: id %d ends a continuation", v->names[e->row[i].model], (int)ids[k]);
+            dq_logger_note(t, "%s: id %d ends a continuation", v->names[e->row[i].model],
+                           (int)ids[k]);
         if (n == 0)
-            dq_warn(t,
-                    "%s: neither config.json nor tokenizer_config.json names an EOS; only --stop "
-                    "and --max-new end its continuations",
-                    v->names[e->row[i].model]);
+            dq_logger_warn(
+                t,
+                "%s: neither config.json nor tokenizer_config.json names an EOS; only --stop "
+                "and --max-new end its continuations",
+                v->names[e->row[i].model]);
     }
     return DQ_OK;
 }
 
-static void warn_done(dq_talk *t, const dq_eval_view *v)
+static void warn_done(dq_logger *t, const cmd_eval_view *v)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_row *r = &v->e->row[i];
         if (!shows(v->e, i)) continue;
         const totals sum = totals_of(v->e, r);
-        if (sum.end[DQ_END_POSITIONS])
-            dq_warn(t,
-                    "%s, %s: %lld of %lld continuations were cut at the last of %d positions; "
-                    "shorten prompts, or use fewer shots",
-                    v->names[r->model], dq_eval_source_of(v->e, r)->name,
-                    (long long)sum.end[DQ_END_POSITIONS], (long long)sum.n,
-                    v->e->model[r->model].m->max_positions);
+        if (sum.end[DQ_GENERATE_END_POSITIONS])
+            dq_logger_warn(
+                t,
+                "%s, %s: %lld of %lld continuations were cut at the last of %d positions; "
+                "shorten prompts, or use fewer shots",
+                v->names[r->model], dq_eval_source_of(v->e, r)->name,
+                (long long)sum.end[DQ_GENERATE_END_POSITIONS], (long long)sum.n,
+                v->e->model[r->model].m->max_positions);
     }
 }
 
@@ -362,7 +366,7 @@ static dq_status put_question(json_t *o, const dq_question *q, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status dump_unit(FILE *f, const dq_eval_view *v, int row, int64_t unit, dq_err *err)
+static dq_status dump_unit(FILE *f, const cmd_eval_view *v, int row, int64_t unit, dq_err *err)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
@@ -374,7 +378,7 @@ static dq_status dump_unit(FILE *f, const dq_eval_view *v, int row, int64_t unit
     size_t len;
     DQ_TRY(dq_eval_completion(e, r, unit, &text, &len, err));
     json_t *o = json_object();
-    dq_eval_row_keys(o, v, r);
+    cmd_eval_row_keys(o, v, r);
     json_object_set_new(o, "item", json_integer((json_int_t)dq_eval_number(s, unit)));
     put_question(o, q, err);
     json_object_set_new(o, "completion", json_stringn(text, len));
@@ -386,13 +390,13 @@ static dq_status dump_unit(FILE *f, const dq_eval_view *v, int row, int64_t unit
         json_object_set_new(o, "strict_match", json_boolean(extra[DQ_GEN_STRICT] == 1));
     }
     dq_block_free(text);
-    dq_line_put(f, o, err);
+    dq_document_put_line(f, o, err);
     return err->code;
 }
 
 static dq_status dump_units(FILE *f, const void *view, dq_err *err)
 {
-    const dq_eval_view *v = view;
+    const cmd_eval_view *v = view;
     for (int i = 0; i < v->e->n_rows; i++) {
         const int64_t n = shows(v->e, i) ? dq_eval_units(v->e, &v->e->row[i]) : 0;
         for (int64_t k = 0; k < n; k++) DQ_TRY(dump_unit(f, v, i, k, err));
@@ -406,7 +410,7 @@ static const char *file(const void *own)
     return o->completions;
 }
 
-const dq_eval_face dq_face_generate = {
+const cmd_eval_face dq_face_generate = {
     .name = "generate",
     .kind = {&dq_eval_answers, &dq_eval_prompts},
     .size = sizeof(generate_options),
@@ -420,7 +424,7 @@ const dq_eval_face dq_face_generate = {
     .examples = examples,
     .check = check,
     .open = open_shots,
-    .kept_room = "--max-new",
+    .kept_capacity = "--max-new",
     .say = say,
     .key = key,
     .settings = put_settings,

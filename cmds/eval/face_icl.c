@@ -99,7 +99,7 @@ static dq_status read_orders(icl_options *o, dq_err *err)
         char word[16] = "";
         size_t n = strcspn(p, ",");
         snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word), p);
-        int k = dq_parse_word(word, "order", dq_icl_order_name, DQ_ICL_ORDERS, err);
+        int k = dq_options_word(word, "order", dq_icl_order_name, DQ_ICL_ORDERS, err);
         if (k < 0) return err->code;
         for (int i = 0; i < o->n_orders_of; i++) {
             if (o->orders_of[i] == (dq_icl_order)k)
@@ -111,19 +111,19 @@ static dq_status read_orders(icl_options *o, dq_err *err)
     }
 }
 
-static dq_status read_words(void *own, const dq_eval_options *run, dq_arena *a, dq_err *err)
+static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
 {
     icl_options *o = own;
     dq_icl_settings *s = &o->common;
     (void)a;
-    DQ_TRY(dq_eval_check_twice(&o->demos, "demos", err));
+    DQ_TRY(cmd_eval_check_twice(&o->demos, "demos", err));
     s->runs = o->runs ? o->runs : RUNS;
     s->orders = o->orders;
     s->queries = o->queries ? o->queries : QUERIES;
     s->seed = run->kv.seed < 0 ? SEED : (uint64_t)run->kv.seed;
     if (o->shots) {
-        DQ_TRY(
-            dq_parse_ints(s->shots, &s->n_shots, DQ_ICL_SHOTS, o->shots, "shots", 0, 1000000, err));
+        DQ_TRY(dq_options_ints(s->shots, &s->n_shots, DQ_ICL_SHOTS, o->shots, "shots", 0, 1000000,
+                               err));
         qsort(s->shots, (size_t)s->n_shots, sizeof s->shots[0], rising);
     }
     if (o->order) return read_orders(o, err);
@@ -132,12 +132,12 @@ static dq_status read_words(void *own, const dq_eval_options *run, dq_arena *a, 
 }
 
 /* A source for each order. */
-static dq_status choose(void *own, dq_eval_options *run, const char *name, const char *path,
+static dq_status choose(void *own, cmd_eval_options *run, const char *name, const char *path,
                         dq_arena *a, dq_err *err)
 {
     icl_options *o = own;
     const dq_icl_task *of = dq_icl_task_find(name);
-    const char *demos = dq_eval_path_for(&o->demos, name, &o->demos_used);
+    const char *demos = cmd_eval_path_for(&o->demos, name, &o->demos_used);
     if (!demos && !of->one_file)
         return dq_fail(err, DQ_USAGE,
                        "--task %s needs demonstrations: give --demos FILE (expected %s).", of->name,
@@ -150,7 +150,7 @@ static dq_status choose(void *own, dq_eval_options *run, const char *name, const
         if (o->orders_of[i] != DQ_ICL_RANDOM)
             source.title = dq_textf(a, err, "%s, %s", of->name, dq_icl_order_name[o->orders_of[i]]);
         if (!source.title) return err->code;
-        DQ_TRY(dq_eval_add_source(run, &source, "tasks and orders", err));
+        DQ_TRY(cmd_eval_add_source(run, &source, "tasks and orders", err));
         *s = o->common;
         s->task = of;
         s->order = o->orders_of[i];
@@ -160,7 +160,7 @@ static dq_status choose(void *own, dq_eval_options *run, const char *name, const
     return DQ_OK;
 }
 
-static dq_status check(const void *own, const dq_eval_options *run, dq_err *err)
+static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err)
 {
     const icl_options *o = own;
     const int n_tasks = o->n / o->n_orders_of;
@@ -186,7 +186,7 @@ static dq_status check(const void *own, const dq_eval_options *run, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status reads(bool *is, const void *own, const dq_eval_options *run, const char *path,
+static dq_status reads(bool *is, const void *own, const cmd_eval_options *run, const char *path,
                        dq_arena *a, dq_err *err)
 {
     const icl_options *o = own;
@@ -194,7 +194,7 @@ static dq_status reads(bool *is, const void *own, const dq_eval_options *run, co
     (void)a;
     for (int i = 0; i < o->n; i++) {
         const char *demos = o->setting[i].demos.path;
-        *is = *is || (demos && dq_same_file(path, demos));
+        *is = *is || (demos && dq_file_same(path, demos));
     }
     return err->code;
 }
@@ -224,8 +224,8 @@ static bool shares_data(icl_options *o, dq_eval_source *source, int i)
 }
 
 /* The queries, which stand first among the inputs, and then the demonstrations: loading needs both. */
-static dq_status load(void *own, dq_eval *e, const dq_eval_options *run, int i,
-                      dq_eval_files *files, dq_err *err)
+static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int i,
+                      cmd_eval_files *files, dq_err *err)
 {
     icl_options *o = own;
     dq_eval_source *s = &e->source[i];
@@ -234,18 +234,18 @@ static dq_status load(void *own, dq_eval *e, const dq_eval_options *run, int i,
     if (shares_data(o, e->source, i)) return DQ_OK;
     const int k = settings_of(o, s);
     dq_icl_file *demos = &o->setting[k].demos;
-    DQ_TRY(dq_eval_file_read(files, files->sha[files->n++], s->name, s->path, &s->text, &s->len,
-                             e->a, err));
+    DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], s->name, s->path, &s->text, &s->len,
+                              e->a, err));
     snprintf(kind, sizeof kind, "%s demonstrations", s->name);
     if (demos->path)
-        DQ_TRY(dq_eval_file_read(files, o->sha[k], kind, demos->path, &demos->text, &demos->len,
-                                 e->a, err));
+        DQ_TRY(cmd_eval_file_read(files, o->sha[k], kind, demos->path, &demos->text, &demos->len,
+                                  e->a, err));
     return s->kind->load(e, s, err);
 }
 
 static bool is_icl(const dq_eval_source *s)
 {
-    return dq_eval_face_of(s) == &dq_face_icl;
+    return cmd_eval_face_of(s) == &dq_face_icl;
 }
 
 /* "16, 32" */
@@ -258,25 +258,27 @@ static void list_shots(char *out, size_t cap, const int *shots, int n)
     }
 }
 
-static void warn_over(dq_talk *t, const dq_eval *e, const dq_eval_ids *ids, const char *model)
+static void warn_over(dq_logger *t, const dq_eval *e, const dq_eval_ids *ids, const char *model)
 {
     const dq_icl_plan *p = ids->own;
     const dq_icl_data *d = e->source[ids->source].own;
     char text[256];
     if (p->n_over) {
         list_shots(text, sizeof text, p->over, p->n_over);
-        dq_warn(t,
-                "%s: --shots %s left out: not all prompts fit into the %d positions of %s, or "
-                "there are fewer demonstrations (%lld)",
-                e->source[ids->source].name, text, e->model[ids->model].m->max_positions, model,
-                (long long)p->demos);
+        dq_logger_warn(
+            t,
+            "%s: --shots %s left out: not all prompts fit into the %d positions of %s, or "
+            "there are fewer demonstrations (%lld)",
+            e->source[ids->source].name, text, e->model[ids->model].m->max_positions, model,
+            (long long)p->demos);
     }
     if (d->n_bad_demos)
-        dq_warn(t, "%s: %lld ill-formed UTF-8 sequences in the demonstrations read as U+FFFD",
-                e->source[ids->source].name, (long long)d->n_bad_demos);
+        dq_logger_warn(t,
+                       "%s: %lld ill-formed UTF-8 sequences in the demonstrations read as U+FFFD",
+                       e->source[ids->source].name, (long long)d->n_bad_demos);
 }
 
-static void warn_plan(dq_talk *t, const dq_eval_view *v)
+static void warn_plan(dq_logger *t, const cmd_eval_view *v)
 {
     const dq_eval *e = v->e;
     for (int i = 0; i < e->n_ids; i++) {
@@ -289,11 +291,12 @@ static void warn_plan(dq_talk *t, const dq_eval_view *v)
         int64_t naive, shared;
         if (!is_icl(dq_eval_source_of(e, r)) || dq_score_shares(&pass, &r->kv)) continue;
         dq_icl_cost(&e->ids[r->ids].req, &naive, &shared);
-        dq_warn(t,
-                "%s: with --logit-grain %s every choice is a sequence of its own: %lld tokens "
-                "instead of %lld. Use --logit-grain row, or fewer --queries and --shots",
-                dq_eval_source_of(e, r)->name, dq_grain_name[r->logit.grain], (long long)naive,
-                (long long)shared);
+        dq_logger_warn(
+            t,
+            "%s: with --logit-grain %s every choice is a sequence of its own: %lld tokens "
+            "instead of %lld. Use --logit-grain row, or fewer --queries and --shots",
+            dq_eval_source_of(e, r)->name, dq_grain_name[r->logit.grain], (long long)naive,
+            (long long)shared);
     }
 }
 
@@ -352,8 +355,8 @@ static json_t *block_json(const dq_icl_block *b, const dq_icl_score *s, int64_t 
         json_object_set_new(o, "order", json_integer((json_int_t)b->order));
     json_object_set_new(o, "shots", json_integer((json_int_t)b->shots));
     json_object_set_new(o, "n", json_integer((json_int_t)queries));
-    json_object_set_new(o, "acc", dq_metric(s->acc.value, s->acc.std_err));
-    json_object_set_new(o, "acc_ll", dq_metric(s->acc_ll.value, s->acc_ll.std_err));
+    json_object_set_new(o, "acc", dq_document_metric(s->acc.value, s->acc.std_err));
+    json_object_set_new(o, "acc_ll", dq_document_metric(s->acc_ll.value, s->acc_ll.std_err));
     return o;
 }
 
@@ -362,11 +365,11 @@ static json_t *point_json(int shots, const char *what, const dq_icl_point *x)
     json_t *o = json_object();
     json_object_set_new(o, "shots", json_integer(shots));
     json_object_set_new(o, what, json_integer((json_int_t)x->blocks));
-    json_object_set_new(o, "acc_mean", dq_real(x->mean));
-    json_object_set_new(o, "acc_min", dq_real(x->min));
-    json_object_set_new(o, "acc_max", dq_real(x->max));
-    json_object_set_new(o, "acc_margin", dq_real(x->max - x->min));
-    json_object_set_new(o, "acc_std", dq_real(x->std));
+    json_object_set_new(o, "acc_mean", dq_document_real(x->mean));
+    json_object_set_new(o, "acc_min", dq_document_real(x->min));
+    json_object_set_new(o, "acc_max", dq_document_real(x->max));
+    json_object_set_new(o, "acc_margin", dq_document_real(x->max - x->min));
+    json_object_set_new(o, "acc_std", dq_document_real(x->std));
     return o;
 }
 
@@ -400,7 +403,7 @@ static dq_icl_score *scores_of(const dq_eval *e, const dq_eval_row *r, dq_err *e
     return NULL;
 }
 
-static dq_status details(json_t *row, const dq_eval_view *v, int index, dq_err *err)
+static dq_status details(json_t *row, const cmd_eval_view *v, int index, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[index];
     const dq_icl_plan *p = v->e->ids[r->ids].own;
@@ -463,7 +466,7 @@ static void point_cell(dq_table *t, const dq_icl_point *x, bool margin)
 }
 
 /* A line of a row: means over runs, or margins over orders. */
-static void table_line(dq_table *t, const dq_eval_view *v, const dq_eval_row *r,
+static void table_line(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r,
                        const dq_icl_score *score, const int *shots, int n_shots, bool margin)
 {
     const dq_icl_plan *p = v->e->ids[r->ids].own;
@@ -474,7 +477,8 @@ static void table_line(dq_table *t, const dq_eval_view *v, const dq_eval_row *r,
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
     dq_table_cell(t, "%s",
-                  dq_kv_spec_is_plain(&r->kv) ? "16:16" : dq_kv_label(label, sizeof label, &r->kv));
+                  dq_kv_spec_is_plain(&r->kv) ? "16:16"
+                                              : dq_kv_report_label(label, sizeof label, &r->kv));
     dq_table_cell(t, "%s", s->name);
     dq_table_cell(t, "%s", dq_icl_order_name[x->order]);
     if (margin)
@@ -491,7 +495,7 @@ static void table_line(dq_table *t, const dq_eval_view *v, const dq_eval_row *r,
     }
 }
 
-static dq_status fill(dq_table *t, const dq_eval_view *v, const int *shots, int n, dq_err *err)
+static dq_status fill(dq_table *t, const cmd_eval_view *v, const int *shots, int n, dq_err *err)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_row *r = &v->e->row[i];
@@ -507,7 +511,7 @@ static dq_status fill(dq_table *t, const dq_eval_view *v, const int *shots, int 
     return DQ_OK;
 }
 
-static dq_status tables(const dq_eval_view *v, dq_err *err)
+static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     enum { HEAD = 7 };
     const char *titles[HEAD + DQ_ICL_SHOTS] = {"model", "logit bits", "grain", "KV",
@@ -549,7 +553,7 @@ static void keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t it
         json_object_set_new(pick, s->kind->metric[m], json_integer(dq_icl_pick(e, row, m, item)));
 }
 
-const dq_eval_face dq_face_icl = {
+const cmd_eval_face dq_face_icl = {
     .name = "icl",
     .kind = {&dq_eval_icl_kind},
     .size = sizeof(icl_options),

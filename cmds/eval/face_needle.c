@@ -91,14 +91,14 @@ static const char *form(const char *name)
     return "a UTF-8 text to hide numbers in";
 }
 
-static dq_status choose(void *own, dq_eval_options *o, const char *name, const char *path,
+static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
                         dq_arena *a, dq_err *err)
 {
     const needle_options *n = own;
     const dq_eval_source source = {
         .name = name, .path = path, .kind = &dq_eval_needle, .settings = &n->settings};
     (void)a;
-    return dq_eval_add_source(o, &source, "tasks", err);
+    return cmd_eval_add_source(o, &source, "tasks", err);
 }
 
 /* "1:1,4:2" */
@@ -124,17 +124,17 @@ static dq_status read_pairs(dq_needle_settings *s, const char *text, dq_err *err
                            "%ld:%ld.",
                            n, r, n, n);
         for (int i = 0; i < s->n_pairs; i++) {
-            if (s->needles[i] == n && s->asked[i] == r)
+            if (s->needles[i] == n && s->requested[i] == r)
                 return dq_fail(err, DQ_USAGE, "--needles: %ld:%ld stands twice.", n, r);
         }
         s->needles[s->n_pairs] = (int)n;
-        s->asked[s->n_pairs++] = (int)r;
+        s->requested[s->n_pairs++] = (int)r;
         if (!*last) return DQ_OK;
         p = last;
     }
 }
 
-static dq_status read_words(void *own, const dq_eval_options *run, dq_arena *a, dq_err *err)
+static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
 {
     static const char *const modes[] = {"forced", "generated"};
     static const char *const rows[] = {"last", "query"};
@@ -142,13 +142,13 @@ static dq_status read_words(void *own, const dq_eval_options *run, dq_arena *a, 
     dq_needle_settings *s = &o->settings;
     (void)a;
     if (o->lengths)
-        DQ_TRY(dq_parse_ints(s->length, &s->n_lengths, DQ_NEEDLE_SWEEP, o->lengths, "lengths", 1,
-                             1 << 30, err));
-    DQ_TRY(dq_parse_ints(s->depth, &s->n_depths, DQ_NEEDLE_SWEEP,
-                         o->depths ? o->depths : "0,25,50,75,100", "depths", 0, 100, err));
+        DQ_TRY(dq_options_ints(s->length, &s->n_lengths, DQ_NEEDLE_SWEEP, o->lengths, "lengths", 1,
+                               1 << 30, err));
+    DQ_TRY(dq_options_ints(s->depth, &s->n_depths, DQ_NEEDLE_SWEEP,
+                           o->depths ? o->depths : "0,25,50,75,100", "depths", 0, 100, err));
     DQ_TRY(read_pairs(s, o->needles ? o->needles : "1:1,2:2,4:2,6:2", err));
-    const int mode = dq_parse_word(o->mode ? o->mode : modes[0], "needle-mode", modes, 2, err);
-    const int row = dq_parse_word(o->rows ? o->rows : rows[0], "attention-rows", rows, 2, err);
+    const int mode = dq_options_word(o->mode ? o->mode : modes[0], "needle-mode", modes, 2, err);
+    const int row = dq_options_word(o->rows ? o->rows : rows[0], "attention-rows", rows, 2, err);
     if (mode < 0 || row < 0) return err->code;
     s->samples = o->samples >= 0 ? o->samples : 50;
     s->seed = run->kv.seed >= 0 ? (uint64_t)run->kv.seed : 1;
@@ -158,7 +158,7 @@ static dq_status read_words(void *own, const dq_eval_options *run, dq_arena *a, 
     return DQ_OK;
 }
 
-static dq_status check(const void *own, const dq_eval_options *run, dq_err *err)
+static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err)
 {
     const needle_options *o = own;
     const struct {
@@ -167,7 +167,7 @@ static dq_status check(const void *own, const dq_eval_options *run, dq_err *err)
     } all[] = {{"lengths", o->lengths},      {"depths", o->depths},    {"needles", o->needles},
                {"samples", o->samples >= 0}, {"needle-mode", o->mode}, {"attention", o->attention},
                {"attention-rows", o->rows}};
-    const bool wanted = dq_eval_face_source(&dq_face_needle, run->source, run->n_sources) != NULL;
+    const bool wanted = cmd_eval_face_source(&dq_face_needle, run->source, run->n_sources) != NULL;
     for (size_t i = 0; !wanted && i < sizeof all / sizeof *all; i++) {
         if (all[i].given)
             return dq_fail(err, DQ_USAGE, "--%s has nothing to act on: there is no --task needle.",
@@ -195,7 +195,7 @@ static dq_status key(dq_sha256 *h, const void *own, const dq_eval *e, const dq_e
     for (int i = 0; i < s->n_depths && n < cap; i++)
         n += (size_t)snprintf(line + n, cap - n, " D%d", s->depth[i]);
     for (int i = 0; i < s->n_pairs && n < cap; i++)
-        n += (size_t)snprintf(line + n, cap - n, " %d:%d", s->needles[i], s->asked[i]);
+        n += (size_t)snprintf(line + n, cap - n, " %d:%d", s->needles[i], s->requested[i]);
     dq_sha256_add(h, line, n < cap ? n : cap - 1);
     return err->code;
 }
@@ -221,7 +221,7 @@ static json_t *settings_json(const dq_needle_settings *s)
         json_array_append_new(lengths, json_integer(s->length[i]));
     for (int i = 0; i < s->n_depths; i++) json_array_append_new(depths, json_integer(s->depth[i]));
     for (int i = 0; i < s->n_pairs; i++)
-        json_array_append_new(pairs, json_sprintf("%d:%d", s->needles[i], s->asked[i]));
+        json_array_append_new(pairs, json_sprintf("%d:%d", s->needles[i], s->requested[i]));
     json_object_set_new(o, "lengths", lengths);
     json_object_set_new(o, "depths", depths);
     json_object_set_new(o, "needles", pairs);
@@ -235,7 +235,7 @@ static json_t *settings_json(const dq_needle_settings *s)
 
 static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
-    const dq_eval_source *s = dq_eval_face_source(&dq_face_needle, e->source, e->n_sources);
+    const dq_eval_source *s = cmd_eval_face_source(&dq_face_needle, e->source, e->n_sources);
     (void)own;
     if (s) json_object_set_new(settings, "needle", settings_json(s->settings));
 }
@@ -247,7 +247,7 @@ static json_t *shares_json(const double *share, int64_t skipped)
 {
     json_t *o = json_object();
     for (int c = 0; c < DQ_NEEDLE_CLASSES; c++)
-        json_object_set_new(o, dq_needle_class_name[c], dq_real(share[c]));
+        json_object_set_new(o, dq_needle_class_name[c], dq_document_real(share[c]));
     json_object_set_new(o, "skipped", json_integer((json_int_t)skipped));
     return o;
 }
@@ -265,7 +265,7 @@ static json_t *attention_json(const dq_needle_settings *s, const dq_needle_numbe
         best = json_object();
         json_object_set_new(best, "layer", json_integer(x->best_layer));
         json_object_set_new(best, "head", json_integer(x->best_head));
-        json_object_set_new(best, "answer", dq_real(x->best));
+        json_object_set_new(best, "answer", dq_document_real(x->best));
         json_object_set_new(best, "norm", json_string(norm_name[DQ_NEEDLE_NORM]));
     }
     json_object_set_new(o, "best_head", best);
@@ -278,22 +278,23 @@ static json_t *cell_json(const dq_needle_set *set, const dq_needle_cell *c,
     static const char *const verdict[] = {"correct", "other_needle", "near_miss", "none"};
     json_t *o = json_object(), *confusion = json_object();
     json_object_set_new(o, "length", json_integer((json_int_t)c->length));
-    json_object_set_new(o, "depth", dq_real(c->depth / 100.0));
+    json_object_set_new(o, "depth", dq_document_real(c->depth / 100.0));
     json_object_set_new(o, "n_needles", json_integer(c->n));
     json_object_set_new(o, "n_queries", json_integer(c->r));
     json_object_set_new(o, "n", json_integer((json_int_t)x->n));
-    json_object_set_new(o, "acc", dq_metric(x->acc.value, x->acc.std_err));
-    json_object_set_new(o, "all_correct", dq_metric(x->all_correct.value, x->all_correct.std_err));
+    json_object_set_new(o, "acc", dq_document_metric(x->acc.value, x->acc.std_err));
+    json_object_set_new(o, "all_correct",
+                        dq_document_metric(x->all_correct.value, x->all_correct.std_err));
     if (!set->settings->generated)
-        json_object_set_new(o, "ll_nats", dq_metric(x->ll.value, x->ll.std_err));
+        json_object_set_new(o, "ll_nats", dq_document_metric(x->ll.value, x->ll.std_err));
     for (int k = 0; k < 4; k++)
-        json_object_set_new(confusion, verdict[k], dq_real(x->confusion[k]));
+        json_object_set_new(confusion, verdict[k], dq_document_real(x->confusion[k]));
     json_object_set_new(o, "confusion", confusion);
     json_object_set_new(o, "attention", attention_json(set->settings, x));
     return o;
 }
 
-static dq_status details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
+static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[row];
     const dq_needle_set *set = dq_needle_set_of(v->e, r);
@@ -311,7 +312,7 @@ static dq_status details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status put_metrics(json_t *metrics, const dq_eval_view *v, int row,
+static dq_status put_metrics(json_t *metrics, const cmd_eval_view *v, int row,
                              const dq_eval_numbers *all, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[row];
@@ -319,7 +320,7 @@ static dq_status put_metrics(json_t *metrics, const dq_eval_view *v, int row,
     (void)all;
     if (dq_needle_set_of(v->e, r)->settings->generated) return DQ_OK;
     DQ_TRY(dq_needle_numbers_of(&x, v->e, r, -1, err));
-    json_object_set_new(metrics, "ll_nats", dq_metric(x.ll.value, x.ll.std_err));
+    json_object_set_new(metrics, "ll_nats", dq_document_metric(x.ll.value, x.ll.std_err));
     return DQ_OK;
 }
 
@@ -364,28 +365,28 @@ static json_t *answer_json(const dq_eval *e, const dq_eval_row *r, int64_t unit,
     for (int64_t i = 0; i < n; i++) ll += r->logp[v + i];
     json_object_set_new(o, "from", json_integer((json_int_t)a->from));
     json_object_set_new(o, "to", json_integer((json_int_t)a->to));
-    json_object_set_new(o, "ll", dq_real(ll));
+    json_object_set_new(o, "ll", dq_document_real(ll));
     json_object_set_new(o, "top1", ids_json(r->top1 + v, n));
     return o;
 }
 
-static json_t *unit_json(const dq_eval_view *v, const dq_eval_row *r, int64_t unit)
+static json_t *unit_json(const cmd_eval_view *v, const dq_eval_row *r, int64_t unit)
 {
     const dq_needle_set *set = dq_needle_set_of(v->e, r);
     const dq_needle_cell *c = &set->cell[unit / set->samples];
     const dq_needle_prompt *p = &set->prompt[unit];
     const double *x = dq_needle_unit(v->e, r, unit);
     json_t *o = json_object(), *answers = json_array();
-    dq_eval_row_keys(o, v, r);
+    cmd_eval_row_keys(o, v, r);
     json_object_set_new(o, "length", json_integer((json_int_t)c->length));
-    json_object_set_new(o, "depth", dq_real(c->depth / 100.0));
+    json_object_set_new(o, "depth", dq_document_real(c->depth / 100.0));
     json_object_set_new(o, "sample", json_integer((json_int_t)(unit % set->samples)));
     json_object_set_new(o, "filler", json_integer((json_int_t)p->filler));
     json_object_set_new(o, "question", json_integer((json_int_t)p->question));
     json_object_set_new(o, "prompt", ids_json(p->ids, p->n));
     json_object_set_new(o, "answer", ids_json(p->ids + p->n, p->n_answer));
     json_object_set_new(o, "needles", needles_json(p));
-    for (int k = 0; k < p->asked; k++)
+    for (int k = 0; k < p->requested; k++)
         json_array_append_new(answers, answer_json(v->e, r, unit, k));
     json_object_set_new(o, "asked", answers);
     json_object_set_new(o, "found", json_integer((json_int_t)x[DQ_NEEDLE_AT_CORRECT]));
@@ -396,12 +397,12 @@ static json_t *unit_json(const dq_eval_view *v, const dq_eval_row *r, int64_t un
     return o;
 }
 
-static dq_status dump(FILE *f, const dq_eval_view *v, int row, dq_err *err)
+static dq_status dump(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[row];
     const dq_needle_set *set = dq_needle_set_of(v->e, r);
     for (int64_t i = 0; i < set->n_cells * set->samples; i++) {
-        DQ_TRY(dq_line_put(f, unit_json(v, r, i), err));
+        DQ_TRY(dq_document_put_line(f, unit_json(v, r, i), err));
     }
     return DQ_OK;
 }
@@ -410,7 +411,7 @@ static dq_status dump(FILE *f, const dq_eval_view *v, int row, dq_err *err)
 
 /* Cells of one row and N:R lie at first + length * n_depths + depth. */
 typedef struct grid {
-    const dq_eval_view *v;
+    const cmd_eval_view *v;
     const dq_eval_row *row;
     const dq_needle_set *set;
     int64_t first;
@@ -438,7 +439,7 @@ static void print_title(const grid *g, const char *what)
            c->n, c->n == 1 ? "" : "s", c->r, g->row->logit.bits);
     if (g->row->logit.bits < 16) printf(" (grain %s)", dq_grain_name[g->row->logit.grain]);
     if (!dq_kv_spec_is_plain(&g->row->kv))
-        printf(", KV %s", dq_kv_label(label, sizeof label, &g->row->kv));
+        printf(", KV %s", dq_kv_report_label(label, sizeof label, &g->row->kv));
 }
 
 /* Depth by length, and the mean over depths. */
@@ -534,11 +535,11 @@ static dq_status print_attention(const grid *g, int length, dq_err *err)
     return err->code;
 }
 
-static dq_status tables(const dq_eval_view *v, dq_err *err)
+static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_row *r = &v->e->row[i];
-        if (!dq_eval_face_shows(&dq_face_needle, v->e, i)) continue;
+        if (!cmd_eval_face_shows(&dq_face_needle, v->e, i)) continue;
         grid g = {.v = v, .row = r, .set = dq_needle_set_of(v->e, r)};
         const dq_needle_settings *s = g.set->settings;
         g.n_depths = s->n_depths;
@@ -559,7 +560,7 @@ static const char *const *gate_metrics(const dq_eval_source *source)
     return names;
 }
 
-const dq_eval_face dq_face_needle = {
+const cmd_eval_face dq_face_needle = {
     .name = "needle",
     .kind = {&dq_eval_needle},
     .size = sizeof(needle_options),

@@ -112,14 +112,14 @@ static dq_status check_stride(const text_options *t, int64_t n_ctx, dq_err *err)
                    (long long)t->stride, (long long)n_ctx);
 }
 
-static dq_status read_words(void *own, const dq_eval_options *run, dq_arena *a, dq_err *err)
+static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
 {
     text_options *t = own;
     const int64_t ctx = run->ctx;
     (void)a;
     DQ_TRY(check_company(t, ctx, err));
-    int w = dq_parse_word(t->window ? t->window : "chunk", "window", dq_scheme_name,
-                          DQ_WINDOW_POSITIONS, err);
+    int w = dq_options_word(t->window ? t->window : "chunk", "window", dq_scheme_name,
+                            DQ_WINDOW_POSITIONS, err);
     if (w < 0) return err->code;
     dq_text_settings *s = &t->settings;
     s->scheme = t->positions ? DQ_WINDOW_POSITIONS : (dq_scheme)w;
@@ -132,36 +132,36 @@ static dq_status read_words(void *own, const dq_eval_options *run, dq_arena *a, 
     return DQ_OK;
 }
 
-static dq_status choose_more(void *own, dq_eval_options *run, dq_err *err)
+static dq_status choose_more(void *own, cmd_eval_options *run, dq_err *err)
 {
     const text_options *t = own;
     if (t->files.n == 0) return DQ_OK;
     const dq_eval_source source = {
         .name = "text", .path = t->files.item[0], .kind = &dq_eval_text, .settings = &t->settings};
-    return dq_eval_add_source(run, &source, "tasks", err);
+    return cmd_eval_add_source(run, &source, "tasks", err);
 }
 
-static dq_status reads(bool *is, const void *own, const dq_eval_options *run, const char *path,
+static dq_status reads(bool *is, const void *own, const cmd_eval_options *run, const char *path,
                        dq_arena *a, dq_err *err)
 {
     const text_options *t = own;
     (void)run;
     (void)a;
-    for (int i = 0; i < t->files.n; i++) *is = *is || dq_same_file(path, t->files.item[i]);
-    *is = *is || (t->counts && dq_same_file(path, t->counts));
+    for (int i = 0; i < t->files.n; i++) *is = *is || dq_file_same(path, t->files.item[i]);
+    *is = *is || (t->counts && dq_file_same(path, t->counts));
     return err->code;
 }
 
 /* ---- Files ---- */
 
 /* Reads one file of documents. */
-static dq_status read_docs(dq_docs *docs, const char *path, const char *kind, dq_eval_files *files,
+static dq_status read_docs(dq_docs *docs, const char *path, const char *kind, cmd_eval_files *files,
                            char sha[65], dq_arena *a, dq_err *err)
 {
     const char *text;
     size_t len;
-    DQ_TRY(dq_eval_file_read(files, sha, kind, path, &text, &len, a, err));
-    return dq_docs_add(docs, path, text, len, a, err);
+    DQ_TRY(cmd_eval_file_read(files, sha, kind, path, &text, &len, a, err));
+    return dq_documents_add(docs, path, text, len, a, err);
 }
 
 static bool has_text(const dq_docs *d)
@@ -173,8 +173,8 @@ static bool has_text(const dq_docs *d)
 }
 
 /* The hash is over all that is scored, the settings and what each file is taken for included. */
-static dq_status load(void *own, dq_eval *e, const dq_eval_options *run, int source,
-                      dq_eval_files *files, dq_err *err)
+static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int source,
+                      cmd_eval_files *files, dq_err *err)
 {
     text_options *t = own;
     dq_text_settings *s = &t->settings;
@@ -199,8 +199,8 @@ static dq_status load(void *own, dq_eval *e, const dq_eval_options *run, int sou
         dq_sha256_drop(&h);
         return err->code;
     }
-    dq_eval_warn_bad(files->talk, s->docs.bad_path, s->docs.n_bad, s->docs.first_bad);
-    dq_eval_warn_bad(files->talk, s->counts.bad_path, s->counts.n_bad, s->counts.first_bad);
+    cmd_eval_warn_bad(files->logger, s->docs.bad_path, s->docs.n_bad, s->docs.first_bad);
+    cmd_eval_warn_bad(files->logger, s->counts.bad_path, s->counts.n_bad, s->counts.first_bad);
     /* slices are read off the scores and change none */
     int n =
         snprintf(line, sizeof line, "%s %lld\n", dq_scheme_name[s->scheme], (long long)s->stride);
@@ -208,7 +208,7 @@ static dq_status load(void *own, dq_eval *e, const dq_eval_options *run, int sou
     return dq_sha256_end(&h, sha, err);
 }
 
-static dq_status opened(const void *own, const dq_eval_options *run, const dq_eval *e, dq_err *err)
+static dq_status opened(const void *own, const cmd_eval_options *run, const dq_eval *e, dq_err *err)
 {
     const text_options *t = own;
     for (int i = 0; t->files.n && i < e->n_models; i++) {
@@ -223,7 +223,7 @@ static dq_status opened(const void *own, const dq_eval_options *run, const dq_ev
 
 static bool is_text(const dq_eval *e, const dq_eval_ids *ids)
 {
-    return dq_eval_face_of(&e->source[ids->source]) == &dq_face_text;
+    return cmd_eval_face_of(&e->source[ids->source]) == &dq_face_text;
 }
 
 /* The windows of a text of the run; NULL: there is none. */
@@ -254,32 +254,35 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
         settings, "text_stderr",
         json_string(w && w->n_docs > 1 ? "clustered by document" : "clustered by window"));
     if (s->slices) {
-        json_object_set_new(slices, "counted_in", dq_name_json(t->counts ? t->counts : "text"));
-        json_object_set_new(slices, "threshold", dq_real(s->threshold));
+        json_object_set_new(slices, "counted_in", dq_document_name(t->counts ? t->counts : "text"));
+        json_object_set_new(slices, "threshold", dq_document_real(s->threshold));
     }
     json_object_set_new(settings, "slices", slices);
 }
 
 /* Documents that were left out, and counts that --limit makes void. */
-static void warn_ids(dq_talk *talk, const dq_eval_ids *ids, const dq_text_settings *s)
+static void warn_ids(dq_logger *logger, const dq_eval_ids *ids, const dq_text_settings *s)
 {
     const dq_windows *w = &ids->win;
     if (w->n == 0) return;
     if (w->n_short)
-        dq_warn(talk, "%lld of %lld documents are too short for a window (%s, --ctx) and left out",
-                (long long)w->n_short, (long long)w->n_given, dq_scheme_name[s->scheme]);
+        dq_logger_warn(logger,
+                       "%lld of %lld documents are too short for a window (%s, --ctx) and left out",
+                       (long long)w->n_short, (long long)w->n_given, dq_scheme_name[s->scheme]);
     if (w->cut && s->scheme == DQ_WINDOW_ROLLING)
-        dq_warn(talk, "--limit ends inside a document, so there is no perplexity per word or byte");
+        dq_logger_warn(
+            logger, "--limit ends inside a document, so there is no perplexity per word or byte");
     if (ids->slices && ids->slices->own && w->n_given == 1)
-        dq_warn(talk, "--slices: one document alone has nothing to count frequent bigrams in; give "
-                      "--slice-counts FILE or several documents");
+        dq_logger_warn(
+            logger, "--slices: one document alone has nothing to count frequent bigrams in; give "
+                    "--slice-counts FILE or several documents");
 }
 
-static void warn_plan(dq_talk *talk, const dq_eval_view *v)
+static void warn_plan(dq_logger *logger, const cmd_eval_view *v)
 {
     for (int i = 0; i < v->e->n_ids; i++) {
         const dq_eval_ids *ids = &v->e->ids[i];
-        if (is_text(v->e, ids)) warn_ids(talk, ids, v->e->source[ids->source].settings);
+        if (is_text(v->e, ids)) warn_ids(logger, ids, v->e->source[ids->source].settings);
     }
 }
 
@@ -299,11 +302,11 @@ static json_t *confidence_json(const dq_text_details *d)
     for (int i = 0; i < DQ_CONFIDENCES; i++) {
         const dq_confidence *c = &d->confidence[i];
         json_t *o = json_object();
-        json_object_set_new(o, "from", dq_real(c->from));
-        json_object_set_new(o, "to", dq_real(c->to));
+        json_object_set_new(o, "from", dq_document_real(c->from));
+        json_object_set_new(o, "to", dq_document_real(c->to));
         json_object_set_new(o, "n", json_integer((json_int_t)c->n));
-        json_object_set_new(o, "kld_nats", dq_eval_mean_json(c->kld));
-        json_object_set_new(o, "same_top1", dq_eval_mean_json(c->same));
+        json_object_set_new(o, "kld_nats", cmd_eval_mean_json(c->kld));
+        json_object_set_new(o, "same_top1", cmd_eval_mean_json(c->same));
         json_array_append_new(list, o);
     }
     return list;
@@ -311,7 +314,7 @@ static json_t *confidence_json(const dq_text_details *d)
 
 static json_t *difference_json(dq_mean m, bool is_ref)
 {
-    return is_ref ? json_null() : dq_eval_mean_json(m);
+    return is_ref ? json_null() : cmd_eval_mean_json(m);
 }
 
 static json_t *positions_json(const dq_text_details *d, int64_t documents, bool is_ref)
@@ -325,8 +328,8 @@ static json_t *positions_json(const dq_text_details *d, int64_t documents, bool 
     json_object_set_new(o, "bins", bins);
     for (int i = 0; i < d->n_at; i++) {
         json_array_append_new(at, json_integer((json_int_t)d->at[i].at));
-        json_array_append_new(cumulative, dq_eval_mean_json(d->at[i].cumulative));
-        json_array_append_new(difference, dq_eval_mean_json(d->at[i].difference));
+        json_array_append_new(cumulative, cmd_eval_mean_json(d->at[i].cumulative));
+        json_array_append_new(difference, cmd_eval_mean_json(d->at[i].difference));
     }
     for (int i = 0; i < d->n_bins; i++) {
         const dq_position_bin *b = &d->bin[i];
@@ -334,7 +337,7 @@ static json_t *positions_json(const dq_text_details *d, int64_t documents, bool 
         json_object_set_new(x, "from", json_integer((json_int_t)b->from));
         json_object_set_new(x, "to", json_integer((json_int_t)b->to));
         json_object_set_new(x, "n", json_integer((json_int_t)b->n));
-        json_object_set_new(x, "nll_nats", dq_eval_mean_json(b->nll));
+        json_object_set_new(x, "nll_nats", cmd_eval_mean_json(b->nll));
         json_object_set_new(x, "difference_nats", difference_json(b->difference, is_ref));
         json_array_append_new(bins, x);
     }
@@ -346,7 +349,7 @@ static json_t *slice_json(const dq_slice *s, bool is_ref)
 {
     json_t *o = json_object();
     json_object_set_new(o, "n", json_integer((json_int_t)s->n));
-    json_object_set_new(o, "nll_nats", dq_eval_mean_json(s->nll));
+    json_object_set_new(o, "nll_nats", cmd_eval_mean_json(s->nll));
     json_object_set_new(o, "delta_nats", difference_json(s->delta, is_ref));
     return o;
 }
@@ -357,21 +360,21 @@ static json_t *slices_json(const dq_text_details *d, const dq_slices *s,
     json_t *o = json_object();
     json_object_set_new(o, "ar_hit", slice_json(&d->hit, is_ref));
     json_object_set_new(o, "others", slice_json(&d->others, is_ref));
-    json_object_set_new(o, "share_ar_hit", dq_real(d->share_hit));
+    json_object_set_new(o, "share_ar_hit", dq_document_real(d->share_hit));
     json_object_set_new(o, "counted_in",
-                        dq_name_json(s->own ? "text" : settings->counts.doc[0].path));
+                        dq_document_name(s->own ? "text" : settings->counts.doc[0].path));
     json_object_set_new(o, "counted_ids", json_integer((json_int_t)s->counted));
-    json_object_set_new(o, "threshold", dq_real(s->threshold));
+    json_object_set_new(o, "threshold", dq_document_real(s->threshold));
     return o;
 }
 
-static dq_status details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
+static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
     const dq_text_settings *s = settings_of(v->e, row);
     bool is_ref = is_reference(v->e, row);
     dq_text_details d;
-    DQ_TRY(dq_text_details_of(v->e, row, &d, err));
+    DQ_TRY(dq_text_numbers_details(v->e, row, &d, err));
     json_object_set_new(o, "window", json_string(dq_scheme_name[s->scheme]));
     json_object_set_new(o, "windows", json_integer((json_int_t)ids->win.n));
     json_object_set_new(o, "documents", json_integer((json_int_t)ids->win.n_docs));
@@ -381,36 +384,37 @@ static dq_status details(json_t *o, const dq_eval_view *v, int row, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status put_metrics(json_t *metrics, const dq_eval_view *v, int row,
+static dq_status put_metrics(json_t *metrics, const cmd_eval_view *v, int row,
                              const dq_eval_numbers *x, dq_err *err)
 {
     (void)v;
     (void)row;
-    json_t *kld = dq_eval_mean_json(x->kld), *dp = dq_eval_mean_json(x->dp);
+    json_t *kld = cmd_eval_mean_json(x->kld), *dp = cmd_eval_mean_json(x->dp);
     for (int i = 0; i < DQ_KLD_POINTS; i++)
-        json_object_set_new(kld, dq_kld_point_name[i], dq_real(x->kld_at[i]));
-    json_object_set_new(kld, "noise_floor", dq_real(x->noise_floor));
-    json_object_set_new(metrics, "nll_nats", dq_eval_mean_json(x->nll));
-    json_object_set_new(metrics, "ppl", dq_eval_mean_json(x->ppl));
-    json_object_set_new(metrics, "ln_ppl_ratio", dq_eval_mean_json(x->ln_ratio));
+        json_object_set_new(kld, dq_kld_point_name[i], dq_document_real(x->kld_at[i]));
+    json_object_set_new(kld, "noise_floor", dq_document_real(x->noise_floor));
+    json_object_set_new(metrics, "nll_nats", cmd_eval_mean_json(x->nll));
+    json_object_set_new(metrics, "ppl", cmd_eval_mean_json(x->ppl));
+    json_object_set_new(metrics, "ln_ppl_ratio", cmd_eval_mean_json(x->ln_ratio));
     json_object_set_new(metrics, "kld_nats", kld);
-    json_object_set_new(metrics, "same_top1", dq_eval_mean_json(x->same));
-    json_object_set_new(dp, "rms", dq_real(x->dp_rms.value));
-    json_object_set_new(dp, "rms_stderr", dq_real(x->dp_rms.std_err));
+    json_object_set_new(metrics, "same_top1", cmd_eval_mean_json(x->same));
+    json_object_set_new(dp, "rms", dq_document_real(x->dp_rms.value));
+    json_object_set_new(dp, "rms_stderr", dq_document_real(x->dp_rms.std_err));
     json_object_set_new(metrics, "delta_p", dp);
     if (isnan(x->word_ppl)) return err->code;
-    json_object_set_new(metrics, "word_ppl", dq_metric(x->word_ppl, (double)NAN));
-    json_object_set_new(metrics, "byte_ppl", dq_metric(x->byte_ppl, (double)NAN));
-    json_object_set_new(metrics, "bits_per_byte", dq_metric(x->bits_per_byte, (double)NAN));
+    json_object_set_new(metrics, "word_ppl", dq_document_metric(x->word_ppl, (double)NAN));
+    json_object_set_new(metrics, "byte_ppl", dq_document_metric(x->byte_ppl, (double)NAN));
+    json_object_set_new(metrics, "bits_per_byte",
+                        dq_document_metric(x->bits_per_byte, (double)NAN));
     return err->code;
 }
 
 static void put_paired(json_t *paired, const dq_eval_numbers *x)
 {
     json_t *d = json_object();
-    json_object_set_new(d, "delta", dq_real(x->ln_ratio.value));
-    json_object_set_new(d, "stderr", dq_real(x->ln_ratio.std_err));
-    json_object_set_new(d, "interval", dq_eval_interval_json(dq_mean_interval(x->ln_ratio)));
+    json_object_set_new(d, "delta", dq_document_real(x->ln_ratio.value));
+    json_object_set_new(d, "stderr", dq_document_real(x->ln_ratio.std_err));
+    json_object_set_new(d, "interval", cmd_eval_interval_json(dq_mean_interval(x->ln_ratio)));
     json_object_set_new(d, "n_clusters", json_integer((json_int_t)x->ln_ratio.clusters));
     json_object_set_new(paired, "nll_nats", d);
 }
@@ -458,7 +462,7 @@ static bool gate_differs(const char *name)
 
 static const char *const gate_parts[] = {"positions", "slices", NULL};
 
-const dq_eval_face dq_face_text = {
+const cmd_eval_face dq_face_text = {
     .name = "text",
     .kind = {&dq_eval_text},
     .size = sizeof(text_options),
@@ -481,8 +485,8 @@ const dq_eval_face dq_face_text = {
               .differs = gate_differs,
               .parts = gate_parts},
     .column = {"NLL (nats)", "PPL", "KLD (nats)", "same top-1"},
-    .cells = dq_text_cells,
-    .csv_titles = dq_text_csv_titles,
-    .csv_cells = dq_text_csv_cells,
-    .tables = dq_text_tables,
+    .cells = cmd_eval_text_cells,
+    .csv_titles = cmd_eval_text_csv_titles,
+    .csv_cells = cmd_eval_text_csv_cells,
+    .tables = cmd_eval_text_tables,
 };

@@ -20,7 +20,7 @@ static const dq_text_settings *settings_of(const dq_eval *e, int row)
 
 static bool shows(const dq_eval *e, int row)
 {
-    return dq_eval_face_shows(&dq_face_text, e, row);
+    return cmd_eval_face_shows(&dq_face_text, e, row);
 }
 
 static bool is_reference(const dq_eval *e, int row)
@@ -39,10 +39,10 @@ static int first_text(const dq_eval *e)
 
 /* ---- Tables ---- */
 
-void dq_text_cells(dq_table *t, const dq_eval_numbers *x)
+void cmd_eval_text_cells(dq_table *t, const dq_eval_numbers *x)
 {
-    dq_eval_mean_cell(t, x->nll, "");
-    dq_eval_mean_cell(t, x->ppl, "");
+    cmd_eval_mean_cell(t, x->nll, "");
+    cmd_eval_mean_cell(t, x->ppl, "");
     if (isnan(x->kld.value))
         dq_table_cell(t, "-");
     else
@@ -56,24 +56,24 @@ void dq_text_cells(dq_table *t, const dq_eval_numbers *x)
 /* What tells rows apart. */
 enum { ROW_TITLES = 4 };
 static const char *const row_title[ROW_TITLES] = {"model", "weights", "logit bits", "KV"};
-static void row_cells(dq_table *t, const dq_eval_view *v, int row)
+static void row_cells(dq_table *t, const cmd_eval_view *v, int row)
 {
     const dq_eval_row *r = &v->e->row[row];
     char label[96];
     dq_table_cell(t, "%s", v->names[r->model]);
-    dq_eval_weights_cell(t, v->e->model[r->model].m);
+    cmd_eval_weights_cell(t, v->e->model[r->model].m);
     if (r->logit.bits == 16)
         dq_table_cell(t, "16");
     else
         dq_table_cell(t, "%d %s", r->logit.bits, dq_grain_name[r->logit.grain]);
-    dq_table_cell(t, "%s", dq_kv_label(label, sizeof label, &r->kv));
+    dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
 }
 
 /* Cells of a row behind those that tell it apart. */
 typedef void fill_row(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x, bool is_ref);
 
 /* A table of all shown rows of texts. */
-static dq_status print(const dq_eval_view *v, const char *head, const char *const *titles,
+static dq_status print(const cmd_eval_view *v, const char *head, const char *const *titles,
                        int n_titles, fill_row *fill, dq_err *err)
 {
     const char *all[ROW_TITLES + 2 * DQ_POSITIONS_MAX];
@@ -85,7 +85,7 @@ static dq_status print(const dq_eval_view *v, const char *head, const char *cons
         dq_text_details d;
         dq_eval_numbers x;
         if (!shows(v->e, i)) continue;
-        if (dq_text_details_of(v->e, i, &d, err) != DQ_OK ||
+        if (dq_text_numbers_details(v->e, i, &d, err) != DQ_OK ||
             dq_eval_numbers_of(v->e, i, &x, err) != DQ_OK)
             break;
         row_cells(t, v, i);
@@ -114,7 +114,7 @@ static void fill_cumulative(dq_table *t, const dq_text_details *d, const dq_eval
 {
     (void)x;
     (void)is_ref;
-    for (int i = 0; i < d->n_at; i++) dq_eval_mean_cell(t, d->at[i].cumulative, "");
+    for (int i = 0; i < d->n_at; i++) cmd_eval_mean_cell(t, d->at[i].cumulative, "");
 }
 
 static void fill_difference(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x,
@@ -123,7 +123,7 @@ static void fill_difference(dq_table *t, const dq_text_details *d, const dq_eval
     const dq_mean none = dq_mean_none;
     (void)x;
     for (int i = 0; i < d->n_at; i++)
-        dq_eval_mean_cell(t, is_ref ? none : d->at[i].difference, "+");
+        cmd_eval_mean_cell(t, is_ref ? none : d->at[i].difference, "+");
 }
 
 static void fill_slices(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x,
@@ -132,10 +132,10 @@ static void fill_slices(dq_table *t, const dq_text_details *d, const dq_eval_num
     const dq_mean none = dq_mean_none;
     (void)x;
     dq_table_cell(t, "%.4f", d->share_hit);
-    dq_eval_mean_cell(t, d->hit.nll, "");
-    dq_eval_mean_cell(t, d->others.nll, "");
-    dq_eval_mean_cell(t, is_ref ? none : d->hit.delta, "+");
-    dq_eval_mean_cell(t, is_ref ? none : d->others.delta, "+");
+    cmd_eval_mean_cell(t, d->hit.nll, "");
+    cmd_eval_mean_cell(t, d->others.nll, "");
+    cmd_eval_mean_cell(t, is_ref ? none : d->hit.delta, "+");
+    cmd_eval_mean_cell(t, is_ref ? none : d->others.delta, "+");
 }
 
 /* Whether some shown row is compared with another. */
@@ -147,14 +147,14 @@ static bool compared(const dq_eval *e)
     return false;
 }
 
-static dq_status print_positions(const dq_eval_view *v, const dq_windows *w, dq_err *err)
+static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq_err *err)
 {
     const int64_t scored = dq_window_scored(&w->win[0]);
     char head[128];
     char name[DQ_POSITIONS_MAX][24];
     const char *titles[DQ_POSITIONS_MAX];
     int64_t at[DQ_POSITIONS_MAX];
-    int n = dq_position_marks(at, scored);
+    int n = dq_text_numbers_positions(at, scored);
     for (int i = 0; i < n; i++) {
         snprintf(name[i], sizeof name[i], "%lld", (long long)at[i]);
         titles[i] = name[i];
@@ -166,7 +166,7 @@ static dq_status print_positions(const dq_eval_view *v, const dq_windows *w, dq_
     return print(v, "The same, less that of the reference:", titles, n, fill_difference, err);
 }
 
-dq_status dq_text_tables(const dq_eval_view *v, dq_err *err)
+dq_status cmd_eval_text_tables(const cmd_eval_view *v, dq_err *err)
 {
     static const char *const rolling[] = {"PPL per word", "per byte", "bits per byte"};
     static const char *const sliced[] = {"AR-hit share", "AR-hit NLL", "others NLL",
@@ -204,7 +204,7 @@ static dq_status position_titles(const char **titles, int *n, dq_arena *a, int64
     static const char *const base[] = {"cumulative_nll_nats", "cumulative_difference_nats"};
     static const char *const form[] = {"", "_stderr"};
     int64_t at[DQ_POSITIONS_MAX];
-    int marks = dq_position_marks(at, scored);
+    int marks = dq_text_numbers_positions(at, scored);
     for (int i = 0; i < 4 * marks; i++) {
         titles[*n] =
             dq_textf(a, err, "%s_%lld%s", base[i / 2 % 2], (long long)at[i / 4], form[i % 2]);
@@ -213,7 +213,7 @@ static dq_status position_titles(const char **titles, int *n, dq_arena *a, int64
     return DQ_OK;
 }
 
-dq_status dq_text_csv_titles(const char **titles, int *n, const dq_eval_view *v, dq_err *err)
+dq_status cmd_eval_text_csv_titles(const char **titles, int *n, const cmd_eval_view *v, dq_err *err)
 {
     static const char *const always[] = {"kld_noise_floor", "delta_p", "delta_p_stderr",
                                          "delta_p_rms", "delta_p_rms_stderr"};
@@ -238,26 +238,26 @@ static void detail_columns(dq_table *t, const dq_text_details *d, bool is_ref)
     const dq_mean none = dq_mean_none;
     if (d->sliced) {
         dq_table_real(t, d->share_hit);
-        dq_eval_mean_columns(t, d->hit.nll);
-        dq_eval_mean_columns(t, is_ref ? none : d->hit.delta);
-        dq_eval_mean_columns(t, d->others.nll);
-        dq_eval_mean_columns(t, is_ref ? none : d->others.delta);
+        cmd_eval_mean_columns(t, d->hit.nll);
+        cmd_eval_mean_columns(t, is_ref ? none : d->hit.delta);
+        cmd_eval_mean_columns(t, d->others.nll);
+        cmd_eval_mean_columns(t, is_ref ? none : d->others.delta);
     }
     for (int i = 0; i < d->n_at; i++) {
-        dq_eval_mean_columns(t, d->at[i].cumulative);
-        dq_eval_mean_columns(t, is_ref ? none : d->at[i].difference);
+        cmd_eval_mean_columns(t, d->at[i].cumulative);
+        cmd_eval_mean_columns(t, is_ref ? none : d->at[i].difference);
     }
 }
 
-dq_status dq_text_csv_cells(dq_table *t, const dq_eval_view *v, int row, const dq_eval_numbers *x,
-                            dq_err *err)
+dq_status cmd_eval_text_csv_cells(dq_table *t, const cmd_eval_view *v, int row,
+                                  const dq_eval_numbers *x, dq_err *err)
 {
     dq_text_details d;
-    DQ_TRY(dq_text_details_of(v->e, row, &d, err));
+    DQ_TRY(dq_text_numbers_details(v->e, row, &d, err));
     for (int i = 0; i < DQ_KLD_POINTS; i++) dq_table_real(t, x->kld_at[i]);
     dq_table_real(t, x->noise_floor);
-    dq_eval_mean_columns(t, x->dp);
-    dq_eval_mean_columns(t, x->dp_rms);
+    cmd_eval_mean_columns(t, x->dp);
+    cmd_eval_mean_columns(t, x->dp_rms);
     if (settings_of(v->e, row)->scheme == DQ_WINDOW_ROLLING) {
         dq_table_real(t, x->word_ppl);
         dq_table_real(t, x->byte_ppl);

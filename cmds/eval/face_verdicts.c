@@ -30,7 +30,7 @@ static const char *form(const char *name)
     return "JSON lines {\"item\", \"verdict\"}";
 }
 
-static dq_status choose(void *own, dq_eval_options *run, const char *name, const char *path,
+static dq_status choose(void *own, cmd_eval_options *run, const char *name, const char *path,
                         dq_arena *a, dq_err *err)
 {
     verdicts_options *o = own;
@@ -41,20 +41,20 @@ static dq_status choose(void *own, dq_eval_options *run, const char *name, const
     return err->code;
 }
 
-static dq_status reads(bool *is, const void *own, const dq_eval_options *run, const char *path,
+static dq_status reads(bool *is, const void *own, const cmd_eval_options *run, const char *path,
                        dq_arena *a, dq_err *err)
 {
     const verdicts_options *o = own;
     (void)run;
     (void)a;
-    *is = o->path && dq_same_file(path, o->path);
+    *is = o->path && dq_file_same(path, o->path);
     return err->code;
 }
 
-static json_t *paired_json(const dq_flips *f)
+static json_t *paired_json(const dq_stat_flips *f)
 {
     json_t *o = json_object();
-    json_object_set_new(o, "acc", dq_flips_json(f));
+    json_object_set_new(o, "acc", cmd_eval_flips_json(f));
     return o;
 }
 
@@ -92,8 +92,8 @@ static json_t *group_json(const dq_verdicts *v, int index)
     json_object_set_new(o, "task", json_string("verdicts"));
     json_object_set_new(o, "of_task", text_or_null(g->task));
     json_object_set_new(o, "n", json_integer((json_int_t)g->n));
-    json_t *acc = dq_eval_mean_json(g->acc);
-    json_object_set_new(acc, "interval", dq_eval_interval_json(g->acc_interval));
+    json_t *acc = cmd_eval_mean_json(g->acc);
+    json_object_set_new(acc, "interval", cmd_eval_interval_json(g->acc_interval));
     json_object_set_new(metrics, "acc", acc);
     json_object_set_new(o, "metrics", metrics);
     json_object_set_new(o, "paired",
@@ -106,9 +106,9 @@ static json_t *group_json(const dq_verdicts *v, int index)
     return o;
 }
 
-static json_t *document(const dq_eval_options *o, const dq_verdicts *v, json_t *inputs)
+static json_t *document(const cmd_eval_options *o, const dq_verdicts *v, json_t *inputs)
 {
-    json_t *doc = dq_document(&o->talk, "dq-eval/1"), *tasks = json_array();
+    json_t *doc = dq_document_new(&o->logger, "dq-eval/1"), *tasks = json_array();
     json_array_append_new(tasks, json_string("verdicts"));
     json_object_set_new(json_object_get(doc, "settings"), "tasks", tasks);
     json_object_set(doc, "inputs", inputs);
@@ -162,10 +162,10 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
         kv_cell(t, g->kv, false, err);
         dq_table_cell(t, "%s", g->task ? g->task : "-");
         dq_table_cell(t, "%lld", (long long)g->n);
-        dq_eval_score_cell(t, g->acc, g->acc_interval, "");
+        cmd_eval_score_cell(t, g->acc, g->acc_interval, "");
         if (paired)
-            dq_eval_score_cell(t, (dq_mean){g->flips.delta, g->flips.std_err, g->flips.clusters},
-                               g->flips.interval, "+");
+            cmd_eval_score_cell(t, (dq_mean){g->flips.delta, g->flips.std_err, g->flips.clusters},
+                                g->flips.interval, "+");
         else
             dq_table_cell(t, "-");
         if (paired)
@@ -177,7 +177,7 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
         printf("\n\u00b1 is one standard error over items; where no item differs, a 95 %% bound "
                "stands instead.\n");
     dq_table_free(t);
-    return err->code == DQ_OK ? dq_flush_stdout(err) : err->code;
+    return err->code == DQ_OK ? dq_document_flush(err) : err->code;
 }
 
 static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
@@ -212,23 +212,24 @@ static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
 }
 
 /* Groups that lack items of the group they are compared with are compared over the rest. */
-static void warn_missing(dq_talk *talk, const dq_verdicts *v)
+static void warn_missing(dq_logger *logger, const dq_verdicts *v)
 {
     for (int i = 0; i < v->n; i++) {
         const dq_verdict_group *g = &v->group[i];
         const dq_verdict_group *ref = g->ref >= 0 ? &v->group[g->ref] : NULL;
         if (ref && (g->flips.n != g->n || g->flips.n != ref->n))
-            dq_warn(talk,
-                    "%s, %d bits: %lld items have a verdict, %lld at 16 bits; %lld are compared",
-                    g->model, g->bits, (long long)g->n, (long long)ref->n, (long long)g->flips.n);
+            dq_logger_warn(
+                logger,
+                "%s, %d bits: %lld items have a verdict, %lld at 16 bits; %lld are compared",
+                g->model, g->bits, (long long)g->n, (long long)ref->n, (long long)g->flips.n);
     }
 }
 
-static dq_status hand_out(dq_eval_options *o, const dq_verdicts *v, json_t *inputs, dq_err *err)
+static dq_status hand_out(cmd_eval_options *o, const dq_verdicts *v, json_t *inputs, dq_err *err)
 {
     const char *written[2];
     int n = 0;
-    warn_missing(&o->talk, v);
+    warn_missing(&o->logger, v);
     if (o->csv && write_csv(v, o->csv, err) == DQ_OK) written[n++] = o->csv;
     if (err->code == DQ_OK && o->document &&
         dq_document_write(document(o, v, inputs), o->document, err) == DQ_OK)
@@ -245,17 +246,17 @@ static dq_status hand_out(dq_eval_options *o, const dq_verdicts *v, json_t *inpu
 }
 
 /* Reads, compares, writes and prints. */
-static dq_status run(const void *own, dq_eval_options *o, dq_err *err)
+static dq_status run(const void *own, cmd_eval_options *o, dq_err *err)
 {
     const verdicts_options *mine = own;
     dq_verdicts v = {0};
     dq_arena *a = dq_arena_new();
-    dq_eval_files files = {.inputs = json_array(), .talk = &o->talk};
+    cmd_eval_files files = {.inputs = json_array(), .logger = &o->logger};
     const char *text;
     size_t len;
     if (!a) dq_fail(err, DQ_RESOURCE, "out of memory");
     if (a &&
-        dq_eval_file_read(&files, files.sha[0], "verdicts", mine->path, &text, &len, a, err) ==
+        cmd_eval_file_read(&files, files.sha[0], "verdicts", mine->path, &text, &len, a, err) ==
             DQ_OK &&
         dq_verdicts_load(&v, mine->path, text, len, a, err) == DQ_OK)
         hand_out(o, &v, files.inputs, err);
@@ -265,7 +266,7 @@ static dq_status run(const void *own, dq_eval_options *o, dq_err *err)
     return err->code;
 }
 
-const dq_eval_face dq_face_verdicts = {
+const cmd_eval_face dq_face_verdicts = {
     .name = "verdicts",
     .size = sizeof(verdicts_options),
     .tasks_help = "verdicts: that file with a \"verdict\" in each line, without a MODEL",

@@ -13,29 +13,29 @@
 #include <stdio.h>
 #include <string.h>
 
-void dq_page_begin(dq_page *p, dq_err *err)
+void dq_html_page_begin(dq_html_page *p, dq_err *err)
 {
     memset(p, 0, sizeof *p);
     p->err = err;
 }
 
-void dq_page_free(dq_page *p)
+void dq_html_page_free(dq_html_page *p)
 {
     dq_block_free(p->body.s);
     dq_block_free(p->toc.s);
 }
 
-static void add(dq_page *p, dq_strbuf *b, const char *s, size_t n)
+static void add(dq_html_page *p, dq_strbuf *b, const char *s, size_t n)
 {
     if (p->err->code == DQ_OK) dq_strbuf_add(b, s, n, p->err);
 }
 
-static void add_words(dq_page *p, dq_strbuf *b, const char *s)
+static void add_words(dq_html_page *p, dq_strbuf *b, const char *s)
 {
     add(p, b, s, strlen(s));
 }
 
-static void add_args(dq_page *p, const char *fmt, va_list args)
+static void add_args(dq_html_page *p, const char *fmt, va_list args)
 {
     char line[2048];
     int n = vsnprintf(line, sizeof line, fmt, args);
@@ -45,7 +45,7 @@ static void add_args(dq_page *p, const char *fmt, va_list args)
         add(p, &p->body, line, (size_t)n);
 }
 
-void dq_page_html(dq_page *p, const char *fmt, ...)
+void dq_html_page_html(dq_html_page *p, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -53,7 +53,7 @@ void dq_page_html(dq_page *p, const char *fmt, ...)
     va_end(args);
 }
 
-static void add_escaped(dq_page *p, dq_strbuf *b, const char *text)
+static void add_escaped(dq_html_page *p, dq_strbuf *b, const char *text)
 {
     for (const char *c = text; *c; c++) {
         unsigned char u = (unsigned char)*c;
@@ -71,19 +71,19 @@ static void add_escaped(dq_page *p, dq_strbuf *b, const char *text)
     }
 }
 
-void dq_page_text(dq_page *p, const char *text)
+void dq_html_page_text(dq_html_page *p, const char *text)
 {
     add_escaped(p, &p->body, text);
 }
 
 /* Of the headings of sections: one deeper in parts. */
-static int level(const dq_page *p)
+static int level(const dq_html_page *p)
 {
     return p->part ? 3 : 2;
 }
 
 /* An entry of the table of contents without its end. */
-static void add_entry(dq_page *p, const char *id, const char *title)
+static void add_entry(dq_html_page *p, const char *id, const char *title)
 {
     add_words(p, &p->toc, "<li><a href=\"#");
     add_words(p, &p->toc, id);
@@ -92,96 +92,97 @@ static void add_entry(dq_page *p, const char *id, const char *title)
     add_words(p, &p->toc, "</a>");
 }
 
-void dq_page_part(dq_page *p, const char *title)
+void dq_html_page_part(dq_html_page *p, const char *title)
 {
     char id[32];
     snprintf(id, sizeof id, "part%d", ++p->part);
-    dq_page_html(p, "<section class=\"part\" id=\"%s\">\n<h2>", id);
-    dq_page_text(p, title);
-    dq_page_html(p, "</h2>\n");
+    dq_html_page_html(p, "<section class=\"part\" id=\"%s\">\n<h2>", id);
+    dq_html_page_text(p, title);
+    dq_html_page_html(p, "</h2>\n");
     add_entry(p, id, title);
     add_words(p, &p->toc, "\n<ol>\n");
 }
 
-void dq_page_part_end(dq_page *p)
+void dq_html_page_part_end(dq_html_page *p)
 {
-    dq_page_html(p, "</section>\n");
+    dq_html_page_html(p, "</section>\n");
     add_words(p, &p->toc, "</ol></li>\n");
 }
 
-void dq_page_heading(dq_page *p)
+void dq_html_page_heading(dq_html_page *p)
 {
-    dq_page_html(p, "<h%d>", level(p) + 1);
+    dq_html_page_html(p, "<h%d>", level(p) + 1);
 }
 
-void dq_page_heading_end(dq_page *p)
+void dq_html_page_heading_end(dq_html_page *p)
 {
-    dq_page_html(p, "</h%d>\n", level(p) + 1);
+    dq_html_page_html(p, "</h%d>\n", level(p) + 1);
 }
 
-void dq_page_section(dq_page *p, const char *id, const char *title)
+void dq_html_page_section(dq_html_page *p, const char *id, const char *title)
 {
     char whole[64];
     const int n = p->part ? snprintf(whole, sizeof whole, "part%d-%s", p->part, id)
                           : snprintf(whole, sizeof whole, "%s", id);
     if (n >= (int)sizeof whole) dq_fail(p->err, DQ_BUG, "page: an id of %d bytes", n);
-    dq_page_html(p, "<section id=\"%s\">\n<h%d>%s</h%d>\n", whole, level(p), title, level(p));
+    dq_html_page_html(p, "<section id=\"%s\">\n<h%d>%s</h%d>\n", whole, level(p), title, level(p));
     add_entry(p, whole, title);
     add_words(p, &p->toc, "</li>\n");
 }
 
-void dq_page_section_end(dq_page *p)
+void dq_html_page_section_end(dq_html_page *p)
 {
-    dq_page_html(p, "</section>\n");
+    dq_html_page_html(p, "</section>\n");
 }
 
-void dq_page_table(dq_page *p, const char *caption, const char *const *titles)
+void dq_html_page_table(dq_html_page *p, const char *caption, const char *const *titles)
 {
-    dq_page_html(p, "<figure class=\"table\"><figcaption><b>Table %d.</b> %s</figcaption>\n",
-                 ++p->n_tables, caption);
-    dq_page_html(p,
-                 "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table %d\">"
-                 "<table><thead><tr>",
-                 p->n_tables);
+    dq_html_page_html(p, "<figure class=\"table\"><figcaption><b>Table %d.</b> %s</figcaption>\n",
+                      ++p->n_tables, caption);
+    dq_html_page_html(
+        p,
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table %d\">"
+        "<table><thead><tr>",
+        p->n_tables);
     if (!titles) return;
     for (; *titles; titles++) {
         bool left = **titles == '<';
-        dq_page_title(p, *titles + (left ? 1 : 0), left);
+        dq_html_page_title(p, *titles + (left ? 1 : 0), left);
     }
-    dq_page_table_rows(p);
+    dq_html_page_table_rows(p);
 }
 
-void dq_page_title(dq_page *p, const char *title, bool left)
+void dq_html_page_title(dq_html_page *p, const char *title, bool left)
 {
-    dq_page_html(p, "<th scope=\"col\"%s>", left ? " class=\"l\"" : "");
-    dq_page_text(p, title);
-    dq_page_html(p, "</th>");
+    dq_html_page_html(p, "<th scope=\"col\"%s>", left ? " class=\"l\"" : "");
+    dq_html_page_text(p, title);
+    dq_html_page_html(p, "</th>");
 }
 
-void dq_page_table_rows(dq_page *p)
+void dq_html_page_table_rows(dq_html_page *p)
 {
-    dq_page_html(p, "</tr></thead>\n<tbody>\n");
+    dq_html_page_html(p, "</tr></thead>\n<tbody>\n");
 }
 
-void dq_page_table_end(dq_page *p)
+void dq_html_page_table_end(dq_html_page *p)
 {
-    dq_page_html(p, "</tbody></table></div></figure>\n");
+    dq_html_page_html(p, "</tbody></table></div></figure>\n");
 }
 
-void dq_page_cell(dq_page *p, const char *text)
+void dq_html_page_cell(dq_html_page *p, const char *text)
 {
-    dq_page_html(p, "<td class=\"l\">");
-    dq_page_text(p, text);
-    dq_page_html(p, "</td>");
+    dq_html_page_html(p, "<td class=\"l\">");
+    dq_html_page_text(p, text);
+    dq_html_page_html(p, "</td>");
 }
 
-void dq_page_cellf(dq_page *p, const char *fmt, ...)
+void dq_html_page_cellf(dq_html_page *p, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    dq_page_html(p, "<td>");
+    dq_html_page_html(p, "<td>");
     add_args(p, fmt, args);
-    dq_page_html(p, "</td>");
+    dq_html_page_html(p, "</td>");
     va_end(args);
 }
 
@@ -204,7 +205,7 @@ static void with_error(char *buf, size_t cap, double value, double std_err)
     snprintf(buf, cap, "%.*e ± %.1e", more < 0 ? 0 : more > 6 ? 6 : more, value, std_err);
 }
 
-const char *dq_value_text(char *buf, size_t cap, double value, double std_err)
+const char *dq_html_page_value_text(char *buf, size_t cap, double value, double std_err)
 {
     if (!isfinite(value))
         snprintf(buf, cap, "–");
@@ -217,13 +218,13 @@ const char *dq_value_text(char *buf, size_t cap, double value, double std_err)
     return buf;
 }
 
-void dq_page_value(dq_page *p, double value, double std_err)
+void dq_html_page_value(dq_html_page *p, double value, double std_err)
 {
     char text[96];
-    dq_page_cellf(p, "%s", dq_value_text(text, sizeof text, value, std_err));
+    dq_html_page_cellf(p, "%s", dq_html_page_value_text(text, sizeof text, value, std_err));
 }
 
-dq_status dq_page_write(dq_page *p, const char *title, const char *path)
+dq_status dq_html_page_write(dq_html_page *p, const char *title, const char *path)
 {
     dq_strbuf all = {0};
     add_words(p, &all,

@@ -52,12 +52,12 @@ static void plot(dq_picture *c, const char *fmt, ...)
 #define SOFT "rgb \"#" DQ_SVG_SOFT "\""
 #define GRID "rgb \"#" DQ_SVG_GRID "\""
 
-static int colour(dq_look look)
+static int colour(dq_picture_style style)
 {
-    return DQ_SVG_SERIES + look.colour % DQ_PAGE_COLOURS;
+    return DQ_SVG_SERIES + style.colour % DQ_PAGE_COLOURS;
 }
 
-void dq_picture_begin(dq_picture *c, dq_page *p, int wide, int high)
+void dq_picture_begin(dq_picture *c, dq_html_page *p, int wide, int high)
 {
     memset(c, 0, sizeof *c);
     c->p = p;
@@ -108,52 +108,52 @@ static void bars(dq_picture *c, int rgb, int n, const double *x, const double *y
     plot(c, "using 1:2:3:4 with yerrorbars pt 7 ps 0 lw 1.3 lc rgb \"#%06x\"", (unsigned)rgb);
 }
 
-void dq_picture_line(dq_picture *c, dq_look look, int n, const double *x, const double *y,
+void dq_picture_line(dq_picture *c, dq_picture_style style, int n, const double *x, const double *y,
                      const double *lo, const double *hi)
 {
     if (!any(n, y)) return;
-    bars(c, colour(look), n, x, y, lo, hi);
+    bars(c, colour(style), n, x, y, lo, hi);
     block(c, n, 2, (const double *const[]){x, y});
     plot(c, "using 1:2 with linespoints pt %d ps 0.75 lw 1.8 dt %s lc rgb \"#%06x\"",
-         mark_type[look.mark % DQ_PAGE_MARKS], dash_plot[look.dash % DASHES],
-         (unsigned)colour(look));
+         mark_type[style.mark % DQ_PAGE_MARKS], dash_plot[style.dash % DASHES],
+         (unsigned)colour(style));
 }
 
-void dq_picture_dots(dq_picture *c, dq_look look, int n, const double *x, const double *y)
+void dq_picture_dots(dq_picture *c, dq_picture_style style, int n, const double *x, const double *y)
 {
     if (!any(n, y)) return;
     block(c, n, 2, (const double *const[]){x, y});
     plot(c, "using 1:2 with points pt %d ps 0.4 lc rgb \"#%06x\"",
-         mark_type[look.mark % DQ_PAGE_MARKS], (unsigned)colour(look));
+         mark_type[style.mark % DQ_PAGE_MARKS], (unsigned)colour(style));
 }
 
-void dq_picture_whiskers(dq_picture *c, dq_look look, int n, const double *x, const double *lo,
-                         const double *hi)
+void dq_picture_whiskers(dq_picture *c, dq_picture_style style, int n, const double *x,
+                         const double *lo, const double *hi)
 {
     if (!any(n, hi)) return;
     block(c, n, 3, (const double *const[]){x, lo, hi});
     plot(c, "using 1:2:(0):($3-$2) with vectors nohead lw 1.2 dt (1,3) lc rgb \"#%06x\"",
-         (unsigned)colour(look));
+         (unsigned)colour(style));
     block(c, n, 2, (const double *const[]){x, hi});
-    plot(c, "using 1:2 with points pt 4 ps 0.35 lc rgb \"#%06x\"", (unsigned)colour(look));
+    plot(c, "using 1:2 with points pt 4 ps 0.35 lc rgb \"#%06x\"", (unsigned)colour(style));
 }
 
-void dq_picture_band(dq_picture *c, dq_look look, int n, const double *x, const double *lo,
-                     const double *hi)
+void dq_picture_band(dq_picture *c, dq_picture_style style, int n, const double *x,
+                     const double *lo, const double *hi)
 {
     if (!any(n, lo)) return;
     block(c, n, 3, (const double *const[]){x, lo, hi});
     plot(c, "using 1:2:3 with filledcurves fs transparent solid 0.16 noborder lc rgb \"#%06x\"",
-         (unsigned)colour(look));
+         (unsigned)colour(style));
 }
 
-void dq_picture_bars(dq_picture *c, dq_look look, double width, int n, const double *x,
+void dq_picture_bars(dq_picture *c, dq_picture_style style, double width, int n, const double *x,
                      const double *y, const double *lo, const double *hi)
 {
     if (!any(n, y)) return;
     block(c, n, 2, (const double *const[]){x, y});
     plot(c, "using 1:2:(%.4g) with boxes fs solid 1 noborder lc rgb \"#%06x\"", width,
-         (unsigned)colour(look));
+         (unsigned)colour(style));
     bars(c, (int)strtol(DQ_SVG_INK, NULL, 16), n, x, y, lo, hi);
 }
 
@@ -178,7 +178,7 @@ void dq_picture_end(dq_picture *c, const char *alt)
     size_t len;
     const bool empty = c->plot.n == 0; /* gnuplot would fail */
     plot(c, "\n");
-    if (empty) dq_page_html(c->p, "<p class=\"soft\">No value that could be drawn.</p>\n");
+    if (empty) dq_html_page_html(c->p, "<p class=\"soft\">No value that could be drawn.</p>\n");
     if (c->p->err->code == DQ_OK) dq_strbuf_add(&c->script, c->plot.s, c->plot.n, c->p->err);
     if (c->p->err->code == DQ_OK && !empty &&
         dq_gnuplot_run(&svg, &len, c->script.s, c->script.n, c->p->err) == DQ_OK)
@@ -188,47 +188,47 @@ void dq_picture_end(dq_picture *c, const char *alt)
     dq_block_free(c->plot.s);
 }
 
-void dq_figure_begin(dq_page *p)
+void dq_picture_figure_begin(dq_html_page *p)
 {
-    dq_page_html(p, "<figure>\n");
+    dq_html_page_html(p, "<figure>\n");
 }
 
-void dq_figure_caption(dq_page *p)
+void dq_picture_figure_caption(dq_html_page *p)
 {
-    dq_page_html(p, "<figcaption><b>Figure %d.</b> ", ++p->n_figures);
+    dq_html_page_html(p, "<figcaption><b>Figure %d.</b> ", ++p->n_figures);
 }
 
-void dq_figure_end(dq_page *p)
+void dq_picture_figure_end(dq_html_page *p)
 {
-    dq_page_html(p, "</figcaption></figure>\n");
+    dq_html_page_html(p, "</figcaption></figure>\n");
 }
 
-void dq_legend_begin(dq_page *p)
+void dq_picture_legend_begin(dq_html_page *p)
 {
-    dq_page_html(p, "<ul class=\"legend\">\n");
+    dq_html_page_html(p, "<ul class=\"legend\">\n");
 }
 
-void dq_legend_item(dq_page *p, dq_look look, const char *label)
+void dq_picture_legend_item(dq_html_page *p, dq_picture_style style, const char *label)
 {
-    dq_page_html(p,
-                 "<li><svg viewBox=\"0 0 34 12\" aria-hidden=\"true\" color=\"var(--s%d)\">"
-                 "<path d=\"M1 6H33\" stroke=\"currentColor\" stroke-width=\"2\" "
-                 "stroke-dasharray=\"%s\"/><use href=\"#gpPt%d\" transform=\"translate(17,6) "
-                 "scale(4.4)\"/></svg><span>",
-                 look.colour % DQ_PAGE_COLOURS, dash_svg[look.dash % DASHES],
-                 mark_type[look.mark % DQ_PAGE_MARKS] - 1);
-    dq_page_text(p, label);
-    dq_page_html(p, "</span></li>\n");
+    dq_html_page_html(p,
+                      "<li><svg viewBox=\"0 0 34 12\" aria-hidden=\"true\" color=\"var(--s%d)\">"
+                      "<path d=\"M1 6H33\" stroke=\"currentColor\" stroke-width=\"2\" "
+                      "stroke-dasharray=\"%s\"/><use href=\"#gpPt%d\" transform=\"translate(17,6) "
+                      "scale(4.4)\"/></svg><span>",
+                      style.colour % DQ_PAGE_COLOURS, dash_svg[style.dash % DASHES],
+                      mark_type[style.mark % DQ_PAGE_MARKS] - 1);
+    dq_html_page_text(p, label);
+    dq_html_page_html(p, "</span></li>\n");
 }
 
-void dq_legend_bar(dq_page *p, int colour, const char *label)
+void dq_picture_legend_bar(dq_html_page *p, int colour, const char *label)
 {
-    dq_page_html(p, "<li><span class=\"swatch s%d\"></span><span>", colour % DQ_PAGE_COLOURS);
-    dq_page_text(p, label);
-    dq_page_html(p, "</span></li>\n");
+    dq_html_page_html(p, "<li><span class=\"swatch s%d\"></span><span>", colour % DQ_PAGE_COLOURS);
+    dq_html_page_text(p, label);
+    dq_html_page_html(p, "</span></li>\n");
 }
 
-void dq_legend_end(dq_page *p)
+void dq_picture_legend_end(dq_html_page *p)
 {
-    dq_page_html(p, "</ul>\n");
+    dq_html_page_html(p, "</ul>\n");
 }

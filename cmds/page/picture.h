@@ -7,35 +7,36 @@
 #include "cmds/page/html_page.h"
 
 /* How one series looks, in the drawing and in the legend; any number is taken modulo what there is. */
-typedef struct dq_look {
+typedef struct dq_picture_style {
     int colour, mark, dash;
-} dq_look;
+} dq_picture_style;
 
 typedef struct dq_picture {
-    dq_page *p;
+    dq_html_page *p;
     dq_strbuf script, plot;
     int n_blocks;
 } dq_picture;
 
 /* All in user units of `wide` × `high`; the page scales them. Failures stay in the page's err. */
-void dq_picture_begin(dq_picture *c, dq_page *p, int wide, int high);
+void dq_picture_begin(dq_picture *c, dq_html_page *p, int wide, int high);
 /* Lines of gnuplot, ended by a newline each. They hold dq's own words and numbers only (gnuplot
  * would run or mark up what is in others): names that users chose stand in the legend, which is
  * HTML. */
 void dq_picture_set(dq_picture *c, const char *fmt, ...) DQ_PRINTF(2, 3);
 /* n points in order of x; where y is NaN there is none, where lo or hi is NaN (or lo NULL) no bar. */
-void dq_picture_line(dq_picture *c, dq_look look, int n, const double *x, const double *y,
+void dq_picture_line(dq_picture *c, dq_picture_style style, int n, const double *x, const double *y,
                      const double *lo, const double *hi);
 /* Marks without a line; small ones. */
-void dq_picture_dots(dq_picture *c, dq_look look, int n, const double *x, const double *y);
+void dq_picture_dots(dq_picture *c, dq_picture_style style, int n, const double *x,
+                     const double *y);
 /* Thin dotted lines from (x, lo) to (x, hi). */
-void dq_picture_whiskers(dq_picture *c, dq_look look, int n, const double *x, const double *lo,
-                         const double *hi);
+void dq_picture_whiskers(dq_picture *c, dq_picture_style style, int n, const double *x,
+                         const double *lo, const double *hi);
 /* The area between lo and hi. */
-void dq_picture_band(dq_picture *c, dq_look look, int n, const double *x, const double *lo,
-                     const double *hi);
+void dq_picture_band(dq_picture *c, dq_picture_style style, int n, const double *x,
+                     const double *lo, const double *hi);
 /* Bars of a width from 0 to y with error bars. */
-void dq_picture_bars(dq_picture *c, dq_look look, double width, int n, const double *x,
+void dq_picture_bars(dq_picture *c, dq_picture_style style, double width, int n, const double *x,
                      const double *y, const double *lo, const double *hi);
 /* A horizontal dotted line over the whole width. */
 void dq_picture_level(dq_picture *c, double y);
@@ -46,12 +47,12 @@ void dq_picture_word(dq_picture *c, double x, double y, bool below, const char *
 void dq_picture_end(dq_picture *c, const char *alt);
 
 /* <figure>, before the picture; the caption with its number, behind it, to be filled; both ends. */
-void dq_figure_begin(dq_page *p);
-void dq_figure_caption(dq_page *p);
-void dq_figure_end(dq_page *p);
-void dq_legend_begin(dq_page *p);
-void dq_legend_item(dq_page *p, dq_look look, const char *label);
-void dq_legend_bar(dq_page *p, int colour, const char *label);
-void dq_legend_end(dq_page *p);
+void dq_picture_figure_begin(dq_html_page *p);
+void dq_picture_figure_caption(dq_html_page *p);
+void dq_picture_figure_end(dq_html_page *p);
+void dq_picture_legend_begin(dq_html_page *p);
+void dq_picture_legend_item(dq_html_page *p, dq_picture_style style, const char *label);
+void dq_picture_legend_bar(dq_html_page *p, int colour, const char *label);
+void dq_picture_legend_end(dq_html_page *p);
 
 #endif

@@ -17,7 +17,7 @@ enum { ATTRIBUTES = 16, OPEN = 64 };
 
 /* Groups are written when something is drawn in them; `pending` of them are not yet. */
 typedef struct walk {
-    dq_page *p;
+    dq_html_page *p;
     const char *at;
     struct {
         attribute a[ATTRIBUTES];
@@ -79,27 +79,27 @@ static const char *variable(char buf[16], const char *value, int len)
 }
 
 /* A path is as long as it likes; a piece of a page is not. */
-static void put(dq_page *p, const char *s, int n)
+static void put(dq_html_page *p, const char *s, int n)
 {
-    for (; n > 0; s += 1000, n -= 1000) dq_page_html(p, "%.*s", n < 1000 ? n : 1000, s);
+    for (; n > 0; s += 1000, n -= 1000) dq_html_page_html(p, "%.*s", n < 1000 ? n : 1000, s);
 }
 
-static void put_attribute(dq_page *p, const attribute *a)
+static void put_attribute(dq_html_page *p, const attribute *a)
 {
     char buf[16];
     const char *v = variable(buf, a->value, a->value_len);
     if (is(a, "xlink:href"))
-        dq_page_html(p, " href=\"");
+        dq_html_page_html(p, " href=\"");
     else
-        dq_page_html(p, " %.*s=\"", a->name_len, a->name);
+        dq_html_page_html(p, " %.*s=\"", a->name_len, a->name);
     if (v && (is(a, "fill") || is(a, "stroke") || is(a, "color")))
-        dq_page_html(p, "%s", v);
+        dq_html_page_html(p, "%s", v);
     else
         put(p, a->value, a->value_len);
-    dq_page_html(p, "\"");
+    dq_html_page_html(p, "\"");
 }
 
-static void put_attributes(dq_page *p, const attribute *a, int n)
+static void put_attributes(dq_html_page *p, const attribute *a, int n)
 {
     for (int i = 0; i < n; i++) {
         if (draws(&a[i])) put_attribute(p, &a[i]);
@@ -109,9 +109,9 @@ static void put_attributes(dq_page *p, const attribute *a, int n)
 static void write_pending(walk *w)
 {
     for (int i = w->depth - w->pending; i < w->depth; i++) {
-        dq_page_html(w->p, "<g");
+        dq_html_page_html(w->p, "<g");
         put_attributes(w->p, w->group[i].a, w->group[i].n);
-        dq_page_html(w->p, ">");
+        dq_html_page_html(w->p, ">");
     }
     w->pending = 0;
 }
@@ -150,7 +150,7 @@ static bool end_group(walk *w)
     if (w->pending > 0)
         w->pending--;
     else
-        dq_page_html(w->p, "</g>\n");
+        dq_html_page_html(w->p, "</g>\n");
     w->depth--;
     return true;
 }
@@ -186,15 +186,15 @@ static bool shape(walk *w, const char *name, size_t len, int depth)
     w->at += empty ? 2 : 1;
     if (blot) return empty;
     write_pending(w);
-    dq_page_html(w->p, "<%.*s", (int)len, name);
+    dq_html_page_html(w->p, "<%.*s", (int)len, name);
     put_attributes(w->p, a, n);
-    dq_page_html(w->p, empty ? "/>" : ">");
+    dq_html_page_html(w->p, empty ? "/>" : ">");
     while (!empty) {
         size_t words = strcspn(w->at, "<");
         put(w->p, w->at, (int)words);
         w->at += words;
         if (strncmp(w->at, "</", 2) == 0 && strncmp(w->at + 2, name, len) == 0) {
-            dq_page_html(w->p, "</%.*s>", (int)len, name);
+            dq_html_page_html(w->p, "</%.*s>", (int)len, name);
             w->at += len + 3;
             return true;
         }
@@ -216,7 +216,7 @@ static bool element(walk *w)
     return shape(w, w->at + 1, strcspn(w->at + 1, " \t\n\r/>"), 0);
 }
 
-dq_status dq_svg_inline(dq_page *p, const char *svg, const char *alt)
+dq_status dq_svg_inline(dq_html_page *p, const char *svg, const char *alt)
 {
     walk *w = dq_block_new(1, sizeof *w, p->err);
     int wide = 0, high = 0;
@@ -225,17 +225,17 @@ dq_status dq_svg_inline(dq_page *p, const char *svg, const char *alt)
     bool good = box && sscanf(box + 13, "%d %d", &wide, &high) == 2;
     w->p = p;
     w->at = strstr(svg, "<g id=\"gnuplot_canvas\">");
-    dq_page_html(p, "<svg class=\"plot\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", wide,
-                 high);
-    dq_page_text(p, alt);
-    dq_page_html(p, "\">\n");
+    dq_html_page_html(p, "<svg class=\"plot\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"",
+                      wide, high);
+    dq_html_page_text(p, alt);
+    dq_html_page_html(p, "\">\n");
     good = good && w->at;
     while (good) {
         w->at += strcspn(w->at, "<");
         if (strncmp(w->at, "</svg>", 6) == 0) break;
         good = *w->at && element(w);
     }
-    dq_page_html(p, "</svg>\n");
+    dq_html_page_html(p, "</svg>\n");
     if (!good || w->depth != 0)
         dq_fail(p->err, DQ_RESOURCE, "gnuplot: its output is not a whole SVG drawing (%zu bytes)",
                 strlen(svg));

@@ -15,6 +15,6 @@ enum { DQ_SVG_SERIES = 0x000100 };
 /* Elements keep the attributes that draw; names, definitions and empty groups go. The marks that it
  * refers to are the page's own (page_style.h). A text that is no drawing is DQ_RESOURCE: gnuplot
  * broke off. */
-dq_status dq_svg_inline(dq_page *p, const char *svg, const char *alt);
+dq_status dq_svg_inline(dq_html_page *p, const char *svg, const char *alt);
 
 #endif

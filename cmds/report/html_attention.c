@@ -105,12 +105,12 @@ static int drawn(const dq_html *h, int i)
 
 static void legend(const dq_html *h)
 {
-    dq_legend_begin(h->p);
+    dq_picture_legend_begin(h->p);
     for (int i = 0; i < h->n; i++) {
         int k = drawn(h, i);
-        if (k >= 0) dq_legend_bar(h->p, k, h->row[i].label);
+        if (k >= 0) dq_picture_legend_bar(h->p, k, h->row[i].label);
     }
-    dq_legend_end(h->p);
+    dq_picture_legend_end(h->p);
 }
 
 static void draw_bars(dq_html *h, dq_picture *c, const depths *depth, const char *norm, bool noise)
@@ -129,7 +129,7 @@ static void draw_bars(dq_html *h, dq_picture *c, const depths *depth, const char
             hi[d] = y[d] + se;
         }
         k++;
-        dq_picture_bars(c, (dq_look){colour, 0, 0}, 0.9 * width, depth->n, x, y, lo, hi);
+        dq_picture_bars(c, (dq_picture_style){colour, 0, 0}, 0.9 * width, depth->n, x, y, lo, hi);
     }
 }
 
@@ -138,7 +138,7 @@ static void picture(dq_html *h, const char *norm, bool noise)
 {
     dq_picture c;
     depths depth = depths_of(h);
-    dq_figure_begin(h->p);
+    dq_picture_figure_begin(h->p);
     dq_picture_begin(&c, h->p, 460, 260);
     dq_picture_set(&c,
                    "set xlabel \"depth of the answer, %%\"\nset ylabel \"%s\"\n"
@@ -153,38 +153,40 @@ static void picture(dq_html *h, const char *norm, bool noise)
                              : "Attention to the answer by its depth, a bar for each row. The "
                                "next table holds the numbers.");
     legend(h);
-    dq_figure_caption(h->p);
-    dq_page_html(h->p, noise ? "Attention noise: mass on tokens that are neither the first, nor "
-                               "the answer&#39;s sentence, nor the question; other needles count."
-                             : "Attention to the sentence that holds the answer, averaged over "
-                               "heads, layers and samples.");
-    dq_page_html(h->p, " Error bars, where there are several lengths, are one standard error over "
-                       "these.");
-    dq_figure_end(h->p);
+    dq_picture_figure_caption(h->p);
+    dq_html_page_html(h->p,
+                      noise ? "Attention noise: mass on tokens that are neither the first, nor "
+                              "the answer&#39;s sentence, nor the question; other needles count."
+                            : "Attention to the sentence that holds the answer, averaged over "
+                              "heads, layers and samples.");
+    dq_html_page_html(h->p,
+                      " Error bars, where there are several lengths, are one standard error over "
+                      "these.");
+    dq_picture_figure_end(h->p);
 }
 
 static void table(dq_html *h, int norm)
 {
     depths depth = depths_of(h);
-    dq_page_table(h->p, norm_captions[norm], NULL);
-    dq_page_title(h->p, "row", true);
-    dq_page_title(h->p, "mass on", true);
+    dq_html_page_table(h->p, norm_captions[norm], NULL);
+    dq_html_page_title(h->p, "row", true);
+    dq_html_page_title(h->p, "mass on", true);
     for (int d = 0; d < depth.n; d++)
-        dq_page_title(h->p, dq_html_words(h, "%g %%", 100 * depth.at[d]), false);
-    dq_page_table_rows(h->p);
+        dq_html_page_title(h->p, dq_html_words(h, "%g %%", 100 * depth.at[d]), false);
+    dq_html_page_table_rows(h->p);
     for (int i = 0; i < h->n; i++) {
         for (int noise = 0; noise < 2 && has_attention(&h->row[i]); noise++) {
-            dq_page_html(h->p, "<tr>");
-            dq_page_cell(h->p, noise ? "" : h->row[i].label);
-            dq_page_cell(h->p, noise ? "noise" : "answer");
+            dq_html_page_html(h->p, "<tr>");
+            dq_html_page_cell(h->p, noise ? "" : h->row[i].label);
+            dq_html_page_cell(h->p, noise ? "noise" : "answer");
             for (int d = 0; d < depth.n; d++) {
                 double se, x = mass(&h->row[i], depth.at[d], norms[norm], noise != 0, &se);
-                dq_page_value(h->p, x, se);
+                dq_html_page_value(h->p, x, se);
             }
-            dq_page_html(h->p, "</tr>\n");
+            dq_html_page_html(h->p, "</tr>\n");
         }
     }
-    dq_page_table_end(h->p);
+    dq_html_page_table_end(h->p);
 }
 
 /* How often the sum of a row is so small that dividing by it makes no share. */
@@ -203,8 +205,8 @@ static void small_sums(dq_html *h)
         }
     }
     if (rows > 0)
-        dq_page_html(h->p, "<p>The sum is below 0.1 in %.0f of %.0f rows of heads.</p>\n", few,
-                     rows);
+        dq_html_page_html(h->p, "<p>The sum is below 0.1 in %.0f of %.0f rows of heads.</p>\n", few,
+                          rows);
 }
 
 static void best_heads(dq_html *h)
@@ -220,26 +222,26 @@ static void best_heads(dq_html *h)
             const json_t *b = json_object_get(json_object_get(cell, "attention"), "best_head");
             if (!json_is_object(b)) continue;
             if (!begun) {
-                dq_page_html(h->p, "<details><summary>The best head of each cell</summary>\n");
-                dq_page_table(h->p,
-                              "Means hide heads that retrieve: the head with the most "
-                              "attention to the answer.",
-                              titles);
+                dq_html_page_html(h->p, "<details><summary>The best head of each cell</summary>\n");
+                dq_html_page_table(h->p,
+                                   "Means hide heads that retrieve: the head with the most "
+                                   "attention to the answer.",
+                                   titles);
             }
             begun = true;
-            dq_page_html(h->p, "<tr>");
-            dq_page_cell(h->p, h->row[i].label);
-            dq_page_cellf(h->p, "%.0f", dq_html_real(cell, "length"));
-            dq_page_cellf(h->p, "%g %%", 100 * dq_html_real(cell, "depth"));
-            dq_page_cellf(h->p, "%.0f", dq_html_real(b, "layer"));
-            dq_page_cellf(h->p, "%.0f", dq_html_real(b, "head"));
-            dq_page_value(h->p, dq_html_real(b, "answer"), (double)NAN);
-            dq_page_html(h->p, "</tr>\n");
+            dq_html_page_html(h->p, "<tr>");
+            dq_html_page_cell(h->p, h->row[i].label);
+            dq_html_page_cellf(h->p, "%.0f", dq_html_real(cell, "length"));
+            dq_html_page_cellf(h->p, "%g %%", 100 * dq_html_real(cell, "depth"));
+            dq_html_page_cellf(h->p, "%.0f", dq_html_real(b, "layer"));
+            dq_html_page_cellf(h->p, "%.0f", dq_html_real(b, "head"));
+            dq_html_page_value(h->p, dq_html_real(b, "answer"), (double)NAN);
+            dq_html_page_html(h->p, "</tr>\n");
         }
     }
     if (!begun) return;
-    dq_page_table_end(h->p);
-    dq_page_html(h->p, "</details>\n");
+    dq_html_page_table_end(h->p);
+    dq_html_page_html(h->p, "</details>\n");
 }
 
 bool dq_html_has_attention(const dq_html *h)
@@ -254,17 +256,17 @@ void dq_html_attention(dq_html *h)
 {
     for (int k = 0; k < NORMS; k++) {
         if (k)
-            dq_page_html(h->p, "<details><summary>Other normalization: %s</summary>\n",
-                         norm_names[k]);
+            dq_html_page_html(h->p, "<details><summary>Other normalization: %s</summary>\n",
+                              norm_names[k]);
         else
-            dq_page_html(h->p, "<p>Normalization: %s.</p>\n", norm_names[k]);
+            dq_html_page_html(h->p, "<p>Normalization: %s.</p>\n", norm_names[k]);
         if (strcmp(norms[k], "sum") == 0) small_sums(h);
-        dq_page_html(h->p, "<div class=\"pair\">\n");
+        dq_html_page_html(h->p, "<div class=\"pair\">\n");
         picture(h, norms[k], false);
         picture(h, norms[k], true);
-        dq_page_html(h->p, "</div>\n");
+        dq_html_page_html(h->p, "</div>\n");
         table(h, k);
-        if (k) dq_page_html(h->p, "</details>\n");
+        if (k) dq_html_page_html(h->p, "</details>\n");
     }
     best_heads(h);
 }

@@ -89,13 +89,13 @@ static void fill(curve *c, const dq_html *h, const axis *x, int first, const cha
 
 static void legend(const dq_html *h, const char *task)
 {
-    dq_legend_begin(h->p);
+    dq_picture_legend_begin(h->p);
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
         if (r->n_line > 1 && strcmp(r->task, task) == 0)
-            dq_legend_item(h->p, r->line_look, r->line);
+            dq_picture_legend_item(h->p, r->line_style, r->line);
     }
-    dq_legend_end(h->p);
+    dq_picture_legend_end(h->p);
 }
 
 static void draw_lines(dq_html *h, dq_picture *c, const char *task, const char *metric, bool log)
@@ -107,33 +107,33 @@ static void draw_lines(dq_html *h, dq_picture *c, const char *task, const char *
         curve k;
         if (r->n_line < 2 || strcmp(r->task, task) != 0) continue;
         fill(&k, h, &x, i, metric, log);
-        if (log) dq_picture_whiskers(c, r->line_look, k.n, k.x, k.y, k.p99);
-        dq_picture_line(c, r->line_look, k.n, k.x, k.y, k.lo, k.hi);
+        if (log) dq_picture_whiskers(c, r->line_style, k.n, k.x, k.y, k.p99);
+        dq_picture_line(c, r->line_style, k.n, k.x, k.y, k.lo, k.hi);
     }
 }
 
 /* Tenths around all values and their error bars, within 0 to 1. */
 static void accuracy_axis(const dq_html *h, dq_picture *c, const char *task)
 {
-    double least = 1, most = 0;
+    double least = 1, max = 0;
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
         const char *m = strcmp(r->task, task) == 0 ? dq_html_main_metric(r) : NULL;
         double se = 0, y = m ? dq_html_metric(r->metrics, m, &se) : (double)NAN;
         if (!isfinite(y)) continue;
         least = fmin(least, y - (se > 0 ? se : 0));
-        most = fmax(most, y + (se > 0 ? se : 0));
+        max = fmax(max, y + (se > 0 ? se : 0));
     }
     least = fmax(0, floor(10 * least - 0.2) / 10);
-    most = fmin(1, ceil(10 * most + 0.2) / 10);
-    dq_picture_set(c, "set yrange [%g:%g]\nset ytics %g\n", least, most + 0.03 * (most - least),
-                   most - least > 0.6 ? 0.2 : 0.1);
+    max = fmin(1, ceil(10 * max + 0.2) / 10);
+    dq_picture_set(c, "set yrange [%g:%g]\nset ytics %g\n", least, max + 0.03 * (max - least),
+                   max - least > 0.6 ? 0.2 : 0.1);
 }
 
 static void accuracy_picture(dq_html *h, const char *task, const char *metric)
 {
     dq_picture c;
-    dq_figure_begin(h->p);
+    dq_picture_figure_begin(h->p);
     dq_picture_begin(&c, h->p, WIDE, HIGH);
     dq_picture_set(&c, "set ylabel \"%s\"\n",
                    strcmp(metric, "exact_match") == 0 ? "exact match" : "accuracy");
@@ -144,23 +144,23 @@ static void accuracy_picture(dq_html *h, const char *task, const char *metric)
                                      "table of results holds the numbers.",
                                      task));
     legend(h, task);
-    dq_figure_caption(h->p);
-    dq_page_text(h->p, task);
-    dq_page_html(h->p, ": <code>");
-    dq_page_text(h->p, metric);
-    dq_page_html(h->p,
-                 "</code> (a fraction) over the bits of the attention logits; 16 is not "
-                 "rounded. "
-                 "Bars are one standard error over the items. Points of one width stand a little "
-                 "apart to be seen.");
-    dq_figure_end(h->p);
+    dq_picture_figure_caption(h->p);
+    dq_html_page_text(h->p, task);
+    dq_html_page_html(h->p, ": <code>");
+    dq_html_page_text(h->p, metric);
+    dq_html_page_html(
+        h->p, "</code> (a fraction) over the bits of the attention logits; 16 is not "
+              "rounded. "
+              "Bars are one standard error over the items. Points of one width stand a little "
+              "apart to be seen.");
+    dq_picture_figure_end(h->p);
 }
 
 /* Without a sweep of widths: a bar for each row. */
 static void accuracy_bars(dq_html *h, const char *task, const char *metric)
 {
     static const char *const titles[] = {"<row", "<0 to 1", "value", NULL};
-    dq_page_table(
+    dq_html_page_table(
         h->p,
         "A bar per row, from 0 to 1; the thin bar reaches one standard error over the items "
         "to either side.",
@@ -170,16 +170,17 @@ static void accuracy_bars(dq_html *h, const char *task, const char *metric)
         double se, y = dq_html_metric(r->metrics, metric, &se);
         if (strcmp(r->task, task) != 0 || !isfinite(y)) continue;
         double from = fmax(0, y - (se > 0 ? se : 0)), to = fmin(1, y + (se > 0 ? se : 0));
-        dq_page_html(h->p, "<tr>");
-        dq_page_cell(h->p, r->label);
-        dq_page_html(h->p,
-                     "<td><div class=\"bar\" aria-hidden=\"true\"><i style=\"width:%.1f%%\"></i>"
-                     "<b style=\"left:%.1f%%;width:%.1f%%\"></b></div></td>",
-                     100 * fmin(1, fmax(0, y)), 100 * from, 100 * fmax(0, to - from));
+        dq_html_page_html(h->p, "<tr>");
+        dq_html_page_cell(h->p, r->label);
+        dq_html_page_html(
+            h->p,
+            "<td><div class=\"bar\" aria-hidden=\"true\"><i style=\"width:%.1f%%\"></i>"
+            "<b style=\"left:%.1f%%;width:%.1f%%\"></b></div></td>",
+            100 * fmin(1, fmax(0, y)), 100 * from, 100 * fmax(0, to - from));
         dq_html_metric_cell(h, r->metrics, metric);
-        dq_page_html(h->p, "</tr>\n");
+        dq_html_page_html(h->p, "</tr>\n");
     }
-    dq_page_table_end(h->p);
+    dq_html_page_table_end(h->p);
 }
 
 static const char *metric_of_task(const dq_html *h, int first)
@@ -208,20 +209,20 @@ void dq_html_accuracy(dq_html *h)
         for (int i = 0; i < h->n; i++) {
             const char *task = h->row[i].task, *m = metric_of_task(h, i);
             if (!m || !dq_html_first_of_task(h, i) || has_lines(h, task) != (sweep == 1)) continue;
-            if (sweep && n++ == 0) dq_page_html(h->p, "<div class=\"pair\">\n");
+            if (sweep && n++ == 0) dq_html_page_html(h->p, "<div class=\"pair\">\n");
             if (sweep) {
                 accuracy_picture(h, task, m);
             } else {
-                dq_page_heading(h->p);
-                dq_page_text(h->p, task);
-                dq_page_html(h->p, ", <code>");
-                dq_page_text(h->p, m);
-                dq_page_html(h->p, "</code>");
-                dq_page_heading_end(h->p);
+                dq_html_page_heading(h->p);
+                dq_html_page_text(h->p, task);
+                dq_html_page_html(h->p, ", <code>");
+                dq_html_page_text(h->p, m);
+                dq_html_page_html(h->p, "</code>");
+                dq_html_page_heading_end(h->p);
                 accuracy_bars(h, task, m);
             }
         }
-        if (n) dq_page_html(h->p, "</div>\n");
+        if (n) dq_html_page_html(h->p, "</div>\n");
     }
 }
 
@@ -235,12 +236,12 @@ static double floor_of(const dq_html_row *r)
 
 static double highest_floor(const dq_html *h, const char *task)
 {
-    double most = (double)NAN;
+    double max = (double)NAN;
     for (int i = 0; i < h->n; i++) {
         double x = strcmp(h->row[i].task, task) == 0 ? floor_of(&h->row[i]) : (double)NAN;
-        if (x > 0) most = fmax(most, x);
+        if (x > 0) max = fmax(max, x);
     }
-    return most;
+    return max;
 }
 
 /* A row that differs from its reference, so that KLD says something. */
@@ -268,7 +269,7 @@ static void kld_picture(dq_html *h, const char *task)
     dq_picture c;
     double level = highest_floor(h, task);
     bool drawn = shows_floor(h, task, level);
-    dq_figure_begin(h->p);
+    dq_picture_figure_begin(h->p);
     dq_picture_begin(&c, h->p, WIDE, HIGH);
     dq_picture_set(&c, "set logscale y\nset format y \"10^{%%T}\"\nset ylabel \"KL divergence, "
                        "nats per token\"\n");
@@ -277,40 +278,40 @@ static void kld_picture(dq_html *h, const char *task)
     dq_picture_end(&c, "KL divergence from the reference over the bits of the attention logits. "
                        "The next table holds the numbers.");
     legend(h, task);
-    dq_figure_caption(h->p);
-    dq_page_html(h->p,
-                 "KL divergence of the next-token distribution from that of the reference, "
-                 "in nats per token, over the bits of the attention logits. Marks are "
-                 "means; bars are one standard error, each %s a cluster; thin dotted lines "
-                 "reach up to the 99th percentile of single tokens (squares).",
-                 dq_html_cluster(h));
+    dq_picture_figure_caption(h->p);
+    dq_html_page_html(h->p,
+                      "KL divergence of the next-token distribution from that of the reference, "
+                      "in nats per token, over the bits of the attention logits. Marks are "
+                      "means; bars are one standard error, each %s a cluster; thin dotted lines "
+                      "reach up to the 99th percentile of single tokens (squares).",
+                      dq_html_cluster(h));
     if (isfinite(level))
-        dq_page_html(
+        dq_html_page_html(
             h->p,
             " %s the noise floor, %.1e nats: the divergence of the reference from itself when "
             "every number of its final states is moved by one unit in the last place; rounding in "
             "the layers before comes on top.",
             drawn ? "The dotted level is" : "Far below the picture lies", level);
-    dq_figure_end(h->p);
+    dq_picture_figure_end(h->p);
 }
 
 static void difference_picture(dq_html *h, const char *task)
 {
     dq_picture c;
-    dq_figure_begin(h->p);
+    dq_picture_figure_begin(h->p);
     dq_picture_begin(&c, h->p, WIDE, HIGH);
     dq_picture_set(&c, "set ylabel \"NLL minus reference, nats per token\"\nset xzeroaxis\n");
     draw_lines(h, &c, task, "ln_ppl_ratio", false);
     dq_picture_end(&c, "Difference of the negative log-likelihood to the reference over the bits "
                        "of the attention logits.");
     legend(h, task);
-    dq_figure_caption(h->p);
-    dq_page_html(h->p,
-                 "Mean negative log-likelihood less that of the reference on the same tokens "
-                 "(the logarithm of the ratio of perplexities). Bars are one paired standard "
-                 "error, each %s a cluster.",
-                 dq_html_cluster(h));
-    dq_figure_end(h->p);
+    dq_picture_figure_caption(h->p);
+    dq_html_page_html(h->p,
+                      "Mean negative log-likelihood less that of the reference on the same tokens "
+                      "(the logarithm of the ratio of perplexities). Bars are one paired standard "
+                      "error, each %s a cluster.",
+                      dq_html_cluster(h));
+    dq_picture_figure_end(h->p);
 }
 
 static void kld_table(dq_html *h)
@@ -318,48 +319,51 @@ static void kld_table(dq_html *h)
     static const char *const titles[] = {"<row",  "mean", "p50",         "p90", "p99",
                                          "p99.9", "max",  "noise floor", NULL};
     static const char *const keys[] = {"p50", "p90", "p99", "p999", "max"};
-    dq_page_table(h->p,
-                  dq_html_words(h,
-                                "KL divergence from the reference, nats per token: mean ± standard "
-                                "error (%ss as clusters), and percentiles of single tokens.",
-                                dq_html_cluster(h)),
-                  titles);
+    dq_html_page_table(
+        h->p,
+        dq_html_words(h,
+                      "KL divergence from the reference, nats per token: mean ± standard "
+                      "error (%ss as clusters), and percentiles of single tokens.",
+                      dq_html_cluster(h)),
+        titles);
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
         const json_t *kld = json_object_get(r->metrics, "kld_nats");
         double se, x = dq_html_metric(r->metrics, "kld_nats", &se);
         if (!has_kld(r)) continue;
-        dq_page_html(h->p, "<tr>");
-        dq_page_cell(h->p, r->label);
-        dq_page_value(h->p, x, se);
-        for (int k = 0; k < 5; k++) dq_page_value(h->p, dq_html_real(kld, keys[k]), (double)NAN);
-        dq_page_value(h->p, floor_of(r), (double)NAN);
-        dq_page_html(h->p, "</tr>\n");
+        dq_html_page_html(h->p, "<tr>");
+        dq_html_page_cell(h->p, r->label);
+        dq_html_page_value(h->p, x, se);
+        for (int k = 0; k < 5; k++)
+            dq_html_page_value(h->p, dq_html_real(kld, keys[k]), (double)NAN);
+        dq_html_page_value(h->p, floor_of(r), (double)NAN);
+        dq_html_page_html(h->p, "</tr>\n");
     }
-    dq_page_table_end(h->p);
+    dq_html_page_table_end(h->p);
 }
 
 static void probability_table(dq_html *h)
 {
     static const char *const titles[] = {"<row", "same top-1", "Δp", "RMS Δp", NULL};
-    dq_page_table(h->p,
-                  "The share of tokens whose most probable successor is the reference&#39;s. Δp: "
-                  "what the probability of the text&#39;s next token gains, as a mean and as a "
-                  "root mean square.",
-                  titles);
+    dq_html_page_table(
+        h->p,
+        "The share of tokens whose most probable successor is the reference&#39;s. Δp: "
+        "what the probability of the text&#39;s next token gains, as a mean and as a "
+        "root mean square.",
+        titles);
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
         const json_t *dp = json_object_get(r->metrics, "delta_p");
         double se, x = dq_html_metric(r->metrics, "same_top1", &se);
         if (!has_kld(r)) continue;
-        dq_page_html(h->p, "<tr>");
-        dq_page_cell(h->p, r->label);
-        dq_page_value(h->p, x, se);
-        dq_page_value(h->p, dq_html_real(dp, "value"), dq_html_real(dp, "stderr"));
-        dq_page_value(h->p, dq_html_real(dp, "rms"), dq_html_real(dp, "rms_stderr"));
-        dq_page_html(h->p, "</tr>\n");
+        dq_html_page_html(h->p, "<tr>");
+        dq_html_page_cell(h->p, r->label);
+        dq_html_page_value(h->p, x, se);
+        dq_html_page_value(h->p, dq_html_real(dp, "value"), dq_html_real(dp, "stderr"));
+        dq_html_page_value(h->p, dq_html_real(dp, "rms"), dq_html_real(dp, "rms_stderr"));
+        dq_html_page_html(h->p, "</tr>\n");
     }
-    dq_page_table_end(h->p);
+    dq_html_page_table_end(h->p);
 }
 
 static void confidence_table(dq_html *h)
@@ -375,23 +379,24 @@ static void confidence_table(dq_html *h)
         {
             double se, x = dq_html_metric(b, "kld_nats", &se);
             if (!begun) {
-                dq_page_html(h->p, "<details><summary>By how sure the reference is</summary>\n");
-                dq_page_table(h->p, "The same by how sure the reference is.", titles);
+                dq_html_page_html(h->p,
+                                  "<details><summary>By how sure the reference is</summary>\n");
+                dq_html_page_table(h->p, "The same by how sure the reference is.", titles);
             }
             begun = true;
-            dq_page_html(h->p, "<tr>");
-            dq_page_cell(h->p, k ? "" : h->row[i].label);
-            dq_page_cellf(h->p, "%g to %g", dq_html_real(b, "from"), dq_html_real(b, "to"));
-            dq_page_cellf(h->p, "%.0f", dq_html_real(b, "n"));
-            dq_page_value(h->p, x, se);
+            dq_html_page_html(h->p, "<tr>");
+            dq_html_page_cell(h->p, k ? "" : h->row[i].label);
+            dq_html_page_cellf(h->p, "%g to %g", dq_html_real(b, "from"), dq_html_real(b, "to"));
+            dq_html_page_cellf(h->p, "%.0f", dq_html_real(b, "n"));
+            dq_html_page_value(h->p, x, se);
             x = dq_html_metric(b, "same_top1", &se);
-            dq_page_value(h->p, x, se);
-            dq_page_html(h->p, "</tr>\n");
+            dq_html_page_value(h->p, x, se);
+            dq_html_page_html(h->p, "</tr>\n");
         }
     }
     if (!begun) return;
-    dq_page_table_end(h->p);
-    dq_page_html(h->p, "</details>\n");
+    dq_html_page_table_end(h->p);
+    dq_html_page_html(h->p, "</details>\n");
 }
 
 bool dq_html_has_kld(const dq_html *h)
@@ -404,7 +409,7 @@ bool dq_html_has_kld(const dq_html *h)
 
 void dq_html_kld(dq_html *h)
 {
-    dq_page_html(h->p, "<div class=\"pair\">\n");
+    dq_html_page_html(h->p, "<div class=\"pair\">\n");
     for (int i = 0; i < h->n; i++) {
         const char *task = h->row[i].task;
         if (!dq_html_first_of_task(h, i) || !has_lines(h, task) ||
@@ -413,7 +418,7 @@ void dq_html_kld(dq_html *h)
         kld_picture(h, task);
         difference_picture(h, task);
     }
-    dq_page_html(h->p, "</div>\n");
+    dq_html_page_html(h->p, "</div>\n");
     kld_table(h);
     probability_table(h);
     confidence_table(h);

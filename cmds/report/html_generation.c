@@ -9,16 +9,16 @@ static void ends_cell(dq_html *h, json_t *ends)
 {
     const char *key, *sep = "";
     json_t *v;
-    dq_page_html(h->p, "<td class=\"l\">");
+    dq_html_page_html(h->p, "<td class=\"l\">");
     json_object_foreach(ends, key, v)
     {
         if (json_integer_value(v) == 0) continue;
-        dq_page_html(h->p, "%s", sep);
-        dq_page_text(h->p, key);
-        dq_page_html(h->p, " %lld", (long long)json_integer_value(v));
+        dq_html_page_html(h->p, "%s", sep);
+        dq_html_page_text(h->p, key);
+        dq_html_page_html(h->p, " %lld", (long long)json_integer_value(v));
         sep = ", ";
     }
-    dq_page_html(h->p, "%s</td>", *sep ? "" : "–");
+    dq_html_page_html(h->p, "%s</td>", *sep ? "" : "–");
 }
 
 bool dq_html_has_generation(const dq_html *h)
@@ -38,26 +38,27 @@ void dq_html_generation(dq_html *h)
         double se, x = dq_html_metric(r->metrics, "exact_match", &se);
         if (!json_is_object(g)) continue;
         if (!begun) {
-            dq_page_table(h->p,
-                          "Answers generated greedily. Exact match: the share whose last number is "
-                          "right; strict match: whose number behind #### is; finished: the share "
-                          "that ended by a stop before the limit. New tokens are a mean. Standard "
-                          "errors over items.",
-                          titles);
+            dq_html_page_table(
+                h->p,
+                "Answers generated greedily. Exact match: the share whose last number is "
+                "right; strict match: whose number behind #### is; finished: the share "
+                "that ended by a stop before the limit. New tokens are a mean. Standard "
+                "errors over items.",
+                titles);
         }
         begun = true;
-        dq_page_html(h->p, "<tr>");
-        dq_page_cell(h->p, r->label);
-        dq_page_cell(h->p, r->task);
-        dq_page_cellf(h->p, "%.0f", dq_html_real(r->j, "n"));
-        dq_page_value(h->p, x, se);
+        dq_html_page_html(h->p, "<tr>");
+        dq_html_page_cell(h->p, r->label);
+        dq_html_page_cell(h->p, r->task);
+        dq_html_page_cellf(h->p, "%.0f", dq_html_real(r->j, "n"));
+        dq_html_page_value(h->p, x, se);
         x = dq_html_metric(r->metrics, "strict_match", &se);
-        dq_page_value(h->p, x, se);
+        dq_html_page_value(h->p, x, se);
         x = dq_html_metric(g, "finished", &se);
-        dq_page_value(h->p, x, se);
-        dq_page_value(h->p, dq_html_real(g, "new_tokens_mean"), (double)NAN);
+        dq_html_page_value(h->p, x, se);
+        dq_html_page_value(h->p, dq_html_real(g, "new_tokens_mean"), (double)NAN);
         ends_cell(h, json_object_get(g, "ends"));
-        dq_page_html(h->p, "</tr>\n");
+        dq_html_page_html(h->p, "</tr>\n");
     }
-    dq_page_table_end(h->p);
+    dq_html_page_table_end(h->p);
 }

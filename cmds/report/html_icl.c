@@ -27,8 +27,8 @@ static void draw_shots(dq_picture *c, const dq_html_row *r)
         lo[n] = dq_html_real(x, "acc_min");
         hi[n++] = dq_html_real(x, "acc_max");
     }
-    if (n > 1) dq_picture_band(c, r->look, n, shots, lo, hi);
-    dq_picture_line(c, r->look, n, shots, mean, NULL, NULL);
+    if (n > 1) dq_picture_band(c, r->style, n, shots, lo, hi);
+    dq_picture_line(c, r->style, n, shots, mean, NULL, NULL);
     n = 0;
     json_array_foreach(icl_of(r, "runs"), i, x)
     {
@@ -36,12 +36,12 @@ static void draw_shots(dq_picture *c, const dq_html_row *r)
         shots[n] = dq_html_real(x, "shots");
         mean[n++] = dq_html_metric(x, "acc", NULL);
     }
-    dq_picture_dots(c, r->look, n, shots, mean);
+    dq_picture_dots(c, r->style, n, shots, mean);
 }
 
 static void shots_axis(const dq_html *h, dq_picture *c, const char *task)
 {
-    double least = HUGE_VAL, most = -HUGE_VAL;
+    double least = HUGE_VAL, max = -HUGE_VAL;
     for (int i = 0; i < h->n; i++) {
         const json_t *x;
         size_t k;
@@ -49,18 +49,18 @@ static void shots_axis(const dq_html *h, dq_picture *c, const char *task)
         json_array_foreach(icl_of(&h->row[i], "curve"), k, x)
         {
             least = fmin(least, dq_html_real(x, "shots"));
-            most = fmax(most, dq_html_real(x, "shots"));
+            max = fmax(max, dq_html_real(x, "shots"));
         }
     }
-    double room = most > least ? 0.04 * (most - least) : 1;
-    if (most >= least) dq_picture_set(c, "set xrange [%g:%g]\n", least - room, most + room);
-    if (most - least < 8) dq_picture_set(c, "set xtics 1\n"); /* no half demonstrations */
+    double capacity = max > least ? 0.04 * (max - least) : 1;
+    if (max >= least) dq_picture_set(c, "set xrange [%g:%g]\n", least - capacity, max + capacity);
+    if (max - least < 8) dq_picture_set(c, "set xtics 1\n"); /* no half demonstrations */
 }
 
 static void shots_picture(dq_html *h, const char *task)
 {
     dq_picture c;
-    dq_figure_begin(h->p);
+    dq_picture_figure_begin(h->p);
     dq_picture_begin(&c, h->p, WIDE, HIGH);
     dq_picture_set(&c, "set xlabel \"demonstrations (shots)\"\nset ylabel \"accuracy\"\n"
                        "set yrange [0:1.03]\nset ytics 0.2\n");
@@ -69,19 +69,20 @@ static void shots_picture(dq_html *h, const char *task)
         if (strcmp(h->row[i].task, task) == 0) draw_shots(&c, &h->row[i]);
     }
     dq_picture_end(&c, dq_html_words(h, "Accuracy on %s over the number of demonstrations.", task));
-    dq_legend_begin(h->p);
+    dq_picture_legend_begin(h->p);
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
         if (strcmp(r->task, task) == 0 && json_object_get(r->j, "icl"))
-            dq_legend_item(h->p, r->look, r->label);
+            dq_picture_legend_item(h->p, r->style, r->label);
     }
-    dq_legend_end(h->p);
-    dq_figure_caption(h->p);
-    dq_page_text(h->p, task);
-    dq_page_html(h->p, ": accuracy over the number of demonstrations. Lines are means over runs, "
-                       "each with other demonstrations in another order; bands reach from the "
-                       "worst run to the best; small marks are single runs.");
-    dq_figure_end(h->p);
+    dq_picture_legend_end(h->p);
+    dq_picture_figure_caption(h->p);
+    dq_html_page_text(h->p, task);
+    dq_html_page_html(h->p,
+                      ": accuracy over the number of demonstrations. Lines are means over runs, "
+                      "each with other demonstrations in another order; bands reach from the "
+                      "worst run to the best; small marks are single runs.");
+    dq_picture_figure_end(h->p);
 }
 
 /* Over "runs" (key "curve") or "orders" (key "order_spread"). */
@@ -89,7 +90,7 @@ static void shots_table(dq_html *h, const char *key, const char *over, const cha
 {
     const char *const titles[] = {"<row",      "<task", "<order", "shots",  over, "mean",
                                   "std. dev.", "worst", "best",   "spread", NULL};
-    dq_page_table(h->p, caption, titles);
+    dq_html_page_table(h->p, caption, titles);
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
         const json_t *x;
@@ -97,21 +98,21 @@ static void shots_table(dq_html *h, const char *key, const char *over, const cha
         json_array_foreach(icl_of(r, key), k, x)
         {
             double lo = dq_html_real(x, "acc_min"), hi = dq_html_real(x, "acc_max");
-            dq_page_html(h->p, "<tr>");
-            dq_page_cell(h->p, k ? "" : r->label);
-            dq_page_cell(h->p, k ? "" : r->task);
-            dq_page_cell(h->p, k ? "" : dq_html_text(json_object_get(r->j, "icl"), "order"));
-            dq_page_cellf(h->p, "%.0f", dq_html_real(x, "shots"));
-            dq_page_cellf(h->p, "%.0f", dq_html_real(x, over));
-            dq_page_value(h->p, dq_html_real(x, "acc_mean"), (double)NAN);
-            dq_page_value(h->p, dq_html_real(x, "acc_std"), (double)NAN);
-            dq_page_value(h->p, lo, (double)NAN);
-            dq_page_value(h->p, hi, (double)NAN);
-            dq_page_value(h->p, hi - lo, (double)NAN);
-            dq_page_html(h->p, "</tr>\n");
+            dq_html_page_html(h->p, "<tr>");
+            dq_html_page_cell(h->p, k ? "" : r->label);
+            dq_html_page_cell(h->p, k ? "" : r->task);
+            dq_html_page_cell(h->p, k ? "" : dq_html_text(json_object_get(r->j, "icl"), "order"));
+            dq_html_page_cellf(h->p, "%.0f", dq_html_real(x, "shots"));
+            dq_html_page_cellf(h->p, "%.0f", dq_html_real(x, over));
+            dq_html_page_value(h->p, dq_html_real(x, "acc_mean"), (double)NAN);
+            dq_html_page_value(h->p, dq_html_real(x, "acc_std"), (double)NAN);
+            dq_html_page_value(h->p, lo, (double)NAN);
+            dq_html_page_value(h->p, hi, (double)NAN);
+            dq_html_page_value(h->p, hi - lo, (double)NAN);
+            dq_html_page_html(h->p, "</tr>\n");
         }
     }
-    dq_page_table_end(h->p);
+    dq_html_page_table_end(h->p);
 }
 
 bool dq_html_has_icl(const dq_html *h)
@@ -122,7 +123,7 @@ bool dq_html_has_icl(const dq_html *h)
 void dq_html_icl(dq_html *h)
 {
     bool orders = false;
-    dq_page_html(h->p, "<div class=\"pair\">\n");
+    dq_html_page_html(h->p, "<div class=\"pair\">\n");
     for (int i = 0; i < h->n; i++) {
         bool first = json_is_object(json_object_get(h->row[i].j, "icl"));
         for (int k = 0; k < i; k++)
@@ -130,7 +131,7 @@ void dq_html_icl(dq_html *h)
                                strcmp(h->row[k].task, h->row[i].task) == 0);
         if (first) shots_picture(h, h->row[i].task);
     }
-    dq_page_html(h->p, "</div>\n");
+    dq_html_page_html(h->p, "</div>\n");
     shots_table(h, "curve", "runs",
                 "Accuracy by number of demonstrations, over runs; the spread is the best run less "
                 "the worst. A standard error of the mean is the standard deviation divided by the "

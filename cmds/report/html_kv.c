@@ -86,13 +86,13 @@ static int line_of(const dq_html *h, int i, const dq_html_row **row)
     return n;
 }
 
-static dq_look look_of(const dq_html *h, int i)
+static dq_picture_style style_of(const dq_html *h, int i)
 {
     int before = 0;
     for (int k = 0; k < i; k++)
         before += h->row[k].model_index == h->row[i].model_index && begins_line(h, k) &&
                   strcmp(h->row[k].task, h->row[i].task) == 0;
-    return (dq_look){h->row[i].model_index, before, before};
+    return (dq_picture_style){h->row[i].model_index, before, before};
 }
 
 static void draw_line(dq_html *h, dq_picture *c, int i)
@@ -108,7 +108,7 @@ static void draw_line(dq_html *h, dq_picture *c, int i)
         lo[k] = !(se > 0) ? (double)NAN : log ? fmax(y[k] - se, y[k] / 100) : y[k] - se;
         hi[k] = se > 0 ? y[k] + se : (double)NAN;
     }
-    if (n) dq_picture_line(c, look_of(h, i), n, x, y, lo, hi);
+    if (n) dq_picture_line(c, style_of(h, i), n, x, y, lo, hi);
 }
 
 /* A label that points of one model share where they stand together. */
@@ -232,23 +232,24 @@ static bool several_widths(const dq_html *h, const char *task)
 static void legend(dq_html *h, const char *task)
 {
     const dq_html_row *row[POINTS];
-    dq_legend_begin(h->p);
+    dq_picture_legend_begin(h->p);
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
         if (strcmp(r->task, task) != 0 || !begins_line(h, i) || line_of(h, i, row) == 0) continue;
         const char *kept = kept_of(r);
-        dq_legend_item(h->p, look_of(h, i),
-                       several_widths(h, task)
-                           ? dq_html_words(h, "%s, %d logit bits, %s", r->model, r->bits, kept)
-                           : dq_html_words(h, "%s, %s", r->model, kept));
+        dq_picture_legend_item(
+            h->p, style_of(h, i),
+            several_widths(h, task)
+                ? dq_html_words(h, "%s, %d logit bits, %s", r->model, r->bits, kept)
+                : dq_html_words(h, "%s, %s", r->model, kept));
     }
-    dq_legend_end(h->p);
+    dq_picture_legend_end(h->p);
 }
 
 static void picture(dq_html *h, const char *task, const char *metric, bool log)
 {
     dq_picture c;
-    dq_figure_begin(h->p);
+    dq_picture_figure_begin(h->p);
     dq_picture_begin(&c, h->p, WIDE, HIGH);
     dq_picture_set(&c, "set xlabel \"bytes held / bytes of a 16-bit cache of all tokens\"\n"
                        "set offsets graph 0.08, graph 0.08, graph 0.1, graph 0.05\n");
@@ -267,16 +268,17 @@ static void picture(dq_html *h, const char *task, const char *metric, bool log)
                                      "of results holds the numbers.",
                                      log ? "KL divergence" : "Accuracy", task));
     legend(h, task);
-    dq_figure_caption(h->p);
-    dq_page_text(h->p, task);
-    dq_page_html(h->p,
-                 ": %s over the bytes that the KV cache holds (codes, scales, unquantized "
-                 "tokens and indices, as allocated), as a share of 2 bytes for every element "
-                 "of every token. Points are labelled K bits:V bits where there is room. Bars are "
-                 "one standard "
-                 "error.",
-                 log ? "KL divergence from the reference" : "the score");
-    dq_figure_end(h->p);
+    dq_picture_figure_caption(h->p);
+    dq_html_page_text(h->p, task);
+    dq_html_page_html(
+        h->p,
+        ": %s over the bytes that the KV cache holds (codes, scales, unquantized "
+        "tokens and indices, as allocated), as a share of 2 bytes for every element "
+        "of every token. Points are labelled K bits:V bits where there is room. Bars are "
+        "one standard "
+        "error.",
+        log ? "KL divergence from the reference" : "the score");
+    dq_picture_figure_end(h->p);
 }
 
 /* Whether the task of row `first` has lines to draw. */
@@ -293,7 +295,7 @@ static void held_table(dq_html *h)
 {
     static const char *const titles[] = {"<row",  "<task",       "bytes held",    "per token",
                                          "share", "tokens kept", "read as codes", NULL};
-    dq_page_table(
+    dq_html_page_table(
         h->p,
         "What the caches hold: bytes over all contexts and per token of context, as a "
         "share of 16 bits, the share of tokens kept, and the share of codes among the keys that "
@@ -302,17 +304,17 @@ static void held_table(dq_html *h)
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
         if (!is_swept(h, r) || !isfinite(dq_html_real(kv_of(r), "bytes_held"))) continue;
-        dq_page_html(h->p, "<tr>");
-        dq_page_cell(h->p, r->label);
-        dq_page_cell(h->p, r->task);
-        dq_page_cellf(h->p, "%.0f", dq_html_real(kv_of(r), "bytes_held"));
-        dq_page_value(h->p, dq_html_real(kv_of(r), "bytes_per_token"), (double)NAN);
-        dq_page_value(h->p, share_of(r), (double)NAN);
-        dq_page_value(h->p, dq_html_real(kv_of(r), "kept_fraction"), (double)NAN);
-        dq_page_value(h->p, dq_html_real(kv_of(r), "lowbit_fraction"), (double)NAN);
-        dq_page_html(h->p, "</tr>\n");
+        dq_html_page_html(h->p, "<tr>");
+        dq_html_page_cell(h->p, r->label);
+        dq_html_page_cell(h->p, r->task);
+        dq_html_page_cellf(h->p, "%.0f", dq_html_real(kv_of(r), "bytes_held"));
+        dq_html_page_value(h->p, dq_html_real(kv_of(r), "bytes_per_token"), (double)NAN);
+        dq_html_page_value(h->p, share_of(r), (double)NAN);
+        dq_html_page_value(h->p, dq_html_real(kv_of(r), "kept_fraction"), (double)NAN);
+        dq_html_page_value(h->p, dq_html_real(kv_of(r), "lowbit_fraction"), (double)NAN);
+        dq_html_page_html(h->p, "</tr>\n");
     }
-    dq_page_table_end(h->p);
+    dq_html_page_table_end(h->p);
 }
 
 bool dq_html_has_kv(const dq_html *h)
@@ -325,13 +327,13 @@ bool dq_html_has_kv(const dq_html *h)
 
 void dq_html_kv(dq_html *h)
 {
-    dq_page_html(h->p, "<div class=\"pair\">\n");
+    dq_html_page_html(h->p, "<div class=\"pair\">\n");
     for (int i = 0; i < h->n; i++) {
         bool log;
         if (!dq_html_first_of_task(h, i) || !task_can_draw(h, i)) continue;
         const char *metric = metric_of(&h->row[i], &log);
         if (metric) picture(h, h->row[i].task, metric, log);
     }
-    dq_page_html(h->p, "</div>\n");
+    dq_html_page_html(h->p, "</div>\n");
     held_table(h);
 }

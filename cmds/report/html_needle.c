@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST = 32 };
+enum { MAX = 32 };
 
 static const json_t *cells_of(const dq_html_row *r)
 {
@@ -16,7 +16,7 @@ static const json_t *cells_of(const dq_html_row *r)
 /* The different values of a key among the cells of a row, upwards. */
 typedef struct values {
     int n;
-    double v[MOST];
+    double v[MAX];
 } values;
 
 static values values_of(const dq_html_row *r, const char *key)
@@ -28,7 +28,7 @@ static values values_of(const dq_html_row *r, const char *key)
     {
         double x = dq_html_real(cell, key);
         int at = 0;
-        if (!isfinite(x) || s.n == MOST) continue;
+        if (!isfinite(x) || s.n == MAX) continue;
         while (at < s.n && s.v[at] < x) at++;
         if (at < s.n && s.v[at] == x) continue;
         memmove(s.v + at + 1, s.v + at, (size_t)(s.n - at) * sizeof *s.v);
@@ -67,32 +67,34 @@ static void heat_cell(dq_html *h, const json_t *cell)
     char text[96];
     double se, x = dq_html_metric(cell, "acc", &se);
     if (!isfinite(x)) {
-        dq_page_html(h->p, "<td style=\"--v:0\">–</td>");
+        dq_html_page_html(h->p, "<td style=\"--v:0\">–</td>");
         return;
     }
-    dq_page_html(h->p, "<td%s style=\"--v:%.2f\" title=\"%s, n = %.0f\">%.2f</td>",
-                 x > 0.78 ? " class=\"hi\"" : "", fmin(1, fmax(0, x)),
-                 dq_value_text(text, sizeof text, x, se), dq_html_real(cell, "n"), x);
+    dq_html_page_html(h->p, "<td%s style=\"--v:%.2f\" title=\"%s, n = %.0f\">%.2f</td>",
+                      x > 0.78 ? " class=\"hi\"" : "", fmin(1, fmax(0, x)),
+                      dq_html_page_value_text(text, sizeof text, x, se), dq_html_real(cell, "n"),
+                      x);
 }
 
 static void heat_map(dq_html *h, const dq_html_row *r, kind k)
 {
     values lengths = values_of(r, "length"), depths = values_of(r, "depth");
-    dq_figure_begin(h->p);
-    dq_figure_caption(h->p);
-    dq_page_text(h->p, r->label);
-    dq_page_html(h->p, ", N&#160;=&#160;%g, R&#160;=&#160;%g</figcaption>\n", k.needles, k.queries);
-    dq_page_html(h->p, "<div class=\"scroll\"><table class=\"heat\"><thead><tr>"
-                       "<th scope=\"col\">depth \\ length</th>");
+    dq_picture_figure_begin(h->p);
+    dq_picture_figure_caption(h->p);
+    dq_html_page_text(h->p, r->label);
+    dq_html_page_html(h->p, ", N&#160;=&#160;%g, R&#160;=&#160;%g</figcaption>\n", k.needles,
+                      k.queries);
+    dq_html_page_html(h->p, "<div class=\"scroll\"><table class=\"heat\"><thead><tr>"
+                            "<th scope=\"col\">depth \\ length</th>");
     for (int i = 0; i < lengths.n; i++)
-        dq_page_html(h->p, "<th scope=\"col\">%.0f</th>", lengths.v[i]);
-    dq_page_html(h->p, "</tr></thead>\n<tbody>\n");
+        dq_html_page_html(h->p, "<th scope=\"col\">%.0f</th>", lengths.v[i]);
+    dq_html_page_html(h->p, "</tr></thead>\n<tbody>\n");
     for (int d = 0; d < depths.n; d++) {
-        dq_page_html(h->p, "<tr><th scope=\"row\">%g %%</th>", 100 * depths.v[d]);
+        dq_html_page_html(h->p, "<tr><th scope=\"row\">%g %%</th>", 100 * depths.v[d]);
         for (int i = 0; i < lengths.n; i++) heat_cell(h, cell_at(r, k, lengths.v[i], depths.v[d]));
-        dq_page_html(h->p, "</tr>\n");
+        dq_html_page_html(h->p, "</tr>\n");
     }
-    dq_page_html(h->p, "</tbody></table></div></figure>\n");
+    dq_html_page_html(h->p, "</tbody></table></div></figure>\n");
 }
 
 /* A map for each pair of N and R of a row. */
@@ -148,48 +150,51 @@ static void confusion_table(dq_html *h)
     for (int i = 0; i < h->n; i++) {
         if (!confusion(&h->row[i], share)) continue;
         if (!begun) {
-            dq_page_table(h->p,
-                          "What is answered instead: shares of all numbers asked for, over all "
-                          "lengths and depths.",
-                          titles);
+            dq_html_page_table(
+                h->p,
+                "What is answered instead: shares of all numbers asked for, over all "
+                "lengths and depths.",
+                titles);
         }
         begun = true;
-        dq_page_html(h->p, "<tr>");
-        dq_page_cell(h->p, h->row[i].label);
-        dq_page_html(h->p, "<td><div class=\"stack\" aria-hidden=\"true\">");
+        dq_html_page_html(h->p, "<tr>");
+        dq_html_page_cell(h->p, h->row[i].label);
+        dq_html_page_html(h->p, "<td><div class=\"stack\" aria-hidden=\"true\">");
         for (int k = 0; k < 4; k++)
             if (share[k] > 0)
-                dq_page_html(h->p, "<i class=\"c%d\" style=\"width:%.2f%%\"></i>", k,
-                             100 * share[k]);
-        dq_page_html(h->p, "</div></td>");
-        for (int k = 0; k < 4; k++) dq_page_cellf(h->p, "%.3f", share[k]);
-        dq_page_html(h->p, "</tr>\n");
+                dq_html_page_html(h->p, "<i class=\"c%d\" style=\"width:%.2f%%\"></i>", k,
+                                  100 * share[k]);
+        dq_html_page_html(h->p, "</div></td>");
+        for (int k = 0; k < 4; k++) dq_html_page_cellf(h->p, "%.3f", share[k]);
+        dq_html_page_html(h->p, "</tr>\n");
     }
     if (!begun) return;
-    dq_page_table_end(h->p);
-    dq_page_html(h->p, "<ul class=\"legend\">\n");
+    dq_html_page_table_end(h->p);
+    dq_html_page_html(h->p, "<ul class=\"legend\">\n");
     for (int k = 0; k < 4; k++)
-        dq_page_html(h->p, "<li><span class=\"swatch c%d\"></span>%s</li>\n", k, part_names[k]);
-    dq_page_html(h->p, "</ul>\n");
+        dq_html_page_html(h->p, "<li><span class=\"swatch c%d\"></span>%s</li>\n", k,
+                          part_names[k]);
+    dq_html_page_html(h->p, "</ul>\n");
 }
 
 static void introduction(dq_html *h, const json_t *needle)
 {
     const char *boundary = dq_html_text(needle, "kv_boundary");
-    dq_page_html(h->p,
-                 "<p>Accuracy: the share of the R numbers asked for, out of N in the text, that "
-                 "are %s. Rows are depths of the first needle that is asked for, columns lengths "
-                 "in tokens. The stronger the colour, the more are found; the standard error of a "
-                 "cell is sqrt(p(1 − p)/(n − 1)) for R = 1 and stands in the cell&#39;s tooltip.",
-                 strcmp(dq_html_text(needle, "mode"), "generated") == 0
-                     ? "generated exactly"
-                     : "predicted exactly, digit by digit, when the right digits before are given");
+    dq_html_page_html(
+        h->p,
+        "<p>Accuracy: the share of the R numbers asked for, out of N in the text, that "
+        "are %s. Rows are depths of the first needle that is asked for, columns lengths "
+        "in tokens. The stronger the colour, the more are found; the standard error of a "
+        "cell is sqrt(p(1 − p)/(n − 1)) for R = 1 and stands in the cell&#39;s tooltip.",
+        strcmp(dq_html_text(needle, "mode"), "generated") == 0
+            ? "generated exactly"
+            : "predicted exactly, digit by digit, when the right digits before are given");
     if (*boundary && dq_html_shows_kv(h)) {
-        dq_page_html(h->p, " A KV cache that forgets or rounds does so ");
-        dq_page_text(h->p, boundary);
-        dq_page_html(h->p, ".");
+        dq_html_page_html(h->p, " A KV cache that forgets or rounds does so ");
+        dq_html_page_text(h->p, boundary);
+        dq_html_page_html(h->p, ".");
     }
-    dq_page_html(h->p, "</p>\n<div class=\"maps\">\n");
+    dq_html_page_html(h->p, "</p>\n<div class=\"maps\">\n");
 }
 
 bool dq_html_has_needle(const dq_html *h)
@@ -210,6 +215,6 @@ void dq_html_needle(dq_html *h)
         begun = true;
         heat_maps(h, r);
     }
-    dq_page_html(h->p, "</div>\n");
+    dq_html_page_html(h->p, "</div>\n");
     confusion_table(h);
 }

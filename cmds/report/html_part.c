@@ -46,7 +46,7 @@ static dq_status name_items(dq_html *h, const char *key, dq_err *err)
     }
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < h->n; i++) twice[i] = is_twice(h, i);
-        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(dq_os_check_stop(err));
         for (int i = 0; i < h->n; i++) {
             if (twice[i]) h->item[i].name = longer_name(h, i, key, step);
         }
@@ -128,35 +128,35 @@ void dq_html_json_words(dq_html *h, const json_t *v)
 {
     char number[64];
     if (json_is_string(v)) {
-        dq_page_text(h->p, json_string_value(v));
+        dq_html_page_text(h->p, json_string_value(v));
     } else if (json_is_integer(v)) {
-        dq_page_html(h->p, "%lld", (long long)json_integer_value(v));
+        dq_html_page_html(h->p, "%lld", (long long)json_integer_value(v));
     } else if (json_is_real(v)) {
         snprintf(number, sizeof number, "%.6g", json_real_value(v));
-        dq_page_text(h->p, number);
+        dq_html_page_text(h->p, number);
     } else {
-        dq_page_text(h->p, json_is_true(v) ? "yes" : json_is_false(v) ? "no" : "–");
+        dq_html_page_text(h->p, json_is_true(v) ? "yes" : json_is_false(v) ? "no" : "–");
     }
 }
 
 void dq_html_json_cell(dq_html *h, const json_t *v)
 {
-    dq_page_html(h->p, "<td>");
+    dq_html_page_html(h->p, "<td>");
     dq_html_json_words(h, v);
-    dq_page_html(h->p, "</td>");
+    dq_html_page_html(h->p, "</td>");
 }
 
 void dq_html_count_cell(dq_html *h, double n)
 {
     if (isfinite(n))
-        dq_page_cellf(h->p, "%.0f", n);
+        dq_html_page_cellf(h->p, "%.0f", n);
     else
-        dq_page_cellf(h->p, "–");
+        dq_html_page_cellf(h->p, "–");
 }
 
 void dq_html_real_cell(dq_html *h, double x)
 {
-    dq_page_value(h->p, x, (double)NAN);
+    dq_html_page_value(h->p, x, (double)NAN);
 }
 
 void dq_html_interval_cell(dq_html *h, const json_t *object)
@@ -164,9 +164,9 @@ void dq_html_interval_cell(dq_html *h, const json_t *object)
     const json_t *ends = json_object_get(object, "interval");
     const double low = dq_html_real_at(ends, 0), high = dq_html_real_at(ends, 1);
     if (isfinite(low) && isfinite(high))
-        dq_page_cellf(h->p, "%+.4f to %+.4f", low, high);
+        dq_html_page_cellf(h->p, "%+.4f to %+.4f", low, high);
     else
-        dq_page_cellf(h->p, "–");
+        dq_html_page_cellf(h->p, "–");
 }
 
 void dq_html_metric_cell(dq_html *h, const json_t *object, const char *key)
@@ -175,11 +175,11 @@ void dq_html_metric_cell(dq_html *h, const json_t *object, const char *key)
     double se, x = dq_html_metric(object, key, &se);
     const double low = dq_html_real_at(ends, 0), high = dq_html_real_at(ends, 1);
     if (se != 0 || !isfinite(low))
-        dq_page_value(h->p, x, se);
+        dq_html_page_value(h->p, x, se);
     else if (high <= x)
-        dq_page_cellf(h->p, "%.4f (≥ %.4f)", x, low);
+        dq_html_page_cellf(h->p, "%.4f (≥ %.4f)", x, low);
     else
-        dq_page_cellf(h->p, "%.4f (≤ %.4f)", x, high);
+        dq_html_page_cellf(h->p, "%.4f (≤ %.4f)", x, high);
 }
 
 void dq_html_layer_axis(dq_picture *c, double last)

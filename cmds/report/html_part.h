@@ -28,7 +28,7 @@ typedef struct dq_html {
     const char *differ; /* settings in which documents beside each other differ; "" none */
     bool kv_differs;
     dq_arena *a;
-    dq_page *p;
+    dq_html_page *p;
 } dq_html;
 
 /* Puts a document's name in front of a message about it. Returns err->code. */

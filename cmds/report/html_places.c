@@ -23,9 +23,9 @@ static void token_cell(dq_html *h, const json_t *place, const char *text, const 
 {
     const json_t *token = json_object_get(place, text);
     if (json_is_string(token))
-        dq_page_cell(h->p, dq_html_words(h, "\"%s\"", json_string_value(token)));
+        dq_html_page_cell(h->p, dq_html_words(h, "\"%s\"", json_string_value(token)));
     else
-        dq_page_cell(h->p, dq_html_words(h, "#%.0f", dq_html_real(place, id)));
+        dq_html_page_cell(h->p, dq_html_words(h, "#%.0f", dq_html_real(place, id)));
 }
 
 static void logit_cells(dq_html *h, const json_t *place)
@@ -66,8 +66,8 @@ static const struct values {
 
 static void table(dq_html *h, const struct values *v)
 {
-    dq_page_html(h->p, "<details open=\"open\"><summary>%s</summary>\n", v->summary);
-    dq_page_table(h->p, v->caption, v->titles);
+    dq_html_page_html(h->p, "<details open=\"open\"><summary>%s</summary>\n", v->summary);
+    dq_html_page_table(h->p, v->caption, v->titles);
     for (int i = 0; i < h->n; i++) {
         const json_t *place;
         const char *name = h->item[i].name;
@@ -75,19 +75,19 @@ static void table(dq_html *h, const struct values *v)
         json_array_foreach(top_of(h, i), k, place)
         {
             if (strcmp(dq_html_text(place, "values"), v->key) != 0) continue;
-            dq_page_html(h->p, "<tr>");
-            dq_page_cell(h->p, name);
+            dq_html_page_html(h->p, "<tr>");
+            dq_html_page_cell(h->p, name);
             dq_html_count_cell(h, dq_html_real(place, "rank"));
             dq_html_real_cell(h, dq_html_real(place, "magnitude"));
             dq_html_count_cell(h, dq_html_real(place, "sequence"));
             dq_html_count_cell(h, dq_html_real(place, "layer"));
             v->cells(h, place);
-            dq_page_html(h->p, "</tr>\n");
+            dq_html_page_html(h->p, "</tr>\n");
             name = "";
         }
     }
-    dq_page_table_end(h->p);
-    dq_page_html(h->p, "</details>\n");
+    dq_html_page_table_end(h->p);
+    dq_html_page_html(h->p, "</details>\n");
 }
 
 void dq_html_places(dq_html *h)

@@ -35,19 +35,19 @@ static curve curve_of(const dq_html_row *r, const char *what)
 
 static void position_axis(dq_html *h, dq_picture *c)
 {
-    double least = HUGE_VAL, most = 0;
+    double least = HUGE_VAL, max = 0;
     for (int i = 0; i < h->n; i++) {
         curve k = curve_of(&h->row[i], "cumulative_nll_nats");
         for (int n = 0; n < k.n; n++) {
             least = fmin(least, k.x[n]);
-            most = fmax(most, k.x[n]);
+            max = fmax(max, k.x[n]);
         }
     }
     dq_picture_set(c, "set xlabel \"position, tokens\"\n");
-    if (!(most > least && least > 0)) return;
-    dq_picture_set(c, "set logscale x 2\nset xrange [%g:%g]\nset xtics (", least / 1.1, most * 1.1);
+    if (!(max > least && least > 0)) return;
+    dq_picture_set(c, "set logscale x 2\nset xrange [%g:%g]\nset xtics (", least / 1.1, max * 1.1);
     double x = exp2(floor(log2(least)));
-    for (int n = 0; x <= most; x *= most / least > 64 ? 4 : 2) {
+    for (int n = 0; x <= max; x *= max / least > 64 ? 4 : 2) {
         if (x < least) continue;
         if (x >= 1024 && fmod(x, 1024) == 0)
             dq_picture_set(c, "%s\"%gK\" %g", n++ ? ", " : "", x / 1024, x);
@@ -59,17 +59,18 @@ static void position_axis(dq_html *h, dq_picture *c)
 
 static void position_legend(dq_html *h, const char *what)
 {
-    dq_legend_begin(h->p);
+    dq_picture_legend_begin(h->p);
     for (int i = 0; i < h->n; i++) {
-        if (curve_of(&h->row[i], what).n) dq_legend_item(h->p, h->row[i].look, h->row[i].label);
+        if (curve_of(&h->row[i], what).n)
+            dq_picture_legend_item(h->p, h->row[i].style, h->row[i].label);
     }
-    dq_legend_end(h->p);
+    dq_picture_legend_end(h->p);
 }
 
 static void position_picture(dq_html *h, const char *what, bool difference)
 {
     dq_picture c;
-    dq_figure_begin(h->p);
+    dq_picture_figure_begin(h->p);
     dq_picture_begin(&c, h->p, WIDE, HIGH);
     position_axis(h, &c);
     dq_picture_set(&c, difference ? "set ylabel \"difference, nats per token\"\nset xzeroaxis\n"
@@ -77,7 +78,7 @@ static void position_picture(dq_html *h, const char *what, bool difference)
     for (int i = 0; i < h->n; i++) {
         curve k = curve_of(&h->row[i], what);
         if (k.n)
-            dq_picture_line(&c, h->row[i].look, k.n, k.x, k.y, difference ? k.lo : NULL,
+            dq_picture_line(&c, h->row[i].style, k.n, k.x, k.y, difference ? k.lo : NULL,
                             difference ? k.hi : NULL);
     }
     dq_picture_end(&c, difference ? "Difference of the cumulative negative log-likelihood to the "
@@ -85,15 +86,17 @@ static void position_picture(dq_html *h, const char *what, bool difference)
                                   : "Cumulative negative log-likelihood over the position. A table "
                                     "below holds the numbers.");
     position_legend(h, what);
-    dq_figure_caption(h->p);
+    dq_picture_figure_caption(h->p);
     if (difference)
-        dq_page_html(h->p, "The same less the reference on the same documents. Bars are one paired "
-                           "standard error over documents.");
+        dq_html_page_html(h->p,
+                          "The same less the reference on the same documents. Bars are one paired "
+                          "standard error over documents.");
     else
-        dq_page_html(h->p, "Mean negative log-likelihood of all tokens up to a position, averaged "
-                           "over documents that reach the last one. Standard errors over documents "
-                           "stand in the table.");
-    dq_figure_end(h->p);
+        dq_html_page_html(h->p,
+                          "Mean negative log-likelihood of all tokens up to a position, averaged "
+                          "over documents that reach the last one. Standard errors over documents "
+                          "stand in the table.");
+    dq_picture_figure_end(h->p);
 }
 
 /* The value at a position, wherever it stands in this row's list. */
@@ -110,14 +113,14 @@ static void position_row(dq_html *h, const char *label, const char *what, const 
                          const json_t *columns)
 {
     bool difference = strcmp(what, "difference_nats") == 0;
-    dq_page_html(h->p, "<tr>");
-    dq_page_cell(h->p, label);
-    dq_page_cell(h->p, difference ? "minus reference" : "cumulative NLL");
+    dq_html_page_html(h->p, "<tr>");
+    dq_html_page_cell(h->p, label);
+    dq_html_page_cell(h->p, difference ? "minus reference" : "cumulative NLL");
     for (size_t k = 0; k < json_array_size(columns); k++) {
         const json_t *v = value_at(p, what, dq_html_real_at(columns, k));
-        dq_page_value(h->p, dq_html_real(v, "value"), dq_html_real(v, "stderr"));
+        dq_html_page_value(h->p, dq_html_real(v, "value"), dq_html_real(v, "stderr"));
     }
-    dq_page_html(h->p, "</tr>\n");
+    dq_html_page_html(h->p, "</tr>\n");
 }
 
 /* Columns are the positions of the row that has the most. */
@@ -128,15 +131,15 @@ static void position_table(dq_html *h)
         const json_t *x = json_object_get(json_object_get(h->row[i].j, "positions"), "at");
         if (json_array_size(x) > json_array_size(columns)) columns = x;
     }
-    dq_page_table(h->p,
-                  "Cumulative negative log-likelihood in nats per token up to a position, ± "
-                  "standard error over documents; differences ± paired standard error.",
-                  NULL);
-    dq_page_title(h->p, "row", true);
-    dq_page_title(h->p, "value", true);
+    dq_html_page_table(h->p,
+                       "Cumulative negative log-likelihood in nats per token up to a position, ± "
+                       "standard error over documents; differences ± paired standard error.",
+                       NULL);
+    dq_html_page_title(h->p, "row", true);
+    dq_html_page_title(h->p, "value", true);
     for (size_t k = 0; k < json_array_size(columns); k++)
-        dq_page_title(h->p, dq_html_words(h, "%.0f", dq_html_real_at(columns, k)), false);
-    dq_page_table_rows(h->p);
+        dq_html_page_title(h->p, dq_html_words(h, "%.0f", dq_html_real_at(columns, k)), false);
+    dq_html_page_table_rows(h->p);
     for (int i = 0; i < h->n; i++) {
         const json_t *p = json_object_get(h->row[i].j, "positions");
         if (!json_is_object(p)) continue;
@@ -144,7 +147,7 @@ static void position_table(dq_html *h)
         if (json_is_array(json_object_get(p, "difference_nats")))
             position_row(h, "", "difference_nats", p, columns);
     }
-    dq_page_table_end(h->p);
+    dq_html_page_table_end(h->p);
 }
 
 static void bins_table(dq_html *h)
@@ -159,27 +162,30 @@ static void bins_table(dq_html *h)
         {
             double se, x = dq_html_metric(b, "nll_nats", &se);
             if (!begun) {
-                dq_page_html(h->p, "<details><summary>Mean in ranges of positions</summary>\n");
-                dq_page_table(h->p,
-                              "Mean negative log-likelihood within ranges of positions: damage at "
-                              "late positions, which a cumulative mean hides; and the paired "
-                              "difference to the reference.",
-                              titles);
+                dq_html_page_html(h->p,
+                                  "<details><summary>Mean in ranges of positions</summary>\n");
+                dq_html_page_table(
+                    h->p,
+                    "Mean negative log-likelihood within ranges of positions: damage at "
+                    "late positions, which a cumulative mean hides; and the paired "
+                    "difference to the reference.",
+                    titles);
             }
             begun = true;
-            dq_page_html(h->p, "<tr>");
-            dq_page_cell(h->p, k ? "" : h->row[i].label);
-            dq_page_cellf(h->p, "%.0f to %.0f", dq_html_real(b, "from"), dq_html_real(b, "to"));
-            dq_page_cellf(h->p, "%.0f", dq_html_real(b, "n"));
-            dq_page_value(h->p, x, se);
+            dq_html_page_html(h->p, "<tr>");
+            dq_html_page_cell(h->p, k ? "" : h->row[i].label);
+            dq_html_page_cellf(h->p, "%.0f to %.0f", dq_html_real(b, "from"),
+                               dq_html_real(b, "to"));
+            dq_html_page_cellf(h->p, "%.0f", dq_html_real(b, "n"));
+            dq_html_page_value(h->p, x, se);
             x = dq_html_metric(b, "difference_nats", &se);
-            dq_page_value(h->p, x, se);
-            dq_page_html(h->p, "</tr>\n");
+            dq_html_page_value(h->p, x, se);
+            dq_html_page_html(h->p, "</tr>\n");
         }
     }
     if (!begun) return;
-    dq_page_table_end(h->p);
-    dq_page_html(h->p, "</details>\n");
+    dq_html_page_table_end(h->p);
+    dq_html_page_html(h->p, "</details>\n");
 }
 
 bool dq_html_has_positions(const dq_html *h)
@@ -193,11 +199,11 @@ void dq_html_positions(dq_html *h)
     const json_t *p = dq_html_first(h, "positions");
     for (int i = 0; i < h->n; i++)
         difference = difference || curve_of(&h->row[i], "difference_nats").n > 0;
-    dq_page_html(h->p, "<p>%.0f documents.</p>\n<div class=\"pair\">\n",
-                 dq_html_real(p, "documents"));
+    dq_html_page_html(h->p, "<p>%.0f documents.</p>\n<div class=\"pair\">\n",
+                      dq_html_real(p, "documents"));
     position_picture(h, "cumulative_nll_nats", false);
     if (difference) position_picture(h, "difference_nats", true);
-    dq_page_html(h->p, "</div>\n");
+    dq_html_page_html(h->p, "</div>\n");
     position_table(h);
     bins_table(h);
 }

@@ -84,9 +84,9 @@ bool dq_html_has_sqnr(const dq_html *h)
 static void db_cell(dq_html *h, double x)
 {
     if (isfinite(x))
-        dq_page_cellf(h->p, "%.2f", x);
+        dq_html_page_cellf(h->p, "%.2f", x);
     else
-        dq_page_cellf(h->p, "–");
+        dq_html_page_cellf(h->p, "–");
 }
 
 /* ----- containers ----- */
@@ -103,22 +103,22 @@ static void container_row(dq_html *h, int i)
     const double packed = dq_html_real(j, "packed_params"), bytes = dq_html_real(in, "bytes");
     char hash[17];
     snprintf(hash, sizeof hash, "%s", dq_html_text(j, "content_sha256"));
-    dq_page_html(h->p, "<tr>");
-    dq_page_cell(h->p, h->item[i].name);
-    dq_page_cell(h->p, dq_html_last(dq_html_text(in, "path")));
+    dq_html_page_html(h->p, "<tr>");
+    dq_html_page_cell(h->p, h->item[i].name);
+    dq_html_page_cell(h->p, dq_html_last(dq_html_text(in, "path")));
     dq_html_json_cell(h, json_object_get(set, "bits"));
     dq_html_json_cell(h, json_object_get(set, "group"));
     dq_html_json_cell(h, json_object_get(set, "scale"));
-    dq_page_cellf(h->p, "%.0f of %.0f", dq_html_real(j, "packed"), dq_html_real(j, "tensors"));
-    dq_page_cellf(h->p, "%.3f", dq_html_real(j, "bits_per_weight"));
+    dq_html_page_cellf(h->p, "%.0f of %.0f", dq_html_real(j, "packed"), dq_html_real(j, "tensors"));
+    dq_html_page_cellf(h->p, "%.3f", dq_html_real(j, "bits_per_weight"));
     dq_html_real_cell(h, packed > 0 ? 8 * dq_html_real(j, "packed_bytes") / packed : (double)NAN);
     dq_html_count_cell(h, dq_html_real(j, "weight_bytes"));
     dq_html_count_cell(h, dq_html_real(j, "file_bytes"));
     dq_html_real_cell(h, bytes > 0 ? dq_html_real(j, "file_bytes") / bytes : (double)NAN);
     db_cell(h, sqnr(worst));
-    dq_page_html(h->p, "<td class=\"l\"><code>");
-    dq_page_text(h->p, *hash ? hash : "–");
-    dq_page_html(h->p, "</code></td></tr>\n");
+    dq_html_page_html(h->p, "<td class=\"l\"><code>");
+    dq_html_page_text(h->p, *hash ? hash : "–");
+    dq_html_page_html(h->p, "</code></td></tr>\n");
 }
 
 /* A container that was only planned has no hash. */
@@ -146,7 +146,7 @@ void dq_html_containers(dq_html *h)
                                          "worst SQNR, dB",
                                          "<content SHA-256",
                                          NULL};
-    dq_page_table(
+    dq_html_page_table(
         h->p,
         dq_html_words(h,
                       "What each container holds. Bits per weight count codes, scales and "
@@ -157,7 +157,7 @@ void dq_html_containers(dq_html *h)
                                      : ""),
         titles);
     for (int i = 0; i < h->n; i++) container_row(h, i);
-    dq_page_table_end(h->p);
+    dq_html_page_table_end(h->p);
 }
 
 /* ----- roles and layers ----- */
@@ -257,16 +257,16 @@ static void draw_role(dq_html *h, dq_picture *c, int i, const roles *r, int role
         x[k] = at[k].layer;
         y[k] = at[k].db;
     }
-    dq_picture_line(c, (dq_look){role, role, role / 7}, (int)n, x, y, NULL, NULL);
+    dq_picture_line(c, (dq_picture_style){role, role, role / 7}, (int)n, x, y, NULL, NULL);
 }
 
 static void legend(dq_html *h, const roles *r)
 {
-    dq_legend_begin(h->p);
+    dq_picture_legend_begin(h->p);
     for (int k = 0; k < r->n; k++)
-        dq_legend_item(h->p, (dq_look){k, k, k / 7},
-                       dq_html_words(h, "%.*s", r->at[k].len, r->at[k].name));
-    dq_legend_end(h->p);
+        dq_picture_legend_item(h->p, (dq_picture_style){k, k, k / 7},
+                               dq_html_words(h, "%.*s", r->at[k].len, r->at[k].name));
+    dq_picture_legend_end(h->p);
 }
 
 /* The last layer with a packed tensor; -1: there is nothing to draw. */
@@ -285,7 +285,7 @@ static double last_layer(const dq_html *h, int i)
 static void picture(dq_html *h, int i, const roles *r)
 {
     dq_picture c;
-    dq_figure_begin(h->p);
+    dq_picture_figure_begin(h->p);
     dq_picture_begin(&c, h->p, WIDE, HIGH);
     dq_picture_set(&c, "set ylabel \"SQNR, dB\"\nset offsets 0,0,graph 0.08,graph 0.08\n");
     dq_html_layer_axis(&c, last_layer(h, i));
@@ -295,37 +295,37 @@ static void picture(dq_html *h, int i, const roles *r)
                                      "each role. The tables hold the numbers.",
                                      h->item[i].name));
     legend(h, r);
-    dq_figure_caption(h->p);
-    dq_page_text(h->p, h->item[i].name);
-    dq_page_html(h->p,
-                 ": SQNR of its packed tensors by layer, in dB; higher is closer to the source.");
-    dq_figure_end(h->p);
+    dq_picture_figure_caption(h->p);
+    dq_html_page_text(h->p, h->item[i].name);
+    dq_html_page_html(
+        h->p, ": SQNR of its packed tensors by layer, in dB; higher is closer to the source.");
+    dq_picture_figure_end(h->p);
 }
 
 static void role_row(dq_html *h, int i, const char *name, const roles *r, int role)
 {
     const json_t *row;
     size_t k;
-    double least = HUGE_VAL, most = -HUGE_VAL, at = (double)NAN, n = 0;
+    double least = HUGE_VAL, max = -HUGE_VAL, at = (double)NAN, n = 0;
     json_array_foreach(rows_of(h, i), k, row)
     {
         const place p = place_of(row);
         const double x = sqnr(row);
         if (role_index(r, &p) != role || !isfinite(x)) continue;
         n++;
-        most = fmax(most, x);
+        max = fmax(max, x);
         if (x < least) at = p.layer;
         least = fmin(least, x);
     }
     if (n == 0) return;
-    dq_page_html(h->p, "<tr>");
-    dq_page_cell(h->p, name);
-    dq_page_cell(h->p, dq_html_words(h, "%.*s", r->at[role].len, r->at[role].name));
+    dq_html_page_html(h->p, "<tr>");
+    dq_html_page_cell(h->p, name);
+    dq_html_page_cell(h->p, dq_html_words(h, "%.*s", r->at[role].len, r->at[role].name));
     dq_html_count_cell(h, n);
     db_cell(h, least);
     dq_html_count_cell(h, at);
-    db_cell(h, most);
-    dq_page_html(h->p, "</tr>\n");
+    db_cell(h, max);
+    dq_html_page_html(h->p, "</tr>\n");
 }
 
 void dq_html_sqnr(dq_html *h)
@@ -333,12 +333,12 @@ void dq_html_sqnr(dq_html *h)
     static const char *const titles[] = {"<container", "<role",       "tensors", "lowest, dB",
                                          "in layer",   "highest, dB", NULL};
     const roles r = roles_of(h);
-    dq_page_html(h->p, "<div class=\"pair\">\n");
+    dq_html_page_html(h->p, "<div class=\"pair\">\n");
     for (int i = 0; i < h->n; i++) {
         if (last_layer(h, i) >= 0) picture(h, i, &r);
     }
-    dq_page_html(h->p, "</div>\n");
-    dq_page_table(
+    dq_html_page_html(h->p, "</div>\n");
+    dq_html_page_table(
         h->p,
         dq_html_words(h,
                       "SQNR of the packed tensors of each role, the lowest and the highest "
@@ -350,26 +350,26 @@ void dq_html_sqnr(dq_html *h)
     for (int i = 0; i < h->n; i++) {
         for (int k = 0; k < r.n; k++) role_row(h, i, k ? "" : h->item[i].name, &r, k);
     }
-    dq_page_table_end(h->p);
+    dq_html_page_table_end(h->p);
 }
 
 /* ----- tensors ----- */
 
 static void tensor_row(dq_html *h, const char *name, const json_t *row)
 {
-    dq_page_html(h->p, "<tr>");
-    dq_page_cell(h->p, name);
-    dq_page_cell(h->p, dq_html_text(row, "name"));
-    dq_page_cellf(h->p, "%.0f × %.0f", dq_html_real(row, "rows"), dq_html_real(row, "cols"));
-    dq_page_cell(h->p, json_is_true(json_object_get(row, "skipped"))
-                           ? dq_html_words(h, "%s, skipped", dq_html_text(row, "encoding"))
-                           : dq_html_text(row, "encoding"));
+    dq_html_page_html(h->p, "<tr>");
+    dq_html_page_cell(h->p, name);
+    dq_html_page_cell(h->p, dq_html_text(row, "name"));
+    dq_html_page_cellf(h->p, "%.0f × %.0f", dq_html_real(row, "rows"), dq_html_real(row, "cols"));
+    dq_html_page_cell(h->p, json_is_true(json_object_get(row, "skipped"))
+                                ? dq_html_words(h, "%s, skipped", dq_html_text(row, "encoding"))
+                                : dq_html_text(row, "encoding"));
     dq_html_count_cell(h, dq_html_real(row, "bits"));
     dq_html_count_cell(h, dq_html_real(row, "group_size"));
-    dq_page_cellf(h->p, "%.3f", dq_html_real(row, "bits_per_weight"));
+    dq_html_page_cellf(h->p, "%.3f", dq_html_real(row, "bits_per_weight"));
     dq_html_count_cell(h, dq_html_real(row, "bytes"));
     db_cell(h, sqnr(row));
-    dq_page_html(h->p, "</tr>\n");
+    dq_html_page_html(h->p, "</tr>\n");
 }
 
 static const char *const tensor_titles[] = {
@@ -384,12 +384,12 @@ static int by_sqnr(const void *a, const void *b)
 
 void dq_html_worst(dq_html *h)
 {
-    dq_page_table(h->p,
-                  dq_html_words(h,
-                                "The packed tensors with the lowest SQNR, at most %d of each "
-                                "container.",
-                                WORST),
-                  tensor_titles);
+    dq_html_page_table(h->p,
+                       dq_html_words(h,
+                                     "The packed tensors with the lowest SQNR, at most %d of each "
+                                     "container.",
+                                     WORST),
+                       tensor_titles);
     for (int i = 0; i < h->n; i++) {
         const json_t *row, **all;
         size_t k;
@@ -403,7 +403,7 @@ void dq_html_worst(dq_html *h)
         qsort(all, (size_t)n, sizeof *all, by_sqnr);
         for (int w = 0; w < n && w < WORST; w++) tensor_row(h, w ? "" : h->item[i].name, all[w]);
     }
-    dq_page_table_end(h->p);
+    dq_html_page_table_end(h->p);
 }
 
 void dq_html_tensors(dq_html *h)
@@ -411,12 +411,12 @@ void dq_html_tensors(dq_html *h)
     for (int i = 0; i < h->n; i++) {
         const json_t *row;
         size_t k;
-        dq_page_html(h->p, "<details><summary>");
-        dq_page_text(h->p, h->item[i].name);
-        dq_page_html(h->p, "</summary>\n");
-        dq_page_table(h->p, "All tensors, as they are stored.", tensor_titles);
+        dq_html_page_html(h->p, "<details><summary>");
+        dq_html_page_text(h->p, h->item[i].name);
+        dq_html_page_html(h->p, "</summary>\n");
+        dq_html_page_table(h->p, "All tensors, as they are stored.", tensor_titles);
         json_array_foreach(rows_of(h, i), k, row) tensor_row(h, k ? "" : h->item[i].name, row);
-        dq_page_table_end(h->p);
-        dq_page_html(h->p, "</details>\n");
+        dq_html_page_table_end(h->p);
+        dq_html_page_html(h->p, "</details>\n");
     }
 }

@@ -171,7 +171,7 @@ static dq_status name_row(dq_html *h, dq_html_row *r, dq_err *err)
 }
 
 /* A colour per model; within a model and a task, marks and dashes tell rows and lines apart. */
-static void choose_looks(dq_html *h)
+static void choose_styles(dq_html *h)
 {
     enum { WIDTHS = 16 };
     for (int i = 0; i < h->n; i++) {
@@ -185,8 +185,8 @@ static void choose_looks(dq_html *h)
             line += o->starts_line;
         }
         r->n_line = dq_html_line(h, i, index, WIDTHS);
-        r->look = (dq_look){r->model_index, row, row};
-        r->line_look = (dq_look){r->model_index, r->model_index + line, line};
+        r->style = (dq_picture_style){r->model_index, row, row};
+        r->line_style = (dq_picture_style){r->model_index, r->model_index + line, line};
     }
 }
 
@@ -201,10 +201,10 @@ dq_status dq_html_rows_read(dq_html *h, dq_err *err)
         if (read_row(h, &h->row[i], json_array_get(results, i), err) != DQ_OK)
             return dq_html_in(h->in, err);
     for (int i = 0; i < h->n; i++) {
-        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(dq_os_check_stop(err));
         DQ_TRY(name_row(h, &h->row[i], err));
     }
-    choose_looks(h);
+    choose_styles(h);
     h->about = dq_html_words(
         h,
         "%d row%s of results. Every row is compared with its reference: the same "

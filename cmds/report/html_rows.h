@@ -15,9 +15,9 @@ typedef struct dq_html_row {
     const char *label; /* the model and what tells the rows of its task apart */
     const char *line;  /* the same without the logit bits */
     int bits, model_index;
-    bool starts_line;        /* first of a line over logit bits */
-    int n_line;              /* rows of that line; 0 for its other rows */
-    dq_look look, line_look; /* of the row, of its line over logit bits */
+    bool starts_line;                   /* first of a line over logit bits */
+    int n_line;                         /* rows of that line; 0 for its other rows */
+    dq_picture_style style, line_style; /* of the row, of its line over logit bits */
 } dq_html_row;
 
 /* Fills the rows and models of a part of one document. DQ_DAMAGED: a result without model, task or

@@ -117,16 +117,16 @@ bool dq_html_has_items(const dq_html *h)
 
 /* ----- pooled ----- */
 
-static dq_look look_of(int i)
+static dq_picture_style style_of(int i)
 {
-    return (dq_look){i, i, i / 7};
+    return (dq_picture_style){i, i, i / 7};
 }
 
 static void legend(dq_html *h)
 {
-    dq_legend_begin(h->p);
-    for (int i = 0; i < h->n; i++) dq_legend_item(h->p, look_of(i), h->item[i].name);
-    dq_legend_end(h->p);
+    dq_picture_legend_begin(h->p);
+    for (int i = 0; i < h->n; i++) dq_picture_legend_item(h->p, style_of(i), h->item[i].name);
+    dq_picture_legend_end(h->p);
 }
 
 static const json_t *pooled(const dq_html *h, int i, int v)
@@ -143,7 +143,7 @@ static double shown(double x)
 static void magnitude_picture(dq_html *h, int v)
 {
     dq_picture c;
-    dq_figure_begin(h->p);
+    dq_picture_figure_begin(h->p);
     dq_picture_begin(&c, h->p, WIDE, HIGH);
     dq_picture_set(&c, "set logscale y\nset ylabel \"magnitude\"\nset xlabel \"k-th largest\"\n"
                        "set xrange [-0.35:5.35]\nset xtics (\"1\" 0, \"2\" 1, \"3\" 2, \"10\" 3, "
@@ -154,24 +154,24 @@ static void magnitude_picture(dq_html *h, int v)
             x[k] = k;
             y[k] = shown(dq_html_real(pooled(h, i, v), ranks[k]));
         }
-        dq_picture_line(&c, look_of(i), RANKS - 1, x, y, NULL, NULL);
-        dq_picture_line(&c, look_of(i), 1, x + RANKS - 1, y + RANKS - 1, NULL, NULL);
+        dq_picture_line(&c, style_of(i), RANKS - 1, x, y, NULL, NULL);
+        dq_picture_line(&c, style_of(i), 1, x + RANKS - 1, y + RANKS - 1, NULL, NULL);
     }
     dq_picture_end(&c, dq_html_words(h,
                                      "The largest magnitudes of the %s of each model, and the "
                                      "median. The table holds the numbers.",
                                      value_names[v]));
     legend(h);
-    dq_figure_caption(h->p);
-    dq_page_html(h->p, "%c%s: the largest magnitudes and the median, all layers together.",
-                 value_names[v][0] - 'a' + 'A', value_names[v] + 1);
-    dq_figure_end(h->p);
+    dq_picture_figure_caption(h->p);
+    dq_html_page_html(h->p, "%c%s: the largest magnitudes and the median, all layers together.",
+                      value_names[v][0] - 'a' + 'A', value_names[v] + 1);
+    dq_picture_figure_end(h->p);
 }
 
 /* "0.774", or "0.774 ± 0.002" where one pass over the data gave a bound. */
 static void median_cell(dq_html *h, const json_t *x)
 {
-    dq_page_value(h->p, dq_html_real(x, "median"), dq_html_real(x, "median_bound"));
+    dq_html_page_value(h->p, dq_html_real(x, "median"), dq_html_real(x, "median_bound"));
 }
 
 static void magnitude_table(dq_html *h, int v)
@@ -179,35 +179,36 @@ static void magnitude_table(dq_html *h, int v)
     static const char *const titles[] = {"<model",       "1st",        "2nd",    "3rd",
                                          "10th",         "100th",      "median", "n",
                                          "1st / median", "not finite", NULL};
-    dq_page_table(h->p,
-                  dq_html_words(h, "Largest magnitudes of the %s, all layers%s together.",
-                                value_names[v], v == 0 ? ", heads and maps" : ""),
-                  titles);
+    dq_html_page_table(h->p,
+                       dq_html_words(h, "Largest magnitudes of the %s, all layers%s together.",
+                                     value_names[v], v == 0 ? ", heads and maps" : ""),
+                       titles);
     for (int i = 0; i < h->n; i++) {
         const json_t *x = pooled(h, i, v);
         const double median = dq_html_real(x, "median");
-        dq_page_html(h->p, "<tr>");
-        dq_page_cell(h->p, h->item[i].name);
+        dq_html_page_html(h->p, "<tr>");
+        dq_html_page_cell(h->p, h->item[i].name);
         for (int k = 0; k < RANKS - 1; k++) dq_html_real_cell(h, dq_html_real(x, ranks[k]));
         median_cell(h, x);
         dq_html_count_cell(h, dq_html_real(x, "n"));
         dq_html_real_cell(h, median > 0 ? dq_html_real(x, "top1") / median : (double)NAN);
         dq_html_count_cell(h, dq_html_real(x, "n_not_finite"));
-        dq_page_html(h->p, "</tr>\n");
+        dq_html_page_html(h->p, "</tr>\n");
     }
-    dq_page_table_end(h->p);
+    dq_html_page_table_end(h->p);
 }
 
 void dq_html_magnitudes(dq_html *h)
 {
     if (*h->differ) {
-        dq_page_html(h->p, "<div class=\"warn\" role=\"note\"><p>These documents differ in: ");
-        dq_page_text(h->p, h->differ);
-        dq_page_html(h->p, ". Numbers of different files are no comparison of models.</p></div>\n");
+        dq_html_page_html(h->p, "<div class=\"warn\" role=\"note\"><p>These documents differ in: ");
+        dq_html_page_text(h->p, h->differ);
+        dq_html_page_html(h->p,
+                          ". Numbers of different files are no comparison of models.</p></div>\n");
     }
-    dq_page_html(h->p, "<div class=\"pair\">\n");
+    dq_html_page_html(h->p, "<div class=\"pair\">\n");
     for (int v = 0; v < VALUES; v++) magnitude_picture(h, v);
-    dq_page_html(h->p, "</div>\n");
+    dq_html_page_html(h->p, "</div>\n");
     for (int v = 0; v < VALUES; v++) magnitude_table(h, v);
 }
 
@@ -238,7 +239,8 @@ double dq_html_last_layer(const dq_html *h)
     return last;
 }
 
-static void layer_line(dq_html *h, dq_picture *c, int i, int v, const char *key, dq_look look)
+static void layer_line(dq_html *h, dq_picture *c, int i, int v, const char *key,
+                       dq_picture_style style)
 {
     const json_t *layer;
     const size_t n = json_array_size(layers_of(h, i));
@@ -251,39 +253,40 @@ static void layer_line(dq_html *h, dq_picture *c, int i, int v, const char *key,
         x[l] = dq_html_real(layer, "layer");
         y[l] = shown(dq_html_real(json_object_get(layer, values[v]), key));
     }
-    dq_picture_line(c, look, (int)n, x, y, NULL, NULL);
+    dq_picture_line(c, style, (int)n, x, y, NULL, NULL);
 }
 
 static void layer_picture(dq_html *h, int v)
 {
     dq_picture c;
-    dq_figure_begin(h->p);
+    dq_picture_figure_begin(h->p);
     dq_picture_begin(&c, h->p, WIDE, HIGH);
     dq_picture_set(&c, "set logscale y\nset ylabel \"magnitude\"\n");
     dq_html_layer_axis(&c, dq_html_last_layer(h));
     for (int i = 0; i < h->n; i++) {
-        const dq_look solid = look_of(i);
-        layer_line(h, &c, i, v, "top1", (dq_look){solid.colour, solid.mark, 0});
-        layer_line(h, &c, i, v, "median", (dq_look){solid.colour, solid.mark, 2});
+        const dq_picture_style solid = style_of(i);
+        layer_line(h, &c, i, v, "top1", (dq_picture_style){solid.colour, solid.mark, 0});
+        layer_line(h, &c, i, v, "median", (dq_picture_style){solid.colour, solid.mark, 2});
     }
     dq_picture_end(&c, dq_html_words(h,
                                      "The largest magnitude and the median of the %s of each "
                                      "layer. The tables below hold the numbers.",
                                      value_names[v]));
-    dq_legend_begin(h->p);
-    for (int i = 0; i < h->n; i++) dq_legend_item(h->p, (dq_look){i, i, 0}, h->item[i].name);
-    dq_legend_end(h->p);
-    dq_figure_caption(h->p);
-    dq_page_html(h->p, "%c%s by layer: the largest magnitude (solid) and the median (dotted).",
-                 value_names[v][0] - 'a' + 'A', value_names[v] + 1);
-    dq_figure_end(h->p);
+    dq_picture_legend_begin(h->p);
+    for (int i = 0; i < h->n; i++)
+        dq_picture_legend_item(h->p, (dq_picture_style){i, i, 0}, h->item[i].name);
+    dq_picture_legend_end(h->p);
+    dq_picture_figure_caption(h->p);
+    dq_html_page_html(h->p, "%c%s by layer: the largest magnitude (solid) and the median (dotted).",
+                      value_names[v][0] - 'a' + 'A', value_names[v] + 1);
+    dq_picture_figure_end(h->p);
 }
 
 static void layer_row(dq_html *h, const char *name, const json_t *layer, const json_t *x)
 {
     const double rms = dq_html_real(x, "rms"), top = dq_html_real(x, "top1");
-    dq_page_html(h->p, "<tr>");
-    dq_page_cell(h->p, name);
+    dq_html_page_html(h->p, "<tr>");
+    dq_html_page_cell(h->p, name);
     dq_html_count_cell(h, dq_html_real(layer, "layer"));
     dq_html_real_cell(h, top);
     dq_html_real_cell(h, dq_html_real(x, "top10"));
@@ -291,33 +294,34 @@ static void layer_row(dq_html *h, const char *name, const json_t *layer, const j
     dq_html_real_cell(h, rms);
     dq_html_real_cell(h, rms > 0 ? top / rms : (double)NAN);
     dq_html_real_cell(h, dq_html_real(x, "kurtosis0"));
-    dq_page_html(h->p, "</tr>\n");
+    dq_html_page_html(h->p, "</tr>\n");
 }
 
 static void layer_table(dq_html *h, int v)
 {
     static const char *const titles[] = {"<model", "layer",     "1st",      "10th", "median",
                                          "rms",    "1st / rms", "kurtosis", NULL};
-    dq_page_html(h->p, "<details><summary>%c%s, layer by layer</summary>\n",
-                 value_names[v][0] - 'a' + 'A', value_names[v] + 1);
-    dq_page_table(h->p,
-                  dq_html_words(h, "Magnitudes of the %s by layer; the kurtosis is taken around 0.",
-                                value_names[v]),
-                  titles);
+    dq_html_page_html(h->p, "<details><summary>%c%s, layer by layer</summary>\n",
+                      value_names[v][0] - 'a' + 'A', value_names[v] + 1);
+    dq_html_page_table(
+        h->p,
+        dq_html_words(h, "Magnitudes of the %s by layer; the kurtosis is taken around 0.",
+                      value_names[v]),
+        titles);
     for (int i = 0; i < h->n; i++) {
         const json_t *layer;
         size_t l;
         json_array_foreach(layers_of(h, i), l, layer)
             layer_row(h, l ? "" : h->item[i].name, layer, json_object_get(layer, values[v]));
     }
-    dq_page_table_end(h->p);
-    dq_page_html(h->p, "</details>\n");
+    dq_html_page_table_end(h->p);
+    dq_html_page_html(h->p, "</details>\n");
 }
 
 void dq_html_layers(dq_html *h)
 {
-    dq_page_html(h->p, "<div class=\"pair\">\n");
+    dq_html_page_html(h->p, "<div class=\"pair\">\n");
     for (int v = 0; v < VALUES; v++) layer_picture(h, v);
-    dq_page_html(h->p, "</div>\n");
+    dq_html_page_html(h->p, "</div>\n");
     for (int v = 0; v < VALUES; v++) layer_table(h, v);
 }

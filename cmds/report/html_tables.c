@@ -30,16 +30,16 @@ static void result_cells(dq_html *h, const dq_html_row *r, const char *const *na
     const json_t *bits = json_object_get(json_object_get(r->j, "weights"), "bits");
     const json_t *work = json_object_get(r->j, "throughput");
     const char *order = dq_html_text(json_object_get(r->j, "icl"), "order");
-    dq_page_html(h->p, "<tr>");
-    dq_page_cell(h->p, *order ? dq_html_words(h, "%s, order %s", r->model, order) : r->model);
+    dq_html_page_html(h->p, "<tr>");
+    dq_html_page_cell(h->p, *order ? dq_html_words(h, "%s, order %s", r->model, order) : r->model);
     dq_html_json_cell(h, bits);
-    dq_page_cellf(h->p, "%d", r->bits);
-    dq_page_cell(h->p, r->bits == 16 ? "–" : r->grain);
-    if (dq_html_shows_kv(h)) dq_page_cell(h->p, *r->kv ? r->kv : "16:16");
+    dq_html_page_cellf(h->p, "%d", r->bits);
+    dq_html_page_cell(h->p, r->bits == 16 ? "–" : r->grain);
+    if (dq_html_shows_kv(h)) dq_html_page_cell(h->p, *r->kv ? r->kv : "16:16");
     dq_html_count_cell(h, dq_html_real(r->j, "n"));
     for (int k = 0; k < n; k++) dq_html_metric_cell(h, r->metrics, name[k]);
     dq_html_count_cell(h, dq_html_real(work, "tokens_per_second"));
-    dq_page_html(h->p, "</tr>\n");
+    dq_html_page_html(h->p, "</tr>\n");
 }
 
 static void results_head(dq_html *h, const char *task, const char *const *name, int n)
@@ -62,21 +62,21 @@ static void results_head(dq_html *h, const char *task, const char *const *name, 
     if (*paper)
         caption = dq_html_words(
             h, "%s The metric with a star is the one that the paper&#39;s tables use.", caption);
-    dq_page_heading(h->p);
-    dq_page_text(h->p, task);
-    dq_page_heading_end(h->p);
-    dq_page_table(h->p, caption, NULL);
-    dq_page_title(h->p, "model", true);
-    dq_page_title(h->p, "weight bits", false);
-    dq_page_title(h->p, "logit bits", false);
-    dq_page_title(h->p, "grain", true);
-    if (dq_html_shows_kv(h)) dq_page_title(h->p, "KV cache", true);
-    dq_page_title(h->p, "n", false);
+    dq_html_page_heading(h->p);
+    dq_html_page_text(h->p, task);
+    dq_html_page_heading_end(h->p);
+    dq_html_page_table(h->p, caption, NULL);
+    dq_html_page_title(h->p, "model", true);
+    dq_html_page_title(h->p, "weight bits", false);
+    dq_html_page_title(h->p, "logit bits", false);
+    dq_html_page_title(h->p, "grain", true);
+    if (dq_html_shows_kv(h)) dq_html_page_title(h->p, "KV cache", true);
+    dq_html_page_title(h->p, "n", false);
     for (int k = 0; k < n; k++)
-        dq_page_title(
+        dq_html_page_title(
             h->p, strcmp(name[k], paper) == 0 ? dq_html_words(h, "%s *", name[k]) : name[k], false);
-    dq_page_title(h->p, "tokens/s", false);
-    dq_page_table_rows(h->p);
+    dq_html_page_title(h->p, "tokens/s", false);
+    dq_html_page_table_rows(h->p);
 }
 
 bool dq_html_has_rows(const dq_html *h)
@@ -94,7 +94,7 @@ void dq_html_results(dq_html *h)
         for (int k = i; k < h->n; k++) {
             if (strcmp(h->row[k].task, task) == 0) result_cells(h, &h->row[k], name, n);
         }
-        dq_page_table_end(h->p);
+        dq_html_page_table_end(h->p);
     }
 }
 
@@ -104,20 +104,21 @@ static void paired_row(dq_html *h, const dq_html_row *r, const char *against, co
     char text[96];
     double x = dq_html_real(d, "delta"), se = dq_html_real(d, "stderr");
     double p = dq_html_real(d, json_object_get(d, "p") ? "p" : "mcnemar_p");
-    dq_page_html(h->p, "<tr>");
-    dq_page_cell(h->p, r->label);
-    dq_page_cell(h->p, r->task);
-    dq_page_cell(h->p, against);
-    dq_page_cell(h->p, metric);
-    dq_page_cellf(h->p, "%s%s", x > 0 ? "+" : "", dq_value_text(text, sizeof text, x, se));
+    dq_html_page_html(h->p, "<tr>");
+    dq_html_page_cell(h->p, r->label);
+    dq_html_page_cell(h->p, r->task);
+    dq_html_page_cell(h->p, against);
+    dq_html_page_cell(h->p, metric);
+    dq_html_page_cellf(h->p, "%s%s", x > 0 ? "+" : "",
+                       dq_html_page_value_text(text, sizeof text, x, se));
     dq_html_interval_cell(h, d);
     dq_html_count_cell(h, dq_html_real(d, "n01"));
     dq_html_count_cell(h, dq_html_real(d, "n10"));
     if (isfinite(p))
-        dq_page_cellf(h->p, "%.2g", p);
+        dq_html_page_cellf(h->p, "%.2g", p);
     else
-        dq_page_cellf(h->p, "–");
-    dq_page_html(h->p, "</tr>\n");
+        dq_html_page_cellf(h->p, "–");
+    dq_html_page_html(h->p, "</tr>\n");
 }
 
 /* The comparisons of a row with its reference, or with another checkpoint. */
@@ -154,13 +155,14 @@ void dq_html_paired(dq_html *h)
             {
                 if (!json_is_object(d)) continue;
                 if (!begun) {
-                    dq_page_table(h->p,
-                                  "Differences on the same items or tokens, ± one paired standard "
-                                  "error. n01: items whose score fell; n10: whose score rose; p: "
-                                  "exact two-sided McNemar test of the two, or where items share "
-                                  "queries a t test over these. Of tests at 0.05, one in 20 calls "
-                                  "equal rows different.",
-                                  titles);
+                    dq_html_page_table(
+                        h->p,
+                        "Differences on the same items or tokens, ± one paired standard "
+                        "error. n01: items whose score fell; n10: whose score rose; p: "
+                        "exact two-sided McNemar test of the two, or where items share "
+                        "queries a t test over these. Of tests at 0.05, one in 20 calls "
+                        "equal rows different.",
+                        titles);
                 }
                 begun = true;
                 paired_row(h, r, dq_html_text(cross ? o : r->j, cross ? "model" : "reference"), key,
@@ -168,5 +170,5 @@ void dq_html_paired(dq_html *h)
             }
         }
     }
-    dq_page_table_end(h->p);
+    dq_html_page_table_end(h->p);
 }

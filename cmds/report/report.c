@@ -33,7 +33,7 @@ typedef struct report {
     int n;
     dq_report_input *in; /* sorted by kind */
     dq_arena *a;
-    dq_page page;
+    dq_html_page page;
 } report;
 
 /* The kind that a schema "dq-eval/1" names. */
@@ -123,7 +123,7 @@ static dq_status read_parts(report *r, dq_err *err)
 {
     for (int i = 0; i < r->n; i++) {
         dq_html *h = &r->part[i].h;
-        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(dq_os_check_stop(err));
         h->about = h->differ = "";
         DQ_TRY(kinds[r->part[i].kind].read(h, err));
     }
@@ -184,16 +184,16 @@ static const char *part_title(part *p)
 
 static dq_status show_part(report *r, part *p)
 {
-    if (r->n > 1) dq_page_part(&r->page, part_title(p));
+    if (r->n > 1) dq_html_page_part(&r->page, part_title(p));
     for (const dq_html_section *s = dq_html_sections; s->id; s++) {
         if ((int)s->of != p->kind || (s->applies && !s->applies(&p->h))) continue;
-        dq_page_section(&r->page, s->id, s->title);
+        dq_html_page_section(&r->page, s->id, s->title);
         s->show(&p->h);
-        dq_page_section_end(&r->page);
-        if (r->page.err->code == DQ_OK) dq_check_stop(r->page.err);
+        dq_html_page_section_end(&r->page);
+        if (r->page.err->code == DQ_OK) dq_os_check_stop(r->page.err);
         if (r->page.err->code != DQ_OK) break; /* later pictures would be drawn for nothing */
     }
-    if (r->n > 1) dq_page_part_end(&r->page);
+    if (r->n > 1) dq_html_page_part_end(&r->page);
     return r->page.err->code;
 }
 
@@ -205,7 +205,7 @@ static dq_status make_page(report *r, const dq_report_input *in, int n, const ch
     DQ_TRY(read_parts(r, err));
     name_inputs(r, n);
     for (int i = 0; i < r->n; i++) DQ_TRY(show_part(r, &r->part[i]));
-    return dq_page_write(&r->page, page_title(r, n), path);
+    return dq_html_page_write(&r->page, page_title(r, n), path);
 }
 
 dq_status dq_report_check(dq_err *err)
@@ -217,9 +217,9 @@ dq_status dq_report_write(const dq_report_input *in, int n, const char *path, dq
 {
     report r = {.a = dq_arena_new()};
     if (!r.a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    dq_page_begin(&r.page, err);
+    dq_html_page_begin(&r.page, err);
     make_page(&r, in, n, path, err);
-    dq_page_free(&r.page);
+    dq_html_page_free(&r.page);
     dq_arena_free(r.a);
     return err->code;
 }

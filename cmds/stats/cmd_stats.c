@@ -21,12 +21,12 @@ typedef struct stats {
     dq_list ids;
     int64_t ctx, limit, threads, places;
     bool json, force, one_pass;
-    dq_head_map head_map;
-    dq_talk talk;
+    dq_input_head_map head_map;
+    dq_logger logger;
     dq_arena *arena;
     dq_backend *backend;
     dq_input_text text; /* text.text NULL: ids were given */
-    dq_stats_entry entry[MAX_MODELS];
+    cmd_stats_entry entry[MAX_MODELS];
     int n;
     dq_progress progress;
     double walk_rows; /* tokens of one walk of the model being run */
@@ -62,9 +62,9 @@ static dq_status check_options(stats *x, dq_err *err)
     static const char *const words[] = {"auto", "on", "off"};
     if (x->text_path && x->ids.n)
         return dq_fail(err, DQ_USAGE, "--text and --ids exclude each other. Give one of them.");
-    if (dq_parse_word(x->bos, "bos", words, 3, err) < 0) return err->code;
+    if (dq_options_word(x->bos, "bos", words, 3, err) < 0) return err->code;
     if (x->ids.n && (x->ctx || strcmp(x->bos, "auto") != 0))
-        dq_warn(&x->talk, "--ids are taken as they are; --ctx and --bos have no effect");
+        dq_logger_warn(&x->logger, "--ids are taken as they are; --ctx and --bos have no effect");
     return DQ_OK;
 }
 
@@ -76,7 +76,7 @@ static dq_status check_outputs(const stats *x, const dq_args *args, dq_err *err)
     int n = 0;
     for (int i = 0; i < args->n; i++) input[n++] = args->item[i];
     if (x->text_path) input[n++] = x->text_path;
-    return dq_outputs_check(out, 2, input, n, x->force, err);
+    return dq_output_guard_check(out, 2, input, n, x->force, err);
 }
 
 /* Puts `id` in front of the only sequence. */
@@ -91,14 +91,14 @@ static dq_status prepend(dq_input_ids *in, int32_t id, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status encode(stats *x, dq_stats_entry *e, dq_err *err)
+static dq_status encode(stats *x, cmd_stats_entry *e, dq_err *err)
 {
     int before, after;
     bool on = strcmp(x->bos, "on") == 0;
     DQ_TRY(dq_input_tokenizer(&e->tokenizer, e->model, true, err));
     dq_tokenizer_template(e->tokenizer, &before, &after);
     unsigned flags = strcmp(x->bos, "off") == 0 ? 0 : DQ_TOK_SPECIAL;
-    DQ_TRY(dq_input_encode(&e->in, e->tokenizer, &x->text, flags, &x->talk, x->arena, err));
+    DQ_TRY(dq_input_encode(&e->in, e->tokenizer, &x->text, flags, &x->logger, x->arena, err));
     if (!on || before > 0) return DQ_OK;
     int32_t id = dq_tokenizer_prefix(e->tokenizer);
     if (id < 0)
@@ -109,7 +109,7 @@ static dq_status encode(stats *x, dq_stats_entry *e, dq_err *err)
 }
 
 /* Cuts the only sequence into windows of e->ctx ids. */
-static dq_status cut(stats *x, dq_stats_entry *e, dq_err *err)
+static dq_status cut(stats *x, cmd_stats_entry *e, dq_err *err)
 {
     int64_t n = (e->in.n + e->ctx - 1) / e->ctx;
     int64_t *cu = dq_alloc(x->arena, (size_t)n + 1, sizeof *cu, err);
@@ -120,7 +120,7 @@ static dq_status cut(stats *x, dq_stats_entry *e, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status sequences(stats *x, dq_stats_entry *e, dq_err *err)
+static dq_status sequences(stats *x, cmd_stats_entry *e, dq_err *err)
 {
     const dq_model *m = e->model;
     if (x->ids.n) {
@@ -129,7 +129,7 @@ static dq_status sequences(stats *x, dq_stats_entry *e, dq_err *err)
         dq_err ignored = {0};
         if (dq_input_tokenizer(&e->tokenizer, m, false, &ignored) != DQ_OK) {
             dq_advice_apply(&ignored);
-            dq_warn(&x->talk, "tokens are shown as numbers: %s", ignored.text);
+            dq_logger_warn(&x->logger, "tokens are shown as numbers: %s", ignored.text);
         }
     } else {
         e->ctx = x->ctx ? x->ctx : m->max_positions < DEFAULT_CTX ? m->max_positions : DEFAULT_CTX;
@@ -151,7 +151,7 @@ static void tick(void *arg, int walk, int64_t rows)
     dq_progress_set(&x->progress, walk * x->walk_rows + (double)rows, NULL);
 }
 
-static dq_status run_model(stats *x, dq_stats_entry *e, dq_err *err)
+static dq_status run_model(stats *x, cmd_stats_entry *e, dq_err *err)
 {
     const dq_sequences s = {.n = e->in.n_seq, .cu = e->in.cu, .ids = e->in.ids};
     const dq_outlier_plan plan = {
@@ -163,17 +163,18 @@ static dq_status run_model(stats *x, dq_stats_entry *e, dq_err *err)
     DQ_TRY(dq_outliers_init(&e->out, e->model->n_layers, e->model->map.n_out, err));
     DQ_TRY(dq_runner_new(&r, e->model, x->backend, &dq_kv_plain, err));
     x->walk_rows = (double)s.cu[s.n];
-    dq_say(&x->talk, "%s: %lld tokens in %lld sequences on %s", e->model->path,
-           (long long)s.cu[s.n], (long long)s.n, x->backend->device);
-    dq_progress_begin(&x->progress, &x->talk, e->label, plan.walks * x->walk_rows);
+    dq_logger_note(&x->logger, "%s: %lld tokens in %lld sequences on %s", e->model->path,
+                   (long long)s.cu[s.n], (long long)s.n, x->backend->device);
+    dq_progress_begin(&x->progress, &x->logger, e->label, plan.walks * x->walk_rows);
     dq_outliers_collect(&e->out, r, &s, &plan, err);
     dq_progress_end(&x->progress);
     dq_runner_free(r);
     for (int k = 0; k < DQ_N_KINDS && err->code == DQ_OK; k++) {
         int64_t bad = e->out.kind[k].pooled.n_bad;
         if (bad)
-            dq_warn(&x->talk, "%s: %lld %s are NaN or infinite; they are counted in no number",
-                    e->model->path, (long long)bad, dq_outlier_name[k]);
+            dq_logger_warn(&x->logger,
+                           "%s: %lld %s are NaN or infinite; they are counted in no number",
+                           e->model->path, (long long)bad, dq_outlier_name[k]);
     }
     return err->code;
 }
@@ -181,11 +182,11 @@ static dq_status run_model(stats *x, dq_stats_entry *e, dq_err *err)
 static dq_status open_models(stats *x, const dq_args *args, dq_err *err)
 {
     for (int i = 0; i < args->n; i++) {
-        dq_stats_entry *e = &x->entry[x->n++];
-        DQ_TRY(dq_input_model(&e->model, args->item[i], &x->head_map, &x->talk, err));
+        cmd_stats_entry *e = &x->entry[x->n++];
+        DQ_TRY(dq_input_model(&e->model, args->item[i], &x->head_map, &x->logger, err));
         DQ_TRY(sequences(x, e, err));
     }
-    DQ_TRY(dq_head_map_check(&x->head_map, err));
+    DQ_TRY(dq_input_head_map_check(&x->head_map, err));
     for (int i = 0; i < x->n; i++) {
         x->entry[i].label = x->entry[i].model->name;
         for (int j = 0; j < x->n; j++) {
@@ -205,7 +206,7 @@ static void settings_json(const stats *x, json_t *s)
     json_object_set_new(s, "limit", x->limit ? json_integer(x->limit) : json_null());
     json_object_set_new(s, "medians", json_string(x->one_pass ? "bounded" : "exact"));
     json_object_set_new(s, "places", json_integer(x->places));
-    json_object_set_new(s, "head_map", dq_head_map_json(&x->head_map));
+    json_object_set_new(s, "head_map", dq_input_head_map_json(&x->head_map));
     json_object_set_new(s, "logit_bits", json_integer(16));
     json_object_set_new(s, "kv_bits", json_string("16:16"));
     json_object_set_new(s, "math", json_string(dq_num_name[DQ_NUM_F32]));
@@ -228,7 +229,7 @@ static void inputs_json(const stats *x, json_t *inputs)
 
 static dq_status print_json(const stats *x, dq_err *err)
 {
-    json_t *doc = dq_document(&x->talk, "dq-stats/1");
+    json_t *doc = dq_document_new(&x->logger, "dq-stats/1");
     json_t *settings = json_object_get(doc, "settings");
     settings_json(x, settings);
     json_object_set_new(settings, "device", json_string(x->backend->device));
@@ -236,14 +237,14 @@ static dq_status print_json(const stats *x, dq_err *err)
     inputs_json(x, json_object_get(doc, "inputs"));
     for (int i = 0; i < x->n; i++)
         json_array_append_new(json_object_get(doc, "results"),
-                              dq_stats_json(&x->entry[i], (int)x->places));
+                              cmd_stats_json(&x->entry[i], (int)x->places));
     return dq_document_print(doc, err);
 }
 
 static dq_status print_text(const stats *x, dq_err *err)
 {
     for (int i = 0; i < x->n; i++) {
-        const dq_stats_entry *e = &x->entry[i];
+        const cmd_stats_entry *e = &x->entry[i];
         printf("%s: %lld tokens in %lld sequence%s%s%s", e->model->path, (long long)e->out.n_rows,
                (long long)e->in.n_seq, e->in.n_seq == 1 ? "" : "s", x->text.text ? " of " : "",
                x->text.text ? x->text.path : "");
@@ -251,11 +252,11 @@ static dq_status print_text(const stats *x, dq_err *err)
         printf("\n");
     }
     printf("\n");
-    return dq_stats_print(x->entry, x->n, (int)x->places, err);
+    return cmd_stats_print(x->entry, x->n, (int)x->places, err);
 }
 
 /* The file without its final name: everything that can fail for want of space is behind us then. */
-static dq_status write_h5(const stats *x, dq_h5out **h, dq_err *err)
+static dq_status write_h5(const stats *x, dq_h5_result **h, dq_err *err)
 {
     json_t *settings = json_object();
     settings_json(x, settings);
@@ -263,35 +264,35 @@ static dq_status write_h5(const stats *x, dq_h5out **h, dq_err *err)
     dq_json_dump(&text, settings, JSON_COMPACT | JSON_SORT_KEYS, err);
     json_decref(settings);
     if (!text) return err->code;
-    DQ_TRY(dq_h5out_new(h, x->out_path, x->force, err));
-    if (dq_h5out_text(*h, "/", "format", "dq-stats", err) == DQ_OK &&
-        dq_h5out_text(*h, "/", "format_version", "1.0", err) == DQ_OK &&
-        dq_h5out_text(*h, "/", "dq_version", DQ_VERSION, err) == DQ_OK &&
-        dq_h5out_text(*h, "/", "settings", text, err) == DQ_OK &&
-        (!x->text.text || dq_h5out_text(*h, "/", "text_sha256", x->text.sha256, err) == DQ_OK))
-        dq_h5out_group(*h, "/models", err);
+    DQ_TRY(dq_h5_result_new(h, x->out_path, x->force, err));
+    if (dq_h5_result_text(*h, "/", "format", "dq-stats", err) == DQ_OK &&
+        dq_h5_result_text(*h, "/", "format_version", "1.0", err) == DQ_OK &&
+        dq_h5_result_text(*h, "/", "dq_version", DQ_VERSION, err) == DQ_OK &&
+        dq_h5_result_text(*h, "/", "settings", text, err) == DQ_OK &&
+        (!x->text.text || dq_h5_result_text(*h, "/", "text_sha256", x->text.sha256, err) == DQ_OK))
+        dq_h5_result_group(*h, "/models", err);
     free(text);
-    for (int i = 0; i < x->n && err->code == DQ_OK; i++) dq_stats_h5(*h, &x->entry[i], i, err);
-    return err->code == DQ_OK ? dq_h5out_close(*h, err) : err->code;
+    for (int i = 0; i < x->n && err->code == DQ_OK; i++) cmd_stats_h5(*h, &x->entry[i], i, err);
+    return err->code == DQ_OK ? dq_h5_result_close(*h, err) : err->code;
 }
 
 static dq_status hand_over(stats *x, dq_err *err)
 {
-    dq_h5out *h = NULL;
+    dq_h5_result *h = NULL;
     bool csv = false;
-    DQ_TRY(dq_maps_check(err));
+    DQ_TRY(dq_os_maps_check(err));
     if (x->out_path) write_h5(x, &h, err);
     if (err->code == DQ_OK && x->csv_path)
-        csv = dq_stats_csv(x->entry, x->n, x->csv_path, err) == DQ_OK;
+        csv = cmd_stats_csv(x->entry, x->n, x->csv_path, err) == DQ_OK;
     if (err->code == DQ_OK) {
         if (x->json)
             print_json(x, err);
         else if (print_text(x, err) == DQ_OK)
-            dq_flush_stdout(err);
+            dq_document_flush(err);
     }
-    if (err->code == DQ_OK && h) dq_h5out_commit(&h, err);
+    if (err->code == DQ_OK && h) dq_h5_result_commit(&h, err);
     if (err->code != DQ_OK && csv) remove(x->csv_path);
-    dq_h5out_drop(h);
+    dq_h5_result_drop(h);
     return err->code;
 }
 
@@ -299,7 +300,7 @@ static dq_status run(stats *x, const dq_args *args, dq_err *err)
 {
     DQ_TRY(check_options(x, err));
     DQ_TRY(check_outputs(x, args, err));
-    DQ_TRY(dq_head_map_read(&x->head_map, err));
+    DQ_TRY(dq_input_head_map_read(&x->head_map, err));
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     if (!x->ids.n) DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
     DQ_TRY(open_models(x, args, err)); /* all inputs are looked at before anything runs */
@@ -327,7 +328,7 @@ dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
             "bos", "WHEN", &x->bos,
             "begin-of-text token in front of the text: auto (as the tokenizer does), on or off "
             "(default auto)"),
-        DQ_HEAD_MAP_OPTION(x->head_map),
+        DQ_INPUT_HEAD_MAP_OPTION(x->head_map),
         dq_opt_heading("output:"),
         dq_opt_letter('o', dq_opt_text("output", "OUT.h5", &x->out_path,
                                        "all numbers and histograms as HDF5")),
@@ -339,14 +340,14 @@ dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
         dq_opt_heading("running:"),
         dq_opt_flag("one-pass", &x->one_pass, "walk over the data once; medians carry a bound"),
         DQ_OPT_RUN(&x->device, &x->threads),
-        DQ_TALK_OPTIONS(x->talk),
+        DQ_LOGGER_OPTIONS(x->logger),
         {0},
     };
     dq_args args;
     x->arena = dq_arena_new();
     if (!x->arena) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK && dq_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
-        !args.help && dq_talk_begin(&x->talk, "stats", err) == DQ_OK)
+    if (err->code == DQ_OK && dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
+        !args.help && dq_logger_begin(&x->logger, "stats", err) == DQ_OK)
         run(x, &args, err);
     for (int i = 0; i < x->n; i++) {
         dq_outliers_free(&x->entry[i].out);
@@ -354,7 +355,7 @@ dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
         dq_model_close(x->entry[i].model);
     }
     dq_backend_close(x->backend);
-    dq_talk_end(&x->talk);
+    dq_logger_end(&x->logger);
     dq_arena_free(x->arena);
     dq_block_free(x);
     return err->code;

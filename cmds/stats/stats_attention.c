@@ -52,7 +52,7 @@ static void cell(dq_table *t, double x)
         dq_table_cell(t, "-");
 }
 
-dq_status dq_stats_attention_print(const dq_stats_entry *e, int n, dq_err *err)
+dq_status cmd_stats_attention_print(const cmd_stats_entry *e, int n, dq_err *err)
 {
     static const char *const titles[] = {
         "model",   "layer", "entropy 1",  "entropy 2",  "sinks 1",      "sinks 2",
@@ -85,7 +85,7 @@ static json_t *thresholds_json(const double *share)
     json_t *x = json_object();
     for (int i = 0; i < DQ_N_THRESHOLDS; i++) {
         snprintf(key, sizeof key, "%.0e", dq_thresholds[i]);
-        json_object_set_new(x, key, dq_real(share[i]));
+        json_object_set_new(x, key, dq_document_real(share[i]));
     }
     return x;
 }
@@ -93,8 +93,8 @@ static json_t *thresholds_json(const double *share)
 static json_t *pair_json(const double *x)
 {
     json_t *pair = json_array();
-    json_array_append_new(pair, dq_real(x[0]));
-    json_array_append_new(pair, dq_real(x[1]));
+    json_array_append_new(pair, dq_document_real(x[0]));
+    json_array_append_new(pair, dq_document_real(x[1]));
     return pair;
 }
 
@@ -105,14 +105,14 @@ static json_t *measure_json(const dq_head_measure *m, int n_maps)
     json_object_set_new(x, "n_rows", json_integer(m->rows));
     json_object_set_new(x, "entropy_nats", pair_json(s.entropy));
     json_object_set_new(x, "sink_mass", pair_json(s.sink_mass));
-    json_object_set_new(x, "total_variation", dq_real(s.variation));
-    json_object_set_new(x, "negative_mass", dq_real(s.negative));
+    json_object_set_new(x, "total_variation", dq_document_real(s.variation));
+    json_object_set_new(x, "negative_mass", dq_document_real(s.negative));
     json_object_set_new(x, "near_zero_keys", thresholds_json(s.near_zero));
     json_object_set_new(x, "skippable_pages", thresholds_json(s.skippable));
     return x;
 }
 
-json_t *dq_stats_attention_json(const dq_stats_entry *e, int layer)
+json_t *cmd_stats_attention_json(const cmd_stats_entry *e, int layer)
 {
     const dq_outliers *o = &e->out;
     const int n_maps = e->model->map.n_maps;
@@ -125,15 +125,15 @@ json_t *dq_stats_attention_json(const dq_stats_entry *e, int layer)
     }
     json_object_set_new(x, "lambda",
                         e->model->layer[layer].attn.lambda_kind == DQ_LAMBDA_LAYER
-                            ? dq_real((double)e->model->layer[layer].attn.lambda)
+                            ? dq_document_real((double)e->model->layer[layer].attn.lambda)
                             : json_null());
     json_object_set_new(x, "mean", measure_json(&all, n_maps));
     json_object_set_new(x, "heads", heads);
     return x;
 }
 
-dq_status dq_stats_attention_h5(dq_h5out *h, const char *group, const dq_stats_entry *e,
-                                dq_arena *a, dq_err *err)
+dq_status cmd_stats_attention_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
+                                 dq_arena *a, dq_err *err)
 {
     const dq_outliers *o = &e->out;
     const int64_t n = (int64_t)o->n_layers * o->n_out;
@@ -163,11 +163,11 @@ dq_status dq_stats_attention_h5(dq_h5out *h, const char *group, const dq_stats_e
         }
     }
     snprintf(name, sizeof name, "%s/attention", group);
-    DQ_TRY(dq_h5out_group(h, name, err));
+    DQ_TRY(dq_h5_result_group(h, name, err));
     for (int k = 0; k < N; k++) {
         snprintf(name, sizeof name, "%s/attention/%s", group, names[k]);
-        DQ_TRY(dq_h5out_array(h, name, DQ_OUT_F64, width[k] == 1 ? 2 : 3,
-                              width[k] == DQ_N_THRESHOLDS ? wide : shape, all[k], err));
+        DQ_TRY(dq_h5_result_array(h, name, DQ_OUT_F64, width[k] == 1 ? 2 : 3,
+                                  width[k] == DQ_N_THRESHOLDS ? wide : shape, all[k], err));
     }
     return DQ_OK;
 }

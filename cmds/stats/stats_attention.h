@@ -6,11 +6,11 @@
 #include "cmds/stats/stats_out.h"
 
 /* One line per model and layer: means over the heads. */
-dq_status dq_stats_attention_print(const dq_stats_entry *e, int n, dq_err *err);
+dq_status cmd_stats_attention_print(const cmd_stats_entry *e, int n, dq_err *err);
 /* "attention" of one layer: {"mean": {...}, "heads": [{...}]}. */
-json_t *dq_stats_attention_json(const dq_stats_entry *e, int layer);
+json_t *cmd_stats_attention_json(const cmd_stats_entry *e, int layer);
 /* Arrays [n_layers, n_out(, 2 or 4)] under `group`/attention. */
-dq_status dq_stats_attention_h5(dq_h5out *h, const char *group, const dq_stats_entry *e,
-                                dq_arena *a, dq_err *err);
+dq_status cmd_stats_attention_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
+                                 dq_arena *a, dq_err *err);
 
 #endif

@@ -73,14 +73,14 @@ static const char *token_cell(char buf[CELL], const dq_tokenizer *t, int32_t id)
     return buf;
 }
 
-static int32_t id_at(const dq_stats_entry *e, int32_t seq, int32_t pos)
+static int32_t id_at(const cmd_stats_entry *e, int32_t seq, int32_t pos)
 {
     return e->in.ids[e->in.cu[seq] + pos];
 }
 
 /* ----- tables ----- */
 
-static dq_status print_pooled(const dq_stats_entry *e, int n, dq_err *err)
+static dq_status print_pooled(const cmd_stats_entry *e, int n, dq_err *err)
 {
     static const char *const titles[] = {"model", "values", "top1",   "top2", "top3",
                                          "top10", "top100", "median", "n"};
@@ -105,7 +105,7 @@ static dq_status print_pooled(const dq_stats_entry *e, int n, dq_err *err)
     return err->code;
 }
 
-static void layer_row(dq_table *t, const dq_stats_entry *e, int k, int layer, const char *label)
+static void layer_row(dq_table *t, const cmd_stats_entry *e, int k, int layer, const char *label)
 {
     char buf[CELL];
     const dq_tally *x = &e->out.kind[k].layer[layer];
@@ -121,7 +121,7 @@ static void layer_row(dq_table *t, const dq_stats_entry *e, int k, int layer, co
     dq_table_cell(t, "%s", number(buf, dq_outlier_kurtosis0(x), 5));
 }
 
-static dq_status print_layers(const dq_stats_entry *e, int n, dq_err *err)
+static dq_status print_layers(const cmd_stats_entry *e, int n, dq_err *err)
 {
     static const char *const titles[] = {"model",  "values", "layer",    "top1",     "top10",
                                          "median", "rms",    "top1/rms", "kurtosis0"};
@@ -139,7 +139,7 @@ static dq_status print_layers(const dq_stats_entry *e, int n, dq_err *err)
     return err->code;
 }
 
-static void token_into(dq_table *t, const dq_stats_entry *e, int32_t seq, int32_t pos)
+static void token_into(dq_table *t, const cmd_stats_entry *e, int32_t seq, int32_t pos)
 {
     char buf[CELL];
     int32_t id = id_at(e, seq, pos);
@@ -150,7 +150,7 @@ static void token_into(dq_table *t, const dq_stats_entry *e, int32_t seq, int32_
         dq_table_cell(t, "#%d", (int)id);
 }
 
-static dq_status print_places(const dq_stats_entry *e, int k, int n_places, dq_err *err)
+static dq_status print_places(const cmd_stats_entry *e, int k, int n_places, dq_err *err)
 {
     static const char *const titles[DQ_N_KINDS][10] = {
         {"rank", "|logit|", "seq", "layer", "head", "map", "query", "query token", "key",
@@ -182,7 +182,7 @@ static dq_status print_places(const dq_stats_entry *e, int k, int n_places, dq_e
     return err->code;
 }
 
-dq_status dq_stats_print(const dq_stats_entry *e, int n, int n_places, dq_err *err)
+dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, dq_err *err)
 {
     printf("Largest magnitudes, all layers, heads and maps together\n\n");
     DQ_TRY(print_pooled(e, n, err));
@@ -191,7 +191,7 @@ dq_status dq_stats_print(const dq_stats_entry *e, int n, int n_places, dq_err *e
     printf("\nAttention maps, means over rows and heads (D = A1 - lambda A2; sinks: mass on the "
            "first 4 "
            "positions; shares of keys and of 64-key pages)\n\n");
-    DQ_TRY(dq_stats_attention_print(e, n, err));
+    DQ_TRY(cmd_stats_attention_print(e, n, err));
     for (int i = 0; i < n && n_places > 0; i++) {
         for (int k = 0; k < DQ_N_KINDS; k++) {
             printf("\n%s: where the largest %s are\n\n", e[i].label, kind_title[k]);
@@ -201,7 +201,7 @@ dq_status dq_stats_print(const dq_stats_entry *e, int n, int n_places, dq_err *e
     return err->code;
 }
 
-static void csv_row(dq_table *t, const dq_stats_entry *e, int k, int layer)
+static void csv_row(dq_table *t, const cmd_stats_entry *e, int k, int layer)
 {
     char buf[CELL];
     const dq_outlier_kind *x = &e->out.kind[k];
@@ -222,7 +222,7 @@ static void csv_row(dq_table *t, const dq_stats_entry *e, int k, int layer)
     dq_table_cell(t, "%s", number(buf, dq_outlier_kurtosis0(y), 9));
 }
 
-dq_status dq_stats_csv(const dq_stats_entry *e, int n, const char *path, dq_err *err)
+dq_status cmd_stats_csv(const cmd_stats_entry *e, int n, const char *path, dq_err *err)
 {
     static const char *const titles[] = {"model",        "values", "layer",    "n",      "top1",
                                          "top2",         "top3",   "top10",    "top100", "median",
@@ -249,19 +249,20 @@ static json_t *kind_json(const dq_tally *t, dq_median m)
     json_object_set_new(x, "n", json_integer(t->n));
     for (int c = 0; c < N_TOPS; c++) {
         snprintf(key, sizeof key, "top%d", tops[c]);
-        json_object_set_new(x, key, dq_real(dq_outlier_top(t, tops[c])));
+        json_object_set_new(x, key, dq_document_real(dq_outlier_top(t, tops[c])));
     }
-    json_object_set_new(x, "median", dq_real(m.value));
-    json_object_set_new(x, "median_bound", dq_real(m.bound));
-    json_object_set_new(x, "mean_magnitude", dq_real(t->n ? t->sum / (double)t->n : (double)NAN));
-    json_object_set_new(x, "rms", dq_real(dq_outlier_rms(t)));
-    json_object_set_new(x, "kurtosis0", dq_real(dq_outlier_kurtosis0(t)));
+    json_object_set_new(x, "median", dq_document_real(m.value));
+    json_object_set_new(x, "median_bound", dq_document_real(m.bound));
+    json_object_set_new(x, "mean_magnitude",
+                        dq_document_real(t->n ? t->sum / (double)t->n : (double)NAN));
+    json_object_set_new(x, "rms", dq_document_real(dq_outlier_rms(t)));
+    json_object_set_new(x, "kurtosis0", dq_document_real(dq_outlier_kurtosis0(t)));
     json_object_set_new(x, "n_not_finite", json_integer(t->n_bad));
     return x;
 }
 
-static void token_json(json_t *x, const char *id_key, const char *text_key, const dq_stats_entry *e,
-                       int32_t seq, int32_t pos)
+static void token_json(json_t *x, const char *id_key, const char *text_key,
+                       const cmd_stats_entry *e, int32_t seq, int32_t pos)
 {
     char buf[CELL];
     int32_t id = id_at(e, seq, pos);
@@ -270,7 +271,7 @@ static void token_json(json_t *x, const char *id_key, const char *text_key, cons
     json_object_set_new(x, text_key, text ? json_string(text) : json_null());
 }
 
-static json_t *place_json(const dq_stats_entry *e, int k, int rank)
+static json_t *place_json(const cmd_stats_entry *e, int k, int rank)
 {
     const dq_tally *t = &e->out.kind[k].pooled;
     const dq_place *p = &t->place[rank];
@@ -296,7 +297,7 @@ static json_t *place_json(const dq_stats_entry *e, int k, int rank)
     return x;
 }
 
-json_t *dq_stats_json(const dq_stats_entry *e, int n_places)
+json_t *cmd_stats_json(const cmd_stats_entry *e, int n_places)
 {
     json_t *x = json_object(), *table = json_object(), *layers = json_array(), *top = json_array();
     for (int k = 0; k < DQ_N_KINDS; k++) {
@@ -312,10 +313,10 @@ json_t *dq_stats_json(const dq_stats_entry *e, int n_places)
             json_object_set_new(
                 l, dq_outlier_name[k],
                 kind_json(&e->out.kind[k].layer[i], e->out.kind[k].layer_median[i]));
-        json_object_set_new(l, "attention", dq_stats_attention_json(e, i));
+        json_object_set_new(l, "attention", cmd_stats_attention_json(e, i));
         json_array_append_new(layers, l);
     }
-    json_object_set_new(x, "model", dq_name_json(e->model->path));
+    json_object_set_new(x, "model", dq_document_name(e->model->path));
     json_object_set_new(x, "family", json_string(e->model->layout->family));
     json_object_set_new(x, "n_sequences", json_integer(e->in.n_seq));
     json_object_set_new(x, "n_tokens", json_integer(e->out.n_rows));
@@ -373,14 +374,14 @@ static void columns_fill(columns *c, int i, const dq_tally *t, dq_median m)
     }
 }
 
-static dq_status columns_write(dq_h5out *h, const char *group, const columns *c, int64_t n,
+static dq_status columns_write(dq_h5_result *h, const char *group, const columns *c, int64_t n,
                                dq_err *err)
 {
     const int64_t one[1] = {n}, hist[2] = {n, DQ_HIST_BINS}, top[2] = {n, DQ_TOP},
                   place[3] = {n, DQ_TOP, 5};
     const struct {
         const char *name;
-        dq_h5out_type type;
+        dq_h5_result_type type;
         int n_dims;
         const int64_t *shape;
         const void *data;
@@ -395,23 +396,24 @@ static dq_status columns_write(dq_h5out *h, const char *group, const columns *c,
                {"kurtosis0", DQ_OUT_F64, 1, one, c->kurtosis0},
                {"histogram", DQ_OUT_I64, 2, hist, c->hist}};
     char name[128];
-    DQ_TRY(dq_h5out_group(h, group, err));
+    DQ_TRY(dq_h5_result_group(h, group, err));
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         snprintf(name, sizeof name, "%s/%s", group, all[i].name);
-        DQ_TRY(dq_h5out_array(h, name, all[i].type, all[i].n_dims, all[i].shape, all[i].data, err));
+        DQ_TRY(dq_h5_result_array(h, name, all[i].type, all[i].n_dims, all[i].shape, all[i].data,
+                                  err));
     }
     snprintf(name, sizeof name, "%s/place", group);
-    DQ_TRY(dq_h5out_text(h, name, "columns", "sequence layer head row column", err));
+    DQ_TRY(dq_h5_result_text(h, name, "columns", "sequence layer head row column", err));
     snprintf(name, sizeof name, "%s/histogram", group);
-    return dq_h5out_text(h, name, "bins", "upper 16 bits of |x| as f32", err);
+    return dq_h5_result_text(h, name, "bins", "upper 16 bits of |x| as f32", err);
 }
 
-static dq_status kind_h5(dq_h5out *h, const char *group, const dq_outlier_kind *k, int n_layers,
+static dq_status kind_h5(dq_h5_result *h, const char *group, const dq_outlier_kind *k, int n_layers,
                          dq_arena *a, dq_err *err)
 {
     char name[96];
     columns c;
-    DQ_TRY(dq_h5out_group(h, group, err));
+    DQ_TRY(dq_h5_result_group(h, group, err));
     DQ_TRY(columns_init(&c, (size_t)n_layers, a, err));
     for (int i = 0; i < n_layers; i++) columns_fill(&c, i, &k->layer[i], k->layer_median[i]);
     snprintf(name, sizeof name, "%s/layers", group);
@@ -421,26 +423,26 @@ static dq_status kind_h5(dq_h5out *h, const char *group, const dq_outlier_kind *
     return columns_write(h, name, &c, 1, err);
 }
 
-dq_status dq_stats_h5(dq_h5out *h, const dq_stats_entry *e, int i, dq_err *err)
+dq_status cmd_stats_h5(dq_h5_result *h, const cmd_stats_entry *e, int i, dq_err *err)
 {
     char group[32], name[64];
     const int64_t cu[1] = {e->in.n_seq + 1}, ids[1] = {e->in.cu[e->in.n_seq]};
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     snprintf(group, sizeof group, "/models/%d", i);
-    if (dq_h5out_group(h, group, err) == DQ_OK &&
-        dq_h5out_text(h, group, "name", e->model->name, err) == DQ_OK &&
-        dq_h5out_text(h, group, "family", e->model->layout->family, err) == DQ_OK)
-        dq_h5out_text(h, group, "fingerprint", e->model->fingerprint, err);
+    if (dq_h5_result_group(h, group, err) == DQ_OK &&
+        dq_h5_result_text(h, group, "name", e->model->name, err) == DQ_OK &&
+        dq_h5_result_text(h, group, "family", e->model->layout->family, err) == DQ_OK)
+        dq_h5_result_text(h, group, "fingerprint", e->model->fingerprint, err);
     for (int k = 0; k < DQ_N_KINDS && err->code == DQ_OK; k++) {
         snprintf(name, sizeof name, "%s/%s", group, dq_outlier_name[k]);
         kind_h5(h, name, &e->out.kind[k], e->out.n_layers, a, err);
     }
-    if (err->code == DQ_OK) dq_stats_attention_h5(h, group, e, a, err);
+    if (err->code == DQ_OK) cmd_stats_attention_h5(h, group, e, a, err);
     snprintf(name, sizeof name, "%s/ids", group);
-    if (err->code == DQ_OK) dq_h5out_array(h, name, DQ_OUT_I32, 1, ids, e->in.ids, err);
+    if (err->code == DQ_OK) dq_h5_result_array(h, name, DQ_OUT_I32, 1, ids, e->in.ids, err);
     snprintf(name, sizeof name, "%s/cu_ids", group);
-    if (err->code == DQ_OK) dq_h5out_array(h, name, DQ_OUT_I64, 1, cu, e->in.cu, err);
+    if (err->code == DQ_OK) dq_h5_result_array(h, name, DQ_OUT_I64, 1, cu, e->in.cu, err);
     dq_arena_free(a);
     return err->code;
 }

@@ -8,22 +8,22 @@
 #include "cmds/cli/input.h"
 
 /* One model with what was fed to it and what came out. */
-typedef struct dq_stats_entry {
+typedef struct cmd_stats_entry {
     dq_model *model;
     dq_tokenizer *tokenizer; /* NULL: none */
     dq_input_ids in;
     int64_t ctx;       /* 0: the ids were given */
     const char *label; /* in tables: the model's name, or its path where names repeat */
     dq_outliers out;
-} dq_stats_entry;
+} cmd_stats_entry;
 
 /* Table 5, the layers, the places of the n_places largest values, to stdout. */
-dq_status dq_stats_print(const dq_stats_entry *e, int n, int n_places, dq_err *err);
+dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, dq_err *err);
 /* One line per model, layer and kind; layer "all" is the pooled one. */
-dq_status dq_stats_csv(const dq_stats_entry *e, int n, const char *path, dq_err *err);
+dq_status cmd_stats_csv(const cmd_stats_entry *e, int n, const char *path, dq_err *err);
 /* One element of `results`. */
-json_t *dq_stats_json(const dq_stats_entry *e, int n_places);
+json_t *cmd_stats_json(const cmd_stats_entry *e, int n_places);
 /* Arrays of model number i under /models/i. */
-dq_status dq_stats_h5(dq_h5out *h, const dq_stats_entry *e, int i, dq_err *err);
+dq_status cmd_stats_h5(dq_h5_result *h, const cmd_stats_entry *e, int i, dq_err *err);
 
 #endif

@@ -18,14 +18,14 @@ const dq_simd *dq_simd_pick(unsigned features)
     return &dq_simd_scalar;
 }
 
-dq_int8_dots_fn *dq_int8_dots_pick(unsigned features)
+dq_simd_int8_dots_fn *dq_simd_int8_dots_pick(unsigned features)
 {
 #if defined(__x86_64__)
-    if (features & DQ_CPU_VNNI) return dq_int8_dots_vnni;
+    if (features & DQ_CPU_VNNI) return dq_simd_int8_dots_vnni;
 #else
     (void)features;
 #endif
-    return dq_int8_dots;
+    return dq_simd_int8_dots;
 }
 
 const dq_simd_pages *dq_simd_pages_pick(unsigned features)
@@ -106,9 +106,9 @@ static void cpu_close(dq_backend *b)
 static dq_status cpu_can(const dq_need *need, dq_err *err)
 {
     const dq_math m = need->math;
-    const dq_num asked[] = {m.linear, m.qk, m.pv, m.kv, need->kv->num};
-    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
-        if (asked[i] == DQ_NUM_BF16)
+    const dq_num requested[] = {m.linear, m.qk, m.pv, m.kv, need->kv->num};
+    for (size_t i = 0; i < sizeof requested / sizeof *requested; i++) {
+        if (requested[i] == DQ_NUM_BF16)
             return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_OTHER},
                                 "math bf16 is not available on the cpu backend yet");
     }
@@ -146,7 +146,7 @@ const dq_ops dq_ops_cpu = {
     .kv_append = dq_kv_pages_append,
     .kv_rewind = dq_kv_pages_rewind,
     .kv_keep = dq_kv_pages_keep,
-    .kv_settle = dq_kv_pages_settle,
+    .kv_compact = dq_kv_pages_compact,
     .kv_key_norms = dq_cpu_kv_key_norms,
     .kv_count = dq_kv_pages_count,
     .kv_bytes = dq_kv_pages_bytes,
@@ -164,9 +164,9 @@ dq_status dq_cpu_open(dq_backend *b, dq_err *err)
     if (!cpu) return err->code;
     b->state = cpu;
     b->ops = &dq_ops_cpu;
-    cpu->simd = dq_simd_pick(dq_cpu_features(NULL));
-    cpu->int8_dots = dq_int8_dots_pick(dq_cpu_features(NULL));
-    cpu->pages = dq_simd_pages_pick(dq_cpu_features(NULL));
+    cpu->simd = dq_simd_pick(dq_os_cpu_features(NULL));
+    cpu->int8_dots = dq_simd_int8_dots_pick(dq_os_cpu_features(NULL));
+    cpu->pages = dq_simd_pages_pick(dq_os_cpu_features(NULL));
     cpu->block = dq_block_new((size_t)b->threads, sizeof *cpu->block, err);
     if (!cpu->block) {
         cpu_close(b);

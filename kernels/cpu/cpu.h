@@ -13,7 +13,7 @@ typedef struct dq_cpu_kept dq_cpu_kept;
 
 typedef struct dq_cpu {
     const dq_simd *simd;
-    dq_int8_dots_fn *int8_dots;
+    dq_simd_int8_dots_fn *int8_dots;
     const dq_simd_pages *pages;
     size_t block_bytes; /* of each thread's block */
     void **block;       /* [b->threads] scratch, 64-byte aligned */

@@ -22,7 +22,7 @@ enum {
 
 int64_t dq_cpu_block_rows(int64_t keys, int64_t buffers)
 {
-    int64_t rows = DQ_PAGE;
+    int64_t rows = DQ_PAGE_TOKENS;
     while (rows > LEAST_ROWS && rows * buffers * dq_cpu_row_floats(keys) > BLOCK_FLOATS) rows /= 2;
     return rows;
 }
@@ -30,15 +30,17 @@ int64_t dq_cpu_block_rows(int64_t keys, int64_t buffers)
 int64_t dq_cpu_row_floats(int64_t keys)
 {
     /* The 16 keep rows of a block from falling into the same cache sets. */
-    return (keys + DQ_PAGE - 1) / DQ_PAGE * DQ_PAGE + 16;
+    return (keys + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS + 16;
 }
 
-void dq_rows_last_tile(dq_rows *rows, const dq_batch *batch, int seq, int64_t first, int64_t end)
+void dq_cpu_rows_last_tile(dq_kv_rows *rows, const dq_batch *batch, int seq, int64_t first,
+                           int64_t end)
 {
-    const int32_t tile = batch->pos[end - 1] / DQ_PAGE;
+    const int32_t tile = batch->pos[end - 1] / DQ_PAGE_TOKENS;
     rows->seq = seq;
     rows->first = end - 1;
-    while (rows->first > first && batch->pos[rows->first - 1] / DQ_PAGE == tile) rows->first--;
+    while (rows->first > first && batch->pos[rows->first - 1] / DQ_PAGE_TOKENS == tile)
+        rows->first--;
     rows->n = end - rows->first;
     rows->pos = batch->pos + rows->first;
 }
@@ -56,18 +58,18 @@ static void chain_heads(int *next, bool *again, const int *head, int n)
 }
 
 void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_attend_args *args,
-                   const dq_rows *rows, const dq_kv_list *list, const int *head, int n_heads,
+                   const dq_kv_rows *rows, const dq_kv_list *list, const int *head, int n_heads,
                    int64_t keys, float *scratch)
 {
     dq_kv_span span[2], at[2];
     const int n_spans = dq_kv_spans(span, args->kv, list, rows);
     int key[MAX_SLOTS], next[MAX_SLOTS];
     bool again[MAX_SLOTS];
-    dq_int8_rows q[MAX_SLOTS];
+    dq_simd_int8_rows q[MAX_SLOTS];
     for (int i = 0; i < n_heads; i++) key[i] = args->attn->map->key[head[i]];
     chain_heads(next, again, key, n_heads);
     dq_cpu_round_queries(q, cpu, args, rows, head, n_heads, scratch);
-    for (int64_t p = 0; p * DQ_PAGE < keys; p++) {
+    for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys; p++) {
         const int n_at = dq_kv_page_spans(at, span, n_spans, p);
         for (int e = 0; e < n_heads * n_at; e++) {
             const dq_kv_span *a = &at[e % n_at];
@@ -76,7 +78,7 @@ void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_atte
             const dq_cpu_page page = dq_cpu_open_keys(cpu, args, list, p, key[i], a->coded_end,
                                                       dq_kv_slots(keys, p), scratch);
             for (int h = i; h < n_heads; h = next[h]) {
-                dq_cpu_times_keys(cpu, s[h] + a->first * ld + p * DQ_PAGE, ld, args, rows, a,
+                dq_cpu_times_keys(cpu, s[h] + a->first * ld + p * DQ_PAGE_TOKENS, ld, args, rows, a,
                                   head[h], &q[h], &page);
             }
         }
@@ -95,8 +97,8 @@ typedef struct task {
 typedef struct scratch {
     float *slot[MAX_SLOTS];
     int n_slots;
-    double sum[MAX_SLOTS][DQ_PAGE];
-    int64_t visible[DQ_PAGE];
+    double sum[MAX_SLOTS][DQ_PAGE_TOKENS];
+    int64_t visible[DQ_PAGE_TOKENS];
     int32_t *edge; /* tile grain: end of each run of keys in one tile of positions */
     int64_t n_edges;
     float *columns; /* of cpu_columns.c */
@@ -127,7 +129,7 @@ static bool whole_sequences(const dq_attend_args *args)
     return args->columns || args->measure;
 }
 
-static bool looks(const work *w)
+static bool observers(const work *w)
 {
     return w->args->columns || w->measure || w->mass;
 }
@@ -142,7 +144,8 @@ static void find_edges(scratch *s, const dq_kv_list *list, int64_t keys)
 {
     s->n_edges = 0;
     for (int64_t i = 0; i < keys; i++) {
-        if (i + 1 == keys || dq_kv_pos(list, i + 1) / DQ_PAGE != dq_kv_pos(list, i) / DQ_PAGE) {
+        if (i + 1 == keys ||
+            dq_kv_pos(list, i + 1) / DQ_PAGE_TOKENS != dq_kv_pos(list, i) / DQ_PAGE_TOKENS) {
             s->edge[s->n_edges++] = (int32_t)(i + 1);
         }
     }
@@ -162,12 +165,12 @@ static void round_tiles(const work *w, scratch *s, float *x, int64_t ld, int64_t
 {
     int64_t begin = 0;
     for (int64_t e = 0; e < s->n_edges; begin = s->edge[e++]) {
-        float most[DQ_PAGE] = {0};
+        float max[DQ_PAGE_TOKENS] = {0};
         for (int64_t r = 0; r < rows; r++) {
             int64_t end = s->edge[e] < s->visible[r] ? s->edge[e] : s->visible[r];
-            if (begin < end) most[r] = w->simd->absmax(x + r * ld + begin, end - begin);
+            if (begin < end) max[r] = w->simd->absmax(x + r * ld + begin, end - begin);
         }
-        float absmax = w->simd->absmax(most, rows);
+        float absmax = w->simd->absmax(max, rows);
         for (int64_t r = 0; r < rows; r++) {
             int64_t end = s->edge[e] < s->visible[r] ? s->edge[e] : s->visible[r];
             if (begin < end) round_run(w->simd, x + r * ld + begin, end - begin, absmax, qmax);
@@ -175,7 +178,7 @@ static void round_tiles(const work *w, scratch *s, float *x, int64_t ld, int64_t
     }
 }
 
-static void round_logits(const work *w, scratch *s, float *x, int64_t ld, const dq_rows *rows,
+static void round_logits(const work *w, scratch *s, float *x, int64_t ld, const dq_kv_rows *rows,
                          int head)
 {
     const dq_attend_args *args = w->args;
@@ -194,13 +197,13 @@ static void round_logits(const work *w, scratch *s, float *x, int64_t ld, const 
 }
 
 /* S in a slot becomes exp(S - max), zero where the row sees nothing, with sums in s->sum. */
-static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const dq_rows *rows,
+static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const dq_kv_rows *rows,
                          int head, int64_t keys)
 {
     const bool rounded = w->args->logit.bits < 16;
     const float scale = w->args->attn->map->scale;
     float *x = s->slot[slot];
-    float top[DQ_PAGE];
+    float top[DQ_PAGE_TOKENS];
     for (int64_t r = 0; r < rows->n; r++) {
         top[r] = w->simd->scale_max(x + r * ld, s->visible[r], scale);
     }
@@ -215,20 +218,20 @@ static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const 
 }
 
 /* What others want to know of the maps before they are subtracted. */
-static void look_at_maps(const work *w, const scratch *s, int64_t ld, const dq_rows *rows,
+static void observe_maps(const work *w, const scratch *s, int64_t ld, const dq_kv_rows *rows,
                          const dq_kv_list *list, const bundle *u, int i)
 {
-    dq_column_job job = {.simd = w->simd,
-                         .args = w->args,
-                         .list = list,
-                         .rows = *rows,
-                         .out = u->out[i],
-                         .p = {s->slot[u->first[i]], NULL},
-                         .sum = {s->sum[u->first[i]], NULL},
-                         .ld = ld,
-                         .visible = s->visible,
-                         .scratch = s->columns,
-                         .read = s->read};
+    dq_cpu_column_job job = {.simd = w->simd,
+                             .args = w->args,
+                             .list = list,
+                             .rows = *rows,
+                             .out = u->out[i],
+                             .p = {s->slot[u->first[i]], NULL},
+                             .sum = {s->sum[u->first[i]], NULL},
+                             .ld = ld,
+                             .visible = s->visible,
+                             .scratch = s->columns,
+                             .read = s->read};
     if (w->args->attn->map->n_maps == 2) {
         job.p[1] = s->slot[u->second[i]];
         job.sum[1] = s->sum[u->second[i]];
@@ -241,7 +244,7 @@ static void look_at_maps(const work *w, const scratch *s, int64_t ld, const dq_r
 
 /* The first map's slot becomes P1 - lambda P2; a single map stays exp(S - max): y is divided
  * instead. */
-static void subtract(const work *w, scratch *s, int64_t ld, const dq_rows *rows, const bundle *u,
+static void subtract(const work *w, scratch *s, int64_t ld, const dq_kv_rows *rows, const bundle *u,
                      int i)
 {
     const int first = u->first[i], second = u->second[i];
@@ -257,7 +260,7 @@ static void subtract(const work *w, scratch *s, int64_t ld, const dq_rows *rows,
 }
 
 /* y += D V of one page, for slab e of a bundle (slabs of its output heads one after the other). */
-static void times_page(const work *w, const scratch *s, int64_t ld, const dq_rows *rows,
+static void times_page(const work *w, const scratch *s, int64_t ld, const dq_kv_rows *rows,
                        const dq_kv_span *a, const bundle *u, int e, const dq_cpu_page *page,
                        int64_t p)
 {
@@ -265,11 +268,11 @@ static void times_page(const work *w, const scratch *s, int64_t ld, const dq_row
     const int i = e / map->n_slabs;
     const int64_t column = ((int64_t)u->out[i] * map->n_slabs + e % map->n_slabs) * map->head_dim;
     float *y = w->dst.p + (rows->first + a->first) * w->dst.cols + column;
-    const float *d = s->slot[u->first[i]] + a->first * ld + p * DQ_PAGE;
+    const float *d = s->slot[u->first[i]] + a->first * ld + p * DQ_PAGE_TOKENS;
     dq_cpu_times_values(w->cpu, y, w->dst.cols, w->args, d, ld, a->n, page, p > 0, s->read);
 }
 
-static void times_values(const work *w, const scratch *s, int64_t ld, const dq_rows *rows,
+static void times_values(const work *w, const scratch *s, int64_t ld, const dq_kv_rows *rows,
                          const dq_kv_list *list, const bundle *u, int64_t keys)
 {
     const dq_headmap *map = w->args->attn->map;
@@ -281,7 +284,7 @@ static void times_values(const work *w, const scratch *s, int64_t ld, const dq_r
     for (int e = 0; e < n_slabs; e++)
         head[e] = map->head[u->out[e / map->n_slabs]].v[e % map->n_slabs];
     chain_heads(next, again, head, n_slabs);
-    for (int64_t p = 0; p * DQ_PAGE < keys; p++) {
+    for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys; p++) {
         const int n_at = dq_kv_page_spans(at, span, n_spans, p);
         for (int i = 0; i < n_slabs * n_at; i++) {
             const dq_kv_span *a = &at[i % n_at];
@@ -296,7 +299,7 @@ static void times_values(const work *w, const scratch *s, int64_t ld, const dq_r
 }
 
 /* The division that a single map still needs, the values' rotation undone, norm and scale. */
-static void finish(const work *w, const scratch *s, const dq_rows *rows, int out, int first)
+static void finish(const work *w, const scratch *s, const dq_kv_rows *rows, int out, int first)
 {
     const dq_attn *attn = w->args->attn;
     const int64_t width = (int64_t)attn->map->n_slabs * attn->map->head_dim;
@@ -354,7 +357,7 @@ static void next_bundle(bundle *u, scratch *s, const dq_headmap *map, const task
     }
 }
 
-static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_rows *rows,
+static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_rows *rows,
                           const dq_kv_list *list, const bundle *u, int64_t keys)
 {
     float *into[MAX_SLOTS];
@@ -364,7 +367,7 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_rows *
         softmax_rows(w, s, u->slot[i], ld, rows, u->head[i], keys);
     }
     /* all of them first: subtracting overwrites maps */
-    for (int i = 0; looks(w) && i < u->n_outs; i++) look_at_maps(w, s, ld, rows, list, u, i);
+    for (int i = 0; observers(w) && i < u->n_outs; i++) observe_maps(w, s, ld, rows, list, u, i);
     for (int i = 0; i < u->n_outs; i++) subtract(w, s, ld, rows, u, i);
     times_values(w, s, ld, rows, list, u, keys);
     for (int i = 0; i < u->n_outs; i++) finish(w, s, rows, u->out[i], u->first[i]);
@@ -374,7 +377,7 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_rows *
     }
 }
 
-static void attend_block(const work *w, scratch *s, int64_t ld, const dq_rows *rows,
+static void attend_block(const work *w, scratch *s, int64_t ld, const dq_kv_rows *rows,
                          const dq_kv_list *list, const task *t)
 {
     const dq_headmap *map = w->args->attn->map;
@@ -398,20 +401,20 @@ typedef struct plan {
 
 static int64_t max_keys(const dq_attend_args *args)
 {
-    int64_t most = 0;
+    int64_t max = 0;
     for (int i = 0; i < args->batch->n_seq; i++) {
         for (int g = 0; g < args->attn->map->n_groups; g++) {
             int64_t n = dq_kv_list_of(args->kv, args->batch->seq[i], args->layer, g)->count;
-            most = n > most ? n : most;
+            max = n > max ? n : max;
         }
     }
-    return most;
+    return max;
 }
 
 static plan plan_blocks(const dq_attend_args *args)
 {
     const dq_headmap *map = args->attn->map;
-    plan p = {.keys = max_keys(args), .block_rows = DQ_PAGE, .slots = map->n_maps};
+    plan p = {.keys = max_keys(args), .block_rows = DQ_PAGE_TOKENS, .slots = map->n_maps};
     const bool tiles = dq_logit_by_tile(args->logit);
     const int useful = map->n_q < MAX_SLOTS ? map->n_q : MAX_SLOTS;
     if (!tiles) p.block_rows = dq_cpu_block_rows(p.keys, map->n_maps);
@@ -419,8 +422,8 @@ static plan plan_blocks(const dq_attend_args *args)
     if (!tiles && args->columns) p.block_rows = LEAST_ROWS;
     if (args->batch->n_rows < p.block_rows) p.block_rows = args->batch->n_rows;
     const int64_t floats = p.block_rows * dq_cpu_row_floats(p.keys);
-    const int64_t most = p.block_rows < LEAST_ROWS ? FEW_ROWS_FLOATS : BLOCK_FLOATS;
-    while (p.slots < useful && (p.slots + 1) * floats <= most) p.slots++;
+    const int64_t max = p.block_rows < LEAST_ROWS ? FEW_ROWS_FLOATS : BLOCK_FLOATS;
+    while (p.slots < useful && (p.slots + 1) * floats <= max) p.slots++;
     p.bytes = (size_t)(p.slots * floats + dq_cpu_score_floats(args, p.block_rows, p.slots)) *
               sizeof(float);
     p.bytes += (size_t)dq_cpu_column_floats(args, p.block_rows) * sizeof(float);
@@ -442,11 +445,11 @@ static void run_task(const work *w, const task *t, const plan *p, void *block)
     s.columns = s.read + dq_cpu_score_floats(args, p->block_rows, p->slots);
     s.edge = (int32_t *)(void *)(s.columns + dq_cpu_column_floats(args, p->block_rows));
     for (int64_t end = t->end; end > t->first;) {
-        dq_rows tile;
-        dq_rows_last_tile(&tile, args->batch, t->seq, t->first, end);
+        dq_kv_rows tile;
+        dq_cpu_rows_last_tile(&tile, args->batch, t->seq, t->first, end);
         end = tile.first;
         for (int64_t done = 0; done < tile.n; done += p->block_rows) {
-            dq_rows rows = {.seq = t->seq, .first = tile.first + done, .pos = tile.pos + done};
+            dq_kv_rows rows = {.seq = t->seq, .first = tile.first + done, .pos = tile.pos + done};
             rows.n = tile.n - done < p->block_rows ? tile.n - done : p->block_rows;
             attend_block(w, &s, ld, &rows, list, t);
         }
@@ -466,7 +469,7 @@ static int share_end(const dq_headmap *map, int out)
 }
 
 /* Cuts one tile of rows, or all rows of a sequence, into tasks. Fills list (NULL: only counts). */
-static int64_t cut_rows(task *list, const dq_headmap *map, const dq_rows *rows, bool by_group)
+static int64_t cut_rows(task *list, const dq_headmap *map, const dq_kv_rows *rows, bool by_group)
 {
     int64_t n = 0;
     const int64_t end = rows->first + rows->n;
@@ -487,8 +490,8 @@ static int64_t list_tasks(task *list, const dq_attend_args *args, bool by_group)
     int64_t n = 0;
     for (int i = 0; i < batch->n_seq; i++) {
         for (int64_t first = batch->cu_rows[i], end = batch->cu_rows[i + 1]; end > first;) {
-            dq_rows rows = {i, first, end - first, batch->pos + first};
-            if (!whole_sequences(args)) dq_rows_last_tile(&rows, batch, i, first, end);
+            dq_kv_rows rows = {i, first, end - first, batch->pos + first};
+            if (!whole_sequences(args)) dq_cpu_rows_last_tile(&rows, batch, i, first, end);
             end = rows.first;
             n += cut_rows(list ? list + n : NULL, args->attn->map, &rows, by_group);
         }
@@ -496,8 +499,8 @@ static int64_t list_tasks(task *list, const dq_attend_args *args, bool by_group)
     return n;
 }
 
-/* Room for what tasks find, till all are done: a measure for each sequence, masses for each row of spans. */
-static bool begin_looks(dq_backend *b, work *w)
+/* Capacity for what tasks find, till all are done: a measure for each sequence, masses for each row of spans. */
+static bool begin_observers(dq_backend *b, work *w)
 {
     const dq_attend_args *args = w->args;
     if (args->measure) {
@@ -513,7 +516,7 @@ static bool begin_looks(dq_backend *b, work *w)
     return b->err.code == DQ_OK;
 }
 
-static void end_looks(dq_backend *b, work *w)
+static void end_observers(dq_backend *b, work *w)
 {
     const dq_attend_args *args = w->args;
     const int n_seq = args->batch->n_seq, n_out = args->attn->map->n_out;
@@ -543,12 +546,12 @@ void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     }
     task *tasks = dq_cpu_shared(b, (size_t)(n + 1) * sizeof *tasks);
     if (!tasks || !dq_cpu_reserve(b, p.bytes)) return;
-    if (begin_looks(b, &w)) {
+    if (begin_observers(b, &w)) {
         list_tasks(tasks, args, by_group);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
         for (int64_t i = 0; i < n; i++) {
             run_task(&w, &tasks[i], &p, dq_cpu_of(b)->block[omp_get_thread_num()]);
         }
     }
-    end_looks(b, &w);
+    end_observers(b, &w);
 }

@@ -15,16 +15,16 @@ const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_m
 
 /* A page of one KV head as some rows read it. */
 typedef struct dq_cpu_page {
-    const float *plain; /* NULL: all is coded */
-    int64_t n_plain;    /* leading slots that take part in the f32 product */
-    dq_int8_page coded; /* first == end: none; overrides what the f32 product says */
+    const float *plain;      /* NULL: all is coded */
+    int64_t n_plain;         /* leading slots that take part in the f32 product */
+    dq_simd_int8_page coded; /* first == end: none; overrides what the f32 product says */
 } dq_cpu_page;
 
 /* Floats of scratch for up to `heads` query heads of `rows` rows; enough for dq_kv_read_* too. */
 int64_t dq_cpu_score_floats(const dq_attend_args *args, int64_t rows, int64_t heads);
 /* Query heads in 8 bits, q[n_heads], into scratch; nothing with other arithmetic. */
-void dq_cpu_round_queries(dq_int8_rows *q, const dq_cpu *cpu, const dq_attend_args *args,
-                          const dq_rows *rows, const int *head, int n_heads, float *scratch);
+void dq_cpu_round_queries(dq_simd_int8_rows *q, const dq_cpu *cpu, const dq_attend_args *args,
+                          const dq_kv_rows *rows, const int *head, int n_heads, float *scratch);
 /* The page's first n slots; scratch is in use until the page is not. */
 dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
                              int64_t page, int key, int64_t coded_end, int64_t n, float *scratch);
@@ -33,8 +33,8 @@ dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
                                int64_t n, float *scratch);
 /* s[r * ld + i] = q . k unscaled, r < a->n: rows a->first .. of the block `rows`, whose heads q holds. */
 void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
-                       const dq_rows *rows, const dq_kv_span *a, int head, const dq_int8_rows *q,
-                       const dq_cpu_page *page);
+                       const dq_kv_rows *rows, const dq_kv_span *a, int head,
+                       const dq_simd_int8_rows *q, const dq_cpu_page *page);
 /* y[m][head_dim] = D V, or y += D V; d[m][ldd] from the page's first slot on. */
 void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_attend_args *args,
                          const float *d, int64_t ldd, int64_t m, const dq_cpu_page *page, bool add,
@@ -45,42 +45,43 @@ void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_atte
  * query heads, 32 at most (S[i] belongs to head[i]). Pages are walked once for all heads, and codes made
  * ready once per KV head. The rows share a tile; scratch: dq_cpu_score_floats. */
 void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_attend_args *args,
-                   const dq_rows *rows, const dq_kv_list *list, const int *head, int n_heads,
+                   const dq_kv_rows *rows, const dq_kv_list *list, const int *head, int n_heads,
                    int64_t keys, float *scratch);
-/* Rows per block such that `buffers` rows-by-keys blocks stay near the cache; 1..DQ_PAGE. */
+/* Rows per block such that `buffers` rows-by-keys blocks stay near the cache; 1..DQ_PAGE_TOKENS. */
 int64_t dq_cpu_block_rows(int64_t keys, int64_t buffers);
 /* Floats from one row of a block to the next. */
 int64_t dq_cpu_row_floats(int64_t keys);
-/* Cuts rows first..end of sequence `seq` at multiples of DQ_PAGE in position: *rows becomes the
+/* Cuts rows first..end of sequence `seq` at multiples of DQ_PAGE_TOKENS in position: *rows becomes the
  * last such tile before `end` (later tiles see more keys, so they are handed out first). */
-void dq_rows_last_tile(dq_rows *rows, const dq_batch *batch, int seq, int64_t first, int64_t end);
+void dq_cpu_rows_last_tile(dq_kv_rows *rows, const dq_batch *batch, int seq, int64_t first,
+                           int64_t end);
 
 /* One output head's maps for a block of rows, on their way from softmax to subtraction: row r of map m is
  * p[m][r * ld + i] / sum[m][r] for the visible[r] first tokens of the list. p[1] NULL: one map. */
-typedef struct dq_column_job {
+typedef struct dq_cpu_column_job {
     const dq_simd *simd;
     const dq_attend_args *args;
     const dq_kv_list *list;
-    dq_rows rows;
+    dq_kv_rows rows;
     int out;
     float *p[2]; /* changed on the way, and put back */
     const double *sum[2];
     int64_t ld;
     const int64_t *visible;
     float *scratch; /* dq_cpu_column_floats; the task's own */
-    float *read;    /* dq_kv_scratch_floats, for dq_kv_read_values */
-} dq_column_job;
+    float *read;    /* dq_cpu_kv_scratch_floats, for dq_cpu_kv_read_values */
+} dq_cpu_column_job;
 
 /* cpu_columns.c: adds to args->columns. */
-void dq_cpu_count_columns(const dq_column_job *job);
+void dq_cpu_count_columns(const dq_cpu_column_job *job);
 /* Scratch for blocks of at most `rows` rows, a multiple of 16; 0 where the columns need none. */
 int64_t dq_cpu_column_floats(const dq_attend_args *args, int64_t rows);
 
 /* cpu_measure.c: adds the block's rows to the measure of the output head. */
-void dq_cpu_measure(const dq_column_job *job, dq_head_measure *m);
+void dq_cpu_measure(const dq_cpu_column_job *job, dq_head_measure *m);
 
 /* cpu_spans.c: masses of those of the block's rows that count; the others cost nothing. */
-void dq_cpu_count_spans(const dq_column_job *job, dq_span_mass *mass, const dq_span_rows *s);
+void dq_cpu_count_spans(const dq_cpu_column_job *job, dq_span_mass *mass, const dq_span_rows *s);
 
 static inline float dq_cpu_lambda(const dq_attend_args *args, int64_t row, int out)
 {

@@ -48,39 +48,40 @@ static int64_t block_floats(const dq_attend_args *args)
     const dq_kv *kv = args->kv;
     const int64_t d = kv->map->head_dim;
     int64_t keys = 0, values = 0;
-    if (int8_keys(args)) keys = dq_int8_key_bytes(d, kv->form[DQ_K].group);
-    if (int8_values(args)) values = dq_int8_value_bytes(kv->v_cols);
+    if (int8_keys(args)) keys = dq_simd_int8_key_bytes(d, kv->form[DQ_K].group);
+    if (int8_values(args)) values = dq_simd_int8_value_bytes(kv->v_cols);
     return floats_of(keys > values ? keys : values);
 }
 
 static int64_t work_floats(const dq_attend_args *args)
 {
-    return int8_values(args) ? floats_of(dq_int8_work_bytes(args->kv->form[DQ_V].n_scales)) : 0;
+    return int8_values(args) ? floats_of(dq_simd_int8_work_bytes(args->kv->form[DQ_V].n_scales))
+                             : 0;
 }
 
 /* One query head of `rows` rows: codes, scales, sums. */
 static int64_t query_floats(const dq_attend_args *args, int64_t rows)
 {
-    const dq_kv_form *form = &args->kv->form[DQ_K];
+    const dq_kv_page_form *form = &args->kv->form[DQ_K];
     if (!int8_keys(args)) return 0;
-    const int64_t codes = dq_int8_padded(args->kv->map->head_dim, form->group);
+    const int64_t codes = dq_simd_int8_padded(args->kv->map->head_dim, form->group);
     return floats_of(rows * codes) + 2 * floats_of(rows * form->n_scales * 4);
 }
 
 /* Scratch: what reading a page takes, a block, work of value_sums, query heads. */
 static uint8_t *block_of(const dq_attend_args *args, float *scratch)
 {
-    return (uint8_t *)(scratch + dq_kv_scratch_floats(args->kv));
+    return (uint8_t *)(scratch + dq_cpu_kv_scratch_floats(args->kv));
 }
 
 static float *work_of(const dq_attend_args *args, float *scratch)
 {
-    return scratch + dq_kv_scratch_floats(args->kv) + block_floats(args);
+    return scratch + dq_cpu_kv_scratch_floats(args->kv) + block_floats(args);
 }
 
 int64_t dq_cpu_score_floats(const dq_attend_args *args, int64_t rows, int64_t heads)
 {
-    return dq_kv_scratch_floats(args->kv) + block_floats(args) + work_floats(args) +
+    return dq_cpu_kv_scratch_floats(args->kv) + block_floats(args) + work_floats(args) +
            heads * query_floats(args, rows);
 }
 
@@ -97,12 +98,12 @@ static void round_query(int8_t *code, float *scale, int32_t *sum, const dq_simd 
     }
 }
 
-void dq_cpu_round_queries(dq_int8_rows *q, const dq_cpu *cpu, const dq_attend_args *args,
-                          const dq_rows *rows, const int *head, int n_heads, float *scratch)
+void dq_cpu_round_queries(dq_simd_int8_rows *q, const dq_cpu *cpu, const dq_attend_args *args,
+                          const dq_kv_rows *rows, const int *head, int n_heads, float *scratch)
 {
     if (!int8_keys(args)) return;
-    const dq_kv_form *form = &args->kv->form[DQ_K];
-    const int64_t d = args->kv->map->head_dim, ld = dq_int8_padded(d, form->group);
+    const dq_kv_page_form *form = &args->kv->form[DQ_K];
+    const int64_t d = args->kv->map->head_dim, ld = dq_simd_int8_padded(d, form->group);
     float *at = work_of(args, scratch) + work_floats(args);
     for (int i = 0; i < n_heads; i++, at += query_floats(args, rows->n)) {
         int8_t *code = (int8_t *)at;
@@ -113,23 +114,23 @@ void dq_cpu_round_queries(dq_int8_rows *q, const dq_cpu *cpu, const dq_attend_ar
             round_query(code + r * ld, scale + r * form->n_scales, sum + r * form->n_scales,
                         cpu->simd, args,
                         args->q.p + (rows->first + r) * args->q.cols + head[i] * d);
-        q[i] = (dq_int8_rows){.code = code, .ld = ld, .scale = scale, .sum = sum};
+        q[i] = (dq_simd_int8_rows){.code = code, .ld = ld, .scale = scale, .sum = sum};
     }
 }
 
 /* A page from its view. Slots behind the coded ones need the f32 product of all before them. */
-static dq_cpu_page page_of(const dq_kv *kv, const dq_kv_view *v, int64_t n)
+static dq_cpu_page page_of(const dq_kv *kv, const dq_cpu_kv_view *v, int64_t n)
 {
     dq_cpu_page page = {.plain = v->plain, .n_plain = v->plain ? n : 0};
     if (!v->form || v->first == v->end) return page;
     if (v->end >= n && v->plain) page.n_plain = v->first;
-    page.coded = (dq_int8_page){.scale = v->scale,
-                                .bits = v->form->bits,
-                                .dim = kv->map->head_dim,
-                                .group = v->form->group,
-                                .n = v->form->n_scales,
-                                .first = v->first,
-                                .end = v->end};
+    page.coded = (dq_simd_int8_page){.scale = v->scale,
+                                     .bits = v->form->bits,
+                                     .dim = kv->map->head_dim,
+                                     .group = v->form->group,
+                                     .n = v->form->n_scales,
+                                     .first = v->first,
+                                     .end = v->end};
     return page;
 }
 
@@ -139,9 +140,10 @@ dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, cons
     const dq_kv *kv = args->kv;
     if (!int8_keys(args))
         return (dq_cpu_page){
-            .plain = dq_kv_read_keys(cpu->simd, kv, list, page, key, coded_end, scratch),
+            .plain = dq_cpu_kv_read_keys(cpu->simd, kv, list, page, key, coded_end, scratch),
             .n_plain = n};
-    const dq_kv_view v = dq_kv_view_page(cpu->simd, kv, list, page, DQ_K, key, coded_end, scratch);
+    const dq_cpu_kv_view v =
+        dq_cpu_kv_view_page(cpu->simd, kv, list, page, DQ_K, key, coded_end, scratch);
     dq_cpu_page p = page_of(kv, &v, n);
     if (p.coded.end > p.coded.first) {
         p.coded.block = block_of(args, scratch);
@@ -152,19 +154,19 @@ dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, cons
 }
 
 void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
-                       const dq_rows *rows, const dq_kv_span *a, int head, const dq_int8_rows *q,
-                       const dq_cpu_page *page)
+                       const dq_kv_rows *rows, const dq_kv_span *a, int head,
+                       const dq_simd_int8_rows *q, const dq_cpu_page *page)
 {
     const int64_t d = args->attn->map->head_dim, n = page->coded.n;
     const float *x = args->q.p + (rows->first + a->first) * args->q.cols + head * d;
     if (page->n_plain)
-        cpu->simd->gemm(s, ld, x, args->q.cols, page->plain, DQ_PAGE, a->n, page->n_plain, d,
+        cpu->simd->gemm(s, ld, x, args->q.cols, page->plain, DQ_PAGE_TOKENS, a->n, page->n_plain, d,
                         false);
     if (page->coded.end == page->coded.first) return;
-    const dq_int8_rows own = {.code = q->code + a->first * q->ld,
-                              .ld = q->ld,
-                              .scale = q->scale + a->first * n,
-                              .sum = q->sum + a->first * n};
+    const dq_simd_int8_rows own = {.code = q->code + a->first * q->ld,
+                                   .ld = q->ld,
+                                   .scale = q->scale + a->first * n,
+                                   .sum = q->sum + a->first * n};
     cpu->pages->key_scores(s, ld, &own, a->n, &page->coded);
 }
 
@@ -177,9 +179,10 @@ dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
     const dq_kv *kv = args->kv;
     if (!int8_values(args))
         return (dq_cpu_page){
-            .plain = dq_kv_read_values(cpu->simd, kv, list, page, head, coded_end, scratch),
+            .plain = dq_cpu_kv_read_values(cpu->simd, kv, list, page, head, coded_end, scratch),
             .n_plain = n};
-    const dq_kv_view v = dq_kv_view_page(cpu->simd, kv, list, page, DQ_V, head, coded_end, scratch);
+    const dq_cpu_kv_view v =
+        dq_cpu_kv_view_page(cpu->simd, kv, list, page, DQ_V, head, coded_end, scratch);
     dq_cpu_page p = page_of(kv, &v, n);
     if (p.coded.end > p.coded.first) {
         p.coded.block = block_of(args, scratch);

@@ -20,7 +20,7 @@ static void add_difference(double *sums, const float *p1, const float *p2, int64
     }
 }
 
-static void count_row(const dq_column_job *j, int64_t r, int64_t at)
+static void count_row(const dq_cpu_column_job *j, int64_t r, int64_t at)
 {
     const dq_columns *c = j->args->columns;
     const float *p1 = j->p[0] + r * j->ld, *p2 = j->p[1] ? j->p[1] + r * j->ld : NULL;
@@ -53,16 +53,17 @@ typedef struct loo_row {
 } loo_row;
 
 typedef struct loo {
-    const dq_column_job *job;
+    const dq_cpu_column_job *job;
     int64_t first;     /* row that counts */
     int64_t coded_end; /* tokens before it are read as codes, by all rows */
     int64_t at, dim, width, v_cols;
     int n_maps, n_slabs;
     float *rest[2], *o1, *e; /* [rows][width] */
-    float *page, *turned;    /* centred values: [slab][DQ_PAGE][v_cols]; one slab [dim][DQ_PAGE] */
-    float *dot[2];           /* [rows][DQ_PAGE] with o1, e */
-    float *centre;           /* [width], negative */
-    loo_row row[DQ_PAGE];
+    /* centred values: [slab][DQ_PAGE_TOKENS][v_cols]; one slab [dim][DQ_PAGE_TOKENS] */
+    float *page, *turned;
+    float *dot[2]; /* [rows][DQ_PAGE_TOKENS] with o1, e */
+    float *centre; /* [width], negative */
+    loo_row row[DQ_PAGE_TOKENS];
 } loo;
 
 int64_t dq_cpu_column_floats(const dq_attend_args *args, int64_t rows)
@@ -70,17 +71,18 @@ int64_t dq_cpu_column_floats(const dq_attend_args *args, int64_t rows)
     const dq_headmap *map = args->attn->map;
     const int64_t width = (int64_t)map->n_slabs * map->head_dim;
     if (!args->columns || !args->columns->loo) return 0;
-    const int64_t floats = 4 * rows * width + DQ_PAGE * map->n_slabs * args->kv->v_cols +
-                           DQ_PAGE * (int64_t)map->head_dim + 2 * rows * DQ_PAGE + width;
+    const int64_t floats = 4 * rows * width + DQ_PAGE_TOKENS * map->n_slabs * args->kv->v_cols +
+                           DQ_PAGE_TOKENS * (int64_t)map->head_dim + 2 * rows * DQ_PAGE_TOKENS +
+                           width;
     return (floats + 15) / 16 * 16;
 }
 
 /* As the rows read them; good until the next call. */
 static const float *page_values(const loo *l, int64_t page, int slab)
 {
-    const dq_column_job *j = l->job;
-    return dq_kv_read_values(j->simd, j->args->kv, j->list, page,
-                             j->args->attn->map->head[j->out].v[slab], l->coded_end, j->read);
+    const dq_cpu_column_job *j = l->job;
+    return dq_cpu_kv_read_values(j->simd, j->args->kv, j->list, page,
+                                 j->args->attn->map->head[j->out].v[slab], l->coded_end, j->read);
 }
 
 static void loo_scratch(loo *l)
@@ -91,18 +93,20 @@ static void loo_scratch(loo *l)
     l->o1 = p;
     l->e = p + block;
     l->page = l->e + block;
-    l->turned = l->page + DQ_PAGE * l->n_slabs * l->v_cols;
-    l->dot[0] = l->turned + DQ_PAGE * l->dim;
-    l->dot[1] = l->dot[0] + l->job->rows.n * DQ_PAGE;
-    l->centre = l->dot[1] + l->job->rows.n * DQ_PAGE;
+    l->turned = l->page + DQ_PAGE_TOKENS * l->n_slabs * l->v_cols;
+    l->dot[0] = l->turned + DQ_PAGE_TOKENS * l->dim;
+    l->dot[1] = l->dot[0] + l->job->rows.n * DQ_PAGE_TOKENS;
+    l->centre = l->dot[1] + l->job->rows.n * DQ_PAGE_TOKENS;
 }
 
 /* Any centre is right; the mean of one page in the middle is near all values, and depends on the list
  * alone. */
 static void find_centre(loo *l)
 {
-    const int64_t pages = (l->job->list->count + DQ_PAGE - 1) / DQ_PAGE, p = (pages - 1) / 2;
-    const int64_t left = l->job->list->count - p * DQ_PAGE, n = left < DQ_PAGE ? left : DQ_PAGE;
+    const int64_t pages = (l->job->list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS,
+                  p = (pages - 1) / 2;
+    const int64_t left = l->job->list->count - p * DQ_PAGE_TOKENS,
+                  n = left < DQ_PAGE_TOKENS ? left : DQ_PAGE_TOKENS;
     memset(l->centre, 0, (size_t)l->width * sizeof *l->centre);
     for (int slab = 0; slab < l->n_slabs; slab++) {
         const float *v = page_values(l, p, slab);
@@ -115,7 +119,7 @@ static void find_centre(loo *l)
 /* The centred values of one slab, n tokens of a page. */
 static float *centred(const loo *l, int64_t page, int slab, int64_t n)
 {
-    float *to = l->page + slab * DQ_PAGE * l->v_cols;
+    float *to = l->page + slab * DQ_PAGE_TOKENS * l->v_cols;
     memcpy(to, page_values(l, page, slab), (size_t)(n * l->v_cols) * sizeof *to);
     for (int64_t i = 0; i < n; i++)
         l->job->simd->add(to + i * l->v_cols, l->centre + slab * l->dim, l->dim);
@@ -125,7 +129,7 @@ static float *centred(const loo *l, int64_t page, int slab, int64_t n)
 /* A sum below 2 has one value of 1 (the maximum) that outweighs the others. */
 static void find_star(loo *l, int64_t r, int m)
 {
-    const dq_column_job *j = l->job;
+    const dq_cpu_column_job *j = l->job;
     loo_row *row = &l->row[r];
     const float *p = j->p[m] + r * j->ld;
     row->star[m] = -1;
@@ -144,7 +148,7 @@ static void find_star(loo *l, int64_t r, int m)
 
 static void set_stars(const loo *l, float value)
 {
-    const dq_column_job *j = l->job;
+    const dq_cpu_column_job *j = l->job;
     for (int m = 0; m < l->n_maps; m++) {
         for (int64_t r = l->first; r < j->rows.n; r++) {
             if (l->row[r].star[m] >= 0) j->p[m][r * j->ld + l->row[r].star[m]] = value;
@@ -154,8 +158,8 @@ static void set_stars(const loo *l, float value)
 
 static int64_t page_tokens(const loo *l, int64_t page)
 {
-    const int64_t left = l->job->visible[l->job->rows.n - 1] - page * DQ_PAGE;
-    return left < DQ_PAGE ? left : DQ_PAGE;
+    const int64_t left = l->job->visible[l->job->rows.n - 1] - page * DQ_PAGE_TOKENS;
+    return left < DQ_PAGE_TOKENS ? left : DQ_PAGE_TOKENS;
 }
 
 /* Where a row's star stands in this page, its value waits in o1 or e for find_outputs. */
@@ -164,9 +168,9 @@ static void stash_stars(const loo *l, int64_t page, int slab, const float *v)
     for (int m = 0; m < l->n_maps; m++) {
         for (int64_t r = l->first; r < l->job->rows.n; r++) {
             const int64_t star = l->row[r].star[m];
-            if (star >= 0 && star / DQ_PAGE == page)
+            if (star >= 0 && star / DQ_PAGE_TOKENS == page)
                 memcpy((m ? l->e : l->o1) + r * l->width + slab * l->dim,
-                       v + star % DQ_PAGE * l->v_cols, (size_t)l->dim * sizeof *v);
+                       v + star % DQ_PAGE_TOKENS * l->v_cols, (size_t)l->dim * sizeof *v);
         }
     }
 }
@@ -174,7 +178,7 @@ static void stash_stars(const loo *l, int64_t page, int slab, const float *v)
 /* rest[m] = sum of p v over all keys but the star. */
 static void average_values(const loo *l)
 {
-    const dq_column_job *j = l->job;
+    const dq_cpu_column_job *j = l->job;
     const int64_t rows = j->rows.n - l->first;
     for (int64_t p = 0; page_tokens(l, p) > 0; p++) {
         const int64_t k = page_tokens(l, p);
@@ -185,8 +189,8 @@ static void average_values(const loo *l)
                 const int64_t n = l->dim - c < DQ_TILE_N ? l->dim - c : DQ_TILE_N;
                 for (int m = 0; m < l->n_maps; m++)
                     j->simd->gemm(l->rest[m] + l->first * l->width + slab * l->dim + c, l->width,
-                                  j->p[m] + l->first * j->ld + p * DQ_PAGE, j->ld, v + c, l->v_cols,
-                                  rows, n, k, p > 0);
+                                  j->p[m] + l->first * j->ld + p * DQ_PAGE_TOKENS, j->ld, v + c,
+                                  l->v_cols, rows, n, k, p > 0);
             }
         }
     }
@@ -225,8 +229,8 @@ static void find_outputs(loo *l, int64_t r)
 /* p / (1 - p), for p up to the largest f32 below 1. */
 static double odds(double x, double total)
 {
-    const double p = x / total, most = 1.0 - 0x1p-24;
-    return p <= most ? p / (1.0 - p) : most / (1.0 - most);
+    const double p = x / total, max = 1.0 - 0x1p-24;
+    return p <= max ? p / (1.0 - p) : max / (1.0 - max);
 }
 
 /* |d|^2 by its components, for token i of a page. */
@@ -240,7 +244,8 @@ static double direct(const loo *l, int64_t r, int64_t key, double a, double b)
     for (int64_t c = 0; c < l->width; c++) {
         const int64_t slab = c / l->dim;
         const double v =
-            (double)l->page[(slab * DQ_PAGE + key % DQ_PAGE) * l->v_cols + c - slab * l->dim];
+            (double)l->page[(slab * DQ_PAGE_TOKENS + key % DQ_PAGE_TOKENS) * l->v_cols + c -
+                            slab * l->dim];
         const double o1 = (double)l->o1[r * l->width + c] - v;
         const double e = l->n_maps == 2 ? (double)l->e[r * l->width + c] : 0.0;
         double d = (a - b) * o1 + b * e;
@@ -257,14 +262,14 @@ static double direct(const loo *l, int64_t r, int64_t key, double a, double b)
 /* Adds one row's lengths for n tokens of a page; v_v: squared lengths of their values. */
 static void add_lengths(const loo *l, int64_t r, int64_t page, int64_t n, const double *v_v)
 {
-    const dq_column_job *j = l->job;
+    const dq_cpu_column_job *j = l->job;
     const loo_row *row = &l->row[r];
-    const float *p1 = j->p[0] + r * j->ld + page * DQ_PAGE;
-    const float *p2 = l->n_maps == 2 ? j->p[1] + r * j->ld + page * DQ_PAGE : NULL;
-    const float *o_v = l->dot[0] + r * DQ_PAGE, *e_v = l->dot[1] + r * DQ_PAGE;
-    double *into = j->args->columns->loo + l->at + page * DQ_PAGE;
+    const float *p1 = j->p[0] + r * j->ld + page * DQ_PAGE_TOKENS;
+    const float *p2 = l->n_maps == 2 ? j->p[1] + r * j->ld + page * DQ_PAGE_TOKENS : NULL;
+    const float *o_v = l->dot[0] + r * DQ_PAGE_TOKENS, *e_v = l->dot[1] + r * DQ_PAGE_TOKENS;
+    double *into = j->args->columns->loo + l->at + page * DQ_PAGE_TOKENS;
     for (int64_t i = 0; i < n; i++) {
-        const int64_t key = page * DQ_PAGE + i;
+        const int64_t key = page * DQ_PAGE_TOKENS + i;
         const double a = odds((double)p1[i], row->total[0]);
         const double b = p2 ? row->lambda * odds((double)p2[i], row->total[1]) : 0.0, w = a - b;
         const double x_x = row->o1_o1 + v_v[i] - 2.0 * (double)o_v[i];
@@ -279,26 +284,26 @@ static void add_lengths(const loo *l, int64_t r, int64_t page, int64_t n, const 
 
 static void add_page(const loo *l, int64_t page)
 {
-    const dq_column_job *j = l->job;
+    const dq_cpu_column_job *j = l->job;
     const int64_t n = page_tokens(l, page), rows = j->rows.n - l->first;
-    double v_v[DQ_PAGE] = {0};
+    double v_v[DQ_PAGE_TOKENS] = {0};
     for (int slab = 0; slab < l->n_slabs; slab++) {
         const float *v = centred(l, page, slab, n);
         for (int64_t i = 0; i < n; i++) v_v[i] += j->simd->sum_squares(v + i * l->v_cols, l->dim);
-        j->simd->transpose(l->turned, DQ_PAGE, v, l->v_cols, n, l->dim);
+        j->simd->transpose(l->turned, DQ_PAGE_TOKENS, v, l->v_cols, n, l->dim);
         for (int m = 0; m < l->n_maps; m++)
-            j->simd->gemm(l->dot[m] + l->first * DQ_PAGE, DQ_PAGE,
+            j->simd->gemm(l->dot[m] + l->first * DQ_PAGE_TOKENS, DQ_PAGE_TOKENS,
                           (m ? l->e : l->o1) + l->first * l->width + slab * l->dim, l->width,
-                          l->turned, DQ_PAGE, rows, n, l->dim, slab > 0);
+                          l->turned, DQ_PAGE_TOKENS, rows, n, l->dim, slab > 0);
     }
     for (int64_t r = l->first; r < j->rows.n; r++) {
-        const int64_t seen = j->visible[r] - page * DQ_PAGE;
+        const int64_t seen = j->visible[r] - page * DQ_PAGE_TOKENS;
         if (seen > 0) add_lengths(l, r, page, seen < n ? seen : n, v_v);
     }
 }
 
 /* Rows from `first` on count; all of them read the same tokens as codes. */
-static void count_left_out(const dq_column_job *j, int64_t first, int64_t coded_end, int64_t at)
+static void count_left_out(const dq_cpu_column_job *j, int64_t first, int64_t coded_end, int64_t at)
 {
     const dq_headmap *map = j->args->attn->map;
     loo l = {.job = j,
@@ -323,13 +328,13 @@ static void count_left_out(const dq_column_job *j, int64_t first, int64_t coded_
 }
 
 /* Rows of a block may read a page in two forms: each part is a job of its own. */
-static void count_spans(const dq_column_job *j, int64_t first, int64_t at)
+static void count_spans(const dq_cpu_column_job *j, int64_t first, int64_t at)
 {
     dq_kv_span span[2];
     const int n = dq_kv_spans(span, j->args->kv, j->list, &j->rows);
     for (int i = 0; i < n; i++) {
         const int64_t skip = span[i].first;
-        dq_column_job part = *j;
+        dq_cpu_column_job part = *j;
         if (skip + span[i].n <= first) continue;
         part.rows.first += skip;
         part.rows.pos += skip;
@@ -343,7 +348,7 @@ static void count_spans(const dq_column_job *j, int64_t first, int64_t at)
     }
 }
 
-void dq_cpu_count_columns(const dq_column_job *j)
+void dq_cpu_count_columns(const dq_cpu_column_job *j)
 {
     const dq_headmap *map = j->args->attn->map;
     const dq_columns *c = j->args->columns;

@@ -32,7 +32,8 @@ static int64_t pad4(int64_t n)
 
 static grouping grouping_of(const dq_weight *w)
 {
-    grouping g = {.cols = w->cols, .size = w->group_size, .n = dq_groups(w->cols, w->group_size)};
+    grouping g = {
+        .cols = w->cols, .size = w->group_size, .n = dq_quant_groups(w->cols, w->group_size)};
     g.padded = (g.n - 1) * pad4(g.size) + pad4(group_len(&g, g.n - 1));
     return g;
 }
@@ -60,8 +61,8 @@ static int32_t encode(int8_t *code, const float *x, int64_t n, float scale)
 
 int32_t dq_cpu_round8(const dq_simd *simd, int8_t *code, float *scale, const float *x, int64_t n)
 {
-    const float most = simd->absmax(x, n);
-    *scale = isfinite(most) ? most / 127.0f : NAN; /* shows in every result of the row */
+    const float max = simd->absmax(x, n);
+    *scale = isfinite(max) ? max / 127.0f : NAN; /* shows in every result of the row */
     if (*scale > 0) return encode(code, x, n, *scale);
     memset(code, 0, (size_t)n);
     return 0;
@@ -91,7 +92,7 @@ static void unpack(uint8_t *u, const uint8_t *packed, int64_t cols, int bits)
         }
         if (cols % 2) u[cols - 1] = packed[cols / 2] & 15;
     } else {
-        dq_unpack_row((int8_t *)u, packed, cols, bits);
+        dq_quant_unpack_row((int8_t *)u, packed, cols, bits);
         for (int64_t i = 0; i < cols; i++) u[i] = (uint8_t)(u[i] + (1 << (bits - 1)));
     }
 }
@@ -108,7 +109,7 @@ typedef struct tile {
 static void fetch(uint8_t *block, uint8_t *row, const dq_weight *w, const grouping *g, int64_t n0,
                   int64_t nb)
 {
-    const int64_t bytes = (int64_t)dq_row_bytes(w->cols, w->bits);
+    const int64_t bytes = (int64_t)dq_quant_row_bytes(w->cols, w->bits);
     memset(block, 0, (size_t)(g->padded * COLS));
     for (int64_t j = 0; j < nb; j++) {
         uint8_t *to = block + 4 * j;
@@ -124,7 +125,7 @@ static void fetch(uint8_t *block, uint8_t *row, const dq_weight *w, const groupi
 
 typedef struct product {
     const dq_simd *simd;
-    dq_int8_dots_fn *dots;
+    dq_simd_int8_dots_fn *dots;
     dq_mat dst;
     const dq_weight *w;
     const float *bias;

@@ -16,7 +16,8 @@ static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group,
 {
     (void)b;
     const int64_t d = kv->map->head_dim;
-    const int64_t channel = side == DQ_K ? DQ_PAGE : 1, token = side == DQ_K ? 1 : kv->v_cols;
+    const int64_t channel = side == DQ_K ? DQ_PAGE_TOKENS : 1,
+                  token = side == DQ_K ? 1 : kv->v_cols;
     for (int h = 0; h < kv->heads[group]; h++) {
         float *plain = dq_kv_plain_of(kv, p, side, h), *sinks = dq_kv_sinks_of(kv, p, side, h);
         for (int64_t i = 0; i < n * d; i++) {
@@ -34,15 +35,15 @@ static void write_tokens(const dq_simd *simd, const dq_kv *kv, const dq_kv_list 
     const dq_headmap *map = kv->map;
     const int64_t d = map->head_dim, stride = map->n_kv * d;
     for (int64_t done = 0; done < n;) {
-        const int64_t at = (list->count + done) % DQ_PAGE;
-        const int64_t take = DQ_PAGE - at < n - done ? DQ_PAGE - at : n - done;
-        const dq_kv_page *p = list->page[(list->count + done) / DQ_PAGE];
+        const int64_t at = (list->count + done) % DQ_PAGE_TOKENS;
+        const int64_t take = DQ_PAGE_TOKENS - at < n - done ? DQ_PAGE_TOKENS - at : n - done;
+        const dq_kv_page *p = list->page[(list->count + done) / DQ_PAGE_TOKENS];
         for (int j = 0; j < map->n_kv; j++) {
             if (map->group[j] != group) continue;
             const float *from_k = k + done * stride + j * d, *from_v = v + done * stride + j * d;
             float *values = dq_kv_plain_of(kv, p, DQ_V, kv->slot[j]) + at * kv->v_cols;
-            simd->transpose(dq_kv_plain_of(kv, p, DQ_K, kv->slot[j]) + at, DQ_PAGE, from_k, stride,
-                            take, d);
+            simd->transpose(dq_kv_plain_of(kv, p, DQ_K, kv->slot[j]) + at, DQ_PAGE_TOKENS, from_k,
+                            stride, take, d);
             for (int64_t i = 0; i < take; i++) {
                 memcpy(values + i * kv->v_cols, from_v + i * stride, (size_t)d * sizeof(float));
             }
@@ -68,7 +69,7 @@ static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batc
 
 static bool reserve(dq_backend *b, const dq_kv *kv)
 {
-    return dq_cpu_reserve(b, (size_t)dq_kv_scratch_floats(kv) * sizeof(float));
+    return dq_cpu_reserve(b, (size_t)dq_cpu_kv_scratch_floats(kv) * sizeof(float));
 }
 
 static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n)
@@ -76,8 +77,8 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
     if (!reserve(b, kv)) return false;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads) if (n > 1)
     for (int64_t i = 0; i < n; i++) {
-        dq_kv_page_encode(dq_cpu_of(b)->simd, kv, &jobs[i],
-                          dq_cpu_of(b)->block[omp_get_thread_num()]);
+        dq_cpu_kv_page_encode(dq_cpu_of(b)->simd, kv, &jobs[i],
+                              dq_cpu_of(b)->block[omp_get_thread_num()]);
     }
     return true;
 }
@@ -85,14 +86,14 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
 static void widen(dq_backend *b, float *to, const void *f16, int64_t n)
 {
     (void)b;
-    dq_to_f32(to, f16, DQ_F16, n);
+    dq_tensor_to_f32(to, f16, DQ_F16, n);
 }
 
 static bool move(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
                  const int32_t *kept, int64_t n)
 {
     if (!reserve(b, kv)) return false;
-    dq_kv_page_move(kv, to, group, from, kept, n, dq_cpu_of(b)->block[0]);
+    dq_cpu_kv_page_move(kv, to, group, from, kept, n, dq_cpu_of(b)->block[0]);
     return true;
 }
 
@@ -123,18 +124,19 @@ void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer,
 {
     const dq_headmap *map = kv->map;
     if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
-    if (!dq_cpu_reserve(b, (size_t)dq_kv_scratch_floats(kv) * sizeof(float))) return;
+    if (!dq_cpu_reserve(b, (size_t)dq_cpu_kv_scratch_floats(kv) * sizeof(float))) return;
     const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
     const int64_t coded_end = dq_kv_coded_index(kv, list, t);
     for (int64_t i = 0; i < list->count; i++) sum[i] = 0;
-    for (int64_t p = 0; p * DQ_PAGE < list->count; p++) {
+    for (int64_t p = 0; p * DQ_PAGE_TOKENS < list->count; p++) {
         for (int j = 0; j < map->n_kv; j++) {
             if (map->group[j] != group) continue;
-            const float *k = dq_kv_read_keys(dq_cpu_of(b)->simd, kv, list, p, j, coded_end,
-                                             dq_cpu_of(b)->block[0]);
+            const float *k = dq_cpu_kv_read_keys(dq_cpu_of(b)->simd, kv, list, p, j, coded_end,
+                                                 dq_cpu_of(b)->block[0]);
             for (int64_t i = 0; i < dq_kv_slots(list->count, p); i++) {
                 for (int64_t c = 0; c < map->head_dim; c++)
-                    sum[p * DQ_PAGE + i] += (double)k[c * DQ_PAGE + i] * (double)k[c * DQ_PAGE + i];
+                    sum[p * DQ_PAGE_TOKENS + i] +=
+                        (double)k[c * DQ_PAGE_TOKENS + i] * (double)k[c * DQ_PAGE_TOKENS + i];
             }
         }
     }

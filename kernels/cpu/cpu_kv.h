@@ -2,9 +2,9 @@
  * kernels/cpu.
  *
  * Lines of codes are made of planes, see simd_kv.h: a line of keys is one channel of all tokens, because
- * attention wants keys transposed; a line of values is one token. So `plain` is keys [head_dim][DQ_PAGE]
- * and values [DQ_PAGE][v_cols], `codes` keys [v_cols][64 codes] and values [DQ_PAGE][v_cols codes], `scale`
- * keys [n_scales][DQ_PAGE] and values [DQ_PAGE][n_scales].
+ * attention wants keys transposed; a line of values is one token. So `plain` is keys [head_dim][DQ_PAGE_TOKENS]
+ * and values [DQ_PAGE_TOKENS][v_cols], `codes` keys [v_cols][64 codes] and values [DQ_PAGE_TOKENS][v_cols codes], `scale`
+ * keys [n_scales][DQ_PAGE_TOKENS] and values [DQ_PAGE_TOKENS][n_scales].
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CPU_KV_H
 #define DQ_CPU_KV_H
@@ -13,36 +13,38 @@
 #include "kernels/paged/kv_pages.h"
 
 /* ---- Reading. One page of one KV head as a query reads it that takes the tokens below index
- * `coded_end` of the list as codes: keys [head_dim][DQ_PAGE], values [DQ_PAGE][v_cols]. Where nothing is
- * coded this is the page itself, else scratch (dq_kv_scratch_floats(kv) floats) is filled; the result
+ * `coded_end` of the list as codes: keys [head_dim][DQ_PAGE_TOKENS], values [DQ_PAGE_TOKENS][v_cols]. Where nothing is
+ * coded this is the page itself, else scratch (dq_cpu_kv_scratch_floats(kv) floats) is filled; the result
  * is good until scratch is used again. Slots behind the list's count hold anything. */
-const float *dq_kv_read_keys(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
-                             int64_t page, int head, int64_t coded_end, float *scratch);
-const float *dq_kv_read_values(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
-                               int64_t page, int head, int64_t coded_end, float *scratch);
-int64_t dq_kv_scratch_floats(const dq_kv *kv);
+const float *dq_cpu_kv_read_keys(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                                 int64_t page, int head, int64_t coded_end, float *scratch);
+const float *dq_cpu_kv_read_values(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                                   int64_t page, int head, int64_t coded_end, float *scratch);
+int64_t dq_cpu_kv_scratch_floats(const dq_kv *kv);
 
 /* The same without reading codes back: which slots are read as codes, and the others as f32. */
-typedef struct dq_kv_view {
+typedef struct dq_cpu_kv_view {
     const float *plain; /* as above, zero where coded; NULL: nothing is read there */
     const uint8_t *codes;
-    const uint8_t *next;    /* codes of the following page of the list; NULL: it has none */
-    const float *scale;     /* [n_scales][DQ_PAGE]; of values zero where not coded */
-    int64_t first, end;     /* slots read as codes; the same: none */
-    const dq_kv_form *form; /* NULL: none */
-} dq_kv_view;
-dq_kv_view dq_kv_view_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
-                           int64_t page, int side, int head, int64_t coded_end, float *scratch);
+    const uint8_t *next;         /* codes of the following page of the list; NULL: it has none */
+    const float *scale;          /* [n_scales][DQ_PAGE_TOKENS]; of values zero where not coded */
+    int64_t first, end;          /* slots read as codes; the same: none */
+    const dq_kv_page_form *form; /* NULL: none */
+} dq_cpu_kv_view;
+dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                                   int64_t page, int side, int head, int64_t coded_end,
+                                   float *scratch);
 
 /* ---- cpu_kv_codes.c */
 /* dq_kv_device.encode of one page. */
-void dq_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, float *scratch);
+void dq_cpu_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job,
+                           float *scratch);
 /* Codes q[v_cols] and scales [n_scales] of token i, which has them. For tests. */
-void dq_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, int head, int side,
-                       int8_t *q, float *scale);
+void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, int head, int side,
+                           int8_t *q, float *scale);
 /* dq_kv_device.move */
-void dq_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
-                     const int32_t *kept, int64_t n, float *scratch);
+void dq_cpu_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
+                         const int32_t *kept, int64_t n, float *scratch);
 
 /* ---- cpu_kv.c */
 dq_kv *dq_cpu_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec);

@@ -12,10 +12,10 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-int64_t dq_kv_scratch_floats(const dq_kv *kv)
+int64_t dq_cpu_kv_scratch_floats(const dq_kv *kv)
 {
     /* values or keys as f32; as codes; scales (at most one per channel) */
-    return kv->has_codes ? 3 * DQ_PAGE * kv->v_cols : 0;
+    return kv->has_codes ? 3 * DQ_PAGE_TOKENS * kv->v_cols : 0;
 }
 
 /* ---------------------------------------------------------------------------------------- packing */
@@ -53,15 +53,15 @@ static void pack(uint8_t *line, const int8_t *q, int bits, int64_t n)
     }
 }
 
-/* Codes of a whole page of one head: keys [v_cols][DQ_PAGE], values [DQ_PAGE][v_cols]. Only tokens
+/* Codes of a whole page of one head: keys [v_cols][DQ_PAGE_TOKENS], values [DQ_PAGE_TOKENS][v_cols]. Only tokens
  * first..end of values are touched; lines of keys hold all tokens. */
 static void unpack_head(const dq_kv *kv, int8_t *q, const uint8_t *codes, int side, int64_t first,
                         int64_t end)
 {
     const int bits = kv->form[side].bits;
     const int64_t begin = side == DQ_K ? 0 : first * kv->v_cols;
-    const int64_t stop = (side == DQ_K ? DQ_PAGE : end) * kv->v_cols;
-    const int64_t width = side == DQ_K ? DQ_PAGE : kv->v_cols;
+    const int64_t stop = (side == DQ_K ? DQ_PAGE_TOKENS : end) * kv->v_cols;
+    const int64_t width = side == DQ_K ? DQ_PAGE_TOKENS : kv->v_cols;
     for (int64_t i = begin; i < stop;) {
         const int64_t n = least(width - i % width, DQ_KV_LINE);
         kv_unpack(q + i, codes + i * bits / 8, bits, n);
@@ -74,8 +74,8 @@ static void pack_head(const dq_kv *kv, uint8_t *codes, const int8_t *q, int side
 {
     const int bits = kv->form[side].bits;
     const int64_t begin = side == DQ_K ? 0 : first * kv->v_cols;
-    const int64_t stop = (side == DQ_K ? DQ_PAGE : end) * kv->v_cols;
-    const int64_t width = side == DQ_K ? DQ_PAGE : kv->v_cols;
+    const int64_t stop = (side == DQ_K ? DQ_PAGE_TOKENS : end) * kv->v_cols;
+    const int64_t width = side == DQ_K ? DQ_PAGE_TOKENS : kv->v_cols;
     for (int64_t i = begin; i < stop;) {
         const int64_t n = least(width - i % width, DQ_KV_LINE);
         pack(codes + i * bits / 8, q + i, bits, n);
@@ -86,7 +86,7 @@ static void pack_head(const dq_kv *kv, uint8_t *codes, const int8_t *q, int side
 /* Index of the scale of a token and run of channels among those of one head. */
 static int64_t scale_at(const dq_kv *kv, int side, int64_t token, int64_t g)
 {
-    return side == DQ_K ? g * DQ_PAGE + token : token * kv->form[side].n_scales + g;
+    return side == DQ_K ? g * DQ_PAGE_TOKENS + token : token * kv->form[side].n_scales + g;
 }
 
 static float get_scale(const dq_kv_part *part, int64_t i)
@@ -107,57 +107,58 @@ static void put_scale(dq_kv_part *part, int64_t i, float s)
 /* --------------------------------------------------------------------------------------- encoding */
 
 /* The scale of a run of values, as stored. Values that are not finite make it NaN, which then reaches
- * everything that reads the run. *odd: f16 cannot hold it. */
-static float scale_of(const dq_simd *simd, const float *x, int64_t n, int bits, bool *odd)
+ * everything that reads the run. *overflow: f16 cannot hold it. */
+static float scale_of(const dq_simd *simd, const float *x, int64_t n, int bits, bool *overflow)
 {
     const float peak = simd->absmax(x, n);
     if (!isfinite(peak)) return NAN;
-    const float scale = peak / (float)dq_qmax(bits);
-    const float half = dq_stored_scale(scale, DQ_F16);
+    const float scale = peak / (float)dq_quant_max_code(bits);
+    const float half = dq_quant_stored_scale(scale, DQ_F16);
     if (scale == 0.0f || (half >= 0x1p-14f && half < INFINITY)) return half;
-    *odd = true;
+    *overflow = true;
     return scale;
 }
 
 /* Codes and scales of one token. */
-static void encode_token(const dq_simd *simd, const dq_kv *kv, const dq_kv_form *form, int8_t *q,
-                         float *scale, const float *x, bool *odd)
+static void encode_token(const dq_simd *simd, const dq_kv *kv, const dq_kv_page_form *form,
+                         int8_t *q, float *scale, const float *x, bool *overflow)
 {
     const int64_t d = kv->map->head_dim;
     for (int64_t g = 0; g < form->n_scales; g++) {
         const int64_t begin = g * form->group, n = least(form->group, d - begin);
-        scale[g] = scale_of(simd, x + begin, n, form->bits, odd);
+        scale[g] = scale_of(simd, x + begin, n, form->bits, overflow);
         if (isnan(scale[g])) {
             memset(q + begin, 0, (size_t)n);
         } else {
-            dq_encode(q + begin, x + begin, n, form->bits, scale[g], DQ_ABSMAX);
+            dq_quant_encode(q + begin, x + begin, n, form->bits, scale[g], DQ_ABSMAX);
         }
     }
     memset(q + d, 0, (size_t)(kv->v_cols - d));
 }
 
-/* Codes q[DQ_PAGE][v_cols] and scales [DQ_PAGE][n_scales] of what is due in one head; true when the
+/* Codes q[DQ_PAGE_TOKENS][v_cols] and scales [DQ_PAGE_TOKENS][n_scales] of what is due in one head; true when the
  * scales can be stored. */
 static bool encode_head(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side, int h,
                         int8_t *q, float *scale, float *rows)
 {
-    const dq_kv_form *form = &kv->form[side];
+    const dq_kv_page_form *form = &kv->form[side];
     const int64_t d = kv->map->head_dim, n = p->due - p->coded;
     const float *plain = dq_kv_plain_of(kv, p, side, h);
-    bool odd = false;
-    if (side == DQ_K) simd->transpose(rows, d, plain + p->coded, DQ_PAGE, d, n);
+    bool overflow = false;
+    if (side == DQ_K) simd->transpose(rows, d, plain + p->coded, DQ_PAGE_TOKENS, d, n);
     for (int64_t i = 0; i < n; i++) {
         const float *x = side == DQ_K ? rows + i * d : plain + (p->coded + i) * kv->v_cols;
         const int64_t slot = p->coded + i;
-        encode_token(simd, kv, form, q + slot * kv->v_cols, scale + slot * form->n_scales, x, &odd);
+        encode_token(simd, kv, form, q + slot * kv->v_cols, scale + slot * form->n_scales, x,
+                     &overflow);
     }
-    return !odd || p->part[side].wide;
+    return !overflow || p->part[side].wide;
 }
 
 static void store_head(const dq_kv *kv, dq_kv_page *p, int side, int h, const int8_t *q,
                        const float *scale, int8_t *lines)
 {
-    const int64_t n_scales = kv->form[side].n_scales, head = h * n_scales * DQ_PAGE;
+    const int64_t n_scales = kv->form[side].n_scales, head = h * n_scales * DQ_PAGE_TOKENS;
     for (int64_t i = p->coded; i < p->due; i++) {
         for (int64_t g = 0; g < n_scales; g++)
             put_scale(&p->part[side], head + scale_at(kv, side, i, g), scale[i * n_scales + g]);
@@ -167,25 +168,27 @@ static void store_head(const dq_kv *kv, dq_kv_page *p, int side, int h, const in
         pack_head(kv, codes, q, side, p->coded, p->due);
         return;
     }
-    unpack_head(kv, lines, codes, side, 0, DQ_PAGE);
+    unpack_head(kv, lines, codes, side, 0, DQ_PAGE_TOKENS);
     for (int64_t i = p->coded; i < p->due; i++) {
-        for (int64_t c = 0; c < kv->v_cols; c++) lines[c * DQ_PAGE + i] = q[i * kv->v_cols + c];
+        for (int64_t c = 0; c < kv->v_cols; c++)
+            lines[c * DQ_PAGE_TOKENS + i] = q[i * kv->v_cols + c];
     }
-    pack_head(kv, codes, lines, side, 0, DQ_PAGE);
+    pack_head(kv, codes, lines, side, 0, DQ_PAGE_TOKENS);
 }
 
-void dq_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, float *scratch)
+void dq_cpu_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job,
+                           float *scratch)
 {
     dq_kv_page *p = job->page;
-    const int64_t page = DQ_PAGE * kv->v_cols;
+    const int64_t page = DQ_PAGE_TOKENS * kv->v_cols;
     int8_t *q = (int8_t *)(scratch + 2 * page), *lines = q + page;
     for (int s = DQ_K; s <= DQ_V; s++) {
         if (job->side >= 0 && job->side != s) continue;
-        p->odd[s] = false;
+        p->overflow[s] = false;
         if (!p->part[s].codes) continue;
         for (int h = 0; h < kv->heads[job->group]; h++) {
             if (!encode_head(simd, kv, p, s, h, q, scratch + page, scratch)) {
-                p->odd[s] = true;
+                p->overflow[s] = true;
                 break;
             }
             store_head(kv, p, s, h, q, scratch + page, lines);
@@ -206,7 +209,7 @@ static void read_plain(const dq_kv *kv, const dq_kv_page *p, int side, int h, in
         return;
     }
     for (int64_t c = 0; c < d; c++) {
-        memcpy(out + c * DQ_PAGE + first, plain + c * DQ_PAGE + first,
+        memcpy(out + c * DQ_PAGE_TOKENS + first, plain + c * DQ_PAGE_TOKENS + first,
                (size_t)(end - first) * sizeof *out);
     }
 }
@@ -217,7 +220,7 @@ static void read_sinks(const dq_kv *kv, const dq_kv_page *p, int side, int h, fl
     const float *sinks = dq_kv_sinks_of(kv, p, side, h);
     for (int64_t i = 0; i < p->n_sinks; i++) {
         for (int64_t c = 0; c < d; c++) {
-            out[side == DQ_K ? c * DQ_PAGE + i : i * kv->v_cols + c] = sinks[i * d + c];
+            out[side == DQ_K ? c * DQ_PAGE_TOKENS + i : i * kv->v_cols + c] = sinks[i * d + c];
         }
     }
 }
@@ -226,7 +229,7 @@ static void read_sinks(const dq_kv *kv, const dq_kv_page *p, int side, int h, fl
 static const float *read_scales(const dq_simd *simd, const dq_kv *kv, const dq_kv_part *part,
                                 int side, int h, float *scratch)
 {
-    const int64_t n = kv->form[side].n_scales * DQ_PAGE, at = h * n;
+    const int64_t n = kv->form[side].n_scales * DQ_PAGE_TOKENS, at = h * n;
     if (part->wide) return (const float *)part->scale + at;
     simd->widen(scratch, (const uint16_t *)part->scale + at, DQ_F16, n);
     return scratch;
@@ -241,11 +244,12 @@ static bool reads_plain(const dq_kv_page *p, int side, int64_t slots)
 static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side,
                               int head, int64_t slots, float *scratch)
 {
-    const dq_kv_form *form = &kv->form[side];
+    const dq_kv_page_form *form = &kv->form[side];
     const dq_kv_part *part = &p->part[side];
     const int h = kv->slot[head];
     if (reads_plain(p, side, slots)) return dq_kv_plain_of(kv, p, side, h);
-    const float *scale = read_scales(simd, kv, part, side, h, scratch + DQ_PAGE * kv->v_cols);
+    const float *scale =
+        read_scales(simd, kv, part, side, h, scratch + DQ_PAGE_TOKENS * kv->v_cols);
     const uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
     if (side == DQ_K) {
         simd->read_keys(scratch, codes, form->bits, kv->map->head_dim, form->group, scale);
@@ -254,7 +258,8 @@ static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_
                           form->n_scales);
     }
     if (part->sinks) read_sinks(kv, p, side, h, scratch);
-    if (part->plain && slots < DQ_PAGE) read_plain(kv, p, side, h, slots, DQ_PAGE, scratch);
+    if (part->plain && slots < DQ_PAGE_TOKENS)
+        read_plain(kv, p, side, h, slots, DQ_PAGE_TOKENS, scratch);
     return scratch;
 }
 
@@ -262,9 +267,9 @@ static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_
 static void turn_scales(float *out, const float *scale, int64_t n_scales, int64_t first,
                         int64_t end)
 {
-    memset(out, 0, (size_t)(n_scales * DQ_PAGE) * sizeof *out);
+    memset(out, 0, (size_t)(n_scales * DQ_PAGE_TOKENS) * sizeof *out);
     for (int64_t g = 0; g < n_scales; g++) {
-        for (int64_t i = first; i < end; i++) out[g * DQ_PAGE + i] = scale[i * n_scales + g];
+        for (int64_t i = first; i < end; i++) out[g * DQ_PAGE_TOKENS + i] = scale[i * n_scales + g];
     }
 }
 
@@ -275,7 +280,7 @@ static const uint8_t *next_codes(const dq_kv *kv, const dq_kv_list *list, int64_
 {
     if (page >= list->n_pages) return NULL;
     const dq_kv_page *p = list->page[page];
-    const int64_t n = kv->form[side].n_scales * DQ_PAGE * (p->part[side].wide ? 4 : 2);
+    const int64_t n = kv->form[side].n_scales * DQ_PAGE_TOKENS * (p->part[side].wide ? 4 : 2);
     if (page + 1 < list->n_pages) {
         DQ_KV_FETCH(list->page[page + 1]);
         DQ_KV_FETCH(&list->page[page + 1]->part[DQ_V].sinks);
@@ -286,55 +291,57 @@ static const uint8_t *next_codes(const dq_kv *kv, const dq_kv_list *list, int64_
     return dq_kv_codes_of(kv, p, side, h);
 }
 
-dq_kv_view dq_kv_view_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
-                           int64_t page, int side, int head, int64_t coded_end, float *scratch)
+dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                                   int64_t page, int side, int head, int64_t coded_end,
+                                   float *scratch)
 {
     const dq_kv_page *p = list->page[page];
     const dq_kv_part *part = &p->part[side];
-    const int64_t slots = dq_kv_slots(coded_end, page), size = DQ_PAGE * kv->v_cols;
+    const int64_t slots = dq_kv_slots(coded_end, page), size = DQ_PAGE_TOKENS * kv->v_cols;
     const int h = kv->slot[head];
-    if (reads_plain(p, side, slots)) return (dq_kv_view){.plain = dq_kv_plain_of(kv, p, side, h)};
-    dq_kv_view v = {.codes = dq_kv_codes_of(kv, p, side, h),
-                    .next = next_codes(kv, list, page + 1, side, h),
-                    .first = p->n_sinks,
-                    .end = slots > p->n_sinks ? slots : p->n_sinks,
-                    .form = &kv->form[side]};
+    if (reads_plain(p, side, slots))
+        return (dq_cpu_kv_view){.plain = dq_kv_plain_of(kv, p, side, h)};
+    dq_cpu_kv_view v = {.codes = dq_kv_codes_of(kv, p, side, h),
+                        .next = next_codes(kv, list, page + 1, side, h),
+                        .first = p->n_sinks,
+                        .end = slots > p->n_sinks ? slots : p->n_sinks,
+                        .form = &kv->form[side]};
     v.scale = read_scales(simd, kv, part, side, h, scratch + size);
     if (side == DQ_V) {
         turn_scales(scratch + 2 * size, v.scale, v.form->n_scales, v.first, v.end);
         v.scale = scratch + 2 * size;
     }
-    const bool tail = part->plain && slots < DQ_PAGE;
+    const bool tail = part->plain && slots < DQ_PAGE_TOKENS;
     if (!part->sinks && !tail) return v;
     memset(scratch, 0, (size_t)size * sizeof *scratch);
     if (part->sinks) read_sinks(kv, p, side, h, scratch);
-    if (tail) read_plain(kv, p, side, h, slots, DQ_PAGE, scratch);
+    if (tail) read_plain(kv, p, side, h, slots, DQ_PAGE_TOKENS, scratch);
     v.plain = scratch;
     return v;
 }
 
-const float *dq_kv_read_keys(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
-                             int64_t page, int head, int64_t coded_end, float *scratch)
+const float *dq_cpu_kv_read_keys(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                                 int64_t page, int head, int64_t coded_end, float *scratch)
 {
     return read_page(simd, kv, list->page[page], DQ_K, head, dq_kv_slots(coded_end, page), scratch);
 }
 
-const float *dq_kv_read_values(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
-                               int64_t page, int head, int64_t coded_end, float *scratch)
+const float *dq_cpu_kv_read_values(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                                   int64_t page, int head, int64_t coded_end, float *scratch)
 {
     return read_page(simd, kv, list->page[page], DQ_V, head, dq_kv_slots(coded_end, page), scratch);
 }
 
-void dq_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, int head, int side,
-                       int8_t *q, float *scale)
+void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, int head, int side,
+                           int8_t *q, float *scale)
 {
-    const dq_kv_page *p = list->page[i / DQ_PAGE];
-    const int64_t slot = i % DQ_PAGE, n_scales = kv->form[side].n_scales, cols = kv->v_cols;
+    const dq_kv_page *p = list->page[i / DQ_PAGE_TOKENS];
+    const int64_t slot = i % DQ_PAGE_TOKENS, n_scales = kv->form[side].n_scales, cols = kv->v_cols;
     const int bits = kv->form[side].bits, h = kv->slot[head];
     const uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
     for (int64_t c = 0; side == DQ_K && c < cols; c++) {
-        int8_t line[DQ_PAGE];
-        kv_unpack(line, codes + c * DQ_PAGE * bits / 8, bits, DQ_PAGE);
+        int8_t line[DQ_PAGE_TOKENS];
+        kv_unpack(line, codes + c * DQ_PAGE_TOKENS * bits / 8, bits, DQ_PAGE_TOKENS);
         q[c] = line[slot];
     }
     for (int64_t c = 0; side == DQ_V && c < cols; c += DQ_KV_LINE) {
@@ -342,7 +349,8 @@ void dq_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, int h
         kv_unpack(q + c, codes + (slot * cols + c) * bits / 8, bits, n);
     }
     for (int64_t g = 0; g < n_scales; g++) {
-        scale[g] = get_scale(&p->part[side], h * n_scales * DQ_PAGE + scale_at(kv, side, slot, g));
+        scale[g] =
+            get_scale(&p->part[side], h * n_scales * DQ_PAGE_TOKENS + scale_at(kv, side, slot, g));
     }
 }
 
@@ -352,7 +360,8 @@ static void move_plain(const dq_kv *kv, dq_kv_page *to, int64_t slot, const dq_k
                        int64_t i, int side, int h)
 {
     const int64_t d = kv->map->head_dim;
-    const int64_t channel = side == DQ_K ? DQ_PAGE : 1, token = side == DQ_K ? 1 : kv->v_cols;
+    const int64_t channel = side == DQ_K ? DQ_PAGE_TOKENS : 1,
+                  token = side == DQ_K ? 1 : kv->v_cols;
     const float *x = NULL;
     int64_t step = channel;
     if (from->part[side].plain) {
@@ -376,8 +385,9 @@ static void move_plain(const dq_kv *kv, dq_kv_page *to, int64_t slot, const dq_k
 static void move_codes(const dq_kv *kv, dq_kv_page *to, int64_t slot, int8_t *y,
                        const dq_kv_page *from, int64_t i, const int8_t *x, int side, int h)
 {
-    const int64_t channel = side == DQ_K ? DQ_PAGE : 1, token = side == DQ_K ? 1 : kv->v_cols;
-    const int64_t head = (int64_t)h * kv->form[side].n_scales * DQ_PAGE;
+    const int64_t channel = side == DQ_K ? DQ_PAGE_TOKENS : 1,
+                  token = side == DQ_K ? 1 : kv->v_cols;
+    const int64_t head = (int64_t)h * kv->form[side].n_scales * DQ_PAGE_TOKENS;
     for (int64_t c = 0; c < kv->v_cols; c++)
         y[slot * token + c * channel] = x[i * token + c * channel];
     for (int64_t g = 0; g < kv->form[side].n_scales; g++) {
@@ -389,25 +399,26 @@ static void move_codes(const dq_kv *kv, dq_kv_page *to, int64_t slot, int8_t *y,
 static void move_head(const dq_kv *kv, dq_kv_page *to, const dq_kv_list *list, const int32_t *kept,
                       int64_t n, int side, int h, float *scratch)
 {
-    const int64_t page = DQ_PAGE * kv->v_cols;
+    const int64_t page = DQ_PAGE_TOKENS * kv->v_cols;
     int8_t *x = (int8_t *)scratch, *y = x + page;
     const dq_kv_page *unpacked = NULL;
     if (to->part[side].codes) memset(y, 0, (size_t)page);
     for (int64_t i = 0; i < n; i++) {
-        const dq_kv_page *from = list->page[kept[i] / DQ_PAGE];
-        const int64_t at = kept[i] % DQ_PAGE;
+        const dq_kv_page *from = list->page[kept[i] / DQ_PAGE_TOKENS];
+        const int64_t at = kept[i] % DQ_PAGE_TOKENS;
         move_plain(kv, to, i, from, at, side, h);
         if (!to->part[side].codes || i < to->n_sinks || i >= to->coded) continue;
         if (from != unpacked)
-            unpack_head(kv, x, dq_kv_codes_of(kv, from, side, h), side, 0, DQ_PAGE);
+            unpack_head(kv, x, dq_kv_codes_of(kv, from, side, h), side, 0, DQ_PAGE_TOKENS);
         unpacked = from;
         move_codes(kv, to, i, y, from, at, x, side, h);
     }
-    if (to->part[side].codes) pack_head(kv, dq_kv_codes_of(kv, to, side, h), y, side, 0, DQ_PAGE);
+    if (to->part[side].codes)
+        pack_head(kv, dq_kv_codes_of(kv, to, side, h), y, side, 0, DQ_PAGE_TOKENS);
 }
 
-void dq_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
-                     const int32_t *kept, int64_t n, float *scratch)
+void dq_cpu_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
+                         const int32_t *kept, int64_t n, float *scratch)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
         for (int h = 0; h < kv->heads[group]; h++)

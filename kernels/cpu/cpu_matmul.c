@@ -32,7 +32,7 @@ void dq_cpu_weight_row(const dq_simd *simd, float *dst, const dq_weight *w, int6
         w->format->decode(dst, w, row, first, n);
         return;
     }
-    const int64_t bytes = (int64_t)dq_row_bytes(w->cols, w->bits);
+    const int64_t bytes = (int64_t)dq_quant_row_bytes(w->cols, w->bits);
     const uint8_t *packed = data + row * bytes;
     if (!aligned) simd->codes(dst, packed, bytes, w->bits, first, n, 1 << (w->bits - 1), 1.0f);
     for (int64_t i = 0; i < n;) {
@@ -58,8 +58,8 @@ static int64_t stored_bytes(const dq_weight *w, int64_t n)
 
 static const uint8_t *stored_at(const dq_weight *w, int64_t row, int64_t first)
 {
-    const int64_t bytes =
-        dq_weight_is_coded(w) ? (int64_t)dq_row_bytes(w->cols, w->bits) : stored_bytes(w, w->cols);
+    const int64_t bytes = dq_weight_is_coded(w) ? (int64_t)dq_quant_row_bytes(w->cols, w->bits)
+                                                : stored_bytes(w, w->cols);
     return (const uint8_t *)w->data + row * bytes + stored_bytes(w, first);
 }
 
@@ -226,9 +226,9 @@ void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, co
 /* Rows whose logits are held at once: about 64 MB, and enough rows to repay fetching the weights. */
 static int64_t logit_rows(int64_t rows, int64_t vocab)
 {
-    enum { FLOATS = 1 << 24, MOST = 256, LEAST = 16 };
+    enum { FLOATS = 1 << 24, MAX = 256, LEAST = 16 };
     int64_t n = FLOATS / (vocab + 1);
-    n = n > MOST ? MOST : n;
+    n = n > MAX ? MAX : n;
     n = n < LEAST ? LEAST : n;
     return rows < n ? rows : n;
 }

@@ -38,7 +38,7 @@ static void measure_page(dq_head_measure *m, const float *p1, const float *p2, i
     for (int k = 0; k < DQ_N_THRESHOLDS; k++) m->skippable[k] += sum < dq_thresholds[k];
 }
 
-static void measure_row(const dq_column_job *j, dq_head_measure *m, int64_t r)
+static void measure_row(const dq_cpu_column_job *j, dq_head_measure *m, int64_t r)
 {
     const float *p[2] = {j->p[0] + r * j->ld, j->p[1] ? j->p[1] + r * j->ld : NULL};
     const int64_t n = j->visible[r];
@@ -51,14 +51,14 @@ static void measure_row(const dq_column_job *j, dq_head_measure *m, int64_t r)
         m->sink_mass[k] += mass_of(p[k], sinks, a);
     }
     if (p[1]) b = (float)((double)dq_cpu_lambda(j->args, j->rows.first + r, j->out) / j->sum[1][r]);
-    for (int64_t i = 0; i < n; i += DQ_PAGE)
-        measure_page(m, p[0], p[1], i, i + DQ_PAGE < n ? i + DQ_PAGE : n,
+    for (int64_t i = 0; i < n; i += DQ_PAGE_TOKENS)
+        measure_page(m, p[0], p[1], i, i + DQ_PAGE_TOKENS < n ? i + DQ_PAGE_TOKENS : n,
                      (float)(1.0 / j->sum[0][r]), b);
     m->rows++;
     m->keys += n;
 }
 
-void dq_cpu_measure(const dq_column_job *j, dq_head_measure *m)
+void dq_cpu_measure(const dq_cpu_column_job *j, dq_head_measure *m)
 {
     for (int64_t r = 0; r < j->rows.n; r++) {
         if (j->visible[r] > 0) measure_row(j, m, r);

@@ -67,7 +67,7 @@ static void add_runs(dq_tally *local, const float *x, const dq_kv_list *list, in
 }
 
 typedef struct piece {
-    dq_rows rows;
+    dq_kv_rows rows;
     int head;
 } piece;
 
@@ -82,7 +82,7 @@ static void observe_logits(dq_backend *b, dq_tally *local, const dq_attend_args 
     float *s = scratch + dq_cpu_score_floats(args, step, 1);
     const int64_t ld = dq_cpu_row_floats(dq_kv_visible(list, p->rows.pos[p->rows.n - 1]));
     for (int64_t done = 0; done < p->rows.n; done += step) {
-        dq_rows rows = {p->rows.seq, p->rows.first + done, p->rows.n - done, p->rows.pos + done};
+        dq_kv_rows rows = {p->rows.seq, p->rows.first + done, p->rows.n - done, p->rows.pos + done};
         if (rows.n > step) rows.n = step;
         dq_cpu_scores(dq_cpu_of(b), &s, ld, args, &rows, list, &p->head, 1,
                       dq_kv_visible(list, rows.pos[rows.n - 1]), scratch);
@@ -108,8 +108,8 @@ static int64_t list_pieces(piece *list, const dq_attend_args *args, int64_t *key
             *keys = held > *keys ? held : *keys;
         }
         for (int64_t end = batch->cu_rows[i + 1]; end > batch->cu_rows[i];) {
-            dq_rows tile;
-            dq_rows_last_tile(&tile, batch, i, batch->cu_rows[i], end);
+            dq_kv_rows tile;
+            dq_cpu_rows_last_tile(&tile, batch, i, batch->cu_rows[i], end);
             end = tile.first;
             for (int h = 0; h < map->n_q; h++, n++) {
                 if (list) list[n] = (piece){tile, h};

@@ -3,7 +3,8 @@
 #include "kernels/cpu/cpu_attention.h"
 
 /* In the order of the list, with the roundings of the subtraction itself. */
-static void count_row(const dq_column_job *j, dq_span_mass *mass, const uint8_t *label, int64_t r)
+static void count_row(const dq_cpu_column_job *j, dq_span_mass *mass, const uint8_t *label,
+                      int64_t r)
 {
     const float *p1 = j->p[0] + r * j->ld, *p2 = j->p[1] ? j->p[1] + r * j->ld : NULL;
     const float a = (float)(1.0 / j->sum[0][r]);
@@ -19,12 +20,12 @@ static void count_row(const dq_column_job *j, dq_span_mass *mass, const uint8_t 
     }
 }
 
-void dq_cpu_count_spans(const dq_column_job *j, dq_span_mass *mass, const dq_span_rows *s)
+void dq_cpu_count_spans(const dq_cpu_column_job *j, dq_span_mass *mass, const dq_span_rows *s)
 {
     const dq_headmap *map = j->args->attn->map;
-    const dq_spans *spans = j->args->spans;
+    const dq_attention_spans *spans = j->args->spans;
     const int n_classes = spans->n_classes, seq = j->rows.seq;
-    const int64_t first = dq_spans_first(spans, j->args->batch->cu_rows, seq);
+    const int64_t first = dq_attention_spans_first(spans, j->args->batch->cu_rows, seq);
     const uint8_t *label =
         s->label + s->key[seq * map->n_groups + map->group[map->head[j->out].v[0]]];
     for (int64_t r = first > j->rows.first ? first - j->rows.first : 0; r < j->rows.n; r++) {

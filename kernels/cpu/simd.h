@@ -92,51 +92,51 @@ extern const dq_simd dq_simd_avx512;
  * w(j, kk) unsigned at w[kk / 4 * 4 * DQ_INT8_COLS + 4 * j + kk % 4]. k is a multiple of 4; w stands
  * on 64 bytes. */
 enum { DQ_INT8_COLS = 32 };
-typedef void dq_int8_dots_fn(int32_t *dots, const int8_t *a, int64_t lda, const uint8_t *w,
-                             int64_t m, int64_t k);
-dq_int8_dots_fn dq_int8_dots;
+typedef void dq_simd_int8_dots_fn(int32_t *dots, const int8_t *a, int64_t lda, const uint8_t *w,
+                                  int64_t m, int64_t k);
+dq_simd_int8_dots_fn dq_simd_int8_dots;
 #if defined(__x86_64__)
-dq_int8_dots_fn dq_int8_dots_vnni; /* AVX-512 with VNNI */
+dq_simd_int8_dots_fn dq_simd_int8_dots_vnni; /* AVX-512 with VNNI */
 #endif
-dq_int8_dots_fn *dq_int8_dots_pick(unsigned features);
+dq_simd_int8_dots_fn *dq_simd_int8_dots_pick(unsigned features);
 
 /* Rows of one query head in 8 bits. Channels are rounded in the runs of a page's scales; the codes of a
  * row stand run by run, each filled up with zeros to a multiple of 4. */
-typedef struct dq_int8_rows {
+typedef struct dq_simd_int8_rows {
     const int8_t *code; /* [rows][ld] */
     int64_t ld;
     const float *scale; /* [rows][n] */
     const int32_t *sum; /* [rows][n] of codes */
-} dq_int8_rows;
+} dq_simd_int8_rows;
 
 /* Slots first .. end-1 of one page of one KV head, as integers. */
-typedef struct dq_int8_page {
+typedef struct dq_simd_int8_page {
     const uint8_t *block; /* what key_block or value_block made; stands on 64 bytes */
     const float *scale;   /* [n][64]: of each run of channels, all slots; zero where not coded */
     int bits;
     int64_t dim, group, n; /* channels, channels per scale, scales per slot */
     int64_t first, end;
-} dq_int8_page;
+} dq_simd_int8_page;
 
 /* Attention on packed pages (simd_kv.h) in integers. Every table gives the same bits; a block is read by
  * the table that made it only. */
 typedef struct dq_simd_pages {
-    /* Codes in the order in which sums are made; block[dq_int8_key_bytes] or
-     * [dq_int8_value_bytes]. `next`: codes of the same size that are read after these, NULL: unknown. */
+    /* Codes in the order in which sums are made; block[dq_simd_int8_key_bytes] or
+     * [dq_simd_int8_value_bytes]. `next`: codes of the same size that are read after these, NULL: unknown. */
     void (*key_block)(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
                       int64_t dim, int64_t group);
     void (*value_block)(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
                         int64_t cols);
     /* s[r * lds + t] = q_r . k_t for r < m and first <= t < end: runs of channels in order, each
      * (float)(exact sum of codes) * (q scale * k scale). */
-    void (*key_scores)(float *s, int64_t lds, const dq_int8_rows *q, int64_t m,
-                       const dq_int8_page *page);
+    void (*key_scores)(float *s, int64_t lds, const dq_simd_int8_rows *q, int64_t m,
+                       const dq_simd_int8_page *page);
     /* y[r * ldy + c] += (float)(exact sum over t of D code * V code) * D scale, for c < dim. Per run of
      * channels e_t = d[r * ldd + t] * scale[run][t] is rounded to 16 bits: scale max|e| / 32512, code
      * rint(e * (32512 / max|e|)); nothing is added where max|e| < 2^-100, and NaN where it is not
-     * finite. work[dq_int8_work_bytes]. */
+     * finite. work[dq_simd_int8_work_bytes]. */
     void (*value_sums)(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
-                       const dq_int8_page *page, void *work);
+                       const dq_simd_int8_page *page, void *work);
 } dq_simd_pages;
 
 extern const dq_simd_pages dq_simd_pages_plain;
@@ -147,35 +147,35 @@ extern const dq_simd_pages dq_simd_pages_vnni; /* AVX-512 with VNNI */
 const dq_simd_pages *dq_simd_pages_pick(unsigned features);
 
 /* Codes of a row whose runs of `group` channels are filled up to multiples of 4. */
-static inline int64_t dq_int8_padded(int64_t dim, int64_t group)
+static inline int64_t dq_simd_int8_padded(int64_t dim, int64_t group)
 {
     const int64_t whole = dim / group, rest = dim % group;
     return whole * ((group + 3) / 4 * 4) + (rest + 3) / 4 * 4;
 }
 
-static inline int64_t dq_int8_key_bytes(int64_t dim, int64_t group)
+static inline int64_t dq_simd_int8_key_bytes(int64_t dim, int64_t group)
 {
-    return dq_int8_padded(dim, group) * 64;
+    return dq_simd_int8_padded(dim, group) * 64;
 }
 
-static inline int64_t dq_int8_value_bytes(int64_t cols)
+static inline int64_t dq_simd_int8_value_bytes(int64_t cols)
 {
     return (cols + 63) / 64 * 4096;
 }
 
 /* Rows of D that are rounded at a time: their codes shall stay near. */
-static inline int64_t dq_int8_value_rows(int64_t n_scales)
+static inline int64_t dq_simd_int8_value_rows(int64_t n_scales)
 {
     return n_scales >= 512 ? 1 : n_scales > 64 ? 512 / n_scales : 8;
 }
 
 /* Two bytes of 64 codes, a scale and a sum of every row and run. */
-static inline int64_t dq_int8_work_bytes(int64_t n_scales)
+static inline int64_t dq_simd_int8_work_bytes(int64_t n_scales)
 {
-    return dq_int8_value_rows(n_scales) * n_scales * (2 * 64 + 8);
+    return dq_simd_int8_value_rows(n_scales) * n_scales * (2 * 64 + 8);
 }
 
-/* The highest table that the feature bits of dq_cpu_features() allow. */
+/* The highest table that the feature bits of dq_os_cpu_features() allow. */
 const dq_simd *dq_simd_pick(unsigned features);
 
 #endif

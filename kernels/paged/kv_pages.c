@@ -4,11 +4,11 @@
  * another's tokens below its count. Memory is taken before the device writes, and counts go up after it has, so a
  * failure leaves every count as it was.
  * Codes. A query at t reads the tokens below a position that the spec derives from t as codes. append makes those
- * that its last row reads, settle those that the next row will read. Jobs are collected by two walks over the same
+ * that its last row reads, compact those that the next row will read. Jobs are collected by two walks over the same
  * lists, one that counts and one that fills: `due` is how far a page will be coded, which keeps a page of several
  * lists from being coded twice; `coded` follows when the device has done all jobs, or else `due` falls back to it.
  * A scale that f16 cannot hold widens that side of the page, and its codes are made again.
- * Unquantized parts. Below `settled` a list never reads a token unquantized again. A list whose part of a page
+ * Unquantized parts. Below `compacted` a list never reads a token unquantized again. A list whose part of a page
  * lies below counts itself in the page's `agreed`, once: list->agreed is how many leading pages it has counted
  * itself in. When all holders have agreed, the unquantized part is freed. A rewind after which such a token would
  * be read unquantized is refused.
@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-/* Room for n page pointers. */
+/* Capacity for n page pointers. */
 static bool list_reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int64_t n)
 {
     if (n <= list->capacity) return true;
@@ -54,7 +54,7 @@ static void list_free(dq_kv *kv, dq_kv_list *list, int group)
 
 static int64_t pages_of(int64_t tokens)
 {
-    return (tokens + DQ_PAGE - 1) / DQ_PAGE;
+    return (tokens + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
 }
 
 int64_t dq_kv_visible(const dq_kv_list *list, int32_t t)
@@ -76,7 +76,7 @@ int64_t dq_kv_coded_index(const dq_kv *kv, const dq_kv_list *list, int32_t t)
     return kv->has_codes ? dq_kv_visible(list, dq_kv_coded_end(&kv->spec, t) - 1) : 0;
 }
 
-int dq_kv_spans(dq_kv_span span[2], const dq_kv *kv, const dq_kv_list *list, const dq_rows *rows)
+int dq_kv_spans(dq_kv_span span[2], const dq_kv *kv, const dq_kv_list *list, const dq_kv_rows *rows)
 {
     const int32_t first = dq_kv_coded_end(&kv->spec, rows->pos[0]);
     int64_t n = 1;
@@ -98,13 +98,13 @@ int dq_kv_page_spans(dq_kv_span out[2], const dq_kv_span *span, int n, int64_t p
     return 1;
 }
 
-static dq_kv_form form_of(int bits, int group, int head_dim, int64_t cols)
+static dq_kv_page_form form_of(int bits, int group, int head_dim, int64_t cols)
 {
-    dq_kv_form form = {.bits = bits, .plain_floats = cols * DQ_PAGE};
+    dq_kv_page_form form = {.bits = bits, .plain_floats = cols * DQ_PAGE_TOKENS};
     if (bits == 16) return form;
     form.group = bits <= 4 && group < head_dim ? group : (int)cols;
     form.n_scales = (head_dim + form.group - 1) / form.group;
-    form.code_bytes = cols * DQ_PAGE * bits / 8;
+    form.code_bytes = cols * DQ_PAGE_TOKENS * bits / 8;
     return form;
 }
 
@@ -123,7 +123,7 @@ dq_kv *dq_kv_pages_new(dq_backend *b, const dq_headmap *map, int n_layers, const
     kv->v_cols = (map->head_dim + 15) / 16 * 16;
     kv->form[DQ_K] = form_of(spec->k_bits, spec->group, map->head_dim, kv->v_cols);
     kv->form[DQ_V] = form_of(spec->v_bits, spec->group, map->head_dim, kv->v_cols);
-    kv->form[DQ_K].plain_floats = (int64_t)map->head_dim * DQ_PAGE;
+    kv->form[DQ_K].plain_floats = (int64_t)map->head_dim * DQ_PAGE_TOKENS;
     kv->slot = dq_block_new((size_t)map->n_kv, sizeof *kv->slot, &b->err);
     kv->heads = dq_block_new((size_t)map->n_groups, sizeof *kv->heads, &b->err);
     if (!kv->slot || !kv->heads) {
@@ -208,7 +208,7 @@ int32_t dq_kv_pages_fork(dq_backend *b, dq_kv *kv, int32_t seq)
         }
         to->n_pages = n_pages;
         to->agreed = from->agreed < n_pages ? from->agreed : n_pages;
-        to->settled = from->settled;
+        to->compacted = from->compacted;
         to->count = from->count;
     }
     return copy;
@@ -245,11 +245,12 @@ static bool open_tail(dq_kv *kv, dq_kv_list *list, int group, int64_t tail, int6
 }
 
 /* Pages for n more tokens, none of them shared from the first free slot on. */
-static bool make_room(dq_backend *b, dq_kv *kv, dq_kv_list *list, int group, int64_t n)
+static bool reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int group, int64_t n)
 {
-    int64_t need = pages_of(list->count + n), tail = list->count / DQ_PAGE;
+    int64_t need = pages_of(list->count + n), tail = list->count / DQ_PAGE_TOKENS;
     if (!list_reserve(b, kv, list, need)) return false;
-    if (n && tail < list->n_pages && !open_tail(kv, list, group, tail, list->count % DQ_PAGE))
+    if (n && tail < list->n_pages &&
+        !open_tail(kv, list, group, tail, list->count % DQ_PAGE_TOKENS))
         return false;
     while (list->n_pages < need) {
         dq_kv_page *p = dq_kv_page_new(kv);
@@ -312,10 +313,10 @@ static bool plan_batch(dq_kv *kv, int layer, const dq_batch *batch, int ahead, d
 }
 
 /* Sides with a scale that f16 cannot hold, again. */
-static bool encode_odd(dq_backend *b, dq_kv *kv, const dq_kv_job *job)
+static bool encode_wide(dq_backend *b, dq_kv *kv, const dq_kv_job *job)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
-        if (!job->page->odd[side]) continue;
+        if (!job->page->overflow[side]) continue;
         const dq_kv_job again = {job->page, job->group, side};
         if (!dq_kv_page_widen(kv, job->page, job->group, side)) return false;
         if (!kv->device->encode(b, kv, &again, 1)) return false;
@@ -332,7 +333,7 @@ static bool make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batc
     if (!jobs) return false;
     bool ok = plan_batch(kv, layer, batch, ahead, jobs, &n);
     ok = ok && kv->device->encode(b, kv, jobs, n);
-    for (int64_t i = 0; ok && i < n; i++) ok = encode_odd(b, kv, &jobs[i]);
+    for (int64_t i = 0; ok && i < n; i++) ok = encode_wide(b, kv, &jobs[i]);
     for (int64_t i = 0; i < n; i++) {
         if (ok) jobs[i].page->coded = jobs[i].page->due;
         jobs[i].page->due = jobs[i].page->coded;
@@ -353,7 +354,7 @@ static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batc
                 dq_fail(&b->err, DQ_BUG, "positions of appended tokens do not ascend");
                 return false;
             }
-            if (!make_room(b, kv, list, g, n)) return false;
+            if (!reserve(b, kv, list, g, n)) return false;
         }
     }
     return true;
@@ -363,7 +364,7 @@ static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batc
 static void count_tokens(dq_kv_list *list, const int32_t *pos, int64_t n)
 {
     for (int64_t i = 0; i < n; i++, list->count++)
-        list->page[list->count / DQ_PAGE]->pos[list->count % DQ_PAGE] = pos[i];
+        list->page[list->count / DQ_PAGE_TOKENS]->pos[list->count % DQ_PAGE_TOKENS] = pos[i];
 }
 
 void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
@@ -386,22 +387,22 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
     }
 }
 
-/* The list needs settled tokens as codes only: pages that hold nothing else may lose their unquantized
+/* The list needs compacted tokens as codes only: pages that hold nothing else may lose their unquantized
  * parts, once all their holders say so. */
 static void agree(dq_kv *kv, dq_kv_list *list, int group)
 {
     const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);
-    int64_t end = dq_kv_visible(list, list->settled - 1);
+    int64_t end = dq_kv_visible(list, list->compacted - 1);
     if (end < sinks) end = sinks;
     for (; list->agreed < pages_of(list->count); list->agreed++) {
-        const int64_t stop = (list->agreed + 1) * DQ_PAGE;
+        const int64_t stop = (list->agreed + 1) * DQ_PAGE_TOKENS;
         if ((stop < list->count ? stop : list->count) > end) return;
         list->page[list->agreed]->agreed++;
-        dq_kv_page_relax(kv, list->page[list->agreed], group);
+        dq_kv_page_release(kv, list->page[list->agreed], group);
     }
 }
 
-void dq_kv_pages_settle(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch)
+void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch)
 {
     if (b->err.code != DQ_OK) return;
     for (int i = 0; i < batch->n_seq; i++) {
@@ -411,10 +412,10 @@ void dq_kv_pages_settle(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
     for (int i = 0; i < batch->n_seq; i++) {
         const int64_t end = batch->cu_rows[i + 1];
         if (end == batch->cu_rows[i]) continue;
-        const int32_t settled = dq_kv_coded_end(&kv->spec, batch->pos[end - 1] + 1);
+        const int32_t compacted = dq_kv_coded_end(&kv->spec, batch->pos[end - 1] + 1);
         for (int g = 0; g < kv->map->n_groups; g++) {
             dq_kv_list *list = &kv->seq[batch->seq[i]][layer * kv->map->n_groups + g];
-            if (settled > list->settled) list->settled = settled;
+            if (compacted > list->compacted) list->compacted = compacted;
             agree(kv, list, g);
         }
     }
@@ -423,7 +424,7 @@ void dq_kv_pages_settle(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
 /* Whether a query at `length` would read a token unquantized that is held as codes only. */
 static bool lost(const dq_kv *kv, const dq_kv_list *list, int32_t length)
 {
-    const int32_t end = length < list->settled ? length : list->settled;
+    const int32_t end = length < list->compacted ? length : list->compacted;
     int64_t first = dq_kv_coded_index(kv, list, length);
     const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);
     if (first < sinks) first = sinks;
@@ -448,7 +449,7 @@ void dq_kv_pages_rewind(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length)
         dq_kv_list *list = &kv->seq[seq][i];
         list->count = dq_kv_visible(list, length - 1);
         list_cut(kv, list, i % kv->map->n_groups, pages_of(list->count));
-        if (list->settled > coded) list->settled = coded;
+        if (list->compacted > coded) list->compacted = coded;
     }
 }
 
@@ -467,14 +468,14 @@ static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, cons
     int32_t sinks = 0, coded = 0;
     bool plain = false, wide[2] = {false, false};
     for (int64_t i = 0; i < n; i++) {
-        const dq_kv_page *from = list->page[kept[i] / DQ_PAGE];
-        const int32_t pos = from->pos[kept[i] % DQ_PAGE];
+        const dq_kv_page *from = list->page[kept[i] / DQ_PAGE_TOKENS];
+        const int32_t pos = from->pos[kept[i] % DQ_PAGE_TOKENS];
         if (pos < kv->spec.sink) {
             sinks++;
             continue;
         }
-        coded += kept[i] % DQ_PAGE < from->coded;
-        plain = plain || pos >= list->settled;
+        coded += kept[i] % DQ_PAGE_TOKENS < from->coded;
+        plain = plain || pos >= list->compacted;
         for (int side = DQ_K; side <= DQ_V; side++)
             wide[side] = wide[side] || from->part[side].wide;
     }
@@ -487,7 +488,7 @@ static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, cons
     if (ok && coded) p->coded = p->due = sinks + coded;
     if (ok && coded && !plain) {
         p->agreed = 1;
-        dq_kv_page_relax(kv, p, group);
+        dq_kv_page_release(kv, p, group);
     }
     if (ok) return p;
     dq_kv_page_drop(kv, p, group);
@@ -521,16 +522,18 @@ void dq_kv_pages_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int grou
         return;
     }
     int64_t whole = 0; /* pages that stay as they are, perhaps shared */
-    while ((whole + 1) * DQ_PAGE <= n &&
-           kept[whole * DQ_PAGE + DQ_PAGE - 1] == (int32_t)(whole * DQ_PAGE + DQ_PAGE - 1)) {
+    while ((whole + 1) * DQ_PAGE_TOKENS <= n &&
+           kept[whole * DQ_PAGE_TOKENS + DQ_PAGE_TOKENS - 1] ==
+               (int32_t)(whole * DQ_PAGE_TOKENS + DQ_PAGE_TOKENS - 1)) {
         whole++;
     }
     dq_kv_list dense = {0};
     if (!list_reserve(b, kv, &dense, pages_of(n))) return;
     bool ok = true;
     for (int64_t p = whole; ok && p < pages_of(n); p++) {
-        const int32_t *from = kept + p * DQ_PAGE;
-        const int64_t some = n - p * DQ_PAGE < DQ_PAGE ? n - p * DQ_PAGE : DQ_PAGE;
+        const int32_t *from = kept + p * DQ_PAGE_TOKENS;
+        const int64_t some =
+            n - p * DQ_PAGE_TOKENS < DQ_PAGE_TOKENS ? n - p * DQ_PAGE_TOKENS : DQ_PAGE_TOKENS;
         dq_kv_page *page = dense_page(kv, list, group, from, some);
         ok = page != NULL;
         if (!ok) break;
@@ -562,7 +565,7 @@ dq_kv_bytes dq_kv_pages_bytes(dq_backend *b, const dq_kv *kv)
         for (int i = 0; kv->seq[s] && i < kv->n_layers * kv->map->n_groups; i++) {
             const dq_kv_list *list = &kv->seq[s][i];
             const int64_t coded =
-                dq_kv_visible(list, list->settled - 1) - dq_kv_visible(list, kv->spec.sink - 1);
+                dq_kv_visible(list, list->compacted - 1) - dq_kv_visible(list, kv->spec.sink - 1);
             bytes.tokens += list->count;
             if (coded > 0) bytes.tokens_coded += coded;
         }

@@ -9,46 +9,46 @@
 enum { DQ_K, DQ_V };
 
 /* How all pages store their keys or their values. */
-typedef struct dq_kv_form {
+typedef struct dq_kv_page_form {
     int bits;
     int group;            /* channels per scale; the last run of a head may be shorter */
     int64_t n_scales;     /* per token and head */
     int64_t plain_floats; /* of one head and page */
     int64_t code_bytes;   /* of one head and page; 0: 16 bits */
-} dq_kv_form;
+} dq_kv_page_form;
 
 /* Keys or values of a page. Each array holds the KV heads of the page's group one after the other; NULL: none.
  * The memory is the backend's, which alone knows how tokens lie in `plain` and `codes`. */
 typedef struct dq_kv_part {
     float *plain;   /* unquantized, form.plain_floats a head */
     uint8_t *codes; /* form.code_bytes a head */
-    void *scale;    /* form.n_scales * DQ_PAGE a head: f16, or f32 where `wide` */
+    void *scale;    /* form.n_scales * DQ_PAGE_TOKENS a head: f16, or f32 where `wide` */
     float *sinks;   /* [n_sinks][head_dim] a head: what is never coded in a page that is */
     bool wide;
 } dq_kv_part;
 
-/* DQ_PAGE tokens of one (sequence, layer, KV head group). Forks share pages; a page with more than one
+/* DQ_PAGE_TOKENS tokens of one (sequence, layer, KV head group). Forks share pages; a page with more than one
  * holder is copied before tokens are written to it. Slots at and after a list's count may hold what
  * another holder appended or what a rewind left: readers stop at the count. Codes follow from a slot's
  * unquantized values, whoever makes them, so they are added to shared pages too. */
 typedef struct dq_kv_page {
     int32_t holders;
-    int32_t agreed;  /* holders that will not read coded slots unquantized again */
-    int32_t n_sinks; /* slots before the first one with codes; 0 without codes */
-    int32_t coded;   /* slots n_sinks .. coded-1 have codes */
-    int32_t due;     /* while codes are made: what `coded` becomes */
-    bool odd[2];     /* while codes are made: a scale does not fit in f16 */
+    int32_t agreed;   /* holders that will not read coded slots unquantized again */
+    int32_t n_sinks;  /* slots before the first one with codes; 0 without codes */
+    int32_t coded;    /* slots n_sinks .. coded-1 have codes */
+    int32_t due;      /* while codes are made: what `coded` becomes */
+    bool overflow[2]; /* while codes are made: a scale does not fit in f16 */
     dq_kv_part part[2];
-    int32_t pos[DQ_PAGE];
+    int32_t pos[DQ_PAGE_TOKENS];
 } dq_kv_page;
 
 /* The tokens of one (sequence, layer, group), positions ascending. */
 typedef struct dq_kv_list {
     dq_kv_page **page;
-    int64_t n_pages, capacity; /* n_pages * DQ_PAGE >= count */
+    int64_t n_pages, capacity; /* n_pages * DQ_PAGE_TOKENS >= count */
     int64_t count;
-    int64_t agreed;  /* leading pages in whose `agreed` this list counts */
-    int32_t settled; /* positions sink .. settled-1 are held as codes only */
+    int64_t agreed;    /* leading pages in whose `agreed` this list counts */
+    int32_t compacted; /* positions sink .. compacted-1 are held as codes only */
 } dq_kv_list;
 
 /* A page of a KV head group whose slots coded .. due-1 get codes: both sides, or one (side >= 0). */
@@ -68,7 +68,7 @@ typedef struct dq_kv_device {
     /* The batch's rows into the unquantized slots behind each list's count; there is room. */
     bool (*write)(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                   dq_mat v);
-    /* Makes codes and scales. Where f16 cannot hold a scale of a side that is not wide, odd[side] is set
+    /* Makes codes and scales. Where f16 cannot hold a scale of a side that is not wide, overflow[side] is set
      * and that side's codes may be left half made; else it is cleared. */
     bool (*encode)(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n);
     void (*widen)(dq_backend *b, float *to, const void *f16, int64_t n);
@@ -85,7 +85,7 @@ struct dq_kv {
     bool has_codes;
     int n_layers;
     int64_t v_cols; /* head_dim, padded to a multiple of 16 with zeros */
-    dq_kv_form form[2];
+    dq_kv_page_form form[2];
     int *slot;        /* [n_kv] index of a KV head inside its group */
     int *heads;       /* [n_groups] KV heads of each group */
     dq_kv_list **seq; /* [n_seq] of [n_layers * n_groups]; NULL: free handle */
@@ -101,7 +101,7 @@ static inline const dq_kv_list *dq_kv_list_of(const dq_kv *kv, int32_t seq, int 
 
 static inline int32_t dq_kv_pos(const dq_kv_list *list, int64_t i)
 {
-    return list->page[i / DQ_PAGE]->pos[i % DQ_PAGE];
+    return list->page[i / DQ_PAGE_TOKENS]->pos[i % DQ_PAGE_TOKENS];
 }
 
 /* What a page keeps for the slot-th head of its group. */
@@ -122,8 +122,8 @@ static inline float *dq_kv_sinks_of(const dq_kv *kv, const dq_kv_page *p, int si
 
 static inline int64_t dq_kv_slots(int64_t index, int64_t page)
 {
-    const int64_t n = index - page * DQ_PAGE;
-    return n < 0 ? 0 : n > DQ_PAGE ? DQ_PAGE : n;
+    const int64_t n = index - page * DQ_PAGE_TOKENS;
+    return n < 0 ? 0 : n > DQ_PAGE_TOKENS ? DQ_PAGE_TOKENS : n;
 }
 
 /* How many tokens stand at positions <= t: what a query at t sees. */
@@ -132,12 +132,12 @@ int64_t dq_kv_visible(const dq_kv_list *list, int32_t t);
  * 0 .. n-1 of the list as codes, except for sinks, and all others unquantized. */
 int64_t dq_kv_coded_index(const dq_kv *kv, const dq_kv_list *list, int32_t t);
 
-/* Consecutive rows of one sequence, at most DQ_PAGE of them where attention works on blocks. */
-typedef struct dq_rows {
+/* Consecutive rows of one sequence, at most DQ_PAGE_TOKENS of them where attention works on blocks. */
+typedef struct dq_kv_rows {
     int seq;            /* index in the batch */
     int64_t first, n;   /* rows of the batch */
     const int32_t *pos; /* of row `first` */
-} dq_rows;
+} dq_kv_rows;
 
 /* Rows first .. first+n-1 of a block read the same tokens as codes. */
 typedef struct dq_kv_span {
@@ -145,7 +145,8 @@ typedef struct dq_kv_span {
 } dq_kv_span;
 
 /* Cuts a block, whose rows share a tile of positions, by what they read as codes: 1 or 2 spans. */
-int dq_kv_spans(dq_kv_span span[2], const dq_kv *kv, const dq_kv_list *list, const dq_rows *rows);
+int dq_kv_spans(dq_kv_span span[2], const dq_kv *kv, const dq_kv_list *list,
+                const dq_kv_rows *rows);
 /* The same for one page, where both spans may read alike. */
 int dq_kv_page_spans(dq_kv_span out[2], const dq_kv_span *span, int n, int64_t page);
 
@@ -161,7 +162,7 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
 void dq_kv_pages_rewind(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length);
 void dq_kv_pages_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
                       const int32_t *kept, int64_t n);
-void dq_kv_pages_settle(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch);
+void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch);
 int64_t dq_kv_pages_count(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                           int32_t *pos);
 dq_kv_bytes dq_kv_pages_bytes(dq_backend *b, const dq_kv *kv);
@@ -179,7 +180,7 @@ dq_kv_page *dq_kv_page_copy(dq_kv *kv, const dq_kv_page *p, int group);
 /* Forgets codes of slots from `at` on, which are written next. The page has its plain parts. */
 void dq_kv_page_cut(dq_kv *kv, dq_kv_page *p, int group, int64_t at);
 /* Frees what no holder reads any more. */
-void dq_kv_page_relax(dq_kv *kv, dq_kv_page *p, int group);
+void dq_kv_page_release(dq_kv *kv, dq_kv_page *p, int group);
 void dq_kv_page_drop(dq_kv *kv, dq_kv_page *p, int group);
 
 #endif

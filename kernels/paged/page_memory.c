@@ -31,7 +31,7 @@ static int64_t code_bytes(const dq_kv *kv, int group, int side)
 
 static int64_t scale_bytes(const dq_kv *kv, int group, int side, bool wide)
 {
-    return kv->heads[group] * kv->form[side].n_scales * DQ_PAGE * (wide ? 4 : 2);
+    return kv->heads[group] * kv->form[side].n_scales * DQ_PAGE_TOKENS * (wide ? 4 : 2);
 }
 
 static int64_t sink_bytes(const dq_kv *kv, int group, int32_t n_sinks)
@@ -161,7 +161,7 @@ static void free_plain(dq_kv *kv, dq_kv_page *p, int group, int side)
     p->part[side].plain = NULL;
 }
 
-void dq_kv_page_relax(dq_kv *kv, dq_kv_page *p, int group)
+void dq_kv_page_release(dq_kv *kv, dq_kv_page *p, int group)
 {
     if (p->agreed < p->holders) return;
     for (int side = DQ_K; side <= DQ_V; side++) {
@@ -172,7 +172,7 @@ void dq_kv_page_relax(dq_kv *kv, dq_kv_page *p, int group)
 void dq_kv_page_drop(dq_kv *kv, dq_kv_page *p, int group)
 {
     if (--p->holders > 0) {
-        dq_kv_page_relax(kv, p, group);
+        dq_kv_page_release(kv, p, group);
         return;
     }
     free_codes(kv, p, group);

@@ -6,11 +6,12 @@
 
 #include <string.h>
 
-void dq_span_rows_place(int64_t *at, const dq_spans *spans, const dq_batch *batch)
+void dq_span_rows_place(int64_t *at, const dq_attention_spans *spans, const dq_batch *batch)
 {
     at[0] = 0;
     for (int i = 0; i < batch->n_seq; i++)
-        at[i + 1] = at[i] + batch->cu_rows[i + 1] - dq_spans_first(spans, batch->cu_rows, i);
+        at[i + 1] =
+            at[i] + batch->cu_rows[i + 1] - dq_attention_spans_first(spans, batch->cu_rows, i);
 }
 
 static void place_keys(dq_span_rows *s, const dq_attend_args *args)
@@ -28,7 +29,7 @@ static void place_keys(dq_span_rows *s, const dq_attend_args *args)
 /* Classes of the tokens of list l. */
 static bool label_keys(dq_backend *b, dq_span_rows *s, const dq_attend_args *args, int l)
 {
-    const dq_spans *spans = args->spans;
+    const dq_attention_spans *spans = args->spans;
     const int n_groups = args->attn->map->n_groups, i = l / n_groups;
     const dq_kv_list *list =
         dq_kv_list_of(args->kv, args->batch->seq[i], args->layer, l % n_groups);
@@ -83,7 +84,7 @@ void dq_span_rows_add(dq_span_share *sums, const int64_t *at, int n_seq, int n_o
     for (int i = 0; i < n_seq; i++) {
         for (int64_t row = at[i]; row < at[i + 1]; row++) {
             for (int o = 0; o < n_out; o++, mass += n_classes)
-                dq_span_add_row(&sums[i * n_out + o], mass, n_classes);
+                dq_attention_spans_add_row(&sums[i * n_out + o], mass, n_classes);
         }
     }
 }

@@ -26,13 +26,13 @@ static int open_input(const char *path, bool pipes, struct stat *st, dq_err *err
     const bool waits = pipes && stat(path, st) == 0 && S_ISFIFO(st->st_mode);
     int fd;
     do fd = open(path, O_RDONLY | O_CLOEXEC | (waits ? 0 : O_NONBLOCK));
-    while (fd < 0 && errno == EINTR && dq_check_stop(err) == DQ_OK);
+    while (fd < 0 && errno == EINTR && dq_os_check_stop(err) == DQ_OK);
     if (fd < 0) {
-        dq_fail_errno(err, path, "cannot open");
+        dq_os_fail(err, path, "cannot open");
         return -1;
     }
     if (fstat(fd, st) != 0)
-        dq_fail_errno(err, path, "cannot stat");
+        dq_os_fail(err, path, "cannot stat");
     else if (S_ISDIR(st->st_mode))
         dq_fail(err, DQ_FILE, "%s: is a folder, a file is needed", path);
     else if (!S_ISREG(st->st_mode) && !(waits && S_ISFIFO(st->st_mode)))
@@ -61,16 +61,16 @@ static dq_status read_to_end(dq_strbuf *b, int fd, const input *in, size_t expec
     for (;;) {
         const size_t step = expected > b->n ? expected - b->n + 1 : (size_t)1 << 16;
         if (dq_strbuf_reserve(b, step, err) != DQ_OK) return dq_in(err, "%s: ", in->path);
-        ssize_t n = read(fd, b->s + b->n, b->room - b->n);
+        ssize_t n = read(fd, b->s + b->n, b->capacity - b->n);
         if (n < 0 && errno == EINTR) {
-            DQ_TRY(dq_check_stop(err));
+            DQ_TRY(dq_os_check_stop(err));
             continue;
         }
-        if (n < 0) return dq_fail_errno(err, in->path, "cannot read");
+        if (n < 0) return dq_os_fail(err, in->path, "cannot read");
         if (n == 0) return DQ_OK;
         b->n += (size_t)n;
         if (b->n > in->max) return too_large(in, err);
-        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(dq_os_check_stop(err));
     }
 }
 
@@ -117,13 +117,13 @@ bool dq_file_exists(const char *path)
     return stat(path, &st) == 0;
 }
 
-bool dq_is_dir(const char *path)
+bool dq_file_is_dir(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-bool dq_is_regular(const char *path)
+bool dq_file_is_regular(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
@@ -134,16 +134,17 @@ static int by_text(const void *x, const void *y)
     return strcmp(*(const char *const *)x, *(const char *const *)y);
 }
 
-dq_status dq_dir_names(const char ***names, size_t *n, const char *dir, dq_arena *a, dq_err *err)
+dq_status dq_file_dir_names(const char ***names, size_t *n, const char *dir, dq_arena *a,
+                            dq_err *err)
 {
     DIR *d = opendir(dir);
-    size_t room = 0;
+    size_t capacity = 0;
     *names = NULL;
     *n = 0;
-    if (!d) return dq_fail_errno(err, dir, "cannot open");
+    if (!d) return dq_os_fail(err, dir, "cannot open");
     for (const struct dirent *e; err->code == DQ_OK && (e = readdir(d));) {
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        const char **list = dq_grow(a, *names, *n + 1, &room, sizeof *list, err);
+        const char **list = dq_grow(a, *names, *n + 1, &capacity, sizeof *list, err);
         if (!list) break;
         *names = list;
         (*names)[*n] = dq_text(a, e->d_name, strlen(e->d_name), err);
@@ -154,8 +155,8 @@ dq_status dq_dir_names(const char ***names, size_t *n, const char *dir, dq_arena
     return err->code;
 }
 
-dq_status dq_paths_like(const char ***paths, size_t *n, const char *pattern, dq_arena *a,
-                        dq_err *err)
+dq_status dq_file_paths_like(const char ***paths, size_t *n, const char *pattern, dq_arena *a,
+                             dq_err *err)
 {
     glob_t found;
     *n = 0;
@@ -173,7 +174,7 @@ dq_status dq_paths_like(const char ***paths, size_t *n, const char *pattern, dq_
     return err->code;
 }
 
-const char *dq_link_target(const char *path, dq_arena *a, dq_err *err)
+const char *dq_file_link_target(const char *path, dq_arena *a, dq_err *err)
 {
     char to[PATH_MAX];
     const ssize_t len = readlink(path, to, sizeof to - 1);
@@ -184,7 +185,7 @@ const char *dq_link_target(const char *path, dq_arena *a, dq_err *err)
     return dq_textf(a, err, "%.*s/%s", (int)(slash - path), path, to);
 }
 
-bool dq_same_file(const char *a, const char *b)
+bool dq_file_same(const char *a, const char *b)
 {
     struct stat x, y;
     if (stat(a, &x) != 0 || stat(b, &y) != 0) return false;
@@ -208,11 +209,11 @@ dq_status dq_file_commit(const char *partial, const char *path, dq_err *err)
 {
     char dir[4096];
     int fd = open(partial, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return dq_fail_errno(err, partial, "cannot open");
-    if (fsync(fd) != 0) dq_fail_errno(err, partial, "cannot sync");
+    if (fd < 0) return dq_os_fail(err, partial, "cannot open");
+    if (fsync(fd) != 0) dq_os_fail(err, partial, "cannot sync");
     close(fd);
     if (err->code != DQ_OK) return err->code;
-    if (rename(partial, path) != 0) return dq_fail_errno(err, path, "cannot rename into place");
+    if (rename(partial, path) != 0) return dq_os_fail(err, path, "cannot rename into place");
     if (folder_of(dir, sizeof dir, path)) {
         fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd >= 0) {
@@ -223,18 +224,19 @@ dq_status dq_file_commit(const char *partial, const char *path, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_remove(const char *path, dq_err *err)
+dq_status dq_file_remove(const char *path, dq_err *err)
 {
-    if (unlink(path) != 0 && errno != ENOENT) return dq_fail_errno(err, path, "cannot remove");
+    if (unlink(path) != 0 && errno != ENOENT) return dq_os_fail(err, path, "cannot remove");
     return DQ_OK;
 }
 
-dq_status dq_folder_check(const char *path, dq_err *err)
+dq_status dq_file_check_folder(const char *path, dq_err *err)
 {
     char dir[4096];
     if (!folder_of(dir, sizeof dir, path))
         return dq_fail(err, DQ_FILE, "%.60s...: path too long", path);
-    if (!dq_is_dir(dir)) return dq_fail(err, DQ_FILE, "%s: folder %s does not exist", path, dir);
+    if (!dq_file_is_dir(dir))
+        return dq_fail(err, DQ_FILE, "%s: folder %s does not exist", path, dir);
     if (access(dir, W_OK | X_OK) != 0)
         return dq_fail(err, DQ_FILE, "%s: folder %s cannot be written: %s", path, dir,
                        strerror(errno));
@@ -251,7 +253,7 @@ dq_status dq_file_check(const char *path, dq_err *err)
             return dq_fail(err, DQ_FILE, "%s: not a regular file. Choose another name.", path);
     }
     char *real = realpath(path, NULL); /* NULL: a new file */
-    dq_folder_check(real ? real : path, err);
+    dq_file_check_folder(real ? real : path, err);
     free(real);
     return err->code;
 }
@@ -262,10 +264,10 @@ static dq_status write_text(const char *path, const char *text, size_t len, dq_e
     if (snprintf(partial, sizeof partial, "%s.partial", path) >= (int)sizeof partial)
         return dq_fail(err, DQ_FILE, "%s: path too long", path);
     FILE *f = fopen(partial, "wb");
-    if (!f) return dq_fail_errno(err, partial, "cannot create");
+    if (!f) return dq_os_fail(err, partial, "cannot create");
     bool bad = fwrite(text, 1, len, f) != len;
-    if (bad) dq_fail_errno(err, partial, "cannot write");
-    if (fclose(f) != 0 && !bad) dq_fail_errno(err, partial, "cannot write");
+    if (bad) dq_os_fail(err, partial, "cannot write");
+    if (fclose(f) != 0 && !bad) dq_os_fail(err, partial, "cannot write");
     if (err->code == DQ_OK) dq_file_commit(partial, path, err);
     if (err->code != DQ_OK) unlink(partial);
     return err->code;
@@ -280,7 +282,7 @@ dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *
     return err->code;
 }
 
-int64_t dq_disk_free(const char *path)
+int64_t dq_file_disk_free(const char *path)
 {
     char dir[4096];
     struct statvfs st;

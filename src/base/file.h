@@ -14,28 +14,29 @@ enum { DQ_MAX_CONFIG = 16 << 20, DQ_MAX_INDEX = 256 << 20, DQ_MAX_TOKENIZER = 25
 dq_status dq_file_read_small(char **out, size_t *len, const char *path, size_t max, dq_arena *a,
                              dq_err *err);
 bool dq_file_exists(const char *path);
-bool dq_is_dir(const char *path);
-bool dq_is_regular(const char *path); /* or a link to such a file */
+bool dq_file_is_dir(const char *path);
+bool dq_file_is_regular(const char *path); /* or a link to such a file */
 /* Names in a folder, sorted, without "." and "..", in the arena. */
-dq_status dq_dir_names(const char ***names, size_t *n, const char *dir, dq_arena *a, dq_err *err);
+dq_status dq_file_dir_names(const char ***names, size_t *n, const char *dir, dq_arena *a,
+                            dq_err *err);
 /* Paths that a shell's pattern stands for, sorted, in the arena; none is no error. */
-dq_status dq_paths_like(const char ***paths, size_t *n, const char *pattern, dq_arena *a,
-                        dq_err *err);
+dq_status dq_file_paths_like(const char ***paths, size_t *n, const char *pattern, dq_arena *a,
+                             dq_err *err);
 /* What a symbolic link names, seen from where the link is seen from; in the arena. NULL: not a link, or an error. */
-const char *dq_link_target(const char *path, dq_arena *a, dq_err *err);
+const char *dq_file_link_target(const char *path, dq_arena *a, dq_err *err);
 /* Same device and inode, through links too. False when either is missing. */
-bool dq_same_file(const char *a, const char *b);
+bool dq_file_same(const char *a, const char *b);
 /* fsync `partial`, rename it to `path`, fsync the folder. */
 dq_status dq_file_commit(const char *partial, const char *path, dq_err *err);
-dq_status dq_remove(const char *path, dq_err *err); /* an absent file is fine */
+dq_status dq_file_remove(const char *path, dq_err *err); /* an absent file is fine */
 /* DQ_FILE when the folder of `path` is missing or this process may not write in it. */
-dq_status dq_folder_check(const char *path, dq_err *err);
+dq_status dq_file_check_folder(const char *path, dq_err *err);
 /* DQ_FILE when `path` cannot become a file: it is a folder, a device or a pipe, or its folder (a link's
  * target's) cannot take one. Nothing is written. Commands ask before long work. */
 dq_status dq_file_check(const char *path, dq_err *err);
 /* Writes text to path (checked; a link's target) through path.partial, then commits. */
 dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *err);
 /* Free bytes of the file system that holds path's folder; -1 unknown. */
-int64_t dq_disk_free(const char *path);
+int64_t dq_file_disk_free(const char *path);
 
 #endif

@@ -9,27 +9,28 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-dq_status dq_inplace_open(dq_inplace *p, const char *path, dq_err *err)
+dq_status dq_inplace_file_open(dq_inplace_file *p, const char *path, dq_err *err)
 {
     p->path = path;
     p->fd = open(path, O_RDWR | O_CLOEXEC);
-    return p->fd < 0 ? dq_fail_errno(err, path, "cannot open for writing") : DQ_OK;
+    return p->fd < 0 ? dq_os_fail(err, path, "cannot open for writing") : DQ_OK;
 }
 
-void dq_inplace_close(dq_inplace *p)
+void dq_inplace_file_close(dq_inplace_file *p)
 {
     if (p->fd >= 0) close(p->fd);
     p->fd = -1;
 }
 
-dq_status dq_inplace_put(dq_inplace *p, int64_t at, const void *data, size_t bytes, dq_err *err)
+dq_status dq_inplace_file_put(dq_inplace_file *p, int64_t at, const void *data, size_t bytes,
+                              dq_err *err)
 {
     const char *from = data;
     while (bytes > 0) {
         ssize_t n = pwrite(p->fd, from, bytes, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EFAULT) DQ_TRY(dq_maps_check(err)); /* the source has shrunk */
-        if (n < 0) return dq_fail_errno(err, p->path, "cannot write");
+        if (n < 0 && errno == EFAULT) DQ_TRY(dq_os_maps_check(err)); /* the source has shrunk */
+        if (n < 0) return dq_os_fail(err, p->path, "cannot write");
         if (n == 0) return dq_fail(err, DQ_FILE, "%s: cannot write: disk full", p->path);
         from += n;
         at += n;
@@ -38,7 +39,7 @@ dq_status dq_inplace_put(dq_inplace *p, int64_t at, const void *data, size_t byt
     return DQ_OK;
 }
 
-void dq_inplace_start(dq_inplace *p, int64_t at, size_t bytes)
+void dq_inplace_file_start(dq_inplace_file *p, int64_t at, size_t bytes)
 {
 #if defined(__linux__)
     sync_file_range(p->fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
@@ -47,7 +48,7 @@ void dq_inplace_start(dq_inplace *p, int64_t at, size_t bytes)
 #endif
 }
 
-dq_status dq_inplace_sync(dq_inplace *p, dq_err *err)
+dq_status dq_inplace_file_sync(dq_inplace_file *p, dq_err *err)
 {
-    return fsync(p->fd) == 0 ? DQ_OK : dq_fail_errno(err, p->path, "cannot sync");
+    return fsync(p->fd) == 0 ? DQ_OK : dq_os_fail(err, p->path, "cannot sync");
 }

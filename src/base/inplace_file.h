@@ -7,16 +7,18 @@
 #include "base/base.h"
 
 /* An open file; fd -1: none. */
-typedef struct dq_inplace {
+typedef struct dq_inplace_file {
     int fd;
     const char *path; /* borrowed */
-} dq_inplace;
+} dq_inplace_file;
 
-dq_status dq_inplace_open(dq_inplace *p, const char *path, dq_err *err); /* an existing file */
-void dq_inplace_close(dq_inplace *p);                                    /* may be called again */
-dq_status dq_inplace_put(dq_inplace *p, int64_t at, const void *data, size_t bytes, dq_err *err);
+dq_status dq_inplace_file_open(dq_inplace_file *p, const char *path,
+                               dq_err *err);    /* an existing file */
+void dq_inplace_file_close(dq_inplace_file *p); /* may be called again */
+dq_status dq_inplace_file_put(dq_inplace_file *p, int64_t at, const void *data, size_t bytes,
+                              dq_err *err);
 /* A hint: the disk may begin with these bytes now, so that a later sync has less to wait for. */
-void dq_inplace_start(dq_inplace *p, int64_t at, size_t bytes);
-dq_status dq_inplace_sync(dq_inplace *p, dq_err *err);
+void dq_inplace_file_start(dq_inplace_file *p, int64_t at, size_t bytes);
+dq_status dq_inplace_file_sync(dq_inplace_file *p, dq_err *err);
 
 #endif

@@ -59,7 +59,7 @@ static dq_status lock_file(dq_journal *j, int flags, dq_err *err)
 {
     for (;;) {
         j->fd = open(j->path, O_RDWR | O_NONBLOCK | O_CLOEXEC | flags, 0666);
-        if (j->fd < 0) return dq_fail_errno(err, j->path, "cannot open for writing");
+        if (j->fd < 0) return dq_os_fail(err, j->path, "cannot open for writing");
         if (locked_by_another(j->fd))
             dq_fail(err, DQ_RESOURCE, "%s: another dq is writing to it. Wait for it, or stop it",
                     j->path);
@@ -91,7 +91,7 @@ static dq_status open_file(dq_journal **out, const char *path, int flags, dq_err
 /* The file ends here, after n lines. */
 static dq_status cut(dq_journal *j, size_t end, int64_t n, dq_err *err)
 {
-    if (ftruncate(j->fd, (off_t)end) != 0) return dq_fail_errno(err, j->path, "cannot write");
+    if (ftruncate(j->fd, (off_t)end) != 0) return dq_os_fail(err, j->path, "cannot write");
     j->end = (off_t)end;
     j->n = n;
     return DQ_OK;
@@ -122,7 +122,7 @@ int64_t dq_journal_count(const dq_journal *j)
 
 dq_status dq_journal_sync(dq_journal *j, dq_err *err)
 {
-    return fsync(j->fd) == 0 ? DQ_OK : dq_fail_errno(err, j->path, "cannot sync");
+    return fsync(j->fd) == 0 ? DQ_OK : dq_os_fail(err, j->path, "cannot sync");
 }
 
 static dq_status write_at(const dq_journal *j, off_t at, const char *p, size_t n, dq_err *err)
@@ -131,7 +131,7 @@ static dq_status write_at(const dq_journal *j, off_t at, const char *p, size_t n
         ssize_t k = pwrite(j->fd, p, n, at);
         if (k < 0 && errno == EINTR) continue;
         if (k == 0) errno = ENOSPC;
-        if (k <= 0) return dq_fail_errno(err, j->path, "cannot write");
+        if (k <= 0) return dq_os_fail(err, j->path, "cannot write");
         p += k;
         at += k;
         n -= (size_t)k;

@@ -16,7 +16,7 @@ typedef struct dq_map64 {
     dq_arena *a; /* holds the slots; NULL: they are a block */
 } dq_map64;
 
-/* Room for `count` keys before it grows. Blocks end by dq_map64_free. */
+/* Capacity for `count` keys before it grows. Blocks end by dq_map64_free. */
 dq_status dq_map64_new(dq_map64 *m, size_t count, dq_arena *a, dq_err *err);
 void dq_map64_free(dq_map64 *m); /* {0}, too; may be called again */
 void dq_map64_clear(dq_map64 *m);

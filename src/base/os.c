@@ -18,13 +18,13 @@
 #include <time.h>
 #include <unistd.h>
 
-dq_status dq_fail_errno(dq_err *err, const char *path, const char *what)
+dq_status dq_os_fail(dq_err *err, const char *path, const char *what)
 {
     return dq_fail(err, errno == ENOMEM ? DQ_RESOURCE : DQ_FILE, "%s: %s: %s", path, what,
                    strerror(errno));
 }
 
-unsigned dq_cpu_features(bool *unknown)
+unsigned dq_os_cpu_features(bool *unknown)
 {
     unsigned have = 0, allow = ~0u;
     const char *limit = getenv("DQ_CPU");
@@ -58,17 +58,17 @@ static double seconds_of(clockid_t clock)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-double dq_seconds(void)
+double dq_os_seconds(void)
 {
     return seconds_of(CLOCK_MONOTONIC);
 }
 
-double dq_own_seconds(void)
+double dq_os_own_seconds(void)
 {
     return seconds_of(CLOCK_PROCESS_CPUTIME_ID);
 }
 
-int dq_cpu_count(void)
+int dq_os_cpu_count(void)
 {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) {
@@ -78,7 +78,7 @@ int dq_cpu_count(void)
     return 1;
 }
 
-int64_t dq_peak_bytes(void)
+int64_t dq_os_peak_bytes(void)
 {
     /* Not getrusage: its figure outlives exec, so a child of a large process would report its parent. */
     char line[128];
@@ -92,38 +92,37 @@ int64_t dq_peak_bytes(void)
     return kib * 1024;
 }
 
-void *dq_library_open(const char *name, const char **why)
+void *dq_os_library_open(const char *name, const char **why)
 {
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     *why = library ? NULL : dlerror();
     return library;
 }
 
-const char *dq_library_path(void *library, dq_arena *a, dq_err *err)
+const char *dq_os_library_path(void *library, dq_arena *a, dq_err *err)
 {
     struct link_map *map;
     const char *path = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : "unknown";
     return dq_text(a, path, strlen(path), err);
 }
 
-dq_function *dq_library_function(void *library, const char *name)
+dq_os_function *dq_os_library_function(void *library, const char *name)
 {
-    dq_function *f;
+    dq_os_function *f;
     void *p = dlsym(library, name);
     _Static_assert(sizeof f == sizeof p, "POSIX");
     memcpy(&f, &p, sizeof f);
     return f;
 }
 
-dq_status dq_process_begin(dq_err *err)
+dq_status dq_os_process_begin(dq_err *err)
 {
     /* The wrong way round on purpose: reading from a standard input that does not exist fails, and so
      * does writing to such an output. Only messages go nowhere. */
     static const int flags[3] = {O_WRONLY, O_RDONLY, O_WRONLY};
     for (int fd = 0; fd < 3; fd++) {
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-        if (open("/dev/null", flags[fd]) != fd)
-            return dq_fail_errno(err, "/dev/null", "cannot open");
+        if (open("/dev/null", flags[fd]) != fd) return dq_os_fail(err, "/dev/null", "cannot open");
     }
     signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is a write error like a full disk */
     return DQ_OK;
@@ -136,7 +135,7 @@ static void on_signal(int number)
     stop_signal = number;
 }
 
-void dq_catch_signals(void)
+void dq_os_catch_signals(void)
 {
     struct sigaction act;
     memset(&act, 0, sizeof act);
@@ -146,12 +145,12 @@ void dq_catch_signals(void)
     sigaction(SIGTERM, &act, NULL);
 }
 
-int dq_stop_signal(void)
+int dq_os_stop_signal(void)
 {
     return stop_signal;
 }
 
-dq_status dq_check_stop(dq_err *err)
+dq_status dq_os_check_stop(dq_err *err)
 {
     return stop_signal ? dq_fail(err, DQ_STOPPED, "interrupted") : DQ_OK;
 }

@@ -6,52 +6,52 @@
 #include "base/base.h"
 
 /* "path: what: reason", the reason from errno: DQ_RESOURCE for memory, else DQ_FILE. */
-dq_status dq_fail_errno(dq_err *err, const char *path, const char *what);
+dq_status dq_os_fail(dq_err *err, const char *path, const char *what);
 
 /* os_map.c. Every mapping is remembered until it is closed, so that a change of its file is seen. Maps
  * may be opened and closed by any thread. */
-typedef struct dq_map {
+typedef struct dq_os_map {
     const uint8_t *data; /* NULL when the file is empty */
     size_t bytes;
     struct dq_mapping *entry;
-} dq_map;
+} dq_os_map;
 
 /* Read-only mapping of a regular file; the caller closes it. DQ_FILE names the path. Never waits. */
-dq_status dq_map_open(dq_map *m, const char *path, dq_err *err);
-void dq_map_close(dq_map *m); /* leaves an empty map; may be called again */
+dq_status dq_os_map_open(dq_os_map *m, const char *path, dq_err *err);
+void dq_os_map_close(dq_os_map *m); /* leaves an empty map; may be called again */
 /* Tells the kernel that [p, p + bytes) of a mapping will not be needed again: resident memory stays
  * bounded while a file larger than memory is walked. */
-void dq_map_release(const void *p, size_t bytes);
+void dq_os_map_release(const void *p, size_t bytes);
 /* DQ_FILE names a mapped file that was written to since it was opened: numbers may come from both of
  * its states. A file that another one replaced under its name, or that was removed, has not changed. */
-dq_status dq_maps_check(dq_err *err);
+dq_status dq_os_maps_check(dq_err *err);
 /* The file whose mapping holds p, NULL: none. *cut: it is shorter now. For handlers of SIGBUS: calls
  * only what these may call. */
-const char *dq_map_at(const void *p, bool *cut);
+const char *dq_os_map_at(const void *p, bool *cut);
 
 /* A shared library: a path, or a name that the loader searches for; it stays open. NULL: *why says what the loader
  * did, until the next call. A function in it, or NULL. The file it came from, in the arena. */
-typedef void dq_function(void);
-void *dq_library_open(const char *name, const char **why);
-dq_function *dq_library_function(void *library, const char *name);
-const char *dq_library_path(void *library, dq_arena *a, dq_err *err);
+typedef void dq_os_function(void);
+void *dq_os_library_open(const char *name, const char **why);
+dq_os_function *dq_os_library_function(void *library, const char *name);
+const char *dq_os_library_path(void *library, dq_arena *a, dq_err *err);
 
 enum { DQ_CPU_AVX2 = 1, DQ_CPU_AVX512 = 2, DQ_CPU_VNNI = 4 };
 /* Feature bits of this machine, cut down by the environment variable DQ_CPU=scalar|avx2|avx512
  * (each names the highest level allowed). AVX2 means AVX2 + FMA + F16C; AVX512 means F, BW, DQ, VL
  * as well. *unknown (may be NULL) becomes true when DQ_CPU holds another word. */
-unsigned dq_cpu_features(bool *unknown);
-double dq_seconds(void);     /* monotonic */
-double dq_own_seconds(void); /* that processors have spent on this process */
-int dq_cpu_count(void);      /* processors this process may use */
-int64_t dq_peak_bytes(void); /* peak resident memory of this process; 0 unknown */
+unsigned dq_os_cpu_features(bool *unknown);
+double dq_os_seconds(void);     /* monotonic */
+double dq_os_own_seconds(void); /* that processors have spent on this process */
+int dq_os_cpu_count(void);      /* processors this process may use */
+int64_t dq_os_peak_bytes(void); /* peak resident memory of this process; 0 unknown */
 
 /* First thing in main: descriptors 0 to 2 that are closed are taken, so that no file becomes one of
  * them, and reading or writing them fails; SIGXFSZ becomes the error EFBIG. */
-dq_status dq_process_begin(dq_err *err);
+dq_status dq_os_process_begin(dq_err *err);
 /* Ctrl-C and SIGTERM set a flag; long loops ask for it at a safe point and return DQ_STOPPED. */
-void dq_catch_signals(void);
-int dq_stop_signal(void);             /* 0, SIGINT or SIGTERM */
-dq_status dq_check_stop(dq_err *err); /* DQ_STOPPED "interrupted" once a signal came */
+void dq_os_catch_signals(void);
+int dq_os_stop_signal(void);             /* 0, SIGINT or SIGTERM */
+dq_status dq_os_check_stop(dq_err *err); /* DQ_STOPPED "interrupted" once a signal came */
 
 #endif

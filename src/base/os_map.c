@@ -39,7 +39,7 @@ static struct dq_mapping *new_entry(void)
     return e;
 }
 
-static dq_status remember(dq_map *m, const char *path, const struct stat *st, dq_err *err)
+static dq_status remember(dq_os_map *m, const char *path, const struct stat *st, dq_err *err)
 {
     size_t n = strlen(path) + 1;
     char *copy = malloc(n);
@@ -68,14 +68,14 @@ static void forget(struct dq_mapping *e)
     pthread_mutex_unlock(&lock);
 }
 
-dq_status dq_map_open(dq_map *m, const char *path, dq_err *err)
+dq_status dq_os_map_open(dq_os_map *m, const char *path, dq_err *err)
 {
     struct stat st;
     memset(m, 0, sizeof *m);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not waited for */
-    if (fd < 0) return dq_fail_errno(err, path, "cannot open");
+    if (fd < 0) return dq_os_fail(err, path, "cannot open");
     if (fstat(fd, &st) != 0) {
-        dq_fail_errno(err, path, "cannot stat");
+        dq_os_fail(err, path, "cannot stat");
     } else if (S_ISDIR(st.st_mode)) {
         dq_fail(err, DQ_FILE, "%s: is a folder, a file is needed", path);
     } else if (!S_ISREG(st.st_mode)) {
@@ -83,18 +83,18 @@ dq_status dq_map_open(dq_map *m, const char *path, dq_err *err)
     } else if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED) {
-            dq_fail_errno(err, path, "cannot map");
+            dq_os_fail(err, path, "cannot map");
         } else {
             m->data = p;
             m->bytes = (size_t)st.st_size;
-            if (remember(m, path, &st, err) != DQ_OK) dq_map_close(m);
+            if (remember(m, path, &st, err) != DQ_OK) dq_os_map_close(m);
         }
     }
     close(fd);
     return err->code;
 }
 
-void dq_map_close(dq_map *m)
+void dq_os_map_close(dq_os_map *m)
 {
     union { /* munmap takes a pointer to writable memory; the mapping is ours */
         const uint8_t *in;
@@ -105,7 +105,7 @@ void dq_map_close(dq_map *m)
     memset(m, 0, sizeof *m);
 }
 
-void dq_map_release(const void *p, size_t bytes)
+void dq_os_map_release(const void *p, size_t bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = ((uintptr_t)p + page - 1) / page * page;
@@ -127,7 +127,7 @@ static bool written_since(const struct dq_mapping *e)
            now.st_mtim.tv_nsec != then->st_mtim.tv_nsec;
 }
 
-dq_status dq_maps_check(dq_err *err)
+dq_status dq_os_maps_check(dq_err *err)
 {
     pthread_mutex_lock(&lock);
     for (const struct dq_mapping *e = first; e; e = e->next) {
@@ -142,7 +142,7 @@ dq_status dq_maps_check(dq_err *err)
     return err->code;
 }
 
-const char *dq_map_at(const void *p, bool *cut)
+const char *dq_os_map_at(const void *p, bool *cut)
 {
     uintptr_t at = (uintptr_t)p;
     for (const struct dq_mapping *e = first; e; e = e->next) {

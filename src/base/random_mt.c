@@ -6,7 +6,7 @@
 
 enum { WORDS = 624, MIDDLE = 397 };
 
-static void seed_word(dq_mt19937 *r, uint32_t s)
+static void seed_word(dq_random_mt *r, uint32_t s)
 {
     r->state[0] = s;
     for (int i = 1; i < WORDS; i++) {
@@ -17,7 +17,7 @@ static void seed_word(dq_mt19937 *r, uint32_t s)
 }
 
 /* The key of a seed is its 32-bit words, lowest first; that of 0 is one word. */
-void dq_mt19937_seed(dq_mt19937 *r, uint64_t seed)
+void dq_random_mt_seed(dq_random_mt *r, uint64_t seed)
 {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     const int n_key = key[1] ? 2 : 1;
@@ -42,7 +42,7 @@ void dq_mt19937_seed(dq_mt19937 *r, uint64_t seed)
     s[0] = 0x80000000u;
 }
 
-static void refill(dq_mt19937 *r)
+static void refill(dq_random_mt *r)
 {
     uint32_t *s = r->state;
     for (int i = 0; i < WORDS; i++) {
@@ -52,7 +52,7 @@ static void refill(dq_mt19937 *r)
     r->at = 0;
 }
 
-uint32_t dq_mt19937_next(dq_mt19937 *r)
+uint32_t dq_random_mt_next(dq_random_mt *r)
 {
     if (r->at == WORDS) refill(r);
     uint32_t y = r->state[r->at++];
@@ -62,34 +62,34 @@ uint32_t dq_mt19937_next(dq_mt19937 *r)
     return y ^ (y >> 18);
 }
 
-uint32_t dq_mt19937_bits(dq_mt19937 *r, int bits)
+uint32_t dq_random_mt_bits(dq_random_mt *r, int bits)
 {
-    return dq_mt19937_next(r) >> (32 - bits);
+    return dq_random_mt_next(r) >> (32 - bits);
 }
 
-uint32_t dq_mt19937_below(dq_mt19937 *r, uint32_t n)
+uint32_t dq_random_mt_below(dq_random_mt *r, uint32_t n)
 {
     int bits = 0;
     while (bits < 32 && n >> bits) bits++;
-    uint32_t x = dq_mt19937_bits(r, bits);
-    while (x >= n) x = dq_mt19937_bits(r, bits);
+    uint32_t x = dq_random_mt_bits(r, bits);
+    while (x >= n) x = dq_random_mt_bits(r, bits);
     return x;
 }
 
 /* Few of many: draws again what is taken already. */
-static void sample_few(dq_mt19937 *r, int64_t *out, int64_t n, int64_t k)
+static void sample_few(dq_random_mt *r, int64_t *out, int64_t n, int64_t k)
 {
     for (int64_t i = 0; i < k; i++) {
         bool taken = true;
         while (taken) {
-            out[i] = dq_mt19937_below(r, (uint32_t)n);
+            out[i] = dq_random_mt_below(r, (uint32_t)n);
             taken = false;
             for (int64_t j = 0; j < i; j++) taken = taken || out[j] == out[i];
         }
     }
 }
 
-dq_status dq_mt19937_sample(dq_mt19937 *r, int64_t *out, int64_t n, int64_t k, dq_err *err)
+dq_status dq_random_mt_sample(dq_random_mt *r, int64_t *out, int64_t n, int64_t k, dq_err *err)
 {
     int64_t few = 21, power = 1;
     while (k > 5 && power < 3 * k) power *= 4;
@@ -102,7 +102,7 @@ dq_status dq_mt19937_sample(dq_mt19937 *r, int64_t *out, int64_t n, int64_t k, d
     if (!pool) return err->code;
     for (int64_t i = 0; i < n; i++) pool[i] = i;
     for (int64_t i = 0; i < k; i++) {
-        uint32_t j = dq_mt19937_below(r, (uint32_t)(n - i));
+        uint32_t j = dq_random_mt_below(r, (uint32_t)(n - i));
         out[i] = pool[j];
         pool[j] = pool[n - i - 1];
     }

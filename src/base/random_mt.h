@@ -8,19 +8,19 @@
 
 #include "base/base.h"
 
-typedef struct dq_mt19937 {
+typedef struct dq_random_mt {
     uint32_t state[624];
     int at; /* the next word of the state; 624: it is used up */
-} dq_mt19937;
+} dq_random_mt;
 
 /* random.seed(seed). */
-void dq_mt19937_seed(dq_mt19937 *r, uint64_t seed);
-uint32_t dq_mt19937_next(dq_mt19937 *r);
+void dq_random_mt_seed(dq_random_mt *r, uint64_t seed);
+uint32_t dq_random_mt_next(dq_random_mt *r);
 /* random.getrandbits(bits), bits 1 to 32. */
-uint32_t dq_mt19937_bits(dq_mt19937 *r, int bits);
+uint32_t dq_random_mt_bits(dq_random_mt *r, int bits);
 /* Uniform below n, n > 0: random.randrange(n). */
-uint32_t dq_mt19937_below(dq_mt19937 *r, uint32_t n);
+uint32_t dq_random_mt_below(dq_random_mt *r, uint32_t n);
 /* random.sample(range(n), k): out[k] without repetition, k <= n < 2^32. DQ_RESOURCE. */
-dq_status dq_mt19937_sample(dq_mt19937 *r, int64_t *out, int64_t n, int64_t k, dq_err *err);
+dq_status dq_random_mt_sample(dq_random_mt *r, int64_t *out, int64_t n, int64_t k, dq_err *err);
 
 #endif

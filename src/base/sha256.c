@@ -59,7 +59,7 @@ dq_status dq_sha256_mapped(char hex[65], const void *p, size_t bytes, dq_err *er
         size_t n = bytes - done < STEP ? bytes - done : STEP;
         dq_sha256_add(&h, at + done, n);
         done += n;
-        dq_map_release(at, done); /* from the start: a fault maps pages before its own, too */
+        dq_os_map_release(at, done); /* from the start: a fault maps pages before its own, too */
     }
     return dq_sha256_end(&h, hex, err);
 }

@@ -9,7 +9,7 @@ dq_status dq_strbuf_reserve(dq_strbuf *b, size_t more, dq_err *err)
 {
     if (more > SIZE_MAX - b->n)
         return dq_fail(err, DQ_RESOURCE, "out of memory (a text of %zu bytes)", b->n);
-    char *s = dq_grow(NULL, b->s, b->n + more, &b->room, 1, err);
+    char *s = dq_grow(NULL, b->s, b->n + more, &b->capacity, 1, err);
     if (!s) return err->code;
     b->s = s;
     return DQ_OK;
@@ -29,14 +29,14 @@ static ssize_t add_bytes(void *b, const char *s, size_t n)
     return dq_strbuf_add(b, s, n, &full) == DQ_OK ? (ssize_t)n : 0; /* 0: an error of the stream */
 }
 
-FILE *dq_memory_open(dq_strbuf *b, dq_err *err)
+FILE *dq_strbuf_memory_open(dq_strbuf *b, dq_err *err)
 {
     FILE *f = fopencookie(b, "w", (cookie_io_functions_t){.write = add_bytes});
     if (!f) dq_fail(err, DQ_RESOURCE, "out of memory");
     return f;
 }
 
-dq_status dq_memory_close(FILE *f, dq_err *err)
+dq_status dq_strbuf_memory_close(FILE *f, dq_err *err)
 {
     const bool lost = ferror(f) != 0;
     if (fclose(f) != 0 || lost) return dq_fail(err, DQ_RESOURCE, "out of memory");
@@ -45,7 +45,7 @@ dq_status dq_memory_close(FILE *f, dq_err *err)
 
 enum { GROWTH = 64, GROWTH_MORE = 1024 };
 
-dq_status dq_growth_check(size_t now, size_t len, const char *what, dq_err *err)
+dq_status dq_strbuf_check_growth(size_t now, size_t len, const char *what, dq_err *err)
 {
     if (now <= GROWTH_MORE || (now - GROWTH_MORE) / GROWTH <= len) return DQ_OK;
     return dq_fail(err, DQ_MISMATCH,

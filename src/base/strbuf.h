@@ -10,20 +10,20 @@
 /* {0} is empty; s is a block, ended by dq_block_free. */
 typedef struct dq_strbuf {
     char *s;
-    size_t n, room;
+    size_t n, capacity;
 } dq_strbuf;
 
-/* Room for `more` bytes behind s[n]. */
+/* Capacity for `more` bytes behind s[n]. */
 dq_status dq_strbuf_reserve(dq_strbuf *b, size_t more, dq_err *err);
 dq_status dq_strbuf_add(dq_strbuf *b, const char *s, size_t n, dq_err *err);
 
 /* A stream whose bytes end behind one another in *b; NULL with DQ_RESOURCE. Unlike open_memstream it
- * remembers what memory was too short for: dq_memory_close, which ends it, says DQ_RESOURCE then. */
-FILE *dq_memory_open(dq_strbuf *b, dq_err *err);
-dq_status dq_memory_close(FILE *f, dq_err *err);
+ * remembers what memory was too short for: dq_strbuf_memory_close, which ends it, says DQ_RESOURCE then. */
+FILE *dq_strbuf_memory_open(dq_strbuf *b, dq_err *err);
+dq_status dq_strbuf_memory_close(FILE *f, dq_err *err);
 
 /* What rewriting a text of len bytes may make of it: no tokenizer in use comes near, and files can be
  * written that multiply a text at every step. DQ_MISMATCH names what makes `now` bytes of it. */
-dq_status dq_growth_check(size_t now, size_t len, const char *what, dq_err *err);
+dq_status dq_strbuf_check_growth(size_t now, size_t len, const char *what, dq_err *err);
 
 #endif

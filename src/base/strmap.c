@@ -13,7 +13,7 @@ static uint64_t mix(uint64_t h)
     return h ^ h >> 29;
 }
 
-uint64_t dq_hash_bytes(const void *p, size_t len)
+uint64_t dq_strmap_hash(const void *p, size_t len)
 {
     const char *s = p;
     uint64_t h = UINT64_C(0xA0761D6478BD642F) ^ len, word;
@@ -42,7 +42,7 @@ dq_status dq_strmap_new(dq_strmap *m, size_t count, dq_arena *a, dq_err *err)
 
 static dq_strmap_slot *find(const dq_strmap *m, const char *key, size_t len)
 {
-    size_t i = (size_t)dq_hash_bytes(key, len) & m->mask;
+    size_t i = (size_t)dq_strmap_hash(key, len) & m->mask;
     for (; m->slot[i].key; i = (i + 1) & m->mask) {
         if (m->slot[i].len == len && memcmp(m->slot[i].key, key, len) == 0) break;
     }

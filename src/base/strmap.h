@@ -16,9 +16,9 @@ typedef struct dq_strmap {
     size_t mask, n;
 } dq_strmap;
 
-uint64_t dq_hash_bytes(const void *p, size_t len);
+uint64_t dq_strmap_hash(const void *p, size_t len);
 
-/* Room for `count` keys; the memory belongs to the arena. */
+/* Capacity for `count` keys; the memory belongs to the arena. */
 dq_status dq_strmap_new(dq_strmap *m, size_t count, dq_arena *a, dq_err *err);
 /* Keys stay where they are: they must live as long as the map. A second value for a key replaces the
  * first. Never more than `count` keys, none longer than UINT32_MAX. */

@@ -116,20 +116,20 @@ size_t dq_utf8_put(char out[4], uint32_t c)
     return (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)out);
 }
 
-bool dq_is_space(uint32_t c)
+bool dq_utf8_is_space(uint32_t c)
 {
     if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
     return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
            c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-bool dq_is_number(uint32_t c)
+bool dq_utf8_is_number(uint32_t c)
 {
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
     return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
 }
 
-bool dq_in_ranges(const dq_range *range, size_t n, uint32_t c)
+bool dq_utf8_in_ranges(const dq_utf8_range *range, size_t n, uint32_t c)
 {
     size_t lo = 0, hi = n;
     while (lo < hi) {
@@ -144,7 +144,7 @@ bool dq_in_ranges(const dq_range *range, size_t n, uint32_t c)
 }
 
 /* Punctuation that the reference's older tables do not have. */
-static const dq_range newer_punctuation[] = {
+static const dq_utf8_range newer_punctuation[] = {
     {0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},
     {0xC84, 0xC84},     {0x1B7D, 0x1B7E},   {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},
     {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x1144B, 0x1144F},
@@ -155,7 +155,7 @@ static const dq_range newer_punctuation[] = {
     {0x12FF1, 0x12FF2}, {0x16E97, 0x16E9A}, {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F},
 };
 
-bool dq_is_punctuation(uint32_t c)
+bool dq_utf8_is_punctuation(uint32_t c)
 {
     if (c < 0x80)
         return c > ' ' && c < 0x7F && !(c >= '0' && c <= '9') &&
@@ -163,11 +163,11 @@ bool dq_is_punctuation(uint32_t c)
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
     if (k < UTF8PROC_CATEGORY_PC || k > UTF8PROC_CATEGORY_PO)
         return c == 0x166D || c == 0x111C9; /* other classes since */
-    return !dq_in_ranges(newer_punctuation, sizeof newer_punctuation / sizeof *newer_punctuation,
-                         c);
+    return !dq_utf8_in_ranges(newer_punctuation,
+                              sizeof newer_punctuation / sizeof *newer_punctuation, c);
 }
 
-bool dq_is_word(uint32_t c)
+bool dq_utf8_is_word(uint32_t c)
 {
     if (c == 0x200C || c == 0x200D) return true;
     switch (utf8proc_category((utf8proc_int32_t)c)) {
@@ -194,7 +194,7 @@ static bool stands_for_itself(uint32_t c)
     return (c >= 0x21 && c <= 0x7E) || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
 }
 
-size_t dq_byte_to_char(char out[2], uint8_t byte)
+size_t dq_utf8_of_byte(char out[2], uint8_t byte)
 {
     uint32_t c = byte;
     if (byte <= 0x20) {
@@ -213,7 +213,7 @@ size_t dq_byte_to_char(char out[2], uint8_t byte)
     return 2;
 }
 
-bool dq_chars_to_bytes(char *out, size_t *out_len, const char *s, size_t len)
+bool dq_utf8_to_bytes(char *out, size_t *out_len, const char *s, size_t len)
 {
     size_t n = 0;
     for (size_t i = 0, used; i < len; i += used) {

@@ -9,7 +9,7 @@
 /* Number of maximal ill-formed subparts of s[len] (Unicode 3.9, "substitution of maximal
  * subparts"); *first_bad is the offset of the first one, -1 when there is none. */
 int64_t dq_utf8_check(const char *s, size_t len, int64_t *first_bad);
-/* Copies s with U+FFFD in place of each such subpart; out has room for len + 2 * (their number)
+/* Copies s with U+FFFD in place of each such subpart; out has capacity for len + 2 * (their number)
  * bytes. Returns the bytes written. */
 size_t dq_utf8_repair(char *out, const char *s, size_t len);
 
@@ -26,24 +26,25 @@ uint32_t dq_utf8_last(const char *s, size_t at, size_t *bytes);
 size_t dq_utf8_put(char out[4], uint32_t c);
 
 /* A table of ranges, rising, without overlap. */
-typedef struct dq_range {
+typedef struct dq_utf8_range {
     uint32_t first, last;
-} dq_range;
+} dq_utf8_range;
 
-bool dq_in_ranges(const dq_range *range, size_t n, uint32_t c);
+bool dq_utf8_in_ranges(const dq_utf8_range *range, size_t n, uint32_t c);
 
-bool dq_is_space(uint32_t c);       /* property White_Space */
-bool dq_is_number(uint32_t c);      /* Nd, Nl, No */
-bool dq_is_punctuation(uint32_t c); /* P* of the reference's older tables, and ASCII's symbols */
+bool dq_utf8_is_space(uint32_t c);  /* property White_Space */
+bool dq_utf8_is_number(uint32_t c); /* Nd, Nl, No */
+bool dq_utf8_is_punctuation(
+    uint32_t c); /* P* of the reference's older tables, and ASCII's symbols */
 /* \w of UTS 18: Alphabetic, marks, decimal digits, connector punctuation, joiners. */
-bool dq_is_word(uint32_t c);
+bool dq_utf8_is_word(uint32_t c);
 
 /* Byte-level vocabularies write each byte as one character: visible Latin-1 bytes as themselves, the
  * other 68 as U+0100 + n in increasing order. Returns the length of the UTF-8 form, 1 or 2.
  * Source: bytes_to_unicode of the GPT-2 encoder. */
-size_t dq_byte_to_char(char out[2], uint8_t byte);
-/* The bytes that the characters of well-formed s[len] stand for; out has room for len bytes. False
+size_t dq_utf8_of_byte(char out[2], uint8_t byte);
+/* The bytes that the characters of well-formed s[len] stand for; out has capacity for len bytes. False
  * when some character stands for no byte. */
-bool dq_chars_to_bytes(char *out, size_t *out_len, const char *s, size_t len);
+bool dq_utf8_to_bytes(char *out, size_t *out_len, const char *s, size_t len);
 
 #endif

@@ -14,7 +14,7 @@ enum { MAX_FILES = 10000 };
 
 typedef struct weight_file {
     const char *name; /* as in the index */
-    dq_map map;
+    dq_os_map map;
 } weight_file;
 
 struct dq_checkpoint {
@@ -38,7 +38,7 @@ static dq_status read_config(dq_checkpoint *c, const char *dir, dq_err *err)
 {
     char *path = join_path(c->arena, dir, "config.json", err), *text;
     if (!path) return err->code;
-    if (!dq_is_dir(dir) && dq_file_exists(dir))
+    if (!dq_file_is_dir(dir) && dq_file_exists(dir))
         return dq_fail(err, DQ_DAMAGED, "%s: not a folder. Name the folder that holds config.json.",
                        dir);
     DQ_TRY(dq_file_read_small(&text, &c->config_bytes, path, DQ_MAX_CONFIG, c->arena, err));
@@ -105,7 +105,7 @@ static dq_status open_file(dq_checkpoint *c, int i, const char *dir, dq_tensor *
     weight_file *f = &c->file[i];
     char *path = join_path(c->arena, dir, f->name, err);
     if (!path) return err->code;
-    DQ_TRY(dq_map_open(&f->map, path, err));
+    DQ_TRY(dq_os_map_open(&f->map, path, err));
     if (dq_safetensors_parse(part, count, f->map.data, f->map.bytes, c->arena, err) != DQ_OK)
         return dq_in(err, "%s: ", path);
     return DQ_OK;
@@ -213,7 +213,7 @@ static dq_status no_weights(const char *dir, dq_arena *a, dq_err *err)
     }
     const char **name;
     size_t n;
-    DQ_TRY(dq_dir_names(&name, &n, dir, a, err));
+    DQ_TRY(dq_file_dir_names(&name, &n, dir, a, err));
     for (size_t i = 0; i < n; i++) {
         size_t len = strlen(name[i]);
         if (len > 5 && strcmp(name[i] + len - 5, ".gguf") == 0)
@@ -263,7 +263,7 @@ dq_status dq_checkpoint_open(dq_checkpoint **out, const char *dir, dq_err *err)
 void dq_checkpoint_close(dq_checkpoint *c)
 {
     if (!c) return;
-    for (int i = 0; i < c->n_files; i++) dq_map_close(&c->file[i].map);
+    for (int i = 0; i < c->n_files; i++) dq_os_map_close(&c->file[i].map);
     json_decref(c->config);
     dq_arena_free(c->arena); /* c itself lives there */
 }
@@ -314,6 +314,6 @@ void dq_checkpoint_release(const dq_checkpoint *c)
         size_t bytes;
         const uint8_t *data;
         dq_checkpoint_file(c, i, &bytes, &data);
-        dq_map_release(data, bytes);
+        dq_os_map_release(data, bytes);
     }
 }

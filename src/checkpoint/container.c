@@ -20,20 +20,20 @@ static dq_status damaged(const dq_container *c, const char *path, const char *wh
 
 /* ---- Header ---- */
 
-static dq_status read_text(dq_container *c, dq_h5_reader *r, const char *path, const char **text,
+static dq_status read_text(dq_container *c, dq_container_h5 *r, const char *path, const char **text,
                            size_t *len)
 {
-    dq_h5_block b;
-    DQ_TRY(dq_h5_find(r, path, &b));
-    bool good = dq_h5_is_text(&b);
-    dq_h5_reset(r);
+    dq_container_h5_block b;
+    DQ_TRY(dq_container_h5_find(r, path, &b));
+    bool good = dq_container_h5_is_text(&b);
+    dq_container_h5_reset(r);
     if (!good) return damaged(c, path, "is not a fixed-length text", r->err);
     *len = (size_t)b.bytes;
     *text = dq_text(c->arena, (const char *)b.data, *len, r->err);
     return r->err->code;
 }
 
-static dq_status read_hash(dq_container *c, dq_h5_reader *r, const char *path, char hex[65])
+static dq_status read_hash(dq_container *c, dq_container_h5 *r, const char *path, char hex[65])
 {
     const char *text;
     size_t len;
@@ -44,27 +44,27 @@ static dq_status read_hash(dq_container *c, dq_h5_reader *r, const char *path, c
     return DQ_OK;
 }
 
-static dq_status read_word(dq_container *c, dq_h5_reader *r, const char *path, const char *name,
+static dq_status read_word(dq_container *c, dq_container_h5 *r, const char *path, const char *name,
                            const char **out)
 {
     char buf[512];
-    DQ_TRY(dq_h5_words(r, path, name, buf, sizeof buf));
+    DQ_TRY(dq_container_h5_words(r, path, name, buf, sizeof buf));
     *out = dq_text(c->arena, buf, strlen(buf), r->err);
     return r->err->code;
 }
 
-static dq_status read_int(dq_h5_reader *r, const char *path, const char *name, int *out)
+static dq_status read_int(dq_container_h5 *r, const char *path, const char *name, int *out)
 {
     int64_t v;
-    DQ_TRY(dq_h5_ints(r, path, name, &v, 1));
+    DQ_TRY(dq_container_h5_ints(r, path, name, &v, 1));
     *out = v < 0 || v > 1 << 20 ? -1 : (int)v;
     return DQ_OK;
 }
 
-static dq_status read_version(dq_container *c, dq_h5_reader *r)
+static dq_status read_version(dq_container *c, dq_container_h5 *r)
 {
     char type[64];
-    if (dq_h5_words(r, "/", "encoding-type", type, sizeof type) != DQ_OK ||
+    if (dq_container_h5_words(r, "/", "encoding-type", type, sizeof type) != DQ_OK ||
         strcmp(type, DQ_H5_FORMAT) != 0) {
         *r->err = (dq_err){0}; /* replaces the text about an attribute */
         return dq_fail(r->err, DQ_DAMAGED, "%s: an HDF5 file, but not a dq container", c->path);
@@ -77,7 +77,7 @@ static dq_status read_version(dq_container *c, dq_h5_reader *r)
     return DQ_OK;
 }
 
-static dq_status read_header(dq_container *c, dq_h5_reader *r)
+static dq_status read_header(dq_container *c, dq_container_h5 *r)
 {
     dq_container_info *i = &c->info;
     const char *print, *grain;
@@ -85,11 +85,11 @@ static dq_status read_header(dq_container *c, dq_h5_reader *r)
     DQ_TRY(read_version(c, r));
     DQ_TRY(read_word(c, r, "/", "dq_version", &i->dq_version));
     DQ_TRY(read_word(c, r, "/", "architecture", &i->family));
-    DQ_TRY(dq_h5_ints(r, "/", "params", &i->params, 1));
-    DQ_TRY(dq_h5_ints(r, "/", "bytes_total", &i->weight_bytes, 1));
+    DQ_TRY(dq_container_h5_ints(r, "/", "params", &i->params, 1));
+    DQ_TRY(dq_container_h5_ints(r, "/", "bytes_total", &i->weight_bytes, 1));
     DQ_TRY(read_int(r, "/attention", "logit_bits", &bits));
     DQ_TRY(read_word(c, r, "/attention", "logit_grain", &grain));
-    DQ_TRY(dq_h5_kv_config(r, &i->kv, c->arena));
+    DQ_TRY(dq_container_h5_kv_config(r, &i->kv, c->arena));
     DQ_TRY(read_word(c, r, "/provenance", "source", &i->source));
     DQ_TRY(read_word(c, r, "/provenance", "source_fingerprint", &print));
     if (strlen(print) != 64)
@@ -144,14 +144,14 @@ static dq_status read_row(dq_container *c, dq_payload *p, const uint8_t *row,
     return DQ_OK;
 }
 
-static dq_status read_index(dq_container *c, dq_h5_reader *r)
+static dq_status read_index(dq_container *c, dq_container_h5 *r)
 {
     dq_h5_column col[DQ_INDEX_COLUMNS];
-    dq_h5_block b;
-    DQ_TRY(dq_h5_find(r, "/index", &b));
+    dq_container_h5_block b;
+    DQ_TRY(dq_container_h5_find(r, "/index", &b));
     dq_h5_index_columns(col, 1);
-    DQ_TRY(dq_h5_columns(r, "/index", &b, col, DQ_INDEX_COLUMNS));
-    dq_h5_reset(r);
+    DQ_TRY(dq_container_h5_columns(r, "/index", &b, col, DQ_INDEX_COLUMNS));
+    dq_container_h5_reset(r);
     c->index = b.data;
     c->index_bytes = b.bytes;
     c->n_payloads = b.shape[0];
@@ -165,12 +165,12 @@ static dq_status read_index(dq_container *c, dq_h5_reader *r)
     return DQ_OK;
 }
 
-static dq_status read_sources(dq_container *c, dq_h5_reader *r, const dq_h5_block *b)
+static dq_status read_sources(dq_container *c, dq_container_h5 *r, const dq_container_h5_block *b)
 {
     static const char path[] = "/provenance/source_files";
     dq_h5_column col[DQ_SOURCE_COLUMNS];
     dq_h5_source_columns(col, 1);
-    DQ_TRY(dq_h5_columns(r, path, b, col, DQ_SOURCE_COLUMNS));
+    DQ_TRY(dq_container_h5_columns(r, path, b, col, DQ_SOURCE_COLUMNS));
     if (b->shape[0] > 1 << 20) return damaged(c, path, "too many rows", r->err);
     c->n_sources = (int)b->shape[0];
     c->source = dq_alloc(c->arena, (size_t)c->n_sources, sizeof *c->source, r->err);
@@ -200,21 +200,21 @@ static const char *tensor_name(dq_container *c, const char *path, const char **p
 }
 
 /* A dataset as tensor; of DQ_DTYPE_COUNT where its elements have no type of ours. */
-static dq_tensor tensor_of(dq_h5_reader *r, const dq_h5_block *b)
+static dq_tensor tensor_of(dq_container_h5 *r, const dq_container_h5_block *b)
 {
     dq_tensor t = {.n_dims = b->n_dims, .data = b->data};
     int type = 0;
-    while (type < DQ_DTYPE_COUNT && !dq_h5_is(r, b, (dq_dtype)type)) type++;
+    while (type < DQ_DTYPE_COUNT && !dq_container_h5_is(r, b, (dq_dtype)type)) type++;
     t.dtype = (dq_dtype)type;
     memcpy(t.shape, b->shape, sizeof t.shape);
     return t;
 }
 
-static dq_status read_mode(dq_container *c, dq_h5_reader *r, const char *group, dq_weight *w)
+static dq_status read_mode(dq_container *c, dq_container_h5 *r, const char *group, dq_weight *w)
 {
     char word[64];
     int mode = 0;
-    DQ_TRY(dq_h5_words(r, group, "scale_mode", word, sizeof word));
+    DQ_TRY(dq_container_h5_words(r, group, "scale_mode", word, sizeof word));
     while (mode < DQ_SCALE_MODES && strcmp(word, dq_scale_mode_name[mode]) != 0) mode++;
     if (mode == DQ_SCALE_MODES || !(w->format->modes >> mode & 1))
         return damaged(c, group, "unknown scale_mode", r->err);
@@ -223,18 +223,18 @@ static dq_status read_mode(dq_container *c, dq_h5_reader *r, const char *group, 
 }
 
 /* The first part of a coded tensor: what the attributes of its group say. */
-static dq_status begin_coded(dq_container *c, dq_h5_reader *r, dq_weight *w)
+static dq_status begin_coded(dq_container *c, dq_container_h5 *r, dq_weight *w)
 {
     char group[1024], word[64];
     int64_t shape[2], v[2];
     if (snprintf(group, sizeof group, "%s%s", tensors, w->name) >= (int)sizeof group)
         return damaged(c, w->name, "name too long", r->err);
-    DQ_TRY(dq_h5_words(r, group, "encoding-type", word, sizeof word));
+    DQ_TRY(dq_container_h5_words(r, group, "encoding-type", word, sizeof word));
     w->format = dq_weight_format_named(word);
     if (!dq_weight_is_coded(w)) return damaged(c, group, "unknown encoding-type", r->err);
-    DQ_TRY(dq_h5_ints(r, group, "bits", &v[0], 1));
-    DQ_TRY(dq_h5_ints(r, group, "group_size", &v[1], 1));
-    DQ_TRY(dq_h5_ints(r, group, "shape", shape, 2));
+    DQ_TRY(dq_container_h5_ints(r, group, "bits", &v[0], 1));
+    DQ_TRY(dq_container_h5_ints(r, group, "group_size", &v[1], 1));
+    DQ_TRY(dq_container_h5_ints(r, group, "shape", shape, 2));
     DQ_TRY(read_mode(c, r, group, w));
     if (v[0] < 2 || v[0] > 8) return damaged(c, group, "bits outside 2..8", r->err);
     if (shape[0] < 1 || shape[1] < 1) return damaged(c, group, "shape below 1", r->err);
@@ -246,12 +246,12 @@ static dq_status begin_coded(dq_container *c, dq_h5_reader *r, dq_weight *w)
     return DQ_OK;
 }
 
-/* Parts come one behind the other, in the order of the format; the last one completes the weight. */
-static dq_status check_part(dq_container *c, dq_h5_reader *r, dq_payload *p, const dq_h5_block *b,
-                            const char *part)
+/* Parts come one after the other, in the order of the format; the last one completes the weight. */
+static dq_status check_part(dq_container *c, dq_container_h5 *r, dq_payload *p,
+                            const dq_container_h5_block *b, const char *part)
 {
     dq_weight *w = &c->tensor[c->n_tensors];
-    const dq_part_row *row = &w->format->part[c->n_parts];
+    const dq_weight_part_row *row = &w->format->part[c->n_parts];
     const dq_tensor found = tensor_of(r, b);
     if (strcmp(part, row->name) != 0 || strcmp(p->encoding, row->encoding) != 0)
         return dq_fail(r->err, DQ_DAMAGED, "%s: %s: is not what belongs here (%s%s/%s, \"%s\")",
@@ -271,8 +271,8 @@ static dq_status check_part(dq_container *c, dq_h5_reader *r, dq_payload *p, con
     return DQ_OK;
 }
 
-static dq_status check_dense(dq_container *c, dq_h5_reader *r, const dq_payload *p,
-                             const dq_h5_block *b, dq_weight *w)
+static dq_status check_dense(dq_container *c, dq_container_h5 *r, const dq_payload *p,
+                             const dq_container_h5_block *b, dq_weight *w)
 {
     const dq_dtype type = tensor_of(r, b).dtype;
     int64_t rows = b->n_dims > 0 ? b->shape[0] : 1, cols = b->bytes / (int64_t)b->item / rows;
@@ -288,7 +288,8 @@ static dq_status check_dense(dq_container *c, dq_h5_reader *r, const dq_payload 
     return DQ_OK;
 }
 
-static dq_status check_tensor(dq_container *c, dq_h5_reader *r, dq_payload *p, const dq_h5_block *b)
+static dq_status check_tensor(dq_container *c, dq_container_h5 *r, dq_payload *p,
+                              const dq_container_h5_block *b)
 {
     dq_weight *w = &c->tensor[c->n_tensors];
     const char *part, *name = tensor_name(c, p->path, &part, r->err);
@@ -309,8 +310,8 @@ static dq_status check_tensor(dq_container *c, dq_h5_reader *r, dq_payload *p, c
 }
 
 /* What is no tensor: a text, a file or the table of sources. */
-static dq_status check_other(dq_container *c, dq_h5_reader *r, const dq_payload *p,
-                             const dq_h5_block *b)
+static dq_status check_other(dq_container *c, dq_container_h5 *r, const dq_payload *p,
+                             const dq_container_h5_block *b)
 {
     int64_t rows = 1, cols = b->bytes;
     bool fits = false;
@@ -320,9 +321,9 @@ static dq_status check_other(dq_container *c, dq_h5_reader *r, const dq_payload 
         cols = (int64_t)b->item;
         fits = strcmp(p->encoding, "table") == 0;
     } else if (strcmp(p->encoding, "text") == 0) {
-        fits = dq_h5_is_text(b);
+        fits = dq_container_h5_is_text(b);
     } else if (strcmp(p->encoding, "bytes") == 0) {
-        fits = dq_h5_is(r, b, DQ_U8) && b->n_dims == 1;
+        fits = dq_container_h5_is(r, b, DQ_U8) && b->n_dims == 1;
     }
     if (!fits) return damaged(c, p->path, "type and encoding of /index disagree", r->err);
     if (p->rows != rows || p->cols != cols || p->bits != 8 || p->group_size)
@@ -330,17 +331,17 @@ static dq_status check_other(dq_container *c, dq_h5_reader *r, const dq_payload 
     return DQ_OK;
 }
 
-static dq_status check_payload(dq_container *c, dq_h5_reader *r, dq_payload *p)
+static dq_status check_payload(dq_container *c, dq_container_h5 *r, dq_payload *p)
 {
-    dq_h5_block b;
-    DQ_TRY(dq_h5_find(r, p->path, &b));
+    dq_container_h5_block b;
+    DQ_TRY(dq_container_h5_find(r, p->path, &b));
     if (b.bytes != p->bytes) return damaged(c, p->path, "size and /index disagree", r->err);
     p->data = b.data;
-    if (dq_payload_in(p, tensors))
+    if (dq_container_payload_in(p, tensors))
         check_tensor(c, r, p, &b);
     else
         check_other(c, r, p, &b);
-    dq_h5_reset(r);
+    dq_container_h5_reset(r);
     return r->err->code;
 }
 
@@ -349,7 +350,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const dq_weight *)a)->name, ((const dq_weight *)b)->name);
 }
 
-static dq_status read_payloads(dq_container *c, dq_h5_reader *r)
+static dq_status read_payloads(dq_container *c, dq_container_h5 *r)
 {
     c->tensor = dq_alloc(c->arena, (size_t)c->n_payloads + 1, sizeof *c->tensor, r->err);
     if (!c->tensor) return r->err->code;
@@ -362,7 +363,7 @@ static dq_status read_payloads(dq_container *c, dq_h5_reader *r)
     }
     if (c->tensor[c->n_tensors].name)
         return damaged(c, c->tensor[c->n_tensors].name, "a part of it is missing", r->err);
-    if (dq_h5_count_links(r, "/tensors") != c->n_tensors)
+    if (dq_container_h5_count_links(r, "/tensors") != c->n_tensors)
         return damaged(c, "/tensors", "holds tensors that /index does not list", r->err);
     return DQ_OK;
 }
@@ -377,7 +378,7 @@ static dq_status add_up(dq_container *c, dq_err *err)
     const char *mode = "";
     for (i = 0; i < c->n_payloads; i++) {
         const dq_payload *p = &c->payload[i];
-        if (dq_payload_in(p, tensors)) bytes += p->bytes;
+        if (dq_container_payload_in(p, tensors)) bytes += p->bytes;
         if (!p->row) continue;
         const char *own = dq_scale_mode_name[p->mode];
         mode = *mode == 0 || mode == own ? own : "mixed";
@@ -416,12 +417,12 @@ static dq_status read_recipe(dq_container *c, dq_err *err)
 
 static dq_status read_all(dq_container *c, dq_err *err)
 {
-    dq_h5_reader r;
-    DQ_TRY(dq_h5_open(&r, &c->map, c->path, err));
+    dq_container_h5 r;
+    DQ_TRY(dq_container_h5_open(&r, &c->map, c->path, err));
     if (read_header(c, &r) == DQ_OK && read_index(c, &r) == DQ_OK &&
         read_payloads(c, &r) == DQ_OK && add_up(c, err) == DQ_OK)
         read_recipe(c, err);
-    dq_h5_close(&r);
+    dq_container_h5_close(&r);
     if (err->code == DQ_OK) qsort(c->tensor, (size_t)c->n_tensors, sizeof *c->tensor, by_name);
     return err->code;
 }
@@ -437,7 +438,7 @@ dq_status dq_container_open(dq_container **out, const char *path, dq_err *err)
     }
     c->arena = arena;
     c->path = dq_text(arena, path, strlen(path), err);
-    if (c->path && dq_map_open(&c->map, path, err) == DQ_OK) read_all(c, err);
+    if (c->path && dq_os_map_open(&c->map, path, err) == DQ_OK) read_all(c, err);
     if (err->code != DQ_OK) {
         dq_container_close(c);
         return err->code;
@@ -449,7 +450,7 @@ dq_status dq_container_open(dq_container **out, const char *path, dq_err *err)
 void dq_container_close(dq_container *c)
 {
     if (!c) return;
-    dq_map_close(&c->map);
+    dq_os_map_close(&c->map);
     dq_arena_free(c->arena);
 }
 
@@ -484,8 +485,9 @@ dq_status dq_container_file(dq_container *c, const char *name, const char **text
     }
     for (int64_t i = 0; i < c->n_payloads; i++) {
         const dq_payload *p = &c->payload[i];
-        if (!dq_payload_in(p, files) || strcmp(p->path + sizeof files - 1, name) != 0) continue;
-        DQ_TRY(dq_payload_check_once(c, i, err));
+        if (!dq_container_payload_in(p, files) || strcmp(p->path + sizeof files - 1, name) != 0)
+            continue;
+        DQ_TRY(dq_container_payload_check_once(c, i, err));
         *text = (const char *)p->data;
         *len = (size_t)p->bytes;
     }

@@ -7,7 +7,6 @@
 #include "checkpoint/source.h"
 #include "kv/kv_config.h"
 #include "kv/logit_spec.h"
-#include "model/model.h"
 #include "tensor/weight_format.h"
 
 /* Owns the mapping, every name and every text. */
@@ -41,7 +40,7 @@ typedef struct dq_payload {
     double bits_per_weight; /* packed: with its scales; 0 where it has no meaning */
     double sqnr_db;         /* packed: may be infinite; NaN elsewhere */
     char sha256[65];
-    const dq_part_row
+    const dq_weight_part_row
         *row; /* of a coded tensor's part; NULL elsewhere, and then the next two mean nothing */
     dq_part part;
     dq_scale_mode mode;  /* of the tensor's scales */
@@ -81,7 +80,7 @@ const dq_source_file *dq_container_source_file(const dq_container *c, int i);
 
 /* Compares the payload's hash; scales must be finite too, those of absmax and asym not negative, and padding
  * bits zero. DQ_DAMAGED names the dataset. Pages are given back to the kernel on the way. */
-dq_status dq_payload_check(const dq_container *c, int64_t i, dq_err *err);
+dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *err);
 /* The two hashes over /index itself. */
 dq_status dq_container_check_index(const dq_container *c, dq_err *err);
 /* The same for what is read: /index and the texts, then every tensor (by all threads; nothing the second

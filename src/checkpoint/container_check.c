@@ -10,7 +10,7 @@ static dq_status damaged(const dq_container *c, const char *path, const char *wh
     return dq_fail(err, DQ_DAMAGED, "%s: %s: %s", c->path, path, what);
 }
 
-dq_status dq_payload_check(const dq_container *c, int64_t i, dq_err *err)
+dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *err)
 {
     const dq_payload *p = &c->payload[i];
     char hex[65];
@@ -22,7 +22,7 @@ dq_status dq_payload_check(const dq_container *c, int64_t i, dq_err *err)
                        c->path, p->path, p->sha256, hex);
     const char *wrong = p->row ? p->row->wrong(&p->part, p->mode) : NULL;
     if (wrong) damaged(c, p->path, wrong, err);
-    dq_map_release(c->map.data, (size_t)(p->data - c->map.data) + (size_t)p->bytes);
+    dq_os_map_release(c->map.data, (size_t)(p->data - c->map.data) + (size_t)p->bytes);
     return err->code;
 }
 
@@ -49,11 +49,11 @@ dq_status dq_container_check_index(const dq_container *c, dq_err *err)
 
 /* ---- What is read is checked once ---- */
 
-dq_status dq_payload_check_once(dq_container *c, int64_t i, dq_err *err)
+dq_status dq_container_payload_check_once(dq_container *c, int64_t i, dq_err *err)
 {
     dq_err one = {0};
     if (c->payload[i].sound) return DQ_OK;
-    c->payload[i].sound = dq_payload_check(c, i, &one) == DQ_OK;
+    c->payload[i].sound = dq_container_payload_check(c, i, &one) == DQ_OK;
     if (one.code == DQ_DAMAGED)
         return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_VERIFY}, "%s", one.text);
     return one.code == DQ_OK ? DQ_OK : dq_fail_as(err, &one);
@@ -64,8 +64,9 @@ dq_status dq_container_check_header(dq_container *c, dq_err *err)
     DQ_TRY(dq_container_check_index(c, err));
     for (int64_t i = 0; i < c->n_payloads; i++) {
         const dq_payload *p = &c->payload[i];
-        if (!dq_payload_in(p, DQ_PATH_TENSORS) && !dq_payload_in(p, DQ_PATH_FILES))
-            DQ_TRY(dq_payload_check_once(c, i, err));
+        if (!dq_container_payload_in(p, DQ_PATH_TENSORS) &&
+            !dq_container_payload_in(p, DQ_PATH_FILES))
+            DQ_TRY(dq_container_payload_check_once(c, i, err));
     }
     return DQ_OK;
 }
@@ -90,15 +91,15 @@ dq_status dq_container_check_weights(dq_container *c, dq_err *err)
     to_check *list = dq_block_new((size_t)c->n_payloads, sizeof *list, err);
     if (!list) return err->code;
     for (int64_t i = 0; i < c->n_payloads; i++) {
-        if (!dq_payload_in(&c->payload[i], DQ_PATH_TENSORS)) continue;
+        if (!dq_container_payload_in(&c->payload[i], DQ_PATH_TENSORS)) continue;
         list[n++].payload = &c->payload[i];
         bytes += c->payload[i].bytes;
     }
     qsort(list, (size_t)n, sizeof *list, largest_first);
 #pragma omp parallel for schedule(dynamic, 1) if (bytes > SMALL_BYTES)
     for (int64_t k = 0; k < n; k++) {
-        if (dq_check_stop(&list[k].err) == DQ_OK)
-            dq_payload_check_once(c, list[k].payload - c->payload, &list[k].err);
+        if (dq_os_check_stop(&list[k].err) == DQ_OK)
+            dq_container_payload_check_once(c, list[k].payload - c->payload, &list[k].err);
     }
     const to_check *bad = NULL; /* in path order, whichever thread was first */
     for (int64_t k = 0; k < n; k++) {

@@ -13,7 +13,7 @@
 
 struct dq_container {
     dq_arena *arena; /* owns this struct too */
-    dq_map map;
+    dq_os_map map;
     const char *path;
     dq_container_info info;
     dq_payload *payload;
@@ -32,12 +32,12 @@ struct dq_container {
     char index_sha256[65];
 };
 
-static inline bool dq_payload_in(const dq_payload *p, const char *folder)
+static inline bool dq_container_payload_in(const dq_payload *p, const char *folder)
 {
     return strncmp(p->path, folder, strlen(folder)) == 0;
 }
 
-/* dq_payload_check, but nothing the second time. */
-dq_status dq_payload_check_once(dq_container *c, int64_t i, dq_err *err);
+/* dq_container_payload_check, but nothing the second time. */
+dq_status dq_container_payload_check_once(dq_container *c, int64_t i, dq_err *err);
 
 #endif

@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-dq_status dq_h5_open(dq_h5_reader *r, const dq_map *map, const char *path, dq_err *err)
+dq_status dq_container_h5_open(dq_container_h5 *r, const dq_os_map *map, const char *path,
+                               dq_err *err)
 {
     dq_h5_begin(&r->h);
     r->map = map;
@@ -22,22 +23,22 @@ dq_status dq_h5_open(dq_h5_reader *r, const dq_map *map, const char *path, dq_er
     return DQ_OK;
 }
 
-void dq_h5_reset(dq_h5_reader *r)
+void dq_container_h5_reset(dq_container_h5 *r)
 {
     dq_h5_drop(&r->h, r->base);
 }
 
-void dq_h5_close(dq_h5_reader *r)
+void dq_container_h5_close(dq_container_h5 *r)
 {
     dq_h5_drop(&r->h, 0);
 }
 
-static dq_status damaged(dq_h5_reader *r, const char *path, const char *what)
+static dq_status damaged(dq_container_h5 *r, const char *path, const char *what)
 {
     return dq_fail(r->err, DQ_DAMAGED, "%s: %s: %s", r->path, path, what);
 }
 
-static bool read_shape(dq_h5 *h, hid_t dataset, dq_h5_block *b)
+static bool read_shape(dq_h5 *h, hid_t dataset, dq_container_h5_block *b)
 {
     hsize_t dim[H5S_MAX_RANK];
     hid_t space = dq_h5_keep(h, H5Dget_space(dataset));
@@ -58,7 +59,7 @@ static bool is_contiguous(dq_h5 *h, hid_t dataset)
     return p >= 0 && H5Pget_layout(p) == H5D_CONTIGUOUS && H5Pget_external_count(p) == 0;
 }
 
-dq_status dq_h5_find(dq_h5_reader *r, const char *path, dq_h5_block *b)
+dq_status dq_container_h5_find(dq_container_h5 *r, const char *path, dq_container_h5_block *b)
 {
     H5L_info_t link;
     size_t want, limit = r->map->bytes;
@@ -85,20 +86,21 @@ dq_status dq_h5_find(dq_h5_reader *r, const char *path, dq_h5_block *b)
     return DQ_OK;
 }
 
-static hid_t open_attr(dq_h5_reader *r, const char *path, const char *name)
+static hid_t open_attr(dq_container_h5 *r, const char *path, const char *name)
 {
     if (H5Aexists_by_name(r->file, path, name, H5P_DEFAULT) <= 0) return H5I_INVALID_HID;
     return dq_h5_keep(&r->h, H5Aopen_by_name(r->file, path, name, H5P_DEFAULT, H5P_DEFAULT));
 }
 
-static dq_status bad_attr(dq_h5_reader *r, const char *path, const char *name, int mark)
+static dq_status bad_attr(dq_container_h5 *r, const char *path, const char *name, int mark)
 {
     dq_h5_drop(&r->h, mark);
     return dq_fail(r->err, DQ_DAMAGED, "%s: %s: attribute %s is missing or malformed", r->path,
                    path, name);
 }
 
-dq_status dq_h5_ints(dq_h5_reader *r, const char *path, const char *name, int64_t *v, int n)
+dq_status dq_container_h5_ints(dq_container_h5 *r, const char *path, const char *name, int64_t *v,
+                               int n)
 {
     int mark = r->h.n;
     hid_t a = open_attr(r, path, name);
@@ -112,12 +114,12 @@ dq_status dq_h5_ints(dq_h5_reader *r, const char *path, const char *name, int64_
     return DQ_OK;
 }
 
-bool dq_h5_has(dq_h5_reader *r, const char *path, const char *name)
+bool dq_container_h5_has(dq_container_h5 *r, const char *path, const char *name)
 {
     return H5Aexists_by_name(r->file, path, name, H5P_DEFAULT) > 0;
 }
 
-dq_status dq_h5_real(dq_h5_reader *r, const char *path, const char *name, double *v)
+dq_status dq_container_h5_real(dq_container_h5 *r, const char *path, const char *name, double *v)
 {
     int mark = r->h.n;
     hid_t a = open_attr(r, path, name);
@@ -131,7 +133,8 @@ dq_status dq_h5_real(dq_h5_reader *r, const char *path, const char *name, double
     return DQ_OK;
 }
 
-dq_status dq_h5_words(dq_h5_reader *r, const char *path, const char *name, char *buf, size_t cap)
+dq_status dq_container_h5_words(dq_container_h5 *r, const char *path, const char *name, char *buf,
+                                size_t cap)
 {
     int mark = r->h.n;
     hid_t a = open_attr(r, path, name);
@@ -148,7 +151,7 @@ dq_status dq_h5_words(dq_h5_reader *r, const char *path, const char *name, char 
     return DQ_OK;
 }
 
-bool dq_h5_is(dq_h5_reader *r, const dq_h5_block *b, dq_dtype dtype)
+bool dq_container_h5_is(dq_container_h5 *r, const dq_container_h5_block *b, dq_dtype dtype)
 {
     hid_t want = dq_h5_type(dtype);
     (void)r;
@@ -158,14 +161,14 @@ bool dq_h5_is(dq_h5_reader *r, const dq_h5_block *b, dq_dtype dtype)
     return same;
 }
 
-bool dq_h5_is_text(const dq_h5_block *b)
+bool dq_container_h5_is_text(const dq_container_h5_block *b)
 {
     return H5Tget_class(b->type) == H5T_STRING && H5Tis_variable_str(b->type) == 0 &&
            b->n_dims == 0;
 }
 
-dq_status dq_h5_columns(dq_h5_reader *r, const char *path, const dq_h5_block *b, dq_h5_column *col,
-                        int n)
+dq_status dq_container_h5_columns(dq_container_h5 *r, const char *path,
+                                  const dq_container_h5_block *b, dq_h5_column *col, int n)
 {
     if (H5Tget_class(b->type) != H5T_COMPOUND || b->n_dims != 1)
         return damaged(r, path, "is not a table");
@@ -194,7 +197,7 @@ dq_status dq_h5_columns(dq_h5_reader *r, const char *path, const dq_h5_block *b,
     return DQ_OK;
 }
 
-int64_t dq_h5_count_links(dq_h5_reader *r, const char *group)
+int64_t dq_container_h5_count_links(dq_container_h5 *r, const char *group)
 {
     H5G_info_t info;
     if (H5Gget_info_by_name(r->file, group, &info, H5P_DEFAULT) < 0) return -1;

@@ -9,18 +9,18 @@
 static const char group[] = "/kv_cache";
 
 /* Files of before had the widths only, which stand first; one that lost its policy is not one of them. */
-static bool has_widths_only(dq_h5_reader *r)
+static bool has_widths_only(dq_container_h5 *r)
 {
     for (int i = 2; i < DQ_KV_FIELDS; i++) {
-        if (dq_h5_has(r, group, dq_kv_fields[i].name)) return false;
+        if (dq_container_h5_has(r, group, dq_kv_fields[i].name)) return false;
     }
     return true;
 }
 
-static dq_status read_integer(dq_h5_reader *r, const dq_kv_field *f, dq_kv_config *c)
+static dq_status read_integer(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c)
 {
     int64_t v;
-    DQ_TRY(dq_h5_ints(r, group, f->name, &v, 1));
+    DQ_TRY(dq_container_h5_ints(r, group, f->name, &v, 1));
     if (f->type == DQ_KV_INT && (v < 0 || v > INT_MAX))
         return dq_fail(r->err, DQ_DAMAGED, "%s: %s: attribute %s: expected 0 to %d, found %lld",
                        r->path, group, f->name, INT_MAX, (long long)v);
@@ -28,17 +28,17 @@ static dq_status read_integer(dq_h5_reader *r, const dq_kv_field *f, dq_kv_confi
     return DQ_OK;
 }
 
-static dq_status read_text(dq_h5_reader *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
+static dq_status read_text(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
 {
     char word[64];
-    DQ_TRY(dq_h5_words(r, group, f->name, word, sizeof word));
+    DQ_TRY(dq_container_h5_words(r, group, f->name, word, sizeof word));
     if (f->type == DQ_KV_POLICY && strcmp(word, "none") == 0) return DQ_OK;
     return dq_kv_field_set_text(f, c, word, a, r->err) == DQ_OK
                ? DQ_OK
                : dq_in(r->err, "%s: %s: ", r->path, group);
 }
 
-static dq_status read_field(dq_h5_reader *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
+static dq_status read_field(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
 {
     double real;
     if (dq_kv_field_evicts(f) && !c->evict.policy) return DQ_OK;
@@ -47,12 +47,12 @@ static dq_status read_field(dq_h5_reader *r, const dq_kv_field *f, dq_kv_config 
     case DQ_KV_AS_TEXT: return read_text(r, f, c, a);
     case DQ_KV_AS_REAL: break;
     }
-    DQ_TRY(dq_h5_real(r, group, f->name, &real));
+    DQ_TRY(dq_container_h5_real(r, group, f->name, &real));
     dq_kv_field_set_real(f, c, real);
     return DQ_OK;
 }
 
-dq_status dq_h5_kv_config(dq_h5_reader *r, dq_kv_config *c, dq_arena *a)
+dq_status dq_container_h5_kv_config(dq_container_h5 *r, dq_kv_config *c, dq_arena *a)
 {
     *c = dq_kv_config_plain;
     for (int i = 0; i < DQ_KV_FIELDS; i++) {

@@ -1,6 +1,6 @@
 /* container_write: see container_write.h. The skeleton: groups, attributes and datasets of the final size, without
  * contents. It depends on the plan alone, so the same plan gives the same bytes; payloads are then written in
- * place at the offsets that dq_skeleton_locate finds, in any order. Hashes of all payloads, in order of paths,
+ * place at the offsets that dq_container_skeleton_locate finds, in any order. Hashes of all payloads, in order of paths,
  * make the content's hash.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/container_write.h"
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-static const dq_part_row *part_of(const dq_slot *s)
+static const dq_weight_part_row *part_of(const dq_slot *s)
 {
     return &s->weight.format->part[s->part];
 }
@@ -196,7 +196,7 @@ static bool put_kv(dq_h5 *h, hid_t kv, const dq_kv_config *c)
     return good;
 }
 
-static bool put_settings(dq_h5 *h, hid_t file, const dq_skeleton *s)
+static bool put_settings(dq_h5 *h, hid_t file, const dq_container_skeleton *s)
 {
     hid_t attention = make_group(h, file, "attention");
     hid_t kv = make_group(h, file, "kv_cache");
@@ -215,7 +215,7 @@ static bool put_settings(dq_h5 *h, hid_t file, const dq_skeleton *s)
            put_real(h, file, "bits_per_weight", s->bits_per_weight);
 }
 
-static size_t path_width(const dq_skeleton *s)
+static size_t path_width(const dq_container_skeleton *s)
 {
     size_t len = 1;
     for (int64_t i = 0; i < s->n_slots; i++) {
@@ -225,7 +225,7 @@ static size_t path_width(const dq_skeleton *s)
     return len;
 }
 
-static bool put_tables(dq_h5 *h, hid_t file, const dq_skeleton *s)
+static bool put_tables(dq_h5 *h, hid_t file, const dq_container_skeleton *s)
 {
     dq_h5_column col[DQ_INDEX_COLUMNS];
     hsize_t rows = (hsize_t)s->n_slots;
@@ -239,7 +239,8 @@ static bool put_tables(dq_h5 *h, hid_t file, const dq_skeleton *s)
            make_dataset(h, file, "content_sha256", text, scalar) >= 0;
 }
 
-dq_status dq_skeleton_create(const dq_skeleton *s, const char *path, dq_err *err)
+dq_status dq_container_skeleton_create(const dq_container_skeleton *s, const char *path,
+                                       dq_err *err)
 {
     dq_h5 h;
     dq_h5_begin(&h);
@@ -279,7 +280,7 @@ static int64_t offset_of(dq_h5 *h, hid_t file, const char *path, int64_t bytes)
     return good ? (int64_t)at : -1;
 }
 
-dq_status dq_skeleton_locate(dq_skeleton *s, const char *path, dq_err *err)
+dq_status dq_container_skeleton_locate(dq_container_skeleton *s, const char *path, dq_err *err)
 {
     dq_h5 h;
     hsize_t size = 0;
@@ -292,7 +293,7 @@ dq_status dq_skeleton_locate(dq_skeleton *s, const char *path, dq_err *err)
         good = s->slot[i].offset >= 0;
     }
     if (good) {
-        s->index_bytes = dq_index_bytes(s);
+        s->index_bytes = dq_container_index_bytes(s);
         s->file_bytes = (int64_t)size;
         s->index_at = offset_of(&h, file, "index", s->index_bytes);
         s->content_at = offset_of(&h, file, "content_sha256", DQ_H5_SHA);
@@ -306,7 +307,7 @@ dq_status dq_skeleton_locate(dq_skeleton *s, const char *path, dq_err *err)
     return DQ_OK;
 }
 
-int64_t dq_index_bytes(const dq_skeleton *s)
+int64_t dq_container_index_bytes(const dq_container_skeleton *s)
 {
     dq_h5_column col[DQ_INDEX_COLUMNS];
     return s->n_slots * (int64_t)dq_h5_index_columns(col, path_width(s));
@@ -324,7 +325,7 @@ static void put_field(uint8_t *row, const dq_h5_column *col, const void *v)
     memcpy(row + col->at, v, n);
 }
 
-dq_status dq_index_encode(uint8_t *out, const dq_skeleton *s, dq_err *err)
+dq_status dq_container_index_encode(uint8_t *out, const dq_container_skeleton *s, dq_err *err)
 {
     dq_h5_column col[DQ_INDEX_COLUMNS];
     size_t width = dq_h5_index_columns(col, path_width(s));
@@ -350,7 +351,7 @@ dq_status dq_index_encode(uint8_t *out, const dq_skeleton *s, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_content_sha256(char hex[65], const dq_skeleton *s, dq_err *err)
+dq_status dq_container_content_sha256(char hex[65], const dq_container_skeleton *s, dq_err *err)
 {
     dq_sha256 h;
     DQ_TRY(dq_sha256_begin(&h, err));
@@ -363,8 +364,8 @@ dq_status dq_content_sha256(char hex[65], const dq_skeleton *s, dq_err *err)
     return dq_sha256_end(&h, hex, err);
 }
 
-size_t dq_source_table(uint8_t *out, int n, const char *const *name, const int64_t *size,
-                       const char (*sha)[65])
+size_t dq_container_source_table(uint8_t *out, int n, const char *const *name, const int64_t *size,
+                                 const char (*sha)[65])
 {
     dq_h5_column col[DQ_SOURCE_COLUMNS];
     size_t len = 1;

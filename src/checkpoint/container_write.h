@@ -43,7 +43,7 @@ typedef struct dq_slot {
     char sha256[65];
 } dq_slot;
 
-typedef struct dq_skeleton {
+typedef struct dq_container_skeleton {
     dq_slot *slot; /* in path order */
     int64_t n_slots;
     const char *dq_version, *family, *source, *fingerprint;
@@ -53,21 +53,22 @@ typedef struct dq_skeleton {
     dq_kv_config kv;
     /* offsets and sizes of what is written last */
     int64_t index_at, index_bytes, content_at, index_sha_at, file_bytes;
-} dq_skeleton;
+} dq_container_skeleton;
 
 /* Writes the file at `path` (an existing one is replaced) and closes it. */
-dq_status dq_skeleton_create(const dq_skeleton *s, const char *path, dq_err *err);
+dq_status dq_container_skeleton_create(const dq_container_skeleton *s, const char *path,
+                                       dq_err *err);
 /* Fills every offset from a finished skeleton. */
-dq_status dq_skeleton_locate(dq_skeleton *s, const char *path, dq_err *err);
+dq_status dq_container_skeleton_locate(dq_container_skeleton *s, const char *path, dq_err *err);
 
 /* The bytes of /index (index_bytes of them) from the slots. */
-dq_status dq_index_encode(uint8_t *out, const dq_skeleton *s, dq_err *err);
-int64_t dq_index_bytes(const dq_skeleton *s);
+dq_status dq_container_index_encode(uint8_t *out, const dq_container_skeleton *s, dq_err *err);
+int64_t dq_container_index_bytes(const dq_container_skeleton *s);
 /* SHA-256 over "path sha256\n" of all slots, in path order. */
-dq_status dq_content_sha256(char hex[65], const dq_skeleton *s, dq_err *err);
+dq_status dq_container_content_sha256(char hex[65], const dq_container_skeleton *s, dq_err *err);
 
 /* The bytes of the table of source files; name[n], size[n], sha[n]. out NULL: only the row's size. */
-size_t dq_source_table(uint8_t *out, int n, const char *const *name, const int64_t *size,
-                       const char (*sha)[65]);
+size_t dq_container_source_table(uint8_t *out, int n, const char *const *name, const int64_t *size,
+                                 const char (*sha)[65]);
 
 #endif

@@ -12,7 +12,7 @@
 
 enum { PATH_CAP = 4096, MAX_TEXT = 60000 };
 
-struct dq_h5out {
+struct dq_h5_result {
     hid_t file, matrix;
     int64_t cols;
     char path[PATH_CAP], partial[PATH_CAP + 16];
@@ -28,28 +28,29 @@ __attribute__((constructor)) static void no_work_at_exit(void)
 }
 #endif
 
-dq_status dq_h5out_check(const char *path, bool force, dq_err *err)
+dq_status dq_h5_result_check(const char *path, bool force, dq_err *err)
 {
     size_t n = strlen(path);
-    dq_map map;
+    dq_os_map map;
     if (n == 0 || strcmp(path, "-") == 0)
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OUTPUT},
                             "an HDF5 file needs a name; it cannot go to a pipe.");
     if (n >= PATH_CAP) return dq_fail(err, DQ_FILE, "%.60s...: path too long", path);
-    if (dq_is_dir(path)) return dq_fail(err, DQ_FILE, "%s: is a folder. Name a file in it.", path);
-    DQ_TRY(dq_folder_check(path, err));
+    if (dq_file_is_dir(path))
+        return dq_fail(err, DQ_FILE, "%s: is a folder. Name a file in it.", path);
+    DQ_TRY(dq_file_check_folder(path, err));
     if (!dq_file_exists(path)) return DQ_OK;
-    DQ_TRY(dq_map_open(&map, path, err)); /* refuses devices and pipes */
-    dq_map_close(&map);
+    DQ_TRY(dq_os_map_open(&map, path, err)); /* refuses devices and pipes */
+    dq_os_map_close(&map);
     if (!force)
         return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE}, "%s: exists.",
                             path);
     return DQ_OK;
 }
 
-static dq_status fail_write(const dq_h5out *h, dq_err *err)
+static dq_status fail_write(const dq_h5_result *h, dq_err *err)
 {
-    int64_t left = dq_disk_free(h->path);
+    int64_t left = dq_file_disk_free(h->path);
     char space[64] = "";
     if (left >= 0) snprintf(space, sizeof space, " (%lld bytes are free)", (long long)left);
     return dq_fail(
@@ -69,13 +70,13 @@ static hid_t plain_list(hid_t class)
     return p;
 }
 
-dq_status dq_h5out_new(dq_h5out **out, const char *path, bool force, dq_err *err)
+dq_status dq_h5_result_new(dq_h5_result **out, const char *path, bool force, dq_err *err)
 {
     *out = NULL;
-    DQ_TRY(dq_h5out_check(path, force, err));
-    dq_h5out *h = dq_block_new(1, sizeof *h, err);
+    DQ_TRY(dq_h5_result_check(path, force, err));
+    dq_h5_result *h = dq_block_new(1, sizeof *h, err);
     if (!h) return err->code;
-    dq_h5_settle();
+    dq_h5_finish();
     h->matrix = H5I_INVALID_HID;
     snprintf(h->path, sizeof h->path, "%s", path);
     snprintf(h->partial, sizeof h->partial, "%s.partial", path);
@@ -100,7 +101,7 @@ dq_status dq_h5out_new(dq_h5out **out, const char *path, bool force, dq_err *err
     return DQ_OK;
 }
 
-void dq_h5out_drop(dq_h5out *h)
+void dq_h5_result_drop(dq_h5_result *h)
 {
     if (!h) return;
     if (h->matrix >= 0) H5Dclose(h->matrix);
@@ -109,7 +110,7 @@ void dq_h5out_drop(dq_h5out *h)
     dq_block_free(h);
 }
 
-dq_status dq_h5out_close(dq_h5out *h, dq_err *err)
+dq_status dq_h5_result_close(dq_h5_result *h, dq_err *err)
 {
     bool good = h->matrix < 0 || H5Dclose(h->matrix) >= 0;
     h->matrix = H5I_INVALID_HID;
@@ -121,17 +122,17 @@ dq_status dq_h5out_close(dq_h5out *h, dq_err *err)
     return good ? DQ_OK : fail_write(h, err);
 }
 
-dq_status dq_h5out_commit(dq_h5out **to, dq_err *err)
+dq_status dq_h5_result_commit(dq_h5_result **to, dq_err *err)
 {
-    dq_h5out *h = *to;
+    dq_h5_result *h = *to;
     *to = NULL;
-    if (dq_h5out_close(h, err) == DQ_OK) dq_file_commit(h->partial, h->path, err);
+    if (dq_h5_result_close(h, err) == DQ_OK) dq_file_commit(h->partial, h->path, err);
     if (err->code != DQ_OK) remove(h->partial);
     dq_block_free(h);
     return err->code;
 }
 
-dq_status dq_h5out_group(dq_h5out *h, const char *name, dq_err *err)
+dq_status dq_h5_result_group(dq_h5_result *h, const char *name, dq_err *err)
 {
     hid_t list = plain_list(H5P_GROUP_CREATE);
     hid_t g = list >= 0 ? H5Gcreate2(h->file, name, H5P_DEFAULT, list, H5P_DEFAULT) : list;
@@ -140,7 +141,7 @@ dq_status dq_h5out_group(dq_h5out *h, const char *name, dq_err *err)
     return good ? DQ_OK : fail_write(h, err);
 }
 
-static hid_t type_of(dq_h5out_type type, bool memory)
+static hid_t type_of(dq_h5_result_type type, bool memory)
 {
     switch (type) {
     case DQ_OUT_I32: return memory ? H5T_NATIVE_INT32 : H5T_STD_I32LE;
@@ -152,7 +153,7 @@ static hid_t type_of(dq_h5out_type type, bool memory)
 }
 
 /* A contiguous data set with its space taken now and no fill values written. */
-static hid_t new_dataset(dq_h5out *h, const char *name, dq_h5out_type type, int n_dims,
+static hid_t new_dataset(dq_h5_result *h, const char *name, dq_h5_result_type type, int n_dims,
                          const int64_t *shape)
 {
     hsize_t dims[4];
@@ -168,8 +169,8 @@ static hid_t new_dataset(dq_h5out *h, const char *name, dq_h5out_type type, int 
     return d;
 }
 
-dq_status dq_h5out_array(dq_h5out *h, const char *name, dq_h5out_type type, int n_dims,
-                         const int64_t *shape, const void *data, dq_err *err)
+dq_status dq_h5_result_array(dq_h5_result *h, const char *name, dq_h5_result_type type, int n_dims,
+                             const int64_t *shape, const void *data, dq_err *err)
 {
     hid_t d = new_dataset(h, name, type, n_dims, shape);
     if (d < 0) return fail_write(h, err);
@@ -178,7 +179,8 @@ dq_status dq_h5out_array(dq_h5out *h, const char *name, dq_h5out_type type, int 
     return good ? DQ_OK : fail_write(h, err);
 }
 
-dq_status dq_h5out_matrix(dq_h5out *h, const char *name, int64_t rows, int64_t cols, dq_err *err)
+dq_status dq_h5_result_matrix(dq_h5_result *h, const char *name, int64_t rows, int64_t cols,
+                              dq_err *err)
 {
     const int64_t shape[2] = {rows, cols};
     if (h->matrix >= 0 && H5Dclose(h->matrix) < 0) return fail_write(h, err);
@@ -187,7 +189,8 @@ dq_status dq_h5out_matrix(dq_h5out *h, const char *name, int64_t rows, int64_t c
     return h->matrix >= 0 ? DQ_OK : fail_write(h, err);
 }
 
-dq_status dq_h5out_rows(dq_h5out *h, int64_t first, int64_t n, const float *data, dq_err *err)
+dq_status dq_h5_result_rows(dq_h5_result *h, int64_t first, int64_t n, const float *data,
+                            dq_err *err)
 {
     const hsize_t start[2] = {(hsize_t)first, 0}, count[2] = {(hsize_t)n, (hsize_t)h->cols};
     hid_t file = H5Dget_space(h->matrix), memory = H5Screate_simple(2, count, NULL);
@@ -200,7 +203,7 @@ dq_status dq_h5out_rows(dq_h5out *h, int64_t first, int64_t n, const float *data
 }
 
 /* Writes a scalar attribute; `stored` is its type in the file, `memory` that of *value. */
-static dq_status put_attribute(dq_h5out *h, const char *object, const char *name, hid_t stored,
+static dq_status put_attribute(dq_h5_result *h, const char *object, const char *name, hid_t stored,
                                hid_t memory, const void *value, dq_err *err)
 {
     hid_t space = H5Screate(H5S_SCALAR), a = H5I_INVALID_HID;
@@ -213,8 +216,8 @@ static dq_status put_attribute(dq_h5out *h, const char *object, const char *name
     return good ? DQ_OK : fail_write(h, err);
 }
 
-dq_status dq_h5out_text(dq_h5out *h, const char *object, const char *name, const char *text,
-                        dq_err *err)
+dq_status dq_h5_result_text(dq_h5_result *h, const char *object, const char *name, const char *text,
+                            dq_err *err)
 {
     size_t n = strlen(text);
     if (n > MAX_TEXT) return dq_fail(err, DQ_BUG, "attribute %s of %zu bytes", name, n);
@@ -229,13 +232,13 @@ dq_status dq_h5out_text(dq_h5out *h, const char *object, const char *name, const
     return err->code;
 }
 
-dq_status dq_h5out_int(dq_h5out *h, const char *object, const char *name, int64_t value,
-                       dq_err *err)
+dq_status dq_h5_result_int(dq_h5_result *h, const char *object, const char *name, int64_t value,
+                           dq_err *err)
 {
     return put_attribute(h, object, name, H5T_STD_I64LE, H5T_NATIVE_INT64, &value, err);
 }
 
-const char *dq_h5out_version(char *buf, size_t cap)
+const char *dq_h5_result_version(char *buf, size_t cap)
 {
     unsigned major = 0, minor = 0, release = 0;
     H5get_libversion(&major, &minor, &release);

@@ -6,38 +6,40 @@
 
 #include "base/base.h"
 
-typedef enum dq_h5out_type { DQ_OUT_I32, DQ_OUT_I64, DQ_OUT_F32, DQ_OUT_F64 } dq_h5out_type;
+typedef enum dq_h5_result_type { DQ_OUT_I32, DQ_OUT_I64, DQ_OUT_F32, DQ_OUT_F64 } dq_h5_result_type;
 
-typedef struct dq_h5out dq_h5out;
+typedef struct dq_h5_result dq_h5_result;
 
 /* DQ_FILE when `path` cannot become a new file: it exists without `force`, is no regular file, or its
  * folder is missing or cannot be written. Nothing is written. Commands ask before long work. */
-dq_status dq_h5out_check(const char *path, bool force, dq_err *err);
-/* Starts path.partial (check included). Ended by dq_h5out_commit or dq_h5out_drop. */
-dq_status dq_h5out_new(dq_h5out **out, const char *path, bool force, dq_err *err);
+dq_status dq_h5_result_check(const char *path, bool force, dq_err *err);
+/* Starts path.partial (check included). Ended by dq_h5_result_commit or dq_h5_result_drop. */
+dq_status dq_h5_result_new(dq_h5_result **out, const char *path, bool force, dq_err *err);
 /* Flushes and closes the partial file: whatever can fail for want of space has happened then. */
-dq_status dq_h5out_close(dq_h5out *h, dq_err *err);
+dq_status dq_h5_result_close(dq_h5_result *h, dq_err *err);
 /* Closes, if that has not been done, and renames to the final name; on failure, a full disk too,
  * nothing is left. Frees *h and sets it to NULL either way. */
-dq_status dq_h5out_commit(dq_h5out **h, dq_err *err);
-void dq_h5out_drop(dq_h5out *h); /* removes the partial file and frees h; NULL allowed */
+dq_status dq_h5_result_commit(dq_h5_result **h, dq_err *err);
+void dq_h5_result_drop(dq_h5_result *h); /* removes the partial file and frees h; NULL allowed */
 
 /* A group; its parents must exist. */
-dq_status dq_h5out_group(dq_h5out *h, const char *name, dq_err *err);
+dq_status dq_h5_result_group(dq_h5_result *h, const char *name, dq_err *err);
 /* A whole array of n_dims (1..4) dimensions. */
-dq_status dq_h5out_array(dq_h5out *h, const char *name, dq_h5out_type type, int n_dims,
-                         const int64_t *shape, const void *data, dq_err *err);
+dq_status dq_h5_result_array(dq_h5_result *h, const char *name, dq_h5_result_type type, int n_dims,
+                             const int64_t *shape, const void *data, dq_err *err);
 /* A matrix f32 [rows, cols] that is filled by blocks of rows. All space is taken at once. One at a
- * time: the next dq_h5out_matrix ends the one before. */
-dq_status dq_h5out_matrix(dq_h5out *h, const char *name, int64_t rows, int64_t cols, dq_err *err);
-dq_status dq_h5out_rows(dq_h5out *h, int64_t first, int64_t n, const float *data, dq_err *err);
+ * time: the next dq_h5_result_matrix ends the one before. */
+dq_status dq_h5_result_matrix(dq_h5_result *h, const char *name, int64_t rows, int64_t cols,
+                              dq_err *err);
+dq_status dq_h5_result_rows(dq_h5_result *h, int64_t first, int64_t n, const float *data,
+                            dq_err *err);
 /* Attributes of a group or array, "/" is the root. Texts are UTF-8, at most 60 000 bytes. */
-dq_status dq_h5out_text(dq_h5out *h, const char *object, const char *name, const char *text,
-                        dq_err *err);
-dq_status dq_h5out_int(dq_h5out *h, const char *object, const char *name, int64_t value,
-                       dq_err *err);
+dq_status dq_h5_result_text(dq_h5_result *h, const char *object, const char *name, const char *text,
+                            dq_err *err);
+dq_status dq_h5_result_int(dq_h5_result *h, const char *object, const char *name, int64_t value,
+                           dq_err *err);
 
 /* "1.10.8", of the library in use. */
-const char *dq_h5out_version(char *buf, size_t cap);
+const char *dq_h5_result_version(char *buf, size_t cap);
 
 #endif

@@ -16,7 +16,7 @@ static bool is_skipped(double whole, dq_span_norm norm)
     return norm == DQ_SPAN_SUM ? fabs(whole) < DQ_SPAN_LEAST : whole == 0;
 }
 
-void dq_span_add_row(dq_span_share *into, const dq_span_mass *mass, int n_classes)
+void dq_attention_spans_add_row(dq_span_share *into, const dq_span_mass *mass, int n_classes)
 {
     into->rows++;
     for (int k = 0; k < DQ_N_SPAN_NORMS; k++) {
@@ -32,7 +32,7 @@ void dq_span_add_row(dq_span_share *into, const dq_span_mass *mass, int n_classe
     }
 }
 
-double dq_span_mean(const dq_span_share *s, dq_span_norm norm, int class_)
+double dq_attention_spans_mean(const dq_span_share *s, dq_span_norm norm, int class_)
 {
     const int64_t n = s->rows - s->skipped[norm];
     return n > 0 ? s->share[norm][class_] / (double)n : (double)NAN;

@@ -36,7 +36,7 @@ typedef struct dq_span_mass {
 
 /* What a call of attend, or a pass, is asked for, on the host. `label` covers every position up to the last one
  * that a sequence holds. Tokens that were evicted take no part: shares are of what a row sees. */
-typedef struct dq_spans {
+typedef struct dq_attention_spans {
     int n_classes; /* 1..DQ_SPAN_CLASSES */
     /* The class of a token of sequence i of the batch: label[at[i] + its position]. */
     const uint8_t *label;
@@ -44,19 +44,20 @@ typedef struct dq_spans {
     /* How many rows of the call count, from the sequence's last one backwards. 0: none; more than it has: all. */
     const int64_t *last_rows; /* [n_seq] */
     dq_span_share *sums;      /* [n_seq][n_out]; added to until the next sync */
-} dq_spans;
+} dq_attention_spans;
 
 /* First row of the batch that counts of sequence i, whose rows are cu_rows[i] .. cu_rows[i + 1] - 1;
  * cu_rows[i + 1]: none. */
-static inline int64_t dq_spans_first(const dq_spans *s, const int64_t *cu_rows, int i)
+static inline int64_t dq_attention_spans_first(const dq_attention_spans *s, const int64_t *cu_rows,
+                                               int i)
 {
     const int64_t n = cu_rows[i + 1] - cu_rows[i], last = s->last_rows[i];
     return cu_rows[i + 1] - (last < n ? last : n);
 }
 
 /* Adds one row, mass[n_classes]. A NaN is no reason to skip: it shows in the shares. */
-void dq_span_add_row(dq_span_share *into, const dq_span_mass *mass, int n_classes);
+void dq_attention_spans_add_row(dq_span_share *into, const dq_span_mass *mass, int n_classes);
 /* Mean share of a class over the rows that were not skipped; NaN if there are none. */
-double dq_span_mean(const dq_span_share *s, dq_span_norm norm, int class_);
+double dq_attention_spans_mean(const dq_span_share *s, dq_span_norm norm, int class_);
 
 #endif

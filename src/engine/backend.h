@@ -49,7 +49,8 @@ typedef struct dq_attend_args {
                              for tensor grain every entry of a sequence holds the maximum */
     const dq_columns *columns; /* NULL: none */
     dq_head_measure *measure;  /* [n_out] on the host: adds what the rows look like; NULL: none */
-    const dq_spans *spans;     /* attention to classes of tokens (attention_spans.h); NULL: none */
+    /* attention to classes of tokens (attention_spans.h); NULL: none */
+    const dq_attention_spans *spans;
 } dq_attend_args;
 
 /* What a run needs, for dq_ops.can. */
@@ -129,7 +130,7 @@ typedef struct dq_ops {
      * For each row of hidden[n, dim] (after the last norm): logp[i] = ln softmax(hidden head^T)
      * [target[i]] in nats, top1[i] = index of the largest logit (the lowest among equals). Host
      * outputs, either may be NULL; no [n][vocab] array is made. target -1, or NULL: that of top1. A logit of NaN
-     * or infinity makes logp NaN (top1 does not show it): see dq_logp_check. */
+     * or infinity makes logp NaN (top1 does not show it): see dq_score_check_logp. */
     void (*logprob)(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
                     const dq_weight *head, const int32_t *target, dq_num num);
     /* kld[i] = KL(softmax(ref ref_head^T) || softmax(hidden head^T)) in nats, host output. Both heads have the
@@ -157,7 +158,7 @@ typedef struct dq_ops {
                     const int32_t *kept, int64_t n);
     /* After attend: what every later row of the batch's sequences will read as codes is from now on held
      * as codes only. Never changes a result. */
-    void (*kv_settle)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch);
+    void (*kv_compact)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch);
     /* sum[count] = for each token held, the sum over the group's key heads of |k|^2, keys as a query
      * at position t reads them (host output). */
     void (*kv_key_norms)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,

@@ -13,7 +13,7 @@ static const unsigned column_need[N_COLUMNS] = {DQ_NEEDS_MASS1, DQ_NEEDS_MASS2,
                                                 DQ_NEEDS_LAMBDA_MASS, DQ_NEEDS_DIFF, DQ_NEEDS_LOO};
 
 /* Sums of one sequence. List i = layer * n_groups + group has the tokens at[i] .. at[i + 1] - 1 of each
- * column; the needed columns stand one behind the other. */
+ * column; the needed columns stand one after the other. */
 typedef struct sums {
     int64_t *at;  /* [n_lists + 1]; NULL: none */
     double *data; /* [needed columns][at[n_lists]] */
@@ -39,7 +39,7 @@ struct dq_evictor {
 
 dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec, dq_err *err)
 {
-    const dq_policy *policy = spec->evict.policy;
+    const dq_kv_policy *policy = spec->evict.policy;
     const dq_model *m = dq_runner_model(r);
     *out = NULL;
     DQ_TRY(dq_evict_check(spec, err));
@@ -92,7 +92,7 @@ void dq_evictor_free(dq_evictor *e)
     dq_block_free(e);
 }
 
-/* Room for a handle. */
+/* Capacity for a handle. */
 static dq_status reach(dq_evictor *e, int32_t seq, dq_err *err)
 {
     if (seq < 0) return dq_fail(err, DQ_BUG, "no sequence %d to evict from", (int)seq);
@@ -140,7 +140,7 @@ static double *area_list(const dq_evictor *e, int slot, int watched, int list)
 }
 
 /* Takes one sequence's sums out of the area. */
-static dq_status settle_sequence(dq_evictor *e, int watched, int64_t *count, dq_err *err)
+static dq_status compact_sequence(dq_evictor *e, int watched, int64_t *count, dq_err *err)
 {
     sums fresh;
     for (int i = 0; i < e->n_lists; i++) {
@@ -166,7 +166,7 @@ static dq_status settle(dq_evictor *e, dq_err *err)
     if (!e->area) return DQ_OK;
     int64_t *count = dq_block_new((size_t)e->n_lists, sizeof *count, err);
     for (int i = 0; count && i < e->n_watched; i++) {
-        if (e->watched[i] >= 0 && settle_sequence(e, i, count, err) != DQ_OK) break;
+        if (e->watched[i] >= 0 && compact_sequence(e, i, count, err) != DQ_OK) break;
     }
     dq_block_free(count);
     area_drop(e);
@@ -178,7 +178,7 @@ static int64_t rows_of(const dq_batch *batch, int i)
     return batch->cu_rows[i + 1] - batch->cu_rows[i];
 }
 
-static int64_t held(const dq_evictor *e, int32_t seq, int list)
+static int64_t cached(const dq_evictor *e, int32_t seq, int list)
 {
     return e->b->ops->kv_count(e->b, e->kv, seq, list / e->n_groups, list % e->n_groups, NULL);
 }
@@ -197,7 +197,7 @@ static dq_status area_new(dq_evictor *e, const dq_batch *batch, dq_err *err)
         const int layer = (int)(k / e->n_groups / batch->n_seq);
         e->watched[i] = batch->seq[i];
         e->offset[k] = end;
-        end += held(e, batch->seq[i], layer * e->n_groups + (int)(k % e->n_groups)) +
+        end += cached(e, batch->seq[i], layer * e->n_groups + (int)(k % e->n_groups)) +
                rows_of(batch, i);
     }
     e->offset[n] = end;
@@ -211,7 +211,7 @@ static void resume(dq_evictor *e, int watched, int64_t rows)
     sums *s = &e->seq[e->watched[watched]];
     if (e->window > 0 && rows >= e->window) sums_drop(s);
     for (int i = 0; s->at && i < e->n_lists; i++) {
-        const int64_t now = held(e, e->watched[watched], i), had = sums_count(s, i);
+        const int64_t now = cached(e, e->watched[watched], i), had = sums_count(s, i);
         const size_t n = (size_t)(now < had ? now : had); /* less after a rewind */
         for (int c = 0; n && c < e->n_columns; c++)
             memcpy(area_list(e, c, watched, i), sums_list(e, s, c, i), n * sizeof(double));
@@ -254,7 +254,7 @@ dq_status dq_evictor_watch(dq_evictor *e, const dq_batch *batch, const dq_column
 typedef struct cut {
     int32_t seq;
     int64_t budget;
-    dq_protected safe;
+    dq_kv_protected safe;
     int64_t *at, *n_kept; /* [n_lists + 1], [n_lists] */
     int32_t *pos, *kept;
     double *score, *key_norm;
@@ -271,7 +271,7 @@ static dq_status cut_new(const dq_evictor *e, cut *k, dq_arena *a, dq_err *err)
     k->share = dq_alloc(a, groups, sizeof *k->share, err);
     k->group = dq_alloc(a, groups, sizeof *k->group, err);
     if (err->code != DQ_OK) return err->code;
-    for (int i = 0; i < e->n_lists; i++) k->at[i + 1] = k->at[i] + held(e, k->seq, i);
+    for (int i = 0; i < e->n_lists; i++) k->at[i + 1] = k->at[i] + cached(e, k->seq, i);
     const size_t n = (size_t)k->at[e->n_lists];
     k->pos = dq_alloc(a, n, sizeof *k->pos, err);
     k->kept = dq_alloc(a, n, sizeof *k->kept, err);
@@ -325,17 +325,18 @@ static void score_list(const dq_evictor *e, const cut *k, int list)
         .diff = sum[3],
         .loo = sum[4],
         .key_norm = k->key_norm + k->at[list],
-        .seed = dq_policy_seed(e->spec.evict.seed, list / e->n_groups, list % e->n_groups),
+        .seed = dq_kv_policy_seed(e->spec.evict.seed, list / e->n_groups, list % e->n_groups),
     };
-    dq_policy_score(k->score + k->at[list], e->spec.evict.policy, &c, k->safe);
+    dq_kv_policy_score(k->score + k->at[list], e->spec.evict.policy, &c, k->safe);
 }
 
 /* Scores one layer and chooses what its groups keep. */
 static dq_status choose(const dq_evictor *e, cut *k, int layer, dq_evict_report *report,
                         dq_err *err)
 {
-    const int64_t budget = dq_budget_of_layer(e->spec.evict.budget, k->budget, layer, e->n_layers,
-                                              (int64_t)k->safe.sink + k->safe.recent, k->safe.end);
+    const int64_t budget =
+        dq_kv_budget_of_layer(e->spec.evict.budget, k->budget, layer, e->n_layers,
+                              (int64_t)k->safe.sink + k->safe.recent, k->safe.end);
     for (int g = 0; g < e->n_groups; g++) {
         const int i = layer * e->n_groups + g;
         score_list(e, k, i);
@@ -343,19 +344,19 @@ static dq_status choose(const dq_evictor *e, cut *k, int layer, dq_evict_report 
             (dq_pool_group){k->score + k->at[i], k->pos + k->at[i], k->at[i + 1] - k->at[i]};
         k->share[g] = budget;
     }
-    if (e->spec.evict.budget == DQ_BUDGET_ADAPTIVE) {
+    if (e->spec.evict.budget == DQ_KV_BUDGET_ADAPTIVE) {
         double gap;
-        DQ_TRY(dq_budget_of_groups(k->share, &gap, k->group, e->n_groups, budget, k->safe, err));
+        DQ_TRY(dq_kv_budget_of_groups(k->share, &gap, k->group, e->n_groups, budget, k->safe, err));
         report->gap_min = fmin(report->gap_min, gap);
     }
     for (int g = 0; g < e->n_groups; g++) {
         const int i = layer * e->n_groups + g;
         const dq_pool_group *p = &k->group[g];
         int32_t *kept = k->kept + k->at[i];
-        DQ_TRY(
-            dq_policy_keep(kept, &k->n_kept[i], p->score, p->pos, p->n, k->share[g], k->safe, err));
-        report->gap_min = fmin(report->gap_min,
-                               dq_policy_gap(kept, k->n_kept[i], p->score, p->pos, p->n, k->safe));
+        DQ_TRY(dq_kv_policy_keep(kept, &k->n_kept[i], p->score, p->pos, p->n, k->share[g], k->safe,
+                                 err));
+        report->gap_min = fmin(
+            report->gap_min, dq_kv_policy_gap(kept, k->n_kept[i], p->score, p->pos, p->n, k->safe));
         report->kept += k->n_kept[i];
     }
     return DQ_OK;
@@ -400,7 +401,7 @@ static dq_status evict_sequence(dq_evictor *e, int32_t seq, int32_t prefix, dq_e
     int64_t before = 0;
     cut k = {.seq = seq, .safe = {e->spec.sink, e->spec.recent, prefix}};
     k.budget = dq_evict_budget(&e->spec, prefix, &raised);
-    for (int i = 0; i < e->n_lists; i++) before += held(e, seq, i);
+    for (int i = 0; i < e->n_lists; i++) before += cached(e, seq, i);
     report->before += before;
     report->raised += raised;
     if (k.budget >= prefix) {

@@ -10,7 +10,7 @@
 typedef struct dq_evict_report {
     int64_t before, kept; /* tokens */
     int64_t raised;       /* evictions of a sequence whose budget was raised to sink + recent */
-    double gap_min;       /* see dq_policy_gap */
+    double gap_min;       /* see dq_kv_policy_gap */
 } dq_evict_report;
 extern const dq_evict_report dq_evict_report_none; /* gap_min INFINITY */
 

@@ -14,13 +14,15 @@ static double pass_bytes(const dq_model *m, const dq_kv_spec *kv, int64_t n_rows
     const dq_headmap *a = &m->map;
     const int64_t heads = a->n_q + 2 * (int64_t)a->n_kv + (int64_t)a->n_out * a->n_slabs + 1;
     const int64_t ffn_rows = n_rows < DQ_FFN_ROWS ? n_rows : DQ_FFN_ROWS;
-    const int64_t strips = (int64_t)a->n_q / a->n_groups * DQ_PAGE; /* of a tile of rows, per key */
+    const int64_t strips =
+        (int64_t)a->n_q / a->n_groups * DQ_PAGE_TOKENS; /* of a tile of rows, per key */
     const int64_t states = 2; /* matrices of hidden states that the caller keeps */
     const int64_t own = 2;    /* those that the pass itself needs: x and h of the runner */
     const int64_t floats =
         n_rows * ((states + own) * m->dim + heads * a->head_dim + a->n_out + strips) +
         2 * ffn_rows * m->ffn;
-    const int64_t tokens = (n_rows + DQ_PAGE - 1) / DQ_PAGE * DQ_PAGE * a->n_kv;
+    const int64_t tokens =
+        (n_rows + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS * a->n_kv;
     const double plain = 2.0 * a->head_dim * sizeof(float); /* of one token, layer and head */
     double cache = plain * m->n_layers;
     /* tokens of a layer become codes when all of them are there */
@@ -29,12 +31,12 @@ static double pass_bytes(const dq_model *m, const dq_kv_spec *kv, int64_t n_rows
     return (double)floats * sizeof(float) + cache * (double)tokens;
 }
 
-int64_t dq_fit_rows(const dq_model *m, const dq_kv_spec *kv, double room, int64_t most)
+int64_t dq_memory_fit_rows(const dq_model *m, const dq_kv_spec *kv, double available, int64_t max)
 {
-    int64_t low = 0, high = most;
+    int64_t low = 0, high = max;
     while (low < high) {
         const int64_t n = low + (high - low + 1) / 2;
-        if (pass_bytes(m, kv, n) * 9 / 8 <= room)
+        if (pass_bytes(m, kv, n) * 9 / 8 <= available)
             low = n;
         else
             high = n - 1;
@@ -42,14 +44,14 @@ int64_t dq_fit_rows(const dq_model *m, const dq_kv_spec *kv, double room, int64_
     return low;
 }
 
-dq_status dq_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, double room, int64_t rows,
-                             dq_err *err)
+dq_status dq_memory_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, double available,
+                                    int64_t rows, dq_err *err)
 {
-    const int64_t most = rows - rows / 8 - 1; /* as many as now did not fit, whatever is counted */
-    const int64_t fit = dq_fit_rows(m, kv, room, most);
+    const int64_t max = rows - rows / 8 - 1; /* as many as now did not fit, whatever is counted */
+    const int64_t fit = dq_memory_fit_rows(m, kv, available, max);
     dq_kv_spec coded = *kv;
     coded.k_bits = coded.v_bits = 8;
-    const int64_t more = kv->k_bits == 16 ? dq_fit_rows(m, &coded, room, most) : 0;
+    const int64_t more = kv->k_bits == 16 ? dq_memory_fit_rows(m, &coded, available, max) : 0;
     if (fit == 0 && more == 0)
         return dq_fail_more(err, dq_remedy_none,
                             ", or fewer bits: no row of a pass fits beside the model");
@@ -82,14 +84,14 @@ static void count_weights(const dq_model *m, double *elements, double *others)
     }
 }
 
-dq_status dq_fit_advise_bits(const dq_model *m, double room, dq_err *err)
+dq_status dq_memory_fit_advise_bits(const dq_model *m, double available, dq_err *err)
 {
     const double mib = 1024.0 * 1024.0, scales = 16.0 / 128;
     double elements, others;
     int bits = m->weight_bits > 1 && m->weight_bits <= 8 ? m->weight_bits - 1 : 8;
     if (err->code != DQ_RESOURCE) return err->code;
     count_weights(m, &elements, &others);
-    while (bits > 1 && (others + elements * (bits + scales) / 8) * 9 / 8 > room) bits--;
+    while (bits > 1 && (others + elements * (bits + scales) / 8) * 9 / 8 > available) bits--;
     if (bits < 2)
         return dq_fail_more(err, dq_remedy_none,
                             ": the weights of %s, %.1f MiB, do not fit at 2 bits either", m->name,

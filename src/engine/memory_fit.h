@@ -10,11 +10,11 @@ enum { DQ_FFN_ROWS = 1024 }; /* rows of the feed-forward part at a time: bounds 
 
 /* The most rows, `most` at most, whose pass takes no more than `room` bytes: scratch, cache and the caller's
  * final states. */
-int64_t dq_fit_rows(const dq_model *m, const dq_kv_spec *kv, double room, int64_t most);
+int64_t dq_memory_fit_rows(const dq_model *m, const dq_kv_spec *kv, double available, int64_t max);
 /* Say behind the text of a DQ_RESOURCE what fits into `room` bytes: how many of a pass's rows, with this cache
  * or a packed one; weights of how many bits. Return its code. */
-dq_status dq_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, double room, int64_t rows,
-                             dq_err *err);
-dq_status dq_fit_advise_bits(const dq_model *m, double room, dq_err *err);
+dq_status dq_memory_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, double available,
+                                    int64_t rows, dq_err *err);
+dq_status dq_memory_fit_advise_bits(const dq_model *m, double available, dq_err *err);
 
 #endif

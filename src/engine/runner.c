@@ -103,7 +103,7 @@ dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const
         dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
         dq_runner_free(r);
         if (placed || !b->ops->memory) return err->code;
-        return dq_fit_advise_bits(m, (double)b->ops->memory(b), err);
+        return dq_memory_fit_advise_bits(m, (double)b->ops->memory(b), err);
     }
     *out = r;
     return DQ_OK;
@@ -140,7 +140,7 @@ const dq_kv_spec *dq_runner_kv_spec(const dq_runner *r)
     return &r->kv_spec;
 }
 
-static double bytes_held(const dq_runner *r)
+static double bytes_cached(const dq_runner *r)
 {
     const slot *const all[] = {&r->x,      &r->h,      &r->q,    &r->k,  &r->v,     &r->y,
                                &r->angles, &r->lambda, &r->gate, &r->up, &r->absmax};
@@ -151,20 +151,20 @@ static double bytes_held(const dq_runner *r)
 }
 
 /* What a pass may take: what is free, and what earlier ones of this runner have taken. */
-static double room_of(const dq_runner *r)
+static double capacity_of(const dq_runner *r)
 {
-    return (double)r->b->ops->memory(r->b) + bytes_held(r);
+    return (double)r->b->ops->memory(r->b) + bytes_cached(r);
 }
 
-int64_t dq_runner_rows(const dq_runner *r, int64_t most)
+int64_t dq_runner_rows(const dq_runner *r, int64_t max)
 {
-    return r->b->ops->memory ? dq_fit_rows(r->m, &r->kv_spec, room_of(r), most) : most;
+    return r->b->ops->memory ? dq_memory_fit_rows(r->m, &r->kv_spec, capacity_of(r), max) : max;
 }
 
 dq_status dq_runner_advise(const dq_runner *r, int64_t rows, dq_err *err)
 {
     if (err->code != DQ_RESOURCE || !r->b->ops->memory) return err->code;
-    return dq_fit_advise_rows(r->m, &r->kv_spec, room_of(r), rows, err);
+    return dq_memory_fit_advise_rows(r->m, &r->kv_spec, capacity_of(r), rows, err);
 }
 
 /* The pieces of one pass that every layer needs. */
@@ -222,7 +222,7 @@ static void attention(dq_runner *r, const pass_state *s, int i)
     if (pass->watch && pass->watch->logits)
         op->attn_observe(b, &pass->watch->logits[i], &args, pass->watch->seq_base);
     op->attend(b, s->y, &args);
-    op->kv_settle(b, r->kv, i, s->batch);
+    op->kv_compact(b, r->kv, i, s->batch);
     op->matmul(b, s->h, s->y, &l->o, l->o_bias, pass->math.linear);
     op->add(b, s->x, s->h);
 }
@@ -307,7 +307,7 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
     op->embed(r->b, s.x, &m->embed, batch->ids);
     op->rope_table(r->b, s.angles, batch->pos, &m->rope);
     for (int i = 0; i < m->n_layers; i++) {
-        if (dq_check_stop(err) != DQ_OK) break;
+        if (dq_os_check_stop(err) != DQ_OK) break;
         attention(r, &s, i);
         feed_forward(r, &s, i);
         if (pass->watch && pass->watch->hidden)

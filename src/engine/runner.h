@@ -17,9 +17,9 @@ typedef struct dq_watch {
 typedef struct dq_pass {
     dq_logit_spec logit;
     dq_math math;
-    const dq_watch *watch;     /* NULL: none */
-    const dq_columns *columns; /* [n_layers], NULL: none */
-    const dq_spans *spans;     /* [n_layers], NULL: none */
+    const dq_watch *watch;           /* NULL: none */
+    const dq_columns *columns;       /* [n_layers], NULL: none */
+    const dq_attention_spans *spans; /* [n_layers], NULL: none */
 } dq_pass;
 
 /* A model placed on a backend, its cache and scratch memory (grown as passes need it). Several
@@ -43,7 +43,7 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
                          dq_err *err);
 /* Rows of one pass that memory holds beside what others have taken, `most` at most; all where the backend does
  * not know its memory. Counts scratch, cache and final states, with an eighth more for what is rounded up. */
-int64_t dq_runner_rows(const dq_runner *r, int64_t most);
+int64_t dq_runner_rows(const dq_runner *r, int64_t max);
 /* Says behind the text of a DQ_RESOURCE, met in a pass of so many rows, how many would fit. */
 dq_status dq_runner_advise(const dq_runner *r, int64_t rows, dq_err *err);
 

@@ -69,7 +69,7 @@ int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t done)
 {
     const dq_eval_ids *ids = &e->ids[row->ids];
     return e->source[ids->source].kind->windows ? dq_windows_values(&ids->win, done)
-                                                : dq_requests_values(&ids->req, done);
+                                                : dq_items_values(&ids->req, done);
 }
 
 /* The index of the row, which is made if it is not there. */

@@ -114,10 +114,10 @@ struct dq_eval_row {
     bool shown; /* false: computed as a reference only */
     dq_logit_spec logit;
     dq_math math;
-    dq_kv_spec kv;   /* a row whose setting is not plain runs on runners of its own */
-    int64_t done;    /* finished units, from the first on */
-    dq_work work;    /* of what is done */
-    dq_work pending; /* of windows that other rows still have to score: counted with them */
+    dq_kv_spec kv;         /* a row whose setting is not plain runs on runners of its own */
+    int64_t done;          /* finished units, from the first on */
+    dq_score_work work;    /* of what is done */
+    dq_score_work pending; /* of windows that other rows still have to score: counted with them */
     /* per scored id: its log-probability and the most likely id */
     double *logp;
     int32_t *top1;
@@ -193,7 +193,7 @@ typedef struct dq_eval_numbers {
     int n_metrics;                 /* of items, named by the kind */
     dq_mean score[2];              /* over items */
     dq_interval score_interval[2]; /* of the mean score */
-    dq_flips flips[2];             /* against the reference row */
+    dq_stat_flips flips[2];        /* against the reference row */
     dq_mean nll, ppl;
     dq_mean ln_ratio, kld,
         same;           /* these and all below but the floor: NaN for the reference itself */
@@ -211,9 +211,9 @@ const char *dq_eval_cluster(const dq_eval *e, const dq_eval_row *row);
 int dq_eval_quoted(const dq_eval_source *source);
 
 /* False: it has none, being the reference, or of a kind that is not compared. */
-bool dq_eval_loss_of(dq_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x);
+bool dq_eval_loss_of(dq_interval_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x);
 /* Two finished rows of one source, perhaps of different models. */
-dq_status dq_eval_compare(const dq_eval *e, int before, int after, int metric, dq_flips *out,
+dq_status dq_eval_compare(const dq_eval *e, int before, int after, int metric, dq_stat_flips *out,
                           dq_err *err);
 
 #endif

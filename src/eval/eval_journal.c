@@ -1,4 +1,4 @@
-/* evaluate, state: finished work as steps of a journal. Numbers are written in hexadecimal, so that a
+/* eval_journal: finished work as steps of a journal. Numbers are written in hexadecimal, so that a
  * resumed run gives the same bits as one that was never stopped. Each line of the journal is a JSON object:
  *
  *   {"schema": "dq-eval-resume/5", "key": KEY, "rows": N}
@@ -21,7 +21,7 @@ static const char schema[] = "dq-eval-resume/5";
 
 /* The counts of what contexts took, in the order of the file. */
 enum { N_HELD = 17 };
-static int64_t *held_field(dq_kv_held *h, int i)
+static int64_t *held_field(dq_kv_cached *h, int i)
 {
     int64_t *const all[N_HELD] = {&h->contexts,
                                   &h->missed,
@@ -56,13 +56,13 @@ static void put_row(FILE *f, const dq_eval *e, int index, int64_t from)
     const dq_eval_row *r = &e->row[index];
     int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, r->done) - at;
     int64_t extra = e->ids[r->ids].n_extra;
-    dq_work w = r->pending;
+    dq_score_work w = r->pending;
     fprintf(f, "{\"row\": %d, \"from\": %" PRId64 ", \"to\": %" PRId64, index, from, r->done);
     fprintf(f, ", \"tokens\": %" PRId64 ", \"computed\": %" PRId64, w.tokens, w.computed);
     fprintf(f, ", \"seconds\": \"%a\", \"held\": [", w.seconds);
     for (int i = 0; i < N_HELD; i++)
-        fprintf(f, "%s%" PRId64, i ? ", " : "", *held_field(&w.held, i));
-    fprintf(f, "], \"gap_min\": \"%a\"", w.held.gap_min);
+        fprintf(f, "%s%" PRId64, i ? ", " : "", *held_field(&w.cached, i));
+    fprintf(f, "], \"gap_min\": \"%a\"", w.cached.gap_min);
     put_values(f, "logp", r->logp + at, n);
     fputs(", \"top1\": \"", f);
     for (int64_t i = 0; i < n; i++) fprintf(f, "%s%" PRId32, i ? " " : "", r->top1[at + i]);
@@ -76,7 +76,7 @@ static void put_row(FILE *f, const dq_eval *e, int index, int64_t from)
 static dq_status add(dq_eval *e, const int *row, const int64_t *from, int n, dq_err *err)
 {
     dq_strbuf text = {0};
-    FILE *f = dq_memory_open(&text, err);
+    FILE *f = dq_strbuf_memory_open(&text, err);
     if (!f) return err->code;
     fputs("{\"rows\": [", f);
     for (int i = 0; i < n; i++) {
@@ -84,7 +84,7 @@ static dq_status add(dq_eval *e, const int *row, const int64_t *from, int n, dq_
         put_row(f, e, row[i], from[i]);
     }
     fputs("]}", f);
-    if (dq_memory_close(f, err) == DQ_OK) dq_journal_add(e->journal, text.s, text.n, err);
+    if (dq_strbuf_memory_close(f, err) == DQ_OK) dq_journal_add(e->journal, text.s, text.n, err);
     dq_block_free(text.s);
     return err->code;
 }
@@ -122,7 +122,7 @@ static dq_status get_ids(int32_t *x, int64_t n, const json_t *line, const char *
     return *s ? dq_fail(err, DQ_DAMAGED, "\"%s\" has too many values", key) : DQ_OK;
 }
 
-static dq_status get_held(dq_kv_held *h, const json_t *line, dq_err *err)
+static dq_status get_held(dq_kv_cached *h, const json_t *line, dq_err *err)
 {
     const json_t *list = json_object_get(line, "held");
     if (json_array_size(list) != N_HELD)
@@ -138,7 +138,7 @@ static dq_status get_held(dq_kv_held *h, const json_t *line, dq_err *err)
 static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
 {
     int64_t index, from, to;
-    dq_work w = {0};
+    dq_score_work w = {0};
     DQ_TRY(dq_json_int(&index, o, "row", 0, e->n_rows - 1, NULL, err));
     dq_eval_row *r = &e->row[index];
     int64_t extra = e->ids[r->ids].n_extra;
@@ -147,8 +147,8 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
     DQ_TRY(dq_json_int(&w.tokens, o, "tokens", 0, INT64_MAX, NULL, err));
     DQ_TRY(dq_json_int(&w.computed, o, "computed", 0, INT64_MAX, NULL, err));
     DQ_TRY(get_values(&w.seconds, 1, o, "seconds", err));
-    DQ_TRY(get_held(&w.held, o, err));
-    DQ_TRY(get_values(&w.held.gap_min, 1, o, "gap_min", err));
+    DQ_TRY(get_held(&w.cached, o, err));
+    DQ_TRY(get_values(&w.cached.gap_min, 1, o, "gap_min", err));
     int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
     DQ_TRY(get_values(r->logp + at, n, o, "logp", err));
     DQ_TRY(get_ids(r->top1 + at, n, o, "top1", err));
@@ -159,7 +159,7 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
     if (r->kld) DQ_TRY(get_values(r->kld + at, n, o, "kld", err));
     if (r->top_logp) DQ_TRY(get_values(r->top_logp + at, n, o, "top_logp", err));
     if (r->extra) DQ_TRY(get_values(r->extra + from * extra, (to - from) * extra, o, "extra", err));
-    dq_work_add(&r->work, &w);
+    dq_score_work_add(&r->work, &w);
     r->done = to;
     return DQ_OK;
 }

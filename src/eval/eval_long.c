@@ -73,7 +73,7 @@ static dq_status judge_misfits(dq_eval *e, dq_eval_source *s, const misfit *f, i
         (long long)f->first, line, (long long)f->need, none ? ". None is left to score" : "");
 }
 
-dq_status dq_eval_fit(dq_eval *e, int source, dq_err *err)
+dq_status dq_eval_long_fit(dq_eval *e, int source, dq_err *err)
 {
     dq_eval_source *s = &e->source[source];
     const dq_long usual = s->kind->usual_long, way = e->too_long ? e->too_long : usual;

@@ -1,4 +1,4 @@
-/* evaluate, long: items that have more ids than a model has positions.
+/* eval_long: items that have more ids than a model has positions.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_EVAL_LONG_H
 #define DQ_EVAL_LONG_H
@@ -11,6 +11,6 @@ extern const char *const dq_long_name[]; /* "", "error", "skip", "cut" */
  * cannot hold. error: DQ_MISMATCH with their number and the first of them. skip: they leave the source, for
  * all models, so that every row has the same items; all of them is DQ_MISMATCH. cut: nothing, encoding
  * cuts. */
-dq_status dq_eval_fit(dq_eval *e, int source, dq_err *err);
+dq_status dq_eval_long_fit(dq_eval *e, int source, dq_err *err);
 
 #endif

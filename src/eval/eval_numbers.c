@@ -1,4 +1,4 @@
-/* evaluate, numbers: from log-likelihoods to the metrics of a row.
+/* eval_numbers: from log-likelihoods to the metrics of a row.
  * SPDX-License-Identifier: MIT */
 #include "eval/text_numbers.h"
 
@@ -48,60 +48,60 @@ int dq_eval_quoted(const dq_eval_source *source)
     return source->task && source->task->by_norm ? 1 : 0;
 }
 
-bool dq_eval_loss_of(dq_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x)
+bool dq_eval_loss_of(dq_interval_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x)
 {
-    const dq_flips *f = &x->flips[dq_eval_quoted(dq_eval_source_of(e, &e->row[row]))];
+    const dq_stat_flips *f = &x->flips[dq_eval_quoted(dq_eval_source_of(e, &e->row[row]))];
     if (x->is_ref || (x->is_task && !x->n_metrics)) return false;
     if (x->is_task) /* 0 - x: a loss of -0 would print as one */
-        *out = (dq_loss){0 - f->delta,
-                         f->std_err,
-                         {0 - f->interval.high, 0 - f->interval.low},
-                         f->clusters,
-                         f->counted ? f->n10 : -1,
-                         f->counted ? f->n01 : -1};
+        *out = (dq_interval_loss){0 - f->delta,
+                                  f->std_err,
+                                  {0 - f->interval.high, 0 - f->interval.low},
+                                  f->clusters,
+                                  f->counted ? f->n10 : -1,
+                                  f->counted ? f->n01 : -1};
     else
-        *out = (dq_loss){x->ln_ratio.value,
-                         x->ln_ratio.std_err,
-                         dq_mean_interval(x->ln_ratio),
-                         x->ln_ratio.clusters,
-                         -1,
-                         -1};
+        *out = (dq_interval_loss){x->ln_ratio.value,
+                                  x->ln_ratio.std_err,
+                                  dq_mean_interval(x->ln_ratio),
+                                  x->ln_ratio.clusters,
+                                  -1,
+                                  -1};
     return true;
 }
 
 /* The row's scores, those of a cluster side by side. */
-static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *score, double *room,
-                  int64_t n_clusters)
+static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *score,
+                  double *capacity, int64_t n_clusters)
 {
     const int64_t n = dq_eval_units(e, row);
-    dq_eval_source_of(e, row)->kind->judge(e, row, metric, room);
+    dq_eval_source_of(e, row)->kind->judge(e, row, metric, capacity);
     for (int64_t i = 0; i < n; i++)
-        score[n_clusters ? i % n_clusters * (n / n_clusters) + i / n_clusters : i] = room[i];
+        score[n_clusters ? i % n_clusters * (n / n_clusters) + i / n_clusters : i] = capacity[i];
 }
 
 static dq_status compare(const dq_eval *e, const dq_eval_row *before, const dq_eval_row *after,
-                         int metric, dq_mean *mean, dq_interval *interval, dq_flips *flips,
+                         int metric, dq_mean *mean, dq_interval *interval, dq_stat_flips *flips,
                          dq_err *err)
 {
     const int64_t n = dq_eval_units(e, after);
     const dq_eval_kind *kind = dq_eval_source_of(e, after)->kind;
     const int64_t n_clusters = kind->n_clusters ? kind->n_clusters(&e->ids[after->ids]) : 0;
-    double *room = dq_block_new((size_t)n, sizeof *room, err);
+    double *capacity = dq_block_new((size_t)n, sizeof *capacity, err);
     double *was = dq_block_new((size_t)n, sizeof *was, err);
     double *is = dq_block_new((size_t)n, sizeof *is, err);
-    if (room && was && is) {
-        judge(e, before, metric, was, room, n_clusters);
-        judge(e, after, metric, is, room, n_clusters);
-        if (mean) *mean = dq_scores_mean(is, n, n_clusters, interval);
-        *flips = dq_flips_of(was, is, n, n_clusters);
+    if (capacity && was && is) {
+        judge(e, before, metric, was, capacity, n_clusters);
+        judge(e, after, metric, is, capacity, n_clusters);
+        if (mean) *mean = dq_mean_of_scores(is, n, n_clusters, interval);
+        *flips = dq_stat_flips_of(was, is, n, n_clusters);
     }
-    dq_block_free(room);
+    dq_block_free(capacity);
     dq_block_free(was);
     dq_block_free(is);
     return err->code;
 }
 
-dq_status dq_eval_compare(const dq_eval *e, int before, int after, int metric, dq_flips *out,
+dq_status dq_eval_compare(const dq_eval *e, int before, int after, int metric, dq_stat_flips *out,
                           dq_err *err)
 {
     return compare(e, &e->row[before], &e->row[after], metric, NULL, NULL, out, err);

@@ -1,4 +1,4 @@
-/* evaluate, run: the sweep itself. See evaluate.h.
+/* eval_run: the sweep itself. See eval.h.
  * SPDX-License-Identifier: MIT */
 #include "eval/eval.h"
 
@@ -50,12 +50,12 @@ static dq_status score_items(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t
 {
     const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
     const dq_requests *q = &e->ids[row->ids].req;
-    const int64_t from = dq_requests_values(q, begin), to = dq_requests_values(q, end);
+    const int64_t from = dq_items_values(q, begin), to = dq_items_values(q, end);
     if (kind->score)
         DQ_TRY(kind->score(e, row, s, begin, end, err));
     else
         DQ_TRY(dq_score_items(s, q, begin, end, (dq_scores){row->logp, row->top1}, err));
-    return dq_logp_check(e->model[row->model].m, row->logp + from, to - from, err);
+    return dq_score_check_logp(e->model[row->model].m, row->logp + from, to - from, err);
 }
 
 /* A group of items failed on what the model computes: says of which item, by trying one by one. */
@@ -96,13 +96,13 @@ static dq_status run_groups(dq_eval *e, int index, dq_scorer *s, dq_err *err)
     while (row->done < q->n_items) {
         int64_t from = row->done;
         int64_t end = group_of_items(e, row, dq_score_rows(s->r, shared), shared);
-        s->work = (dq_work){0};
+        s->work = (dq_score_work){0};
         report(e, row);
         if (score_items(e, row, s, from, end, err) != DQ_OK)
             return name_item(e, row, s, from, end, err);
-        DQ_TRY(dq_maps_check(err));
+        DQ_TRY(dq_os_maps_check(err));
         row->pending = s->work;
-        dq_work_add(&row->work, &row->pending);
+        dq_score_work_add(&row->work, &row->pending);
         row->done = end;
         dq_eval_log(e, &index, &from, 1);
     }
@@ -210,7 +210,7 @@ static dq_status run_windows(dq_eval *e, text_run *t, int index, dq_err *err)
     state.rows = n;
     state.cols = e->model[row->model].m->dim; /* a reference may be of another size */
     if (score_windows(e, t, row, state, err) == DQ_OK)
-        dq_logp_check(e->model[row->model].m, row->logp + at, n, err);
+        dq_score_check_logp(e->model[row->model].m, row->logp + at, n, err);
     if (err->code == DQ_DAMAGED)
         dq_in(err, "%s: windows %lld to %lld: ", dq_eval_source_of(e, row)->path,
               (long long)t->begin, (long long)t->end - 1);
@@ -258,12 +258,12 @@ static dq_status run_cluster(dq_eval *e, text_run *t, dq_err *err)
         t->end = group_end(w, t->begin, t->max_rows, t->alike);
         report(e, ref);
         for (int i = 0; i < t->n_rows; i++) DQ_TRY(run_windows(e, t, t->rows[i], err));
-        DQ_TRY(dq_maps_check(err));
+        DQ_TRY(dq_os_maps_check(err));
         for (int i = 0; i < t->n_rows; i++) {
             dq_eval_row *row = &e->row[t->rows[i]];
             t->from[i] = t->begin;
             row->done = t->end;
-            dq_work_add(&row->work, &row->pending);
+            dq_score_work_add(&row->work, &row->pending);
         }
         dq_eval_log(e, t->rows, t->from, t->n_rows);
         report(e, ref);

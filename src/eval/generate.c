@@ -11,15 +11,16 @@ enum { LEAST_SHARED = 32, MAX_ROWS = 4096, MAX_SEQS = 64 };
 const char *const dq_end_name[] = {"none", "stop_id", "asked", "max_new", "positions"};
 
 /* Ids that a prompt may get: the last one is not fed. */
-static int64_t room_of(const dq_prompt *p, const dq_model *m)
+static int64_t capacity_of(const dq_generate_prompt *p, const dq_model *m)
 {
-    int64_t room = p->max_new > 0 ? p->max_new : 0;
-    if (m->max_positions > 0 && room > m->max_positions - p->n + 1)
-        room = m->max_positions - p->n + 1;
-    return room;
+    int64_t capacity = p->max_new > 0 ? p->max_new : 0;
+    if (m->max_positions > 0 && capacity > m->max_positions - p->n + 1)
+        capacity = m->max_positions - p->n + 1;
+    return capacity;
 }
 
-static dq_status check_prompt(const dq_prompt *p, int64_t i, const dq_model *m, dq_err *err)
+static dq_status check_prompt(const dq_generate_prompt *p, int64_t i, const dq_model *m,
+                              dq_err *err)
 {
     if (p->n < 1)
         return dq_fail(
@@ -35,24 +36,24 @@ static dq_status check_prompt(const dq_prompt *p, int64_t i, const dq_model *m, 
     return DQ_OK;
 }
 
-static void count_done(dq_generation *g)
+static void count_done(dq_generate_state *g)
 {
-    while (g->n_done < g->n && g->of[g->n_done].end != DQ_END_NONE) g->n_done++;
+    while (g->n_done < g->n && g->of[g->n_done].end != DQ_GENERATE_END_NONE) g->n_done++;
 }
 
-dq_status dq_generation_new(dq_generation *g, const dq_generate_spec *spec, const dq_model *m,
-                            dq_arena *a, dq_err *err)
+dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, const dq_model *m,
+                          dq_arena *a, dq_err *err)
 {
-    *g = (dq_generation){.n = spec->n};
+    *g = (dq_generate_state){.n = spec->n};
     for (int64_t i = 0; i < spec->n; i++) DQ_TRY(check_prompt(&spec->prompt[i], i, m, err));
     g->of = dq_alloc(a, (size_t)spec->n, sizeof *g->of, err);
     for (int64_t i = 0; g->of && i < spec->n; i++) {
-        const int64_t room = room_of(&spec->prompt[i], m);
-        dq_generated *to = &g->of[i];
-        to->ids = dq_alloc(a, (size_t)room, sizeof *to->ids, err);
-        if (spec->logp) to->logp = dq_alloc(a, (size_t)room, sizeof *to->logp, err);
+        const int64_t capacity = capacity_of(&spec->prompt[i], m);
+        dq_generate_result *to = &g->of[i];
+        to->ids = dq_alloc(a, (size_t)capacity, sizeof *to->ids, err);
+        if (spec->logp) to->logp = dq_alloc(a, (size_t)capacity, sizeof *to->logp, err);
         if (err->code != DQ_OK) return err->code;
-        if (room == 0) to->end = DQ_END_MAX_NEW;
+        if (capacity == 0) to->end = DQ_GENERATE_END_MAX_NEW;
     }
     if (g->of) count_done(g);
     return err->code;
@@ -71,16 +72,16 @@ typedef struct group {
 /* Where a shared beginning gives the bits of whole prompts. */
 static bool may_share(const dq_scorer *s, const dq_generate_spec *spec)
 {
-    const dq_policy *policy = s->kv->evict.policy;
+    const dq_kv_policy *policy = s->kv->evict.policy;
     if (spec->measure || dq_logit_ties_rows(s->pass.logit)) return false;
     return !policy || !(policy->needs & DQ_NEEDS_ATTENTION);
 }
 
 /* Of the first `most` ids, as many as are equal from the first on. */
-static int64_t common(const dq_prompt *a, const dq_prompt *b, int64_t most)
+static int64_t common(const dq_generate_prompt *a, const dq_generate_prompt *b, int64_t max)
 {
     int64_t n = 0;
-    while (n < most && a->ids[n] == b->ids[n]) n++;
+    while (n < max && a->ids[n] == b->ids[n]) n++;
     return n;
 }
 
@@ -91,11 +92,11 @@ static group next_group(const dq_scorer *s, const dq_generate_spec *spec, const 
     const int64_t max_rows = spec->max_rows > 0 ? spec->max_rows : MAX_ROWS;
     const int64_t max_seqs = spec->max_seqs > 0 ? spec->max_seqs : MAX_SEQS;
     const bool share = may_share(s, spec);
-    const dq_prompt *first = &spec->prompt[left[0]];
+    const dq_generate_prompt *first = &spec->prompt[left[0]];
     int64_t all = first->n, same = first->n - 1; /* a row of each prompt must be left */
     group g = {.prompt = left, .n = 1, .rows = first->n};
     while (g.n < n && g.n < max_seqs) {
-        const dq_prompt *p = &spec->prompt[left[g.n]];
+        const dq_generate_prompt *p = &spec->prompt[left[g.n]];
         const int64_t same_now = common(first, p, same < p->n - 1 ? same : p->n - 1);
         const int64_t shared = share && same_now >= LEAST_SHARED ? same_now : 0;
         const int64_t rows = all + p->n - g.n * shared;
@@ -114,7 +115,7 @@ static group next_group(const dq_scorer *s, const dq_generate_spec *spec, const 
 typedef struct run {
     dq_scorer *s;
     const dq_generate_spec *spec;
-    dq_generation *out;
+    dq_generate_state *out;
     const group *g;
     dq_arena *a;
     dq_pass_plan plan; /* of the pass at hand */
@@ -152,7 +153,7 @@ static dq_status run_begin(run *x, dq_err *err)
     x->answer.top1 = dq_alloc(x->a, n, sizeof *x->answer.top1, err);
     x->answer.logp = dq_alloc(x->a, n, sizeof *x->answer.logp, err);
     DQ_TRY(dq_pass_plan_begin(&x->plan, x->s, x->a, x->g->n, x->g->rows, x->g->n, err));
-    if (x->spec->measure) DQ_TRY(dq_kv_held_floor(&x->floor, r, x->g->n, err));
+    if (x->spec->measure) DQ_TRY(dq_kv_cached_floor(&x->floor, r, x->g->n, err));
     x->state = b->ops->alloc(b, n * (size_t)dq_runner_model(r)->dim * sizeof *x->state);
     if (!x->state) {
         dq_backend_sync(b, err);
@@ -165,12 +166,12 @@ static dq_status run_begin(run *x, dq_err *err)
 static dq_status ask(run *x, dq_err *err)
 {
     const dq_model *m = dq_runner_model(x->s->r);
-    const dq_mat state = {.p = x->state, .rows = x->plan.n_asked, .cols = m->dim};
+    const dq_mat state = {.p = x->state, .rows = x->plan.n_requested, .cols = m->dim};
     DQ_TRY(dq_pass_plan_answer(&x->plan, state, x->answer, err));
-    return dq_logp_check(m, x->answer.logp, x->plan.n_asked, err);
+    return dq_score_check_logp(m, x->answer.logp, x->plan.n_requested, err);
 }
 
-static const dq_prompt *prompt_of(const run *x, int64_t i)
+static const dq_generate_prompt *prompt_of(const run *x, int64_t i)
 {
     return &x->spec->prompt[x->g->prompt[i]];
 }
@@ -193,7 +194,7 @@ static dq_status run_prompts(run *x, dq_err *err)
     const int64_t shared = x->g->shared;
     if (shared) DQ_TRY(run_beginning(x, err));
     for (int64_t i = 0; i < x->g->n; i++) {
-        const dq_prompt *p = prompt_of(x, i);
+        const dq_generate_prompt *p = prompt_of(x, i);
         x->seq[i] = dq_score_open(x->s, x->beginning, err);
         if (x->seq[i] < 0) return err->code;
         dq_pass_plan_sequence(&x->plan, x->seq[i]);
@@ -231,30 +232,32 @@ static bool is_stop_id(const dq_generate_spec *spec, int32_t id)
     return false;
 }
 
-static dq_end end_of(const run *x, int64_t prompt, const dq_generated *to)
+static dq_generate_end end_of(const run *x, int64_t prompt, const dq_generate_result *to)
 {
     const dq_generate_spec *spec = x->spec;
-    const dq_prompt *p = &spec->prompt[prompt];
-    if (spec->stop && spec->stop(spec->stop_arg, prompt, to->ids, to->n)) return DQ_END_ASKED;
-    if (to->n >= p->max_new) return DQ_END_MAX_NEW;
-    return to->n < room_of(p, dq_runner_model(x->s->r)) ? DQ_END_NONE : DQ_END_POSITIONS;
+    const dq_generate_prompt *p = &spec->prompt[prompt];
+    if (spec->stop && spec->stop(spec->stop_arg, prompt, to->ids, to->n))
+        return DQ_GENERATE_END_TEXT;
+    if (to->n >= p->max_new) return DQ_GENERATE_END_MAX_NEW;
+    return to->n < capacity_of(p, dq_runner_model(x->s->r)) ? DQ_GENERATE_END_NONE
+                                                            : DQ_GENERATE_END_POSITIONS;
 }
 
 /* Takes what the pass answered; ended sequences leave. Returns those that are alive. */
 static int64_t take(run *x)
 {
     int64_t alive = 0;
-    for (int64_t q = 0; q < x->plan.n_asked; q++) {
+    for (int64_t q = 0; q < x->plan.n_requested; q++) {
         const int64_t i = x->plan.value[q], prompt = x->g->prompt[i];
-        dq_generated *to = &x->out->of[prompt];
+        dq_generate_result *to = &x->out->of[prompt];
         if (is_stop_id(x->spec, x->answer.top1[q])) {
-            to->end = DQ_END_STOP_ID;
+            to->end = DQ_GENERATE_END_STOP_ID;
         } else {
             if (to->logp) to->logp[to->n] = x->answer.logp[q];
             to->ids[to->n++] = x->answer.top1[q];
             to->end = end_of(x, prompt, to);
         }
-        if (to->end == DQ_END_NONE)
+        if (to->end == DQ_GENERATE_END_NONE)
             alive++;
         else
             close_one(x, &x->seq[i]);
@@ -263,7 +266,7 @@ static int64_t take(run *x)
 }
 
 static dq_status run_group(dq_scorer *s, const dq_generate_spec *spec, const group *g,
-                           dq_generation *out, dq_err *err)
+                           dq_generate_state *out, dq_err *err)
 {
     run x = {.s = s, .spec = spec, .out = out, .g = g, .beginning = -1};
     int64_t alive = 0, fed = 0;
@@ -273,12 +276,12 @@ static dq_status run_group(dq_scorer *s, const dq_generate_spec *spec, const gro
     return err->code;
 }
 
-dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generation *g, dq_err *err)
+dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generate_state *g, dq_err *err)
 {
     int64_t *left = dq_block_new((size_t)g->n, sizeof *left, err), n = 0, at = 0;
     if (!left) return err->code;
     for (int64_t i = 0; i < g->n; i++) {
-        if (g->of[i].end != DQ_END_NONE) continue;
+        if (g->of[i].end != DQ_GENERATE_END_NONE) continue;
         g->of[i].n = 0; /* what an earlier call left unfinished */
         left[n++] = i;
     }

@@ -6,58 +6,58 @@
 
 #include "eval/score.h"
 
-typedef struct dq_prompt {
+typedef struct dq_generate_prompt {
     const int32_t *ids; /* [n], BOS and all */
     int64_t n;          /* at least 1, at most the model's positions */
     int64_t max_new;    /* ids to add at most; none below 1 */
-} dq_prompt;
+} dq_generate_prompt;
 
 /* Asked after each new id that is no stop id: true ends the sequence behind it. ids[n]: the new ids of
  * `prompt` so far. Called by the thread that called dq_generate. */
 typedef bool dq_generate_stop(void *arg, int64_t prompt, const int32_t *ids, int64_t n);
 
 /* Why a sequence ended. */
-typedef enum dq_end {
-    DQ_END_NONE, /* it has not */
-    DQ_END_STOP_ID,
-    DQ_END_ASKED, /* dq_generate_stop said so */
-    DQ_END_MAX_NEW,
-    DQ_END_POSITIONS /* the last id would be fed at a position that the model does not have */
-} dq_end;
+typedef enum dq_generate_end {
+    DQ_GENERATE_END_NONE, /* it has not */
+    DQ_GENERATE_END_STOP_ID,
+    DQ_GENERATE_END_TEXT, /* dq_generate_stop said so */
+    DQ_GENERATE_END_MAX_NEW,
+    DQ_GENERATE_END_POSITIONS /* the last id would be fed at a position that the model does not have */
+} dq_generate_end;
 extern const char *const dq_end_name[]; /* "none", "stop_id", "asked", "max_new", "positions" */
 
-typedef struct dq_generated {
+typedef struct dq_generate_result {
     int32_t *ids; /* [n] new ids, without the stop id */
     double *logp; /* [n] ln of the probability of each, nats; NULL unless asked for */
     int64_t n;
-    dq_end end;
-} dq_generated;
+    dq_generate_end end;
+} dq_generate_result;
 
 /* What is wanted. Everything that is pointed at belongs to the caller and outlives the work. */
 typedef struct dq_generate_spec {
-    const dq_prompt *prompt; /* [n] */
+    const dq_generate_prompt *prompt; /* [n] */
     int64_t n;
     const int32_t *stop_id; /* [n_stop_ids]: EOS and its like */
     int64_t n_stop_ids;
     dq_generate_stop *stop; /* NULL: nobody is asked */
     void *stop_arg;
-    bool logp;    /* fill dq_generated.logp */
+    bool logp;    /* fill dq_generate_result.logp */
     bool measure; /* the scorer's work.held counts what prompts take; they then share no prefix */
     int64_t max_rows; /* of prompts in one pass, except that one prompt is always taken; 0: 4096 */
     int64_t max_seqs; /* alive at a time; 0: 64 */
 } dq_generate_spec;
 
 /* Results, finished ones and others. */
-typedef struct dq_generation {
-    dq_generated *of; /* [n] by prompt */
+typedef struct dq_generate_state {
+    dq_generate_result *of; /* [n] by prompt */
     int64_t n;
     int64_t n_done; /* prompts 0 .. n_done - 1 have ended; single ones behind them may have, too */
-} dq_generation;
+} dq_generate_state;
 
 /* Checks the prompts and makes room in the arena. DQ_MISMATCH: a prompt without ids, or with more than
  * the model has positions. */
-dq_status dq_generation_new(dq_generation *g, const dq_generate_spec *spec, const dq_model *m,
-                            dq_arena *a, dq_err *err);
+dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, const dq_model *m,
+                          dq_arena *a, dq_err *err);
 
 /* Continues every prompt that has not ended, each new id being the most likely one, the lowest among
  * equals. Passes: the prompt (its last row answers for the first new id), then one row for each new id
@@ -70,6 +70,7 @@ dq_status dq_generation_new(dq_generation *g, const dq_generate_spec *spec, cons
  * eviction policy sums up no attention (such sums depend on how rows were spread over passes).
  *
  * DQ_DAMAGED when logits are no numbers. After any failure, DQ_STOPPED among them, results that have ended stay; call again to do the rest. */
-dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generation *g, dq_err *err);
+dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generate_state *g,
+                      dq_err *err);
 
 #endif

@@ -63,7 +63,7 @@ static dq_status need_positions(int64_t *need, const dq_eval *e, const dq_eval_s
     (void)a;
     for (int64_t i = 0; i < q->n; i++) {
         const dq_question *one = &q->question[i];
-        const unsigned flags = dq_bos_flags(m->tok, e->bos, one->prompt, one->len);
+        const unsigned flags = dq_items_bos_flags(m->tok, e->bos, one->prompt, one->len);
         int32_t *ids = NULL;
         DQ_TRY(dq_tokenizer_encode(m->tok, one->prompt, one->len, flags, &ids, &need[i], NULL, NULL,
                                    err));
@@ -90,18 +90,18 @@ static dq_status check_ids(const dq_model *m, const int32_t *ids, int64_t n, dq_
     if (n < 1)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_BOS_ON},
                             "the prompt gives no ids. Put text there");
-    return dq_ids_check(ids, n, m->vocab, err);
+    return dq_tokenizer_check_ids(ids, n, m->vocab, err);
 }
 
 static dq_status encode_prompt(dq_request *r, const dq_eval *e, const dq_eval_model *m,
                                const dq_question *q, dq_err *err)
 {
     int32_t *ids = NULL, *kept = NULL;
-    int64_t n = 0, room = m->m->max_positions - r->n_cont, cut = 0;
+    int64_t n = 0, capacity = m->m->max_positions - r->n_cont, cut = 0;
     DQ_TRY(dq_tokenizer_encode(m->tok, q->prompt, q->len,
-                               dq_bos_flags(m->tok, e->bos, q->prompt, q->len), &ids, &n, NULL,
-                               NULL, err));
-    if (e->too_long == DQ_LONG_CUT && m->m->max_positions > 0 && n > room) cut = n - room;
+                               dq_items_bos_flags(m->tok, e->bos, q->prompt, q->len), &ids, &n,
+                               NULL, NULL, err));
+    if (e->too_long == DQ_LONG_CUT && m->m->max_positions > 0 && n > capacity) cut = n - capacity;
     if (check_ids(m->m, ids, n, err) == DQ_OK)
         kept = dq_alloc(e->a, (size_t)(n - cut), sizeof *kept, err);
     if (kept) memcpy(kept, ids + cut, (size_t)(n - cut) * sizeof *kept);
@@ -119,7 +119,7 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     const dq_questions *q = questions_of(s);
     const int64_t max_new = settings_of(s)->max_new;
     int64_t n_cut = 0;
-    DQ_TRY(dq_bos_check(m->tok, e->bos, err));
+    DQ_TRY(dq_items_bos_check(m->tok, e->bos, err));
     if (m->m->max_positions > 0 && max_new > m->m->max_positions)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MAX_NEW},
                             "%lld new ids are asked for, %s has %d positions", (long long)max_new,
@@ -252,8 +252,8 @@ dq_status dq_eval_completion(const dq_eval *e, const dq_eval_row *row, int64_t u
     return text_of(e, row, ids, n, text, &all, len, err);
 }
 
-dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit, const dq_generated *g,
-                       dq_err *err)
+dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
+                       const dq_generate_result *g, dq_err *err)
 {
     const dq_eval_source *s = dq_eval_source_of(e, row);
     const char *gold = questions_of(s)->question[unit].gold;
@@ -276,15 +276,15 @@ dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit, const d
 /* ---- Generating ---- */
 
 /* For dq_generate_stop, which cannot fail by itself. */
-typedef struct asked {
+typedef struct requested {
     const dq_eval *e;
     const dq_eval_row *row;
     dq_err err;
-} asked;
+} requested;
 
 static bool stop(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
 {
-    asked *x = arg;
+    requested *x = arg;
     char *text = NULL;
     size_t len = 0, end = 0;
     (void)prompt;
@@ -298,20 +298,20 @@ static dq_status generate(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t be
 {
     const dq_eval_generate *set = settings_of(dq_eval_source_of(e, row));
     const dq_request *req = e->ids[row->ids].req.req;
-    asked x = {.e = e, .row = row};
-    dq_generation g;
-    dq_prompt *prompt = dq_alloc(a, (size_t)(end - begin), sizeof *prompt, err);
+    requested x = {.e = e, .row = row};
+    dq_generate_state g;
+    dq_generate_prompt *prompt = dq_alloc(a, (size_t)(end - begin), sizeof *prompt, err);
     if (!prompt) return err->code;
     for (int64_t i = begin; i < end; i++)
         prompt[i - begin] =
-            (dq_prompt){.ids = req[i].ctx, .n = req[i].n_ctx, .max_new = set->max_new};
+            (dq_generate_prompt){.ids = req[i].ctx, .n = req[i].n_ctx, .max_new = set->max_new};
     dq_generate_spec spec = {.prompt = prompt,
                              .n = end - begin,
                              .stop = set->n_stop ? stop : NULL,
                              .stop_arg = &x,
                              .measure = !dq_kv_spec_is_plain(&row->kv)};
     DQ_TRY(dq_eval_stop_ids(e, row->model, &spec.stop_id, &spec.n_stop_ids, a, err));
-    DQ_TRY(dq_generation_new(&g, &spec, dq_runner_model(s->r), a, err));
+    DQ_TRY(dq_generate_new(&g, &spec, dq_runner_model(s->r), a, err));
     DQ_TRY(dq_generate(s, &spec, &g, err));
     if (x.err.code != DQ_OK) return dq_fail_as(err, &x.err);
     for (int64_t i = 0; i < g.n; i++) DQ_TRY(dq_eval_keep(e, row, begin + i, &g.of[i], err));

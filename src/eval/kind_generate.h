@@ -1,4 +1,4 @@
-/* evaluate, generate: kinds of source whose units are prompts that a model continues greedily.
+/* kind_generate: kinds of source whose units are prompts that a model continues greedily.
  * A request's n_cont is the number of new ids asked for; a row's top1 holds them, -1 behind the last.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KIND_GENERATE_H
@@ -22,7 +22,7 @@ extern const dq_eval_kind dq_eval_prompts; /* continued for somebody else to jud
 /* What row->extra holds of each unit. */
 typedef enum dq_eval_generated {
     DQ_GEN_COUNT, /* new ids */
-    DQ_GEN_END,   /* dq_end */
+    DQ_GEN_END,   /* dq_generate_end */
     DQ_GEN_EXACT, /* dq_answer_verdict.flexible; of prompts 0, like the next */
     DQ_GEN_STRICT,
     DQ_GEN_EXTRA
@@ -32,8 +32,8 @@ typedef enum dq_eval_generated {
 dq_status dq_eval_completion(const dq_eval *e, const dq_eval_row *row, int64_t unit, char **text,
                              size_t *len, dq_err *err);
 /* Writes a unit's ids and what they are worth into the row. */
-dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit, const dq_generated *g,
-                       dq_err *err);
+dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
+                       const dq_generate_result *g, dq_err *err);
 
 /* Ids that end a continuation of a row of `model`: eos_token_id of config.json and, in a folder, of
  * generation_config.json; eos_token of tokenizer_config.json; its own and those of the model it is

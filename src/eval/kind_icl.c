@@ -1,4 +1,4 @@
-/* kind_icl: prompts as ids, block by block. See icl.h.
+/* kind_icl: prompts as ids, block by block. See kind_icl.h.
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_icl.h"
 
@@ -23,7 +23,7 @@ static dq_status add_example(dq_strbuf *out, const dq_icl_task *task, const dq_i
     DQ_TRY(add(out, "\n", err));
     DQ_TRY(add(out, task->y_prefix, err));
     if (label) return add(out, label, err);
-    out->n = dq_strip_end(out->s, out->n);
+    out->n = dq_items_strip_end(out->s, out->n);
     return DQ_OK;
 }
 
@@ -72,8 +72,8 @@ typedef struct maker {
     int64_t n_left;
     int64_t longest; /* ids of a label */
     dq_icl_plan *p;
-    dq_icl_block *block; /* [n_blocks], with trunk and context */
-    dq_trunk *trunk;
+    dq_icl_block *block; /* [n_blocks], with shared prefix and context */
+    dq_shared_prefix *shared_prefix;
     span *ctx; /* [n_blocks * n_queries] */
     int64_t cap;
     dq_strbuf buf;
@@ -100,11 +100,11 @@ static dq_status drop_longest(maker *m, const dq_icl_pool *pool, bool labels, in
         dq_block_free(w.p);
         len[i] = len[pool->n + i] = (double)w.n;
     }
-    dq_sort(len + pool->n, pool->n);
-    double most = dq_percentile(len + pool->n, pool->n, 0.99);
+    dq_stat_sort(len + pool->n, pool->n);
+    double max = dq_stat_percentile(len + pool->n, pool->n, 0.99);
     *n_left = 0;
     for (int64_t i = 0; i < pool->n; i++) {
-        if (len[i] <= most) left[(*n_left)++] = (int32_t)i;
+        if (len[i] <= max) left[(*n_left)++] = (int32_t)i;
     }
     return DQ_OK;
 }
@@ -167,45 +167,45 @@ static dq_status keep(const maker *m, const int32_t **out, const int32_t *p, int
     if (!copy) return err->code;
     if (n) memcpy(copy, p, (size_t)n * sizeof *copy);
     *out = copy;
-    return dq_ids_check(copy, n, m->vocab, err);
+    return dq_tokenizer_check_ids(copy, n, m->vocab, err);
 }
 
 /* Ids of every prompt of the block, whole; w[n_queries] is where the demonstrations end. *fits: none is too
  * long for its longest label. */
 static dq_status encode_prompts(maker *m, const dq_icl_block *b, ids *w, bool *fits, dq_err *err)
 {
-    int64_t n = m->p->n_queries, room = m->max_len + 1 - m->longest;
+    int64_t n = m->p->n_queries, capacity = m->max_len + 1 - m->longest;
     m->buf.n = 0;
     DQ_TRY(add_demos(&m->buf, m->s->task, m->d, b, err));
     DQ_TRY(encode(m, m->flags, &w[n], err));
     size_t demos = m->buf.n;
-    *fits = w[n].n <= room;
+    *fits = w[n].n <= capacity;
     for (int64_t q = 0; *fits && q < n; q++) {
         m->buf.n = demos;
         DQ_TRY(add_example(&m->buf, m->s->task, &m->d->queries.ex[m->p->query[q]], NULL, err));
         DQ_TRY(encode(m, m->flags, &w[q], err));
-        *fits = w[q].n <= room;
+        *fits = w[q].n <= capacity;
     }
     return DQ_OK;
 }
 
-/* The trunk is what all prompts and the demonstrations alone begin with; an id of each prompt is left. */
+/* The shared prefix is what all prompts and the demonstrations alone begin with; an id of each prompt is left. */
 static dq_status store_prompts(maker *m, const ids *w, dq_err *err)
 {
-    int64_t n = m->p->n_queries, b = m->p->n_blocks, trunk = w[n].n;
+    int64_t n = m->p->n_queries, b = m->p->n_blocks, shared_prefix = w[n].n;
     const int32_t *kept;
     for (int64_t q = 0; q < n; q++) {
         int64_t k = common(&w[q], &w[n]);
         if (w[q].n == 0)
             return dq_fail(err, DQ_MISMATCH, "a prompt gives no ids in this tokenizer");
         if (k > w[q].n - 1) k = w[q].n - 1;
-        if (k < trunk) trunk = k;
+        if (k < shared_prefix) shared_prefix = k;
     }
-    DQ_TRY(keep(m, &kept, w[n].p, trunk, err));
-    m->trunk[b] = (dq_trunk){.ids = kept, .n = trunk, .end = (b + 1) * n};
+    DQ_TRY(keep(m, &kept, w[n].p, shared_prefix, err));
+    m->shared_prefix[b] = (dq_shared_prefix){.ids = kept, .n = shared_prefix, .end = (b + 1) * n};
     for (int64_t q = 0; q < n; q++) {
-        DQ_TRY(keep(m, &kept, w[q].p + trunk, w[q].n - trunk, err));
-        m->ctx[b * n + q] = (span){kept, w[q].n - trunk};
+        DQ_TRY(keep(m, &kept, w[q].p + shared_prefix, w[q].n - shared_prefix, err));
+        m->ctx[b * n + q] = (span){kept, w[q].n - shared_prefix};
     }
     return DQ_OK;
 }
@@ -215,16 +215,16 @@ static dq_status grow(maker *m, dq_err *err)
     int64_t have = m->p->n_blocks, n = m->p->n_queries, cap = m->cap ? 2 * m->cap : 16;
     if (have < m->cap) return DQ_OK;
     dq_icl_block *block = dq_alloc(m->a, (size_t)cap, sizeof *block, err);
-    dq_trunk *trunk = dq_alloc(m->a, (size_t)cap, sizeof *trunk, err);
+    dq_shared_prefix *shared_prefix = dq_alloc(m->a, (size_t)cap, sizeof *shared_prefix, err);
     span *ctx = dq_alloc(m->a, (size_t)(cap * n), sizeof *ctx, err);
-    if (!block || !trunk || !ctx) return err->code;
+    if (!block || !shared_prefix || !ctx) return err->code;
     if (have) {
         memcpy(block, m->block, (size_t)have * sizeof *block);
-        memcpy(trunk, m->trunk, (size_t)have * sizeof *trunk);
+        memcpy(shared_prefix, m->shared_prefix, (size_t)have * sizeof *shared_prefix);
         memcpy(ctx, m->ctx, (size_t)(have * n) * sizeof *ctx);
     }
     m->block = block;
-    m->trunk = trunk;
+    m->shared_prefix = shared_prefix;
     m->ctx = ctx;
     m->cap = cap;
     return DQ_OK;
@@ -307,8 +307,8 @@ static dq_status make_requests(maker *m, dq_requests *out, dq_err *err)
                          .n = k,
                          .n_items = n_items,
                          .n_values = n_items * m->p->n_label_ids,
-                         .trunk = m->trunk,
-                         .n_trunks = m->p->n_blocks};
+                         .shared_prefix = m->shared_prefix,
+                         .n_shared_prefixes = m->p->n_blocks};
     return DQ_OK;
 }
 
@@ -366,7 +366,7 @@ static dq_status encode_icl(dq_eval *e, dq_eval_ids *out, dq_err *err)
                .d = s->own,
                .p = p};
     out->own = p;
-    DQ_TRY(dq_bos_check(em->tok, e->bos, err));
+    DQ_TRY(dq_items_bos_check(em->tok, e->bos, err));
     make_plan(&m, &out->req, err);
     dq_block_free(m.buf.s);
     return err->code;

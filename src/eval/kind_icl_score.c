@@ -1,4 +1,4 @@
-/* icl, score: accuracy per block, over runs and over orders. See icl.h.
+/* kind_icl_score: accuracy per block, over runs and over orders. See kind_icl.h.
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_icl.h"
 
@@ -28,7 +28,7 @@ dq_status dq_icl_scores(const dq_eval *e, const dq_eval_row *row, dq_icl_score *
         for (int64_t b = 0; b < p->n_blocks; b++) {
             int64_t right = 0;
             for (int64_t q = 0; q < p->n_queries; q++) right += score[b * p->n_queries + q] == 1;
-            dq_mean m = dq_share(right, p->n_queries);
+            dq_mean m = dq_mean_share(right, p->n_queries);
             if (metric == 0)
                 out[b].acc = m;
             else
@@ -70,11 +70,11 @@ dq_icl_point dq_icl_point_of(const dq_icl_plan *p, const dq_icl_score *score, in
 void dq_icl_cost(const dq_requests *q, int64_t *naive, int64_t *shared)
 {
     *naive = *shared = 0;
-    for (int64_t t = 0; t < q->n_trunks; t++) *shared += q->trunk[t].n;
+    for (int64_t t = 0; t < q->n_shared_prefixes; t++) *shared += q->shared_prefix[t].n;
     for (int64_t i = 0; i < q->n_items; i++) {
         const dq_request *r = &q->req[q->at[i]];
         int64_t n = q->at[i + 1] - q->at[i];
-        *naive += n * (dq_requests_trunk(q, i)->n + r->n_ctx);
+        *naive += n * (dq_items_shared_prefix(q, i)->n + r->n_ctx);
         *shared += r->n_ctx;
         for (int64_t k = 0; k < n; k++) {
             *naive += r[k].n_cont - 1;

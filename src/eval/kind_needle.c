@@ -1,6 +1,6 @@
 /* kind_needle: see kind_needle.h. From a text to requests, and from answers to numbers. A cell is a length and a
  * depth; its prompts are drawn from the seed, the cell and the sample alone, so that any subset of cells gives the
- * same prompts. The values of a unit are laid out one behind the other at the offsets DQ_NEEDLE_AT_*.
+ * same prompts. The values of a unit are laid out one after the other at the offsets DQ_NEEDLE_AT_*.
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_needle_run.h"
 
@@ -46,16 +46,16 @@ static dq_status template_ids(dq_needle_maker *m, dq_bos bos, dq_err *err)
     int32_t *ids;
     int64_t n;
     dq_tokenizer_template(m->t, &before, &after);
-    if (bos == DQ_BOS_OFF || before == 0) return dq_bos_check(m->t, bos, err);
+    if (bos == DQ_BOS_OFF || before == 0) return dq_items_bos_check(m->t, bos, err);
     int32_t *kept = dq_alloc(m->a, (size_t)before, sizeof *kept, err);
     if (!kept) return err->code;
     DQ_TRY(dq_tokenizer_encode(m->t, "a", 1, DQ_TOK_SPECIAL, &ids, &n, NULL, NULL, err));
     memcpy(kept, ids, (size_t)before * sizeof *kept);
     dq_block_free(ids);
-    DQ_TRY(dq_ids_check(kept, before, m->vocab, err));
+    DQ_TRY(dq_tokenizer_check_ids(kept, before, m->vocab, err));
     m->bos = kept;
     m->n_bos = before;
-    return dq_bos_check(m->t, bos, err);
+    return dq_items_bos_check(m->t, bos, err);
 }
 
 /* The fewest positions of the models that are there. */
@@ -87,7 +87,7 @@ static dq_status make_cells(dq_needle_set *set, const dq_eval *e, dq_err *err)
                                     least->path, least->max_positions, least->max_positions);
             for (int d = 0; d < s->n_depths; d++)
                 cell[set->n_cells++] =
-                    (dq_needle_cell){length, s->depth[d], s->needles[p], s->asked[p]};
+                    (dq_needle_cell){length, s->depth[d], s->needles[p], s->requested[p]};
         }
     }
     set->cell = cell;
@@ -101,8 +101,8 @@ static void make_request(dq_request *r, int64_t *n_values, const dq_needle_promp
     *r = (dq_request){.ctx = p->ids,
                       .n_ctx = ctx,
                       .cont = generated ? NULL : p->ids + ctx,
-                      .n_cont =
-                          generated ? (int64_t)p->asked * DQ_NEEDLE_NEW : p->n - ctx + p->n_answer,
+                      .n_cont = generated ? (int64_t)p->requested * DQ_NEEDLE_NEW
+                                          : p->n - ctx + p->n_answer,
                       .value = *n_values,
                       .item = unit};
     *n_values += r->n_cont;
@@ -133,7 +133,7 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
 {
     const dq_eval_source *s = &e->source[ids->source];
     const dq_eval_model *em = &e->model[ids->model];
-    dq_filler *filler = dq_alloc(e->a, 1, sizeof *filler, err);
+    dq_needle_filler *filler = dq_alloc(e->a, 1, sizeof *filler, err);
     dq_needle_set *set = dq_alloc(e->a, 1, sizeof *set, err);
     if (!filler || !set) return err->code;
     dq_needle_maker m = {.t = em->tok, .filler = filler, .vocab = em->m->vocab, .a = e->a};
@@ -145,7 +145,7 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
         if (heads > set->n_heads) set->n_heads = heads;
     }
     DQ_TRY(template_ids(&m, e->bos, err));
-    DQ_TRY(dq_filler_read(filler, m.t, s->text, s->len, m.vocab, e->a, err));
+    DQ_TRY(dq_needle_filler_read(filler, m.t, s->text, s->len, m.vocab, e->a, err));
     ids->n_bad = filler->n_bad;
     ids->first_bad = filler->first_bad;
     DQ_TRY(make_cells(set, e, err));
@@ -163,7 +163,7 @@ static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *
     const dq_needle_set *s = dq_needle_set_of(e, row);
     for (int64_t i = 0; i < s->n_cells * s->samples; i++) {
         const double found = dq_needle_unit(e, row, i)[DQ_NEEDLE_AT_CORRECT];
-        const double share = found / (double)s->prompt[i].asked;
+        const double share = found / (double)s->prompt[i].requested;
         score[i] = metric == 0 || share == 1 ? share : 0;
     }
 }
@@ -206,7 +206,7 @@ void dq_needle_shares(double *into, const dq_span_share *sums, int n_layers, int
                 double of_layer = 0;
                 int n = 0;
                 for (int h = 0; h < n_out; h++) {
-                    const double x = dq_span_mean(&sums[l * n_out + h], norm, c);
+                    const double x = dq_attention_spans_mean(&sums[l * n_out + h], norm, c);
                     if (isnan(x)) continue;
                     of_layer += x;
                     n++;
@@ -221,7 +221,7 @@ void dq_needle_shares(double *into, const dq_span_share *sums, int n_layers, int
     for (int i = 0; i < n_layers * n_out; i++) {
         *rows += (double)sums[i].rows;
         *small += (double)sums[i].small;
-        heads[i] = dq_span_mean(&sums[i], DQ_NEEDLE_NORM, DQ_NEEDLE_ANSWER);
+        heads[i] = dq_attention_spans_mean(&sums[i], DQ_NEEDLE_NORM, DQ_NEEDLE_ANSWER);
     }
 }
 
@@ -270,23 +270,23 @@ dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const d
     const dq_needle_set *s = dq_needle_set_of(e, row);
     const int64_t begin = cell < 0 ? 0 : cell * s->samples;
     const int64_t end = cell < 0 ? s->n_cells * s->samples : begin + s->samples;
-    int64_t all = 0, asked = 0;
+    int64_t all = 0, requested = 0;
     *out = (dq_needle_numbers){.n = end - begin, .best_layer = -1, .best_head = -1};
     double *acc = dq_block_new((size_t)out->n, sizeof *acc, err);
     double *ll = dq_block_new((size_t)out->n, sizeof *ll, err);
     for (int64_t i = 0; acc && ll && i < out->n; i++) {
         const double *x = dq_needle_unit(e, row, begin + i);
-        const int r = s->prompt[begin + i].asked;
+        const int r = s->prompt[begin + i].requested;
         for (int k = 0; k < 4; k++) out->confusion[k] += x[k];
         acc[i] = x[DQ_NEEDLE_AT_CORRECT] / r;
         ll[i] = x[DQ_NEEDLE_AT_LL] / r;
         all += acc[i] == 1;
-        asked += r;
+        requested += r;
     }
     if (acc && ll) {
-        for (int k = 0; k < 4; k++) out->confusion[k] /= (double)asked;
+        for (int k = 0; k < 4; k++) out->confusion[k] /= (double)requested;
         out->acc = dq_mean_of(acc, out->n);
-        out->all_correct = dq_share(all, out->n);
+        out->all_correct = dq_mean_share(all, out->n);
         out->ll = s->settings->generated ? dq_mean_none : dq_mean_of(ll, out->n);
         if (s->settings->attention) sum_attention(out, e, row, begin, end);
     }

@@ -19,7 +19,7 @@ typedef struct dq_needle_settings {
     int length[DQ_NEEDLE_SWEEP],
         n_lengths; /* none: DQ_NEEDLE_DEFAULT_LENGTH, or the fewest positions */
     int depth[DQ_NEEDLE_SWEEP], n_depths;
-    int needles[DQ_NEEDLE_SWEEP], asked[DQ_NEEDLE_SWEEP], n_pairs;
+    int needles[DQ_NEEDLE_SWEEP], requested[DQ_NEEDLE_SWEEP], n_pairs;
     int64_t samples; /* per cell; dq_eval.limit caps it */
     uint64_t seed;
     bool generated;  /* else teacher-forced: the most likely id at each id of the numbers */
@@ -37,7 +37,7 @@ typedef struct dq_needle_set {
 } dq_needle_set;
 const dq_needle_set *dq_needle_set_of(const dq_eval *e, const dq_eval_row *row);
 
-/* Numbers of a unit in dq_eval_row.extra: counts of a dq_recall, and of the numbers that were asked for the sum
+/* Numbers of a unit in dq_eval_row.extra: counts of a dq_needle_recall, and of the numbers that were asked for the sum
  * of ln of their probabilities (0 where answers are generated); with attention the mean shares by norm and
  * class (NaN: no head had one), rows skipped by norm, all rows and those with a small sum, and the answer's share
  * by DQ_NEEDLE_NORM in every head (NaN: skipped), layer by layer. */

@@ -26,7 +26,7 @@ static double *extra_of(const run *x, int64_t unit)
     return x->row->extra + unit * x->e->ids[x->row->ids].n_extra;
 }
 
-static void keep_recall(double *extra, const dq_recall *sum)
+static void keep_recall(double *extra, const dq_needle_recall *sum)
 {
     extra[DQ_NEEDLE_AT_CORRECT] = (double)sum->correct;
     extra[DQ_NEEDLE_AT_OTHER] = (double)sum->other;
@@ -40,9 +40,9 @@ static dq_status judge_forced(const run *x, int64_t unit, dq_err *err)
 {
     const dq_needle_prompt *p = &x->set->prompt[unit];
     double *extra = extra_of(x, unit);
-    dq_recall sum = {0};
+    dq_needle_recall sum = {0};
     extra[DQ_NEEDLE_AT_LL] = 0;
-    for (int k = 0; k < p->asked; k++) {
+    for (int k = 0; k < p->requested; k++) {
         const int64_t v = dq_needle_value(x->e, x->row, unit, k);
         DQ_TRY(dq_needle_judge_ids(&sum, p, k, x->tok, x->row->top1 + v, err));
         for (int64_t i = 0; i < p->answer[k].to - p->answer[k].from; i++)
@@ -121,8 +121,8 @@ static dq_status cut(int64_t *kept, const dq_tokenizer *tok, const int32_t *ids,
 }
 
 /* Writes down what was generated for city k of a unit, and lets the next question follow it. */
-static dq_status take_answer(const run *x, int64_t unit, int k, const dq_generated *g, int32_t *ids,
-                             int64_t *n, dq_recall *sum, dq_err *err)
+static dq_status take_answer(const run *x, int64_t unit, int k, const dq_generate_result *g,
+                             int32_t *ids, int64_t *n, dq_needle_recall *sum, dq_err *err)
 {
     const dq_needle_prompt *p = &x->set->prompt[unit];
     const int64_t v = dq_needle_value(x->e, x->row, unit, k);
@@ -136,7 +136,7 @@ static dq_status take_answer(const run *x, int64_t unit, int k, const dq_generat
     DQ_TRY(dq_tokenizer_decode(x->tok, g->ids, g->n, 0, &text, &len, err));
     dq_needle_judge_text(sum, p, k, text, len, err);
     dq_block_free(text);
-    if (err->code != DQ_OK || k + 1 == p->asked) return err->code;
+    if (err->code != DQ_OK || k + 1 == p->requested) return err->code;
     DQ_TRY(cut(&kept, x->tok, g->ids, g->n, err));
     memcpy(ids + *n, g->ids, (size_t)kept * sizeof *ids);
     const int64_t from = p->answer[k].to, to = p->answer[k + 1].begin;
@@ -147,10 +147,10 @@ static dq_status take_answer(const run *x, int64_t unit, int k, const dq_generat
 
 /* Prompts of the units on their way: the asked cities follow each other. */
 typedef struct asking {
-    int32_t **ids;  /* [units], room for dq_needle_cell.length */
-    int64_t *n;     /* [units] */
-    dq_recall *sum; /* [units] */
-    dq_prompt *prompt;
+    int32_t **ids;         /* [units], room for dq_needle_cell.length */
+    int64_t *n;            /* [units] */
+    dq_needle_recall *sum; /* [units] */
+    dq_generate_prompt *prompt;
     int64_t *unit; /* [units] of a prompt */
     int32_t stop[STOP_IDS];
     int64_t n_stop;
@@ -186,14 +186,14 @@ static dq_status ask(asking *q, const run *x, int k, dq_err *err)
                              .stop_arg = &s,
                              .logp = true,
                              .measure = !dq_kv_spec_is_plain(&x->row->kv)};
-    dq_generation g;
+    dq_generate_state g;
     for (int64_t i = 0; i < x->end - x->begin; i++) {
-        if (x->set->prompt[x->begin + i].asked <= k) continue;
+        if (x->set->prompt[x->begin + i].requested <= k) continue;
         q->unit[spec.n] = i;
-        q->prompt[spec.n++] = (dq_prompt){q->ids[i], q->n[i], DQ_NEEDLE_NEW};
+        q->prompt[spec.n++] = (dq_generate_prompt){q->ids[i], q->n[i], DQ_NEEDLE_NEW};
     }
     if (spec.n == 0) return DQ_OK;
-    DQ_TRY(dq_generation_new(&g, &spec, dq_runner_model(x->s->r), x->a, err));
+    DQ_TRY(dq_generate_new(&g, &spec, dq_runner_model(x->s->r), x->a, err));
     DQ_TRY(dq_generate(x->s, &spec, &g, err));
     if (s.err.code != DQ_OK) return dq_fail_as(err, &s.err);
     for (int64_t j = 0; j < spec.n; j++) {
@@ -206,11 +206,11 @@ static dq_status ask(asking *q, const run *x, int k, dq_err *err)
 static dq_status generate(const run *x, dq_err *err)
 {
     asking q = {0};
-    int most = 0;
+    int max = 0;
     DQ_TRY(asking_begin(&q, x, err));
     for (int64_t i = x->begin; i < x->end; i++)
-        most = x->set->prompt[i].asked > most ? x->set->prompt[i].asked : most;
-    for (int k = 0; k < most; k++) DQ_TRY(ask(&q, x, k, err));
+        max = x->set->prompt[i].requested > max ? x->set->prompt[i].requested : max;
+    for (int k = 0; k < max; k++) DQ_TRY(ask(&q, x, k, err));
     for (int64_t i = x->begin; i < x->end; i++) {
         keep_recall(extra_of(x, i), &q.sum[i - x->begin]);
         extra_of(x, i)[DQ_NEEDLE_AT_LL] = 0;
@@ -222,7 +222,7 @@ static dq_status generate(const run *x, dq_err *err)
 
 /* Runs ids begin .. end - 1 of the prompt; with `spans` their sums are taken. */
 static dq_status run_rows(const run *x, const dq_needle_prompt *p, int32_t seq, int64_t begin,
-                          int64_t end, const dq_spans *spans, dq_err *err)
+                          int64_t end, const dq_attention_spans *spans, dq_err *err)
 {
     dq_pass_plan plan;
     dq_mat hidden;
@@ -244,11 +244,11 @@ static dq_status attend(const run *x, int64_t unit, dq_err *err)
     const bool plain = dq_kv_spec_is_plain(&x->row->kv);
     uint8_t *label = dq_alloc(x->a, (size_t)p->n, 1, err);
     dq_span_share *sums = dq_alloc(x->a, (size_t)(n_layers * n_out), sizeof *sums, err);
-    dq_spans *spans = dq_alloc(x->a, (size_t)n_layers, sizeof *spans, err);
+    dq_attention_spans *spans = dq_alloc(x->a, (size_t)n_layers, sizeof *spans, err);
     if (!label || !sums || !spans) return err->code;
     dq_needle_labels(label, p);
     for (int l = 0; l < n_layers; l++)
-        spans[l] = (dq_spans){DQ_NEEDLE_CLASSES, label, &at, &last, sums + l * n_out};
+        spans[l] = (dq_attention_spans){DQ_NEEDLE_CLASSES, label, &at, &last, sums + l * n_out};
     int32_t seq = dq_score_open(x->s, -1, err);
     if (seq < 0) return err->code;
     if (plain || run_rows(x, p, seq, 0, p->question, NULL, err) == DQ_OK)

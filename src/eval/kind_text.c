@@ -1,4 +1,4 @@
-/* evaluate, text: running text in windows. See evaluate.h and evaluate_text.h.
+/* kind_text: running text in windows. See eval.h and kind_text.h.
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_text.h"
 
@@ -8,8 +8,8 @@ static dq_status encode_counts(dq_doc_ids **out, const dq_text_settings *s, cons
 {
     *out = dq_alloc(a, (size_t)s->counts.n, sizeof **out, err);
     for (int64_t i = 0; *out && i < s->counts.n; i++)
-        DQ_TRY(
-            dq_doc_encode(&(*out)[i], m->tok, &s->counts.doc[i], DQ_BOS_OFF, m->m->vocab, a, err));
+        DQ_TRY(dq_windows_encode(&(*out)[i], m->tok, &s->counts.doc[i], DQ_BOS_OFF, m->m->vocab, a,
+                                 err));
     return err->code;
 }
 

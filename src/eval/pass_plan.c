@@ -9,23 +9,23 @@
 #include <string.h>
 
 dq_status dq_pass_plan_begin(dq_pass_plan *p, dq_scorer *s, dq_arena *a, int64_t seqs, int64_t rows,
-                             int64_t asked, dq_err *err)
+                             int64_t requested, dq_err *err)
 {
     *p = (dq_pass_plan){.s = s, .a = a};
     p->cu = dq_alloc(a, (size_t)seqs + 1, sizeof *p->cu, err);
     p->seq = dq_alloc(a, (size_t)seqs, sizeof *p->seq, err);
     p->ids = dq_alloc(a, (size_t)rows, sizeof *p->ids, err);
     p->pos = dq_alloc(a, (size_t)rows, sizeof *p->pos, err);
-    p->row = dq_alloc(a, (size_t)asked, sizeof *p->row, err);
-    p->target = dq_alloc(a, (size_t)asked, sizeof *p->target, err);
-    p->value = dq_alloc(a, (size_t)asked, sizeof *p->value, err);
+    p->row = dq_alloc(a, (size_t)requested, sizeof *p->row, err);
+    p->target = dq_alloc(a, (size_t)requested, sizeof *p->target, err);
+    p->value = dq_alloc(a, (size_t)requested, sizeof *p->value, err);
     return err->code;
 }
 
 void dq_pass_plan_clear(dq_pass_plan *p)
 {
     p->n_seq = 0;
-    p->n_rows = p->n_asked = 0;
+    p->n_rows = p->n_requested = 0;
 }
 
 void dq_pass_plan_sequence(dq_pass_plan *p, int32_t seq)
@@ -44,9 +44,9 @@ void dq_pass_plan_rows(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t p
 
 void dq_pass_plan_ask(dq_pass_plan *p, int64_t row, int32_t target, int64_t value)
 {
-    p->row[p->n_asked] = row;
-    p->target[p->n_asked] = target;
-    p->value[p->n_asked++] = value;
+    p->row[p->n_requested] = row;
+    p->target[p->n_requested] = target;
+    p->value[p->n_requested++] = value;
 }
 
 static dq_batch batch_of(const dq_pass_plan *p)
@@ -64,13 +64,13 @@ dq_status dq_pass_plan_run(dq_pass_plan *p, dq_mat *hidden, dq_err *err)
     dq_scorer *s = p->s;
     dq_batch batch = batch_of(p);
     dq_pass pass = s->pass;
-    double start = dq_seconds();
+    double start = dq_os_seconds();
     pass.spans = p->spans;
-    DQ_TRY(dq_check_stop(err));
+    DQ_TRY(dq_os_check_stop(err));
     if (s->evictor) DQ_TRY(dq_evictor_watch(s->evictor, &batch, &pass.columns, err));
     DQ_TRY(dq_runner_pass(s->r, &batch, &pass, hidden, err));
     s->work.computed += p->n_rows;
-    s->work.seconds += dq_seconds() - start;
+    s->work.seconds += dq_os_seconds() - start;
     return DQ_OK;
 }
 
@@ -80,12 +80,12 @@ static dq_status count_reads(const dq_pass_plan *p, dq_err *err)
     dq_runner *r = p->s->r;
     int32_t *pos;
     if (!dq_kv_has_codes(dq_runner_kv_spec(r))) return DQ_OK;
-    pos = dq_block_new((size_t)p->n_asked, sizeof *pos, err);
-    for (int64_t k = 0; pos && k < p->n_asked; k++) pos[k] = p->pos[p->row[k]];
+    pos = dq_block_new((size_t)p->n_requested, sizeof *pos, err);
+    for (int64_t k = 0; pos && k < p->n_requested; k++) pos[k] = p->pos[p->row[k]];
     for (int64_t i = 0, k = 0; pos && err->code == DQ_OK && i < p->n_seq; i++) {
         const int64_t from = k;
-        while (k < p->n_asked && p->row[k] < p->cu[i + 1]) k++;
-        dq_kv_held_reads(&p->s->work.held, r, p->seq[i], pos + from, k - from, err);
+        while (k < p->n_requested && p->row[k] < p->cu[i + 1]) k++;
+        dq_kv_cached_reads(&p->s->work.cached, r, p->seq[i], pos + from, k - from, err);
     }
     dq_block_free(pos);
     return err->code;
@@ -98,12 +98,12 @@ dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_e
     dq_mat hidden;
     DQ_TRY(dq_pass_plan_run(p, &hidden, err));
     DQ_TRY(count_reads(p, err));
-    double start = dq_seconds();
+    double start = dq_os_seconds();
     b->ops->gather(b, state, hidden, p->row);
     b->ops->logprob(b, out.logp, out.top1, state, &dq_runner_model(s->r)->head, p->target,
                     s->pass.math.linear);
     if (dq_backend_sync(b, err) != DQ_OK) return dq_runner_advise(s->r, p->n_rows, err);
-    s->work.seconds += dq_seconds() - start;
+    s->work.seconds += dq_os_seconds() - start;
     return DQ_OK;
 }
 
@@ -124,14 +124,15 @@ dq_status dq_pass_plan_score(dq_pass_plan *p, dq_scores out, dq_err *err)
     dq_backend *b = dq_runner_backend(p->s->r);
     dq_mat state = {0};
     if (p->n_rows == 0) return DQ_OK;
-    if (p->n_asked == 0) return dq_pass_plan_run(p, &state, err);
-    dq_scores asked = {.logp = dq_alloc(p->a, (size_t)p->n_asked, sizeof *asked.logp, err),
-                       .top1 = dq_alloc(p->a, (size_t)p->n_asked, sizeof *asked.top1, err)};
-    if (err->code == DQ_OK) state = state_new(p->s->r, p->n_asked, err);
-    if (err->code == DQ_OK && dq_pass_plan_answer(p, state, asked, err) == DQ_OK) {
-        for (int64_t i = 0; i < p->n_asked; i++) {
-            out.logp[p->value[i]] = asked.logp[i];
-            out.top1[p->value[i]] = asked.top1[i];
+    if (p->n_requested == 0) return dq_pass_plan_run(p, &state, err);
+    dq_scores requested = {
+        .logp = dq_alloc(p->a, (size_t)p->n_requested, sizeof *requested.logp, err),
+        .top1 = dq_alloc(p->a, (size_t)p->n_requested, sizeof *requested.top1, err)};
+    if (err->code == DQ_OK) state = state_new(p->s->r, p->n_requested, err);
+    if (err->code == DQ_OK && dq_pass_plan_answer(p, state, requested, err) == DQ_OK) {
+        for (int64_t i = 0; i < p->n_requested; i++) {
+            out.logp[p->value[i]] = requested.logp[i];
+            out.top1[p->value[i]] = requested.top1[i];
         }
     }
     b->ops->free(b, state.p);
@@ -152,16 +153,16 @@ dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor,
     dq_scorer *s = p->s;
     const dq_batch batch = batch_of(p);
     dq_evict_report report = dq_evict_report_none;
-    const double start = dq_seconds();
+    const double start = dq_os_seconds();
     int32_t *next = next_positions(p, err);
     if (!next) return err->code;
     if (s->evictor) {
         dq_evictor_run(s->evictor, &batch, next, &report, err);
-        s->work.seconds += dq_seconds() - start;
+        s->work.seconds += dq_os_seconds() - start;
     }
     if (floor && err->code == DQ_OK) {
-        if (s->evictor) dq_kv_held_report(&s->work.held, &report, p->n_seq);
-        dq_kv_held_measure(&s->work.held, s->r, s->kv, floor, p->seq, next, p->n_seq);
+        if (s->evictor) dq_kv_cached_report(&s->work.cached, &report, p->n_seq);
+        dq_kv_cached_measure(&s->work.cached, s->r, s->kv, floor, p->seq, next, p->n_seq);
     }
     dq_block_free(next);
     return err->code;

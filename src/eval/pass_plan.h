@@ -9,20 +9,20 @@
 typedef struct dq_pass_plan {
     dq_scorer *s;
     dq_arena *a;
-    const dq_spans *spans; /* [n_layers] that the pass sums up; NULL: none */
+    const dq_attention_spans *spans; /* [n_layers] that the pass sums up; NULL: none */
     int64_t *cu;
     int32_t *seq, *ids, *pos;
     int n_seq;
     int64_t n_rows;
-    int64_t *row;    /* [n_asked] */
-    int32_t *target; /* [n_asked] */
-    int64_t *value;  /* [n_asked] where the answer goes */
-    int64_t n_asked;
+    int64_t *row;    /* [n_requested] */
+    int32_t *target; /* [n_requested] */
+    int64_t *value;  /* [n_requested] where the answer goes */
+    int64_t n_requested;
 } dq_pass_plan;
 
 /* Empty, with capacity for so many sequences, rows and questions. */
 dq_status dq_pass_plan_begin(dq_pass_plan *p, dq_scorer *s, dq_arena *a, int64_t seqs, int64_t rows,
-                             int64_t asked, dq_err *err);
+                             int64_t requested, dq_err *err);
 /* Empty again. */
 void dq_pass_plan_clear(dq_pass_plan *p);
 /* The next sequence of the pass, and n rows for the sequence that came last. */
@@ -39,7 +39,7 @@ dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_e
 dq_status dq_pass_plan_score(dq_pass_plan *p, dq_scores out, dq_err *err);
 
 /* Behind a pass that ran: forgets tokens of its sequences, if the scorer has an evictor, and measures what is
- * left of them as contexts that stand in the cache alone. floor: see dq_kv_held_floor; NULL: nothing is
+ * left of them as contexts that stand in the cache alone. floor: see dq_kv_cached_floor; NULL: nothing is
  * measured. */
 dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor, dq_err *err);
 #endif

@@ -20,12 +20,12 @@
 #include <math.h>
 #include <string.h>
 
-void dq_work_add(dq_work *into, const dq_work *from)
+void dq_score_work_add(dq_score_work *into, const dq_score_work *from)
 {
     into->tokens += from->tokens;
     into->computed += from->computed;
     into->seconds += from->seconds;
-    dq_kv_held_add(&into->held, &from->held);
+    dq_kv_cached_add(&into->cached, &from->cached);
 }
 
 /* ---- The scorer ---- */
@@ -105,14 +105,14 @@ int64_t dq_score_fed(const dq_request *r)
 
 static int64_t item_rows(const dq_requests *q, int64_t item, bool shared)
 {
-    int64_t n = 0, prefix = shared ? 0 : dq_requests_trunk(q, item)->n;
+    int64_t n = 0, prefix = shared ? 0 : dq_items_shared_prefix(q, item)->n;
     for (int64_t k = q->at[item]; k < q->at[item + 1]; k++) n += prefix + dq_score_fed(&q->req[k]);
     return n;
 }
 
 int64_t dq_score_group(const dq_requests *q, int64_t begin, int64_t max_rows, bool shared)
 {
-    const int64_t last = dq_requests_trunk(q, begin)->end;
+    const int64_t last = dq_items_shared_prefix(q, begin)->end;
     int64_t end = begin + 1, rows = item_rows(q, begin, shared);
     for (; end < q->n_items && end < last; end++) {
         rows += item_rows(q, end, shared);
@@ -137,7 +137,7 @@ typedef struct group {
     const dq_requests *q;
     int64_t begin, end; /* items */
     int64_t first, n;   /* requests */
-    const dq_trunk *prefix;
+    const dq_shared_prefix *prefix;
     bool plain, shares; /* the cache; see dq_score_shares */
     bool whole;         /* some choice is fed in one piece */
     dq_arena *a;
@@ -203,7 +203,7 @@ static dq_status evict_feeds(const group *g, int64_t fed, dq_err *err)
 {
     dq_scorer *s = g->s;
     dq_evict_report report = dq_evict_report_none;
-    const double start = dq_seconds();
+    const double start = dq_os_seconds();
     if (!s->evictor) return DQ_OK;
     int32_t *seq = dq_alloc(g->a, (size_t)g->n_feeds, sizeof *seq, err);
     int32_t *next = dq_alloc(g->a, (size_t)g->n_feeds, sizeof *next, err);
@@ -218,7 +218,7 @@ static dq_status evict_feeds(const group *g, int64_t fed, dq_err *err)
         next[batch.n_seq++] = (int32_t)(f->begin + fed);
     }
     if (batch.n_seq) DQ_TRY(dq_evictor_run(s->evictor, &batch, next, &report, err));
-    s->work.seconds += dq_seconds() - start;
+    s->work.seconds += dq_os_seconds() - start;
     return DQ_OK;
 }
 
@@ -293,13 +293,13 @@ static dq_status run_contexts(group *g, dq_err *err)
     dq_scorer *s = g->s;
     dq_pass_plan p;
     dq_kv_bytes floor;
-    if (s->cached < 0) DQ_TRY(dq_kv_held_floor(&floor, s->r, g->n, err));
+    if (s->cached < 0) DQ_TRY(dq_kv_cached_floor(&floor, s->r, g->n, err));
     for (int64_t i = g->begin; i < g->end; i++) DQ_TRY(open_item(g, i, err));
     if (s->cached < 0 && !g->whole) {
         DQ_TRY(run_piece(g, &p, 0, INT32_MAX, err));
         return dq_pass_plan_compress(&p, &floor, err);
     }
-    if (g->plain) s->work.held.missed += g->n_feeds;
+    if (g->plain) s->work.cached.missed += g->n_feeds;
     return run_feeds(g, err);
 }
 
@@ -325,14 +325,14 @@ static dq_status run_rests(group *g, dq_err *err)
 static dq_status cache_prefix(group *g, dq_err *err)
 {
     dq_scorer *s = g->s;
-    const dq_trunk *prefix = g->prefix;
+    const dq_shared_prefix *prefix = g->prefix;
     dq_pass_plan p;
     dq_kv_bytes floor;
     dq_mat hidden;
     if (s->cached >= 0 && s->prefix == prefix) return DQ_OK;
     drop_prefix(s);
     if (prefix->n == 0) return DQ_OK;
-    if (!g->plain) DQ_TRY(dq_kv_held_floor(&floor, s->r, 1, err));
+    if (!g->plain) DQ_TRY(dq_kv_cached_floor(&floor, s->r, 1, err));
     DQ_TRY(dq_pass_plan_begin(&p, s, g->a, 1, prefix->n, 0, err));
     s->cached = dq_score_open(s, -1, err);
     if (s->cached < 0) return err->code;
@@ -364,7 +364,7 @@ dq_status dq_score_items(dq_scorer *s, const dq_requests *q, int64_t begin, int6
                .end = end,
                .first = q->at[begin],
                .n = q->at[end] - q->at[begin],
-               .prefix = dq_requests_trunk(q, begin),
+               .prefix = dq_items_shared_prefix(q, begin),
                .plain = dq_kv_spec_is_plain(s->kv),
                .shares = dq_score_shares(&s->pass, s->kv),
                .out = out,
@@ -379,7 +379,7 @@ dq_status dq_score_items(dq_scorer *s, const dq_requests *q, int64_t begin, int6
     return err->code;
 }
 
-dq_status dq_logp_check(const dq_model *m, const double *logp, int64_t n, dq_err *err)
+dq_status dq_score_check_logp(const dq_model *m, const double *logp, int64_t n, dq_err *err)
 {
     for (int64_t i = 0; i < n; i++) {
         if (!isfinite(logp[i]))

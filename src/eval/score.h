@@ -5,28 +5,28 @@
 #ifndef DQ_SCORE_H
 #define DQ_SCORE_H
 
-#include "eval/kv_held.h"
+#include "eval/kv_cached.h"
 #include "tasks/windows.h"
 
 /* What scoring cost. */
-typedef struct dq_work {
+typedef struct dq_score_work {
     int64_t tokens;   /* ids that the sequences have, each counted for itself */
     int64_t computed; /* rows that passes computed: fewer where a context is shared */
     double seconds;
-    dq_kv_held held;
-} dq_work;
-void dq_work_add(dq_work *into, const dq_work *from);
+    dq_kv_cached cached;
+} dq_score_work;
+void dq_score_work_add(dq_score_work *into, const dq_score_work *from);
 
 /* A runner with all that scoring on it needs, for as many groups of items or windows as share these settings.
  * `cached` and `prefix` belong to score.c. */
 typedef struct dq_scorer {
-    dq_runner *r;           /* made for kv; outlives the scorer */
-    dq_pass pass;           /* that every pass is made from */
-    const dq_kv_spec *kv;   /* the caller's */
-    dq_evictor *evictor;    /* NULL: nothing is evicted */
-    int32_t cached;         /* sequence that holds the shared prefix; -1: none does */
-    const dq_trunk *prefix; /* the shared prefix that it holds */
-    dq_work work;           /* is added to; the caller takes and clears it */
+    dq_runner *r;                   /* made for kv; outlives the scorer */
+    dq_pass pass;                   /* that every pass is made from */
+    const dq_kv_spec *kv;           /* the caller's */
+    dq_evictor *evictor;            /* NULL: nothing is evicted */
+    int32_t cached;                 /* sequence that holds the shared prefix; -1: none does */
+    const dq_shared_prefix *prefix; /* the shared prefix that it holds */
+    dq_score_work work;             /* is added to; the caller takes and clears it */
 } dq_scorer;
 dq_status dq_score_begin(dq_scorer *s, dq_runner *r, const dq_pass *pass, const dq_kv_spec *kv,
                          dq_err *err);
@@ -77,6 +77,6 @@ dq_status dq_score_windows(dq_scorer *s, const dq_windows *w, int64_t begin, int
                            dq_mat state, dq_scores out, dq_err *err);
 
 /* Whether what the model answers are numbers: DQ_DAMAGED for one of n log-probabilities that is not finite. */
-dq_status dq_logp_check(const dq_model *m, const double *logp, int64_t n, dq_err *err);
+dq_status dq_score_check_logp(const dq_model *m, const double *logp, int64_t n, dq_err *err);
 
 #endif

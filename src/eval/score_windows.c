@@ -47,7 +47,7 @@ static dq_status score_whole(group *g, dq_err *err)
         for (int64_t t = w->first; t + 1 < w->n + w->past; t++)
             dq_pass_plan_ask(&p, base + t, w->ids[t + 1], 0);
     }
-    g->s->work.held.missed += g->n;
+    g->s->work.cached.missed += g->n;
     return dq_pass_plan_answer(&p, g->state, g->out, err);
 }
 
@@ -79,7 +79,7 @@ static dq_status count_columns(const group *g, int64_t from, int64_t to, dq_err 
     if (!pos) return err->code;
     for (int64_t i = 0; i < n; i++) pos[i] = (int32_t)(from + i);
     for (int64_t i = 0; i < g->n; i++)
-        DQ_TRY(dq_kv_held_reads(&g->s->work.held, g->s->r, g->seq[i], pos, n, err));
+        DQ_TRY(dq_kv_cached_reads(&g->s->work.cached, g->s->r, g->seq[i], pos, n, err));
     return DQ_OK;
 }
 
@@ -124,7 +124,7 @@ static dq_status answer(const group *g, dq_err *err)
 {
     dq_scorer *s = g->s;
     dq_backend *b = dq_runner_backend(s->r);
-    const double start = dq_seconds();
+    const double start = dq_os_seconds();
     const int64_t scored = dq_window_scored(g->w);
     int32_t *target = dq_alloc(g->a, (size_t)(g->n * scored), sizeof *target, err);
     if (!target) return err->code;
@@ -134,7 +134,7 @@ static dq_status answer(const group *g, dq_err *err)
     b->ops->logprob(b, g->out.logp, g->out.top1, g->state, &dq_runner_model(s->r)->head, target,
                     s->pass.math.linear);
     DQ_TRY(dq_backend_sync(b, err));
-    s->work.seconds += dq_seconds() - start;
+    s->work.seconds += dq_os_seconds() - start;
     return DQ_OK;
 }
 
@@ -144,14 +144,14 @@ static dq_status score_pieces(group *g, dq_err *err)
     dq_pass_plan p;
     dq_kv_bytes floor;
     dq_mat hidden;
-    DQ_TRY(dq_kv_held_floor(&floor, s->r, g->n, err));
+    DQ_TRY(dq_kv_cached_floor(&floor, s->r, g->n, err));
     DQ_TRY(open_sequences(g, err));
     if (g->w->first > 0) {
         DQ_TRY(plan_columns(g, &p, 0, g->w->first, err));
         DQ_TRY(dq_pass_plan_run(&p, &hidden, err));
         DQ_TRY(dq_pass_plan_compress(&p, &floor, err));
     } else {
-        s->work.held.missed += g->n;
+        s->work.cached.missed += g->n;
     }
     DQ_TRY(run_pieces(g, err));
     return answer(g, err);

@@ -169,9 +169,9 @@ dq_status dq_text_numbers_of(const dq_eval *e, const dq_eval_row *row, dq_eval_n
     o->dp_rms = (dq_mean){sqrt(square.value), (double)NAN, square.clusters};
     o->dp_rms.std_err = 0.5 * square.std_err / o->dp_rms.value; /* NaN where nothing differs */
     o->kld = difference(&t, kld_of);
-    dq_sort(t.x, t.n);
+    dq_stat_sort(t.x, t.n);
     for (int i = 0; i < DQ_KLD_POINTS; i++)
-        o->kld_at[i] = differs(&t) ? dq_percentile(t.x, t.n, dq_kld_point[i]) : (double)NAN;
+        o->kld_at[i] = differs(&t) ? dq_stat_percentile(t.x, t.n, dq_kld_point[i]) : (double)NAN;
     o->noise_floor = floor_of(&t);
     rolling_numbers(&t, o);
     text_end(&t);
@@ -196,7 +196,7 @@ static void confidences(text *t, dq_text_details *o)
     }
 }
 
-int dq_position_marks(int64_t at[DQ_POSITIONS_MAX], int64_t t)
+int dq_text_numbers_positions(int64_t at[DQ_POSITIONS_MAX], int64_t t)
 {
     int n = 0;
     for (int64_t p = t < 4096 ? 16 : 1024; p < t; p *= 2) at[n++] = p;
@@ -225,7 +225,7 @@ static void positions(text *t, dq_text_details *o)
 {
     const int64_t scored = dq_window_scored(&t->w->win[0]);
     int64_t at[DQ_POSITIONS_MAX];
-    o->n_at = dq_position_marks(at, scored);
+    o->n_at = dq_text_numbers_positions(at, scored);
     for (int i = 0; i < o->n_at; i++)
         o->at[i] = (dq_position){.at = at[i],
                                  .cumulative = over_documents(t, nll_of, 1, at[i] + 1),
@@ -269,7 +269,7 @@ static dq_status slices(text *t, dq_text_details *o, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_text_details_of(const dq_eval *e, int row, dq_text_details *out, dq_err *err)
+dq_status dq_text_numbers_details(const dq_eval *e, int row, dq_text_details *out, dq_err *err)
 {
     text t;
     const dq_eval_row *r = &e->row[row];

@@ -49,10 +49,10 @@ typedef struct dq_text_details {
 } dq_text_details;
 
 /* DQ_BUG when the slices do not add up to the whole. */
-dq_status dq_text_details_of(const dq_eval *e, int row, dq_text_details *out, dq_err *err);
+dq_status dq_text_numbers_details(const dq_eval *e, int row, dq_text_details *out, dq_err *err);
 
 /* The positions that are reported for windows of t scored ids: powers of two from 1024 on (from 16 on
  * below 4096 ids), and t. Returns their number. */
-int dq_position_marks(int64_t at[DQ_POSITIONS_MAX], int64_t t);
+int dq_text_numbers_positions(int64_t at[DQ_POSITIONS_MAX], int64_t t);
 
 #endif

@@ -18,7 +18,7 @@ const dq_kv_config dq_kv_config_plain = {.k_bits = 16,
 
 unsigned dq_kv_config_uses(const dq_kv_config *c)
 {
-    const dq_policy *p = c->evict.policy;
+    const dq_kv_policy *p = c->evict.policy;
     unsigned uses = 0;
     if (c->k_bits < 16 || c->v_bits < 16) uses |= DQ_KV_CODES;
     if (c->k_bits <= 4 || c->v_bits <= 4) uses |= DQ_KV_NARROW;

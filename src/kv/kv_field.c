@@ -227,9 +227,9 @@ static double real_at(const void *at)
     return v;
 }
 
-static const dq_policy *policy_at(const void *at)
+static const dq_kv_policy *policy_at(const void *at)
 {
-    const dq_policy *p;
+    const dq_kv_policy *p;
     memcpy(&p, at, sizeof p);
     return p;
 }
@@ -242,7 +242,7 @@ static const char *text_at(const dq_kv_field *f, const void *at)
 
 static bool same_at(const dq_kv_field *f, const void *a, const void *b)
 {
-    if (f->type == DQ_KV_POLICY) return dq_policy_same(policy_at(a), policy_at(b));
+    if (f->type == DQ_KV_POLICY) return dq_kv_policy_same(policy_at(a), policy_at(b));
     if (f->type == DQ_KV_SHARE) return real_at(a) == real_at(b);
     return integer_at(f, a) == integer_at(f, b);
 }
@@ -302,7 +302,7 @@ dq_status dq_kv_field_set_text(const dq_kv_field *f, dq_kv_config *c, const char
                                dq_err *err)
 {
     if (f->type == DQ_KV_POLICY) {
-        const dq_policy *p = dq_policy_stored(text, a, err);
+        const dq_kv_policy *p = dq_kv_policy_stored(text, a, err);
         memcpy((char *)c + f->config, &p, sizeof p);
         return p ? DQ_OK : err->code;
     }

@@ -14,7 +14,7 @@ typedef enum dq_kv_type {
     DQ_KV_SHARE,  /* double */
     DQ_KV_WORD,   /* an enum with names */
     DQ_KV_ROTATE, /* the same in dq_kv_config; rotate_k and rotate_v in dq_kv_spec */
-    DQ_KV_POLICY  /* const dq_policy * */
+    DQ_KV_POLICY  /* const dq_kv_policy * */
 } dq_kv_type;
 
 typedef struct dq_kv_field {

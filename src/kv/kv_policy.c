@@ -57,7 +57,7 @@ static void score_key_norm(double *score, const dq_token_columns *c)
 
 enum { LAYER_SHIFT = 32 };
 
-uint64_t dq_policy_seed(uint64_t seed, int layer, int group)
+uint64_t dq_kv_policy_seed(uint64_t seed, int layer, int group)
 {
     const uint64_t stream = (uint64_t)(uint32_t)layer << LAYER_SHIFT | (uint64_t)(uint32_t)group;
     return dq_random_of(seed, stream).state;
@@ -72,7 +72,7 @@ static void score_random(double *score, const dq_token_columns *c)
     }
 }
 
-const dq_policy dq_policies[] = {
+const dq_kv_policy dq_policies[] = {
     {.name = "streaming",
      .about = "the most recent tokens. arXiv 2309.17453",
      .pool = 1,
@@ -130,7 +130,7 @@ const dq_policy dq_policies[] = {
 const int dq_n_policies = sizeof dq_policies / sizeof dq_policies[0];
 const char *const dq_kv_budget_name[DQ_KV_BUDGETS] = {"uniform", "pyramid", "adaptive"};
 
-static const dq_policy *policy_named(const char *name)
+static const dq_kv_policy *policy_named(const char *name)
 {
     for (int i = 0; i < dq_n_policies; i++) {
         if (strcmp(dq_policies[i].name, name) == 0) return &dq_policies[i];
@@ -138,9 +138,9 @@ static const dq_policy *policy_named(const char *name)
     return NULL;
 }
 
-const dq_policy *dq_policy_find(const char *name, dq_err *err)
+const dq_kv_policy *dq_kv_policy_find(const char *name, dq_err *err)
 {
-    const dq_policy *p = policy_named(name);
+    const dq_kv_policy *p = policy_named(name);
     char names[256] = "";
     if (p) return p;
     for (int i = 0; i < dq_n_policies; i++) {
@@ -151,27 +151,27 @@ const dq_policy *dq_policy_find(const char *name, dq_err *err)
     return NULL;
 }
 
-const dq_policy *dq_policy_stored(const char *name, dq_arena *a, dq_err *err)
+const dq_kv_policy *dq_kv_policy_stored(const char *name, dq_arena *a, dq_err *err)
 {
-    const dq_policy *known = policy_named(name);
+    const dq_kv_policy *known = policy_named(name);
     if (known) return known;
-    dq_policy *p = dq_alloc(a, 1, sizeof *p, err);
+    dq_kv_policy *p = dq_alloc(a, 1, sizeof *p, err);
     if (!p) return NULL;
     p->name = dq_text(a, name, strlen(name), err);
     return p->name ? p : NULL;
 }
 
-bool dq_policy_same(const dq_policy *a, const dq_policy *b)
+bool dq_kv_policy_same(const dq_kv_policy *a, const dq_kv_policy *b)
 {
     return a && b ? strcmp(a->name, b->name) == 0 : a == b;
 }
 
-static bool is_protected(int32_t pos, dq_protected safe)
+static bool is_protected(int32_t pos, dq_kv_protected safe)
 {
     return pos < safe.sink || pos >= (int64_t)safe.end - safe.recent;
 }
 
-int64_t dq_policy_protected(const int32_t *pos, int64_t n, dq_protected safe)
+int64_t dq_kv_policy_protected(const int32_t *pos, int64_t n, dq_kv_protected safe)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++) count += is_protected(pos[i], safe);
@@ -184,27 +184,28 @@ static double plain(double score)
 }
 
 /* In place, left to right: `before` keeps what has been overwritten and can still be reached. */
-static void pool_scores(double *score, const int32_t *pos, int64_t n, int width, dq_protected safe)
+static void pool_scores(double *score, const int32_t *pos, int64_t n, int width,
+                        dq_kv_protected safe)
 {
-    enum { MOST = 64 };
-    double before[MOST];
-    const int reach = width / 2 < MOST ? width / 2 : MOST;
+    enum { MAX = 64 };
+    double before[MAX];
+    const int reach = width / 2 < MAX ? width / 2 : MAX;
     for (int64_t i = 0; i < n; i++) {
         const double own = score[i];
         double best = own;
         if (!is_protected(pos[i], safe)) {
             for (int64_t j = i - 1; j >= 0 && i - j <= reach && pos[i] - pos[j] <= reach; j--)
-                if (!is_protected(pos[j], safe)) best = fmax(best, before[j % MOST]);
+                if (!is_protected(pos[j], safe)) best = fmax(best, before[j % MAX]);
             for (int64_t j = i + 1; j < n && pos[j] - pos[i] <= reach; j++)
                 if (!is_protected(pos[j], safe)) best = fmax(best, score[j]);
         }
-        before[i % MOST] = own;
+        before[i % MAX] = own;
         score[i] = best;
     }
 }
 
-void dq_policy_score(double *score, const dq_policy *p, const dq_token_columns *c,
-                     dq_protected safe)
+void dq_kv_policy_score(double *score, const dq_kv_policy *p, const dq_token_columns *c,
+                        dq_kv_protected safe)
 {
     p->score(score, c);
     for (int64_t i = 0; i < c->n; i++) score[i] = plain(score[i]);
@@ -214,30 +215,30 @@ void dq_policy_score(double *score, const dq_policy *p, const dq_token_columns *
 /* Tokens above `least` of each layer: an arithmetic sequence from `high` to `low` whose mean is
  * `spare`. What rounding down leaves goes to the first layers that are not full, so that the result
  * still never rises. */
-static int64_t pyramid_layer(int64_t spare, int64_t room, int layer, int n_layers)
+static int64_t pyramid_layer(int64_t spare, int64_t capacity, int layer, int n_layers)
 {
     enum { STEEPNESS = 20 };
     if (n_layers < 2) return spare;
     int64_t low = spare / STEEPNESS, high = 2 * spare - low;
-    if (high > room) {
-        high = room;
+    if (high > capacity) {
+        high = capacity;
         low = 2 * spare - high;
     }
     int64_t left = n_layers * spare, mine = 0, before = 0;
     for (int l = 0; l < n_layers; l++) {
         const int64_t b = high - ((high - low) * l + n_layers - 2) / (n_layers - 1);
         left -= b;
-        before += l < layer && b < room;
+        before += l < layer && b < capacity;
         if (l == layer) mine = b;
     }
-    return mine + (mine < room && before < left);
+    return mine + (mine < capacity && before < left);
 }
 
-int64_t dq_budget_of_layer(dq_kv_budget kind, int64_t budget, int layer, int n_layers,
-                           int64_t least, int64_t n)
+int64_t dq_kv_budget_of_layer(dq_kv_budget kind, int64_t budget, int layer, int n_layers,
+                              int64_t least, int64_t n)
 {
     if (budget >= n) return n;
-    if (kind != DQ_BUDGET_PYRAMID || budget <= least) return budget;
+    if (kind != DQ_KV_BUDGET_PYRAMID || budget <= least) return budget;
     return least + pyramid_layer(budget - least, n - least, layer, n_layers);
 }
 
@@ -257,7 +258,7 @@ static int better_first(const void *left, const void *right)
 
 /* Unprotected tokens of a group, best first; `scale` divides their scores. Returns how many. */
 static int64_t list_candidates(candidate *list, const dq_pool_group *g, double scale, int group,
-                               dq_protected safe)
+                               dq_kv_protected safe)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < g->n; i++) {
@@ -276,7 +277,7 @@ static double relative_gap(double kept, double dropped)
 }
 
 /* Magnitudes, because scores may be negative; what is not finite cannot be compared and is left out. */
-static double magnitude(const dq_pool_group *g, dq_protected safe)
+static double magnitude(const dq_pool_group *g, dq_kv_protected safe)
 {
     double sum = 0;
     for (int64_t i = 0; i < g->n; i++) {
@@ -285,8 +286,8 @@ static double magnitude(const dq_pool_group *g, dq_protected safe)
     return sum > 0 && isfinite(sum) ? sum : 1;
 }
 
-dq_status dq_budget_of_groups(int64_t *share, double *gap, const dq_pool_group *group, int n_groups,
-                              int64_t budget, dq_protected safe, dq_err *err)
+dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool_group *group,
+                                 int n_groups, int64_t budget, dq_kv_protected safe, dq_err *err)
 {
     int64_t total = 0, left = 0, open = 0;
     *gap = INFINITY;
@@ -295,7 +296,7 @@ dq_status dq_budget_of_groups(int64_t *share, double *gap, const dq_pool_group *
     if (!all) return err->code;
     for (int g = 0; g < n_groups; g++) {
         /* the floor is taken at once; what stands behind it joins the pool */
-        const int64_t safe_tokens = dq_policy_protected(group[g].pos, group[g].n, safe);
+        const int64_t safe_tokens = dq_kv_policy_protected(group[g].pos, group[g].n, safe);
         const int64_t spare = budget > safe_tokens ? budget - safe_tokens : 0;
         const int64_t n =
             list_candidates(all + open, &group[g], magnitude(&group[g], safe), g, safe);
@@ -319,8 +320,8 @@ static int ascending(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-dq_status dq_policy_keep(int32_t *kept, int64_t *n_kept, const double *score, const int32_t *pos,
-                         int64_t n, int64_t budget, dq_protected safe, dq_err *err)
+dq_status dq_kv_policy_keep(int32_t *kept, int64_t *n_kept, const double *score, const int32_t *pos,
+                            int64_t n, int64_t budget, dq_kv_protected safe, dq_err *err)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -338,8 +339,8 @@ dq_status dq_policy_keep(int32_t *kept, int64_t *n_kept, const double *score, co
     return DQ_OK;
 }
 
-double dq_policy_gap(const int32_t *kept, int64_t n_kept, const double *score, const int32_t *pos,
-                     int64_t n, dq_protected safe)
+double dq_kv_policy_gap(const int32_t *kept, int64_t n_kept, const double *score,
+                        const int32_t *pos, int64_t n, dq_kv_protected safe)
 {
     double last = (double)INFINITY, first = -(double)INFINITY;
     int64_t chosen = 0, dropped = 0, k = 0;

@@ -14,10 +14,11 @@ typedef struct dq_token_columns {
     /* sums over query rows and output heads of the group, see dq_columns in backend.h */
     const double *mass[2], *lambda_mass, *diff, *loo; /* one map: the second's are zero or NULL */
     const double *key_norm;                           /* sum of |k|^2 over the group's key heads */
-    uint64_t seed;                                    /* of this layer and group: dq_policy_seed */
+    /* of this layer and group: dq_kv_policy_seed */
+    uint64_t seed;
 } dq_token_columns;
 
-enum { /* columns, as bits of dq_policy.needs */
+enum { /* columns, as bits of dq_kv_policy.needs */
        DQ_NEEDS_MASS1 = 1,
        DQ_NEEDS_MASS2 = 2,
        DQ_NEEDS_LAMBDA_MASS = 4,
@@ -29,7 +30,7 @@ enum { /* columns, as bits of dq_policy.needs */
            DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2 | DQ_NEEDS_LAMBDA_MASS | DQ_NEEDS_DIFF | DQ_NEEDS_LOO
 };
 
-typedef struct dq_policy {
+typedef struct dq_kv_policy {
     const char *name;  /* "h2o" */
     const char *about; /* one line, with its source */
     unsigned needs;
@@ -37,46 +38,46 @@ typedef struct dq_policy {
     int pool;       /* odd width of the maximum over neighbouring positions; 1: none */
     bool draws;     /* at random: a seed says something */
     bool yardstick; /* there to compare the others with; these stand last */
-    /* score[n]: larger is kept first. Before pooling: callers want dq_policy_score. NULL: a policy that
+    /* score[n]: larger is kept first. Before pooling: callers want dq_kv_policy_score. NULL: a policy that
      * some container names and this program does not have. */
     void (*score)(double *score, const dq_token_columns *c);
-} dq_policy;
+} dq_kv_policy;
 
 /* streaming, h2o, snapkv, knorm, random, diff, loo, and for comparison a1, a2, sum. */
-extern const dq_policy dq_policies[];
+extern const dq_kv_policy dq_policies[];
 extern const int dq_n_policies;
 /* What is meant where nobody names one. results/kv: the best of the named ones on DIFF models. */
 #define DQ_POLICY_USUAL "h2o"
 /* DQ_USAGE with the names for an unknown one. */
-const dq_policy *dq_policy_find(const char *name, dq_err *err);
+const dq_kv_policy *dq_kv_policy_find(const char *name, dq_err *err);
 /* For an unknown one a row with nothing but its name, in the arena: it can be shown, but not used. NULL
  * where memory is short. */
-const dq_policy *dq_policy_stored(const char *name, dq_arena *a, dq_err *err);
+const dq_kv_policy *dq_kv_policy_stored(const char *name, dq_arena *a, dq_err *err);
 /* By name; two NULLs, which are no policy, are the same. */
-bool dq_policy_same(const dq_policy *a, const dq_policy *b);
+bool dq_kv_policy_same(const dq_kv_policy *a, const dq_kv_policy *b);
 
 /* A layer's and group's share of `seed`. Sequences are left out: their handles depend on how a run was
  * batched. */
-uint64_t dq_policy_seed(uint64_t seed, int layer, int group);
+uint64_t dq_kv_policy_seed(uint64_t seed, int layer, int group);
 
 /* Tokens that are kept whatever they score: positions below `sink`, and the last `recent` before `end`. */
-typedef struct dq_protected {
+typedef struct dq_kv_protected {
     int sink, recent;
     int32_t end; /* position of the next row */
-} dq_protected;
-int64_t dq_policy_protected(const int32_t *pos, int64_t n, dq_protected safe);
+} dq_kv_protected;
+int64_t dq_kv_policy_protected(const int32_t *pos, int64_t n, dq_kv_protected safe);
 
 /* score[c->n]: the policy's numbers, NaN made -infinity, then its pooling: the largest number among
  * the unprotected tokens at most pool / 2 positions away (a sink's large mass says nothing about its
  * neighbours). */
-void dq_policy_score(double *score, const dq_policy *p, const dq_token_columns *c,
-                     dq_protected safe);
+void dq_kv_policy_score(double *score, const dq_kv_policy *p, const dq_token_columns *c,
+                        dq_kv_protected safe);
 
 /* How many tokens of a budget each layer and group gets. */
 typedef enum dq_kv_budget {
-    DQ_BUDGET_UNIFORM, /* the same everywhere */
-    DQ_BUDGET_PYRAMID, /* falls linearly from the first layer to the last, same sum. arXiv 2406.02069 */
-    DQ_BUDGET_ADAPTIVE /* groups of a layer share one pool by score, each at least a fifth of its
+    DQ_KV_BUDGET_UNIFORM, /* the same everywhere */
+    DQ_KV_BUDGET_PYRAMID, /* falls linearly from the first layer to the last, same sum. arXiv 2406.02069 */
+    DQ_KV_BUDGET_ADAPTIVE /* groups of a layer share one pool by score, each at least a fifth of its
                           uniform share. arXiv 2407.11550 */
 } dq_kv_budget;
 enum { DQ_KV_BUDGETS = 3 };
@@ -86,8 +87,8 @@ extern const char *const dq_kv_budget_name[DQ_KV_BUDGETS]; /* "uniform", "pyrami
  * budget, none below `least` or above n (where that leaves room: least <= budget <= n). Pyramid: what is
  * above `least` falls from nearly twice its mean in the first layer to a twentieth of it in the last,
  * less steeply where the first layer would exceed n. */
-int64_t dq_budget_of_layer(dq_kv_budget kind, int64_t budget, int layer, int n_layers,
-                           int64_t least, int64_t n);
+int64_t dq_kv_budget_of_layer(dq_kv_budget kind, int64_t budget, int layer, int n_layers,
+                              int64_t least, int64_t n);
 
 /* Scores of one group on its way into a layer's pool. */
 typedef struct dq_pool_group {
@@ -99,20 +100,20 @@ typedef struct dq_pool_group {
 /* Adaptive: share[g] = tokens that each group of a layer keeps, when `budget` is the mean. Scores are
  * compared as parts of the sum of their magnitudes over the group's unprotected tokens. Every group
  * keeps its protected tokens and at least a fifth (rounded up) of the others that `budget` would have
- * left it. *gap: as dq_policy_gap, of the pool's cut. */
-dq_status dq_budget_of_groups(int64_t *share, double *gap, const dq_pool_group *group, int n_groups,
-                              int64_t budget, dq_protected safe, dq_err *err);
+ * left it. *gap: as dq_kv_policy_gap, of the pool's cut. */
+dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool_group *group,
+                                 int n_groups, int64_t budget, dq_kv_protected safe, dq_err *err);
 
 /* Chooses what is kept: protected tokens and the best-scoring others up to `budget` tokens in all, ties
  * to the lower position. A budget below the protected keeps those all the same. Fills kept[] with
  * ascending indices, *n_kept with how many. budget >= n keeps everything. Scores may be infinite; NaN
  * counts as -infinity. */
-dq_status dq_policy_keep(int32_t *kept, int64_t *n_kept, const double *score, const int32_t *pos,
-                         int64_t n, int64_t budget, dq_protected safe, dq_err *err);
+dq_status dq_kv_policy_keep(int32_t *kept, int64_t *n_kept, const double *score, const int32_t *pos,
+                            int64_t n, int64_t budget, dq_kv_protected safe, dq_err *err);
 
 /* Gap between the last score kept and the first one dropped, relative to the larger magnitude: how sure
  * the choice is. INFINITY when nothing was chosen by score. Pooling makes neighbours tie, with gap 0. */
-double dq_policy_gap(const int32_t *kept, int64_t n_kept, const double *score, const int32_t *pos,
-                     int64_t n, dq_protected safe);
+double dq_kv_policy_gap(const int32_t *kept, int64_t n_kept, const double *score,
+                        const int32_t *pos, int64_t n, dq_kv_protected safe);
 
 #endif

@@ -70,7 +70,7 @@ dq_status dq_evict_check(const dq_kv_spec *spec, dq_err *err)
                        "numbers of tokens must not be negative (tokens %lld, every "
                        "%lld, window %lld).",
                        (long long)e->tokens, (long long)e->every, (long long)e->window);
-    if ((unsigned)e->budget > DQ_BUDGET_ADAPTIVE)
+    if ((unsigned)e->budget > DQ_KV_BUDGET_ADAPTIVE)
         return dq_fail(err, DQ_BUG, "no KV budget number %d", (int)e->budget);
     if (!e->policy && (e->tokens != 0 || e->keep < 1 || e->every != 0))
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_POLICY},
@@ -98,7 +98,7 @@ int64_t dq_evict_window(const dq_evict_spec *evict)
 int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t)
 {
     int64_t behind = (int64_t)t + 1 - spec->recent;
-    return behind > 0 ? (int32_t)(behind / DQ_PAGE * DQ_PAGE) : 0;
+    return behind > 0 ? (int32_t)(behind / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS) : 0;
 }
 
 /* How many of n ascending positions are below `end`. */

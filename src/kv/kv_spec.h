@@ -6,7 +6,7 @@
 
 #include "kv/kv_policy.h"
 
-enum { DQ_PAGE = 64 }; /* tokens per page */
+enum { DQ_PAGE_TOKENS = 64 }; /* tokens per page */
 
 /* Which arithmetic runs. One word per product, as results report it. kv int8: codes are multiplied as they
  * are stored; only where K and V have at most 8 bits. */
@@ -19,11 +19,11 @@ extern const char *const dq_num_name[DQ_NUMS]; /* "f32", "bf16", "int8" */
 
 /* What is forgotten of a context, and when. */
 typedef struct dq_evict_spec {
-    const dq_policy *policy; /* NULL: nothing is evicted */
-    double keep;             /* share of the prefix that is kept, 0 < keep <= 1; 0: `tokens` says */
-    int64_t tokens;          /* tokens kept; 0: `keep` says */
-    int64_t every;           /* evict again after so many continuation tokens; 0: only once */
-    int64_t window;          /* rows that count; -1: as the policy says; 0: all */
+    const dq_kv_policy *policy; /* NULL: nothing is evicted */
+    double keep;    /* share of the prefix that is kept, 0 < keep <= 1; 0: `tokens` says */
+    int64_t tokens; /* tokens kept; 0: `keep` says */
+    int64_t every;  /* evict again after so many continuation tokens; 0: only once */
+    int64_t window; /* rows that count; -1: as the policy says; 0: all */
     dq_kv_budget budget;
     uint64_t seed; /* of a policy that draws */
 } dq_evict_spec;

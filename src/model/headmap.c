@@ -91,12 +91,12 @@ static const pairing_rule rules[] = {
     [DQ_PAIR_SHARED_KV] = {"shared-kv", 2, 1, false, head_shared_kv, key_repeated},
 };
 
-const char *dq_pairing_name(dq_pairing pairing)
+const char *dq_headmap_pairing_name(dq_pairing pairing)
 {
     return rules[pairing].name;
 }
 
-bool dq_pairing_same_shape(dq_pairing a, dq_pairing b)
+bool dq_headmap_pairing_same_shape(dq_pairing a, dq_pairing b)
 {
     if (a == b) return true;
     if (a == DQ_PAIR_GROUPED || b == DQ_PAIR_GROUPED) return false;

@@ -30,10 +30,10 @@ typedef enum dq_pairing {
     DQ_PAIR_COUNT
 } dq_pairing;
 /* "plain", "adjacent", "adjacent-naive", "halves", "grouped", "shared-kv". */
-const char *dq_pairing_name(dq_pairing pairing);
+const char *dq_headmap_pairing_name(dq_pairing pairing);
 /* Whether a checkpoint of one pairing has the shapes of the other: same maps and value slabs per
  * output head, as many output heads. */
-bool dq_pairing_same_shape(dq_pairing a, dq_pairing b);
+bool dq_headmap_pairing_same_shape(dq_pairing a, dq_pairing b);
 
 typedef struct dq_headmap {
     dq_pairing pairing; /* for people; kernels read the arrays */

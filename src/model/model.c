@@ -78,7 +78,7 @@ static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
     for (int i = 0; i < dq_checkpoint_n_files(c); i++) add_file(&h, c, i);
     for (int64_t i = 0; i < dq_checkpoint_count(c); i++) {
         const dq_tensor *t = dq_checkpoint_at(c, i);
-        size_t n = dq_nbytes(t), part = n < SAMPLE ? n : SAMPLE;
+        size_t n = dq_tensor_bytes(t), part = n < SAMPLE ? n : SAMPLE;
         const uint8_t *data = t->data;
         dq_sha256_add(&h, data + (n - part) / 2, part);
         if (i % OFTEN == 0) dq_checkpoint_release(c);
@@ -153,10 +153,10 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
     };
     static const uint8_t hdf5[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
     uint8_t head[8] = {0};
-    dq_map map;
-    DQ_TRY(dq_map_open(&map, path, err));
+    dq_os_map map;
+    DQ_TRY(dq_os_map_open(&map, path, err));
     if (map.bytes >= sizeof head) memcpy(head, map.data, sizeof head);
-    dq_map_close(&map);
+    dq_os_map_close(&map);
     size_t n = strlen(path);
     if (memcmp(head, hdf5, sizeof head) == 0 || (n > 3 && strcmp(path + n - 3, ".h5") == 0))
         return open_container(o, path, pairing, err);
@@ -181,7 +181,7 @@ static dq_status explain_folder(opened *o, const char *path, dq_err *err)
 {
     const char **name, *inner = NULL;
     size_t n, more = 0;
-    DQ_TRY(dq_dir_names(&name, &n, path, o->arena, err));
+    DQ_TRY(dq_file_dir_names(&name, &n, path, o->arena, err));
     for (size_t i = 0; i < n; i++) {
         if (ends_in(name[i], ".gguf"))
             return dq_fail(err, DQ_MISMATCH,
@@ -274,7 +274,7 @@ dq_status dq_model_open_as(dq_model **out, const char *path, dq_pairing pairing,
     if (name_model(o, path, err) == DQ_OK) {
         if (!dq_file_exists(path))
             refuse_missing(path, err);
-        else if (dq_is_dir(path))
+        else if (dq_file_is_dir(path))
             open_folder(o, path, pairing, err);
         else
             open_file(o, path, pairing, err);

@@ -73,7 +73,7 @@ dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *sou
 
 /* The rotary part of a config: types default, linear, llama3, yarn, dynamic (up to max_positions).
  * Source: transformers modeling_rope_utils.py (formulas). */
-dq_status dq_rope_read(dq_rope *out, dq_rope_order order, int head_dim, const json_t *config,
-                       int max_positions, dq_arena *a, dq_err *err);
+dq_status dq_model_rope_read(dq_rope *out, dq_rope_order order, int head_dim, const json_t *config,
+                             int max_positions, dq_arena *a, dq_err *err);
 
 #endif

@@ -11,7 +11,7 @@ enum { MAX_NAME = 256, MAX_WARNINGS = 8 };
 
 typedef struct builder {
     dq_model *m;
-    const dq_model_plan *plan;
+    const dq_model_config *plan;
     const dq_source *source;
     dq_arena *arena;
 } builder;
@@ -96,7 +96,7 @@ static dq_status load_vector(builder *b, dq_role role, int layer, const float **
     DQ_TRY(load_weight(b, role, layer, &w, err));
     float *x = dq_alloc(b->arena, (size_t)w.rows, sizeof *x, err);
     if (!x) return err->code;
-    dq_to_f32(x, w.data, w.dtype, w.rows);
+    dq_tensor_to_f32(x, w.data, w.dtype, w.rows);
     for (int64_t i = 0; i < w.rows; i++) {
         if (!isfinite(x[i]))
             return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": value %lld is not finite", w.name,
@@ -116,8 +116,8 @@ static bool same_values(const dq_weight *a, const dq_weight *b)
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t part = n - i < BLOCK ? n - i : BLOCK;
         const char *p = a->data, *q = b->data;
-        dq_to_f32(x, p + (size_t)i * dq_dtypes[a->dtype].bytes, a->dtype, part);
-        dq_to_f32(y, q + (size_t)i * dq_dtypes[b->dtype].bytes, b->dtype, part);
+        dq_tensor_to_f32(x, p + (size_t)i * dq_dtypes[a->dtype].bytes, a->dtype, part);
+        dq_tensor_to_f32(y, q + (size_t)i * dq_dtypes[b->dtype].bytes, b->dtype, part);
         for (int64_t j = 0; j < part; j++) {
             if (x[j] < y[j] || x[j] > y[j] || isnan(x[j]) != isnan(y[j])) return false;
         }
@@ -151,7 +151,7 @@ static dq_status load_ends(builder *b, dq_err *err)
         m->head = head;
         m->tied = false;
         count_in(b, &head);
-        return dq_model_warn(
+        return dq_model_config_warn(
             m, b->arena,
             "tie_word_embeddings is true, but lm_head.weight differs from the embedding: "
             "the stored lm_head.weight is used",
@@ -313,7 +313,7 @@ static dq_status sum_up(dq_model *m, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_model_warn(dq_model *m, dq_arena *a, const char *text, dq_err *err)
+dq_status dq_model_config_warn(dq_model *m, dq_arena *a, const char *text, dq_err *err)
 {
     if (m->n_warnings == MAX_WARNINGS) return DQ_OK;
     if (!m->warnings) m->warnings = dq_alloc(a, MAX_WARNINGS, sizeof *m->warnings, err);
@@ -325,9 +325,9 @@ dq_status dq_model_warn(dq_model *m, dq_arena *a, const char *text, dq_err *err)
 dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *source,
                          dq_pairing pairing, dq_arena *a, dq_err *err)
 {
-    dq_model_plan plan = {0};
+    dq_model_config plan = {0};
     builder b = {.m = m, .plan = &plan, .source = source, .arena = a};
-    if (dq_model_plan_read(&plan, m, config, pairing, a, err) != DQ_OK)
+    if (dq_model_config_read(&plan, m, config, pairing, a, err) != DQ_OK)
         return dq_in(err, "config.json: ");
     m->layer = dq_alloc(a, (size_t)m->n_layers, sizeof *m->layer, err);
     if (!m->layer) return err->code;

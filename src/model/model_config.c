@@ -30,9 +30,10 @@ static dq_status read_sizes(dq_model *m, const json_t *config, dq_err *err)
 static dq_status choose_pairing(dq_pairing *pairing, const dq_layout *layout, dq_err *err)
 {
     if (*pairing == DQ_PAIR_COUNT || layout->pairing == DQ_PAIR_NONE) *pairing = layout->pairing;
-    if (dq_pairing_same_shape(layout->pairing, *pairing)) return DQ_OK;
+    if (dq_headmap_pairing_same_shape(layout->pairing, *pairing)) return DQ_OK;
     return dq_fail(err, DQ_MISMATCH, "head map \"%s\" does not fit a %s model, which has \"%s\"",
-                   dq_pairing_name(*pairing), layout->family, dq_pairing_name(layout->pairing));
+                   dq_headmap_pairing_name(*pairing), layout->family,
+                   dq_headmap_pairing_name(layout->pairing));
 }
 
 static dq_status read_heads(dq_model *m, const json_t *config, dq_pairing pairing, dq_arena *a,
@@ -76,7 +77,7 @@ static dq_status read_eps(float *out, dq_model *m, const json_t *config, const c
     *out = (float)eps;
     if (!m->layout->warn_eps || present(config, key)) return DQ_OK;
     const char *text = dq_textf(a, err, "config.json has no \"%s\": %g is assumed", key, fallback);
-    return text ? dq_model_warn(m, a, text, err) : err->code;
+    return text ? dq_model_config_warn(m, a, text, err) : err->code;
 }
 
 /* The names of the one activation that a layout has. */
@@ -104,7 +105,7 @@ static dq_status check_required(const dq_layout *layout, const json_t *config, d
     for (const char *const *key = layout->required; key && *key; key++) {
         bool found = present(config, *key);
         if (!found && strcmp(*key, "rope_theta") == 0) {
-            DQ_TRY(dq_rope_parameters(&rotary, &where, config, err));
+            DQ_TRY(dq_model_config_rope(&rotary, &where, config, err));
             found = present(rotary, *key);
         }
         if (!found)
@@ -131,7 +132,7 @@ static dq_status check_only(const dq_layout *layout, const json_t *config, dq_er
 }
 
 /* Table 6 of the paper: without the norm over each head, and lambda_init the same in every layer. */
-static dq_status read_ablation(dq_model_plan *plan, const dq_layout *layout, const json_t *config,
+static dq_status read_ablation(dq_model_config *plan, const dq_layout *layout, const json_t *config,
                                dq_err *err)
 {
     const char *const usual = layout->head_norm ? "rms" : "none", *norm = usual;
@@ -160,7 +161,7 @@ static dq_status read_ablation(dq_model_plan *plan, const dq_layout *layout, con
     return DQ_OK;
 }
 
-static void want_roles(dq_model_plan *plan, const dq_layout *layout, bool attention_bias,
+static void want_roles(dq_model_config *plan, const dq_layout *layout, bool attention_bias,
                        bool mlp_bias)
 {
     static const dq_role attention[] = {DQ_ROLE_Q_BIAS, DQ_ROLE_K_BIAS, DQ_ROLE_V_BIAS,
@@ -174,13 +175,13 @@ static void want_roles(dq_model_plan *plan, const dq_layout *layout, bool attent
     plan->wanted[DQ_ROLE_HEAD_GAIN] &= plan->head_norm;
 }
 
-static void set_shape(dq_model_plan *plan, dq_role role, int64_t rows, int64_t cols)
+static void set_shape(dq_model_config *plan, dq_role role, int64_t rows, int64_t cols)
 {
     plan->rows[role] = rows;
     plan->cols[role] = cols;
 }
 
-static void set_shapes(dq_model_plan *plan, const dq_model *m)
+static void set_shapes(dq_model_config *plan, const dq_model *m)
 {
     int64_t dim = m->dim, ffn = m->ffn, d = m->map.head_dim;
     int64_t q = m->map.n_q * d, kv = m->map.n_kv * d, out = (int64_t)m->map.n_out * m->map.n_slabs;
@@ -206,8 +207,8 @@ static void set_shapes(dq_model_plan *plan, const dq_model *m)
     set_shape(plan, DQ_ROLE_ACT_BIAS, 1, 1);
 }
 
-dq_status dq_model_plan_read(dq_model_plan *plan, dq_model *m, const json_t *config,
-                             dq_pairing pairing, dq_arena *a, dq_err *err)
+dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t *config,
+                               dq_pairing pairing, dq_arena *a, dq_err *err)
 {
     static const bool no = false;
     bool attention_bias = false, mlp_bias = false;
@@ -227,7 +228,8 @@ dq_status dq_model_plan_read(dq_model_plan *plan, dq_model *m, const json_t *con
     DQ_TRY(dq_json_bool(&m->tied, config, "tie_word_embeddings", &no, err));
     DQ_TRY(dq_json_bool(&attention_bias, config, "attention_bias", &no, err));
     if (layout->mlp_bias) DQ_TRY(dq_json_bool(&mlp_bias, config, "mlp_bias", &no, err));
-    DQ_TRY(dq_rope_read(&m->rope, layout->rope, m->map.head_dim, config, m->max_positions, a, err));
+    DQ_TRY(dq_model_rope_read(&m->rope, layout->rope, m->map.head_dim, config, m->max_positions, a,
+                              err));
     want_roles(plan, layout, attention_bias, mlp_bias);
     set_shapes(plan, m);
     return DQ_OK;

@@ -5,25 +5,25 @@
 
 #include "model/model.h"
 
-typedef struct dq_model_plan {
+typedef struct dq_model_config {
     bool wanted[DQ_ROLE_COUNT]; /* tensors of this role must exist */
     int64_t rows[DQ_ROLE_COUNT], cols[DQ_ROLE_COUNT];
     bool head_norm; /* RMS norm per output head */
     float head_eps;
     bool constant_lambda_init; /* the same lambda_init in every layer */
     double lambda_init;
-} dq_model_plan;
+} dq_model_config;
 
 /* Fills *plan and, in *m, layout, sizes, head map, rotation, norm_eps, tied. */
-dq_status dq_model_plan_read(dq_model_plan *plan, dq_model *m, const json_t *config,
-                             dq_pairing pairing, dq_arena *a, dq_err *err);
+dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t *config,
+                               dq_pairing pairing, dq_arena *a, dq_err *err);
 
 /* The object that holds the rotary parameters (NULL: none) and its key, for messages. Defined in
  * rope.c. */
-dq_status dq_rope_parameters(const json_t **out, const char **where, const json_t *config,
-                             dq_err *err);
+dq_status dq_model_config_rope(const json_t **out, const char **where, const json_t *config,
+                               dq_err *err);
 
 /* One more of m->warnings; the text must live as long as the model. */
-dq_status dq_model_warn(dq_model *m, dq_arena *a, const char *text, dq_err *err);
+dq_status dq_model_config_warn(dq_model *m, dq_arena *a, const char *text, dq_err *err);
 
 #endif

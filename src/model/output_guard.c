@@ -54,11 +54,11 @@ static dq_status check_existing(const char *out, const char *model, dq_arena *a,
 {
     const char **name;
     size_t n;
-    DQ_TRY(dq_dir_names(&name, &n, model, a, err));
+    DQ_TRY(dq_file_dir_names(&name, &n, model, a, err));
     for (size_t i = 0; i < n; i++) {
         const char *file = dq_textf(a, err, "%s/%s", model, name[i]);
         if (!file) return err->code;
-        if (of_checkpoint(name[i]) && dq_same_file(file, out)) return refuse(out, model, err);
+        if (of_checkpoint(name[i]) && dq_file_same(file, out)) return refuse(out, model, err);
     }
     return DQ_OK;
 }
@@ -68,15 +68,15 @@ static dq_status check_new(const char *out, const char *model, dq_arena *a, dq_e
     const char *slash = strrchr(out, '/'), *name = slash ? slash + 1 : out;
     const char *dir = slash ? dq_text(a, out, (size_t)(slash - out) + 1, err) : ".";
     if (!dir) return err->code;
-    if (of_checkpoint(name) && dq_same_file(dir, model)) return refuse(out, model, err);
+    if (of_checkpoint(name) && dq_file_same(dir, model)) return refuse(out, model, err);
     return DQ_OK;
 }
 
-dq_status dq_output_spares(const char *out, const char *input, dq_err *err)
+dq_status dq_output_guard_protects(const char *out, const char *input, dq_err *err)
 {
-    if (dq_same_file(out, input) && !dq_is_dir(out))
+    if (dq_file_same(out, input) && !dq_file_is_dir(out))
         return dq_fail(err, DQ_USAGE, "%s: input and output are the same file.", out);
-    if (!dq_is_dir(input)) return DQ_OK;
+    if (!dq_file_is_dir(input)) return DQ_OK;
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     if (dq_file_exists(out))
@@ -132,7 +132,7 @@ static dq_status check_one(const dq_output *o, const char *const *input, int n_i
     if (!o->path[0] || strcmp(o->path, "-") == 0)
         return dq_fail(err, DQ_USAGE, "%s: expected the name of a file, found \"%s\".", o->option,
                        o->path);
-    for (int i = 0; i < n_inputs; i++) DQ_TRY(dq_output_spares(o->path, input[i], err));
+    for (int i = 0; i < n_inputs; i++) DQ_TRY(dq_output_guard_protects(o->path, input[i], err));
     DQ_TRY(check_form(o, err));
     DQ_TRY(dq_file_check(o->path, err));
     if (!force && dq_file_exists(o->path))
@@ -141,13 +141,13 @@ static dq_status check_one(const dq_output *o, const char *const *input, int n_i
     return DQ_OK;
 }
 
-dq_status dq_outputs_check(const dq_output *out, int n, const char *const *input, int n_inputs,
-                           bool force, dq_err *err)
+dq_status dq_output_guard_check(const dq_output *out, int n, const char *const *input, int n_inputs,
+                                bool force, dq_err *err)
 {
     for (int i = 0; i < n; i++) {
         for (int k = 0; k < i && out[i].path; k++) {
             if (out[k].path &&
-                (strcmp(out[i].path, out[k].path) == 0 || dq_same_file(out[i].path, out[k].path)))
+                (strcmp(out[i].path, out[k].path) == 0 || dq_file_same(out[i].path, out[k].path)))
                 return dq_fail(err, DQ_USAGE, "%s: two outputs have this name.", out[i].path);
         }
     }

@@ -19,14 +19,14 @@ typedef struct dq_output {
 } dq_output;
 
 /* All outputs of a command beside all its inputs (folders, containers and plain files): DQ_USAGE for a name
- * that is empty or "-", that would replace an input (see dq_output_spares), that ends as files of another
+ * that is empty or "-", that would replace an input (see dq_output_guard_protects), that ends as files of another
  * form do, or that two outputs have; DQ_FILE for one that cannot be written, or that exists, without force. */
-dq_status dq_outputs_check(const dq_output *out, int n, const char *const *input, int n_inputs,
-                           bool force, dq_err *err);
+dq_status dq_output_guard_check(const dq_output *out, int n, const char *const *input, int n_inputs,
+                                bool force, dq_err *err);
 
 /* DQ_USAGE when writing `out` would replace `input`, a file, or change `input`, a folder: out is
  * (through links too) one of the files that a checkpoint consists of (config.json, tokenizer files,
  * *.safetensors, ...), or would become one. An input that does not exist has nothing to lose. */
-dq_status dq_output_spares(const char *out, const char *input, dq_err *err);
+dq_status dq_output_guard_protects(const char *out, const char *input, dq_err *err);
 
 #endif

@@ -20,8 +20,8 @@ static dq_status member_object(const json_t **out, const json_t *config, const c
 }
 
 /* Where the parameters stand. `rope_scaling` wins over `rope_parameters`, as in transformers. */
-dq_status dq_rope_parameters(const json_t **out, const char **where, const json_t *config,
-                             dq_err *err)
+dq_status dq_model_config_rope(const json_t **out, const char **where, const json_t *config,
+                               dq_err *err)
 {
     static const char *const keys[] = {"rope_scaling", "rope_parameters", "rope_scaling_dict"};
     *out = NULL;
@@ -215,7 +215,7 @@ static dq_status fill(dq_rope *rope, float *inv_freq, double *freq, const json_t
     const json_t *parameters;
     const char *where;
     double theta = default_theta;
-    DQ_TRY(dq_rope_parameters(&parameters, &where, config, err));
+    DQ_TRY(dq_model_config_rope(&parameters, &where, config, err));
     DQ_TRY(refuse_partial(config, err));
     DQ_TRY(positive(&theta, config, "rope_theta", &theta, err));
     if (parameters) {
@@ -236,8 +236,8 @@ static dq_status fill(dq_rope *rope, float *inv_freq, double *freq, const json_t
     return DQ_OK;
 }
 
-dq_status dq_rope_read(dq_rope *out, dq_rope_order order, int head_dim, const json_t *config,
-                       int max_positions, dq_arena *a, dq_err *err)
+dq_status dq_model_rope_read(dq_rope *out, dq_rope_order order, int head_dim, const json_t *config,
+                             int max_positions, dq_arena *a, dq_err *err)
 {
     *out = (dq_rope){.order = order, .dim = head_dim, .amplitude = 1.0f};
     if (head_dim < 2 || head_dim % 2)

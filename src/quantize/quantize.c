@@ -20,7 +20,7 @@ dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quant
     }
     q->arena = arena;
     q->set = *s;
-    if (dq_plan_make(q, model, err) != DQ_OK) {
+    if (dq_quantize_plan_make(q, model, err) != DQ_OK) {
         dq_quantize_close(q);
         return err->code;
     }
@@ -33,7 +33,7 @@ void dq_quantize_close(dq_quantizer *q)
     if (!q) return;
     dq_checkpoint_close(q->checkpoint);
     dq_model_close(q->model);
-    dq_pass_room_free(&q->room);
+    dq_quantize_tensor_buffers_free(&q->buffers);
     dq_arena_free(q->arena);
 }
 
@@ -58,7 +58,7 @@ static const dq_slot *slot_of(const dq_quantizer *q, int64_t tensor)
 
 dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i)
 {
-    const dq_qtensor *x = &q->tensor[i];
+    const dq_quantize_tensor *x = &q->tensor[i];
     const int n = x->format ? x->format->n_parts : 1;
     const dq_slot *first = slot_of(q, i), *s = first;
     int64_t bytes = 0;
@@ -76,7 +76,7 @@ dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i)
                          .rows = x->rows,
                          .cols = x->cols,
                          .group_size = s->group_size,
-                         .source_bytes = (int64_t)dq_nbytes(x->t),
+                         .source_bytes = (int64_t)dq_tensor_bytes(x->t),
                          .bytes = bytes,
                          .bits_per_weight = s->bits_per_weight,
                          .sqnr_db = s->sqnr_db};
@@ -85,7 +85,7 @@ dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i)
 
 /* ---- Progress ---- */
 
-void dq_plan_advance(void *arg, int64_t bytes)
+void dq_quantize_plan_advance(void *arg, int64_t bytes)
 {
     enum { RELEASE_BYTES = 64 << 20 };
     dq_quantizer *q = arg;
@@ -102,13 +102,13 @@ void dq_plan_advance(void *arg, int64_t bytes)
     }
 }
 
-void dq_plan_progress(dq_quantizer *q, const dq_quantize_progress *p)
+void dq_quantize_plan_progress(dq_quantizer *q, const dq_quantize_progress *p)
 {
     q->progress = p;
     q->done = 0;
     q->total = (double)q->info.source_bytes;
     for (int64_t i = 0; i < q->info.n_tensors; i++)
-        q->total += 2 * (double)dq_nbytes(q->tensor[i].t);
+        q->total += 2 * (double)dq_tensor_bytes(q->tensor[i].t);
     q->what = "checking";
 }
 
@@ -125,10 +125,10 @@ static void hash_file(dq_quantizer *q, int i, dq_err *err)
     if (dq_sha256_begin(&h, err) != DQ_OK) return;
     for (size_t at = 0; at < bytes;) {
         size_t n = bytes - at < STEP ? bytes - at : STEP;
-        if (atomic_load(&q->give_up) || dq_check_stop(err) != DQ_OK) break;
+        if (atomic_load(&q->give_up) || dq_os_check_stop(err) != DQ_OK) break;
         dq_sha256_add(&h, data + at, n);
-        dq_map_release(data + at, n);
-        dq_plan_advance(q, (int64_t)n);
+        dq_os_map_release(data + at, n);
+        dq_quantize_plan_advance(q, (int64_t)n);
         at += n;
     }
     if (err->code == DQ_OK)
@@ -138,12 +138,12 @@ static void hash_file(dq_quantizer *q, int i, dq_err *err)
     if (err->code == DQ_OK) atomic_fetch_sub(&q->hashing, 1);
 }
 
-bool dq_plan_hashes_ready(const dq_quantizer *q)
+bool dq_quantize_plan_hashes_ready(const dq_quantizer *q)
 {
     return atomic_load(&q->hashing) == 0;
 }
 
-dq_status dq_plan_hashes(dq_quantizer *q, dq_err *err)
+dq_status dq_quantize_plan_hashes(dq_quantizer *q, dq_err *err)
 {
     if (q->hashed) return DQ_OK;
 #pragma omp taskwait
@@ -155,13 +155,14 @@ dq_status dq_plan_hashes(dq_quantizer *q, dq_err *err)
         const void *in;
         uint8_t *out;
     } table = {.in = q->blob[q->table].data};
-    dq_source_table(table.out, q->n_files, q->file, q->file_bytes, (const char(*)[65])q->file_sha);
+    dq_container_source_table(table.out, q->n_files, q->file, q->file_bytes,
+                              (const char(*)[65])q->file_sha);
     q->hashed = true;
     return DQ_OK;
 }
 
-dq_status dq_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
-                      dq_err *err)
+dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
+                               dq_err *err)
 {
     enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
     q->file_err = dq_alloc(q->arena, (size_t)q->n_files, sizeof *q->file_err, err);
@@ -181,17 +182,17 @@ dq_status dq_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err),
     return err->code;
 }
 
-dq_status dq_plan_scan(dq_quantizer *q, dq_err *err)
+dq_status dq_quantize_plan_scan(dq_quantizer *q, dq_err *err)
 {
-    dq_tick tick = {dq_plan_advance, q};
+    dq_quantize_tick tick = {dq_quantize_plan_advance, q};
     for (int64_t i = 0; err->code == DQ_OK && i < q->info.n_tensors; i++)
-        dq_pass_scan(&q->tensor[i], &q->room, &tick, err);
+        dq_quantize_tensor_scan(&q->tensor[i], &q->buffers, &tick, err);
     if (err->code == DQ_STOPPED) {
         *err = (dq_err){0};
         return dq_fail(err, DQ_STOPPED, "interrupted before anything was written");
     }
     if (err->code != DQ_OK) return dq_in(err, "%s: ", q->dir);
-    return dq_plan_slots(q, err);
+    return dq_quantize_plan_slots(q, err);
 }
 
 /* ---- Comparison with a container ---- */
@@ -209,7 +210,7 @@ static dq_status compare_part(void *arg, int part, const void *p, size_t bytes, 
     if (memcmp(stored, p, bytes) != 0)
         return dq_fail(err, DQ_DAMAGED, "%s: differs from what the source gives", want->path);
     c->at[part] += (int64_t)bytes;
-    dq_map_release(want->data, (size_t)c->at[part]);
+    dq_os_map_release(want->data, (size_t)c->at[part]);
     return DQ_OK;
 }
 
@@ -232,11 +233,11 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
             return dq_fail(err, DQ_DAMAGED, "%s: of another size than the source gives", s[k].path);
         now.part[k] = dq_container_payload(c, i + k);
     }
-    dq_sink sink = {compare_part, &now};
-    dq_tick tick = {dq_plan_advance, q};
-    dq_qerror e;
+    dq_quantize_sink sink = {compare_part, &now};
+    dq_quantize_tick tick = {dq_quantize_plan_advance, q};
+    dq_quant_error e;
     q->what = s->path;
-    return dq_pass_write(&q->tensor[s->origin], &q->room, &sink, &e, &tick, err);
+    return dq_quantize_tensor_write(&q->tensor[s->origin], &q->buffers, &sink, &e, &tick, err);
 }
 
 typedef struct compare_job {
@@ -248,11 +249,11 @@ static dq_status compare_all(void *arg, dq_err *err)
 {
     dq_quantizer *q = ((compare_job *)arg)->q;
     const dq_container *c = ((compare_job *)arg)->c;
-    DQ_TRY(dq_plan_scan(q, err));
+    DQ_TRY(dq_quantize_plan_scan(q, err));
     if (dq_container_n_payloads(c) != q->skeleton.n_slots)
         return dq_fail(err, DQ_DAMAGED, "/index has %lld rows (expected %lld from the source)",
                        (long long)dq_container_n_payloads(c), (long long)q->skeleton.n_slots);
-    DQ_TRY(dq_plan_hashes(q, err));
+    DQ_TRY(dq_quantize_plan_hashes(q, err));
     for (int64_t i = 0; i < q->skeleton.n_slots; i++) DQ_TRY(compare_slot(q, c, i, err));
     return DQ_OK;
 }
@@ -261,10 +262,10 @@ dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_q
                               dq_err *err)
 {
     compare_job job = {q, c};
-    dq_plan_progress(q, p);
+    dq_quantize_plan_progress(q, p);
     if (strcmp(dq_container_header(c)->fingerprint, q->model->fingerprint) != 0)
         return dq_fail(err, DQ_MISMATCH,
                        "made from another checkpoint (fingerprint %.16s..., %s has %.16s...)",
                        dq_container_header(c)->fingerprint, q->dir, q->model->fingerprint);
-    return dq_plan_run(q, compare_all, &job, err);
+    return dq_quantize_plan_run(q, compare_all, &job, err);
 }

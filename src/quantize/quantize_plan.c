@@ -190,10 +190,10 @@ static dq_status mark_skipped(dq_quantizer *q, dq_err *err)
 static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t, bool wanted,
                              bool skipped, dq_err *err)
 {
-    dq_qtensor *x = &q->tensor[i];
+    dq_quantize_tensor *x = &q->tensor[i];
     x->t = t;
     x->rows = t->n_dims > 0 ? t->shape[0] : 1;
-    x->cols = dq_numel(t) / x->rows;
+    x->cols = dq_tensor_numel(t) / x->rows;
     if (strchr(t->name, '/'))
         return dq_fail(err, DQ_MISMATCH, "tensor \"%s\": names with '/' cannot be stored", t->name);
     if (t->dtype > DQ_F64)
@@ -202,7 +202,7 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t, boo
     q->skipped[i] = wanted && skipped;
     if (!wanted || skipped || q->set.bits == 16) return DQ_OK;
     x->format = dq_weight_format_of_mode(q->set.mode);
-    x->spec = (dq_qspec){q->set.bits, q->set.group, q->set.mode, q->set.scale_dtype};
+    x->spec = (dq_quant_spec){q->set.bits, q->set.group, q->set.mode, q->set.scale_dtype};
     x->one_scale = q->set.group == DQ_GROUP_TENSOR;
     x->group_size = q->set.group < 0 || q->set.group > x->cols ? x->cols : q->set.group;
     x->scale_rows = x->one_scale ? 1 : x->rows;
@@ -221,7 +221,7 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
     for (int64_t i = 0; i < n; i++) {
         const dq_tensor *t = dq_checkpoint_at(q->checkpoint, i);
         bool wanted = bsearch(&t->name, names, (size_t)n_names, sizeof *names, by_text) != NULL;
-        if (dq_numel(t) == 0) continue; /* the model was opened: nothing needs it */
+        if (dq_tensor_numel(t) == 0) continue; /* the model was opened: nothing needs it */
         DQ_TRY(plan_tensor(q, kept, t, wanted, q->skipped[i], err));
         q->info.n_packed += q->tensor[kept].format != NULL;
         q->info.n_skipped += q->skipped[kept++];
@@ -270,7 +270,8 @@ static dq_status plan_sources(dq_quantizer *q, dq_err *err)
         q->info.source_bytes += (int64_t)bytes;
     }
     q->table = q->n_blobs;
-    size_t row = dq_source_table(NULL, n, q->file, q->file_bytes, (const char(*)[65])q->file_sha);
+    size_t row =
+        dq_container_source_table(NULL, n, q->file, q->file_bytes, (const char(*)[65])q->file_sha);
     void *rows = dq_alloc(q->arena, (size_t)n, row, err);
     add_blob(q, "/provenance/source_files", rows, row * (size_t)n, DQ_ENC_TABLE);
     return err->code;
@@ -278,14 +279,14 @@ static dq_status plan_sources(dq_quantizer *q, dq_err *err)
 
 /* ---- Slots ---- */
 
-static void tensor_slot(dq_slot *s, const dq_qtensor *x)
+static void tensor_slot(dq_slot *s, const dq_quantize_tensor *x)
 {
     const dq_tensor *t = x->t;
     s->encoding = DQ_ENC_DENSE;
     s->dtype = t->dtype;
     s->n_dims = t->n_dims;
     memcpy(s->shape, t->shape, sizeof s->shape);
-    s->bytes = (int64_t)dq_nbytes(t);
+    s->bytes = (int64_t)dq_tensor_bytes(t);
     s->bits = (int)dq_dtypes[t->dtype].bytes * 8;
     s->rows = x->rows;
     s->cols = x->cols;
@@ -293,9 +294,9 @@ static void tensor_slot(dq_slot *s, const dq_qtensor *x)
     s->sqnr_db = (double)NAN;
 }
 
-static void part_slot(dq_slot *s, const dq_qtensor *x, int part)
+static void part_slot(dq_slot *s, const dq_quantize_tensor *x, int part)
 {
-    const dq_weight w = dq_qtensor_weight(x);
+    const dq_weight w = dq_quantize_tensor_weight(x);
     const dq_part p = dq_weight_part(&w, part);
     s->encoding = DQ_ENC_PART;
     s->part = part;
@@ -306,13 +307,13 @@ static void part_slot(dq_slot *s, const dq_qtensor *x, int part)
     s->n_dims = 2;
     s->shape[0] = p.shape[0];
     s->shape[1] = p.shape[1];
-    s->bytes = (int64_t)dq_part_bytes(&p);
+    s->bytes = (int64_t)dq_weight_part_bytes(&p);
     s->bits = p.bits;
     s->group_size = w.group_size;
     s->rows = p.rows;
     s->cols = p.cols;
     const bool codes = w.format->part[part].is_codes;
-    s->bits_per_weight = codes ? dq_bits_per_weight(&w) : 0;
+    s->bits_per_weight = codes ? dq_weight_bits_per_weight(&w) : 0;
     s->sqnr_db = codes ? 0 : (double)NAN; /* known once they are made */
 }
 
@@ -350,12 +351,12 @@ static int64_t pages(int64_t bytes)
 static void add_up(dq_quantizer *q)
 {
     dq_quantize_info *info = &q->info;
-    dq_skeleton *s = &q->skeleton;
+    dq_container_skeleton *s = &q->skeleton;
     info->params = info->packed_params = info->packed_bytes = info->weight_bytes = 0;
     info->n_wide = 0;
-    info->file_bytes = 24 * 4096 + pages(dq_index_bytes(s));
+    info->file_bytes = 24 * 4096 + pages(dq_container_index_bytes(s));
     for (int64_t i = 0; i < info->n_tensors; i++) {
-        const dq_qtensor *x = &q->tensor[i];
+        const dq_quantize_tensor *x = &q->tensor[i];
         info->params += x->rows * x->cols;
         if (x->format) info->packed_params += x->rows * x->cols;
         info->n_wide += x->format && x->spec.scale_dtype != q->set.scale_dtype;
@@ -375,7 +376,7 @@ static void add_up(dq_quantizer *q)
 
 static dq_status tensor_slots(dq_quantizer *q, int64_t i, dq_err *err)
 {
-    const dq_qtensor *x = &q->tensor[i];
+    const dq_quantize_tensor *x = &q->tensor[i];
     const int n = x->format ? x->format->n_parts : 1;
     for (int k = 0; k < n; k++) {
         dq_slot *s = &q->skeleton.slot[q->skeleton.n_slots++];
@@ -392,12 +393,12 @@ static dq_status tensor_slots(dq_quantizer *q, int64_t i, dq_err *err)
     return err->code;
 }
 
-dq_status dq_plan_slots(dq_quantizer *q, dq_err *err)
+dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err)
 {
-    dq_skeleton *s = &q->skeleton;
-    int64_t most = DQ_MAX_PARTS * q->info.n_tensors + q->n_blobs;
+    dq_container_skeleton *s = &q->skeleton;
+    int64_t max = DQ_MAX_PARTS * q->info.n_tensors + q->n_blobs;
     s->n_slots = 0;
-    s->slot = dq_alloc(q->arena, (size_t)most, sizeof *s->slot, err);
+    s->slot = dq_alloc(q->arena, (size_t)max, sizeof *s->slot, err);
     if (!s->slot) return err->code;
     for (int64_t i = 0; i < q->info.n_tensors; i++) DQ_TRY(tensor_slots(q, i, err));
     for (int i = 0; i < q->n_blobs; i++) {
@@ -410,15 +411,15 @@ dq_status dq_plan_slots(dq_quantizer *q, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_plan_make(dq_quantizer *q, const char *model, dq_err *err)
+dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
 {
-    dq_skeleton *s = &q->skeleton;
+    dq_container_skeleton *s = &q->skeleton;
     dq_kv_spec spec;
     size_t len;
     const char *config;
     q->dir = dq_text(q->arena, model, strlen(model), err);
     if (!q->dir) return err->code;
-    if (dq_is_regular(model))
+    if (dq_file_is_regular(model))
         return dq_fail(err, DQ_MISMATCH,
                        "%s: a file; quantizing needs the folder of the original checkpoint.",
                        model);
@@ -439,5 +440,5 @@ dq_status dq_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     s->fingerprint = q->model->fingerprint;
     s->logit = q->set.logit;
     s->kv = q->set.kv;
-    return dq_plan_slots(q, err);
+    return dq_quantize_plan_slots(q, err);
 }

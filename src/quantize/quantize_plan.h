@@ -27,7 +27,7 @@ struct dq_quantizer {
     const char *dir;
     dq_model *model;
     dq_checkpoint *checkpoint;
-    dq_qtensor *tensor; /* in name order */
+    dq_quantize_tensor *tensor; /* in name order */
     bool *skipped;
     dq_blob blob[DQ_MAX_BLOBS];
     int n_blobs, table; /* table: the blob of source files */
@@ -39,8 +39,8 @@ struct dq_quantizer {
     atomic_int hashing, give_up; /* files not hashed yet; no hash is wanted any more */
     bool hashed;                 /* the main thread knows all hashes */
     const char *recipe;
-    dq_pass_room room;
-    dq_skeleton skeleton;
+    dq_quantize_tensor_buffers buffers;
+    dq_container_skeleton skeleton;
     dq_quantize_info info;
     /* progress */
     const dq_quantize_progress *progress;
@@ -50,20 +50,20 @@ struct dq_quantizer {
 };
 
 /* Opens everything and fills tensors, blobs, slots and info. */
-dq_status dq_plan_make(dq_quantizer *q, const char *model, dq_err *err);
+dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err);
 /* Sizes that depend on the type of scales: once before the scan, once after it. */
-dq_status dq_plan_slots(dq_quantizer *q, dq_err *err);
+dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err);
 /* Runs `job` on one thread of a parallel region, which the passes need, while tasks hash the weight
  * files. Hashing one file cannot be divided, so it goes on beside whatever the job does. */
-dq_status dq_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
-                      dq_err *err);
+dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
+                               dq_err *err);
 /* Inside a job. Scans all tensors; DQ_STOPPED only before anything is written. */
-dq_status dq_plan_scan(dq_quantizer *q, dq_err *err);
+dq_status dq_quantize_plan_scan(dq_quantizer *q, dq_err *err);
 /* Inside a job: whether all hashes are there, and waiting until they are. The table of source files
  * is filled by the wait. */
-bool dq_plan_hashes_ready(const dq_quantizer *q);
-dq_status dq_plan_hashes(dq_quantizer *q, dq_err *err);
-void dq_plan_progress(dq_quantizer *q, const dq_quantize_progress *p); /* from zero */
-void dq_plan_advance(void *quantizer, int64_t bytes);                  /* a dq_tick */
+bool dq_quantize_plan_hashes_ready(const dq_quantizer *q);
+dq_status dq_quantize_plan_hashes(dq_quantizer *q, dq_err *err);
+void dq_quantize_plan_progress(dq_quantizer *q, const dq_quantize_progress *p); /* from zero */
+void dq_quantize_plan_advance(void *quantizer, int64_t bytes); /* a dq_quantize_tick */
 
 #endif

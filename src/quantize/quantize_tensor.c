@@ -19,9 +19,9 @@ enum {
 /* What a block of rows tells. */
 typedef struct piece {
     int64_t bad; /* index of the first value that is not finite, -1: none */
-    dq_range range;
+    dq_weight_range range;
     bool wide; /* a scale does not fit F16 */
-    dq_qerror error;
+    dq_quant_error error;
     double sums[DQ_N_CANDIDATES];
     float *w;      /* [block_rows * cols] */
     float *got;    /* [cols] decoded values of one row */
@@ -29,7 +29,7 @@ typedef struct piece {
 } piece;
 
 typedef struct tiling {
-    const dq_qtensor *q;
+    const dq_quantize_tensor *q;
     int64_t block_rows, tile_rows;
     int n_pieces; /* per tile */
     piece *piece; /* [n_pieces] */
@@ -37,7 +37,7 @@ typedef struct tiling {
 } tiling;
 
 /* Part i of the room, at least n * size bytes. */
-static void *room_part(dq_pass_room *r, int i, size_t n, size_t size, dq_err *err)
+static void *buffer_part(dq_quantize_tensor_buffers *r, int i, size_t n, size_t size, dq_err *err)
 {
     size_t bytes;
     if (!dq_mul_ok(&bytes, n, size)) bytes = SIZE_MAX;
@@ -48,14 +48,14 @@ static void *room_part(dq_pass_room *r, int i, size_t n, size_t size, dq_err *er
     return r->part[i];
 }
 
-void dq_pass_room_free(dq_pass_room *r)
+void dq_quantize_tensor_buffers_free(dq_quantize_tensor_buffers *r)
 {
     for (int i = 0; i < 3; i++) dq_block_free(r->part[i]);
     memset(r, 0, sizeof *r);
 }
 
-static dq_status tiling_begin(tiling *g, const dq_qtensor *q, bool both, dq_pass_room *room,
-                              dq_err *err)
+static dq_status tiling_begin(tiling *g, const dq_quantize_tensor *q, bool both,
+                              dq_quantize_tensor_buffers *buffers, dq_err *err)
 {
     memset(g, 0, sizeof *g);
     g->q = q;
@@ -64,16 +64,16 @@ static dq_status tiling_begin(tiling *g, const dq_qtensor *q, bool both, dq_pass
     if (g->block_rows > q->rows) g->block_rows = q->rows;
     int64_t blocks = (q->rows + g->block_rows - 1) / g->block_rows;
     /* wide rows: fewer blocks, so that a tile stays within its 8 MiB of floats */
-    int64_t most = (int64_t)TILE_BLOCKS * BLOCK_VALUES / (g->block_rows * q->cols);
-    if (most > TILE_BLOCKS) most = TILE_BLOCKS;
-    if (most < 1) most = 1;
-    g->n_pieces = (int)(blocks < most ? blocks : most);
+    int64_t max = (int64_t)TILE_BLOCKS * BLOCK_VALUES / (g->block_rows * q->cols);
+    if (max > TILE_BLOCKS) max = TILE_BLOCKS;
+    if (max < 1) max = 1;
+    g->n_pieces = (int)(blocks < max ? blocks : max);
     g->tile_rows = g->block_rows * g->n_pieces;
     size_t each = (size_t)g->block_rows * (size_t)q->cols;
-    g->piece = room_part(room, 0, (size_t)g->n_pieces, sizeof *g->piece, err);
+    g->piece = buffer_part(buffers, 0, (size_t)g->n_pieces, sizeof *g->piece, err);
     size_t row = both ? (size_t)q->cols : 0, floats = (each + row) * sizeof(float);
     size_t bytes = floats + (row + 63) / 64 * 64; /* the floats of the next piece stay aligned */
-    if (g->piece) g->space = room_part(room, 1, (size_t)g->n_pieces, bytes, err);
+    if (g->piece) g->space = buffer_part(buffers, 1, (size_t)g->n_pieces, bytes, err);
     if (!g->space) return err->code;
     for (int i = 0; i < g->n_pieces; i++) {
         uint8_t *at = g->space + (size_t)i * bytes;
@@ -84,13 +84,13 @@ static dq_status tiling_begin(tiling *g, const dq_qtensor *q, bool both, dq_pass
     return DQ_OK;
 }
 
-static const uint8_t *source_row(const dq_qtensor *q, int64_t row)
+static const uint8_t *source_row(const dq_quantize_tensor *q, int64_t row)
 {
     return (const uint8_t *)q->t->data +
            (size_t)row * (size_t)q->cols * dq_dtypes[q->t->dtype].bytes;
 }
 
-static int64_t row_range(const dq_qtensor *q, int64_t *end, int64_t begin, int64_t rows)
+static int64_t row_range(const dq_quantize_tensor *q, int64_t *end, int64_t begin, int64_t rows)
 {
     *end = q->rows - begin < rows ? q->rows : begin + rows;
     return *end - begin;
@@ -108,7 +108,8 @@ static int64_t first_not_finite(const float *w, int64_t n)
  * types that hold weights. */
 static float top_of(const uint8_t *src, dq_dtype type, int64_t n)
 {
-    uint32_t top = type == DQ_F32 ? dq_loops()->top32(src, n) : dq_loops()->top16(src, n);
+    uint32_t top =
+        type == DQ_F32 ? dq_quant_loops()->top32(src, n) : dq_quant_loops()->top16(src, n);
     uint16_t half = (uint16_t)top;
     float x;
     if (type == DQ_F16) return dq_f32_from_f16(half);
@@ -118,43 +119,44 @@ static float top_of(const uint8_t *src, dq_dtype type, int64_t n)
 }
 
 /* n values as floats: where they lie when they are that already, else converted into `room`. */
-static const float *floats_of(float *room, const uint8_t *src, dq_dtype type, int64_t n)
+static const float *floats_of(float *buffers, const uint8_t *src, dq_dtype type, int64_t n)
 {
     if (type == DQ_F32 && (uintptr_t)src % sizeof(float) == 0)
         return (const float *)(const void *)src;
-    dq_to_f32(room, src, type, n);
-    return room;
+    dq_tensor_to_f32(buffers, src, type, n);
+    return buffers;
 }
 
 /* Group by group, on the bits as they lie; false when a value is not finite. */
-static bool scan_groups(const dq_qtensor *q, piece *p, const uint8_t *src, dq_dtype type,
+static bool scan_groups(const dq_quantize_tensor *q, piece *p, const uint8_t *src, dq_dtype type,
                         int64_t rows)
 {
-    const bool asked = q->spec.scale_dtype == DQ_F16;
+    const bool requested = q->spec.scale_dtype == DQ_F16;
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < q->cols; c += q->group_size) {
             int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
             const uint8_t *at = src + (size_t)(r * q->cols + c) * dq_dtypes[type].bytes;
-            dq_range range = {.peak = top_of(at, type, n)};
+            dq_weight_range range = {.peak = top_of(at, type, n)};
             if (!isfinite(range.peak)) return false;
-            if (asked && q->format->ends) dq_range_ends(&range, floats_of(p->w, at, type, n), n);
-            p->wide = p->wide || (asked && !q->format->fits_f16(&range, &q->spec));
+            if (requested && q->format->ends)
+                dq_weight_range_ends(&range, floats_of(p->w, at, type, n), n);
+            p->wide = p->wide || (requested && !q->format->fits_f16(&range, &q->spec));
         }
     }
     return true;
 }
 
-static void scan_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t end)
+static void scan_block(const dq_quantize_tensor *q, piece *p, int64_t begin, int64_t end)
 {
     int64_t n = (end - begin) * q->cols;
     dq_dtype type = q->t->dtype;
     const uint8_t *src = source_row(q, begin);
     bool finite;
     p->bad = -1;
-    p->range = (dq_range){0};
+    p->range = (dq_weight_range){0};
     p->wide = false;
     if (type == DQ_F64) { /* what counts is the value as a float */
-        dq_to_f32(p->w, src, type, n);
+        dq_tensor_to_f32(p->w, src, type, n);
         type = DQ_F32;
         src = (const uint8_t *)p->w;
     }
@@ -168,12 +170,12 @@ static void scan_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t end
         p->bad = first_not_finite(w, n);
         return;
     }
-    p->range.peak = dq_peak(w, n);
-    dq_range_ends(&p->range, w, n);
+    p->range.peak = dq_quant_peak(w, n);
+    dq_weight_range_ends(&p->range, w, n);
 }
 
-static dq_status scan_tile(tiling *g, dq_qtensor *q, int64_t begin, dq_range *range, bool *wide,
-                           dq_err *err)
+static dq_status scan_tile(tiling *g, dq_quantize_tensor *q, int64_t begin, dq_weight_range *range,
+                           bool *wide, dq_err *err)
 {
     int64_t end, rows = row_range(q, &end, begin, g->tile_rows);
     int n = (int)((rows + g->block_rows - 1) / g->block_rows);
@@ -199,21 +201,22 @@ static dq_status scan_tile(tiling *g, dq_qtensor *q, int64_t begin, dq_range *ra
     return DQ_OK;
 }
 
-static void release_rows(const dq_qtensor *q, int64_t begin, int64_t end, const dq_tick *tick)
+static void release_rows(const dq_quantize_tensor *q, int64_t begin, int64_t end,
+                         const dq_quantize_tick *tick)
 {
     size_t bytes = (size_t)((end - begin) * q->cols) * dq_dtypes[q->t->dtype].bytes;
-    dq_map_release(source_row(q, begin), bytes);
+    dq_os_map_release(source_row(q, begin), bytes);
     if (tick && tick->step) tick->step(tick->arg, (int64_t)bytes);
 }
 
 /* One sweep of a search over the whole tensor: sums[k], k < n, over all values. */
-static dq_status search_sweep(tiling *g, const dq_qtensor *q, const dq_search *s, bool rank,
-                              double *sums, int n_sums, dq_err *err)
+static dq_status search_sweep(tiling *g, const dq_quantize_tensor *q, const dq_quant_search *s,
+                              bool rank, double *sums, int n_sums, dq_err *err)
 {
     for (int64_t begin = 0, end; begin < q->rows; begin = end) {
         int64_t rows = row_range(q, &end, begin, g->tile_rows);
         int n = (int)((rows + g->block_rows - 1) / g->block_rows);
-        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(dq_os_check_stop(err));
 #pragma omp taskloop grainsize(1) if (n > 1) shared(g, q, s)
         for (int i = 0; i < n; i++) {
             int64_t b = begin + i * g->block_rows, e;
@@ -222,9 +225,9 @@ static dq_status search_sweep(tiling *g, const dq_qtensor *q, const dq_search *s
             const float *w = floats_of(p->w, source_row(q, b), q->t->dtype, values);
             memset(p->sums, 0, sizeof p->sums);
             if (rank)
-                dq_search_rank(s, p->sums, w, values);
+                dq_quant_search_rank(s, p->sums, w, values);
             else
-                dq_search_measure(s, p->sums, w, values);
+                dq_quant_search_measure(s, p->sums, w, values);
         }
         for (int i = 0; i < n; i++) {
             for (int k = 0; k < n_sums; k++) sums[k] += g->piece[i].sums[k];
@@ -234,27 +237,28 @@ static dq_status search_sweep(tiling *g, const dq_qtensor *q, const dq_search *s
     return DQ_OK;
 }
 
-static dq_status search_tensor(tiling *g, dq_qtensor *q, float peak, dq_err *err)
+static dq_status search_tensor(tiling *g, dq_quantize_tensor *q, float peak, dq_err *err)
 {
-    dq_search s;
+    dq_quant_search s;
     double rank[DQ_N_CANDIDATES] = {0}, error[DQ_N_FINALISTS] = {0};
-    dq_search_begin(&s, peak, q->spec.bits, q->spec.scale_dtype);
+    dq_quant_search_begin(&s, peak, q->spec.bits, q->spec.scale_dtype);
     DQ_TRY(search_sweep(g, q, &s, true, rank, DQ_N_CANDIDATES, err));
-    dq_search_narrow(&s, rank);
+    dq_quant_search_narrow(&s, rank);
     DQ_TRY(search_sweep(g, q, &s, false, error, s.n_finalists, err));
-    q->grid.scale = dq_search_end(&s, error);
+    q->grid.scale = dq_quant_search_end(&s, error);
     return DQ_OK;
 }
 
-dq_status dq_pass_scan(dq_qtensor *q, dq_pass_room *room, const dq_tick *tick, dq_err *err)
+dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
+                                  const dq_quantize_tick *tick, dq_err *err)
 {
     tiling g;
-    dq_range range = {0};
+    dq_weight_range range = {0};
     bool wide = false;
-    tiling_begin(&g, q, false, room, err);
+    tiling_begin(&g, q, false, buffers, err);
     for (int64_t begin = 0, end; err->code == DQ_OK && begin < q->rows; begin = end) {
         row_range(q, &end, begin, g.tile_rows);
-        if (dq_check_stop(err) == DQ_OK) scan_tile(&g, q, begin, &range, &wide, err);
+        if (dq_os_check_stop(err) == DQ_OK) scan_tile(&g, q, begin, &range, &wide, err);
         release_rows(q, begin, end, tick);
     }
     const bool one = q->format && q->one_scale;
@@ -274,7 +278,7 @@ typedef struct output {
     size_t bytes[DQ_MAX_PARTS]; /* filled */
 } output;
 
-dq_weight dq_qtensor_weight(const dq_qtensor *q)
+dq_weight dq_quantize_tensor_weight(const dq_quantize_tensor *q)
 {
     return (dq_weight){.rows = q->rows,
                        .cols = q->cols,
@@ -286,17 +290,17 @@ dq_weight dq_qtensor_weight(const dq_qtensor *q)
 }
 
 /* Bytes of each part that a row of the tensor has to itself: 0 where one row serves the whole tensor. */
-static void row_bytes(size_t bytes[DQ_MAX_PARTS], const dq_qtensor *q)
+static void row_bytes(size_t bytes[DQ_MAX_PARTS], const dq_quantize_tensor *q)
 {
-    const dq_weight w = dq_qtensor_weight(q);
+    const dq_weight w = dq_quantize_tensor_weight(q);
     for (int i = 0; i < q->format->n_parts; i++) {
         const dq_part p = dq_weight_part(&w, i);
         const bool shared = q->one_scale && !q->format->part[i].is_codes;
-        bytes[i] = shared ? 0 : dq_part_bytes(&p) / (size_t)p.rows;
+        bytes[i] = shared ? 0 : dq_weight_part_bytes(&p) / (size_t)p.rows;
     }
 }
 
-static void encode_row(const dq_qtensor *q, const float *w, float *got, int8_t *codes,
+static void encode_row(const dq_quantize_tensor *q, const float *w, float *got, int8_t *codes,
                        uint8_t *const part[DQ_MAX_PARTS])
 {
     const dq_weight_format *f = q->format;
@@ -307,11 +311,11 @@ static void encode_row(const dq_qtensor *q, const float *w, float *got, int8_t *
         f->encode(codes + c, got + c, w + c, n, g, &q->spec);
     }
     for (int i = 0; i < f->n_parts; i++) {
-        if (f->part[i].is_codes) dq_pack_row(part[i], codes, q->cols, q->spec.bits);
+        if (f->part[i].is_codes) dq_quant_pack_row(part[i], codes, q->cols, q->spec.bits);
     }
 }
 
-static void encode_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t end,
+static void encode_block(const dq_quantize_tensor *q, piece *p, int64_t begin, int64_t end,
                          uint8_t *part[DQ_MAX_PARTS])
 {
     int64_t n = (end - begin) * q->cols;
@@ -323,14 +327,14 @@ static void encode_block(const dq_qtensor *q, piece *p, int64_t begin, int64_t e
         const float *w = values + (size_t)r * (size_t)q->cols;
         for (int i = 0; i < q->format->n_parts; i++) memset(part[i], 0, step[i]);
         encode_row(q, w, p->got, p->codes, part);
-        dq_qerror_add(&p->error, w, p->got, q->cols);
+        dq_quant_error_add(&p->error, w, p->got, q->cols);
         for (int i = 0; i < q->format->n_parts; i++) part[i] += step[i];
     }
 }
 
-static void encode_tile(tiling *g, output *o, int64_t begin, dq_qerror *e)
+static void encode_tile(tiling *g, output *o, int64_t begin, dq_quant_error *e)
 {
-    const dq_qtensor *q = g->q;
+    const dq_quantize_tensor *q = g->q;
     int64_t end, rows = row_range(q, &end, begin, g->tile_rows);
     int n = (int)((rows + g->block_rows - 1) / g->block_rows);
     size_t step[DQ_MAX_PARTS] = {0};
@@ -344,11 +348,11 @@ static void encode_tile(tiling *g, output *o, int64_t begin, dq_qerror *e)
             part[k] = o->part[k] + (size_t)(b - begin) * step[k];
         encode_block(q, &g->piece[i], b, t, part);
     }
-    for (int i = 0; i < n; i++) dq_qerror_merge(e, &g->piece[i].error);
+    for (int i = 0; i < n; i++) dq_quant_error_merge(e, &g->piece[i].error);
     for (int k = 0; k < q->format->n_parts; k++) o->bytes[k] = (size_t)rows * step[k];
 }
 
-static void hand_out(const output *o, const dq_sink *sink, dq_err *err)
+static void hand_out(const output *o, const dq_quantize_sink *sink, dq_err *err)
 {
     for (int i = 0; i < DQ_MAX_PARTS && err->code == DQ_OK; i++) {
         if (o->bytes[i]) sink->put(sink->arg, i, o->part[i], o->bytes[i], err);
@@ -356,24 +360,25 @@ static void hand_out(const output *o, const dq_sink *sink, dq_err *err)
 }
 
 /* The parts of which the whole tensor has one row. */
-static void put_shared(const dq_qtensor *q, const dq_sink *sink, dq_err *err)
+static void put_shared(const dq_quantize_tensor *q, const dq_quantize_sink *sink, dq_err *err)
 {
     uint8_t space[DQ_MAX_PARTS][sizeof(float)] = {{0}}, *part[DQ_MAX_PARTS];
-    const dq_weight w = dq_qtensor_weight(q);
+    const dq_weight w = dq_quantize_tensor_weight(q);
     for (int i = 0; i < DQ_MAX_PARTS; i++) part[i] = space[i];
     q->format->put(part, 0, q->grid, &q->spec);
     for (int i = 0; i < q->format->n_parts && err->code == DQ_OK; i++) {
         const dq_part p = dq_weight_part(&w, i);
-        if (!q->format->part[i].is_codes) sink->put(sink->arg, i, part[i], dq_part_bytes(&p), err);
+        if (!q->format->part[i].is_codes)
+            sink->put(sink->arg, i, part[i], dq_weight_part_bytes(&p), err);
     }
 }
 
 /* Two outputs take turns: one is hashed and written while the next is computed. Only the task touches
  * err while it runs. Groups, not taskwait: other tasks of the caller are none of our business. */
-static void all_tiles(tiling *g, output out[2], const dq_sink *sink, dq_qerror *e,
-                      const dq_tick *tick, dq_err *err)
+static void all_tiles(tiling *g, output out[2], const dq_quantize_sink *sink, dq_quant_error *e,
+                      const dq_quantize_tick *tick, dq_err *err)
 {
-    const dq_qtensor *q = g->q;
+    const dq_quantize_tensor *q = g->q;
     const output *last = NULL;
     int turn = 0;
     for (int64_t begin = 0, end; begin < q->rows; begin = end) {
@@ -388,7 +393,7 @@ static void all_tiles(tiling *g, output out[2], const dq_sink *sink, dq_qerror *
             }
             encode_tile(g, o, begin, e);
         }
-        if (err->code != DQ_OK || dq_check_stop(err) != DQ_OK) return;
+        if (err->code != DQ_OK || dq_os_check_stop(err) != DQ_OK) return;
         release_rows(q, begin, end, tick);
         last = o;
     }
@@ -396,35 +401,36 @@ static void all_tiles(tiling *g, output out[2], const dq_sink *sink, dq_qerror *
     if (err->code == DQ_OK && q->one_scale) put_shared(q, sink, err);
 }
 
-static dq_status copy_dense(const dq_qtensor *q, const dq_sink *sink, const dq_tick *tick,
-                            dq_err *err)
+static dq_status copy_dense(const dq_quantize_tensor *q, const dq_quantize_sink *sink,
+                            const dq_quantize_tick *tick, dq_err *err)
 {
-    size_t total = dq_nbytes(q->t);
+    size_t total = dq_tensor_bytes(q->t);
     for (size_t at = 0; at < total;) {
         size_t n = total - at < COPY_BYTES ? total - at : COPY_BYTES;
         const uint8_t *p = (const uint8_t *)q->t->data + at;
-        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(dq_os_check_stop(err));
         DQ_TRY(sink->put(sink->arg, 0, p, n, err));
-        dq_map_release(p, n);
+        dq_os_map_release(p, n);
         if (tick && tick->step) tick->step(tick->arg, (int64_t)n);
         at += n;
     }
     return DQ_OK;
 }
 
-dq_status dq_pass_write(const dq_qtensor *q, dq_pass_room *room, const dq_sink *sink, dq_qerror *e,
-                        const dq_tick *tick, dq_err *err)
+dq_status dq_quantize_tensor_write(const dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
+                                   const dq_quantize_sink *sink, dq_quant_error *e,
+                                   const dq_quantize_tick *tick, dq_err *err)
 {
     tiling g;
     output out[2] = {{{0}, {0}}};
     uint8_t *space = NULL;
     if (!q->format) return copy_dense(q, sink, tick, err);
     memset(e, 0, sizeof *e);
-    if (tiling_begin(&g, q, true, room, err) == DQ_OK) {
+    if (tiling_begin(&g, q, true, buffers, err) == DQ_OK) {
         size_t step[DQ_MAX_PARTS], each = 0;
         row_bytes(step, q);
         for (int k = 0; k < q->format->n_parts; k++) each += (size_t)g.tile_rows * step[k];
-        uint8_t *at = space = room_part(room, 2, 2, each, err);
+        uint8_t *at = space = buffer_part(buffers, 2, 2, each, err);
         for (int i = 0; space && i < 2; i++) {
             for (int k = 0; k < q->format->n_parts; at += (size_t)g.tile_rows * step[k++])
                 out[i].part[k] = at;

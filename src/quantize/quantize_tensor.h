@@ -7,46 +7,49 @@
 #include "tensor/weight_format.h"
 
 /* How one tensor of a checkpoint is stored. */
-typedef struct dq_qtensor {
+typedef struct dq_quantize_tensor {
     const dq_tensor *t;
     int64_t rows, cols;             /* a vector: rows = numel, cols = 1 */
     const dq_weight_format *format; /* NULL: as it is, and the rest means nothing */
-    dq_qspec spec; /* scale_dtype as stored: dq_pass_scan turns F16 into F32 where it must */
+    /* scale_dtype as stored: dq_quantize_tensor_scan turns F16 into F32 where it must */
+    dq_quant_spec spec;
     int64_t group_size, scale_rows;
     bool one_scale; /* for the whole tensor */
-    dq_grid grid;   /* of one_scale, as stored; found by dq_pass_scan */
-} dq_qtensor;
+    dq_grid grid;   /* of one_scale, as stored; found by dq_quantize_tensor_scan */
+} dq_quantize_tensor;
 
 /* What it becomes, without data. */
-dq_weight dq_qtensor_weight(const dq_qtensor *q);
+dq_weight dq_quantize_tensor_weight(const dq_quantize_tensor *q);
 
 /* Where a pass reports how far it is: source bytes done. Called by one thread at a time. */
-typedef struct dq_tick {
+typedef struct dq_quantize_tick {
     void (*step)(void *arg, int64_t bytes);
     void *arg;
-} dq_tick;
+} dq_quantize_tick;
 
 /* Parts of the format; 0: the dense bytes. Bytes of a part come in order. */
-typedef struct dq_sink {
+typedef struct dq_quantize_sink {
     dq_status (*put)(void *arg, int part, const void *p, size_t bytes, dq_err *err);
     void *arg;
-} dq_sink;
+} dq_quantize_sink;
 
 /* Buffers that passes over many tensors share; {0} at first. Allocating them for each tensor would let
  * the heap grow with the number of tensors. */
-typedef struct dq_pass_room {
+typedef struct dq_quantize_tensor_buffers {
     void *part[3];
     size_t bytes[3];
-} dq_pass_room;
-void dq_pass_room_free(dq_pass_room *r);
+} dq_quantize_tensor_buffers;
+void dq_quantize_tensor_buffers_free(dq_quantize_tensor_buffers *r);
 
 /* Finds the first value that is not finite (DQ_DAMAGED with row and column), the scale of the tensor
  * where one is asked for, and whether scales fit F16. DQ_STOPPED between tiles. Meant to be called
  * inside a parallel region, by one thread; its tasks spread over the others. */
-dq_status dq_pass_scan(dq_qtensor *q, dq_pass_room *room, const dq_tick *tick, dq_err *err);
+dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
+                                  const dq_quantize_tick *tick, dq_err *err);
 /* After a scan, called likewise. The error of the result is left in *e (untouched for dense
  * tensors). */
-dq_status dq_pass_write(const dq_qtensor *q, dq_pass_room *room, const dq_sink *sink, dq_qerror *e,
-                        const dq_tick *tick, dq_err *err);
+dq_status dq_quantize_tensor_write(const dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
+                                   const dq_quantize_sink *sink, dq_quant_error *e,
+                                   const dq_quantize_tick *tick, dq_err *err);
 
 #endif

@@ -20,7 +20,7 @@
 typedef struct work {
     dq_quantizer *q;
     const char *out, *partial, *journal_path;
-    dq_inplace file;
+    dq_inplace_file file;
     dq_journal *journal;    /* NULL: not open, or another process has it */
     dq_journal_lines found; /* what an earlier run wrote into it */
     bool *done;             /* [n_slots] */
@@ -43,8 +43,8 @@ static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq
     {
 #pragma omp task if (bytes > SMALL_BYTES) firstprivate(w, part, p, bytes)
         dq_sha256_add(&w->hash[part], p, bytes);
-        dq_inplace_put(&w->file, w->at[part], p, bytes, err);
-        if (bytes > SMALL_BYTES) dq_inplace_start(&w->file, w->at[part], bytes);
+        dq_inplace_file_put(&w->file, w->at[part], p, bytes, err);
+        if (bytes > SMALL_BYTES) dq_inplace_file_start(&w->file, w->at[part], bytes);
     }
     w->at[part] += (int64_t)bytes;
     return err->code;
@@ -72,9 +72,9 @@ static dq_status add_line(work *w, const char *line, dq_err *err)
 static dq_status flush(work *w, dq_err *err)
 {
     if (w->n_pending == 0) return DQ_OK;
-    DQ_TRY(dq_maps_check(err));
-    DQ_TRY(dq_plan_hashes(w->q, err));
-    DQ_TRY(dq_inplace_sync(&w->file, err));
+    DQ_TRY(dq_os_maps_check(err));
+    DQ_TRY(dq_quantize_plan_hashes(w->q, err));
+    DQ_TRY(dq_inplace_file_sync(&w->file, err));
     for (; w->n_sources < w->q->n_files; w->n_sources++) {
         const char *line = source_line(w->q, w->n_sources, err);
         if (!line) return err->code;
@@ -85,7 +85,7 @@ static dq_status flush(work *w, dq_err *err)
     w->n_done += w->n_pending;
     w->n_pending = 0;
     w->unsynced = 0;
-    w->synced = dq_seconds();
+    w->synced = dq_os_seconds();
     return DQ_OK;
 }
 
@@ -101,9 +101,9 @@ static dq_status finish_slot(work *w, int64_t i, dq_err *err)
     w->pending[w->n_pending++] = line;
     w->done[i] = true;
     w->unsynced += s->bytes;
-    if (w->unsynced < SYNC_BYTES && dq_seconds() - w->synced < SYNC_SECONDS) return DQ_OK;
+    if (w->unsynced < SYNC_BYTES && dq_os_seconds() - w->synced < SYNC_SECONDS) return DQ_OK;
     /* before the source is hashed nothing may be recorded, and waiting for that gains nothing */
-    return dq_plan_hashes_ready(w->q) ? flush(w, err) : DQ_OK;
+    return dq_quantize_plan_hashes_ready(w->q) ? flush(w, err) : DQ_OK;
 }
 
 static dq_status begin_part(work *w, int part, const dq_slot *s, dq_err *err)
@@ -121,15 +121,15 @@ static int n_parts(const dq_slot *s)
 static dq_status run_tensor(work *w, int64_t i, dq_err *err)
 {
     dq_slot *s = &w->q->skeleton.slot[i];
-    const dq_qtensor *x = &w->q->tensor[s->origin];
-    dq_sink sink = {write_part, w};
-    dq_tick tick = {dq_plan_advance, w->q};
-    dq_qerror e;
+    const dq_quantize_tensor *x = &w->q->tensor[s->origin];
+    dq_quantize_sink sink = {write_part, w};
+    dq_quantize_tick tick = {dq_quantize_plan_advance, w->q};
+    dq_quant_error e;
     const int n = n_parts(s);
     for (int k = 0; k < n; k++) DQ_TRY(begin_part(w, k, &s[k], err));
-    DQ_TRY(dq_pass_write(x, &w->q->room, &sink, &e, &tick, err));
+    DQ_TRY(dq_quantize_tensor_write(x, &w->q->buffers, &sink, &e, &tick, err));
     for (int k = n - 1; k >= 0; k--) {
-        if (x->format && x->format->part[k].is_codes) s[k].sqnr_db = dq_sqnr_db(&e);
+        if (x->format && x->format->part[k].is_codes) s[k].sqnr_db = dq_quant_sqnr_db(&e);
         DQ_TRY(dq_sha256_end(&w->hash[k], s[k].sha256, err));
         DQ_TRY(finish_slot(w, i + k, err));
     }
@@ -146,7 +146,7 @@ static dq_status run_slot(work *w, int64_t i, dq_err *err)
         if (s->encoding == DQ_ENC_PART && s->part > 0) return DQ_OK; /* made with the first one */
         for (int k = 0; k < n_parts(s); k++) done = done && w->done[i + k];
         if (done) {
-            dq_plan_advance(q, (int64_t)dq_nbytes(q->tensor[s->origin].t));
+            dq_quantize_plan_advance(q, (int64_t)dq_tensor_bytes(q->tensor[s->origin].t));
             return DQ_OK;
         }
         run_tensor(w, i, err);
@@ -156,23 +156,23 @@ static dq_status run_slot(work *w, int64_t i, dq_err *err)
     const dq_blob *b = &q->blob[-1 - s->origin];
     if (w->done[i]) return DQ_OK;
     DQ_TRY(dq_sha256_of(s->sha256, b->data, b->bytes, err));
-    DQ_TRY(dq_inplace_put(&w->file, s->offset, b->data, b->bytes, err));
+    DQ_TRY(dq_inplace_file_put(&w->file, s->offset, b->data, b->bytes, err));
     return finish_slot(w, i, err);
 }
 
 /* /index and the two hashes, which depend on everything else. */
 static dq_status write_tables(work *w, dq_err *err)
 {
-    dq_skeleton *s = &w->q->skeleton;
+    dq_container_skeleton *s = &w->q->skeleton;
     char sha[65];
     uint8_t *rows = dq_alloc(w->q->arena, (size_t)s->index_bytes, 1, err);
     if (!rows) return err->code;
-    DQ_TRY(dq_index_encode(rows, s, err));
-    DQ_TRY(dq_inplace_put(&w->file, s->index_at, rows, (size_t)s->index_bytes, err));
+    DQ_TRY(dq_container_index_encode(rows, s, err));
+    DQ_TRY(dq_inplace_file_put(&w->file, s->index_at, rows, (size_t)s->index_bytes, err));
     DQ_TRY(dq_sha256_of(sha, rows, (size_t)s->index_bytes, err));
-    DQ_TRY(dq_inplace_put(&w->file, s->index_sha_at, sha, 64, err));
-    DQ_TRY(dq_content_sha256(w->q->info.content_sha256, s, err));
-    return dq_inplace_put(&w->file, s->content_at, w->q->info.content_sha256, 64, err);
+    DQ_TRY(dq_inplace_file_put(&w->file, s->index_sha_at, sha, 64, err));
+    DQ_TRY(dq_container_content_sha256(w->q->info.content_sha256, s, err));
+    return dq_inplace_file_put(&w->file, s->content_at, w->q->info.content_sha256, 64, err);
 }
 
 /* ---- Journal ---- */
@@ -232,7 +232,7 @@ static dq_status compare_journal(const work *w, char **head, int n, bool *usable
 /* "done INDEX SHA256 SQNR": takes the results of a payload that is in the file already. */
 static bool replay(work *w, const char *line)
 {
-    dq_skeleton *s = &w->q->skeleton;
+    dq_container_skeleton *s = &w->q->skeleton;
     long long i;
     char sha[65];
     unsigned long long bits;
@@ -251,9 +251,9 @@ static dq_status write_head(work *w, char **head, int n, dq_err *err)
     DQ_TRY(dq_journal_clear(w->journal, err));
     for (int i = 0; i < n; i++) DQ_TRY(add_line(w, head[i], err));
     DQ_TRY(dq_journal_sync(w->journal, err));
-    DQ_TRY(dq_skeleton_create(&w->q->skeleton, w->partial, err));
-    DQ_TRY(dq_inplace_open(&w->file, w->partial, err));
-    DQ_TRY(dq_inplace_sync(&w->file, err));
+    DQ_TRY(dq_container_skeleton_create(&w->q->skeleton, w->partial, err));
+    DQ_TRY(dq_inplace_file_open(&w->file, w->partial, err));
+    DQ_TRY(dq_inplace_file_sync(&w->file, err));
     DQ_TRY(add_line(w, "skeleton", err));
     return dq_journal_sync(w->journal, err);
 }
@@ -298,7 +298,7 @@ static dq_status take_up(work *w, bool *finished, dq_err *err)
     DQ_TRY(open_journal(w, err));
     bool usable = false;
     if (w->found.n > 0) {
-        DQ_TRY(dq_plan_hashes(w->q, err));
+        DQ_TRY(dq_quantize_plan_hashes(w->q, err));
         DQ_TRY(compare_journal(w, head, n, &usable, err));
     }
     if (usable) {
@@ -309,7 +309,7 @@ static dq_status take_up(work *w, bool *finished, dq_err *err)
     }
     if (usable && dq_file_exists(w->partial)) {
         w->q->info.n_resumed = w->n_done;
-        DQ_TRY(dq_inplace_open(&w->file, w->partial, err));
+        DQ_TRY(dq_inplace_file_open(&w->file, w->partial, err));
     } else {
         if (!w->force && dq_file_exists(w->out))
             return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE}, "%s: exists.",
@@ -318,7 +318,7 @@ static dq_status take_up(work *w, bool *finished, dq_err *err)
         memset(w->done, 0, (size_t)w->q->skeleton.n_slots * sizeof *w->done);
         DQ_TRY(write_head(w, head, n, err));
     }
-    return dq_skeleton_locate(&w->q->skeleton, w->partial, err);
+    return dq_container_skeleton_locate(&w->q->skeleton, w->partial, err);
 }
 
 /* ---- Output ---- */
@@ -337,10 +337,10 @@ static dq_status name_files(dq_quantizer *q, work *w, const char *out, dq_err *e
 static dq_status refuse_input(const dq_quantizer *q, const char *path, dq_err *err)
 {
     char file[4096];
-    DQ_TRY(dq_output_spares(path, q->dir, err));
+    DQ_TRY(dq_output_guard_protects(path, q->dir, err));
     for (int i = 0; i < q->n_files; i++) { /* in other folders too */
         if (snprintf(file, sizeof file, "%s/%s", q->dir, q->file[i]) >= (int)sizeof file) continue;
-        if (dq_same_file(file, path))
+        if (dq_file_same(file, path))
             return dq_fail(err, DQ_USAGE,
                            "%s: the output would overwrite the input %s. Choose another name.",
                            path, file);
@@ -368,11 +368,11 @@ dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force,
         return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_RESUME_OR_FORCE},
                             "%s: exists from an interrupted run.",
                             half ? w.partial : w.journal_path);
-    int64_t room = dq_disk_free(out);
-    if (room >= 0 && !half && room < q->info.file_bytes)
+    int64_t buffers = dq_file_disk_free(out);
+    if (buffers >= 0 && !half && buffers < q->info.file_bytes)
         return dq_fail(err, DQ_FILE,
                        "%s: not enough space (expected %lld bytes, the disk has %lld free).", out,
-                       (long long)q->info.file_bytes, (long long)room);
+                       (long long)q->info.file_bytes, (long long)buffers);
     return DQ_OK;
 }
 
@@ -381,15 +381,15 @@ static dq_status write_all(work *w, dq_err *err)
     dq_quantizer *q = w->q;
     int64_t n = q->skeleton.n_slots, origin = -1 - q->table, table = 0;
     char line[80];
-    w->synced = dq_seconds();
+    w->synced = dq_os_seconds();
     for (int64_t i = 0; i < n; i++) {
         if (q->skeleton.slot[i].origin == origin) {
             table = i; /* waits for the hashes, so it comes last */
             continue;
         }
-        if (dq_check_stop(err) != DQ_OK || run_slot(w, i, err) != DQ_OK) break;
+        if (dq_os_check_stop(err) != DQ_OK || run_slot(w, i, err) != DQ_OK) break;
     }
-    if (err->code == DQ_OK && dq_plan_hashes(q, err) == DQ_OK) run_slot(w, table, err);
+    if (err->code == DQ_OK && dq_quantize_plan_hashes(q, err) == DQ_OK) run_slot(w, table, err);
     if (err->code != DQ_OK) {
         dq_err later = {0}; /* keep what is done, whatever the first failure was */
         flush(w, &later);
@@ -397,8 +397,8 @@ static dq_status write_all(work *w, dq_err *err)
     }
     DQ_TRY(flush(w, err));
     DQ_TRY(write_tables(w, err));
-    DQ_TRY(dq_inplace_sync(&w->file, err));
-    DQ_TRY(dq_maps_check(err));
+    DQ_TRY(dq_inplace_file_sync(&w->file, err));
+    DQ_TRY(dq_os_maps_check(err));
     snprintf(line, sizeof line, "complete %s", q->info.content_sha256);
     DQ_TRY(add_line(w, line, err));
     DQ_TRY(dq_journal_sync(w->journal, err));
@@ -420,8 +420,8 @@ static void clean_up(work *w, dq_err *err)
         err->text[MOST_TEXT] = 0;
         dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_RESUMABLE}, ". %.200s is kept", w->partial);
     } else if (!w->resume) {
-        dq_remove(w->partial, &ignore);
-        dq_remove(w->journal_path, &ignore);
+        dq_file_remove(w->partial, &ignore);
+        dq_file_remove(w->journal_path, &ignore);
     }
 }
 
@@ -430,15 +430,15 @@ static dq_status write_output(void *arg, dq_err *err)
     work *w = arg;
     dq_quantizer *q = w->q;
     bool finished = false;
-    DQ_TRY(dq_plan_scan(q, err));
+    DQ_TRY(dq_quantize_plan_scan(q, err));
     w->done = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->done, err);
     w->pending = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->pending, err);
     if (err->code != DQ_OK) return err->code;
     take_up(w, &finished, err);
     if (err->code == DQ_OK && !finished) write_all(w, err);
-    if (err->code == DQ_OK) dq_remove(w->journal_path, err);
+    if (err->code == DQ_OK) dq_file_remove(w->journal_path, err);
     if (err->code != DQ_OK) clean_up(w, err);
-    dq_inplace_close(&w->file);
+    dq_inplace_file_close(&w->file);
     dq_journal_close(w->journal, false);
     return err->code;
 }
@@ -447,10 +447,10 @@ dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool r
                             const dq_quantize_progress *p, dq_err *err)
 {
     work w;
-    dq_plan_progress(q, p);
+    dq_quantize_plan_progress(q, p);
     DQ_TRY(dq_quantize_check_output(q, out, force, resume, err));
     DQ_TRY(name_files(q, &w, out, err));
     w.force = force;
     w.resume = resume;
-    return dq_plan_run(q, write_output, &w, err);
+    return dq_quantize_plan_run(q, write_output, &w, err);
 }

@@ -7,10 +7,10 @@
 #include <math.h>
 
 const dq_interval dq_interval_none = {(double)NAN, (double)NAN};
-const char *const dq_holds_name[] = {"not decided", "holds", "fails"};
+const char *const dq_interval_decision_name[] = {"not decided", "holds", "fails"};
 
 /* The finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4. */
-double dq_t_tails(double t, int64_t df)
+double dq_interval_t_tails(double t, int64_t df)
 {
     const double pi = 3.14159265358979323846, angle = atan2(fabs(t), sqrt((double)df));
     const double c = cos(angle), s = sin(angle);
@@ -24,7 +24,7 @@ double dq_t_tails(double t, int64_t df)
 }
 
 /* Large df: the expansion of Cornish and Fisher in 1/df; the others by bisection. */
-double dq_t95(int64_t df)
+double dq_interval_t95(int64_t df)
 {
     const double z = DQ_Z95, v = (double)df;
     double low = z, high = 13;
@@ -35,7 +35,7 @@ double dq_t95(int64_t df)
     }
     for (int i = 0; i < 60; i++) {
         const double middle = (low + high) / 2;
-        if (dq_t_tails(middle, df) > 0.05)
+        if (dq_interval_t_tails(middle, df) > 0.05)
             low = middle;
         else
             high = middle;
@@ -46,7 +46,7 @@ double dq_t95(int64_t df)
 dq_interval dq_interval_t(double mean, double std_err, int64_t clusters)
 {
     if (clusters < 2 || isnan(std_err)) return dq_interval_none;
-    const double half = dq_t95(clusters - 1) * std_err;
+    const double half = dq_interval_t95(clusters - 1) * std_err;
     return (dq_interval){mean - half, mean + half};
 }
 
@@ -98,14 +98,14 @@ dq_interval dq_interval_still(double mean, int64_t clusters, double low, double 
     return (dq_interval){fmax(low, mean - half), fmin(high, mean + half)};
 }
 
-dq_holds dq_loss_holds(dq_interval loss, double margin)
+dq_interval_decision dq_interval_holds(dq_interval loss, double margin)
 {
     if (loss.high <= margin) return DQ_HOLDS;
     return loss.low > margin ? DQ_FAILS : DQ_UNDECIDED;
 }
 
 /* The interval of a loss like this one over n pieces in place of l->clusters. */
-static dq_interval interval_over(const dq_loss *l, double n)
+static dq_interval interval_over(const dq_interval_loss *l, double n)
 {
     const double times = n / (double)l->clusters;
     double half;
@@ -118,23 +118,23 @@ static dq_interval interval_over(const dq_loss *l, double n)
     if (l->std_err == 0)
         half = DQ_Z95 * DQ_Z95 / (n + DQ_Z95 * DQ_Z95);
     else
-        half = dq_t95((int64_t)n - 1) * l->std_err / sqrt(times);
+        half = dq_interval_t95((int64_t)n - 1) * l->std_err / sqrt(times);
     return (dq_interval){l->value - half, l->value + half};
 }
 
-int64_t dq_loss_missing(const dq_loss *l, double margin)
+int64_t dq_interval_missing(const dq_interval_loss *l, double margin)
 {
-    const double most = 1e12;
+    const double max = 1e12;
     double low = (double)l->clusters, high = low;
     if (l->clusters < 2 || !(l->interval.high >= l->interval.low)) return 0;
     do {
         low = high;
         high *= 2;
-        if (high > most) return 0;
-    } while (dq_loss_holds(interval_over(l, high), margin) == DQ_UNDECIDED);
+        if (high > max) return 0;
+    } while (dq_interval_holds(interval_over(l, high), margin) == DQ_UNDECIDED);
     while (high - low > 1) { /* undecided with low, decided with high */
         const double middle = floor((low + high) / 2);
-        if (dq_loss_holds(interval_over(l, middle), margin) == DQ_UNDECIDED)
+        if (dq_interval_holds(interval_over(l, middle), margin) == DQ_UNDECIDED)
             low = middle;
         else
             high = middle;

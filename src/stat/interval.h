@@ -13,9 +13,9 @@ extern const dq_interval dq_interval_none;
 
 #define DQ_Z95 1.959963984540054 /* 97.5 % of the normal distribution lie below it */
 
-/* Student's t with df >= 1: 97.5 % lie below dq_t95, and dq_t_tails(t) lie beyond -|t| and |t|. */
-double dq_t95(int64_t df);
-double dq_t_tails(double t, int64_t df);
+/* Student's t with df >= 1: 97.5 % lie below dq_interval_t95, and dq_interval_t_tails(t) lie beyond -|t| and |t|. */
+double dq_interval_t95(int64_t df);
+double dq_interval_t_tails(double t, int64_t df);
 
 /* Mean +- t95 standard errors over `clusters` independent pieces; none below two of them. */
 dq_interval dq_interval_t(double mean, double std_err, int64_t clusters);
@@ -29,19 +29,19 @@ dq_interval dq_interval_paired(int64_t up, int64_t down, int64_t n);
 dq_interval dq_interval_still(double mean, int64_t clusters, double low, double high);
 
 /* A loss against a margin: it holds if the whole interval is within, fails if the whole interval is beyond. */
-typedef enum dq_holds { DQ_UNDECIDED, DQ_HOLDS, DQ_FAILS } dq_holds;
-extern const char *const dq_holds_name[]; /* "not decided", "holds", "fails" */
-dq_holds dq_loss_holds(dq_interval loss, double margin);
+typedef enum dq_interval_decision { DQ_UNDECIDED, DQ_HOLDS, DQ_FAILS } dq_interval_decision;
+extern const char *const dq_interval_decision_name[]; /* "not decided", "holds", "fails" */
+dq_interval_decision dq_interval_holds(dq_interval loss, double margin);
 /* What was lost, and what its interval is made of. */
-typedef struct dq_loss {
+typedef struct dq_interval_loss {
     double value, std_err;
     dq_interval interval;
     int64_t clusters; /* independent pieces: items, documents, windows ... */
     /* Items that moved, of an interval by dq_interval_paired; -1: it is a mean's. */
     int64_t gained, lost;
-} dq_loss;
+} dq_interval_loss;
 /* How many more pieces would decide, roughly: the fewest with which the interval of the same loss, counts or spread
  * scaled, would lie on one side of the margin. At least 1; 0: 10^12 would not, or there is no interval. */
-int64_t dq_loss_missing(const dq_loss *l, double margin);
+int64_t dq_interval_missing(const dq_interval_loss *l, double margin);
 
 #endif

@@ -25,7 +25,7 @@ dq_mean dq_mean_of(const double *x, int64_t n)
     return (dq_mean){mean, n < 2 ? none : sqrt(dev / (double)(n - 1) / (double)n), n};
 }
 
-dq_mean dq_share(int64_t k, int64_t n)
+dq_mean dq_mean_share(int64_t k, int64_t n)
 {
     if (n < 1) return dq_mean_none;
     double p = (double)k / (double)n;
@@ -56,7 +56,7 @@ dq_mean dq_mean_clustered(const double *x, const int32_t *cluster, int64_t n)
     return (dq_mean){mean, sqrt(dev / (double)(n_clusters - 1) / (double)n_clusters), n_clusters};
 }
 
-double dq_mcnemar(int64_t n01, int64_t n10)
+double dq_stat_mcnemar(int64_t n01, int64_t n10)
 {
     double n = (double)(n01 + n10), sum = 0;
     int64_t low = n01 < n10 ? n01 : n10;
@@ -100,7 +100,7 @@ static dq_interval interval_of(dq_mean m, double low, double high)
     return dq_mean_interval(m);
 }
 
-dq_mean dq_scores_mean(const double *score, int64_t n, int64_t n_clusters, dq_interval *interval)
+dq_mean dq_mean_of_scores(const double *score, int64_t n, int64_t n_clusters, dq_interval *interval)
 {
     int64_t ones = 0;
     bool whole = true;
@@ -110,10 +110,10 @@ dq_mean dq_scores_mean(const double *score, int64_t n, int64_t n_clusters, dq_in
     }
     if (whole && n_clusters == 0) {
         *interval = dq_interval_share(ones, n);
-        return dq_share(ones, n);
+        return dq_mean_share(ones, n);
     }
     dq_mean m = difference_of(NULL, score, n, n_clusters);
-    if (whole) m.value = dq_share(ones, n).value;
+    if (whole) m.value = dq_mean_share(ones, n).value;
     *interval = interval_of(m, 0, 1);
     return m;
 }
@@ -129,12 +129,13 @@ static double sign_test(const double *before, const double *after, int64_t n, in
         down += part < 0;
         up += part > 0;
     }
-    return dq_mcnemar(down, up);
+    return dq_stat_mcnemar(down, up);
 }
 
-dq_flips dq_flips_of(const double *before, const double *after, int64_t n, int64_t n_clusters)
+dq_stat_flips dq_stat_flips_of(const double *before, const double *after, int64_t n,
+                               int64_t n_clusters)
 {
-    dq_flips f = {.n = n, .p = 1, .clustered = n_clusters > 0, .interval = dq_interval_none};
+    dq_stat_flips f = {.n = n, .p = 1, .clustered = n_clusters > 0, .interval = dq_interval_none};
     bool whole = true;
     for (int64_t i = 0; i < n; i++) {
         f.n01 += before[i] > after[i];
@@ -148,11 +149,11 @@ dq_flips dq_flips_of(const double *before, const double *after, int64_t n, int64
     if (n < 1) return f;
     f.interval = interval_of(m, -1, 1);
     if (f.clustered) {
-        f.p = m.std_err > 0 ? dq_t_tails(m.value / m.std_err, m.clusters - 1)
+        f.p = m.std_err > 0 ? dq_interval_t_tails(m.value / m.std_err, m.clusters - 1)
                             : sign_test(before, after, n, n_clusters);
         return f;
     }
-    f.p = dq_mcnemar(f.n01, f.n10);
+    f.p = dq_stat_mcnemar(f.n01, f.n10);
     if (!whole) return f;
     const double d = (double)(f.n10 - f.n01), all = (double)n;
     f.delta = d / all;
@@ -162,7 +163,7 @@ dq_flips dq_flips_of(const double *before, const double *after, int64_t n, int64
     return f;
 }
 
-double dq_percentile(const double *sorted, int64_t n, double f)
+double dq_stat_percentile(const double *sorted, int64_t n, double f)
 {
     if (n < 1) return NAN;
     double at = f * (double)(n - 1), low = floor(at);
@@ -177,7 +178,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-void dq_sort(double *x, int64_t n)
+void dq_stat_sort(double *x, int64_t n)
 {
     qsort(x, (size_t)n, sizeof *x, ascending);
 }

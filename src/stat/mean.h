@@ -17,7 +17,7 @@ dq_interval dq_mean_interval(dq_mean m);
 /* Mean of independent values: sample standard deviation / sqrt(n). */
 dq_mean dq_mean_of(const double *x, int64_t n);
 /* k of n: sqrt(p (1 - p) / (n - 1)), the same thing for zeros and ones. */
-dq_mean dq_share(int64_t k, int64_t n);
+dq_mean dq_mean_share(int64_t k, int64_t n);
 /* Mean of n values in clusters of any sizes: values of one cluster stand side by side and have its number.
  * They may depend on each other, so the standard error is that of a ratio of cluster totals T_c and sizes
  * n_c: with m = sum T_c / sum n_c, its square is C / (C - 1) sum (T_c - m n_c)^2 / (sum n_c)^2. Clusters of
@@ -28,10 +28,11 @@ dq_mean dq_mean_clustered(const double *x, const int32_t *cluster, int64_t n);
 /* Scores of n items, each 0 (wrong) to 1. n_clusters > 0: items stand cluster by cluster, n / n_clusters in each,
  * and those of one depend on each other; 0: all are independent. Of independent zeros and ones: their share with
  * dq_interval_share; else a mean with an interval by t, or dq_interval_still where all pieces are the same. */
-dq_mean dq_scores_mean(const double *score, int64_t n, int64_t n_clusters, dq_interval *interval);
+dq_mean dq_mean_of_scores(const double *score, int64_t n, int64_t n_clusters,
+                          dq_interval *interval);
 
 /* The same items scored twice. */
-typedef struct dq_flips {
+typedef struct dq_stat_flips {
     /* Items whose score falls, rises: right becomes wrong, wrong becomes right. */
     int64_t n, n01, n10;
     int64_t clusters;
@@ -43,12 +44,13 @@ typedef struct dq_flips {
     double p;
     bool clustered;
     bool counted; /* independent zeros and ones: the interval is dq_interval_paired's */
-} dq_flips;
-dq_flips dq_flips_of(const double *before, const double *after, int64_t n, int64_t n_clusters);
-double dq_mcnemar(int64_t n01, int64_t n10);
+} dq_stat_flips;
+dq_stat_flips dq_stat_flips_of(const double *before, const double *after, int64_t n,
+                               int64_t n_clusters);
+double dq_stat_mcnemar(int64_t n01, int64_t n10);
 
 /* Value at fraction f of ascending values, linear between neighbours at f * (n - 1); NaN if n = 0. */
-double dq_percentile(const double *sorted, int64_t n, double f);
-void dq_sort(double *x, int64_t n);
+double dq_stat_percentile(const double *sorted, int64_t n, double f);
+void dq_stat_sort(double *x, int64_t n);
 
 #endif

@@ -99,13 +99,13 @@ static void add_sums(dq_tally *t, const float *mag, int n)
 /* The bits of |x| order like the values themselves, infinities and NaN above all numbers. */
 static uint32_t magnitudes(uint32_t *bits, const float *x, int n)
 {
-    uint32_t most = 0;
+    uint32_t max = 0;
     memcpy(bits, x, (size_t)n * sizeof *bits);
     for (int i = 0; i < n; i++) {
         bits[i] &= 0x7fffffffu;
-        most = bits[i] > most ? bits[i] : most;
+        max = bits[i] > max ? bits[i] : max;
     }
-    return most;
+    return max;
 }
 
 static void add_fine(dq_tally *t, const uint32_t *bits, int n)
@@ -120,13 +120,13 @@ static void add_block(dq_tally *t, const float *x, int n, const dq_place *at)
 {
     uint32_t bits[BLOCK];
     float mag[BLOCK];
-    uint32_t most = magnitudes(bits, x, n);
+    uint32_t max = magnitudes(bits, x, n);
     if (t->fine) {
         add_fine(t, bits, n);
         return;
     }
     int good = n;
-    if (most < infinity_bits) {
+    if (max < infinity_bits) {
         for (int i = 0; i < n; i++) t->hist[bits[i] >> 16]++;
         memcpy(mag, bits, (size_t)n * sizeof *mag);
     } else {
@@ -142,7 +142,7 @@ static void add_block(dq_tally *t, const float *x, int n, const dq_place *at)
     add_sums(t, mag, good);
     uint32_t limit;
     memcpy(&limit, &t->threshold, sizeof limit);
-    if (most < limit) return;
+    if (max < limit) return;
     for (int i = 0; i < n; i++) {
         if (bits[i] < limit || bits[i] >= infinity_bits) continue;
         dq_place p = *at;

@@ -21,7 +21,7 @@ size_t dq_answer_end(const char *text, size_t len, const char *const *stop, int 
 {
     size_t end = len;
     for (int i = 0; i < n; i++) {
-        const size_t at = dq_find_text(text, len, 0, stop[i], strlen(stop[i]));
+        const size_t at = dq_regex_find_text(text, len, 0, stop[i], strlen(stop[i]));
         if (at < end) end = at;
     }
     return end;
@@ -44,7 +44,7 @@ static size_t run_at(const char *s, size_t len, size_t at, bool dollars)
 
 dq_span dq_answer_strict(const char *text, size_t len)
 {
-    for (size_t at = 0; (at = dq_find_text(text, len, at, mark, MARK)) != SIZE_MAX; at++) {
+    for (size_t at = 0; (at = dq_regex_find_text(text, len, at, mark, MARK)) != SIZE_MAX; at++) {
         const size_t begin = at + MARK, sign = begin < len && text[begin] == '-';
         const size_t n = run_at(text, len, begin + sign, false);
         if (n) return (dq_span){text + begin, sign + n};
@@ -76,7 +76,7 @@ char *dq_answer_clean(dq_span text, dq_arena *a, dq_err *err)
     for (size_t i = 0; i < text.len; i++) {
         if (s[i] != ',' && s[i] != '$') s[n++] = s[i];
     }
-    for (size_t at; (at = dq_find_text(s, n, 0, mark, MARK)) != SIZE_MAX;) {
+    for (size_t at; (at = dq_regex_find_text(s, n, 0, mark, MARK)) != SIZE_MAX;) {
         n -= at + MARK;
         memmove(s, s + at + MARK, n);
     }
@@ -173,7 +173,7 @@ dq_status dq_answer_gold(const char **gold, const json_t *record, dq_arena *a, d
                        "expected an \"answer\" (or \"Answer\") that is a text or a number");
     char *s = dq_answer_clean(raw, a, err);
     if (!s) return err->code;
-    if (dq_find_text(raw.s, raw.len, 0, mark, MARK) == SIZE_MAX) drop_zeros(s);
+    if (dq_regex_find_text(raw.s, raw.len, 0, mark, MARK) == SIZE_MAX) drop_zeros(s);
     if (!*s) return dq_fail(err, DQ_DAMAGED, "the \"answer\" is empty");
     *gold = s;
     return DQ_OK;

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-int64_t dq_count_words(const char *text, size_t len)
+int64_t dq_documents_count_words(const char *text, size_t len)
 {
     int64_t words = 1;
     bool space = false;
@@ -16,7 +16,7 @@ int64_t dq_count_words(const char *text, size_t len)
         size_t bytes = 1;
         bool ascii = (unsigned char)text[at] < 0x80;
         uint32_t c = ascii ? (uint32_t)text[at] : dq_utf8_first(text + at, &bytes);
-        bool now = dq_is_strip_space(c);
+        bool now = dq_items_is_strip_space(c);
         words += now && !space;
         space = now;
         at += bytes;
@@ -41,7 +41,7 @@ static dq_status add_line(dq_docs *d, dq_doc one, dq_arena *a, dq_err *err)
         dq_json_text(&text, o, "text", NULL, err) == DQ_OK) {
         one.len = json_string_length(json_object_get(o, "text"));
         one.text = dq_text(a, text, one.len, err);
-        if (one.text) one.words = dq_count_words(one.text, one.len);
+        if (one.text) one.words = dq_documents_count_words(one.text, one.len);
         if (one.text) add(d, one, a, err);
     }
     json_decref(o);
@@ -54,15 +54,15 @@ static dq_status add_lines(dq_docs *d, const char *path, const char *text, size_
 {
     dq_doc one = {.path = path};
     size_t at = dq_utf8_mark(text, len);
-    while (dq_next_line(text, len, &at, &one.text, &one.len)) {
+    while (dq_task_file_next_line(text, len, &at, &one.text, &one.len)) {
         one.line++;
-        if (!dq_is_blank(one.text, one.len)) DQ_TRY(add_line(d, one, a, err));
+        if (!dq_task_file_is_blank(one.text, one.len)) DQ_TRY(add_line(d, one, a, err));
     }
     return DQ_OK;
 }
 
-dq_status dq_docs_add(dq_docs *d, const char *path, const char *text, size_t len, dq_arena *a,
-                      dq_err *err)
+dq_status dq_documents_add(dq_docs *d, const char *path, const char *text, size_t len, dq_arena *a,
+                           dq_err *err)
 {
     static const char suffix[] = ".jsonl";
     size_t n = strlen(path), k = sizeof suffix - 1, fixed_len = len;
@@ -80,6 +80,6 @@ dq_status dq_docs_add(dq_docs *d, const char *path, const char *text, size_t len
     }
     if (lines) return add_lines(d, path, fixed, fixed_len, a, err);
     dq_doc one = {.text = text, .len = len, .path = path};
-    one.words = dq_count_words(fixed, fixed_len);
+    one.words = dq_documents_count_words(fixed, fixed_len);
     return add(d, one, a, err);
 }

@@ -24,11 +24,11 @@ typedef struct dq_docs {
 /* Adds what a file holds: with a name that ends in ".jsonl", a document for each line {"text": ...} that is
  * not blank; else one document. text[len] and path are kept, not copied. An empty file adds an empty
  * document, or none. DQ_DAMAGED names path and line. */
-dq_status dq_docs_add(dq_docs *d, const char *path, const char *text, size_t len, dq_arena *a,
-                      dq_err *err);
+dq_status dq_documents_add(dq_docs *d, const char *path, const char *text, size_t len, dq_arena *a,
+                           dq_err *err);
 
 /* len(re.split(r"\s+", text)) of Python.
  * Source: lm-evaluation-harness lm_eval/tasks/wikitext/preprocess_wikitext.py (behaviour). */
-int64_t dq_count_words(const char *text, size_t len);
+int64_t dq_documents_count_words(const char *text, size_t len);
 
 #endif

@@ -15,7 +15,7 @@ typedef struct drawer {
     const dq_task *task;
     int64_t n, spare;
     int64_t scored; /* index of the item that examples are drawn for */
-    dq_mt19937 random;
+    dq_random_mt random;
     int64_t *draw; /* [n + spare], indices into the pool */
     dq_strbuf text;
 } drawer;
@@ -72,7 +72,7 @@ static dq_status draw_from_others(drawer *d, const dq_item *item, dq_err *err)
                 (long long)n, (long long)d->scored, (long long)item->line, (long long)d->n);
         say_examples(d->n, err);
         dq_fail_more(err, dq_remedy_none, "). Use a larger file or fewer examples");
-    } else if (dq_mt19937_sample(&d->random, d->draw, n, d->n, err) == DQ_OK)
+    } else if (dq_random_mt_sample(&d->random, d->draw, n, d->n, err) == DQ_OK)
         for (int64_t i = 0; i < d->n; i++) d->draw[i] = other[d->draw[i]];
     dq_block_free(other);
     return err->code;
@@ -81,7 +81,7 @@ static dq_status draw_from_others(drawer *d, const dq_item *item, dq_err *err)
 static dq_status draw(drawer *d, const dq_item *item, dq_err *err)
 {
     int64_t kept = 0, all = d->n + d->spare;
-    DQ_TRY(dq_mt19937_sample(&d->random, d->draw, d->pool->n, all, err));
+    DQ_TRY(dq_random_mt_sample(&d->random, d->draw, d->pool->n, all, err));
     if (!d->spare) return DQ_OK;
     for (int64_t i = 0; i < all; i++) {
         if (!same_record(&d->pool->item[d->draw[i]], item, d->task)) d->draw[kept++] = d->draw[i];
@@ -138,7 +138,7 @@ static dq_status add_examples(drawer *d, dq_item *item, dq_arena *a, dq_err *err
 dq_status dq_fewshot(dq_items *items, const dq_items *pool, const dq_task *task, int64_t n,
                      uint64_t seed, dq_arena *a, dq_err *err)
 {
-    drawer d = {.pool = pool, .task = task, .n = n, .spare = task->draws_spare};
+    drawer d = {.pool = pool, .task = task, .n = n, .spare = task->draws_extra};
     if (n == 0) return DQ_OK;
     if (pool->n < n + d.spare) {
         dq_fail(err, DQ_MISMATCH, "has %lld items (expected at least %lld for ", (long long)pool->n,
@@ -151,7 +151,7 @@ dq_status dq_fewshot(dq_items *items, const dq_items *pool, const dq_task *task,
     d.draw = dq_alloc(a, (size_t)(n + d.spare), sizeof *d.draw, err);
     if (!item || !d.draw) return err->code;
     memcpy(item, items->item, (size_t)items->n * sizeof *item);
-    dq_mt19937_seed(&d.random, seed);
+    dq_random_mt_seed(&d.random, seed);
     for (d.scored = 0; err->code == DQ_OK && d.scored < items->n; d.scored++)
         add_examples(&d, &item[d.scored], a, err);
     dq_block_free(d.text.s);

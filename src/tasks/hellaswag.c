@@ -9,7 +9,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-char *dq_capitalize(dq_arena *a, const char *s, dq_err *err)
+char *dq_hellaswag_capitalize(dq_arena *a, const char *s, dq_err *err)
 {
     size_t len = strlen(s), used = 0;
     char *out = dq_alloc(a, 4 * len + 1, 1, err); /* a mapping may need more bytes */
@@ -56,8 +56,8 @@ static void delete_brackets(char *s)
 char *dq_hellaswag_clean(dq_arena *a, const char *s, dq_err *err)
 {
     size_t bytes;
-    while (*s && dq_is_strip_space(dq_utf8_first(s, &bytes))) s += bytes;
-    size_t len = dq_strip_end(s, strlen(s));
+    while (*s && dq_items_is_strip_space(dq_utf8_first(s, &bytes))) s += bytes;
+    size_t len = dq_items_strip_end(s, strlen(s));
     char *stripped = dq_text(a, s, len, err);
     char *titled = dq_alloc(a, len + 1, 1, err);
     char *out = dq_alloc(a, len + 1, 1, err);
@@ -74,9 +74,9 @@ static dq_status read_official(dq_item *item, const json_t *o, dq_arena *a, dq_e
     DQ_TRY(dq_json_text(&activity, o, "activity_label", NULL, err));
     DQ_TRY(dq_json_text(&ctx_a, o, "ctx_a", NULL, err));
     DQ_TRY(dq_json_text(&ctx_b, o, "ctx_b", NULL, err));
-    DQ_TRY(dq_read_choices(item, o, "endings", dq_hellaswag_clean, a, err));
-    DQ_TRY(dq_read_index(&item->gold, o, "label", 0, item->n_choices, NULL, err));
-    char *second = dq_capitalize(a, ctx_b, err);
+    DQ_TRY(dq_task_file_read_choices(item, o, "endings", dq_hellaswag_clean, a, err));
+    DQ_TRY(dq_task_file_read_index(&item->gold, o, "label", 0, item->n_choices, NULL, err));
+    char *second = dq_hellaswag_capitalize(a, ctx_b, err);
     char *all = second ? dq_textf(a, err, "%s: %s %s", activity, ctx_a, second) : NULL;
     item->ctx = all ? dq_hellaswag_clean(a, all, err) : NULL;
     if (!item->ctx) return err->code;
@@ -97,17 +97,18 @@ static dq_status read_six(dq_item *item, int64_t index, char *const *line, dq_ar
     item->ctx = line[0];
     item->ctx_len = strlen(line[0]);
     item->gold = label[0] - '0';
-    return dq_set_choices(item, (const char *const *)line + 2, TEXT_ENDINGS, a, err);
+    return dq_task_file_set_choices(item, (const char *const *)line + 2, TEXT_ENDINGS, a, err);
 }
 
-static dq_status load_six(dq_item_list *l, const char *text, size_t len, int64_t limit, dq_err *err)
+static dq_status load_six(dq_task_items *l, const char *text, size_t len, int64_t limit,
+                          dq_err *err)
 {
     const char *s, *first = text;
     char *line[TEXT_LINES];
     size_t at = 0, n;
     int64_t number = 0;
     int have = 0;
-    while (!(limit && l->n == limit) && dq_next_line(text, len, &at, &s, &n)) {
+    while (!(limit && l->n == limit) && dq_task_file_next_line(text, len, &at, &s, &n)) {
         number++;
         n -= n > 0 && s[n - 1] == '\r'; /* lines end at U+000A; before it, U+000D is no text */
         if (memchr(s, 0, n))
@@ -117,7 +118,7 @@ static dq_status load_six(dq_item_list *l, const char *text, size_t len, int64_t
         line[have] = dq_text(l->a, s, n, err);
         if (!line[have]) return err->code;
         if (++have < TEXT_LINES) continue;
-        dq_item *item = dq_item_list_add(l, err);
+        dq_item *item = dq_task_file_add(l, err);
         if (!item) return err->code;
         item->line = number - TEXT_LINES + 1;
         item->record = first;
@@ -133,12 +134,12 @@ static dq_status load_six(dq_item_list *l, const char *text, size_t len, int64_t
     return DQ_OK;
 }
 
-dq_status dq_hellaswag_load(dq_item_list *l, const char *text, size_t len, int64_t limit,
+dq_status dq_hellaswag_load(dq_task_items *l, const char *text, size_t len, int64_t limit,
                             dq_err *err)
 {
     size_t first = 0;
-    while (first < len && dq_is_blank(text + first, 1)) first++;
+    while (first < len && dq_task_file_is_blank(text + first, 1)) first++;
     if (first < len && text[first] == '{')
-        return dq_read_jsonl(l, text, len, limit, read_official, err);
+        return dq_task_file_read_jsonl(l, text, len, limit, read_official, err);
     return load_six(l, text, len, limit, err);
 }

@@ -27,7 +27,7 @@ static dq_status add_label(dq_icl_reader *r, const char *name, int *index, dq_er
 {
     *index = dq_strmap_get(&r->index, name, strlen(name));
     if (*index >= 0) return DQ_OK;
-    DQ_TRY(dq_check_stop(err));
+    DQ_TRY(dq_os_check_stop(err));
     *index = r->n_labels;
     const char **list =
         dq_grow(r->a, r->label, (size_t)r->n_labels + 1, &r->cap_labels, sizeof *list, err);
@@ -153,7 +153,7 @@ static dq_status trec_line(dq_icl_reader *r, const char *line, size_t n, int64_t
                            dq_err *err)
 {
     char name[TREC_NAME];
-    n = dq_strip_end(line, n);
+    n = dq_items_strip_end(line, n);
     if (n == 0) return DQ_OK;
     const char *space = memchr(line, ' ', n);
     size_t code = space ? (size_t)(space - line) : n;

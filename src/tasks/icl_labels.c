@@ -12,7 +12,7 @@ static dq_status encode(const dq_tokenizer *t, const char *s, int64_t vocab, int
                         int64_t *n, dq_err *err)
 {
     DQ_TRY(dq_tokenizer_encode(t, s, strlen(s), 0, ids, n, NULL, NULL, err));
-    return dq_ids_check(*ids, *n, vocab, err);
+    return dq_tokenizer_check_ids(*ids, *n, vocab, err);
 }
 
 /* Whether the tokenizer puts a space in front of a text itself. */
@@ -104,7 +104,7 @@ dq_status dq_icl_labels(dq_icl_label **out, const char *const *name, int n, cons
     int *other = dq_alloc(a, (size_t)n, sizeof *other, err);
     if (!label || !sorted || !other) return err->code;
     for (int i = 0; i < n; i++) {
-        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(dq_os_check_stop(err));
         DQ_TRY(label_ids(&label[i], name[i], t, vocab, a, err));
     }
     find_longer(other, label, sorted, n);
@@ -131,12 +131,12 @@ int dq_icl_walk(const dq_icl_label *label, int n, const double *logp, int *alive
     for (int i = 0; i < n; i++) alive[i] = i;
     for (int64_t depth = 0; left > 1; depth++) {
         int32_t id = 0;
-        double most = 0;
+        double max = 0;
         for (int i = 0; i < left; i++) {
             const dq_icl_label *l = &label[alive[i]];
             double x = logp[l->at + depth];
-            if (i > 0 && (x < most || (x == most && l->ids[depth] >= id))) continue;
-            most = x;
+            if (i > 0 && (x < max || (x == max && l->ids[depth] >= id))) continue;
+            max = x;
             id = l->ids[depth];
         }
         int kept = 0;
@@ -151,12 +151,12 @@ int dq_icl_walk(const dq_icl_label *label, int n, const double *logp, int *alive
 int dq_icl_likeliest(const dq_icl_label *label, int n, const double *logp)
 {
     int best = 0;
-    double most = -INFINITY;
+    double max = -INFINITY;
     for (int i = 0; i < n; i++) {
         double ll = 0;
         for (int64_t k = 0; k < label[i].n; k++) ll += logp[label[i].at + k];
-        if (ll > most) {
-            most = ll;
+        if (ll > max) {
+            max = ll;
             best = i;
         }
     }

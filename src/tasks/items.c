@@ -10,22 +10,22 @@
 
 const char *const dq_bos_name[3] = {"auto", "on", "off"};
 
-bool dq_is_strip_space(uint32_t c)
+bool dq_items_is_strip_space(uint32_t c)
 {
-    return dq_is_space(c) || (c >= 0x1c && c <= 0x1f);
+    return dq_utf8_is_space(c) || (c >= 0x1c && c <= 0x1f);
 }
 
-size_t dq_strip_end(const char *s, size_t len)
+size_t dq_items_strip_end(const char *s, size_t len)
 {
     while (len > 0) {
         size_t bytes;
-        if (!dq_is_strip_space(dq_utf8_last(s, len, &bytes))) break;
+        if (!dq_items_is_strip_space(dq_utf8_last(s, len, &bytes))) break;
         len -= bytes;
     }
     return len;
 }
 
-int64_t dq_code_points(const char *s, size_t len)
+int64_t dq_items_code_points(const char *s, size_t len)
 {
     int64_t n = 0;
     for (size_t i = 0; i < len; i++) n += ((unsigned char)s[i] & 0xc0) != 0x80;
@@ -39,7 +39,7 @@ const char *dq_item_context(const dq_item *item, int choice, size_t *len)
     return c->ctx ? c->ctx : item->ctx;
 }
 
-dq_status dq_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err)
+dq_status dq_items_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err)
 {
     if (bos == DQ_BOS_ON && dq_tokenizer_bos(t) < 0)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_BOS_AUTO},
@@ -48,7 +48,7 @@ dq_status dq_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err)
     return DQ_OK;
 }
 
-unsigned dq_bos_flags(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len)
+unsigned dq_items_bos_flags(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len)
 {
     size_t n = 0;
     int32_t id = dq_tokenizer_bos(t);
@@ -74,7 +74,7 @@ typedef struct ids {
 
 static unsigned flags_for(const encoder *e, const char *s, size_t len)
 {
-    return dq_bos_flags(e->t, e->bos, s, len);
+    return dq_items_bos_flags(e->t, e->bos, s, len);
 }
 
 static dq_status encode(const encoder *e, const char *s, size_t len, unsigned flags, ids *out,
@@ -108,7 +108,7 @@ static dq_status keep(const encoder *e, const int32_t **out, const int32_t *from
     if (!p) return err->code;
     memcpy(p, from, (size_t)n * sizeof *p);
     *out = p;
-    return dq_ids_check(p, n, e->vocab, err);
+    return dq_tokenizer_check_ids(p, n, e->vocab, err);
 }
 
 /* Keeps the last max_len + 1 ids of ctx ++ cont. A context equal to that of `before`, the choice in
@@ -125,11 +125,11 @@ static dq_status store(const encoder *e, dq_request *r, const dq_request *before
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SKIP_ITEM},
                             "choice %d has %lld ids, the model has %lld positions; remove the item",
                             r->choice, (long long)n_cont, (long long)e->max_len);
-    int64_t room = e->max_len + 1 - n_cont;
-    r->truncated = n_ctx > room;
+    int64_t capacity = e->max_len + 1 - n_cont;
+    r->truncated = n_ctx > capacity;
     if (r->truncated) {
-        ctx += n_ctx - room;
-        n_ctx = room;
+        ctx += n_ctx - capacity;
+        n_ctx = capacity;
     }
     if (before && before->n_ctx == n_ctx &&
         memcmp(before->ctx, ctx, (size_t)n_ctx * sizeof *ctx) == 0)
@@ -180,7 +180,7 @@ static dq_status encode_context(const encoder *e, const dq_item *item, int choic
                                 size_t *len, dq_err *err)
 {
     const char *s = dq_item_context(item, choice, len);
-    *len = dq_strip_end(s, *len);
+    *len = dq_items_strip_end(s, *len);
     dq_block_free(ctx->p);
     *ctx = (ids){0};
     return *len > 0 ? encode(e, s, *len, flags_for(e, s, *len), ctx, err) : DQ_OK;
@@ -210,7 +210,7 @@ dq_status dq_items_encode(dq_requests *out, const dq_items *items, const dq_toke
 {
     encoder e = {.t = t, .bos = bos, .max_len = max_len, .vocab = vocab, .a = a};
     memset(out, 0, sizeof *out);
-    DQ_TRY(dq_bos_check(t, bos, err));
+    DQ_TRY(dq_items_bos_check(t, bos, err));
     int64_t *at = dq_alloc(a, (size_t)items->n + 1, sizeof *at, err);
     if (!at) return err->code;
     for (int64_t i = 0; i < items->n; i++) at[i + 1] = at[i] + items->item[i].n_choices;
@@ -233,21 +233,21 @@ dq_status dq_items_encode(dq_requests *out, const dq_items *items, const dq_toke
     return err->code;
 }
 
-const dq_trunk *dq_requests_trunk(const dq_requests *q, int64_t item)
+const dq_shared_prefix *dq_items_shared_prefix(const dq_requests *q, int64_t item)
 {
-    static const dq_trunk none = {.end = INT64_MAX};
-    int64_t low = 0, high = q->n_trunks;
-    while (low < high) { /* the first trunk that ends behind the item */
+    static const dq_shared_prefix none = {.end = INT64_MAX};
+    int64_t low = 0, high = q->n_shared_prefixes;
+    while (low < high) { /* the first shared prefix that ends behind the item */
         int64_t mid = low + (high - low) / 2;
-        if (q->trunk[mid].end > item)
+        if (q->shared_prefix[mid].end > item)
             high = mid;
         else
             low = mid + 1;
     }
-    return low < q->n_trunks ? &q->trunk[low] : &none;
+    return low < q->n_shared_prefixes ? &q->shared_prefix[low] : &none;
 }
 
-int64_t dq_requests_values(const dq_requests *q, int64_t item)
+int64_t dq_items_values(const dq_requests *q, int64_t item)
 {
     return q->at[item] < q->n ? q->req[q->at[item]].value : q->n_values;
 }

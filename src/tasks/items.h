@@ -36,13 +36,13 @@ typedef struct dq_items {
 } dq_items;
 
 /* Ids in front of the contexts of several items, which are all that they have in common. */
-typedef struct dq_trunk {
+typedef struct dq_shared_prefix {
     const int32_t *ids; /* [n]; n may be 0 */
     int64_t n;
     int64_t end; /* one past its last item */
-} dq_trunk;
+} dq_shared_prefix;
 
-/* One choice as ids: the trunk of its item and ctx are given, cont is scored (or, where cont is NULL,
+/* One choice as ids: the shared prefix of its item and ctx are given, cont is scored (or, where cont is NULL,
  * generated); the very last id is not fed. Truncation has happened. */
 typedef struct dq_request {
     const int32_t *ctx;  /* [n_ctx], n_ctx > 0; choices may share it */
@@ -60,14 +60,15 @@ typedef struct dq_requests {
     const int64_t *at;               /* [n_items + 1] */
     int64_t n, n_items, n_truncated; /* items with a truncated choice */
     int64_t n_values;                /* scored ids of all requests */
-    const dq_trunk *trunk; /* [n_trunks], in the order of their items; none: all are empty */
-    int64_t n_trunks;
+    /* [n_shared_prefixes], in the order of their items; none: all are empty */
+    const dq_shared_prefix *shared_prefix;
+    int64_t n_shared_prefixes;
 } dq_requests;
 
-/* The trunk of an item; an empty one where there is none. */
-const dq_trunk *dq_requests_trunk(const dq_requests *q, int64_t item);
+/* The shared prefix of an item; an empty one where there is none. */
+const dq_shared_prefix *dq_items_shared_prefix(const dq_requests *q, int64_t item);
 /* Values that the items before `item` have. */
-int64_t dq_requests_values(const dq_requests *q, int64_t item);
+int64_t dq_items_values(const dq_requests *q, int64_t item);
 
 typedef enum dq_bos {
     DQ_BOS_AUTO, /* as the tokenizer's template says */
@@ -77,11 +78,11 @@ typedef enum dq_bos {
 extern const char *const dq_bos_name[3];
 
 /* DQ_MISMATCH when `bos` asks for what the tokenizer does not have. */
-dq_status dq_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err);
+dq_status dq_items_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err);
 
 /* Flags for encoding s[len] as the beginning of a sequence: a text that spells BOS itself gets no second
  * one. */
-unsigned dq_bos_flags(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len);
+unsigned dq_items_bos_flags(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len);
 
 /* Splits every choice as lm-eval does: the ids of context + choice encoded together, after as many
  * as the context alone has. White space at the end of a context moves to the choice; what does not
@@ -91,9 +92,9 @@ dq_status dq_items_encode(dq_requests *out, const dq_items *items, const dq_toke
                           dq_bos bos, int64_t max_len, int64_t vocab, dq_arena *a, dq_err *err);
 
 /* White space as Python's str.isspace sees it. */
-bool dq_is_strip_space(uint32_t c);
+bool dq_items_is_strip_space(uint32_t c);
 /* Offset behind the last character of s[len] that is not white space. */
-size_t dq_strip_end(const char *s, size_t len);
-int64_t dq_code_points(const char *s, size_t len);
+size_t dq_items_strip_end(const char *s, size_t len);
+int64_t dq_items_code_points(const char *s, size_t len);
 
 #endif

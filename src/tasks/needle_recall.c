@@ -23,7 +23,7 @@ static bool is_number(const char *run, size_t n, const char *number)
     return strlen(number) == n && memcmp(run, number, n) == 0;
 }
 
-bool dq_recall_found(const char *text, size_t len, const char *number)
+bool dq_needle_recall_found(const char *text, size_t len, const char *number)
 {
     const char *run;
     size_t n;
@@ -54,13 +54,14 @@ static bool near_found(const char *text, size_t len, const char *wanted, const c
     return false;
 }
 
-void dq_recall_judge(dq_recall *sum, const char *text, size_t len, const char *const *number,
-                     int64_t n_asked, int64_t n)
+void dq_needle_recall_judge(dq_needle_recall *sum, const char *text, size_t len,
+                            const char *const *number, int64_t n_requested, int64_t n)
 {
     bool other = false;
-    for (int64_t i = n_asked; i < n; i++) other = other || dq_recall_found(text, len, number[i]);
-    for (int64_t i = 0; i < n_asked; i++) {
-        if (dq_recall_found(text, len, number[i]))
+    for (int64_t i = n_requested; i < n; i++)
+        other = other || dq_needle_recall_found(text, len, number[i]);
+    for (int64_t i = 0; i < n_requested; i++) {
+        if (dq_needle_recall_found(text, len, number[i]))
             sum->correct++;
         else if (other)
             sum->other++;

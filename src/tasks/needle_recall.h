@@ -6,21 +6,21 @@
 #include "base/base.h"
 
 /* Whether `number` (ASCII digits) stands in text[len] with no digit right before or behind it. */
-bool dq_recall_found(const char *text, size_t len, const char *number);
+bool dq_needle_recall_found(const char *text, size_t len, const char *number);
 
 enum { DQ_NEAR_DIGITS = 2 }; /* that may differ: 5 of 7 are equal */
 
-/* What became of the numbers that were asked for; the first that holds, so they add up to n_asked. */
-typedef struct dq_recall {
+/* What became of the numbers that were asked for; the first that holds, so they add up to n_requested. */
+typedef struct dq_needle_recall {
     int64_t correct; /* it is found */
     int64_t other;   /* a number that was hidden but not asked for is found */
     int64_t near;    /* found is a run of as many digits, no hidden number, of which at most
                         DQ_NEAR_DIGITS differ in place, but not all */
     int64_t none;
-} dq_recall;
+} dq_needle_recall;
 
-/* Adds to *sum: number[0 .. n_asked - 1] were asked for, number[n_asked .. n - 1] were hidden too. */
-void dq_recall_judge(dq_recall *sum, const char *text, size_t len, const char *const *number,
-                     int64_t n_asked, int64_t n);
+/* Adds to *sum: number[0 .. n_requested - 1] were asked for, number[n_requested .. n - 1] were hidden too. */
+void dq_needle_recall_judge(dq_needle_recall *sum, const char *text, size_t len,
+                            const char *const *number, int64_t n_requested, int64_t n);
 
 #endif

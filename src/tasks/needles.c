@@ -51,7 +51,7 @@ static bool ends_sentence(const dq_tokenizer *t, int32_t id)
     return piece && len > 0 && memchr(".!?\n", piece[len - 1], 4);
 }
 
-static dq_status index_filler(dq_filler *out, const dq_tokenizer *t, const int32_t *from,
+static dq_status index_filler(dq_needle_filler *out, const dq_tokenizer *t, const int32_t *from,
                               dq_arena *a, dq_err *err)
 {
     int32_t *ids = dq_alloc(a, (size_t)out->n, sizeof *ids, err);
@@ -74,15 +74,15 @@ static dq_status index_filler(dq_filler *out, const dq_tokenizer *t, const int32
                    "needle behind. Give running text");
 }
 
-dq_status dq_filler_read(dq_filler *out, const dq_tokenizer *t, const char *text, size_t len,
-                         int64_t vocab, dq_arena *a, dq_err *err)
+dq_status dq_needle_filler_read(dq_needle_filler *out, const dq_tokenizer *t, const char *text,
+                                size_t len, int64_t vocab, dq_arena *a, dq_err *err)
 {
     int32_t *ids;
     memset(out, 0, sizeof *out);
     DQ_TRY(dq_tokenizer_encode(t, text, len, 0, &ids, &out->n, &out->first_bad, &out->n_bad, err));
     if (out->n == 0)
         dq_fail(err, DQ_DAMAGED, "holds no text to hide needles in");
-    else if (dq_ids_check(ids, out->n, vocab, err) == DQ_OK)
+    else if (dq_tokenizer_check_ids(ids, out->n, vocab, err) == DQ_OK)
         index_filler(out, t, ids, a, err);
     dq_block_free(ids);
     return err->code;
@@ -112,7 +112,7 @@ static bool comes_before(int x, int y, const int64_t *at, const uint64_t *tie, i
 }
 
 void dq_needle_place(int64_t *anchor, int *order, const uint64_t *tie, int n, int depth,
-                     const dq_filler *f, int64_t start, int64_t n_filler)
+                     const dq_needle_filler *f, int64_t start, int64_t n_filler)
 {
     for (int i = 0; i < n; i++) {
         if (anchor[i] == n_filler) continue;
@@ -162,7 +162,7 @@ static dq_status encode(const making *x, const char *text, size_t len, const int
         *n -= n_carrier;
         if (*n <= 0) {
             dq_fail(err, DQ_MISMATCH, "the tokenizer gives no ids for the text of a needle");
-        } else if (dq_ids_check(ids + n_carrier, *n, x->m->vocab, err) == DQ_OK && out) {
+        } else if (dq_tokenizer_check_ids(ids + n_carrier, *n, x->m->vocab, err) == DQ_OK && out) {
             int32_t *kept = dq_alloc(x->m->a, (size_t)*n, sizeof *kept, err);
             if (kept) memcpy(kept, ids + n_carrier, (size_t)*n * sizeof *kept);
             *out = kept;
@@ -186,7 +186,7 @@ static bool taken(const char **number, int n, const char *text)
 static dq_status draw(making *x, dq_err *err)
 {
     const int n = x->cell->n, r = x->cell->r;
-    int city[DQ_NEEDLE_CITIES], asked[DQ_NEEDLE_CITIES];
+    int city[DQ_NEEDLE_CITIES], requested[DQ_NEEDLE_CITIES];
     for (int i = 0; i < DQ_NEEDLE_CITIES; i++) city[i] = i;
     shuffle(city, n, DQ_NEEDLE_CITIES, &x->random);
     for (int i = 0; i < n; i++) {
@@ -199,9 +199,9 @@ static dq_status draw(making *x, dq_err *err)
         x->number[i] = dq_text(x->m->a, digits, DQ_NEEDLE_DIGITS, err);
         if (!x->number[i]) return err->code;
     }
-    for (int i = 0; i < r; i++) asked[i] = i;
-    shuffle(asked, r, r, &x->random);
-    for (int i = 0; i < r; i++) x->answer[i].needle = asked[i];
+    for (int i = 0; i < r; i++) requested[i] = i;
+    shuffle(requested, r, r, &x->random);
+    for (int i = 0; i < r; i++) x->answer[i].needle = requested[i];
     return DQ_OK;
 }
 
@@ -275,7 +275,7 @@ static dq_status encode_asking(making *x, dq_strbuf *b, dq_err *err)
     return DQ_OK;
 }
 
-/* Room for answers: what the numbers take or DQ_NEEDLE_NEW, and the text between. */
+/* Capacity for answers: what the numbers take or DQ_NEEDLE_NEW, and the text between. */
 static int64_t budget_of(const making *x)
 {
     int64_t sum = 0;
@@ -303,7 +303,7 @@ static dq_status too_many(const dq_needle_cell *c, int64_t need, dq_err *err)
 /* The ids of the filler, and where it begins and each needle goes. */
 static dq_status lay_out(making *x, dq_err *err)
 {
-    const dq_filler *f = x->m->filler;
+    const dq_needle_filler *f = x->m->filler;
     dq_needle_prompt *p = x->p;
     p->filler = dq_needle_left(x->cell, p->n_bos, x->len, x->n_query, p->budget);
     if (p->filler < 1) return too_many(x->cell, x->cell->length - p->filler + 1, err);
@@ -319,7 +319,7 @@ static dq_status lay_out(making *x, dq_err *err)
 
 static dq_status assemble(making *x, dq_err *err)
 {
-    const dq_filler *f = x->m->filler;
+    const dq_needle_filler *f = x->m->filler;
     dq_needle_prompt *p = x->p;
     int64_t n = p->n_bos, k = 0;
     p->n = x->cell->length - p->budget;
@@ -368,7 +368,7 @@ dq_status dq_needle_make(dq_needle_prompt *out, const dq_needle_maker *m,
     const size_t n = (size_t)cell->n;
     if (cell->n < 1 || cell->n > DQ_NEEDLE_CITIES || cell->r < 1 || cell->r > cell->n)
         return dq_fail(err, DQ_BUG, "%d needles, %d asked for", cell->n, cell->r);
-    *out = (dq_needle_prompt){.n_bos = m->n_bos, .needles = cell->n, .asked = cell->r};
+    *out = (dq_needle_prompt){.n_bos = m->n_bos, .needles = cell->n, .requested = cell->r};
     making x = {.m = m, .cell = cell, .p = out, .random = dq_needle_random(seed, cell, sample)};
     out->city = x.city = dq_alloc(m->a, n, sizeof *x.city, err);
     out->number = x.number = dq_alloc(m->a, n, sizeof *x.number, err);
@@ -397,8 +397,8 @@ void dq_needle_labels(uint8_t *label, const dq_needle_prompt *p)
     }
 }
 
-dq_status dq_needle_judge_text(dq_recall *sum, const dq_needle_prompt *p, int k, const char *text,
-                               size_t len, dq_err *err)
+dq_status dq_needle_judge_text(dq_needle_recall *sum, const dq_needle_prompt *p, int k,
+                               const char *text, size_t len, dq_err *err)
 {
     const char **all = dq_block_new((size_t)p->needles, sizeof *all, err);
     int64_t n = 1;
@@ -407,12 +407,12 @@ dq_status dq_needle_judge_text(dq_recall *sum, const dq_needle_prompt *p, int k,
     for (int i = 0; i < p->needles; i++) {
         if (i != p->answer[k].needle) all[n++] = p->number[i];
     }
-    dq_recall_judge(sum, text, len, all, 1, n);
+    dq_needle_recall_judge(sum, text, len, all, 1, n);
     dq_block_free(all);
     return DQ_OK;
 }
 
-dq_status dq_needle_judge_ids(dq_recall *sum, const dq_needle_prompt *p, int k,
+dq_status dq_needle_judge_ids(dq_needle_recall *sum, const dq_needle_prompt *p, int k,
                               const dq_tokenizer *t, const int32_t *top1, dq_err *err)
 {
     const dq_needle_answer *o = &p->answer[k];

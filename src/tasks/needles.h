@@ -30,17 +30,17 @@ typedef struct dq_needle_cell {
 dq_random dq_needle_random(uint64_t seed, const dq_needle_cell *cell, int64_t sample);
 
 /* The text that needles are hidden in, read as a ring. */
-typedef struct dq_filler {
+typedef struct dq_needle_filler {
     const int32_t *ids; /* [n] */
     const bool *ends;   /* [n] its text ends in . ! ? or a newline */
     int64_t n;
     const int64_t *start; /* [n_starts] ids that follow such an end */
     int64_t n_starts;
     int64_t n_bad, first_bad; /* ill-formed UTF-8 */
-} dq_filler;
+} dq_needle_filler;
 /* DQ_DAMAGED: no ids, or no end of a sentence among them. DQ_MISMATCH: an id is not below vocab. */
-dq_status dq_filler_read(dq_filler *out, const dq_tokenizer *t, const char *text, size_t len,
-                         int64_t vocab, dq_arena *a, dq_err *err);
+dq_status dq_needle_filler_read(dq_needle_filler *out, const dq_tokenizer *t, const char *text,
+                                size_t len, int64_t vocab, dq_arena *a, dq_err *err);
 
 /* Ids of filler that are left: length - template - sentences len[n] - question - room for answers. */
 int64_t dq_needle_left(const dq_needle_cell *cell, int n_bos, const int64_t *len, int64_t n_query,
@@ -52,7 +52,7 @@ int64_t dq_needle_anchor(int depth, int64_t n_filler);
  * other; among equal places needle 0 is the first at depth 0 and the last at depth 100, else the smaller tie
  * comes first, then the smaller number. */
 void dq_needle_place(int64_t *anchor, int *order, const uint64_t *tie, int n, int depth,
-                     const dq_filler *f, int64_t start, int64_t n_filler);
+                     const dq_needle_filler *f, int64_t start, int64_t n_filler);
 
 /* The ids in answer (and with n in front, in the prompt) that are asked for one city. */
 typedef struct dq_needle_answer {
@@ -71,7 +71,7 @@ typedef struct dq_needle_prompt {
     int n_bos;        /* template ids in front */
     int64_t filler;   /* ids of it */
     int64_t start;    /* where in the filler it begins */
-    int needles, asked;
+    int needles, requested;
     const char *const *city;        /* [needles] */
     const char *const *number;      /* [needles] decimal digits */
     const int64_t *at, *len;        /* [needles] ids of its sentence */
@@ -81,7 +81,7 @@ typedef struct dq_needle_prompt {
 /* What all prompts of a tokenizer need; everything is borrowed. */
 typedef struct dq_needle_maker {
     const dq_tokenizer *t;
-    const dq_filler *filler;
+    const dq_needle_filler *filler;
     const int32_t *bos; /* [n_bos] template ids */
     int n_bos;
     int64_t vocab;
@@ -105,11 +105,11 @@ extern const char *const dq_needle_class_name[DQ_NEEDLE_CLASSES];
 void dq_needle_labels(uint8_t *label, const dq_needle_prompt *p);
 
 /* Adds to *sum what became of p->answer[k], given text[len] where its number should stand. */
-dq_status dq_needle_judge_text(dq_recall *sum, const dq_needle_prompt *p, int k, const char *text,
-                               size_t len, dq_err *err);
+dq_status dq_needle_judge_text(dq_needle_recall *sum, const dq_needle_prompt *p, int k,
+                               const char *text, size_t len, dq_err *err);
 /* The same by the most likely ids top1[to - from] in place of the number's ids: correct where all are equal, else
  * as their text reads. */
-dq_status dq_needle_judge_ids(dq_recall *sum, const dq_needle_prompt *p, int k,
+dq_status dq_needle_judge_ids(dq_needle_recall *sum, const dq_needle_prompt *p, int k,
                               const dq_tokenizer *t, const int32_t *top1, dq_err *err);
 
 #endif

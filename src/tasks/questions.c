@@ -47,9 +47,9 @@ static dq_status read_lines(reader *r, const char *text, size_t len, dq_err *err
 {
     const char *s;
     size_t at = 0, n;
-    for (int64_t line = 1; !is_full(r) && dq_next_line(text, len, &at, &s, &n); line++) {
+    for (int64_t line = 1; !is_full(r) && dq_task_file_next_line(text, len, &at, &s, &n); line++) {
         json_t *record = NULL;
-        if (dq_is_blank(s, n)) continue;
+        if (dq_task_file_is_blank(s, n)) continue;
         if (dq_json_parse(&record, s, n, "item", err) != DQ_OK)
             return dq_in(err, "line %lld: ", (long long)line);
         take(r, record, line, err);
@@ -85,7 +85,7 @@ static dq_status read_records(reader *r, dq_questions *out, const char *path, co
     const size_t mark = dq_utf8_mark(text, len);
     text += mark;
     len -= mark;
-    while (first < len && dq_is_blank(text + first, 1)) first++;
+    while (first < len && dq_task_file_is_blank(text + first, 1)) first++;
     if (first < len && text[first] == '[')
         read_list(r, text, len, err);
     else
@@ -123,7 +123,7 @@ static dq_question *next_question(list *l, dq_err *err)
     return &l->question[l->n++];
 }
 
-/* The record's own name, whatever its type, for what is handed out. */
+/* The record's own name, whatever its type, for what is given. */
 static dq_status id_of(const char **id, const json_t *record, dq_arena *a, dq_err *err)
 {
     const json_t *v = json_object_get(record, "id");

@@ -33,7 +33,7 @@ extern const char *const dq_question_form_text[]; /* for messages */
 dq_status dq_questions_load(dq_questions *out, dq_question_form form, const char *shots,
                             const char *path, const char *text, size_t len, int64_t limit,
                             dq_arena *a, dq_err *err);
-/* The first n answered records of a file with their answers, one behind the other: what stands in front
+/* The first n answered records of a file with their answers, one after the other: what stands in front
  * of the questions. A file with fewer is DQ_MISMATCH. In the arena, with a NUL. */
 dq_status dq_questions_shots(const char **shots, int64_t n, const char *path, const char *text,
                              size_t len, dq_arena *a, dq_err *err);

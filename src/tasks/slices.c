@@ -43,8 +43,8 @@ static bool is_frequent(const run *x, int32_t first, int32_t second)
         n -= (int64_t)dq_map64_get(&x->mine, pair(first, second));
         ids -= x->own_ids;
     }
-    double most = x->out->threshold * (double)ids / 1e10;
-    return (double)n > (most > 1 ? most : 1);
+    double max = x->out->threshold * (double)ids / 1e10;
+    return (double)n > (max > 1 ? max : 1);
 }
 
 /* A bigram joins what was seen after its second id has been judged. */

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-dq_item *dq_item_list_add(dq_item_list *l, dq_err *err)
+dq_item *dq_task_file_add(dq_task_items *l, dq_err *err)
 {
     dq_item *list = dq_grow(l->a, l->item, (size_t)l->n + 1, &l->cap, sizeof *list, err);
     if (!list) return NULL;
@@ -16,7 +16,7 @@ dq_item *dq_item_list_add(dq_item_list *l, dq_err *err)
     return &l->item[l->n++];
 }
 
-bool dq_next_line(const char *text, size_t len, size_t *at, const char **line, size_t *n)
+bool dq_task_file_next_line(const char *text, size_t len, size_t *at, const char **line, size_t *n)
 {
     if (*at >= len) return false;
     const char *nl = memchr(text + *at, '\n', len - *at);
@@ -31,17 +31,17 @@ static bool is_white(char c)
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-bool dq_is_blank(const char *line, size_t n)
+bool dq_task_file_is_blank(const char *line, size_t n)
 {
     while (n > 0 && is_white(line[n - 1])) n--;
     return n == 0;
 }
 
-static dq_status read_line(dq_item_list *l, const char *line, size_t n, int64_t number,
-                           dq_read_object *read, dq_err *err)
+static dq_status read_line(dq_task_items *l, const char *line, size_t n, int64_t number,
+                           dq_task_file_object *read, dq_err *err)
 {
     json_t *o = NULL;
-    dq_item *item = dq_item_list_add(l, err);
+    dq_item *item = dq_task_file_add(l, err);
     if (!item) return err->code;
     item->line = number;
     item->record = line;
@@ -57,41 +57,42 @@ static dq_status read_line(dq_item_list *l, const char *line, size_t n, int64_t 
     return dq_in(err, "item %lld, line %lld: ", (long long)l->n - 1, (long long)number);
 }
 
-dq_status dq_read_jsonl(dq_item_list *l, const char *text, size_t len, int64_t limit,
-                        dq_read_object *read, dq_err *err)
+dq_status dq_task_file_read_jsonl(dq_task_items *l, const char *text, size_t len, int64_t limit,
+                                  dq_task_file_object *read, dq_err *err)
 {
     const char *line;
     size_t at = 0, n;
-    for (int64_t number = 1; dq_next_line(text, len, &at, &line, &n); number++) {
+    for (int64_t number = 1; dq_task_file_next_line(text, len, &at, &line, &n); number++) {
         if (limit && l->n == limit) break;
-        if (dq_is_blank(line, n)) continue;
+        if (dq_task_file_is_blank(line, n)) continue;
         DQ_TRY(read_line(l, line, n, number, read, err));
     }
     return DQ_OK;
 }
 
-dq_status dq_set_choice(dq_choice *c, const char *text, dq_arena *a, dq_err *err)
+dq_status dq_task_file_set_choice(dq_choice *c, const char *text, dq_arena *a, dq_err *err)
 {
-    c->points = dq_code_points(text, strlen(text));
+    c->points = dq_items_code_points(text, strlen(text));
     c->text = dq_textf(a, err, " %s", text);
     if (!c->text) return err->code;
     c->len = strlen(c->text);
     return DQ_OK;
 }
 
-dq_status dq_set_choices(dq_item *item, const char *const *text, int n, dq_arena *a, dq_err *err)
+dq_status dq_task_file_set_choices(dq_item *item, const char *const *text, int n, dq_arena *a,
+                                   dq_err *err)
 {
     dq_choice *c = dq_alloc(a, (size_t)n, sizeof *c, err);
     if (!c) return err->code;
-    for (int i = 0; i < n; i++) DQ_TRY(dq_set_choice(&c[i], text[i], a, err));
+    for (int i = 0; i < n; i++) DQ_TRY(dq_task_file_set_choice(&c[i], text[i], a, err));
     item->choice = c;
     item->n_choices = n;
     return DQ_OK;
 }
 
-dq_status dq_read_choices(dq_item *item, const json_t *o, const char *key,
-                          char *(*clean)(dq_arena *, const char *, dq_err *), dq_arena *a,
-                          dq_err *err)
+dq_status dq_task_file_read_choices(dq_item *item, const json_t *o, const char *key,
+                                    char *(*clean)(dq_arena *, const char *, dq_err *), dq_arena *a,
+                                    dq_err *err)
 {
     const json_t *texts = json_object_get(o, key);
     if (!texts) return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing", key);
@@ -109,14 +110,14 @@ dq_status dq_read_choices(dq_item *item, const json_t *o, const char *key,
                            key, i);
         if (clean) s = clean(a, s, err);
         if (!s) return err->code;
-        DQ_TRY(dq_set_choice(&c[i], s, a, err));
+        DQ_TRY(dq_task_file_set_choice(&c[i], s, a, err));
     }
     item->choice = c;
     item->n_choices = (int)n;
     return DQ_OK;
 }
 
-dq_status dq_set_context(dq_item *item, dq_arena *a, dq_err *err, const char *fmt, ...)
+dq_status dq_task_file_set_context(dq_item *item, dq_arena *a, dq_err *err, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -133,7 +134,7 @@ dq_status dq_set_context(dq_item *item, dq_arena *a, dq_err *err, const char *fm
     return DQ_OK;
 }
 
-int dq_index_of(const char *s, size_t len, int first, int n)
+int dq_task_file_index_of(const char *s, size_t len, int first, int n)
 {
     int64_t x = 0;
     while (len > 0 && is_white(s[len - 1])) len--;
@@ -146,8 +147,8 @@ int dq_index_of(const char *s, size_t len, int first, int n)
     return x >= first && x < (int64_t)first + n ? (int)(x - first) : -1;
 }
 
-dq_status dq_read_index(int *out, const json_t *o, const char *key, int first, int n,
-                        const int *fallback, dq_err *err)
+dq_status dq_task_file_read_index(int *out, const json_t *o, const char *key, int first, int n,
+                                  const int *fallback, dq_err *err)
 {
     const json_t *v = json_object_get(o, key);
     const char *text = json_string_value(v);
@@ -161,7 +162,7 @@ dq_status dq_read_index(int *out, const json_t *o, const char *key, int first, i
         *out = (int)index - first;
         return DQ_OK;
     }
-    *out = dq_index_of(text, json_string_length(v), first, n);
+    *out = dq_task_file_index_of(text, json_string_length(v), first, n);
     if (*out >= 0) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected %d to %d, found \"%.40s\"", key, first,
                    first + n - 1, text);

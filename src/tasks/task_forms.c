@@ -14,10 +14,10 @@ dq_status dq_read_mc(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
     const char *ctx;
     int64_t gold;
     DQ_TRY(dq_json_text(&ctx, o, "ctx", NULL, err));
-    DQ_TRY(dq_read_choices(item, o, "choices", NULL, a, err));
+    DQ_TRY(dq_task_file_read_choices(item, o, "choices", NULL, a, err));
     DQ_TRY(dq_json_int(&gold, o, "gold", 0, item->n_choices - 1, NULL, err));
     item->gold = (int)gold;
-    return dq_set_context(item, a, err, "%s", ctx);
+    return dq_task_file_set_context(item, a, err, "%s", ctx);
 }
 
 /* Choice i of [{"text", "label"}, ...] or {"text": [...], "label": [...]}. */
@@ -55,7 +55,7 @@ static dq_status find_answer(dq_item *item, const json_t *o, const char *const *
     size_t bytes;
     DQ_TRY(dq_json_text(&key, o, "answerKey", NULL, err));
     const char *at = key;
-    while (*at && dq_is_strip_space(dq_utf8_first(at, &bytes))) at += bytes;
+    while (*at && dq_items_is_strip_space(dq_utf8_first(at, &bytes))) at += bytes;
     for (item->gold = 0; item->gold < item->n_choices; item->gold++) {
         if (strcmp(label[item->gold], at) == 0) return DQ_OK;
     }
@@ -79,7 +79,7 @@ static dq_status read_labelled(dq_item *item, const json_t *o, const json_t *hol
     const char **label = dq_alloc(a, n, sizeof *label, err);
     if (!text || !label) return err->code;
     for (size_t i = 0; i < n; i++) DQ_TRY(labelled(choices, i, &text[i], &label[i], err));
-    DQ_TRY(dq_set_choices(item, text, (int)n, a, err));
+    DQ_TRY(dq_task_file_set_choices(item, text, (int)n, a, err));
     return find_answer(item, o, label, err);
 }
 
@@ -99,7 +99,7 @@ dq_status dq_read_arc(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
     const json_t *holder;
     DQ_TRY(read_stem(o, "question", &stem, &holder, err));
     DQ_TRY(read_labelled(item, o, holder, a, err));
-    return dq_set_context(item, a, err, "Question: %s\nAnswer:", stem);
+    return dq_task_file_set_context(item, a, err, "Question: %s\nAnswer:", stem);
 }
 
 dq_status dq_read_openbookqa(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
@@ -108,7 +108,7 @@ dq_status dq_read_openbookqa(dq_item *item, const json_t *o, dq_arena *a, dq_err
     const json_t *holder;
     DQ_TRY(read_stem(o, "question_stem", &stem, &holder, err));
     DQ_TRY(read_labelled(item, o, holder, a, err));
-    return dq_set_context(item, a, err, "%s", stem);
+    return dq_task_file_set_context(item, a, err, "%s", stem);
 }
 
 /* A boolean; also 0, 1 and the strings that copies have in its place. */
@@ -117,7 +117,7 @@ static dq_status read_truth(int *gold, const json_t *o, const char *key, dq_err 
     const json_t *v = json_object_get(o, key);
     const char *text = json_string_value(v);
     bool yes;
-    if (json_is_number(v)) return dq_read_index(gold, o, key, 0, 2, NULL, err);
+    if (json_is_number(v)) return dq_task_file_read_index(gold, o, key, 0, 2, NULL, err);
     if (!text) {
         DQ_TRY(dq_json_bool(&yes, o, key, NULL, err));
     } else {
@@ -139,9 +139,10 @@ dq_status dq_read_boolq(dq_item *item, const json_t *o, dq_arena *a, dq_err *err
     DQ_TRY(dq_json_text(&passage, o, "passage", NULL, err));
     DQ_TRY(dq_json_text(&question, o, "question", NULL, err));
     DQ_TRY(read_truth(&item->gold, o, original ? "answer" : "label", err));
-    DQ_TRY(dq_set_choices(item, answers, 2, a, err));
-    return dq_set_context(item, a, err, "%s%s%s\nQuestion: %s?\nAnswer:", title ? title : "",
-                          title ? " -- " : "", passage, question);
+    DQ_TRY(dq_task_file_set_choices(item, answers, 2, a, err));
+    return dq_task_file_set_context(item, a, err,
+                                    "%s%s%s\nQuestion: %s?\nAnswer:", title ? title : "",
+                                    title ? " -- " : "", passage, question);
 }
 
 dq_status dq_read_piqa(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
@@ -151,9 +152,9 @@ dq_status dq_read_piqa(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
     DQ_TRY(dq_json_text(&goal, o, "goal", NULL, err));
     DQ_TRY(dq_json_text(&solution[0], o, "sol1", NULL, err));
     DQ_TRY(dq_json_text(&solution[1], o, "sol2", NULL, err));
-    DQ_TRY(dq_read_index(&item->gold, o, "label", 0, 2, &none, err));
-    DQ_TRY(dq_set_choices(item, solution, 2, a, err));
-    return dq_set_context(item, a, err, "Question: %s\nAnswer:", goal);
+    DQ_TRY(dq_task_file_read_index(&item->gold, o, "label", 0, 2, &none, err));
+    DQ_TRY(dq_task_file_set_choices(item, solution, 2, a, err));
+    return dq_task_file_set_context(item, a, err, "Question: %s\nAnswer:", goal);
 }
 
 /* What the copies of the test split have for an answer is an empty string. */
@@ -162,7 +163,8 @@ static dq_status read_option_number(dq_item *item, const json_t *o, dq_err *err)
     static const int none = -1;
     const char *text = json_string_value(json_object_get(o, "answer"));
     item->gold = -1;
-    return text && !text[0] ? DQ_OK : dq_read_index(&item->gold, o, "answer", 1, 2, &none, err);
+    return text && !text[0] ? DQ_OK
+                            : dq_task_file_read_index(&item->gold, o, "answer", 1, 2, &none, err);
 }
 
 dq_status dq_read_winogrande(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
@@ -177,12 +179,12 @@ dq_status dq_read_winogrande(dq_item *item, const json_t *o, dq_arena *a, dq_err
     if (!blank)
         return dq_fail(err, DQ_DAMAGED, "key \"sentence\": has no blank (expected a \"_\")");
     const char *rest = blank + 1;
-    while (*rest && dq_is_strip_space(dq_utf8_first(rest, &bytes))) rest += bytes;
-    rest = dq_text(a, rest, dq_strip_end(rest, strlen(rest)), err);
+    while (*rest && dq_items_is_strip_space(dq_utf8_first(rest, &bytes))) rest += bytes;
+    rest = dq_text(a, rest, dq_items_strip_end(rest, strlen(rest)), err);
     dq_choice *c = dq_alloc(a, 2, sizeof *c, err);
     if (!rest || !c) return err->code;
     for (int i = 0; i < 2; i++) {
-        DQ_TRY(dq_set_choice(&c[i], rest, a, err));
+        DQ_TRY(dq_task_file_set_choice(&c[i], rest, a, err));
         if (c[i].points == 0) c[i].points = 1; /* of one text for both, acc_norm is acc */
         c[i].ctx = dq_textf(a, err, "%.*s%s", (int)(blank - sentence), sentence, option[i]);
         if (!c[i].ctx) return err->code;

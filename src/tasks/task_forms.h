@@ -7,13 +7,14 @@
 
 #include "tasks/task_file.h"
 
-dq_read_object dq_read_mc;         /* {"ctx", "choices": [...], "gold"} */
-dq_read_object dq_read_arc;        /* question with labelled choices, answerKey */
-dq_read_object dq_read_openbookqa; /* the same; the context is the question alone */
-dq_read_object dq_read_boolq; /* passage, question, label; or title, passage, question, answer */
-dq_read_object dq_read_piqa;  /* goal, sol1, sol2; gold -1 without a label */
+dq_task_file_object dq_read_mc;         /* {"ctx", "choices": [...], "gold"} */
+dq_task_file_object dq_read_arc;        /* question with labelled choices, answerKey */
+dq_task_file_object dq_read_openbookqa; /* the same; the context is the question alone */
+dq_task_file_object
+    dq_read_boolq; /* passage, question, label; or title, passage, question, answer */
+dq_task_file_object dq_read_piqa; /* goal, sol1, sol2; gold -1 without a label */
 /* sentence with a blank, option1, option2: each choice is a context of its own, with the option in
  * the blank, before one and the same continuation. gold -1 without an answer. */
-dq_read_object dq_read_winogrande;
+dq_task_file_object dq_read_winogrande;
 
 #endif

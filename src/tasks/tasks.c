@@ -12,10 +12,10 @@
 #include <string.h>
 
 #define JSONL_LOADER(name)                                                                         \
-    static dq_status load_##name(dq_item_list *l, const char *text, size_t len, int64_t limit,     \
+    static dq_status load_##name(dq_task_items *l, const char *text, size_t len, int64_t limit,    \
                                  dq_err *err)                                                      \
     {                                                                                              \
-        return dq_read_jsonl(l, text, len, limit, dq_read_##name, err);                            \
+        return dq_task_file_read_jsonl(l, text, len, limit, dq_read_##name, err);                  \
     }
 JSONL_LOADER(mc)
 JSONL_LOADER(arc)
@@ -37,7 +37,7 @@ const dq_task dq_tasks[] = {
      .form = "the official JSON lines, or six lines an item",
      .metric = "acc_norm",
      .by_norm = true,
-     .draws_spare = true,
+     .draws_extra = true,
      .first_label = -1,
      .load = dq_hellaswag_load},
     {.name = "arc_easy", .form = ARC_FORM, .metric = "acc", .first_label = -1, .load = load_arc},
@@ -50,7 +50,7 @@ const dq_task dq_tasks[] = {
      .form = "JSON lines {\"passage\", \"question\", \"label\"} or {\"title\", \"passage\", "
              "\"question\", \"answer\"}",
      .metric = "acc",
-     .draws_spare = true,
+     .draws_extra = true,
      .first_label = -1,
      .load = load_boolq},
     {.name = "openbookqa",
@@ -63,13 +63,13 @@ const dq_task dq_tasks[] = {
     {.name = "piqa",
      .form = "JSON lines {\"goal\", \"sol1\", \"sol2\"} with X-labels.lst beside X.jsonl",
      .metric = "acc",
-     .draws_spare = true,
+     .draws_extra = true,
      .first_label = 0,
      .load = load_piqa},
     {.name = "winogrande",
      .form = "JSON lines {\"sentence\", \"option1\", \"option2\", \"answer\"}",
      .metric = "acc",
-     .draws_spare = true,
+     .draws_extra = true,
      .loose = "qID",
      .first_label = 1,
      .load = load_winogrande},
@@ -112,27 +112,28 @@ static int64_t count_items(const char *text, size_t len)
     const char *line;
     size_t at = 0, n;
     int64_t items = 0;
-    while (dq_next_line(text, len, &at, &line, &n)) items += !dq_is_blank(line, n);
+    while (dq_task_file_next_line(text, len, &at, &line, &n))
+        items += !dq_task_file_is_blank(line, n);
     return items;
 }
 
 /* Labels of all items of the file, for those in the list that lack an answer. */
-static dq_status apply_labels(dq_item_list *l, const dq_task *task, const dq_items *file,
+static dq_status apply_labels(dq_task_items *l, const dq_task *task, const dq_items *file,
                               int64_t n_items, dq_err *err)
 {
     const char *line;
     size_t at = dq_utf8_mark(file->labels, file->labels_len), n;
     int64_t number = 0, i = 0;
-    while (dq_next_line(file->labels, file->labels_len, &at, &line, &n)) {
+    while (dq_task_file_next_line(file->labels, file->labels_len, &at, &line, &n)) {
         number++;
-        if (dq_is_blank(line, n)) continue;
+        if (dq_task_file_is_blank(line, n)) continue;
         if (i == n_items)
             return dq_fail(err, DQ_DAMAGED,
                            "line %lld: is behind the labels of all %lld items (expected as many "
                            "labels as items)",
                            (long long)number, (long long)n_items);
         int n_choices = l->item[i < l->n ? i : 0].n_choices;
-        int gold = dq_index_of(line, n, task->first_label, n_choices);
+        int gold = dq_task_file_index_of(line, n, task->first_label, n_choices);
         if (gold < 0)
             return dq_fail(err, DQ_DAMAGED,
                            "item %lld, line %lld: expected a label from %d to %d, found \"%.*s\"",
@@ -148,7 +149,7 @@ static dq_status apply_labels(dq_item_list *l, const dq_task *task, const dq_ite
     return DQ_OK;
 }
 
-static dq_status find_labels(dq_items *out, dq_item_list *l, const dq_task *task, const char *path,
+static dq_status find_labels(dq_items *out, dq_task_items *l, const dq_task *task, const char *path,
                              const char *text, size_t len, dq_err *err)
 {
     bool lacking = false;
@@ -177,7 +178,7 @@ static void add_form(dq_err *err, const dq_task *task)
 dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, const char *text,
                        size_t len, int64_t limit, dq_arena *a, dq_err *err)
 {
-    dq_item_list l = {.a = a};
+    dq_task_items l = {.a = a};
     int64_t first_bad = -1, n_bad = dq_utf8_check(text, len, &first_bad);
     *out = (dq_items){.n_bad = n_bad, .first_bad = first_bad};
     if (refuse_packed(text, len, err) != DQ_OK) return dq_in(err, "%s: ", path);

@@ -129,10 +129,10 @@ static dq_status read_lines(reader *r, const char *text, size_t len, dq_err *err
 {
     const char *s;
     size_t at = dq_utf8_mark(text, len), n;
-    for (int64_t line = 1; dq_next_line(text, len, &at, &s, &n); line++) {
+    for (int64_t line = 1; dq_task_file_next_line(text, len, &at, &s, &n); line++) {
         json_t *o = NULL;
-        if (dq_is_blank(s, n)) continue;
-        DQ_TRY(dq_check_stop(err));
+        if (dq_task_file_is_blank(s, n)) continue;
+        DQ_TRY(dq_os_check_stop(err));
         if (dq_json_parse(&o, s, n, "verdict", err) == DQ_OK) read_entry(r, o, line, err);
         json_decref(o);
         if (err->code != DQ_OK) return dq_in(err, "line %lld: ", (long long)line);
@@ -189,13 +189,13 @@ static dq_status fill(const reader *r, int index, dq_err *err)
                            (long long)v[i].line, (long long)v[i].item, (long long)v[i - 1].line);
         score[i] = v[i].score;
     }
-    g->acc = dq_scores_mean(score, n, 0, &g->acc_interval);
+    g->acc = dq_mean_of_scores(score, n, 0, &g->acc_interval);
     return DQ_OK;
 }
 
 /* Over the items that both have. */
-static dq_status pair(dq_flips *out, const dq_verdict_group *before, const dq_verdict_group *after,
-                      dq_arena *a, dq_err *err)
+static dq_status pair(dq_stat_flips *out, const dq_verdict_group *before,
+                      const dq_verdict_group *after, dq_arena *a, dq_err *err)
 {
     int64_t n = 0;
     double *was = dq_alloc(a, (size_t)after->n, sizeof *was, err);
@@ -208,7 +208,7 @@ static dq_status pair(dq_flips *out, const dq_verdict_group *before, const dq_ve
         was[n] = b->score;
         is[n++] = after->verdict[i].score;
     }
-    *out = dq_flips_of(was, is, n, 0);
+    *out = dq_stat_flips_of(was, is, n, 0);
     return DQ_OK;
 }
 
@@ -226,7 +226,7 @@ static dq_status compare(reader *r, int index, dq_err *err)
     if (in_f32 >= 0) g->ref = in_f32;
     if (strcmp(cross.model, g->model) != 0) g->cross = find_group(r, &cross, err);
     DQ_TRY(err->code);
-    DQ_TRY(dq_check_stop(err));
+    DQ_TRY(dq_os_check_stop(err));
     if (g->ref >= 0) DQ_TRY(pair(&g->flips, &v->group[g->ref], g, a, err));
     return g->cross >= 0 ? pair(&g->cross_flips, &v->group[g->cross], g, a, err) : DQ_OK;
 }

@@ -25,8 +25,9 @@ typedef struct dq_verdict_group {
     dq_interval acc_interval;
     int ref; /* group of its task and model at 16 bits with a plain cache, in f32 where there is one, else in
                   its own arithmetic; -1: none */
-    int cross; /* group of its task and setting of the first model, where that is another; -1: none */
-    dq_flips flips, cross_flips; /* over items that both groups have; see mean.h */
+    /* group of its task and setting of the first model, where that is another; -1: none */
+    int cross;
+    dq_stat_flips flips, cross_flips; /* over items that both groups have; see mean.h */
 } dq_verdict_group;
 
 typedef struct dq_verdicts {

@@ -163,8 +163,8 @@ dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
     return DQ_OK;
 }
 
-dq_status dq_doc_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,
-                        int64_t vocab, dq_arena *a, dq_err *err)
+dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,
+                            int64_t vocab, dq_arena *a, dq_err *err)
 {
     int32_t *ids = NULL, *kept = NULL;
     int n_before = 0, n_after = 0;
@@ -173,7 +173,8 @@ dq_status dq_doc_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d,
     if (bos != DQ_BOS_OFF) dq_tokenizer_template(t, &n_before, &n_after);
     DQ_TRY(dq_tokenizer_encode(t, d->text, d->len, bos == DQ_BOS_OFF ? 0 : DQ_TOK_SPECIAL, &ids, &n,
                                NULL, &n_bad, err));
-    if (dq_ids_check(ids, n, vocab, err) == DQ_OK) kept = dq_alloc(a, (size_t)n, sizeof *kept, err);
+    if (dq_tokenizer_check_ids(ids, n, vocab, err) == DQ_OK)
+        kept = dq_alloc(a, (size_t)n, sizeof *kept, err);
     if (kept && n) memcpy(kept, ids, (size_t)n * sizeof *kept);
     dq_block_free(ids);
     *out = (dq_doc_ids){.ids = kept, .n = n, .n_before = n_before, .n_after = n_after};
@@ -200,7 +201,7 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
     int64_t with_text = 0;
     for (int64_t i = 0; i < docs->n; i++) with_text += docs->doc[i].len > 0;
     if (with_text == 0) return dq_fail(err, DQ_DAMAGED, "holds no text");
-    DQ_TRY(dq_bos_check(t, spec->bos, err));
+    DQ_TRY(dq_items_bos_check(t, spec->bos, err));
     if (spec->scheme == DQ_WINDOW_ROLLING && (before < 0 || before >= spec->vocab))
         return dq_fail_with(
             err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_ROLLING},
@@ -209,7 +210,7 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
     dq_doc_ids *ids = dq_alloc(a, (size_t)docs->n, sizeof *ids, err);
     if (!ids) return err->code;
     for (int64_t i = 0; i < docs->n; i++)
-        DQ_TRY(dq_doc_encode(&ids[i], t, &docs->doc[i], spec->bos, spec->vocab, a, err));
+        DQ_TRY(dq_windows_encode(&ids[i], t, &docs->doc[i], spec->bos, spec->vocab, a, err));
     DQ_TRY(dq_windows_cut(out, ids, docs->n, spec, before,
                           spec->bos == DQ_BOS_OFF ? -1 : dq_tokenizer_bos(t), a, err));
     count_text(out, docs);

@@ -38,14 +38,14 @@ typedef struct dq_windows {
 } dq_windows;
 
 /* Which windows. L is n_ctx.
- *   chunk     L ids each, one behind the other, the tail dropped, the second half of each scored; with a
+ *   chunk     L ids each, one after the other, the tail dropped, the second half of each scored; with a
  *             BOS in the template the first id of each is overwritten by it. A document alone has
  *             at least two.
  *             Source: llama.cpp tools/perplexity/perplexity.cpp perplexity (behaviour).
  *   stride    L ids (the last one fewer), each `stride` behind the one before; what no earlier window
  *             scored is scored: every id of a document but the first, once.
  *             Source: transformers docs/source/en/perplexity.md (behaviour).
- *   block     L ids each, one behind the other, the tail dropped, all scored but the first.
+ *   block     L ids each, one after the other, the tail dropped, all scored but the first.
  *   rolling   every id of a document once, the first behind BOS (or EOS); L fed ids where there are as
  *             many, of which the scored ones are the last and see all that fits.
  *             Source: lm-evaluation-harness lm_eval/utils.py get_rolling_token_windows (behaviour).
@@ -77,8 +77,8 @@ int64_t dq_windows_values(const dq_windows *w, int64_t i);
 bool dq_windows_alike(const dq_windows *w, int64_t begin, int64_t end);
 
 /* Ids of a document, with the template unless `bos` is off; none of a document without text. */
-dq_status dq_doc_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,
-                        int64_t vocab, dq_arena *a, dq_err *err);
+dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,
+                            int64_t vocab, dq_arena *a, dq_err *err);
 /* Encodes each document once, with the template unless `bos` is off, and cuts it. Documents without text,
  * or too short for a window, have none; DQ_MISMATCH when that is all of them, DQ_DAMAGED when none has
  * text. */

@@ -4,11 +4,11 @@
 #include "tensor/quant_search.h"
 #include "tensor/weight_part.h"
 
-static const dq_part_row parts[] = {
-    {"packed", "int-packed", "byte", true, dq_part_of_codes, dq_part_take_codes,
-     dq_part_wrong_codes},
-    {"scale", "scale", "group", false, dq_part_of_scales, dq_part_take_scales,
-     dq_part_wrong_scales},
+static const dq_weight_part_row parts[] = {
+    {"packed", "int-packed", "byte", true, dq_weight_part_of_codes, dq_weight_part_take_codes,
+     dq_weight_part_wrong_codes},
+    {"scale", "scale", "group", false, dq_weight_part_of_scales, dq_weight_part_take_scales,
+     dq_weight_part_wrong_scales},
 };
 
 static int offset(int bits)
@@ -20,32 +20,35 @@ static const dq_weight_attribute attributes[] = {{"offset", offset}, {0}};
 
 /* A search needs F32 where one of the modes that it must not lose to does; of its own candidates it takes
  * those that fit. */
-static bool fits_f16(const dq_range *r, const dq_qspec *s)
+static bool fits_f16(const dq_weight_range *r, const dq_quant_spec *s)
 {
     const bool absmax = s->mode != DQ_FULLRANGE, full = s->mode != DQ_ABSMAX;
-    return (!absmax || dq_scale_fits_f16(dq_scale_of_peak(r->peak, s->bits, DQ_ABSMAX))) &&
-           (!full || dq_scale_fits_f16(dq_scale_of_peak(r->peak, s->bits, DQ_FULLRANGE)));
+    return (!absmax ||
+            dq_quant_scale_fits_f16(dq_quant_scale_of_peak(r->peak, s->bits, DQ_ABSMAX))) &&
+           (!full ||
+            dq_quant_scale_fits_f16(dq_quant_scale_of_peak(r->peak, s->bits, DQ_FULLRANGE)));
 }
 
-static dq_grid grid(const dq_range *r, const dq_qspec *s)
+static dq_grid grid(const dq_weight_range *r, const dq_quant_spec *s)
 {
-    return (dq_grid){
-        .scale = dq_stored_scale(dq_scale_of_peak(r->peak, s->bits, s->mode), s->scale_dtype)};
+    return (dq_grid){.scale = dq_quant_stored_scale(
+                         dq_quant_scale_of_peak(r->peak, s->bits, s->mode), s->scale_dtype)};
 }
 
-static dq_grid fit(const float *w, int64_t n, const dq_qspec *s)
+static dq_grid fit(const float *w, int64_t n, const dq_quant_spec *s)
 {
-    return (dq_grid){.scale = dq_group_scale(w, n, s->bits, s->mode, s->scale_dtype)};
+    return (dq_grid){.scale = dq_quant_group_scale(w, n, s->bits, s->mode, s->scale_dtype)};
 }
 
-static void encode(int8_t *q, float *got, const float *w, int64_t n, dq_grid g, const dq_qspec *s)
+static void encode(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
+                   const dq_quant_spec *s)
 {
-    dq_encode_back(q, got, w, n, s->bits, g.scale, s->mode);
+    dq_quant_encode_back(q, got, w, n, s->bits, g.scale, s->mode);
 }
 
-static void put(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g, const dq_qspec *s)
+static void put(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g, const dq_quant_spec *s)
 {
-    dq_part_put_scale(part[1], group, g.scale, s->scale_dtype);
+    dq_weight_part_put_scale(part[1], group, g.scale, s->scale_dtype);
 }
 
 const dq_weight_format dq_format_int = {
@@ -55,7 +58,7 @@ const dq_weight_format dq_format_int = {
     .attribute = attributes,
     .part = parts,
     .n_parts = sizeof parts / sizeof *parts,
-    .decode = dq_part_decode_affine,
+    .decode = dq_weight_part_decode_affine,
     .modes = 1 << DQ_ABSMAX | 1 << DQ_FULLRANGE | 1 << DQ_SEARCH,
     .fits_f16 = fits_f16,
     .grid = grid,

@@ -9,12 +9,12 @@
 
 const char *const dq_scale_mode_name[DQ_SCALE_MODES] = {"absmax", "fullrange", "search", "asym"};
 
-int dq_qmax(int bits)
+int dq_quant_max_code(int bits)
 {
     return (1 << (bits - 1)) - 1;
 }
 
-size_t dq_row_bytes(int64_t cols, int bits)
+size_t dq_quant_row_bytes(int64_t cols, int bits)
 {
     size_t n = (size_t)cols, b = (size_t)bits;
     /* eight columns take `bits` bytes: no product that could overflow before the division */
@@ -22,7 +22,7 @@ size_t dq_row_bytes(int64_t cols, int bits)
     return (bytes + 3) / 4 * 4;
 }
 
-int64_t dq_groups(int64_t cols, int64_t group_size)
+int64_t dq_quant_groups(int64_t cols, int64_t group_size)
 {
     return cols / group_size + (cols % group_size != 0);
 }
@@ -38,17 +38,17 @@ static void pack_eights(uint8_t *packed, const int8_t *q, int64_t cols, int bits
     }
 }
 
-void dq_pack_row(uint8_t *packed, const int8_t *q, int64_t cols, int bits)
+void dq_quant_pack_row(uint8_t *packed, const int8_t *q, int64_t cols, int bits)
 {
-    size_t bytes = dq_row_bytes(cols, bits);
+    size_t bytes = dq_quant_row_bytes(cols, bits);
     int offset = 1 << (bits - 1), held = 0;
     uint32_t acc = 0;
     int64_t c = cols / 8 * 8;
 
     if (bits == 8)
-        dq_loops()->pack8(packed, q, c);
+        dq_quant_loops()->pack8(packed, q, c);
     else if (bits == 4)
-        dq_loops()->pack4(packed, q, c);
+        dq_quant_loops()->pack4(packed, q, c);
     else
         pack_eights(packed, q, c, bits);
     size_t at = (size_t)(c / 8) * (size_t)bits;
@@ -63,7 +63,7 @@ void dq_pack_row(uint8_t *packed, const int8_t *q, int64_t cols, int bits)
     memset(packed + at, 0, bytes - at);
 }
 
-void dq_unpack_row(int8_t *q, const uint8_t *packed, int64_t cols, int bits)
+void dq_quant_unpack_row(int8_t *q, const uint8_t *packed, int64_t cols, int bits)
 {
     int offset = 1 << (bits - 1), held = 0;
     uint32_t acc = 0, mask = (1u << bits) - 1;
@@ -94,13 +94,13 @@ void dq_unpack_row(int8_t *q, const uint8_t *packed, int64_t cols, int bits)
 
 static float absmax_of(const float *w, int64_t n)
 {
-    uint32_t u = dq_loops()->top32(w, n);
+    uint32_t u = dq_quant_loops()->top32(w, n);
     float top;
     memcpy(&top, &u, sizeof top);
     return top;
 }
 
-float dq_peak(const float *w, int64_t n)
+float dq_quant_peak(const float *w, int64_t n)
 {
     float top = absmax_of(w, n);
     for (int64_t i = 0; i < n; i++) {
@@ -109,48 +109,49 @@ float dq_peak(const float *w, int64_t n)
     return 0;
 }
 
-float dq_scale_of_peak(float peak, int bits, dq_scale_mode mode)
+float dq_quant_scale_of_peak(float peak, int bits, dq_scale_mode mode)
 {
     if (mode == DQ_FULLRANGE) return -peak / (float)(1 << (bits - 1));
-    return fabsf(peak) / (float)dq_qmax(bits);
+    return fabsf(peak) / (float)dq_quant_max_code(bits);
 }
 
-float dq_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode, dq_dtype dtype)
+float dq_quant_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode, dq_dtype dtype)
 {
     /* the sign of the peak means nothing to absmax */
-    float peak = mode == DQ_ABSMAX ? absmax_of(w, n) : dq_peak(w, n);
-    if (mode == DQ_SEARCH) return dq_search_group(w, n, bits, peak, dtype);
-    return dq_stored_scale(dq_scale_of_peak(peak, bits, mode), dtype);
+    float peak = mode == DQ_ABSMAX ? absmax_of(w, n) : dq_quant_peak(w, n);
+    if (mode == DQ_SEARCH) return dq_quant_search_group(w, n, bits, peak, dtype);
+    return dq_quant_stored_scale(dq_quant_scale_of_peak(peak, bits, mode), dtype);
 }
 
-float dq_stored_scale(float scale, dq_dtype dtype)
+float dq_quant_stored_scale(float scale, dq_dtype dtype)
 {
     return dtype == DQ_F16 ? dq_f32_from_f16(dq_f16_from_f32(scale)) : scale;
 }
 
-void dq_encode_back(int8_t *q, float *got, const float *w, int64_t n, int bits, float scale,
-                    dq_scale_mode mode)
+void dq_quant_encode_back(int8_t *q, float *got, const float *w, int64_t n, int bits, float scale,
+                          dq_scale_mode mode)
 {
-    float high = (float)dq_qmax(bits);
+    float high = (float)dq_quant_max_code(bits);
     float low = mode == DQ_ABSMAX ? -high : -high - 1;
     if (n <= 0) return;
     if (scale != 0) {
-        dq_loops()->encode(q, got, w, n, scale, low, high);
+        dq_quant_loops()->encode(q, got, w, n, scale, low, high);
     } else {
         memset(q, 0, (size_t)n);
         if (got) memset(got, 0, (size_t)n * sizeof *got);
     }
 }
 
-void dq_encode(int8_t *q, const float *w, int64_t n, int bits, float scale, dq_scale_mode mode)
+void dq_quant_encode(int8_t *q, const float *w, int64_t n, int bits, float scale,
+                     dq_scale_mode mode)
 {
-    dq_encode_back(q, NULL, w, n, bits, scale, mode);
+    dq_quant_encode_back(q, NULL, w, n, bits, scale, mode);
 }
 
-void dq_qerror_add(dq_qerror *e, const float *want, const float *got, int64_t n)
+void dq_quant_error_add(dq_quant_error *e, const float *want, const float *got, int64_t n)
 {
     double sums[24] = {0};
-    dq_loops()->error(sums, want, got, n);
+    dq_quant_loops()->error(sums, want, got, n);
     for (int j = 0; j < 8; j++) {
         e->signal += sums[j];
         e->noise += sums[8 + j];
@@ -158,14 +159,14 @@ void dq_qerror_add(dq_qerror *e, const float *want, const float *got, int64_t n)
     }
 }
 
-void dq_qerror_merge(dq_qerror *into, const dq_qerror *from)
+void dq_quant_error_merge(dq_quant_error *into, const dq_quant_error *from)
 {
     into->signal += from->signal;
     into->noise += from->noise;
     if (from->max_abs > into->max_abs) into->max_abs = from->max_abs;
 }
 
-double dq_sqnr_db(const dq_qerror *e)
+double dq_quant_sqnr_db(const dq_quant_error *e)
 {
     if (e->noise == 0) return (double)INFINITY;
     return 10 * log10(e->signal / e->noise);

@@ -19,42 +19,43 @@ extern const char *const dq_scale_mode_name[DQ_SCALE_MODES]; /* "absmax", ... */
 enum { DQ_GROUP_ROW = -1, DQ_GROUP_TENSOR = -2 };
 
 /* How one [rows, cols] matrix is to be stored. */
-typedef struct dq_qspec {
+typedef struct dq_quant_spec {
     int bits;      /* 2..8, or 16: leave as it is */
     int64_t group; /* columns per scale >= 1, DQ_GROUP_ROW or DQ_GROUP_TENSOR */
     dq_scale_mode mode;
     dq_dtype scale_dtype; /* DQ_F16 or DQ_F32 */
-} dq_qspec;
+} dq_quant_spec;
 
-int dq_qmax(int bits); /* 2^(bits-1) - 1 */
+int dq_quant_max_code(int bits); /* 2^(bits-1) - 1 */
 /* Packed bytes of one row: bits * cols bits, padded with zero bits to a multiple of 4 bytes. */
-size_t dq_row_bytes(int64_t cols, int bits);
+size_t dq_quant_row_bytes(int64_t cols, int bits);
 /* Scales per row for a group size in 1..cols. */
-int64_t dq_groups(int64_t cols, int64_t group_size);
+int64_t dq_quant_groups(int64_t cols, int64_t group_size);
 
 /* codes q[n] (signed, fit in bits) -> packed row, and back. */
-void dq_pack_row(uint8_t *packed, const int8_t *q, int64_t cols, int bits);
-void dq_unpack_row(int8_t *q, const uint8_t *packed, int64_t cols, int bits);
+void dq_quant_pack_row(uint8_t *packed, const int8_t *q, int64_t cols, int bits);
+void dq_quant_unpack_row(int8_t *q, const uint8_t *packed, int64_t cols, int bits);
 
 /* The scale of one group as stored in `dtype`, F16 or F32: see dq_scale_mode. n values, all finite. What
- * DQ_SEARCH finds has at most the error (dq_qerror, noise) of either other mode, in this dtype and in F16. */
-float dq_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode, dq_dtype dtype);
+ * DQ_SEARCH finds has at most the error (dq_quant_error, noise) of either other mode, in this dtype and in F16. */
+float dq_quant_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode, dq_dtype dtype);
 /* The value a scale has once stored as `dtype` (rounded to nearest even). */
-float dq_stored_scale(float scale, dq_dtype dtype);
+float dq_quant_stored_scale(float scale, dq_dtype dtype);
 /* q[n] = clamp(rint(w / scale)), one f32 division each, ties to even; scale 0 gives 0. Limits are
  * +-Qmax for DQ_ABSMAX, else -2^(b-1)..Qmax. */
-void dq_encode(int8_t *q, const float *w, int64_t n, int bits, float scale, dq_scale_mode mode);
+void dq_quant_encode(int8_t *q, const float *w, int64_t n, int bits, float scale,
+                     dq_scale_mode mode);
 /* The same, and got[n] = q * scale. */
-void dq_encode_back(int8_t *q, float *got, const float *w, int64_t n, int bits, float scale,
-                    dq_scale_mode mode);
+void dq_quant_encode_back(int8_t *q, float *got, const float *w, int64_t n, int bits, float scale,
+                          dq_scale_mode mode);
 
 /* Running error of a quantized tensor, merged in row order. */
-typedef struct dq_qerror {
+typedef struct dq_quant_error {
     double signal, noise; /* sums of w^2 and (w - w')^2 */
     double max_abs;
-} dq_qerror;
-void dq_qerror_add(dq_qerror *e, const float *want, const float *got, int64_t n);
-void dq_qerror_merge(dq_qerror *into, const dq_qerror *from);
-double dq_sqnr_db(const dq_qerror *e); /* +infinity when the noise is 0 */
+} dq_quant_error;
+void dq_quant_error_add(dq_quant_error *e, const float *want, const float *got, int64_t n);
+void dq_quant_error_merge(dq_quant_error *into, const dq_quant_error *from);
+double dq_quant_sqnr_db(const dq_quant_error *e); /* +infinity when the noise is 0 */
 
 #endif

@@ -139,14 +139,14 @@ INLINE float miss(float x, float low, float high)
 
 /* One lane per scale: groups of any length fill the lanes, and no sum crosses them. Four values at once,
  * so that few additions wait for each other. */
-INLINE void misses(float sums[DQ_LOOP_SCALES], const float inverse[DQ_LOOP_SCALES], const float *w,
-                   int64_t n, float low, float high)
+INLINE void misses(float sums[DQ_QUANT_LOOP_SCALES], const float inverse[DQ_QUANT_LOOP_SCALES],
+                   const float *w, int64_t n, float low, float high)
 {
     int64_t i = 0;
     for (; i + 4 <= n; i += 4) {
         float a = w[i], b = w[i + 1], c = w[i + 2], d = w[i + 3];
 #pragma omp simd
-        for (int k = 0; k < DQ_LOOP_SCALES; k++) {
+        for (int k = 0; k < DQ_QUANT_LOOP_SCALES; k++) {
             float s = inverse[k];
             sums[k] += (miss(a * s, low, high) + miss(b * s, low, high)) +
                        (miss(c * s, low, high) + miss(d * s, low, high));
@@ -155,7 +155,7 @@ INLINE void misses(float sums[DQ_LOOP_SCALES], const float inverse[DQ_LOOP_SCALE
     for (; i < n; i++) {
         float a = w[i];
 #pragma omp simd
-        for (int k = 0; k < DQ_LOOP_SCALES; k++) sums[k] += miss(a * inverse[k], low, high);
+        for (int k = 0; k < DQ_QUANT_LOOP_SCALES; k++) sums[k] += miss(a * inverse[k], low, high);
     }
 }
 
@@ -199,8 +199,8 @@ INLINE void pack4(uint8_t *packed, const int8_t *q, int64_t n)
     {                                                                                              \
         error(sums, want, got, n);                                                                 \
     }                                                                                              \
-    attribute static void misses_##name(float sums[DQ_LOOP_SCALES],                                \
-                                        const float inverse[DQ_LOOP_SCALES], const float *w,       \
+    attribute static void misses_##name(float sums[DQ_QUANT_LOOP_SCALES],                          \
+                                        const float inverse[DQ_QUANT_LOOP_SCALES], const float *w, \
                                         int64_t n, float low, float high)                          \
     {                                                                                              \
         misses(sums, inverse, w, n, low, high);                                                    \
@@ -213,9 +213,9 @@ INLINE void pack4(uint8_t *packed, const int8_t *q, int64_t n)
     {                                                                                              \
         pack4(packed, q, n);                                                                       \
     }                                                                                              \
-    static const dq_loop_table name##_loops = {top32_##name,     top16_##name,  widen_bf16_##name, \
-                                               widen_f16_##name, encode_##name, error_##name,      \
-                                               misses_##name,    pack8_##name,  pack4_##name};
+    static const dq_quant_loop_table name##_loops = {                                              \
+        top32_##name, top16_##name,  widen_bf16_##name, widen_f16_##name, encode_##name,           \
+        error_##name, misses_##name, pack8_##name,      pack4_##name};
 
 #define NOTHING
 VERSION(plain, NOTHING)
@@ -223,20 +223,20 @@ VERSION(plain, NOTHING)
 VERSION(wide, __attribute__((target("avx2"))))
 #endif
 
-const dq_loop_table *dq_loops_plain(void)
+const dq_quant_loop_table *dq_quant_loops_plain(void)
 {
     return &plain_loops;
 }
 
-const dq_loop_table *dq_loops(void)
+const dq_quant_loop_table *dq_quant_loops(void)
 {
     /* asking the processor takes longer than a short loop; threads that ask at once agree */
-    static _Atomic(const dq_loop_table *) chosen;
-    const dq_loop_table *t = atomic_load_explicit(&chosen, memory_order_relaxed);
+    static _Atomic(const dq_quant_loop_table *) chosen;
+    const dq_quant_loop_table *t = atomic_load_explicit(&chosen, memory_order_relaxed);
     if (t) return t;
     t = &plain_loops;
 #if defined(__x86_64__)
-    if (dq_cpu_features(NULL) & DQ_CPU_AVX2) t = &wide_loops;
+    if (dq_os_cpu_features(NULL) & DQ_CPU_AVX2) t = &wide_loops;
 #endif
     atomic_store_explicit(&chosen, t, memory_order_relaxed);
     return t;

@@ -1,5 +1,5 @@
 /* quant_loops: the loops over plain values in which quantizing a checkpoint spends its time. Each exists in plain C and in
- * a wider form of the same C for AVX2, chosen once by dq_cpu_features; both give the same bits, since
+ * a wider form of the same C for AVX2, chosen once by dq_os_cpu_features; both give the same bits, since
  * every element has its own result and sums keep their lanes.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_QUANT_LOOPS_H
@@ -7,9 +7,9 @@
 
 #include "tensor/tensor.h"
 
-enum { DQ_LOOP_SCALES = 64 }; /* tried at once */
+enum { DQ_QUANT_LOOP_SCALES = 64 }; /* tried at once */
 
-typedef struct dq_loop_table {
+typedef struct dq_quant_loop_table {
     /* The largest magnitude of n values as a bit pattern (sign removed) of their type: patterns order
      * like the magnitudes, and what is not finite comes out at or above infinity's. Unaligned
      * sources allowed. top16 serves F16 and BF16. */
@@ -26,14 +26,14 @@ typedef struct dq_loop_table {
     void (*error)(double sums[24], const float *want, const float *got, int64_t n);
     /* misses[k] += the sum of (x - rint(clamp(x, low, high)))^2, x = w * inverse[k], in f32: how far n values
      * lie from the codes of scale 1 / inverse[k], in units of it. */
-    void (*misses)(float misses[DQ_LOOP_SCALES], const float inverse[DQ_LOOP_SCALES],
+    void (*misses)(float misses[DQ_QUANT_LOOP_SCALES], const float inverse[DQ_QUANT_LOOP_SCALES],
                    const float *w, int64_t n, float low, float high);
     void (*pack8)(uint8_t *packed, const int8_t *q, int64_t n); /* q + 128 */
     /* Two codes per byte, n / 2 bytes, the even column in the low half. */
     void (*pack4)(uint8_t *packed, const int8_t *q, int64_t n);
-} dq_loop_table;
+} dq_quant_loop_table;
 
-const dq_loop_table *dq_loops(void); /* for this machine */
-const dq_loop_table *dq_loops_plain(void);
+const dq_quant_loop_table *dq_quant_loops(void); /* for this machine */
+const dq_quant_loop_table *dq_quant_loops_plain(void);
 
 #endif

@@ -15,16 +15,16 @@ const dq_dtype_info dq_dtypes[DQ_DTYPE_COUNT] = {
     [DQ_U16] = {"U16", 2}, [DQ_U8] = {"U8", 1},           [DQ_BOOL] = {"BOOL", 1},
 };
 
-int64_t dq_numel(const dq_tensor *t)
+int64_t dq_tensor_numel(const dq_tensor *t)
 {
     int64_t n = 1;
     for (int i = 0; i < t->n_dims; i++) n *= t->shape[i];
     return n;
 }
 
-size_t dq_nbytes(const dq_tensor *t)
+size_t dq_tensor_bytes(const dq_tensor *t)
 {
-    return (size_t)dq_numel(t) * dq_dtypes[t->dtype].bytes;
+    return (size_t)dq_tensor_numel(t) * dq_dtypes[t->dtype].bytes;
 }
 
 static uint32_t bits_of(float x)
@@ -83,14 +83,14 @@ float dq_f32_from_bf16(uint16_t h)
     return float_of((uint32_t)h << 16);
 }
 
-bool dq_to_f32(float *dst, const void *src, dq_dtype type, int64_t n)
+bool dq_tensor_to_f32(float *dst, const void *src, dq_dtype type, int64_t n)
 {
     const unsigned char *p = src;
     if (n <= 0) return type == DQ_F32 || type == DQ_F16 || type == DQ_BF16 || type == DQ_F64;
     switch (type) {
     case DQ_F32: memcpy(dst, p, (size_t)n * sizeof *dst); return true;
-    case DQ_F16: dq_loops()->widen_f16(dst, p, n); return true;
-    case DQ_BF16: dq_loops()->widen_bf16(dst, p, n); return true;
+    case DQ_F16: dq_quant_loops()->widen_f16(dst, p, n); return true;
+    case DQ_BF16: dq_quant_loops()->widen_bf16(dst, p, n); return true;
     case DQ_F64:
         for (int64_t i = 0; i < n; i++) {
             double x;

@@ -34,7 +34,7 @@ extern const dq_dtype_info dq_dtypes[DQ_DTYPE_COUNT];
 enum { DQ_MAX_DIMS = 8 };
 
 /* Names a block of host memory owned by somebody else. Row-major, last dimension contiguous. The
- * data may be unaligned: read it with memcpy or dq_to_f32. */
+ * data may be unaligned: read it with memcpy or dq_tensor_to_f32. */
 typedef struct dq_tensor {
     const char *name;
     dq_dtype dtype;
@@ -43,11 +43,12 @@ typedef struct dq_tensor {
     const void *data;
 } dq_tensor;
 
-int64_t dq_numel(const dq_tensor *t); /* product of shape, 1 for a scalar; shapes are checked */
-size_t dq_nbytes(const dq_tensor *t);
+int64_t
+dq_tensor_numel(const dq_tensor *t); /* product of shape, 1 for a scalar; shapes are checked */
+size_t dq_tensor_bytes(const dq_tensor *t);
 /* dst[n] f32 from F32, F16, BF16 (exact) or F64 (rounded to nearest). Unaligned src allowed.
  * False for any other type. */
-bool dq_to_f32(float *dst, const void *src, dq_dtype type, int64_t n);
+bool dq_tensor_to_f32(float *dst, const void *src, dq_dtype type, int64_t n);
 /* Round to nearest, ties to even; out of range becomes infinity; NaN stays NaN. */
 uint16_t dq_f16_from_f32(float x);
 float dq_f32_from_f16(uint16_t h);

@@ -22,7 +22,7 @@ const dq_weight_format *dq_weight_format_of_mode(dq_scale_mode mode)
     return NULL;
 }
 
-size_t dq_part_bytes(const dq_part *p)
+size_t dq_weight_part_bytes(const dq_part *p)
 {
     return (size_t)p->shape[0] * (size_t)p->shape[1] * dq_dtypes[p->dtype].bytes;
 }
@@ -37,18 +37,18 @@ size_t dq_weight_bytes(const dq_weight *w)
     size_t bytes = 0;
     for (int i = 0; i < dq_weight_format_of(w)->n_parts; i++) {
         const dq_part p = dq_weight_part(w, i);
-        bytes += dq_part_bytes(&p);
+        bytes += dq_weight_part_bytes(&p);
     }
     return bytes;
 }
 
-double dq_bits_per_weight(const dq_weight *w)
+double dq_weight_bits_per_weight(const dq_weight *w)
 {
     const double n = (double)w->rows * (double)w->cols;
     return n > 0 ? 8.0 * (double)dq_weight_bytes(w) / n : 0;
 }
 
-void dq_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t end)
+void dq_weight_decode_rows(float *out, const dq_weight *w, int64_t begin, int64_t end)
 {
     for (int64_t r = begin; r < end; r++)
         dq_weight_format_of(w)->decode(out + (r - begin) * w->cols, w, r, 0, w->cols);

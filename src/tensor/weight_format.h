@@ -19,9 +19,9 @@ typedef struct dq_part {
     int64_t shape[2];   /* of the dataset */
     const void *data;   /* NULL while it is a plan */
 } dq_part;
-size_t dq_part_bytes(const dq_part *p);
+size_t dq_weight_part_bytes(const dq_part *p);
 
-typedef struct dq_part_row {
+typedef struct dq_weight_part_row {
     const char *name;     /* of the dataset in the tensor's group: "packed" */
     const char *encoding; /* in /index */
     const char *label;    /* of the second axis of the dataset; the first is "out" */
@@ -32,7 +32,7 @@ typedef struct dq_part_row {
     const char *(*take)(dq_weight *w, const dq_tensor *found);
     /* What is wrong with the contents; NULL: nothing. */
     const char *(*wrong)(const dq_part *p, dq_scale_mode mode);
-} dq_part_row;
+} dq_weight_part_row;
 
 /* An attribute of the tensor's group that depends on the width of codes. */
 typedef struct dq_weight_attribute {
@@ -41,14 +41,14 @@ typedef struct dq_weight_attribute {
 } dq_weight_attribute;
 
 /* What the values of a group say about its scale. */
-typedef struct dq_range {
+typedef struct dq_weight_range {
     float
         peak; /* of largest magnitude, the first of equals; its sign counts for DQ_FULLRANGE only */
     float low, high; /* at most 0 and at least 0; found for formats with `ends` alone */
-} dq_range;
+} dq_weight_range;
 
 /* Widens low and high by n values. */
-static inline void dq_range_ends(dq_range *r, const float *w, int64_t n)
+static inline void dq_weight_range_ends(dq_weight_range *r, const float *w, int64_t n)
 {
     float low = r->low, high = r->high;
 #pragma omp simd reduction(min : low) reduction(max : high)
@@ -73,22 +73,26 @@ typedef struct dq_weight_format {
      * take it (dq_weight_zero, dq_weight_scale). Others decode it. */
     bool is_affine;
     const dq_weight_attribute
-        *attribute;          /* beside those that every coded tensor has; ends with {0} */
-    const dq_part_row *part; /* [n_parts], in path order */
+        *attribute;                 /* beside those that every coded tensor has; ends with {0} */
+    const dq_weight_part_row *part; /* [n_parts], in path order */
     int n_parts;
     /* out[n] = columns first .. first + n of a row; first is a multiple of 8 */
     void (*decode)(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n);
 
     /* Coded only. All values are finite; s says width, mode and the type of scales. */
     unsigned modes; /* 1 << dq_scale_mode: those that give this format */
-    bool ends;      /* wants dq_range.low and high */
-    bool (*fits_f16)(const dq_range *r, const dq_qspec *s); /* every scale that may come of it */
-    dq_grid (*grid)(const dq_range *r, const dq_qspec *s);  /* of a whole tensor; not DQ_SEARCH */
-    dq_grid (*fit)(const float *w, int64_t n, const dq_qspec *s);
-    /* q[n] as dq_pack_row takes them, u - 2^(bits-1), and got[n], the values that they decode to. */
-    void (*encode)(int8_t *q, float *got, const float *w, int64_t n, dq_grid g, const dq_qspec *s);
+    bool ends;      /* wants dq_weight_range.low and high */
+    bool (*fits_f16)(const dq_weight_range *r,
+                     const dq_quant_spec *s); /* every scale that may come of it */
+    dq_grid (*grid)(const dq_weight_range *r,
+                    const dq_quant_spec *s); /* of a whole tensor; not DQ_SEARCH */
+    dq_grid (*fit)(const float *w, int64_t n, const dq_quant_spec *s);
+    /* q[n] as dq_quant_pack_row takes them, u - 2^(bits-1), and got[n], the values that they decode to. */
+    void (*encode)(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
+                   const dq_quant_spec *s);
     /* Stores the grid of one group in a row of every part but the codes (zeroed memory). */
-    void (*put)(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g, const dq_qspec *s);
+    void (*put)(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g,
+                const dq_quant_spec *s);
 } dq_weight_format;
 
 extern const dq_weight_format dq_format_dense, dq_format_int, dq_format_int_zero;
@@ -112,18 +116,18 @@ static inline bool dq_weight_is_affine(const dq_weight *w)
     return dq_weight_format_of(w)->is_affine;
 }
 
-dq_part dq_weight_part(const dq_weight *w, int i); /* i < n_parts of its format */
-size_t dq_weight_bytes(const dq_weight *w);        /* all parts */
-double dq_bits_per_weight(const dq_weight *w);     /* with padding and scales */
+dq_part dq_weight_part(const dq_weight *w, int i);    /* i < n_parts of its format */
+size_t dq_weight_bytes(const dq_weight *w);           /* all parts */
+double dq_weight_bits_per_weight(const dq_weight *w); /* with padding and scales */
 
 /* w[rows, cols] f32 of any weight; begin..end selects rows. */
-void dq_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t end);
+void dq_weight_decode_rows(float *out, const dq_weight *w, int64_t begin, int64_t end);
 
 /* Of a group of an affine weight. */
 static inline float dq_weight_scale(const dq_weight *w, int64_t row, int64_t group)
 {
     const int64_t r = w->scale_rows == 1 ? 0 : row;
-    const size_t at = (size_t)(r * dq_groups(w->cols, w->group_size) + group);
+    const size_t at = (size_t)(r * dq_quant_groups(w->cols, w->group_size) + group);
     if (w->scale_dtype == DQ_F16) {
         uint16_t h;
         memcpy(&h, (const uint8_t *)w->scale + at * sizeof h, sizeof h);
@@ -135,7 +139,7 @@ static inline float dq_weight_scale(const dq_weight *w, int64_t row, int64_t gro
 }
 
 /* Bytes of a row of zero points: `bits` bits each, packed as codes are, padded to a whole byte. */
-static inline size_t dq_zero_bytes(int64_t groups, int bits)
+static inline size_t dq_weight_zero_bytes(int64_t groups, int bits)
 {
     return (size_t)groups / 8 * (size_t)bits + ((size_t)groups % 8 * (size_t)bits + 7) / 8;
 }
@@ -144,7 +148,7 @@ static inline int dq_weight_zero(const dq_weight *w, int64_t row, int64_t group)
 {
     if (!w->zero) return 1 << (w->bits - 1);
     const int64_t r = w->scale_rows == 1 ? 0 : row, bit = group * w->bits;
-    const size_t bytes = dq_zero_bytes(dq_groups(w->cols, w->group_size), w->bits);
+    const size_t bytes = dq_weight_zero_bytes(dq_quant_groups(w->cols, w->group_size), w->bits);
     const uint8_t *at = (const uint8_t *)w->zero + (size_t)r * bytes + bit / 8;
     unsigned u = at[0];
     if (bit % 8 + w->bits > 8) u |= (unsigned)at[1] << 8;

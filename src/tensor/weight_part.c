@@ -6,7 +6,7 @@
 
 enum { BLOCK = 256 }; /* codes held at once on the stack */
 
-bool dq_part_is(const dq_part *want, const dq_tensor *found)
+bool dq_weight_part_is(const dq_part *want, const dq_tensor *found)
 {
     return found->dtype == want->dtype && found->n_dims == 2 && found->shape[0] == want->shape[0] &&
            found->shape[1] == want->shape[1];
@@ -14,25 +14,25 @@ bool dq_part_is(const dq_part *want, const dq_tensor *found)
 
 /* ---- Codes ---- */
 
-dq_part dq_part_of_codes(const dq_weight *w)
+dq_part dq_weight_part_of_codes(const dq_weight *w)
 {
     return (dq_part){.bits = w->bits,
                      .rows = w->rows,
                      .cols = w->cols,
                      .dtype = DQ_U8,
-                     .shape = {w->rows, (int64_t)dq_row_bytes(w->cols, w->bits)},
+                     .shape = {w->rows, (int64_t)dq_quant_row_bytes(w->cols, w->bits)},
                      .data = w->data};
 }
 
-const char *dq_part_take_codes(dq_weight *w, const dq_tensor *found)
+const char *dq_weight_part_take_codes(dq_weight *w, const dq_tensor *found)
 {
-    const dq_part want = dq_part_of_codes(w);
-    if (!dq_part_is(&want, found)) return "wrong type or shape";
+    const dq_part want = dq_weight_part_of_codes(w);
+    if (!dq_weight_part_is(&want, found)) return "wrong type or shape";
     w->data = found->data;
     return NULL;
 }
 
-const char *dq_part_wrong_codes(const dq_part *p, dq_scale_mode mode)
+const char *dq_weight_part_wrong_codes(const dq_part *p, dq_scale_mode mode)
 {
     const size_t row = (size_t)p->shape[1], whole = (size_t)p->cols / 8 * (size_t)p->bits,
                  last = (size_t)p->cols % 8 * (size_t)p->bits, used = whole + last / 8;
@@ -49,9 +49,9 @@ const char *dq_part_wrong_codes(const dq_part *p, dq_scale_mode mode)
 
 /* ---- Scales ---- */
 
-dq_part dq_part_of_scales(const dq_weight *w)
+dq_part dq_weight_part_of_scales(const dq_weight *w)
 {
-    const int64_t groups = dq_groups(w->cols, w->group_size);
+    const int64_t groups = dq_quant_groups(w->cols, w->group_size);
     return (dq_part){.bits = 8 * (int)dq_dtypes[w->scale_dtype].bytes,
                      .rows = w->scale_rows,
                      .cols = groups,
@@ -60,18 +60,18 @@ dq_part dq_part_of_scales(const dq_weight *w)
                      .data = w->scale};
 }
 
-const char *dq_part_take_scales(dq_weight *w, const dq_tensor *found)
+const char *dq_weight_part_take_scales(dq_weight *w, const dq_tensor *found)
 {
     w->scale_dtype = found->dtype == DQ_F16 ? DQ_F16 : DQ_F32;
     w->scale_rows = found->n_dims == 2 && found->shape[0] == 1 ? 1 : w->rows;
-    const dq_part want = dq_part_of_scales(w);
-    if (!dq_part_is(&want, found)) return "wrong type or shape";
+    const dq_part want = dq_weight_part_of_scales(w);
+    if (!dq_weight_part_is(&want, found)) return "wrong type or shape";
     if (w->scale_rows == 1 && w->group_size != w->cols) return "one row of scales for groups";
     w->scale = found->data;
     return NULL;
 }
 
-const char *dq_part_wrong_scales(const dq_part *p, dq_scale_mode mode)
+const char *dq_weight_part_wrong_scales(const dq_part *p, dq_scale_mode mode)
 {
     const dq_weight w = {.rows = p->rows,
                          .cols = p->cols,
@@ -91,7 +91,7 @@ const char *dq_part_wrong_scales(const dq_part *p, dq_scale_mode mode)
     return NULL;
 }
 
-void dq_part_put_scale(uint8_t *row, int64_t group, float scale, dq_dtype dtype)
+void dq_weight_part_put_scale(uint8_t *row, int64_t group, float scale, dq_dtype dtype)
 {
     const uint16_t h = dq_f16_from_f32(scale);
     if (dtype == DQ_F16)
@@ -102,9 +102,11 @@ void dq_part_put_scale(uint8_t *row, int64_t group, float scale, dq_dtype dtype)
 
 /* ---- Values ---- */
 
-void dq_part_decode_affine(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n)
+void dq_weight_part_decode_affine(float *out, const dq_weight *w, int64_t row, int64_t first,
+                                  int64_t n)
 {
-    const uint8_t *packed = (const uint8_t *)w->data + (size_t)row * dq_row_bytes(w->cols, w->bits);
+    const uint8_t *packed =
+        (const uint8_t *)w->data + (size_t)row * dq_quant_row_bytes(w->cols, w->bits);
     int8_t q[BLOCK];
     float scale = 0;
     int64_t group = -1;
@@ -112,7 +114,7 @@ void dq_part_decode_affine(float *out, const dq_weight *w, int64_t row, int64_t 
     /* BLOCK columns take a whole number of bytes at every width */
     for (int64_t c = first; c < first + n; c += BLOCK) {
         const int64_t m = first + n - c < BLOCK ? first + n - c : BLOCK;
-        dq_unpack_row(q, packed + (size_t)(c / 8) * (size_t)w->bits, m, w->bits);
+        dq_quant_unpack_row(q, packed + (size_t)(c / 8) * (size_t)w->bits, m, w->bits);
         for (int64_t i = 0; i < m;) {
             const int64_t g = (c + i) / w->group_size;
             int64_t end = (g + 1) * w->group_size - c;

@@ -14,15 +14,16 @@ enum { STOP_EVERY = 4096 }; /* bytes between two looks at the stop flag */
 
 static int by_form(const void *x, const void *y)
 {
-    const dq_added *a = *(const dq_added *const *)x, *b = *(const dq_added *const *)y;
+    const dq_added_token *a = *(const dq_added_token *const *)x,
+                         *b = *(const dq_added_token *const *)y;
     size_t common = a->form_len < b->form_len ? a->form_len : b->form_len;
     int c = memcmp(a->form, b->form, common);
     if (c) return c;
     return (a->form_len > b->form_len) - (a->form_len < b->form_len);
 }
 
-dq_status dq_added_set_new(dq_added_set *set, const dq_added *token, size_t n, bool normalized,
-                           dq_arena *a, dq_err *err)
+dq_status dq_added_tokens_new(dq_added_tokens *set, const dq_added_token *token, size_t n,
+                              bool normalized, dq_arena *a, dq_err *err)
 {
     set->token = dq_alloc(a, n, sizeof *set->token, err);
     if (!set->token) return err->code;
@@ -44,7 +45,7 @@ dq_status dq_added_set_new(dq_added_set *set, const dq_added *token, size_t n, b
 }
 
 /* First index in [lo, hi) whose byte at `depth` is at least c; all are longer than depth there. */
-static size_t lower(const dq_added_set *set, size_t lo, size_t hi, size_t depth, unsigned c)
+static size_t lower(const dq_added_tokens *set, size_t lo, size_t hi, size_t depth, unsigned c)
 {
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
@@ -58,13 +59,13 @@ static size_t lower(const dq_added_set *set, size_t lo, size_t hi, size_t depth,
 }
 
 /* Longest token at text[0]; NULL when there is none. */
-static const dq_added *longest(const dq_added_set *set, const char *text, size_t len)
+static const dq_added_token *longest(const dq_added_tokens *set, const char *text, size_t len)
 {
-    const dq_added *best = NULL;
+    const dq_added_token *best = NULL;
     size_t lo = set->begin[(uint8_t)text[0]], hi = set->begin[(uint8_t)text[0] + 1];
     for (size_t depth = 1; lo < hi; depth++) {
         if (hi - lo == 1) {
-            const dq_added *t = set->token[lo];
+            const dq_added_token *t = set->token[lo];
             const bool here = t->form_len <= len && memcmp(t->form, text, t->form_len) == 0;
             return here ? t : best;
         }
@@ -80,32 +81,32 @@ static const dq_added *longest(const dq_added_set *set, const char *text, size_t
 static bool stands_alone(const char *text, size_t begin, size_t end, size_t len)
 {
     size_t bytes;
-    if (begin > 0 && dq_is_word(dq_utf8_last(text, begin, &bytes))) return false;
-    return end == len || !dq_is_word(dq_utf8_first(text + end, &bytes));
+    if (begin > 0 && dq_utf8_is_word(dq_utf8_last(text, begin, &bytes))) return false;
+    return end == len || !dq_utf8_is_word(dq_utf8_first(text + end, &bytes));
 }
 
 /* Not beyond `done`, where white space has been told already. */
 static size_t spaces_before(const char *text, size_t at, size_t done)
 {
     size_t bytes;
-    while (at > done && dq_is_space(dq_utf8_last(text, at, &bytes))) at -= bytes;
+    while (at > done && dq_utf8_is_space(dq_utf8_last(text, at, &bytes))) at -= bytes;
     return at;
 }
 
 static size_t spaces_after(const char *text, size_t at, size_t len)
 {
     size_t bytes;
-    while (at < len && dq_is_space(dq_utf8_first(text + at, &bytes))) at += bytes;
+    while (at < len && dq_utf8_is_space(dq_utf8_first(text + at, &bytes))) at += bytes;
     return at;
 }
 
-dq_status dq_added_walk(const dq_added_set *set, const char *text, size_t len,
-                        const dq_added_visit *visit, dq_err *err)
+dq_status dq_added_tokens_walk(const dq_added_tokens *set, const char *text, size_t len,
+                               const dq_added_tokens_visit *visit, dq_err *err)
 {
     size_t done = 0; /* everything before it has been told */
     for (size_t at = 0; at < len && set->n;) {
-        const dq_added *t = longest(set, text + at, len - at);
-        if (at % STOP_EVERY == 0) DQ_TRY(dq_check_stop(err));
+        const dq_added_token *t = longest(set, text + at, len - at);
+        if (at % STOP_EVERY == 0) DQ_TRY(dq_os_check_stop(err));
         if (!t) {
             at++;
             continue;

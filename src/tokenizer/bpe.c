@@ -111,7 +111,7 @@ static size_t count_symbols(const dq_bpe *bpe, const char *word, size_t len)
     return n;
 }
 
-/* The symbols a word begins as; out has room for count_symbols. A pending unknown token comes out before
+/* The symbols a word begins as; out has capacity for count_symbols. A pending unknown token comes out before
  * the next known character, behind bytes that fall back: the order of the reference. */
 static size_t first_symbols(const dq_bpe *bpe, const char *word, size_t len, int32_t *out)
 {
@@ -202,7 +202,7 @@ static void offer(const dq_bpe *bpe, heap *h, const symbol *s, int32_t at)
         heap_push(h, (candidate){(uint64_t)rank_in(merge) << 32 | (uint32_t)at, id_in(merge)});
 }
 
-/* Merges s[n]; the heap has room for 2 * n candidates: each merge takes one and offers at most two.
+/* Merges s[n]; the heap has capacity for 2 * n candidates: each merge takes one and offers at most two.
  * A candidate is stale when its left symbol is gone or the pair there gives something else now. */
 static void merge_long(const dq_bpe *bpe, symbol *s, size_t n, heap *h)
 {
@@ -237,13 +237,14 @@ static dq_status need_scratch(dq_bpe_run *run, size_t n, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status long_word(dq_bpe_run *run, dq_ids *ids, const char *word, size_t len, dq_err *err)
+static dq_status long_word(dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,
+                           dq_err *err)
 {
     if (len > LONGEST_WORD)
         return dq_fail(err, DQ_RESOURCE, "a single word of %zu bytes is too long", len);
-    size_t room = count_symbols(run->bpe, word, len);
-    if (room == 0) return DQ_OK;
-    DQ_TRY(need_scratch(run, room, err));
+    size_t capacity = count_symbols(run->bpe, word, len);
+    if (capacity == 0) return DQ_OK;
+    DQ_TRY(need_scratch(run, capacity, err));
     heap h = {run->scratch, 0};
     symbol *s = (symbol *)(h.item + 2 * run->scratch_symbols);
     int32_t *first = (int32_t *)(s + run->scratch_symbols);
@@ -251,19 +252,20 @@ static dq_status long_word(dq_bpe_run *run, dq_ids *ids, const char *word, size_
     for (size_t i = 0; i < n; i++)
         s[i] = (symbol){first[i], (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1};
     merge_long(run->bpe, s, n, &h);
-    DQ_TRY(dq_ids_room(ids, n, err));
+    DQ_TRY(dq_id_list_reserve(ids, n, err));
     for (int32_t i = n ? 0 : -1; i >= 0; i = s[i].next) ids->id[ids->n++] = s[i].id;
     return DQ_OK;
 }
 
-static dq_status any_word(dq_bpe_run *run, dq_ids *ids, const char *word, size_t len, dq_err *err)
+static dq_status any_word(dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,
+                          dq_err *err)
 {
     int32_t sym[2 * SHORT_WORD];
     if (len > SHORT_WORD) return long_word(run, ids, word, len, err);
     size_t n = first_symbols(run->bpe, word, len, sym);
     if (n > SHORT_WORD) return long_word(run, ids, word, len, err);
     n = merge_short(run->bpe, sym, n);
-    DQ_TRY(dq_ids_room(ids, n, err));
+    DQ_TRY(dq_id_list_reserve(ids, n, err));
     memcpy(ids->id + ids->n, sym, n * sizeof *sym);
     ids->n += n;
     return DQ_OK;
@@ -308,11 +310,12 @@ static dq_status cache_grow(dq_bpe_run *run, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status short_word(dq_bpe_run *run, dq_ids *ids, const char *word, size_t len, dq_err *err)
+static dq_status short_word(dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,
+                            dq_err *err)
 {
     uint64_t key[CACHE_KEY / 8] = {0};
     int32_t id = dq_strmap_get(&run->bpe->known, word, len);
-    if (id >= 0) return dq_ids_push(ids, id, err);
+    if (id >= 0) return dq_id_list_push(ids, id, err);
     if (!run->cache) {
         run->cache = dq_block_new(CACHE_FIRST, sizeof *run->cache, err);
         if (!run->cache) return err->code;
@@ -321,7 +324,7 @@ static dq_status short_word(dq_bpe_run *run, dq_ids *ids, const char *word, size
     memcpy(key, word, len);
     cached *c = cache_find(run, key, len);
     if (c->len == len && memcmp(c->key, key, CACHE_KEY) == 0) {
-        DQ_TRY(dq_ids_room(ids, CACHE_IDS, err));
+        DQ_TRY(dq_id_list_reserve(ids, CACHE_IDS, err));
         memcpy(ids->id + ids->n, c->id, sizeof c->id);
         ids->n += c->n;
         return DQ_OK;
@@ -339,13 +342,14 @@ static dq_status short_word(dq_bpe_run *run, dq_ids *ids, const char *word, size
     return DQ_OK;
 }
 
-static dq_status one_word(dq_bpe_run *run, dq_ids *ids, const char *word, size_t len, dq_err *err)
+static dq_status one_word(dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,
+                          dq_err *err)
 {
     return len <= CACHE_KEY ? short_word(run, ids, word, len, err)
                             : any_word(run, ids, word, len, err);
 }
 
-dq_status dq_bpe_know(dq_bpe *bpe, dq_bpe_run *run, dq_ids *ids, const char *word, size_t len,
+dq_status dq_bpe_know(dq_bpe *bpe, dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,
                       int32_t id, dq_err *err)
 {
     if (len > CACHE_KEY) return DQ_OK;
@@ -376,12 +380,12 @@ static size_t next_cut(const char *word, size_t len)
     return len;
 }
 
-dq_status dq_bpe_word(dq_bpe_run *run, dq_ids *ids, const char *word, size_t len, dq_err *err)
+dq_status dq_bpe_word(dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len, dq_err *err)
 {
     if (len == 0) return DQ_OK;
     if (run->bpe->whole_words) {
         int32_t id = dq_strmap_get(&run->bpe->words, word, len);
-        if (id >= 0) return dq_ids_push(ids, id, err);
+        if (id >= 0) return dq_id_list_push(ids, id, err);
     }
     if (!run->bpe->cuts) return one_word(run, ids, word, len, err);
     /* The whole text may be one word. Merges on the two sides of such a place never meet, so the

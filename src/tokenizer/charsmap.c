@@ -22,7 +22,7 @@ static dq_status damaged(dq_err *err, const char *why)
     return dq_fail(err, DQ_DAMAGED, "normalizer Precompiled: \"precompiled_charsmap\" %s", why);
 }
 
-/* out has room for len / 4 * 3 bytes. */
+/* out has capacity for len / 4 * 3 bytes. */
 static dq_status unpack(uint8_t *out, size_t *n, const char *s, size_t len, dq_err *err)
 {
     size_t pad = 0;

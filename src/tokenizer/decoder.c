@@ -22,7 +22,7 @@ static dq_status load_text(const char **text, size_t *len, const json_t *s, cons
     return *text ? DQ_OK : err->code;
 }
 
-static dq_status load_character(dq_decode_step *s, const json_t *v, const char *type,
+static dq_status load_character(dq_decoder_step *s, const json_t *v, const char *type,
                                 const char *key, dq_arena *a, dq_err *err)
 {
     size_t used = 0;
@@ -32,11 +32,11 @@ static dq_status load_character(dq_decode_step *s, const json_t *v, const char *
     return dq_fail(err, DQ_DAMAGED, "decoder %s: \"%s\" is not one character", type, key);
 }
 
-static dq_status load_replace(dq_decode_step *s, const json_t *v, dq_arena *a, dq_err *err)
+static dq_status load_replace(dq_decoder_step *s, const json_t *v, dq_arena *a, dq_err *err)
 {
     const json_t *pattern = json_object_get(v, "pattern");
     const json_t *text = json_object_get(pattern, "String");
-    s->kind = DQ_DECODE_REPLACE;
+    s->kind = DQ_DECODER_REPLACE;
     if (json_is_string(json_object_get(pattern, "Regex")))
         return dq_fail(err, DQ_MISMATCH, "decoder Replace with a Regex pattern is not supported");
     DQ_TRY(load_text(&s->part, &s->part_len, text, "Replace", "pattern", a, err));
@@ -46,20 +46,20 @@ static dq_status load_replace(dq_decode_step *s, const json_t *v, dq_arena *a, d
     return dq_fail(err, DQ_MISMATCH, "decoder Replace with an empty pattern is not supported");
 }
 
-static dq_status load_strip(dq_decode_step *s, const json_t *v, dq_arena *a, dq_err *err)
+static dq_status load_strip(dq_decoder_step *s, const json_t *v, dq_arena *a, dq_err *err)
 {
-    s->kind = DQ_DECODE_STRIP;
+    s->kind = DQ_DECODER_STRIP;
     DQ_TRY(load_character(s, v, "Strip", "content", a, err));
     DQ_TRY(dq_json_int(&s->start, v, "start", 0, INT64_MAX, NULL, err));
     return dq_json_int(&s->stop, v, "stop", 0, INT64_MAX, NULL, err);
 }
 
-static dq_status load_metaspace(dq_decode_step *s, const json_t *v, dq_arena *a, dq_err *err)
+static dq_status load_metaspace(dq_decoder_step *s, const json_t *v, dq_arena *a, dq_err *err)
 {
     static const bool yes = true;
     const char *scheme, *old_scheme = "always";
     bool old;
-    s->kind = DQ_DECODE_METASPACE;
+    s->kind = DQ_DECODER_METASPACE;
     DQ_TRY(load_character(s, v, "Metaspace", "replacement", a, err));
     DQ_TRY(dq_json_bool(&old, v, "add_prefix_space", &yes, err));
     if (!old) old_scheme = "never";
@@ -71,18 +71,18 @@ static dq_status load_metaspace(dq_decode_step *s, const json_t *v, dq_arena *a,
                    "decoder Metaspace with prepend_scheme \"%s\" is not supported", scheme);
 }
 
-static dq_status load_one(dq_decode_step *s, const json_t *v, const char *type, dq_arena *a,
+static dq_status load_one(dq_decoder_step *s, const json_t *v, const char *type, dq_arena *a,
                           dq_err *err)
 {
     if (strcmp(type, "Replace") == 0) return load_replace(s, v, a, err);
     if (strcmp(type, "Strip") == 0) return load_strip(s, v, a, err);
     if (strcmp(type, "Metaspace") == 0) return load_metaspace(s, v, a, err);
     if (strcmp(type, "ByteLevel") == 0) {
-        s->kind = DQ_DECODE_BYTE_LEVEL;
+        s->kind = DQ_DECODER_BYTE_LEVEL;
     } else if (strcmp(type, "ByteFallback") == 0) {
-        s->kind = DQ_DECODE_BYTE_FALLBACK;
+        s->kind = DQ_DECODER_BYTE_FALLBACK;
     } else if (strcmp(type, "Fuse") == 0) {
-        s->kind = DQ_DECODE_FUSE;
+        s->kind = DQ_DECODER_FUSE;
     } else {
         return dq_fail(err, DQ_MISMATCH, "decoder type \"%s\" is not supported", type);
     }
@@ -95,9 +95,9 @@ static dq_status load(dq_decoder *d, const json_t *v, int depth, dq_arena *a, dq
     if (!json_is_object(v)) return dq_fail(err, DQ_DAMAGED, "a decoder is not an object");
     DQ_TRY(dq_json_text(&type, v, "type", NULL, err));
     if (strcmp(type, "Sequence") != 0) {
-        if (d->n_steps == DQ_MAX_DECODE_STEPS)
+        if (d->n_steps == DQ_DECODER_MAX_STEPS)
             return dq_fail(err, DQ_MISMATCH, "more than %d decoder steps are not supported",
-                           DQ_MAX_DECODE_STEPS);
+                           DQ_DECODER_MAX_STEPS);
         return load_one(&d->step[d->n_steps++], v, type, a, err);
     }
     const json_t *list = json_object_get(v, "decoders");
@@ -117,7 +117,7 @@ dq_status dq_decoder_load(dq_decoder *d, const json_t *value, dq_arena *a, dq_er
     return d->none ? DQ_OK : load(d, value, 0, a, err);
 }
 
-/* Pieces of text, one behind the other. No step makes more pieces than it got, but for the one that
+/* Pieces of text, one after the other. No step makes more pieces than it got, but for the one that
  * an empty list may become. */
 typedef struct list {
     dq_strbuf text;
@@ -140,7 +140,7 @@ static dq_status byte_level(list *out, const list *in, dq_err *err)
     for (size_t i = 0, begin = 0; i < in->n; begin = in->end[i++]) {
         const char *s = in->text.s + begin;
         size_t len = in->end[i] - begin, n;
-        if (!dq_chars_to_bytes(raw.s + raw.n, &n, s, len)) {
+        if (!dq_utf8_to_bytes(raw.s + raw.n, &n, s, len)) {
             memcpy(raw.s + raw.n, s, len);
             n = len;
         }
@@ -211,21 +211,21 @@ static dq_status byte_fallback(list *out, const list *in, dq_err *err)
     return status;
 }
 
-static dq_status replace(list *l, const char *s, size_t len, const dq_decode_step *step,
+static dq_status replace(list *l, const char *s, size_t len, const dq_decoder_step *step,
                          const char *by, size_t by_len, size_t original, dq_err *err)
 {
     dq_strbuf *out = &l->text;
     size_t done = 0, at;
-    while ((at = dq_find_text(s, len, done, step->part, step->part_len)) != SIZE_MAX) {
+    while ((at = dq_regex_find_text(s, len, done, step->part, step->part_len)) != SIZE_MAX) {
         DQ_TRY(dq_strbuf_add(out, s + done, at - done, err));
         DQ_TRY(dq_strbuf_add(out, by, by_len, err));
-        DQ_TRY(dq_growth_check(out->n, original, "decoder Replace", err));
+        DQ_TRY(dq_strbuf_check_growth(out->n, original, "decoder Replace", err));
         done = at + step->part_len;
     }
     return dq_strbuf_add(out, s + done, len - done, err);
 }
 
-static dq_status strip(dq_strbuf *out, const char *s, size_t len, const dq_decode_step *step,
+static dq_status strip(dq_strbuf *out, const char *s, size_t len, const dq_decoder_step *step,
                        dq_err *err)
 {
     const size_t n = step->part_len;
@@ -239,36 +239,36 @@ static dq_status strip(dq_strbuf *out, const char *s, size_t len, const dq_decod
     return dq_strbuf_add(out, s + begin, len - begin, err);
 }
 
-static dq_status each(list *out, const list *in, const dq_decode_step *step, size_t original,
+static dq_status each(list *out, const list *in, const dq_decoder_step *step, size_t original,
                       dq_err *err)
 {
     for (size_t i = 0, begin = 0; i < in->n; begin = in->end[i++]) {
         const char *s = in->text.s + begin;
         size_t len = in->end[i] - begin;
-        if (step->kind == DQ_DECODE_STRIP) {
+        if (step->kind == DQ_DECODER_STRIP) {
             DQ_TRY(strip(&out->text, s, len, step, err));
-        } else if (step->kind == DQ_DECODE_METASPACE) {
+        } else if (step->kind == DQ_DECODER_METASPACE) {
             DQ_TRY(
                 replace(out, s, len, step, " ", i == 0 && step->drop_first ? 0 : 1, original, err));
         } else {
             DQ_TRY(replace(out, s, len, step, step->text, step->text_len, original, err));
         }
         end_piece(out);
-        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(dq_os_check_stop(err));
     }
     return DQ_OK;
 }
 
 /* A step makes `out` of `in`, which steps before it have made of `original` bytes. */
-static dq_status apply(list *out, const list *in, const dq_decode_step *step, size_t original,
+static dq_status apply(list *out, const list *in, const dq_decoder_step *step, size_t original,
                        dq_err *err)
 {
     out->n = 0;
     out->text.n = 0;
     switch (step->kind) {
-    case DQ_DECODE_BYTE_LEVEL: return byte_level(out, in, err);
-    case DQ_DECODE_BYTE_FALLBACK: return byte_fallback(out, in, err);
-    case DQ_DECODE_FUSE:
+    case DQ_DECODER_BYTE_LEVEL: return byte_level(out, in, err);
+    case DQ_DECODER_BYTE_FALLBACK: return byte_fallback(out, in, err);
+    case DQ_DECODER_FUSE:
         DQ_TRY(dq_strbuf_add(&out->text, in->text.s, in->text.n, err));
         end_piece(out);
         return DQ_OK;
@@ -301,8 +301,8 @@ static dq_status decode(const dq_decoder *d, list both[2], const char *const *to
     return DQ_OK;
 }
 
-dq_status dq_decode(const dq_decoder *d, const char *const *token, const size_t *len, int64_t n,
-                    char **text, size_t *text_len, dq_err *err)
+dq_status dq_decoder_run(const dq_decoder *d, const char *const *token, const size_t *len,
+                         int64_t n, char **text, size_t *text_len, dq_err *err)
 {
     list both[2] = {0}, *result;
     dq_status status = decode(d, both, token, len, (size_t)n, &result, err);

@@ -5,13 +5,13 @@
 
 #include "base/base.h"
 
-typedef struct dq_ids {
+typedef struct dq_id_list {
     int32_t *id; /* [n], a block; the holder may take it and put NULL here */
-    size_t n, room;
-} dq_ids;
+    size_t n, capacity;
+} dq_id_list;
 
 /* Makes room for `more` ids behind the last one. */
-dq_status dq_ids_room(dq_ids *ids, size_t more, dq_err *err);
-dq_status dq_ids_push(dq_ids *ids, int32_t id, dq_err *err);
+dq_status dq_id_list_reserve(dq_id_list *ids, size_t more, dq_err *err);
+dq_status dq_id_list_push(dq_id_list *ids, int32_t id, dq_err *err);
 
 #endif

@@ -26,16 +26,16 @@ static dq_status load_text(const char **text, size_t *len, const json_t *v, cons
     return *text ? DQ_OK : err->code;
 }
 
-static dq_status load_replace(dq_normal_step *s, const json_t *v, dq_arena *a, dq_err *err)
+static dq_status load_replace(dq_normalizer_step *s, const json_t *v, dq_arena *a, dq_err *err)
 {
     const json_t *pattern = json_object_get(v, "pattern");
     const json_t *regex = json_object_get(pattern, "Regex");
     const json_t *text = json_object_get(pattern, "String");
-    s->kind = DQ_NORMAL_REPLACE;
+    s->kind = DQ_NORMALIZER_REPLACE;
     DQ_TRY(load_text(&s->text, &s->text_len, v, "Replace", "content", a, err));
     if (json_is_string(regex) && !text)
-        return dq_pattern_compile(&s->regex.code, &s->regex.jit, json_string_value(regex),
-                                  json_string_length(regex), a, err);
+        return dq_regex_syntax_compile(&s->regex.code, &s->regex.jit, json_string_value(regex),
+                                       json_string_length(regex), a, err);
     if (!json_is_string(text) || regex)
         return dq_fail(
             err, DQ_DAMAGED,
@@ -45,17 +45,17 @@ static dq_status load_replace(dq_normal_step *s, const json_t *v, dq_arena *a, d
     return dq_fail(err, DQ_MISMATCH, "normalizer Replace with an empty pattern is not supported");
 }
 
-static dq_status load_strip(dq_normal_step *s, const json_t *v, dq_err *err)
+static dq_status load_strip(dq_normalizer_step *s, const json_t *v, dq_err *err)
 {
-    s->kind = DQ_NORMAL_STRIP;
+    s->kind = DQ_NORMALIZER_STRIP;
     DQ_TRY(dq_json_bool(&s->left, v, "strip_left", &no, err));
     return dq_json_bool(&s->right, v, "strip_right", &no, err);
 }
 
-static dq_status load_precompiled(dq_normal_step *s, const json_t *v, dq_arena *a, dq_err *err)
+static dq_status load_precompiled(dq_normalizer_step *s, const json_t *v, dq_arena *a, dq_err *err)
 {
     const json_t *map = json_object_get(v, "precompiled_charsmap");
-    s->kind = DQ_NORMAL_CHARSMAP;
+    s->kind = DQ_NORMALIZER_CHARSMAP;
     if (!map || json_is_null(map)) return DQ_OK;
     if (!json_is_string(map))
         return dq_fail(err, DQ_DAMAGED,
@@ -63,24 +63,24 @@ static dq_status load_precompiled(dq_normal_step *s, const json_t *v, dq_arena *
     return dq_charsmap_load(&s->map, json_string_value(map), json_string_length(map), a, err);
 }
 
-static dq_status load_one(dq_normal_step *s, const json_t *v, const char *type, dq_arena *a,
+static dq_status load_one(dq_normalizer_step *s, const json_t *v, const char *type, dq_arena *a,
                           dq_err *err)
 {
     static const char *const forms[] = {"NFD", "NFC", "NFKD", "NFKC"};
     for (int i = 0; i < 4; i++) {
         if (strcmp(type, forms[i]) != 0) continue;
-        s->kind = DQ_NORMAL_FORM;
+        s->kind = DQ_NORMALIZER_FORM;
         s->composed = i % 2;
         s->compatible = i >= 2;
         return DQ_OK;
     }
     if (strcmp(type, "Lowercase") == 0) {
-        s->kind = DQ_NORMAL_LOWER;
+        s->kind = DQ_NORMALIZER_LOWER;
         return DQ_OK;
     }
     if (strcmp(type, "Strip") == 0) return load_strip(s, v, err);
     if (strcmp(type, "Prepend") == 0) {
-        s->kind = DQ_NORMAL_PREPEND;
+        s->kind = DQ_NORMALIZER_PREPEND;
         return load_text(&s->text, &s->text_len, v, type, "prepend", a, err);
     }
     if (strcmp(type, "Replace") == 0) return load_replace(s, v, a, err);
@@ -94,9 +94,9 @@ static dq_status load(dq_normalizer *n, const json_t *v, int depth, dq_arena *a,
     if (!json_is_object(v)) return dq_fail(err, DQ_DAMAGED, "a normalizer is not an object");
     DQ_TRY(dq_json_text(&type, v, "type", NULL, err));
     if (strcmp(type, "Sequence") != 0) {
-        if (n->n_steps == DQ_MAX_NORMAL_STEPS)
+        if (n->n_steps == DQ_NORMALIZER_MAX_STEPS)
             return dq_fail(err, DQ_MISMATCH, "more than %d normalizers are not supported",
-                           DQ_MAX_NORMAL_STEPS);
+                           DQ_NORMALIZER_MAX_STEPS);
         return load_one(&n->step[n->n_steps++], v, type, a, err);
     }
     const json_t *list = json_object_get(v, "normalizers");
@@ -124,7 +124,7 @@ void dq_normalizer_free(dq_normalizer *n)
 /* Code points of a stretch, and then its UTF-8 in the same place. */
 typedef struct points {
     utf8proc_int32_t *p;
-    size_t room;
+    size_t capacity;
 } points;
 
 /* out += the form of s[len]. */
@@ -134,14 +134,14 @@ static dq_status one_form(dq_strbuf *out, points *work, const char *s, size_t le
     utf8proc_ssize_t n;
     for (;;) {
         n = utf8proc_decompose((const utf8proc_uint8_t *)s, (utf8proc_ssize_t)len, work->p,
-                               (utf8proc_ssize_t)work->room, (utf8proc_option_t)options);
-        if (n < 0 || (size_t)n <= work->room) break;
+                               (utf8proc_ssize_t)work->capacity, (utf8proc_option_t)options);
+        if (n < 0 || (size_t)n <= work->capacity) break;
         dq_block_free(work->p);
-        work->room = 0;
-        size_t room = (size_t)n + (size_t)n / 4 + 64;
-        work->p = dq_block_new(room + 1, sizeof *work->p, err); /* + 1: a NUL is put behind */
+        work->capacity = 0;
+        size_t capacity = (size_t)n + (size_t)n / 4 + 64;
+        work->p = dq_block_new(capacity + 1, sizeof *work->p, err); /* + 1: a NUL is put behind */
         if (!work->p) return err->code;
-        work->room = room;
+        work->capacity = capacity;
     }
     if (n >= 0) n = utf8proc_reencode(work->p, n, (utf8proc_option_t)options);
     if (n < 0)
@@ -152,7 +152,7 @@ static dq_status one_form(dq_strbuf *out, points *work, const char *s, size_t le
 
 /* What utf8proc would decompose, reorder or compose and the reference leaves alone: characters newer
  * than its tables (Unicode 9), and U+11A7, which utf8proc takes for a final consonant of Hangul. */
-static const dq_range untold[] = {
+static const dq_utf8_range untold[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
     {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x11A7, 0x11A7},
     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0x32FF, 0x32FF},
@@ -170,7 +170,7 @@ static const dq_range untold[] = {
 
 /* A character whose first byte is below `limit` is its own form whatever stands before it, so that
  * only stretches of the others, each with the character before it, are looked at. */
-static dq_status form(dq_strbuf *out, const dq_normal_step *s, const char *text, size_t len,
+static dq_status form(dq_strbuf *out, const dq_normalizer_step *s, const char *text, size_t len,
                       dq_err *err)
 {
     const uint8_t *p = (const uint8_t *)text;
@@ -187,7 +187,7 @@ static dq_status form(dq_strbuf *out, const dq_normal_step *s, const char *text,
         while (begin < len && p[begin] < limit) begin++;
         for (end = begin; end < len && p[end] >= limit; end += used) {
             uint32_t c = dq_utf8_first(text + end, &used);
-            opaque = dq_in_ranges(untold, sizeof untold / sizeof *untold, c);
+            opaque = dq_utf8_in_ranges(untold, sizeof untold / sizeof *untold, c);
             if (opaque) break;
         }
         if (begin > i && end > begin) {
@@ -226,37 +226,39 @@ static dq_status lower(dq_strbuf *out, const char *text, size_t len, dq_err *err
     return DQ_OK;
 }
 
-static dq_status strip(dq_strbuf *out, const dq_normal_step *s, const char *text, size_t len,
+static dq_status strip(dq_strbuf *out, const dq_normalizer_step *s, const char *text, size_t len,
                        dq_err *err)
 {
     size_t begin = 0, used;
-    while (s->left && begin < len && dq_is_space(dq_utf8_first(text + begin, &used))) begin += used;
-    while (s->right && len > begin && dq_is_space(dq_utf8_last(text, len, &used))) len -= used;
+    while (s->left && begin < len && dq_utf8_is_space(dq_utf8_first(text + begin, &used)))
+        begin += used;
+    while (s->right && len > begin && dq_utf8_is_space(dq_utf8_last(text, len, &used))) len -= used;
     return dq_strbuf_add(out, text + begin, len - begin, err);
 }
 
-static dq_status replace(dq_strbuf *out, const dq_normal_step *s, const char *text, size_t len,
+static dq_status replace(dq_strbuf *out, const dq_normalizer_step *s, const char *text, size_t len,
                          size_t original, dq_err *err)
 {
-    dq_matcher m = {0};
+    dq_regex_matcher m = {0};
     size_t done = 0, begin = 0, end;
-    dq_status status = s->regex.code && len ? dq_match_begin(&m, len, err) : DQ_OK;
+    dq_status status = s->regex.code && len ? dq_regex_begin(&m, len, err) : DQ_OK;
     while (status == DQ_OK && len) {
         bool found;
         if (s->regex.code) {
-            status = dq_match_next(&m, &s->regex, text, len, &begin, &end, &found, err);
+            status = dq_regex_next(&m, &s->regex, text, len, &begin, &end, &found, err);
         } else {
-            begin = dq_find_text(text, len, done, s->part, s->part_len);
+            begin = dq_regex_find_text(text, len, done, s->part, s->part_len);
             end = begin + s->part_len;
             found = begin != SIZE_MAX;
         }
         if (status != DQ_OK || !found) break;
         status = dq_strbuf_add(out, text + done, begin - done, err);
         if (status == DQ_OK) status = dq_strbuf_add(out, s->text, s->text_len, err);
-        if (status == DQ_OK) status = dq_growth_check(out->n, original, "normalizer Replace", err);
+        if (status == DQ_OK)
+            status = dq_strbuf_check_growth(out->n, original, "normalizer Replace", err);
         done = end;
     }
-    dq_matcher_end(&m);
+    dq_regex_end(&m);
     return status == DQ_OK ? dq_strbuf_add(out, text + done, len - done, err) : status;
 }
 
@@ -268,7 +270,7 @@ static dq_status by_map(dq_strbuf *out, const dq_charsmap *map, const char *text
     for (size_t i = 0, end; i < len; i = end) {
         size_t used, n;
         utf8proc_int32_t state = 0;
-        DQ_TRY(dq_growth_check(out->n, original, "normalizer Precompiled", err));
+        DQ_TRY(dq_strbuf_check_growth(out->n, original, "normalizer Precompiled", err));
         uint32_t c = dq_utf8_first(text + i, &used), next;
         for (end = i + used; end < len; end += used, c = next) {
             next = dq_utf8_first(text + end, &used);
@@ -289,17 +291,17 @@ static dq_status by_map(dq_strbuf *out, const dq_charsmap *map, const char *text
 }
 
 /* The quick answer for text that the step surely leaves as it is. */
-static bool untouched(const dq_normal_step *s, const char *text, size_t len)
+static bool untouched(const dq_normalizer_step *s, const char *text, size_t len)
 {
     size_t used;
     switch (s->kind) {
-    case DQ_NORMAL_STRIP:
-        return !(s->left && dq_is_space(dq_utf8_first(text, &used))) &&
-               !(s->right && dq_is_space(dq_utf8_last(text, len, &used)));
-    case DQ_NORMAL_REPLACE:
-        return s->part && dq_find_text(text, len, 0, s->part, s->part_len) == SIZE_MAX;
-    case DQ_NORMAL_CHARSMAP: return s->map.n_units == 0;
-    case DQ_NORMAL_FORM: {
+    case DQ_NORMALIZER_STRIP:
+        return !(s->left && dq_utf8_is_space(dq_utf8_first(text, &used))) &&
+               !(s->right && dq_utf8_is_space(dq_utf8_last(text, len, &used)));
+    case DQ_NORMALIZER_REPLACE:
+        return s->part && dq_regex_find_text(text, len, 0, s->part, s->part_len) == SIZE_MAX;
+    case DQ_NORMALIZER_CHARSMAP: return s->map.n_units == 0;
+    case DQ_NORMALIZER_FORM: {
         const unsigned limit = s->compatible ? 0x80 : s->composed ? 0xCC : 0xC3;
         for (size_t i = 0; i < len; i++) {
             if ((uint8_t)text[i] >= limit) return false;
@@ -311,19 +313,19 @@ static bool untouched(const dq_normal_step *s, const char *text, size_t len)
 }
 
 /* What the steps so far have made of `original` bytes, text[len], becomes what this one makes of it. */
-static dq_status apply(dq_strbuf *out, const dq_normal_step *s, const char *text, size_t len,
+static dq_status apply(dq_strbuf *out, const dq_normalizer_step *s, const char *text, size_t len,
                        size_t original, dq_err *err)
 {
     switch (s->kind) {
-    case DQ_NORMAL_FORM: return form(out, s, text, len, err);
-    case DQ_NORMAL_LOWER: return lower(out, text, len, err);
-    case DQ_NORMAL_STRIP: return strip(out, s, text, len, err);
-    case DQ_NORMAL_PREPEND:
-        DQ_TRY(dq_growth_check(s->text_len + len, original, "normalizer Prepend", err));
+    case DQ_NORMALIZER_FORM: return form(out, s, text, len, err);
+    case DQ_NORMALIZER_LOWER: return lower(out, text, len, err);
+    case DQ_NORMALIZER_STRIP: return strip(out, s, text, len, err);
+    case DQ_NORMALIZER_PREPEND:
+        DQ_TRY(dq_strbuf_check_growth(s->text_len + len, original, "normalizer Prepend", err));
         DQ_TRY(dq_strbuf_add(out, s->text, s->text_len, err));
         return dq_strbuf_add(out, text, len, err);
-    case DQ_NORMAL_REPLACE: return replace(out, s, text, len, original, err);
-    case DQ_NORMAL_CHARSMAP: return by_map(out, &s->map, text, len, original, err);
+    case DQ_NORMALIZER_REPLACE: return replace(out, s, text, len, original, err);
+    case DQ_NORMALIZER_CHARSMAP: return by_map(out, &s->map, text, len, original, err);
     }
     return dq_fail(err, DQ_BUG, "a normalizer of kind %d", (int)s->kind);
 }
@@ -331,23 +333,23 @@ static dq_status apply(dq_strbuf *out, const dq_normal_step *s, const char *text
 /* *head bytes at the beginning of text come from the first character of the original; now those of
  * the step's result. What replaces a match counts as coming from the match's last character, and a
  * charsmap that drops the first character makes the next one the first, as in the reference. */
-static dq_status move_head(size_t *head, const dq_normal_step *s, const char *text, size_t len,
+static dq_status move_head(size_t *head, const dq_normalizer_step *s, const char *text, size_t len,
                            dq_err *err)
 {
     size_t begin = 0, end = 0, used;
     bool found = false;
-    if (*head && s->kind == DQ_NORMAL_PREPEND) *head += s->text_len;
-    if (s->kind == DQ_NORMAL_STRIP && s->left) {
-        while (end < *head && dq_is_space(dq_utf8_first(text + end, &used))) end += used;
+    if (*head && s->kind == DQ_NORMALIZER_PREPEND) *head += s->text_len;
+    if (s->kind == DQ_NORMALIZER_STRIP && s->left) {
+        while (end < *head && dq_utf8_is_space(dq_utf8_first(text + end, &used))) end += used;
         *head -= end;
     }
-    if (s->kind != DQ_NORMAL_REPLACE || *head == 0) return DQ_OK;
+    if (s->kind != DQ_NORMALIZER_REPLACE || *head == 0) return DQ_OK;
     if (s->regex.code) {
-        dq_matcher m = {0};
-        dq_status status = dq_match_begin(&m, len, err);
+        dq_regex_matcher m = {0};
+        dq_status status = dq_regex_begin(&m, len, err);
         if (status == DQ_OK)
-            status = dq_match_next(&m, &s->regex, text, len, &begin, &end, &found, err);
-        dq_matcher_end(&m);
+            status = dq_regex_next(&m, &s->regex, text, len, &begin, &end, &found, err);
+        dq_regex_end(&m);
         DQ_TRY(status);
     } else {
         found = len >= s->part_len && memcmp(text, s->part, s->part_len) == 0;
@@ -358,25 +360,25 @@ static dq_status move_head(size_t *head, const dq_normal_step *s, const char *te
 }
 
 /* One step from `now` (or text[len]) to a new `now`. */
-static dq_status advance(dq_strbuf *now, size_t *head, const dq_normal_step *s, const char *text,
-                         size_t len, size_t original, dq_err *err)
+static dq_status advance(dq_strbuf *now, size_t *head, const dq_normalizer_step *s,
+                         const char *text, size_t len, size_t original, dq_err *err)
 {
-    const dq_normal_kind k = s->kind;
+    const dq_normalizer_kind k = s->kind;
     dq_strbuf next = {0};
     dq_status status = dq_strbuf_reserve(&next, len, err);
     if (status == DQ_OK) status = move_head(head, s, text, len, err);
     if (status == DQ_OK) status = apply(&next, s, text, len, original, err);
-    if (status == DQ_OK) status = dq_growth_check(next.n, original, "the normalizer", err);
+    if (status == DQ_OK) status = dq_strbuf_check_growth(next.n, original, "the normalizer", err);
     if (status == DQ_OK && *head && next.n &&
-        (k == DQ_NORMAL_FORM || k == DQ_NORMAL_LOWER || k == DQ_NORMAL_CHARSMAP))
+        (k == DQ_NORMALIZER_FORM || k == DQ_NORMALIZER_LOWER || k == DQ_NORMALIZER_CHARSMAP))
         dq_utf8_first(next.s, head);
     dq_block_free(now->s);
     *now = next;
     return status;
 }
 
-dq_status dq_normalize_from(const dq_normalizer *n, char **out, size_t *out_len, bool *moved,
-                            const char *text, size_t len, dq_err *err)
+dq_status dq_normalizer_run_from(const dq_normalizer *n, char **out, size_t *out_len, bool *moved,
+                                 const char *text, size_t len, dq_err *err)
 {
     dq_strbuf now = {0}; /* the text as it is now, unless it is still the caller's */
     size_t head = 0;
@@ -400,9 +402,9 @@ dq_status dq_normalize_from(const dq_normalizer *n, char **out, size_t *out_len,
     return DQ_OK;
 }
 
-dq_status dq_normalize(const dq_normalizer *n, char **out, size_t *out_len, const char *text,
-                       size_t len, dq_err *err)
+dq_status dq_normalizer_run(const dq_normalizer *n, char **out, size_t *out_len, const char *text,
+                            size_t len, dq_err *err)
 {
     bool moved;
-    return dq_normalize_from(n, out, out_len, &moved, text, len, err);
+    return dq_normalizer_run_from(n, out, out_len, &moved, text, len, err);
 }

@@ -7,19 +7,19 @@
 #include "tokenizer/charsmap.h"
 #include "tokenizer/regex.h"
 
-enum { DQ_MAX_NORMAL_STEPS = 32 };
+enum { DQ_NORMALIZER_MAX_STEPS = 32 };
 
-typedef enum dq_normal_kind {
-    DQ_NORMAL_FORM,
-    DQ_NORMAL_LOWER,
-    DQ_NORMAL_STRIP,
-    DQ_NORMAL_PREPEND,
-    DQ_NORMAL_REPLACE,
-    DQ_NORMAL_CHARSMAP
-} dq_normal_kind;
+typedef enum dq_normalizer_kind {
+    DQ_NORMALIZER_FORM,
+    DQ_NORMALIZER_LOWER,
+    DQ_NORMALIZER_STRIP,
+    DQ_NORMALIZER_PREPEND,
+    DQ_NORMALIZER_REPLACE,
+    DQ_NORMALIZER_CHARSMAP
+} dq_normalizer_kind;
 
-typedef struct dq_normal_step {
-    dq_normal_kind kind;
+typedef struct dq_normalizer_step {
+    dq_normalizer_kind kind;
     bool compatible, composed; /* FORM: K, C */
     bool left, right;          /* STRIP */
     const char *text;          /* PREPEND: what; REPLACE: by what */
@@ -28,11 +28,11 @@ typedef struct dq_normal_step {
     size_t part_len;
     dq_regex regex;
     dq_charsmap map;
-} dq_normal_step;
+} dq_normalizer_step;
 
 /* Read-only once loaded. {0} changes nothing. */
 typedef struct dq_normalizer {
-    dq_normal_step step[DQ_MAX_NORMAL_STEPS];
+    dq_normalizer_step step[DQ_NORMALIZER_MAX_STEPS];
     int n_steps;
 } dq_normalizer;
 
@@ -44,11 +44,11 @@ void dq_normalizer_free(dq_normalizer *n);
 
 /* *out is NULL when well-formed text[len] stays as it is (*out_len is len then), else a block that
  * the caller ends with dq_block_free. Safe from several threads at once. */
-dq_status dq_normalize(const dq_normalizer *n, char **out, size_t *out_len, const char *text,
-                       size_t len, dq_err *err);
+dq_status dq_normalizer_run(const dq_normalizer *n, char **out, size_t *out_len, const char *text,
+                            size_t len, dq_err *err);
 /* The same, and *moved tells whether the result begins with something from behind the beginning of
  * text: the reference's "first" piece is then no longer first. */
-dq_status dq_normalize_from(const dq_normalizer *n, char **out, size_t *out_len, bool *moved,
-                            const char *text, size_t len, dq_err *err);
+dq_status dq_normalizer_run_from(const dq_normalizer *n, char **out, size_t *out_len, bool *moved,
+                                 const char *text, size_t len, dq_err *err);
 
 #endif

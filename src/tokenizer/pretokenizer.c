@@ -12,7 +12,7 @@
 
 /* One piece being cut by one step. */
 typedef struct cutter {
-    dq_pretokenize_run *run;
+    dq_pretokenizer_run *run;
     int k;
     const char *text;
     bool first;        /* the piece begins where the whole text does */
@@ -21,8 +21,8 @@ typedef struct cutter {
     bool match;        /* its last part was a match */
 } cutter;
 
-static dq_status from_step(dq_pretokenize_run *run, int k, const char *text, size_t len, bool first,
-                           dq_err *err);
+static dq_status from_step(dq_pretokenizer_run *run, int k, const char *text, size_t len,
+                           bool first, dq_err *err);
 
 static dq_status tell(const cutter *c, size_t begin, size_t end, dq_err *err)
 {
@@ -41,7 +41,7 @@ static dq_status close_span(cutter *c, dq_err *err)
  * tokenizer/normalizer.rs split. */
 static dq_status part(cutter *c, size_t begin, size_t end, bool match, dq_err *err)
 {
-    const dq_split_step *s = &c->run->p->step[c->k];
+    const dq_pretokenizer_step *s = &c->run->p->step[c->k];
     bool extends = false;
     if (s->invert) match = !match;
     switch (s->behavior) {
@@ -66,9 +66,9 @@ static dq_status part(cutter *c, size_t begin, size_t end, bool match, dq_err *e
 static bool delimits(dq_delimiter by, uint32_t c)
 {
     switch (by) {
-    case DQ_BY_SPACE: return dq_is_space(c);
-    case DQ_BY_NUMBER: return dq_is_number(c);
-    case DQ_BY_PUNCTUATION: return dq_is_punctuation(c);
+    case DQ_BY_SPACE: return dq_utf8_is_space(c);
+    case DQ_BY_NUMBER: return dq_utf8_is_number(c);
+    case DQ_BY_PUNCTUATION: return dq_utf8_is_punctuation(c);
     default: return false;
     }
 }
@@ -76,16 +76,16 @@ static bool delimits(dq_delimiter by, uint32_t c)
 /* 0: white space, 1: of a word, 2: something else. */
 static int kind_of(uint32_t c)
 {
-    return dq_is_space(c) ? 0 : dq_is_word(c) ? 1 : 2;
+    return dq_utf8_is_space(c) ? 0 : dq_utf8_is_word(c) ? 1 : 2;
 }
 
 /* First delimiter at or behind `at`; false: none. */
-static bool next_character(const dq_split_step *s, const char *text, size_t len, size_t at,
+static bool next_character(const dq_pretokenizer_step *s, const char *text, size_t len, size_t at,
                            size_t *begin, size_t *end)
 {
     size_t used;
     if (s->by == DQ_BY_CHARACTER) {
-        *begin = dq_find_text(text, len, at, s->c8, s->c8_len);
+        *begin = dq_regex_find_text(text, len, at, s->c8, s->c8_len);
         *end = *begin + s->c8_len;
         return *begin != SIZE_MAX;
     }
@@ -102,17 +102,17 @@ static bool next_character(const dq_split_step *s, const char *text, size_t len,
     return false;
 }
 
-static dq_status cut(dq_pretokenize_run *run, int k, const char *text, size_t len, bool first,
+static dq_status cut(dq_pretokenizer_run *run, int k, const char *text, size_t len, bool first,
                      dq_err *err)
 {
-    const dq_split_step *s = &run->p->step[k];
+    const dq_pretokenizer_step *s = &run->p->step[k];
     cutter c = {.run = run, .k = k, .text = text, .first = first};
     size_t done = 0, begin, end; /* done: end of the last match */
-    if (s->by == DQ_BY_PATTERN) DQ_TRY(dq_match_begin(&run->match[k], len, err));
+    if (s->by == DQ_BY_PATTERN) DQ_TRY(dq_regex_begin(&run->match[k], len, err));
     for (;;) {
         bool found;
         if (s->by == DQ_BY_PATTERN) {
-            DQ_TRY(dq_match_next(&run->match[k], &s->regex, text, len, &begin, &end, &found, err));
+            DQ_TRY(dq_regex_next(&run->match[k], &s->regex, text, len, &begin, &end, &found, err));
         } else {
             found = next_character(s, text, len, done, &begin, &end);
         }
@@ -126,22 +126,22 @@ static dq_status cut(dq_pretokenize_run *run, int k, const char *text, size_t le
 }
 
 /* run->changed[k] gets room for len bytes. */
-static dq_status make_room(dq_pretokenize_run *run, int k, size_t len, dq_err *err)
+static dq_status reserve(dq_pretokenizer_run *run, int k, size_t len, dq_err *err)
 {
-    if (run->changed_room[k] >= len) return DQ_OK;
+    if (run->changed_capacity[k] >= len) return DQ_OK;
     dq_block_free(run->changed[k]);
-    run->changed_room[k] = 0;
+    run->changed_capacity[k] = 0;
     run->changed[k] = dq_block_new(len + len / 4, 1, err);
     if (!run->changed[k]) return err->code;
-    run->changed_room[k] = len + len / 4;
+    run->changed_capacity[k] = len + len / 4;
     return DQ_OK;
 }
 
 /* Spaces become the step's sign, and the sign comes in front. */
-static dq_status rewrite(dq_pretokenize_run *run, int k, const char **text, size_t *len, bool first,
-                         dq_err *err)
+static dq_status rewrite(dq_pretokenizer_run *run, int k, const char **text, size_t *len,
+                         bool first, dq_err *err)
 {
-    const dq_split_step *s = &run->p->step[k];
+    const dq_pretokenizer_step *s = &run->p->step[k];
     const char *in = *text;
     size_t n = *len, spaces = 0, at = 0;
     bool has = n >= s->c8_len && memcmp(in, s->c8, s->c8_len) == 0;
@@ -149,7 +149,7 @@ static dq_status rewrite(dq_pretokenize_run *run, int k, const char **text, size
     bool prefix = !has && (s->prefix == DQ_ALWAYS || (s->prefix == DQ_FIRST && first));
     for (size_t i = 0; s->spaces && i < n; i++) spaces += in[i] == ' ';
     if (!prefix && !spaces) return DQ_OK;
-    DQ_TRY(make_room(run, k, n + spaces * (s->c8_len - 1) + s->c8_len, err));
+    DQ_TRY(reserve(run, k, n + spaces * (s->c8_len - 1) + s->c8_len, err));
     char *out = run->changed[k];
     if (prefix) {
         memcpy(out, s->c8, s->c8_len);
@@ -171,33 +171,33 @@ static dq_status rewrite(dq_pretokenize_run *run, int k, const char **text, size
     return DQ_OK;
 }
 
-static dq_status from_step(dq_pretokenize_run *run, int k, const char *text, size_t len, bool first,
-                           dq_err *err)
+static dq_status from_step(dq_pretokenizer_run *run, int k, const char *text, size_t len,
+                           bool first, dq_err *err)
 {
-    DQ_TRY(dq_check_stop(err));
+    DQ_TRY(dq_os_check_stop(err));
     if (k == run->p->n_steps) {
         run->told += len;
-        DQ_TRY(dq_growth_check(run->told, run->original, "the pre_tokenizer", err));
+        DQ_TRY(dq_strbuf_check_growth(run->told, run->original, "the pre_tokenizer", err));
         return run->word(run->arg, text, len, err);
     }
-    const dq_split_step *s = &run->p->step[k];
+    const dq_pretokenizer_step *s = &run->p->step[k];
     if (s->prefix != DQ_NEVER || s->spaces) DQ_TRY(rewrite(run, k, &text, &len, first, err));
     if (s->by == DQ_NO_CUT) return from_step(run, k + 1, text, len, first, err);
     return cut(run, k, text, len, first, err);
 }
 
-dq_status dq_pretokenize(dq_pretokenize_run *run, const char *text, size_t len, dq_err *err)
+dq_status dq_pretokenizer_cut(dq_pretokenizer_run *run, const char *text, size_t len, dq_err *err)
 {
     run->told = 0;
     run->original = len;
     return len ? from_step(run, 0, text, len, run->at_start, err) : DQ_OK;
 }
 
-void dq_pretokenize_end(dq_pretokenize_run *run)
+void dq_pretokenizer_run_end(dq_pretokenizer_run *run)
 {
-    for (int k = 0; k < DQ_MAX_STEPS; k++) {
-        dq_matcher_end(&run->match[k]);
+    for (int k = 0; k < DQ_PRETOKENIZER_MAX_STEPS; k++) {
+        dq_regex_end(&run->match[k]);
         dq_block_free(run->changed[k]);
     }
-    *run = (dq_pretokenize_run){0};
+    *run = (dq_pretokenizer_run){0};
 }

@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "tokenizer/regex.h"
 
-enum { DQ_MAX_STEPS = 16 };
+enum { DQ_PRETOKENIZER_MAX_STEPS = 16 };
 
 /* What is searched; characters count one by one. */
 typedef enum dq_delimiter {
@@ -31,7 +31,7 @@ typedef enum dq_behavior {
 
 typedef enum dq_prefix { DQ_NEVER, DQ_FIRST, DQ_ALWAYS } dq_prefix;
 
-typedef struct dq_split_step {
+typedef struct dq_pretokenizer_step {
     dq_delimiter by;
     dq_behavior behavior;
     bool invert; /* the gaps count as matches, the matches as gaps */
@@ -40,11 +40,11 @@ typedef struct dq_split_step {
     bool spaces;      /* before that, every U+0020 becomes c8 */
     char c8[4];       /* one character in UTF-8 */
     size_t c8_len;
-} dq_split_step;
+} dq_pretokenizer_step;
 
 /* Read-only while text is cut: any number of runs may share it. */
 typedef struct dq_pretokenizer {
-    dq_split_step step[DQ_MAX_STEPS];
+    dq_pretokenizer_step step[DQ_PRETOKENIZER_MAX_STEPS];
     int n_steps;
     bool byte_level; /* the words' bytes are to be read as byte-level characters */
 } dq_pretokenizer;
@@ -59,20 +59,21 @@ void dq_pretokenizer_free(dq_pretokenizer *p);
 typedef dq_status dq_word_fn(void *arg, const char *word, size_t len, dq_err *err);
 
 /* One text in progress; belongs to one thread. */
-typedef struct dq_pretokenize_run {
+typedef struct dq_pretokenizer_run {
     const dq_pretokenizer *p;
     dq_word_fn *word;
     void *arg;
     bool at_start; /* the next piece begins where the text given to the tokenizer begins */
-    dq_matcher match[DQ_MAX_STEPS];
-    char *changed[DQ_MAX_STEPS]; /* the piece as the step's spaces and prefix make it */
-    size_t changed_room[DQ_MAX_STEPS];
+    dq_regex_matcher match[DQ_PRETOKENIZER_MAX_STEPS];
+    /* the piece as the step's spaces and prefix make it */
+    char *changed[DQ_PRETOKENIZER_MAX_STEPS];
+    size_t changed_capacity[DQ_PRETOKENIZER_MAX_STEPS];
     size_t original, told; /* bytes of the text, and of the words that it became so far */
-} dq_pretokenize_run;
+} dq_pretokenizer_run;
 
 /* Words of a piece of well-formed UTF-8, in order. *run is {.p, .word, .arg} before the first call
- * and is ended by dq_pretokenize_end, after a failure too. */
-dq_status dq_pretokenize(dq_pretokenize_run *run, const char *text, size_t len, dq_err *err);
-void dq_pretokenize_end(dq_pretokenize_run *run);
+ * and is ended by dq_pretokenizer_run_end, after a failure too. */
+dq_status dq_pretokenizer_cut(dq_pretokenizer_run *run, const char *text, size_t len, dq_err *err);
+void dq_pretokenizer_run_end(dq_pretokenizer_run *run);
 
 #endif

@@ -20,7 +20,7 @@ typedef struct loading {
     dq_err *err;
 } loading;
 
-static dq_status load_behavior(dq_split_step *s, const json_t *v, const char *type,
+static dq_status load_behavior(dq_pretokenizer_step *s, const json_t *v, const char *type,
                                const char *const *fallback, dq_err *err)
 {
     static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious",
@@ -38,7 +38,7 @@ static dq_status load_behavior(dq_split_step *s, const json_t *v, const char *ty
 }
 
 /* One character of the object into s->c8. */
-static dq_status load_character(dq_split_step *s, const json_t *v, const char *type,
+static dq_status load_character(dq_pretokenizer_step *s, const json_t *v, const char *type,
                                 const char *key, dq_err *err)
 {
     const json_t *text = json_object_get(v, key);
@@ -52,7 +52,7 @@ static dq_status load_character(dq_split_step *s, const json_t *v, const char *t
     return DQ_OK;
 }
 
-static dq_status load_byte_level(loading *l, dq_split_step *s, const json_t *v)
+static dq_status load_byte_level(loading *l, dq_pretokenizer_step *s, const json_t *v)
 {
     bool regex, prefix;
     DQ_TRY(dq_json_bool(&prefix, v, "add_prefix_space", NULL, l->err));
@@ -64,11 +64,11 @@ static dq_status load_byte_level(loading *l, dq_split_step *s, const json_t *v)
     if (!regex) return DQ_OK;
     s->by = DQ_BY_PATTERN;
     s->behavior = DQ_ISOLATED;
-    return dq_pattern_compile(&s->regex.code, &s->regex.jit, gpt2_pattern, strlen(gpt2_pattern),
-                              l->arena, l->err);
+    return dq_regex_syntax_compile(&s->regex.code, &s->regex.jit, gpt2_pattern,
+                                   strlen(gpt2_pattern), l->arena, l->err);
 }
 
-static dq_status load_split(loading *l, dq_split_step *s, const json_t *v)
+static dq_status load_split(loading *l, dq_pretokenizer_step *s, const json_t *v)
 {
     const json_t *pattern = json_object_get(v, "pattern");
     const json_t *regex = json_object_get(pattern, "Regex");
@@ -77,17 +77,17 @@ static dq_status load_split(loading *l, dq_split_step *s, const json_t *v)
     DQ_TRY(load_behavior(s, v, "Split", NULL, l->err));
     DQ_TRY(dq_json_bool(&s->invert, v, "invert", &no, l->err));
     if (json_is_string(regex) && !text)
-        return dq_pattern_compile(&s->regex.code, &s->regex.jit, json_string_value(regex),
-                                  json_string_length(regex), l->arena, l->err);
+        return dq_regex_syntax_compile(&s->regex.code, &s->regex.jit, json_string_value(regex),
+                                       json_string_length(regex), l->arena, l->err);
     if (json_is_string(text) && !regex)
-        return dq_pattern_literal(&s->regex.code, &s->regex.jit, json_string_value(text),
-                                  json_string_length(text), l->arena, l->err);
+        return dq_regex_syntax_literal(&s->regex.code, &s->regex.jit, json_string_value(text),
+                                       json_string_length(text), l->arena, l->err);
     return dq_fail(l->err, DQ_DAMAGED,
                    "pre_tokenizer Split: \"pattern\" is not {\"Regex\": ...} or {\"String\": ...}");
 }
 
 /* The older form has add_prefix_space where the newer one has prepend_scheme. */
-static dq_status load_metaspace(loading *l, dq_split_step *s, const json_t *v)
+static dq_status load_metaspace(loading *l, dq_pretokenizer_step *s, const json_t *v)
 {
     const char *scheme, *old_scheme = "always";
     bool old, split;
@@ -115,7 +115,7 @@ static dq_status load_metaspace(loading *l, dq_split_step *s, const json_t *v)
     return DQ_OK;
 }
 
-static dq_status load_digits(loading *l, dq_split_step *s, const json_t *v)
+static dq_status load_digits(loading *l, dq_pretokenizer_step *s, const json_t *v)
 {
     bool single;
     DQ_TRY(dq_json_bool(&single, v, "individual_digits", &no, l->err));
@@ -124,14 +124,14 @@ static dq_status load_digits(loading *l, dq_split_step *s, const json_t *v)
     return DQ_OK;
 }
 
-static dq_status load_punctuation(loading *l, dq_split_step *s, const json_t *v)
+static dq_status load_punctuation(loading *l, dq_pretokenizer_step *s, const json_t *v)
 {
     static const char *const isolated = "Isolated";
     s->by = DQ_BY_PUNCTUATION;
     return load_behavior(s, v, "Punctuation", &isolated, l->err);
 }
 
-static dq_status load_whitespace(loading *l, dq_split_step *s, const json_t *v)
+static dq_status load_whitespace(loading *l, dq_pretokenizer_step *s, const json_t *v)
 {
     (void)l;
     (void)v;
@@ -141,7 +141,7 @@ static dq_status load_whitespace(loading *l, dq_split_step *s, const json_t *v)
     return DQ_OK;
 }
 
-static dq_status load_whitespace_split(loading *l, dq_split_step *s, const json_t *v)
+static dq_status load_whitespace_split(loading *l, dq_pretokenizer_step *s, const json_t *v)
 {
     (void)l;
     (void)v;
@@ -150,7 +150,7 @@ static dq_status load_whitespace_split(loading *l, dq_split_step *s, const json_
     return DQ_OK;
 }
 
-static dq_status load_delimiter(loading *l, dq_split_step *s, const json_t *v)
+static dq_status load_delimiter(loading *l, dq_pretokenizer_step *s, const json_t *v)
 {
     s->by = DQ_BY_CHARACTER;
     s->behavior = DQ_REMOVED;
@@ -159,7 +159,7 @@ static dq_status load_delimiter(loading *l, dq_split_step *s, const json_t *v)
 
 static const struct {
     const char *type;
-    dq_status (*load)(loading *l, dq_split_step *s, const json_t *v);
+    dq_status (*load)(loading *l, dq_pretokenizer_step *s, const json_t *v);
 } kinds[] = {
     {"ByteLevel", load_byte_level},         {"Split", load_split},
     {"Metaspace", load_metaspace},          {"Digits", load_digits},
@@ -175,9 +175,10 @@ static dq_status load_one(loading *l, const json_t *v, const char *type)
         if (p->byte_level) /* what follows would see mapped bytes */
             return dq_fail(l->err, DQ_MISMATCH,
                            "a pre_tokenizer step behind ByteLevel is not supported");
-        if (p->n_steps == DQ_MAX_STEPS)
+        if (p->n_steps == DQ_PRETOKENIZER_MAX_STEPS)
             return dq_fail(l->err, DQ_MISMATCH,
-                           "more than %d pre_tokenizer steps are not supported", DQ_MAX_STEPS);
+                           "more than %d pre_tokenizer steps are not supported",
+                           DQ_PRETOKENIZER_MAX_STEPS);
         return kinds[i].load(l, &p->step[p->n_steps++], v);
     }
     return dq_fail(l->err, DQ_MISMATCH, "pre_tokenizer type \"%s\" is not supported", type);

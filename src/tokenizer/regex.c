@@ -22,7 +22,7 @@ static dq_status no_memory(dq_err *err)
     return dq_fail(err, DQ_RESOURCE, "out of memory (matching a pattern)");
 }
 
-dq_status dq_match_begin(dq_matcher *m, size_t len, dq_err *err)
+dq_status dq_regex_begin(dq_regex_matcher *m, size_t len, dq_err *err)
 {
     m->at = m->done = 0;
     m->any = false;
@@ -36,7 +36,7 @@ dq_status dq_match_begin(dq_matcher *m, size_t len, dq_err *err)
     return DQ_OK;
 }
 
-static int match_once(dq_matcher *m, const dq_regex *r, const char *text, size_t len)
+static int match_once(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len)
 {
     if (r->jit)
         return pcre2_jit_match(r->code, (PCRE2_SPTR)text, len, m->at, 0, m->data, m->context);
@@ -56,11 +56,11 @@ static dq_status refused(int rc, size_t len, dq_err *err)
 
 /* A match that begins from m->at to `last`, with so many steps at each beginning: a code of PCRE2 in
  * *rc, which is a match, none, or too few steps. */
-static dq_status match_from(dq_matcher *m, const dq_regex *r, const char *text, size_t len,
+static dq_status match_from(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
                             size_t last, uint32_t steps, int *rc, dq_err *err)
 {
     if (last != m->last || steps != m->limit) {
-        DQ_TRY(dq_check_stop(err));
+        DQ_TRY(dq_os_check_stop(err));
         pcre2_set_offset_limit(m->context, m->last = last);
         pcre2_set_match_limit(m->context, m->limit = steps);
     }
@@ -87,7 +87,7 @@ static size_t next_character(const char *text, size_t len, size_t at)
 /* The same one beginning after the other up to `last`, each with as many steps as it needs. PCRE2
  * does not say how many it took; those that did not suffice are counted, which is at most four times
  * too few. */
-static dq_status match_each(dq_matcher *m, const dq_regex *r, const char *text, size_t len,
+static dq_status match_each(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
                             size_t last, int *rc, dq_err *err)
 {
     for (*rc = PCRE2_ERROR_NOMATCH; m->at <= last; m->at = next_character(text, len, m->at)) {
@@ -104,8 +104,8 @@ static dq_status match_each(dq_matcher *m, const dq_regex *r, const char *text, 
 
 /* First match at or behind m->at; *found is false when there is none. The limit of PCRE2 holds for
  * each beginning, of which a text has many, so that they are tried by windows. */
-static dq_status match(dq_matcher *m, const dq_regex *r, const char *text, size_t len, bool *found,
-                       dq_err *err)
+static dq_status match(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
+                       bool *found, dq_err *err)
 {
     for (*found = false; !*found && m->at <= len;) {
         int rc;
@@ -121,7 +121,7 @@ static dq_status match(dq_matcher *m, const dq_regex *r, const char *text, size_
     return DQ_OK;
 }
 
-dq_status dq_match_next(dq_matcher *m, const dq_regex *r, const char *text, size_t len,
+dq_status dq_regex_next(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
                         size_t *begin, size_t *end, bool *found, dq_err *err)
 {
     *found = false;
@@ -142,15 +142,16 @@ dq_status dq_match_next(dq_matcher *m, const dq_regex *r, const char *text, size
     return DQ_OK;
 }
 
-void dq_matcher_end(dq_matcher *m)
+void dq_regex_end(dq_regex_matcher *m)
 {
     pcre2_match_data_free(m->data);
     pcre2_match_context_free(m->context);
     pcre2_jit_stack_free(m->stack);
-    *m = (dq_matcher){0};
+    *m = (dq_regex_matcher){0};
 }
 
-size_t dq_find_text(const char *text, size_t len, size_t at, const char *part, size_t part_len)
+size_t dq_regex_find_text(const char *text, size_t len, size_t at, const char *part,
+                          size_t part_len)
 {
     while (at < len && len - at >= part_len) {
         const char *hit = memchr(text + at, part[0], len - at - (part_len - 1));

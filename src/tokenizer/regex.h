@@ -12,7 +12,7 @@ typedef struct dq_regex {
 } dq_regex;
 
 /* What matching one pattern needs; belongs to one thread. {0} is a valid one. */
-typedef struct dq_matcher {
+typedef struct dq_regex_matcher {
     pcre2_match_data *data; /* made when first needed, like the rest */
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
@@ -23,18 +23,19 @@ typedef struct dq_matcher {
     size_t window;  /* the last beginning that is tried next */
     size_t last;    /* what the context says: the last beginning, */
     uint32_t limit; /* and steps for each; 0: nothing yet */
-} dq_matcher;
+} dq_regex_matcher;
 
 /* A pattern that backtracks without end is DQ_RESOURCE after a bounded number of steps, whatever the
  * text; signals are seen on the way.
  * Next match in text[len] as the reference's iterator tells them: an empty match counts too, except
- * right behind a match. A text begins with dq_match_begin; *found is false behind the last one. */
-dq_status dq_match_begin(dq_matcher *m, size_t len, dq_err *err);
-dq_status dq_match_next(dq_matcher *m, const dq_regex *r, const char *text, size_t len,
+ * right behind a match. A text begins with dq_regex_begin; *found is false behind the last one. */
+dq_status dq_regex_begin(dq_regex_matcher *m, size_t len, dq_err *err);
+dq_status dq_regex_next(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
                         size_t *begin, size_t *end, bool *found, dq_err *err);
-void dq_matcher_end(dq_matcher *m);
+void dq_regex_end(dq_regex_matcher *m);
 
 /* First place at or behind `at` where part[part_len] (not empty) stands; SIZE_MAX: nowhere. */
-size_t dq_find_text(const char *text, size_t len, size_t at, const char *part, size_t part_len);
+size_t dq_regex_find_text(const char *text, size_t len, size_t at, const char *part,
+                          size_t part_len);
 
 #endif

@@ -403,8 +403,8 @@ static dq_status item(translator *t)
     }
 }
 
-dq_status dq_pattern_translate(char **out, size_t *out_len, const char *pattern, size_t len,
-                               dq_arena *a, dq_err *err)
+dq_status dq_regex_syntax_translate(char **out, size_t *out_len, const char *pattern, size_t len,
+                                    dq_arena *a, dq_err *err)
 {
     translator *t = dq_alloc(a, 1, sizeof *t, err);
     if (!t) return err->code;
@@ -446,18 +446,18 @@ static dq_status compile(pcre2_code **code, bool *jit, const char *text, size_t 
     return DQ_OK;
 }
 
-dq_status dq_pattern_compile(pcre2_code **code, bool *jit, const char *pattern, size_t len,
-                             dq_arena *a, dq_err *err)
+dq_status dq_regex_syntax_compile(pcre2_code **code, bool *jit, const char *pattern, size_t len,
+                                  dq_arena *a, dq_err *err)
 {
     char *text;
     size_t n;
     *code = NULL;
-    DQ_TRY(dq_pattern_translate(&text, &n, pattern, len, a, err));
+    DQ_TRY(dq_regex_syntax_translate(&text, &n, pattern, len, a, err));
     return compile(code, jit, text, n, pattern, len, err);
 }
 
-dq_status dq_pattern_literal(pcre2_code **code, bool *jit, const char *text, size_t len,
-                             dq_arena *a, dq_err *err)
+dq_status dq_regex_syntax_literal(pcre2_code **code, bool *jit, const char *text, size_t len,
+                                  dq_arena *a, dq_err *err)
 {
     *code = NULL;
     if (len > MAX_PATTERN)

@@ -17,7 +17,7 @@ void dq_tokenizer_free(dq_tokenizer *t)
     dq_arena_free(t->arena); /* t itself is in it */
 }
 
-static const dq_piece *find(const dq_piece *piece, size_t n, int32_t id)
+static const dq_tokenizer_entry *find(const dq_tokenizer_entry *piece, size_t n, int32_t id)
 {
     size_t lo = 0, hi = n;
     while (lo < hi) {
@@ -31,7 +31,7 @@ static const dq_piece *find(const dq_piece *piece, size_t n, int32_t id)
     return lo < n && piece[lo].id == id ? &piece[lo] : NULL;
 }
 
-const dq_piece *dq_tokenizer_find(const dq_tokenizer *t, int32_t id)
+const dq_tokenizer_entry *dq_tokenizer_find(const dq_tokenizer *t, int32_t id)
 {
     return find(t->piece, t->n_pieces, id);
 }
@@ -59,7 +59,7 @@ int32_t dq_tokenizer_prefix(const dq_tokenizer *t)
 
 const char *dq_tokenizer_piece(const dq_tokenizer *t, int32_t id, size_t *len)
 {
-    const dq_piece *p = dq_tokenizer_find(t, id);
+    const dq_tokenizer_entry *p = dq_tokenizer_find(t, id);
     if (!p) return NULL;
     *len = p->len;
     return p->text;
@@ -72,8 +72,8 @@ typedef struct encoding {
     const dq_tokenizer *t;
     const char *text;  /* the whole, repaired */
     const char *start; /* normalized text that begins where the whole does, or NULL */
-    dq_ids ids;
-    dq_pretokenize_run cut;
+    dq_id_list ids;
+    dq_pretokenizer_run cut;
     dq_bpe_run bpe;
     dq_unigram_run unigram;
 } encoding;
@@ -85,17 +85,17 @@ static dq_status on_word(void *arg, const char *word, size_t len, dq_err *err)
     return dq_bpe_word(&e->bpe, &e->ids, word, len, err);
 }
 
-static dq_status on_token(void *arg, const dq_added *token, dq_err *err)
+static dq_status on_token(void *arg, const dq_added_token *token, dq_err *err)
 {
     encoding *e = arg;
-    return dq_ids_push(&e->ids, token->id, err);
+    return dq_id_list_push(&e->ids, token->id, err);
 }
 
 static dq_status on_plain_text(void *arg, const char *text, size_t len, dq_err *err)
 {
     encoding *e = arg;
     e->cut.at_start = text == e->start;
-    return dq_pretokenize(&e->cut, text, len, err);
+    return dq_pretokenizer_cut(&e->cut, text, len, err);
 }
 
 /* Text between the tokens found in the raw text: normalizer, then the tokens found behind it. */
@@ -103,14 +103,14 @@ static dq_status on_raw_text(void *arg, const char *text, size_t len, dq_err *er
 {
     encoding *e = arg;
     const dq_tokenizer *t = e->t;
-    const dq_added_visit visit = {on_plain_text, on_token, e};
+    const dq_added_tokens_visit visit = {on_plain_text, on_token, e};
     char *changed;
     size_t normal_len;
     bool moved;
-    DQ_TRY(dq_normalize_from(&t->normalizer, &changed, &normal_len, &moved, text, len, err));
+    DQ_TRY(dq_normalizer_run_from(&t->normalizer, &changed, &normal_len, &moved, text, len, err));
     const char *normal = changed ? changed : text;
     e->start = text == e->text && !moved ? normal : NULL;
-    dq_status status = dq_added_walk(&t->in_normalized, normal, normal_len, &visit, err);
+    dq_status status = dq_added_tokens_walk(&t->in_normalized, normal, normal_len, &visit, err);
     dq_block_free(changed);
     return status;
 }
@@ -118,13 +118,13 @@ static dq_status on_raw_text(void *arg, const char *text, size_t len, dq_err *er
 static dq_status encode(encoding *e, size_t len, unsigned flags, dq_err *err)
 {
     const dq_tokenizer *t = e->t;
-    const dq_added_visit visit = {on_raw_text, on_token, e};
-    DQ_TRY(dq_ids_room(&e->ids, len / 4 + 16, err)); /* most texts need no more */
+    const dq_added_tokens_visit visit = {on_raw_text, on_token, e};
+    DQ_TRY(dq_id_list_reserve(&e->ids, len / 4 + 16, err)); /* most texts need no more */
     for (int i = 0; (flags & DQ_TOK_SPECIAL) && i < t->n_before; i++)
-        DQ_TRY(dq_ids_push(&e->ids, t->before[i], err));
-    DQ_TRY(dq_added_walk(&t->in_raw, e->text, len, &visit, err));
+        DQ_TRY(dq_id_list_push(&e->ids, t->before[i], err));
+    DQ_TRY(dq_added_tokens_walk(&t->in_raw, e->text, len, &visit, err));
     for (int i = 0; (flags & DQ_TOK_SPECIAL) && i < t->n_after; i++)
-        DQ_TRY(dq_ids_push(&e->ids, t->after[i], err));
+        DQ_TRY(dq_id_list_push(&e->ids, t->after[i], err));
     return DQ_OK;
 }
 
@@ -159,7 +159,7 @@ dq_status dq_tokenizer_encode(const dq_tokenizer *t, const char *text, size_t le
     dq_block_free(e.ids.id);
     dq_bpe_run_end(&e.bpe);
     dq_unigram_run_end(&e.unigram);
-    dq_pretokenize_end(&e.cut);
+    dq_pretokenizer_run_end(&e.cut);
     dq_block_free(repaired);
     return status;
 }
@@ -171,12 +171,13 @@ typedef struct written {
     const char **token;
     size_t *len;
     int64_t n;
-    const dq_added **added; /* by rising id */
+    const dq_added_token **added; /* by rising id */
 } written;
 
 static int by_id(const void *x, const void *y)
 {
-    const dq_added *a = *(const dq_added *const *)x, *b = *(const dq_added *const *)y;
+    const dq_added_token *a = *(const dq_added_token *const *)x,
+                         *b = *(const dq_added_token *const *)y;
     return (a->id > b->id) - (a->id < b->id);
 }
 
@@ -190,9 +191,9 @@ static dq_status collect(written *w, const dq_tokenizer *t, const int32_t *ids, 
     for (size_t i = 0; i < t->n_added; i++) w->added[i] = &t->added[i];
     qsort(w->added, t->n_added, sizeof *w->added, by_id);
     for (int64_t i = 0; i < n; i++) {
-        const dq_added key = {.id = ids[i]}, *const at = &key;
-        const dq_added **added = bsearch(&at, w->added, t->n_added, sizeof *w->added, by_id);
-        const dq_piece *p = added ? NULL : find(t->written, t->n_written, ids[i]);
+        const dq_added_token key = {.id = ids[i]}, *const at = &key;
+        const dq_added_token **added = bsearch(&at, w->added, t->n_added, sizeof *w->added, by_id);
+        const dq_tokenizer_entry *p = added ? NULL : find(t->written, t->n_written, ids[i]);
         if (!added && !p) p = dq_tokenizer_find(t, ids[i]);
         if (!added && !p) continue;
         if (added && !(flags & DQ_TOK_SPECIAL) && (*added)->told_special) continue;
@@ -209,14 +210,14 @@ dq_status dq_tokenizer_decode(const dq_tokenizer *t, const int32_t *ids, int64_t
     *text = NULL;
     *len = 0;
     dq_status status = collect(&w, t, ids, n, flags, err);
-    if (status == DQ_OK) status = dq_decode(&t->decoder, w.token, w.len, w.n, text, len, err);
+    if (status == DQ_OK) status = dq_decoder_run(&t->decoder, w.token, w.len, w.n, text, len, err);
     dq_block_free(w.token);
     dq_block_free(w.len);
     dq_block_free(w.added);
     return status;
 }
 
-dq_status dq_ids_check(const int32_t *ids, int64_t n, int64_t vocab, dq_err *err)
+dq_status dq_tokenizer_check_ids(const int32_t *ids, int64_t n, int64_t vocab, dq_err *err)
 {
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= vocab)

@@ -42,6 +42,6 @@ int32_t dq_tokenizer_prefix(const dq_tokenizer *t);
 const char *dq_tokenizer_piece(const dq_tokenizer *t, int32_t id, size_t *len);
 
 /* DQ_MISMATCH where a model that knows `vocab` tokens lacks one of ids[n]. */
-dq_status dq_ids_check(const int32_t *ids, int64_t n, int64_t vocab, dq_err *err);
+dq_status dq_tokenizer_check_ids(const int32_t *ids, int64_t n, int64_t vocab, dq_err *err);
 
 #endif

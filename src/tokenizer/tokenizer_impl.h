@@ -11,23 +11,24 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unigram.h"
 
-typedef struct dq_piece {
+typedef struct dq_tokenizer_entry {
     const char *text; /* bytes as they stand in text */
     size_t len;
     int32_t id;
-} dq_piece;
+} dq_tokenizer_entry;
 
 /* Read-only once loaded. */
 struct dq_tokenizer {
-    dq_arena *arena; /* owns everything but the compiled patterns */
-    dq_piece *piece; /* [n_pieces] by rising id, ids differ */
+    dq_arena *arena;           /* owns everything but the compiled patterns */
+    dq_tokenizer_entry *piece; /* [n_pieces] by rising id, ids differ */
     size_t n_pieces;
-    dq_piece *written; /* [n_written] by rising id: tokens that the file writes otherwise than text
+    dq_tokenizer_entry
+        *written; /* [n_written] by rising id: tokens that the file writes otherwise than text
                         * has them (byte-level, U+2581 for a space, <0xHH>), as it writes them */
     size_t n_written;
-    dq_added *added; /* [n_added] */
+    dq_added_token *added; /* [n_added] */
     size_t n_added;
-    dq_added_set in_raw, in_normalized; /* searched before and after the normalizer */
+    dq_added_tokens in_raw, in_normalized; /* searched before and after the normalizer */
     dq_normalizer normalizer;
     dq_pretokenizer pre;
     dq_decoder decoder;
@@ -40,12 +41,12 @@ struct dq_tokenizer {
 };
 
 /* NULL: no such id. */
-const dq_piece *dq_tokenizer_find(const dq_tokenizer *t, int32_t id);
+const dq_tokenizer_entry *dq_tokenizer_find(const dq_tokenizer *t, int32_t id);
 
-/* Loading, in this order (tokenizer_vocab.c): dq_load_model in any order with the normalizer, the
- * pre-tokenizer and the decoder; then the added tokens; then dq_load_pieces, which reads
+/* Loading, in this order (tokenizer_vocab.c): dq_tokenizer_load_model in any order with the normalizer, the
+ * pre-tokenizer and the decoder; then the added tokens; then dq_tokenizer_load_pieces, which reads
  * t->pre.byte_level. `scratch` dies after loading. */
-typedef struct dq_loader {
+typedef struct dq_tokenizer_loader {
     dq_tokenizer *t;
     dq_arena *scratch;
     dq_strmap vocab;          /* token of the model, as written -> id */
@@ -53,11 +54,12 @@ typedef struct dq_loader {
     size_t vocab_count;       /* tokens of the model */
     int64_t next_id;          /* of an added token that the model does not know */
     const char *lost_unknown; /* unk_token that the vocabulary lacks, or NULL */
-} dq_loader;
+} dq_tokenizer_loader;
 
-dq_status dq_load_model(dq_loader *l, json_t *model, dq_err *err);
+dq_status dq_tokenizer_load_model(dq_tokenizer_loader *l, json_t *model, dq_err *err);
 /* Appends the model's tokens to t->piece (unsorted); room for `extra` more is left. `vocab` is the
  * model's, an object or (Unigram) a list. */
-dq_status dq_load_pieces(dq_loader *l, json_t *vocab, size_t extra, dq_err *err);
+dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, json_t *vocab, size_t extra,
+                                   dq_err *err);
 
 #endif

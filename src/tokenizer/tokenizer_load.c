@@ -11,7 +11,8 @@ enum { MAX_ADDED = 1 << 16 };
 
 /* The id that the reference gives: the model's when it knows the text, else one behind all others.
  * A file that says otherwise is used by nobody with the ids it says. */
-static dq_status check_added_id(dq_loader *l, const dq_added *a, bool *is_new, dq_err *err)
+static dq_status check_added_id(dq_tokenizer_loader *l, const dq_added_token *a, bool *is_new,
+                                dq_err *err)
 {
     int32_t known = dq_strmap_get(&l->vocab, a->text, a->len);
     int32_t other = dq_strmap_get(&l->by_text, a->text, a->len);
@@ -26,13 +27,13 @@ static dq_status check_added_id(dq_loader *l, const dq_added *a, bool *is_new, d
         a->text, (int)a->id, (long long)want);
 }
 
-static dq_status make_form(dq_loader *l, dq_added *a, dq_err *err)
+static dq_status make_form(dq_tokenizer_loader *l, dq_added_token *a, dq_err *err)
 {
     char *form = NULL;
     a->form = a->text;
     a->form_len = a->len;
     if (!a->normalized) return DQ_OK;
-    DQ_TRY(dq_normalize(&l->t->normalizer, &form, &a->form_len, a->text, a->len, err));
+    DQ_TRY(dq_normalizer_run(&l->t->normalizer, &form, &a->form_len, a->text, a->len, err));
     if (!form) return DQ_OK;
     a->form = dq_text(l->t->arena, form, a->form_len, err);
     dq_block_free(form);
@@ -40,10 +41,10 @@ static dq_status make_form(dq_loader *l, dq_added *a, dq_err *err)
 }
 
 /* One added token; a second one of the same text replaces the flags of the first. */
-static dq_status add_token(dq_loader *l, const json_t *v, int64_t id, dq_err *err)
+static dq_status add_token(dq_tokenizer_loader *l, const json_t *v, int64_t id, dq_err *err)
 {
     dq_tokenizer *t = l->t;
-    dq_added a = {.id = (int32_t)id};
+    dq_added_token a = {.id = (int32_t)id};
     const json_t *content = json_object_get(v, "content");
     bool is_new;
     if (!json_is_string(content))
@@ -74,7 +75,7 @@ static dq_status add_token(dq_loader *l, const json_t *v, int64_t id, dq_err *er
     return DQ_OK;
 }
 
-static dq_status load_added(dq_loader *l, const json_t *list, dq_err *err)
+static dq_status load_added(dq_tokenizer_loader *l, const json_t *list, dq_err *err)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
@@ -109,7 +110,7 @@ static int64_t parse_id(const char *s)
 
 /* Tokens that only tokenizer_config.json has, by rising id. Where both files have one, the flags of
  * tokenizer.json stay: they are what the reference library reads. */
-static dq_status load_added_decoder(dq_loader *l, json_t *decoder, dq_err *err)
+static dq_status load_added_decoder(dq_tokenizer_loader *l, json_t *decoder, dq_err *err)
 {
     const char *key;
     json_t *value;
@@ -141,7 +142,8 @@ static dq_status load_added_decoder(dq_loader *l, json_t *decoder, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status load_all_added(dq_loader *l, const json_t *root, const json_t *config, dq_err *err)
+static dq_status load_all_added(dq_tokenizer_loader *l, const json_t *root, const json_t *config,
+                                dq_err *err)
 {
     dq_tokenizer *t = l->t;
     json_t *list = json_object_get(root, "added_tokens");
@@ -151,57 +153,57 @@ static dq_status load_all_added(dq_loader *l, const json_t *root, const json_t *
     if (decoder && !json_is_null(decoder) && !json_is_object(decoder))
         return dq_fail(err, DQ_DAMAGED,
                        "tokenizer_config.json: \"added_tokens_decoder\" is not an object");
-    size_t room = json_array_size(list) + json_object_size(decoder);
+    size_t capacity = json_array_size(list) + json_object_size(decoder);
     l->next_id = (int64_t)l->vocab_count;
-    t->added = dq_alloc(t->arena, room, sizeof *t->added, err);
+    t->added = dq_alloc(t->arena, capacity, sizeof *t->added, err);
     if (!t->added) return err->code;
-    DQ_TRY(dq_strmap_new(&l->by_text, room, l->scratch, err));
+    DQ_TRY(dq_strmap_new(&l->by_text, capacity, l->scratch, err));
     DQ_TRY(load_added(l, list, err));
     DQ_TRY(load_added_decoder(l, decoder, err));
     for (size_t i = 0; i < t->n_added; i++) {
         int32_t same = dq_strmap_get(&l->by_text, t->added[i].form, t->added[i].form_len);
         t->added[i].told_special = same >= 0 && t->added[same].special;
     }
-    DQ_TRY(dq_added_set_new(&t->in_raw, t->added, t->n_added, false, t->arena, err));
-    return dq_added_set_new(&t->in_normalized, t->added, t->n_added, true, t->arena, err);
+    DQ_TRY(dq_added_tokens_new(&t->in_raw, t->added, t->n_added, false, t->arena, err));
+    return dq_added_tokens_new(&t->in_normalized, t->added, t->n_added, true, t->arena, err);
 }
 
 static int by_id(const void *x, const void *y)
 {
-    const dq_piece *a = x, *b = y;
+    const dq_tokenizer_entry *a = x, *b = y;
     return (a->id > b->id) - (a->id < b->id);
 }
 
 /* All pieces by id; added tokens that the model knows take their text. */
-static dq_status load_pieces(dq_loader *l, json_t *vocab, dq_err *err)
+static dq_status load_pieces(dq_tokenizer_loader *l, json_t *vocab, dq_err *err)
 {
     dq_tokenizer *t = l->t;
-    DQ_TRY(dq_load_pieces(l, vocab, t->n_added, err));
+    DQ_TRY(dq_tokenizer_load_pieces(l, vocab, t->n_added, err));
     for (size_t i = 0; i < t->n_added; i++) {
-        const dq_added *a = &t->added[i];
+        const dq_added_token *a = &t->added[i];
         if (dq_strmap_get(&l->vocab, a->text, a->len) >= 0) continue;
-        t->piece[t->n_pieces++] = (dq_piece){a->text, a->len, a->id};
+        t->piece[t->n_pieces++] = (dq_tokenizer_entry){a->text, a->len, a->id};
     }
     if (t->n_pieces) qsort(t->piece, t->n_pieces, sizeof *t->piece, by_id);
     for (size_t i = 1; i < t->n_pieces; i++) {
-        const dq_piece *p = &t->piece[i - 1];
+        const dq_tokenizer_entry *p = &t->piece[i - 1];
         if (p->id == p[1].id)
             return dq_fail(err, DQ_DAMAGED, "tokens \"%.*s\" and \"%.*s\" have the same id %d",
                            (int)(p->len < 60 ? p->len : 60), p->text,
                            (int)(p[1].len < 60 ? p[1].len : 60), p[1].text, (int)p->id);
     }
     for (size_t i = 0; i < t->n_added; i++) {
-        const dq_added *a = &t->added[i];
-        dq_piece key = {NULL, 0, a->id};
-        dq_piece *p = bsearch(&key, t->piece, t->n_pieces, sizeof *p, by_id);
-        if (p) *p = (dq_piece){a->text, a->len, a->id};
+        const dq_added_token *a = &t->added[i];
+        dq_tokenizer_entry key = {NULL, 0, a->id};
+        dq_tokenizer_entry *p = bsearch(&key, t->piece, t->n_pieces, sizeof *p, by_id);
+        if (p) *p = (dq_tokenizer_entry){a->text, a->len, a->id};
     }
     return DQ_OK;
 }
 
 /* Appends the ids of one special token of a template to list[*n]; *n does not pass room. */
 static dq_status template_ids(const dq_tokenizer *t, const json_t *special, const char *name,
-                              int32_t *list, int *n, int room, dq_err *err)
+                              int32_t *list, int *n, int capacity, dq_err *err)
 {
     const json_t *ids = json_object_get(json_object_get(special, name), "ids");
     if (!json_is_array(ids))
@@ -218,8 +220,9 @@ static dq_status template_ids(const dq_tokenizer *t, const json_t *special, cons
                 "post_processor: special token \"%.100s\" of the template has an id that "
                 "no token has",
                 name);
-        if (*n == room)
-            return dq_fail(err, DQ_MISMATCH, "post_processor: more than %d template tokens", room);
+        if (*n == capacity)
+            return dq_fail(err, DQ_MISMATCH, "post_processor: more than %d template tokens",
+                           capacity);
         list[(*n)++] = (int32_t)id;
     }
     return DQ_OK;
@@ -307,7 +310,7 @@ static dq_status load_post(dq_tokenizer *t, const json_t *v, int depth, dq_err *
 }
 
 /* Id of a token that tokenizer_config.json names as a string or as an object; -1. */
-static int32_t named_token(const dq_loader *l, const json_t *config, const char *key)
+static int32_t named_token(const dq_tokenizer_loader *l, const json_t *config, const char *key)
 {
     const json_t *v = json_object_get(config, key);
     if (json_is_object(v)) v = json_object_get(v, "content");
@@ -317,7 +320,7 @@ static int32_t named_token(const dq_loader *l, const json_t *config, const char 
     return dq_strmap_get(&l->vocab, json_string_value(v), json_string_length(v));
 }
 
-static dq_status load_parts(dq_loader *l, json_t *root, json_t *config, dq_err *err)
+static dq_status load_parts(dq_tokenizer_loader *l, json_t *root, json_t *config, dq_err *err)
 {
     static const char *const version_1 = "1.0";
     dq_tokenizer *t = l->t;
@@ -333,7 +336,7 @@ static dq_status load_parts(dq_loader *l, json_t *root, json_t *config, dq_err *
     if (!model) return dq_fail(err, DQ_DAMAGED, "key \"model\" is missing");
     DQ_TRY(dq_normalizer_load(&t->normalizer, json_object_get(root, "normalizer"), t->arena, err));
     DQ_TRY(dq_decoder_load(&t->decoder, json_object_get(root, "decoder"), t->arena, err));
-    DQ_TRY(dq_load_model(l, model, err));
+    DQ_TRY(dq_tokenizer_load_model(l, model, err));
     DQ_TRY(dq_pretokenizer_load(&t->pre, json_object_get(root, "pre_tokenizer"), l->scratch, err));
     DQ_TRY(load_all_added(l, root, config, err));
     DQ_TRY(load_pieces(l, json_object_get(model, "vocab"), err));
@@ -346,7 +349,7 @@ static dq_status load_parts(dq_loader *l, json_t *root, json_t *config, dq_err *
 static dq_status load(dq_tokenizer *t, const char *json, size_t len, const char *config,
                       size_t config_len, dq_err *err)
 {
-    dq_loader l = {.t = t, .scratch = dq_arena_new()};
+    dq_tokenizer_loader l = {.t = t, .scratch = dq_arena_new()};
     json_t *root = NULL, *extra = NULL;
     if (!l.scratch) dq_fail(err, DQ_RESOURCE, "out of memory (loading a tokenizer)");
     if (!err->code) dq_json_parse(&root, json, len, "tokenizer.json", err);

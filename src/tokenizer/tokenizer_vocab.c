@@ -52,7 +52,7 @@ static dq_status check_bpe_options(const json_t *model, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status load_vocab(dq_loader *l, json_t *vocab, dq_err *err)
+static dq_status load_vocab(dq_tokenizer_loader *l, json_t *vocab, dq_err *err)
 {
     const char *key;
     json_t *value;
@@ -114,7 +114,8 @@ static bool crosses(const halves *h)
     return h->len[0] < 3 || memcmp(h->text[0] + h->len[0] - 3, mark, 3) != 0;
 }
 
-static dq_status load_merge(dq_loader *l, const halves *h, size_t index, int32_t rank, dq_err *err)
+static dq_status load_merge(dq_tokenizer_loader *l, const halves *h, size_t index, int32_t rank,
+                            dq_err *err)
 {
     char small[256], *joined = small;
     size_t len = h->len[0] + h->len[1];
@@ -136,7 +137,7 @@ static dq_status load_merge(dq_loader *l, const halves *h, size_t index, int32_t
     return DQ_OK;
 }
 
-static dq_status load_merges(dq_loader *l, const json_t *merges, dq_err *err)
+static dq_status load_merges(dq_tokenizer_loader *l, const json_t *merges, dq_err *err)
 {
     int32_t rank = 0;
     if (!json_is_array(merges)) return dq_fail(err, DQ_DAMAGED, "model merges is not a list");
@@ -188,7 +189,7 @@ static int byte_of(const dq_tokenizer *t, const char *s, size_t len, int32_t id)
     return -1;
 }
 
-/* Text of a token of a vocabulary of characters; out has room for len bytes. Returns its length. */
+/* Text of a token of a vocabulary of characters; out has capacity for len bytes. Returns its length. */
 static size_t plain_text(const dq_tokenizer *t, char *out, const char *s, size_t len, int32_t id)
 {
     int byte = byte_of(t, s, len, id);
@@ -219,7 +220,7 @@ static const json_t *listed(const json_t *vocab, size_t i)
     return json_array_get(json_array_get(vocab, i), 0);
 }
 
-static size_t vocab_bytes(const dq_loader *l, json_t *vocab)
+static size_t vocab_bytes(const dq_tokenizer_loader *l, json_t *vocab)
 {
     const char *key;
     json_t *value;
@@ -232,8 +233,8 @@ static size_t vocab_bytes(const dq_loader *l, json_t *vocab)
     return n;
 }
 
-/* All tokens as the file writes them; pool has room for vocab_bytes. */
-static void list_tokens(const dq_loader *l, raw *token, json_t *vocab, char *pool)
+/* All tokens as the file writes them; pool has capacity for vocab_bytes. */
+static void list_tokens(const dq_tokenizer_loader *l, raw *token, json_t *vocab, char *pool)
 {
     const char *key;
     json_t *value;
@@ -260,29 +261,29 @@ static void list_tokens(const dq_loader *l, raw *token, json_t *vocab, char *poo
  * moved past the text. */
 static void add_piece(dq_tokenizer *t, char **pool, raw *r)
 {
-    dq_piece *p = &t->piece[t->n_pieces++];
-    *p = (dq_piece){*pool, r->len, r->id};
+    dq_tokenizer_entry *p = &t->piece[t->n_pieces++];
+    *p = (dq_tokenizer_entry){*pool, r->len, r->id};
     if (!t->pre.byte_level) {
         p->len = plain_text(t, *pool, r->s, r->len, r->id);
-    } else if (!dq_chars_to_bytes(*pool, &p->len, r->s, r->len)) {
+    } else if (!dq_utf8_to_bytes(*pool, &p->len, r->s, r->len)) {
         memcpy(*pool, r->s, r->len); /* the text stays */
         p->len = r->len;
         r->is_word = false;
     }
     *pool += p->len;
     if (p->len != r->len || memcmp(p->text, r->s, r->len) != 0)
-        t->written[t->n_written++] = (dq_piece){r->s, r->len, r->id};
+        t->written[t->n_written++] = (dq_tokenizer_entry){r->s, r->len, r->id};
 }
 
 static int by_id(const void *x, const void *y)
 {
-    const dq_piece *a = x, *b = y;
+    const dq_tokenizer_entry *a = x, *b = y;
     return (a->id > b->id) - (a->id < b->id);
 }
 
 /* ----- BPE ----- */
 
-static dq_status load_bpe(dq_loader *l, const json_t *model, dq_err *err)
+static dq_status load_bpe(dq_tokenizer_loader *l, const json_t *model, dq_err *err)
 {
     dq_bpe *bpe = &l->t->bpe;
     bool fallback;
@@ -302,14 +303,14 @@ static dq_status load_bpe(dq_loader *l, const json_t *model, dq_err *err)
 }
 
 /* What a word begins as. */
-static dq_status load_start(dq_loader *l, const raw *token, dq_err *err)
+static dq_status load_start(dq_tokenizer_loader *l, const raw *token, dq_err *err)
 {
     dq_bpe *bpe = &l->t->bpe;
     bool known = bpe->byte_level; /* every character is */
     size_t chars = 0;
     for (unsigned b = 0; b < (bpe->byte_level ? 256 : 128); b++) {
         char text[2] = {(char)b};
-        size_t len = bpe->byte_level ? dq_byte_to_char(text, (uint8_t)b) : 1;
+        size_t len = bpe->byte_level ? dq_utf8_of_byte(text, (uint8_t)b) : 1;
         bpe->start[b] = dq_bpe_start_of(bpe, dq_strmap_get(&l->vocab, text, len), text, len);
         known &= bpe->start[b].n > 0;
     }
@@ -328,17 +329,17 @@ static dq_status load_start(dq_loader *l, const raw *token, dq_err *err)
 
 /* The words that are one token: always (ignore_merges), and after merging. t->piece has the tokens in
  * the same order. */
-static dq_status load_words(dq_loader *l, const raw *token, dq_err *err)
+static dq_status load_words(dq_tokenizer_loader *l, const raw *token, dq_err *err)
 {
     dq_tokenizer *t = l->t;
     dq_bpe *bpe = &t->bpe;
     dq_bpe_run run = {.bpe = bpe};
-    dq_ids ids = {0};
+    dq_id_list ids = {0};
     dq_status status = DQ_OK;
     if (bpe->whole_words) DQ_TRY(dq_strmap_new(&bpe->words, l->vocab_count, t->arena, err));
     DQ_TRY(dq_strmap_new(&bpe->known, l->vocab_count, t->arena, err));
     for (size_t i = 0; i < l->vocab_count && status == DQ_OK; i++) {
-        const dq_piece *p = &t->piece[i];
+        const dq_tokenizer_entry *p = &t->piece[i];
         const char *word = bpe->byte_level ? p->text : token[i].s;
         size_t len = bpe->byte_level ? p->len : token[i].len;
         if (!token[i].is_word || len == 0) continue;
@@ -351,7 +352,7 @@ static dq_status load_words(dq_loader *l, const raw *token, dq_err *err)
     return status;
 }
 
-static dq_status finish_bpe(dq_loader *l, const raw *token, dq_err *err)
+static dq_status finish_bpe(dq_tokenizer_loader *l, const raw *token, dq_err *err)
 {
     dq_bpe *bpe = &l->t->bpe;
     bpe->byte_level = l->t->pre.byte_level;
@@ -363,7 +364,7 @@ static dq_status finish_bpe(dq_loader *l, const raw *token, dq_err *err)
 /* ----- Unigram ----- */
 
 /* Checks the list and fills the scores and l->vocab. Of two equal pieces the later one counts. */
-static dq_status load_scores(dq_loader *l, const json_t *vocab, dq_err *err)
+static dq_status load_scores(dq_tokenizer_loader *l, const json_t *vocab, dq_err *err)
 {
     size_t n = l->vocab_count = json_array_size(vocab);
     double lowest = 0, *score;
@@ -389,7 +390,7 @@ static dq_status load_scores(dq_loader *l, const json_t *vocab, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status load_unigram(dq_loader *l, const json_t *model, dq_err *err)
+static dq_status load_unigram(dq_tokenizer_loader *l, const json_t *model, dq_err *err)
 {
     dq_unigram *u = &l->t->unigram;
     const int64_t absent = -1;
@@ -409,7 +410,7 @@ static dq_status load_unigram(dq_loader *l, const json_t *model, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status finish_unigram(dq_loader *l, const raw *token, dq_err *err)
+static dq_status finish_unigram(dq_tokenizer_loader *l, const raw *token, dq_err *err)
 {
     dq_unigram *u = &l->t->unigram;
     size_t used = 0;
@@ -430,13 +431,13 @@ static dq_status finish_unigram(dq_loader *l, const raw *token, dq_err *err)
 
 /* ----- both ----- */
 
-dq_status dq_load_model(dq_loader *l, json_t *model, dq_err *err)
+dq_status dq_tokenizer_load_model(dq_tokenizer_loader *l, json_t *model, dq_err *err)
 {
     DQ_TRY(load_type(&l->t->is_unigram, model, err));
     return l->t->is_unigram ? load_unigram(l, model, err) : load_bpe(l, model, err);
 }
 
-dq_status dq_load_pieces(dq_loader *l, json_t *vocab, size_t extra, dq_err *err)
+dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, json_t *vocab, size_t extra, dq_err *err)
 {
     dq_tokenizer *t = l->t;
     size_t bytes = vocab_bytes(l, vocab);

@@ -20,8 +20,8 @@ typedef struct dq_unigram_best {
 } best;
 
 enum {
-    DENSE_LIMIT = 8, /* places per child that a dense node may take */
-    FIRST_ROOM = 256 /* places of the window at first */
+    DENSE_LIMIT = 8,     /* places per child that a dense node may take */
+    FIRST_CAPACITY = 256 /* places of the window at first */
 };
 
 /* ----- the trie ----- */
@@ -42,7 +42,7 @@ typedef struct range {
 typedef struct builder {
     const dq_unigram_piece *piece;
     dq_trie_node *node; /* a block */
-    size_t n, room;
+    size_t n, capacity;
     range *todo; /* [n_todo], room for one per piece: they share none */
     size_t n_todo;
 } builder;
@@ -52,7 +52,7 @@ static dq_status add_nodes(builder *b, size_t count, dq_err *err)
 {
     if (b->n + count >= UINT32_MAX)
         return dq_fail(err, DQ_RESOURCE, "out of memory (%zu trie nodes)", b->n + count);
-    dq_trie_node *list = dq_grow(NULL, b->node, b->n + count, &b->room, sizeof *list, err);
+    dq_trie_node *list = dq_grow(NULL, b->node, b->n + count, &b->capacity, sizeof *list, err);
     if (!list) return err->code;
     b->node = list;
     b->n += count;
@@ -140,7 +140,7 @@ static inline const dq_trie_node *child(const dq_trie_node *tree, const dq_trie_
 
 typedef struct search {
     dq_unigram_run *run;
-    dq_ids *ids;
+    dq_id_list *ids;
     const char *word;
     size_t len;
     size_t base;    /* place of the word at best[0]: the ids of what is before it are known */
@@ -154,10 +154,11 @@ void dq_unigram_run_end(dq_unigram_run *run)
     *run = (dq_unigram_run){0};
 }
 
-static dq_status need_room(dq_unigram_run *run, size_t places, dq_err *err)
+static dq_status need_capacity(dq_unigram_run *run, size_t places, dq_err *err)
 {
-    if (places <= run->room) return DQ_OK;
-    best *list = dq_grow(NULL, run->best, places + FIRST_ROOM, &run->room, sizeof *list, err);
+    if (places <= run->capacity) return DQ_OK;
+    best *list =
+        dq_grow(NULL, run->best, places + FIRST_CAPACITY, &run->capacity, sizeof *list, err);
     if (!list) return err->code;
     run->best = list;
     return DQ_OK;
@@ -170,7 +171,8 @@ static inline dq_status offer(search *s, size_t from, size_t len, double score, 
     size_t end = from + len;
     if (end > s->reach) {
         s->reach = end;
-        if (end - s->base >= s->run->room) DQ_TRY(need_room(s->run, end - s->base + 1, err));
+        if (end - s->base >= s->run->capacity)
+            DQ_TRY(need_capacity(s->run, end - s->base + 1, err));
     }
     best *b = &s->run->best[end - s->base];
     if (b->len == 0 || score > b->score) *b = (best){score, id, (uint32_t)len};
@@ -206,8 +208,8 @@ static dq_status put_unknown(search *s, size_t end, dq_err *err)
     int32_t id = dq_strmap_get(&u->pieces, text, n);
     bool bytes = id < 0 && u->fallback;
     for (size_t i = 0; bytes && i < n; i++) bytes = u->byte_id[(uint8_t)text[i]] >= 0;
-    if (!bytes) return dq_ids_push(s->ids, id < 0 ? u->unknown : id, err);
-    DQ_TRY(dq_ids_room(s->ids, n, err));
+    if (!bytes) return dq_id_list_push(s->ids, id < 0 ? u->unknown : id, err);
+    DQ_TRY(dq_id_list_reserve(s->ids, n, err));
     for (size_t i = 0; i < n; i++) s->ids->id[s->ids->n++] = u->byte_id[(uint8_t)text[i]];
     return DQ_OK;
 }
@@ -228,7 +230,7 @@ static dq_status settle(search *s, size_t at, dq_err *err)
     for (size_t i = 0; i < n; i += b[i].len) {
         if (b[i].id == s->run->u->unknown) continue;
         DQ_TRY(put_unknown(s, s->base + i, err));
-        DQ_TRY(dq_ids_push(s->ids, b[i].id, err));
+        DQ_TRY(dq_id_list_push(s->ids, b[i].id, err));
         s->unknown = s->base + i + b[i].len;
     }
     memset(b, 0, (n + 1) * sizeof *b);
@@ -237,11 +239,11 @@ static dq_status settle(search *s, size_t at, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_unigram_word(dq_unigram_run *run, dq_ids *ids, const char *word, size_t len,
+dq_status dq_unigram_word(dq_unigram_run *run, dq_id_list *ids, const char *word, size_t len,
                           dq_err *err)
 {
     search s = {.run = run, .ids = ids, .word = word, .len = len};
-    DQ_TRY(need_room(run, 1, err));
+    DQ_TRY(need_capacity(run, 1, err));
     run->best[0] = (best){0}; /* the others are as the word before left them: zero */
     for (size_t at = 0; at < len;) {
         uint8_t lead = (uint8_t)word[at];

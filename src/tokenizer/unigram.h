@@ -46,7 +46,7 @@ dq_status dq_unigram_trie(dq_unigram *u, dq_unigram_piece *piece, size_t n, dq_a
 typedef struct dq_unigram_run {
     const dq_unigram *u;
     struct dq_unigram_best *best; /* [room], a block */
-    size_t room;
+    size_t capacity;
 } dq_unigram_run;
 
 /* Ends what dq_unigram_word has made. *run is {.u} before the first word; after a failure it is good
@@ -56,7 +56,7 @@ void dq_unigram_run_end(dq_unigram_run *run);
  * wins, as in the reference. Time is linear in the word; memory grows with the longest stretch that
  * some piece spans at every place, not with the word.
  * Source: Kudo 2018; the order of the sums: tokenizers models/unigram/model.rs. */
-dq_status dq_unigram_word(dq_unigram_run *run, dq_ids *ids, const char *word, size_t len,
+dq_status dq_unigram_word(dq_unigram_run *run, dq_id_list *ids, const char *word, size_t len,
                           dq_err *err);
 
 #endif

@@ -23,7 +23,7 @@ static void walk(dq_container *c)
     dq_container_check_index(c, &err);
     for (int64_t i = 0; i < dq_container_n_payloads(c); i++) {
         dq_err one = {0};
-        dq_payload_check(c, i, &one);
+        dq_container_payload_check(c, i, &one);
     }
     for (int64_t i = 0; i < s.count; i++) {
         dq_weight w;

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         volatile uint8_t sink = 0;
         for (int64_t i = 0; i < n; i++) {
             const uint8_t *p = t[i].data;
-            size_t bytes = dq_nbytes(&t[i]);
+            size_t bytes = dq_tensor_bytes(&t[i]);
             if (bytes > size || p < data || p + bytes > data + size) abort();
             for (size_t j = 0; j < bytes; j++) sink = (uint8_t)(sink ^ p[j]);
         }

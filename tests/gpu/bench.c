@@ -59,10 +59,10 @@ static double median(bench *x, void (*f)(void *arg), void *arg, int *runs, dq_er
     if (!x->small) f(arg);
     dq_backend_sync(x->b, err);
     while (err->code == DQ_OK && n < (x->small ? 1 : MAX_RUNS) && (n < 3 || spent < 1)) {
-        const double start = dq_seconds();
+        const double start = dq_os_seconds();
         f(arg);
         dq_backend_sync(x->b, err);
-        s[n] = dq_seconds() - start;
+        s[n] = dq_os_seconds() - start;
         spent += s[n++];
     }
     qsort(s, (size_t)n, sizeof *s, by_value);
@@ -153,7 +153,7 @@ static void pass(layer *l, int64_t first, int64_t n, bool append, bool attend)
         op->kv_append(l->x->b, l->kv, 0, &batch, (dq_mat){l->k, n, kv_cols},
                       (dq_mat){l->v, n, kv_cols});
     if (attend) op->attend(l->x->b, (dq_mat){l->y, n, (int64_t)l->x->map.n_out * 2 * DIM}, &args);
-    if (append) op->kv_settle(l->x->b, l->kv, 0, &batch);
+    if (append) op->kv_compact(l->x->b, l->kv, 0, &batch);
 }
 
 /* A whole prompt in one call, cache included. */

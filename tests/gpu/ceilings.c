@@ -43,12 +43,12 @@ static double least(const blocks *k, work *f)
 {
     double best = 0;
     for (int i = -2; i < RUNS; i++) {
-        const double start = dq_seconds();
+        const double start = dq_os_seconds();
         for (int j = 0; j < 4; j++) {
             if (!f(k)) return 0;
         }
         k->b->ops->sync(k->b);
-        const double s = (dq_seconds() - start) / 4;
+        const double s = (dq_os_seconds() - start) / 4;
         if (i >= 0 && (best == 0 || s < best)) best = s;
     }
     return best;

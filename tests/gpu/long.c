@@ -71,7 +71,7 @@ static double worst_of(bench *x, dq_mat cpu, dq_mat device, dq_err *err)
     const size_t n = (size_t)(cpu.rows * cpu.cols);
     float *y[2] = {dq_block_new(n, sizeof **y, err), dq_block_new(n, sizeof **y, err)};
     const dq_mat m[2] = {cpu, device};
-    double most = 0, worst = 0;
+    double max = 0, worst = 0;
     for (int k = CPU; k <= DEVICE; k++) {
         if (y[k]) x->b[k]->ops->get(x->b[k], y[k], m[k].p, n * sizeof **y);
         if (err->code == DQ_OK) dq_backend_sync(x->b[k], err);
@@ -79,12 +79,12 @@ static double worst_of(bench *x, dq_mat cpu, dq_mat device, dq_err *err)
     }
     for (size_t i = 0; err->code == DQ_OK && i < n; i++) {
         const double d = fabs((double)y[CPU][i] - (double)y[DEVICE][i]);
-        most = fmax(most, fabs((double)y[CPU][i]));
+        max = fmax(max, fabs((double)y[CPU][i]));
         if (d > worst || d != d) worst = d;
         if (worst != worst) break;
     }
     for (int k = CPU; k <= DEVICE; k++) dq_block_free(y[k]);
-    return worst == 0 ? 0 : worst / most;
+    return worst == 0 ? 0 : worst / max;
 }
 
 /* ------------------------------------------------------------------------------------ attention */
@@ -152,7 +152,7 @@ static void pass(stage *g, int64_t first, int64_t n, bool attend, dq_err *err)
             }
             b->ops->attend(b, g->out[side], &a);
         }
-        b->ops->kv_settle(b, g->kv[side], 0, &batch);
+        b->ops->kv_compact(b, g->kv[side], 0, &batch);
         float *all[] = {mk.p, mv.p, mq.p};
         for (int i = 0; i < 3; i++) b->ops->free(b, all[i]);
         dq_backend_sync(b, err);
@@ -165,7 +165,7 @@ static void pass(stage *g, int64_t first, int64_t n, bool attend, dq_err *err)
 static dq_status open_stage(stage *g, bench *x, const scene *s, dq_err *err)
 {
     const int64_t chunk = s->keys - s->rows < CHUNK ? s->keys : CHUNK;
-    const size_t most = (size_t)(s->n_seq * (chunk > s->rows ? chunk : s->rows));
+    const size_t max = (size_t)(s->n_seq * (chunk > s->rows ? chunk : s->rows));
     *g = (stage){.x = x, .s = s, .spec = dq_kv_plain};
     g->spec.num = s->num;
     g->spec.k_bits = s->k_bits;
@@ -177,8 +177,8 @@ static dq_status open_stage(stage *g, bench *x, const scene *s, dq_err *err)
                         .out_scale = 1.0f};
     g->cu = dq_block_new((size_t)s->n_seq + 1, sizeof *g->cu, err);
     g->seq = dq_block_new((size_t)s->n_seq, sizeof *g->seq, err);
-    g->pos = dq_block_new(most, sizeof *g->pos, err);
-    g->ids = dq_block_new(most, sizeof *g->ids, err);
+    g->pos = dq_block_new(max, sizeof *g->pos, err);
+    g->ids = dq_block_new(max, sizeof *g->ids, err);
     for (int side = CPU; side <= DEVICE && err->code == DQ_OK; side++) {
         dq_backend *b = x->b[side];
         g->kv[side] = b->ops->kv_new(b, &g->map, 1, &g->spec);
@@ -214,7 +214,7 @@ static void compare_attention(bench *x, const scene *s, dq_err *err)
 {
     stage g;
     char bits[16];
-    const double start = dq_seconds();
+    const double start = dq_os_seconds();
     if (open_stage(&g, x, s, err) == DQ_OK) {
         for (int64_t at = 0; at < s->keys - s->rows && err->code == DQ_OK; at += CHUNK) {
             const int64_t left = s->keys - s->rows - at;
@@ -230,7 +230,7 @@ static void compare_attention(bench *x, const scene *s, dq_err *err)
             json_object_set_new(r, "rows", json_integer((json_int_t)s->rows));
             json_object_set_new(r, "sequences", json_integer(s->n_seq));
             json_object_set_new(r, "logit_bits", json_integer(s->logit.bits));
-            json_object_set_new(r, "seconds", json_real(dq_seconds() - start));
+            json_object_set_new(r, "seconds", json_real(dq_os_seconds() - start));
         }
     }
     close_stage(&g);
@@ -245,7 +245,7 @@ static bool cannot(const bench *x, dq_num num) /* bf16 is no arithmetic of the C
     return num == DQ_NUM_BF16 && strcmp(x->b[DEVICE]->ops->name, "cpu") == 0;
 }
 
-static bool asked(const bench *x, const char *what)
+static bool requested(const bench *x, const char *what)
 {
     return !x->only || strcmp(x->only, what) == 0;
 }
@@ -266,7 +266,7 @@ static void long_contexts(bench *x, bool small, dq_err *err)
                            .dim = small ? 16 : 64,
                            .pairing = k == 1 ? DQ_PAIR_HALVES : DQ_PAIR_ADJACENT,
                            .logit = {.bits = 16}};
-                if (cannot(x, nums[n]) || !asked(x, dq_num_name[nums[n]]) || (small && k == 2))
+                if (cannot(x, nums[n]) || !requested(x, dq_num_name[nums[n]]) || (small && k == 2))
                     continue;
                 compare_attention(x, &s, err);
                 s.logit =
@@ -291,7 +291,7 @@ static void many_rows(bench *x, bool small, dq_err *err)
                    .dim = 16,
                    .pairing = DQ_PAIR_ADJACENT,
                    .logit = {.bits = 16}};
-        if (cannot(x, nums[n]) || !asked(x, dq_num_name[nums[n]])) continue;
+        if (cannot(x, nums[n]) || !requested(x, dq_num_name[nums[n]])) continue;
         compare_attention(x, &s, err);
         s.what = "rows of many sequences";
         s.keys = s.rows = 33;
@@ -475,8 +475,8 @@ int main(int argc, char **argv)
     if (err.code == DQ_OK) dq_backend_open(&x.b[CPU], "cpu", 0, &err);
     if (err.code == DQ_OK) dq_backend_open(&x.b[DEVICE], device ? device : "cuda", 0, &err);
     const int64_t rows = small ? 70 : MANY;
-    if (err.code == DQ_OK && asked(&x, "rows")) compare_rows(&x, rows, &err);
-    if (err.code == DQ_OK && asked(&x, "rows")) compare_products(&x, rows, &err);
+    if (err.code == DQ_OK && requested(&x, "rows")) compare_rows(&x, rows, &err);
+    if (err.code == DQ_OK && requested(&x, "rows")) compare_products(&x, rows, &err);
     if (err.code == DQ_OK) long_contexts(&x, small, &err);
     if (err.code == DQ_OK) many_rows(&x, small, &err);
     if (err.code == DQ_OK && json_array_size(x.results) == 0 && !cannot(&x, DQ_NUM_BF16))

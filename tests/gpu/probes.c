@@ -39,9 +39,9 @@ void dq_probe_take(dq_probe *p, void *host, void *device, size_t bytes)
 
 void *dq_probe_room(size_t n, size_t size)
 {
-    void *room = calloc(n, size);
-    if (!room) abort();
-    return room;
+    void *capacity = calloc(n, size);
+    if (!capacity) abort();
+    return capacity;
 }
 
 uint32_t dq_probe_bits(dq_probe *p)

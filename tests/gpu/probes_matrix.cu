@@ -56,7 +56,7 @@ template <int KIND> static void probe_load(dq_probe *p)
         uint32_t model[32][4];
         memset(model, 0, sizeof model);
         for (int lane = 0; lane < 32; lane++) start[lane] = x + 8 * row[b][lane];
-        dq_model_ldmatrix(model, start, count, KIND == X4_TRANS || KIND == X2_TRANS);
+        fragments_ldmatrix(model, start, count, KIND == X4_TRANS || KIND == X2_TRANS);
         for (int i = 0; i < 128; i++)
             dq_probe_check(p, out[b][i / 4][i % 4] == model[i / 4][i % 4], "4 lane + register",
                            (uint64_t)i, out[b][i / 4][i % 4], model[i / 4][i % 4]);
@@ -106,7 +106,7 @@ template <int KIND> static void probe_mma8(dq_probe *p)
     dq_probe_take(p, NULL, da, 0);
     dq_probe_take(p, NULL, db, 0);
     for (int r = 0; r < ROUNDS; r++) {
-        dq_model_mma8(d[r], a[r], b[r], KIND != U8S8, KIND != S8U8);
+        fragments_mma8(d[r], a[r], b[r], KIND != U8S8, KIND != S8U8);
         for (int i = 0; i < 128; i++)
             dq_probe_check(p, out[r][i / 4][i % 4] == d[r][i / 4][i % 4], "4 lane + register",
                            (uint64_t)i, (uint32_t)out[r][i / 4][i % 4],
@@ -144,7 +144,7 @@ static void run_bf16(dq_probe *p, bf16_case *c)
 
 static uint32_t two_bf16(float low, float high)
 {
-    return dq_model_f32_bf16(low) | (uint32_t)dq_model_f32_bf16(high) << 16;
+    return numerics_f32_bf16(low) | (uint32_t)numerics_f32_bf16(high) << 16;
 }
 
 static uint32_t bits_of(float x)
@@ -181,7 +181,7 @@ static void probe_bf16_layout(dq_probe *p)
     fill_bf16(p, c, small_integer);
     run_bf16(p, c);
     for (int r = 0; r < ROUNDS; r++) {
-        dq_model_mma_bf16(c->d[r], c->a[r], c->b[r]);
+        fragments_mma_bf16(c->d[r], c->a[r], c->b[r]);
         for (int i = 0; i < 128; i++)
             dq_probe_check(p, c->out[r][i / 4][i % 4] == c->d[r][i / 4][i % 4], "4 lane + register",
                            (uint64_t)i, bits_of(c->out[r][i / 4][i % 4]),
@@ -207,8 +207,8 @@ static void probe_bf16_rounding(dq_probe *p)
             a[i / 4][i % 4] = c->a[r][i / 4][i % 4] & 0x7fff7fffu;
             b[i / 4][i % 2] = c->b[r][i / 4][i % 2] & 0x7fff7fffu;
         }
-        dq_model_mma_bf16(sizes, a, b);
-        dq_model_mma_bf16(c->d[r], c->a[r], c->b[r]);
+        fragments_mma_bf16(sizes, a, b);
+        fragments_mma_bf16(c->d[r], c->a[r], c->b[r]);
         for (int i = 0; i < 128; i++) {
             float got = c->out[r][i / 4][i % 4], right = c->d[r][i / 4][i % 4];
             double off = fabs((double)got - (double)right) / (double)sizes[i / 4][i % 4] * 0x1p24;
@@ -256,7 +256,7 @@ static void probe_dp4a(dq_probe *p)
     dq_probe_take(p, NULL, dc, 0);
     for (int i = 0; i < N; i++)
         for (int k = 0; k < 4; k++) {
-            uint32_t right = dq_model_dp4a(c[i], a[i], b[i], k % 2 == 0, k < 2);
+            uint32_t right = numerics_dp4a(c[i], a[i], b[i], k % 2 == 0, k < 2);
             dq_probe_check(p, out[i][k] == right, what[k], (uint64_t)i, out[i][k], right);
         }
 }

@@ -108,8 +108,8 @@ static void probe_to_bf16(dq_probe *p)
     converted *c = convert_patterns(p);
     for (int i = 0; i < N_PATTERNS; i++) {
         uint32_t b = pattern(i);
-        uint16_t right = dq_model_f32_bf16(of_bits(b));
-        uint16_t minus = dq_model_f32_bf16(of_bits(b ^ 0x80000000u));
+        uint16_t right = numerics_f32_bf16(of_bits(b));
+        uint16_t minus = numerics_f32_bf16(of_bits(b ^ 0x80000000u));
         uint32_t pair = right | (uint32_t)minus << 16;
         dq_probe_check(p, c[i].bf16 == right, "f32_bf16", b, c[i].bf16, right);
         dq_probe_check(p, c[i].bf16x2 == pair, "f32x2_bf16", b, c[i].bf16x2, pair);
@@ -123,7 +123,7 @@ static void probe_to_f16(dq_probe *p)
 {
     converted *c = convert_patterns(p);
     for (int i = 0; i < N_PATTERNS; i++) {
-        uint16_t right = dq_model_f32_f16(of_bits(pattern(i)));
+        uint16_t right = numerics_f32_f16(of_bits(pattern(i)));
         dq_probe_check(p, c[i].f16 == right, "f32_f16", pattern(i), c[i].f16, right);
     }
     free(c);
@@ -134,7 +134,7 @@ static void probe_to_integers(dq_probe *p)
     converted *c = convert_patterns(p);
     for (int i = 0; i < N_PATTERNS; i++) {
         float x = of_bits(pattern(i));
-        int32_t s8 = dq_model_f32_s8(x), s32 = dq_model_f32_s32(x);
+        int32_t s8 = numerics_f32_s8(x), s32 = numerics_f32_s32(x);
         dq_probe_check(p, c[i].s8 == s8, "f32_s8", pattern(i), (uint32_t)c[i].s8, (uint32_t)s8);
         dq_probe_check(p, c[i].s32 == s32, "f32_s32", pattern(i), (uint32_t)c[i].s32,
                        (uint32_t)s32);
@@ -200,7 +200,7 @@ static void probe_widen(dq_probe *p)
     dq_probe_take(p, out, to, N * sizeof *out);
     dq_probe_take(p, NULL, in, 0);
     for (int i = 0; i < N; i++) {
-        float right = dq_model_f16_f32((uint16_t)i);
+        float right = numerics_f16_f32((uint16_t)i);
         if (isnan(out[i].f16)) nan_bits |= bits_of(out[i].f16);
         dq_probe_check(p, same(out[i].f16, right), "f16_f32", (uint64_t)i, bits_of(out[i].f16),
                        bits_of(right));
@@ -290,7 +290,7 @@ static void check_operations(dq_probe *p, int i, const uint32_t x[4], const oper
     check32(p, "sub", i, o->sub, a - b);
     check32(p, "mul", i, o->mul, a * b);
     check32(p, "fma", i, o->fma, fmaf(a, b, c));
-    check32(p, "div", i, o->div, dq_model_div(a, b));
+    check32(p, "div", i, o->div, numerics_div(a, b));
     check32(p, "sqrt", i, o->sqrt, sqrtf(a));
     check32(p, "abs", i, o->abs, fabsf(a));
     float product = a * b;
@@ -304,7 +304,7 @@ static void check_operations(dq_probe *p, int i, const uint32_t x[4], const oper
     check64(p, "sqrt, f64", i, o->sqrt64, sqrt(a64));
     check64(p, "mul, f64", i, o->mul64, a64 * b64);
     check64(p, "fma, f64", i, o->fma64, fma(a64, b64, c64));
-    check64(p, "div, f64", i, o->div64, dq_model_div64(a64, b64));
+    check64(p, "div, f64", i, o->div64, numerics_div64(a64, b64));
 }
 
 static void probe_operations(dq_probe *p)
@@ -349,7 +349,7 @@ static void probe_bits(dq_probe *p)
     dq_probe_take(p, NULL, in, 0);
     for (int i = 0; i < N; i++) {
         uint32_t ones = 0, zeros = 32, v = x[i];
-        uint32_t right = dq_model_prmt(v, x[(i + 1) % N], x[(i + 2) % N] & 0xffffu);
+        uint32_t right = numerics_prmt(v, x[(i + 1) % N], x[(i + 2) % N] & 0xffffu);
         for (; v; v >>= 1, zeros--) ones += v & 1u;
         dq_probe_check(p, out[i].popc == ones, "popc", x[i], out[i].popc, ones);
         dq_probe_check(p, out[i].clz == zeros, "clz", x[i], out[i].clz, zeros);

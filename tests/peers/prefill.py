@@ -57,7 +57,7 @@ def main():
         peer = min(med["eager"], med["sdpa"])
         out.append({"tokens": n, "threads": a.threads, "seconds": times, "median_s": med,
                     "dq_speed_over_faster_peer": peer / med["dq"],
-                    "dq_share_of_matmul": r["share_of_matmul"], "dq_peak_bytes": peak})
+                    "dq_share_of_matmul": r["share_of_matmul"], "dq_os_peak_bytes": peak})
         print(json.dumps(out[-1]), flush=True)
     doc = {"model": os.path.basename(os.path.normpath(a.model)), "torch": torch.__version__,
            "transformers": transformers.__version__, "results": out}

@@ -1,7 +1,7 @@
 /* device: the device that tests of the operations of backend.h run on: DQ_TEST_DEVICE, else the CPU.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_TEST_DEVICE_H
-#define DQ_TEST_DEVICE_H
+#ifndef DQ_DEVICE_H
+#define DQ_DEVICE_H
 
 #include "engine/backend.h"
 

@@ -117,7 +117,7 @@ static void add_entry(sink *s, const char *name, const dq_tensor *t)
 {
     const edit *e = s->e;
     bool mine = e->tensor && strcmp(t->name, e->tensor) == 0;
-    size_t n = dq_nbytes(t);
+    size_t n = dq_tensor_bytes(t);
     char shape[256] = "";
     for (int i = 0; i < t->n_dims; i++)
         snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%lld", i ? "," : "",

@@ -1,7 +1,7 @@
 /* edits: changed copies of checkpoints in a folder of the test's own, for tests of loading.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_TEST_EDITS_H
-#define DQ_TEST_EDITS_H
+#ifndef DQ_EDITS_H
+#define DQ_EDITS_H
 
 #include "model/model.h"
 

@@ -2,8 +2,8 @@
  * operations stands a spy that hands keys, values and queries to the f64 oracle, which attends and sums beside the
  * kernels.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_TEST_EVICT_RIG_H
-#define DQ_TEST_EVICT_RIG_H
+#ifndef DQ_EVICT_RIG_H
+#define DQ_EVICT_RIG_H
 
 #include "engine/evict.h"
 #include "tests/rigs/device.h"
@@ -76,7 +76,7 @@ static void spy_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
 {
     rig *x = spied;
     int64_t offset[SEQS * GROUPS], n = dst.rows * dst.cols;
-    double *want = calloc((size_t)n, sizeof *want), most = 0, worst = 0;
+    double *want = calloc((size_t)n, sizeof *want), max = 0, worst = 0;
     dq_columns columns = {.offset = offset};
     float *q = on_host(b, args->q), *lambda = on_host(b, args->lambda);
     dq_oracle_args o = {args->attn, args->batch, q, lambda, args->logit, NULL};
@@ -97,10 +97,10 @@ static void spy_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     float *got = on_host(b, dst);
     dq_oracle_attend(want, x->oracle[args->layer], &o);
     for (int64_t i = 0; i < n; i++) {
-        most = fmax(most, fabs(want[i]));
+        max = fmax(max, fabs(want[i]));
         worst = fmax(worst, fabs(want[i] - (double)got[i]));
     }
-    assert_true(worst <= 1e-5 * most);
+    assert_true(worst <= 1e-5 * max);
     free(want);
     free(got);
     free(q);

@@ -1,7 +1,7 @@
 /* golden: reading the reference outputs beside a test checkpoint (tests/golden/common.py).
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_TEST_GOLDEN_H
-#define DQ_TEST_GOLDEN_H
+#ifndef DQ_GOLDEN_H
+#define DQ_GOLDEN_H
 
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef struct golden {
-    dq_map map;
+    dq_os_map map;
     dq_arena *arena;
     dq_tensor *tensor;
     int64_t count;
@@ -22,14 +22,14 @@ static inline bool golden_open(golden *g, const char *folder, dq_err *err)
     char path[4096];
     snprintf(path, sizeof path, "%s/golden.safetensors", folder);
     g->arena = dq_arena_new();
-    return dq_map_open(&g->map, path, err) == DQ_OK &&
+    return dq_os_map_open(&g->map, path, err) == DQ_OK &&
            dq_safetensors_parse(&g->tensor, &g->count, g->map.data, g->map.bytes, g->arena, err) ==
                DQ_OK;
 }
 
 static inline void golden_close(golden *g)
 {
-    dq_map_close(&g->map);
+    dq_os_map_close(&g->map);
     dq_arena_free(g->arena);
 }
 

@@ -1,7 +1,7 @@
 /* grid: invented numbers for tests, the same everywhere.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_TEST_GRID_H
-#define DQ_TEST_GRID_H
+#ifndef DQ_GRID_H
+#define DQ_GRID_H
 
 #include <stdint.h>
 

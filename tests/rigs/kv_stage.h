@@ -1,7 +1,7 @@
 /* kv_stage: a cache with codes, its oracle, and batches of rows, for the tests of the KV cache.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_TEST_KV_STAGE_H
-#define DQ_TEST_KV_STAGE_H
+#ifndef DQ_KV_STAGE_H
+#define DQ_KV_STAGE_H
 
 #include "tests/rigs/device.h"
 #include "tests/rigs/grid.h"
@@ -61,7 +61,7 @@ void expect_no_error(stage *s);
 /* Attends and compares with the oracle. */
 void check_attend(stage *s);
 
-/* n more tokens of one sequence, attended and settled. */
+/* n more tokens of one sequence, attended and compacted. */
 void stream(stage *s, int32_t seq, int n);
 
 /* The same, compared with the oracle. */

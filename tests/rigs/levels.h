@@ -1,7 +1,7 @@
 /* levels: the CPU backend held to one instruction level, and numbers to feed it. For tests.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_TEST_LEVELS_H
-#define DQ_TEST_LEVELS_H
+#ifndef DQ_LEVELS_H
+#define DQ_LEVELS_H
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@ enum { N_LEVELS = 3 };
 /* The table of a level, NULL where this machine has none. */
 static inline const dq_simd *table_of(int level)
 {
-    const unsigned have = dq_cpu_features(NULL);
+    const unsigned have = dq_os_cpu_features(NULL);
     if (level == 0) return &dq_simd_scalar;
     if (level == 1) return have & DQ_CPU_AVX2 ? dq_simd_pick(DQ_CPU_AVX2) : NULL;
     return have & DQ_CPU_AVX512 ? dq_simd_pick(DQ_CPU_AVX512) : NULL;

@@ -50,10 +50,10 @@ void dq_oracle_codes(float *out, const float *x, int n, int bits, int group)
     if (bits > 4) group = n;
     for (int c = 0; c < n; c += group) {
         const int run = n - c < group ? n - c : group;
-        const float exact = dq_group_scale(x + c, run, bits, DQ_ABSMAX, DQ_F32);
-        float scale = dq_stored_scale(exact, DQ_F16);
+        const float exact = dq_quant_group_scale(x + c, run, bits, DQ_ABSMAX, DQ_F32);
+        float scale = dq_quant_stored_scale(exact, DQ_F16);
         if (exact != 0 && (scale < 0x1p-14f || isinf(scale))) scale = exact;
-        dq_encode(q, x + c, run, bits, scale, DQ_ABSMAX);
+        dq_quant_encode(q, x + c, run, bits, scale, DQ_ABSMAX);
         for (int i = 0; i < run; i++) out[c + i] = (float)q[i] * scale;
     }
 }
@@ -180,18 +180,18 @@ static int64_t absmax_group(const dq_oracle *o, const dq_oracle_args *a, int64_t
 static float *absmax_table(const dq_oracle *o, const dq_oracle_args *a)
 {
     const int64_t n = (a->batch->n_rows + a->batch->n_seq) * o->map->n_q * TILES * TILES;
-    float *most = calloc((size_t)n, sizeof *most);
+    float *max = calloc((size_t)n, sizeof *max);
     for (int64_t t = 0; t < a->batch->n_rows; t++) {
         for (int h = 0; h < o->map->n_q; h++) {
             const dq_oracle_list *l = list_of(o, a, t, h);
             for (int64_t i = 0; i < l->n && l->pos[i] <= a->batch->pos[t]; i++) {
                 float s = fabsf((float)dq_oracle_logit(o, a, t, h, i));
-                float *into = &most[absmax_group(o, a, t, h, l->pos[i])];
+                float *into = &max[absmax_group(o, a, t, h, l->pos[i])];
                 *into = s > *into ? s : *into;
             }
         }
     }
-    return most;
+    return max;
 }
 
 static double rounded(double s, float absmax, int bits)
@@ -210,16 +210,16 @@ static void softmax(double *p, const dq_oracle *o, const dq_oracle_args *a, cons
 {
     const dq_oracle_list *l = list_of(o, a, row, head);
     int64_t n = 0;
-    double most = -INFINITY, sum = 0;
+    double max = -INFINITY, sum = 0;
     for (; n < l->n && l->pos[n] <= a->batch->pos[row]; n++) {
         p[n] = dq_oracle_logit(o, a, row, head, n);
         if (absmax) {
             p[n] = rounded(p[n], absmax[absmax_group(o, a, row, head, l->pos[n])], a->logit.bits);
         }
-        most = p[n] > most ? p[n] : most;
+        max = p[n] > max ? p[n] : max;
     }
     for (int64_t i = 0; i < n; i++) {
-        p[i] = exp(p[i] - most);
+        p[i] = exp(p[i] - max);
         sum += p[i];
     }
     for (int64_t i = 0; i < l->n; i++) p[i] = i < n ? p[i] / sum : 0;
@@ -354,7 +354,7 @@ static void add_shares(dq_span_share *to, int norm, const double *d, const uint8
     for (int64_t i = 0; i < n; i++) to->share[norm][label[l->pos[i]]] += part[i] / whole;
 }
 
-void dq_oracle_spans(const dq_oracle *o, const dq_oracle_args *a, const dq_spans *spans)
+void dq_oracle_spans(const dq_oracle *o, const dq_oracle_args *a, const dq_attention_spans *spans)
 {
     float *absmax = a->logit.bits < 16 ? absmax_table(o, a) : NULL;
     for (int64_t row = 0; row < a->batch->n_rows; row++) {

@@ -42,7 +42,8 @@ typedef struct dq_oracle_args {
 /* out[n_rows][n_out * n_slabs * head_dim] */
 void dq_oracle_attend(double *out, const dq_oracle *o, const dq_oracle_args *args);
 /* Adds to spans->sums. */
-void dq_oracle_spans(const dq_oracle *o, const dq_oracle_args *args, const dq_spans *spans);
+void dq_oracle_spans(const dq_oracle *o, const dq_oracle_args *args,
+                     const dq_attention_spans *spans);
 /* S of one query head and row against the i-th token of its list: f64, or rounded to f32 before and
  * after the scale where logits are rounded (bits < 16). */
 double dq_oracle_logit(const dq_oracle *o, const dq_oracle_args *args, int64_t row, int head,

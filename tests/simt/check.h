@@ -17,7 +17,7 @@ extern "C" {
 #include <stdlib.h>
 #include <string.h>
 
-struct dq_random {
+struct check_random {
     uint64_t state;
     uint32_t bits()
     {
@@ -40,21 +40,21 @@ struct dq_random {
 };
 
 /* n elements on the host and as many on the device. put and get wait. */
-template <class T> struct dq_array {
+template <class T> struct check_array {
     size_t n;
     T *host, *device;
-    explicit dq_array(size_t count) : n(count)
+    explicit check_array(size_t count) : n(count)
     {
         host = (T *)calloc(n, sizeof(T));
         assert_non_null(host);
         assert_int_equal(cudaMalloc((void **)&device, n * sizeof(T)), cudaSuccess);
     }
-    ~dq_array()
+    ~check_array()
     {
         free(host);
         cudaFree(device);
     }
-    dq_array(const dq_array &) = delete;
+    check_array(const check_array &) = delete;
     void put()
     {
         assert_int_equal(cudaMemcpy(device, host, n * sizeof(T), cudaMemcpyHostToDevice),

@@ -82,7 +82,7 @@ check_table() {
     done
 }
 
-sample=tests/simt/sample.cu
+sample=tests/simt/simt_sample.cu
 printf '%s\t%s\t%s\t%s\t%s\n' \
     $sample test_simt_sample 'no such text' x - \
     $sample test_simt_sample 'DQ_UNROLL' x - \

@@ -33,7 +33,7 @@ static place b16(int lane, int half)
     return (place){2 * (lane % 4) + i + 8 * r, lane / 4};
 }
 
-void dq_fragment_d(int lane, int i, int *row, int *col)
+void fragments_d(int lane, int i, int *row, int *col)
 {
     *row = lane / 4 + 8 * (i / 2);
     *col = 2 * (lane % 4) + i % 2;
@@ -49,7 +49,7 @@ static uint32_t half_of(const uint32_t *reg, int half)
     return reg[half / 2] >> 16 * (half % 2) & 0xffffu;
 }
 
-void dq_fragment_a8(uint32_t frag[32][4], const uint8_t *a)
+void fragments_a8(uint32_t frag[32][4], const uint8_t *a)
 {
     memset(frag, 0, 32 * sizeof *frag);
     for (int lane = 0; lane < 32; lane++)
@@ -59,7 +59,7 @@ void dq_fragment_a8(uint32_t frag[32][4], const uint8_t *a)
         }
 }
 
-void dq_fragment_b8(uint32_t frag[32][2], const uint8_t *b)
+void fragments_b8(uint32_t frag[32][2], const uint8_t *b)
 {
     memset(frag, 0, 32 * sizeof *frag);
     for (int lane = 0; lane < 32; lane++)
@@ -69,7 +69,7 @@ void dq_fragment_b8(uint32_t frag[32][2], const uint8_t *b)
         }
 }
 
-void dq_fragment_a16(uint32_t frag[32][4], const uint16_t *a)
+void fragments_a16(uint32_t frag[32][4], const uint16_t *a)
 {
     memset(frag, 0, 32 * sizeof *frag);
     for (int lane = 0; lane < 32; lane++)
@@ -79,7 +79,7 @@ void dq_fragment_a16(uint32_t frag[32][4], const uint16_t *a)
         }
 }
 
-void dq_fragment_b16(uint32_t frag[32][2], const uint16_t *b)
+void fragments_b16(uint32_t frag[32][2], const uint16_t *b)
 {
     memset(frag, 0, 32 * sizeof *frag);
     for (int lane = 0; lane < 32; lane++)
@@ -89,7 +89,7 @@ void dq_fragment_b16(uint32_t frag[32][2], const uint16_t *b)
         }
 }
 
-void dq_model_ldmatrix(uint32_t r[32][4], const void *const row[32], int count, bool trans)
+void fragments_ldmatrix(uint32_t r[32][4], const void *const row[32], int count, bool trans)
 {
     for (int j = 0; j < count; j++) {
         uint16_t m[8][8];
@@ -107,8 +107,8 @@ static int signed_byte(uint32_t b, bool is_signed)
     return is_signed && b > 127 ? (int)b - 256 : (int)b;
 }
 
-void dq_model_mma8(int32_t d[32][4], uint32_t a[32][4], uint32_t b[32][2], bool a_signed,
-                   bool b_signed)
+void fragments_mma8(int32_t d[32][4], uint32_t a[32][4], uint32_t b[32][2], bool a_signed,
+                    bool b_signed)
 {
     int16_t ma[16][32], mb[8][32]; /* B by columns: the sums run over contiguous values */
     for (int lane = 0; lane < 32; lane++) {
@@ -124,7 +124,7 @@ void dq_model_mma8(int32_t d[32][4], uint32_t a[32][4], uint32_t b[32][2], bool 
     for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 4; i++) {
             int row, col, sum = 0;
-            dq_fragment_d(lane, i, &row, &col);
+            fragments_d(lane, i, &row, &col);
             for (int k = 0; k < 32; k++) sum += ma[row][k] * mb[col][k];
             d[lane][i] = (int32_t)((uint32_t)d[lane][i] + (uint32_t)sum);
         }
@@ -138,7 +138,7 @@ static double bf16_value(uint32_t half)
     return (double)x;
 }
 
-void dq_model_mma_bf16(float d[32][4], uint32_t a[32][4], uint32_t b[32][2])
+void fragments_mma_bf16(float d[32][4], uint32_t a[32][4], uint32_t b[32][2])
 {
     double ma[16][16], mb[8][16];
     for (int lane = 0; lane < 32; lane++) {
@@ -154,7 +154,7 @@ void dq_model_mma_bf16(float d[32][4], uint32_t a[32][4], uint32_t b[32][2])
     for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 4; i++) {
             int row, col;
-            dq_fragment_d(lane, i, &row, &col);
+            fragments_d(lane, i, &row, &col);
             double sum = (double)d[lane][i];
             for (int k = 0; k < 16; k++) sum += ma[row][k] * mb[col][k];
             d[lane][i] = (float)sum;

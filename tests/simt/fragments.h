@@ -23,21 +23,21 @@ extern "C" {
 #endif
 
 /* a[16][32] and b[32][8] by rows, bytes as they are; fragments per lane. */
-void dq_fragment_a8(uint32_t frag[32][4], const uint8_t *a);
-void dq_fragment_b8(uint32_t frag[32][2], const uint8_t *b);
+void fragments_a8(uint32_t frag[32][4], const uint8_t *a);
+void fragments_b8(uint32_t frag[32][2], const uint8_t *b);
 /* a[16][16], b[16][8] of 16-bit elements. */
-void dq_fragment_a16(uint32_t frag[32][4], const uint16_t *a);
-void dq_fragment_b16(uint32_t frag[32][2], const uint16_t *b);
+void fragments_a16(uint32_t frag[32][4], const uint16_t *a);
+void fragments_b16(uint32_t frag[32][2], const uint16_t *b);
 /* Row and column of entry i = 0..3 of lane's part of D. */
-void dq_fragment_d(int lane, int i, int *row, int *col);
+void fragments_d(int lane, int i, int *row, int *col);
 
 /* row[32]: where the lanes' rows of 8 16-bit elements start; count 2 or 4; r[lane][count]. */
-void dq_model_ldmatrix(uint32_t r[32][4], const void *const row[32], int count, bool trans);
+void fragments_ldmatrix(uint32_t r[32][4], const void *const row[32], int count, bool trans);
 /* d += A B, modulo 2^32. */
-void dq_model_mma8(int32_t d[32][4], uint32_t a[32][4], uint32_t b[32][2], bool a_signed,
-                   bool b_signed);
+void fragments_mma8(int32_t d[32][4], uint32_t a[32][4], uint32_t b[32][2], bool a_signed,
+                    bool b_signed);
 /* d += A B: exact products, summed in f64, one rounding at the end. */
-void dq_model_mma_bf16(float d[32][4], uint32_t a[32][4], uint32_t b[32][2]);
+void fragments_mma_bf16(float d[32][4], uint32_t a[32][4], uint32_t b[32][2]);
 
 #ifdef __cplusplus
 }

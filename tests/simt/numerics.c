@@ -19,7 +19,7 @@ static float of_bits(uint32_t b)
     return x;
 }
 
-uint32_t dq_model_dp4a(uint32_t c, uint32_t a, uint32_t b, bool a_signed, bool b_signed)
+uint32_t numerics_dp4a(uint32_t c, uint32_t a, uint32_t b, bool a_signed, bool b_signed)
 {
     for (int i = 0; i < 4; i++) {
         int32_t x = (int32_t)(a >> 8 * i & 255u), y = (int32_t)(b >> 8 * i & 255u);
@@ -30,7 +30,7 @@ uint32_t dq_model_dp4a(uint32_t c, uint32_t a, uint32_t b, bool a_signed, bool b
     return c;
 }
 
-uint32_t dq_model_prmt(uint32_t a, uint32_t b, uint32_t select)
+uint32_t numerics_prmt(uint32_t a, uint32_t b, uint32_t select)
 {
     uint64_t bytes = (uint64_t)b << 32 | a;
     uint32_t r = 0;
@@ -42,14 +42,14 @@ uint32_t dq_model_prmt(uint32_t a, uint32_t b, uint32_t select)
     return r;
 }
 
-uint16_t dq_model_f32_bf16(float x)
+uint16_t numerics_f32_bf16(float x)
 {
     uint32_t b = bits_of(x);
     if ((b & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return (uint16_t)((b + 0x7fffu + (b >> 16 & 1u)) >> 16);
 }
 
-uint16_t dq_model_f32_f16(float x)
+uint16_t numerics_f32_f16(float x)
 {
     uint32_t b = bits_of(x), sign = b >> 16 & 0x8000u, mag = b & 0x7fffffffu;
     if (mag > 0x7f800000u) return 0x7fff;
@@ -70,7 +70,7 @@ uint16_t dq_model_f32_f16(float x)
     return (uint16_t)(sign | r);
 }
 
-float dq_model_f16_f32(uint16_t x)
+float numerics_f16_f32(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000u) << 16, exponent = x >> 10 & 31u, m = x & 0x3ffu;
     if (exponent == 31) return of_bits(m ? 0x7fffffffu : sign | 0x7f800000u);
@@ -88,30 +88,30 @@ static int32_t rounded(float x, double low, double high)
     return (int32_t)(r < low ? low : r > high ? high : r);
 }
 
-int32_t dq_model_f32_s8(float x)
+int32_t numerics_f32_s8(float x)
 {
     return rounded(x, -128, 127);
 }
 
-int32_t dq_model_f32_s32(float x)
+int32_t numerics_f32_s32(float x)
 {
     return rounded(x, -2147483648.0, 2147483647.0);
 }
 
-double dq_model_div64(double a, double b)
+double numerics_div64(double a, double b)
 {
     if (b != 0) return a / b;
     if (a != a || b != b || a == 0) return (double)NAN;
     return (signbit(a) != 0) != (signbit(b) != 0) ? (double)-INFINITY : (double)INFINITY;
 }
 
-float dq_model_div(float a, float b)
+float numerics_div(float a, float b)
 {
     if (b != 0) return a / b;
-    return (float)dq_model_div64((double)a, (double)b);
+    return (float)numerics_div64((double)a, (double)b);
 }
 
-float dq_model_exp2_fast(float x)
+float numerics_exp2_fast(float x)
 {
     float r = exp2f(x);
     return r < 0x1p-126f ? 0.0f : r;

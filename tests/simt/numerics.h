@@ -12,21 +12,21 @@ extern "C" {
 #endif
 
 /* c + sum of a[i] * b[i] over the four bytes, modulo 2^32. */
-uint32_t dq_model_dp4a(uint32_t c, uint32_t a, uint32_t b, bool a_signed, bool b_signed);
+uint32_t numerics_dp4a(uint32_t c, uint32_t a, uint32_t b, bool a_signed, bool b_signed);
 /* Four of the eight bytes of b:a, or their signs, by the four nibbles of select. */
-uint32_t dq_model_prmt(uint32_t a, uint32_t b, uint32_t select);
+uint32_t numerics_prmt(uint32_t a, uint32_t b, uint32_t select);
 /* Nearest, ties to even; a NaN becomes 0x7fff. */
-uint16_t dq_model_f32_bf16(float x);
-uint16_t dq_model_f32_f16(float x);
-float dq_model_f16_f32(uint16_t x);
+uint16_t numerics_f32_bf16(float x);
+uint16_t numerics_f32_f16(float x);
+float numerics_f16_f32(uint16_t x);
 /* Nearest, ties to even, held within the range; a NaN becomes 0. */
-int32_t dq_model_f32_s8(float x);
-int32_t dq_model_f32_s32(float x);
+int32_t numerics_f32_s8(float x);
+int32_t numerics_f32_s32(float x);
 /* Division also where the divisor is 0, which C leaves undefined. */
-float dq_model_div(float a, float b);
-double dq_model_div64(double a, double b);
+float numerics_div(float a, float b);
+double numerics_div64(double a, double b);
 /* 2^x rounded once; results below 2^-126 become 0. The device may differ by 2^-22, relative. */
-float dq_model_exp2_fast(float x);
+float numerics_exp2_fast(float x);
 
 #ifdef __cplusplus
 }

@@ -2,7 +2,7 @@
  *   race_sample clean|racy|product|stuck
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/ptx.cuh"
-#include "tests/simt/sample.h"
+#include "tests/simt/simt_sample.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -92,18 +92,18 @@ void simt_fail(int line, const char *format, ...)
 }
 
 /* "lanes 0-3,7", for a mask that is not 0 */
-static int lanes_text(char *out, size_t room, uint32_t mask)
+static int lanes_text(char *out, size_t capacity, uint32_t mask)
 {
-    int n = snprintf(out, room, "lane%s ", mask & (mask - 1) ? "s" : "");
+    int n = snprintf(out, capacity, "lane%s ", mask & (mask - 1) ? "s" : "");
     const char *comma = "";
     for (unsigned i = 0; i < 32; i++) {
         if (!(mask >> i & 1u)) continue;
         unsigned end = i;
         while (end < 31 && mask >> (end + 1) & 1u) end++;
         if (end > i)
-            n += snprintf(out + n, room - (size_t)n, "%s%u-%u", comma, i, end);
+            n += snprintf(out + n, capacity - (size_t)n, "%s%u-%u", comma, i, end);
         else
-            n += snprintf(out + n, room - (size_t)n, "%s%u", comma, i);
+            n += snprintf(out + n, capacity - (size_t)n, "%s%u", comma, i);
         comma = ",";
         i = end;
     }
@@ -116,19 +116,19 @@ static bool same_wait(const simt_thread *a, const simt_thread *b)
            a->line == b->line;
 }
 
-static int wait_text(char *out, size_t room, const simt_block *b, const simt_thread *t)
+static int wait_text(char *out, size_t capacity, const simt_block *b, const simt_thread *t)
 {
-    if (t->state == SIMT_DONE) return snprintf(out, room, " returned");
+    if (t->state == SIMT_DONE) return snprintf(out, capacity, " returned");
     if (t->barrier == 0)
-        return snprintf(out, room, " wait in dq_sync, line %d (%u of %u there)", t->line,
+        return snprintf(out, capacity, " wait in dq_sync, line %d (%u of %u there)", t->line,
                         b->barrier[0].arrived, b->live);
     if (t->barrier > 0)
-        return snprintf(out, room, " wait at barrier %d, line %d (%u of %u there)", t->barrier,
+        return snprintf(out, capacity, " wait at barrier %d, line %d (%u of %u there)", t->barrier,
                         t->line, b->barrier[t->barrier].arrived, b->barrier[t->barrier].expected);
     if (t->post.op)
-        return snprintf(out, room, " wait in %s, line %d, for lanes %08x", t->post.what, t->line,
-                        t->post.mask & ~b->posted[t->warp]);
-    return snprintf(out, room, " run");
+        return snprintf(out, capacity, " wait in %s, line %d, for lanes %08x", t->post.what,
+                        t->line, t->post.mask & ~b->posted[t->warp]);
+    return snprintf(out, capacity, " run");
 }
 
 void simt_stuck(simt_block *b)
@@ -317,8 +317,8 @@ static void free_block(simt_block *b)
 static void *run_blocks(void *arg)
 {
     simt_work *w = (simt_work *)arg;
-    const unsigned room = SIMT_MAX_THREADS / w->launch->threads;
-    const unsigned together = room < SIMT_TOGETHER ? room : (unsigned)SIMT_TOGETHER;
+    const unsigned capacity = SIMT_MAX_THREADS / w->launch->threads;
+    const unsigned together = capacity < SIMT_TOGETHER ? capacity : (unsigned)SIMT_TOGETHER;
     simt_block *b[SIMT_TOGETHER];
     for (unsigned k = 0; k < together; k++) b[k] = new_block(w->launch);
     while (!simt_failed()) {
@@ -344,9 +344,9 @@ bool simt_run(const simt_launch_args *l)
 {
     const dim3 some = blocks_of(l);
     simt_work w = {l, 0, (uint64_t)some.x * some.y * some.z};
-    enum { MOST = 64 };
-    pthread_t os[MOST];
-    int workers = simt_set.workers < MOST ? simt_set.workers : MOST;
+    enum { MAX = 64 };
+    pthread_t os[MAX];
+    int workers = simt_set.workers < MAX ? simt_set.workers : MAX;
     int n = 0;
     while (n < workers - 1 && !pthread_create(&os[n], NULL, run_worker, &w)) n++;
     run_blocks(&w);

@@ -353,19 +353,19 @@ DQ_DEVICE void dq_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2],
 }
 DQ_DEVICE int32_t dq_dp4a_s8s8(int32_t c, uint32_t a, uint32_t b)
 {
-    return (int32_t)dq_model_dp4a((uint32_t)c, a, b, true, true);
+    return (int32_t)numerics_dp4a((uint32_t)c, a, b, true, true);
 }
 DQ_DEVICE int32_t dq_dp4a_u8s8(int32_t c, uint32_t a, uint32_t b)
 {
-    return (int32_t)dq_model_dp4a((uint32_t)c, a, b, false, true);
+    return (int32_t)numerics_dp4a((uint32_t)c, a, b, false, true);
 }
 DQ_DEVICE int32_t dq_dp4a_s8u8(int32_t c, uint32_t a, uint32_t b)
 {
-    return (int32_t)dq_model_dp4a((uint32_t)c, a, b, true, false);
+    return (int32_t)numerics_dp4a((uint32_t)c, a, b, true, false);
 }
 DQ_DEVICE uint32_t dq_dp4a_u8u8(uint32_t c, uint32_t a, uint32_t b)
 {
-    return dq_model_dp4a(c, a, b, false, false);
+    return numerics_dp4a(c, a, b, false, false);
 }
 
 /* ------------------------------------------------------------------------------------------ bits */
@@ -379,7 +379,7 @@ DQ_DEVICE unsigned dq_clz(uint32_t x)
 }
 DQ_DEVICE uint32_t dq_prmt(uint32_t a, uint32_t b, uint32_t select)
 {
-    return dq_model_prmt(a, b, select);
+    return numerics_prmt(a, b, select);
 }
 
 /* --------------------------------------------------------------------------------------- numbers */
@@ -426,7 +426,7 @@ DQ_DEVICE float dq_fma_rn(float a, float b, float c)
 }
 DQ_DEVICE float dq_div_rn(float a, float b)
 {
-    return dq_model_div(a, b);
+    return numerics_div(a, b);
 }
 DQ_DEVICE float dq_sqrt_rn(float a)
 {
@@ -450,7 +450,7 @@ DQ_DEVICE double dq_fma_rn(double a, double b, double c)
 }
 DQ_DEVICE double dq_div_rn(double a, double b)
 {
-    return dq_model_div64(a, b);
+    return numerics_div64(a, b);
 }
 DQ_DEVICE double dq_sqrt_rn(double a)
 {
@@ -482,11 +482,11 @@ DQ_DEVICE float dq_rint(float x)
 }
 DQ_DEVICE uint16_t dq_f32_bf16(float x)
 {
-    return dq_model_f32_bf16(x);
+    return numerics_f32_bf16(x);
 }
 DQ_DEVICE uint32_t dq_f32x2_bf16(float low, float high)
 {
-    return dq_model_f32_bf16(low) | (uint32_t)dq_model_f32_bf16(high) << 16;
+    return numerics_f32_bf16(low) | (uint32_t)numerics_f32_bf16(high) << 16;
 }
 DQ_DEVICE float dq_bf16_f32(uint16_t x)
 {
@@ -494,19 +494,19 @@ DQ_DEVICE float dq_bf16_f32(uint16_t x)
 }
 DQ_DEVICE uint16_t dq_f32_f16(float x)
 {
-    return dq_model_f32_f16(x);
+    return numerics_f32_f16(x);
 }
 DQ_DEVICE float dq_f16_f32(uint16_t x)
 {
-    return dq_model_f16_f32(x);
+    return numerics_f16_f32(x);
 }
 DQ_DEVICE int32_t dq_f32_s8(float x)
 {
-    return dq_model_f32_s8(x);
+    return numerics_f32_s8(x);
 }
 DQ_DEVICE int32_t dq_f32_s32(float x)
 {
-    return dq_model_f32_s32(x);
+    return numerics_f32_s32(x);
 }
 DQ_DEVICE float dq_s32_f32(int32_t x)
 {
@@ -518,7 +518,7 @@ DQ_DEVICE float dq_u8_f32(uint32_t x)
 }
 DQ_DEVICE float dq_exp2_fast(float x)
 {
-    return dq_model_exp2_fast(x);
+    return numerics_exp2_fast(x);
 }
 
 #endif

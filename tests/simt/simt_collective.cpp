@@ -231,7 +231,7 @@ static void load_matrices(simt_post *lane[32], int count, bool trans)
     const void *row[32];
     uint32_t r[32][4];
     for (int i = 0; i < 32; i++) row[i] = lane[i]->in[0];
-    dq_model_ldmatrix(r, row, count, trans);
+    fragments_ldmatrix(r, row, count, trans);
     for (int i = 0; i < 32; i++) memcpy(lane[i]->out, r[i], (size_t)count * sizeof r[i][0]);
 }
 
@@ -281,7 +281,7 @@ template <bool A_SIGNED, bool B_SIGNED> static void run_mma8(simt_post *lane[32]
     int32_t d[32][4];
     gather(&o, lane);
     for (int i = 0; i < 32; i++) memcpy(d[i], lane[i]->out, sizeof d[i]);
-    dq_model_mma8(d, o.a, o.b, A_SIGNED, B_SIGNED);
+    fragments_mma8(d, o.a, o.b, A_SIGNED, B_SIGNED);
     for (int i = 0; i < 32; i++) memcpy(lane[i]->out, d[i], sizeof d[i]);
 }
 
@@ -292,7 +292,7 @@ static void run_mma_bf16(simt_post *lane[32], uint32_t mask)
     float d[32][4];
     gather(&o, lane);
     for (int i = 0; i < 32; i++) memcpy(d[i], lane[i]->out, sizeof d[i]);
-    dq_model_mma_bf16(d, o.a, o.b);
+    fragments_mma_bf16(d, o.a, o.b);
     for (int i = 0; i < 32; i++) memcpy(lane[i]->out, d[i], sizeof d[i]);
 }
 

@@ -17,7 +17,7 @@ DQ_KERNEL(64) indices(uint32_t *out)
 static void test_indices(void **state)
 {
     (void)state;
-    dq_array<uint32_t> out(3 * 2 * 4 * 64 * 2);
+    check_array<uint32_t> out(3 * 2 * 4 * 64 * 2);
     DQ_LAUNCH(indices, dim3(3, 2, 4), 64, 0, NULL, out.device);
     out.get();
     for (size_t i = 0; i < out.n / 2; i++) {
@@ -42,9 +42,9 @@ DQ_KERNEL(64) shuffles(uint32_t *x, float *f, double *d)
 static void test_shuffles(void **state)
 {
     (void)state;
-    dq_array<uint32_t> x(256);
-    dq_array<float> f(64);
-    dq_array<double> d(64);
+    check_array<uint32_t> x(256);
+    check_array<float> f(64);
+    check_array<double> d(64);
     dq_each_order([&] {
         DQ_LAUNCH(shuffles, 1, 64, 0, NULL, x.device, f.device, d.device);
         x.get();
@@ -75,8 +75,8 @@ DQ_KERNEL(32) votes(uint32_t *out, uint32_t yes, uint32_t mask)
 static void test_votes(void **state)
 {
     (void)state;
-    dq_random r = {7};
-    dq_array<uint32_t> out(96);
+    check_random r = {7};
+    check_array<uint32_t> out(96);
     for (int i = 0; i < 40; i++) {
         uint32_t mask = i % 2 ? DQ_LANES : r.bits() | 1u;
         uint32_t yes = i % 5 == 0 ? DQ_LANES : i % 5 == 1 ? 0 : r.bits();
@@ -118,7 +118,7 @@ DQ_KERNEL(128) handover(uint32_t *out, int rounds)
 static void test_named_barriers(void **state)
 {
     (void)state;
-    dq_array<uint32_t> out(64);
+    check_array<uint32_t> out(64);
     dq_each_order([&] {
         DQ_LAUNCH(handover, 1, 128, 0, NULL, out.device, 7);
         out.get();
@@ -141,7 +141,7 @@ static void test_side_by_side(void **state)
 {
     (void)state;
     dq_each_order([] {
-        dq_array<uint32_t> entry(40), n(1);
+        check_array<uint32_t> entry(40), n(1);
         uint32_t turns = 0;
         n.put();
         DQ_LAUNCH(log_blocks, 2, 64, 0, NULL, entry.device, n.device, 20);
@@ -161,7 +161,7 @@ DQ_KERNEL(32) mark_block(uint32_t *mark)
 static void test_corners(void **state)
 {
     (void)state;
-    dq_array<uint32_t> mark(5 * 2 * 8);
+    check_array<uint32_t> mark(5 * 2 * 8);
     mark.put();
     dq_simt_set_corners(1);
     DQ_LAUNCH(mark_block, dim3(5, 2, 8), 32, 0, NULL, mark.device);
@@ -189,7 +189,7 @@ DQ_KERNEL(64) neighbours(uint32_t *out)
 static void test_warp_sync(void **state)
 {
     (void)state;
-    dq_array<uint32_t> out(64);
+    check_array<uint32_t> out(64);
     dq_each_order([&] {
         DQ_LAUNCH(neighbours, 1, 64, 0, NULL, out.device);
         out.get();
@@ -218,7 +218,7 @@ DQ_KERNEL(32) first_look(uint32_t *out)
 static void test_shared_memory_is_poisoned(void **state)
 {
     (void)state;
-    dq_array<uint32_t> out(3 * 5);
+    check_array<uint32_t> out(3 * 5);
     DQ_LAUNCH(first_look, 5, 32, 32, NULL, out.device);
     out.get();
     for (size_t i = 0; i < out.n; i++) assert_int_equal(out.host[i], 0xa5a5a5a5u);
@@ -261,8 +261,8 @@ static void test_atomics(void **state)
 {
     (void)state;
     for (int workers = 1; workers <= 3; workers++) {
-        dq_array<totals> t(1);
-        dq_array<uint32_t> last(1);
+        check_array<totals> t(1);
+        check_array<uint32_t> last(1);
         memset(t.host, 0, sizeof *t.host);
         t.host->max_i32 = -1000000;
         t.put();
@@ -366,7 +366,7 @@ DQ_KERNEL(32) crooked_load(uint32_t *out)
 static void test_reports(void **state)
 {
     (void)state;
-    dq_array<uint32_t> out(256);
+    check_array<uint32_t> out(256);
     dq_simt_set_quiet(1);
     dq_each_order([&] {
         out.put(); /* zeros */

@@ -136,7 +136,7 @@ static void test_values(void **state)
     run(dq_rows_sigmoid(y.p, MANY, NULL));
     near(y[last], 1 / (1 + exp(-2.0)));
     half[MANY - 1] = 0x3c00;
-    run(dq_pages_widen(x.p, half.p, MANY, NULL));
+    run(dq_kv_launch_widen(x.p, half.p, MANY, NULL));
     near(x[MANY - 1], 1);
 }
 
@@ -180,7 +180,7 @@ static void test_logprob(void **state)
     (void)state;
     far<float> p(MANY), q(MANY);
     far<dq_logprob_row> row(ROWS);
-    far<dq_kld_row> kld(ROWS);
+    far<dq_logprob_kld_row> kld(ROWS);
     far<int32_t> target(ROWS, true, COLS - 1), top(ROWS);
     far<double> out(ROWS);
     p[MANY - 1] = 20;
@@ -189,8 +189,8 @@ static void test_logprob(void **state)
     near(out[ROWS - 1], -log(1 + (double)(COLS - 1) * exp(-20.0)));
     near(out[0], -log((double)COLS));
     assert_int_equal(top[ROWS - 1], COLS - 1);
-    run(dq_kld_piece(kld.p, q.p, p.p, COLS, 0, COLS, ROWS, NULL));
-    run(dq_kld_end(out.p, kld.p, ROWS, NULL));
+    run(dq_logprob_kld_piece(kld.p, q.p, p.p, COLS, 0, COLS, ROWS, NULL));
+    run(dq_logprob_kld_end(out.p, kld.p, ROWS, NULL));
     assert_true(out[0] == 0 && out[ROWS - 1] > 1);
 }
 
@@ -199,17 +199,17 @@ static void test_tally(void **state)
     (void)state;
     far<float> x(MANY);
     far<int32_t> pos(ROWS);
-    far<dq_piece> piece(1);
-    far<dq_call_tally> call(1);
-    far<dq_launch_top> top(1);
-    far<dq_tally_bins> bins(1);
+    far<dq_observe_piece> piece(1);
+    far<dq_observe_call> call(1);
+    far<dq_observe_top> top(1);
+    far<dq_observe_bins> bins(1);
     far<double> sums(4 * ROWS);
     far<uint32_t> tied(ROWS);
-    piece[0] = dq_piece{x.p, COLS, NULL, NULL, pos.p, 1, COLS, (int32_t)ROWS, 0, 0, 0};
+    piece[0] = dq_observe_piece{x.p, COLS, NULL, NULL, pos.p, 1, COLS, (int32_t)ROWS, 0, 0, 0};
     pos[ROWS - 1] = 7;
     x[MANY - 1] = -3;
-    run(dq_tally_launch(dq_tally_rows{piece.p, 1, (int32_t)ROWS, (int32_t)ROWS}, call.p, top.p,
-                        bins.p, sums.p, tied.p, NULL));
+    run(dq_observe_launch(dq_observe_rows{piece.p, 1, (int32_t)ROWS, (int32_t)ROWS}, call.p, top.p,
+                          bins.p, sums.p, tied.p, NULL));
     near(sums[4 * (ROWS - 1)], 3);
     near(call[0].total[1], 9);
     assert_true(top[0].found[0].value == 3 && top[0].found[0].row == 7);
@@ -223,15 +223,15 @@ enum { DIM = 16, UNITS = ROWS / 64, PAGES = KEYS / 64, LD = KEYS + 8, Q = 2 };
 /* One list of 64K tokens and all rows at its end, in units of 64; every unit has pages of its own, of which those
  * of corners are there. Key t has t / 64K in channel 0, values are 1. */
 struct scene {
-    far<dq_unit> unit;
+    far<dq_attention_unit> unit;
     far<dq_page> page;
     far<int32_t> visible, first;
     far<float> k, v, q, strip, factor, out;
     far<double> sum;
     far<dq_q_head> q_head;
     far<dq_o_head> o_head;
-    dq_units u = {};
-    dq_finish f = {};
+    dq_attention_units u = {};
+    dq_attention_finish f = {};
     scene()
         : unit(UNITS), page((int64_t)UNITS * PAGES), visible(ROWS), first(4), k(KEYS * DIM),
           v(KEYS * DIM, true, 1.0f), q(ROWS * Q * DIM, true, 1.0f),
@@ -245,17 +245,17 @@ struct scene {
         o_head[0] = dq_o_head{0, {0, 1}, {0, -1}};
         const dq_page_form form = {16, DIM, 1, DIM, DIM, DIM, 0};
         u.unit = unit.p, u.n = UNITS;
-        u.most_rows = 64, u.most_keys = KEYS, u.most_q = Q, u.most_out = 1;
+        u.max_rows = 64, u.max_keys = KEYS, u.max_q = Q, u.max_out = 1;
         u.pages = page.p, u.form[0] = u.form[1] = form, u.visible = visible.p;
         u.q_head = q_head.p, u.o_head = o_head.p, u.q_first = first.p, u.o_first = first.p + 2;
         u.n_groups = 1, u.n_q = Q, u.n_out = 1, u.n_slabs = 1, u.n_maps = 2;
         u.q = q.p, u.scale = 1, u.strip = strip.p, u.sum = sum.p, u.factor = factor.p;
         u.lambda_layer = 0.5f;
-        f = dq_finish{out.p, COLS, NULL, 1e-5f, 1.0f, false, false};
+        f = dq_attention_finish{out.p, COLS, NULL, 1e-5f, 1.0f, false, false};
     }
     void add_unit(int i)
     {
-        dq_unit w = {};
+        dq_attention_unit w = {};
         w.strip = (int64_t)i * (Q + 1) * 64 * LD;
         w.page = (int64_t)i * PAGES;
         w.record = i * Q * 64;
@@ -282,27 +282,27 @@ static void test_attend(void **state)
 {
     (void)state;
     scene s;
-    far<uint32_t> most(Q);
+    far<uint32_t> max(Q);
     far<double> row(ROWS * DQ_MAP_FIELDS), into(DQ_MAP_FIELDS), mass(KEYS), spans(ROWS * 2),
         sums(ROWS * Q), outputs(ROWS * 2 * DIM);
     far<int64_t> at(1);
     far<uint8_t> label(KEYS);
     far<dq_map_run> runs(1);
     const int last = UNITS - 1;
-    run(dq_attend_absmax(s.u, most.p, NULL));
-    assert_int_equal(most[1], dq_f32_bits(65535.0f / 65536.0f));
-    run(dq_attend_scores(s.u, NULL));
+    run(dq_attention_absmax(s.u, max.p, NULL));
+    assert_int_equal(max[1], dq_f32_bits(65535.0f / 65536.0f));
+    run(dq_attention_scores(s.u, NULL));
     for (int head = 0; head < Q; head++) near(s.row(last, head, 63)[KEYS - 1], 65535.0 / 65536.0);
     for (int head = 0; head < Q; head++) { /* the pages between corners */
         for (int r = 0; r < 64; r += r ? 31 : 32)
             for (int t = 0; t < KEYS; t++) s.row(last, head, r)[t] = (float)t / (float)KEYS;
     }
-    run(dq_attend_softmax(s.u, DQ_ROUND_NOT, 0, NULL, NULL));
+    run(dq_attention_softmax(s.u, DQ_ROUND_NOT, 0, NULL, NULL));
     double total = 0;
     for (int t = 0; t < KEYS; t++) total += exp((t - 65535.0) / 65536.0);
     near(s.sum[(int64_t)last * Q * 64 + 64 + 63], total);
     near(s.factor[3 * ROWS - 1], 0.5 / total);
-    run(dq_attend_values(s.u, s.f, NULL));
+    run(dq_attention_values(s.u, s.f, NULL));
     near(s.out[(ROWS - 1) * COLS + DIM - 1], 0.5);
     s.v[(KEYS - 1) * DIM] = 2;
     run(dq_maps_leave_out(s.u, sums.p, outputs.p, NULL));
@@ -315,7 +315,7 @@ static void test_attend(void **state)
     run(dq_maps_measure(s.u, dq_map_limits{}, into.p, row.p, runs.p, 1, NULL));
     near(row[ROWS * DQ_MAP_FIELDS - 2], KEYS);
     s.unit[last].span = (int32_t)ROWS - 1;
-    run(dq_span_sums_add(s.u, dq_span_sums{spans.p, label.p, at.p, 1}, NULL));
+    run(dq_spans_add_sums(s.u, dq_span_sums{spans.p, label.p, at.p, 1}, NULL));
     near(spans[2 * ROWS - 2], 0.5);
 }
 
@@ -346,10 +346,10 @@ static void test_decode(void **state)
     (void)state;
     enum { SEQS = ROWS / 8 };
     scene s;
-    far<dq_unit> unit(SEQS);
+    far<dq_attention_unit> unit(SEQS);
     far<float> strip((int64_t)SEQS * (Q * 8 * LD + 8 * (LD / 64) * DIM));
     for (int i = 0; i < SEQS; i++) {
-        dq_unit w = s.unit[UNITS - 1];
+        dq_attention_unit w = s.unit[UNITS - 1];
         w.strip = i * ((int64_t)Q * 8 * LD + 8 * (LD / 64) * DIM);
         w.record = i * Q * 8;
         w.factor = w.row = i * 8;
@@ -357,7 +357,7 @@ static void test_decode(void **state)
         for (int r = 0; r < 8; r++) s.visible[w.row + r] = KEYS;
         unit[i] = w;
     }
-    s.u.unit = unit.p, s.u.n = SEQS, s.u.most_rows = 8, s.u.strip = strip.p;
+    s.u.unit = unit.p, s.u.n = SEQS, s.u.max_rows = 8, s.u.strip = strip.p;
     s.u.form[0].bits = s.u.form[1].bits = 8;
     run(dq_fused_decode(s.u, s.f, dq_fused_logits{DQ_ROUND_NOT, 0, NULL}, NULL));
     near(strip[unit[SEQS - 1].strip + (int64_t)15 * LD + KEYS - 1], 65535.0 / 65536.0);
@@ -370,20 +370,20 @@ static void test_pages(void **state)
     enum { JOBS = ROWS / 64 };
     scene s;
     far<float> k(MANY), v(MANY), to(2 * 64 * DIM);
-    far<dq_write_job> jobs(JOBS);
+    far<dq_kv_write_job> jobs(JOBS);
     far<int32_t> first(2), head(1);
     far<double> norm(KEYS);
     const dq_page_form form[2] = {s.u.form[0], s.u.form[1]};
     for (int i = 0; i < JOBS; i++)
-        jobs[i] = dq_write_job{{to.p, to.p + 64 * DIM}, 64 * i, 64, 0, 0};
+        jobs[i] = dq_kv_write_job{{to.p, to.p + 64 * DIM}, 64 * i, 64, 0, 0};
     first[1] = 1;
     head[0] = COLS / DIM - 1;
     k[MANY - 1] = 5, v[MANY - 1] = 6;
-    run(dq_pages_write(jobs.p, JOBS, form, dq_group_heads{first.p, head.p, 1, 1}, k.p, v.p, COLS,
-                       NULL));
+    run(dq_kv_launch_write(jobs.p, JOBS, form, dq_kv_group_heads{first.p, head.p, 1, 1}, k.p, v.p,
+                           COLS, NULL));
     near(to[64 * DIM - 1], 5);
     near(to[2 * 64 * DIM - 1], 6);
-    run(dq_pages_norms(norm.p, s.page.p, KEYS, 0, form[0], 1, NULL));
+    run(dq_kv_launch_norms(norm.p, s.page.p, KEYS, 0, form[0], 1, NULL));
     near(norm[KEYS - 1], pow(65535.0 / 65536.0, 2));
 }
 

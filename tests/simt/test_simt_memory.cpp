@@ -27,7 +27,7 @@ template <int LEFT> DQ_KERNEL(32) four_groups(uint32_t *seen, const uint32_t *x)
 
 template <int LEFT> static void check_groups(void)
 {
-    dq_array<uint32_t> x(512), seen(128);
+    check_array<uint32_t> x(512), seen(128);
     for (uint32_t i = 0; i < 512; i++) x.host[i] = i;
     x.put();
     DQ_LAUNCH(four_groups<LEFT>, 1, 32, 0, NULL, seen.device, x.device);
@@ -75,7 +75,7 @@ DQ_KERNEL(32) reused(uint32_t *seen, const uint32_t *x)
 static void test_old_contents_are_gone(void **state)
 {
     (void)state;
-    dq_array<uint32_t> x(32), seen(64);
+    check_array<uint32_t> x(32), seen(64);
     for (uint32_t i = 0; i < 32; i++) x.host[i] = 100 + i;
     x.put();
     dq_each_order([&] {
@@ -103,7 +103,7 @@ DQ_KERNEL(32) sizes(uint32_t *out, const unsigned char *x)
 static void test_copy_sizes(void **state)
 {
     (void)state;
-    dq_array<unsigned char> x(512), out(1024);
+    check_array<unsigned char> x(512), out(1024);
     for (unsigned i = 0; i < 512; i++) x.host[i] = (unsigned char)(i * 7 + 1);
     x.put();
     DQ_LAUNCH(sizes, 1, 32, 0, NULL, (uint32_t *)out.device, x.device);
@@ -151,7 +151,7 @@ DQ_KERNEL(32) add_one(uint32_t *x)
 static void test_nothing_happens_before_a_wait(void **state)
 {
     (void)state;
-    dq_array<uint32_t> x(32);
+    check_array<uint32_t> x(32);
     uint32_t *pinned;
     cudaStream_t s;
     cudaEvent_t e;
@@ -186,7 +186,7 @@ static void test_nothing_happens_before_a_wait(void **state)
 static void test_wrong_sides_are_refused(void **state)
 {
     (void)state;
-    dq_array<uint32_t> x(32);
+    check_array<uint32_t> x(32);
     uint32_t other[32] = {0};
     assert_int_equal(cudaMemcpy(other, x.host, 128, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
     assert_int_equal(cudaMemcpy(x.device, x.device, 128, cudaMemcpyHostToDevice),
@@ -216,7 +216,7 @@ DQ_KERNEL(32) large(unsigned char *out, unsigned bytes)
 static void test_launches_are_refused(void **state)
 {
     (void)state;
-    dq_array<uint32_t> x(32);
+    check_array<uint32_t> x(32);
     DQ_LAUNCH(add_one, 1, 33, 0, NULL, x.device);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
     DQ_LAUNCH(add_one, 0, 32, 0, NULL, x.device);

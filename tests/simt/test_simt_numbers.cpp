@@ -38,9 +38,9 @@ static int value8(uint8_t x, bool is_signed)
 static void test_product8(void **state)
 {
     (void)state;
-    dq_random r = {3};
-    dq_array<uint8_t> a(512), b(256);
-    dq_array<int32_t> c(128);
+    check_random r = {3};
+    check_array<uint8_t> a(512), b(256);
+    check_array<int32_t> c(128);
     const int start[4] = {1, -2, 3, -4};
     for (int round = 0; round < 12; round++) {
         int kind = round % 3;
@@ -103,9 +103,9 @@ DQ_KERNEL(32) four_matrices(uint32_t *out, const uint16_t *x, int trans)
 static void test_product16(void **state)
 {
     (void)state;
-    dq_random r = {4};
-    dq_array<uint16_t> a(256), b(128);
-    dq_array<float> c(128);
+    check_random r = {4};
+    check_array<uint16_t> a(256), b(128);
+    check_array<float> c(128);
     for (int round = 0; round < 6; round++) {
         int by_rows = round % 2;
         for (int i = 0; i < 256; i++) a.host[i] = dq_f32_bf16(r.value());
@@ -128,8 +128,8 @@ static void test_product16(void **state)
 static void test_four_matrices(void **state)
 {
     (void)state;
-    dq_array<uint16_t> x(256);
-    dq_array<uint32_t> out(128);
+    check_array<uint16_t> x(256);
+    check_array<uint32_t> out(128);
     for (int i = 0; i < 256; i++) x.host[i] = (uint16_t)(i * 257 + 3);
     x.put();
     for (int trans = 0; trans < 2; trans++) {
@@ -149,7 +149,7 @@ static void test_four_matrices(void **state)
 static void test_dp4a(void **state)
 {
     (void)state;
-    dq_random r = {5};
+    check_random r = {5};
     for (int round = 0; round < 4000; round++) {
         uint32_t a = 0, b = 0, c = round % 3 ? r.bits() % 1000 : 0x7fffffffu;
         int32_t ss = (int32_t)c, us = ss, su = ss;

@@ -4,14 +4,14 @@
 #include "tests/simt/check.h"
 
 #include "kernels/cuda/device/ptx.cuh"
-#include "tests/simt/sample.h"
+#include "tests/simt/simt_sample.h"
 
 static void check_product(int m, int n, int k)
 {
-    dq_random r = {(uint64_t)(m * 10007 + n * 101 + k)};
-    dq_array<uint8_t> a((size_t)m * k);
-    dq_array<int8_t> b((size_t)n * k);
-    dq_array<int32_t> c((size_t)m * n);
+    check_random r = {(uint64_t)(m * 10007 + n * 101 + k)};
+    check_array<uint8_t> a((size_t)m * k);
+    check_array<int8_t> b((size_t)n * k);
+    check_array<int32_t> c((size_t)m * n);
     for (size_t i = 0; i < a.n; i++) a.host[i] = (uint8_t)r.extreme(0, 255);
     for (size_t i = 0; i < b.n; i++) b.host[i] = (int8_t)r.extreme(-128, 127);
     a.put();
@@ -39,7 +39,7 @@ static void test_product(void **state)
 
 static void check_sum(int n)
 {
-    dq_array<uint32_t> x((size_t)n), total(1);
+    check_array<uint32_t> x((size_t)n), total(1);
     uint32_t sum = 0;
     for (int i = 0; i < n; i++) sum += x.host[i] = (uint32_t)i * 2654435761u;
     total.host[0] = 0;
@@ -73,7 +73,7 @@ DQ_KERNEL(128) look_back(uint32_t *out)
 
 static int count_wrong(dq_simt_schedule schedule, uint64_t seed)
 {
-    dq_array<uint32_t> out(128);
+    check_array<uint32_t> out(128);
     int wrong = 0;
     dq_simt_set_schedule(schedule, seed);
     DQ_LAUNCH(look_back, 1, 128, 0, NULL, out.device);

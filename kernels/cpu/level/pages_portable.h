@@ -7,19 +7,19 @@
 #include <string.h>
 
 static inline float pages_times(float *restrict e, const float *restrict d,
-                                const float *restrict by)
+                                const float *restrict factor)
 {
-    int32_t bits[64], most = 0;
+    int32_t bits[64], max = 0;
     float peak;
 #pragma omp simd
-    for (int t = 0; t < 64; t++) e[t] = d[t] * by[t];
+    for (int t = 0; t < 64; t++) e[t] = d[t] * factor[t];
     memcpy(bits, e, sizeof bits);
-#pragma omp simd reduction(max : most)
+#pragma omp simd reduction(max : max)
     for (int t = 0; t < 64; t++) {
         const int32_t x = bits[t] & 0x7fffffff;
-        most = x > most ? x : most;
+        max = x > max ? x : max;
     }
-    memcpy(&peak, &most, sizeof peak);
+    memcpy(&peak, &max, sizeof peak);
     return peak;
 }
 

@@ -171,13 +171,13 @@ INLINE float top_of(__m256 v)
     return _mm_cvtss_f32(_mm_max_ss(a, _mm_shuffle_ps(a, a, 1)));
 }
 
-float dq_avx2_scale_max(float *x, int64_t n, float scale)
+float dq_simd_avx2_scale_max(float *x, int64_t n, float scale)
 {
-    const __m256 by = _mm256_set1_ps(scale);
+    const __m256 factor = _mm256_set1_ps(scale);
     __m256 best = _mm256_set1_ps(-INFINITY);
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        const __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), by);
+        const __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), factor);
         _mm256_storeu_ps(x + i, v);
         best = _mm256_max_ps(v, best); /* NaN in v gives best */
     }
@@ -189,7 +189,7 @@ float dq_avx2_scale_max(float *x, int64_t n, float scale)
     return top;
 }
 
-float dq_avx2_max(const float *x, int64_t n)
+float dq_simd_avx2_max(const float *x, int64_t n)
 {
     __m256 best = _mm256_set1_ps(-INFINITY);
     int64_t i = 0;
@@ -199,7 +199,7 @@ float dq_avx2_max(const float *x, int64_t n)
     return top;
 }
 
-float dq_avx2_absmax(const float *x, int64_t n)
+float dq_simd_avx2_absmax(const float *x, int64_t n)
 {
     const __m256i mask = _mm256_set1_epi32(0x7fffffff);
     __m256i best = _mm256_setzero_si256();
@@ -222,13 +222,14 @@ float dq_avx2_absmax(const float *x, int64_t n)
     return f;
 }
 
-void dq_avx2_round_to_grid(float *x, int64_t n, float r, float qmax, float delta)
+void dq_simd_avx2_round_to_grid(float *x, int64_t n, float r, float qmax, float delta)
 {
-    const __m256 by = _mm256_set1_ps(r), high = _mm256_set1_ps(qmax), low = _mm256_set1_ps(-qmax);
+    const __m256 factor = _mm256_set1_ps(r), high = _mm256_set1_ps(qmax),
+                 low = _mm256_set1_ps(-qmax);
     const __m256 step = _mm256_set1_ps(delta);
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        __m256 q = _mm256_round_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), by),
+        __m256 q = _mm256_round_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), factor),
                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         q = _mm256_max_ps(_mm256_min_ps(q, high), low);
         _mm256_storeu_ps(x + i, _mm256_mul_ps(q, step));
@@ -315,30 +316,31 @@ static double sum_exp(const float *s, int64_t n, float m)
     return sum_of_exp(NULL, s, n, m);
 }
 
-void dq_avx2_diff(float *d, const float *p1, const float *p2, int64_t n, float a, float b)
+void dq_simd_avx2_diff(float *d, const float *p1, const float *p2, int64_t n, float a, float b)
 {
-    const __m256 by = _mm256_set1_ps(a), less = _mm256_set1_ps(b);
+    const __m256 factor = _mm256_set1_ps(a), less = _mm256_set1_ps(b);
     int64_t i = 0;
     for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(d + i, _mm256_sub_ps(_mm256_mul_ps(by, _mm256_loadu_ps(p1 + i)),
+        _mm256_storeu_ps(d + i, _mm256_sub_ps(_mm256_mul_ps(factor, _mm256_loadu_ps(p1 + i)),
                                               _mm256_mul_ps(less, _mm256_loadu_ps(p2 + i))));
     for (; i < n; i++) d[i] = a * p1[i] - b * p2[i];
 }
 
-void dq_avx2_scale(float *x, int64_t n, float a)
+void dq_simd_avx2_scale(float *x, int64_t n, float a)
 {
-    const __m256 by = _mm256_set1_ps(a);
+    const __m256 factor = _mm256_set1_ps(a);
     int64_t i = 0;
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(x + i, _mm256_mul_ps(_mm256_loadu_ps(x + i), by));
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(x + i, _mm256_mul_ps(_mm256_loadu_ps(x + i), factor));
     for (; i < n; i++) x[i] *= a;
 }
 
-void dq_avx2_scale_gain(float *y, const float *x, int64_t n, float a, const float *w)
+void dq_simd_avx2_scale_gain(float *y, const float *x, int64_t n, float a, const float *w)
 {
-    const __m256 by = _mm256_set1_ps(a);
+    const __m256 factor = _mm256_set1_ps(a);
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), by);
+        __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), factor);
         if (w) v = _mm256_mul_ps(v, _mm256_loadu_ps(w + i));
         _mm256_storeu_ps(y + i, v);
     }
@@ -348,7 +350,7 @@ void dq_avx2_scale_gain(float *y, const float *x, int64_t n, float a, const floa
     }
 }
 
-double dq_avx2_sum_squares(const float *x, int64_t n)
+double dq_simd_avx2_sum_squares(const float *x, int64_t n)
 {
     __m256d lo = _mm256_setzero_pd(), hi = _mm256_setzero_pd();
     double lane[8];
@@ -367,7 +369,7 @@ double dq_avx2_sum_squares(const float *x, int64_t n)
     return lane[0];
 }
 
-void dq_avx2_add(float *x, const float *y, int64_t n)
+void dq_simd_avx2_add(float *x, const float *y, int64_t n)
 {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8)
@@ -387,7 +389,7 @@ static void silu_mul(float *g, const float *u, int64_t n)
     for (; i < n; i++) g[i] = g[i] / (1.0f + exp_scalar(-g[i])) * u[i];
 }
 
-void dq_avx2_rotate(float *lo, float *hi, const float *cos, const float *sin, int64_t n)
+void dq_simd_avx2_rotate(float *lo, float *hi, const float *cos, const float *sin, int64_t n)
 {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -437,7 +439,7 @@ static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, i
     const __m256i shifts = _mm256_loadu_si256((const __m256i *)shift_of);
     const __m256i mask = _mm256_set1_epi32((1 << bits) - 1);
     const __m256i none = _mm256_set1_epi32(zero);
-    const __m256 by = _mm256_set1_ps(scale);
+    const __m256 factor = _mm256_set1_ps(scale);
     float out[8];
     for (int64_t i = 0; i < n; i += 8) {
         const int64_t at = (first + i) * bits / 8, left = row_bytes - at;
@@ -447,7 +449,7 @@ static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, i
         const __m128i bytes = _mm_loadu_si128((const __m128i *)from);
         const __m256i u = _mm256_cvtepu16_epi32(_mm_shuffle_epi8(bytes, pairs));
         const __m256i q = _mm256_and_si256(_mm256_srlv_epi32(u, shifts), mask);
-        const __m256 x = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(q, none)), by);
+        const __m256 x = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(q, none)), factor);
         if (i + 8 <= n) {
             _mm256_storeu_ps(dst + i, x);
         } else {
@@ -462,19 +464,19 @@ const dq_simd dq_simd_avx2 = {
     .gemm = gemm,
     .thin = thin,
     .transpose = transpose,
-    .scale_max = dq_avx2_scale_max,
-    .max = dq_avx2_max,
-    .absmax = dq_avx2_absmax,
-    .round_to_grid = dq_avx2_round_to_grid,
+    .scale_max = dq_simd_avx2_scale_max,
+    .max = dq_simd_avx2_max,
+    .absmax = dq_simd_avx2_absmax,
+    .round_to_grid = dq_simd_avx2_round_to_grid,
     .exp_sum = exp_sum,
     .sum_exp = sum_exp,
-    .diff = dq_avx2_diff,
-    .scale = dq_avx2_scale,
-    .scale_gain = dq_avx2_scale_gain,
-    .sum_squares = dq_avx2_sum_squares,
-    .add = dq_avx2_add,
+    .diff = dq_simd_avx2_diff,
+    .scale = dq_simd_avx2_scale,
+    .scale_gain = dq_simd_avx2_scale_gain,
+    .sum_squares = dq_simd_avx2_sum_squares,
+    .add = dq_simd_avx2_add,
     .silu_mul = silu_mul,
-    .rotate = dq_avx2_rotate,
+    .rotate = dq_simd_avx2_rotate,
     .widen = widen,
     .codes = codes,
     .read_keys = read_keys,

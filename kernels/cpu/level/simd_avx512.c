@@ -254,10 +254,10 @@ static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, i
     const __m512i shifts = _mm512_loadu_si512(code_shift[bits - 2]);
     const __m512i mask = _mm512_set1_epi32((1 << bits) - 1);
     const __m512i none = _mm512_set1_epi32(zero);
-    const __m512 by = _mm512_set1_ps(scale);
+    const __m512 factor = _mm512_set1_ps(scale);
     const __m512i counts = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i small = _mm512_sub_epi32(_mm512_and_si512(counts, mask), none);
-    const __m512 table = _mm512_mul_ps(_mm512_cvtepi32_ps(small), by);
+    const __m512 table = _mm512_mul_ps(_mm512_cvtepi32_ps(small), factor);
     for (int64_t i = 0; i < n; i += 16) {
         const int64_t at = (first + i) * bits / 8, left = row_bytes - at;
         const __m128i in = left >= 16 ? _mm_loadu_si128((const __m128i *)(const void *)(row + at))
@@ -270,7 +270,7 @@ static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, i
             x = _mm512_permutexvar_ps(q, table);
         } else {
             const __m512i code = _mm512_sub_epi32(_mm512_and_si512(q, mask), none);
-            x = _mm512_mul_ps(_mm512_cvtepi32_ps(code), by);
+            x = _mm512_mul_ps(_mm512_cvtepi32_ps(code), factor);
         }
         if (n - i >= 16)
             _mm512_storeu_ps(dst + i, x);
@@ -310,19 +310,19 @@ const dq_simd dq_simd_avx512 = {
     .gemm = gemm,
     .thin = thin,
     .transpose = transpose,
-    .scale_max = dq_avx2_scale_max,
-    .max = dq_avx2_max,
-    .absmax = dq_avx2_absmax,
-    .round_to_grid = dq_avx2_round_to_grid,
+    .scale_max = dq_simd_avx2_scale_max,
+    .max = dq_simd_avx2_max,
+    .absmax = dq_simd_avx2_absmax,
+    .round_to_grid = dq_simd_avx2_round_to_grid,
     .exp_sum = exp_sum,
     .sum_exp = sum_exp,
-    .diff = dq_avx2_diff,
-    .scale = dq_avx2_scale,
-    .scale_gain = dq_avx2_scale_gain,
-    .sum_squares = dq_avx2_sum_squares,
-    .add = dq_avx2_add,
+    .diff = dq_simd_avx2_diff,
+    .scale = dq_simd_avx2_scale,
+    .scale_gain = dq_simd_avx2_scale_gain,
+    .sum_squares = dq_simd_avx2_sum_squares,
+    .add = dq_simd_avx2_add,
     .silu_mul = silu_mul,
-    .rotate = dq_avx2_rotate,
+    .rotate = dq_simd_avx2_rotate,
     .widen = widen,
     .codes = codes,
     .read_keys = read_keys,

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-void dq_int8_dots(int32_t *dots, const int8_t *a, int64_t lda, const uint8_t *w, int64_t m,
-                  int64_t k)
+void dq_simd_int8_dots(int32_t *dots, const int8_t *a, int64_t lda, const uint8_t *w, int64_t m,
+                       int64_t k)
 {
     for (int64_t i = 0; i < m; i++) {
         int32_t *d = dots + i * DQ_INT8_COLS;

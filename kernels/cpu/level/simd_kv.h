@@ -83,12 +83,12 @@ DQ_KV_INLINE void kv_piece(float *restrict dst, const uint8_t *restrict line, in
     const int half = 1 << (bits - 1), low = bits == 6 ? 4 : bits == 3 ? 2 : bits, high = bits - low;
     const uint8_t *restrict second = line + piece * parts * low / 8;
     float *restrict to = dst + j * piece;
-    const float *restrict by = s + j * piece;
+    const float *restrict factor = s + j * piece;
 #pragma omp simd
     for (int64_t i = 0; i < piece; i++) {
         unsigned u = kv_bits(line, low, parts, piece, j, i);
         if (high) u |= kv_bits(second, high ? high : 1, parts, piece, j, i) << low;
-        to[i] = (float)((int)u - half) * by[i];
+        to[i] = (float)((int)u - half) * factor[i];
     }
 }
 

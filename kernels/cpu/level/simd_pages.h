@@ -58,7 +58,7 @@ static void pages_key_block(uint8_t *block, const uint8_t *codes, const uint8_t 
     }
 }
 
-/* Chunks of 64 columns one behind the other, 16 parts each. What quads get to know of a line are constants
+/* Chunks of 64 columns one after the other, 16 parts each. What quads get to know of a line are constants
  * wherever that can be: shifts and masks are then ready. */
 DQ_KV_INLINE void pages_values(uint8_t *block, const uint8_t *codes, const uint8_t *next, int bits,
                                int64_t cols)
@@ -108,8 +108,8 @@ static inline void pages_add_run(float *restrict total, const int32_t *restrict 
     }
 }
 
-static void pages_key_scores(float *s, int64_t lds, const dq_int8_rows *q, int64_t m,
-                             const dq_int8_page *p)
+static void pages_key_scores(float *s, int64_t lds, const dq_simd_int8_rows *q, int64_t m,
+                             const dq_simd_int8_page *p)
 {
     const int32_t half = 1 << (p->bits - 1);
     int32_t sum[KEY_ROWS * SLOTS];
@@ -138,10 +138,10 @@ static void pages_key_scores(float *s, int64_t lds, const dq_int8_rows *q, int64
 
 /* D times one run's scales, in 16 bits: high bytes high[64], low bytes behind them. */
 static inline void pages_round(int8_t *restrict high, float *restrict scale, int32_t *restrict sum,
-                               const float *restrict d, const float *restrict by)
+                               const float *restrict d, const float *restrict factor)
 {
     float e[SLOTS];
-    const float peak = pages_times(e, d, by);
+    const float peak = pages_times(e, d, factor);
     *sum = 0;
     *scale = peak <= FLT_MAX ? 0.0f : NAN;
     memset(high, 0, 2 * SLOTS);
@@ -169,7 +169,7 @@ typedef struct pages_rows {
 
 /* 64 columns from c on. Columns of several runs take one product where runs begin at lanes of 16. */
 static inline void pages_chunk(float *y, int64_t ldy, const pages_rows *w, int64_t m,
-                               const dq_int8_page *p, int64_t c)
+                               const dq_simd_int8_page *p, int64_t c)
 {
     const int64_t run = 2 * w->rows * SLOTS;
     const bool lanes = p->n == 1 || p->group % 16 == 0;
@@ -197,9 +197,9 @@ static inline void pages_chunk(float *y, int64_t ldy, const pages_rows *w, int64
 }
 
 static void pages_value_sums(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
-                             const dq_int8_page *p, void *work)
+                             const dq_simd_int8_page *p, void *work)
 {
-    pages_rows w = {.rows = dq_int8_value_rows(p->n)};
+    pages_rows w = {.rows = dq_simd_int8_value_rows(p->n)};
     w.code = work;
     w.scale = (float *)(void *)(w.code + p->n * w.rows * 2 * SLOTS);
     w.sum = (int32_t *)(void *)(w.scale + p->n * w.rows);

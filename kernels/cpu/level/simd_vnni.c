@@ -31,8 +31,8 @@ static inline void few_rows(int32_t *dots, const int8_t *a, int64_t lda, const u
     }
 }
 
-void dq_int8_dots_vnni(int32_t *dots, const int8_t *a, int64_t lda, const uint8_t *w, int64_t m,
-                       int64_t k)
+void dq_simd_int8_dots_vnni(int32_t *dots, const int8_t *a, int64_t lda, const uint8_t *w,
+                            int64_t m, int64_t k)
 {
     int64_t i = 0;
     for (; i + 6 <= m; i += 6) few_rows(dots + i * DQ_INT8_COLS, a + i * lda, lda, w, 6, k);
@@ -47,9 +47,9 @@ DQ_KV_INLINE __m512i plane64(const uint8_t *plane, int width, int n, int chunk)
 {
     const int bytes = n * width / 8;
     const uint8_t *at = plane + chunk * 64 % bytes;
-    long long by[8];
+    long long factor[8];
     __m512i x;
-    for (int i = 0; i < 8; i++) by[i] = (chunk * 64 + i * 8) / bytes * width;
+    for (int i = 0; i < 8; i++) factor[i] = (chunk * 64 + i * 8) / bytes * width;
     switch (bytes < 64 ? bytes : 64) {
     case 64: x = _mm512_loadu_si512(at); break;
     case 32: x = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)at)); break;
@@ -57,8 +57,8 @@ DQ_KV_INLINE __m512i plane64(const uint8_t *plane, int width, int n, int chunk)
     default: x = _mm512_broadcastq_epi64(_mm_loadl_epi64((const void *)at)); break;
     }
     if (width == 8) return x;
-    x = _mm512_srlv_epi64(x,
-                          _mm512_set_epi64(by[7], by[6], by[5], by[4], by[3], by[2], by[1], by[0]));
+    x = _mm512_srlv_epi64(x, _mm512_set_epi64(factor[7], factor[6], factor[5], factor[4], factor[3],
+                                              factor[2], factor[1], factor[0]));
     return _mm512_and_si512(x, _mm512_set1_epi8((char)((1 << width) - 1)));
 }
 
@@ -172,16 +172,16 @@ static void pages_dots(int32_t *sum, const int8_t *const a[4], int64_t lda, cons
         all_rows(sum, a, lda, block, m, k, 1);
 }
 
-static inline float pages_times(float *e, const float *d, const float *by)
+static inline float pages_times(float *e, const float *d, const float *factor)
 {
     const __m512i no_sign = _mm512_set1_epi32(0x7fffffff);
-    __m512i most = _mm512_setzero_si512();
+    __m512i max = _mm512_setzero_si512();
     for (int t = 0; t < 64; t += 16) {
-        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(d + t), _mm512_loadu_ps(by + t));
+        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(d + t), _mm512_loadu_ps(factor + t));
         _mm512_storeu_ps(e + t, x);
-        most = _mm512_max_epi32(most, _mm512_and_si512(_mm512_castps_si512(x), no_sign));
+        max = _mm512_max_epi32(max, _mm512_and_si512(_mm512_castps_si512(x), no_sign));
     }
-    const int32_t peak = _mm512_reduce_max_epi32(most);
+    const int32_t peak = _mm512_reduce_max_epi32(max);
     float f;
     memcpy(&f, &peak, sizeof f);
     return f;

@@ -18,7 +18,8 @@
 /* ---------------------------------------------------------------------------------------- scores */
 
 /* Channels c0 .. c0+31 of the unit's rows of one query head, zero behind its rows and behind dim. */
-DQ_DEVICE void stage_queries(float *to, const dq_units *u, const dq_unit *w, int head, int c0)
+DQ_DEVICE void stage_queries(float *to, const dq_attention_units *u, const dq_attention_unit *w,
+                             int head, int c0)
 {
     int dim = u->form[0].dim;
     const float *q = u->q + (int64_t)w->row * u->n_q * dim + (int64_t)head * dim;
@@ -48,23 +49,23 @@ DQ_DEVICE void add_products(float acc[4][4], const float *qs, const float *ks, i
 }
 
 /* Into their strips. */
-DQ_DEVICE void put_scores(const float acc[4][4], const dq_units *u, const dq_unit *w, int head,
-                          int page, int spans, int span)
+DQ_DEVICE void put_scores(const float acc[4][4], const dq_attention_units *u,
+                          const dq_attention_unit *w, int head, int page, int spans, int span)
 {
     int x = (int)dq_thread() % 16, y = (int)dq_thread() / 16;
     DQ_UNROLL
     for (int i = 0; i < 4; i++) {
         int r = y + 16 * i;
         if (r >= w->n || !in_span(w, spans, span, r)) continue;
-        float *to = strip_of(u, w, head, r) + page * DQ_SLOTS;
+        float *to = strip_of(u, w, head, r) + page * DQ_PAGE_SLOTS;
         DQ_UNROLL
         for (int j = 0; j < 4; j++) to[x + 16 * j] = dq_mul_rn(acc[i][j], u->scale);
     }
 }
 
 /* Into the largest of the query head, what rows see. */
-DQ_DEVICE void raise_most(const float acc[4][4], const dq_units *u, const dq_unit *w, int page,
-                          int spans, int span, uint32_t *most)
+DQ_DEVICE void raise_max(const float acc[4][4], const dq_attention_units *u,
+                         const dq_attention_unit *w, int page, int spans, int span, uint32_t *max)
 {
     int x = (int)dq_thread() % 16, y = (int)dq_thread() / 16;
     uint32_t top = 0;
@@ -72,7 +73,7 @@ DQ_DEVICE void raise_most(const float acc[4][4], const dq_units *u, const dq_uni
     for (int i = 0; i < 4; i++) {
         int r = y + 16 * i;
         if (r >= w->n || !in_span(w, spans, span, r)) continue;
-        int seen = visible_of(u, w, r) - page * DQ_SLOTS;
+        int seen = visible_of(u, w, r) - page * DQ_PAGE_SLOTS;
         DQ_UNROLL
         for (int j = 0; j < 4; j++) {
             uint32_t bits = dq_f32_bits(dq_mul_rn(acc[i][j], u->scale)) & 0x7fffffffu;
@@ -83,17 +84,17 @@ DQ_DEVICE void raise_most(const float acc[4][4], const dq_units *u, const dq_uni
         uint32_t other = dq_shfl_xor(top, o);
         top = other > top ? other : top;
     }
-    if (dq_lane() == 0 && top) dq_atomic_max(most, top);
+    if (dq_lane() == 0 && top) dq_atomic_max(max, top);
 }
 
 /* Grid: pages, query heads of a group, units. */
-template <bool MOST> DQ_KERNEL(256) scores(dq_units u, uint32_t *DQ_RESTRICT most)
+template <bool MAX> DQ_KERNEL(256) scores(dq_attention_units u, uint32_t *DQ_RESTRICT max)
 {
     DQ_SHARED(float, qs, [TILE * PITCH]);
     DQ_SHARED(float, ks, [TILE * PITCH]);
-    const dq_unit *w = this_unit(&u);
+    const dq_attention_unit *w = this_unit(&u);
     int page = (int)dq_block_x(), head = (int)dq_block_y();
-    if (page * DQ_SLOTS >= w->keys || head >= heads_of(u.q_first, w->group)) return;
+    if (page * DQ_PAGE_SLOTS >= w->keys || head >= heads_of(u.q_first, w->group)) return;
     const dq_q_head h = u.q_head[u.q_first[w->group] + head];
     const dq_page *p = u.pages + w->page + page;
     int spans = spans_of(w, page);
@@ -108,8 +109,8 @@ template <bool MOST> DQ_KERNEL(256) scores(dq_units u, uint32_t *DQ_RESTRICT mos
                          u.form[0].dim - c < STEP ? u.form[0].dim - c : (int)STEP);
             DQ_SYNC(scores_read); /* all have read queries and keys */
         }
-        if (MOST) {
-            raise_most(acc, &u, w, page, spans, span, most + w->seq * u.n_q + h.head);
+        if (MAX) {
+            raise_max(acc, &u, w, page, spans, span, max + w->seq * u.n_q + h.head);
         } else {
             put_scores(acc, &u, w, head, page, spans, span);
         }
@@ -170,7 +171,7 @@ DQ_DEVICE float rounded(float s, float absmax, float qmax)
 
 /* The largest of one value per thread, for all of them; order of the bits of |x|, or of x. held[8] is
  * shared memory. */
-DQ_DEVICE uint32_t block_most(uint32_t v, uint32_t *held)
+DQ_DEVICE uint32_t block_max(uint32_t v, uint32_t *held)
 {
     for (unsigned o = 16; o; o >>= 1) {
         uint32_t other = dq_shfl_xor(v, o);
@@ -195,30 +196,30 @@ DQ_DEVICE float of_order(uint32_t o)
 }
 
 /* Largest |S| of keys begin..end-1 of a row, its share of one thread. */
-DQ_DEVICE uint32_t most_of(const float *row, int begin, int end, uint32_t most)
+DQ_DEVICE uint32_t max_of(const float *row, int begin, int end, uint32_t max)
 {
     for (int i = begin + (int)dq_thread(); i < end; i += (int)dq_threads()) {
         uint32_t bits = dq_f32_bits(row[i]) & 0x7fffffffu;
-        most = bits > most ? bits : most;
+        max = bits > max ? bits : max;
     }
-    return most;
+    return max;
 }
 
 /* Grid: edges, query heads, units. A run of keys of one tile of positions, and all rows of the unit. */
-DQ_KERNEL(256) round_tiles(dq_units u, float qmax)
+DQ_KERNEL(256) round_tiles(dq_attention_units u, float qmax)
 {
     DQ_SHARED(uint32_t, held, [8]);
-    const dq_unit *w = this_unit(&u);
+    const dq_attention_unit *w = this_unit(&u);
     int e = (int)dq_block_x(), head = (int)dq_block_y();
     if (head >= heads_of(u.q_first, w->group) || e >= w->n_edges) return;
     int begin = e ? u.edge[w->edge + e - 1] : 0, end = u.edge[w->edge + e];
     if (begin >= w->keys) return;
-    uint32_t most = 0;
+    uint32_t max = 0;
     for (int r = 0; r < w->n; r++) {
         int seen = visible_of(&u, w, r);
-        most = most_of(strip_of(&u, w, head, r), begin, end < seen ? end : seen, most);
+        max = max_of(strip_of(&u, w, head, r), begin, end < seen ? end : seen, max);
     }
-    float absmax = dq_bits_f32(block_most(most, held));
+    float absmax = dq_bits_f32(block_max(max, held));
     for (int r = 0; r < w->n; r++) {
         float *row = strip_of(&u, w, head, r);
         int seen = visible_of(&u, w, r), stop = end < seen ? end : seen;
@@ -256,40 +257,40 @@ DQ_DEVICE double exp_sum(float *row, int n, float top, float *run)
 }
 
 /* Grid: rows of a unit, query heads, units. How many threads there are does not show in the results. */
-DQ_KERNEL(128) softmax(dq_units u, int round, float qmax, const float *DQ_RESTRICT absmax)
+DQ_KERNEL(128) softmax(dq_attention_units u, int round, float qmax, const float *DQ_RESTRICT absmax)
 {
     DQ_SHARED(uint32_t, held, [8]);
     DQ_SHARED(float, run, [RUNS]);
-    const dq_unit *w = this_unit(&u);
+    const dq_attention_unit *w = this_unit(&u);
     int r = (int)dq_block_x(), head = (int)dq_block_y();
     if (r >= w->n || head >= heads_of(u.q_first, w->group)) return;
     float *row = strip_of(&u, w, head, r);
     int n = visible_of(&u, w, r);
-    float most = 0;
+    float max = 0;
     if (round == DQ_ROUND_GIVEN)
-        most = absmax[w->seq * u.n_q + u.q_head[u.q_first[w->group] + head].head];
-    if (round == DQ_ROUND_ROW) most = dq_bits_f32(block_most(most_of(row, 0, n, 0), held));
+        max = absmax[w->seq * u.n_q + u.q_head[u.q_first[w->group] + head].head];
+    if (round == DQ_ROUND_ROW) max = dq_bits_f32(block_max(max_of(row, 0, n, 0), held));
     uint32_t top = order_of(-INFINITY);
     for (int i = (int)dq_thread(); i < n; i += (int)dq_threads()) {
         float s = row[i];
-        if (round == DQ_ROUND_GIVEN || round == DQ_ROUND_ROW) row[i] = s = rounded(s, most, qmax);
+        if (round == DQ_ROUND_GIVEN || round == DQ_ROUND_ROW) row[i] = s = rounded(s, max, qmax);
         if (s == s && order_of(s) > top) top = order_of(s);
     }
-    top = block_most(top, held); /* a barrier, too: the row is rounded */
+    top = block_max(top, held); /* a barrier, too: the row is rounded */
     double sum = exp_sum(row, n, of_order(top), run);
     if (dq_thread() == 0) u.sum[w->record + head * w->n + r] = sum;
 }
 
 /* lambda of one row and output head. */
-DQ_DEVICE float lambda_of(const dq_units *u, int64_t row, int out)
+DQ_DEVICE float lambda_of(const dq_attention_units *u, int64_t row, int out)
 {
     return u->lambda ? u->lambda[row * u->n_out + out] : u->lambda_layer;
 }
 
 /* Grid: units. */
-DQ_KERNEL(128) factors(dq_units u)
+DQ_KERNEL(128) factors(dq_attention_units u)
 {
-    const dq_unit *w = u.unit + dq_block_x();
+    const dq_attention_unit *w = u.unit + dq_block_x();
     int n_out = heads_of(u.o_first, w->group);
     for (int i = (int)dq_thread(); i < n_out * w->n; i += (int)dq_threads()) {
         const dq_o_head o = u.o_head[u.o_first[w->group] + i / w->n];
@@ -306,17 +307,17 @@ DQ_KERNEL(128) factors(dq_units u)
 /* ---------------------------------------------------------------------------------------- values */
 
 /* D = P1 - lambda P2 of one page to d[64][65], zero where a row sees nothing; of one map exp(S - max). */
-DQ_DEVICE void stage_difference(float *d, const dq_units *u, const dq_unit *w, const dq_o_head *o,
-                                int i_out, int page)
+DQ_DEVICE void stage_difference(float *d, const dq_attention_units *u, const dq_attention_unit *w,
+                                const dq_o_head *o, int i_out, int page)
 {
     for (int i = (int)dq_thread(); i < TILE * TILE; i += (int)dq_threads()) {
         int r = i / TILE, k = i % TILE;
         float x = 0;
-        if (r < w->n && page * DQ_SLOTS + k < visible_of(u, w, r)) {
-            x = strip_of(u, w, o->q[0], r)[page * DQ_SLOTS + k];
+        if (r < w->n && page * DQ_PAGE_SLOTS + k < visible_of(u, w, r)) {
+            x = strip_of(u, w, o->q[0], r)[page * DQ_PAGE_SLOTS + k];
             if (u->n_maps == 2) {
                 const float *f = u->factor + 3 * (int64_t)(w->factor + i_out * w->n + r);
-                float y = strip_of(u, w, o->q[1], r)[page * DQ_SLOTS + k];
+                float y = strip_of(u, w, o->q[1], r)[page * DQ_PAGE_SLOTS + k];
                 x = dq_sub_rn(dq_mul_rn(f[0], x), dq_mul_rn(f[2], y));
             }
         }
@@ -325,8 +326,8 @@ DQ_DEVICE void stage_difference(float *d, const dq_units *u, const dq_unit *w, c
 }
 
 /* total[i][j] of row y + 16i and column x + 16j += sum over keys of D V, of rows in the span. */
-DQ_DEVICE void add_page(float total[4][4], const float *d, const float *v, const dq_unit *w,
-                        int spans, int span, int keys)
+DQ_DEVICE void add_page(float total[4][4], const float *d, const float *v,
+                        const dq_attention_unit *w, int spans, int span, int keys)
 {
     int x = (int)dq_thread() % 16, y = (int)dq_thread() / 16;
     float part[4][4] = {};
@@ -351,17 +352,17 @@ DQ_DEVICE void add_page(float total[4][4], const float *d, const float *v, const
 }
 
 /* Grid: runs of 64 channels of a slab, slab by slab; output heads; units. */
-DQ_KERNEL_BLOCKS(256, 3) values(dq_units u, dq_finish f)
+DQ_KERNEL_BLOCKS(256, 3) values(dq_attention_units u, dq_attention_finish f)
 {
     DQ_SHARED(float, d, [TILE * WIDE]);
     DQ_SHARED(float, v, [TILE * WIDE]);
-    const dq_unit *w = this_unit(&u);
+    const dq_attention_unit *w = this_unit(&u);
     int dim = u.form[1].dim, runs = (dim + TILE - 1) / TILE, i_out = (int)dq_block_y();
     if (i_out >= heads_of(u.o_first, w->group)) return;
     const dq_o_head *o = u.o_head + u.o_first[w->group] + i_out;
     int slab = (int)dq_block_x() / runs, c0 = (int)dq_block_x() % runs * TILE;
     float total[4][4] = {};
-    for (int page = 0; page * DQ_SLOTS < w->keys; page++) {
+    for (int page = 0; page * DQ_PAGE_SLOTS < w->keys; page++) {
         int spans = spans_of(w, page), keys = slots_of(w->keys, page);
         stage_difference(d, &u, w, o, i_out, page);
         for (int span = 0; span < spans; span++) {
@@ -418,12 +419,12 @@ DQ_DEVICE float inverse_rms(const float *y, int width, float eps, double *held)
 }
 
 /* Grid: rows of a unit, output heads, units. Shared memory: one row of an output head. */
-DQ_KERNEL(32) finish(dq_units u, dq_finish f)
+DQ_KERNEL(32) finish(dq_attention_units u, dq_attention_finish f)
 {
     DQ_SHARED_DYNAMIC(bytes);
     DQ_SHARED(double, held, [1]);
     float *y = (float *)bytes;
-    const dq_unit *w = this_unit(&u);
+    const dq_attention_unit *w = this_unit(&u);
     int r = (int)dq_block_x(), i_out = (int)dq_block_y(), width = u.n_slabs * u.form[1].dim;
     if (r >= w->n || i_out >= heads_of(u.o_first, w->group)) return;
     float *out = f.out + (w->row + r) * f.out_cols +
@@ -446,60 +447,60 @@ DQ_KERNEL(32) finish(dq_units u, dq_finish f)
 
 /* ------------------------------------------------------------------------------------- launchers */
 
-static unsigned pages_of(const dq_units *u)
+static unsigned pages_of(const dq_attention_units *u)
 {
-    return (unsigned)(u->most_keys + DQ_SLOTS - 1) / DQ_SLOTS;
+    return (unsigned)(u->max_keys + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS;
 }
 
 /* A grid needs a block, and every axis. */
-static bool nothing(const dq_units *u)
+static bool nothing(const dq_attention_units *u)
 {
-    return u->n == 0 || u->most_rows == 0 || u->most_q == 0;
+    return u->n == 0 || u->max_rows == 0 || u->max_q == 0;
 }
 
-cudaError_t dq_attend_scores(dq_units u, cudaStream_t s)
+cudaError_t dq_attention_scores(dq_attention_units u, cudaStream_t s)
 {
-    if (nothing(&u) || u.most_keys == 0) return cudaSuccess;
-    dim3 grid(pages_of(&u), (unsigned)u.most_q, (unsigned)u.n);
+    if (nothing(&u) || u.max_keys == 0) return cudaSuccess;
+    dim3 grid(pages_of(&u), (unsigned)u.max_q, (unsigned)u.n);
     DQ_LAUNCH(scores<false>, grid, 256, 0, s, u, NULL);
     return cudaGetLastError();
 }
 
-cudaError_t dq_attend_absmax(dq_units u, uint32_t *most, cudaStream_t s)
+cudaError_t dq_attention_absmax(dq_attention_units u, uint32_t *max, cudaStream_t s)
 {
-    if (nothing(&u) || u.most_keys == 0) return cudaSuccess;
-    dim3 grid(pages_of(&u), (unsigned)u.most_q, (unsigned)u.n);
-    DQ_LAUNCH(scores<true>, grid, 256, 0, s, u, most);
+    if (nothing(&u) || u.max_keys == 0) return cudaSuccess;
+    dim3 grid(pages_of(&u), (unsigned)u.max_q, (unsigned)u.n);
+    DQ_LAUNCH(scores<true>, grid, 256, 0, s, u, max);
     return cudaGetLastError();
 }
 
-cudaError_t dq_attend_join(float *x, int n, int cols, cudaStream_t s)
+cudaError_t dq_attention_join(float *x, int n, int cols, cudaStream_t s)
 {
     if (n == 0) return cudaSuccess;
     DQ_LAUNCH(join, dim3((unsigned)n), 32, 0, s, x, cols);
     return cudaGetLastError();
 }
 
-cudaError_t dq_attend_softmax(dq_units u, int round, float qmax, const float *absmax,
-                              cudaStream_t s)
+cudaError_t dq_attention_softmax(dq_attention_units u, int round, float qmax, const float *absmax,
+                                 cudaStream_t s)
 {
     if (nothing(&u)) return cudaSuccess;
-    if (round == DQ_ROUND_TILE && u.most_edges > 0) {
-        dim3 grid((unsigned)u.most_edges, (unsigned)u.most_q, (unsigned)u.n);
+    if (round == DQ_ROUND_TILE && u.max_edges > 0) {
+        dim3 grid((unsigned)u.max_edges, (unsigned)u.max_q, (unsigned)u.n);
         DQ_LAUNCH(round_tiles, grid, 256, 0, s, u, qmax);
     }
-    dim3 rows((unsigned)u.most_rows, (unsigned)u.most_q, (unsigned)u.n);
-    DQ_LAUNCH(softmax, rows, u.most_keys > 1024 ? 128 : 32, 0, s, u, round, qmax, absmax);
+    dim3 rows((unsigned)u.max_rows, (unsigned)u.max_q, (unsigned)u.n);
+    DQ_LAUNCH(softmax, rows, u.max_keys > 1024 ? 128 : 32, 0, s, u, round, qmax, absmax);
     DQ_LAUNCH(factors, dim3((unsigned)u.n), 128, 0, s, u);
     return cudaGetLastError();
 }
 
-cudaError_t dq_attend_values(dq_units u, dq_finish f, cudaStream_t s)
+cudaError_t dq_attention_values(dq_attention_units u, dq_attention_finish f, cudaStream_t s)
 {
     if (nothing(&u)) return cudaSuccess;
     unsigned runs = (unsigned)((u.form[1].dim + TILE - 1) / TILE * u.n_slabs);
-    DQ_LAUNCH(values, dim3(runs, (unsigned)u.most_out, (unsigned)u.n), 256, 0, s, u, f);
-    DQ_LAUNCH(finish, dim3((unsigned)u.most_rows, (unsigned)u.most_out, (unsigned)u.n), 32,
+    DQ_LAUNCH(values, dim3(runs, (unsigned)u.max_out, (unsigned)u.n), 256, 0, s, u, f);
+    DQ_LAUNCH(finish, dim3((unsigned)u.max_rows, (unsigned)u.max_out, (unsigned)u.n), 32,
               (unsigned)(u.n_slabs * u.form[1].dim) * (unsigned)sizeof(float), s, u, f);
     return cudaGetLastError();
 }

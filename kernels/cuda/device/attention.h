@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-typedef struct dq_unit {
+typedef struct dq_attention_unit {
     int64_t strip;  /* of its first strip, in floats */
     int64_t page;   /* of its list's first page, in the table of pages */
     int64_t edge;   /* of its list's first edge (grain `tile`), in the table of edges */
@@ -34,7 +34,7 @@ typedef struct dq_unit {
     int32_t first;         /* row of the unit from which on columns count; n: none */
     int32_t sinks;         /* tokens at positions where attention is parked (measure) */
     int32_t counted, span; /* row of the unit from which on spans count, n: none; and its record */
-} dq_unit;
+} dq_attention_unit;
 
 /* A query head of a group, and the slot of the key head it reads. */
 typedef struct dq_q_head {
@@ -46,10 +46,10 @@ typedef struct dq_o_head {
     int32_t out, q[2], v[2];
 } dq_o_head;
 
-typedef struct dq_units {
-    const dq_unit *unit;
+typedef struct dq_attention_units {
+    const dq_attention_unit *unit;
     int32_t n;
-    int32_t most_rows, most_keys, most_q, most_out, most_edges; /* of any of them */
+    int32_t max_rows, max_keys, max_q, max_out, max_edges; /* of any of them */
     const dq_page *pages;
     dq_page_form form[2];
     const int32_t *visible; /* [rows of the batch][n_groups] */
@@ -65,14 +65,14 @@ typedef struct dq_units {
     float *factor;       /* [factors][3]: 1 / sum of both maps, lambda / second sum */
     const float *lambda; /* [rows][n_out]; NULL: lambda_layer */
     float lambda_layer;
-} dq_units;
+} dq_attention_units;
 
 /* Strips: S = scale * (q . k). */
-cudaError_t dq_attend_scores(dq_units u, cudaStream_t s);
+cudaError_t dq_attention_scores(dq_attention_units u, cudaStream_t s);
 /* most[seq][n_q] = max of itself and bits of |S| over what rows see; no strips. */
-cudaError_t dq_attend_absmax(dq_units u, uint32_t *most, cudaStream_t s);
+cudaError_t dq_attention_absmax(dq_attention_units u, uint32_t *max, cudaStream_t s);
 /* Each row of x[n][cols] becomes its maximum; NaN wins. */
-cudaError_t dq_attend_join(float *x, int n, int cols, cudaStream_t s);
+cudaError_t dq_attention_join(float *x, int n, int cols, cudaStream_t s);
 
 enum {
     DQ_ROUND_NOT,
@@ -81,18 +81,18 @@ enum {
     DQ_ROUND_TILE
 };
 /* S to exp(S - max), sums and factors. */
-cudaError_t dq_attend_softmax(dq_units u, int round, float qmax, const float *absmax,
-                              cudaStream_t s);
+cudaError_t dq_attention_softmax(dq_attention_units u, int round, float qmax, const float *absmax,
+                                 cudaStream_t s);
 
-typedef struct dq_finish {
+typedef struct dq_attention_finish {
     float *out; /* [rows][out_cols]: heads of n_slabs * dim */
     int64_t out_cols;
     const float *gain; /* [n_slabs * dim]; NULL: none */
     float norm_eps, out_scale;
     bool rotated, norm;
-} dq_finish;
+} dq_attention_finish;
 /* (P1 - lambda P2) V, then norm and scale. dim a power of two where rotated. */
-cudaError_t dq_attend_values(dq_units u, dq_finish f, cudaStream_t s);
+cudaError_t dq_attention_values(dq_attention_units u, dq_attention_finish f, cudaStream_t s);
 
 #ifdef __cplusplus
 }

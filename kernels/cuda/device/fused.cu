@@ -14,7 +14,8 @@ static const char *dims_lack(const dq_page_form *f)
     return NULL;
 }
 
-const char *dq_fused_lacks(const dq_units *u, const dq_finish *f, int math, int round)
+const char *dq_fused_lacks(const dq_attention_units *u, const dq_attention_finish *f, int math,
+                           int round)
 {
     const char *s = dims_lack(&u->form[0]);
     if (!s) s = dims_lack(&u->form[1]);
@@ -30,21 +31,22 @@ const char *dq_fused_lacks(const dq_units *u, const dq_finish *f, int math, int 
     return NULL;
 }
 
-cudaError_t dq_fused_scores(dq_units u, int math, cudaStream_t s)
+cudaError_t dq_fused_scores(dq_attention_units u, int math, cudaStream_t s)
 {
     if (dq_fused_lacks(&u, NULL, math, DQ_ROUND_NOT)) return cudaErrorInvalidValue;
     return math == DQ_FUSED_INT8 ? dq_fused_scores_int8(u, NULL, s)
                                  : dq_fused_scores_bf16(u, NULL, s);
 }
 
-cudaError_t dq_fused_absmax(dq_units u, uint32_t *most, int math, cudaStream_t s)
+cudaError_t dq_fused_absmax(dq_attention_units u, uint32_t *max, int math, cudaStream_t s)
 {
     if (dq_fused_lacks(&u, NULL, math, DQ_ROUND_NOT)) return cudaErrorInvalidValue;
-    return math == DQ_FUSED_INT8 ? dq_fused_scores_int8(u, most, s)
-                                 : dq_fused_scores_bf16(u, most, s);
+    return math == DQ_FUSED_INT8 ? dq_fused_scores_int8(u, max, s)
+                                 : dq_fused_scores_bf16(u, max, s);
 }
 
-cudaError_t dq_fused_attend(dq_units u, dq_finish f, dq_fused_logits l, int math, cudaStream_t s)
+cudaError_t dq_fused_attend(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
+                            int math, cudaStream_t s)
 {
     if (dq_fused_lacks(&u, &f, math, l.round)) return cudaErrorInvalidValue;
     return math == DQ_FUSED_INT8 ? dq_fused_attend_int8(u, f, l, s)

@@ -26,7 +26,7 @@ struct alignas(8) pair {
 
 /* What a block computes, in shared memory. */
 struct fused_job {
-    const dq_unit *w;
+    const dq_attention_unit *w;
     const dq_page *pages;
     int32_t n_pages, n_maps, n_slabs, n_keys;
     int32_t out;      /* output head, of the model and */
@@ -37,11 +37,11 @@ struct fused_job {
     int32_t value[2]; /* slots of values */
 };
 
-DQ_DEVICE void open_maps(fused_job *j, const dq_units *u, const dq_unit *w)
+DQ_DEVICE void open_maps(fused_job *j, const dq_attention_units *u, const dq_attention_unit *w)
 {
     j->w = w;
     j->pages = u->pages + w->page;
-    j->n_pages = (w->keys + DQ_SLOTS - 1) / DQ_SLOTS;
+    j->n_pages = (w->keys + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS;
     for (int m = 0; m < j->n_maps; m++) {
         const dq_q_head h = u->q_head[u->q_first[w->group] + j->strip[m]];
         j->query[m] = h.head;
@@ -53,10 +53,10 @@ DQ_DEVICE void open_maps(fused_job *j, const dq_units *u, const dq_unit *w)
 
 /* Grid: output heads of a group within units, the last unit first. False: nothing to do. For all
  * threads; a barrier. */
-DQ_DEVICE bool open_output(fused_job *j, const dq_units *u)
+DQ_DEVICE bool open_output(fused_job *j, const dq_attention_units *u)
 {
-    int n = u->most_out, i = (int)dq_block_x() % n;
-    const dq_unit *w = u->unit + (u->n - 1 - (int)dq_block_x() / n);
+    int n = u->max_out, i = (int)dq_block_x() % n;
+    const dq_attention_unit *w = u->unit + (u->n - 1 - (int)dq_block_x() / n);
     if (i >= heads_of(u->o_first, w->group)) return false;
     if (dq_thread() == 0) {
         const dq_o_head o = u->o_head[u->o_first[w->group] + i];
@@ -74,10 +74,10 @@ DQ_DEVICE bool open_output(fused_job *j, const dq_units *u)
 }
 
 /* Grid: query heads of a group within units. As open_output. */
-DQ_DEVICE bool open_query(fused_job *j, const dq_units *u)
+DQ_DEVICE bool open_query(fused_job *j, const dq_attention_units *u)
 {
-    int n = u->most_q, i = (int)dq_block_x() % n;
-    const dq_unit *w = u->unit + (u->n - 1 - (int)dq_block_x() / n);
+    int n = u->max_q, i = (int)dq_block_x() % n;
+    const dq_attention_unit *w = u->unit + (u->n - 1 - (int)dq_block_x() / n);
     if (i >= heads_of(u->q_first, w->group)) return false;
     if (dq_thread() == 0) {
         j->n_maps = 1;
@@ -89,7 +89,7 @@ DQ_DEVICE bool open_query(fused_job *j, const dq_units *u)
     return true;
 }
 
-DQ_DEVICE const float *query_of(const dq_units *u, const fused_job *j, int m, int r)
+DQ_DEVICE const float *query_of(const dq_attention_units *u, const fused_job *j, int m, int r)
 {
     return u->q + ((int64_t)(j->w->row + r) * u->n_q + j->query[m]) * u->form[0].dim;
 }
@@ -97,24 +97,24 @@ DQ_DEVICE const float *query_of(const dq_units *u, const fused_job *j, int m, in
 /* The two rows of a lane. */
 struct lane_rows {
     int row[2], seen[2]; /* seen: keys, 0 behind the unit's rows */
-    int most;            /* the warp's largest seen */
+    int max;             /* the warp's largest seen */
 };
 
 /* Within a warp. all: rows see what the last one does. */
-DQ_DEVICE lane_rows rows_of_lane(const dq_units *u, const dq_unit *w, bool all)
+DQ_DEVICE lane_rows rows_of_lane(const dq_attention_units *u, const dq_attention_unit *w, bool all)
 {
     lane_rows l;
-    l.most = 0;
+    l.max = 0;
     DQ_UNROLL
     for (int i = 0; i < 2; i++) {
         int r = WARP_ROWS * (int)dq_warp() + (int)dq_lane() / 4 + 8 * i;
         l.row[i] = r;
         l.seen[i] = r >= w->n ? 0 : all ? w->keys : visible_of(u, w, r);
-        l.most = l.seen[i] > l.most ? l.seen[i] : l.most;
+        l.max = l.seen[i] > l.max ? l.seen[i] : l.max;
     }
     for (unsigned o = 16; o; o >>= 1) {
-        int other = dq_shfl_xor(l.most, o);
-        l.most = other > l.most ? other : l.most;
+        int other = dq_shfl_xor(l.max, o);
+        l.max = other > l.max ? other : l.max;
     }
     return l;
 }
@@ -140,7 +140,7 @@ DQ_DEVICE lane_page page_of_lane(const fused_job *j, const lane_rows *l, int sid
     const dq_page_side *s = &p->side[side];
     lane_page at;
     int slots[2] = {slots_of(j->w->coded[0], page), slots_of(j->w->coded[1], page)};
-    if (!s->plain) slots[0] = slots[1] = DQ_SLOTS;
+    if (!s->plain) slots[0] = slots[1] = DQ_PAGE_SLOTS;
     if (!s->codes) slots[0] = slots[1] = 0;
     at.first = s->codes ? p->n_sinks : 0;
     at.coded = is_coded(j, p, side, page);
@@ -148,8 +148,8 @@ DQ_DEVICE lane_page page_of_lane(const fused_job *j, const lane_rows *l, int sid
     at.least_end = !both ? slots[0] : none || slots[1] < slots[0] ? slots[1] : slots[0];
     DQ_UNROLL
     for (int i = 0; i < 2; i++) {
-        int seen = l->seen[i] - page * DQ_SLOTS;
-        at.seen[i] = seen > DQ_SLOTS ? DQ_SLOTS : seen;
+        int seen = l->seen[i] - page * DQ_PAGE_SLOTS;
+        at.seen[i] = seen > DQ_PAGE_SLOTS ? DQ_PAGE_SLOTS : seen;
         at.end[i] = l->row[i] >= j->w->split ? slots[1] : slots[0];
     }
     return at;
@@ -174,7 +174,7 @@ DQ_DEVICE const float *plain_token(const dq_page_form *f, const dq_page *p, int 
                                    int t)
 {
     const dq_page_side *s = &p->side[side];
-    if (s->plain) return s->plain + (size_t)(head * DQ_SLOTS + t) * (size_t)f->stride;
+    if (s->plain) return s->plain + (size_t)(head * DQ_PAGE_SLOTS + t) * (size_t)f->stride;
     t = t < p->n_sinks ? t : p->n_sinks - 1; /* a neighbour, which nobody uses */
     return s->sinks + (size_t)(head * p->n_sinks + t) * (size_t)f->dim;
 }
@@ -184,19 +184,20 @@ DQ_DEVICE const float *plain_token(const dq_page_form *f, const dq_page *p, int 
 /* Codes of key channels 16 block .. +15 of token t, offset binary, one byte each; `codes` of one head. */
 DQ_DEVICE dq_u4 key_cell(const uint8_t *codes, int bits, int cols, int block, int t)
 {
-    if (bits == 8) return dq_load16(codes + (block * DQ_SLOTS + t) * 16);
+    if (bits == 8) return dq_load16(codes + (block * DQ_PAGE_SLOTS + t) * 16);
     const uint32_t low = 0x0f0f0f0fu, two = 0x03030303u;
     dq_u4 x;
     if (block == cols / 16 - 1 && cols % 32) { /* half a cell */
-        const uint32_t *w = (const uint32_t *)(codes + block / 2 * DQ_SLOTS * 16 + t * 8);
+        const uint32_t *w = (const uint32_t *)(codes + block / 2 * DQ_PAGE_SLOTS * 16 + t * 8);
         x = dq_u4{w[0] & low, w[1] & low, w[0] >> 4 & low, w[1] >> 4 & low};
     } else {
-        x = dq_load16(codes + (block / 2 * DQ_SLOTS + t) * 16);
+        x = dq_load16(codes + (block / 2 * DQ_PAGE_SLOTS + t) * 16);
         int shift = block % 2 * 4;
         x = dq_u4{x.x >> shift & low, x.y >> shift & low, x.z >> shift & low, x.w >> shift & low};
     }
     if (bits == 4) return x;
-    uint32_t h = *(const uint32_t *)(codes + DQ_SLOTS * cols / 2 + (block * DQ_SLOTS + t) * 4);
+    uint32_t h =
+        *(const uint32_t *)(codes + DQ_PAGE_SLOTS * cols / 2 + (block * DQ_PAGE_SLOTS + t) * 4);
     return dq_u4{x.x | (h & two) << 4, x.y | (h >> 2 & two) << 4, x.z | (h >> 4 & two) << 4,
                  x.w | (h >> 6 & two) << 4};
 }
@@ -218,12 +219,12 @@ DQ_DEVICE dq_u4 value_cell(const uint8_t *codes, int bits, int cols, int block, 
     dq_u4 x = dq_load16(codes + at * 16);
     x = dq_u4{x.x >> shift & mask, x.y >> shift & mask, x.z >> shift & mask, x.w >> shift & mask};
     if (bits == 6) {
-        dq_u4 h = dq_load16(codes + DQ_SLOTS * cols / 2 + c * 16);
+        dq_u4 h = dq_load16(codes + DQ_PAGE_SLOTS * cols / 2 + c * 16);
         shift = block * 2;
         x = dq_u4{x.x | (h.x >> shift & two) << 4, x.y | (h.y >> shift & two) << 4,
                   x.z | (h.z >> shift & two) << 4, x.w | (h.w >> shift & two) << 4};
     } else if (bits == 3) {
-        const uint32_t *h = (const uint32_t *)(codes + DQ_SLOTS * cols / 4 + c * 8);
+        const uint32_t *h = (const uint32_t *)(codes + DQ_PAGE_SLOTS * cols / 4 + c * 8);
         shift = block * 2;
         x = dq_u4{x.x | (h[0] >> shift & one) << 2, x.y | (h[1] >> shift & one) << 2,
                   x.z | (h[0] >> (shift + 1) & one) << 2, x.w | (h[1] >> (shift + 1) & one) << 2};
@@ -233,7 +234,7 @@ DQ_DEVICE dq_u4 value_cell(const uint8_t *codes, int bits, int cols, int block, 
 
 /* --------------------------------------------------------------------------------------- finish */
 
-/* o[n][2 i + e]: channel 8 n + 2 (lane % 4) + e of row i, slabs one behind the other. By way of
+/* o[n][2 i + e]: channel 8 n + 2 (lane % 4) + e of row i, slabs one after the other. By way of
  * shared memory: as shuffles this spilled registers. */
 template <int NT> DQ_DEVICE void unrotate_lanes(float o[NT][4], float *shares, int dim)
 {
@@ -299,14 +300,14 @@ template <int NT> DQ_DEVICE float inverse_norm(const float o[NT][4], int i, int 
 
 /* by[i]: what row i is multiplied with first; shares: 8 floats per thread, which nobody else uses. */
 template <int NT>
-DQ_DEVICE void finish_rows(float o[NT][4], const float by[2], const fused_job *j,
-                           const lane_rows *l, const dq_finish *f, float *shares, int dim)
+DQ_DEVICE void finish_rows(float o[NT][4], const float factor[2], const fused_job *j,
+                           const lane_rows *l, const dq_attention_finish *f, float *shares, int dim)
 {
     int n_tiles = j->n_slabs * dim / 8, u = 2 * ((int)dq_lane() % 4);
     DQ_UNROLL
     for (int n = 0; n < NT; n++) {
         DQ_UNROLL
-        for (int i = 0; i < 4; i++) o[n][i] = dq_mul_rn(o[n][i], by[i / 2]);
+        for (int i = 0; i < 4; i++) o[n][i] = dq_mul_rn(o[n][i], factor[i / 2]);
     }
     if (f->rotated) unrotate_lanes<NT>(o, shares, dim);
     DQ_UNROLL

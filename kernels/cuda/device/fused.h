@@ -31,21 +31,24 @@ typedef struct dq_fused_logits {
 
 /* NULL: the launches below take these arguments. Otherwise what they do not take, in words. Looks at
  * host fields only. */
-const char *dq_fused_lacks(const dq_units *u, const dq_finish *f, int math, int round);
+const char *dq_fused_lacks(const dq_attention_units *u, const dq_attention_finish *f, int math,
+                           int round);
 
-/* Strips, as dq_attend_scores. */
-cudaError_t dq_fused_scores(dq_units u, int math, cudaStream_t s);
-/* As dq_attend_absmax. */
-cudaError_t dq_fused_absmax(dq_units u, uint32_t *most, int math, cudaStream_t s);
+/* Strips, as dq_attention_scores. */
+cudaError_t dq_fused_scores(dq_attention_units u, int math, cudaStream_t s);
+/* As dq_attention_absmax. */
+cudaError_t dq_fused_absmax(dq_attention_units u, uint32_t *max, int math, cudaStream_t s);
 /* Uses no strip, sum or factor of the units. Later units of a sequence, which see more keys, go first. */
-cudaError_t dq_fused_attend(dq_units u, dq_finish f, dq_fused_logits l, int math, cudaStream_t s);
+cudaError_t dq_fused_attend(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
+                            int math, cudaStream_t s);
 
 enum { DQ_FUSED_DECODE_ROWS = 8 };
 /* Floats that dq_fused_decode wants behind the strips of a unit with so many output heads and rows. */
-int64_t dq_fused_decode_floats(const dq_units *u, int64_t outs, int64_t rows, int64_t ld);
+int64_t dq_fused_decode_floats(const dq_attention_units *u, int64_t outs, int64_t rows, int64_t ld);
 /* dq_fused_attend in int8, bit for bit, for units of at most DQ_FUSED_DECODE_ROWS rows: blocks share their
  * pages. Uses strips and sums, no factors. */
-cudaError_t dq_fused_decode(dq_units u, dq_finish f, dq_fused_logits l, cudaStream_t s);
+cudaError_t dq_fused_decode(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
+                            cudaStream_t s);
 
 #ifdef __cplusplus
 }

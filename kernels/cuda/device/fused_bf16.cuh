@@ -32,7 +32,7 @@ DQ_DEVICE void load_eight(float x[8], const float *global)
 }
 
 /* Rows of all maps, zero behind the unit's. By all threads, before a barrier. */
-DQ_DEVICE void put_queries(uint8_t *to, const dq_units *u, const fused_job *j)
+DQ_DEVICE void put_queries(uint8_t *to, const dq_attention_units *u, const fused_job *j)
 {
     int dim = u->form[0].dim, per = dim / 8 * TILE;
     for (int i = (int)dq_thread(); i < j->n_maps * per; i += THREADS) {
@@ -59,7 +59,7 @@ DQ_DEVICE int way_end(const fused_job *j, int side, int page, int ways, int way)
 {
     const dq_page_side *s = &j->pages[page].side[side];
     if (!s->codes) return 0;
-    if (!s->plain) return DQ_SLOTS;
+    if (!s->plain) return DQ_PAGE_SLOTS;
     return slots_of(j->w->coded[ways == 2 ? way : j->w->split == 0], page);
 }
 
@@ -84,13 +84,14 @@ DQ_DEVICE void read_bytes(float to[4], uint32_t w, int half)
 }
 
 /* Keys of the page as a way has them; tokens behind the unit's keys are zero. */
-DQ_DEVICE void put_keys(uint8_t *to, const dq_units *u, const fused_job *j, int page, int end)
+DQ_DEVICE void put_keys(uint8_t *to, const dq_attention_units *u, const fused_job *j, int page,
+                        int end)
 {
     const dq_page_form *f = &u->form[0];
     const dq_page *p = j->pages + page;
-    int per = f->dim / 16 * DQ_SLOTS, n = slots_of(j->w->keys, page);
+    int per = f->dim / 16 * DQ_PAGE_SLOTS, n = slots_of(j->w->keys, page);
     for (int i = (int)dq_thread(); i < j->n_keys * per; i += THREADS) {
-        int k = i / per, block = i % per / DQ_SLOTS, t = i % DQ_SLOTS, head = j->key[k];
+        int k = i / per, block = i % per / DQ_PAGE_SLOTS, t = i % DQ_PAGE_SLOTS, head = j->key[k];
         float x[16] = {};
         if (t >= n) {
         } else if (t < end && t >= p->n_sinks) {
@@ -107,9 +108,9 @@ DQ_DEVICE void put_keys(uint8_t *to, const dq_units *u, const fused_job *j, int 
             load_eight(x, from);
             load_eight(x + 8, from + 8);
         }
-        uint8_t *cell = to + ((k * (f->dim / 8) + 2 * block) * DQ_SLOTS + t) * 16;
+        uint8_t *cell = to + ((k * (f->dim / 8) + 2 * block) * DQ_PAGE_SLOTS + t) * 16;
         put_cell(cell, x);
-        put_cell(cell + DQ_SLOTS * 16, x + 8);
+        put_cell(cell + DQ_PAGE_SLOTS * 16, x + 8);
     }
 }
 
@@ -139,11 +140,12 @@ DQ_DEVICE void read_channel(float x[16], const dq_page_form *f, const dq_page *p
 }
 
 /* Values likewise. */
-DQ_DEVICE void put_values(uint8_t *to, const dq_units *u, const fused_job *j, int page, int end)
+DQ_DEVICE void put_values(uint8_t *to, const dq_attention_units *u, const fused_job *j, int page,
+                          int end)
 {
     const dq_page_form *f = &u->form[1];
     const dq_page *p = j->pages + page;
-    int per = f->dim * DQ_SLOTS / 16, n = slots_of(j->w->keys, page);
+    int per = f->dim * DQ_PAGE_SLOTS / 16, n = slots_of(j->w->keys, page);
     for (int i = (int)dq_thread(); i < j->n_slabs * per; i += THREADS) {
         int slab = i / per, block = i % per / f->dim, c = i % f->dim;
         float x[16] = {};

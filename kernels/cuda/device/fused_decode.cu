@@ -10,13 +10,14 @@
 #include "kernels/cuda/device/fused_int8.cuh"
 
 enum {
-    MOST_ROWS = DQ_FUSED_DECODE_ROWS,
+    MAX_DECODE_ROWS = DQ_FUSED_DECODE_ROWS,
     SPLIT = 8, /* pages of a block */
     AHEAD = 8  /* pages whose parts are on their way together */
 };
 
 /* The i-th output head of the unit's group, by one thread. */
-DQ_DEVICE void open_values(fused_job *j, const dq_units *u, const dq_unit *w, int i)
+DQ_DEVICE void open_values(fused_job *j, const dq_attention_units *u, const dq_attention_unit *w,
+                           int i)
 {
     const dq_o_head o = u->o_head[u->o_first[w->group] + i];
     j->out = o.out;
@@ -30,11 +31,11 @@ DQ_DEVICE void open_values(fused_job *j, const dq_units *u, const dq_unit *w, in
 }
 
 /* Grid: splits, heads (of queries, or output) of a group, units. */
-DQ_DEVICE bool open_split(fused_job *j, const dq_units *u, const int32_t *heads)
+DQ_DEVICE bool open_split(fused_job *j, const dq_attention_units *u, const int32_t *heads)
 {
-    const dq_unit *w = u->unit + dq_block_z();
+    const dq_attention_unit *w = u->unit + dq_block_z();
     int i = (int)dq_block_y();
-    if ((int)dq_block_x() * SPLIT * DQ_SLOTS >= w->keys || i >= heads_of(heads, w->group))
+    if ((int)dq_block_x() * SPLIT * DQ_PAGE_SLOTS >= w->keys || i >= heads_of(heads, w->group))
         return false;
     if (dq_thread() == 0) {
         if (heads == u->o_first) {
@@ -61,26 +62,26 @@ DQ_DEVICE int code_end(const fused_job *j, int side, int page, int r)
 {
     const dq_page_side *s = &j->pages[page].side[side];
     if (!s->codes) return 0;
-    return s->plain ? slots_of(j->w->coded[r >= j->w->split], page) : DQ_SLOTS;
+    return s->plain ? slots_of(j->w->coded[r >= j->w->split], page) : DQ_PAGE_SLOTS;
 }
 
 /* -------------------------------------------------------------------------------------- scores */
 
 /* S of token t and all rows from its codes, unscaled. */
-DQ_DEVICE void token_codes(float s[MOST_ROWS], const dq_units *u, const fused_job *j,
-                           const rounded_queries *q, int page, int t)
+DQ_DEVICE void token_codes(float s[MAX_DECODE_ROWS], const dq_attention_units *u,
+                           const fused_job *j, const rounded_queries *q, int page, int t)
 {
     const dq_page_form *f = &u->form[0];
     const dq_page *p = j->pages + page;
     const uint8_t *codes = p->side[0].codes + (size_t)j->key[0] * (size_t)f->code_bytes;
     for (int g = 0; g < f->n_scales; g++) {
-        int32_t acc[MOST_ROWS] = {};
+        int32_t acc[MAX_DECODE_ROWS] = {};
         for (int block = g * f->group / 16; block < run_end(f, g) / 16; block++) {
             dq_u4 k = key_cell(codes, f->bits, f->cols, block, t);
             DQ_UNROLL
-            for (int r = 0; r < MOST_ROWS; r++) {
+            for (int r = 0; r < MAX_DECODE_ROWS; r++) {
                 if (r >= j->w->n) break;
-                dq_u4 x = dq_load16(q->code + (block * MOST_ROWS + r) * 16);
+                dq_u4 x = dq_load16(q->code + (block * MAX_DECODE_ROWS + r) * 16);
                 acc[r] = dq_dp4a_s8u8(acc[r], x.x, k.x);
                 acc[r] = dq_dp4a_s8u8(acc[r], x.y, k.y);
                 acc[r] = dq_dp4a_s8u8(acc[r], x.z, k.z);
@@ -89,18 +90,18 @@ DQ_DEVICE void token_codes(float s[MOST_ROWS], const dq_units *u, const fused_jo
         }
         float key = dq_page_scale(f, p, 0, j->key[0], t, g);
         DQ_UNROLL
-        for (int r = 0; r < MOST_ROWS; r++) {
+        for (int r = 0; r < MAX_DECODE_ROWS; r++) {
             if (r >= j->w->n) break;
-            int32_t shift = q->sum[g * MOST_ROWS + r] * (1 << (f->bits - 1));
-            float x =
-                dq_mul_rn(dq_s32_f32(acc[r] - shift), dq_mul_rn(q->scale[g * MOST_ROWS + r], key));
+            int32_t shift = q->sum[g * MAX_DECODE_ROWS + r] * (1 << (f->bits - 1));
+            float x = dq_mul_rn(dq_s32_f32(acc[r] - shift),
+                                dq_mul_rn(q->scale[g * MAX_DECODE_ROWS + r], key));
             s[r] = g ? dq_add_rn(s[r], x) : x;
         }
     }
 }
 
 /* S of token t and row r in f32, unscaled. */
-DQ_DEVICE float token_plain(const dq_units *u, const fused_job *j, int page, int t, int r)
+DQ_DEVICE float token_plain(const dq_attention_units *u, const fused_job *j, int page, int t, int r)
 {
     const float *q = query_of(u, j, 0, r);
     const float *k = plain_token(&u->form[0], j->pages + page, 0, j->key[0], t);
@@ -116,14 +117,14 @@ DQ_DEVICE float token_plain(const dq_units *u, const fused_job *j, int page, int
 }
 
 /* Strips, of tokens that the unit has. */
-DQ_KERNEL(THREADS) decode_scores(dq_units u)
+DQ_KERNEL(THREADS) decode_scores(dq_attention_units u)
 {
     DQ_SHARED(fused_job, job, [1]);
-    DQ_SHARED(int8_t, code, [MOST_ROWS * 128]);
-    DQ_SHARED(float, scale, [MOST_ROWS * 8]);
-    DQ_SHARED(int32_t, sum, [MOST_ROWS * 8]);
+    DQ_SHARED(int8_t, code, [MAX_DECODE_ROWS * 128]);
+    DQ_SHARED(float, scale, [MAX_DECODE_ROWS * 8]);
+    DQ_SHARED(int32_t, sum, [MAX_DECODE_ROWS * 8]);
     if (!open_split(job, &u, u.q_first)) return;
-    rounded_queries q = {code, scale, sum, MOST_ROWS};
+    rounded_queries q = {code, scale, sum, MAX_DECODE_ROWS};
     for (int r = (int)dq_warp(); r < job->w->n; r += WARPS)
         round_query(&q, &u.form[0], query_of(&u, job, 0, r), r);
     DQ_SYNC(decode_queries); /* queries are rounded */
@@ -131,14 +132,14 @@ DQ_KERNEL(THREADS) decode_scores(dq_units u)
         bool coded = is_coded(job, job->pages + page, 0, page);
         int n = slots_of(job->w->keys, page), sinks = job->pages[page].n_sinks;
         for (int t = (int)dq_lane(); t < n; t += DQ_WARP) {
-            float s[MOST_ROWS] = {};
+            float s[MAX_DECODE_ROWS] = {};
             if (coded && t >= sinks) token_codes(s, &u, job, &q, page, t);
             DQ_UNROLL
-            for (int r = 0; r < MOST_ROWS; r++) {
+            for (int r = 0; r < MAX_DECODE_ROWS; r++) {
                 if (r >= job->w->n) break;
                 if (!coded || t < sinks || t >= code_end(job, 0, page, r))
                     s[r] = token_plain(&u, job, page, t, r);
-                strip_of(&u, job->w, job->strip[0], r)[page * DQ_SLOTS + t] =
+                strip_of(&u, job->w, job->strip[0], r)[page * DQ_PAGE_SLOTS + t] =
                     dq_mul_rn(s[r], u.scale);
             }
         }
@@ -148,7 +149,7 @@ DQ_KERNEL(THREADS) decode_scores(dq_units u)
 /* ---------------------------------------------------------------------------------------- sums */
 
 /* A row's maximum and sum of exps, where attend_softmax has its sum. */
-DQ_DEVICE pair *sums_of(const dq_units *u, const dq_unit *w, int i, int r)
+DQ_DEVICE pair *sums_of(const dq_attention_units *u, const dq_attention_unit *w, int i, int r)
 {
     return (pair *)(u->sum + w->record + (int64_t)i * w->n + r);
 }
@@ -160,21 +161,21 @@ DQ_DEVICE int token_at(int h, int q, int k)
 }
 
 /* The largest |S| of a row, NaN above all. held[WARPS]. */
-DQ_DEVICE float row_most(const float *row, int seen, uint32_t *held)
+DQ_DEVICE float row_max(const float *row, int seen, uint32_t *held)
 {
-    uint32_t most = 0;
+    uint32_t max = 0;
     for (int t = (int)dq_thread(); t < seen; t += THREADS) {
         uint32_t bits = dq_f32_bits(row[t]) & 0x7fffffffu;
-        most = bits > most ? bits : most;
+        max = bits > max ? bits : max;
     }
     for (unsigned o = 16; o; o >>= 1) {
-        uint32_t other = dq_shfl_xor(most, o);
-        most = other > most ? other : most;
+        uint32_t other = dq_shfl_xor(max, o);
+        max = other > max ? other : max;
     }
-    if (dq_lane() == 0) held[dq_warp()] = most;
-    DQ_SYNC(decode_most); /* maxima of warps are there */
-    for (int i = 0; i < WARPS; i++) most = held[i] > most ? held[i] : most;
-    return dq_bits_f32(most);
+    if (dq_lane() == 0) held[dq_warp()] = max;
+    DQ_SYNC(decode_max); /* maxima of warps are there */
+    for (int i = 0; i < WARPS; i++) max = held[i] > max ? held[i] : max;
+    return dq_bits_f32(max);
 }
 
 DQ_DEVICE void round_strip(float *row, int seen, float absmax, float qmax)
@@ -187,15 +188,15 @@ DQ_DEVICE void round_strip(float *row, int seen, float absmax, float qmax)
 
 /* Grid: rows, query heads of a group, units. A thread is a lane of a quad and a half page: its exps are
  * relative to the maximum that the lane knows there, and the first warp adds them in order. */
-DQ_KERNEL(THREADS) decode_sums(dq_units u, dq_fused_logits round)
+DQ_KERNEL(THREADS) decode_sums(dq_attention_units u, dq_fused_logits round)
 {
     enum { HALVES = THREADS / 4 };
     DQ_SHARED(uint32_t, held, [WARPS]);
-    DQ_SHARED(float, most, [THREADS]);
+    DQ_SHARED(float, max, [THREADS]);
     DQ_SHARED(float, top, [THREADS + 4]);
     DQ_SHARED(float, sum, [THREADS]);
-    DQ_SHARED(float, by, [THREADS]);
-    const dq_unit *w = u.unit + dq_block_z();
+    DQ_SHARED(float, factor, [THREADS]);
+    const dq_attention_unit *w = u.unit + dq_block_z();
     int r = (int)dq_block_x(), i = (int)dq_block_y(), me = (int)dq_thread(), q = me % 4;
     if (r >= w->n || i >= heads_of(u.q_first, w->group)) return;
     float *row = strip_of(&u, w, i, r), run = -INFINITY, total = 0;
@@ -204,18 +205,18 @@ DQ_KERNEL(THREADS) decode_sums(dq_units u, dq_fused_logits round)
         round_strip(row, seen,
                     round.absmax[w->seq * u.n_q + u.q_head[u.q_first[w->group] + i].head],
                     round.qmax);
-    if (round.round == DQ_ROUND_ROW) round_strip(row, seen, row_most(row, seen, held), round.qmax);
+    if (round.round == DQ_ROUND_ROW) round_strip(row, seen, row_max(row, seen, held), round.qmax);
     for (int first = 0; 32 * first < seen; first += HALVES) {
         float own = -INFINITY, s = 0;
         for (int k = 0; k < 8; k++) {
             int t = token_at(first + me / 4, q, k);
             if (t < seen) own = dq_max(own, row[t]);
         }
-        most[me] = own;
+        max[me] = own;
         DQ_SYNC(decode_maxima); /* maxima are there */
         for (int h = 0; dq_warp() == 0 && h < HALVES; h++) {
             if (dq_lane() < 4) top[4 * h + q] = run;
-            run = dq_max(run, most[4 * h + q]);
+            run = dq_max(run, max[4 * h + q]);
         }
         if (me < 4) top[THREADS + q] = run;
         DQ_SYNC(decode_tops); /* maxima are those of all before, too */
@@ -225,10 +226,10 @@ DQ_KERNEL(THREADS) decode_sums(dq_units u, dq_fused_logits round)
             if (t < seen) s = dq_add_rn(s, exp_less(row[t], now));
         }
         sum[me] = s;
-        by[me] = old != now ? exp_less(old, now) : 1.0f;
+        factor[me] = old != now ? exp_less(old, now) : 1.0f;
         DQ_SYNC(decode_sums_there); /* sums are there */
         for (int h = 0; dq_warp() == 0 && h < HALVES; h++)
-            total = dq_add_rn(dq_mul_rn(total, by[4 * h + q]), sum[4 * h + q]);
+            total = dq_add_rn(dq_mul_rn(total, factor[4 * h + q]), sum[4 * h + q]);
     }
     if (dq_warp() != 0) return;
     lane_sums a = {{run, run}, {total, total}};
@@ -240,56 +241,57 @@ DQ_KERNEL(THREADS) decode_sums(dq_units u, dq_fused_logits round)
 
 /* A warp's page: D, and D times scales of a run in bytes. */
 struct decode_page {
-    float d[MOST_ROWS][DQ_SLOTS];
-    int8_t high[MOST_ROWS][DQ_SLOTS], low[MOST_ROWS][DQ_SLOTS];
-    float scale[MOST_ROWS];
+    float d[MAX_DECODE_ROWS][DQ_PAGE_SLOTS];
+    int8_t high[MAX_DECODE_ROWS][DQ_PAGE_SLOTS], low[MAX_DECODE_ROWS][DQ_PAGE_SLOTS];
+    float scale[MAX_DECODE_ROWS];
 };
 
 /* A row's maxima, and what its exps are multiplied with; in shared memory. */
 struct row_known {
-    float top[2], by[2];
+    float top[2], factor[2];
 };
 
 /* Of row r, by one thread: quotients in the loops over pages cost registers. */
-DQ_DEVICE void know_row(row_known *to, const dq_units *u, const fused_job *j, int r)
+DQ_DEVICE void know_row(row_known *to, const dq_attention_units *u, const fused_job *j, int r)
 {
     for (int m = 0; m < u->n_maps; m++) {
         pair known = *sums_of(u, j->w, j->strip[m], r);
         float over = m ? -lambda_at(u, j->w, r, j->out) : 1.0f;
         to->top[m] = known.x;
-        to->by[m] = dq_div_rn(over, known.y);
+        to->factor[m] = dq_div_rn(over, known.y);
     }
 }
 
 /* P1 - lambda P2, of one map exp(S - max), at the list's token `at`; zero where row r does not see it. */
-DQ_DEVICE float difference_at(const dq_units *u, const fused_job *j, const row_known *known, int r,
-                              int at)
+DQ_DEVICE float difference_at(const dq_attention_units *u, const fused_job *j,
+                              const row_known *known, int r, int at)
 {
     float d = 0;
     if (at >= visible_of(u, j->w, r)) return d;
     for (int m = 0; m < u->n_maps; m++) {
         float x = exp_less(strip_of(u, j->w, j->strip[m], r)[at], known->top[m]);
-        d = dq_add_rn(d, dq_mul_rn(x, u->n_maps == 2 ? known->by[m] : 1.0f));
+        d = dq_add_rn(d, dq_mul_rn(x, u->n_maps == 2 ? known->factor[m] : 1.0f));
     }
     return d;
 }
 
-DQ_DEVICE void page_difference(decode_page *to, const dq_units *u, const fused_job *j,
+DQ_DEVICE void page_difference(decode_page *to, const dq_attention_units *u, const fused_job *j,
                                const row_known *known, int page)
 {
-    for (int i = (int)dq_lane(); i < j->w->n * DQ_SLOTS; i += DQ_WARP)
-        to->d[i / DQ_SLOTS][i % DQ_SLOTS] =
-            difference_at(u, j, known + i / DQ_SLOTS, i / DQ_SLOTS, page * DQ_SLOTS + i % DQ_SLOTS);
+    for (int i = (int)dq_lane(); i < j->w->n * DQ_PAGE_SLOTS; i += DQ_WARP)
+        to->d[i / DQ_PAGE_SLOTS][i % DQ_PAGE_SLOTS] =
+            difference_at(u, j, known + i / DQ_PAGE_SLOTS, i / DQ_PAGE_SLOTS,
+                          page * DQ_PAGE_SLOTS + i % DQ_PAGE_SLOTS);
 }
 
 /* Row r times the scales of one run; tokens that it reads otherwise become zero. */
-DQ_DEVICE void round_row(decode_page *to, const dq_units *u, const fused_job *j, int page, int slab,
-                         int g, int r)
+DQ_DEVICE void round_row(decode_page *to, const dq_attention_units *u, const fused_job *j, int page,
+                         int slab, int g, int r)
 {
     const dq_page *p = j->pages + page;
-    int end = code_end(j, 1, page, r), seen = visible_of(u, j->w, r) - page * DQ_SLOTS;
+    int end = code_end(j, 1, page, r), seen = visible_of(u, j->w, r) - page * DQ_PAGE_SLOTS;
     float e[2];
-    uint32_t most = 0;
+    uint32_t max = 0;
     DQ_UNROLL
     for (int i = 0; i < 2; i++) {
         int t = (int)dq_lane() + DQ_WARP * i;
@@ -297,18 +299,18 @@ DQ_DEVICE void round_row(decode_page *to, const dq_units *u, const fused_job *j,
         if (t >= p->n_sinks && t < end && t < seen)
             e[i] = dq_mul_rn(to->d[r][t], dq_page_scale(&u->form[1], p, 1, j->value[slab], t, g));
         uint32_t bits = dq_f32_bits(e[i]) & 0x7fffffffu;
-        most = bits > most ? bits : most;
+        max = bits > max ? bits : max;
     }
     for (unsigned o = 16; o; o >>= 1) {
-        uint32_t other = dq_shfl_xor(most, o);
-        most = other > most ? other : most;
+        uint32_t other = dq_shfl_xor(max, o);
+        max = other > max ? other : max;
     }
-    float peak = dq_bits_f32(most);
-    bool real = most < 0x7f800000u, some = real && peak >= 0x1p-100f;
-    float by = some ? dq_div_rn(32512.0f, peak) : 0.0f; /* 127 * 256: both bytes are signed */
+    float peak = dq_bits_f32(max);
+    bool real = max < 0x7f800000u, some = real && peak >= 0x1p-100f;
+    float factor = some ? dq_div_rn(32512.0f, peak) : 0.0f; /* 127 * 256: both bytes are signed */
     DQ_UNROLL
     for (int i = 0; i < 2; i++) {
-        int t = (int)dq_lane() + DQ_WARP * i, c = some ? dq_f32_s32(dq_mul_rn(e[i], by)) : 0;
+        int t = (int)dq_lane() + DQ_WARP * i, c = some ? dq_f32_s32(dq_mul_rn(e[i], factor)) : 0;
         to->low[r][t] = (int8_t)(((c + 128) & 255) - 128);
         to->high[r][t] = (int8_t)((c + 128) >> 8);
     }
@@ -317,15 +319,15 @@ DQ_DEVICE void round_row(decode_page *to, const dq_units *u, const fused_job *j,
 }
 
 /* y[r] = D V of one channel from codes. */
-DQ_DEVICE void channel_codes(float y[MOST_ROWS], const decode_page *d, const dq_page_form *f,
+DQ_DEVICE void channel_codes(float y[MAX_DECODE_ROWS], const decode_page *d, const dq_page_form *f,
                              const uint8_t *codes, int c, int n)
 {
-    int32_t high[MOST_ROWS] = {}, low[MOST_ROWS] = {};
+    int32_t high[MAX_DECODE_ROWS] = {}, low[MAX_DECODE_ROWS] = {};
     DQ_UNROLL
     for (int b = 0; b < 4; b++) {
         dq_u4 v = value_cell(codes, f->bits, f->cols, b, c);
         DQ_UNROLL
-        for (int r = 0; r < MOST_ROWS; r++) {
+        for (int r = 0; r < MAX_DECODE_ROWS; r++) {
             if (r >= n) break;
             dq_u4 h = dq_load16(&d->high[r][16 * b]), l = dq_load16(&d->low[r][16 * b]);
             high[r] = dq_dp4a_s8s8(dq_dp4a_s8s8(high[r], h.x, v.x), h.y, v.y);
@@ -335,13 +337,13 @@ DQ_DEVICE void channel_codes(float y[MOST_ROWS], const decode_page *d, const dq_
         }
     }
     DQ_UNROLL
-    for (int r = 0; r < MOST_ROWS; r++)
+    for (int r = 0; r < MAX_DECODE_ROWS; r++)
         if (r < n) y[r] = dq_mul_rn(dq_s32_f32(high[r] * 256 + low[r]), d->scale[r]);
 }
 
 /* What a page's codes add to rows, to [rows][width]. */
-DQ_DEVICE void add_channels(float *to, decode_page *d, const dq_units *u, const fused_job *j,
-                            int page, int slab, int g)
+DQ_DEVICE void add_channels(float *to, decode_page *d, const dq_attention_units *u,
+                            const fused_job *j, int page, int slab, int g)
 {
     const dq_page_form *f = &u->form[1];
     const uint8_t *codes =
@@ -351,27 +353,27 @@ DQ_DEVICE void add_channels(float *to, decode_page *d, const dq_units *u, const 
     for (int r = 0; r < j->w->n; r++) round_row(d, u, j, page, slab, g, r);
     DQ_WARP_SYNC(decode_bytes_there); /* D is there, and in bytes */
     for (int c = g * f->group + (int)dq_lane(); c < run_end(f, g); c += DQ_WARP) {
-        float y[MOST_ROWS] = {};
+        float y[MAX_DECODE_ROWS] = {};
         channel_codes(y, d, f, codes, c, j->w->n);
         DQ_UNROLL
-        for (int r = 0; r < MOST_ROWS; r++)
+        for (int r = 0; r < MAX_DECODE_ROWS; r++)
             if (r < j->w->n) to[r * width + slab * f->dim + c] = y[r];
     }
 }
 
 /* Parts of a page, [rows][width], behind the unit's strips: [output head][page]. */
-DQ_DEVICE float *part_of(const dq_units *u, const dq_unit *w, int out, int page)
+DQ_DEVICE float *part_of(const dq_attention_units *u, const dq_attention_unit *w, int out, int page)
 {
     int64_t strips = (int64_t)heads_of(u->q_first, w->group) * w->n * w->ld;
-    int64_t at = (int64_t)out * (w->ld / DQ_SLOTS) + page;
+    int64_t at = (int64_t)out * (w->ld / DQ_PAGE_SLOTS) + page;
     return u->strip + w->strip + strips + at * w->n * u->n_slabs * u->form[1].dim;
 }
 
-DQ_KERNEL(THREADS) decode_values(dq_units u)
+DQ_KERNEL(THREADS) decode_values(dq_attention_units u)
 {
     DQ_SHARED(fused_job, job, [1]);
     DQ_SHARED(decode_page, held, [WARPS]);
-    DQ_SHARED(row_known, known, [MOST_ROWS]);
+    DQ_SHARED(row_known, known, [MAX_DECODE_ROWS]);
     if (!open_split(job, &u, u.o_first)) return;
     if ((int)dq_thread() < job->w->n) know_row(known + dq_thread(), &u, job, (int)dq_thread());
     DQ_SYNC(decode_rows_known); /* rows are known */
@@ -420,14 +422,14 @@ DQ_DEVICE float inverse_rms(const float *y, int width, float eps)
 
 /* y += D V of the tokens of a page that row r reads unquantized, for a thread's channels. By all threads;
  * d[64] in shared memory. */
-DQ_DEVICE void add_plain(float y[2], float *d, const dq_units *u, const fused_job *j,
+DQ_DEVICE void add_plain(float y[2], float *d, const dq_attention_units *u, const fused_job *j,
                          const row_known *known, int page, int r, int first, int end, int seen)
 {
     const dq_page_form *f = &u->form[1];
     int width = j->n_slabs * f->dim;
     DQ_SYNC(join_plain_read); /* D of the page before has been read */
-    if (dq_thread() < DQ_SLOTS)
-        d[dq_thread()] = difference_at(u, j, known, r, page * DQ_SLOTS + (int)dq_thread());
+    if (dq_thread() < DQ_PAGE_SLOTS)
+        d[dq_thread()] = difference_at(u, j, known, r, page * DQ_PAGE_SLOTS + (int)dq_thread());
     DQ_SYNC(join_plain_there); /* D is there, for who adds unquantized tokens */
     for (int t = 0; t < seen; t++) {
         if (t >= first && t < end) continue;
@@ -443,10 +445,10 @@ DQ_DEVICE void add_plain(float y[2], float *d, const dq_units *u, const fused_jo
 
 /* Pages in their order. Parts of AHEAD pages come together, to shared memory, where a thread reads what it wrote
  * itself: as registers they spilled. */
-DQ_DEVICE void add_pages(float y[2], float *d, float *ahead, const dq_units *u, const fused_job *j,
-                         const row_known *known, int out, int r, int seen)
+DQ_DEVICE void add_pages(float y[2], float *d, float *ahead, const dq_attention_units *u,
+                         const fused_job *j, const row_known *known, int out, int r, int seen)
 {
-    int width = j->n_slabs * u->form[1].dim, pages = (seen + DQ_SLOTS - 1) / DQ_SLOTS;
+    int width = j->n_slabs * u->form[1].dim, pages = (seen + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS;
     ROLLED
     for (int from = 0; from < pages; from += AHEAD) {
         DQ_UNROLL
@@ -470,14 +472,14 @@ DQ_DEVICE void add_pages(float y[2], float *d, float *ahead, const dq_units *u, 
 }
 
 /* Grid: rows, output heads, units. Pages, then norm and scale. */
-DQ_KERNEL(THREADS) decode_join(dq_units u, dq_finish f)
+DQ_KERNEL(THREADS) decode_join(dq_attention_units u, dq_attention_finish f)
 {
     DQ_SHARED(fused_job, job, [1]);
     DQ_SHARED(float, y, [256]);
-    DQ_SHARED(float, d, [DQ_SLOTS]);
+    DQ_SHARED(float, d, [DQ_PAGE_SLOTS]);
     DQ_SHARED(float, ahead, [AHEAD * 256]);
     DQ_SHARED(row_known, known, [1]);
-    const dq_unit *w = u.unit + dq_block_z();
+    const dq_attention_unit *w = u.unit + dq_block_z();
     int r = (int)dq_block_x(), i = (int)dq_block_y(), width = u.n_slabs * u.form[1].dim;
     if (r >= w->n || i >= heads_of(u.o_first, w->group)) return;
     if (dq_thread() == 0) {
@@ -487,7 +489,7 @@ DQ_KERNEL(THREADS) decode_join(dq_units u, dq_finish f)
     DQ_SYNC(join_job); /* the job is there */
     int seen = visible_of(&u, w, r);
     float *out = f.out + (w->row + r) * f.out_cols + (int64_t)job->out * width, sum[2] = {};
-    float a = u.n_maps == 1 ? known->by[0] : 1.0f;
+    float a = u.n_maps == 1 ? known->factor[0] : 1.0f;
     add_pages(sum, d, ahead, &u, job, known, i, r, seen);
     for (int k = 0; k < 2; k++) {
         int c = (int)dq_thread() + k * THREADS;
@@ -495,10 +497,10 @@ DQ_KERNEL(THREADS) decode_join(dq_units u, dq_finish f)
     }
     DQ_SYNC(join_row); /* the row is there */
     if (f.rotated) unrotate(y, width, u.form[1].dim);
-    float by = f.norm ? inverse_rms(y, width, f.norm_eps) : 1.0f;
+    float factor = f.norm ? inverse_rms(y, width, f.norm_eps) : 1.0f;
     for (int c = (int)dq_thread(); c < width; c += THREADS) {
         float v = y[c];
-        if (f.norm) v = dq_mul_rn(v, by);
+        if (f.norm) v = dq_mul_rn(v, factor);
         if (f.norm && f.gain) v = dq_mul_rn(v, f.gain[c]);
         if (f.out_scale != 1.0f) v = dq_mul_rn(v, f.out_scale);
         out[c] = seen ? v : 0.0f;
@@ -507,19 +509,21 @@ DQ_KERNEL(THREADS) decode_join(dq_units u, dq_finish f)
 
 /* ----------------------------------------------------------------------------------- launchers */
 
-int64_t dq_fused_decode_floats(const dq_units *u, int64_t outs, int64_t rows, int64_t ld)
+int64_t dq_fused_decode_floats(const dq_attention_units *u, int64_t outs, int64_t rows, int64_t ld)
 {
-    return outs * rows * (ld / DQ_SLOTS) * u->n_slabs * u->form[1].dim;
+    return outs * rows * (ld / DQ_PAGE_SLOTS) * u->n_slabs * u->form[1].dim;
 }
 
-cudaError_t dq_fused_decode(dq_units u, dq_finish f, dq_fused_logits l, cudaStream_t s)
+cudaError_t dq_fused_decode(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
+                            cudaStream_t s)
 {
-    if (u.most_rows > MOST_ROWS || dq_fused_lacks(&u, &f, DQ_FUSED_INT8, l.round))
+    if (u.max_rows > MAX_DECODE_ROWS || dq_fused_lacks(&u, &f, DQ_FUSED_INT8, l.round))
         return cudaErrorInvalidValue;
-    if (u.n == 0 || u.most_rows == 0 || u.most_out == 0) return cudaSuccess;
-    const unsigned splits = (unsigned)(u.most_keys + SPLIT * DQ_SLOTS - 1) / (SPLIT * DQ_SLOTS);
-    const unsigned rows = (unsigned)u.most_rows, n = (unsigned)u.n, outs = (unsigned)u.most_out;
-    const unsigned queries = (unsigned)u.most_q;
+    if (u.n == 0 || u.max_rows == 0 || u.max_out == 0) return cudaSuccess;
+    const unsigned splits =
+        (unsigned)(u.max_keys + SPLIT * DQ_PAGE_SLOTS - 1) / (SPLIT * DQ_PAGE_SLOTS);
+    const unsigned rows = (unsigned)u.max_rows, n = (unsigned)u.n, outs = (unsigned)u.max_out;
+    const unsigned queries = (unsigned)u.max_q;
     if (splits) {
         DQ_LAUNCH(decode_scores, dim3(splits, queries, n), THREADS, 0, s, u);
     }

@@ -24,7 +24,7 @@ DQ_DEVICE void multiply_keys(int32_t acc[4][4], const uint8_t *q, const uint8_t 
     DQ_UNROLL
     for (int p = 0; p < 2; p++) {
         int t = 32 * half + token_of<false>(2 * p + matrix / 2, i / 2) + i % 2;
-        dq_ldmatrix_x4(b, keys + (cell * DQ_SLOTS + t) * 16);
+        dq_ldmatrix_x4(b, keys + (cell * DQ_PAGE_SLOTS + t) * 16);
         dq_mma_s8u8(acc[2 * p], a, b);
         dq_mma_s8u8(acc[2 * p + 1], a, b + 2);
     }
@@ -45,15 +45,16 @@ DQ_DEVICE void coded_scores(float s[4][4], const uint8_t *mem, const fused_space
         ROLLED
         for (int c = begin / 32 * 32; c < end; c += 32)
             multiply_keys(acc, q, keys, f->cols / 16, half, c, begin, end);
-        float by[2] = {q_scale[g * TILE], q_scale[g * TILE + 8]};
+        float factor[2] = {q_scale[g * TILE], q_scale[g * TILE + 8]};
         int32_t shift[2] = {q_sum[g * TILE] * (1 << (f->bits - 1)),
                             q_sum[g * TILE + 8] * (1 << (f->bits - 1))};
         DQ_UNROLL
         for (int k = 0; k < 4; k++) {
-            pair key = *(const pair *)(scale + g * DQ_SLOTS + 32 * half + token_of<false>(k, u));
+            pair key =
+                *(const pair *)(scale + g * DQ_PAGE_SLOTS + 32 * half + token_of<false>(k, u));
             DQ_UNROLL
             for (int i = 0; i < 4; i++) {
-                float x = dq_mul_rn(by[i / 2], i % 2 ? key.y : key.x);
+                float x = dq_mul_rn(factor[i / 2], i % 2 ? key.y : key.x);
                 x = dq_mul_rn(dq_s32_f32(acc[k][i] - shift[i / 2]), x);
                 s[k][i] = g ? dq_add_rn(s[k][i], x) : x;
             }
@@ -83,7 +84,7 @@ DQ_DEVICE void multiply_plain(float acc[2][4], const float *const q[2], const fl
 }
 
 /* S of tokens that rows read unquantized, in the place of what stands there. */
-DQ_DEVICE void plain_scores(float s[4][4], const dq_units *u, const fused_job *j,
+DQ_DEVICE void plain_scores(float s[4][4], const dq_attention_units *u, const fused_job *j,
                             const lane_rows *l, const lane_page *at, int page, int m, int half)
 {
     if (32 * half >= at->first && 32 * half + 32 <= at->least_end) return; /* all are codes */
@@ -126,7 +127,7 @@ DQ_DEVICE void plain_scores(float s[4][4], const dq_units *u, const fused_job *j
 
 /* S = scale * (q . k) of one map and 32 tokens. Of slots that a row does not see it is anything. */
 DQ_DEVICE void half_scores(float s[4][4], const uint8_t *mem, const fused_space *at,
-                           const dq_units *u, const fused_job *j, const lane_rows *l,
+                           const dq_attention_units *u, const fused_job *j, const lane_rows *l,
                            const lane_page *rows, int page, int m, int half)
 {
     const dq_page_form *f = &u->form[0];
@@ -138,8 +139,8 @@ DQ_DEVICE void half_scores(float s[4][4], const uint8_t *mem, const fused_space 
     }
     if (rows->coded) {
         const uint8_t *keys = mem + key_cells(at, f, page);
-        coded_scores(s, mem, at, f, keys + which * DQ_SLOTS * f->cols,
-                     (const float *)(mem + at->key_scale) + which * f->n_scales * DQ_SLOTS, m,
+        coded_scores(s, mem, at, f, keys + which * DQ_PAGE_SLOTS * f->cols,
+                     (const float *)(mem + at->key_scale) + which * f->n_scales * DQ_PAGE_SLOTS, m,
                      half);
     }
     plain_scores(s, u, j, l, rows, page, m, half);
@@ -151,7 +152,7 @@ DQ_DEVICE void half_scores(float s[4][4], const uint8_t *mem, const fused_space 
 }
 
 /* The page's keys become ready for all, those of the next one start on their way. */
-DQ_DEVICE void turn_to_keys(uint8_t *mem, const fused_space *at, const dq_units *u,
+DQ_DEVICE void turn_to_keys(uint8_t *mem, const fused_space *at, const dq_attention_units *u,
                             const fused_job *j, int page)
 {
     const dq_page_form *f = &u->form[0];
@@ -170,11 +171,11 @@ struct rounded_rows {
     float scale[2];
 };
 
-DQ_DEVICE float scaled(const float d[8][4], const float *by, const lane_page *at, int j, int i,
+DQ_DEVICE float scaled(const float d[8][4], const float *factor, const lane_page *at, int j, int i,
                        int e)
 {
     int t = token_of<false>(j, (int)dq_lane() % 4) + e;
-    return is_code(at, i, t) && sees(at, i, t) ? dq_mul_rn(d[j][2 * i + e], by[t]) : 0.0f;
+    return is_code(at, i, t) && sees(at, i, t) ? dq_mul_rn(d[j][2 * i + e], factor[t]) : 0.0f;
 }
 
 /* Two rounded values as the lower halves of a word each, high and low bytes. */
@@ -187,27 +188,27 @@ DQ_DEVICE void round_pair(uint32_t *high, uint32_t *low, float x, float y, float
     *high = dq_prmt(a + 128, b + 128, 0x0051); /* what remains is -128..127 */
 }
 
-DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const float *by,
+DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const float *factor,
                                 const lane_page *at)
 {
     uint32_t order = (int)dq_lane() % 4 >> 1 ? 0x1054 : 0x5410;
     DQ_UNROLL
     for (int i = 0; i < 2; i++) {
-        uint32_t most = 0;
+        uint32_t max = 0;
         DQ_UNROLL
         for (int j = 0; j < 8; j++) {
             DQ_UNROLL
             for (int e = 0; e < 2; e++) {
-                uint32_t bits = dq_f32_bits(scaled(d, by, at, j, i, e)) & 0x7fffffffu;
-                most = bits > most ? bits : most;
+                uint32_t bits = dq_f32_bits(scaled(d, factor, at, j, i, e)) & 0x7fffffffu;
+                max = bits > max ? bits : max;
             }
         }
-        uint32_t other = dq_shfl_xor(most, 1u);
-        most = other > most ? other : most;
-        other = dq_shfl_xor(most, 2u);
-        most = other > most ? other : most;
-        float peak = dq_bits_f32(most);
-        bool real = most < 0x7f800000u, some = real && peak >= 0x1p-100f;
+        uint32_t other = dq_shfl_xor(max, 1u);
+        max = other > max ? other : max;
+        other = dq_shfl_xor(max, 2u);
+        max = other > max ? other : max;
+        float peak = dq_bits_f32(max);
+        bool real = max < 0x7f800000u, some = real && peak >= 0x1p-100f;
         to->scale[i] = some ? dq_div_rn(peak, 32512.0f) : real ? 0.0f : dq_bits_f32(0x7fc00000u);
         float r = some ? dq_div_rn(32512.0f, peak) : 0.0f; /* 127 * 256: both bytes are signed */
         DQ_UNROLL
@@ -215,8 +216,8 @@ DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const flo
             uint32_t high[2], low[2];
             DQ_UNROLL
             for (int k = 0; k < 2; k++)
-                round_pair(&high[k], &low[k], scaled(d, by, at, 2 * b + k, i, 0),
-                           scaled(d, by, at, 2 * b + k, i, 1), r);
+                round_pair(&high[k], &low[k], scaled(d, factor, at, 2 * b + k, i, 0),
+                           scaled(d, factor, at, 2 * b + k, i, 1), r);
             to->high[b / 2][b % 2 * 2 + i] = dq_prmt(high[0], high[1], order);
             to->low[b / 2][b % 2 * 2 + i] = dq_prmt(low[0], low[1], order);
         }
@@ -248,9 +249,9 @@ DQ_DEVICE void coded_values(float o[NT][4], const float d[8][4], const uint8_t *
     for (int k = 0; k < n_slabs * f->n_scales; k++) {
         int slab = k / f->n_scales, g = k % f->n_scales;
         int begin = (slab * f->dim + g * f->group) / 16, end = (slab * f->dim + run_end(f, g)) / 16;
-        const uint8_t *of_slab = cells + slab * DQ_SLOTS * f->cols - slab * f->dim * 16;
+        const uint8_t *of_slab = cells + slab * DQ_PAGE_SLOTS * f->cols - slab * f->dim * 16;
         rounded_rows rounded;
-        round_difference(&rounded, d, scale + k * DQ_SLOTS, at);
+        round_difference(&rounded, d, scale + k * DQ_PAGE_SLOTS, at);
         DQ_UNROLL
         for (int n = 0; n < NT / 2; n++) {
             if (n < begin || n >= end) continue;
@@ -280,8 +281,9 @@ DQ_DEVICE void hold_plain(float *held, const float d[8][4], const lane_page *at,
 
 /* o += D V over tokens that some row of the unit reads unquantized. */
 template <int NT>
-DQ_DEVICE void plain_values(float o[NT][4], const float d[8][4], float *held, const dq_units *u,
-                            const fused_job *j, const lane_page *at, int page, int seen)
+DQ_DEVICE void plain_values(float o[NT][4], const float d[8][4], float *held,
+                            const dq_attention_units *u, const fused_job *j, const lane_page *at,
+                            int page, int seen)
 {
     const dq_page_form *f = &u->form[1];
     const dq_page *p = j->pages + page;
@@ -311,11 +313,11 @@ DQ_DEVICE void plain_values(float o[NT][4], const float d[8][4], float *held, co
 /* ---------------------------------------------------------------------------------- first pass */
 
 /* Over all pages: the largest |S| of every map and row (MOST), or maxima and sums. */
-template <bool MOST>
-DQ_DEVICE void first_pass(uint8_t *mem, const fused_space *at, const dq_units *u,
+template <bool MAX>
+DQ_DEVICE void first_pass(uint8_t *mem, const fused_space *at, const dq_attention_units *u,
                           const fused_job *j, const lane_rows *l, const dq_fused_logits *round)
 {
-    const float low = MOST ? 0.0f : -INFINITY;
+    const float low = MAX ? 0.0f : -INFINITY;
     row_stats *stats = (row_stats *)(mem + at->rows);
     float *shares = (float *)(mem + at->d);
     for (int m = 0; m < j->n_maps; m++) put_share(lane_share(shares, m), low, low, 0.0f, 0.0f);
@@ -324,21 +326,21 @@ DQ_DEVICE void first_pass(uint8_t *mem, const fused_space *at, const dq_units *u
         DQ_CP_ASYNC_WAIT(0, int8_first_wait); /* the page */
         DQ_SYNC(int8_first_codes); /* codes of keys are there, and all have read the page before */
         turn_to_keys(mem, at, u, j, page);
-        if (page * DQ_SLOTS >= l->most) continue;
+        if (page * DQ_PAGE_SLOTS >= l->max) continue;
         lane_page rows = page_of_lane(j, l, 0, page);
         for (int k = 0; k < 2 * j->n_maps; k++) {
             float s[4][4];
             float *share = lane_share(shares, k / 2);
             half_scores(s, mem, at, u, j, l, &rows, page, k / 2, k % 2);
-            if (MOST) {
-                raise_most<false>(share, s, &rows, k % 2);
+            if (MAX) {
+                raise_max<false>(share, s, &rows, k % 2);
             } else {
-                round_scores(s, l, stats->most[k / 2], round);
+                round_scores(s, l, stats->max[k / 2], round);
                 add_exps<false>(share, s, &rows, k % 2);
             }
         }
     }
-    for (int m = 0; m < j->n_maps; m++) join_shares<MOST>(stats, lane_share(shares, m), u, j, l, m);
+    for (int m = 0; m < j->n_maps; m++) join_shares<MAX>(stats, lane_share(shares, m), u, j, l, m);
     DQ_SYNC(int8_first_done); /* all have read the last page, and rows are known */
 }
 
@@ -346,7 +348,7 @@ DQ_DEVICE void first_pass(uint8_t *mem, const fused_space *at, const dq_units *u
 
 /* d = P1 - lambda P2, of one map exp(S - max); zero where a row sees nothing. */
 DQ_DEVICE void page_difference(float d[8][4], uint8_t *mem, const fused_space *at,
-                               const dq_units *u, const fused_job *j, const lane_rows *l,
+                               const dq_attention_units *u, const fused_job *j, const lane_rows *l,
                                const dq_fused_logits *round, int page)
 {
     lane_page rows = page_of_lane(j, l, 0, page);
@@ -359,7 +361,7 @@ DQ_DEVICE void page_difference(float d[8][4], uint8_t *mem, const fused_space *a
         for (int m = 0; m < j->n_maps; m++) {
             float s[4][4];
             half_scores(s, mem, at, u, j, l, &rows, page, m, half);
-            round_scores(s, l, stats->most[m], round);
+            round_scores(s, l, stats->max[m], round);
             add_map<false>(d + 4 * half, s, stats, j, l, &rows, m, half);
         }
         DQ_UNROLL /* registers are scarce while scores are made */
@@ -370,15 +372,16 @@ DQ_DEVICE void page_difference(float d[8][4], uint8_t *mem, const fused_space *a
 }
 
 template <int NT>
-DQ_DEVICE void second_pass(float o[NT][4], uint8_t *mem, const fused_space *at, const dq_units *u,
-                           const fused_job *j, const lane_rows *l, const dq_fused_logits *round)
+DQ_DEVICE void second_pass(float o[NT][4], uint8_t *mem, const fused_space *at,
+                           const dq_attention_units *u, const fused_job *j, const lane_rows *l,
+                           const dq_fused_logits *round)
 {
     const dq_page_form *keys = &u->form[0], *values = &u->form[1];
     float *held = (float *)(mem + at->d) + dq_warp() * 256,
           *scale = (float *)(mem + at->value_scale);
     fetch_page(mem + at->raw_keys, j, keys, 0, 0, j->key, j->n_keys);
     for (int page = 0; page < j->n_pages; page++) {
-        bool some = page * DQ_SLOTS < l->most;
+        bool some = page * DQ_PAGE_SLOTS < l->max;
         float d[8][4];
         DQ_CP_ASYNC_WAIT(0, int8_second_wait); /* keys of the page */
         DQ_SYNC(int8_second_codes); /* keys are there, and all have read the values before */
@@ -393,7 +396,7 @@ DQ_DEVICE void second_pass(float o[NT][4], uint8_t *mem, const fused_space *at, 
         DQ_SYNC(int8_value_cells); /* values are cells of bytes */
         if (!some) continue;
         lane_page rows = page_of_lane(j, l, 1, page);
-        plain_values<NT>(o, d, held, u, j, &rows, page, slots_of(l->most, page));
+        plain_values<NT>(o, d, held, u, j, &rows, page, slots_of(l->max, page));
         if (!rows.coded) continue;
         const uint8_t *cells =
             mem + (values->bits == 8 ? at->raw_values : key_cells(at, keys, page));
@@ -406,28 +409,28 @@ DQ_DEVICE void second_pass(float o[NT][4], uint8_t *mem, const fused_space *at, 
 /* NT: tiles of eight channels of the output head, at most. */
 template <int NT>
 DQ_KERNEL_BLOCKS(THREADS, 2)
-attend_int8(dq_units u, dq_finish f, dq_fused_logits round, fused_space at)
+attend_int8(dq_attention_units u, dq_attention_finish f, dq_fused_logits round, fused_space at)
 {
     DQ_SHARED_DYNAMIC(mem);
     DQ_SHARED(fused_job, job, [1]);
     if (!open_output(job, &u)) return;
     row_stats *stats = (row_stats *)(mem + at.rows);
-    if (round.round == DQ_ROUND_GIVEN) given_most(stats, &u, job, &round);
+    if (round.round == DQ_ROUND_GIVEN) given_max(stats, &u, job, &round);
     round_queries(mem, &at, &u, job);
     lane_rows l = rows_of_lane(&u, job->w, false);
     if (round.round == DQ_ROUND_ROW) first_pass<true>(mem, &at, &u, job, &l, &round);
     first_pass<false>(mem, &at, &u, job, &l, &round);
     float o[NT][4] = {};
     second_pass<NT>(o, mem, &at, &u, job, &l, &round);
-    float by[2] = {1.0f, 1.0f};
+    float factor[2] = {1.0f, 1.0f};
     DQ_UNROLL
     for (int i = 0; i < 2; i++)
-        if (job->n_maps == 1) by[i] = stats->by[0][l.row[i]];
+        if (job->n_maps == 1) factor[i] = stats->factor[0][l.row[i]];
     DQ_SYNC(int8_values_read); /* all have read their values */
-    finish_rows<NT>(o, by, job, &l, &f, (float *)(mem + at.d), u.form[1].dim);
+    finish_rows<NT>(o, factor, job, &l, &f, (float *)(mem + at.d), u.form[1].dim);
 }
 
-DQ_KERNEL_BLOCKS(THREADS, 4) scores_int8(dq_units u, fused_space at)
+DQ_KERNEL_BLOCKS(THREADS, 4) scores_int8(dq_attention_units u, fused_space at)
 {
     DQ_SHARED_DYNAMIC(mem);
     DQ_SHARED(fused_job, job, [1]);
@@ -439,7 +442,7 @@ DQ_KERNEL_BLOCKS(THREADS, 4) scores_int8(dq_units u, fused_space at)
         DQ_CP_ASYNC_WAIT(0, int8_scores_wait); /* the only copy */
         DQ_SYNC(int8_scores_codes); /* codes of keys are there; all have read the page before */
         turn_to_keys(mem, &at, &u, job, page);
-        if (page * DQ_SLOTS >= l.most) continue;
+        if (page * DQ_PAGE_SLOTS >= l.max) continue;
         lane_page rows = page_of_lane(job, &l, 0, page);
         for (int half = 0; half < 2; half++) {
             float s[4][4];
@@ -450,7 +453,7 @@ DQ_KERNEL_BLOCKS(THREADS, 4) scores_int8(dq_units u, fused_space at)
 }
 
 DQ_KERNEL_BLOCKS(THREADS, 4)
-absmax_int8(dq_units u, uint32_t *DQ_RESTRICT most, fused_space at)
+absmax_int8(dq_attention_units u, uint32_t *DQ_RESTRICT max, fused_space at)
 {
     DQ_SHARED_DYNAMIC(mem);
     DQ_SHARED(fused_job, job, [1]);
@@ -459,7 +462,7 @@ absmax_int8(dq_units u, uint32_t *DQ_RESTRICT most, fused_space at)
     lane_rows l = rows_of_lane(&u, job->w, false);
     dq_fused_logits none = {};
     first_pass<true>(mem, &at, &u, job, &l, &none);
-    raise_absmax(most, (const row_stats *)(mem + at.rows), &u, job);
+    raise_absmax(max, (const row_stats *)(mem + at.rows), &u, job);
 }
 
 /* ----------------------------------------------------------------------------------- launchers */
@@ -471,11 +474,11 @@ static int32_t take(int32_t *total, int64_t bytes)
     return at;
 }
 
-static fused_space space_of(const dq_units *u, int maps, int slabs)
+static fused_space space_of(const dq_attention_units *u, int maps, int slabs)
 {
     const dq_page_form *k = &u->form[0], *v = &u->form[1];
     const int64_t padded = (k->dim + 31) / 32 * 32, q = (int64_t)maps * k->n_scales * TILE * 4;
-    const int64_t cells = (int64_t)(maps > slabs ? maps : slabs) * DQ_SLOTS * k->cols;
+    const int64_t cells = (int64_t)(maps > slabs ? maps : slabs) * DQ_PAGE_SLOTS * k->cols;
     const int64_t keys = maps * k->code_bytes + q;
     fused_space s = {};
     s.q = take(&s.total, maps * padded * TILE);
@@ -491,26 +494,27 @@ static fused_space space_of(const dq_units *u, int maps, int slabs)
     s.d = take(&s.total, (slabs ? 16 : 8) * THREADS * 4);
     s.rows = take(&s.total, sizeof(row_stats));
     if (slabs == 0) return s;
-    const int64_t scales = (int64_t)slabs * v->n_scales * DQ_SLOTS * 4;
+    const int64_t scales = (int64_t)slabs * v->n_scales * DQ_PAGE_SLOTS * 4;
     s.raw_values = take(&s.total, slabs * v->code_bytes + scales);
     s.value_scale = take(&s.total, scales);
     return s;
 }
 
-cudaError_t dq_fused_attend_int8(dq_units u, dq_finish f, dq_fused_logits l, cudaStream_t s)
+cudaError_t dq_fused_attend_int8(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
+                                 cudaStream_t s)
 {
     const fused_space at = space_of(&u, u.n_maps, u.n_slabs);
     const int tiles = u.n_slabs * u.form[1].dim / 8;
-    const int blocks = u.n * u.most_out;
+    const int blocks = u.n * u.max_out;
     if (tiles <= 8) DQ_FUSED_LAUNCH(attend_int8<8>, blocks, THREADS, at.total, s, u, f, l, at);
     if (tiles <= 16) DQ_FUSED_LAUNCH(attend_int8<16>, blocks, THREADS, at.total, s, u, f, l, at);
     DQ_FUSED_LAUNCH(attend_int8<32>, blocks, THREADS, at.total, s, u, f, l, at);
 }
 
-cudaError_t dq_fused_scores_int8(dq_units u, uint32_t *most, cudaStream_t s)
+cudaError_t dq_fused_scores_int8(dq_attention_units u, uint32_t *max, cudaStream_t s)
 {
     const fused_space at = space_of(&u, 1, 0);
-    const int blocks = u.n * u.most_q;
-    if (most) DQ_FUSED_LAUNCH(absmax_int8, blocks, THREADS, at.total, s, u, most, at);
+    const int blocks = u.n * u.max_q;
+    if (max) DQ_FUSED_LAUNCH(absmax_int8, blocks, THREADS, at.total, s, u, max, at);
     DQ_FUSED_LAUNCH(scores_int8, blocks, THREADS, at.total, s, u, at);
 }

@@ -53,17 +53,17 @@ DQ_DEVICE void round_query(const rounded_queries *to, const dq_page_form *f, con
     int lane = (int)dq_lane(), padded = (f->dim + 31) / 32 * 32;
     for (int g = 0; g < f->n_scales; g++) {
         int begin = g * f->group, end = run_end(f, g), sum = 0;
-        uint32_t most = 0;
+        uint32_t max = 0;
         for (int c = begin + lane; x && c < end; c += DQ_WARP) {
             uint32_t bits = dq_f32_bits(x[c]) & 0x7fffffffu;
-            most = bits > most ? bits : most;
+            max = bits > max ? bits : max;
         }
         for (unsigned o = 16; o; o >>= 1) {
-            uint32_t other = dq_shfl_xor(most, o);
-            most = other > most ? other : most;
+            uint32_t other = dq_shfl_xor(max, o);
+            max = other > max ? other : max;
         }
-        float scale = dq_div_rn(dq_bits_f32(most), 127.0f);
-        if (most >= 0x7f800000u) scale = dq_bits_f32(0x7fc00000u);
+        float scale = dq_div_rn(dq_bits_f32(max), 127.0f);
+        if (max >= 0x7f800000u) scale = dq_bits_f32(0x7fc00000u);
         for (int c = begin + lane; c < end; c += DQ_WARP) {
             int code = x && scale > 0.0f ? dq_f32_s8(dq_div_rn(x[c], scale)) : 0;
             to->code[(c / 16 * to->rows + r) * 16 + c % 16] = (int8_t)code;
@@ -79,7 +79,7 @@ DQ_DEVICE void round_query(const rounded_queries *to, const dq_page_form *f, con
 }
 
 /* Every warp its own rows; nobody else reads them. */
-DQ_DEVICE void round_queries(uint8_t *mem, const fused_space *at, const dq_units *u,
+DQ_DEVICE void round_queries(uint8_t *mem, const fused_space *at, const dq_attention_units *u,
                              const fused_job *j)
 {
     const dq_page_form *f = &u->form[0];
@@ -102,14 +102,14 @@ DQ_DEVICE void copy_bytes(uint8_t *to, const uint8_t *from, int bytes)
         dq_cp_async16(to + i, from + i);
 }
 
-/* Starts copies of codes and scales of n heads: heads one behind the other, then their scales. */
+/* Starts copies of codes and scales of n heads: heads one after the other, then their scales. */
 DQ_DEVICE void fetch_page(uint8_t *to, const fused_job *j, const dq_page_form *f, int side,
                           int page, const int32_t *head, int n)
 {
     const dq_page *p = j->pages + page;
     if (page < j->n_pages && is_coded(j, p, side, page)) {
         const dq_page_side *s = &p->side[side];
-        int bytes = f->n_scales * DQ_SLOTS * (p->wide[side] ? 4 : 2);
+        int bytes = f->n_scales * DQ_PAGE_SLOTS * (p->wide[side] ? 4 : 2);
         for (int i = 0; i < n; i++) {
             copy_bytes(to + i * f->code_bytes, s->codes + (size_t)head[i] * (size_t)f->code_bytes,
                        f->code_bytes);
@@ -124,13 +124,13 @@ DQ_DEVICE void fetch_page(uint8_t *to, const fused_job *j, const dq_page_form *f
 DQ_DEVICE void unpack_codes(uint8_t *cells, const uint8_t *raw, const fused_job *j,
                             const dq_page_form *f, int side, int page, int n)
 {
-    int per = DQ_SLOTS * f->cols / 16;
+    int per = DQ_PAGE_SLOTS * f->cols / 16;
     if (f->bits == 8 || !is_coded(j, j->pages + page, side, page)) return;
     for (int i = (int)dq_thread(); i < n * per; i += (int)dq_threads()) {
         const uint8_t *codes = raw + i / per * f->code_bytes;
         int k = i % per;
         dq_u4 x = side ? value_cell(codes, f->bits, f->cols, k / f->cols, k % f->cols)
-                       : key_cell(codes, f->bits, f->cols, k / DQ_SLOTS, k % DQ_SLOTS);
+                       : key_cell(codes, f->bits, f->cols, k / DQ_PAGE_SLOTS, k % DQ_PAGE_SLOTS);
         dq_store16(cells + 16 * i, x);
     }
 }
@@ -141,7 +141,7 @@ DQ_DEVICE void unpack_scales(float *scale, const uint8_t *raw, const fused_job *
     const dq_page *p = j->pages + page;
     const uint8_t *from = raw + n * f->code_bytes;
     if (!is_coded(j, p, side, page)) return;
-    for (int i = (int)dq_thread(); i < n * f->n_scales * DQ_SLOTS; i += (int)dq_threads())
+    for (int i = (int)dq_thread(); i < n * f->n_scales * DQ_PAGE_SLOTS; i += (int)dq_threads())
         scale[i] =
             p->wide[side] ? ((const float *)from)[i] : dq_f16_f32(((const uint16_t *)from)[i]);
 }

@@ -10,10 +10,12 @@ extern "C" {
 #endif
 
 /* most NULL: strips. */
-cudaError_t dq_fused_scores_int8(dq_units u, uint32_t *most, cudaStream_t s);
-cudaError_t dq_fused_scores_bf16(dq_units u, uint32_t *most, cudaStream_t s);
-cudaError_t dq_fused_attend_int8(dq_units u, dq_finish f, dq_fused_logits l, cudaStream_t s);
-cudaError_t dq_fused_attend_bf16(dq_units u, dq_finish f, dq_fused_logits l, cudaStream_t s);
+cudaError_t dq_fused_scores_int8(dq_attention_units u, uint32_t *max, cudaStream_t s);
+cudaError_t dq_fused_scores_bf16(dq_attention_units u, uint32_t *max, cudaStream_t s);
+cudaError_t dq_fused_attend_int8(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
+                                 cudaStream_t s);
+cudaError_t dq_fused_attend_bf16(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
+                                 cudaStream_t s);
 
 #ifdef __cplusplus
 }

@@ -20,37 +20,37 @@ static dq_two_forms both(dq_page_form const form[2])
 
 /* Grid: heads of a group, sides, jobs. */
 DQ_KERNEL(128)
-write_rows(const dq_write_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_group_heads heads,
+write_rows(const dq_kv_write_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
            const float *DQ_RESTRICT k, const float *DQ_RESTRICT v, int64_t row_cols)
 {
-    const dq_write_job j = jobs[dq_block_z()];
+    const dq_kv_write_job j = jobs[dq_block_z()];
     int slot = (int)dq_block_x(), side = (int)dq_block_y();
     if (slot >= heads.first[j.group + 1] - heads.first[j.group]) return;
     const dq_page_form *f = &forms.side[side];
     int dim = f->dim, head = heads.head[heads.first[j.group] + slot];
     const float *from = (side ? v : k) + (int64_t)j.row * row_cols + (int64_t)head * dim;
-    float *to = j.plain[side] + (int64_t)(slot * DQ_SLOTS + j.slot) * f->stride;
+    float *to = j.plain[side] + (int64_t)(slot * DQ_PAGE_SLOTS + j.slot) * f->stride;
     for (int i = (int)dq_thread(); i < j.n * dim; i += (int)dq_threads())
         to[i / dim * f->stride + i % dim] = from[i / dim * row_cols + i % dim];
 }
 
-/* Scale of channels begin..end of one token, by a warp; NaN where one of them is not finite. *odd: f16
+/* Scale of channels begin..end of one token, by a warp; NaN where one of them is not finite. *overflow: f16
  * cannot hold it. */
-DQ_DEVICE float scale_of(const float *x, int begin, int end, float qmax, bool *odd)
+DQ_DEVICE float scale_of(const float *x, int begin, int end, float qmax, bool *overflow)
 {
-    uint32_t most = 0;
+    uint32_t max = 0;
     for (int c = begin + (int)dq_lane(); c < end; c += DQ_WARP) {
         uint32_t bits = dq_f32_bits(x[c]) & 0x7fffffffu;
-        most = bits > most ? bits : most;
+        max = bits > max ? bits : max;
     }
     for (unsigned o = 16; o; o >>= 1) {
-        uint32_t other = dq_shfl_xor(most, o);
-        most = other > most ? other : most;
+        uint32_t other = dq_shfl_xor(max, o);
+        max = other > max ? other : max;
     }
-    if (most >= 0x7f800000u) return dq_bits_f32(0x7fc00000u);
-    float scale = dq_div_rn(dq_bits_f32(most), qmax), half = dq_f16_f32(dq_f32_f16(scale));
+    if (max >= 0x7f800000u) return dq_bits_f32(0x7fc00000u);
+    float scale = dq_div_rn(dq_bits_f32(max), qmax), half = dq_f16_f32(dq_f32_f16(scale));
     if (scale == 0.0f || (half >= 0x1p-14f && half <= 65504.0f)) return half;
-    *odd = true;
+    *overflow = true;
     return scale;
 }
 
@@ -64,16 +64,16 @@ DQ_DEVICE int code_of(float x, float scale, float qmax)
 DQ_DEVICE bool encode_token(const dq_page_form *f, const dq_page *p, int side, int head, int t,
                             int8_t *q)
 {
-    const float *x = p->side[side].plain + (int64_t)(head * DQ_SLOTS + t) * f->stride;
+    const float *x = p->side[side].plain + (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride;
     float qmax = (float)((1 << (f->bits - 1)) - 1);
-    bool odd = false;
+    bool overflow = false;
     for (int g = 0; g < f->n_scales; g++) {
         int begin = g * f->group, end = begin + f->group < f->dim ? begin + f->group : f->dim;
-        float scale = scale_of(x, begin, end, qmax, &odd);
+        float scale = scale_of(x, begin, end, qmax, &overflow);
         bool real = scale > 0.0f; /* neither zero nor NaN */
         for (int c = begin + (int)dq_lane(); c < end; c += DQ_WARP)
             q[t * f->cols + c] = (int8_t)(real ? code_of(x[c], scale, qmax) : 0);
-        int at = dq_scale_place(f, head, t, g);
+        int at = dq_page_scale_place(f, head, t, g);
         if (dq_lane() != 0) continue;
         if (p->wide[side]) {
             ((float *)p->side[side].scale)[at] = scale;
@@ -82,17 +82,17 @@ DQ_DEVICE bool encode_token(const dq_page_form *f, const dq_page *p, int side, i
         }
     }
     for (int c = f->dim + (int)dq_lane(); c < f->cols; c += DQ_WARP) q[t * f->cols + c] = 0;
-    return odd && !p->wide[side];
+    return overflow && !p->wide[side];
 }
 
 /* Grid: heads of a group, sides, jobs. Shared memory: codes [64][cols]. */
 DQ_KERNEL(256)
-encode(const dq_encode_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_group_heads heads,
-       int32_t *DQ_RESTRICT odd)
+encode(const dq_kv_encode_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
+       int32_t *DQ_RESTRICT overflow)
 {
     DQ_SHARED_DYNAMIC(bytes);
     int8_t *q = (int8_t *)bytes;
-    const dq_encode_job *j = jobs + dq_block_z();
+    const dq_kv_encode_job *j = jobs + dq_block_z();
     int head = (int)dq_block_x(), side = (int)dq_block_y();
     const dq_page_form *f = &forms.side[side];
     if (head >= heads.first[j->group + 1] - heads.first[j->group]) return;
@@ -100,7 +100,7 @@ encode(const dq_encode_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_group_heads
     bool lost = false;
     for (int t = j->from + (int)dq_warp(); t < j->to; t += (int)dq_threads() / DQ_WARP)
         lost = encode_token(f, &j->page, side, head, t, q) || lost;
-    if (lost) dq_atomic_max(odd + 2 * dq_block_z() + side, 1);
+    if (lost) dq_atomic_max(overflow + 2 * dq_block_z() + side, 1);
     DQ_SYNC(encode_codes); /* all codes are there */
     dq_page_store(f, side, j->page.side[side].codes + (size_t)head * (size_t)f->code_bytes, q,
                   j->from, j->to);
@@ -113,13 +113,13 @@ DQ_DEVICE void move_plain(const dq_page_form *f, const dq_page *to, const dq_pag
     const dq_page_side *x = &from->side[side], *y = &to->side[side];
     const float *at = NULL;
     if (x->plain) {
-        at = x->plain + (int64_t)(head * DQ_SLOTS + t) * f->stride;
+        at = x->plain + (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride;
     } else if (t < from->n_sinks) {
         at = x->sinks + (head * from->n_sinks + t) * f->dim;
     }
     if (!at) return; /* held as codes only */
     for (int c = (int)dq_lane(); c < f->dim; c += DQ_WARP) {
-        if (y->plain) y->plain[(int64_t)(head * DQ_SLOTS + slot) * f->stride + c] = at[c];
+        if (y->plain) y->plain[(int64_t)(head * DQ_PAGE_SLOTS + slot) * f->stride + c] = at[c];
         if (y->sinks && slot < to->n_sinks)
             y->sinks[(head * to->n_sinks + slot) * f->dim + c] = at[c];
     }
@@ -134,7 +134,7 @@ DQ_DEVICE void move_codes(const dq_page_form *f, const dq_page *to, const dq_pag
         q[slot * f->cols + c] = (int8_t)dq_page_code(f, side, codes, t, c);
     for (int g = (int)dq_lane(); g < f->n_scales; g += DQ_WARP) {
         float scale = dq_page_scale(f, from, side, head, t, g);
-        int at = dq_scale_place(f, head, slot, g);
+        int at = dq_page_scale_place(f, head, slot, g);
         if (to->wide[side]) {
             ((float *)to->side[side].scale)[at] = scale;
         } else {
@@ -154,8 +154,8 @@ move(dq_page to, int coded, const dq_page *DQ_RESTRICT from, const int32_t *DQ_R
     const dq_page_form *f = &forms.side[side];
     uint8_t *codes = to.side[side].codes;
     for (int i = (int)dq_warp(); i < n; i += (int)dq_threads() / DQ_WARP) {
-        const dq_page *p = from + source[i] / DQ_SLOTS;
-        int t = source[i] % DQ_SLOTS;
+        const dq_page *p = from + source[i] / DQ_PAGE_SLOTS;
+        int t = source[i] % DQ_PAGE_SLOTS;
         move_plain(f, &to, p, side, head, i, t);
         if (codes && i >= to.n_sinks && i < coded) move_codes(f, &to, p, side, head, i, t, q);
     }
@@ -170,7 +170,7 @@ DQ_KERNEL(128) sinks(dq_page p, int side, int n, bool back, dq_page_form f)
     int head = (int)dq_block_x();
     for (int i = (int)dq_thread(); i < n * f.dim; i += (int)dq_threads()) {
         float *plain =
-            p.side[side].plain + (int64_t)(head * DQ_SLOTS + i / f.dim) * f.stride + i % f.dim;
+            p.side[side].plain + (int64_t)(head * DQ_PAGE_SLOTS + i / f.dim) * f.stride + i % f.dim;
         float *held = p.side[side].sinks + head * p.n_sinks * f.dim + i;
         if (back) *plain = *held;
         if (!back) *held = *plain;
@@ -188,14 +188,14 @@ DQ_KERNEL(256)
 norms(double *DQ_RESTRICT sum, const dq_page *DQ_RESTRICT pages, int64_t count, int64_t coded,
       dq_page_form f, int heads)
 {
-    int64_t first = (int64_t)dq_block_x() * DQ_SLOTS, slots = coded - first;
-    slots = slots < 0 ? 0 : slots > DQ_SLOTS ? (int64_t)DQ_SLOTS : slots;
+    int64_t first = (int64_t)dq_block_x() * DQ_PAGE_SLOTS, slots = coded - first;
+    slots = slots < 0 ? 0 : slots > DQ_PAGE_SLOTS ? (int64_t)DQ_PAGE_SLOTS : slots;
     const dq_page *p = pages + dq_block_x();
-    for (int t = (int)dq_warp(); t < DQ_SLOTS && first + t < count;
+    for (int t = (int)dq_warp(); t < DQ_PAGE_SLOTS && first + t < count;
          t += (int)dq_threads() / DQ_WARP) {
         double s = 0;
         for (int i = (int)dq_lane(); i < heads * f.dim; i += DQ_WARP) {
-            double x = (double)dq_page_value(&f, p, 0, i / f.dim, (int)slots, t, i % f.dim);
+            double x = (double)dq_html_page_value(&f, p, 0, i / f.dim, (int)slots, t, i % f.dim);
             s = dq_fma_rn(x, x, s);
         }
         for (unsigned o = 16; o; o >>= 1) s = dq_add_rn(s, dq_shfl_xor(s, o));
@@ -207,30 +207,30 @@ norms(double *DQ_RESTRICT sum, const dq_page *DQ_RESTRICT pages, int64_t count, 
 
 static unsigned code_smem(dq_page_form const form[2])
 {
-    return (unsigned)(DQ_SLOTS * form[0].cols);
+    return (unsigned)(DQ_PAGE_SLOTS * form[0].cols);
 }
 
-cudaError_t dq_pages_write(const dq_write_job *jobs, int n, dq_page_form const form[2],
-                           dq_group_heads heads, const float *k, const float *v, int64_t row_cols,
-                           cudaStream_t s)
+cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form const form[2],
+                               dq_kv_group_heads heads, const float *k, const float *v,
+                               int64_t row_cols, cudaStream_t s)
 {
     if (n == 0) return cudaSuccess;
-    DQ_LAUNCH(write_rows, dim3((unsigned)heads.most, 2, (unsigned)n), 128, 0, s, jobs, both(form),
+    DQ_LAUNCH(write_rows, dim3((unsigned)heads.max, 2, (unsigned)n), 128, 0, s, jobs, both(form),
               heads, k, v, row_cols);
     return cudaGetLastError();
 }
 
-cudaError_t dq_pages_encode(const dq_encode_job *jobs, int n, dq_page_form const form[2],
-                            dq_group_heads heads, int32_t *odd, cudaStream_t s)
+cudaError_t dq_kv_launch_encode(const dq_kv_encode_job *jobs, int n, dq_page_form const form[2],
+                                dq_kv_group_heads heads, int32_t *overflow, cudaStream_t s)
 {
     if (n == 0) return cudaSuccess;
-    DQ_LAUNCH(encode, dim3((unsigned)heads.most, 2, (unsigned)n), 256, code_smem(form), s, jobs,
-              both(form), heads, odd);
+    DQ_LAUNCH(encode, dim3((unsigned)heads.max, 2, (unsigned)n), 256, code_smem(form), s, jobs,
+              both(form), heads, overflow);
     return cudaGetLastError();
 }
 
-cudaError_t dq_pages_move(dq_page to, int coded, const dq_page *from, const int32_t *source, int n,
-                          dq_page_form const form[2], int heads, cudaStream_t s)
+cudaError_t dq_kv_launch_move(dq_page to, int coded, const dq_page *from, const int32_t *source,
+                              int n, dq_page_form const form[2], int heads, cudaStream_t s)
 {
     if (n == 0) return cudaSuccess;
     DQ_LAUNCH(move, dim3((unsigned)heads, 2), 256, code_smem(form), s, to, coded, from, source, n,
@@ -238,26 +238,26 @@ cudaError_t dq_pages_move(dq_page to, int coded, const dq_page *from, const int3
     return cudaGetLastError();
 }
 
-cudaError_t dq_pages_sinks(dq_page page, int side, int n, bool back, dq_page_form form, int heads,
-                           cudaStream_t s)
+cudaError_t dq_kv_launch_sinks(dq_page page, int side, int n, bool back, dq_page_form form,
+                               int heads, cudaStream_t s)
 {
     if (n == 0) return cudaSuccess;
     DQ_LAUNCH(sinks, dim3((unsigned)heads), 128, 0, s, page, side, n, back, form);
     return cudaGetLastError();
 }
 
-cudaError_t dq_pages_widen(float *to, const uint16_t *from, int64_t n, cudaStream_t s)
+cudaError_t dq_kv_launch_widen(float *to, const uint16_t *from, int64_t n, cudaStream_t s)
 {
     if (n == 0) return cudaSuccess;
     DQ_LAUNCH(widen, dim3((unsigned)((n + 255) / 256)), 256, 0, s, to, from, n);
     return cudaGetLastError();
 }
 
-cudaError_t dq_pages_norms(double *sum, const dq_page *pages, int64_t count, int64_t coded,
-                           dq_page_form form, int heads, cudaStream_t s)
+cudaError_t dq_kv_launch_norms(double *sum, const dq_page *pages, int64_t count, int64_t coded,
+                               dq_page_form form, int heads, cudaStream_t s)
 {
     if (count == 0) return cudaSuccess;
-    DQ_LAUNCH(norms, dim3((unsigned)((count + DQ_SLOTS - 1) / DQ_SLOTS)), 256, 0, s, sum, pages,
-              count, coded, form, heads);
+    DQ_LAUNCH(norms, dim3((unsigned)((count + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS)), 256, 0, s, sum,
+              pages, count, coded, form, heads);
     return cudaGetLastError();
 }

@@ -2,14 +2,14 @@
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/linear.h"
 
-#include "kernels/cuda/device/cuda_stored.cuh"
+#include "kernels/cuda/device/stored.cuh"
 
 enum { THREADS = 256 };
 
 static unsigned blocks_for(int64_t n)
 {
-    const int64_t most = 1 << 16, blocks = (n + THREADS - 1) / THREADS;
-    return (unsigned)(blocks < most ? blocks : most);
+    const int64_t max = 1 << 16, blocks = (n + THREADS - 1) / THREADS;
+    return (unsigned)(blocks < max ? blocks : max);
 }
 
 /* ------------------------------------------------------------------------------------ widen, round */
@@ -91,14 +91,14 @@ template <bool WIDE> DQ_KERNEL(THREADS) round_rows(rounding p)
     const int n = p.cols - first < p.group ? p.cols - first : p.group;
     const float *x = p.x + row * p.cols + first;
 
-    uint32_t most = 0;
+    uint32_t max = 0;
     for (int i = me; i < n; i += team) {
         const uint32_t a = dq_f32_bits(x[i]) & 0x7fffffffu;
-        most = a > most ? a : most;
+        max = a > max ? a : max;
     }
-    most = team_max<WIDE>(most);
-    const bool finite = most < 0x7f800000u;
-    const float scale = dq_div_rn(dq_bits_f32(most), 127.0f);
+    max = team_max<WIDE>(max);
+    const bool finite = max < 0x7f800000u;
+    const float scale = dq_div_rn(dq_bits_f32(max), 127.0f);
     const bool any = finite && scale > 0;
     if (me == 0) /* NaN shows in every result of the row */
         p.scale[g * p.scale_pitch + row] = finite ? scale : dq_bits_f32(0x7fc00000u);

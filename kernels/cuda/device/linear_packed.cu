@@ -15,7 +15,7 @@
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/linear.h"
 
-#include "kernels/cuda/device/cuda_stored.cuh"
+#include "kernels/cuda/device/stored.cuh"
 
 enum {
     STAGE = 128,             /* codes of k per stage: whole cells of 16 bytes at every width */

@@ -9,7 +9,8 @@
 #include <math.h>
 
 /* Row r of the strip of the i-th output head: behind those of the query heads. */
-DQ_DEVICE float *out_strip_of(const dq_units *u, const dq_unit *w, int i_out, int r)
+DQ_DEVICE float *out_strip_of(const dq_attention_units *u, const dq_attention_unit *w, int i_out,
+                              int r)
 {
     return strip_of(u, w, heads_of(u->q_first, w->group) + i_out, r);
 }
@@ -21,8 +22,8 @@ typedef struct four_sums {
 } four_sums;
 
 /* One key in one row and output head. */
-DQ_DEVICE void add_key(four_sums *s, const dq_units *u, const dq_map_sums *c, const dq_unit *w,
-                       const dq_o_head *o, int i_out, int r, int key)
+DQ_DEVICE void add_key(four_sums *s, const dq_attention_units *u, const dq_map_sums *c,
+                       const dq_attention_unit *w, const dq_o_head *o, int i_out, int r, int key)
 {
     const float *f = factors_of(u, w, i_out, r);
     float p1 = strip_of(u, w, o->q[0], r)[key], x = dq_mul_rn(p1, f[0]), y = 0;
@@ -48,10 +49,10 @@ DQ_DEVICE double held_in(const double *sums, int64_t at)
 }
 
 /* Grid: runs of 128 keys, lists. A thread owns a key: units, output heads and rows in their order. */
-DQ_KERNEL(128) sum_columns(dq_units u, dq_map_sums c, const dq_map_run *DQ_RESTRICT runs)
+DQ_KERNEL(128) sum_columns(dq_attention_units u, dq_map_sums c, const dq_map_run *DQ_RESTRICT runs)
 {
     const dq_map_run run = runs[dq_block_y()];
-    const dq_unit *w = u.unit + run.first;
+    const dq_attention_unit *w = u.unit + run.first;
     int key = (int)(dq_block_x() * dq_threads() + dq_thread());
     if (key >= run.keys) return;
     int64_t at = c.at[w->seq * u.n_groups + w->group] + key;
@@ -82,17 +83,17 @@ DQ_KERNEL(128) sum_columns(dq_units u, dq_map_sums c, const dq_map_run *DQ_RESTR
  * 2^-53 / (1 - p), p at most 1 - 2^-24. */
 DQ_DEVICE double odds(double x, double total)
 {
-    const double most = 1.0 - 0x1p-24;
+    const double max = 1.0 - 0x1p-24;
     double p = dq_div_rn(x, total);
-    p = p <= most ? p : most;
+    p = p <= max ? p : max;
     return dq_div_rn(p, 1.0 - p);
 }
 
 /* Grid: rows of a unit, query heads, units. */
-DQ_KERNEL(128) totals(dq_units u, double *DQ_RESTRICT total)
+DQ_KERNEL(128) totals(dq_attention_units u, double *DQ_RESTRICT total)
 {
     DQ_SHARED(double, part, [4]);
-    const dq_unit *w = this_unit(&u);
+    const dq_attention_unit *w = this_unit(&u);
     int r = (int)dq_block_x(), head = (int)dq_block_y();
     if (r < w->first || r >= w->n || head >= heads_of(u.q_first, w->group)) return;
     const float *row = strip_of(&u, w, head, r);
@@ -108,17 +109,18 @@ DQ_KERNEL(128) totals(dq_units u, double *DQ_RESTRICT total)
 }
 
 /* exp(S - max) of one page and query head to p[64][65], zero where a row sees nothing. */
-DQ_DEVICE void stage_map(float *p, const dq_units *u, const dq_unit *w, int head, int page)
+DQ_DEVICE void stage_map(float *p, const dq_attention_units *u, const dq_attention_unit *w,
+                         int head, int page)
 {
     for (int i = (int)dq_thread(); i < TILE * TILE; i += (int)dq_threads()) {
         int r = i / TILE, k = i % TILE;
-        bool there = r < w->n && page * DQ_SLOTS + k < visible_of(u, w, r);
-        p[r * WIDE + k] = there ? strip_of(u, w, head, r)[page * DQ_SLOTS + k] : 0.0f;
+        bool there = r < w->n && page * DQ_PAGE_SLOTS + k < visible_of(u, w, r);
+        p[r * WIDE + k] = there ? strip_of(u, w, head, r)[page * DQ_PAGE_SLOTS + k] : 0.0f;
     }
 }
 
-DQ_DEVICE void add_exact(double sum[4][4], const float *p, const float *v, const dq_unit *w,
-                         int spans, int span, int keys)
+DQ_DEVICE void add_exact(double sum[4][4], const float *p, const float *v,
+                         const dq_attention_unit *w, int spans, int span, int keys)
 {
     int x = (int)dq_thread() % 16, y = (int)dq_thread() / 16;
     DQ_UNROLL
@@ -136,18 +138,18 @@ DQ_DEVICE void add_exact(double sum[4][4], const float *p, const float *v, const
 
 /* Grid: runs of 64 channels of a slab, slab by slab; output heads times maps; units. */
 DQ_KERNEL_BLOCKS(256, 1)
-map_outputs(dq_units u, const double *DQ_RESTRICT total, double *DQ_RESTRICT outputs)
+map_outputs(dq_attention_units u, const double *DQ_RESTRICT total, double *DQ_RESTRICT outputs)
 {
     DQ_SHARED(float, p, [TILE * WIDE]);
     DQ_SHARED(float, v, [TILE * WIDE]);
-    const dq_unit *w = this_unit(&u);
+    const dq_attention_unit *w = this_unit(&u);
     int dim = u.form[1].dim, runs = (dim + TILE - 1) / TILE, i_out = (int)dq_block_y() / u.n_maps;
     int m = (int)dq_block_y() % u.n_maps, slab = (int)dq_block_x() / runs;
     if (w->first >= w->n || i_out >= heads_of(u.o_first, w->group)) return;
     const dq_o_head *o = u.o_head + u.o_first[w->group] + i_out;
     int head = m ? o->q[1] : o->q[0], c0 = (int)dq_block_x() % runs * TILE;
     double sum[4][4] = {};
-    for (int page = 0; page * DQ_SLOTS < w->keys; page++) {
+    for (int page = 0; page * DQ_PAGE_SLOTS < w->keys; page++) {
         int spans = spans_of(w, page), keys = slots_of(w->keys, page);
         stage_map(p, &u, w, head, page);
         for (int span = 0; span < spans; span++) {
@@ -174,8 +176,9 @@ map_outputs(dq_units u, const double *DQ_RESTRICT total, double *DQ_RESTRICT out
 }
 
 /* Channels c0 .. c0+31 of both outputs of every row, as far as their slab goes: o1, and o1 - o2. */
-DQ_DEVICE void stage_outputs(double *o1, double *e, const dq_units *u, const dq_unit *w,
-                             const double *outputs, int i_out, int c0, int left)
+DQ_DEVICE void stage_outputs(double *o1, double *e, const dq_attention_units *u,
+                             const dq_attention_unit *w, const double *outputs, int i_out, int c0,
+                             int left)
 {
     int width = u->n_slabs * u->form[1].dim;
     for (int i = (int)dq_thread(); i < TILE * STEP; i += (int)dq_threads()) {
@@ -189,15 +192,16 @@ DQ_DEVICE void stage_outputs(double *o1, double *e, const dq_units *u, const dq_
 }
 
 /* a - b and b of row y + 16i and key x + 16j. */
-DQ_DEVICE void weights_of(double d[4][4], double b[4][4], const dq_units *u, const dq_unit *w,
-                          const dq_o_head *o, const double *total, int page)
+DQ_DEVICE void weights_of(double d[4][4], double b[4][4], const dq_attention_units *u,
+                          const dq_attention_unit *w, const dq_o_head *o, const double *total,
+                          int page)
 {
     int x = (int)dq_thread() % 16, y = (int)dq_thread() / 16;
     DQ_UNROLL
     for (int i = 0; i < 4; i++) {
         DQ_UNROLL
         for (int j = 0; j < 4; j++) {
-            int r = y + 16 * i, key = page * DQ_SLOTS + x + 16 * j;
+            int r = y + 16 * i, key = page * DQ_PAGE_SLOTS + x + 16 * j;
             d[i][j] = b[i][j] = 0;
             if (r < w->first || r >= w->n || key >= visible_of(u, w, r)) continue;
             double p = (double)strip_of(u, w, o->q[0], r)[key];
@@ -233,14 +237,14 @@ DQ_DEVICE void add_lengths(double length[4][4], const double d[4][4], const doub
 
 /* Grid: pages, output heads, units. */
 DQ_KERNEL_BLOCKS(256, 1)
-lengths(dq_units u, const double *DQ_RESTRICT total, const double *DQ_RESTRICT outputs)
+lengths(dq_attention_units u, const double *DQ_RESTRICT total, const double *DQ_RESTRICT outputs)
 {
     DQ_SHARED(double, o1, [TILE * PITCH]);
     DQ_SHARED(double, e, [TILE * PITCH]);
     DQ_SHARED(float, v, [TILE * PITCH]);
-    const dq_unit *w = this_unit(&u);
+    const dq_attention_unit *w = this_unit(&u);
     int page = (int)dq_block_x(), i_out = (int)dq_block_y(), dim = u.form[1].dim;
-    if (w->first >= w->n || page * DQ_SLOTS >= w->keys) return;
+    if (w->first >= w->n || page * DQ_PAGE_SLOTS >= w->keys) return;
     if (i_out >= heads_of(u.o_first, w->group)) return;
     const dq_o_head *o = u.o_head + u.o_first[w->group] + i_out;
     int spans = spans_of(w, page), x = (int)dq_thread() % 16, y = (int)dq_thread() / 16;
@@ -263,7 +267,7 @@ lengths(dq_units u, const double *DQ_RESTRICT total, const double *DQ_RESTRICT o
             if (y + 16 * i >= w->n || !in_span(w, spans, span, y + 16 * i)) continue;
             DQ_UNROLL
             for (int j = 0; j < 4; j++)
-                out_strip_of(&u, w, i_out, y + 16 * i)[page * DQ_SLOTS + x + 16 * j] =
+                out_strip_of(&u, w, i_out, y + 16 * i)[page * DQ_PAGE_SLOTS + x + 16 * j] =
                     (float)sqrt(length[i][j]);
         }
     }
@@ -304,8 +308,9 @@ DQ_DEVICE double measure_key(double *field, const dq_map_limits *limits, const f
 }
 
 /* Pages of one row, by a warp: every fourth from its own on. Fields of all lanes add up. */
-DQ_DEVICE void measure_pages(double *field, const dq_units *u, const dq_map_limits *limits,
-                             const dq_unit *w, const dq_o_head *o, int i_out, int r)
+DQ_DEVICE void measure_pages(double *field, const dq_attention_units *u,
+                             const dq_map_limits *limits, const dq_attention_unit *w,
+                             const dq_o_head *o, int i_out, int r)
 {
     bool two = u->n_maps == 2;
     const float *f = factors_of(u, w, i_out, r), *p1 = strip_of(u, w, o->q[0], r);
@@ -328,10 +333,10 @@ DQ_DEVICE void measure_pages(double *field, const dq_units *u, const dq_map_limi
 
 /* Grid: rows of a unit, output heads, units. */
 DQ_KERNEL_BLOCKS(128, 4)
-measure_rows(dq_units u, dq_map_limits limits, double *DQ_RESTRICT row)
+measure_rows(dq_attention_units u, dq_map_limits limits, double *DQ_RESTRICT row)
 {
     DQ_SHARED(double, part, [4][DQ_MAP_FIELDS]);
-    const dq_unit *w = this_unit(&u);
+    const dq_attention_unit *w = this_unit(&u);
     int r = (int)dq_block_x(), i_out = (int)dq_block_y();
     if (r >= w->n || i_out >= heads_of(u.o_first, w->group)) return;
     const dq_o_head *o = u.o_head + u.o_first[w->group] + i_out;
@@ -356,11 +361,11 @@ measure_rows(dq_units u, dq_map_limits limits, double *DQ_RESTRICT row)
 
 /* Grid: lists, output heads. A thread owns a field: units and rows in their order. */
 DQ_KERNEL(32)
-sum_rows(dq_units u, double *DQ_RESTRICT into, const double *DQ_RESTRICT row,
+sum_rows(dq_attention_units u, double *DQ_RESTRICT into, const double *DQ_RESTRICT row,
          const dq_map_run *DQ_RESTRICT runs)
 {
     const dq_map_run run = runs[dq_block_x()];
-    const dq_unit *w = u.unit + run.first;
+    const dq_attention_unit *w = u.unit + run.first;
     int i_out = (int)dq_block_y(), field = (int)dq_lane();
     if (i_out >= heads_of(u.o_first, w->group) || field >= DQ_MAP_FIELDS) return;
     int out = u.o_head[u.o_first[w->group] + i_out].out;
@@ -374,33 +379,33 @@ sum_rows(dq_units u, double *DQ_RESTRICT into, const double *DQ_RESTRICT row,
 
 /* ------------------------------------------------------------------------------------- launchers */
 
-cudaError_t dq_maps_sum(dq_units u, dq_map_sums c, const dq_map_run *runs, int n_runs,
-                        int most_keys, cudaStream_t s)
+cudaError_t dq_maps_sum(dq_attention_units u, dq_map_sums c, const dq_map_run *runs, int n_runs,
+                        int max_keys, cudaStream_t s)
 {
-    if (n_runs == 0 || most_keys == 0) return cudaSuccess;
-    dim3 grid((unsigned)(most_keys + 127) / 128, (unsigned)n_runs);
+    if (n_runs == 0 || max_keys == 0) return cudaSuccess;
+    dim3 grid((unsigned)(max_keys + 127) / 128, (unsigned)n_runs);
     DQ_LAUNCH(sum_columns, grid, 128, 0, s, u, c, runs);
     return cudaGetLastError();
 }
 
-cudaError_t dq_maps_leave_out(dq_units u, double *total, double *outputs, cudaStream_t s)
+cudaError_t dq_maps_leave_out(dq_attention_units u, double *total, double *outputs, cudaStream_t s)
 {
-    if (u.n == 0 || u.most_keys == 0) return cudaSuccess;
+    if (u.n == 0 || u.max_keys == 0) return cudaSuccess;
     unsigned runs = (unsigned)((u.form[1].dim + TILE - 1) / TILE * u.n_slabs), n = (unsigned)u.n;
-    DQ_LAUNCH(totals, dim3((unsigned)u.most_rows, (unsigned)u.most_q, n), 128, 0, s, u, total);
-    DQ_LAUNCH(map_outputs, dim3(runs, (unsigned)(u.most_out * u.n_maps), n), 256, 0, s, u, total,
+    DQ_LAUNCH(totals, dim3((unsigned)u.max_rows, (unsigned)u.max_q, n), 128, 0, s, u, total);
+    DQ_LAUNCH(map_outputs, dim3(runs, (unsigned)(u.max_out * u.n_maps), n), 256, 0, s, u, total,
               outputs);
-    dim3 grid((unsigned)(u.most_keys + DQ_SLOTS - 1) / DQ_SLOTS, (unsigned)u.most_out, n);
+    dim3 grid((unsigned)(u.max_keys + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS, (unsigned)u.max_out, n);
     DQ_LAUNCH(lengths, grid, 256, 0, s, u, total, outputs);
     return cudaGetLastError();
 }
 
-cudaError_t dq_maps_measure(dq_units u, dq_map_limits limits, double *into, double *row,
+cudaError_t dq_maps_measure(dq_attention_units u, dq_map_limits limits, double *into, double *row,
                             const dq_map_run *runs, int n_runs, cudaStream_t s)
 {
     if (n_runs == 0) return cudaSuccess;
-    dim3 rows((unsigned)u.most_rows, (unsigned)u.most_out, (unsigned)u.n);
+    dim3 rows((unsigned)u.max_rows, (unsigned)u.max_out, (unsigned)u.n);
     DQ_LAUNCH(measure_rows, rows, 128, 0, s, u, limits, row);
-    DQ_LAUNCH(sum_rows, dim3((unsigned)n_runs, (unsigned)u.most_out), 32, 0, s, u, into, row, runs);
+    DQ_LAUNCH(sum_rows, dim3((unsigned)n_runs, (unsigned)u.max_out), 32, 0, s, u, into, row, runs);
     return cudaGetLastError();
 }

@@ -24,11 +24,11 @@ typedef struct dq_map_sums {
 } dq_map_sums;
 
 /* Adds what rows first .. n-1 of the units contribute. loo: strips of output heads hold its lengths. */
-cudaError_t dq_maps_sum(dq_units u, dq_map_sums c, const dq_map_run *runs, int n_runs,
-                        int most_keys, cudaStream_t s);
+cudaError_t dq_maps_sum(dq_attention_units u, dq_map_sums c, const dq_map_run *runs, int n_runs,
+                        int max_keys, cudaStream_t s);
 /* Lengths for loo into the strips of output heads. total[records], outputs[factors][2][width] are
  * overwritten. */
-cudaError_t dq_maps_leave_out(dq_units u, double *total, double *outputs, cudaStream_t s);
+cudaError_t dq_maps_leave_out(dq_attention_units u, double *total, double *outputs, cudaStream_t s);
 
 /* Entropy and sink mass of both maps, variation, negative, near_zero[4], skippable[4], rows, keys, pages. */
 enum { DQ_MAP_THRESHOLDS = 4, DQ_MAP_FIELDS = 6 + 2 * DQ_MAP_THRESHOLDS + 3 };
@@ -36,7 +36,7 @@ typedef struct dq_map_limits {
     double below[DQ_MAP_THRESHOLDS];
 } dq_map_limits;
 /* into[seq][n_out][DQ_MAP_FIELDS] += all rows of the units; row[factors][DQ_MAP_FIELDS] is overwritten. */
-cudaError_t dq_maps_measure(dq_units u, dq_map_limits limits, double *into, double *row,
+cudaError_t dq_maps_measure(dq_attention_units u, dq_map_limits limits, double *into, double *row,
                             const dq_map_run *runs, int n_runs, cudaStream_t s);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* observe: see observe.h. The largest values of a launch are found in four looks at its rows: counts by the
+/* observe: see observe.h. The largest values of a launch are found in four walks over its rows: counts by the
  * upper 16 bits give the bin of the last one wanted, counts by the lower 16 bits inside that bin its bits;
  * then everything above is gathered in any order, and of the values equal to it the first ones by place.
  * SPDX-License-Identifier: MIT */
@@ -8,7 +8,7 @@
 
 enum { INFINITE = 0x7f800000, NO_BIN = 0x10000 };
 
-DQ_DEVICE int values_of(const dq_piece *p, int r)
+DQ_DEVICE int values_of(const dq_observe_piece *p, int r)
 {
     return p->visible ? p->visible[(int64_t)r * p->step] : p->cols;
 }
@@ -32,11 +32,11 @@ DQ_DEVICE double block_sum(double v, double *part)
 
 /* Grid: pieces, rows of a piece. */
 DQ_KERNEL(128)
-count_rows(const dq_piece *DQ_RESTRICT pieces, dq_tally_bins *DQ_RESTRICT bins,
+count_rows(const dq_observe_piece *DQ_RESTRICT pieces, dq_observe_bins *DQ_RESTRICT bins,
            double *DQ_RESTRICT sums, uint32_t *DQ_RESTRICT tied)
 {
     DQ_SHARED(double, part, [4]);
-    const dq_piece *p = pieces + dq_block_x();
+    const dq_observe_piece *p = pieces + dq_block_x();
     int r = (int)dq_block_y();
     if (r >= p->rows) return;
     const float *x = p->x + r * p->ld;
@@ -64,7 +64,7 @@ count_rows(const dq_piece *DQ_RESTRICT pieces, dq_tally_bins *DQ_RESTRICT bins,
 
 /* One block: rows of a launch in a fixed order. */
 DQ_KERNEL(128)
-add_sums(dq_call_tally *DQ_RESTRICT call, const double *DQ_RESTRICT sums, int records)
+add_sums(dq_observe_call *DQ_RESTRICT call, const double *DQ_RESTRICT sums, int records)
 {
     DQ_SHARED(double, part, [4]);
     for (int i = 0; i < 4; i++) {
@@ -100,16 +100,16 @@ DQ_DEVICE uint64_t counts_above(uint64_t own, uint64_t *held, uint64_t *all)
 
 /* One block of 1024 threads: the bin of the last value that is wanted. Counts move on to the call's. */
 DQ_KERNEL(1024)
-pick_bin(dq_call_tally *DQ_RESTRICT call, dq_launch_top *DQ_RESTRICT top,
-         dq_tally_bins *DQ_RESTRICT bins)
+pick_bin(dq_observe_call *DQ_RESTRICT call, dq_observe_top *DQ_RESTRICT top,
+         dq_observe_bins *DQ_RESTRICT bins)
 {
-    enum { EACH = DQ_TALLY_BINS / 1024 };
+    enum { EACH = DQ_OBSERVE_BINS / 1024 };
     DQ_SHARED(uint64_t, held, [32]);
     uint64_t own = 0, all;
     int first = (int)dq_thread() * EACH;
     for (int i = 0; i < EACH; i++) own += bins->hist[first + i];
     uint64_t above = counts_above(own, held, &all),
-             want = all < DQ_TALLY_TOP ? all : (uint64_t)DQ_TALLY_TOP;
+             want = all < DQ_OBSERVE_TOP ? all : (uint64_t)DQ_OBSERVE_TOP;
     if (dq_thread() == 0) {
         top->want = want;
         top->n = top->ties = 0;
@@ -131,10 +131,10 @@ pick_bin(dq_call_tally *DQ_RESTRICT call, dq_launch_top *DQ_RESTRICT top,
 
 /* Grid: pieces, rows of a piece. Counts by the lower 16 bits of what is in the bin: *top's, or `bin`. */
 DQ_KERNEL(128)
-count_fine(const dq_piece *DQ_RESTRICT pieces, const dq_launch_top *DQ_RESTRICT top,
+count_fine(const dq_observe_piece *DQ_RESTRICT pieces, const dq_observe_top *DQ_RESTRICT top,
            uint64_t *DQ_RESTRICT fine, uint32_t bin)
 {
-    const dq_piece *p = pieces + dq_block_x();
+    const dq_observe_piece *p = pieces + dq_block_x();
     int r = (int)dq_block_y();
     if (top) bin = top->bin;
     if (r >= p->rows || bin >= INFINITE >> 16) return;
@@ -147,9 +147,9 @@ count_fine(const dq_piece *DQ_RESTRICT pieces, const dq_launch_top *DQ_RESTRICT 
 }
 
 /* One block of 1024 threads: the bits of the last value that is wanted, and how many equal ones. */
-DQ_KERNEL(1024) pick_value(dq_launch_top *DQ_RESTRICT top, dq_tally_bins *DQ_RESTRICT bins)
+DQ_KERNEL(1024) pick_value(dq_observe_top *DQ_RESTRICT top, dq_observe_bins *DQ_RESTRICT bins)
 {
-    enum { EACH = DQ_TALLY_FINE / 1024 };
+    enum { EACH = DQ_OBSERVE_FINE / 1024 };
     DQ_SHARED(uint64_t, held, [32]);
     uint64_t own = 0, all, want = top->want - top->above;
     int first = (int)dq_thread() * EACH;
@@ -169,18 +169,18 @@ DQ_KERNEL(1024) pick_value(dq_launch_top *DQ_RESTRICT top, dq_tally_bins *DQ_RES
     }
 }
 
-DQ_DEVICE void put_found(dq_launch_top *top, uint32_t at, const dq_piece *p, int r, int i)
+DQ_DEVICE void put_found(dq_observe_top *top, uint32_t at, const dq_observe_piece *p, int r, int i)
 {
-    top->found[at] = dq_found{dq_bits_f32(size_bits(p->x + r * p->ld + i)), p->seq, p->head,
-                              p->pos[r], p->col ? p->col[i] : i};
+    top->found[at] = dq_observe_found{dq_bits_f32(size_bits(p->x + r * p->ld + i)), p->seq, p->head,
+                                      p->pos[r], p->col ? p->col[i] : i};
 }
 
 /* Grid: pieces, rows of a piece. What is larger than the last value; how often a row has that one. */
 DQ_KERNEL(128)
-gather(const dq_piece *DQ_RESTRICT pieces, dq_launch_top *DQ_RESTRICT top,
+gather(const dq_observe_piece *DQ_RESTRICT pieces, dq_observe_top *DQ_RESTRICT top,
        uint32_t *DQ_RESTRICT tied)
 {
-    const dq_piece *p = pieces + dq_block_x();
+    const dq_observe_piece *p = pieces + dq_block_x();
     int r = (int)dq_block_y();
     if (r >= p->rows || top->bin == NO_BIN) return;
     const float *x = p->x + r * p->ld;
@@ -194,8 +194,8 @@ gather(const dq_piece *DQ_RESTRICT pieces, dq_launch_top *DQ_RESTRICT top,
 }
 
 /* Of one row the first `left` values equal to the last one, by a warp; returns how many it had. */
-DQ_DEVICE uint32_t take_ties(dq_launch_top *top, uint32_t at, uint32_t left, const dq_piece *p,
-                             int r)
+DQ_DEVICE uint32_t take_ties(dq_observe_top *top, uint32_t at, uint32_t left,
+                             const dq_observe_piece *p, int r)
 {
     uint32_t taken = 0;
     int n = values_of(p, r);
@@ -214,13 +214,13 @@ DQ_DEVICE uint32_t take_ties(dq_launch_top *top, uint32_t at, uint32_t left, con
 
 /* One warp: rows in the order of their places. */
 DQ_KERNEL(32)
-gather_ties(const dq_piece *DQ_RESTRICT pieces, int n_pieces, dq_launch_top *DQ_RESTRICT top,
-            const uint32_t *DQ_RESTRICT tied)
+gather_ties(const dq_observe_piece *DQ_RESTRICT pieces, int n_pieces,
+            dq_observe_top *DQ_RESTRICT top, const uint32_t *DQ_RESTRICT tied)
 {
     if (top->bin == NO_BIN) return;
     uint32_t left = top->ties, at = top->n;
     for (int k = 0; k < n_pieces && left > 0; k++) {
-        const dq_piece *p = pieces + k;
+        const dq_observe_piece *p = pieces + k;
         for (int base = 0; base < p->rows && left > 0; base += DQ_WARP) {
             int r = base + (int)dq_lane();
             uint32_t some = dq_ballot(r < p->rows && tied[p->record + r] > 0);
@@ -238,11 +238,11 @@ gather_ties(const dq_piece *DQ_RESTRICT pieces, int n_pieces, dq_launch_top *DQ_
 
 /* ------------------------------------------------------------------------------------- launchers */
 
-cudaError_t dq_tally_launch(dq_tally_rows rows, dq_call_tally *call, dq_launch_top *top,
-                            dq_tally_bins *bins, double *sums, uint32_t *tied, cudaStream_t s)
+cudaError_t dq_observe_launch(dq_observe_rows rows, dq_observe_call *call, dq_observe_top *top,
+                              dq_observe_bins *bins, double *sums, uint32_t *tied, cudaStream_t s)
 {
-    if (rows.n == 0 || rows.most_rows == 0) return cudaSuccess;
-    dim3 grid((unsigned)rows.n, (unsigned)rows.most_rows);
+    if (rows.n == 0 || rows.max_rows == 0) return cudaSuccess;
+    dim3 grid((unsigned)rows.n, (unsigned)rows.max_rows);
     DQ_LAUNCH(count_rows, grid, 128, 0, s, rows.piece, bins, sums, tied);
     DQ_LAUNCH(add_sums, dim3(1), 128, 0, s, call, sums, rows.records);
     DQ_LAUNCH(pick_bin, dim3(1), 1024, 0, s, call, top, bins);
@@ -253,10 +253,10 @@ cudaError_t dq_tally_launch(dq_tally_rows rows, dq_call_tally *call, dq_launch_t
     return cudaGetLastError();
 }
 
-cudaError_t dq_tally_refined(dq_tally_rows rows, uint64_t *fine, uint32_t bin, cudaStream_t s)
+cudaError_t dq_observe_refined(dq_observe_rows rows, uint64_t *fine, uint32_t bin, cudaStream_t s)
 {
-    if (rows.n == 0 || rows.most_rows == 0) return cudaSuccess;
-    DQ_LAUNCH(count_fine, dim3((unsigned)rows.n, (unsigned)rows.most_rows), 128, 0, s, rows.piece,
+    if (rows.n == 0 || rows.max_rows == 0) return cudaSuccess;
+    DQ_LAUNCH(count_fine, dim3((unsigned)rows.n, (unsigned)rows.max_rows), 128, 0, s, rows.piece,
               NULL, fine, bin);
     return cudaGetLastError();
 }

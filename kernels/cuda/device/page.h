@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DQ_SLOTS = 64 }; /* tokens of a page */
+enum { DQ_PAGE_SLOTS = 64 }; /* tokens of a page */
 
 /* Keys (side 0) or values (side 1) of one page. Each array holds the KV heads of the page's group one after the
  * other. */

@@ -515,8 +515,8 @@ DQ_DEVICE float dq_exp2_fast(float x)
  * rounded once. */
 DQ_DEVICE float dq_exp2(float x)
 {
-    float held = x < -152.0f ? -152.0f : x > 130.0f ? 130.0f : x; /* a NaN stays */
-    float n = dq_rint(held), f = dq_sub_rn(held, n);
+    float clamped = x < -152.0f ? -152.0f : x > 130.0f ? 130.0f : x; /* a NaN stays */
+    float n = dq_rint(clamped), f = dq_sub_rn(clamped, n);
     float p = 0.000154531634f;
     p = dq_fma_rn(p, f, 0.00133908633f);
     p = dq_fma_rn(p, f, 0.00961808302f);

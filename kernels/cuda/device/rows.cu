@@ -4,15 +4,15 @@
 
 #include <math.h>
 
-#include "kernels/cuda/device/cuda_reduce.cuh"
-#include "kernels/cuda/device/cuda_stored.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/stored.cuh"
 
 enum { THREADS = 256 };
 
 static unsigned blocks_for(int64_t n)
 {
-    const int64_t most = 1 << 16, blocks = (n + THREADS - 1) / THREADS;
-    return (unsigned)(blocks < most ? blocks : most);
+    const int64_t max = 1 << 16, blocks = (n + THREADS - 1) / THREADS;
+    return (unsigned)(blocks < max ? blocks : max);
 }
 
 /* The first of n values of the whole grid that this thread handles, and the step to its next. */
@@ -52,7 +52,7 @@ rms_norm(float *dst, const float *src, const float *gain, float eps, int64_t col
         const double v = (double)x[c];
         sum[0] = dq_add_rn(sum[0], dq_mul_rn(v, v));
     }
-    dq_block_sum<1, THREADS>(sum);
+    dq_reduce_block_sum<1, THREADS>(sum);
     const float a = (float)(1.0 / sqrt(sum[0] / (double)cols + (double)eps));
     for (int64_t c = dq_thread(); c < cols; c += THREADS) {
         const float v = dq_mul_rn(x[c], a);
@@ -77,7 +77,7 @@ DQ_KERNEL(THREADS) polynorm(float *gate, const float *up, poly p, int64_t cols)
         a[1] = dq_add_rn(a[1], fourth);
         a[2] = dq_add_rn(a[2], square);
     }
-    dq_block_sum<3, THREADS>(a);
+    dq_reduce_block_sum<3, THREADS>(a);
     DQ_UNROLL
     for (int k = 0; k < 3; k++) a[k] = (double)p.w[k] / sqrt(a[k] / (double)cols + eps);
     for (int64_t c = dq_thread(); c < cols; c += THREADS) {

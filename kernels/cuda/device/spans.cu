@@ -5,13 +5,13 @@
 #include "kernels/cuda/device/spans.h"
 
 #include "kernels/cuda/device/attention.cuh"
-#include "kernels/cuda/device/cuda_reduce.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 
 enum { THREADS = 128, MASSES = 2 * DQ_SPAN_SUM_CLASSES };
 
 /* A thread's keys of one row and output head. */
-DQ_DEVICE void add_keys(double *mass, const dq_units *u, const dq_span_sums *c, const dq_unit *w,
-                        const dq_o_head *o, int i_out, int r)
+DQ_DEVICE void add_keys(double *mass, const dq_attention_units *u, const dq_span_sums *c,
+                        const dq_attention_unit *w, const dq_o_head *o, int i_out, int r)
 {
     bool two = u->n_maps == 2;
     const float *f = factors_of(u, w, i_out, r), *p1 = strip_of(u, w, o->q[0], r);
@@ -28,15 +28,15 @@ DQ_DEVICE void add_keys(double *mass, const dq_units *u, const dq_span_sums *c, 
 }
 
 /* Grid: rows of a unit that count, output heads, units. */
-DQ_KERNEL(THREADS) sum_spans(dq_units u, dq_span_sums c)
+DQ_KERNEL(THREADS) sum_spans(dq_attention_units u, dq_span_sums c)
 {
-    const dq_unit *w = this_unit(&u);
+    const dq_attention_unit *w = this_unit(&u);
     int r = w->counted + (int)dq_block_x(), i_out = (int)dq_block_y();
     if (r >= w->n || i_out >= heads_of(u.o_first, w->group)) return;
     const dq_o_head *o = u.o_head + u.o_first[w->group] + i_out;
     double mass[MASSES] = {};
     add_keys(mass, &u, &c, w, o, i_out, r);
-    dq_block_sum<MASSES, THREADS>(mass);
+    dq_reduce_block_sum<MASSES, THREADS>(mass);
     int64_t row = w->span + r - w->counted;
     double *to = c.mass + (row * u.n_out + o->out) * 2 * c.n_classes;
     if (dq_thread() != 0) return;
@@ -46,10 +46,10 @@ DQ_KERNEL(THREADS) sum_spans(dq_units u, dq_span_sums c)
     }
 }
 
-cudaError_t dq_span_sums_add(dq_units u, dq_span_sums c, cudaStream_t s)
+cudaError_t dq_spans_add_sums(dq_attention_units u, dq_span_sums c, cudaStream_t s)
 {
     if (u.n == 0) return cudaSuccess;
-    dim3 grid((unsigned)u.most_rows, (unsigned)u.most_out, (unsigned)u.n);
+    dim3 grid((unsigned)u.max_rows, (unsigned)u.max_out, (unsigned)u.n);
     DQ_LAUNCH(sum_spans, grid, THREADS, 0, s, u, c);
     return cudaGetLastError();
 }

@@ -20,7 +20,7 @@ typedef struct dq_span_sums {
 } dq_span_sums;
 
 /* Masses of the units' rows that count are overwritten. f64, in an order that depends on what a row sees alone. */
-cudaError_t dq_span_sums_add(dq_units u, dq_span_sums c, cudaStream_t s);
+cudaError_t dq_spans_add_sums(dq_attention_units u, dq_span_sums c, cudaStream_t s);
 
 #ifdef __cplusplus
 }

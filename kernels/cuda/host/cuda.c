@@ -11,9 +11,9 @@
 
 enum { OLDEST = 80 }; /* compute capability of the oldest device that the kernels are built for */
 
-/* Strips of a launch take 1/SHARE of the device's memory, and no more than MOST_STRIPS bytes: that keeps every
+/* Strips of a launch take 1/SHARE of the device's memory, and no more than MAX_STRIPS bytes: that keeps every
  * multiprocessor busy, and small launches stay in the cache between kernels. */
-enum { SHARE = 64, MOST_STRIPS = 256 << 20 };
+enum { SHARE = 64, MAX_STRIPS = 256 << 20 };
 
 bool dq_cuda_ok(dq_backend *b, cudaError_t e, const char *what)
 {
@@ -28,7 +28,7 @@ bool dq_cuda_ok(dq_backend *b, cudaError_t e, const char *what)
 
 static void cuda_sync(dq_backend *b)
 {
-    dq_cuda_settle(b);
+    dq_cuda_finish_uploads(b);
     dq_cuda_upload_end(b); /* what an operation that failed half-way left */
 }
 
@@ -92,7 +92,7 @@ static const dq_ops ops_cuda = {
     .kv_append = dq_kv_pages_append,
     .kv_rewind = dq_kv_pages_rewind,
     .kv_keep = dq_kv_pages_keep,
-    .kv_settle = dq_kv_pages_settle,
+    .kv_compact = dq_kv_pages_compact,
     .kv_key_norms = dq_cuda_kv_key_norms,
     .kv_count = dq_kv_pages_count,
     .kv_bytes = dq_kv_pages_bytes,
@@ -173,7 +173,7 @@ static dq_status describe(dq_backend *b, int device, dq_err *err)
     c->cc = 10 * p.major + p.minor;
     c->smem_optin = p.sharedMemPerBlockOptin;
     c->total_bytes = p.totalGlobalMem;
-    c->strip_bytes = c->total_bytes / SHARE < MOST_STRIPS ? c->total_bytes / SHARE : MOST_STRIPS;
+    c->strip_bytes = c->total_bytes / SHARE < MAX_STRIPS ? c->total_bytes / SHARE : MAX_STRIPS;
     if (c->cc < OLDEST)
         return dq_fail_with(
             err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_CPU},

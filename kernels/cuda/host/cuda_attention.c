@@ -54,36 +54,37 @@ static int fused_math(const dq_attend_args *args)
     return args->math.qk == DQ_NUM_INT8 ? DQ_FUSED_INT8 : DQ_FUSED_BF16;
 }
 
-cudaError_t dq_cuda_scores(const dq_attend_args *args, dq_units u, cudaStream_t s)
+cudaError_t dq_cuda_scores(const dq_attend_args *args, dq_attention_units u, cudaStream_t s)
 {
-    if (args->math.qk == DQ_NUM_F32) return dq_attend_scores(u, s);
+    if (args->math.qk == DQ_NUM_F32) return dq_attention_scores(u, s);
     return dq_fused_scores(u, fused_math(args), s);
 }
 
 /* Strips up to exp(S - max). */
-static bool make_strips(dq_backend *b, const dq_units *u, const dq_attend_args *args)
+static bool make_strips(dq_backend *b, const dq_attention_units *u, const dq_attend_args *args)
 {
     const cudaStream_t s = dq_cuda_of(b)->stream;
     return dq_cuda_ok(b, dq_cuda_scores(args, *u, s), "attend (scores)") &&
            dq_cuda_ok(b,
-                      dq_attend_softmax(*u, rounding_of(args->logit), qmax_of(args->logit),
-                                        args->absmax, s),
+                      dq_attention_softmax(*u, rounding_of(args->logit), qmax_of(args->logit),
+                                           args->absmax, s),
                       "attend (softmax)");
 }
 
 /* Spans look at few units as a rule: where nothing else needs strips, theirs alone are made. */
-static bool look_at_spans(dq_backend *b, const dq_units *u, const dq_attend_args *args,
-                          const dq_cuda_looks *looks, const dq_unit *unit, bool made)
+static bool observe_spans(dq_backend *b, const dq_attention_units *u, const dq_attend_args *args,
+                          const dq_cuda_observers *observers, const dq_attention_unit *unit,
+                          bool made)
 {
-    for (int i = 0, n; looks->spans.mass && i < u->n; i += n) {
+    for (int i = 0, n; observers->spans.mass && i < u->n; i += n) {
         const bool counts = unit[i].counted < unit[i].n;
         for (n = 1; i + n < u->n && (unit[i + n].counted < unit[i + n].n) == counts;) n++;
-        dq_units part = *u;
+        dq_attention_units part = *u;
         part.unit += i;
         part.n = n;
         if (!counts) continue;
         if (!made && !make_strips(b, &part, args)) return false;
-        if (!dq_cuda_ok(b, dq_span_sums_add(part, looks->spans, dq_cuda_of(b)->stream),
+        if (!dq_cuda_ok(b, dq_spans_add_sums(part, observers->spans, dq_cuda_of(b)->stream),
                         "attend (spans)"))
             return false;
     }
@@ -92,16 +93,17 @@ static bool look_at_spans(dq_backend *b, const dq_units *u, const dq_attend_args
 
 /* One launch of units, from scores to outputs. The tensor cores need no strips: where something looks at the
  * maps, strips are made for it alone, so that looking never changes a result. */
-static bool attend_units(dq_backend *b, const dq_units *u, const dq_finish *f,
-                         const dq_attend_args *args, const dq_cuda_looks *looks,
-                         const dq_unit *unit)
+static bool attend_units(dq_backend *b, const dq_attention_units *u, const dq_attention_finish *f,
+                         const dq_attend_args *args, const dq_cuda_observers *observers,
+                         const dq_attention_unit *unit)
 {
     const cudaStream_t s = dq_cuda_of(b)->stream;
     const way to = way_of_call(args);
     const bool all = to == WAY_STRIPS || args->columns || args->measure;
-    if (all && !(make_strips(b, u, args) && dq_cuda_looks_at(b, looks, u, unit))) return false;
-    if (!look_at_spans(b, u, args, looks, unit, all)) return false;
-    if (to == WAY_STRIPS) return dq_cuda_ok(b, dq_attend_values(*u, *f, s), "attend (values)");
+    if (all && !(make_strips(b, u, args) && dq_cuda_observers_run(b, observers, u, unit)))
+        return false;
+    if (!observe_spans(b, u, args, observers, unit, all)) return false;
+    if (to == WAY_STRIPS) return dq_cuda_ok(b, dq_attention_values(*u, *f, s), "attend (values)");
     const dq_fused_logits logits = {rounding_of(args->logit), qmax_of(args->logit), args->absmax};
     if (to == WAY_DECODE)
         return dq_cuda_ok(b, dq_fused_decode(*u, *f, logits, s), "attend (decode)");
@@ -109,7 +111,7 @@ static bool attend_units(dq_backend *b, const dq_units *u, const dq_finish *f,
 }
 
 /* Refuses by name what the tensor-core kernels do not take. f: NULL for scores alone. */
-static bool taken(dq_backend *b, const dq_cuda_units *u, const dq_finish *f,
+static bool taken(dq_backend *b, const dq_cuda_units *u, const dq_attention_finish *f,
                   const dq_attend_args *args)
 {
     if (args->math.qk == DQ_NUM_F32) return true;
@@ -121,16 +123,17 @@ static bool taken(dq_backend *b, const dq_cuda_units *u, const dq_finish *f,
     return false;
 }
 
-static bool describe_finish(dq_backend *b, dq_finish *f, dq_mat dst, const dq_attend_args *args)
+static bool describe_finish(dq_backend *b, dq_attention_finish *f, dq_mat dst,
+                            const dq_attend_args *args)
 {
     const dq_attn *attn = args->attn;
     const size_t width = (size_t)attn->map->n_slabs * (size_t)attn->map->head_dim;
-    *f = (dq_finish){.out = dst.p,
-                     .out_cols = dst.cols,
-                     .norm_eps = attn->norm_eps,
-                     .out_scale = attn->out_scale,
-                     .rotated = args->kv->spec.rotate_v,
-                     .norm = attn->head_norm};
+    *f = (dq_attention_finish){.out = dst.p,
+                               .out_cols = dst.cols,
+                               .norm_eps = attn->norm_eps,
+                               .out_scale = attn->out_scale,
+                               .rotated = args->kv->spec.rotate_v,
+                               .norm = attn->head_norm};
     if (attn->head_norm && attn->gain) {
         f->gain = dq_cuda_upload(b, attn->gain, width * sizeof(float));
         if (!f->gain) return false;
@@ -142,24 +145,24 @@ void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
 {
     const way to = way_of_call(args);
     const bool looked = args->columns || args->measure;
-    const dq_cuda_wish wish = {.strips = looked || to == WAY_STRIPS || to == WAY_DECODE,
-                               .counted = args->spans != NULL,
-                               .parts = to == WAY_DECODE,
-                               .out_strips = args->columns && args->columns->loo,
-                               .edges = rounding_of(args->logit) == DQ_ROUND_TILE};
+    const dq_cuda_units_request request = {.strips = looked || to == WAY_STRIPS || to == WAY_DECODE,
+                                           .counted = args->spans != NULL,
+                                           .parts = to == WAY_DECODE,
+                                           .out_strips = args->columns && args->columns->loo,
+                                           .edges = rounding_of(args->logit) == DQ_ROUND_TILE};
     dq_cuda_units u;
-    dq_cuda_looks looks;
-    dq_finish f;
+    dq_cuda_observers observers;
+    dq_attention_finish f;
     void *behind;
-    if (!dq_cuda_units_begin(b, &u, args, wish)) return;
+    if (!dq_cuda_units_begin(b, &u, args, request)) return;
     if (describe_finish(b, &f, dst, args) && taken(b, &u, &f, args) &&
-        dq_cuda_looks_begin(b, &looks, &u, args) &&
-        dq_cuda_units_scratch(b, &u, looks.behind, &behind)) {
-        dq_units launch;
-        looks.scratch = behind;
+        dq_cuda_observers_begin(b, &observers, &u, args) &&
+        dq_cuda_units_scratch(b, &u, observers.behind, &behind)) {
+        dq_attention_units launch;
+        observers.scratch = behind;
         for (int first; b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);)
-            attend_units(b, &launch, &f, args, &looks, u.unit + first);
-        dq_cuda_looks_end(b, &looks);
+            attend_units(b, &launch, &f, args, &observers, u.unit + first);
+        dq_cuda_observers_end(b, &observers);
     }
     dq_cuda_units_end(b, &u);
 }
@@ -171,13 +174,13 @@ void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *arg
     dq_cuda_units u;
     if (b->err.code != DQ_OK || n == 0) return;
     if (!dq_cuda_ok(b, cudaMemsetAsync(absmax, 0, n * sizeof *absmax, s), "memset")) return;
-    if (!dq_cuda_units_begin(b, &u, args, (dq_cuda_wish){0})) return;
-    dq_units launch;
+    if (!dq_cuda_units_begin(b, &u, args, (dq_cuda_units_request){0})) return;
+    dq_attention_units launch;
     const bool ok = taken(b, &u, NULL, args);
     uint32_t *bits = (uint32_t *)(void *)absmax;
     for (int first; ok && b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);)
         dq_cuda_ok(b,
-                   args->math.qk == DQ_NUM_F32 ? dq_attend_absmax(launch, bits, s)
+                   args->math.qk == DQ_NUM_F32 ? dq_attention_absmax(launch, bits, s)
                                                : dq_fused_absmax(launch, bits, fused_math(args), s),
                    "attn_absmax");
     dq_cuda_units_end(b, &u);
@@ -186,5 +189,5 @@ void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *arg
 void dq_cuda_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q)
 {
     if (b->err.code != DQ_OK) return;
-    dq_cuda_ok(b, dq_attend_join(absmax, n_seq, n_q, dq_cuda_of(b)->stream), "absmax_join");
+    dq_cuda_ok(b, dq_attention_join(absmax, n_seq, n_q, dq_cuda_of(b)->stream), "absmax_join");
 }

@@ -8,33 +8,33 @@
 #include "kernels/cuda/host/cuda_units.h"
 
 /* One call of attend. */
-typedef struct dq_cuda_looks {
+typedef struct dq_cuda_observers {
     const dq_attend_args *args;
     dq_map_sums sums;   /* device; all NULL: no columns */
     double *measure;    /* device [n_seq][n_out][DQ_MAP_FIELDS]; NULL: none */
     dq_span_sums spans; /* device; mass NULL: none */
     size_t mass_bytes;
-    size_t behind;            /* bytes that looks want behind the strips */
+    size_t behind;            /* bytes that observers want behind the strips */
     double *scratch;          /* there */
     int64_t records, factors; /* of the largest launch */
-} dq_cuda_looks;
+} dq_cuda_observers;
 
 /* Makes and clears the sums. False with the sticky error set. */
-bool dq_cuda_looks_begin(dq_backend *b, dq_cuda_looks *l, const dq_cuda_units *u,
-                         const dq_attend_args *args);
+bool dq_cuda_observers_begin(dq_backend *b, dq_cuda_observers *l, const dq_cuda_units *u,
+                             const dq_attend_args *args);
 /* Columns and measures, between softmax and values of a launch, whose units on the host start at `unit`. */
-bool dq_cuda_looks_at(dq_backend *b, const dq_cuda_looks *l, const dq_units *u,
-                      const dq_unit *unit);
+bool dq_cuda_observers_run(dq_backend *b, const dq_cuda_observers *l, const dq_attention_units *u,
+                           const dq_attention_unit *unit);
 /* Sums go to the host at the next sync. */
-void dq_cuda_looks_end(dq_backend *b, const dq_cuda_looks *l);
+void dq_cuda_observers_end(dq_backend *b, const dq_cuda_observers *l);
 
 /* ---- cuda_spans.c */
 /* Of args->spans: classes to the device, room for masses. False with the sticky error set. */
-bool dq_cuda_spans_begin(dq_backend *b, dq_cuda_looks *l);
+bool dq_cuda_spans_begin(dq_backend *b, dq_cuda_observers *l);
 /* Masses are added to the host's sums at the next sync. */
-void dq_cuda_spans_end(dq_backend *b, const dq_cuda_looks *l);
+void dq_cuda_spans_end(dq_backend *b, const dq_cuda_observers *l);
 
 /* Strips of S in the arithmetic that attention runs in. */
-cudaError_t dq_cuda_scores(const dq_attend_args *args, dq_units u, cudaStream_t s);
+cudaError_t dq_cuda_scores(const dq_attend_args *args, dq_attention_units u, cudaStream_t s);
 
 #endif

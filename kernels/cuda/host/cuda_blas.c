@@ -58,7 +58,7 @@ static dq_status open_library(dq_cuda_blas_file *f, dq_arena *a, dq_err *err)
     return f->library ? DQ_OK : dq_cuda_blas_missing("", err);
 }
 
-static dq_function *function(void *library, const char *name)
+static dq_os_function *function(void *library, const char *name)
 {
     (void)library;
     return dq_simt_blas_function(name);
@@ -69,9 +69,9 @@ static dq_status open_library(dq_cuda_blas_file *f, dq_arena *a, dq_err *err)
     return dq_cuda_blas_find(f, "", a, err);
 }
 
-static dq_function *function(void *library, const char *name)
+static dq_os_function *function(void *library, const char *name)
 {
-    return dq_library_function(library, name);
+    return dq_os_library_function(library, name);
 }
 #endif
 

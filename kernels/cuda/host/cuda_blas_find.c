@@ -48,7 +48,7 @@ static void open_companion(search *s, const char *path)
     if (strncmp(name, stem, sizeof stem - 1) != 0) return;
     const char *lt = dq_textf(s->arena, s->err, "%.*s%sLt%s", (int)(name - path), path, stem,
                               name + sizeof stem - 1);
-    if (lt && dq_file_exists(lt)) dq_library_open(lt, &ignored);
+    if (lt && dq_file_exists(lt)) dq_os_library_open(lt, &ignored);
 }
 
 static void open_file(search *s, const char *path)
@@ -56,7 +56,7 @@ static void open_file(search *s, const char *path)
     const char *why;
     open_companion(s, path);
     s->out->path = path;
-    s->out->library = dq_library_open(path, &why);
+    s->out->library = dq_os_library_open(path, &why);
     if (!s->out->library && !s->why[0]) snprintf(s->why, sizeof s->why, "%s", why);
 }
 
@@ -70,7 +70,7 @@ static void try_folder(search *s, const char *folder)
 
 static dq_status open_named(search *s, const char *named)
 {
-    if (dq_is_dir(named)) {
+    if (dq_file_is_dir(named)) {
         try_folder(s, named);
     } else { /* a name without a slash would be searched for by the loader */
         const char *path = dq_textf(s->arena, s->err, strchr(named, '/') ? "%s" : "./%s", named);
@@ -90,9 +90,9 @@ static void ask_loader(search *s)
 {
     for (int i = 0; i < N_NAMES && !done(s); i++) {
         const char *why;
-        s->out->library = dq_library_open(names[i], &why);
+        s->out->library = dq_os_library_open(names[i], &why);
         if (s->out->library)
-            s->out->path = dq_library_path(s->out->library, s->arena, s->err);
+            s->out->path = dq_os_library_path(s->out->library, s->arena, s->err);
         else if (!s->why[0] && strncmp(why, names[i], strlen(names[i])) != 0)
             snprintf(s->why, sizeof s->why, "%s", why); /* not the name: a file, or what it needs */
     }
@@ -103,7 +103,7 @@ static void try_pattern(search *s, const char *pattern)
 {
     const char **folders;
     size_t n;
-    if (!pattern || dq_paths_like(&folders, &n, pattern, s->arena, s->err) != DQ_OK) return;
+    if (!pattern || dq_file_paths_like(&folders, &n, pattern, s->arena, s->err) != DQ_OK) return;
     for (size_t i = 0; i < n && !done(s); i++) try_folder(s, folders[i]);
 }
 
@@ -149,7 +149,7 @@ static void try_interpreter(search *s, const char *path)
 {
     while (path && !done(s)) { /* it exists: its links form no circle */
         try_python(s, literal(s, path, folder_len(path, folder_len(path, strlen(path)))));
-        path = done(s) ? NULL : dq_link_target(path, s->arena, s->err);
+        path = done(s) ? NULL : dq_file_link_target(path, s->arena, s->err);
     }
 }
 

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-_Static_assert((int)DQ_SLOTS == (int)DQ_PAGE, "kernels and bookkeeping agree on pages");
+_Static_assert((int)DQ_PAGE_SLOTS == (int)DQ_PAGE_TOKENS, "kernels and bookkeeping agree on pages");
 
 dq_page dq_cuda_page(const dq_kv_page *p)
 {
@@ -21,19 +21,19 @@ dq_page dq_cuda_page(const dq_kv_page *p)
 void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
-        const dq_kv_form *f = &kv->form[side];
+        const dq_kv_page_form *f = &kv->form[side];
         form[side] = (dq_page_form){.bits = f->bits,
                                     .group = f->group,
                                     .n_scales = (int32_t)f->n_scales,
                                     .dim = kv->map->head_dim,
                                     .cols = (int32_t)kv->v_cols,
-                                    .stride = (int32_t)(f->plain_floats / DQ_PAGE),
+                                    .stride = (int32_t)(f->plain_floats / DQ_PAGE_TOKENS),
                                     .code_bytes = (int32_t)f->code_bytes};
     }
 }
 
 /* KV heads by group, for kernels of this operation. False with the sticky error set. */
-static bool upload_heads(dq_backend *b, dq_group_heads *heads, const dq_kv *kv)
+static bool upload_heads(dq_backend *b, dq_kv_group_heads *heads, const dq_kv *kv)
 {
     const dq_headmap *map = kv->map;
     const int n = map->n_groups + 1 + map->n_kv;
@@ -41,10 +41,10 @@ static bool upload_heads(dq_backend *b, dq_group_heads *heads, const dq_kv *kv)
     if (!table) return false;
     int32_t *head = table + map->n_groups + 1;
     heads->n_groups = map->n_groups;
-    heads->most = 0;
+    heads->max = 0;
     for (int g = 0; g < map->n_groups; g++) {
         table[g + 1] = table[g] + kv->heads[g];
-        if (kv->heads[g] > heads->most) heads->most = kv->heads[g];
+        if (kv->heads[g] > heads->max) heads->max = kv->heads[g];
     }
     for (int j = 0; j < map->n_kv; j++) head[table[map->group[j]] + kv->slot[j]] = j;
     heads->first = dq_cuda_upload(b, table, (size_t)n * sizeof *table);
@@ -86,41 +86,41 @@ static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group,
     if (b->err.code != DQ_OK) return;
     dq_cuda_forms(form, kv);
     dq_cuda_ok(b,
-               dq_pages_sinks(dq_cuda_page(p), side, (int)n, back, form[side], kv->heads[group],
-                              dq_cuda_of(b)->stream),
+               dq_kv_launch_sinks(dq_cuda_page(p), side, (int)n, back, form[side], kv->heads[group],
+                                  dq_cuda_of(b)->stream),
                "sinks of a page");
 }
 
 static void widen(dq_backend *b, float *to, const void *f16, int64_t n)
 {
     if (b->err.code != DQ_OK) return;
-    dq_cuda_ok(b, dq_pages_widen(to, f16, n, dq_cuda_of(b)->stream), "scales of a page");
+    dq_cuda_ok(b, dq_kv_launch_widen(to, f16, n, dq_cuda_of(b)->stream), "scales of a page");
 }
 
 /* ---------------------------------------------------------------------------------------- writing */
 
 /* Rows of one list, page by page. jobs NULL: only counts. */
-static int write_jobs(dq_write_job *jobs, const dq_kv_list *list, int group, int64_t first,
+static int write_jobs(dq_kv_write_job *jobs, const dq_kv_list *list, int group, int64_t first,
                       int64_t n)
 {
     int n_jobs = 0;
     for (int64_t done = 0; done < n; n_jobs++) {
-        const int64_t at = list->count + done, slot = at % DQ_PAGE;
-        const int64_t take = DQ_PAGE - slot < n - done ? DQ_PAGE - slot : n - done;
+        const int64_t at = list->count + done, slot = at % DQ_PAGE_TOKENS;
+        const int64_t take = DQ_PAGE_TOKENS - slot < n - done ? DQ_PAGE_TOKENS - slot : n - done;
         if (jobs) {
-            const dq_kv_page *p = list->page[at / DQ_PAGE];
-            jobs[n_jobs] = (dq_write_job){.plain = {p->part[DQ_K].plain, p->part[DQ_V].plain},
-                                          .row = (int32_t)(first + done),
-                                          .n = (int32_t)take,
-                                          .slot = (int32_t)slot,
-                                          .group = group};
+            const dq_kv_page *p = list->page[at / DQ_PAGE_TOKENS];
+            jobs[n_jobs] = (dq_kv_write_job){.plain = {p->part[DQ_K].plain, p->part[DQ_V].plain},
+                                             .row = (int32_t)(first + done),
+                                             .n = (int32_t)take,
+                                             .slot = (int32_t)slot,
+                                             .group = group};
         }
         done += take;
     }
     return n_jobs;
 }
 
-static int batch_jobs(dq_write_job *jobs, const dq_kv *kv, int layer, const dq_batch *batch)
+static int batch_jobs(dq_kv_write_job *jobs, const dq_kv *kv, int layer, const dq_batch *batch)
 {
     int n = 0;
     for (int i = 0; i < batch->n_seq; i++) {
@@ -140,18 +140,18 @@ static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batc
 {
     const int n = batch_jobs(NULL, kv, layer, batch);
     dq_page_form form[2];
-    dq_group_heads heads;
+    dq_kv_group_heads heads;
     if (n == 0) return true;
-    dq_write_job *jobs = dq_block_new((size_t)n, sizeof *jobs, &b->err);
+    dq_kv_write_job *jobs = dq_block_new((size_t)n, sizeof *jobs, &b->err);
     if (!jobs) return false;
     batch_jobs(jobs, kv, layer, batch);
     dq_cuda_forms(form, kv);
-    const dq_write_job *at = dq_cuda_upload(b, jobs, (size_t)n * sizeof *jobs);
+    const dq_kv_write_job *at = dq_cuda_upload(b, jobs, (size_t)n * sizeof *jobs);
     bool ok = at && upload_heads(b, &heads, kv);
     for (int i = 0; ok && i < n; i += JOBS)
         ok = dq_cuda_ok(b,
-                        dq_pages_write(at + i, n - i < JOBS ? n - i : JOBS, form, heads, k.p, v.p,
-                                       k.cols, dq_cuda_of(b)->stream),
+                        dq_kv_launch_write(at + i, n - i < JOBS ? n - i : JOBS, form, heads, k.p,
+                                           v.p, k.cols, dq_cuda_of(b)->stream),
                         "kv_append");
     dq_cuda_upload_end(b);
     dq_block_free(jobs);
@@ -161,20 +161,21 @@ static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batc
 /* --------------------------------------------------------------------------------------- encoding */
 
 /* Launches what the jobs ask for; odd[n][2] on the device. */
-static bool launch_encode(dq_backend *b, const dq_kv *kv, const dq_encode_job *jobs, int64_t n,
-                          int32_t *odd)
+static bool launch_encode(dq_backend *b, const dq_kv *kv, const dq_kv_encode_job *jobs, int64_t n,
+                          int32_t *overflow)
 {
     dq_page_form form[2];
-    dq_group_heads heads;
+    dq_kv_group_heads heads;
     const cudaStream_t s = dq_cuda_of(b)->stream;
     dq_cuda_forms(form, kv);
-    const dq_encode_job *at = dq_cuda_upload(b, jobs, (size_t)n * sizeof *jobs);
-    bool ok = at && upload_heads(b, &heads, kv) &&
-              dq_cuda_ok(b, cudaMemsetAsync(odd, 0, 2 * (size_t)n * sizeof *odd, s), "memset");
+    const dq_kv_encode_job *at = dq_cuda_upload(b, jobs, (size_t)n * sizeof *jobs);
+    bool ok =
+        at && upload_heads(b, &heads, kv) &&
+        dq_cuda_ok(b, cudaMemsetAsync(overflow, 0, 2 * (size_t)n * sizeof *overflow, s), "memset");
     for (int64_t i = 0; ok && i < n; i += JOBS)
         ok = dq_cuda_ok(b,
-                        dq_pages_encode(at + i, n - i < JOBS ? (int)(n - i) : JOBS, form, heads,
-                                        odd + 2 * i, s),
+                        dq_kv_launch_encode(at + i, n - i < JOBS ? (int)(n - i) : JOBS, form, heads,
+                                            overflow + 2 * i, s),
                         "codes of the KV cache");
     dq_cuda_upload_end(b);
     return ok;
@@ -185,25 +186,25 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
 {
     const cudaStream_t s = dq_cuda_of(b)->stream;
     const size_t flag_bytes = 2 * (size_t)n * sizeof(int32_t);
-    dq_encode_job *list = dq_block_new((size_t)n, sizeof *list, &b->err);
+    dq_kv_encode_job *list = dq_block_new((size_t)n, sizeof *list, &b->err);
     int32_t *found = dq_block_new(2 * (size_t)n, sizeof *found, &b->err);
-    int32_t *odd = list && found ? dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, flag_bytes) : NULL;
-    bool ok = odd != NULL;
+    int32_t *overflow = list && found ? dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, flag_bytes) : NULL;
+    bool ok = overflow != NULL;
     for (int64_t i = 0; ok && i < n; i++)
-        list[i] = (dq_encode_job){.page = dq_cuda_page(jobs[i].page),
-                                  .group = jobs[i].group,
-                                  .side = jobs[i].side,
-                                  .from = jobs[i].page->coded,
-                                  .to = jobs[i].page->due};
-    ok = ok && launch_encode(b, kv, list, n, odd);
+        list[i] = (dq_kv_encode_job){.page = dq_cuda_page(jobs[i].page),
+                                     .group = jobs[i].group,
+                                     .side = jobs[i].side,
+                                     .from = jobs[i].page->coded,
+                                     .to = jobs[i].page->due};
+    ok = ok && launch_encode(b, kv, list, n, overflow);
     ok = ok &&
-         dq_cuda_ok(b, cudaMemcpyAsync(found, odd, flag_bytes, cudaMemcpyDeviceToHost, s),
+         dq_cuda_ok(b, cudaMemcpyAsync(found, overflow, flag_bytes, cudaMemcpyDeviceToHost, s),
                     "copy from the device") &&
          dq_cuda_ok(b, cudaStreamSynchronize(s), "codes of the KV cache");
     for (int64_t i = 0; ok && i < n; i++) {
         for (int side = DQ_K; side <= DQ_V; side++) {
             if (jobs[i].side < 0 || jobs[i].side == side)
-                jobs[i].page->odd[side] = found[2 * i + side] != 0;
+                jobs[i].page->overflow[side] = found[2 * i + side] != 0;
         }
     }
     dq_block_free(list);
@@ -216,22 +217,24 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
 static bool move(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
                  const int32_t *kept, int64_t n)
 {
-    dq_page page[DQ_PAGE];
-    int32_t source[DQ_PAGE], n_pages = 0;
+    dq_page page[DQ_PAGE_TOKENS];
+    int32_t source[DQ_PAGE_TOKENS], n_pages = 0;
     dq_page_form form[2];
     if (b->err.code != DQ_OK) return false;
     for (int64_t i = 0; i < n; i++) {
-        const int32_t p = kept[i] / DQ_PAGE;
-        if (i == 0 || p != kept[i - 1] / DQ_PAGE) page[n_pages++] = dq_cuda_page(from->page[p]);
-        source[i] = (n_pages - 1) * DQ_PAGE + kept[i] % DQ_PAGE;
+        const int32_t p = kept[i] / DQ_PAGE_TOKENS;
+        if (i == 0 || p != kept[i - 1] / DQ_PAGE_TOKENS)
+            page[n_pages++] = dq_cuda_page(from->page[p]);
+        source[i] = (n_pages - 1) * DQ_PAGE_TOKENS + kept[i] % DQ_PAGE_TOKENS;
     }
     dq_cuda_forms(form, kv);
     const dq_page *pages = dq_cuda_upload(b, page, (size_t)n_pages * sizeof *page);
     const int32_t *at = pages ? dq_cuda_upload(b, source, (size_t)n * sizeof *source) : NULL;
-    const bool ok = at && dq_cuda_ok(b,
-                                     dq_pages_move(dq_cuda_page(to), to->coded, pages, at, (int)n,
-                                                   form, kv->heads[group], dq_cuda_of(b)->stream),
-                                     "kv_keep");
+    const bool ok =
+        at && dq_cuda_ok(b,
+                         dq_kv_launch_move(dq_cuda_page(to), to->coded, pages, at, (int)n, form,
+                                           kv->heads[group], dq_cuda_of(b)->stream),
+                         "kv_keep");
     dq_cuda_upload_end(b);
     return ok;
 }
@@ -259,7 +262,7 @@ void dq_cuda_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer
 {
     if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
     const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
-    const int64_t n_pages = (list->count + DQ_PAGE - 1) / DQ_PAGE;
+    const int64_t n_pages = (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
     const size_t bytes = (size_t)list->count * sizeof(double);
     if (list->count == 0) return;
     dq_page_form form[2];
@@ -269,8 +272,8 @@ void dq_cuda_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer
     double *into = pages ? dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, bytes) : NULL;
     const dq_page *at = into ? dq_cuda_upload(b, pages, (size_t)n_pages * sizeof *pages) : NULL;
     if (at && dq_cuda_ok(b,
-                         dq_pages_norms(into, at, list->count, dq_kv_coded_index(kv, list, t),
-                                        form[DQ_K], kv->heads[group], dq_cuda_of(b)->stream),
+                         dq_kv_launch_norms(into, at, list->count, dq_kv_coded_index(kv, list, t),
+                                            form[DQ_K], kv->heads[group], dq_cuda_of(b)->stream),
                          "kv_key_norms"))
         dq_cuda_download(b, into, bytes, NULL, sum);
     dq_cuda_upload_end(b);

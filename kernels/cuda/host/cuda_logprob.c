@@ -85,7 +85,7 @@ void dq_cuda_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
     dq_cuda_upload_end(b);
 }
 
-static void kld_pieces(dq_backend *b, const side *p, const side *q, dq_kld_row *state)
+static void kld_pieces(dq_backend *b, const side *p, const side *q, dq_logprob_kld_row *state)
 {
     const int64_t vocab = p->head->rows, rows = p->hidden.rows;
     for (int64_t n0 = 0; n0 < vocab && b->err.code == DQ_OK; n0 += PIECE) {
@@ -98,8 +98,8 @@ static void kld_pieces(dq_backend *b, const side *p, const side *q, dq_kld_row *
             if (wide) make_logits(b, q, wide, m0, n);
             if (b->err.code == DQ_OK)
                 dq_cuda_ok(b,
-                           dq_kld_piece(state + m0, p->logits, q->logits, PIECE, n0, n,
-                                        tile_rows(rows, m0), dq_cuda_of(b)->stream),
+                           dq_logprob_kld_piece(state + m0, p->logits, q->logits, PIECE, n0, n,
+                                                tile_rows(rows, m0), dq_cuda_of(b)->stream),
                            "kld");
         }
     }
@@ -113,11 +113,11 @@ void dq_cuda_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_he
     if (b->err.code != DQ_OK || n == 0) return;
     const bool ready_p = side_of(b, &p, ref, ref_head, ref_num);
     const bool ready_q = side_of(b, &q, hidden, head, num);
-    dq_kld_row *state = dq_cuda_alloc(b, n * sizeof *state);
+    dq_logprob_kld_row *state = dq_cuda_alloc(b, n * sizeof *state);
     double *sums = dq_cuda_alloc(b, n * sizeof *sums);
     if (ready_p && ready_q && b->err.code == DQ_OK) kld_pieces(b, &p, &q, state);
     if (b->err.code == DQ_OK)
-        dq_cuda_ok(b, dq_kld_end(sums, state, hidden.rows, dq_cuda_of(b)->stream), "kld");
+        dq_cuda_ok(b, dq_logprob_kld_end(sums, state, hidden.rows, dq_cuda_of(b)->stream), "kld");
     dq_cuda_download(b, sums, n * sizeof *sums, NULL, kld);
     dq_cuda_free(b, sums);
     dq_cuda_free(b, state);

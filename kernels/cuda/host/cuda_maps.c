@@ -33,17 +33,17 @@ static void place_lists(int64_t *at, const dq_attend_args *args)
 
 /* ------------------------------------------------------------------------------------------- begin */
 
-static bool begin_columns(dq_backend *b, dq_cuda_looks *l)
+static bool begin_columns(dq_backend *b, dq_cuda_observers *l)
 {
     const dq_attend_args *args = l->args;
     const int n_lists = args->batch->n_seq * args->attn->map->n_groups;
     double *host[N_COLUMNS];
-    const int asked = asked_columns(host, args->columns);
-    if (asked == 0) return true;
+    const int requested = asked_columns(host, args->columns);
+    if (requested == 0) return true;
     int64_t *at = dq_block_new((size_t)n_lists + 1, sizeof *at, &b->err);
     if (!at) return false;
     place_lists(at, args);
-    const size_t bytes = (size_t)asked * (size_t)at[n_lists] * sizeof(double);
+    const size_t bytes = (size_t)requested * (size_t)at[n_lists] * sizeof(double);
     double *p = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, bytes);
     double **const to[N_COLUMNS] = {&l->sums.mass[0], &l->sums.mass[1], &l->sums.lambda_mass,
                                     &l->sums.diff, &l->sums.loo};
@@ -62,15 +62,15 @@ static size_t measure_bytes(const dq_attend_args *args)
            sizeof(double);
 }
 
-bool dq_cuda_looks_begin(dq_backend *b, dq_cuda_looks *l, const dq_cuda_units *u,
-                         const dq_attend_args *args)
+bool dq_cuda_observers_begin(dq_backend *b, dq_cuda_observers *l, const dq_cuda_units *u,
+                             const dq_attend_args *args)
 {
     const dq_headmap *map = args->attn->map;
     const size_t width = (size_t)map->n_slabs * (size_t)map->head_dim;
     memset(l, 0, sizeof *l);
     l->args = args;
-    l->records = u->most_records;
-    l->factors = u->most_factors;
+    l->records = u->max_records;
+    l->factors = u->max_factors;
     if (args->columns && !begin_columns(b, l)) return false;
     if (l->sums.loo)
         l->behind = ((size_t)l->records + (size_t)l->factors * 2 * width) * sizeof(double);
@@ -90,18 +90,18 @@ bool dq_cuda_looks_begin(dq_backend *b, dq_cuda_looks *l, const dq_cuda_units *u
 /* ------------------------------------------------------------------------------------------ launch */
 
 /* Lists of a launch as runs of its units. Returns how many; *most: keys of the longest. */
-static int find_runs(dq_map_run *runs, int *most, const dq_unit *unit, int n)
+static int find_runs(dq_map_run *runs, int *max, const dq_attention_unit *unit, int n)
 {
     int n_runs = 0;
-    *most = 0;
+    *max = 0;
     for (int i = 0; i < n; i++) {
-        const dq_unit *w = &unit[i];
+        const dq_attention_unit *w = &unit[i];
         if (i == 0 || w->seq != w[-1].seq || w->group != w[-1].group)
             runs[n_runs++] = (dq_map_run){i, 0, 0};
         dq_map_run *run = &runs[n_runs - 1];
         run->n++;
         if (w->keys > run->keys) run->keys = w->keys;
-        if (w->keys > *most) *most = w->keys;
+        if (w->keys > *max) *max = w->keys;
     }
     return n_runs;
 }
@@ -109,8 +109,8 @@ static int find_runs(dq_map_run *runs, int *most, const dq_unit *unit, int n)
 /* A grid's second axis ends at 65535. */
 enum { RUNS = 65535 };
 
-static bool sum_up(dq_backend *b, const dq_cuda_looks *l, const dq_units *u, const dq_map_run *runs,
-                   int n, int most)
+static bool sum_up(dq_backend *b, const dq_cuda_observers *l, const dq_attention_units *u,
+                   const dq_map_run *runs, int n, int max)
 {
     const cudaStream_t s = dq_cuda_of(b)->stream;
     dq_map_limits limits;
@@ -120,7 +120,7 @@ static bool sum_up(dq_backend *b, const dq_cuda_looks *l, const dq_units *u, con
         ok = dq_cuda_ok(b, dq_maps_leave_out(*u, l->scratch, l->scratch + l->records, s),
                         "attend (loo)");
     for (int i = 0; ok && l->sums.at && i < n; i += RUNS)
-        ok = dq_cuda_ok(b, dq_maps_sum(*u, l->sums, runs + i, n - i < RUNS ? n - i : RUNS, most, s),
+        ok = dq_cuda_ok(b, dq_maps_sum(*u, l->sums, runs + i, n - i < RUNS ? n - i : RUNS, max, s),
                         "attend (columns)");
     if (ok && l->measure)
         ok = dq_cuda_ok(b, dq_maps_measure(*u, limits, l->measure, l->scratch, runs, n, s),
@@ -128,16 +128,17 @@ static bool sum_up(dq_backend *b, const dq_cuda_looks *l, const dq_units *u, con
     return ok;
 }
 
-bool dq_cuda_looks_at(dq_backend *b, const dq_cuda_looks *l, const dq_units *u, const dq_unit *unit)
+bool dq_cuda_observers_run(dq_backend *b, const dq_cuda_observers *l, const dq_attention_units *u,
+                           const dq_attention_unit *unit)
 {
-    int most;
+    int max;
     if (!l->sums.at && !l->measure) return true;
     dq_map_run *runs = dq_block_new((size_t)u->n, sizeof *runs, &b->err);
     if (!runs) return false;
-    const int n = find_runs(runs, &most, unit, u->n);
+    const int n = find_runs(runs, &max, unit, u->n);
     const dq_map_run *at = dq_cuda_upload(b, runs, (size_t)n * sizeof *runs);
     dq_block_free(runs);
-    return at && sum_up(b, l, u, at, n, most);
+    return at && sum_up(b, l, u, at, n, max);
 }
 
 /* --------------------------------------------------------------------------------------------- end */
@@ -165,13 +166,13 @@ static void take_columns(void *arg, const void *data, size_t bytes)
     }
 }
 
-static void end_columns(dq_backend *b, const dq_cuda_looks *l)
+static void end_columns(dq_backend *b, const dq_cuda_observers *l)
 {
     const dq_columns *c = l->args->columns;
     const size_t n_lists = (size_t)(l->args->batch->n_seq * l->args->attn->map->n_groups);
     column_note *note = dq_cuda_note(b, sizeof *note + (2 * n_lists + 1) * sizeof note->list[0]);
     if (!note) return;
-    const int asked = asked_columns(note->host, c);
+    const int requested = asked_columns(note->host, c);
     note->n_lists = (int)n_lists;
     place_lists(note->list, l->args);
     memcpy(note->list + n_lists + 1, c->offset, n_lists * sizeof *c->offset);
@@ -179,7 +180,7 @@ static void end_columns(dq_backend *b, const dq_cuda_looks *l)
                              l->sums.loo};
     int i = 0;
     while (!first[i]) i++;
-    dq_cuda_download(b, first[i], (size_t)asked * (size_t)note->list[n_lists] * sizeof(double),
+    dq_cuda_download(b, first[i], (size_t)requested * (size_t)note->list[n_lists] * sizeof(double),
                      take_columns, note);
 }
 
@@ -211,7 +212,7 @@ static void take_measures(void *arg, const void *data, size_t bytes)
     }
 }
 
-void dq_cuda_looks_end(dq_backend *b, const dq_cuda_looks *l)
+void dq_cuda_observers_end(dq_backend *b, const dq_cuda_observers *l)
 {
     if (b->err.code != DQ_OK) return;
     if (l->sums.at) end_columns(b, l);

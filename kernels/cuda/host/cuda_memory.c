@@ -132,7 +132,7 @@ static void give_back_free(dq_cuda *c)
     if (pool->slot) index_blocks(pool);
 }
 
-static bool make_room(dq_backend *b, dq_cuda_pool *pool)
+static bool reserve(dq_backend *b, dq_cuda_pool *pool)
 {
     if (pool->n < pool->capacity) return true;
     const size_t capacity = pool->capacity ? 2 * pool->capacity : 64;
@@ -184,7 +184,7 @@ void *dq_cuda_alloc(dq_backend *b, size_t bytes)
     dq_cuda *c = dq_cuda_of(b);
     dq_cuda_pool *pool = c->pool;
     void *p = NULL;
-    if (b->err.code != DQ_OK || !make_room(b, pool)) return NULL;
+    if (b->err.code != DQ_OK || !reserve(b, pool)) return NULL;
     bytes = bytes ? bytes : 1;
     if (!pool->exact) bytes = round_up(bytes);
     block *found = take_free(pool, bytes);

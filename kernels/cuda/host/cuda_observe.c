@@ -8,7 +8,7 @@
 
 enum { PIECE_ROWS = 1024 };
 
-_Static_assert((int)DQ_TALLY_TOP == (int)DQ_TOP && (int)DQ_TALLY_BINS == (int)DQ_HIST_BINS,
+_Static_assert((int)DQ_OBSERVE_TOP == (int)DQ_TOP && (int)DQ_OBSERVE_BINS == (int)DQ_HIST_BINS,
                "kernels count what dq_tally holds");
 
 /* One call, on the device. */
@@ -16,9 +16,9 @@ typedef struct count {
     dq_tally *tally;
     const dq_attend_args *args; /* of logits */
     bool refines;
-    dq_call_tally *call;
-    dq_launch_top *top; /* one per launch */
-    dq_tally_bins *bins;
+    dq_observe_call *call;
+    dq_observe_top *top; /* one per launch */
+    dq_observe_bins *bins;
     int n_launches, launched;
     size_t result_bytes;
 } count;
@@ -32,11 +32,11 @@ typedef struct note {
     int n_launches;
 } note;
 
-static void add_top(dq_tally *from, const dq_launch_top *top, const note *n)
+static void add_top(dq_tally *from, const dq_observe_top *top, const note *n)
 {
     from->n_top = (int)top->n;
     for (int i = 0; i < from->n_top; i++) {
-        const dq_found *f = &top->found[i];
+        const dq_observe_found *f = &top->found[i];
         from->top[i] = f->value;
         from->place[i] = (dq_place){n->seq_base + f->seq, n->layer, f->head, f->row, f->col};
     }
@@ -46,8 +46,8 @@ static void take_tally(void *arg, const void *data, size_t bytes)
 {
     static int64_t nothing[DQ_HIST_BINS];
     const note *n = arg;
-    const dq_call_tally *call = data;
-    const dq_launch_top *top = (const dq_launch_top *)(const void *)(call + 1);
+    const dq_observe_call *call = data;
+    const dq_observe_top *top = (const dq_observe_top *)(const void *)(call + 1);
     dq_tally from = {.sum = call->total[0], .sum2 = call->total[1], .sum4 = call->total[2]};
     (void)bytes;
     from.hist = nothing;
@@ -88,34 +88,36 @@ static bool count_begin(dq_backend *b, count *c, dq_tally *tally, const dq_atten
     if (c->refines) c->result_bytes = 0;
     uint8_t *p = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, sizeof *c->bins + c->result_bytes);
     if (!p) return false;
-    c->bins = (dq_tally_bins *)(void *)p;
-    c->call = (dq_call_tally *)(void *)(c->bins + 1);
-    c->top = (dq_launch_top *)(void *)(c->call + 1);
+    c->bins = (dq_observe_bins *)(void *)p;
+    c->call = (dq_observe_call *)(void *)(c->bins + 1);
+    c->top = (dq_observe_top *)(void *)(c->call + 1);
     return dq_cuda_ok(b, cudaMemsetAsync(p, 0, sizeof *c->bins + c->result_bytes, s), "memset");
 }
 
 /* room: 36 bytes for every row. */
-static bool count_rows(dq_backend *b, count *c, const dq_piece *pieces, int n, void *room)
+static bool count_rows(dq_backend *b, count *c, const dq_observe_piece *pieces, int n,
+                       void *capacity)
 {
     const cudaStream_t s = dq_cuda_of(b)->stream;
     if (n == 0) return true;
-    dq_tally_rows rows = {.n = n, .records = pieces[n - 1].record + pieces[n - 1].rows};
-    double *sums = room;
+    dq_observe_rows rows = {.n = n, .records = pieces[n - 1].record + pieces[n - 1].rows};
+    double *sums = capacity;
     for (int i = 0; i < n; i++) {
-        if (pieces[i].rows > rows.most_rows) rows.most_rows = pieces[i].rows;
+        if (pieces[i].rows > rows.max_rows) rows.max_rows = pieces[i].rows;
     }
     rows.piece = dq_cuda_upload(b, pieces, (size_t)n * sizeof *pieces);
     if (!rows.piece) return false;
     if (c->refines)
         return dq_cuda_ok(
-            b, dq_tally_refined(rows, c->bins->fine, (uint32_t)c->tally->refine_bin, s), "observe");
+            b, dq_observe_refined(rows, c->bins->fine, (uint32_t)c->tally->refine_bin, s),
+            "observe");
     return dq_cuda_ok(b,
-                      dq_tally_launch(rows, c->call, &c->top[c->launched++], c->bins, sums,
-                                      (uint32_t *)(void *)(sums + 4 * (size_t)rows.records), s),
+                      dq_observe_launch(rows, c->call, &c->top[c->launched++], c->bins, sums,
+                                        (uint32_t *)(void *)(sums + 4 * (size_t)rows.records), s),
                       "observe");
 }
 
-static size_t count_room(int64_t rows)
+static size_t count_capacity(int64_t rows)
 {
     return (size_t)rows * (4 * sizeof(double) + sizeof(uint32_t));
 }
@@ -134,8 +136,9 @@ static void count_end(dq_backend *b, const count *c, int layer, int32_t seq_base
 /* ------------------------------------------------------------------------------------------ logits */
 
 /* Strips of one sequence of a launch, by query head and position. */
-static int add_pieces(dq_piece *to, const dq_cuda_units *u, const dq_units *launch,
-                      const dq_unit *unit, int n, const dq_headmap *map, int32_t *record)
+static int add_pieces(dq_observe_piece *to, const dq_cuda_units *u,
+                      const dq_attention_units *launch, const dq_attention_unit *unit, int n,
+                      const dq_headmap *map, int32_t *record)
 {
     int n_pieces = 0;
     for (int h = 0; h < map->n_q; h++) {
@@ -143,29 +146,31 @@ static int add_pieces(dq_piece *to, const dq_cuda_units *u, const dq_units *laun
         int slot = 0;
         for (int k = 0; k < h; k++) slot += map->group[map->key[k]] == g;
         for (int i = 0; i < n; i++) {
-            const dq_unit *w = &unit[i];
+            const dq_attention_unit *w = &unit[i];
             if (w->group != g) continue;
             to[n_pieces++] =
-                (dq_piece){.x = launch->strip + w->strip + (int64_t)slot * w->n * w->ld,
-                           .ld = w->ld,
-                           .visible = launch->visible + (int64_t)w->row * map->n_groups + g,
-                           .col = launch->edge + w->edge,
-                           .pos = u->pos + w->row,
-                           .step = map->n_groups,
-                           .rows = w->n,
-                           .record = *record,
-                           .seq = w->seq,
-                           .head = h};
+                (dq_observe_piece){.x = launch->strip + w->strip + (int64_t)slot * w->n * w->ld,
+                                   .ld = w->ld,
+                                   .visible = launch->visible + (int64_t)w->row * map->n_groups + g,
+                                   .col = launch->edge + w->edge,
+                                   .pos = u->pos + w->row,
+                                   .step = map->n_groups,
+                                   .rows = w->n,
+                                   .record = *record,
+                                   .seq = w->seq,
+                                   .head = h};
             *record += w->n;
         }
     }
     return n_pieces;
 }
 
-static bool observe_launch(dq_backend *b, count *c, const dq_cuda_units *u, const dq_units *launch,
-                           const dq_unit *unit, const dq_headmap *map, void *room)
+static bool observe_launch(dq_backend *b, count *c, const dq_cuda_units *u,
+                           const dq_attention_units *launch, const dq_attention_unit *unit,
+                           const dq_headmap *map, void *capacity)
 {
-    dq_piece *pieces = dq_block_new((size_t)launch->n * (size_t)map->n_q, sizeof *pieces, &b->err);
+    dq_observe_piece *pieces =
+        dq_block_new((size_t)launch->n * (size_t)map->n_q, sizeof *pieces, &b->err);
     if (!pieces) return false;
     int n_pieces = 0;
     int32_t record = 0;
@@ -176,7 +181,7 @@ static bool observe_launch(dq_backend *b, count *c, const dq_cuda_units *u, cons
     }
     const bool ok = dq_cuda_ok(b, dq_cuda_scores(c->args, *launch, dq_cuda_of(b)->stream),
                                "attn_observe (scores)") &&
-                    count_rows(b, c, pieces, n_pieces, room);
+                    count_rows(b, c, pieces, n_pieces, capacity);
     dq_block_free(pieces);
     return ok;
 }
@@ -184,7 +189,7 @@ static bool observe_launch(dq_backend *b, count *c, const dq_cuda_units *u, cons
 static int count_launches(const dq_cuda_units *u)
 {
     dq_cuda_units all = *u;
-    dq_units launch;
+    dq_attention_units launch;
     int n = 0;
     for (int first; dq_cuda_units_next(&all, &launch, &first);) n++;
     return n;
@@ -193,18 +198,18 @@ static int count_launches(const dq_cuda_units *u)
 void dq_cuda_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
                           int32_t seq_base)
 {
-    const dq_cuda_wish wish = {.strips = true, .places = true};
+    const dq_cuda_units_request request = {.strips = true, .places = true};
     const dq_headmap *map = args->attn->map;
     dq_cuda_units u;
     count c;
-    void *room;
+    void *capacity;
     if (b->err.code != DQ_OK) return;
-    if (!dq_cuda_units_begin(b, &u, args, wish)) return;
+    if (!dq_cuda_units_begin(b, &u, args, request)) return;
     if (count_begin(b, &c, tally, args, count_launches(&u)) &&
-        dq_cuda_units_scratch(b, &u, count_room(u.most_records), &room)) {
-        dq_units launch;
+        dq_cuda_units_scratch(b, &u, count_capacity(u.max_records), &capacity)) {
+        dq_attention_units launch;
         for (int first; b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);)
-            observe_launch(b, &c, &u, &launch, u.unit + first, map, room);
+            observe_launch(b, &c, &u, &launch, u.unit + first, map, capacity);
         count_end(b, &c, args->layer, seq_base);
     }
     dq_cuda_units_end(b, &u);
@@ -213,21 +218,22 @@ void dq_cuda_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *
 /* ----------------------------------------------------------------------------------- hidden states */
 
 /* Rows of all sequences; to NULL: only counts. */
-static int row_pieces(dq_piece *to, dq_mat x, const dq_batch *batch, const int32_t *pos)
+static int row_pieces(dq_observe_piece *to, dq_mat x, const dq_batch *batch, const int32_t *pos)
 {
     int n = 0;
     for (int i = 0; i < batch->n_seq; i++) {
         const int64_t end = batch->cu_rows[i + 1];
         for (int64_t r = batch->cu_rows[i]; r < end; r += PIECE_ROWS, n++) {
             if (!to) continue;
-            to[n] = (dq_piece){.x = x.p + r * x.cols,
-                               .ld = x.cols,
-                               .pos = pos + r,
-                               .cols = (int32_t)x.cols,
-                               .rows = (int32_t)(end - r < PIECE_ROWS ? end - r : PIECE_ROWS),
-                               .record = (int32_t)r,
-                               .seq = i,
-                               .head = -1};
+            to[n] =
+                (dq_observe_piece){.x = x.p + r * x.cols,
+                                   .ld = x.cols,
+                                   .pos = pos + r,
+                                   .cols = (int32_t)x.cols,
+                                   .rows = (int32_t)(end - r < PIECE_ROWS ? end - r : PIECE_ROWS),
+                                   .record = (int32_t)r,
+                                   .seq = i,
+                                   .head = -1};
         }
     }
     return n;
@@ -240,11 +246,12 @@ void dq_cuda_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *b
     count c;
     if (b->err.code != DQ_OK || n == 0) return;
     const int32_t *pos = dq_cuda_upload(b, batch->pos, (size_t)batch->n_rows * sizeof *pos);
-    void *room = pos ? dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, count_room(batch->n_rows)) : NULL;
-    dq_piece *pieces = dq_block_new((size_t)n, sizeof *pieces, &b->err);
-    if (room && pieces && count_begin(b, &c, tally, NULL, 1)) {
+    void *capacity =
+        pos ? dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, count_capacity(batch->n_rows)) : NULL;
+    dq_observe_piece *pieces = dq_block_new((size_t)n, sizeof *pieces, &b->err);
+    if (capacity && pieces && count_begin(b, &c, tally, NULL, 1)) {
         row_pieces(pieces, x, batch, pos);
-        if (count_rows(b, &c, pieces, n, room)) count_end(b, &c, layer, seq_base);
+        if (count_rows(b, &c, pieces, n, capacity)) count_end(b, &c, layer, seq_base);
     }
     dq_block_free(pieces);
     dq_cuda_upload_end(b);

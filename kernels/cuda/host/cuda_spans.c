@@ -7,7 +7,7 @@
 _Static_assert((int)DQ_SPAN_SUM_CLASSES == (int)DQ_SPAN_CLASSES, "classes");
 _Static_assert(sizeof(dq_span_mass) == 2 * sizeof(double), "masses are pairs of doubles");
 
-bool dq_cuda_spans_begin(dq_backend *b, dq_cuda_looks *l)
+bool dq_cuda_spans_begin(dq_backend *b, dq_cuda_observers *l)
 {
     const dq_attend_args *args = l->args;
     dq_span_rows rows;
@@ -40,9 +40,9 @@ static void take_spans(void *arg, const void *data, size_t bytes)
     dq_span_rows_add(note->sums, note->at, note->n_seq, note->n_out, note->n_classes, data);
 }
 
-void dq_cuda_spans_end(dq_backend *b, const dq_cuda_looks *l)
+void dq_cuda_spans_end(dq_backend *b, const dq_cuda_observers *l)
 {
-    const dq_spans *spans = l->args->spans;
+    const dq_attention_spans *spans = l->args->spans;
     const int n_seq = l->args->batch->n_seq;
     span_note *note = dq_cuda_note(b, sizeof *note + ((size_t)n_seq + 1) * sizeof note->at[0]);
     if (!note) return;

@@ -30,7 +30,7 @@ typedef struct result {
 /* A list of n things of one size. */
 typedef struct list {
     void *item;
-    size_t n, room;
+    size_t n, capacity;
 } list;
 
 struct dq_cuda_transfer {
@@ -42,19 +42,19 @@ struct dq_cuda_transfer {
     list note; /* void *: host memory */
 };
 
-/* Room for one more; NULL with the sticky error set. */
+/* Capacity for one more; NULL with the sticky error set. */
 static void *push(dq_backend *b, list *l, size_t size)
 {
-    if (l->n == l->room) {
-        const size_t room = l->room ? 2 * l->room : 16;
-        void *more = realloc(l->item, room * size);
+    if (l->n == l->capacity) {
+        const size_t capacity = l->capacity ? 2 * l->capacity : 16;
+        void *more = realloc(l->item, capacity * size);
         if (!more) {
             dq_fail(&b->err, DQ_RESOURCE, "out of memory (%zu bytes for a list of copies)",
-                    room * size);
+                    capacity * size);
             return NULL;
         }
         l->item = more;
-        l->room = room;
+        l->capacity = capacity;
     }
     return (uint8_t *)l->item + size * l->n++;
 }
@@ -104,7 +104,7 @@ static void *pinned(dq_backend *b, size_t bytes)
 
 /* ----------------------------------------------------------------------------------------------- up */
 /* The current block, with room in it. */
-static ring_block *ring_room(dq_backend *b)
+static ring_block *ring_capacity(dq_backend *b)
 {
     dq_cuda *c = dq_cuda_of(b);
     dq_cuda_transfer *t = c->transfer;
@@ -138,7 +138,7 @@ void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes)
     const uint8_t *from = host;
     if (b->err.code != DQ_OK) return;
     while (bytes > 0) {
-        const ring_block *k = ring_room(b);
+        const ring_block *k = ring_capacity(b);
         if (!k) return;
         const size_t left = RING_BYTES - t->ring_used, n = bytes < left ? bytes : left;
         memcpy(k->p + t->ring_used, from, n);
@@ -196,7 +196,7 @@ static void *area_take(dq_backend *b, size_t bytes)
     return more->p;
 }
 
-void dq_cuda_settle(dq_backend *b)
+void dq_cuda_finish_uploads(dq_backend *b)
 {
     dq_cuda *c = dq_cuda_of(b);
     dq_cuda_transfer *t = c->transfer;
@@ -241,5 +241,5 @@ void dq_cuda_get(dq_backend *b, void *host, const void *src, size_t bytes)
     if (bytes)
         dq_cuda_ok(b, cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, c->stream),
                    "copy from the device");
-    dq_cuda_settle(b);
+    dq_cuda_finish_uploads(b);
 }

@@ -15,8 +15,8 @@ enum { UNITS = 65535 }; /* a grid's third axis ends there */
 /* Host arrays while they are made. */
 typedef struct draft {
     const dq_attend_args *args;
-    dq_cuda_wish wish;
-    dq_unit *unit;
+    dq_cuda_units_request request;
+    dq_attention_unit *unit;
     dq_page *page;
     int32_t *visible, *edge;
     int n_units;
@@ -33,7 +33,7 @@ static const dq_kv_list *list_of(const dq_attend_args *args, int i, int g)
 static int64_t tile_end(const dq_batch *batch, int64_t first, int64_t end)
 {
     int64_t n = first + 1;
-    while (n < end && batch->pos[n] / DQ_PAGE == batch->pos[first] / DQ_PAGE) n++;
+    while (n < end && batch->pos[n] / DQ_PAGE_TOKENS == batch->pos[first] / DQ_PAGE_TOKENS) n++;
     return n;
 }
 
@@ -47,23 +47,24 @@ static void count(draft *d)
             d->n_units += n_groups;
         for (int g = 0; end > batch->cu_rows[i] && g < n_groups; g++) {
             const dq_kv_list *list = list_of(d->args, i, g);
-            d->n_pages += (list->count + DQ_PAGE - 1) / DQ_PAGE;
+            d->n_pages += (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
             d->n_edges += list->count; /* at most */
         }
     }
 }
 
-static bool draft_new(dq_backend *b, draft *d, const dq_attend_args *args, dq_cuda_wish wish)
+static bool draft_new(dq_backend *b, draft *d, const dq_attend_args *args,
+                      dq_cuda_units_request request)
 {
     memset(d, 0, sizeof *d);
     d->args = args;
-    d->wish = wish;
+    d->request = request;
     count(d);
     const size_t cells = (size_t)args->batch->n_rows * (size_t)args->attn->map->n_groups;
     d->unit = dq_block_new((size_t)d->n_units + 1, sizeof *d->unit, &b->err);
     d->page = dq_block_new((size_t)d->n_pages + 1, sizeof *d->page, &b->err);
     d->visible = dq_block_new(cells + 1, sizeof *d->visible, &b->err);
-    if (wish.edges || wish.places)
+    if (request.edges || request.places)
         d->edge = dq_block_new((size_t)d->n_edges + 1, sizeof *d->edge, &b->err);
     d->n_units = 0;
     d->n_pages = d->n_edges = 0;
@@ -82,11 +83,11 @@ static void draft_free(draft *d)
 /* Keys of one tile of positions are neighbours in the list, wherever kept tokens ended up. */
 static void add_edges(draft *d, const dq_kv_list *list)
 {
-    for (int64_t i = 0; d->wish.places && i < list->count; i++)
+    for (int64_t i = 0; d->request.places && i < list->count; i++)
         d->edge[d->n_edges++] = dq_kv_pos(list, i);
-    for (int64_t i = 0; d->wish.edges && i < list->count; i++) {
+    for (int64_t i = 0; d->request.edges && i < list->count; i++) {
         if (i + 1 == list->count ||
-            dq_kv_pos(list, i + 1) / DQ_PAGE != dq_kv_pos(list, i) / DQ_PAGE)
+            dq_kv_pos(list, i + 1) / DQ_PAGE_TOKENS != dq_kv_pos(list, i) / DQ_PAGE_TOKENS)
             d->edge[d->n_edges++] = (int32_t)(i + 1);
     }
 }
@@ -103,9 +104,10 @@ static void add_visible(draft *d, const dq_kv_list *list, int i, int g)
     }
 }
 
-static void add_unit(draft *d, const dq_kv_list *list, const dq_rows *rows, int g, dq_unit shared)
+static void add_unit(draft *d, const dq_kv_list *list, const dq_kv_rows *rows, int g,
+                     dq_attention_unit shared)
 {
-    dq_unit *w = &d->unit[d->n_units++];
+    dq_attention_unit *w = &d->unit[d->n_units++];
     dq_kv_span span[2];
     const int n_spans = dq_kv_spans(span, d->args->kv, list, rows);
     const int64_t last = (rows->first + rows->n - 1) * d->args->attn->map->n_groups + g;
@@ -116,11 +118,11 @@ static void add_unit(draft *d, const dq_kv_list *list, const dq_rows *rows, int 
     w->coded[0] = (int32_t)span[0].coded_end;
     w->coded[1] = (int32_t)span[n_spans - 1].coded_end;
     w->keys = d->visible[last];
-    w->ld = (w->keys + DQ_PAGE - 1) / DQ_PAGE * DQ_PAGE;
+    w->ld = (w->keys + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
 }
 
 /* From which row of a unit on columns count, n: none. */
-static int32_t first_counted(const draft *d, const dq_unit *w)
+static int32_t first_counted(const draft *d, const dq_attention_unit *w)
 {
     const dq_columns *c = d->args->columns;
     if (!c) return w->n;
@@ -130,12 +132,13 @@ static int32_t first_counted(const draft *d, const dq_unit *w)
 }
 
 /* The same for spans, with the record of that row. */
-static void place_spans(const draft *d, dq_unit *w)
+static void place_spans(const draft *d, dq_attention_unit *w)
 {
     const int64_t *cu_rows = d->args->batch->cu_rows;
     w->counted = w->n;
     if (!d->args->spans) return;
-    const int64_t first = dq_spans_first(d->args->spans, cu_rows, w->seq), here = first - w->row;
+    const int64_t first = dq_attention_spans_first(d->args->spans, cu_rows, w->seq),
+                  here = first - w->row;
     w->counted = (int32_t)(here < 0 ? 0 : here > w->n ? w->n : here);
     w->span = (int32_t)(d->n_spans + (here < 0 ? -here : 0));
 }
@@ -147,20 +150,20 @@ static void add_list(draft *d, int i, int g)
     const int64_t end = batch->cu_rows[i + 1], edges = d->n_edges;
     add_edges(d, list);
     add_visible(d, list, i, g);
-    const dq_unit shared = {.page = d->n_pages,
-                            .edge = edges,
-                            .n_edges = (int32_t)(d->n_edges - edges),
-                            .seq = i,
-                            .group = g,
-                            .sinks = (int32_t)dq_kv_visible(list, DQ_SINKS - 1)};
+    const dq_attention_unit shared = {.page = d->n_pages,
+                                      .edge = edges,
+                                      .n_edges = (int32_t)(d->n_edges - edges),
+                                      .seq = i,
+                                      .group = g,
+                                      .sinks = (int32_t)dq_kv_visible(list, DQ_SINKS - 1)};
     for (int64_t r = batch->cu_rows[i]; r < end;) {
-        const dq_rows rows = {i, r, tile_end(batch, r, end) - r, batch->pos + r};
+        const dq_kv_rows rows = {i, r, tile_end(batch, r, end) - r, batch->pos + r};
         add_unit(d, list, &rows, g, shared);
         d->unit[d->n_units - 1].first = first_counted(d, &d->unit[d->n_units - 1]);
         place_spans(d, &d->unit[d->n_units - 1]);
         r += rows.n;
     }
-    for (int64_t p = 0; p < (list->count + DQ_PAGE - 1) / DQ_PAGE; p++)
+    for (int64_t p = 0; p < (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS; p++)
         d->page[d->n_pages++] = dq_cuda_page(list->page[p]);
 }
 
@@ -202,17 +205,17 @@ static void fill_heads(head_table *t, const dq_kv *kv)
     t->o_first[map->n_groups] = n_out;
 }
 
-static void most_heads(dq_units *u, const head_table *t, int n_groups)
+static void max_heads(dq_attention_units *u, const head_table *t, int n_groups)
 {
     for (int g = 0; g < n_groups; g++) {
         const int32_t q = t->q_first[g + 1] - t->q_first[g], o = t->o_first[g + 1] - t->o_first[g];
-        if (q > u->most_q) u->most_q = q;
-        if (o > u->most_out) u->most_out = o;
+        if (q > u->max_q) u->max_q = q;
+        if (o > u->max_out) u->max_out = o;
     }
 }
 
 /* Heads by group. *t stays good until it is freed as one block: t->q. */
-static bool upload_heads(dq_backend *b, dq_units *u, head_table *t, const dq_kv *kv)
+static bool upload_heads(dq_backend *b, dq_attention_units *u, head_table *t, const dq_kv *kv)
 {
     const dq_headmap *map = kv->map;
     const size_t q = (size_t)map->n_q, o = (size_t)map->n_out, g = (size_t)map->n_groups + 1;
@@ -224,7 +227,7 @@ static bool upload_heads(dq_backend *b, dq_units *u, head_table *t, const dq_kv 
     t->o_first = t->q_first + g;
     t->place = t->o_first + g;
     fill_heads(t, kv);
-    most_heads(u, t, map->n_groups);
+    max_heads(u, t, map->n_groups);
     u->q_head = dq_cuda_upload(b, t->q, bytes);
     if (!u->q_head) return false;
     u->o_head = (const dq_o_head *)(const void *)(u->q_head + q);
@@ -236,21 +239,21 @@ static bool upload_heads(dq_backend *b, dq_units *u, head_table *t, const dq_kv 
 /* ---------------------------------------------------------------------------------------- launches */
 
 /* Where each unit's strips, sums and factors lie; a launch ends where they would not fit. */
-static void place_units(dq_cuda_units *u, const head_table *t, dq_cuda_wish wish,
+static void place_units(dq_cuda_units *u, const head_table *t, dq_cuda_units_request request,
                         size_t strip_bytes)
 {
-    const int64_t room = (int64_t)(strip_bytes / sizeof(float));
+    const int64_t capacity = (int64_t)(strip_bytes / sizeof(float));
     int64_t strips = 0, records = 0, factors = 0;
     for (int i = 0, in_launch = 0; i < u->n; i++, in_launch++) {
-        dq_unit *w = &u->unit[i];
+        dq_attention_unit *w = &u->unit[i];
         const int q = t->q_first[w->group + 1] - t->q_first[w->group];
         const int o = t->o_first[w->group + 1] - t->o_first[w->group];
-        int64_t behind = wish.out_strips ? (int64_t)o * w->n * w->ld : 0;
-        const int64_t parts = wish.parts ? dq_fused_decode_floats(&u->dev, o, w->n, w->ld) : 0;
+        int64_t behind = request.out_strips ? (int64_t)o * w->n * w->ld : 0;
+        const int64_t parts = request.parts ? dq_fused_decode_floats(&u->dev, o, w->n, w->ld) : 0;
         if (parts > behind) behind = parts;
-        const bool room_for = wish.strips || (wish.counted && w->counted < w->n);
+        const bool room_for = request.strips || (request.counted && w->counted < w->n);
         const int64_t floats = room_for ? (int64_t)q * w->n * w->ld + behind : 0;
-        if (in_launch && (strips + floats > room || in_launch == UNITS))
+        if (in_launch && (strips + floats > capacity || in_launch == UNITS))
             strips = records = factors = in_launch = 0;
         w->strip = strips;
         w->record = (int32_t)records;
@@ -258,29 +261,29 @@ static void place_units(dq_cuda_units *u, const head_table *t, dq_cuda_wish wish
         strips += floats;
         records += (int64_t)q * w->n;
         factors += (int64_t)o * w->n;
-        if (strips > u->most_strips) u->most_strips = strips;
-        if (records > u->most_records) u->most_records = records;
-        if (factors > u->most_factors) u->most_factors = factors;
+        if (strips > u->max_strips) u->max_strips = strips;
+        if (records > u->max_records) u->max_records = records;
+        if (factors > u->max_factors) u->max_factors = factors;
     }
 }
 
-bool dq_cuda_units_next(dq_cuda_units *u, dq_units *launch, int *first)
+bool dq_cuda_units_next(dq_cuda_units *u, dq_attention_units *launch, int *first)
 {
     if (u->next >= u->n) return false;
     *first = u->next;
     *launch = u->dev;
     launch->unit += u->next;
     do {
-        const dq_unit *w = &u->unit[u->next++];
-        if (w->n > launch->most_rows) launch->most_rows = w->n;
-        if (w->keys > launch->most_keys) launch->most_keys = w->keys;
-        if (w->n_edges > launch->most_edges) launch->most_edges = w->n_edges;
+        const dq_attention_unit *w = &u->unit[u->next++];
+        if (w->n > launch->max_rows) launch->max_rows = w->n;
+        if (w->keys > launch->max_keys) launch->max_keys = w->keys;
+        if (w->n_edges > launch->max_edges) launch->max_edges = w->n_edges;
     } while (u->next < u->n && u->unit[u->next].record > 0);
     launch->n = u->next - *first;
     return true;
 }
 
-static void describe(dq_units *u, const dq_attend_args *args)
+static void describe(dq_attention_units *u, const dq_attend_args *args)
 {
     const dq_headmap *map = args->attn->map;
     dq_cuda_forms(u->form, args->kv);
@@ -303,13 +306,13 @@ static bool upload_draft(dq_backend *b, dq_cuda_units *u, const draft *d)
     u->dev.pages = dq_cuda_upload(b, d->page, (size_t)d->n_pages * sizeof *d->page);
     u->dev.visible = dq_cuda_upload(b, d->visible, cells * sizeof *d->visible);
     if (d->edge) u->dev.edge = dq_cuda_upload(b, d->edge, (size_t)d->n_edges * sizeof *d->edge);
-    if (d->wish.places)
+    if (d->request.places)
         u->pos = dq_cuda_upload(b, batch->pos, (size_t)batch->n_rows * sizeof *batch->pos);
     return b->err.code == DQ_OK;
 }
 
 bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *args,
-                         dq_cuda_wish wish)
+                         dq_cuda_units_request request)
 {
     draft d;
     head_table t = {0};
@@ -319,18 +322,18 @@ bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *
         if (!dq_kv_pages_known(b, args->kv, args->batch->seq[i])) return false;
     }
     describe(&u->dev, args);
-    if (draft_new(b, &d, args, wish)) {
+    if (draft_new(b, &d, args, request)) {
         for (int i = 0; i < args->batch->n_seq; i++) {
             const bool rows = args->batch->cu_rows[i + 1] > args->batch->cu_rows[i];
             for (int g = 0; rows && g < u->dev.n_groups; g++) add_list(&d, i, g);
             if (args->spans)
                 d.n_spans += args->batch->cu_rows[i + 1] -
-                             dq_spans_first(args->spans, args->batch->cu_rows, i);
+                             dq_attention_spans_first(args->spans, args->batch->cu_rows, i);
         }
         u->unit = d.unit;
         u->n = d.n_units;
         if (upload_heads(b, &u->dev, &t, args->kv)) {
-            place_units(u, &t, wish, dq_cuda_of(b)->strip_bytes);
+            place_units(u, &t, request, dq_cuda_of(b)->strip_bytes);
             upload_draft(b, u, &d);
         }
         dq_block_free(t.q);
@@ -351,11 +354,11 @@ void dq_cuda_units_end(dq_backend *b, dq_cuda_units *u)
 
 bool dq_cuda_units_scratch(dq_backend *b, dq_cuda_units *u, size_t behind, void **more)
 {
-    const size_t strips = ((size_t)u->most_strips * sizeof(float) + 255) / 256 * 256;
-    const size_t sums = (size_t)u->most_records * sizeof(double);
+    const size_t strips = ((size_t)u->max_strips * sizeof(float) + 255) / 256 * 256;
+    const size_t sums = (size_t)u->max_records * sizeof(double);
     uint8_t *a = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, strips + behind);
     double *sum =
-        dq_cuda_scratch(b, DQ_CUDA_SCRATCH_B, sums + 3 * (size_t)u->most_factors * sizeof(float));
+        dq_cuda_scratch(b, DQ_CUDA_SCRATCH_B, sums + 3 * (size_t)u->max_factors * sizeof(float));
     if (!a || !sum) return false;
     u->dev.strip = (float *)(void *)a;
     u->dev.sum = sum;

@@ -15,7 +15,7 @@ typedef struct entry {
 
 struct dq_cuda_weights {
     entry *entry; /* [n], by key */
-    size_t n, room;
+    size_t n, capacity;
 };
 
 enum { STAGE_BYTES = 1 << 20 };
@@ -76,18 +76,18 @@ static void put_dense(dq_backend *b, entry *e, const dq_weight *w)
 static void spread_row(uint8_t *to, const uint8_t *from, const dq_cuda_weight *d, int8_t *codes)
 {
     int8_t *wide = codes + padded(d->cols, 64);
-    dq_unpack_row(codes, from, d->cols, d->bits);
+    dq_quant_unpack_row(codes, from, d->cols, d->bits);
     memset(wide, 0, (size_t)(d->groups * d->group_codes));
     for (int64_t i = 0; i < d->cols; i++)
         wide[i / d->group * d->group_codes + i % d->group] = codes[i];
-    dq_pack_row(to, wide, d->groups * d->group_codes, d->bits);
+    dq_quant_pack_row(to, wide, d->groups * d->group_codes, d->bits);
 }
 
 static void put_codes(dq_backend *b, entry *e, const dq_weight *w)
 {
     dq_cuda_weight *d = &e->w;
     const bool whole = d->groups == 1 || d->group % DQ_GROUP_STEP == 0;
-    const int64_t bytes = (int64_t)dq_row_bytes(w->cols, w->bits);
+    const int64_t bytes = (int64_t)dq_quant_row_bytes(w->cols, w->bits);
     const int64_t stage_rows = d->pitch < STAGE_BYTES ? STAGE_BYTES / d->pitch : 1;
     const size_t spread = (size_t)(padded(d->cols, 64) + d->groups * d->group_codes);
     uint8_t *stage = dq_block_new((size_t)stage_rows, (size_t)d->pitch, &b->err);
@@ -150,9 +150,9 @@ static void put_packed(dq_backend *b, entry *e, const dq_weight *w)
     dq_cuda_weight *d = &e->w;
     d->bits = w->bits;
     d->group = w->group_size;
-    d->groups = dq_groups(w->cols, w->group_size);
+    d->groups = dq_quant_groups(w->cols, w->group_size);
     d->group_codes = padded(w->group_size, DQ_GROUP_STEP);
-    d->pitch = padded((int64_t)dq_row_bytes(d->groups * d->group_codes, w->bits), 16);
+    d->pitch = padded((int64_t)dq_quant_row_bytes(d->groups * d->group_codes, w->bits), 16);
     d->scale_f16 = w->scale_dtype == DQ_F16;
     d->scale_pitch = padded(w->rows, 8);
     d->zero_pitch = padded(w->rows, 16);
@@ -162,18 +162,18 @@ static void put_packed(dq_backend *b, entry *e, const dq_weight *w)
 }
 
 /* ----------------------------------------------------------------------------------- for operations */
-static bool make_room(dq_backend *b, dq_cuda_weights *all)
+static bool reserve(dq_backend *b, dq_cuda_weights *all)
 {
-    if (all->n < all->room) return true;
-    const size_t room = all->room ? 2 * all->room : 256;
-    entry *more = realloc(all->entry, room * sizeof *more);
+    if (all->n < all->capacity) return true;
+    const size_t capacity = all->capacity ? 2 * all->capacity : 256;
+    entry *more = realloc(all->entry, capacity * sizeof *more);
     if (!more) {
         dq_fail(&b->err, DQ_RESOURCE, "out of memory (%zu bytes for the list of weights)",
-                room * sizeof *more);
+                capacity * sizeof *more);
         return false;
     }
     all->entry = more;
-    all->room = room;
+    all->capacity = capacity;
     return true;
 }
 
@@ -192,7 +192,7 @@ bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w)
                 w->name ? w->name : "a weight", w->format->name);
         return false;
     }
-    if (!make_room(b, all)) return false;
+    if (!reserve(b, all)) return false;
     entry e = {.key = w->data, .users = 1, .w = {.rows = w->rows, .cols = w->cols}};
     e.w.kind = dq_cuda_stored_kind(w);
     if (e.w.kind == DQ_STORED_PACKED)

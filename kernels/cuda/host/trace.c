@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 65536 };
+enum { MAX = 65536 };
 
 typedef struct launch {
     const char *kernel;
@@ -32,7 +32,7 @@ static bool grow(void)
 {
     const int capacity = trace.capacity ? 2 * trace.capacity : 256;
     if (trace.n < trace.capacity) return true;
-    if (capacity > MOST) return false;
+    if (capacity > MAX) return false;
     launch *more = realloc(trace.launch, (size_t)capacity * sizeof *more);
     if (!more) return false;
     trace.launch = more;

@@ -129,14 +129,14 @@ static void finish(double *y, int width, const dq_attn *attn)
 
 static void expect_close(const float *got, const double *want, int64_t n, double tolerance)
 {
-    double most = 0, worst = 0;
+    double max = 0, worst = 0;
     for (int64_t i = 0; i < n; i++) {
         double off = fabs((double)got[i] - want[i]);
-        most = fmax(most, fabs(want[i]));
+        max = fmax(max, fabs(want[i]));
         worst = off > worst || off != off ? off : worst;
     }
-    if (!(worst <= tolerance * most)) print_error("off by %g of %g\n", worst, most);
-    assert_true(worst <= tolerance * most);
+    if (!(worst <= tolerance * max)) print_error("off by %g of %g\n", worst, max);
+    assert_true(worst <= tolerance * max);
 }
 
 static void oracle_result(scene *s, const dq_attn *attn, double *y)

@@ -43,7 +43,8 @@ typedef struct made {
     float far;  /* added to all values */
     bool twins; /* second query heads equal the first: both maps are equal */
     bool
-        grid; /* q and k in eighths: products are exact, so that no code of a rounded logit differs */
+        /* q and k in eighths: products are exact, so that no code of a rounded logit differs */
+        grid;
     bool repeats; /* values of neighbours are equal: some keys say what the row says */
 } made;
 
@@ -166,11 +167,11 @@ static int64_t sum_up(scene *s, dq_logit_spec logit, int64_t last_rows, double *
 static void expect_sums(const double *got, const double *want, int64_t n, double tolerance)
 {
     for (int c = 0; c < N_COLUMNS; c++) {
-        double most = 0, worst = 0;
-        for (int64_t i = 0; i < n; i++) most = fmax(most, fabs(want[c * n + i]));
+        double max = 0, worst = 0;
+        for (int64_t i = 0; i < n; i++) max = fmax(max, fabs(want[c * n + i]));
         for (int64_t i = 0; i < n; i++) {
             const double off = fabs(got[c * n + i] - want[c * n + i]);
-            const double of = fmax(fabs(want[c * n + i]), 1e-3 * most);
+            const double of = fmax(fabs(want[c * n + i]), 1e-3 * max);
             worst = off > worst * of || off != off ? off / of : worst;
         }
         if (getenv("DQ_SHOW")) print_message("%s: %.1e\n", column_name[c], worst);

@@ -168,7 +168,7 @@ static void attend(stage *s, int bits, dq_grain grain, const dq_columns *columns
 static void check_attend(stage *s, int bits, dq_grain grain, double tolerance)
 {
     const int64_t n = s->batch.n_rows * out_cols(s);
-    double *want = calloc((size_t)n, sizeof *want), most = 0, worst = 0;
+    double *want = calloc((size_t)n, sizeof *want), max = 0, worst = 0;
     float *got = calloc((size_t)n, sizeof *got);
     dq_oracle_args a = {&s->attn, &s->batch, s->q, s->lambda, {bits, grain}, NULL};
     dq_oracle_attend(want, s->oracle, &a);
@@ -177,14 +177,13 @@ static void check_attend(stage *s, int bits, dq_grain grain, double tolerance)
     expect_no_error(s);
     for (int64_t i = 0; i < n; i++) {
         double off = fabs(want[i] - (double)got[i]);
-        most = fmax(most, fabs(want[i]));
+        max = fmax(max, fabs(want[i]));
         worst = off > worst || off != off ? off : worst;
     }
-    if (!(worst <= tolerance * most)) {
-        print_error("bits %d, grain %s: off by %g of %g\n", bits, dq_grain_name[grain], worst,
-                    most);
+    if (!(worst <= tolerance * max)) {
+        print_error("bits %d, grain %s: off by %g of %g\n", bits, dq_grain_name[grain], worst, max);
     }
-    assert_true(worst <= tolerance * most);
+    assert_true(worst <= tolerance * max);
     free(want);
     free(got);
 }
@@ -346,23 +345,23 @@ static void absmax_is_exact(void **state)
     dq_attend_args a = arguments(&s, 4, DQ_GRAIN_HEAD);
     dq_oracle_args oa = {&s.attn, &s.batch, s.q, NULL, {4, DQ_GRAIN_HEAD}, NULL};
     s.b->ops->attn_absmax(s.b, s.absmax, &a);
-    float most_of_all = 0, got[2 * N_Q];
+    float max_of_all = 0, got[2 * N_Q];
     s.b->ops->get(s.b, got, s.absmax, sizeof got);
     for (int h = 0; h < N_Q; h++) {
-        float most = 0;
+        float max = 0;
         for (int64_t row = 0; row < 3; row++) {
             const dq_oracle_list *l = &s.oracle->list[2][s.map.group[s.map.key[h]]];
             for (int64_t i = 0; i < l->n && l->pos[i] <= s.pos[row]; i++) {
-                most = fmaxf(most, fabsf((float)dq_oracle_logit(s.oracle, &oa, row, h, i)));
+                max = fmaxf(max, fabsf((float)dq_oracle_logit(s.oracle, &oa, row, h, i)));
             }
         }
-        assert_true(got[h] == most);
+        assert_true(got[h] == max);
         assert_true(got[N_Q + h] == 0.0f);
-        most_of_all = fmaxf(most_of_all, most);
+        max_of_all = fmaxf(max_of_all, max);
     }
     s.b->ops->absmax_join(s.b, s.absmax, 2, N_Q);
     s.b->ops->get(s.b, got, s.absmax, sizeof got);
-    for (int h = 0; h < N_Q; h++) assert_true(got[h] == most_of_all);
+    for (int h = 0; h < N_Q; h++) assert_true(got[h] == max_of_all);
     close_stage(&s);
 }
 
@@ -486,7 +485,7 @@ static void counts_and_positions(void **state)
 static int64_t page_bytes(const stage *s)
 {
     int64_t d = s->map.head_dim, padded = (d + 15) / 16 * 16;
-    return DQ_PAGE * (d + padded) * N_KV * (int64_t)sizeof(float);
+    return DQ_PAGE_TOKENS * (d + padded) * N_KV * (int64_t)sizeof(float);
 }
 
 static void bytes_are_those_allocated(void **state)

@@ -46,7 +46,7 @@ static dq_weight pack(const float *values, int64_t rows, int64_t cols, int bits,
                       bool one_scale, dq_scale_mode mode)
 {
     const dq_weight_format *f = dq_weight_format_of_mode(mode);
-    const dq_qspec spec = {.bits = bits, .mode = mode, .scale_dtype = DQ_F32};
+    const dq_quant_spec spec = {.bits = bits, .mode = mode, .scale_dtype = DQ_F32};
     dq_weight w = {.name = "w",
                    .rows = rows,
                    .cols = cols,
@@ -60,22 +60,22 @@ static dq_weight pack(const float *values, int64_t rows, int64_t cols, int bits,
     float *got = block((size_t)cols, sizeof *got);
     for (int i = 0; i < f->n_parts; i++) {
         const dq_part p = dq_weight_part(&w, i);
-        part[i] = block(1, dq_part_bytes(&p));
+        part[i] = block(1, dq_weight_part_bytes(&p));
     }
     const dq_grid all = f->fit(values, rows * cols, &spec);
     for (int64_t r = 0; r < rows; r++) {
         for (int i = 0; i < f->n_parts; i++) {
             const dq_part p = dq_weight_part(&w, i);
-            at[i] = part[i] + (p.rows == 1 ? 0 : r) * (int64_t)dq_part_bytes(&p) / p.rows;
+            at[i] = part[i] + (p.rows == 1 ? 0 : r) * (int64_t)dq_weight_part_bytes(&p) / p.rows;
         }
-        for (int64_t g = 0; g < dq_groups(cols, group); g++) {
+        for (int64_t g = 0; g < dq_quant_groups(cols, group); g++) {
             const int64_t first = g * group, n = cols - first < group ? cols - first : group;
             const float *x = values + r * cols + first;
             const dq_grid own = one_scale ? all : f->fit(x, n, &spec);
             if (!one_scale || r == 0) f->put(at, g, own, &spec);
             f->encode(q + first, got + first, x, n, own, &spec);
         }
-        dq_pack_row(at[0], q, cols, bits);
+        dq_quant_pack_row(at[0], q, cols, bits);
     }
     dq_block_free(q);
     dq_block_free(got);
@@ -105,7 +105,7 @@ static void unpack_free(dq_weight *w)
 static int zero_at(const dq_weight *w, int64_t row, int64_t group)
 {
     if (!w->zero) return 1 << (w->bits - 1);
-    const int64_t bytes = (dq_groups(w->cols, w->group_size) * w->bits + 7) / 8;
+    const int64_t bytes = (dq_quant_groups(w->cols, w->group_size) * w->bits + 7) / 8;
     const uint8_t *p = (const uint8_t *)w->zero + (w->scale_rows == 1 ? 0 : row) * bytes;
     int z = 0;
     for (int64_t i = 0, b = group * w->bits; i < w->bits; i++, b++)
@@ -116,18 +116,19 @@ static int zero_at(const dq_weight *w, int64_t row, int64_t group)
 /* One element by the definition in cpu_int8.c. */
 static float product(const float *x, const dq_weight *w, int64_t row)
 {
-    const int64_t groups = dq_groups(w->cols, w->group_size);
+    const int64_t groups = dq_quant_groups(w->cols, w->group_size);
     const float *scale = w->scale;
     int8_t *q = block((size_t)w->cols, 1);
     float total = 0;
-    dq_unpack_row(q, (const uint8_t *)w->data + row * (int64_t)dq_row_bytes(w->cols, w->bits),
-                  w->cols, w->bits);
+    dq_quant_unpack_row(
+        q, (const uint8_t *)w->data + row * (int64_t)dq_quant_row_bytes(w->cols, w->bits), w->cols,
+        w->bits);
     for (int64_t g = 0; g < groups; g++) {
         const int64_t at = g * w->group_size;
         const int64_t end = at + w->group_size < w->cols ? at + w->group_size : w->cols;
-        float most = 0;
-        for (int64_t k = at; k < end; k++) most = fmaxf(most, fabsf(x[k]));
-        const float sx = most / 127.0f;
+        float max = 0;
+        for (int64_t k = at; k < end; k++) max = fmaxf(max, fabsf(x[k]));
+        const float sx = max / 127.0f;
         const int32_t shift = (1 << (w->bits - 1)) - zero_at(w, row, g);
         int32_t sum = 0;
         for (int64_t k = at; k < end; k++)

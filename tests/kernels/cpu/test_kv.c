@@ -152,8 +152,8 @@ static int64_t choose(int32_t *kept, int n, int group, int sparse)
     return n_kept;
 }
 
-/* What follows eviction, in chunks; whether pages were settled before must not matter. */
-static float *after_keep(dq_pairing pairing, dq_kv_spec spec, int chunk, bool settled, bool check)
+/* What follows eviction, in chunks; whether pages were compacted before must not matter. */
+static float *after_keep(dq_pairing pairing, dq_kv_spec spec, int chunk, bool compacted, bool check)
 {
     stage s;
     open_stage(&s, pairing, 32, spec, 2);
@@ -164,12 +164,12 @@ static float *after_keep(dq_pairing pairing, dq_kv_spec spec, int chunk, bool se
     add_rows(&s, a, 300);
     append(&s);
     attend(&s, 16);
-    if (settled) settle(&s);
+    if (compacted) settle(&s);
     for (int round = 0; round < 2; round++) {
         for (int g = 0; g < s.map.n_groups; g++) {
             int32_t kept[450];
-            const int64_t held = s.b->ops->kv_count(s.b, s.kv, a, 0, g, NULL);
-            keep(&s, a, g, kept, choose(kept, (int)held, g, 3 + round));
+            const int64_t cached = s.b->ops->kv_count(s.b, s.kv, a, 0, g, NULL);
+            keep(&s, a, g, kept, choose(kept, (int)cached, g, 3 + round));
         }
         for (int at = 75 * round; at < 75 * (round + 1); at += chunk) {
             const int left = 75 * (round + 1) - at, n = left < chunk ? left : chunk;
@@ -178,7 +178,7 @@ static float *after_keep(dq_pairing pairing, dq_kv_spec spec, int chunk, bool se
             append(&s);
             if (check) check_attend(&s);
             if (!check) attend(&s, 16);
-            if (settled || check) settle(&s);
+            if (compacted || check) settle(&s);
             memcpy(out + (size_t)at * row, s.out, (size_t)n * row * sizeof *out);
         }
     }
@@ -320,13 +320,13 @@ static void absmax_reads_codes(void **state)
         s.b->ops->get(s.b, got, absmax, sizeof got);
         s.b->ops->free(s.b, absmax);
         for (int h = 0; h < N_Q; h++) {
-            double most = 0;
+            double max = 0;
             for (int64_t row = 0; row < 90; row++) {
                 const dq_oracle_list *l = &s.oracle->list[a][s.map.group[s.map.key[h]]];
                 for (int64_t t = 0; t < l->n && l->pos[t] <= s.pos[row]; t++)
-                    most = fmax(most, fabs(dq_oracle_logit(s.oracle, &oa, row, h, t)));
+                    max = fmax(max, fabs(dq_oracle_logit(s.oracle, &oa, row, h, t)));
             }
-            assert_true(fabs((double)got[h] - most) <= 1e-5 * most);
+            assert_true(fabs((double)got[h] - max) <= 1e-5 * max);
         }
         /* observed logits are the same ones */
         dq_tally tally;

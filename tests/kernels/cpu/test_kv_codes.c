@@ -34,7 +34,7 @@ static const dq_kv_list *put_tokens(stage *s, const float *x, int n)
     test_put(s->b, &s->both[K], 64 * (int64_t)s->map.head_dim);
     s->b->ops->kv_append(s->b, s->kv, 0, &s->batch, mat(s->both[K].device, 64, s->map.head_dim),
                          mat(s->both[K].device, 64, s->map.head_dim));
-    s->b->ops->kv_settle(s->b, s->kv, 0, &s->batch);
+    s->b->ops->kv_compact(s->b, s->kv, 0, &s->batch);
     expect_no_error(s);
     return dq_kv_list_of(s->kv, 0, 0, 0);
 }
@@ -55,12 +55,12 @@ static void check_side(stage *s, const golden *g, const dq_kv_list *list, int si
     const int d = s->map.head_dim, n_scales = (d + group - 1) / group;
     const dq_tensor *q = find(g, 'q', d, bits, group), *sc = find(g, 's', d, bits, group),
                     *y = find(g, 'y', d, bits, group);
-    float *scratch = calloc((size_t)dq_kv_scratch_floats(s->kv), sizeof *scratch), scale[64];
+    float *scratch = calloc((size_t)dq_cpu_kv_scratch_floats(s->kv), sizeof *scratch), scale[64];
     int8_t codes[64];
-    const dq_simd *level[3] = {&dq_simd_scalar, dq_simd_pick(dq_cpu_features(NULL)),
-                               dq_simd_pick(dq_cpu_features(NULL) & DQ_CPU_AVX2)};
+    const dq_simd *level[3] = {&dq_simd_scalar, dq_simd_pick(dq_os_cpu_features(NULL)),
+                               dq_simd_pick(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)};
     for (int64_t t = 0; t < q->shape[0]; t++) {
-        dq_kv_token_codes(s->kv, list, t, 0, side, codes, scale);
+        dq_cpu_kv_token_codes(s->kv, list, t, 0, side, codes, scale);
         assert_memory_equal(codes, (const int8_t *)q->data + t * d, (size_t)d);
         for (int64_t i = d; i < s->kv->v_cols; i++) assert_int_equal(codes[i], 0);
         for (int i = 0; i < n_scales; i++)
@@ -68,12 +68,12 @@ static void check_side(stage *s, const golden *g, const dq_kv_list *list, int si
     }
     for (int k = 0; k < 3; k++) {
         const float *page = side == DQ_K
-                                ? dq_kv_read_keys(level[k], s->kv, list, 0, 0, 64, scratch)
-                                : dq_kv_read_values(level[k], s->kv, list, 0, 0, 64, scratch);
+                                ? dq_cpu_kv_read_keys(level[k], s->kv, list, 0, 0, 64, scratch)
+                                : dq_cpu_kv_read_values(level[k], s->kv, list, 0, 0, 64, scratch);
         assert_ptr_equal(page, scratch);
         for (int64_t i = 0; i < q->shape[0] * d; i++) {
-            const float got =
-                side == DQ_K ? page[i % d * DQ_PAGE + i / d] : page[i / d * s->kv->v_cols + i % d];
+            const float got = side == DQ_K ? page[i % d * DQ_PAGE_TOKENS + i / d]
+                                           : page[i / d * s->kv->v_cols + i % d];
             assert_true(got == golden_f32(y, i));
         }
     }
@@ -96,7 +96,7 @@ static void numpy_codes(void **state)
         snprintf(name, sizeof name, "x.%d", d);
         const dq_tensor *in = golden_find(&g, name);
         assert_non_null(in);
-        memcpy(x, in->data, dq_nbytes(in));
+        memcpy(x, in->data, dq_tensor_bytes(in));
         one_head(&s, d, b >= 4 ? b : 16, b, group);
         const dq_kv_list *list = put_tokens(&s, x, (int)in->shape[0]);
         if (b >= 4) check_side(&s, &g, list, DQ_K, b, group);
@@ -120,8 +120,8 @@ static void odd_scales_stay_in_their_page(void **state)
     const dq_kv_list *list = put_tokens(&s, x, 64);
     assert_true(list->page[0]->part[DQ_K].wide && list->page[0]->part[DQ_V].wide);
     for (int t = 0; t < 64; t++) {
-        const float exact = dq_group_scale(x + t * 32, 32, 8, DQ_ABSMAX, DQ_F32);
-        dq_kv_token_codes(s.kv, list, t, 0, DQ_K, q, scale);
+        const float exact = dq_quant_group_scale(x + t * 32, 32, 8, DQ_ABSMAX, DQ_F32);
+        dq_cpu_kv_token_codes(s.kv, list, t, 0, DQ_K, q, scale);
         assert_true(scale[0] == (t == 9 ? exact : dq_f32_from_f16(dq_f16_from_f32(exact))));
     }
     assert_int_equal(s.b->ops->kv_bytes(s.b, s.kv).scales, 2 * 64 * 4);
@@ -222,17 +222,18 @@ static void bytes_are_those_allocated(void **state)
         expect_bytes(&s);
         stream(&s, a, 137);
         expect_bytes(&s);
-        const dq_kv_bytes held = s.b->ops->kv_bytes(s.b, s.kv);
+        const dq_kv_bytes cached = s.b->ops->kv_bytes(s.b, s.kv);
         if (i < 5) { /* 4 .. 127 are codes; two pages of four heads, but the sinks, stay in f32 */
-            assert_int_equal(held.tokens_coded, 124 * s.map.n_groups);
-            assert_int_equal(held.codes,
+            assert_int_equal(cached.tokens_coded, 124 * s.map.n_groups);
+            assert_int_equal(cached.codes,
                              2 * 64 * N_KV * 32 * (widths[i][0] % 16 + widths[i][1] % 16) / 8);
         }
-        if (i < 3) assert_int_equal(held.unquantized, N_KV * 4 * (2 * 64 * (24 + 32) + 4 * 24 * 2));
-        assert_int_equal(held.tokens, 200 * s.map.n_groups);
+        if (i < 3)
+            assert_int_equal(cached.unquantized, N_KV * 4 * (2 * 64 * (24 + 32) + 4 * 24 * 2));
+        assert_int_equal(cached.tokens, 200 * s.map.n_groups);
         int32_t b = fork_seq(&s, a, 2);
-        assert_int_equal(s.b->ops->kv_bytes(s.b, s.kv).codes, held.codes);
-        assert_int_equal(s.b->ops->kv_bytes(s.b, s.kv).unquantized, held.unquantized);
+        assert_int_equal(s.b->ops->kv_bytes(s.b, s.kv).codes, cached.codes);
+        assert_int_equal(s.b->ops->kv_bytes(s.b, s.kv).unquantized, cached.unquantized);
         stream(&s, b, 70); /* makes codes in a page that `a` holds, too */
         expect_bytes(&s);
         stream(&s, a, 71); /* now both read them so */
@@ -309,8 +310,8 @@ static void codes_are_moved(void **state)
             int8_t q[2][80];
             float scale[2][4];
             memset(scale, 0, sizeof scale);
-            dq_kv_token_codes(s.kv, was, kept[i], 0, side, q[0], scale[0]);
-            dq_kv_token_codes(s.kv, now, i, 0, side, q[1], scale[1]);
+            dq_cpu_kv_token_codes(s.kv, was, kept[i], 0, side, q[0], scale[0]);
+            dq_cpu_kv_token_codes(s.kv, now, i, 0, side, q[1], scale[1]);
             assert_memory_equal(q[0], q[1], sizeof q[0]);
             assert_memory_equal(scale[0], scale[1], sizeof scale[0]);
             checked++;

@@ -33,7 +33,7 @@ static dq_kv_spec spec_of(int i)
 static int tables(const dq_simd_pages *out[3])
 {
     static const unsigned levels[] = {DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
-    const unsigned have = dq_cpu_features(NULL);
+    const unsigned have = dq_os_cpu_features(NULL);
     int n = 0;
     out[n++] = dq_simd_pages_pick(0);
     for (int i = 0; i < 2; i++) {
@@ -66,13 +66,13 @@ static float score_of(const stage *s, const dq_kv_list *list, int64_t token, int
     int8_t code[256];
     float scale[256], total = 0;
     const int64_t d = s->map.head_dim, group = s->kv->form[DQ_K].group;
-    dq_kv_token_codes(s->kv, list, token, key, DQ_K, code, scale);
+    dq_cpu_kv_token_codes(s->kv, list, token, key, DQ_K, code, scale);
     for (int64_t g = 0; g * group < d; g++) {
-        float most = 0;
+        float max = 0;
         int64_t sum = 0;
         const int64_t end = (g + 1) * group < d ? (g + 1) * group : d;
-        for (int64_t c = g * group; c < end; c++) most = fmaxf(most, fabsf(q[c]));
-        const float by = most / 127.0f;
+        for (int64_t c = g * group; c < end; c++) max = fmaxf(max, fabsf(q[c]));
+        const float by = max / 127.0f;
         for (int64_t c = g * group; c < end && by > 0; c++)
             sum += (int64_t)rintf(q[c] / by) * code[c];
         const float x = (float)sum * (by * scale[g]);
@@ -85,32 +85,34 @@ static float score_of(const stage *s, const dq_kv_list *list, int64_t token, int
 static void values_of(const stage *s, const dq_kv_list *list, int64_t page, int head,
                       const float *d, int64_t first, int64_t end, float *y)
 {
-    static int8_t code[DQ_PAGE][256];
-    static float scale[DQ_PAGE][256];
+    static int8_t code[DQ_PAGE_TOKENS][256];
+    static float scale[DQ_PAGE_TOKENS][256];
     const int64_t dim = s->map.head_dim, group = s->kv->form[DQ_V].group;
     for (int64_t t = first; t < end; t++)
-        dq_kv_token_codes(s->kv, list, page * DQ_PAGE + t, head, DQ_V, code[t], scale[t]);
+        dq_cpu_kv_token_codes(s->kv, list, page * DQ_PAGE_TOKENS + t, head, DQ_V, code[t],
+                              scale[t]);
     for (int64_t c = 0; c < dim; c++) {
-        float most = 0;
+        float max = 0;
         int64_t sum = 0;
-        for (int64_t t = first; t < end; t++) most = fmaxf(most, fabsf(d[t] * scale[t][c / group]));
-        if (most < 0x1p-100f) continue;
+        for (int64_t t = first; t < end; t++) max = fmaxf(max, fabsf(d[t] * scale[t][c / group]));
+        if (max < 0x1p-100f) continue;
         for (int64_t t = first; t < end; t++)
-            sum += (int64_t)rintf(d[t] * scale[t][c / group] * (32512.0f / most)) * code[t][c];
-        y[c] += (float)sum * (most / 32512.0f);
+            sum += (int64_t)rintf(d[t] * scale[t][c / group] * (32512.0f / max)) * code[t][c];
+        y[c] += (float)sum * (max / 32512.0f);
     }
 }
 
 /* Rows [first, first + n) of the batch of one sequence, as attention takes them. */
-static dq_rows tile_of(const stage *s, int seq)
+static dq_kv_rows tile_of(const stage *s, int seq)
 {
-    dq_rows rows;
-    dq_rows_last_tile(&rows, &s->batch, seq, s->cu_rows[seq], s->cu_rows[seq + 1]);
+    dq_kv_rows rows;
+    dq_cpu_rows_last_tile(&rows, &s->batch, seq, s->cu_rows[seq], s->cu_rows[seq + 1]);
     return rows;
 }
 
-/* S of all query heads of a tile, [N_Q][DQ_PAGE][SCORES]. */
-static void scores(stage *s, const dq_simd_pages *table, const dq_rows *rows, int head, float *out)
+/* S of all query heads of a tile, [N_Q][DQ_PAGE_TOKENS][SCORES]. */
+static void scores(stage *s, const dq_simd_pages *table, const dq_kv_rows *rows, int head,
+                   float *out)
 {
     dq_attend_args args = arguments(s, 16, DQ_GRAIN_ROW);
     dq_err err = {0};
@@ -126,7 +128,7 @@ static void scores(stage *s, const dq_simd_pages *table, const dq_rows *rows, in
 
 static void scores_are_exact(void **state)
 {
-    static float got[DQ_PAGE * SCORES], plain[DQ_PAGE * SCORES];
+    static float got[DQ_PAGE_TOKENS * SCORES], plain[DQ_PAGE_TOKENS * SCORES];
     const dq_simd_pages *table[3];
     const int n_tables = tables(table);
     int64_t coded = 0;
@@ -135,7 +137,7 @@ static void scores_are_exact(void **state)
         stage s;
         prepare(&s, i, 1);
         for (int e = 0; e < n_tables; e++) {
-            const dq_rows rows = tile_of(&s, (i + e) % 2);
+            const dq_kv_rows rows = tile_of(&s, (i + e) % 2);
             const int h = (i + 3 * e) % N_Q, key = s.map.key[h];
             const dq_kv_list *list = dq_kv_list_of(s.kv, s.seq[rows.seq], 0, s.map.group[key]);
             scores(&s, table[e], &rows, h, got);
@@ -175,23 +177,25 @@ static void check_page(stage *s, const dq_simd_pages *table, const dq_kv_list *l
                        int head, int64_t coded_end, int64_t n)
 {
     enum { ROWS = 11 };
-    static float d[ROWS * DQ_PAGE], y[ROWS * 128], want[ROWS * 128];
+    static float d[ROWS * DQ_PAGE_TOKENS], y[ROWS * 128], want[ROWS * 128];
     dq_attend_args args = arguments(s, 16, DQ_GRAIN_ROW);
     const int64_t dim = s->map.head_dim;
     dq_err err = {0};
     dq_cpu cpu = *dq_cpu_of(s->b);
     cpu.pages = table;
     float *scratch = dq_block_new((size_t)dq_cpu_score_floats(&args, ROWS, 1), 4, &err);
-    fill_d(d, ROWS * DQ_PAGE, (uint32_t)(page * 977 + head));
-    memset(d, 0, DQ_PAGE * sizeof *d);                              /* a row without weight */
-    for (int64_t t = 0; t < DQ_PAGE; t++) d[DQ_PAGE + t] *= 1e-33f; /* one of no weight */
+    fill_d(d, ROWS * DQ_PAGE_TOKENS, (uint32_t)(page * 977 + head));
+    memset(d, 0, DQ_PAGE_TOKENS * sizeof *d); /* a row without weight */
+    for (int64_t t = 0; t < DQ_PAGE_TOKENS; t++)
+        d[DQ_PAGE_TOKENS + t] *= 1e-33f; /* one of no weight */
     dq_cpu_page p = dq_cpu_open_values(&cpu, &args, list, page, head, coded_end, n, scratch);
     dq_cpu_page without = p;
     without.coded.first = without.coded.end;
-    dq_cpu_times_values(&cpu, want, dim, &args, d, DQ_PAGE, ROWS, &without, false, scratch);
-    dq_cpu_times_values(&cpu, y, dim, &args, d, DQ_PAGE, ROWS, &p, false, scratch);
+    dq_cpu_times_values(&cpu, want, dim, &args, d, DQ_PAGE_TOKENS, ROWS, &without, false, scratch);
+    dq_cpu_times_values(&cpu, y, dim, &args, d, DQ_PAGE_TOKENS, ROWS, &p, false, scratch);
     for (int64_t r = 0; r < ROWS; r++) {
-        values_of(s, list, page, head, d + r * DQ_PAGE, p.coded.first, p.coded.end, want + r * dim);
+        values_of(s, list, page, head, d + r * DQ_PAGE_TOKENS, p.coded.first, p.coded.end,
+                  want + r * dim);
         for (int64_t c = 0; c < dim; c++) {
             if (memcmp(&want[r * dim + c], &y[r * dim + c], sizeof *y) != 0)
                 fail_msg("%d bits, group %d, head_dim %d, page %d, row %d, channel %d: %.9g, "
@@ -215,7 +219,7 @@ static void values_are_exact(void **state)
             const int seq = (i + e) % 2, head = (i + e) % N_KV;
             const dq_kv_list *list = dq_kv_list_of(s.kv, s.seq[seq], 0, s.map.group[head]);
             const int64_t end = dq_kv_coded_index(s.kv, list, s.length[s.seq[seq]] - 1);
-            for (int64_t p = 0; p * DQ_PAGE < list->count; p++)
+            for (int64_t p = 0; p * DQ_PAGE_TOKENS < list->count; p++)
                 check_page(&s, table[e], list, p, head, end, dq_kv_slots(list->count, p));
         }
         close_stage(&s);
@@ -245,19 +249,21 @@ static void add_map(const stage *s, const dq_kv_list *list, int64_t row, int hea
     const int64_t d = s->map.head_dim, end = dq_kv_coded_index(s->kv, list, s->pos[row]);
     const float *q = s->q + (row * N_Q + head) * d, *k = NULL;
     const int key = s->map.key[head];
-    double x[SCORES], most = -INFINITY, sum = 0;
+    double x[SCORES], max = -INFINITY, sum = 0;
     for (int64_t t = 0; t < n; t++) {
-        if (t % DQ_PAGE == 0)
-            k = dq_kv_read_keys(dq_cpu_of(s->b)->simd, s->kv, list, t / DQ_PAGE, key, end, scratch);
+        if (t % DQ_PAGE_TOKENS == 0)
+            k = dq_cpu_kv_read_keys(dq_cpu_of(s->b)->simd, s->kv, list, t / DQ_PAGE_TOKENS, key,
+                                    end, scratch);
         x[t] = 0;
-        for (int64_t c = 0; c < d; c++) x[t] += (double)q[c] * (double)k[c * DQ_PAGE + t % DQ_PAGE];
+        for (int64_t c = 0; c < d; c++)
+            x[t] += (double)q[c] * (double)k[c * DQ_PAGE_TOKENS + t % DQ_PAGE_TOKENS];
         if (t < end && dq_kv_pos(list, t) >= s->spec.sink)
             x[t] = (double)score_of(s, list, t, key, q);
         x[t] *= (double)s->map.scale;
-        most = fmax(most, x[t]);
+        max = fmax(max, x[t]);
     }
-    for (int64_t t = 0; t < n; t++) sum += exp(x[t] - most);
-    for (int64_t t = 0; t < n; t++) p[t] += by * exp(x[t] - most) / sum;
+    for (int64_t t = 0; t < n; t++) sum += exp(x[t] - max);
+    for (int64_t t = 0; t < n; t++) p[t] += by * exp(x[t] - max) / sum;
 }
 
 /* y[head_dim] = D V of one row: codes page by page in 16-bit weights, the others exactly. */
@@ -265,11 +271,11 @@ static void add_values(const stage *s, const dq_kv_list *list, int64_t row, int 
                        const double *p, int64_t n, double *y, float *scratch)
 {
     const int64_t end = dq_kv_coded_index(s->kv, list, s->pos[row]), d = s->map.head_dim;
-    for (int64_t page = 0; page * DQ_PAGE < n; page++) {
-        const int64_t at = page * DQ_PAGE, slots = dq_kv_slots(n, page);
+    for (int64_t page = 0; page * DQ_PAGE_TOKENS < n; page++) {
+        const int64_t at = page * DQ_PAGE_TOKENS, slots = dq_kv_slots(n, page);
         const float *v =
-            dq_kv_read_values(dq_cpu_of(s->b)->simd, s->kv, list, page, head, end, scratch);
-        float weight[DQ_PAGE], coded[128] = {0};
+            dq_cpu_kv_read_values(dq_cpu_of(s->b)->simd, s->kv, list, page, head, end, scratch);
+        float weight[DQ_PAGE_TOKENS], coded[128] = {0};
         int64_t first = 0, coded_slots = dq_kv_slots(end, page);
         while (first < coded_slots && dq_kv_pos(list, at + first) < s->spec.sink) first++;
         for (int64_t t = 0; t < slots; t++) {
@@ -340,21 +346,22 @@ static void outputs_are_as_defined(void **state)
         add_rows(&s, a, 40);
         append(&s);
         attend(&s, 16);
-        float *scratch = dq_block_new((size_t)dq_kv_scratch_floats(s.kv), sizeof *scratch, &err);
+        float *scratch =
+            dq_block_new((size_t)dq_cpu_kv_scratch_floats(s.kv), sizeof *scratch, &err);
         const int width = s.map.n_slabs * d;
         for (int64_t row = i % 19; row < s.batch.n_rows; row += 19) {
             for (int out = 0; out < s.map.n_out; out++) {
-                double want[256], most = 0, off = 0;
+                double want[256], max = 0, off = 0;
                 const float *got = s.out + (row * s.map.n_out + out) * width;
                 output_of(&s, row >= s.cu_rows[1], row, out, want, scratch);
                 for (int c = 0; c < width; c++) {
-                    most = fmax(most, fabs(want[c]));
+                    max = fmax(max, fabs(want[c]));
                     off = fmax(off, fabs(want[c] - (double)got[c]));
                 }
-                worst = fmax(worst, off / most);
-                if (!(off <= 1e-4 * most))
+                worst = fmax(worst, off / max);
+                if (!(off <= 1e-4 * max))
                     fail_msg("case %d, row %d, head %d: off by %g of %g", i, (int)row, out, off,
-                             most);
+                             max);
             }
         }
         dq_block_free(scratch);
@@ -366,7 +373,7 @@ static void outputs_are_as_defined(void **state)
 /* One map, no norm: the same bits as scores, one softmax, and pages of values one after the other. */
 static void pages_are_added_in_order(void **state)
 {
-    static float x[DQ_PAGE * SCORES];
+    static float x[DQ_PAGE_TOKENS * SCORES];
     (void)state;
     for (int i = 0; i < N_WIDTHS; i++) {
         stage s;
@@ -384,7 +391,7 @@ static void pages_are_added_in_order(void **state)
         attend(&s, 16);
         const int64_t d = s.map.head_dim, last = 4;
         const dq_cpu *cpu = dq_cpu_of(s.b);
-        const dq_rows rows = {.n = 1, .first = last, .pos = s.pos + last};
+        const dq_kv_rows rows = {.n = 1, .first = last, .pos = s.pos + last};
         dq_attend_args args = arguments(&s, 16, DQ_GRAIN_ROW);
         float *scratch = dq_block_new((size_t)dq_cpu_score_floats(&args, 1, 1), 4, &err);
         for (int h = 0; h < N_Q; h++) {
@@ -394,11 +401,11 @@ static void pages_are_added_in_order(void **state)
             scores(&s, cpu->pages, &rows, h, x);
             const float top = cpu->simd->scale_max(x, n, s.map.scale);
             const double sum = cpu->simd->exp_sum(x, x, n, top);
-            for (int64_t p = 0; p * DQ_PAGE < n; p++) {
+            for (int64_t p = 0; p * DQ_PAGE_TOKENS < n; p++) {
                 const dq_cpu_page page =
                     dq_cpu_open_values(cpu, &args, list, p, v, end, dq_kv_slots(n, p), scratch);
-                dq_cpu_times_values(cpu, y, d, &args, x + p * DQ_PAGE, SCORES, 1, &page, p > 0,
-                                    scratch);
+                dq_cpu_times_values(cpu, y, d, &args, x + p * DQ_PAGE_TOKENS, SCORES, 1, &page,
+                                    p > 0, scratch);
             }
             cpu->simd->scale(y, d, (float)(1.0 / sum));
             cpu->simd->scale(y, d, s.attn.out_scale);
@@ -463,21 +470,21 @@ static void nothing_shows_in_the_bits(void **state)
 /* Grains that span rows are rounded by the logits that attend uses, and observed are the same. */
 static void absmax_is_of_these_logits(void **state)
 {
-    static float got[DQ_PAGE * SCORES];
+    static float got[DQ_PAGE_TOKENS * SCORES];
     (void)state;
     for (int i = 0; i < N_WIDTHS; i++) {
         stage s;
-        float most[2 * N_Q], all = 0;
+        float max[2 * N_Q], all = 0;
         prepare(&s, i, 2);
         dq_attend_args args = arguments(&s, 4, DQ_GRAIN_HEAD);
-        s.b->ops->attn_absmax(s.b, most, &args);
+        s.b->ops->attn_absmax(s.b, max, &args);
         for (int e = 0; e < 2 * N_Q; e++) {
             const int seq = e / N_Q, h = e % N_Q;
             const dq_kv_list *list = dq_kv_list_of(s.kv, s.seq[seq], 0, s.map.group[s.map.key[h]]);
             float want = 0;
             for (int64_t end = s.cu_rows[seq + 1]; end > s.cu_rows[seq];) {
-                dq_rows rows;
-                dq_rows_last_tile(&rows, &s.batch, seq, s.cu_rows[seq], end);
+                dq_kv_rows rows;
+                dq_cpu_rows_last_tile(&rows, &s.batch, seq, s.cu_rows[seq], end);
                 end = rows.first;
                 scores(&s, dq_cpu_of(s.b)->pages, &rows, h, got);
                 for (int64_t r = 0; r < rows.n; r++) {
@@ -485,7 +492,7 @@ static void absmax_is_of_these_logits(void **state)
                         want = fmaxf(want, fabsf(got[r * SCORES + t] * s.map.scale));
                 }
             }
-            assert_memory_equal(&most[e], &want, sizeof want);
+            assert_memory_equal(&max[e], &want, sizeof want);
             all = fmaxf(all, want);
         }
         dq_tally tally;

@@ -76,11 +76,12 @@ static int code_at(const uint8_t *row, int64_t col, int bits, int zero)
 static void fill_packed(weight_case *c, uint8_t *data, uint64_t *seed)
 {
     dq_weight *w = &c->w;
-    const int64_t groups = dq_groups(w->cols, w->group_size);
-    const size_t bytes = dq_row_bytes(w->cols, w->bits);
+    const int64_t groups = dq_quant_groups(w->cols, w->group_size);
+    const size_t bytes = dq_quant_row_bytes(w->cols, w->bits);
     for (int64_t i = 0; i < w->scale_rows * groups; i++)
-        store_scale(c, i, dq_stored_scale(0.01f + fabsf(next_value(seed)), w->scale_dtype));
-    for (size_t i = 0; w->zero && i < (size_t)w->scale_rows * dq_zero_bytes(groups, w->bits); i++)
+        store_scale(c, i, dq_quant_stored_scale(0.01f + fabsf(next_value(seed)), w->scale_dtype));
+    for (size_t i = 0; w->zero && i < (size_t)w->scale_rows * dq_weight_zero_bytes(groups, w->bits);
+         i++)
         c->zero[i] = (uint8_t)(next_bits(seed) & 255);
     for (int64_t r = 0; r < w->rows; r++) {
         uint8_t *row = data + (size_t)r * bytes;
@@ -99,8 +100,9 @@ static void fill_packed(weight_case *c, uint8_t *data, uint64_t *seed)
             }
             int zero = 1 << (w->bits - 1);
             if (w->zero)
-                zero = code_at(c->zero + at / groups * (int64_t)dq_zero_bytes(groups, w->bits),
-                               at % groups, w->bits, 0);
+                zero =
+                    code_at(c->zero + at / groups * (int64_t)dq_weight_zero_bytes(groups, w->bits),
+                            at % groups, w->bits, 0);
             c->value[r * w->cols + k] = (double)((float)code_at(row, k, w->bits, zero) * s);
         }
     }
@@ -126,8 +128,8 @@ static weight_case new_weight(const storage *s, int64_t rows, int64_t cols, uint
 {
     weight_case c = {0};
     dq_err err = {0};
-    const size_t row =
-        s->bits == 16 ? (size_t)cols * dq_dtypes[s->dtype].bytes : dq_row_bytes(cols, s->bits);
+    const size_t row = s->bits == 16 ? (size_t)cols * dq_dtypes[s->dtype].bytes
+                                     : dq_quant_row_bytes(cols, s->bits);
     /* exactly as long as needed: the address sanitizer sees any byte read behind it */
     c.data = malloc((size_t)rows * row + (size_t)s->offset);
     assert_non_null(c.data);
@@ -150,12 +152,12 @@ static weight_case new_weight(const storage *s, int64_t rows, int64_t cols, uint
     c.w.group_size = s->group < 0 || s->group > cols ? cols : s->group;
     c.w.scale_rows = s->group == DQ_GROUP_TENSOR ? 1 : rows;
     c.w.scale_dtype = s->scale_dtype;
-    c.scale = calloc((size_t)(c.w.scale_rows * dq_groups(cols, c.w.group_size)), 4);
+    c.scale = calloc((size_t)(c.w.scale_rows * dq_quant_groups(cols, c.w.group_size)), 4);
     assert_non_null(c.scale);
     c.w.scale = c.scale;
     if (s->zero) {
         c.zero = malloc((size_t)c.w.scale_rows *
-                        dq_zero_bytes(dq_groups(cols, c.w.group_size), s->bits));
+                        dq_weight_zero_bytes(dq_quant_groups(cols, c.w.group_size), s->bits));
         assert_non_null(c.zero);
         c.w.zero = c.zero;
     }

@@ -16,13 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 200 };
+enum { MAX = 200 };
 
 static const dq_simd *wide[2]; /* NULL: not on this machine */
 
 static int find_tables(void **state)
 {
-    const unsigned have = dq_cpu_features(NULL);
+    const unsigned have = dq_os_cpu_features(NULL);
     (void)state;
     if (have & DQ_CPU_AVX2) wide[0] = dq_simd_pick(DQ_CPU_AVX2);
     if (have & DQ_CPU_AVX512) wide[1] = dq_simd_pick(DQ_CPU_AVX512);
@@ -55,16 +55,16 @@ static void harden(float *x, int64_t n)
 static void row_functions(void **state)
 {
     const dq_simd *s = &dq_simd_scalar;
-    float x[MOST + 1], y[MOST + 1], u[MOST + 1], v[MOST + 1], c[MOST + 1];
+    float x[MAX + 1], y[MAX + 1], u[MAX + 1], v[MAX + 1], c[MAX + 1];
     (void)state;
-    for (int64_t n = 0; n <= 2 * MOST; n++) {
-        const bool hard = n > MOST;
-        const int64_t len = hard ? n - MOST : n;
+    for (int64_t n = 0; n <= 2 * MAX; n++) {
+        const bool hard = n > MAX;
+        const int64_t len = hard ? n - MAX : n;
         for (int w = 0; w < 2; w++) {
             const dq_simd *t = wide[w];
             if (!t) continue;
-            fill(x, MOST + 1, (uint64_t)n);
-            fill(u, MOST + 1, (uint64_t)n + 1000);
+            fill(x, MAX + 1, (uint64_t)n);
+            fill(u, MAX + 1, (uint64_t)n + 1000);
             if (hard) harden(x, len);
             memcpy(y, x, sizeof x);
             assert_memory_equal(&(float){s->max(x, len)}, &(float){t->max(x, len)}, 4);
@@ -92,9 +92,9 @@ static void row_functions(void **state)
             same(x, y, len);
             assert_true(s->sum_squares(x, len) == t->sum_squares(x, len));
             memcpy(v, u, sizeof u);
-            fill(c, MOST + 1, 5);
-            s->rotate(x, u, c, c + (MOST - len), len);
-            t->rotate(y, v, c, c + (MOST - len), len);
+            fill(c, MAX + 1, 5);
+            s->rotate(x, u, c, c + (MAX - len), len);
+            t->rotate(y, v, c, c + (MAX - len), len);
             same(x, y, len);
             same(u, v, len);
             s->silu_mul(x, u, len);
@@ -106,10 +106,10 @@ static void row_functions(void **state)
 
 static void exponentials(void **state)
 {
-    float x[MOST + 1], p[MOST + 1], q[MOST + 1];
+    float x[MAX + 1], p[MAX + 1], q[MAX + 1];
     (void)state;
     for (int round = 0; round < 3000; round++) {
-        const int64_t n = round % (MOST + 1);
+        const int64_t n = round % (MAX + 1);
         uint64_t seed = (uint64_t)round;
         for (int64_t i = 0; i <= n; i++) x[i] = value(&seed) * (float)(round % 23) - 3.0f;
         if (round % 5 == 0 && n > 2) x[n / 2] = -INFINITY;
@@ -139,7 +139,7 @@ static void exponentials(void **state)
     for (int w = -1; w < 2; w++) { /* a row may be cut at multiples of 64 */
         const dq_simd *t = w < 0 ? &dq_simd_scalar : wide[w];
         if (!t) continue;
-        fill(x, MOST, 3);
+        fill(x, MAX, 3);
         assert_true(t->sum_exp(x, 128, 4.0f) + t->sum_exp(x + 128, 72, 4.0f) ==
                     t->sum_exp(x, 200, 4.0f));
         x[100] = NAN;
@@ -252,13 +252,13 @@ static void packed_codes(void **state)
             const dq_simd *t = w < 0 ? &dq_simd_scalar : wide[w];
             if (!t) continue;
             for (int64_t cols = 1; cols <= COLS; cols++) {
-                const size_t bytes = dq_row_bytes(cols, bits);
+                const size_t bytes = dq_quant_row_bytes(cols, bits);
                 uint8_t *row = malloc(bytes);
                 assert_non_null(row);
                 for (int64_t i = 0; i < cols; i++)
                     code[i] = (int8_t)((i * 37 + cols) % (1 << bits) - (1 << (bits - 1)));
-                dq_pack_row(row, code, cols, bits);
-                dq_unpack_row(back, row, cols, bits);
+                dq_quant_pack_row(row, code, cols, bits);
+                dq_quant_unpack_row(back, row, cols, bits);
                 assert_memory_equal(code, back, (size_t)cols);
                 for (int64_t first = 0; first < cols; first += 32) {
                     const int half = 1 << (bits - 1), zero = (int)(cols + first) % (2 * half);

@@ -156,7 +156,8 @@ static void build_scene(stage *s)
     expect_status(s, DQ_OK);
 }
 
-static void attend(stage *s, dq_logit_spec logit, const dq_spans *spans, const dq_columns *columns)
+static void attend(stage *s, dq_logit_spec logit, const dq_attention_spans *spans,
+                   const dq_columns *columns)
 {
     dq_attend_args a = {.attn = &s->attn,
                         .batch = &s->batch,
@@ -180,9 +181,9 @@ static void attend(stage *s, dq_logit_spec logit, const dq_spans *spans, const d
 
 static const dq_logit_spec whole = {16, DQ_GRAIN_TENSOR};
 
-static dq_spans spans_of(const stage *s, dq_span_share *sums)
+static dq_attention_spans spans_of(const stage *s, dq_span_share *sums)
 {
-    return (dq_spans){N_CLASSES, s->label, s->at, s->last, sums};
+    return (dq_attention_spans){N_CLASSES, s->label, s->at, s->last, sums};
 }
 
 /* -------------------------------------------------------------------------------------------- by hand */
@@ -200,22 +201,23 @@ static void rows_without_a_whole_are_skipped(void **state)
                               bad[2] = {{(double)NAN, 0}, {0, 0}};
     dq_span_share s = {0};
     (void)state;
-    dq_span_add_row(&s, cancel, 2);
+    dq_attention_spans_add_row(&s, cancel, 2);
     assert_true(s.rows == 1 && s.skipped[DQ_SPAN_SUM] == 1 && s.skipped[DQ_SPAN_POSITIVE] == 0);
-    assert_true(isnan(dq_span_mean(&s, DQ_SPAN_SUM, 0)));
-    expect_near(dq_span_mean(&s, DQ_SPAN_POSITIVE, 1), .4, 1e-15);
-    expect_near(dq_span_mean(&s, DQ_SPAN_ABSOLUTE, 0), .4 / .9995, 1e-15);
-    dq_span_add_row(&s, zero, 2);
+    assert_true(isnan(dq_attention_spans_mean(&s, DQ_SPAN_SUM, 0)));
+    expect_near(dq_attention_spans_mean(&s, DQ_SPAN_POSITIVE, 1), .4, 1e-15);
+    expect_near(dq_attention_spans_mean(&s, DQ_SPAN_ABSOLUTE, 0), .4 / .9995, 1e-15);
+    dq_attention_spans_add_row(&s, zero, 2);
     assert_true(s.skipped[0] == 2 && s.skipped[1] == 1 && s.skipped[2] == 1);
-    dq_span_add_row(&s, negative, 2); /* a sum below 0 is one */
+    dq_attention_spans_add_row(&s, negative, 2); /* a sum below 0 is one */
     assert_true(s.rows == 3 && s.skipped[0] == 2 && s.skipped[1] == 2 && s.skipped[2] == 1);
-    expect_near(dq_span_mean(&s, DQ_SPAN_SUM, 0), .75, 1e-15);
-    dq_span_add_row(&s, enough, 2);
+    expect_near(dq_attention_spans_mean(&s, DQ_SPAN_SUM, 0), .75, 1e-15);
+    dq_attention_spans_add_row(&s, enough, 2);
     assert_true(s.skipped[0] == 2);
     expect_near(s.share[DQ_SPAN_SUM][0], .75 + 100, 1e-9);
     assert_int_equal(s.small, 3); /* 5e-4, 0 and .002, not -.4 */
-    dq_span_add_row(&s, bad, 2);
-    assert_true(s.rows == 5 && s.skipped[0] == 2 && isnan(dq_span_mean(&s, DQ_SPAN_SUM, 1)));
+    dq_attention_spans_add_row(&s, bad, 2);
+    assert_true(s.rows == 5 && s.skipped[0] == 2 &&
+                isnan(dq_attention_spans_mean(&s, DQ_SPAN_SUM, 1)));
 }
 
 /* Two query heads on one key head, n tokens whose logits are logit[map][token]; the last row counts. */
@@ -238,7 +240,7 @@ static dq_span_share one_row(dq_pairing pairing, const double *const logit[2], i
     append(&s);
     s.last[0] = last_rows;
     memcpy(s.label + s.at[0], label, (size_t)n);
-    const dq_spans spans = spans_of(&s, sums);
+    const dq_attention_spans spans = spans_of(&s, sums);
     attend(&s, whole, &spans, NULL);
     stage_close(&s);
     return sums[0];
@@ -356,7 +358,7 @@ static void against_oracle(int i)
     memcpy(s.last, last[i / 3 % 4], sizeof s.last);
     const dq_logit_spec logit = {bits[i % 8], (dq_grain)(i / 8 % 4)};
     const dq_oracle_args o = {&s.attn, &s.batch, s.both[Q].host, s.both[LAMBDA].host, logit, NULL};
-    const dq_spans mine = spans_of(&s, got), theirs = spans_of(&s, want);
+    const dq_attention_spans mine = spans_of(&s, got), theirs = spans_of(&s, want);
     for (int times = 0; times < 2; times++) { /* adds to what is there */
         attend(&s, logit, &mine, NULL);
         dq_oracle_spans(s.oracle, &o, &theirs);
@@ -393,7 +395,7 @@ static void int8_sees_its_own_maps(void **state)
     for (int l = 0; l < N_SEQ * 4; l++) offset[l] = l * ROWS;
     for (int i = 0; i < N_SEQ; i++) s.last[i] = 1;
     const dq_columns columns = {.last_rows = 1, .offset = offset, .diff = diff};
-    const dq_spans spans = spans_of(&s, sums);
+    const dq_attention_spans spans = spans_of(&s, sums);
     attend(&s, whole, &spans, &columns);
     expect_status(&s, DQ_OK);
     for (int l = 0; l < N_SEQ * 4; l++) {
@@ -424,7 +426,7 @@ static void outputs_stay_as_they_are(void **state)
         const int64_t n = s.batch.n_rows * s.map.n_out * s.map.n_slabs * DIM;
         const size_t bytes = (size_t)n * sizeof(float);
         float *before = malloc(bytes);
-        const dq_spans spans = spans_of(&s, sums);
+        const dq_attention_spans spans = spans_of(&s, sums);
         for (int k = 0; k < N_SEQ; k++) s.last[k] = k * ROWS;
         attend(&s, whole, NULL, NULL);
         test_get(s.b, &s.both[OUT], n);
@@ -443,13 +445,13 @@ static void outputs_stay_as_they_are(void **state)
 static void run_model(dq_span_share *sums, const dq_model *m, int threads, const int *cuts,
                       int first, bool beside)
 {
-    enum { MOST = 200 };
+    enum { MAX = 200 };
     dq_err err = {0};
     dq_backend *b;
     dq_runner *r;
-    int32_t ids[2 * MOST], pos[2 * MOST], seq[2];
-    uint8_t label[MOST];
-    for (uint32_t i = 0; i < MOST; i++) label[i] = (uint8_t)(mix(i) % 3);
+    int32_t ids[2 * MAX], pos[2 * MAX], seq[2];
+    uint8_t label[MAX];
+    for (uint32_t i = 0; i < MAX; i++) label[i] = (uint8_t)(mix(i) % 3);
     assert_int_equal(dq_backend_open(&b, test_device(), threads, &err), DQ_OK);
     assert_int_equal(dq_runner_new(&r, m, b, &dq_kv_plain, &err), DQ_OK);
     for (int i = 0; i < 2; i++) seq[i] = b->ops->kv_seq_new(b, dq_runner_kv(r));
@@ -459,13 +461,13 @@ static void run_model(dq_span_share *sums, const dq_model *m, int threads, const
         const int64_t last[2] = {cuts[c] > first ? cuts[c] - first : 0, 0};
         for (int i = 0; i < 2 * n; i++) {
             pos[i] = begin + i % n;
-            ids[i] = (int32_t)(mix((uint32_t)(pos[i] + MOST * (i / n))) % (uint32_t)m->vocab);
+            ids[i] = (int32_t)(mix((uint32_t)(pos[i] + MAX * (i / n))) % (uint32_t)m->vocab);
         }
         dq_span_share unused[2][2][64] = {0}; /* [layer][sequence][output head] */
-        dq_spans spans[2];
+        dq_attention_spans spans[2];
         for (int l = 0; l < 2; l++) {
             memcpy(unused[l][0], sums + l * m->map.n_out, (size_t)m->map.n_out * sizeof *sums);
-            spans[l] = (dq_spans){3, label, at, last, unused[l][0]};
+            spans[l] = (dq_attention_spans){3, label, at, last, unused[l][0]};
         }
         const dq_batch batch = {n_seq, n_seq * n, cu, seq, ids, pos};
         const dq_pass pass = {.logit = {.bits = 16}, .spans = spans};
@@ -492,9 +494,9 @@ static void threads_chunks_and_neighbours_do_not_show(void **state)
     run_model(want, m, 1, one, 60, false);
     for (size_t i = 0; i < n; i++) {
         assert_int_equal(want[i].rows, 90);
-        expect_near(dq_span_mean(&want[i], DQ_SPAN_ABSOLUTE, 0) +
-                        dq_span_mean(&want[i], DQ_SPAN_ABSOLUTE, 1) +
-                        dq_span_mean(&want[i], DQ_SPAN_ABSOLUTE, 2),
+        expect_near(dq_attention_spans_mean(&want[i], DQ_SPAN_ABSOLUTE, 0) +
+                        dq_attention_spans_mean(&want[i], DQ_SPAN_ABSOLUTE, 1) +
+                        dq_attention_spans_mean(&want[i], DQ_SPAN_ABSOLUTE, 2),
                     1, 1e-12);
     }
     for (int i = 1; i < 8; i++) {
@@ -516,7 +518,7 @@ static void classes_that_do_not_exist_are_errors(void **state)
         dq_span_share sums[N_SEQ * N_Q] = {0};
         stage_open(&s, DQ_PAIR_HALVES, N_Q, N_KV, &dq_kv_plain, 1);
         build_scene(&s);
-        dq_spans spans = spans_of(&s, sums);
+        dq_attention_spans spans = spans_of(&s, sums);
         if (i == 0) s.label[s.at[1] + FAR + 30] = N_CLASSES;
         if (i == 1) spans.n_classes = 0;
         if (i == 2) spans.n_classes = DQ_SPAN_CLASSES + 1;
@@ -540,7 +542,7 @@ static void short_memory_is_an_error(void **state)
     stage_open(&s, DQ_PAIR_HALVES, N_Q, N_KV, &dq_kv_plain, 1);
     build_scene(&s);
     for (int i = 0; i < N_SEQ; i++) s.last[i] = 1 + i;
-    dq_spans spans = spans_of(&s, want);
+    dq_attention_spans spans = spans_of(&s, want);
     attend(&s, whole, &spans, NULL);
     expect_status(&s, DQ_OK);
     for (int n = 1;; n++) {

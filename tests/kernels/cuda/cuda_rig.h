@@ -132,9 +132,10 @@ static inline dq_weight rig_packed(int64_t rows, int64_t cols, int bits, int64_t
 {
     const bool tensor = group == 0;
     if (group == 0 || group > cols) group = cols;
-    const int64_t groups = dq_groups(cols, group), bytes = (int64_t)dq_row_bytes(cols, bits);
+    const int64_t groups = dq_quant_groups(cols, group),
+                  bytes = (int64_t)dq_quant_row_bytes(cols, bits);
     float *x = rig_floats(rows * cols, seed);
-    const float all = dq_group_scale(x, rows * cols, bits, DQ_ABSMAX, type);
+    const float all = dq_quant_group_scale(x, rows * cols, bits, DQ_ABSMAX, type);
     uint8_t *data = rig_block((size_t)(rows * bytes), 1);
     float *scale = rig_block((size_t)(rows * groups), sizeof *scale);
     int8_t *q = rig_block((size_t)cols, 1);
@@ -142,11 +143,11 @@ static inline dq_weight rig_packed(int64_t rows, int64_t cols, int bits, int64_t
         for (int64_t g = 0; g < groups; g++) {
             const int64_t at = g * group, n = cols - at < group ? cols - at : group;
             const float *from = x + r * cols + at;
-            const float own = dq_group_scale(from, n, bits, DQ_ABSMAX, type);
+            const float own = dq_quant_group_scale(from, n, bits, DQ_ABSMAX, type);
             scale[tensor ? 0 : r * groups + g] = tensor ? all : own;
-            dq_encode(q + at, from, n, bits, tensor ? all : own, DQ_ABSMAX);
+            dq_quant_encode(q + at, from, n, bits, tensor ? all : own, DQ_ABSMAX);
         }
-        dq_pack_row(data + r * bytes, q, cols, bits);
+        dq_quant_pack_row(data + r * bytes, q, cols, bits);
     }
     for (int64_t i = 0; type == DQ_F16 && i < rows * groups; i++) { /* in place, from the front */
         const uint16_t h = dq_f16_from_f32(scale[i]);
@@ -173,8 +174,8 @@ static inline dq_weight rig_zeroed(int64_t rows, int64_t cols, int bits, int64_t
     dq_weight w = rig_packed(rows, cols, bits, group, type, seed);
     w.format = &dq_format_int_zero;
     const dq_part p = dq_weight_part(&w, 2);
-    uint8_t *zero = rig_block(1, dq_part_bytes(&p) + 1);
-    const dq_qspec spec = {.bits = bits, .scale_dtype = DQ_F32};
+    uint8_t *zero = rig_block(1, dq_weight_part_bytes(&p) + 1);
+    const dq_quant_spec spec = {.bits = bits, .scale_dtype = DQ_F32};
     float *scale = rig_block((size_t)p.cols, sizeof *scale);
     for (int64_t r = 0; r < p.rows; r++) {
         uint8_t *part[DQ_MAX_PARTS] = {NULL, (uint8_t *)scale, zero + r * p.shape[1]};

@@ -14,8 +14,8 @@ static void *keep(rig *r, size_t bytes, const void *from)
     void *p = NULL;
     assert_int_equal(cudaMalloc(&p, bytes), cudaSuccess);
     if (from) assert_int_equal(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), cudaSuccess);
-    assert_true(r->n_held < 512);
-    return r->held[r->n_held++] = p;
+    assert_true(r->n_cached < 512);
+    return r->cached[r->n_cached++] = p;
 }
 
 static int pick(rig *r, int low, int high)
@@ -42,11 +42,11 @@ static void encode(rig_side *s, int page, int head, bool wide)
     for (int t = 0; t < 64; t++)
         for (int c = 0; c < f->dim; c++) {
             const int g = c / f->group, begin = g * f->group;
-            float most = 0;
+            float max = 0;
             for (int k = begin; k < begin + f->group && k < f->dim; k++)
-                most = fmaxf(most, fabsf(s->plain[page][head][t][k]));
-            float scale = most / qmax;
-            if (!wide) scale = dq_model_f16_f32(dq_model_f32_f16(scale));
+                max = fmaxf(max, fabsf(s->plain[page][head][t][k]));
+            float scale = max / qmax;
+            if (!wide) scale = numerics_f16_f32(numerics_f32_f16(scale));
             s->scale[page][head][g][t] = scale;
             const float x = rintf(s->plain[page][head][t][c] / scale);
             s->code[page][head][t][c] = (int8_t)fminf(fmaxf(x, -qmax), qmax);
@@ -56,7 +56,7 @@ static void encode(rig_side *s, int page, int head, bool wide)
 static void pack(uint8_t *to, const rig_side *s, int side, int page, int head)
 {
     const dq_page_form *f = &s->form;
-    const int low = dq_low_bits(f->bits);
+    const int low = dq_page_low_bits(f->bits);
     for (int t = 0; t < 64; t++)
         for (int c = 0; c < f->dim; c++) {
             int done = 0;
@@ -65,7 +65,7 @@ static void pack(uint8_t *to, const rig_side *s, int side, int page, int head)
             for (int w = low; done < f->bits; done += w, w = f->bits - w) {
                 int shift;
                 const int at =
-                    64 * f->cols * done / 8 + dq_plane_place(&shift, side, w, f->cols, t, c);
+                    64 * f->cols * done / 8 + dq_page_plane_place(&shift, side, w, f->cols, t, c);
                 to[at] = (uint8_t)(to[at] | ((u >> done) & ((1 << w) - 1)) << shift);
             }
         }
@@ -86,7 +86,7 @@ static void put_codes(rig *r, rig_side *s, int side, int p, dq_page *page, int f
         for (int i = 0; i < f->n_scales * 64; i++) {
             const int t = i % 64, at = h * f->n_scales * 64 + i;
             wide[at] = t < first || t >= end ? NAN : s->scale[p][h][i / 64][t];
-            half[at] = dq_model_f32_f16(wide[at]);
+            half[at] = numerics_f32_f16(wide[at]);
         }
     }
     page->side[side].codes = (uint8_t *)keep(r, bytes, codes);
@@ -140,12 +140,12 @@ static void make_side(rig *r, rig_list *l, int side, int p, const int coded[2])
 static void make_list(rig *r, int i)
 {
     rig_list *l = &r->list[i];
-    dq_unit *w = &l->unit;
+    dq_attention_unit *w = &l->unit;
     const int n_rows[5] = {1, 64, 17, 33, pick(r, 1, 64)};
     w->row = r->rows;
     w->n = n_rows[pick(r, 0, 4)];
-    if (r->spec.most_rows) w->n = pick(r, 1, r->spec.most_rows);
-    w->keys = w->n + (pick(r, 0, 3) ? pick(r, 0, r->spec.most_keys - w->n) : 0);
+    if (r->spec.max_rows) w->n = pick(r, 1, r->spec.max_rows);
+    w->keys = w->n + (pick(r, 0, 3) ? pick(r, 0, r->spec.max_keys - w->n) : 0);
     const int odd = pick(r, 0, 7) == 0 ? w->n > 3 ? 3 : 1 : 0; /* first rows that see nothing */
     for (int k = 0; k < w->n; k++)
         l->visible[k] = k < odd && w->keys == w->n ? 0 : w->keys - w->n + k + 1;
@@ -186,51 +186,51 @@ static void make_heads(rig *r)
         for (int e = 0; e < 2; e++) r->o_head[o].v[e] = e < s->slabs ? (e + o) % 2 : -1;
         if (s->maps == 1) r->o_head[o].q[1] = -1;
     }
-    r->units.most_q = n_q;
-    r->units.most_out = s->outs;
+    r->units.max_q = n_q;
+    r->units.max_out = s->outs;
     r->units.n_q = n_q + 1; /* head 0 belongs to the other group, which no unit has */
     r->units.n_out = s->outs + 1;
 }
 
 static void upload_units(rig *r)
 {
-    dq_units *u = &r->units;
-    dq_unit unit[MAX_UNITS];
+    dq_attention_units *u = &r->units;
+    dq_attention_unit unit[MAX_UNITS];
     dq_page pages[MAX_UNITS * MAX_PAGES];
-    int32_t visible[MAX_UNITS * 64 * 2], first_q[3] = {0, 0, u->most_q},
-                                         first_o[3] = {0, 0, u->most_out};
+    int32_t visible[MAX_UNITS * 64 * 2], first_q[3] = {0, 0, u->max_q},
+                                         first_o[3] = {0, 0, u->max_out};
     int64_t strip = 0;
     int n_pages = 0, records = 0, factors = 0;
     for (int i = 0; i < r->n_units; i++) {
         rig_list *l = &r->list[i];
         l->unit.page = n_pages;
         l->unit.strip = strip;
-        strip += (int64_t)u->most_q * l->unit.n * l->unit.ld;
+        strip += (int64_t)u->max_q * l->unit.n * l->unit.ld;
         /* what dq_fused_decode keeps behind them */
-        strip += (int64_t)u->most_out * l->unit.n * (l->unit.ld / 64) * r->spec.slabs * r->spec.dim;
+        strip += (int64_t)u->max_out * l->unit.n * (l->unit.ld / 64) * r->spec.slabs * r->spec.dim;
         l->unit.record = records;
         l->unit.factor = factors;
-        records += u->most_q * l->unit.n;
-        factors += u->most_out * l->unit.n;
+        records += u->max_q * l->unit.n;
+        factors += u->max_out * l->unit.n;
         for (int p = 0; p < l->n_pages; p++) pages[n_pages++] = l->page[p];
         for (int k = 0; k < l->unit.n; k++) visible[2 * (l->unit.row + k) + 1] = l->visible[k];
         unit[i] = l->unit;
-        if (l->unit.keys > u->most_keys) u->most_keys = l->unit.keys;
-        if (l->unit.n > u->most_rows) u->most_rows = l->unit.n;
+        if (l->unit.keys > u->max_keys) u->max_keys = l->unit.keys;
+        if (l->unit.n > u->max_rows) u->max_rows = l->unit.n;
     }
     u->n = r->n_units;
     u->n_groups = 2;
-    u->unit = (dq_unit *)keep(r, sizeof unit, unit);
+    u->unit = (dq_attention_unit *)keep(r, sizeof unit, unit);
     u->pages = (dq_page *)keep(r, sizeof pages, pages);
     u->visible = (int32_t *)keep(r, sizeof visible, visible);
     u->q_head = (dq_q_head *)keep(r, sizeof r->q_head, r->q_head);
     u->o_head = (dq_o_head *)keep(r, sizeof r->o_head, r->o_head);
     u->q_first = (int32_t *)keep(r, sizeof first_q, first_q);
     u->o_first = (int32_t *)keep(r, sizeof first_o, first_o);
-    r->strip = new dq_array<float>((size_t)strip);
+    r->strip = new check_array<float>((size_t)strip);
     u->strip = r->strip->device;
-    r->sum = new dq_array<double>((size_t)records);
-    r->factor = new dq_array<float>((size_t)(3 * factors));
+    r->sum = new check_array<double>((size_t)records);
+    r->factor = new check_array<float>((size_t)(3 * factors));
     u->sum = r->sum->device;
     u->factor = r->factor->device;
 }
@@ -246,36 +246,36 @@ void rig_open(rig *r, const rig_spec *spec, uint64_t seed)
     make_heads(r);
     for (int i = 0; i < r->n_units; i++) make_list(r, i);
     upload_units(r);
-    dq_units *u = &r->units;
+    dq_attention_units *u = &r->units;
     r->width = spec->slabs * spec->dim;
     for (int side = 0; side < 2; side++) u->form[side] = r->list[0].side[side].form;
     u->n_slabs = spec->slabs;
     u->n_maps = spec->maps;
     u->scale = 0.25f;
-    r->q = new dq_array<float>((size_t)(r->rows * u->n_q * spec->dim));
+    r->q = new check_array<float>((size_t)(r->rows * u->n_q * spec->dim));
     for (size_t i = 0; i < r->q->n; i++) r->q->host[i] = r->random.value() * (i % 7 ? 0.4f : 0.9f);
-    r->lambda = new dq_array<float>((size_t)(r->rows * u->n_out));
+    r->lambda = new check_array<float>((size_t)(r->rows * u->n_out));
     for (size_t i = 0; i < r->lambda->n; i++)
         r->lambda->host[i] = spec->lambda + 0.01f * (float)(i % 5);
-    r->gain = new dq_array<float>((size_t)r->width);
+    r->gain = new check_array<float>((size_t)r->width);
     for (size_t i = 0; i < r->gain->n; i++) r->gain->host[i] = 1.0f + 0.1f * r->random.value();
-    r->out = new dq_array<float>((size_t)(r->rows * u->n_out * r->width));
-    r->absmax = new dq_array<float>((size_t)(r->n_units * u->n_q));
+    r->out = new check_array<float>((size_t)(r->rows * u->n_out * r->width));
+    r->absmax = new check_array<float>((size_t)(r->n_units * u->n_q));
     r->q->put();
     r->lambda->put();
     r->gain->put();
     u->q = r->q->device;
     u->lambda = spec->token_lambda ? r->lambda->device : NULL;
     u->lambda_layer = spec->lambda;
-    r->finish = dq_finish{r->out->device,
-                          (int64_t)u->n_out * r->width,
-                          spec->norm && pick(r, 0, 1) ? r->gain->device : NULL,
-                          1e-5f,
-                          pick(r, 0, 1) ? 1.0f : 0.8f,
-                          spec->rotated,
-                          spec->norm};
+    r->finish = dq_attention_finish{r->out->device,
+                                    (int64_t)u->n_out * r->width,
+                                    spec->norm && pick(r, 0, 1) ? r->gain->device : NULL,
+                                    1e-5f,
+                                    pick(r, 0, 1) ? 1.0f : 0.8f,
+                                    spec->rotated,
+                                    spec->norm};
     for (int i = 0; i < r->n_units; i++)
-        for (int h = 0; h < u->most_q; h++)
+        for (int h = 0; h < u->max_q; h++)
             r->absmax->host[i * u->n_q + 1 + h] =
                 spec->round == DQ_ROUND_GIVEN ? rig_absmax(r, i, h) : 0;
     r->absmax->put();
@@ -284,7 +284,7 @@ void rig_open(rig *r, const rig_spec *spec, uint64_t seed)
 
 void rig_close(rig *r)
 {
-    for (int i = 0; i < r->n_held; i++) cudaFree(r->held[i]);
+    for (int i = 0; i < r->n_cached; i++) cudaFree(r->cached[i]);
     delete r->q;
     delete r->out;
     delete r->lambda;
@@ -317,7 +317,7 @@ static float value_of(const rig_list *l, int side, int row, int head, int t, int
 
 static float bf16(float x)
 {
-    return dq_float_of((uint32_t)dq_model_f32_bf16(x) << 16);
+    return dq_float_of((uint32_t)numerics_f32_bf16(x) << 16);
 }
 
 static float score_of_codes(const rig_list *l, const float *q, int head, int t)
@@ -327,10 +327,10 @@ static float score_of_codes(const rig_list *l, const float *q, int head, int t)
     for (int g = 0; g < s->form.n_scales; g++) {
         const int begin = g * s->form.group, end = begin + s->form.group;
         const int stop = end < s->form.dim ? end : s->form.dim;
-        float most = 0;
+        float max = 0;
         int32_t sum = 0;
-        for (int c = begin; c < stop; c++) most = fmaxf(most, fabsf(q[c]));
-        const float scale = most / 127.0f;
+        for (int c = begin; c < stop; c++) max = fmaxf(max, fabsf(q[c]));
+        const float scale = max / 127.0f;
         for (int c = begin; c < stop; c++)
             sum += (scale > 0 ? (int)rintf(q[c] / scale) : 0) * s->code[t / 64][head][t % 64][c];
         const float part = (float)sum * (scale * s->scale[t / 64][head][g][t % 64]);
@@ -358,18 +358,18 @@ float rig_score(const rig *r, int unit, int i, int row, int t)
 
 static float row_absmax(const rig *r, int unit, int i, int row)
 {
-    float most = 0;
+    float max = 0;
     for (int t = 0; t < r->list[unit].visible[row]; t++)
-        most = fmaxf(most, fabsf(rig_score(r, unit, i, row, t)));
-    return most;
+        max = fmaxf(max, fabsf(rig_score(r, unit, i, row, t)));
+    return max;
 }
 
 float rig_absmax(const rig *r, int unit, int i)
 {
-    float most = 0;
+    float max = 0;
     for (int row = 0; row < r->list[unit].unit.n; row++)
-        most = fmaxf(most, row_absmax(r, unit, i, row));
-    return most;
+        max = fmaxf(max, row_absmax(r, unit, i, row));
+    return max;
 }
 
 /* -------------------------------------------------------------------------------------- products */

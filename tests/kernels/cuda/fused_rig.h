@@ -24,7 +24,7 @@ struct rig_side {
 };
 
 struct rig_list {
-    dq_unit unit;
+    dq_attention_unit unit;
     int n_pages;
     rig_side side[2];
     dq_page page[MAX_PAGES];
@@ -37,25 +37,25 @@ struct rig_spec {
     float lambda;
     bool token_lambda, shared_second, same_keys, rotated, norm;
     int round;
-    int most_rows; /* of a unit; 0: 64 */
-    int most_keys; /* of a list, apart from its rows */
+    int max_rows; /* of a unit; 0: 64 */
+    int max_keys; /* of a list, apart from its rows */
 };
 
 /* A whole call, on both sides. */
 struct rig {
     rig_spec spec;
-    dq_random random;
+    check_random random;
     int n_units, rows, width;
     rig_list *list;
-    dq_units units;
-    dq_finish finish;
+    dq_attention_units units;
+    dq_attention_finish finish;
     dq_fused_logits logits;
     dq_q_head q_head[2 * MAX_HEADS];
     dq_o_head o_head[MAX_HEADS];
-    dq_array<float> *q, *out, *lambda, *gain, *absmax, *strip, *factor;
-    dq_array<double> *sum;
-    void *held[512];
-    int n_held;
+    check_array<float> *q, *out, *lambda, *gain, *absmax, *strip, *factor;
+    check_array<double> *sum;
+    void *cached[512];
+    int n_cached;
 };
 
 void rig_open(rig *r, const rig_spec *spec, uint64_t seed);

@@ -5,17 +5,17 @@
 #include "kernels/cuda/device/page.cuh"
 #include "tests/simt/numerics.h"
 
-enum { MOST = DQ_SLOTS * 128 }; /* bytes of codes, or scales, of one head */
+enum { MAX = DQ_PAGE_SLOTS * 128 }; /* bytes of codes, or scales, of one head */
 
 cudaError_t dq_test_page_codes(int8_t *q, float *scale, const dq_page *page,
                                const dq_page_form *form, int side, int head, int t)
 {
-    static uint8_t codes[MOST];
-    static float wide[MOST];
-    static uint16_t half[MOST];
-    const size_t bytes = (size_t)form->code_bytes, n = (size_t)(form->n_scales * DQ_SLOTS);
+    static uint8_t codes[MAX];
+    static float wide[MAX];
+    static uint16_t half[MAX];
+    const size_t bytes = (size_t)form->code_bytes, n = (size_t)(form->n_scales * DQ_PAGE_SLOTS);
     const dq_page_side *s = &page->side[side];
-    if (bytes > MOST || n > MOST) return cudaErrorInvalidValue;
+    if (bytes > MAX || n > MAX) return cudaErrorInvalidValue;
     const cudaError_t e =
         cudaMemcpy(codes, s->codes + (size_t)head * bytes, bytes, cudaMemcpyDeviceToHost);
     if (e != cudaSuccess) return e;
@@ -26,8 +26,8 @@ cudaError_t dq_test_page_codes(int8_t *q, float *scale, const dq_page *page,
     if (f != cudaSuccess) return f;
     for (int c = 0; c < form->cols; c++) q[c] = (int8_t)dq_page_code(form, side, codes, t, c);
     for (int g = 0; g < form->n_scales; g++) {
-        const int at = dq_scale_place(form, 0, t, g);
-        scale[g] = page->wide[side] ? wide[at] : dq_model_f16_f32(half[at]);
+        const int at = dq_page_scale_place(form, 0, t, g);
+        scale[g] = page->wide[side] ? wide[at] : numerics_f16_f32(half[at]);
     }
     return cudaSuccess;
 }

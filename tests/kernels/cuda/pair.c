@@ -1,6 +1,6 @@
 /* pair: every call goes to the CPU and to the CUDA device, with the same numbers from one generator.
  * SPDX-License-Identifier: MIT */
-#include "tests/kernels/cuda/pair.h"
+#include "tests/kernels/cuda/pair_rig.h"
 
 #include "base/os.h"
 
@@ -134,9 +134,9 @@ void pair_append(pair *p)
     }
 }
 
-void pair_settle(pair *p)
+void pair_compact(pair *p)
 {
-    for (int k = CPU; k <= CUDA; k++) p->b[k]->ops->kv_settle(p->b[k], p->kv[k], 0, &p->batch);
+    for (int k = CPU; k <= CUDA; k++) p->b[k]->ops->kv_compact(p->b[k], p->kv[k], 0, &p->batch);
 }
 
 void pair_keep(pair *p, int32_t seq, int group, const int32_t *kept, int64_t n)
@@ -164,7 +164,7 @@ void pair_scene(pair *p, bool evicts)
     pair_rows(p, a, PAIR_FIRST);
     pair_rows(p, b, 70);
     pair_append(p);
-    pair_settle(p);
+    pair_compact(p);
     for (int g = 0; evicts && g < p->map.n_groups; g++) {
         int32_t kept[PAIR_FIRST], n = 0;
         for (int32_t i = 0; i < PAIR_FIRST; i++) {
@@ -186,7 +186,7 @@ void compare_within(pair *p, double tolerance, bool equal)
     const dq_mat m = pair_mat(p, CPU, A_OUT);
     const size_t n = (size_t)(m.rows * m.cols);
     float *got[2];
-    double most = 0, worst = 0;
+    double max = 0, worst = 0;
     for (int k = CPU; k <= CUDA; k++) {
         got[k] = calloc(n, sizeof(float));
         p->b[k]->ops->get(p->b[k], got[k], p->at[k][A_OUT], n * sizeof(float));
@@ -194,11 +194,11 @@ void compare_within(pair *p, double tolerance, bool equal)
     pair_sync(p);
     for (size_t i = 0; i < n; i++) {
         const double off = fabs((double)got[CPU][i] - (double)got[CUDA][i]);
-        most = fmax(most, fabs((double)got[CPU][i]));
+        max = fmax(max, fabs((double)got[CPU][i]));
         worst = off > worst || off != off ? off : worst;
     }
-    if (!(worst <= tolerance * most)) print_error("off by %g of %g\n", worst, most);
-    assert_true(worst <= tolerance * most);
+    if (!(worst <= tolerance * max)) print_error("off by %g of %g\n", worst, max);
+    assert_true(worst <= tolerance * max);
     if (equal) assert_memory_equal(got[CPU], got[CUDA], n * sizeof(float));
     free(got[CPU]);
     free(got[CUDA]);
@@ -206,7 +206,7 @@ void compare_within(pair *p, double tolerance, bool equal)
 
 void compare_outputs(pair *p)
 {
-    compare_within(p, 2e-6, dq_cpu_features(NULL) & (DQ_CPU_AVX2 | DQ_CPU_AVX512));
+    compare_within(p, 2e-6, dq_os_cpu_features(NULL) & (DQ_CPU_AVX2 | DQ_CPU_AVX512));
 }
 
 void attend_both(pair *p, dq_logit_spec logit, const dq_columns columns[2],
@@ -241,7 +241,8 @@ void pair_count_spans(pair *p, const int64_t last[PAIR_SEQ])
     }
     memset(p->shares, 0, sizeof p->shares);
     for (int k = CPU; k <= CUDA; k++)
-        p->spans[k] = (dq_spans){PAIR_CLASSES, p->label, p->label_at, p->counted, p->shares[k]};
+        p->spans[k] =
+            (dq_attention_spans){PAIR_CLASSES, p->label, p->label_at, p->counted, p->shares[k]};
 }
 
 void compare_spans(const pair *p, double tolerance)

@@ -21,10 +21,10 @@ static void must(cudaError_t e)
 }
 
 /* Device memory with small numbers in it. */
-template <class T> struct values : dq_array<T> {
-    explicit values(size_t count, uint64_t seed = 1) : dq_array<T>(count)
+template <class T> struct values : check_array<T> {
+    explicit values(size_t count, uint64_t seed = 1) : check_array<T>(count)
     {
-        dq_random x = {seed};
+        check_random x = {seed};
         for (size_t i = 0; i < count; i++) this->host[i] = (T)x.value();
         this->put();
     }
@@ -37,9 +37,9 @@ static void rows(void)
     enum { ROWS = 5, COLS = 300 };
     dq_cuda_weight w = {};
     values<float> x(ROWS * COLS), y(ROWS * COLS), gain(COLS), table(ROWS * 32), wide(2 * 1024);
-    dq_array<int32_t> ids(ROWS);
-    dq_array<int64_t> index(ROWS);
-    dq_array<uint32_t> found(1);
+    check_array<int32_t> ids(ROWS);
+    check_array<int64_t> index(ROWS);
+    check_array<uint32_t> found(1);
     const float param[4] = {1, 1, 1, 1};
     w.kind = DQ_STORED_F32;
     w.rows = ROWS;
@@ -77,7 +77,7 @@ static void packed(int64_t rows, int64_t out, int64_t cols, int64_t group, bool 
     w.scale_pitch = (out + 7) / 8 * 8;
     w.zero_pitch = (out + 15) / 16 * 16;
     values<uint8_t> data((size_t)(out * w.pitch)), zero((size_t)(w.groups * w.zero_pitch));
-    dq_array<int32_t> sums((size_t)(w.groups * dq_linear_scale_pitch(rows)));
+    check_array<int32_t> sums((size_t)(w.groups * dq_linear_scale_pitch(rows)));
     values<float> scale((size_t)(w.groups * w.scale_pitch)), x((size_t)(rows * cols)),
         y((size_t)(rows * out)), of_x((size_t)(w.groups * dq_linear_scale_pitch(rows))),
         wide((size_t)(out * cols)), bias((size_t)out);
@@ -85,8 +85,8 @@ static void packed(int64_t rows, int64_t out, int64_t cols, int64_t group, bool 
     w.scale = scale.device;
     if (zeros) w.zero = zero.device;
     int32_t *sum = zeros ? sums.device : NULL;
-    dq_array<int8_t> code((size_t)(rows * dq_linear_code_pitch(&w)));
-    dq_array<uint16_t> half((size_t)(out * cols));
+    check_array<int8_t> code((size_t)(rows * dq_linear_code_pitch(&w)));
+    check_array<uint16_t> half((size_t)(out * cols));
     must(dq_linear_round(code.device, of_x.device, sum, x.device, rows, &w, NULL));
     must(dq_linear_packed(y.device, code.device, of_x.device, sum, rows, &w, bias.device, NULL));
     must(dq_linear_bias(y.device, bias.device, rows, out, NULL));
@@ -110,17 +110,18 @@ static void logprob(void)
     enum { ROWS = 3, COLS = 400 };
     values<float> p(ROWS * COLS, 1), q(ROWS * COLS, 2);
     values<double> logp(ROWS);
-    dq_array<dq_logprob_row> state(ROWS);
-    dq_array<dq_kld_row> kld(ROWS);
-    dq_array<int32_t> target(ROWS), top(ROWS);
+    check_array<dq_logprob_row> state(ROWS);
+    check_array<dq_logprob_kld_row> kld(ROWS);
+    check_array<int32_t> target(ROWS), top(ROWS);
     target.put();
     for (int piece = 0; piece < 2; piece++) {
         must(dq_logprob_piece(state.device, p.device, COLS, piece * COLS, COLS, target.device, ROWS,
                               NULL));
-        must(dq_kld_piece(kld.device, p.device, q.device, COLS, piece * COLS, COLS, ROWS, NULL));
+        must(dq_logprob_kld_piece(kld.device, p.device, q.device, COLS, piece * COLS, COLS, ROWS,
+                                  NULL));
     }
     must(dq_logprob_end(logp.device, top.device, state.device, target.device, ROWS, NULL));
-    must(dq_kld_end(logp.device, kld.device, ROWS, NULL));
+    must(dq_logprob_kld_end(logp.device, kld.device, ROWS, NULL));
 }
 
 /* ------------------------------------------------------------------------------------------- pages */
@@ -131,8 +132,8 @@ struct page_rig {
     dq_page_form form[2] = {};
     dq_page page[PAGES] = {};
     values<float> plain, sinks;
-    dq_array<uint8_t> codes;
-    dq_array<uint16_t> scale;
+    check_array<uint8_t> codes;
+    check_array<uint16_t> scale;
     page_rig(int k_bits, int v_bits)
         : plain(PAGES * 2 * HEADS * 64 * COLS), sinks(PAGES * 2 * HEADS * 4 * DIM),
           codes(PAGES * 2 * HEADS * 64 * COLS), scale(PAGES * 2 * HEADS * 2 * 64)
@@ -158,28 +159,28 @@ static void pages_of(int k_bits, int v_bits)
     page_rig r(k_bits, v_bits);
     values<float> k(70 * 48), v(70 * 48);
     values<double> sum(128);
-    dq_array<int32_t> first(2), head(2), source(50), odd(4);
-    dq_array<dq_write_job> write(2);
-    dq_array<dq_encode_job> encode(2);
-    dq_array<dq_page> from(2);
+    check_array<int32_t> first(2), head(2), source(50), odd(4);
+    check_array<dq_kv_write_job> write(2);
+    check_array<dq_kv_encode_job> encode(2);
+    check_array<dq_page> from(2);
     first.host[1] = 2;
     head.host[1] = 1;
     for (int i = 0; i < 50; i++) source.host[i] = 7 + i;
     for (int p = 0; p < 2; p++) {
         write.host[p] =
-            dq_write_job{{r.page[p].side[0].plain, r.page[p].side[1].plain}, 35 * p, 35, 11, 0};
-        encode.host[p] = dq_encode_job{r.page[p], 0, -1, 4 + 3 * p, 61};
+            dq_kv_write_job{{r.page[p].side[0].plain, r.page[p].side[1].plain}, 35 * p, 35, 11, 0};
+        encode.host[p] = dq_kv_encode_job{r.page[p], 0, -1, 4 + 3 * p, 61};
         from.host[p] = r.page[p];
     }
     first.put(), head.put(), source.put(), odd.put(), write.put(), encode.put(), from.put();
-    const dq_group_heads heads = {first.device, head.device, 1, 2};
-    must(dq_pages_write(write.device, 2, r.form, heads, k.device, v.device, 48, NULL));
-    must(dq_pages_encode(encode.device, 2, r.form, heads, odd.device, NULL));
-    must(dq_pages_move(r.page[1], 45, from.device, source.device, 50, r.form, 2, NULL));
-    must(dq_pages_sinks(r.page[0], 0, 4, false, r.form[0], 2, NULL));
-    must(dq_pages_sinks(r.page[0], 1, 4, true, r.form[1], 2, NULL));
-    must(dq_pages_widen(k.device, r.scale.device, 512, NULL));
-    must(dq_pages_norms(sum.device, from.device, 100, 70, r.form[0], 2, NULL));
+    const dq_kv_group_heads heads = {first.device, head.device, 1, 2};
+    must(dq_kv_launch_write(write.device, 2, r.form, heads, k.device, v.device, 48, NULL));
+    must(dq_kv_launch_encode(encode.device, 2, r.form, heads, odd.device, NULL));
+    must(dq_kv_launch_move(r.page[1], 45, from.device, source.device, 50, r.form, 2, NULL));
+    must(dq_kv_launch_sinks(r.page[0], 0, 4, false, r.form[0], 2, NULL));
+    must(dq_kv_launch_sinks(r.page[0], 1, 4, true, r.form[1], 2, NULL));
+    must(dq_kv_launch_widen(k.device, r.scale.device, 512, NULL));
+    must(dq_kv_launch_norms(sum.device, from.device, 100, 70, r.form[0], 2, NULL));
 }
 
 static void pages(void)
@@ -203,17 +204,17 @@ static rig_spec spec_of(int math, int k_bits, int v_bits, int round)
     s.lambda = 0.8f;
     s.rotated = s.norm = true;
     s.round = round;
-    s.most_rows = 20;
-    s.most_keys = 120;
+    s.max_rows = 20;
+    s.max_keys = 120;
     return s;
 }
 
 /* Two units of two heads and their strips, with all that a unit may be asked. */
 struct scene {
     rig r;
-    dq_array<dq_unit> unit;
-    dq_array<int32_t> edge;
-    dq_array<float> strip;
+    check_array<dq_attention_unit> unit;
+    check_array<int32_t> edge;
+    check_array<float> strip;
     scene(rig_spec s, uint64_t seed) : unit(2), edge(2 * MAX_PAGES), strip(4 << 16)
     {
         s.outs = 2;
@@ -224,7 +225,7 @@ struct scene {
         } while (true);
         int span = 0;
         for (int i = 0; i < 2; i++) {
-            dq_unit *w = &unit.host[i];
+            dq_attention_unit *w = &unit.host[i];
             *w = r.list[i].unit;
             w->strip = i * 2 << 16;
             w->edge = i * MAX_PAGES;
@@ -234,7 +235,7 @@ struct scene {
             w->first = w->counted = w->n / 2;
             w->span = span;
             span += w->n - w->counted;
-            r.units.most_edges = w->n_edges > r.units.most_edges ? w->n_edges : r.units.most_edges;
+            r.units.max_edges = w->n_edges > r.units.max_edges ? w->n_edges : r.units.max_edges;
         }
         unit.put();
         edge.put();
@@ -250,35 +251,35 @@ struct scene {
 
 static void scores_of(scene *s, int round)
 {
-    dq_units u = s->r.units;
-    u.most_keys = 1100; /* the launch of long rows */
-    must(dq_attend_scores(s->r.units, NULL));
-    must(dq_attend_softmax(u, round, 31.0f, s->r.absmax->device, NULL));
+    dq_attention_units u = s->r.units;
+    u.max_keys = 1100; /* the launch of long rows */
+    must(dq_attention_scores(s->r.units, NULL));
+    must(dq_attention_softmax(u, round, 31.0f, s->r.absmax->device, NULL));
 }
 
 static void attend(void)
 {
     scene s(spec_of(DQ_FUSED_BF16, 6, 3, DQ_ROUND_NOT), 1);
-    dq_array<uint32_t> most((size_t)(2 * s.r.units.n_q));
-    most.put();
-    must(dq_attend_absmax(s.r.units, most.device, NULL));
-    must(dq_attend_join(s.r.absmax->device, 2, s.r.units.n_q, NULL));
+    check_array<uint32_t> max((size_t)(2 * s.r.units.n_q));
+    max.put();
+    must(dq_attention_absmax(s.r.units, max.device, NULL));
+    must(dq_attention_join(s.r.absmax->device, 2, s.r.units.n_q, NULL));
     scores_of(&s, DQ_ROUND_TILE);
     scores_of(&s, DQ_ROUND_ROW);
-    must(dq_attend_values(s.r.units, s.r.finish, NULL));
+    must(dq_attention_values(s.r.units, s.r.finish, NULL));
 }
 
 static void maps(void)
 {
     scene s(spec_of(DQ_FUSED_BF16, 8, 4, DQ_ROUND_NOT), 2);
-    const dq_unit *w = s.unit.host;
+    const dq_attention_unit *w = s.unit.host;
     const size_t keys = (size_t)(w[0].keys + w[1].keys), records = s.r.sum->n,
                  factors = s.r.factor->n / 3;
     values<double> mass(keys), second(keys), lambda(keys), diff(keys), loo(keys), total(records),
         outputs(factors * 2 * (size_t)s.r.width), into(2 * 3 * DQ_MAP_FIELDS),
         row(factors * DQ_MAP_FIELDS);
-    dq_array<int64_t> at(4);
-    dq_array<dq_map_run> runs(2);
+    check_array<int64_t> at(4);
+    check_array<dq_map_run> runs(2);
     for (int i = 0; i < 2; i++) runs.host[i] = dq_map_run{i, 1, w[i].keys};
     at.host[3] = w[0].keys;
     at.put();
@@ -288,7 +289,7 @@ static void maps(void)
     const dq_map_limits limits = {{1e-4, 1e-3, 1e-2, 0.1}};
     scores_of(&s, DQ_ROUND_NOT);
     must(dq_maps_leave_out(s.r.units, total.device, outputs.device, NULL));
-    must(dq_maps_sum(s.r.units, c, runs.device, 2, s.r.units.most_keys, NULL));
+    must(dq_maps_sum(s.r.units, c, runs.device, 2, s.r.units.max_keys, NULL));
     must(dq_maps_measure(s.r.units, limits, into.device, row.device, runs.device, 2, NULL));
 }
 
@@ -297,45 +298,45 @@ static void spans(void)
     scene s(spec_of(DQ_FUSED_BF16, 8, 4, DQ_ROUND_NOT), 3);
     const int classes = 3;
     values<double> mass((size_t)(128 * s.r.units.n_out * classes * 2));
-    dq_array<uint8_t> label(64 * MAX_PAGES);
-    dq_array<int64_t> key(4);
+    check_array<uint8_t> label(64 * MAX_PAGES);
+    check_array<int64_t> key(4);
     label.put();
     key.put();
     scores_of(&s, DQ_ROUND_NOT);
-    must(dq_span_sums_add(s.r.units, dq_span_sums{mass.device, label.device, key.device, classes},
-                          NULL));
+    must(dq_spans_add_sums(s.r.units, dq_span_sums{mass.device, label.device, key.device, classes},
+                           NULL));
 }
 
 static void tally(void)
 {
     enum { ROWS = 3, COLS = 200 };
     values<float> x(2 * ROWS * COLS);
-    dq_array<dq_piece> piece(2);
-    dq_array<int32_t> pos(ROWS);
-    dq_array<dq_call_tally> call(1);
-    dq_array<dq_launch_top> top(1);
-    dq_array<dq_tally_bins> bins(1);
-    dq_array<double> sums(4 * 2 * ROWS);
-    dq_array<uint32_t> tied(2 * ROWS);
+    check_array<dq_observe_piece> piece(2);
+    check_array<int32_t> pos(ROWS);
+    check_array<dq_observe_call> call(1);
+    check_array<dq_observe_top> top(1);
+    check_array<dq_observe_bins> bins(1);
+    check_array<double> sums(4 * 2 * ROWS);
+    check_array<uint32_t> tied(2 * ROWS);
     for (int i = 0; i < 100; i++) x.host[5 * i] = 3.5f; /* ties */
     x.put();
     for (int i = 0; i < 2; i++)
-        piece.host[i] = dq_piece{x.device + i * ROWS * COLS,
-                                 COLS,
-                                 NULL,
-                                 NULL,
-                                 pos.device,
-                                 1,
-                                 COLS,
-                                 ROWS,
-                                 ROWS * i,
-                                 i,
-                                 0};
+        piece.host[i] = dq_observe_piece{x.device + i * ROWS * COLS,
+                                         COLS,
+                                         NULL,
+                                         NULL,
+                                         pos.device,
+                                         1,
+                                         COLS,
+                                         ROWS,
+                                         ROWS * i,
+                                         i,
+                                         0};
     piece.put(), pos.put(), call.put(), bins.put();
-    must(dq_tally_launch(dq_tally_rows{piece.device, 2, ROWS, 2 * ROWS}, call.device, top.device,
-                         bins.device, sums.device, tied.device, NULL));
-    must(dq_tally_refined(dq_tally_rows{piece.device, 2, ROWS, 2 * ROWS}, bins.device->fine, 0x4060,
-                          NULL));
+    must(dq_observe_launch(dq_observe_rows{piece.device, 2, ROWS, 2 * ROWS}, call.device,
+                           top.device, bins.device, sums.device, tied.device, NULL));
+    must(dq_observe_refined(dq_observe_rows{piece.device, 2, ROWS, 2 * ROWS}, bins.device->fine,
+                            0x4060, NULL));
 }
 
 static void fused(int math, int k_bits, int v_bits, int round, uint64_t seed)
@@ -343,10 +344,10 @@ static void fused(int math, int k_bits, int v_bits, int round, uint64_t seed)
     rig r;
     rig_spec s = spec_of(math, k_bits, v_bits, round);
     rig_open(&r, &s, seed);
-    dq_array<uint32_t> most((size_t)(r.n_units * r.units.n_q));
-    most.put();
+    check_array<uint32_t> max((size_t)(r.n_units * r.units.n_q));
+    max.put();
     must(dq_fused_scores(r.units, math, NULL));
-    must(dq_fused_absmax(r.units, most.device, math, NULL));
+    must(dq_fused_absmax(r.units, max.device, math, NULL));
     must(dq_fused_attend(r.units, r.finish, r.logits, math, NULL));
     rig_close(&r);
 }
@@ -368,8 +369,8 @@ static void decode(void)
     for (int i = 0; i < 2; i++) {
         rig r;
         rig_spec s = spec_of(DQ_FUSED_INT8, 8, i ? 4 : 8, i ? DQ_ROUND_ROW : DQ_ROUND_GIVEN);
-        s.most_rows = 2;
-        s.most_keys = i ? 300 : 64 * MAX_PAGES; /* more than decode_sums takes at a time */
+        s.max_rows = 2;
+        s.max_keys = i ? 300 : 64 * MAX_PAGES; /* more than decode_sums takes at a time */
         rig_open(&r, &s, 10 + (uint64_t)i);
         must(dq_fused_decode(r.units, r.finish, r.logits, NULL));
         rig_close(&r);
@@ -387,9 +388,9 @@ int main(int argc, char **argv)
 {
     int n = 0;
     for (const auto &f : families) {
-        bool asked = argc < 2;
-        for (int i = 1; i < argc; i++) asked = asked || !strcmp(argv[i], f.name);
-        if (!asked) continue;
+        bool requested = argc < 2;
+        for (int i = 1; i < argc; i++) requested = requested || !strcmp(argv[i], f.name);
+        if (!requested) continue;
         f.run();
         printf("%s: done\n", f.name);
         n++;

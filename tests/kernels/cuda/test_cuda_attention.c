@@ -1,7 +1,7 @@
 /* Attention of the CUDA backend against the CPU's, on the simulated device: bit for bit where the CPU has
  * fused products.
  * SPDX-License-Identifier: MIT */
-#include "tests/kernels/cuda/pair.h"
+#include "tests/kernels/cuda/pair_rig.h"
 
 static void outputs_are_equal(void **state)
 {

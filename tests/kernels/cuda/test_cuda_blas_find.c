@@ -17,20 +17,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST = 512 };
+enum { MAX = 512 };
 /* Another for each test, for the loader knows by its name what it has opened. Brackets are no pattern in a name. */
 static char top[64];
 static dq_arena *arena;
 
 static void path_of(char *to, const char *name)
 {
-    assert_in_range(snprintf(to, MOST, "%s/%s", top, name), 1, MOST - 1);
+    assert_in_range(snprintf(to, MAX, "%s/%s", top, name), 1, MAX - 1);
 }
 
 /* The folders of a file below `top`. */
 static void make_folders(const char *name)
 {
-    char path[MOST];
+    char path[MAX];
     path_of(path, name);
     for (char *p = path + strlen(top) + 1; (p = strchr(p, '/')); *p++ = '/') {
         *p = 0;
@@ -40,7 +40,7 @@ static void make_folders(const char *name)
 
 static void link_to(const char *target, const char *name)
 {
-    char path[MOST];
+    char path[MAX];
     make_folders(name);
     path_of(path, name);
     assert_int_equal(symlink(target, path), 0);
@@ -48,7 +48,7 @@ static void link_to(const char *target, const char *name)
 
 static void write_file(const char *name, const char *text)
 {
-    char path[MOST];
+    char path[MAX];
     dq_err err = {0};
     make_folders(name);
     path_of(path, name);
@@ -57,7 +57,7 @@ static void write_file(const char *name, const char *text)
 
 static void remove_file(const char *name)
 {
-    char path[MOST];
+    char path[MAX];
     path_of(path, name);
     assert_int_equal(unlink(path), 0);
 }
@@ -65,16 +65,16 @@ static void remove_file(const char *name)
 /* The fake library as FOLDER/NAME, with its companion beside it. */
 static void plant(const char *folder, const char *name)
 {
-    char path[MOST];
-    assert_in_range(snprintf(path, sizeof path, "%s/%s", folder, name), 1, MOST - 1);
+    char path[MAX];
+    assert_in_range(snprintf(path, sizeof path, "%s/%s", folder, name), 1, MAX - 1);
     link_to(FAKE_CUBLAS, path);
-    assert_in_range(snprintf(path, sizeof path, "%s/libcublasLt.so.13", folder), 1, MOST - 1);
+    assert_in_range(snprintf(path, sizeof path, "%s/libcublasLt.so.13", folder), 1, MAX - 1);
     link_to(FAKE_CUBLASLT, path);
 }
 
 static void set(const char *variable, const char *below)
 {
-    char path[MOST];
+    char path[MAX];
     path_of(path, below);
     assert_int_equal(setenv(variable, path, 1), 0);
 }
@@ -93,7 +93,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    char command[MOST];
+    char command[MAX];
     (void)state;
     dq_arena_free(arena);
     setenv("PATH", "/usr/bin:/bin", 1);
@@ -104,7 +104,7 @@ static int teardown(void **state)
 /* Found at `want` below top ("": missing, and the error has `text`). */
 static void finds(const char *want, const char *text)
 {
-    char path[MOST];
+    char path[MAX];
     dq_cuda_blas_file f;
     dq_err err = {0};
     const dq_status status = dq_cuda_blas_find(&f, top, arena, &err);
@@ -112,7 +112,7 @@ static void finds(const char *want, const char *text)
         path_of(path, want);
         if (status != DQ_OK) fail_msg("%s", err.text);
         assert_string_equal(f.path, path);
-        assert_non_null(dq_library_function(f.library, "cublasGetProperty"));
+        assert_non_null(dq_os_library_function(f.library, "cublasGetProperty"));
     } else {
         assert_int_equal(status, DQ_RESOURCE);
         assert_null(f.library);
@@ -144,7 +144,7 @@ static void test_order(void **state)
         "usr/lib64/python3.9/site-packages/nvidia/cu13/lib",
         "me/.local/lib/python3.12/site-packages/nvidia/cu13/lib"};
     enum { N = sizeof order / sizeof *order };
-    char path[MOST], name[MOST];
+    char path[MAX], name[MAX];
     (void)state;
     set("CUDA_HOME", "home");
     set("CUDA_PATH", "path");
@@ -152,7 +152,7 @@ static void test_order(void **state)
     set("HOME", "me");
     assert_in_range(snprintf(path, sizeof path,
                              "relative::/no-such-folder:%s/first/bin:%s/pyenv/shims/", top, top),
-                    1, MOST - 1);
+                    1, MAX - 1);
     setenv("PATH", path, 1);
     link_to("../../torch/.venv/bin/python3", "first/bin/python3");
     path_of(path, "opt/python/bin/python3.11");

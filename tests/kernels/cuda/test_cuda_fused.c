@@ -1,7 +1,7 @@
 /* Attention of the CUDA backend on tensor cores, as operations of the backend: int8 against the CPU's int8, bf16
  * against its f32, on the simulated device. test_fused.cpp has the kernels alone.
  * SPDX-License-Identifier: MIT */
-#include "tests/kernels/cuda/pair.h"
+#include "tests/kernels/cuda/pair_rig.h"
 
 static const int fused_dims[] = {16, 64, 80, 32, 48, 128};
 

@@ -1,11 +1,11 @@
 /* Columns, measures, spans and tallies of the CUDA backend against the CPU's, on the simulated device: counts
  * and places exactly, sums up to their order.
  * SPDX-License-Identifier: MIT */
-#include "tests/kernels/cuda/pair.h"
+#include "tests/kernels/cuda/pair_rig.h"
 
 /* ------------------------------------------------------------------------------- columns, measures */
 
-enum { N_COLUMNS = 5, MOST_SUMS = 3 * 4 * 300 };
+enum { N_COLUMNS = 5, MAX_SUMS = 3 * 4 * 300 };
 
 static dq_columns columns_at(double *sums, const int64_t *offset, int64_t n, int64_t last_rows)
 {
@@ -43,7 +43,7 @@ static void compare_measures(const dq_head_measure *a, const dq_head_measure *b)
 
 static void look_twice(pair *p, dq_logit_spec logit, int64_t last_rows)
 {
-    static double sums[2][N_COLUMNS * MOST_SUMS];
+    static double sums[2][N_COLUMNS * MAX_SUMS];
     int64_t offset[PAIR_SEQ * 8], n = 0;
     dq_head_measure of[2][PAIR_Q];
     dq_head_measure *const measure[2] = {of[CPU], of[CUDA]};
@@ -54,7 +54,7 @@ static void look_twice(pair *p, dq_logit_spec logit, int64_t last_rows)
         n += p->b[CPU]->ops->kv_count(p->b[CPU], p->kv[CPU], p->seq[l / p->map.n_groups], 0,
                                       l % p->map.n_groups, NULL);
     }
-    assert_true(n <= MOST_SUMS);
+    assert_true(n <= MAX_SUMS);
     const dq_columns columns[2] = {columns_at(sums[CPU], offset, n, last_rows),
                                    columns_at(sums[CUDA], offset, n, last_rows)};
     for (int times = 0; times < 2; times++) { /* adds to what is there */

@@ -2,18 +2,18 @@
  * for bit, and memory that ends in the middle of an append.
  * SPDX-License-Identifier: MIT */
 #include "tests/kernels/cuda/page_codes.h"
-#include "tests/kernels/cuda/pair.h"
+#include "tests/kernels/cuda/pair_rig.h"
 
 static void compare_token(pair *p, const dq_kv_list *const list[2], int64_t i, int head, int side)
 {
     int8_t q[2][128];
     float scale[2][128];
-    const dq_page page = dq_cuda_page(list[CUDA]->page[i / DQ_PAGE]);
+    const dq_page page = dq_cuda_page(list[CUDA]->page[i / DQ_PAGE_TOKENS]);
     dq_page_form form[2];
     dq_cuda_forms(form, p->kv[CUDA]);
-    dq_kv_token_codes(p->kv[CPU], list[CPU], i, head, side, q[CPU], scale[CPU]);
+    dq_cpu_kv_token_codes(p->kv[CPU], list[CPU], i, head, side, q[CPU], scale[CPU]);
     assert_int_equal(dq_test_page_codes(q[CUDA], scale[CUDA], &page, &form[side], side,
-                                        p->kv[CUDA]->slot[head], (int)(i % DQ_PAGE)),
+                                        p->kv[CUDA]->slot[head], (int)(i % DQ_PAGE_TOKENS)),
                      cudaSuccess);
     assert_memory_equal(q[CPU], q[CUDA], (size_t)form[side].cols);
     assert_memory_equal(scale[CPU], scale[CUDA], (size_t)form[side].n_scales * sizeof(float));
@@ -37,14 +37,14 @@ static int compare_codes(pair *p, int32_t seq)
                                            dq_kv_list_of(p->kv[CUDA], seq, 0, p->map.group[head])};
         assert_int_equal(list[CPU]->count, list[CUDA]->count);
         for (int64_t i = 0; i < list[CPU]->count; i++) {
-            const dq_kv_page *page = list[CPU]->page[i / DQ_PAGE];
-            const dq_kv_page *other = list[CUDA]->page[i / DQ_PAGE];
+            const dq_kv_page *page = list[CPU]->page[i / DQ_PAGE_TOKENS];
+            const dq_kv_page *other = list[CUDA]->page[i / DQ_PAGE_TOKENS];
             assert_int_equal(dq_kv_pos(list[CPU], i), dq_kv_pos(list[CUDA], i));
             assert_true(page->coded == other->coded && page->n_sinks == other->n_sinks);
             for (int side = DQ_K; side <= DQ_V; side++) {
                 assert_int_equal(page->part[side].wide, other->part[side].wide);
-                if (!page->part[side].codes || i % DQ_PAGE < page->n_sinks ||
-                    i % DQ_PAGE >= page->coded)
+                if (!page->part[side].codes || i % DQ_PAGE_TOKENS < page->n_sinks ||
+                    i % DQ_PAGE_TOKENS >= page->coded)
                     continue;
                 compare_token(p, list, i, head, side);
                 n++;
@@ -71,7 +71,7 @@ static void codes_are_equal(void **state)
         }
         pair_append(&p);
         compare_codes(&p, a);
-        pair_settle(&p);
+        pair_compact(&p);
         int n = compare_codes(&p, a);
         assert_true(n > 100 || p.spec.sink == 70 || (p.spec.k_bits == 16 && p.spec.v_bits == 16));
         int32_t kept[200];
@@ -82,7 +82,7 @@ static void codes_are_equal(void **state)
         pair_rows(&p, a, 40);
         pair_rows(&p, fork, 90);
         pair_append(&p);
-        pair_settle(&p);
+        pair_compact(&p);
         compare_codes(&p, a);
         compare_codes(&p, fork);
         pair_close(&p);

@@ -11,17 +11,17 @@ static const float lambdas[4] = {-0.3f, 0.0f, 0.8f, 1.4f};
 
 static void check_scores(rig *r)
 {
-    dq_units *u = &r->units;
-    dq_array<uint32_t> most((size_t)(r->n_units * u->n_q));
-    most.put();
+    dq_attention_units *u = &r->units;
+    check_array<uint32_t> max((size_t)(r->n_units * u->n_q));
+    max.put();
     assert_int_equal(dq_fused_scores(*u, r->spec.math, NULL), cudaSuccess);
-    assert_int_equal(dq_fused_absmax(*u, most.device, r->spec.math, NULL), cudaSuccess);
+    assert_int_equal(dq_fused_absmax(*u, max.device, r->spec.math, NULL), cudaSuccess);
     r->strip->get();
-    most.get();
+    max.get();
     assert_string_equal(dq_simt_report(), "");
     for (int i = 0; i < r->n_units; i++)
-        for (int h = 0; h < u->most_q; h++) {
-            const dq_unit *w = &r->list[i].unit;
+        for (int h = 0; h < u->max_q; h++) {
+            const dq_attention_unit *w = &r->list[i].unit;
             for (int row = 0; row < w->n; row++)
                 for (int t = 0; t < w->keys; t++) {
                     const float x =
@@ -33,7 +33,7 @@ static void check_scores(rig *r)
                            (double)x, (double)y);
                     fail();
                 }
-            const float x = dq_float_of(most.host[i * u->n_q + 1 + h]), y = rig_absmax(r, i, h);
+            const float x = dq_float_of(max.host[i * u->n_q + 1 + h]), y = rig_absmax(r, i, h);
             if (r->spec.math == DQ_FUSED_INT8)
                 assert_memory_equal(&x, &y, 4);
             else
@@ -75,7 +75,7 @@ static void check_attend_of(rig *r, int n_units)
 /* Few rows: those of attend_int8 bit for bit. */
 static void check_decode(rig *r)
 {
-    dq_array<float> clear(r->out->n), many(r->out->n);
+    check_array<float> clear(r->out->n), many(r->out->n);
     memcpy(clear.host, r->out->host, clear.n * sizeof(float));
     check_attend_of(r, r->n_units);
     memcpy(many.host, r->out->host, many.n * sizeof(float));
@@ -94,11 +94,11 @@ static void check_decode(rig *r)
 
 static rig_spec spec_of(int math, int dim, int k_bits, int v_bits, uint64_t seed)
 {
-    dq_random x = {seed * 977};
+    check_random x = {seed * 977};
     rig_spec s = {};
     for (int i = 0; i < 5; i++) x.bits();
     s.dim = dim;
-    s.most_keys = 256;
+    s.max_keys = 256;
     s.bits[0] = k_bits;
     s.bits[1] = v_bits;
     s.group = 16 << (x.bits() % 3 ? 1 : x.bits() % 3);
@@ -163,8 +163,8 @@ static void test_decode(void **state)
         rig r;
         rig_spec s =
             spec_of(DQ_FUSED_INT8, dims[i % 5], k[i / 25], v[i / 5 % 5], 1000 + (uint64_t)i);
-        s.most_rows = 1 + i % 8;
-        s.most_keys = i % 4 ? 300 : 64 * MAX_PAGES; /* more than decode_sums takes at a time */
+        s.max_rows = 1 + i % 8;
+        s.max_keys = i % 4 ? 300 : 64 * MAX_PAGES; /* more than decode_sums takes at a time */
         dq_simt_set_schedule(i % 3 ? DQ_SIMT_GREEDY : DQ_SIMT_ROUND_ROBIN, (uint64_t)i);
         rig_open(&r, &s, 1000 + (uint64_t)i);
         check_decode(&r);
@@ -187,12 +187,12 @@ static void check_cut(int math, uint64_t seed)
     rig_spec s = spec_of(math, 32, 8, 4, seed);
     s.round = s.round == DQ_ROUND_GIVEN ? DQ_ROUND_NOT : s.round;
     rig_open(&r, &s, seed);
-    const dq_unit whole = r.list[0].unit;
+    const dq_attention_unit whole = r.list[0].unit;
     const int half = whole.n / 2;
-    dq_array<dq_unit> cut(2);
+    check_array<dq_attention_unit> cut(2);
     r.units.n = 1;
     check_attend_of(&r, 1);
-    dq_array<float> before(r.out->n);
+    check_array<float> before(r.out->n);
     memcpy(before.host, r.out->host, before.n * sizeof(float));
     cut.host[0] = cut.host[1] = whole;
     cut.host[0].n = half;
@@ -226,8 +226,8 @@ static void test_lacks(void **state)
     rig r;
     const rig_spec s = spec_of(DQ_FUSED_INT8, 48, 8, 8, 3);
     rig_open(&r, &s, 3);
-    dq_units u = r.units;
-    dq_finish f = r.finish;
+    dq_attention_units u = r.units;
+    dq_attention_finish f = r.finish;
     assert_null(dq_fused_lacks(&u, &f, DQ_FUSED_INT8, DQ_ROUND_ROW));
     assert_non_null(dq_fused_lacks(&u, &f, DQ_FUSED_INT8, DQ_ROUND_TILE));
     f.rotated = true; /* of 48 channels */
@@ -253,16 +253,16 @@ static void test_names(void **state)
             rig r;
             const rig_spec s = spec_of(math, 32, 8, 8, 3);
             rig_open(&r, &s, 3);
-            dq_units u = r.units;
-            uint32_t *most = (uint32_t *)(void *)r.sum->device;
+            dq_attention_units u = r.units;
+            uint32_t *max = (uint32_t *)(void *)r.sum->device;
             char text[64];
             dq_simt_set_quiet(1);
-            dq_array<float> q(r.q->n + 1);
+            check_array<float> q(r.q->n + 1);
             q.put();
             u.q = q.device + 1; /* not aligned */
             if (i == 0) dq_fused_attend(u, r.finish, r.logits, math, NULL);
             if (i == 1) dq_fused_scores(u, math, NULL);
-            if (i == 2) dq_fused_absmax(u, most, math, NULL);
+            if (i == 2) dq_fused_absmax(u, max, math, NULL);
             assert_int_equal(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
             snprintf(text, sizeof text, "kernel %s", names[math][i]);
             if (!strstr(dq_simt_report(), text)) fail_msg("%s", dq_simt_report());

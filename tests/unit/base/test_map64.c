@@ -23,13 +23,13 @@ static uint64_t key_of(size_t i)
     }
 }
 
-static void check(dq_arena *a, size_t room)
+static void check(dq_arena *a, size_t capacity)
 {
     static uint64_t want[KEYS];
     dq_err err = {0};
     dq_map64 m;
-    dq_random r = {room};
-    assert_int_equal(dq_map64_new(&m, room, a, &err), DQ_OK);
+    dq_random r = {capacity};
+    assert_int_equal(dq_map64_new(&m, capacity, a, &err), DQ_OK);
     for (int round = 0; round < 2; round++) {
         size_t n = 0;
         for (size_t i = 0; i < KEYS; i++) want[i] = 0;

@@ -60,11 +60,11 @@ static void put_old(const char *path)
     assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
 }
 
-static dq_map open_map(const char *path)
+static dq_os_map open_map(const char *path)
 {
     dq_err err = {0};
-    dq_map m;
-    if (dq_map_open(&m, path, &err) != DQ_OK) fail_msg("%s", err.text);
+    dq_os_map m;
+    if (dq_os_map_open(&m, path, &err) != DQ_OK) fail_msg("%s", err.text);
     return m;
 }
 
@@ -76,18 +76,18 @@ static void addresses_lead_to_files(void **unused)
     put(at("a"), 1);
     put(at("b"), 2);
     for (int turn = 0; turn < 3; turn++) {
-        dq_map a = open_map(at("a")), b = open_map(at("b"));
-        assert_string_equal(dq_map_at(a.data, &cut), at("a"));
+        dq_os_map a = open_map(at("a")), b = open_map(at("b"));
+        assert_string_equal(dq_os_map_at(a.data, &cut), at("a"));
         assert_false(cut);
-        assert_string_equal(dq_map_at(a.data + BYTES - 1, &cut), at("a"));
-        assert_string_equal(dq_map_at(b.data + PAGE, &cut), at("b"));
-        assert_null(dq_map_at(&local, &cut));
+        assert_string_equal(dq_os_map_at(a.data + BYTES - 1, &cut), at("a"));
+        assert_string_equal(dq_os_map_at(b.data + PAGE, &cut), at("b"));
+        assert_null(dq_os_map_at(&local, &cut));
         const uint8_t *was = a.data;
-        dq_map_close(&a);
-        assert_null(dq_map_at(was, &cut));
-        assert_string_equal(dq_map_at(b.data, &cut), at("b"));
-        dq_map_close(&b);
-        dq_map_close(&b);
+        dq_os_map_close(&a);
+        assert_null(dq_os_map_at(was, &cut));
+        assert_string_equal(dq_os_map_at(b.data, &cut), at("b"));
+        dq_os_map_close(&b);
+        dq_os_map_close(&b);
     }
 }
 
@@ -116,22 +116,22 @@ static void changes_are_seen(void **unused)
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         dq_err err = {0};
         put_old(at("a"));
-        dq_map m = open_map(at("a"));
-        assert_int_equal(dq_maps_check(&err), DQ_OK);
+        dq_os_map m = open_map(at("a"));
+        assert_int_equal(dq_os_maps_check(&err), DQ_OK);
         change(at("a"), list[i].what);
-        if (dq_maps_check(&err) != (list[i].seen ? DQ_FILE : DQ_OK))
+        if (dq_os_maps_check(&err) != (list[i].seen ? DQ_FILE : DQ_OK))
             fail_msg("%c: %d %s", list[i].what, err.code, err.text);
         if (list[i].seen) assert_memory_equal(err.text, at("a"), strlen(at("a")));
-        dq_map_close(&m);
+        dq_os_map_close(&m);
         err = (dq_err){0};
-        assert_int_equal(dq_maps_check(&err), DQ_OK); /* nobody reads it any more */
+        assert_int_equal(dq_os_maps_check(&err), DQ_OK); /* nobody reads it any more */
     }
 }
 
 static void on_bus_error(int number, siginfo_t *info, void *context)
 {
     bool cut = false;
-    const char *path = dq_map_at(info->si_addr, &cut);
+    const char *path = dq_os_map_at(info->si_addr, &cut);
     (void)number;
     (void)context;
     _exit(path && strcmp(path + strlen(path) - 2, "/a") == 0 && cut ? 42 : 43);
@@ -145,7 +145,7 @@ static void a_lost_page_has_a_name(void **unused)
     pid_t pid = fork();
     if (pid == 0) {
         struct sigaction act;
-        dq_map m = open_map(at("a"));
+        dq_os_map m = open_map(at("a"));
         memset(&act, 0, sizeof act);
         act.sa_sigaction = on_bus_error;
         act.sa_flags = SA_SIGINFO;
@@ -171,7 +171,7 @@ static void closed_descriptors_are_taken(void **unused)
         char byte = 0;
         close(0);
         close(1);
-        if (dq_process_begin(&err) != DQ_OK) _exit(1);
+        if (dq_os_process_begin(&err) != DQ_OK) _exit(1);
         int fd = fileno(fopen(at("a"), "rb"));
         _exit(fd > 2 && read(0, &byte, 1) < 0 && write(1, &byte, 1) < 0 ? 42 : 43);
     }

@@ -90,14 +90,15 @@ static void words_and_ranges_are_pythons(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        dq_mt19937 r;
+        dq_random_mt r;
         uint32_t last = 0;
-        dq_mt19937_seed(&r, want[i].seed);
-        for (int k = 0; k < 3; k++) assert_int_equal(dq_mt19937_next(&r), want[i].word[k]);
-        for (int k = 0; k < 3; k++) assert_int_equal(dq_mt19937_bits(&r, 5), want[i].five_bits[k]);
+        dq_random_mt_seed(&r, want[i].seed);
+        for (int k = 0; k < 3; k++) assert_int_equal(dq_random_mt_next(&r), want[i].word[k]);
         for (int k = 0; k < 3; k++)
-            assert_int_equal(dq_mt19937_below(&r, 1000), want[i].below_1000[k]);
-        for (int k = 0; k < 700; k++) last = dq_mt19937_next(&r);
+            assert_int_equal(dq_random_mt_bits(&r, 5), want[i].five_bits[k]);
+        for (int k = 0; k < 3; k++)
+            assert_int_equal(dq_random_mt_below(&r, 1000), want[i].below_1000[k]);
+        for (int k = 0; k < 700; k++) last = dq_random_mt_next(&r);
         assert_int_equal(last, want[i].last);
     }
 }
@@ -158,13 +159,13 @@ static void samples_are_pythons(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        dq_mt19937 r;
+        dq_random_mt r;
         dq_err err = {0};
         int64_t got[DRAWS];
-        dq_mt19937_seed(&r, want[i].seed);
+        dq_random_mt_seed(&r, want[i].seed);
         for (int twice = 0; twice < 2; twice++) {
             const int64_t *w = twice ? want[i].second : want[i].first;
-            assert_int_equal(dq_mt19937_sample(&r, got, want[i].n, want[i].k, &err), DQ_OK);
+            assert_int_equal(dq_random_mt_sample(&r, got, want[i].n, want[i].k, &err), DQ_OK);
             for (int64_t k = 0; k < want[i].k; k++) {
                 if (got[k] != w[k])
                     fail_msg("sample(%d, %d), draw %d: expected %d, found %d", (int)want[i].n,

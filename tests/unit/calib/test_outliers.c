@@ -293,31 +293,31 @@ static void test_maps(void **state)
 static bool same_bytes(const char *a, const char *b)
 {
     dq_err err = {0};
-    dq_map x, y;
-    must(dq_map_open(&x, a, &err), &err);
-    must(dq_map_open(&y, b, &err), &err);
+    dq_os_map x, y;
+    must(dq_os_map_open(&x, a, &err), &err);
+    must(dq_os_map_open(&y, b, &err), &err);
     bool same = x.bytes == y.bytes && x.bytes > 0 && memcmp(x.data, y.data, x.bytes) == 0;
-    dq_map_close(&x);
-    dq_map_close(&y);
+    dq_os_map_close(&x);
+    dq_os_map_close(&y);
     return same;
 }
 
 static void write_one(const char *path, bool force)
 {
     dq_err err = {0};
-    dq_h5out *h = NULL;
+    dq_h5_result *h = NULL;
     const int64_t shape[2] = {2, 3};
     const float x[6] = {1, 2, 3, 4, 5, 6};
-    must(dq_h5out_new(&h, path, force, &err), &err);
-    must(dq_h5out_group(h, "/g", &err), &err);
-    must(dq_h5out_array(h, "/g/x", DQ_OUT_F32, 2, shape, x, &err), &err);
-    must(dq_h5out_text(h, "/g/x", "unit", "", &err), &err);
-    must(dq_h5out_int(h, "/", "n", 7, &err), &err);
-    must(dq_h5out_matrix(h, "/m", 2, 3, &err), &err);
-    must(dq_h5out_rows(h, 1, 1, x + 3, &err), &err);
-    must(dq_h5out_rows(h, 0, 1, x, &err), &err);
+    must(dq_h5_result_new(&h, path, force, &err), &err);
+    must(dq_h5_result_group(h, "/g", &err), &err);
+    must(dq_h5_result_array(h, "/g/x", DQ_OUT_F32, 2, shape, x, &err), &err);
+    must(dq_h5_result_text(h, "/g/x", "unit", "", &err), &err);
+    must(dq_h5_result_int(h, "/", "n", 7, &err), &err);
+    must(dq_h5_result_matrix(h, "/m", 2, 3, &err), &err);
+    must(dq_h5_result_rows(h, 1, 1, x + 3, &err), &err);
+    must(dq_h5_result_rows(h, 0, 1, x, &err), &err);
     assert_false(!force && dq_file_exists(path)); /* the name appears with the commit */
-    must(dq_h5out_commit(&h, &err), &err);
+    must(dq_h5_result_commit(&h, &err), &err);
     assert_null(h);
 }
 
@@ -326,20 +326,20 @@ static void test_files(void **state)
     (void)state;
     const char *a = "test_outliers_a.h5", *b = "test_outliers_b.h5";
     dq_err err = {0};
-    dq_h5out *h = NULL;
+    dq_h5_result *h = NULL;
     remove(a);
     remove(b);
     write_one(a, false);
     write_one(b, false);
     assert_true(same_bytes(a, b));
-    assert_int_equal(dq_h5out_check(a, false, &err), DQ_FILE);
+    assert_int_equal(dq_h5_result_check(a, false, &err), DQ_FILE);
     assert_int_equal(err.remedy[0].code, DQ_REMEDY_FORCE);
     write_one(a, true);
     assert_true(same_bytes(a, b));
 
     err = (dq_err){0}; /* a file that is given up leaves nothing and takes nothing away */
-    must(dq_h5out_new(&h, a, true, &err), &err);
-    dq_h5out_drop(h);
+    must(dq_h5_result_new(&h, a, true, &err), &err);
+    dq_h5_result_drop(h);
     assert_true(same_bytes(a, b) && !dq_file_exists("test_outliers_a.h5.partial"));
     remove(a);
     remove(b);
@@ -347,11 +347,11 @@ static void test_files(void **state)
     static const char *const bad[] = {"/dev/full", "no-such-folder/x.h5", "."};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         err = (dq_err){0};
-        assert_int_equal(dq_h5out_new(&h, bad[i], true, &err), DQ_FILE);
+        assert_int_equal(dq_h5_result_new(&h, bad[i], true, &err), DQ_FILE);
         assert_null(h);
     }
     err = (dq_err){0};
-    assert_int_equal(dq_h5out_check("-", true, &err), DQ_USAGE);
+    assert_int_equal(dq_h5_result_check("-", true, &err), DQ_USAGE);
 }
 
 int main(void)

@@ -97,13 +97,13 @@ static void make(const char *out, int bits, int64_t group, dq_scale_mode mode)
 static char *bytes_of(const char *path, size_t *len)
 {
     dq_err err = {0};
-    dq_map m;
-    assert_int_equal(dq_map_open(&m, path, &err), DQ_OK);
+    dq_os_map m;
+    assert_int_equal(dq_os_map_open(&m, path, &err), DQ_OK);
     char *copy = malloc(m.bytes + 1);
     assert_non_null(copy);
     memcpy(copy, m.data, m.bytes);
     *len = m.bytes;
-    dq_map_close(&m);
+    dq_os_map_close(&m);
     return copy;
 }
 
@@ -124,12 +124,12 @@ static bool same_bytes(const char *a, const char *b)
 static void check_tensor(const dq_tensor *t, const dq_weight *w, int64_t group)
 {
     int64_t cols = t->shape[1], size = group < 0 || group > cols ? cols : group;
-    float *x = malloc(dq_nbytes(t) * 2), *got = malloc(dq_nbytes(t) * 2), top = 0;
-    int64_t n = dq_numel(t);
+    float *x = malloc(dq_tensor_bytes(t) * 2), *got = malloc(dq_tensor_bytes(t) * 2), top = 0;
+    int64_t n = dq_tensor_numel(t);
     assert_non_null(x);
     assert_non_null(got);
-    dq_to_f32(x, t->data, t->dtype, n);
-    for (int64_t r = 0; r < w->rows; r++) dq_dequantize_rows(got + r * cols, w, r, r + 1);
+    dq_tensor_to_f32(x, t->data, t->dtype, n);
+    for (int64_t r = 0; r < w->rows; r++) dq_weight_decode_rows(got + r * cols, w, r, r + 1);
     for (int64_t i = 0; i < n; i++) top = fmaxf(top, fabsf(x[i]));
     for (int64_t i = 0; i < n; i++) {
         int64_t c = i % cols, begin = i - c + c / size * size, end = begin + size;
@@ -168,13 +168,13 @@ static void containers_hold_the_defined_values(void **unused)
             assert_true(s.find(s.arg, t->name, &w));
             packed += dq_weight_is_coded(&w);
             if (!dq_weight_is_coded(&w))
-                assert_memory_equal(w.data, t->data, dq_nbytes(t));
+                assert_memory_equal(w.data, t->data, dq_tensor_bytes(t));
             else
                 check_tensor(t, &w, group);
         }
         assert_true(packed > 0);
         for (int64_t i = 0; i < dq_container_n_payloads(c); i++)
-            assert_int_equal(dq_payload_check(c, i, &err), DQ_OK);
+            assert_int_equal(dq_container_payload_check(c, i, &err), DQ_OK);
         assert_int_equal(dq_container_check_index(c, &err), DQ_OK);
         assert_int_equal(dq_container_header(c)->weight_bits, bits);
         dq_container_close(c);
@@ -190,7 +190,7 @@ static dq_status check_file(const char *path, dq_err *err)
     if (dq_container_open(&c, path, err) != DQ_OK) return err->code;
     dq_container_check_index(c, err);
     for (int64_t i = 0; err->code == DQ_OK && i < dq_container_n_payloads(c); i++)
-        dq_payload_check(c, i, err);
+        dq_container_payload_check(c, i, err);
     dq_container_close(c);
     return err->code;
 }
@@ -216,10 +216,11 @@ static void zero_points_hold_for_any_group(void **unused)
             assert_true(s.find(s.arg, t->name, &w));
             if (!dq_weight_is_coded(&w)) continue;
             assert_non_null(w.zero);
-            float *got = malloc((size_t)(w.rows * w.cols) * sizeof *got), *x = malloc(dq_nbytes(t));
+            float *got = malloc((size_t)(w.rows * w.cols) * sizeof *got),
+                  *x = malloc(dq_tensor_bytes(t));
             assert_true(got && x);
-            dq_dequantize_rows(got, &w, 0, w.rows);
-            dq_to_f32(x, t->data, t->dtype, w.rows * w.cols);
+            dq_weight_decode_rows(got, &w, 0, w.rows);
+            dq_tensor_to_f32(x, t->data, t->dtype, w.rows * w.cols);
             for (int64_t n = 0; n < w.rows * w.cols; n++) {
                 const float step = dq_weight_scale(&w, n / w.cols, n % w.cols / w.group_size);
                 assert_true(fabsf(got[n] - x[n]) <= 1.01f * step);
@@ -341,7 +342,7 @@ static int interrupted_run(const char *out, int after, int number, bool resume)
         dq_err err;
         stopper s = {0, after, number};
         dq_quantize_progress p = {stop_later, &s};
-        if (number == SIGINT) dq_catch_signals();
+        if (number == SIGINT) dq_os_catch_signals();
         _exit((int)write_to(source, out, &set, false, resume, &p, &err));
     }
     int status = -1;
@@ -463,7 +464,7 @@ static void folders_that_cannot_be_written_are_named(void **unused)
         bool dropped = geteuid() != 0 || (chmod(dir, 0755) == 0 && setuid(65534) == 0);
         _exit(dropped && dq_file_check(at("closed/new.csv"), &err[0]) == DQ_FILE &&
                       strstr(err[0].text, "cannot be written") &&
-                      dq_h5out_check(at("closed/new.h5"), false, &err[1]) == DQ_FILE &&
+                      dq_h5_result_check(at("closed/new.h5"), false, &err[1]) == DQ_FILE &&
                       strstr(err[1].text, "cannot be written") &&
                       dq_file_check("/dev/null/new.csv", &err[2]) == DQ_FILE &&
                       strstr(err[2].text, "does not exist")
@@ -574,7 +575,7 @@ static void attributes_agree_with_the_recipe(void **unused)
     dq_quantize_settings s = settings(4, 32, DQ_ABSMAX);
     dq_err none = {0};
     (void)unused;
-    s.kv.evict.policy = dq_policy_find("random", &none);
+    s.kv.evict.policy = dq_kv_policy_find("random", &none);
     s.kv.evict.keep = 0;
     s.kv.evict.tokens = 100;
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
@@ -662,11 +663,11 @@ static void kv_settings_are_remembered(void **unused)
                           .sink = 1,
                           .recent = 9,
                           .rotate = DQ_ROTATE_OFF,
-                          .evict = {.policy = dq_policy_find("h2o", &err),
+                          .evict = {.policy = dq_kv_policy_find("h2o", &err),
                                     .keep = 0.3,
                                     .every = 5,
                                     .window = 7,
-                                    .budget = DQ_BUDGET_PYRAMID,
+                                    .budget = DQ_KV_BUDGET_PYRAMID,
                                     .seed = 11}};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(write_to(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);
@@ -710,7 +711,7 @@ static void h5py_reads_the_same_values(void **unused)
         float *want = malloc(len + 4);
         assert_non_null(want);
         assert_int_equal(len, w.rows * w.cols * 4);
-        dq_dequantize_rows(want, &w, 0, w.rows);
+        dq_weight_decode_rows(want, &w, 0, w.rows);
         assert_memory_equal(got, want, len);
         free(got);
         free(want);

@@ -33,7 +33,7 @@ static void make(dq_scale_mode mode)
 {
     dq_err err = {0};
     dq_quantizer *q;
-    dq_map m;
+    dq_os_map m;
     dq_quantize_settings s = {.bits = 4,
                               .group = 32,
                               .mode = mode,
@@ -43,7 +43,7 @@ static void make(dq_scale_mode mode)
                               .dq_version = "test"};
     if (dq_quantize_open(&q, DQ_SOURCE_DIR "/calib/pair/diffllama", &s, &err) != DQ_OK ||
         dq_quantize_write(q, path, true, false, NULL, &err) != DQ_OK ||
-        dq_map_open(&m, path, &err) != DQ_OK)
+        dq_os_map_open(&m, path, &err) != DQ_OK)
         fail_msg("%s", err.text);
     dq_quantize_close(q);
     free(whole);
@@ -51,7 +51,7 @@ static void make(dq_scale_mode mode)
     assert_non_null(whole);
     memcpy(whole, m.data, m.bytes);
     len = m.bytes;
-    dq_map_close(&m);
+    dq_os_map_close(&m);
 }
 
 static int setup(void **unused)
@@ -108,8 +108,8 @@ static place *places(int64_t *n)
 {
     dq_err err = {0};
     dq_container *c;
-    dq_map m;
-    assert_int_equal(dq_map_open(&m, path, &err), DQ_OK);
+    dq_os_map m;
+    assert_int_equal(dq_os_map_open(&m, path, &err), DQ_OK);
     assert_int_equal(dq_container_open(&c, path, &err), DQ_OK);
     *n = dq_container_n_payloads(c);
     place *all = calloc((size_t)*n, sizeof *all);
@@ -123,7 +123,7 @@ static place *places(int64_t *n)
         while (memcmp(whole + all[i].at, p->data, all[i].bytes) != 0) all[i].at += 4096;
     }
     dq_container_close(c);
-    dq_map_close(&m);
+    dq_os_map_close(&m);
     return all;
 }
 

@@ -62,7 +62,7 @@ static void valid_files_load(void **state)
     for (int i = 0; i < 4; i++) {
         assert_string_equal(t[i].name, names[i]);
         assert_ptr_equal(t[i].data, bytes + 8 + strlen(header) + offset[i]);
-        assert_int_equal(dq_nbytes(&t[i]), bytes_of[i]);
+        assert_int_equal(dq_tensor_bytes(&t[i]), bytes_of[i]);
     }
     assert_int_equal(t[0].dtype, DQ_BF16);
     assert_int_equal(t[2].n_dims, 0);

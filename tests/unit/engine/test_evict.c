@@ -39,7 +39,7 @@ static void slow_scores(const rig *x, double *score, int layer, int seq, int gro
                                 .diff = sum[3],
                                 .loo = sum[4],
                                 .key_norm = norm,
-                                .seed = dq_policy_seed(x->spec.seed, layer, group)};
+                                .seed = dq_kv_policy_seed(x->spec.seed, layer, group)};
     x->spec.policy->score(raw, &c);
     for (int64_t i = 0; i < l->n; i++) {
         score[i] = raw[i];
@@ -111,17 +111,17 @@ static bool shares(const rig *x, int64_t *share, int layer, int seq, int64_t bud
     dq_pool_group group[GROUPS];
     dq_err err = {0};
     double gap;
-    const int64_t each = dq_budget_of_layer(x->spec.budget, budget, layer, x->m->n_layers,
-                                            x->kv.sink + x->kv.recent, end);
+    const int64_t each = dq_kv_budget_of_layer(x->spec.budget, budget, layer, x->m->n_layers,
+                                               x->kv.sink + x->kv.recent, end);
     for (int g = 0; g < groups(x); g++) {
         const dq_oracle_list *l = &x->oracle[layer]->list[seq][g];
         share[g] = each;
         slow_scores(x, score[g], layer, seq, g, end);
         group[g] = (dq_pool_group){score[g], l->pos, l->n};
     }
-    if (x->spec.budget != DQ_BUDGET_ADAPTIVE) return true;
-    assert_int_equal(dq_budget_of_groups(share, &gap, group, groups(x), each,
-                                         (dq_protected){x->kv.sink, x->kv.recent, end}, &err),
+    if (x->spec.budget != DQ_KV_BUDGET_ADAPTIVE) return true;
+    assert_int_equal(dq_kv_budget_of_groups(share, &gap, group, groups(x), each,
+                                            (dq_kv_protected){x->kv.sink, x->kv.recent, end}, &err),
                      DQ_OK);
     return gap > 1e-5;
 }
@@ -170,7 +170,7 @@ static dq_evict_spec spec_of(const char *policy, double keep, dq_kv_budget budge
 {
     dq_err err = {0};
     dq_evict_spec s = dq_evict_none;
-    s.policy = dq_policy_find(policy, &err);
+    s.policy = dq_kv_policy_find(policy, &err);
     s.keep = keep;
     s.budget = budget;
     s.every = every;
@@ -213,7 +213,7 @@ static void kept_sets_are_those_of_the_oracle(void **state)
     for (int i = 0; i < N_MODELS * dq_n_policies; i++) {
         if (!test_runs(i + 6, 7)) continue;
         static const double keeps[] = {0.3, 0.55, 0.8};
-        const dq_policy *p = &dq_policies[i % dq_n_policies];
+        const dq_kv_policy *p = &dq_policies[i % dq_n_policies];
         const dq_evict_spec spec =
             spec_of(p->name, keeps[i % 3], (dq_kv_budget)(i / 2 % 3), i % 4 ? 16 : 0);
         rig x;
@@ -352,8 +352,8 @@ static void every(void **state)
     (void)state;
     for (int i = 0; i < 5 * dq_n_policies; i++) {
         if (!test_runs(i + 1, 11)) continue; /* steps of one token take longest */
-        const dq_policy *p = &dq_policies[i / 5];
-        dq_evict_spec spec = spec_of(p->name, 0, DQ_BUDGET_UNIFORM, steps[i % 5]);
+        const dq_kv_policy *p = &dq_policies[i / 5];
+        dq_evict_spec spec = spec_of(p->name, 0, DQ_KV_BUDGET_UNIFORM, steps[i % 5]);
         spec.tokens = 32;
         rig x;
         rig_open(&x, models[0], &spec, 2, p->pool == 1 && i % 5 == 2);
@@ -393,7 +393,7 @@ static void specs(void **state)
 {
     (void)state;
     dq_err err = {0};
-    dq_evict_spec s = spec_of("h2o", 0.5, DQ_BUDGET_UNIFORM, 0), t = s;
+    dq_evict_spec s = spec_of("h2o", 0.5, DQ_KV_BUDGET_UNIFORM, 0), t = s;
     bool raised;
     assert_int_equal(dq_evict_check(&dq_kv_plain, &err), DQ_OK);
     assert_int_equal(check(dq_evict_none, &err), DQ_OK);
@@ -438,7 +438,7 @@ static void rewinds_and_unwatched_passes(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        const dq_evict_spec spec = spec_of(i ? "diff" : "loo", 0.3, DQ_BUDGET_UNIFORM, 16);
+        const dq_evict_spec spec = spec_of(i ? "diff" : "loo", 0.3, DQ_KV_BUDGET_UNIFORM, 16);
         dq_err err = {0};
         dq_pass plain = {.logit = {.bits = 16}};
         dq_mat h;
@@ -473,7 +473,7 @@ static void unwatched_is_a_bug(void **state)
     (void)state;
     dq_err err = {0};
     rig x;
-    const dq_evict_spec spec = spec_of("loo", 0.3, DQ_BUDGET_UNIFORM, 0);
+    const dq_evict_spec spec = spec_of("loo", 0.3, DQ_KV_BUDGET_UNIFORM, 0);
     rig_open(&x, models[0], &spec, 1, false);
     begin(&x);
     add(&x, new_sequence(&x, 1), 60);
@@ -489,7 +489,7 @@ static void exhausted_memory(void **state)
     (void)state;
     for (int64_t n = 1; n < 400; n++) {
         if (!test_runs((int)n, 7)) continue;
-        const dq_evict_spec spec = spec_of("loo", 0.3, DQ_BUDGET_ADAPTIVE, 5);
+        const dq_evict_spec spec = spec_of("loo", 0.3, DQ_KV_BUDGET_ADAPTIVE, 5);
         dq_err err = {0};
         dq_pass p = {.logit = {.bits = 16}};
         dq_mat h;

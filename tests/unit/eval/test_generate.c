@@ -36,7 +36,7 @@ typedef struct rig {
     dq_runner *r;
     dq_arena *a;
     golden_case c[N_PROMPTS];
-    dq_prompt prompt[N_PROMPTS];
+    dq_generate_prompt prompt[N_PROMPTS];
     dq_pass pass;
     dq_kv_spec kv;
     dq_generate_spec spec;
@@ -80,7 +80,7 @@ static void read_cases(rig *x, const char *model)
 static void ask_for(rig *x, int64_t n, int64_t max_new)
 {
     for (int i = 0; i < N_PROMPTS; i++)
-        x->prompt[i] = (dq_prompt){.ids = x->c[i].ids, .n = x->c[i].n, .max_new = max_new};
+        x->prompt[i] = (dq_generate_prompt){.ids = x->c[i].ids, .n = x->c[i].n, .max_new = max_new};
     x->spec = (dq_generate_spec){.prompt = x->prompt, .n = n, .logp = true};
 }
 
@@ -114,24 +114,24 @@ static void expect_no_tokens(rig *x)
     assert_int_equal(x->b->ops->kv_bytes(x->b, dq_runner_kv(x->r)).tokens, 0);
 }
 
-static dq_generation generate(rig *x, dq_work *work)
+static dq_generate_state generate(rig *x, dq_score_work *work)
 {
-    dq_generation g;
+    dq_generate_state g;
     dq_scorer s;
     dq_err err = {0};
-    dq_generation_new(&g, &x->spec, x->m, x->a, &err);
+    dq_generate_new(&g, &x->spec, x->m, x->a, &err);
     dq_score_begin(&s, x->r, &x->pass, &x->kv, &err);
     assert_string_equal(err.text, "");
     dq_generate(&s, &x->spec, &g, &err);
     assert_string_equal(err.text, "");
     assert_int_equal(g.n_done, g.n);
-    dq_work_add(work, &s.work);
+    dq_score_work_add(work, &s.work);
     dq_score_end(&s);
     expect_no_tokens(x);
     return g;
 }
 
-static void expect_same(const dq_generation *a, const dq_generation *b)
+static void expect_same(const dq_generate_state *a, const dq_generate_state *b)
 {
     assert_int_equal(a->n, b->n);
     for (int64_t i = 0; i < a->n; i++) {
@@ -149,13 +149,13 @@ static void expect_same(const dq_generation *a, const dq_generation *b)
 static void check_golden(const char *model)
 {
     rig x;
-    dq_work work = {0};
+    dq_score_work work = {0};
     rig_open(&x, model, &dq_kv_plain, 2);
-    dq_generation g = generate(&x, &work);
+    dq_generate_state g = generate(&x, &work);
     int stops = 0;
     for (int i = 0; i < N_PROMPTS; i++) {
         assert_int_equal(g.of[i].n, x.c[i].n_new);
-        assert_int_equal(g.of[i].end, DQ_END_MAX_NEW);
+        assert_int_equal(g.of[i].end, DQ_GENERATE_END_MAX_NEW);
         assert_memory_equal(g.of[i].ids, x.c[i].new, (size_t)x.c[i].n_new * sizeof(int32_t));
         for (int j = 0; j < x.c[i].n_new; j++)
             assert_true(fabs(g.of[i].logp[j] - x.c[i].logp[j]) < 1e-4);
@@ -165,7 +165,8 @@ static void check_golden(const char *model)
     g = generate(&x, &work);
     for (int i = 0; i < N_PROMPTS; i++) {
         assert_int_equal(g.of[i].n, x.c[i].to_stop);
-        assert_int_equal(g.of[i].end, x.c[i].stopped ? DQ_END_STOP_ID : DQ_END_MAX_NEW);
+        assert_int_equal(g.of[i].end,
+                         x.c[i].stopped ? DQ_GENERATE_END_STOP_ID : DQ_GENERATE_END_MAX_NEW);
         if (x.c[i].to_stop > 0)
             assert_memory_equal(g.of[i].ids, x.c[i].new, (size_t)x.c[i].to_stop * sizeof(int32_t));
         stops += x.c[i].stopped;
@@ -234,21 +235,21 @@ static int32_t next_id(rig *x, const int32_t *ids, int64_t n_prompt, int64_t n_n
     return top1;
 }
 
-static dq_generation slowly(rig *x, bool steps)
+static dq_generate_state slowly(rig *x, bool steps)
 {
-    dq_generation g;
+    dq_generate_state g;
     dq_err err = {0};
     static int32_t ids[MAX_FED];
-    assert_int_equal(dq_generation_new(&g, &x->spec, x->m, x->a, &err), DQ_OK);
+    assert_int_equal(dq_generate_new(&g, &x->spec, x->m, x->a, &err), DQ_OK);
     for (int64_t i = 0; i < g.n; i++) {
-        const dq_prompt *p = &x->prompt[i];
-        dq_generated *to = &g.of[i];
+        const dq_generate_prompt *p = &x->prompt[i];
+        dq_generate_result *to = &g.of[i];
         memcpy(ids, p->ids, (size_t)p->n * sizeof *ids);
         for (; to->n < p->max_new; to->n++) {
             to->ids[to->n] = next_id(x, ids, p->n, to->n, steps, &to->logp[to->n]);
             ids[p->n + to->n] = to->ids[to->n];
         }
-        to->end = DQ_END_MAX_NEW;
+        to->end = DQ_GENERATE_END_MAX_NEW;
     }
     return g;
 }
@@ -289,7 +290,7 @@ static dq_kv_spec kv_of(const setting *s)
     kv.v_bits = s->v_bits;
     kv.sink = 2;
     kv.recent = 8;
-    if (s->policy) kv.evict.policy = dq_policy_find(s->policy, &err);
+    if (s->policy) kv.evict.policy = dq_kv_policy_find(s->policy, &err);
     kv.evict.keep = s->keep;
     kv.evict.every = s->every;
     assert_string_equal(err.text, "");
@@ -308,12 +309,12 @@ static void check_groups(const char *model, const setting *s, int threads)
     x.prompt[5].n = 33;
     x.prompt[2].max_new = 1;
     x.prompt[3].max_new = 3;
-    dq_generation want = slowly(&x, !s->whole);
+    dq_generate_state want = slowly(&x, !s->whole);
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
-        dq_work work = {0};
+        dq_score_work work = {0};
         x.spec.max_rows = limits[i][0];
         x.spec.max_seqs = limits[i][1];
-        dq_generation got = generate(&x, &work);
+        dq_generate_state got = generate(&x, &work);
         expect_same(&got, &want);
         if (i == 1 || !s->shares) assert_int_equal(work.computed, work.tokens);
         if (i == 2 && s->shares) /* 39 ids for three prompts, 75 for two, others alone */
@@ -339,21 +340,22 @@ static void test_order(void **state)
     (void)state;
     static const int order[] = {4, 1, 3, 0, 4};
     rig x;
-    dq_work together = {0}, single = {0};
+    dq_score_work together = {0}, single = {0};
     rig_open(&x, "diffllama", &dq_kv_plain, 2);
     for (int i = 0; i < 5; i++)
-        x.prompt[i] = (dq_prompt){.ids = x.c[order[i]].ids, .n = x.c[order[i]].n, .max_new = 3};
+        x.prompt[i] =
+            (dq_generate_prompt){.ids = x.c[order[i]].ids, .n = x.c[order[i]].n, .max_new = 3};
     x.spec.n = 5;
-    dq_generation all = generate(&x, &together);
+    dq_generate_state all = generate(&x, &together);
     x.spec.max_seqs = 2;
-    dq_generation pairs = generate(&x, &single);
+    dq_generate_state pairs = generate(&x, &single);
     assert_int_equal(single.computed, single.tokens - 63 - 39);
     x.spec.max_seqs = 1;
-    dq_generation each = generate(&x, &single);
+    dq_generate_state each = generate(&x, &single);
     expect_same(&all, &each);
     expect_same(&pairs, &each);
-    expect_same(&(dq_generation){.of = &all.of[4], .n = 1},
-                &(dq_generation){.of = &all.of[0], .n = 1});
+    expect_same(&(dq_generate_state){.of = &all.of[4], .n = 1},
+                &(dq_generate_state){.of = &all.of[0], .n = 1});
     assert_int_equal(together.computed, together.tokens - 4 * 39);
     rig_close(&x);
 }
@@ -363,21 +365,21 @@ static void test_threads(void **state)
 {
     (void)state;
     rig x, y;
-    dq_work work = {0};
+    dq_score_work work = {0};
     const setting *s = &settings[7];
     dq_kv_spec kv = kv_of(s);
     rig_open(&x, "diffllama", &dq_kv_plain, 1);
-    dq_generation plain = generate(&x, &work);
+    dq_generate_state plain = generate(&x, &work);
     rig_open(&y, "diffllama", &kv, 1);
     y.pass.logit = (dq_logit_spec){.bits = s->bits, .grain = s->grain};
-    dq_generation one = generate(&y, &work);
+    dq_generate_state one = generate(&y, &work);
     bool same = true;
     for (int i = 0; i < N_PROMPTS; i++) same = same && one.of[i].logp[0] == plain.of[i].logp[0];
     assert_false(same);
     rig z;
     rig_open(&z, "diffllama", &kv, 3);
     z.pass.logit = y.pass.logit;
-    dq_generation three = generate(&z, &work);
+    dq_generate_state three = generate(&z, &work);
     expect_same(&three, &one);
     rig_close(&z);
     rig_close(&y);
@@ -390,26 +392,26 @@ static void test_measure(void **state)
     (void)state;
     rig x;
     dq_kv_spec kv = kv_of(&settings[8]);
-    dq_work together = {0}, single = {0};
+    dq_score_work together = {0}, single = {0};
     rig_open(&x, "llama", &kv, 2);
     ask_for(&x, N_PROMPTS, 4);
     x.spec.measure = true;
     x.spec.max_seqs = N_SHARING;
-    dq_generation all = generate(&x, &together);
+    dq_generate_state all = generate(&x, &together);
     x.spec.max_seqs = 1;
-    dq_generation each = generate(&x, &single);
+    dq_generate_state each = generate(&x, &single);
     expect_same(&all, &each);
-    assert_memory_equal(&together.held, &single.held, sizeof single.held);
-    assert_int_equal(together.held.contexts, N_PROMPTS);
-    assert_int_equal(together.held.evicted, N_PROMPTS);
+    assert_memory_equal(&together.cached, &single.cached, sizeof single.cached);
+    assert_int_equal(together.cached.contexts, N_PROMPTS);
+    assert_int_equal(together.cached.evicted, N_PROMPTS);
     int64_t n = 0;
     for (int i = 0; i < N_PROMPTS; i++) n += x.prompt[i].n;
-    assert_int_equal(together.held.tokens, n);
-    assert_int_equal(together.held.tokens_cut, n - 1); /* the prompt of one id is whole */
-    assert_true(together.held.bytes.codes > 0);
+    assert_int_equal(together.cached.tokens, n);
+    assert_int_equal(together.cached.tokens_cut, n - 1); /* the prompt of one id is whole */
+    assert_true(together.cached.bytes.codes > 0);
     assert_int_equal(together.computed, together.tokens);
     x.spec.logp = false;
-    dq_generation bare = generate(&x, &single);
+    dq_generate_state bare = generate(&x, &single);
     assert_null(bare.of[0].logp);
     assert_memory_equal(bare.of[0].ids, all.of[0].ids, 4 * sizeof(int32_t));
     rig_close(&x);
@@ -435,7 +437,7 @@ static void test_ends(void **state)
 {
     (void)state;
     rig x;
-    dq_work work = {0};
+    dq_score_work work = {0};
     watcher w = {.at = {0, 3, 1, MAX_NEW}};
     rig_open(&x, "llama", &dq_kv_plain, 2);
     int32_t stops[2] = {-1, x.c[4].new[1]};
@@ -443,14 +445,14 @@ static void test_ends(void **state)
     x.spec.stop_arg = &w;
     x.spec.stop_id = stops;
     x.spec.n_stop_ids = 2;
-    dq_generation g = generate(&x, &work);
+    dq_generate_state g = generate(&x, &work);
     for (int i = 0; i < N_PROMPTS; i++) {
         int64_t n = 0;
         while (n < MAX_NEW && x.c[i].new[n] != stops[1]) n++;
-        dq_end end = n < MAX_NEW ? DQ_END_STOP_ID : DQ_END_MAX_NEW;
+        dq_generate_end end = n < MAX_NEW ? DQ_GENERATE_END_STOP_ID : DQ_GENERATE_END_MAX_NEW;
         if (w.at[i] > 0 && w.at[i] <= n) {
             n = w.at[i];
-            end = DQ_END_ASKED;
+            end = DQ_GENERATE_END_TEXT;
         }
         assert_int_equal(g.of[i].end, end);
         assert_int_equal(g.of[i].n, n);
@@ -458,11 +460,11 @@ static void test_ends(void **state)
         assert_memory_equal(g.of[i].ids, x.c[i].new, (size_t)n * sizeof(int32_t));
         assert_memory_equal(w.seen[i], x.c[i].new, (size_t)n * sizeof(int32_t));
     }
-    assert_int_equal(g.of[1].end, DQ_END_ASKED);
-    assert_int_equal(g.of[2].end, DQ_END_ASKED);
-    assert_int_equal(g.of[4].end, DQ_END_STOP_ID);
+    assert_int_equal(g.of[1].end, DQ_GENERATE_END_TEXT);
+    assert_int_equal(g.of[2].end, DQ_GENERATE_END_TEXT);
+    assert_int_equal(g.of[4].end, DQ_GENERATE_END_STOP_ID);
     assert_int_equal(g.of[4].n, 1);
-    assert_string_equal(dq_end_name[DQ_END_POSITIONS], "positions");
+    assert_string_equal(dq_end_name[DQ_GENERATE_END_POSITIONS], "positions");
     rig_close(&x);
 }
 
@@ -471,34 +473,35 @@ static void test_positions(void **state)
     (void)state;
     rig x;
     dq_err err = {0};
-    dq_work work = {0};
-    dq_generation g;
+    dq_score_work work = {0};
+    dq_generate_state g;
     rig_open(&x, "llama", &dq_kv_plain, 2);
-    const int64_t most = x.m->max_positions;
-    assert_true(most + 1 < MAX_FED);
+    const int64_t max = x.m->max_positions;
+    assert_true(max + 1 < MAX_FED);
     for (int i = 0; i < 4; i++) {
         golden_case *c = &x.c[i];
-        c->n = most - 2;
+        c->n = max - 2;
         for (int64_t j = 1; j < MAX_FED; j++) c->ids[j] = (int32_t)(256 + (5 * j + i) % 200);
     }
-    x.c[3].n = most;
+    x.c[3].n = max;
     ask_for(&x, 4, MAX_NEW);
     x.prompt[1].max_new = 3;
     x.prompt[2].max_new = 0;
     g = generate(&x, &work);
     const int64_t n[4] = {3, 3, 0, 1};
-    const dq_end end[4] = {DQ_END_POSITIONS, DQ_END_MAX_NEW, DQ_END_MAX_NEW, DQ_END_POSITIONS};
+    const dq_generate_end end[4] = {DQ_GENERATE_END_POSITIONS, DQ_GENERATE_END_MAX_NEW,
+                                    DQ_GENERATE_END_MAX_NEW, DQ_GENERATE_END_POSITIONS};
     for (int i = 0; i < 4; i++) {
         assert_int_equal(g.of[i].n, n[i]);
         assert_int_equal(g.of[i].end, end[i]);
     }
-    x.prompt[3].n = most + 1;
-    assert_int_equal(dq_generation_new(&g, &x.spec, x.m, x.a, &err), DQ_MISMATCH);
+    x.prompt[3].n = max + 1;
+    assert_int_equal(dq_generate_new(&g, &x.spec, x.m, x.a, &err), DQ_MISMATCH);
     assert_non_null(
         strstr(err.text, "prompt 3 has too many ids (expected at most 512, found 513)"));
     err = (dq_err){0};
     x.prompt[0].n = 0;
-    assert_int_equal(dq_generation_new(&g, &x.spec, x.m, x.a, &err), DQ_MISMATCH);
+    assert_int_equal(dq_generate_new(&g, &x.spec, x.m, x.a, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "prompt 0 has no ids"));
     rig_close(&x);
 }
@@ -509,17 +512,17 @@ static void test_failures(void **state)
     (void)state;
     rig x;
     dq_kv_spec kv = kv_of(&settings[6]);
-    dq_work work = {0};
+    dq_score_work work = {0};
     int failed = 0, half = 0;
     rig_open(&x, "diffllama", &kv, 1);
     ask_for(&x, N_PROMPTS, 4);
     x.spec.max_seqs = N_SHARING;
-    dq_generation want = generate(&x, &work);
+    dq_generate_state want = generate(&x, &work);
     for (int64_t at = 1;; at += 1 + at / 6) {
-        dq_generation g;
+        dq_generate_state g;
         dq_scorer s; /* goes on after a failure */
         dq_err err = {0};
-        assert_int_equal(dq_generation_new(&g, &x.spec, x.m, x.a, &err), DQ_OK);
+        assert_int_equal(dq_generate_new(&g, &x.spec, x.m, x.a, &err), DQ_OK);
         assert_int_equal(dq_score_begin(&s, x.r, &x.pass, &x.kv, &err), DQ_OK);
         dq_alloc_fail_at(at);
         const dq_status status = dq_generate(&s, &x.spec, &g, &err);
@@ -556,20 +559,20 @@ static void test_stopped(void **state)
 {
     (void)state;
     rig x;
-    dq_generation g;
+    dq_generate_state g;
     dq_scorer s;
     dq_err err = {0};
     rig_open(&x, "llama", &dq_kv_plain, 2);
     x.spec.max_seqs = 2;
     x.spec.stop = interrupt;
-    assert_int_equal(dq_generation_new(&g, &x.spec, x.m, x.a, &err), DQ_OK);
+    assert_int_equal(dq_generate_new(&g, &x.spec, x.m, x.a, &err), DQ_OK);
     assert_int_equal(dq_score_begin(&s, x.r, &x.pass, &x.kv, &err), DQ_OK);
-    dq_catch_signals();
+    dq_os_catch_signals();
     assert_int_equal(dq_generate(&s, &x.spec, &g, &err), DQ_STOPPED);
     dq_score_end(&s);
     assert_int_equal(g.n_done, 2);
     for (int i = 0; i < N_PROMPTS; i++)
-        assert_int_equal(g.of[i].end, i < 2 ? DQ_END_MAX_NEW : DQ_END_NONE);
+        assert_int_equal(g.of[i].end, i < 2 ? DQ_GENERATE_END_MAX_NEW : DQ_GENERATE_END_NONE);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(g.of[i].n, MAX_NEW);
         assert_memory_equal(g.of[i].ids, x.c[i].new, MAX_NEW * sizeof(int32_t));

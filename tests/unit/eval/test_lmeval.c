@@ -69,10 +69,10 @@ static lines read_lines(const char *path)
     size_t len, at = 0, n, count = 0;
     dq_file_read(&text, &len, path, arena, &err);
     assert_string_equal(err.text, "");
-    while (dq_next_line(text, len, &at, &line, &n)) count++;
+    while (dq_task_file_next_line(text, len, &at, &line, &n)) count++;
     lines l = {.row = calloc(count + 1, sizeof *l.row)};
     assert_non_null(l.row);
-    for (at = 0; dq_next_line(text, len, &at, &line, &n);) {
+    for (at = 0; dq_task_file_next_line(text, len, &at, &line, &n);) {
         l.row[l.n] = json_loadb(line, n, 0, NULL);
         assert_non_null(l.row[l.n++]);
     }
@@ -312,11 +312,11 @@ static void draws(void **state)
         const int64_t n = (int64_t)number(row, "pool"), k = (int64_t)number(row, "shots");
         const int64_t spare = json_is_true(json_object_get(row, "exclude"));
         int64_t got[16];
-        dq_mt19937 r;
+        dq_random_mt r;
         dq_err err = {0};
-        dq_mt19937_seed(&r, 1234);
+        dq_random_mt_seed(&r, 1234);
         for (size_t item = 0; item < json_array_size(took); item++) {
-            assert_int_equal(dq_mt19937_sample(&r, got, n, k + spare, &err), DQ_OK);
+            assert_int_equal(dq_random_mt_sample(&r, got, n, k + spare, &err), DQ_OK);
             for (int64_t j = 0; j < k; j++)
                 assert_int_equal(got[j], json_integer_value(json_array_get(
                                              json_array_get(took, item), (size_t)j)));

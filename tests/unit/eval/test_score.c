@@ -126,7 +126,7 @@ static void one_sequence(rig *x, const dq_pass *pass, const int32_t *ids, int64_
 }
 
 /* The plain way for all requests, `prefix` in front of each. */
-static void expect(rig *x, const dq_pass *pass, const dq_trunk *prefix, answers *want)
+static void expect(rig *x, const dq_pass *pass, const dq_shared_prefix *prefix, answers *want)
 {
     memset(want, 0, sizeof *want);
     for (int k = 0; k < N_REQ; k++) {
@@ -144,7 +144,7 @@ static void expect(rig *x, const dq_pass *pass, const dq_trunk *prefix, answers 
 
 /* All items in groups of `size`, with one scorer for all. */
 static void score(rig *x, const dq_pass *pass, const dq_kv_spec *kv, int64_t size, answers *got,
-                  dq_work *work)
+                  dq_score_work *work)
 {
     dq_scorer s;
     dq_err err = {0};
@@ -155,20 +155,20 @@ static void score(rig *x, const dq_pass *pass, const dq_kv_spec *kv, int64_t siz
         dq_score_items(&s, &x->q, i, end, (dq_scores){got->logp, got->top1}, &err);
     }
     assert_string_equal(err.text, "");
-    dq_work_add(work, &s.work);
+    dq_score_work_add(work, &s.work);
     dq_score_end(&s);
 }
 
 /* Some windows, with a scorer of their own. */
 static void score_windows(rig *x, const dq_pass *pass, const dq_kv_spec *kv, int64_t begin,
-                          int64_t end, dq_mat state, dq_scores out, dq_work *work)
+                          int64_t end, dq_mat state, dq_scores out, dq_score_work *work)
 {
     dq_scorer s;
     dq_err err = {0};
     dq_score_begin(&s, x->r, pass, kv, &err);
     dq_score_windows(&s, &x->w, begin, end, state, out, &err);
     assert_string_equal(err.text, "");
-    dq_work_add(work, &s.work);
+    dq_score_work_add(work, &s.work);
     dq_score_end(&s);
 }
 
@@ -185,7 +185,7 @@ static void check_items(const char *model)
         if (!test_runs(s, 2)) continue;
         dq_pass pass = {.logit = specs[s]};
         answers want, all, each;
-        dq_work work = {0}, single = {0};
+        dq_score_work work = {0}, single = {0};
         expect(&x, &pass, NULL, &want);
         score(&x, &pass, &dq_kv_plain, N_ITEMS, &all, &work);
         score(&x, &pass, &dq_kv_plain, 1, &each, &single);
@@ -208,18 +208,18 @@ static void test_prefix(void **state)
     (void)state;
     rig x;
     rig_open(&x, "diffllama-f32");
-    const dq_trunk prefix = {.ids = x.text, .n = 40, .end = N_ITEMS};
+    const dq_shared_prefix prefix = {.ids = x.text, .n = 40, .end = N_ITEMS};
     for (int s = 0; s < N_SPECS; s++) {
         if (!test_runs(s, 2)) continue;
         dq_pass pass = {.logit = specs[s]};
         answers want, got;
-        dq_work work = {0}, bare = {0};
+        dq_score_work work = {0}, bare = {0};
         score(&x, &pass, &dq_kv_plain, 2, &got, &bare);
-        x.q.trunk = &prefix;
-        x.q.n_trunks = 1;
+        x.q.shared_prefix = &prefix;
+        x.q.n_shared_prefixes = 1;
         expect(&x, &pass, &prefix, &want);
         score(&x, &pass, &dq_kv_plain, 2, &got, &work);
-        x.q.n_trunks = 0;
+        x.q.n_shared_prefixes = 0;
         assert_memory_equal(&got, &want, sizeof want);
         assert_int_equal(work.tokens, bare.tokens + N_REQ * prefix.n);
         assert_int_equal(work.computed - bare.computed,
@@ -242,7 +242,7 @@ static void test_greedy(void **state)
     rig x;
     rig_open(&x, "diffllama-f32");
     dq_pass pass = {.logit = {.bits = 16}};
-    dq_work work = {0};
+    dq_score_work work = {0};
     answers got;
     for (int i = 0; i < 3; i++) { /* each id decides the next one */
         double logp;
@@ -274,7 +274,7 @@ static void test_windows(void **state)
         if (!test_runs(s, 2)) continue;
         dq_pass pass = {.logit = specs[s]};
         dq_err err = {0};
-        dq_work work = {0};
+        dq_score_work work = {0};
         double logp[20], want[20], kld[20];
         int32_t top1[20], want_top1[20];
         dq_mat st = {.rows = 20, .cols = x.m->dim};
@@ -298,13 +298,13 @@ static void test_groups(void **state)
     (void)state;
     rig x;
     rig_open(&x, "llama-f32");
-    const dq_trunk prefix[2] = {{.ids = x.text, .n = 40, .end = 3},
-                                {.ids = x.text, .n = 3, .end = N_ITEMS}};
+    const dq_shared_prefix prefix[2] = {{.ids = x.text, .n = 40, .end = 3},
+                                        {.ids = x.text, .n = 3, .end = N_ITEMS}};
     assert_int_equal(dq_score_group(&x.q, 0, 1, true), 1); /* at least one */
     assert_int_equal(dq_score_group(&x.q, 0, 1000000, true), N_ITEMS);
     assert_int_equal(dq_score_group(&x.q, N_ITEMS - 1, 1, true), N_ITEMS);
-    x.q.trunk = prefix;
-    x.q.n_trunks = 2;
+    x.q.shared_prefix = prefix;
+    x.q.n_shared_prefixes = 2;
     assert_int_equal(dq_score_group(&x.q, 0, 1000000, true), 3); /* one shared prefix only */
     assert_int_equal(dq_score_group(&x.q, 3, 1000000, true), N_ITEMS);
     assert_int_equal(dq_score_group(&x.q, 0, 200, true), 3);
@@ -341,18 +341,18 @@ static void test_kv_items(void **state)
         dq_kv_spec kv = dq_kv_plain;
         kv.recent = 2;
         kv.sink = 1;
-        kv.evict.policy = dq_policy_find("streaming", &err);
+        kv.evict.policy = dq_kv_policy_find("streaming", &err);
         kv.evict.keep = 1;
         kv.evict.every = every[e];
-        dq_work work = {0}, single = {0};
+        dq_score_work work = {0}, single = {0};
         score(&x, &pass, &kv, N_ITEMS, &all, &work);
         score(&x, &pass, &kv, 1, &each, &single);
         assert_memory_equal(&all, &want, sizeof all);
         assert_memory_equal(&each, &want, sizeof each);
-        assert_memory_equal(&work.held, &single.held, sizeof work.held);
-        assert_int_equal(work.held.contexts, N_ITEMS + 2); /* one item shares none */
-        assert_int_equal(work.held.tokens_cut, 0);
-        assert_int_equal(work.held.bytes.tokens, work.held.slots);
+        assert_memory_equal(&work.cached, &single.cached, sizeof work.cached);
+        assert_int_equal(work.cached.contexts, N_ITEMS + 2); /* one item shares none */
+        assert_int_equal(work.cached.tokens_cut, 0);
+        assert_int_equal(work.cached.bytes.tokens, work.cached.slots);
         assert_int_equal(work.computed, single.computed);
     }
     rig_close(&x);
@@ -367,29 +367,29 @@ static void test_kv_prefix(void **state)
     rig x;
     dq_err err = {0};
     rig_open(&x, "diffllama-f32");
-    const dq_trunk prefix = {.ids = x.text, .n = 40, .end = N_ITEMS};
+    const dq_shared_prefix prefix = {.ids = x.text, .n = 40, .end = N_ITEMS};
     dq_pass pass = {.logit = {.bits = 16, .grain = DQ_GRAIN_TENSOR}};
     answers want, all, each;
     expect(&x, &pass, &prefix, &want);
-    x.q.trunk = &prefix;
-    x.q.n_trunks = 1;
+    x.q.shared_prefix = &prefix;
+    x.q.n_shared_prefixes = 1;
     for (int e = 0; e < 4; e++) {
         dq_kv_spec kv = dq_kv_plain;
         bool cut = e >= 2;
         kv.recent = 2;
         kv.sink = 1;
-        kv.evict.policy = dq_policy_find("h2o", &err);
+        kv.evict.policy = dq_kv_policy_find("h2o", &err);
         kv.evict.keep = cut ? 0.25 : 1;
         kv.evict.every = every[e % 2];
-        dq_work work = {0}, single = {0};
+        dq_score_work work = {0}, single = {0};
         score(&x, &pass, &kv, N_ITEMS, &all, &work);
         score(&x, &pass, &kv, 1, &each, &single);
         assert_memory_equal(&all, &each, sizeof each);
         assert_int_equal(memcmp(&all, &want, sizeof all) != 0, cut);
-        assert_memory_equal(&work.held, &single.held, sizeof work.held);
-        assert_int_equal(work.held.contexts, 1);
-        assert_int_equal(work.held.tokens, prefix.n);
-        assert_int_equal(work.held.tokens_cut, cut ? prefix.n : 0);
+        assert_memory_equal(&work.cached, &single.cached, sizeof work.cached);
+        assert_int_equal(work.cached.contexts, 1);
+        assert_int_equal(work.cached.tokens, prefix.n);
+        assert_int_equal(work.cached.tokens_cut, cut ? prefix.n : 0);
         assert_int_equal(work.computed, single.computed);
     }
     rig_close(&x);
@@ -402,22 +402,22 @@ static void test_failures(void **state)
     rig x;
     dq_err err = {0};
     rig_open(&x, "diffllama-f32");
-    const dq_trunk prefix = {.ids = x.text, .n = 40, .end = N_ITEMS};
+    const dq_shared_prefix prefix = {.ids = x.text, .n = 40, .end = N_ITEMS};
     const dq_pass pass = {.logit = {.bits = 16}};
     dq_kv_spec evicted = dq_kv_plain;
     evicted.recent = 2;
     evicted.sink = 1;
-    evicted.evict.policy = dq_policy_find("h2o", &err);
+    evicted.evict.policy = dq_kv_policy_find("h2o", &err);
     evicted.evict.keep = 0.25;
     evicted.evict.every = 4;
-    x.q.trunk = &prefix;
+    x.q.shared_prefix = &prefix;
     for (int c = 0; c < 4; c++) {
         const dq_kv_spec *kv = c % 2 ? &evicted : &dq_kv_plain;
         answers want, got = {0};
         const dq_scores out = {got.logp, got.top1};
-        dq_work work = {0};
+        dq_score_work work = {0};
         int failed = 0;
-        x.q.n_trunks = c < 2;
+        x.q.n_shared_prefixes = c < 2;
         score(&x, &pass, kv, N_ITEMS, &want, &work);
         for (int64_t at = 1;; at += 1 + at / 4) {
             dq_scorer s;
@@ -456,7 +456,7 @@ static void test_kv_windows(void **state)
     dq_pass pass = {.logit = {.bits = 16, .grain = DQ_GRAIN_TENSOR}};
     double want[N], logp[N], once[N];
     int32_t top1[N];
-    dq_work work = {0};
+    dq_score_work work = {0};
     dq_mat st = {.rows = N, .cols = x.m->dim};
     st.p = x.b->ops->alloc(x.b, (size_t)(st.rows * st.cols) * sizeof *st.p);
     dq_mat two = {.p = st.p, .rows = N / 2, .cols = st.cols};
@@ -466,34 +466,35 @@ static void test_kv_windows(void **state)
         dq_kv_spec kv = dq_kv_plain;
         kv.recent = 2;
         kv.sink = 1;
-        kv.evict.policy = dq_policy_find("streaming", &err);
+        kv.evict.policy = dq_kv_policy_find("streaming", &err);
         kv.evict.keep = 1;
         kv.evict.every = every;
         score_windows(&x, &pass, &kv, 0, 4, st, (dq_scores){logp, top1}, &work);
         assert_memory_equal(logp, want, sizeof logp);
         kv.evict.keep = 0.5;
-        dq_work cut = {0}, half = {0};
+        dq_score_work cut = {0}, half = {0};
         score_windows(&x, &pass, &kv, 0, 4, st, (dq_scores){logp, top1}, &cut);
         for (int64_t i = 0; i < 4; i += 2)
             score_windows(&x, &pass, &kv, i, i + 2, two, (dq_scores){once + 5 * i, top1}, &half);
         assert_memory_equal(logp, once, sizeof logp);
         assert_true(memcmp(logp, want, sizeof logp) != 0);
-        assert_int_equal(cut.held.tokens, 4 * x.win[0].first);
-        assert_int_equal(cut.held.tokens_cut, cut.held.tokens);
-        assert_int_equal(2 * cut.held.bytes.tokens, cut.held.slots);
-        assert_memory_equal(&cut.held.bytes, &half.held.bytes, sizeof cut.held.bytes);
+        assert_int_equal(cut.cached.tokens, 4 * x.win[0].first);
+        assert_int_equal(cut.cached.tokens_cut, cut.cached.tokens);
+        assert_int_equal(2 * cut.cached.bytes.tokens, cut.cached.slots);
+        assert_memory_equal(&cut.cached.bytes, &half.cached.bytes, sizeof cut.cached.bytes);
     }
     x.b->ops->free(x.b, st.p);
     rig_close(&x);
 }
 
 /* A position at a time, by the rule's own words: codes if no sink and the page ended `recent` tokens ago. */
-static void count_one_by_one(const dq_kv_spec *s, int32_t t, const bool *there, dq_kv_held *want)
+static void count_one_by_one(const dq_kv_spec *s, int32_t t, const bool *there, dq_kv_cached *want)
 {
     for (int32_t p = 0; p <= t; p++) {
         want->reads += there[p];
         want->reads_coded +=
-            there[p] && p >= s->sink && DQ_PAGE * (p / DQ_PAGE) + DQ_PAGE - 1 <= t - s->recent;
+            there[p] && p >= s->sink &&
+            DQ_PAGE_TOKENS * (p / DQ_PAGE_TOKENS) + DQ_PAGE_TOKENS - 1 <= t - s->recent;
     }
 }
 
@@ -502,7 +503,7 @@ static void test_reads(void **state)
 {
     (void)state;
     enum { N = 210 };
-    const int32_t asked[] = {0, 62, 78, 79, 79, 143, 200, N - 1};
+    const int32_t requested[] = {0, 62, 78, 79, 79, 143, 200, N - 1};
     const dq_kv_spec spec = {.k_bits = 8, .v_bits = 4, .group = 32, .sink = 3, .recent = 16};
     rig x;
     dq_err err = {0};
@@ -525,23 +526,23 @@ static void test_reads(void **state)
     const dq_pass pass = {.logit = {.bits = 16}};
     dq_mat hidden;
     assert_int_equal(dq_runner_pass(r, &batch, &pass, &hidden, &err), DQ_OK);
-    dq_kv_held got = {0}, want = {0}, cut = {0};
-    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
-        count_one_by_one(&spec, asked[i], all, &want);
-    dq_kv_held_reads(&got, r, seq, asked, sizeof asked / sizeof *asked, &err);
+    dq_kv_cached got = {0}, want = {0}, cut = {0};
+    for (size_t i = 0; i < sizeof requested / sizeof *requested; i++)
+        count_one_by_one(&spec, requested[i], all, &want);
+    dq_kv_cached_reads(&got, r, seq, requested, sizeof requested / sizeof *requested, &err);
     assert_int_equal(got.reads, n_lists * want.reads);
     assert_int_equal(got.reads_coded, n_lists * want.reads_coded);
     assert_true(got.reads_coded > 0);
     x.b->ops->kv_keep(x.b, dq_runner_kv(r), seq, 1, 0, kept, n_kept);
     count_one_by_one(&spec, 200, some, &cut);
-    want = (dq_kv_held){0};
+    want = (dq_kv_cached){0};
     count_one_by_one(&spec, 200, all, &want);
-    got = (dq_kv_held){0};
-    dq_kv_held_reads(&got, r, seq, &asked[6], 1, &err);
+    got = (dq_kv_cached){0};
+    dq_kv_cached_reads(&got, r, seq, &requested[6], 1, &err);
     assert_int_equal(got.reads, (n_lists - 1) * want.reads + cut.reads);
     assert_int_equal(got.reads_coded, (n_lists - 1) * want.reads_coded + cut.reads_coded);
-    got = (dq_kv_held){0};
-    dq_kv_held_reads(&got, x.r, seq, asked, 1, &err);
+    got = (dq_kv_cached){0};
+    dq_kv_cached_reads(&got, x.r, seq, requested, 1, &err);
     assert_int_equal(got.reads, 0);
     assert_string_equal(err.text, "");
     x.b->ops->kv_seq_free(x.b, dq_runner_kv(r), seq);
@@ -562,7 +563,7 @@ static void test_past(void **state)
         const int64_t scored = 11 - first;
         double want[44], logp[44], one[44];
         int32_t top1[44], want_top1[44];
-        dq_work work = {0};
+        dq_score_work work = {0};
         dq_mat st = {.rows = 4 * scored, .cols = x.m->dim};
         st.p = x.b->ops->alloc(x.b, (size_t)(st.rows * st.cols) * sizeof *st.p);
         for (int i = 0; i < 4; i++)
@@ -578,7 +579,7 @@ static void test_past(void **state)
         dq_kv_spec kv = dq_kv_plain;
         kv.recent = 2;
         kv.sink = 1;
-        kv.evict.policy = dq_policy_find("streaming", &err);
+        kv.evict.policy = dq_kv_policy_find("streaming", &err);
         kv.evict.every = first % 3;
         score_windows(&x, &pass, &kv, 0, 4, st, (dq_scores){logp, top1}, &work);
         assert_memory_equal(logp, want, (size_t)(4 * scored) * sizeof *logp);
@@ -713,7 +714,7 @@ static void check_same(const dq_eval *e, const dq_eval *f)
         if (a->extra) assert_memory_equal(a->extra, b->extra, (size_t)a->done * sizeof *a->extra);
         assert_int_equal(a->work.tokens, b->work.tokens);
         assert_int_equal(a->work.computed, b->work.computed);
-        assert_memory_equal(&a->work.held, &b->work.held, sizeof a->work.held);
+        assert_memory_equal(&a->work.cached, &b->work.cached, sizeof a->work.cached);
     }
 }
 

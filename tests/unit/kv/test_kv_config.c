@@ -21,11 +21,11 @@ static dq_kv_config full(void)
                           .sink = 1,
                           .recent = 9,
                           .rotate = DQ_ROTATE_OFF,
-                          .evict = {.policy = dq_policy_find("random", &err),
+                          .evict = {.policy = dq_kv_policy_find("random", &err),
                                     .keep = 0.3,
                                     .every = 5,
                                     .window = 7,
-                                    .budget = DQ_BUDGET_PYRAMID,
+                                    .budget = DQ_KV_BUDGET_PYRAMID,
                                     .seed = 11}};
 }
 
@@ -37,13 +37,14 @@ static dq_kv_config other(int i)
     dq_err err = {0};
     dq_kv_config c = full();
     if (f->type == DQ_KV_POLICY)
-        c.evict.policy = dq_policy_find("diff", &err);
+        c.evict.policy = dq_kv_policy_find("diff", &err);
     else if (f->type == DQ_KV_SHARE)
         dq_kv_field_set_real(f, &c, 0.25);
     else if (i < 2)
         dq_kv_field_set_integer(f, &c, bits[i]);
     else if (f->words)
-        dq_kv_field_set_integer(f, &c, f->type == DQ_KV_ROTATE ? DQ_ROTATE_ON : DQ_BUDGET_ADAPTIVE);
+        dq_kv_field_set_integer(f, &c,
+                                f->type == DQ_KV_ROTATE ? DQ_ROTATE_ON : DQ_KV_BUDGET_ADAPTIVE);
     else
         dq_kv_field_set_integer(f, &c, dq_kv_field_integer(f, &c) + 100);
     if (f->or_other && f->type == DQ_KV_LONG) c.evict.keep = 0;
@@ -98,7 +99,7 @@ static void every_field_reaches_everything(void **state)
     char was[256], is[256];
     (void)state;
     dq_kv_spec_key(was, sizeof was, &ran);
-    json_t *asked = dq_kv_config_json(&all), *runs = dq_kv_spec_json(&ran);
+    json_t *requested = dq_kv_config_json(&all), *runs = dq_kv_spec_json(&ran);
     assert_true(dq_kv_config_same(&all, &all) && dq_kv_spec_same(&ran, &ran));
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
@@ -109,14 +110,14 @@ static void every_field_reaches_everything(void **state)
         for (int k = 1; k <= DQ_KV_COLUMNS; k++) columns = columns && same_column(&ran, &s, k);
         dq_kv_spec_key(is, sizeof is, &s);
         if (dq_kv_config_same(&all, &c) || dq_kv_spec_same(&ran, &s) || columns ||
-            strcmp(is, was) == 0 || json_equal(o, asked) || json_equal(p, runs) ||
-            json_equal(json_object_get(o, f->name), json_object_get(asked, f->name)) ||
+            strcmp(is, was) == 0 || json_equal(o, requested) || json_equal(p, runs) ||
+            json_equal(json_object_get(o, f->name), json_object_get(requested, f->name)) ||
             json_equal(json_object_get(p, f->name), json_object_get(runs, f->name)))
             fail_msg("%s is forgotten", f->name);
         json_decref(o);
         json_decref(p);
     }
-    json_decref(asked);
+    json_decref(requested);
     json_decref(runs);
 }
 
@@ -160,11 +161,11 @@ static void no_policy_no_eviction(void **state)
     json_decref(o);
     json_decref(p);
     assert_int_equal(dq_kv_config_uses(&a), DQ_KV_CODES | DQ_KV_NARROW);
-    a.evict.policy = dq_policy_find("random", &err);
+    a.evict.policy = dq_kv_policy_find("random", &err);
     assert_int_equal(dq_kv_config_uses(&a),
                      DQ_KV_CODES | DQ_KV_NARROW | DQ_KV_EVICTS | DQ_KV_DRAWS);
     a.k_bits = a.v_bits = 8;
-    a.evict.policy = dq_policy_find("loo", &err);
+    a.evict.policy = dq_kv_policy_find("loo", &err);
     assert_int_equal(dq_kv_config_uses(&a), DQ_KV_CODES | DQ_KV_EVICTS | DQ_KV_SUMS);
     assert_int_equal(dq_kv_config_uses(&dq_kv_config_plain), 0);
 }
@@ -176,7 +177,7 @@ static void unknown_policies_are_kept_and_refused(void **state)
     dq_err err = {0};
     dq_kv_config c = full(), back;
     (void)state;
-    c.evict.policy = dq_policy_stored("tomorrow", a, &err);
+    c.evict.policy = dq_kv_policy_stored("tomorrow", a, &err);
     json_t *o = dq_kv_config_json(&c);
     assert_string_equal(json_string_value(json_object_get(o, "policy")), "tomorrow");
     assert_int_equal(dq_kv_config_read(&back, o, a, &err), DQ_OK);
@@ -185,7 +186,7 @@ static void unknown_policies_are_kept_and_refused(void **state)
     dq_kv_spec s = spec_of(&c);
     assert_int_equal(dq_evict_check(&s, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "\"tomorrow\", which this dq does not have"));
-    assert_ptr_equal(dq_policy_stored("h2o", a, &err), dq_policy_find("h2o", &err));
+    assert_ptr_equal(dq_kv_policy_stored("h2o", a, &err), dq_kv_policy_find("h2o", &err));
     json_decref(o);
     dq_arena_free(a);
 }

@@ -177,7 +177,7 @@ static bool near(float x, double want, double by)
 static void check_sizes(const dq_model *m, const struct wanted *g)
 {
     assert_string_equal(m->layout->family, g->family);
-    assert_string_equal(dq_pairing_name(m->map.pairing), g->map);
+    assert_string_equal(dq_headmap_pairing_name(m->map.pairing), g->map);
     assert_int_equal(m->n_layers, g->n_layers);
     assert_int_equal(m->dim, g->dim);
     assert_int_equal(m->ffn, g->ffn);
@@ -228,11 +228,11 @@ static void check_reference(const dq_model *m, const struct wanted *g, const cha
     assert_true(golden_open(&ref, path, &err));
     const dq_tensor *freq = golden_find(&ref, "inv_freq"), *lambda = golden_find(&ref, "lambda");
     const dq_tensor *scale = golden_find(&ref, "rope_scale");
-    assert_int_equal(dq_numel(freq), m->rope.dim / 2);
-    assert_memory_equal(m->rope.inv_freq, freq->data, dq_nbytes(freq));
+    assert_int_equal(dq_tensor_numel(freq), m->rope.dim / 2);
+    assert_memory_equal(m->rope.inv_freq, freq->data, dq_tensor_bytes(freq));
     assert_true(near(m->rope.amplitude, scale ? (double)golden_f32(scale, 0) : 1.0, 0));
     assert_int_equal(strstr(g->name, "yarn") != NULL, scale != NULL);
-    assert_int_equal(lambda ? dq_numel(lambda) : 0, g->init ? g->n_layers : 0);
+    assert_int_equal(lambda ? dq_tensor_numel(lambda) : 0, g->init ? g->n_layers : 0);
     for (int l = 0; g->init && l < m->n_layers; l++)
         assert_true(near(m->layer[l].attn.lambda, (double)golden_f32(lambda, l), 1e-6));
     golden_close(&ref);
@@ -251,7 +251,7 @@ static void check_act(const dq_model *m, const struct wanted *g, const char *pat
             char name[64];
             snprintf(name, sizeof name, "model.layers.%d.mlp.act_fn.%s", l, parts[i]);
             const dq_tensor *t = dq_checkpoint_find(c, name);
-            dq_to_f32(want + 3 * i, t->data, t->dtype, dq_numel(t));
+            dq_tensor_to_f32(want + 3 * i, t->data, t->dtype, dq_tensor_numel(t));
         }
         assert_memory_equal(m->layer[l].act, want, sizeof want);
         assert_int_equal(want[0] != 0, g->polynorm);

@@ -37,30 +37,30 @@ static const struct golden {
 static void check_reference(const dq_model *m, const char *name)
 {
     char path[512];
-    dq_map map;
+    dq_os_map map;
     dq_err err = {0};
     dq_tensor *t;
     int64_t n;
     dq_arena *a = dq_arena_new();
     snprintf(path, sizeof path, MODELS "%s/golden.safetensors", name);
-    assert_int_equal(dq_map_open(&map, path, &err), DQ_OK);
+    assert_int_equal(dq_os_map_open(&map, path, &err), DQ_OK);
     assert_int_equal(dq_safetensors_parse(&t, &n, map.data, map.bytes, a, &err), DQ_OK);
     for (int64_t i = 0; i < n; i++) {
         float x[64];
-        int64_t count = dq_numel(&t[i]);
+        int64_t count = dq_tensor_numel(&t[i]);
         if (strcmp(t[i].name, "inv_freq") == 0) {
             assert_int_equal(count, m->rope.dim / 2);
-            assert_memory_equal(m->rope.inv_freq, t[i].data, dq_nbytes(&t[i]));
+            assert_memory_equal(m->rope.inv_freq, t[i].data, dq_tensor_bytes(&t[i]));
         }
         if (strcmp(t[i].name, "lambda") == 0) {
             bool plain = m->layer[0].attn.lambda_kind == DQ_LAMBDA_NONE;
             assert_int_equal(count, plain ? 0 : m->n_layers);
-            dq_to_f32(x, t[i].data, t[i].dtype, count);
+            dq_tensor_to_f32(x, t[i].data, t[i].dtype, count);
             for (int l = 0; l < count; l++)
                 assert_true(fabsf(m->layer[l].attn.lambda - x[l]) < 1e-6f);
         }
     }
-    dq_map_close(&map);
+    dq_os_map_close(&map);
     dq_arena_free(a);
 }
 

@@ -73,7 +73,7 @@ static void frequencies_come_out(void **state)
         dq_err err = {0};
         json_t *config = json_loads(t[i].config, 0, NULL);
         assert_non_null(config);
-        dq_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, t[i].max_positions, a, &err);
+        dq_model_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, t[i].max_positions, a, &err);
         assert_string_equal(err.text, "");
         const float *f = rope.inv_freq;
         if (fabs((double)f[t[i].i] / t[i].want - 1.0) > 1e-7) print_error("%s\n", t[i].config);
@@ -146,7 +146,7 @@ static void yarn_stretches_and_amplifies(void **state)
         dq_err err = {0};
         json_t *config = json_loads(t[i].config, 0, NULL);
         assert_non_null(config);
-        dq_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, 65536, a, &err);
+        dq_model_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, 65536, a, &err);
         assert_string_equal(err.text, "");
         if (fabs((double)rope.inv_freq[t[i].i] / t[i].want - 1.0) > 1e-7 ||
             fabs((double)rope.amplitude - t[i].amplitude) > 2e-7)
@@ -166,7 +166,7 @@ static void dynamic_has_an_end(void **state)
     dq_err err = {0};
     json_t *config = json_loads("{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", 0, NULL);
     (void)state;
-    assert_int_equal(dq_rope_read(&rope, DQ_ROPE_ADJACENT, 64, config, 777, a, &err), DQ_OK);
+    assert_int_equal(dq_model_rope_read(&rope, DQ_ROPE_ADJACENT, 64, config, 777, a, &err), DQ_OK);
     assert_int_equal(rope.max_positions, 777);
     assert_int_equal(rope.order, DQ_ROPE_ADJACENT);
     assert_true(fabs((double)rope.inv_freq[16] / 1e-2 - 1) < 1e-7);
@@ -223,7 +223,7 @@ static void odd_rotations_are_refused(void **state)
         dq_err err = {0};
         json_t *config = json_loads(t[i].config, 0, NULL);
         assert_non_null(config);
-        dq_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, 2048, a, &err);
+        dq_model_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, 2048, a, &err);
         check_error(&err, t[i].status, t[i].text);
         json_decref(config);
         dq_arena_free(a);

@@ -29,11 +29,11 @@ static void cities_differ(void **state)
 }
 
 /* A ring of 20 ids: sentences end at 4, 9, 14 and 19. */
-static dq_filler ring(void)
+static dq_needle_filler ring(void)
 {
     static bool ends[20];
     for (int i = 0; i < 20; i++) ends[i] = i % 5 == 4;
-    return (dq_filler){.ends = ends, .n = 20};
+    return (dq_needle_filler){.ends = ends, .n = 20};
 }
 
 /* 64 ids, 3 needles of 3, a question of 2 x 3, a BOS and no room for answers leave 48. */
@@ -41,7 +41,7 @@ static void worked_placement(void **state)
 {
     const dq_needle_cell cell = {.length = 64, .depth = 50, .n = 3, .r = 2};
     const int64_t len[] = {3, 3, 3};
-    const dq_filler f = ring();
+    const dq_needle_filler f = ring();
     const uint64_t tie[] = {2, 1, 0};
     int order[3];
     (void)state;
@@ -74,7 +74,7 @@ static void ties(void **state)
         {50, {25, 24, 23}, {2, 1, 0}},  /* 25 is behind an end; the others move to 20 */
         {100, {48, 47, 48}, {1, 2, 0}},
     };
-    const dq_filler f = ring();
+    const dq_needle_filler f = ring();
     const uint64_t tie[] = {2, 1, 0};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -139,7 +139,7 @@ static void rig_open(rig *x)
                                 .depth = {0, 50},
                                 .n_depths = 2,
                                 .needles = {1, 3},
-                                .asked = {1, 2},
+                                .requested = {1, 2},
                                 .n_pairs = 2,
                                 .samples = 1,
                                 .seed = 6};
@@ -243,7 +243,7 @@ static void check_prompt(const rig *x, const dq_needle_prompt *p, const dq_needl
     snprintf(line, sizeof line,
              "Answer: The special magic %s number is:", p->city[p->answer[0].needle]);
     assert_true(ends_in(text, line));
-    for (int k = 0; k < p->asked; k++) assert_in_range(p->answer[k].needle, 0, c->r - 1);
+    for (int k = 0; k < p->requested; k++) assert_in_range(p->answer[k].needle, 0, c->r - 1);
     dq_block_free(text);
 }
 
@@ -257,7 +257,7 @@ static void prompts_hold_what_they_should(void **state)
                                .depth = {0, 30, 100},
                                .n_depths = 3,
                                .needles = {1, 4, 5},
-                               .asked = {1, 2, 1},
+                               .requested = {1, 2, 1},
                                .n_pairs = 3,
                                .samples = 4,
                                .seed = 3};
@@ -289,14 +289,14 @@ static void other_tokenizers(void **state)
         size_t len;
         dq_err err = {0};
         rig x = {0};
-        dq_filler filler;
+        dq_needle_filler filler;
         dq_needle_prompt p;
         dq_arena *a = dq_arena_new();
         snprintf(path, sizeof path, DQ_TEST_DIR "/golden/tokenizer/%s.json", names[i]);
         dq_file_read(&json, &len, path, a, &err);
         assert_int_equal(dq_tokenizer_load(&x.tok[0], json, len, NULL, 0, &err), DQ_OK);
         dq_file_read(&text, &len, DQ_SOURCE_DIR "/calib/sample.txt", a, &err);
-        dq_filler_read(&filler, x.tok[0], text, len, 1 << 20, a, &err);
+        dq_needle_filler_read(&filler, x.tok[0], text, len, 1 << 20, a, &err);
         const dq_needle_maker m = {.t = x.tok[0], .filler = &filler, .vocab = 1 << 20, .a = a};
         dq_needle_make(&p, &m, &cell, 1, 0, &err);
         assert_string_equal(err.text, "");
@@ -426,7 +426,7 @@ static void judging_by_ids(void **state)
     const dq_needle_prompt *p = &rig_encode(&x)->prompt[3]; /* 3 needles, 2 asked for */
     const dq_needle_answer *a = &p->answer[1];
     assert_int_equal(a->to - a->from, DQ_NEEDLE_DIGITS);
-    const char *own = p->number[a->needle], *asked = p->number[p->answer[0].needle];
+    const char *own = p->number[a->needle], *requested = p->number[p->answer[0].needle];
     char near_miss[8], far[8];
     strcpy(near_miss, own);
     near_miss[6] = own[6] == '9' ? '8' : '9';
@@ -435,25 +435,25 @@ static void judging_by_ids(void **state)
     far[4] = own[4] == '9' ? '8' : '9';
     const struct {
         const char *digits;
-        dq_recall want;
+        dq_needle_recall want;
     } rows[] = {{own, {1, 0, 0, 0}},
-                {asked, {0, 1, 0, 0}}, /* asked for, but not here */
+                {requested, {0, 1, 0, 0}}, /* asked for, but not here */
                 {p->number[2], {0, 1, 0, 0}},
                 {near_miss, {0, 0, 1, 0}},
                 {far, {0, 0, 0, 1}}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         int32_t top1[DQ_NEEDLE_DIGITS];
-        dq_recall sum = {0};
+        dq_needle_recall sum = {0};
         put_number(&x, top1, rows[i].digits);
         assert_int_equal(dq_needle_judge_ids(&sum, p, 1, x.tok[0], top1, &err), DQ_OK);
         assert_memory_equal(&sum, &rows[i].want, sizeof sum);
     }
-    dq_recall sum = {0};
+    dq_needle_recall sum = {0};
     char answer[64];
     snprintf(answer, sizeof answer, " it is %s, or so", own);
     dq_needle_judge_text(&sum, p, 1, answer, strlen(answer), &err);
     dq_needle_judge_text(&sum, p, 0, answer, strlen(answer), &err);
-    assert_memory_equal(&sum, &((dq_recall){1, 1, 0, 0}), sizeof sum);
+    assert_memory_equal(&sum, &((dq_needle_recall){1, 1, 0, 0}), sizeof sum);
     rig_close(&x);
 }
 
@@ -523,10 +523,10 @@ static void worked_shares(void **state)
     double into[DQ_NEEDLE_AT_HEADS - DQ_NEEDLE_AT_SHARE + 4];
     dq_span_share sums[4] = {0};
     (void)state;
-    dq_span_add_row(&sums[0], worked, DQ_NEEDLE_CLASSES);
-    dq_span_add_row(&sums[1], none, DQ_NEEDLE_CLASSES);
-    dq_span_add_row(&sums[2], all, DQ_NEEDLE_CLASSES);
-    dq_span_add_row(&sums[3], all, DQ_NEEDLE_CLASSES);
+    dq_attention_spans_add_row(&sums[0], worked, DQ_NEEDLE_CLASSES);
+    dq_attention_spans_add_row(&sums[1], none, DQ_NEEDLE_CLASSES);
+    dq_attention_spans_add_row(&sums[2], all, DQ_NEEDLE_CLASSES);
+    dq_attention_spans_add_row(&sums[3], all, DQ_NEEDLE_CLASSES);
     dq_needle_shares(into, sums, 2, 2);
     const double sum[] = {.20, .70, 0, .00, .10};
     const double positive[] = {.10 / .51, .35 / .51, 0, .01 / .51, .05 / .51};
@@ -556,7 +556,7 @@ static void no_attention_where_tokens_are_forgotten(void **state)
     (void)state;
     rig_open(&x);
     x.s.attention = true;
-    kv.evict.policy = dq_policy_find("h2o", &x.err);
+    kv.evict.policy = dq_kv_policy_find("h2o", &x.err);
     kv.evict.keep = 0.5;
     dq_eval_add(&x.e, 0, 0, (dq_logit_spec){.bits = 16}, (dq_math){0}, &dq_kv_plain, &x.err);
     assert_string_equal(x.err.text, "");
@@ -591,8 +591,8 @@ static void expect_ids(const json_t *list, const int32_t *ids, int64_t n)
 static void expect_answers(const rig *x, const dq_eval_row *row, int64_t unit, const json_t *want)
 {
     const dq_needle_prompt *p = &dq_needle_set_of(&x->e, row)->prompt[unit];
-    assert_int_equal(json_array_size(want), p->asked);
-    for (int k = 0; k < p->asked; k++) {
+    assert_int_equal(json_array_size(want), p->requested);
+    for (int k = 0; k < p->requested; k++) {
         const json_t *o = json_array_get(want, (size_t)k);
         const int64_t v = dq_needle_value(&x->e, row, unit, k),
                       n = p->answer[k].to - p->answer[k].from;
@@ -663,16 +663,16 @@ static void as_transformers(void **state)
 static int64_t continued(const rig *x, const int32_t *ids, int64_t n, int32_t *out)
 {
     dq_pass pass = {.logit = {.bits = 16}};
-    dq_prompt prompt = {ids, n, DQ_NEEDLE_NEW};
+    dq_generate_prompt prompt = {ids, n, DQ_NEEDLE_NEW};
     dq_generate_spec spec = {.prompt = &prompt, .n = 1};
-    dq_generation g;
+    dq_generate_state g;
     dq_scorer s;
     dq_err err = {0};
     const int32_t eos = 0;
     spec.stop_id = &eos;
     spec.n_stop_ids = 1;
     dq_arena *a = dq_arena_new();
-    dq_generation_new(&g, &spec, x->m[0], a, &err);
+    dq_generate_new(&g, &spec, x->m[0], a, &err);
     dq_score_begin(&s, x->r[0], &pass, &dq_kv_plain, &err);
     dq_generate(&s, &spec, &g, &err);
     dq_score_end(&s);
@@ -711,12 +711,12 @@ static void generated_answers_follow_each_other(void **state)
         int32_t ids[600], got[DQ_NEEDLE_NEW];
         int64_t n = p->n;
         memcpy(ids, p->ids, (size_t)n * sizeof *ids);
-        for (int k = 0; k < p->asked; k++) {
+        for (int k = 0; k < p->requested; k++) {
             const int32_t *have = row->top1 + dq_needle_value(&x.e, row, u, k);
             const int64_t new = continued(&x, ids, n, got);
             assert_memory_equal(have, got, (size_t) new * sizeof *got);
             for (int64_t i = new; i < DQ_NEEDLE_NEW; i++) assert_int_equal(have[i], -1);
-            if (k + 1 == p->asked) break;
+            if (k + 1 == p->requested) break;
             const int64_t kept = until_end(&x, got, new);
             cut_ones += kept < new;
             memcpy(ids + n, got, (size_t)kept * sizeof *ids);

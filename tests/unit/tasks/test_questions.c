@@ -334,7 +334,7 @@ static void groups_do_not_matter(void **state)
         dq_err err = {0};
         dq_kv_spec forgets = coded(16, 16);
         forgets.evict = dq_evict_none;
-        forgets.evict.policy = dq_policy_find("knorm", &err);
+        forgets.evict.policy = dq_kv_policy_find("knorm", &err);
         assert_string_equal(err.text, "");
         forgets.evict.keep = 0.5;
         forgets.evict.every = 4;
@@ -345,10 +345,10 @@ static void groups_do_not_matter(void **state)
         for (int g = DQ_GRAIN_TENSOR; g <= DQ_GRAIN_TILE; g++)
             expect_alone(&x, run(&x, 6, (dq_grain)g, &kv[0]));
         const dq_eval_row *row = run(&x, 16, DQ_GRAIN_TENSOR, &kv[1]);
-        assert_true(row->work.held.contexts == dq_eval_units(&x.e, row));
+        assert_true(row->work.cached.contexts == dq_eval_units(&x.e, row));
         expect_alone(&x, row);
         row = run(&x, 8, DQ_GRAIN_ROW, &kv[2]);
-        assert_true(row->work.held.evicted > 0);
+        assert_true(row->work.cached.evicted > 0);
         expect_alone(&x, row);
         rig_close(&x);
     }
@@ -402,7 +402,7 @@ static void judges_given_texts(void **state)
     dq_eval_add(&x.e, 0, 0, (dq_logit_spec){.bits = 16}, (dq_math){0}, &dq_kv_plain, &err);
     assert_string_equal(err.text, "");
     for (int i = 0; i < N_ANSWERS; i++) {
-        dq_generated g = {.end = DQ_END_ASKED};
+        dq_generate_result g = {.end = DQ_GENERATE_END_TEXT};
         dq_tokenizer_encode(x.tok, answers[i].text, strlen(answers[i].text), 0, &g.ids, &g.n, NULL,
                             NULL, &err);
         assert_true(g.n <= NEW);
@@ -444,7 +444,8 @@ static void refuses_lengths(void **state)
         dq_err err = {0};
         set_source(&x, &dq_eval_prompts, text, strlen(text));
         x.e.too_long = (dq_long)way;
-        assert_int_equal(dq_eval_fit(&x.e, 0, &err), way == DQ_LONG_SKIP ? DQ_OK : DQ_MISMATCH);
+        assert_int_equal(dq_eval_long_fit(&x.e, 0, &err),
+                         way == DQ_LONG_SKIP ? DQ_OK : DQ_MISMATCH);
         if (way != DQ_LONG_SKIP)
             assert_non_null(strstr(err.text, "f: 1 of 2 items are too long"));
         else
@@ -474,18 +475,18 @@ static void cuts_the_beginning(void **state)
             len += (size_t)snprintf(text + len, sizeof text - len, "%d", i * i % 10);
         const size_t prompt = len - at;
         dq_tokenizer_encode(x.tok, text + at, prompt,
-                            dq_bos_flags(x.tok, DQ_BOS_AUTO, text + at, prompt), &whole, &n_whole,
-                            NULL, NULL, &err);
+                            dq_items_bos_flags(x.tok, DQ_BOS_AUTO, text + at, prompt), &whole,
+                            &n_whole, NULL, NULL, &err);
         memcpy(text + len, "\"}", 3);
         set_source(&x, &dq_eval_prompts, text, len + 2);
         x.e.too_long = DQ_LONG_CUT;
-        assert_int_equal(dq_eval_fit(&x.e, 0, &err), DQ_OK);
+        assert_int_equal(dq_eval_long_fit(&x.e, 0, &err), DQ_OK);
         assert_int_equal(dq_eval_ids_for(&x.e, 0, 0, &err), 0);
-        const int64_t room = x.m->max_positions - NEW;
+        const int64_t capacity = x.m->max_positions - NEW;
         const dq_request *r = x.e.ids[0].req.req;
-        assert_int_equal(r->n_ctx, n_whole > room ? room : n_whole);
-        assert_int_equal(r->truncated, n_whole > room);
-        assert_int_equal(x.e.ids[0].req.n_truncated, n_whole > room);
+        assert_int_equal(r->n_ctx, n_whole > capacity ? capacity : n_whole);
+        assert_int_equal(r->truncated, n_whole > capacity);
+        assert_int_equal(x.e.ids[0].req.n_truncated, n_whole > capacity);
         assert_memory_equal(r->ctx, whole + n_whole - r->n_ctx, (size_t)r->n_ctx * sizeof *whole);
         dq_block_free(whole);
         rig_close(&x);
@@ -506,10 +507,10 @@ static void ends_at_the_last_position(void **state)
     set_source(&x, &dq_eval_prompts, text, strlen(text));
     x.settings.n_stop = 0;
     const dq_eval_row *row = run(&x, 16, DQ_GRAIN_TENSOR, &dq_kv_plain);
-    const int64_t room = 512 - x.e.ids[0].req.req[0].n_ctx + 1;
-    assert_in_range(room, 1, NEW - 1);
-    assert_int_equal((int)row->extra[DQ_GEN_END], DQ_END_POSITIONS);
-    assert_int_equal((int)row->extra[DQ_GEN_COUNT], room);
+    const int64_t capacity = 512 - x.e.ids[0].req.req[0].n_ctx + 1;
+    assert_in_range(capacity, 1, NEW - 1);
+    assert_int_equal((int)row->extra[DQ_GEN_END], DQ_GENERATE_END_POSITIONS);
+    assert_int_equal((int)row->extra[DQ_GEN_COUNT], capacity);
     rig_close(&x);
 }
 

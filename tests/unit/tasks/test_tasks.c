@@ -43,7 +43,7 @@ static dq_tokenizer *make_tokenizer(bool with_bos, const char *config)
     int space_len = 0;
     for (int b = 0; b < 256; b++) {
         char c[2];
-        int len = (int)dq_byte_to_char(c, (uint8_t)b);
+        int len = (int)dq_utf8_of_byte(c, (uint8_t)b);
         bool escape = c[0] == '"' || c[0] == '\\';
         if (b == ' ') {
             memcpy(space, c, 2);
@@ -214,7 +214,8 @@ static void test_index_of(void **state)
                   {"4", 1, -1}};
     (void)state;
     for (size_t i = 0; i < sizeof labels / sizeof labels[0]; i++)
-        assert_int_equal(dq_index_of(labels[i].text, labels[i].len, 0, 4), labels[i].want);
+        assert_int_equal(dq_task_file_index_of(labels[i].text, labels[i].len, 0, 4),
+                         labels[i].want);
 }
 
 static void test_hellaswag_lines(void **state)
@@ -275,9 +276,9 @@ static void test_cleaning(void **state)
     };
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
         assert_string_equal(dq_hellaswag_clean(a, pairs[i][0], &err), pairs[i][1]);
-    assert_string_equal(dq_capitalize(a, "the iPhone user", &err), "The iphone user");
-    assert_string_equal(dq_capitalize(a, "\xc3\xa9T\xc3\x89", &err), "\xc3\x89t\xc3\xa9");
-    assert_string_equal(dq_capitalize(a, "", &err), "");
+    assert_string_equal(dq_hellaswag_capitalize(a, "the iPhone user", &err), "The iphone user");
+    assert_string_equal(dq_hellaswag_capitalize(a, "\xc3\xa9T\xc3\x89", &err), "\xc3\x89t\xc3\xa9");
+    assert_string_equal(dq_hellaswag_capitalize(a, "", &err), "");
     dq_arena_free(a);
 }
 
@@ -384,7 +385,7 @@ static dq_status windows(dq_windows *w, dq_scheme scheme, const dq_tokenizer *t,
     const dq_window_spec spec = {
         .scheme = scheme, .n_ctx = ctx, .limit = limit, .bos = bos, .vocab = VOCAB};
     dq_docs docs = {0};
-    assert_int_equal(dq_docs_add(&docs, "-", text, strlen(text), a, err), DQ_OK);
+    assert_int_equal(dq_documents_add(&docs, "-", text, strlen(text), a, err), DQ_OK);
     return dq_windows_make(w, t, &docs, &spec, a, err);
 }
 

@@ -174,9 +174,9 @@ static bool hit(const rig *x, const dq_window *w, int64_t t, bool own, double th
     const int32_t a = w->ids[t - 1], b = w->ids[t];
     int64_t ids;
     const double n = (double)occurs(x, own ? w->doc : -1, a, b, &ids);
-    const double most = threshold * (double)ids / 1e10;
+    const double max = threshold * (double)ids / 1e10;
     for (int64_t i = 1; i < t; i++) {
-        if (w->ids[i - 1] == a && w->ids[i] == b) return !(n > (most > 1 ? most : 1));
+        if (w->ids[i - 1] == a && w->ids[i] == b) return !(n > (max > 1 ? max : 1));
     }
     return false;
 }
@@ -249,10 +249,11 @@ static void test_documents(void **state)
     dq_docs d = {0};
     dq_err err = {0};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-        assert_int_equal(dq_count_words(counts[i].text, strlen(counts[i].text)), counts[i].words);
-    assert_int_equal(dq_docs_add(&d, "a.jsonl", lines, sizeof lines - 1, x->a, &err), DQ_OK);
-    assert_int_equal(dq_docs_add(&d, "b.txt", "x\xff y", 4, x->a, &err), DQ_OK);
-    assert_int_equal(dq_docs_add(&d, "c.txt", "", 0, x->a, &err), DQ_OK);
+        assert_int_equal(dq_documents_count_words(counts[i].text, strlen(counts[i].text)),
+                         counts[i].words);
+    assert_int_equal(dq_documents_add(&d, "a.jsonl", lines, sizeof lines - 1, x->a, &err), DQ_OK);
+    assert_int_equal(dq_documents_add(&d, "b.txt", "x\xff y", 4, x->a, &err), DQ_OK);
+    assert_int_equal(dq_documents_add(&d, "c.txt", "", 0, x->a, &err), DQ_OK);
     assert_int_equal(d.n, 5);
     assert_int_equal(d.doc[0].line, 1);
     assert_int_equal(d.doc[2].line, 5);
@@ -263,15 +264,15 @@ static void test_documents(void **state)
     assert_int_equal(d.first_bad, 1);
     assert_string_equal(d.bad_path, "b.txt");
     static const char marked[] = "\xef\xbb\xbf{\"text\": \"a\"}";
-    assert_int_equal(dq_docs_add(&d, "m.jsonl", marked, sizeof marked - 1, x->a, &err), DQ_OK);
-    assert_int_equal(dq_docs_add(&d, "m.txt", marked, sizeof marked - 1, x->a, &err), DQ_OK);
+    assert_int_equal(dq_documents_add(&d, "m.jsonl", marked, sizeof marked - 1, x->a, &err), DQ_OK);
+    assert_int_equal(dq_documents_add(&d, "m.txt", marked, sizeof marked - 1, x->a, &err), DQ_OK);
     assert_int_equal(d.doc[5].len, 1); /* of a form the mark is no part, of a text it is */
     assert_int_equal(d.doc[6].len, sizeof marked - 1);
     static const char *const broken[] = {"{\"text\": 3}", "{\"txt\": \"a\"}", "[]",
                                          "{\"text\": \"a\""};
     for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
         dq_err e = {0};
-        assert_int_equal(dq_docs_add(&d, "c.jsonl", broken[i], strlen(broken[i]), x->a, &e),
+        assert_int_equal(dq_documents_add(&d, "c.jsonl", broken[i], strlen(broken[i]), x->a, &e),
                          DQ_DAMAGED);
         assert_non_null(strstr(e.text, "c.jsonl: line 1"));
     }

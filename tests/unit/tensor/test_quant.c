@@ -38,19 +38,19 @@ static void packing_is_a_bit_stream(void **unused)
     (void)unused;
     for (int bits = 2; bits <= 8; bits++) {
         for (int cols = 1; cols < 300; cols += cols < 40 ? 1 : 37) {
-            size_t bytes = dq_row_bytes(cols, bits);
+            size_t bytes = dq_quant_row_bytes(cols, bits);
             assert_int_equal(bytes, ((size_t)cols * (size_t)bits + 31) / 32 * 4);
             for (int c = 0; c < cols; c++)
                 q[c] = (int8_t)((int)(uniform() * (1 << bits)) - (1 << (bits - 1)));
             memset(packed, 0xff, sizeof packed);
-            dq_pack_row(packed, q, cols, bits);
+            dq_quant_pack_row(packed, q, cols, bits);
             for (size_t i = 0; i < bytes * 8; i++) {
                 int c = (int)(i / (size_t)bits), want = 0;
                 if (c < cols) want = (q[c] + (1 << (bits - 1))) >> (i % (size_t)bits) & 1;
                 assert_int_equal(packed[i / 8] >> (i % 8) & 1, want);
             }
             assert_int_equal(packed[bytes], 0xff);
-            dq_unpack_row(back, packed, cols, bits);
+            dq_quant_unpack_row(back, packed, cols, bits);
             assert_memory_equal(q, back, (size_t)cols);
         }
     }
@@ -61,7 +61,7 @@ static void low_nibble_is_the_even_column(void **unused)
     int8_t q[4] = {-7, 7, 0, -1};
     uint8_t packed[4] = {0};
     (void)unused;
-    dq_pack_row(packed, q, 4, 4);
+    dq_quant_pack_row(packed, q, 4, 4);
     assert_int_equal(packed[0], 0xf1);
     assert_int_equal(packed[1], 0x78);
     assert_int_equal(packed[2] | packed[3], 0);
@@ -75,10 +75,10 @@ static void codes_follow_the_definition(void **unused)
     for (int bits = 2; bits <= 8; bits++) {
         for (int round = 0; round < 50; round++) {
             for (int i = 0; i < 64; i++) w[i] = gauss() * 0.02f;
-            float s = dq_group_scale(w, 64, bits, DQ_ABSMAX, DQ_F16);
-            dq_encode(q, w, 64, bits, s, DQ_ABSMAX);
+            float s = dq_quant_group_scale(w, 64, bits, DQ_ABSMAX, DQ_F16);
+            dq_quant_encode(q, w, 64, bits, s, DQ_ABSMAX);
             for (int i = 0; i < 64; i++) {
-                float x = rintf(w[i] / s), m = (float)dq_qmax(bits);
+                float x = rintf(w[i] / s), m = (float)dq_quant_max_code(bits);
                 assert_int_equal(q[i], (int)fmaxf(-m, fminf(m, x)));
             }
         }
@@ -91,9 +91,9 @@ static void ties_go_to_even(void **unused)
     const int8_t want[8] = {0, 2, 2, 0, -2, -2, 4, 7};
     int8_t q[8];
     (void)unused;
-    dq_encode(q, w, 8, 4, 1.0f, DQ_ABSMAX);
+    dq_quant_encode(q, w, 8, 4, 1.0f, DQ_ABSMAX);
     assert_memory_equal(q, want, 8);
-    dq_encode(q, w, 8, 4, 0.0f, DQ_ABSMAX);
+    dq_quant_encode(q, w, 8, 4, 0.0f, DQ_ABSMAX);
     for (int i = 0; i < 8; i++) assert_int_equal(q[i], 0);
 }
 
@@ -102,16 +102,16 @@ static void full_range_maps_the_peak_to_the_lowest_code(void **unused)
     const float up[3] = {0.1f, 0.8f, -0.3f}, down[3] = {0.1f, -0.8f, 0.3f};
     int8_t q[3];
     (void)unused;
-    float s = dq_group_scale(up, 3, 4, DQ_FULLRANGE, DQ_F32);
+    float s = dq_quant_group_scale(up, 3, 4, DQ_FULLRANGE, DQ_F32);
     assert_true(s < 0);
-    dq_encode(q, up, 3, 4, s, DQ_FULLRANGE);
+    dq_quant_encode(q, up, 3, 4, s, DQ_FULLRANGE);
     assert_int_equal(q[1], -8);
     assert_int_equal(q[2], 3);
-    s = dq_group_scale(down, 3, 4, DQ_FULLRANGE, DQ_F32);
+    s = dq_quant_group_scale(down, 3, 4, DQ_FULLRANGE, DQ_F32);
     assert_true(s > 0);
-    dq_encode(q, down, 3, 4, s, DQ_FULLRANGE);
+    dq_quant_encode(q, down, 3, 4, s, DQ_FULLRANGE);
     assert_int_equal(q[1], -8);
-    assert_float_equal(dq_group_scale(up, 0, 4, DQ_FULLRANGE, DQ_F32), 0, 0);
+    assert_float_equal(dq_quant_group_scale(up, 0, 4, DQ_FULLRANGE, DQ_F32), 0, 0);
 }
 
 static double sqnr(int bits, int64_t group, dq_scale_mode mode)
@@ -119,16 +119,16 @@ static double sqnr(int bits, int64_t group, dq_scale_mode mode)
     enum { N = 1 << 17 };
     static float w[N], got[N];
     static int8_t q[N];
-    dq_qerror e = {0, 0, 0};
+    dq_quant_error e = {0, 0, 0};
     state = 88172645463325252u;
     for (int i = 0; i < N; i++) w[i] = gauss();
     for (int64_t i = 0; i < N; i += group) {
-        float s = dq_group_scale(w + i, group, bits, mode, DQ_F16);
-        dq_encode(q + i, w + i, group, bits, s, mode);
+        float s = dq_quant_group_scale(w + i, group, bits, mode, DQ_F16);
+        dq_quant_encode(q + i, w + i, group, bits, s, mode);
         for (int64_t k = i; k < i + group; k++) got[k] = (float)q[k] * s;
     }
-    dq_qerror_add(&e, w, got, N);
-    return dq_sqnr_db(&e);
+    dq_quant_error_add(&e, w, got, N);
+    return dq_quant_sqnr_db(&e);
 }
 
 /* Gaussian values: what absmax and full-range scales give, in dB. */
@@ -154,19 +154,19 @@ static void gaussian_sqnr(void **unused)
 /* The squared error of n values at a scale as stored. */
 static double noise(const float *w, int n, int bits, float scale, dq_scale_mode mode)
 {
-    enum { MOST = 1 << 10 };
-    int8_t q[MOST];
-    float got[MOST];
-    dq_qerror e = {0, 0, 0};
-    assert_true(n <= MOST);
-    dq_encode_back(q, got, w, n, bits, scale, mode);
-    dq_qerror_add(&e, w, got, n);
+    enum { MAX = 1 << 10 };
+    int8_t q[MAX];
+    float got[MAX];
+    dq_quant_error e = {0, 0, 0};
+    assert_true(n <= MAX);
+    dq_quant_encode_back(q, got, w, n, bits, scale, mode);
+    dq_quant_error_add(&e, w, got, n);
     return e.noise;
 }
 
 static double noise_of(const float *w, int n, int bits, dq_scale_mode mode, dq_dtype type)
 {
-    return noise(w, n, bits, dq_group_scale(w, n, bits, mode, type), mode);
+    return noise(w, n, bits, dq_quant_group_scale(w, n, bits, mode, type), mode);
 }
 
 static void search_takes_the_best_candidate(void **unused)
@@ -176,9 +176,9 @@ static void search_takes_the_best_candidate(void **unused)
     for (int i = 0; i < 96; i++) w[i] = gauss();
     for (int bits = 2; bits <= 8; bits++) {
         for (int t = 0; t < 2; t++) {
-            dq_search s;
+            dq_quant_search s;
             dq_dtype type = t ? DQ_F32 : DQ_F16;
-            dq_search_begin(&s, dq_peak(w, 96), bits, type);
+            dq_quant_search_begin(&s, dq_quant_peak(w, 96), bits, type);
             double least = noise(w, 96, bits, s.finalist[0], DQ_SEARCH);
             for (int k = 0; k < DQ_N_CANDIDATES + s.n_finalists; k++) {
                 int at = k - DQ_N_CANDIDATES;
@@ -220,8 +220,9 @@ static void search_never_loses(void **unused)
         int n = 1 + (int)(uniform() * (round % 3 == 0 ? 600 : round % 3 == 1 ? 40 : 5));
         fill(w, n, round % KINDS);
         for (int bits = 2; bits <= 8; bits++) {
-            bool fits = dq_scale_fits_f16(dq_group_scale(w, n, bits, DQ_ABSMAX, DQ_F32)) &&
-                        dq_scale_fits_f16(dq_group_scale(w, n, bits, DQ_FULLRANGE, DQ_F32));
+            bool fits =
+                dq_quant_scale_fits_f16(dq_quant_group_scale(w, n, bits, DQ_ABSMAX, DQ_F32)) &&
+                dq_quant_scale_fits_f16(dq_quant_group_scale(w, n, bits, DQ_FULLRANGE, DQ_F32));
             for (int t = fits ? 0 : 1; t < 2; t++) {
                 dq_dtype type = t ? DQ_F32 : DQ_F16;
                 double search = noise_of(w, n, bits, DQ_SEARCH, type), least = INFINITY;
@@ -234,7 +235,8 @@ static void search_never_loses(void **unused)
                 }
                 assert_true(search <= least);
                 if (type == DQ_F16)
-                    assert_true(dq_scale_fits_f16(dq_group_scale(w, n, bits, DQ_SEARCH, type)));
+                    assert_true(
+                        dq_quant_scale_fits_f16(dq_quant_group_scale(w, n, bits, DQ_SEARCH, type)));
                 better += search < least;
                 groups++;
             }
@@ -249,20 +251,20 @@ static dq_status swallow(void *arg, int part, const void *p, size_t bytes, dq_er
     return DQ_OK;
 }
 
-static dq_qerror error_of(const dq_tensor *t, const dq_qspec *s)
+static dq_quant_error error_of(const dq_tensor *t, const dq_quant_spec *s)
 {
-    dq_qtensor q = {.t = t, .rows = t->shape[0], .cols = t->shape[1], .spec = *s};
-    dq_pass_room room = {0};
-    dq_sink sink = {swallow, NULL};
-    dq_qerror e = {0, 0, 0};
+    dq_quantize_tensor q = {.t = t, .rows = t->shape[0], .cols = t->shape[1], .spec = *s};
+    dq_quantize_tensor_buffers buffers = {0};
+    dq_quantize_sink sink = {swallow, NULL};
+    dq_quant_error e = {0, 0, 0};
     dq_err err = {0};
     q.format = dq_weight_format_of_mode(s->mode);
     q.one_scale = s->group == DQ_GROUP_TENSOR;
     q.group_size = s->group < 0 || s->group > q.cols ? q.cols : s->group;
     q.scale_rows = q.one_scale ? 1 : q.rows;
-    assert_int_equal(dq_pass_scan(&q, &room, NULL, &err), DQ_OK);
-    assert_int_equal(dq_pass_write(&q, &room, &sink, &e, NULL, &err), DQ_OK);
-    dq_pass_room_free(&room);
+    assert_int_equal(dq_quantize_tensor_scan(&q, &buffers, NULL, &err), DQ_OK);
+    assert_int_equal(dq_quantize_tensor_write(&q, &buffers, &sink, &e, NULL, &err), DQ_OK);
+    dq_quantize_tensor_buffers_free(&buffers);
     return e;
 }
 
@@ -279,20 +281,20 @@ static void search_is_best_for_every_tensor(void **unused)
     (void)unused;
     close(mkstemp(path));
     for (int kind = 0; kind < 4; kind++) {
-        dq_map file;
+        dq_os_map file;
         for (int i = 0; i < N; i++) w[i] = gauss() * (kind == 1 ? 0.001f : 0.05f);
         if (kind == 2) w[N / 2] = 3; /* one outlier */
         if (kind == 3) memset(w + 3 * COLS, 0, sizeof(float) * COLS);
         if (kind == 3) w[3 * COLS] = 1e-6f; /* scales that f16 cannot hold */
         assert_int_equal(dq_file_write(path, (const char *)w, sizeof w, &err), DQ_OK);
-        assert_int_equal(dq_map_open(&file, path, &err), DQ_OK);
+        assert_int_equal(dq_os_map_open(&file, path, &err), DQ_OK);
         dq_tensor t = {
             .name = "w", .dtype = DQ_F32, .n_dims = 2, .shape = {ROWS, COLS}, .data = file.data};
         for (int i = 0; i < 7 * 8 * 2; i++) {
-            dq_qspec s = {.bits = 2 + i % 7,
-                          .group = groups[i / 7 % 8],
-                          .mode = DQ_ABSMAX,
-                          .scale_dtype = i < 56 ? DQ_F16 : DQ_F32};
+            dq_quant_spec s = {.bits = 2 + i % 7,
+                               .group = groups[i / 7 % 8],
+                               .mode = DQ_ABSMAX,
+                               .scale_dtype = i < 56 ? DQ_F16 : DQ_F32};
             double absmax = error_of(&t, &s).noise;
             s.mode = DQ_FULLRANGE;
             double full = error_of(&t, &s).noise;
@@ -301,7 +303,7 @@ static void search_is_best_for_every_tensor(void **unused)
             assert_true(s.group == 1 || absmax > 0);
             assert_true(error_of(&t, &s).noise <= fmin(absmax, full) * (1 + 1e-12));
         }
-        dq_map_close(&file);
+        dq_os_map_close(&file);
     }
     unlink(path);
 }
@@ -311,11 +313,11 @@ static void search_takes_the_smallest_floats(void **unused)
     const float tiny[3] = {0x1p-149f, -0x1p-148f, 0}, none[2] = {0, -0.0f};
     (void)unused;
     for (int bits = 2; bits <= 8; bits++) {
-        float s = dq_group_scale(tiny, 3, bits, DQ_SEARCH, DQ_F32);
+        float s = dq_quant_group_scale(tiny, 3, bits, DQ_SEARCH, DQ_F32);
         assert_true(isfinite(s));
         assert_true(noise(tiny, 3, bits, s, DQ_SEARCH) <=
                     noise_of(tiny, 3, bits, DQ_ABSMAX, DQ_F32));
-        assert_true(dq_group_scale(none, 2, bits, DQ_SEARCH, DQ_F16) == 0);
+        assert_true(dq_quant_group_scale(none, 2, bits, DQ_SEARCH, DQ_F16) == 0);
     }
 }
 
@@ -341,15 +343,16 @@ static void decoding_reads_scales_by_group(void **unused)
         for (int r = 0; r < ROWS; r++) {
             for (int c = 0; c < COLS; c++)
                 q[r][c] = (int8_t)((int)(uniform() * (1 << bits)) - (1 << (bits - 1)));
-            dq_pack_row(packed + (size_t)r * dq_row_bytes(COLS, bits), q[r], COLS, bits);
+            dq_quant_pack_row(packed + (size_t)r * dq_quant_row_bytes(COLS, bits), q[r], COLS,
+                              bits);
         }
-        dq_dequantize_rows(out, &w, 0, ROWS);
+        dq_weight_decode_rows(out, &w, 0, ROWS);
         for (int i = 0; i < ROWS * COLS; i++) {
             int r = i / COLS, c = i % COLS;
             float s = (float)(r * 4 + c / GROUP + 1) / 8;
             assert_true(out[i] == (float)q[r][c] * s);
         }
-        dq_dequantize_rows(out, &w, 2, 3);
+        dq_weight_decode_rows(out, &w, 2, 3);
         assert_true(out[300] == (float)q[2][300] * (12.0f / 8));
     }
 }
@@ -362,7 +365,7 @@ static const void *golden_part(const golden *g, int bits, int group, dq_dtype ty
     char name[40];
     snprintf(name, sizeof name, "%d.%d.%s.%s", bits, group, type == DQ_F16 ? "f16" : "f32", part);
     const dq_tensor *t = golden_find(g, name);
-    if (!t || dq_nbytes(t) != bytes) fail_msg("%s", name);
+    if (!t || dq_tensor_bytes(t) != bytes) fail_msg("%s", name);
     return t->data;
 }
 
@@ -372,7 +375,7 @@ static void check_asym(const golden *g, int bits, int group, dq_dtype type)
     enum { COLS = 77, ROWS = 12 };
     const int rows = type == DQ_F16 ? 10 : ROWS;
     const dq_weight_format *f = dq_weight_format_of_mode(DQ_ASYM);
-    const dq_qspec spec = {.bits = bits, .mode = DQ_ASYM, .scale_dtype = DQ_F32};
+    const dq_quant_spec spec = {.bits = bits, .mode = DQ_ASYM, .scale_dtype = DQ_F32};
     dq_weight w = {.rows = rows,
                    .cols = COLS,
                    .format = f,
@@ -390,25 +393,25 @@ static void check_asym(const golden *g, int bits, int group, dq_dtype type)
     for (int r = 0; r < rows; r++) {
         for (int i = 0; i < 3; i++) {
             const dq_part p = dq_weight_part(&w, i);
-            part[i] = space[i] + (size_t)r * (dq_part_bytes(&p) / (size_t)rows);
+            part[i] = space[i] + (size_t)r * (dq_weight_part_bytes(&p) / (size_t)rows);
         }
         for (int c = 0, i = 0; c < COLS; c += group, i++) {
             const int n = COLS - c < group ? COLS - c : group;
             const float *at = x + r * COLS + c;
-            dq_qspec stored = spec;
+            dq_quant_spec stored = spec;
             stored.scale_dtype = type;
             const dq_grid own = f->fit(at, n, &stored);
             f->put(part, i, own, &spec);
             f->encode(q + c, got + c, at, n, own, &spec);
         }
-        dq_pack_row(part[0], q, COLS, bits);
-        dq_dequantize_rows(back, &w, r, r + 1);
+        dq_quant_pack_row(part[0], q, COLS, bits);
+        dq_weight_decode_rows(back, &w, r, r + 1);
         assert_memory_equal(back, got, sizeof got);
         for (int c = 0; c < COLS; c++) assert_true(isfinite(back[c]));
     }
     for (int i = 0; i < 3; i++) {
         const dq_part p = dq_weight_part(&w, i);
-        const size_t bytes = dq_part_bytes(&p);
+        const size_t bytes = dq_weight_part_bytes(&p);
         assert_memory_equal(space[i], golden_part(g, bits, group, type, f->part[i].name, bytes),
                             bytes);
         assert_null(f->part[i].wrong(&p, DQ_ASYM));
@@ -430,7 +433,7 @@ static void asym_is_that_of_numpy(void **unused)
 /* All of one sign, equal, or zero: what is decoded lies within half a step, and 0 stays 0. */
 static void asym_holds_any_group(void **unused)
 {
-    const dq_qspec spec = {.bits = 3, .mode = DQ_ASYM, .scale_dtype = DQ_F32};
+    const dq_quant_spec spec = {.bits = 3, .mode = DQ_ASYM, .scale_dtype = DQ_F32};
     static const float ends[][2] = {{2, 5}, {-5, -2}, {4, 4}, {-4, -4}, {0, 0}, {-1, 6}, {-6, 1}};
     (void)unused;
     for (size_t k = 0; k < sizeof ends / sizeof *ends; k++) {
@@ -455,10 +458,10 @@ static void asym_scales_fit_or_are_f32(void **unused)
     } ranges[] = {{-1, 1, true},         {0, 0, true},      {-6e4f, 6e4f, true},
                   {-9e5f, 9e5f, false},  {0, 1e-4f, false}, {-3e38f, 3e38f, false},
                   {-1e-4f, 1e-3f, true}, {0, 9.2e-4f, true}};
-    const dq_qspec spec = {.bits = 4, .mode = DQ_ASYM, .scale_dtype = DQ_F16};
+    const dq_quant_spec spec = {.bits = 4, .mode = DQ_ASYM, .scale_dtype = DQ_F16};
     (void)unused;
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
-        const dq_range r = {.low = ranges[i].low, .high = ranges[i].high};
+        const dq_weight_range r = {.low = ranges[i].low, .high = ranges[i].high};
         assert_int_equal(dq_format_int_zero.fits_f16(&r, &spec), ranges[i].fits);
     }
 }
@@ -473,15 +476,15 @@ static void bits_per_weight_count_scales_and_padding(void **unused)
                    .scale_rows = 4,
                    .scale_dtype = DQ_F16};
     (void)unused;
-    assert_true(dq_bits_per_weight(&w) == 4.125);
+    assert_true(dq_weight_bits_per_weight(&w) == 4.125);
     w.cols = w.group_size = 5;
-    assert_true(dq_bits_per_weight(&w) == (32.0 + 16.0) / 5.0);
+    assert_true(dq_weight_bits_per_weight(&w) == (32.0 + 16.0) / 5.0);
     w.format = &dq_format_int_zero; /* a zero point takes 4 bits, a row of them whole bytes */
     w.cols = 4096;
     w.group_size = 128;
-    assert_true(dq_bits_per_weight(&w) == 4 + 20.0 / 128);
-    assert_int_equal(dq_groups(129, 128), 2);
-    assert_true(isinf(dq_sqnr_db(&(dq_qerror){1, 0, 0})));
+    assert_true(dq_weight_bits_per_weight(&w) == 4 + 20.0 / 128);
+    assert_int_equal(dq_quant_groups(129, 128), 2);
+    assert_true(isinf(dq_quant_sqnr_db(&(dq_quant_error){1, 0, 0})));
 }
 
 int main(void)

@@ -142,8 +142,8 @@ static void rows_convert_from_any_address(void **state)
             if (type == DQ_BF16) memcpy(raw + 1 + 2 * i, &b, 2);
             if (type == DQ_F64) memcpy(raw + 1 + 8 * i, &wide, 8);
         }
-        assert_int_equal(dq_to_f32(got, raw + 1, (dq_dtype)type, 3), can);
-        assert_int_equal(dq_to_f32(got, NULL, (dq_dtype)type, 0), can);
+        assert_int_equal(dq_tensor_to_f32(got, raw + 1, (dq_dtype)type, 3), can);
+        assert_int_equal(dq_tensor_to_f32(got, NULL, (dq_dtype)type, 0), can);
         if (can) assert_memory_equal(got, want, sizeof want);
     }
 }
@@ -162,8 +162,8 @@ static void sizes_follow_shape_and_type(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
-        assert_int_equal(dq_numel(&t[i].t), t[i].numel);
-        assert_int_equal(dq_nbytes(&t[i].t), t[i].bytes);
+        assert_int_equal(dq_tensor_numel(&t[i].t), t[i].numel);
+        assert_int_equal(dq_tensor_bytes(&t[i].t), t[i].bytes);
     }
     for (int i = 0; i < DQ_DTYPE_COUNT; i++) assert_non_null(dq_dtypes[i].name);
 }

@@ -51,8 +51,8 @@ static void test_normalizers(void **state)
             const json_t *text = json_array_get(texts, i), *want = json_array_get(out, i);
             char *got;
             size_t len;
-            if (dq_normalize(&n, &got, &len, json_string_value(text), json_string_length(text),
-                             &err))
+            if (dq_normalizer_run(&n, &got, &len, json_string_value(text), json_string_length(text),
+                                  &err))
                 fail_msg("%s", err.text);
             check_text(row, i, got ? got : json_string_value(text), len,
                        json_is_null(want) ? text : want);
@@ -76,7 +76,7 @@ static dq_status on_word(void *arg, const char *word, size_t len, dq_err *err)
     size_t n = 0;
     assert_non_null(mapped);
     for (size_t i = 0; i < len && w->byte_level; i++)
-        n += dq_byte_to_char(mapped + n, (uint8_t)word[i]);
+        n += dq_utf8_of_byte(mapped + n, (uint8_t)word[i]);
     if (w->n >= json_array_size(w->want)) fail_msg("text %zu: more words than expected", w->text);
     check_text(w->row, w->text, w->byte_level ? mapped : word, w->byte_level ? n : len,
                json_array_get(w->want, w->n++));
@@ -95,17 +95,17 @@ static void test_pre_tokenizers(void **state)
         if (dq_pretokenizer_load(&p, json_object_get(row, "step"), arena, &err))
             fail_msg("%s", err.text);
         words w = {.row = row, .byte_level = p.byte_level};
-        dq_pretokenize_run run = {.p = &p, .word = on_word, .arg = &w, .at_start = true};
+        dq_pretokenizer_run run = {.p = &p, .word = on_word, .arg = &w, .at_start = true};
         for (size_t i = 0; i < json_array_size(texts); i++) {
             const json_t *text = json_array_get(texts, i);
             w.want = json_array_get(out, i);
             w.text = i;
             w.n = 0;
-            if (dq_pretokenize(&run, json_string_value(text), json_string_length(text), &err))
+            if (dq_pretokenizer_cut(&run, json_string_value(text), json_string_length(text), &err))
                 fail_msg("%s", err.text);
             assert_int_equal(w.n, json_array_size(w.want));
         }
-        dq_pretokenize_end(&run);
+        dq_pretokenizer_run_end(&run);
         dq_pretokenizer_free(&p);
     }
 }
@@ -130,7 +130,7 @@ static void test_decoders(void **state)
                 token[k] = json_string_value(json_array_get(list, k));
                 len[k] = json_string_length(json_array_get(list, k));
             }
-            if (dq_decode(&d, token, len, (int64_t)n, &got, &got_len, &err))
+            if (dq_decoder_run(&d, token, len, (int64_t)n, &got, &got_len, &err))
                 fail_msg("%s", err.text);
             check_text(row, i, got, got_len, json_array_get(out, i));
             dq_block_free(got);
@@ -175,7 +175,7 @@ static void test_forms(void **state)
             at += dq_utf8_put(text + at, c);
             memcpy(text + at, after, strlen(after));
             at += strlen(after);
-            if (dq_normalize(&n, &got, &len, text, at, &err)) fail_msg("%s", err.text);
+            if (dq_normalizer_run(&n, &got, &len, text, at, &err)) fail_msg("%s", err.text);
             crc = crc32(crc, got ? got : text, len);
             dq_block_free(got);
         }
@@ -206,7 +206,8 @@ static uint32_t lowered(const dq_normalizer *n, uint32_t c)
     dq_err err = {0};
     char text[4], *got;
     size_t len, used;
-    if (dq_normalize(n, &got, &len, text, dq_utf8_put(text, c), &err)) fail_msg("%s", err.text);
+    if (dq_normalizer_run(n, &got, &len, text, dq_utf8_put(text, c), &err))
+        fail_msg("%s", err.text);
     c = dq_utf8_first(got ? got : text, &used);
     dq_block_free(got);
     return c;
@@ -220,13 +221,13 @@ static void test_classes(void **state)
     const json_t *classes = member("classes"), *lower = member("lowered");
     const json_t *punctuation = json_object_get(classes, "punctuation");
     const json_t *number = json_object_get(classes, "number");
-    dq_normalizer n = {.n_steps = 1, .step[0].kind = DQ_NORMAL_LOWER};
+    dq_normalizer n = {.n_steps = 1, .step[0].kind = DQ_NORMALIZER_LOWER};
     size_t at[3] = {0}, newer[2] = {0};
     for (uint32_t c = 0; c < 0x110000; c++) {
         if (c >= 0xD800 && c < 0xE000) continue;
-        if (dq_is_punctuation(c) != (range_of(punctuation, &at[0], c) != NULL))
+        if (dq_utf8_is_punctuation(c) != (range_of(punctuation, &at[0], c) != NULL))
             fail_msg("punctuation: U+%04X differs from the reference", (unsigned)c);
-        if (dq_is_number(c) != (range_of(number, &at[1], c) != NULL)) {
+        if (dq_utf8_is_number(c) != (range_of(number, &at[1], c) != NULL)) {
             if (!unassigned(c)) fail_msg("number: U+%04X differs from the reference", (unsigned)c);
             newer[0]++;
         }
@@ -323,10 +324,10 @@ static void test_beyond_reference(void **state)
 {
     (void)state;
     dq_err err = {0};
-    dq_normalizer n = {.n_steps = 1, .step[0].kind = DQ_NORMAL_CHARSMAP};
+    dq_normalizer n = {.n_steps = 1, .step[0].kind = DQ_NORMALIZER_CHARSMAP};
     char *got;
     size_t len;
-    assert_int_equal(dq_normalize(&n, &got, &len, "ab", 2, &err), DQ_OK);
+    assert_int_equal(dq_normalizer_run(&n, &got, &len, "ab", 2, &err), DQ_OK);
     assert_null(got);
     assert_int_equal(len, 2);
     check_refusal("n", "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"\"}", DQ_OK, "");
@@ -334,10 +335,10 @@ static void test_beyond_reference(void **state)
                   DQ_OK, "");
     const dq_decoder d = {
         .n_steps = 1,
-        .step[0] = {.kind = DQ_DECODE_STRIP, .part = " ", .part_len = 1, .start = 1, .stop = 2}};
+        .step[0] = {.kind = DQ_DECODER_STRIP, .part = " ", .part_len = 1, .start = 1, .stop = 2}};
     const char *token[] = {" ", "", "  x   "};
     const size_t lens[] = {1, 0, 6};
-    assert_int_equal(dq_decode(&d, token, lens, 3, &got, &len, &err), DQ_OK);
+    assert_int_equal(dq_decoder_run(&d, token, lens, 3, &got, &len, &err), DQ_OK);
     assert_int_equal(len, 3);
     assert_memory_equal(got, " x ", 3);
     dq_block_free(got);
@@ -378,7 +379,8 @@ static void test_beginnings(void **state)
         bool moved;
         if (dq_json_parse(&v, rows[i].json, strlen(rows[i].json), "row", &err) ||
             dq_normalizer_load(&n, v, arena, &err) ||
-            dq_normalize_from(&n, &got, &len, &moved, rows[i].text, strlen(rows[i].text), &err))
+            dq_normalizer_run_from(&n, &got, &len, &moved, rows[i].text, strlen(rows[i].text),
+                                   &err))
             fail_msg("%s", err.text);
         if (moved != rows[i].moved) fail_msg("%s of \"%s\"", rows[i].json, rows[i].text);
         dq_block_free(got);
@@ -404,7 +406,7 @@ static void test_short_memory(void **state)
     for (int64_t at = 1;; at++) {
         err = (dq_err){0};
         dq_alloc_fail_at(at);
-        dq_status status = dq_normalize(&n, &got, &len, text, strlen(text), &err);
+        dq_status status = dq_normalizer_run(&n, &got, &len, text, strlen(text), &err);
         dq_alloc_fail_at(0);
         if (status == DQ_OK) break;
         assert_int_equal(status, DQ_RESOURCE);
@@ -414,13 +416,14 @@ static void test_short_memory(void **state)
     dq_block_free(got);
     dq_normalizer_free(&n);
     const dq_decoder d = {
-        .n_steps = 2, .step = {{.kind = DQ_DECODE_BYTE_FALLBACK}, {.kind = DQ_DECODE_BYTE_LEVEL}}};
+        .n_steps = 2,
+        .step = {{.kind = DQ_DECODER_BYTE_FALLBACK}, {.kind = DQ_DECODER_BYTE_LEVEL}}};
     const char *token[] = {"<0xFF>", "<0xC3>", "ab"};
     const size_t lens[] = {6, 6, 2};
     for (int64_t at = 1;; at++) {
         err = (dq_err){0};
         dq_alloc_fail_at(at);
-        dq_status status = dq_decode(&d, token, lens, 3, &got, &len, &err);
+        dq_status status = dq_decoder_run(&d, token, lens, 3, &got, &len, &err);
         dq_alloc_fail_at(0);
         if (status == DQ_OK) break;
         assert_int_equal(status, DQ_RESOURCE);

@@ -1,7 +1,7 @@
-/* head_maps: see head_maps.h. The ids are scored once per head map, in one pass each, with the model opened anew
+/* map_trial: see map_trial.h. The ids are scored once per head map, in one pass each, with the model opened anew
  * under that map. Losses are then compared id by id in blocks of 32, which are the clusters of the interval.
  * SPDX-License-Identifier: MIT */
-#include "cmds/head_maps.h"
+#include "cmds/map_trial.h"
 
 #include "base/os.h"
 #include "cmds/cli/document.h"
@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_IDS = 512, MOST_MAPS = DQ_PAIR_COUNT };
+enum { MAX_IDS = 512, MAX_MAPS = DQ_PAIR_COUNT };
 enum { BLOCK = 32 }; /* ids that count as one cluster: neighbours depend on each other */
 static const double clear = 0.02; /* nats: less than this is no sign of another order */
 
@@ -25,10 +25,10 @@ typedef struct trial {
     int64_t n; /* ids scored: all but the first of those fed */
     dq_arena *a;
     dq_backend *b;
-    dq_talk *talk;
+    dq_logger *logger;
     int n_maps; /* the checkpoint's own comes first */
-    dq_pairing map[MOST_MAPS];
-    double *nll[MOST_MAPS]; /* [n] nats */
+    dq_pairing map[MAX_MAPS];
+    double *nll[MAX_MAPS]; /* [n] nats */
 } trial;
 
 /* -ln p of ids 1..n given those before, in one pass. */
@@ -51,7 +51,7 @@ static dq_status score(trial *t, dq_runner *r, double *nll, dq_err *err)
     DQ_TRY(dq_runner_pass(r, &batch, &pass, &hidden, err));
     op->logprob(t->b, nll, NULL, hidden, &dq_runner_model(r)->head, t->in.ids + 1, DQ_NUM_F32);
     DQ_TRY(dq_backend_sync(t->b, err));
-    DQ_TRY(dq_logp_check(dq_runner_model(r), nll, n, err));
+    DQ_TRY(dq_score_check_logp(dq_runner_model(r), nll, n, err));
     for (int64_t i = 0; i < n; i++) nll[i] = -nll[i];
     return DQ_OK;
 }
@@ -62,11 +62,11 @@ static dq_status try_one(trial *t, int i, dq_err *err)
     dq_runner *r = NULL;
     t->nll[i] = dq_alloc(t->a, (size_t)t->n, sizeof *t->nll[i], err);
     if (!t->nll[i]) return err->code;
-    dq_say(t->talk, "head map %s", dq_pairing_name(t->map[i]));
+    dq_logger_note(t->logger, "head map %s", dq_headmap_pairing_name(t->map[i]));
     if (dq_model_open_as(&m, t->model, t->map[i], err) == DQ_OK &&
         dq_runner_new(&r, m, t->b, &dq_kv_plain, err) == DQ_OK)
         score(t, r, t->nll[i], err);
-    if (err->code == DQ_OK) dq_maps_check(err);
+    if (err->code == DQ_OK) dq_os_maps_check(err);
     dq_runner_free(r);
     dq_model_close(m);
     return err->code;
@@ -78,16 +78,16 @@ static dq_status prepare(trial *t, const char *text_path, dq_err *err)
     dq_model *m = NULL;
     dq_tokenizer *tok = NULL;
     dq_input_text text = {0};
-    if (dq_input_model(&m, t->model, NULL, t->talk, err) == DQ_OK &&
+    if (dq_input_model(&m, t->model, NULL, t->logger, err) == DQ_OK &&
         dq_input_tokenizer(&tok, m, true, err) == DQ_OK &&
         dq_input_read(&text, text_path, t->a, err) == DQ_OK &&
-        dq_input_encode(&t->in, tok, &text, DQ_TOK_SPECIAL, t->talk, t->a, err) == DQ_OK) {
+        dq_input_encode(&t->in, tok, &text, DQ_TOK_SPECIAL, t->logger, t->a, err) == DQ_OK) {
         const dq_pairing own = m->map.pairing;
-        t->n = (t->in.n < MOST_IDS ? t->in.n : MOST_IDS) - 1;
+        t->n = (t->in.n < MAX_IDS ? t->in.n : MAX_IDS) - 1;
         if (t->n > m->max_positions) t->n = m->max_positions;
         t->map[t->n_maps++] = own;
         for (int p = 0; p < DQ_PAIR_COUNT; p++) {
-            if ((dq_pairing)p != own && dq_pairing_same_shape(own, (dq_pairing)p))
+            if ((dq_pairing)p != own && dq_headmap_pairing_same_shape(own, (dq_pairing)p))
                 t->map[t->n_maps++] = (dq_pairing)p;
         }
         if (t->n < 1) dq_fail(err, DQ_DAMAGED, "%s: fewer than 2 tokens", text.path);
@@ -98,14 +98,14 @@ static dq_status prepare(trial *t, const char *text_path, dq_err *err)
 }
 
 /* Mean of x - y (y NULL: of x) over blocks of ids; room[n] and cluster[n] are for its own use. */
-static dq_mean mean_of(const trial *t, const double *x, const double *y, double *room,
+static dq_mean mean_of(const trial *t, const double *x, const double *y, double *capacity,
                        int32_t *cluster)
 {
     for (int64_t i = 0; i < t->n; i++) {
-        room[i] = x[i] - (y ? y[i] : 0.0);
+        capacity[i] = x[i] - (y ? y[i] : 0.0);
         cluster[i] = (int32_t)(i / BLOCK);
     }
-    return dq_mean_clustered(room, cluster, t->n);
+    return dq_mean_clustered(capacity, cluster, t->n);
 }
 
 static json_t *interval_json(dq_interval x)
@@ -122,10 +122,11 @@ static const char *judge(dq_interval x)
 
 static json_t *map_json(const trial *t, int i, dq_mean nll, dq_mean minus_own)
 {
-    json_t *x = json_object(), *d = i ? dq_metric(minus_own.value, minus_own.std_err) : json_null();
+    json_t *x = json_object(),
+           *d = i ? dq_document_metric(minus_own.value, minus_own.std_err) : json_null();
     const dq_interval interval = dq_mean_interval(minus_own);
-    json_object_set_new(x, "head_map", json_string(dq_pairing_name(t->map[i])));
-    json_object_set_new(x, "nll_nats", dq_metric(nll.value, nll.std_err));
+    json_object_set_new(x, "head_map", json_string(dq_headmap_pairing_name(t->map[i])));
+    json_object_set_new(x, "nll_nats", dq_document_metric(nll.value, nll.std_err));
     json_object_set_new(x, "minus_own", d);
     json_object_set_new(x, "is", i ? json_string(judge(interval)) : json_null());
     if (i) json_object_set_new(d, "interval", interval_json(interval));
@@ -134,24 +135,25 @@ static json_t *map_json(const trial *t, int i, dq_mean nll, dq_mean minus_own)
 
 static void warn_better(const trial *t, int better)
 {
-    dq_warn(t->talk,
-            "%s: head map \"%s\" reads this text better than the \"%s\" of its family. If more "
-            "text agrees, give --head-map %s",
-            t->model, dq_pairing_name(t->map[better]), dq_pairing_name(t->map[0]),
-            dq_pairing_name(t->map[better]));
+    dq_logger_warn(
+        t->logger,
+        "%s: head map \"%s\" reads this text better than the \"%s\" of its family. If more "
+        "text agrees, give --head-map %s",
+        t->model, dq_headmap_pairing_name(t->map[better]), dq_headmap_pairing_name(t->map[0]),
+        dq_headmap_pairing_name(t->map[better]));
 }
 
 static dq_status report(json_t **out, const trial *t, dq_err *err)
 {
-    double *room = dq_alloc(t->a, (size_t)t->n, sizeof *room, err), best = 0.0;
+    double *capacity = dq_alloc(t->a, (size_t)t->n, sizeof *capacity, err), best = 0.0;
     int32_t *cluster = dq_alloc(t->a, (size_t)t->n, sizeof *cluster, err);
     int better = 0;
     dq_mean nll = dq_mean_none;
-    if (!room || !cluster) return err->code;
+    if (!capacity || !cluster) return err->code;
     json_t *o = json_object(), *maps = json_array();
     for (int i = 0; i < t->n_maps; i++) {
-        nll = mean_of(t, t->nll[i], NULL, room, cluster);
-        const dq_mean d = mean_of(t, t->nll[i], t->nll[0], room, cluster);
+        nll = mean_of(t, t->nll[i], NULL, capacity, cluster);
+        const dq_mean d = mean_of(t, t->nll[i], t->nll[0], capacity, cluster);
         json_array_append_new(maps, map_json(t, i, nll, d));
         if (i && d.value < best && dq_mean_interval(d).high < -clear) {
             best = d.value;
@@ -159,9 +161,9 @@ static dq_status report(json_t **out, const trial *t, dq_err *err)
         }
     }
     json_object_set_new(o, "model", json_string(t->model));
-    json_object_set_new(o, "own", json_string(dq_pairing_name(t->map[0])));
-    json_object_set_new(o, "better",
-                        better ? json_string(dq_pairing_name(t->map[better])) : json_null());
+    json_object_set_new(o, "own", json_string(dq_headmap_pairing_name(t->map[0])));
+    json_object_set_new(
+        o, "better", better ? json_string(dq_headmap_pairing_name(t->map[better])) : json_null());
     json_object_set_new(o, "n", json_integer(t->n));
     json_object_set_new(o, "n_clusters", json_integer(nll.clusters));
     json_object_set_new(o, "maps", maps);
@@ -170,10 +172,10 @@ static dq_status report(json_t **out, const trial *t, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_head_maps_try(json_t **out, const char *model, const char *text_path, dq_talk *talk,
-                           dq_err *err)
+dq_status dq_map_trial_try(json_t **out, const char *model, const char *text_path,
+                           dq_logger *logger, dq_err *err)
 {
-    trial t = {.model = model, .talk = talk, .a = dq_arena_new()};
+    trial t = {.model = model, .logger = logger, .a = dq_arena_new()};
     *out = NULL;
     if (!t.a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     if (prepare(&t, text_path, err) == DQ_OK) dq_backend_open(&t.b, "cpu", 0, err);
@@ -223,7 +225,7 @@ static void print_sentence(const json_t *tried)
         printf("\nNo other head map reads this text better by %g nats, at 95 %%.\n", clear);
 }
 
-dq_status dq_head_maps_print(const json_t *tried, dq_err *err)
+dq_status dq_map_trial_print(const json_t *tried, dq_err *err)
 {
     static const char *const titles[] = {"head map", "NLL (nats)", "against its own", "better"};
     const json_t *maps = json_object_get(tried, "maps");

@@ -62,7 +62,7 @@ static pcre2_code *compiled(const char *pattern)
     dq_err err = {0};
     pcre2_code *code;
     bool jit;
-    if (dq_pattern_compile(&code, &jit, pattern, strlen(pattern), arena, &err) != DQ_OK)
+    if (dq_regex_syntax_compile(&code, &jit, pattern, strlen(pattern), arena, &err) != DQ_OK)
         fail_msg("%s", err.text);
     return code;
 }
@@ -87,7 +87,7 @@ static void test_classes(void **state)
                 at++;
             const json_t *range = json_array_get(list, at);
             bool want = range && (uint32_t)json_integer_value(json_array_get(range, 0)) <= c;
-            if (strcmp(pattern, "\\s") == 0) assert_true(dq_is_space(c) == want);
+            if (strcmp(pattern, "\\s") == 0) assert_true(dq_utf8_is_space(c) == want);
             if (matches(code, data, c) == want) continue;
             if (!matches(unknown, data, c))
                 fail_msg("%s: U+%04X differs from the reference", pattern, (unsigned)c);
@@ -119,7 +119,7 @@ static void test_word_characters(void **state)
         const json_t *range = json_array_get(list, at);
         bool want = range && (uint32_t)json_integer_value(json_array_get(range, 0)) <= c;
         want = want || c == 0x200C || c == 0x200D;
-        if (dq_is_word(c) != want && !matches(unknown, data, c))
+        if (dq_utf8_is_word(c) != want && !matches(unknown, data, c))
             fail_msg("U+%04X differs from the reference", (unsigned)c);
     }
     pcre2_code_free(unknown);
@@ -178,8 +178,8 @@ static void test_patterns(void **state)
         dq_err err = {0};
         char *out = NULL;
         size_t n = 0;
-        dq_status status =
-            dq_pattern_translate(&out, &n, rows[i].pattern, strlen(rows[i].pattern), arena, &err);
+        dq_status status = dq_regex_syntax_translate(&out, &n, rows[i].pattern,
+                                                     strlen(rows[i].pattern), arena, &err);
         if (rows[i].translated) {
             if (status != DQ_OK) fail_msg("%s: %s", rows[i].pattern, err.text);
             assert_int_equal(n, strlen(rows[i].translated));
@@ -200,8 +200,9 @@ static void test_pattern_errors(void **state)
         dq_err err = {0};
         pcre2_code *code;
         bool jit;
-        assert_int_equal(dq_pattern_compile(&code, &jit, rows[i], strlen(rows[i]), arena, &err),
-                         DQ_MISMATCH);
+        assert_int_equal(
+            dq_regex_syntax_compile(&code, &jit, rows[i], strlen(rows[i]), arena, &err),
+            DQ_MISMATCH);
         assert_non_null(strstr(err.text, "PCRE2 says: "));
     }
 }
@@ -244,15 +245,15 @@ static void test_byte_table(void **state)
     (void)state;
     for (int b = 0; b < 256; b++) {
         char text[2], back[2];
-        size_t len = dq_byte_to_char(text, (uint8_t)b), n = 0;
-        assert_true(dq_chars_to_bytes(back, &n, text, len));
+        size_t len = dq_utf8_of_byte(text, (uint8_t)b), n = 0;
+        assert_true(dq_utf8_to_bytes(back, &n, text, len));
         assert_int_equal(n, 1);
         assert_int_equal((uint8_t)back[0], b);
     }
     char out[8];
     size_t n;
-    assert_false(dq_chars_to_bytes(out, &n, " ", 1));
-    assert_false(dq_chars_to_bytes(out, &n, "\xC5\x84", 2)); /* U+0144 */
+    assert_false(dq_utf8_to_bytes(out, &n, " ", 1));
+    assert_false(dq_utf8_to_bytes(out, &n, "\xC5\x84", 2)); /* U+0144 */
 }
 
 static int set_up(void **state)

@@ -1,4 +1,4 @@
-/* test_loops: every form of the loops gives the bits of a definition written out here.
+/* test_quant_loops: every form of the loops gives the bits of a definition written out here.
  * SPDX-License-Identifier: MIT */
 #include "tensor/quant_loops.h"
 
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-enum { MOST = 150 };
+enum { MAX = 150 };
 
 static uint64_t state = 88172645463325252u;
 static uint64_t random_bits(void)
@@ -31,16 +31,16 @@ static float any_float(void)
     return x;
 }
 
-static const dq_loop_table *form(int i)
+static const dq_quant_loop_table *form(int i)
 {
-    return i == 0 ? dq_loops_plain() : dq_loops();
+    return i == 0 ? dq_quant_loops_plain() : dq_quant_loops();
 }
 
 static void the_largest_magnitude_is_found(void **unused)
 {
-    uint8_t bytes[4 * MOST + 4];
+    uint8_t bytes[4 * MAX + 4];
     (void)unused;
-    for (int n = 0; n < MOST; n++) {
+    for (int n = 0; n < MAX; n++) {
         uint32_t want32 = 0, want16 = 0;
         int shift = n % 4; /* sources need no alignment */
         for (int i = 0; i < n; i++) {
@@ -81,10 +81,10 @@ static void every_half_becomes_its_float(void **unused)
 
 static void codes_and_errors_follow_the_definition(void **unused)
 {
-    float w[MOST], got[MOST];
-    int8_t q[MOST], alone[MOST];
+    float w[MAX], got[MAX];
+    int8_t q[MAX], alone[MAX];
     (void)unused;
-    for (int n = 0; n < MOST; n++) {
+    for (int n = 0; n < MAX; n++) {
         float high = (float)(1 << (n % 7 + 1)) - 1, low = n % 2 ? -high : -high - 1;
         float scale = n % 3 ? 0.01f : -0.003f;
         for (int i = 0; i < n; i++)
@@ -112,20 +112,20 @@ static void codes_and_errors_follow_the_definition(void **unused)
 
 static void misses_follow_the_definition(void **unused)
 {
-    float w[MOST], inverse[DQ_LOOP_SCALES];
+    float w[MAX], inverse[DQ_QUANT_LOOP_SCALES];
     (void)unused;
-    for (int k = 0; k < DQ_LOOP_SCALES; k++)
+    for (int k = 0; k < DQ_QUANT_LOOP_SCALES; k++)
         inverse[k] = k ? (k % 2 ? -1.0f : 1.0f) * (0.3f + (float)k) : 0;
-    for (int n = 0; n < MOST; n++) {
-        float high = (float)(1 << (n % 7 + 1)) - 1, got[2][DQ_LOOP_SCALES];
+    for (int n = 0; n < MAX; n++) {
+        float high = (float)(1 << (n % 7 + 1)) - 1, got[2][DQ_QUANT_LOOP_SCALES];
         for (int i = 0; i < n; i++)
             w[i] = (float)((int64_t)(random_bits() >> 40) - (1 << 23)) * 1e-6f;
         for (int f = 0; f < 2; f++) {
-            for (int k = 0; k < DQ_LOOP_SCALES; k++) got[f][k] = 1;
+            for (int k = 0; k < DQ_QUANT_LOOP_SCALES; k++) got[f][k] = 1;
             form(f)->misses(got[f], inverse, w, n, -high - 1, high);
         }
         assert_memory_equal(got[0], got[1], sizeof got[0]);
-        for (int k = 0; k < DQ_LOOP_SCALES; k++) {
+        for (int k = 0; k < DQ_QUANT_LOOP_SCALES; k++) {
             double want = 1;
             for (int i = 0; i < n; i++) {
                 float x = w[i] * inverse[k];
@@ -139,10 +139,10 @@ static void misses_follow_the_definition(void **unused)
 
 static void codes_are_packed(void **unused)
 {
-    int8_t q[MOST];
-    uint8_t packed[MOST + 1];
+    int8_t q[MAX];
+    uint8_t packed[MAX + 1];
     (void)unused;
-    for (int n = 0; n < MOST; n += 2) {
+    for (int n = 0; n < MAX; n += 2) {
         for (int f = 0; f < 2; f++) {
             for (int i = 0; i < n; i++) q[i] = (int8_t)((int)(random_bits() >> 50 & 255) - 128);
             packed[n] = 0xaa;

@@ -283,15 +283,15 @@ static void test_walk(void **state)
     for (uint64_t t = 0; t < 3000; t++) {
         static int32_t ids[MAX_LABELS][MAX_LEN];
         dq_icl_label label[MAX_LABELS];
-        double logp[MAX_LABELS * MAX_LEN], most = -INFINITY;
+        double logp[MAX_LABELS * MAX_LEN], max = -INFINITY;
         int alive[MAX_LABELS], likeliest = 0;
         int n = random_labels(label, ids, t);
         for (int i = 0; i < n; i++) {
             double ll = 0;
             for (int64_t k = 0; k < label[i].n; k++)
                 ll += logp[label[i].at + k] = logp_of(t, ids[i], k);
-            if (ll > most) likeliest = i;
-            if (ll > most) most = ll;
+            if (ll > max) likeliest = i;
+            if (ll > max) max = ll;
         }
         assert_int_equal(dq_icl_walk(label, n, logp, alive), masked(label, n, t));
         assert_int_equal(dq_icl_likeliest(label, n, logp), likeliest);

@@ -105,19 +105,21 @@ static void check(const dq_tokenizer *t, const char *json, const char *s, size_t
 
 /* ----- BPE ----- */
 
-static void bpe_json(char *out, size_t room, const vocabulary *v)
+static void bpe_json(char *out, size_t capacity, const vocabulary *v)
 {
-    int n = snprintf(out, room, "{\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"vocab\":{");
+    int n =
+        snprintf(out, capacity, "{\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"vocab\":{");
     for (int i = 0; i < v->n; i++)
-        n += snprintf(out + n, room - (size_t)n, "%s\"%s\":%d", i ? "," : "", v->item[i].text, i);
-    n += snprintf(out + n, room - (size_t)n, "},\"merges\":[");
+        n += snprintf(out + n, capacity - (size_t)n, "%s\"%s\":%d", i ? "," : "", v->item[i].text,
+                      i);
+    n += snprintf(out + n, capacity - (size_t)n, "},\"merges\":[");
     for (int i = 0, any = 0; i < v->n; i++) {
         const token *t = &v->item[i];
         if (t->left < 0) continue;
-        n += snprintf(out + n, room - (size_t)n, "%s[\"%s\",\"%s\"]", any++ ? "," : "",
+        n += snprintf(out + n, capacity - (size_t)n, "%s[\"%s\",\"%s\"]", any++ ? "," : "",
                       v->item[t->left].text, v->item[t->right].text);
     }
-    snprintf(out + n, room - (size_t)n, "]}}");
+    snprintf(out + n, capacity - (size_t)n, "]}}");
 }
 
 /* Merges rank in the order of their tokens. */
@@ -166,13 +168,13 @@ static void test_bpe(void **state)
 
 /* ----- Unigram ----- */
 
-static void unigram_json(char *out, size_t room, const vocabulary *v)
+static void unigram_json(char *out, size_t capacity, const vocabulary *v)
 {
-    int n = snprintf(out, room, "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[");
+    int n = snprintf(out, capacity, "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[");
     for (int i = 0; i < v->n; i++)
-        n += snprintf(out + n, room - (size_t)n, "%s[\"%s\",%.1f]", i ? "," : "", v->item[i].text,
-                      v->item[i].score);
-    snprintf(out + n, room - (size_t)n, "]}}");
+        n += snprintf(out + n, capacity - (size_t)n, "%s[\"%s\",%.1f]", i ? "," : "",
+                      v->item[i].text, v->item[i].score);
+    snprintf(out + n, capacity - (size_t)n, "]}}");
 }
 
 typedef struct place {

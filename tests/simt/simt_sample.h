@@ -1,8 +1,8 @@
-/* sample: two kernels that use most of what ptx.cuh has, for the tests of the simulation itself. Pointers
+/* simt_sample: two kernels that use most of what ptx.cuh has, for the tests of the simulation itself. Pointers
  * are device memory; work is in stream s, failures are in cudaGetLastError.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_SAMPLE_H
-#define DQ_SAMPLE_H
+#ifndef DQ_SIMT_SAMPLE_H
+#define DQ_SIMT_SAMPLE_H
 
 #include "kernels/cuda/host/runtime.h"
 

@@ -1,7 +1,7 @@
-/* pair: one scene on two backends, the CPU and the CUDA device, simulated or a GPU, for tests that compare them.
+/* pair_rig: one scene on two backends, the CPU and the CUDA device, simulated or a GPU, for tests that compare them.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_TEST_PAIR_H
-#define DQ_TEST_PAIR_H
+#ifndef DQ_PAIR_RIG_H
+#define DQ_PAIR_RIG_H
 
 #include "kernels/cpu/cpu_kv.h"
 #include "kernels/cuda/host/cuda_kv.h"
@@ -42,7 +42,7 @@ typedef struct pair {
     int64_t cu_rows[PAIR_SEQ + 1];
     int32_t seq[PAIR_SEQ], pos[PAIR_ROWS], ids[PAIR_ROWS];
     dq_batch batch;
-    dq_spans spans[2]; /* sums NULL: none */
+    dq_attention_spans spans[2]; /* sums NULL: none */
     uint8_t label[PAIR_LABELS];
     int64_t label_at[PAIR_SEQ], counted[PAIR_SEQ];
     dq_span_share shares[2][PAIR_SEQ * PAIR_Q];
@@ -68,7 +68,7 @@ dq_mat pair_mat(const pair *p, int k, int array);
 
 /* The batch's rows to both backends, and into their caches. */
 void pair_append(pair *p);
-void pair_settle(pair *p);
+void pair_compact(pair *p);
 void pair_keep(pair *p, int32_t seq, int group, const int32_t *kept, int64_t n);
 dq_attend_args pair_args(const pair *p, int k, dq_logit_spec logit);
 

@@ -1,13 +1,13 @@
-/* cuda_reduce: sums over a block, always added in the same order.
+/* reduce: sums over a block, always added in the same order.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_CUDA_REDUCE_CUH
-#define DQ_CUDA_REDUCE_CUH
+#ifndef DQ_REDUCE_CUH
+#define DQ_REDUCE_CUH
 
 #include "kernels/cuda/device/ptx.cuh"
 
 /* Sums of v[N] over the block's THREADS threads, in all of them. The first thing behind a barrier if it is
  * called twice. */
-template <int N, int THREADS> DQ_DEVICE void dq_block_sum(double v[N])
+template <int N, int THREADS> DQ_DEVICE void dq_reduce_block_sum(double v[N])
 {
     DQ_SHARED(double, part, [THREADS / DQ_WARP][N]);
     DQ_UNROLL

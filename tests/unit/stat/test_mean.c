@@ -33,12 +33,12 @@ static void test_share(void **state)
 {
     (void)state;
     const double x[] = {1, 0, 0, 1, 1};
-    dq_mean m = dq_share(6367, 10042), direct = dq_mean_of(x, 5);
+    dq_mean m = dq_mean_share(6367, 10042), direct = dq_mean_of(x, 5);
     near(m.std_err, 0.004807, 1e-4);
-    m = dq_share(3, 5);
+    m = dq_mean_share(3, 5);
     near(m.value, direct.value, 1e-15);
     near(m.std_err, direct.std_err, 1e-15);
-    assert_true(isnan(dq_share(1, 1).std_err));
+    assert_true(isnan(dq_mean_share(1, 1).std_err));
 }
 
 /* Clusters of equal values carry one value's worth of information each; sizes that differ count. */
@@ -64,14 +64,14 @@ static void test_clusters(void **state)
 static void test_mcnemar(void **state)
 {
     (void)state;
-    near(dq_mcnemar(0, 0), 1, 0);
-    near(dq_mcnemar(3, 3), 1, 0);
-    near(dq_mcnemar(0, 1), 1, 1e-12); /* 2 * 1/2 */
-    near(dq_mcnemar(0, 5), 2.0 / 32, 1e-12);
-    near(dq_mcnemar(1, 4), 2 * 6.0 / 32, 1e-12);
-    near(dq_mcnemar(4, 1), 2 * 6.0 / 32, 1e-12);
-    near(dq_mcnemar(40, 10), 2.386e-5, 1e-3);
-    assert_true(dq_mcnemar(100000, 90000) < 1e-100);
+    near(dq_stat_mcnemar(0, 0), 1, 0);
+    near(dq_stat_mcnemar(3, 3), 1, 0);
+    near(dq_stat_mcnemar(0, 1), 1, 1e-12); /* 2 * 1/2 */
+    near(dq_stat_mcnemar(0, 5), 2.0 / 32, 1e-12);
+    near(dq_stat_mcnemar(1, 4), 2 * 6.0 / 32, 1e-12);
+    near(dq_stat_mcnemar(4, 1), 2 * 6.0 / 32, 1e-12);
+    near(dq_stat_mcnemar(40, 10), 2.386e-5, 1e-3);
+    assert_true(dq_stat_mcnemar(100000, 90000) < 1e-100);
 }
 
 static void test_flips(void **state)
@@ -81,7 +81,7 @@ static void test_flips(void **state)
     for (int i = 0; i < 500; i++) before[i] = after[i] = i % 2 == 0;
     for (int i = 0; i < 80; i += 2) after[i] = 0;    /* 40 become wrong */
     for (int i = 101; i < 121; i += 2) after[i] = 1; /* 10 become right */
-    dq_flips f = dq_flips_of(before, after, 500, 0);
+    dq_stat_flips f = dq_stat_flips_of(before, after, 500, 0);
     assert_int_equal(f.n01, 40);
     assert_int_equal(f.n10, 10);
     near(f.delta, -0.06, 1e-15);
@@ -90,11 +90,12 @@ static void test_flips(void **state)
     near(f.interval.low, -0.089406, 2e-5);
     near(f.interval.high, -0.033718, 2e-5);
     assert_true(f.clusters == 500 && !f.clustered);
-    f = dq_flips_of(before, before, 500, 0); /* no flip: bounds, not a difference known to be 0 */
+    f = dq_stat_flips_of(before, before, 500,
+                         0); /* no flip: bounds, not a difference known to be 0 */
     assert_true(f.delta == 0 && f.std_err == 0 && f.p == 1);
     near(f.interval.high, DQ_Z95 * DQ_Z95 / (500 + DQ_Z95 * DQ_Z95), 1e-9);
     near(f.interval.low, -f.interval.high, 1e-9);
-    assert_true(isnan(dq_flips_of(before, after, 0, 0).interval.low));
+    assert_true(isnan(dq_stat_flips_of(before, after, 0, 0).interval.low));
 }
 
 /* Scores between 0 and 1: falls and rises count, and delta is what the means differ by. */
@@ -103,15 +104,15 @@ static void test_fractions(void **state)
     (void)state;
     const double before[] = {1, .5, .25, 0, .75, 1}, after[] = {.75, .5, 0, 0, .5, .5};
     dq_interval interval;
-    const dq_flips f = dq_flips_of(before, after, 6, 0);
+    const dq_stat_flips f = dq_stat_flips_of(before, after, 6, 0);
     assert_true(f.n01 == 4 && f.n10 == 0 && f.clusters == 6);
     near(f.delta, -1.25 / 6, 1e-15);
     near(f.std_err, sqrt((.40625 + 0.03125 - 1.25 * 1.25 / 6) / 5 / 6), 1e-12);
-    near(f.interval.low, f.delta - dq_t95(5) * f.std_err, 1e-12);
+    near(f.interval.low, f.delta - dq_interval_t95(5) * f.std_err, 1e-12);
     near(f.p, 2.0 / 16, 1e-12);
-    const dq_mean m = dq_scores_mean(before, 6, 0, &interval);
+    const dq_mean m = dq_mean_of_scores(before, 6, 0, &interval);
     near(m.value, 3.5 / 6, 1e-15);
-    near(interval.high, m.value + dq_t95(5) * m.std_err, 1e-12);
+    near(interval.high, m.value + dq_interval_t95(5) * m.std_err, 1e-12);
 }
 
 /* 4 queries in 3 runs: what runs share is not counted three times. */
@@ -122,24 +123,24 @@ static void test_clustered_flips(void **state)
                  after[] = {0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0};
     const double mean[] = {-1, 0, 0, 0}, means[] = {1, 1, 1, 0};
     dq_interval interval;
-    dq_flips f = dq_flips_of(before, after, 12, 4);
+    dq_stat_flips f = dq_stat_flips_of(before, after, 12, 4);
     dq_mean want = dq_mean_of(mean, 4), m;
     assert_true(f.n01 == 3 && f.n10 == 0 && f.clusters == 4 && f.clustered);
     near(f.delta, -.25, 1e-15);
     near(f.std_err, want.std_err, 1e-15);
-    near(f.p, dq_t_tails(1, 3), 1e-12); /* McNemar: 0.25, as if there were 12 items */
-    near(f.interval.low, -.25 - dq_t95(3) * want.std_err, 1e-12);
-    f = dq_flips_of(before, before, 12, 4);
+    near(f.p, dq_interval_t_tails(1, 3), 1e-12); /* McNemar: 0.25, as if there were 12 items */
+    near(f.interval.low, -.25 - dq_interval_t95(3) * want.std_err, 1e-12);
+    f = dq_stat_flips_of(before, before, 12, 4);
     near(f.interval.high, DQ_Z95 * DQ_Z95 / (4 + DQ_Z95 * DQ_Z95), 1e-9);
     assert_true(f.p == 1);
-    f = dq_flips_of(before, after, 3, 1); /* one cluster */
+    f = dq_stat_flips_of(before, after, 3, 1); /* one cluster */
     assert_true(isnan(f.interval.low) && isnan(f.std_err) && f.clusters == 1);
-    m = dq_scores_mean(before, 12, 4, &interval);
+    m = dq_mean_of_scores(before, 12, 4, &interval);
     want = dq_mean_of(means, 4);
     near(m.value, .75, 1e-15);
     near(m.std_err, want.std_err, 1e-15);
     assert_int_equal(m.clusters, 4);
-    m = dq_scores_mean(before, 9, 3, &interval); /* all right: a lower bound */
+    m = dq_mean_of_scores(before, 9, 3, &interval); /* all right: a lower bound */
     near(interval.low, 1 - DQ_Z95 * DQ_Z95 / (3 + DQ_Z95 * DQ_Z95), 1e-12);
     assert_true(m.value == 1 && interval.high == 1);
 }
@@ -156,12 +157,12 @@ static void test_t(void **state)
                 {30, 2.042272456301238},  {100, 1.983971518523552},  {101, 1.983731002955606},
                 {250, 1.969498393421185}, {1000, 1.962339080826408}, {10041, 1.960200271000866}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++)
-        near(dq_t95(want[i].df), want[i].t, 1e-8);
-    near(dq_t_tails(2, 5), 0.10193947883, 1e-10);
-    near(dq_t_tails(-0.5, 1), 0.704832764699, 1e-10);
-    near(dq_t_tails(3.3, 40), 0.00203881222245, 1e-10);
-    near(dq_t_tails(1, 1000001), 0.317310749833, 1e-8);
-    assert_true(dq_t_tails(0, 7) == 1 && dq_t_tails(1e9, 7) >= 0);
+        near(dq_interval_t95(want[i].df), want[i].t, 1e-8);
+    near(dq_interval_t_tails(2, 5), 0.10193947883, 1e-10);
+    near(dq_interval_t_tails(-0.5, 1), 0.704832764699, 1e-10);
+    near(dq_interval_t_tails(3.3, 40), 0.00203881222245, 1e-10);
+    near(dq_interval_t_tails(1, 1000001), 0.317310749833, 1e-8);
+    assert_true(dq_interval_t_tails(0, 7) == 1 && dq_interval_t_tails(1e9, 7) >= 0);
     assert_true(isnan(dq_interval_t(1, 0.5, 1).low));
     near(dq_interval_t(1, 0.5, 4).high, 1 + 0.5 * 3.182446305283710, 1e-12);
 }
@@ -201,36 +202,36 @@ static void test_score_intervals(void **state)
 static int64_t missing(double loss, double std_err, int64_t n, int64_t gained, int64_t lost,
                        double margin)
 {
-    dq_loss l = {loss, std_err, dq_interval_t(loss, std_err, n), n, gained, lost};
+    dq_interval_loss l = {loss, std_err, dq_interval_t(loss, std_err, n), n, gained, lost};
     if (lost >= 0) l.interval = dq_interval_paired(lost, gained, n);
-    return dq_loss_missing(&l, margin);
+    return dq_interval_missing(&l, margin);
 }
 
 /* As many times the items as are said to decide do, and a tenth less does not. */
 static void counts_decide(int64_t gained, int64_t lost, int64_t n)
 {
     const double d = (double)(lost - gained) / (double)n;
-    if (dq_loss_holds(dq_interval_paired(lost, gained, n), 0.013) != DQ_UNDECIDED) return;
+    if (dq_interval_holds(dq_interval_paired(lost, gained, n), 0.013) != DQ_UNDECIDED) return;
     const int64_t more = missing(d, 0, n, gained, lost, 0.013), times = (n + more) / n + 1;
     assert_true(more >= 1);
     assert_int_not_equal(
-        dq_loss_holds(dq_interval_paired(times * lost, times * gained, times * n), 0.013),
+        dq_interval_holds(dq_interval_paired(times * lost, times * gained, times * n), 0.013),
         DQ_UNDECIDED);
     const int64_t fewer = (n + more) * 9 / 10 / n;
     if (fewer < 1) return;
     assert_int_equal(
-        dq_loss_holds(dq_interval_paired(fewer * lost, fewer * gained, fewer * n), 0.013),
+        dq_interval_holds(dq_interval_paired(fewer * lost, fewer * gained, fewer * n), 0.013),
         DQ_UNDECIDED);
 }
 
 static void test_margin(void **state)
 {
     (void)state;
-    assert_int_equal(dq_loss_holds((dq_interval){-0.02, 0.01}, 0.01), DQ_HOLDS);
-    assert_int_equal(dq_loss_holds((dq_interval){-0.02, 0.0101}, 0.01), DQ_UNDECIDED);
-    assert_int_equal(dq_loss_holds((dq_interval){0.01, 0.03}, 0.01), DQ_UNDECIDED);
-    assert_int_equal(dq_loss_holds((dq_interval){0.0101, 0.03}, 0.01), DQ_FAILS);
-    assert_int_equal(dq_loss_holds(dq_interval_none, 0.01), DQ_UNDECIDED);
+    assert_int_equal(dq_interval_holds((dq_interval){-0.02, 0.01}, 0.01), DQ_HOLDS);
+    assert_int_equal(dq_interval_holds((dq_interval){-0.02, 0.0101}, 0.01), DQ_UNDECIDED);
+    assert_int_equal(dq_interval_holds((dq_interval){0.01, 0.03}, 0.01), DQ_UNDECIDED);
+    assert_int_equal(dq_interval_holds((dq_interval){0.0101, 0.03}, 0.01), DQ_FAILS);
+    assert_int_equal(dq_interval_holds(dq_interval_none, 0.01), DQ_UNDECIDED);
     /* half as wide: four times as many, less what the smaller quantile of t saves */
     assert_int_equal(missing(0, 0.01, 100, -1, -1, 0.01), 287);
     assert_int_equal(missing(3.2, 1.3287, 4, -1, -1, 0.01), 2);
@@ -238,11 +239,12 @@ static void test_margin(void **state)
     assert_int_equal(missing(0.01, 0.01, 100, -1, -1, 0.01), 0); /* on the margin: never */
     assert_int_equal(missing(0, 0, 60, -1, -1, 0.01), 381 - 60);
     assert_int_equal(missing(0, 0, 60, 0, 0, 0.01), 381 - 60);
-    assert_int_equal(dq_loss_holds(dq_interval_paired(0, 0, 381), 0.01), DQ_HOLDS);
-    assert_int_equal(dq_loss_holds(dq_interval_paired(0, 0, 380), 0.01), DQ_UNDECIDED);
+    assert_int_equal(dq_interval_holds(dq_interval_paired(0, 0, 381), 0.01), DQ_HOLDS);
+    assert_int_equal(dq_interval_holds(dq_interval_paired(0, 0, 380), 0.01), DQ_UNDECIDED);
     assert_int_equal(missing(0, 0, 60, -1, -1, 1e-300), 0);
-    const dq_loss alone = {.clusters = 1, .interval = dq_interval_none, .gained = -1, .lost = -1};
-    assert_int_equal(dq_loss_missing(&alone, 0.01), 0);
+    const dq_interval_loss alone = {
+        .clusters = 1, .interval = dq_interval_none, .gained = -1, .lost = -1};
+    assert_int_equal(dq_interval_missing(&alone, 0.01), 0);
     for (int64_t lost = 0; lost < 9; lost++)
         for (int64_t gained = 0; gained < 9; gained++) counts_decide(gained, lost, 100);
 }
@@ -251,13 +253,13 @@ static void test_percentiles(void **state)
 {
     (void)state;
     double x[] = {5, 1, 4, 2, 3};
-    dq_sort(x, 5);
-    near(dq_percentile(x, 5, 0.5), 3, 0);
-    near(dq_percentile(x, 5, 0.9), 4.6, 1e-15);
-    near(dq_percentile(x, 5, 0), 1, 0);
-    near(dq_percentile(x, 5, 1), 5, 0);
-    near(dq_percentile(x, 1, 0.99), 1, 0);
-    assert_true(isnan(dq_percentile(x, 0, 0.5)));
+    dq_stat_sort(x, 5);
+    near(dq_stat_percentile(x, 5, 0.5), 3, 0);
+    near(dq_stat_percentile(x, 5, 0.9), 4.6, 1e-15);
+    near(dq_stat_percentile(x, 5, 0), 1, 0);
+    near(dq_stat_percentile(x, 5, 1), 5, 0);
+    near(dq_stat_percentile(x, 1, 0.99), 1, 0);
+    assert_true(isnan(dq_stat_percentile(x, 0, 0.5)));
 }
 
 int main(void)

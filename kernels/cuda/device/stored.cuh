@@ -1,7 +1,7 @@
-/* cuda_stored: elements of a weight matrix, read by any kernel.
+/* stored: elements of a weight matrix, read by any kernel.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_CUDA_STORED_CUH
-#define DQ_CUDA_STORED_CUH
+#ifndef DQ_STORED_CUH
+#define DQ_STORED_CUH
 
 #include "kernels/cuda/device/cuda_weight.h"
 #include "kernels/cuda/device/ptx.cuh"

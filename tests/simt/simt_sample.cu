@@ -1,7 +1,7 @@
-/* sample: see sample.h. The barriers, the wait and the order of the fragments are spoilt by rows of
+/* simt_sample: see simt_sample.h. The barriers, the wait and the order of the fragments are spoilt by rows of
  * defects.tsv, which quotes this text.
  * SPDX-License-Identifier: MIT */
-#include "tests/simt/sample.h"
+#include "tests/simt/simt_sample.h"
 
 #include "kernels/cuda/device/ptx.cuh"
 

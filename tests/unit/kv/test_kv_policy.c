@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-enum { MOST = 256 };
+enum { MAX = 256 };
 
-static const dq_protected nothing = {0, 0, 1000};
+static const dq_kv_protected nothing = {0, 0, 1000};
 
 static void test_find(void **state)
 {
@@ -22,24 +22,25 @@ static void test_find(void **state)
     (void)state;
     assert_int_equal(dq_n_policies, 10);
     for (int i = 0; i < 10; i++) {
-        const dq_policy *p = dq_policy_find(names[i], &err);
+        const dq_kv_policy *p = dq_kv_policy_find(names[i], &err);
         assert_non_null(p);
         assert_string_equal(p->name, names[i]);
         assert_true(p->about[0] && p->pool % 2 == 1);
     }
-    assert_null(dq_policy_find("H2O", &err));
+    assert_null(dq_kv_policy_find("H2O", &err));
     assert_int_equal(err.code, DQ_USAGE);
     assert_non_null(strstr(err.text, "unknown policy H2O"));
     assert_non_null(strstr(err.text, "streaming, h2o, snapkv"));
     assert_non_null(strstr(err.text, "a2, sum)"));
 }
 
-static void score_of(double *score, const char *name, const dq_token_columns *c, dq_protected safe)
+static void score_of(double *score, const char *name, const dq_token_columns *c,
+                     dq_kv_protected safe)
 {
     dq_err err = {0};
-    const dq_policy *p = dq_policy_find(name, &err);
+    const dq_kv_policy *p = dq_kv_policy_find(name, &err);
     assert_non_null(p);
-    dq_policy_score(score, p, c, safe);
+    dq_kv_policy_score(score, p, c, safe);
 }
 
 static void test_scores(void **state)
@@ -79,7 +80,7 @@ static void test_scores(void **state)
 }
 
 /* The maximum over positions at most 2 away, by definition. */
-static double pooled(const double *x, const int32_t *pos, int n, int i, dq_protected safe)
+static double pooled(const double *x, const int32_t *pos, int n, int i, dq_kv_protected safe)
 {
     double best = isnan(x[i]) ? -(double)INFINITY : x[i];
     const bool own = pos[i] < safe.sink || pos[i] >= safe.end - safe.recent;
@@ -92,32 +93,32 @@ static double pooled(const double *x, const int32_t *pos, int n, int i, dq_prote
 
 static void test_pooling(void **state)
 {
-    int32_t pos[MOST], next = 0;
-    double mass[MOST], got[MOST];
+    int32_t pos[MAX], next = 0;
+    double mass[MAX], got[MAX];
     (void)state;
     srand(3);
-    for (int i = 0; i < MOST; i++) {
+    for (int i = 0; i < MAX; i++) {
         pos[i] = next;
         next += 1 + (rand() % 4 == 0) * (rand() % 5); /* gaps, as after an eviction */
         mass[i] = i % 50 == 7 ? (double)NAN : rand() % 1000;
     }
-    const dq_protected safe = {4, 9, next};
-    const dq_token_columns c = {.n = MOST, .pos = pos, .mass = {mass, NULL}};
+    const dq_kv_protected safe = {4, 9, next};
+    const dq_token_columns c = {.n = MAX, .pos = pos, .mass = {mass, NULL}};
     score_of(got, "snapkv", &c, safe);
-    for (int i = 0; i < MOST; i++) assert_true(got[i] == pooled(mass, pos, MOST, i, safe));
+    for (int i = 0; i < MAX; i++) assert_true(got[i] == pooled(mass, pos, MAX, i, safe));
 }
 
 static void test_random(void **state)
 {
-    int32_t pos[MOST];
-    double a[MOST], b[MOST], sum = 0;
-    dq_token_columns c = {.n = MOST, .pos = pos, .seed = dq_policy_seed(1, 2, 3)};
+    int32_t pos[MAX];
+    double a[MAX], b[MAX], sum = 0;
+    dq_token_columns c = {.n = MAX, .pos = pos, .seed = dq_kv_policy_seed(1, 2, 3)};
     (void)state;
-    for (int i = 0; i < MOST; i++) pos[i] = i;
+    for (int i = 0; i < MAX; i++) pos[i] = i;
     score_of(a, "random", &c, nothing);
-    for (int i = 0; i < MOST; i++) {
+    for (int i = 0; i < MAX; i++) {
         assert_true(a[i] >= 0 && a[i] < 1);
-        sum += a[i] / MOST;
+        sum += a[i] / MAX;
         for (int j = 0; j < i; j++) assert_true(a[i] != a[j]);
     }
     assert_true(fabs(sum - 0.5) < 0.06);
@@ -126,27 +127,27 @@ static void test_random(void **state)
     score_of(b, "random", &c, nothing);
     assert_memory_equal(b, a + 100, 10 * sizeof *b);
     /* frozen: results must be repeatable for ever and everywhere */
-    assert_true(dq_policy_seed(1, 2, 3) == UINT64_C(0x6440369fb0283683));
+    assert_true(dq_kv_policy_seed(1, 2, 3) == UINT64_C(0x6440369fb0283683));
     assert_true(a[0] == 0x1.7e08c9f487872p-1 && a[255] == 0x1.cbac730f4957cp-2);
     static const int other[][3] = {{2, 2, 3}, {1, 3, 3}, {1, 2, 4}, {1, 3, 2}};
     for (int i = 0; i < 4; i++) {
-        c.seed = dq_policy_seed((uint64_t)other[i][0], other[i][1], other[i][2]);
+        c.seed = dq_kv_policy_seed((uint64_t)other[i][0], other[i][1], other[i][2]);
         score_of(b, "random", &c, nothing);
         for (int t = 0; t < 10; t++) assert_true(b[t] != a[100 + t]);
     }
 }
 
 static int64_t keep(int32_t *kept, const double *score, const int32_t *pos, int64_t n,
-                    int64_t budget, dq_protected safe)
+                    int64_t budget, dq_kv_protected safe)
 {
     dq_err err = {0};
     int64_t n_kept = -1;
-    assert_int_equal(dq_policy_keep(kept, &n_kept, score, pos, n, budget, safe, &err), DQ_OK);
+    assert_int_equal(dq_kv_policy_keep(kept, &n_kept, score, pos, n, budget, safe, &err), DQ_OK);
     for (int64_t i = 1; i < n_kept; i++) assert_true(kept[i] > kept[i - 1]);
     return n_kept;
 }
 
-static void expect_kept(const double *score, int64_t n, int64_t budget, dq_protected safe,
+static void expect_kept(const double *score, int64_t n, int64_t budget, dq_kv_protected safe,
                         const int32_t *want, int64_t n_want)
 {
     int32_t pos[16], kept[16];
@@ -161,7 +162,7 @@ static void test_keep(void **state)
     const double inf = (double)INFINITY, nan = (double)NAN;
     const double odd[10] = {nan, inf, -inf, 1, nan, -1, 1, 0, -0.0, 1};
     (void)state;
-    const dq_protected none = {0, 0, 10}, both = {2, 3, 10};
+    const dq_kv_protected none = {0, 0, 10}, both = {2, 3, 10};
     expect_kept(flat, 10, 4, none, (int32_t[]){0, 1, 2, 3}, 4); /* ties: the lower positions */
     expect_kept(flat, 10, 7, both, (int32_t[]){0, 1, 2, 3, 7, 8, 9}, 7);
     expect_kept(rising, 10, 6, both, (int32_t[]){0, 1, 6, 7, 8, 9}, 6);
@@ -175,11 +176,12 @@ static void test_keep(void **state)
     expect_kept(odd, 10, 6, none, (int32_t[]){1, 3, 6, 7, 8, 9}, 6);       /* -0 is 0 */
     expect_kept(odd, 10, 8, none, (int32_t[]){0, 1, 3, 5, 6, 7, 8, 9}, 8); /* NaN is -infinity */
     /* windows larger than what there is, and meeting each other */
-    expect_kept(rising, 10, 4, (dq_protected){20, 0, 10}, (int32_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9},
-                10);
-    expect_kept(rising, 10, 4, (dq_protected){1, 90, 10}, (int32_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9},
-                10);
-    expect_kept(rising, 4, 3, (dq_protected){0, INT32_MAX, INT32_MAX}, (int32_t[]){0, 1, 2, 3}, 4);
+    expect_kept(rising, 10, 4, (dq_kv_protected){20, 0, 10},
+                (int32_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 10);
+    expect_kept(rising, 10, 4, (dq_kv_protected){1, 90, 10},
+                (int32_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 10);
+    expect_kept(rising, 4, 3, (dq_kv_protected){0, INT32_MAX, INT32_MAX}, (int32_t[]){0, 1, 2, 3},
+                4);
 }
 
 /* Positions with holes: windows go by position. */
@@ -188,9 +190,9 @@ static void test_keep_positions(void **state)
     static const int32_t pos[] = {1, 3, 4, 90, 95, 99};
     static const double score[] = {0, 5, 6, 7, 0, 0};
     int32_t kept[6];
-    const dq_protected safe = {4, 5, 100};
+    const dq_kv_protected safe = {4, 5, 100};
     (void)state;
-    assert_int_equal(dq_policy_protected(pos, 6, safe), 4); /* 1, 3, 95, 99 */
+    assert_int_equal(dq_kv_policy_protected(pos, 6, safe), 4); /* 1, 3, 95, 99 */
     assert_int_equal(keep(kept, score, pos, 6, 5, safe), 5);
     assert_int_equal(kept[2], 3);
 }
@@ -200,21 +202,21 @@ static void test_gap(void **state)
     static const int32_t pos[] = {0, 1, 2, 3, 4, 5};
     static const double score[] = {9, 8, 4, 2, 1, 9};
     const double deep[] = {0, -3, -2, -(double)INFINITY, -(double)INFINITY, 0};
-    const dq_protected safe = {1, 1, 6};
+    const dq_kv_protected safe = {1, 1, 6};
     int32_t kept[6];
     (void)state;
     int64_t n = keep(kept, score, pos, 6, 4, safe);
-    assert_true(dq_policy_gap(kept, n, score, pos, 6, safe) == 0.5); /* 4 against 2 */
-    n = keep(kept, score, pos, 6, 2, safe);                          /* nothing by score */
-    assert_true(isinf(dq_policy_gap(kept, n, score, pos, 6, safe)));
+    assert_true(dq_kv_policy_gap(kept, n, score, pos, 6, safe) == 0.5); /* 4 against 2 */
+    n = keep(kept, score, pos, 6, 2, safe);                             /* nothing by score */
+    assert_true(isinf(dq_kv_policy_gap(kept, n, score, pos, 6, safe)));
     n = keep(kept, score, pos, 6, 6, safe); /* nothing dropped */
-    assert_true(isinf(dq_policy_gap(kept, n, score, pos, 6, safe)));
+    assert_true(isinf(dq_kv_policy_gap(kept, n, score, pos, 6, safe)));
     n = keep(kept, deep, pos, 6, 3, safe);
-    assert_true(fabs(dq_policy_gap(kept, n, deep, pos, 6, safe) - 1.0 / 3) < 1e-15);
+    assert_true(fabs(dq_kv_policy_gap(kept, n, deep, pos, 6, safe) - 1.0 / 3) < 1e-15);
     n = keep(kept, deep, pos, 6, 4, safe); /* -3 against -infinity */
-    assert_true(isinf(dq_policy_gap(kept, n, deep, pos, 6, safe)));
+    assert_true(isinf(dq_kv_policy_gap(kept, n, deep, pos, 6, safe)));
     n = keep(kept, deep, pos, 6, 5, safe); /* two of them tie */
-    assert_true(dq_policy_gap(kept, n, deep, pos, 6, safe) == 0);
+    assert_true(dq_kv_policy_gap(kept, n, deep, pos, 6, safe) == 0);
 }
 
 static void test_layers(void **state)
@@ -226,13 +228,13 @@ static void test_layers(void **state)
                 for (int64_t budget = least; budget <= n; budget += 5) {
                     int64_t sum = 0, last = n;
                     for (int l = 0; l < layers; l++) {
-                        int64_t b =
-                            dq_budget_of_layer(DQ_BUDGET_PYRAMID, budget, l, layers, least, n);
+                        int64_t b = dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, budget, l, layers,
+                                                          least, n);
                         assert_true(b >= least && b <= n && b <= last);
                         sum += last = b;
-                        assert_int_equal(
-                            dq_budget_of_layer(DQ_BUDGET_UNIFORM, budget, l, layers, least, n),
-                            budget);
+                        assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_UNIFORM, budget, l,
+                                                               layers, least, n),
+                                         budget);
                     }
                     assert_int_equal(sum, layers * budget);
                 }
@@ -240,34 +242,35 @@ static void test_layers(void **state)
         }
     }
     /* 100 above 20: from 195 to 5 over 20 layers; cut off at 150 by what there is */
-    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_PYRAMID, 120, 0, 20, 20, 1000), 215);
-    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_PYRAMID, 120, 19, 20, 20, 1000), 25);
-    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_PYRAMID, 120, 0, 20, 20, 170), 170);
-    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_PYRAMID, 120, 19, 20, 20, 170), 70);
-    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_ADAPTIVE, 120, 3, 20, 20, 170), 120);
-    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_PYRAMID, 200, 3, 20, 20, 170), 170);
-    assert_int_equal(dq_budget_of_layer(DQ_BUDGET_PYRAMID, 10, 3, 20, 20, 170), 10);
+    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, 120, 0, 20, 20, 1000), 215);
+    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, 120, 19, 20, 20, 1000), 25);
+    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, 120, 0, 20, 20, 170), 170);
+    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, 120, 19, 20, 20, 170), 70);
+    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_ADAPTIVE, 120, 3, 20, 20, 170), 120);
+    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, 200, 3, 20, 20, 170), 170);
+    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, 10, 3, 20, 20, 170), 10);
 }
 
 static void share_of(int64_t *share, double *gap, const double *const *score, int n_groups,
-                     int64_t n, int64_t budget, dq_protected safe)
+                     int64_t n, int64_t budget, dq_kv_protected safe)
 {
-    static int32_t pos[MOST];
+    static int32_t pos[MAX];
     dq_pool_group group[8];
     dq_err err = {0};
-    for (int i = 0; i < MOST; i++) pos[i] = i;
+    for (int i = 0; i < MAX; i++) pos[i] = i;
     for (int g = 0; g < n_groups; g++) group[g] = (dq_pool_group){score[g], pos, n};
-    assert_int_equal(dq_budget_of_groups(share, gap, group, n_groups, budget, safe, &err), DQ_OK);
+    assert_int_equal(dq_kv_budget_of_groups(share, gap, group, n_groups, budget, safe, &err),
+                     DQ_OK);
 }
 
 static void test_groups(void **state)
 {
-    double flat[MOST], peaked[MOST] = {0}, negative[MOST];
+    double flat[MAX], peaked[MAX] = {0}, negative[MAX];
     int64_t share[3];
     double gap;
-    const dq_protected safe = {4, 6, 100};
+    const dq_kv_protected safe = {4, 6, 100};
     (void)state;
-    for (int i = 0; i < MOST; i++) {
+    for (int i = 0; i < MAX; i++) {
         flat[i] = 1;
         negative[i] = -1 - i % 2; /* as knorm: half of the tokens count double */
     }
@@ -278,8 +281,8 @@ static void test_groups(void **state)
     assert_int_equal(share[1], 10 + 4);
     assert_true(gap == 0);
     /* equal groups share equally, whatever the scale of their scores */
-    double scaled[MOST];
-    for (int i = 0; i < MOST; i++) scaled[i] = 1000 * negative[i];
+    double scaled[MAX];
+    for (int i = 0; i < MAX; i++) scaled[i] = 1000 * negative[i];
     share_of(share, &gap, (const double *const[]){negative, scaled, negative}, 3, 100, 40, safe);
     assert_int_equal(share[0] + share[1] + share[2], 120);
     for (int g = 0; g < 3; g++) assert_true(share[g] >= 10 + 6);
@@ -290,8 +293,8 @@ static void test_groups(void **state)
     assert_true(share[0] == 100 && share[1] == 100 && isinf(gap));
     share_of(share, &gap, (const double *const[]){flat, peaked}, 2, 100, 5, safe);
     assert_true(share[0] == 10 && share[1] == 10); /* protected tokens at least */
-    double bad[MOST];
-    for (int i = 0; i < MOST; i++) bad[i] = i % 2 ? (double)NAN : (double)INFINITY;
+    double bad[MAX];
+    for (int i = 0; i < MAX; i++) bad[i] = i % 2 ? (double)NAN : (double)INFINITY;
     share_of(share, &gap, (const double *const[]){flat, bad}, 2, 100, 30, safe);
     assert_int_equal(share[0] + share[1], 60);
     assert_int_equal(share[1], 10 + 36);
@@ -301,8 +304,8 @@ static void test_groups(void **state)
 static void test_pool_by_definition(void **state)
 {
     enum { G = 3, N = 90 };
-    static double score[G][MOST];
-    const dq_protected safe = {3, 7, N};
+    static double score[G][MAX];
+    const dq_kv_protected safe = {3, 7, N};
     (void)state;
     srand(11);
     for (int round = 0; round < 20; round++) {
@@ -349,9 +352,10 @@ static void test_no_memory(void **state)
     const dq_pool_group group = {score, pos, 4};
     (void)state;
     dq_alloc_fail_at(1);
-    assert_int_equal(dq_policy_keep(kept, &n, score, pos, 4, 2, nothing, &err), DQ_RESOURCE);
+    assert_int_equal(dq_kv_policy_keep(kept, &n, score, pos, 4, 2, nothing, &err), DQ_RESOURCE);
     dq_alloc_fail_at(1);
-    assert_int_equal(dq_budget_of_groups(share, &gap, &group, 1, 2, nothing, &again), DQ_RESOURCE);
+    assert_int_equal(dq_kv_budget_of_groups(share, &gap, &group, 1, 2, nothing, &again),
+                     DQ_RESOURCE);
     dq_alloc_fail_at(0);
 }
 

@@ -1,4 +1,4 @@
-/* generate: checkpoints with the shapes, names and configuration of published models and invented weights,
+/* large_model: checkpoints with the shapes, names and configuration of published models and invented weights,
  * for measuring time and memory at real scale without a download.
  *   generate DIR PRESET [--dtype bf16|f16|f32] [--layers N] [--plan]
  * One random block of values is repeated through every matrix, so memory does not depend on the model.

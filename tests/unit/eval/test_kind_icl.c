@@ -107,12 +107,12 @@ static void score(rig *x, dq_logit_spec logit, const dq_kv_spec *kv)
 static void check_item(const rig *x, const dq_eval_row *row, int64_t i, const json_t *want)
 {
     const dq_requests *q = &x->e.ids[0].req;
-    const dq_trunk *trunk = dq_requests_trunk(q, i);
+    const dq_shared_prefix *shared_prefix = dq_items_shared_prefix(q, i);
     const dq_request *r = &q->req[q->at[i]];
     const dq_icl_plan *p = x->e.ids[0].own;
     const json_t *lls = json_object_get(want, "ll");
     int64_t sum = 0, n = 0;
-    for (int64_t k = 0; k < trunk->n; k++) sum += trunk->ids[k] * ++n;
+    for (int64_t k = 0; k < shared_prefix->n; k++) sum += shared_prefix->ids[k] * ++n;
     for (int64_t k = 0; k < r->n_ctx; k++) sum += r->ctx[k] * ++n;
     assert_int_equal(n, json_integer_value(json_object_get(want, "n")));
     assert_int_equal(sum, json_integer_value(json_object_get(want, "sum")));
@@ -185,15 +185,15 @@ static void test_nested(void **state)
     int moved = 0;
     for (int64_t b = 0; b < p->n_blocks; b++) {
         const dq_icl_block *k = &p->block[b];
-        const dq_icl_block *most = &p->block[10 + (k->order ? 0 : k->run)]; /* 7 shots */
-        assert_int_equal(most->shots, 7);
-        assert_int_equal(most->order, 0);
+        const dq_icl_block *max = &p->block[10 + (k->order ? 0 : k->run)]; /* 7 shots */
+        assert_int_equal(max->shots, 7);
+        assert_int_equal(max->order, 0);
         if (k->order == 0)
-            assert_memory_equal(k->demo, most->demo, (size_t)k->shots * sizeof *k->demo);
+            assert_memory_equal(k->demo, max->demo, (size_t)k->shots * sizeof *k->demo);
         for (int64_t i = 0; i < k->shots; i++) {
-            assert_true(holds(most->demo, k->shots, k->demo[i]));
+            assert_true(holds(max->demo, k->shots, k->demo[i]));
             assert_false(holds(k->demo, i, k->demo[i]));
-            moved += k->order && k->demo[i] != most->demo[i];
+            moved += k->order && k->demo[i] != max->demo[i];
         }
     }
     assert_true(moved > 0);
@@ -229,7 +229,7 @@ static void test_orders(void **state)
     assert_true(memcmp(first[1], first[2], sizeof first[0]) != 0);
 }
 
-/* Demonstrations and labels stand once in memory; a trunk ends before what differs. */
+/* Demonstrations and labels stand once in memory; a shared prefix ends before what differs. */
 static void test_shared(void **state)
 {
     (void)state;
@@ -239,7 +239,7 @@ static void test_shared(void **state)
     const dq_icl_plan *p = plan(&x);
     assert_non_null(p);
     const dq_requests *q = &x.e.ids[0].req;
-    assert_int_equal(q->n_trunks, 4);
+    assert_int_equal(q->n_shared_prefixes, 4);
     for (int64_t k = 0; k < q->n; k++) {
         const dq_request *r = &q->req[k];
         assert_ptr_equal(r->cont, p->label[r->choice].ids);
@@ -247,9 +247,9 @@ static void test_shared(void **state)
         assert_true(r->n_ctx > 0);
         assert_false(r->truncated);
     }
-    for (int64_t t = 0; t < q->n_trunks; t++) {
-        assert_int_equal(q->trunk[t].end, (t + 1) * p->n_queries);
-        assert_true(q->trunk[t].n > 20);
+    for (int64_t t = 0; t < q->n_shared_prefixes; t++) {
+        assert_int_equal(q->shared_prefix[t].end, (t + 1) * p->n_queries);
+        assert_true(q->shared_prefix[t].n > 20);
     }
     score(&x, (dq_logit_spec){.bits = 16}, &dq_kv_plain);
     dq_icl_cost(q, &naive, &shared);
@@ -259,7 +259,7 @@ static void test_shared(void **state)
     rig_close(&x);
 }
 
-/* Nothing is shared at grain tensor; at grain row and with a compressed cache the trunk is. */
+/* Nothing is shared at grain tensor; at grain row and with a compressed cache the shared prefix is. */
 static void test_settings(void **state)
 {
     (void)state;
@@ -280,7 +280,7 @@ static void test_settings(void **state)
         const dq_eval_row *r = &x.e.row[i];
         bool whole = r->logit.bits == 6 && r->logit.grain == DQ_GRAIN_TENSOR;
         assert_int_equal(r->work.computed, whole ? naive : shared);
-        assert_true(r->work.held.contexts == (dq_kv_spec_is_plain(&r->kv) ? 0 : 2));
+        assert_true(r->work.cached.contexts == (dq_kv_spec_is_plain(&r->kv) ? 0 : 2));
         dq_eval_numbers n;
         assert_int_equal(dq_eval_numbers_of(&x.e, i, &n, &x.err), DQ_OK);
         assert_int_equal(n.n_metrics, 2);
@@ -327,7 +327,7 @@ static void test_does_not_fit(void **state)
     assert_non_null(p);
     assert_int_equal(p->n_queries, 2);
     assert_int_equal(p->block[0].shots, 0);
-    assert_true(x.e.ids[0].req.trunk[0].n >= 1);
+    assert_true(x.e.ids[0].req.shared_prefix[0].n >= 1);
     rig_close(&x);
 }
 
@@ -387,16 +387,16 @@ static void test_points(void **state)
 static void test_query_clusters(void **state)
 {
     (void)state;
-    enum { Q = 3, MOST = 64 };
+    enum { Q = 3, MAX = 64 };
     rig x;
     rig_open(&x, "llama", "clinic150");
     assert_non_null(plan(&x));
     score(&x, (dq_logit_spec){.bits = 16}, &dq_kv_plain);
     score(&x, (dq_logit_spec){.bits = 4, .grain = DQ_GRAIN_ROW}, &dq_kv_plain);
-    double right[2][MOST], mean[Q] = {0}, change[Q] = {0};
+    double right[2][MAX], mean[Q] = {0}, change[Q] = {0};
     uint32_t seed = 7;
     const int64_t n = dq_eval_units(&x.e, &x.e.row[1]);
-    assert_true(x.e.n_rows == 2 && n == 4 * Q && n <= MOST);
+    assert_true(x.e.n_rows == 2 && n == 4 * Q && n <= MAX);
     for (int r = 0; r < 2; r++) { /* answers that vary: few labels are ever the likeliest ones */
         for (int64_t i = 0; i < dq_eval_values(&x.e, &x.e.row[r], n); i++)
             x.e.row[r].logp[i] = -(double)((seed = seed * 1664525u + 1013904223u) >> 24);

@@ -588,7 +588,7 @@ static void scripts_leave_nothing_behind(void **state)
     assert_int_equal(dq_gnuplot_run(&out, &len, bad, strlen(bad), &err), DQ_RESOURCE);
     assert_non_null(strstr(err.text, "undefined"));
     memset(&err, 0, sizeof err);
-    assert_int_equal(dq_dir_names(&names, &n, p->dir, p->a, &err), DQ_OK);
+    assert_int_equal(dq_file_dir_names(&names, &n, p->dir, p->a, &err), DQ_OK);
     assert_int_equal(n, 0);
     setenv("TMPDIR", "/nowhere/at/all", 1);
     assert_int_equal(dq_gnuplot_run(&out, &len, bad, strlen(bad), &err), DQ_FILE);
@@ -625,19 +625,19 @@ static void drawings_are_taken_apart(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         dq_err err = {0};
-        dq_page page;
-        dq_page_begin(&page, &err);
+        dq_html_page page;
+        dq_html_page_begin(&page, &err);
         dq_svg_inline(&page, c[i].svg, "a \"picture\"");
         if (!c[i].want) {
             assert_int_equal(err.code, DQ_RESOURCE);
         } else {
             assert_int_equal(err.code, DQ_OK);
-            dq_page_html(&page, "%c", 0); /* an end for strstr */
+            dq_html_page_html(&page, "%c", 0); /* an end for strstr */
             if (!strstr(page.body.s, c[i].want)) fail_msg("%s", page.body.s);
             assert_non_null(strstr(page.body.s, "aria-label=\"a &quot;picture&quot;\""));
             assert_non_null(strstr(page.body.s, "viewBox=\"0 0 10 20\""));
         }
-        dq_page_free(&page);
+        dq_html_page_free(&page);
     }
 }
 
@@ -667,7 +667,8 @@ static void values_show_two_digits_of_their_error(void **state)
     char text[96];
     (void)state;
     for (size_t i = 0; i < sizeof c / sizeof *c; i++)
-        assert_string_equal(dq_value_text(text, sizeof text, c[i].value, c[i].std_err), c[i].want);
+        assert_string_equal(dq_html_page_value_text(text, sizeof text, c[i].value, c[i].std_err),
+                            c[i].want);
 }
 
 static void failing_memory_is_survived(void **state)

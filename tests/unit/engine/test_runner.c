@@ -1,4 +1,4 @@
-/* test_forward: whole models against the references, at every CPU level or on DQ_TEST_DEVICE;
+/* test_runner: whole models against the references, at every CPU level or on DQ_TEST_DEVICE;
  * properties of passes.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* setenv under strict C17 */
@@ -140,7 +140,7 @@ static void differ(const rig *x, const float *logits, const dq_tensor *want, con
         }
     }
     *max /= top;
-    *mean = sum / (double)dq_numel(want) / top;
+    *mean = sum / (double)dq_tensor_numel(want) / top;
 }
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
@@ -297,16 +297,16 @@ static void ids_outside_the_vocabulary_are_refused(void **state)
     rig_close(&x);
 }
 
-static int held, most_held;
+static int cached, max_cached;
 
 static bool acquire(dq_backend *b, const dq_weight *w)
 {
     assert_true(w->rows > 0);
-    if (held == most_held) {
+    if (cached == max_cached) {
         dq_fail(&b->err, DQ_RESOURCE, "planted");
         return false;
     }
-    held++;
+    cached++;
     return true;
 }
 
@@ -314,7 +314,7 @@ static void release(dq_backend *b, const dq_weight *w)
 {
     (void)b;
     assert_true(w->rows > 0);
-    held--;
+    cached--;
 }
 
 /* As often as they were acquired, also when that fails half-way. */
@@ -329,20 +329,20 @@ static void weights_are_released(void **state)
     ops.weight_acquire = acquire;
     ops.weight_release = release;
     x.b->ops = &ops;
-    most_held = 1000;
+    max_cached = 1000;
     for (int i = 0; i < 2; i++) {
         dq_err err = {0};
         assert_int_equal(dq_runner_new(&r[i], x.m, x.b, &dq_kv_plain, &err), DQ_OK);
     }
-    assert_true(held >= 2 * (2 + 7 * x.m->n_layers));
-    most_held = held / 2;
+    assert_true(cached >= 2 * (2 + 7 * x.m->n_layers));
+    max_cached = cached / 2;
     for (int i = 0; i < 2; i++) dq_runner_free(r[i]);
-    assert_int_equal(held, 0);
-    while (--most_held >= 0) {
+    assert_int_equal(cached, 0);
+    while (--max_cached >= 0) {
         dq_err err = {0};
         assert_int_equal(dq_runner_new(&r[0], x.m, x.b, &dq_kv_plain, &err), DQ_RESOURCE);
         assert_non_null(strstr(err.text, "planted"));
-        assert_int_equal(held, 0);
+        assert_int_equal(cached, 0);
     }
     x.b->ops = own;
     rig_close(&x);

@@ -26,18 +26,18 @@ static void test_found(void **state)
         {"12345671234567", false},  {"", false},
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
-        assert_int_equal(dq_recall_found(row[i].text, strlen(row[i].text), "1234567"),
+        assert_int_equal(dq_needle_recall_found(row[i].text, strlen(row[i].text), "1234567"),
                          row[i].found);
-    assert_false(dq_recall_found("1234567", 6, "1234567")); /* only len bytes are read */
-    assert_true(dq_recall_found("12345678", 7, "1234567"));
+    assert_false(dq_needle_recall_found("1234567", 6, "1234567")); /* only len bytes are read */
+    assert_true(dq_needle_recall_found("12345678", 7, "1234567"));
 }
 
 static const char *const hidden[] = {"1234567", "7654321", "5555555", "1234599"};
 
 static const struct {
     const char *text;
-    int64_t n_asked;
-    dq_recall want;
+    int64_t n_requested;
+    dq_needle_recall want;
 } judged[] = {
     {"1234567", 1, {.correct = 1}},
     {"1234567 and 7654321", 2, {.correct = 2}},
@@ -64,16 +64,18 @@ static const struct {
 static void test_judge(void **state)
 {
     (void)state;
-    dq_recall sum = {0}, want = {0};
+    dq_needle_recall sum = {0}, want = {0};
     for (size_t i = 0; i < sizeof judged / sizeof judged[0]; i++) {
-        const dq_recall *w = &judged[i].want;
-        dq_recall got = {0};
-        dq_recall_judge(&got, judged[i].text, strlen(judged[i].text), hidden, judged[i].n_asked, 4);
-        dq_recall_judge(&sum, judged[i].text, strlen(judged[i].text), hidden, judged[i].n_asked, 4);
+        const dq_needle_recall *w = &judged[i].want;
+        dq_needle_recall got = {0};
+        dq_needle_recall_judge(&got, judged[i].text, strlen(judged[i].text), hidden,
+                               judged[i].n_requested, 4);
+        dq_needle_recall_judge(&sum, judged[i].text, strlen(judged[i].text), hidden,
+                               judged[i].n_requested, 4);
         assert_memory_equal(&got, w, sizeof got);
-        assert_int_equal(got.correct + got.other + got.near + got.none, judged[i].n_asked);
-        want = (dq_recall){want.correct + w->correct, want.other + w->other, want.near + w->near,
-                           want.none + w->none};
+        assert_int_equal(got.correct + got.other + got.near + got.none, judged[i].n_requested);
+        want = (dq_needle_recall){want.correct + w->correct, want.other + w->other,
+                                  want.near + w->near, want.none + w->none};
     }
     assert_memory_equal(&sum, &want, sizeof sum);
 }
@@ -83,12 +85,12 @@ static void test_short(void **state)
 {
     (void)state;
     static const char *const number[] = {"42", "7"};
-    dq_recall got = {0};
-    dq_recall_judge(&got, "17 and 42", 9, number, 1, 2);
-    dq_recall_judge(&got, "43", 2, number, 1, 2);
-    dq_recall_judge(&got, "17", 2, number, 1, 2);
-    dq_recall_judge(&got, "7", 1, number, 1, 2);
-    const dq_recall want = {.correct = 1, .near = 1, .none = 1, .other = 1};
+    dq_needle_recall got = {0};
+    dq_needle_recall_judge(&got, "17 and 42", 9, number, 1, 2);
+    dq_needle_recall_judge(&got, "43", 2, number, 1, 2);
+    dq_needle_recall_judge(&got, "17", 2, number, 1, 2);
+    dq_needle_recall_judge(&got, "7", 1, number, 1, 2);
+    const dq_needle_recall want = {.correct = 1, .near = 1, .none = 1, .other = 1};
     assert_memory_equal(&got, &want, sizeof got);
 }
 

@@ -1,14 +1,14 @@
-/* kv_held: what contexts take in a cache, and what scored rows read of it.
+/* kv_cached: what contexts take in a cache, and what scored rows read of it.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_KV_HELD_H
-#define DQ_KV_HELD_H
+#ifndef DQ_KV_CACHED_H
+#define DQ_KV_CACHED_H
 
 #include "engine/evict.h"
 
 /* What contexts took in the cache, right after they were compressed and before they were copied, summed
  * over them. The table of sequences is left out, so that sums do not depend on how sequences were
  * grouped. */
-typedef struct dq_kv_held {
+typedef struct dq_kv_cached {
     int64_t contexts;   /* measured */
     int64_t missed;     /* sequences that ran with no boundary behind a context */
     int64_t tokens;     /* of the contexts, evicted ones included */
@@ -21,19 +21,19 @@ typedef struct dq_kv_held {
      * them that were codes. */
     int64_t reads, reads_coded;
     int64_t evicted, raised; /* contexts whose budget was applied; was raised */
-    double gap_min;          /* with `evicted`; see dq_policy_gap */
-} dq_kv_held;
-void dq_kv_held_add(dq_kv_held *into, const dq_kv_held *from);
+    double gap_min;          /* with `evicted`; see dq_kv_policy_gap */
+} dq_kv_cached;
+void dq_kv_cached_add(dq_kv_cached *into, const dq_kv_cached *from);
 /* Bytes of a cache with no sequence in it that has had n at a time. */
-dq_status dq_kv_held_floor(dq_kv_bytes *floor, dq_runner *r, int64_t n, dq_err *err);
+dq_status dq_kv_cached_floor(dq_kv_bytes *floor, dq_runner *r, int64_t n, dq_err *err);
 /* Adds the n sequences, which are all there are; prefix[i]: tokens that sequence i has had. */
-void dq_kv_held_measure(dq_kv_held *held, dq_runner *r, const dq_kv_spec *spec,
-                        const dq_kv_bytes *floor, const int32_t *seq, const int32_t *prefix,
-                        int64_t n);
+void dq_kv_cached_measure(dq_kv_cached *cached, dq_runner *r, const dq_kv_spec *spec,
+                          const dq_kv_bytes *floor, const int32_t *seq, const int32_t *prefix,
+                          int64_t n);
 /* Adds what the rows at n positions of a sequence read; positions may stand there several times. Behind the
  * pass that had these rows, before anything is forgotten. */
-dq_status dq_kv_held_reads(dq_kv_held *held, dq_runner *r, int32_t seq, const int32_t *pos,
-                           int64_t n, dq_err *err);
-void dq_kv_held_report(dq_kv_held *held, const dq_evict_report *report, int64_t n);
+dq_status dq_kv_cached_reads(dq_kv_cached *cached, dq_runner *r, int32_t seq, const int32_t *pos,
+                             int64_t n, dq_err *err);
+void dq_kv_cached_report(dq_kv_cached *cached, const dq_evict_report *report, int64_t n);
 
 #endif

@@ -78,7 +78,7 @@ static void maps_that_do_not_fit_are_refused(void **state)
         snprintf(path, sizeof path, MODELS "%s", shaped[i / 3]);
         dq_model_open_as(&m, path, offered[i % 3], &err);
         snprintf(want, sizeof want, "head map \"%s\" does not fit a %s model",
-                 dq_pairing_name(offered[i % 3]), i / 3 ? "motif2" : "diff-v2");
+                 dq_headmap_pairing_name(offered[i % 3]), i / 3 ? "motif2" : "diff-v2");
         check_error(&err, DQ_MISMATCH, want);
         assert_null(m);
     }
