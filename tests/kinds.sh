@@ -33,7 +33,7 @@ check() (
     code $all | sed -n 's/^\([^:]*:[0-9]*\):.*[a-z>.]kind [!=]= &.*/\1: asks which kind it is; that is what its row is for/p'
     # shellcheck disable=SC2086
     code $mine | sed -nE 's/^([^:]*:[0-9]*):.*str(n|case)?cmp\([^;&|]*"('"$(words .)"')".*/\1: compares the name of a kind; that is what its row is for/p'
-    for kind in $(sed -n 's/^const dq_eval_kind dq_eval_\([a-z0-9_]*\) = .*/\1/p' src/eval/kind_*.c); do
+    sed -n 's/^const dq_eval_kind dq_eval_\([a-z0-9_]*\) = .*/\1/p' src/eval/kind_*.c | while read -r kind; do
         grep -q "^ *\.kind = {.*&dq_eval_${kind}[,}]" cmds/eval/face_*.c || echo "src/eval: dq_eval_$kind has no face in cmds/eval"
     done
     for kind in $(kinds .); do

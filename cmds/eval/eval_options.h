@@ -7,7 +7,6 @@
 #include "cmds/cli/kv_options.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
-#include "cmds/cli/progress.h"
 #include "cmds/eval/eval_face.h"
 #include "cmds/eval/eval_gate.h"
 #include "eval/eval.h"
@@ -43,10 +42,10 @@ typedef struct cmd_eval_options {
 void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_face *face);
 /* Appends the parts of text between commas; words live in the arena. */
 dq_status cmd_eval_split(const char *text, const char *option, dq_list *out, dq_arena *a,
-                        dq_err *err);
+                         dq_err *err);
 /* Sets the defaults and reads argv; what faces keep lives in the arena. */
 dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **argv, dq_arena *a,
-                        dq_err *err);
+                         dq_err *err);
 /* Fills the second part; words live in the arena. */
 dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err);
 

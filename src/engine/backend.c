@@ -6,7 +6,6 @@
 
 #include <string.h>
 
-
 void dq_backend_close(dq_backend *b)
 {
     if (!b) return;
