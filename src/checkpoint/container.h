@@ -40,8 +40,8 @@ typedef struct dq_payload {
     double bits_per_weight; /* packed: with its scales; 0 where it has no meaning */
     double sqnr_db;         /* packed: may be infinite; NaN elsewhere */
     char sha256[65];
-    const dq_weight_part_row
-        *row; /* of a coded tensor's part; NULL elsewhere, and then the next two mean nothing */
+    /* of a coded tensor's part; NULL elsewhere, and then the next two mean nothing */
+    const dq_weight_part_row *row;
     dq_part part;
     dq_scale_mode mode;  /* of the tensor's scales */
     const uint8_t *data; /* in the mapping */

@@ -50,9 +50,9 @@ typedef struct dq_eval_kind {
     dq_status (*takes)(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err);
     bool answered; /* items have their answers, so solved ones can stand in front of others */
     /* Items that a model may have too few positions for, as eval_long.h treats them. */
-    dq_long
-        usual_long; /* where nobody says what becomes of them; DQ_LONG_USUAL: there are none, and the
-                           functions below but line are NULL */
+    /* where nobody says what becomes of them; DQ_LONG_USUAL: there are none, and the functions
+     * below but line are NULL */
+    dq_long usual_long;
     int64_t (*count)(const dq_eval_source *source);
     int64_t (*line)(const dq_eval_source *source, int64_t unit); /* see dq_eval_line; NULL: 0 */
     /* need[i]: positions that item i takes; scratch memory from a. */

@@ -143,9 +143,9 @@ typedef struct group {
     dq_arena *a;
     int32_t *seq; /* [n_seq] open: contexts first, then their copies */
     int64_t n_seq;
-    int32_t
-        *context; /* [n] sequence of each request's context; -1: the request was fed in one piece */
-    feed *feed;   /* [n_feeds] of the pass at hand */
+    /* [n] sequence of each request's context; -1: the request was fed in one piece */
+    int32_t *context;
+    feed *feed; /* [n_feeds] of the pass at hand */
     int64_t n_feeds;
     dq_scores out;
 } group;

@@ -18,8 +18,8 @@ extern const char *const dq_rotate_name[DQ_ROTATES]; /* "auto", "on", "off" */
 typedef struct dq_kv_config {
     int k_bits, v_bits, group, sink, recent; /* as in dq_kv_spec */
     dq_rotate rotate;
-    dq_evict_spec
-        evict; /* stands last, see kv_field.c. The policy may be one of dq_kv_policy_stored */
+    /* stands last, see kv_field.c. The policy may be one of dq_kv_policy_stored */
+    dq_evict_spec evict;
 } dq_kv_config;
 
 extern const dq_kv_config

@@ -62,8 +62,8 @@ typedef struct dq_needle_answer {
 } dq_needle_answer;
 
 typedef struct dq_needle_prompt {
-    const int32_t
-        *ids;  /* [n + n_answer]: template, filler and needles, question; then the answers */
+    /* [n + n_answer]: template, filler and needles, question; then the answers */
+    const int32_t *ids;
     int64_t n; /* length - budget */
     int64_t n_answer;
     int64_t budget;   /* room for answers: DQ_NEEDLE_NEW ids or more a city, and the text between */

@@ -42,8 +42,8 @@ typedef struct dq_weight_attribute {
 
 /* What the values of a group say about its scale. */
 typedef struct dq_weight_range {
-    float
-        peak; /* of largest magnitude, the first of equals; its sign counts for DQ_FULLRANGE only */
+    /* of largest magnitude, the first of equals; its sign counts for DQ_FULLRANGE only */
+    float peak;
     float low, high; /* at most 0 and at least 0; found for formats with `ends` alone */
 } dq_weight_range;
 
@@ -72,8 +72,8 @@ typedef struct dq_weight_format {
     /* w = (u - zero) * scale, one f32 product, with an integer zero per group: kernels that multiply codes may
      * take it (dq_weight_zero, dq_weight_scale). Others decode it. */
     bool is_affine;
-    const dq_weight_attribute
-        *attribute;                 /* beside those that every coded tensor has; ends with {0} */
+    /* beside those that every coded tensor has; ends with {0} */
+    const dq_weight_attribute *attribute;
     const dq_weight_part_row *part; /* [n_parts], in path order */
     int n_parts;
     /* out[n] = columns first .. first + n of a row; first is a multiple of 8 */

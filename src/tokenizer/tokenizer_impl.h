@@ -22,9 +22,9 @@ struct dq_tokenizer {
     dq_arena *arena;           /* owns everything but the compiled patterns */
     dq_tokenizer_entry *piece; /* [n_pieces] by rising id, ids differ */
     size_t n_pieces;
-    dq_tokenizer_entry
-        *written; /* [n_written] by rising id: tokens that the file writes otherwise than text
-                        * has them (byte-level, U+2581 for a space, <0xHH>), as it writes them */
+    /* [n_written] by rising id: tokens that the file writes otherwise than text has them
+     * (byte-level, U+2581 for a space, <0xHH>), as it writes them */
+    dq_tokenizer_entry *written;
     size_t n_written;
     dq_added_token *added; /* [n_added] */
     size_t n_added;
