@@ -97,13 +97,9 @@ dq_status dq_cmd_report(int argc, char **argv, dq_err *err)
     request *r = dq_block_new(1, sizeof *r, err);
     if (!r) return err->code;
     const dq_opt opts[] = {
-        {.name = "output",
-         .letter = 'o',
-         .kind = DQ_OPT_TEXT,
-         .to = &r->out,
-         .value = "PAGE.html",
-         .help = "the page to write; - for standard output"},
-        {.name = "force", .kind = DQ_OPT_FLAG, .to = &r->force, .help = "replace an existing page"},
+        dq_opt_letter('o', dq_opt_text("output", "PAGE.html", &r->out,
+                                       "the page to write; - for standard output")),
+        dq_opt_flag("force", &r->force, "replace an existing page"),
         {0},
     };
     dq_args args;

@@ -114,31 +114,17 @@ static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
 static void add_scored(rows *to, cmd_eval_options *o, const char *tasks)
 {
     const dq_opt opts[] = {
-        {.help = "what is scored"},
-        {.name = "task",
-         .kind = DQ_OPT_LIST,
-         .to = &o->tasks,
-         .value = "NAME[,NAME]",
-         .help = tasks},
-        {.name = "data",
-         .kind = DQ_OPT_LIST,
-         .to = &o->data,
-         .value = "FILE",
-         .help = "file of the task; with several tasks once for each, in the same order, or "
-                 "NAME=FILE"},
-        {.name = "num-fewshot",
-         .kind = DQ_OPT_INT,
-         .to = &o->num_fewshot,
-         .min = 0,
-         .max = 1000,
-         .value = "N",
-         .help = "solved examples in front of every item, drawn as lm-evaluation-harness does "
-                 "(default 0)"},
-        {.name = "fewshot-data",
-         .kind = DQ_OPT_LIST,
-         .to = &o->fewshot,
-         .value = "FILE",
-         .help = "file that the examples come from, the task's training split; given as --data is"},
+        dq_opt_heading("what is scored"),
+        dq_opt_list("task", "NAME[,NAME]", &o->tasks, tasks),
+        dq_opt_list("data", "FILE", &o->data,
+                    "file of the task; with several tasks once for each, in the same order, or "
+                    "NAME=FILE"),
+        dq_opt_int("num-fewshot", "N", &o->num_fewshot, 0, 1000,
+                   "solved examples in front of every item, drawn as lm-evaluation-harness does "
+                   "(default 0)"),
+        dq_opt_list(
+            "fewshot-data", "FILE", &o->fewshot,
+            "file that the examples come from, the task's training split; given as --data is"),
         {0},
     };
     add_rows(to, opts);
@@ -147,35 +133,20 @@ static void add_scored(rows *to, cmd_eval_options *o, const char *tasks)
 static void add_limits(rows *to, cmd_eval_options *o)
 {
     const dq_opt opts[] = {
-        {.name = "limit",
-         .kind = DQ_OPT_INT,
-         .to = &o->limit,
-         .min = 1,
-         .max = 1e15,
-         .value = "N",
-         .help = "only the first N items of each task and N windows of the text"},
-        {.name = "long",
-         .kind = DQ_OPT_TEXT,
-         .to = &o->too_long,
-         .value = "WHAT",
-         .help =
-             "items with more ids than a model has positions: error: refuse them, all counted, "
-             "before anything is scored (the default for generated text); skip: leave them out "
-             "for every model; cut: drop the beginning of the context as lm-eval does, BOS "
-             "too, for generated text so that --max-new ids have room (the default for "
-             "choices); not for in-context tasks and needle, whose --shots and --lengths say it"},
-        {.name = "ctx",
-         .kind = DQ_OPT_INT,
-         .to = &o->ctx,
-         .min = 4,
-         .max = 1e9,
-         .value = "N",
-         .help = "ids per window of --text (default 2048, or the fewest positions of the models)"},
-        {.name = "bos",
-         .kind = DQ_OPT_TEXT,
-         .to = &o->bos_word,
-         .value = "WHEN",
-         .help = "auto, on or off (default auto: as the tokenizer's own template says)"},
+        dq_opt_int("limit", "N", &o->limit, 1, 1e15,
+                   "only the first N items of each task and N windows of the text"),
+        dq_opt_text(
+            "long", "WHAT", &o->too_long,
+            "items with more ids than a model has positions: error: refuse them, all counted, "
+            "before anything is scored (the default for generated text); skip: leave them out "
+            "for every model; cut: drop the beginning of the context as lm-eval does, BOS "
+            "too, for generated text so that --max-new ids have room (the default for "
+            "choices); not for in-context tasks and needle, whose --shots and --lengths say it"),
+        dq_opt_int(
+            "ctx", "N", &o->ctx, 4, 1e9,
+            "ids per window of --text (default 2048, or the fewest positions of the models)"),
+        dq_opt_text("bos", "WHEN", &o->bos_word,
+                    "auto, on or off (default auto: as the tokenizer's own template says)"),
         {0},
     };
     add_rows(to, opts);
@@ -184,53 +155,31 @@ static void add_limits(rows *to, cmd_eval_options *o)
 static void add_computed(rows *to, cmd_eval_options *o)
 {
     const dq_opt opts[] = {
-        {.help = "how it is computed"},
-        {.name = "logit-bits",
-         .kind = DQ_OPT_TEXT,
-         .to = &o->logit_bits,
-         .value = "LIST",
-         .help = "widths of attention logits, 16 (not rounded) or 2 to 8 (default: as a container "
-                 "says, else 16)"},
-        {.name = "logit-grain",
-         .kind = DQ_OPT_TEXT,
-         .to = &o->logit_grain,
-         .value = "LIST",
-         .help = "what shares a scale: tensor, head, row, tile (default: as a container says, else "
-                 "tensor)"},
-        {.name = "math",
-         .kind = DQ_OPT_TEXT,
-         .to = &o->math_word,
-         .value = "LIST",
-         .help = "f32, bf16, int8 (default f32); int8 takes packed containers and --kv-bits 8 or "
-                 "fewer; what the device lacks is refused, or, in a list of several, left out "
-                 "with a warning"},
-        {.name = "ref",
-         .kind = DQ_OPT_TEXT,
-         .to = &o->ref,
-         .value = "MODEL",
-         .help = "compare every row with this model at 16 bits"},
+        dq_opt_heading("how it is computed"),
+        dq_opt_text(
+            "logit-bits", "LIST", &o->logit_bits,
+            "widths of attention logits, 16 (not rounded) or 2 to 8 (default: as a container "
+            "says, else 16)"),
+        dq_opt_text(
+            "logit-grain", "LIST", &o->logit_grain,
+            "what shares a scale: tensor, head, row, tile (default: as a container says, else "
+            "tensor)"),
+        dq_opt_text(
+            "math", "LIST", &o->math_word,
+            "f32, bf16, int8 (default f32); int8 takes packed containers and --kv-bits 8 or "
+            "fewer; what the device lacks is refused, or, in a list of several, left out "
+            "with a warning"),
+        dq_opt_text("ref", "MODEL", &o->ref, "compare every row with this model at 16 bits"),
         DQ_INPUT_HEAD_MAP_OPTION(o->head_map),
-        {.name = "device",
-         .kind = DQ_OPT_TEXT,
-         .to = &o->device,
-         .value = "NAME",
-         .help = "cpu, cuda[:N] or auto, which is cpu (default auto)"},
-        {.name = "threads",
-         .kind = DQ_OPT_INT,
-         .to = &o->threads,
-         .min = 0,
-         .max = 4096,
-         .value = "N",
-         .help = "0 (default): all processors"},
-        {.name = "resume",
-         .kind = DQ_OPT_FLAG,
-         .to = &o->resume,
-         .help = "go on where the same command was interrupted, in the same folder: finished work "
-                 "is kept in dq-eval-KEY.resume there, KEY standing for inputs and settings"},
-        {.name = "dry-run",
-         .kind = DQ_OPT_FLAG,
-         .to = &o->dry_run,
-         .help = "print what would be computed, and stop before scoring"},
+        dq_opt_text("device", "NAME", &o->device,
+                    "cpu, cuda[:N] or auto, which is cpu (default auto)"),
+        dq_opt_int("threads", "N", &o->threads, 0, 4096, "0 (default): all processors"),
+        dq_opt_flag(
+            "resume", &o->resume,
+            "go on where the same command was interrupted, in the same folder: finished work "
+            "is kept in dq-eval-KEY.resume there, KEY standing for inputs and settings"),
+        dq_opt_flag("dry-run", &o->dry_run,
+                    "print what would be computed, and stop before scoring"),
         DQ_KV_OPTION_ROWS(o->kv),
         {0},
     };
@@ -240,64 +189,37 @@ static void add_computed(rows *to, cmd_eval_options *o)
 static void add_outputs(rows *to, cmd_eval_options *o)
 {
     const dq_opt opts[] = {
-        {.help = "what comes out"},
-        {.name = "json",
-         .kind = DQ_OPT_FLAG,
-         .to = &o->json,
-         .help = "one JSON document (dq-eval/1) instead of the table"},
-        {.name = "output",
-         .letter = 'o',
-         .kind = DQ_OPT_TEXT,
-         .to = &o->document,
-         .value = "FILE",
-         .help = "write the JSON document to a file too"},
-        {.name = "csv",
-         .kind = DQ_OPT_TEXT,
-         .to = &o->csv,
-         .value = "FILE",
-         .help =
-             "write the table as CSV too, one column per number; the cells of needle are in the "
-             "JSON only"},
-        {.name = "html",
-         .kind = DQ_OPT_TEXT,
-         .to = &o->html,
-         .value = "FILE",
-         .help = "write a page with pictures, tables and settings too; one file that needs no "
-                 "other (dq report makes it of a JSON document later). Needs gnuplot"},
-        {.name = "dump-items",
-         .kind = DQ_OPT_TEXT,
-         .to = &o->dump,
-         .value = "FILE",
-         .help =
-             "write the log-likelihood of every choice with what is right and what was picked, and "
-             "every prompt of needle, as JSON lines"},
-        {.name = "dump-requests",
-         .kind = DQ_OPT_TEXT,
-         .to = &o->requests,
-         .value = "FILE",
-         .help = "write context and continuation of every choice as JSON lines, before scoring"},
-        {.name = "margin",
-         .kind = DQ_OPT_FLOAT,
-         .to = &o->margin,
-         .min = 0,
-         .max = 1e3,
-         .value = "X",
-         .help = "loss that verdicts allow, of accuracy or in nats of NLL (default 0.01: one point "
-                 "of accuracy, 1 % of perplexity)"},
-        {.name = "force",
-         .kind = DQ_OPT_FLAG,
-         .to = &o->force,
-         .help = "replace the files named above where they exist; a resumed run, too, writes them "
-                 "anew and needs it for those that an earlier run left"},
-        {.name = "fail-if",
-         .kind = DQ_OPT_LIST,
-         .to = &o->fail_if,
-         .value = "CONDITION",
-         .help =
-             "exit with status 7, after everything is written, where a result meets it, where none "
-             "has such a number, or where it needs a reference that is not in the run: "
-             "'kld_nats > 0.01', 'ppl_ratio >= 1.02', 'acc_delta < -0.01', 'kld_nats.p99 > 1'; "
-             "may be repeated"},
+        dq_opt_heading("what comes out"),
+        dq_opt_flag("json", &o->json, "one JSON document (dq-eval/1) instead of the table"),
+        dq_opt_letter('o', dq_opt_text("output", "FILE", &o->document,
+                                       "write the JSON document to a file too")),
+        dq_opt_text(
+            "csv", "FILE", &o->csv,
+            "write the table as CSV too, one column per number; the cells of needle are in the "
+            "JSON only"),
+        dq_opt_text("html", "FILE", &o->html,
+                    "write a page with pictures, tables and settings too; one file that needs no "
+                    "other (dq report makes it of a JSON document later). Needs gnuplot"),
+        dq_opt_text(
+            "dump-items", "FILE", &o->dump,
+            "write the log-likelihood of every choice with what is right and what was picked, and "
+            "every prompt of needle, as JSON lines"),
+        dq_opt_text("dump-requests", "FILE", &o->requests,
+                    "write context and continuation of every choice as JSON lines, before scoring"),
+        dq_opt_float(
+            "margin", "X", &o->margin, 0, 1e3,
+            "loss that verdicts allow, of accuracy or in nats of NLL (default 0.01: one point "
+            "of accuracy, 1 % of perplexity)"),
+        dq_opt_flag(
+            "force", &o->force,
+            "replace the files named above where they exist; a resumed run, too, writes them "
+            "anew and needs it for those that an earlier run left"),
+        dq_opt_list(
+            "fail-if", "CONDITION", &o->fail_if,
+            "exit with status 7, after everything is written, where a result meets it, where none "
+            "has such a number, or where it needs a reference that is not in the run: "
+            "'kld_nats > 0.01', 'ppl_ratio >= 1.02', 'acc_delta < -0.01', 'kld_nats.p99 > 1'; "
+            "may be repeated"),
         DQ_LOGGER_OPTIONS(o->logger),
         {0},
     };
