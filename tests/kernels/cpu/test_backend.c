@@ -3,6 +3,7 @@
 #include "base/os.h"
 #include "engine/backend.h"
 #include "model/model.h"
+#include "tensor/weight_format.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,10 +99,12 @@ static void refusals(void **state)
     memset(&err, 0, sizeof err);
     kv.v_bits = 4;
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
-    dq_layer layer = {.down = {.name = "layers.0.down", .rows = 2, .cols = 2, .bits = 4}};
+    dq_layer layer = {
+        .down = {
+            .name = "layers.0.down", .rows = 2, .cols = 2, .format = &dq_format_int, .bits = 4}};
     dq_model m = {.path = "m.h5", .n_layers = 1, .layer = &layer};
     assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_OK);
-    layer.down.bits = 16;
+    layer.down.format = &dq_format_dense;
     assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "layers.0.down is not packed"));
     memset(&err, 0, sizeof err);
