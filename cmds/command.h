@@ -1,5 +1,5 @@
 /* command: the commands of dq. Only this folder reads argv, prints, or exits.
- * To add a command: a file cmd_x.c, its prototype here, a row in main.c, a section in README.md.
+ * ARCHITECTURE.md says what a new command touches.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_COMMAND_H
 #define DQ_COMMAND_H

@@ -1,8 +1,9 @@
 #!/bin/sh
 # defects.sh: every row of a table of defects must make its test fail.
 #   sh defects.sh REPOSITORY C++ TABLE DIRECTORY-OF-TEST-PROGRAMS
-# A kernel's file (or HEADER:FILE, a header in the same folder) is copied, the text replaced, the copy built for the CPU and loaded before the library
-# of the right kernel. Barriers have a table of their own (barriers.sh). First the copy without a defect must pass, or a failure would mean nothing. Also
+# A kernel's file (or HEADER:FILE, a header in the same folder) is copied, the text replaced, the copy built for the CPU
+# and loaded before the library of the right kernel. A spoilt header stands in a tree of its own, which is searched
+# before the right one. Barriers have a table of their own (barriers.sh). First the copy without a defect must pass, or a failure would mean nothing. Also
 # checks itself on rows that must be complained about.
 set -eu
 LC_ALL=C
@@ -30,7 +31,7 @@ build() {
     case $3 in race_*) tool="-g -fsanitize=thread" ;; esac
     # shellcheck disable=SC2086
     "$cxx" $tool -std=c++17 -O1 -ffp-contract=off -fno-exceptions -fno-rtti -DDQ_SIMT -fPIC -shared \
-        -I "$root/src" -I "$root" \
+        -I "$work/tree" -I "$root/src" -I "$root" \
         -x c++ "$2" -o "$work/kernel.so" >"$work/log" 2>&1
 }
 
@@ -42,15 +43,20 @@ run() { # PROGRAM and its arguments
         TSAN_OPTIONS="exitcode=66 history_size=2 halt_on_error=1" ./$1 || exit 1) >"$work/out" 2>&1
 }
 
-# spoil FILE OLD NEW SOURCE: $work/tree/SOURCE, which includes a spoilt FILE or is it.
+# spoil FILE OLD NEW: $work/tree/FILE, spoilt.
 spoil() {
     rm -rf "$work/tree"
-    mkdir "$work/tree"
-    [ "${1##*/}" = "$4" ] || cp "$root/${1%/*}"/*.cuh "$root/${1%/*}"/*.h "$root/${1%/*}/$4" "$work/tree"
-    replace "$root/$1" "$2" "$3" >"$work/tree/${1##*/}"
+    mkdir -p "$work/tree/${1%/*}"
+    replace "$root/$1" "$2" "$3" >"$work/tree/$1"
+}
+
+# spoilt FILE: its copy, or itself where a header is what was spoilt.
+spoilt() {
+    if [ -e "$work/tree/$1" ]; then echo "$work/tree/$1"; else echo "$root/$1"; fi
 }
 
 check_row() { # FILE PROGRAM OLD NEW CAUGHT: a line if something is wrong
+    rm -rf "$work/tree"
     name="$1, \"$3\" -> \"$4\""
     source=${1%%:*} part=${1##*:}
     part=${part##*/}
@@ -63,9 +69,9 @@ check_row() { # FILE PROGRAM OLD NEW CAUGHT: a line if something is wrong
             cat "$work/log" "$work/out"
         fi
     fi
-    if ! spoil "$source" "$3" "$4" "$part"; then
+    if ! spoil "$source" "$3" "$4"; then
         echo "$name: the text does not stand there exactly once"
-    elif ! build "$1" "$work/tree/$part" "$2"; then
+    elif ! build "$1" "$(spoilt "$1")" "$2"; then
         echo "$name: does not compile: $(head -5 "$work/log")"
     elif run "$2"; then
         echo "$name: $2 passes"
