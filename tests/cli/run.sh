@@ -1,6 +1,6 @@
 #!/bin/sh
 # run.sh: the command line as users and scripts meet it: exit status, messages, files left behind.
-#   sh tests/cli/run.sh DQ REPOSITORY [PART...]     PART: a file beside this one, without .sh
+#   sh tests/cli/run.sh DQ REPOSITORY PART...     PART: a file beside this one, without .sh
 # Each part stands on its own. Prints one line per failed check; exits 1 if there was one.
 set -u
 LC_ALL=C
