@@ -132,17 +132,41 @@ static dq_status go_on(const cmd_eval_resume *s, dq_eval *e, dq_err *err)
     return err->code;
 }
 
+/* Another run's file of finished work; "" without one. */
+static const char *other_file(dq_arena *a)
+{
+    const char **name;
+    size_t n;
+    dq_err ignored = {0};
+    if (dq_file_dir_names(&name, &n, ".", a, &ignored) != DQ_OK) return "";
+    for (size_t i = 0; i < n; i++) {
+        const size_t len = strlen(name[i]);
+        if (strncmp(name[i], "dq-eval-", 8) == 0 && len > 7 &&
+            strcmp(name[i] + len - 7, ".resume") == 0)
+            return name[i];
+    }
+    return "";
+}
+
+/* That there is nothing to resume; and what there is, if it may have been meant. */
+static void say_nothing_here(const char *path, dq_logger *log)
+{
+    dq_arena *a = dq_arena_new();
+    const char *other = a ? other_file(a) : "";
+    dq_logger_warn(log,
+                   "%s: is not in this folder, so there is nothing to resume with these inputs and "
+                   "settings%s%s%s; everything is computed",
+                   path, *other ? " (" : "", other,
+                   *other ? " is of others, or of another version of dq)" : "");
+    dq_arena_free(a);
+}
+
 dq_status cmd_eval_resume_begin(const cmd_eval_resume *s, dq_eval *e, bool resume, dq_logger *t,
                                 dq_err *err)
 {
     dq_err why = {0};
     if (resume && dq_file_exists(s->path)) return go_on(s, e, err);
-    if (resume)
-        dq_logger_warn(
-            t,
-            "%s: is not in this folder, so there is nothing to resume with these inputs and "
-            "settings; everything is computed",
-            s->path);
+    if (resume) say_nothing_here(s->path, t);
     if (dq_file_exists(s->path) && !dq_journal_busy(s->path) && rename(s->path, s->old) == 0)
         dq_logger_warn(
             t,

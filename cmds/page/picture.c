@@ -71,9 +71,16 @@ void dq_picture_begin(dq_picture *c, dq_html_page *p, int wide, int high)
                    wide, high);
 }
 
+/* gnuplot computes ranges in double: what is next to its ends has no place on a page. */
+static bool can_be_drawn(double x)
+{
+    enum { DECADES = 100 };
+    return isfinite(x) && (x == 0 || fabs(log10(fabs(x))) < DECADES);
+}
+
 static void number(dq_picture *c, double x)
 {
-    if (isfinite(x))
+    if (can_be_drawn(x))
         dq_picture_set(c, " %.9g", x);
     else
         dq_picture_set(c, " NaN");
@@ -94,7 +101,7 @@ static void block(dq_picture *c, int n, int n_cols, const double *const *col)
 static bool any(int n, const double *y)
 {
     for (int i = 0; i < n; i++) {
-        if (isfinite(y[i])) return true;
+        if (can_be_drawn(y[i])) return true;
     }
     return false;
 }

@@ -387,7 +387,7 @@ static void confidence_table(dq_html *h)
             dq_html_page_html(h->p, "<tr>");
             dq_html_page_cell(h->p, k ? "" : h->row[i].label);
             dq_html_page_cellf(h->p, "%g to %g", dq_html_real(b, "from"), dq_html_real(b, "to"));
-            dq_html_page_cellf(h->p, "%.0f", dq_html_real(b, "n"));
+            dq_html_count_cell(h, dq_html_real(b, "n"));
             dq_html_page_value(h->p, x, se);
             x = dq_html_metric(b, "same_top1", &se);
             dq_html_page_value(h->p, x, se);

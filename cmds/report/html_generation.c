@@ -50,7 +50,7 @@ void dq_html_generation(dq_html *h)
         dq_html_page_html(h->p, "<tr>");
         dq_html_page_cell(h->p, r->label);
         dq_html_page_cell(h->p, r->task);
-        dq_html_page_cellf(h->p, "%.0f", dq_html_real(r->j, "n"));
+        dq_html_count_cell(h, dq_html_real(r->j, "n"));
         dq_html_page_value(h->p, x, se);
         x = dq_html_metric(r->metrics, "strict_match", &se);
         dq_html_page_value(h->p, x, se);

@@ -174,7 +174,7 @@ void dq_html_metric_cell(dq_html *h, const json_t *object, const char *key)
     const json_t *ends = json_object_get(json_object_get(object, key), "interval");
     double se, x = dq_html_metric(object, key, &se);
     const double low = dq_html_real_at(ends, 0), high = dq_html_real_at(ends, 1);
-    if (se != 0 || !isfinite(low))
+    if (se != 0 || !isfinite(low) || !isfinite(high) || !isfinite(x))
         dq_html_page_value(h->p, x, se);
     else if (high <= x)
         dq_html_page_cellf(h->p, "%.4f (≥ %.4f)", x, low);

@@ -176,7 +176,7 @@ static void bins_table(dq_html *h)
             dq_html_page_cell(h->p, k ? "" : h->row[i].label);
             dq_html_page_cellf(h->p, "%.0f to %.0f", dq_html_real(b, "from"),
                                dq_html_real(b, "to"));
-            dq_html_page_cellf(h->p, "%.0f", dq_html_real(b, "n"));
+            dq_html_count_cell(h, dq_html_real(b, "n"));
             dq_html_page_value(h->p, x, se);
             x = dq_html_metric(b, "difference_nats", &se);
             dq_html_page_value(h->p, x, se);

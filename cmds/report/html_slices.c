@@ -8,7 +8,7 @@ static void slice_row(dq_html *h, const char *label, const char *name, const jso
     dq_html_page_html(h->p, "<tr>");
     dq_html_page_cell(h->p, label);
     dq_html_page_cell(h->p, name);
-    dq_html_page_cellf(h->p, "%.0f", dq_html_real(s, "n"));
+    dq_html_count_cell(h, dq_html_real(s, "n"));
     dq_html_page_value(h->p, x, se);
     x = dq_html_metric(s, "delta_nats", &se);
     dq_html_page_value(h->p, x, se);

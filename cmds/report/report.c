@@ -7,6 +7,7 @@
 #include "cmds/page/gnuplot.h"
 #include "cmds/report/html_sections.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static const struct kind {
     [DQ_HTML_QUANTIZE] = {"quantize", "Containers", true, dq_html_quantize_read},
     [DQ_HTML_EVAL] = {"eval", "Evaluation", false, dq_html_rows_read},
 };
-enum { KINDS = sizeof kinds / sizeof kinds[0], MAJOR = 1, RESULTS_MAX = 5000 };
+enum { KINDS = sizeof kinds / sizeof kinds[0], MAJOR = 1, RESULTS_MAX = 5000, TENSORS_MAX = 50000 };
 
 typedef struct part {
     int kind;
@@ -37,10 +38,17 @@ typedef struct report {
 } report;
 
 /* The kind that a schema "dq-eval/1" names. */
+/* "1" or "1." and digits. */
+static bool is_of_version(const char *version)
+{
+    char *end;
+    if (!isdigit((unsigned char)*version) || strtol(version, &end, 10) != MAJOR) return false;
+    return *end == 0 || (*end == '.' && end[1] && end[1 + strspn(end + 1, "0123456789")] == 0);
+}
+
 static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
 {
     const char *schema = dq_html_text(document, "schema");
-    char *end;
     if (!*schema)
         return dq_fail(err, DQ_DAMAGED,
                        "not a document of dq (expected an object with a \"schema\"). Give what dq "
@@ -51,8 +59,7 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
         if (strncmp(schema, "dq-", 3) != 0 || strncmp(schema + 3, command, n) != 0 ||
             schema[3 + n] != '/')
             continue;
-        const long major = strtol(schema + 4 + n, &end, 10);
-        if (major == MAJOR && (*end == 0 || *end == '.')) return DQ_OK;
+        if (is_of_version(schema + 4 + n)) return DQ_OK;
         const char *version = dq_html_text(document, "dq_version");
         return dq_fail(
             err, DQ_MISMATCH,
@@ -66,16 +73,28 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
                    schema);
 }
 
-/* More would be no page that anybody can read, and take hours to draw. *total: of all documents so far. */
-static dq_status check_results(const json_t *document, size_t *total, dq_err *err)
+/* More would be no page that anybody can read, and take hours to draw. Counted over all documents so far. */
+static dq_status check_results(const json_t *document, size_t *results, size_t *tensors,
+                               dq_err *err)
 {
+    const json_t *result;
+    size_t i;
     DQ_TRY(dq_html_check(document, "results", DQ_NEED_LIST, "the document", err));
-    *total += json_array_size(json_object_get(document, "results"));
-    if (*total > RESULTS_MAX)
+    json_array_foreach(json_object_get(document, "results"), i, result)
+    {
+        ++*results;
+        *tensors += json_array_size(json_object_get(result, "rows")); /* of a container */
+    }
+    if (*results > RESULTS_MAX)
         return dq_fail(err, DQ_MISMATCH,
                        "too many results for a page (expected at most %d in all documents, found "
                        "%zu). Make several pages of them",
-                       RESULTS_MAX, *total);
+                       RESULTS_MAX, *results);
+    if (*tensors > TENSORS_MAX)
+        return dq_fail(err, DQ_MISMATCH,
+                       "too many tensors for a page (expected at most %d in all containers, found "
+                       "%zu). Make several pages of them",
+                       TENSORS_MAX, *tensors);
     return DQ_OK;
 }
 
@@ -83,13 +102,13 @@ static dq_status check_results(const json_t *document, size_t *total, dq_err *er
 static dq_status sort_inputs(report *r, const dq_report_input *in, int n, dq_err *err)
 {
     int *kind = dq_alloc(r->a, (size_t)n, sizeof *kind, err), n_in = 0;
-    size_t total = 0;
+    size_t results = 0, tensors = 0;
     r->in = dq_alloc(r->a, (size_t)n, sizeof *r->in, err);
     r->part = dq_alloc(r->a, (size_t)n, sizeof *r->part, err);
     if (!kind || !r->in || !r->part) return err->code;
     for (int i = 0; i < n; i++) {
         if (kind_of(&kind[i], in[i].document, err) == DQ_OK)
-            check_results(in[i].document, &total, err);
+            check_results(in[i].document, &results, &tensors, err);
         DQ_TRY(dq_html_in(&in[i], err));
     }
     for (int k = 0; k < KINDS; k++) {

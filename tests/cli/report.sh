@@ -37,9 +37,17 @@ try 4 "kv.json: no page.*dq-kv-study/1" report "$repo/results/kv/kv.json" -o gon
     printf ']}'
 } >huge.json
 try 4 "huge.json: too many results for a page (expected at most 5000 in all documents, found 5001)" report huge.json -o gone.html
+for schema in 'dq-eval/ 1' dq-eval/+1 dq-eval/1.x dq-eval/1.; do
+    echo "{\"schema\": \"$schema\", \"results\": []}" >version.json
+    try 4 "version.json: a document of another version" report version.json -o gone.html
+done
 awk 'BEGIN { for (i = 0; i < 100000; i++) printf "[" }' >deep.json
 try 3 "deep.json: not valid JSON" report deep.json -o gone.html
 absent gone.html
+
+# numbers at the ends of what a double holds are no range for a picture
+sed 's/"value": [-0-9.e+]*/"value": 1e308/' eval.json >far.json
+"$dq" report far.json -o far.html 2>"$top/err" || complain "report: numbers of 1e308: $(cat "$top/err")"
 
 # files and flags
 try 6 "nowhere.json" report nowhere.json -o gone.html
