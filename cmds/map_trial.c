@@ -97,15 +97,15 @@ static dq_status prepare(trial *t, const char *text_path, dq_err *err)
     return err->code;
 }
 
-/* Mean of x - y (y NULL: of x) over blocks of ids; room[n] and cluster[n] are for its own use. */
-static dq_mean mean_of(const trial *t, const double *x, const double *y, double *capacity,
+/* Mean of x - y (y NULL: of x) over blocks of ids; scratch[n] and cluster[n] are for its own use. */
+static dq_mean mean_of(const trial *t, const double *x, const double *y, double *scratch,
                        int32_t *cluster)
 {
     for (int64_t i = 0; i < t->n; i++) {
-        capacity[i] = x[i] - (y ? y[i] : 0.0);
+        scratch[i] = x[i] - (y ? y[i] : 0.0);
         cluster[i] = (int32_t)(i / BLOCK);
     }
-    return dq_mean_clustered(capacity, cluster, t->n);
+    return dq_mean_clustered(scratch, cluster, t->n);
 }
 
 static json_t *interval_json(dq_interval x)
@@ -145,15 +145,15 @@ static void warn_better(const trial *t, int better)
 
 static dq_status report(json_t **out, const trial *t, dq_err *err)
 {
-    double *capacity = dq_alloc(t->a, (size_t)t->n, sizeof *capacity, err), best = 0.0;
+    double *scratch = dq_alloc(t->a, (size_t)t->n, sizeof *scratch, err), best = 0.0;
     int32_t *cluster = dq_alloc(t->a, (size_t)t->n, sizeof *cluster, err);
     int better = 0;
     dq_mean nll = dq_mean_none;
-    if (!capacity || !cluster) return err->code;
+    if (!scratch || !cluster) return err->code;
     json_t *o = json_object(), *maps = json_array();
     for (int i = 0; i < t->n_maps; i++) {
-        nll = mean_of(t, t->nll[i], NULL, capacity, cluster);
-        const dq_mean d = mean_of(t, t->nll[i], t->nll[0], capacity, cluster);
+        nll = mean_of(t, t->nll[i], NULL, scratch, cluster);
+        const dq_mean d = mean_of(t, t->nll[i], t->nll[0], scratch, cluster);
         json_array_append_new(maps, map_json(t, i, nll, d));
         if (i && d.value < best && dq_mean_interval(d).high < -clear) {
             best = d.value;

@@ -24,10 +24,10 @@ dq_kv_report_shares dq_kv_report_shares_of(const dq_kv_spec *set, const dq_kv_ca
     double coded = (double)(b->codes + b->scales + h->dense16);
     s.bytes_per_token = quotient((double)s.bytes_cached, (double)h->tokens);
     s.ratio_cached = quotient((double)h->baseline, (double)s.bytes_cached);
-    /* what held would be if all kept tokens were codes: the limit for long contexts */
-    const double held_coded = quotient((double)b->tokens_coded, (double)b->tokens);
+    /* what ratio_cached would be if all kept tokens were codes: the limit for long contexts */
+    const double cached_coded = quotient((double)b->tokens_coded, (double)b->tokens);
     s.ratio_payload =
-        b->tokens_coded ? quotient((double)h->baseline * held_coded, coded) : (double)NAN;
+        b->tokens_coded ? quotient((double)h->baseline * cached_coded, coded) : (double)NAN;
     s.kept = quotient((double)b->tokens, (double)h->slots);
     s.kvpress = 1 - s.kept;
     s.cut = quotient((double)h->tokens_cut, (double)h->tokens);

@@ -14,7 +14,7 @@ typedef struct dq_kv_report_shares {
     bool measured;
     int64_t bytes_cached;
     double bytes_per_token; /* of context */
-    double ratio_cached;    /* baseline / held */
+    double ratio_cached;    /* baseline / cached */
     double ratio_payload;   /* what it would be if all kept tokens were codes */
     double lowbit;          /* of the keys that rows of scored ids read, those that were codes */
     double kept, kvpress;   /* kvpress: 1 - kept */

@@ -258,7 +258,7 @@ static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
 {
     const dq_eval_source *s = &x->e.source[ids->source];
     const dq_requests *q = &ids->req;
-    const char *capacity = cmd_eval_face_of(s)->kept_capacity;
+    const char *reserves = cmd_eval_face_of(s)->reserves;
     char first[64] = "";
     int64_t k = 0;
     while (k < q->n && !q->req[k].truncated) k++;
@@ -271,7 +271,7 @@ static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
                    "beginning of their context%s",
                    s->path, (long long)q->n_truncated, (long long)q->n_items,
                    x->e.model[ids->model].m->max_positions, x->names[ids->model],
-                   capacity ? " with room for " : "", capacity ? capacity : "", first);
+                   reserves ? " with room for " : "", reserves ? reserves : "", first);
 }
 
 /* What --long skip has left out. */
@@ -465,7 +465,7 @@ static dq_status write_files(eval_run *x, const cmd_eval_view *v, const char **w
 }
 
 /* The page of --html. Where no page can be made of the document (gnuplot fails, too many rows), only
- * `drawing` says so: the data are handed out all the same. */
+ * `drawing` says so: the data are written all the same. */
 static dq_status write_page(eval_run *x, const char **written, int *n, dq_err *drawing, dq_err *err)
 {
     const dq_report_input in = {"", x->doc};

@@ -76,7 +76,7 @@ typedef struct cmd_eval_face {
     dq_status (*opened)(const void *own, const struct cmd_eval_options *o, const dq_eval *e,
                         dq_err *err);
     /* what positions are kept free for where a context is cut, for a warning */
-    const char *kept_capacity;
+    const char *reserves;
     void (*warn_plan)(dq_logger *t, const cmd_eval_view *v);
     dq_status (*say)(dq_logger *t, const cmd_eval_view *v, dq_err *err);
     /* Adds all that the source's results depend on besides what all results do. */

@@ -1,4 +1,4 @@
-/* eval_report: the forms in which dq eval hands out a finished sweep.
+/* eval_report: the forms in which dq eval gives a finished sweep.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_EVAL_REPORT_H
 #define DQ_EVAL_REPORT_H

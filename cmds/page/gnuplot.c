@@ -113,7 +113,7 @@ static void first_complaint(char line[200], const char *text)
 
 /* A full disk makes gnuplot fail like any other trouble, or not at all: whether another byte fits behind what it
  * wrote. */
-static dq_status check_capacity(int fd, dq_err *err)
+static dq_status check_disk(int fd, dq_err *err)
 {
     struct stat st;
     if (fstat(fd, &st) == 0 &&
@@ -129,7 +129,7 @@ static dq_status run(char **out, size_t *len, char *const *argv, const int fd[3]
     char *said = NULL, line[200] = "no message";
     size_t n;
     DQ_TRY(spawn(&status, argv, fd, err));
-    DQ_TRY(check_capacity(fd[1], err));
+    DQ_TRY(check_disk(fd[1], err));
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return take(out, len, fd[1], err);
     if (take(&said, &n, fd[2], err) == DQ_OK) {
         first_complaint(line, said);

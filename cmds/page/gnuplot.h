@@ -8,7 +8,7 @@
 /* DQ_RESOURCE with the package to install when no gnuplot of version 5 or later can be started.
  * Commands ask before long work. */
 dq_status dq_gnuplot_check(dq_err *err);
-/* Runs a script and hands out what it prints, with a NUL behind it; *out is ended by free(). Script
+/* Runs a script and gives what it prints, with a NUL behind it; *out is ended by free(). Script
  * and output pass through files in $TMPDIR (else /tmp) that lose their names at once, so nothing
  * stays behind whatever happens. DQ_RESOURCE with gnuplot's first complaint when it fails, DQ_FILE when
  * those files have no room, DQ_STOPPED when a signal came meanwhile. */

@@ -115,19 +115,19 @@ static void draw_lines(dq_html *h, dq_picture *c, const char *task, const char *
 /* Tenths around all values and their error bars, within 0 to 1. */
 static void accuracy_axis(const dq_html *h, dq_picture *c, const char *task)
 {
-    double least = 1, max = 0;
+    double min = 1, max = 0;
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
         const char *m = strcmp(r->task, task) == 0 ? dq_html_main_metric(r) : NULL;
         double se = 0, y = m ? dq_html_metric(r->metrics, m, &se) : (double)NAN;
         if (!isfinite(y)) continue;
-        least = fmin(least, y - (se > 0 ? se : 0));
+        min = fmin(min, y - (se > 0 ? se : 0));
         max = fmax(max, y + (se > 0 ? se : 0));
     }
-    least = fmax(0, floor(10 * least - 0.2) / 10);
+    min = fmax(0, floor(10 * min - 0.2) / 10);
     max = fmin(1, ceil(10 * max + 0.2) / 10);
-    dq_picture_set(c, "set yrange [%g:%g]\nset ytics %g\n", least, max + 0.03 * (max - least),
-                   max - least > 0.6 ? 0.2 : 0.1);
+    dq_picture_set(c, "set yrange [%g:%g]\nset ytics %g\n", min, max + 0.03 * (max - min),
+                   max - min > 0.6 ? 0.2 : 0.1);
 }
 
 static void accuracy_picture(dq_html *h, const char *task, const char *metric)
@@ -255,13 +255,13 @@ static bool has_kld(const dq_html_row *r)
  * them. */
 static bool shows_floor(const dq_html *h, const char *task, double level)
 {
-    double least = (double)INFINITY;
+    double min = (double)INFINITY;
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *r = &h->row[i];
         double x = dq_html_metric(r->metrics, "kld_nats", NULL);
-        if (strcmp(r->task, task) == 0 && has_kld(r) && x > 0) least = fmin(least, x);
+        if (strcmp(r->task, task) == 0 && has_kld(r) && x > 0) min = fmin(min, x);
     }
-    return isfinite(level) && level > least / 100;
+    return isfinite(level) && level > min / 100;
 }
 
 static void kld_picture(dq_html *h, const char *task)

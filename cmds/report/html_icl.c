@@ -41,20 +41,20 @@ static void draw_shots(dq_picture *c, const dq_html_row *r)
 
 static void shots_axis(const dq_html *h, dq_picture *c, const char *task)
 {
-    double least = HUGE_VAL, max = -HUGE_VAL;
+    double min = HUGE_VAL, max = -HUGE_VAL;
     for (int i = 0; i < h->n; i++) {
         const json_t *x;
         size_t k;
         if (strcmp(h->row[i].task, task) != 0) continue;
         json_array_foreach(icl_of(&h->row[i], "curve"), k, x)
         {
-            least = fmin(least, dq_html_real(x, "shots"));
+            min = fmin(min, dq_html_real(x, "shots"));
             max = fmax(max, dq_html_real(x, "shots"));
         }
     }
-    double capacity = max > least ? 0.04 * (max - least) : 1;
-    if (max >= least) dq_picture_set(c, "set xrange [%g:%g]\n", least - capacity, max + capacity);
-    if (max - least < 8) dq_picture_set(c, "set xtics 1\n"); /* no half demonstrations */
+    double margin = max > min ? 0.04 * (max - min) : 1;
+    if (max >= min) dq_picture_set(c, "set xrange [%g:%g]\n", min - margin, max + margin);
+    if (max - min < 8) dq_picture_set(c, "set xtics 1\n"); /* no half demonstrations */
 }
 
 static void shots_picture(dq_html *h, const char *task)

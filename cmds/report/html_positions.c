@@ -35,20 +35,20 @@ static curve curve_of(const dq_html_row *r, const char *what)
 
 static void position_axis(dq_html *h, dq_picture *c)
 {
-    double least = HUGE_VAL, max = 0;
+    double min = HUGE_VAL, max = 0;
     for (int i = 0; i < h->n; i++) {
         curve k = curve_of(&h->row[i], "cumulative_nll_nats");
         for (int n = 0; n < k.n; n++) {
-            least = fmin(least, k.x[n]);
+            min = fmin(min, k.x[n]);
             max = fmax(max, k.x[n]);
         }
     }
     dq_picture_set(c, "set xlabel \"position, tokens\"\n");
-    if (!(max > least && least > 0)) return;
-    dq_picture_set(c, "set logscale x 2\nset xrange [%g:%g]\nset xtics (", least / 1.1, max * 1.1);
-    double x = exp2(floor(log2(least)));
-    for (int n = 0; x <= max; x *= max / least > 64 ? 4 : 2) {
-        if (x < least) continue;
+    if (!(max > min && min > 0)) return;
+    dq_picture_set(c, "set logscale x 2\nset xrange [%g:%g]\nset xtics (", min / 1.1, max * 1.1);
+    double x = exp2(floor(log2(min)));
+    for (int n = 0; x <= max; x *= max / min > 64 ? 4 : 2) {
+        if (x < min) continue;
         if (x >= 1024 && fmod(x, 1024) == 0)
             dq_picture_set(c, "%s\"%gK\" %g", n++ ? ", " : "", x / 1024, x);
         else

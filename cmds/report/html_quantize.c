@@ -306,7 +306,7 @@ static void role_row(dq_html *h, int i, const char *name, const roles *r, int ro
 {
     const json_t *row;
     size_t k;
-    double least = HUGE_VAL, max = -HUGE_VAL, at = (double)NAN, n = 0;
+    double min = HUGE_VAL, max = -HUGE_VAL, at = (double)NAN, n = 0;
     json_array_foreach(rows_of(h, i), k, row)
     {
         const place p = place_of(row);
@@ -314,15 +314,15 @@ static void role_row(dq_html *h, int i, const char *name, const roles *r, int ro
         if (role_index(r, &p) != role || !isfinite(x)) continue;
         n++;
         max = fmax(max, x);
-        if (x < least) at = p.layer;
-        least = fmin(least, x);
+        if (x < min) at = p.layer;
+        min = fmin(min, x);
     }
     if (n == 0) return;
     dq_html_page_html(h->p, "<tr>");
     dq_html_page_cell(h->p, name);
     dq_html_page_cell(h->p, dq_html_words(h, "%.*s", r->at[role].len, r->at[role].name));
     dq_html_count_cell(h, n);
-    db_cell(h, least);
+    db_cell(h, min);
     dq_html_count_cell(h, at);
     db_cell(h, max);
     dq_html_page_html(h->p, "</tr>\n");

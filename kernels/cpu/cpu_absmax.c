@@ -14,7 +14,7 @@ static size_t absmax_bytes(const dq_attend_args *args)
            (size_t)n_q * (sizeof(dq_simd_int8_rows) + sizeof(int));
 }
 
-/* Raises most[DQ_PAGE_TOKENS] to the largest |q . k| of one query head on a page; as NaN stays, unlike in a
+/* Raises max[DQ_PAGE_TOKENS] to the largest |q . k| of one query head on a page; as NaN stays, unlike in a
  * comparison. */
 static void raise_rows(const dq_simd *simd, float *max, const float *product, const dq_kv_span *a,
                        const int64_t *visible, int64_t p)

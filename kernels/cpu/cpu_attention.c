@@ -129,7 +129,7 @@ static bool whole_sequences(const dq_attend_args *args)
     return args->columns || args->measure;
 }
 
-static bool observers(const work *w)
+static bool observes(const work *w)
 {
     return w->args->columns || w->measure || w->mass;
 }
@@ -367,7 +367,7 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_row
         softmax_rows(w, s, u->slot[i], ld, rows, u->head[i], keys);
     }
     /* all of them first: subtracting overwrites maps */
-    for (int i = 0; observers(w) && i < u->n_outs; i++) observe_maps(w, s, ld, rows, list, u, i);
+    for (int i = 0; observes(w) && i < u->n_outs; i++) observe_maps(w, s, ld, rows, list, u, i);
     for (int i = 0; i < u->n_outs; i++) subtract(w, s, ld, rows, u, i);
     times_values(w, s, ld, rows, list, u, keys);
     for (int i = 0; i < u->n_outs; i++) finish(w, s, rows, u->out[i], u->first[i]);
@@ -499,7 +499,7 @@ static int64_t list_tasks(task *list, const dq_attend_args *args, bool by_group)
     return n;
 }
 
-/* Capacity for what tasks find, till all are done: a measure for each sequence, masses for each row of spans. */
+/* Memory for what tasks find, till all are done: a measure for each sequence, masses for each row of spans. */
 static bool begin_observers(dq_backend *b, work *w)
 {
     const dq_attend_args *args = w->args;

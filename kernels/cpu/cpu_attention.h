@@ -20,7 +20,7 @@ typedef struct dq_cpu_page {
     dq_simd_int8_page coded; /* first == end: none; overrides what the f32 product says */
 } dq_cpu_page;
 
-/* Floats of scratch for up to `heads` query heads of `rows` rows; enough for dq_kv_read_* too. */
+/* Floats of scratch for up to `heads` query heads of `rows` rows; enough for dq_cpu_kv_read_* too. */
 int64_t dq_cpu_score_floats(const dq_attend_args *args, int64_t rows, int64_t heads);
 /* Query heads in 8 bits, q[n_heads], into scratch; nothing with other arithmetic. */
 void dq_cpu_round_queries(dq_simd_int8_rows *q, const dq_cpu *cpu, const dq_attend_args *args,

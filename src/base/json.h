@@ -33,7 +33,7 @@ dq_status dq_json_text(const char **out, const json_t *object, const char *key,
 /* From now on every allocation of jansson is watched. Once, before the first value is made. */
 void dq_json_watch(void);
 /* DQ_RESOURCE when one of them has failed: some value since then lacks a member, and no document of
- * this process may be handed out. */
+ * this process may be written. */
 dq_status dq_json_complete(dq_err *err);
 /* The text of a value, ended by free; `flags` are jansson's. DQ_RESOURCE as above, or for a NULL
  * value. */

@@ -98,7 +98,7 @@ static dq_status list_shards(dq_checkpoint *c, json_t *weights, const char *path
     return DQ_OK;
 }
 
-/* Maps file i and appends its tensors to `parts`. */
+/* Maps file i and appends its tensors to `part`. */
 static dq_status open_file(dq_checkpoint *c, int i, const char *dir, dq_tensor **part,
                            int64_t *count, dq_err *err)
 {

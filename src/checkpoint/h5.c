@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-void dq_h5_finish(void)
+void dq_h5_setup(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     H5PLset_loading_state(0);
@@ -16,7 +16,7 @@ void dq_h5_finish(void)
 void dq_h5_begin(dq_h5 *h)
 {
     memset(h, 0, sizeof *h);
-    dq_h5_finish();
+    dq_h5_setup();
 }
 
 hid_t dq_h5_keep(dq_h5 *h, hid_t id)

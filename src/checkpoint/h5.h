@@ -26,8 +26,8 @@ typedef struct dq_h5 {
 
 /* Before every use of the library: its own messages are off (dq says in one line what is wrong), it loads
  * no code from a folder of plugins, and no file leads into another one. */
-void dq_h5_finish(void);
-void dq_h5_begin(dq_h5 *h); /* settles too */
+void dq_h5_setup(void);
+void dq_h5_begin(dq_h5 *h); /* sets up first */
 /* Remembers id and returns it; a negative id is passed through. */
 hid_t dq_h5_keep(dq_h5 *h, hid_t id);
 /* Closes what was opened after `mark` identifiers. False when a close failed. */

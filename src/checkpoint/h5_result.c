@@ -76,7 +76,7 @@ dq_status dq_h5_result_new(dq_h5_result **out, const char *path, bool force, dq_
     DQ_TRY(dq_h5_result_check(path, force, err));
     dq_h5_result *h = dq_block_new(1, sizeof *h, err);
     if (!h) return err->code;
-    dq_h5_finish();
+    dq_h5_setup();
     h->matrix = H5I_INVALID_HID;
     snprintf(h->path, sizeof h->path, "%s", path);
     snprintf(h->partial, sizeof h->partial, "%s.partial", path);

@@ -5,7 +5,7 @@
 
 #include "tensor/weight.h"
 
-/* `find` hands out a weight or vector by its name in the checkpoint. */
+/* `find` gives a weight or vector by its name in the checkpoint. */
 typedef struct dq_source {
     void *arg;
     /* Fills *w (dense or packed; vectors and scalars have rows = numel, cols = 1; anything of n > 2

@@ -21,7 +21,7 @@ struct dq_model; /* operations see numbers, never a model */
 
 /* Per-key sums that eviction policies read, over the rows of one attend call (or the last
  * `last_rows` of each sequence; 0: all). For sequence i of the batch and KV head group g the
- * n = dq_kv_count(kv, seq, layer, g) values start at column offset[i * n_groups + g] of each array.
+ * n = kv_count(b, kv, seq, layer, g, NULL) values start at column offset[i * n_groups + g] of each array.
  * mass[m]: sum over rows and output heads of the group of the probability that map m gives the key (a
  * map that several output heads share counts for each of them); lambda_mass: of lambda A2; diff: of
  * |A1 - lambda A2|; loo: of the length of the change that leaving the key out makes to the output head

@@ -19,7 +19,7 @@ typedef struct dq_batch {
     int n_seq;
     int64_t n_rows;         /* cu_rows[n_seq] */
     const int64_t *cu_rows; /* [n_seq + 1], from 0 */
-    const int32_t *seq;     /* [n_seq] handles from dq_kv_seq_new or dq_kv_fork */
+    const int32_t *seq;     /* [n_seq] handles from kv_seq_new or kv_fork of dq_ops */
     const int32_t *ids;     /* [n_rows] */
     const int32_t *pos;     /* [n_rows] */
 } dq_batch;

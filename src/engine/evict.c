@@ -92,7 +92,7 @@ void dq_evictor_free(dq_evictor *e)
     dq_block_free(e);
 }
 
-/* Capacity for a handle. */
+/* Makes the list hold one more handle. */
 static dq_status reach(dq_evictor *e, int32_t seq, dq_err *err)
 {
     if (seq < 0) return dq_fail(err, DQ_BUG, "no sequence %d to evict from", (int)seq);
@@ -161,7 +161,7 @@ static dq_status compact_sequence(dq_evictor *e, int watched, int64_t *count, dq
 }
 
 /* Ends the watching of a pass. */
-static dq_status settle(dq_evictor *e, dq_err *err)
+static dq_status end_watch(dq_evictor *e, dq_err *err)
 {
     if (!e->area) return DQ_OK;
     int64_t *count = dq_block_new((size_t)e->n_lists, sizeof *count, err);
@@ -228,7 +228,7 @@ dq_status dq_evictor_watch(dq_evictor *e, const dq_batch *batch, const dq_column
                            dq_err *err)
 {
     *out = NULL;
-    DQ_TRY(settle(e, err));
+    DQ_TRY(end_watch(e, err));
     if (e->n_columns == 0 || batch->n_seq == 0) return DQ_OK;
     for (int i = 0; i < batch->n_seq; i++) DQ_TRY(reach(e, batch->seq[i], err));
     if (area_new(e, batch, err) != DQ_OK) {
@@ -420,7 +420,7 @@ static dq_status evict_sequence(dq_evictor *e, int32_t seq, int32_t prefix, dq_e
 dq_status dq_evictor_run(dq_evictor *e, const dq_batch *batch, const int32_t *prefix,
                          dq_evict_report *report, dq_err *err)
 {
-    DQ_TRY(settle(e, err));
+    DQ_TRY(end_watch(e, err));
     for (int i = 0; e->spec.evict.policy && i < batch->n_seq; i++)
         DQ_TRY(evict_sequence(e, batch->seq[i], prefix[i], report, err));
     return err->code;
@@ -428,7 +428,7 @@ dq_status dq_evictor_run(dq_evictor *e, const dq_batch *batch, const int32_t *pr
 
 dq_status dq_evictor_fork(dq_evictor *e, int32_t from, int32_t to, dq_err *err)
 {
-    DQ_TRY(settle(e, err));
+    DQ_TRY(end_watch(e, err));
     DQ_TRY(reach(e, from, err));
     DQ_TRY(reach(e, to, err));
     sums *parent = &e->seq[from], copy;

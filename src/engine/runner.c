@@ -140,7 +140,7 @@ const dq_kv_spec *dq_runner_kv_spec(const dq_runner *r)
     return &r->kv_spec;
 }
 
-static double bytes_cached(const dq_runner *r)
+static double bytes_in_use(const dq_runner *r)
 {
     const slot *const all[] = {&r->x,      &r->h,      &r->q,    &r->k,  &r->v,     &r->y,
                                &r->angles, &r->lambda, &r->gate, &r->up, &r->absmax};
@@ -151,20 +151,20 @@ static double bytes_cached(const dq_runner *r)
 }
 
 /* What a pass may take: what is free, and what earlier ones of this runner have taken. */
-static double capacity_of(const dq_runner *r)
+static double available_for(const dq_runner *r)
 {
-    return (double)r->b->ops->memory(r->b) + bytes_cached(r);
+    return (double)r->b->ops->memory(r->b) + bytes_in_use(r);
 }
 
 int64_t dq_runner_rows(const dq_runner *r, int64_t max)
 {
-    return r->b->ops->memory ? dq_memory_fit_rows(r->m, &r->kv_spec, capacity_of(r), max) : max;
+    return r->b->ops->memory ? dq_memory_fit_rows(r->m, &r->kv_spec, available_for(r), max) : max;
 }
 
 dq_status dq_runner_advise(const dq_runner *r, int64_t rows, dq_err *err)
 {
     if (err->code != DQ_RESOURCE || !r->b->ops->memory) return err->code;
-    return dq_memory_fit_advise_rows(r->m, &r->kv_spec, capacity_of(r), rows, err);
+    return dq_memory_fit_advise_rows(r->m, &r->kv_spec, available_for(r), rows, err);
 }
 
 /* The pieces of one pass that every layer needs. */

@@ -41,7 +41,7 @@ const dq_kv_spec *dq_runner_kv_spec(const dq_runner *r);
  * sequences of the batch hold a different length in each layer and must be freed. */
 dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pass, dq_mat *hidden,
                          dq_err *err);
-/* Rows of one pass that memory holds beside what others have taken, `most` at most; all where the backend does
+/* Rows of one pass that memory holds beside what others have taken, at most `max`; all where the backend does
  * not know its memory. Counts scratch, cache and final states, with an eighth more for what is rounded up. */
 int64_t dq_runner_rows(const dq_runner *r, int64_t max);
 /* Says behind the text of a DQ_RESOURCE, met in a pass of so many rows, how many would fit. */

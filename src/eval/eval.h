@@ -180,7 +180,7 @@ bool dq_eval_greedy(const dq_eval_row *row, const dq_request *r);
 int dq_eval_pick(const dq_item *item, const dq_eval_row *row, const dq_request *first,
                  bool by_norm);
 
-/* Fractions of scored ids below the KLDs that are handed out, and their names. */
+/* Fractions of scored ids below the KLDs that are given, and their names. */
 enum { DQ_KLD_POINTS = 10 };
 extern const double dq_kld_point[DQ_KLD_POINTS];
 extern const char *const dq_kld_point_name[DQ_KLD_POINTS]; /* "p001" .. "max" */

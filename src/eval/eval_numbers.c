@@ -71,12 +71,12 @@ bool dq_eval_loss_of(dq_interval_loss *out, const dq_eval *e, int row, const dq_
 
 /* The row's scores, those of a cluster side by side. */
 static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *score,
-                  double *capacity, int64_t n_clusters)
+                  double *scratch, int64_t n_clusters)
 {
     const int64_t n = dq_eval_units(e, row);
-    dq_eval_source_of(e, row)->kind->judge(e, row, metric, capacity);
+    dq_eval_source_of(e, row)->kind->judge(e, row, metric, scratch);
     for (int64_t i = 0; i < n; i++)
-        score[n_clusters ? i % n_clusters * (n / n_clusters) + i / n_clusters : i] = capacity[i];
+        score[n_clusters ? i % n_clusters * (n / n_clusters) + i / n_clusters : i] = scratch[i];
 }
 
 static dq_status compare(const dq_eval *e, const dq_eval_row *before, const dq_eval_row *after,
@@ -86,16 +86,16 @@ static dq_status compare(const dq_eval *e, const dq_eval_row *before, const dq_e
     const int64_t n = dq_eval_units(e, after);
     const dq_eval_kind *kind = dq_eval_source_of(e, after)->kind;
     const int64_t n_clusters = kind->n_clusters ? kind->n_clusters(&e->ids[after->ids]) : 0;
-    double *capacity = dq_block_new((size_t)n, sizeof *capacity, err);
+    double *scratch = dq_block_new((size_t)n, sizeof *scratch, err);
     double *was = dq_block_new((size_t)n, sizeof *was, err);
     double *is = dq_block_new((size_t)n, sizeof *is, err);
-    if (capacity && was && is) {
-        judge(e, before, metric, was, capacity, n_clusters);
-        judge(e, after, metric, is, capacity, n_clusters);
+    if (scratch && was && is) {
+        judge(e, before, metric, was, scratch, n_clusters);
+        judge(e, after, metric, is, scratch, n_clusters);
         if (mean) *mean = dq_mean_of_scores(is, n, n_clusters, interval);
         *flips = dq_stat_flips_of(was, is, n, n_clusters);
     }
-    dq_block_free(capacity);
+    dq_block_free(scratch);
     dq_block_free(was);
     dq_block_free(is);
     return err->code;

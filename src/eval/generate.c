@@ -6,17 +6,16 @@
 
 #include "eval/pass_plan.h"
 
-enum { LEAST_SHARED = 32, MAX_ROWS = 4096, MAX_SEQS = 64 };
+enum { MIN_SHARED = 32, MAX_ROWS = 4096, MAX_SEQS = 64 };
 
 const char *const dq_end_name[] = {"none", "stop_id", "asked", "max_new", "positions"};
 
 /* Ids that a prompt may get: the last one is not fed. */
-static int64_t capacity_of(const dq_generate_prompt *p, const dq_model *m)
+static int64_t max_new_of(const dq_generate_prompt *p, const dq_model *m)
 {
-    int64_t capacity = p->max_new > 0 ? p->max_new : 0;
-    if (m->max_positions > 0 && capacity > m->max_positions - p->n + 1)
-        capacity = m->max_positions - p->n + 1;
-    return capacity;
+    int64_t n = p->max_new > 0 ? p->max_new : 0;
+    if (m->max_positions > 0 && n > m->max_positions - p->n + 1) n = m->max_positions - p->n + 1;
+    return n;
 }
 
 static dq_status check_prompt(const dq_generate_prompt *p, int64_t i, const dq_model *m,
@@ -48,12 +47,12 @@ dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, co
     for (int64_t i = 0; i < spec->n; i++) DQ_TRY(check_prompt(&spec->prompt[i], i, m, err));
     g->of = dq_alloc(a, (size_t)spec->n, sizeof *g->of, err);
     for (int64_t i = 0; g->of && i < spec->n; i++) {
-        const int64_t capacity = capacity_of(&spec->prompt[i], m);
+        const int64_t max_new = max_new_of(&spec->prompt[i], m);
         dq_generate_result *to = &g->of[i];
-        to->ids = dq_alloc(a, (size_t)capacity, sizeof *to->ids, err);
-        if (spec->logp) to->logp = dq_alloc(a, (size_t)capacity, sizeof *to->logp, err);
+        to->ids = dq_alloc(a, (size_t)max_new, sizeof *to->ids, err);
+        if (spec->logp) to->logp = dq_alloc(a, (size_t)max_new, sizeof *to->logp, err);
         if (err->code != DQ_OK) return err->code;
-        if (capacity == 0) to->end = DQ_GENERATE_END_MAX_NEW;
+        if (max_new == 0) to->end = DQ_GENERATE_END_MAX_NEW;
     }
     if (g->of) count_done(g);
     return err->code;
@@ -98,7 +97,7 @@ static group next_group(const dq_scorer *s, const dq_generate_spec *spec, const 
     while (g.n < n && g.n < max_seqs) {
         const dq_generate_prompt *p = &spec->prompt[left[g.n]];
         const int64_t same_now = common(first, p, same < p->n - 1 ? same : p->n - 1);
-        const int64_t shared = share && same_now >= LEAST_SHARED ? same_now : 0;
+        const int64_t shared = share && same_now >= MIN_SHARED ? same_now : 0;
         const int64_t rows = all + p->n - g.n * shared;
         if (rows > max_rows) break;
         same = same_now;
@@ -239,8 +238,8 @@ static dq_generate_end end_of(const run *x, int64_t prompt, const dq_generate_re
     if (spec->stop && spec->stop(spec->stop_arg, prompt, to->ids, to->n))
         return DQ_GENERATE_END_TEXT;
     if (to->n >= p->max_new) return DQ_GENERATE_END_MAX_NEW;
-    return to->n < capacity_of(p, dq_runner_model(x->s->r)) ? DQ_GENERATE_END_NONE
-                                                            : DQ_GENERATE_END_POSITIONS;
+    return to->n < max_new_of(p, dq_runner_model(x->s->r)) ? DQ_GENERATE_END_NONE
+                                                           : DQ_GENERATE_END_POSITIONS;
 }
 
 /* Takes what the pass answered; ended sequences leave. Returns those that are alive. */

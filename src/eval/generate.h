@@ -42,7 +42,7 @@ typedef struct dq_generate_spec {
     dq_generate_stop *stop; /* NULL: nobody is asked */
     void *stop_arg;
     bool logp;    /* fill dq_generate_result.logp */
-    bool measure; /* the scorer's work.held counts what prompts take; they then share no prefix */
+    bool measure; /* the scorer's work.cached counts what prompts take; they then share no prefix */
     int64_t max_rows; /* of prompts in one pass, except that one prompt is always taken; 0: 4096 */
     int64_t max_seqs; /* alive at a time; 0: 64 */
 } dq_generate_spec;

@@ -276,15 +276,15 @@ dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
 /* ---- Generating ---- */
 
 /* For dq_generate_stop, which cannot fail by itself. */
-typedef struct requested {
+typedef struct stop_arg {
     const dq_eval *e;
     const dq_eval_row *row;
     dq_err err;
-} requested;
+} stop_arg;
 
 static bool stop(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
 {
-    requested *x = arg;
+    stop_arg *x = arg;
     char *text = NULL;
     size_t len = 0, end = 0;
     (void)prompt;
@@ -298,7 +298,7 @@ static dq_status generate(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t be
 {
     const dq_eval_generate *set = settings_of(dq_eval_source_of(e, row));
     const dq_request *req = e->ids[row->ids].req.req;
-    requested x = {.e = e, .row = row};
+    stop_arg x = {.e = e, .row = row};
     dq_generate_state g;
     dq_generate_prompt *prompt = dq_alloc(a, (size_t)(end - begin), sizeof *prompt, err);
     if (!prompt) return err->code;

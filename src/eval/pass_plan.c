@@ -1,6 +1,6 @@
 /* pass_plan: see pass_plan.h. A plan is the arrays of a ragged batch, filled from left to right: cu[i] is the
- * first row of sequence i. Asked rows are gathered out of the pass's final states, so that the output head
- * is read once for all of them and for no other row.
+ * first row of sequence i. Requested rows are gathered out of the pass's final states, so that the output
+ * head is read once for all of them and for no other row.
  * SPDX-License-Identifier: MIT */
 #include "eval/pass_plan.h"
 
@@ -74,7 +74,7 @@ dq_status dq_pass_plan_run(dq_pass_plan *p, dq_mat *hidden, dq_err *err)
     return DQ_OK;
 }
 
-/* What the asked rows read. */
+/* What the requested rows read. */
 static dq_status count_reads(const dq_pass_plan *p, dq_err *err)
 {
     dq_runner *r = p->s->r;

@@ -28,12 +28,12 @@ void dq_pass_plan_clear(dq_pass_plan *p);
 /* The next sequence of the pass, and n rows for the sequence that came last. */
 void dq_pass_plan_sequence(dq_pass_plan *p, int32_t seq);
 void dq_pass_plan_rows(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t pos);
-/* Rows of a sequence are asked in their order. */
+/* Requested rows of a sequence come in their order. */
 void dq_pass_plan_ask(dq_pass_plan *p, int64_t row, int32_t target, int64_t value);
 
 /* Runs the pass; the scorer's evictor watches it. *hidden as dq_runner_pass has it. */
 dq_status dq_pass_plan_run(dq_pass_plan *p, dq_mat *hidden, dq_err *err);
-/* Runs it; the asked rows' final states go to `state`, their answers to `out` by question. */
+/* Runs it; the requested rows' final states go to `state`, their answers to `out` by question. */
 dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_err *err);
 /* Runs it, if it has rows; answers go to `out` by `value`. */
 dq_status dq_pass_plan_score(dq_pass_plan *p, dq_scores out, dq_err *err);

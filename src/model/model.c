@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What dq_model_open hands out: the public part comes first, so one pointer leads to both. */
+/* What dq_model_open gives: the public part comes first, so one pointer leads to both. */
 typedef struct opened {
     dq_model model;
     dq_arena *arena; /* owns this struct too */

@@ -36,7 +36,7 @@ typedef struct tiling {
     uint8_t *space;
 } tiling;
 
-/* Part i of the room, at least n * size bytes. */
+/* Part i of the buffers, at least n * size bytes. */
 static void *buffer_part(dq_quantize_tensor_buffers *r, int i, size_t n, size_t size, dq_err *err)
 {
     size_t bytes;
@@ -118,13 +118,13 @@ static float top_of(const uint8_t *src, dq_dtype type, int64_t n)
     return x;
 }
 
-/* n values as floats: where they lie when they are that already, else converted into `room`. */
-static const float *floats_of(float *buffers, const uint8_t *src, dq_dtype type, int64_t n)
+/* n values as floats: where they lie when they are that already, else converted into `to`. */
+static const float *floats_of(float *to, const uint8_t *src, dq_dtype type, int64_t n)
 {
     if (type == DQ_F32 && (uintptr_t)src % sizeof(float) == 0)
         return (const float *)(const void *)src;
-    dq_tensor_to_f32(buffers, src, type, n);
-    return buffers;
+    dq_tensor_to_f32(to, src, type, n);
+    return to;
 }
 
 /* Group by group, on the bits as they lie; false when a value is not finite. */

@@ -1,5 +1,5 @@
 /* quantize_tensor: one tensor, tile by tile: the scan before anything is written, and the pass that
- * hands out codes and scales. Memory is bounded by the tile, not by the tensor.
+ * gives codes and scales. Memory is bounded by the tile, not by the tensor.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_QUANTIZE_TENSOR_H
 #define DQ_QUANTIZE_TENSOR_H

@@ -409,7 +409,7 @@ static dq_status write_all(work *w, dq_err *err)
 /* After a failure: what can be resumed stays, anything else goes. */
 static void clean_up(work *w, dq_err *err)
 {
-    enum { MOST_TEXT = 600 }; /* so that there is room for what follows */
+    enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
     dq_err ignore = {0};
     if (!w->journal || err->code == DQ_MISMATCH) return; /* not ours */
     if (err->code == DQ_STOPPED) {
@@ -417,7 +417,7 @@ static void clean_up(work *w, dq_err *err)
         dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
                      "interrupted; %s is kept.", w->partial);
     } else if (w->n_done > 0) {
-        err->text[MOST_TEXT] = 0;
+        err->text[MAX_TEXT] = 0;
         dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_RESUMABLE}, ". %.200s is kept", w->partial);
     } else if (!w->resume) {
         dq_file_remove(w->partial, &ignore);

@@ -275,7 +275,7 @@ static dq_status encode_asking(making *x, dq_strbuf *b, dq_err *err)
     return DQ_OK;
 }
 
-/* Capacity for answers: what the numbers take or DQ_NEEDLE_NEW, and the text between. */
+/* Ids kept for answers: what the numbers take or DQ_NEEDLE_NEW, and the text between. */
 static int64_t budget_of(const making *x)
 {
     int64_t sum = 0;

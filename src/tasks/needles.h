@@ -75,7 +75,7 @@ typedef struct dq_needle_prompt {
     const char *const *city;        /* [needles] */
     const char *const *number;      /* [needles] decimal digits */
     const int64_t *at, *len;        /* [needles] ids of its sentence */
-    const dq_needle_answer *answer; /* [asked], in the order of the question */
+    const dq_needle_answer *answer; /* [requested], in the order of the question */
 } dq_needle_prompt;
 
 /* What all prompts of a tokenizer need; everything is borrowed. */

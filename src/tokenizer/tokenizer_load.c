@@ -201,7 +201,7 @@ static dq_status load_pieces(dq_tokenizer_loader *l, json_t *vocab, dq_err *err)
     return DQ_OK;
 }
 
-/* Appends the ids of one special token of a template to list[*n]; *n does not pass room. */
+/* Appends the ids of one special token of a template to list[*n]; *n does not pass `capacity`. */
 static dq_status template_ids(const dq_tokenizer *t, const json_t *special, const char *name,
                               int32_t *list, int *n, int capacity, dq_err *err)
 {

@@ -216,7 +216,7 @@ static dq_status put_unknown(search *s, size_t end, dq_err *err)
 
 /* Every way goes through `at`, so the best way to it is part of the answer: its ids are put out and
  * the window moves there. */
-static dq_status settle(search *s, size_t at, dq_err *err)
+static dq_status finish_words(search *s, size_t at, dq_err *err)
 {
     best *b = s->run->best, next = {0};
     size_t n = at - s->base;
@@ -247,10 +247,10 @@ dq_status dq_unigram_word(dq_unigram_run *run, dq_id_list *ids, const char *word
     run->best[0] = (best){0}; /* the others are as the word before left them: zero */
     for (size_t at = 0; at < len;) {
         uint8_t lead = (uint8_t)word[at];
-        if (at == s.reach && at > s.base) DQ_TRY(settle(&s, at, err));
+        if (at == s.reach && at > s.base) DQ_TRY(finish_words(&s, at, err));
         DQ_TRY(offer_all(&s, at, err));
         at += lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
     }
-    if (len > s.base) DQ_TRY(settle(&s, len, err));
+    if (len > s.base) DQ_TRY(finish_words(&s, len, err));
     return put_unknown(&s, len, err);
 }

@@ -45,7 +45,7 @@ dq_status dq_unigram_trie(dq_unigram *u, dq_unigram_piece *piece, size_t n, dq_a
 /* One encoding in progress; belongs to one thread. */
 typedef struct dq_unigram_run {
     const dq_unigram *u;
-    struct dq_unigram_best *best; /* [room], a block */
+    struct dq_unigram_best *best; /* [capacity], a block */
     size_t capacity;
 } dq_unigram_run;
 

@@ -12,7 +12,7 @@ absent gone.html gone.html.partial gone.json
 try 2 "two outputs" "$@" -o twice --html twice
 try 2 "is an input" "$@" --html choices.jsonl
 
-# one that fails at drawing: the data are handed out all the same, and the scores stay
+# one that fails at drawing: the data are written all the same, and the scores stay
 mkdir fake
 cat >fake/gnuplot <<'EOF'
 #!/bin/sh

@@ -136,7 +136,7 @@ void attend(stage *s, int bits)
     test_get(s->b, &s->both[OUT], s->batch.n_rows * out_cols(s));
 }
 
-void settle(stage *s)
+void compact_stage(stage *s)
 {
     s->b->ops->kv_compact(s->b, s->kv, 0, &s->batch);
 }
@@ -178,7 +178,7 @@ void stream(stage *s, int32_t seq, int n)
     add_rows(s, seq, n);
     append(s);
     attend(s, 16);
-    settle(s);
+    compact_stage(s);
 }
 
 void stream_checked(stage *s, int32_t seq, int n)
@@ -187,7 +187,7 @@ void stream_checked(stage *s, int32_t seq, int n)
     add_rows(s, seq, n);
     append(s);
     check_attend(s);
-    settle(s);
+    compact_stage(s);
 }
 
 void keep(stage *s, int32_t seq, int group, const int32_t *kept, int64_t n)

@@ -55,7 +55,7 @@ void add_rows(stage *s, int32_t seq, int n);
 void append(stage *s);
 dq_attend_args arguments(stage *s, int bits, dq_grain grain);
 void attend(stage *s, int bits);
-void settle(stage *s);
+void compact_stage(stage *s);
 void expect_no_error(stage *s);
 
 /* Attends and compares with the oracle. */

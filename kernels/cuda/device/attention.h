@@ -69,7 +69,7 @@ typedef struct dq_attention_units {
 
 /* Strips: S = scale * (q . k). */
 cudaError_t dq_attention_scores(dq_attention_units u, cudaStream_t s);
-/* most[seq][n_q] = max of itself and bits of |S| over what rows see; no strips. */
+/* max[seq][n_q] = max of itself and bits of |S| over what rows see; no strips. */
 cudaError_t dq_attention_absmax(dq_attention_units u, uint32_t *max, cudaStream_t s);
 /* Each row of x[n][cols] becomes its maximum; NaN wins. */
 cudaError_t dq_attention_join(float *x, int n, int cols, cudaStream_t s);

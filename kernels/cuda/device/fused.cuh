@@ -298,7 +298,7 @@ template <int NT> DQ_DEVICE float inverse_norm(const float o[NT][4], int i, int 
     return dq_div_rn(1.0f, dq_sqrt_rn(dq_add_rn(mean, eps)));
 }
 
-/* by[i]: what row i is multiplied with first; shares: 8 floats per thread, which nobody else uses. */
+/* factor[i]: what row i is multiplied with first; shares: 8 floats per thread, which nobody else uses. */
 template <int NT>
 DQ_DEVICE void finish_rows(float o[NT][4], const float factor[2], const fused_job *j,
                            const lane_rows *l, const dq_attention_finish *f, float *shares, int dim)

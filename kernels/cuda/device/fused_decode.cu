@@ -148,7 +148,7 @@ DQ_KERNEL(THREADS) decode_scores(dq_attention_units u)
 
 /* ---------------------------------------------------------------------------------------- sums */
 
-/* A row's maximum and sum of exps, where attend_softmax has its sum. */
+/* A row's maximum and sum of exps, where softmax of attention.cu has its sum. */
 DQ_DEVICE pair *sums_of(const dq_attention_units *u, const dq_attention_unit *w, int i, int r)
 {
     return (pair *)(u->sum + w->record + (int64_t)i * w->n + r);

@@ -74,7 +74,7 @@ dq_cuda_transfer *dq_cuda_transfer_new(dq_err *err);
 void dq_cuda_transfer_free(dq_cuda_transfer *t);                            /* NULL allowed */
 void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes); /* as backend.h says */
 void dq_cuda_get(dq_backend *b, void *host, const void *src, size_t bytes);
-/* Waits; then what was downloaded is handed out, or forgotten after an error. */
+/* Waits; then what was downloaded is given to the caller, or forgotten after an error. */
 void dq_cuda_finish_uploads(dq_backend *b);
 /* host[bytes] on the device, for operations that are launched before the next dq_cuda_upload_end; copied
  * through pinned memory, so host may change at once. NULL with the sticky error set (bytes 0: a valid

@@ -14,12 +14,12 @@ enum { DQ_CUDA_TILE_ROWS = 32 };
 enum { DQ_CUDA_TILE_ROWS = 256 };
 #endif
 
-/* dst[TILE_ROWS][ldd] = src[TILE_ROWS][k] w[n][k]^T, the first n columns of dst. src and w hold f32, or
- * (bf16) bf16 with sums in f32. dst and src stand on 256 bytes. Opens cuBLAS at the first call: DQ_RESOURCE
- * when it is missing. */
+/* dst[DQ_CUDA_TILE_ROWS][ldd] = src[DQ_CUDA_TILE_ROWS][k] w[n][k]^T, the first n columns of dst. src and w
+ * hold f32, or (bf16) bf16 with sums in f32. dst and src stand on 256 bytes. Opens cuBLAS at the first call:
+ * DQ_RESOURCE when it is missing. */
 void dq_cuda_gemm(dq_backend *b, bool bf16, float *dst, int64_t ldd, const void *src, const void *w,
                   int64_t n, int64_t k);
-/* c[n][n] = a[n][n] b[n][n]^T as fast as cuBLAS can: bf16 with f32 in c, or int8 with int32. What other products
+/* c[n][n] = x[n][n] y[n][n]^T as fast as cuBLAS can: bf16 with f32 in c, or int8 with int32. What other products
  * are measured against. False where cuBLAS refuses; the sticky error is not touched then. */
 bool dq_cuda_gemm_square(dq_backend *b, bool int8, void *c, const void *x, const void *y, int n);
 void dq_cuda_blas_free(dq_cuda_blas *k); /* NULL allowed */

@@ -160,7 +160,7 @@ static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batc
 
 /* --------------------------------------------------------------------------------------- encoding */
 
-/* Launches what the jobs ask for; odd[n][2] on the device. */
+/* Launches what the jobs ask for; overflow[n][2] on the device. */
 static bool launch_encode(dq_backend *b, const dq_kv *kv, const dq_kv_encode_job *jobs, int64_t n,
                           int32_t *overflow)
 {

@@ -15,7 +15,7 @@ typedef struct side {
     dq_mat hidden;
     const dq_cuda_weight *head;
     bool bf16;
-    float *logits; /* [TILE_ROWS][PIECE] */
+    float *logits; /* [DQ_CUDA_TILE_ROWS][PIECE] */
 } side;
 
 static bool side_of(dq_backend *b, side *k, dq_mat hidden, const dq_weight *head, dq_num num)

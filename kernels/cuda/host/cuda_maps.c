@@ -8,7 +8,7 @@ enum { N_COLUMNS = 5 };
 
 _Static_assert((int)DQ_MAP_THRESHOLDS == (int)DQ_N_THRESHOLDS, "thresholds");
 
-static int asked_columns(double *host[N_COLUMNS], const dq_columns *c)
+static int requested_columns(double *host[N_COLUMNS], const dq_columns *c)
 {
     double *const all[N_COLUMNS] = {c->mass[0], c->mass[1], c->lambda_mass, c->diff, c->loo};
     int n = 0;
@@ -38,7 +38,7 @@ static bool begin_columns(dq_backend *b, dq_cuda_observers *l)
     const dq_attend_args *args = l->args;
     const int n_lists = args->batch->n_seq * args->attn->map->n_groups;
     double *host[N_COLUMNS];
-    const int requested = asked_columns(host, args->columns);
+    const int requested = requested_columns(host, args->columns);
     if (requested == 0) return true;
     int64_t *at = dq_block_new((size_t)n_lists + 1, sizeof *at, &b->err);
     if (!at) return false;
@@ -172,7 +172,7 @@ static void end_columns(dq_backend *b, const dq_cuda_observers *l)
     const size_t n_lists = (size_t)(l->args->batch->n_seq * l->args->attn->map->n_groups);
     column_note *note = dq_cuda_note(b, sizeof *note + (2 * n_lists + 1) * sizeof note->list[0]);
     if (!note) return;
-    const int requested = asked_columns(note->host, c);
+    const int requested = requested_columns(note->host, c);
     note->n_lists = (int)n_lists;
     place_lists(note->list, l->args);
     memcpy(note->list + n_lists + 1, c->offset, n_lists * sizeof *c->offset);

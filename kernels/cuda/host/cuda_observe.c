@@ -94,14 +94,14 @@ static bool count_begin(dq_backend *b, count *c, dq_tally *tally, const dq_atten
     return dq_cuda_ok(b, cudaMemsetAsync(p, 0, sizeof *c->bins + c->result_bytes, s), "memset");
 }
 
-/* room: 36 bytes for every row. */
+/* scratch: 36 bytes for every row. */
 static bool count_rows(dq_backend *b, count *c, const dq_observe_piece *pieces, int n,
-                       void *capacity)
+                       void *scratch)
 {
     const cudaStream_t s = dq_cuda_of(b)->stream;
     if (n == 0) return true;
     dq_observe_rows rows = {.n = n, .records = pieces[n - 1].record + pieces[n - 1].rows};
-    double *sums = capacity;
+    double *sums = scratch;
     for (int i = 0; i < n; i++) {
         if (pieces[i].rows > rows.max_rows) rows.max_rows = pieces[i].rows;
     }
@@ -117,7 +117,7 @@ static bool count_rows(dq_backend *b, count *c, const dq_observe_piece *pieces, 
                       "observe");
 }
 
-static size_t count_capacity(int64_t rows)
+static size_t count_bytes(int64_t rows)
 {
     return (size_t)rows * (4 * sizeof(double) + sizeof(uint32_t));
 }
@@ -167,7 +167,7 @@ static int add_pieces(dq_observe_piece *to, const dq_cuda_units *u,
 
 static bool observe_launch(dq_backend *b, count *c, const dq_cuda_units *u,
                            const dq_attention_units *launch, const dq_attention_unit *unit,
-                           const dq_headmap *map, void *capacity)
+                           const dq_headmap *map, void *scratch)
 {
     dq_observe_piece *pieces =
         dq_block_new((size_t)launch->n * (size_t)map->n_q, sizeof *pieces, &b->err);
@@ -181,7 +181,7 @@ static bool observe_launch(dq_backend *b, count *c, const dq_cuda_units *u,
     }
     const bool ok = dq_cuda_ok(b, dq_cuda_scores(c->args, *launch, dq_cuda_of(b)->stream),
                                "attn_observe (scores)") &&
-                    count_rows(b, c, pieces, n_pieces, capacity);
+                    count_rows(b, c, pieces, n_pieces, scratch);
     dq_block_free(pieces);
     return ok;
 }
@@ -202,14 +202,14 @@ void dq_cuda_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *
     const dq_headmap *map = args->attn->map;
     dq_cuda_units u;
     count c;
-    void *capacity;
+    void *scratch;
     if (b->err.code != DQ_OK) return;
     if (!dq_cuda_units_begin(b, &u, args, request)) return;
     if (count_begin(b, &c, tally, args, count_launches(&u)) &&
-        dq_cuda_units_scratch(b, &u, count_capacity(u.max_records), &capacity)) {
+        dq_cuda_units_scratch(b, &u, count_bytes(u.max_records), &scratch)) {
         dq_attention_units launch;
         for (int first; b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);)
-            observe_launch(b, &c, &u, &launch, u.unit + first, map, capacity);
+            observe_launch(b, &c, &u, &launch, u.unit + first, map, scratch);
         count_end(b, &c, args->layer, seq_base);
     }
     dq_cuda_units_end(b, &u);
@@ -246,12 +246,11 @@ void dq_cuda_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *b
     count c;
     if (b->err.code != DQ_OK || n == 0) return;
     const int32_t *pos = dq_cuda_upload(b, batch->pos, (size_t)batch->n_rows * sizeof *pos);
-    void *capacity =
-        pos ? dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, count_capacity(batch->n_rows)) : NULL;
+    void *scratch = pos ? dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, count_bytes(batch->n_rows)) : NULL;
     dq_observe_piece *pieces = dq_block_new((size_t)n, sizeof *pieces, &b->err);
-    if (capacity && pieces && count_begin(b, &c, tally, NULL, 1)) {
+    if (scratch && pieces && count_begin(b, &c, tally, NULL, 1)) {
         row_pieces(pieces, x, batch, pos);
-        if (count_rows(b, &c, pieces, n, capacity)) count_end(b, &c, layer, seq_base);
+        if (count_rows(b, &c, pieces, n, scratch)) count_end(b, &c, layer, seq_base);
     }
     dq_block_free(pieces);
     dq_cuda_upload_end(b);

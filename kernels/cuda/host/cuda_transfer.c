@@ -103,8 +103,8 @@ static void *pinned(dq_backend *b, size_t bytes)
 }
 
 /* ----------------------------------------------------------------------------------------------- up */
-/* The current block, with room in it. */
-static ring_block *ring_capacity(dq_backend *b)
+/* The current block, with space left in it. */
+static ring_block *ring_reserve(dq_backend *b)
 {
     dq_cuda *c = dq_cuda_of(b);
     dq_cuda_transfer *t = c->transfer;
@@ -138,7 +138,7 @@ void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes)
     const uint8_t *from = host;
     if (b->err.code != DQ_OK) return;
     while (bytes > 0) {
-        const ring_block *k = ring_capacity(b);
+        const ring_block *k = ring_reserve(b);
         if (!k) return;
         const size_t left = RING_BYTES - t->ring_used, n = bytes < left ? bytes : left;
         memcpy(k->p + t->ring_used, from, n);

@@ -251,8 +251,8 @@ static void place_units(dq_cuda_units *u, const head_table *t, dq_cuda_units_req
         int64_t behind = request.out_strips ? (int64_t)o * w->n * w->ld : 0;
         const int64_t parts = request.parts ? dq_fused_decode_floats(&u->dev, o, w->n, w->ld) : 0;
         if (parts > behind) behind = parts;
-        const bool room_for = request.strips || (request.counted && w->counted < w->n);
-        const int64_t floats = room_for ? (int64_t)q * w->n * w->ld + behind : 0;
+        const bool needs_strips = request.strips || (request.counted && w->counted < w->n);
+        const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld + behind : 0;
         if (in_launch && (strips + floats > capacity || in_launch == UNITS))
             strips = records = factors = in_launch = 0;
         w->strip = strips;

@@ -40,7 +40,7 @@ static void every_width_and_map(void **state)
         add_rows(&s, a, 20);
         append(&s);
         if (i % 4 == 0) check_attend(&s);
-        settle(&s);
+        compact_stage(&s);
         stream(&s, b, 60);
         stream(&s, a, 80);
         begin_batch(&s);
@@ -48,7 +48,7 @@ static void every_width_and_map(void **state)
         add_rows(&s, b, 3);
         append(&s);
         check_attend(&s);
-        settle(&s);
+        compact_stage(&s);
         stream_checked(&s, a, 1);
         stream_checked(&s, b, 1);
         close_stage(&s);
@@ -94,7 +94,7 @@ static float *in_chunks(dq_pairing pairing, int head_dim, dq_kv_spec spec, int32
         add_rows(&s, a, n);
         append(&s);
         attend(&s, w.bits);
-        if (w.settles) settle(&s);
+        if (w.settles) compact_stage(&s);
         memcpy(out + (size_t)at * row, s.out + (size_t)before * row, (size_t)n * row * sizeof *out);
         if (w.forks && at / w.chunk % 3 == 1) {
             int32_t fork = fork_seq(&s, a, 1);
@@ -164,7 +164,7 @@ static float *after_keep(dq_pairing pairing, dq_kv_spec spec, int chunk, bool co
     add_rows(&s, a, 300);
     append(&s);
     attend(&s, 16);
-    if (compacted) settle(&s);
+    if (compacted) compact_stage(&s);
     for (int round = 0; round < 2; round++) {
         for (int g = 0; g < s.map.n_groups; g++) {
             int32_t kept[450];
@@ -178,7 +178,7 @@ static float *after_keep(dq_pairing pairing, dq_kv_spec spec, int chunk, bool co
             append(&s);
             if (check) check_attend(&s);
             if (!check) attend(&s, 16);
-            if (compacted || check) settle(&s);
+            if (compacted || check) compact_stage(&s);
             memcpy(out + (size_t)at * row, s.out, (size_t)n * row * sizeof *out);
         }
     }
@@ -265,7 +265,7 @@ static void forks_part(void **state)
         add_rows(&s, a, 66);
         append(&s);
         check_attend(&s);
-        settle(&s);
+        compact_stage(&s);
         s.b->ops->kv_seq_free(s.b, s.kv, b);
         stream_checked(&s, c, 3);
         stream_checked(&s, a, 70);

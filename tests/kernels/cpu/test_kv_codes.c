@@ -149,7 +149,7 @@ static void damage_is_seen(void **state)
         (i < 3 ? s.k : s.v)[20 * N_KV * 32 + 3] = bad[i % 3];
         append(&s);
         attend(&s, 16);
-        settle(&s);
+        compact_stage(&s);
         expect_no_error(&s);
         int n_bad = 0;
         for (int64_t c = 0; c < out_cols(&s); c++)
@@ -294,7 +294,7 @@ static void codes_are_moved(void **state)
     add_rows(&s, a, 230);
     for (int c = 0; c < 80; c++) s.v[40 * N_KV * 80 + c] *= 1e-8f; /* its page has f32 scales */
     append(&s);
-    settle(&s);
+    compact_stage(&s);
     int32_t fork = fork_seq(&s, a, 1), kept[150];
     int64_t n = 0;
     for (int32_t i = 0; i < 230; i++) {
@@ -337,7 +337,7 @@ static void exhausted_memory(void **state)
         dq_alloc_fail_at(n);
         append(&s);
         attend(&s, 16);
-        settle(&s);
+        compact_stage(&s);
         int32_t fork = s.b->ops->kv_fork(s.b, s.kv, 0), kept[3] = {0, 5, 9};
         s.b->ops->kv_keep(s.b, s.kv, 0, 0, 0, kept, 3);
         dq_alloc_fail_at(0);

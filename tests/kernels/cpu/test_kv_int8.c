@@ -439,7 +439,7 @@ static float *in_chunks(int i, way w)
         add_rows(&s, a, n);
         append(&s);
         attend(&s, w.bits);
-        if (w.settles) settle(&s);
+        if (w.settles) compact_stage(&s);
         memcpy(out + (size_t)at * row, s.out + (size_t)before * row, (size_t)n * row * sizeof *out);
     }
     close_stage(&s);
