@@ -29,7 +29,7 @@ void dq_cpu_weight_row(const dq_simd *simd, float *dst, const dq_weight *w, int6
     }
     const bool aligned = w->group_size % 32 == 0 || w->group_size >= w->cols;
     if (!dq_weight_is_affine(w) || (!aligned && w->zero)) {
-        w->format->decode(dst, w, row, first, n);
+        w->format->dequantize(dst, w, row, first, n);
         return;
     }
     const int64_t bytes = (int64_t)dq_quant_row_bytes(w->cols, w->bits);

@@ -24,7 +24,7 @@ typedef struct piece {
     dq_quant_error error;
     double sums[DQ_N_CANDIDATES];
     float *w;      /* [block_rows * cols] */
-    float *got;    /* [cols] decoded values of one row */
+    float *got;    /* [cols] dequantized values of one row */
     int8_t *codes; /* [cols] */
 } piece;
 

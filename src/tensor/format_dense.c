@@ -13,7 +13,7 @@ static dq_part values(const dq_weight *w)
                      .data = w->data};
 }
 
-static void decode(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n)
+static void dequantize(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n)
 {
     const size_t at = (size_t)(row * w->cols + first) * dq_dtypes[w->dtype].bytes;
     dq_tensor_to_f32(out, (const uint8_t *)w->data + at, w->dtype, n);
@@ -22,4 +22,4 @@ static void decode(float *out, const dq_weight *w, int64_t row, int64_t first, i
 static const dq_weight_part_row part = {.encoding = "dense", .of = values};
 
 const dq_weight_format dq_format_dense = {
-    .name = "dense", .part = &part, .n_parts = 1, .decode = decode};
+    .name = "dense", .part = &part, .n_parts = 1, .dequantize = dequantize};

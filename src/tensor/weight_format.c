@@ -48,8 +48,8 @@ double dq_weight_bits_per_weight(const dq_weight *w)
     return n > 0 ? 8.0 * (double)dq_weight_bytes(w) / n : 0;
 }
 
-void dq_weight_decode_rows(float *out, const dq_weight *w, int64_t begin, int64_t end)
+void dq_weight_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t end)
 {
     for (int64_t r = begin; r < end; r++)
-        dq_weight_format_of(w)->decode(out + (r - begin) * w->cols, w, r, 0, w->cols);
+        dq_weight_format_of(w)->dequantize(out + (r - begin) * w->cols, w, r, 0, w->cols);
 }

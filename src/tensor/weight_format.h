@@ -70,14 +70,14 @@ typedef struct dq_weight_format {
     const char *name; /* encoding-type of the tensor's group or dataset */
     bool is_coded;    /* codes of 2..8 bits in groups; else values of dq_weight.dtype */
     /* w = (u - zero) * scale, one f32 product, with an integer zero per group: kernels that multiply codes may
-     * take it (dq_weight_zero, dq_weight_scale). Others decode it. */
+     * take it (dq_weight_zero, dq_weight_scale). Others dequantize it. */
     bool is_affine;
     /* beside those that every coded tensor has; ends with {0} */
     const dq_weight_attribute *attribute;
     const dq_weight_part_row *part; /* [n_parts], in path order */
     int n_parts;
     /* out[n] = columns first .. first + n of a row; first is a multiple of 8 */
-    void (*decode)(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n);
+    void (*dequantize)(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n);
 
     /* Coded only. All values are finite; s says width, mode and the type of scales. */
     unsigned modes; /* 1 << dq_scale_mode: those that give this format */
@@ -87,7 +87,7 @@ typedef struct dq_weight_format {
     dq_grid (*grid)(const dq_weight_range *r,
                     const dq_quant_spec *s); /* of a whole tensor; not DQ_SEARCH */
     dq_grid (*fit)(const float *w, int64_t n, const dq_quant_spec *s);
-    /* q[n] as dq_quant_pack_row takes them, u - 2^(bits-1), and got[n], the values that they decode to. */
+    /* q[n] as dq_quant_pack_row takes them, u - 2^(bits-1), and got[n], the values that they stand for. */
     void (*encode)(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
                    const dq_quant_spec *s);
     /* Stores the grid of one group in a row of every part but the codes (zeroed memory). */
@@ -121,7 +121,7 @@ size_t dq_weight_bytes(const dq_weight *w);           /* all parts */
 double dq_weight_bits_per_weight(const dq_weight *w); /* with padding and scales */
 
 /* w[rows, cols] f32 of any weight; begin..end selects rows. */
-void dq_weight_decode_rows(float *out, const dq_weight *w, int64_t begin, int64_t end);
+void dq_weight_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t end);
 
 /* Of a group of an affine weight. */
 static inline float dq_weight_scale(const dq_weight *w, int64_t row, int64_t group)

@@ -102,8 +102,8 @@ void dq_weight_part_put_scale(uint8_t *row, int64_t group, float scale, dq_dtype
 
 /* ---- Values ---- */
 
-void dq_weight_part_decode_affine(float *out, const dq_weight *w, int64_t row, int64_t first,
-                                  int64_t n)
+void dq_weight_part_dequantize_affine(float *out, const dq_weight *w, int64_t row, int64_t first,
+                                      int64_t n)
 {
     const uint8_t *packed =
         (const uint8_t *)w->data + (size_t)row * dq_quant_row_bytes(w->cols, w->bits);

@@ -19,8 +19,8 @@ const char *dq_weight_part_wrong_scales(const dq_part *p, dq_scale_mode mode);
 bool dq_weight_part_is(const dq_part *want, const dq_tensor *found);
 /* Stores the scale of a group in a row of scales. */
 void dq_weight_part_put_scale(uint8_t *row, int64_t group, float scale, dq_dtype dtype);
-/* out[n] = (u - zero) * scale of an affine weight, as decode of dq_weight_format. */
-void dq_weight_part_decode_affine(float *out, const dq_weight *w, int64_t row, int64_t first,
-                                  int64_t n);
+/* out[n] = (u - zero) * scale of an affine weight, as dequantize of dq_weight_format. */
+void dq_weight_part_dequantize_affine(float *out, const dq_weight *w, int64_t row, int64_t first,
+                                      int64_t n);
 
 #endif

@@ -129,7 +129,7 @@ static void check_tensor(const dq_tensor *t, const dq_weight *w, int64_t group)
     assert_non_null(x);
     assert_non_null(got);
     dq_tensor_to_f32(x, t->data, t->dtype, n);
-    for (int64_t r = 0; r < w->rows; r++) dq_weight_decode_rows(got + r * cols, w, r, r + 1);
+    for (int64_t r = 0; r < w->rows; r++) dq_weight_dequantize_rows(got + r * cols, w, r, r + 1);
     for (int64_t i = 0; i < n; i++) top = fmaxf(top, fabsf(x[i]));
     for (int64_t i = 0; i < n; i++) {
         int64_t c = i % cols, begin = i - c + c / size * size, end = begin + size;
@@ -219,7 +219,7 @@ static void zero_points_hold_for_any_group(void **unused)
             float *got = malloc((size_t)(w.rows * w.cols) * sizeof *got),
                   *x = malloc(dq_tensor_bytes(t));
             assert_true(got && x);
-            dq_weight_decode_rows(got, &w, 0, w.rows);
+            dq_weight_dequantize_rows(got, &w, 0, w.rows);
             dq_tensor_to_f32(x, t->data, t->dtype, w.rows * w.cols);
             for (int64_t n = 0; n < w.rows * w.cols; n++) {
                 const float step = dq_weight_scale(&w, n / w.cols, n % w.cols / w.group_size);
@@ -711,7 +711,7 @@ static void h5py_reads_the_same_values(void **unused)
         float *want = malloc(len + 4);
         assert_non_null(want);
         assert_int_equal(len, w.rows * w.cols * 4);
-        dq_weight_decode_rows(want, &w, 0, w.rows);
+        dq_weight_dequantize_rows(want, &w, 0, w.rows);
         assert_memory_equal(got, want, len);
         free(got);
         free(want);

@@ -346,13 +346,13 @@ static void decoding_reads_scales_by_group(void **unused)
             dq_quant_pack_row(packed + (size_t)r * dq_quant_row_bytes(COLS, bits), q[r], COLS,
                               bits);
         }
-        dq_weight_decode_rows(out, &w, 0, ROWS);
+        dq_weight_dequantize_rows(out, &w, 0, ROWS);
         for (int i = 0; i < ROWS * COLS; i++) {
             int r = i / COLS, c = i % COLS;
             float s = (float)(r * 4 + c / GROUP + 1) / 8;
             assert_true(out[i] == (float)q[r][c] * s);
         }
-        dq_weight_decode_rows(out, &w, 2, 3);
+        dq_weight_dequantize_rows(out, &w, 2, 3);
         assert_true(out[300] == (float)q[2][300] * (12.0f / 8));
     }
 }
@@ -369,7 +369,7 @@ static const void *golden_part(const golden *g, int bits, int group, dq_dtype ty
     return t->data;
 }
 
-/* Codes, scales, zero points and padding of NumPy, byte for byte; and what they decode to. */
+/* Codes, scales, zero points and padding of NumPy, byte for byte; and what they stand for. */
 static void check_asym(const golden *g, int bits, int group, dq_dtype type)
 {
     enum { COLS = 77, ROWS = 12 };
@@ -405,7 +405,7 @@ static void check_asym(const golden *g, int bits, int group, dq_dtype type)
             f->encode(q + c, got + c, at, n, own, &spec);
         }
         dq_quant_pack_row(part[0], q, COLS, bits);
-        dq_weight_decode_rows(back, &w, r, r + 1);
+        dq_weight_dequantize_rows(back, &w, r, r + 1);
         assert_memory_equal(back, got, sizeof got);
         for (int c = 0; c < COLS; c++) assert_true(isfinite(back[c]));
     }
@@ -430,7 +430,7 @@ static void asym_is_that_of_numpy(void **unused)
     golden_close(&g);
 }
 
-/* All of one sign, equal, or zero: what is decoded lies within half a step, and 0 stays 0. */
+/* All of one sign, equal, or zero: what is dequantized lies within half a step, and 0 stays 0. */
 static void asym_holds_any_group(void **unused)
 {
     const dq_quant_spec spec = {.bits = 3, .mode = DQ_ASYM, .scale_dtype = DQ_F32};
