@@ -7,7 +7,8 @@
 #   twice   No type, macro of a header, header or source has a name that another one has.
 #   guard   The guard of NAME.h is DQ_NAME_H.
 #   word    Identifiers of headers use the field's words, not those of WORDS below.
-#   head    A source and a header begin with their own name, and files that comments name exist.
+#   head    A source and a header begin with their own name, and files that comments name exist. The head of a source
+#           says more than which header to see.
 set -eu
 LC_ALL=C
 export LC_ALL
@@ -188,6 +189,14 @@ check_heads() {
         stem = FILENAME; sub(/.*\//, "", stem); sub(/\.[a-z]+$/, "", stem)
         if (index($0, "/* " stem ":") != 1) print FILENAME ":1: does not begin with its name, /* " stem ": ..."
         comment = 0
+        head = FILENAME ~ /\.cu?$/
+        said = substr($0, length(stem) + 5)
+    }
+    head && FNR > 1 && !/SPDX/ { said = said $0 }
+    head && /SPDX|\*\// { # its last line
+        gsub(/[Ss]ee|[a-z0-9_\/]+\.(h|cuh)|and|[^A-Za-z]/, "", said)
+        if (said == "") print FILENAME ":1: says nothing but which header to see"
+        head = 0
     }
     {
         if (match($0, /\/\*|\/\//)) { comment = 1; $0 = substr($0, RSTART) }
@@ -255,6 +264,8 @@ self_test() {
         'int dq_window_new(int n);' 'int dq_talk_begin(void);' '#endif'
     plant src/eval/score.c '/* goal: scores. */'
     plant tests/rigs/score.c '/* score */'
+    plant src/stat/tally.c '/* tally: see tally.h.' ' * SPDX-License-Identifier: MIT */' 'int a; /* sums */'
+    plant src/eval/windows.c '/* windows: see windows.h and kv_spec.h. */' '/* Cuts. */'
     check "$tree" >"$work/report"
     expect '^src/stat/tally.h: dq_stats_open does not begin with dq_tally_'
     expect '^src/stat/tally.h: dq_add does not begin'
@@ -267,6 +278,8 @@ self_test() {
     expect '^tests/rigs/score.c: src/eval/score.c has the same name$'
     expect '^src/eval/score.c:1: does not begin with its name'
     expect '^src/stat/tally.h:1: names stats.h, which does not exist$'
+    expect '^src/stat/tally.c:1: says nothing but which header to see$'
+    expect '^src/eval/windows.c:1: says nothing but which header to see$'
     if grep -q 'dq_window_new\|main.c\|dq_stats_fn\|dq_other' "$work/report"; then
         echo "tests/names.sh: reports what is right:"
         cat "$work/report"

@@ -1,4 +1,5 @@
-/* kv_options: see kv_options.h.
+/* kv_options: see kv_options.h. Rows of --help are made from the table of fields; lists are cut at commas, each part
+ * checked by its type. A model's stored settings are the base that given options override, and lists multiply.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/kv_options.h"
 

@@ -1,4 +1,5 @@
-/* eval_kv: see eval_kv.h.
+/* eval_kv: see eval_kv.h. Everything is said once: a row speaks if none before it has the same widths, the same
+ * cache, the same ids or the same kernels.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_kv.h"
 

@@ -1,4 +1,5 @@
-/* eval_plan: see eval_plan.h.
+/* eval_plan: see eval_plan.h. Ids are counted for each sequence by itself, the prefix included, shared or not; of a
+ * text, those of its windows. The table and JSON walk the same rows.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_plan.h"
 

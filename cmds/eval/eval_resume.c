@@ -1,4 +1,5 @@
-/* eval_resume: see eval_resume.h.
+/* eval_resume: see eval_resume.h. The file is named by a SHA-256 over all that the bits of results depend on:
+ * program, device, inputs, models and rows. A run that ends well removes it, others keep their work.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_resume.h"
 

@@ -1,4 +1,6 @@
-/* eval_verdict: see eval_verdict.h.
+/* eval_verdict: see eval_verdict.h. Rows that differ in the bits of their logits alone form a family. Its widths are
+ * walked from 16 down, and the lowest that holds is the last before one that does not, or about which nothing is
+ * decided.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_verdict.h"
 

@@ -1,4 +1,5 @@
-/* html_sections: see html_sections.h.
+/* html_sections: see html_sections.h. One row a section, in the order of the page: whose documents, the anchor, the
+ * heading, what must be there (NULL: always), and what draws it.
  * SPDX-License-Identifier: MIT */
 #include "cmds/report/html_sections.h"
 

@@ -1,4 +1,5 @@
-/* kv_spec: see kv_spec.h.
+/* kv_spec: see kv_spec.h. Checks say what a value must be; which option to give is left to the remedy. What a row
+ * reads follows from positions alone, by binary search in the ascending ones that are kept.
  * SPDX-License-Identifier: MIT */
 #include "kv/kv_spec.h"
 

@@ -1,4 +1,5 @@
-/* quant: see quant.h.
+/* quant: see quant.h. Codes are offset to unsigned and packed eight at a time, `bits` bytes for each eight, the
+ * columns left over bit by bit. Errors are summed in eight lanes, which are added in their order.
  * SPDX-License-Identifier: MIT */
 #include "tensor/quant_search.h"
 

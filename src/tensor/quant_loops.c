@@ -1,4 +1,5 @@
-/* quant_loops: see quant_loops.h.
+/* quant_loops: see quant_loops.h. Each loop is written once, as an inline function, and a macro makes a plain and an
+ * AVX2 function of it; the table for this machine is chosen at the first call.
  * SPDX-License-Identifier: MIT */
 #include "tensor/quant_loops.h"
 

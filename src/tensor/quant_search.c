@@ -1,4 +1,5 @@
-/* quant_search: see quant_search.h.
+/* quant_search: see quant_search.h. Candidates lie denser near absmax, and lanes of one loop serve them all: the
+ * squared distance of w / scale to its code, times scale^2 at the end. Finalists are encoded and measured in full.
  * SPDX-License-Identifier: MIT */
 #include "tensor/quant_search.h"
 
