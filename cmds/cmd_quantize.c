@@ -4,6 +4,7 @@
 #include "base/os.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"

@@ -3,6 +3,7 @@
 #include "base/os.h"
 #include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
 #include "cmds/command.h"

@@ -5,7 +5,7 @@
 
 #include "base/os.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 #include "cmds/cli/table.h"
 #include "engine/runner.h"
 #include "eval/score.h"

@@ -5,7 +5,7 @@
 #define DQ_MAP_TRIAL_H
 
 #include "cmds/cli/input.h"
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 
 /* Scores the first 512 ids of a text (NULL: the built-in one) with every head map of the
  * checkpoint's shapes. *out is {"model", "own", "better", "n", "n_clusters", "maps": [{"head_map", "nll_nats",

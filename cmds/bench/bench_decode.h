@@ -3,7 +3,7 @@
 #ifndef DQ_BENCH_DECODE_H
 #define DQ_BENCH_DECODE_H
 
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 #include "engine/runner.h"
 
 /* Times `tokens` single-token passes behind each of n contexts, and attention alone with nothing in the

@@ -9,6 +9,7 @@
 #include "cmds/bench/bench_rates.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/input.h"
+#include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "tasks/tasks.h"
 

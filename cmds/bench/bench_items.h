@@ -3,7 +3,7 @@
 #ifndef DQ_BENCH_ITEMS_H
 #define DQ_BENCH_ITEMS_H
 
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 #include "eval/score.h"
 
 typedef struct dq_bench_items_options {

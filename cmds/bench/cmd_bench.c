@@ -8,8 +8,8 @@
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_options.h"
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
-#include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 

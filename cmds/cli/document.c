@@ -15,16 +15,16 @@
 #include <string.h>
 #include <unistd.h>
 
-json_t *dq_document_new(const dq_logger *t, const char *schema)
+json_t *dq_document_new(const dq_logger *logger, const char *schema)
 {
     json_t *doc = json_object();
     json_object_set_new(doc, "schema", json_string(schema));
     json_object_set_new(doc, "dq_version", json_string(DQ_VERSION));
-    json_object_set_new(doc, "command", json_string(t->command));
+    json_object_set_new(doc, "command", json_string(logger->command));
     json_object_set_new(doc, "inputs", json_array());
     json_object_set_new(doc, "settings", json_object());
     json_object_set_new(doc, "results", json_array());
-    json_object_set(doc, "warnings", t->warnings);
+    json_object_set(doc, "warnings", logger->warnings);
     return doc;
 }
 

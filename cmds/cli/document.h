@@ -3,7 +3,7 @@
 #ifndef DQ_DOCUMENT_H
 #define DQ_DOCUMENT_H
 
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 
 #include <stdio.h>
 
@@ -14,7 +14,7 @@ dq_status dq_document_write_lines(const char *path, dq_document_lines *make, con
 
 /* The frame of every JSON document: schema, dq_version, command, inputs [], settings {}, results [],
  * warnings []. Steals nothing; results, inputs and settings are filled by the caller. */
-json_t *dq_document_new(const dq_logger *t, const char *schema);
+json_t *dq_document_new(const dq_logger *logger, const char *schema);
 /* Prints the document, consumes it. NaN and infinities cannot occur: jansson refuses them. */
 dq_status dq_document_print(json_t *doc, dq_err *err);
 /* The same as a whole file. */

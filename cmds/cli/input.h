@@ -3,8 +3,8 @@
 #ifndef DQ_INPUT_H
 #define DQ_INPUT_H
 
+#include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
-#include "cmds/cli/progress.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
 

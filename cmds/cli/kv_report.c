@@ -45,18 +45,19 @@ json_t *dq_kv_report_math_json(dq_math m)
     return o;
 }
 
-void dq_kv_report_note_math(dq_logger *t, const char *device, dq_math m)
+void dq_kv_report_note_math(dq_logger *logger, const char *device, dq_math m)
 {
-    dq_logger_note(t, "device: %s; arithmetic: linear %s, qk %s, pv %s, kv %s", device,
+    dq_logger_note(logger, "device: %s; arithmetic: linear %s, qk %s, pv %s, kv %s", device,
                    dq_num_name[m.linear], dq_num_name[m.qk], dq_num_name[m.pv], dq_num_name[m.kv]);
 }
 
-void dq_kv_report_note_routes(dq_logger *t, const dq_backend *b, const dq_model *m, dq_math math,
-                              const dq_kv_spec *kv)
+void dq_kv_report_note_routes(dq_logger *logger, const dq_backend *b, const dq_model *m,
+                              dq_math math, const dq_kv_spec *kv)
 {
     char line[DQ_ROUTE_TEXT];
-    for (int i = 0; t->verbose && i < m->n_layers;)
-        dq_logger_note(t, "%s: %s", m->name, dq_kernel_routes_text(line, &i, b, m, i, math, kv));
+    for (int i = 0; logger->verbose && i < m->n_layers;)
+        dq_logger_note(logger, "%s: %s", m->name,
+                       dq_kernel_routes_text(line, &i, b, m, i, math, kv));
 }
 
 static json_t *count(bool there, int64_t n)
@@ -131,14 +132,15 @@ const char *dq_kv_report_label(char *buf, size_t cap, const dq_kv_spec *s)
     return buf;
 }
 
-void dq_kv_report_warn(dq_logger *t, const char *what, const dq_kv_spec *s, const dq_kv_cached *h)
+void dq_kv_report_warn(dq_logger *logger, const char *what, const dq_kv_spec *s,
+                       const dq_kv_cached *h)
 {
     char label[96];
     dq_kv_report_shares x = dq_kv_report_shares_of(s, h);
     dq_kv_report_label(label, sizeof label, s);
     if (dq_kv_has_codes(s) && x.lowbit < 0.5)
         dq_logger_warn(
-            t,
+            logger,
             "%s, KV %s: only %.1f %% of the keys that scored rows read were codes; sequences "
             "that are short against --kv-sink %d, --kv-recent %d and pages of %d tokens stay "
             "unquantized",
@@ -146,13 +148,14 @@ void dq_kv_report_warn(dq_logger *t, const char *what, const dq_kv_spec *s, cons
     if (!x.measured || !s->evict.policy) return;
     if (x.cut < 0.5 && (s->evict.tokens || s->evict.keep < 1))
         dq_logger_warn(
-            t,
+            logger,
             "%s, KV %s: only %.1f %% of the context tokens are in contexts that are longer "
             "than their budget; nothing was forgotten of the others",
             what, label, 100 * x.cut);
     if (h->raised)
         dq_logger_warn(
-            t, "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %lld",
+            logger,
+            "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %lld",
             what, label, (long long)h->raised, (long long)h->evicted,
             (long long)s->sink + s->recent);
 }

@@ -5,7 +5,7 @@
 
 #include "cmds/cli/kernel_routes.h"
 #include "cmds/cli/kv_options.h"
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 #include "cmds/cli/table.h"
 #include "eval/score.h"
 
@@ -25,10 +25,10 @@ dq_kv_report_shares dq_kv_report_shares_of(const dq_kv_spec *s, const dq_kv_cach
 /* The `math` object of a result: which arithmetic ran, product by product. */
 json_t *dq_kv_report_math_json(dq_math m);
 /* The same with -v. */
-void dq_kv_report_note_math(dq_logger *t, const char *device, dq_math m);
+void dq_kv_report_note_math(dq_logger *logger, const char *device, dq_math m);
 /* With -v, kernel and arithmetic of every layer; layers that run alike share a line. */
-void dq_kv_report_note_routes(dq_logger *t, const dq_backend *b, const dq_model *m, dq_math math,
-                              const dq_kv_spec *kv);
+void dq_kv_report_note_routes(dq_logger *logger, const dq_backend *b, const dq_model *m,
+                              dq_math math, const dq_kv_spec *kv);
 /* The `kv` object of a result. */
 json_t *dq_kv_report_json(const dq_kv_spec *s, const dq_kv_cached *h);
 /* Columns of a CSV: the settings, then what they did. Returns how many titles it put down. */
@@ -39,6 +39,7 @@ void dq_kv_report_columns(dq_table *t, const dq_kv_spec *s, const dq_kv_cached *
 const char *dq_kv_report_label(char *buf, size_t cap, const dq_kv_spec *s);
 /* Warns where less than half of what was read or held was compressed, and about raised budgets. `what` stands in
  * front. */
-void dq_kv_report_warn(dq_logger *t, const char *what, const dq_kv_spec *s, const dq_kv_cached *h);
+void dq_kv_report_warn(dq_logger *logger, const char *what, const dq_kv_spec *s,
+                       const dq_kv_cached *h);
 
 #endif

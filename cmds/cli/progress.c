@@ -1,77 +1,25 @@
-/* progress: lines for people go to stderr, and warnings into the document as well.
+/* progress: see progress.h. The time left is that of the share done since the first call, so that what a resumed
+ * run has found done makes it no faster.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/progress.h"
 
 #include "base/os.h"
-#include "cmds/cli/document.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-dq_status dq_logger_begin(dq_logger *t, const char *command, dq_err *err)
-{
-    t->command = command;
-    if (!t->progress) t->progress = "auto";
-    if (strcmp(t->progress, "auto") != 0 && strcmp(t->progress, "always") != 0 &&
-        strcmp(t->progress, "never") != 0)
-        return dq_fail(err, DQ_USAGE, "--progress: expected auto, always or never, found \"%s\".",
-                       t->progress);
-    t->warnings = json_array();
-    return t->warnings ? DQ_OK : dq_fail(err, DQ_RESOURCE, "out of memory");
-}
-
-void dq_logger_end(dq_logger *t)
-{
-    json_decref(t->warnings);
-    t->warnings = NULL;
-}
-
-void dq_logger_warn(dq_logger *t, const char *fmt, ...)
-{
-    char line[1024];
-    va_list args;
-    size_t i;
-    json_t *old;
-    va_start(args, fmt);
-    vsnprintf(line, sizeof line, fmt, args);
-    va_end(args);
-    dq_one_line(line);
-    json_t *text = dq_document_name(line);
-    json_array_foreach(t->warnings, i, old)
-    {
-        if (!json_equal(old, text)) continue;
-        json_decref(text);
-        return;
-    }
-    json_array_append_new(t->warnings, text);
-    if (!t->quiet) fprintf(stderr, "dq %s: warning: %s\n", t->command, line);
-}
-
-void dq_logger_note(dq_logger *t, const char *fmt, ...)
-{
-    char line[1024];
-    va_list args;
-    if (!t->verbose) return;
-    va_start(args, fmt);
-    vsnprintf(line, sizeof line, fmt, args);
-    va_end(args);
-    dq_one_line(line);
-    fprintf(stderr, "dq %s: %s\n", t->command, line);
-}
-
-void dq_progress_begin(dq_progress *p, const dq_logger *t, const char *label, double total)
+void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *label, double total)
 {
     memset(p, 0, sizeof *p);
-    p->logger = t;
+    p->logger = logger;
     p->label = label;
     p->total = total > 0 ? total : 1;
     p->start = p->last_time = dq_os_seconds();
     p->first = -1;
     p->redraw = isatty(STDERR_FILENO) != 0;
-    p->on = !t->quiet && strcmp(t->progress, "never") != 0 &&
-            (p->redraw || strcmp(t->progress, "always") == 0);
+    p->on = !logger->quiet && strcmp(logger->progress, "never") != 0 &&
+            (p->redraw || strcmp(logger->progress, "always") == 0);
 }
 
 /* "12 s left", "3:20 left", "2:05:00 left" */

@@ -1,34 +1,9 @@
-/* progress: what a command says while it runs: warnings, what runs, how far it is.
+/* progress: how far a command is, and how long it will take.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PROGRESS_H
 #define DQ_PROGRESS_H
 
-#include "base/json.h"
-#include "cmds/cli/options.h"
-
-/* Verbosity and progress as every command takes them; rows for the option table. */
-typedef struct dq_logger {
-    bool quiet;
-    int verbose;
-    const char *progress; /* "auto", "always", "never" */
-    const char *command;  /* "eval", for the prefix of lines on stderr */
-    json_t *warnings;     /* array of strings, for the JSON document; owned */
-} dq_logger;
-#define DQ_LOGGER_OPTIONS(logger)                                                                  \
-    dq_opt_text("progress", "WHEN", &(logger).progress,                                            \
-                "auto, always or never (default auto: when stderr is a terminal)"),                \
-        dq_opt_letter(                                                                             \
-            'q', dq_opt_flag("quiet", &(logger).quiet, "no progress, no warnings on stderr")),     \
-        dq_opt_letter('v', dq_opt_count("verbose", &(logger).verbose, "say on stderr what runs"))
-
-/* Checks --progress and makes the list of warnings; dq_logger_end frees it. */
-dq_status dq_logger_begin(dq_logger *t, const char *command, dq_err *err);
-void dq_logger_end(dq_logger *t);
-/* One line "dq eval: warning: ..." on stderr (unless quiet) and in the JSON document. The same text
- * is said once. */
-void dq_logger_warn(dq_logger *t, const char *fmt, ...) DQ_PRINTF(2, 3);
-/* One line on stderr with -v. */
-void dq_logger_note(dq_logger *t, const char *fmt, ...) DQ_PRINTF(2, 3);
+#include "cmds/cli/logger.h"
 
 /* Progress on stderr: a redrawn line on a terminal, else a line per 5 % or 30 s. */
 typedef struct dq_progress {
@@ -38,7 +13,7 @@ typedef struct dq_progress {
         last_share; /* first: share done before the start */
     bool redraw, shown, on;
 } dq_progress;
-void dq_progress_begin(dq_progress *p, const dq_logger *t, const char *label, double total);
+void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *label, double total);
 /* `note` says what is being done now; may be NULL. */
 void dq_progress_set(dq_progress *p, double done, const char *note);
 void dq_progress_end(dq_progress *p);

@@ -7,6 +7,7 @@
 #include "cmds/cli/document.h"
 #include "cmds/cli/input.h"
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/logger.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"

@@ -8,8 +8,8 @@
 
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
-#include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_report.h"
 
@@ -77,8 +77,8 @@ typedef struct cmd_eval_face {
                         dq_err *err);
     /* what positions are kept free for where a context is cut, for a warning */
     const char *reserves;
-    void (*warn_plan)(dq_logger *t, const cmd_eval_view *v);
-    dq_status (*say)(dq_logger *t, const cmd_eval_view *v, dq_err *err);
+    void (*warn_plan)(dq_logger *logger, const cmd_eval_view *v);
+    dq_status (*say)(dq_logger *logger, const cmd_eval_view *v, dq_err *err);
     /* Adds all that the source's results depend on besides what all results do. */
     dq_status (*key)(dq_sha256 *h, const void *own, const dq_eval *e, const dq_eval_source *source,
                      dq_err *err);
@@ -105,7 +105,7 @@ typedef struct cmd_eval_face {
     /* Prints what stands behind the table; last: behind the claims too. */
     dq_status (*tables)(const cmd_eval_view *v, dq_err *err);
     bool tables_last;
-    void (*warn_done)(dq_logger *t, const cmd_eval_view *v);
+    void (*warn_done)(dq_logger *logger, const cmd_eval_view *v);
     /* --dump-items: what a line of a request says of its item, or else the lines themselves. */
     void (*keys)(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item);
     dq_status (*dump)(FILE *f, const cmd_eval_view *v, int row, dq_err *err);

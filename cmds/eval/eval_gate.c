@@ -162,7 +162,7 @@ dq_status cmd_eval_gates_check(const cmd_eval_gates *g, const dq_eval_source *so
     return DQ_OK;
 }
 
-void cmd_eval_gates_plan(const cmd_eval_gates *g, dq_logger *t, const dq_eval *e)
+void cmd_eval_gates_plan(const cmd_eval_gates *g, dq_logger *logger, const dq_eval *e)
 {
     for (int i = 0; i < g->n; i++) {
         const char *name = g->gate[i].name;
@@ -175,7 +175,7 @@ void cmd_eval_gates_plan(const cmd_eval_gates *g, dq_logger *t, const dq_eval *e
         }
         if (requested && !there)
             dq_logger_warn(
-                t,
+                logger,
                 "--fail-if \"%s\": every result is its own reference, so there will be no %s. "
                 "Add what differs (a source checkpoint, --ref, --logit-bits, ...)",
                 g->gate[i].text, name);
@@ -205,11 +205,11 @@ static const char *result_text(char *buf, size_t cap, const json_t *row)
     return buf;
 }
 
-static void say(dq_logger *t, const cmd_eval_gate *g, const json_t *row, double x)
+static void say(dq_logger *logger, const cmd_eval_gate *g, const json_t *row, double x)
 {
     char value[32] = "has no value", result[800];
     if (!isnan(x)) snprintf(value, sizeof value, "is %.6g", x);
-    dq_logger_warn(t, "--fail-if \"%s\": %s: %s %s", g->text,
+    dq_logger_warn(logger, "--fail-if \"%s\": %s: %s %s", g->text,
                    result_text(result, sizeof result, row), g->name, value);
 }
 
@@ -219,7 +219,7 @@ typedef struct looked {
     int sourceless; /* results that would have one if their source were in the run */
 } looked;
 
-static void look_at(const cmd_eval_gate *g, dq_logger *t, const dq_eval *e, int index,
+static void look_at(const cmd_eval_gate *g, dq_logger *logger, const dq_eval *e, int index,
                     const json_t *row, looked *sum)
 {
     char result[800];
@@ -231,7 +231,7 @@ static void look_at(const cmd_eval_gate *g, dq_logger *t, const dq_eval *e, int 
             return; /* a reference differs from nothing */
         sum->sourceless++;
         dq_logger_warn(
-            t,
+            logger,
             "--fail-if \"%s\": %s: could not be checked, its source checkpoint is not in the "
             "run",
             g->text, result_text(result, sizeof result, row));
@@ -241,11 +241,11 @@ static void look_at(const cmd_eval_gate *g, dq_logger *t, const dq_eval *e, int 
     if (strcmp(g->name, "ppl_ratio") == 0) x = exp(x);
     sum->n++;
     if (!isnan(x) && !holds(g, x)) return;
-    say(t, g, row, x);
+    say(logger, g, row, x);
     sum->bad++;
 }
 
-void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *t, const dq_eval *e, json_t *document)
+void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const dq_eval *e, json_t *document)
 {
     const json_t *results = json_object_get(document, "results");
     json_t *list = json_array();
@@ -253,10 +253,11 @@ void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *t, const dq_eval *e, jso
         looked sum = {0, 0, 0};
         size_t at = 0;
         for (int r = 0; r < e->n_rows; r++) {
-            if (e->row[r].shown) look_at(&g->gate[i], t, e, r, json_array_get(results, at++), &sum);
+            if (e->row[r].shown)
+                look_at(&g->gate[i], logger, e, r, json_array_get(results, at++), &sum);
         }
         if (sum.n == 0 && sum.sourceless == 0)
-            dq_logger_warn(t, "--fail-if \"%s\": no result has a %s, so nothing was looked at",
+            dq_logger_warn(logger, "--fail-if \"%s\": no result has a %s, so nothing was looked at",
                            g->gate[i].text, g->gate[i].name);
         g->missed += sum.bad;
         g->unchecked += sum.n == 0 || sum.sourceless > 0;

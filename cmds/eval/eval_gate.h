@@ -3,8 +3,8 @@
 #ifndef DQ_EVAL_GATE_H
 #define DQ_EVAL_GATE_H
 
+#include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
-#include "cmds/cli/progress.h"
 #include "eval/eval.h"
 
 enum { DQ_GATE_NAME = 64 };
@@ -34,11 +34,11 @@ dq_status cmd_eval_gates_read(cmd_eval_gates *g, const dq_list *texts, dq_err *e
 dq_status cmd_eval_gates_check(const cmd_eval_gates *g, const dq_eval_source *source, int n_sources,
                                dq_err *err);
 /* When the rows are known: warns of a difference where every row is its own reference. */
-void cmd_eval_gates_plan(const cmd_eval_gates *g, dq_logger *t, const dq_eval *e);
+void cmd_eval_gates_plan(const cmd_eval_gates *g, dq_logger *logger, const dq_eval *e);
 /* Looks at every result of the document, says on stderr where a condition holds (or a value is missing, or
  * there was nothing to look at), counts that, and puts "gates" into the document. Differences of references are
  * left out, but those of a quantized model without its source cannot be checked. */
-void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *t, const dq_eval *e, json_t *document);
+void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const dq_eval *e, json_t *document);
 /* DQ_GATE when something was missed or could not be checked. */
 dq_status cmd_eval_gates_outcome(const cmd_eval_gates *g, dq_err *err);
 

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_kv.h"
 
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 
 #include <stdio.h>
 
@@ -49,7 +49,7 @@ void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const 
 
 /* The id behind a context is predicted by the context's last row, which still sees all of it: a choice of
  * one id says nothing about what was forgotten. Once per source and tokenizer. */
-static void warn_short_choices(dq_logger *t, const dq_eval *e, int row)
+static void warn_short_choices(dq_logger *logger, const dq_eval *e, int row)
 {
     const dq_eval_row *r = &e->row[row];
     const dq_requests *req = &e->ids[r->ids].req;
@@ -61,22 +61,22 @@ static void warn_short_choices(dq_logger *t, const dq_eval *e, int row)
     for (int64_t i = 0; i < req->n; i++) n += req->req[i].cont && req->req[i].n_cont == 1;
     if (n)
         dq_logger_warn(
-            t,
+            logger,
             "%s: %lld of %lld choices are a single token, which is predicted before anything is "
             "forgotten; to measure eviction, let choices begin with the question",
             e->source[e->ids[r->ids].source].name, (long long)n, (long long)req->n);
 }
 
-void cmd_eval_kv_warn(dq_logger *t, const dq_eval *e, const char *const *names)
+void cmd_eval_kv_warn(dq_logger *logger, const dq_eval *e, const char *const *names)
 {
     char what[400];
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *r = &e->row[i];
         if (!r->shown) continue;
-        warn_short_choices(t, e, i);
+        warn_short_choices(logger, e, i);
         snprintf(what, sizeof what, "%s, %s", names[r->model],
                  e->source[e->ids[r->ids].source].name);
-        dq_kv_report_warn(t, what, &r->kv, &r->work.cached);
+        dq_kv_report_warn(logger, what, &r->kv, &r->work.cached);
     }
 }
 
@@ -107,12 +107,12 @@ static bool same_route(const dq_eval_row *a, const dq_eval_row *b)
            a->math.pv == b->math.pv && a->math.kv == b->math.kv;
 }
 
-void cmd_eval_say_routes(dq_logger *t, const dq_backend *b, const dq_eval *e)
+void cmd_eval_say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *r = &e->row[i];
         int k = 0;
         while (!same_route(r, &e->row[k])) k++;
-        if (k == i) dq_kv_report_note_routes(t, b, e->model[r->model].m, r->math, &r->kv);
+        if (k == i) dq_kv_report_note_routes(logger, b, e->model[r->model].m, r->math, &r->kv);
     }
 }

@@ -4,18 +4,18 @@
 #define DQ_EVAL_KV_H
 
 #include "cmds/cli/kv_report.h"
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 #include "eval/eval.h"
 
 /* Puts what runs, and what each container remembers, into `settings`. */
 void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const *names);
 /* After the run. */
-void cmd_eval_kv_warn(dq_logger *t, const dq_eval *e, const char *const *names);
+void cmd_eval_kv_warn(dq_logger *logger, const dq_eval *e, const char *const *names);
 /* Whether some shown row has a cache that is not plain; whether shown rows differ in what chooses the
  * tokens. */
 bool cmd_eval_kv_swept(const dq_eval *e);
 bool cmd_eval_kv_policies(const dq_eval *e);
 /* With -v: the layers' kernels for every model, arithmetic and cache among the rows, references too. */
-void cmd_eval_say_routes(dq_logger *t, const dq_backend *b, const dq_eval *e);
+void cmd_eval_say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e);
 
 #endif

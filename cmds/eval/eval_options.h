@@ -5,8 +5,8 @@
 
 #include "cmds/cli/input.h"
 #include "cmds/cli/kv_options.h"
+#include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
-#include "cmds/cli/progress.h"
 #include "cmds/eval/eval_face.h"
 #include "cmds/eval/eval_gate.h"
 #include "eval/eval.h"

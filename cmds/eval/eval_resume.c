@@ -7,7 +7,7 @@
 #include "base/os.h"
 #include "base/sha256.h"
 #include "cmds/cli/advice.h"
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/version.h"
 
@@ -150,11 +150,11 @@ static const char *other_file(dq_arena *a)
 }
 
 /* That there is nothing to resume; and what there is, if it may have been meant. */
-static void say_nothing_here(const char *path, dq_logger *log)
+static void say_nothing_here(const char *path, dq_logger *logger)
 {
     dq_arena *a = dq_arena_new();
     const char *other = a ? other_file(a) : "";
-    dq_logger_warn(log,
+    dq_logger_warn(logger,
                    "%s: is not in this folder, so there is nothing to resume with these inputs and "
                    "settings%s%s%s; everything is computed",
                    path, *other ? " (" : "", other,
@@ -162,21 +162,21 @@ static void say_nothing_here(const char *path, dq_logger *log)
     dq_arena_free(a);
 }
 
-dq_status cmd_eval_resume_begin(const cmd_eval_resume *s, dq_eval *e, bool resume, dq_logger *t,
-                                dq_err *err)
+dq_status cmd_eval_resume_begin(const cmd_eval_resume *s, dq_eval *e, bool resume,
+                                dq_logger *logger, dq_err *err)
 {
     dq_err why = {0};
     if (resume && dq_file_exists(s->path)) return go_on(s, e, err);
-    if (resume) say_nothing_here(s->path, t);
+    if (resume) say_nothing_here(s->path, logger);
     if (dq_file_exists(s->path) && !dq_journal_busy(s->path) && rename(s->path, s->old) == 0)
         dq_logger_warn(
-            t,
+            logger,
             "an earlier run of this command left finished work, which --resume would go on "
             "from; it is in %s until this run is done",
             s->old);
     if (dq_eval_journal(e, s->key, s->path, false, &why) != DQ_OK) {
         dq_advice_apply(&why);
-        dq_logger_warn(t, "finished work cannot be kept for --resume: %s", why.text);
+        dq_logger_warn(logger, "finished work cannot be kept for --resume: %s", why.text);
     }
     return DQ_OK;
 }

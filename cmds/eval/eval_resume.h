@@ -4,7 +4,7 @@
 #ifndef DQ_EVAL_RESUME_H
 #define DQ_EVAL_RESUME_H
 
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_sources.h"
 
@@ -26,8 +26,8 @@ dq_status cmd_eval_resume_name(cmd_eval_resume *s, const cmd_eval_identity *id, 
 /* Writes finished work down from here on, or (resume) first takes what the file has; with no file to resume
  * there is a warning. A file of an earlier run that is not resumed is set aside as PATH.old until this one is
  * done. Where a new file cannot be written the run goes on without, with a warning. */
-dq_status cmd_eval_resume_begin(const cmd_eval_resume *s, dq_eval *e, bool resume, dq_logger *t,
-                                dq_err *err);
+dq_status cmd_eval_resume_begin(const cmd_eval_resume *s, dq_eval *e, bool resume,
+                                dq_logger *logger, dq_err *err);
 /* Replaces the message of an interruption by one that says how to go on. */
 dq_status cmd_eval_resume_stopped(const cmd_eval_resume *s, const dq_eval *e, int argc, char **argv,
                                   dq_err *err);

@@ -6,12 +6,12 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 
-void cmd_eval_warn_bad(dq_logger *t, const char *path, int64_t n_bad, int64_t first)
+void cmd_eval_warn_bad(dq_logger *logger, const char *path, int64_t n_bad, int64_t first)
 {
     if (n_bad > 0)
-        dq_logger_warn(t,
+        dq_logger_warn(logger,
                        "%s: %lld ill-formed UTF-8 sequences read as U+FFFD, the first at byte "
                        "%lld",
                        path, (long long)n_bad, (long long)first);

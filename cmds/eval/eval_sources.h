@@ -3,7 +3,7 @@
 #ifndef DQ_EVAL_SOURCES_H
 #define DQ_EVAL_SOURCES_H
 
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_options.h"
 
 /* What has been read so far: a task can have two files and two of labels. */
@@ -28,7 +28,7 @@ dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd
 dq_status cmd_eval_source_load(dq_eval *e, dq_eval_source *source, cmd_eval_files *files,
                                dq_err *err);
 /* A warning about ill-formed UTF-8, if there was any. */
-void cmd_eval_warn_bad(dq_logger *t, const char *path, int64_t n_bad, int64_t first);
+void cmd_eval_warn_bad(dq_logger *logger, const char *path, int64_t n_bad, int64_t first);
 /* JSON lines of --dump-requests. */
 dq_status cmd_eval_dump_requests(const dq_eval *e, const char *path, dq_err *err);
 

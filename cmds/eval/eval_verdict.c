@@ -6,7 +6,7 @@
 
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_face.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_report.h"
@@ -199,7 +199,7 @@ dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-dq_status cmd_eval_warn_clusters(dq_logger *t, const cmd_eval_view *v, dq_err *err)
+dq_status cmd_eval_warn_clusters(dq_logger *logger, const cmd_eval_view *v, dq_err *err)
 {
     const dq_eval *e = v->e;
     for (int i = 0; i < e->n_rows; i++) {
@@ -208,11 +208,12 @@ dq_status cmd_eval_warn_clusters(dq_logger *t, const cmd_eval_view *v, dq_err *e
         if (!is_compared(e, i)) continue;
         DQ_TRY(dq_eval_numbers_of(e, i, &x, err));
         if (x.n_clusters == 1)
-            dq_logger_warn(t, "%s: one %s, so there are no standard errors and nothing is decided",
+            dq_logger_warn(logger,
+                           "%s: one %s, so there are no standard errors and nothing is decided",
                            cmd_eval_title(e, i), cluster);
         else if (x.n_clusters < DQ_EVAL_FEW_CLUSTERS)
             dq_logger_warn(
-                t,
+                logger,
                 "%s: standard errors rest on %lld clusters (each %s is one) and are rough "
                 "themselves; intervals take this into account with Student's t. Use %d or more",
                 cmd_eval_title(e, i), (long long)x.n_clusters, cluster, DQ_EVAL_FEW_CLUSTERS);
@@ -232,7 +233,7 @@ static int looks_like_source(const dq_eval *e, int m, const char *made_from)
     return other;
 }
 
-void cmd_eval_warn_sources(dq_logger *t, const cmd_eval_view *v, const char *const *made_from)
+void cmd_eval_warn_sources(dq_logger *logger, const cmd_eval_view *v, const char *const *made_from)
 {
     const dq_eval *e = v->e;
     for (int m = 0; m < e->n_models; m++) {
@@ -243,13 +244,13 @@ void cmd_eval_warn_sources(dq_logger *t, const cmd_eval_view *v, const char *con
         const int k = looks_like_source(e, m, made_from[m]);
         if (k >= 0)
             dq_logger_warn(
-                t,
+                logger,
                 "%s: was made from \"%s\", fingerprint %.16s; %s in this run has fingerprint "
                 "%.16s, so it is not the source and is not compared with",
                 v->names[m], made_from[m], e->model[m].m->fingerprint, v->names[k],
                 e->model[k].m->fingerprint);
         dq_logger_warn(
-            t,
+            logger,
             "%s: its source checkpoint is not in the run, so nothing says what its weights "
             "lost, and no difference is taken. Add the source, or --ref MODEL (the container "
             "itself: what logits and caches alone lose)",

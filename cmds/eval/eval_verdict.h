@@ -4,7 +4,7 @@
 #ifndef DQ_EVAL_VERDICT_H
 #define DQ_EVAL_VERDICT_H
 
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_report.h"
 
 /* Accuracy, or nats of NLL: one point, or 1 % of perplexity. */
@@ -27,9 +27,9 @@ dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err);
 json_t *cmd_eval_verdict_json(const cmd_eval_view *v, int row, const dq_eval_numbers *x);
 dq_status cmd_eval_claims_json(json_t *document, const cmd_eval_view *v, dq_err *err);
 /* Warns of standard errors that rest on few clusters. */
-dq_status cmd_eval_warn_clusters(dq_logger *t, const cmd_eval_view *v, dq_err *err);
+dq_status cmd_eval_warn_clusters(dq_logger *logger, const cmd_eval_view *v, dq_err *err);
 /* Warns, before anything is scored, of quantized models without their source; made_from[i]: base name of what model i
  * was made from, NULL for a checkpoint. */
-void cmd_eval_warn_sources(dq_logger *t, const cmd_eval_view *v, const char *const *made_from);
+void cmd_eval_warn_sources(dq_logger *logger, const cmd_eval_view *v, const char *const *made_from);
 
 #endif

@@ -4,7 +4,7 @@
 #include "base/utf8.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
 #include "eval/kind_generate.h"
@@ -314,7 +314,7 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     return DQ_OK;
 }
 
-static dq_status say(dq_logger *t, const cmd_eval_view *v, dq_err *err)
+static dq_status say(dq_logger *logger, const cmd_eval_view *v, dq_err *err)
 {
     const dq_eval *e = v->e;
     for (int i = 0; i < e->n_rows; i++) {
@@ -326,11 +326,11 @@ static dq_status say(dq_logger *t, const cmd_eval_view *v, dq_err *err)
         if (seen) continue;
         DQ_TRY(dq_eval_stop_ids(e, e->row[i].model, &ids, &n, e->a, err));
         for (int64_t k = 0; k < n; k++)
-            dq_logger_note(t, "%s: id %d ends a continuation", v->names[e->row[i].model],
+            dq_logger_note(logger, "%s: id %d ends a continuation", v->names[e->row[i].model],
                            (int)ids[k]);
         if (n == 0)
             dq_logger_warn(
-                t,
+                logger,
                 "%s: neither config.json nor tokenizer_config.json names an EOS; only --stop "
                 "and --max-new end its continuations",
                 v->names[e->row[i].model]);
@@ -338,7 +338,7 @@ static dq_status say(dq_logger *t, const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-static void warn_done(dq_logger *t, const cmd_eval_view *v)
+static void warn_done(dq_logger *logger, const cmd_eval_view *v)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_row *r = &v->e->row[i];
@@ -346,7 +346,7 @@ static void warn_done(dq_logger *t, const cmd_eval_view *v)
         const totals sum = totals_of(v->e, r);
         if (sum.end[DQ_GENERATE_END_POSITIONS])
             dq_logger_warn(
-                t,
+                logger,
                 "%s, %s: %lld of %lld continuations were cut at the last of %d positions; "
                 "shorten prompts, or use fewer shots",
                 v->names[r->model], dq_eval_source_of(v->e, r)->name,

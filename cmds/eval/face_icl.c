@@ -5,7 +5,7 @@
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
@@ -258,7 +258,8 @@ static void list_shots(char *out, size_t cap, const int *shots, int n)
     }
 }
 
-static void warn_over(dq_logger *t, const dq_eval *e, const dq_eval_ids *ids, const char *model)
+static void warn_over(dq_logger *logger, const dq_eval *e, const dq_eval_ids *ids,
+                      const char *model)
 {
     const dq_icl_plan *p = ids->own;
     const dq_icl_data *d = e->source[ids->source].own;
@@ -266,24 +267,24 @@ static void warn_over(dq_logger *t, const dq_eval *e, const dq_eval_ids *ids, co
     if (p->n_over) {
         list_shots(text, sizeof text, p->over, p->n_over);
         dq_logger_warn(
-            t,
+            logger,
             "%s: --shots %s left out: not all prompts fit into the %d positions of %s, or "
             "there are fewer demonstrations (%lld)",
             e->source[ids->source].name, text, e->model[ids->model].m->max_positions, model,
             (long long)p->demos);
     }
     if (d->n_bad_demos)
-        dq_logger_warn(t,
+        dq_logger_warn(logger,
                        "%s: %lld ill-formed UTF-8 sequences in the demonstrations read as U+FFFD",
                        e->source[ids->source].name, (long long)d->n_bad_demos);
 }
 
-static void warn_plan(dq_logger *t, const cmd_eval_view *v)
+static void warn_plan(dq_logger *logger, const cmd_eval_view *v)
 {
     const dq_eval *e = v->e;
     for (int i = 0; i < e->n_ids; i++) {
         if (is_icl(&e->source[e->ids[i].source]))
-            warn_over(t, e, &e->ids[i], v->names[e->ids[i].model]);
+            warn_over(logger, e, &e->ids[i], v->names[e->ids[i].model]);
     }
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *r = &e->row[i];
@@ -292,7 +293,7 @@ static void warn_plan(dq_logger *t, const cmd_eval_view *v)
         if (!is_icl(dq_eval_source_of(e, r)) || dq_score_shares(&pass, &r->kv)) continue;
         dq_icl_cost(&e->ids[r->ids].req, &naive, &shared);
         dq_logger_warn(
-            t,
+            logger,
             "%s: with --logit-grain %s every choice is a sequence of its own: %lld tokens "
             "instead of %lld. Use --logit-grain row, or fewer --queries and --shots",
             dq_eval_source_of(e, r)->name, dq_grain_name[r->logit.grain], (long long)naive,

@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/progress.h"
+#include "cmds/cli/logger.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_report.h"
 #include "cmds/eval/eval_sources.h"

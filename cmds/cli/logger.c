@@ -1,0 +1,61 @@
+/* logger: see logger.h. Lines for people go to stderr, and warnings into the document as well, where each text
+ * stands once.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/cli/logger.h"
+
+#include "cmds/cli/document.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+dq_status dq_logger_begin(dq_logger *logger, const char *command, dq_err *err)
+{
+    logger->command = command;
+    if (!logger->progress) logger->progress = "auto";
+    if (strcmp(logger->progress, "auto") != 0 && strcmp(logger->progress, "always") != 0 &&
+        strcmp(logger->progress, "never") != 0)
+        return dq_fail(err, DQ_USAGE, "--progress: expected auto, always or never, found \"%s\".",
+                       logger->progress);
+    logger->warnings = json_array();
+    return logger->warnings ? DQ_OK : dq_fail(err, DQ_RESOURCE, "out of memory");
+}
+
+void dq_logger_end(dq_logger *logger)
+{
+    json_decref(logger->warnings);
+    logger->warnings = NULL;
+}
+
+void dq_logger_warn(dq_logger *logger, const char *fmt, ...)
+{
+    char line[1024];
+    va_list args;
+    size_t i;
+    json_t *old;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    dq_one_line(line);
+    json_t *text = dq_document_name(line);
+    json_array_foreach(logger->warnings, i, old)
+    {
+        if (!json_equal(old, text)) continue;
+        json_decref(text);
+        return;
+    }
+    json_array_append_new(logger->warnings, text);
+    if (!logger->quiet) fprintf(stderr, "dq %s: warning: %s\n", logger->command, line);
+}
+
+void dq_logger_note(dq_logger *logger, const char *fmt, ...)
+{
+    char line[1024];
+    va_list args;
+    if (!logger->verbose) return;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    dq_one_line(line);
+    fprintf(stderr, "dq %s: %s\n", logger->command, line);
+}

@@ -1,0 +1,33 @@
+/* logger: what a command says while it runs: warnings, and with -v what runs.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_LOGGER_H
+#define DQ_LOGGER_H
+
+#include "base/json.h"
+#include "cmds/cli/options.h"
+
+/* Verbosity and progress as every command takes them; rows for the option table. */
+typedef struct dq_logger {
+    bool quiet;
+    int verbose;
+    const char *progress; /* "auto", "always", "never" */
+    const char *command;  /* "eval", for the prefix of lines on stderr */
+    json_t *warnings;     /* array of strings, for the JSON document; owned */
+} dq_logger;
+#define DQ_LOGGER_OPTIONS(logger)                                                                  \
+    dq_opt_text("progress", "WHEN", &(logger).progress,                                            \
+                "auto, always or never (default auto: when stderr is a terminal)"),                \
+        dq_opt_letter(                                                                             \
+            'q', dq_opt_flag("quiet", &(logger).quiet, "no progress, no warnings on stderr")),     \
+        dq_opt_letter('v', dq_opt_count("verbose", &(logger).verbose, "say on stderr what runs"))
+
+/* Checks --progress and makes the list of warnings; dq_logger_end frees it. */
+dq_status dq_logger_begin(dq_logger *logger, const char *command, dq_err *err);
+void dq_logger_end(dq_logger *logger);
+/* One line "dq eval: warning: ..." on stderr (unless quiet) and in the JSON document. The same text
+ * is said once. */
+void dq_logger_warn(dq_logger *logger, const char *fmt, ...) DQ_PRINTF(2, 3);
+/* One line on stderr with -v. */
+void dq_logger_note(dq_logger *logger, const char *fmt, ...) DQ_PRINTF(2, 3);
+
+#endif
