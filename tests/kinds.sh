@@ -1,15 +1,15 @@
 #!/bin/sh
 # kinds.sh: a kind of evaluation is known by its own two files and by one table, and nowhere else.
 #   sh tests/kinds.sh [REPOSITORY]
-# Kinds are the rows dq_face_NAME of cmds/eval/face_NAME.c; eval_face.c lists them. Prints one line per violation and
-# exits 1; also checks itself on a planted tree that breaks every rule.
+# Kinds are the rows cmd_eval_face_NAME of cmds/eval/face_NAME.c; eval_face.c lists them. Prints one line per violation
+# and exits 1; also checks itself on a planted tree that breaks every rule.
 set -eu
 LC_ALL=C
 export LC_ALL
 
 # Names of kinds, one a line.
 kinds() {
-    sed -n 's/^const cmd_eval_face dq_face_\([a-z0-9_]*\) = {$/\1/p' "$1"/cmds/eval/face_*.c
+    sed -n 's/^const cmd_eval_face cmd_eval_face_\([a-z0-9_]*\) = {$/\1/p' "$1"/cmds/eval/face_*.c
 }
 
 # Words that the command line has for kinds and their tasks.
@@ -37,10 +37,10 @@ check() (
         grep -q "^ *\.kind = {.*&dq_eval_${kind}[,}]" cmds/eval/face_*.c || echo "src/eval: dq_eval_$kind has no face in cmds/eval"
     done
     for kind in $(kinds .); do
-        grep -q "&dq_face_${kind}[,}]" cmds/eval/eval_face.c ||
+        grep -q "&cmd_eval_face_${kind}[,}]" cmds/eval/eval_face.c ||
             echo "cmds/eval/face_$kind.c: has no row in the table of cmds/eval/eval_face.c"
         # shellcheck disable=SC2086
-        code $all | grep "dq_face_$kind\\>" |
+        code $all | grep "cmd_eval_face_$kind\\>" |
             grep -v "^cmds/eval/\\(eval_face\\.[ch]\\|face_${kind}[a-z_]*\\.[ch]\\):" |
             sed "s|^\([^:]*:[0-9]*\):.*|\1: names the face of $kind|" || true
     done
@@ -63,9 +63,9 @@ expect() { # PATTERN: a line of the report
 self_test() {
     tree=$(mktemp -d)
     trap 'rm -rf "$tree"' EXIT
-    plant cmds/eval/eval_face.c 'const cmd_eval_face *const dq_eval_faces[] = {&dq_face_one};'
-    plant cmds/eval/face_one.c 'const cmd_eval_face dq_face_one = {' '    .name = "uno",' '};' \
-        '    .kind = {&dq_eval_one},' 'bool shows(int row) { return cmd_eval_face_shows(&dq_face_one, row); }'
+    plant cmds/eval/eval_face.c 'const cmd_eval_face *const cmd_eval_faces[] = {&cmd_eval_face_one};'
+    plant cmds/eval/face_one.c 'const cmd_eval_face cmd_eval_face_one = {' '    .name = "uno",' '};' \
+        '    .kind = {&dq_eval_one},' 'bool shows(int row) { return cmd_eval_face_shows(&cmd_eval_face_one, row); }'
     plant src/eval/kind_one.c '/* whether s->kind == &dq_eval_one */' \
         'const dq_eval_kind dq_eval_one = {.load = load};' 'int f(const char *s) { return strcmp(s, "a"); }'
     check "$tree" >"$tree/report"
@@ -77,9 +77,9 @@ self_test() {
     plant src/eval/long.c 'int f(const dq_eval_source *s) { return s->kind == &dq_eval_one; }'
     plant src/base/x.c 'if (kind != &dq_eval_one)' 'x = row->kind != &dq_eval_one;'
     plant cmds/eval/tasks.c 'if (strcmp(name, "one") == 0)' 'if (strncmp(name, "uno", 3) == 0)'
-    plant cmds/eval/table.c 'if (cmd_eval_face_of(s) == &dq_face_one)'
+    plant cmds/eval/table.c 'if (cmd_eval_face_of(s) == &cmd_eval_face_one)'
     plant src/eval/kind_three.c 'const dq_eval_kind dq_eval_three = {'
-    plant cmds/eval/face_two.c 'const cmd_eval_face dq_face_two = {' '    .name = "two",' '};'
+    plant cmds/eval/face_two.c 'const cmd_eval_face cmd_eval_face_two = {' '    .name = "two",' '};'
     check "$tree" >"$tree/report"
     expect '^src/eval/long.c:1: asks which kind'
     expect '^src/base/x.c:2: asks which kind'

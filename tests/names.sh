@@ -2,8 +2,9 @@
 # names.sh: does a name lead to its file, and does it stand for one thing?
 #   sh tests/names.sh [REPOSITORY]
 # Prints one line per violation and exits 1; also checks itself on a planted tree that breaks every rule. The rules:
-#   noun    A function that a header declares begins with the header's noun: dq_NOUN_... in NOUN.h. A plural file may
-#           use its singular, kind_NOUN.h the noun alone. FAMILIES below are the other prefixes, each with its reason.
+#   noun    What a header declares, functions and data, begins with the header's noun: dq_NOUN_... in NOUN.h. A plural
+#           file may use its singular, kind_NOUN.h the noun alone, and data of a type of that header the type's name:
+#           dq_grain_name. FAMILIES below are the other prefixes, each with its reason.
 #   twice   No type, macro of a header, header or source has a name that another one has.
 #   guard   The guard of NAME.h is DQ_NAME_H.
 #   word    Identifiers of headers use the field's words, not those of WORDS below.
@@ -45,6 +46,7 @@ src/stat/mean.h                         dq_stat_     what is said of paired valu
 src/tasks/icl_data.h                    dq_icl_      what kind_icl.h puts to a model
 src/tensor/quant_                       dq_quant_    one quantizer
 src/tensor/tensor.h                     dq_          dq_f16_from_f32 and its kin: conversions of one number
+src/tensor/weight_format.h              dq_format_   what format_*.c are: the formats
 src/tensor/weight_                      dq_weight_   one weight and its parts
 src/tokenizer/tokenizer_                dq_tokenizer_ one tokenizer
 '
@@ -59,11 +61,12 @@ files() { # EXTENSION...: sources, without goldens
     done | sort
 }
 
-# The code of headers as lines "FILE function|type|macro|guard|word NAME": comments, strings and bodies do not count.
+# The code of headers as lines "FILE function|data|type|macro|guard|word NAME"; comments, strings and bodies do not
+# count.
 names() {
     # shellcheck disable=SC2046 # names of sources hold no spaces
     awk '
-    function flush(   i) {
+    function flush(   i, n, declared) {
         if (statement ~ /^[ \t]*typedef/) {
             if (match(statement, /[A-Za-z_][A-Za-z_0-9]*[ \t]*\([^*]*\)[ \t]*$/)) {
                 name = substr(statement, RSTART)
@@ -80,6 +83,13 @@ names() {
             name = substr(statement, RSTART, RLENGTH)
             sub(/[ \t]*\($/, "", name)
             print file, "function", name
+        } else if (statement ~ /^[ \t]*extern[ \t]/) {
+            n = split(statement, declared, ",")
+            for (i = 1; i <= n; i++) {
+                sub(/(\[[^\]]*\]|[ \t])*$/, "", declared[i])
+                sub(/^.*[^A-Za-z_0-9]/, "", declared[i])
+                print file, "data", declared[i]
+            }
         }
         statement = ""
     }
@@ -134,11 +144,14 @@ check_nouns() { # from lines of names
             if (split(row[i], part, " ") >= 2) { path[++rows] = part[1]; prefix[rows] = part[2] }
     }
     function begins(name, noun) { return name == noun || index(name, noun "_") == 1 }
-    $2 == "function" && $1 ~ /\.h$/ {
+    $2 == "type" { types[$1] = types[$1] " " $3 } # which stands before data of that type
+    ($2 == "function" || $2 == "data") && $1 ~ /\.h$/ {
         stem = $1; sub(/.*\//, "", stem); sub(/\.h$/, "", stem)
         bare = stem; sub(/^kind_/, "", bare)
         one = stem; sub(/ies$/, "y", one); sub(/s$/, "", one)
         if (begins($3, "dq_" stem) || begins($3, "dq_" bare) || begins($3, "dq_" one)) next
+        n = $2 == "data" ? split(types[$1], type, " ") : 0
+        for (i = 1; i <= n; i++) if (begins($3, type[i])) next
         for (i = 1; i <= rows; i++)
             if (index($1, path[i]) == 1 && (prefix[i] == "*" || index($3, prefix[i]) == 1)) next
         print $1 ": " $3 " does not begin with dq_" stem "_ (see FAMILIES in tests/names.sh)"
@@ -244,7 +257,9 @@ self_test() {
     tree=$work/tree
     mkdir -p "$tree"
     plant src/kv/kv_spec.h '/* kv_spec: see kv_spec.c. */' '#ifndef DQ_KV_SPEC_H' '#define DQ_KV_SPEC_H' \
-        'typedef struct dq_kv_spec {' '    int max; /* most of room */' '} dq_kv_spec;' 'enum { DQ_PAGE_TOKENS = 64 };' \
+        'typedef struct dq_kv_spec {' '    int max; /* most of room */' '} dq_kv_spec;' \
+        'typedef enum dq_grain { DQ_TILE } dq_grain;' 'extern const char *const dq_grain_name[]; /* printed */' \
+        'enum { DQ_PAGE_TOKENS = 64 };' \
         'bool dq_kv_spec_same(const dq_kv_spec *a,' '                     const dq_kv_spec *b);' \
         'static inline int dq_kv_spec_add(int a)' '{' '    return dq_other(a);' '}' '#endif'
     plant src/kv/kv_spec.c '/* kv_spec: see kv_spec.h.' ' * No such file would be *_x.c. */' '#include "kv/kv_spec.h"'
@@ -258,7 +273,8 @@ self_test() {
     }
     plant src/stat/tally.h '/* tally: counts. See stats.h. */' '#ifndef DQ_STATS_H' '#define DQ_STATS_H' '#define DQ_TOP 2' \
         'typedef dq_status dq_stats_fn(void *arg);' 'typedef struct dq_kv_spec {' '    int most_rows;' '} dq_kv_spec;' \
-        'int dq_stats_open(const char *path, int n);' 'static inline int dq_add(void)' '{' '    return 0;' '}' '#endif'
+        'int dq_stats_open(const char *path, int n);' 'extern const char *const dq_top_name[2], dq_tally_name[];' \
+        'static inline int dq_add(void)' '{' '    return 0;' '}' '#endif'
     plant src/eval/windows.h '/* windows: cuts. */' '#ifndef DQ_WINDOWS_H' '#define DQ_WINDOWS_H' '#define DQ_TOP 1' \
         'int dq_window_new(int n);' 'int dq_talk_begin(void);' '#endif'
     plant src/eval/score.c '/* goal: scores. */'
@@ -268,6 +284,7 @@ self_test() {
     check "$tree" >"$work/report"
     expect '^src/stat/tally.h: dq_stats_open does not begin with dq_tally_'
     expect '^src/stat/tally.h: dq_add does not begin'
+    expect '^src/stat/tally.h: dq_top_name does not begin with dq_tally_'
     expect '^src/eval/windows.h: dq_talk_begin does not begin'
     expect 'type dq_kv_spec is in src/kv/kv_spec.h too'
     expect 'macro DQ_TOP is in'
@@ -279,7 +296,7 @@ self_test() {
     expect '^src/stat/tally.h:1: names stats.h, which does not exist$'
     expect '^src/stat/tally.c:1: says nothing but which header to see$'
     expect '^src/eval/windows.c:1: says nothing but which header to see$'
-    if grep -q 'dq_window_new\|main.c\|dq_stats_fn\|dq_other' "$work/report"; then
+    if grep -q 'dq_window_new\|main.c\|dq_stats_fn\|dq_other\|dq_tally_name' "$work/report"; then
         echo "tests/names.sh: reports what is right:"
         cat "$work/report"
         exit 1

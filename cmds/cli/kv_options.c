@@ -25,11 +25,11 @@ static void append(char help[DQ_KV_HELP], const char *text, size_t len)
 static void append_names(char help[DQ_KV_HELP], const dq_kv_field *f)
 {
     const bool policies = f->type == DQ_KV_POLICY;
-    const int n = policies ? dq_n_policies : f->n_words;
+    const int n = policies ? dq_kv_n_policies : f->n_words;
     for (int i = 0; i < n; i++) {
-        const char *name = policies ? dq_policies[i].name : f->words[i];
+        const char *name = policies ? dq_kv_policies[i].name : f->words[i];
         const bool turn =
-            policies && dq_policies[i].yardstick && i && !dq_policies[i - 1].yardstick;
+            policies && dq_kv_policies[i].yardstick && i && !dq_kv_policies[i - 1].yardstick;
         const char *before = i == 0                    ? ""
                              : turn                    ? "; to compare them with: "
                              : !policies && i == n - 1 ? " or "

@@ -158,8 +158,8 @@ static dq_status choose_ctx(eval_run *x, dq_err *err)
     }
     x->e.n_ctx = x->o.ctx ? x->o.ctx : fewest;
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (dq_eval_faces[i]->opened)
-            DQ_TRY(dq_eval_faces[i]->opened(x->o.own[i], &x->o, &x->e, err));
+        if (cmd_eval_faces[i]->opened)
+            DQ_TRY(cmd_eval_faces[i]->opened(x->o.own[i], &x->o, &x->e, err));
     }
     return DQ_OK;
 }
@@ -169,14 +169,14 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     x->e.source = x->o.source;
     x->e.n_sources = x->o.n_sources;
     x->e.limit = x->o.limit;
-    while (x->o.too_long && strcmp(x->o.too_long, dq_long_name[x->e.too_long]) != 0)
+    while (x->o.too_long && strcmp(x->o.too_long, dq_eval_long_name[x->e.too_long]) != 0)
         x->e.too_long++;
     x->e.bos = x->o.bos;
     x->files.inputs = x->inputs;
     x->files.logger = &x->o.logger;
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (dq_eval_faces[i]->open)
-            DQ_TRY(dq_eval_faces[i]->open(x->o.own[i], &x->files, x->a, err));
+        if (cmd_eval_faces[i]->open)
+            DQ_TRY(cmd_eval_faces[i]->open(x->o.own[i], &x->files, x->a, err));
     }
     for (int i = 0; i < x->e.n_sources; i++)
         DQ_TRY(cmd_eval_source_read(&x->e, &x->o, i, &x->files, err));
@@ -318,7 +318,7 @@ static dq_status plan(eval_run *x, dq_err *err)
         cmd_eval_warn_bad(&x->o.logger, path, ids->n_bad, ids->first_bad);
     }
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (dq_eval_faces[i]->warn_plan) dq_eval_faces[i]->warn_plan(&x->o.logger, &v);
+        if (cmd_eval_faces[i]->warn_plan) cmd_eval_faces[i]->warn_plan(&x->o.logger, &v);
     }
     return DQ_OK;
 }
@@ -375,7 +375,7 @@ static void make_settings(eval_run *x)
     json_object_set_new(s, "margin", dq_document_real(x->o.margin));
     json_object_set_new(s, "ref", x->o.ref ? dq_document_name(x->o.ref) : json_null());
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (dq_eval_faces[i]->settings) dq_eval_faces[i]->settings(s, x->o.own[i], &x->e);
+        if (cmd_eval_faces[i]->settings) cmd_eval_faces[i]->settings(s, x->o.own[i], &x->e);
     }
     json_object_set_new(s, "bos", json_string(x->o.bos_word));
     json_object_set_new(s, "limit",
@@ -394,7 +394,7 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (dq_eval_faces[i]->say) DQ_TRY(dq_eval_faces[i]->say(&x->o.logger, &v, err));
+        if (cmd_eval_faces[i]->say) DQ_TRY(cmd_eval_faces[i]->say(&x->o.logger, &v, err));
     }
     const cmd_eval_identity id = {&x->e, &x->o, &x->files, (const char(*)[65])x->content,
                                   x->backend};
@@ -416,7 +416,7 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
 static dq_status print_faces(const cmd_eval_view *v, bool last, dq_err *err)
 {
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = cmd_eval_faces[i];
         if (face->tables && face->tables_last == last) DQ_TRY(face->tables(v, err));
     }
     return DQ_OK;
@@ -450,7 +450,7 @@ static dq_status write_files(eval_run *x, const cmd_eval_view *v, const char **w
     dq_table *t = NULL;
     if (x->o.dump && cmd_eval_dump(v, x->o.dump, err) == DQ_OK) written[(*n)++] = x->o.dump;
     for (int i = 0; err->code == DQ_OK && i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = cmd_eval_faces[i];
         const char *path = face->file ? face->file(x->o.own[i]) : NULL;
         if (path && dq_document_write_lines(path, face->file_lines, v, err) == DQ_OK)
             written[(*n)++] = path;
@@ -486,7 +486,7 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     make_settings(x);
     cmd_eval_kv_warn(&x->o.logger, &x->e, x->names);
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (dq_eval_faces[i]->warn_done) dq_eval_faces[i]->warn_done(&x->o.logger, &v);
+        if (cmd_eval_faces[i]->warn_done) cmd_eval_faces[i]->warn_done(&x->o.logger, &v);
     }
     DQ_TRY(cmd_eval_warn_clusters(&x->o.logger, &v, err));
     if (make_document(x, &v, err) == DQ_OK && write_files(x, &v, written, &n, err) == DQ_OK &&

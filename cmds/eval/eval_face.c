@@ -4,14 +4,14 @@
 
 #include <string.h>
 
-const cmd_eval_face *const dq_eval_faces[DQ_EVAL_FACES] = {
-    &dq_face_choices,  &dq_face_text,   &dq_face_generate,
-    &dq_face_verdicts, &dq_face_needle, &dq_face_icl,
+const cmd_eval_face *const cmd_eval_faces[DQ_EVAL_FACES] = {
+    &cmd_eval_face_choices,  &cmd_eval_face_text,   &cmd_eval_face_generate,
+    &cmd_eval_face_verdicts, &cmd_eval_face_needle, &cmd_eval_face_icl,
 };
 
 static bool shows_kind(const cmd_eval_face *face, const dq_eval_kind *kind)
 {
-    for (int k = 0; k < DQ_FACE_KINDS && face->kind[k]; k++) {
+    for (int k = 0; k < DQ_EVAL_FACE_KINDS && face->kind[k]; k++) {
         if (face->kind[k] == kind) return true;
     }
     return false;
@@ -20,14 +20,14 @@ static bool shows_kind(const cmd_eval_face *face, const dq_eval_kind *kind)
 const cmd_eval_face *cmd_eval_face_of(const dq_eval_source *source)
 {
     int i = 0;
-    while (!shows_kind(dq_eval_faces[i], source->kind)) i++;
-    return dq_eval_faces[i];
+    while (!shows_kind(cmd_eval_faces[i], source->kind)) i++;
+    return cmd_eval_faces[i];
 }
 
 int cmd_eval_face_named(const char *task)
 {
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = cmd_eval_faces[i];
         const char *name;
         for (int k = 0; face->task && (name = face->task(k)) != NULL; k++) {
             if (strcmp(name, task) == 0) return i;

@@ -17,32 +17,32 @@ struct cmd_eval_options;
 struct cmd_eval_files;
 
 /* An option of a face: its row of --help, and where in `own` its value goes; opt.to is not used. */
-typedef struct dq_face_option {
+typedef struct cmd_eval_face_option {
     dq_opt opt;
     size_t at;
-} dq_face_option;
+} cmd_eval_face_option;
 
 /* Names that --fail-if takes besides those that the kinds themselves have as metrics. Lists end with NULL. */
-typedef struct dq_face_gates {
+typedef struct cmd_eval_face_gates {
     const char *first; /* the names that a message begins with; NULL: the kind's first metric */
     const char *const *(*metrics)(const dq_eval_source *source);
     bool (*member)(const char *metric, const char *member); /* besides "value" and "stderr" */
     bool (*differs)(const char *name); /* whether it says how a result differs from its reference */
     const char *const *parts; /* objects of a result whose names are not known before it is there */
-} dq_face_gates;
+} cmd_eval_face_gates;
 
-enum { DQ_FACE_KINDS = 2, DQ_FACE_COLUMNS = 4, DQ_FACE_CSV_COLUMNS = 320 };
+enum { DQ_EVAL_FACE_KINDS = 2, DQ_EVAL_FACE_COLUMNS = 4, DQ_EVAL_FACE_CSV_COLUMNS = 320 };
 
 typedef struct cmd_eval_face {
     const char *name;
-    const dq_eval_kind *kind[DQ_FACE_KINDS]; /* whose results it shows; none: see run */
+    const dq_eval_kind *kind[DQ_EVAL_FACE_KINDS]; /* whose results it shows; none: see run */
 
     /* ---- The command line; eval_options.c says in which order these are called ---- */
     size_t size;
     void (*begin)(void *own); /* sets what is not 0 where nothing is given */
     /* Rows of options, the last one empty: those that say what is scored, and those that stand under a heading
      * of their own. */
-    const dq_face_option *scored, *options;
+    const cmd_eval_face_option *scored, *options;
     const char *tasks_help;            /* lines of the help of --task */
     const char *(*task)(int i);        /* the name of its i-th task; NULL: there are no more */
     const char *(*form)(const char *); /* what the file of that task is, for messages */
@@ -92,13 +92,13 @@ typedef struct cmd_eval_face {
     void (*paired)(json_t *paired, const dq_eval_numbers *x);
     const char *loss; /* the metric of a verdict; NULL: the kind's quoted one */
     dq_status (*details)(json_t *o, const cmd_eval_view *v, int row, dq_err *err);
-    dq_face_gates gates;
+    cmd_eval_face_gates gates;
 
     /* ---- Tables and files ---- */
     /* Columns of the table, and their cells; other kinds have "-" there. */
-    const char *column[DQ_FACE_COLUMNS];
+    const char *column[DQ_EVAL_FACE_COLUMNS];
     void (*cells)(dq_table *t, const dq_eval_numbers *x);
-    /* The same of the CSV: adds at most DQ_FACE_CSV_COLUMNS titles at titles[*n], in the arena. */
+    /* The same of the CSV: adds at most DQ_EVAL_FACE_CSV_COLUMNS titles at titles[*n], in the arena. */
     dq_status (*csv_titles)(const char **titles, int *n, const cmd_eval_view *v, dq_err *err);
     dq_status (*csv_cells)(dq_table *t, const cmd_eval_view *v, int row, const dq_eval_numbers *x,
                            dq_err *err);
@@ -118,15 +118,14 @@ typedef struct cmd_eval_face {
 } cmd_eval_face;
 
 enum { DQ_EVAL_FACES = 6 };
-extern const cmd_eval_face
-    *const dq_eval_faces[DQ_EVAL_FACES]; /* in the order of everything printed */
+extern const cmd_eval_face *const cmd_eval_faces[DQ_EVAL_FACES]; /* in the order of printing */
 
-extern const cmd_eval_face dq_face_choices;  /* multiple choice */
-extern const cmd_eval_face dq_face_text;     /* --text */
-extern const cmd_eval_face dq_face_generate; /* text that the model goes on with */
-extern const cmd_eval_face dq_face_verdicts; /* what somebody made of such text, without a model */
-extern const cmd_eval_face dq_face_needle;   /* multi-needle retrieval */
-extern const cmd_eval_face dq_face_icl;      /* in-context learning */
+extern const cmd_eval_face cmd_eval_face_choices;  /* multiple choice */
+extern const cmd_eval_face cmd_eval_face_text;     /* --text */
+extern const cmd_eval_face cmd_eval_face_generate; /* text that the model goes on with */
+extern const cmd_eval_face cmd_eval_face_verdicts; /* what was made of such text; no model */
+extern const cmd_eval_face cmd_eval_face_needle;   /* multi-needle retrieval */
+extern const cmd_eval_face cmd_eval_face_icl;      /* in-context learning */
 
 /* The face of a source; every kind has one. */
 const cmd_eval_face *cmd_eval_face_of(const dq_eval_source *source);

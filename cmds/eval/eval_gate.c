@@ -96,7 +96,7 @@ static bool among(const char *word, const char *const *list)
 /* Whether `metric` is one that results of the source hold under "metrics". */
 static bool is_metric(const char *metric, const dq_eval_source *s)
 {
-    const dq_face_gates *own = &cmd_eval_face_of(s)->gates;
+    const cmd_eval_face_gates *own = &cmd_eval_face_of(s)->gates;
     for (int m = 0; m < 2 && s->kind->metric[m]; m++) {
         if (strcmp(metric, s->kind->metric[m]) == 0) return true;
     }
@@ -106,7 +106,7 @@ static bool is_metric(const char *metric, const dq_eval_source *s)
 static bool is_member(const char *metric, const char *member, const dq_eval_source *s)
 {
     static const char *const of_all[] = {"value", "stderr", NULL};
-    const dq_face_gates *own = &cmd_eval_face_of(s)->gates;
+    const cmd_eval_face_gates *own = &cmd_eval_face_of(s)->gates;
     return among(member, of_all) || (own->member && own->member(metric, member));
 }
 
@@ -126,7 +126,7 @@ static bool is_paired(const char *name, const dq_eval_source *s)
 /* Whether the name says how a result of the source differs from its reference. */
 static bool is_difference(const char *name, const dq_eval_source *s)
 {
-    const dq_face_gates *own = &cmd_eval_face_of(s)->gates;
+    const cmd_eval_face_gates *own = &cmd_eval_face_of(s)->gates;
     return is_paired(name, s) || (own->differs && own->differs(name));
 }
 

@@ -52,7 +52,7 @@ static const cmd_eval_options defaults = {
 void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_face *face)
 {
     int i = 0;
-    while (dq_eval_faces[i] != face) i++;
+    while (cmd_eval_faces[i] != face) i++;
     return o->own[i];
 }
 
@@ -65,7 +65,7 @@ static dq_status begin(cmd_eval_options *o, dq_arena *a, dq_err *err)
     dq_kv_options_begin(&o->kv, "of what is drawn: --num-fewshot (default 1234), needles and the "
                                 "policy random (default 1)");
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = cmd_eval_faces[i];
         if (face->size) o->own[i] = dq_alloc(a, 1, face->size, err);
         if (face->size && o->own[i] && face->begin) face->begin(o->own[i]);
     }
@@ -87,7 +87,7 @@ static void add_rows(rows *to, const dq_opt *from)
     }
 }
 
-static void add_own(rows *to, const dq_face_option *from, void *own)
+static void add_own(rows *to, const cmd_eval_face_option *from, void *own)
 {
     for (; from && (from->opt.name || from->opt.help); from++) {
         dq_opt row[2] = {from->opt};
@@ -101,7 +101,7 @@ static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
 {
     const char *all = "";
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const char *help = dq_eval_faces[i]->tasks_help;
+        const char *help = cmd_eval_faces[i]->tasks_help;
         if (!help) continue;
         *out = dq_textf(a, err, "%s%s%s", all, all[0] ? ";\n" : "", help);
         if (!*out) return err->code;
@@ -234,10 +234,10 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
     DQ_TRY(begin(o, a, err));
     DQ_TRY(tasks_help(&tasks, a, err));
     add_scored(&all, o, tasks);
-    for (int i = 0; i < DQ_EVAL_FACES; i++) add_own(&all, dq_eval_faces[i]->scored, o->own[i]);
+    for (int i = 0; i < DQ_EVAL_FACES; i++) add_own(&all, cmd_eval_faces[i]->scored, o->own[i]);
     add_limits(&all, o);
     add_computed(&all, o);
-    for (int i = 0; i < DQ_EVAL_FACES; i++) add_own(&all, dq_eval_faces[i]->options, o->own[i]);
+    for (int i = 0; i < DQ_EVAL_FACES; i++) add_own(&all, cmd_eval_faces[i]->options, o->own[i]);
     add_outputs(&all, o);
     if (all.n > MAX_ROWS) return dq_fail(err, DQ_BUG, "more than %d options", MAX_ROWS);
     return dq_options_parse(args, argc, argv, all.row, &usage, err);
@@ -298,7 +298,7 @@ static dq_status read_math(cmd_eval_options *o, dq_arena *a, dq_err *err)
 static dq_status read_long(cmd_eval_options *o, dq_err *err)
 {
     if (!o->too_long) return DQ_OK;
-    int way = dq_options_word(o->too_long, "long", dq_long_name + 1, 3, err);
+    int way = dq_options_word(o->too_long, "long", dq_eval_long_name + 1, 3, err);
     if (way < 0) return err->code;
     for (int i = 0; i < o->n_sources; i++) {
         if (o->source[i].kind->usual_long != DQ_LONG_USUAL) return DQ_OK;
@@ -354,7 +354,7 @@ static dq_status check_alone(const cmd_eval_options *o, dq_err *err)
         if (of_models[i].given) return says_nothing(o, of_models[i].name, err);
     }
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = cmd_eval_faces[i];
         if (face->file && face->file(o->own[i])) return says_nothing(o, face->file_option, err);
     }
     return DQ_OK;
@@ -374,7 +374,7 @@ static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_e
     *n = (int)(sizeof own / sizeof own[0]);
     memcpy(out, own, sizeof own);
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = cmd_eval_faces[i];
         if (!face->file) continue;
         snprintf(option[i], sizeof option[i], "--%s", face->file_option);
         out[(*n)++] = (dq_output){option[i], face->file(o->own[i]), DQ_OUTPUT_LINES};
@@ -418,13 +418,13 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
     DQ_TRY(dq_input_head_map_read(&o->head_map, err));
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (dq_eval_faces[i]->read) DQ_TRY(dq_eval_faces[i]->read(o->own[i], o, a, err));
+        if (cmd_eval_faces[i]->read) DQ_TRY(cmd_eval_faces[i]->read(o->own[i], o, a, err));
     }
     DQ_TRY(cmd_eval_choose(o, args, &usage, a, err));
     o->kv.draws = draws(o);
     if (o->alone) DQ_TRY(check_alone(o, err));
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (dq_eval_faces[i]->check) DQ_TRY(dq_eval_faces[i]->check(o->own[i], o, err));
+        if (cmd_eval_faces[i]->check) DQ_TRY(cmd_eval_faces[i]->check(o->own[i], o, err));
     }
     DQ_TRY(read_long(o, err));
     DQ_TRY(cmd_eval_gates_read(&o->gates, &o->fail_if, err));

@@ -144,10 +144,10 @@ static void face_cells(dq_table *t, const dq_eval *e, int row, const dq_eval_num
 {
     const cmd_eval_face *own = cmd_eval_face_of(dq_eval_source_of(e, &e->row[row]));
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = cmd_eval_faces[i];
         if (!face->column[0] || !in_run(face, e)) continue;
         if (face == own) face->cells(t, x);
-        for (int c = 0; face != own && c < DQ_FACE_COLUMNS && face->column[c]; c++)
+        for (int c = 0; face != own && c < DQ_EVAL_FACE_COLUMNS && face->column[c]; c++)
             dq_table_cell(t, "-");
     }
 }
@@ -191,8 +191,8 @@ static bool swept(const dq_eval *e)
 
 dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
 {
-    const char *titles[16 + DQ_EVAL_FACES * DQ_FACE_COLUMNS] = {"model", "weights", "logit bits",
-                                                                "grain"};
+    const char *titles[16 + DQ_EVAL_FACES * DQ_EVAL_FACE_COLUMNS] = {"model", "weights",
+                                                                     "logit bits", "grain"};
     int n = 4, last = -1;
     char within[48];
     if (cmd_eval_math_swept(v->e)) titles[n++] = "math";
@@ -207,8 +207,8 @@ dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
     titles[n++] = "clusters";
     for (int m = 0; m < 2 && metric_title(v->e, m); m++) titles[n++] = metric_title(v->e, m);
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = dq_eval_faces[i];
-        for (int c = 0; in_run(face, v->e) && c < DQ_FACE_COLUMNS && face->column[c]; c++)
+        const cmd_eval_face *face = cmd_eval_faces[i];
+        for (int c = 0; in_run(face, v->e) && c < DQ_EVAL_FACE_COLUMNS && face->column[c]; c++)
             titles[n++] = face->column[c];
     }
     titles[n++] = "against reference";
@@ -300,7 +300,7 @@ static dq_status face_titles(const char **titles, int *n, int *n_own, const cmd_
                              dq_err *err)
 {
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = cmd_eval_faces[i];
         const int first = *n;
         if (face->csv_titles) DQ_TRY(face->csv_titles(titles, n, v, err));
         n_own[i] = *n - first;
@@ -314,8 +314,8 @@ static dq_status face_columns(dq_table *t, const int *n_own, const cmd_eval_view
 {
     const cmd_eval_face *own = cmd_eval_face_of(dq_eval_source_of(v->e, &v->e->row[row]));
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (n_own[i] && dq_eval_faces[i] == own) DQ_TRY(own->csv_cells(t, v, row, x, err));
-        for (int c = 0; dq_eval_faces[i] != own && c < n_own[i]; c++) dq_table_cell(t, "%s", "");
+        if (n_own[i] && cmd_eval_faces[i] == own) DQ_TRY(own->csv_cells(t, v, row, x, err));
+        for (int c = 0; cmd_eval_faces[i] != own && c < n_own[i]; c++) dq_table_cell(t, "%s", "");
     }
     return DQ_OK;
 }
@@ -366,7 +366,7 @@ enum { COLUMNS = sizeof common / sizeof common[0] };
 
 dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err)
 {
-    const char *titles[COLUMNS + DQ_KV_TITLES + DQ_EVAL_FACES * DQ_FACE_CSV_COLUMNS];
+    const char *titles[COLUMNS + DQ_KV_TITLES + DQ_EVAL_FACES * DQ_EVAL_FACE_CSV_COLUMNS];
     int n = COLUMNS, n_own[DQ_EVAL_FACES];
     char name[2 * SCORE_FORMS][SCORE_NAME];
     memcpy(titles, common, sizeof common);

@@ -60,7 +60,7 @@ static dq_status refuse_unknown(const char *name, dq_err *err)
 {
     char all[512] = "";
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = cmd_eval_faces[i];
         const char *task;
         for (int k = 0; face->task && (task = face->task(k)) != NULL; k++) {
             size_t n = strlen(all);
@@ -105,7 +105,7 @@ static dq_status choose_task(cmd_eval_options *o, const char *name, files_used *
         if (strcmp(o->source[k].name, name) == 0)
             return dq_fail(err, DQ_USAGE, "--task: %s stands twice.", name);
     }
-    const cmd_eval_face *face = dq_eval_faces[i];
+    const cmd_eval_face *face = cmd_eval_faces[i];
     const char *path = cmd_eval_path_for(&o->data, name, &used->data);
     if (!path)
         return dq_fail(err, DQ_USAGE, "--task %s needs its file: give --data FILE (expected %s).",
@@ -119,7 +119,7 @@ static dq_status choose_alone(cmd_eval_options *o, int face, const dq_list *name
                               const dq_args *args, dq_arena *a, dq_err *err)
 {
     int used = 0;
-    o->alone = dq_eval_faces[face];
+    o->alone = cmd_eval_faces[face];
     const char *name = o->alone->name;
     if (names->n > 1 || o->n_sources)
         return dq_fail(err, DQ_USAGE, "--task %s runs no model: give no other task or text.", name);
@@ -158,7 +158,7 @@ static dq_status check_lists(const cmd_eval_options *o, int n_tasks, dq_err *err
 static const char *given_file(const cmd_eval_options *o)
 {
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = dq_eval_faces[i];
+        const cmd_eval_face *face = cmd_eval_faces[i];
         if (face->file && face->file(o->own[i])) return face->file_option;
     }
     return NULL;
@@ -196,7 +196,8 @@ static dq_status check_dumps(const cmd_eval_options *o, dq_err *err)
 static dq_status choose_more(cmd_eval_options *o, dq_err *err)
 {
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (dq_eval_faces[i]->choose_more) DQ_TRY(dq_eval_faces[i]->choose_more(o->own[i], o, err));
+        if (cmd_eval_faces[i]->choose_more)
+            DQ_TRY(cmd_eval_faces[i]->choose_more(o->own[i], o, err));
     }
     return DQ_OK;
 }
@@ -212,7 +213,7 @@ dq_status cmd_eval_choose(cmd_eval_options *o, const dq_args *args, const dq_usa
         DQ_TRY(cmd_eval_split(o->tasks.item[i], "task", &names, a, err));
     for (int i = 0; i < names.n; i++) {
         const int face = cmd_eval_face_named(names.item[i]);
-        if (face < 0 || !dq_eval_faces[face]->run) continue;
+        if (face < 0 || !cmd_eval_faces[face]->run) continue;
         DQ_TRY(choose_more(o, err));
         return choose_alone(o, face, &names, args, a, err);
     }
@@ -237,7 +238,8 @@ dq_status cmd_eval_is_input(bool *is, const cmd_eval_options *o, const char *out
               (o->examples[i] && dq_file_same(out, o->examples[i]));
     }
     for (int i = 0; !*is && i < DQ_EVAL_FACES; i++) {
-        if (dq_eval_faces[i]->reads) DQ_TRY(dq_eval_faces[i]->reads(is, o->own[i], o, out, a, err));
+        if (cmd_eval_faces[i]->reads)
+            DQ_TRY(cmd_eval_faces[i]->reads(is, o->own[i], o, out, a, err));
     }
     return DQ_OK;
 }

@@ -11,7 +11,7 @@
 
 static const char *task(int i)
 {
-    return i < dq_n_tasks ? dq_tasks[i].name : NULL;
+    return i < dq_tasks_n ? dq_tasks[i].name : NULL;
 }
 
 static const dq_task *task_named(const char *name)
@@ -186,7 +186,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-const cmd_eval_face dq_face_choices = {
+const cmd_eval_face cmd_eval_face_choices = {
     .name = "choices",
     .kind = {&dq_eval_choices},
     .tasks_help =

@@ -28,7 +28,7 @@ typedef struct generate_options {
     dq_eval_generate of_questions, of_prompts;
 } generate_options;
 
-static const dq_face_option options[] = {
+static const cmd_eval_face_option options[] = {
     {.opt = {.help = "generated text (gsm8k, svamp, generate)"}},
     {{.name = "max-new",
       .kind = DQ_OPT_INT,
@@ -133,7 +133,7 @@ static dq_status unescape(const char **out, const char *word, dq_arena *a, dq_er
 
 static dq_status read_stops(generate_options *o, dq_arena *a, dq_err *err)
 {
-    const int n = o->stop_words.n, own = dq_n_answer_stops;
+    const int n = o->stop_words.n, own = dq_answer_n_stops;
     if (n + own > STOP_TEXTS)
         return dq_fail(err, DQ_USAGE, "--stop is given %d times (expected at most %d).", n,
                        STOP_TEXTS - own);
@@ -236,7 +236,7 @@ static json_t *texts_json(const char *const *text, int n)
 static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
     const generate_options *o = own;
-    if (!cmd_eval_face_source(&dq_face_generate, e->source, e->n_sources)) return;
+    if (!cmd_eval_face_source(&cmd_eval_face_generate, e->source, e->n_sources)) return;
     json_t *g = json_object();
     json_object_set_new(g, "max_new", json_integer((json_int_t)o->of_prompts.max_new));
     json_object_set_new(g, "stop", texts_json(o->of_prompts.stop, o->of_prompts.n_stop));
@@ -270,7 +270,7 @@ static totals totals_of(const dq_eval *e, const dq_eval_row *row)
 
 static bool shows(const dq_eval *e, int row)
 {
-    return cmd_eval_face_shows(&dq_face_generate, e, row);
+    return cmd_eval_face_shows(&cmd_eval_face_generate, e, row);
 }
 
 static json_t *generation_json(const totals *t, const dq_eval_generate *s)
@@ -282,7 +282,7 @@ static json_t *generation_json(const totals *t, const dq_eval_generate *s)
     json_object_set_new(o, "stop", texts_json(s->stop, s->n_stop));
     json_object_set_new(o, "finished", dq_document_metric(finished.value, finished.std_err));
     for (int i = DQ_GENERATE_END_STOP_ID; i < N_ENDS; i++)
-        json_object_set_new(ends, dq_end_name[i], json_integer((json_int_t)t->end[i]));
+        json_object_set_new(ends, dq_generate_end_name[i], json_integer((json_int_t)t->end[i]));
     json_object_set_new(o, "ends", ends);
     json_object_set_new(o, "new_tokens_mean", dq_document_real((double)t->new_ids / (double)t->n));
     return o;
@@ -382,7 +382,7 @@ static dq_status dump_unit(FILE *f, const cmd_eval_view *v, int row, int64_t uni
     json_object_set_new(o, "item", json_integer((json_int_t)dq_eval_number(s, unit)));
     put_question(o, q, err);
     json_object_set_new(o, "completion", json_stringn(text, len));
-    json_object_set_new(o, "end", json_string(dq_end_name[(int)extra[DQ_GEN_END]]));
+    json_object_set_new(o, "end", json_string(dq_generate_end_name[(int)extra[DQ_GEN_END]]));
     json_object_set_new(o, "tokens", json_integer((json_int_t)extra[DQ_GEN_COUNT]));
     if (q->gold) {
         json_object_set_new(o, "gold", json_string(q->gold));
@@ -410,7 +410,7 @@ static const char *file(const void *own)
     return o->completions;
 }
 
-const cmd_eval_face dq_face_generate = {
+const cmd_eval_face cmd_eval_face_generate = {
     .name = "generate",
     .kind = {&dq_eval_answers, &dq_eval_prompts},
     .size = sizeof(generate_options),

@@ -32,7 +32,7 @@ typedef struct icl_options {
     int demos_used; /* files without a name that tasks have taken */
 } icl_options;
 
-static const dq_face_option options[] = {
+static const cmd_eval_face_option options[] = {
     {.opt = {.help = "in-context learning (--task trec, trec_fine, banking77, clinic150)"}},
     {{.name = "demos",
       .kind = DQ_OPT_LIST,
@@ -245,7 +245,7 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int i,
 
 static bool is_icl(const dq_eval_source *s)
 {
-    return cmd_eval_face_of(s) == &dq_face_icl;
+    return cmd_eval_face_of(s) == &cmd_eval_face_icl;
 }
 
 /* "16, 32" */
@@ -554,7 +554,7 @@ static void keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t it
         json_object_set_new(pick, s->kind->metric[m], json_integer(dq_icl_pick(e, row, m, item)));
 }
 
-const cmd_eval_face dq_face_icl = {
+const cmd_eval_face cmd_eval_face_icl = {
     .name = "icl",
     .kind = {&dq_eval_icl_kind},
     .size = sizeof(icl_options),

@@ -21,7 +21,7 @@ typedef struct needle_options {
     dq_needle_settings settings; /* what they mean */
 } needle_options;
 
-static const dq_face_option options[] = {
+static const cmd_eval_face_option options[] = {
     {.opt = {.help = "needles (--task needle: numbers hidden in a text of yours and asked for; "
                      "--data FILE "
                      "is the text):"}},
@@ -167,7 +167,8 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     } all[] = {{"lengths", o->lengths},      {"depths", o->depths},    {"needles", o->needles},
                {"samples", o->samples >= 0}, {"needle-mode", o->mode}, {"attention", o->attention},
                {"attention-rows", o->rows}};
-    const bool wanted = cmd_eval_face_source(&dq_face_needle, run->source, run->n_sources) != NULL;
+    const bool wanted =
+        cmd_eval_face_source(&cmd_eval_face_needle, run->source, run->n_sources) != NULL;
     for (size_t i = 0; !wanted && i < sizeof all / sizeof *all; i++) {
         if (all[i].given)
             return dq_fail(err, DQ_USAGE, "--%s has nothing to act on: there is no --task needle.",
@@ -235,7 +236,7 @@ static json_t *settings_json(const dq_needle_settings *s)
 
 static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
-    const dq_eval_source *s = cmd_eval_face_source(&dq_face_needle, e->source, e->n_sources);
+    const dq_eval_source *s = cmd_eval_face_source(&cmd_eval_face_needle, e->source, e->n_sources);
     (void)own;
     if (s) json_object_set_new(settings, "needle", settings_json(s->settings));
 }
@@ -539,7 +540,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_row *r = &v->e->row[i];
-        if (!cmd_eval_face_shows(&dq_face_needle, v->e, i)) continue;
+        if (!cmd_eval_face_shows(&cmd_eval_face_needle, v->e, i)) continue;
         grid g = {.v = v, .row = r, .set = dq_needle_set_of(v->e, r)};
         const dq_needle_settings *s = g.set->settings;
         g.n_depths = s->n_depths;
@@ -560,7 +561,7 @@ static const char *const *gate_metrics(const dq_eval_source *source)
     return names;
 }
 
-const cmd_eval_face dq_face_needle = {
+const cmd_eval_face cmd_eval_face_needle = {
     .name = "needle",
     .kind = {&dq_eval_needle},
     .size = sizeof(needle_options),

@@ -23,7 +23,7 @@ typedef struct text_options {
     dq_text_settings settings; /* what they mean */
 } text_options;
 
-static const dq_face_option options[] = {
+static const cmd_eval_face_option options[] = {
     {{.name = "text",
       .kind = DQ_OPT_LIST,
       .value = "FILE",
@@ -223,7 +223,7 @@ static dq_status opened(const void *own, const cmd_eval_options *run, const dq_e
 
 static bool is_text(const dq_eval *e, const dq_eval_ids *ids)
 {
-    return cmd_eval_face_of(&e->source[ids->source]) == &dq_face_text;
+    return cmd_eval_face_of(&e->source[ids->source]) == &cmd_eval_face_text;
 }
 
 /* The windows of a text of the run; NULL: there is none. */
@@ -391,7 +391,7 @@ static dq_status put_metrics(json_t *metrics, const cmd_eval_view *v, int row,
     (void)row;
     json_t *kld = cmd_eval_mean_json(x->kld), *dp = cmd_eval_mean_json(x->dp);
     for (int i = 0; i < DQ_KLD_POINTS; i++)
-        json_object_set_new(kld, dq_kld_point_name[i], dq_document_real(x->kld_at[i]));
+        json_object_set_new(kld, dq_eval_kld_point_name[i], dq_document_real(x->kld_at[i]));
     json_object_set_new(kld, "noise_floor", dq_document_real(x->noise_floor));
     json_object_set_new(metrics, "nll_nats", cmd_eval_mean_json(x->nll));
     json_object_set_new(metrics, "ppl", cmd_eval_mean_json(x->ppl));
@@ -446,7 +446,7 @@ static bool gate_member(const char *metric, const char *member)
     if (strcmp(metric, "delta_p") == 0) return among(member, strlen(member), of_delta_p);
     if (strcmp(metric, "kld_nats") != 0) return false;
     for (int i = 0; i < DQ_KLD_POINTS; i++) {
-        if (strcmp(member, dq_kld_point_name[i]) == 0) return true;
+        if (strcmp(member, dq_eval_kld_point_name[i]) == 0) return true;
     }
     return strcmp(member, "noise_floor") == 0;
 }
@@ -462,7 +462,7 @@ static bool gate_differs(const char *name)
 
 static const char *const gate_parts[] = {"positions", "slices", NULL};
 
-const cmd_eval_face dq_face_text = {
+const cmd_eval_face cmd_eval_face_text = {
     .name = "text",
     .kind = {&dq_eval_text},
     .size = sizeof(text_options),

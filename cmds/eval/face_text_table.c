@@ -20,7 +20,7 @@ static const dq_text_settings *settings_of(const dq_eval *e, int row)
 
 static bool shows(const dq_eval *e, int row)
 {
-    return cmd_eval_face_shows(&dq_face_text, e, row);
+    return cmd_eval_face_shows(&cmd_eval_face_text, e, row);
 }
 
 static bool is_reference(const dq_eval *e, int row)
@@ -222,7 +222,7 @@ dq_status cmd_eval_text_csv_titles(const char **titles, int *n, const cmd_eval_v
     const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
     const dq_scheme scheme = settings_of(v->e, row)->scheme;
     for (int i = 0; i < DQ_KLD_POINTS; i++) {
-        titles[*n] = dq_textf(v->e->a, err, "kld_%s", dq_kld_point_name[i]);
+        titles[*n] = dq_textf(v->e->a, err, "kld_%s", dq_eval_kld_point_name[i]);
         if (!titles[(*n)++]) return err->code;
     }
     for (int i = 0; i < 5; i++) titles[(*n)++] = always[i];

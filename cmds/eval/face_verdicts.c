@@ -266,7 +266,7 @@ static dq_status run(const void *own, cmd_eval_options *o, dq_err *err)
     return err->code;
 }
 
-const cmd_eval_face dq_face_verdicts = {
+const cmd_eval_face cmd_eval_face_verdicts = {
     .name = "verdicts",
     .size = sizeof(verdicts_options),
     .tasks_help = "verdicts: that file with a \"verdict\" in each line, without a MODEL",

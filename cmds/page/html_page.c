@@ -235,7 +235,7 @@ dq_status dq_html_page_write(dq_html_page *p, const char *title, const char *pat
     add_words(p, &all, "</title>\n<style>\n");
     for (int i = 0; dq_page_style[i]; i++) add_words(p, &all, dq_page_style[i]);
     add_words(p, &all, "</style>\n</head>\n<body>\n");
-    add_words(p, &all, dq_page_marks);
+    add_words(p, &all, dq_page_style_marks);
     add_words(p, &all, "<header>\n<h1>");
     add_escaped(p, &all, title);
     add_words(p, &all, "</h1>\n<nav aria-label=\"Contents\"><h2>Contents</h2>\n<ol>\n");

@@ -107,7 +107,7 @@ const char *const dq_page_style[] = {
     NULL,
 };
 
-const char dq_page_marks[] =
+const char dq_page_style_marks[] =
     "<svg width=\"0\" height=\"0\" style=\"position:absolute\" aria-hidden=\"true\"><defs>\n"
     "<rect id=\"gpPt3\" x=\"-.9\" y=\"-.9\" width=\"1.8\" height=\"1.8\" fill=\"var(--paper)\" "
     "stroke=\"currentColor\" stroke-width=\".35\"/>\n"

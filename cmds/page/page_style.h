@@ -10,6 +10,6 @@ enum { DQ_PAGE_COLOURS = 7, DQ_PAGE_MARKS = 7 };
 extern const char *const dq_page_style[];
 /* A hidden drawing that defines the marks of all pictures and legends, gpPt3 to gpPt12, by the
  * names that gnuplot gives them. */
-extern const char dq_page_marks[];
+extern const char dq_page_style_marks[];
 
 #endif

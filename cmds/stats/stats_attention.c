@@ -84,7 +84,7 @@ static json_t *thresholds_json(const double *share)
     char key[16];
     json_t *x = json_object();
     for (int i = 0; i < DQ_N_THRESHOLDS; i++) {
-        snprintf(key, sizeof key, "%.0e", dq_thresholds[i]);
+        snprintf(key, sizeof key, "%.0e", dq_head_measure_thresholds[i]);
         json_object_set_new(x, key, dq_document_real(share[i]));
     }
     return x;

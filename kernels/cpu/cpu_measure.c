@@ -31,11 +31,13 @@ static void measure_page(dq_head_measure *m, const float *p1, const float *p2, i
         const double d = (double)(x - y), size = fabs(d);
         sum += size;
         if (d < 0) m->negative -= d;
-        for (int k = 0; k < DQ_N_THRESHOLDS; k++) m->near_zero[k] += size < dq_thresholds[k];
+        for (int k = 0; k < DQ_N_THRESHOLDS; k++)
+            m->near_zero[k] += size < dq_head_measure_thresholds[k];
     }
     m->variation += sum;
     m->pages++;
-    for (int k = 0; k < DQ_N_THRESHOLDS; k++) m->skippable[k] += sum < dq_thresholds[k];
+    for (int k = 0; k < DQ_N_THRESHOLDS; k++)
+        m->skippable[k] += sum < dq_head_measure_thresholds[k];
 }
 
 static void measure_row(const dq_cpu_column_job *j, dq_head_measure *m, int64_t r)

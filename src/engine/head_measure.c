@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/head_measure.h"
 
-const double dq_thresholds[DQ_N_THRESHOLDS] = {1e-4, 1e-3, 1e-2, 1e-1};
+const double dq_head_measure_thresholds[DQ_N_THRESHOLDS] = {1e-4, 1e-3, 1e-2, 1e-1};
 
 void dq_head_measure_merge(dq_head_measure *into, const dq_head_measure *from)
 {

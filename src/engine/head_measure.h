@@ -10,7 +10,7 @@ enum {
     DQ_N_THRESHOLDS = 4,
     DQ_SINKS = 4 /* the first positions, where attention is parked. arXiv 2309.17453 */
 };
-extern const double dq_thresholds[DQ_N_THRESHOLDS]; /* 1e-4, 1e-3, 1e-2, 1e-1 */
+extern const double dq_head_measure_thresholds[DQ_N_THRESHOLDS]; /* 1e-4, 1e-3, 1e-2, 1e-1 */
 
 /* D = A1 - lambda A2 of one output head (one map: D = A1, and the second entries stay 0). Sums over rows;
  * divided by `rows`, `keys` or `pages` they are means and shares. */

@@ -182,8 +182,8 @@ int dq_eval_pick(const dq_item *item, const dq_eval_row *row, const dq_request *
 
 /* Fractions of scored ids below the KLDs that are given, and their names. */
 enum { DQ_KLD_POINTS = 10 };
-extern const double dq_kld_point[DQ_KLD_POINTS];
-extern const char *const dq_kld_point_name[DQ_KLD_POINTS]; /* "p001" .. "max" */
+extern const double dq_eval_kld_point[DQ_KLD_POINTS];
+extern const char *const dq_eval_kld_point_name[DQ_KLD_POINTS]; /* "p001" .. "max" */
 
 /* What is known about a finished row. Rows of items have scores, rows of texts the others. */
 typedef struct dq_eval_numbers {

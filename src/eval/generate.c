@@ -8,7 +8,7 @@
 
 enum { MIN_SHARED = 32, MAX_ROWS = 4096, MAX_SEQS = 64 };
 
-const char *const dq_end_name[] = {"none", "stop_id", "asked", "max_new", "positions"};
+const char *const dq_generate_end_name[] = {"none", "stop_id", "asked", "max_new", "positions"};
 
 /* Ids that a prompt may get: the last one is not fed. */
 static int64_t max_new_of(const dq_generate_prompt *p, const dq_model *m)

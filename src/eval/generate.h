@@ -24,7 +24,8 @@ typedef enum dq_generate_end {
     DQ_GENERATE_END_MAX_NEW,
     DQ_GENERATE_END_POSITIONS /* the last id would be fed at a position that the model does not have */
 } dq_generate_end;
-extern const char *const dq_end_name[]; /* "none", "stop_id", "asked", "max_new", "positions" */
+/* "none", "stop_id", "asked", "max_new", "positions" */
+extern const char *const dq_generate_end_name[];
 
 typedef struct dq_generate_result {
     int32_t *ids; /* [n] new ids, without the stop id */

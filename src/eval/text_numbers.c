@@ -9,9 +9,10 @@
 #include <math.h>
 #include <string.h>
 
-const double dq_kld_point[DQ_KLD_POINTS] = {0.001, 0.01, 0.05, 0.1, 0.5, 0.9, 0.95, 0.99, 0.999, 1};
-const char *const dq_kld_point_name[DQ_KLD_POINTS] = {"p001", "p01", "p05", "p10",  "p50",
-                                                      "p90",  "p95", "p99", "p999", "max"};
+const double dq_eval_kld_point[DQ_KLD_POINTS] = {0.001, 0.01, 0.05, 0.1,   0.5,
+                                                 0.9,   0.95, 0.99, 0.999, 1};
+const char *const dq_eval_kld_point_name[DQ_KLD_POINTS] = {"p001", "p01", "p05", "p10",  "p50",
+                                                           "p90",  "p95", "p99", "p999", "max"};
 
 /* A row, its reference, and room for one number per scored id. */
 typedef struct text {
@@ -171,7 +172,8 @@ dq_status dq_text_numbers_of(const dq_eval *e, const dq_eval_row *row, dq_eval_n
     o->kld = difference(&t, kld_of);
     dq_stat_sort(t.x, t.n);
     for (int i = 0; i < DQ_KLD_POINTS; i++)
-        o->kld_at[i] = differs(&t) ? dq_stat_percentile(t.x, t.n, dq_kld_point[i]) : (double)NAN;
+        o->kld_at[i] =
+            differs(&t) ? dq_stat_percentile(t.x, t.n, dq_eval_kld_point[i]) : (double)NAN;
     o->noise_floor = floor_of(&t);
     rolling_numbers(&t, o);
     text_end(&t);

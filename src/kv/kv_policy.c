@@ -74,7 +74,7 @@ static void score_random(double *score, const dq_token_columns *c)
     }
 }
 
-const dq_kv_policy dq_policies[] = {
+const dq_kv_policy dq_kv_policies[] = {
     {.name = "streaming",
      .about = "the most recent tokens. arXiv 2309.17453",
      .pool = 1,
@@ -129,13 +129,13 @@ const dq_kv_policy dq_policies[] = {
      .yardstick = true,
      .score = score_weighted},
 };
-const int dq_n_policies = sizeof dq_policies / sizeof dq_policies[0];
+const int dq_kv_n_policies = sizeof dq_kv_policies / sizeof dq_kv_policies[0];
 const char *const dq_kv_budget_name[DQ_KV_BUDGETS] = {"uniform", "pyramid", "adaptive"};
 
 static const dq_kv_policy *policy_named(const char *name)
 {
-    for (int i = 0; i < dq_n_policies; i++) {
-        if (strcmp(dq_policies[i].name, name) == 0) return &dq_policies[i];
+    for (int i = 0; i < dq_kv_n_policies; i++) {
+        if (strcmp(dq_kv_policies[i].name, name) == 0) return &dq_kv_policies[i];
     }
     return NULL;
 }
@@ -145,9 +145,9 @@ const dq_kv_policy *dq_kv_policy_find(const char *name, dq_err *err)
     const dq_kv_policy *p = policy_named(name);
     char names[256] = "";
     if (p) return p;
-    for (int i = 0; i < dq_n_policies; i++) {
+    for (int i = 0; i < dq_kv_n_policies; i++) {
         const size_t n = strlen(names);
-        snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", dq_policies[i].name);
+        snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", dq_kv_policies[i].name);
     }
     dq_fail(err, DQ_USAGE, "unknown policy %s (expected one of %s)", name, names);
     return NULL;

@@ -44,8 +44,8 @@ typedef struct dq_kv_policy {
 } dq_kv_policy;
 
 /* streaming, h2o, snapkv, knorm, random, diff, loo, and for comparison a1, a2, sum. */
-extern const dq_kv_policy dq_policies[];
-extern const int dq_n_policies;
+extern const dq_kv_policy dq_kv_policies[];
+extern const int dq_kv_n_policies;
 /* What is meant where nobody names one. results/kv: the best of the named ones on DIFF models. */
 #define DQ_POLICY_USUAL "h2o"
 /* DQ_USAGE with the names for an unknown one. */

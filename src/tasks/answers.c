@@ -12,7 +12,7 @@
 #include <string.h>
 
 const char *const dq_answer_stop[] = {"Question:", "</s>", "<|im_end|>"};
-const int dq_n_answer_stops = sizeof dq_answer_stop / sizeof dq_answer_stop[0];
+const int dq_answer_n_stops = sizeof dq_answer_stop / sizeof dq_answer_stop[0];
 
 static const char mark[] = "#### ";
 enum { MARK = sizeof mark - 1 };

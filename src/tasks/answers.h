@@ -9,7 +9,7 @@
 
 /* What ends an answer to a gsm8k prompt: "Question:", "</s>", "<|im_end|>". */
 extern const char *const dq_answer_stop[];
-extern const int dq_n_answer_stops;
+extern const int dq_answer_n_stops;
 /* Offset of the first of stop[n] (not empty) in text[len]; len: none is there. */
 size_t dq_answer_end(const char *text, size_t len, const char *const *stop, int n);
 

@@ -74,12 +74,12 @@ const dq_task dq_tasks[] = {
      .first_label = 1,
      .load = load_winogrande},
 };
-const int dq_n_tasks = sizeof dq_tasks / sizeof dq_tasks[0];
+const int dq_tasks_n = sizeof dq_tasks / sizeof dq_tasks[0];
 
 const dq_task *dq_task_find(const char *name, dq_err *err)
 {
     char all[256] = "";
-    for (int i = 0; i < dq_n_tasks; i++) {
+    for (int i = 0; i < dq_tasks_n; i++) {
         if (strcmp(name, dq_tasks[i].name) == 0) return &dq_tasks[i];
         if (i) strncat(all, ", ", sizeof all - strlen(all) - 1);
         strncat(all, dq_tasks[i].name, sizeof all - strlen(all) - 1);

@@ -23,7 +23,7 @@ typedef struct dq_task {
 } dq_task;
 
 extern const dq_task dq_tasks[];
-extern const int dq_n_tasks;
+extern const int dq_tasks_n;
 /* The row of that name, or NULL with DQ_USAGE listing them. */
 const dq_task *dq_task_find(const char *name, dq_err *err);
 

@@ -24,7 +24,7 @@ static void check(const dq_item *item)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 1) return 0;
-    const dq_task *task = &dq_tasks[data[0] % dq_n_tasks];
+    const dq_task *task = &dq_tasks[data[0] % dq_tasks_n];
     const char *text = (const char *)data + 1;
     dq_items items;
     dq_err err = {0};

@@ -114,7 +114,7 @@ static bool sum_up(dq_backend *b, const dq_cuda_observers *l, const dq_attention
 {
     const cudaStream_t s = dq_cuda_of(b)->stream;
     dq_map_limits limits;
-    memcpy(limits.below, dq_thresholds, sizeof limits.below);
+    memcpy(limits.below, dq_head_measure_thresholds, sizeof limits.below);
     bool ok = true;
     if (l->sums.loo)
         ok = dq_cuda_ok(b, dq_maps_leave_out(*u, l->scratch, l->scratch + l->records, s),

@@ -210,14 +210,14 @@ static void tell_story(rig *x)
 static void kept_sets_are_those_of_the_oracle(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_MODELS * dq_n_policies; i++) {
+    for (int i = 0; i < N_MODELS * dq_kv_n_policies; i++) {
         if (!test_runs(i + 6, 7)) continue;
         static const double keeps[] = {0.3, 0.55, 0.8};
-        const dq_kv_policy *p = &dq_policies[i % dq_n_policies];
+        const dq_kv_policy *p = &dq_kv_policies[i % dq_kv_n_policies];
         const dq_evict_spec spec =
             spec_of(p->name, keeps[i % 3], (dq_kv_budget)(i / 2 % 3), i % 4 ? 16 : 0);
         rig x;
-        rig_open(&x, models[i / dq_n_policies], &spec, 2, true);
+        rig_open(&x, models[i / dq_kv_n_policies], &spec, 2, true);
         tell_story(&x);
         assert_true(x.n_compared >= 2 * x.m->n_layers * groups(&x));
         /* ties by nature: pooled neighbours, equal tokens' keys in the first layer (RoPE keeps norms),
@@ -289,11 +289,11 @@ static void batches_and_threads_do_not_matter(void **state)
 {
     static ending want[N_STORIES], got[N_STORIES];
     (void)state;
-    for (int i = 0; i < N_MODELS * dq_n_policies; i++) {
+    for (int i = 0; i < N_MODELS * dq_kv_n_policies; i++) {
         if (!test_runs(i, 13)) continue;
         const dq_evict_spec spec =
-            spec_of(dq_policies[i % dq_n_policies].name, 0.4, (dq_kv_budget)(i % 3), 11);
-        const char *model = models[i / dq_n_policies];
+            spec_of(dq_kv_policies[i % dq_kv_n_policies].name, 0.4, (dq_kv_budget)(i % 3), 11);
+        const char *model = models[i / dq_kv_n_policies];
         run_together(want, model, &spec, 2, 0, N_STORIES);
         run_together(got, model, &spec, 1, 0, N_STORIES);
         assert_memory_equal(got, want, sizeof want);
@@ -308,9 +308,10 @@ static void keeping_all_changes_no_bit(void **state)
     (void)state;
     for (int m = 0; m < N_MODELS; m++) {
         run_together(want, models[m], &dq_evict_none, 2, 0, N_STORIES);
-        for (int i = 0; i < dq_n_policies; i++) {
+        for (int i = 0; i < dq_kv_n_policies; i++) {
             if (!test_runs(i + m, 14)) continue;
-            const dq_evict_spec spec = spec_of(dq_policies[i].name, 1, (dq_kv_budget)(i % 3), 11);
+            const dq_evict_spec spec =
+                spec_of(dq_kv_policies[i].name, 1, (dq_kv_budget)(i % 3), 11);
             run_together(got, models[m], &spec, 2, 0, N_STORIES);
             assert_memory_equal(got, want, sizeof want);
         }
@@ -350,9 +351,9 @@ static void every(void **state)
 {
     static const int steps[] = {1, 2, 7, 16, 64};
     (void)state;
-    for (int i = 0; i < 5 * dq_n_policies; i++) {
+    for (int i = 0; i < 5 * dq_kv_n_policies; i++) {
         if (!test_runs(i + 1, 11)) continue; /* steps of one token take longest */
-        const dq_kv_policy *p = &dq_policies[i / 5];
+        const dq_kv_policy *p = &dq_kv_policies[i / 5];
         dq_evict_spec spec = spec_of(p->name, 0, DQ_KV_BUDGET_UNIFORM, steps[i % 5]);
         spec.tokens = 32;
         rig x;

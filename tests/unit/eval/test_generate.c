@@ -464,7 +464,7 @@ static void test_ends(void **state)
     assert_int_equal(g.of[2].end, DQ_GENERATE_END_TEXT);
     assert_int_equal(g.of[4].end, DQ_GENERATE_END_STOP_ID);
     assert_int_equal(g.of[4].n, 1);
-    assert_string_equal(dq_end_name[DQ_GENERATE_END_POSITIONS], "positions");
+    assert_string_equal(dq_generate_end_name[DQ_GENERATE_END_POSITIONS], "positions");
     rig_close(&x);
 }
 

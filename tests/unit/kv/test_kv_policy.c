@@ -20,7 +20,7 @@ static void test_find(void **state)
                                         "diff",      "loo", "a1",     "a2",    "sum"};
     dq_err err = {0};
     (void)state;
-    assert_int_equal(dq_n_policies, 10);
+    assert_int_equal(dq_kv_n_policies, 10);
     for (int i = 0; i < 10; i++) {
         const dq_kv_policy *p = dq_kv_policy_find(names[i], &err);
         assert_non_null(p);

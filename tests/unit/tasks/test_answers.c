@@ -235,7 +235,7 @@ static void test_end(void **state)
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
         assert_int_equal(
-            dq_answer_end(row[i].text, strlen(row[i].text), dq_answer_stop, dq_n_answer_stops),
+            dq_answer_end(row[i].text, strlen(row[i].text), dq_answer_stop, dq_answer_n_stops),
             row[i].end);
     assert_int_equal(dq_answer_end("Question:", 9, NULL, 0), 9);
 }

@@ -177,7 +177,7 @@ static void set_source(rig *x, const dq_eval_kind *kind, const char *text, size_
     dq_err err = {0};
     x->settings.max_new = NEW;
     x->settings.stop = kind == &dq_eval_prompts ? dot : dq_answer_stop;
-    x->settings.n_stop = kind == &dq_eval_prompts ? 1 : dq_n_answer_stops;
+    x->settings.n_stop = kind == &dq_eval_prompts ? 1 : dq_answer_n_stops;
     x->source = (dq_eval_source){
         .name = "s", .path = "f", .kind = kind, .settings = &x->settings, .text = text, .len = len};
     kind->load(&x->e, &x->source, &err);
@@ -235,7 +235,7 @@ static void expect_case(const rig *x, const dq_eval_row *row, int64_t unit, cons
     json_t *got = json_stringn(text, len);
     assert_true(json_equal(got, json_object_get(want, "completion")));
     assert_int_equal((int)extra[DQ_GEN_COUNT], json_integer_value(json_object_get(want, "tokens")));
-    assert_string_equal(dq_end_name[(int)extra[DQ_GEN_END]],
+    assert_string_equal(dq_generate_end_name[(int)extra[DQ_GEN_END]],
                         json_string_value(json_object_get(want, "end")));
     for (int i = (int)extra[DQ_GEN_COUNT]; i < NEW; i++)
         assert_int_equal(row->top1[unit * NEW + i], -1);
