@@ -8,7 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "engine/backend.h"
-#include "tensor/quant.h"
+#include "tensor/weight_format.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -420,6 +420,7 @@ static void compare_products(bench *x, int64_t rows, dq_err *err)
         const dq_weight w = {.name = "long",
                              .rows = OUT,
                              .cols = COLS,
+                             .format = cases[i].packed ? &dq_format_int : NULL,
                              .bits = cases[i].packed ? BITS : 16,
                              .dtype = DQ_F32,
                              .data = cases[i].packed ? (const void *)packed : dense,
