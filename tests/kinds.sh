@@ -33,6 +33,9 @@ check() (
     code $all | sed -n 's/^\([^:]*:[0-9]*\):.*[a-z>.]kind [!=]= &.*/\1: asks which kind it is; that is what its row is for/p'
     # shellcheck disable=SC2086
     code $mine | sed -nE 's/^([^:]*:[0-9]*):.*str(n|case)?cmp\([^;&|]*"('"$(words .)"')".*/\1: compares the name of a kind; that is what its row is for/p'
+    # shellcheck disable=SC2086
+    code $all | grep -v '^\(src/eval/kind_\|cmds/eval/face_\)' |
+        sed -n 's/^\([^:]*:[0-9]*\):.*#include "\(eval\/kind_[a-z_]*\.h\)".*/\1: includes \2; only kinds and faces may/p'
     sed -n 's/^const dq_eval_kind dq_eval_\([a-z0-9_]*\) = .*/\1/p' src/eval/kind_*.c | while read -r kind; do
         grep -q "^ *\.kind = {.*&dq_eval_${kind}[,}]" cmds/eval/face_*.c || echo "src/eval: dq_eval_$kind has no face in cmds/eval"
     done
@@ -65,7 +68,7 @@ self_test() {
     trap 'rm -rf "$tree"' EXIT
     plant cmds/eval/eval_face.c 'const cmd_eval_face *const cmd_eval_faces[] = {&cmd_eval_face_one};'
     plant cmds/eval/face_one.c 'const cmd_eval_face cmd_eval_face_one = {' '    .name = "uno",' '};' \
-        '    .kind = {&dq_eval_one},' 'bool shows(int row) { return cmd_eval_face_shows(&cmd_eval_face_one, row); }'
+        '    .kind = {&dq_eval_one},' '#include "eval/kind_one.h"' 'bool shows(int row) { return cmd_eval_face_shows(&cmd_eval_face_one, row); }'
     plant src/eval/kind_one.c '/* whether s->kind == &dq_eval_one */' \
         'const dq_eval_kind dq_eval_one = {.load = load};' 'int f(const char *s) { return strcmp(s, "a"); }'
     check "$tree" >"$tree/report"
@@ -78,6 +81,8 @@ self_test() {
     plant src/base/x.c 'if (kind != &dq_eval_one)' 'x = row->kind != &dq_eval_one;'
     plant cmds/eval/tasks.c 'if (strcmp(name, "one") == 0)' 'if (strncmp(name, "uno", 3) == 0)'
     plant cmds/eval/table.c 'if (cmd_eval_face_of(s) == &cmd_eval_face_one)'
+    plant cmds/eval/gate.c '#include <math.h>' '#include "eval/kind_one.h"'
+    plant src/eval/numbers.c '#include "eval/kind_one_numbers.h"'
     plant src/eval/kind_three.c 'const dq_eval_kind dq_eval_three = {'
     plant cmds/eval/face_two.c 'const cmd_eval_face cmd_eval_face_two = {' '    .name = "two",' '};'
     check "$tree" >"$tree/report"
@@ -86,6 +91,8 @@ self_test() {
     expect '^cmds/eval/tasks.c:1: compares the name'
     expect '^cmds/eval/tasks.c:2: compares the name'
     expect '^cmds/eval/table.c:1: names the face of one$'
+    expect '^cmds/eval/gate.c:2: includes eval/kind_one.h; only'
+    expect '^src/eval/numbers.c:1: includes eval/kind_one_numbers.h; only'
     expect '^src/eval: dq_eval_three has no face'
     expect '^cmds/eval/face_two.c: has no row'
 }

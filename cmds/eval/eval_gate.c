@@ -5,8 +5,6 @@
 
 #include "cmds/cli/document.h"
 #include "cmds/eval/eval_face.h"
-#include "eval/kind_needle.h"
-#include "eval/kind_text.h"
 
 #include <math.h>
 #include <stdio.h>

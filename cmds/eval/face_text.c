@@ -9,7 +9,7 @@
 #include "cmds/eval/eval_tasks.h"
 #include "cmds/eval/face_text_table.h"
 #include "eval/kind_text.h"
-#include "eval/text_numbers.h"
+#include "eval/kind_text_numbers.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_kv.h"
 #include "eval/kind_text.h"
-#include "eval/text_numbers.h"
+#include "eval/kind_text_numbers.h"
 
 #include <math.h>
 #include <stdio.h>

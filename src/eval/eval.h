@@ -14,6 +14,7 @@
 typedef struct dq_eval dq_eval;
 typedef struct dq_eval_ids dq_eval_ids;
 typedef struct dq_eval_model dq_eval_model;
+typedef struct dq_eval_numbers dq_eval_numbers;
 typedef struct dq_eval_row dq_eval_row;
 typedef struct dq_eval_source dq_eval_source;
 
@@ -27,7 +28,7 @@ typedef struct dq_eval_words {
 typedef enum dq_long { DQ_LONG_USUAL, DQ_LONG_ERROR, DQ_LONG_SKIP, DQ_LONG_CUT } dq_long;
 
 /* How one kind of source is fed to a model and judged. Its units are items, or windows of a text. The rest of
- * the library knows no kind: what tells one from another is here. */
+ * the library knows no kind but by its row; windows have their own path in eval_run.c. */
 typedef struct dq_eval_kind {
     bool windows;          /* else requests */
     const char *metric[2]; /* names of what judge gives; the second may be NULL. Neither: nothing is
@@ -42,7 +43,11 @@ typedef struct dq_eval_kind {
     /* Units that depend on each other: unit i belongs to cluster i % n_clusters(ids), and all clusters have as many.
      * NULL: none do. */
     int64_t (*n_clusters)(const dq_eval_ids *ids);
-    const char *cluster; /* what they are, "query"; NULL: "item" */
+    const char *cluster;                         /* what they are, "query"; NULL: "item" */
+    int (*quoted)(const dq_eval_source *source); /* see dq_eval_quoted; NULL: the first */
+    /* All numbers of a row but is_task and is_ref, out of memory that is zero. NULL: those of judge. */
+    dq_status (*numbers)(const dq_eval *e, const dq_eval_row *row, dq_eval_numbers *out,
+                         dq_err *err);
     /* Items begin .. end - 1 of the row, on a scorer with its settings; NULL: dq_score_items. */
     dq_status (*score)(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
                        dq_err *err);
@@ -186,7 +191,7 @@ extern const double dq_eval_kld_point[DQ_KLD_POINTS];
 extern const char *const dq_eval_kld_point_name[DQ_KLD_POINTS]; /* "p001" .. "max" */
 
 /* What is known about a finished row. Rows of items have scores, rows of texts the others. */
-typedef struct dq_eval_numbers {
+struct dq_eval_numbers {
     int64_t n; /* items or scored ids */
     bool is_task, is_ref;
     int64_t n_clusters;            /* independent pieces: see dq_eval_cluster */
@@ -203,7 +208,7 @@ typedef struct dq_eval_numbers {
     double noise_floor; /* mean KLD of the reference with itself, every number of its final states
                            moved by one unit in the last place: less than this means nothing */
     double word_ppl, byte_ppl, bits_per_byte; /* of whole documents in rolling windows, else NaN */
-} dq_eval_numbers;
+};
 dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq_err *err);
 /* What standard errors of a row take for independent: "item", "prompt", "query", "document", "window". */
 const char *dq_eval_cluster(const dq_eval *e, const dq_eval_row *row);

@@ -1,6 +1,6 @@
 /* eval_numbers: from log-likelihoods to the metrics of a row.
  * SPDX-License-Identifier: MIT */
-#include "eval/text_numbers.h"
+#include "eval/eval.h"
 
 #include <math.h>
 #include <string.h>
@@ -45,7 +45,7 @@ const char *dq_eval_cluster(const dq_eval *e, const dq_eval_row *row)
 
 int dq_eval_quoted(const dq_eval_source *source)
 {
-    return source->task && source->task->by_norm ? 1 : 0;
+    return source->kind->quoted ? source->kind->quoted(source) : 0;
 }
 
 bool dq_eval_loss_of(dq_interval_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x)
@@ -114,7 +114,7 @@ dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq
     memset(out, 0, sizeof *out);
     out->is_task = !kind->windows;
     out->is_ref = r->ref == row;
-    if (kind->windows) return dq_text_numbers_of(e, r, out, err);
+    if (kind->numbers) return kind->numbers(e, r, out, err);
     out->n = out->n_clusters = dq_eval_units(e, r);
     for (; out->n_metrics < 2 && kind->metric[out->n_metrics]; out->n_metrics++) {
         int m = out->n_metrics;

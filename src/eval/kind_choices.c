@@ -67,8 +67,14 @@ static dq_status keep(dq_eval_source *s, const int64_t *number, int64_t n, dq_ar
     return DQ_OK;
 }
 
+static int quoted(const dq_eval_source *s)
+{
+    return s->task->by_norm ? 1 : 0;
+}
+
 const dq_eval_kind dq_eval_choices = {
     .metric = {"acc", "acc_norm"},
+    .quoted = quoted,
     .encode = encode_items,
     .judge = judge_choices,
     .answered = true,

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_text.h"
 
+#include "eval/kind_text_numbers.h"
+
 /* The corpus that stands for the training text, without template tokens. */
 static dq_status encode_counts(dq_doc_ids **out, const dq_text_settings *s, const dq_eval_model *m,
                                dq_arena *a, dq_err *err)
@@ -49,4 +51,5 @@ static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_er
                         " (found %s)", positions ? "positions" : dq_scheme_name[s->scheme]);
 }
 
-const dq_eval_kind dq_eval_text = {.windows = true, .encode = encode_text, .takes = takes};
+const dq_eval_kind dq_eval_text = {
+    .windows = true, .encode = encode_text, .takes = takes, .numbers = dq_text_numbers_of};

@@ -1,8 +1,8 @@
-/* text_numbers: see text_numbers.h. A number of a row is a function of one scored id, and every mean, interval,
+/* kind_text_numbers: see kind_text_numbers.h. A number of a row is a function of one scored id, and every mean, interval,
  * slice and position is that function averaged over the ids that a predicate takes. Windows are the clusters of
  * its interval.
  * SPDX-License-Identifier: MIT */
-#include "eval/text_numbers.h"
+#include "eval/kind_text_numbers.h"
 
 #include "eval/kind_text.h"
 

@@ -1,8 +1,8 @@
-/* text_numbers: from log-probabilities of running text to its metrics. Standard errors treat each document
+/* kind_text_numbers: from log-probabilities of running text to its metrics. Standard errors treat each document
  * as one cluster where there are two or more, else each window; see dq_mean_clustered.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_TEXT_NUMBERS_H
-#define DQ_TEXT_NUMBERS_H
+#ifndef DQ_KIND_TEXT_NUMBERS_H
+#define DQ_KIND_TEXT_NUMBERS_H
 
 #include "eval/eval.h"
 
