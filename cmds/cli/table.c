@@ -98,7 +98,7 @@ static bool is_number(const char *s)
 /* Cells come from documents: where one is not whole, neither is the table. */
 static dq_status complete(const dq_table *t, dq_err *err)
 {
-    if (t->err.code != DQ_OK) return dq_fail(err, t->err.code, "%s", t->err.text);
+    if (t->err.code != DQ_OK) return dq_fail_as(err, &t->err);
     return dq_json_complete(err);
 }
 

@@ -149,7 +149,7 @@ dq_status dq_quantize_plan_hashes(dq_quantizer *q, dq_err *err)
 #pragma omp taskwait
     for (int i = 0; i < q->n_files; i++) {
         const dq_err *e = &q->file_err[i];
-        if (e->code != DQ_OK) return dq_fail(err, e->code, "%s", e->text);
+        if (e->code != DQ_OK) return dq_fail_as(err, e);
     }
     union { /* the table was allocated by the plan; a blob is read-only for everybody else */
         const void *in;
