@@ -108,13 +108,6 @@ static dq_status make_settings(request *r, dq_err *err)
     return DQ_OK;
 }
 
-static void report(void *arg, double done, double total, const char *what)
-{
-    dq_progress *p = arg;
-    p->total = total > 0 ? total : 1;
-    dq_progress_set(p, done, what);
-}
-
 static void row_text(dq_table *t, const dq_quantize_row *r)
 {
     char shape[48], size[32];
@@ -274,7 +267,7 @@ static dq_status run(request *r, const char *model, dq_err *err)
     if (r->out) dq_quantize_check_output(q, r->out, r->force, r->resume, err);
     if (err->code == DQ_OK && !r->dry_run) {
         dq_progress bar;
-        dq_quantize_progress p = {report, &bar};
+        dq_quantize_progress p = {dq_progress_step, &bar};
         warn_nothing_left(r);
         dq_progress_begin(&bar, &r->logger, i->source, 1);
         dq_quantize_write(q, r->out, r->force, r->resume, &p, err);

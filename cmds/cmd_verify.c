@@ -60,20 +60,13 @@ static dq_status check_hashes(request *r, const dq_container *c, dq_err *err)
     return err->code;
 }
 
-static void report(void *arg, double done, double total, const char *what)
-{
-    dq_progress *p = arg;
-    p->total = total > 0 ? total : 1;
-    dq_progress_set(p, done, what);
-}
-
 static dq_status check_source(request *r, const char *path, const dq_container *c, dq_err *err)
 {
     dq_quantize_settings set;
     dq_quantizer *q = NULL;
     json_t *recipe = NULL;
     dq_progress bar;
-    dq_quantize_progress p = {report, &bar};
+    dq_quantize_progress p = {dq_progress_step, &bar};
     dq_progress_begin(&bar, &r->logger, "source", 1);
     if (dq_quantize_settings_of(&set, &recipe, c, err) != DQ_OK)
         dq_in(err, "%s: ", path);

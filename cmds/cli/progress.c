@@ -54,6 +54,13 @@ void dq_progress_set(dq_progress *p, double done, const char *note)
     p->last_share = share;
 }
 
+void dq_progress_step(void *progress, double done, double total, const char *note)
+{
+    dq_progress *p = progress;
+    p->total = total > 0 ? total : 1;
+    dq_progress_set(p, done, note);
+}
+
 void dq_progress_end(dq_progress *p)
 {
     if (p->shown && p->redraw) fprintf(stderr, "\r\033[K");

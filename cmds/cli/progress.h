@@ -16,6 +16,8 @@ typedef struct dq_progress {
 void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *label, double total);
 /* `note` says what is being done now; may be NULL. */
 void dq_progress_set(dq_progress *p, double done, const char *note);
+/* The same for work whose total is told with every step; `progress` is a dq_progress. */
+void dq_progress_step(void *progress, double done, double total, const char *note);
 void dq_progress_end(dq_progress *p);
 
 #endif
