@@ -121,7 +121,7 @@ static dq_status check_form(const dq_output *o, dq_err *err)
         return dq_fail(err, DQ_USAGE,
                        "%s: %s writes no such file (expected %s, found a name in %s). Choose "
                        "another name.",
-                       o->path, o->option, what[o->form], known[i].end);
+                       o->path, o->label, what[o->form], known[i].end);
     }
     return DQ_OK;
 }
@@ -130,7 +130,7 @@ static dq_status check_one(const dq_output *o, const char *const *input, int n_i
                            dq_err *err)
 {
     if (!o->path[0] || strcmp(o->path, "-") == 0)
-        return dq_fail(err, DQ_USAGE, "%s: expected the name of a file, found \"%s\".", o->option,
+        return dq_fail(err, DQ_USAGE, "%s: expected the name of a file, found \"%s\".", o->label,
                        o->path);
     for (int i = 0; i < n_inputs; i++) DQ_TRY(dq_output_guard_protects(o->path, input[i], err));
     DQ_TRY(check_form(o, err));

@@ -14,7 +14,7 @@ typedef enum dq_output_form {
 } dq_output_form;
 
 typedef struct dq_output {
-    const char *option, *path; /* "--csv"; path NULL: not asked for */
+    const char *label, *path; /* what messages call it, "--csv"; path NULL: not requested */
     dq_output_form form;
 } dq_output;
 
