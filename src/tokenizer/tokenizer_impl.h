@@ -40,6 +40,8 @@ struct dq_tokenizer {
     int32_t prefix;
 };
 
+/* Of two entries, for qsort and bsearch. */
+int dq_tokenizer_by_id(const void *x, const void *y);
 /* NULL: no such id. */
 const dq_tokenizer_entry *dq_tokenizer_find(const dq_tokenizer *t, int32_t id);
 
@@ -54,6 +56,7 @@ typedef struct dq_tokenizer_loader {
     size_t vocab_count;       /* tokens of the model */
     int64_t next_id;          /* of an added token that the model does not know */
     const char *lost_unknown; /* unk_token that the vocabulary lacks, or NULL */
+    const char *file;         /* whose contents are being read, for messages */
 } dq_tokenizer_loader;
 
 dq_status dq_tokenizer_load_model(dq_tokenizer_loader *l, json_t *model, dq_err *err);

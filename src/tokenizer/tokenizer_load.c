@@ -115,17 +115,15 @@ static dq_status load_added_decoder(dq_tokenizer_loader *l, json_t *decoder, dq_
     const char *key;
     json_t *value;
     size_t n = 0;
+    l->file = "tokenizer_config.json";
     numbered *item = dq_alloc(l->scratch, json_object_size(decoder), sizeof *item, err);
     if (!item) return err->code;
     json_object_foreach(decoder, key, value)
     {
         item[n] = (numbered){parse_id(key), value};
         if (item[n].id < 0 || !json_is_object(value))
-            return dq_fail(
-                err, DQ_DAMAGED,
-                "tokenizer_config.json: added_tokens_decoder \"%.100s\" is not an id with "
-                "an object",
-                key);
+            return dq_fail(err, DQ_DAMAGED,
+                           "added_tokens_decoder \"%.100s\" is not an id with an object", key);
         n++;
     }
     if (n) qsort(item, n, sizeof *item, by_number);
@@ -137,8 +135,9 @@ static dq_status load_added_decoder(dq_tokenizer_loader *l, json_t *decoder, dq_
                 dq_strmap_get(&l->by_text, json_string_value(content), json_string_length(content));
         if (at >= 0 && l->t->added[at].id == item[i].id) continue;
         if (add_token(l, item[i].value, item[i].id, err) != DQ_OK)
-            return dq_in(err, "tokenizer_config.json: added_tokens_decoder: ");
+            return dq_in(err, "added_tokens_decoder: ");
     }
+    l->file = "tokenizer.json";
     return DQ_OK;
 }
 
@@ -150,9 +149,10 @@ static dq_status load_all_added(dq_tokenizer_loader *l, const json_t *root, cons
     json_t *decoder = json_object_get(config, "added_tokens_decoder");
     if (list && !json_is_null(list) && !json_is_array(list))
         return dq_fail(err, DQ_DAMAGED, "\"added_tokens\" is not a list");
-    if (decoder && !json_is_null(decoder) && !json_is_object(decoder))
-        return dq_fail(err, DQ_DAMAGED,
-                       "tokenizer_config.json: \"added_tokens_decoder\" is not an object");
+    if (decoder && !json_is_null(decoder) && !json_is_object(decoder)) {
+        l->file = "tokenizer_config.json";
+        return dq_fail(err, DQ_DAMAGED, "\"added_tokens_decoder\" is not an object");
+    }
     size_t capacity = json_array_size(list) + json_object_size(decoder);
     l->next_id = (int64_t)l->vocab_count;
     t->added = dq_alloc(t->arena, capacity, sizeof *t->added, err);
@@ -168,12 +168,6 @@ static dq_status load_all_added(dq_tokenizer_loader *l, const json_t *root, cons
     return dq_added_tokens_new(&t->in_normalized, t->added, t->n_added, true, t->arena, err);
 }
 
-static int by_id(const void *x, const void *y)
-{
-    const dq_tokenizer_entry *a = x, *b = y;
-    return (a->id > b->id) - (a->id < b->id);
-}
-
 /* All pieces by id; added tokens that the model knows take their text. */
 static dq_status load_pieces(dq_tokenizer_loader *l, json_t *vocab, dq_err *err)
 {
@@ -184,7 +178,7 @@ static dq_status load_pieces(dq_tokenizer_loader *l, json_t *vocab, dq_err *err)
         if (dq_strmap_get(&l->vocab, a->text, a->len) >= 0) continue;
         t->piece[t->n_pieces++] = (dq_tokenizer_entry){a->text, a->len, a->id};
     }
-    if (t->n_pieces) qsort(t->piece, t->n_pieces, sizeof *t->piece, by_id);
+    if (t->n_pieces) qsort(t->piece, t->n_pieces, sizeof *t->piece, dq_tokenizer_by_id);
     for (size_t i = 1; i < t->n_pieces; i++) {
         const dq_tokenizer_entry *p = &t->piece[i - 1];
         if (p->id == p[1].id)
@@ -195,7 +189,7 @@ static dq_status load_pieces(dq_tokenizer_loader *l, json_t *vocab, dq_err *err)
     for (size_t i = 0; i < t->n_added; i++) {
         const dq_added_token *a = &t->added[i];
         dq_tokenizer_entry key = {NULL, 0, a->id};
-        dq_tokenizer_entry *p = bsearch(&key, t->piece, t->n_pieces, sizeof *p, by_id);
+        dq_tokenizer_entry *p = bsearch(&key, t->piece, t->n_pieces, sizeof *p, dq_tokenizer_by_id);
         if (p) *p = (dq_tokenizer_entry){a->text, a->len, a->id};
     }
     return DQ_OK;
@@ -326,8 +320,10 @@ static dq_status load_parts(dq_tokenizer_loader *l, json_t *root, json_t *config
     dq_tokenizer *t = l->t;
     const char *version;
     if (!json_is_object(root)) return dq_fail(err, DQ_DAMAGED, "the document is not an object");
-    if (config && !json_is_object(config))
-        return dq_fail(err, DQ_DAMAGED, "tokenizer_config.json: the document is not an object");
+    if (config && !json_is_object(config)) {
+        l->file = "tokenizer_config.json";
+        return dq_fail(err, DQ_DAMAGED, "the document is not an object");
+    }
     DQ_TRY(dq_json_text(&version, root, "version", &version_1, err));
     if (strcmp(version, version_1) != 0)
         return dq_fail(err, DQ_MISMATCH, "version \"%s\" is not supported (expected \"1.0\")",
@@ -349,15 +345,13 @@ static dq_status load_parts(dq_tokenizer_loader *l, json_t *root, json_t *config
 static dq_status load(dq_tokenizer *t, const char *json, size_t len, const char *config,
                       size_t config_len, dq_err *err)
 {
-    dq_tokenizer_loader l = {.t = t, .scratch = dq_arena_new()};
+    dq_tokenizer_loader l = {.t = t, .scratch = dq_arena_new(), .file = "tokenizer.json"};
     json_t *root = NULL, *extra = NULL;
     if (!l.scratch) dq_fail(err, DQ_RESOURCE, "out of memory (loading a tokenizer)");
     if (!err->code) dq_json_parse(&root, json, len, "tokenizer.json", err);
     if (!err->code && config)
         dq_json_parse(&extra, config, config_len, "tokenizer_config.json", err);
-    if (!err->code && load_parts(&l, root, extra, err) != DQ_OK &&
-        strncmp(err->text, "tokenizer_config.json", 21) != 0)
-        dq_in(err, "tokenizer.json: ");
+    if (!err->code && load_parts(&l, root, extra, err) != DQ_OK) dq_in(err, "%s: ", l.file);
     json_decref(root);
     json_decref(extra);
     dq_arena_free(l.scratch);

@@ -275,7 +275,7 @@ static void add_piece(dq_tokenizer *t, char **pool, raw *r)
         t->written[t->n_written++] = (dq_tokenizer_entry){r->s, r->len, r->id};
 }
 
-static int by_id(const void *x, const void *y)
+int dq_tokenizer_by_id(const void *x, const void *y)
 {
     const dq_tokenizer_entry *a = x, *b = y;
     return (a->id > b->id) - (a->id < b->id);
@@ -449,6 +449,6 @@ dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, json_t *vocab, size_t
     list_tokens(l, token, vocab, pool);
     pool += bytes;
     for (size_t i = 0; i < l->vocab_count; i++) add_piece(t, &pool, &token[i]);
-    if (t->n_written) qsort(t->written, t->n_written, sizeof *t->written, by_id);
+    if (t->n_written) qsort(t->written, t->n_written, sizeof *t->written, dq_tokenizer_by_id);
     return t->is_unigram ? finish_unigram(l, token, err) : finish_bpe(l, token, err);
 }
