@@ -9,9 +9,9 @@
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/table.h"
+#include "cmds/cli/version.h"
 #include "cmds/command.h"
 #include "cmds/map_trial.h"
-#include "cmds/version.h"
 #include "engine/backend.h"
 
 #include <omp.h>

@@ -9,8 +9,9 @@
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
+#include "cmds/cli/progress.h"
+#include "cmds/cli/version.h"
 #include "cmds/command.h"
-#include "cmds/version.h"
 #include "engine/runner.h"
 #include "model/output_guard.h"
 

@@ -8,8 +8,8 @@
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
+#include "cmds/cli/version.h"
 #include "cmds/command.h"
-#include "cmds/version.h"
 #include "model/output_guard.h"
 #include "quantize/quantize.h"
 

@@ -4,9 +4,9 @@
 #include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/options.h"
+#include "cmds/cli/version.h"
 #include "cmds/command.h"
 #include "cmds/last_words.h"
-#include "cmds/version.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 #!/bin/sh
 # layers.sh: who may include whom, who may print, and who may name options.
 #   sh tests/layers.sh [REPOSITORY]
-# The table "Layers" of ARCHITECTURE.md says which folders a folder may include, besides itself; headers among
-# themselves form no circle. Prints one line per violation and exits 1; also checks itself on a planted tree
+# The table "Layers" of ARCHITECTURE.md says which folders a folder may include, besides itself; neither folders nor
+# headers form a circle. Prints one line per violation and exits 1; also checks itself on a planted tree
 # that breaks every rule.
 set -eu
 LC_ALL=C
@@ -59,8 +59,8 @@ check_layers() {
     $3 == "\"" && $4 == "checkpoint/h5.h" && $1 !~ /^src\/checkpoint\// {
         say("includes " $4 "; only checkpoint knows HDF5")
     }
-    $3 == "\"" && $4 == "model/model.h" && $1 ~ /^src\/engine\/(backend|batch|attention_spans|head_measure)\.h$/ {
-        say("includes " $4 "; what kernels include shows them no model")
+    $3 == "\"" && $4 ~ /^engine\// && $4 != "engine/backend.h" && $1 ~ /^kernels\// {
+        say("includes " $4 "; kernels see engine/backend.h alone of it")
     }
     $3 == "<" && $4 ~ /hdf5|^H5/ && $1 !~ /^src\/checkpoint\// {
         say("includes " $4 "; only checkpoint knows HDF5")
@@ -72,6 +72,32 @@ check_layers() {
         $1 !~ /^(cmds|src\/base)\// {
         say("includes " $4 "; only base and cmds need POSIX")
     }'
+}
+
+# The folders that lie on a circle of the table; `src` is all of its rooms. tsort names them.
+check_table() {
+    layers "$1/ARCHITECTURE.md" | awk '
+    { for (i = 2; i <= NF; i++) print $1, $i }
+    $1 !~ /^(kernels|cmds|calib)/ { print "src", $1 }' | tsort 2>&1 >/dev/null |
+        sed -n 's/^tsort: \([a-z/]*\)$/ARCHITECTURE.md: \1 is part of a circle of folders/p'
+}
+
+# What engine/backend.h includes, and that in turn, shows kernels no model.
+check_backend() {
+    includes "$1" | awk '
+    $3 == "\"" && $1 ~ /^src\/.*\.h$/ {
+        place = $1 ":" $2
+        sub(/^src\//, "", $1)
+        if ($4 == "model/model.h") bad[$1] = place
+        else to[$1] = to[$1] " " $4
+    }
+    function visit(name,   n, i, next_of) {
+        if (seen[name]++) return
+        if (name in bad) print bad[name] ": includes model/model.h; what kernels include shows them no model"
+        n = split(to[name], next_of, " ")
+        for (i = 1; i <= n; i++) visit(next_of[i])
+    }
+    END { visit("engine/backend.h") }'
 }
 
 # A circle among headers: tsort names its members.
@@ -111,6 +137,8 @@ check_words() {
 
 check() {
     check_layers "$1"
+    check_table "$1"
+    check_backend "$1"
     check_circles "$1"
     check_output "$1"
     check_words "$1"
@@ -150,9 +178,15 @@ self_test() {
     plant src/base/text.c '#include "checkpoint/h5.h"' '#include "base.h"'
     plant src/nobody/x.c '#include "base/base.h"'
     plant src/checkpoint/container.c '#include "other/x.h"' '#include "kernels/cpu/cpu.h"'
-    plant cmds/cli/table.c '#include <hdf5.h>' '#include "cmds/command.h"'
+    plant cmds/cli/table.c '#include <hdf5.h>'
+    plant cmds/cli/progress.c '#include "kernels/cpu/cpu.h"'
     plant kernels/cpu/cpu_x.c '#include <cuda_runtime.h>' '#include <sys/stat.h>' 'void h(FILE *f) { fprintf(stderr, "x"); }'
-    plant src/engine/backend.h '#include "model/model.h"'
+    plant src/engine/backend.h '#include "engine/batch.h"'
+    plant src/engine/batch.h '#include "base/base.h"' '#include "model/model.h"'
+    plant src/engine/runner.h '#include "model/model.h"' # which kernels do not see
+    plant kernels/cpu/cpu_z.c '#include "engine/backend.h"' '#include "engine/batch.h"'
+    cp "$tree/ARCHITECTURE.md" "$tree/table"
+    sed 's/^| `cmds.cli` | `src` |/| `cmds\/cli` | `src`, `cmds` |/' "$tree/table" >"$tree/ARCHITECTURE.md"
     plant src/base/sha256.c 'void h(void)' '{' '    abort();' '}'
     plant src/base/json.h '#include "base/utf8.h"'
     plant src/base/utf8.h '#include "base/json.h"'
@@ -169,11 +203,18 @@ self_test() {
     expect '^src/checkpoint/container.c:1: includes other/x.h, which is not named'
     expect '^src/checkpoint/container.c:2: includes kernels/cpu/cpu.h; checkpoint may not include kernels/cpu$'
     expect '^cmds/cli/table.c:1: includes hdf5.h'
-    expect '^cmds/cli/table.c:2: includes cmds/command.h; cmds/cli may not include cmds$'
+    expect '^cmds/cli/progress.c:1: includes kernels/cpu/cpu.h; cmds/cli may not include kernels/cpu$'
     expect '^kernels/cpu/cpu_x.c:1: includes cuda_runtime.h'
     expect '^kernels/cpu/cpu_x.c:2: includes sys/stat.h'
     expect '^kernels/cpu/cpu_x.c:3: prints'
-    expect '^src/engine/backend.h:1: includes model/model.h; what kernels'
+    expect '^src/engine/batch.h:2: includes model/model.h; what kernels'
+    expect '^kernels/cpu/cpu_z.c:2: includes engine/batch.h; kernels see'
+    expect '^ARCHITECTURE.md: cmds/cli is part of a circle of folders$'
+    expect '^ARCHITECTURE.md: cmds is part of a circle of folders$'
+    ! grep -q 'runner.h:1: includes model/model.h; what kernels\|^ARCHITECTURE.md: checkpoint' "$tree/report" || {
+        echo "tests/layers.sh: reports what is no violation"
+        exit 1
+    }
     expect '^src/base/sha256.c:3: prints'
     expect '^base/json.h: is part of a circle'
 }

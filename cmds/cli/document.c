@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/strbuf.h"
 #include "base/utf8.h"
-#include "cmds/version.h"
+#include "cmds/cli/version.h"
 
 #include <errno.h>
 #include <math.h>

@@ -8,8 +8,9 @@
 #include "base/sha256.h"
 #include "cmds/cli/advice.h"
 #include "cmds/cli/logger.h"
+#include "cmds/cli/progress.h"
+#include "cmds/cli/version.h"
 #include "cmds/eval/eval_kv.h"
-#include "cmds/version.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -6,9 +6,9 @@
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
+#include "cmds/cli/version.h"
 #include "cmds/command.h"
 #include "cmds/stats/stats_out.h"
-#include "cmds/version.h"
 #include "model/output_guard.h"
 
 #include <stdio.h>
