@@ -74,12 +74,8 @@ static void count_weights(const dq_model *m, double *elements, double *others)
         const dq_layer *l = &m->layer[i];
         const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-            const dq_weight *w = all[k];
-            const double n = (double)w->rows * (double)w->cols;
-            const double bytes =
-                dq_weight_is_coded(w) ? (double)w->bits / 8 : (double)dq_dtypes[w->dtype].bytes;
-            *elements += n;
-            *others -= n * bytes;
+            *elements += (double)all[k]->rows * (double)all[k]->cols;
+            *others -= (double)dq_weight_bytes(all[k]);
         }
     }
 }
