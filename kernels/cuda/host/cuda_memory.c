@@ -52,8 +52,8 @@ void dq_cuda_pool_free(dq_cuda_pool *pool)
 {
     if (!pool) return;
     for (size_t i = 0; i < pool->n; i++) cudaFree(pool->block[i].p);
-    free(pool->block);
-    free(pool->slot);
+    dq_block_free(pool->block);
+    dq_block_free(pool->slot);
     dq_block_free(pool);
 }
 
@@ -135,17 +135,17 @@ static void give_back_free(dq_cuda *c)
 static bool reserve(dq_backend *b, dq_cuda_pool *pool)
 {
     if (pool->n < pool->capacity) return true;
-    const size_t capacity = pool->capacity ? 2 * pool->capacity : 64;
-    block *more = realloc(pool->block, capacity * sizeof *more);
-    if (more) pool->block = more;
-    uint32_t *slot = more ? calloc(2 * capacity, sizeof *slot) : NULL;
-    if (!slot || capacity > UINT32_MAX / 2) {
-        free(slot);
-        dq_fail(&b->err, DQ_RESOURCE, "out of memory (%zu bytes for the list of device memory)",
-                capacity * (sizeof *more + 2 * sizeof *slot));
+    if (pool->n > UINT32_MAX / 4) {
+        dq_fail(&b->err, DQ_RESOURCE, "out of memory (%zu blocks of device memory)", pool->n);
         return false;
     }
-    free(pool->slot);
+    size_t capacity = pool->capacity;
+    block *list = dq_grow(NULL, pool->block, pool->n + 1, &capacity, sizeof *list, &b->err);
+    if (!list) return false;
+    pool->block = list;
+    uint32_t *slot = dq_block_new(2 * capacity, sizeof *slot, &b->err);
+    if (!slot) return false; /* pool->capacity still is that of the table */
+    dq_block_free(pool->slot);
     pool->slot = slot;
     pool->capacity = capacity;
     index_blocks(pool);

@@ -4,7 +4,6 @@
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/host/cuda.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { RING_BYTES = 4 << 20, RING = 4, AREA_BYTES = 1 << 20 };
@@ -45,17 +44,9 @@ struct dq_cuda_transfer {
 /* Capacity for one more; NULL with the sticky error set. */
 static void *push(dq_backend *b, list *l, size_t size)
 {
-    if (l->n == l->capacity) {
-        const size_t capacity = l->capacity ? 2 * l->capacity : 16;
-        void *more = realloc(l->item, capacity * size);
-        if (!more) {
-            dq_fail(&b->err, DQ_RESOURCE, "out of memory (%zu bytes for a list of copies)",
-                    capacity * size);
-            return NULL;
-        }
-        l->item = more;
-        l->capacity = capacity;
-    }
+    void *item = dq_grow(NULL, l->item, l->n + 1, &l->capacity, size, &b->err);
+    if (!item) return NULL;
+    l->item = item;
     return (uint8_t *)l->item + size * l->n++;
 }
 
@@ -83,10 +74,10 @@ void dq_cuda_transfer_free(dq_cuda_transfer *t)
     forget_results(t);
     area *a = t->area.item;
     for (size_t i = 0; i < t->area.n; i++) cudaFreeHost(a[i].p);
-    free(t->upload.item);
-    free(t->area.item);
-    free(t->result.item);
-    free(t->note.item);
+    dq_block_free(t->upload.item);
+    dq_block_free(t->area.item);
+    dq_block_free(t->result.item);
+    dq_block_free(t->note.item);
     dq_block_free(t);
 }
 

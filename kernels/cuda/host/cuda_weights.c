@@ -3,7 +3,6 @@
 #include "kernels/cuda/host/cuda.h"
 #include "tensor/weight_format.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct entry {
@@ -28,7 +27,7 @@ dq_cuda_weights *dq_cuda_weights_new(dq_err *err)
 void dq_cuda_weights_free(dq_cuda_weights *all)
 {
     if (!all) return;
-    free(all->entry); /* device memory goes with the pool */
+    dq_block_free(all->entry); /* device memory goes with the pool */
     dq_block_free(all);
 }
 
@@ -164,17 +163,9 @@ static void put_packed(dq_backend *b, entry *e, const dq_weight *w)
 /* ----------------------------------------------------------------------------------- for operations */
 static bool reserve(dq_backend *b, dq_cuda_weights *all)
 {
-    if (all->n < all->capacity) return true;
-    const size_t capacity = all->capacity ? 2 * all->capacity : 256;
-    entry *more = realloc(all->entry, capacity * sizeof *more);
-    if (!more) {
-        dq_fail(&b->err, DQ_RESOURCE, "out of memory (%zu bytes for the list of weights)",
-                capacity * sizeof *more);
-        return false;
-    }
-    all->entry = more;
-    all->capacity = capacity;
-    return true;
+    entry *list = dq_grow(NULL, all->entry, all->n + 1, &all->capacity, sizeof *list, &b->err);
+    if (list) all->entry = list;
+    return list != NULL;
 }
 
 bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w)

@@ -1,4 +1,5 @@
-/* trace: a growing list of launches, each with its two events; sums are made by kernel when all have passed.
+/* trace: a growing list of launches, each with its two events; sums are made by kernel when all have passed. Grown by
+ * hand, as the simulator and the probes of a GPU link this file without the library and its dq_grow.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/host/trace.h"
 
