@@ -89,7 +89,9 @@ static dq_status kv_settings(request *r, dq_err *err)
 static dq_status make_settings(request *r, dq_err *err)
 {
     static const char *const dtypes[] = {"f16", "f32"};
-    int mode = dq_options_word(r->scale, "scale", dq_scale_mode_name, DQ_SCALE_MODES, err);
+    const char *modes[DQ_SCALE_MODES];
+    for (int i = 0; i < DQ_SCALE_MODES; i++) modes[i] = dq_scale_modes[i].name;
+    int mode = dq_options_word(r->scale, "scale", modes, DQ_SCALE_MODES, err);
     if (mode < 0) return err->code;
     int dtype = dq_options_word(r->scale_dtype, "scale-dtype", dtypes, 2, err);
     if (dtype < 0) return err->code;
@@ -288,6 +290,20 @@ static dq_status run(request *r, const char *model, dq_err *err)
     return err->code;
 }
 
+/* "absmax, fullrange (what it does), ... or asym (what it does) (default absmax)" */
+static const char *modes_help(char *buf, size_t cap, const char *usual)
+{
+    size_t n = 0;
+    for (int i = 0; i < DQ_SCALE_MODES && n < cap; i++) {
+        const dq_scale_mode_row *m = &dq_scale_modes[i];
+        const char *between = i == 0 ? "" : i < DQ_SCALE_MODES - 1 ? ", " : " or ";
+        n += (size_t)snprintf(buf + n, cap - n, "%s%s", between, m->name);
+        if (m->about && n < cap) n += (size_t)snprintf(buf + n, cap - n, " (%s)", m->about);
+    }
+    if (n < cap) snprintf(buf + n, cap - n, " (default %s)", usual);
+    return buf;
+}
+
 dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
 {
     request r = {.group = "128",
@@ -296,16 +312,14 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
                  .grain = "tensor",
                  .bits = 4,
                  .logit_bits = 16};
+    char modes[512];
     dq_kv_options_begin(&r.kv, "of the policy random (default 1)");
     const dq_opt opts[] = {
         dq_opt_letter('o', dq_opt_text("output", "OUT.h5", &r.out, "the container to write")),
         dq_opt_heading("weights:"),
         dq_opt_bits("bits", "N", &r.bits, "2 to 8, or 16 to pack nothing (default 4)"),
         dq_opt_text("group", "N", &r.group, "columns per scale, or row, or tensor (default 128)"),
-        dq_opt_text("scale", "MODE", &r.scale,
-                    "absmax, fullrange (uses the code -2^(b-1) too), search (the least squared "
-                    "error of both and 64 more scales; slower) or asym (from the smallest to the "
-                    "largest value, with a zero point of N bits per group) (default absmax)"),
+        dq_opt_text("scale", "MODE", &r.scale, modes_help(modes, sizeof modes, r.scale)),
         dq_opt_text("scale-dtype", "TYPE", &r.scale_dtype,
                     "f16 or f32 (default f16; f32 for tensors with a scale that f16 cannot hold)"),
         dq_opt_text("skip", "REGEX", &r.skip, "tensors whose name matches stay as they are"),

@@ -31,15 +31,16 @@ static DQ_PRINTF(2, 3) void add(text *t, const char *fmt, ...)
 
 static void add_storage(text *t, const dq_weight *w)
 {
-    const char *zero = w->zero ? ", zero points" : "";
+    const char *note = dq_weight_format_of(w)->note;
     if (!dq_weight_is_coded(w))
         add(t, "%s", dq_dtypes[w->dtype].name);
     else if (w->scale_rows == 1 && w->rows > 1)
-        add(t, "%d bits, tensor%s", w->bits, zero);
+        add(t, "%d bits, tensor", w->bits);
     else if (w->group_size >= w->cols)
-        add(t, "%d bits, row%s", w->bits, zero);
+        add(t, "%d bits, row", w->bits);
     else
-        add(t, "%d bits, group %lld%s", w->bits, (long long)w->group_size, zero);
+        add(t, "%d bits, group %lld", w->bits, (long long)w->group_size);
+    if (note) add(t, ", %s", note);
 }
 
 static void one_weight(char to[PART], const dq_backend *b, const dq_weight *w, dq_num num)

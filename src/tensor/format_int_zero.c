@@ -102,6 +102,7 @@ const dq_weight_format dq_format_int_zero = {
     .name = "int-zero",
     .is_coded = true,
     .is_affine = true,
+    .note = "zero points",
     .attribute = attributes,
     .part = parts,
     .n_parts = sizeof parts / sizeof *parts,

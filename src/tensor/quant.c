@@ -8,7 +8,17 @@
 #include <math.h>
 #include <string.h>
 
-const char *const dq_scale_mode_name[DQ_SCALE_MODES] = {"absmax", "fullrange", "search", "asym"};
+const dq_scale_mode_row dq_scale_modes[DQ_SCALE_MODES] = {
+    [DQ_ABSMAX] = {.name = "absmax",
+                   .negative = "holds a negative scale, which absmax never makes."},
+    [DQ_FULLRANGE] = {.name = "fullrange", .about = "uses the code -2^(b-1) too"},
+    [DQ_SEARCH] = {.name = "search",
+                   .about = "the least squared error of both and 64 more scales; slower"},
+    [DQ_ASYM] = {.name = "asym",
+                 .about = "from the smallest to the largest value, with a zero point of N bits per "
+                          "group",
+                 .negative = "holds a negative scale, which asym never makes."},
+};
 
 int dq_quant_max_code(int bits)
 {

@@ -14,7 +14,14 @@ typedef enum dq_scale_mode {
                      zero point: format_int_zero */
     DQ_SCALE_MODES
 } dq_scale_mode;
-extern const char *const dq_scale_mode_name[DQ_SCALE_MODES]; /* "absmax", ... */
+
+/* What others know of a mode; weight_format.h says which format takes it. */
+typedef struct dq_scale_mode_row {
+    const char *name;     /* "absmax" */
+    const char *about;    /* for who is to choose; NULL: nothing */
+    const char *negative; /* what is wrong with a negative scale; NULL: the mode makes them */
+} dq_scale_mode_row;
+extern const dq_scale_mode_row dq_scale_modes[DQ_SCALE_MODES];
 
 enum { DQ_GROUP_ROW = -1, DQ_GROUP_TENSOR = -2 };
 

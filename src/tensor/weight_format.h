@@ -72,6 +72,7 @@ typedef struct dq_weight_format {
     /* w = (u - zero) * scale, one f32 product, with an integer zero per group: kernels that multiply codes may
      * take it (dq_weight_zero, dq_weight_scale). Others dequantize it. */
     bool is_affine;
+    const char *note; /* for lines about a weight, besides width and groups; NULL: nothing */
     /* beside those that every coded tensor has; ends with {0} */
     const dq_weight_attribute *attribute;
     const dq_weight_part_row *part; /* [n_parts], in path order */

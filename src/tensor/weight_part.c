@@ -83,9 +83,7 @@ const char *dq_weight_part_wrong_scales(const dq_part *p, dq_scale_mode mode)
         for (int64_t g = 0; g < p->cols; g++) {
             const float s = dq_weight_scale(&w, r, g);
             if (!isfinite(s)) return "holds a scale that is not finite.";
-            if (s < 0 && mode == DQ_ABSMAX)
-                return "holds a negative scale, which absmax never makes.";
-            if (s < 0 && mode == DQ_ASYM) return "holds a negative scale, which asym never makes.";
+            if (s < 0 && dq_scale_modes[mode].negative) return dq_scale_modes[mode].negative;
         }
     }
     return NULL;
