@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_face.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const cmd_eval_face *const cmd_eval_faces[DQ_EVAL_FACES] = {
@@ -39,6 +40,20 @@ int cmd_eval_face_named(const char *task)
 bool cmd_eval_face_shows(const cmd_eval_face *face, const dq_eval *e, int row)
 {
     return e->row[row].shown && cmd_eval_face_of(dq_eval_source_of(e, &e->row[row])) == face;
+}
+
+const char *cmd_eval_face_join(char *buf, size_t cap, cmd_eval_face_word *word, const char *between)
+{
+    size_t n = 0;
+    buf[0] = 0;
+    for (int i = 0; i < DQ_EVAL_FACES && n < cap; i++) {
+        const char *own = word(dq_eval_faces[i]), *other;
+        bool again = !own;
+        for (int k = 0; k < i && !again; k++)
+            again = (other = word(dq_eval_faces[k])) != NULL && strcmp(own, other) == 0;
+        if (!again) n += (size_t)snprintf(buf + n, cap - n, "%s%s", n ? between : "", own);
+    }
+    return buf;
 }
 
 const dq_eval_source *cmd_eval_face_source(const cmd_eval_face *face, const dq_eval_source *source,

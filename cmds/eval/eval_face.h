@@ -44,6 +44,8 @@ typedef struct cmd_eval_face {
      * of their own. */
     const cmd_eval_face_option *scored, *options;
     const char *tasks_help;            /* lines of the help of --task */
+    const char *has;                   /* what its tasks have, "choices" */
+    const char *tasks;                 /* its tasks in a sentence, "tasks with choices" */
     const char *(*task)(int i);        /* the name of its i-th task; NULL: there are no more */
     const char *(*form)(const char *); /* what the file of that task is, for messages */
     bool draws;                        /* something with --seed */
@@ -133,6 +135,10 @@ const cmd_eval_face *cmd_eval_face_of(const dq_eval_source *source);
 int cmd_eval_face_named(const char *task);
 /* Whether the row is a result of that face. */
 bool cmd_eval_face_shows(const cmd_eval_face *face, const dq_eval *e, int row);
+/* The words of faces, those that several have once: "choices or needles". NULL: the sentence is not about it. */
+typedef const char *cmd_eval_face_word(const cmd_eval_face *face);
+const char *cmd_eval_face_join(char *buf, size_t cap, cmd_eval_face_word *word,
+                               const char *between);
 /* The first source of a face; NULL: the run has none. */
 const dq_eval_source *cmd_eval_face_source(const cmd_eval_face *face, const dq_eval_source *source,
                                            int n_sources);

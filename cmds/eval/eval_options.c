@@ -295,16 +295,23 @@ static dq_status read_math(cmd_eval_options *o, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
+/* Of which items may be too long. */
+static const char *long_tasks(const cmd_eval_face *face)
+{
+    return face->kind[0] && face->kind[0]->usual_long != DQ_LONG_USUAL ? face->tasks : NULL;
+}
+
 static dq_status read_long(cmd_eval_options *o, dq_err *err)
 {
+    char what[200];
     if (!o->too_long) return DQ_OK;
     int way = dq_options_word(o->too_long, "long", dq_eval_long_name + 1, 3, err);
     if (way < 0) return err->code;
     for (int i = 0; i < o->n_sources; i++) {
         if (o->source[i].kind->usual_long != DQ_LONG_USUAL) return DQ_OK;
     }
-    return dq_fail(err, DQ_USAGE,
-                   "--long is for tasks with choices and tasks that generate text; there is none.");
+    return dq_fail(err, DQ_USAGE, "--long is for %s; there is none.",
+                   cmd_eval_face_join(what, sizeof what, long_tasks, " and "));
 }
 
 static dq_status read_words(cmd_eval_options *o, dq_arena *a, dq_err *err)

@@ -164,10 +164,21 @@ static const char *given_file(const cmd_eval_options *o)
     return NULL;
 }
 
+static const char *dumped(const cmd_eval_face *face)
+{
+    return face->dump || face->keys ? face->has : NULL;
+}
+
+static const char *shown(const cmd_eval_face *face)
+{
+    return face->requests ? face->has : NULL;
+}
+
 /* Outputs that something must come out for. */
 static dq_status check_dumps(const cmd_eval_options *o, dq_err *err)
 {
     bool items = false, requests = false;
+    char what[200];
     for (int i = 0; i < o->n_sources; i++) {
         const cmd_eval_face *face = cmd_eval_face_of(&o->source[i]);
         items = items || face->dump || face->keys;
@@ -175,11 +186,12 @@ static dq_status check_dumps(const cmd_eval_options *o, dq_err *err)
     }
     if (o->dump && !items)
         return dq_fail(err, DQ_USAGE,
-                       "--dump-items writes items of a --task with choices or needles; there is "
-                       "none.");
+                       "--dump-items writes items of a --task with %s; there is none.",
+                       cmd_eval_face_join(what, sizeof what, dumped, " or "));
     if (o->requests && !requests)
         return dq_fail(err, DQ_USAGE,
-                       "--dump-requests writes items of a --task with choices; there is none.");
+                       "--dump-requests writes items of a --task with %s; there is none.",
+                       cmd_eval_face_join(what, sizeof what, shown, " or "));
     const char *scored = o->dump            ? "dump-items"
                          : o->csv           ? "csv"
                          : o->html          ? "html"

@@ -194,6 +194,8 @@ const cmd_eval_face cmd_eval_face_choices = {
         "arc_challenge, boolq, hellaswag, openbookqa, piqa, winogrande: the official JSON "
         "lines, in their original and their flat form (hellaswag: or six lines an item; "
         "piqa: with X-labels.lst beside X.jsonl)",
+    .has = "choices",
+    .tasks = "tasks with choices",
     .task = task,
     .form = form,
     .choose = choose,

@@ -417,6 +417,7 @@ const cmd_eval_face cmd_eval_face_generate = {
     .options = options,
     .tasks_help = "gsm8k, svamp: questions answered in free text, the official files;\n"
                   "generate: {\"prompt\"} lines, continued for --dump-completions",
+    .tasks = "tasks that generate text",
     .task = task,
     .form = form,
     .read = read_words,

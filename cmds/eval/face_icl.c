@@ -560,6 +560,7 @@ const cmd_eval_face cmd_eval_face_icl = {
     .size = sizeof(icl_options),
     .options = options,
     .tasks_help = "trec, trec_fine, banking77, clinic150: the official files, in-context learning",
+    .has = "choices",
     .task = task,
     .form = form,
     .draws = true,

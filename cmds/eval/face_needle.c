@@ -568,6 +568,7 @@ const cmd_eval_face cmd_eval_face_needle = {
     .begin = begin,
     .options = options,
     .tasks_help = "needle: a UTF-8 text to hide numbers in, see below",
+    .has = "needles",
     .task = task,
     .form = form,
     .draws = true,
