@@ -39,6 +39,7 @@ src/eval/                               dq_eval_     the sweep and its kinds
 src/eval/kind_needle                    dq_needle_   one kind
 src/kv/                                 dq_kv_       settings of one cache
 src/kv/kv_spec.h                        dq_evict_    the part of a spec that forgets
+src/kv/kv_spec.h                        dq_math_     the arithmetic that a spec goes with
 src/kv/logit_spec.h                     dq_logit_    one setting
 src/model/model_                        dq_model_    one model
 src/quantize/                           dq_quantize_ one way from tensors to a container

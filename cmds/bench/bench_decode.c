@@ -218,8 +218,8 @@ static void put_result(const decode *x, int i, double plain, dq_table *table, js
     const dq_bench_timing attend = dq_bench_timing_of(s->attend_s, x->tokens);
     const double rate = s->kv_bytes / attend.median;
     const double read = READ_BYTES / dq_bench_timing_of(s->read_s, x->tokens).median;
-    char bits[16];
-    snprintf(bits, sizeof bits, "%d:%d", variants[i].k_bits, variants[i].v_bits);
+    char bits[DQ_KV_WIDTHS];
+    dq_kv_widths(bits, variants[i].k_bits, variants[i].v_bits);
     dq_table_cell(table, "%lld", (long long)x->context);
     dq_table_cell(table, "%s", bits);
     dq_table_cell(table, "%s", dq_num_name[variants[i].num]);

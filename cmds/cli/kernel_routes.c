@@ -83,8 +83,9 @@ static void add_attention(text *t, const dq_backend *b, dq_math math, const dq_k
     const char *one = b->ops->attend_kernel(b, kv, math, 1);
     add(t, "; attention %s", many ? many : "no kernel for");
     if (one && many && strcmp(one, many) != 0) add(t, " (%s for single rows)", one);
-    add(t, ": qk %s, pv %s; kv %d:%d %s", dq_num_name[math.qk], dq_num_name[math.pv], kv->k_bits,
-        kv->v_bits, dq_num_name[math.kv]);
+    char widths[DQ_KV_WIDTHS];
+    add(t, ": qk %s, pv %s; kv %s %s", dq_num_name[math.qk], dq_num_name[math.pv],
+        dq_kv_widths(widths, kv->k_bits, kv->v_bits), dq_num_name[math.kv]);
 }
 
 static void describe(char buf[DQ_ROUTE_TEXT], const dq_backend *b, const dq_layer *l, dq_math math,

@@ -16,12 +16,15 @@ static bool is_first(const dq_eval *e, int row)
     return e->row[row].shown;
 }
 
+static bool same_widths(const dq_kv_spec *a, const dq_kv_spec *b)
+{
+    return a->k_bits == b->k_bits && a->v_bits == b->v_bits;
+}
+
 static bool first_width(const dq_eval *e, int row)
 {
-    const dq_kv_spec *s = &e->row[row].kv;
     for (int i = 0; i < row; i++) {
-        const dq_kv_spec *o = &e->row[i].kv;
-        if (e->row[i].shown && o->k_bits == s->k_bits && o->v_bits == s->v_bits) return false;
+        if (e->row[i].shown && same_widths(&e->row[i].kv, &e->row[row].kv)) return false;
     }
     return e->row[row].shown;
 }
@@ -30,11 +33,11 @@ void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const 
 {
     json_t *bits = json_array(), *kv = json_object();
     json_t *effective = json_array(), *stored = json_object();
-    char word[32];
+    char word[DQ_KV_WIDTHS];
     for (int i = 0; i < e->n_rows; i++) {
         const dq_kv_spec *s = &e->row[i].kv;
-        snprintf(word, sizeof word, "%d:%d", s->k_bits, s->v_bits);
-        if (first_width(e, i)) json_array_append_new(bits, json_string(word));
+        if (first_width(e, i))
+            json_array_append_new(bits, json_string(dq_kv_widths(word, s->k_bits, s->v_bits)));
         if (is_first(e, i)) json_array_append_new(effective, dq_kv_spec_json(s));
     }
     for (int i = 0; i < e->n_models; i++) {
@@ -101,10 +104,7 @@ bool cmd_eval_kv_policies(const dq_eval *e)
 
 static bool same_route(const dq_eval_row *a, const dq_eval_row *b)
 {
-    const dq_kv_spec *p = &a->kv, *q = &b->kv;
-    return a->model == b->model && p->k_bits == q->k_bits && p->v_bits == q->v_bits &&
-           a->math.linear == b->math.linear && a->math.qk == b->math.qk &&
-           a->math.pv == b->math.pv && a->math.kv == b->math.kv;
+    return a->model == b->model && same_widths(&a->kv, &b->kv) && dq_math_same(a->math, b->math);
 }
 
 void cmd_eval_say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e)

@@ -36,11 +36,12 @@ static void print_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, r);
     work w = work_of(v->e, r);
+    char widths[DQ_KV_WIDTHS];
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
     if (cmd_eval_kv_swept(v->e)) {
-        dq_table_cell(t, "%d:%d", r->kv.k_bits, r->kv.v_bits);
+        dq_table_cell(t, "%s", dq_kv_widths(widths, r->kv.k_bits, r->kv.v_bits));
         dq_table_cell(t, "%s", r->kv.evict.policy ? r->kv.evict.policy->name : "-");
     }
     dq_table_cell(t, "%s", s->name);

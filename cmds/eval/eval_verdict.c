@@ -49,8 +49,8 @@ typedef struct family {
 
 static bool same_but_bits(const dq_eval_row *a, const dq_eval_row *b)
 {
-    return b->shown && b->model == a->model && b->ids == a->ids &&
-           a->math.linear == b->math.linear && dq_kv_spec_same(&a->kv, &b->kv) &&
+    return b->shown && b->model == a->model && b->ids == a->ids && dq_math_same(a->math, b->math) &&
+           dq_kv_spec_same(&a->kv, &b->kv) &&
            (!dq_logit_rounds(b->logit) || b->logit.grain == a->logit.grain);
 }
 

@@ -50,8 +50,7 @@ int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err)
 static bool same_setting(const dq_eval_row *a, const dq_eval_row *b)
 {
     return a->model == b->model && a->ids == b->ids && dq_logit_same(a->logit, b->logit) &&
-           a->math.linear == b->math.linear && a->math.qk == b->math.qk &&
-           a->math.pv == b->math.pv && a->math.kv == b->math.kv && dq_kv_spec_same(&a->kv, &b->kv);
+           dq_math_same(a->math, b->math) && dq_kv_spec_same(&a->kv, &b->kv);
 }
 
 const dq_eval_source *dq_eval_source_of(const dq_eval *e, const dq_eval_row *row)

@@ -4,6 +4,7 @@
 #include "kv/kv_spec.h"
 
 #include <math.h>
+#include <stdio.h>
 
 const char *const dq_num_name[DQ_NUMS] = {"f32", "bf16", "int8"};
 
@@ -16,6 +17,17 @@ const dq_kv_spec dq_kv_plain = {
     .recent = DQ_KV_RECENT,
     .evict = {.keep = 1, .window = -1},
 };
+
+bool dq_math_same(dq_math a, dq_math b)
+{
+    return a.linear == b.linear && a.qk == b.qk && a.pv == b.pv && a.kv == b.kv;
+}
+
+const char *dq_kv_widths(char text[DQ_KV_WIDTHS], int k_bits, int v_bits)
+{
+    snprintf(text, DQ_KV_WIDTHS, "%d:%d", k_bits, v_bits);
+    return text;
+}
 
 bool dq_kv_spec_is_plain(const dq_kv_spec *s)
 {

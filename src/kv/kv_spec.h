@@ -14,6 +14,7 @@ typedef enum dq_num { DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8 } dq_num;
 typedef struct dq_math {
     dq_num linear, qk, pv, kv;
 } dq_math;
+bool dq_math_same(dq_math a, dq_math b);
 enum { DQ_NUMS = 3 };
 extern const char *const dq_num_name[DQ_NUMS]; /* "f32", "bf16", "int8" */
 
@@ -57,6 +58,9 @@ typedef struct dq_kv_spec {
 
 extern const dq_kv_spec dq_kv_plain; /* 16:16, nothing rotated or evicted */
 
+/* The widths of keys and values as everything printed has them, "8:4"; returns text. */
+enum { DQ_KV_WIDTHS = 32 };
+const char *dq_kv_widths(char text[DQ_KV_WIDTHS], int k_bits, int v_bits);
 /* Nothing is coded, rotated or evicted: sequences run in one pass. */
 bool dq_kv_spec_is_plain(const dq_kv_spec *s);
 /* As a head_dim: no model is known yet, and what some head_dim allows is allowed. */
