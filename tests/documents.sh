@@ -1,9 +1,10 @@
 #!/bin/sh
-# documents.sh: what ARCHITECTURE.md and CONTRIBUTING.md mention is there.
+# documents.sh: what the documents mention is there.
 #   sh tests/documents.sh [REPOSITORY]
-# Of the words between backquotes, paths below a folder of the top level (or files at it) must exist, and names that
-# begin with dq_ or DQ_ must occur in the sources. Prints one line per violation and exits 1; also checks itself on a
-# planted tree.
+# Of the words between backquotes in ARCHITECTURE.md and CONTRIBUTING.md, paths below a folder of the top level (or files
+# at it) must exist, and names that begin with dq_ or DQ_ must occur in the sources. Other documents name outputs of runs
+# and of users too: of theirs, paths below the folders of sources count, where capitals stand for anything. Prints one
+# line per violation and exits 1; also checks itself on a planted tree.
 set -eu
 LC_ALL=C
 export LC_ALL
@@ -40,6 +41,13 @@ check() ( # REPOSITORY
             ;;
         esac
     done
+    for document in README.md MODEL.md FORMAT.md results/README.md tests/simt/README.md calib/*.md calib/*/*.md; do
+        [ ! -e "$document" ] || words "$document"
+    done | awk '{ gsub(/[A-Z]+/, "*", $2); sub(/^\.\//, "", $2) } $2 ~ /^(src|kernels|cmds|calib|tests)\//' |
+        while read -r place word; do
+            # shellcheck disable=SC2086
+            ls -d $word >/dev/null 2>&1 || echo "$place: $word does not exist"
+        done
 )
 
 self_test() {
@@ -50,6 +58,8 @@ self_test() {
     touch "$tree/CMakeLists.txt"
     printf '%s\n' 'See `src/kv/kv.h`, `src/kv/*.h`, `dq_kv_check`, `dq_kv_*`.' '```' 'ls src/kv' '```' >"$tree/ARCHITECTURE.md"
     printf '%s\n' 'src/gone is plain text' >"$tree/CONTRIBUTING.md"
+    mkdir -p "$tree/calib/pair"
+    printf '%s\n' '`results/mine.csv`, `dq_other`, `src/FOLDER/kv.h`' >"$tree/README.md"
     check "$tree" >"$tree/report"
     [ ! -s "$tree/report" ] || {
         echo "tests/documents.sh: reports a clean tree:"
@@ -57,7 +67,15 @@ self_test() {
         exit 1
     }
     printf '%s\n' '`src/kv/gone.h`' '`dq_gone`' '```' './tests/gone.sh -x' '```' '`src/*.c`' >"$tree/CONTRIBUTING.md"
+    printf '%s\n' '```' 'sh calib/pair/gone.sh OUT' '```' >"$tree/calib/pair/README.md"
+    printf '%s\n' 'One: `src/gone/NAME.c`' >"$tree/README.md"
     check "$tree" >"$tree/report"
+    for line in 'README.md:1: src/gone/\*.c does' 'calib/pair/README.md:2: calib/pair/gone.sh does'; do
+        grep -q "^$line" "$tree/report" || {
+            echo "tests/documents.sh: does not find its planted violation: $line"
+            exit 1
+        }
+    done
     for line in '1: src/kv/gone.h does' '2: no source has the name dq_gone' '4: tests/gone.sh does' '6: src/\*.c does'; do
         grep -q "^CONTRIBUTING.md:$line" "$tree/report" || {
             echo "tests/documents.sh: does not find its planted violation: $line"

@@ -2,7 +2,7 @@
 # and decoded text of mixed text, line by line and as one document, and encoding speed on one thread.
 # Trains three files with 32000 tokens (byte-level BPE, SentencePiece-style BPE, Unigram) from text
 # found on the machine and keeps them in the work folder.
-#   python results/bench/peers/tokenizer.py BUILD_FOLDER WORK_FOLDER [FOLDER_WITH_TEXT ...]
+#   python tests/peers/tokenizer.py BUILD_FOLDER WORK_FOLDER [FOLDER_WITH_TEXT ...]
 # SPDX-License-Identifier: MIT
 import os
 
