@@ -89,9 +89,9 @@ static dq_status kv_settings(request *r, dq_err *err)
 static dq_status make_settings(request *r, dq_err *err)
 {
     static const char *const dtypes[] = {"f16", "f32"};
-    const char *modes[DQ_SCALE_MODES];
-    for (int i = 0; i < DQ_SCALE_MODES; i++) modes[i] = dq_scale_modes[i].name;
-    int mode = dq_options_word(r->scale, "scale", modes, DQ_SCALE_MODES, err);
+    const char *modes[DQ_QUANT_MODES];
+    for (int i = 0; i < DQ_QUANT_MODES; i++) modes[i] = dq_quant_modes[i].name;
+    int mode = dq_options_word(r->scale, "scale", modes, DQ_QUANT_MODES, err);
     if (mode < 0) return err->code;
     int dtype = dq_options_word(r->scale_dtype, "scale-dtype", dtypes, 2, err);
     if (dtype < 0) return err->code;
@@ -294,9 +294,9 @@ static dq_status run(request *r, const char *model, dq_err *err)
 static const char *modes_help(char *buf, size_t cap, const char *usual)
 {
     size_t n = 0;
-    for (int i = 0; i < DQ_SCALE_MODES && n < cap; i++) {
-        const dq_scale_mode_row *m = &dq_scale_modes[i];
-        const char *between = i == 0 ? "" : i < DQ_SCALE_MODES - 1 ? ", " : " or ";
+    for (int i = 0; i < DQ_QUANT_MODES && n < cap; i++) {
+        const dq_scale_mode_row *m = &dq_quant_modes[i];
+        const char *between = i == 0 ? "" : i < DQ_QUANT_MODES - 1 ? ", " : " or ";
         n += (size_t)snprintf(buf + n, cap - n, "%s%s", between, m->name);
         if (m->about && n < cap) n += (size_t)snprintf(buf + n, cap - n, " (%s)", m->about);
     }

@@ -47,10 +47,10 @@ const char *cmd_eval_face_join(char *buf, size_t cap, cmd_eval_face_word *word, 
     size_t n = 0;
     buf[0] = 0;
     for (int i = 0; i < DQ_EVAL_FACES && n < cap; i++) {
-        const char *own = word(dq_eval_faces[i]), *other;
+        const char *own = word(cmd_eval_faces[i]), *other;
         bool again = !own;
         for (int k = 0; k < i && !again; k++)
-            again = (other = word(dq_eval_faces[k])) != NULL && strcmp(own, other) == 0;
+            again = (other = word(cmd_eval_faces[k])) != NULL && strcmp(own, other) == 0;
         if (!again) n += (size_t)snprintf(buf + n, cap - n, "%s%s", n ? between : "", own);
     }
     return buf;

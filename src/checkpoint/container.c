@@ -215,8 +215,8 @@ static dq_status read_mode(dq_container *c, dq_container_h5 *r, const char *grou
     char word[64];
     int mode = 0;
     DQ_TRY(dq_container_h5_words(r, group, "scale_mode", word, sizeof word));
-    while (mode < DQ_SCALE_MODES && strcmp(word, dq_scale_modes[mode].name) != 0) mode++;
-    if (mode == DQ_SCALE_MODES || !(w->format->modes >> mode & 1))
+    while (mode < DQ_QUANT_MODES && strcmp(word, dq_quant_modes[mode].name) != 0) mode++;
+    if (mode == DQ_QUANT_MODES || !(w->format->modes >> mode & 1))
         return damaged(c, group, "unknown scale_mode", r->err);
     c->mode = (dq_scale_mode)mode;
     return DQ_OK;
@@ -380,7 +380,7 @@ static dq_status add_up(dq_container *c, dq_err *err)
         const dq_payload *p = &c->payload[i];
         if (dq_container_payload_in(p, tensors)) bytes += p->bytes;
         if (!p->row) continue;
-        const char *own = dq_scale_modes[p->mode].name;
+        const char *own = dq_quant_modes[p->mode].name;
         mode = *mode == 0 || mode == own ? own : "mixed";
     }
     for (i = 0; i < c->n_tensors; i++) {

@@ -148,7 +148,7 @@ static bool put_group_attrs(dq_h5 *h, hid_t group, const dq_slot *s)
            put_text(h, group, "encoding-version", "1.0") && put_own_attrs(h, group, w) &&
            put_numbers(h, group, "shape", H5T_STD_I64LE, 2, shape) &&
            put_int(h, group, "group_size", w->group_size) && put_int(h, group, "axis", 1) &&
-           put_text(h, group, "scale_mode", dq_scale_modes[s->mode].name) &&
+           put_text(h, group, "scale_mode", dq_quant_modes[s->mode].name) &&
            put_int(h, group, "row_align", 4) &&
            put_text(h, group, "source_dtype", long_name(s->source_dtype));
 }

@@ -30,7 +30,7 @@ static dq_status make_recipe(dq_quantizer *q, dq_err *err)
     json_t *r = json_object();
     json_object_set_new(r, "bits", json_integer(s->bits));
     json_object_set_new(r, "group", json_string(group_text(buf, sizeof buf, s->group)));
-    json_object_set_new(r, "scale", json_string(dq_scale_modes[s->mode].name));
+    json_object_set_new(r, "scale", json_string(dq_quant_modes[s->mode].name));
     json_object_set_new(r, "scale_dtype", json_string(s->scale_dtype == DQ_F16 ? "f16" : "f32"));
     json_object_set_new(r, "skip", s->skip ? json_string(s->skip) : json_null());
     json_object_set_new(r, "logit_bits", json_integer(s->logit.bits));
@@ -78,8 +78,8 @@ dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, cons
                                               : strtoll(group, NULL, 10);
     if (s->group == 0 || s->group < DQ_GROUP_TENSOR) return bad_recipe("group", err);
     int mode = 0;
-    while (mode < DQ_SCALE_MODES && strcmp(scale, dq_scale_modes[mode].name) != 0) mode++;
-    if (mode == DQ_SCALE_MODES) return bad_recipe("scale", err);
+    while (mode < DQ_QUANT_MODES && strcmp(scale, dq_quant_modes[mode].name) != 0) mode++;
+    if (mode == DQ_QUANT_MODES) return bad_recipe("scale", err);
     s->mode = (dq_scale_mode)mode;
     if (strcmp(dtype, "f16") != 0 && strcmp(dtype, "f32") != 0)
         return bad_recipe("scale_dtype", err);

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-const dq_scale_mode_row dq_scale_modes[DQ_SCALE_MODES] = {
+const dq_scale_mode_row dq_quant_modes[DQ_QUANT_MODES] = {
     [DQ_ABSMAX] = {.name = "absmax",
                    .negative = "holds a negative scale, which absmax never makes."},
     [DQ_FULLRANGE] = {.name = "fullrange", .about = "uses the code -2^(b-1) too"},

@@ -12,7 +12,7 @@ typedef enum dq_scale_mode {
     DQ_SEARCH,    /* the least squared error of both and of smaller scales of either sign */
     DQ_ASYM, /* (largest - smallest) / (2^b - 1), both ends moved to 0 where they lie beyond, and an integer
                      zero point: format_int_zero */
-    DQ_SCALE_MODES
+    DQ_QUANT_MODES
 } dq_scale_mode;
 
 /* What others know of a mode; weight_format.h says which format takes it. */
@@ -21,7 +21,7 @@ typedef struct dq_scale_mode_row {
     const char *about;    /* for who is to choose; NULL: nothing */
     const char *negative; /* what is wrong with a negative scale; NULL: the mode makes them */
 } dq_scale_mode_row;
-extern const dq_scale_mode_row dq_scale_modes[DQ_SCALE_MODES];
+extern const dq_scale_mode_row dq_quant_modes[DQ_QUANT_MODES];
 
 enum { DQ_GROUP_ROW = -1, DQ_GROUP_TENSOR = -2 };
 

@@ -83,7 +83,7 @@ const char *dq_weight_part_wrong_scales(const dq_part *p, dq_scale_mode mode)
         for (int64_t g = 0; g < p->cols; g++) {
             const float s = dq_weight_scale(&w, r, g);
             if (!isfinite(s)) return "holds a scale that is not finite.";
-            if (s < 0 && dq_scale_modes[mode].negative) return dq_scale_modes[mode].negative;
+            if (s < 0 && dq_quant_modes[mode].negative) return dq_quant_modes[mode].negative;
         }
     }
     return NULL;
