@@ -265,7 +265,7 @@ DQ_DEVICE void store_tile(const sums<S> &t, const product &p, int64_t row0, int6
 }
 
 /* Before that, where codes have zero points: sums and zeros point at those of the warp's rows and of the tile's
- * columns. */
+ * columns. Rows behind the last one have any sum; their results are never stored, and unsigned numbers may wrap. */
 template <class S>
 DQ_DEVICE void shift_group(sums<S> &t, const int32_t *x, const unsigned char *zeros, int column)
 {
@@ -279,8 +279,10 @@ DQ_DEVICE void shift_group(sums<S> &t, const int32_t *x, const unsigned char *ze
             DQ_UNROLL
             for (int i = 0; i < S::MT; i++) {
                 DQ_UNROLL
-                for (int h = 0; h < 2; h++)
-                    t.d[i][j][2 * h + e] += shift * x[16 * i + lane / 4 + 8 * h];
+                for (int h = 0; h < 2; h++) {
+                    const uint32_t off = (uint32_t)shift * (uint32_t)x[16 * i + lane / 4 + 8 * h];
+                    t.d[i][j][2 * h + e] = (int32_t)((uint32_t)t.d[i][j][2 * h + e] + off);
+                }
             }
         }
     }
