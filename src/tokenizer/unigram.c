@@ -43,7 +43,7 @@ typedef struct builder {
     const dq_unigram_piece *piece;
     dq_trie_node *node; /* a block */
     size_t n, capacity;
-    range *todo; /* [n_todo], room for one per piece: they share none */
+    range *todo; /* [n_todo], space for one per piece: they share none */
     size_t n_todo;
 } builder;
 

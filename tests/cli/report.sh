@@ -48,6 +48,8 @@ absent gone.html
 # numbers at the ends of what a double holds are no range for a picture
 sed 's/"value": [-0-9.e+]*/"value": 1e308/' eval.json >far.json
 "$dq" report far.json -o far.html 2>"$top/err" || complain "report: numbers of 1e308: $(cat "$top/err")"
+grep -q 1e308 far.json || complain "report: no number of far.json is far"
+grep -q "</html>" far.html || complain "report: no whole page of numbers of 1e308"
 
 # files and flags
 try 6 "nowhere.json" report nowhere.json -o gone.html
