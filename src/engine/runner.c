@@ -6,6 +6,7 @@
 #include "engine/runner.h"
 
 #include "base/os.h"
+#include "engine/layer_steps.h"
 #include "engine/memory_fit.h"
 
 #include <string.h>
@@ -77,12 +78,6 @@ static dq_mat take(dq_runner *r, slot *s, int64_t rows, int64_t cols)
     }
     m.p = s->p;
     return m;
-}
-
-/* Rows [begin, end) of a matrix. */
-static dq_mat rows_of(dq_mat m, int64_t begin, int64_t end)
-{
-    return (dq_mat){.p = m.p ? m.p + begin * m.cols : NULL, .rows = end - begin, .cols = m.cols};
 }
 
 dq_status dq_runner_new(dq_runner **out, const dq_model *m, dq_backend *b, const dq_kv_spec *kv,
@@ -167,87 +162,46 @@ dq_status dq_runner_advise(const dq_runner *r, int64_t rows, dq_err *err)
     return dq_memory_fit_advise_rows(r->m, &r->kv_spec, available_for(r), rows, err);
 }
 
-/* The pieces of one pass that every layer needs. */
-typedef struct pass_state {
-    const dq_batch *batch;
-    const dq_pass *pass;
-    dq_mat x, h, q, k, v, y, angles, lambda;
-} pass_state;
-
-static void attention(dq_runner *r, const pass_state *s, int i)
+static void attention(dq_runner *r, const dq_layer_steps *s, const dq_pass *pass, int i)
 {
     const dq_model *m = r->m;
-    const dq_layer *l = &m->layer[i];
     const dq_ops *op = r->b->ops;
     dq_backend *b = r->b;
-    const dq_pass *pass = s->pass;
-
-    op->rms_norm(b, s->h, s->x, l->norm_attn, m->norm_eps);
-    op->matmul(b, s->q, s->h, &l->q, l->q_bias, pass->math.linear);
-    op->matmul(b, s->k, s->h, &l->k, l->k_bias, pass->math.linear);
-    op->matmul(b, s->v, s->h, &l->v, l->v_bias, pass->math.linear);
-    op->rope(b, s->q, s->angles, m->rope.order);
-    op->rope(b, s->k, s->angles, m->rope.order);
-    if (r->kv_spec.rotate_k) {
-        op->hadamard(b, s->q, m->map.head_dim);
-        op->hadamard(b, s->k, m->map.head_dim);
-    }
-    if (r->kv_spec.rotate_v) op->hadamard(b, s->v, m->map.head_dim);
-    op->kv_append(b, r->kv, i, s->batch, s->k, s->v);
-    if (l->attn.lambda_kind == DQ_LAMBDA_TOKEN) {
-        op->matmul(b, s->lambda, s->h, &l->lambda_proj, NULL, DQ_NUM_F32); /* never packed */
-        op->sigmoid(b, s->lambda);
-    }
-
-    dq_attend_args args = {.attn = &l->attn,
-                           .batch = s->batch,
-                           .kv = r->kv,
-                           .layer = i,
-                           .q = s->q,
-                           .lambda = s->lambda,
-                           .logit = pass->logit,
-                           .math = pass->math,
-                           .columns = pass->columns ? &pass->columns[i] : NULL,
-                           .spans = pass->spans ? &pass->spans[i] : NULL,
-                           .measure = pass->watch && pass->watch->measure
-                                          ? pass->watch->measure + (int64_t)i * m->map.n_out
-                                          : NULL};
+    dq_attend_args extra = {.logit = pass->logit,
+                            .columns = pass->columns ? &pass->columns[i] : NULL,
+                            .spans = pass->spans ? &pass->spans[i] : NULL,
+                            .measure = pass->watch && pass->watch->measure
+                                           ? pass->watch->measure + (int64_t)i * m->map.n_out
+                                           : NULL};
+    dq_layer_steps_norm_attn(s);
+    dq_layer_steps_qkv(s);
+    const dq_attend_args args = dq_layer_steps_args(s, &extra);
     if (dq_logit_needs_absmax(pass->logit)) {
         dq_mat absmax = take(r, &r->absmax, s->batch->n_seq, m->map.n_q);
         op->attn_absmax(b, absmax.p, &args);
         if (pass->logit.grain == DQ_GRAIN_TENSOR)
             op->absmax_join(b, absmax.p, s->batch->n_seq, m->map.n_q);
-        args.absmax = absmax.p;
+        extra.absmax = absmax.p;
     }
     if (pass->watch && pass->watch->logits)
         op->attn_observe(b, &pass->watch->logits[i], &args, pass->watch->seq_base);
-    op->attend(b, s->y, &args);
-    op->kv_compact(b, r->kv, i, s->batch);
-    op->matmul(b, s->h, s->y, &l->o, l->o_bias, pass->math.linear);
-    op->add(b, s->x, s->h);
+    dq_layer_steps_attend(s, &extra);
+    dq_layer_steps_out(s);
 }
 
-static void feed_forward(dq_runner *r, const pass_state *s, int i)
+static void feed_forward(dq_runner *r, const dq_layer_steps *s)
 {
-    const dq_model *m = r->m;
-    const dq_layer *l = &m->layer[i];
-    const dq_ops *op = r->b->ops;
-    dq_backend *b = r->b;
-    dq_num num = s->pass->math.linear;
-
-    op->rms_norm(b, s->h, s->x, l->norm_ffn, m->norm_eps);
+    dq_layer_steps_norm_ffn(s);
     for (int64_t begin = 0; begin < s->h.rows; begin += DQ_FFN_ROWS) {
         int64_t end = begin + DQ_FFN_ROWS < s->h.rows ? begin + DQ_FFN_ROWS : s->h.rows;
-        dq_mat in = rows_of(s->h, begin, end);
-        dq_mat gate = take(r, &r->gate, end - begin, m->ffn);
-        dq_mat up = take(r, &r->up, end - begin, m->ffn);
-        if (b->err.code != DQ_OK) return;
-        op->matmul(b, gate, in, &l->gate, l->gate_bias, num);
-        op->matmul(b, up, in, &l->up, l->up_bias, num);
-        op->ffn_act(b, gate, up, m->layout->act, l->act);
-        op->matmul(b, in, gate, &l->down, l->down_bias, num); /* gate does not overlap h */
+        dq_mat in = dq_layer_steps_rows(s->h, begin, end);
+        dq_mat gate = take(r, &r->gate, end - begin, r->m->ffn);
+        dq_mat up = take(r, &r->up, end - begin, r->m->ffn);
+        if (r->b->err.code != DQ_OK) return;
+        dq_layer_steps_gate_up(s, gate, up, in);
+        dq_layer_steps_down(s, in, gate); /* gate does not overlap h */
     }
-    op->add(b, s->x, s->h);
+    r->b->ops->add(r->b, s->x, s->h);
 }
 
 static dq_status check_batch(const dq_runner *r, const dq_batch *batch, const dq_pass *pass,
@@ -289,15 +243,19 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
     int64_t n = batch->n_rows, bad = -1;
 
     DQ_TRY(check_batch(r, batch, pass, err));
-    pass_state s = {.batch = batch,
-                    .pass = pass,
-                    .x = take(r, &r->x, n, m->dim),
-                    .h = take(r, &r->h, n, m->dim),
-                    .q = take(r, &r->q, n, (int64_t)a->n_q * a->head_dim),
-                    .k = take(r, &r->k, n, (int64_t)a->n_kv * a->head_dim),
-                    .v = take(r, &r->v, n, (int64_t)a->n_kv * a->head_dim),
-                    .y = take(r, &r->y, n, (int64_t)a->n_out * a->n_slabs * a->head_dim),
-                    .angles = take(r, &r->angles, n, a->head_dim)};
+    dq_layer_steps s = {.b = r->b,
+                        .m = m,
+                        .batch = batch,
+                        .math = pass->math,
+                        .kv = r->kv,
+                        .kv_spec = &r->kv_spec,
+                        .x = take(r, &r->x, n, m->dim),
+                        .h = take(r, &r->h, n, m->dim),
+                        .q = take(r, &r->q, n, (int64_t)a->n_q * a->head_dim),
+                        .k = take(r, &r->k, n, (int64_t)a->n_kv * a->head_dim),
+                        .v = take(r, &r->v, n, (int64_t)a->n_kv * a->head_dim),
+                        .y = take(r, &r->y, n, (int64_t)a->n_out * a->n_slabs * a->head_dim),
+                        .angles = take(r, &r->angles, n, a->head_dim)};
     if (m->layout->lambda == DQ_LAMBDA_TOKEN) s.lambda = take(r, &r->lambda, n, a->n_out);
     if (r->b->err.code != DQ_OK) {
         dq_backend_sync(r->b, err);
@@ -308,8 +266,10 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
     op->rope_table(r->b, s.angles, batch->pos, &m->rope);
     for (int i = 0; i < m->n_layers; i++) {
         if (dq_os_check_stop(err) != DQ_OK) break;
-        attention(r, &s, i);
-        feed_forward(r, &s, i);
+        s.layer = &m->layer[i];
+        s.kv_layer = i;
+        attention(r, &s, pass, i);
+        feed_forward(r, &s);
         if (pass->watch && pass->watch->hidden)
             op->observe(r->b, &pass->watch->hidden[i], s.x, batch, i, pass->watch->seq_base);
         if (r->b->err.code != DQ_OK) break;
