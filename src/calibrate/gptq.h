@@ -1,0 +1,28 @@
+/* gptq: rounding a matrix so that the errors of columns that are rounded already are made up for by those that are not.
+ *
+ * With the columns in the order in which they are rounded and H + damping I = (U + I) D (U + I)^T, U strictly upper
+ * triangular, column k becomes Q(w_k + sum over j < k of (w_j - w'_j) U_jk), Q being the rounding to the nearest code of the
+ * group's grid. Grids are found from the original weights.
+ * Source: GPTQ, arXiv 2210.17323, in the form of LDLQ, arXiv 2307.13304 (theorem 6: both are the same), which needs no
+ * inverse; order by descending diagonal of H: --act-order of the GPTQ code.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_GPTQ_H
+#define DQ_GPTQ_H
+
+#include "calibrate/hessian.h"
+#include "tensor/codes.h"
+
+typedef struct dq_gptq_loss {
+    double error, signal; /* tr((W - W')H(W - W')^T) and tr(W H W^T) of the undamped H */
+} dq_gptq_loss;
+
+/* Codes of w[rows, cols], all finite, for the factored Hessian of its inputs. `spec` is taken as it is: width 2..8, group,
+ * mode, type of scales (which must hold them). *loss may be NULL. The result does not depend on the number of threads.
+ * DQ_RESOURCE; DQ_STOPPED between tiles of rows. */
+dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, const dq_hessian *h,
+                  const dq_quant_spec *spec, dq_gptq_loss *loss, dq_err *err);
+/* The same with grids that are there: c->grid is read, c->code filled. */
+dq_status dq_gptq_round(dq_codes *c, const float *w, const dq_hessian *h, dq_gptq_loss *loss,
+                        dq_err *err);
+
+#endif

@@ -1,0 +1,38 @@
+/* codes: codes and grids of a matrix as a rounding gives them, one entry per value and per group; coded.h packs them.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CODES_H
+#define DQ_CODES_H
+
+#include "tensor/weight_format.h"
+
+/* How groups lie in a matrix of a shape. */
+typedef struct dq_code_shape {
+    int64_t rows, cols;
+    int64_t group_size; /* 1..cols; the last group of a row may be short */
+    int64_t groups;     /* of a row */
+    int64_t grid_rows;  /* rows, or 1: one grid for the whole matrix */
+} dq_code_shape;
+dq_code_shape dq_code_shape_of(int64_t rows, int64_t cols, const dq_quant_spec *spec);
+
+/* Owned by whoever made it. */
+typedef struct dq_codes {
+    dq_code_shape shape;
+    dq_quant_spec spec;
+    int8_t *code;  /* [rows, cols], u - 2^(bits-1), as encode of dq_weight_format gives them */
+    dq_grid *grid; /* [grid_rows, groups] */
+} dq_codes;
+
+/* Zeroed; spec.bits is 2..8. DQ_RESOURCE. */
+dq_status dq_codes_new(dq_codes **out, int64_t rows, int64_t cols, const dq_quant_spec *spec,
+                       dq_err *err);
+void dq_codes_free(dq_codes *c); /* NULL allowed */
+/* The grids that the spec's mode gives w[rows, cols], all finite, each found from its group alone. The type of scales is
+ * taken as it is: whether F16 holds them is the caller's business (fits_f16 of dq_weight_format). */
+void dq_codes_fit(dq_codes *c, const float *w);
+static inline dq_grid dq_codes_grid(const dq_codes *c, int64_t row, int64_t col)
+{
+    const dq_code_shape *s = &c->shape;
+    return c->grid[(s->grid_rows == 1 ? 0 : row) * s->groups + col / s->group_size];
+}
+
+#endif

@@ -1,0 +1,334 @@
+/* test_gptq: the Hessian against a plain sum in f64, the factor against its product, and rounding against NumPy's textbook
+ * form, which inverts; what has no Hessian to speak of; and the same bytes for any number of threads.
+ * SPDX-License-Identifier: MIT */
+#include "calibrate/cholesky.h"
+#include "calibrate/gptq.h"
+#include "tensor/coded.h"
+#include "tests/rigs/golden.h"
+
+#include <math.h>
+#include <omp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static uint64_t state = 88172645463325252u;
+static float uniform(void) /* -1 .. 1 */
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (float)((double)(state >> 11) / 4503599627370496.0 - 1);
+}
+
+static dq_backend *backend(int threads)
+{
+    dq_err err = {0};
+    dq_backend *b;
+    omp_set_num_threads(threads);
+    assert_int_equal(dq_backend_open(&b, "cpu", threads, &err), DQ_OK);
+    return b;
+}
+
+static dq_hessian *hessian_of(const float *x, int64_t rows, int64_t n, int threads)
+{
+    dq_err err = {0};
+    dq_hessian *h;
+    dq_backend *b = backend(threads);
+    assert_int_equal(dq_hessian_new(&h, n, &err), DQ_OK);
+    dq_hessian_begin(h, n);
+    union { /* a view that nobody writes to */
+        const float *in;
+        float *out;
+    } view = {x};
+    if (rows > 0) dq_hessian_add(h, b, (dq_mat){view.out, rows, n});
+    assert_int_equal(dq_backend_sync(b, &err), DQ_OK);
+    dq_backend_close(b);
+    return h;
+}
+
+/* ---- Factor ---- */
+
+static void factor_gives_the_matrix(void **unused)
+{
+    static const int64_t sizes[] = {1, 3, 63, 64, 65, 130, 300, 577};
+    (void)unused;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        const int64_t n = sizes[s], ld = dq_cholesky_stride(n);
+        dq_err err = {0};
+        int64_t bad;
+        double *a = dq_block_new((size_t)(n * ld), sizeof *a, &err), *l;
+        double *again = dq_block_new((size_t)(n * ld), sizeof *a, &err);
+        for (int64_t i = 0; i < n; i++) {
+            for (int64_t j = 0; j < n; j++) a[i * ld + j] = j > i ? 1e300 : (double)uniform();
+            a[i * ld + i] = (double)n;
+        }
+        l = dq_block_new((size_t)(n * ld), sizeof *a, &err);
+        memcpy(l, a, (size_t)(n * ld) * sizeof *a);
+        memcpy(again, a, (size_t)(n * ld) * sizeof *a);
+        omp_set_num_threads(1);
+        assert_int_equal(dq_cholesky(&bad, l, n, ld, &err), DQ_OK);
+        assert_int_equal(bad, -1);
+        omp_set_num_threads(3);
+        assert_int_equal(dq_cholesky(&bad, again, n, ld, &err), DQ_OK);
+        assert_memory_equal(l, again, (size_t)(n * ld) * sizeof *a);
+        for (int64_t i = 0; i < n; i++) {
+            for (int64_t j = 0; j <= i; j++) {
+                double sum = 0;
+                for (int64_t k = 0; k <= j; k++) sum += l[i * ld + k] * l[j * ld + k];
+                assert_true(fabs(sum - a[i * ld + j]) < 1e-13 * (double)n);
+            }
+        }
+        for (int64_t i = 0; i < n; i++) { /* what is above the diagonal stays */
+            for (int64_t j = i + 1; j < n; j++) assert_true(l[i * ld + j] == 1e300);
+        }
+        a[(n / 2) * ld + n / 2] = -1;
+        dq_cholesky(&bad, a, n, ld, &err);
+        assert_int_equal(bad, n / 2);
+        dq_block_free(a);
+        dq_block_free(l);
+        dq_block_free(again);
+    }
+}
+
+/* ---- Hessian ---- */
+
+/* The error of the f32 sums, relative to what it is measured by: the damping of 1 % of the mean diagonal. */
+static void sums_have_enough_digits(void **unused)
+{
+    enum { N = 200, ROWS = 3000 };
+    float *x = malloc(sizeof *x * N * ROWS);
+    double mean = 0, worst = 0;
+    (void)unused;
+    for (int i = 0; i < N * ROWS; i++) x[i] = uniform() * (i % N == 7 ? 100.0f : 1.0f) + 0.5f;
+    dq_hessian *h = hessian_of(x, ROWS, N, 1), *other = hessian_of(x, ROWS, N, 3);
+    assert_memory_equal(h->a, other->a, sizeof(double) * (size_t)(N * h->ld));
+    for (int i = 0; i < N; i++) mean += h->a[i * h->ld + i] / N;
+    for (int i = 0; i < N; i++) {
+        for (int j = 0; j <= i; j++) {
+            double sum = 0;
+            for (int r = 0; r < ROWS; r++) sum += (double)x[r * N + i] * (double)x[r * N + j];
+            const double off = fabs(sum - h->a[i * h->ld + j]);
+            const double own = off / sqrt(h->a[i * h->ld + i] * h->a[j * h->ld + j]);
+            assert_true(own < 2e-6); /* 1024 sums in f32, of one sign here */
+            if (off > worst) worst = off;
+        }
+    }
+    assert_true(worst / (0.01 * mean) < 5e-3);
+    dq_hessian_free(h);
+    dq_hessian_free(other);
+    free(x);
+}
+
+static void factor_of_inputs(void **unused)
+{
+    enum { N = 150, ROWS = 400 };
+    static float x[N * ROWS];
+    dq_err err = {0};
+    (void)unused;
+    for (int i = 0; i < N * ROWS; i++) x[i] = i % N == 9 ? 0 : uniform() * (float)(1 + i % N % 5);
+    dq_hessian *h = hessian_of(x, ROWS, N, 2), *plain = hessian_of(x, ROWS, N, 2);
+    assert_int_equal(dq_hessian_factor(h, 0.01, "x", &err), DQ_OK);
+    assert_int_equal(h->n_dead, 1);
+    assert_true(h->dead[9] && h->order[0] == 9);
+    for (int i = 0; i < N; i++) {
+        for (int j = 0; j <= i; j++) {
+            const int64_t p = h->order[i], q = h->order[j], big = p > q ? p : q, low = p + q - big;
+            double sum = 0, want = plain->a[big * plain->ld + low] / ROWS;
+            for (int k = 0; k <= j; k++) sum += h->a[i * h->ld + k] * h->a[j * h->ld + k];
+            if (i == j) want = p == 9 ? 1 : want + h->damping;
+            assert_true(fabs(sum - want) < 1e-12);
+        }
+        if (i > 1) assert_true(h->diagonal[h->order[i]] >= h->diagonal[h->order[i - 1]]);
+    }
+    dq_hessian_free(h);
+    dq_hessian_free(plain);
+}
+
+static void inputs_that_are_not_finite(void **unused)
+{
+    float x[4 * 8] = {0};
+    dq_err err = {0};
+    (void)unused;
+    for (int i = 0; i < 32; i++) x[i] = uniform();
+    x[10] = (float)NAN;
+    dq_hessian *h = hessian_of(x, 4, 8, 1);
+    assert_int_equal(dq_hessian_factor(h, 0.01, "layer 3, q", &err), DQ_DAMAGED);
+    assert_non_null(strstr(err.text, "layer 3, q: inputs are not finite"));
+    dq_hessian_free(h);
+}
+
+/* More damping than asked for is said; a matrix that none helps is refused. */
+static void damping_rises(void **unused)
+{
+    enum { N = 6 };
+    float x[N] = {1, 2, 3, 4, 5, 6};
+    dq_err err = {0};
+    (void)unused;
+    dq_hessian *h = hessian_of(x, 1, N, 1);
+    h->a[1 * h->ld] += 0.5; /* no sum of squares any more: needs damping of the order of 1/15 */
+    assert_int_equal(dq_hessian_factor(h, 0.001, "x", &err), DQ_OK);
+    assert_true(h->damping_share > 0.005);
+    dq_hessian_free(h);
+    h = hessian_of(x, 1, N, 1);
+    h->a[1 * h->ld] = 1e6;
+    assert_int_equal(dq_hessian_factor(h, 0.01, "x", &err), DQ_DAMAGED);
+    dq_hessian_free(h);
+}
+
+/* ---- Rounding ---- */
+
+static void check_golden(const golden *g, const dq_hessian *h, const float *w, const char *name,
+                         const dq_quant_spec *spec, int64_t rows)
+{
+    char key[64];
+    dq_err err = {0};
+    dq_codes *c;
+    dq_gptq_loss loss;
+    assert_int_equal(dq_gptq(&c, w, rows, h->n, h, spec, &loss, &err), DQ_OK);
+    snprintf(key, sizeof key, "%s.code", name);
+    const uint8_t *code = golden_find(g, key)->data;
+    for (int64_t i = 0; i < rows * h->n; i++) {
+        const uint8_t mine = (uint8_t)((unsigned)(c->code[i] + (1 << (spec->bits - 1))) & 255);
+        if (mine != code[i])
+            fail_msg("%s: code %lld is %d, not %d", name, (long long)i, mine, code[i]);
+    }
+    snprintf(key, sizeof key, "%s.scale", name);
+    const dq_tensor *scale = golden_find(g, key);
+    for (int64_t i = 0; i < dq_tensor_numel(scale); i++)
+        assert_true(c->grid[i].scale == golden_f32(scale, i));
+    double want[2];
+    snprintf(key, sizeof key, "%s.loss", name);
+    memcpy(want, golden_find(g, key)->data, sizeof want);
+    assert_true(fabs(loss.error - want[0]) < 1e-9 * want[0]);
+    assert_true(fabs(loss.signal - want[1]) < 1e-9 * want[1]);
+    dq_codes_free(c);
+}
+
+static void codes_are_those_of_numpy(void **unused)
+{
+    static const struct {
+        const char *name;
+        dq_quant_spec spec;
+    } rows[] = {
+        {"absmax.4.64", {4, 64, DQ_ABSMAX, DQ_F16}},
+        {"fullrange.3.203", {3, DQ_GROUP_ROW, DQ_FULLRANGE, DQ_F16}},
+        {"asym.2.40", {2, 40, DQ_ASYM, DQ_F16}},
+        {"asym.5.0", {5, DQ_GROUP_TENSOR, DQ_ASYM, DQ_F16}},
+        {"absmax.8.203", {8, 500, DQ_ABSMAX, DQ_F16}},
+        {"fullrange.4.0", {4, DQ_GROUP_TENSOR, DQ_FULLRANGE, DQ_F16}},
+    };
+    golden g = {0};
+    dq_err err = {0};
+    (void)unused;
+    assert_true(golden_open(&g, DQ_TEST_DIR "/golden/gptq", &err));
+    const dq_tensor *x = golden_find(&g, "x"), *w = golden_find(&g, "w");
+    float *inputs = malloc((size_t)dq_tensor_numel(x) * sizeof *inputs);
+    float *weights = malloc(dq_tensor_bytes(w));
+    for (int64_t i = 0; i < dq_tensor_numel(x); i++)
+        inputs[i] = (float)((const int8_t *)x->data)[i];
+    memcpy(weights, w->data, dq_tensor_bytes(w));
+    for (int threads = 1; threads <= 3; threads++) {
+        dq_hessian *h = hessian_of(inputs, x->shape[0], x->shape[1], threads);
+        assert_int_equal(dq_hessian_factor(h, 0.01, "x", &err), DQ_OK);
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+            check_golden(&g, h, weights, rows[i].name, &rows[i].spec, w->shape[0]);
+        dq_hessian_free(h);
+    }
+    free(inputs);
+    free(weights);
+    golden_close(&g);
+}
+
+/* Without any input nothing is known: each value goes to its nearest code. One token says something of one
+ * direction. Rows of zeros stay zero. */
+static void little_is_known(void **unused)
+{
+    enum { ROWS = 5, N = 131 };
+    static float w[ROWS * N], x[N];
+    const dq_weight_format *f = dq_weight_format_of_mode(DQ_SEARCH);
+    const dq_quant_spec spec = {3, 50, DQ_SEARCH, DQ_F16};
+    dq_err err = {0};
+    (void)unused;
+    for (int i = 0; i < ROWS * N; i++) w[i] = i / N == 2 ? 0 : uniform();
+    for (int i = 0; i < N; i++) x[i] = uniform();
+    for (int tokens = 0; tokens < 2; tokens++) {
+        dq_hessian *h = hessian_of(x, tokens, N, 1);
+        dq_codes *c;
+        dq_gptq_loss loss;
+        double plain = 0, rounded = 0;
+        assert_int_equal(dq_hessian_factor(h, 0.01, "x", &err), DQ_OK);
+        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &spec, &loss, &err), DQ_OK);
+        for (int r = 0; r < ROWS; r++) {
+            double mine = 0, other = 0;
+            for (int i = 0; i < N; i++) {
+                int8_t q, code = c->code[r * N + i];
+                float got;
+                const dq_grid grid = dq_codes_grid(c, r, i);
+                f->encode(&q, &got, &w[r * N + i], 1, grid, &spec);
+                if (tokens == 0) assert_int_equal(q, code);
+                if (r == 2) assert_int_equal(code, 0);
+                other += ((double)w[r * N + i] - (double)got) * (double)x[i];
+                mine += ((double)w[r * N + i] - (double)((float)code * grid.scale)) * (double)x[i];
+            }
+            plain += other * other;
+            rounded += mine * mine;
+        }
+        if (tokens == 0) assert_true(loss.error == 0 && loss.signal == 0);
+        if (tokens == 1) assert_true(rounded < plain / 10);
+        if (tokens == 1) assert_true(fabs(loss.error - rounded) < 1e-6 * loss.signal);
+        dq_codes_free(c);
+        dq_hessian_free(h);
+    }
+}
+
+/* What is packed is what was rounded to, for every format and layout of scales. */
+static void packed_codes_read_back(void **unused)
+{
+    enum { ROWS = 6, N = 77 };
+    static const int64_t groups[] = {16, 30, DQ_GROUP_ROW, DQ_GROUP_TENSOR};
+    static float w[ROWS * N], back[ROWS * N];
+    (void)unused;
+    for (int i = 0; i < ROWS * N; i++) w[i] = uniform();
+    for (int bits = 2; bits <= 8; bits++) {
+        for (int mode = 0; mode < DQ_QUANT_MODES; mode++) {
+            for (int k = 0; k < 4; k++) {
+                const dq_quant_spec spec = {bits, groups[k], (dq_scale_mode)mode, DQ_F16};
+                dq_err err = {0};
+                dq_codes *c;
+                dq_coded coded;
+                dq_hessian *h = hessian_of(w, 0, N, 1);
+                assert_int_equal(dq_hessian_factor(h, 0.01, "x", &err), DQ_OK);
+                assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &spec, NULL, &err), DQ_OK);
+                assert_int_equal(dq_coded_pack(&coded, c, &err), DQ_OK);
+                dq_weight_dequantize_rows(back, &coded.weight, 0, ROWS);
+                for (int i = 0; i < ROWS * N; i++) {
+                    const dq_grid g = dq_codes_grid(c, i / N, i % N);
+                    const int zero = mode == DQ_ASYM ? g.zero - (1 << (bits - 1)) : 0;
+                    /* modulo 256, as codes of a format with zero points are */
+                    const int code = mode == DQ_ASYM ? ((c->code[i] + (1 << (bits - 1))) & 255) -
+                                                           (1 << (bits - 1))
+                                                     : c->code[i];
+                    assert_true(back[i] == (float)(code - zero) * g.scale);
+                }
+                dq_coded_free(&coded);
+                dq_codes_free(c);
+                dq_hessian_free(h);
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(factor_gives_the_matrix), cmocka_unit_test(sums_have_enough_digits),
+        cmocka_unit_test(factor_of_inputs),        cmocka_unit_test(inputs_that_are_not_finite),
+        cmocka_unit_test(damping_rises),           cmocka_unit_test(codes_are_those_of_numpy),
+        cmocka_unit_test(little_is_known),         cmocka_unit_test(packed_codes_read_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
