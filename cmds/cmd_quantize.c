@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
+#include "cmds/calib_run.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/logger.h"
@@ -29,6 +30,7 @@ typedef struct request {
     int64_t bits, logit_bits, threads;
     const char *skip;
     dq_kv_options kv;
+    dq_calib_run calib;
     bool dry_run, resume, force, json, tensors;
     dq_quantize_settings set;
 } request;
@@ -39,10 +41,14 @@ static const dq_usage usage = {
     .about =
         "Writes the projections of a checkpoint (q, k, v, o, gate, up, down) as b-bit integers "
         "with one scale per group of columns into an HDF5 container; every other tensor keeps "
-        "its values and type. The same settings give the same bytes, whatever the number of "
-        "threads. An interrupted run is finished with --resume.",
+        "its values and type. With --method gptq the codes are chosen by what a calibration text "
+        "does inside the model, which takes about a forward pass over it and keeps the model "
+        "closer "
+        "at the same size. The same settings give the same bytes, whatever the number of threads. "
+        "An interrupted run is finished with --resume.",
     .examples = "  dq quantize model -o model-4bit.h5\n"
                 "  dq quantize model -o model-8bit.h5 --bits 8 --group row\n"
+                "  dq quantize model -o model-3bit.h5 --bits 3 --method gptq --calib train.jsonl\n"
                 "  dq quantize model --dry-run --bits 6\n",
     .min_args = 1,
     .max_args = 1,
@@ -90,7 +96,10 @@ static dq_status make_settings(request *r, dq_err *err)
 {
     static const char *const dtypes[] = {"f16", "f32"};
     const char *modes[DQ_QUANT_MODES];
+    DQ_TRY(dq_calib_run_check(&r->calib, err));
     for (int i = 0; i < DQ_QUANT_MODES; i++) modes[i] = dq_quant_modes[i].name;
+    if (!r->scale)
+        r->scale = dq_quant_modes[dq_calib_run_wanted(&r->calib) ? DQ_SEARCH : DQ_ABSMAX].name;
     int mode = dq_options_word(r->scale, "scale", modes, DQ_QUANT_MODES, err);
     if (mode < 0) return err->code;
     int dtype = dq_options_word(r->scale_dtype, "scale-dtype", dtypes, 2, err);
@@ -110,7 +119,7 @@ static dq_status make_settings(request *r, dq_err *err)
     return DQ_OK;
 }
 
-static void row_text(dq_table *t, const dq_quantize_row *r)
+static void row_text(dq_table *t, const dq_quantize_row *r, bool loss)
 {
     char shape[48], size[32];
     snprintf(shape, sizeof shape, "%lldx%lld", (long long)r->rows, (long long)r->cols);
@@ -131,17 +140,19 @@ static void row_text(dq_table *t, const dq_quantize_row *r)
         dq_table_cell(t, "%.2f", r->sqnr_db);
     else
         dq_table_cell(t, "-");
+    if (loss && isfinite(r->loss)) dq_table_cell(t, "%.3g", r->loss);
+    if (loss && !isfinite(r->loss)) dq_table_cell(t, "-");
 }
 
-static dq_status print_rows(const dq_quantizer *q, dq_err *err)
+static dq_status print_rows(const dq_quantizer *q, bool loss, dq_err *err)
 {
-    static const char *const titles[] = {"tensor", "shape",           "stored as", "bits",
-                                         "group",  "bits per weight", "size",      "SQNR dB"};
+    static const char *const titles[] = {"tensor",          "shape", "stored as", "bits", "group",
+                                         "bits per weight", "size",  "SQNR dB",   "loss"};
     dq_table *t;
-    if (dq_table_new(&t, titles, 8, err) != DQ_OK) return err->code;
+    if (dq_table_new(&t, titles, loss ? 9 : 8, err) != DQ_OK) return err->code;
     for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
         dq_quantize_row r = dq_quantize_row_at(q, i);
-        row_text(t, &r);
+        row_text(t, &r, loss);
     }
     dq_table_print(t, err);
     dq_table_free(t);
@@ -179,6 +190,7 @@ static void print_summary(const request *r, const dq_quantizer *q)
     printf("container          %s%s in %s\n", r->dry_run ? "about " : "",
            dq_table_size_text(a, sizeof a, i->file_bytes), r->out ? r->out : "(no output named)");
     printf("payload            %s\n", dq_table_size_text(b, sizeof b, i->weight_bytes));
+    dq_calib_run_print(&r->calib);
     if (r->dry_run) return;
     if (i->n_resumed) printf("taken over         %lld payloads\n", (long long)i->n_resumed);
     if (worst_of(q, &worst) && isfinite(worst.sqnr_db))
@@ -203,6 +215,7 @@ static json_t *row_json(const dq_quantize_row *r)
     json_object_set_new(o, "bytes", json_integer(r->bytes));
     json_object_set_new(o, "bits_per_weight", dq_document_real(r->bits_per_weight));
     json_object_set_new(o, "sqnr_db", r->packed ? dq_document_real(r->sqnr_db) : json_null());
+    if (isfinite(r->loss)) json_object_set_new(o, "loss", dq_document_real(r->loss));
     return o;
 }
 
@@ -240,6 +253,7 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
         json_array_append_new(rows, row_json(&row));
     }
     json_object_set_new(out, "rows", rows);
+    dq_calib_run_json(&r->calib, out);
     json_array_append_new(json_object_get(doc, "results"), out);
     if (err->code == DQ_OK) return dq_document_print(doc, err);
     json_decref(doc);
@@ -262,7 +276,9 @@ static dq_status run(request *r, const char *model, dq_err *err)
     const dq_output out = {"-o", r->out, DQ_OUTPUT_HDF5};
     dq_quantizer *q;
     DQ_TRY(dq_output_guard_check(&out, 1, &model, 1, true, err));
+    DQ_TRY(dq_calib_run_begin(&r->calib, &r->set, r->out, r->threads, err));
     DQ_TRY(dq_quantize_open(&q, model, &r->set, err));
+    dq_calib_run_announce(&r->calib, &r->logger);
     const dq_quantize_info *i = dq_quantize_result(q);
     if (r->set.bits != 16 && i->n_packed == 0)
         dq_logger_warn(&r->logger, "no tensor is packed: --skip leaves all of them dense");
@@ -274,6 +290,7 @@ static dq_status run(request *r, const char *model, dq_err *err)
         dq_progress_begin(&bar, &r->logger, i->source, 1);
         dq_quantize_write(q, r->out, r->force, r->resume, &p, err);
         dq_progress_end(&bar);
+        if (err->code == DQ_OK) dq_calib_run_report(&r->calib, &r->logger);
         if (i->n_wide)
             dq_logger_warn(&r->logger,
                            "%lld tensors have scales that f16 cannot hold; theirs are f32",
@@ -282,7 +299,7 @@ static dq_status run(request *r, const char *model, dq_err *err)
     if (err->code == DQ_OK && r->json) {
         print_json(r, model, q, err);
     } else if (err->code == DQ_OK) {
-        if (r->tensors || r->dry_run) print_rows(q, err);
+        if (r->tensors || r->dry_run) print_rows(q, r->calib.calibrate && !r->dry_run, err);
         if (r->tensors || r->dry_run) putchar('\n');
         if (err->code == DQ_OK) print_summary(r, q);
     }
@@ -307,11 +324,11 @@ static const char *modes_help(char *buf, size_t cap, const char *usual)
 dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
 {
     request r = {.group = "128",
-                 .scale = "absmax",
                  .scale_dtype = "f16",
                  .grain = "tensor",
                  .bits = 4,
-                 .logit_bits = 16};
+                 .logit_bits = 16,
+                 .calib = {.method = "nearest"}};
     char modes[512];
     dq_kv_options_begin(&r.kv, "of the policy random (default 1)");
     const dq_opt opts[] = {
@@ -319,10 +336,12 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
         dq_opt_heading("weights:"),
         dq_opt_bits("bits", "N", &r.bits, "2 to 8, or 16 to pack nothing (default 4)"),
         dq_opt_text("group", "N", &r.group, "columns per scale, or row, or tensor (default 128)"),
-        dq_opt_text("scale", "MODE", &r.scale, modes_help(modes, sizeof modes, r.scale)),
+        dq_opt_text("scale", "MODE", &r.scale,
+                    modes_help(modes, sizeof modes, "absmax; search for gptq")),
         dq_opt_text("scale-dtype", "TYPE", &r.scale_dtype,
                     "f16 or f32 (default f16; f32 for tensors with a scale that f16 cannot hold)"),
         dq_opt_text("skip", "REGEX", &r.skip, "tensors whose name matches stay as they are"),
+        DQ_CALIB_RUN_OPTIONS(r.calib),
         dq_opt_heading("attention, stored for dq eval:"),
         dq_opt_bits("logit-bits", "N", &r.logit_bits, "2 to 8, or 16: not rounded (default 16)"),
         dq_opt_text("logit-grain", "GRAIN", &r.grain, "tensor, head, row or tile (default tensor)"),
@@ -345,9 +364,11 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
 #ifdef _OPENMP
     /* One more than processors: one thread hashes the source from end to end, and threads that find
      * nothing to do sleep at once instead of spinning. */
-    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count() + 1);
+    const int usual = dq_os_cpu_count() + (dq_calib_run_wanted(&r.calib) ? 0 : 1);
+    omp_set_num_threads(r.threads > 0 ? (int)r.threads : usual);
 #endif
     run(&r, args.item[0], err);
+    dq_calib_run_end(&r.calib);
     dq_logger_end(&r.logger);
     return err->code;
 }

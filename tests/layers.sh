@@ -37,7 +37,7 @@ check_layers() {
         if (mine == other) return 1
         n = split(may[mine], words, " ")
         for (i = 1; i <= n; i++)
-            if (words[i] == other || (words[i] == "src" && other !~ /^(kernels|cmds|calib)/)) return 1
+            if (words[i] == other || (words[i] == "src" && other !~ /^(kernels|cmds|calib)(\/|$)/)) return 1
         return 0
     }
     function say(text) { print $1 ":" $2 ": " text }

@@ -39,6 +39,22 @@ dq_status dq_inplace_file_put(dq_inplace_file *p, int64_t at, const void *data, 
     return DQ_OK;
 }
 
+dq_status dq_inplace_file_get(const dq_inplace_file *p, int64_t at, void *data, size_t bytes,
+                              dq_err *err)
+{
+    char *to = data;
+    while (bytes > 0) {
+        const ssize_t n = pread(p->fd, to, bytes, (off_t)at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return dq_os_fail(err, p->path, "cannot read");
+        if (n == 0) return dq_fail(err, DQ_FILE, "%s: is shorter than expected", p->path);
+        to += n;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return DQ_OK;
+}
+
 void dq_inplace_file_start(dq_inplace_file *p, int64_t at, size_t bytes)
 {
 #if defined(__linux__)

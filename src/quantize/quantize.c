@@ -34,6 +34,7 @@ void dq_quantize_close(dq_quantizer *q)
     dq_checkpoint_close(q->checkpoint);
     dq_model_close(q->model);
     dq_quantize_tensor_buffers_free(&q->buffers);
+    json_decref(q->needs.calib);
     dq_arena_free(q->arena);
 }
 
@@ -79,7 +80,8 @@ dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i)
                          .source_bytes = (int64_t)dq_tensor_bytes(x->t),
                          .bytes = bytes,
                          .bits_per_weight = s->bits_per_weight,
-                         .sqnr_db = s->sqnr_db};
+                         .sqnr_db = s->sqnr_db,
+                         .loss = q->loss[i]};
     return r;
 }
 
@@ -106,7 +108,7 @@ void dq_quantize_plan_progress(dq_quantizer *q, const dq_quantize_progress *p)
 {
     q->progress = p;
     q->done = 0;
-    q->total = (double)q->info.source_bytes;
+    q->total = (double)q->info.source_bytes + (double)q->needs.work;
     for (int64_t i = 0; i < q->info.n_tensors; i++)
         q->total += 2 * (double)dq_tensor_bytes(q->tensor[i].t);
     q->what = "checking";
@@ -182,6 +184,16 @@ dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_e
     return err->code;
 }
 
+dq_status dq_quantize_plan_continue(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err),
+                                    void *arg, dq_err *err)
+{
+#pragma omp parallel
+#pragma omp single
+    job(arg, err);
+    (void)q;
+    return err->code;
+}
+
 dq_status dq_quantize_plan_scan(dq_quantizer *q, dq_err *err)
 {
     dq_quantize_tick tick = {dq_quantize_plan_advance, q};
@@ -214,6 +226,31 @@ static dq_status compare_part(void *arg, int part, const void *p, size_t bytes, 
     return DQ_OK;
 }
 
+/* Codes of a method: what they are is the method's business, how far they are from the source is on record. */
+static dq_status compare_sqnr(dq_quantizer *q, int64_t tensor, const comparison *now, dq_err *err)
+{
+    const dq_quantize_tensor *x = &q->tensor[tensor];
+    dq_weight w = dq_quantize_tensor_weight(x);
+    dq_quant_error e;
+    const dq_payload *codes = NULL;
+    for (int k = 0; k < x->format->n_parts; k++) {
+        const dq_part p = dq_weight_part(&w, k);
+        const dq_tensor found = {.dtype = p.dtype,
+                                 .n_dims = 2,
+                                 .shape = {p.shape[0], p.shape[1]},
+                                 .data = now->part[k]->data};
+        x->format->part[k].take(&w, &found);
+        if (x->format->part[k].is_codes) codes = now->part[k];
+    }
+    DQ_TRY(dq_quantize_tensor_error(&e, x, &w, err));
+    q->info.n_by_sqnr++;
+    dq_quantize_plan_advance(q, (int64_t)dq_tensor_bytes(x->t));
+    const double sqnr = dq_quant_sqnr_db(&e);
+    if (memcmp(&sqnr, &codes->sqnr_db, sizeof sqnr) == 0) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "%s: SQNR against the source is %.4f dB (expected %.4f)",
+                   codes->path, sqnr, codes->sqnr_db);
+}
+
 static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i, dq_err *err)
 {
     const dq_slot *s = &q->skeleton.slot[i];
@@ -233,6 +270,8 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
             return dq_fail(err, DQ_DAMAGED, "%s: of another size than the source gives", s[k].path);
         now.part[k] = dq_container_payload(c, i + k);
     }
+    if (s->encoding == DQ_ENC_PART && q->set.method_name)
+        return compare_sqnr(q, s->origin, &now, err);
     dq_quantize_sink sink = {compare_part, &now};
     dq_quantize_tick tick = {dq_quantize_plan_advance, q};
     dq_quant_error e;

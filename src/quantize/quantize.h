@@ -5,7 +5,27 @@
 #define DQ_QUANTIZE_H
 
 #include "checkpoint/container.h"
+#include "model/model.h"
+#include "tensor/coded.h"
 #include "tensor/quant.h"
+
+/* A method that makes codes by running the model, which this room does not: handed in from outside. */
+typedef struct dq_quantize_feed dq_quantize_feed;
+typedef struct dq_quantize_needs {
+    json_t *calib;         /* what it goes by, stored beside its name; a new reference */
+    int64_t work;          /* in bytes of progress (dq_quantize_progress) */
+    int64_t scratch_bytes; /* on the disk of the output, while it runs */
+} dq_quantize_needs;
+typedef struct dq_quantize_method {
+    const char *name; /* "gptq" */
+    /* While the plan is made, with the source open. */
+    dq_status (*begin)(void *arg, const dq_model *m, dq_quantize_needs *out, dq_err *err);
+    /* Feeds the tensors that it wants to; the others are rounded to nearest. Called outside of parallel regions. */
+    dq_status (*run)(void *arg, dq_quantize_feed *feed, dq_err *err);
+    void *arg;
+} dq_quantize_method;
+extern const char
+    *const dq_quantize_methods[]; /* names that a container may have, NULL behind the last */
 
 typedef struct dq_quantize_settings {
     int bits;      /* 2..8, or 16: nothing is packed */
@@ -16,6 +36,10 @@ typedef struct dq_quantize_settings {
     dq_logit_spec logit;  /* stored for evaluation */
     dq_kv_config kv;      /* stored for evaluation too */
     const char *dq_version;
+    const dq_quantize_method *method; /* NULL: rounding to nearest, or nothing is written */
+    /* What a container remembers of its method, for comparing; with a method they come from it. NULL: to nearest. */
+    const char *method_name;
+    const json_t *calib;
 } dq_quantize_settings;
 
 /* Told from time to time, by one thread at a time; the numbers are bytes of work. */
@@ -34,6 +58,8 @@ typedef struct dq_quantize_row {
     int64_t rows, cols, group_size;
     int64_t source_bytes, bytes; /* scales included */
     double bits_per_weight, sqnr_db;
+    /* of a method: tr((W - W')H(W - W')^T) / tr(W H W^T), H from the inputs that it saw; else NaN */
+    double loss;
 } dq_quantize_row;
 
 typedef struct dq_quantize_info {
@@ -45,6 +71,8 @@ typedef struct dq_quantize_info {
     int64_t n_tensors, n_packed, n_skipped;
     int64_t n_wide;          /* tensors with F32 scales, against the default */
     int64_t n_resumed;       /* payloads found done */
+    int64_t n_by_sqnr;       /* tensors of a method that dq_quantize_compare compared by SQNR */
+    int64_t scratch_bytes;   /* that the method takes beside the output */
     char content_sha256[65]; /* "" until written */
 } dq_quantize_info;
 
@@ -68,10 +96,28 @@ dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force,
  * later call with `resume` finishes the work to the same bytes. A failure leaves no `out`. */
 dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool resume,
                             const dq_quantize_progress *p, dq_err *err);
-/* Scans the source and compares every payload with the container's. DQ_MISMATCH when the container
- * was made from another checkpoint, DQ_DAMAGED with the first dataset that differs. */
+/* Scans the source and compares every payload with the container's. Codes that a method made cannot be made again without
+ * what it went by: their SQNR against the source is compared with the recorded one, to the last bit. DQ_MISMATCH when the
+ * container was made from another checkpoint, DQ_DAMAGED with the first dataset that differs. */
 dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_quantize_progress *p,
                               dq_err *err);
+
+/* ---- For methods ---- */
+
+const dq_model *dq_quantize_feed_model(const dq_quantize_feed *f);
+/* How a tensor is stored, types of scales decided; NULL: there is none of that name. */
+const struct dq_quantize_tensor *dq_quantize_feed_tensor(const dq_quantize_feed *f,
+                                                         const char *name);
+/* Whether an earlier run, which this one resumes, has made it. */
+bool dq_quantize_feed_done(const dq_quantize_feed *f, const struct dq_quantize_tensor *t);
+/* Then: its codes, read back and compared with their hash; the caller ends them with dq_coded_free. */
+dq_status dq_quantize_feed_take(dq_quantize_feed *f, const struct dq_quantize_tensor *t,
+                                dq_coded *out, dq_err *err);
+/* Else: writes w, which has the shape and spec of the tensor; behind it, it is on the disk and in the journal. loss: of
+ * dq_quantize_row. */
+dq_status dq_quantize_feed_put(dq_quantize_feed *f, const struct dq_quantize_tensor *t,
+                               const dq_weight *w, double loss, dq_err *err);
+void dq_quantize_feed_advance(dq_quantize_feed *f, int64_t work, const char *what);
 
 /* The settings that a container remembers; texts belong to *recipe, which the caller ends with
  * json_decref. */

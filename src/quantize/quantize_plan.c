@@ -38,6 +38,8 @@ static dq_status make_recipe(dq_quantizer *q, dq_err *err)
     /* absent where nothing is asked: the recipe of files that are older than the setting */
     if (!dq_kv_config_same(&s->kv, &dq_kv_config_plain))
         json_object_set_new(r, "kv", dq_kv_config_json(&s->kv));
+    if (s->method_name) json_object_set_new(r, "method", json_string(s->method_name));
+    if (s->calib) json_object_set_new(r, "calib", json_deep_copy(s->calib));
     char *text;
     bool whole = json_object_get(r, "skip") != NULL;
     dq_json_dump(&text, r, JSON_SORT_KEYS | JSON_INDENT(0), err);
@@ -56,6 +58,21 @@ static dq_status make_recipe(dq_quantizer *q, dq_err *err)
 static dq_status bad_recipe(const char *key, dq_err *err)
 {
     return dq_fail(err, DQ_DAMAGED, "/config/recipe_json: key \"%s\" has an unknown value", key);
+}
+
+const char *const dq_quantize_methods[] = {"gptq", NULL};
+
+/* Absent where values went to their nearest codes. */
+static dq_status read_method(dq_quantize_settings *s, const json_t *recipe, dq_err *err)
+{
+    const char *none = NULL;
+    DQ_TRY(dq_json_text(&s->method_name, recipe, "method", &none, err));
+    if (!s->method_name) return DQ_OK;
+    int i = 0;
+    while (dq_quantize_methods[i] && strcmp(dq_quantize_methods[i], s->method_name) != 0) i++;
+    s->calib = json_object_get(recipe, "calib");
+    if (!dq_quantize_methods[i]) return bad_recipe("method", err);
+    return json_is_object(s->calib) ? DQ_OK : bad_recipe("calib", err);
 }
 
 dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, const dq_container *c,
@@ -85,6 +102,7 @@ dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, cons
         return bad_recipe("scale_dtype", err);
     s->scale_dtype = strcmp(dtype, "f16") == 0 ? DQ_F16 : DQ_F32;
     s->dq_version = dq_container_header(c)->dq_version;
+    DQ_TRY(read_method(s, *recipe, err));
     /* opening has compared what the attributes say with the recipe */
     s->logit = dq_container_header(c)->logit;
     s->kv = dq_container_header(c)->kv;
@@ -216,7 +234,9 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
     const char **names = packed_names(q, &n_names, err);
     q->tensor = dq_alloc(q->arena, (size_t)n, sizeof *q->tensor, err);
     q->skipped = dq_alloc(q->arena, (size_t)n, sizeof *q->skipped, err);
+    q->loss = dq_alloc(q->arena, (size_t)n, sizeof *q->loss, err);
     if (err->code != DQ_OK) return err->code;
+    for (int64_t i = 0; i < n; i++) q->loss[i] = (double)NAN;
     DQ_TRY(mark_skipped(q, err));
     for (int64_t i = 0; i < n; i++) {
         const dq_tensor *t = dq_checkpoint_at(q->checkpoint, i);
@@ -411,6 +431,17 @@ dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err)
     return DQ_OK;
 }
 
+static dq_status begin_method(dq_quantizer *q, dq_err *err)
+{
+    const dq_quantize_method *m = q->set.method;
+    if (!m) return DQ_OK;
+    DQ_TRY(m->begin(m->arg, q->model, &q->needs, err));
+    q->set.method_name = m->name;
+    q->set.calib = q->needs.calib;
+    q->info.scratch_bytes = q->needs.scratch_bytes;
+    return DQ_OK;
+}
+
 dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
 {
     dq_container_skeleton *s = &q->skeleton;
@@ -427,6 +458,7 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     DQ_TRY(dq_checkpoint_open(&q->checkpoint, model, err));
     if (dq_kv_config_spec(&spec, &q->set.kv, DQ_NUM_F32, q->model->map.head_dim, err) != DQ_OK)
         return dq_in(err, "%s: ", model);
+    DQ_TRY(begin_method(q, err));
     DQ_TRY(make_recipe(q, err));
     DQ_TRY(plan_tensors(q, err));
     config = dq_checkpoint_config_text(q->checkpoint, &len);

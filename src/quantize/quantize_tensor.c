@@ -439,3 +439,37 @@ dq_status dq_quantize_tensor_write(const dq_quantize_tensor *q, dq_quantize_tens
     if (space) all_tiles(&g, out, sink, e, tick, err);
     return err->code;
 }
+
+/* ---- Error ---- */
+
+enum { ERROR_ROWS = 64 };
+
+static void error_of_rows(dq_quant_error *e, const dq_quantize_tensor *q, const dq_weight *w,
+                          int64_t begin, float *want, float *got)
+{
+    int64_t end;
+    row_range(q, &end, begin, ERROR_ROWS);
+    for (int64_t r = begin; r < end; r++) {
+        dq_tensor_to_f32(want, source_row(q, r), q->t->dtype, q->cols);
+        dq_weight_dequantize_rows(got, w, r, r + 1);
+        dq_quant_error_add(e, want, got, q->cols);
+    }
+}
+
+dq_status dq_quantize_tensor_error(dq_quant_error *e, const dq_quantize_tensor *q,
+                                   const dq_weight *w, dq_err *err)
+{
+    const int64_t n = (q->rows + ERROR_ROWS - 1) / ERROR_ROWS;
+    dq_quant_error *each = dq_block_new((size_t)n, sizeof *each, err);
+    float *rows = dq_block_new((size_t)n, 2 * (size_t)q->cols * sizeof *rows, err);
+    memset(e, 0, sizeof *e);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < (each && rows ? n : 0); i++) {
+        float *want = rows + i * 2 * q->cols;
+        error_of_rows(&each[i], q, w, i * ERROR_ROWS, want, want + q->cols);
+    }
+    for (int64_t i = 0; each && rows && i < n; i++) dq_quant_error_merge(e, &each[i]);
+    dq_block_free(each);
+    dq_block_free(rows);
+    return err->code;
+}

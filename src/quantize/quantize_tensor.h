@@ -52,4 +52,9 @@ dq_status dq_quantize_tensor_write(const dq_quantize_tensor *q, dq_quantize_tens
                                    const dq_quantize_sink *sink, dq_quant_error *e,
                                    const dq_quantize_tick *tick, dq_err *err);
 
+/* The error of w, whose shape is that of the tensor, against the source; the same for any number of threads.
+ * DQ_RESOURCE. */
+dq_status dq_quantize_tensor_error(dq_quant_error *e, const dq_quantize_tensor *q,
+                                   const dq_weight *w, dq_err *err);
+
 #endif

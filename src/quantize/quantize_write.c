@@ -12,12 +12,13 @@
 #include "model/output_guard.h"
 #include "quantize/quantize_plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 /* ---- One payload at a time ---- */
 
-typedef struct work {
+struct dq_quantize_feed {
     dq_quantizer *q;
     const char *out, *partial, *journal_path;
     dq_inplace_file file;
@@ -33,7 +34,9 @@ typedef struct work {
     /* the parts being written */
     dq_sha256 hash[DQ_MAX_PARTS];
     int64_t at[DQ_MAX_PARTS];
-} work;
+    bool finished; /* by an earlier run */
+};
+typedef dq_quantize_feed work;
 
 static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq_err *err)
 {
@@ -95,8 +98,13 @@ static dq_status finish_slot(work *w, int64_t i, dq_err *err)
     dq_slot *s = &w->q->skeleton.slot[i];
     uint64_t sqnr;
     memcpy(&sqnr, &s->sqnr_db, sizeof sqnr);
+    const double loss = s->origin >= 0 ? w->q->loss[s->origin] : (double)NAN;
+    uint64_t bits;
+    memcpy(&bits, &loss, sizeof bits);
     char *line = dq_textf(w->q->arena, err, "done %lld %s %016llx", (long long)i, s->sha256,
                           (unsigned long long)sqnr);
+    if (line && loss == loss)
+        line = dq_textf(w->q->arena, err, "%s %016llx", line, (unsigned long long)bits);
     if (!line) return err->code;
     w->pending[w->n_pending++] = line;
     w->done[i] = true;
@@ -229,18 +237,23 @@ static dq_status compare_journal(const work *w, char **head, int n, bool *usable
     return DQ_OK;
 }
 
-/* "done INDEX SHA256 SQNR": takes the results of a payload that is in the file already. */
+/* "done INDEX SHA256 SQNR", and the loss of a method: takes the results of a payload that is in the file already. */
 static bool replay(work *w, const char *line)
 {
     dq_container_skeleton *s = &w->q->skeleton;
     long long i;
     char sha[65];
-    unsigned long long bits;
-    if (sscanf(line, "done %lld %64[0-9a-f] %llx", &i, sha, &bits) != 3) return false;
+    unsigned long long bits, more;
+    const int n = sscanf(line, "done %lld %64[0-9a-f] %llx %llx", &i, sha, &bits, &more);
+    if (n < 3) return false;
     if (i < 0 || i >= s->n_slots || strlen(sha) != 64) return false;
     uint64_t sqnr = bits;
     memcpy(s->slot[i].sha256, sha, sizeof sha);
     memcpy(&s->slot[i].sqnr_db, &sqnr, sizeof sqnr);
+    if (n == 4 && s->slot[i].origin >= 0) {
+        const uint64_t loss = more;
+        memcpy(&w->q->loss[s->slot[i].origin], &loss, sizeof loss);
+    }
     if (!w->done[i]) w->n_done++;
     w->done[i] = true;
     return true;
@@ -369,10 +382,11 @@ dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force,
                             "%s: exists from an interrupted run.",
                             half ? w.partial : w.journal_path);
     int64_t buffers = dq_file_disk_free(out);
-    if (buffers >= 0 && !half && buffers < q->info.file_bytes)
+    const int64_t wanted = (half ? 0 : q->info.file_bytes) + q->info.scratch_bytes;
+    if (buffers >= 0 && buffers < wanted)
         return dq_fail(err, DQ_FILE,
                        "%s: not enough space (expected %lld bytes, the disk has %lld free).", out,
-                       (long long)q->info.file_bytes, (long long)buffers);
+                       (long long)wanted, (long long)buffers);
     return DQ_OK;
 }
 
@@ -425,22 +439,47 @@ static void clean_up(work *w, dq_err *err)
     }
 }
 
-static dq_status write_output(void *arg, dq_err *err)
+/* The scan, and what an earlier run has left. */
+static dq_status begin_output(void *arg, dq_err *err)
 {
     work *w = arg;
     dq_quantizer *q = w->q;
-    bool finished = false;
     DQ_TRY(dq_quantize_plan_scan(q, err));
     w->done = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->done, err);
     w->pending = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->pending, err);
     if (err->code != DQ_OK) return err->code;
-    take_up(w, &finished, err);
-    if (err->code == DQ_OK && !finished) write_all(w, err);
-    if (err->code == DQ_OK) dq_file_remove(w->journal_path, err);
-    if (err->code != DQ_OK) clean_up(w, err);
-    dq_inplace_file_close(&w->file);
-    dq_journal_close(w->journal, false);
+    take_up(w, &w->finished, err);
+    w->synced = dq_os_seconds();
+    if (err->code == DQ_OK && q->set.method) dq_quantize_plan_hashes(q, err);
     return err->code;
+}
+
+static dq_status write_rest(void *arg, dq_err *err)
+{
+    return write_all(arg, err);
+}
+
+static dq_status write_output(void *arg, dq_err *err)
+{
+    work *w = arg;
+    DQ_TRY(begin_output(w, err));
+    return w->finished ? DQ_OK : write_all(w, err);
+}
+
+/* Codes of a method come first, then everything else. */
+static dq_status write_with_method(work *w, dq_err *err)
+{
+    dq_quantizer *q = w->q;
+    dq_err later = {0};
+    DQ_TRY(dq_quantize_plan_run(q, begin_output, w, err));
+    if (w->finished) return DQ_OK;
+    q->set.method->run(q->set.method->arg, w, err);
+    if (err->code != DQ_OK) {
+        flush(w, &later); /* keep what is done */
+        return err->code;
+    }
+    DQ_TRY(flush(w, err));
+    return dq_quantize_plan_continue(q, write_rest, w, err);
 }
 
 dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool resume,
@@ -452,5 +491,96 @@ dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool r
     DQ_TRY(name_files(q, &w, out, err));
     w.force = force;
     w.resume = resume;
-    return dq_quantize_plan_run(q, write_output, &w, err);
+    if (q->set.method)
+        write_with_method(&w, err);
+    else
+        dq_quantize_plan_run(q, write_output, &w, err);
+    if (err->code == DQ_OK) dq_file_remove(w.journal_path, err);
+    if (err->code != DQ_OK) clean_up(&w, err);
+    dq_inplace_file_close(&w.file);
+    dq_journal_close(w.journal, false);
+    return err->code;
+}
+
+/* ---- What a method gives ---- */
+
+const dq_model *dq_quantize_feed_model(const dq_quantize_feed *f)
+{
+    return f->q->model;
+}
+
+const dq_quantize_tensor *dq_quantize_feed_tensor(const dq_quantize_feed *f, const char *name)
+{
+    int64_t low = 0, high = f->q->info.n_tensors; /* in name order */
+    while (low < high) {
+        const int64_t at = (low + high) / 2;
+        const int order = strcmp(name, f->q->tensor[at].t->name);
+        if (order == 0) return &f->q->tensor[at];
+        if (order < 0)
+            high = at;
+        else
+            low = at + 1;
+    }
+    return NULL;
+}
+
+/* Its first part. */
+static int64_t slot_of(const dq_quantize_feed *f, const dq_quantize_tensor *t)
+{
+    int64_t i = 0;
+    while (f->q->skeleton.slot[i].origin != t - f->q->tensor) i++;
+    return i;
+}
+
+bool dq_quantize_feed_done(const dq_quantize_feed *f, const dq_quantize_tensor *t)
+{
+    const int64_t i = slot_of(f, t);
+    bool done = true;
+    for (int k = 0; k < n_parts(&f->q->skeleton.slot[i]); k++) done = done && f->done[i + k];
+    return done;
+}
+
+dq_status dq_quantize_feed_take(dq_quantize_feed *f, const dq_quantize_tensor *t, dq_coded *out,
+                                dq_err *err)
+{
+    const int64_t i = slot_of(f, t);
+    DQ_TRY(dq_coded_new(out, t->rows, t->cols, &t->spec, err));
+    for (int k = 0; err->code == DQ_OK && k < t->format->n_parts; k++) {
+        const dq_slot *s = &f->q->skeleton.slot[i + k];
+        char sha[65];
+        uint8_t *part = dq_coded_part(out, k);
+        if (dq_inplace_file_get(&f->file, s->offset, part, (size_t)s->bytes, err) == DQ_OK &&
+            dq_sha256_of(sha, part, (size_t)s->bytes, err) == DQ_OK &&
+            memcmp(sha, s->sha256, 64) != 0)
+            dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_START_OVER},
+                         "%s: %s is not what an earlier run wrote.", f->partial, s->path);
+    }
+    if (err->code != DQ_OK) dq_coded_free(out);
+    return err->code;
+}
+
+dq_status dq_quantize_feed_put(dq_quantize_feed *f, const dq_quantize_tensor *t, const dq_weight *w,
+                               double loss, dq_err *err)
+{
+    dq_slot *s = &f->q->skeleton.slot[slot_of(f, t)];
+    const int n = n_parts(s);
+    dq_quant_error e;
+    DQ_TRY(dq_quantize_tensor_error(&e, t, w, err));
+    f->q->loss[t - f->q->tensor] = loss;
+    for (int k = 0; k < n; k++) {
+        const dq_part p = dq_weight_part(w, k);
+        if ((int64_t)dq_weight_part_bytes(&p) != s[k].bytes)
+            return dq_fail(err, DQ_BUG, "%s: of another size than planned", s[k].path);
+        DQ_TRY(dq_sha256_of(s[k].sha256, p.data, (size_t)s[k].bytes, err));
+        DQ_TRY(dq_inplace_file_put(&f->file, s[k].offset, p.data, (size_t)s[k].bytes, err));
+        if (t->format->part[k].is_codes) s[k].sqnr_db = dq_quant_sqnr_db(&e);
+    }
+    for (int k = n - 1; k >= 0; k--) DQ_TRY(finish_slot(f, s - f->q->skeleton.slot + k, err));
+    return flush(f, err); /* it took longer than a sync does */
+}
+
+void dq_quantize_feed_advance(dq_quantize_feed *f, int64_t work_done, const char *what)
+{
+    f->q->what = what;
+    dq_quantize_plan_advance(f->q, work_done);
 }

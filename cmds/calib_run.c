@@ -1,0 +1,121 @@
+/* calib_run: see calib_run.h. Calibration runs on the CPU, whose f32 is the definition of right.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/calib_run.h"
+
+#include "base/os.h"
+#include "cmds/cli/document.h"
+#include "cmds/cli/table.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const methods[] = {"nearest", "gptq"};
+
+bool dq_calib_run_wanted(const dq_calib_run *c)
+{
+    return strcmp(c->method, "nearest") != 0;
+}
+
+dq_status dq_calib_run_check(const dq_calib_run *c, dq_err *err)
+{
+    const char *left = c->file ? "calib" : c->tokens ? "calib-tokens" : c->ctx ? "calib-ctx" : NULL;
+    if (dq_options_word(c->method, "method", methods, 2, err) < 0) return err->code;
+    if (dq_calib_run_wanted(c) && !c->file)
+        return dq_fail(err, DQ_USAGE,
+                       "--method %s needs a text: --calib FILE. Without one, --scale search is the "
+                       "best there is.",
+                       c->method);
+    if (!dq_calib_run_wanted(c) && left)
+        return dq_fail(err, DQ_USAGE, "--%s: --method nearest reads no text. Add --method gptq.",
+                       left);
+    return DQ_OK;
+}
+
+dq_status dq_calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, const char *out,
+                             int64_t threads, dq_err *err)
+{
+    if (!dq_calib_run_wanted(c)) return DQ_OK;
+    DQ_TRY(dq_backend_open(&c->backend, "cpu", (int)threads, err));
+    const dq_calibrate_settings s = {
+        .path = c->file, .tokens = c->tokens, .ctx = c->ctx, .backend = c->backend, .out = out};
+    DQ_TRY(dq_calibrate_new(&c->calibrate, &s, err));
+    set->method = dq_calibrate_method(c->calibrate);
+    return DQ_OK;
+}
+
+void dq_calib_run_end(dq_calib_run *c)
+{
+    dq_calibrate_free(c->calibrate);
+    dq_backend_close(c->backend);
+    c->calibrate = NULL;
+    c->backend = NULL;
+}
+
+void dq_calib_run_announce(const dq_calib_run *c, dq_logger *logger)
+{
+    if (!c->calibrate) return;
+    const dq_calib_text *t = dq_calibrate_result(c->calibrate)->text;
+    if (t->n_bad)
+        dq_logger_warn(logger,
+                       "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at "
+                       "byte %lld",
+                       c->file, (long long)t->n_bad, (long long)t->first_bad);
+    if (t->n_ids < t->requested)
+        dq_logger_warn(logger, "%s: gives %lld ids in %lld sequences, %lld were asked for", c->file,
+                       (long long)t->n_ids, (long long)t->n_seq, (long long)t->requested);
+}
+
+void dq_calib_run_report(const dq_calib_run *c, dq_logger *logger)
+{
+    if (!c->calibrate) return;
+    const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
+    if (i->n_damped)
+        dq_logger_warn(logger,
+                       "inputs of %lld products are all but dependent: up to %g of the mean "
+                       "diagonal was added to their Hessians, %g is the rule; the first is %s",
+                       (long long)i->n_damped, i->damped_share, DQ_CALIBRATE_DAMPING, i->damped);
+    if (i->n_dead)
+        dq_logger_note(logger, "%lld inputs of products are 0 for every token",
+                       (long long)i->n_dead);
+    for (int p = 0; p < DQ_CALIBRATE_PARTS; p++) {
+        const double gflop = i->flop[p] / 1e9;
+        if (gflop > 0)
+            dq_logger_note(logger, "%-9s %9.2f s, %.1f GFLOP/s", dq_calibrate_part_name[p],
+                           i->seconds[p], i->seconds[p] > 0 ? gflop / i->seconds[p] : 0);
+        else
+            dq_logger_note(logger, "%-9s %9.2f s", dq_calibrate_part_name[p], i->seconds[p]);
+    }
+}
+
+void dq_calib_run_print(const dq_calib_run *c)
+{
+    char a[32];
+    if (!c->calibrate) return;
+    const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
+    printf("calibration        %s, %lld ids in %lld sequences of at most %lld\n", c->method,
+           (long long)i->text->n_ids, (long long)i->text->n_seq, (long long)i->text->ctx);
+    printf("scratch            %s beside the output, while it runs\n",
+           dq_table_size_text(a, sizeof a, i->scratch_bytes));
+}
+
+void dq_calib_run_json(const dq_calib_run *c, json_t *result)
+{
+    if (!c->calibrate) return;
+    const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
+    json_t *o = json_object(), *parts = json_array();
+    json_object_set_new(o, "ids_found", json_integer(i->text->found));
+    json_object_set_new(o, "ids_asked", json_integer(i->text->requested));
+    json_object_set_new(o, "scratch_bytes", json_integer(i->scratch_bytes));
+    json_object_set_new(o, "peak_bytes", json_integer(dq_os_peak_bytes()));
+    json_object_set_new(o, "inputs_always_zero", json_integer(i->n_dead));
+    json_object_set_new(o, "more_damping", json_integer(i->n_damped));
+    for (int p = 0; p < DQ_CALIBRATE_PARTS; p++) {
+        json_t *part = json_object();
+        json_object_set_new(part, "part", json_string(dq_calibrate_part_name[p]));
+        json_object_set_new(part, "seconds", dq_document_real(i->seconds[p]));
+        json_object_set_new(part, "flop", dq_document_real(i->flop[p]));
+        json_array_append_new(parts, part);
+    }
+    json_object_set_new(o, "parts", parts);
+    json_object_set_new(result, "calibration", o);
+}

@@ -1,0 +1,44 @@
+/* calib_run: the options of calibrated quantization, and what is said of a run.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CALIB_RUN_H
+#define DQ_CALIB_RUN_H
+
+#include "calibrate/calibrate.h"
+#include "cmds/cli/logger.h"
+#include "cmds/cli/options.h"
+
+typedef struct dq_calib_run {
+    const char *method, *file;
+    int64_t tokens, ctx;
+    dq_backend *backend;     /* NULL: the method needs none */
+    dq_calibrate *calibrate; /* NULL: nothing is calibrated */
+} dq_calib_run;
+#define DQ_CALIB_RUN_OPTIONS(c)                                                                    \
+    dq_opt_heading("calibration:"),                                                                \
+        dq_opt_text("method", "NAME", &(c).method,                                                 \
+                    "nearest (each value to its nearest code) or gptq (needs --calib): layer by "  \
+                    "layer, errors of columns made up for by those still to be rounded (default "  \
+                    "nearest)"),                                                                   \
+        dq_opt_text("calib", "FILE", &(c).file,                                                    \
+                    "text that the model is to keep predicting: plain, or .jsonl of {\"text\"}; "  \
+                    "not the text that it is scored with later"),                                  \
+        dq_opt_int("calib-tokens", "N", &(c).tokens, 1, 1000000000000,                             \
+                   "ids taken from it, in even distances (default 128 sequences)"),                \
+        dq_opt_int("calib-ctx", "N", &(c).ctx, 2, INT32_MAX,                                       \
+                   "ids of a sequence (default min(2048, the model's positions))")
+
+/* DQ_USAGE for an unknown method, a text without one that reads it, and one without text. */
+dq_status dq_calib_run_check(const dq_calib_run *c, dq_err *err);
+bool dq_calib_run_wanted(const dq_calib_run *c);
+/* Sets the method of *set. out NULL: a dry run. End with dq_calib_run_end. */
+dq_status dq_calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, const char *out,
+                             int64_t threads, dq_err *err);
+void dq_calib_run_end(dq_calib_run *c);
+/* Before the run: what the text gives. After it: what was unusual, and with -v where the time went. */
+void dq_calib_run_announce(const dq_calib_run *c, dq_logger *logger);
+void dq_calib_run_report(const dq_calib_run *c, dq_logger *logger);
+/* Lines of the summary; entries of the JSON document. Nothing without calibration. */
+void dq_calib_run_print(const dq_calib_run *c);
+void dq_calib_run_json(const dq_calib_run *c, json_t *result);
+
+#endif

@@ -1,0 +1,71 @@
+/* scratch_file: see scratch_file.h. The name is removed as soon as the file is open.
+ * SPDX-License-Identifier: MIT */
+#include "base/scratch_file.h"
+
+#include "base/os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+dq_status dq_scratch_file_open(dq_scratch_file *s, const char *beside, int64_t bytes, dq_err *err)
+{
+    char name[4096];
+    const char *slash = strrchr(beside, '/');
+    const int folder = slash ? (int)(slash - beside) + 1 : 0;
+    *s = (dq_scratch_file){.fd = -1, .path = beside};
+    if (snprintf(name, sizeof name, "%.*s.dq-scratch-XXXXXX", folder, beside) >= (int)sizeof name)
+        return dq_fail(err, DQ_FILE, "%s: the path is too long", beside);
+    s->fd = mkstemp(name);
+    if (s->fd < 0) return dq_os_fail(err, name, "cannot make a scratch file");
+    unlink(name);
+    fcntl(s->fd, F_SETFD, FD_CLOEXEC);
+    const int why = bytes > 0 ? posix_fallocate(s->fd, 0, (off_t)bytes) : 0;
+    if (why == ENOSPC || why == EFBIG) {
+        errno = why;
+        dq_os_fail(err, name, "cannot reserve space for activations");
+        dq_scratch_file_close(s);
+    }
+    return err->code;
+}
+
+void dq_scratch_file_close(dq_scratch_file *s)
+{
+    if (s->fd >= 0) close(s->fd);
+    s->fd = -1;
+}
+
+dq_status dq_scratch_file_put(dq_scratch_file *s, int64_t at, const void *data, size_t bytes,
+                              dq_err *err)
+{
+    const char *from = data;
+    while (bytes > 0) {
+        const ssize_t n = pwrite(s->fd, from, bytes, (off_t)at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return dq_os_fail(err, s->path, "cannot write the scratch file beside it");
+        from += n;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return DQ_OK;
+}
+
+dq_status dq_scratch_file_get(const dq_scratch_file *s, int64_t at, void *data, size_t bytes,
+                              dq_err *err)
+{
+    char *to = data;
+    while (bytes > 0) {
+        const ssize_t n = pread(s->fd, to, bytes, (off_t)at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return dq_os_fail(err, s->path, "cannot read the scratch file beside it");
+        if (n == 0)
+            return dq_fail(err, DQ_FILE, "%s: the scratch file beside it is too short", s->path);
+        to += n;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return DQ_OK;
+}

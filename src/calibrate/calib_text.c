@@ -1,0 +1,118 @@
+/* calib_text: see calib_text.h. Pieces are listed first, then chosen, then copied.
+ * SPDX-License-Identifier: MIT */
+#include "calibrate/calib_text.h"
+
+#include "base/file.h"
+#include "base/sha256.h"
+#include "tasks/windows.h"
+
+#include <string.h>
+
+enum { LEAST = 2 }; /* ids of a piece: one alone has no context */
+
+typedef struct piece {
+    const int32_t *ids;
+    int64_t n;
+    bool starts; /* its document */
+} piece;
+
+typedef struct pieces {
+    piece *list;
+    int64_t n;
+    size_t cap;
+} pieces;
+
+static dq_status cut(pieces *p, const dq_doc_ids *doc, int64_t ctx, dq_arena *a, dq_err *err)
+{
+    for (int64_t at = 0; at < doc->n; at += ctx) {
+        const int64_t n = doc->n - at < ctx ? doc->n - at : ctx;
+        if (n < LEAST) break;
+        piece *list = dq_grow(a, p->list, (size_t)p->n + 1, &p->cap, sizeof *list, err);
+        if (!list) return err->code;
+        p->list = list;
+        list[p->n++] = (piece){doc->ids + at, n, at == 0};
+    }
+    return DQ_OK;
+}
+
+/* Pieces in even distances until `tokens` ids are there. */
+static dq_status choose(dq_calib_text *out, const pieces *p, int64_t tokens, int32_t bos,
+                        dq_arena *a, dq_err *err)
+{
+    int64_t total = 0, wanted = p->n;
+    for (int64_t i = 0; i < p->n; i++) total += p->list[i].n;
+    if (total > tokens) { /* as many pieces as hold them, were all of the same length */
+        wanted = (int64_t)((double)p->n * (double)tokens / (double)total) + 1;
+        wanted = wanted < p->n ? wanted : p->n;
+    }
+    int32_t *ids = dq_alloc(a, (size_t)(total < tokens ? total : tokens), sizeof *ids, err);
+    int64_t *cu = dq_alloc(a, (size_t)wanted + 1, sizeof *cu, err);
+    if (!ids || !cu) return err->code;
+    for (int64_t i = 0; i < wanted && out->n_ids < tokens; i++) {
+        const piece *from = &p->list[i * p->n / wanted];
+        const int64_t left = tokens - out->n_ids, n = from->n < left ? from->n : left;
+        memcpy(ids + out->n_ids, from->ids, (size_t)n * sizeof *ids);
+        if (bos >= 0 && !from->starts) ids[out->n_ids] = bos;
+        out->n_ids += n;
+        cu[++out->n_seq] = out->n_ids;
+    }
+    out->ids = ids;
+    out->cu = cu;
+    return DQ_OK;
+}
+
+static dq_status encode(dq_calib_text *out, const dq_docs *docs, const dq_tokenizer *t,
+                        const dq_model *m, int64_t tokens, dq_arena *a, dq_err *err)
+{
+    pieces p = {0};
+    int n_before, n_after;
+    dq_tokenizer_template(t, &n_before, &n_after);
+    for (int64_t i = 0; i < docs->n; i++) {
+        dq_doc_ids doc = {0};
+        DQ_TRY(dq_windows_encode(&doc, t, &docs->doc[i], DQ_BOS_AUTO, m->vocab, a, err));
+        DQ_TRY(cut(&p, &doc, out->ctx, a, err));
+        out->found += doc.n;
+    }
+    if (p.n == 0) return dq_fail(err, DQ_DAMAGED, "holds no text to calibrate with");
+    return choose(out, &p, tokens, n_before > 0 ? dq_tokenizer_bos(t) : -1, a, err);
+}
+
+static dq_status tokenizer_of(dq_tokenizer **out, const dq_model *m, dq_err *err)
+{
+    const char *json, *config;
+    size_t len, config_len;
+    DQ_TRY(dq_model_file(m, "tokenizer.json", &json, &len, err));
+    if (!json)
+        return dq_fail(err, DQ_MISMATCH, "%s: has no tokenizer.json, so text cannot become ids",
+                       m->path);
+    DQ_TRY(dq_model_file(m, "tokenizer_config.json", &config, &config_len, err));
+    return dq_tokenizer_load(out, json, len, config, config ? config_len : 0, err);
+}
+
+dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
+                             int64_t tokens, int64_t ctx, dq_arena *a, dq_err *err)
+{
+    char *text;
+    size_t len;
+    dq_docs docs = {0};
+    dq_tokenizer *t = NULL;
+    *out = (dq_calib_text){.ctx = ctx};
+    if (m->max_positions > 0 && ctx > m->max_positions)
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
+                            "calib-ctx: expected at most the %d positions of %s, found %lld.",
+                            m->max_positions, m->path, (long long)ctx);
+    if (ctx == 0) {
+        const bool few = m->max_positions > 0 && m->max_positions < DQ_CALIB_TEXT_CTX;
+        out->ctx = few ? m->max_positions : DQ_CALIB_TEXT_CTX;
+    }
+    out->requested = tokens > 0 ? tokens : DQ_CALIB_TEXT_SEQUENCES * out->ctx;
+    DQ_TRY(dq_file_read(&text, &len, path, a, err));
+    DQ_TRY(dq_sha256_of(out->sha256, text, len, err));
+    DQ_TRY(dq_documents_add(&docs, path, text, len, a, err));
+    out->n_bad = docs.n_bad;
+    out->first_bad = docs.first_bad;
+    DQ_TRY(tokenizer_of(&t, m, err));
+    if (encode(out, &docs, t, m, out->requested, a, err) != DQ_OK) dq_in(err, "%s: ", path);
+    dq_tokenizer_free(t);
+    return err->code;
+}

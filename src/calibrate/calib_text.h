@@ -1,0 +1,30 @@
+/* calib_text: a text as sequences of ids for calibration.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CALIB_TEXT_H
+#define DQ_CALIB_TEXT_H
+
+#include "base/json.h"
+#include "model/model.h"
+
+enum { DQ_CALIB_TEXT_SEQUENCES = 128, DQ_CALIB_TEXT_CTX = 2048 }; /* without other words */
+
+typedef struct dq_calib_text {
+    const int32_t *ids; /* [n_ids] sequence by sequence */
+    int64_t n_ids;
+    const int64_t *cu;        /* [n_seq + 1] */
+    int64_t n_seq, ctx;       /* no sequence is longer than ctx */
+    int64_t found;            /* ids that the file has */
+    int64_t requested;        /* ids asked for */
+    int64_t n_bad, first_bad; /* ill-formed UTF-8 */
+    char sha256[65];          /* of the file */
+} dq_calib_text;
+
+/* The documents of a file (documents.h: .jsonl of {"text"}, or one text) as the model's tokenizer and its template encode
+ * them, each cut into pieces of `ctx` ids, the last one shorter; where the template begins with an id, so does every piece,
+ * in place of its first id. Of more pieces than `tokens` ids ask for, as many are taken as give them (the last one is cut),
+ * in even distances. ctx 0: min(2048, the model's positions); tokens 0: 128 * ctx. Memory in the arena. DQ_USAGE for a ctx
+ * that the model has no positions for; DQ_DAMAGED for a file without text. */
+dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
+                             int64_t tokens, int64_t ctx, dq_arena *a, dq_err *err);
+
+#endif

@@ -1,0 +1,52 @@
+/* calibrate: rounds the projections of a model layer by layer, each by what its inputs look like on a calibration text when
+ * everything before it is rounded already. Costs about one forward pass over the text and the Hessians; memory is that of
+ * one Hessian and one layer, activations lie in a scratch file beside the output.
+ *
+ * In a layer: inputs of q, k and v; the attention of the rounded q, k and v, which o reads; inputs of gate and up; their
+ * product after rounding, which down reads.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CALIBRATE_H
+#define DQ_CALIBRATE_H
+
+#include "calibrate/calib_text.h"
+#include "engine/backend.h"
+#include "quantize/quantize.h"
+
+typedef struct dq_calibrate_settings {
+    const char *path;    /* of the calibration text */
+    int64_t tokens, ctx; /* 0: the defaults of calib_text.h */
+    double damping;      /* share of the mean diagonal, 0: DQ_CALIBRATE_DAMPING */
+    dq_backend *backend; /* one that computes in host memory; must outlive the run */
+    const char *out;     /* beside which the scratch file is; NULL: nothing is run */
+} dq_calibrate_settings;
+#define DQ_CALIBRATE_DAMPING 0.01
+
+/* Where the time of a run went, and the arithmetic that it did there. */
+typedef enum dq_calibrate_part {
+    DQ_CALIBRATE_FORWARD,  /* f32 */
+    DQ_CALIBRATE_HESSIANS, /* f32 */
+    DQ_CALIBRATE_FACTORS,  /* f64 */
+    DQ_CALIBRATE_ROUNDING, /* f64, and the search for scales */
+    DQ_CALIBRATE_FILES,    /* activations, codes */
+    DQ_CALIBRATE_PARTS
+} dq_calibrate_part;
+extern const char *const dq_calibrate_part_name[DQ_CALIBRATE_PARTS];
+
+typedef struct dq_calibrate_info {
+    const dq_calib_text *text; /* once a model is open */
+    int64_t scratch_bytes;
+    double seconds[DQ_CALIBRATE_PARTS], flop[DQ_CALIBRATE_PARTS];
+    int64_t n_damped;    /* Hessians that took more damping than asked for */
+    double damped_share; /* the most that any took */
+    char damped[200];    /* the first of their tensors */
+    int64_t n_dead;      /* inputs of products that are 0 for every token */
+} dq_calibrate_info;
+
+typedef struct dq_calibrate dq_calibrate;
+dq_status dq_calibrate_new(dq_calibrate **out, const dq_calibrate_settings *s, dq_err *err);
+void dq_calibrate_free(dq_calibrate *c); /* NULL allowed */
+const dq_calibrate_info *dq_calibrate_result(const dq_calibrate *c);
+/* For dq_quantize_settings; belongs to c. */
+const dq_quantize_method *dq_calibrate_method(const dq_calibrate *c);
+
+#endif
