@@ -160,6 +160,25 @@ static dq_status print_payloads(const dq_container *c, dq_err *err)
     return err->code;
 }
 
+/* The text that codes were chosen by. */
+static void print_method(const dq_container *c)
+{
+    dq_err ignored = {0};
+    json_t *recipe = NULL;
+    size_t len;
+    const char *text = dq_container_recipe(c, &len);
+    dq_json_parse(&recipe, text, len, "/config/recipe_json", &ignored);
+    const json_t *calib = json_object_get(recipe, "calib");
+    const char *method = json_string_value(json_object_get(recipe, "method"));
+    const char *file = json_string_value(json_object_get(calib, "file"));
+    if (method && file)
+        printf("method             %s, %lld ids of %s in %lld sequences of at most %lld\n", method,
+               (long long)json_integer_value(json_object_get(calib, "tokens")), file,
+               (long long)json_integer_value(json_object_get(calib, "sequences")),
+               (long long)json_integer_value(json_object_get(calib, "ctx")));
+    json_decref(recipe);
+}
+
 static void print_container(const dq_container *c, const dq_model *m)
 {
     const dq_container_info *i = dq_container_header(c);
@@ -177,6 +196,7 @@ static void print_container(const dq_container *c, const dq_model *m)
     else
         printf("packed             %d bits, group %s, %s scales\n", i->weight_bits, i->weight_group,
                i->scale_mode);
+    print_method(c);
     printf("attention logits   %d bits, grain %s\n", i->logit.bits, dq_grain_name[i->logit.grain]);
     print_kv(m);
     for (int k = 0; k < dq_container_n_sources(c); k++) {

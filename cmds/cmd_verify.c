@@ -22,7 +22,9 @@ static const dq_usage usage = {
     .about =
         "Reads every byte of a container and compares it with the hashes inside; scales must be "
         "finite. With --source the checkpoint is quantized again, in memory, and every byte "
-        "compared.",
+        "compared; codes that a calibration text chose (--method gptq) cannot be made again "
+        "without "
+        "it: their SQNR against the source must be the one on record.",
     .examples = "  dq verify model-4bit.h5\n"
                 "  dq verify model-4bit.h5 --source model\n",
     .min_args = 1,
@@ -34,6 +36,8 @@ typedef struct request {
     const char *source;
     int64_t threads;
     bool json;
+    int64_t n_by_sqnr; /* tensors whose codes could not be made again */
+    char method[32];
 } request;
 
 /* Checks everything; err keeps the first failure, the later ones are warnings. */
@@ -74,6 +78,8 @@ static dq_status check_source(request *r, const char *path, const dq_container *
              dq_quantize_compare(q, c, &p, err) != DQ_OK && err->code != DQ_STOPPED)
         dq_in(err, "%s: ", path);
     dq_progress_end(&bar);
+    if (q) r->n_by_sqnr = dq_quantize_result(q)->n_by_sqnr;
+    if (q && set.method_name) snprintf(r->method, sizeof r->method, "%s", set.method_name);
     dq_quantize_close(q);
     json_decref(recipe);
     return err->code;
@@ -93,6 +99,8 @@ static dq_status print_json(const request *r, const char *path, const dq_contain
     json_object_set_new(out, "datasets", json_integer(dq_container_n_payloads(c)));
     json_object_set_new(out, "ok", json_true());
     json_object_set_new(out, "source_checked", json_boolean(r->source != NULL));
+    if (r->n_by_sqnr)
+        json_object_set_new(out, "tensors_compared_by_sqnr", json_integer(r->n_by_sqnr));
     json_object_set_new(out, "content_sha256", json_string(i->content_sha256));
     json_array_append_new(json_object_get(doc, "results"), out);
     return dq_document_print(doc, err);
@@ -107,9 +115,12 @@ static dq_status run(request *r, const char *path, dq_err *err)
     if (err->code == DQ_OK && r->json)
         print_json(r, path, c, err);
     else if (err->code == DQ_OK)
-        printf("%s: %lld datasets, every byte as written%s\n", path,
+        printf("%s: %lld datasets, every byte as written%s", path,
                (long long)dq_container_n_payloads(c),
                r->source ? ", and as the source gives them" : "");
+    if (err->code == DQ_OK && !r->json && r->n_by_sqnr)
+        printf("; %lld tensors of %s by their SQNR", (long long)r->n_by_sqnr, r->method);
+    if (err->code == DQ_OK && !r->json) printf("\n");
     dq_container_close(c);
     return err->code;
 }

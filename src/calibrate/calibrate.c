@@ -99,9 +99,10 @@ static double factor_flop(double n)
     return n * n * n / 3;
 }
 
-static double rounding_flop(double rows, double n)
+static double rounding_flop(double rows, double n, dq_scale_mode mode)
 {
-    return 2 * rows * n * n; /* what is fed back, and the signal of the loss */
+    const int tries = mode == DQ_SEARCH ? DQ_GPTQ_TRIES : 1;
+    return (tries + 1) * rows * n * n; /* what is fed back, and the signal of the loss */
 }
 
 /* All work of a run with every projection coded. */
@@ -114,7 +115,7 @@ static double all_flop(const dq_model *m, double tokens)
         n += tokens * layer_flop(l);
         for (int k = 0; k < 7; k++) {
             const double cols = (double)all[k]->cols;
-            n += rounding_flop((double)all[k]->rows, cols);
+            n += rounding_flop((double)all[k]->rows, cols, DQ_SEARCH);
             /* k and v share the Hessian of q, up that of gate */
             if (k == 0 || k == 3 || k == 4 || k == 6)
                 n += hessian_flop(tokens, cols) + factor_flop(cols);
@@ -289,7 +290,8 @@ static dq_status round_tensor(job *j, const dq_quantize_tensor *t, const dq_weig
     if (err->code == DQ_OK) dq_coded_pack(out, codes, err);
     dq_codes_free(codes);
     if (err->code != DQ_OK) return err->code;
-    advance(j, DQ_CALIBRATE_ROUNDING, rounding_flop((double)w->rows, (double)w->cols), w->name);
+    advance(j, DQ_CALIBRATE_ROUNDING, rounding_flop((double)w->rows, (double)w->cols, t->spec.mode),
+            w->name);
     DQ_TRY(dq_quantize_feed_put(j->feed, t, &out->weight,
                                 loss.signal > 0 ? loss.error / loss.signal : 0, err));
     end_part(j->c, DQ_CALIBRATE_FILES, 0);

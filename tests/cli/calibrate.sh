@@ -1,0 +1,115 @@
+# calibrate.sh: dq quantize --method gptq; sourced by run.sh.
+pair=$repo/calib/pair
+cp "$pair/text.txt" text.txt
+printf '{"text": "a cold hare hears above the field slowly ."}\n{"text": ""}\n{"text": "the tall bear sees [ Tokyo 23 ] ."}\n' \
+    >few.jsonl
+set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-tokens 4000 --calib-ctx 100
+
+# what does not fit together
+try 2 "needs a text: --calib FILE" quantize "diff model" -o made.h5 --method gptq
+try 2 "method" quantize "diff model" -o made.h5 --method awq --calib text.txt
+try 2 "[-]-calib: --method nearest reads no text" quantize "diff model" -o made.h5 --calib text.txt
+try 2 "[-]-calib-tokens: --method nearest reads" quantize "diff model" -o made.h5 --calib-tokens 5
+try 2 "[-]-calib-ctx: expected at most the 512 positions" "$@" --calib-ctx 513
+try 6 "gone.txt" quantize "diff model" -o made.h5 --method gptq --calib gone.txt
+: >empty.txt
+try 3 "empty.txt: holds no text" quantize "diff model" -o made.h5 --method gptq --calib empty.txt
+printf '{"words": 3}\n' >wrong.jsonl
+try 3 "wrong.jsonl: line 1" quantize "diff model" -o made.h5 --method gptq --calib wrong.jsonl
+absent made.h5 made.h5.partial made.h5.journal
+
+# a dry run says what it would take and runs nothing
+try 0 "calibration  *gptq, 4000 ids in 40 sequences of at most 100" "$@" --dry-run
+try 0 "scratch  *7.20 MiB beside the output" "$@" --dry-run
+absent made.h5
+
+# the same bytes for any number of threads, and beside nothing else
+for n in 1 2 3; do
+    try 0 "content SHA-256" "$@" --threads $n --force
+    mv made.h5 "made $n.h5"
+done
+cmp -s "made 1.h5" "made 2.h5" && cmp -s "made 1.h5" "made 3.h5" || complain "calibrate: threads change the file"
+left=$(find . -name '.dq-scratch*')
+[ -z "$left" ] || complain "calibrate: scratch files are left: $left"
+
+# what a container remembers; its codes are compared with the source by their SQNR
+try 0 '"method": "gptq"' info "made 1.h5" --json
+try 0 '"file": "text.txt"' info "made 1.h5" --json
+try 0 "^method  *gptq, 4000 ids of text.txt in 40 sequences of at most 100" info "made 1.h5"
+try 0 "every byte as written, and as the source gives them; 14 tensors of gptq by their SQNR" \
+    verify "made 1.h5" --source "diff model"
+try 4 "made from another checkpoint" verify "made 1.h5" --source "plain model"
+
+# better than rounding to nearest on text that it has not seen, the loss of each tensor beside its SQNR
+try 0 '"loss"' "$@" --json --force
+json dq-quantize/1
+tail -c 20000 text.txt >unseen.txt
+try 0 "." quantize "diff model" -o near.h5 --scale search
+try 0 "." eval "diff model" near.h5 made.h5 --text unseen.txt --ctx 192 --csv kld.csv
+holds "KLD of gptq and of search" "$(column kld.csv 3 kld_nats) < $(column kld.csv 2 kld_nats) / 2"
+for form in "--bits 2 --group 50 --scale asym" "--bits 3 --group row" "--bits 8 --group tensor --scale absmax" \
+    "--bits 5 --group 7 --scale fullrange --scale-dtype f32" "--skip down_proj" "--bits 16"; do
+    # shellcheck disable=SC2086
+    try 0 "content SHA-256" "$@" --force --calib-tokens 300 $form
+    try 0 "as the source gives them" verify made.h5 --source "diff model"
+done
+rm -f made.h5 near.h5 kld.csv
+
+# little text: said, and enough to run
+try 0 "content SHA-256" quantize "diff model" -o made.h5 --method gptq --calib few.jsonl
+grep -q "warning: few.jsonl: gives [0-9]* ids in 2 sequences, 65536 were asked for" "$top/err" ||
+    complain "calibrate: a short text is not mentioned: $(cat "$top/err")"
+try 0 "content SHA-256" "$@" --calib-tokens 1 --calib-ctx 2 --force
+rm -f made.h5
+
+# ---- kill -9 at any moment: the rest of the run gives the same bytes
+done_lines() { grep -c 'done [0-9]' made.h5.journal 2>/dev/null || true; }
+# killed N COMMAND...: starts the run and kills it once N payloads are finished
+killed() {
+    want=$1
+    shift
+    "$dq" "$@" --progress never >/dev/null 2>&1 </dev/null &
+    child=$!
+    while [ "$(done_lines)0" -lt "${want}0" ] && kill -0 $child 2>/dev/null; do sleep 0.01; done
+    kill -KILL $child 2>/dev/null
+    wait $child 2>/dev/null
+    [ -e made.h5.partial ] || complain "calibrate: the run was over before it was killed behind payload $want"
+}
+try 0 "content SHA-256" "$@" --calib-tokens 19000 --threads 1
+mv made.h5 whole.h5
+set -- "$@" --calib-tokens 19000 --threads 1
+killed 1 "$@"
+killed 4 "$@" --resume
+killed 9 "$@" --resume
+killed 18 "$@" --resume
+try 4 "begun with another source or other settings" "$@" --resume --calib-tokens 18000
+try 4 "begun with another source or other settings" "$@" --resume --calib-ctx 90
+printf ' ' >>text.txt
+try 4 "begun with another source or other settings" "$@" --resume
+cp "$pair/text.txt" text.txt
+try 0 "taken over  *[1-9]" "$@" --resume
+cmp -s made.h5 whole.h5 || complain "calibrate: killed four times and resumed: other bytes"
+absent made.h5.partial made.h5.journal
+
+# Ctrl-C
+"$dq" "$@" --force --progress never >/dev/null 2>"$top/err" </dev/null &
+child=$!
+while [ "$(done_lines)0" -lt 40 ] && kill -0 $child 2>/dev/null; do sleep 0.01; done
+kill -TERM $child
+wait $child
+[ $? -eq 143 ] || complain "calibrate: not interrupted: $(cat "$top/err")"
+grep -q "is kept. Run the same command with --resume" "$top/err" || complain "calibrate: $(cat "$top/err")"
+try 0 "taken over  *[1-9]" "$@" --resume --force
+cmp -s made.h5 whole.h5 || complain "calibrate: interrupted and resumed: other bytes"
+left=$(find . -name '.dq-scratch*')
+[ -z "$left" ] || complain "calibrate: scratch files are left: $left"
+
+# inputs that are not finite: the product is named. A norm of 3.4e38 makes squares that no f32 holds.
+cp -r "plain model" "loud model"
+f="loud model/model.safetensors"
+head=$(od -An -t u8 -N 8 "$f")
+at=$(grep -a -o '"model.layers.1.input_layernorm.weight": *{[^}]*' "$f" | sed 's/.*"data_offsets": *\[\([0-9]*\).*/\1/')
+printf '\177\177' | dd of="$f" bs=1 seek=$((head + 8 + at)) conv=notrunc 2>/dev/null
+try 3 "model.layers.1.self_attn.q_proj.weight: inputs are not finite on the calibration text" \
+    quantize "loud model" -o loud.h5 --method gptq --calib text.txt --calib-tokens 500
+rm -rf "loud model" loud.h5*
