@@ -5,6 +5,7 @@
 
 #include "base/os.h"
 #include "calibrate/f64_tile.h"
+#include "calibrate/scale_refit.h"
 #include "tensor/quant_search.h"
 
 #include <math.h>
@@ -267,8 +268,28 @@ static dq_status try_variants(dq_codes *c, dq_gptq_loss *loss, const float *w, c
     return err->code;
 }
 
+/* Scales found anew from the codes, and a rounding by them. */
+static dq_status refit(dq_codes *c, dq_gptq_loss *loss, const float *w, const dq_hessian *h,
+                       int times, dq_err *err)
+{
+    const dq_code_shape s = c->shape;
+    dq_codes *other = NULL;
+    dq_gptq_loss *its = dq_block_new((size_t)s.rows, sizeof *its, err);
+    if (its) dq_codes_new(&other, s.rows, s.cols, &c->spec, err);
+    for (int i = 0; err->code == DQ_OK && i < times; i++) {
+        memcpy(other->code, c->code, (size_t)(s.rows * s.cols));
+        memcpy(other->grid, c->grid, (size_t)(s.rows * s.groups) * sizeof *c->grid);
+        dq_scale_refit(other, w, h, err);
+        if (err->code == DQ_OK) dq_gptq_round(other, w, h, its, err);
+        if (err->code == DQ_OK) take_better_rows(c, loss, other, its);
+    }
+    dq_codes_free(other);
+    dq_block_free(its);
+    return err->code;
+}
+
 dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, const dq_hessian *h,
-                  const dq_quant_spec *spec, dq_gptq_loss *loss, dq_err *err)
+                  const dq_quant_spec *spec, int refits, dq_gptq_loss *loss, dq_err *err)
 {
     dq_gptq_loss *each = dq_block_new((size_t)rows, sizeof *each, err), all = {0};
     const rounding signal = {.w = w, .rows = rows, .h = h, .loss = each};
@@ -278,6 +299,8 @@ dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, co
         dq_gptq_round(*out, w, h, each, err);
         if (err->code == DQ_OK && spec->mode == DQ_SEARCH && (*out)->shape.grid_rows == rows)
             try_variants(*out, each, w, h, err);
+        if (err->code == DQ_OK && refits > 0 && (*out)->shape.grid_rows == rows)
+            refit(*out, each, w, h, refits, err);
         if (err->code == DQ_OK && loss) run_strips(&signal, err);
     }
     for (int64_t r = 0; err->code == DQ_OK && r < rows; r++) {

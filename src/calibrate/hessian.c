@@ -55,7 +55,7 @@ void dq_hessian_begin(dq_hessian *h, int64_t n)
     memset(h->a, 0, (size_t)(n * h->ld) * sizeof *h->a);
 }
 
-static void transpose(float *dst, dq_mat x)
+void dq_hessian_transpose(float *dst, dq_mat x)
 {
     enum { STEP = 16 };
 #pragma omp parallel for schedule(static)
@@ -69,7 +69,7 @@ static void transpose(float *dst, dq_mat x)
 
 static void add_block(dq_hessian *h, dq_backend *b, dq_mat x)
 {
-    transpose(h->block, x);
+    dq_hessian_transpose(h->block, x);
     for (int64_t i = 0; i < h->n; i += TILE) {
         const int64_t end = i + TILE < h->n ? i + TILE : h->n;
         const dq_weight inputs = {.name = "inputs",

@@ -32,6 +32,8 @@ int64_t dq_hessian_bytes(int64_t max_n);
 void dq_hessian_begin(dq_hessian *h, int64_t n);
 /* Adds rows of x[rows, n], host memory, with the products of a backend that computes in host memory. */
 void dq_hessian_add(dq_hessian *h, dq_backend *b, dq_mat x);
+/* dst[cols, rows] = x^T, on all threads. */
+void dq_hessian_transpose(float *dst, dq_mat x);
 /* Mean over rows, order by descending diagonal (the lower column first among equals), damping `share` of the mean
  * diagonal, and the factor. Where that is not positive definite, ten times more, at most DQ_HESSIAN_TRIES times in all:
  * damping_share says what it took. A column without any input is left out of feedback. The sums are lost. DQ_DAMAGED for

@@ -46,6 +46,12 @@ static void encode(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
     dq_quant_encode_back(q, got, w, n, s->bits, g.scale, s->mode);
 }
 
+static int level(int8_t q, dq_grid g, const dq_quant_spec *s)
+{
+    (void)g, (void)s;
+    return q;
+}
+
 static void put(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g, const dq_quant_spec *s)
 {
     dq_weight_part_put_scale(part[1], group, g.scale, s->scale_dtype);
@@ -64,5 +70,6 @@ const dq_weight_format dq_format_int = {
     .grid = grid,
     .fit = fit,
     .encode = encode,
+    .level = level,
     .put = put,
 };

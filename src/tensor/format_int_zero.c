@@ -88,6 +88,11 @@ static void encode(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
     for (int64_t i = 0; i < n; i++) q[i] = (int8_t)(q[i] + shift);
 }
 
+static int level(int8_t q, dq_grid g, const dq_quant_spec *s)
+{
+    return q + (1 << (s->bits - 1)) - g.zero;
+}
+
 static void put(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g, const dq_quant_spec *s)
 {
     const int64_t bit = group * s->bits;
@@ -113,5 +118,6 @@ const dq_weight_format dq_format_int_zero = {
     .grid = grid,
     .fit = fit,
     .encode = encode,
+    .level = level,
     .put = put,
 };

@@ -91,6 +91,8 @@ typedef struct dq_weight_format {
     /* q[n] as dq_quant_pack_row takes them, u - 2^(bits-1), and got[n], the values that they stand for. */
     void (*encode)(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
                    const dq_quant_spec *s);
+    /* The integer that the scale of g multiplies for a code as encode gives it. */
+    int (*level)(int8_t q, dq_grid g, const dq_quant_spec *s);
     /* Stores the grid of one group in a row of every part but the codes (zeroed memory). */
     void (*put)(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g,
                 const dq_quant_spec *s);

@@ -188,7 +188,7 @@ static void check_golden(const golden *g, const dq_hessian *h, const float *w, c
     dq_err err = {0};
     dq_codes *c;
     dq_gptq_loss loss;
-    assert_int_equal(dq_gptq(&c, w, rows, h->n, h, spec, &loss, &err), DQ_OK);
+    assert_int_equal(dq_gptq(&c, w, rows, h->n, h, spec, 0, &loss, &err), DQ_OK);
     snprintf(key, sizeof key, "%s.code", name);
     const uint8_t *code = golden_find(g, key)->data;
     for (int64_t i = 0; i < rows * h->n; i++) {
@@ -261,7 +261,7 @@ static void little_is_known(void **unused)
         dq_gptq_loss loss;
         double plain = 0, rounded = 0;
         assert_int_equal(dq_hessian_factor(h, 0.01, "x", &err), DQ_OK);
-        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &spec, &loss, &err), DQ_OK);
+        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &spec, 0, &loss, &err), DQ_OK);
         for (int r = 0; r < ROWS; r++) {
             double mine = 0, other = 0;
             for (int i = 0; i < N; i++) {
@@ -302,7 +302,7 @@ static void packed_codes_read_back(void **unused)
                 dq_coded coded;
                 dq_hessian *h = hessian_of(w, 0, N, 1);
                 assert_int_equal(dq_hessian_factor(h, 0.01, "x", &err), DQ_OK);
-                assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &spec, NULL, &err), DQ_OK);
+                assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &spec, 0, NULL, &err), DQ_OK);
                 assert_int_equal(dq_coded_pack(&coded, c, &err), DQ_OK);
                 dq_weight_dequantize_rows(back, &coded.weight, 0, ROWS);
                 for (int i = 0; i < ROWS * N; i++) {

@@ -1,0 +1,190 @@
+/* scale_refit: see scale_refit.h. Group by group the rows of H that belong to it are gathered from the triangle that keeps H in
+ * the order of rounding, and multiply the integers of 64 matrix rows at a time; what comes of it and the integers of another
+ * group give one entry of each row's system.
+ * SPDX-License-Identifier: MIT */
+#include "calibrate/scale_refit.h"
+
+#include "base/os.h"
+#include "calibrate/cholesky.h"
+#include "calibrate/f64_tile.h"
+#include "tensor/quant_search.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ROWS = DQ_F64_TILE, CHUNK = 8 * ROWS /* matrix rows in memory at a time */ };
+
+typedef struct refit {
+    dq_codes *c;
+    const float *w;
+    const dq_hessian *h;
+    int64_t groups, ld; /* ld: of a system */
+    int64_t *place;     /* [n] of a column in the order of rounding */
+    double *panel;      /* [group_size, panel_ld] rows of H */
+    int64_t panel_ld;
+    double *level, *weight; /* [CHUNK / 64][n, 64] integers and values of rows, transposed */
+    double *left, *right;   /* [CHUNK][groups, ld] and [CHUNK][ld]: the systems */
+} refit;
+
+static int64_t least(int64_t x, int64_t y)
+{
+    return x < y ? x : y;
+}
+
+static void refit_free(refit *f)
+{
+    dq_block_free(f->place);
+    dq_block_free(f->panel);
+    dq_block_free(f->level);
+    dq_block_free(f->weight);
+    dq_block_free(f->left);
+    dq_block_free(f->right);
+}
+
+static dq_status refit_new(refit *f, dq_codes *c, const float *w, const dq_hessian *h, dq_err *err)
+{
+    const size_t n = (size_t)h->n,
+                 rows = (size_t)least(CHUNK, (c->shape.rows + ROWS - 1) / ROWS * ROWS);
+    *f = (refit){.c = c, .w = w, .h = h, .groups = c->shape.groups};
+    f->ld = dq_cholesky_stride(f->groups);
+    f->panel_ld = (h->n + 7) / 8 * 8;
+    f->place = dq_block_new(n, sizeof *f->place, err);
+    f->panel =
+        dq_block_new((size_t)c->shape.group_size, (size_t)f->panel_ld * sizeof *f->panel, err);
+    f->level = dq_block_new(n, rows * sizeof *f->level, err);
+    f->weight = dq_block_new(n, rows * sizeof *f->weight, err);
+    f->left = dq_block_new(rows * (size_t)f->groups, (size_t)f->ld * sizeof *f->left, err);
+    f->right = dq_block_new(rows, (size_t)f->ld * sizeof *f->right, err);
+    if (err->code != DQ_OK) {
+        refit_free(f);
+        return err->code;
+    }
+    for (int64_t i = 0; i < h->n; i++) f->place[h->order[i]] = i;
+    return DQ_OK;
+}
+
+static void load(refit *f, int64_t first, int64_t rows)
+{
+    const dq_code_shape *s = &f->c->shape;
+    const dq_weight_format *format = dq_weight_format_of_mode(f->c->spec.mode);
+    const int64_t strips = (rows + ROWS - 1) / ROWS;
+    memset(f->level, 0, (size_t)(strips * ROWS * s->cols) * sizeof *f->level);
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t at = (first + r) * s->cols, to = r / ROWS * s->cols * ROWS + r % ROWS;
+        for (int64_t i = 0; i < s->cols; i++) {
+            const dq_grid g = dq_codes_grid(f->c, first + r, i);
+            f->level[to + i * ROWS] = format->level(f->c->code[at + i], g, &f->c->spec);
+            f->weight[to + i * ROWS] = (double)f->w[at + i];
+        }
+    }
+    memset(f->left, 0, (size_t)(rows * f->groups * f->ld) * sizeof *f->left);
+    memset(f->right, 0, (size_t)(rows * f->ld) * sizeof *f->right);
+}
+
+/* Rows begin .. end - 1 of H + damping I, columns in the matrix's order. */
+static void gather(refit *f, int64_t begin, int64_t end)
+{
+    const dq_hessian *h = f->h;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = begin; i < end; i++) {
+        double *to = f->panel + (i - begin) * f->panel_ld;
+        const int64_t p = f->place[i];
+        for (int64_t j = 0; j < h->n; j++) {
+            const int64_t q = f->place[j];
+            to[j] = h->a[least(p, q) * h->ld + (p > q ? p : q)];
+        }
+        to[i] = h->diagonal[i] + h->damping;
+    }
+}
+
+/* Row `group` of the systems of 64 rows. */
+static void fill(refit *f, int64_t strip, int64_t rows, int64_t group, int64_t begin, int64_t end)
+{
+    _Alignas(64) double tile[ROWS * ROWS];
+    const int64_t n = f->h->n, size = f->c->shape.group_size;
+    const double *level = f->level + strip * n * ROWS, *weight = f->weight + strip * n * ROWS;
+    for (int64_t c = 0; c < n; c += ROWS) {
+        const int64_t cols = least(ROWS, n - c);
+        memset(tile, 0, sizeof tile);
+        dq_f64_tile_add(tile, f->panel + c, f->panel_ld, level + begin * ROWS, (cols + 3) / 4 * 4,
+                        end - begin);
+        for (int64_t i = 0; i < cols; i++) {
+            const int64_t other = (c + i) / size;
+            for (int64_t r = 0; r < rows; r++) {
+                const int64_t row = strip * ROWS + r;
+                const double x = tile[i * ROWS + r];
+                f->left[(row * f->groups + group) * f->ld + other] += x * level[(c + i) * ROWS + r];
+                f->right[row * f->ld + group] += x * weight[(c + i) * ROWS + r];
+            }
+        }
+    }
+}
+
+/* The scales of a row whose system is complete, in place of right. False: it has no single solution. */
+static bool solve(double *left, double *right, int64_t n, int64_t ld, dq_err *err)
+{
+    int64_t bad;
+    for (int64_t i = 0; i < n; i++) { /* a group of zeros says nothing of its scale */
+        if (left[i * ld + i] == 0) left[i * ld + i] = 1;
+    }
+    if (dq_cholesky(&bad, left, n, ld, err) != DQ_OK || bad >= 0) return false;
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t k = 0; k < i; k++) right[i] -= left[i * ld + k] * right[k];
+        right[i] /= left[i * ld + i];
+    }
+    for (int64_t i = n - 1; i >= 0; i--) {
+        for (int64_t k = i + 1; k < n; k++) right[i] -= left[k * ld + i] * right[k];
+        right[i] /= left[i * ld + i];
+    }
+    return true;
+}
+
+static void take(const refit *f, int64_t row, const double *scale)
+{
+    dq_grid *grid = f->c->grid + row * f->groups;
+    const dq_dtype type = f->c->spec.scale_dtype;
+    for (int64_t g = 0; g < f->groups; g++) {
+        const float got = dq_quant_stored_scale((float)scale[g], type);
+        const float ratio = got / grid[g].scale; /* NaN and infinity where the old one is 0 */
+        const bool fits = type != DQ_F16 || dq_quant_scale_fits_f16(got);
+        if (ratio >= 0.5f && ratio <= 2 && fits) grid[g].scale = got;
+    }
+}
+
+static dq_status refit_chunk(refit *f, int64_t first, dq_err *err)
+{
+    const dq_code_shape *s = &f->c->shape;
+    const int64_t rows = least(CHUNK, s->rows - first);
+    load(f, first, rows);
+    for (int64_t g = 0; g < f->groups; g++) {
+        const int64_t begin = g * s->group_size, end = least(begin + s->group_size, s->cols);
+        DQ_TRY(dq_os_check_stop(err));
+        gather(f, begin, end);
+#pragma omp parallel for schedule(dynamic)
+        for (int64_t t = 0; t < (rows + ROWS - 1) / ROWS; t++)
+            fill(f, t, least(ROWS, rows - t * ROWS), g, begin, end);
+    }
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        dq_err mine = {0};
+        double *right = f->right + r * f->ld;
+        if (solve(f->left + r * f->groups * f->ld, right, f->groups, f->ld, &mine))
+            take(f, first + r, right);
+#pragma omp critical(dq_scale_refit_error)
+        dq_fail_as(err, &mine);
+    }
+    return err->code;
+}
+
+dq_status dq_scale_refit(dq_codes *c, const float *w, const dq_hessian *h, dq_err *err)
+{
+    refit f;
+    if (c->shape.cols != h->n) return dq_fail(err, DQ_BUG, "scales: inputs of another product");
+    if (c->shape.grid_rows == 1 && c->shape.rows > 1) return DQ_OK;
+    DQ_TRY(refit_new(&f, c, w, h, err));
+    for (int64_t r = 0; err->code == DQ_OK && r < c->shape.rows; r += CHUNK)
+        refit_chunk(&f, r, err);
+    refit_free(&f);
+    return err->code;
+}
