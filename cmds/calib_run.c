@@ -9,7 +9,16 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const methods[] = {"nearest", "gptq"};
+enum { METHODS = 1 + DQ_CALIBRATE_RULES };
+
+/* The rule of a name; NULL: rounding to nearest, which has none. */
+static const dq_calibrate_rule *rule_named(const char *name)
+{
+    for (int i = 0; i < DQ_CALIBRATE_RULES; i++) {
+        if (strcmp(dq_calibrate_rules[i].name, name) == 0) return &dq_calibrate_rules[i];
+    }
+    return NULL;
+}
 
 bool dq_calib_run_wanted(const dq_calib_run *c)
 {
@@ -19,7 +28,9 @@ bool dq_calib_run_wanted(const dq_calib_run *c)
 dq_status dq_calib_run_check(const dq_calib_run *c, dq_err *err)
 {
     const char *left = c->file ? "calib" : c->tokens ? "calib-tokens" : c->ctx ? "calib-ctx" : NULL;
-    if (dq_options_word(c->method, "method", methods, 2, err) < 0) return err->code;
+    const char *methods[METHODS] = {"nearest"};
+    for (int i = 0; i < DQ_CALIBRATE_RULES; i++) methods[i + 1] = dq_calibrate_rules[i].name;
+    if (dq_options_word(c->method, "method", methods, METHODS, err) < 0) return err->code;
     if (dq_calib_run_wanted(c) && !c->file)
         return dq_fail(err, DQ_USAGE,
                        "--method %s needs a text: --calib FILE. Without one, --scale search is the "
@@ -36,8 +47,12 @@ dq_status dq_calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, const c
 {
     if (!dq_calib_run_wanted(c)) return DQ_OK;
     DQ_TRY(dq_backend_open(&c->backend, "cpu", (int)threads, err));
-    const dq_calibrate_settings s = {
-        .path = c->file, .tokens = c->tokens, .ctx = c->ctx, .backend = c->backend, .out = out};
+    const dq_calibrate_settings s = {.rule = rule_named(c->method),
+                                     .path = c->file,
+                                     .tokens = c->tokens,
+                                     .ctx = c->ctx,
+                                     .backend = c->backend,
+                                     .out = out};
     DQ_TRY(dq_calibrate_new(&c->calibrate, &s, err));
     set->method = dq_calibrate_method(c->calibrate);
     return DQ_OK;

@@ -15,10 +15,12 @@ typedef struct dq_calib_run {
 } dq_calib_run;
 #define DQ_CALIB_RUN_OPTIONS(c)                                                                    \
     dq_opt_heading("calibration:"),                                                                \
-        dq_opt_text("method", "NAME", &(c).method,                                                 \
-                    "nearest (each value to its nearest code) or gptq (needs --calib): layer by "  \
-                    "layer, errors of columns made up for by those still to be rounded (default "  \
-                    "nearest)"),                                                                   \
+        dq_opt_text(                                                                               \
+            "method", "NAME", &(c).method,                                                         \
+            "nearest: each value to its nearest code; gptq, which needs --calib: layer by "        \
+            "layer, errors of columns made up for by those still to be rounded; align: "           \
+            "gptq of weights that first make up for what was lost before them, in twice "          \
+            "the time (default nearest)"),                                                         \
         dq_opt_text("calib", "FILE", &(c).file,                                                    \
                     "text that the model is to keep predicting: plain, or .jsonl of {\"text\"}; "  \
                     "not the text that it is scored with later"),                                  \

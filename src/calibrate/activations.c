@@ -1,17 +1,18 @@
-/* activations: see activations.h. The stream comes first in the file, the other matrix behind it.
+/* activations: see activations.h. Streams come first in the file, the other matrix behind them.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/activations.h"
 
-int64_t dq_activations_bytes(int64_t rows, int64_t dim, int64_t width)
+int64_t dq_activations_bytes(int64_t rows, int64_t dim, int streams, int64_t width)
 {
-    return rows * (dim + width) * (int64_t)sizeof(float);
+    return rows * (streams * dim + width) * (int64_t)sizeof(float);
 }
 
 dq_status dq_activations_open(dq_activations *a, dq_backend *b, const char *beside, int64_t rows,
-                              int64_t dim, int64_t width, dq_err *err)
+                              int64_t dim, int streams, int64_t width, dq_err *err)
 {
-    *a = (dq_activations){.b = b, .rows = rows, .dim = dim, .width = width};
-    return dq_scratch_file_open(&a->file, beside, dq_activations_bytes(rows, dim, width), err);
+    *a = (dq_activations){.b = b, .rows = rows, .dim = dim, .streams = streams, .width = width};
+    return dq_scratch_file_open(&a->file, beside, dq_activations_bytes(rows, dim, streams, width),
+                                err);
 }
 
 void dq_activations_close(dq_activations *a)
@@ -34,8 +35,8 @@ static dq_status reserve(dq_activations *a, size_t bytes, dq_err *err)
 
 static int64_t place_of(const dq_activations *a, dq_activations_kind kind, int64_t first, dq_mat m)
 {
-    const int64_t before = kind == DQ_ACTIVATIONS_OTHER ? a->rows * a->dim : 0;
-    return (before + first * m.cols) * (int64_t)sizeof(float);
+    const int before = kind == DQ_ACTIVATIONS_OTHER ? a->streams : (int)kind; /* streams */
+    return (before * a->rows * a->dim + first * m.cols) * (int64_t)sizeof(float);
 }
 
 dq_status dq_activations_put(dq_activations *a, dq_activations_kind kind, int64_t first, dq_mat m,

@@ -9,21 +9,24 @@
 
 typedef enum dq_activations_kind {
     DQ_ACTIVATIONS_STREAM, /* [rows, dim] */
-    DQ_ACTIVATIONS_OTHER   /* [rows, at most width], as wide as what is put */
+    DQ_ACTIVATIONS_BEFORE, /* [rows, dim] the stream of the model before rounding, where two are kept */
+    DQ_ACTIVATIONS_OTHER /* [rows, at most width], as wide as what is put */
 } dq_activations_kind;
 
 typedef struct dq_activations {
     dq_scratch_file file;
     dq_backend *b;
     int64_t rows, dim, width;
-    void *host; /* between file and backend */
+    int streams; /* 1 or 2 */
+    void *host;  /* between file and backend */
     size_t host_bytes;
 } dq_activations;
 
-int64_t dq_activations_bytes(int64_t rows, int64_t dim, int64_t width); /* of the file */
+int64_t dq_activations_bytes(int64_t rows, int64_t dim, int streams,
+                             int64_t width); /* of the file */
 /* DQ_FILE, DQ_RESOURCE. */
 dq_status dq_activations_open(dq_activations *a, dq_backend *b, const char *beside, int64_t rows,
-                              int64_t dim, int64_t width, dq_err *err);
+                              int64_t dim, int streams, int64_t width, dq_err *err);
 void dq_activations_close(dq_activations *a); /* {.file.fd = -1} allowed */
 /* Rows first .. of backend memory m, whose columns are those of the matrix. Both wait for the backend, and give its error. */
 dq_status dq_activations_put(dq_activations *a, dq_activations_kind kind, int64_t first, dq_mat m,

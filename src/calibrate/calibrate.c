@@ -7,6 +7,7 @@
 #include "base/os.h"
 #include "calibrate/activations.h"
 #include "calibrate/gptq.h"
+#include "calibrate/reference.h"
 #include "engine/layer_steps.h"
 #include "engine/memory_fit.h"
 #include "quantize/quantize_tensor.h"
@@ -17,6 +18,16 @@
 
 const char *const dq_calibrate_part_name[DQ_CALIBRATE_PARTS] = {"forward", "hessians", "factors",
                                                                 "rounding", "files"};
+
+const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES] = {
+    {.name = "gptq",
+     .about = "layer by layer, errors of columns made up for by those still to be rounded"},
+    {.name = "align",
+     .about =
+         "the same of weights that first make up for what was lost before them; twice the time",
+     .aligns = true,
+     .refits = 2},
+};
 
 enum { CHUNK_ROWS = 2048, FLOP_PER_BYTE = 256 }; /* of a pass; of work that counts as a byte */
 
@@ -43,6 +54,7 @@ typedef struct job {
     dq_backend *b;
     dq_activations act;
     dq_hessian *h;
+    dq_reference ref; /* of a rule that aligns */
     chunk *chunk;
     int64_t n_chunks, max_rows, y_cols;
     dq_mat x, hidden, q, k, v, y, angles, lambda, gate, up; /* of max_rows rows */
@@ -99,23 +111,39 @@ static double factor_flop(double n)
     return n * n * n / 3;
 }
 
-static double rounding_flop(double rows, double n, dq_scale_mode mode)
+static double rounding_flop(double rows, double n, dq_scale_mode mode, int refits)
 {
     const int tries = mode == DQ_SEARCH ? DQ_GPTQ_TRIES : 1;
-    return (tries + 1) * rows * n * n; /* what is fed back, and the signal of the loss */
+    /* what is fed back, and the signal of the loss; H once and a rounding for new scales */
+    return (tries + 1 + 3 * refits) * rows * n * n;
+}
+
+static double cross_flop(double rows, double m, double n)
+{
+    return 2 * rows * m * n;
+}
+
+/* What a rule that aligns adds to a layer: the other forward pass, o and down once more, sums and solutions. */
+static double align_flop(const dq_model *m, const dq_layer *l, double tokens)
+{
+    const double dim = m->dim, y = (double)l->o.cols, ffn = m->ffn;
+    double n = tokens * (layer_flop(l) + 2 * dim * (y + ffn));
+    n += 2 * cross_flop(tokens, dim, dim) + cross_flop(tokens, dim, y) +
+         cross_flop(tokens, dim, ffn);
+    return n + 2 * dim * (2 * dim * dim + y * y + ffn * ffn);
 }
 
 /* All work of a run with every projection coded. */
-static double all_flop(const dq_model *m, double tokens)
+static double all_flop(const dq_model *m, const dq_calibrate_rule *rule, double tokens)
 {
     double n = 0;
     for (int i = 0; i < m->n_layers; i++) {
         const dq_layer *l = &m->layer[i];
         const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-        n += tokens * layer_flop(l);
+        n += tokens * layer_flop(l) + (rule->aligns ? align_flop(m, l, tokens) : 0);
         for (int k = 0; k < 7; k++) {
             const double cols = (double)all[k]->cols;
-            n += rounding_flop((double)all[k]->rows, cols, DQ_SEARCH);
+            n += rounding_flop((double)all[k]->rows, cols, DQ_SEARCH, rule->refits);
             /* k and v share the Hessian of q, up that of gate */
             if (k == 0 || k == 3 || k == 4 || k == 6)
                 n += hessian_flop(tokens, cols) + factor_flop(cols);
@@ -260,6 +288,13 @@ static void add_inputs(job *j, dq_mat x)
     advance(j, DQ_CALIBRATE_HESSIANS, hessian_flop((double)x.rows, (double)x.cols), "hessians");
 }
 
+/* Of the sums of what the rounded model lacks, m outputs. */
+static void end_lacks(job *j, int64_t rows, int64_t n)
+{
+    advance(j, DQ_CALIBRATE_HESSIANS, cross_flop((double)rows, (double)j->ref.sums->m, (double)n),
+            "hessians");
+}
+
 static dq_status factor(job *j, const char *name, dq_err *err)
 {
     dq_calibrate_info *info = &j->c->info;
@@ -272,6 +307,10 @@ static dq_status factor(job *j, const char *name, dq_err *err)
         if (j->h->damping_share > info->damped_share) info->damped_share = j->h->damping_share;
     }
     advance(j, DQ_CALIBRATE_FACTORS, factor_flop((double)j->h->n), name);
+    if (!j->ref.act) return DQ_OK;
+    DQ_TRY(dq_reference_solve(&j->ref, j->h, name, err));
+    const double n = (double)j->h->n;
+    advance(j, DQ_CALIBRATE_FACTORS, 2 * (double)j->ref.sums->m * n * n, name);
     return DQ_OK;
 }
 
@@ -285,13 +324,16 @@ static dq_status round_tensor(job *j, const dq_quantize_tensor *t, const dq_weig
     if (!f32) return err->code;
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < w->rows; r++) dq_weight_dequantize_rows(f32 + r * w->cols, w, r, r + 1);
-    dq_gptq(&codes, f32, w->rows, w->cols, j->h, &t->spec, &loss, err);
+    if (j->ref.act) dq_reference_correct(&j->ref, f32, w->rows, &t->spec, err);
+    const int refits = j->c->set.rule->refits;
+    if (err->code == DQ_OK)
+        dq_gptq(&codes, f32, w->rows, w->cols, j->h, &t->spec, refits, &loss, err);
     dq_block_free(f32);
     if (err->code == DQ_OK) dq_coded_pack(out, codes, err);
     dq_codes_free(codes);
     if (err->code != DQ_OK) return err->code;
-    advance(j, DQ_CALIBRATE_ROUNDING, rounding_flop((double)w->rows, (double)w->cols, t->spec.mode),
-            w->name);
+    advance(j, DQ_CALIBRATE_ROUNDING,
+            rounding_flop((double)w->rows, (double)w->cols, t->spec.mode, refits), w->name);
     DQ_TRY(dq_quantize_feed_put(j->feed, t, &out->weight,
                                 loss.signal > 0 ? loss.error / loss.signal : 0, err));
     end_part(j->c, DQ_CALIBRATE_FILES, 0);
@@ -325,16 +367,30 @@ static dq_status round_weights(job *j, dq_weight *const *w, int n, bool sums, dq
 
 /* ---- Passes of a layer ---- */
 
+/* Behind add_inputs(s->h), where there is a reference. */
+static dq_status add_lacking_inputs(job *j, const chunk *k, const dq_layer_steps *s,
+                                    void (*norm)(const dq_layer_steps *s), dq_err *err)
+{
+    if (!j->ref.act) return DQ_OK;
+    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+    end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    dq_reference_add_inputs(&j->ref, s, norm);
+    end_lacks(j, s->h.rows, s->h.cols);
+    return DQ_OK;
+}
+
 static dq_status pass_qkv(job *j, dq_err *err)
 {
     dq_layer *l = &j->layer;
     const dq_weight *const in[] = {&l->q, &l->k, &l->v};
     const bool sums = begin_sums(j, in, 3);
+    if (j->ref.act) dq_reference_begin_inputs(&j->ref, l->q.cols);
     for (int64_t i = 0; sums && i < j->n_chunks; i++) {
         const dq_layer_steps s = steps_of(j, &j->chunk[i]);
         DQ_TRY(get_stream(j, &j->chunk[i], err));
         dq_layer_steps_norm_attn(&s);
         add_inputs(j, s.h);
+        DQ_TRY(add_lacking_inputs(j, &j->chunk[i], &s, dq_layer_steps_norm_attn, err));
     }
     return round_weights(j, (dq_weight *const[]){&l->q, &l->k, &l->v}, 3, sums, err);
 }
@@ -344,12 +400,11 @@ static double rows_flop(const dq_weight *w, int64_t rows)
     return 2 * (double)rows * (double)w->rows * (double)w->cols;
 }
 
-/* y of one chunk, in a cache that lives as long. */
-static dq_status attend(job *j, const chunk *k, dq_err *err)
+/* y of one chunk and the stream in s, in a cache that lives as long. */
+static dq_status attend(job *j, const chunk *k, dq_layer_steps s, dq_err *err)
 {
     const dq_ops *op = j->b->ops;
     const dq_attend_args plain = {.logit = dq_logit_plain};
-    dq_layer_steps s = steps_of(j, k);
     union { /* handles of this chunk; the batch is read-only for everybody else */
         const int32_t *in;
         int32_t *out;
@@ -373,17 +428,39 @@ static dq_status attend(job *j, const chunk *k, dq_err *err)
     return err->code;
 }
 
+/* Takes the reference through attention, o included. */
+static dq_status reference_attend(job *j, const chunk *k, dq_err *err)
+{
+    const dq_layer_steps rounded = steps_of(j, k);
+    const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
+    begin_part(j->c);
+    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+    end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    DQ_TRY(attend(j, k, s, err));
+    dq_layer_steps_out(&s);
+    DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
+    advance(j, DQ_CALIBRATE_FORWARD, rows_flop(&s.layer->o, k->batch.n_rows), "attention");
+    return DQ_OK;
+}
+
 static dq_status pass_attend(job *j, dq_err *err)
 {
     const dq_weight *const in[] = {&j->layer.o};
     const bool sums = begin_sums(j, in, 1);
+    if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.o.cols);
     for (int64_t i = 0; i < j->n_chunks; i++) {
-        const dq_mat y = first_rows(j->y, j->chunk[i].batch.n_rows);
-        DQ_TRY(get_stream(j, &j->chunk[i], err));
-        DQ_TRY(attend(j, &j->chunk[i], err));
-        DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, j->chunk[i].first, y, err));
+        const chunk *k = &j->chunk[i];
+        const dq_layer_steps s = steps_of(j, k);
+        if (j->ref.act) DQ_TRY(reference_attend(j, k, err));
+        DQ_TRY(get_stream(j, k, err));
+        DQ_TRY(attend(j, k, s, err));
+        DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
         end_part(j->c, DQ_CALIBRATE_FILES, 0);
-        if (sums) add_inputs(j, y);
+        if (!sums) continue;
+        add_inputs(j, s.y);
+        if (!j->ref.act) continue;
+        dq_reference_add_attention(&j->ref, &s, j->number);
+        end_lacks(j, s.y.rows, s.y.cols);
     }
     return round_weights(j, (dq_weight *const[]){&j->layer.o}, 1, sums, err);
 }
@@ -393,6 +470,7 @@ static dq_status pass_out(job *j, dq_err *err)
     dq_layer *l = &j->layer;
     const dq_weight *const in[] = {&l->gate, &l->up};
     const bool sums = begin_sums(j, in, 2);
+    if (j->ref.act) dq_reference_begin_inputs(&j->ref, l->gate.cols);
     for (int64_t i = 0; i < j->n_chunks; i++) {
         const chunk *k = &j->chunk[i];
         const dq_layer_steps s = steps_of(j, k);
@@ -405,6 +483,7 @@ static dq_status pass_out(job *j, dq_err *err)
         if (!sums) continue;
         dq_layer_steps_norm_ffn(&s);
         add_inputs(j, s.h);
+        DQ_TRY(add_lacking_inputs(j, k, &s, dq_layer_steps_norm_ffn, err));
     }
     return round_weights(j, (dq_weight *const[]){&l->gate, &l->up}, 2, sums, err);
 }
@@ -422,8 +501,27 @@ static dq_status gate_up(job *j, const chunk *k, bool sums, dq_err *err)
         advance(j, DQ_CALIBRATE_FORWARD, 2 * rows_flop(&j->layer.gate, n), "feed-forward");
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first + at, gate, err));
         end_part(j->c, DQ_CALIBRATE_FILES, 0);
-        if (sums) add_inputs(j, gate);
+        if (!sums) continue;
+        add_inputs(j, gate);
+        if (!j->ref.act) continue;
+        dq_reference_add_down(&j->ref, &s, j->number, at, gate);
+        end_lacks(j, n, gate.cols);
     }
+    return DQ_OK;
+}
+
+/* Takes the reference through the rest of the layer. */
+static dq_status reference_feed_forward(job *j, const chunk *k, dq_err *err)
+{
+    const dq_layer_steps rounded = steps_of(j, k);
+    const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
+    begin_part(j->c);
+    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+    dq_reference_feed_forward(&s, j->gate, j->up);
+    DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
+    const double flop =
+        2 * rows_flop(&s.layer->gate, s.x.rows) + rows_flop(&s.layer->down, s.x.rows);
+    advance(j, DQ_CALIBRATE_FORWARD, flop, "feed-forward");
     return DQ_OK;
 }
 
@@ -431,7 +529,9 @@ static dq_status pass_gate_up(job *j, dq_err *err)
 {
     const dq_weight *const in[] = {&j->layer.down};
     const bool sums = begin_sums(j, in, 1), last = j->number == j->m->n_layers - 1;
+    if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.down.cols);
     for (int64_t i = 0; (sums || !last) && i < j->n_chunks; i++) {
+        if (j->ref.act) DQ_TRY(reference_feed_forward(j, &j->chunk[i], err));
         DQ_TRY(get_stream(j, &j->chunk[i], err));
         DQ_TRY(gate_up(j, &j->chunk[i], sums, err));
     }
@@ -466,6 +566,8 @@ static dq_status embed(job *j, dq_err *err)
         const chunk *k = &j->chunk[i];
         j->b->ops->embed(j->b, first_rows(j->x, k->batch.n_rows), &j->m->embed, k->batch.ids);
         DQ_TRY(put_stream(j, k, err));
+        if (j->ref.act)
+            DQ_TRY(dq_reference_put(&j->ref, k->first, first_rows(j->x, k->batch.n_rows), err));
     }
     return DQ_OK;
 }
@@ -491,8 +593,10 @@ static dq_status run_job(job *j, dq_err *err)
     DQ_TRY(list_chunks(j, c->arena, err));
     DQ_TRY(make_buffers(j, err));
     DQ_TRY(dq_hessian_new(&j->h, widest(j->m), err));
-    DQ_TRY(dq_activations_open(&j->act, j->b, c->set.out, c->text.n_ids, j->m->dim, widest(j->m),
-                               err));
+    const int streams = c->set.rule->aligns ? 2 : 1;
+    DQ_TRY(dq_activations_open(&j->act, j->b, c->set.out, c->text.n_ids, j->m->dim, streams,
+                               widest(j->m), err));
+    if (streams == 2) DQ_TRY(dq_reference_new(&j->ref, &j->act, j->m, j->max_rows, err));
     DQ_TRY(embed(j, err));
     for (int i = 0; i < j->m->n_layers; i++) DQ_TRY(run_layer(j, i, err));
     return DQ_OK;
@@ -507,6 +611,7 @@ static dq_status run(void *arg, dq_quantize_feed *feed, dq_err *err)
              .b = c->set.backend,
              .act.file.fd = -1};
     run_job(&j, err);
+    dq_reference_free(&j.ref);
     dq_activations_close(&j.act);
     dq_hessian_free(j.h);
     free_buffers(&j);
@@ -527,9 +632,10 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
     const dq_calib_text *t = &c->text;
     DQ_TRY(dq_calib_text_read(&c->text, c->set.path, m, c->set.tokens, c->set.ctx, c->arena, err));
     c->info.text = t;
-    c->info.scratch_bytes = dq_activations_bytes(t->n_ids, m->dim, widest(m));
+    c->info.scratch_bytes =
+        dq_activations_bytes(t->n_ids, m->dim, c->set.rule->aligns ? 2 : 1, widest(m));
     out->scratch_bytes = c->info.scratch_bytes;
-    out->work = (int64_t)(all_flop(m, (double)t->n_ids) / FLOP_PER_BYTE);
+    out->work = (int64_t)(all_flop(m, c->set.rule, (double)t->n_ids) / FLOP_PER_BYTE);
     json_t *o = out->calib = json_object();
     const char *file = base_name(c->set.path);
     json_object_set_new(o, "file", json_string(file));
@@ -550,7 +656,7 @@ dq_status dq_calibrate_new(dq_calibrate **out, const dq_calibrate_settings *s, d
     if (!c) return err->code;
     c->set = *s;
     if (c->set.damping == 0) c->set.damping = DQ_CALIBRATE_DAMPING;
-    c->method = (dq_quantize_method){.name = "gptq", .begin = begin, .run = run, .arg = c};
+    c->method = (dq_quantize_method){.name = s->rule->name, .begin = begin, .run = run, .arg = c};
     c->arena = dq_arena_new();
     if (c->arena) return DQ_OK;
     dq_calibrate_free(c);

@@ -2,6 +2,9 @@
  * everything before it is rounded already. Costs about one forward pass over the text and the Hessians; memory is that of
  * one Hessian and one layer, activations lie in a scratch file beside the output.
  *
+ * Where weights are aligned, the stream of the model before rounding runs beside the rounded one, which costs another forward
+ * pass and the sums of what differs.
+ *
  * In a layer: inputs of q, k and v; the attention of the rounded q, k and v, which o reads; inputs of gate and up; their
  * product after rounding, which down reads.
  * SPDX-License-Identifier: MIT */
@@ -12,7 +15,17 @@
 #include "engine/backend.h"
 #include "quantize/quantize.h"
 
+/* How weights become codes; `about` is for who is to choose. */
+typedef struct dq_calibrate_rule {
+    const char *name, *about;
+    bool aligns; /* weights first make up for what was lost before them: correction.h */
+    int refits;  /* of scales, gptq.h */
+} dq_calibrate_rule;
+enum { DQ_CALIBRATE_RULES = 2 };
+extern const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES];
+
 typedef struct dq_calibrate_settings {
+    const dq_calibrate_rule *rule;
     const char *path;    /* of the calibration text */
     int64_t tokens, ctx; /* 0: the defaults of calib_text.h */
     double damping;      /* share of the mean diagonal, 0: DQ_CALIBRATE_DAMPING */

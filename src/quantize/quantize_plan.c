@@ -60,7 +60,7 @@ static dq_status bad_recipe(const char *key, dq_err *err)
     return dq_fail(err, DQ_DAMAGED, "/config/recipe_json: key \"%s\" has an unknown value", key);
 }
 
-const char *const dq_quantize_methods[] = {"gptq", NULL};
+const char *const dq_quantize_methods[] = {"gptq", "align", NULL};
 
 /* Absent where values went to their nearest codes. */
 static dq_status read_method(dq_quantize_settings *s, const json_t *recipe, dq_err *err)

@@ -201,7 +201,7 @@ static void refitted_scales_are_least(void **unused)
         omp_set_num_threads(3);
         dq_codes *same = rounded(w, s.h, &spec, 1, &twice);
         assert_memory_equal(c->code, same->code, M * N);
-        assert_true(fitted.damped < plain.damped);
+        assert_true(fitted.error < plain.error);
         dq_codes_free(c);
         dq_codes_free(same);
         dq_codes_free(more);

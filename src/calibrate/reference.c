@@ -1,0 +1,176 @@
+/* reference: see reference.h. Differences are taken in place, in host memory, and handed to the sums block by block.
+ * SPDX-License-Identifier: MIT */
+#include "calibrate/reference.h"
+
+#include "engine/memory_fit.h"
+#include "tensor/codes.h"
+#include "tensor/quant_search.h"
+
+#include <math.h>
+#include <string.h>
+
+int64_t dq_reference_bytes(const dq_model *m, int64_t max_rows)
+{
+    const int64_t y = (int64_t)m->map.n_out * m->map.n_slabs * m->map.head_dim;
+    int64_t n = m->ffn > y ? m->ffn : y;
+    if (n < m->dim) n = m->dim;
+    return dq_cross_bytes(m->dim, n) + 2 * max_rows * m->dim * (int64_t)sizeof(float);
+}
+
+dq_status dq_reference_new(dq_reference *r, dq_activations *act, const dq_model *m,
+                           int64_t max_rows, dq_err *err)
+{
+    const int64_t y = (int64_t)m->map.n_out * m->map.n_slabs * m->map.head_dim;
+    const int64_t widest = m->ffn > y ? m->ffn : y;
+    *r = (dq_reference){.act = act, .m = m};
+    const dq_mat shape = {.rows = max_rows, .cols = m->dim};
+    r->x = r->lacks = shape;
+    r->x.p = dq_block_new((size_t)max_rows, (size_t)m->dim * sizeof(float), err);
+    r->lacks.p = dq_block_new((size_t)max_rows, (size_t)m->dim * sizeof(float), err);
+    if (err->code == DQ_OK) dq_cross_new(&r->sums, m->dim, widest > m->dim ? widest : m->dim, err);
+    return err->code;
+}
+
+void dq_reference_free(dq_reference *r)
+{
+    dq_block_free(r->x.p);
+    dq_block_free(r->lacks.p);
+    dq_cross_free(r->sums);
+    *r = (dq_reference){.act = NULL};
+}
+
+static dq_mat rows_of(dq_mat m, int64_t rows)
+{
+    m.rows = rows;
+    return m;
+}
+
+dq_layer_steps dq_reference_steps(const dq_reference *r, const dq_layer_steps *s, int number)
+{
+    dq_layer_steps own = *s;
+    own.layer = &r->m->layer[number];
+    own.x = rows_of(r->x, s->x.rows);
+    return own;
+}
+
+dq_status dq_reference_get(dq_reference *r, int64_t first, int64_t rows, dq_err *err)
+{
+    return dq_activations_get(r->act, DQ_ACTIVATIONS_BEFORE, first, rows_of(r->x, rows), err);
+}
+
+dq_status dq_reference_put(dq_reference *r, int64_t first, dq_mat x, dq_err *err)
+{
+    return dq_activations_put(r->act, DQ_ACTIVATIONS_BEFORE, first, x, err);
+}
+
+void dq_reference_begin_inputs(dq_reference *r, int64_t n)
+{
+    r->of_inputs = true;
+    dq_cross_begin(r->sums, n, n);
+}
+
+void dq_reference_begin_outputs(dq_reference *r, int64_t n)
+{
+    r->of_inputs = false;
+    dq_cross_begin(r->sums, r->m->dim, n);
+}
+
+/* lacks = want - (lacks + have); have NULL: nothing. */
+static void take_from(dq_mat lacks, dq_mat want, const float *have)
+{
+    const int64_t n = lacks.rows * lacks.cols;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++)
+        lacks.p[i] = want.p[i] - (have ? lacks.p[i] + have[i] : lacks.p[i]);
+}
+
+void dq_reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
+                             void (*norm)(const dq_layer_steps *s))
+{
+    const dq_mat lacks = rows_of(r->lacks, s->h.rows);
+    dq_layer_steps own = *s;
+    own.x = rows_of(r->x, s->h.rows);
+    own.h = lacks;
+    norm(&own); /* gains are not rounded: those of the layer at hand */
+    const int64_t n = lacks.rows * lacks.cols;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) lacks.p[i] -= s->h.p[i];
+    dq_cross_add(r->sums, s->b, lacks, s->h);
+}
+
+void dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number)
+{
+    const dq_mat lacks = rows_of(r->lacks, s->x.rows);
+    dq_layer_steps own = *s;
+    own.layer = &r->m->layer[number];
+    own.x = lacks;
+    memcpy(lacks.p, s->x.p, (size_t)(lacks.rows * lacks.cols) * sizeof *lacks.p);
+    dq_layer_steps_out(&own);
+    take_from(lacks, r->x, NULL);
+    dq_cross_add(r->sums, s->b, lacks, s->y);
+}
+
+void dq_reference_add_down(dq_reference *r, const dq_layer_steps *s, int number, int64_t at,
+                           dq_mat gate)
+{
+    const dq_mat lacks = rows_of(r->lacks, gate.rows);
+    dq_layer_steps own = *s;
+    own.layer = &r->m->layer[number];
+    dq_layer_steps_down(&own, lacks, gate);
+    take_from(lacks, dq_layer_steps_rows(r->x, at, at + gate.rows), s->x.p + at * s->x.cols);
+    dq_cross_add(r->sums, s->b, lacks, gate);
+}
+
+void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up)
+{
+    dq_layer_steps_norm_ffn(s);
+    for (int64_t at = 0; at < s->x.rows; at += DQ_FFN_ROWS) {
+        const int64_t left = s->x.rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS;
+        const dq_mat rows = dq_layer_steps_rows(s->h, at, at + n);
+        dq_layer_steps_gate_up(s, rows_of(gate, n), rows_of(up, n), rows);
+        dq_layer_steps_down(s, rows, rows_of(gate, n));
+    }
+    s->b->ops->add(s->b, s->x, s->h);
+}
+
+dq_status dq_reference_solve(dq_reference *r, const dq_hessian *h, const char *what, dq_err *err)
+{
+    DQ_TRY(dq_cross_mean(r->sums, what, err));
+    return dq_correction_solve(r->sums, h, err);
+}
+
+/* Whether every group of a row has scales that the spec's type holds. */
+static bool row_fits(const float *w, const dq_code_shape *s, const dq_quant_spec *spec)
+{
+    const dq_weight_format *f = dq_weight_format_of_mode(spec->mode);
+    for (int64_t c = 0; c < s->cols; c += s->group_size) {
+        const int64_t n = s->cols - c < s->group_size ? s->cols - c : s->group_size;
+        dq_weight_range range = {.peak = dq_quant_peak(w + c, n)};
+        dq_weight_range_ends(&range, w + c, n);
+        if (!isfinite(range.peak) || (spec->scale_dtype == DQ_F16 && !f->fits_f16(&range, spec)))
+            return false;
+    }
+    return true;
+}
+
+dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t rows,
+                               const dq_quant_spec *spec, dq_err *err)
+{
+    const int64_t n = r->sums->n;
+    const size_t bytes = (size_t)(rows * n) * sizeof *w;
+    const dq_code_shape shape = dq_code_shape_of(rows, n, spec);
+    float *before = dq_block_new(bytes, 1, err);
+    if (!before) return err->code;
+    memcpy(before, w, bytes);
+    if (r->of_inputs)
+        dq_correction_of_inputs(w, rows, r->sums, err);
+    else
+        dq_correction_of_outputs(w, r->sums);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < rows; i++) {
+        if (!row_fits(w + i * n, &shape, spec))
+            memcpy(w + i * n, before + i * n, (size_t)n * sizeof *w);
+    }
+    dq_block_free(before);
+    return err->code;
+}

@@ -1,0 +1,54 @@
+/* reference: the model before rounding beside the rounded one, on the same calibration text: its residual stream, and the sums of
+ * what the rounded model's products would have to give beyond what they do (correction.h).
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_REFERENCE_H
+#define DQ_REFERENCE_H
+
+#include "calibrate/activations.h"
+#include "calibrate/correction.h"
+#include "engine/layer_steps.h"
+#include "tensor/quant.h"
+
+typedef struct dq_reference {
+    dq_activations *act; /* that holds both streams; NULL: there is no reference */
+    const dq_model *m;
+    dq_mat x;     /* [max_rows, dim] its stream, of the chunk at hand */
+    dq_mat lacks; /* [max_rows, dim] what the rounded model lacks there */
+    dq_cross *sums;
+    bool of_inputs; /* what the sums are of */
+} dq_reference;
+
+/* act must outlive it. Buffers are host memory. DQ_RESOURCE. */
+dq_status dq_reference_new(dq_reference *r, dq_activations *act, const dq_model *m,
+                           int64_t max_rows, dq_err *err);
+void dq_reference_free(dq_reference *r); /* {0} allowed */
+int64_t dq_reference_bytes(const dq_model *m, int64_t max_rows);
+
+/* Steps of the reference in layer `number` with the buffers of s, which are overwritten but for s->x. */
+dq_layer_steps dq_reference_steps(const dq_reference *r, const dq_layer_steps *s, int number);
+/* r->x from the scratch file, and x[rows, dim] or r->x to it. */
+dq_status dq_reference_get(dq_reference *r, int64_t first, int64_t rows, dq_err *err);
+dq_status dq_reference_put(dq_reference *r, int64_t first, dq_mat x, dq_err *err);
+
+/* Before the sums of a product: they are empty, and of what is given. */
+void dq_reference_begin_inputs(dq_reference *r, int64_t n);
+void dq_reference_begin_outputs(dq_reference *r, int64_t n); /* n inputs, dim outputs */
+/* Adds norm(r->x) - s->h, s->h being the same norm of the rounded stream. */
+void dq_reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
+                             void (*norm)(const dq_layer_steps *s));
+/* Adds what the rounded stream would lack behind attention, if o were not rounded: r->x is behind attention, s->x before it,
+ * s->y what o reads; s->h is overwritten. */
+void dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number);
+/* The same for down and rows at .. of the chunk: r->x is behind the layer, s->x before down, gate[n, ffn] what down reads. */
+void dq_reference_add_down(dq_reference *r, const dq_layer_steps *s, int number, int64_t at,
+                           dq_mat gate);
+/* x += feed-forward part, for the steps of the reference; gate and up are scratch of at most DQ_FFN_ROWS rows. */
+void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up);
+
+/* The sums become what is added to weights of that product; h is factored. `what` names it. */
+dq_status dq_reference_solve(dq_reference *r, const dq_hessian *h, const char *what, dq_err *err);
+/* w[rows, n] with it. A row whose corrected groups have a scale that spec's type cannot hold stays as it is. */
+dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t rows,
+                               const dq_quant_spec *spec, dq_err *err);
+
+#endif
