@@ -9,6 +9,7 @@
 #include "cmds/cli/options.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
+#include "cmds/recipe_options.h"
 #include "model/published.h"
 
 #include <math.h>
@@ -22,14 +23,15 @@ static const dq_usage usage = {
         "Says what a container or a checkpoint folder holds: family, sizes, settings, and with "
         "--tensors every tensor. Structure is checked, hashes are not: see dq verify.",
     .examples = "  dq info model-4bit.h5\n"
-                "  dq info model --tensors\n",
+                "  dq info model --tensors\n"
+                "  dq info model-4bit.h5 --recipe > recipe.json\n",
     .min_args = 1,
     .max_args = 1,
     .args = "one FILE or DIR"};
 
 typedef struct request {
     dq_logger logger;
-    bool json, tensors;
+    bool json, tensors, recipe;
 } request;
 
 static void print_model(const dq_model *m)
@@ -179,6 +181,97 @@ static void print_method(const dq_container *c)
     json_decref(recipe);
 }
 
+/* The packed matrices of one role. */
+typedef struct role_sum {
+    const char *name;
+    int64_t n, of_bits[17], params, bytes;
+} role_sum;
+
+enum { ROLES = 9 };
+
+static void add_matrix(role_sum *s, const dq_weight *w)
+{
+    s->n++;
+    s->of_bits[dq_weight_is_coded(w) ? w->bits : 16]++;
+    s->params += w->rows * w->cols;
+    s->bytes += (int64_t)dq_weight_bytes(w);
+}
+
+static void sum_roles(role_sum sum[ROLES], const dq_model *m)
+{
+    static const char *const names[ROLES] = {"q",  "k",    "v",         "o",   "gate",
+                                             "up", "down", "embedding", "head"};
+    for (int r = 0; r < ROLES; r++) sum[r] = (role_sum){.name = names[r]};
+    for (int l = 0; l < m->n_layers; l++) {
+        const dq_layer *x = &m->layer[l];
+        const dq_weight *all[] = {&x->q, &x->k, &x->v, &x->o, &x->gate, &x->up, &x->down};
+        for (int r = 0; r < 7; r++) {
+            if (all[r]->rows) add_matrix(&sum[r], all[r]);
+        }
+    }
+    add_matrix(&sum[7], &m->embed);
+    if (!m->tied) add_matrix(&sum[8], &m->head);
+}
+
+/* "3 bits in 2, 4 bits in 10" */
+static void print_widths(const role_sum *s)
+{
+    const char *between = "";
+    for (int b = 2; b <= 16; b++) {
+        if (!s->of_bits[b]) continue;
+        printf("%s%d bits", between, b);
+        if (s->of_bits[b] < s->n) printf(" in %lld", (long long)s->of_bits[b]);
+        between = ", ";
+    }
+}
+
+static void print_packed(const dq_container_info *i, const dq_model *m)
+{
+    role_sum sum[ROLES];
+    const bool ends = m->embed_bits != 16 || m->head_bits != 16;
+    if (i->weight_bits == 16) {
+        printf("packed             nothing\n");
+        return;
+    }
+    if (i->weight_bits && !ends)
+        printf("packed             %d bits, group %s, %s scales\n", i->weight_bits, i->weight_group,
+               i->scale_mode);
+    else
+        printf("packed             %.3f bits per weight, group %s, %s scales\n", m->packed_bits,
+               i->weight_group, i->scale_mode);
+    sum_roles(sum, m);
+    for (int r = 0; r < ROLES && (ends || !i->weight_bits); r++) {
+        if (sum[r].n == 0) continue;
+        printf("  %-16s %.3f bits per weight: ", sum[r].name,
+               8.0 * (double)sum[r].bytes / (double)sum[r].params);
+        print_widths(&sum[r]);
+        printf("\n");
+    }
+}
+
+static json_t *roles_json(const dq_model *m)
+{
+    role_sum sum[ROLES];
+    json_t *list = json_array();
+    sum_roles(sum, m);
+    for (int r = 0; r < ROLES; r++) {
+        json_t *o, *widths;
+        if (sum[r].n == 0) continue;
+        json_array_append_new(list, o = json_object());
+        json_object_set_new(o, "role", json_string(sum[r].name));
+        json_object_set_new(o, "matrices", json_integer(sum[r].n));
+        json_object_set_new(o, "params", json_integer(sum[r].params));
+        json_object_set_new(o, "bytes", json_integer(sum[r].bytes));
+        json_object_set_new(o, "widths", widths = json_array());
+        for (int b = 2; b <= 16; b++) {
+            if (!sum[r].of_bits[b]) continue;
+            json_array_append_new(widths, json_pack("{s:i,s:I}", "bits", b, "matrices",
+                                                    (json_int_t)sum[r].of_bits[b]));
+        }
+    }
+    return list;
+}
+
 static void print_container(const dq_container *c, const dq_model *m)
 {
     const dq_container_info *i = dq_container_header(c);
@@ -188,14 +281,7 @@ static void print_container(const dq_container *c, const dq_model *m)
     printf("file               %s; payload %s\n", dq_table_size_text(a, sizeof a, i->file_bytes),
            dq_table_size_text(b, sizeof b, i->weight_bytes));
     printf("bits per weight    %.3f\n", i->bits_per_weight);
-    if (i->weight_bits == 16)
-        printf("packed             nothing\n");
-    else if (i->weight_bits == 0)
-        printf("packed             mixed bits, group %s, %s scales\n", i->weight_group,
-               i->scale_mode);
-    else
-        printf("packed             %d bits, group %s, %s scales\n", i->weight_bits, i->weight_group,
-               i->scale_mode);
+    print_packed(i, m);
     print_method(c);
     printf("attention logits   %d bits, grain %s\n", i->logit.bits, dq_grain_name[i->logit.grain]);
     print_kv(m);
@@ -226,7 +312,7 @@ static json_t *payload_json(const dq_payload *p)
     return o;
 }
 
-static json_t *container_json(const dq_container *c, bool tensors, dq_err *err)
+static json_t *container_json(const dq_container *c, const dq_model *m, bool tensors, dq_err *err)
 {
     const dq_container_info *i = dq_container_header(c);
     json_t *o = json_object(), *files = json_array(), *rows = json_array(), *recipe = NULL;
@@ -239,9 +325,11 @@ static json_t *container_json(const dq_container *c, bool tensors, dq_err *err)
     json_object_set_new(o, "weight_bytes", json_integer(i->weight_bytes));
     json_object_set_new(o, "file_bytes", json_integer(i->file_bytes));
     json_object_set_new(o, "bits_per_weight", dq_document_real(i->bits_per_weight));
-    json_object_set_new(o, "weight_bits", json_integer(i->weight_bits));
+    json_object_set_new(o, "weight_bits",
+                        i->weight_bits ? json_integer(i->weight_bits) : json_string("mixed"));
     json_object_set_new(o, "weight_group", json_string(i->weight_group));
     json_object_set_new(o, "scale_mode", json_string(i->scale_mode));
+    json_object_set_new(o, "by_role", roles_json(m));
     json_object_set_new(o, "logit_bits", json_integer(i->logit.bits));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[i->logit.grain]));
     json_object_set_new(o, "k_bits", json_integer(i->kv.k_bits));
@@ -371,6 +459,11 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
                       dq_err *err)
 {
     const dq_published *known = dq_published_find(m);
+    size_t len;
+    if (r->recipe && !c)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: a checkpoint folder has no recipe. Name a container (.h5).", m->path);
+    if (r->recipe) return dq_recipe_options_print(dq_container_recipe(c, &len), err);
     if (known && known->params != m->n_params)
         dq_logger_warn(&r->logger, "%s: %lld parameters, but %s, of the same sizes, has %lld",
                        m->path, (long long)m->n_params, known->names, (long long)known->params);
@@ -379,7 +472,8 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
         json_array_append_new(json_object_get(doc, "inputs"), model_json(m));
         json_object_set_new(json_object_get(doc, "settings"), "tensors", json_boolean(r->tensors));
         json_array_append_new(json_object_get(doc, "results"),
-                              c ? container_json(c, r->tensors, err) : folder_json(k, r->tensors));
+                              c ? container_json(c, m, r->tensors, err)
+                                : folder_json(k, r->tensors));
         if (err->code == DQ_OK) return dq_document_print(doc, err);
         json_decref(doc);
         return err->code;
@@ -408,6 +502,9 @@ dq_status dq_cmd_info(int argc, char **argv, dq_err *err)
 {
     request r = {.json = false};
     const dq_opt opts[] = {dq_opt_flag("tensors", &r.tensors, "list every tensor"),
+                           dq_opt_flag("recipe", &r.recipe,
+                                       "print how a container was quantized, as a file for dq "
+                                       "quantize --recipe"),
                            dq_opt_flag("json", &r.json, "one JSON document (dq-info/1) on stdout"),
                            DQ_LOGGER_OPTIONS(r.logger),
                            {0}};

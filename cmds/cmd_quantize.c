@@ -11,10 +11,10 @@
 #include "cmds/cli/table.h"
 #include "cmds/cli/version.h"
 #include "cmds/command.h"
+#include "cmds/recipe_options.h"
 #include "model/output_guard.h"
 #include "quantize/quantize.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,12 +26,12 @@
 
 typedef struct request {
     dq_logger logger;
-    const char *out, *group, *scale, *scale_dtype, *grain;
-    int64_t bits, logit_bits, threads;
-    const char *skip;
+    const char *out, *grain;
+    int64_t logit_bits, threads;
+    dq_recipe_options recipe;
     dq_kv_options kv;
     dq_calib_run calib;
-    bool dry_run, resume, force, json, tensors;
+    bool dry_run, print_recipe, resume, force, json, tensors;
     dq_quantize_settings set;
 } request;
 
@@ -41,40 +41,23 @@ static const dq_usage usage = {
     .about =
         "Writes the projections of a checkpoint (q, k, v, o, gate, up, down) as b-bit integers "
         "with one scale per group of columns into an HDF5 container; every other tensor keeps "
-        "its values and type. With --method gptq the codes are chosen by what a calibration text "
-        "does inside the model, which takes about a forward pass over it and keeps the model "
-        "closer "
-        "at the same size. The same settings give the same bytes, whatever the number of threads. "
-        "An interrupted run is finished with --resume.",
+        "its values and type, unless --embed-bits, --head-bits or --dense-type say otherwise. "
+        "Most of a small model may be its embedding: --dry-run shows where the bytes are. With "
+        "--calib FILE the codes are chosen by what a text does inside the model, which takes a "
+        "forward pass or two over it and keeps the model closer at the same size. The same "
+        "settings give the same bytes, whatever the number of threads. An interrupted run is "
+        "finished with --resume.",
     .examples = "  dq quantize model -o model-4bit.h5\n"
                 "  dq quantize model -o model-8bit.h5 --bits 8 --group row\n"
-                "  dq quantize model -o model-3bit.h5 --bits 3 --method gptq --calib train.jsonl\n"
-                "  dq quantize model --dry-run --bits 6\n",
+                "  dq quantize model -o model-3bit.h5 --bits 3 --calib train.jsonl\n"
+                "  dq quantize model --dry-run --bits 6\n"
+                "  dq quantize model -o model-whole.h5 --bits 4 --embed-bits 6 --dense-type bf16\n"
+                "  dq quantize model -o model-mixed.h5 --bits-map 'down_proj=6/64' "
+                "--bits-map 'layers\\.0\\.=8'\n"
+                "  dq quantize model --bits 3 --embed-bits 6 --print-recipe > recipe.json\n",
     .min_args = 1,
     .max_args = 1,
     .args = "one MODEL"};
-
-static dq_status parse_group(int64_t *out, const char *text, dq_err *err)
-{
-    char *end;
-    if (strcmp(text, "row") == 0) {
-        *out = DQ_GROUP_ROW;
-        return DQ_OK;
-    }
-    if (strcmp(text, "tensor") == 0) {
-        *out = DQ_GROUP_TENSOR;
-        return DQ_OK;
-    }
-    errno = 0;
-    long long v = strtoll(text, &end, 10);
-    if (end == text || *end || errno || v < 1)
-        return dq_fail(err, DQ_USAGE,
-                       "--group: expected a number of columns from 1 up, row or tensor; found "
-                       "\"%s\".",
-                       text);
-    *out = v;
-    return DQ_OK;
-}
 
 /* What is wrong for any model is wrong here; what is wrong for this one is found when it is open. */
 static dq_status kv_settings(request *r, dq_err *err)
@@ -94,27 +77,14 @@ static dq_status kv_settings(request *r, dq_err *err)
 
 static dq_status make_settings(request *r, dq_err *err)
 {
-    static const char *const dtypes[] = {"f16", "f32"};
-    const char *modes[DQ_QUANT_MODES];
-    DQ_TRY(dq_calib_run_check(&r->calib, err));
-    for (int i = 0; i < DQ_QUANT_MODES; i++) modes[i] = dq_quant_modes[i].name;
-    if (!r->scale)
-        r->scale = dq_quant_modes[dq_calib_run_wanted(&r->calib) ? DQ_SEARCH : DQ_ABSMAX].name;
-    int mode = dq_options_word(r->scale, "scale", modes, DQ_QUANT_MODES, err);
-    if (mode < 0) return err->code;
-    int dtype = dq_options_word(r->scale_dtype, "scale-dtype", dtypes, 2, err);
-    if (dtype < 0) return err->code;
+    DQ_TRY(dq_recipe_options_read(&r->set, &r->recipe, err));
+    DQ_TRY(dq_calib_run_check(&r->calib, &r->set, err));
     int grain = dq_options_word(r->grain, "logit-grain", dq_grain_name, DQ_GRAINS, err);
     if (grain < 0) return err->code;
-    DQ_TRY(parse_group(&r->set.group, r->group, err));
     DQ_TRY(kv_settings(r, err));
-    r->set.bits = (int)r->bits;
-    r->set.mode = (dq_scale_mode)mode;
-    r->set.scale_dtype = dtype == 0 ? DQ_F16 : DQ_F32;
-    r->set.skip = r->skip;
     r->set.logit = (dq_logit_spec){.bits = (int)r->logit_bits, .grain = (dq_grain)grain};
     r->set.dq_version = DQ_VERSION;
-    if (!r->out && !r->dry_run)
+    if (!r->out && !r->dry_run && !r->print_recipe)
         return dq_fail(err, DQ_USAGE, "-o OUT.h5 is missing (or --dry-run to see the plan).");
     return DQ_OK;
 }
@@ -125,10 +95,13 @@ static void row_text(dq_table *t, const dq_quantize_row *r, bool loss)
     snprintf(shape, sizeof shape, "%lldx%lld", (long long)r->rows, (long long)r->cols);
     dq_table_cell(t, "%s", r->name);
     dq_table_cell(t, "%s", shape);
-    dq_table_cell(t, "%s",
-                  r->packed    ? r->scale_dtype == DQ_F16 ? "packed" : "packed, f32 scales"
-                  : r->skipped ? "dense, skipped"
-                               : "dense");
+    if (r->packed)
+        dq_table_cell(t, "%s", r->scale_dtype == DQ_F16 ? "packed" : "packed, f32 scales");
+    else if (r->dense_dtype != r->dtype)
+        dq_table_cell(t, "dense%s, %s to %s", r->skipped ? ", skipped" : "",
+                      dq_dtypes[r->dtype].name, dq_dtypes[r->dense_dtype].name);
+    else
+        dq_table_cell(t, "%s", r->skipped ? "dense, skipped" : "dense");
     dq_table_cell(t, "%d", r->bits);
     if (r->packed)
         dq_table_cell(t, "%lld", (long long)r->group_size);
@@ -172,6 +145,24 @@ static bool worst_of(const dq_quantizer *q, dq_quantize_row *worst)
     return any;
 }
 
+/* "widths             3 bits in 1, 4 bits in 12", where there are several. */
+static void print_widths(const dq_quantizer *q)
+{
+    int64_t of_bits[9] = {0};
+    int several = 0;
+    for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
+        const dq_quantize_row r = dq_quantize_row_at(q, i);
+        if (r.packed && of_bits[r.bits]++ == 0) several++;
+    }
+    const char *between = "widths             ";
+    for (int b = 2; b <= 8 && several > 1; b++) {
+        if (!of_bits[b]) continue;
+        printf("%s%d bits in %lld", between, b, (long long)of_bits[b]);
+        between = ", ";
+    }
+    if (several > 1) printf(" packed tensors\n");
+}
+
 static void print_summary(const request *r, const dq_quantizer *q)
 {
     const dq_quantize_info *i = dq_quantize_result(q);
@@ -186,7 +177,9 @@ static void print_summary(const request *r, const dq_quantizer *q)
     if (i->packed_params)
         printf("; %.3f in packed tensors",
                8.0 * (double)i->packed_bytes / (double)i->packed_params);
-    printf("\nsource             %s\n", dq_table_size_text(a, sizeof a, i->source_bytes));
+    putchar('\n');
+    print_widths(q);
+    printf("source             %s\n", dq_table_size_text(a, sizeof a, i->source_bytes));
     printf("container          %s%s in %s\n", r->dry_run ? "about " : "",
            dq_table_size_text(a, sizeof a, i->file_bytes), r->out ? r->out : "(no output named)");
     printf("payload            %s\n", dq_table_size_text(b, sizeof b, i->weight_bytes));
@@ -205,6 +198,8 @@ static json_t *row_json(const dq_quantize_row *r)
     json_object_set_new(o, "encoding", json_string(r->format));
     json_object_set_new(o, "skipped", json_boolean(r->skipped));
     json_object_set_new(o, "source_dtype", json_string(dq_dtypes[r->dtype].name));
+    if (!r->packed && r->dense_dtype != r->dtype)
+        json_object_set_new(o, "dense_dtype", json_string(dq_dtypes[r->dense_dtype].name));
     json_object_set_new(o, "bits", json_integer(r->bits));
     json_object_set_new(o, "rows", json_integer(r->rows));
     json_object_set_new(o, "cols", json_integer(r->cols));
@@ -275,15 +270,18 @@ static dq_status run(request *r, const char *model, dq_err *err)
     /* what exists is looked at with what an interrupted run left: dq_quantize_check_output */
     const dq_output out = {"-o", r->out, DQ_OUTPUT_HDF5};
     dq_quantizer *q;
-    DQ_TRY(dq_output_guard_check(&out, 1, &model, 1, true, err));
+    const char *const inputs[] = {model, r->recipe.file};
+    DQ_TRY(dq_output_guard_check(&out, 1, inputs, r->recipe.file ? 2 : 1, true, err));
     DQ_TRY(dq_calib_run_begin(&r->calib, &r->set, r->out, r->threads, err));
     DQ_TRY(dq_quantize_open(&q, model, &r->set, err));
     dq_calib_run_announce(&r->calib, &r->logger);
     const dq_quantize_info *i = dq_quantize_result(q);
     if (r->set.bits != 16 && i->n_packed == 0)
-        dq_logger_warn(&r->logger, "no tensor is packed: --skip leaves all of them dense");
-    if (r->out) dq_quantize_check_output(q, r->out, r->force, r->resume, err);
-    if (err->code == DQ_OK && !r->dry_run) {
+        dq_logger_warn(&r->logger, "no tensor is packed: %s all of them dense",
+                       r->set.skip ? "--skip leaves" : "rules leave");
+    if (r->print_recipe) dq_recipe_options_print(dq_quantize_recipe(q), err);
+    if (r->out && !r->print_recipe) dq_quantize_check_output(q, r->out, r->force, r->resume, err);
+    if (err->code == DQ_OK && !r->dry_run && !r->print_recipe) {
         dq_progress bar;
         dq_quantize_progress p = {dq_progress_step, &bar};
         warn_nothing_left(r);
@@ -296,9 +294,13 @@ static dq_status run(request *r, const char *model, dq_err *err)
                            "%lld tensors have scales that f16 cannot hold; theirs are f32",
                            (long long)i->n_wide);
     }
-    if (err->code == DQ_OK && r->json) {
+    if (r->print_recipe || err->code != DQ_OK) {
+        dq_quantize_close(q);
+        return err->code;
+    }
+    if (r->json) {
         print_json(r, model, q, err);
-    } else if (err->code == DQ_OK) {
+    } else {
         if (r->tensors || r->dry_run) print_rows(q, r->calib.calibrate && !r->dry_run, err);
         if (r->tensors || r->dry_run) putchar('\n');
         if (err->code == DQ_OK) print_summary(r, q);
@@ -307,40 +309,14 @@ static dq_status run(request *r, const char *model, dq_err *err)
     return err->code;
 }
 
-/* "absmax, fullrange (what it does), ... or asym (what it does) (default absmax)" */
-static const char *modes_help(char *buf, size_t cap, const char *usual)
-{
-    size_t n = 0;
-    for (int i = 0; i < DQ_QUANT_MODES && n < cap; i++) {
-        const dq_scale_mode_row *m = &dq_quant_modes[i];
-        const char *between = i == 0 ? "" : i < DQ_QUANT_MODES - 1 ? ", " : " or ";
-        n += (size_t)snprintf(buf + n, cap - n, "%s%s", between, m->name);
-        if (m->about && n < cap) n += (size_t)snprintf(buf + n, cap - n, " (%s)", m->about);
-    }
-    if (n < cap) snprintf(buf + n, cap - n, " (default %s)", usual);
-    return buf;
-}
-
 dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
 {
-    request r = {.group = "128",
-                 .scale_dtype = "f16",
-                 .grain = "tensor",
-                 .bits = 4,
-                 .logit_bits = 16,
-                 .calib = {.method = "nearest"}};
-    char modes[512];
+    request r = {.grain = "tensor", .logit_bits = 16};
     dq_kv_options_begin(&r.kv, "of the policy random (default 1)");
     const dq_opt opts[] = {
         dq_opt_letter('o', dq_opt_text("output", "OUT.h5", &r.out, "the container to write")),
         dq_opt_heading("weights:"),
-        dq_opt_bits("bits", "N", &r.bits, "2 to 8, or 16 to pack nothing (default 4)"),
-        dq_opt_text("group", "N", &r.group, "columns per scale, or row, or tensor (default 128)"),
-        dq_opt_text("scale", "MODE", &r.scale,
-                    modes_help(modes, sizeof modes, "absmax; search for gptq")),
-        dq_opt_text("scale-dtype", "TYPE", &r.scale_dtype,
-                    "f16 or f32 (default f16; f32 for tensors with a scale that f16 cannot hold)"),
-        dq_opt_text("skip", "REGEX", &r.skip, "tensors whose name matches stay as they are"),
+        DQ_RECIPE_OPTION_ROWS(r.recipe),
         DQ_CALIB_RUN_OPTIONS(r.calib),
         dq_opt_heading("attention, stored for dq eval:"),
         dq_opt_bits("logit-bits", "N", &r.logit_bits, "2 to 8, or 16: not rounded (default 16)"),
@@ -348,6 +324,8 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
         DQ_KV_OPTION_ROWS(r.kv),
         dq_opt_heading("running:"),
         dq_opt_flag("dry-run", &r.dry_run, "print the plan and the size, write nothing"),
+        dq_opt_flag("print-recipe", &r.print_recipe,
+                    "print the settings of weights as a file for --recipe, write nothing"),
         dq_opt_flag("resume", &r.resume, "finish an interrupted run of the same command"),
         dq_opt_flag("force", &r.force, "replace the output, and what an interrupted run left"),
         dq_opt_int("threads", "N", &r.threads, 1, 1024,
@@ -359,16 +337,17 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
     dq_args args;
     DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
-    DQ_TRY(make_settings(&r, err));
-    DQ_TRY(dq_logger_begin(&r.logger, "quantize", err));
+    if (make_settings(&r, err) == DQ_OK && dq_logger_begin(&r.logger, "quantize", err) == DQ_OK) {
 #ifdef _OPENMP
-    /* One more than processors: one thread hashes the source from end to end, and threads that find
-     * nothing to do sleep at once instead of spinning. */
-    const int usual = dq_os_cpu_count() + (dq_calib_run_wanted(&r.calib) ? 0 : 1);
-    omp_set_num_threads(r.threads > 0 ? (int)r.threads : usual);
+        /* One more than processors: one thread hashes the source from end to end, and threads that
+         * find nothing to do sleep at once instead of spinning. */
+        const int usual = dq_os_cpu_count() + (dq_calib_run_wanted(&r.calib) ? 0 : 1);
+        omp_set_num_threads(r.threads > 0 ? (int)r.threads : usual);
 #endif
-    run(&r, args.item[0], err);
-    dq_calib_run_end(&r.calib);
-    dq_logger_end(&r.logger);
+        run(&r, args.item[0], err);
+        dq_calib_run_end(&r.calib);
+        dq_logger_end(&r.logger);
+    }
+    dq_recipe_options_end(&r.recipe);
     return err->code;
 }

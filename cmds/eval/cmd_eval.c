@@ -130,7 +130,7 @@ static dq_status choose_references(eval_run *x, const dq_args *args, dq_err *err
             if (!other->is_container && strcmp(other->fingerprint, m->m->fingerprint) == 0)
                 m->ref = k;
         }
-        m->sourceless = !x->o.ref && m->ref == i && m->m->is_container && m->m->weight_bits != 16;
+        m->sourceless = !x->o.ref && m->ref == i && m->m->is_rounded;
     }
     return DQ_OK;
 }

@@ -28,7 +28,7 @@ static json_t *weights_json(const dq_model *m)
 {
     json_t *w = json_object();
     const char *g = m->weight_group;
-    bool packed = m->weight_bits != 16, number = g[0] && isdigit((unsigned char)g[0]);
+    bool packed = g[0], number = g[0] && isdigit((unsigned char)g[0]);
     json_object_set_new(w, "bits",
                         m->weight_bits ? json_integer(m->weight_bits) : json_string("mixed"));
     json_object_set_new(w, "group",
@@ -36,6 +36,10 @@ static json_t *weights_json(const dq_model *m)
                         : number ? json_integer(strtol(g, NULL, 10))
                                  : json_string(g));
     json_object_set_new(w, "scale", packed ? json_string(m->scale_mode) : json_null());
+    if (m->embed_bits != 16) json_object_set_new(w, "embed_bits", json_integer(m->embed_bits));
+    if (m->head_bits != 16) json_object_set_new(w, "head_bits", json_integer(m->head_bits));
+    if (!m->weight_bits || m->embed_bits != 16 || m->head_bits != 16)
+        json_object_set_new(w, "packed_bits_per_weight", dq_document_real(m->packed_bits));
     json_object_set_new(w, "bytes", json_integer((json_int_t)m->weight_bytes));
     return w;
 }

@@ -57,12 +57,15 @@ void cmd_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign
 
 void cmd_eval_weights_cell(dq_table *t, const dq_model *m)
 {
-    if (m->weight_bits == 16)
-        dq_table_cell(t, "16");
-    else if (m->weight_bits)
-        dq_table_cell(t, "%d/%s", m->weight_bits, m->weight_group);
+    char embed[32] = "", head[32] = "";
+    if (m->embed_bits != 16) snprintf(embed, sizeof embed, ", embed %d", m->embed_bits);
+    if (m->head_bits != 16 && !m->tied) snprintf(head, sizeof head, ", head %d", m->head_bits);
+    if (m->weight_bits == 0)
+        dq_table_cell(t, "mixed, %.2f bpw", m->packed_bits);
+    else if (m->weight_bits == 16)
+        dq_table_cell(t, "16%s%s", embed, head);
     else
-        dq_table_cell(t, "mixed");
+        dq_table_cell(t, "%d/%s%s%s", m->weight_bits, m->weight_group, embed, head);
 }
 
 /* Whether the run has items, whose scores have a p. */
@@ -243,7 +246,10 @@ static void columns_row(dq_table *t, const cmd_eval_view *v, int row, const dq_e
     const cmd_eval_verdict y = cmd_eval_verdict_of(v, row, x);
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%s", v->names[e->row[r->ref].model]);
-    dq_table_cell(t, "%d", cmd_eval_model_of(e, row)->weight_bits);
+    if (cmd_eval_model_of(e, row)->weight_bits)
+        dq_table_cell(t, "%d", cmd_eval_model_of(e, row)->weight_bits);
+    else
+        dq_table_cell(t, "mixed");
     dq_table_cell(t, "%s", cmd_eval_model_of(e, row)->weight_group);
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", dq_grain_name[r->logit.grain]);

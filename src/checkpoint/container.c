@@ -398,11 +398,50 @@ static dq_status add_up(dq_container *c, dq_err *err)
     return DQ_OK;
 }
 
-/* The wanted group, which the stored sizes alone do not tell: 128 of 64 columns is stored as 64. */
+/* Whether a tensor is stored as the wanted group has it: 128 of 64 columns is stored as 64. */
+static bool has_group(const dq_weight *w, const char *group)
+{
+    const bool one = w->scale_rows == 1 && w->rows > 1;
+    const int64_t n = strtoll(group, NULL, 10);
+    if (strcmp(group, "tensor") == 0) return w->scale_rows == 1;
+    if (strcmp(group, "row") == 0) return !one && w->group_size == w->cols;
+    return !one && w->group_size == (n < w->cols ? n : w->cols);
+}
+
+static bool all_have_group(const dq_container *c, const char *group)
+{
+    for (int64_t i = 0; i < c->n_tensors; i++) {
+        const dq_weight *w = &c->tensor[i];
+        if (dq_weight_is_coded(w) && !has_group(w, group)) return false;
+    }
+    return true;
+}
+
+/* The group of all packed tensors: as wanted, which the stored sizes alone do not tell, or what rules gave all of
+ * them, or "mixed". */
+static dq_status name_group(dq_container *c, const char *wanted, dq_err *err)
+{
+    int64_t widest = 0;
+    char number[32];
+    for (int64_t i = 0; i < c->n_tensors; i++) {
+        const dq_weight *w = &c->tensor[i];
+        if (dq_weight_is_coded(w) && w->group_size > widest) widest = w->group_size;
+    }
+    snprintf(number, sizeof number, "%lld", (long long)widest);
+    const char *const names[] = {wanted, "row", "tensor", number};
+    const char *group = "mixed";
+    for (int i = 3; i >= 0; i--) {
+        if (all_have_group(c, names[i])) group = names[i];
+    }
+    c->info.weight_group = dq_text(c->arena, group, strlen(group), err);
+    return err->code;
+}
+
 static dq_status read_recipe(dq_container *c, dq_err *err)
 {
+    static const char *const keep = "keep";
     json_t *recipe = NULL;
-    const char *group = NULL;
+    const char *group = NULL, *dense;
     c->info.weight_group = "";
     if (dq_json_parse(&recipe, c->recipe, c->recipe_len, "/config/recipe_json", err) != DQ_OK)
         return dq_in(err, "%s: ", c->path);
@@ -410,7 +449,11 @@ static dq_status read_recipe(dq_container *c, dq_err *err)
         dq_container_agrees(&c->info, recipe, c->arena, err) != DQ_OK)
         dq_in(err, "%s: /config/recipe_json: ", c->path);
     else if (c->info.weight_bits != 16)
-        c->info.weight_group = dq_text(c->arena, group, strlen(group), err);
+        name_group(c, group, err);
+    if (err->code == DQ_OK && dq_json_text(&dense, recipe, "dense_type", &keep, err) == DQ_OK)
+        c->info.is_rounded = c->info.weight_bits != 16 || strcmp(dense, keep) != 0;
+    else
+        dq_in(err, "%s: /config/recipe_json: ", c->path);
     json_decref(recipe);
     return err->code;
 }

@@ -24,10 +24,12 @@ typedef struct dq_container_info {
     int weight_bits;          /* of the packed tensors; 16: none is packed; 0: mixed */
     const char *weight_group; /* "128", "row", "tensor", "mixed"; "" when none is packed */
     const char *scale_mode;   /* "absmax", "fullrange", "search", "asym", "mixed"; "" when none */
-    dq_logit_spec logit;      /* as /attention says */
-    dq_kv_config kv;          /* as /kv_cache says */
-    const char *source;       /* base name of the source checkpoint */
-    char fingerprint[65];     /* of the source checkpoint, as dq_model has it */
+    bool
+        is_rounded; /* some weights are not the source's: codes, or another type of what is dense */
+    dq_logit_spec logit;  /* as /attention says */
+    dq_kv_config kv;      /* as /kv_cache says */
+    const char *source;   /* base name of the source checkpoint */
+    char fingerprint[65]; /* of the source checkpoint, as dq_model has it */
     char content_sha256[65];
 } dq_container_info;
 

@@ -118,7 +118,7 @@ static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err
     if (err->code != DQ_OK) return err->code;
     m->is_container = true;
     m->container = o->container;
-    m->weight_bits = info->weight_bits;
+    m->is_rounded = info->is_rounded;
     m->weight_group = info->weight_group;
     m->scale_mode = info->scale_mode;
     m->logit = info->logit;

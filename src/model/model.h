@@ -35,9 +35,13 @@ typedef struct dq_model {
     int64_t n_params;      /* elements of all tensors used */
     int64_t weight_bytes;  /* bytes of all tensors used, as stored (codes and scales for packed) */
     int weight_bits;       /* of the packed projections; 16: none is packed; 0: mixed */
-    const char *weight_group; /* "128", "row", "tensor", "mixed"; "" when dense */
-    const char *scale_mode;   /* "absmax", ...; "" when dense */
+    int embed_bits, head_bits; /* likewise; 16: not packed */
+    double packed_bits; /* bits per weight of all packed matrices, scales included; 0: none */
+    const char
+        *weight_group; /* of all packed matrices: "128", "row", "tensor", "mixed"; "" when dense */
+    const char *scale_mode; /* "absmax", ...; "" when dense */
     bool is_container;
+    bool is_rounded;                /* a container some of whose weights are not its source's */
     struct dq_container *container; /* NULL for a checkpoint */
     const char **warnings;          /* [n_warnings] lines for the user, without newline */
     int n_warnings;

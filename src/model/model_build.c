@@ -106,11 +106,25 @@ static dq_status load_vector(builder *b, dq_role role, int layer, const float **
     return DQ_OK;
 }
 
+/* Of two coded weights of one shape: the same codes, and scales that say the same. */
+static bool same_parts(const dq_weight *a, const dq_weight *b)
+{
+    if (a->format != b->format || a->bits != b->bits || a->group_size != b->group_size ||
+        a->scale_rows != b->scale_rows || a->scale_dtype != b->scale_dtype)
+        return false;
+    for (int i = 0; i < a->format->n_parts; i++) {
+        const dq_part p = dq_weight_part(a, i), q = dq_weight_part(b, i);
+        if (memcmp(p.data, q.data, dq_weight_part_bytes(&p)) != 0) return false;
+    }
+    return true;
+}
+
 static bool same_values(const dq_weight *a, const dq_weight *b)
 {
     enum { BLOCK = 512 };
     float x[BLOCK], y[BLOCK];
     int64_t n = a->rows * a->cols;
+    if (dq_weight_is_coded(a) && dq_weight_is_coded(b)) return same_parts(a, b);
     if (dq_weight_is_coded(a) || dq_weight_is_coded(b)) return false;
     if (a->dtype == b->dtype && memcmp(a->data, b->data, (size_t)stored_bytes(a)) == 0) return true;
     for (int64_t i = 0; i < n; i += BLOCK) {
@@ -289,8 +303,29 @@ static const char *group_text(const dq_weight *w, dq_arena *a, dq_err *err)
     return dq_textf(a, err, "%lld", (long long)w->group_size);
 }
 
+typedef struct packed_sum {
+    double bytes, params;
+} packed_sum;
+
+/* Adds a packed matrix to what the model says of all of them. */
+static dq_status add_packed(dq_model *m, packed_sum *s, const dq_weight *w, dq_arena *a,
+                            dq_err *err)
+{
+    if (!dq_weight_is_coded(w)) return DQ_OK;
+    const char *group = group_text(w, a, err);
+    if (!group) return err->code;
+    s->bytes += (double)dq_weight_bytes(w);
+    s->params += (double)w->rows * (double)w->cols;
+    if (m->weight_group[0] == 0)
+        m->weight_group = group;
+    else if (strcmp(m->weight_group, group) != 0)
+        m->weight_group = "mixed";
+    return DQ_OK;
+}
+
 static dq_status sum_up(dq_model *m, dq_arena *a, dq_err *err)
 {
+    packed_sum s = {0, 0};
     m->weight_bits = 16;
     m->weight_group = "";
     m->scale_mode = "";
@@ -298,18 +333,17 @@ static dq_status sum_up(dq_model *m, dq_arena *a, dq_err *err)
         const dq_layer *x = &m->layer[l];
         const dq_weight *all[] = {&x->q, &x->k, &x->v, &x->o, &x->gate, &x->up, &x->down};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-            if (!dq_weight_is_coded(all[i])) continue;
-            const char *group = group_text(all[i], a, err);
-            if (!group) return err->code;
-            if (m->weight_group[0] == 0) { /* the first packed weight */
-                m->weight_bits = all[i]->bits;
-                m->weight_group = group;
-                continue;
-            }
-            if (m->weight_bits != all[i]->bits) m->weight_bits = 0;
-            if (strcmp(m->weight_group, group) != 0) m->weight_group = "mixed";
+            const int bits = dq_weight_is_coded(all[i]) ? all[i]->bits : 16;
+            DQ_TRY(add_packed(m, &s, all[i], a, err));
+            if (bits != 16)
+                m->weight_bits = m->weight_bits == 16 || m->weight_bits == bits ? bits : 0;
         }
     }
+    m->embed_bits = dq_weight_is_coded(&m->embed) ? m->embed.bits : 16;
+    m->head_bits = dq_weight_is_coded(&m->head) ? m->head.bits : 16;
+    DQ_TRY(add_packed(m, &s, &m->embed, a, err));
+    if (m->head.data != m->embed.data) DQ_TRY(add_packed(m, &s, &m->head, a, err));
+    m->packed_bits = s.params > 0 ? 8 * s.bytes / s.params : 0;
     return DQ_OK;
 }
 

@@ -72,6 +72,7 @@ dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i)
                          .packed = x->format != NULL,
                          .skipped = q->skipped[i],
                          .dtype = x->t->dtype,
+                         .dense_dtype = x->dense_dtype,
                          .scale_dtype = x->spec.scale_dtype,
                          .bits = s->bits,
                          .rows = x->rows,

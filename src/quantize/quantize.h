@@ -26,15 +26,30 @@ typedef struct dq_quantize_method {
 } dq_quantize_method;
 extern const char
     *const dq_quantize_methods[]; /* names that a container may have, NULL behind the last */
+/* What becomes of matrices that are not packed; vectors keep their type. */
+typedef enum dq_dense_type {
+    DQ_DENSE_KEEP,
+    DQ_DENSE_BF16, /* rounded to nearest even */
+    DQ_DENSE_F16,
+    DQ_DENSE_TYPES
+} dq_dense_type;
+extern const char *const dq_dense_type_name[DQ_DENSE_TYPES]; /* "keep", "bf16", "f16" */
 
 typedef struct dq_quantize_settings {
-    int bits;      /* 2..8, or 16: nothing is packed */
+    int bits;      /* of projections: 2..8, or 16: they are not packed */
     int64_t group; /* columns per scale, DQ_GROUP_ROW or DQ_GROUP_TENSOR */
     dq_scale_mode mode;
     dq_dtype scale_dtype; /* DQ_F16 (F32 for tensors whose scales do not fit) or DQ_F32 */
-    const char *skip;     /* regular expression of tensors to leave dense; NULL: none */
-    dq_logit_spec logit;  /* stored for evaluation */
-    dq_kv_config kv;      /* stored for evaluation too */
+    const char *skip;     /* regular expression of tensors to leave as they are; NULL: none */
+    /* 2..8, or 16: not packed. 0: 16; of the head, where it is the embedding: as that */
+    int embed_bits, head_bits;
+    dq_dense_type dense_type;
+    /* JSON of schema dq-recipe/1, the caller's; NULL: none. rules: an array of
+     * {"match": REGEX or "name": TENSOR, "bits": 2..8 or 16, "group": optional, "scale": optional}; the last
+     * that matches a tensor decides about it, before `skip`. plan and comment are stored and not read. */
+    const json_t *rules, *plan, *comment;
+    dq_logit_spec logit; /* stored for evaluation */
+    dq_kv_config kv;     /* stored for evaluation too */
     const char *dq_version;
     const dq_quantize_method *method; /* NULL: rounding to nearest, or nothing is written */
     /* What a container remembers of its method, for comparing; with a method they come from it. NULL: to nearest. */
@@ -53,6 +68,7 @@ typedef struct dq_quantize_row {
     const char *name, *format;
     bool packed, skipped;
     dq_dtype dtype;       /* of the source */
+    dq_dtype dense_dtype; /* not packed: as stored */
     dq_dtype scale_dtype; /* packed */
     int bits;             /* packed; else of one element */
     int64_t rows, cols, group_size;
@@ -79,7 +95,7 @@ typedef struct dq_quantize_info {
 typedef struct dq_quantizer dq_quantizer;
 
 /* Opens the model folder and makes the plan; reads no weights. DQ_USAGE for a pattern that matches no
- * tensor, DQ_MISMATCH for a model that is a container already. */
+ * tensor, DQ_MISMATCH for a model that is a container already and for widths that a tied head cannot have. */
 dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quantize_settings *s,
                            dq_err *err);
 void dq_quantize_close(dq_quantizer *q); /* NULL allowed */
@@ -87,6 +103,14 @@ const dq_quantize_info *dq_quantize_result(const dq_quantizer *q);
 dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i);
 /* The settings as the container stores them, JSON. */
 const char *dq_quantize_recipe(const dq_quantizer *q);
+
+/* Settings of weights from a file of schema dq-recipe/1; what it does not name stays in *s. Texts and rules belong to
+ * `file`. DQ_DAMAGED with the key that is unknown or has a wrong value, DQ_MISMATCH for another schema. */
+dq_status dq_quantize_recipe_read(dq_quantize_settings *s, const json_t *file, dq_err *err);
+/* Such a file from the text of dq_quantize_recipe or of a container; the caller ends it with json_decref. */
+dq_status dq_quantize_recipe_file(json_t **out, const char *recipe, dq_err *err);
+/* "128", "row" or "tensor" as dq_quantize_settings.group has it; false for anything else. */
+bool dq_quantize_group_parse(int64_t *out, const char *text);
 
 /* Refuses outputs that are the input, exist (without force), or are left over from an interrupted
  * run (without force and resume). Touches nothing. */

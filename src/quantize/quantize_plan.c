@@ -4,209 +4,117 @@
 
 #include "base/file.h"
 #include "base/inplace_file.h"
+#include "quantize/quantize_recipe.h"
+#include "quantize/quantize_rules.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <limits.h>
 #include <math.h>
-#include <pcre2.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Settings as JSON ---- */
-
-static const char *group_text(char *buf, size_t cap, int64_t group)
-{
-    if (group == DQ_GROUP_ROW) return "row";
-    if (group == DQ_GROUP_TENSOR) return "tensor";
-    snprintf(buf, cap, "%lld", (long long)group);
-    return buf;
-}
-
 static dq_status make_recipe(dq_quantizer *q, dq_err *err)
 {
-    const dq_quantize_settings *s = &q->set;
-    char buf[32];
-    json_t *r = json_object();
-    json_object_set_new(r, "bits", json_integer(s->bits));
-    json_object_set_new(r, "group", json_string(group_text(buf, sizeof buf, s->group)));
-    json_object_set_new(r, "scale", json_string(dq_quant_modes[s->mode].name));
-    json_object_set_new(r, "scale_dtype", json_string(s->scale_dtype == DQ_F16 ? "f16" : "f32"));
-    json_object_set_new(r, "skip", s->skip ? json_string(s->skip) : json_null());
-    json_object_set_new(r, "logit_bits", json_integer(s->logit.bits));
-    json_object_set_new(r, "logit_grain", json_string(dq_grain_name[s->logit.grain]));
-    /* absent where nothing is asked: the recipe of files that are older than the setting */
-    if (!dq_kv_config_same(&s->kv, &dq_kv_config_plain))
-        json_object_set_new(r, "kv", dq_kv_config_json(&s->kv));
-    if (s->method_name) json_object_set_new(r, "method", json_string(s->method_name));
-    if (s->calib) json_object_set_new(r, "calib", json_deep_copy(s->calib));
-    char *text;
-    bool whole = json_object_get(r, "skip") != NULL;
-    dq_json_dump(&text, r, JSON_SORT_KEYS | JSON_INDENT(0), err);
+    char *text = NULL;
+    json_t *r = NULL;
+    if (dq_quantize_recipe_of(&r, &q->set, err) == DQ_OK)
+        dq_json_dump(&text, r, JSON_SORT_KEYS | JSON_INDENT(0), err);
     json_decref(r);
-    if (!text) return err->code;
-    if (!whole) { /* a pattern that is not UTF-8 cannot be stored */
-        free(text);
-        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
-                            "skip: the pattern is not valid UTF-8.");
-    }
-    q->recipe = dq_text(q->arena, text, strlen(text), err);
+    if (text) q->recipe = dq_text(q->arena, text, strlen(text), err);
     free(text);
     return err->code;
 }
 
-static dq_status bad_recipe(const char *key, dq_err *err)
-{
-    return dq_fail(err, DQ_DAMAGED, "/config/recipe_json: key \"%s\" has an unknown value", key);
-}
-
 const char *const dq_quantize_methods[] = {"gptq", "align", NULL};
-
-/* Absent where values went to their nearest codes. */
-static dq_status read_method(dq_quantize_settings *s, const json_t *recipe, dq_err *err)
-{
-    const char *none = NULL;
-    DQ_TRY(dq_json_text(&s->method_name, recipe, "method", &none, err));
-    if (!s->method_name) return DQ_OK;
-    int i = 0;
-    while (dq_quantize_methods[i] && strcmp(dq_quantize_methods[i], s->method_name) != 0) i++;
-    s->calib = json_object_get(recipe, "calib");
-    if (!dq_quantize_methods[i]) return bad_recipe("method", err);
-    return json_is_object(s->calib) ? DQ_OK : bad_recipe("calib", err);
-}
-
-dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, const dq_container *c,
-                                  dq_err *err)
-{
-    size_t len;
-    int64_t bits;
-    const char *group, *scale, *dtype, *none = NULL, *text = dq_container_recipe(c, &len);
-    memset(s, 0, sizeof *s);
-    DQ_TRY(dq_json_parse(recipe, text, len, "/config/recipe_json", err));
-    DQ_TRY(dq_json_int(&bits, *recipe, "bits", 2, 16, NULL, err));
-    DQ_TRY(dq_json_text(&group, *recipe, "group", NULL, err));
-    DQ_TRY(dq_json_text(&scale, *recipe, "scale", NULL, err));
-    DQ_TRY(dq_json_text(&dtype, *recipe, "scale_dtype", NULL, err));
-    DQ_TRY(dq_json_text(&s->skip, *recipe, "skip", &none, err));
-    if (bits > 8 && bits != 16) return bad_recipe("bits", err);
-    s->bits = (int)bits;
-    s->group = strcmp(group, "row") == 0      ? DQ_GROUP_ROW
-               : strcmp(group, "tensor") == 0 ? DQ_GROUP_TENSOR
-                                              : strtoll(group, NULL, 10);
-    if (s->group == 0 || s->group < DQ_GROUP_TENSOR) return bad_recipe("group", err);
-    int mode = 0;
-    while (mode < DQ_QUANT_MODES && strcmp(scale, dq_quant_modes[mode].name) != 0) mode++;
-    if (mode == DQ_QUANT_MODES) return bad_recipe("scale", err);
-    s->mode = (dq_scale_mode)mode;
-    if (strcmp(dtype, "f16") != 0 && strcmp(dtype, "f32") != 0)
-        return bad_recipe("scale_dtype", err);
-    s->scale_dtype = strcmp(dtype, "f16") == 0 ? DQ_F16 : DQ_F32;
-    s->dq_version = dq_container_header(c)->dq_version;
-    DQ_TRY(read_method(s, *recipe, err));
-    /* opening has compared what the attributes say with the recipe */
-    s->logit = dq_container_header(c)->logit;
-    s->kv = dq_container_header(c)->kv;
-    return DQ_OK;
-}
 
 /* ---- Tensors ---- */
 
-static int by_text(const void *a, const void *b)
+typedef struct named_role {
+    const char *name;
+    dq_role role;
+} named_role;
+
+static int by_name(const void *a, const void *b)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    return strcmp(((const named_role *)a)->name, ((const named_role *)b)->name);
 }
 
-/* The names of the projections that are packed, sorted. */
-static const char **packed_names(dq_quantizer *q, int *count, dq_err *err)
+/* The names of the matrices that can be packed, sorted. */
+static const named_role *packable_names(dq_quantizer *q, int *count, dq_err *err)
 {
-    static const dq_role roles[] = {DQ_ROLE_Q,    DQ_ROLE_K,  DQ_ROLE_V,   DQ_ROLE_O,
-                                    DQ_ROLE_GATE, DQ_ROLE_UP, DQ_ROLE_DOWN};
+    static const dq_role roles[] = {DQ_ROLE_Q,    DQ_ROLE_K,     DQ_ROLE_V,
+                                    DQ_ROLE_O,    DQ_ROLE_GATE,  DQ_ROLE_UP,
+                                    DQ_ROLE_DOWN, DQ_ROLE_EMBED, DQ_ROLE_HEAD};
     enum { N = sizeof roles / sizeof roles[0] };
-    const char **names = dq_alloc(q->arena, (size_t)q->model->n_layers * N, sizeof *names, err);
+    named_role *names = dq_alloc(q->arena, (size_t)q->model->n_layers * N, sizeof *names, err);
     int n = 0;
-    for (int layer = 0; names && layer < q->model->n_layers; layer++) {
-        for (int r = 0; r < N; r++) {
-            /* the layout's name holds one %d, for the layer */
-            const char *form = q->model->layout->name[roles[r]];
-            const char *hole = form ? strstr(form, "%d") : NULL;
-            if (!hole) continue;
-            names[n] =
-                dq_textf(q->arena, err, "%.*s%d%s", (int)(hole - form), form, layer, hole + 2);
-            if (!names[n++]) return NULL;
+    for (int r = 0; names && r < N; r++) {
+        /* the layout's name holds one %d, for the layer, or none */
+        const char *form = q->model->layout->name[roles[r]];
+        const char *hole = form ? strstr(form, "%d") : NULL;
+        for (int layer = 0; form && layer < (hole ? q->model->n_layers : 1); layer++) {
+            names[n].role = roles[r];
+            names[n].name = hole ? dq_textf(q->arena, err, "%.*s%d%s", (int)(hole - form), form,
+                                            layer, hole + 2)
+                                 : form;
+            if (!names[n++].name) return NULL;
         }
     }
-    if (names) qsort(names, (size_t)n, sizeof *names, by_text);
+    if (names) qsort(names, (size_t)n, sizeof *names, by_name);
     *count = n;
     return names;
 }
 
-/* Length of the longest piece that both texts share. */
-static size_t common(const char *a, const char *b)
+/* What the role of a tensor gives, before any rule. */
+static dq_quantize_choice choice_of(const dq_quantizer *q, const char *name,
+                                    const named_role *names, int n_names)
 {
-    size_t best = 0;
-    for (const char *p = a; *p; p++) {
-        for (const char *r = b; *r; r++) {
-            size_t n = 0;
-            while (p[n] && p[n] == r[n]) n++;
-            if (n > best) best = n;
-        }
-    }
-    return best;
+    const dq_quantize_settings *s = &q->set;
+    const named_role key = {.name = name},
+                     *found = bsearch(&key, names, (size_t)n_names, sizeof key, by_name);
+    dq_quantize_choice c = {.name = name,
+                            .packable = found != NULL,
+                            .bits = s->bits,
+                            .group = s->group,
+                            .mode = s->mode};
+    const int embed = s->embed_bits ? s->embed_bits : 16;
+    if (!found)
+        c.bits = 16;
+    else if (found->role == DQ_ROLE_EMBED)
+        c.bits = embed;
+    else if (found->role == DQ_ROLE_HEAD)
+        c.bits = q->model->tied ? embed : s->head_bits ? s->head_bits : 16;
+    else
+        c.projection = true;
+    return c;
 }
 
-static dq_status matches_nothing(const dq_quantizer *q, dq_err *err)
+/* One matrix is the embedding and the head: it has one width. */
+static dq_status check_tied(const dq_quantizer *q, const dq_quantize_choice *choice, int64_t n,
+                            dq_err *err)
 {
-    const char *best = "", *second = "";
-    size_t top = 0, next = 0;
-    for (int64_t i = 0; i < q->info.n_tensors; i++) {
-        const char *name = dq_checkpoint_at(q->checkpoint, i)->name;
-        size_t n = common(q->set.skip, name);
-        if (n > top) {
-            second = best;
-            next = top;
-            best = name;
-            top = n;
-        } else if (n > next) {
-            second = name;
-            next = n;
-        }
+    const dq_quantize_settings *s = &q->set;
+    const dq_quantize_choice *embed = NULL, *head = NULL;
+    const int embed_bits = s->embed_bits ? s->embed_bits : 16;
+    if (!q->model->tied) return DQ_OK;
+    if (s->head_bits && s->head_bits != embed_bits)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EMBED_BITS},
+                            "the head of %s is its embedding (tied), which cannot have %d bits as "
+                            "the one and %d as the other",
+                            q->model->name, s->head_bits, embed_bits);
+    for (int64_t i = 0; i < n; i++) {
+        if (strcmp(choice[i].name, q->model->layout->name[DQ_ROLE_EMBED]) == 0) embed = &choice[i];
+        if (strcmp(choice[i].name, q->model->layout->name[DQ_ROLE_HEAD]) == 0) head = &choice[i];
     }
-    return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
-                        "skip \"%s\" matches no tensor. Closest names: %s%s%s.", q->set.skip, best,
-                        *second ? ", " : "", second);
+    if (!embed || !head || (embed->bits == 16 && head->bits == 16)) return DQ_OK;
+    if (embed->bits == head->bits && embed->group == head->group && embed->mode == head->mode)
+        return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s and %s are one matrix in %s (tied), and rules store them differently (%d "
+                   "and %d bits). Let a rule match both.",
+                   embed->name, head->name, q->model->name, embed->bits, head->bits);
 }
 
-static dq_status mark_skipped(dq_quantizer *q, dq_err *err)
-{
-    int code;
-    PCRE2_SIZE at;
-    int64_t found = 0;
-    if (!q->set.skip) return DQ_OK;
-    pcre2_code *re =
-        pcre2_compile((PCRE2_SPTR)q->set.skip, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
-    if (!re) {
-        PCRE2_UCHAR text[200] = "";
-        pcre2_get_error_message(code, text, sizeof text);
-        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
-                            "skip \"%s\": %s at character %zu.", q->set.skip, (const char *)text,
-                            (size_t)at + 1);
-    }
-    pcre2_match_data *data = pcre2_match_data_create_from_pattern(re, NULL);
-    for (int64_t i = 0; data && i < q->info.n_tensors; i++) {
-        const char *name = dq_checkpoint_at(q->checkpoint, i)->name;
-        int got = pcre2_match(re, (PCRE2_SPTR)name, strlen(name), 0, 0, data, NULL);
-        q->skipped[i] = got >= 0;
-        found += got >= 0;
-    }
-    if (!data) dq_fail(err, DQ_RESOURCE, "out of memory");
-    pcre2_match_data_free(data);
-    pcre2_code_free(re);
-    if (err->code == DQ_OK && found == 0) return matches_nothing(q, err);
-    return err->code;
-}
-
-static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t, bool wanted,
-                             bool skipped, dq_err *err)
+static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
+                             const dq_quantize_choice *c, dq_err *err)
 {
     dq_quantize_tensor *x = &q->tensor[i];
     x->t = t;
@@ -217,12 +125,15 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t, boo
     if (t->dtype > DQ_F64)
         return dq_fail(err, DQ_MISMATCH, "tensor \"%s\": type %s cannot be quantized or copied",
                        t->name, dq_dtypes[t->dtype].name);
-    q->skipped[i] = wanted && skipped;
-    if (!wanted || skipped || q->set.bits == 16) return DQ_OK;
-    x->format = dq_weight_format_of_mode(q->set.mode);
-    x->spec = (dq_quant_spec){q->set.bits, q->set.group, q->set.mode, q->set.scale_dtype};
-    x->one_scale = q->set.group == DQ_GROUP_TENSOR;
-    x->group_size = q->set.group < 0 || q->set.group > x->cols ? x->cols : q->set.group;
+    q->skipped[i] = c->skipped;
+    x->dense_dtype = t->dtype;
+    if (t->n_dims > 1 && !c->kept && q->set.dense_type != DQ_DENSE_KEEP)
+        x->dense_dtype = q->set.dense_type == DQ_DENSE_F16 ? DQ_F16 : DQ_BF16;
+    if (c->bits == 16) return DQ_OK;
+    x->format = dq_weight_format_of_mode(c->mode);
+    x->spec = (dq_quant_spec){c->bits, c->group, c->mode, q->set.scale_dtype};
+    x->one_scale = c->group == DQ_GROUP_TENSOR;
+    x->group_size = c->group < 0 || c->group > x->cols ? x->cols : c->group;
     x->scale_rows = x->one_scale ? 1 : x->rows;
     return DQ_OK;
 }
@@ -230,19 +141,22 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t, boo
 static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
 {
     int n_names = 0;
-    int64_t n = q->info.n_tensors = dq_checkpoint_count(q->checkpoint), kept = 0;
-    const char **names = packed_names(q, &n_names, err);
+    int64_t n = dq_checkpoint_count(q->checkpoint), kept = 0;
+    const named_role *names = packable_names(q, &n_names, err);
+    dq_quantize_choice *choice = dq_alloc(q->arena, (size_t)n, sizeof *choice, err);
     q->tensor = dq_alloc(q->arena, (size_t)n, sizeof *q->tensor, err);
     q->skipped = dq_alloc(q->arena, (size_t)n, sizeof *q->skipped, err);
     q->loss = dq_alloc(q->arena, (size_t)n, sizeof *q->loss, err);
     if (err->code != DQ_OK) return err->code;
     for (int64_t i = 0; i < n; i++) q->loss[i] = (double)NAN;
-    DQ_TRY(mark_skipped(q, err));
+    for (int64_t i = 0; i < n; i++)
+        choice[i] = choice_of(q, dq_checkpoint_at(q->checkpoint, i)->name, names, n_names);
+    DQ_TRY(dq_quantize_rules_apply(&q->set, choice, n, err));
+    DQ_TRY(check_tied(q, choice, n, err));
     for (int64_t i = 0; i < n; i++) {
         const dq_tensor *t = dq_checkpoint_at(q->checkpoint, i);
-        bool wanted = bsearch(&t->name, names, (size_t)n_names, sizeof *names, by_text) != NULL;
         if (dq_tensor_numel(t) == 0) continue; /* the model was opened: nothing needs it */
-        DQ_TRY(plan_tensor(q, kept, t, wanted, q->skipped[i], err));
+        DQ_TRY(plan_tensor(q, kept, t, &choice[i], err));
         q->info.n_packed += q->tensor[kept].format != NULL;
         q->info.n_skipped += q->skipped[kept++];
     }
@@ -303,11 +217,11 @@ static void tensor_slot(dq_slot *s, const dq_quantize_tensor *x)
 {
     const dq_tensor *t = x->t;
     s->encoding = DQ_ENC_DENSE;
-    s->dtype = t->dtype;
+    s->dtype = x->dense_dtype;
     s->n_dims = t->n_dims;
     memcpy(s->shape, t->shape, sizeof s->shape);
-    s->bytes = (int64_t)dq_tensor_bytes(t);
-    s->bits = (int)dq_dtypes[t->dtype].bytes * 8;
+    s->bytes = dq_tensor_numel(t) * (int64_t)dq_dtypes[s->dtype].bytes;
+    s->bits = (int)dq_dtypes[s->dtype].bytes * 8;
     s->rows = x->rows;
     s->cols = x->cols;
     s->bits_per_weight = s->bits;

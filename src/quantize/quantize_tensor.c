@@ -18,7 +18,7 @@ enum {
 
 /* What a block of rows tells. */
 typedef struct piece {
-    int64_t bad; /* index of the first value that is not finite, -1: none */
+    int64_t bad; /* index of the first value that is not finite, or not as it is stored; -1: none */
     dq_weight_range range;
     bool wide; /* a scale does not fit F16 */
     dq_quant_error error;
@@ -96,10 +96,23 @@ static int64_t row_range(const dq_quantize_tensor *q, int64_t *end, int64_t begi
     return *end - begin;
 }
 
-static int64_t first_not_finite(const float *w, int64_t n)
+static bool is_rounded(const dq_quantize_tensor *q)
+{
+    return !q->format && q->dense_dtype != q->t->dtype;
+}
+
+/* A value as a dense tensor stores it. */
+static float stored_value(const dq_quantize_tensor *q, float x)
+{
+    if (!is_rounded(q)) return x;
+    return q->dense_dtype == DQ_F16 ? dq_f32_from_f16(dq_f16_from_f32(x))
+                                    : dq_f32_from_bf16(dq_bf16_from_f32(x));
+}
+
+static int64_t first_not_finite(const dq_quantize_tensor *q, const float *w, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(w[i])) return i;
+        if (!isfinite(stored_value(q, w[i]))) return i;
     }
     return -1;
 }
@@ -163,15 +176,31 @@ static void scan_block(const dq_quantize_tensor *q, piece *p, int64_t begin, int
     if (q->format && !q->one_scale)
         finite = scan_groups(q, p, src, type, end - begin);
     else
-        finite = isfinite(top_of(src, type, n));
+        finite = isfinite(stored_value(q, top_of(src, type, n)));
     if (finite && !q->one_scale) return;
     const float *w = floats_of(p->w, src, type, n);
     if (!finite) {
-        p->bad = first_not_finite(w, n);
+        p->bad = first_not_finite(q, w, n);
         return;
     }
     p->range.peak = dq_quant_peak(w, n);
     dq_weight_range_ends(&p->range, w, n);
+}
+
+/* Of value `at` behind the start of a row. */
+static dq_status refuse_value(const dq_quantize_tensor *q, int64_t row, int64_t at, dq_err *err)
+{
+    const size_t size = dq_dtypes[q->t->dtype].bytes;
+    const long long r = (long long)(row + at / q->cols), c = (long long)(at % q->cols);
+    float x;
+    dq_tensor_to_f32(&x, source_row(q, row) + (size_t)at * size, q->t->dtype, 1);
+    if (!isfinite(x))
+        return dq_fail(err, DQ_DAMAGED,
+                       "tensor \"%s\": the value at row %lld, column %lld is not finite",
+                       q->t->name, r, c);
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_DENSE_TYPE},
+                        "tensor \"%s\": the value at row %lld, column %lld, %g, is infinite as %s",
+                        q->t->name, r, c, (double)x, dq_dtypes[q->dense_dtype].name);
 }
 
 static dq_status scan_tile(tiling *g, dq_quantize_tensor *q, int64_t begin, dq_weight_range *range,
@@ -187,12 +216,7 @@ static dq_status scan_tile(tiling *g, dq_quantize_tensor *q, int64_t begin, dq_w
     }
     for (int i = 0; i < n; i++) {
         const piece *p = &g->piece[i];
-        if (p->bad >= 0) {
-            int64_t row = begin + i * g->block_rows + p->bad / q->cols, col = p->bad % q->cols;
-            return dq_fail(err, DQ_DAMAGED,
-                           "tensor \"%s\": the value at row %lld, column %lld is not finite",
-                           q->t->name, (long long)row, (long long)col);
-        }
+        if (p->bad >= 0) return refuse_value(q, begin + i * g->block_rows, p->bad, err);
         if (fabsf(p->range.peak) > fabsf(range->peak)) range->peak = p->range.peak;
         range->low = fminf(range->low, p->range.low);
         range->high = fmaxf(range->high, p->range.high);
@@ -401,20 +425,43 @@ static void all_tiles(tiling *g, output out[2], const dq_quantize_sink *sink, dq
     if (err->code == DQ_OK && q->one_scale) put_shared(q, sink, err);
 }
 
-static dq_status copy_dense(const dq_quantize_tensor *q, const dq_quantize_sink *sink,
-                            const dq_quantize_tick *tick, dq_err *err)
+/* n values, rounded. */
+static void round_values(const dq_quantize_tensor *q, uint16_t *to, float *space,
+                         const uint8_t *from, int64_t n)
 {
-    size_t total = dq_tensor_bytes(q->t);
-    for (size_t at = 0; at < total;) {
-        size_t n = total - at < COPY_BYTES ? total - at : COPY_BYTES;
+    const float *x = floats_of(space, from, q->t->dtype, n);
+#pragma omp taskloop grainsize(1) shared(q, to, x)
+    for (int64_t begin = 0; begin < n; begin += BLOCK_VALUES) {
+        const int64_t end = n - begin < BLOCK_VALUES ? n : begin + BLOCK_VALUES;
+        for (int64_t i = begin; i < end; i++)
+            to[i] = q->dense_dtype == DQ_F16 ? dq_f16_from_f32(x[i]) : dq_bf16_from_f32(x[i]);
+    }
+}
+
+static dq_status write_dense(const dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
+                             const dq_quantize_sink *sink, const dq_quantize_tick *tick,
+                             dq_err *err)
+{
+    enum { VALUES = COPY_BYTES / sizeof(float) };
+    const bool rounded = is_rounded(q);
+    const size_t total = dq_tensor_bytes(q->t), size = dq_dtypes[q->t->dtype].bytes;
+    float *space = rounded ? buffer_part(buffers, 1, VALUES, sizeof *space, err) : NULL;
+    uint16_t *half = rounded ? buffer_part(buffers, 2, VALUES, sizeof *half, err) : NULL;
+    const size_t step = rounded ? VALUES * size : COPY_BYTES;
+    for (size_t at = 0; at < total && err->code == DQ_OK;) {
+        size_t n = total - at < step ? total - at : step;
         const uint8_t *p = (const uint8_t *)q->t->data + at;
         DQ_TRY(dq_os_check_stop(err));
-        DQ_TRY(sink->put(sink->arg, 0, p, n, err));
+        if (rounded) round_values(q, half, space, p, (int64_t)(n / size));
+        if (rounded)
+            DQ_TRY(sink->put(sink->arg, 0, half, n / size * sizeof *half, err));
+        else
+            DQ_TRY(sink->put(sink->arg, 0, p, n, err));
         dq_os_map_release(p, n);
         if (tick && tick->step) tick->step(tick->arg, (int64_t)n);
         at += n;
     }
-    return DQ_OK;
+    return err->code;
 }
 
 dq_status dq_quantize_tensor_write(const dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
@@ -424,7 +471,7 @@ dq_status dq_quantize_tensor_write(const dq_quantize_tensor *q, dq_quantize_tens
     tiling g;
     output out[2] = {{{0}, {0}}};
     uint8_t *space = NULL;
-    if (!q->format) return copy_dense(q, sink, tick, err);
+    if (!q->format) return write_dense(q, buffers, sink, tick, err);
     memset(e, 0, sizeof *e);
     if (tiling_begin(&g, q, true, buffers, err) == DQ_OK) {
         size_t step[DQ_MAX_PARTS], each = 0;

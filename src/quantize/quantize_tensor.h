@@ -10,7 +10,9 @@
 typedef struct dq_quantize_tensor {
     const dq_tensor *t;
     int64_t rows, cols;             /* a vector: rows = numel, cols = 1 */
-    const dq_weight_format *format; /* NULL: as it is, and the rest means nothing */
+    const dq_weight_format *format; /* NULL: dense, and the rest means nothing but dense_dtype */
+    /* of a dense tensor: t->dtype, or DQ_BF16 or DQ_F16, to which values are rounded (nearest, ties to even) */
+    dq_dtype dense_dtype;
     /* scale_dtype as stored: dq_quantize_tensor_scan turns F16 into F32 where it must */
     dq_quant_spec spec;
     int64_t group_size, scale_rows;
@@ -41,8 +43,8 @@ typedef struct dq_quantize_tensor_buffers {
 } dq_quantize_tensor_buffers;
 void dq_quantize_tensor_buffers_free(dq_quantize_tensor_buffers *r);
 
-/* Finds the first value that is not finite (DQ_DAMAGED with row and column), the scale of the tensor
- * where one is asked for, and whether scales fit F16. DQ_STOPPED between tiles. Meant to be called
+/* Finds the first value that is not finite (DQ_DAMAGED with row and column) or whose rounding to dense_dtype is not
+ * (DQ_MISMATCH, likewise), the scale of the tensor where one is asked for, and whether scales fit F16. DQ_STOPPED between tiles. Meant to be called
  * inside a parallel region, by one thread; its tasks spread over the others. */
 dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
                                   const dq_quantize_tick *tick, dq_err *err);

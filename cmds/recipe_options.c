@@ -1,0 +1,157 @@
+/* recipe_options: see recipe_options.h. Defaults, then the file, then options; rules of --bits-map behind those of the
+ * file.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/recipe_options.h"
+
+#include "base/file.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "absmax, fullrange (what it does), ... or asym (what it does) (default absmax)" */
+const char *dq_recipe_options_modes(dq_recipe_options *o)
+{
+    const size_t cap = sizeof o->modes;
+    size_t n = 0;
+    for (int i = 0; i < DQ_QUANT_MODES && n < cap; i++) {
+        const dq_scale_mode_row *m = &dq_quant_modes[i];
+        const char *between = i == 0 ? "" : i < DQ_QUANT_MODES - 1 ? ", " : " or ";
+        n += (size_t)snprintf(o->modes + n, cap - n, "%s%s", between, m->name);
+        if (m->about && n < cap) n += (size_t)snprintf(o->modes + n, cap - n, " (%s)", m->about);
+    }
+    if (n < cap) snprintf(o->modes + n, cap - n, " (default %s)", dq_quant_modes[DQ_ABSMAX].name);
+    return o->modes;
+}
+
+static dq_status read_file(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err)
+{
+    char *text;
+    size_t len;
+    if (!o->file) return DQ_OK;
+    o->arena = dq_arena_new();
+    if (!o->arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    DQ_TRY(dq_file_read(&text, &len, o->file, o->arena, err));
+    DQ_TRY(dq_json_parse(&o->json, text, len, o->file, err));
+    return dq_quantize_recipe_read(s, o->json, err) == DQ_OK ? DQ_OK : dq_in(err, "%s: ", o->file);
+}
+
+/* ---- Rules ---- */
+
+static dq_status bad_map(const char *item, dq_err *err)
+{
+    return dq_fail(err, DQ_USAGE,
+                   "--bits-map: expected REGEX=N[/GROUP[/SCALE]] with N 2 to 8, or 16, and GROUP a "
+                   "number of columns, row or tensor; found \"%s\".",
+                   item);
+}
+
+/* "6/64/search" into the rule, a number behind the last '=' of the item. */
+static bool read_values(json_t *rule, const char *values)
+{
+    char word[3][32] = {""};
+    int n = 0;
+    for (const char *at = values, *end; at; at = end ? end + 1 : NULL) {
+        end = strchr(at, '/');
+        const size_t len = end ? (size_t)(end - at) : strlen(at);
+        if (n == 3 || len == 0 || len >= sizeof word[0]) return false;
+        memcpy(word[n++], at, len);
+    }
+    char *stop;
+    int64_t group = 0;
+    const long bits = strtol(word[0], &stop, 10);
+    if (*stop || stop == word[0] || bits < 2 || (bits > 8 && bits != 16)) return false;
+    if (n > 1 && !dq_quantize_group_parse(&group, word[1])) return false;
+    int mode = 0;
+    while (n > 2 && mode < DQ_QUANT_MODES && strcmp(word[2], dq_quant_modes[mode].name) != 0)
+        mode++;
+    if (mode == DQ_QUANT_MODES) return false;
+    json_object_set_new(rule, "bits", json_integer(bits));
+    if (n > 1)
+        json_object_set_new(rule, "group", group > 0 ? json_integer(group) : json_string(word[1]));
+    if (n > 2) json_object_set_new(rule, "scale", json_string(word[2]));
+    return true;
+}
+
+static dq_status add_rule(json_t *rules, const char *item, dq_err *err)
+{
+    const char *split = strrchr(item, '=');
+    json_t *rule;
+    if (!split || split == item) return bad_map(item, err);
+    json_array_append_new(rules, rule = json_object());
+    json_object_set_new(rule, "match", json_stringn(item, (size_t)(split - item)));
+    if (!json_object_get(rule, "match"))
+        return dq_fail(err, DQ_USAGE, "--bits-map: the pattern is not valid UTF-8.");
+    return read_values(rule, split + 1) ? DQ_OK : bad_map(item, err);
+}
+
+static dq_status read_map(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err)
+{
+    if (o->map.n == 0) return DQ_OK;
+    o->rules = json_array();
+    if (s->rules) json_array_extend(o->rules, json_object_get(o->json, "rules"));
+    for (int i = 0; i < o->map.n; i++) DQ_TRY(add_rule(o->rules, o->map.item[i], err));
+    s->rules = o->rules;
+    return DQ_OK;
+}
+
+/* ---- The other options ---- */
+
+static dq_status read_words(dq_quantize_settings *s, const dq_recipe_options *o, dq_err *err)
+{
+    static const char *const dtypes[] = {"f16", "f32"};
+    const char *modes[DQ_QUANT_MODES];
+    int mode = 0, dtype = 0, dense = 0;
+    for (int i = 0; i < DQ_QUANT_MODES; i++) modes[i] = dq_quant_modes[i].name;
+    if (o->scale) mode = dq_options_word(o->scale, "scale", modes, DQ_QUANT_MODES, err);
+    if (mode >= 0 && o->scale_dtype)
+        dtype = dq_options_word(o->scale_dtype, "scale-dtype", dtypes, 2, err);
+    if (mode >= 0 && dtype >= 0 && o->dense_type)
+        dense =
+            dq_options_word(o->dense_type, "dense-type", dq_dense_type_name, DQ_DENSE_TYPES, err);
+    DQ_TRY(err->code);
+    if (o->scale) s->mode = (dq_scale_mode)mode;
+    if (o->scale_dtype) s->scale_dtype = dtype == 0 ? DQ_F16 : DQ_F32;
+    if (o->dense_type) s->dense_type = (dq_dense_type)dense;
+    return DQ_OK;
+}
+
+dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err)
+{
+    s->bits = 4;
+    s->group = 128;
+    s->mode = DQ_ABSMAX;
+    s->scale_dtype = DQ_F16;
+    DQ_TRY(read_file(s, o, err));
+    DQ_TRY(read_words(s, o, err));
+    if (o->group && !dq_quantize_group_parse(&s->group, o->group))
+        return dq_fail(err, DQ_USAGE,
+                       "--group: expected a number of columns from 1 up, row or tensor; found "
+                       "\"%s\".",
+                       o->group);
+    if (o->bits) s->bits = (int)o->bits;
+    if (o->embed_bits) s->embed_bits = (int)o->embed_bits;
+    if (o->head_bits) s->head_bits = (int)o->head_bits;
+    if (o->skip) s->skip = o->skip;
+    return read_map(s, o, err);
+}
+
+void dq_recipe_options_end(dq_recipe_options *o)
+{
+    json_decref(o->rules);
+    json_decref(o->json);
+    dq_arena_free(o->arena);
+}
+
+dq_status dq_recipe_options_print(const char *recipe, dq_err *err)
+{
+    json_t *file = NULL;
+    char *text = NULL;
+    if (dq_quantize_recipe_file(&file, recipe, err) == DQ_OK)
+        dq_json_dump(&text, file, JSON_INDENT(2), err);
+    json_decref(file);
+    if (text) puts(text);
+    free(text);
+    return err->code;
+}

@@ -1,0 +1,54 @@
+/* recipe_options: --recipe, --bits-map and the other options of weights, as settings.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_RECIPE_OPTIONS_H
+#define DQ_RECIPE_OPTIONS_H
+
+#include "cmds/cli/options.h"
+#include "quantize/quantize.h"
+
+/* As given; {0} at first. A number of 0 or a NULL was not given. */
+typedef struct dq_recipe_options {
+    const char *file;
+    dq_list map;
+    int64_t bits, embed_bits, head_bits;
+    const char *group, *scale, *scale_dtype, *skip, *dense_type;
+    /* private: what the settings point into */
+    dq_arena *arena;
+    json_t *json, *rules;
+    char modes[512];
+} dq_recipe_options;
+
+/* Rows for the table of options: the text of --scale is made here. */
+const char *dq_recipe_options_modes(dq_recipe_options *o);
+#define DQ_RECIPE_OPTION_ROWS(o)                                                                   \
+    dq_opt_bits("bits", "N", &(o).bits, "2 to 8, or 16 to pack nothing (default 4)"),              \
+        dq_opt_text("group", "N", &(o).group,                                                      \
+                    "columns per scale, or row, or tensor (default 128)"),                         \
+        dq_opt_text("scale", "MODE", &(o).scale, dq_recipe_options_modes(&(o))),                   \
+        dq_opt_text(                                                                               \
+            "scale-dtype", "TYPE", &(o).scale_dtype,                                               \
+            "f16 or f32 (default f16; f32 for tensors with a scale that f16 cannot hold)"),        \
+        dq_opt_bits("embed-bits", "N", &(o).embed_bits,                                            \
+                    "of the embedding, and of a head that is tied to it: 2 to 8, or 16 "           \
+                    "(default 16: not packed)"),                                                   \
+        dq_opt_bits("head-bits", "N", &(o).head_bits,                                              \
+                    "of a head of its own, likewise (default 16)"),                                \
+        dq_opt_text("dense-type", "TYPE", &(o).dense_type,                                         \
+                    "bf16, f16 or keep: type of matrices that are not packed; vectors (norms, "    \
+                    "biases, lambda) keep theirs (default keep)"),                                 \
+        dq_opt_list("bits-map", "REGEX=N[/GROUP[/SCALE]]", &(o).map,                               \
+                    "other settings for tensors whose name matches; may be repeated, the last "    \
+                    "match wins"),                                                                 \
+        dq_opt_text("skip", "REGEX", &(o).skip,                                                    \
+                    "tensors whose name matches stay as they are, whatever else is said"),         \
+        dq_opt_text("recipe", "FILE", &(o).file,                                                   \
+                    "take all this from a file (dq-recipe/1, as --print-recipe and dq info "       \
+                    "--recipe print it); options go before it, --bits-map behind its rules")
+
+/* Fills the weight settings of *s, whose texts and rules belong to *o until it is ended. */
+dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err);
+void dq_recipe_options_end(dq_recipe_options *o);
+/* Prints a recipe as a container or a quantizer has it, as a file of schema dq-recipe/1. */
+dq_status dq_recipe_options_print(const char *recipe, dq_err *err);
+
+#endif

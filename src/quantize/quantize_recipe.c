@@ -1,0 +1,274 @@
+/* quantize_recipe: see quantize_recipe.h. What has its default and was not a setting of older files is left out, so that
+ * the same settings keep the same bytes.
+ * SPDX-License-Identifier: MIT */
+#include "quantize/quantize_recipe.h"
+
+#include "quantize/quantize_rules.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char schema[] = "dq-recipe/1";
+
+const char *const dq_dense_type_name[DQ_DENSE_TYPES] = {"keep", "bf16", "f16"};
+
+/* ---- Values ---- */
+
+static dq_status unknown(const char *key, const char *expected, dq_err *err)
+{
+    return dq_fail(err, DQ_DAMAGED, "key \"%s\" has an unknown value (expected %s)", key, expected);
+}
+
+dq_status dq_quantize_recipe_bits(int *out, int64_t bits, const char *key, dq_err *err)
+{
+    if (bits < 2 || (bits > 8 && bits != 16)) return unknown(key, "2 to 8, or 16", err);
+    *out = (int)bits;
+    return DQ_OK;
+}
+
+bool dq_quantize_group_parse(int64_t *out, const char *text)
+{
+    char *end;
+    errno = 0;
+    const long long v = strtoll(text, &end, 10);
+    if (strcmp(text, "row") == 0)
+        *out = DQ_GROUP_ROW;
+    else if (strcmp(text, "tensor") == 0)
+        *out = DQ_GROUP_TENSOR;
+    else if (end == text || *end || errno || v < 1)
+        return false;
+    else
+        *out = v;
+    return true;
+}
+
+dq_status dq_quantize_recipe_group(int64_t *out, const json_t *group, dq_err *err)
+{
+    const char *text = json_string_value(group);
+    if (text ? dq_quantize_group_parse(out, text) : dq_json_whole(out, group) && *out > 0)
+        return DQ_OK;
+    return unknown("group", "a number of columns, \"row\" or \"tensor\"", err);
+}
+
+dq_status dq_quantize_recipe_mode(int *out, const json_t *mode, dq_err *err)
+{
+    const char *text = json_string_value(mode);
+    for (int i = 0; text && i < DQ_QUANT_MODES; i++) {
+        *out = i;
+        if (strcmp(text, dq_quant_modes[i].name) == 0) return DQ_OK;
+    }
+    return unknown("scale", "the name of a mode of scales", err);
+}
+
+dq_status dq_quantize_recipe_keys(const json_t *object, const char *const *keys, dq_err *err)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)object, key, v)
+    {
+        int i = 0;
+        while (keys[i] && strcmp(keys[i], key) != 0) i++;
+        if (!keys[i]) return dq_fail(err, DQ_DAMAGED, "unknown key \"%s\"", key);
+    }
+    return DQ_OK;
+}
+
+static json_t *group_json(int64_t group)
+{
+    char buf[32];
+    if (group == DQ_GROUP_ROW) return json_string("row");
+    if (group == DQ_GROUP_TENSOR) return json_string("tensor");
+    snprintf(buf, sizeof buf, "%lld", (long long)group);
+    return json_string(buf);
+}
+
+/* ---- Keys ---- */
+
+static dq_status read_bits(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    int64_t bits = 0;
+    dq_json_whole(&bits, v);
+    return dq_quantize_recipe_bits(&s->bits, bits, "bits", err);
+}
+
+static dq_status read_embed_bits(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    int64_t bits = 0;
+    dq_json_whole(&bits, v);
+    return dq_quantize_recipe_bits(&s->embed_bits, bits, "embed_bits", err);
+}
+
+static dq_status read_head_bits(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    int64_t bits = 0;
+    dq_json_whole(&bits, v);
+    return dq_quantize_recipe_bits(&s->head_bits, bits, "head_bits", err);
+}
+
+static dq_status read_group(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    return dq_quantize_recipe_group(&s->group, v, err);
+}
+
+static dq_status read_scale(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    int mode;
+    DQ_TRY(dq_quantize_recipe_mode(&mode, v, err));
+    s->mode = (dq_scale_mode)mode;
+    return DQ_OK;
+}
+
+static dq_status read_scale_dtype(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    const char *text = json_string_value(v);
+    if (!text || (strcmp(text, "f16") != 0 && strcmp(text, "f32") != 0))
+        return unknown("scale_dtype", "\"f16\" or \"f32\"", err);
+    s->scale_dtype = strcmp(text, "f16") == 0 ? DQ_F16 : DQ_F32;
+    return DQ_OK;
+}
+
+static dq_status read_skip(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    s->skip = json_string_value(v);
+    return s->skip ? DQ_OK : unknown("skip", "a regular expression", err);
+}
+
+static dq_status read_dense_type(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    const char *text = json_string_value(v);
+    for (int i = 0; text && i < DQ_DENSE_TYPES; i++) {
+        s->dense_type = (dq_dense_type)i;
+        if (strcmp(text, dq_dense_type_name[i]) == 0) return DQ_OK;
+    }
+    return unknown("dense_type", "\"keep\", \"bf16\" or \"f16\"", err);
+}
+
+static dq_status read_rules(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    s->rules = v;
+    return dq_quantize_rules_check(v, err);
+}
+
+static dq_status read_plan(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    s->plan = v;
+    return json_is_object(v) ? DQ_OK : unknown("plan", "an object", err);
+}
+
+static dq_status read_comment(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    s->comment = v;
+    (void)err;
+    return DQ_OK; /* of any type: nothing reads it */
+}
+
+static const struct {
+    const char *key;
+    dq_status (*read)(dq_quantize_settings *s, const json_t *v, dq_err *err);
+    bool always; /* stands in every container's recipe */
+} fields[] = {{"bits", read_bits, true},
+              {"group", read_group, true},
+              {"scale", read_scale, true},
+              {"scale_dtype", read_scale_dtype, true},
+              {"skip", read_skip, false},
+              {"embed_bits", read_embed_bits, false},
+              {"head_bits", read_head_bits, false},
+              {"dense_type", read_dense_type, false},
+              {"rules", read_rules, false},
+              {"plan", read_plan, false},
+              {"comment", read_comment, false}};
+enum { FIELDS = sizeof fields / sizeof *fields };
+
+/* The weight settings of an object; what it lacks, or has as null, stays in *s. */
+static dq_status read_fields(dq_quantize_settings *s, const json_t *o, dq_err *err)
+{
+    for (int i = 0; i < FIELDS; i++) {
+        const json_t *v = json_object_get(o, fields[i].key);
+        if (v && !json_is_null(v)) DQ_TRY(fields[i].read(s, v, err));
+    }
+    return DQ_OK;
+}
+
+/* ---- Files ---- */
+
+dq_status dq_quantize_recipe_read(dq_quantize_settings *s, const json_t *file, dq_err *err)
+{
+    const char *keys[FIELDS + 2] = {"schema"}, *found;
+    for (int i = 0; i < FIELDS; i++) keys[i + 1] = fields[i].key;
+    if (!json_is_object(file)) return dq_fail(err, DQ_DAMAGED, "not a JSON object");
+    DQ_TRY(dq_json_text(&found, file, "schema", NULL, err));
+    if (strcmp(found, schema) != 0)
+        return dq_fail(err, DQ_MISMATCH, "schema \"%s\" (expected \"%s\")", found, schema);
+    DQ_TRY(dq_quantize_recipe_keys(file, keys, err));
+    return read_fields(s, file, err);
+}
+
+dq_status dq_quantize_recipe_file(json_t **out, const char *recipe, dq_err *err)
+{
+    json_t *all = NULL;
+    DQ_TRY(dq_json_parse(&all, recipe, strlen(recipe), "/config/recipe_json", err));
+    *out = json_object();
+    json_object_set_new(*out, "schema", json_string(schema));
+    for (int i = 0; i < FIELDS; i++) {
+        json_t *v = json_object_get(all, fields[i].key);
+        if (v && !json_is_null(v)) json_object_set(*out, fields[i].key, v);
+    }
+    json_decref(all);
+    return DQ_OK;
+}
+
+/* ---- Containers ---- */
+
+/* Adds what older files do not have, where something is asked for. */
+static void put_newer(json_t *r, const dq_quantize_settings *s)
+{
+    if (s->embed_bits) json_object_set_new(r, "embed_bits", json_integer(s->embed_bits));
+    if (s->head_bits) json_object_set_new(r, "head_bits", json_integer(s->head_bits));
+    if (s->dense_type != DQ_DENSE_KEEP)
+        json_object_set_new(r, "dense_type", json_string(dq_dense_type_name[s->dense_type]));
+    if (json_array_size(s->rules)) json_object_set_new(r, "rules", json_deep_copy(s->rules));
+    if (s->plan) json_object_set_new(r, "plan", json_deep_copy(s->plan));
+    if (s->comment) json_object_set_new(r, "comment", json_deep_copy(s->comment));
+    if (!dq_kv_config_same(&s->kv, &dq_kv_config_plain))
+        json_object_set_new(r, "kv", dq_kv_config_json(&s->kv));
+}
+
+dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_err *err)
+{
+    json_t *r = *out = json_object();
+    json_object_set_new(r, "bits", json_integer(s->bits));
+    json_object_set_new(r, "group", group_json(s->group));
+    json_object_set_new(r, "scale", json_string(dq_quant_modes[s->mode].name));
+    json_object_set_new(r, "scale_dtype", json_string(s->scale_dtype == DQ_F16 ? "f16" : "f32"));
+    json_object_set_new(r, "skip", s->skip ? json_string(s->skip) : json_null());
+    json_object_set_new(r, "logit_bits", json_integer(s->logit.bits));
+    json_object_set_new(r, "logit_grain", json_string(dq_grain_name[s->logit.grain]));
+    put_newer(r, s);
+    if (json_object_get(r, "skip")) return DQ_OK;
+    /* a pattern that is not UTF-8 cannot be stored */
+    return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
+                        "skip: the pattern is not valid UTF-8.");
+}
+
+dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, const dq_container *c,
+                                  dq_err *err)
+{
+    static const char place[] = "/config/recipe_json";
+    size_t len;
+    const char *text = dq_container_recipe(c, &len);
+    memset(s, 0, sizeof *s);
+    DQ_TRY(dq_json_parse(recipe, text, len, place, err));
+    for (int i = 0; i < FIELDS; i++) {
+        const json_t *v = json_object_get(*recipe, fields[i].key);
+        if (fields[i].always && (!v || json_is_null(v)))
+            return dq_fail(err, DQ_DAMAGED, "%s: key \"%s\" is missing", place, fields[i].key);
+    }
+    if (read_fields(s, *recipe, err) != DQ_OK) return dq_in(err, "%s: ", place);
+    s->dq_version = dq_container_header(c)->dq_version;
+    /* opening has compared what the attributes say with the recipe */
+    s->logit = dq_container_header(c)->logit;
+    s->kv = dq_container_header(c)->kv;
+    return DQ_OK;
+}

@@ -1,0 +1,215 @@
+/* quantize_rules: see quantize_rules.h. A rule is a JSON object, as a recipe file has it; the last one that names a
+ * tensor decides about it.
+ * SPDX-License-Identifier: MIT */
+#include "quantize/quantize_rules.h"
+
+#include "quantize/quantize_recipe.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <string.h>
+
+/* ---- Patterns ---- */
+
+/* A regular expression or the name of one tensor. */
+typedef struct pattern {
+    const char *kind; /* "skip" or "rule", for messages */
+    const char *text;
+    pcre2_code *re; /* NULL: text is a name */
+    pcre2_match_data *data;
+} pattern;
+
+/* Of a pattern that is wrong; only skip is the name of an option. */
+static dq_remedy remedy_of(const pattern *p)
+{
+    const bool skip = strcmp(p->kind, "skip") == 0;
+    return skip ? (dq_remedy){.code = DQ_REMEDY_OPTION} : dq_remedy_none;
+}
+
+static dq_status pattern_begin(pattern *p, const char *kind, const char *text, bool exact,
+                               dq_err *err)
+{
+    int code;
+    PCRE2_SIZE at;
+    *p = (pattern){.kind = kind, .text = text};
+    if (exact) return DQ_OK;
+    p->re = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    if (!p->re) {
+        PCRE2_UCHAR why[200] = "";
+        pcre2_get_error_message(code, why, sizeof why);
+        return dq_fail_with(err, DQ_USAGE, remedy_of(p), "%s \"%s\": %s at character %zu.", kind,
+                            text, (const char *)why, (size_t)at + 1);
+    }
+    p->data = pcre2_match_data_create_from_pattern(p->re, NULL);
+    return p->data ? DQ_OK : dq_fail(err, DQ_RESOURCE, "out of memory");
+}
+
+static void pattern_end(pattern *p)
+{
+    pcre2_match_data_free(p->data);
+    pcre2_code_free(p->re);
+}
+
+static bool matches(const pattern *p, const char *name)
+{
+    if (!p->re) return strcmp(p->text, name) == 0;
+    return pcre2_match(p->re, (PCRE2_SPTR)name, strlen(name), 0, 0, p->data, NULL) >= 0;
+}
+
+/* Length of the longest piece that both texts share. */
+static size_t common(const char *a, const char *b)
+{
+    size_t best = 0;
+    for (const char *p = a; *p; p++) {
+        for (const char *r = b; *r; r++) {
+            size_t n = 0;
+            while (p[n] && p[n] == r[n]) n++;
+            if (n > best) best = n;
+        }
+    }
+    return best;
+}
+
+static dq_status matches_nothing(const pattern *p, const dq_quantize_choice *choice, int64_t n,
+                                 dq_err *err)
+{
+    const char *best = "", *second = "";
+    size_t top = 0, next = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const char *name = choice[i].name;
+        size_t len = common(p->text, name);
+        if (len > top) {
+            second = best;
+            next = top;
+            best = name;
+            top = len;
+        } else if (len > next) {
+            second = name;
+            next = len;
+        }
+    }
+    return dq_fail_with(err, DQ_USAGE, remedy_of(p),
+                        "%s \"%s\" matches no tensor. Closest names: %s%s%s.", p->kind, p->text,
+                        best, *second ? ", " : "", second);
+}
+
+/* ---- Rules ---- */
+
+typedef struct rule {
+    const char *text;
+    bool exact;
+    int bits;
+    int64_t group; /* 0: that of the settings */
+    int mode;      /* -1: that of the settings */
+} rule;
+
+/* Keys that a rule may have; the last says something to people only. */
+static const char *const keys[] = {"match", "name", "bits", "group", "scale", "comment", NULL};
+
+static dq_status read_place(rule *r, const json_t *o, dq_err *err)
+{
+    const char *none = NULL, *match, *name;
+    DQ_TRY(dq_json_text(&match, o, "match", &none, err));
+    DQ_TRY(dq_json_text(&name, o, "name", &none, err));
+    if (!match == !name)
+        return dq_fail(err, DQ_DAMAGED,
+                       "expected either \"match\", a regular expression, or \"name\", a tensor");
+    r->exact = name != NULL;
+    r->text = name ? name : match;
+    return DQ_OK;
+}
+
+static dq_status read_rule(rule *r, const json_t *o, dq_err *err)
+{
+    int64_t bits;
+    if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "not an object");
+    DQ_TRY(dq_quantize_recipe_keys(o, keys, err));
+    DQ_TRY(read_place(r, o, err));
+    DQ_TRY(dq_json_int(&bits, o, "bits", 2, 16, NULL, err));
+    DQ_TRY(dq_quantize_recipe_bits(&r->bits, bits, "bits", err));
+    r->group = 0;
+    r->mode = -1;
+    if (json_object_get(o, "group"))
+        DQ_TRY(dq_quantize_recipe_group(&r->group, json_object_get(o, "group"), err));
+    if (json_object_get(o, "scale"))
+        DQ_TRY(dq_quantize_recipe_mode(&r->mode, json_object_get(o, "scale"), err));
+    return DQ_OK;
+}
+
+static dq_status apply_rule(const dq_quantize_settings *s, const rule *r,
+                            dq_quantize_choice *choice, int64_t n, dq_err *err)
+{
+    pattern p;
+    int64_t packable = 0;
+    const char *other = NULL;
+    pattern_begin(&p, "rule", r->text, r->exact, err);
+    for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
+        dq_quantize_choice *c = &choice[i];
+        if (!matches(&p, c->name)) continue;
+        if (!c->packable) other = c->name;
+        if (!c->packable) continue;
+        packable++;
+        c->bits = r->bits;
+        c->group = r->group ? r->group : s->group;
+        c->mode = r->mode < 0 ? s->mode : (dq_scale_mode)r->mode;
+    }
+    if (err->code == DQ_OK && packable == 0 && other)
+        dq_fail(err, DQ_USAGE,
+                "rule \"%s\" matches only tensors that are never packed, as %s (packed are "
+                "projections, the embedding and the head).",
+                r->text, other);
+    else if (err->code == DQ_OK && packable == 0)
+        matches_nothing(&p, choice, n, err);
+    pattern_end(&p);
+    return err->code;
+}
+
+static dq_status apply_skip(const char *skip, dq_quantize_choice *choice, int64_t n, dq_err *err)
+{
+    pattern p;
+    int64_t found = 0;
+    pattern_begin(&p, "skip", skip, false, err);
+    for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
+        dq_quantize_choice *c = &choice[i];
+        if (!matches(&p, c->name)) continue;
+        found++;
+        c->skipped = c->projection || c->bits != 16;
+        c->bits = 16;
+    }
+    if (err->code == DQ_OK && found == 0) matches_nothing(&p, choice, n, err);
+    pattern_end(&p);
+    return err->code;
+}
+
+static dq_status in_rule(size_t at, dq_err *err)
+{
+    return dq_in(err, "\"rules\", rule %zu: ", at + 1);
+}
+
+dq_status dq_quantize_rules_check(const json_t *rules, dq_err *err)
+{
+    rule r;
+    if (rules && !json_is_array(rules))
+        return dq_fail(err, DQ_DAMAGED, "\"rules\": not an array of rules");
+    for (size_t i = 0; i < json_array_size(rules); i++) {
+        pattern p = {.re = NULL};
+        if (read_rule(&r, json_array_get(rules, i), err) == DQ_OK)
+            pattern_begin(&p, "rule", r.text, r.exact, err);
+        pattern_end(&p);
+        if (err->code == DQ_DAMAGED) in_rule(i, err);
+        DQ_TRY(err->code);
+    }
+    return DQ_OK;
+}
+
+dq_status dq_quantize_rules_apply(const dq_quantize_settings *s, dq_quantize_choice *choice,
+                                  int64_t n, dq_err *err)
+{
+    rule r;
+    DQ_TRY(dq_quantize_rules_check(s->rules, err));
+    for (size_t i = 0; i < json_array_size(s->rules); i++) {
+        DQ_TRY(read_rule(&r, json_array_get(s->rules, i), err));
+        DQ_TRY(apply_rule(s, &r, choice, n, err));
+    }
+    return s->skip ? apply_skip(s->skip, choice, n, err) : DQ_OK;
+}

@@ -1,0 +1,28 @@
+/* quantize_rules: which tensors are packed and how, by name: what their role gives, then the rules in order, then
+ * the pattern of tensors to leave.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_QUANTIZE_RULES_H
+#define DQ_QUANTIZE_RULES_H
+
+#include "quantize/quantize.h"
+
+/* One tensor of the checkpoint. */
+typedef struct dq_quantize_choice {
+    const char *name;
+    bool packable;   /* its role is one that kernels read as codes */
+    bool projection; /* left dense is news then, and else where it got fewer than 16 bits */
+    bool skipped;
+    int bits; /* 2..8, or 16: dense */
+    int64_t group;
+    dq_scale_mode mode;
+} dq_quantize_choice;
+
+/* Applies s->rules and s->skip to choice[n], which hold what the roles give. DQ_USAGE for a pattern that is none,
+ * or that matches no tensor it could change, with the nearest names; DQ_DAMAGED for a rule that says something else than
+ * a rule can. */
+dq_status dq_quantize_rules_apply(const dq_quantize_settings *s, dq_quantize_choice *choice,
+                                  int64_t n, dq_err *err);
+/* The same refusals of rules, as far as no tensor is needed. */
+dq_status dq_quantize_rules_check(const json_t *rules, dq_err *err);
+
+#endif
