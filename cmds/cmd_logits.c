@@ -176,7 +176,7 @@ static dq_status write_block(logits *x, dq_mat hidden, dq_mat rows, dq_mat out, 
     size_t bytes = (size_t)out.rows * (size_t)out.cols * sizeof *host;
     for (int64_t i = 0; i < rows.rows; i++) index[i] = first + i;
     b->ops->gather(b, rows, hidden, index);
-    /* a head is never packed */
+    /* as logprob has it: the values of a head in codes */
     const dq_num num = x->math.linear == DQ_NUM_INT8 ? DQ_NUM_F32 : x->math.linear;
     b->ops->matmul(b, out, rows, &x->model->head, NULL, num);
     b->ops->get(b, host, out.p, bytes);

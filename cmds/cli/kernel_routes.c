@@ -110,5 +110,10 @@ const char *dq_kernel_routes_text(char buf[DQ_ROUTE_TEXT], int *next, const dq_b
         add(&t, "layer %d: %s", first, own);
     else
         add(&t, "layers %d-%d: %s", first, *next - 1, own);
+    if (*next == m->n_layers && dq_weight_is_coded(&m->head)) {
+        char head[PART];
+        one_weight(head, b, &m->head, math.linear == DQ_NUM_INT8 ? DQ_NUM_F32 : math.linear);
+        add(&t, "; head %s", head);
+    }
     return buf;
 }

@@ -97,7 +97,7 @@ typedef struct dq_ops {
     bool (*weight_acquire)(dq_backend *b, const dq_weight *w);
     void (*weight_release)(dq_backend *b, const dq_weight *w);
 
-    /* dst[rows, cols] = table[ids[row]]; ids on the host, checked by the caller. */
+    /* dst[rows, cols] = table[ids[row]], the values of a table in codes; ids on the host, checked by the caller. */
     void (*embed)(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids);
     /* dst may be src. gain[cols] on the host. */
     void (*rms_norm)(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps);
@@ -126,7 +126,7 @@ typedef struct dq_ops {
     void (*gather)(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
     /* *row = index of the first row of x with a NaN or an infinity, -1: none. */
     void (*first_bad_row)(dq_backend *b, int64_t *row, dq_mat x);
-    /* A head is never packed: num int8 multiplies it in f32.
+    /* A head in codes is multiplied by their values, as `matmul` does in f32; num int8 multiplies any head in f32.
      * For each row of hidden[n, dim] (after the last norm): logp[i] = ln softmax(hidden head^T)
      * [target[i]] in nats, top1[i] = index of the largest logit (the lowest among equals). Host
      * outputs, either may be NULL; no [n][vocab] array is made. target -1, or NULL: that of top1. A logit of NaN

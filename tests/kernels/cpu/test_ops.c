@@ -472,6 +472,50 @@ static void logits_that_are_no_numbers_show(void **state)
     }
 }
 
+/* A head in codes gives, bit for bit, what the f32 head of their values gives, in int8 arithmetic too. */
+static void head_on_codes(const storage *as, int level)
+{
+    enum { ROWS = 21, DIM = 77, VOCAB = 203 };
+    weight_case c = new_weight(as, VOCAB, DIM, 5), other = new_weight(&storages[3], VOCAB, DIM, 6);
+    float *x = random_floats(ROWS * DIM, 9), *y = random_floats(ROWS * DIM, 10),
+          *value = new_floats(VOCAB * DIM);
+    const dq_weight dense = {
+        .name = "dense", .rows = VOCAB, .cols = DIM, .bits = 16, .dtype = DQ_F32, .data = value};
+    const dq_weight *const head[2] = {&c.w, &dense};
+    double logp[2][ROWS] = {{0}}, kld[2][ROWS] = {{0}}, from[2][ROWS] = {{0}};
+    int32_t top1[2][ROWS] = {{0}};
+    for (int64_t i = 0; i < VOCAB * DIM; i++) value[i] = (float)c.value[i];
+    for (int num = 0; num < 2; num++) {
+        dq_backend *b = open_level(level, 2);
+        for (int k = 0; b && k < 2; k++) {
+            const dq_num n = num && k == 0 ? DQ_NUM_INT8 : DQ_NUM_F32;
+            const dq_mat s = {x, ROWS, DIM}, t = {y, ROWS, DIM};
+            b->ops->logprob(b, logp[k], top1[k], s, head[k], NULL, n);
+            b->ops->kld(b, kld[k], t, &other.w, DQ_NUM_F32, s, head[k], n);
+            b->ops->kld(b, from[k], s, head[k], n, t, &other.w, DQ_NUM_F32);
+            expect_sync(b);
+        }
+        if (memcmp(logp[0], logp[1], sizeof logp[0]) != 0 ||
+            memcmp(top1[0], top1[1], sizeof top1[0]) != 0 ||
+            memcmp(kld[0], kld[1], sizeof kld[0]) != 0 ||
+            memcmp(from[0], from[1], sizeof from[0]) != 0)
+            fail_msg("%s, level %d: a head in codes differs from its values", as->name, level);
+        dq_backend_close(b);
+    }
+    dq_block_free(x);
+    dq_block_free(y);
+    dq_block_free(value);
+    free_weight(&c);
+    free_weight(&other);
+}
+
+static void heads_on_codes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_STORAGES * N_LEVELS; i++)
+        head_on_codes(&storages[i / N_LEVELS], i % N_LEVELS);
+}
+
 static void divergences(void **state)
 {
     enum { ROWS = 19, DIM = 40, VOCAB = 517 };
@@ -516,6 +560,7 @@ int main(void)
         cmocka_unit_test(norms),
         cmocka_unit_test(ropes),
         cmocka_unit_test(logprobs),
+        cmocka_unit_test(heads_on_codes),
         cmocka_unit_test(logits_that_are_no_numbers_show),
         cmocka_unit_test(divergences),
     };

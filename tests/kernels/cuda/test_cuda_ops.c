@@ -231,6 +231,63 @@ static void test_logprob(void **state)
     rig_close(&r);
 }
 
+/* The f32 matrix of a packed weight's values. */
+static dq_weight values_of(const dq_weight *w)
+{
+    dq_weight v = rig_dense(w->rows, w->cols, DQ_F32, 1);
+    float *to = rig_floats(w->rows * w->cols, 1);
+    dq_weight_dequantize_rows(to, w, 0, w->rows);
+    rig_drop(v.data);
+    v.data = to;
+    return v;
+}
+
+/* A head in codes gives, bit for bit, what the f32 head of their values gives, in int8 arithmetic too. */
+static void check_packed_head(const rig *r, dq_weight packed, int64_t rows)
+{
+    dq_weight head[2] = {packed, values_of(&packed)};
+    float *x = rig_floats(rows * packed.cols, 14), *y = rig_floats(rows * packed.cols, 15);
+    double logp[2][70], kld[2][2][70];
+    int32_t tops[2][70];
+    const dq_ops *ops = r->cuda->ops;
+    for (int k = 0; k < 2; k++) assert_true(ops->weight_acquire(r->cuda, &head[k]));
+    for (int num = 0; num < 2; num++) {
+        const dq_num first = num ? DQ_NUM_INT8 : DQ_NUM_F32;
+        for (int k = 0; k < 2; k++) {
+            const dq_num n = k == 0 ? first : DQ_NUM_F32;
+            dq_mat m = rig_put(r->cuda, x, rows, packed.cols),
+                   other = rig_put(r->cuda, y, rows, packed.cols);
+            ops->logprob(r->cuda, logp[k], tops[k], m, &head[k], NULL, n);
+            ops->kld(r->cuda, kld[k][0], other, &head[1], DQ_NUM_F32, m, &head[k], n);
+            ops->kld(r->cuda, kld[k][1], m, &head[k], n, other, &head[1], DQ_NUM_F32);
+            ops->free(r->cuda, m.p);
+            ops->free(r->cuda, other.p);
+            rig_sync(r->cuda);
+        }
+        const size_t bytes = (size_t)rows * sizeof logp[0][0];
+        assert_memory_equal(logp[0], logp[1], bytes);
+        assert_memory_equal(tops[0], tops[1], (size_t)rows * sizeof tops[0][0]);
+        for (int k = 0; k < 2; k++) assert_memory_equal(kld[0][k], kld[1][k], bytes);
+    }
+    for (int k = 0; k < 2; k++) {
+        ops->weight_release(r->cuda, &head[k]);
+        rig_drop_weight(&head[k]);
+    }
+    rig_drop(x);
+    rig_drop(y);
+}
+
+static void test_packed_heads(void **state)
+{
+    rig r = rig_open();
+    (void)state;
+    for (int bits = 2; bits <= 8; bits += 2)
+        check_packed_head(&r, rig_packed(70, 40, bits, 20, DQ_F32, 3), 3);
+    check_packed_head(&r, rig_zeroed(70, 40, 4, 0, DQ_F16, 5), 66);
+    check_logprob(&r, rig_packed(130, 77, 6, 32, DQ_F16, 2), 5, DQ_NUM_F32, 2e-5);
+    rig_close(&r);
+}
+
 /* One logit that is no number shows in the answer, in whichever piece it stands. */
 static void test_logits_that_are_no_numbers(void **state)
 {
@@ -318,17 +375,12 @@ static void test_kld(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_embed),
-        cmocka_unit_test(test_rms_norm),
-        cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_hadamard),
-        cmocka_unit_test(test_ffn_act),
-        cmocka_unit_test(test_elementwise),
-        cmocka_unit_test(test_first_bad_row),
-        cmocka_unit_test(test_logprob),
-        cmocka_unit_test(test_logits_that_are_no_numbers),
-        cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_kld),
+        cmocka_unit_test(test_embed),         cmocka_unit_test(test_rms_norm),
+        cmocka_unit_test(test_rope),          cmocka_unit_test(test_hadamard),
+        cmocka_unit_test(test_ffn_act),       cmocka_unit_test(test_elementwise),
+        cmocka_unit_test(test_first_bad_row), cmocka_unit_test(test_logprob),
+        cmocka_unit_test(test_packed_heads),  cmocka_unit_test(test_logits_that_are_no_numbers),
+        cmocka_unit_test(test_ties),          cmocka_unit_test(test_kld),
     };
     if (!rig_can_run()) return RIG_SKIP;
     return cmocka_run_group_tests(tests, NULL, NULL);
