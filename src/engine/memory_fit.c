@@ -65,36 +65,82 @@ dq_status dq_memory_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, dou
                         " (windows of %lld ids for a text)", (long long)ctx);
 }
 
-/* Elements of the projections, and the bytes of everything else. */
-static void count_weights(const dq_model *m, double *elements, double *others)
+/* Elements of the projections, elements and bytes of the embedding and a head of its own, and the bytes of everything
+ * else. */
+typedef struct weight_sum {
+    double elements, end_elements, end_bytes, others;
+} weight_sum;
+
+static weight_sum count_weights(const dq_model *m)
 {
-    *elements = 0;
-    *others = (double)m->weight_bytes;
+    weight_sum s = {.others = (double)m->weight_bytes};
     for (int i = 0; i < m->n_layers; i++) {
         const dq_layer *l = &m->layer[i];
         const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-            *elements += (double)all[k]->rows * (double)all[k]->cols;
-            *others -= (double)dq_weight_bytes(all[k]);
+            s.elements += (double)all[k]->rows * (double)all[k]->cols;
+            s.others -= (double)dq_weight_bytes(all[k]);
         }
+    }
+    const dq_weight *const ends[] = {&m->embed, m->tied ? NULL : &m->head};
+    for (int k = 0; k < 2; k++) {
+        if (!ends[k] || ends[k]->rows == 0) continue;
+        s.end_elements += (double)ends[k]->rows * (double)ends[k]->cols;
+        s.end_bytes += (double)dq_weight_bytes(ends[k]);
+    }
+    s.others -= s.end_bytes;
+    return s;
+}
+
+/* Whether it all fits at so many bits; end_bits 0: the embedding and the head as they are. */
+static bool fits(const weight_sum *s, int bits, int end_bits, double available)
+{
+    const double scales = 16.0 / 128, projections = s->elements * (bits + scales) / 8;
+    const double ends = end_bits ? s->end_elements * (end_bits + scales) / 8 : s->end_bytes;
+    return (s->others + ends + projections) * 9 / 8 <= available;
+}
+
+static int smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* The most bits that the projections may have, and the embedding and the head (0: as they are), and it fits; no more
+ * than they have now. *bits below 2: nothing fits. */
+static void find_bits(const dq_model *m, double available, int *bits, int *end)
+{
+    const bool packed = m->weight_bits > 1 && m->weight_bits <= 8;
+    const int own = packed ? m->weight_bits : 8;
+    const int own_end = m->embed_bits > 1 && m->embed_bits <= 8 ? m->embed_bits : 8;
+    const weight_sum s = count_weights(m);
+    *end = 0;
+    for (*bits = packed ? own - 1 : own; *bits > 1; --*bits)
+        if (fits(&s, *bits, 0, available)) return;
+    for (int b = 8; b > 1 && s.end_elements > 0; b--) {
+        if (!fits(&s, smaller(b, own), smaller(b, own_end), available)) continue;
+        *bits = smaller(b, own);
+        *end = smaller(b, own_end);
+        return;
     }
 }
 
 dq_status dq_memory_fit_advise_bits(const dq_model *m, double available, dq_err *err)
 {
-    const double mib = 1024.0 * 1024.0, scales = 16.0 / 128;
-    double elements, others;
-    int bits = m->weight_bits > 1 && m->weight_bits <= 8 ? m->weight_bits - 1 : 8;
+    const double mib = 1024.0 * 1024.0;
+    int bits, end;
     if (err->code != DQ_RESOURCE) return err->code;
-    count_weights(m, &elements, &others);
-    while (bits > 1 && (others + elements * (bits + scales) / 8) * 9 / 8 > available) bits--;
+    find_bits(m, available, &bits, &end);
     if (bits < 2)
         return dq_fail_more(err, dq_remedy_none,
                             ": the weights of %s, %.1f MiB, do not fit at 2 bits either", m->name,
                             (double)m->weight_bytes / mib);
     dq_fail_more(err, dq_remedy_none, ", or, as the weights of %s are %.1f MiB, ", m->name,
                  (double)m->weight_bytes / mib);
-    dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_WEIGHT_BITS, .number = {bits}},
-                 "%d bits a weight", bits);
+    if (end)
+        dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_END_BITS, .number = {bits, end}},
+                     "%d bits a weight, and %d of the embedding and the head", bits, end);
+    else
+        dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_WEIGHT_BITS, .number = {bits}},
+                     "%d bits a weight", bits);
     return dq_fail_more(err, dq_remedy_none, ", which fits");
 }

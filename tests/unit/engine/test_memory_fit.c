@@ -77,9 +77,40 @@ static void test_dense(void **state)
     check((dq_weight){.bits = 16, .dtype = DQ_F32}, 0);
 }
 
+/* Where projections of two bits do not fit beside the embedding, it is advised to be packed too. */
+static void test_the_embedding(void **state)
+{
+    enum { VOCAB = 4096 };
+    const double ends = (double)VOCAB * COLS, scales = 16.0 / 128;
+    dq_model m;
+    dq_layer l;
+    (void)state;
+    make(&m, &l, (dq_weight){.rows = ROWS, .cols = COLS, .bits = 16, .dtype = DQ_F32}, 0);
+    m.embed = m.head = (dq_weight){.rows = VOCAB, .cols = COLS, .bits = 16, .dtype = DQ_BF16};
+    for (int tied = 0; tied < 2; tied++) {
+        const double n = tied ? ends : 2 * ends;
+        m.tied = tied;
+        m.weight_bytes = (int64_t)ELEMENTS * 4 + (int64_t)n * 2;
+        for (int bits = 2; bits <= 8; bits++) {
+            dq_err err = {0};
+            char want[100];
+            snprintf(want, sizeof want, ", %d bits a weight, and %d of the embedding and the head",
+                     bits, bits);
+            dq_fail(&err, DQ_RESOURCE, "out of memory");
+            dq_memory_fit_advise_bits(&m, (n + ELEMENTS) * (bits + scales) / 8 * 9 / 8 + 1, &err);
+            if (!strstr(err.text, want)) fail_msg("expected \"%s\", found \"%s\"", want, err.text);
+        }
+        dq_err err = {0};
+        dq_fail(&err, DQ_RESOURCE, "out of memory");
+        dq_memory_fit_advise_bits(&m, (n + ELEMENTS) * (2 + scales) / 8 * 9 / 8 - 1, &err);
+        assert_non_null(strstr(err.text, "do not fit at 2 bits either"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_codes_with_scales_and_zero_points),
+                                       cmocka_unit_test(test_the_embedding),
                                        cmocka_unit_test(test_dense)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
