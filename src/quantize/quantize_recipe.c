@@ -21,6 +21,13 @@ static dq_status unknown(const char *key, const char *expected, dq_err *err)
     return dq_fail(err, DQ_DAMAGED, "key \"%s\" has an unknown value (expected %s)", key, expected);
 }
 
+/* NULL: no string, or one with a NUL. */
+static const char *text_of(const json_t *v)
+{
+    const char *text = json_string_value(v);
+    return text && strlen(text) == json_string_length(v) ? text : NULL;
+}
+
 dq_status dq_quantize_recipe_bits(int *out, int64_t bits, const char *key, dq_err *err)
 {
     if (bits < 2 || (bits > 8 && bits != 16)) return unknown(key, "2 to 8, or 16", err);
@@ -46,7 +53,7 @@ bool dq_quantize_group_parse(int64_t *out, const char *text)
 
 dq_status dq_quantize_recipe_group(int64_t *out, const json_t *group, dq_err *err)
 {
-    const char *text = json_string_value(group);
+    const char *text = text_of(group);
     if (text ? dq_quantize_group_parse(out, text) : dq_json_whole(out, group) && *out > 0)
         return DQ_OK;
     return unknown("group", "a number of columns, \"row\" or \"tensor\"", err);
@@ -54,7 +61,7 @@ dq_status dq_quantize_recipe_group(int64_t *out, const json_t *group, dq_err *er
 
 dq_status dq_quantize_recipe_mode(int *out, const json_t *mode, dq_err *err)
 {
-    const char *text = json_string_value(mode);
+    const char *text = text_of(mode);
     for (int i = 0; text && i < DQ_QUANT_MODES; i++) {
         *out = i;
         if (strcmp(text, dq_quant_modes[i].name) == 0) return DQ_OK;
@@ -122,7 +129,7 @@ static dq_status read_scale(dq_quantize_settings *s, const json_t *v, dq_err *er
 
 static dq_status read_scale_dtype(dq_quantize_settings *s, const json_t *v, dq_err *err)
 {
-    const char *text = json_string_value(v);
+    const char *text = text_of(v);
     if (!text || (strcmp(text, "f16") != 0 && strcmp(text, "f32") != 0))
         return unknown("scale_dtype", "\"f16\" or \"f32\"", err);
     s->scale_dtype = strcmp(text, "f16") == 0 ? DQ_F16 : DQ_F32;
@@ -131,13 +138,13 @@ static dq_status read_scale_dtype(dq_quantize_settings *s, const json_t *v, dq_e
 
 static dq_status read_skip(dq_quantize_settings *s, const json_t *v, dq_err *err)
 {
-    s->skip = json_string_value(v);
+    s->skip = text_of(v);
     return s->skip ? DQ_OK : unknown("skip", "a regular expression", err);
 }
 
 static dq_status read_dense_type(dq_quantize_settings *s, const json_t *v, dq_err *err)
 {
-    const char *text = json_string_value(v);
+    const char *text = text_of(v);
     for (int i = 0; text && i < DQ_DENSE_TYPES; i++) {
         s->dense_type = (dq_dense_type)i;
         if (strcmp(text, dq_dense_type_name[i]) == 0) return DQ_OK;
