@@ -81,6 +81,7 @@ static dq_status add_rule(json_t *rules, const char *item, dq_err *err)
     if (!split || split == item) return bad_map(item, err);
     json_array_append_new(rules, rule = json_object());
     json_object_set_new(rule, "match", json_stringn(item, (size_t)(split - item)));
+    DQ_TRY(dq_json_complete(err));
     if (!json_object_get(rule, "match"))
         return dq_fail(err, DQ_USAGE, "--bits-map: the pattern is not valid UTF-8.");
     return read_values(rule, split + 1) ? DQ_OK : bad_map(item, err);
@@ -93,7 +94,7 @@ static dq_status read_map(dq_quantize_settings *s, dq_recipe_options *o, dq_err 
     if (s->rules) json_array_extend(o->rules, json_object_get(o->json, "rules"));
     for (int i = 0; i < o->map.n; i++) DQ_TRY(add_rule(o->rules, o->map.item[i], err));
     s->rules = o->rules;
-    return DQ_OK;
+    return dq_json_complete(err);
 }
 
 /* ---- The other options ---- */

@@ -253,6 +253,7 @@ dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_
     json_object_set_new(r, "logit_bits", json_integer(s->logit.bits));
     json_object_set_new(r, "logit_grain", json_string(dq_grain_name[s->logit.grain]));
     put_newer(r, s);
+    DQ_TRY(dq_json_complete(err));
     if (json_object_get(r, "skip")) return DQ_OK;
     /* a pattern that is not UTF-8 cannot be stored */
     return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},

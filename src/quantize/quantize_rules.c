@@ -34,6 +34,8 @@ static dq_status pattern_begin(pattern *p, const char *kind, const char *text, b
     *p = (pattern){.kind = kind, .text = text};
     if (exact) return DQ_OK;
     p->re = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    if (!p->re && code == PCRE2_ERROR_HEAP_FAILED)
+        return dq_fail(err, DQ_RESOURCE, "out of memory");
     if (!p->re) {
         PCRE2_UCHAR why[200] = "";
         pcre2_get_error_message(code, why, sizeof why);
@@ -50,10 +52,20 @@ static void pattern_end(pattern *p)
     pcre2_code_free(p->re);
 }
 
-static bool matches(const pattern *p, const char *name)
+/* False too where the matcher gives up, which is an error. */
+static bool matches(const pattern *p, const char *name, dq_err *err)
 {
     if (!p->re) return strcmp(p->text, name) == 0;
-    return pcre2_match(p->re, (PCRE2_SPTR)name, strlen(name), 0, 0, p->data, NULL) >= 0;
+    const int got = pcre2_match(p->re, (PCRE2_SPTR)name, strlen(name), 0, 0, p->data, NULL);
+    if (got == PCRE2_ERROR_NOMEMORY)
+        dq_fail(err, DQ_RESOURCE, "out of memory");
+    else if (got < 0 && got != PCRE2_ERROR_NOMATCH) {
+        PCRE2_UCHAR why[200] = "";
+        pcre2_get_error_message(got, why, sizeof why);
+        dq_fail_with(err, DQ_USAGE, remedy_of(p), "%s \"%s\" gives up on %s: %s.", p->kind, p->text,
+                     name, (const char *)why);
+    }
+    return got >= 0;
 }
 
 /* Length of the longest piece that both texts share. */
@@ -145,7 +157,7 @@ static dq_status apply_rule(const dq_quantize_settings *s, const rule *r,
     pattern_begin(&p, "rule", r->text, r->exact, err);
     for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
         dq_quantize_choice *c = &choice[i];
-        if (!matches(&p, c->name)) continue;
+        if (!matches(&p, c->name, err)) continue;
         if (!c->packable) other = c->name;
         if (!c->packable) continue;
         packable++;
@@ -171,7 +183,7 @@ static dq_status apply_skip(const char *skip, dq_quantize_choice *choice, int64_
     pattern_begin(&p, "skip", skip, false, err);
     for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
         dq_quantize_choice *c = &choice[i];
-        if (!matches(&p, c->name)) continue;
+        if (!matches(&p, c->name, err)) continue;
         found++;
         c->skipped = c->projection || c->bits != 16;
         c->bits = 16;

@@ -57,6 +57,8 @@ faults 37 eval "plain model" --task mc --data choices.jsonl --limit 2 --logit-bi
 side=
 faults 31 stats "fault model" --text "$top/fault text" --json
 faults 31 quantize "fault model" -o "$top/fault.h5" --bits 4 --force --json
+echo '{"schema": "dq-recipe/1", "rules": [{"match": "q_proj", "bits": 8}], "comment": "x"}' >fault.recipe
+faults 29 quantize "fault model" --recipe fault.recipe --embed-bits 6 --bits-map 'v_proj=3/8' --print-recipe
 faults 31 info "fault model" --json
 "$dq" quantize "fault model" --dry-run --json -q >fault.json || complain "quantize: no plan"
 faults 7 report fault.json # a page without pictures, so that all allocations are dq's own

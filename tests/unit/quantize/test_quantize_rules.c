@@ -110,6 +110,8 @@ static void what_is_wrong_is_named(void **unused)
     refused(DQ_USAGE, "[{\"match\":\"norm\",\"bits\":4}]",
             "only tensors that are never packed, as model.norm.weight");
     refused(DQ_USAGE, "[{\"match\":\"q(\",\"bits\":4}]", "rule \"q(\": missing closing");
+    refused(DQ_USAGE, "[{\"match\":\"^(([a-z._0-9]+)+)+[!?]\",\"bits\":4}]",
+            "gives up on model.layers.0.self_attn.q_proj.weight");
     refused(DQ_DAMAGED, "[{\"match\":\"q\",\"bits\":4},{\"match\":\"q\",\"bits\":9}]",
             "rule 2: key \"bits\"");
     refused(DQ_DAMAGED, "[{\"match\":\"q\"}]", "rule 1: key \"bits\" is missing");
