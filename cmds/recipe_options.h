@@ -33,9 +33,11 @@ const char *dq_recipe_options_modes(dq_recipe_options *o);
                     "(default 16: not packed)"),                                                   \
         dq_opt_bits("head-bits", "N", &(o).head_bits,                                              \
                     "of a head of its own, likewise (default 16)"),                                \
-        dq_opt_text("dense-type", "TYPE", &(o).dense_type,                                         \
-                    "bf16, f16 or keep: type of matrices that are not packed; vectors (norms, "    \
-                    "biases, lambda) keep theirs (default keep)"),                                 \
+        dq_opt_text(                                                                               \
+            "dense-type", "TYPE", &(o).dense_type,                                                 \
+            "bf16, f16 or keep: type of matrices that are not packed, rounded to nearest; "        \
+            "f16 refuses values beyond 65504; vectors (norms, biases, lambda) keep "               \
+            "theirs, being small and touchy (default keep)"),                                      \
         dq_opt_list("bits-map", "REGEX=N[/GROUP[/SCALE]]", &(o).map,                               \
                     "other settings for tensors whose name matches; may be repeated, the last "    \
                     "match wins"),                                                                 \

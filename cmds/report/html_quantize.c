@@ -96,6 +96,34 @@ static const json_t *settings_of(const dq_html *h, int i)
     return json_object_get(h->item[i].in->document, "settings");
 }
 
+/* The width of the packed tensors, or the least and the most; as was asked where none is packed. */
+static void bits_cell(dq_html *h, int i)
+{
+    const json_t *row;
+    size_t k;
+    double least = INFINITY, most = 0;
+    json_array_foreach(rows_of(h, i), k, row)
+    {
+        if (!is_packed(row)) continue;
+        least = fmin(least, dq_html_real(row, "bits"));
+        most = fmax(most, dq_html_real(row, "bits"));
+    }
+    if (least < most)
+        dq_html_page_cellf(h->p, "%.0f to %.0f", least, most);
+    else if (least > most)
+        dq_html_json_cell(h, json_object_get(settings_of(h, i), "bits"));
+    else
+        dq_html_page_cellf(h->p, "%.0f", most);
+}
+
+static void group_cell(dq_html *h, const json_t *set)
+{
+    if (json_array_size(json_object_get(set, "rules")))
+        dq_html_page_cell(h->p, dq_html_words(h, "%s, rules", dq_html_text(set, "group")));
+    else
+        dq_html_json_cell(h, json_object_get(set, "group"));
+}
+
 static void container_row(dq_html *h, int i)
 {
     const json_t *j = h->item[i].j, *set = settings_of(h, i), *worst = worst_of(h, i);
@@ -106,8 +134,8 @@ static void container_row(dq_html *h, int i)
     dq_html_page_html(h->p, "<tr>");
     dq_html_page_cell(h->p, h->item[i].name);
     dq_html_page_cell(h->p, dq_html_last(dq_html_text(in, "path")));
-    dq_html_json_cell(h, json_object_get(set, "bits"));
-    dq_html_json_cell(h, json_object_get(set, "group"));
+    bits_cell(h, i);
+    group_cell(h, set);
     dq_html_json_cell(h, json_object_get(set, "scale"));
     dq_html_page_cellf(h->p, "%.0f of %.0f", dq_html_real(j, "packed"), dq_html_real(j, "tensors"));
     dq_html_page_cellf(h->p, "%.3f", dq_html_real(j, "bits_per_weight"));

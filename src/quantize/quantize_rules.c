@@ -185,6 +185,7 @@ static dq_status apply_skip(const char *skip, dq_quantize_choice *choice, int64_
         dq_quantize_choice *c = &choice[i];
         if (!matches(&p, c->name, err)) continue;
         found++;
+        c->kept = true;
         c->skipped = c->projection || c->bits != 16;
         c->bits = 16;
     }

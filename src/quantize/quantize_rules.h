@@ -10,9 +10,10 @@
 typedef struct dq_quantize_choice {
     const char *name;
     bool packable;   /* its role is one that kernels read as codes */
-    bool projection; /* left dense is news then, and else where it got fewer than 16 bits */
-    bool skipped;
-    int bits; /* 2..8, or 16: dense */
+    bool projection; /* skipping it counts even where it was to be dense */
+    bool kept;       /* named by `skip`: neither packed nor rounded */
+    bool skipped;    /* and it would have been packed */
+    int bits;        /* 2..8, or 16: dense */
     int64_t group;
     dq_scale_mode mode;
 } dq_quantize_choice;

@@ -201,6 +201,24 @@ static void matrices_are_rounded_and_vectors_stay(void **state)
     }
 }
 
+/* What is skipped is as it was; what a rule leaves dense is rounded. */
+static void what_is_skipped_keeps_its_type(void **state)
+{
+    dq_quantize_settings s = settings();
+    json_t *rules = json_pack("[{s:s,s:i}]", "match", "q_proj|k_proj", "bits", 16);
+    (void)state;
+    s.rules = rules;
+    s.skip = "k_proj|embed";
+    s.dense_type = DQ_DENSE_BF16;
+    dq_model *m = written(MODELS "diffllama-f32", &s);
+    assert_int_equal(m->layer[0].q.dtype, DQ_BF16);
+    assert_int_equal(m->layer[0].k.dtype, DQ_F32);
+    assert_int_equal(m->embed.dtype, DQ_F32);
+    expect_its_source(m, MODELS "diffllama-f32");
+    dq_model_close(m);
+    json_decref(rules);
+}
+
 static float planted;
 
 /* Row 2, column 5 of the embedding. */
@@ -276,6 +294,7 @@ int main(void)
         cmocka_unit_test(a_stored_copy_stays_tied),
         cmocka_unit_test(a_tied_head_has_no_width_of_its_own),
         cmocka_unit_test(matrices_are_rounded_and_vectors_stay),
+        cmocka_unit_test(what_is_skipped_keeps_its_type),
         cmocka_unit_test(what_would_be_infinite_is_refused),
         cmocka_unit_test(damage_is_named),
     };
