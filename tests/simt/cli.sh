@@ -80,6 +80,8 @@ grep -q '^  cublas  *simulated, version unknown$' out || complain "doctor does n
 for m in llama diffllama; do
     "$dq" quantize "$pair/$m" -o $m.h5 --bits 8 -q >out 2>err || complain "quantize $m: $(cat err)"
     "$dq" quantize "$pair/$m" -o $m-4.h5 --bits 4 -q >out 2>err || complain "quantize $m: $(cat err)"
+    "$dq" quantize "$pair/$m" -o $m-whole.h5 --bits 4 --embed-bits 6 --bits-map 'down=8/32/asym' \
+        --dense-type f16 -q >out 2>err || complain "quantize $m: $(cat err)"
 done
 choices="--task mc --data $pair/choices.jsonl"
 text="--text $pair/text.txt --ctx 64 --limit 1"
@@ -91,6 +93,7 @@ for m in llama diffllama; do
         both "$pair/$m" $m.h5 $m-4.h5 $choices --limit 2
         both "$pair/$m" $m.h5 $text --logit-bits 16,6
         both $m.h5 $text --logit-bits 6 --logit-grain head,row,tile
+        both "$pair/$m" $m-whole.h5 $text
         for kv in "--kv-bits 8 --kv-recent 16" "--kv-bits 4:3 --kv-recent 16" "--kv-keep 0.5 --kv-recent 8 --kv-every 8" \
             "--kv-keep 0.5 --kv-recent 8 --kv-policy knorm --kv-bits 8"; do
             both $m.h5 $text $kv
