@@ -101,7 +101,7 @@ static void bits_cell(dq_html *h, int i)
 {
     const json_t *row;
     size_t k;
-    double least = INFINITY, most = 0;
+    double least = (double)INFINITY, most = 0;
     json_array_foreach(rows_of(h, i), k, row)
     {
         if (!is_packed(row)) continue;

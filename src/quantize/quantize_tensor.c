@@ -430,9 +430,11 @@ static void round_values(const dq_quantize_tensor *q, uint16_t *to, float *space
                          const uint8_t *from, int64_t n)
 {
     const float *x = floats_of(space, from, q->t->dtype, n);
-#pragma omp taskloop grainsize(1) shared(q, to, x)
-    for (int64_t begin = 0; begin < n; begin += BLOCK_VALUES) {
-        const int64_t end = n - begin < BLOCK_VALUES ? n : begin + BLOCK_VALUES;
+    const int blocks = (int)((n + BLOCK_VALUES - 1) / BLOCK_VALUES);
+#pragma omp taskloop grainsize(1) if (blocks > 1) shared(q, to, x)
+    for (int b = 0; b < blocks; b++) {
+        const int64_t begin = (int64_t)b * BLOCK_VALUES,
+                      end = n - begin < BLOCK_VALUES ? n : begin + BLOCK_VALUES;
         for (int64_t i = begin; i < end; i++)
             to[i] = q->dense_dtype == DQ_F16 ? dq_f16_from_f32(x[i]) : dq_bf16_from_f32(x[i]);
     }
