@@ -60,7 +60,7 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_OTHER_DEVICE] = "%t. Use another --device",
     [DQ_REMEDY_WEIGHT_BITS] = "dq quantize --bits %n",
     [DQ_REMEDY_END_BITS] = "dq quantize --bits %n --embed-bits %m --head-bits %m",
-    [DQ_REMEDY_DENSE_TYPE] = "%t. Use --dense-type keep, or bf16 if that is f16",
+    [DQ_REMEDY_DENSE_TYPE] = "%t. Use --dense-type %w, or name the tensor in --skip",
     [DQ_REMEDY_EMBED_BITS] = "%t. Give --embed-bits alone: it decides for both.",
 };
 

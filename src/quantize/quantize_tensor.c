@@ -198,7 +198,8 @@ static dq_status refuse_value(const dq_quantize_tensor *q, int64_t row, int64_t 
         return dq_fail(err, DQ_DAMAGED,
                        "tensor \"%s\": the value at row %lld, column %lld is not finite",
                        q->t->name, r, c);
-    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_DENSE_TYPE},
+    const char *other = q->dense_dtype == DQ_F16 ? "bf16" : "keep";
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_DENSE_TYPE, .word = other},
                         "tensor \"%s\": the value at row %lld, column %lld, %g, is infinite as %s",
                         q->t->name, r, c, (double)x, dq_dtypes[q->dense_dtype].name);
 }
