@@ -179,6 +179,9 @@ DQ_SIMT_MEMORY=0.7
 refused 5 "out of memory .*, or, as the weights of llama are 0.9 MiB, dq quantize --bits 8, which fits$" $long --ctx 64
 DQ_SIMT_MEMORY=0.25
 # shellcheck disable=SC2086
+refused 5 "out of memory .*, dq quantize --bits 3 --embed-bits 3 --head-bits 3, which fits$" $long --ctx 64
+DQ_SIMT_MEMORY=0.125
+# shellcheck disable=SC2086
 refused 5 "out of memory .*: the weights of llama, 0.9 MiB, do not fit at 2 bits either$" $long --ctx 64
 # Many windows in a pass become fewer where memory is short.
 DQ_SIMT_MEMORY=4
