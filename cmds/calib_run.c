@@ -25,19 +25,20 @@ bool dq_calib_run_wanted(const dq_calib_run *c)
     return strcmp(c->method, "nearest") != 0;
 }
 
-dq_status dq_calib_run_check(const dq_calib_run *c, dq_err *err)
+dq_status dq_calib_run_check(dq_calib_run *c, const dq_quantize_settings *set, dq_err *err)
 {
     const char *left = c->file ? "calib" : c->tokens ? "calib-tokens" : c->ctx ? "calib-ctx" : NULL;
     const char *methods[METHODS] = {"nearest"};
     for (int i = 0; i < DQ_CALIBRATE_RULES; i++) methods[i + 1] = dq_calibrate_rules[i].name;
+    if (!c->method) c->method = set->method_name ? set->method_name : c->file ? "align" : "nearest";
     if (dq_options_word(c->method, "method", methods, METHODS, err) < 0) return err->code;
     if (dq_calib_run_wanted(c) && !c->file)
         return dq_fail(err, DQ_USAGE,
-                       "--method %s needs a text: --calib FILE. Without one, --scale search is the "
-                       "best there is.",
+                       "--method %s needs a text: --calib FILE. Without one, --method nearest with "
+                       "--scale search is the best there is.",
                        c->method);
     if (!dq_calib_run_wanted(c) && left)
-        return dq_fail(err, DQ_USAGE, "--%s: --method nearest reads no text. Add --method gptq.",
+        return dq_fail(err, DQ_USAGE, "--%s: --method nearest reads no text. Add --method align.",
                        left);
     return DQ_OK;
 }
@@ -45,6 +46,7 @@ dq_status dq_calib_run_check(const dq_calib_run *c, dq_err *err)
 dq_status dq_calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, const char *out,
                              int64_t threads, dq_err *err)
 {
+    set->method_name = NULL; /* the method itself says it */
     if (!dq_calib_run_wanted(c)) return DQ_OK;
     DQ_TRY(dq_backend_open(&c->backend, "cpu", (int)threads, err));
     const dq_calibrate_settings s = {.rule = rule_named(c->method),

@@ -8,7 +8,7 @@
 #include "cmds/cli/options.h"
 
 typedef struct dq_calib_run {
-    const char *method, *file;
+    const char *method, *file; /* method NULL: not said */
     int64_t tokens, ctx;
     dq_backend *backend;     /* NULL: the method needs none */
     dq_calibrate *calibrate; /* NULL: nothing is calibrated */
@@ -20,7 +20,7 @@ typedef struct dq_calib_run {
             "nearest: each value to its nearest code; gptq, which needs --calib: layer by "        \
             "layer, errors of columns made up for by those still to be rounded; align: "           \
             "gptq of weights that first make up for what was lost before them, in twice "          \
-            "the time (default nearest)"),                                                         \
+            "the time (default align with --calib, nearest without)"),                             \
         dq_opt_text("calib", "FILE", &(c).file,                                                    \
                     "text that the model is to keep predicting: plain, or .jsonl of {\"text\"}; "  \
                     "not the text that it is scored with later"),                                  \
@@ -29,8 +29,9 @@ typedef struct dq_calib_run {
         dq_opt_int("calib-ctx", "N", &(c).ctx, 2, INT32_MAX,                                       \
                    "ids of a sequence (default min(2048, the model's positions))")
 
-/* DQ_USAGE for an unknown method, a text without one that reads it, and one without text. */
-dq_status dq_calib_run_check(const dq_calib_run *c, dq_err *err);
+/* Decides on the method: the option's, the recipe's, align where there is a text. DQ_USAGE for an unknown one, a text that
+ * the method does not read, and a method without its text. */
+dq_status dq_calib_run_check(dq_calib_run *c, const dq_quantize_settings *set, dq_err *err);
 bool dq_calib_run_wanted(const dq_calib_run *c);
 /* Sets the method of *set. out NULL: a dry run. End with dq_calib_run_end. */
 dq_status dq_calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, const char *out,

@@ -21,7 +21,7 @@ const char *dq_recipe_options_modes(dq_recipe_options *o)
         n += (size_t)snprintf(o->modes + n, cap - n, "%s%s", between, m->name);
         if (m->about && n < cap) n += (size_t)snprintf(o->modes + n, cap - n, " (%s)", m->about);
     }
-    if (n < cap) snprintf(o->modes + n, cap - n, " (default %s)", dq_quant_modes[DQ_ABSMAX].name);
+    if (n < cap) snprintf(o->modes + n, cap - n, " (default %s)", dq_quant_modes[DQ_SEARCH].name);
     return o->modes;
 }
 
@@ -122,7 +122,7 @@ dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, 
 {
     s->bits = 4;
     s->group = 128;
-    s->mode = DQ_ABSMAX;
+    s->mode = DQ_SEARCH;
     s->scale_dtype = DQ_F16;
     DQ_TRY(read_file(s, o, err));
     DQ_TRY(read_words(s, o, err));

@@ -171,21 +171,39 @@ static dq_status read_comment(dq_quantize_settings *s, const json_t *v, dq_err *
     return DQ_OK; /* of any type: nothing reads it */
 }
 
+static dq_status read_method(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    s->method_name = text_of(v);
+    for (int i = 0; s->method_name && dq_quantize_methods[i]; i++) {
+        if (strcmp(dq_quantize_methods[i], s->method_name) == 0) return DQ_OK;
+    }
+    return unknown("method", "the name of a calibrated method", err);
+}
+
+static dq_status read_calib(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    s->calib = v;
+    return json_is_object(v) ? DQ_OK : unknown("calib", "an object", err);
+}
+
 static const struct {
     const char *key;
     dq_status (*read)(dq_quantize_settings *s, const json_t *v, dq_err *err);
     bool always; /* stands in every container's recipe */
-} fields[] = {{"bits", read_bits, true},
-              {"group", read_group, true},
-              {"scale", read_scale, true},
-              {"scale_dtype", read_scale_dtype, true},
-              {"skip", read_skip, false},
-              {"embed_bits", read_embed_bits, false},
-              {"head_bits", read_head_bits, false},
-              {"dense_type", read_dense_type, false},
-              {"rules", read_rules, false},
-              {"plan", read_plan, false},
-              {"comment", read_comment, false}};
+    bool stored; /* in no file: it says what a container was made with */
+} fields[] = {{"bits", read_bits, true, false},
+              {"group", read_group, true, false},
+              {"scale", read_scale, true, false},
+              {"scale_dtype", read_scale_dtype, true, false},
+              {"skip", read_skip, false, false},
+              {"embed_bits", read_embed_bits, false, false},
+              {"head_bits", read_head_bits, false, false},
+              {"dense_type", read_dense_type, false, false},
+              {"rules", read_rules, false, false},
+              {"method", read_method, false, false},
+              {"calib", read_calib, false, true},
+              {"plan", read_plan, false, false},
+              {"comment", read_comment, false, false}};
 enum { FIELDS = sizeof fields / sizeof *fields };
 
 /* The weight settings of an object; what it lacks, or has as null, stays in *s. */
@@ -203,7 +221,9 @@ static dq_status read_fields(dq_quantize_settings *s, const json_t *o, dq_err *e
 dq_status dq_quantize_recipe_read(dq_quantize_settings *s, const json_t *file, dq_err *err)
 {
     const char *keys[FIELDS + 2] = {"schema"}, *found;
-    for (int i = 0; i < FIELDS; i++) keys[i + 1] = fields[i].key;
+    for (int i = 0, n = 1; i < FIELDS; i++) {
+        if (!fields[i].stored) keys[n++] = fields[i].key;
+    }
     if (!json_is_object(file)) return dq_fail(err, DQ_DAMAGED, "not a JSON object");
     DQ_TRY(dq_json_text(&found, file, "schema", NULL, err));
     if (strcmp(found, schema) != 0)
@@ -220,7 +240,7 @@ dq_status dq_quantize_recipe_file(json_t **out, const char *recipe, dq_err *err)
     json_object_set_new(*out, "schema", json_string(schema));
     for (int i = 0; i < FIELDS; i++) {
         json_t *v = json_object_get(all, fields[i].key);
-        if (v && !json_is_null(v)) json_object_set(*out, fields[i].key, v);
+        if (v && !json_is_null(v) && !fields[i].stored) json_object_set(*out, fields[i].key, v);
     }
     json_decref(all);
     return DQ_OK;
@@ -236,6 +256,8 @@ static void put_newer(json_t *r, const dq_quantize_settings *s)
     if (s->dense_type != DQ_DENSE_KEEP)
         json_object_set_new(r, "dense_type", json_string(dq_dense_type_name[s->dense_type]));
     if (json_array_size(s->rules)) json_object_set_new(r, "rules", json_deep_copy(s->rules));
+    if (s->method_name) json_object_set_new(r, "method", json_string(s->method_name));
+    if (s->calib) json_object_set_new(r, "calib", json_deep_copy(s->calib));
     if (s->plan) json_object_set_new(r, "plan", json_deep_copy(s->plan));
     if (s->comment) json_object_set_new(r, "comment", json_deep_copy(s->comment));
     if (!dq_kv_config_same(&s->kv, &dq_kv_config_plain))
