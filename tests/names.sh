@@ -37,6 +37,7 @@ src/checkpoint/container_               dq_container_ one format
 src/engine/evict.h                      dq_evictor_  evict is what it does
 src/eval/                               dq_eval_     the sweep and its kinds
 src/eval/kind_needle                    dq_needle_   one kind
+src/export/                             dq_export_   one way out of a container
 src/kv/                                 dq_kv_       settings of one cache
 src/kv/kv_spec.h                        dq_evict_    the part of a spec that forgets
 src/kv/kv_spec.h                        dq_math_     the arithmetic that a spec goes with

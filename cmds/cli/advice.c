@@ -22,6 +22,7 @@ static const char *const form[DQ_REMEDIES] = {
                            "huggingface-cli download %w --local-dir %b first, and name that folder",
     [DQ_REMEDY_VALUE_OF_LIST] = "%t. Is it one more value of an option? Those stand with commas "
                                 "and no spaces: 16,8 or tensor,row",
+    [DQ_REMEDY_EXPORT_VALUES] = "%t Use --format safetensors",
     [DQ_REMEDY_CTX] = "%t. Use --ctx %n",
     [DQ_REMEDY_SMALLER_CTX] = "%t or a smaller --ctx",
     [DQ_REMEDY_CTX_OF_TEXT] = " (--ctx %n for a text)",

@@ -22,6 +22,7 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_VERIFY,          /* a command lists all that is damaged */
     DQ_REMEDY_DOWNLOAD,        /* the model w of the Hugging Face hub is to be downloaded first */
     DQ_REMEDY_VALUE_OF_LIST,   /* the path looks like one more value of an option */
+    DQ_REMEDY_EXPORT_VALUES,   /* export values instead of codes */
     /* what is scored */
     DQ_REMEDY_CTX,         /* n ids per window */
     DQ_REMEDY_SMALLER_CTX, /* or fewer ids per window */

@@ -337,6 +337,8 @@ static dq_status check_payload(dq_container *c, dq_container_h5 *r, dq_payload *
     DQ_TRY(dq_container_h5_find(r, p->path, &b));
     if (b.bytes != p->bytes) return damaged(c, p->path, "size and /index disagree", r->err);
     p->data = b.data;
+    p->n_dims = b.n_dims;
+    memcpy(p->shape, b.shape, sizeof p->shape);
     if (dq_container_payload_in(p, tensors))
         check_tensor(c, r, p, &b);
     else

@@ -42,6 +42,8 @@ typedef struct dq_payload {
     double bits_per_weight; /* packed: with its scales; 0 where it has no meaning */
     double sqnr_db;         /* packed: may be infinite; NaN elsewhere */
     char sha256[65];
+    int n_dims; /* of the dataset, in its own shape */
+    int64_t shape[DQ_MAX_DIMS];
     /* of a coded tensor's part; NULL elsewhere, and then the next two mean nothing */
     const dq_weight_part_row *row;
     dq_part part;

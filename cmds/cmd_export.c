@@ -1,0 +1,324 @@
+/* cmd_export: dq export OUT.h5 -o DIR --format FORM
+ * SPDX-License-Identifier: MIT */
+#include "cmds/cli/document.h"
+#include "cmds/cli/input.h"
+#include "cmds/cli/logger.h"
+#include "cmds/cli/options.h"
+#include "cmds/cli/progress.h"
+#include "cmds/cli/table.h"
+#include "cmds/cli/version.h"
+#include "cmds/command.h"
+#include "export/export.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#ifdef _OPENMP
+#include "base/os.h"
+
+#include <omp.h>
+#endif
+
+typedef struct request {
+    dq_logger logger;
+    const char *out, *form, *dtype;
+    int64_t shard_mb, threads;
+    bool dry_run, force, json, tensors;
+    dq_export_settings set;
+} request;
+
+static const dq_usage usage = {
+    .name = "export",
+    .synopsis = "OUT.h5 -o DIR --format FORM [options]",
+    .about =
+        "Writes a container as a folder that other programs load: config.json, safetensors, the "
+        "tokenizer's files, and dq_settings.json with the settings of logits and KV cache, which "
+        "no such folder holds.\n"
+        "compressed-tensors keeps codes, for transformers (with the package compressed-tensors) "
+        "and vLLM. It has 4 and 8 bits: codes of 2 and 3 bits stand in 4, of 5, 6 and 7 in 8, "
+        "with the same values. Embeddings, output heads and tensors whose last group is short "
+        "become values, each of them named. Programs multiply codes in the type in which they "
+        "load the model: in float32 the values are dq's to the last bit, in bfloat16 scales lose "
+        "three bits.\n"
+        "safetensors has values only and loads anywhere.",
+    .examples = "  dq export model-4bit.h5 -o model-4bit-ct --format compressed-tensors\n"
+                "  dq export model-4bit.h5 -o model-bf16 --format safetensors\n"
+                "  dq export model-4bit.h5 --format compressed-tensors --dry-run\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one container"};
+
+static dq_status make_settings(request *r, dq_err *err)
+{
+    static const char *const names[] = {"bf16", "f16", "f32"};
+    static const dq_dtype types[] = {DQ_BF16, DQ_F16, DQ_F32};
+    if (!r->form)
+        return dq_fail(err, DQ_USAGE,
+                       "--format is missing: compressed-tensors (codes) or safetensors (values).");
+    const int form = dq_options_word(r->form, "format", dq_export_form_name, DQ_EXPORT_FORMS, err);
+    if (form < 0) return err->code;
+    const char *usual = form == DQ_EXPORT_SAFETENSORS ? "bf16" : "f32";
+    const int type = dq_options_word(r->dtype ? r->dtype : usual, "dtype", names, 3, err);
+    if (type < 0) return err->code;
+    if (!r->out && !r->dry_run)
+        return dq_fail(err, DQ_USAGE, "-o DIR is missing (or --dry-run to see the plan).");
+    r->set = (dq_export_settings){.form = (dq_export_form)form,
+                                  .dtype = types[type],
+                                  .shard_bytes = r->shard_mb * 1000000,
+                                  .dq_version = DQ_VERSION};
+    return DQ_OK;
+}
+
+/* ---- Text ---- */
+
+/* "4 bits in groups of 128, zero points" */
+static const char *scheme_text(char *buf, size_t cap, const dq_export_scheme *s)
+{
+    char group[40] = "one scale a row";
+    if (s->group) snprintf(group, sizeof group, "groups of %lld", (long long)s->group);
+    snprintf(buf, cap, "%d bits, %s%s", s->bits, group, s->symmetric ? "" : ", zero points");
+    return buf;
+}
+
+static dq_status print_rows(const dq_export *x, dq_err *err)
+{
+    static const char *const titles[] = {"tensor",        "shape", "codes",
+                                         "in the folder", "type",  "size"};
+    dq_table *t;
+    char text[96];
+    DQ_TRY(dq_table_new(&t, titles, 6, err));
+    for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
+        const dq_export_row *r = dq_export_row_at(x, i);
+        dq_table_cell(t, "%s", r->name);
+        dq_table_cell(t, "%lldx%lld", (long long)r->rows, (long long)r->cols);
+        if (r->group_size)
+            dq_table_cell(t, "%d bits", r->bits);
+        else
+            dq_table_cell(t, "-");
+        dq_table_cell(t, "%s",
+                      r->scheme < 0
+                          ? "values"
+                          : scheme_text(text, sizeof text, dq_export_scheme_at(x, r->scheme)));
+        dq_table_cell(t, "%s", dq_dtypes[r->dtype].name);
+        dq_table_cell(t, "%s", dq_table_size_text(text, sizeof text, r->bytes));
+    }
+    dq_table_print(t, err);
+    dq_table_free(t);
+    if (err->code == DQ_OK) putchar('\n');
+    return err->code;
+}
+
+/* Codes that stand in wider ones, by their width. */
+static void print_widened(const dq_export *x)
+{
+    for (int bits = 2; bits <= 8; bits++) {
+        int64_t n = 0;
+        int in = 0;
+        for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
+            const dq_export_row *r = dq_export_row_at(x, i);
+            if (r->scheme < 0 || r->bits != bits) continue;
+            in = dq_export_scheme_at(x, r->scheme)->bits;
+            n += in != bits;
+        }
+        if (n)
+            printf("widened            %lld tensors: codes of %d bits stand in %d, with the same "
+                   "values\n",
+                   (long long)n, bits, in);
+    }
+}
+
+static void print_decoded(const dq_export *x)
+{
+    char label[24];
+    for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
+        const dq_export_row *r = dq_export_row_at(x, i);
+        snprintf(label, sizeof label, "as %s values", dq_dtypes[r->dtype].name);
+        if (r->why) printf("%-18s %s: %s\n", label, r->name, r->why);
+    }
+}
+
+static void print_summary(const request *r, const dq_export *x)
+{
+    const dq_export_info *i = dq_export_result(x);
+    const bool codes = r->set.form == DQ_EXPORT_COMPRESSED_TENSORS;
+    char text[96];
+    printf("format             %s%s\n", dq_export_form_name[r->set.form],
+           codes ? ", pack-quantized" : "");
+    printf("tensors            %lld as codes, %lld decoded, %lld that had none\n",
+           (long long)i->n_packed, (long long)i->n_decoded,
+           (long long)(i->n_rows - i->n_packed - i->n_decoded));
+    for (int k = 0; k < i->n_schemes; k++)
+        printf("codes              %s\n",
+               scheme_text(text, sizeof text, dq_export_scheme_at(x, k)));
+    print_widened(x);
+    if (codes)
+        print_decoded(x);
+    else
+        printf("type               %s\n", dq_dtypes[r->set.dtype].name);
+    if (i->has_logit || i->has_kv)
+        printf("not in the model   settings of %s: dq_settings.json has them\n",
+               !i->has_kv      ? "attention logits"
+               : !i->has_logit ? "the KV cache"
+                               : "attention logits and the KV cache");
+    printf("folder             %s%s in %d files: %s\n", r->dry_run ? "would have " : "",
+           dq_table_size_text(text, sizeof text, i->bytes), i->n_files,
+           r->out ? r->out : "(no output named)");
+}
+
+/* ---- JSON ---- */
+
+static json_t *row_json(const dq_export *x, const dq_export_row *r)
+{
+    json_t *o = json_object();
+    const dq_export_scheme *s = r->scheme < 0 ? NULL : dq_export_scheme_at(x, r->scheme);
+    json_object_set_new(o, "name", dq_document_name(r->name));
+    json_object_set_new(o, "rows", json_integer(r->rows));
+    json_object_set_new(o, "cols", json_integer(r->cols));
+    json_object_set_new(o, "bits", r->group_size ? json_integer(r->bits) : json_null());
+    json_object_set_new(o, "group_size", r->group_size ? json_integer(r->group_size) : json_null());
+    json_object_set_new(o, "stored", json_string(s ? "codes" : "values"));
+    json_object_set_new(o, "stored_bits", s ? json_integer(s->bits) : json_null());
+    json_object_set_new(o, "symmetric", s ? json_boolean(s->symmetric) : json_null());
+    json_object_set_new(o, "dtype", json_string(dq_dtypes[r->dtype].name));
+    json_object_set_new(o, "why_values", r->why ? json_string(r->why) : json_null());
+    json_object_set_new(o, "bytes", json_integer(r->bytes));
+    return o;
+}
+
+static json_t *files_json(const dq_export *x)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < dq_export_result(x)->n_files; i++) {
+        const dq_export_file *f = dq_export_file_at(x, i);
+        json_t *o = json_object();
+        json_object_set_new(o, "name", dq_document_name(f->name));
+        json_object_set_new(o, "bytes", json_integer(f->bytes));
+        json_object_set_new(o, "sha256", *f->sha256 ? json_string(f->sha256) : json_null());
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static dq_status print_json(const request *r, const dq_model *m, const dq_export *x, dq_err *err)
+{
+    const dq_export_info *i = dq_export_result(x);
+    json_t *doc = dq_document_new(&r->logger, "dq-export/1"), *out = json_object();
+    json_t *set = json_object_get(doc, "settings"), *rows = json_array();
+    json_array_append_new(json_object_get(doc, "inputs"), dq_input_model_json(m));
+    json_object_set_new(set, "format", json_string(dq_export_form_name[r->set.form]));
+    json_object_set_new(set, "dtype", json_string(dq_dtypes[r->set.dtype].name));
+    json_object_set_new(set, "shard_mb", json_integer(r->shard_mb));
+    json_object_set_new(set, "dry_run", json_boolean(r->dry_run));
+    json_object_set_new(out, "path", r->out ? dq_document_name(r->out) : json_null());
+    json_object_set_new(out, "bytes", json_integer(i->bytes));
+    json_object_set_new(out, "tensors", json_integer(i->n_rows));
+    json_object_set_new(out, "packed", json_integer(i->n_packed));
+    json_object_set_new(out, "widened", json_integer(i->n_widened));
+    json_object_set_new(out, "decoded", json_integer(i->n_decoded));
+    json_object_set_new(out, "logit_settings_apart", json_boolean(i->has_logit));
+    json_object_set_new(out, "kv_settings_apart", json_boolean(i->has_kv));
+    json_object_set_new(out, "files", files_json(x));
+    for (int64_t k = 0; k < i->n_rows; k++)
+        json_array_append_new(rows, row_json(x, dq_export_row_at(x, k)));
+    json_object_set_new(out, "rows", rows);
+    json_array_append_new(json_object_get(doc, "results"), out);
+    return dq_document_print(doc, err);
+}
+
+/* ---- Running ---- */
+
+/* What transformers reads and vLLM does not. */
+static void warn(request *r, const dq_export *x)
+{
+    const dq_export_info *i = dq_export_result(x);
+    for (int k = 0; k < i->n_schemes; k++) {
+        const int64_t g = dq_export_scheme_at(x, k)->group;
+        if (g != 0 && g != 32 && g != 64 && g != 128)
+            dq_logger_warn(&r->logger,
+                           "groups of %lld: transformers reads them, but vLLM's Marlin kernels "
+                           "take 32, 64, 128 or whole rows",
+                           (long long)g);
+    }
+    if (i->split_layer >= 0)
+        dq_logger_warn(&r->logger,
+                       "layer %d: transformers reads it, but vLLM joins q, k and v, and gate and "
+                       "up, and refuses tensors that are not coded alike",
+                       i->split_layer);
+}
+
+static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err)
+{
+    if (r->out) DQ_TRY(dq_export_check(x, r->out, r->force, err));
+    warn(r, x);
+    if (!r->dry_run) {
+        dq_progress bar;
+        const dq_export_progress p = {dq_progress_step, &bar};
+        dq_progress_begin(&bar, &r->logger, m->name, 1);
+        dq_export_write(x, &p, err);
+        dq_progress_end(&bar);
+    }
+    if (err->code == DQ_OK && r->json) {
+        print_json(r, m, x, err);
+    } else if (err->code == DQ_OK) {
+        if (r->tensors || r->dry_run) print_rows(x, err);
+        if (err->code == DQ_OK) print_summary(r, x);
+    }
+    if (err->code == DQ_OK) dq_document_flush(err);
+    return err->code == DQ_OK && !r->dry_run ? dq_export_commit(x, err) : err->code;
+}
+
+static dq_status run(request *r, const char *path, dq_err *err)
+{
+    dq_model *m = NULL;
+    dq_export *x = NULL;
+    if (dq_input_model(&m, path, NULL, &r->logger, err) == DQ_OK) {
+        if (!m->is_container)
+            dq_fail(err, DQ_MISMATCH,
+                    "%s: a checkpoint, and only containers are exported. Make one with dq "
+                    "quantize %s -o OUT.h5.",
+                    path, path);
+        else if (dq_export_open(&x, m, &r->set, err) == DQ_OK)
+            export(r, m, x, err);
+    }
+    dq_export_close(x);
+    dq_model_close(m);
+    return err->code;
+}
+
+dq_status dq_cmd_export(int argc, char **argv, dq_err *err)
+{
+    request r = {.shard_mb = 5000};
+    const dq_opt opts[] = {
+        dq_opt_letter('o', dq_opt_text("output", "DIR", &r.out, "the folder to write")),
+        dq_opt_text("format", "FORM", &r.form,
+                    "compressed-tensors (codes) or safetensors (values); needed"),
+        dq_opt_text("dtype", "TYPE", &r.dtype,
+                    "bf16, f16 or f32, rounded to nearest even. safetensors: of all tensors "
+                    "(default bf16); compressed-tensors: of those that become values (default f32, "
+                    "exact); others keep theirs"),
+        dq_opt_int("shard-mb", "N", &r.shard_mb, 1, 1e9,
+                   "megabytes of tensors in a weight file, before another one is begun (default "
+                   "5000)"),
+        dq_opt_heading("running:"),
+        dq_opt_flag("dry-run", &r.dry_run, "print the plan and the size, write nothing"),
+        dq_opt_flag("force", &r.force,
+                    "replace the folder of an earlier export, and what an interrupted one left; "
+                    "other folders are never replaced"),
+        dq_opt_int("threads", "N", &r.threads, 1, 1024,
+                   "default: all processors; the result does not depend on it"),
+        dq_opt_flag("tensors", &r.tensors, "print every tensor"),
+        dq_opt_flag("json", &r.json, "one JSON document (dq-export/1) on stdout"),
+        DQ_LOGGER_OPTIONS(r.logger),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    if (args.help) return DQ_OK;
+    DQ_TRY(make_settings(&r, err));
+    DQ_TRY(dq_logger_begin(&r.logger, "export", err));
+#ifdef _OPENMP
+    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count());
+#endif
+    run(&r, args.item[0], err);
+    dq_logger_end(&r.logger);
+    return err->code;
+}

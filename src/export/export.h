@@ -1,0 +1,88 @@
+/* export: a container as a folder of Hugging Face form that other programs load: codes as compressed-tensors packs them,
+ * or values. Plan first, then write; the plan reads no weights.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_EXPORT_H
+#define DQ_EXPORT_H
+
+#include "model/model.h"
+
+typedef enum dq_export_form {
+    /* Source: compressed-tensors, compressors/pack_quantized and quantization/quant_config.py (form); vLLM,
+     * quantization/compressed_tensors (what it takes of that). */
+    DQ_EXPORT_COMPRESSED_TENSORS,
+    DQ_EXPORT_SAFETENSORS,
+    DQ_EXPORT_FORMS
+} dq_export_form;
+extern const char *const dq_export_form_name[DQ_EXPORT_FORMS];
+
+typedef struct dq_export_settings {
+    dq_export_form form;
+    /* F32, F16 or BF16: of all tensors (DQ_EXPORT_SAFETENSORS), or of those that lose their codes */
+    dq_dtype dtype;
+    int64_t shard_bytes; /* of the tensors in one weight file, unless one alone has more */
+    const char *dq_version;
+} dq_export_settings;
+
+/* How tensors are coded in the folder: a config group of compressed-tensors. */
+typedef struct dq_export_scheme {
+    int bits; /* 4 or 8 */
+    bool symmetric;
+    int64_t group; /* columns per scale; 0: the whole row */
+} dq_export_scheme;
+
+/* One tensor of the container. */
+typedef struct dq_export_row {
+    const char *name;
+    const char *why; /* it has codes, and the folder has its values: for this reason; NULL else */
+    int64_t rows, cols;
+    int bits; /* of its codes; 16: it has none */
+    int64_t group_size;
+    int scheme;     /* of its codes in the folder; -1: values */
+    dq_dtype dtype; /* of values, or of scales */
+    int64_t bytes;  /* in the folder, all parts */
+} dq_export_row;
+
+typedef struct dq_export_file {
+    const char *name;
+    int64_t bytes;
+    char sha256[65]; /* "" until written */
+} dq_export_file;
+
+typedef struct dq_export_info {
+    int64_t n_rows, n_packed, n_widened, n_decoded; /* decoded: had codes */
+    int n_schemes, n_files;
+    int64_t bytes; /* of all files */
+    /* what no folder of this kind holds stands in this file, where the model has such settings */
+    bool has_logit, has_kv;
+    /* The first layer of which vLLM joins tensors that are not coded alike, and refuses them; -1: none */
+    int split_layer;
+} dq_export_info;
+
+typedef struct dq_export dq_export;
+
+/* m is a container's model, which must live as long. DQ_MISMATCH when the form has no place for any of its codes. */
+dq_status dq_export_open(dq_export **out, const dq_model *m, const dq_export_settings *s,
+                         dq_err *err);
+void dq_export_close(dq_export *x); /* NULL allowed; what was written and not committed goes */
+const dq_export_info *dq_export_result(const dq_export *x);
+const dq_export_row *dq_export_row_at(const dq_export *x, int64_t i); /* in name order */
+const dq_export_scheme *dq_export_scheme_at(const dq_export *x, int i);
+const dq_export_file *dq_export_file_at(const dq_export *x, int i);
+
+/* DQ_FILE as dq_folder_check says: with force, only a folder of an earlier export is replaced. DQ_FILE when the disk has
+ * not the space. Touches nothing. */
+dq_status dq_export_check(dq_export *x, const char *dir, bool force, dq_err *err);
+
+/* Told from time to time; bytes written. */
+typedef struct dq_export_progress {
+    void (*step)(void *arg, double done, double total, const char *what);
+    void *arg;
+} dq_export_progress;
+
+/* After dq_export_check: compares the container with its hashes and writes DIR.partial; the same bytes whatever the number
+ * of threads. DQ_MISMATCH names a value that the type cannot hold. */
+dq_status dq_export_write(dq_export *x, const dq_export_progress *p, dq_err *err);
+/* Gives it its name. */
+dq_status dq_export_commit(dq_export *x, dq_err *err);
+
+#endif

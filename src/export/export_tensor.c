@@ -1,0 +1,93 @@
+/* export_tensor: the bytes of a tensor, rows at a time, by all threads: each row by itself.
+ * SPDX-License-Identifier: MIT */
+#include "export/export_plan.h"
+
+#include <math.h>
+#include <string.h>
+
+/* out[n] of 16 bits each, or f32; returns the first value that becomes infinite, n: none does. */
+static int64_t convert(uint8_t *out, const float *values, int64_t n, dq_dtype type)
+{
+    if (type == DQ_F32) {
+        memcpy(out, values, (size_t)n * sizeof *values);
+        return n;
+    }
+    const uint16_t infinite = type == DQ_F16 ? 0x7c00 : 0x7f80;
+    for (int64_t i = 0; i < n; i++) {
+        const uint16_t h =
+            type == DQ_F16 ? dq_f16_from_f32(values[i]) : dq_bf16_from_f32(values[i]);
+        if ((h & 0x7fff) == infinite && isfinite(values[i])) return i;
+        memcpy(out + 2 * i, &h, sizeof h);
+    }
+    return n;
+}
+
+static dq_status write_values(uint8_t *out, float *values, const dq_weight *w, dq_dtype type,
+                              int64_t first, int64_t n, dq_err *err)
+{
+    const int64_t cols = w->cols;
+    const size_t bytes = (size_t)cols * dq_dtypes[type].bytes;
+    int64_t bad = n * cols;
+#pragma omp parallel for schedule(static) reduction(min : bad)
+    for (int64_t r = 0; r < n; r++) {
+        float *row = values + r * cols;
+        dq_weight_dequantize_rows(row, w, first + r, first + r + 1);
+        const int64_t at = convert(out + (size_t)r * bytes, row, cols, type);
+        if (at < cols && r * cols + at < bad) bad = r * cols + at;
+    }
+    if (bad == n * cols) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s: the value %g in row %lld, column %lld is beyond %s. Use a wider type.",
+                   w->name, (double)values[bad], (long long)(first + bad / cols),
+                   (long long)(bad % cols), dq_dtypes[type].name);
+}
+
+/* Codes around the middle of their range are the same numbers at every width. */
+static void write_codes(uint8_t *out, const dq_weight *w, int bits, int64_t first, int64_t n,
+                        int8_t *codes)
+{
+    const size_t from = dq_quant_row_bytes(w->cols, w->bits),
+                 to = dq_quant_row_bytes(w->cols, bits);
+    const uint8_t *packed = (const uint8_t *)w->data + (size_t)first * from;
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < n; r++) {
+        int8_t *row = codes + r * w->cols;
+        dq_quant_unpack_row(row, packed + (size_t)r * from, w->cols, w->bits);
+        dq_quant_pack_row(out + (size_t)r * to, row, w->cols, bits);
+    }
+}
+
+/* Rows of words: a word has the zero points of 32 / bits rows of the weight, the first in its lowest bits. */
+static void write_zeros(uint8_t *out, const dq_weight *w, int bits, int64_t first, int64_t n)
+{
+    const int64_t groups = dq_quant_groups(w->cols, w->group_size), per_word = 32 / bits;
+    const int shift = (1 << (bits - 1)) - (1 << (w->bits - 1));
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t g = 0; g < groups; g++) {
+            uint32_t word = 0;
+            for (int64_t k = 0, r = (first + i) * per_word; k < per_word && r < w->rows; k++, r++)
+                word |= (uint32_t)(dq_weight_zero(w, r, g) + shift) << k * bits;
+            memcpy(out + 4 * (i * groups + g), &word, sizeof word);
+        }
+    }
+}
+
+dq_status dq_export_tensor_rows(uint8_t *out, float *values, const dq_export *x,
+                                const dq_export_slot *s, int64_t first, int64_t n, dq_err *err)
+{
+    const dq_weight *w = &x->weight[s->row];
+    const int scheme = x->row[s->row].scheme, bits = scheme < 0 ? 0 : x->scheme[scheme].bits;
+    const int64_t shape[2] = {w->rows, w->cols};
+    const size_t item = dq_dtypes[s->tensor.dtype].bytes;
+    switch (s->kind) {
+    case DQ_EXPORT_VALUES: return write_values(out, values, w, s->tensor.dtype, first, n, err);
+    case DQ_EXPORT_CODES: write_codes(out, w, bits, first, n, (int8_t *)values); return DQ_OK;
+    case DQ_EXPORT_ZEROS: write_zeros(out, w, bits, first, n); return DQ_OK;
+    case DQ_EXPORT_SHAPE: memcpy(out, shape + first, (size_t)n * sizeof *shape); return DQ_OK;
+    case DQ_EXPORT_SCALES:
+        for (int64_t i = 0; i < n; i++) memcpy(out + (size_t)i * item, w->scale, item);
+        return DQ_OK;
+    default: return dq_fail(err, DQ_BUG, "%s: a copy has no rows to make", s->tensor.name);
+    }
+}
