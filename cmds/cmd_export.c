@@ -40,7 +40,7 @@ static const dq_usage usage = {
         "become values, each of them named. Programs multiply codes in the type in which they "
         "load the model: in float32 the values are dq's to the last bit, in bfloat16 scales lose "
         "three bits.\n"
-        "safetensors has values only and loads anywhere.",
+        "safetensors has values only and loads anywhere.\n",
     .examples = "  dq export model-4bit.h5 -o model-4bit-ct --format compressed-tensors\n"
                 "  dq export model-4bit.h5 -o model-bf16 --format safetensors\n"
                 "  dq export model-4bit.h5 --format compressed-tensors --dry-run\n",
@@ -232,7 +232,12 @@ static void warn(request *r, const dq_export *x)
 {
     const dq_export_info *i = dq_export_result(x);
     for (int k = 0; k < i->n_schemes; k++) {
-        const int64_t g = dq_export_scheme_at(x, k)->group;
+        const dq_export_scheme *s = dq_export_scheme_at(x, k);
+        const int64_t g = s->group;
+        if (s->bits == 8 && !s->symmetric)
+            dq_logger_warn(&r->logger,
+                           "8 bits with zero points: transformers reads them, but vLLM's Marlin "
+                           "kernels do not");
         if (g != 0 && g != 32 && g != 64 && g != 128)
             dq_logger_warn(&r->logger,
                            "groups of %lld: transformers reads them, but vLLM's Marlin kernels "

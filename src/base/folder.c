@@ -1,15 +1,13 @@
-/* folder: files are made with O_EXCL in a folder that this process has made; what is removed is removed name by name,
- * never below a link.
+/* folder: files are made with O_EXCL in a folder that this process has made; what is removed is removed by its name, in a
+ * folder that is open.
  * SPDX-License-Identifier: MIT */
 #include "base/folder.h"
 
 #include "base/file.h"
 #include "base/os.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,7 +15,7 @@
 dq_status dq_folder_name(dq_folder *f, const char *path, dq_arena *a, dq_err *err)
 {
     size_t n = strlen(path);
-    *f = (dq_folder){.fd = -1};
+    *f = (dq_folder){.arena = a, .fd = -1};
     while (n > 1 && path[n - 1] == '/') n--;
     if (n == 0 || strcmp(path, "-") == 0)
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OUTPUT},
@@ -28,30 +26,34 @@ dq_status dq_folder_name(dq_folder *f, const char *path, dq_arena *a, dq_err *er
     return err->code;
 }
 
-/* Whether a folder made before is here, perhaps an empty one; nothing: *there is false. */
-static dq_status look(const char *path, const char *mark, dq_folder_owns *owns, bool *there,
-                      dq_arena *a, dq_err *err)
+static bool exists(const char *path)
 {
     struct stat st;
-    const char **name;
-    size_t n;
+    return lstat(path, &st) == 0;
+}
+
+/* The files of a folder that may be replaced; nothing is there: none. */
+static dq_status look(dq_folder *f, dq_folder_names *list, const char *path, const char *mark,
+                      dq_folder_owns *owns, dq_err *err)
+{
+    struct stat st;
     bool marked = !mark;
-    *there = lstat(path, &st) == 0;
-    if (!*there) return DQ_OK;
+    *list = (dq_folder_names){0};
+    if (lstat(path, &st) != 0) return DQ_OK;
     if (!S_ISDIR(st.st_mode))
         return dq_fail(err, DQ_FILE, "%s: is not a folder. Choose another name.", path);
-    DQ_TRY(dq_file_dir_names(&name, &n, path, a, err));
-    for (size_t i = 0; i < n; i++) {
-        const char *file = dq_textf(a, err, "%s/%s", path, name[i]);
+    DQ_TRY(dq_file_dir_names(&list->name, &list->n, path, f->arena, err));
+    for (size_t i = 0; i < list->n; i++) {
+        const char *name = list->name[i], *file = dq_textf(f->arena, err, "%s/%s", path, name);
         if (!file) return err->code;
-        if (lstat(file, &st) != 0 || !S_ISREG(st.st_mode) || !owns(name[i]))
+        if (lstat(file, &st) != 0 || !S_ISREG(st.st_mode) || !owns(name))
             return dq_fail(err, DQ_FILE,
                            "%s: exists and is not replaced, because it holds %s, which was not "
                            "written with it. Choose another name.",
-                           path, name[i]);
-        marked = marked || strcmp(name[i], mark) == 0;
+                           path, name);
+        marked = marked || strcmp(name, mark) == 0;
     }
-    if (n > 0 && !marked)
+    if (list->n > 0 && !marked)
         return dq_fail(err, DQ_FILE,
                        "%s: exists and is not replaced, because it has no %s and so was made by "
                        "something else. Choose another name.",
@@ -59,20 +61,19 @@ static dq_status look(const char *path, const char *mark, dq_folder_owns *owns, 
     return DQ_OK;
 }
 
-static dq_status check_all(const dq_folder *f, const char *mark, dq_folder_owns *owns, bool force,
-                           dq_arena *a, dq_err *err)
+dq_status dq_folder_check(dq_folder *f, const char *mark, dq_folder_owns *owns, bool force,
+                          dq_err *err)
 {
-    struct stat st;
-    bool there;
     const dq_remedy remedy = {.code = DQ_REMEDY_FORCE};
-    if (!force && lstat(f->path, &st) == 0)
-        return dq_fail_with(err, DQ_FILE, remedy, "%s: exists.", f->path);
-    DQ_TRY(look(f->path, mark, owns, &there, a, err));
-    DQ_TRY(look(f->partial, NULL, owns, &there, a, err));
-    if (there && !force)
+    DQ_TRY(dq_file_check_folder(f->path, err));
+    f->replaces = exists(f->path);
+    if (!force && f->replaces) return dq_fail_with(err, DQ_FILE, remedy, "%s: exists.", f->path);
+    DQ_TRY(look(f, &f->earlier, f->path, mark, owns, err));
+    DQ_TRY(look(f, &f->left, f->partial, NULL, owns, err));
+    if (!force && exists(f->partial))
         return dq_fail_with(err, DQ_FILE, remedy, "%s: exists from an interrupted run.",
                             f->partial);
-    if (lstat(f->old, &st) == 0)
+    if (exists(f->old))
         return dq_fail(err, DQ_FILE,
                        "%s: exists, which is the name of the earlier folder while it is replaced. "
                        "Rename or remove it.",
@@ -80,44 +81,40 @@ static dq_status check_all(const dq_folder *f, const char *mark, dq_folder_owns 
     return DQ_OK;
 }
 
-dq_status dq_folder_check(const dq_folder *f, const char *mark, dq_folder_owns *owns, bool force,
-                          dq_err *err)
+/* Files, then their folder; one that is not there is fine. */
+static dq_status clear(const char *path, const dq_folder_names *list, dq_err *err)
 {
-    dq_arena *a = dq_arena_new();
-    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (dq_file_check_folder(f->path, err) == DQ_OK) check_all(f, mark, owns, force, a, err);
-    dq_arena_free(a);
-    return err->code;
-}
-
-/* Its files, then the folder; no folder in it, and no memory is needed. */
-static dq_status clear(const char *path, dq_err *err)
-{
-    DIR *d = opendir(path);
-    if (!d) return errno == ENOENT ? DQ_OK : dq_os_fail(err, path, "cannot open");
-    for (struct dirent *e; (e = readdir(d));) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        if (unlinkat(dirfd(d), e->d_name, 0) != 0) dq_os_fail(err, path, "cannot remove a file");
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? DQ_OK : dq_os_fail(err, path, "cannot open");
+    for (size_t i = 0; i < list->n; i++) {
+        if (unlinkat(fd, list->name[i], 0) != 0 && errno != ENOENT)
+            dq_os_fail(err, path, "cannot remove a file");
     }
-    closedir(d);
+    close(fd);
     if (err->code == DQ_OK && rmdir(path) != 0) dq_os_fail(err, path, "cannot remove");
     return err->code;
 }
 
 dq_status dq_folder_begin(dq_folder *f, dq_err *err)
 {
-    DQ_TRY(clear(f->partial, err));
+    DQ_TRY(clear(f->partial, &f->left, err));
     if (mkdir(f->partial, 0777) != 0) return dq_os_fail(err, f->partial, "cannot create");
-    f->made = true;
+    f->begun = true;
     return DQ_OK;
 }
 
-dq_status dq_folder_file_begin(dq_folder *f, const char *name, dq_arena *a, dq_err *err)
+dq_status dq_folder_file_begin(dq_folder *f, const char *name, dq_err *err)
 {
-    f->file = dq_textf(a, err, "%s/%s", f->partial, name);
-    if (!f->file) return err->code;
+    dq_folder_names *m = &f->made;
+    const char **list = dq_grow(f->arena, m->name, m->n + 1, &m->capacity, sizeof *list, err);
+    f->file = dq_textf(f->arena, err, "%s/%s", f->partial, name);
+    const char *copy = dq_text(f->arena, name, strlen(name), err);
+    if (!list || !f->file || !copy) return err->code;
+    m->name = list;
     f->fd = open(f->file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    return f->fd < 0 ? dq_os_fail(err, f->file, "cannot create") : DQ_OK;
+    if (f->fd < 0) return dq_os_fail(err, f->file, "cannot create");
+    m->name[m->n++] = copy;
+    return DQ_OK;
 }
 
 dq_status dq_folder_file_put(dq_folder *f, const void *data, size_t bytes, dq_err *err)
@@ -146,17 +143,18 @@ dq_status dq_folder_file_end(dq_folder *f, dq_err *err)
 
 dq_status dq_folder_commit(dq_folder *f, dq_err *err)
 {
-    struct stat st;
-    const bool replaces = lstat(f->path, &st) == 0;
-    if (replaces && rename(f->path, f->old) != 0)
+    if (!f->replaces && exists(f->path))
+        return dq_fail(err, DQ_FILE, "%s: has come while it was written. Choose another name.",
+                       f->path);
+    if (f->replaces && rename(f->path, f->old) != 0)
         return dq_os_fail(err, f->path, "cannot be renamed");
     if (dq_file_commit(f->partial, f->path, err) != DQ_OK) {
-        if (replaces && lstat(f->path, &st) != 0 && rename(f->old, f->path) != 0)
+        if (f->replaces && !exists(f->path) && rename(f->old, f->path) != 0)
             dq_fail_more(err, dq_remedy_none, ". The earlier folder is %.200s", f->old);
         return err->code;
     }
-    f->made = false;
-    return replaces ? clear(f->old, err) : DQ_OK;
+    f->begun = false;
+    return f->replaces ? clear(f->old, &f->earlier, err) : DQ_OK;
 }
 
 void dq_folder_drop(dq_folder *f)
@@ -164,6 +162,6 @@ void dq_folder_drop(dq_folder *f)
     dq_err ignore = {0};
     if (f->fd >= 0) close(f->fd);
     f->fd = -1;
-    if (f->made) clear(f->partial, &ignore);
-    f->made = false;
+    if (f->begun) clear(f->partial, &f->made, &ignore);
+    f->begun = false;
 }

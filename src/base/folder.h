@@ -6,12 +6,21 @@
 
 #include "base/base.h"
 
-/* fd -1: no file is open. Texts belong to an arena. */
+typedef struct dq_folder_names {
+    const char **name;
+    size_t n, capacity;
+} dq_folder_names;
+
+/* Memory, texts too, belongs to the arena. */
 typedef struct dq_folder {
+    dq_arena *arena;
     const char *path, *partial, *old; /* PATH, PATH.partial, PATH.old */
-    const char *file;                 /* being written, "PATH.partial/NAME" */
-    int fd;
-    bool made; /* PATH.partial is this run's */
+    dq_folder_names earlier, left,
+        made;         /* files of PATH and PATH.partial as found, and of this run */
+    const char *file; /* being written, "PATH.partial/NAME" */
+    int fd;           /* -1: no file is open */
+    bool replaces;    /* there was a PATH */
+    bool begun;       /* PATH.partial is this run's */
 } dq_folder;
 
 /* Whether a folder of this kind may hold a file of this name; what holds another is never replaced. */
@@ -22,16 +31,17 @@ dq_status dq_folder_name(dq_folder *f, const char *path, dq_arena *a, dq_err *er
 /* DQ_FILE when PATH cannot become a folder: it exists, without force; or with it, but is no folder that was made before:
  * one that is empty, or has the file `mark` and nothing but regular files that `owns` is content with. The same for
  * PATH.partial (without `mark`), which an interrupted run leaves, and PATH.old. */
-dq_status dq_folder_check(const dq_folder *f, const char *mark, dq_folder_owns *owns, bool force,
+dq_status dq_folder_check(dq_folder *f, const char *mark, dq_folder_owns *owns, bool force,
                           dq_err *err);
 
 /* After dq_folder_check: makes PATH.partial anew. Then files, one after the other, and dq_folder_commit; or
- * dq_folder_drop, which removes PATH.partial with what this run wrote into it and may be called at any time. */
+ * dq_folder_drop, which removes PATH.partial with what this run wrote into it and may be called at any time. What is
+ * removed are files that were looked at or made, never others that have come since. */
 dq_status dq_folder_begin(dq_folder *f, dq_err *err);
-dq_status dq_folder_file_begin(dq_folder *f, const char *name, dq_arena *a, dq_err *err);
+dq_status dq_folder_file_begin(dq_folder *f, const char *name, dq_err *err);
 dq_status dq_folder_file_put(dq_folder *f, const void *data, size_t bytes, dq_err *err);
 dq_status dq_folder_file_end(dq_folder *f, dq_err *err); /* with fsync */
-/* An earlier folder is PATH.old for a moment, and removed. A failure in between names it, and keeps it. */
+/* An earlier folder is PATH.old for a moment, and removed. DQ_FILE for a PATH that has come since. Needs no memory. */
 dq_status dq_folder_commit(dq_folder *f, dq_err *err);
 void dq_folder_drop(dq_folder *f);
 

@@ -263,7 +263,7 @@ static dq_status put_file(work *w, int i, dq_err *err)
     dq_export *x = w->x;
     const dq_export_content *c = &x->content[i];
     w->what = x->file[i].name;
-    DQ_TRY(dq_folder_file_begin(&x->folder, x->file[i].name, x->arena, err));
+    DQ_TRY(dq_folder_file_begin(&x->folder, x->file[i].name, err));
     DQ_TRY(dq_sha256_begin(&w->hash, err));
     DQ_TRY(put(w, c->text, c->len, err));
     for (int64_t k = c->first; k < c->end; k++) DQ_TRY(put_slot(w, &x->slot[k], err));

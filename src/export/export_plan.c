@@ -37,11 +37,13 @@ static const char *reason(dq_export *x, const dq_weight *w, dq_err *err)
                     (long long)w->cols, (long long)w->group_size);
 }
 
-/* Index of the scheme that holds these codes. */
+/* Index of the scheme that holds these codes. Codes of more bits than the tensor's hold u - zero as well, which is between
+ * -(2^b - 1) and 2^b - 1, and need no zero points. */
 static int scheme_of(dq_export *x, const dq_weight *w, dq_err *err)
 {
-    const dq_export_scheme want = {.bits = w->bits <= 4 ? 4 : 8,
-                                   .symmetric = !w->zero,
+    const int bits = w->bits <= 4 ? 4 : 8;
+    const dq_export_scheme want = {.bits = bits,
+                                   .symmetric = !w->zero || w->bits < bits,
                                    .group = w->group_size < w->cols ? w->group_size : 0};
     for (int i = 0; i < x->info.n_schemes; i++) {
         const dq_export_scheme *s = &x->scheme[i];
@@ -90,7 +92,7 @@ static dq_status plan_codes(dq_export *x, int64_t row, dq_err *err)
              matrix(scale, w->scale_dtype, w->rows, groups, w->scale));
     add_slot(x, row, DQ_EXPORT_SHAPE,
              (dq_tensor){.name = shape, .dtype = DQ_I64, .n_dims = 1, .shape = {2}});
-    if (w->zero)
+    if (!s->symmetric)
         add_slot(x, row, DQ_EXPORT_ZEROS,
                  matrix(zero, DQ_I32, (w->rows + per_word - 1) / per_word, groups, NULL));
     r->dtype = w->scale_dtype;

@@ -42,32 +42,42 @@ static dq_status write_values(uint8_t *out, float *values, const dq_weight *w, d
                    (long long)(bad % cols), dq_dtypes[type].name);
 }
 
-/* Codes around the middle of their range are the same numbers at every width. */
-static void write_codes(uint8_t *out, const dq_weight *w, int bits, int64_t first, int64_t n,
-                        int8_t *codes)
+/* u - zero of a row, signed codes: they stand for the same values at every width that holds them, without a zero point. */
+static void signed_codes(int8_t *q, const dq_weight *w, int64_t row)
 {
-    const size_t from = dq_quant_row_bytes(w->cols, w->bits),
-                 to = dq_quant_row_bytes(w->cols, bits);
-    const uint8_t *packed = (const uint8_t *)w->data + (size_t)first * from;
-#pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < n; r++) {
-        int8_t *row = codes + r * w->cols;
-        dq_quant_unpack_row(row, packed + (size_t)r * from, w->cols, w->bits);
-        dq_quant_pack_row(out + (size_t)r * to, row, w->cols, bits);
+    const size_t bytes = dq_quant_row_bytes(w->cols, w->bits);
+    const int middle = 1 << (w->bits - 1);
+    dq_quant_unpack_row(q, (const uint8_t *)w->data + (size_t)row * bytes, w->cols, w->bits);
+    if (!w->zero) return;
+    for (int64_t c = 0, g = 0; c < w->cols; g++) {
+        const int shift = middle - dq_weight_zero(w, row, g);
+        const int64_t end = c + w->group_size < w->cols ? c + w->group_size : w->cols;
+        for (; c < end; c++) q[c] = (int8_t)(q[c] + shift);
     }
 }
 
-/* Rows of words: a word has the zero points of 32 / bits rows of the weight, the first in its lowest bits. */
-static void write_zeros(uint8_t *out, const dq_weight *w, int bits, int64_t first, int64_t n)
+static void write_codes(uint8_t *out, const dq_weight *w, int bits, int64_t first, int64_t n,
+                        int8_t *codes)
 {
-    const int64_t groups = dq_quant_groups(w->cols, w->group_size), per_word = 32 / bits;
-    const int shift = (1 << (bits - 1)) - (1 << (w->bits - 1));
+    const size_t bytes = dq_quant_row_bytes(w->cols, bits);
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < n; r++) {
+        int8_t *row = codes + r * w->cols;
+        signed_codes(row, w, first + r);
+        dq_quant_pack_row(out + (size_t)r * bytes, row, w->cols, bits);
+    }
+}
+
+/* Rows of words: a word has the zero points of 8 or 4 rows of the weight, the first in its lowest bits. */
+static void write_zeros(uint8_t *out, const dq_weight *w, int64_t first, int64_t n)
+{
+    const int64_t groups = dq_quant_groups(w->cols, w->group_size), per_word = 32 / w->bits;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++) {
         for (int64_t g = 0; g < groups; g++) {
             uint32_t word = 0;
             for (int64_t k = 0, r = (first + i) * per_word; k < per_word && r < w->rows; k++, r++)
-                word |= (uint32_t)(dq_weight_zero(w, r, g) + shift) << k * bits;
+                word |= (uint32_t)dq_weight_zero(w, r, g) << k * w->bits;
             memcpy(out + 4 * (i * groups + g), &word, sizeof word);
         }
     }
@@ -83,7 +93,7 @@ dq_status dq_export_tensor_rows(uint8_t *out, float *values, const dq_export *x,
     switch (s->kind) {
     case DQ_EXPORT_VALUES: return write_values(out, values, w, s->tensor.dtype, first, n, err);
     case DQ_EXPORT_CODES: write_codes(out, w, bits, first, n, (int8_t *)values); return DQ_OK;
-    case DQ_EXPORT_ZEROS: write_zeros(out, w, bits, first, n); return DQ_OK;
+    case DQ_EXPORT_ZEROS: write_zeros(out, w, first, n); return DQ_OK;
     case DQ_EXPORT_SHAPE: memcpy(out, shape + first, (size_t)n * sizeof *shape); return DQ_OK;
     case DQ_EXPORT_SCALES:
         for (int64_t i = 0; i < n; i++) memcpy(out + (size_t)i * item, w->scale, item);

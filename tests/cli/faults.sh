@@ -64,6 +64,8 @@ faults 31 info "fault model" --json
 faults 7 report fault.json # a page without pictures, so that all allocations are dq's own
 faults 7 info fault.h5 --json
 faults 5 verify fault.h5 --json
+faults 13 export fault.h5 -o "$top/fault folder" --format compressed-tensors --dtype bf16 --force --json
+absent "$top/fault folder.partial" "$top/fault folder.old"
 faults 31 logits "fault model" --ids "1 2 3" -o "$top/fault.h5" --force
 faults 31 tokenize "fault model" --text "$top/fault text"
 rm -f dq-eval-*.resume*

@@ -5,7 +5,7 @@ try 0 "usage: dq COMMAND" --help
 version=$(sed -n 's/^project(dq VERSION \([0-9.]*\) .*/\1/p' "$repo/CMakeLists.txt")
 try 0 "^dq $version\$" --version
 grep -rnF "\"$version\"" "$repo/src" "$repo/cmds" && complain "the version stands in more places than CMakeLists.txt"
-for c in stats quantize eval report info verify logits tokenize bench doctor; do
+for c in stats quantize eval report info verify export logits tokenize bench doctor; do
     try 0 "^usage: dq $c" $c --help
     try 0 "^usage: dq $c" $c -h
     try 2 "unknown option --no-such-option" $c --no-such-option
@@ -15,7 +15,7 @@ done
 try 0 "usage: dq COMMAND" help
 try 2 "unknown command \"evla\". Did you mean dq eval" help evla
 try 0 "^dq [0-9]" version
-for c in stats eval report info verify logits tokenize bench quantize; do
+for c in stats eval report info verify export logits tokenize bench quantize; do
     try 2 "expected .*found 0 arguments" $c
 done
 try 2 "expected no argument" doctor x

@@ -1,0 +1,101 @@
+# export.sh: dq export; sourced by run.sh.
+"$dq" quantize "plain model" -o "four bits.h5" --logit-bits 8 --kv-bits 8 -q >/dev/null
+try 0 "12 as codes, 2 decoded, 6 that had none" export "four bits.h5" -o "a folder" --format compressed-tensors
+for pattern in "codes  *4 bits, one scale a row" "as F32 values .*1.mlp.down_proj.weight: 344 columns in groups of 128" \
+    "not in the model  *settings of attention logits and the KV cache"; do
+    grep -q "$pattern" "$top/out" || complain "export: \"$pattern\" is not in: $(cat "$top/out")"
+done
+present "a folder/config.json" "a folder/model.safetensors" "a folder/dq_settings.json" "a folder/tokenizer.json" \
+    "a folder/tokenizer_config.json"
+absent "a folder.partial" "a folder.old"
+cmp -s "plain model/tokenizer.json" "a folder/tokenizer.json" || complain "export: tokenizer.json is another one"
+grep -q '"k_bits": 8' "a folder/dq_settings.json" || complain "export: dq_settings.json has not the cache's bits"
+# what was there of config.json is there byte for byte
+grep -v '^}$\|"vocab_size"' "plain model/config.json" >"$top/a"
+grep -F -x -f "$top/a" "a folder/config.json" | cmp -s - "$top/a" || complain "export: config.json has lost lines"
+if command -v python3 >/dev/null; then
+    python3 -m json.tool "a folder/config.json" >/dev/null || complain "export: config.json is not JSON"
+fi
+
+# widths that stand in others are said, and the document has the same
+"$dq" quantize "diff model" -o six.h5 --bits 6 --group row -q >/dev/null
+try 0 "14 tensors: codes of 6 bits stand in 8" export six.h5 -o six --format compressed-tensors
+try 0 '"stored_bits": 8' export six.h5 -o six --format compressed-tensors --force --json
+json dq-export/1
+grep -q '"sha256": "[0-9a-f]\{64\}"' "$top/out" || complain "export --json: no hashes"
+try 0 "would have" export six.h5 -o other --format compressed-tensors --dry-run
+try 0 '"sha256": null' export six.h5 --format safetensors --dry-run --json
+json dq-export/1
+absent other other.partial
+
+# the same bytes again, and with other threads
+try 0 "as codes" export six.h5 -o again --format compressed-tensors --threads 3 -q
+diff -r six again >/dev/null || complain "export: not the same bytes again"
+rm -r again
+
+# values give back a checkpoint, which is scored as the container is
+for model in "four bits" six; do
+    try 0 "type  *F32" export "$model.h5" -o values --format safetensors --dtype f32 --force
+    for m in "$model.h5" values; do
+        try 0 "NLL" eval "$m" --text "short text" --ctx 32 --logit-bits 16 --kv-bits 16 --csv "$m.csv" --force
+        column "$m.csv" 1 nll_nats >"$top/$m.nll"
+        grep -q "^[0-9]" "$top/$m.nll" || complain "export: no NLL of $m"
+    done
+    cmp -s "$top/$model.h5.nll" "$top/values.nll" ||
+        complain "export: $model.h5 has NLL $(cat "$top/$model.h5.nll"), its values $(cat "$top/values.nll")"
+done
+grep -q '"dtype": "float32"' values/config.json || complain "export: config.json does not say float32"
+grep -q quantization_config values/config.json && complain "export: values have a quantization_config"
+try 0 "type  *BF16" export six.h5 -o half --format safetensors --shard-mb 1
+try 0 "type  *F32" export six.h5 -o shards --format safetensors --dtype f32 --shard-mb 1
+present half/model.safetensors shards/model-00001-of-00002.safetensors shards/model.safetensors.index.json
+try 0 "family  *diffllama" info shards
+rm -r half shards values
+
+# what is wrong
+try 2 "\-\-format is missing" export six.h5 -o gone
+try 2 "format: expected one of" export six.h5 -o gone --format gguf
+try 2 "dtype: expected one of" export six.h5 -o gone --format safetensors --dtype int8
+try 2 "\-o DIR is missing" export six.h5 --format safetensors
+try 2 "\-o: expected the name of a folder" export six.h5 -o "" --format safetensors
+try 4 "only containers are exported. Make one with dq quantize" export "plain model" -o gone --format safetensors
+try 6 "no such file" export missing.h5 -o gone --format safetensors
+try 6 "folder nowhere does not exist" export six.h5 -o nowhere/gone --format safetensors
+try 6 "six: exists. Add --force" export six.h5 -o six --format safetensors
+try 6 "six.h5: is not a folder" export six.h5 -o six.h5 --format safetensors --force
+try 6 "it holds model.safetensors\|it has no dq_settings.json" export six.h5 -o "plain model" --format safetensors --force
+try 6 "which was not written with it" export six.h5 -o . --format safetensors --force
+"$dq" quantize "plain model" -o dense.h5 --bits 16 -q >/dev/null
+try 4 "no tensor has codes.*Use --format safetensors" export dense.h5 -o gone --format compressed-tensors
+"$dq" quantize "plain model" -o eight.h5 --bits 8 --scale asym --group 40 -q >/dev/null
+try 4 "no place for any of its codes. Use --format safetensors" export eight.h5 -o gone --format compressed-tensors
+"$dq" quantize "plain model" -o eight.h5 --bits 8 --scale asym --group 8 --force -q >/dev/null
+try 0 "8 bits, groups of 8, zero points" export eight.h5 -o gone --format compressed-tensors
+grep -q "warning: 8 bits with zero points: .*vLLM" "$top/err" || complain "export: no warning of 8 bits with zero points"
+grep -q "warning: groups of 8: .*vLLM" "$top/err" || complain "export: no warning of groups of 8"
+rm -r gone
+"$dq" quantize "plain model" -o skipped.h5 --skip v_proj -q >/dev/null
+try 0 "codes" export skipped.h5 -o gone --format compressed-tensors
+grep -q "warning: layer 0: .*vLLM joins" "$top/err" || complain "export: no warning of a layer that is coded in parts"
+rm -r gone
+
+# a damaged byte is found before anything is written
+cp six.h5 damaged.h5
+printf '\377' | dd of=damaged.h5 bs=1 seek=200000 conv=notrunc 2>/dev/null
+try 3 "damaged" export damaged.h5 -o gone --format compressed-tensors
+absent gone gone.partial
+# a full disk and an output that cannot be written leave no folder, and an earlier one as it was
+(cd six && cksum ./*) >"$top/a"
+for n in 1 200; do
+    (
+        ulimit -f $n
+        exec "$dq" export six.h5 -o six --force --format safetensors
+    ) >"$top/out" 2>"$top/err"
+    got=$?
+    [ $got -eq 6 ] && [ ! -s "$top/out" ] || complain "export on a full disk: status $got: $(cat "$top/err")"
+done
+"$dq" export six.h5 -o six --force --format safetensors >/dev/full 2>"$top/err"
+got=$?
+[ $got -eq 6 ] || complain "export >/dev/full: expected status 6, found $got"
+(cd six && cksum ./*) | cmp -s - "$top/a" || complain "export: a failure has changed the folder that was there"
+absent six.partial six.old

@@ -1,0 +1,112 @@
+# python/dq_reader.py against dq: what it loads is what dq export writes as F32, bit for bit; damage and unknown forms
+# are named.
+# usage: reader.py DQ REPOSITORY
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+import h5py
+import numpy as np
+
+dq, repository = sys.argv[1:]
+sys.path.insert(0, os.path.join(repository, "python"))
+import dq_reader
+
+
+def run(*args):
+    subprocess.run([dq, *args], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def safetensors(path):
+    with open(path, "rb") as f:
+        data = f.read()
+    n = struct.unpack("<Q", data[:8])[0]
+    head = json.loads(data[8:8 + n])
+    head.pop("__metadata__")
+    assert all(t["dtype"] == "F32" for t in head.values())
+    return {
+        name: np.frombuffer(data, np.float32, (t["data_offsets"][1] - t["data_offsets"][0]) // 4, 8 + n + t["data_offsets"][0])
+        .reshape(t["shape"]) for name, t in head.items()
+    }
+
+
+def same(a, b):
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def check_values():
+    goldens = os.path.join(repository, "tests", "golden", "models")
+    models = [os.path.join(repository, "calib", "pair", "diffllama")]
+    models += [os.path.join(goldens, name) for name in ("motif-gqa-f32", "gda-f32-shards", "llama-bf16-bias")]
+    case = 0
+    for bits in (2, 3, 4, 5, 6, 7, 8):
+        for mode in (("absmax", "fullrange", "search")[bits % 3], "asym"):
+            case += 1
+            run("quantize", models[case % 4], "-o", "m.h5", "--force", "--bits", str(bits), "--scale", mode, "--group",
+                ("32", "7", "row", "tensor", "128")[case % 5], "--scale-dtype", ("f16", "f32")[case % 3 == 0])
+            run("export", "m.h5", "-o", "values", "--force", "--format", "safetensors", "--dtype", "f32")
+            want, got = safetensors("values/model.safetensors"), dq_reader.load("m.h5")
+            assert sorted(want) == sorted(got) == dq_reader.names("m.h5"), (mode, bits)
+            for name in want:
+                assert same(want[name], got[name]), (mode, bits, name)
+            assert dq_reader.verify("m.h5") == []
+            assert dq_reader.config("m.h5")["vocab_size"] > 0
+            assert dq_reader.recipe("m.h5")["bits"] == bits
+
+
+def check_codes():
+    run("quantize", os.path.join(repository, "calib", "pair", "llama"), "-o", "m.h5", "--force", "--scale", "asym")
+    name = "model.layers.1.mlp.down_proj.weight"
+    c = dq_reader.codes("m.h5", name)
+    assert c.codes.shape == (128, 344) and c.codes.max() == 15 and c.group_size == 128 and c.bits == 4
+    group = np.arange(344) // c.group_size
+    value = (c.codes.astype(np.float32) - c.zeros[:, group]) * c.scales[:, group]
+    assert same(value, dq_reader.load("m.h5", [name])[name])
+    with open(os.path.join(repository, "calib", "pair", "llama", "tokenizer.json"), "rb") as f:
+        assert dq_reader.files("m.h5")["tokenizer.json"] == f.read()
+
+
+def refused(call, text):
+    try:
+        call()
+    except ValueError as e:
+        assert text in str(e), e
+    else:
+        raise AssertionError(f"not refused: {text}")
+
+
+def check_refusals():
+    name = "model.layers.1.mlp.down_proj.weight"
+    refused(lambda: dq_reader.codes("m.h5", "model.norm.weight"), "has no codes")
+    shutil.copy("m.h5", "bad.h5")
+    with h5py.File("bad.h5", "r+") as f:
+        at = f["tensors"][name]["packed"].id.get_offset()
+    with open("bad.h5", "r+b") as f:
+        f.seek(at + 5)
+        byte = f.read(1)[0]
+        f.seek(at + 5)
+        f.write(bytes([byte ^ 1]))
+    assert dq_reader.verify("bad.h5") == [f"/tensors/{name}/packed"]
+    with h5py.File("bad.h5", "r+") as f:
+        del f["tensors"][name].attrs["encoding-type"]
+        f["tensors"][name].attrs["encoding-type"] = "codebook"
+    refused(lambda: dq_reader.load("bad.h5"), f'{name}: the encoding "codebook" is not read')
+    with h5py.File("bad.h5", "r+") as f:
+        del f.attrs["encoding-version"]
+        f.attrs["encoding-version"] = "2.0"
+    refused(lambda: dq_reader.load("bad.h5"), '"2.0"')
+
+
+folder = tempfile.mkdtemp()
+try:
+    os.chdir(folder)
+    check_values()
+    check_codes()
+    check_refusals()
+finally:
+    os.chdir(repository)
+    shutil.rmtree(folder)
