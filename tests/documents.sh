@@ -30,7 +30,7 @@ check() ( # REPOSITORY
     done | while read -r place word; do
         word=${word#./}
         case $word in
-        src/* | kernels/* | cmds/* | calib/* | tests/* | results/* | setup | .ci/run | *.md | CMakeLists.txt)
+        src/* | kernels/* | cmds/* | calib/* | python/* | tests/* | results/* | setup | .ci/run | *.md | CMakeLists.txt)
             # shellcheck disable=SC2086 # a pattern stands for what it matches
             ls -d $word >/dev/null 2>&1 || echo "$place: $word does not exist"
             ;;
@@ -43,7 +43,7 @@ check() ( # REPOSITORY
     done
     for document in README.md MODEL.md FORMAT.md results/README.md tests/simt/README.md calib/*.md calib/*/*.md; do
         [ ! -e "$document" ] || words "$document"
-    done | awk '{ gsub(/[A-Z]+/, "*", $2); sub(/^\.\//, "", $2) } $2 ~ /^(src|kernels|cmds|calib|tests)\//' |
+    done | awk '{ gsub(/[A-Z]+/, "*", $2); sub(/^\.\//, "", $2) } $2 ~ /^(src|kernels|cmds|calib|python|tests)\//' |
         while read -r place word; do
             # shellcheck disable=SC2086
             ls -d $word >/dev/null 2>&1 || echo "$place: $word does not exist"

@@ -381,7 +381,7 @@ static void config_names_what_is_coded(void **unused)
     const json_t *groups =
         json_object_get(json_object_get(v, "quantization_config"), "config_groups");
     for (int i = 0; i < 2; i++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "group_%d", i);
         const json_t *o = json_object_get(groups, name), *targets = json_object_get(o, "targets");
         const json_t *w = json_object_get(o, "weights");
