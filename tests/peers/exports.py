@@ -80,6 +80,7 @@ try:
         check(model, "--bits", "4")
         check(model, "--bits", "4", "--group", "32", "--scale", "search", "--scale-dtype", "f32")
         check(model, "--bits", "4", "--group", "32", "--scale", "asym")
+        check(model, "--bits", "4", "--group", "172", "--scale", "search")  # rows of 128 and groups of 172: two schemes
         check(model, "--bits", "8", "--group", "row", "--scale", "asym")
         check(model, "--bits", "6", "--group", "128", "--scale", "asym")
         check(model, "--bits", "6", "--group", "32", "--scale", "fullrange")
