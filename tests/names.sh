@@ -34,6 +34,7 @@ kernels/cuda/host/                      dq_cuda_     one backend
 kernels/paged/                          dq_kv_       the paged cache behind engine/backend.h
 src/base/base.h                         dq_          status, arena: the words of every file
 src/checkpoint/container_               dq_container_ one format
+src/checkpoint/prequant_                dq_prequant_ one source and the formats it reads
 src/engine/evict.h                      dq_evictor_  evict is what it does
 src/eval/                               dq_eval_     the sweep and its kinds
 src/eval/kind_needle                    dq_needle_   one kind

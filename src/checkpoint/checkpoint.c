@@ -296,6 +296,32 @@ const dq_tensor *dq_checkpoint_find(const dq_checkpoint *c, const char *name)
                     : NULL;
 }
 
+bool dq_checkpoint_weight(const dq_checkpoint *c, const char *name, dq_weight *w)
+{
+    const dq_tensor *t = dq_checkpoint_find(c, name);
+    if (!t) return false;
+    *w = (dq_weight){.name = t->name, .bits = 16, .dtype = t->dtype, .data = t->data};
+    w->rows = t->n_dims > 0 ? t->shape[0] : 1;
+    w->cols = t->n_dims > 1 ? t->shape[1] : 1;
+    if (t->n_dims > 2) w->cols = -t->n_dims; /* no layout has such a tensor */
+    return true;
+}
+
+static bool find(void *arg, const char *name, dq_weight *w)
+{
+    return dq_checkpoint_weight(arg, name, w);
+}
+
+static const char *name_at(void *arg, int64_t i)
+{
+    return dq_checkpoint_at(arg, i)->name;
+}
+
+dq_source dq_checkpoint_source(dq_checkpoint *c)
+{
+    return (dq_source){c, find, c->count, name_at};
+}
+
 int dq_checkpoint_n_files(const dq_checkpoint *c)
 {
     return c->n_files;

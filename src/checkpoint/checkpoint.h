@@ -5,7 +5,7 @@
 #define DQ_CHECKPOINT_H
 
 #include "base/json.h"
-#include "tensor/tensor.h"
+#include "checkpoint/source.h"
 
 /* Owns every mapping, every name and the configuration. */
 typedef struct dq_checkpoint dq_checkpoint;
@@ -20,6 +20,9 @@ int64_t dq_checkpoint_count(const dq_checkpoint *c);
 /* By position in name order (byte-wise), or by name; NULL when absent. */
 const dq_tensor *dq_checkpoint_at(const dq_checkpoint *c, int64_t i);
 const dq_tensor *dq_checkpoint_find(const dq_checkpoint *c, const char *name);
+/* The tensor as a dense weight, as dq_source.find; and all of them as a source. */
+bool dq_checkpoint_weight(const dq_checkpoint *c, const char *name, dq_weight *w);
+dq_source dq_checkpoint_source(dq_checkpoint *c);
 /* The weight files: base name and mapping, in name order. */
 int dq_checkpoint_n_files(const dq_checkpoint *c);
 const char *dq_checkpoint_file(const dq_checkpoint *c, int i, size_t *bytes, const uint8_t **data);

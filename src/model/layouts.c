@@ -196,19 +196,15 @@ static bool same_family(const char *model_type, const char *architecture, const 
     return architecture && family_architecture && strcmp(architecture, family_architecture) == 0;
 }
 
-/* Weights that another tool has already packed in its own way. */
+/* Weights that MLX has packed in its own way; quantization_config is for whoever reads the weights. */
 static dq_status refuse_packed(const json_t *config, dq_err *err)
 {
-    static const char *const keys[] = {"quantization_config", "quantization"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const json_t *v = json_object_get(config, keys[i]);
-        if (v && !json_is_null(v))
-            return dq_fail(err, DQ_MISMATCH,
-                           "key \"%s\": the weights are quantized already by another tool. Use the "
-                           "original checkpoint.",
-                           keys[i]);
-    }
-    return DQ_OK;
+    const json_t *v = json_object_get(config, "quantization");
+    if (!v || json_is_null(v)) return DQ_OK;
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "key \"quantization\": the weights are quantized already by another tool. Use the "
+        "original checkpoint.");
 }
 
 /* Motif's three generations share one architecture name; the third is another kind of model. */

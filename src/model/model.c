@@ -8,6 +8,7 @@
 #include "base/sha256.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
+#include "model/model_config.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,26 +18,11 @@ typedef struct opened {
     dq_model model;
     dq_arena *arena; /* owns this struct too */
     dq_checkpoint *checkpoint;
+    dq_prequant *prequant; /* NULL: the checkpoint is not quantized */
     dq_container *container;
 } opened;
 
-/* ---- A checkpoint as a source ---- */
-
-static bool checkpoint_find(void *arg, const char *name, dq_weight *w)
-{
-    const dq_tensor *t = dq_checkpoint_find(arg, name);
-    if (!t) return false;
-    *w = (dq_weight){.name = t->name, .bits = 16, .dtype = t->dtype, .data = t->data};
-    w->rows = t->n_dims > 0 ? t->shape[0] : 1;
-    w->cols = t->n_dims > 1 ? t->shape[1] : 1;
-    if (t->n_dims > 2) w->cols = -t->n_dims; /* no layout has such a tensor */
-    return true;
-}
-
-static const char *checkpoint_name_at(void *arg, int64_t i)
-{
-    return dq_checkpoint_at(arg, i)->name;
-}
+/* ---- Checkpoints ---- */
 
 static void add_number(dq_sha256 *h, uint64_t x)
 {
@@ -87,16 +73,35 @@ static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
     return dq_sha256_end(&h, hex, err);
 }
 
-static dq_status open_checkpoint(opened *o, const char *path, dq_pairing pairing, dq_err *err)
+static dq_status describe_prequant(opened *o, dq_err *err)
 {
     dq_model *m = &o->model;
+    const dq_prequant_info *info = dq_prequant_header(o->prequant);
+    m->prequant = info;
+    if (m->weight_bits != 16) m->scale_mode = info->method;
+    for (int i = 0; i < info->n_warnings; i++)
+        DQ_TRY(dq_model_config_warn(m, o->arena, info->warnings[i], err));
+    return DQ_OK;
+}
+
+static dq_status build_from_checkpoint(opened *o, dq_pairing pairing, dq_err *err)
+{
+    const json_t *config = dq_checkpoint_config(o->checkpoint);
+    const dq_layout
+        *layout; /* before the weights: another copy of a family that is not run would not help */
+    if (dq_layout_find(&layout, config, err) != DQ_OK) return dq_in(err, "config.json: ");
+    DQ_TRY(dq_prequant_open(&o->prequant, o->checkpoint, err));
+    dq_source source =
+        o->prequant ? dq_prequant_source(o->prequant) : dq_checkpoint_source(o->checkpoint);
+    DQ_TRY(dq_model_build(&o->model, config, &source, pairing, o->arena, err));
+    return o->prequant ? describe_prequant(o, err) : DQ_OK;
+}
+
+static dq_status open_checkpoint(opened *o, const char *path, dq_pairing pairing, dq_err *err)
+{
     DQ_TRY(dq_checkpoint_open(&o->checkpoint, path, err));
-    dq_source source = {o->checkpoint, checkpoint_find, dq_checkpoint_count(o->checkpoint),
-                        checkpoint_name_at};
-    if (dq_model_build(m, dq_checkpoint_config(o->checkpoint), &source, pairing, o->arena, err) !=
-        DQ_OK)
-        return dq_in(err, "%s: ", path);
-    return fingerprint(m->fingerprint, o->checkpoint, err);
+    if (build_from_checkpoint(o, pairing, err) != DQ_OK) return dq_in(err, "%s: ", path);
+    return fingerprint(o->model.fingerprint, o->checkpoint, err);
 }
 
 /* ---- Containers and other files ---- */
@@ -291,6 +296,7 @@ void dq_model_close(dq_model *m)
 {
     opened *o = (opened *)m;
     if (!o) return;
+    dq_prequant_close(o->prequant);
     dq_checkpoint_close(o->checkpoint);
     dq_container_close(o->container);
     dq_arena_free(o->arena);

@@ -3,7 +3,7 @@
 #ifndef DQ_MODEL_H
 #define DQ_MODEL_H
 
-#include "checkpoint/source.h"
+#include "checkpoint/prequant.h"
 #include "kv/kv_config.h"
 #include "kv/logit_spec.h"
 #include "model/layouts.h"
@@ -39,11 +39,13 @@ typedef struct dq_model {
     double packed_bits; /* bits per weight of all packed matrices, scales included; 0: none */
     const char
         *weight_group; /* of all packed matrices: "128", "row", "tensor", "mixed"; "" when dense */
-    const char *scale_mode; /* "absmax", ...; "" when dense */
+    const char *scale_mode; /* "absmax", ...; of prequant: its method; "" when dense */
     bool is_container;
     bool is_rounded;                /* a container some of whose weights are not its source's */
     struct dq_container *container; /* NULL for a checkpoint */
-    const char **warnings;          /* [n_warnings] lines for the user, without newline */
+    /* A checkpoint that another tool has quantized; NULL: any other model. */
+    const dq_prequant_info *prequant;
+    const char **warnings; /* [n_warnings] lines for the user, without newline */
     int n_warnings;
     /* 64 hex digits: of the source checkpoint's configuration and weights (what a container remembers of
      * its source too), so that a container finds its own source in a run. */

@@ -369,6 +369,11 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
                        "%s: a file; quantizing needs the folder of the original checkpoint.",
                        model);
     DQ_TRY(dq_model_open(&q->model, model, err));
+    if (q->model->prequant)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: the weights are quantized already (%s). Use the original checkpoint: a "
+                       "second rounding would add to the first.",
+                       model, q->model->prequant->about);
     DQ_TRY(dq_checkpoint_open(&q->checkpoint, model, err));
     if (dq_kv_config_spec(&spec, &q->set.kv, DQ_NUM_F32, q->model->map.head_dim, err) != DQ_OK)
         return dq_in(err, "%s: ", model);

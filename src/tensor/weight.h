@@ -26,7 +26,8 @@ typedef struct dq_weight {
     int64_t scale_rows; /* coded: rows or 1 */
     dq_dtype scale_dtype;
     const void *scale;
-    const void *zero; /* zero points of groups; NULL: 2^(bits-1) */
+    const void *zero;     /* zero points of groups; NULL: 2^(bits-1) */
+    const int32_t *index; /* [cols] the group of each column; NULL: column / group_size */
 } dq_weight;
 
 #endif

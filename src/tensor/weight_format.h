@@ -99,6 +99,8 @@ typedef struct dq_weight_format {
 } dq_weight_format;
 
 extern const dq_weight_format dq_format_dense, dq_format_int, dq_format_int_zero;
+/* Of checkpoints that another tool has quantized; no container holds it, and so it is not in the table. */
+extern const dq_weight_format dq_format_int_index;
 
 /* By name, or by the mode of its scales; NULL: none has it. */
 const dq_weight_format *dq_weight_format_named(const char *name);

@@ -1,0 +1,526 @@
+/* Tests of weights that other tools have quantized: every value of the goldens bit by bit, where parts lie, what becomes
+ * of a configuration or a tensor that is wrong.
+ * SPDX-License-Identifier: MIT */
+#include "base/file.h"
+#include "base/sha256.h"
+#include "checkpoint/prequant_format.h"
+#include "tests/rigs/edits.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define GOLDEN DQ_TEST_DIR "/golden/prequant/"
+#define HERE   "../prequant/"
+
+/* ---- Values ---- */
+
+typedef struct opened {
+    char name[64];
+    dq_checkpoint *c;
+    dq_prequant *p;
+    dq_source source;
+} opened;
+
+static void close_folder(opened *o)
+{
+    dq_prequant_close(o->p);
+    dq_checkpoint_close(o->c);
+    *o = (opened){0};
+}
+
+static void open_folder(opened *o, const char *name, const char *path)
+{
+    dq_err err = {0};
+    close_folder(o);
+    snprintf(o->name, sizeof o->name, "%s", name);
+    assert_int_equal(dq_checkpoint_open(&o->c, path, &err), DQ_OK);
+    dq_prequant_open(&o->p, o->c, &err);
+    assert_string_equal(err.text, "");
+    assert_non_null(o->p);
+    o->source = dq_prequant_source(o->p);
+}
+
+static void check_values(const opened *o, const char *tensor, const char *format,
+                         const char *digest)
+{
+    dq_weight w = {0};
+    dq_err err = {0};
+    char hex[65];
+    assert_true(o->source.find(o->source.arg, tensor, &w));
+    assert_string_equal(w.name, tensor);
+    assert_string_equal(dq_weight_format_of(&w)->name, format);
+    float *x = malloc((size_t)(w.rows * w.cols) * sizeof *x);
+    assert_non_null(x);
+    dq_weight_dequantize_rows(x, &w, 0, w.rows);
+    dq_sha256_of(hex, x, (size_t)(w.rows * w.cols) * sizeof *x, &err);
+    if (strcmp(hex, digest) != 0) print_error("%s %s\n", o->name, tensor);
+    assert_string_equal(hex, digest);
+    free(x);
+}
+
+/* All of values.txt, from the folders or from copies in which nothing is aligned. */
+static int check_all(bool odd)
+{
+    char *text, *rest, name[64], tensor[128], format[32], digest[65];
+    size_t len;
+    int n = 0;
+    opened o = {.p = NULL};
+    dq_err err = {0};
+    dq_arena *a = dq_arena_new();
+    assert_int_equal(dq_file_read(&text, &len, GOLDEN "values.txt", a, &err), DQ_OK);
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest), n++) {
+        assert_int_equal(sscanf(line, "%63s %127s %31s %64s", name, tensor, format, digest), 4);
+        if (strcmp(name, o.name) != 0) {
+            char base[128];
+            snprintf(base, sizeof base, HERE "%s", name);
+            const edit e = {.base = base, .odd_header = odd};
+            if (odd) edits_write(&e);
+            snprintf(base, sizeof base, GOLDEN "%s", name);
+            open_folder(&o, name, odd ? edits_folder() : base);
+        }
+        check_values(&o, tensor, format, digest);
+    }
+    close_folder(&o);
+    dq_arena_free(a);
+    return n;
+}
+
+static void values_are_numpys(void **state)
+{
+    (void)state;
+    assert_int_equal(check_all(false), 166);
+    assert_int_equal(check_all(true), 166);
+}
+
+/* ---- Models ---- */
+
+static dq_model *open_golden(const char *name)
+{
+    char path[512];
+    dq_err err = {0};
+    dq_model *m;
+    snprintf(path, sizeof path, GOLDEN "%s", name);
+    dq_model_open(&m, path, &err);
+    assert_string_equal(err.text, "");
+    return m;
+}
+
+static void models_say_what_they_hold(void **state)
+{
+    static const struct {
+        const char *name, *group, *method, *about;
+        int bits, warnings, n_weights, n_zeros, n_indexed;
+        int64_t own;
+    } t[] = {
+        /* scales of bf16 as f32: [rows, groups] of 7 weights, 2 layers */
+        {"ct-w4", "16", "compressed-tensors", "compressed-tensors pack-quantized", 4, 0, 14, 0, 0,
+         2 * (4 * 32 * 2 + 2 * 64 * 2 + 32 * 4) * 4},
+        {"ct-w8a8-kv8", "row", "compressed-tensors", "compressed-tensors pack-quantized", 8, 2, 14,
+         14, 0, 2 * (5 * 32 + 2 * 64)},
+        {"ct-asym-index", "16", "compressed-tensors", "compressed-tensors pack-quantized", 4, 0, 14,
+         14, 14, 0},
+        {"ct-mixed", "mixed", "compressed-tensors", "compressed-tensors pack-quantized", 0, 0, 15,
+         4, 0, 0},
+        {"gptq-v1", "16", "gptq", "GPTQ, checkpoint_format gptq", 4, 0, 14, 0, 0, 0},
+        {"gptq-v1-wrapped", "16", "gptq", "GPTQ, checkpoint_format gptq", 4, 1, 14, 14, 0, 0},
+        {"gptq-v2-2-row", "row", "gptq", "GPTQ, checkpoint_format gptq_v2", 2, 0, 14, 14, 0, 0},
+        {"gptq-v2-index", "16", "gptq", "GPTQ, checkpoint_format gptq_v2", 8, 0, 14, 14, 14, 0},
+        {"gptq-dynamic", "mixed", "gptq", "GPTQ, checkpoint_format gptq_v2", 0, 0, 12, 0, 0, 0},
+        {"awq", "16", "awq", "AWQ, version gemm", 4, 0, 13, 13, 0, 0},
+        {"awq-row", "row", "awq", "AWQ, version gemm", 4, 0, 14, 14, 0, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        dq_model *m = open_golden(t[i].name);
+        const dq_prequant_info *info = m->prequant;
+        assert_non_null(info);
+        assert_string_equal(m->weight_group, t[i].group);
+        assert_string_equal(m->scale_mode, t[i].method);
+        assert_string_equal(info->about, t[i].about);
+        assert_int_equal(m->weight_bits, t[i].bits);
+        assert_int_equal(m->n_warnings, t[i].warnings);
+        assert_int_equal(info->n_weights, t[i].n_weights);
+        assert_int_equal(info->n_zeros, t[i].n_zeros);
+        assert_int_equal(info->n_indexed, t[i].n_indexed);
+        if (t[i].own) assert_int_equal(info->own_bytes, t[i].own);
+        assert_int_equal(strlen(m->fingerprint), 64);
+        dq_model_close(m);
+    }
+}
+
+/* As many parameters as the dense model, and the bytes of codes, scales, zero points and index. */
+static void bytes_are_counted(void **state)
+{
+    const int64_t linears = 2 * (4 * 32 * 32 + 3 * 32 * 64), groups = linears / 16;
+    const int64_t dense = 640 * 32 + 32 + 2 * (2 * 32 + 4 * 8);
+    (void)state;
+    dq_model *m = open_golden("gptq-v2-index");
+    assert_int_equal(m->n_params, linears + dense);
+    assert_int_equal(m->weight_bytes,
+                     linears + 2 * groups + groups + 2 * (6 * 32 + 64) * 4 + 2 * dense);
+    dq_model_close(m);
+}
+
+/* Codes and f32 scales of compressed-tensors are not copied. */
+static void rows_stay_in_the_file(void **state)
+{
+    static const char *const names[] = {"ct-w4", "ct-asym-index"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        opened o = {.p = NULL};
+        char path[512];
+        size_t bytes;
+        const uint8_t *file;
+        dq_weight w;
+        snprintf(path, sizeof path, GOLDEN "%s", names[i]);
+        open_folder(&o, names[i], path);
+        dq_checkpoint_file(o.c, 0, &bytes, &file);
+        assert_true(o.source.find(o.source.arg, "model.layers.1.mlp.down_proj.weight", &w));
+        const uint8_t *codes = w.data, *scale = w.scale;
+        assert_true(codes > file && codes < file + bytes);
+        assert_int_equal(scale > file && scale < file + bytes, i == 1);
+        close_folder(&o);
+    }
+}
+
+static void parts_are_hidden(void **state)
+{
+    opened o = {.p = NULL};
+    dq_weight w;
+    (void)state;
+    open_folder(&o, "ct-w8a8-kv8", GOLDEN "ct-w8a8-kv8");
+    assert_int_equal(o.source.count, 14 + 6);
+    for (int64_t i = 0; i < o.source.count; i++)
+        assert_true(o.source.find(o.source.arg, o.source.name_at(o.source.arg, i), &w));
+    assert_false(o.source.find(o.source.arg, "model.layers.0.self_attn.q_proj.weight_packed", &w));
+    assert_false(o.source.find(o.source.arg, "model.layers.0.self_attn.k_scale", &w));
+    close_folder(&o);
+}
+
+/* ---- What is refused ---- */
+
+#define CT(more)       "{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\"," more "}"
+#define CT_GROUP(more) CT("\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":4," more "}}}")
+#define GPTQ(more)     "{\"quant_method\":\"gptq\"," more "}"
+#define AWQ(more)      "{\"quant_method\":\"awq\"," more "}"
+
+typedef struct trial {
+    const char *base, *config;
+    dq_status status;
+    const char *text;
+} trial;
+
+static void run(const trial *t, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        char base[128];
+        dq_err err = {0};
+        snprintf(base, sizeof base, HERE "%s", t[i].base);
+        const edit e = {.base = base, .key = "quantization_config", .value = t[i].config};
+        dq_model *m = edits_open(&e, &err);
+        check_error(&err, t[i].status, t[i].text);
+        dq_model_close(m);
+    }
+}
+
+static void methods_are_named(void **state)
+{
+    static const char *const methods[] = {
+        "bitsandbytes", "fp8",     "fbgemm_fp8", "hqq",   "quanto", "aqlm", "mxfp4",     "eetq",
+        "vptq",         "torchao", "marlin",     "higgs", "spqr",   "",     "auto-round"};
+    static const trial t[] = {
+        {"ct-w4", NULL, DQ_MISMATCH, "weight_packed\" is quantized, but config.json has no quant"},
+        {"gptq-v1", "null", DQ_MISMATCH, ".qweight\" is quantized, but config.json has no quant"},
+        {"awq", "7", DQ_DAMAGED, "\"quantization_config\": expected an object"},
+        {"awq", "{}", DQ_MISMATCH, "\"quant_method\" is missing"},
+        {"awq", "{\"quant_method\":4}", DQ_DAMAGED, "\"quant_method\""},
+        {"awq", "{\"load_in_4bit\":true}", DQ_MISMATCH, "\"quant_method\" is missing"},
+        /* one method's configuration, another's tensors */
+        {"ct-w4", GPTQ("\"bits\":4,\"group_size\":16"), DQ_MISMATCH,
+         "no tensor ends in \".qweight\""},
+        {"gptq-v1", CT_GROUP("\"group_size\":16"), DQ_MISMATCH,
+         "no tensor ends in \".weight_packed\""},
+        {"gptq-v1", AWQ("\"bits\":4,\"group_size\":16"), DQ_MISMATCH,
+         "columns are no multiple of group_size"},
+        {"awq", GPTQ("\"bits\":4,\"group_size\":16"), DQ_MISMATCH, "scales do not have the shape"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        char config[128], text[128];
+        snprintf(config, sizeof config, "{\"quant_method\":\"%s\"}", methods[i]);
+        snprintf(text, sizeof text, "\"%s\" is not read (read: compressed-tensors with format",
+                 methods[i]);
+        const trial x = {"ct-w4", config, DQ_MISMATCH, text};
+        run(&x, 1);
+    }
+    run(t, sizeof t / sizeof *t);
+}
+
+static void keys_of_compressed_tensors(void **state)
+{
+    static const trial t[] = {
+        {"ct-w4", CT_GROUP("\"group_size\":16"), DQ_OK, ""},
+        {"ct-w4", CT_GROUP("\"group_size\":16,\"strategy\":\"group\",\"type\":\"INT\""), DQ_OK, ""},
+        {"ct-w4", CT_GROUP("\"group_size\":8"), DQ_MISMATCH,
+         "weight_scale does not have the shape"},
+        {"ct-w4", CT_GROUP("\"group_size\":24"), DQ_MISMATCH, "no multiple of group_size"},
+        {"ct-w4", CT_GROUP("\"group_size\":-1"), DQ_MISMATCH, "a scale for each row"},
+        {"ct-w4", CT_GROUP("\"strategy\":\"tensor\""), DQ_MISMATCH, "a scale for the tensor"},
+        {"ct-w4", CT_GROUP("\"strategy\":\"group\""), DQ_DAMAGED, "a group of 0 columns"},
+        {"ct-w4", CT_GROUP("\"group_size\":-2"), DQ_DAMAGED, "\"group_size\""},
+        {"ct-w4", CT_GROUP("\"strategy\":\"block\""), DQ_MISMATCH,
+         "\"strategy\": \"block\" is not read"},
+        {"ct-w4", CT_GROUP("\"type\":\"float\""), DQ_MISMATCH, "\"type\": \"float\" is not read"},
+        {"ct-w4", CT_GROUP("\"group_size\":16,\"symmetric\":false"), DQ_MISMATCH,
+         "no weight_zero_point"},
+        {"ct-asym-index", CT_GROUP("\"group_size\":16"), DQ_MISMATCH,
+         "the codes are symmetric (expected 8)"},
+        {"ct-w4", CT("\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":8,\"group_size\":16}}}"),
+         DQ_MISMATCH, "not as many words"},
+        {"ct-w4", CT("\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":1,\"group_size\":16}}}"),
+         DQ_MISMATCH, "weights of 1 bits are not read"},
+        {"ct-w4", CT("\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":16,\"group_size\":16}}}"),
+         DQ_MISMATCH, "weights of 16 bits are not read"},
+        {"ct-w4", CT("\"config_groups\":{\"g\":{\"weights\":null}}"), DQ_MISMATCH,
+         "quantizes no weights"},
+        {"ct-w4", CT("\"config_groups\":{\"g\":[\"Linear\"]}"), DQ_DAMAGED,
+         "\"g\": expected an object"},
+        {"ct-w4", CT("\"config_groups\":7"), DQ_DAMAGED, "\"config_groups\" is missing"},
+        {"ct-w4",
+         CT_GROUP("\"group_size\":16}},\"g2\":{\"format\":\"int-quantized\",\"weights\":{\"num_"
+                  "bits\":8"),
+         DQ_MISMATCH, "\"g2\": key \"format\": \"int-quantized\" is not read"},
+        {"ct-w4", "{\"quant_method\":\"compressed-tensors\",\"format\":\"marlin-24\"}", DQ_MISMATCH,
+         "\"marlin-24\" is not read"},
+        {"ct-w4", "{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\"}",
+         DQ_MISMATCH, "\"float-quantized\" is not read"},
+        {"ct-w4",
+         "{\"quant_method\":\"compressed-tensors\",\"format\":\"mixed-precision\",\"config_"
+         "groups\":"
+         "{\"g\":{\"weights\":{\"num_bits\":4,\"group_size\":16}}}}",
+         DQ_DAMAGED, "\"format\" is missing"},
+        {"ct-w4", CT("\"sparsity_config\":{\"format\":\"sparse-24-bitmask\"}"), DQ_MISMATCH,
+         "\"sparse-24-bitmask\" is not read"},
+        {"ct-w4", CT("\"transform_config\":{\"config_groups\":{\"R1\":{}}}"), DQ_MISMATCH,
+         "\"transform_config\": \"rotations"},
+        /* scales of activations, without a word of them */
+        {"ct-w8a8-kv8",
+         CT("\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":8,\"group_size\":-1,"
+            "\"symmetric\":false}}}"),
+         DQ_MISMATCH, "k_scale\" does not belong"},
+    };
+    (void)state;
+    run(t, sizeof t / sizeof *t);
+}
+
+static void keys_of_gptq_and_awq(void **state)
+{
+    static const trial t[] = {
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16"), DQ_OK, ""},
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16,\"format\":\"gptq\""), DQ_OK, ""},
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16,\"format\":\"gptq_v2\""), DQ_MISMATCH,
+         "is 7, but quantization_config says that the codes are symmetric (expected 8)"},
+        {"gptq-v1", GPTQ("\"bits\":4"), DQ_DAMAGED, "\"group_size\" is missing"},
+        {"gptq-v1", GPTQ("\"group_size\":16"), DQ_DAMAGED, "\"bits\" is missing"},
+        {"gptq-v1", GPTQ("\"bits\":5,\"group_size\":16"), DQ_MISMATCH, "5 is not read for gptq"},
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":0"), DQ_DAMAGED, "a group of 0 columns"},
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":32"), DQ_MISMATCH,
+         "scales do not have the shape"},
+        {"gptq-v1", GPTQ("\"bits\":3,\"group_size\":16"), DQ_MISMATCH, "no whole number of codes"},
+        {"gptq-v1", GPTQ("\"bits\":2,\"group_size\":32"), DQ_MISMATCH,
+         "qzeros do not have the shape"},
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16,\"checkpoint_format\":\"marlin\""),
+         DQ_MISMATCH, "\"marlin\" is not read"},
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16,\"checkpoint_format\":\"gptq_p\""),
+         DQ_MISMATCH, "\"gptq_p\" is not read"},
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16,\"is_marlin_format\":true"), DQ_MISMATCH,
+         "marlin"},
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16,\"pack_dtype\":\"int64\""), DQ_MISMATCH,
+         "\"int64\""},
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16,\"adapter\":{}"), DQ_MISMATCH,
+         "\"adapter\""},
+        {"gptq-dynamic", GPTQ("\"bits\":4,\"group_size\":32,\"checkpoint_format\":\"gptq_v2\""),
+         DQ_MISMATCH, "down_proj.qweight"},
+        {"awq", AWQ("\"bits\":4,\"group_size\":16,\"version\":\"gemv\""), DQ_MISMATCH,
+         "\"version\": \"gemv\" is not read"},
+        {"awq", AWQ("\"bits\":4,\"group_size\":16,\"format\":\"gemv_fast\""), DQ_MISMATCH,
+         "\"gemv_fast\""},
+        {"awq", AWQ("\"bits\":4,\"group_size\":16,\"backend\":\"llm-awq\""), DQ_MISMATCH,
+         "\"llm-awq\""},
+        {"awq", AWQ("\"bits\":8,\"group_size\":16"), DQ_MISMATCH, "8 is not read for awq"},
+        {"awq", AWQ("\"w_bit\":4,\"q_group_size\":16"), DQ_OK, ""},
+        {"awq", AWQ("\"bits\":4,\"group_size\":24"), DQ_MISMATCH, "no multiple of group_size"},
+        {"awq", AWQ("\"bits\":4,\"group_size\":0"), DQ_DAMAGED, "a group of 0 columns"},
+        {"awq", AWQ("\"bits\":4,\"group_size\":32"), DQ_MISMATCH, "scales or qzeros"},
+    };
+    (void)state;
+    run(t, sizeof t / sizeof *t);
+}
+
+#define Q "model.layers.1.self_attn.q_proj."
+
+/* Word 5 of the index of Q becomes 99. */
+static void change_index(unsigned char *bytes, const dq_weight *w)
+{
+    if (strcmp(w->name, Q "g_idx") == 0 || strcmp(w->name, Q "weight_g_idx") == 0) bytes[20] = 99;
+}
+
+static void change_index_sign(unsigned char *bytes, const dq_weight *w)
+{
+    if (strcmp(w->name, Q "g_idx") == 0) memset(bytes + 20, 255, 4);
+}
+
+static void change_shape(unsigned char *bytes, const dq_weight *w)
+{
+    if (strcmp(w->name, Q "weight_shape") == 0) bytes[15] = 127; /* columns: 2^63 less a bit */
+}
+
+static void change_columns(unsigned char *bytes, const dq_weight *w)
+{
+    if (strcmp(w->name, Q "weight_shape") == 0) bytes[8] = 31;
+}
+
+static void change_scale(unsigned char *bytes, const dq_weight *w)
+{
+    if (strcmp(w->name, Q "scales") == 0) memcpy(bytes + 2, "\0\174", 2); /* infinity */
+}
+
+/* No group for any column: none was given an order. */
+static void no_index(unsigned char *bytes, const dq_weight *w)
+{
+    if (strstr(w->name, "weight_g_idx")) memset(bytes, 255, (size_t)w->rows * 4);
+}
+
+static void tensors_end_in_their_status(void **state)
+{
+    static const struct {
+        edit e;
+        dq_status status;
+        const char *text;
+    } t[] = {
+        {WEIGHT(HERE "ct-w4", DROP, Q "weight_scale", NULL), DQ_DAMAGED,
+         "q_proj.weight_scale\" is missing, \"" Q "weight_packed\" is there"},
+        {WEIGHT(HERE "ct-w4", DROP, Q "weight_shape", NULL), DQ_DAMAGED,
+         "weight_shape\" is missing"},
+        {WEIGHT(HERE "ct-w4", DROP, Q "weight_packed", NULL), DQ_DAMAGED, Q "weight\" is missing"},
+        {WEIGHT(HERE "ct-w4", RETYPE, Q "weight_packed", "U32"), DQ_DAMAGED,
+         "(expected I32, found U32)"},
+        {WEIGHT(HERE "ct-w4", RETYPE, Q "weight_scale", "I16"), DQ_MISMATCH,
+         "dtype I16 is not supported"},
+        {WEIGHT(HERE "ct-w4", RESHAPE, Q "weight_packed", "4,32"), DQ_MISMATCH,
+         "not as many words"},
+        {WEIGHT(HERE "ct-w4", RESHAPE, Q "weight_packed", "128"), DQ_MISMATCH, "not a matrix"},
+        {WEIGHT(HERE "ct-w4", RESHAPE, Q "weight_scale", "64"), DQ_MISMATCH,
+         "weight_scale does not have"},
+        {WEIGHT(HERE "ct-w4", COPY, "model.norm.weight", Q "weight"), DQ_DAMAGED,
+         Q "weight\" is there beside \"" Q "weight_packed\""},
+        {WEIGHT(HERE "ct-w4", STRAY, Q "weight_packed", "model.layers.9.x.weight_packed"),
+         DQ_DAMAGED, "x.weight_packed\": no elements"},
+        {WEIGHT(HERE "ct-asym-index", POKE, Q "weight_scale", NULL), DQ_DAMAGED,
+         "weight_scale\": the scale of row 1, group 1 is not finite"},
+        {WEIGHT(HERE "ct-asym-index", RESHAPE, Q "weight_g_idx", "16,2"), DQ_DAMAGED,
+         "weight_g_idx\": 2 dimensions"},
+        {WEIGHT(HERE "ct-asym-index", RESHAPE, Q "weight_zero_point", "2,4"), DQ_MISMATCH,
+         "weight_zero_point does not have"},
+        {{.base = HERE "ct-asym-index", .change = change_index},
+         DQ_DAMAGED,
+         "group 99 of column 5 (there are 2)"},
+        {{.base = HERE "ct-asym-index", .change = no_index}, DQ_OK, ""},
+        {{.base = HERE "ct-w4", .change = change_shape}, DQ_MISMATCH, "weight_shape is not that"},
+        {{.base = HERE "ct-w4", .change = change_columns},
+         DQ_MISMATCH,
+         "no multiple of group_size"},
+        {WEIGHT(HERE "gptq-v2-index", DROP, Q "qzeros", NULL), DQ_DAMAGED, "qzeros\" is missing"},
+        {WEIGHT(HERE "gptq-v2-index", RESHAPE, Q "qweight", "16,16"), DQ_MISMATCH,
+         "do not have the shape"},
+        {{.base = HERE "gptq-v2-index", .change = change_index},
+         DQ_DAMAGED,
+         "group 99 of column 5"},
+        {{.base = HERE "gptq-v2-index", .change = change_index_sign},
+         DQ_DAMAGED,
+         "group -1 of column 5"},
+        {{.base = HERE "gptq-v1", .change = change_scale},
+         DQ_DAMAGED,
+         "row 1, group 0 is not finite"},
+        {WEIGHT(HERE "gptq-v1", DROP, Q "g_idx", NULL), DQ_OK, ""},
+        {WEIGHT(HERE "gptq-v1", BLANK, Q "qzeros", NULL), DQ_MISMATCH,
+         "is 1, but quantization_config says"},
+        {WEIGHT(HERE "awq", RETYPE, Q "scales", "BF16"), DQ_OK, ""},
+        {WEIGHT(HERE "awq", RESHAPE, Q "qzeros", "4,2"), DQ_MISMATCH, "scales or qzeros"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        dq_err err = {0};
+        dq_model *m = edits_open(&t[i].e, &err);
+        check_error(&err, t[i].status, t[i].text);
+        dq_model_close(m);
+    }
+}
+
+/* Bits behind the last code of a row. */
+static void change_padding(unsigned char *bytes, const dq_weight *w)
+{
+    if (strcmp(w->name, Q "weight_shape") == 0) bytes[8] = 30;
+    if (strcmp(w->name, Q "weight_packed") == 0) bytes[15] |= 128;
+}
+
+static void padding_is_zero(void **state)
+{
+    const edit e = {
+        .base = HERE "ct-w4",
+        .key = "quantization_config",
+        .value =
+            CT_GROUP("\"group_size\":15}},\"g2\":{\"weights\":{\"num_bits\":4,\"group_size\":16"),
+        .change = change_padding};
+    dq_err err = {0};
+    (void)state;
+    edits_open(&e, &err);
+    check_error(&err, DQ_DAMAGED, "weight_packed\": holds padding bits that are not zero");
+}
+
+/* Memory that runs out is told at every place, and nothing is left behind. */
+static void memory_may_run_out(void **state)
+{
+    static const char *const names[] = {"ct-mixed", "gptq-v2-index", "awq"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char path[512];
+        dq_status status = DQ_RESOURCE;
+        snprintf(path, sizeof path, GOLDEN "%s", names[i]);
+        for (int64_t n = 1; status != DQ_OK; n++) {
+            dq_err err = {0};
+            dq_checkpoint *c;
+            dq_prequant *p = NULL;
+            assert_int_equal(dq_checkpoint_open(&c, path, &err), DQ_OK);
+            dq_alloc_fail_at(n);
+            status = dq_prequant_open(&p, c, &err);
+            dq_alloc_fail_at(0);
+            assert_true(status == DQ_OK || (status == DQ_RESOURCE && !p));
+            dq_prequant_close(p);
+            dq_checkpoint_close(c);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_are_numpys),
+        cmocka_unit_test(models_say_what_they_hold),
+        cmocka_unit_test(bytes_are_counted),
+        cmocka_unit_test(rows_stay_in_the_file),
+        cmocka_unit_test(parts_are_hidden),
+        cmocka_unit_test(methods_are_named),
+        cmocka_unit_test(keys_of_compressed_tensors),
+        cmocka_unit_test(keys_of_gptq_and_awq),
+        cmocka_unit_test(tensors_end_in_their_status),
+        cmocka_unit_test(padding_is_zero),
+        cmocka_unit_test(memory_may_run_out),
+    };
+    return cmocka_run_group_tests(tests, edits_begin, edits_end);
+}
