@@ -89,6 +89,42 @@ static void print_kv(const dq_model *m)
     printf("\n");
 }
 
+/* Of a folder that another tool has quantized. */
+static void print_prequant(const dq_model *m)
+{
+    const dq_prequant_info *i = m->prequant;
+    char a[32];
+    printf("quantized by       %s\n", i->about);
+    printf("packed             ");
+    if (m->weight_bits == 16)
+        printf("no projection");
+    else if (m->weight_bits)
+        printf("%d bits, group %s", m->weight_bits, m->weight_group);
+    else
+        printf("mixed bits, group %s", m->weight_group);
+    printf("; %lld weights", (long long)i->n_weights);
+    if (i->n_zeros) printf(", %lld with zero points", (long long)i->n_zeros);
+    if (i->n_indexed) printf(", %lld with a group for each column", (long long)i->n_indexed);
+    printf("\nlaid out anew      %s\n", dq_table_size_text(a, sizeof a, i->own_bytes));
+}
+
+static json_t *prequant_json(const dq_model *m)
+{
+    const dq_prequant_info *i = m->prequant;
+    if (!i) return json_null();
+    json_t *o = json_object();
+    json_object_set_new(o, "method", json_string(i->method));
+    json_object_set_new(o, "about", json_string(i->about));
+    json_object_set_new(o, "bits",
+                        m->weight_bits ? json_integer(m->weight_bits) : json_string("mixed"));
+    json_object_set_new(o, "group", json_string(m->weight_group));
+    json_object_set_new(o, "weights", json_integer(i->n_weights));
+    json_object_set_new(o, "with_zero_points", json_integer(i->n_zeros));
+    json_object_set_new(o, "with_index", json_integer(i->n_indexed));
+    json_object_set_new(o, "own_bytes", json_integer(i->own_bytes));
+    return o;
+}
+
 static json_t *model_json(const dq_model *m)
 {
     const dq_published *known = dq_published_find(m);
@@ -118,6 +154,7 @@ static json_t *model_json(const dq_model *m)
     json_object_set_new(o, "kv_bytes_per_token", dq_document_real(token_bytes(m, &m->kv)));
     json_object_set_new(o, "kv_bytes_per_token_16bit",
                         dq_document_real(token_bytes(m, &dq_kv_config_plain)));
+    json_object_set_new(o, "quantized", prequant_json(m));
     json_object_set_new(o, "fingerprint", json_string(m->fingerprint));
     return o;
 }
@@ -404,6 +441,7 @@ static void print_folder(const dq_checkpoint *k, const dq_model *m)
     char a[32];
     print_model(m);
     print_kv(m);
+    if (m->prequant) print_prequant(m);
     count_types(k, bytes);
     for (int t = 0; t < DQ_DTYPE_COUNT; t++) {
         if (bytes[t])
