@@ -52,6 +52,7 @@ static const char *const form[DQ_REMEDIES] = {
         "--%t. Use the container that dq quantize makes (--skip leaves tensors unpacked)",
     [DQ_REMEDY_MATH_CACHE] = "--%t. Add --kv-bits 8 (or fewer)",
     [DQ_REMEDY_MATH_OTHER] = "--%t. Use f32, or int8 with packed weights and --kv-bits 8",
+    [DQ_REMEDY_MATH_F32] = "--%t. Use --math f32",
     [DQ_REMEDY_MATH_HEADS] = "--%t. Use --math f32 or --device cpu",
     [DQ_REMEDY_MATH_GROUP] = "--math %w on the cuda backend needs a --kv-group that is a multiple "
                              "of 16, found %n. Use --kv-group 16 or --math f32",

@@ -51,6 +51,7 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_MATH_WEIGHTS, /* packed weights; the text begins with "math" */
     DQ_REMEDY_MATH_CACHE,   /* a packed cache; the same */
     DQ_REMEDY_MATH_OTHER,   /* other arithmetic; the same */
+    DQ_REMEDY_MATH_F32,     /* f32; the same */
     DQ_REMEDY_MATH_HEADS,   /* f32, or the CPU; the same */
     DQ_REMEDY_MATH_GROUP,   /* f32, or another group of the cache than n; w is the arithmetic */
     DQ_REMEDY_F32_OR_CPU,

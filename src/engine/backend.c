@@ -22,7 +22,7 @@ dq_status dq_backend_sync(dq_backend *b, dq_err *err)
     return dq_fail_as(err, &found);
 }
 
-/* The first projection that is not packed; NULL: all are. */
+/* The first projection whose codes cannot be multiplied; NULL: all can. */
 static const dq_weight *find_dense(const dq_model *m)
 {
     for (int i = 0; i < m->n_layers; i++) {
@@ -39,6 +39,12 @@ static dq_status can_int8(const dq_model *m, dq_math math, const dq_kv_spec *kv,
 {
     const dq_weight *dense = m && math.linear == DQ_NUM_INT8 ? find_dense(m) : NULL;
     const bool attends = math.qk == DQ_NUM_INT8 || math.pv == DQ_NUM_INT8 || math.kv == DQ_NUM_INT8;
+    if (dense && dq_weight_is_coded(dense)) {
+        dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_F32},
+                     "math int8 needs weights with a scale for each run of columns, and %s has %s",
+                     dense->name, dq_weight_format_of(dense)->note);
+        return dq_in(err, "%s: ", m->path);
+    }
     if (dense) {
         dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_WEIGHTS},
                      "math int8 needs packed weights, and %s is not packed", dense->name);
