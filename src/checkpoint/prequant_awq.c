@@ -44,7 +44,8 @@ static dq_status read_config(dq_prequant_config *c, const json_t *config, dq_are
     if (bits != BITS)
         return dq_fail(err, DQ_MISMATCH, "key \"bits\": %lld is not read for awq (4 is)",
                        (long long)bits);
-    return dq_prequant_config_add(c, bits, group, true, err);
+    return dq_prequant_config_add(c, bits, (dq_prequant_scheme){.group = group, .any_zero = true},
+                                  err);
 }
 
 static const char *fit(dq_prequant_linear *l, const dq_prequant_scheme *s)

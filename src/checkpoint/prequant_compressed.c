@@ -41,13 +41,27 @@ static dq_status read_group(int64_t *group, const json_t *weights, dq_err *err)
     return dq_prequant_config_refuse("strategy", strategy, err);
 }
 
+/* Of both orders by activation only "group" leaves groups that are not runs of columns. */
+static dq_status read_order(bool *any_index, const json_t *weights, dq_err *err)
+{
+    static const char *const none = "";
+    const char *order = NULL;
+    const json_t *v = json_object_get(weights, "actorder");
+    *any_index = json_is_true(v);
+    if (json_is_boolean(v)) return DQ_OK;
+    DQ_TRY(dq_json_text(&order, weights, "actorder", &none, err));
+    *any_index = strcasecmp(order, "group") == 0 || strcasecmp(order, "dynamic") == 0;
+    return DQ_OK;
+}
+
 static dq_status read_weights(dq_prequant_config *c, const json_t *weights, dq_err *err)
 {
     static const char *const integer = "int";
     static const int64_t eight = 8;
     static const bool yes = true;
+    dq_prequant_scheme s = {.bits = 0};
     const char *type = NULL;
-    int64_t bits = 0, group = 0;
+    int64_t bits = 0;
     bool symmetric = true;
     if (!json_is_object(weights))
         return dq_fail(err, DQ_DAMAGED, "key \"weights\": expected an object");
@@ -55,8 +69,10 @@ static dq_status read_weights(dq_prequant_config *c, const json_t *weights, dq_e
     if (strcasecmp(type, integer) != 0) return dq_prequant_config_refuse("type", type, err);
     DQ_TRY(dq_json_int(&bits, weights, "num_bits", 0, 64, &eight, err));
     DQ_TRY(dq_json_bool(&symmetric, weights, "symmetric", &yes, err));
-    DQ_TRY(read_group(&group, weights, err));
-    return dq_prequant_config_add(c, bits, group, !symmetric, err);
+    DQ_TRY(read_group(&s.group, weights, err));
+    DQ_TRY(read_order(&s.any_index, weights, err));
+    s.any_zero = !symmetric;
+    return dq_prequant_config_add(c, bits, s, err);
 }
 
 static dq_status warn(dq_prequant_config *c, const json_t *scheme, const char *what, dq_arena *a,

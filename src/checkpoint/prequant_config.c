@@ -28,25 +28,27 @@ dq_status dq_prequant_config_warn(dq_prequant_config *c, const char *text, dq_er
     return DQ_OK;
 }
 
-dq_status dq_prequant_config_add(dq_prequant_config *c, int64_t bits, int64_t group, bool any_zero,
+dq_status dq_prequant_config_add(dq_prequant_config *c, int64_t bits, dq_prequant_scheme s,
                                  dq_err *err)
 {
     if (bits < 2 || bits > 8)
         return dq_fail(err, DQ_MISMATCH, "weights of %lld bits are not read (2 to 8 are)",
                        (long long)bits);
-    if (group < 1 && group != DQ_GROUP_ROW && group != DQ_GROUP_TENSOR)
+    if (s.group < 1 && s.group != DQ_GROUP_ROW && s.group != DQ_GROUP_TENSOR)
         return dq_fail(err, DQ_DAMAGED, "a group of %lld columns (expected -1, or at least 1)",
-                       (long long)group);
+                       (long long)s.group);
+    s.bits = (int)bits;
     for (int i = 0; i < c->n_schemes; i++) {
-        dq_prequant_scheme *s = &c->scheme[i];
-        if (s->bits != bits || s->group != group) continue;
-        s->any_zero = s->any_zero || any_zero;
+        dq_prequant_scheme *x = &c->scheme[i];
+        if (x->bits != s.bits || x->group != s.group) continue;
+        x->any_zero = x->any_zero || s.any_zero;
+        x->any_index = x->any_index || s.any_index;
         return DQ_OK;
     }
     if (c->n_schemes == DQ_PREQUANT_SCHEMES)
         return dq_fail(err, DQ_MISMATCH, "more than %d ways of storing weights",
                        DQ_PREQUANT_SCHEMES);
-    c->scheme[c->n_schemes++] = (dq_prequant_scheme){(int)bits, group, any_zero};
+    c->scheme[c->n_schemes++] = s;
     return DQ_OK;
 }
 

@@ -21,8 +21,9 @@ typedef enum dq_prequant_part {
 /* One way in which the configuration says that weights are stored. */
 typedef struct dq_prequant_scheme {
     int bits;
-    int64_t group; /* as in dq_quant_spec */
-    bool any_zero; /* false: zero points are all 2^(bits-1) */
+    int64_t group;  /* as in dq_quant_spec */
+    bool any_zero;  /* false: zero points are all 2^(bits-1) */
+    bool any_index; /* false: groups are runs of columns */
 } dq_prequant_scheme;
 
 enum { DQ_PREQUANT_SCHEMES = 32, DQ_PREQUANT_WARNINGS = 4 };
@@ -63,7 +64,7 @@ typedef struct dq_prequant_linear {
         *signed_zeros; /* [scale_rows, groups], relative to 2^(bits-1); NULL: as in zeros */
     int64_t scale_row, scale_group; /* values from one row or group to the next */
     /* What becomes of it */
-    bool any_zero;
+    bool any_zero, any_index;
     uint8_t *own[DQ_PREQUANT_PARTS]; /* NULL: stays where it is, or is not there */
     int64_t n_wrapped; /* zero points stored as 2^bits - 1 that are to become one more */
     dq_err err;
@@ -88,7 +89,7 @@ extern const dq_prequant_format dq_prequant_compressed, dq_prequant_gptq, dq_pre
 dq_status dq_prequant_config_read(dq_prequant_config *c, const json_t *config, dq_arena *a,
                                   dq_err *err);
 /* A scheme more, where there is none like it; DQ_MISMATCH for a width or group that is not read. */
-dq_status dq_prequant_config_add(dq_prequant_config *c, int64_t bits, int64_t group, bool any_zero,
+dq_status dq_prequant_config_add(dq_prequant_config *c, int64_t bits, dq_prequant_scheme s,
                                  dq_err *err);
 dq_status dq_prequant_config_warn(dq_prequant_config *c, const char *text, dq_err *err);
 /* A format that is named but not read, with what is. */

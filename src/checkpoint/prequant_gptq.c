@@ -39,7 +39,8 @@ static dq_status add(dq_prequant_config *c, const json_t *object, const dq_prequ
     if (b != 2 && b != 3 && b != 4 && b != 8)
         return dq_fail(err, DQ_MISMATCH,
                        "key \"bits\": %lld is not read for gptq (2, 3, 4 and 8 are)", (long long)b);
-    return dq_prequant_config_add(c, b, g, !s, err);
+    return dq_prequant_config_add(
+        c, b, (dq_prequant_scheme){.group = g, .any_zero = !s, .any_index = true}, err);
 }
 
 static dq_status read_config(dq_prequant_config *c, const json_t *config, dq_arena *a, dq_err *err)

@@ -77,6 +77,7 @@ dq_status dq_prequant_linear_fit(dq_prequant_linear *l, const dq_prequant_config
         if (why && !reason) reason = why;
         if (why) continue;
         trial.any_zero = c->scheme[i].any_zero;
+        trial.any_index = c->scheme[i].any_index;
         const dq_weight *a = &found.w, *b = &trial.w;
         if (a->rows && (a->bits != b->bits || a->group_size != b->group_size ||
                         a->scale_rows != b->scale_rows || a->cols != b->cols))
@@ -84,6 +85,7 @@ dq_status dq_prequant_linear_fit(dq_prequant_linear *l, const dq_prequant_config
                            "tensor \"%s\" fits several of the ways that quantization_config names",
                            l->part[DQ_PREQUANT_CODES]->name);
         trial.any_zero = trial.any_zero || found.any_zero;
+        trial.any_index = trial.any_index || found.any_index;
         found = trial;
     }
     if (found.w.rows == 0) return fits_none(l, c, reason, err);
@@ -331,7 +333,14 @@ static void fill_index(dq_prequant_linear *l)
                 t->name, to[c], (long long)c, (long long)groups);
         return;
     }
-    if (!runs) w->index = to;
+    if (runs) return;
+    w->index = to;
+    if (!l->any_index)
+        dq_fail(
+            &l->err, DQ_MISMATCH,
+            "tensor \"%s\": groups are not runs of columns, but quantization_config names no order "
+            "(actorder) of that kind",
+            t->name);
 }
 
 void dq_prequant_linear_fill(dq_prequant_linear *l, const dq_prequant_config *c)

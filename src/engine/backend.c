@@ -46,7 +46,8 @@ static dq_status can_int8(const dq_model *m, dq_math math, const dq_kv_spec *kv,
         return dq_in(err, "%s: ", m->path);
     }
     if (dense) {
-        dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_WEIGHTS},
+        const dq_remedy_code help = m->prequant ? DQ_REMEDY_MATH_F32 : DQ_REMEDY_MATH_WEIGHTS;
+        dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = help},
                      "math int8 needs packed weights, and %s is not packed", dense->name);
         return dq_in(err, "%s: ", m->path);
     }

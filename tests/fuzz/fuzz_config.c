@@ -1,6 +1,7 @@
 /* fuzz_config: any bytes as config.json, against a source that has every tensor a small model could
  * ask for. Whatever is accepted must have consistent sizes.
  * SPDX-License-Identifier: MIT */
+#include "checkpoint/prequant_format.h"
 #include "model/model.h"
 
 #include <math.h>
@@ -177,12 +178,34 @@ static bool build(const json_t *config, sizes *s, dq_pairing pairing)
     return good;
 }
 
+/* What a quantization_config says, or why it is not read. */
+static void check_prequant(const json_t *config)
+{
+    dq_err err = {0};
+    dq_prequant_config c = {.format = NULL};
+    dq_arena *a = dq_arena_new();
+    const json_t *v = json_object_get(config, "quantization_config");
+    if (a && v) {
+        const bool good = dq_prequant_config_read(&c, v, a, &err) == DQ_OK;
+        if (good != (err.text[0] == 0)) abort();
+        if (good && (!c.format || !c.about || c.n_schemes < 1)) abort();
+        for (int i = 0; i < c.n_schemes; i++) {
+            const dq_prequant_scheme *s = &c.scheme[i];
+            if (s->bits < 2 || s->bits > 8 ||
+                (s->group < 1 && s->group != DQ_GROUP_ROW && s->group != DQ_GROUP_TENSOR))
+                abort();
+        }
+    }
+    dq_arena_free(a);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     dq_err err = {0};
     json_t *config = NULL;
     if (dq_json_parse(&config, (const char *)data, size, "config.json", &err) == DQ_OK &&
         json_is_object(config)) {
+        check_prequant(config);
         sizes s = read_sizes(config);
         const bool few = number(config, "num_hidden_layers", 1) <= 64; /* many take seconds */
         const bool good = build(config, &s, DQ_PAIR_COUNT);

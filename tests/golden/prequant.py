@@ -137,9 +137,9 @@ def ct_config(groups, fmt="pack-quantized", **other):
             "ignore": ["lm_head"], "kv_cache_scheme": None, "config_groups": groups} | other
 
 
-def ct_group(targets, bits, strategy, group=None, sym=True, fmt=None, **other):
+def ct_group(targets, bits, strategy, group=None, sym=True, fmt=None, order=None, **other):
     weights = {"num_bits": bits, "type": "int", "symmetric": sym, "strategy": strategy, "group_size": group,
-               "dynamic": False, "actorder": None}
+               "dynamic": False, "actorder": order}
     scheme = {"targets": targets, "weights": weights, "input_activations": None, "output_activations": None}
     return scheme | ({"format": fmt} if fmt else {}) | other
 
@@ -164,7 +164,6 @@ MIXED = {  # of ct-mixed
     "down_proj": dict(bits=5, group=64, dtype="BF16", asym=True, gaps=True),
     "lm_head": dict(bits=8, group=32, dtype="BF16")}
 
-INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
 FP8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
 
 # family, type of what is not quantized, writer, settings of each weight (or a function of its name), configuration
@@ -172,11 +171,10 @@ MODELS = {
     "ct-w4": ("diffllama", "BF16", compressed, dict(bits=4, group=16, dtype="BF16"),
               ct_config({"group_0": ct_group(["Linear"], 4, "group", 16)}, sparsity_config={},
                         transform_config={})),
-    "ct-w8a8-kv8": ("llama", "F16", compressed, dict(bits=8, group=0, dtype="F16", asym=True),
-                    ct_config({"group_0": ct_group(["Linear"], 8, "channel", sym=False,
-                                                   input_activations=INT8)}, kv_cache_scheme=FP8)),
+    "ct-w8-kv8": ("llama", "F16", compressed, dict(bits=8, group=0, dtype="F16", asym=True),
+                  ct_config({"group_0": ct_group(["Linear"], 8, "channel", sym=False)}, kv_cache_scheme=FP8)),
     "ct-asym-index": ("diffllama", "F32", compressed, dict(bits=4, group=16, dtype="F32", asym=True, shuffle=True),
-                      ct_config({"group_0": ct_group(["Linear"], 4, "group", 16, sym=False)})),
+                      ct_config({"group_0": ct_group(["Linear"], 4, "group", 16, sym=False, order="group")})),
     "ct-mixed": ("llama", "BF16", compressed, MIXED,
                  ct_config({"a": ct_group(["re:.*[qk]_proj"], 3, "group", 32, fmt="pack-quantized"),
                             "b": ct_group(["re:.*[vo]_proj", "re:.*gate_proj"], 6, "group", 16, fmt="pack-quantized"),
@@ -285,9 +283,9 @@ def make(seed, name, family, dtype, writer, settings, quantization):
         kind = "int-index" if s.get("index") is not None else "int-zero" if (q[2] != 1 << (s["bits"] - 1)).any() else \
             "int-packed"
         lines.append(f"{name} {k}.weight {kind} {hashlib.sha256(q[3].astype('<f4').tobytes()).hexdigest()}")
-    if name == "ct-w8a8-kv8":
-        for k in ("k_scale", "v_scale"):
-            quantized[f"model.layers.0.self_attn.{k}"] = ("F16", np.ones(1, np.float16))
+    if name == "ct-w8-kv8":
+        for i in range(2 * LAYERS):
+            quantized[f"model.layers.{i // 2}.self_attn.{'kv'[i % 2]}_scale"] = ("F16", np.ones(1, np.float16))
     write(OUT / name, config_of(family, vocab, tied, quantization), quantized)
     if name in DENSE:
         write(OUT / (name + "-dense"), config_of(family, vocab, tied, None), dense)

@@ -120,7 +120,7 @@ static void models_say_what_they_hold(void **state)
         /* scales of bf16 as f32: [rows, groups] of 7 weights, 2 layers */
         {"ct-w4", "16", "compressed-tensors", "compressed-tensors pack-quantized", 4, 0, 14, 0, 0,
          2 * (4 * 32 * 2 + 2 * 64 * 2 + 32 * 4) * 4},
-        {"ct-w8a8-kv8", "row", "compressed-tensors", "compressed-tensors pack-quantized", 8, 2, 14,
+        {"ct-w8-kv8", "row", "compressed-tensors", "compressed-tensors pack-quantized", 8, 1, 14,
          14, 0, 2 * (5 * 32 + 2 * 64)},
         {"ct-asym-index", "16", "compressed-tensors", "compressed-tensors pack-quantized", 4, 0, 14,
          14, 14, 0},
@@ -193,7 +193,7 @@ static void parts_are_hidden(void **state)
     opened o = {.p = NULL};
     dq_weight w;
     (void)state;
-    open_folder(&o, "ct-w8a8-kv8", GOLDEN "ct-w8a8-kv8");
+    open_folder(&o, "ct-w8-kv8", GOLDEN "ct-w8-kv8");
     assert_int_equal(o.source.count, 14 + 6);
     for (int64_t i = 0; i < o.source.count; i++)
         assert_true(o.source.find(o.source.arg, o.source.name_at(o.source.arg, i), &w));
@@ -278,6 +278,16 @@ static void keys_of_compressed_tensors(void **state)
         {"ct-w4", CT_GROUP("\"type\":\"float\""), DQ_MISMATCH, "\"type\": \"float\" is not read"},
         {"ct-w4", CT_GROUP("\"group_size\":16,\"symmetric\":false"), DQ_MISMATCH,
          "no weight_zero_point"},
+        {"ct-asym-index", CT_GROUP("\"group_size\":16,\"symmetric\":false"), DQ_MISMATCH,
+         "weight_g_idx\": groups are not runs of columns"},
+        {"ct-asym-index", CT_GROUP("\"group_size\":16,\"symmetric\":false,\"actorder\":\"weight\""),
+         DQ_MISMATCH, "weight_g_idx\": groups are not runs of columns"},
+        {"ct-asym-index",
+         CT_GROUP("\"group_size\":16,\"symmetric\":false,\"actorder\":\"dynamic\""), DQ_OK, ""},
+        {"ct-asym-index", CT_GROUP("\"group_size\":16,\"symmetric\":false,\"actorder\":true"),
+         DQ_OK, ""},
+        {"ct-asym-index", CT_GROUP("\"group_size\":16,\"symmetric\":false,\"actorder\":4"),
+         DQ_DAMAGED, "\"actorder\""},
         {"ct-asym-index", CT_GROUP("\"group_size\":16"), DQ_MISMATCH,
          "the codes are symmetric (expected 8)"},
         {"ct-w4", CT("\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":8,\"group_size\":16}}}"),
@@ -309,13 +319,36 @@ static void keys_of_compressed_tensors(void **state)
         {"ct-w4", CT("\"transform_config\":{\"config_groups\":{\"R1\":{}}}"), DQ_MISMATCH,
          "\"transform_config\": \"rotations"},
         /* scales of activations, without a word of them */
-        {"ct-w8a8-kv8",
+        {"ct-w8-kv8",
          CT("\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":8,\"group_size\":-1,"
             "\"symmetric\":false}}}"),
          DQ_MISMATCH, "k_scale\" does not belong"},
     };
     (void)state;
     run(t, sizeof t / sizeof *t);
+}
+
+/* Weights of a model with 8-bit activations are what they are; the user is told. */
+static void activations_are_a_warning(void **state)
+{
+    const edit e = {
+        .base = HERE "ct-w4",
+        .key = "quantization_config",
+        .value = CT("\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":4,\"group_size\":16},"
+                    "\"input_activations\":{\"num_bits\":8,\"dynamic\":true}}}"),
+        .kind = STRAY,
+        .tensor = "model.norm.weight",
+        .arg = "model.layers.0.mlp.up_proj.input_scale"};
+    dq_err err = {0};
+    (void)state;
+    dq_model *m = edits_open(&e, &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(m->n_warnings, 1);
+    assert_string_equal(
+        m->warnings[0],
+        "quantization_config: \"input_activations\" (8 bits) is not applied: weights are as "
+        "stored, activations stay in f32");
+    dq_model_close(m);
 }
 
 static void keys_of_gptq_and_awq(void **state)
@@ -517,6 +550,7 @@ int main(void)
         cmocka_unit_test(parts_are_hidden),
         cmocka_unit_test(methods_are_named),
         cmocka_unit_test(keys_of_compressed_tensors),
+        cmocka_unit_test(activations_are_a_warning),
         cmocka_unit_test(keys_of_gptq_and_awq),
         cmocka_unit_test(tensors_end_in_their_status),
         cmocka_unit_test(padding_is_zero),
