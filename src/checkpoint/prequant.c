@@ -190,8 +190,9 @@ static dq_status check_plain(const dq_checkpoint *c, dq_err *err)
             const char *name = dq_checkpoint_at(c, i)->name;
             if (before(name, codes[k]))
                 return dq_fail(err, DQ_MISMATCH,
-                               "tensor \"%s\" is quantized, but config.json has no %s. Put the one "
-                               "of its own file there.",
+                               "tensor \"%s\" is quantized, but config.json has no %s. Early tools "
+                               "wrote it as a file of its own: put that object there, with its "
+                               "\"quant_method\".",
                                name, key);
         }
     }

@@ -40,20 +40,35 @@ static const dq_weight_part_row parts[] = {
     {.name = "zero", .encoding = "zero", .label = "byte", .of = zeros},
 };
 
+/* What u is multiplied with and what is taken off it first, of a group. */
+typedef struct grid {
+    float scale;
+    int zero;
+} grid;
+
+static grid grid_of(const dq_weight *w, int64_t row, int64_t group)
+{
+    return (grid){dq_weight_scale(w, row, group), dq_weight_zero(w, row, group)};
+}
+
 static void dequantize(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n)
 {
     const uint8_t *packed =
         (const uint8_t *)w->data + (size_t)row * dq_quant_row_bytes(w->cols, w->bits);
+    const int64_t groups = dq_quant_groups(w->cols, w->group_size);
     const int middle = 1 << (w->bits - 1);
+    const bool few = groups <= BLOCK && groups <= n; /* each is read once, not for every column */
+    grid all[BLOCK];
     int8_t q[BLOCK];
+    for (int64_t g = 0; few && g < groups; g++) all[g] = grid_of(w, row, g);
     /* BLOCK columns take a whole number of bytes at every width */
     for (int64_t c = first; c < first + n; c += BLOCK) {
         const int64_t m = first + n - c < BLOCK ? first + n - c : BLOCK;
         dq_quant_unpack_row(q, packed + (size_t)(c / 8) * (size_t)w->bits, m, w->bits);
         for (int64_t i = 0; i < m; i++) {
-            const int64_t g = w->index[c + i];
-            out[c - first + i] =
-                (float)(q[i] + middle - dq_weight_zero(w, row, g)) * dq_weight_scale(w, row, g);
+            const int64_t group = w->index[c + i];
+            const grid g = few ? all[group] : grid_of(w, row, group);
+            out[c - first + i] = (float)(q[i] + middle - g.zero) * g.scale;
         }
     }
 }

@@ -97,6 +97,36 @@ static void values_are_numpys(void **state)
     assert_int_equal(check_all(true), 166);
 }
 
+/* A row gives the same values whole and in pieces that have fewer columns than there are groups. */
+static void pieces_of_indexed_rows(void **state)
+{
+    enum { COLS = 64, GROUPS = 32, PIECE = 8 };
+    uint8_t codes[COLS / 2], zero[GROUPS / 2];
+    float scale[GROUPS], whole[COLS], piece[COLS];
+    int32_t index[COLS];
+    (void)state;
+    for (int i = 0; i < COLS; i++) index[i] = i * 37 % GROUPS;
+    for (int i = 0; i < COLS / 2; i++) codes[i] = (uint8_t)(i * 73 + 5);
+    for (int i = 0; i < GROUPS / 2; i++) zero[i] = (uint8_t)(i * 29 + 3);
+    for (int i = 0; i < GROUPS; i++) scale[i] = 0.01f * (float)(i + 1);
+    const dq_weight w = {.rows = 1,
+                         .cols = COLS,
+                         .format = &dq_format_int_index,
+                         .bits = 4,
+                         .data = codes,
+                         .group_size = COLS / GROUPS,
+                         .scale_rows = 1,
+                         .scale_dtype = DQ_F32,
+                         .scale = scale,
+                         .zero = zero,
+                         .index = index};
+    dq_weight_dequantize_rows(whole, &w, 0, 1);
+    for (int i = 0; i < COLS; i += PIECE) w.format->dequantize(piece + i, &w, 0, i, PIECE);
+    assert_memory_equal(whole, piece, sizeof whole);
+    /* column 2 is of group 10 */
+    assert_true(whole[2] == (float)((codes[1] & 15) - (zero[5] & 15)) * scale[10]);
+}
+
 /* ---- Models ---- */
 
 static dq_model *open_golden(const char *name)
@@ -543,17 +573,12 @@ static void memory_may_run_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_numpys),
-        cmocka_unit_test(models_say_what_they_hold),
-        cmocka_unit_test(bytes_are_counted),
-        cmocka_unit_test(rows_stay_in_the_file),
-        cmocka_unit_test(parts_are_hidden),
-        cmocka_unit_test(methods_are_named),
-        cmocka_unit_test(keys_of_compressed_tensors),
-        cmocka_unit_test(activations_are_a_warning),
-        cmocka_unit_test(keys_of_gptq_and_awq),
-        cmocka_unit_test(tensors_end_in_their_status),
-        cmocka_unit_test(padding_is_zero),
+        cmocka_unit_test(values_are_numpys),           cmocka_unit_test(pieces_of_indexed_rows),
+        cmocka_unit_test(models_say_what_they_hold),   cmocka_unit_test(bytes_are_counted),
+        cmocka_unit_test(rows_stay_in_the_file),       cmocka_unit_test(parts_are_hidden),
+        cmocka_unit_test(methods_are_named),           cmocka_unit_test(keys_of_compressed_tensors),
+        cmocka_unit_test(activations_are_a_warning),   cmocka_unit_test(keys_of_gptq_and_awq),
+        cmocka_unit_test(tensors_end_in_their_status), cmocka_unit_test(padding_is_zero),
         cmocka_unit_test(memory_may_run_out),
     };
     return cmocka_run_group_tests(tests, edits_begin, edits_end);
