@@ -1,5 +1,5 @@
-/* f64_tile: see f64_tile.h. Registers hold 4 x 16 (AVX-512) or 4 x 8 sums over all of k; products and sums are rounded apart
- * (no fused multiply-add), so that every level gives the same bits.
+/* f64_tile: see f64_tile.h. The sums of a block stay in registers over all of k; products and sums are rounded apart (no fused
+ * multiply-add), so that every level gives the same bits.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/f64_tile.h"
 
@@ -8,59 +8,55 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
-
-/* n of the 64 columns, eight at a time as one vector. */
-typedef double eight __attribute__((vector_size(64)));
-
-INLINE void block(double *c, const double *a, int64_t lda, const double *b, int64_t k, int n)
-{
-    eight sum[4][2];
-    for (int i = 0; i < 4; i++) {
-        for (int j = 0; j < n; j++) sum[i][j] = *(const eight *)(const void *)(c + i * 64 + 8 * j);
+/* LANES of the 64 columns at once, 4 x 2 of them as sums, each a variable: gcc -O2 would keep an array in memory. */
+#define ROW(name, LANES, i)                                                                        \
+    name##_lanes *const to##i = (name##_lanes *)(void *)(c + i * 64);                              \
+    name##_lanes left##i = to##i[0], right##i = to##i[1];
+#define STEP(i)                                                                                    \
+    left##i += a[i] * row[0];                                                                      \
+    right##i += a[i] * row[1];
+#define STORE(i)                                                                                   \
+    to##i[0] = left##i;                                                                            \
+    to##i[1] = right##i;
+#define VERSION(name, LANES, attribute)                                                            \
+    typedef double name##_lanes __attribute__((vector_size(8 * LANES), may_alias));                \
+    attribute static void block_##name(double *c, const double *a, int64_t lda, const double *b,   \
+                                       int64_t k)                                                  \
+    {                                                                                              \
+        ROW(name, LANES, 0)                                                                        \
+        ROW(name, LANES, 1)                                                                        \
+        ROW(name, LANES, 2)                                                                        \
+        ROW(name, LANES, 3)                                                                        \
+        for (int64_t p = 0; p < k; p++, a += lda, b += 64) {                                       \
+            const name##_lanes *row = (const name##_lanes *)(const void *)b;                       \
+            STEP(0)                                                                                \
+            STEP(1)                                                                                \
+            STEP(2)                                                                                \
+            STEP(3)                                                                                \
+        }                                                                                          \
+        STORE(0)                                                                                   \
+        STORE(1)                                                                                   \
+        STORE(2)                                                                                   \
+        STORE(3)                                                                                   \
+    }                                                                                              \
+    attribute static void add_##name(double *c, const double *a, int64_t lda, const double *b,     \
+                                     int64_t m, int64_t k)                                         \
+    {                                                                                              \
+        for (int64_t p = 0; p < k; p += DEPTH) {                                                   \
+            const int64_t depth = k - p < DEPTH ? k - p : DEPTH;                                   \
+            for (int j = 0; j < 64; j += 2 * LANES) {                                              \
+                for (int64_t i = 0; i < m; i += 4)                                                 \
+                    block_##name(c + i * 64 + j, a + p * lda + i, lda, b + p * 64 + j, depth);     \
+            }                                                                                      \
+        }                                                                                          \
     }
-    for (int64_t p = 0; p < k; p++) {
-        for (int j = 0; j < n; j++) {
-            const eight row = *(const eight *)(const void *)(b + p * 64 + 8 * j);
-            for (int i = 0; i < 4; i++) sum[i][j] += a[p * lda + i] * row;
-        }
-    }
-    for (int i = 0; i < 4; i++) {
-        for (int j = 0; j < n; j++) *(eight *)(void *)(c + i * 64 + 8 * j) = sum[i][j];
-    }
-}
 
-INLINE void add(double *c, const double *a, int64_t lda, const double *b, int64_t m, int64_t k,
-                int n)
-{
-    enum { DEPTH = 256 }; /* rows of a and b that stay in the second-level cache */
-    for (int64_t p = 0; p < k; p += DEPTH) {
-        const int64_t d = k - p < DEPTH ? k - p : DEPTH;
-        for (int j = 0; j < 64; j += 8 * n) {
-            for (int64_t i = 0; i < m; i += 4)
-                block(c + i * 64 + j, a + p * lda + i, lda, b + p * 64 + j, d, n);
-        }
-    }
-}
-
-static void add_plain(double *c, const double *a, int64_t lda, const double *b, int64_t m,
-                      int64_t k)
-{
-    add(c, a, lda, b, m, k, 1);
-}
-
+enum { DEPTH = 256 }; /* rows of a and b that stay in the second-level cache */
+#define NOTHING
+VERSION(plain, 2, NOTHING)
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static void add_avx2(double *c, const double *a, int64_t lda,
-                                                     const double *b, int64_t m, int64_t k)
-{
-    add(c, a, lda, b, m, k, 1);
-}
-
-__attribute__((target("avx512f,prefer-vector-width=512"))) static void
-add_avx512(double *c, const double *a, int64_t lda, const double *b, int64_t m, int64_t k)
-{
-    add(c, a, lda, b, m, k, 2);
-}
+VERSION(avx2, 4, __attribute__((target("avx2"))))
+VERSION(avx512, 8, __attribute__((target("avx512f,prefer-vector-width=512"))))
 #endif
 
 typedef void add_loop(double *c, const double *a, int64_t lda, const double *b, int64_t m,

@@ -1,5 +1,5 @@
 /* gptq: see gptq.h. Rows do not see each other: a task takes 64 of them through all columns. Columns go in blocks of 128: what
- * earlier blocks say about a block is one product in f64, inside it column after column.
+ * earlier blocks say about a block is one product in f64, and so it is for parts of it.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/gptq.h"
 
@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { ROWS = DQ_F64_TILE, BLOCK = 128 };
+enum { ROWS = DQ_F64_TILE, BLOCK = 128, PART = 16 };
 
 /* 64 rows, transposed: [n, 64] by index in the order of rounding. */
 typedef struct strip {
@@ -83,9 +83,14 @@ static void round_block(strip *s, const rounding *g, int64_t first, int64_t rows
     look_ahead(s, g->h, s->error, begin, end);
     for (int64_t i = end - 1; i >= begin; i--) {
         const double *l = s->corner + (i - begin) * BLOCK, *e = s->error + i * ROWS;
+        const int64_t part = (i - begin) / PART * PART; /* a few columns at once */
         round_column(s, missed, g, first, rows, begin, i);
-        for (int64_t k = 0; k < i - begin; k++) {
+        for (int64_t k = part; k < i - begin; k++) {
             for (int64_t r = 0; r < ROWS; r++) s->ahead[k * ROWS + r] += l[k] * e[r];
+        }
+        if (i == begin + part) {
+            const int64_t last = end - i < PART ? end - i : PART;
+            dq_f64_tile_add(s->ahead, l, BLOCK, e, part, last);
         }
         for (int64_t r = 0; r < rows && !g->h->dead[g->h->order[i]]; r++) {
             const double left = missed[r] * l[i - begin];

@@ -185,16 +185,6 @@ dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_e
     return err->code;
 }
 
-dq_status dq_quantize_plan_continue(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err),
-                                    void *arg, dq_err *err)
-{
-#pragma omp parallel
-#pragma omp single
-    job(arg, err);
-    (void)q;
-    return err->code;
-}
-
 dq_status dq_quantize_plan_scan(dq_quantizer *q, dq_err *err)
 {
     dq_quantize_tick tick = {dq_quantize_plan_advance, q};

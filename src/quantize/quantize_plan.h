@@ -59,9 +59,6 @@ dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err);
  * files. Hashing one file cannot be divided, so it goes on beside whatever the job does. */
 dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
                                dq_err *err);
-/* The same without hashing, behind a first job. */
-dq_status dq_quantize_plan_continue(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err),
-                                    void *arg, dq_err *err);
 /* Inside a job. Scans all tensors; DQ_STOPPED only before anything is written. */
 dq_status dq_quantize_plan_scan(dq_quantizer *q, dq_err *err);
 /* Inside a job: whether all hashes are there, and waiting until they are. The table of source files

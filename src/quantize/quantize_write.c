@@ -454,11 +454,6 @@ static dq_status begin_output(void *arg, dq_err *err)
     return err->code;
 }
 
-static dq_status write_rest(void *arg, dq_err *err)
-{
-    return write_all(arg, err);
-}
-
 static dq_status write_output(void *arg, dq_err *err)
 {
     work *w = arg;
@@ -469,17 +464,20 @@ static dq_status write_output(void *arg, dq_err *err)
 /* Codes of a method come first, then everything else. */
 static dq_status write_with_method(work *w, dq_err *err)
 {
-    dq_quantizer *q = w->q;
+    const dq_quantize_method *m = w->q->set.method;
     dq_err later = {0};
-    DQ_TRY(dq_quantize_plan_run(q, begin_output, w, err));
+    DQ_TRY(dq_quantize_plan_run(w->q, begin_output, w, err));
     if (w->finished) return DQ_OK;
-    q->set.method->run(q->set.method->arg, w, err);
+    m->run(m->arg, w, err);
     if (err->code != DQ_OK) {
         flush(w, &later); /* keep what is done */
         return err->code;
     }
     DQ_TRY(flush(w, err));
-    return dq_quantize_plan_continue(q, write_rest, w, err);
+#pragma omp parallel
+#pragma omp single
+    write_all(w, err);
+    return err->code;
 }
 
 dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool resume,

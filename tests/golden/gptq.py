@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes gptq/golden.safetensors: GPTQ as its paper has it (arXiv 2210.17323, algorithm 1, with order by activation and
-groups whose grids are found beforehand), in NumPy and f64: the inverse of the damped Hessian, the Cholesky factor of that
-inverse, errors spread to the columns that are left.
+"""Writes gptq/golden.safetensors: GPTQ as its paper has it (arXiv 2210.17323, algorithm 1, with order by activation
+and groups whose grids are found beforehand), in NumPy and f64: the inverse of the damped Hessian, the Cholesky factor
+of that inverse, errors spread to the columns that are left.
 
     python tests/golden/gptq.py        (needs numpy and safetensors)
 
-x [tokens, cols] i8 are inputs, small integers: sums of their products are exact in f32. Two columns are never other than
-0. w [rows, cols] f32. For mode M, B bits and G columns per scale (0: the whole matrix has one):
+x [tokens, cols] i8 are inputs, small integers: sums of their products are exact in f32. Two columns are never other
+than 0. w [rows, cols] f32. For mode M, B bits and G columns per scale (0: the whole matrix has one):
 
     M.B.G.code    u8    codes as stored, unpacked [rows, cols]
     M.B.G.scale   f32   scales as stored (f16)
