@@ -29,7 +29,11 @@ const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES] = {
      .refits = 2},
 };
 
-enum { CHUNK_ROWS = 2048, FLOP_PER_BYTE = 256 }; /* of a pass; of work that counts as a byte */
+enum {
+    CHUNK_ROWS = 2048,   /* of a pass */
+    FLOP_PER_BYTE = 256, /* of work in f32 that counts as a byte */
+    F64_FLOP = 4         /* of f32, in time */
+};
 
 struct dq_calibrate {
     dq_calibrate_settings set;
@@ -80,6 +84,7 @@ static void end_part(dq_calibrate *c, dq_calibrate_part part, double flop)
 static void advance(job *j, dq_calibrate_part part, double flop, const char *what)
 {
     end_part(j->c, part, flop);
+    if (part == DQ_CALIBRATE_FACTORS || part == DQ_CALIBRATE_ROUNDING) flop *= F64_FLOP;
     dq_quantize_feed_advance(j->feed, (int64_t)(flop / FLOP_PER_BYTE), what);
 }
 
@@ -130,10 +135,10 @@ static double align_flop(const dq_model *m, const dq_layer *l, double tokens)
     double n = tokens * (layer_flop(l) + 2 * dim * (y + ffn));
     n += 2 * cross_flop(tokens, dim, dim) + cross_flop(tokens, dim, y) +
          cross_flop(tokens, dim, ffn);
-    return n + 2 * dim * (2 * dim * dim + y * y + ffn * ffn);
+    return n + F64_FLOP * 2 * dim * (2 * dim * dim + y * y + ffn * ffn);
 }
 
-/* All work of a run with every projection coded. */
+/* All work of a run with every projection coded, in f32 operations. */
 static double all_flop(const dq_model *m, const dq_calibrate_rule *rule, double tokens)
 {
     double n = 0;
@@ -143,10 +148,10 @@ static double all_flop(const dq_model *m, const dq_calibrate_rule *rule, double 
         n += tokens * layer_flop(l) + (rule->aligns ? align_flop(m, l, tokens) : 0);
         for (int k = 0; k < 7; k++) {
             const double cols = (double)all[k]->cols;
-            n += rounding_flop((double)all[k]->rows, cols, DQ_SEARCH, rule->refits);
+            n += F64_FLOP * rounding_flop((double)all[k]->rows, cols, DQ_SEARCH, rule->refits);
             /* k and v share the Hessian of q, up that of gate */
             if (k == 0 || k == 3 || k == 4 || k == 6)
-                n += hessian_flop(tokens, cols) + factor_flop(cols);
+                n += hessian_flop(tokens, cols) + F64_FLOP * factor_flop(cols);
         }
     }
     return n;

@@ -113,3 +113,4 @@ printf '\177\177' | dd of="$f" bs=1 seek=$((head + 8 + at)) conv=notrunc 2>/dev/
 try 3 "model.layers.1.self_attn.q_proj.weight: inputs are not finite on the calibration text" \
     quantize "loud model" -o loud.h5 --method gptq --calib text.txt --calib-tokens 500
 rm -rf "loud model" loud.h5*
+try 2 "input and output are the same file" quantize "plain model" -o text.txt --method gptq --calib text.txt

@@ -1,0 +1,105 @@
+/* test_calib_text: how documents become sequences: pieces of ctx ids, even distances, what is too short, what is cut.
+ * SPDX-License-Identifier: MIT */
+#include "calibrate/calib_text.h"
+#include "tests/rigs/golden.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Words of the pair are one id each, with the space in front. */
+static void write_documents(const char *path, const int *words, int n)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    for (int i = 0; i < n; i++) {
+        fputs("{\"text\": \"", f);
+        for (int k = 0; k < words[i]; k++) fputs(" bear", f);
+        fputs("\"}\n", f);
+    }
+    fclose(f);
+}
+
+static dq_status read_text(dq_calib_text *out, const int *words, int n, int64_t tokens, int64_t ctx,
+                           dq_arena *a, dq_err *err)
+{
+    const char *path = "calib_text.jsonl";
+    dq_model *m;
+    assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", err), DQ_OK);
+    write_documents(path, words, n);
+    dq_calib_text_read(out, path, m, tokens, ctx, a, err);
+    unlink(path);
+    dq_model_close(m);
+    return err->code;
+}
+
+static void pieces_of_documents(void **unused)
+{
+    static const int words[] = {25, 0, 1, 10, 21};
+    /* with the BOS of the template; one id alone is no sequence: the fourth leaves one */
+    static const int64_t want[] = {10, 10, 6, 2, 10, 10, 10, 2};
+    dq_arena *a = dq_arena_new();
+    dq_calib_text t;
+    dq_err err = {0};
+    (void)unused;
+    assert_int_equal(read_text(&t, words, 5, 1000, 10, a, &err), DQ_OK);
+    assert_int_equal(t.found, 61);
+    assert_int_equal(t.n_seq, 8);
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(t.cu[i + 1] - t.cu[i], want[i]);
+        assert_int_equal(t.ids[t.cu[i]], t.ids[0]); /* BOS in front of every piece */
+        for (int64_t k = t.cu[i] + 1; k < t.cu[i + 1]; k++) assert_int_equal(t.ids[k], t.ids[1]);
+    }
+    assert_int_not_equal(t.ids[0], t.ids[1]);
+    assert_int_equal(t.n_ids, t.cu[8]);
+    assert_int_equal(t.requested, 1000);
+    assert_int_equal(strlen(t.sha256), 64);
+    dq_arena_free(a);
+}
+
+/* Never more than was requested; the last piece is cut for it. */
+static void as_many_as_requested(void **unused)
+{
+    static const int words[] = {100, 100, 100, 100};
+    (void)unused;
+    for (int64_t tokens = 1; tokens <= 400; tokens += 7) {
+        dq_arena *a = dq_arena_new();
+        dq_calib_text t;
+        dq_err err = {0};
+        assert_int_equal(read_text(&t, words, 4, tokens, 10, a, &err), DQ_OK);
+        assert_int_equal(t.n_ids, tokens);
+        assert_int_equal(t.n_seq, (tokens + 9) / 10);
+        assert_int_equal(t.cu[t.n_seq], tokens);
+        dq_arena_free(a);
+    }
+}
+
+static void defaults_and_limits(void **unused)
+{
+    static const int words[] = {30, 0};
+    dq_arena *a = dq_arena_new();
+    dq_calib_text t;
+    dq_err err = {0};
+    (void)unused;
+    assert_int_equal(read_text(&t, words, 1, 0, 0, a, &err), DQ_OK);
+    assert_int_equal(t.ctx, 512); /* the model's positions */
+    assert_int_equal(t.requested, 128 * 512);
+    assert_int_equal(read_text(&t, words, 1, 0, 513, a, &err), DQ_USAGE);
+    err = (dq_err){0};
+    assert_int_equal(read_text(&t, words + 1, 1, 0, 0, a, &err), DQ_DAMAGED);
+    assert_non_null(strstr(err.text, "holds no text"));
+    dq_arena_free(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_of_documents),
+        cmocka_unit_test(as_many_as_requested),
+        cmocka_unit_test(defaults_and_limits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
