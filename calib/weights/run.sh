@@ -27,7 +27,7 @@ score() { # score MODEL SETTINGS: one line
     pair=pair ctx=192
     case $name in *-*) pair=longpair ctx=1024 ;; esac
     settings=$*
-    case $settings in *gptq*) set -- "$@" --calib "$work/$pair.calib.txt" --calib-ctx $ctx ;; esac
+    case $settings in *gptq* | *align*) set -- "$@" --calib "$work/$pair.calib.txt" --calib-ctx $ctx ;; esac
     "$dq" quantize "$root/calib/$pair/$name" -o "$work/made.h5" --force -q "$@" >/dev/null
     "$dq" eval "$root/calib/$pair/$name" "$work/made.h5" --text "$work/$pair.score.txt" --ctx $ctx -q --csv "$work/made.csv" \
         --force >/dev/null
@@ -40,11 +40,14 @@ echo "model,settings,kld_nats,kld_nats_stderr" >"$out"
 for model in ${DQ_MODELS:-llama diffllama llama-0 diffllama-0 llama-1 diffllama-1 llama-2 diffllama-2}; do
     for bits in 4 3; do
         for how in "--scale absmax" "--scale search" "--scale asym" "--method gptq" "--method gptq --scale asym" \
-            "--method gptq --scale fullrange"; do
+            "--method gptq --scale fullrange" "--method align" "--method align --scale asym"; do
             # shellcheck disable=SC2086 # settings are words
             score "$model" --bits $bits $how >>"$out"
         done
     done
     # shellcheck disable=SC2086
     score "$model" --bits 4 --group 32 --method gptq >>"$out"
+    score "$model" --bits 4 --group 32 --method align >>"$out"
+    score "$model" --bits 2 --method gptq >>"$out"
+    score "$model" --bits 2 --method align >>"$out"
 done

@@ -8,7 +8,7 @@ set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-t
 # what does not fit together
 try 2 "needs a text: --calib FILE" quantize "diff model" -o made.h5 --method gptq
 try 2 "method" quantize "diff model" -o made.h5 --method awq --calib text.txt
-try 2 "[-]-calib: --method nearest reads no text" quantize "diff model" -o made.h5 --calib text.txt
+try 2 "[-]-calib: --method nearest reads no text" quantize "diff model" -o made.h5 --calib text.txt --method nearest
 try 2 "[-]-calib-tokens: --method nearest reads" quantize "diff model" -o made.h5 --calib-tokens 5
 try 2 "[-]-calib-ctx: expected at most the 512 positions" "$@" --calib-ctx 513
 try 6 "gone.txt" quantize "diff model" -o made.h5 --method gptq --calib gone.txt
@@ -55,6 +55,29 @@ for form in "--bits 2 --group 50 --scale asym" "--bits 3 --group row" "--bits 8 
 done
 rm -f made.h5 near.h5 kld.csv
 
+# align, which is what a text without a method asks for: the same bytes for any number of threads, nearer than gptq
+set -- quantize "diff model" --calib text.txt --calib-tokens 4000 --calib-ctx 100 --bits 3
+try 0 "content SHA-256" "$@" -o gptq.h5 --method gptq
+try 0 "calibration  *align, 4000 ids" "$@" -o made.h5 --threads 1
+try 0 "content SHA-256" "$@" -o "made 3.h5" --force --method align --threads 3
+cmp -s made.h5 "made 3.h5" || complain "calibrate: threads change what align makes"
+try 0 "^method  *align, 4000 ids of text.txt" info made.h5
+try 0 "." eval "diff model" gptq.h5 made.h5 --text unseen.txt --ctx 192 --csv kld.csv
+holds "KLD of align and of gptq" "$(column kld.csv 3 kld_nats) < 0.8 * $(column kld.csv 2 kld_nats)"
+try 0 '"method": "align"' info made.h5 --recipe
+"$dq" info made.h5 --recipe >recipe.json
+try 2 "method align needs a text" quantize "diff model" -o again.h5 --recipe recipe.json
+try 0 "content SHA-256" quantize "diff model" -o again.h5 --recipe recipe.json --calib text.txt --calib-tokens 4000 \
+    --calib-ctx 100
+cmp -s made.h5 again.h5 || complain "calibrate: the recipe of a container makes another one"
+for form in "--bits 2 --group 50 --scale asym" "--bits 8 --group tensor --scale absmax" "--skip v_proj" "--embed-bits 6"; do
+    # shellcheck disable=SC2086
+    try 0 "content SHA-256" "$@" -o made.h5 --force --calib-tokens 300 $form
+    try 0 "as the source gives them" verify made.h5 --source "diff model"
+done
+rm -f made.h5 "made 3.h5" gptq.h5 again.h5 kld.csv
+set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-tokens 4000 --calib-ctx 100
+
 # little text: said, and enough to run
 try 0 "content SHA-256" quantize "diff model" -o made.h5 --method gptq --calib few.jsonl
 grep -q "warning: few.jsonl: gives [0-9]* ids in 2 sequences, 65536 were asked for" "$top/err" ||
@@ -62,7 +85,7 @@ grep -q "warning: few.jsonl: gives [0-9]* ids in 2 sequences, 65536 were asked f
 try 0 "content SHA-256" "$@" --calib-tokens 1 --calib-ctx 2 --force
 rm -f made.h5
 
-# ---- kill -9 at any moment: the rest of the run gives the same bytes
+# ---- kill -9 at any moment (align: two streams): the rest of the run gives the same bytes
 done_lines() { grep -c 'done [0-9]' made.h5.journal 2>/dev/null || true; }
 # killed N COMMAND...: starts the run and kills it once N payloads are finished
 killed() {
@@ -75,6 +98,7 @@ killed() {
     wait $child 2>/dev/null
     [ -e made.h5.partial ] || complain "calibrate: the run was over before it was killed behind payload $want"
 }
+set -- quantize "diff model" -o made.h5 --calib text.txt --calib-ctx 100
 try 0 "content SHA-256" "$@" --calib-tokens 19000 --threads 1
 mv made.h5 whole.h5
 set -- "$@" --calib-tokens 19000 --threads 1
