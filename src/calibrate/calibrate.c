@@ -5,6 +5,7 @@
 #include "calibrate/calibrate.h"
 
 #include "base/os.h"
+#include "base/utf8.h"
 #include "calibrate/activations.h"
 #include "calibrate/gptq.h"
 #include "calibrate/reference.h"
@@ -643,16 +644,17 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
     out->work = (int64_t)(all_flop(m, c->set.rule, (double)t->n_ids) / FLOP_PER_BYTE);
     json_t *o = out->calib = json_object();
     const char *file = base_name(c->set.path);
-    json_object_set_new(o, "file", json_string(file));
-    if (!json_object_get(o, "file"))
+    int64_t first;
+    if (dq_utf8_check(file, strlen(file), &first) > 0)
         return dq_fail(err, DQ_USAGE, "%s: the name of the calibration text is not UTF-8",
                        c->set.path);
+    json_object_set_new(o, "file", json_string(file));
     json_object_set_new(o, "sha256", json_string(t->sha256));
     json_object_set_new(o, "tokens", json_integer(t->n_ids));
     json_object_set_new(o, "sequences", json_integer(t->n_seq));
     json_object_set_new(o, "ctx", json_integer(t->ctx));
     json_object_set_new(o, "damping", json_real(c->set.damping));
-    return DQ_OK;
+    return json_object_size(o) == 6 ? DQ_OK : dq_fail(err, DQ_RESOURCE, "out of memory");
 }
 
 dq_status dq_calibrate_new(dq_calibrate **out, const dq_calibrate_settings *s, dq_err *err)

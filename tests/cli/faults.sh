@@ -4,7 +4,7 @@ head -c 250 "short text" >"$top/fault text"
 
 # What may differ between two runs, and the words of a run that could keep no state.
 whole() {
-    grep -v -e '"seconds":' -e '"tokens_per_second":' -e '"warnings": \[' -e '"finished work ' \
+    grep -v -e '"seconds":' -e '"peak_bytes":' -e '"tokens_per_second":' -e '"warnings": \[' -e '"finished work ' \
         -e '"an earlier run of this command' -e '^  \]$' "$1"
 }
 
@@ -59,6 +59,8 @@ faults 31 stats "fault model" --text "$top/fault text" --json
 faults 31 quantize "fault model" -o "$top/fault.h5" --bits 4 --force --json
 echo '{"schema": "dq-recipe/1", "rules": [{"match": "q_proj", "bits": 8}], "comment": "x"}' >fault.recipe
 faults 29 quantize "fault model" --recipe fault.recipe --embed-bits 6 --bits-map 'v_proj=3/8' --print-recipe
+faults 31 quantize "fault model" -o "$top/fault.h5" --method gptq --calib "$top/fault text" --calib-ctx 16 \
+    --calib-tokens 32 --threads 1 --force --json
 faults 31 info "fault model" --json
 "$dq" quantize "fault model" --dry-run --json -q >fault.json || complain "quantize: no plan"
 faults 7 report fault.json # a page without pictures, so that all allocations are dq's own
