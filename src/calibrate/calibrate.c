@@ -66,6 +66,7 @@ typedef struct job {
     dq_layer layer; /* the current one, with rounded weights */
     dq_coded coded[7];
     int n_coded, number; /* of the layer */
+    int n_layers;        /* behind them nothing is left to round */
 } job;
 
 static void begin_part(dq_calibrate *c)
@@ -275,15 +276,32 @@ static bool is_coded(const job *j, const dq_weight *w)
     return t && t->format;
 }
 
-/* Whether any of these has to be rounded; then the Hessian is emptied for their inputs. */
+/* Whether any of these has to be rounded. */
+static bool is_left(const job *j, const dq_weight *const *w, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (!is_coded(j, w[i])) continue;
+        if (!dq_quantize_feed_done(j->feed, dq_quantize_feed_tensor(j->feed, w[i]->name)))
+            return true;
+    }
+    return false;
+}
+
+static int layers_left(const job *j)
+{
+    int n = j->m->n_layers;
+    for (; n > 0; n--) {
+        const dq_layer *l = &j->m->layer[n - 1];
+        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        if (is_left(j, all, 7)) break;
+    }
+    return n;
+}
+
+/* For weights that have to be rounded the Hessian is emptied. */
 static bool begin_sums(job *j, const dq_weight *const *w, int n)
 {
-    bool any = false;
-    for (int i = 0; i < n; i++) {
-        const dq_quantize_tensor *t =
-            is_coded(j, w[i]) ? dq_quantize_feed_tensor(j->feed, w[i]->name) : NULL;
-        any = any || (t && !dq_quantize_feed_done(j->feed, t));
-    }
+    const bool any = is_left(j, w, n);
     if (any) dq_hessian_begin(j->h, w[0]->cols);
     return any;
 }
@@ -534,7 +552,7 @@ static dq_status reference_feed_forward(job *j, const chunk *k, dq_err *err)
 static dq_status pass_gate_up(job *j, dq_err *err)
 {
     const dq_weight *const in[] = {&j->layer.down};
-    const bool sums = begin_sums(j, in, 1), last = j->number == j->m->n_layers - 1;
+    const bool sums = begin_sums(j, in, 1), last = j->number == j->n_layers - 1;
     if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.down.cols);
     for (int64_t i = 0; (sums || !last) && i < j->n_chunks; i++) {
         if (j->ref.act) DQ_TRY(reference_feed_forward(j, &j->chunk[i], err));
@@ -583,7 +601,7 @@ static dq_status run_layer(job *j, int number, dq_err *err)
     j->layer = j->m->layer[number];
     j->number = number;
     if (pass_qkv(j, err) == DQ_OK && pass_attend(j, err) == DQ_OK && pass_out(j, err) == DQ_OK &&
-        pass_gate_up(j, err) == DQ_OK && number + 1 < j->m->n_layers)
+        pass_gate_up(j, err) == DQ_OK && number + 1 < j->n_layers)
         pass_down(j, err);
     while (j->n_coded > 0) dq_coded_free(&j->coded[--j->n_coded]);
     if (err->code != DQ_OK && err->code != DQ_STOPPED && err->code != DQ_DAMAGED)
@@ -596,6 +614,8 @@ static dq_status run_layer(job *j, int number, dq_err *err)
 static dq_status run_job(job *j, dq_err *err)
 {
     dq_calibrate *c = j->c;
+    j->n_layers = layers_left(j);
+    if (j->n_layers == 0) return DQ_OK;
     DQ_TRY(list_chunks(j, c->arena, err));
     DQ_TRY(make_buffers(j, err));
     DQ_TRY(dq_hessian_new(&j->h, widest(j->m), err));
@@ -604,7 +624,7 @@ static dq_status run_job(job *j, dq_err *err)
                                widest(j->m), err));
     if (streams == 2) DQ_TRY(dq_reference_new(&j->ref, &j->act, j->m, j->max_rows, err));
     DQ_TRY(embed(j, err));
-    for (int i = 0; i < j->m->n_layers; i++) DQ_TRY(run_layer(j, i, err));
+    for (int i = 0; i < j->n_layers; i++) DQ_TRY(run_layer(j, i, err));
     return DQ_OK;
 }
 
