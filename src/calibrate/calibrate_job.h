@@ -1,0 +1,62 @@
+/* calibrate_job: one calibrated run, as calibrate.c sets it up and calibrate_layer.c takes it through the layers.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CALIBRATE_JOB_H
+#define DQ_CALIBRATE_JOB_H
+
+#include "calibrate/activations.h"
+#include "calibrate/calibrate.h"
+#include "calibrate/reference.h"
+
+struct dq_calibrate {
+    dq_calibrate_settings set;
+    dq_arena *arena;
+    dq_calib_text text;
+    dq_calibrate_info info;
+    dq_quantize_method method;
+    double lap; /* time at which the current part began */
+};
+
+/* Whole sequences that a pass takes at once. */
+typedef struct dq_calibrate_chunk {
+    dq_batch batch;
+    int64_t first; /* row in the text */
+} dq_calibrate_chunk;
+
+/* One run. */
+typedef struct dq_calibrate_job {
+    dq_calibrate *c;
+    dq_quantize_feed *feed;
+    const dq_model *m;
+    dq_backend *b;
+    dq_activations act;
+    dq_hessian *h;
+    dq_reference ref; /* of a rule that aligns */
+    dq_calibrate_chunk *chunk;
+    int64_t n_chunks, max_rows, y_cols;
+    dq_mat x, hidden, q, k, v, y, angles, lambda, gate, up; /* of max_rows rows */
+    dq_layer layer; /* the current one, with rounded weights */
+    dq_coded coded[7];
+    int n_coded, number; /* of the layer */
+    int n_layers;        /* behind them nothing is left to round */
+} dq_calibrate_job;
+
+/* The first rows of a buffer. */
+static inline dq_mat dq_calibrate_job_rows(dq_mat m, int64_t rows)
+{
+    m.rows = rows;
+    return m;
+}
+
+/* The clock of the parts: what runs from here, and that it ended, with the arithmetic that it did. */
+void dq_calibrate_job_begin_part(dq_calibrate *c);
+void dq_calibrate_job_end_part(dq_calibrate *c, dq_calibrate_part part, double flop);
+/* j->x of a chunk to the scratch file. */
+dq_status dq_calibrate_job_put_stream(dq_calibrate_job *j, const dq_calibrate_chunk *k,
+                                      dq_err *err);
+
+/* One past the last layer with something left to round. */
+int dq_calibrate_job_layers_left(const dq_calibrate_job *j);
+/* Rounds the projections of a layer, and takes the stream, and the reference's, through it. */
+dq_status dq_calibrate_job_run_layer(dq_calibrate_job *j, int number, dq_err *err);
+
+#endif

@@ -1,0 +1,395 @@
+/* calibrate_layer: a layer takes five passes over the chunks of the text, each of which ends where the next product needs
+ * weights that are not rounded yet; what a pass leaves lies in the scratch file.
+ * SPDX-License-Identifier: MIT */
+#include "calibrate/calibrate_job.h"
+
+#include "base/os.h"
+#include "calibrate/calibrate_work.h"
+#include "calibrate/gptq.h"
+#include "engine/memory_fit.h"
+#include "quantize/quantize_tensor.h"
+#include "tensor/coded.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Ends a part, and tells progress of it. */
+static void advance(dq_calibrate_job *j, dq_calibrate_part part, double flop, const char *what)
+{
+    dq_calibrate_job_end_part(j->c, part, flop);
+    if (part == DQ_CALIBRATE_FACTORS || part == DQ_CALIBRATE_ROUNDING)
+        flop *= DQ_CALIBRATE_F64_FLOP;
+    dq_quantize_feed_advance(j->feed, (int64_t)(flop / DQ_CALIBRATE_FLOP_PER_BYTE), what);
+}
+
+/* The steps of the current layer on a chunk; the cache is the caller's. */
+static dq_layer_steps steps_of(const dq_calibrate_job *j, const dq_calibrate_chunk *k)
+{
+    const int64_t n = k->batch.n_rows;
+    return (dq_layer_steps){.b = j->b,
+                            .m = j->m,
+                            .layer = &j->layer,
+                            .batch = &k->batch,
+                            .kv_spec = &dq_kv_plain,
+                            .math = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32},
+                            .x = dq_calibrate_job_rows(j->x, n),
+                            .h = dq_calibrate_job_rows(j->hidden, n),
+                            .q = dq_calibrate_job_rows(j->q, n),
+                            .k = dq_calibrate_job_rows(j->k, n),
+                            .v = dq_calibrate_job_rows(j->v, n),
+                            .y = dq_calibrate_job_rows(j->y, n),
+                            .angles = dq_calibrate_job_rows(j->angles, n),
+                            .lambda = dq_calibrate_job_rows(j->lambda, n)};
+}
+
+static dq_status get_stream(dq_calibrate_job *j, const dq_calibrate_chunk *k, dq_err *err)
+{
+    DQ_TRY(dq_os_check_stop(err));
+    dq_calibrate_job_begin_part(j->c);
+    DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first,
+                              dq_calibrate_job_rows(j->x, k->batch.n_rows), err));
+    dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    return DQ_OK;
+}
+
+dq_status dq_calibrate_job_put_stream(dq_calibrate_job *j, const dq_calibrate_chunk *k, dq_err *err)
+{
+    DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first,
+                              dq_calibrate_job_rows(j->x, k->batch.n_rows), err));
+    dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    return DQ_OK;
+}
+
+/* ---- Rounding one tensor ---- */
+
+static bool is_coded(const dq_calibrate_job *j, const dq_weight *w)
+{
+    const dq_quantize_tensor *t = w->rows > 0 ? dq_quantize_feed_tensor(j->feed, w->name) : NULL;
+    return t && t->format;
+}
+
+/* Whether any of these has to be rounded. */
+static bool is_left(const dq_calibrate_job *j, const dq_weight *const *w, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (!is_coded(j, w[i])) continue;
+        if (!dq_quantize_feed_done(j->feed, dq_quantize_feed_tensor(j->feed, w[i]->name)))
+            return true;
+    }
+    return false;
+}
+
+int dq_calibrate_job_layers_left(const dq_calibrate_job *j)
+{
+    int n = j->m->n_layers;
+    for (; n > 0; n--) {
+        const dq_layer *l = &j->m->layer[n - 1];
+        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        if (is_left(j, all, 7)) break;
+    }
+    return n;
+}
+
+/* For weights that have to be rounded the Hessian is emptied. */
+static bool begin_sums(dq_calibrate_job *j, const dq_weight *const *w, int n)
+{
+    const bool any = is_left(j, w, n);
+    if (any) dq_hessian_begin(j->h, w[0]->cols);
+    return any;
+}
+
+static void add_inputs(dq_calibrate_job *j, dq_mat x)
+{
+    dq_hessian_add(j->h, j->b, x);
+    advance(j, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian((double)x.rows, (double)x.cols),
+            "hessians");
+}
+
+/* Of the sums of what the rounded model lacks, m outputs. */
+static void end_lacks(dq_calibrate_job *j, int64_t rows, int64_t n)
+{
+    advance(j, DQ_CALIBRATE_HESSIANS,
+            dq_calibrate_work_cross((double)rows, (double)j->ref.sums->m, (double)n), "hessians");
+}
+
+static dq_status factor(dq_calibrate_job *j, const char *name, dq_err *err)
+{
+    dq_calibrate_info *info = &j->c->info;
+    DQ_TRY(dq_backend_sync(j->b, err));
+    dq_calibrate_job_begin_part(j->c);
+    DQ_TRY(dq_hessian_factor(j->h, j->c->set.damping, name, err));
+    info->n_dead += j->h->n_dead;
+    if (j->h->damping_share > 1.5 * j->c->set.damping) {
+        if (info->n_damped++ == 0) snprintf(info->damped, sizeof info->damped, "%s", name);
+        if (j->h->damping_share > info->damped_share) info->damped_share = j->h->damping_share;
+    }
+    advance(j, DQ_CALIBRATE_FACTORS, dq_calibrate_work_factor((double)j->h->n), name);
+    if (!j->ref.act) return DQ_OK;
+    DQ_TRY(dq_reference_solve(&j->ref, j->h, name, err));
+    const double n = (double)j->h->n;
+    advance(j, DQ_CALIBRATE_FACTORS, 2 * (double)j->ref.sums->m * n * n, name);
+    return DQ_OK;
+}
+
+static dq_status round_tensor(dq_calibrate_job *j, const dq_quantize_tensor *t, const dq_weight *w,
+                              dq_coded *out, dq_err *err)
+{
+    dq_codes *codes = NULL;
+    dq_gptq_loss loss;
+    dq_calibrate_job_begin_part(j->c);
+    float *f32 = dq_block_new((size_t)w->rows, (size_t)w->cols * sizeof *f32, err);
+    if (!f32) return err->code;
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < w->rows; r++) dq_weight_dequantize_rows(f32 + r * w->cols, w, r, r + 1);
+    if (j->ref.act) dq_reference_correct(&j->ref, f32, w->rows, &t->spec, err);
+    const int refits = j->c->set.rule->refits;
+    if (err->code == DQ_OK)
+        dq_gptq(&codes, f32, w->rows, w->cols, j->h, &t->spec, refits, &loss, err);
+    dq_block_free(f32);
+    if (err->code == DQ_OK) dq_coded_pack(out, codes, err);
+    dq_codes_free(codes);
+    if (err->code != DQ_OK) return err->code;
+    advance(j, DQ_CALIBRATE_ROUNDING,
+            dq_calibrate_work_rounding((double)w->rows, (double)w->cols, t->spec.mode, refits),
+            w->name);
+    DQ_TRY(dq_quantize_feed_put(j->feed, t, &out->weight,
+                                loss.signal > 0 ? loss.error / loss.signal : 0, err));
+    dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    return DQ_OK;
+}
+
+/* Gives the layer the rounded form of weights with the same inputs: from an earlier run, or made now by their sums. */
+static dq_status round_weights(dq_calibrate_job *j, dq_weight *const *w, int n, bool sums,
+                               dq_err *err)
+{
+    bool factored = false;
+    for (int i = 0; i < n; i++) {
+        dq_coded *out = &j->coded[j->n_coded];
+        const char *name = w[i]->name;
+        if (!is_coded(j, w[i])) continue;
+        const dq_quantize_tensor *t = dq_quantize_feed_tensor(j->feed, name);
+        DQ_TRY(dq_os_check_stop(err));
+        if (dq_quantize_feed_done(j->feed, t)) {
+            DQ_TRY(dq_quantize_feed_take(j->feed, t, out, err));
+        } else {
+            if (!sums) return dq_fail(err, DQ_BUG, "%s: no sums of its inputs", name);
+            if (!factored) DQ_TRY(factor(j, name, err));
+            factored = true;
+            if (round_tensor(j, t, w[i], out, err) != DQ_OK) return err->code;
+        }
+        *w[i] = out->weight;
+        w[i]->name = name;
+        j->n_coded++;
+    }
+    return DQ_OK;
+}
+
+/* ---- Passes of a layer ---- */
+
+/* Behind add_inputs(s->h), where there is a reference. */
+static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calibrate_chunk *k,
+                                    const dq_layer_steps *s, void (*norm)(const dq_layer_steps *s),
+                                    dq_err *err)
+{
+    if (!j->ref.act) return DQ_OK;
+    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+    dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    dq_reference_add_inputs(&j->ref, s, norm);
+    end_lacks(j, s->h.rows, s->h.cols);
+    return DQ_OK;
+}
+
+static dq_status pass_qkv(dq_calibrate_job *j, dq_err *err)
+{
+    dq_layer *l = &j->layer;
+    const dq_weight *const in[] = {&l->q, &l->k, &l->v};
+    const bool sums = begin_sums(j, in, 3);
+    if (j->ref.act) dq_reference_begin_inputs(&j->ref, l->q.cols);
+    for (int64_t i = 0; sums && i < j->n_chunks; i++) {
+        const dq_layer_steps s = steps_of(j, &j->chunk[i]);
+        DQ_TRY(get_stream(j, &j->chunk[i], err));
+        dq_layer_steps_norm_attn(&s);
+        add_inputs(j, s.h);
+        DQ_TRY(add_lacking_inputs(j, &j->chunk[i], &s, dq_layer_steps_norm_attn, err));
+    }
+    return round_weights(j, (dq_weight *const[]){&l->q, &l->k, &l->v}, 3, sums, err);
+}
+
+/* y of one chunk and the stream in s, in a cache that lives as long. */
+static dq_status attend(dq_calibrate_job *j, const dq_calibrate_chunk *k, dq_layer_steps s,
+                        dq_err *err)
+{
+    const dq_ops *op = j->b->ops;
+    const dq_attend_args plain = {.logit = dq_logit_plain};
+    union { /* handles of this chunk; the batch is read-only for everybody else */
+        const int32_t *in;
+        int32_t *out;
+    } seq = {k->batch.seq};
+    s.kv = op->kv_new(j->b, &j->m->map, 1, s.kv_spec);
+    if (!s.kv) {
+        dq_backend_sync(j->b, err);
+        return dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache of calibration");
+    }
+    for (int i = 0; i < k->batch.n_seq; i++) seq.out[i] = op->kv_seq_new(j->b, s.kv);
+    dq_layer_steps_norm_attn(&s);
+    op->rope_table(j->b, s.angles, k->batch.pos, &j->m->rope);
+    dq_layer_steps_qkv(&s);
+    dq_layer_steps_attend(&s, &plain);
+    dq_backend_sync(j->b, err);
+    op->kv_free(j->b, s.kv);
+    const int64_t n = k->batch.n_rows;
+    advance(j, DQ_CALIBRATE_FORWARD,
+            dq_calibrate_work_rows(&s.layer->q, n) + dq_calibrate_work_rows(&s.layer->k, n) +
+                dq_calibrate_work_rows(&s.layer->v, n),
+            "attention");
+    return err->code;
+}
+
+/* Takes the reference through attention, o included. */
+static dq_status reference_attend(dq_calibrate_job *j, const dq_calibrate_chunk *k, dq_err *err)
+{
+    const dq_layer_steps rounded = steps_of(j, k);
+    const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
+    dq_calibrate_job_begin_part(j->c);
+    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+    dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    DQ_TRY(attend(j, k, s, err));
+    dq_layer_steps_out(&s);
+    DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
+    advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&s.layer->o, k->batch.n_rows),
+            "attention");
+    return DQ_OK;
+}
+
+static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
+{
+    const dq_weight *const in[] = {&j->layer.o};
+    const bool sums = begin_sums(j, in, 1);
+    if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.o.cols);
+    for (int64_t i = 0; i < j->n_chunks; i++) {
+        const dq_calibrate_chunk *k = &j->chunk[i];
+        const dq_layer_steps s = steps_of(j, k);
+        if (j->ref.act) DQ_TRY(reference_attend(j, k, err));
+        DQ_TRY(get_stream(j, k, err));
+        DQ_TRY(attend(j, k, s, err));
+        DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
+        dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        if (!sums) continue;
+        add_inputs(j, s.y);
+        if (!j->ref.act) continue;
+        dq_reference_add_attention(&j->ref, &s, j->number);
+        end_lacks(j, s.y.rows, s.y.cols);
+    }
+    return round_weights(j, (dq_weight *const[]){&j->layer.o}, 1, sums, err);
+}
+
+static dq_status pass_out(dq_calibrate_job *j, dq_err *err)
+{
+    dq_layer *l = &j->layer;
+    const dq_weight *const in[] = {&l->gate, &l->up};
+    const bool sums = begin_sums(j, in, 2);
+    if (j->ref.act) dq_reference_begin_inputs(&j->ref, l->gate.cols);
+    for (int64_t i = 0; i < j->n_chunks; i++) {
+        const dq_calibrate_chunk *k = &j->chunk[i];
+        const dq_layer_steps s = steps_of(j, k);
+        DQ_TRY(get_stream(j, k, err));
+        DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
+        dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        dq_layer_steps_out(&s);
+        advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&l->o, k->batch.n_rows),
+                "attention");
+        DQ_TRY(dq_calibrate_job_put_stream(j, k, err));
+        if (!sums) continue;
+        dq_layer_steps_norm_ffn(&s);
+        add_inputs(j, s.h);
+        DQ_TRY(add_lacking_inputs(j, k, &s, dq_layer_steps_norm_ffn, err));
+    }
+    return round_weights(j, (dq_weight *const[]){&l->gate, &l->up}, 2, sums, err);
+}
+
+/* What down reads, in pieces of at most DQ_FFN_ROWS rows. */
+static dq_status gate_up(dq_calibrate_job *j, const dq_calibrate_chunk *k, bool sums, dq_err *err)
+{
+    const dq_layer_steps s = steps_of(j, k);
+    dq_layer_steps_norm_ffn(&s);
+    for (int64_t at = 0; at < k->batch.n_rows; at += DQ_FFN_ROWS) {
+        const int64_t left = k->batch.n_rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS;
+        const dq_mat gate = dq_calibrate_job_rows(j->gate, n), up = dq_calibrate_job_rows(j->up, n);
+        dq_layer_steps_gate_up(&s, gate, up, dq_layer_steps_rows(s.h, at, at + n));
+        DQ_TRY(dq_backend_sync(j->b, err));
+        advance(j, DQ_CALIBRATE_FORWARD, 2 * dq_calibrate_work_rows(&j->layer.gate, n),
+                "feed-forward");
+        DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first + at, gate, err));
+        dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        if (!sums) continue;
+        add_inputs(j, gate);
+        if (!j->ref.act) continue;
+        dq_reference_add_down(&j->ref, &s, j->number, at, gate);
+        end_lacks(j, n, gate.cols);
+    }
+    return DQ_OK;
+}
+
+/* Takes the reference through the rest of the layer. */
+static dq_status reference_feed_forward(dq_calibrate_job *j, const dq_calibrate_chunk *k,
+                                        dq_err *err)
+{
+    const dq_layer_steps rounded = steps_of(j, k);
+    const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
+    dq_calibrate_job_begin_part(j->c);
+    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+    dq_reference_feed_forward(&s, j->gate, j->up);
+    DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
+    const double flop = 2 * dq_calibrate_work_rows(&s.layer->gate, s.x.rows) +
+                        dq_calibrate_work_rows(&s.layer->down, s.x.rows);
+    advance(j, DQ_CALIBRATE_FORWARD, flop, "feed-forward");
+    return DQ_OK;
+}
+
+static dq_status pass_gate_up(dq_calibrate_job *j, dq_err *err)
+{
+    const dq_weight *const in[] = {&j->layer.down};
+    const bool sums = begin_sums(j, in, 1), last = j->number == j->n_layers - 1;
+    if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.down.cols);
+    for (int64_t i = 0; (sums || !last) && i < j->n_chunks; i++) {
+        if (j->ref.act) DQ_TRY(reference_feed_forward(j, &j->chunk[i], err));
+        DQ_TRY(get_stream(j, &j->chunk[i], err));
+        DQ_TRY(gate_up(j, &j->chunk[i], sums, err));
+    }
+    return round_weights(j, (dq_weight *const[]){&j->layer.down}, 1, sums, err);
+}
+
+static dq_status pass_down(dq_calibrate_job *j, dq_err *err)
+{
+    for (int64_t i = 0; i < j->n_chunks; i++) {
+        const dq_calibrate_chunk *k = &j->chunk[i];
+        const dq_layer_steps s = steps_of(j, k);
+        DQ_TRY(get_stream(j, k, err));
+        for (int64_t at = 0; at < k->batch.n_rows; at += DQ_FFN_ROWS) {
+            const int64_t left = k->batch.n_rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS;
+            const dq_mat gate = dq_calibrate_job_rows(j->gate, n);
+            DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_OTHER, k->first + at, gate, err));
+            dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+            dq_layer_steps_down(&s, dq_layer_steps_rows(s.h, at, at + n), gate);
+            DQ_TRY(dq_backend_sync(j->b, err));
+            advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&j->layer.down, n),
+                    "feed-forward");
+        }
+        j->b->ops->add(j->b, s.x, s.h);
+        DQ_TRY(dq_calibrate_job_put_stream(j, k, err));
+    }
+    return DQ_OK;
+}
+
+dq_status dq_calibrate_job_run_layer(dq_calibrate_job *j, int number, dq_err *err)
+{
+    j->layer = j->m->layer[number];
+    j->number = number;
+    if (pass_qkv(j, err) == DQ_OK && pass_attend(j, err) == DQ_OK && pass_out(j, err) == DQ_OK &&
+        pass_gate_up(j, err) == DQ_OK && number + 1 < j->n_layers)
+        pass_down(j, err);
+    while (j->n_coded > 0) dq_coded_free(&j->coded[--j->n_coded]);
+    if (err->code != DQ_OK && err->code != DQ_STOPPED && err->code != DQ_DAMAGED)
+        dq_in(err, "layer %d: ", number);
+    return err->code;
+}

@@ -1,0 +1,70 @@
+/* calibrate_work: see calibrate_work.h. Counts go by shapes alone; attention, norms and conversions are left out.
+ * SPDX-License-Identifier: MIT */
+#include "calibrate/calibrate_work.h"
+
+#include "calibrate/gptq.h"
+
+double dq_calibrate_work_rows(const dq_weight *w, int64_t rows)
+{
+    return 2 * (double)rows * (double)w->rows * (double)w->cols;
+}
+
+double dq_calibrate_work_layer(const dq_layer *l)
+{
+    const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+    double n = 0;
+    for (int i = 0; i < 7; i++) n += 2 * (double)all[i]->rows * (double)all[i]->cols;
+    return n;
+}
+
+double dq_calibrate_work_hessian(double rows, double n)
+{
+    return rows * n * n; /* the lower triangle */
+}
+
+double dq_calibrate_work_factor(double n)
+{
+    return n * n * n / 3;
+}
+
+double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode, int refits)
+{
+    const int tries = mode == DQ_SEARCH ? DQ_GPTQ_TRIES : 1;
+    /* what is fed back, and the signal of the loss; H once and a rounding for new scales */
+    return (tries + 1 + 3 * refits) * rows * n * n;
+}
+
+double dq_calibrate_work_cross(double rows, double m, double n)
+{
+    return 2 * rows * m * n;
+}
+
+/* What a rule that aligns adds to a layer: the other forward pass, o and down once more, sums and solutions. */
+static double align_flop(const dq_model *m, const dq_layer *l, double tokens)
+{
+    const double dim = m->dim, y = (double)l->o.cols, ffn = m->ffn;
+    double n = tokens * (dq_calibrate_work_layer(l) + 2 * dim * (y + ffn));
+    n += 2 * dq_calibrate_work_cross(tokens, dim, dim) + dq_calibrate_work_cross(tokens, dim, y) +
+         dq_calibrate_work_cross(tokens, dim, ffn);
+    return n + DQ_CALIBRATE_F64_FLOP * 2 * dim * (2 * dim * dim + y * y + ffn * ffn);
+}
+
+double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule, double tokens)
+{
+    double n = 0;
+    for (int i = 0; i < m->n_layers; i++) {
+        const dq_layer *l = &m->layer[i];
+        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        n += tokens * dq_calibrate_work_layer(l) + (rule->aligns ? align_flop(m, l, tokens) : 0);
+        for (int k = 0; k < 7; k++) {
+            const double cols = (double)all[k]->cols;
+            n += DQ_CALIBRATE_F64_FLOP *
+                 dq_calibrate_work_rounding((double)all[k]->rows, cols, DQ_SEARCH, rule->refits);
+            /* k and v share the Hessian of q, up that of gate */
+            if (k == 0 || k == 3 || k == 4 || k == 6)
+                n += dq_calibrate_work_hessian(tokens, cols) +
+                     DQ_CALIBRATE_F64_FLOP * dq_calibrate_work_factor(cols);
+        }
+    }
+    return n;
+}

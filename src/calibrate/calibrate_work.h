@@ -1,0 +1,23 @@
+/* calibrate_work: the arithmetic of a calibrated run, multiplications and additions, for progress and for what is reported.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CALIBRATE_WORK_H
+#define DQ_CALIBRATE_WORK_H
+
+#include "calibrate/calibrate.h"
+
+enum {
+    DQ_CALIBRATE_FLOP_PER_BYTE = 256, /* of work in f32 that counts as a byte of progress */
+    DQ_CALIBRATE_F64_FLOP = 4         /* of f32, in time */
+};
+
+double dq_calibrate_work_layer(const dq_layer *l);               /* of its weights, for one token */
+double dq_calibrate_work_rows(const dq_weight *w, int64_t rows); /* of a product */
+double dq_calibrate_work_hessian(double rows, double n);         /* the lower triangle */
+double dq_calibrate_work_cross(double rows, double m, double n); /* cross.h */
+double dq_calibrate_work_factor(double n);
+/* H for each group and a rounding for new scales beside what is fed back and the signal of the loss. */
+double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode, int refits);
+/* Of a run with every projection coded, in f32 operations. */
+double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule, double tokens);
+
+#endif
