@@ -7,6 +7,7 @@
 #include "base/utf8.h"
 #include "calibrate/calibrate_work.h"
 #include "engine/memory_fit.h"
+#include "quantize/quantize_tensor.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -115,17 +116,33 @@ static void free_buffers(dq_calibrate_job *j)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) j->b->ops->free(j->b, all[i].p);
 }
 
+/* Rows of the embedding as they are read back once it is stored. */
+static dq_status round_embedding(const dq_quantize_tensor *t, dq_mat x, dq_err *err)
+{
+    float *got = dq_block_new((size_t)x.cols, sizeof *got, err);
+    int8_t *codes = dq_block_new((size_t)x.cols, sizeof *codes, err);
+    for (int64_t r = 0; err->code == DQ_OK && r < x.rows; r++) {
+        float *row = x.p + r * x.cols;
+        dq_quantize_tensor_read_back(t, row, got, codes);
+        memcpy(row, got, (size_t)x.cols * sizeof *row);
+    }
+    dq_block_free(got);
+    dq_block_free(codes);
+    return err->code;
+}
+
 static dq_status embed(dq_calibrate_job *j, dq_err *err)
 {
+    const dq_quantize_tensor *t = dq_quantize_feed_tensor(j->feed, j->m->embed.name);
     dq_calibrate_job_begin_part(j->c);
     for (int64_t i = 0; i < j->n_chunks; i++) {
         const dq_calibrate_chunk *k = &j->chunk[i];
-        j->b->ops->embed(j->b, dq_calibrate_job_rows(j->x, k->batch.n_rows), &j->m->embed,
-                         k->batch.ids);
+        const dq_mat x = dq_calibrate_job_rows(j->x, k->batch.n_rows);
+        j->b->ops->embed(j->b, x, &j->m->embed, k->batch.ids);
+        DQ_TRY(dq_backend_sync(j->b, err));
+        if (j->ref.act) DQ_TRY(dq_reference_put(&j->ref, k->first, x, err));
+        if (t) DQ_TRY(round_embedding(t, x, err));
         DQ_TRY(dq_calibrate_job_put_stream(j, k, err));
-        if (j->ref.act)
-            DQ_TRY(dq_reference_put(&j->ref, k->first, dq_calibrate_job_rows(j->x, k->batch.n_rows),
-                                    err));
     }
     return DQ_OK;
 }

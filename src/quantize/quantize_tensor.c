@@ -325,13 +325,29 @@ static void row_bytes(size_t bytes[DQ_MAX_PARTS], const dq_quantize_tensor *q)
     }
 }
 
+/* The grid of a group of n values from w on. */
+static dq_grid grid_of(const dq_quantize_tensor *q, const float *w, int64_t n)
+{
+    return q->one_scale ? q->grid : q->format->fit(w, n, &q->spec);
+}
+
+void dq_quantize_tensor_read_back(const dq_quantize_tensor *q, const float *w, float *got,
+                                  int8_t *codes)
+{
+    for (int64_t i = 0; !q->format && i < q->cols; i++) got[i] = stored_value(q, w[i]);
+    for (int64_t c = 0; q->format && c < q->cols; c += q->group_size) {
+        const int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
+        q->format->encode(codes + c, got + c, w + c, n, grid_of(q, w + c, n), &q->spec);
+    }
+}
+
 static void encode_row(const dq_quantize_tensor *q, const float *w, float *got, int8_t *codes,
                        uint8_t *const part[DQ_MAX_PARTS])
 {
     const dq_weight_format *f = q->format;
     for (int64_t c = 0, i = 0; c < q->cols; c += q->group_size, i++) {
         const int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
-        const dq_grid g = q->one_scale ? q->grid : f->fit(w + c, n, &q->spec);
+        const dq_grid g = grid_of(q, w + c, n);
         if (!q->one_scale) f->put(part, i, g, &q->spec);
         f->encode(codes + c, got + c, w + c, n, g, &q->spec);
     }

@@ -22,6 +22,10 @@ typedef struct dq_quantize_tensor {
 
 /* What it becomes, without data. */
 dq_weight dq_quantize_tensor_weight(const dq_quantize_tensor *q);
+/* After a scan: got[cols] are the values that a row w[cols] is read back with, once dq_quantize_tensor_write has stored it;
+ * codes[cols] is scratch. */
+void dq_quantize_tensor_read_back(const dq_quantize_tensor *q, const float *w, float *got,
+                                  int8_t *codes);
 
 /* Where a pass reports how far it is: source bytes done. Called by one thread at a time. */
 typedef struct dq_quantize_tick {
