@@ -251,6 +251,22 @@ static dq_status swallow(void *arg, int part, const void *p, size_t bytes, dq_er
     return DQ_OK;
 }
 
+/* What is read back row by row misses as much as what was written. */
+static void expect_read_back(const dq_quantize_tensor *q, const dq_quant_error *e)
+{
+    dq_quant_error again = {0, 0, 0};
+    float got[128];
+    int8_t codes[128];
+    assert_true(q->cols <= 128);
+    for (int64_t r = 0; r < q->rows; r++) {
+        const float *w = (const float *)q->t->data + r * q->cols;
+        dq_quantize_tensor_read_back(q, w, got, codes);
+        dq_quant_error_add(&again, w, got, q->cols);
+    }
+    assert_true(again.max_abs == e->max_abs);
+    assert_true(fabs(again.noise - e->noise) <= 1e-12 * e->noise);
+}
+
 static dq_quant_error error_of(const dq_tensor *t, const dq_quant_spec *s)
 {
     dq_quantize_tensor q = {.t = t, .rows = t->shape[0], .cols = t->shape[1], .spec = *s};
@@ -265,6 +281,7 @@ static dq_quant_error error_of(const dq_tensor *t, const dq_quant_spec *s)
     assert_int_equal(dq_quantize_tensor_scan(&q, &buffers, NULL, &err), DQ_OK);
     assert_int_equal(dq_quantize_tensor_write(&q, &buffers, &sink, &e, NULL, &err), DQ_OK);
     dq_quantize_tensor_buffers_free(&buffers);
+    expect_read_back(&q, &e);
     return e;
 }
 
