@@ -44,6 +44,7 @@ src/kv/kv_spec.h                        dq_evict_    the part of a spec that for
 src/kv/kv_spec.h                        dq_math_     the arithmetic that a spec goes with
 src/kv/logit_spec.h                     dq_logit_    one setting
 src/model/model_                        dq_model_    one model
+src/plan/                               dq_plan_     one way from a text to a recipe
 src/quantize/                           dq_quantize_ one way from tensors to a container
 src/stat/mean.h                         dq_stat_     what is said of paired values, percentiles
 src/tasks/icl_data.h                    dq_icl_      what kind_icl.h puts to a model
