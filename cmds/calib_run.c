@@ -43,18 +43,40 @@ dq_status dq_calib_run_check(dq_calib_run *c, const dq_quantize_settings *set, d
     return DQ_OK;
 }
 
+/* What a planned recipe says about its text: the part that it was measured with, so that the codes are those of the plan.
+ * Options go before it. */
+static dq_status read_plan(dq_calibrate_settings *s, const json_t *plan, dq_err *err)
+{
+    const json_t *calib = json_object_get(plan, "calib");
+    const int64_t none = 0;
+    int64_t tokens, ctx;
+    if (!calib) return DQ_OK;
+    DQ_TRY(dq_json_text(&s->sha256, calib, "sha256", NULL, err));
+    DQ_TRY(dq_json_int(&tokens, calib, "tokens", 1, INT64_MAX, &none, err));
+    DQ_TRY(dq_json_int(&ctx, calib, "ctx", 2, INT32_MAX, &none, err));
+    s->part = dq_calib_text_part(json_object_get(calib, "quarters"));
+    if (s->part == 0)
+        return dq_fail(err, DQ_DAMAGED,
+                       "key \"quarters\" has an unknown value (expected a list of "
+                       "numbers from 0 to 3)");
+    if (!s->tokens) s->tokens = tokens;
+    if (!s->ctx) s->ctx = ctx;
+    return DQ_OK;
+}
+
 dq_status dq_calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, const char *out,
                              int64_t threads, dq_err *err)
 {
     set->method_name = NULL; /* the method itself says it */
     if (!dq_calib_run_wanted(c)) return DQ_OK;
     DQ_TRY(dq_backend_open(&c->backend, "cpu", (int)threads, err));
-    const dq_calibrate_settings s = {.rule = rule_named(c->method),
-                                     .path = c->file,
-                                     .tokens = c->tokens,
-                                     .ctx = c->ctx,
-                                     .backend = c->backend,
-                                     .out = out};
+    dq_calibrate_settings s = {.rule = rule_named(c->method),
+                               .path = c->file,
+                               .tokens = c->tokens,
+                               .ctx = c->ctx,
+                               .backend = c->backend,
+                               .out = out};
+    if (read_plan(&s, set->plan, err) != DQ_OK) return dq_in(err, "plan of the recipe: calib: ");
     DQ_TRY(dq_calibrate_new(&c->calibrate, &s, err));
     set->method = dq_calibrate_method(c->calibrate);
     return DQ_OK;

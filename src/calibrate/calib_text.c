@@ -14,6 +14,7 @@ typedef struct piece {
     const int32_t *ids;
     int64_t n;
     bool starts; /* its document */
+    int32_t unit;
 } piece;
 
 typedef struct pieces {
@@ -22,7 +23,9 @@ typedef struct pieces {
     size_t cap;
 } pieces;
 
-static dq_status cut(pieces *p, const dq_doc_ids *doc, int64_t ctx, dq_arena *a, dq_err *err)
+/* unit: the document's, -1: each piece is one. */
+static dq_status cut(pieces *p, const dq_doc_ids *doc, int32_t unit, int64_t ctx, dq_arena *a,
+                     dq_err *err)
 {
     for (int64_t at = 0; at < doc->n; at += ctx) {
         const int64_t n = doc->n - at < ctx ? doc->n - at : ctx;
@@ -30,9 +33,20 @@ static dq_status cut(pieces *p, const dq_doc_ids *doc, int64_t ctx, dq_arena *a,
         piece *list = dq_grow(a, p->list, (size_t)p->n + 1, &p->cap, sizeof *list, err);
         if (!list) return err->code;
         p->list = list;
-        list[p->n++] = (piece){doc->ids + at, n, at == 0};
+        list[p->n] = (piece){doc->ids + at, n, at == 0, unit < 0 ? (int32_t)p->n : unit};
+        p->n++;
     }
     return DQ_OK;
+}
+
+/* Leaves the pieces of a part. */
+static void take_part(pieces *p, unsigned part)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        if (part >> p->list[i].unit % DQ_CALIB_TEXT_QUARTERS & 1) p->list[n++] = p->list[i];
+    }
+    p->n = n;
 }
 
 /* Pieces in even distances until `tokens` ids are there. */
@@ -47,31 +61,41 @@ static dq_status choose(dq_calib_text *out, const pieces *p, int64_t tokens, int
     }
     int32_t *ids = dq_alloc(a, (size_t)(total < tokens ? total : tokens), sizeof *ids, err);
     int64_t *cu = dq_alloc(a, (size_t)wanted + 1, sizeof *cu, err);
-    if (!ids || !cu) return err->code;
+    int32_t *unit = dq_alloc(a, (size_t)wanted, sizeof *unit, err);
+    if (!ids || !cu || !unit) return err->code;
     for (int64_t i = 0; i < wanted && out->n_ids < tokens; i++) {
         const piece *from = &p->list[i * p->n / wanted];
         const int64_t left = tokens - out->n_ids, n = from->n < left ? from->n : left;
         memcpy(ids + out->n_ids, from->ids, (size_t)n * sizeof *ids);
         if (bos >= 0 && !from->starts) ids[out->n_ids] = bos;
         out->n_ids += n;
+        unit[out->n_seq] = from->unit;
         cu[++out->n_seq] = out->n_ids;
     }
     out->ids = ids;
     out->cu = cu;
+    out->unit = unit;
     return DQ_OK;
 }
 
 static dq_status encode(dq_calib_text *out, const dq_docs *docs, const dq_tokenizer *t,
-                        const dq_model *m, int64_t tokens, dq_arena *a, dq_err *err)
+                        const dq_model *m, int64_t tokens, unsigned part, dq_arena *a, dq_err *err)
 {
+    const bool several = docs->n > 1;
     pieces p = {0};
     int n_before, n_after;
     dq_tokenizer_template(t, &n_before, &n_after);
     for (int64_t i = 0; i < docs->n; i++) {
         dq_doc_ids doc = {0};
         DQ_TRY(dq_windows_encode(&doc, t, &docs->doc[i], DQ_BOS_AUTO, m->vocab, a, err));
-        DQ_TRY(cut(&p, &doc, out->ctx, a, err));
+        DQ_TRY(cut(&p, &doc, several ? (int32_t)i : -1, out->ctx, a, err));
         out->found += doc.n;
+    }
+    out->n_units = several ? docs->n : p.n;
+    if (part != DQ_CALIB_TEXT_ALL) {
+        take_part(&p, part);
+        out->found = 0;
+        for (int64_t i = 0; i < p.n; i++) out->found += p.list[i].n;
     }
     if (p.n == 0) return dq_fail(err, DQ_DAMAGED, "holds no text to calibrate with");
     return choose(out, &p, tokens, n_before > 0 ? dq_tokenizer_bos(t) : -1, a, err);
@@ -90,7 +114,7 @@ static dq_status tokenizer_of(dq_tokenizer **out, const dq_model *m, dq_err *err
 }
 
 dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
-                             int64_t tokens, int64_t ctx, dq_arena *a, dq_err *err)
+                             int64_t tokens, int64_t ctx, unsigned part, dq_arena *a, dq_err *err)
 {
     char *text;
     size_t len;
@@ -112,7 +136,28 @@ dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_mode
     out->n_bad = docs.n_bad;
     out->first_bad = docs.first_bad;
     DQ_TRY(tokenizer_of(&t, m, err));
-    if (encode(out, &docs, t, m, out->requested, a, err) != DQ_OK) dq_in(err, "%s: ", path);
+    if (encode(out, &docs, t, m, out->requested, part, a, err) != DQ_OK) dq_in(err, "%s: ", path);
     dq_tokenizer_free(t);
     return err->code;
+}
+
+json_t *dq_calib_text_quarters(unsigned part)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < DQ_CALIB_TEXT_QUARTERS; i++) {
+        if (part >> i & 1) json_array_append_new(list, json_integer(i));
+    }
+    return list;
+}
+
+unsigned dq_calib_text_part(const json_t *quarters)
+{
+    unsigned part = 0;
+    for (size_t i = 0; i < json_array_size(quarters); i++) {
+        int64_t q = -1;
+        if (!dq_json_whole(&q, json_array_get(quarters, i)) || q < 0 || q >= DQ_CALIB_TEXT_QUARTERS)
+            return 0;
+        part |= 1u << q;
+    }
+    return part;
 }

@@ -8,12 +8,18 @@
 
 enum { DQ_CALIB_TEXT_SEQUENCES = 128, DQ_CALIB_TEXT_CTX = 2048 }; /* without other words */
 
+/* Parts of a text that share nothing: its units, documents of a file that has several, else pieces of `ctx` ids, are dealt in
+ * turn to four quarters; a part is the bits of its quarters. */
+enum { DQ_CALIB_TEXT_QUARTERS = 4, DQ_CALIB_TEXT_ALL = 15 };
+
 typedef struct dq_calib_text {
     const int32_t *ids; /* [n_ids] sequence by sequence */
     int64_t n_ids;
     const int64_t *cu;        /* [n_seq + 1] */
+    const int32_t *unit;      /* [n_seq] that a sequence is of, counted over the whole file */
     int64_t n_seq, ctx;       /* no sequence is longer than ctx */
-    int64_t found;            /* ids that the file has */
+    int64_t n_units;          /* of the file, whatever part is taken */
+    int64_t found;            /* ids that the part has */
     int64_t requested;        /* ids asked for */
     int64_t n_bad, first_bad; /* ill-formed UTF-8 */
     char sha256[65];          /* of the file */
@@ -22,9 +28,13 @@ typedef struct dq_calib_text {
 /* The documents of a file (documents.h: .jsonl of {"text"}, or one text) as the model's tokenizer and its template encode
  * them, each cut into pieces of `ctx` ids, the last one shorter; where the template begins with an id, so does every piece,
  * in place of its first id. Of more pieces than `tokens` ids ask for, as many are taken as give them (the last one is cut),
- * in even distances. ctx 0: min(2048, the model's positions); tokens 0: 128 * ctx. Memory in the arena. DQ_USAGE for a ctx
- * that the model has no positions for; DQ_DAMAGED for a file without text. */
+ * in even distances; of the quarters of `part` alone, not 0. ctx 0: min(2048, the model's positions); tokens 0: 128 * ctx. Memory in the arena. DQ_USAGE for a ctx
+ * that the model has no positions for; DQ_DAMAGED for a file, or a part of it, without text. */
 dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
-                             int64_t tokens, int64_t ctx, dq_arena *a, dq_err *err);
+                             int64_t tokens, int64_t ctx, unsigned part, dq_arena *a, dq_err *err);
+
+/* A part as JSON: [0, 2]. The other way: 0 for what is no such list. */
+json_t *dq_calib_text_quarters(unsigned part);
+unsigned dq_calib_text_part(const json_t *quarters);
 
 #endif

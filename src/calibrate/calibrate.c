@@ -194,7 +194,14 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
 {
     dq_calibrate *c = arg;
     const dq_calib_text *t = &c->text;
-    DQ_TRY(dq_calib_text_read(&c->text, c->set.path, m, c->set.tokens, c->set.ctx, c->arena, err));
+    DQ_TRY(dq_calib_text_read(&c->text, c->set.path, m, c->set.tokens, c->set.ctx, c->set.part,
+                              c->arena, err));
+    if (c->set.sha256 && strcmp(t->sha256, c->set.sha256) != 0)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: is not the text that the recipe was planned with (its SHA-256 is %.12s..., "
+            "expected %.12s...). Give that text, or take \"calib\" out of the recipe's plan.",
+            c->set.path, t->sha256, c->set.sha256);
     c->info.text = t;
     c->info.scratch_bytes =
         dq_activations_bytes(t->n_ids, m->dim, c->set.rule->aligns ? 2 : 1, widest(m));
@@ -213,7 +220,10 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
     json_object_set_new(o, "sequences", json_integer(t->n_seq));
     json_object_set_new(o, "ctx", json_integer(t->ctx));
     json_object_set_new(o, "damping", json_real(c->set.damping));
-    return json_object_size(o) == 6 ? DQ_OK : dq_fail(err, DQ_RESOURCE, "out of memory");
+    const bool all = c->set.part == DQ_CALIB_TEXT_ALL;
+    if (!all) json_object_set_new(o, "quarters", dq_calib_text_quarters(c->set.part));
+    return json_object_size(o) == (all ? 6 : 7) ? DQ_OK
+                                                : dq_fail(err, DQ_RESOURCE, "out of memory");
 }
 
 dq_status dq_calibrate_new(dq_calibrate **out, const dq_calibrate_settings *s, dq_err *err)
@@ -221,6 +231,7 @@ dq_status dq_calibrate_new(dq_calibrate **out, const dq_calibrate_settings *s, d
     dq_calibrate *c = *out = dq_block_new(1, sizeof *c, err);
     if (!c) return err->code;
     c->set = *s;
+    if (c->set.part == 0) c->set.part = DQ_CALIB_TEXT_ALL;
     if (c->set.damping == 0) c->set.damping = DQ_CALIBRATE_DAMPING;
     c->method = (dq_quantize_method){.name = s->rule->name, .begin = begin, .run = run, .arg = c};
     c->arena = dq_arena_new();

@@ -28,6 +28,8 @@ typedef struct dq_calibrate_settings {
     const dq_calibrate_rule *rule;
     const char *path;    /* of the calibration text */
     int64_t tokens, ctx; /* 0: the defaults of calib_text.h */
+    unsigned part;       /* of the text, calib_text.h; 0: all */
+    const char *sha256;  /* that the text must have; NULL: any */
     double damping;      /* share of the mean diagonal, 0: DQ_CALIBRATE_DAMPING */
     dq_backend *backend; /* one that computes in host memory; must outlive the run */
     const char *out;     /* beside which the scratch file is; NULL: nothing is run */
