@@ -82,6 +82,10 @@ const dq_payload *dq_container_payload(const dq_container *c, int64_t i); /* in 
 int dq_container_n_sources(const dq_container *c);
 const dq_source_file *dq_container_source_file(const dq_container *c, int i);
 
+/* SHA-256 of the lines "path sha256\n" of /index under /tensors, in path order: the same weights, whatever else a container
+ * says. From the index alone. */
+dq_status dq_container_weights_sha256(char hex[65], const dq_container *c, dq_err *err);
+
 /* Compares the payload's hash; scales must be finite too, those of absmax and asym not negative, and padding
  * bits zero. DQ_DAMAGED names the dataset. Pages are given back to the kernel on the way. */
 dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *err);

@@ -26,22 +26,34 @@ dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *e
     return err->code;
 }
 
-dq_status dq_container_check_index(const dq_container *c, dq_err *err)
+/* Of the lines "path sha256\n" of payloads below a folder; "": all. */
+static dq_status hash_rows(char hex[65], const dq_container *c, const char *folder, dq_err *err)
 {
-    char hex[65];
     dq_sha256 h;
-    DQ_TRY(dq_sha256_of(hex, c->index, (size_t)c->index_bytes, err));
-    if (strcmp(hex, c->index_sha256) != 0)
-        return damaged(c, "/index", "damaged: its SHA-256 is not that of /index_sha256", err);
     DQ_TRY(dq_sha256_begin(&h, err));
     for (int64_t i = 0; i < c->n_payloads; i++) {
         const dq_payload *p = &c->payload[i];
+        if (strncmp(p->path, folder, strlen(folder)) != 0) continue;
         dq_sha256_add(&h, p->path, strlen(p->path));
         dq_sha256_add(&h, " ", 1);
         dq_sha256_add(&h, p->sha256, 64);
         dq_sha256_add(&h, "\n", 1);
     }
-    DQ_TRY(dq_sha256_end(&h, hex, err));
+    return dq_sha256_end(&h, hex, err);
+}
+
+dq_status dq_container_weights_sha256(char hex[65], const dq_container *c, dq_err *err)
+{
+    return hash_rows(hex, c, "/tensors/", err);
+}
+
+dq_status dq_container_check_index(const dq_container *c, dq_err *err)
+{
+    char hex[65];
+    DQ_TRY(dq_sha256_of(hex, c->index, (size_t)c->index_bytes, err));
+    if (strcmp(hex, c->index_sha256) != 0)
+        return damaged(c, "/index", "damaged: its SHA-256 is not that of /index_sha256", err);
+    DQ_TRY(hash_rows(hex, c, "", err));
     if (strcmp(hex, c->info.content_sha256) != 0)
         return damaged(c, "/content_sha256", "is not the hash of the rows of /index", err);
     return DQ_OK;

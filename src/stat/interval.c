@@ -50,6 +50,27 @@ dq_interval dq_interval_t(double mean, double std_err, int64_t clusters)
     return (dq_interval){mean - half, mean + half};
 }
 
+double dq_interval_t_beyond(double share, int64_t df)
+{
+    double low = 0, high = 1;
+    while (dq_interval_t_tails(high, df) > share && high < 1e12) high *= 2;
+    for (int i = 0; i < 80; i++) {
+        const double middle = (low + high) / 2;
+        if (dq_interval_t_tails(middle, df) > share)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+dq_interval dq_interval_t_outside(double mean, double std_err, int64_t clusters, double share)
+{
+    if (clusters < 2 || isnan(std_err)) return dq_interval_none;
+    const double half = dq_interval_t_beyond(share, clusters - 1) * std_err;
+    return (dq_interval){mean - half, mean + half};
+}
+
 dq_interval dq_interval_share(int64_t k, int64_t n)
 {
     if (n < 1) return dq_interval_none;

@@ -16,9 +16,13 @@ extern const dq_interval dq_interval_none;
 /* Student's t with df >= 1: 97.5 % lie below dq_interval_t95, and dq_interval_t_tails(t) lie beyond -|t| and |t|. */
 double dq_interval_t95(int64_t df);
 double dq_interval_t_tails(double t, int64_t df);
+/* The t with dq_interval_t_tails(t) = share, for a share of 1e-9 or more. */
+double dq_interval_t_beyond(double share, int64_t df);
 
 /* Mean +- t95 standard errors over `clusters` independent pieces; none below two of them. */
 dq_interval dq_interval_t(double mean, double std_err, int64_t clusters);
+/* The same of which a share lies outside instead of 5 %. */
+dq_interval dq_interval_t_outside(double mean, double std_err, int64_t clusters, double share);
 /* A share, k of n: Wilson's score interval, which has a width for 0 and n of n as well. */
 dq_interval dq_interval_share(int64_t k, int64_t n);
 /* (up - down) / n of n pairs of which `up` went up and `down` went down: Tango's score interval (Statistics in

@@ -1,0 +1,237 @@
+/* cmd_plan: dq plan MODEL --calib FILE --budget B -o RECIPE.json
+ * SPDX-License-Identifier: MIT */
+#include "base/os.h"
+#include "cmds/cli/options.h"
+#include "cmds/cli/progress.h"
+#include "cmds/cli/version.h"
+#include "cmds/command.h"
+#include "cmds/plan_output.h"
+#include "cmds/recipe_options.h"
+#include "model/output_guard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+typedef struct request {
+    dq_logger logger;
+    const char *budget, *widths, *method;
+    int64_t trials, threads;
+    bool dry_run, json;
+    dq_recipe_options recipe;
+    dq_plan_settings set;
+    /* what runs */
+    dq_progress bar;
+    bool shown;
+} request;
+
+static const dq_usage usage = {
+    .name = "plan",
+    .synopsis = "MODEL --calib FILE --budget BUDGET -o RECIPE.json [options]",
+    .about =
+        "Finds out which tensor needs how many bits, and writes a recipe for dq quantize --recipe. "
+        "The documents of FILE (the sequences of a plain text) are dealt in turn to four quarters: "
+        "the "
+        "first and third calibrate, the second is searched with, the fourth decides. Each tensor "
+        "is "
+        "rounded alone at each width and the KL divergence to the model before measured; widths "
+        "are "
+        "allocated where they save most for their bits; whole models are quantized and "
+        "measured until the fewest bits are found that keep the budget; and that model is "
+        "measured on the fourth quarter, which the search has not seen. A budget of quality is met "
+        "when the upper end of the interval there is within it, else the plan steps back to more "
+        "bits "
+        "and says so. A further look at the unseen text has a wider interval. Where no "
+        "allocation meets the budget, the recipe that came nearest is written and the "
+        "exit status is 7.",
+    .examples =
+        "  dq plan model --calib train.jsonl --budget kld=0.01 -o recipe.json\n"
+        "  dq quantize model -o model.h5 --recipe recipe.json --calib train.jsonl\n"
+        "  dq plan model --calib train.jsonl --budget size=1.5GiB --ends -o recipe.json\n"
+        "  dq plan model --calib train.jsonl --budget ppl=1.005 --unseen test.jsonl -o r.json\n"
+        "  dq plan model --calib train.jsonl --budget bpw=4.2 --dry-run\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one MODEL"};
+
+static int ascending(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+static dq_status read_method(request *r, dq_err *err)
+{
+    const char *names[DQ_CALIBRATE_RULES];
+    for (int i = 0; i < DQ_CALIBRATE_RULES; i++) names[i] = dq_calibrate_rules[i].name;
+    const int rule = dq_options_word(r->method, "method", names, DQ_CALIBRATE_RULES, err);
+    if (rule < 0) return err->code;
+    r->set.rule = &dq_calibrate_rules[rule];
+    return DQ_OK;
+}
+
+static dq_status make_settings(request *r, dq_err *err)
+{
+    dq_plan_settings *s = &r->set;
+    DQ_TRY(dq_recipe_options_read(&s->set, &r->recipe, err));
+    DQ_TRY(read_method(r, err));
+    DQ_TRY(dq_options_ints(s->bits, &s->n_bits, DQ_PLAN_WIDTHS, r->widths, "widths", 2, 8, err));
+    qsort(s->bits, (size_t)s->n_bits, sizeof *s->bits, ascending);
+    if (!s->calib) return dq_fail(err, DQ_USAGE, "--calib FILE is missing.");
+    if (!r->budget)
+        return dq_fail(err, DQ_USAGE,
+                       "--budget is missing: kld=0.01, ppl=1.005, bpw=4.2 or size=1.5GiB.");
+    DQ_TRY(dq_plan_budget_parse(&s->budget, r->budget, err));
+    if (s->ends && (r->recipe.embed_bits || r->recipe.head_bits))
+        return dq_fail(err, DQ_USAGE,
+                       "--ends: plans the widths of embedding and head. Leave out --embed-bits and "
+                       "--head-bits, which fix them.");
+    if (!s->out && !r->dry_run)
+        return dq_fail(err, DQ_USAGE,
+                       "-o RECIPE.json is missing (or --dry-run to see what would be done).");
+    s->set.bits = s->bits[0];
+    s->set.logit = dq_logit_plain;
+    s->set.kv = dq_kv_config_plain;
+    s->set.dq_version = DQ_VERSION;
+    s->trials = (int)r->trials;
+    return DQ_OK;
+}
+
+/* ---- Progress ---- */
+
+static void stage(void *arg, const char *name)
+{
+    request *r = arg;
+    if (r->shown) dq_progress_end(&r->bar);
+    r->shown = true;
+    dq_progress_begin(&r->bar, &r->logger, name, 1);
+    dq_logger_note(&r->logger, "%s", name);
+}
+
+static void step(void *arg, double done, double total, const char *what)
+{
+    dq_progress_step(&((request *)arg)->bar, done, total, what);
+}
+
+/* ---- The run ---- */
+
+static void warn_text(request *r, const dq_plan *p)
+{
+    const dq_calib_text *t = &p->text[DQ_PLAN_CALIB];
+    if (t->n_bad)
+        dq_logger_warn(&r->logger,
+                       "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at "
+                       "byte %lld",
+                       r->set.calib, (long long)t->n_bad, (long long)t->first_bad);
+    if (t->n_ids < t->requested)
+        dq_logger_warn(&r->logger, "%s: gives %lld ids to calibrate with, %lld were asked for",
+                       r->set.calib, (long long)t->n_ids, (long long)t->requested);
+}
+
+static dq_status finish(request *r, dq_plan *p, dq_err *err)
+{
+    DQ_TRY(dq_plan_output_recipe(p, r->budget, err));
+    dq_plan_done(p);
+    DQ_TRY(r->json ? dq_plan_output_json(p, r->budget, &r->logger, err)
+                   : dq_plan_output_print(p, err));
+    return dq_plan_output_verdict(p, r->budget, err);
+}
+
+static dq_status run_plan(request *r, dq_err *err)
+{
+    dq_plan *p;
+    DQ_TRY(dq_plan_open(&p, &r->set, err));
+    warn_text(r, p);
+    if (r->dry_run) {
+        dq_plan_output_inputs(p);
+        dq_plan_output_work(p);
+    } else {
+        dq_plan_run(p, err);
+        if (r->shown) dq_progress_end(&r->bar);
+        if (err->code == DQ_OK) finish(r, p, err);
+    }
+    dq_plan_close(p);
+    return err->code;
+}
+
+static dq_status run(request *r, const char *model, dq_err *err)
+{
+    const dq_output out = {"-o", r->set.out, DQ_OUTPUT_JSON};
+    const char *inputs[3] = {model, r->set.calib, r->set.unseen};
+    r->set.model = model;
+    r->set.step = step;
+    r->set.stage = stage;
+    r->set.arg = r;
+    DQ_TRY(dq_output_guard_check(&out, 1, inputs, r->set.unseen ? 3 : 2, r->set.force, err));
+    DQ_TRY(dq_backend_open(&r->set.backend, "cpu", (int)r->threads, err));
+    run_plan(r, err);
+    dq_backend_close(r->set.backend);
+    return err->code;
+}
+
+dq_status dq_cmd_plan(int argc, char **argv, dq_err *err)
+{
+    request r = {.widths = "2,3,4,5,6,8", .method = "align", .trials = DQ_PLAN_TRIALS};
+    dq_plan_settings *s = &r.set;
+    const dq_opt opts[] = {
+        dq_opt_letter('o', dq_opt_text("output", "RECIPE.json", &s->out, "the recipe to write")),
+        dq_opt_text("budget", "BUDGET", &r.budget,
+                    "kld=NATS or ppl=RATIO, which the upper end of a 95 % interval on unseen text "
+                    "must keep "
+                    "with as few bits as possible; bpw=BITS of packed tensors, scales included, or "
+                    "size=BYTES of the container (1.5GiB, 700MB), with as little KLD as possible"),
+        dq_opt_heading("text:"),
+        dq_opt_text("calib", "FILE", &s->calib,
+                    "text that the model is to keep predicting: plain, or .jsonl of {\"text\"}"),
+        dq_opt_text("unseen", "FILE", &s->unseen,
+                    "decide with this text; the fourth quarter of --calib then is searched with"),
+        dq_opt_int("calib-tokens", "N", &s->tokens, 1, 1000000000000,
+                   "ids to calibrate with (default 128 sequences)"),
+        dq_opt_int("calib-ctx", "N", &s->ctx, 2, INT32_MAX,
+                   "ids of a sequence (default min(2048, the model's positions))"),
+        dq_opt_int("search-tokens", "N", &s->search_tokens, 4, 1000000000000,
+                   "ids to search with, and to decide with, at most (default 64 sequences each)"),
+        dq_opt_heading("weights:"),
+        dq_opt_text("widths", "LIST", &r.widths, "that a tensor may have (default 2,3,4,5,6,8)"),
+        dq_opt_flag("ends", &s->ends,
+                    "embedding and head get widths too, rounded to the nearest code"),
+        dq_opt_text("method", "NAME", &r.method,
+                    "align or gptq, as of dq quantize (default align)"),
+        dq_opt_text("group", "N", &r.recipe.group,
+                    "columns per scale, or row, or tensor (default 128)"),
+        dq_opt_text("scale", "MODE", &r.recipe.scale, dq_recipe_options_modes(&r.recipe)),
+        dq_opt_text("scale-dtype", "TYPE", &r.recipe.scale_dtype, "f16 or f32 (default f16)"),
+        dq_opt_bits("embed-bits", "N", &r.recipe.embed_bits,
+                    "fixed width of the embedding (default 16: not packed)"),
+        dq_opt_bits("head-bits", "N", &r.recipe.head_bits,
+                    "fixed width of a head of its own (default 16)"),
+        dq_opt_text("dense-type", "TYPE", &r.recipe.dense_type,
+                    "bf16, f16 or keep: of matrices that are not packed (default keep)"),
+        dq_opt_text("skip", "REGEX", &r.recipe.skip, "tensors whose name matches stay as they are"),
+        dq_opt_heading("running:"),
+        dq_opt_int("trials", "N", &r.trials, 1, DQ_PLAN_MAX_TRIALS,
+                   "whole models that the search may quantize (default 8)"),
+        dq_opt_flag("dry-run", &r.dry_run, "print parts, sizes and arithmetic, run nothing"),
+        dq_opt_flag("resume", &s->resume, "finish an interrupted run of the same command"),
+        dq_opt_flag("force", &s->force, "replace the recipe, and what an interrupted run left"),
+        dq_opt_int("threads", "N", &r.threads, 0, 4096,
+                   "0 for all processors (default 0); the result does not depend on it"),
+        dq_opt_flag("json", &r.json, "one JSON document (dq-plan/1) on stdout"),
+        DQ_LOGGER_OPTIONS(r.logger),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    if (args.help) return DQ_OK;
+    if (make_settings(&r, err) == DQ_OK && dq_logger_begin(&r.logger, "plan", err) == DQ_OK) {
+#ifdef _OPENMP
+        omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count());
+#endif
+        run(&r, args.item[0], err);
+        dq_logger_end(&r.logger);
+    }
+    dq_recipe_options_end(&r.recipe);
+    return err->code;
+}

@@ -1,0 +1,21 @@
+/* plan_output: what dq plan writes and prints: the recipe, the document, the tables and the sentences behind them.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_PLAN_OUTPUT_H
+#define DQ_PLAN_OUTPUT_H
+
+#include "cmds/cli/logger.h"
+#include "plan/plan.h"
+
+/* Before a run: parts of the text, tensors and sizes; with the arithmetic that sensitivities take. */
+void dq_plan_output_inputs(const dq_plan *p);
+void dq_plan_output_work(const dq_plan *p);
+/* Behind it: tables and verdict. */
+dq_status dq_plan_output_print(const dq_plan *p, dq_err *err);
+/* The recipe file, to p->set.out; the document dq-plan/1 on stdout. budget: as it was given. */
+dq_status dq_plan_output_recipe(const dq_plan *p, const char *budget, dq_err *err);
+dq_status dq_plan_output_json(const dq_plan *p, const char *budget, const dq_logger *logger,
+                              dq_err *err);
+/* DQ_GATE for a budget that was missed, with a sentence. */
+dq_status dq_plan_output_verdict(const dq_plan *p, const char *budget, dq_err *err);
+
+#endif

@@ -1,0 +1,127 @@
+/* plan: which bits each tensor of a model gets under a budget, measured.
+ *
+ * A text is dealt into three parts (calib_text.h). On the first, weights are calibrated; on the second, each tensor is rounded
+ * alone at each width (plan_probe.h), widths are allocated (plan_alloc.h), whole models are quantized and measured
+ * (plan_search.h). The third, which none of that has seen, decides: a budget of quality is met when the upper end of the
+ * interval there is within it. Looks at the third part are a fixed sequence, each next one dearer, and look j leaves
+ * 0.05 / 2^(j - 1) outside of its interval, so that over any number of looks the chance to accept what misses its
+ * budget is below 5 %.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_PLAN_H
+#define DQ_PLAN_H
+
+#include "plan/plan_probe.h"
+#include "quantize/quantize.h"
+
+typedef enum dq_plan_goal {
+    DQ_PLAN_KLD,  /* nats per id against the source, at most */
+    DQ_PLAN_PPL,  /* perplexity over that of the source, at most */
+    DQ_PLAN_BPW,  /* bits per weight of the packed tensors, scales included, at most */
+    DQ_PLAN_SIZE, /* bytes of the container, at most */
+    DQ_PLAN_GOALS
+} dq_plan_goal;
+extern const char *const dq_plan_goal_name[DQ_PLAN_GOALS]; /* "kld", ... */
+typedef struct dq_plan_budget {
+    dq_plan_goal goal;
+    double value;
+} dq_plan_budget;
+/* "kld=0.01", "ppl=1.005", "bpw=4.2", "size=1.5GiB" (B, KiB, MiB, GiB, kB, MB, GB). DQ_USAGE. */
+dq_status dq_plan_budget_parse(dq_plan_budget *out, const char *text, dq_err *err);
+
+enum { DQ_PLAN_TRIALS = 8, DQ_PLAN_LOOKS = 8, DQ_PLAN_SEQUENCES = 64 }; /* without other words */
+enum { DQ_PLAN_MAX_TRIALS = 40 };
+
+typedef struct dq_plan_settings {
+    const char *model, *calib;
+    const char *unseen; /* file of the third part; NULL: a quarter of calib */
+    const char *out;    /* beside which state, scratch and trials lie; NULL: nothing is run */
+    dq_plan_budget budget;
+    int bits[DQ_PLAN_WIDTHS], n_bits; /* that tensors may have, ascending */
+    bool ends;                        /* embedding and head too */
+    dq_quantize_settings set;         /* of weights but for `bits`, rules and method */
+    const dq_calibrate_rule *rule;
+    int64_t tokens, ctx;   /* of the first part: dq_calibrate_settings */
+    int64_t search_tokens; /* ids of the second and of the third part at most; 0: 64 sequences */
+    int trials;            /* whole models in the search at most */
+    dq_backend *backend;
+    bool resume, force; /* go on from a journal, or replace it */
+    void (*step)(void *arg, double done, double total, const char *what);
+    void (*stage)(void *arg, const char *name); /* before a stage; step begins anew */
+    void *arg;
+} dq_plan_settings;
+
+typedef enum dq_plan_text {
+    DQ_PLAN_CALIB,
+    DQ_PLAN_SEARCH,
+    DQ_PLAN_UNSEEN,
+    DQ_PLAN_TEXTS
+} dq_plan_text;
+extern const char *const dq_plan_text_name[DQ_PLAN_TEXTS]; /* "calibration", "search", "unseen" */
+
+/* A difference to the source on a part of the text. */
+typedef struct dq_plan_numbers {
+    dq_plan_sums sums;
+    dq_mean kld, loss; /* nats per id; loss: ln of the ratio of perplexities */
+} dq_plan_numbers;
+
+/* A whole model, quantized and measured. */
+typedef struct dq_plan_trial {
+    int *choice;   /* [n_tensors] options */
+    int64_t point; /* of the curve; -1: none */
+    int uniform;   /* width of all tensors that may have it; 0: mixed */
+    double bits_per_weight, predicted;
+    int64_t packed_bytes, file_bytes;
+    char weights_sha256[65];
+    dq_plan_numbers on[DQ_PLAN_TEXTS]; /* of the search and of the unseen text */
+    int look;                          /* at the unseen numbers for the budget, from 1; 0: none */
+    bool meets;                        /* what the look said */
+    dq_interval interval;              /* of what the budget is about, at that look */
+} dq_plan_trial;
+
+/* The plan beside a uniform width on the unseen text. */
+typedef struct dq_plan_rival {
+    int64_t trial;
+    dq_mean difference; /* KLD of the plan less its own */
+    dq_interval interval;
+} dq_plan_rival;
+
+typedef struct dq_plan {
+    dq_plan_settings set;
+    dq_model *model;
+    dq_calib_text text[DQ_PLAN_TEXTS];
+    unsigned part[DQ_PLAN_TEXTS];
+    dq_plan_tensor *tensor;
+    int64_t n_tensors, packed_params, other_bytes; /* of the container beside packed tensors */
+    dq_plan_item *item;
+    dq_plan_curve curve; /* n 0 until sensitivities are known */
+    dq_plan_trial trial[DQ_PLAN_MAX_TRIALS + DQ_PLAN_LOOKS + 4];
+    int64_t n_trials;
+    int64_t chosen; /* trial; -1: none yet */
+    bool met;       /* the budget */
+    int looks;
+    dq_plan_rival rival[2];
+    int n_rivals;
+    bool fell_back;              /* a mix was chosen first, and a uniform width is better */
+    int64_t n_resumed;           /* results taken from an earlier run */
+    struct dq_plan_state *state; /* private */
+    dq_arena *arena;
+} dq_plan;
+
+/* Opens model and texts and says what each tensor would cost. DQ_USAGE for budgets that no widths can meet, DQ_MISMATCH for a
+ * model without packable tensors, for a container, and for too little text. */
+dq_status dq_plan_open(dq_plan **out, const dq_plan_settings *s, dq_err *err);
+void dq_plan_close(dq_plan *p); /* NULL allowed */
+/* What sensitivities take, multiplications and additions. */
+double dq_plan_flop(const dq_plan *p);
+/* All of it. After DQ_STOPPED, and after other failures, what was found is in out.journal, and a plan with `resume` goes on
+ * from there to the same result. */
+dq_status dq_plan_run(dq_plan *p, dq_err *err);
+/* Drops the journal: what it holds is written elsewhere. */
+void dq_plan_done(dq_plan *p);
+/* Rules of a recipe that give these options; a new reference. */
+json_t *dq_plan_rules(const dq_plan *p, const int *choice);
+/* Bytes that a budget of size leaves for packed tensors. */
+double dq_plan_packed_budget(const dq_plan *p);
+double dq_plan_bits_per_weight(const dq_plan *p, double packed_bytes);
+
+#endif

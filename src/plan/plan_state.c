@@ -1,0 +1,231 @@
+/* plan_state: see plan_state.h. Lines are JSON: {"key"}, then {"tensor", "option", ...} and {"trial", ...} as they come. Reals
+ * have 17 digits, so that they come back to the last bit.
+ * SPDX-License-Identifier: MIT */
+#include "plan/plan_state.h"
+
+#include "base/file.h"
+#include "base/os.h"
+#include "base/sha256.h"
+#include "quantize/quantize_recipe.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The key ---- */
+
+static dq_status settings_key(json_t *o, const dq_plan *p, dq_err *err)
+{
+    const dq_plan_settings *s = &p->set;
+    json_t *recipe = NULL, *bits = json_array();
+    for (int i = 0; i < s->n_bits; i++) json_array_append_new(bits, json_integer(s->bits[i]));
+    json_object_set_new(o, "bits", bits);
+    json_object_set_new(o, "ends", json_boolean(s->ends));
+    json_object_set_new(o, "method", json_string(s->rule->name));
+    json_object_set_new(o, "tokens", json_integer(s->tokens));
+    DQ_TRY(dq_quantize_recipe_of(&recipe, &s->set, err));
+    json_object_set_new(o, "recipe", recipe);
+    return DQ_OK;
+}
+
+/* All that numbers depend on, as one hash. */
+static dq_status key_of(char hex[65], const dq_plan *p, dq_err *err)
+{
+    json_t *o = json_object();
+    char *text = NULL;
+    json_object_set_new(o, "version", json_string(p->set.set.dq_version));
+    json_object_set_new(o, "compiler", json_string(__VERSION__));
+    json_object_set_new(o, "cpu", json_integer(dq_os_cpu_features(NULL)));
+    json_object_set_new(o, "model", json_string(p->model->fingerprint));
+    for (int i = 0; i < DQ_PLAN_TEXTS; i++) {
+        const dq_calib_text *t = &p->text[i];
+        json_object_set_new(o, dq_plan_text_name[i],
+                            json_pack("[s, I, I, I, i]", t->sha256, (json_int_t)t->n_ids,
+                                      (json_int_t)t->n_seq, (json_int_t)t->ctx, (int)p->part[i]));
+    }
+    settings_key(o, p, err);
+    if (err->code == DQ_OK && dq_json_complete(err) == DQ_OK &&
+        dq_json_dump(&text, o, JSON_SORT_KEYS, err) == DQ_OK)
+        dq_sha256_of(hex, text, strlen(text), err);
+    free(text);
+    json_decref(o);
+    return err->code;
+}
+
+/* ---- Lines ---- */
+
+/* Takes the value. */
+static dq_status put_line(dq_plan *p, json_t *line, dq_err *err)
+{
+    char *text = NULL;
+    if (dq_json_complete(err) == DQ_OK && dq_json_dump(&text, line, JSON_COMPACT, err) == DQ_OK)
+        dq_journal_add(p->state->journal, text, strlen(text), err);
+    free(text);
+    json_decref(line);
+    return err->code;
+}
+
+dq_status dq_plan_state_put_probe(dq_plan *p, int64_t tensor, int option, dq_err *err)
+{
+    const dq_mean *m = &p->tensor[tensor].kld[option];
+    json_t *line = json_object();
+    json_object_set_new(line, "tensor", json_integer(tensor));
+    json_object_set_new(line, "option", json_integer(option));
+    json_object_set_new(line, "kld", json_real(m->value));
+    json_object_set_new(line, "stderr", isfinite(m->std_err) ? json_real(m->std_err) : json_null());
+    json_object_set_new(line, "clusters", json_integer(m->clusters));
+    return put_line(p, line, err);
+}
+
+static json_t *list_of(const double *x, int64_t n)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_real(x[i]));
+    return list;
+}
+
+/* "0213...": the options of a trial. */
+static char *choice_text(dq_plan *p, const int *choice, dq_err *err)
+{
+    char *text = dq_alloc(p->arena, (size_t)p->n_tensors + 1, 1, err);
+    for (int64_t i = 0; text && i < p->n_tensors; i++) text[i] = (char)('0' + choice[i]);
+    return text;
+}
+
+dq_status dq_plan_state_put_trial(dq_plan *p, const dq_plan_trial *t, dq_err *err)
+{
+    const char *choice = choice_text(p, t->choice, err);
+    if (!choice) return err->code;
+    json_t *line = json_object();
+    json_object_set_new(line, "trial", json_string(choice));
+    json_object_set_new(line, "packed_bytes", json_integer(t->packed_bytes));
+    json_object_set_new(line, "file_bytes", json_integer(t->file_bytes));
+    json_object_set_new(line, "weights_sha256", json_string(t->weights_sha256));
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
+        const dq_plan_sums *s = &t->on[i].sums;
+        json_t *o = json_object();
+        json_object_set_new(o, "kld", list_of(s->kld, s->n));
+        json_object_set_new(o, "loss", list_of(s->loss, s->n));
+        json_object_set_new(line, dq_plan_text_name[i], o);
+    }
+    return put_line(p, line, err);
+}
+
+static dq_status take_list(double *x, int64_t n, const json_t *o, const char *key, dq_err *err)
+{
+    const json_t *list = json_object_get(o, key);
+    if ((int64_t)json_array_size(list) != n)
+        return dq_fail(err, DQ_DAMAGED, "%zu numbers of \"%s\" (expected %lld)",
+                       json_array_size(list), key, (long long)n);
+    for (int64_t i = 0; i < n; i++) x[i] = json_number_value(json_array_get(list, (size_t)i));
+    return DQ_OK;
+}
+
+dq_status dq_plan_state_get_trial(bool *found, dq_plan *p, dq_plan_trial *t, dq_err *err)
+{
+    const char *choice = choice_text(p, t->choice, err), *sha;
+    if (!choice) return err->code;
+    const json_t *line = json_object_get(p->state->kept, choice);
+    *found = line != NULL;
+    if (!line) return DQ_OK;
+    DQ_TRY(dq_json_int(&t->packed_bytes, line, "packed_bytes", 0, INT64_MAX, NULL, err));
+    DQ_TRY(dq_json_int(&t->file_bytes, line, "file_bytes", 0, INT64_MAX, NULL, err));
+    DQ_TRY(dq_json_text(&sha, line, "weights_sha256", NULL, err));
+    if (strlen(sha) != 64) return dq_fail(err, DQ_DAMAGED, "\"%s\" is no SHA-256", sha);
+    memcpy(t->weights_sha256, sha, 65);
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
+        const json_t *o = json_object_get(line, dq_plan_text_name[i]);
+        DQ_TRY(take_list(t->on[i].sums.kld, t->on[i].sums.n, o, "kld", err));
+        DQ_TRY(take_list(t->on[i].sums.loss, t->on[i].sums.n, o, "loss", err));
+    }
+    p->n_resumed++;
+    return DQ_OK;
+}
+
+static dq_status take_probe(dq_plan *p, const json_t *line, dq_err *err)
+{
+    const double none = (double)NAN;
+    int64_t tensor, option;
+    dq_mean m;
+    DQ_TRY(dq_json_int(&tensor, line, "tensor", 0, p->n_tensors - 1, NULL, err));
+    DQ_TRY(dq_json_int(&option, line, "option", 0, p->tensor[tensor].n - 1, NULL, err));
+    DQ_TRY(dq_json_float(&m.value, line, "kld", NULL, err));
+    DQ_TRY(dq_json_float(&m.std_err, line, "stderr", &none, err));
+    DQ_TRY(dq_json_int(&m.clusters, line, "clusters", 0, INT64_MAX, NULL, err));
+    p->tensor[tensor].kld[option] = m;
+    p->tensor[tensor].known[option] = true;
+    p->n_resumed++;
+    return DQ_OK;
+}
+
+static dq_status take_lines(dq_plan *p, const dq_journal_lines *found, const char *key, dq_err *err)
+{
+    for (int64_t i = 0; err->code == DQ_OK && i < found->n; i++) {
+        json_t *line = NULL;
+        const char *trial = NULL, *was = NULL;
+        DQ_TRY(dq_json_parse(&line, found->text[i], strlen(found->text[i]), p->state->path, err));
+        trial = json_string_value(json_object_get(line, "trial"));
+        was = json_string_value(json_object_get(line, "key"));
+        if (i == 0 && (!was || strcmp(was, key) != 0))
+            dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_REPEAT_OR_FORCE},
+                         "%s: was begun with another model, text or settings.", p->state->path);
+        else if (trial)
+            json_object_set(p->state->kept, trial, line);
+        else if (i > 0)
+            take_probe(p, line, err);
+        json_decref(line);
+    }
+    return err->code;
+}
+
+static dq_status go_on(dq_plan *p, const char *key, dq_err *err)
+{
+    dq_plan_state *s = p->state;
+    dq_journal_lines found;
+    DQ_TRY(dq_journal_resume(&s->journal, s->path, DQ_JOURNAL_CUT, &found, p->arena, err));
+    if (found.n > 0) return take_lines(p, &found, key, err);
+    return put_line(p, json_pack("{s: s}", "key", key), err);
+}
+
+dq_status dq_plan_state_begin(dq_plan *p, dq_err *err)
+{
+    char key[65];
+    dq_plan_state *s = p->state = dq_alloc(p->arena, 1, sizeof *s, err);
+    if (!s) return err->code;
+    s->kept = json_object();
+    s->path = dq_textf(p->arena, err, "%s.journal", p->set.out);
+    if (!s->path) return err->code;
+    DQ_TRY(key_of(key, p, err));
+    if (p->set.resume && dq_file_exists(s->path)) return go_on(p, key, err);
+    if (dq_file_exists(s->path) && !p->set.force)
+        return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_RESUME_OR_FORCE},
+                            "%s: an interrupted run left it.", s->path);
+    DQ_TRY(dq_journal_new(&s->journal, s->path, err));
+    return put_line(p, json_pack("{s: s}", "key", key), err);
+}
+
+void dq_plan_state_end(dq_plan *p, bool done)
+{
+    if (!p->state) return;
+    dq_journal_close(p->state->journal, done);
+    json_decref(p->state->kept);
+    p->state = NULL;
+}
+
+dq_status dq_plan_state_room(dq_plan *p, dq_plan_trial *t, dq_err *err)
+{
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
+        dq_plan_sums *s = &t->on[i].sums;
+        const dq_calib_text *text = &p->text[i];
+        int64_t *ids = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *ids, err);
+        s->kld = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *s->kld, err);
+        s->loss = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *s->loss, err);
+        if (err->code != DQ_OK) return err->code;
+        for (int64_t k = 0; k < text->n_seq; k++) {
+            if (k == 0 || text->unit[k] != text->unit[k - 1]) s->n++;
+            ids[s->n - 1] += text->cu[k + 1] - text->cu[k] - 1;
+        }
+        s->ids = ids;
+    }
+    return DQ_OK;
+}

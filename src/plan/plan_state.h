@@ -1,0 +1,27 @@
+/* plan_state: what a plan has found, in a journal beside its output, so that a later run goes on from it to the same numbers.
+ * The first line names all that numbers depend on; the budget is not among it.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_PLAN_STATE_H
+#define DQ_PLAN_STATE_H
+
+#include "base/journal.h"
+#include "plan/plan.h"
+
+typedef struct dq_plan_state {
+    dq_journal *journal;
+    char *path;
+    json_t *kept; /* {KEY: result} of trials */
+} dq_plan_state;
+
+/* Opens the journal, and takes over what an earlier run has found. DQ_FILE for one that is there, where nothing is to be
+ * resumed; DQ_MISMATCH for one of other inputs or settings. */
+dq_status dq_plan_state_begin(dq_plan *p, dq_err *err);
+void dq_plan_state_end(dq_plan *p, bool done);
+dq_status dq_plan_state_put_probe(dq_plan *p, int64_t tensor, int option, dq_err *err);
+/* A trial's results go in and come back by its choice; *found: whether they were there. */
+dq_status dq_plan_state_put_trial(dq_plan *p, const dq_plan_trial *t, dq_err *err);
+dq_status dq_plan_state_get_trial(bool *found, dq_plan *p, dq_plan_trial *t, dq_err *err);
+/* Room for the sums of a trial. */
+dq_status dq_plan_state_room(dq_plan *p, dq_plan_trial *t, dq_err *err);
+
+#endif

@@ -1,0 +1,112 @@
+/* plan_trial: see plan_trial.h. The container is made by the code that makes the user's, and read back as any model is.
+ * SPDX-License-Identifier: MIT */
+#include "plan/plan_trial.h"
+
+#include "base/file.h"
+#include "plan/plan_state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static dq_status means_of(dq_plan_trial *t, dq_err *err)
+{
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
+        dq_plan_numbers *n = &t->on[i];
+        DQ_TRY(dq_plan_part_mean(&n->kld, n->sums.kld, n->sums.ids, n->sums.n, err));
+        DQ_TRY(dq_plan_part_mean(&n->loss, n->sums.loss, n->sums.ids, n->sums.n, err));
+    }
+    return DQ_OK;
+}
+
+static dq_status measure(dq_plan_trial *t, dq_plan_trials *parts, const char *path, dq_err *err)
+{
+    dq_model *m = NULL;
+    if (dq_model_open(&m, path, err) == DQ_OK && dq_model_check_weights(m, err) == DQ_OK) {
+        const dq_plan_other other = {.m = m, .embed = &m->embed, .head = &m->head};
+        dq_container_weights_sha256(t->weights_sha256, m->container, err);
+        for (int i = DQ_PLAN_SEARCH; err->code == DQ_OK && i < DQ_PLAN_TEXTS; i++)
+            dq_plan_part_measure(&t->on[i].sums, &parts->part[i], &other, err);
+    }
+    dq_model_close(m);
+    return err->code;
+}
+
+static dq_status quantize(dq_plan *p, dq_plan_trial *t, const char *path, dq_err *err)
+{
+    dq_quantize_settings set = p->set.set;
+    const dq_calibrate_settings how = {.rule = p->set.rule,
+                                       .path = p->set.calib,
+                                       .tokens = p->set.tokens,
+                                       .ctx = p->text[DQ_PLAN_CALIB].ctx,
+                                       .part = p->part[DQ_PLAN_CALIB],
+                                       .backend = p->set.backend,
+                                       .out = path};
+    const dq_quantize_progress progress = {p->set.step, p->set.arg};
+    dq_calibrate *c = NULL;
+    dq_quantizer *q = NULL;
+    json_t *rules = dq_plan_rules(p, t->choice);
+    set.rules = rules;
+    if (dq_calibrate_new(&c, &how, err) == DQ_OK) {
+        set.method = dq_calibrate_method(c);
+        if (dq_quantize_open(&q, p->set.model, &set, err) == DQ_OK &&
+            dq_quantize_write(q, path, true, false, &progress, err) == DQ_OK) {
+            t->packed_bytes = dq_quantize_result(q)->packed_bytes;
+            t->file_bytes = dq_quantize_result(q)->file_bytes;
+        }
+    }
+    dq_quantize_close(q);
+    dq_calibrate_free(c);
+    json_decref(rules);
+    return err->code;
+}
+
+/* The container and what an interrupted run leaves of it. */
+static void remove_all(const char *path)
+{
+    static const char *const behind[] = {"", ".partial", ".journal"};
+    char name[4096];
+    dq_err ignored = {0};
+    for (int i = 0; i < 3; i++) {
+        if (snprintf(name, sizeof name, "%s%s", path, behind[i]) < (int)sizeof name)
+            dq_file_remove(name, &ignored);
+    }
+}
+
+static dq_status make(dq_plan *p, dq_plan_trials *parts, dq_plan_trial *t, dq_err *err)
+{
+    const char *path = dq_textf(p->arena, err, "%s.trial.h5", p->set.out);
+    const char *stage =
+        dq_textf(p->arena, err, "trial of %.3f bits per weight",
+                 dq_plan_bits_per_weight(p, dq_plan_alloc_cost(&p->curve, t->choice)));
+    if (!path || !stage) return err->code;
+    if (p->set.stage) p->set.stage(p->set.arg, stage);
+    if (quantize(p, t, path, err) == DQ_OK) measure(t, parts, path, err);
+    remove_all(path);
+    return err->code == DQ_OK ? dq_plan_state_put_trial(p, t, err) : err->code;
+}
+
+dq_status dq_plan_trial_of(int64_t *out, dq_plan *p, dq_plan_trials *parts, const int *choice,
+                           int64_t point, int uniform, dq_err *err)
+{
+    const size_t bytes = (size_t)p->n_tensors * sizeof *choice;
+    bool found;
+    for (*out = 0; *out < p->n_trials; (*out)++) {
+        dq_plan_trial *t = &p->trial[*out];
+        if (memcmp(t->choice, choice, bytes) != 0) continue;
+        if (point >= 0) t->point = point;
+        if (uniform) t->uniform = uniform;
+        return DQ_OK;
+    }
+    dq_plan_trial t = {.point = point, .uniform = uniform};
+    t.choice = dq_alloc(p->arena, (size_t)p->n_tensors, sizeof *t.choice, err);
+    if (!t.choice) return err->code;
+    memcpy(t.choice, choice, bytes);
+    t.predicted = dq_plan_alloc_loss(&p->curve, choice);
+    DQ_TRY(dq_plan_state_room(p, &t, err));
+    DQ_TRY(dq_plan_state_get_trial(&found, p, &t, err));
+    if (!found) DQ_TRY(make(p, parts, &t, err));
+    t.bits_per_weight = dq_plan_bits_per_weight(p, (double)t.packed_bytes);
+    DQ_TRY(means_of(&t, err));
+    p->trial[p->n_trials++] = t;
+    return DQ_OK;
+}

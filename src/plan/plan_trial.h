@@ -1,0 +1,19 @@
+/* plan_trial: a whole model with given widths, quantized by the method into a container beside the output, measured on the search
+ * text and on the unseen one, and removed.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_PLAN_TRIAL_H
+#define DQ_PLAN_TRIAL_H
+
+#include "plan/plan.h"
+
+/* The parts of the text with the source's answers. */
+typedef struct dq_plan_trials {
+    dq_plan_part part[DQ_PLAN_TEXTS]; /* search and unseen */
+} dq_plan_trials;
+
+/* Index in p->trial of the trial of a choice, which is copied; made where there is none. point: of the curve, -1: none;
+ * uniform: a width, 0: mixed. Numbers of the unseen text are there and not looked at. */
+dq_status dq_plan_trial_of(int64_t *out, dq_plan *p, dq_plan_trials *parts, const int *choice,
+                           int64_t point, int uniform, dq_err *err);
+
+#endif
