@@ -33,6 +33,9 @@ typedef struct request {
     dq_calib_run calib;
     bool dry_run, print_recipe, resume, force, json, tensors;
     dq_quantize_settings set;
+    const char
+        *planned; /* SHA-256 of the weights that the recipe's plan measured; NULL: it has no plan */
+    bool as_planned; /* these are the weights */
 } request;
 
 static const dq_usage usage = {
@@ -185,6 +188,10 @@ static void print_summary(const request *r, const dq_quantizer *q)
     printf("payload            %s\n", dq_table_size_text(b, sizeof b, i->weight_bytes));
     dq_calib_run_print(&r->calib);
     if (r->dry_run) return;
+    if (r->planned)
+        printf("as planned         %s\n", r->as_planned
+                                              ? "yes, the weights that the plan measured"
+                                              : "no, other weights than the plan measured");
     if (i->n_resumed) printf("taken over         %lld payloads\n", (long long)i->n_resumed);
     if (worst_of(q, &worst) && isfinite(worst.sqnr_db))
         printf("worst SQNR         %.2f dB (%s)\n", worst.sqnr_db, worst.name);
@@ -248,10 +255,34 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
         json_array_append_new(rows, row_json(&row));
     }
     json_object_set_new(out, "rows", rows);
+    if (r->planned && !r->dry_run)
+        json_object_set_new(out, "as_planned", json_boolean(r->as_planned));
     dq_calib_run_json(&r->calib, out);
     json_array_append_new(json_object_get(doc, "results"), out);
     if (err->code == DQ_OK) return dq_document_print(doc, err);
     json_decref(doc);
+    return err->code;
+}
+
+/* Whether the container has the weights that its plan measured. */
+static dq_status check_plan(request *r, dq_err *err)
+{
+    char sha[65];
+    dq_container *c;
+    r->planned = json_string_value(json_object_get(r->set.plan, "weights_sha256"));
+    if (!r->planned) return DQ_OK;
+    DQ_TRY(dq_container_open(&c, r->out, err));
+    if (dq_container_weights_sha256(sha, c, err) == DQ_OK) {
+        r->as_planned = strcmp(sha, r->planned) == 0;
+        if (!r->as_planned)
+            dq_logger_warn(
+                &r->logger,
+                "%s: other weights than those that the recipe's plan measured, so what it "
+                "promises was not measured; with its options, its text and the "
+                "version of dq and the kind of processor that made it, they are the same",
+                r->out);
+    }
+    dq_container_close(c);
     return err->code;
 }
 
@@ -292,6 +323,7 @@ static dq_status run(request *r, const char *model, dq_err *err)
         dq_quantize_write(q, r->out, r->force, r->resume, &p, err);
         dq_progress_end(&bar);
         if (err->code == DQ_OK) dq_calib_run_report(&r->calib, &r->logger);
+        if (err->code == DQ_OK) check_plan(r, err);
         if (i->n_wide)
             dq_logger_warn(&r->logger,
                            "%lld tensors have scales that f16 cannot hold; theirs are f32",

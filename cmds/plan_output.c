@@ -176,7 +176,7 @@ static json_t *plan_json(const dq_plan *p, const char *budget)
     json_object_set_new(o, "model_fingerprint", json_string(p->model->fingerprint));
     json_object_set_new(o, "calib", calib_json(p));
     json_object_set_new(o, "texts", texts_json(p));
-    json_object_set_new(o, "looks", json_integer(p->looks));
+    json_object_set_new(o, "looks", json_integer(p->n_look));
     json_object_set_new(o, "result", trial_json(p, p->chosen));
     json_object_set_new(o, "uniform", rivals_json(p));
     json_object_set_new(o, "uniform_was_better", json_boolean(p->fell_back));
@@ -285,7 +285,7 @@ void dq_plan_output_work(const dq_plan *p)
     printf("sensitivities      %lld of a tensor at a width, about %.3g GFLOP in all\n",
            (long long)options, dq_plan_flop(p) / 1e9);
     printf("whole models       at most %d in the search, %d behind it, each a quantization\n",
-           p->set.trials, DQ_PLAN_LOOKS + 2);
+           p->set.trials, DQ_PLAN_MAX_LOOK + 2);
     printf("scratch            %s beside the output, and a container\n",
            dq_table_size_text(a, sizeof a, scratch));
 }
@@ -408,8 +408,8 @@ static void print_result(const dq_plan *p)
            "(%.5f to %.5f)\n",
            n->kld.value, n->kld.std_err, 100 * (1 - outside), k.low, k.high, exp(n->loss.value),
            exp(l.low), exp(l.high));
-    printf("looks at it        %d%s\n", p->looks,
-           p->looks > 1 ? ", the intervals widened for each; earlier ones missed the budget" : "");
+    printf("looks at it        %d%s\n", p->n_look,
+           p->n_look > 1 ? ", the intervals widened for each; earlier ones missed the budget" : "");
 }
 
 dq_status dq_plan_output_print(const dq_plan *p, dq_err *err)
@@ -437,6 +437,6 @@ dq_status dq_plan_output_verdict(const dq_plan *p, const char *budget, dq_err *e
         err, DQ_GATE,
         "budget %s: missed after %d looks at the unseen text; the recipe in %s has what came "
         "nearest, %.3f bits per weight, where the upper end is %.5f",
-        budget, p->looks, p->set.out, t->bits_per_weight,
+        budget, p->n_look, p->set.out, t->bits_per_weight,
         ratio ? exp(t->interval.high) : t->interval.high);
 }

@@ -129,7 +129,7 @@ check_words() {
             literal = substr(rest, RSTART, RLENGTH)
             rest = substr(rest, RSTART + RLENGTH)
             if (literal ~ /--[a-z]/ ||
-                literal ~ /[^a-z]dq (bench|doctor|eval|export|info|logits|quantize|report|stats|tokenize|verify)[^a-z_]/)
+                literal ~ /[^a-z]dq (bench|doctor|eval|export|info|logits|plan|quantize|report|stats|tokenize|verify)[^a-z_]/)
                 print FILENAME ":" FNR ": names an option or a command; only cmds may"
         }
     }' $(files | grep -v '^cmds/'))

@@ -28,7 +28,7 @@ typedef struct dq_plan_budget {
 /* "kld=0.01", "ppl=1.005", "bpw=4.2", "size=1.5GiB" (B, KiB, MiB, GiB, kB, MB, GB). DQ_USAGE. */
 dq_status dq_plan_budget_parse(dq_plan_budget *out, const char *text, dq_err *err);
 
-enum { DQ_PLAN_TRIALS = 8, DQ_PLAN_LOOKS = 8, DQ_PLAN_SEQUENCES = 64 }; /* without other words */
+enum { DQ_PLAN_TRIALS = 8, DQ_PLAN_MAX_LOOK = 8, DQ_PLAN_SEQUENCES = 64 }; /* without other words */
 enum { DQ_PLAN_MAX_TRIALS = 40 };
 
 typedef struct dq_plan_settings {
@@ -94,11 +94,11 @@ typedef struct dq_plan {
     int64_t n_tensors, packed_params, other_bytes; /* of the container beside packed tensors */
     dq_plan_item *item;
     dq_plan_curve curve; /* n 0 until sensitivities are known */
-    dq_plan_trial trial[DQ_PLAN_MAX_TRIALS + DQ_PLAN_LOOKS + 4];
+    dq_plan_trial trial[DQ_PLAN_MAX_TRIALS + DQ_PLAN_MAX_LOOK + 4];
     int64_t n_trials;
     int64_t chosen; /* trial; -1: none yet */
     bool met;       /* the budget */
-    int looks;
+    int n_look;
     dq_plan_rival rival[2];
     int n_rivals;
     bool fell_back;              /* a mix was chosen first, and a uniform width is better */

@@ -135,8 +135,8 @@ static bool look(dq_plan *p, int64_t trial)
 {
     dq_plan_trial *t = &p->trial[trial];
     if (t->look == 0) {
-        t->look = ++p->looks;
-        t->interval = interval_of(p, &t->on[DQ_PLAN_UNSEEN], 0.05 / ldexp(1, p->looks - 1));
+        t->look = ++p->n_look;
+        t->interval = interval_of(p, &t->on[DQ_PLAN_UNSEEN], 0.05 / ldexp(1, p->n_look - 1));
         t->meets = !is_quality(p) || t->interval.high <= limit_of(p);
     }
     return t->meets;
@@ -178,7 +178,7 @@ static dq_status choose_by_quality(job *j, dq_err *err)
     DQ_TRY(try_point(&trial, j, point, err));
     if (kept) DQ_TRY(prefer_uniform(&trial, j, point, err));
     p->met = look(p, trial);
-    while (!p->met && p->looks < DQ_PLAN_LOOKS) {
+    while (!p->met && p->n_look < DQ_PLAN_MAX_LOOK) {
         /* behind a uniform width comes the point that the search gave */
         if (p->trial[trial].point >= 0) point = dq_plan_search_next(&p->curve, point);
         if (point < 0) break;

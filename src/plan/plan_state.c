@@ -212,7 +212,7 @@ void dq_plan_state_end(dq_plan *p, bool done)
     p->state = NULL;
 }
 
-dq_status dq_plan_state_room(dq_plan *p, dq_plan_trial *t, dq_err *err)
+dq_status dq_plan_state_alloc(dq_plan *p, dq_plan_trial *t, dq_err *err)
 {
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
         dq_plan_sums *s = &t->on[i].sums;

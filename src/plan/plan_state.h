@@ -22,6 +22,6 @@ dq_status dq_plan_state_put_probe(dq_plan *p, int64_t tensor, int option, dq_err
 dq_status dq_plan_state_put_trial(dq_plan *p, const dq_plan_trial *t, dq_err *err);
 dq_status dq_plan_state_get_trial(bool *found, dq_plan *p, dq_plan_trial *t, dq_err *err);
 /* Room for the sums of a trial. */
-dq_status dq_plan_state_room(dq_plan *p, dq_plan_trial *t, dq_err *err);
+dq_status dq_plan_state_alloc(dq_plan *p, dq_plan_trial *t, dq_err *err);
 
 #endif

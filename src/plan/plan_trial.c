@@ -102,7 +102,7 @@ dq_status dq_plan_trial_of(int64_t *out, dq_plan *p, dq_plan_trials *parts, cons
     if (!t.choice) return err->code;
     memcpy(t.choice, choice, bytes);
     t.predicted = dq_plan_alloc_loss(&p->curve, choice);
-    DQ_TRY(dq_plan_state_room(p, &t, err));
+    DQ_TRY(dq_plan_state_alloc(p, &t, err));
     DQ_TRY(dq_plan_state_get_trial(&found, p, &t, err));
     if (!found) DQ_TRY(make(p, parts, &t, err));
     t.bits_per_weight = dq_plan_bits_per_weight(p, (double)t.packed_bytes);

@@ -46,7 +46,7 @@ typedef struct dq_quantize_settings {
     dq_dense_type dense_type;
     /* JSON of schema dq-recipe/1, the caller's; NULL: none. rules: an array of
      * {"match": REGEX or "name": TENSOR, "bits": 2..8 or 16, "group": optional, "scale": optional}; the last
-     * that matches a tensor decides about it, before `skip`. plan and comment are stored and not read. */
+     * that matches a tensor decides about it, before `skip`. plan and comment are stored and not read here. */
     const json_t *rules, *plan, *comment;
     dq_logit_spec logit; /* stored for evaluation */
     dq_kv_config kv;     /* stored for evaluation too */

@@ -158,6 +158,7 @@ static void test_t(void **state)
                 {250, 1.969498393421185}, {1000, 1.962339080826408}, {10041, 1.960200271000866}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++)
         near(dq_interval_t95(want[i].df), want[i].t, 1e-8);
+        near(dq_interval_t_beyond(0.05, want[i].df), want[i].t, 1e-6);
     near(dq_interval_t_tails(2, 5), 0.10193947883, 1e-10);
     near(dq_interval_t_tails(-0.5, 1), 0.704832764699, 1e-10);
     near(dq_interval_t_tails(3.3, 40), 0.00203881222245, 1e-10);

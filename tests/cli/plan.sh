@@ -1,0 +1,97 @@
+# plan.sh: dq plan, and that quantize makes what it measured; sourced by run.sh.
+cp "$repo/calib/pair/text.txt" text.txt
+set -- plan "diff model" --calib text.txt --calib-ctx 96 --calib-tokens 500 --search-tokens 400 --widths 2,4 --threads 1
+
+# what is missing or cannot be
+try 2 "[-]-calib FILE is missing" plan "diff model" --budget kld=0.1 -o r.json
+try 2 "[-]-budget is missing" "$@" -o r.json
+try 2 "RECIPE.json is missing" "$@" --budget kld=0.1
+for b in 0.01 kld kld=0 kld=-1 kld=0.1x ppl=1 ppl=0.9 bpw=0 size=1TB size=nan kl=0.1; do
+    try 2 "[-]-budget: expected kld=NATS (above 0), ppl=RATIO (above 1), bpw=BITS or size=BYTES" "$@" -o r.json --budget $b
+done
+try 2 "[-]-budget: 2 bits per weight is less than the least that these widths give, 2.139" "$@" -o r.json --budget bpw=2
+try 2 "[-]-budget: 1000 bytes is less than the least that these widths give, [0-9]*[.]" "$@" -o r.json --budget size=1kB
+try 2 "[-]-widths" "$@" -o r.json --budget kld=0.1 --widths 2,9
+try 2 "[-]-ends: plans the widths" "$@" -o r.json --budget kld=0.1 --ends --embed-bits 4
+try 2 "[-]-method" "$@" -o r.json --budget kld=0.1 --method nearest
+try 4 "no tensor is to be packed" "$@" -o r.json --budget kld=0.1 --skip proj
+try 4 "is the text that is calibrated with" "$@" -o r.json --budget kld=0.1 --unseen text.txt
+try 6 "gone.txt" "$@" -o r.json --budget kld=0.1 --unseen gone.txt
+printf 'a cold hare hears above the field slowly .' >little.txt
+try 4 "little.txt: too little text: the search part has 0 of its 1 documents or sequences of 96 ids, and an error needs 2. Give at least 8" \
+    plan "diff model" --calib little.txt --calib-ctx 96 --budget kld=0.1 -o r.json
+: >little.txt
+try 3 "little.txt: holds no text" plan "diff model" --calib little.txt --budget kld=0.1 -o r.json
+try 0 "content SHA-256" quantize "diff model" -o c.h5
+try 4 "container" plan c.h5 --calib text.txt --budget kld=0.1 -o r.json
+absent r.json r.json.journal
+
+# a dry run says what it would take
+try 0 "calibration  *500 ids in 6 sequences of at most 96, of text.txt: quarters 1 and 3" "$@" --budget bpw=3 --dry-run
+try 0 "sensitivities  *28 of a tensor at a width, about [0-9.]* GFLOP" "$@" --budget bpw=3 --dry-run
+absent r.json r.json.journal
+
+# a budget of size: within it, and quantize gives the weights that were measured, however many threads there are
+try 0 "budget  *met" "$@" --budget bpw=3 -o r.json
+grep -q "looks at it  *1" "$top/out" || complain "plan: not one look for a budget of size"
+grep -q "against uniform 2 .*: the mix is closer" "$top/out" || complain "plan: not compared with uniform 2"
+absent r.json.journal r.json.trial.h5 r.json.trial.h5.partial
+try 6 "exists" "$@" --budget bpw=3 -o r.json
+try 0 "as planned  *yes" quantize "diff model" -o planned.h5 --recipe r.json --calib text.txt --threads 2
+bits=$(sed -n 's/.*; \([0-9.]*\) in packed tensors.*/\1/p' "$top/out")
+holds "bits of a plan" "$bits <= 3 && $bits > 2.5"
+try 0 '"as_planned": true' quantize "diff model" -o planned.h5 --recipe r.json --calib text.txt --force --json
+json dq-quantize/1
+try 0 '"budget": "bpw=3"' info planned.h5 --recipe
+try 0 "every byte as written" verify planned.h5 --source "diff model"
+try 0 "as planned  *no" quantize "diff model" -o planned.h5 --recipe r.json --calib text.txt --force --bits-map q_proj=8
+grep -q "warning: planned.h5: other weights than those that the recipe's plan measured" "$top/err" ||
+    complain "quantize: other weights than planned, and no warning: $(cat "$top/err")"
+head -c 60000 text.txt >other.txt
+try 4 "is not the text that the recipe was planned with" quantize "diff model" -o p.h5 --recipe r.json --calib other.txt
+sed 's/"quarters": \[/"quarters": [9,/' r.json >wrong.json
+try 3 "plan of the recipe: calib: key \"quarters\"" quantize "diff model" -o p.h5 --recipe wrong.json --calib text.txt
+absent p.h5
+try 0 '"uniform_was_better"' "$@" --budget bpw=3 -o r2.json --threads 3 --json
+json dq-plan/1
+cmp -s r.json r2.json || complain "plan: threads change the recipe"
+
+# bytes of the whole file, embedding included
+try 0 "budget  *met" "$@" --budget size=690kB --ends -o s.json --method gptq
+try 0 "as planned  *yes" quantize "diff model" -o s.h5 --recipe s.json --calib text.txt
+[ "$(wc -c <s.h5)" -le 690000 ] || complain "plan: a file of $(wc -c <s.h5) bytes for a budget of 690000"
+
+# a budget of quality; killed on the way and resumed it gives the same recipe
+set -- "$@" --method gptq
+try 0 "budget  *met" "$@" --budget kld=0.07 -o whole.json
+grep -q "^on unseen text  *KLD" "$top/out" || complain "plan: nothing of the unseen text"
+lines() { wc -l 2>/dev/null <"$1" || echo 0; }
+for n in 3 20 29; do
+    "$dq" "$@" --budget kld=0.07 -o k.json --resume --progress never >/dev/null 2>&1 </dev/null &
+    child=$!
+    while [ "$(lines k.json.journal)" -lt $n ] && kill -0 $child 2>/dev/null; do sleep 0.01; done
+    kill -KILL $child 2>/dev/null
+    wait $child 2>/dev/null
+    [ -e k.json.journal ] || complain "plan: over before it was killed behind line $n"
+done
+try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" --budget kld=0.07 -o k.json
+try 4 "was begun with another model, text or settings" "$@" --budget kld=0.07 -o k.json --resume --group 64
+try 4 "was begun with another model, text or settings" "$@" --budget kld=0.07 -o k.json --resume --unseen other.txt
+try 0 "taken over  *[1-9][0-9]* results" "$@" --budget kld=0.07 -o k.json --resume
+cmp -s whole.json k.json || complain "plan: killed and resumed: another recipe"
+absent k.json.journal k.json.trial.h5 k.json.trial.h5.partial k.json.trial.h5.journal
+"$dq" "$@" --budget kld=0.07 -o k.json --force --progress never >/dev/null 2>"$top/err" </dev/null &
+child=$!
+while [ "$(lines k.json.journal)" -lt 5 ] && kill -0 $child 2>/dev/null; do sleep 0.01; done
+kill -TERM $child
+wait $child
+[ $? -eq 143 ] || complain "plan: not interrupted: $(cat "$top/err")"
+grep -q "k.json.journal is kept. Run the same command with --resume" "$top/err" || complain "plan: $(cat "$top/err")"
+rm -f k.json k.json.journal
+
+# what no width can meet: what came nearest is written, status 7
+try 7 "budget ppl=1.00000001: missed after [0-9]* looks\{0,1\} at the unseen text; the recipe in far.json has what came nearest" \
+    "$@" --budget ppl=1.00000001 -o far.json --trials 1 --widths 2
+try 0 "as planned  *yes" quantize "diff model" -o far.h5 --recipe far.json --calib text.txt
+left=$(find . -name '.dq-scratch*')
+[ -z "$left" ] || complain "plan: scratch files are left: $left"

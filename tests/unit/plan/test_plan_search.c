@@ -1,0 +1,224 @@
+/* test_plan_search: the cheapest point that keeps a budget, where predictions are off by a factor and by noise, where none keeps
+ * it, and how many measurements that takes; budgets as text; the parts of a text.
+ * SPDX-License-Identifier: MIT */
+#include "base/random.h"
+#include "calibrate/calib_text.h"
+#include "plan/plan.h"
+#include "plan/plan_search.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ITEMS = 20 };
+
+typedef struct world {
+    dq_plan_curve curve;
+    double factor, noise;
+    int measured;
+    bool seen[200];
+} world;
+
+/* What a point loses: the prediction times a factor and a wobble of its own. */
+static double truth(const world *w, int64_t point)
+{
+    const double wobble = (double)(dq_random_mix((uint64_t)point) % 1000) / 1000 - 0.5;
+    return w->curve.loss[point] * w->factor * (1 + w->noise * wobble);
+}
+
+static dq_status measure(void *arg, int64_t point, double *upper, dq_err *err)
+{
+    world *w = arg;
+    (void)err;
+    assert_in_range(point, 0, w->curve.n - 1);
+    assert_false(w->seen[point]);
+    w->seen[point] = true;
+    w->measured++;
+    *upper = truth(w, point);
+    return DQ_OK;
+}
+
+static void begin(world *w, dq_plan_item *item, dq_arena *a, uint64_t seed)
+{
+    dq_err err = {0};
+    dq_random r = dq_random_of(seed, 0);
+    memset(w, 0, sizeof *w);
+    for (int i = 0; i < ITEMS; i++) {
+        const double size = 1 + (double)dq_random_below(&r, 4);
+        const double weight = exp((double)dq_random_below(&r, 60) / 10 - 9);
+        item[i] = (dq_plan_item){.n = 6};
+        for (int k = 0; k < 6; k++) {
+            item[i].cost[k] = size * (k + 2);
+            item[i].loss[k] = weight * pow(0.2, k);
+        }
+    }
+    assert_int_equal(dq_plan_alloc_curve(&w->curve, item, ITEMS, a, &err), DQ_OK);
+}
+
+static void finds_the_cheapest(void **unused)
+{
+    (void)unused;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        dq_arena *a = dq_arena_new();
+        dq_plan_item item[ITEMS];
+        dq_err err = {0};
+        int64_t point;
+        world w;
+        begin(&w, item, a, seed);
+        w.factor = 0.3 + 0.1 * (double)(seed % 20);
+        const dq_plan_search s = {&w.curve, 0.01, 40, measure, &w};
+        assert_int_equal(dq_plan_search_run(&point, &s, &err), DQ_OK);
+        assert_in_range(point, 0, w.curve.n - 1);
+        assert_true(truth(&w, point) <= 0.01);
+        /* without noise the one before it misses, or costs the same to 2 per mille and a step */
+        if (point > 0 && truth(&w, point - 1) <= 0.01)
+            assert_true(w.curve.cost[point] - w.curve.cost[point - 1] <=
+                        0.002 * w.curve.cost[point]);
+        assert_in_range(w.measured, 1, 4);
+        dq_arena_free(a);
+    }
+}
+
+static void keeps_it_in_noise(void **unused)
+{
+    (void)unused;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        dq_arena *a = dq_arena_new();
+        dq_plan_item item[ITEMS];
+        dq_err err = {0};
+        int64_t point;
+        world w;
+        begin(&w, item, a, seed);
+        w.factor = 0.7;
+        w.noise = 0.3;
+        const dq_plan_search s = {&w.curve, 0.01, 8, measure, &w};
+        assert_int_equal(dq_plan_search_run(&point, &s, &err), DQ_OK);
+        assert_in_range(point, 0, w.curve.n - 1);
+        assert_true(w.seen[point] && truth(&w, point) <= 0.01);
+        assert_true(w.measured <= 8);
+        dq_arena_free(a);
+    }
+}
+
+static void none_keeps_it(void **unused)
+{
+    dq_arena *a = dq_arena_new();
+    dq_plan_item item[ITEMS];
+    dq_err err = {0};
+    int64_t point;
+    world w;
+    (void)unused;
+    begin(&w, item, a, 3);
+    w.factor = 1e6;
+    const dq_plan_search s = {&w.curve, 0.001, 3, measure, &w};
+    assert_int_equal(dq_plan_search_run(&point, &s, &err), DQ_OK);
+    assert_int_equal(point, -1);
+    assert_true(w.seen[w.curve.n - 1]); /* not without the dearest */
+    assert_true(w.measured <= 3);
+    dq_arena_free(a);
+}
+
+static void next_is_dearer(void **unused)
+{
+    dq_arena *a = dq_arena_new();
+    dq_plan_item item[ITEMS];
+    world w;
+    (void)unused;
+    begin(&w, item, a, 4);
+    int64_t k = 0, steps = 0;
+    for (int64_t next; (next = dq_plan_search_next(&w.curve, k)) >= 0; k = next, steps++) {
+        assert_true(next > k);
+        if (next < w.curve.n - 1) assert_true(w.curve.loss[next] <= 0.9 * w.curve.loss[k]);
+    }
+    assert_int_equal(k, w.curve.n - 1);
+    assert_true(steps < w.curve.n);
+    dq_arena_free(a);
+}
+
+static void budgets(void **unused)
+{
+    static const char *const wrong[] = {"",       "0.01",     "kld",       "kld=",      "kld=0",
+                                        "kld=-1", "kld=nan",  "kld=1x",    "ppl=1",     "ppl=0.9",
+                                        "pp=1.1", "kl=0.1",   "bpw=0",     "bpw=inf",   "size=0",
+                                        "size=x", "size=1TB", "size=1 MB", "kld=0.01 ", "klds=0.1"};
+    dq_plan_budget b;
+    (void)unused;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        dq_err err = {0};
+        assert_int_equal(dq_plan_budget_parse(&b, wrong[i], &err), DQ_USAGE);
+    }
+    dq_err err = {0};
+    assert_int_equal(dq_plan_budget_parse(&b, "size=1.5GiB", &err), DQ_OK);
+    assert_true(b.goal == DQ_PLAN_SIZE && b.value == 1.5 * 1073741824);
+    assert_int_equal(dq_plan_budget_parse(&b, "size=700MB", &err), DQ_OK);
+    assert_true(b.value == 7e8);
+    assert_int_equal(dq_plan_budget_parse(&b, "ppl=1.005", &err), DQ_OK);
+    assert_true(b.goal == DQ_PLAN_PPL && b.value == 1.005);
+    assert_int_equal(dq_plan_budget_parse(&b, "bpw=4.2", &err), DQ_OK);
+    assert_true(b.goal == DQ_PLAN_BPW);
+    assert_int_equal(dq_plan_budget_parse(&b, "kld=1e-2", &err), DQ_OK);
+    assert_true(b.goal == DQ_PLAN_KLD && b.value == 0.01);
+}
+
+static void quarters_as_json(void **unused)
+{
+    (void)unused;
+    for (unsigned part = 1; part <= DQ_CALIB_TEXT_ALL; part++) {
+        json_t *list = dq_calib_text_quarters(part);
+        assert_int_equal(dq_calib_text_part(list), part);
+        json_decref(list);
+    }
+    json_t *bad = json_pack("[i, i]", 1, 4);
+    assert_int_equal(dq_calib_text_part(bad), 0);
+    assert_int_equal(dq_calib_text_part(NULL), 0);
+    json_decref(bad);
+}
+
+/* Three quarters of the pair's text share no sequence and are all of it. */
+static void parts_share_nothing(void **unused)
+{
+    dq_arena *a = dq_arena_new();
+    dq_err err = {0};
+    dq_model *m;
+    dq_calib_text whole, part[3];
+    const unsigned quarter[3] = {5, 2, 8};
+    int64_t at[3] = {0};
+    (void)unused;
+    const char *text = DQ_SOURCE_DIR "/calib/pair/text.txt";
+    assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", &err), DQ_OK);
+    assert_int_equal(dq_calib_text_read(&whole, text, m, 19200, 192, DQ_CALIB_TEXT_ALL, a, &err),
+                     DQ_OK);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(dq_calib_text_read(&part[i], text, m, 19200, 192, quarter[i], a, &err),
+                         DQ_OK);
+    assert_int_equal(part[0].n_seq + part[1].n_seq + part[2].n_seq, whole.n_seq);
+    assert_int_equal(part[0].n_seq, 50);
+    for (int64_t s = 0; s < whole.n_seq; s++) {
+        const int which = s % 4 == 1 ? 1 : s % 4 == 3 ? 2 : 0;
+        const int64_t k = at[which]++, n = whole.cu[s + 1] - whole.cu[s];
+        assert_int_equal(part[which].unit[k], s);
+        assert_int_equal(part[which].cu[k + 1] - part[which].cu[k], n);
+        assert_memory_equal(part[which].ids + part[which].cu[k], whole.ids + whole.cu[s],
+                            (size_t)n * sizeof *whole.ids);
+    }
+    dq_model_close(m);
+    dq_arena_free(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(finds_the_cheapest),
+        cmocka_unit_test(keeps_it_in_noise),
+        cmocka_unit_test(none_keeps_it),
+        cmocka_unit_test(next_is_dearer),
+        cmocka_unit_test(budgets),
+        cmocka_unit_test(quarters_as_json),
+        cmocka_unit_test(parts_share_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
