@@ -362,7 +362,10 @@ static dq_status print_curve(const dq_plan *p, dq_err *err)
         const dq_plan_trial *x = &p->trial[i];
         if (x->point >= 0) continue;
         dq_table_cell(t, "%.3f", x->bits_per_weight);
-        dq_table_cell(t, "%d", x->uniform);
+        if (x->uniform)
+            dq_table_cell(t, "%d", x->uniform);
+        else
+            dq_table_cell(t, "mixed");
         dq_table_cell(t, "%.5f", x->predicted);
         measured_cells(t, x);
     }
@@ -433,6 +436,11 @@ dq_status dq_plan_output_verdict(const dq_plan *p, const char *budget, dq_err *e
     if (p->met) return DQ_OK;
     const dq_plan_trial *t = &p->trial[p->chosen];
     const bool ratio = p->set.budget.goal == DQ_PLAN_PPL;
+    if (p->set.budget.goal == DQ_PLAN_SIZE)
+        return dq_fail(err, DQ_GATE,
+                       "budget %s: missed; the recipe in %s has what came nearest, a file of about "
+                       "%lld bytes",
+                       budget, p->set.out, (long long)t->file_bytes);
     return dq_fail(
         err, DQ_GATE,
         "budget %s: missed after %d looks at the unseen text; the recipe in %s has what came "

@@ -160,8 +160,7 @@ double dq_plan_bits_per_weight(const dq_plan *p, double packed_bytes)
 
 /* ---- Budgets of size ---- */
 
-/* Bytes that a container has for what its recipe says of the plan. */
-static double recipe_bytes(const dq_plan *p)
+double dq_plan_recipe_bytes(const dq_plan *p)
 {
     enum { FRAME = 16384, TENSOR = 160, NUMBER = 64 };
     return FRAME + (double)p->n_tensors * (TENSOR + NUMBER * p->set.n_bits);
@@ -171,7 +170,7 @@ double dq_plan_packed_budget(const dq_plan *p)
 {
     const dq_plan_budget b = p->set.budget;
     if (b.goal == DQ_PLAN_BPW) return b.value * (double)p->packed_params / 8;
-    return b.value - (double)p->other_bytes - recipe_bytes(p);
+    return b.value - (double)p->other_bytes - dq_plan_recipe_bytes(p);
 }
 
 static dq_status check_budget(const dq_plan *p, dq_err *err)
@@ -188,7 +187,7 @@ static dq_status check_budget(const dq_plan *p, dq_err *err)
             b.value, dq_plan_bits_per_weight(p, least));
     return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
                         "budget: %.0f bytes is less than the least that these widths give, %.0f.",
-                        b.value, least + (double)p->other_bytes + recipe_bytes(p));
+                        b.value, least + (double)p->other_bytes + dq_plan_recipe_bytes(p));
 }
 
 /* ---- Texts ---- */

@@ -98,6 +98,7 @@ typedef struct dq_plan {
     int64_t n_trials;
     int64_t chosen; /* trial; -1: none yet */
     bool met;       /* the budget */
+    double room;    /* bytes of packed tensors, of a budget of size */
     int n_look;
     dq_plan_rival rival[2];
     int n_rivals;
@@ -122,6 +123,8 @@ void dq_plan_done(dq_plan *p);
 json_t *dq_plan_rules(const dq_plan *p, const int *choice);
 /* Bytes that a budget of size leaves for packed tensors. */
 double dq_plan_packed_budget(const dq_plan *p);
+/* Bytes that a container may take for what its recipe says of the plan, at most. */
+double dq_plan_recipe_bytes(const dq_plan *p);
 double dq_plan_bits_per_weight(const dq_plan *p, double packed_bytes);
 
 #endif

@@ -137,7 +137,7 @@ static bool look(dq_plan *p, int64_t trial)
     if (t->look == 0) {
         t->look = ++p->n_look;
         t->interval = interval_of(p, &t->on[DQ_PLAN_UNSEEN], 0.05 / ldexp(1, p->n_look - 1));
-        t->meets = !is_quality(p) || t->interval.high <= limit_of(p);
+        t->meets = is_quality(p) ? t->interval.high <= limit_of(p) : p->met;
     }
     return t->meets;
 }
@@ -191,17 +191,30 @@ static dq_status choose_by_quality(job *j, dq_err *err)
 
 /* ---- Budgets of size ---- */
 
+/* Bytes by which the container of a trial, with a recipe that tells of the plan, is beyond a budget of size. */
+static double excess_of(const dq_plan *p, const dq_plan_trial *t)
+{
+    if (p->set.budget.goal == DQ_PLAN_BPW) return (double)t->packed_bytes - p->room;
+    return (double)t->file_bytes + dq_plan_recipe_bytes(p) - p->set.budget.value;
+}
+
+/* What a file has beside tensors is known once one is written: where that is more than was thought, there is less room. */
 static dq_status choose_by_size(job *j, dq_err *err)
 {
+    enum { TRIES = 4 };
     dq_plan *p = j->p;
-    const double budget = dq_plan_packed_budget(p);
-    const int64_t point = dq_plan_alloc_by_cost(&p->curve, budget);
-    if (point < 0) return dq_fail(err, DQ_BUG, "no allocation within the budget");
-    dq_plan_alloc_at(j->choice, &p->curve, point);
-    dq_plan_alloc_fill(j->choice, &p->curve, point, budget);
-    DQ_TRY(dq_plan_trial_of(&p->chosen, p, &j->parts, j->choice, point, 0, err));
-    p->met = (double)p->trial[p->chosen].packed_bytes <= budget;
-    return DQ_OK;
+    p->room = dq_plan_packed_budget(p);
+    for (int i = 0; i < TRIES && !p->met; i++) {
+        const int64_t point = dq_plan_alloc_by_cost(&p->curve, p->room);
+        if (point < 0) break;
+        dq_plan_alloc_at(j->choice, &p->curve, point);
+        dq_plan_alloc_fill(j->choice, &p->curve, point, p->room);
+        DQ_TRY(dq_plan_trial_of(&p->chosen, p, &j->parts, j->choice, -1, 0, err));
+        const double excess = excess_of(p, &p->trial[p->chosen]);
+        p->met = excess <= 0;
+        if (!p->met) p->room -= excess;
+    }
+    return p->chosen < 0 ? dq_fail(err, DQ_BUG, "no allocation within the budget") : DQ_OK;
 }
 
 /* ---- Beside uniform widths ---- */
@@ -234,7 +247,7 @@ static dq_status beside_uniform(job *j, dq_err *err)
 {
     dq_plan *p = j->p;
     const double cost = dq_plan_alloc_cost(&p->curve, p->trial[p->chosen].choice);
-    const double room = is_quality(p) ? cost : dq_plan_packed_budget(p);
+    const double room = is_quality(p) ? cost : p->room;
     DQ_TRY(add_rival(j, uniform_near(j, room, true), err));
     DQ_TRY(add_rival(j, uniform_near(j, cost, false), err));
     if (is_quality(p)) return DQ_OK;
