@@ -96,9 +96,9 @@ typedef struct dq_plan {
     dq_plan_curve curve; /* n 0 until sensitivities are known */
     dq_plan_trial trial[DQ_PLAN_MAX_TRIALS + DQ_PLAN_MAX_LOOK + 4];
     int64_t n_trials;
-    int64_t chosen; /* trial; -1: none yet */
-    bool met;       /* the budget */
-    double room;    /* bytes of packed tensors, of a budget of size */
+    int64_t chosen;  /* trial; -1: none yet */
+    bool met;        /* the budget */
+    double capacity; /* bytes of packed tensors, of a budget of size */
     int n_look;
     dq_plan_rival rival[2];
     int n_rivals;

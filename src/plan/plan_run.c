@@ -194,7 +194,7 @@ static dq_status choose_by_quality(job *j, dq_err *err)
 /* Bytes by which the container of a trial, with a recipe that tells of the plan, is beyond a budget of size. */
 static double excess_of(const dq_plan *p, const dq_plan_trial *t)
 {
-    if (p->set.budget.goal == DQ_PLAN_BPW) return (double)t->packed_bytes - p->room;
+    if (p->set.budget.goal == DQ_PLAN_BPW) return (double)t->packed_bytes - p->capacity;
     return (double)t->file_bytes + dq_plan_recipe_bytes(p) - p->set.budget.value;
 }
 
@@ -203,16 +203,16 @@ static dq_status choose_by_size(job *j, dq_err *err)
 {
     enum { TRIES = 4 };
     dq_plan *p = j->p;
-    p->room = dq_plan_packed_budget(p);
+    p->capacity = dq_plan_packed_budget(p);
     for (int i = 0; i < TRIES && !p->met; i++) {
-        const int64_t point = dq_plan_alloc_by_cost(&p->curve, p->room);
+        const int64_t point = dq_plan_alloc_by_cost(&p->curve, p->capacity);
         if (point < 0) break;
         dq_plan_alloc_at(j->choice, &p->curve, point);
-        dq_plan_alloc_fill(j->choice, &p->curve, point, p->room);
+        dq_plan_alloc_fill(j->choice, &p->curve, point, p->capacity);
         DQ_TRY(dq_plan_trial_of(&p->chosen, p, &j->parts, j->choice, -1, 0, err));
         const double excess = excess_of(p, &p->trial[p->chosen]);
         p->met = excess <= 0;
-        if (!p->met) p->room -= excess;
+        if (!p->met) p->capacity -= excess;
     }
     return p->chosen < 0 ? dq_fail(err, DQ_BUG, "no allocation within the budget") : DQ_OK;
 }
@@ -247,7 +247,7 @@ static dq_status beside_uniform(job *j, dq_err *err)
 {
     dq_plan *p = j->p;
     const double cost = dq_plan_alloc_cost(&p->curve, p->trial[p->chosen].choice);
-    const double room = is_quality(p) ? cost : p->room;
+    const double room = is_quality(p) ? cost : p->capacity;
     DQ_TRY(add_rival(j, uniform_near(j, room, true), err));
     DQ_TRY(add_rival(j, uniform_near(j, cost, false), err));
     if (is_quality(p)) return DQ_OK;
