@@ -172,6 +172,16 @@ static dq_status run(request *r, const char *model, dq_err *err)
     return err->code;
 }
 
+static void start(request *r, const char *model, dq_err *err)
+{
+    if (make_settings(r, err) != DQ_OK || dq_logger_begin(&r->logger, "plan", err) != DQ_OK) return;
+#ifdef _OPENMP
+    omp_set_num_threads(r->threads > 0 ? (int)r->threads : dq_os_cpu_count());
+#endif
+    run(r, model, err);
+    dq_logger_end(&r->logger);
+}
+
 dq_status dq_cmd_plan(int argc, char **argv, dq_err *err)
 {
     request r = {.widths = "2,3,4,5,6,8", .method = "align", .trials = DQ_PLAN_TRIALS};
@@ -225,13 +235,7 @@ dq_status dq_cmd_plan(int argc, char **argv, dq_err *err)
     dq_args args;
     DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
-    if (make_settings(&r, err) == DQ_OK && dq_logger_begin(&r.logger, "plan", err) == DQ_OK) {
-#ifdef _OPENMP
-        omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count());
-#endif
-        run(&r, args.item[0], err);
-        dq_logger_end(&r.logger);
-    }
+    start(&r, args.item[0], err);
     dq_recipe_options_end(&r.recipe);
     return err->code;
 }

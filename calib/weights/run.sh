@@ -45,9 +45,10 @@ for model in ${DQ_MODELS:-llama diffllama llama-0 diffllama-0 llama-1 diffllama-
             score "$model" --bits $bits $how >>"$out"
         done
     done
-    # shellcheck disable=SC2086
-    score "$model" --bits 4 --group 32 --method gptq >>"$out"
-    score "$model" --bits 4 --group 32 --method align >>"$out"
-    score "$model" --bits 2 --method gptq >>"$out"
-    score "$model" --bits 2 --method align >>"$out"
+    {
+        score "$model" --bits 4 --group 32 --method gptq
+        score "$model" --bits 4 --group 32 --method align
+        score "$model" --bits 2 --method gptq
+        score "$model" --bits 2 --method align
+    } >>"$out"
 done

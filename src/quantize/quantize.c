@@ -237,7 +237,7 @@ static dq_status compare_sqnr(dq_quantizer *q, int64_t tensor, const comparison 
     q->info.n_by_sqnr++;
     dq_quantize_plan_advance(q, (int64_t)dq_tensor_bytes(x->t));
     const double sqnr = dq_quant_sqnr_db(&e);
-    if (memcmp(&sqnr, &codes->sqnr_db, sizeof sqnr) == 0) return DQ_OK;
+    if (sqnr == codes->sqnr_db) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED, "%s: SQNR against the source is %.4f dB (expected %.4f)",
                    codes->path, sqnr, codes->sqnr_db);
 }
