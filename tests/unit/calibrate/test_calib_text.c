@@ -30,7 +30,7 @@ static dq_status read_text(dq_calib_text *out, const int *words, int n, int64_t 
     dq_model *m;
     assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", err), DQ_OK);
     write_documents(path, words, n);
-    dq_calib_text_read(out, path, m, tokens, ctx, a, err);
+    dq_calib_text_read(out, path, m, tokens, ctx, DQ_CALIB_TEXT_ALL, a, err);
     unlink(path);
     dq_model_close(m);
     return err->code;
