@@ -5,6 +5,7 @@
 
 #define STATS    DQ_HTML_STATS
 #define QUANTIZE DQ_HTML_QUANTIZE
+#define PLAN     DQ_HTML_PLAN
 #define EVAL     DQ_HTML_EVAL
 
 const dq_html_section dq_html_sections[] = {
@@ -18,6 +19,10 @@ const dq_html_section dq_html_sections[] = {
     {QUANTIZE, "worst", "Worst tensors", dq_html_has_sqnr, dq_html_worst},
     {QUANTIZE, "tensors", "All tensors", dq_html_has_items, dq_html_tensors},
     {QUANTIZE, "run", "What ran", NULL, dq_html_run},
+    {PLAN, "chosen", "Chosen", dq_html_has_items, dq_html_plan_chosen},
+    {PLAN, "curve", "Bits against KL divergence", dq_html_has_items, dq_html_plan_curve},
+    {PLAN, "tensors", "All tensors", dq_html_has_items, dq_html_plan_tensors},
+    {PLAN, "run", "What ran", NULL, dq_html_run},
     {EVAL, "verdicts", "Verdicts", dq_html_has_verdicts, dq_html_verdicts},
     {EVAL, "accuracy", "Accuracy", dq_html_has_accuracy, dq_html_accuracy},
     {EVAL, "kld", "KL divergence from the reference", dq_html_has_kld, dq_html_kld},

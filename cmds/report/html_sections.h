@@ -7,7 +7,12 @@
 
 #include "cmds/report/html_rows.h"
 
-typedef enum dq_html_kind { DQ_HTML_STATS, DQ_HTML_QUANTIZE, DQ_HTML_EVAL } dq_html_kind;
+typedef enum dq_html_kind {
+    DQ_HTML_STATS,
+    DQ_HTML_QUANTIZE,
+    DQ_HTML_PLAN,
+    DQ_HTML_EVAL
+} dq_html_kind;
 
 /* Failures stay in the page's err. */
 typedef bool dq_html_applies(const dq_html *h);
@@ -25,6 +30,7 @@ extern const dq_html_section dq_html_sections[];
 /* Reading a part: fills what the sections of its kind use. DQ_DAMAGED: a member is missing. */
 dq_status dq_html_stats_read(dq_html *h, dq_err *err);
 dq_status dq_html_quantize_read(dq_html *h, dq_err *err);
+dq_status dq_html_plan_read(dq_html *h, dq_err *err);
 
 /* html_run.c: warnings, settings, inputs. */
 dq_html_show dq_html_run;
@@ -36,6 +42,8 @@ double dq_html_last_layer(const dq_html *h);
 /* html_quantize.c */
 dq_html_applies dq_html_has_sqnr;
 dq_html_show dq_html_containers, dq_html_sqnr, dq_html_worst, dq_html_tensors;
+/* html_plan.c */
+dq_html_show dq_html_plan_curve, dq_html_plan_chosen, dq_html_plan_tensors;
 /* html_verdicts.c; html_bits.c: over logit bits; html_kv.c: over the bytes of the KV cache. */
 dq_html_applies dq_html_has_verdicts, dq_html_has_accuracy, dq_html_has_kld, dq_html_has_kv;
 dq_html_show dq_html_verdicts, dq_html_accuracy, dq_html_kld, dq_html_kv;

@@ -20,6 +20,7 @@ static const struct kind {
 } kinds[] = {
     [DQ_HTML_STATS] = {"stats", "Outliers", true, dq_html_stats_read},
     [DQ_HTML_QUANTIZE] = {"quantize", "Containers", true, dq_html_quantize_read},
+    [DQ_HTML_PLAN] = {"plan", "Plans", true, dq_html_plan_read},
     [DQ_HTML_EVAL] = {"eval", "Evaluation", false, dq_html_rows_read},
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0], MAJOR = 1, RESULTS_MAX = 5000, TENSORS_MAX = 50000 };
@@ -52,7 +53,7 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
     if (!*schema)
         return dq_fail(err, DQ_DAMAGED,
                        "not a document of dq (expected an object with a \"schema\"). Give what dq "
-                       "stats, dq quantize or dq eval print with --json");
+                       "stats, dq quantize, dq plan or dq eval print with --json");
     for (*kind = 0; *kind < KINDS; ++*kind) {
         const char *command = kinds[*kind].command;
         const size_t n = strlen(command);
@@ -68,8 +69,8 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
             command, MAJOR, schema, *version ? ", " : "", version);
     }
     return dq_fail(err, DQ_MISMATCH,
-                   "no page is made of such a document (expected dq-stats/1, dq-quantize/1 or "
-                   "dq-eval/1, found \"%.60s\")",
+                   "no page is made of such a document (expected dq-stats/1, dq-quantize/1, "
+                   "dq-plan/1 or dq-eval/1, found \"%.60s\")",
                    schema);
 }
 
@@ -83,7 +84,8 @@ static dq_status check_results(const json_t *document, size_t *results, size_t *
     json_array_foreach(json_object_get(document, "results"), i, result)
     {
         ++*results;
-        *tensors += json_array_size(json_object_get(result, "rows")); /* of a container */
+        *tensors += json_array_size(json_object_get(result, "rows"));    /* of a container */
+        *tensors += json_array_size(json_object_get(result, "tensors")); /* of a plan */
     }
     if (*results > RESULTS_MAX)
         return dq_fail(err, DQ_MISMATCH,

@@ -54,6 +54,11 @@ try 3 "plan of the recipe: calib: key \"quarters\"" quantize "diff model" -o p.h
 absent p.h5
 try 0 '"uniform_was_better"' "$@" --budget bpw=3 -o r2.json --threads 3 --json
 json dq-plan/1
+if command -v gnuplot >/dev/null; then
+    cp "$top/out" doc.json
+    "$dq" report doc.json -o plan.html || complain "report: no page of a plan"
+    grep -q "Bits against KL divergence" plan.html || complain "report: no curve of a plan"
+fi
 cmp -s r.json r2.json || complain "plan: threads change the recipe"
 
 # bytes of the whole file, embedding included
