@@ -130,6 +130,7 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
     if (t->n_dims > 1 && !c->kept && q->set.dense_type != DQ_DENSE_KEEP)
         x->dense_dtype = q->set.dense_type == DQ_DENSE_F16 ? DQ_F16 : DQ_BF16;
     if (c->bits == 16) return DQ_OK;
+    x->is_projection = c->projection;
     x->format = dq_weight_format_of_mode(c->mode);
     x->spec = (dq_quant_spec){c->bits, c->group, c->mode, q->set.scale_dtype};
     x->one_scale = c->group == DQ_GROUP_TENSOR;

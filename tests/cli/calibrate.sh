@@ -78,6 +78,10 @@ done
 rm -f made.h5 "made 3.h5" gptq.h5 again.h5 kld.csv
 set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-tokens 4000 --calib-ctx 100
 
+# the embedding goes to its nearest codes, and is compared byte for byte
+try 0 "content SHA-256" "$@" --force --bits 4 --embed-bits 6 --calib-tokens 2000
+try 0 "as the source gives them; 14 tensors of gptq by their SQNR" verify made.h5 --source "diff model"
+
 # little text: said, and enough to run
 try 0 "content SHA-256" quantize "diff model" -o made.h5 --method gptq --calib few.jsonl
 grep -q "warning: few.jsonl: gives [0-9]* ids in 2 sequences, 65536 were asked for" "$top/err" ||
