@@ -58,13 +58,31 @@ def _unpack(packed, cols, bits):
     return out
 
 
-def _codes(group, name):
+def _check_attributes(f, name):
+    """Attributes have no hash of their own: ValueError where they say something else than /index, which has one."""
+    group, path = f["tensors"][name], f"/tensors/{name}/packed"
+    row = [r for r in f["index"][...] if _text(r["path"]) == path]
+    if len(row) != 1:
+        raise ValueError(f"{name}: /index has no row for its codes")
+    here = [_text(group.attrs["encoding-type"])] + [int(group.attrs[key]) for key in ("bits", "group_size")]
+    here += [int(n) for n in group.attrs["shape"]]
+    there = [_text(row[0]["encoding"])] + [int(row[0][key]) for key in ("bits", "group_size", "rows", "cols")]
+    if here != there:
+        raise ValueError(f"{name}: attributes {here} are not those of /index {there}")
+
+
+def _codes(f, name):
+    group = f["tensors"][name]
     kind = _text(group.attrs["encoding-type"])
     if kind not in CODED:
         raise ValueError(f'{name}: the encoding "{kind}" is not read (known: {", ".join(CODED)})')
+    _check_attributes(f, name)
     bits, size = int(group.attrs["bits"]), int(group.attrs["group_size"])
-    cols = int(group.attrs["shape"][1])
+    rows, cols = (int(n) for n in group.attrs["shape"])
     scales = group["scale"][...].astype(np.float32)
+    groups = -(-cols // size)
+    if group["packed"].shape != (rows, -(-cols * bits // 32) * 4) or scales.shape not in ((rows, groups), (1, groups)):
+        raise ValueError(f"{name}: codes or scales of another shape than {rows} x {cols} in groups of {size}")
     if kind == "int-zero":
         zeros = _unpack(group["zero"][...], scales.shape[1], bits).astype(np.int16)
     else:
@@ -88,14 +106,18 @@ def names(path):
 
 
 def load(path, only=None):
-    """Name -> float32 array of every tensor (or of those that `only` names), equal to dq's own values bit for bit."""
+    """Name -> float32 array of every tensor (or of the one or those that `only` names), equal to dq's own values bit for bit."""
     with _open(path) as f:
         out = {}
+        if isinstance(only, str):
+            only = [only]
         for name in sorted(f["tensors"]) if only is None else only:
+            if name not in f["tensors"]:
+                raise ValueError(f'{path}: there is no tensor "{name}"')
             t = f["tensors"][name]
             if isinstance(t, h5py.Dataset) and t.dtype.kind != "f":
                 raise ValueError(f"{name}: values of {t.dtype} are not read")
-            out[name] = t[...].astype(np.float32) if isinstance(t, h5py.Dataset) else _values(_codes(t, name))
+            out[name] = t[...].astype(np.float32) if isinstance(t, h5py.Dataset) else _values(_codes(f, name))
         return out
 
 
@@ -105,7 +127,7 @@ def codes(path, name):
         t = f["tensors"][name]
         if isinstance(t, h5py.Dataset):
             raise ValueError(f"{name}: stored as values of {t.dtype}, it has no codes")
-        return _codes(t, name)
+        return _codes(f, name)
 
 
 def config(path):
@@ -168,17 +190,23 @@ def _main(path):
     bad = verify(path)
     for where in bad:
         print(f"{path}: {where}: damaged", file=sys.stderr)
+    if bad:
+        return 3
     with _open(path) as f:
         for name, t in sorted(f["tensors"].items()):
             if isinstance(t, h5py.Dataset):
                 print(name, "x".join(map(str, t.shape)), "values")
             else:
+                _check_attributes(f, name)
                 shape = "x".join(str(int(n)) for n in t.attrs["shape"])
                 print(name, shape, _text(t.attrs["encoding-type"]), int(t.attrs["bits"]), "bits")
-    return 3 if bad else 0
+    return 0
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: dq_reader.py FILE.h5")
-    sys.exit(_main(sys.argv[1]))
+    try:
+        sys.exit(_main(sys.argv[1]))
+    except (OSError, KeyError, ValueError) as e:
+        sys.exit(f"{sys.argv[1]}: {e}")

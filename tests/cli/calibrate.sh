@@ -81,6 +81,7 @@ set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-t
 # the embedding goes to its nearest codes, and is compared byte for byte
 try 0 "content SHA-256" "$@" --force --bits 4 --embed-bits 6 --calib-tokens 2000
 try 0 "as the source gives them; 14 tensors of gptq by their SQNR" verify made.h5 --source "diff model"
+rm -f made.h5
 
 # little text: said, and enough to run
 try 0 "content SHA-256" quantize "diff model" -o made.h5 --method gptq --calib few.jsonl

@@ -95,6 +95,12 @@ def check_refusals():
         del f["tensors"][name].attrs["encoding-type"]
         f["tensors"][name].attrs["encoding-type"] = "codebook"
     refused(lambda: dq_reader.load("bad.h5"), f'{name}: the encoding "codebook" is not read')
+    for key, value in (("bits", 2), ("group_size", 64), ("group_size", 0), ("shape", [128, 343]), ("encoding-type", "int-packed")):
+        shutil.copy("m.h5", "bad.h5")
+        with h5py.File("bad.h5", "r+") as f:
+            f["tensors"][name].attrs[key] = value
+        refused(lambda: dq_reader.load("bad.h5", name), f"{name}: attributes")
+    refused(lambda: dq_reader.load("m.h5", "absent"), 'no tensor "absent"')
     with h5py.File("bad.h5", "r+") as f:
         del f.attrs["encoding-version"]
         f.attrs["encoding-version"] = "2.0"
