@@ -8,8 +8,11 @@
 #include "tensor/codes.h"
 
 /* Replaces the scales of c->grid, as stored, where the new one has the sign of the old and is between half and twice it; codes
- * and zero points stay. One scale for the whole matrix stays too. h is factored. The same bits for any number of threads.
+ * and zero points stay. One scale for the whole matrix stays too. Of more groups than 704 in a row, bands of so many are
+ * solved for one after the other. h is factored. The same bits for any number of threads.
  * DQ_RESOURCE; DQ_STOPPED. */
 dq_status dq_scale_refit(dq_codes *c, const float *w, const dq_hessian *h, dq_err *err);
+/* What it allocates meanwhile. */
+int64_t dq_scale_refit_bytes(const dq_code_shape *s);
 
 #endif

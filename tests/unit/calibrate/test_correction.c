@@ -1,6 +1,6 @@
 /* test_correction: weights corrected for what rounding did before them are the least squares solution that a plain elimination
- * gives; scales found anew from codes solve their row's system, and never make a rounding worse; the same bytes for any
- * number of threads.
+ * gives, and rows that they do not fit are counted; scales found anew from codes solve their row's system, whole or in bands,
+ * and never make a rounding worse; the loss is of the weights that it is asked for; the same bytes for any number of threads.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/correction.h"
 #include "calibrate/gptq.h"
@@ -11,6 +11,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -227,6 +228,90 @@ static void one_scale_stays(void **unused)
     sums_free(&s);
 }
 
+/* w (H + damping I) w^T of what a row's codes miss; h[n, n] with the damping. */
+static double missed_by(const double *h, const dq_codes *c, const float *w, int64_t row)
+{
+    const dq_weight_format *f = dq_weight_format_of_mode(c->spec.mode);
+    const int64_t n = c->shape.cols;
+    double *e = calloc((size_t)n, sizeof *e), sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const dq_grid g = dq_codes_grid(c, row, i);
+        e[i] =
+            (double)w[row * n + i] - (double)g.scale * f->level(c->code[row * n + i], g, &c->spec);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t j = 0; j < n; j++) sum += e[i] * h[i * n + j] * e[j];
+    }
+    free(e);
+    return sum;
+}
+
+/* More groups than a system may have: scales that codes were made with and that were spoiled come near again, and those of
+ * the last band are the best there are beside the others. */
+static void many_groups_go_in_bands(void **unused)
+{
+    enum { WIDE = 720, FEW = 3, INPUTS = 1500 };
+    const dq_quant_spec spec = {3, 1, DQ_ABSMAX, DQ_F32};
+    static float x[INPUTS * WIDE], w[FEW * WIDE];
+    static double h[WIDE * WIDE];
+    dq_gptq_loss loss[FEW];
+    dq_err err = {0};
+    dq_backend *b;
+    dq_hessian *of;
+    dq_codes *c;
+    (void)unused;
+    for (int i = 0; i < INPUTS * WIDE; i++) x[i] = uniform() + (i % WIDE ? x[i - 1] / 2 : 0);
+    for (int i = 0; i < FEW * WIDE; i++) { /* none so small that its scale would leave the range */
+        const float u = uniform();
+        w[i] = u < 0 ? u - 1 : u + 1;
+    }
+    assert_int_equal(dq_backend_open(&b, "cpu", 1, &err), DQ_OK);
+    assert_int_equal(dq_hessian_new(&of, WIDE, &err), DQ_OK);
+    dq_hessian_begin(of, WIDE);
+    dq_hessian_add(of, b, (dq_mat){x, INPUTS, WIDE});
+    for (int i = 0; i < WIDE; i++) {
+        for (int j = 0; j <= i; j++)
+            h[i * WIDE + j] = h[j * WIDE + i] = of->a[i * of->ld + j] / INPUTS;
+    }
+    assert_int_equal(dq_hessian_factor(of, 0.01, "x", &err), DQ_OK);
+    for (int i = 0; i < WIDE; i++) h[i * WIDE + i] += of->damping;
+    assert_int_equal(dq_codes_new(&c, FEW, WIDE, &spec, &err), DQ_OK);
+    dq_codes_fit(c, w);
+    assert_int_equal(dq_gptq_round(c, w, of, loss, &err), DQ_OK);
+    double before[FEW];
+    for (int i = 0; i < FEW * WIDE; i++) c->grid[i].scale *= 1 + uniform() / 10;
+    for (int r = 0; r < FEW; r++) before[r] = missed_by(h, c, w, r);
+    assert_int_equal(dq_scale_refit(c, w, of, &err), DQ_OK);
+    for (int r = 0; r < FEW; r++) {
+        const double here = missed_by(h, c, w, r);
+        assert_true(here < before[r] / 4);
+        for (int g = 704; g < WIDE; g += 5) {
+            float *scale = &c->grid[r * WIDE + g].scale, was = *scale;
+            for (int side = -1; side <= 1; side += 2) {
+                *scale = was * (1 + (float)side / 1000);
+                assert_true(missed_by(h, c, w, r) >= here);
+            }
+            *scale = was;
+        }
+    }
+    dq_codes_free(c);
+    dq_hessian_free(of);
+    dq_backend_close(b);
+}
+
+/* At the widest input of a published model: systems of 256 MiB, integers and values of 512 rows, a panel of 512. */
+static void memory_of_scales_is_bounded(void **unused)
+{
+    static const int64_t groups[] = {1, 7, 8, 16, 32, 64, 128, 512, 5000, DQ_GROUP_ROW};
+    (void)unused;
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        const dq_quant_spec spec = {4, groups[i], DQ_SEARCH, DQ_F16};
+        const dq_code_shape s = dq_code_shape_of(16384, 16384, &spec);
+        const int64_t bytes = dq_scale_refit_bytes(&s);
+        assert_true(bytes > 0 && bytes < (int64_t)480 << 20);
+    }
+}
+
 static void sums_must_be_finite(void **unused)
 {
     static float x[ROWS * N], a[ROWS * M];
@@ -253,6 +338,8 @@ int main(void)
         cmocka_unit_test(corrected_weights_are_nearest),
         cmocka_unit_test(refitted_scales_are_least),
         cmocka_unit_test(one_scale_stays),
+        cmocka_unit_test(many_groups_go_in_bands),
+        cmocka_unit_test(memory_of_scales_is_bounded),
         cmocka_unit_test(sums_must_be_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
