@@ -66,6 +66,7 @@ static dq_status choose(dq_calib_text *out, const pieces *p, int64_t tokens, int
     for (int64_t i = 0; i < wanted && out->n_ids < tokens; i++) {
         const piece *from = &p->list[i * p->n / wanted];
         const int64_t left = tokens - out->n_ids, n = from->n < left ? from->n : left;
+        if (n < LEAST && out->n_seq > 0) break;
         memcpy(ids + out->n_ids, from->ids, (size_t)n * sizeof *ids);
         if (bos >= 0 && !from->starts) ids[out->n_ids] = bos;
         out->n_ids += n;

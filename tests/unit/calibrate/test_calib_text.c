@@ -60,7 +60,8 @@ static void pieces_of_documents(void **unused)
     dq_arena_free(a);
 }
 
-/* Never more than was requested; the last piece is cut for it. */
+/* Never more than was requested; the last piece is cut for it, and left out where one id would be all of it: that has no
+ * context. */
 static void as_many_as_requested(void **unused)
 {
     static const int words[] = {100, 100, 100, 100};
@@ -70,9 +71,10 @@ static void as_many_as_requested(void **unused)
         dq_calib_text t;
         dq_err err = {0};
         assert_int_equal(read_text(&t, words, 4, tokens, 10, a, &err), DQ_OK);
-        assert_int_equal(t.n_ids, tokens);
-        assert_int_equal(t.n_seq, (tokens + 9) / 10);
-        assert_int_equal(t.cu[t.n_seq], tokens);
+        const int64_t want = tokens > 1 && tokens % 10 == 1 ? tokens - 1 : tokens;
+        assert_int_equal(t.n_ids, want);
+        assert_int_equal(t.n_seq, (want + 9) / 10);
+        assert_int_equal(t.cu[t.n_seq], want);
         dq_arena_free(a);
     }
 }
