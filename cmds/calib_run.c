@@ -116,6 +116,12 @@ void dq_calib_run_report(const dq_calib_run *c, dq_logger *logger)
     if (i->n_dead)
         dq_logger_note(logger, "%lld inputs of products are 0 for every token",
                        (long long)i->n_dead);
+    if (i->n_kept)
+        dq_logger_warn(logger,
+                       "%lld rows are those of the source, rounded as by --method gptq: their "
+                       "corrected scales do not fit; the first is of %s. --scale-dtype f32 has "
+                       "room for all but infinite ones",
+                       (long long)i->n_kept, i->kept);
     for (int p = 0; p < DQ_CALIBRATE_PARTS; p++) {
         const double gflop = i->flop[p] / 1e9;
         if (gflop > 0)
@@ -147,6 +153,7 @@ void dq_calib_run_json(const dq_calib_run *c, json_t *result)
     json_object_set_new(o, "scratch_bytes", json_integer(i->scratch_bytes));
     json_object_set_new(o, "peak_bytes", json_integer(dq_os_peak_bytes()));
     json_object_set_new(o, "inputs_always_zero", json_integer(i->n_dead));
+    json_object_set_new(o, "rows_not_corrected", json_integer(i->n_kept));
     json_object_set_new(o, "more_damping", json_integer(i->n_damped));
     for (int p = 0; p < DQ_CALIBRATE_PARTS; p++) {
         json_t *part = json_object();

@@ -55,6 +55,8 @@ typedef struct dq_calibrate_info {
     double damped_share; /* the most that any took */
     char damped[200];    /* the first of their tensors */
     int64_t n_dead;      /* inputs of products that are 0 for every token */
+    int64_t n_kept;      /* rows that could not be corrected: reference.h */
+    char kept[200];      /* the first of their tensors */
 } dq_calibrate_info;
 
 typedef struct dq_calibrate dq_calibrate;

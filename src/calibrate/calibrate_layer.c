@@ -131,27 +131,57 @@ static dq_status factor(dq_calibrate_job *j, const char *name, dq_err *err)
     return DQ_OK;
 }
 
+static void take_values(float *to, const dq_weight *w)
+{
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < w->rows; r++) dq_weight_dequantize_rows(to + r * w->cols, w, r, r + 1);
+}
+
+static dq_status correct(dq_calibrate_job *j, float *f32, const dq_weight *w,
+                         const dq_quant_spec *spec, dq_err *err)
+{
+    dq_calibrate_info *info = &j->c->info;
+    int64_t kept;
+    DQ_TRY(dq_reference_correct(&j->ref, f32, w->rows, spec, &kept, err));
+    if (kept > 0 && info->n_kept == 0) snprintf(info->kept, sizeof info->kept, "%s", w->name);
+    info->n_kept += kept;
+    return DQ_OK;
+}
+
+/* The loss is that of the source's weights, whatever they are corrected to. */
+static dq_status round_values(dq_calibrate_job *j, dq_codes **out, dq_gptq_loss *loss,
+                              const dq_quantize_tensor *t, const dq_weight *w, dq_err *err)
+{
+    const int refits = j->c->set.rule->refits;
+    const bool aligns = j->ref.act;
+    float *f32 = dq_block_new((size_t)w->rows, (size_t)w->cols * sizeof *f32, err);
+    if (!f32) return err->code;
+    take_values(f32, w);
+    if (aligns) correct(j, f32, w, &t->spec, err);
+    if (err->code == DQ_OK)
+        dq_gptq(out, f32, w->rows, w->cols, j->h, &t->spec, refits, aligns ? NULL : loss, err);
+    if (err->code == DQ_OK && aligns) {
+        take_values(f32, w);
+        dq_gptq_measure(loss, *out, f32, j->h, err);
+    }
+    dq_block_free(f32);
+    return err->code;
+}
+
 static dq_status round_tensor(dq_calibrate_job *j, const dq_quantize_tensor *t, const dq_weight *w,
                               dq_coded *out, dq_err *err)
 {
     dq_codes *codes = NULL;
     dq_gptq_loss loss;
     dq_calibrate_job_begin_part(j->c);
-    float *f32 = dq_block_new((size_t)w->rows, (size_t)w->cols * sizeof *f32, err);
-    if (!f32) return err->code;
-#pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < w->rows; r++) dq_weight_dequantize_rows(f32 + r * w->cols, w, r, r + 1);
-    if (j->ref.act) dq_reference_correct(&j->ref, f32, w->rows, &t->spec, err);
-    const int refits = j->c->set.rule->refits;
-    if (err->code == DQ_OK)
-        dq_gptq(&codes, f32, w->rows, w->cols, j->h, &t->spec, refits, &loss, err);
-    dq_block_free(f32);
+    round_values(j, &codes, &loss, t, w, err);
     if (err->code == DQ_OK) dq_coded_pack(out, codes, err);
     dq_codes_free(codes);
     if (err->code != DQ_OK) return err->code;
-    advance(j, DQ_CALIBRATE_ROUNDING,
-            dq_calibrate_work_rounding((double)w->rows, (double)w->cols, t->spec.mode, refits),
-            w->name);
+    advance(
+        j, DQ_CALIBRATE_ROUNDING,
+        dq_calibrate_work_rounding((double)w->rows, (double)w->cols, t->spec.mode, j->c->set.rule),
+        w->name);
     DQ_TRY(dq_quantize_feed_put(j->feed, t, &out->weight,
                                 loss.signal > 0 ? loss.error / loss.signal : 0, err));
     dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);

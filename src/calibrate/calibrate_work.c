@@ -27,11 +27,11 @@ double dq_calibrate_work_factor(double n)
     return n * n * n / 3;
 }
 
-double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode, int refits)
+double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode,
+                                  const dq_calibrate_rule *rule)
 {
     const int tries = mode == DQ_SEARCH ? DQ_GPTQ_TRIES : 1;
-    /* what is fed back, and the signal of the loss; H once and a rounding for new scales */
-    return (tries + 1 + 3 * refits) * rows * n * n;
+    return (tries + 1 + 3 * rule->refits + rule->aligns) * rows * n * n;
 }
 
 double dq_calibrate_work_cross(double rows, double m, double n)
@@ -59,7 +59,7 @@ double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule, d
         for (int k = 0; k < 7; k++) {
             const double cols = (double)all[k]->cols;
             n += DQ_CALIBRATE_F64_FLOP *
-                 dq_calibrate_work_rounding((double)all[k]->rows, cols, DQ_SEARCH, rule->refits);
+                 dq_calibrate_work_rounding((double)all[k]->rows, cols, DQ_SEARCH, rule);
             /* k and v share the Hessian of q, up that of gate */
             if (k == 0 || k == 3 || k == 4 || k == 6)
                 n += dq_calibrate_work_hessian(tokens, cols) +

@@ -15,8 +15,9 @@ double dq_calibrate_work_rows(const dq_weight *w, int64_t rows); /* of a product
 double dq_calibrate_work_hessian(double rows, double n);         /* the lower triangle */
 double dq_calibrate_work_cross(double rows, double m, double n); /* cross.h */
 double dq_calibrate_work_factor(double n);
-/* H for each group and a rounding for new scales beside what is fed back and the signal of the loss. */
-double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode, int refits);
+/* What is fed back and the signal of the loss; for new scales H and a rounding; of aligned weights the loss apart. */
+double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode,
+                                  const dq_calibrate_rule *rule);
 /* Of a run with every projection coded, in f32 operations. */
 double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule, double tokens);
 

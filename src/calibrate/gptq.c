@@ -21,20 +21,33 @@ typedef struct strip {
 } strip;
 
 typedef struct rounding {
-    dq_codes *c;    /* NULL: only the signal is wanted */
-    const float *w; /* [rows, n] */
+    dq_codes *c;          /* NULL: only the signal is wanted */
+    const float *w;       /* [rows, n] */
+    const dq_codes *less; /* whose values are taken from w; NULL: none */
     int64_t rows;
     const dq_hessian *h;
     const dq_weight_format *format;
     dq_gptq_loss *loss; /* [rows] */
 } rounding;
 
+/* The value that a code stands for. */
+static float value_of(const dq_codes *c, int64_t row, int64_t col)
+{
+    const dq_grid g = dq_codes_grid(c, row, col);
+    const dq_weight_format *f = dq_weight_format_of_mode(c->spec.mode);
+    return (float)f->level(c->code[row * c->shape.cols + col], g, &c->spec) * g.scale;
+}
+
 static void load(strip *s, const rounding *g, int64_t first, int64_t rows)
 {
     const int64_t n = g->h->n;
     for (int64_t i = 0; i < n; i++) {
-        const float *w = g->w + first * n + g->h->order[i];
-        for (int64_t r = 0; r < ROWS; r++) s->w[i * ROWS + r] = r < rows ? (double)w[r * n] : 0;
+        const int64_t col = g->h->order[i];
+        const float *w = g->w + first * n + col;
+        double *to = s->w + i * ROWS;
+        for (int64_t r = 0; r < ROWS; r++) to[r] = r < rows ? (double)w[r * n] : 0;
+        for (int64_t r = 0; g->less && r < rows; r++)
+            to[r] -= (double)value_of(g->less, first + r, col);
     }
 }
 
@@ -290,6 +303,26 @@ static dq_status refit(dq_codes *c, dq_gptq_loss *loss, const float *w, const dq
     }
     dq_codes_free(other);
     dq_block_free(its);
+    return err->code;
+}
+
+dq_status dq_gptq_measure(dq_gptq_loss *loss, const dq_codes *c, const float *w,
+                          const dq_hessian *h, dq_err *err)
+{
+    const int64_t rows = c->shape.rows;
+    rounding of = {.w = w, .less = c, .rows = rows, .h = h};
+    if (c->shape.cols != h->n) return dq_fail(err, DQ_BUG, "loss: inputs of another product");
+    *loss = (dq_gptq_loss){0};
+    of.loss = dq_block_new((size_t)rows, sizeof *of.loss, err);
+    if (!of.loss) return err->code;
+    if (run_strips(&of, err) == DQ_OK) { /* the signal of what is missing is the error */
+        for (int64_t r = 0; r < rows; r++) loss->error += of.loss[r].signal;
+        memset(of.loss, 0, (size_t)rows * sizeof *of.loss);
+        of.less = NULL;
+        run_strips(&of, err);
+    }
+    for (int64_t r = 0; err->code == DQ_OK && r < rows; r++) loss->signal += of.loss[r].signal;
+    dq_block_free(of.loss);
     return err->code;
 }
 

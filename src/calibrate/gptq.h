@@ -25,6 +25,9 @@ typedef struct dq_gptq_loss {
 enum { DQ_GPTQ_TRIES = 5 };
 dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, const dq_hessian *h,
                   const dq_quant_spec *spec, int refits, dq_gptq_loss *loss, dq_err *err);
+/* The loss of codes against weights that need not be those that were rounded. DQ_RESOURCE; DQ_STOPPED. */
+dq_status dq_gptq_measure(dq_gptq_loss *loss, const dq_codes *c, const float *w,
+                          const dq_hessian *h, dq_err *err);
 /* One rounding with grids that are there: c->grid is read, c->code and loss[rows].error are filled. */
 dq_status dq_gptq_round(dq_codes *c, const float *w, const dq_hessian *h, dq_gptq_loss *loss,
                         dq_err *err);

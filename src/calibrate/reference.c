@@ -154,9 +154,10 @@ static bool row_fits(const float *w, const dq_code_shape *s, const dq_quant_spec
 }
 
 dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t rows,
-                               const dq_quant_spec *spec, dq_err *err)
+                               const dq_quant_spec *spec, int64_t *kept, dq_err *err)
 {
     const int64_t n = r->sums->n;
+    int64_t n_kept = 0;
     const size_t bytes = (size_t)(rows * n) * sizeof *w;
     const dq_code_shape shape = dq_code_shape_of(rows, n, spec);
     float *before = dq_block_new(bytes, 1, err);
@@ -166,11 +167,13 @@ dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t rows,
         dq_correction_of_inputs(w, rows, r->sums, err);
     else
         dq_correction_of_outputs(w, r->sums);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) reduction(+ : n_kept)
     for (int64_t i = 0; i < rows; i++) {
-        if (!row_fits(w + i * n, &shape, spec))
-            memcpy(w + i * n, before + i * n, (size_t)n * sizeof *w);
+        if (row_fits(w + i * n, &shape, spec)) continue;
+        memcpy(w + i * n, before + i * n, (size_t)n * sizeof *w);
+        n_kept++;
     }
+    *kept = n_kept;
     dq_block_free(before);
     return err->code;
 }

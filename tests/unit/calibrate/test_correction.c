@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "calibrate/correction.h"
 #include "calibrate/gptq.h"
+#include "calibrate/reference.h"
 #include "calibrate/scale_refit.h"
 
 #include <math.h>
@@ -312,6 +313,73 @@ static void memory_of_scales_is_bounded(void **unused)
     }
 }
 
+/* The loss of codes against weights that they were not made from. */
+static void loss_is_of_the_weights_given(void **unused)
+{
+    static const dq_scale_mode modes[] = {DQ_SEARCH, DQ_ASYM};
+    static float x[ROWS * N], a[ROWS * M], w[M * N], source[M * N];
+    (void)unused;
+    inputs(x, a);
+    for (int i = 0; i < M * N; i++) {
+        w[i] = uniform();
+        source[i] = w[i] + uniform() / 10;
+    }
+    sums s = sums_of(x, a, M, 2);
+    for (size_t k = 0; k < sizeof modes / sizeof *modes; k++) {
+        const dq_quant_spec spec = {3, 50, modes[k], DQ_F16};
+        dq_gptq_loss own, same, other;
+        dq_err err = {0};
+        double error = 0, signal = 0;
+        dq_codes *c = rounded(w, s.h, &spec, 1, &own);
+        assert_int_equal(dq_gptq_measure(&same, c, w, s.h, &err), DQ_OK);
+        assert_int_equal(dq_gptq_measure(&other, c, source, s.h, &err), DQ_OK);
+        assert_true(fabs(same.error / own.error - 1) < 1e-6);
+        assert_true(same.signal == own.signal);
+        for (int i = 0; i < N; i++) s.plain[i * N + i] -= s.h->damping;
+        for (int r = 0; r < M; r++) {
+            error += missed_by(s.plain, c, source, r);
+            for (int i = 0; i < N; i++) {
+                for (int j = 0; j < N; j++)
+                    signal +=
+                        (double)source[r * N + i] * s.plain[i * N + j] * (double)source[r * N + j];
+            }
+        }
+        for (int i = 0; i < N; i++) s.plain[i * N + i] += s.h->damping;
+        assert_true(fabs(other.error / error - 1) < 1e-6);
+        assert_true(fabs(other.signal / signal - 1) < 1e-6);
+        assert_true(other.error > 1.05 * same.error);
+        dq_codes_free(c);
+    }
+    sums_free(&s);
+}
+
+/* A row whose corrected scales F16 does not hold stays as it was, and is counted. */
+static void rows_that_do_not_fit_are_counted(void **unused)
+{
+    static float w[M * N], before[M * N];
+    dq_err err = {0};
+    dq_reference r = {.of_inputs = false};
+    int64_t kept;
+    (void)unused;
+    for (int i = 0; i < M * N; i++) before[i] = w[i] = uniform();
+    assert_int_equal(dq_cross_new(&r.sums, M, N, &err), DQ_OK);
+    dq_cross_begin(r.sums, M, N);
+    for (int i = 0; i < M; i++) r.sums->c[i * r.sums->ld + 3] = i == 5 || i == 60 ? 1e7 : 0.5;
+    dq_quant_spec spec = {4, 50, DQ_SEARCH, DQ_F16};
+    assert_int_equal(dq_reference_correct(&r, w, M, &spec, &kept, &err), DQ_OK);
+    assert_int_equal(kept, 2);
+    for (int i = 0; i < M; i++) {
+        const bool same = memcmp(w + i * N, before + i * N, sizeof *w * N) == 0;
+        assert_true(same == (i == 5 || i == 60));
+    }
+    memcpy(w, before, sizeof w);
+    spec.scale_dtype = DQ_F32;
+    assert_int_equal(dq_reference_correct(&r, w, M, &spec, &kept, &err), DQ_OK);
+    assert_int_equal(kept, 0);
+    assert_true(w[5 * N + 3] > 9e6f);
+    dq_cross_free(r.sums);
+}
+
 static void sums_must_be_finite(void **unused)
 {
     static float x[ROWS * N], a[ROWS * M];
@@ -340,6 +408,8 @@ int main(void)
         cmocka_unit_test(one_scale_stays),
         cmocka_unit_test(many_groups_go_in_bands),
         cmocka_unit_test(memory_of_scales_is_bounded),
+        cmocka_unit_test(loss_is_of_the_weights_given),
+        cmocka_unit_test(rows_that_do_not_fit_are_counted),
         cmocka_unit_test(sums_must_be_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
