@@ -36,8 +36,9 @@ typedef struct dq_calibrate_job {
     dq_mat x, hidden, q, k, v, y, angles, lambda, gate, up; /* of max_rows rows */
     dq_layer layer; /* the current one, with rounded weights */
     dq_coded coded[7];
-    int n_coded, number; /* of the layer */
-    int n_layers;        /* behind them nothing is left to round */
+    float *dense[8]; /* values of the layer's matrices that are stored in another type */
+    int n_coded, n_dense, number; /* of the layer */
+    int n_layers;                 /* behind them nothing is left to round */
 } dq_calibrate_job;
 
 /* The first rows of a buffer. */

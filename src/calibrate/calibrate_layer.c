@@ -188,6 +188,27 @@ static dq_status round_tensor(dq_calibrate_job *j, const dq_quantize_tensor *t, 
     return DQ_OK;
 }
 
+/* Gives the layer a matrix that is not coded as it will be read back: in another type, where it is to have one. */
+static dq_status take_stored(dq_calibrate_job *j, dq_weight *w, dq_err *err)
+{
+    const dq_quantize_tensor *t = w->rows > 0 ? dq_quantize_feed_tensor(j->feed, w->name) : NULL;
+    if (!t || t->format || t->dense_dtype == t->t->dtype) return DQ_OK;
+    float *f32 = dq_block_new((size_t)w->rows, (size_t)w->cols * sizeof *f32, err);
+    if (!f32) return err->code;
+    j->dense[j->n_dense++] = f32;
+    take_values(f32, w);
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < w->rows; r++)
+        dq_quantize_tensor_read_back(t, f32 + r * w->cols, f32 + r * w->cols, NULL);
+    *w = (dq_weight){.name = w->name,
+                     .rows = w->rows,
+                     .cols = w->cols,
+                     .bits = 16,
+                     .dtype = DQ_F32,
+                     .data = f32};
+    return DQ_OK;
+}
+
 /* Gives the layer the rounded form of weights with the same inputs: from an earlier run, or made now by their sums. */
 static dq_status round_weights(dq_calibrate_job *j, dq_weight *const *w, int n, bool sums,
                                dq_err *err)
@@ -196,7 +217,10 @@ static dq_status round_weights(dq_calibrate_job *j, dq_weight *const *w, int n, 
     for (int i = 0; i < n; i++) {
         dq_coded *out = &j->coded[j->n_coded];
         const char *name = w[i]->name;
-        if (!is_coded(j, w[i])) continue;
+        if (!is_coded(j, w[i])) {
+            DQ_TRY(take_stored(j, w[i], err));
+            continue;
+        }
         const dq_quantize_tensor *t = dq_quantize_feed_tensor(j->feed, name);
         DQ_TRY(dq_os_check_stop(err));
         if (dq_quantize_feed_done(j->feed, t)) {
@@ -415,10 +439,12 @@ dq_status dq_calibrate_job_run_layer(dq_calibrate_job *j, int number, dq_err *er
 {
     j->layer = j->m->layer[number];
     j->number = number;
-    if (pass_qkv(j, err) == DQ_OK && pass_attend(j, err) == DQ_OK && pass_out(j, err) == DQ_OK &&
+    if (take_stored(j, &j->layer.lambda_proj, err) == DQ_OK && pass_qkv(j, err) == DQ_OK &&
+        pass_attend(j, err) == DQ_OK && pass_out(j, err) == DQ_OK &&
         pass_gate_up(j, err) == DQ_OK && number + 1 < j->n_layers)
         pass_down(j, err);
     while (j->n_coded > 0) dq_coded_free(&j->coded[--j->n_coded]);
+    while (j->n_dense > 0) dq_block_free(j->dense[--j->n_dense]);
     if (err->code != DQ_OK && err->code != DQ_STOPPED && err->code != DQ_DAMAGED)
         dq_in(err, "layer %d: ", number);
     return err->code;
