@@ -3,6 +3,7 @@
 #include "cmds/calib_run.h"
 
 #include "base/os.h"
+#include "calibrate/calibrate_memory.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/table.h"
 
@@ -102,6 +103,20 @@ void dq_calib_run_announce(const dq_calib_run *c, dq_logger *logger)
     if (t->n_ids < t->requested)
         dq_logger_warn(logger, "%s: gives %lld ids in %lld sequences, %lld were asked for", c->file,
                        (long long)t->n_ids, (long long)t->n_seq, (long long)t->requested);
+    const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
+    const int64_t enough = DQ_CALIBRATE_ALIGN_IDS * i->inputs;
+    if (rule_named(c->method)->aligns && t->n_ids < enough)
+        dq_logger_warn(logger,
+                       "%s: %lld ids are few for --method %s: with fewer than %d for each of the "
+                       "%lld inputs of the widest product, %lld, it may do worse than --method "
+                       "gptq. Give more text, or use --method gptq",
+                       c->file, (long long)t->n_ids, c->method, DQ_CALIBRATE_ALIGN_IDS,
+                       (long long)i->inputs, (long long)enough);
+}
+
+dq_status dq_calib_run_memory(const dq_calib_run *c, const dq_quantizer *q, dq_err *err)
+{
+    return c->calibrate ? dq_calibrate_memory_check(c->calibrate, q, err) : DQ_OK;
 }
 
 void dq_calib_run_report(const dq_calib_run *c, dq_logger *logger)
@@ -132,7 +147,7 @@ void dq_calib_run_report(const dq_calib_run *c, dq_logger *logger)
     }
 }
 
-void dq_calib_run_print(const dq_calib_run *c)
+void dq_calib_run_print(const dq_calib_run *c, const dq_quantizer *q)
 {
     char a[32];
     if (!c->calibrate) return;
@@ -141,9 +156,11 @@ void dq_calib_run_print(const dq_calib_run *c)
            (long long)i->text->n_ids, (long long)i->text->n_seq, (long long)i->text->ctx);
     printf("scratch            %s beside the output, while it runs\n",
            dq_table_size_text(a, sizeof a, i->scratch_bytes));
+    printf("memory             at most %s, mapped files not counted\n",
+           dq_table_size_text(a, sizeof a, dq_calibrate_memory(c->calibrate, q)));
 }
 
-void dq_calib_run_json(const dq_calib_run *c, json_t *result)
+void dq_calib_run_json(const dq_calib_run *c, const dq_quantizer *q, json_t *result)
 {
     if (!c->calibrate) return;
     const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
@@ -151,6 +168,7 @@ void dq_calib_run_json(const dq_calib_run *c, json_t *result)
     json_object_set_new(o, "ids_found", json_integer(i->text->found));
     json_object_set_new(o, "ids_asked", json_integer(i->text->requested));
     json_object_set_new(o, "scratch_bytes", json_integer(i->scratch_bytes));
+    json_object_set_new(o, "memory_bytes", json_integer(dq_calibrate_memory(c->calibrate, q)));
     json_object_set_new(o, "peak_bytes", json_integer(dq_os_peak_bytes()));
     json_object_set_new(o, "inputs_always_zero", json_integer(i->n_dead));
     json_object_set_new(o, "rows_not_corrected", json_integer(i->n_kept));

@@ -37,11 +37,13 @@ bool dq_calib_run_wanted(const dq_calib_run *c);
 dq_status dq_calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, const char *out,
                              int64_t threads, dq_err *err);
 void dq_calib_run_end(dq_calib_run *c);
-/* Before the run: what the text gives. After it: what was unusual, and with -v where the time went. */
+/* Before the run: what the text gives; DQ_RESOURCE where memory does not suffice. q was opened with the method. After it: what
+ * was unusual, and with -v where the time went. */
 void dq_calib_run_announce(const dq_calib_run *c, dq_logger *logger);
+dq_status dq_calib_run_memory(const dq_calib_run *c, const dq_quantizer *q, dq_err *err);
 void dq_calib_run_report(const dq_calib_run *c, dq_logger *logger);
 /* Lines of the summary; entries of the JSON document. Nothing without calibration. */
-void dq_calib_run_print(const dq_calib_run *c);
-void dq_calib_run_json(const dq_calib_run *c, json_t *result);
+void dq_calib_run_print(const dq_calib_run *c, const dq_quantizer *q);
+void dq_calib_run_json(const dq_calib_run *c, const dq_quantizer *q, json_t *result);
 
 #endif

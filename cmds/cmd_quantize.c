@@ -186,7 +186,7 @@ static void print_summary(const request *r, const dq_quantizer *q)
     printf("container          %s%s in %s\n", r->dry_run ? "about " : "",
            dq_table_size_text(a, sizeof a, i->file_bytes), r->out ? r->out : "(no output named)");
     printf("payload            %s\n", dq_table_size_text(b, sizeof b, i->weight_bytes));
-    dq_calib_run_print(&r->calib);
+    dq_calib_run_print(&r->calib, q);
     if (r->dry_run) return;
     if (r->planned)
         printf("as planned         %s\n", r->as_planned
@@ -257,7 +257,7 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
     json_object_set_new(out, "rows", rows);
     if (r->planned && !r->dry_run)
         json_object_set_new(out, "as_planned", json_boolean(r->as_planned));
-    dq_calib_run_json(&r->calib, out);
+    dq_calib_run_json(&r->calib, q, out);
     json_array_append_new(json_object_get(doc, "results"), out);
     if (err->code == DQ_OK) return dq_document_print(doc, err);
     json_decref(doc);
@@ -315,7 +315,9 @@ static dq_status run(request *r, const char *model, dq_err *err)
                        r->set.skip ? "--skip leaves" : "rules leave");
     if (r->print_recipe) dq_recipe_options_print(dq_quantize_recipe(q), err);
     if (r->out && !r->print_recipe) dq_quantize_check_output(q, r->out, r->force, r->resume, err);
-    if (err->code == DQ_OK && !r->dry_run && !r->print_recipe) {
+    const bool writes = !r->dry_run && !r->print_recipe;
+    if (err->code == DQ_OK && writes) dq_calib_run_memory(&r->calib, q, err);
+    if (err->code == DQ_OK && writes) {
         dq_progress bar;
         dq_quantize_progress p = {dq_progress_step, &bar};
         warn_nothing_left(r);

@@ -99,8 +99,8 @@ static dq_status read_input(char **out, size_t *len, const input *in, bool text,
 
 dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err)
 {
-    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    const input in = {path, pages > 0 ? (size_t)pages * (size_t)page : SIZE_MAX, DQ_RESOURCE};
+    const int64_t memory = dq_os_memory_bytes();
+    const input in = {path, memory > 0 ? (size_t)memory : SIZE_MAX, DQ_RESOURCE};
     return read_input(out, len, &in, true, a, err);
 }
 

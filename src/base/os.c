@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -90,6 +91,16 @@ int64_t dq_os_peak_bytes(void)
     }
     fclose(f);
     return kib * 1024;
+}
+
+int64_t dq_os_memory_bytes(void)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    const int64_t machine = pages > 0 && page > 0 ? (int64_t)pages * page : 0;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return machine;
+    const int64_t own = limit.rlim_cur < INT64_MAX ? (int64_t)limit.rlim_cur : INT64_MAX;
+    return machine > 0 && machine < own ? machine : own;
 }
 
 void *dq_os_library_open(const char *name, const char **why)

@@ -45,6 +45,8 @@ double dq_os_seconds(void);     /* monotonic */
 double dq_os_own_seconds(void); /* that processors have spent on this process */
 int dq_os_cpu_count(void);      /* processors this process may use */
 int64_t dq_os_peak_bytes(void); /* peak resident memory of this process; 0 unknown */
+/* Memory of this machine, or less where the process's address space is limited to less; 0 unknown. */
+int64_t dq_os_memory_bytes(void);
 
 /* First thing in main: descriptors 0 to 2 that are closed are taken, so that no file becomes one of
  * them, and reading or writing them fails; SIGXFSZ becomes the error EFBIG. */

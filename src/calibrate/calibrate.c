@@ -25,8 +25,6 @@ const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES] = {
      .refits = 2},
 };
 
-enum { CHUNK_ROWS = 2048 }; /* of a pass */
-
 /* ---- Parts ---- */
 
 void dq_calibrate_job_begin_part(dq_calibrate *c)
@@ -44,7 +42,7 @@ void dq_calibrate_job_end_part(dq_calibrate *c, dq_calibrate_part part, double f
 
 /* ---- Sizes ---- */
 
-static int64_t widest(const dq_model *m)
+int64_t dq_calibrate_job_widest(const dq_model *m)
 {
     const int64_t y = (int64_t)m->map.n_out * m->map.n_slabs * m->map.head_dim;
     const int64_t other = y > m->ffn ? y : m->ffn;
@@ -64,7 +62,8 @@ static dq_status list_chunks(dq_calibrate_job *j, dq_arena *a, dq_err *err)
     for (int64_t s = 0, end; s < t->n_seq; s = end) {
         dq_calibrate_chunk *now = &j->chunk[j->n_chunks++];
         now->first = t->cu[s];
-        for (end = s + 1; end < t->n_seq && t->cu[end + 1] - now->first <= CHUNK_ROWS;) end++;
+        for (end = s + 1; end < t->n_seq && t->cu[end + 1] - now->first <= DQ_CALIBRATE_CHUNK_ROWS;)
+            end++;
         now->batch = (dq_batch){.n_seq = (int)(end - s),
                                 .n_rows = t->cu[end] - now->first,
                                 .cu_rows = cu,
@@ -156,10 +155,10 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
     if (j->n_layers == 0) return DQ_OK;
     DQ_TRY(list_chunks(j, c->arena, err));
     DQ_TRY(make_buffers(j, err));
-    DQ_TRY(dq_hessian_new(&j->h, widest(j->m), err));
+    DQ_TRY(dq_hessian_new(&j->h, dq_calibrate_job_widest(j->m), err));
     const int streams = c->set.rule->aligns ? 2 : 1;
     DQ_TRY(dq_activations_open(&j->act, j->b, c->set.out, c->text.n_ids, j->m->dim, streams,
-                               widest(j->m), err));
+                               dq_calibrate_job_widest(j->m), err));
     if (streams == 2) DQ_TRY(dq_reference_new(&j->ref, &j->act, j->m, j->max_rows, err));
     DQ_TRY(embed(j, err));
     for (int i = 0; i < j->n_layers; i++) DQ_TRY(dq_calibrate_job_run_layer(j, i, err));
@@ -202,9 +201,11 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
             "%s: is not the text that the recipe was planned with (its SHA-256 is %.12s..., "
             "expected %.12s...). Give that text, or take \"calib\" out of the recipe's plan.",
             c->set.path, t->sha256, c->set.sha256);
+    c->m = m;
     c->info.text = t;
-    c->info.scratch_bytes =
-        dq_activations_bytes(t->n_ids, m->dim, c->set.rule->aligns ? 2 : 1, widest(m));
+    c->info.inputs = dq_calibrate_job_widest(m);
+    c->info.scratch_bytes = dq_activations_bytes(t->n_ids, m->dim, c->set.rule->aligns ? 2 : 1,
+                                                 dq_calibrate_job_widest(m));
     out->scratch_bytes = c->info.scratch_bytes;
     out->work = (int64_t)(dq_calibrate_work_all(m, c->set.rule, (double)t->n_ids) /
                           DQ_CALIBRATE_FLOP_PER_BYTE);

@@ -35,6 +35,9 @@ typedef struct dq_calibrate_settings {
     const char *out;     /* beside which the scratch file is; NULL: nothing is run */
 } dq_calibrate_settings;
 #define DQ_CALIBRATE_DAMPING 0.01
+/* A rule that aligns fits as many numbers to an output as its product has inputs. With fewer ids than this for each input of the
+ * widest product it has been measured to do worse than one that does not; from here on it did better on every model. */
+enum { DQ_CALIBRATE_ALIGN_IDS = 2 };
 
 /* Where the time of a run went, and the arithmetic that it did there. */
 typedef enum dq_calibrate_part {
@@ -50,6 +53,7 @@ extern const char *const dq_calibrate_part_name[DQ_CALIBRATE_PARTS];
 typedef struct dq_calibrate_info {
     const dq_calib_text *text; /* once a model is open */
     int64_t scratch_bytes;
+    int64_t inputs; /* of the widest product */
     double seconds[DQ_CALIBRATE_PARTS], flop[DQ_CALIBRATE_PARTS];
     int64_t n_damped;    /* Hessians that took more damping than asked for */
     double damped_share; /* the most that any took */

@@ -10,13 +10,15 @@
 struct dq_calibrate {
     dq_calibrate_settings set;
     dq_arena *arena;
+    const dq_model *m; /* once one is open */
     dq_calib_text text;
     dq_calibrate_info info;
     dq_quantize_method method;
     double lap; /* time at which the current part began */
 };
 
-/* Whole sequences that a pass takes at once. */
+/* Whole sequences that a pass takes at once: as many as have no more rows than this, at least one. */
+enum { DQ_CALIBRATE_CHUNK_ROWS = 2048 };
 typedef struct dq_calibrate_chunk {
     dq_batch batch;
     int64_t first; /* row in the text */
@@ -48,6 +50,7 @@ static inline dq_mat dq_calibrate_job_rows(dq_mat m, int64_t rows)
     return m;
 }
 
+int64_t dq_calibrate_job_widest(const dq_model *m); /* inputs of a product */
 /* The clock of the parts: what runs from here, and that it ended, with the arithmetic that it did. */
 void dq_calibrate_job_begin_part(dq_calibrate *c);
 void dq_calibrate_job_end_part(dq_calibrate *c, dq_calibrate_part part, double flop);

@@ -21,7 +21,20 @@ absent made.h5 made.h5.partial made.h5.journal
 # a dry run says what it would take and runs nothing
 try 0 "calibration  *gptq, 4000 ids in 40 sequences of at most 100" "$@" --dry-run
 try 0 "scratch  *7.20 MiB beside the output" "$@" --dry-run
-absent made.h5
+try 0 "memory  *at most [0-9.]* MiB, mapped files not counted" "$@" --dry-run
+try 0 '"memory_bytes": [1-9]' "$@" --dry-run --json
+# shellcheck disable=SC3045 # dash and bash have it
+if (ulimit -v 400000 && "$dq" --version) >/dev/null 2>&1; then # KiB; a build with sanitizers cannot begin in so few
+    (
+        # shellcheck disable=SC3045
+        ulimit -v 400000
+        "$dq" "$@" --threads 1024 >/dev/null 2>"$top/err" # what so many threads need is more
+        [ $? -eq 5 ]
+    ) || complain "calibrate: memory that is not there: $(cat "$top/err")"
+    grep -q "error: diff model: not enough memory to calibrate (expected [0-9.]* MiB, this process can have 390.6 MiB)" \
+        "$top/err" || complain "calibrate: memory that is not there: $(cat "$top/err")"
+fi
+absent made.h5 made.h5.partial made.h5.journal
 
 # the same bytes for any number of threads, and beside nothing else
 for n in 1 2 3; do
@@ -75,7 +88,38 @@ for form in "--bits 2 --group 50 --scale asym" "--bits 8 --group tensor --scale 
     try 0 "content SHA-256" "$@" -o made.h5 --force --calib-tokens 300 $form
     try 0 "as the source gives them" verify made.h5 --source "diff model"
 done
-rm -f made.h5 "made 3.h5" gptq.h5 again.h5 kld.csv
+rm -f again.h5 kld.csv
+# the loss is of the source's weights, which align leaves: its down_proj takes back what the stream has lost
+loss_of() { sed 's/ *$//' "$top/out" | awk -v name="$1" '$1 == name { print $NF }'; }
+try 0 "." "$@" -o made.h5 --force --tensors
+aligned=$(loss_of model.layers.0.mlp.down_proj.weight)
+try 0 "." "$@" -o made.h5 --force --tensors --method gptq
+holds "loss of align against the source's weights" "$aligned > 2 * $(loss_of model.layers.0.mlp.down_proj.weight)"
+# rows that a correction does not fit are said and counted
+try 0 '"rows_not_corrected": [1-9]' "$@" -o made.h5 --force --group 7 --scale asym --json
+grep -q "warning: [1-9][0-9]* rows are those of the source, .* the first is of model.layers" "$top/err" ||
+    complain "calibrate: rows that are not corrected are not mentioned: $(cat "$top/err")"
+try 0 '"rows_not_corrected": 0' "$@" -o made.h5 --force --group 7 --scale asym --scale-dtype f32 --json
+# too little text for align: 2 ids for each of 344 inputs
+few="ids are few for --method align: with fewer than 2 for each of the 344 inputs of the widest product, 688"
+for n in 688 687; do
+    try 0 "." "$@" -o made.h5 --force --dry-run --calib-tokens $n
+    [ "$(grep -c "warning: text.txt: $n $few" "$top/err")" = $((688 - n)) ] ||
+        complain "calibrate: $n ids for align: $(cat "$top/err")"
+done
+try 0 "." "$@" -o made.h5 --force --dry-run --calib-tokens 100 --method gptq
+[ ! -s "$top/err" ] || complain "calibrate: gptq of little text: $(cat "$top/err")"
+
+# matrices that are stored in another type: what comes behind them sees that type
+try 0 "." export gptq.h5 -o wide --format safetensors --dtype f32
+for type in keep bf16; do
+    try 0 "." quantize wide -o made.h5 --force --bits 2 --bits-map self_attn=16 --dense-type $type --method gptq \
+        --calib text.txt --calib-tokens 1000 --calib-ctx 100 --json
+    tr -d ' \n' <"$top/out" | tr '{' '\n' | sed -n 's/.*layers.1.mlp.down_proj.*"loss"://p' >"loss of $type"
+    [ -s "loss of $type" ] || complain "calibrate: no loss with --dense-type $type"
+done
+! cmp -s "loss of keep" "loss of bf16" || complain "calibrate: the stream does not see --dense-type"
+rm -rf wide made.h5 "made 3.h5" gptq.h5 "loss of"*
 set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-tokens 4000 --calib-ctx 100
 
 # the embedding goes to its nearest codes, and is compared byte for byte
@@ -113,6 +157,12 @@ killed 9 "$@" --resume
 killed 18 "$@" --resume
 try 4 "begun with another source or other settings" "$@" --resume --calib-tokens 18000
 try 4 "begun with another source or other settings" "$@" --resume --calib-ctx 90
+if grep -q avx2 /proc/cpuinfo && [ "${DQ_CPU:-}" != scalar ]; then
+    was=${DQ_CPU:-}
+    export DQ_CPU=scalar
+    try 4 'found "codes made at CPU level avx.*, this run has "codes made at CPU level scalar' "$@" --resume
+    DQ_CPU=$was
+fi
 printf ' ' >>text.txt
 try 4 "begun with another source or other settings" "$@" --resume
 cp "$pair/text.txt" text.txt

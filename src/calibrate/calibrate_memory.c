@@ -1,0 +1,122 @@
+/* calibrate_memory: see calibrate_memory.h. Adds up what lives at the same time: a pass, the sums, the coded matrices of a layer,
+ * and the rounding of the one that takes most.
+ * SPDX-License-Identifier: MIT */
+#include "calibrate/calibrate_memory.h"
+
+#include "base/os.h"
+#include "calibrate/calibrate_job.h"
+#include "calibrate/f64_tile.h"
+#include "calibrate/scale_refit.h"
+#include "engine/memory_fit.h"
+
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t threads(void)
+{
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+/* Rows of the longest pass: whole sequences. */
+static int64_t pass_rows(const dq_calib_text *t)
+{
+    int64_t rows = DQ_CALIBRATE_CHUNK_ROWS;
+    for (int64_t s = 0; s < t->n_seq; s++) rows = larger(rows, t->cu[s + 1] - t->cu[s]);
+    return rows < t->n_ids ? rows : t->n_ids;
+}
+
+/* Buffers, the cache of one layer, and what lies between buffers and the scratch file. */
+static int64_t pass_bytes(const dq_model *m, int64_t rows)
+{
+    const dq_headmap *a = &m->map;
+    const int64_t ffn_rows = rows < DQ_FFN_ROWS ? rows : DQ_FFN_ROWS, d = a->head_dim;
+    const int64_t y = (int64_t)a->n_out * a->n_slabs * d, cache = 2 * (int64_t)a->n_kv * d;
+    const int64_t heads = ((int64_t)a->n_q + 2 * (int64_t)a->n_kv + 1) * d + a->n_out;
+    const int64_t moved = larger(rows * larger(m->dim, y), ffn_rows * m->ffn);
+    return (rows * (2 * m->dim + heads + y + cache) + 2 * ffn_rows * m->ffn + moved) *
+           (int64_t)sizeof(float);
+}
+
+/* Correcting a matrix, rounding it, fitting scales: the one that takes most. */
+static int64_t rounding_bytes(const dq_quantize_row *r, const dq_calibrate_rule *rule)
+{
+    const int64_t values = r->rows * r->cols,
+                  groups = (r->cols + r->group_size - 1) / r->group_size;
+    const int64_t f32 = values * (int64_t)sizeof(float);
+    const int64_t grids = r->rows * groups * (int64_t)sizeof(dq_grid), codes = values + grids;
+    const int64_t corner = 1 << 15; /* what a thread has besides its rows, at most */
+    const int64_t strips =
+        threads() * (2 * r->cols * DQ_F64_TILE + corner) * (int64_t)sizeof(double);
+    const dq_code_shape shape = {.rows = r->rows,
+                                 .cols = r->cols,
+                                 .group_size = r->group_size,
+                                 .groups = groups,
+                                 .grid_rows = r->rows};
+    const int64_t refit = rule->refits > 0 ? dq_scale_refit_bytes(&shape) : 0;
+    const int64_t round = 2 * codes + larger(grids + strips, refit);
+    return f32 + (rule->aligns ? larger(f32 + strips, round) : round);
+}
+
+/* A matrix of a layer as the plan has it; false: it is absent. */
+static bool find_row(dq_quantize_row *out, const dq_quantizer *q, const dq_weight *w)
+{
+    const int64_t n = dq_quantize_result(q)->n_tensors;
+    for (int64_t i = 0; w->rows > 0 && i < n; i++) {
+        *out = dq_quantize_row_at(q, i);
+        if (strcmp(out->name, w->name) == 0) return true;
+    }
+    return false;
+}
+
+static int64_t layer_bytes(const dq_calibrate *c, const dq_quantizer *q, const dq_layer *l)
+{
+    const dq_weight *const all[] = {&l->q,    &l->k,  &l->v,    &l->o,
+                                    &l->gate, &l->up, &l->down, &l->lambda_proj};
+    int64_t kept = 0, most = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        dq_quantize_row r;
+        if (!find_row(&r, q, all[i])) continue;
+        if (r.packed) {
+            kept += r.bytes;
+            most = larger(most, rounding_bytes(&r, c->set.rule));
+        } else if (r.dense_dtype != r.dtype) {
+            kept += r.rows * r.cols * (int64_t)sizeof(float);
+        }
+    }
+    return kept + most;
+}
+
+int64_t dq_calibrate_memory(const dq_calibrate *c, const dq_quantizer *q)
+{
+    const dq_model *m = c->m;
+    const int64_t rows = pass_rows(&c->text);
+    int64_t layer = 0;
+    for (int i = 0; i < m->n_layers; i++) layer = larger(layer, layer_bytes(c, q, &m->layer[i]));
+    const int64_t sums = dq_hessian_bytes(dq_calibrate_job_widest(m)) +
+                         (c->set.rule->aligns ? dq_reference_bytes(m, rows) : 0);
+    return (pass_bytes(m, rows) + sums + layer) / 8 * 9;
+}
+
+dq_status dq_calibrate_memory_check(const dq_calibrate *c, const dq_quantizer *q, dq_err *err)
+{
+    const double mib = 1024.0 * 1024.0;
+    const int64_t have = dq_os_memory_bytes(), want = dq_calibrate_memory(c, q);
+    if (have <= 0 || want <= have) return DQ_OK;
+    const char *less = c->set.rule->aligns ? ". gptq takes less than align" : "";
+    return dq_fail(err, DQ_RESOURCE,
+                   "%s: not enough memory to calibrate (expected %.1f MiB, this process can have "
+                   "%.1f MiB)%s.",
+                   c->m->name, (double)want / mib, (double)have / mib, less);
+}
