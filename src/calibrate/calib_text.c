@@ -40,11 +40,14 @@ static dq_status cut(pieces *p, const dq_doc_ids *doc, int32_t unit, int64_t ctx
 }
 
 /* Leaves the pieces of a part. */
-static void take_part(pieces *p, unsigned part)
+static void take_part(pieces *p, unsigned part, bool several, int64_t n_units)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < p->n; i++) {
-        if (part >> p->list[i].unit % DQ_CALIB_TEXT_QUARTERS & 1) p->list[n++] = p->list[i];
+        const int64_t unit = p->list[i].unit;
+        const int64_t quarter =
+            several ? unit % DQ_CALIB_TEXT_QUARTERS : unit * DQ_CALIB_TEXT_QUARTERS / n_units;
+        if (part >> quarter & 1) p->list[n++] = p->list[i];
     }
     p->n = n;
 }
@@ -94,7 +97,7 @@ static dq_status encode(dq_calib_text *out, const dq_docs *docs, const dq_tokeni
     }
     out->n_units = several ? docs->n : p.n;
     if (part != DQ_CALIB_TEXT_ALL) {
-        take_part(&p, part);
+        take_part(&p, part, several, out->n_units);
         out->found = 0;
         for (int64_t i = 0; i < p.n; i++) out->found += p.list[i].n;
     }

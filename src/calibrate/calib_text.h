@@ -8,8 +8,9 @@
 
 enum { DQ_CALIB_TEXT_SEQUENCES = 128, DQ_CALIB_TEXT_CTX = 2048 }; /* without other words */
 
-/* Parts of a text that share nothing: its units, documents of a file that has several, else pieces of `ctx` ids, are dealt in
- * turn to four quarters; a part is the bits of its quarters. */
+/* Parts of a text that share nothing: the documents of a file that has several are dealt in turn to four quarters; the pieces
+ * of `ctx` ids of a single text, of which neighbours depend on each other, stay together, a quarter behind the other. A part
+ * is the bits of its quarters. */
 enum { DQ_CALIB_TEXT_QUARTERS = 4, DQ_CALIB_TEXT_ALL = 15 };
 
 typedef struct dq_calib_text {

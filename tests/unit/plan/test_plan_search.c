@@ -178,7 +178,7 @@ static void quarters_as_json(void **unused)
     json_decref(bad);
 }
 
-/* Three quarters of the pair's text share no sequence and are all of it. */
+/* Quarters of the pair's text, one document, are a piece of it each, and all of it together. */
 static void parts_share_nothing(void **unused)
 {
     dq_arena *a = dq_arena_new();
@@ -198,7 +198,8 @@ static void parts_share_nothing(void **unused)
     assert_int_equal(part[0].n_seq + part[1].n_seq + part[2].n_seq, whole.n_seq);
     assert_int_equal(part[0].n_seq, 50);
     for (int64_t s = 0; s < whole.n_seq; s++) {
-        const int which = s % 4 == 1 ? 1 : s % 4 == 3 ? 2 : 0;
+        const int64_t q = s * 4 / whole.n_seq;
+        const int which = q == 1 ? 1 : q == 3 ? 2 : 0;
         const int64_t k = at[which]++, n = whole.cu[s + 1] - whole.cu[s];
         assert_int_equal(part[which].unit[k], s);
         assert_int_equal(part[which].cu[k + 1] - part[which].cu[k], n);
