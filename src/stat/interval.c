@@ -71,6 +71,20 @@ dq_interval dq_interval_t_outside(double mean, double std_err, int64_t clusters,
     return (dq_interval){mean - half, mean + half};
 }
 
+/* g(x) = x + skew/3 x^2 + skew^2/27 x^3 + skew/6n is close to normal where x, the error over the standard deviation, is
+ * not; the end is where g gives the quantile over sqrt(n). */
+dq_interval dq_interval_t_skewed(double mean, double std_err, int64_t clusters, double skew,
+                                 double share)
+{
+    dq_interval i = dq_interval_t_outside(mean, std_err, clusters, share);
+    if (isnan(i.high) || !(skew > 0) || !(std_err > 0)) return i;
+    const double n = (double)clusters, root = sqrt(n);
+    const double t = (i.high - mean) / std_err;
+    const double x = 3 / skew * (cbrt(1 - skew * (t / root + skew / (6 * n))) - 1);
+    i.high = fmax(i.high, mean - x * root * std_err);
+    return i;
+}
+
 dq_interval dq_interval_share(int64_t k, int64_t n)
 {
     if (n < 1) return dq_interval_none;

@@ -23,6 +23,11 @@ double dq_interval_t_beyond(double share, int64_t df);
 dq_interval dq_interval_t(double mean, double std_err, int64_t clusters);
 /* The same of which a share lies outside instead of 5 %. */
 dq_interval dq_interval_t_outside(double mean, double std_err, int64_t clusters, double share);
+/* The same with an upper end for means of skewed values, where the one by t lies too low: Hall's transformation (Journal of
+ * the Royal Statistical Society B 54, 1992) with the quantile of t. skew: of the values, sum of cubes / n over the 3/2 power
+ * of sum of squares / n; where it is not above 0, it is the interval by t. */
+dq_interval dq_interval_t_skewed(double mean, double std_err, int64_t clusters, double skew,
+                                 double share);
 /* A share, k of n: Wilson's score interval, which has a width for 0 and n of n as well. */
 dq_interval dq_interval_share(int64_t k, int64_t n);
 /* (up - down) / n of n pairs of which `up` went up and `down` went down: Tango's score interval (Statistics in

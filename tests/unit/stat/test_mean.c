@@ -1,5 +1,6 @@
 /* Means, paired comparisons and percentiles against numbers worked out by hand or with NumPy.
  * SPDX-License-Identifier: MIT */
+#include "base/random.h"
 #include "stat/mean.h"
 
 #include <math.h>
@@ -252,6 +253,63 @@ static void test_margin(void **state)
         for (int64_t gained = 0; gained < 9; gained++) counts_decide(gained, lost, 100);
 }
 
+static double normal(dq_random *r)
+{
+    const double u = ((double)(dq_random_next(r) >> 11) + 0.5) / 9007199254740992.0;
+    const double v = (double)(dq_random_next(r) >> 11) / 9007199254740992.0;
+    return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
+}
+
+/* Shares of draws of n lognormal values whose upper end by t, and by t_skewed, is below their mean. */
+static void count_misses(double miss[2], double sigma, int n, double share)
+{
+    enum { DRAWS = 8000 };
+    dq_random r = dq_random_of(7, (uint64_t)n);
+    double x[60];
+    miss[0] = miss[1] = 0;
+    for (int k = 0; k < DRAWS; k++) {
+        double two = 0, three = 0;
+        for (int i = 0; i < n; i++) x[i] = exp(sigma * normal(&r) - sigma * sigma / 2); /* mean 1 */
+        const dq_mean m = dq_mean_of(x, n);
+        for (int i = 0; i < n; i++) {
+            two += pow(x[i] - m.value, 2) / n;
+            three += pow(x[i] - m.value, 3) / n;
+        }
+        const double skew = three / pow(two, 1.5);
+        miss[0] += dq_interval_t_outside(m.value, m.std_err, n, share).high < 1;
+        miss[1] += dq_interval_t_skewed(m.value, m.std_err, n, skew, share).high < 1;
+    }
+    for (int i = 0; i < 2; i++) miss[i] /= DRAWS;
+}
+
+/* Upper ends of skewed means. The ends by t are missed about twice as often at least; what is left of it is stated. */
+static void test_skewed(void **state)
+{
+    static const struct {
+        double sigma;
+        int n;
+        double most; /* of 0.025 nominally */
+    } want[] = {{0.5, 10, 0.06}, {0.5, 16, 0.05}, {0.5, 30, 0.042}, {0.5, 60, 0.038},
+                {1, 10, 0.095},  {1, 16, 0.085},  {1, 30, 0.066},   {1, 60, 0.055}};
+    double miss[2];
+    (void)state;
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        count_misses(miss, want[i].sigma, want[i].n, 0.05);
+        if (!(miss[1] <= want[i].most && miss[0] >= 1.3 * miss[1]))
+            fail_msg("sigma %g, n %d: missed %.4f by t, %.4f", want[i].sigma, want[i].n, miss[0],
+                     miss[1]);
+    }
+    const dq_interval t = dq_interval_t_outside(2, 0.1, 9, 0.05);
+    assert_true(dq_interval_t_skewed(2, 0.1, 9, 0, 0.05).high == t.high);
+    assert_true(dq_interval_t_skewed(2, 0.1, 9, -1, 0.05).high == t.high);
+    assert_true(dq_interval_t_skewed(2, 0.1, 9, 1, 0.05).low == t.low);
+    /* worked out with NumPy */
+    near(dq_interval_t_skewed(2, 0.1, 9, 1, 0.05).high, 2.36266863606537, 1e-7);
+    near(dq_interval_t_skewed(2, 0.1, 9, 1e-5, 0.05).high, t.high, 1e-5);
+    assert_true(isnan(dq_interval_t_skewed(2, 0.1, 1, 1, 0.05).high));
+    assert_true(isnan(dq_interval_t_skewed(2, (double)NAN, 9, 1, 0.05).high));
+}
+
 static void test_percentiles(void **state)
 {
     (void)state;
@@ -273,7 +331,7 @@ int main(void)
         cmocka_unit_test(test_flips),           cmocka_unit_test(test_fractions),
         cmocka_unit_test(test_clustered_flips), cmocka_unit_test(test_t),
         cmocka_unit_test(test_score_intervals), cmocka_unit_test(test_margin),
-        cmocka_unit_test(test_percentiles),
+        cmocka_unit_test(test_skewed),          cmocka_unit_test(test_percentiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
