@@ -77,11 +77,15 @@ dq_interval dq_interval_t_skewed(double mean, double std_err, int64_t clusters, 
                                  double share)
 {
     dq_interval i = dq_interval_t_outside(mean, std_err, clusters, share);
-    if (isnan(i.high) || !(skew > 0) || !(std_err > 0)) return i;
-    const double n = (double)clusters, root = sqrt(n);
+    const double a = fabs(skew), n = (double)clusters, root = sqrt(n);
+    if (isnan(i.high) || !(a > 0) || !(std_err > 0)) return i;
     const double t = (i.high - mean) / std_err;
-    const double x = 3 / skew * (cbrt(1 - skew * (t / root + skew / (6 * n))) - 1);
-    i.high = fmax(i.high, mean - x * root * std_err);
+    const double x = 3 / a * (1 - cbrt(1 - a * (t / root + a / (6 * n))));
+    const double half = fmax(t, x * root) * std_err;
+    if (skew > 0)
+        i.high = mean + half;
+    else
+        i.low = mean - half;
     return i;
 }
 

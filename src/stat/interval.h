@@ -23,9 +23,9 @@ double dq_interval_t_beyond(double share, int64_t df);
 dq_interval dq_interval_t(double mean, double std_err, int64_t clusters);
 /* The same of which a share lies outside instead of 5 %. */
 dq_interval dq_interval_t_outside(double mean, double std_err, int64_t clusters, double share);
-/* The same with an upper end for means of skewed values, where the one by t lies too low: Hall's transformation (Journal of
- * the Royal Statistical Society B 54, 1992) with the quantile of t. skew: of the values, sum of cubes / n over the 3/2 power
- * of sum of squares / n; where it is not above 0, it is the interval by t. */
+/* The same for a mean of skewed values, where the end by t on the side of the long tail lies too near: that end by Hall's
+ * transformation (Journal of the Royal Statistical Society B 54, 1992) with the quantile of t, the other one by t. skew: of
+ * the values about their mean, sum of cubes / n over the 3/2 power of sum of squares / n. */
 dq_interval dq_interval_t_skewed(double mean, double std_err, int64_t clusters, double skew,
                                  double share);
 /* A share, k of n: Wilson's score interval, which has a width for 0 and n of n as well. */

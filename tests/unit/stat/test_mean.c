@@ -303,6 +303,8 @@ static void test_skewed(void **state)
     assert_true(dq_interval_t_skewed(2, 0.1, 9, 0, 0.05).high == t.high);
     assert_true(dq_interval_t_skewed(2, 0.1, 9, -1, 0.05).high == t.high);
     assert_true(dq_interval_t_skewed(2, 0.1, 9, 1, 0.05).low == t.low);
+    near(dq_interval_t_skewed(-2, 0.1, 9, -1, 0.05).low,
+         -dq_interval_t_skewed(2, 0.1, 9, 1, 0.05).high, 1e-15);
     /* worked out with NumPy */
     near(dq_interval_t_skewed(2, 0.1, 9, 1, 0.05).high, 2.36266863606537, 1e-7);
     near(dq_interval_t_skewed(2, 0.1, 9, 1e-5, 0.05).high, t.high, 1e-5);
