@@ -103,6 +103,11 @@ static dq_status run_other(dq_plan_part *p, const dq_plan_chunk *k, const dq_pla
 {
     const dq_mat x = dq_plan_pass_stream(&p->pass, k);
     int l = o->embed ? 0 : o->from;
+    if (!o->embed && o->from == o->m->n_layers) { /* the source's own final states */
+        dq_mat h = p->pass.h;
+        h.rows = x.rows;
+        return dq_activations_get(&p->act, DQ_ACTIVATIONS_OTHER, k->first, h, err);
+    }
     if (o->embed)
         p->pass.b->ops->embed(p->pass.b, x, o->embed, k->batch.ids);
     else
@@ -173,4 +178,21 @@ dq_status dq_plan_part_mean(dq_mean *out, const double *sums, const int64_t *ids
     dq_block_free(x);
     dq_block_free(cluster);
     return err->code;
+}
+
+double dq_plan_part_skew(const double *sums, const int64_t *ids, int64_t n)
+{
+    double all = 0, total = 0, two = 0, three = 0, used = 0;
+    for (int64_t c = 0; c < n; c++) {
+        total += sums[c];
+        all += (double)ids[c];
+    }
+    for (int64_t c = 0; c < n; c++) {
+        if (ids[c] == 0) continue;
+        const double d = sums[c] - total / all * (double)ids[c];
+        two += d * d;
+        three += d * d * d;
+        used++;
+    }
+    return two > 0 ? three / used / pow(two / used, 1.5) : 0;
 }

@@ -41,8 +41,8 @@ dq_status dq_plan_part_advance(dq_plan_part *p, int layer, dq_err *err);
 
 /* A model that differs from the source. */
 typedef struct dq_plan_other {
-    const dq_model *m;      /* whose weights count but for those below */
-    int from;               /* layer at which the source's stream is, and differences begin */
+    const dq_model *m; /* whose weights count but for those below */
+    int from; /* layer at which the source's stream is, and differences begin; n_layers: the head alone differs */
     const dq_layer *layer;  /* in place of m->layer[from]; NULL: that itself */
     const dq_weight *embed; /* it begins here, whatever `from` is; NULL: with the source's stream */
     const dq_weight *head;
@@ -53,5 +53,7 @@ dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan
 /* Mean per id of such sums, with the error between clusters. DQ_RESOURCE. */
 dq_status dq_plan_part_mean(dq_mean *out, const double *sums, const int64_t *ids, int64_t n,
                             dq_err *err);
+/* Skewness of what the error is over: sums less what the mean gives for as many ids. 0 where all are alike. */
+double dq_plan_part_skew(const double *sums, const int64_t *ids, int64_t n);
 
 #endif

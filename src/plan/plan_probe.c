@@ -45,6 +45,12 @@ static int missing_of(const dq_plan_tensor *t)
     return n;
 }
 
+/* The first layer that runs when it is measured. */
+static int first_layer(const dq_model *m, const dq_plan_tensor *t)
+{
+    return t->slot == DQ_PLAN_HEAD ? m->n_layers : t->layer;
+}
+
 /* ---- Arithmetic ---- */
 
 static double layer_flop(const dq_model *m, int number, double rows)
@@ -68,7 +74,7 @@ static double measure_flop(const dq_model *m, int from, double rows)
 
 static double option_flop(const dq_plan_probe *p, const dq_plan_tensor *t, double search_ids)
 {
-    double n = measure_flop(p->m, t->layer, search_ids);
+    double n = measure_flop(p->m, first_layer(p->m, t), search_ids);
     if (!is_end(t))
         n += (DQ_GPTQ_TRIES + 1 + 3 * p->rule->refits) * (double)t->rows * (double)t->cols *
              (double)t->cols;
@@ -108,7 +114,9 @@ static void advance(dq_plan_probe *p, double flop, const char *what)
 static dq_dtype scale_type(const float *w, const dq_plan_tensor *t, const dq_quant_spec *spec)
 {
     const dq_weight_format *f = dq_weight_format_of_mode(spec->mode);
-    const dq_code_shape s = dq_code_shape_of(t->rows, t->cols, spec);
+    dq_code_shape s = dq_code_shape_of(t->rows, t->cols, spec);
+    if (s.grid_rows == 1 && s.groups == 1) /* one scale for all rows, which lie side by side */
+        s = (dq_code_shape){.rows = 1, .cols = t->rows * t->cols, .group_size = t->rows * t->cols};
     if (spec->scale_dtype != DQ_F16) return spec->scale_dtype;
     for (int64_t r = 0; r < s.rows; r++) {
         for (int64_t at = 0; at < s.cols; at += s.group_size) {
@@ -186,7 +194,7 @@ static dq_status measure(job *j, const dq_plan_tensor *t, const dq_weight *w, dq
 {
     const dq_model *m = j->p->m;
     dq_layer layer = m->layer[t->layer];
-    dq_plan_other other = {.m = m, .from = t->layer, .head = &m->head};
+    dq_plan_other other = {.m = m, .from = first_layer(m, t), .head = &m->head};
     if (t->slot == DQ_PLAN_EMBED) other.embed = w;
     if (t->slot == DQ_PLAN_HEAD || (t->slot == DQ_PLAN_EMBED && m->tied)) other.head = w;
     if (!is_end(t)) {
