@@ -108,11 +108,15 @@ static json_t *interval_json(dq_interval i)
     return json_pack("[o, o]", dq_document_real(i.low), dq_document_real(i.high));
 }
 
-static json_t *numbers_json(const dq_plan_numbers *n)
+/* outside: of the interval. */
+static json_t *numbers_json(const dq_plan_numbers *n, double outside)
 {
     json_t *o = json_object();
     json_object_set_new(o, "kld", dq_document_metric(n->kld.value, n->kld.std_err));
-    json_object_set_new(o, "kld_interval", interval_json(dq_mean_interval(n->kld)));
+    json_object_set_new(o, "kld_interval",
+                        interval_json(dq_plan_decide_interval(n->kld, n->kld_skew, outside)));
+    json_object_set_new(o, "outside", dq_document_real(outside));
+    json_object_set_new(o, "kld_skewness", dq_document_real(n->kld_skew));
     json_object_set_new(o, "ln_ppl_ratio", dq_document_metric(n->loss.value, n->loss.std_err));
     json_object_set_new(o, "clusters", json_integer(n->kld.clusters));
     return o;
@@ -135,16 +139,24 @@ static json_t *trial_json(const dq_plan *p, int64_t i)
     json_object_set_new(o, "packed_bytes", json_integer(t->packed_bytes));
     json_object_set_new(o, "file_bytes", json_integer(t->file_bytes));
     json_object_set_new(o, "predicted_kld", dq_document_real(t->predicted));
-    json_object_set_new(o, "search", numbers_json(&t->on[DQ_PLAN_SEARCH]));
+    json_object_set_new(o, "search", numbers_json(&t->on[DQ_PLAN_SEARCH], 0.05));
     /* what was not looked at is not shown either */
     if (t->look || is_rival(p, i))
-        json_object_set_new(o, "unseen", numbers_json(&t->on[DQ_PLAN_UNSEEN]));
+        json_object_set_new(
+            o, "unseen",
+            numbers_json(&t->on[DQ_PLAN_UNSEEN], dq_plan_decide_outside(t->look ? t->look : 1)));
     if (t->look) {
         json_object_set_new(o, "look", json_integer(t->look));
         json_object_set_new(o, "look_interval", interval_json(t->interval));
         json_object_set_new(o, "meets", json_boolean(t->meets));
     }
     return o;
+}
+
+/* Outside of each interval of a difference to a uniform width. */
+static double outside_rival(const dq_plan *p)
+{
+    return dq_plan_decide_outside_of(p->trial[p->chosen].look, 2);
 }
 
 static json_t *rivals_json(const dq_plan *p)
@@ -159,6 +171,7 @@ static json_t *rivals_json(const dq_plan *p)
         json_object_set_new(o, "kld_difference",
                             dq_document_metric(r->difference.value, r->difference.std_err));
         json_object_set_new(o, "interval", interval_json(r->interval));
+        json_object_set_new(o, "outside", dq_document_real(outside_rival(p)));
         json_array_append_new(list, o);
     }
     return list;
@@ -177,9 +190,10 @@ static json_t *plan_json(const dq_plan *p, const char *budget)
     json_object_set_new(o, "calib", calib_json(p));
     json_object_set_new(o, "texts", texts_json(p));
     json_object_set_new(o, "looks", json_integer(p->n_look));
+    json_object_set_new(o, "looks_for_other_budgets", json_integer(p->n_earlier));
     json_object_set_new(o, "result", trial_json(p, p->chosen));
     json_object_set_new(o, "uniform", rivals_json(p));
-    json_object_set_new(o, "uniform_was_better", json_boolean(p->fell_back));
+    json_object_set_new(o, "uniform_was_better", json_boolean(p->mix >= 0));
     for (int64_t i = 0; i < p->n_trials; i++) json_array_append_new(trials, trial_json(p, i));
     json_object_set_new(o, "trials", trials);
     json_object_set_new(o, "tensors", tensors_json(p));
@@ -381,38 +395,40 @@ static void print_rivals(const dq_plan *p)
     for (int i = 0; i < p->n_rivals; i++) {
         const dq_plan_rival *r = &p->rival[i];
         const double high = r->interval.high, low = r->interval.low;
-        const char *says = high < 0  ? "the mix is closer"
+        const char *says = high < 0  ? "the plan is closer"
                            : low > 0 ? "the uniform width is closer"
                                      : "not decided which is closer";
-        printf("against uniform %d  %.3f bits per weight; KLD of the mix less its own %+.5f "
-               "(%+.5f to %+.5f): %s\n",
+        printf("against uniform %d  %.3f bits per weight; KLD of the plan less its own %+.5f "
+               "(%.5g %%: %+.5f to %+.5f): %s\n",
                p->trial[r->trial].uniform, p->trial[r->trial].bits_per_weight, r->difference.value,
-               low, high, says);
+               100 * (1 - outside_rival(p)), low, high, says);
     }
-    if (p->fell_back)
-        printf("                   the uniform width fits the budget too and is closer, so it is "
-               "what the recipe has\n");
+    if (p->mix >= 0)
+        printf("                   on the search text a mix of %.3f bits per weight was not "
+               "closer (KLD %.5f) than this uniform width (%.5f)\n",
+               p->trial[p->mix].bits_per_weight, p->trial[p->mix].on[DQ_PLAN_SEARCH].kld.value,
+               p->trial[p->chosen].on[DQ_PLAN_SEARCH].kld.value);
 }
 
 static void print_result(const dq_plan *p)
 {
     const dq_plan_trial *t = &p->trial[p->chosen];
     const dq_plan_numbers *n = &t->on[DQ_PLAN_UNSEEN];
-    const double outside = 0.05 / ldexp(1, t->look - 1);
-    const dq_interval k =
-        dq_interval_t_outside(n->kld.value, n->kld.std_err, n->kld.clusters, outside);
-    const dq_interval l =
-        dq_interval_t_outside(n->loss.value, n->loss.std_err, n->loss.clusters, outside);
+    const double outside = dq_plan_decide_outside(t->look);
+    const dq_interval k = dq_plan_decide_interval(n->kld, n->kld_skew, outside);
+    const dq_interval l = dq_plan_decide_interval(n->loss, n->loss_skew, outside);
     char size[32];
     printf("chosen             %.3f bits per weight in packed tensors%s, container about %s\n",
            t->bits_per_weight, t->uniform ? ", uniform" : "",
            dq_table_size_text(size, sizeof size, t->file_bytes));
-    printf("on unseen text     KLD %.5f +- %.5f (%.4g %%: %.5f to %.5f); perplexity ratio %.5f "
-           "(%.5f to %.5f)\n",
+    printf("on unseen text     KLD %.5f +- %.5f (nominally %.5g %%: %.5f to %.5f); perplexity "
+           "ratio %.5f (%.5f to %.5f)\n",
            n->kld.value, n->kld.std_err, 100 * (1 - outside), k.low, k.high, exp(n->loss.value),
            exp(l.low), exp(l.high));
-    printf("looks at it        %d%s\n", p->n_look,
+    printf("looks at it        %d%s", p->n_look,
            p->n_look > 1 ? ", the intervals widened for each; earlier ones missed the budget" : "");
+    if (p->n_earlier) printf("; %d for other budgets, which widened them as well", p->n_earlier);
+    putchar('\n');
 }
 
 dq_status dq_plan_output_print(const dq_plan *p, dq_err *err)
@@ -439,12 +455,18 @@ dq_status dq_plan_output_verdict(const dq_plan *p, const char *budget, dq_err *e
     if (p->set.budget.goal == DQ_PLAN_SIZE)
         return dq_fail(err, DQ_GATE,
                        "budget %s: missed; the recipe in %s has what came nearest, a file of about "
-                       "%lld bytes",
-                       budget, p->set.out, (long long)t->file_bytes);
+                       "%.0f bytes",
+                       budget, p->set.out, (double)t->file_bytes + dq_plan_recipe_bytes(p));
+    if (p->set.budget.goal == DQ_PLAN_BPW)
+        return dq_fail(err, DQ_GATE,
+                       "budget %s: missed; the recipe in %s has what came nearest, %.3f bits per "
+                       "weight as written",
+                       budget, p->set.out, t->bits_per_weight);
     return dq_fail(
         err, DQ_GATE,
-        "budget %s: missed after %d looks at the unseen text; the recipe in %s has what came "
-        "nearest, %.3f bits per weight, where the upper end is %.5f",
+        "budget %s: none of %d looks at the unseen text shows that it is met, the last of them at "
+        "the most bits that these widths give; the recipe in %s has what came nearest, %.3f bits "
+        "per weight, where the upper end is %.5f",
         budget, p->n_look, p->set.out, t->bits_per_weight,
         ratio ? exp(t->interval.high) : t->interval.high);
 }

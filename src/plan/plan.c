@@ -162,8 +162,11 @@ double dq_plan_bits_per_weight(const dq_plan *p, double packed_bytes)
 
 double dq_plan_recipe_bytes(const dq_plan *p)
 {
-    enum { FRAME = 16384, TENSOR = 160, NUMBER = 64 };
-    return FRAME + (double)p->n_tensors * (TENSOR + NUMBER * p->set.n_bits);
+    enum { FRAME = 16384, TRIAL = 1536, TENSOR = 160, NUMBER = 128 }; /* of JSON, at most */
+    double n = FRAME + TRIAL * (DQ_PLAN_SIZE_TRIES + 4);
+    for (int64_t i = 0; i < p->n_tensors; i++)
+        n += TENSOR + 2 * (double)strlen(p->tensor[i].name) + NUMBER * p->tensor[i].n;
+    return n;
 }
 
 double dq_plan_packed_budget(const dq_plan *p)
@@ -198,14 +201,21 @@ static dq_status too_little(const dq_plan *p, dq_plan_text which, dq_err *err)
     return dq_fail(
         err, DQ_MISMATCH,
         "%s: too little text: the %s part has %lld of its %lld documents or sequences of %lld ids, "
-        "and an error needs 2. Give at least 8 of them.",
+        "and an error needs 2 of at least 2 ids. Give at least 8 of them.",
         which == DQ_PLAN_UNSEEN && p->set.unseen ? p->set.unseen : p->set.calib,
         dq_plan_text_name[which], (long long)t->n_seq, (long long)t->n_units, (long long)t->ctx);
 }
 
+/* Whether two units have ids that are scored: a sequence that was cut to one id has none. */
 static bool has_clusters(const dq_calib_text *t)
 {
-    return t->n_seq > 1 && t->unit[0] != t->unit[t->n_seq - 1];
+    int64_t first = -1;
+    for (int64_t s = 0; s < t->n_seq; s++) {
+        if (t->cu[s + 1] - t->cu[s] < 2) continue;
+        if (first >= 0 && t->unit[s] != t->unit[first]) return true;
+        if (first < 0) first = s;
+    }
+    return false;
 }
 
 static dq_status read_texts(dq_plan *p, dq_err *err)
@@ -259,7 +269,7 @@ dq_status dq_plan_open(dq_plan **out, const dq_plan_settings *s, dq_err *err)
     }
     p->arena = a;
     p->set = *s;
-    p->chosen = -1;
+    p->chosen = p->mix = -1;
     if (open_all(p, err) == DQ_OK) return DQ_OK;
     dq_plan_close(p);
     *out = NULL;

@@ -1,15 +1,14 @@
 /* plan: which bits each tensor of a model gets under a budget, measured.
  *
- * A text is dealt into three parts (calib_text.h). On the first, weights are calibrated; on the second, each tensor is rounded
+ * A text is cut into three parts (calib_text.h). On the first, weights are calibrated; on the second, each tensor is rounded
  * alone at each width (plan_probe.h), widths are allocated (plan_alloc.h), whole models are quantized and measured
  * (plan_search.h). The third, which none of that has seen, decides: a budget of quality is met when the upper end of the
- * interval there is within it. Looks at the third part are a fixed sequence, each next one dearer, and look j leaves
- * 0.05 / 2^(j - 1) outside of its interval, so that over any number of looks the chance to accept what misses its
- * budget is below 5 %.
+ * interval there is within it (plan_decide.h). Looks are counted over a run and those that resume it, whatever their budgets.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PLAN_H
 #define DQ_PLAN_H
 
+#include "plan/plan_decide.h"
 #include "plan/plan_probe.h"
 #include "quantize/quantize.h"
 
@@ -28,8 +27,8 @@ typedef struct dq_plan_budget {
 /* "kld=0.01", "ppl=1.005", "bpw=4.2", "size=1.5GiB" (B, KiB, MiB, GiB, kB, MB, GB). DQ_USAGE. */
 dq_status dq_plan_budget_parse(dq_plan_budget *out, const char *text, dq_err *err);
 
-enum { DQ_PLAN_TRIALS = 8, DQ_PLAN_MAX_LOOK = 8, DQ_PLAN_SEQUENCES = 64 }; /* without other words */
-enum { DQ_PLAN_MAX_TRIALS = 40 };
+enum { DQ_PLAN_TRIALS = 8, DQ_PLAN_SEQUENCES = 64 }; /* without other words */
+enum { DQ_PLAN_MAX_TRIALS = 40, DQ_PLAN_SIZE_TRIES = 4 };
 
 typedef struct dq_plan_settings {
     const char *model, *calib;
@@ -61,7 +60,8 @@ extern const char *const dq_plan_text_name[DQ_PLAN_TEXTS]; /* "calibration", "se
 /* A difference to the source on a part of the text. */
 typedef struct dq_plan_numbers {
     dq_plan_sums sums;
-    dq_mean kld, loss; /* nats per id; loss: ln of the ratio of perplexities */
+    dq_mean kld, loss;          /* nats per id; loss: ln of the ratio of perplexities */
+    double kld_skew, loss_skew; /* dq_plan_part_skew */
 } dq_plan_numbers;
 
 /* A whole model, quantized and measured. */
@@ -73,15 +73,16 @@ typedef struct dq_plan_trial {
     int64_t packed_bytes, file_bytes;
     char weights_sha256[65];
     dq_plan_numbers on[DQ_PLAN_TEXTS]; /* of the search and of the unseen text */
-    int look;                          /* at the unseen numbers for the budget, from 1; 0: none */
-    bool meets;                        /* what the look said */
-    dq_interval interval;              /* of what the budget is about, at that look */
+    int look;             /* at the unseen numbers, over all budgets, from 1; 0: none */
+    bool meets;           /* what the look said */
+    dq_interval interval; /* of what the budget is about, at that look */
 } dq_plan_trial;
 
 /* The plan beside a uniform width on the unseen text. */
 typedef struct dq_plan_rival {
     int64_t trial;
     dq_mean difference; /* KLD of the plan less its own */
+    double skew;
     dq_interval interval;
 } dq_plan_rival;
 
@@ -94,15 +95,17 @@ typedef struct dq_plan {
     int64_t n_tensors, packed_params, other_bytes; /* of the container beside packed tensors */
     dq_plan_item *item;
     dq_plan_curve curve; /* n 0 until sensitivities are known */
-    dq_plan_trial trial[DQ_PLAN_MAX_TRIALS + DQ_PLAN_MAX_LOOK + 4];
+    dq_plan_trial trial[DQ_PLAN_MAX_TRIALS + DQ_PLAN_MAX_LOOK + 2 * DQ_PLAN_SIZE_TRIES + 4];
     int64_t n_trials;
     int64_t chosen;  /* trial; -1: none yet */
     bool met;        /* the budget */
     double capacity; /* bytes of packed tensors, of a budget of size */
-    int n_look;
+    int n_look;      /* for this budget */
+    int n_earlier;   /* for others before, of the runs that this one resumes */
     dq_plan_rival rival[2];
     int n_rivals;
-    bool fell_back;              /* a mix was chosen first, and a uniform width is better */
+    int64_t
+        mix; /* trial that the search text found worse than the uniform width chosen; -1: none */
     int64_t n_resumed;           /* results taken from an earlier run */
     struct dq_plan_state *state; /* private */
     dq_arena *arena;

@@ -68,16 +68,19 @@ static double limit_of(const dq_plan *p)
     return p->set.budget.goal == DQ_PLAN_PPL ? log(p->set.budget.value) : p->set.budget.value;
 }
 
-/* share: what lies outside. */
-static dq_interval interval_of(const dq_plan *p, const dq_plan_numbers *n, double share)
+/* What the budget is about; *skew of what its error is over. */
+static dq_mean mean_of(const dq_plan *p, const dq_plan_numbers *n, double *skew)
 {
-    const dq_mean m = p->set.budget.goal == DQ_PLAN_PPL ? n->loss : n->kld;
-    return dq_interval_t_outside(m.value, m.std_err, m.clusters, share);
+    const bool loss = p->set.budget.goal == DQ_PLAN_PPL;
+    *skew = loss ? n->loss_skew : n->kld_skew;
+    return loss ? n->loss : n->kld;
 }
 
-static double upper_of(const dq_plan *p, int64_t trial)
+static dq_interval on_search(const dq_plan *p, int64_t trial)
 {
-    return interval_of(p, &p->trial[trial].on[DQ_PLAN_SEARCH], 0.05).high;
+    double skew;
+    const dq_mean m = mean_of(p, &p->trial[trial].on[DQ_PLAN_SEARCH], &skew);
+    return dq_plan_decide_interval(m, skew, dq_plan_decide_outside(1));
 }
 
 static dq_status try_point(int64_t *trial, job *j, int64_t point, dq_err *err)
@@ -91,7 +94,7 @@ static dq_status measure_point(void *arg, int64_t point, double *upper, dq_err *
     job *j = arg;
     int64_t trial;
     DQ_TRY(try_point(&trial, j, point, err));
-    *upper = upper_of(j->p, trial);
+    *upper = on_search(j->p, trial).high;
     return DQ_OK;
 }
 
@@ -130,33 +133,24 @@ static dq_status try_uniform(int64_t *trial, job *j, int bits, dq_err *err)
 
 /* ---- Budgets of quality ---- */
 
-/* Whether the unseen text agrees; counts. */
-static bool look(dq_plan *p, int64_t trial)
-{
-    dq_plan_trial *t = &p->trial[trial];
-    if (t->look == 0) {
-        t->look = ++p->n_look;
-        t->interval = interval_of(p, &t->on[DQ_PLAN_UNSEEN], 0.05 / ldexp(1, p->n_look - 1));
-        t->meets = is_quality(p) ? t->interval.high <= limit_of(p) : p->met;
-    }
-    return t->meets;
-}
-
-/* A uniform width that is no larger than the point and keeps the budget on the search text as well, tried where its
- * prediction is not beyond twice the budget. *trial stays otherwise. */
-static dq_status prefer_uniform(int64_t *trial, job *j, int64_t point, dq_err *err)
+/* Width of a uniform model that is no larger than the point and keeps the budget on the search text as well, tried where its
+ * prediction is not beyond twice the budget; 0: none. */
+static dq_status find_uniform(int *bits, job *j, int64_t point, dq_err *err)
 {
     const dq_plan *p = j->p;
-    const int bits = uniform_near(j, p->curve.cost[point], true);
     int64_t other;
-    uniform_choice(j, bits);
-    if (bits == 0 || dq_plan_alloc_loss(&p->curve, j->choice) > 2 * limit_of(p)) return DQ_OK;
-    DQ_TRY(try_uniform(&other, j, bits, err));
-    if (upper_of(p, other) <= limit_of(p)) *trial = other;
+    *bits = uniform_near(j, p->curve.cost[point], true);
+    uniform_choice(j, *bits);
+    if (*bits == 0 || dq_plan_alloc_loss(&p->curve, j->choice) > 2 * limit_of(p)) {
+        *bits = 0;
+        return DQ_OK;
+    }
+    DQ_TRY(try_uniform(&other, j, *bits, err));
+    if (!dq_plan_decide_keeps(on_search(p, other), limit_of(p))) *bits = 0;
     return DQ_OK;
 }
 
-/* Of what was looked at, the one whose upper end is least. */
+/* Of what was looked at for this budget, the one whose upper end is least. */
 static int64_t nearest(const dq_plan *p)
 {
     int64_t best = -1;
@@ -167,25 +161,41 @@ static int64_t nearest(const dq_plan *p)
     return best;
 }
 
+/* Shows a trial's numbers of the unseen text to the budget of quality. */
+static dq_status look(dq_plan_looks *l, dq_plan *p, int64_t trial, dq_err *err)
+{
+    dq_plan_trial *t = &p->trial[trial];
+    double skew;
+    const dq_mean m = mean_of(p, &t->on[DQ_PLAN_UNSEEN], &skew);
+    if (t->look == 0) {
+        DQ_TRY(dq_plan_state_look(&t->look, p, t, err));
+        p->n_look++;
+    }
+    t->interval = dq_plan_decide_look(l, m, skew, t->look);
+    p->met = t->meets = l->met;
+    p->chosen = trial;
+    return DQ_OK;
+}
+
 static dq_status choose_by_quality(job *j, dq_err *err)
 {
     dq_plan *p = j->p;
     const dq_plan_search search = {&p->curve, limit_of(p), p->set.trials, measure_point, j};
-    int64_t point, trial;
-    DQ_TRY(dq_plan_search_run(&point, &search, err));
-    const bool kept = point >= 0;
-    if (!kept) point = p->curve.n - 1;
-    DQ_TRY(try_point(&trial, j, point, err));
-    if (kept) DQ_TRY(prefer_uniform(&trial, j, point, err));
-    p->met = look(p, trial);
-    while (!p->met && p->n_look < DQ_PLAN_MAX_LOOK) {
-        /* behind a uniform width comes the point that the search gave */
-        if (p->trial[trial].point >= 0) point = dq_plan_search_next(&p->curve, point);
-        if (point < 0) break;
-        DQ_TRY(try_point(&trial, j, point, err));
-        p->met = look(p, trial);
+    dq_plan_looks l = {.curve = &p->curve, .max = DQ_PLAN_MAX_LOOK, .limit = limit_of(p)};
+    dq_plan_turn turn;
+    int64_t trial;
+    int bits = 0;
+    DQ_TRY(dq_plan_search_run(&l.point, &search, err));
+    if (l.point >= 0) DQ_TRY(find_uniform(&bits, j, l.point, err));
+    l.uniform = bits > 0;
+    while ((turn = dq_plan_decide_turn(&l)) != DQ_PLAN_TURN_END) {
+        if (turn == DQ_PLAN_TURN_UNIFORM)
+            DQ_TRY(try_uniform(&trial, j, bits, err));
+        else
+            DQ_TRY(try_point(&trial, j, l.point, err));
+        DQ_TRY(look(&l, p, trial, err));
     }
-    p->chosen = p->met ? trial : nearest(p);
+    if (!p->met) p->chosen = nearest(p);
     return DQ_OK;
 }
 
@@ -194,17 +204,18 @@ static dq_status choose_by_quality(job *j, dq_err *err)
 /* Bytes by which the container of a trial, with a recipe that tells of the plan, is beyond a budget of size. */
 static double excess_of(const dq_plan *p, const dq_plan_trial *t)
 {
-    if (p->set.budget.goal == DQ_PLAN_BPW) return (double)t->packed_bytes - p->capacity;
+    if (p->set.budget.goal == DQ_PLAN_BPW)
+        return (double)t->packed_bytes - dq_plan_packed_budget(p);
     return (double)t->file_bytes + dq_plan_recipe_bytes(p) - p->set.budget.value;
 }
 
-/* What a file has beside tensors is known once one is written: where that is more than was thought, there is less room. */
-static dq_status choose_by_size(job *j, dq_err *err)
+/* The mix that fills the room. What a file has beside tensors, and scales that f16 does not hold, are known once one is
+ * written: where that is more than was thought, there is less room. */
+static dq_status fill_room(job *j, dq_err *err)
 {
-    enum { TRIES = 4 };
     dq_plan *p = j->p;
     p->capacity = dq_plan_packed_budget(p);
-    for (int i = 0; i < TRIES && !p->met; i++) {
+    for (int i = 0; i < DQ_PLAN_SIZE_TRIES && !p->met; i++) {
         const int64_t point = dq_plan_alloc_by_cost(&p->curve, p->capacity);
         if (point < 0) break;
         dq_plan_alloc_at(j->choice, &p->curve, point);
@@ -217,6 +228,37 @@ static dq_status choose_by_size(job *j, dq_err *err)
     return p->chosen < 0 ? dq_fail(err, DQ_BUG, "no allocation within the budget") : DQ_OK;
 }
 
+static dq_plan_offer offer_of(const dq_plan *p, int64_t trial)
+{
+    const dq_plan_trial *t = &p->trial[trial];
+    return (dq_plan_offer){excess_of(p, t), t->on[DQ_PLAN_SEARCH].kld.value};
+}
+
+/* The mix, or the widest uniform width that there is room for; the unseen text then tells what that lost. */
+static dq_status choose_by_size(job *j, dq_err *err)
+{
+    dq_plan *p = j->p;
+    int64_t uniform;
+    DQ_TRY(fill_room(j, err));
+    const int bits = uniform_near(j, dq_plan_packed_budget(p), true);
+    if (bits) {
+        DQ_TRY(try_uniform(&uniform, j, bits, err));
+        if (uniform != p->chosen &&
+            dq_plan_decide_uniform(offer_of(p, p->chosen), offer_of(p, uniform))) {
+            p->mix = p->chosen;
+            p->chosen = uniform;
+        }
+    }
+    dq_plan_trial *t = &p->trial[p->chosen];
+    p->met = excess_of(p, t) <= 0;
+    DQ_TRY(dq_plan_state_look(&t->look, p, t, err));
+    t->meets = p->met;
+    t->interval = dq_plan_decide_interval(t->on[DQ_PLAN_UNSEEN].kld, t->on[DQ_PLAN_UNSEEN].kld_skew,
+                                          dq_plan_decide_outside(t->look));
+    p->n_look = 1;
+    return DQ_OK;
+}
+
 /* ---- Beside uniform widths ---- */
 
 static dq_status compare(dq_plan *p, dq_plan_rival *r, dq_err *err)
@@ -226,7 +268,7 @@ static dq_status compare(dq_plan *p, dq_plan_rival *r, dq_err *err)
     double *x = dq_block_new((size_t)own->n, sizeof *x, err);
     for (int64_t i = 0; x && i < own->n; i++) x[i] = own->kld[i] - its->kld[i];
     if (x) dq_plan_part_mean(&r->difference, x, own->ids, own->n, err);
-    r->interval = dq_mean_interval(r->difference);
+    if (x) r->skew = dq_plan_part_skew(x, own->ids, own->n);
     dq_block_free(x);
     return err->code;
 }
@@ -242,20 +284,18 @@ static dq_status add_rival(job *j, int bits, dq_err *err)
     return compare(p, r, err);
 }
 
-/* The nearest uniform widths on both sides. One that a budget of size has room for goes before a mix that is worse. */
+/* The nearest uniform widths on both sides. */
 static dq_status beside_uniform(job *j, dq_err *err)
 {
     dq_plan *p = j->p;
-    const double cost = dq_plan_alloc_cost(&p->curve, p->trial[p->chosen].choice);
-    const double room = is_quality(p) ? cost : p->capacity;
-    DQ_TRY(add_rival(j, uniform_near(j, room, true), err));
-    DQ_TRY(add_rival(j, uniform_near(j, cost, false), err));
-    if (is_quality(p)) return DQ_OK;
-    for (int i = 0; i < p->n_rivals && !p->fell_back; i++) {
-        const dq_plan_rival *r = &p->rival[i];
-        if ((double)p->trial[r->trial].packed_bytes > room || !(r->interval.low > 0)) continue;
-        p->chosen = r->trial;
-        p->fell_back = true;
+    const dq_plan_trial *t = &p->trial[p->chosen];
+    const double cost = dq_plan_alloc_cost(&p->curve, t->choice);
+    const double outside = dq_plan_decide_outside_of(t->look, 2);
+    DQ_TRY(add_rival(j, uniform_near(j, cost - !!t->uniform, true), err));
+    DQ_TRY(add_rival(j, uniform_near(j, cost + !!t->uniform, false), err));
+    for (int i = 0; i < p->n_rivals; i++) {
+        dq_plan_rival *r = &p->rival[i];
+        r->interval = dq_plan_decide_interval(r->difference, r->skew, outside);
     }
     return DQ_OK;
 }
@@ -265,6 +305,7 @@ static dq_status run_job(job *j, dq_err *err)
     dq_plan *p = j->p;
     j->choice = dq_alloc(p->arena, (size_t)p->n_tensors, sizeof *j->choice, err);
     if (!j->choice) return err->code;
+    DQ_TRY(dq_plan_trial_guard(p, err));
     DQ_TRY(dq_plan_state_begin(p, err));
     stage(p, "the model before rounding");
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
@@ -272,8 +313,9 @@ static dq_status run_job(job *j, dq_err *err)
                                 p->set.out, err));
     DQ_TRY(probe(j, err));
     DQ_TRY(is_quality(p) ? choose_by_quality(j, err) : choose_by_size(j, err));
+    p->n_earlier = (int)json_array_size(p->state->look) - p->n_look;
     DQ_TRY(beside_uniform(j, err));
-    if (!is_quality(p)) look(p, p->chosen);
+    dq_plan_trial_clear(p);
     return DQ_OK;
 }
 

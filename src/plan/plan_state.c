@@ -1,5 +1,5 @@
-/* plan_state: see plan_state.h. Lines are JSON: {"key"}, then {"tensor", "option", ...} and {"trial", ...} as they come. Reals
- * have 17 digits, so that they come back to the last bit.
+/* plan_state: see plan_state.h. Lines are JSON: {"key"}, then {"tensor", "option", ...}, {"begun"}, {"trial", ...} and {"look", ...} as they
+ * come. Reals have 17 digits, so that they come back to the last bit.
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_state.h"
 
@@ -117,7 +117,12 @@ static dq_status take_list(double *x, int64_t n, const json_t *o, const char *ke
     if ((int64_t)json_array_size(list) != n)
         return dq_fail(err, DQ_DAMAGED, "%zu numbers of \"%s\" (expected %lld)",
                        json_array_size(list), key, (long long)n);
-    for (int64_t i = 0; i < n; i++) x[i] = json_number_value(json_array_get(list, (size_t)i));
+    for (int64_t i = 0; i < n; i++) {
+        const json_t *one = json_array_get(list, (size_t)i);
+        if (!json_is_number(one))
+            return dq_fail(err, DQ_DAMAGED, "\"%s\" holds what is no number", key);
+        x[i] = json_number_value(one);
+    }
     return DQ_OK;
 }
 
@@ -139,6 +144,50 @@ dq_status dq_plan_state_get_trial(bool *found, dq_plan *p, dq_plan_trial *t, dq_
         DQ_TRY(take_list(t->on[i].sums.loss, t->on[i].sums.n, o, "loss", err));
     }
     p->n_resumed++;
+    return DQ_OK;
+}
+
+dq_status dq_plan_state_look(int *number, dq_plan *p, const dq_plan_trial *t, dq_err *err)
+{
+    json_t *all = p->state->look;
+    const char *choice = choice_text(p, t->choice, err);
+    if (!choice) return err->code;
+    json_t *line = json_pack("{s: s, s: s, s: f}", "look", choice, "goal",
+                             dq_plan_goal_name[p->set.budget.goal], "value", p->set.budget.value);
+    size_t i = 0;
+    while (i < json_array_size(all) && !json_equal(json_array_get(all, i), line)) i++;
+    *number = (int)i + 1;
+    if (i < json_array_size(all)) {
+        json_decref(line);
+        return DQ_OK;
+    }
+    if (*number > DQ_PLAN_ALL_LOOKS) {
+        json_decref(line);
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: the unseen text has been looked at %d times, for this budget and "
+                       "others, and decides nothing more. Plan with another one",
+                       p->state->path, DQ_PLAN_ALL_LOOKS);
+    }
+    json_array_append(all, line);
+    return put_line(p, line, err);
+}
+
+dq_status dq_plan_state_begin_trial(bool *again, dq_plan *p, const dq_plan_trial *t, dq_err *err)
+{
+    char *choice = choice_text(p, t->choice, err);
+    if (!choice) return err->code;
+    *again = p->state->begun && strcmp(p->state->begun, choice) == 0;
+    p->state->begun = choice;
+    return *again ? DQ_OK : put_line(p, json_pack("{s: s}", "begun", choice), err);
+}
+
+static dq_status take_look(dq_plan *p, json_t *line, dq_err *err)
+{
+    const json_t *value = json_object_get(line, "value");
+    if (json_object_size(line) != 3 || !json_is_string(json_object_get(line, "goal")) ||
+        !json_is_real(value))
+        return dq_fail(err, DQ_DAMAGED, "%s: a look without its budget", p->state->path);
+    json_array_append(p->state->look, line);
     return DQ_OK;
 }
 
@@ -171,6 +220,10 @@ static dq_status take_lines(dq_plan *p, const dq_journal_lines *found, const cha
                          "%s: was begun with another model, text or settings.", p->state->path);
         else if (trial)
             json_object_set(p->state->kept, trial, line);
+        else if (json_object_get(line, "look"))
+            take_look(p, line, err);
+        else if ((was = json_string_value(json_object_get(line, "begun"))))
+            p->state->begun = dq_text(p->arena, was, strlen(was), err);
         else if (i > 0)
             take_probe(p, line, err);
         json_decref(line);
@@ -193,6 +246,7 @@ dq_status dq_plan_state_begin(dq_plan *p, dq_err *err)
     dq_plan_state *s = p->state = dq_alloc(p->arena, 1, sizeof *s, err);
     if (!s) return err->code;
     s->kept = json_object();
+    s->look = json_array();
     s->path = dq_textf(p->arena, err, "%s.journal", p->set.out);
     if (!s->path) return err->code;
     DQ_TRY(key_of(key, p, err));
@@ -209,6 +263,7 @@ void dq_plan_state_end(dq_plan *p, bool done)
     if (!p->state) return;
     dq_journal_close(p->state->journal, done);
     json_decref(p->state->kept);
+    json_decref(p->state->look);
     p->state = NULL;
 }
 

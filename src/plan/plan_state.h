@@ -11,6 +11,8 @@ typedef struct dq_plan_state {
     dq_journal *journal;
     char *path;
     json_t *kept; /* {KEY: result} of trials */
+    char *begun;  /* the choice whose trial was begun last, NULL: none */
+    json_t *look; /* [{"look", "goal", "value"}] at the unseen text, as they came */
 } dq_plan_state;
 
 /* Opens the journal, and takes over what an earlier run has found. DQ_FILE for one that is there, where nothing is to be
@@ -21,6 +23,11 @@ dq_status dq_plan_state_put_probe(dq_plan *p, int64_t tensor, int option, dq_err
 /* A trial's results go in and come back by its choice; *found: whether they were there. */
 dq_status dq_plan_state_put_trial(dq_plan *p, const dq_plan_trial *t, dq_err *err);
 dq_status dq_plan_state_get_trial(bool *found, dq_plan *p, dq_plan_trial *t, dq_err *err);
+/* Writes down that the trial of a choice is begun; *again: an earlier run had begun it last, and what it left is its. */
+dq_status dq_plan_state_begin_trial(bool *again, dq_plan *p, const dq_plan_trial *t, dq_err *err);
+/* The number of the look at a trial for the budget, from 1, over all of the journal; written down before anybody uses what it
+ * says. DQ_MISMATCH behind DQ_PLAN_ALL_LOOKS. */
+dq_status dq_plan_state_look(int *number, dq_plan *p, const dq_plan_trial *t, dq_err *err);
 /* Room for the sums of a trial. */
 dq_status dq_plan_state_alloc(dq_plan *p, dq_plan_trial *t, dq_err *err);
 

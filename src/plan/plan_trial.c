@@ -3,6 +3,7 @@
 #include "plan/plan_trial.h"
 
 #include "base/file.h"
+#include "model/output_guard.h"
 #include "plan/plan_state.h"
 
 #include <stdio.h>
@@ -14,6 +15,8 @@ static dq_status means_of(dq_plan_trial *t, dq_err *err)
         dq_plan_numbers *n = &t->on[i];
         DQ_TRY(dq_plan_part_mean(&n->kld, n->sums.kld, n->sums.ids, n->sums.n, err));
         DQ_TRY(dq_plan_part_mean(&n->loss, n->sums.loss, n->sums.ids, n->sums.n, err));
+        n->kld_skew = dq_plan_part_skew(n->sums.kld, n->sums.ids, n->sums.n);
+        n->loss_skew = dq_plan_part_skew(n->sums.loss, n->sums.ids, n->sums.n);
     }
     return DQ_OK;
 }
@@ -31,7 +34,8 @@ static dq_status measure(dq_plan_trial *t, dq_plan_trials *parts, const char *pa
     return err->code;
 }
 
-static dq_status quantize(dq_plan *p, dq_plan_trial *t, const char *path, dq_err *err)
+/* resume: from what an interrupted run has left of the same trial. */
+static dq_status quantize(dq_plan *p, dq_plan_trial *t, const char *path, bool resume, dq_err *err)
 {
     dq_quantize_settings set = p->set.set;
     const dq_calibrate_settings how = {.rule = p->set.rule,
@@ -49,7 +53,7 @@ static dq_status quantize(dq_plan *p, dq_plan_trial *t, const char *path, dq_err
     if (dq_calibrate_new(&c, &how, err) == DQ_OK) {
         set.method = dq_calibrate_method(c);
         if (dq_quantize_open(&q, p->set.model, &set, err) == DQ_OK &&
-            dq_quantize_write(q, path, true, false, &progress, err) == DQ_OK) {
+            dq_quantize_write(q, path, true, resume, &progress, err) == DQ_OK) {
             t->packed_bytes = dq_quantize_result(q)->packed_bytes;
             t->file_bytes = dq_quantize_result(q)->file_bytes;
         }
@@ -61,27 +65,57 @@ static dq_status quantize(dq_plan *p, dq_plan_trial *t, const char *path, dq_err
 }
 
 /* The container and what an interrupted run leaves of it. */
-static void remove_all(const char *path)
+enum { FILES = 3 };
+
+static dq_status names_of(char *name[FILES], const dq_plan *p, dq_err *err)
 {
-    static const char *const behind[] = {"", ".partial", ".journal"};
-    char name[4096];
-    dq_err ignored = {0};
-    for (int i = 0; i < 3; i++) {
-        if (snprintf(name, sizeof name, "%s%s", path, behind[i]) < (int)sizeof name)
-            dq_file_remove(name, &ignored);
-    }
+    static const char *const behind[FILES] = {"", ".partial", ".journal"};
+    for (int i = 0; err->code == DQ_OK && i < FILES; i++)
+        name[i] = dq_textf(p->arena, err, "%s.trial.h5%s", p->set.out, behind[i]);
+    return err->code;
 }
 
+dq_status dq_plan_trial_guard(const dq_plan *p, dq_err *err)
+{
+    char *name[FILES];
+    const char *journal = dq_textf(p->arena, err, "%s.journal", p->set.out);
+    DQ_TRY(names_of(name, p, err));
+    const bool ours = p->set.force || dq_file_exists(journal);
+    for (int i = 0; i < FILES; i++) {
+        DQ_TRY(dq_output_guard_protects(name[i], p->set.model, err));
+        DQ_TRY(dq_output_guard_protects(name[i], p->set.calib, err));
+        if (p->set.unseen) DQ_TRY(dq_output_guard_protects(name[i], p->set.unseen, err));
+        if (!ours && dq_file_exists(name[i]))
+            return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE},
+                                "%s: exists, and is where a trial would be written.", name[i]);
+    }
+    return DQ_OK;
+}
+
+void dq_plan_trial_clear(const dq_plan *p)
+{
+    char *name[FILES];
+    dq_err ignored = {0};
+    if (!p->state->begun || names_of(name, p, &ignored) != DQ_OK) return;
+    for (int i = 0; i < FILES; i++) dq_file_remove(name[i], &ignored);
+}
+
+/* What was interrupted stays, for a run that resumes to go on from. */
 static dq_status make(dq_plan *p, dq_plan_trials *parts, dq_plan_trial *t, dq_err *err)
 {
-    const char *path = dq_textf(p->arena, err, "%s.trial.h5", p->set.out);
+    char *name[FILES];
+    bool again;
+    DQ_TRY(names_of(name, p, err));
     const char *stage =
         dq_textf(p->arena, err, "trial of %.3f bits per weight",
                  dq_plan_bits_per_weight(p, dq_plan_alloc_cost(&p->curve, t->choice)));
-    if (!path || !stage) return err->code;
+    if (!stage) return err->code;
     if (p->set.stage) p->set.stage(p->set.arg, stage);
-    if (quantize(p, t, path, err) == DQ_OK) measure(t, parts, path, err);
-    remove_all(path);
+    DQ_TRY(dq_plan_state_begin_trial(&again, p, t, err));
+    again = again && dq_file_exists(name[2]);
+    if (!again) dq_plan_trial_clear(p);
+    if (quantize(p, t, name[0], again, err) == DQ_OK) measure(t, parts, name[0], err);
+    if (err->code != DQ_STOPPED) dq_plan_trial_clear(p);
     return err->code == DQ_OK ? dq_plan_state_put_trial(p, t, err) : err->code;
 }
 

@@ -11,6 +11,11 @@ typedef struct dq_plan_trials {
     dq_plan_part part[DQ_PLAN_TEXTS]; /* search and unseen */
 } dq_plan_trials;
 
+/* DQ_USAGE where a file of a trial would replace an input; DQ_FILE where one exists, unless the journal of
+ * an earlier run is there too, or force. Before dq_plan_state_begin. */
+dq_status dq_plan_trial_guard(const dq_plan *p, dq_err *err);
+/* Removes what trials of this run, and of those that it resumes, have left. */
+void dq_plan_trial_clear(const dq_plan *p);
 /* Index in p->trial of the trial of a choice, which is copied; made where there is none. point: of the curve, -1: none;
  * uniform: a width, 0: mixed. Numbers of the unseen text are there and not looked at. */
 dq_status dq_plan_trial_of(int64_t *out, dq_plan *p, dq_plan_trials *parts, const int *choice,

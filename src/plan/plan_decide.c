@@ -1,0 +1,58 @@
+/* plan_decide: see plan_decide.h.
+ * SPDX-License-Identifier: MIT */
+#include "plan/plan_decide.h"
+
+#include "plan/plan_search.h"
+
+#include <math.h>
+
+dq_interval dq_plan_decide_interval(dq_mean m, double skew, double outside)
+{
+    return dq_interval_t_skewed(m.value, m.std_err, m.clusters, skew, outside);
+}
+
+double dq_plan_decide_outside(int look)
+{
+    return 0.05 / ldexp(1, look - 1);
+}
+
+double dq_plan_decide_outside_of(int look, int n)
+{
+    return 0.05 / ldexp(1, look) / (n > 1 ? n : 1);
+}
+
+bool dq_plan_decide_keeps(dq_interval i, double limit)
+{
+    return i.high <= limit;
+}
+
+dq_plan_turn dq_plan_decide_turn(dq_plan_looks *l)
+{
+    const int64_t last = l->curve->n - 1;
+    const bool first = l->n == 0;
+    if (l->met || l->n >= l->max || (!first && !l->at_uniform && l->point == last))
+        return DQ_PLAN_TURN_END;
+    if (first && l->point < 0) l->point = last;
+    if (first && l->uniform) {
+        l->at_uniform = true;
+        return DQ_PLAN_TURN_UNIFORM;
+    }
+    if (!first && !l->at_uniform) l->point = dq_plan_search_next(l->curve, l->point);
+    if (!first && l->n == l->max - 1) l->point = last;
+    l->at_uniform = false;
+    return DQ_PLAN_TURN_POINT;
+}
+
+dq_interval dq_plan_decide_look(dq_plan_looks *l, dq_mean found, double skew, int look)
+{
+    const dq_interval i = dq_plan_decide_interval(found, skew, dq_plan_decide_outside(look));
+    l->n++;
+    l->met = dq_plan_decide_keeps(i, l->limit);
+    return i;
+}
+
+bool dq_plan_decide_uniform(dq_plan_offer mix, dq_plan_offer uniform)
+{
+    if (uniform.excess > 0) return false;
+    return mix.excess > 0 || uniform.kld < mix.kld;
+}

@@ -1,0 +1,181 @@
+/* test_plan_decide: the order of looks at the unseen text and their confidence, when a budget is met, how often what misses is
+ * accepted, and when a uniform width is taken.
+ * SPDX-License-Identifier: MIT */
+#include "base/random.h"
+#include "plan/plan_decide.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+enum { POINTS = 40 };
+
+/* Point k costs 10 + k and is predicted to lose 0.97^k. */
+static const dq_plan_curve *curve(void)
+{
+    static double cost[POINTS], loss[POINTS];
+    static dq_plan_curve c = {.n = POINTS, .cost = cost, .loss = loss};
+    for (int k = 0; k < POINTS; k++) {
+        cost[k] = 10 + k;
+        loss[k] = pow(0.97, k);
+    }
+    return &c;
+}
+
+static dq_plan_looks looks(int64_t point, bool uniform)
+{
+    return (dq_plan_looks){
+        .curve = curve(), .max = 8, .limit = 1, .point = point, .uniform = uniform};
+}
+
+static const dq_mean misses = {2, 0.1, 20}, keeps = {0.5, 0.01, 20};
+
+static void confidence(void **unused)
+{
+    (void)unused;
+    assert_true(dq_plan_decide_outside(1) == 0.05 && dq_plan_decide_outside(2) == 0.025 &&
+                dq_plan_decide_outside(4) == 0.00625);
+    double above = 0, differences = 0;
+    for (int j = 1; j <= DQ_PLAN_ALL_LOOKS; j++) {
+        above += dq_plan_decide_outside(j) / 2;
+        differences += 2 * dq_plan_decide_outside_of(j, 2);
+        assert_true(dq_plan_decide_outside(j) / 2 > 1e-9); /* dq_interval_t_beyond */
+    }
+    assert_true(above > 0.0499 && above < 0.05);
+    assert_true(differences > 0.0499 && differences < 0.05);
+}
+
+/* A mean between what the first look and the second leave outside is accepted by the first alone. */
+static void looks_are_widened(void **unused)
+{
+    const dq_mean m = {1 - 2.2 * 0.1, 0.1, 20}; /* t of 19: 2.093 at 5 %, 2.433 at 2.5 % */
+    (void)unused;
+    for (int number = 1; number <= 3; number++) {
+        dq_plan_looks l = looks(3, false);
+        assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
+        const dq_interval i = dq_plan_decide_look(&l, m, 0, number);
+        assert_true(l.met == (number == 1));
+        assert_true(i.high > i.low && (i.high <= 1) == l.met);
+    }
+    dq_plan_looks l = looks(3, false); /* and by the skewness of what it is over */
+    dq_plan_decide_turn(&l);
+    dq_plan_decide_look(&l, m, 2, 1);
+    assert_false(l.met);
+    dq_plan_decide_look(&l, (dq_mean){0.1, (double)NAN, 1}, 0, 1); /* no interval, no yes */
+    assert_false(l.met);
+}
+
+/* Point by point further up, each predicted to lose a tenth less, the last look at the dearest. */
+static void steps_back(void **unused)
+{
+    dq_plan_looks l = looks(3, false);
+    int64_t last = -1;
+    int n = 0;
+    (void)unused;
+    while (dq_plan_decide_turn(&l) == DQ_PLAN_TURN_POINT) {
+        assert_true(l.point > last);
+        if (n == 0) assert_int_equal(l.point, 3);
+        if (n > 0 && n < 7)
+            assert_true(l.curve->loss[l.point] <= 0.9 * l.curve->loss[last] &&
+                        l.curve->loss[l.point - 1] > 0.9 * l.curve->loss[last]);
+        last = l.point;
+        dq_plan_decide_look(&l, misses, 0, ++n);
+    }
+    assert_int_equal(n, 8);
+    assert_int_equal(last, POINTS - 1);
+    assert_false(l.met);
+}
+
+static void ends(void **unused)
+{
+    (void)unused;
+    dq_plan_looks l = looks(3, false); /* where the budget is met */
+    dq_plan_decide_turn(&l);
+    dq_plan_decide_look(&l, misses, 0, 1);
+    assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
+    dq_plan_decide_look(&l, keeps, 0, 2);
+    assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_END);
+    assert_true(l.met && l.point > 3);
+    l = looks(
+        -1,
+        false); /* behind the dearest, which is all that is left where the search kept nothing */
+    assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
+    assert_int_equal(l.point, POINTS - 1);
+    dq_plan_decide_look(&l, misses, 0, 1);
+    assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_END);
+    assert_false(l.met);
+}
+
+/* A uniform width goes first; where it misses, the point that the search found is next, even if both are the same model's. */
+static void uniform_first(void **unused)
+{
+    dq_plan_looks l = looks(5, true);
+    (void)unused;
+    assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_UNIFORM);
+    dq_plan_decide_look(&l, misses, 0, 1);
+    assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
+    assert_int_equal(l.point, 5);
+    dq_plan_decide_look(&l, misses, 0, 2);
+    assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
+    assert_true(l.point > 5);
+    l = looks(POINTS - 1, true);
+    dq_plan_decide_turn(&l);
+    dq_plan_decide_look(&l, misses, 0, 1);
+    assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
+    assert_int_equal(l.point, POINTS - 1);
+    dq_plan_decide_look(&l, misses, 0, 2);
+    assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_END);
+}
+
+static double normal(dq_random *r)
+{
+    const double u = ((double)(dq_random_next(r) >> 11) + 0.5) / 9007199254740992.0;
+    const double v = (double)(dq_random_next(r) >> 11) / 9007199254740992.0;
+    return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
+}
+
+/* Every model misses by nothing at all, which is the hardest to tell: of normal clusters that of at most 5 % of plans is
+ * accepted at any of eight looks. Without widening it would be about three times as many. */
+static void accepts_what_misses(void **unused)
+{
+    enum { PLANS = 3000, CLUSTERS = 25 };
+    int accepted = 0;
+    (void)unused;
+    for (int k = 0; k < PLANS; k++) {
+        dq_random r = dq_random_of(11, (uint64_t)k);
+        dq_plan_looks l = looks(3, false);
+        for (int n = 1; dq_plan_decide_turn(&l) != DQ_PLAN_TURN_END; n++) {
+            double x[CLUSTERS];
+            for (int i = 0; i < CLUSTERS; i++) x[i] = 1 + 0.3 * normal(&r);
+            dq_plan_decide_look(&l, dq_mean_of(x, CLUSTERS), 0, n);
+        }
+        accepted += l.met;
+    }
+    if (accepted > 0.06 * PLANS || accepted < 0.035 * PLANS)
+        fail_msg("%d of %d accepted", accepted, PLANS);
+}
+
+static void uniform_for_size(void **unused)
+{
+    (void)unused;
+    assert_true(dq_plan_decide_uniform((dq_plan_offer){-9, 0.2}, (dq_plan_offer){0, 0.1}));
+    assert_false(dq_plan_decide_uniform((dq_plan_offer){0, 0.1}, (dq_plan_offer){-9, 0.1}));
+    assert_false(dq_plan_decide_uniform((dq_plan_offer){0, 0.1}, (dq_plan_offer){-9, 0.2}));
+    assert_false(dq_plan_decide_uniform((dq_plan_offer){-9, 0.2}, (dq_plan_offer){1, 0.1}));
+    assert_true(dq_plan_decide_uniform((dq_plan_offer){1, 0.1}, (dq_plan_offer){-9, 0.2}));
+    assert_false(dq_plan_decide_uniform((dq_plan_offer){1, 0.1}, (dq_plan_offer){1, 0.01}));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(confidence),       cmocka_unit_test(looks_are_widened),
+        cmocka_unit_test(steps_back),       cmocka_unit_test(ends),
+        cmocka_unit_test(uniform_first),    cmocka_unit_test(accepts_what_misses),
+        cmocka_unit_test(uniform_for_size),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
