@@ -1,4 +1,4 @@
-/* plan_decide: see plan_decide.h.
+/* plan_decide: see plan_decide.h. A turn says where to look, a look says what was found, and nothing is kept beside these.
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_decide.h"
 
@@ -26,7 +26,7 @@ bool dq_plan_decide_keeps(dq_interval i, double limit)
     return i.high <= limit;
 }
 
-dq_plan_turn dq_plan_decide_turn(dq_plan_looks *l)
+dq_plan_turn dq_plan_decide_turn(dq_plan_decider *l)
 {
     const int64_t last = l->curve->n - 1;
     const bool first = l->n == 0;
@@ -43,7 +43,7 @@ dq_plan_turn dq_plan_decide_turn(dq_plan_looks *l)
     return DQ_PLAN_TURN_POINT;
 }
 
-dq_interval dq_plan_decide_look(dq_plan_looks *l, dq_mean found, double skew, int look)
+dq_interval dq_plan_decide_look(dq_plan_decider *l, dq_mean found, double skew, int look)
 {
     const dq_interval i = dq_plan_decide_interval(found, skew, dq_plan_decide_outside(look));
     l->n++;

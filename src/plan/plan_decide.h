@@ -13,7 +13,7 @@
 #include "stat/mean.h"
 
 /* For one budget; in all, beyond which no interval is computed. */
-enum { DQ_PLAN_MAX_LOOK = 8, DQ_PLAN_ALL_LOOKS = 24 };
+enum { DQ_PLAN_MAX_LOOK = 8, DQ_PLAN_LAST_LOOK = 24 };
 
 /* What lies outside of the interval of a look, which are counted from 1; and of each of n differences shown with it, so that
  * those of all looks together hold 5 % as well, wherever the plan stops. */
@@ -23,7 +23,7 @@ double dq_plan_decide_outside_of(int look, int n);
 bool dq_plan_decide_keeps(dq_interval i, double limit);
 
 /* The looks of one budget of quality. */
-typedef struct dq_plan_looks {
+typedef struct dq_plan_decider {
     const dq_plan_curve *curve;
     int max;       /* looks */
     double limit;  /* of the upper end */
@@ -32,7 +32,7 @@ typedef struct dq_plan_looks {
     /* private */
     int n;
     bool met, at_uniform;
-} dq_plan_looks;
+} dq_plan_decider;
 
 typedef enum dq_plan_turn {
     DQ_PLAN_TURN_UNIFORM, /* look at the uniform width */
@@ -40,9 +40,9 @@ typedef enum dq_plan_turn {
     DQ_PLAN_TURN_END      /* l->met says how it went */
 } dq_plan_turn;
 /* Moves on, and puts l->point where it is to be looked at. */
-dq_plan_turn dq_plan_decide_turn(dq_plan_looks *l);
+dq_plan_turn dq_plan_decide_turn(dq_plan_decider *l);
 /* What was found there (its mean, and the skewness of what that is over), at a look of that number. */
-dq_interval dq_plan_decide_look(dq_plan_looks *l, dq_mean found, double skew, int look);
+dq_interval dq_plan_decide_look(dq_plan_decider *l, dq_mean found, double skew, int look);
 /* Of such a mean, nominally: see dq_interval_t_skewed. */
 dq_interval dq_plan_decide_interval(dq_mean m, double skew, double outside);
 

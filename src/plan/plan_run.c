@@ -162,7 +162,7 @@ static int64_t nearest(const dq_plan *p)
 }
 
 /* Shows a trial's numbers of the unseen text to the budget of quality. */
-static dq_status look(dq_plan_looks *l, dq_plan *p, int64_t trial, dq_err *err)
+static dq_status look(dq_plan_decider *l, dq_plan *p, int64_t trial, dq_err *err)
 {
     dq_plan_trial *t = &p->trial[trial];
     double skew;
@@ -181,7 +181,7 @@ static dq_status choose_by_quality(job *j, dq_err *err)
 {
     dq_plan *p = j->p;
     const dq_plan_search search = {&p->curve, limit_of(p), p->set.trials, measure_point, j};
-    dq_plan_looks l = {.curve = &p->curve, .max = DQ_PLAN_MAX_LOOK, .limit = limit_of(p)};
+    dq_plan_decider l = {.curve = &p->curve, .max = DQ_PLAN_MAX_LOOK, .limit = limit_of(p)};
     dq_plan_turn turn;
     int64_t trial;
     int bits = 0;

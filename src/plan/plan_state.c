@@ -161,12 +161,12 @@ dq_status dq_plan_state_look(int *number, dq_plan *p, const dq_plan_trial *t, dq
         json_decref(line);
         return DQ_OK;
     }
-    if (*number > DQ_PLAN_ALL_LOOKS) {
+    if (*number > DQ_PLAN_LAST_LOOK) {
         json_decref(line);
         return dq_fail(err, DQ_MISMATCH,
                        "%s: the unseen text has been looked at %d times, for this budget and "
                        "others, and decides nothing more. Plan with another one",
-                       p->state->path, DQ_PLAN_ALL_LOOKS);
+                       p->state->path, DQ_PLAN_LAST_LOOK);
     }
     json_array_append(all, line);
     return put_line(p, line, err);

@@ -25,9 +25,9 @@ static const dq_plan_curve *curve(void)
     return &c;
 }
 
-static dq_plan_looks looks(int64_t point, bool uniform)
+static dq_plan_decider decider(int64_t point, bool uniform)
 {
-    return (dq_plan_looks){
+    return (dq_plan_decider){
         .curve = curve(), .max = 8, .limit = 1, .point = point, .uniform = uniform};
 }
 
@@ -39,7 +39,7 @@ static void confidence(void **unused)
     assert_true(dq_plan_decide_outside(1) == 0.05 && dq_plan_decide_outside(2) == 0.025 &&
                 dq_plan_decide_outside(4) == 0.00625);
     double above = 0, differences = 0;
-    for (int j = 1; j <= DQ_PLAN_ALL_LOOKS; j++) {
+    for (int j = 1; j <= DQ_PLAN_LAST_LOOK; j++) {
         above += dq_plan_decide_outside(j) / 2;
         differences += 2 * dq_plan_decide_outside_of(j, 2);
         assert_true(dq_plan_decide_outside(j) / 2 > 1e-9); /* dq_interval_t_beyond */
@@ -54,13 +54,13 @@ static void looks_are_widened(void **unused)
     const dq_mean m = {1 - 2.2 * 0.1, 0.1, 20}; /* t of 19: 2.093 at 5 %, 2.433 at 2.5 % */
     (void)unused;
     for (int number = 1; number <= 3; number++) {
-        dq_plan_looks l = looks(3, false);
+        dq_plan_decider l = decider(3, false);
         assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
         const dq_interval i = dq_plan_decide_look(&l, m, 0, number);
         assert_true(l.met == (number == 1));
         assert_true(i.high > i.low && (i.high <= 1) == l.met);
     }
-    dq_plan_looks l = looks(3, false); /* and by the skewness of what it is over */
+    dq_plan_decider l = decider(3, false); /* and by the skewness of what it is over */
     dq_plan_decide_turn(&l);
     dq_plan_decide_look(&l, m, 2, 1);
     assert_false(l.met);
@@ -71,7 +71,7 @@ static void looks_are_widened(void **unused)
 /* Point by point further up, each predicted to lose a tenth less, the last look at the dearest. */
 static void steps_back(void **unused)
 {
-    dq_plan_looks l = looks(3, false);
+    dq_plan_decider l = decider(3, false);
     int64_t last = -1;
     int n = 0;
     (void)unused;
@@ -92,14 +92,14 @@ static void steps_back(void **unused)
 static void ends(void **unused)
 {
     (void)unused;
-    dq_plan_looks l = looks(3, false); /* where the budget is met */
+    dq_plan_decider l = decider(3, false); /* where the budget is met */
     dq_plan_decide_turn(&l);
     dq_plan_decide_look(&l, misses, 0, 1);
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
     dq_plan_decide_look(&l, keeps, 0, 2);
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_END);
     assert_true(l.met && l.point > 3);
-    l = looks(
+    l = decider(
         -1,
         false); /* behind the dearest, which is all that is left where the search kept nothing */
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
@@ -112,7 +112,7 @@ static void ends(void **unused)
 /* A uniform width goes first; where it misses, the point that the search found is next, even if both are the same model's. */
 static void uniform_first(void **unused)
 {
-    dq_plan_looks l = looks(5, true);
+    dq_plan_decider l = decider(5, true);
     (void)unused;
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_UNIFORM);
     dq_plan_decide_look(&l, misses, 0, 1);
@@ -121,7 +121,7 @@ static void uniform_first(void **unused)
     dq_plan_decide_look(&l, misses, 0, 2);
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
     assert_true(l.point > 5);
-    l = looks(POINTS - 1, true);
+    l = decider(POINTS - 1, true);
     dq_plan_decide_turn(&l);
     dq_plan_decide_look(&l, misses, 0, 1);
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
@@ -146,7 +146,7 @@ static void accepts_what_misses(void **unused)
     (void)unused;
     for (int k = 0; k < PLANS; k++) {
         dq_random r = dq_random_of(11, (uint64_t)k);
-        dq_plan_looks l = looks(3, false);
+        dq_plan_decider l = decider(3, false);
         for (int n = 1; dq_plan_decide_turn(&l) != DQ_PLAN_TURN_END; n++) {
             double x[CLUSTERS];
             for (int i = 0; i < CLUSTERS; i++) x[i] = 1 + 0.3 * normal(&r);
