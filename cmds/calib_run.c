@@ -156,7 +156,7 @@ void dq_calib_run_print(const dq_calib_run *c, const dq_quantizer *q)
            (long long)i->text->n_ids, (long long)i->text->n_seq, (long long)i->text->ctx);
     printf("scratch            %s beside the output, while it runs\n",
            dq_table_size_text(a, sizeof a, i->scratch_bytes));
-    printf("memory             at most %s, mapped files not counted\n",
+    printf("memory             about %s beside mapped files\n",
            dq_table_size_text(a, sizeof a, dq_calibrate_memory(c->calibrate, q)));
 }
 

@@ -115,8 +115,9 @@ dq_status dq_calibrate_memory_check(const dq_calibrate *c, const dq_quantizer *q
     const int64_t have = dq_os_memory_bytes(), want = dq_calibrate_memory(c, q);
     if (have <= 0 || want <= have) return DQ_OK;
     const char *less = c->set.rule->aligns ? ". gptq takes less than align" : "";
-    return dq_fail(err, DQ_RESOURCE,
-                   "%s: not enough memory to calibrate (expected %.1f MiB, this process can have "
-                   "%.1f MiB)%s.",
-                   c->m->name, (double)want / mib, (double)have / mib, less);
+    return dq_fail(
+        err, DQ_RESOURCE,
+        "%s: not enough memory to calibrate (expected about %.1f MiB, this process can have "
+        "%.1f MiB)%s.",
+        c->m->name, (double)want / mib, (double)have / mib, less);
 }

@@ -5,7 +5,7 @@
 
 #include "calibrate/calibrate.h"
 
-/* Bytes that a run of c allocates at most, an eighth more for what allocations round up; the mapped files of the source, which
+/* Bytes that a run of c allocates, an eighth more for what is small or rounded up; the mapped files of the source, which
  * the system may drop, are not among them. q was opened with c's method. */
 int64_t dq_calibrate_memory(const dq_calibrate *c, const dq_quantizer *q);
 /* DQ_RESOURCE where the machine, or this process, has not so much. */
