@@ -425,6 +425,10 @@ static void print_result(const dq_plan *p)
            "ratio %.5f (%.5f to %.5f)\n",
            n->kld.value, n->kld.std_err, 100 * (1 - outside), k.low, k.high, exp(n->loss.value),
            exp(l.low), exp(l.high));
+    printf(
+        "                   between %lld documents (of a single text, sequences); of each sequence "
+        "the second half is scored\n",
+        (long long)n->kld.clusters);
     printf("looks at it        %d%s", p->n_look,
            p->n_look > 1 ? ", the intervals widened for each; earlier ones missed the budget" : "");
     if (p->n_earlier) printf("; %d for other budgets, which widened them as well", p->n_earlier);

@@ -11,6 +11,11 @@ int64_t dq_plan_part_bytes(const dq_calib_text *text, const dq_model *m)
     return dq_activations_bytes(text->n_ids, m->dim, 1, m->dim);
 }
 
+int64_t dq_plan_part_first(int64_t n)
+{
+    return n < 3 ? 1 : n / 2 + 1;
+}
+
 static dq_status count_clusters(dq_plan_part *p, dq_err *err)
 {
     const dq_calib_text *t = p->text;
@@ -20,7 +25,8 @@ static dq_status count_clusters(dq_plan_part *p, dq_err *err)
     for (int64_t s = 0; s < t->n_seq; s++) {
         if (s == 0 || t->unit[s] != t->unit[s - 1]) p->n_clusters++;
         p->cluster[s] = (int32_t)(p->n_clusters - 1);
-        p->scored[p->n_clusters - 1] += t->cu[s + 1] - t->cu[s] - 1;
+        const int64_t n = t->cu[s + 1] - t->cu[s];
+        p->scored[p->n_clusters - 1] += n - dq_plan_part_first(n);
     }
     return DQ_OK;
 }
@@ -151,7 +157,8 @@ dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan
         if (compare(p, k, other, kld, logp, err) != DQ_OK) break;
         for (int s = 0; s < k->batch.n_seq; s++, seq++) {
             const int32_t c = p->cluster[seq];
-            for (int64_t r = k->batch.cu_rows[s]; r + 1 < k->batch.cu_rows[s + 1]; r++) {
+            const int64_t begin = k->batch.cu_rows[s], end = k->batch.cu_rows[s + 1];
+            for (int64_t r = begin + dq_plan_part_first(end - begin) - 1; r + 1 < end; r++) {
                 out->kld[c] += kld[r];
                 out->loss[c] += p->logp[k->first + r] - logp[r];
             }

@@ -1,7 +1,7 @@
 /* plan_part: a part of a text with the source model's answers on it, and how far other weights are from them.
  *
  * Numbers are summed by cluster, the unit of the text that a sequence is of (calib_text.h): ids of one depend on each other.
- * What is scored is every id of a sequence but the first, as evaluation in blocks does.
+ * What is scored is the second half of every sequence, as evaluation in chunks does.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PLAN_PART_H
 #define DQ_PLAN_PART_H
@@ -21,6 +21,9 @@ typedef struct dq_plan_part {
     int64_t *scored;  /* [n_clusters] ids */
     dq_arena *arena;
 } dq_plan_part;
+
+/* The first id of a sequence of n that is scored, behind the row before it; n where none is. */
+int64_t dq_plan_part_first(int64_t n);
 
 /* Sums over the ids of each cluster. */
 typedef struct dq_plan_sums {

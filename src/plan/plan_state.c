@@ -278,7 +278,8 @@ dq_status dq_plan_state_alloc(dq_plan *p, dq_plan_trial *t, dq_err *err)
         if (err->code != DQ_OK) return err->code;
         for (int64_t k = 0; k < text->n_seq; k++) {
             if (k == 0 || text->unit[k] != text->unit[k - 1]) s->n++;
-            ids[s->n - 1] += text->cu[k + 1] - text->cu[k] - 1;
+            const int64_t n = text->cu[k + 1] - text->cu[k];
+            ids[s->n - 1] += n - dq_plan_part_first(n);
         }
         s->ids = ids;
     }

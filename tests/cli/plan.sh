@@ -62,6 +62,15 @@ if command -v gnuplot >/dev/null; then
 fi
 cmp -s r.json r2.json || complain "plan: threads change the recipe"
 
+# what it says of a text is what dq eval says of it
+cut -d' ' -f14401-14900 text.txt >unseen.txt
+try 0 "budget  *met" "$@" --budget bpw=3 -o u.json --unseen unseen.txt --search-tokens 480
+kld=$(sed -n 's/^on unseen text *KLD \([0-9.]*\) .*/\1/p' "$top/out")
+try 0 "as planned  *yes" quantize "diff model" -o u.h5 --recipe u.json --calib text.txt
+try 0 kld_nats eval "diff model" u.h5 --text unseen.txt --ctx 96 --threads 1 --json
+same=$(tr -d ' \n' <"$top/out" | grep -o '"kld_nats":{"value":[0-9][^,]*' | head -n 1 | sed 's/.*://')
+holds "KLD of a plan and of eval" "$kld - $same < 6e-6 && $same - $kld < 6e-6 && $kld > 0"
+
 # bytes of the whole file, embedding included
 try 0 "budget  *met" "$@" --budget size=740kB --ends -o s.json --method gptq
 try 0 "as planned  *yes" quantize "diff model" -o s.h5 --recipe s.json --calib text.txt
