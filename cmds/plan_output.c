@@ -290,6 +290,7 @@ void dq_plan_output_inputs(const dq_plan *p)
 
 void dq_plan_output_work(const dq_plan *p)
 {
+    const bool quality = p->set.budget.goal == DQ_PLAN_KLD || p->set.budget.goal == DQ_PLAN_PPL;
     int64_t options = 0, scratch = 0;
     char a[32];
     for (int64_t i = 0; i < p->n_tensors; i++) options += p->tensor[i].n;
@@ -299,7 +300,8 @@ void dq_plan_output_work(const dq_plan *p)
     printf("sensitivities      %lld of a tensor at a width, about %.3g GFLOP in all\n",
            (long long)options, dq_plan_flop(p) / 1e9);
     printf("whole models       at most %d in the search, %d behind it, each a quantization\n",
-           p->set.trials, DQ_PLAN_MAX_LOOK + 2);
+           quality ? p->set.trials : DQ_PLAN_SIZE_TRIES,
+           quality ? 1 + DQ_PLAN_MAX_LOOK + 2 : 1 + 2);
     printf("scratch            %s beside the output, and a container\n",
            dq_table_size_text(a, sizeof a, scratch));
 }

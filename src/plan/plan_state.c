@@ -126,13 +126,9 @@ static dq_status take_list(double *x, int64_t n, const json_t *o, const char *ke
     return DQ_OK;
 }
 
-dq_status dq_plan_state_get_trial(bool *found, dq_plan *p, dq_plan_trial *t, dq_err *err)
+static dq_status take_trial(dq_plan_trial *t, const json_t *line, dq_err *err)
 {
-    const char *choice = choice_text(p, t->choice, err), *sha;
-    if (!choice) return err->code;
-    const json_t *line = json_object_get(p->state->kept, choice);
-    *found = line != NULL;
-    if (!line) return DQ_OK;
+    const char *sha;
     DQ_TRY(dq_json_int(&t->packed_bytes, line, "packed_bytes", 0, INT64_MAX, NULL, err));
     DQ_TRY(dq_json_int(&t->file_bytes, line, "file_bytes", 0, INT64_MAX, NULL, err));
     DQ_TRY(dq_json_text(&sha, line, "weights_sha256", NULL, err));
@@ -143,6 +139,17 @@ dq_status dq_plan_state_get_trial(bool *found, dq_plan *p, dq_plan_trial *t, dq_
         DQ_TRY(take_list(t->on[i].sums.kld, t->on[i].sums.n, o, "kld", err));
         DQ_TRY(take_list(t->on[i].sums.loss, t->on[i].sums.n, o, "loss", err));
     }
+    return DQ_OK;
+}
+
+dq_status dq_plan_state_get_trial(bool *found, dq_plan *p, dq_plan_trial *t, dq_err *err)
+{
+    const char *choice = choice_text(p, t->choice, err);
+    if (!choice) return err->code;
+    const json_t *line = json_object_get(p->state->kept, choice);
+    *found = line != NULL;
+    if (!line) return DQ_OK;
+    if (take_trial(t, line, err) != DQ_OK) return dq_in(err, "%s: ", p->state->path);
     p->n_resumed++;
     return DQ_OK;
 }

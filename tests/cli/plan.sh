@@ -86,7 +86,7 @@ set -- "$@" --method gptq
 try 0 "budget  *met" "$@" --budget kld=0.07 -o whole.json
 grep -q "^on unseen text  *KLD" "$top/out" || complain "plan: nothing of the unseen text"
 lines() { wc -l 2>/dev/null <"$1" || echo 0; }
-for n in 3 20 29; do
+for n in 3 20 31; do
     "$dq" "$@" --budget kld=0.07 -o k.json --resume --progress never >/dev/null 2>&1 </dev/null &
     child=$!
     while [ "$(lines k.json.journal)" -lt $n ] && kill -0 $child 2>/dev/null; do sleep 0.01; done
@@ -97,6 +97,15 @@ done
 try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" --budget kld=0.07 -o k.json
 try 4 "was begun with another model, text or settings" "$@" --budget kld=0.07 -o k.json --resume --group 64
 try 4 "was begun with another model, text or settings" "$@" --budget kld=0.07 -o k.json --resume --unseen other.txt
+cp k.json.journal kept.journal
+line=$(grep -m 1 '"search":' kept.journal | cut -c66-)
+wrong=$(printf '%s' "$line" | sed 's/"search":{"kld":\[[^],]*/"search":{"kld":["x"/')
+{
+    sed '/"search":/,$d' kept.journal
+    printf '%s %s\n' "$(printf '%s' "$wrong" | sha256sum | cut -c-64)" "$wrong"
+} >k.json.journal
+try 3 'k.json.journal: "kld" holds what is no number' "$@" --budget kld=0.07 -o k.json --resume
+mv kept.journal k.json.journal
 try 0 "taken over  *[1-9][0-9]* results" "$@" --budget kld=0.07 -o k.json --resume
 cmp -s whole.json k.json || complain "plan: killed and resumed: another recipe"
 absent k.json.journal k.json.trial.h5 k.json.trial.h5.partial k.json.trial.h5.journal

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/random.h"
 #include "plan/plan_decide.h"
+#include "plan/plan_part.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -158,6 +159,20 @@ static void accepts_what_misses(void **unused)
         fail_msg("%d of %d accepted", accepted, PLANS);
 }
 
+/* 1, 1 and 4 over one id each, and a unit without ids; what is scored of a sequence. */
+static void skewness(void **unused)
+{
+    const double alike[] = {2, 4}, sums[] = {1, 0, 1, 4};
+    const int64_t two[] = {1, 2}, ids[] = {1, 0, 1, 1};
+    (void)unused;
+    assert_true(fabs(dq_plan_part_skew(sums, ids, 4) - sqrt(0.5)) < 1e-15);
+    assert_true(dq_plan_part_skew(alike, two, 2) == 0);
+    assert_int_equal(dq_plan_part_first(1), 1);
+    assert_int_equal(dq_plan_part_first(2), 1);
+    assert_int_equal(dq_plan_part_first(3), 2);
+    assert_int_equal(dq_plan_part_first(192), 97);
+}
+
 static void uniform_for_size(void **unused)
 {
     (void)unused;
@@ -172,10 +187,10 @@ static void uniform_for_size(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(confidence),       cmocka_unit_test(looks_are_widened),
-        cmocka_unit_test(steps_back),       cmocka_unit_test(ends),
-        cmocka_unit_test(uniform_first),    cmocka_unit_test(accepts_what_misses),
-        cmocka_unit_test(uniform_for_size),
+        cmocka_unit_test(confidence),    cmocka_unit_test(looks_are_widened),
+        cmocka_unit_test(steps_back),    cmocka_unit_test(ends),
+        cmocka_unit_test(uniform_first), cmocka_unit_test(accepts_what_misses),
+        cmocka_unit_test(skewness),      cmocka_unit_test(uniform_for_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
