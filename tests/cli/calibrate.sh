@@ -24,7 +24,7 @@ try 0 "scratch  *7.20 MiB beside the output" "$@" --dry-run
 try 0 "memory  *about [0-9.]* MiB beside mapped files" "$@" --dry-run
 try 0 '"memory_bytes": [1-9]' "$@" --dry-run --json
 # shellcheck disable=SC3045 # dash and bash have it
-if (ulimit -v 400000 && "$dq" --version) >/dev/null 2>&1; then # KiB; a build with sanitizers cannot begin in so few
+if (ulimit -v 400000 && "$dq" --version; exit $?) >/dev/null 2>&1; then # KiB; a build with sanitizers cannot begin in so few
     (
         # shellcheck disable=SC3045
         ulimit -v 400000
