@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/scratch_file.h"
 
+#include "base/inplace_file.h"
 #include "base/os.h"
 
 #include <errno.h>
@@ -38,34 +39,24 @@ void dq_scratch_file_close(dq_scratch_file *s)
     s->fd = -1;
 }
 
+/* Reads and writes as any file at known places; messages name the output that it stands beside. */
+static dq_inplace_file places_of(const dq_scratch_file *s)
+{
+    return (dq_inplace_file){.fd = s->fd, .path = s->path};
+}
+
 dq_status dq_scratch_file_put(dq_scratch_file *s, int64_t at, const void *data, size_t bytes,
                               dq_err *err)
 {
-    const char *from = data;
-    while (bytes > 0) {
-        const ssize_t n = pwrite(s->fd, from, bytes, (off_t)at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return dq_os_fail(err, s->path, "cannot write the scratch file beside it");
-        from += n;
-        at += n;
-        bytes -= (size_t)n;
-    }
-    return DQ_OK;
+    dq_inplace_file f = places_of(s);
+    if (dq_inplace_file_put(&f, at, data, bytes, err) == DQ_OK) return DQ_OK;
+    return dq_in(err, "scratch file beside ");
 }
 
 dq_status dq_scratch_file_get(const dq_scratch_file *s, int64_t at, void *data, size_t bytes,
                               dq_err *err)
 {
-    char *to = data;
-    while (bytes > 0) {
-        const ssize_t n = pread(s->fd, to, bytes, (off_t)at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return dq_os_fail(err, s->path, "cannot read the scratch file beside it");
-        if (n == 0)
-            return dq_fail(err, DQ_FILE, "%s: the scratch file beside it is too short", s->path);
-        to += n;
-        at += n;
-        bytes -= (size_t)n;
-    }
-    return DQ_OK;
+    const dq_inplace_file f = places_of(s);
+    if (dq_inplace_file_get(&f, at, data, bytes, err) == DQ_OK) return DQ_OK;
+    return dq_in(err, "scratch file beside ");
 }
