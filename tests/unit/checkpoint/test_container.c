@@ -7,7 +7,7 @@
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/h5_result.h"
-#include "quantize/quantize.h"
+#include "tests/rigs/folder.h"
 
 #include <fcntl.h>
 #include <hdf5.h>
@@ -25,99 +25,11 @@
 
 #include <cmocka.h>
 
-/* HDF5 1.10 leaks small blocks when it refuses damaged metadata; that is not ours to fix. */
-__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libhdf5";
-}
-
 static const char model[] = DQ_TEST_DIR "/golden/models/diffllama-f32";
-static char dir[64];
-
-static const char *at(const char *name)
-{
-    static char path[8][256];
-    static int turn;
-    char *p = path[turn = (turn + 1) % 8];
-    snprintf(p, 256, "%s/%s", dir, name);
-    return p;
-}
-
-static int setup(void **unused)
-{
-    (void)unused;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%.40s/dq-container-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int shell(const char *verb, const char *a, const char *b)
-{
-    char command[1024];
-    snprintf(command, sizeof command, "%s %s %s", verb, a, b);
-    return system(command);
-}
-
-static int teardown(void **unused)
-{
-    (void)unused;
-    return shell("rm -rf", dir, "");
-}
-
-static dq_quantize_settings settings(int bits, int64_t group, dq_scale_mode mode)
-{
-    return (dq_quantize_settings){.bits = bits,
-                                  .group = group,
-                                  .mode = mode,
-                                  .scale_dtype = DQ_F16,
-                                  .logit = {.bits = 16},
-                                  .kv = dq_kv_config_plain,
-                                  .dq_version = "test"};
-}
-
-static dq_status write_to(const char *source, const char *out, const dq_quantize_settings *s,
-                          bool force, bool resume, const dq_quantize_progress *p, dq_err *err)
-{
-    dq_quantizer *q;
-    *err = (dq_err){0};
-    if (dq_quantize_open(&q, source, s, err) != DQ_OK) return err->code;
-    dq_quantize_write(q, out, force, resume, p, err);
-    dq_quantize_close(q);
-    return err->code;
-}
-
 static void make(const char *out, int bits, int64_t group, dq_scale_mode mode)
 {
-    dq_err err;
-    dq_quantize_settings s = settings(bits, group, mode);
-    if (write_to(model, out, &s, true, false, NULL, &err) != DQ_OK) fail_msg("%s", err.text);
-}
-
-static char *bytes_of(const char *path, size_t *len)
-{
-    dq_err err = {0};
-    dq_os_map m;
-    assert_int_equal(dq_os_map_open(&m, path, &err), DQ_OK);
-    char *copy = malloc(m.bytes + 1);
-    assert_non_null(copy);
-    memcpy(copy, m.data, m.bytes);
-    *len = m.bytes;
-    dq_os_map_close(&m);
-    return copy;
-}
-
-static void put_bytes(const char *path, const char *data, size_t len)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, len, f), len);
-    fclose(f);
-}
-
-static bool same_bytes(const char *a, const char *b)
-{
-    return shell("cmp -s", a, b) == 0;
+    const dq_quantize_settings s = settings_of(bits, group, mode);
+    make_container(model, out, &s);
 }
 
 /* The definition, one value at a time. */
@@ -336,14 +248,14 @@ static const char *source = model; /* of interrupted runs */
 /* A run in a process of its own that sends itself the signal at the n-th step; its wait status. */
 static int interrupted_run(const char *out, int after, int number, bool resume)
 {
-    dq_quantize_settings set = settings(4, 16, DQ_ASYM);
+    dq_quantize_settings set = settings_of(4, 16, DQ_ASYM);
     pid_t pid = fork();
     if (pid == 0) {
         dq_err err;
         stopper s = {0, after, number};
         dq_quantize_progress p = {stop_later, &s};
         if (number == SIGINT) dq_os_catch_signals();
-        _exit((int)write_to(source, out, &set, false, resume, &p, &err));
+        _exit((int)write_container(source, out, &set, false, resume, &p, &err));
     }
     int status = -1;
     assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
@@ -355,7 +267,7 @@ static int interrupted_run(const char *out, int after, int number, bool resume)
 static void interrupted_runs_end_in_the_same_bytes(void **unused)
 {
     static const int numbers[] = {SIGINT, SIGKILL};
-    dq_quantize_settings other = settings(8, 16, DQ_ASYM);
+    dq_quantize_settings other = settings_of(8, 16, DQ_ASYM);
     (void)unused;
     assert_int_equal(interrupted_run(at("whole.h5"), 0, SIGKILL, false), 0);
     for (int k = 0; k < 2; k++) {
@@ -380,18 +292,21 @@ static void interrupted_runs_end_in_the_same_bytes(void **unused)
         interrupted_run(at("half.h5"), after, SIGKILL, false);
     }
     dq_err err;
-    assert_int_equal(write_to(model, at("half.h5"), &other, false, true, NULL, &err), DQ_MISMATCH);
+    assert_int_equal(write_container(model, at("half.h5"), &other, false, true, NULL, &err),
+                     DQ_MISMATCH);
     assert_non_null(strstr(err.text, "\"bits\":"));
-    assert_int_equal(write_to(model, at("half.h5"), &other, false, false, NULL, &err), DQ_FILE);
+    assert_int_equal(write_container(model, at("half.h5"), &other, false, false, NULL, &err),
+                     DQ_FILE);
     assert_int_equal(err.remedy[0].code, DQ_REMEDY_RESUME_OR_FORCE);
     /* so is a journal of another form, as versions of dq before this one wrote */
     static const char old[] = "dq-journal 2 4c7b8b14\nversion 0.3.0 18a1f4d3\n";
     put_bytes(at("half.h5.journal"), old, sizeof old - 1);
-    assert_int_equal(write_to(model, at("half.h5"), &other, false, true, NULL, &err), DQ_MISMATCH);
+    assert_int_equal(write_container(model, at("half.h5"), &other, false, true, NULL, &err),
+                     DQ_MISMATCH);
     assert_non_null(strstr(err.text, "half.h5.journal: is not a journal of this version of dq."));
     assert_int_equal(err.remedy[0].code, DQ_REMEDY_START_OVER);
     assert_true(dq_file_exists(at("half.h5.partial")));
-    assert_int_equal(write_to(model, at("half.h5"), &other, true, false, NULL, &err), DQ_OK);
+    assert_int_equal(write_container(model, at("half.h5"), &other, true, false, NULL, &err), DQ_OK);
 }
 
 /* A journal has a line a step, whatever the names in it hold. */
@@ -423,33 +338,39 @@ static void a_name_of_two_lines_is_resumed(void **unused)
 static void outputs_are_refused(void **unused)
 {
     dq_err err;
-    dq_quantize_settings s = settings(4, 128, DQ_ABSMAX);
+    dq_quantize_settings s = settings_of(4, 128, DQ_ABSMAX);
     (void)unused;
     make(at("o.h5"), 4, 128, DQ_ABSMAX);
-    assert_int_equal(write_to(model, at("o.h5"), &s, false, false, NULL, &err), DQ_FILE);
-    assert_int_equal(write_to(model, at("no/o.h5"), &s, false, false, NULL, &err), DQ_FILE);
-    assert_int_equal(write_to(model, dir, &s, true, false, NULL, &err), DQ_FILE);
-    assert_int_equal(write_to(at("o.h5"), at("p.h5"), &s, true, false, NULL, &err), DQ_MISMATCH);
-    assert_int_equal(write_to(at("none"), at("p.h5"), &s, true, false, NULL, &err), DQ_FILE);
+    assert_int_equal(write_container(model, at("o.h5"), &s, false, false, NULL, &err), DQ_FILE);
+    assert_int_equal(write_container(model, at("no/o.h5"), &s, false, false, NULL, &err), DQ_FILE);
+    assert_int_equal(write_container(model, at(""), &s, true, false, NULL, &err), DQ_FILE);
+    assert_int_equal(write_container(at("o.h5"), at("p.h5"), &s, true, false, NULL, &err),
+                     DQ_MISMATCH);
+    assert_int_equal(write_container(at("none"), at("p.h5"), &s, true, false, NULL, &err), DQ_FILE);
     assert_int_equal(shell("cp -r", model, at("copy")), 0);
     assert_int_equal(symlink("copy/model.safetensors", at("link.h5")), 0);
     assert_int_equal(symlink("copy/config.json", at("two.h5.partial")), 0);
-    assert_int_equal(write_to(at("copy"), at("link.h5"), &s, true, false, NULL, &err), DQ_USAGE);
-    assert_int_equal(write_to(at("copy"), at("two.h5"), &s, true, false, NULL, &err), DQ_USAGE);
+    assert_int_equal(write_container(at("copy"), at("link.h5"), &s, true, false, NULL, &err),
+                     DQ_USAGE);
+    assert_int_equal(write_container(at("copy"), at("two.h5"), &s, true, false, NULL, &err),
+                     DQ_USAGE);
     /* names that would become a part of the checkpoint; others beside it may be replaced */
     static const char *const parts[] = {"copy/config.json", "copy/model.safetensors",
                                         "copy/generation_config.json", "copy/extra.safetensors"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        assert_int_equal(write_to(at("copy"), at(parts[i]), &s, true, false, NULL, &err), DQ_USAGE);
-    assert_int_equal(write_to(at("copy"), at("copy/q.h5"), &s, false, false, NULL, &err), DQ_OK);
-    assert_int_equal(write_to(at("copy"), at("copy/q.h5"), &s, true, false, NULL, &err), DQ_OK);
+        assert_int_equal(write_container(at("copy"), at(parts[i]), &s, true, false, NULL, &err),
+                         DQ_USAGE);
+    assert_int_equal(write_container(at("copy"), at("copy/q.h5"), &s, false, false, NULL, &err),
+                     DQ_OK);
+    assert_int_equal(write_container(at("copy"), at("copy/q.h5"), &s, true, false, NULL, &err),
+                     DQ_OK);
     s.skip = "self_atn";
-    assert_int_equal(write_to(model, at("s.h5"), &s, true, false, NULL, &err), DQ_USAGE);
+    assert_int_equal(write_container(model, at("s.h5"), &s, true, false, NULL, &err), DQ_USAGE);
     assert_non_null(strstr(err.text, "self_attn"));
     s.skip = "(";
-    assert_int_equal(write_to(model, at("s.h5"), &s, true, false, NULL, &err), DQ_USAGE);
+    assert_int_equal(write_container(model, at("s.h5"), &s, true, false, NULL, &err), DQ_USAGE);
     s.skip = "q_proj";
-    assert_int_equal(write_to(model, at("s.h5"), &s, true, false, NULL, &err), DQ_OK);
+    assert_int_equal(write_container(model, at("s.h5"), &s, true, false, NULL, &err), DQ_OK);
 }
 
 /* As a user whom the folder's mode binds; root may write everywhere. */
@@ -461,7 +382,7 @@ static void folders_that_cannot_be_written_are_named(void **unused)
     assert_true(child >= 0);
     if (child == 0) {
         dq_err err[3] = {{0}};
-        bool dropped = geteuid() != 0 || (chmod(dir, 0755) == 0 && setuid(65534) == 0);
+        bool dropped = geteuid() != 0 || (chmod(at(""), 0755) == 0 && setuid(65534) == 0);
         _exit(dropped && dq_file_check(at("closed/new.csv"), &err[0]) == DQ_FILE &&
                       strstr(err[0].text, "cannot be written") &&
                       dq_h5_result_check(at("closed/new.h5"), false, &err[1]) == DQ_FILE &&
@@ -480,7 +401,7 @@ static void folders_that_cannot_be_written_are_named(void **unused)
 static void values_that_are_not_finite_are_named(void **unused)
 {
     dq_err err = {0};
-    dq_quantize_settings s = settings(4, 128, DQ_ABSMAX);
+    dq_quantize_settings s = settings_of(4, 128, DQ_ABSMAX);
     dq_checkpoint *k;
     size_t bytes, len;
     const uint8_t *data;
@@ -497,7 +418,8 @@ static void values_that_are_not_finite_are_named(void **unused)
     memcpy(whole + where, &bad, sizeof bad);
     put_bytes(at("nan/model.safetensors"), whole, len);
     free(whole);
-    assert_int_equal(write_to(at("nan"), at("n.h5"), &s, true, false, NULL, &err), DQ_DAMAGED);
+    assert_int_equal(write_container(at("nan"), at("n.h5"), &s, true, false, NULL, &err),
+                     DQ_DAMAGED);
     assert_non_null(strstr(err.text, "k_proj.weight\": the value at row 3, column 5"));
     assert_false(dq_file_exists(at("n.h5")) || dq_file_exists(at("n.h5.partial")));
 }
@@ -509,11 +431,11 @@ static void a_full_disk_leaves_no_output(void **unused)
         pid_t pid = fork();
         if (pid == 0) {
             struct rlimit l = {limit, limit};
-            dq_quantize_settings s = settings(4, 128, DQ_ABSMAX);
+            dq_quantize_settings s = settings_of(4, 128, DQ_ABSMAX);
             dq_err err;
             signal(SIGXFSZ, SIG_IGN);
             setrlimit(RLIMIT_FSIZE, &l);
-            _exit((int)write_to(model, at("full.h5"), &s, false, false, NULL, &err));
+            _exit((int)write_container(model, at("full.h5"), &s, false, false, NULL, &err));
         }
         int status = -1;
         assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
@@ -572,7 +494,7 @@ static void attributes_agree_with_the_recipe(void **unused)
         {"/kv_cache", "tokens", 9, "tokens 9 is less than sink 4 and recent 64"},
         {"/kv_cache", "policy", 0, "attribute policy is missing"},
     };
-    dq_quantize_settings s = settings(4, 32, DQ_ABSMAX);
+    dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     dq_err none = {0};
     (void)unused;
     s.kv.evict.policy = dq_kv_policy_find("random", &none);
@@ -581,7 +503,7 @@ static void attributes_agree_with_the_recipe(void **unused)
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         dq_err err = {0};
         dq_container *c;
-        assert_int_equal(write_to(model, at("attr.h5"), &s, true, false, NULL, &err), DQ_OK);
+        assert_int_equal(write_container(model, at("attr.h5"), &s, true, false, NULL, &err), DQ_OK);
         hid_t f = H5Fopen(at("attr.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
         hid_t g = H5Gopen2(f, lies[i].group, H5P_DEFAULT), space = H5Screate(H5S_SCALAR);
         assert_true(g >= 0 && H5Adelete(g, lies[i].name) >= 0);
@@ -654,7 +576,7 @@ static void kv_settings_are_remembered(void **unused)
 {
     dq_err err = {0};
     dq_container *c;
-    dq_quantize_settings s = settings(4, 32, DQ_ABSMAX), back;
+    dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX), back;
     json_t *recipe;
     (void)unused;
     s.kv = (dq_kv_config){.k_bits = 6,
@@ -670,7 +592,7 @@ static void kv_settings_are_remembered(void **unused)
                                     .budget = DQ_KV_BUDGET_PYRAMID,
                                     .seed = 11}};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(write_to(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);
+        assert_int_equal(write_container(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);
         assert_int_equal(dq_container_open(&c, at("kv.h5"), &err), DQ_OK);
         assert_true(dq_kv_config_same(&dq_container_header(c)->kv, &s.kv));
         assert_int_equal(dq_quantize_settings_of(&back, &recipe, c, &err), DQ_OK);
@@ -681,7 +603,7 @@ static void kv_settings_are_remembered(void **unused)
         s.kv.evict.tokens = 100;
     }
     s.kv.k_bits = 5;
-    assert_int_not_equal(write_to(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);
+    assert_int_not_equal(write_container(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);
     err = (dq_err){0};
     assert_int_equal(
         dq_container_open(&c, DQ_TEST_DIR "/fuzz/corpus/container/llama-4bit.h5", &err), DQ_OK);
@@ -741,5 +663,5 @@ int main(void)
         cmocka_unit_test(attributes_agree_with_the_recipe),
         cmocka_unit_test(h5py_reads_the_same_values),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, folder_begin, folder_end);
 }

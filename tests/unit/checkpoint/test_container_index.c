@@ -1,9 +1,8 @@
 /* test_container_index: /index says of every dataset what the dataset itself says, or the container is
  * refused before anything is read.
  * SPDX-License-Identifier: MIT */
-#define _DEFAULT_SOURCE /* mkdtemp */
 #include "checkpoint/h5.h"
-#include "quantize/quantize.h"
+#include "tests/rigs/folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,32 +13,8 @@
 
 #include <cmocka.h>
 
-/* HDF5 1.10 leaks small blocks when it refuses damaged metadata; that is not ours to fix. */
-__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libhdf5";
-}
-
 static const char model[] = DQ_TEST_DIR "/golden/models/diffllama-f32";
-static char dir[64], path[128];
-
-static int setup(void **unused)
-{
-    (void)unused;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%.40s/dq-index-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(path, sizeof path, "%s/a.h5", dir);
-    return 0;
-}
-
-static int teardown(void **unused)
-{
-    (void)unused;
-    unlink(path);
-    return rmdir(dir);
-}
+static const char container[] = "a.h5";
 
 /* The container whose rows tell lies: where /index is in the file, and a copy of it. */
 typedef struct book {
@@ -52,7 +27,7 @@ typedef struct book {
 
 static void read_book(book *b)
 {
-    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    hid_t file = H5Fopen(at(container), H5F_ACC_RDONLY, H5P_DEFAULT);
     hid_t data = H5Dopen2(file, "/index", H5P_DEFAULT), type = H5Dget_type(data);
     hid_t space = H5Dget_space(data);
     assert_int_equal(H5Sget_simple_extent_dims(space, &b->rows, NULL), 1);
@@ -79,25 +54,14 @@ static void read_book(book *b)
 
 static void open_book(book *b)
 {
-    dq_err err = {0};
-    dq_quantizer *q;
-    dq_quantize_settings s = {.bits = 4,
-                              .group = 8,
-                              .mode = DQ_ASYM,
-                              .scale_dtype = DQ_F16,
-                              .logit = {.bits = 16},
-                              .kv = dq_kv_config_plain,
-                              .dq_version = "test"};
-    if (dq_quantize_open(&q, model, &s, &err) != DQ_OK ||
-        dq_quantize_write(q, path, true, false, NULL, &err) != DQ_OK)
-        fail_msg("%s", err.text);
-    dq_quantize_close(q);
+    const dq_quantize_settings s = settings_of(4, 8, DQ_ASYM);
+    make_container(model, at(container), &s);
     read_book(b);
 }
 
 static void write_book(const book *b)
 {
-    FILE *f = fopen(path, "r+b");
+    FILE *f = fopen(at(container), "r+b");
     assert_true(f && fseek(f, (long)b->at, SEEK_SET) == 0);
     assert_int_equal(fwrite(b->row, b->width, b->rows, f), b->rows);
     assert_int_equal(fclose(f), 0);
@@ -142,7 +106,7 @@ static void expect(book *b, hsize_t row, bool lie, const char *what)
     dq_err err = {0};
     dq_container *c;
     write_book(b);
-    if (dq_container_open(&c, path, &err) != (lie ? DQ_DAMAGED : DQ_OK))
+    if (dq_container_open(&c, at(container), &err) != (lie ? DQ_DAMAGED : DQ_OK))
         fail_msg("row %d, %s: %d %s", (int)row, what, err.code, err.text);
     dq_container_close(c);
     memcpy(b->row, b->was, b->rows * b->width);
@@ -218,7 +182,7 @@ static void one_dataset_has_one_name(void **unused)
     hsize_t from = 0;
     (void)unused;
     open_book(&b);
-    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    hid_t file = H5Fopen(at(container), H5F_ACC_RDWR, H5P_DEFAULT);
     while (strncmp((const char *)field(&b, from, DQ_COL_PATH), target, sizeof target - 1) != 0)
         from++;
     for (hsize_t r = from + 1; r < b.rows; r++) {
@@ -236,7 +200,7 @@ static void one_dataset_has_one_name(void **unused)
     }
     assert_true(H5Fclose(file) >= 0);
     write_book(&b);
-    assert_int_equal(dq_container_open(&c, path, &err), DQ_DAMAGED);
+    assert_int_equal(dq_container_open(&c, at(container), &err), DQ_DAMAGED);
     if (!strstr(err.text, "more bytes than the file has")) fail_msg("%s", err.text);
     close_book(&b);
 }
@@ -249,5 +213,5 @@ int main(void)
         cmocka_unit_test(encodings_that_lie_are_refused),
         cmocka_unit_test(one_dataset_has_one_name),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, folder_begin, folder_end);
 }

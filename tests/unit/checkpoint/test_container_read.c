@@ -1,12 +1,12 @@
 /* test_container_read: no number comes from a damaged container: whoever opens a model, reads its
  * tokenizer or runs it learns of the damage first.
  * SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* mkdtemp, memmem */
+#define _GNU_SOURCE /* memmem */
 #include "base/os.h"
 #include "base/sha256.h"
 #include "checkpoint/container.h"
 #include "engine/runner.h"
-#include "quantize/quantize.h"
+#include "tests/rigs/folder.h"
 
 #include <hdf5.h>
 #include <setjmp.h>
@@ -18,58 +18,27 @@
 
 #include <cmocka.h>
 
-static char dir[64], path[128];
+static const char container[] = "a.h5";
 static char *whole; /* the container as it was written */
 static size_t len;
 
 static void put(void)
 {
-    FILE *f = fopen(path, "wb");
-    assert_true(f && fwrite(whole, 1, len, f) == len);
-    assert_int_equal(fclose(f), 0);
+    put_bytes(at(container), whole, len);
 }
 
 static void make(dq_scale_mode mode)
 {
-    dq_err err = {0};
-    dq_quantizer *q;
-    dq_os_map m;
-    dq_quantize_settings s = {.bits = 4,
-                              .group = 32,
-                              .mode = mode,
-                              .scale_dtype = DQ_F16,
-                              .logit = {.bits = 16},
-                              .kv = dq_kv_config_plain,
-                              .dq_version = "test"};
-    if (dq_quantize_open(&q, DQ_SOURCE_DIR "/calib/pair/diffllama", &s, &err) != DQ_OK ||
-        dq_quantize_write(q, path, true, false, NULL, &err) != DQ_OK ||
-        dq_os_map_open(&m, path, &err) != DQ_OK)
-        fail_msg("%s", err.text);
-    dq_quantize_close(q);
+    const dq_quantize_settings s = settings_of(4, 32, mode);
+    make_container(DQ_SOURCE_DIR "/calib/pair/diffllama", at(container), &s);
     free(whole);
-    whole = malloc(m.bytes);
-    assert_non_null(whole);
-    memcpy(whole, m.data, m.bytes);
-    len = m.bytes;
-    dq_os_map_close(&m);
+    whole = bytes_of(at(container), &len);
 }
 
-static int setup(void **unused)
+static int teardown(void **state)
 {
-    (void)unused;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%.40s/dq-read-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(path, sizeof path, "%s/a.h5", dir);
-    return 0;
-}
-
-static int teardown(void **unused)
-{
-    (void)unused;
     free(whole);
-    unlink(path);
-    return rmdir(dir);
+    return folder_end(state);
 }
 
 /* Everything that eval reads of a model. */
@@ -81,7 +50,8 @@ static dq_status use(dq_err *err)
     dq_backend *b = NULL;
     dq_runner *r = NULL;
     *err = (dq_err){0};
-    if (dq_model_open(&m, path, err) == DQ_OK && dq_backend_open(&b, "cpu", 1, err) == DQ_OK)
+    if (dq_model_open(&m, at(container), err) == DQ_OK &&
+        dq_backend_open(&b, "cpu", 1, err) == DQ_OK)
         dq_runner_new(&r, m, b, &dq_kv_plain, err);
     for (int i = 0; err->code == DQ_OK && i < 3; i++) {
         const char *text;
@@ -109,8 +79,8 @@ static place *places(int64_t *n)
     dq_err err = {0};
     dq_container *c;
     dq_os_map m;
-    assert_int_equal(dq_os_map_open(&m, path, &err), DQ_OK);
-    assert_int_equal(dq_container_open(&c, path, &err), DQ_OK);
+    assert_int_equal(dq_os_map_open(&m, at(container), &err), DQ_OK);
+    assert_int_equal(dq_container_open(&c, at(container), &err), DQ_OK);
     *n = dq_container_n_payloads(c);
     place *all = calloc((size_t)*n, sizeof *all);
     assert_non_null(all);
@@ -174,7 +144,7 @@ static void check_scales(dq_scale_mode mode)
         memcpy(row, sha, 64);
         memcpy(all->sha, sha, 64); /* the first place's hash is not needed any more */
         put();
-        assert_int_equal(dq_container_open(&c, path, &err), DQ_OK);
+        assert_int_equal(dq_container_open(&c, at(container), &err), DQ_OK);
         dq_container_check_weights(c, &err);
         assert_int_equal(err.code, bad[i].says ? DQ_DAMAGED : DQ_OK);
         if (bad[i].says && (!strstr(err.text, bad[i].says) || !strstr(err.text, p->path)))
@@ -211,7 +181,7 @@ static void zero_points_must_make_sense(void **unused)
     assert_non_null(row);
     memcpy(row, sha, 64);
     put();
-    assert_int_equal(dq_container_open(&c, path, &err), DQ_OK);
+    assert_int_equal(dq_container_open(&c, at(container), &err), DQ_OK);
     assert_int_equal(dq_container_check_weights(c, &err), DQ_DAMAGED);
     if (!strstr(err.text, "padding") || !strstr(err.text, p->path)) fail_msg("%s", err.text);
     dq_container_close(c);
@@ -247,5 +217,5 @@ int main(void)
         cmocka_unit_test(zero_points_must_make_sense), cmocka_unit_test(signs_are_for_fullrange),
         cmocka_unit_test(no_plugin_is_loaded),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, folder_begin, teardown);
 }

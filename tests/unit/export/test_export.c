@@ -1,7 +1,6 @@
 /* test_export: an exported folder, read back by other code, holds the container's values to the last bit; nothing that is
  * not an export is replaced, and a failure leaves no folder.
  * SPDX-License-Identifier: MIT */
-#define _DEFAULT_SOURCE /* mkdtemp */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/os.h"
@@ -9,7 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "export/export.h"
-#include "quantize/quantize.h"
+#include "tests/rigs/folder.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -26,38 +25,6 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-
-static char dir[64];
-
-static const char *at(const char *name)
-{
-    static char path[8][256];
-    static int turn;
-    char *p = path[turn = (turn + 1) % 8];
-    snprintf(p, 256, "%s/%s", dir, name);
-    return p;
-}
-
-static int setup(void **unused)
-{
-    (void)unused;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%.40s/dq-export-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int shell(const char *verb, const char *a, const char *b)
-{
-    char command[1024];
-    snprintf(command, sizeof command, "%s %s %s", verb, a, b);
-    return system(command);
-}
-
-static int teardown(void **unused)
-{
-    (void)unused;
-    return shell("rm -rf", dir, "");
-}
 
 /* ---- What is exported ---- */
 
@@ -77,20 +44,10 @@ static const char *golden(const char *name)
 static void quantize(const char *source, const char *out, int bits, int64_t group,
                      dq_scale_mode mode, const char *skip)
 {
-    const dq_quantize_settings s = {.bits = bits,
-                                    .group = group,
-                                    .mode = mode,
-                                    .scale_dtype = DQ_F16,
-                                    .skip = skip,
-                                    .logit = {.bits = 8, .grain = DQ_GRAIN_ROW},
-                                    .kv = dq_kv_config_plain,
-                                    .dq_version = "test"};
-    dq_quantizer *q;
-    dq_err err = {0};
-    if (dq_quantize_open(&q, source, &s, &err) != DQ_OK ||
-        dq_quantize_write(q, out, true, false, NULL, &err) != DQ_OK)
-        fail_msg("%s", err.text);
-    dq_quantize_close(q);
+    dq_quantize_settings s = settings_of(bits, group, mode);
+    s.skip = skip;
+    s.logit = (dq_logit_spec){.bits = 8, .grain = DQ_GRAIN_ROW};
+    make_container(source, out, &s);
 }
 
 static dq_export_settings settings(dq_export_form form, dq_dtype dtype)
@@ -654,5 +611,5 @@ int main(void)
         cmocka_unit_test(failures_leave_no_folder),
         cmocka_unit_test(damage_is_found_before_it_is_exported),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, folder_begin, folder_end);
 }

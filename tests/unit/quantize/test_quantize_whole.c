@@ -5,8 +5,8 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
-#include "quantize/quantize.h"
 #include "tests/rigs/edits.h"
+#include "tests/rigs/folder.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -17,35 +17,13 @@
 
 #include <cmocka.h>
 
-static dq_quantize_settings settings(void)
-{
-    return (dq_quantize_settings){.bits = 4,
-                                  .group = 32,
-                                  .scale_dtype = DQ_F16,
-                                  .logit = {.bits = 16},
-                                  .kv = dq_kv_config_plain,
-                                  .dq_version = "test"};
-}
-
-/* *err keeps the text of a refusal. */
-static dq_status write_to(const char *source, const char *out, const dq_quantize_settings *s,
-                          dq_err *err)
-{
-    dq_quantizer *q;
-    *err = (dq_err){0};
-    if (dq_quantize_open(&q, source, s, err) != DQ_OK) return err->code;
-    dq_quantize_write(q, out, true, false, NULL, err);
-    dq_quantize_close(q);
-    return err->code;
-}
-
 static dq_model *written(const char *source, const dq_quantize_settings *s)
 {
     const char *out = edits_path("whole.h5");
     dq_err err;
     dq_model *m;
-    if (write_to(source, out, s, &err) != DQ_OK || dq_model_open(&m, out, &err) != DQ_OK ||
-        dq_model_check_weights(m, &err) != DQ_OK)
+    if (write_container(source, out, s, true, false, NULL, &err) != DQ_OK ||
+        dq_model_open(&m, out, &err) != DQ_OK || dq_model_check_weights(m, &err) != DQ_OK)
         fail_msg("%s: %s", source, err.text);
     return m;
 }
@@ -89,7 +67,7 @@ static void check_ends(const char *source, int embed_bits, int head_bits)
 {
     dq_err err = {0};
     dq_model *from;
-    dq_quantize_settings s = settings();
+    dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     s.embed_bits = embed_bits;
     s.head_bits = head_bits;
     if (dq_model_open(&from, source, &err) != DQ_OK) fail_msg("%s", err.text);
@@ -125,25 +103,29 @@ static void a_stored_copy_stays_tied(void **state)
 {
     const edit e = WEIGHT("diffllama-f32", COPY, "model.embed_tokens.weight", "lm_head.weight");
     dq_err err;
-    dq_quantize_settings s = settings();
+    dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     json_t *rules = json_pack("[{s:s,s:i}]", "name", "lm_head.weight", "bits", 8);
     (void)state;
     edits_write(&e);
     check_ends(edits_folder(), 5, 0);
     s.embed_bits = 5;
     s.rules = rules;
-    check_error((write_to(edits_folder(), edits_path("whole.h5"), &s, &err), &err), DQ_MISMATCH,
-                "are one matrix");
+    check_error(
+        (write_container(edits_folder(), edits_path("whole.h5"), &s, true, false, NULL, &err),
+         &err),
+        DQ_MISMATCH, "are one matrix");
     json_decref(rules);
 }
 
 static void a_tied_head_has_no_width_of_its_own(void **state)
 {
     dq_err err;
-    dq_quantize_settings s = settings();
+    dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     (void)state;
     s.head_bits = 6;
-    check_error((write_to(MODELS "diffllama-f32", edits_path("whole.h5"), &s, &err), &err),
+    check_error((write_container(MODELS "diffllama-f32", edits_path("whole.h5"), &s, true, false,
+                                 NULL, &err),
+                 &err),
                 DQ_MISMATCH,
                 "is its embedding (tied), which cannot have 6 bits as the one and 16 as the other");
 }
@@ -187,7 +169,7 @@ static void matrices_are_rounded_and_vectors_stay(void **state)
         const char *source = models[i / 2];
         dq_err err = {0};
         dq_checkpoint *c;
-        dq_quantize_settings s = settings();
+        dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
         s.bits = 16;
         s.dense_type = i % 2 ? DQ_DENSE_BF16 : DQ_DENSE_F16;
         dq_model *m = written(source, &s);
@@ -204,7 +186,7 @@ static void matrices_are_rounded_and_vectors_stay(void **state)
 /* What is skipped is as it was; what a rule leaves dense is rounded. */
 static void what_is_skipped_keeps_its_type(void **state)
 {
-    dq_quantize_settings s = settings();
+    dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     json_t *rules = json_pack("[{s:s,s:i}]", "match", "q_proj|k_proj", "bits", 16);
     (void)state;
     s.rules = rules;
@@ -241,11 +223,11 @@ static void what_would_be_infinite_is_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_err err;
-        dq_quantize_settings s = settings();
+        dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
         s.dense_type = t[i].type;
         planted = t[i].value;
         edits_write(&e);
-        write_to(edits_folder(), edits_path("whole.h5"), &s, &err);
+        write_container(edits_folder(), edits_path("whole.h5"), &s, true, false, NULL, &err);
         if (t[i].fits) assert_string_equal(err.text, "");
         if (!t[i].fits)
             check_error(&err, DQ_MISMATCH,
@@ -259,7 +241,7 @@ static void what_would_be_infinite_is_refused(void **state)
 static void damage_is_named(void **state)
 {
     const char *out = edits_path("whole.h5"), *broken = edits_path("broken.h5");
-    dq_quantize_settings s = settings();
+    dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     dq_err err = {0};
     dq_arena *a = dq_arena_new();
     char *bytes;
