@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "base/file.h"
 #include "base/os.h"
+#include "calibrate/cholesky.h"
 #include "checkpoint/h5_result.h"
 #include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
@@ -37,7 +38,8 @@ static const dq_usage usage = {
 /* Groups of named facts, in the order in which they are printed. */
 static json_t *libraries(void)
 {
-    char text[128];
+    char text[128], lapack[DQ_CHOLESKY_LIBRARY];
+    dq_err err = {0};
     json_t *x = json_object();
     json_object_set_new(x, "hdf5", json_string(dq_h5_result_version(text, sizeof text)));
     json_object_set_new(x, "jansson", json_string(JANSSON_VERSION));
@@ -47,6 +49,8 @@ static json_t *libraries(void)
     }
     json_object_set_new(x, "utf8proc", json_string(utf8proc_version()));
     json_object_set_new(x, "openssl", json_string(OpenSSL_version(OPENSSL_VERSION)));
+    const bool factors = dq_cholesky_library(lapack, &err) == DQ_OK;
+    json_object_set_new(x, "lapack", json_string(factors ? lapack : err.text));
     snprintf(text, sizeof text, "%d", _OPENMP);
     json_object_set_new(x, "openmp", json_string(text));
     return x;

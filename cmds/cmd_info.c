@@ -206,6 +206,13 @@ static void print_method(const dq_container *c)
     json_t *recipe = NULL;
     size_t len;
     const char *text = dq_container_recipe(c, &len);
+    return recipe;
+}
+
+/* The text that codes were chosen by, and the library that their bits depend on. */
+static void print_method(const dq_container *c, const json_t *recipe)
+{
+    const char *lapack = dq_container_header(c)->lapack;
     dq_json_parse(&recipe, text, len, "/config/recipe_json", &ignored);
     const json_t *calib = json_object_get(recipe, "calib");
     const char *method = json_string_value(json_object_get(recipe, "method"));
@@ -215,7 +222,7 @@ static void print_method(const dq_container *c)
                (long long)json_integer_value(json_object_get(calib, "tokens")), file,
                (long long)json_integer_value(json_object_get(calib, "sequences")),
                (long long)json_integer_value(json_object_get(calib, "ctx")));
-    json_decref(recipe);
+    if (lapack) printf("made with          %s\n", lapack);
 }
 
 /* The packed matrices of one role. */
@@ -374,8 +381,7 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
     json_object_set_new(o, "kv", dq_kv_config_json(&i->kv));
     json_object_set_new(o, "fingerprint", json_string(i->fingerprint));
     json_object_set_new(o, "content_sha256", json_string(i->content_sha256));
-    const char *text = dq_container_recipe(c, &len);
-    dq_json_parse(&recipe, text, len, "/config/recipe_json", err);
+    if (i->lapack) json_object_set_new(o, "lapack", json_string(i->lapack));
     json_object_set_new(o, "recipe", recipe);
     for (int k = 0; k < dq_container_n_sources(c); k++) {
         const dq_source_file *s = dq_container_source_file(c, k);

@@ -213,6 +213,8 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
     const char *file = base_name(c->set.path);
     int64_t first;
     if (dq_utf8_check(file, strlen(file), &first) > 0)
+    DQ_TRY(dq_cholesky_library(c->lapack, err));
+    out->lapack = c->lapack;
         return dq_fail(err, DQ_USAGE, "%s: the name of the calibration text is not UTF-8",
                        c->set.path);
     json_object_set_new(o, "file", json_string(file));

@@ -5,6 +5,7 @@
 
 #include "calibrate/activations.h"
 #include "calibrate/calibrate.h"
+#include "calibrate/cholesky.h"
 #include "calibrate/reference.h"
 
 struct dq_calibrate {
@@ -15,6 +16,7 @@ struct dq_calibrate {
     dq_calibrate_info info;
     dq_quantize_method method;
     double lap; /* time at which the current part began */
+    char lapack[DQ_CHOLESKY_LIBRARY];
 };
 
 /* Whole sequences that a pass takes at once: as many as have no more rows than this, at least one. */

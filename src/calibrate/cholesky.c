@@ -132,3 +132,37 @@ dq_status dq_cholesky(int64_t *bad_column, double *a, int64_t n, int64_t ld, dq_
     *bad_column = bad;
     return DQ_OK;
 }
+
+/* ---- The library ---- */
+
+/* What OpenBLAS says of itself, its kind of processor included; "" where another library is loaded. */
+static const char *openblas(void)
+{
+    typedef char *config(void);
+    const char *why;
+    void *program = dq_os_library_open(NULL, &why);
+    dq_os_function *f = program ? dq_os_library_function(program, "openblas_get_config") : NULL;
+    return f ? ((config *)f)() : "";
+}
+
+dq_status dq_cholesky_library(char about[DQ_CHOLESKY_LIBRARY], dq_err *err)
+{
+    double tile[TILE * TILE];
+    const int n = TILE;
+    int major, minor, patch, info;
+    char sha[65];
+    for (int r = 0; r < TILE; r++) { /* 1 / (1 + distance): convex, so positive definite */
+        for (int c = 0; c < TILE; c++) tile[r * TILE + c] = 1.0 / (1 + (r > c ? r - c : c - r));
+    }
+    ilaver_(&major, &minor, &patch);
+    dpotrf_("U", &n, tile, &n, &info, 1);
+    if (info != 0)
+        return dq_fail(err, DQ_BUG, "LAPACK %d.%d.%d does not factor a matrix", major, minor,
+                       patch);
+    DQ_TRY(dq_sha256_of(sha, tile, sizeof tile, err));
+    const char *more = openblas();
+    snprintf(about, DQ_CHOLESKY_LIBRARY, "LAPACK %d.%d.%d%s%.160s, factor %.16s", major, minor,
+             patch, *more ? ", " : "", more, sha);
+    dq_one_line(about);
+    return DQ_OK;
+}

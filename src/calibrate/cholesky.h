@@ -18,4 +18,10 @@ static inline int64_t dq_cholesky_stride(int64_t n)
  * the lower triangle holds nothing of use. DQ_RESOURCE. */
 dq_status dq_cholesky(int64_t *bad_column, double *a, int64_t n, int64_t ld, dq_err *err);
 
+/* The library that its bits depend on: "LAPACK 3.11.0, factor 5a0c66ad2b1e94f7", with what OpenBLAS says of itself between the
+ * two where that is what is loaded. The version is of LAPACK's interface; the factor, the first digits of the SHA-256 of what
+ * the library makes of a fixed matrix, tells apart what versions do not. One line. DQ_RESOURCE. */
+enum { DQ_CHOLESKY_LIBRARY = 256 };
+dq_status dq_cholesky_library(char about[DQ_CHOLESKY_LIBRARY], dq_err *err);
+
 #endif

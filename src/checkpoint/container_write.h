@@ -47,6 +47,7 @@ typedef struct dq_container_skeleton {
     dq_slot *slot; /* in path order */
     int64_t n_slots;
     const char *dq_version, *family, *source, *fingerprint;
+    const char *lapack; /* on which the bits of codes depend; NULL: on none */
     int64_t params, weight_bytes;
     double bits_per_weight;
     dq_logit_spec logit;

@@ -391,6 +391,7 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     s->source = q->info.source = q->model->name;
     s->fingerprint = q->model->fingerprint;
     s->logit = q->set.logit;
+    s->lapack = q->needs.lapack;
     s->kv = q->set.kv;
     return dq_quantize_plan_slots(q, err);
 }

@@ -208,6 +208,7 @@ static char **head_lines(dq_quantizer *q, int *count, dq_err *err)
     line[n++] =
         one_line(dq_textf(q->arena, err, "source %s %s", q->model->name, q->model->fingerprint));
     if (q->set.method) line[n++] = machine_line(q, err);
+    if (q->needs.lapack) line[n++] = dq_textf(q->arena, err, "codes made with %s", q->needs.lapack);
     for (int i = 0; i < q->n_blobs; i++) {
         char sha[65];
         if (i == q->table || dq_sha256_of(sha, q->blob[i].data, q->blob[i].bytes, err) != DQ_OK)

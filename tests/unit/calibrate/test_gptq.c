@@ -96,6 +96,25 @@ static void factor_gives_the_matrix(void **unused)
 
 /* ---- Hessian ---- */
 
+/* The same words each time, which name what the factor of a fixed matrix came to. */
+static void the_library_has_a_name(void **unused)
+{
+    char about[DQ_CHOLESKY_LIBRARY], again[DQ_CHOLESKY_LIBRARY];
+    dq_err err = {0};
+    (void)unused;
+    omp_set_num_threads(3);
+    assert_int_equal(dq_cholesky_library(about, &err), DQ_OK);
+    omp_set_num_threads(1);
+    assert_int_equal(dq_cholesky_library(again, &err), DQ_OK);
+    assert_string_equal(about, again);
+    int major, minor, patch;
+    assert_int_equal(sscanf(about, "LAPACK %d.%d.%d,", &major, &minor, &patch), 3);
+    const char *factor = strstr(about, ", factor ");
+    assert_non_null(factor);
+    assert_int_equal(strspn(factor + 9, "0123456789abcdef"), 16);
+    assert_int_equal(factor[25], 0);
+}
+
 /* The error of the f32 sums, relative to what it is measured by: the damping of 1 % of the mean diagonal. */
 static void sums_have_enough_digits(void **unused)
 {
@@ -332,3 +351,4 @@ int main(void)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+        cmocka_unit_test(bands_are_the_whole),     cmocka_unit_test(the_library_has_a_name),
