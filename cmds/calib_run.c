@@ -28,7 +28,8 @@ bool dq_calib_run_wanted(const dq_calib_run *c)
 
 dq_status dq_calib_run_check(dq_calib_run *c, const dq_quantize_settings *set, dq_err *err)
 {
-    const char *left = c->file ? "calib" : c->tokens ? "calib-tokens" : c->ctx ? "calib-ctx" : NULL;
+    const char *left = c->tokens ? "calib-tokens" : c->ctx ? "calib-ctx" : NULL;
+    const bool nearest = c->method; /* said, where it is that */
     const char *methods[METHODS] = {"nearest"};
     for (int i = 0; i < DQ_CALIBRATE_RULES; i++) methods[i + 1] = dq_calibrate_rules[i].name;
     if (!c->method) c->method = set->method_name ? set->method_name : c->file ? "align" : "nearest";
@@ -38,9 +39,14 @@ dq_status dq_calib_run_check(dq_calib_run *c, const dq_quantize_settings *set, d
                        "--method %s needs a text: --calib FILE. Without one, --method nearest with "
                        "--scale search is the best there is.",
                        c->method);
+    if (!dq_calib_run_wanted(c) && c->file)
+        return dq_fail(err, DQ_USAGE,
+                       "--calib: --method nearest reads no text. Use --method align, or leave out "
+                       "--calib.");
     if (!dq_calib_run_wanted(c) && left)
-        return dq_fail(err, DQ_USAGE, "--%s: --method nearest reads no text. Add --method align.",
-                       left);
+        return dq_fail(err, DQ_USAGE,
+                       "--%s: there is no text to calibrate with. Add --calib FILE%s", left,
+                       nearest ? " and leave out --method nearest." : ".");
     return DQ_OK;
 }
 

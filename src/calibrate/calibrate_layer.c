@@ -22,6 +22,9 @@ static void advance(dq_calibrate_job *j, dq_calibrate_part part, double flop, co
     dq_quantize_feed_advance(j->feed, (int64_t)(flop / DQ_CALIBRATE_FLOP_PER_BYTE), what);
 }
 
+/* One of dq_layer_steps_norm_.... */
+typedef void norm_step(const dq_layer_steps *s);
+
 /* The steps of the current layer on a chunk; the cache is the caller's. */
 static dq_layer_steps steps_of(const dq_calibrate_job *j, const dq_calibrate_chunk *k)
 {
@@ -98,10 +101,50 @@ static bool begin_sums(dq_calibrate_job *j, const dq_weight *const *w, int n)
     return any;
 }
 
-static void add_inputs(dq_calibrate_job *j, dq_mat x)
+/* Whether the model before rounding, where it runs beside, is finite on a chunk: its stream, and the norm of that, if one is
+ * read; what o and down read is part of its stream by then. */
+static dq_status look_before(dq_calibrate_job *j, const dq_calibrate_chunk *k, norm_step *norm,
+                             bool *finite, dq_err *err)
+{
+    dq_layer_steps s = steps_of(j, k);
+    int64_t bad = -1, bad_norm = -1;
+    s.x = dq_calibrate_job_rows(j->ref.x, k->batch.n_rows);
+    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+    j->b->ops->first_bad_row(j->b, &bad, s.x);
+    if (norm) norm(&s);
+    if (norm) j->b->ops->first_bad_row(j->b, &bad_norm, s.h);
+    *finite = bad < 0 && bad_norm < 0;
+    return dq_backend_sync(j->b, err);
+}
+
+/* An input of w that is not finite, in row `at` of a chunk. */
+static dq_status refuse_input(dq_calibrate_job *j, const dq_calibrate_chunk *k, int64_t at,
+                              const dq_weight *w, norm_step *norm, dq_err *err)
 {
     dq_hessian_add(j->h, j->b, x);
     advance(j, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian((double)x.rows, (double)x.cols),
+    const dq_calib_text *t = &j->c->text;
+    bool finite = true;
+    int64_t seq = 0;
+    while (t->cu[seq + 1] <= k->first + at) seq++;
+    if (j->ref.act) DQ_TRY(look_before(j, k, norm, &finite, err));
+    const char *before = !j->ref.act ? " in the model as rounded so far"
+                         : finite    ? " in the model as rounded so far; before rounding it is"
+                                     : ", with or without rounding";
+    return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_NOT_FINITE},
+                        "%s: its input at position %lld of sequence %lld of the calibration text "
+                        "is not finite%s",
+                        w->name, (long long)(k->first + at - t->cu[seq]), (long long)seq, before);
+}
+
+/* Rows from `at` of a chunk, which w reads; norm: x is that of the stream. */
+static dq_status add_inputs(dq_calibrate_job *j, const dq_calibrate_chunk *k, int64_t at, dq_mat x,
+                            const dq_weight *w, norm_step *norm, dq_err *err)
+{
+    int64_t bad = -1;
+    j->b->ops->first_bad_row(j->b, &bad, x);
+    DQ_TRY(dq_backend_sync(j->b, err));
+    if (bad >= 0) return refuse_input(j, k, at + bad, w, norm, err);
             "hessians");
 }
 
@@ -240,10 +283,9 @@ static dq_status round_weights(dq_calibrate_job *j, dq_weight *const *w, int n, 
 
 /* ---- Passes of a layer ---- */
 
-/* Behind add_inputs(s->h), where there is a reference. */
+/* Behind add_inputs of s->h, where there is a reference. */
 static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calibrate_chunk *k,
-                                    const dq_layer_steps *s, void (*norm)(const dq_layer_steps *s),
-                                    dq_err *err)
+                                    const dq_layer_steps *s, norm_step *norm, dq_err *err)
 {
     if (!j->ref.act) return DQ_OK;
     DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
@@ -253,7 +295,9 @@ static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calibrate_chun
     return DQ_OK;
 }
 
-static dq_status pass_qkv(dq_calibrate_job *j, dq_err *err)
+/* Matrices that read a norm of the stream as it lies. */
+static dq_status pass_norm(dq_calibrate_job *j, dq_weight *const *w, int n, norm_step *norm,
+                           dq_err *err)
 {
     dq_layer *l = &j->layer;
     const dq_weight *const in[] = {&l->q, &l->k, &l->v};
@@ -262,9 +306,9 @@ static dq_status pass_qkv(dq_calibrate_job *j, dq_err *err)
     for (int64_t i = 0; sums && i < j->n_chunks; i++) {
         const dq_layer_steps s = steps_of(j, &j->chunk[i]);
         DQ_TRY(get_stream(j, &j->chunk[i], err));
-        dq_layer_steps_norm_attn(&s);
-        add_inputs(j, s.h);
-        DQ_TRY(add_lacking_inputs(j, &j->chunk[i], &s, dq_layer_steps_norm_attn, err));
+        norm(&s);
+        DQ_TRY(add_inputs(j, &j->chunk[i], 0, s.h, w[0], norm, err));
+        DQ_TRY(add_lacking_inputs(j, &j->chunk[i], &s, norm, err));
     }
     return round_weights(j, (dq_weight *const[]){&l->q, &l->k, &l->v}, 3, sums, err);
 }
@@ -329,7 +373,7 @@ static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
         dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
         if (!sums) continue;
-        add_inputs(j, s.y);
+        DQ_TRY(add_inputs(j, k, 0, s.y, in[0], NULL, err));
         if (!j->ref.act) continue;
         dq_reference_add_attention(&j->ref, &s, j->number);
         end_lacks(j, s.y.rows, s.y.cols);
@@ -355,7 +399,7 @@ static dq_status pass_out(dq_calibrate_job *j, dq_err *err)
         DQ_TRY(dq_calibrate_job_put_stream(j, k, err));
         if (!sums) continue;
         dq_layer_steps_norm_ffn(&s);
-        add_inputs(j, s.h);
+        DQ_TRY(add_inputs(j, k, 0, s.h, in[0], dq_layer_steps_norm_ffn, err));
         DQ_TRY(add_lacking_inputs(j, k, &s, dq_layer_steps_norm_ffn, err));
     }
     return round_weights(j, (dq_weight *const[]){&l->gate, &l->up}, 2, sums, err);
@@ -376,7 +420,7 @@ static dq_status gate_up(dq_calibrate_job *j, const dq_calibrate_chunk *k, bool 
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first + at, gate, err));
         dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
         if (!sums) continue;
-        add_inputs(j, gate);
+        DQ_TRY(add_inputs(j, k, at, gate, &j->layer.down, NULL, err));
         if (!j->ref.act) continue;
         dq_reference_add_down(&j->ref, &s, j->number, at, gate);
         end_lacks(j, n, gate.cols);

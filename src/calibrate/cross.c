@@ -99,5 +99,7 @@ dq_status dq_cross_mean(dq_cross *x, const char *what, dq_err *err)
         }
     }
     if (finite) return DQ_OK;
-    return dq_fail(err, DQ_DAMAGED, "%s: inputs are not finite on the calibration text", what);
+    return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_NOT_FINITE},
+                        "%s: what the rounded model lacks is not finite on the calibration text",
+                        what);
 }

@@ -184,8 +184,8 @@ dq_status dq_hessian_factor(dq_hessian *h, double share, const char *what, dq_er
 {
     double mean = 0;
     if (!look(h))
-        return dq_fail(
-            err, DQ_DAMAGED,
+        return dq_fail_with(
+            err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_NOT_FINITE},
             "%s: inputs are not finite on the calibration text, or their squares are not", what);
     for (int64_t i = 0; i < h->n; i++) mean += h->diagonal[i] / (double)h->n;
     DQ_TRY(find_order(h, err));
@@ -198,8 +198,9 @@ dq_status dq_hessian_factor(dq_hessian *h, double share, const char *what, dq_er
         DQ_TRY(dq_cholesky(&bad, h->a, h->n, h->ld, err));
         if (bad < 0) return DQ_OK;
     }
-    return dq_fail(err, DQ_DAMAGED,
-                   "%s: the mean of squared inputs is not positive definite, with %g of its mean "
-                   "diagonal added either",
-                   what, h->damping_share);
+    return dq_fail_with(
+        err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_MORE_TEXT},
+        "%s: the mean of squared inputs is not positive definite, with %g of its mean "
+        "diagonal added either",
+        what, h->damping_share);
 }

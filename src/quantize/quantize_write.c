@@ -441,10 +441,10 @@ static void clean_up(work *w, dq_err *err)
         *err = (dq_err){0};
         dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
                      "interrupted; %s is kept.", w->partial);
-    } else if (w->n_done > 0) {
+    } else if (w->n_done > 0 && err->code != DQ_DAMAGED) {
         err->text[MAX_TEXT] = 0;
         dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_RESUMABLE}, ". %.200s is kept", w->partial);
-    } else if (!w->resume) {
+    } else if (!w->resume || err->code == DQ_DAMAGED) {
         dq_file_remove(w->partial, &ignore);
         dq_file_remove(w->journal_path, &ignore);
     }
