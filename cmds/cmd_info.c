@@ -199,13 +199,13 @@ static dq_status print_payloads(const dq_container *c, dq_err *err)
     return err->code;
 }
 
-/* The text that codes were chosen by. */
-static void print_method(const dq_container *c)
+static json_t *recipe_of(const dq_container *c)
 {
-    dq_err ignored = {0};
+    dq_err ignored = {0}; /* opening has read it */
     json_t *recipe = NULL;
     size_t len;
     const char *text = dq_container_recipe(c, &len);
+    dq_json_parse(&recipe, text, len, "/config/recipe_json", &ignored);
     return recipe;
 }
 
@@ -213,7 +213,6 @@ static void print_method(const dq_container *c)
 static void print_method(const dq_container *c, const json_t *recipe)
 {
     const char *lapack = dq_container_header(c)->lapack;
-    dq_json_parse(&recipe, text, len, "/config/recipe_json", &ignored);
     const json_t *calib = json_object_get(recipe, "calib");
     const char *method = json_string_value(json_object_get(recipe, "method"));
     const char *file = json_string_value(json_object_get(calib, "file"));
@@ -227,7 +226,7 @@ static void print_method(const dq_container *c, const json_t *recipe)
 
 /* The packed matrices of one role. */
 typedef struct role_sum {
-    const char *name;
+    const char *name, *method; /* method NULL: no codes, or there is but one */
     int64_t n, of_bits[17], params, bytes;
 } role_sum;
 
@@ -241,8 +240,10 @@ static void add_matrix(role_sum *s, const dq_weight *w)
     s->bytes += (int64_t)dq_weight_bytes(w);
 }
 
-static void sum_roles(role_sum sum[ROLES], const dq_model *m)
+/* What a calibrated method does not choose goes to the nearest code: the embedding, with a head that is tied to it. */
+static void sum_roles(role_sum sum[ROLES], const dq_model *m, const json_t *recipe)
 {
+    const char *method = json_string_value(json_object_get(recipe, "method"));
     static const char *const names[ROLES] = {"q",  "k",    "v",         "o",   "gate",
                                              "up", "down", "embedding", "head"};
     for (int r = 0; r < ROLES; r++) sum[r] = (role_sum){.name = names[r]};
@@ -255,6 +256,9 @@ static void sum_roles(role_sum sum[ROLES], const dq_model *m)
     }
     add_matrix(&sum[7], &m->embed);
     if (!m->tied) add_matrix(&sum[8], &m->head);
+    for (int r = 0; r < ROLES && method; r++) {
+        if (sum[r].of_bits[16] < sum[r].n) sum[r].method = r == 7 ? "nearest" : method;
+    }
 }
 
 /* "3 bits in 2, 4 bits in 10" */
@@ -269,7 +273,7 @@ static void print_widths(const role_sum *s)
     }
 }
 
-static void print_packed(const dq_container_info *i, const dq_model *m)
+static void print_packed(const dq_container_info *i, const dq_model *m, const json_t *recipe)
 {
     role_sum sum[ROLES];
     const bool ends = m->embed_bits != 16 || m->head_bits != 16;
@@ -283,21 +287,21 @@ static void print_packed(const dq_container_info *i, const dq_model *m)
     else
         printf("packed             %.3f bits per weight, group %s, %s scales\n", m->packed_bits,
                i->weight_group, i->scale_mode);
-    sum_roles(sum, m);
+    sum_roles(sum, m, recipe);
     for (int r = 0; r < ROLES && (ends || !i->weight_bits); r++) {
         if (sum[r].n == 0) continue;
         printf("  %-16s %.3f bits per weight: ", sum[r].name,
                8.0 * (double)sum[r].bytes / (double)sum[r].params);
         print_widths(&sum[r]);
-        printf("\n");
+        printf("%s%s\n", sum[r].method ? "; " : "", sum[r].method ? sum[r].method : "");
     }
 }
 
-static json_t *roles_json(const dq_model *m)
+static json_t *roles_json(const dq_model *m, const json_t *recipe)
 {
     role_sum sum[ROLES];
     json_t *list = json_array();
-    sum_roles(sum, m);
+    sum_roles(sum, m, recipe);
     for (int r = 0; r < ROLES; r++) {
         json_t *o, *widths;
         if (sum[r].n == 0) continue;
@@ -306,6 +310,7 @@ static json_t *roles_json(const dq_model *m)
         json_object_set_new(o, "matrices", json_integer(sum[r].n));
         json_object_set_new(o, "params", json_integer(sum[r].params));
         json_object_set_new(o, "bytes", json_integer(sum[r].bytes));
+        if (sum[r].method) json_object_set_new(o, "method", json_string(sum[r].method));
         json_object_set_new(o, "widths", widths = json_array());
         for (int b = 2; b <= 16; b++) {
             if (!sum[r].of_bits[b]) continue;
@@ -320,13 +325,15 @@ static void print_container(const dq_container *c, const dq_model *m)
 {
     const dq_container_info *i = dq_container_header(c);
     char a[32], b[32];
+    json_t *recipe = recipe_of(c);
     print_model(m);
     printf("container          dq-model %s, written by dq %s\n", i->version, i->dq_version);
     printf("file               %s; payload %s\n", dq_table_size_text(a, sizeof a, i->file_bytes),
            dq_table_size_text(b, sizeof b, i->weight_bytes));
     printf("bits per weight    %.3f\n", i->bits_per_weight);
-    print_packed(i, m);
-    print_method(c);
+    print_packed(i, m, recipe);
+    print_method(c, recipe);
+    json_decref(recipe);
     printf("attention logits   %d bits, grain %s\n", i->logit.bits, dq_grain_name[i->logit.grain]);
     print_kv(m);
     for (int k = 0; k < dq_container_n_sources(c); k++) {
@@ -356,11 +363,10 @@ static json_t *payload_json(const dq_payload *p)
     return o;
 }
 
-static json_t *container_json(const dq_container *c, const dq_model *m, bool tensors, dq_err *err)
+static json_t *container_json(const dq_container *c, const dq_model *m, bool tensors)
 {
     const dq_container_info *i = dq_container_header(c);
-    json_t *o = json_object(), *files = json_array(), *rows = json_array(), *recipe = NULL;
-    size_t len;
+    json_t *o = json_object(), *files = json_array(), *rows = json_array(), *recipe = recipe_of(c);
     json_object_set_new(o, "kind", json_string("container"));
     json_object_set_new(o, "format_version", json_string(i->version));
     json_object_set_new(o, "written_by", json_string(i->dq_version));
@@ -373,7 +379,7 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
                         i->weight_bits ? json_integer(i->weight_bits) : json_string("mixed"));
     json_object_set_new(o, "weight_group", json_string(i->weight_group));
     json_object_set_new(o, "scale_mode", json_string(i->scale_mode));
-    json_object_set_new(o, "by_role", roles_json(m));
+    json_object_set_new(o, "by_role", roles_json(m, recipe));
     json_object_set_new(o, "logit_bits", json_integer(i->logit.bits));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[i->logit.grain]));
     json_object_set_new(o, "k_bits", json_integer(i->kv.k_bits));
@@ -516,8 +522,7 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
         json_array_append_new(json_object_get(doc, "inputs"), model_json(m));
         json_object_set_new(json_object_get(doc, "settings"), "tensors", json_boolean(r->tensors));
         json_array_append_new(json_object_get(doc, "results"),
-                              c ? container_json(c, m, r->tensors, err)
-                                : folder_json(k, r->tensors));
+                              c ? container_json(c, m, r->tensors) : folder_json(k, r->tensors));
         if (err->code == DQ_OK) return dq_document_print(doc, err);
         json_decref(doc);
         return err->code;

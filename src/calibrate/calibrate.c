@@ -151,8 +151,12 @@ static dq_status embed(dq_calibrate_job *j, dq_err *err)
 static dq_status run_job(dq_calibrate_job *j, dq_err *err)
 {
     dq_calibrate *c = j->c;
-    j->n_layers = dq_calibrate_job_layers_left(j);
+    dq_calibrate_job_find_left(j);
     if (j->n_layers == 0) return DQ_OK;
+    if (j->head)
+        dq_quantize_feed_expect(
+            j->feed, (int64_t)(dq_calibrate_work_head(j->m, c->set.rule, (double)c->text.n_ids) /
+                               DQ_CALIBRATE_FLOP_PER_BYTE));
     DQ_TRY(list_chunks(j, c->arena, err));
     DQ_TRY(make_buffers(j, err));
     DQ_TRY(dq_hessian_new(&j->h, dq_calibrate_job_widest(j->m), err));
@@ -162,7 +166,7 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
     if (streams == 2) DQ_TRY(dq_reference_new(&j->ref, &j->act, j->m, j->max_rows, err));
     DQ_TRY(embed(j, err));
     for (int i = 0; i < j->n_layers; i++) DQ_TRY(dq_calibrate_job_run_layer(j, i, err));
-    return DQ_OK;
+    return j->head ? dq_calibrate_job_run_head(j, err) : DQ_OK;
 }
 
 static dq_status run(void *arg, dq_quantize_feed *feed, dq_err *err)
@@ -209,12 +213,12 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
     out->scratch_bytes = c->info.scratch_bytes;
     out->work = (int64_t)(dq_calibrate_work_all(m, c->set.rule, (double)t->n_ids) /
                           DQ_CALIBRATE_FLOP_PER_BYTE);
+    DQ_TRY(dq_cholesky_library(c->lapack, err));
+    out->lapack = c->lapack;
     json_t *o = out->calib = json_object();
     const char *file = base_name(c->set.path);
     int64_t first;
     if (dq_utf8_check(file, strlen(file), &first) > 0)
-    DQ_TRY(dq_cholesky_library(c->lapack, err));
-    out->lapack = c->lapack;
         return dq_fail(err, DQ_USAGE, "%s: the name of the calibration text is not UTF-8",
                        c->set.path);
     json_object_set_new(o, "file", json_string(file));

@@ -1,4 +1,4 @@
-/* calibrate: rounds the projections of a model layer by layer, each by what its inputs look like on a calibration text when
+/* calibrate: rounds the projections of a model, and a head of its own, layer by layer, each by what its inputs look like on a calibration text when
  * everything before it is rounded already. Costs about one forward pass over the text and the Hessians; memory is that of
  * one Hessian and one layer, activations lie in a scratch file beside the output.
  *
@@ -6,7 +6,8 @@
  * pass and the sums of what differs.
  *
  * In a layer: inputs of q, k and v; the attention of the rounded q, k and v, which o reads; inputs of gate and up; their
- * product after rounding, which down reads.
+ * product after rounding, which down reads. Behind the last layer: the final norm, whose output the head reads. A head that is
+ * the embedding is none of this room's: its codes are looked up as rows too.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CALIBRATE_H
 #define DQ_CALIBRATE_H

@@ -19,6 +19,10 @@ struct dq_calibrate {
     char lapack[DQ_CHOLESKY_LIBRARY];
 };
 
+/* Rows of a matrix that are corrected and rounded at a time: rows do not see each other. A matrix of one scale is rounded
+ * whole. */
+enum { DQ_CALIBRATE_BAND_ROWS = 4096 };
+
 /* Whole sequences that a pass takes at once: as many as have no more rows than this, at least one. */
 enum { DQ_CALIBRATE_CHUNK_ROWS = 2048 };
 typedef struct dq_calibrate_chunk {
@@ -42,7 +46,8 @@ typedef struct dq_calibrate_job {
     dq_coded coded[7];
     float *dense[8]; /* values of the layer's matrices that are stored in another type */
     int n_coded, n_dense, number; /* of the layer */
-    int n_layers;                 /* behind them nothing is left to round */
+    int n_layers;                 /* behind them nothing is left to round but the head */
+    bool head;                    /* a head of its own is left to round */
 } dq_calibrate_job;
 
 /* The first rows of a buffer. */
@@ -60,9 +65,11 @@ void dq_calibrate_job_end_part(dq_calibrate *c, dq_calibrate_part part, double f
 dq_status dq_calibrate_job_put_stream(dq_calibrate_job *j, const dq_calibrate_chunk *k,
                                       dq_err *err);
 
-/* One past the last layer with something left to round. */
-int dq_calibrate_job_layers_left(const dq_calibrate_job *j);
+/* What is left to round: n_layers, head. */
+void dq_calibrate_job_find_left(dq_calibrate_job *j);
 /* Rounds the projections of a layer, and takes the stream, and the reference's, through it. */
 dq_status dq_calibrate_job_run_layer(dq_calibrate_job *j, int number, dq_err *err);
+/* Rounds a head of its own by what the final norm gives of both streams behind the last layer. */
+dq_status dq_calibrate_job_run_head(dq_calibrate_job *j, dq_err *err);
 
 #endif

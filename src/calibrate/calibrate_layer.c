@@ -68,7 +68,7 @@ dq_status dq_calibrate_job_put_stream(dq_calibrate_job *j, const dq_calibrate_ch
 static bool is_coded(const dq_calibrate_job *j, const dq_weight *w)
 {
     const dq_quantize_tensor *t = w->rows > 0 ? dq_quantize_feed_tensor(j->feed, w->name) : NULL;
-    return t && t->format;
+    return t && t->format && t->is_fed;
 }
 
 /* Whether any of these has to be rounded. */
@@ -82,15 +82,17 @@ static bool is_left(const dq_calibrate_job *j, const dq_weight *const *w, int n)
     return false;
 }
 
-int dq_calibrate_job_layers_left(const dq_calibrate_job *j)
+void dq_calibrate_job_find_left(dq_calibrate_job *j)
 {
+    const dq_weight *const head[] = {&j->m->head};
     int n = j->m->n_layers;
-    for (; n > 0; n--) {
+    j->head = is_left(j, head, 1);
+    for (; n > 0 && !j->head; n--) {
         const dq_layer *l = &j->m->layer[n - 1];
         const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
         if (is_left(j, all, 7)) break;
     }
-    return n;
+    j->n_layers = n;
 }
 
 /* For weights that have to be rounded the Hessian is emptied. */
@@ -121,8 +123,6 @@ static dq_status look_before(dq_calibrate_job *j, const dq_calibrate_chunk *k, n
 static dq_status refuse_input(dq_calibrate_job *j, const dq_calibrate_chunk *k, int64_t at,
                               const dq_weight *w, norm_step *norm, dq_err *err)
 {
-    dq_hessian_add(j->h, j->b, x);
-    advance(j, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian((double)x.rows, (double)x.cols),
     const dq_calib_text *t = &j->c->text;
     bool finite = true;
     int64_t seq = 0;
@@ -145,7 +145,10 @@ static dq_status add_inputs(dq_calibrate_job *j, const dq_calibrate_chunk *k, in
     j->b->ops->first_bad_row(j->b, &bad, x);
     DQ_TRY(dq_backend_sync(j->b, err));
     if (bad >= 0) return refuse_input(j, k, at + bad, w, norm, err);
+    dq_hessian_add(j->h, j->b, x);
+    advance(j, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian((double)x.rows, (double)x.cols),
             "hessians");
+    return DQ_OK;
 }
 
 /* Of the sums of what the rounded model lacks, m outputs. */
@@ -174,38 +177,64 @@ static dq_status factor(dq_calibrate_job *j, const char *name, dq_err *err)
     return DQ_OK;
 }
 
-static void take_values(float *to, const dq_weight *w)
+/* Rows first .. first + rows - 1. */
+static void take_values(float *to, const dq_weight *w, int64_t first, int64_t rows)
 {
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < w->rows; r++) dq_weight_dequantize_rows(to + r * w->cols, w, r, r + 1);
+    for (int64_t r = 0; r < rows; r++)
+        dq_weight_dequantize_rows(to + r * w->cols, w, first + r, first + r + 1);
 }
 
-static dq_status correct(dq_calibrate_job *j, float *f32, const dq_weight *w,
+static dq_status correct(dq_calibrate_job *j, float *f32, const dq_weight *w, int64_t rows,
                          const dq_quant_spec *spec, dq_err *err)
 {
     dq_calibrate_info *info = &j->c->info;
     int64_t kept;
-    DQ_TRY(dq_reference_correct(&j->ref, f32, w->rows, spec, &kept, err));
+    DQ_TRY(dq_reference_correct(&j->ref, f32, rows, spec, &kept, err));
     if (kept > 0 && info->n_kept == 0) snprintf(info->kept, sizeof info->kept, "%s", w->name);
     info->n_kept += kept;
     return DQ_OK;
 }
 
-/* The loss is that of the source's weights, whatever they are corrected to. */
-static dq_status round_values(dq_calibrate_job *j, dq_codes **out, dq_gptq_loss *loss,
-                              const dq_quantize_tensor *t, const dq_weight *w, dq_err *err)
+/* A band of rows. The loss is that of the source's weights, whatever they are corrected to. */
+static dq_status round_band(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *loss,
+                            const dq_quantize_tensor *t, const dq_weight *w, int64_t first,
+                            int64_t rows, float *f32, dq_err *err)
 {
     const int refits = j->c->set.rule->refits;
     const bool aligns = j->ref.act;
-    float *f32 = dq_block_new((size_t)w->rows, (size_t)w->cols * sizeof *f32, err);
-    if (!f32) return err->code;
-    take_values(f32, w);
-    if (aligns) correct(j, f32, w, &t->spec, err);
+    dq_codes *codes = NULL;
+    take_values(f32, w, first, rows);
+    if (aligns) correct(j, f32, w, rows, &t->spec, err);
     if (err->code == DQ_OK)
-        dq_gptq(out, f32, w->rows, w->cols, j->h, &t->spec, refits, aligns ? NULL : loss, err);
+        dq_gptq(&codes, f32, rows, w->cols, j->h, &t->spec, refits, aligns ? NULL : loss, err);
     if (err->code == DQ_OK && aligns) {
-        take_values(f32, w);
-        dq_gptq_measure(loss, *out, f32, j->h, err);
+        take_values(f32, w, first, rows);
+        dq_gptq_measure(loss, codes, f32, j->h, err);
+    }
+    if (err->code == DQ_OK) dq_coded_put(out, codes, first);
+    dq_codes_free(codes);
+    return err->code;
+}
+
+static dq_status round_values(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *loss,
+                              const dq_quantize_tensor *t, const dq_weight *w, dq_err *err)
+{
+    const bool whole = t->one_scale || w->rows < DQ_CALIBRATE_BAND_ROWS;
+    const int64_t band = whole ? w->rows : DQ_CALIBRATE_BAND_ROWS;
+    float *f32 = dq_block_new((size_t)band, (size_t)w->cols * sizeof *f32, err);
+    *loss = (dq_gptq_loss){0};
+    if (f32) dq_coded_new(out, w->rows, w->cols, &t->spec, err);
+    for (int64_t first = 0; err->code == DQ_OK && first < w->rows; first += band) {
+        const int64_t left = w->rows - first, rows = left < band ? left : band;
+        dq_gptq_loss part = {0};
+        if (round_band(j, out, &part, t, w, first, rows, f32, err) != DQ_OK) break;
+        loss->error += part.error;
+        loss->signal += part.signal;
+        advance(
+            j, DQ_CALIBRATE_ROUNDING,
+            dq_calibrate_work_rounding((double)rows, (double)w->cols, t->spec.mode, j->c->set.rule),
+            w->name);
     }
     dq_block_free(f32);
     return err->code;
@@ -214,17 +243,9 @@ static dq_status round_values(dq_calibrate_job *j, dq_codes **out, dq_gptq_loss 
 static dq_status round_tensor(dq_calibrate_job *j, const dq_quantize_tensor *t, const dq_weight *w,
                               dq_coded *out, dq_err *err)
 {
-    dq_codes *codes = NULL;
     dq_gptq_loss loss;
     dq_calibrate_job_begin_part(j->c);
-    round_values(j, &codes, &loss, t, w, err);
-    if (err->code == DQ_OK) dq_coded_pack(out, codes, err);
-    dq_codes_free(codes);
-    if (err->code != DQ_OK) return err->code;
-    advance(
-        j, DQ_CALIBRATE_ROUNDING,
-        dq_calibrate_work_rounding((double)w->rows, (double)w->cols, t->spec.mode, j->c->set.rule),
-        w->name);
+    DQ_TRY(round_values(j, out, &loss, t, w, err));
     DQ_TRY(dq_quantize_feed_put(j->feed, t, &out->weight,
                                 loss.signal > 0 ? loss.error / loss.signal : 0, err));
     dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
@@ -239,7 +260,7 @@ static dq_status take_stored(dq_calibrate_job *j, dq_weight *w, dq_err *err)
     float *f32 = dq_block_new((size_t)w->rows, (size_t)w->cols * sizeof *f32, err);
     if (!f32) return err->code;
     j->dense[j->n_dense++] = f32;
-    take_values(f32, w);
+    take_values(f32, w, 0, w->rows);
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < w->rows; r++)
         dq_quantize_tensor_read_back(t, f32 + r * w->cols, f32 + r * w->cols, NULL);
@@ -258,12 +279,12 @@ static dq_status round_weights(dq_calibrate_job *j, dq_weight *const *w, int n, 
 {
     bool factored = false;
     for (int i = 0; i < n; i++) {
-        dq_coded *out = &j->coded[j->n_coded];
         const char *name = w[i]->name;
         if (!is_coded(j, w[i])) {
             DQ_TRY(take_stored(j, w[i], err));
             continue;
         }
+        dq_coded *out = &j->coded[j->n_coded++];
         const dq_quantize_tensor *t = dq_quantize_feed_tensor(j->feed, name);
         DQ_TRY(dq_os_check_stop(err));
         if (dq_quantize_feed_done(j->feed, t)) {
@@ -276,7 +297,6 @@ static dq_status round_weights(dq_calibrate_job *j, dq_weight *const *w, int n, 
         }
         *w[i] = out->weight;
         w[i]->name = name;
-        j->n_coded++;
     }
     return DQ_OK;
 }
@@ -299,10 +319,8 @@ static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calibrate_chun
 static dq_status pass_norm(dq_calibrate_job *j, dq_weight *const *w, int n, norm_step *norm,
                            dq_err *err)
 {
-    dq_layer *l = &j->layer;
-    const dq_weight *const in[] = {&l->q, &l->k, &l->v};
-    const bool sums = begin_sums(j, in, 3);
-    if (j->ref.act) dq_reference_begin_inputs(&j->ref, l->q.cols);
+    const bool sums = begin_sums(j, (const dq_weight *const *)w, n);
+    if (j->ref.act) dq_reference_begin_inputs(&j->ref, w[0]->cols);
     for (int64_t i = 0; sums && i < j->n_chunks; i++) {
         const dq_layer_steps s = steps_of(j, &j->chunk[i]);
         DQ_TRY(get_stream(j, &j->chunk[i], err));
@@ -310,7 +328,14 @@ static dq_status pass_norm(dq_calibrate_job *j, dq_weight *const *w, int n, norm
         DQ_TRY(add_inputs(j, &j->chunk[i], 0, s.h, w[0], norm, err));
         DQ_TRY(add_lacking_inputs(j, &j->chunk[i], &s, norm, err));
     }
-    return round_weights(j, (dq_weight *const[]){&l->q, &l->k, &l->v}, 3, sums, err);
+    return round_weights(j, w, n, sums, err);
+}
+
+static dq_status pass_qkv(dq_calibrate_job *j, dq_err *err)
+{
+    dq_layer *l = &j->layer;
+    return pass_norm(j, (dq_weight *const[]){&l->q, &l->k, &l->v}, 3, dq_layer_steps_norm_attn,
+                     err);
 }
 
 /* y of one chunk and the stream in s, in a cache that lives as long. */
@@ -444,10 +469,16 @@ static dq_status reference_feed_forward(dq_calibrate_job *j, const dq_calibrate_
     return DQ_OK;
 }
 
+/* Nothing that is left to round lies behind the layer. */
+static bool is_last(const dq_calibrate_job *j)
+{
+    return j->number == j->n_layers - 1 && !j->head;
+}
+
 static dq_status pass_gate_up(dq_calibrate_job *j, dq_err *err)
 {
     const dq_weight *const in[] = {&j->layer.down};
-    const bool sums = begin_sums(j, in, 1), last = j->number == j->n_layers - 1;
+    const bool sums = begin_sums(j, in, 1), last = is_last(j);
     if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.down.cols);
     for (int64_t i = 0; (sums || !last) && i < j->n_chunks; i++) {
         if (j->ref.act) DQ_TRY(reference_feed_forward(j, &j->chunk[i], err));
@@ -479,17 +510,30 @@ static dq_status pass_down(dq_calibrate_job *j, dq_err *err)
     return DQ_OK;
 }
 
+static void free_rounded(dq_calibrate_job *j)
+{
+    while (j->n_coded > 0) dq_coded_free(&j->coded[--j->n_coded]);
+    while (j->n_dense > 0) dq_block_free(j->dense[--j->n_dense]);
+}
+
 dq_status dq_calibrate_job_run_layer(dq_calibrate_job *j, int number, dq_err *err)
 {
     j->layer = j->m->layer[number];
     j->number = number;
     if (take_stored(j, &j->layer.lambda_proj, err) == DQ_OK && pass_qkv(j, err) == DQ_OK &&
         pass_attend(j, err) == DQ_OK && pass_out(j, err) == DQ_OK &&
-        pass_gate_up(j, err) == DQ_OK && number + 1 < j->n_layers)
+        pass_gate_up(j, err) == DQ_OK && !is_last(j))
         pass_down(j, err);
-    while (j->n_coded > 0) dq_coded_free(&j->coded[--j->n_coded]);
-    while (j->n_dense > 0) dq_block_free(j->dense[--j->n_dense]);
+    free_rounded(j);
     if (err->code != DQ_OK && err->code != DQ_STOPPED && err->code != DQ_DAMAGED)
         dq_in(err, "layer %d: ", number);
+    return err->code;
+}
+
+dq_status dq_calibrate_job_run_head(dq_calibrate_job *j, dq_err *err)
+{
+    dq_weight head = j->m->head;
+    pass_norm(j, (dq_weight *const[]){&head}, 1, dq_layer_steps_norm_out, err);
+    free_rounded(j);
     return err->code;
 }

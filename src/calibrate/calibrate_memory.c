@@ -49,21 +49,22 @@ static int64_t pass_bytes(const dq_model *m, int64_t rows)
            (int64_t)sizeof(float);
 }
 
-/* Correcting a matrix, rounding it, fitting scales: the one that takes most. */
+/* Correcting a band of rows, rounding it, fitting scales: the one that takes most. */
 static int64_t rounding_bytes(const dq_quantize_row *r, const dq_calibrate_rule *rule)
 {
-    const int64_t values = r->rows * r->cols,
-                  groups = (r->cols + r->group_size - 1) / r->group_size;
+    const int64_t rows =
+        r->one_scale || r->rows < DQ_CALIBRATE_BAND_ROWS ? r->rows : DQ_CALIBRATE_BAND_ROWS;
+    const int64_t values = rows * r->cols, groups = (r->cols + r->group_size - 1) / r->group_size;
     const int64_t f32 = values * (int64_t)sizeof(float);
-    const int64_t grids = r->rows * groups * (int64_t)sizeof(dq_grid), codes = values + grids;
+    const int64_t grids = rows * groups * (int64_t)sizeof(dq_grid), codes = values + grids;
     const int64_t corner = 1 << 15; /* what a thread has besides its rows, at most */
     const int64_t strips =
         threads() * (2 * r->cols * DQ_F64_TILE + corner) * (int64_t)sizeof(double);
-    const dq_code_shape shape = {.rows = r->rows,
+    const dq_code_shape shape = {.rows = rows,
                                  .cols = r->cols,
                                  .group_size = r->group_size,
                                  .groups = groups,
-                                 .grid_rows = r->rows};
+                                 .grid_rows = rows};
     const int64_t refit = rule->refits > 0 ? dq_scale_refit_bytes(&shape) : 0;
     const int64_t round = 2 * codes + larger(grids + strips, refit);
     return f32 + (rule->aligns ? larger(f32 + strips, round) : round);
@@ -80,12 +81,12 @@ static bool find_row(dq_quantize_row *out, const dq_quantizer *q, const dq_weigh
     return false;
 }
 
-static int64_t layer_bytes(const dq_calibrate *c, const dq_quantizer *q, const dq_layer *l)
+/* What lives of matrices that are rounded one after the other and used together. */
+static int64_t matrices_bytes(const dq_calibrate *c, const dq_quantizer *q,
+                              const dq_weight *const *all, int n)
 {
-    const dq_weight *const all[] = {&l->q,    &l->k,  &l->v,    &l->o,
-                                    &l->gate, &l->up, &l->down, &l->lambda_proj};
     int64_t kept = 0, most = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < n; i++) {
         dq_quantize_row r;
         if (!find_row(&r, q, all[i])) continue;
         if (r.packed) {
@@ -98,12 +99,21 @@ static int64_t layer_bytes(const dq_calibrate *c, const dq_quantizer *q, const d
     return kept + most;
 }
 
+static int64_t layer_bytes(const dq_calibrate *c, const dq_quantizer *q, const dq_layer *l)
+{
+    const dq_weight *const all[] = {&l->q,    &l->k,  &l->v,    &l->o,
+                                    &l->gate, &l->up, &l->down, &l->lambda_proj};
+    return matrices_bytes(c, q, all, sizeof all / sizeof *all);
+}
+
 int64_t dq_calibrate_memory(const dq_calibrate *c, const dq_quantizer *q)
 {
     const dq_model *m = c->m;
     const int64_t rows = pass_rows(&c->text);
     int64_t layer = 0;
     for (int i = 0; i < m->n_layers; i++) layer = larger(layer, layer_bytes(c, q, &m->layer[i]));
+    if (!m->tied)
+        layer = larger(layer, matrices_bytes(c, q, (const dq_weight *const[]){&m->head}, 1));
     const int64_t sums = dq_hessian_bytes(dq_calibrate_job_widest(m)) +
                          (c->set.rule->aligns ? dq_reference_bytes(m, rows) : 0);
     return (pass_bytes(m, rows) + sums + layer) / 8 * 9;

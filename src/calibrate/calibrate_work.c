@@ -68,3 +68,16 @@ double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule, d
     }
     return n;
 }
+
+double dq_calibrate_work_head(const dq_model *m, const dq_calibrate_rule *rule, double tokens)
+{
+    const double cols = (double)m->head.cols;
+    double n = dq_calibrate_work_hessian(tokens, cols) +
+               DQ_CALIBRATE_F64_FLOP *
+                   (dq_calibrate_work_factor(cols) +
+                    dq_calibrate_work_rounding((double)m->head.rows, cols, DQ_SEARCH, rule));
+    if (rule->aligns)
+        n += dq_calibrate_work_cross(tokens, cols, cols) +
+             DQ_CALIBRATE_F64_FLOP * 2 * cols * cols * cols;
+    return n;
+}

@@ -18,7 +18,8 @@ double dq_calibrate_work_factor(double n);
 /* What is fed back and the signal of the loss; for new scales H and a rounding; of aligned weights the loss apart. */
 double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode,
                                   const dq_calibrate_rule *rule);
-/* Of a run with every projection coded, in f32 operations. */
+/* Of a run with every projection coded, in f32 operations; and what a coded head adds. */
 double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule, double tokens);
+double dq_calibrate_work_head(const dq_model *m, const dq_calibrate_rule *rule, double tokens);
 
 #endif

@@ -5,15 +5,19 @@
  * SPDX-License-Identifier: MIT */
 #include "calibrate/cholesky.h"
 
+#include "base/os.h"
+#include "base/sha256.h"
 #include "calibrate/f64_tile.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { TILE = DQ_F64_TILE, DEPTH = 256 };
 
 /* LAPACK, column-major; the last argument is the length of uplo. */
 void dpotrf_(const char *uplo, const int *n, double *a, const int *lda, int *info, size_t length);
+void ilaver_(int *major, int *minor, int *patch);
 
 #ifdef DQ_CARRY
 /* Reports wrong arguments, which are not given here. LAPACK's own needs the Fortran library, which a program that carries

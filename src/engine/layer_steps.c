@@ -12,6 +12,11 @@ void dq_layer_steps_norm_ffn(const dq_layer_steps *s)
     s->b->ops->rms_norm(s->b, s->h, s->x, s->layer->norm_ffn, s->m->norm_eps);
 }
 
+void dq_layer_steps_norm_out(const dq_layer_steps *s)
+{
+    s->b->ops->rms_norm(s->b, s->h, s->x, s->m->norm_out, s->m->norm_eps);
+}
+
 void dq_layer_steps_qkv(const dq_layer_steps *s)
 {
     const dq_layer *l = s->layer;

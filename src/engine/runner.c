@@ -274,7 +274,7 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
             op->observe(r->b, &pass->watch->hidden[i], s.x, batch, i, pass->watch->seq_base);
         if (r->b->err.code != DQ_OK) break;
     }
-    op->rms_norm(r->b, s.h, s.x, m->norm_out, m->norm_eps);
+    dq_layer_steps_norm_out(&s);
     op->first_bad_row(r->b, &bad, s.h);
     dq_backend_sync(r->b, err); /* on every way out: the caller's arrays may be in use till here */
     if (err->code == DQ_OK && bad >= 0) bad_row(r, batch, bad, err);

@@ -74,6 +74,7 @@ dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i)
                          .dtype = x->t->dtype,
                          .dense_dtype = x->dense_dtype,
                          .scale_dtype = x->spec.scale_dtype,
+                         .one_scale = x->one_scale,
                          .bits = s->bits,
                          .rows = x->rows,
                          .cols = x->cols,
@@ -261,7 +262,7 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
             return dq_fail(err, DQ_DAMAGED, "%s: of another size than the source gives", s[k].path);
         now.part[k] = dq_container_payload(c, i + k);
     }
-    if (s->encoding == DQ_ENC_PART && q->set.method_name && q->tensor[s->origin].is_projection)
+    if (s->encoding == DQ_ENC_PART && q->set.method_name && q->tensor[s->origin].is_fed)
         return compare_sqnr(q, s->origin, &now, err);
     dq_quantize_sink sink = {compare_part, &now};
     dq_quantize_tick tick = {dq_quantize_plan_advance, q};

@@ -13,7 +13,7 @@
 typedef struct dq_quantize_feed dq_quantize_feed;
 typedef struct dq_quantize_needs {
     json_t *calib;         /* what it goes by, stored beside its name; a new reference */
-    int64_t work;          /* in bytes of progress (dq_quantize_progress) */
+    int64_t work;          /* on projections, in bytes of progress (dq_quantize_progress) */
     int64_t scratch_bytes; /* on the disk of the output, while it runs */
     const char *lapack;    /* on which the bits of its codes depend; one line, the method's */
 } dq_quantize_needs;
@@ -68,6 +68,7 @@ typedef struct dq_quantize_progress {
 typedef struct dq_quantize_row {
     const char *name, *format;
     bool packed, skipped;
+    bool one_scale;       /* for the whole tensor */
     dq_dtype dtype;       /* of the source */
     dq_dtype dense_dtype; /* not packed: as stored */
     dq_dtype scale_dtype; /* packed */
@@ -143,6 +144,8 @@ dq_status dq_quantize_feed_take(dq_quantize_feed *f, const struct dq_quantize_te
 dq_status dq_quantize_feed_put(dq_quantize_feed *f, const struct dq_quantize_tensor *t,
                                const dq_weight *w, double loss, dq_err *err);
 void dq_quantize_feed_advance(dq_quantize_feed *f, int64_t work, const char *what);
+/* Before any of it: work beyond that of dq_quantize_needs. */
+void dq_quantize_feed_expect(dq_quantize_feed *f, int64_t work);
 
 /* The settings that a container remembers; texts belong to *recipe, which the caller ends with
  * json_decref. */

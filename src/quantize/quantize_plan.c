@@ -84,6 +84,7 @@ static dq_quantize_choice choice_of(const dq_quantizer *q, const char *name,
         c.bits = q->model->tied ? embed : s->head_bits ? s->head_bits : 16;
     else
         c.projection = true;
+    c.fed = c.projection || (found && found->role == DQ_ROLE_HEAD && !q->model->tied);
     return c;
 }
 
@@ -130,7 +131,7 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
     if (t->n_dims > 1 && !c->kept && q->set.dense_type != DQ_DENSE_KEEP)
         x->dense_dtype = q->set.dense_type == DQ_DENSE_F16 ? DQ_F16 : DQ_BF16;
     if (c->bits == 16) return DQ_OK;
-    x->is_projection = c->projection;
+    x->is_fed = c->fed;
     x->format = dq_weight_format_of_mode(c->mode);
     x->spec = (dq_quant_spec){c->bits, c->group, c->mode, q->set.scale_dtype};
     x->one_scale = c->group == DQ_GROUP_TENSOR;
@@ -390,8 +391,8 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     s->family = q->info.family = q->model->layout->family;
     s->source = q->info.source = q->model->name;
     s->fingerprint = q->model->fingerprint;
-    s->logit = q->set.logit;
     s->lapack = q->needs.lapack;
+    s->logit = q->set.logit;
     s->kv = q->set.kv;
     return dq_quantize_plan_slots(q, err);
 }

@@ -11,9 +11,11 @@ typedef struct dq_quantize_choice {
     const char *name;
     bool packable;   /* its role is one that kernels read as codes */
     bool projection; /* skipping it counts even where it was to be dense */
-    bool kept;       /* named by `skip`: neither packed nor rounded */
-    bool skipped;    /* and it would have been packed */
-    int bits;        /* 2..8, or 16: dense */
+    bool
+        fed; /* a projection, or a head that is not the embedding: its codes are a method's, where there is one */
+    bool kept;    /* named by `skip`: neither packed nor rounded */
+    bool skipped; /* and it would have been packed */
+    int bits;     /* 2..8, or 16: dense */
     int64_t group;
     dq_scale_mode mode;
 } dq_quantize_choice;

@@ -16,9 +16,10 @@ typedef struct dq_quantize_tensor {
     /* scale_dtype as stored: dq_quantize_tensor_scan turns F16 into F32 where it must */
     dq_quant_spec spec;
     int64_t group_size, scale_rows;
-    bool one_scale;     /* for the whole tensor */
-    bool is_projection; /* of a layer: a method that runs the model makes its codes */
-    dq_grid grid;       /* of one_scale, as stored; found by dq_quantize_tensor_scan */
+    bool one_scale; /* for the whole tensor */
+    bool
+        is_fed; /* a projection, or a head of its own: a method that runs the model makes its codes */
+    dq_grid grid; /* of one_scale, as stored; found by dq_quantize_tensor_scan */
 } dq_quantize_tensor;
 
 /* What it becomes, without data. */

@@ -431,7 +431,7 @@ static dq_status write_all(work *w, dq_err *err)
     return dq_file_commit(w->partial, w->out, err);
 }
 
-/* After a failure: what can be resumed stays, anything else goes. */
+/* After a failure: what can be resumed stays, anything else goes. Damage is found in the same place again. */
 static void clean_up(work *w, dq_err *err)
 {
     enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
@@ -592,4 +592,9 @@ void dq_quantize_feed_advance(dq_quantize_feed *f, int64_t work_done, const char
 {
     f->q->what = what;
     dq_quantize_plan_advance(f->q, work_done);
+}
+
+void dq_quantize_feed_expect(dq_quantize_feed *f, int64_t more)
+{
+    f->q->total += (double)more;
 }

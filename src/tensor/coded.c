@@ -54,14 +54,15 @@ void dq_coded_free(dq_coded *c)
     *c = (dq_coded){.bytes = NULL};
 }
 
-/* Row r of every part; where one row serves the whole matrix, only with row 0. */
-static void pack_row(dq_coded *out, uint8_t *const base[DQ_MAX_PARTS], const dq_codes *c, int64_t r)
+/* Row r of the codes as row `to` of every part; where one row serves the whole matrix, only with row 0. */
+static void pack_row(dq_coded *out, uint8_t *const base[DQ_MAX_PARTS], const dq_codes *c, int64_t r,
+                     int64_t to)
 {
     const dq_weight_format *f = out->weight.format;
     uint8_t *part[DQ_MAX_PARTS] = {NULL};
     for (int i = 0; i < f->n_parts; i++) {
         const dq_part p = dq_weight_part(&out->weight, i);
-        part[i] = base[i] + (size_t)r * (dq_weight_part_bytes(&p) / (size_t)p.rows);
+        part[i] = base[i] + (size_t)to * (dq_weight_part_bytes(&p) / (size_t)p.rows);
         if (f->part[i].is_codes)
             dq_quant_pack_row(part[i], c->code + r * c->shape.cols, c->shape.cols, c->spec.bits);
     }
@@ -69,12 +70,17 @@ static void pack_row(dq_coded *out, uint8_t *const base[DQ_MAX_PARTS], const dq_
         f->put(part, g, c->grid[r * c->shape.groups + g], &c->spec);
 }
 
-dq_status dq_coded_pack(dq_coded *out, const dq_codes *c, dq_err *err)
+void dq_coded_put(dq_coded *out, const dq_codes *c, int64_t first)
 {
     uint8_t *base[DQ_MAX_PARTS];
-    DQ_TRY(dq_coded_new(out, c->shape.rows, c->shape.cols, &c->spec, err));
     for (int i = 0; i < out->weight.format->n_parts; i++) base[i] = dq_coded_part(out, i);
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < c->shape.rows; r++) pack_row(out, base, c, r);
+    for (int64_t r = 0; r < c->shape.rows; r++) pack_row(out, base, c, r, first + r);
+}
+
+dq_status dq_coded_pack(dq_coded *out, const dq_codes *c, dq_err *err)
+{
+    DQ_TRY(dq_coded_new(out, c->shape.rows, c->shape.cols, &c->spec, err));
+    dq_coded_put(out, c, 0);
     return DQ_OK;
 }

@@ -10,7 +10,9 @@
 #include <omp.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -94,8 +96,6 @@ static void factor_gives_the_matrix(void **unused)
     }
 }
 
-/* ---- Hessian ---- */
-
 /* The same words each time, which name what the factor of a fixed matrix came to. */
 static void the_library_has_a_name(void **unused)
 {
@@ -114,6 +114,8 @@ static void the_library_has_a_name(void **unused)
     assert_int_equal(strspn(factor + 9, "0123456789abcdef"), 16);
     assert_int_equal(factor[25], 0);
 }
+
+/* ---- Hessian ---- */
 
 /* The error of the f32 sums, relative to what it is measured by: the damping of 1 % of the mean diagonal. */
 static void sums_have_enough_digits(void **unused)
@@ -341,6 +343,44 @@ static void packed_codes_read_back(void **unused)
     }
 }
 
+/* Rows do not see each other: bands of them give the bytes of the whole. */
+static void bands_are_the_whole(void **unused)
+{
+    enum { ROWS = 200, N = 70, BAND = 128 };
+    static const dq_scale_mode modes[] = {DQ_SEARCH, DQ_ASYM, DQ_FULLRANGE};
+    float *x = malloc(sizeof *x * N * 300), *w = malloc(sizeof *w * N * ROWS);
+    dq_err err = {0};
+    (void)unused;
+    for (int i = 0; i < N * 300; i++) x[i] = uniform() + (i % N == 3 ? 2.0f : 0.0f);
+    for (int i = 0; i < N * ROWS; i++) w[i] = uniform();
+    dq_hessian *h = hessian_of(x, 300, N, 1);
+    assert_int_equal(dq_hessian_factor(h, 0.01, "w", &err), DQ_OK);
+    for (int m = 0; m < 3; m++) {
+        const dq_quant_spec spec = {3, 32, modes[m], DQ_F16};
+        dq_codes *codes;
+        dq_coded whole, bands;
+        assert_int_equal(dq_gptq(&codes, w, ROWS, N, h, &spec, 2, NULL, &err), DQ_OK);
+        assert_int_equal(dq_coded_pack(&whole, codes, &err), DQ_OK);
+        dq_codes_free(codes);
+        assert_int_equal(dq_coded_new(&bands, ROWS, N, &spec, &err), DQ_OK);
+        for (int64_t at = 0; at < ROWS; at += BAND) {
+            const int64_t rows = ROWS - at < BAND ? ROWS - at : BAND;
+            assert_int_equal(dq_gptq(&codes, w + at * N, rows, N, h, &spec, 2, NULL, &err), DQ_OK);
+            dq_coded_put(&bands, codes, at);
+            dq_codes_free(codes);
+        }
+        for (int k = 0; k < whole.weight.format->n_parts; k++) {
+            const dq_part p = dq_weight_part(&whole.weight, k);
+            assert_memory_equal(dq_coded_part(&bands, k), p.data, dq_weight_part_bytes(&p));
+        }
+        dq_coded_free(&whole);
+        dq_coded_free(&bands);
+    }
+    dq_hessian_free(h);
+    free(x);
+    free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -348,7 +388,7 @@ int main(void)
         cmocka_unit_test(factor_of_inputs),        cmocka_unit_test(inputs_that_are_not_finite),
         cmocka_unit_test(damping_rises),           cmocka_unit_test(codes_are_those_of_numpy),
         cmocka_unit_test(little_is_known),         cmocka_unit_test(packed_codes_read_back),
+        cmocka_unit_test(bands_are_the_whole),     cmocka_unit_test(the_library_has_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-        cmocka_unit_test(bands_are_the_whole),     cmocka_unit_test(the_library_has_a_name),

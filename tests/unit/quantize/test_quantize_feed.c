@@ -1,0 +1,183 @@
+/* test_quantize_feed: a method that makes codes, and what is left of its run: progress that may go on stays, with the library
+ * that its bits depend on; what would fail again goes; a head of its own is the method's, one that is the embedding is not.
+ * SPDX-License-Identifier: MIT */
+#include "base/file.h"
+#include "quantize/quantize_tensor.h"
+#include "tests/rigs/edits.h"
+#include "tests/rigs/folder.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define TIED   MODELS "diffllama-f32"
+#define UNTIED MODELS "llama-bf16-bias"
+
+/* Feeds the tensors that are its own, zeros all, and fails behind so many of them. */
+typedef struct fake {
+    const char *lapack;
+    int good;
+    dq_status status; /* of the failure; DQ_OK: there is none */
+    int made, found;  /* what it did, and what an earlier run had made */
+    bool head;        /* the head was its own */
+} fake;
+
+static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_err *err)
+{
+    (void)m, (void)err;
+    out->lapack = ((fake *)arg)->lapack;
+    out->calib = json_pack("{s:s}", "file", "none");
+    return DQ_OK;
+}
+
+static dq_status feed_one(fake *f, dq_quantize_feed *feed, const char *name, dq_err *err)
+{
+    dq_coded coded;
+    const dq_quantize_tensor *t = dq_quantize_feed_tensor(feed, name);
+    if (!t || !t->format || !t->is_fed) return DQ_OK;
+    if (strstr(name, "lm_head")) f->head = true;
+    if (dq_quantize_feed_done(feed, t)) {
+        f->found++;
+        return DQ_OK;
+    }
+    if (f->status != DQ_OK && f->made == f->good) return dq_fail(err, f->status, "made to fail");
+    f->made++;
+    if (dq_coded_new(&coded, t->rows, t->cols, &t->spec, err) != DQ_OK) return err->code;
+    coded.weight.name = name;
+    dq_quantize_feed_put(feed, t, &coded.weight, 1, err);
+    dq_coded_free(&coded);
+    return err->code;
+}
+
+static dq_status run(void *arg, dq_quantize_feed *feed, dq_err *err)
+{
+    const dq_model *m = dq_quantize_feed_model(feed);
+    dq_quantize_feed_expect(feed, 1);
+    for (int i = 0; i < m->n_layers; i++) {
+        const dq_layer *l = &m->layer[i];
+        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (int k = 0; k < 7; k++) DQ_TRY(feed_one(arg, feed, all[k]->name, err));
+    }
+    DQ_TRY(feed_one(arg, feed, m->embed.name, err));
+    return feed_one(arg, feed, "lm_head.weight", err);
+}
+
+static dq_status write_fed(const char *source, fake *f, bool resume, dq_err *err)
+{
+    const dq_quantize_method method = {.name = "gptq", .begin = begin, .run = run, .arg = f};
+    dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
+    s.embed_bits = 6;
+    if (strcmp(source, UNTIED) == 0) s.head_bits = 5;
+    s.method = &method;
+    return write_container(source, at("fed.h5"), &s, true, resume, NULL, err);
+}
+
+static bool is_left(void)
+{
+    const bool partial = dq_file_exists(at("fed.h5.partial"));
+    assert_int_equal(partial, dq_file_exists(at("fed.h5.journal")));
+    assert_false(dq_file_exists(at("fed.h5")));
+    return partial;
+}
+
+static void what_would_fail_again_goes(void **unused)
+{
+    static const struct {
+        dq_status status;
+        bool left;
+        const char *text;
+    } t[] = {{DQ_DAMAGED, false, "made to fail"},
+             {DQ_RESOURCE, true, "made to fail. /"},
+             {DQ_FILE, true, "made to fail. /"},
+             {DQ_STOPPED, true, "interrupted; /"}};
+    (void)unused;
+    for (int i = 0; i < 4; i++) {
+        fake f = {.lapack = "LAPACK 1", .good = 3, .status = t[i].status};
+        dq_err err;
+        write_fed(TIED, &f, false, &err);
+        check_error(&err, t[i].status, t[i].text);
+        if (!t[i].left) assert_null(strstr(err.text, "is kept"));
+        assert_int_equal(is_left(), t[i].left);
+        if (!t[i].left) continue;
+        /* and a resumed run that finds damage does not leave it either */
+        f = (fake){.lapack = "LAPACK 1", .good = 1, .status = DQ_DAMAGED};
+        write_fed(TIED, &f, true, &err);
+        check_error(&err, DQ_DAMAGED, "made to fail");
+        assert_int_equal(f.found, 3);
+        assert_false(is_left());
+    }
+}
+
+static void another_library_does_not_go_on(void **unused)
+{
+    fake f = {.lapack = "LAPACK 3.11.0, factor 13b863ae8e008978", .good = 3, .status = DQ_STOPPED};
+    dq_err err;
+    dq_container *c;
+    (void)unused;
+    write_fed(TIED, &f, false, &err);
+    check_error(&err, DQ_STOPPED, "interrupted");
+    f = (fake){.lapack = "LAPACK 3.9.0, factor c4f08102c68529c0"};
+    write_fed(TIED, &f, true, &err);
+    check_error(&err, DQ_MISMATCH,
+                "found \"codes made with LAPACK 3.11.0, factor 13b863ae8e008978\", this run has "
+                "\"codes made with LAPACK 3.9.0, factor c4f08102c68529c0\"");
+    assert_true(is_left());
+    f = (fake){.lapack = "LAPACK 3.11.0, factor 13b863ae8e008978"};
+    if (write_fed(TIED, &f, true, &err) != DQ_OK) fail_msg("%s", err.text);
+    assert_int_equal(f.found, 3);
+    assert_int_equal(dq_container_open(&c, at("fed.h5"), &err), DQ_OK);
+    assert_string_equal(dq_container_header(c)->lapack, f.lapack);
+    dq_container_close(c);
+    assert_int_equal(shell("rm", at("fed.h5"), ""), 0);
+    const dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
+    make_container(TIED, at("near.h5"), &s);
+    assert_int_equal(dq_container_open(&c, at("near.h5"), &err), DQ_OK);
+    assert_null(dq_container_header(c)->lapack);
+    dq_container_close(c);
+}
+
+/* Zeros where the method made codes, the source's values where it did not. */
+static bool is_zero(const dq_weight *w)
+{
+    float row[512];
+    bool zero = true;
+    assert_true(w->cols <= 512);
+    for (int64_t r = 0; r < w->rows; r++) {
+        dq_weight_dequantize_rows(row, w, r, r + 1);
+        for (int64_t c = 0; c < w->cols; c++) zero = zero && row[c] == 0;
+    }
+    return zero;
+}
+
+static void a_head_of_its_own_is_fed(void **unused)
+{
+    static const char *const source[] = {TIED, UNTIED};
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        fake f = {.lapack = "LAPACK 1"};
+        dq_err err = {0};
+        dq_model *m;
+        if (write_fed(source[i], &f, false, &err) != DQ_OK ||
+            dq_model_open(&m, at("fed.h5"), &err) != DQ_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(f.head, i == 1);
+        assert_int_equal(f.made, 7 * m->n_layers + i);
+        assert_int_equal(m->embed.bits, 6);
+        assert_false(is_zero(&m->embed));
+        assert_int_equal(m->head.bits, i == 1 ? 5 : 6);
+        assert_int_equal(is_zero(&m->head), i == 1);
+        dq_model_close(m);
+        assert_int_equal(shell("rm", at("fed.h5"), ""), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_would_fail_again_goes),
+                                       cmocka_unit_test(another_library_does_not_go_on),
+                                       cmocka_unit_test(a_head_of_its_own_is_fed)};
+    return cmocka_run_group_tests(tests, folder_begin, folder_end);
+}
