@@ -200,10 +200,10 @@ static void add_outputs(rows *to, cmd_eval_options *o)
         dq_opt_text("html", "FILE", &o->html,
                     "write a page with pictures, tables and settings too; one file that needs no "
                     "other (dq report makes it of a JSON document later). Needs gnuplot"),
-        dq_opt_text(
-            "dump-items", "FILE", &o->dump,
-            "write the log-likelihood of every choice with what is right and what was picked, and "
-            "every prompt of needle, as JSON lines"),
+        dq_opt_text("dump-items", "FILE", &o->dump,
+                    "write the log-likelihood of every choice with what is right and what was "
+                    "picked, every "
+                    "prompt of needle, and NLL and KLD of every window of a text, as JSON lines"),
         dq_opt_text("dump-requests", "FILE", &o->requests,
                     "write context and continuation of every choice as JSON lines, before scoring"),
         dq_opt_float(

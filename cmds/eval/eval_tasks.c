@@ -185,9 +185,11 @@ static dq_status check_dumps(const cmd_eval_options *o, dq_err *err)
         requests = requests || face->requests;
     }
     if (o->dump && !items)
-        return dq_fail(err, DQ_USAGE,
-                       "--dump-items writes items of a --task with %s; there is none.",
-                       cmd_eval_face_join(what, sizeof what, dumped, " or "));
+        return dq_fail(
+            err, DQ_USAGE,
+            "--dump-items writes windows of a --text and items of a --task with %s; there "
+            "is none.",
+            cmd_eval_face_join(what, sizeof what, dumped, " or "));
     if (o->requests && !requests)
         return dq_fail(err, DQ_USAGE,
                        "--dump-requests writes items of a --task with %s; there is none.",

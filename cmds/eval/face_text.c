@@ -462,6 +462,37 @@ static bool gate_differs(const char *name)
 
 static const char *const gate_parts[] = {"positions", "slices", NULL};
 
+/* ---- --dump-items: a line for every window ---- */
+
+static double mean_of(const double *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i];
+    return sum / (double)n;
+}
+
+static dq_status dump(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
+{
+    const dq_eval_row *r = &v->e->row[row];
+    const dq_windows *all = &v->e->ids[r->ids].win;
+    const bool differs = r->ref != row && r->kld;
+    for (int64_t i = 0; i < all->n; i++) {
+        const dq_window *w = &all->win[i];
+        const int64_t n = dq_window_scored(w);
+        json_t *o = json_object();
+        cmd_eval_row_keys(o, v, r);
+        json_object_set_new(o, "document", json_integer((json_int_t)w->doc));
+        json_object_set_new(o, "at", json_integer((json_int_t)w->at));
+        json_object_set_new(o, "fed", json_integer((json_int_t)w->n));
+        json_object_set_new(o, "scored", json_integer((json_int_t)n));
+        json_object_set_new(o, "nll_nats", dq_document_real(-mean_of(r->logp + w->value, n)));
+        json_object_set_new(
+            o, "kld_nats", differs ? dq_document_real(mean_of(r->kld + w->value, n)) : json_null());
+        DQ_TRY(dq_document_put_line(f, o, err));
+    }
+    return DQ_OK;
+}
+
 const cmd_eval_face cmd_eval_face_text = {
     .name = "text",
     .kind = {&dq_eval_text},
@@ -489,4 +520,5 @@ const cmd_eval_face cmd_eval_face_text = {
     .csv_titles = cmd_eval_text_csv_titles,
     .csv_cells = cmd_eval_text_csv_cells,
     .tables = cmd_eval_text_tables,
+    .dump = dump,
 };

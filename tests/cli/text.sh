@@ -52,6 +52,17 @@ holds "bits per byte" "$(field rolling.csv "diff model" 16 row bits_per_byte) > 
 text 0 '"text_stderr": "clustered by document"' --text "$lines" --window rolling --ctx 64 --json
 json dq-eval/1
 text 0 '"bits_per_byte"' --text "$lines" --window rolling --ctx 64 --json
+# a line a window of each row, with which the means and their errors can be worked out again
+text 0 "diff model" --text "$book" --ctx 100 --limit 6 --logit-bits 16,4 --csv windows.csv --dump-items windows.jsonl
+for metric in nll_nats kld_nats; do
+    sed -n "/\"logit_bits\": 4/ s/.*\"$metric\": \([^,}]*\).*/\1/p" windows.jsonl >windows
+    holds "$metric of windows" "$(awk -v m="$(column windows.csv 2 $metric)" -v e="$(column windows.csv 2 ${metric}_stderr)" '
+        { n++; s += $1; q += $1 * $1 }
+        END { d = s / n - m; f = sqrt((q - s * s / n) / (n - 1) / n) - e; print n, "== 6 &&", d * d, "< 1e-24 &&", f * f, "< 1e-18" }' windows)"
+done
+[ "$(grep -c '"logit_bits": 16,.*"document": 0, .*"scored": 49, .*"kld_nats": null' windows.jsonl)" -eq 6 ] ||
+    complain "--dump-items: windows of the reference: $(head -n 1 windows.jsonl)"
+rm windows windows.csv windows.jsonl
 text 0 "diff model" --text "$book" --window rolling --ctx 64 --limit 2 --csv rolling.csv --force
 grep -q "limit ends inside a document" "$top/err" || complain "rolling --limit: no warning"
 [ -z "$(field rolling.csv "diff model" 16 row word_ppl)" ] || complain "rolling --limit: a perplexity per word"
