@@ -7,7 +7,7 @@
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/h5_result.h"
-#include "tests/rigs/folder.h"
+#include "tests/rigs/test_folder.h"
 
 #include <fcntl.h>
 #include <hdf5.h>

@@ -2,7 +2,7 @@
  * refused before anything is read.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/h5.h"
-#include "tests/rigs/folder.h"
+#include "tests/rigs/test_folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

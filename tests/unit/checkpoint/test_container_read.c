@@ -6,7 +6,7 @@
 #include "base/sha256.h"
 #include "checkpoint/container.h"
 #include "engine/runner.h"
-#include "tests/rigs/folder.h"
+#include "tests/rigs/test_folder.h"
 
 #include <hdf5.h>
 #include <setjmp.h>

@@ -8,7 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "export/export.h"
-#include "tests/rigs/folder.h"
+#include "tests/rigs/test_folder.h"
 
 #include <setjmp.h>
 #include <signal.h>

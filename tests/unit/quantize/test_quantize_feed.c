@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "quantize/quantize_tensor.h"
 #include "tests/rigs/edits.h"
-#include "tests/rigs/folder.h"
+#include "tests/rigs/test_folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

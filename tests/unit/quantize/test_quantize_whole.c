@@ -6,7 +6,7 @@
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "tests/rigs/edits.h"
-#include "tests/rigs/folder.h"
+#include "tests/rigs/test_folder.h"
 
 #include <math.h>
 #include <setjmp.h>

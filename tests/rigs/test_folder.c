@@ -1,7 +1,7 @@
-/* folder: see folder.h. One folder a process, which is what a test is.
+/* test_folder: see test_folder.h. One folder a process, which is what a test is.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* mkdtemp */
-#include "tests/rigs/folder.h"
+#include "tests/rigs/test_folder.h"
 
 #include "base/os.h"
 

@@ -1,7 +1,7 @@
-/* folder: a folder of a test's own, files in it, and containers made from checkpoints.
+/* test_folder: a folder of a test's own, files in it, and containers made from checkpoints.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_FOLDER_H
-#define DQ_FOLDER_H
+#ifndef DQ_TEST_FOLDER_H
+#define DQ_TEST_FOLDER_H
 
 #include "quantize/quantize.h"
 
