@@ -1,15 +1,20 @@
-# calibrate.sh: dq quantize --method gptq; sourced by run.sh.
+# calibrate.sh: dq quantize --calib; sourced by run.sh. Texts are as short as what is checked allows: 2100 ids are two passes
+# (2048 rows at most).
 pair=$repo/calib/pair
 cp "$pair/text.txt" text.txt
 printf '{"text": "a cold hare hears above the field slowly ."}\n{"text": ""}\n{"text": "the tall bear sees [ Tokyo 23 ] ."}\n' \
     >few.jsonl
-set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-tokens 4000 --calib-ctx 100
+set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-tokens 2100 --calib-ctx 100
 
 # what does not fit together
 try 2 "needs a text: --calib FILE" quantize "diff model" -o made.h5 --method gptq
 try 2 "method" quantize "diff model" -o made.h5 --method awq --calib text.txt
-try 2 "[-]-calib: --method nearest reads no text" quantize "diff model" -o made.h5 --calib text.txt --method nearest
-try 2 "[-]-calib-tokens: --method nearest reads" quantize "diff model" -o made.h5 --calib-tokens 5
+try 2 "[-]-calib: --method nearest reads no text. Use --method align" quantize "diff model" -o made.h5 --calib text.txt \
+    --method nearest
+for option in --calib-tokens --calib-ctx; do
+    try 2 "$option: there is no text to calibrate with. Add --calib FILE.$" quantize "diff model" -o made.h5 $option 5
+    try 2 "Add --calib FILE and leave out --method nearest" quantize "diff model" -o made.h5 $option 5 --method nearest
+done
 try 2 "[-]-calib-ctx: expected at most the 512 positions" "$@" --calib-ctx 513
 try 6 "gone.txt" quantize "diff model" -o made.h5 --method gptq --calib gone.txt
 : >empty.txt
@@ -19,8 +24,8 @@ try 3 "wrong.jsonl: line 1" quantize "diff model" -o made.h5 --method gptq --cal
 absent made.h5 made.h5.partial made.h5.journal
 
 # a dry run says what it would take and runs nothing
-try 0 "calibration  *gptq, 4000 ids in 40 sequences of at most 100" "$@" --dry-run
-try 0 "scratch  *7.20 MiB beside the output" "$@" --dry-run
+try 0 "calibration  *gptq, 2100 ids in 21 sequences of at most 100" "$@" --dry-run
+try 0 "scratch  *3.78 MiB beside the output" "$@" --dry-run
 try 0 "memory  *about [0-9.]* MiB beside mapped files" "$@" --dry-run
 try 0 '"memory_bytes": [1-9]' "$@" --dry-run --json
 # shellcheck disable=SC3045 # dash and bash have it
@@ -38,9 +43,10 @@ absent made.h5 made.h5.partial made.h5.journal
 
 # the same bytes for any number of threads, and beside nothing else
 for n in 1 2 3; do
-    try 0 "content SHA-256" "$@" --threads $n --force
+    try 0 '"loss"' "$@" --threads $n --force --json
     mv made.h5 "made $n.h5"
 done
+json dq-quantize/1
 cmp -s "made 1.h5" "made 2.h5" && cmp -s "made 1.h5" "made 3.h5" || complain "calibrate: threads change the file"
 left=$(find . -name '.dq-scratch*')
 [ -z "$left" ] || complain "calibrate: scratch files are left: $left"
@@ -48,17 +54,18 @@ left=$(find . -name '.dq-scratch*')
 # what a container remembers; its codes are compared with the source by their SQNR
 try 0 '"method": "gptq"' info "made 1.h5" --json
 try 0 '"file": "text.txt"' info "made 1.h5" --json
-try 0 "^method  *gptq, 4000 ids of text.txt in 40 sequences of at most 100" info "made 1.h5"
+try 0 '"lapack": "LAPACK [0-9.]*, .*factor [0-9a-f]\{16\}"' info "made 1.h5" --json
+try 0 "^made with  *LAPACK" info "made 1.h5"
+try 0 "^  lapack  *$(sed -n 's/^made with  *//p' "$top/out")" doctor
+try 0 "^method  *gptq, 2100 ids of text.txt in 21 sequences of at most 100" info "made 1.h5"
 try 0 "every byte as written, and as the source gives them; 14 tensors of gptq by their SQNR" \
     verify "made 1.h5" --source "diff model"
 try 4 "made from another checkpoint" verify "made 1.h5" --source "plain model"
 
 # better than rounding to nearest on text that it has not seen, the loss of each tensor beside its SQNR
-try 0 '"loss"' "$@" --json --force
-json dq-quantize/1
 tail -c 20000 text.txt >unseen.txt
 try 0 "." quantize "diff model" -o near.h5 --scale search
-try 0 "." eval "diff model" near.h5 made.h5 --text unseen.txt --ctx 192 --csv kld.csv
+try 0 "." eval "diff model" near.h5 "made 1.h5" --text unseen.txt --ctx 100 --limit 20 --csv kld.csv
 holds "KLD of gptq and of search" "$(column kld.csv 3 kld_nats) < $(column kld.csv 2 kld_nats) / 2"
 for form in "--bits 2 --group 50 --scale asym" "--bits 3 --group row" "--bits 8 --group tensor --scale absmax" \
     "--bits 5 --group 7 --scale fullrange --scale-dtype f32" "--skip down_proj" "--bits 16"; do
@@ -66,21 +73,25 @@ for form in "--bits 2 --group 50 --scale asym" "--bits 3 --group row" "--bits 8 
     try 0 "content SHA-256" "$@" --force --calib-tokens 300 $form
     try 0 "as the source gives them" verify made.h5 --source "diff model"
 done
-rm -f made.h5 near.h5 kld.csv
+rm -f made.h5 "made 1.h5" "made 2.h5" "made 3.h5" near.h5 kld.csv
 
 # align, which is what a text without a method asks for: the same bytes for any number of threads, nearer than gptq
-set -- quantize "diff model" --calib text.txt --calib-tokens 4000 --calib-ctx 100 --bits 3
-try 0 "content SHA-256" "$@" -o gptq.h5 --method gptq
-try 0 "calibration  *align, 4000 ids" "$@" -o made.h5 --threads 1
+set -- quantize "diff model" --calib text.txt --calib-tokens 2100 --calib-ctx 100 --bits 3
+# the loss is of the source's weights, which align leaves: its down_proj takes back what the stream has lost
+loss_of() { sed 's/ *$//' "$top/out" | awk -v name="$1" '$1 == name { print $NF }'; }
+try 0 "content SHA-256" "$@" -o gptq.h5 --method gptq --tensors
+lost=$(loss_of model.layers.0.mlp.down_proj.weight)
+try 0 "calibration  *align, 2100 ids" "$@" -o made.h5 --threads 1 --tensors
+holds "loss of align against the source's weights" "$(loss_of model.layers.0.mlp.down_proj.weight) > 2 * $lost"
 try 0 "content SHA-256" "$@" -o "made 3.h5" --force --method align --threads 3
 cmp -s made.h5 "made 3.h5" || complain "calibrate: threads change what align makes"
-try 0 "^method  *align, 4000 ids of text.txt" info made.h5
-try 0 "." eval "diff model" gptq.h5 made.h5 --text unseen.txt --ctx 192 --csv kld.csv
+try 0 "^method  *align, 2100 ids of text.txt" info made.h5
+try 0 "." eval "diff model" gptq.h5 made.h5 --text unseen.txt --ctx 100 --limit 20 --csv kld.csv
 holds "KLD of align and of gptq" "$(column kld.csv 3 kld_nats) < 0.8 * $(column kld.csv 2 kld_nats)"
 try 0 '"method": "align"' info made.h5 --recipe
 "$dq" info made.h5 --recipe >recipe.json
 try 2 "method align needs a text" quantize "diff model" -o again.h5 --recipe recipe.json
-try 0 "content SHA-256" quantize "diff model" -o again.h5 --recipe recipe.json --calib text.txt --calib-tokens 4000 \
+try 0 "content SHA-256" quantize "diff model" -o again.h5 --recipe recipe.json --calib text.txt --calib-tokens 2100 \
     --calib-ctx 100
 cmp -s made.h5 again.h5 || complain "calibrate: the recipe of a container makes another one"
 for form in "--bits 2 --group 50 --scale asym" "--bits 8 --group tensor --scale absmax" "--skip v_proj" "--embed-bits 6"; do
@@ -89,13 +100,8 @@ for form in "--bits 2 --group 50 --scale asym" "--bits 8 --group tensor --scale 
     try 0 "as the source gives them" verify made.h5 --source "diff model"
 done
 rm -f again.h5 kld.csv
-# the loss is of the source's weights, which align leaves: its down_proj takes back what the stream has lost
-loss_of() { sed 's/ *$//' "$top/out" | awk -v name="$1" '$1 == name { print $NF }'; }
-try 0 "." "$@" -o made.h5 --force --tensors
-aligned=$(loss_of model.layers.0.mlp.down_proj.weight)
-try 0 "." "$@" -o made.h5 --force --tensors --method gptq
-holds "loss of align against the source's weights" "$aligned > 2 * $(loss_of model.layers.0.mlp.down_proj.weight)"
 # rows that a correction does not fit are said and counted
+set -- "$@" --calib-tokens 300
 try 0 '"rows_not_corrected": [1-9]' "$@" -o made.h5 --force --group 7 --scale asym --json
 grep -q "warning: [1-9][0-9]* rows are those of the source, .* the first is of model.layers" "$top/err" ||
     complain "calibrate: rows that are not corrected are not mentioned: $(cat "$top/err")"
@@ -114,18 +120,68 @@ try 0 "." "$@" -o made.h5 --force --dry-run --calib-tokens 100 --method gptq
 try 0 "." export gptq.h5 -o wide --format safetensors --dtype f32
 for type in keep bf16; do
     try 0 "." quantize wide -o made.h5 --force --bits 2 --bits-map self_attn=16 --dense-type $type --method gptq \
-        --calib text.txt --calib-tokens 1000 --calib-ctx 100 --json
+        --calib text.txt --calib-tokens 300 --calib-ctx 100 --json
     tr -d ' \n' <"$top/out" | tr '{' '\n' | sed -n 's/.*layers.1.mlp.down_proj.*"loss"://p' >"loss of $type"
     [ -s "loss of $type" ] || complain "calibrate: no loss with --dense-type $type"
 done
 ! cmp -s "loss of keep" "loss of bf16" || complain "calibrate: the stream does not see --dense-type"
 rm -rf wide made.h5 "made 3.h5" gptq.h5 "loss of"*
-set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-tokens 4000 --calib-ctx 100
+set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-tokens 300 --calib-ctx 100
 
-# the embedding goes to its nearest codes, and is compared byte for byte
-try 0 "content SHA-256" "$@" --force --bits 4 --embed-bits 6 --calib-tokens 2000
+# the embedding, and a head that is tied to it, goes to its nearest codes, and is compared byte for byte
+try 0 "content SHA-256" "$@" --force --bits 4 --embed-bits 6
 try 0 "as the source gives them; 14 tensors of gptq by their SQNR" verify made.h5 --source "diff model"
+try 0 "^  embedding  *6.125 bits per weight: 6 bits; nearest" info made.h5
 rm -f made.h5
+
+# a head of its own: by the method, from inputs behind the last layer
+untie() { # FROM TO: a copy whose head is a tensor of its own, with the values of the embedding
+    cp -r "$1" "$2"
+    sed 's/"tie_word_embeddings": *true/"tie_word_embeddings": false/' "$1/config.json" >"$2/config.json"
+    from=$1/model.safetensors bytes=$(wc -c <"$1/model.safetensors") n=$(od -An -t u8 -N 8 "$1/model.safetensors")
+    embed=$(head -c $((8 + n)) "$from" | tail -c "$((n))" | grep -a -o '"model.embed_tokens.weight": *{[^}]*}')
+    at=${embed##*[}
+    begin=${at%%,*} end=${at##*,}
+    end=${end%%]*} all=$((bytes - 8 - n))
+    head=$(printf '%s' "$embed" | sed "s/model.embed_tokens/lm_head/; s/\[$begin, *$((end))\]/[$all,$((all + end - begin))]/")
+    rest=$(head -c $((8 + n)) "$from" | tail -c "$((n))")
+    text="{$head,${rest#?}" len=0
+    len=${#text}
+    {
+        for i in 0 8 16 24 32 40 48 56; do
+            # shellcheck disable=SC2059
+            printf "\\$(printf %o $((len >> i & 255)))"
+        done
+        printf '%s' "$text"
+        tail -c $all "$from"
+        tail -c +$((8 + n + begin + 1)) "$from" | head -c $((end - begin))
+    } >"$2/model.safetensors"
+}
+untie "diff model" "own head"
+set -- quantize "own head" --calib text.txt --calib-tokens 2100 --calib-ctx 100
+try 0 "." quantize "own head" -o near.h5 --bits 16 --head-bits 3
+try 0 "." "$@" -o made.h5 --bits 16 --head-bits 3
+try 0 "." "$@" -o gptq.h5 --bits 16 --head-bits 3 --method gptq
+try 0 "." eval "own head" near.h5 gptq.h5 made.h5 --text unseen.txt --ctx 100 --limit 20 --csv kld.csv
+for row in 3 4; do
+    holds "KLD of a head by the method and by search" "$(column kld.csv $row kld_nats) < $(column kld.csv 2 kld_nats) / 2"
+done
+for n in 1 3; do
+    try 0 '"loss"' "$@" -o "made $n.h5" --threads $n --bits 3 --embed-bits 6 --head-bits 5 --json
+done
+tr -d ' \n' <"$top/out" | grep -q '"name":"lm_head.weight"[^}]*"loss":[0-9]' || complain "calibrate: a head without its loss"
+cmp -s "made 1.h5" "made 3.h5" || complain "calibrate: threads change a head"
+try 0 "^  head  *5.125 bits per weight: 5 bits; align" info "made 1.h5"
+try 0 '"role": "head"' info "made 1.h5" --json
+tr -d ' \n' <"$top/out" | grep -q '"role":"head"[^}]*"method":"align"' || complain "calibrate: info of a head: $(cat "$top/out")"
+try 0 "as the source gives them; 15 tensors of align by their SQNR" verify "made 1.h5" --source "own head"
+for form in "--group tensor --scale absmax" "--scale asym --group 7"; do
+    # shellcheck disable=SC2086
+    try 0 "content SHA-256" "$@" -o made.h5 --force --bits 16 --head-bits 4 --calib-tokens 300 $form
+    try 0 "; 1 tensors of align" verify made.h5 --source "own head"
+done
+rm -f made.h5 "made 1.h5" "made 3.h5" near.h5 gptq.h5 kld.csv
+set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-tokens 300 --calib-ctx 100
 
 # little text: said, and enough to run
 try 0 "content SHA-256" quantize "diff model" -o made.h5 --method gptq --calib few.jsonl
@@ -134,7 +190,7 @@ grep -q "warning: few.jsonl: gives [0-9]* ids in 2 sequences, 65536 were asked f
 try 0 "content SHA-256" "$@" --calib-tokens 1 --calib-ctx 2 --force
 rm -f made.h5
 
-# ---- kill -9 at any moment (align: two streams): the rest of the run gives the same bytes
+# ---- kill -9 at any moment (align: two streams, and a head behind them): the rest of the run gives the same bytes
 done_lines() { grep -c 'done [0-9]' made.h5.journal 2>/dev/null || true; }
 # killed N COMMAND...: starts the run and kills it once N payloads are finished
 killed() {
@@ -147,15 +203,19 @@ killed() {
     wait $child 2>/dev/null
     [ -e made.h5.partial ] || complain "calibrate: the run was over before it was killed behind payload $want"
 }
-set -- quantize "diff model" -o made.h5 --calib text.txt --calib-ctx 100
-try 0 "content SHA-256" "$@" --calib-tokens 19000 --threads 1
+# as much text as it takes for a run to be killed in time, which is less where everything is slower
+tokens=19000
+"$dq" doctor | grep -q "sanitizers  *yes" && tokens=2100
+set -- quantize "own head" -o made.h5 --calib text.txt --calib-ctx 100 --head-bits 4 --threads 1
+try 0 "content SHA-256" "$@" --calib-tokens $tokens
 mv made.h5 whole.h5
-set -- "$@" --calib-tokens 19000 --threads 1
+set -- "$@" --calib-tokens $tokens
 killed 1 "$@"
 killed 4 "$@" --resume
 killed 9 "$@" --resume
 killed 18 "$@" --resume
-try 4 "begun with another source or other settings" "$@" --resume --calib-tokens 18000
+killed 28 "$@" --resume # what is left is the head
+try 4 "begun with another source or other settings" "$@" --resume --calib-tokens 1800
 try 4 "begun with another source or other settings" "$@" --resume --calib-ctx 90
 if grep -q avx2 /proc/cpuinfo && [ "${DQ_CPU:-}" != scalar ]; then
     was=${DQ_CPU:-}
@@ -189,7 +249,13 @@ f="loud model/model.safetensors"
 head=$(od -An -t u8 -N 8 "$f")
 at=$(grep -a -o '"model.layers.1.input_layernorm.weight": *{[^}]*' "$f" | sed 's/.*"data_offsets": *\[\([0-9]*\).*/\1/')
 printf '\177\177' | dd of="$f" bs=1 seek=$((head + 8 + at)) conv=notrunc 2>/dev/null
-try 3 "model.layers.1.self_attn.q_proj.weight: inputs are not finite on the calibration text" \
-    quantize "loud model" -o loud.h5 --method gptq --calib text.txt --calib-tokens 500
-rm -rf "loud model" loud.h5*
+# Going on would end there again: nothing is left. Where the model before rounding runs too, it says whose numbers they are.
+for how in "gptq.in the model as rounded so far" "align.with or without rounding"; do
+    try 3 "model.layers.1.self_attn.q_proj.weight: its input at position [0-9]* of sequence 0 .* is not finite,* ${how#*.}" \
+        quantize "loud model" -o loud.h5 --method "${how%%.*}" --calib text.txt --calib-tokens 500
+    grep -q "dq eval MODEL --text FILE says whether" "$top/err" || complain "calibrate: no remedy: $(cat "$top/err")"
+    ! grep -q "is kept" "$top/err" || complain "calibrate: cannot go on, but says so: $(cat "$top/err")"
+    absent loud.h5 loud.h5.partial loud.h5.journal
+done
+rm -rf "loud model" "own head"
 try 2 "input and output are the same file" quantize "plain model" -o text.txt --method gptq --calib text.txt
