@@ -52,23 +52,14 @@ dq_status dq_calib_run_check(dq_calib_run *c, const dq_quantize_settings *set, d
 
 /* What a planned recipe says about its text: the part that it was measured with, so that the codes are those of the plan.
  * Options go before it. */
-static dq_status read_plan(dq_calibrate_settings *s, const json_t *plan, dq_err *err)
+static void take_plan(dq_calibrate_settings *s, const json_t *plan)
 {
-    const json_t *calib = json_object_get(plan, "calib");
-    const int64_t none = 0;
-    int64_t tokens, ctx;
-    if (!calib) return DQ_OK;
-    DQ_TRY(dq_json_text(&s->sha256, calib, "sha256", NULL, err));
-    DQ_TRY(dq_json_int(&tokens, calib, "tokens", 1, INT64_MAX, &none, err));
-    DQ_TRY(dq_json_int(&ctx, calib, "ctx", 2, INT32_MAX, &none, err));
+    const json_t *calib = json_object_get(plan, "calib"); /* as it was checked with the recipe */
+    if (!calib) return;
+    s->sha256 = json_string_value(json_object_get(calib, "sha256"));
     s->part = dq_calib_text_part(json_object_get(calib, "quarters"));
-    if (s->part == 0)
-        return dq_fail(err, DQ_DAMAGED,
-                       "key \"quarters\" has an unknown value (expected a list of "
-                       "numbers from 0 to 3)");
-    if (!s->tokens) s->tokens = tokens;
-    if (!s->ctx) s->ctx = ctx;
-    return DQ_OK;
+    if (!s->tokens) dq_json_whole(&s->tokens, json_object_get(calib, "tokens"));
+    if (!s->ctx) dq_json_whole(&s->ctx, json_object_get(calib, "ctx"));
 }
 
 dq_status dq_calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, const char *out,
@@ -83,7 +74,7 @@ dq_status dq_calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, const c
                                .ctx = c->ctx,
                                .backend = c->backend,
                                .out = out};
-    if (read_plan(&s, set->plan, err) != DQ_OK) return dq_in(err, "plan of the recipe: calib: ");
+    take_plan(&s, set->plan);
     DQ_TRY(dq_calibrate_new(&c->calibrate, &s, err));
     set->method = dq_calibrate_method(c->calibrate);
     return DQ_OK;

@@ -170,6 +170,18 @@ static dq_status wrong_type(const char *key, const char *want, const json_t *v, 
     return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected %s, found %s", key, want, type_name(v));
 }
 
+dq_status dq_json_wrong(const char *key, const char *expected, const json_t *found, dq_err *err)
+{
+    const bool shown = json_is_string(found) || json_is_number(found) || json_is_boolean(found);
+    char *text = shown ? json_dumps(found, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
+    dq_fail(err, DQ_DAMAGED, "key \"%s\": expected %s, found %.80s", key, expected,
+            text    ? text
+            : found ? type_name(found)
+                    : "nothing");
+    free(text);
+    return err->code;
+}
+
 dq_status dq_json_int(int64_t *out, const json_t *object, const char *key, int64_t min, int64_t max,
                       const int64_t *fallback, dq_err *err)
 {

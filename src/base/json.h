@@ -30,6 +30,9 @@ dq_status dq_json_bool(bool *out, const json_t *object, const char *key, const b
 dq_status dq_json_text(const char **out, const json_t *object, const char *key,
                        const char *const *fallback, dq_err *err);
 
+/* DQ_DAMAGED: the key, what was expected, and what is there instead (a scalar's text, else its type). */
+dq_status dq_json_wrong(const char *key, const char *expected, const json_t *found, dq_err *err);
+
 /* From now on every allocation of jansson is watched. Once, before the first value is made. */
 void dq_json_watch(void);
 /* DQ_RESOURCE when one of them has failed: some value since then lacks a member, and no document of

@@ -47,7 +47,8 @@ typedef struct dq_quantize_settings {
     dq_dense_type dense_type;
     /* JSON of schema dq-recipe/1, the caller's; NULL: none. rules: an array of
      * {"match": REGEX or "name": TENSOR, "bits": 2..8 or 16, "group": optional, "scale": optional}; the last
-     * that matches a tensor decides about it, before `skip`. plan and comment are stored and not read here. */
+     * that matches a tensor decides about it, before `skip`. plan and comment are stored; of a plan only the model that it
+     * was made for is read here. */
     const json_t *rules, *plan, *comment;
     dq_logit_spec logit; /* stored for evaluation */
     dq_kv_config kv;     /* stored for evaluation too */
@@ -97,7 +98,8 @@ typedef struct dq_quantize_info {
 typedef struct dq_quantizer dq_quantizer;
 
 /* Opens the model folder and makes the plan; reads no weights. DQ_USAGE for a pattern that matches no
- * tensor, DQ_MISMATCH for a model that is a container already and for widths that a tied head cannot have. */
+ * tensor, DQ_MISMATCH for a model that is a container already, for widths that a tied head cannot have, and for the plan of
+ * another model. */
 dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quantize_settings *s,
                            dq_err *err);
 void dq_quantize_close(dq_quantizer *q); /* NULL allowed */

@@ -347,6 +347,18 @@ dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err)
     return DQ_OK;
 }
 
+/* Widths that were measured on one model say nothing of another. */
+static dq_status check_planned(const dq_quantizer *q, dq_err *err)
+{
+    const char *planned = json_string_value(json_object_get(q->set.plan, "model_fingerprint"));
+    if (!planned || strcmp(planned, q->model->fingerprint) == 0) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s: is not the model that the recipe was planned for (its fingerprint is "
+                   "%.12s..., expected %.12s...). Plan for this model, or take \"plan\" out of the "
+                   "recipe to use the rest as plain settings.",
+                   q->dir, q->model->fingerprint, planned);
+}
+
 static dq_status begin_method(dq_quantizer *q, dq_err *err)
 {
     const dq_quantize_method *m = q->set.method;
@@ -376,6 +388,7 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
                        "%s: the weights are quantized already (%s). Use the original checkpoint: a "
                        "second rounding would add to the first.",
                        model, q->model->prequant->about);
+    DQ_TRY(check_planned(q, err));
     DQ_TRY(dq_checkpoint_open(&q->checkpoint, model, err));
     if (dq_kv_config_spec(&spec, &q->set.kv, DQ_NUM_F32, q->model->map.head_dim, err) != DQ_OK)
         return dq_in(err, "%s: ", model);

@@ -16,11 +16,6 @@ const char *const dq_dense_type_name[DQ_DENSE_TYPES] = {"keep", "bf16", "f16"};
 
 /* ---- Values ---- */
 
-static dq_status unknown(const char *key, const char *expected, dq_err *err)
-{
-    return dq_fail(err, DQ_DAMAGED, "key \"%s\" has an unknown value (expected %s)", key, expected);
-}
-
 /* NULL: no string, or one with a NUL. */
 static const char *text_of(const json_t *v)
 {
@@ -28,9 +23,11 @@ static const char *text_of(const json_t *v)
     return text && strlen(text) == json_string_length(v) ? text : NULL;
 }
 
-dq_status dq_quantize_recipe_bits(int *out, int64_t bits, const char *key, dq_err *err)
+dq_status dq_quantize_recipe_bits(int *out, const json_t *v, const char *key, dq_err *err)
 {
-    if (bits < 2 || (bits > 8 && bits != 16)) return unknown(key, "2 to 8, or 16", err);
+    int64_t bits;
+    if (!dq_json_whole(&bits, v) || bits < 2 || (bits > 8 && bits != 16))
+        return dq_json_wrong(key, "2 to 8, or 16", v, err);
     *out = (int)bits;
     return DQ_OK;
 }
@@ -56,7 +53,7 @@ dq_status dq_quantize_recipe_group(int64_t *out, const json_t *group, dq_err *er
     const char *text = text_of(group);
     if (text ? dq_quantize_group_parse(out, text) : dq_json_whole(out, group) && *out > 0)
         return DQ_OK;
-    return unknown("group", "a number of columns, \"row\" or \"tensor\"", err);
+    return dq_json_wrong("group", "a number of columns, \"row\" or \"tensor\"", group, err);
 }
 
 dq_status dq_quantize_recipe_mode(int *out, const json_t *mode, dq_err *err)
@@ -66,7 +63,7 @@ dq_status dq_quantize_recipe_mode(int *out, const json_t *mode, dq_err *err)
         *out = i;
         if (strcmp(text, dq_quant_modes[i].name) == 0) return DQ_OK;
     }
-    return unknown("scale", "the name of a mode of scales", err);
+    return dq_json_wrong("scale", "the name of a mode of scales", mode, err);
 }
 
 dq_status dq_quantize_recipe_keys(const json_t *object, const char *const *keys, dq_err *err)
@@ -78,6 +75,8 @@ dq_status dq_quantize_recipe_keys(const json_t *object, const char *const *keys,
         int i = 0;
         while (keys[i] && strcmp(keys[i], key) != 0) i++;
         if (!keys[i]) return dq_fail(err, DQ_DAMAGED, "unknown key \"%s\"", key);
+        if (json_is_null(v) && strcmp(key, "skip") != 0 && strcmp(key, "comment") != 0)
+            return dq_json_wrong(key, "a value, or no such key", v, err);
     }
     return DQ_OK;
 }
@@ -95,23 +94,17 @@ static json_t *group_json(int64_t group)
 
 static dq_status read_bits(dq_quantize_settings *s, const json_t *v, dq_err *err)
 {
-    int64_t bits = 0;
-    dq_json_whole(&bits, v);
-    return dq_quantize_recipe_bits(&s->bits, bits, "bits", err);
+    return dq_quantize_recipe_bits(&s->bits, v, "bits", err);
 }
 
 static dq_status read_embed_bits(dq_quantize_settings *s, const json_t *v, dq_err *err)
 {
-    int64_t bits = 0;
-    dq_json_whole(&bits, v);
-    return dq_quantize_recipe_bits(&s->embed_bits, bits, "embed_bits", err);
+    return dq_quantize_recipe_bits(&s->embed_bits, v, "embed_bits", err);
 }
 
 static dq_status read_head_bits(dq_quantize_settings *s, const json_t *v, dq_err *err)
 {
-    int64_t bits = 0;
-    dq_json_whole(&bits, v);
-    return dq_quantize_recipe_bits(&s->head_bits, bits, "head_bits", err);
+    return dq_quantize_recipe_bits(&s->head_bits, v, "head_bits", err);
 }
 
 static dq_status read_group(dq_quantize_settings *s, const json_t *v, dq_err *err)
@@ -131,7 +124,7 @@ static dq_status read_scale_dtype(dq_quantize_settings *s, const json_t *v, dq_e
 {
     const char *text = text_of(v);
     if (!text || (strcmp(text, "f16") != 0 && strcmp(text, "f32") != 0))
-        return unknown("scale_dtype", "\"f16\" or \"f32\"", err);
+        return dq_json_wrong("scale_dtype", "\"f16\" or \"f32\"", v, err);
     s->scale_dtype = strcmp(text, "f16") == 0 ? DQ_F16 : DQ_F32;
     return DQ_OK;
 }
@@ -139,7 +132,7 @@ static dq_status read_scale_dtype(dq_quantize_settings *s, const json_t *v, dq_e
 static dq_status read_skip(dq_quantize_settings *s, const json_t *v, dq_err *err)
 {
     s->skip = text_of(v);
-    return s->skip ? DQ_OK : unknown("skip", "a regular expression", err);
+    return s->skip ? DQ_OK : dq_json_wrong("skip", "a regular expression", v, err);
 }
 
 static dq_status read_dense_type(dq_quantize_settings *s, const json_t *v, dq_err *err)
@@ -149,7 +142,7 @@ static dq_status read_dense_type(dq_quantize_settings *s, const json_t *v, dq_er
         s->dense_type = (dq_dense_type)i;
         if (strcmp(text, dq_dense_type_name[i]) == 0) return DQ_OK;
     }
-    return unknown("dense_type", "\"keep\", \"bf16\" or \"f16\"", err);
+    return dq_json_wrong("dense_type", "\"keep\", \"bf16\" or \"f16\"", v, err);
 }
 
 static dq_status read_rules(dq_quantize_settings *s, const json_t *v, dq_err *err)
@@ -158,10 +151,57 @@ static dq_status read_rules(dq_quantize_settings *s, const json_t *v, dq_err *er
     return dq_quantize_rules_check(v, err);
 }
 
+static dq_status check_hash(const json_t *o, const char *key, dq_err *err)
+{
+    const json_t *v = json_object_get(o, key);
+    const char *text = text_of(v);
+    if (!v || (text && strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64)) return DQ_OK;
+    return dq_json_wrong(key, "a SHA-256, 64 hex digits", v, err);
+}
+
+/* What there is of a key has to be a whole number. */
+static dq_status check_whole(const json_t *o, const char *key, int64_t min, int64_t max,
+                             dq_err *err)
+{
+    int64_t n;
+    const json_t *v = json_object_get(o, key);
+    if (!v || (dq_json_whole(&n, v) && n >= min && n <= max)) return DQ_OK;
+    return dq_json_wrong(key, min == 1 ? "a whole number from 1 up" : "a whole number from 2 up", v,
+                         err);
+}
+
+/* The text of a plan: which part of which file, as sequences of how many ids. */
+static dq_status check_text(const json_t *calib, dq_err *err)
+{
+    enum { LAST_QUARTER = 3 };
+    const json_t *quarters = json_object_get(calib, "quarters");
+    bool good = json_array_size(quarters) > 0;
+    for (size_t i = 0; i < json_array_size(quarters); i++) {
+        int64_t q;
+        good =
+            good && dq_json_whole(&q, json_array_get(quarters, i)) && q >= 0 && q <= LAST_QUARTER;
+    }
+    if (!good) return dq_json_wrong("quarters", "a list of numbers from 0 to 3", quarters, err);
+    if (!json_object_get(calib, "sha256"))
+        return dq_json_wrong("sha256", "a SHA-256, 64 hex digits", NULL, err);
+    DQ_TRY(check_hash(calib, "sha256", err));
+    DQ_TRY(check_whole(calib, "tokens", 1, INT64_MAX, err));
+    return check_whole(calib, "ctx", 2, INT32_MAX, err);
+}
+
 static dq_status read_plan(dq_quantize_settings *s, const json_t *v, dq_err *err)
 {
+    const json_t *calib = json_object_get(v, "calib");
     s->plan = v;
-    return json_is_object(v) ? DQ_OK : unknown("plan", "an object", err);
+    if (!json_is_object(v)) return dq_json_wrong("plan", "an object", v, err);
+    if (check_hash(v, "weights_sha256", err) != DQ_OK ||
+        check_hash(v, "model_fingerprint", err) != DQ_OK)
+        return dq_in(err, "\"plan\": ");
+    if (calib && !json_is_object(calib))
+        dq_json_wrong("calib", "an object", calib, err);
+    else if (calib && check_text(calib, err) != DQ_OK)
+        dq_in(err, "\"calib\": ");
+    return err->code == DQ_OK ? DQ_OK : dq_in(err, "\"plan\": ");
 }
 
 static dq_status read_comment(dq_quantize_settings *s, const json_t *v, dq_err *err)
@@ -177,13 +217,13 @@ static dq_status read_method(dq_quantize_settings *s, const json_t *v, dq_err *e
     for (int i = 0; s->method_name && dq_quantize_methods[i]; i++) {
         if (strcmp(dq_quantize_methods[i], s->method_name) == 0) return DQ_OK;
     }
-    return unknown("method", "the name of a calibrated method", err);
+    return dq_json_wrong("method", "the name of a calibrated method", v, err);
 }
 
 static dq_status read_calib(dq_quantize_settings *s, const json_t *v, dq_err *err)
 {
     s->calib = v;
-    return json_is_object(v) ? DQ_OK : unknown("calib", "an object", err);
+    return json_is_object(v) ? DQ_OK : dq_json_wrong("calib", "an object", v, err);
 }
 
 static const struct {

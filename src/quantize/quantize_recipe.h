@@ -11,7 +11,7 @@ dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_
 
 /* Values, DQ_DAMAGED with the key. Bits are 2..8 or 16; a group is a number of columns from 1 up, as number or text,
  * "row" or "tensor". */
-dq_status dq_quantize_recipe_bits(int *out, int64_t bits, const char *key, dq_err *err);
+dq_status dq_quantize_recipe_bits(int *out, const json_t *v, const char *key, dq_err *err);
 dq_status dq_quantize_recipe_group(int64_t *out, const json_t *group, dq_err *err);
 dq_status dq_quantize_recipe_mode(int *out, const json_t *mode, dq_err *err);
 /* DQ_DAMAGED for a key of the object that is not in the list, which ends with NULL. */

@@ -133,12 +133,11 @@ static dq_status read_place(rule *r, const json_t *o, dq_err *err)
 
 static dq_status read_rule(rule *r, const json_t *o, dq_err *err)
 {
-    int64_t bits;
     if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "not an object");
     DQ_TRY(dq_quantize_recipe_keys(o, keys, err));
     DQ_TRY(read_place(r, o, err));
-    DQ_TRY(dq_json_int(&bits, o, "bits", 2, 16, NULL, err));
-    DQ_TRY(dq_quantize_recipe_bits(&r->bits, bits, "bits", err));
+    if (!json_object_get(o, "bits")) return dq_fail(err, DQ_DAMAGED, "key \"bits\" is missing");
+    DQ_TRY(dq_quantize_recipe_bits(&r->bits, json_object_get(o, "bits"), "bits", err));
     r->group = 0;
     r->mode = -1;
     if (json_object_get(o, "group"))

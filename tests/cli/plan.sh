@@ -51,7 +51,8 @@ grep -q "warning: planned.h5: other weights than those that the recipe's plan me
 head -c 60000 text.txt >other.txt
 try 4 "is not the text that the recipe was planned with" quantize "diff model" -o p.h5 --recipe r.json --calib other.txt
 sed 's/"quarters": \[/"quarters": [9,/' r.json >wrong.json
-try 3 "plan of the recipe: calib: key \"quarters\"" quantize "diff model" -o p.h5 --recipe wrong.json --calib text.txt
+try 3 "wrong.json: \"plan\": \"calib\": key \"quarters\"" quantize "diff model" -o p.h5 --recipe wrong.json --calib text.txt
+try 4 "plain model: is not the model that the recipe was planned for" quantize "plain model" -o p.h5 --recipe r.json --calib text.txt
 absent p.h5
 try 0 '"uniform_was_better": false' "$@" --budget bpw=3 -o r2.json --threads 3 --json
 json dq-plan/1

@@ -50,6 +50,39 @@ echo '{"schema": "dq-recipe/1", "bitz": 4}' >wrong.json
 try 3 'wrong.json: unknown key "bitz"' quantize "plain model" --recipe wrong.json -o gone.h5
 echo '{"schema": "dq-recipe/1", "rules": [{"match": "down", "bits": 4, "size": 64}]}' >wrong.json
 try 3 'wrong.json: "rules", rule 1: unknown key "size"' quantize "plain model" --recipe wrong.json -o gone.h5
+# values of another type, and null where a value is meant, name key, expectation and what is there
+wrong_value() { # wrong_value PATTERN MEMBER
+    printf '{"schema": "dq-recipe/1", %s}\n' "$2" >wrong.json
+    try 3 "wrong.json: $1" quantize "plain model" --recipe wrong.json --dry-run
+}
+hash=$(printf '%064d' 0)
+wrong_value 'key "bits": expected a value, or no such key, found null' '"bits": null'
+wrong_value 'key "bits": expected 2 to 8, or 16, found "4"' '"bits": "4"'
+wrong_value 'key "embed_bits": expected 2 to 8, or 16, found 9' '"embed_bits": 9'
+wrong_value 'key "head_bits": expected 2 to 8, or 16, found 4.5' '"head_bits": 4.5'
+wrong_value 'key "group": expected a number of columns, "row" or "tensor", found an array' '"group": [1]'
+wrong_value 'key "scale": expected the name of a mode of scales, found 3' '"scale": 3'
+wrong_value 'key "scale_dtype": expected "f16" or "f32", found "f64"' '"scale_dtype": "f64"'
+wrong_value 'key "dense_type": expected "keep", "bf16" or "f16", found true' '"dense_type": true'
+wrong_value 'key "skip": expected a regular expression, found 5' '"skip": 5'
+wrong_value 'key "method": expected a value, or no such key, found null' '"method": null'
+wrong_value '"rules": not an array' '"rules": {}'
+wrong_value '"rules", rule 1: key "bits": expected a value, or no such key, found null' '"rules": [{"match": "q", "bits": null}]'
+wrong_value '"rules", rule 1: key "bits": expected 2 to 8, or 16, found 9' '"rules": [{"match": "q", "bits": 9}]'
+wrong_value '"rules", rule 1: key "bits" is missing' '"rules": [{"match": "q"}]'
+wrong_value '"rules", rule 1: key "match": expected a string, found an integer' '"rules": [{"match": 1, "bits": 4}]'
+wrong_value 'key "plan": expected an object, found an array' '"plan": []'
+wrong_value '"plan": key "weights_sha256": expected a SHA-256, 64 hex digits, found 5' '"plan": {"weights_sha256": 5}'
+wrong_value '"plan": key "model_fingerprint": expected a SHA-256, 64 hex digits, found null' '"plan": {"model_fingerprint": null}'
+wrong_value '"plan": key "calib": expected an object, found null' '"plan": {"calib": null}'
+wrong_value '"plan": "calib": key "quarters": expected a list of numbers from 0 to 3' '"plan": {"calib": {"quarters": [0, 9]}}'
+wrong_value '"plan": "calib": key "sha256": expected a SHA-256, 64 hex digits, found nothing' '"plan": {"calib": {"quarters": [0]}}'
+wrong_value '"plan": "calib": key "ctx": expected a whole number from 2 up, found "9"' \
+    "\"plan\": {\"calib\": {\"quarters\": [0], \"sha256\": \"$hash\", \"ctx\": \"9\"}}"
+# widths of another model are refused, without their plan they are settings as any
+echo "{\"schema\": \"dq-recipe/1\", \"plan\": {\"model_fingerprint\": \"$hash\"}}" >other.json
+try 4 "plain model: is not the model that the recipe was planned for (its fingerprint is [0-9a-f]*..., expected 000000000000...). Plan for this model, or take \"plan\" out" \
+    quantize "plain model" --recipe other.json -o gone.h5
 echo '{"schema": "dq-recipe/1", "rules": [' >wrong.json
 try 3 'wrong.json' quantize "plain model" --recipe wrong.json -o gone.h5
 try 6 "nowhere.json" quantize "plain model" --recipe nowhere.json -o gone.h5
