@@ -4,6 +4,7 @@
 #define DQ_CALIBRATE_JOB_H
 
 #include "calibrate/activations.h"
+#include "calibrate/calib_pass.h"
 #include "calibrate/calibrate.h"
 #include "calibrate/cholesky.h"
 #include "calibrate/reference.h"
@@ -23,13 +24,6 @@ struct dq_calibrate {
  * whole. */
 enum { DQ_CALIBRATE_BAND_ROWS = 4096 };
 
-/* Whole sequences that a pass takes at once: as many as have no more rows than this, at least one. */
-enum { DQ_CALIBRATE_CHUNK_ROWS = 2048 };
-typedef struct dq_calibrate_chunk {
-    dq_batch batch;
-    int64_t first; /* row in the text */
-} dq_calibrate_chunk;
-
 /* One run. */
 typedef struct dq_calibrate_job {
     dq_calibrate *c;
@@ -39,9 +33,7 @@ typedef struct dq_calibrate_job {
     dq_activations act;
     dq_hessian *h;
     dq_reference ref; /* of a rule that aligns */
-    dq_calibrate_chunk *chunk;
-    int64_t n_chunks, max_rows, y_cols;
-    dq_mat x, hidden, q, k, v, y, angles, lambda, gate, up; /* of max_rows rows */
+    dq_calib_pass pass;
     dq_layer layer; /* the current one, with rounded weights */
     dq_coded coded[7];
     float *dense[8]; /* values of the layer's matrices that are stored in another type */
@@ -50,20 +42,11 @@ typedef struct dq_calibrate_job {
     bool head;                    /* a head of its own is left to round */
 } dq_calibrate_job;
 
-/* The first rows of a buffer. */
-static inline dq_mat dq_calibrate_job_rows(dq_mat m, int64_t rows)
-{
-    m.rows = rows;
-    return m;
-}
-
-int64_t dq_calibrate_job_widest(const dq_model *m); /* inputs of a product */
 /* The clock of the parts: what runs from here, and that it ended, with the arithmetic that it did. */
 void dq_calibrate_job_begin_part(dq_calibrate *c);
 void dq_calibrate_job_end_part(dq_calibrate *c, dq_calibrate_part part, double flop);
-/* j->x of a chunk to the scratch file. */
-dq_status dq_calibrate_job_put_stream(dq_calibrate_job *j, const dq_calibrate_chunk *k,
-                                      dq_err *err);
+/* j->pass.x of a chunk to the scratch file. */
+dq_status dq_calibrate_job_put_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err);
 
 /* What is left to round: n_layers, head. */
 void dq_calibrate_job_find_left(dq_calibrate_job *j);

@@ -26,39 +26,25 @@ static void advance(dq_calibrate_job *j, dq_calibrate_part part, double flop, co
 typedef void norm_step(const dq_layer_steps *s);
 
 /* The steps of the current layer on a chunk; the cache is the caller's. */
-static dq_layer_steps steps_of(const dq_calibrate_job *j, const dq_calibrate_chunk *k)
+static dq_layer_steps steps_of(const dq_calibrate_job *j, const dq_calib_chunk *k)
 {
-    const int64_t n = k->batch.n_rows;
-    return (dq_layer_steps){.b = j->b,
-                            .m = j->m,
-                            .layer = &j->layer,
-                            .batch = &k->batch,
-                            .kv_spec = &dq_kv_plain,
-                            .math = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32},
-                            .x = dq_calibrate_job_rows(j->x, n),
-                            .h = dq_calibrate_job_rows(j->hidden, n),
-                            .q = dq_calibrate_job_rows(j->q, n),
-                            .k = dq_calibrate_job_rows(j->k, n),
-                            .v = dq_calibrate_job_rows(j->v, n),
-                            .y = dq_calibrate_job_rows(j->y, n),
-                            .angles = dq_calibrate_job_rows(j->angles, n),
-                            .lambda = dq_calibrate_job_rows(j->lambda, n)};
+    return dq_calib_pass_steps(&j->pass, j->m, &j->layer, k);
 }
 
-static dq_status get_stream(dq_calibrate_job *j, const dq_calibrate_chunk *k, dq_err *err)
+static dq_status get_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
     DQ_TRY(dq_os_check_stop(err));
     dq_calibrate_job_begin_part(j->c);
     DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first,
-                              dq_calibrate_job_rows(j->x, k->batch.n_rows), err));
+                              dq_calib_pass_first(j->pass.x, k->batch.n_rows), err));
     dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
     return DQ_OK;
 }
 
-dq_status dq_calibrate_job_put_stream(dq_calibrate_job *j, const dq_calibrate_chunk *k, dq_err *err)
+dq_status dq_calibrate_job_put_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
     DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first,
-                              dq_calibrate_job_rows(j->x, k->batch.n_rows), err));
+                              dq_calib_pass_first(j->pass.x, k->batch.n_rows), err));
     dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
     return DQ_OK;
 }
@@ -105,12 +91,12 @@ static bool begin_sums(dq_calibrate_job *j, const dq_weight *const *w, int n)
 
 /* Whether the model before rounding, where it runs beside, is finite on a chunk: its stream, and the norm of that, if one is
  * read; what o and down read is part of its stream by then. */
-static dq_status look_before(dq_calibrate_job *j, const dq_calibrate_chunk *k, norm_step *norm,
+static dq_status look_before(dq_calibrate_job *j, const dq_calib_chunk *k, norm_step *norm,
                              bool *finite, dq_err *err)
 {
     dq_layer_steps s = steps_of(j, k);
     int64_t bad = -1, bad_norm = -1;
-    s.x = dq_calibrate_job_rows(j->ref.x, k->batch.n_rows);
+    s.x = dq_calib_pass_first(j->ref.x, k->batch.n_rows);
     DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
     j->b->ops->first_bad_row(j->b, &bad, s.x);
     if (norm) norm(&s);
@@ -120,7 +106,7 @@ static dq_status look_before(dq_calibrate_job *j, const dq_calibrate_chunk *k, n
 }
 
 /* An input of w that is not finite, in row `at` of a chunk. */
-static dq_status refuse_input(dq_calibrate_job *j, const dq_calibrate_chunk *k, int64_t at,
+static dq_status refuse_input(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at,
                               const dq_weight *w, norm_step *norm, dq_err *err)
 {
     const dq_calib_text *t = &j->c->text;
@@ -138,7 +124,7 @@ static dq_status refuse_input(dq_calibrate_job *j, const dq_calibrate_chunk *k, 
 }
 
 /* Rows from `at` of a chunk, which w reads; norm: x is that of the stream. */
-static dq_status add_inputs(dq_calibrate_job *j, const dq_calibrate_chunk *k, int64_t at, dq_mat x,
+static dq_status add_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at, dq_mat x,
                             const dq_weight *w, norm_step *norm, dq_err *err)
 {
     int64_t bad = -1;
@@ -304,7 +290,7 @@ static dq_status round_weights(dq_calibrate_job *j, dq_weight *const *w, int n, 
 /* ---- Passes of a layer ---- */
 
 /* Behind add_inputs of s->h, where there is a reference. */
-static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calibrate_chunk *k,
+static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calib_chunk *k,
                                     const dq_layer_steps *s, norm_step *norm, dq_err *err)
 {
     if (!j->ref.act) return DQ_OK;
@@ -321,12 +307,12 @@ static dq_status pass_norm(dq_calibrate_job *j, dq_weight *const *w, int n, norm
 {
     const bool sums = begin_sums(j, (const dq_weight *const *)w, n);
     if (j->ref.act) dq_reference_begin_inputs(&j->ref, w[0]->cols);
-    for (int64_t i = 0; sums && i < j->n_chunks; i++) {
-        const dq_layer_steps s = steps_of(j, &j->chunk[i]);
-        DQ_TRY(get_stream(j, &j->chunk[i], err));
+    for (int64_t i = 0; sums && i < j->pass.n_chunks; i++) {
+        const dq_layer_steps s = steps_of(j, &j->pass.chunk[i]);
+        DQ_TRY(get_stream(j, &j->pass.chunk[i], err));
         norm(&s);
-        DQ_TRY(add_inputs(j, &j->chunk[i], 0, s.h, w[0], norm, err));
-        DQ_TRY(add_lacking_inputs(j, &j->chunk[i], &s, norm, err));
+        DQ_TRY(add_inputs(j, &j->pass.chunk[i], 0, s.h, w[0], norm, err));
+        DQ_TRY(add_lacking_inputs(j, &j->pass.chunk[i], &s, norm, err));
     }
     return round_weights(j, w, n, sums, err);
 }
@@ -339,27 +325,15 @@ static dq_status pass_qkv(dq_calibrate_job *j, dq_err *err)
 }
 
 /* y of one chunk and the stream in s, in a cache that lives as long. */
-static dq_status attend(dq_calibrate_job *j, const dq_calibrate_chunk *k, dq_layer_steps s,
-                        dq_err *err)
+static dq_status attend(dq_calibrate_job *j, const dq_calib_chunk *k, dq_layer_steps s, dq_err *err)
 {
-    const dq_ops *op = j->b->ops;
     const dq_attend_args plain = {.logit = dq_logit_plain};
-    union { /* handles of this chunk; the batch is read-only for everybody else */
-        const int32_t *in;
-        int32_t *out;
-    } seq = {k->batch.seq};
-    s.kv = op->kv_new(j->b, &j->m->map, 1, s.kv_spec);
-    if (!s.kv) {
-        dq_backend_sync(j->b, err);
-        return dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache of calibration");
-    }
-    for (int i = 0; i < k->batch.n_seq; i++) seq.out[i] = op->kv_seq_new(j->b, s.kv);
+    DQ_TRY(dq_calib_pass_cache(&j->pass, &s, err));
     dq_layer_steps_norm_attn(&s);
-    op->rope_table(j->b, s.angles, k->batch.pos, &j->m->rope);
     dq_layer_steps_qkv(&s);
     dq_layer_steps_attend(&s, &plain);
     dq_backend_sync(j->b, err);
-    op->kv_free(j->b, s.kv);
+    j->b->ops->kv_free(j->b, s.kv);
     const int64_t n = k->batch.n_rows;
     advance(j, DQ_CALIBRATE_FORWARD,
             dq_calibrate_work_rows(&s.layer->q, n) + dq_calibrate_work_rows(&s.layer->k, n) +
@@ -369,7 +343,7 @@ static dq_status attend(dq_calibrate_job *j, const dq_calibrate_chunk *k, dq_lay
 }
 
 /* Takes the reference through attention, o included. */
-static dq_status reference_attend(dq_calibrate_job *j, const dq_calibrate_chunk *k, dq_err *err)
+static dq_status reference_attend(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
     const dq_layer_steps rounded = steps_of(j, k);
     const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
@@ -389,8 +363,8 @@ static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
     const dq_weight *const in[] = {&j->layer.o};
     const bool sums = begin_sums(j, in, 1);
     if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.o.cols);
-    for (int64_t i = 0; i < j->n_chunks; i++) {
-        const dq_calibrate_chunk *k = &j->chunk[i];
+    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &j->pass.chunk[i];
         const dq_layer_steps s = steps_of(j, k);
         if (j->ref.act) DQ_TRY(reference_attend(j, k, err));
         DQ_TRY(get_stream(j, k, err));
@@ -412,8 +386,8 @@ static dq_status pass_out(dq_calibrate_job *j, dq_err *err)
     const dq_weight *const in[] = {&l->gate, &l->up};
     const bool sums = begin_sums(j, in, 2);
     if (j->ref.act) dq_reference_begin_inputs(&j->ref, l->gate.cols);
-    for (int64_t i = 0; i < j->n_chunks; i++) {
-        const dq_calibrate_chunk *k = &j->chunk[i];
+    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &j->pass.chunk[i];
         const dq_layer_steps s = steps_of(j, k);
         DQ_TRY(get_stream(j, k, err));
         DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
@@ -431,13 +405,14 @@ static dq_status pass_out(dq_calibrate_job *j, dq_err *err)
 }
 
 /* What down reads, in pieces of at most DQ_FFN_ROWS rows. */
-static dq_status gate_up(dq_calibrate_job *j, const dq_calibrate_chunk *k, bool sums, dq_err *err)
+static dq_status gate_up(dq_calibrate_job *j, const dq_calib_chunk *k, bool sums, dq_err *err)
 {
     const dq_layer_steps s = steps_of(j, k);
     dq_layer_steps_norm_ffn(&s);
     for (int64_t at = 0; at < k->batch.n_rows; at += DQ_FFN_ROWS) {
         const int64_t left = k->batch.n_rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS;
-        const dq_mat gate = dq_calibrate_job_rows(j->gate, n), up = dq_calibrate_job_rows(j->up, n);
+        const dq_mat gate = dq_calib_pass_first(j->pass.gate, n),
+                     up = dq_calib_pass_first(j->pass.up, n);
         dq_layer_steps_gate_up(&s, gate, up, dq_layer_steps_rows(s.h, at, at + n));
         DQ_TRY(dq_backend_sync(j->b, err));
         advance(j, DQ_CALIBRATE_FORWARD, 2 * dq_calibrate_work_rows(&j->layer.gate, n),
@@ -454,14 +429,13 @@ static dq_status gate_up(dq_calibrate_job *j, const dq_calibrate_chunk *k, bool 
 }
 
 /* Takes the reference through the rest of the layer. */
-static dq_status reference_feed_forward(dq_calibrate_job *j, const dq_calibrate_chunk *k,
-                                        dq_err *err)
+static dq_status reference_feed_forward(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
     const dq_layer_steps rounded = steps_of(j, k);
     const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
     dq_calibrate_job_begin_part(j->c);
     DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
-    dq_reference_feed_forward(&s, j->gate, j->up);
+    dq_reference_feed_forward(&s, j->pass.gate, j->pass.up);
     DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
     const double flop = 2 * dq_calibrate_work_rows(&s.layer->gate, s.x.rows) +
                         dq_calibrate_work_rows(&s.layer->down, s.x.rows);
@@ -480,23 +454,23 @@ static dq_status pass_gate_up(dq_calibrate_job *j, dq_err *err)
     const dq_weight *const in[] = {&j->layer.down};
     const bool sums = begin_sums(j, in, 1), last = is_last(j);
     if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.down.cols);
-    for (int64_t i = 0; (sums || !last) && i < j->n_chunks; i++) {
-        if (j->ref.act) DQ_TRY(reference_feed_forward(j, &j->chunk[i], err));
-        DQ_TRY(get_stream(j, &j->chunk[i], err));
-        DQ_TRY(gate_up(j, &j->chunk[i], sums, err));
+    for (int64_t i = 0; (sums || !last) && i < j->pass.n_chunks; i++) {
+        if (j->ref.act) DQ_TRY(reference_feed_forward(j, &j->pass.chunk[i], err));
+        DQ_TRY(get_stream(j, &j->pass.chunk[i], err));
+        DQ_TRY(gate_up(j, &j->pass.chunk[i], sums, err));
     }
     return round_weights(j, (dq_weight *const[]){&j->layer.down}, 1, sums, err);
 }
 
 static dq_status pass_down(dq_calibrate_job *j, dq_err *err)
 {
-    for (int64_t i = 0; i < j->n_chunks; i++) {
-        const dq_calibrate_chunk *k = &j->chunk[i];
+    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &j->pass.chunk[i];
         const dq_layer_steps s = steps_of(j, k);
         DQ_TRY(get_stream(j, k, err));
         for (int64_t at = 0; at < k->batch.n_rows; at += DQ_FFN_ROWS) {
             const int64_t left = k->batch.n_rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS;
-            const dq_mat gate = dq_calibrate_job_rows(j->gate, n);
+            const dq_mat gate = dq_calib_pass_first(j->pass.gate, n);
             DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_OTHER, k->first + at, gate, err));
             dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
             dq_layer_steps_down(&s, dq_layer_steps_rows(s.h, at, at + n), gate);

@@ -7,7 +7,6 @@
 #include "calibrate/calibrate_job.h"
 #include "calibrate/f64_tile.h"
 #include "calibrate/scale_refit.h"
-#include "engine/memory_fit.h"
 
 #include <string.h>
 
@@ -27,26 +26,6 @@ static int64_t threads(void)
 #else
     return 1;
 #endif
-}
-
-/* Rows of the longest pass: whole sequences. */
-static int64_t pass_rows(const dq_calib_text *t)
-{
-    int64_t rows = DQ_CALIBRATE_CHUNK_ROWS;
-    for (int64_t s = 0; s < t->n_seq; s++) rows = larger(rows, t->cu[s + 1] - t->cu[s]);
-    return rows < t->n_ids ? rows : t->n_ids;
-}
-
-/* Buffers, the cache of one layer, and what lies between buffers and the scratch file. */
-static int64_t pass_bytes(const dq_model *m, int64_t rows)
-{
-    const dq_headmap *a = &m->map;
-    const int64_t ffn_rows = rows < DQ_FFN_ROWS ? rows : DQ_FFN_ROWS, d = a->head_dim;
-    const int64_t y = (int64_t)a->n_out * a->n_slabs * d, cache = 2 * (int64_t)a->n_kv * d;
-    const int64_t heads = ((int64_t)a->n_q + 2 * (int64_t)a->n_kv + 1) * d + a->n_out;
-    const int64_t moved = larger(rows * larger(m->dim, y), ffn_rows * m->ffn);
-    return (rows * (2 * m->dim + heads + y + cache) + 2 * ffn_rows * m->ffn + moved) *
-           (int64_t)sizeof(float);
 }
 
 /* Correcting a band of rows, rounding it, fitting scales: the one that takes most. */
@@ -109,14 +88,14 @@ static int64_t layer_bytes(const dq_calibrate *c, const dq_quantizer *q, const d
 int64_t dq_calibrate_memory(const dq_calibrate *c, const dq_quantizer *q)
 {
     const dq_model *m = c->m;
-    const int64_t rows = pass_rows(&c->text);
+    const int64_t rows = dq_calib_pass_rows(&c->text);
     int64_t layer = 0;
     for (int i = 0; i < m->n_layers; i++) layer = larger(layer, layer_bytes(c, q, &m->layer[i]));
     if (!m->tied)
         layer = larger(layer, matrices_bytes(c, q, (const dq_weight *const[]){&m->head}, 1));
-    const int64_t sums = dq_hessian_bytes(dq_calibrate_job_widest(m)) +
+    const int64_t sums = dq_hessian_bytes(dq_calib_pass_widest(m)) +
                          (c->set.rule->aligns ? dq_reference_bytes(m, rows) : 0);
-    return (pass_bytes(m, rows) + sums + layer) / 8 * 9;
+    return (dq_calib_pass_bytes(m, rows) + sums + layer) / 8 * 9;
 }
 
 dq_status dq_calibrate_memory_check(const dq_calibrate *c, const dq_quantizer *q, dq_err *err)

@@ -4,9 +4,7 @@
 
 #include "engine/memory_fit.h"
 #include "tensor/codes.h"
-#include "tensor/quant_search.h"
 
-#include <math.h>
 #include <string.h>
 
 int64_t dq_reference_bytes(const dq_model *m, int64_t max_rows)
@@ -139,20 +137,6 @@ dq_status dq_reference_solve(dq_reference *r, const dq_hessian *h, const char *w
     return dq_correction_solve(r->sums, h, err);
 }
 
-/* Whether every group of a row has scales that the spec's type holds. */
-static bool row_fits(const float *w, const dq_code_shape *s, const dq_quant_spec *spec)
-{
-    const dq_weight_format *f = dq_weight_format_of_mode(spec->mode);
-    for (int64_t c = 0; c < s->cols; c += s->group_size) {
-        const int64_t n = s->cols - c < s->group_size ? s->cols - c : s->group_size;
-        dq_weight_range range = {.peak = dq_quant_peak(w + c, n)};
-        dq_weight_range_ends(&range, w + c, n);
-        if (!isfinite(range.peak) || (spec->scale_dtype == DQ_F16 && !f->fits_f16(&range, spec)))
-            return false;
-    }
-    return true;
-}
-
 dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t rows,
                                const dq_quant_spec *spec, int64_t *kept, dq_err *err)
 {
@@ -169,7 +153,7 @@ dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t rows,
         dq_correction_of_outputs(w, r->sums);
 #pragma omp parallel for schedule(static) reduction(+ : n_kept)
     for (int64_t i = 0; i < rows; i++) {
-        if (row_fits(w + i * n, &shape, spec)) continue;
+        if (dq_codes_row_fits(w + i * n, &shape, spec)) continue;
         memcpy(w + i * n, before + i * n, (size_t)n * sizeof *w);
         n_kept++;
     }

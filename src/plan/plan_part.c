@@ -32,7 +32,7 @@ static dq_status count_clusters(dq_plan_part *p, dq_err *err)
 }
 
 /* logp[row] of the ids behind the rows of a chunk; behind the last of a sequence there is none. */
-static dq_status ask(dq_plan_part *p, const dq_plan_chunk *k, dq_mat h, const dq_weight *head,
+static dq_status ask(dq_plan_part *p, const dq_calib_chunk *k, dq_mat h, const dq_weight *head,
                      double *logp, dq_err *err)
 {
     const dq_batch *batch = &k->batch;
@@ -56,7 +56,7 @@ static dq_status run_source(dq_plan_part *p, dq_err *err)
 {
     const dq_model *m = p->source;
     for (int64_t i = 0; i < p->pass.n_chunks; i++) {
-        const dq_plan_chunk *k = &p->pass.chunk[i];
+        const dq_calib_chunk *k = &p->pass.chunk[i];
         const dq_mat x = dq_plan_pass_stream(&p->pass, k);
         p->pass.b->ops->embed(p->pass.b, x, &m->embed, k->batch.ids);
         DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
@@ -78,7 +78,7 @@ dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_
     p->logp = dq_alloc(p->arena, (size_t)text->n_ids, sizeof *p->logp, err);
     if (!p->logp) return err->code;
     DQ_TRY(count_clusters(p, err));
-    DQ_TRY(dq_plan_pass_new(&p->pass, source, b, text, err));
+    DQ_TRY(dq_calib_pass_new(&p->pass, source, b, text, err));
     DQ_TRY(dq_activations_open(&p->act, b, beside, text->n_ids, source->dim, 1, source->dim, err));
     return run_source(p, err);
 }
@@ -86,7 +86,7 @@ dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_
 void dq_plan_part_end(dq_plan_part *p)
 {
     dq_activations_close(&p->act);
-    dq_plan_pass_end(&p->pass);
+    dq_calib_pass_end(&p->pass);
     dq_arena_free(p->arena);
     *p = (dq_plan_part){.act.file.fd = -1};
 }
@@ -94,7 +94,7 @@ void dq_plan_part_end(dq_plan_part *p)
 dq_status dq_plan_part_advance(dq_plan_part *p, int layer, dq_err *err)
 {
     for (int64_t i = 0; i < p->pass.n_chunks; i++) {
-        const dq_plan_chunk *k = &p->pass.chunk[i];
+        const dq_calib_chunk *k = &p->pass.chunk[i];
         const dq_mat x = dq_plan_pass_stream(&p->pass, k);
         DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
         DQ_TRY(dq_plan_pass_layer(&p->pass, p->source, &p->source->layer[layer], k, NULL, err));
@@ -104,7 +104,7 @@ dq_status dq_plan_part_advance(dq_plan_part *p, int layer, dq_err *err)
 }
 
 /* The other model's final states of a chunk. */
-static dq_status run_other(dq_plan_part *p, const dq_plan_chunk *k, const dq_plan_other *o,
+static dq_status run_other(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan_other *o,
                            dq_err *err)
 {
     const dq_mat x = dq_plan_pass_stream(&p->pass, k);
@@ -127,7 +127,7 @@ static dq_status run_other(dq_plan_part *p, const dq_plan_chunk *k, const dq_pla
 }
 
 /* kld[row] and logp[row] of a chunk. The source's states take the buffer of the stream, which has served. */
-static dq_status compare(dq_plan_part *p, const dq_plan_chunk *k, const dq_plan_other *o,
+static dq_status compare(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan_other *o,
                          double *kld, double *logp, dq_err *err)
 {
     dq_backend *b = p->pass.b;
@@ -153,7 +153,7 @@ dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan
     memset(out->kld, 0, (size_t)out->n * sizeof *out->kld);
     memset(out->loss, 0, (size_t)out->n * sizeof *out->loss);
     for (int64_t i = 0; i < p->pass.n_chunks; i++) {
-        const dq_plan_chunk *k = &p->pass.chunk[i];
+        const dq_calib_chunk *k = &p->pass.chunk[i];
         if (compare(p, k, other, kld, logp, err) != DQ_OK) break;
         for (int s = 0; s < k->batch.n_seq; s++, seq++) {
             const int32_t c = p->cluster[seq];

@@ -13,7 +13,7 @@
 typedef struct dq_plan_part {
     const dq_calib_text *text;
     const dq_model *source;
-    dq_plan_pass pass;
+    dq_calib_pass pass;
     dq_activations act; /* STREAM: of the source at some layer; OTHER: its final states */
     double *logp;       /* [n_ids] of the source: ln p of the id behind each row */
     int64_t n_clusters;

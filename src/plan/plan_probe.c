@@ -13,7 +13,7 @@
 /* One run. */
 typedef struct job {
     dq_plan_probe *p;
-    dq_plan_pass pass; /* of the calibration text */
+    dq_calib_pass pass; /* of the calibration text */
     dq_activations act;
     dq_hessian *h[DQ_PLAN_PRODUCTS];
     bool wanted[DQ_PLAN_PRODUCTS], factored[DQ_PLAN_PRODUCTS];
@@ -113,24 +113,13 @@ static void advance(dq_plan_probe *p, double flop, const char *what)
 /* F32 where F16 cannot hold a scale that may come of some group, as a container of it would have. */
 static dq_dtype scale_type(const float *w, const dq_plan_tensor *t, const dq_quant_spec *spec)
 {
-    const dq_weight_format *f = dq_weight_format_of_mode(spec->mode);
     dq_code_shape s = dq_code_shape_of(t->rows, t->cols, spec);
     if (s.grid_rows == 1 && s.groups == 1) /* one scale for all rows, which lie side by side */
         s = (dq_code_shape){.rows = 1, .cols = t->rows * t->cols, .group_size = t->rows * t->cols};
-    if (spec->scale_dtype != DQ_F16) return spec->scale_dtype;
     for (int64_t r = 0; r < s.rows; r++) {
-        for (int64_t at = 0; at < s.cols; at += s.group_size) {
-            dq_weight_range range = {0};
-            const int64_t end = s.cols - at < s.group_size ? s.cols : at + s.group_size;
-            const float *row = w + r * s.cols;
-            for (int64_t i = at; i < end; i++) {
-                if (fabsf(row[i]) > fabsf(range.peak)) range.peak = row[i];
-            }
-            if (f->ends) dq_weight_range_ends(&range, row + at, end - at);
-            if (!f->fits_f16(&range, spec)) return DQ_F32;
-        }
+        if (!dq_codes_row_fits(w + r * s.cols, &s, spec)) return DQ_F32;
     }
-    return DQ_F16;
+    return spec->scale_dtype;
 }
 
 static dq_status values_of(float **out, const dq_weight *w, dq_err *err)
@@ -257,7 +246,7 @@ static dq_status see_layer(job *j, int number, dq_err *err)
         if (j->wanted[i]) dq_hessian_begin(j->h[i], dq_plan_pass_width(m, (dq_plan_product)i));
     }
     for (int64_t i = 0; i < j->pass.n_chunks; i++) {
-        const dq_plan_chunk *k = &j->pass.chunk[i];
+        const dq_calib_chunk *k = &j->pass.chunk[i];
         const dq_mat x = dq_plan_pass_stream(&j->pass, k);
         DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
         DQ_TRY(dq_plan_pass_layer(&j->pass, m, &m->layer[number], k, &inputs, err));
@@ -309,7 +298,7 @@ static dq_status run_layers(job *j, dq_err *err)
 static dq_status embed(job *j, dq_err *err)
 {
     for (int64_t i = 0; i < j->pass.n_chunks; i++) {
-        const dq_plan_chunk *k = &j->pass.chunk[i];
+        const dq_calib_chunk *k = &j->pass.chunk[i];
         const dq_mat x = dq_plan_pass_stream(&j->pass, k);
         j->pass.b->ops->embed(j->pass.b, x, &j->p->m->embed, k->batch.ids);
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
@@ -327,7 +316,7 @@ static dq_status run_job(job *j, dq_err *err)
     for (int64_t i = 0; i < p->n; i++) { /* while the stream is that of layer 0 */
         if (is_end(&p->tensor[i])) DQ_TRY(probe_tensor(j, i, err));
     }
-    DQ_TRY(dq_plan_pass_new(&j->pass, m, p->b, p->calib, err));
+    DQ_TRY(dq_calib_pass_new(&j->pass, m, p->b, p->calib, err));
     DQ_TRY(dq_activations_open(&j->act, p->b, p->beside, p->calib->n_ids, m->dim, 1, 0, err));
     DQ_TRY(embed(j, err));
     for (int i = 0; i < DQ_PLAN_PRODUCTS; i++)
@@ -345,7 +334,7 @@ dq_status dq_plan_probe_run(dq_plan_probe *p, dq_err *err)
     run_job(&j, err);
     for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) dq_hessian_free(j.h[i]);
     dq_activations_close(&j.act);
-    dq_plan_pass_end(&j.pass);
+    dq_calib_pass_end(&j.pass);
     dq_block_free(j.sums.kld);
     dq_block_free(j.sums.loss);
     return err->code;

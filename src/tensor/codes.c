@@ -2,6 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "tensor/codes.h"
 
+#include "tensor/quant_search.h"
+
+#include <math.h>
+
 dq_code_shape dq_code_shape_of(int64_t rows, int64_t cols, const dq_quant_spec *spec)
 {
     const bool whole = spec->group < 0 || spec->group > cols;
@@ -49,4 +53,17 @@ void dq_codes_fit(dq_codes *c, const float *w)
             c->grid[r * s.groups + g] = f->fit(w + r * s.cols + at, n, &c->spec);
         }
     }
+}
+
+bool dq_codes_row_fits(const float *row, const dq_code_shape *s, const dq_quant_spec *spec)
+{
+    const dq_weight_format *f = dq_weight_format_of_mode(spec->mode);
+    for (int64_t c = 0; c < s->cols; c += s->group_size) {
+        const int64_t n = s->cols - c < s->group_size ? s->cols - c : s->group_size;
+        dq_weight_range range = {.peak = dq_quant_peak(row + c, n)};
+        dq_weight_range_ends(&range, row + c, n);
+        if (!isfinite(range.peak) || (spec->scale_dtype == DQ_F16 && !f->fits_f16(&range, spec)))
+            return false;
+    }
+    return true;
 }

@@ -29,6 +29,8 @@ void dq_codes_free(dq_codes *c); /* NULL allowed */
 /* The grids that the spec's mode gives w[rows, cols], all finite, each found from its group alone. The type of scales is
  * taken as it is: whether F16 holds them is the caller's business (fits_f16 of dq_weight_format). */
 void dq_codes_fit(dq_codes *c, const float *w);
+/* Whether the spec's type holds the scale of every group of a row of that shape. */
+bool dq_codes_row_fits(const float *row, const dq_code_shape *s, const dq_quant_spec *spec);
 static inline dq_grid dq_codes_grid(const dq_codes *c, int64_t row, int64_t col)
 {
     const dq_code_shape *s = &c->shape;
