@@ -88,27 +88,32 @@ void dq_calib_run_end(dq_calib_run *c)
     c->backend = NULL;
 }
 
-void dq_calib_run_announce(const dq_calib_run *c, dq_logger *logger)
+void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibrate_rule *rule,
+                       int64_t inputs, dq_logger *logger)
 {
-    if (!c->calibrate) return;
-    const dq_calib_text *t = dq_calibrate_result(c->calibrate)->text;
+    const int64_t enough = DQ_CALIBRATE_ALIGN_IDS * inputs;
     if (t->n_bad)
         dq_logger_warn(logger,
                        "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at "
                        "byte %lld",
-                       c->file, (long long)t->n_bad, (long long)t->first_bad);
+                       file, (long long)t->n_bad, (long long)t->first_bad);
     if (t->n_ids < t->requested)
-        dq_logger_warn(logger, "%s: gives %lld ids in %lld sequences, %lld were asked for", c->file,
+        dq_logger_warn(logger, "%s: gives %lld ids in %lld sequences, %lld were asked for", file,
                        (long long)t->n_ids, (long long)t->n_seq, (long long)t->requested);
-    const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
-    const int64_t enough = DQ_CALIBRATE_ALIGN_IDS * i->inputs;
-    if (rule_named(c->method)->aligns && t->n_ids < enough)
+    if (rule->aligns && t->n_ids < enough)
         dq_logger_warn(logger,
                        "%s: %lld ids are few for --method %s: with fewer than %d for each of the "
                        "%lld inputs of the widest product, %lld, it may do worse than --method "
                        "gptq. Give more text, or use --method gptq",
-                       c->file, (long long)t->n_ids, c->method, DQ_CALIBRATE_ALIGN_IDS,
-                       (long long)i->inputs, (long long)enough);
+                       file, (long long)t->n_ids, rule->name, DQ_CALIBRATE_ALIGN_IDS,
+                       (long long)inputs, (long long)enough);
+}
+
+void dq_calib_run_announce(const dq_calib_run *c, dq_logger *logger)
+{
+    if (!c->calibrate) return;
+    const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
+    dq_calib_run_warn(i->text, c->file, rule_named(c->method), i->inputs, logger);
 }
 
 dq_status dq_calib_run_memory(const dq_calib_run *c, const dq_quantizer *q, dq_err *err)

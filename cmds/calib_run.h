@@ -37,6 +37,9 @@ bool dq_calib_run_wanted(const dq_calib_run *c);
 dq_status dq_calib_run_begin(dq_calib_run *c, dq_quantize_settings *set, const char *out,
                              int64_t threads, dq_err *err);
 void dq_calib_run_end(dq_calib_run *c);
+/* Warns of a text that is not UTF-8, shorter than asked for, or few ids for a rule that fits so many inputs. */
+void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibrate_rule *rule,
+                       int64_t inputs, dq_logger *logger);
 /* Before the run: what the text gives; DQ_RESOURCE where memory does not suffice. q was opened with the method. After it: what
  * was unusual, and with -v where the time went. */
 void dq_calib_run_announce(const dq_calib_run *c, dq_logger *logger);

@@ -1,6 +1,7 @@
 /* cmd_plan: dq plan MODEL --calib FILE --budget B -o RECIPE.json
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "cmds/calib_run.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/version.h"
@@ -20,13 +21,13 @@
 typedef struct request {
     dq_logger logger;
     const char *budget, *widths, *method;
+    dq_list budgets;
     int64_t trials, threads;
     bool dry_run, json;
     dq_recipe_options recipe;
     dq_plan_settings set;
     /* what runs */
     dq_progress bar;
-    bool shown;
 } request;
 
 static const dq_usage usage = {
@@ -83,9 +84,13 @@ static dq_status make_settings(request *r, dq_err *err)
     DQ_TRY(dq_options_ints(s->bits, &s->n_bits, DQ_PLAN_WIDTHS, r->widths, "widths", 2, 8, err));
     qsort(s->bits, (size_t)s->n_bits, sizeof *s->bits, ascending);
     if (!s->calib) return dq_fail(err, DQ_USAGE, "--calib FILE is missing.");
-    if (!r->budget)
+    if (r->budgets.n == 0)
         return dq_fail(err, DQ_USAGE,
                        "--budget is missing: kld=0.01, ppl=1.005, bpw=4.2 or size=1.5GiB.");
+    if (r->budgets.n > 1)
+        return dq_fail(err, DQ_USAGE, "--budget: expected one, found %s and %s.",
+                       r->budgets.item[0], r->budgets.item[1]);
+    r->budget = r->budgets.item[0];
     DQ_TRY(dq_plan_budget_parse(&s->budget, r->budget, err));
     if (s->ends && (r->recipe.embed_bits || r->recipe.head_bits))
         return dq_fail(err, DQ_USAGE,
@@ -107,9 +112,7 @@ static dq_status make_settings(request *r, dq_err *err)
 static void stage(void *arg, const char *name)
 {
     request *r = arg;
-    if (r->shown) dq_progress_end(&r->bar);
-    r->shown = true;
-    dq_progress_begin(&r->bar, &r->logger, name, 1);
+    dq_progress_label(&r->bar, name);
     dq_logger_note(&r->logger, "%s", name);
 }
 
@@ -122,23 +125,25 @@ static void step(void *arg, double done, double total, const char *what)
 
 static void warn_text(request *r, const dq_plan *p)
 {
-    const dq_calib_text *t = &p->text[DQ_PLAN_CALIB];
-    if (t->n_bad)
-        dq_logger_warn(&r->logger,
-                       "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at "
-                       "byte %lld",
-                       r->set.calib, (long long)t->n_bad, (long long)t->first_bad);
-    if (t->n_ids < t->requested)
-        dq_logger_warn(&r->logger, "%s: gives %lld ids to calibrate with, %lld were asked for",
-                       r->set.calib, (long long)t->n_ids, (long long)t->requested);
+    dq_calib_run_warn(&p->text[DQ_PLAN_CALIB], r->set.calib, r->set.rule,
+                      dq_calib_pass_widest(p->model), &r->logger);
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
+        if (p->clusters[i] < DQ_PLAN_FEW_CLUSTERS)
+            dq_logger_warn(&r->logger,
+                           "%s: %lld documents (of a single text, sequences) are few for the %s "
+                           "part: with fewer than %d, intervals hold less than they say. Give more "
+                           "text, or more --search-tokens",
+                           dq_plan_output_file(p, i), (long long)p->clusters[i],
+                           dq_plan_text_name[i], DQ_PLAN_FEW_CLUSTERS);
+    }
 }
 
 static dq_status finish(request *r, dq_plan *p, dq_err *err)
 {
-    DQ_TRY(dq_plan_output_recipe(p, r->budget, err));
+    if (dq_plan_output_recipe(p, r->budget, err) != DQ_OK) return dq_plan_failed(p, err);
     dq_plan_done(p);
     DQ_TRY(r->json ? dq_plan_output_json(p, r->budget, &r->logger, err)
-                   : dq_plan_output_print(p, err));
+                   : dq_plan_output_print(p, r->budget, err));
     return dq_plan_output_verdict(p, r->budget, err);
 }
 
@@ -149,10 +154,12 @@ static dq_status run_plan(request *r, dq_err *err)
     warn_text(r, p);
     if (r->dry_run) {
         dq_plan_output_inputs(p);
-        dq_plan_output_work(p);
+        dq_plan_output_work(p, err);
     } else {
+        dq_progress_begin(&r->bar, &r->logger, "plan", 1);
+        r->bar.rough = true;
         dq_plan_run(p, err);
-        if (r->shown) dq_progress_end(&r->bar);
+        dq_progress_end(&r->bar);
         if (err->code == DQ_OK) finish(r, p, err);
     }
     dq_plan_close(p);
@@ -190,7 +197,7 @@ dq_status dq_cmd_plan(int argc, char **argv, dq_err *err)
     dq_plan_settings *s = &r.set;
     const dq_opt opts[] = {
         dq_opt_letter('o', dq_opt_text("output", "RECIPE.json", &s->out, "the recipe to write")),
-        dq_opt_text("budget", "BUDGET", &r.budget,
+        dq_opt_list("budget", "BUDGET", &r.budgets,
                     "kld=NATS or ppl=RATIO, which the upper end of a 95 % interval on unseen text "
                     "must keep "
                     "with as few bits as possible; bpw=BITS of packed tensors, scales included, or "

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/table.h"
+#include "plan/plan_memory.h"
 #include "quantize/quantize_recipe.h"
 
 #include <math.h>
@@ -20,7 +21,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-static const char *file_of(const dq_plan *p, int text)
+const char *dq_plan_output_file(const dq_plan *p, int text)
 {
     return text == DQ_PLAN_UNSEEN && p->set.unseen ? p->set.unseen : p->set.calib;
 }
@@ -34,7 +35,7 @@ static json_t *texts_json(const dq_plan *p)
         const dq_calib_text *t = &p->text[i];
         json_t *o = json_object();
         json_object_set_new(o, "part", json_string(dq_plan_text_name[i]));
-        json_object_set_new(o, "file", dq_document_name(base_name(file_of(p, i))));
+        json_object_set_new(o, "file", dq_document_name(base_name(dq_plan_output_file(p, i))));
         json_object_set_new(o, "sha256", json_string(t->sha256));
         json_object_set_new(o, "quarters", dq_calib_text_quarters(p->part[i]));
         json_object_set_new(o, "ids", json_integer(t->n_ids));
@@ -114,7 +115,7 @@ static json_t *numbers_json(const dq_plan_numbers *n, double outside)
     json_t *o = json_object();
     json_object_set_new(o, "kld", dq_document_metric(n->kld.value, n->kld.std_err));
     json_object_set_new(o, "kld_interval",
-                        interval_json(dq_plan_decide_interval(n->kld, n->kld_skew, outside)));
+                        interval_json(dq_plan_decide_kld(n->kld, n->kld_skew, outside)));
     json_object_set_new(o, "outside", dq_document_real(outside));
     json_object_set_new(o, "kld_skewness", dq_document_real(n->kld_skew));
     json_object_set_new(o, "ln_ppl_ratio", dq_document_metric(n->loss.value, n->loss.std_err));
@@ -201,6 +202,16 @@ static json_t *plan_json(const dq_plan *p, const char *budget)
     return o;
 }
 
+/* Of the container that the recipe gives: the trial's, and what the recipe says of the plan, as a container has it. */
+static dq_status container_bytes(int64_t *out, const dq_plan *p, const json_t *plan, dq_err *err)
+{
+    char *text = NULL;
+    DQ_TRY(dq_json_dump(&text, plan, JSON_SORT_KEYS | JSON_INDENT(0), err));
+    *out = p->trial[p->chosen].file_bytes + (int64_t)strlen(text);
+    free(text);
+    return DQ_OK;
+}
+
 /* ---- Files ---- */
 
 /* The width that most tensors have. */
@@ -243,6 +254,8 @@ dq_status dq_plan_output_json(const dq_plan *p, const char *budget, const dq_log
 {
     json_t *doc = dq_document_new(logger, "dq-plan/1"), *in = json_object(), *set = NULL;
     json_t *widths = json_array(), *result = plan_json(p, budget);
+    int64_t bytes = 0;
+    container_bytes(&bytes, p, result, err);
     json_object_set_new(in, "path", dq_document_name(p->set.model));
     json_object_set_new(in, "family", json_string(p->model->layout->family));
     json_array_append_new(json_object_get(doc, "inputs"), in);
@@ -256,6 +269,7 @@ dq_status dq_plan_output_json(const dq_plan *p, const char *budget, const dq_log
     json_object_set_new(set, "ends", json_boolean(p->set.ends));
     json_object_set_new(doc, "settings", set);
     json_object_set_new(result, "path", dq_document_name(p->set.out));
+    json_object_set_new(result, "container_bytes", json_integer(bytes));
     json_object_set_new(result, "results_taken_over", json_integer(p->n_resumed));
     json_array_append_new(json_object_get(doc, "results"), result);
     if (err->code == DQ_OK) return dq_document_print(doc, err);
@@ -264,6 +278,18 @@ dq_status dq_plan_output_json(const dq_plan *p, const char *budget, const dq_log
 }
 
 /* ---- Tables ---- */
+
+/* Three digits that mean something, so that no KLD above 0 is shown as 0. */
+typedef struct figure {
+    char text[32];
+} figure;
+
+static figure nats(double x)
+{
+    figure f = {"0"};
+    if (x != 0) snprintf(f.text, sizeof f.text, "%#.3g", x);
+    return f;
+}
 
 void dq_plan_output_inputs(const dq_plan *p)
 {
@@ -275,7 +301,8 @@ void dq_plan_output_inputs(const dq_plan *p)
     for (int i = 0; i < DQ_PLAN_TEXTS; i++) {
         const dq_calib_text *t = &p->text[i];
         printf("%-18s %lld ids in %lld sequences of at most %lld, of %s", dq_plan_text_name[i],
-               (long long)t->n_ids, (long long)t->n_seq, (long long)t->ctx, file_of(p, i));
+               (long long)t->n_ids, (long long)t->n_seq, (long long)t->ctx,
+               dq_plan_output_file(p, i));
         const char *between = ": quarters ";
         for (int q = 0; q < DQ_CALIB_TEXT_QUARTERS && p->part[i] != DQ_CALIB_TEXT_ALL; q++) {
             if (p->part[i] >> q & 1) printf("%s%d", between, q + 1);
@@ -288,10 +315,10 @@ void dq_plan_output_inputs(const dq_plan *p)
            dq_plan_bits_per_weight(p, all));
 }
 
-void dq_plan_output_work(const dq_plan *p)
+dq_status dq_plan_output_work(const dq_plan *p, dq_err *err)
 {
     const bool quality = p->set.budget.goal == DQ_PLAN_KLD || p->set.budget.goal == DQ_PLAN_PPL;
-    int64_t options = 0, scratch = 0;
+    int64_t options = 0, scratch = 0, memory;
     char a[32];
     for (int64_t i = 0; i < p->n_tensors; i++) options += p->tensor[i].n;
     scratch = p->text[DQ_PLAN_CALIB].n_ids * p->model->dim * (int64_t)sizeof(float);
@@ -299,11 +326,15 @@ void dq_plan_output_work(const dq_plan *p)
         scratch += dq_plan_part_bytes(&p->text[i], p->model);
     printf("sensitivities      %lld of a tensor at a width, about %.3g GFLOP in all\n",
            (long long)options, dq_plan_flop(p) / 1e9);
-    printf("whole models       at most %d in the search, %d behind it, each a quantization\n",
-           quality ? p->set.trials : DQ_PLAN_SIZE_TRIES,
-           quality ? 1 + DQ_PLAN_MAX_LOOK + 2 : 1 + 2);
+    printf("whole models       at most %d in the search, %d behind it, about %.3g GFLOP each\n",
+           quality ? p->set.trials : DQ_PLAN_SIZE_TRIES, quality ? 1 + DQ_PLAN_MAX_LOOK + 2 : 1 + 2,
+           dq_plan_trial_flop(p) / 1e9);
     printf("scratch            %s beside the output, and a container\n",
            dq_table_size_text(a, sizeof a, scratch));
+    DQ_TRY(dq_plan_memory(&memory, p, err));
+    printf("memory             about %s beside mapped files\n",
+           dq_table_size_text(a, sizeof a, memory));
+    return DQ_OK;
 }
 
 static dq_status print_tensors(const dq_plan *p, dq_err *err)
@@ -352,7 +383,7 @@ static void measured_cells(dq_table *t, const dq_plan_trial *x)
         return;
     }
     const dq_plan_numbers *n = &x->on[DQ_PLAN_SEARCH];
-    dq_table_cell(t, "%.5f +- %.5f", n->kld.value, n->kld.std_err);
+    dq_table_cell(t, "%s +- %s", nats(n->kld.value).text, nats(n->kld.std_err).text);
     dq_table_cell(t, "%.5f +- %.5f", exp(n->loss.value), exp(n->loss.value) * n->loss.std_err);
 }
 
@@ -370,7 +401,7 @@ static dq_status print_curve(const dq_plan *p, dq_err *err)
         if (k == show) show = next_point(c, k, CURVE_ROWS);
         dq_table_cell(t, "%.3f", dq_plan_bits_per_weight(p, c->cost[k]));
         dq_table_cell(t, "mixed");
-        dq_table_cell(t, "%.5f", c->loss[k]);
+        dq_table_cell(t, "%s", nats(c->loss[k]).text);
         measured_cells(t, x);
     }
     dq_table_rule(t);
@@ -382,7 +413,7 @@ static dq_status print_curve(const dq_plan *p, dq_err *err)
             dq_table_cell(t, "%d", x->uniform);
         else
             dq_table_cell(t, "mixed");
-        dq_table_cell(t, "%.5f", x->predicted);
+        dq_table_cell(t, "%s", nats(x->predicted).text);
         measured_cells(t, x);
     }
     dq_table_print(t, err);
@@ -400,33 +431,34 @@ static void print_rivals(const dq_plan *p)
         const char *says = high < 0  ? "the plan is closer"
                            : low > 0 ? "the uniform width is closer"
                                      : "not decided which is closer";
-        printf("against uniform %d  %.3f bits per weight; KLD of the plan less its own %+.5f "
-               "(%.5g %%: %+.5f to %+.5f): %s\n",
+        printf("against uniform %d  %.3f bits per weight; KLD of the plan less its own %+.3g "
+               "(%.5g %%: %+.3g to %+.3g): %s\n",
                p->trial[r->trial].uniform, p->trial[r->trial].bits_per_weight, r->difference.value,
                100 * (1 - outside_rival(p)), low, high, says);
     }
     if (p->mix >= 0)
         printf("                   on the search text a mix of %.3f bits per weight was not "
-               "closer (KLD %.5f) than this uniform width (%.5f)\n",
-               p->trial[p->mix].bits_per_weight, p->trial[p->mix].on[DQ_PLAN_SEARCH].kld.value,
-               p->trial[p->chosen].on[DQ_PLAN_SEARCH].kld.value);
+               "closer (KLD %s) than this uniform width (%s)\n",
+               p->trial[p->mix].bits_per_weight,
+               nats(p->trial[p->mix].on[DQ_PLAN_SEARCH].kld.value).text,
+               nats(p->trial[p->chosen].on[DQ_PLAN_SEARCH].kld.value).text);
 }
 
-static void print_result(const dq_plan *p)
+static void print_result(const dq_plan *p, int64_t bytes)
 {
     const dq_plan_trial *t = &p->trial[p->chosen];
     const dq_plan_numbers *n = &t->on[DQ_PLAN_UNSEEN];
     const double outside = dq_plan_decide_outside(t->look);
-    const dq_interval k = dq_plan_decide_interval(n->kld, n->kld_skew, outside);
+    const dq_interval k = dq_plan_decide_kld(n->kld, n->kld_skew, outside);
     const dq_interval l = dq_plan_decide_interval(n->loss, n->loss_skew, outside);
     char size[32];
     printf("chosen             %.3f bits per weight in packed tensors%s, container about %s\n",
            t->bits_per_weight, t->uniform ? ", uniform" : "",
-           dq_table_size_text(size, sizeof size, t->file_bytes));
-    printf("on unseen text     KLD %.5f +- %.5f (nominally %.5g %%: %.5f to %.5f); perplexity "
-           "ratio %.5f (%.5f to %.5f)\n",
-           n->kld.value, n->kld.std_err, 100 * (1 - outside), k.low, k.high, exp(n->loss.value),
-           exp(l.low), exp(l.high));
+           dq_table_size_text(size, sizeof size, bytes));
+    printf("on unseen text     KLD %s +- %s ", nats(n->kld.value).text, nats(n->kld.std_err).text);
+    printf("(nominally %.5g %%: %s to %s); perplexity ratio %.5f (%.5f to %.5f)\n",
+           100 * (1 - outside), nats(k.low).text, nats(k.high).text, exp(n->loss.value), exp(l.low),
+           exp(l.high));
     printf(
         "                   between %lld documents (of a single text, sequences); of each sequence "
         "the second half is scored\n",
@@ -437,8 +469,13 @@ static void print_result(const dq_plan *p)
     putchar('\n');
 }
 
-dq_status dq_plan_output_print(const dq_plan *p, dq_err *err)
+dq_status dq_plan_output_print(const dq_plan *p, const char *budget, dq_err *err)
 {
+    json_t *plan = plan_json(p, budget);
+    int64_t bytes = 0;
+    container_bytes(&bytes, p, plan, err);
+    json_decref(plan);
+    DQ_TRY(err->code);
     DQ_TRY(print_tensors(p, err));
     putchar('\n');
     DQ_TRY(print_curve(p, err));
@@ -446,7 +483,7 @@ dq_status dq_plan_output_print(const dq_plan *p, dq_err *err)
     dq_plan_output_inputs(p);
     if (p->n_resumed)
         printf("taken over         %lld results of an earlier run\n", (long long)p->n_resumed);
-    print_result(p);
+    print_result(p, bytes);
     print_rivals(p);
     if (p->met) printf("budget             met\n");
     printf("recipe             %s\n", p->set.out);
@@ -468,11 +505,14 @@ dq_status dq_plan_output_verdict(const dq_plan *p, const char *budget, dq_err *e
                        "budget %s: missed; the recipe in %s has what came nearest, %.3f bits per "
                        "weight as written",
                        budget, p->set.out, t->bits_per_weight);
-    return dq_fail(
-        err, DQ_GATE,
-        "budget %s: none of %d looks at the unseen text shows that it is met, the last of them at "
-        "the most bits that these widths give; the recipe in %s has what came nearest, %.3f bits "
-        "per weight, where the upper end is %.5f",
-        budget, p->n_look, p->set.out, t->bits_per_weight,
-        ratio ? exp(t->interval.high) : t->interval.high);
+    char looks[120] = "the look at the unseen text does not show that it is met, at";
+    if (p->n_look > 1)
+        snprintf(looks, sizeof looks,
+                 "none of %d looks at the unseen text shows that it is met, the last of them at",
+                 p->n_look);
+    return dq_fail(err, DQ_GATE,
+                   "budget %s: %s the most bits that these widths give; the recipe in %s has what "
+                   "came nearest, %.3f bits per weight, where the upper end is %.*g",
+                   budget, looks, p->set.out, t->bits_per_weight, ratio ? 6 : 3,
+                   ratio ? exp(t->interval.high) : t->interval.high);
 }

@@ -6,11 +6,13 @@
 #include "cmds/cli/logger.h"
 #include "plan/plan.h"
 
-/* Before a run: parts of the text, tensors and sizes; with the arithmetic that sensitivities take. */
+/* The file of a part of the text. */
+const char *dq_plan_output_file(const dq_plan *p, int text);
+/* Before a run: parts of the text, tensors and sizes; with arithmetic, scratch and memory. */
 void dq_plan_output_inputs(const dq_plan *p);
-void dq_plan_output_work(const dq_plan *p);
+dq_status dq_plan_output_work(const dq_plan *p, dq_err *err);
 /* Behind it: tables and verdict. */
-dq_status dq_plan_output_print(const dq_plan *p, dq_err *err);
+dq_status dq_plan_output_print(const dq_plan *p, const char *budget, dq_err *err);
 /* The recipe file, to p->set.out; the document dq-plan/1 on stdout. budget: as it was given. */
 dq_status dq_plan_output_recipe(const dq_plan *p, const char *budget, dq_err *err);
 dq_status dq_plan_output_json(const dq_plan *p, const char *budget, const dq_logger *logger,

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/kv_options.h"
 
+#include "base/real.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,7 +161,7 @@ static dq_status take_bits(dq_kv_options *o, const char *part, int i, dq_err *er
 static dq_status take_share(dq_kv_options *o, const char *part, int i, dq_err *err)
 {
     char *end;
-    double x = strtod(part, &end);
+    double x = dq_real_parse(part, &end);
     if (end == part || *end || !(x > 0) || x > 1)
         return dq_fail(err, DQ_USAGE,
                        "expected a fraction above 0 and up to 1 (0.25 keeps a quarter). For a "

@@ -4,6 +4,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/options.h"
 
+#include "base/real.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -106,7 +108,7 @@ static dq_status set_bits(const dq_opt *o, const char *text, dq_err *err)
 static dq_status set_float(const dq_opt *o, const char *text, dq_err *err)
 {
     char *end;
-    double v = strtod(text, &end);
+    double v = dq_real_parse(text, &end);
     if (end == text || *end || !isfinite(v) || v < o->min || v > o->max)
         return dq_fail(err, DQ_USAGE, "--%s: expected a number from %g to %g, found \"%s\".",
                        o->name, o->min, o->max, text);

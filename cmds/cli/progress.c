@@ -22,16 +22,22 @@ void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *labe
             (p->redraw || strcmp(logger->progress, "always") == 0);
 }
 
-/* "12 s left", "3:20 left", "2:05:00 left" */
-static void time_text(char *out, size_t cap, double seconds)
+/* "12 s left", "3:20 left", "~2:05:00 left" */
+static void time_text(char *out, size_t cap, double seconds, bool rough)
 {
-    long s = seconds < 1e9 ? (long)(seconds + 0.5) : 1000000000L;
+    const long s = seconds < 1e9 ? (long)(seconds + 0.5) : 1000000000L;
+    const char *about = rough ? "~" : "";
     if (s < 100)
-        snprintf(out, cap, "%ld s left", s);
+        snprintf(out, cap, "%s%ld s left", about, s);
     else if (s < 3600)
-        snprintf(out, cap, "%ld:%02ld left", s / 60, s % 60);
+        snprintf(out, cap, "%s%ld:%02ld left", about, s / 60, s % 60);
     else
-        snprintf(out, cap, "%ld:%02ld:%02ld left", s / 3600, s / 60 % 60, s % 60);
+        snprintf(out, cap, "%s%ld:%02ld:%02ld left", about, s / 3600, s / 60 % 60, s % 60);
+}
+
+void dq_progress_label(dq_progress *p, const char *label)
+{
+    p->label = label;
 }
 
 void dq_progress_set(dq_progress *p, double done, const char *note)
@@ -45,7 +51,7 @@ void dq_progress_set(dq_progress *p, double done, const char *note)
         return;
     char left[32] = "";
     if (share > p->first)
-        time_text(left, sizeof left, (now - p->start) * (1 - share) / (share - p->first));
+        time_text(left, sizeof left, (now - p->start) * (1 - share) / (share - p->first), p->rough);
     fprintf(stderr, "%sdq %s: %s %3.0f %%  %s  %s%s", p->redraw ? "\r" : "", p->logger->command,
             p->label, 100 * share, left, note ? note : "", p->redraw ? "\033[K" : "\n");
     fflush(stderr);

@@ -12,8 +12,11 @@ typedef struct dq_progress {
     double total, done, start, first, last_time,
         last_share; /* first: share done before the start */
     bool redraw, shown, on;
+    bool rough; /* how much there is to do is an estimate, and so is the time left: "~" */
 } dq_progress;
 void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *label, double total);
+/* Another label for what follows of the same work. The text must outlive it. */
+void dq_progress_label(dq_progress *p, const char *label);
 /* `note` says what is being done now; may be NULL. */
 void dq_progress_set(dq_progress *p, double done, const char *note);
 /* The same for work whose total is told with every step; `progress` is a dq_progress. */

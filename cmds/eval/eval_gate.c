@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_gate.h"
 
+#include "base/real.h"
 #include "cmds/cli/document.h"
 #include "cmds/eval/eval_face.h"
 
@@ -21,7 +22,7 @@ static dq_status read_one(cmd_eval_gate *g, const char *text, dq_err *err)
     g->less = *op == '<';
     g->equal = *op && op[1] == '=';
     number = op + (*op != 0) + g->equal;
-    g->limit = strtod(number, &end);
+    g->limit = dq_real_parse(number, &end);
     if (n == 0 || n >= sizeof g->name || !*op || end == number || *end || !isfinite(g->limit))
         return dq_fail(err, DQ_USAGE,
                        "--fail-if \"%s\": expected NAME, one of < <= > >=, and a number, as in "

@@ -132,15 +132,16 @@ void dq_html_plan_chosen(dq_html *h)
                        titles);
     for (int i = 0; i < h->n; i++) {
         const json_t *j = h->item[i].j, *result = json_object_get(j, "result");
-        const json_t *interval = json_object_get(result, "look_interval");
-        double se, kld = dq_html_metric(json_object_get(result, "unseen"), "kld", &se);
+        const json_t *unseen = json_object_get(result, "unseen");
+        const json_t *interval = json_object_get(unseen, "kld_interval");
+        double se, kld = dq_html_metric(unseen, "kld", &se);
         dq_html_page_html(h->p, "<tr>");
         dq_html_page_cell(h->p, h->item[i].name);
         dq_html_page_cell(h->p, dq_html_text(j, "budget"));
         dq_html_page_cell(h->p, json_is_true(json_object_get(j, "met")) ? "yes" : "no");
         dq_html_page_cellf(h->p, "%.3f", dq_html_real(j, "bits_per_weight"));
         dq_html_page_value(h->p, kld, se);
-        dq_html_page_cell(h->p, dq_html_words(h, "%.5f to %.5f", dq_html_real_at(interval, 0),
+        dq_html_page_cell(h->p, dq_html_words(h, "%.3g to %.3g", dq_html_real_at(interval, 0),
                                               dq_html_real_at(interval, 1)));
         dq_html_page_cellf(h->p, "%.0f", dq_html_real(j, "looks"));
         dq_html_page_html(h->p, "</tr>\n");

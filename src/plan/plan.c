@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/plan.h"
 
+#include "base/real.h"
+#include "calibrate/calibrate_work.h"
 #include "plan/plan_state.h"
 
 #include <math.h>
@@ -47,7 +49,7 @@ dq_status dq_plan_budget_parse(dq_plan_budget *out, const char *text, dq_err *er
            (strncmp(text, dq_plan_goal_name[goal], (size_t)(split - text)) != 0 ||
             dq_plan_goal_name[goal][split - text]))
         goal++;
-    const double value = strtod(split + 1, &end);
+    const double value = dq_real_parse(split + 1, &end);
     const double unit = goal == DQ_PLAN_SIZE ? unit_of(end) : *end ? 0 : 1;
     *out = (dq_plan_budget){(dq_plan_goal)goal, value * unit};
     if (goal == DQ_PLAN_GOALS || end == split + 1 || !isfinite(out->value) ||
@@ -130,6 +132,7 @@ static dq_status list_tensors(dq_plan *p, dq_err *err)
     if (open_offers(&o, p, err) == DQ_OK) {
         const dq_quantize_info *i = dq_quantize_result(o.q[0]);
         p->other_bytes = i->file_bytes - i->packed_bytes;
+        p->source_bytes = i->source_bytes;
         p->tensor = dq_alloc(p->arena, (size_t)i->n_packed, sizeof *p->tensor, err);
         for (int64_t r = 0; err->code == DQ_OK && r < i->n_tensors; r++) {
             if (dq_quantize_row_at(o.q[0], r).packed) take_tensor(p, &o, r, err);
@@ -195,27 +198,29 @@ static dq_status check_budget(const dq_plan *p, dq_err *err)
 
 /* ---- Texts ---- */
 
+/* Units with ids that are scored: a sequence of one id has none. */
+static int64_t clusters_of(const dq_calib_text *t)
+{
+    int64_t n = 0, last = -1;
+    for (int64_t s = 0; s < t->n_seq; s++) {
+        if (t->cu[s + 1] - t->cu[s] < 2 || t->unit[s] == last) continue;
+        last = t->unit[s];
+        n++;
+    }
+    return n;
+}
+
 static dq_status too_little(const dq_plan *p, dq_plan_text which, dq_err *err)
 {
     const dq_calib_text *t = &p->text[which];
-    return dq_fail(
-        err, DQ_MISMATCH,
-        "%s: too little text: the %s part has %lld of its %lld documents or sequences of %lld ids, "
-        "and an error needs 2 of at least 2 ids. Give at least 8 of them.",
-        which == DQ_PLAN_UNSEEN && p->set.unseen ? p->set.unseen : p->set.calib,
-        dq_plan_text_name[which], (long long)t->n_seq, (long long)t->n_units, (long long)t->ctx);
-}
-
-/* Whether two units have ids that are scored: a sequence that was cut to one id has none. */
-static bool has_clusters(const dq_calib_text *t)
-{
-    int64_t first = -1;
-    for (int64_t s = 0; s < t->n_seq; s++) {
-        if (t->cu[s + 1] - t->cu[s] < 2) continue;
-        if (first >= 0 && t->unit[s] != t->unit[first]) return true;
-        if (first < 0) first = s;
-    }
-    return false;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s: too little text: an error needs 2 documents, or sequences of a single "
+                   "text, and %lld of the %lld in the file, with at most %lld ids each, came to "
+                   "the %s part, which asks for %lld ids. Give at least 8 of them, or ask for more "
+                   "ids.",
+                   which == DQ_PLAN_UNSEEN && p->set.unseen ? p->set.unseen : p->set.calib,
+                   (long long)p->clusters[which], (long long)t->n_units, (long long)t->ctx,
+                   dq_plan_text_name[which], (long long)t->requested);
 }
 
 static dq_status read_texts(dq_plan *p, dq_err *err)
@@ -236,7 +241,8 @@ static dq_status read_texts(dq_plan *p, dq_err *err)
             return too_little(p, (dq_plan_text)i, err);
         }
         DQ_TRY(err->code);
-        if (i > 0 && !has_clusters(t)) return too_little(p, (dq_plan_text)i, err);
+        p->clusters[i] = clusters_of(t);
+        if (i > 0 && p->clusters[i] < 2) return too_little(p, (dq_plan_text)i, err);
     }
     if (s->unseen && strcmp(p->text[DQ_PLAN_UNSEEN].sha256, p->text[DQ_PLAN_CALIB].sha256) == 0)
         return dq_fail(err, DQ_MISMATCH,
@@ -270,6 +276,7 @@ dq_status dq_plan_open(dq_plan **out, const dq_plan_settings *s, dq_err *err)
     p->arena = a;
     p->set = *s;
     p->chosen = p->mix = -1;
+    p->work = (dq_plan_work){.step = s->step, .arg = s->arg};
     if (open_all(p, err) == DQ_OK) return DQ_OK;
     dq_plan_close(p);
     *out = NULL;
@@ -294,6 +301,15 @@ double dq_plan_flop(const dq_plan *p)
     const dq_plan_probe probe = {
         .m = p->model, .rule = p->set.rule, .tensor = p->tensor, .n = p->n_tensors};
     return dq_plan_probe_flop(&probe, p->text[DQ_PLAN_CALIB].n_ids, p->text[DQ_PLAN_SEARCH].n_ids);
+}
+
+double dq_plan_trial_flop(const dq_plan *p)
+{
+    double n = dq_plan_work_of_bytes((double)p->source_bytes) +
+               dq_calibrate_work_all(p->model, p->set.rule, (double)p->text[DQ_PLAN_CALIB].n_ids);
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
+        n += dq_plan_part_flop(p->model, 0, (double)p->text[i].n_ids);
+    return n;
 }
 
 json_t *dq_plan_rules(const dq_plan *p, const int *choice)

@@ -11,6 +11,13 @@ dq_interval dq_plan_decide_interval(dq_mean m, double skew, double outside)
     return dq_interval_t_skewed(m.value, m.std_err, m.clusters, skew, outside);
 }
 
+dq_interval dq_plan_decide_kld(dq_mean m, double skew, double outside)
+{
+    dq_interval i = dq_plan_decide_interval(m, skew, outside);
+    if (i.low < 0) i.low = 0;
+    return i;
+}
+
 double dq_plan_decide_outside(int look)
 {
     return 0.05 / ldexp(1, look - 1);

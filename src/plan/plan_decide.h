@@ -46,6 +46,9 @@ dq_interval dq_plan_decide_look(dq_plan_decider *l, dq_mean found, double skew, 
 /* Of such a mean, nominally: see dq_interval_t_skewed. */
 dq_interval dq_plan_decide_interval(dq_mean m, double skew, double outside);
 
+/* The same of what is not below 0, as a KLD. */
+dq_interval dq_plan_decide_kld(dq_mean m, double skew, double outside);
+
 /* A model for a budget of size, with its KLD on the search text. */
 typedef struct dq_plan_offer {
     double excess; /* bytes beyond the budget; above 0: does not fit */

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_part.h"
 
+#include "calibrate/calibrate_work.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -14,6 +16,29 @@ int64_t dq_plan_part_bytes(const dq_calib_text *text, const dq_model *m)
 int64_t dq_plan_part_first(int64_t n)
 {
     return n < 3 ? 1 : n / 2 + 1;
+}
+
+static double layers_flop(const dq_model *m, int from, double ids)
+{
+    double n = 0;
+    for (int l = from; l < m->n_layers; l++) n += ids * dq_calibrate_work_layer(&m->layer[l]);
+    return n;
+}
+
+static double head_flop(const dq_model *m, double ids)
+{
+    return 2 * ids * (double)m->vocab * (double)m->dim;
+}
+
+double dq_plan_part_source_flop(const dq_model *m, double ids)
+{
+    return layers_flop(m, 0, ids) + head_flop(m, ids);
+}
+
+/* Both heads for the divergence, and that of the other model for the ids behind. */
+double dq_plan_part_flop(const dq_model *m, int from, double ids)
+{
+    return layers_flop(m, from, ids) + 3 * head_flop(m, ids);
 }
 
 static dq_status count_clusters(dq_plan_part *p, dq_err *err)
@@ -66,14 +91,16 @@ static dq_status run_source(dq_plan_part *p, dq_err *err)
         DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_OTHER, k->first, h, err));
         if (ask(p, k, h, &m->head, p->logp + k->first, err) != DQ_OK)
             return dq_in(err, "%s: ", m->path);
+        dq_plan_work_add(p->work, dq_plan_part_source_flop(m, (double)k->batch.n_rows), NULL);
     }
     return DQ_OK;
 }
 
 dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_model *source,
-                           dq_backend *b, const char *beside, dq_err *err)
+                           dq_backend *b, const char *beside, dq_plan_work *work, dq_err *err)
 {
-    *p = (dq_plan_part){.text = text, .source = source, .act.file.fd = -1, .arena = dq_arena_new()};
+    *p = (dq_plan_part){.text = text, .source = source, .work = work, .act.file.fd = -1};
+    p->arena = dq_arena_new();
     if (!p->arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
     p->logp = dq_alloc(p->arena, (size_t)text->n_ids, sizeof *p->logp, err);
     if (!p->logp) return err->code;
@@ -99,6 +126,8 @@ dq_status dq_plan_part_advance(dq_plan_part *p, int layer, dq_err *err)
         DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
         DQ_TRY(dq_plan_pass_layer(&p->pass, p->source, &p->source->layer[layer], k, NULL, err));
         DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+        dq_plan_work_add(
+            p->work, (double)x.rows * dq_calibrate_work_layer(&p->source->layer[layer]), "forward");
     }
     return DQ_OK;
 }
@@ -154,7 +183,10 @@ dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan
     memset(out->loss, 0, (size_t)out->n * sizeof *out->loss);
     for (int64_t i = 0; i < p->pass.n_chunks; i++) {
         const dq_calib_chunk *k = &p->pass.chunk[i];
+        const int from = other->embed ? 0 : other->from;
         if (compare(p, k, other, kld, logp, err) != DQ_OK) break;
+        dq_plan_work_add(p->work, dq_plan_part_flop(other->m, from, (double)k->batch.n_rows),
+                         other->what);
         for (int s = 0; s < k->batch.n_seq; s++, seq++) {
             const int32_t c = p->cluster[seq];
             const int64_t begin = k->batch.cu_rows[s], end = k->batch.cu_rows[s + 1];

@@ -8,6 +8,7 @@
 
 #include "calibrate/activations.h"
 #include "plan/plan_pass.h"
+#include "plan/plan_work.h"
 #include "stat/mean.h"
 
 typedef struct dq_plan_part {
@@ -19,6 +20,7 @@ typedef struct dq_plan_part {
     int64_t n_clusters;
     int32_t *cluster; /* [n_seq] from 0 */
     int64_t *scored;  /* [n_clusters] ids */
+    dq_plan_work *work;
     dq_arena *arena;
 } dq_plan_part;
 
@@ -34,9 +36,12 @@ typedef struct dq_plan_sums {
 } dq_plan_sums;
 
 /* Runs the source once; its stream is that of layer 0 then. b: one that computes in host memory. `beside`: where the
- * scratch file is. DQ_DAMAGED for a model whose answers are not finite. */
+ * scratch file is. work: told what is done, now and later. DQ_DAMAGED for a model whose answers are not finite. */
 dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_model *source,
-                           dq_backend *b, const char *beside, dq_err *err);
+                           dq_backend *b, const char *beside, dq_plan_work *work, dq_err *err);
+/* Multiplications and additions of the source's run over so many ids, and of measuring, with the layers from `from` on. */
+double dq_plan_part_source_flop(const dq_model *m, double ids);
+double dq_plan_part_flop(const dq_model *m, int from, double ids);
 void dq_plan_part_end(dq_plan_part *p); /* {.act.file.fd = -1} allowed */
 int64_t dq_plan_part_bytes(const dq_calib_text *text, const dq_model *m); /* of the file */
 /* Takes the source's stream through one of its layers. */
@@ -49,6 +54,7 @@ typedef struct dq_plan_other {
     const dq_layer *layer;  /* in place of m->layer[from]; NULL: that itself */
     const dq_weight *embed; /* it begins here, whatever `from` is; NULL: with the source's stream */
     const dq_weight *head;
+    const char *what; /* for progress */
 } dq_plan_other;
 /* kld[n], loss[n] of *out are the caller's. DQ_DAMAGED for answers that are not finite; DQ_STOPPED. */
 dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan_other *other,

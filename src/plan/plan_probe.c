@@ -4,6 +4,7 @@
 #include "plan/plan_probe.h"
 
 #include "base/os.h"
+#include "calibrate/calibrate_work.h"
 #include "calibrate/gptq.h"
 #include "tensor/coded.h"
 
@@ -53,32 +54,16 @@ static int first_layer(const dq_model *m, const dq_plan_tensor *t)
 
 /* ---- Arithmetic ---- */
 
-static double layer_flop(const dq_model *m, int number, double rows)
+static double rounding_flop(const dq_plan_probe *p, const dq_plan_tensor *t)
 {
-    const dq_layer *l = &m->layer[number];
-    double n = 0;
-    for (int s = 0; s <= DQ_PLAN_DOWN_PROJ; s++) {
-        const dq_weight *w = weight_at((dq_layer *)(uintptr_t)l, (dq_plan_slot)s);
-        n += 2 * (double)w->rows * (double)w->cols;
-    }
-    return n * rows;
-}
-
-/* Of measuring once from a layer on: the layers, and three products with a head. */
-static double measure_flop(const dq_model *m, int from, double rows)
-{
-    double n = 6 * rows * (double)m->vocab * (double)m->dim;
-    for (int l = from; l < m->n_layers; l++) n += layer_flop(m, l, rows);
-    return n;
+    if (is_end(t)) return 0;
+    return DQ_CALIBRATE_F64_FLOP *
+           dq_calibrate_work_rounding((double)t->rows, (double)t->cols, t->spec.mode, p->rule);
 }
 
 static double option_flop(const dq_plan_probe *p, const dq_plan_tensor *t, double search_ids)
 {
-    double n = measure_flop(p->m, first_layer(p->m, t), search_ids);
-    if (!is_end(t))
-        n += (DQ_GPTQ_TRIES + 1 + 3 * p->rule->refits) * (double)t->rows * (double)t->cols *
-             (double)t->cols;
-    return n;
+    return rounding_flop(p, t) + dq_plan_part_flop(p->m, first_layer(p->m, t), search_ids);
 }
 
 static double hessians_flop(const dq_model *m, double ids)
@@ -86,8 +71,17 @@ static double hessians_flop(const dq_model *m, double ids)
     double n = 0;
     for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) {
         const double width = (double)dq_plan_pass_width(m, (dq_plan_product)i);
-        n += ids * width * width + width * width * width / 3;
+        n += dq_calibrate_work_hessian(ids, width);
     }
+    return n;
+}
+
+static double factors_flop(const dq_model *m)
+{
+    double n = 0;
+    for (int i = 0; i < DQ_PLAN_PRODUCTS; i++)
+        n += DQ_CALIBRATE_F64_FLOP *
+             dq_calibrate_work_factor((double)dq_plan_pass_width(m, (dq_plan_product)i));
     return n;
 }
 
@@ -97,15 +91,9 @@ double dq_plan_probe_flop(const dq_plan_probe *p, int64_t calib_ids, int64_t sea
     for (int64_t i = 0; i < p->n; i++)
         n += missing_of(&p->tensor[i]) * option_flop(p, &p->tensor[i], (double)search_ids);
     for (int l = 0; l < p->m->n_layers; l++)
-        n += layer_flop(p->m, l, (double)(calib_ids + search_ids)) +
-             hessians_flop(p->m, (double)calib_ids);
+        n += (double)(calib_ids + search_ids) * dq_calibrate_work_layer(&p->m->layer[l]) +
+             hessians_flop(p->m, (double)calib_ids) + factors_flop(p->m);
     return n;
-}
-
-static void advance(dq_plan_probe *p, double flop, const char *what)
-{
-    p->done += flop;
-    if (p->step) p->step(p->arg, p->done, p->total, what);
 }
 
 /* ---- Rounding one tensor ---- */
@@ -183,7 +171,7 @@ static dq_status measure(job *j, const dq_plan_tensor *t, const dq_weight *w, dq
 {
     const dq_model *m = j->p->m;
     dq_layer layer = m->layer[t->layer];
-    dq_plan_other other = {.m = m, .from = first_layer(m, t), .head = &m->head};
+    dq_plan_other other = {.m = m, .from = first_layer(m, t), .head = &m->head, .what = t->name};
     if (t->slot == DQ_PLAN_EMBED) other.embed = w;
     if (t->slot == DQ_PLAN_HEAD || (t->slot == DQ_PLAN_EMBED && m->tied)) other.head = w;
     if (!is_end(t)) {
@@ -199,12 +187,14 @@ static dq_status probe_option(job *j, int64_t i, int option, const dq_weight *w,
     dq_plan_tensor *t = &p->tensor[i];
     dq_coded coded = {.bytes = NULL};
     DQ_TRY(dq_os_check_stop(err));
-    if (round_option(&coded, j, t, option, w, err) == DQ_OK) measure(j, t, &coded.weight, err);
+    if (round_option(&coded, j, t, option, w, err) == DQ_OK) {
+        dq_plan_work_add(p->work, rounding_flop(p, t), t->name);
+        measure(j, t, &coded.weight, err);
+    }
     dq_coded_free(&coded);
     DQ_TRY(err->code);
     DQ_TRY(dq_plan_part_mean(&t->kld[option], j->sums.kld, j->sums.ids, j->sums.n, err));
     t->known[option] = true;
-    advance(p, option_flop(p, t, (double)p->search->text->n_ids), t->name);
     return p->found(p->arg, i, option, err);
 }
 
@@ -251,11 +241,12 @@ static dq_status see_layer(job *j, int number, dq_err *err)
         DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
         DQ_TRY(dq_plan_pass_layer(&j->pass, m, &m->layer[number], k, &inputs, err));
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+        dq_plan_work_add(j->p->work,
+                         (double)x.rows * dq_calibrate_work_layer(&m->layer[number]) +
+                             hessians_flop(m, (double)x.rows),
+                         "hessians");
     }
-    advance(j->p,
-            layer_flop(m, number, (double)j->p->calib->n_ids) +
-                hessians_flop(m, (double)j->p->calib->n_ids),
-            "hessians");
+    dq_plan_work_add(j->p->work, factors_flop(m), "hessians");
     return DQ_OK;
 }
 
@@ -290,7 +281,6 @@ static dq_status run_layers(job *j, dq_err *err)
         }
         if (!later) break;
         DQ_TRY(dq_plan_part_advance(p->search, l, err));
-        advance(p, layer_flop(p->m, l, (double)p->search->text->n_ids), "forward");
     }
     return DQ_OK;
 }
@@ -330,7 +320,6 @@ dq_status dq_plan_probe_run(dq_plan_probe *p, dq_err *err)
     int64_t missing = 0;
     for (int64_t i = 0; i < p->n; i++) missing += missing_of(&p->tensor[i]);
     if (missing == 0) return DQ_OK;
-    p->total = dq_plan_probe_flop(p, p->calib->n_ids, p->search->text->n_ids);
     run_job(&j, err);
     for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) dq_hessian_free(j.h[i]);
     dq_activations_close(&j.act);

@@ -48,9 +48,8 @@ typedef struct dq_plan_probe {
     int64_t n;
     /* Told every number when it is there; what is known already is not computed. */
     dq_status (*found)(void *arg, int64_t tensor, int option, dq_err *err);
-    void (*step)(void *arg, double done, double total, const char *what); /* arithmetic */
     void *arg;
-    double done, total; /* private */
+    dq_plan_work *work;
 } dq_plan_probe;
 
 /* Fills kld of all tensors. DQ_DAMAGED for inputs or weights that are not finite; DQ_STOPPED. */

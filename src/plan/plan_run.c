@@ -1,6 +1,7 @@
 /* plan_run: dq_plan_run of plan.h: sensitivities, then whole models in the order that plan_search.h gives, then looks at the
  * unseen text, then uniform widths beside what was chosen.
  * SPDX-License-Identifier: MIT */
+#include "plan/plan_memory.h"
 #include "plan/plan_search.h"
 #include "plan/plan_state.h"
 #include "plan/plan_trial.h"
@@ -14,6 +15,8 @@ typedef struct job {
     dq_plan *p;
     dq_plan_trials parts;
     int *choice; /* [n_tensors] scratch */
+    int models;  /* still expected, of which `behind` come after the present step */
+    int behind;
 } job;
 
 static void stage(const dq_plan *p, const char *name)
@@ -21,17 +24,26 @@ static void stage(const dq_plan *p, const char *name)
     if (p->set.stage) p->set.stage(p->set.arg, name);
 }
 
+/* From here on so many whole models are expected, `behind` of them after what comes next. */
+static void expect(job *j, int models, int behind)
+{
+    j->models = models;
+    j->behind = behind;
+    dq_plan_work_expect(&j->p->work, models * dq_plan_trial_flop(j->p));
+}
+
+static dq_status try_choice(int64_t *trial, job *j, int64_t point, int uniform, dq_err *err)
+{
+    DQ_TRY(dq_plan_trial_of(trial, j->p, &j->parts, j->choice, point, uniform, err));
+    expect(j, j->models - 1 > j->behind ? j->models - 1 : j->behind, j->behind);
+    return DQ_OK;
+}
+
 /* ---- Sensitivities ---- */
 
 static dq_status found(void *arg, int64_t tensor, int option, dq_err *err)
 {
     return dq_plan_state_put_probe(((job *)arg)->p, tensor, option, err);
-}
-
-static void step(void *arg, double done, double total, const char *what)
-{
-    const dq_plan *p = ((job *)arg)->p;
-    if (p->set.step) p->set.step(p->set.arg, done, total, what);
 }
 
 static dq_status probe(job *j, dq_err *err)
@@ -46,8 +58,8 @@ static dq_status probe(job *j, dq_err *err)
                            .tensor = p->tensor,
                            .n = p->n_tensors,
                            .found = found,
-                           .step = step,
-                           .arg = j};
+                           .arg = j,
+                           .work = &p->work};
     stage(p, "sensitivities");
     DQ_TRY(dq_plan_probe_run(&probe, err));
     for (int64_t i = 0; i < p->n_tensors; i++) {
@@ -61,6 +73,14 @@ static dq_status probe(job *j, dq_err *err)
 static bool is_quality(const dq_plan *p)
 {
     return p->set.budget.goal == DQ_PLAN_KLD || p->set.budget.goal == DQ_PLAN_PPL;
+}
+
+enum { RIVALS = 2 }; /* uniform widths beside the plan */
+
+/* Whole models, on an average: half of the search, a uniform width, and two beside it. */
+static int models_expected(const dq_plan *p)
+{
+    return (is_quality(p) ? (p->set.trials + 1) / 2 : 1) + 1 + RIVALS;
 }
 
 static double limit_of(const dq_plan *p)
@@ -86,7 +106,7 @@ static dq_interval on_search(const dq_plan *p, int64_t trial)
 static dq_status try_point(int64_t *trial, job *j, int64_t point, dq_err *err)
 {
     dq_plan_alloc_at(j->choice, &j->p->curve, point);
-    return dq_plan_trial_of(trial, j->p, &j->parts, j->choice, point, 0, err);
+    return try_choice(trial, j, point, 0, err);
 }
 
 static dq_status measure_point(void *arg, int64_t point, double *upper, dq_err *err)
@@ -128,7 +148,7 @@ static int uniform_near(const job *j, double cost, bool below)
 static dq_status try_uniform(int64_t *trial, job *j, int bits, dq_err *err)
 {
     uniform_choice(j, bits);
-    return dq_plan_trial_of(trial, j->p, &j->parts, j->choice, -1, bits, err);
+    return try_choice(trial, j, -1, bits, err);
 }
 
 /* ---- Budgets of quality ---- */
@@ -172,6 +192,7 @@ static dq_status look(dq_plan_decider *l, dq_plan *p, int64_t trial, dq_err *err
         p->n_look++;
     }
     t->interval = dq_plan_decide_look(l, m, skew, t->look);
+    if (p->set.budget.goal == DQ_PLAN_KLD && t->interval.low < 0) t->interval.low = 0;
     p->met = t->meets = l->met;
     p->chosen = trial;
     return DQ_OK;
@@ -185,7 +206,9 @@ static dq_status choose_by_quality(job *j, dq_err *err)
     dq_plan_turn turn;
     int64_t trial;
     int bits = 0;
+    expect(j, models_expected(p), 1 + RIVALS);
     DQ_TRY(dq_plan_search_run(&l.point, &search, err));
+    expect(j, 1 + RIVALS, RIVALS);
     if (l.point >= 0) DQ_TRY(find_uniform(&bits, j, l.point, err));
     l.uniform = bits > 0;
     while ((turn = dq_plan_decide_turn(&l)) != DQ_PLAN_TURN_END) {
@@ -220,7 +243,7 @@ static dq_status fill_room(job *j, dq_err *err)
         if (point < 0) break;
         dq_plan_alloc_at(j->choice, &p->curve, point);
         dq_plan_alloc_fill(j->choice, &p->curve, point, p->capacity);
-        DQ_TRY(dq_plan_trial_of(&p->chosen, p, &j->parts, j->choice, -1, 0, err));
+        DQ_TRY(try_choice(&p->chosen, j, -1, 0, err));
         const double excess = excess_of(p, &p->trial[p->chosen]);
         p->met = excess <= 0;
         if (!p->met) p->capacity -= excess;
@@ -239,6 +262,7 @@ static dq_status choose_by_size(job *j, dq_err *err)
 {
     dq_plan *p = j->p;
     int64_t uniform;
+    expect(j, models_expected(p), 1 + RIVALS);
     DQ_TRY(fill_room(j, err));
     const int bits = uniform_near(j, dq_plan_packed_budget(p), true);
     if (bits) {
@@ -253,8 +277,8 @@ static dq_status choose_by_size(job *j, dq_err *err)
     p->met = excess_of(p, t) <= 0;
     DQ_TRY(dq_plan_state_look(&t->look, p, t, err));
     t->meets = p->met;
-    t->interval = dq_plan_decide_interval(t->on[DQ_PLAN_UNSEEN].kld, t->on[DQ_PLAN_UNSEEN].kld_skew,
-                                          dq_plan_decide_outside(t->look));
+    t->interval = dq_plan_decide_kld(t->on[DQ_PLAN_UNSEEN].kld, t->on[DQ_PLAN_UNSEEN].kld_skew,
+                                     dq_plan_decide_outside(t->look));
     p->n_look = 1;
     return DQ_OK;
 }
@@ -291,6 +315,7 @@ static dq_status beside_uniform(job *j, dq_err *err)
     const dq_plan_trial *t = &p->trial[p->chosen];
     const double cost = dq_plan_alloc_cost(&p->curve, t->choice);
     const double outside = dq_plan_decide_outside_of(t->look, 2);
+    expect(j, RIVALS, 0);
     DQ_TRY(add_rival(j, uniform_near(j, cost - !!t->uniform, true), err));
     DQ_TRY(add_rival(j, uniform_near(j, cost + !!t->uniform, false), err));
     for (int i = 0; i < p->n_rivals; i++) {
@@ -300,17 +325,29 @@ static dq_status beside_uniform(job *j, dq_err *err)
     return DQ_OK;
 }
 
+/* The source on both texts, sensitivities, and whole models. */
+static void expect_all(const job *j)
+{
+    dq_plan *p = j->p;
+    double n = dq_plan_flop(p) + models_expected(p) * dq_plan_trial_flop(p);
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
+        n += dq_plan_part_source_flop(p->model, (double)p->text[i].n_ids);
+    dq_plan_work_expect(&p->work, n);
+}
+
 static dq_status run_job(job *j, dq_err *err)
 {
     dq_plan *p = j->p;
     j->choice = dq_alloc(p->arena, (size_t)p->n_tensors, sizeof *j->choice, err);
     if (!j->choice) return err->code;
+    DQ_TRY(dq_plan_memory_check(p, err));
     DQ_TRY(dq_plan_trial_guard(p, err));
     DQ_TRY(dq_plan_state_begin(p, err));
     stage(p, "the model before rounding");
+    expect_all(j);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
         DQ_TRY(dq_plan_part_new(&j->parts.part[i], &p->text[i], p->model, p->set.backend,
-                                p->set.out, err));
+                                p->set.out, &p->work, err));
     DQ_TRY(probe(j, err));
     DQ_TRY(is_quality(p) ? choose_by_quality(j, err) : choose_by_size(j, err));
     p->n_earlier = (int)json_array_size(p->state->look) - p->n_look;
@@ -325,8 +362,5 @@ dq_status dq_plan_run(dq_plan *p, dq_err *err)
     for (int i = 0; i < DQ_PLAN_TEXTS; i++) j.parts.part[i].act.file.fd = -1;
     run_job(&j, err);
     for (int i = 0; i < DQ_PLAN_TEXTS; i++) dq_plan_part_end(&j.parts.part[i]);
-    if (err->code != DQ_STOPPED || !p->state) return err->code;
-    *err = (dq_err){0};
-    return dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
-                        "interrupted; %s is kept.", p->state->path);
+    return err->code == DQ_OK ? DQ_OK : dq_plan_failed(p, err);
 }

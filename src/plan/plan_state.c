@@ -247,22 +247,64 @@ static dq_status go_on(dq_plan *p, const char *key, dq_err *err)
     return put_line(p, json_pack("{s: s}", "key", key), err);
 }
 
-dq_status dq_plan_state_begin(dq_plan *p, dq_err *err)
+static dq_status open_journal(dq_plan *p, dq_err *err)
 {
     char key[65];
-    dq_plan_state *s = p->state = dq_alloc(p->arena, 1, sizeof *s, err);
-    if (!s) return err->code;
-    s->kept = json_object();
-    s->look = json_array();
-    s->path = dq_textf(p->arena, err, "%s.journal", p->set.out);
-    if (!s->path) return err->code;
+    dq_plan_state *s = p->state;
     DQ_TRY(key_of(key, p, err));
     if (p->set.resume && dq_file_exists(s->path)) return go_on(p, key, err);
     if (dq_file_exists(s->path) && !p->set.force)
         return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_RESUME_OR_FORCE},
                             "%s: an interrupted run left it.", s->path);
     DQ_TRY(dq_journal_new(&s->journal, s->path, err));
+    s->ours = true;
     return put_line(p, json_pack("{s: s}", "key", key), err);
+}
+
+dq_status dq_plan_state_begin(dq_plan *p, dq_err *err)
+{
+    dq_plan_state *s = p->state = dq_alloc(p->arena, 1, sizeof *s, err);
+    if (!s) return err->code;
+    s->kept = json_object();
+    s->look = json_array();
+    s->path = dq_textf(p->arena, err, "%s.journal", p->set.out);
+    if (!s->path) return err->code;
+    DQ_TRY(open_journal(p, err));
+    s->ours = true;
+    return DQ_OK;
+}
+
+bool dq_plan_state_resumable(const dq_err *err)
+{
+    return err->code == DQ_STOPPED || err->code == DQ_FILE || err->code == DQ_RESOURCE;
+}
+
+/* The same of a part of the run, whose words give way. */
+static void take_back(dq_err *err)
+{
+    dq_remedy_at *last = err->n_remedies > 0 ? &err->remedy[err->n_remedies - 1] : NULL;
+    if (!last || last->code != DQ_REMEDY_RESUMABLE) return;
+    err->text[last->begin] = 0;
+    err->n_remedies--;
+}
+
+dq_status dq_plan_failed(dq_plan *p, dq_err *err)
+{
+    enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
+    const dq_plan_state *s = p->state;
+    if (!s || !s->ours) return err->code;
+    if (err->code == DQ_STOPPED) {
+        *err = (dq_err){0};
+        return dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
+                            "interrupted; %s is kept.", s->path);
+    }
+    if (!dq_plan_state_resumable(err) || dq_journal_count(s->journal) <= 1) {
+        if (!p->set.resume && err->code != DQ_MISMATCH) dq_plan_state_end(p, true);
+        return err->code;
+    }
+    take_back(err);
+    err->text[MAX_TEXT] = 0;
+    return dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_RESUMABLE}, ". %.200s is kept", s->path);
 }
 
 void dq_plan_state_end(dq_plan *p, bool done)

@@ -10,6 +10,7 @@
 typedef struct dq_plan_state {
     dq_journal *journal;
     char *path;
+    bool ours;    /* the journal belongs to this plan */
     json_t *kept; /* {KEY: result} of trials */
     char *begun;  /* the choice whose trial was begun last, NULL: none */
     json_t *look; /* [{"look", "goal", "value"}] at the unseen text, as they came */
@@ -19,6 +20,8 @@ typedef struct dq_plan_state {
  * resumed; DQ_MISMATCH for one of other inputs or settings. */
 dq_status dq_plan_state_begin(dq_plan *p, dq_err *err);
 void dq_plan_state_end(dq_plan *p, bool done);
+/* Whether a failure leaves what a later run goes on from: it is none of the inputs'. */
+bool dq_plan_state_resumable(const dq_err *err);
 dq_status dq_plan_state_put_probe(dq_plan *p, int64_t tensor, int option, dq_err *err);
 /* A trial's results go in and come back by its choice; *found: whether they were there. */
 dq_status dq_plan_state_put_trial(dq_plan *p, const dq_plan_trial *t, dq_err *err);

@@ -25,7 +25,8 @@ static dq_status measure(dq_plan_trial *t, dq_plan_trials *parts, const char *pa
 {
     dq_model *m = NULL;
     if (dq_model_open(&m, path, err) == DQ_OK && dq_model_check_weights(m, err) == DQ_OK) {
-        const dq_plan_other other = {.m = m, .embed = &m->embed, .head = &m->head};
+        const dq_plan_other other = {
+            .m = m, .embed = &m->embed, .head = &m->head, .what = "measuring"};
         dq_container_weights_sha256(t->weights_sha256, m->container, err);
         for (int i = DQ_PLAN_SEARCH; err->code == DQ_OK && i < DQ_PLAN_TEXTS; i++)
             dq_plan_part_measure(&t->on[i].sums, &parts->part[i], &other, err);
@@ -34,18 +35,24 @@ static dq_status measure(dq_plan_trial *t, dq_plan_trials *parts, const char *pa
     return err->code;
 }
 
+dq_calibrate_settings dq_plan_trial_calibrate(const dq_plan *p, const char *out)
+{
+    return (dq_calibrate_settings){.rule = p->set.rule,
+                                   .path = p->set.calib,
+                                   .tokens = p->set.tokens,
+                                   .ctx = p->text[DQ_PLAN_CALIB].ctx,
+                                   .part = p->part[DQ_PLAN_CALIB],
+                                   .backend = p->set.backend,
+                                   .out = out};
+}
+
 /* resume: from what an interrupted run has left of the same trial. */
 static dq_status quantize(dq_plan *p, dq_plan_trial *t, const char *path, bool resume, dq_err *err)
 {
     dq_quantize_settings set = p->set.set;
-    const dq_calibrate_settings how = {.rule = p->set.rule,
-                                       .path = p->set.calib,
-                                       .tokens = p->set.tokens,
-                                       .ctx = p->text[DQ_PLAN_CALIB].ctx,
-                                       .part = p->part[DQ_PLAN_CALIB],
-                                       .backend = p->set.backend,
-                                       .out = path};
-    const dq_quantize_progress progress = {p->set.step, p->set.arg};
+    const dq_calibrate_settings how = dq_plan_trial_calibrate(p, path);
+    dq_plan_work_share share = {&p->work, -1};
+    const dq_quantize_progress progress = {dq_plan_work_step, &share};
     dq_calibrate *c = NULL;
     dq_quantizer *q = NULL;
     json_t *rules = dq_plan_rules(p, t->choice);
@@ -115,7 +122,7 @@ static dq_status make(dq_plan *p, dq_plan_trials *parts, dq_plan_trial *t, dq_er
     again = again && dq_file_exists(name[2]);
     if (!again) dq_plan_trial_clear(p);
     if (quantize(p, t, name[0], again, err) == DQ_OK) measure(t, parts, name[0], err);
-    if (err->code != DQ_STOPPED) dq_plan_trial_clear(p);
+    if (!dq_plan_state_resumable(err)) dq_plan_trial_clear(p);
     return err->code == DQ_OK ? dq_plan_state_put_trial(p, t, err) : err->code;
 }
 

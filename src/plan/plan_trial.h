@@ -14,6 +14,8 @@ typedef struct dq_plan_trials {
 /* DQ_USAGE where a file of a trial would replace an input; DQ_FILE where one exists, unless the journal of
  * an earlier run is there too, or force. Before dq_plan_state_begin. */
 dq_status dq_plan_trial_guard(const dq_plan *p, dq_err *err);
+/* How the models of a plan are calibrated; out: NULL, nothing is run. */
+dq_calibrate_settings dq_plan_trial_calibrate(const dq_plan *p, const char *out);
 /* Removes what trials of this run, and of those that it resumes, have left. */
 void dq_plan_trial_clear(const dq_plan *p);
 /* Index in p->trial of the trial of a choice, which is copied; made where there is none. point: of the curve, -1: none;

@@ -2,7 +2,7 @@
  * accepted, and when a uniform width is taken.
  * SPDX-License-Identifier: MIT */
 #include "base/random.h"
-#include "plan/plan_decide.h"
+#include "plan/plan.h"
 #include "plan/plan_part.h"
 
 #include <math.h>
@@ -173,6 +173,45 @@ static void skewness(void **unused)
     assert_int_equal(dq_plan_part_first(192), 97);
 }
 
+/* What DQ_PLAN_FEW_CLUSTERS says: shares of upper ends below the truth, of lognormal clusters. */
+static void few_clusters(void **unused)
+{
+    enum { SAMPLES = 20000 };
+    static const struct {
+        int n;
+        double low, high;
+    } want[] = {{5, 0.050, 0.060}, {10, 0.044, 0.054}, {DQ_PLAN_FEW_CLUSTERS, 0.037, 0.046}};
+    const double sigma = 0.5, truth = exp(sigma * sigma / 2);
+    (void)unused;
+    for (size_t w = 0; w < sizeof want / sizeof *want; w++) {
+        int below = 0;
+        for (int k = 0; k < SAMPLES; k++) {
+            dq_random r = dq_random_of(8, (uint64_t)(k * 64 + want[w].n));
+            double x[DQ_PLAN_FEW_CLUSTERS];
+            int64_t ids[DQ_PLAN_FEW_CLUSTERS];
+            for (int i = 0; i < want[w].n; i++) {
+                x[i] = exp(sigma * normal(&r));
+                ids[i] = 1;
+            }
+            const double skew = dq_plan_part_skew(x, ids, want[w].n);
+            below += dq_plan_decide_kld(dq_mean_of(x, want[w].n), skew, 0.05).high < truth;
+        }
+        if (below < want[w].low * SAMPLES || below > want[w].high * SAMPLES)
+            fail_msg("%d of %d samples of %d", below, SAMPLES, want[w].n);
+    }
+}
+
+/* A KLD is not below 0, whatever an interval of few documents says; a difference may be. */
+static void not_below_zero(void **unused)
+{
+    const dq_mean m = {0.007, 0.004, 5};
+    (void)unused;
+    assert_true(dq_plan_decide_interval(m, 0, 0.05).low < 0);
+    assert_true(dq_plan_decide_kld(m, 0, 0.05).low == 0);
+    assert_true(dq_plan_decide_kld(m, 0, 0.05).high == dq_plan_decide_interval(m, 0, 0.05).high);
+    assert_true(dq_plan_decide_kld(keeps, 0, 0.05).low > 0.4);
+}
+
 static void uniform_for_size(void **unused)
 {
     (void)unused;
@@ -191,6 +230,7 @@ int main(void)
         cmocka_unit_test(steps_back),    cmocka_unit_test(ends),
         cmocka_unit_test(uniform_first), cmocka_unit_test(accepts_what_misses),
         cmocka_unit_test(skewness),      cmocka_unit_test(uniform_for_size),
+        cmocka_unit_test(few_clusters),  cmocka_unit_test(not_below_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

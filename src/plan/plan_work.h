@@ -1,0 +1,29 @@
+/* plan_work: how far a whole plan is, over all of its stages, in multiplications and additions of f32; one of f64 counts as
+ * DQ_CALIBRATE_F64_FLOP. What is left is an expectation: nobody knows before how many whole models a search takes.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_PLAN_WORK_H
+#define DQ_PLAN_WORK_H
+
+#include <stdint.h>
+
+typedef struct dq_plan_work {
+    void (*step)(void *arg, double done, double total, const char *what); /* NULL: nobody is told */
+    void *arg;
+    double done, total; /* of this run */
+} dq_plan_work;
+
+/* So much was done. */
+void dq_plan_work_add(dq_plan_work *w, double flop, const char *what);
+/* So much is expected from here on. */
+void dq_plan_work_expect(dq_plan_work *w, double flop);
+
+/* Takes the progress of a quantization, in its unit, which begins with what an earlier run has done. */
+typedef struct dq_plan_work_share {
+    dq_plan_work *work;
+    double last; /* -1: nothing was told yet */
+} dq_plan_work_share;
+void dq_plan_work_step(void *share, double done, double total, const char *what);
+/* A quantization's unit in multiplications and additions. */
+double dq_plan_work_of_bytes(double bytes);
+
+#endif
