@@ -1,4 +1,4 @@
-/* real: see real.h.
+/* real: see real.h. What strtod takes beyond decimal notation shows in the first two characters.
  * SPDX-License-Identifier: MIT */
 #include "base/real.h"
 

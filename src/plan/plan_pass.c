@@ -1,4 +1,4 @@
-/* plan_pass: see plan_pass.h.
+/* plan_pass: see plan_pass.h. A layer has a cache of its own for each chunk, so that memory is that of one layer.
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_pass.h"
 

@@ -1,4 +1,4 @@
-/* plan_work: see plan_work.h.
+/* plan_work: see plan_work.h. A total that turns out too small grows with what is done.
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_work.h"
 
