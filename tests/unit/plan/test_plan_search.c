@@ -1,5 +1,5 @@
 /* test_plan_search: the cheapest point that keeps a budget, where predictions are off by a factor and by noise, where none keeps
- * it, and how many measurements that takes; budgets as text; the parts of a text.
+ * it, and how many measurements that takes; budgets as text; the parts of a text; how far a plan is.
  * SPDX-License-Identifier: MIT */
 #include "base/random.h"
 #include "calibrate/calib_text.h"
@@ -141,10 +141,11 @@ static void next_is_dearer(void **unused)
 
 static void budgets(void **unused)
 {
-    static const char *const wrong[] = {"",       "0.01",     "kld",       "kld=",      "kld=0",
-                                        "kld=-1", "kld=nan",  "kld=1x",    "ppl=1",     "ppl=0.9",
-                                        "pp=1.1", "kl=0.1",   "bpw=0",     "bpw=inf",   "size=0",
-                                        "size=x", "size=1TB", "size=1 MB", "kld=0.01 ", "klds=0.1"};
+    static const char *const wrong[] = {"",       "0.01",     "kld",        "kld=",      "kld=0",
+                                        "kld=-1", "kld=nan",  "kld=1x",     "ppl=1",     "ppl=0.9",
+                                        "pp=1.1", "kl=0.1",   "bpw=0",      "bpw=inf",   "size=0",
+                                        "size=x", "size=1TB", "size=1 MB",  "kld=0.01 ", "klds=0.1",
+                                        "kld= 1", "bpw=0x4",  "size=0X1p20"};
     dq_plan_budget b;
     (void)unused;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -210,6 +211,39 @@ static void parts_share_nothing(void **unused)
     dq_arena_free(a);
 }
 
+typedef struct shown {
+    double done, total;
+    const char *what;
+    int n;
+} shown;
+
+static void show(void *arg, double done, double total, const char *what)
+{
+    shown *s = arg;
+    *s = (shown){done, total, what, s->n + 1};
+}
+
+/* Work and what is expected, in one measure; what an earlier run has done of a quantization is no work of this one. */
+static void progress(void **unused)
+{
+    shown s = {.n = 0};
+    dq_plan_work w = {.step = show, .arg = &s};
+    dq_plan_work_share share = {&w, -1};
+    const double byte = dq_plan_work_of_bytes(1);
+    (void)unused;
+    dq_plan_work_expect(&w, 100 * byte);
+    dq_plan_work_add(&w, 10 * byte, "a");
+    assert_true(s.done == 10 * byte && s.total == 100 * byte && strcmp(s.what, "a") == 0);
+    dq_plan_work_step(&share, 20, 50, "b"); /* 20 of 50 are from before */
+    assert_true(s.n == 1 && w.done == 10 * byte && w.total == 80 * byte);
+    dq_plan_work_step(&share, 50, 50, "c");
+    assert_true(s.n == 2 && s.done == 40 * byte && s.total == 80 * byte);
+    dq_plan_work_expect(&w, 5 * byte); /* fewer models than were thought of */
+    assert_true(w.total == 45 * byte);
+    dq_plan_work_add(&w, 10 * byte, "d"); /* more than was thought of */
+    assert_true(s.done == 50 * byte && s.total == 50 * byte);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +254,7 @@ int main(void)
         cmocka_unit_test(budgets),
         cmocka_unit_test(quarters_as_json),
         cmocka_unit_test(parts_share_nothing),
+        cmocka_unit_test(progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
