@@ -17,7 +17,7 @@ void dq_layer_steps_norm_out(const dq_layer_steps *s)
     s->b->ops->rms_norm(s->b, s->h, s->x, s->m->norm_out, s->m->norm_eps);
 }
 
-void dq_layer_steps_qkv(const dq_layer_steps *s)
+void dq_layer_steps_qk(const dq_layer_steps *s)
 {
     const dq_layer *l = s->layer;
     const dq_ops *op = s->b->ops;
@@ -25,19 +25,25 @@ void dq_layer_steps_qkv(const dq_layer_steps *s)
     dq_backend *b = s->b;
     op->matmul(b, s->q, s->h, &l->q, l->q_bias, s->math.linear);
     op->matmul(b, s->k, s->h, &l->k, l->k_bias, s->math.linear);
-    op->matmul(b, s->v, s->h, &l->v, l->v_bias, s->math.linear);
     op->rope(b, s->q, s->angles, s->m->rope.order);
     op->rope(b, s->k, s->angles, s->m->rope.order);
     if (s->kv_spec->rotate_k) {
         op->hadamard(b, s->q, head_dim);
         op->hadamard(b, s->k, head_dim);
     }
-    if (s->kv_spec->rotate_v) op->hadamard(b, s->v, head_dim);
-    op->kv_append(b, s->kv, s->kv_layer, s->batch, s->k, s->v);
     if (l->attn.lambda_kind == DQ_LAMBDA_TOKEN) {
         op->matmul(b, s->lambda, s->h, &l->lambda_proj, NULL, DQ_NUM_F32); /* never packed */
         op->sigmoid(b, s->lambda);
     }
+}
+
+void dq_layer_steps_qkv(const dq_layer_steps *s)
+{
+    const dq_layer *l = s->layer;
+    dq_layer_steps_qk(s);
+    s->b->ops->matmul(s->b, s->v, s->h, &l->v, l->v_bias, s->math.linear);
+    if (s->kv_spec->rotate_v) s->b->ops->hadamard(s->b, s->v, s->m->map.head_dim);
+    s->b->ops->kv_append(s->b, s->kv, s->kv_layer, s->batch, s->k, s->v);
 }
 
 dq_attend_args dq_layer_steps_args(const dq_layer_steps *s, const dq_attend_args *extra)

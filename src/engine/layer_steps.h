@@ -31,7 +31,8 @@ void dq_layer_steps_norm_attn(const dq_layer_steps *s);
 void dq_layer_steps_norm_ffn(const dq_layer_steps *s);
 /* Behind the last layer: what the head reads. */
 void dq_layer_steps_norm_out(const dq_layer_steps *s);
-/* q, k, v and lambda of h, with positions and rotations, and k and v in the cache. */
+/* q, k and lambda of h, with positions and rotations; and v, and k and v in the cache. */
+void dq_layer_steps_qk(const dq_layer_steps *s);
 void dq_layer_steps_qkv(const dq_layer_steps *s);
 /* y of q and the cache. extra: logit, absmax and what is observed are taken from it, the rest is filled in. */
 void dq_layer_steps_attend(const dq_layer_steps *s, const dq_attend_args *extra);
