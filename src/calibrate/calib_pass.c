@@ -21,8 +21,7 @@ int64_t dq_calib_pass_widest(const dq_model *m)
 
 int64_t dq_calib_pass_rows(const dq_calib_text *t)
 {
-    int64_t rows = DQ_CALIB_PASS_ROWS;
-    for (int64_t s = 0; s < t->n_seq; s++) rows = larger(rows, t->cu[s + 1] - t->cu[s]);
+    const int64_t rows = larger(DQ_CALIB_PASS_ROWS, dq_calib_text_longest(t));
     return rows < t->n_ids ? rows : t->n_ids;
 }
 
@@ -48,6 +47,7 @@ static dq_status list_chunks(dq_calib_pass *p, const dq_calib_text *t, dq_err *e
     for (int64_t s = 0, end; s < t->n_seq; s = end) {
         dq_calib_chunk *k = &p->chunk[p->n_chunks++];
         k->first = t->cu[s];
+        k->first_seq = s;
         for (end = s + 1; end < t->n_seq && t->cu[end + 1] - k->first <= DQ_CALIB_PASS_ROWS;) end++;
         k->batch = (dq_batch){.n_seq = (int)(end - s),
                               .n_rows = t->cu[end] - k->first,

@@ -11,7 +11,7 @@
 enum { DQ_CALIB_PASS_ROWS = 2048 };
 typedef struct dq_calib_chunk {
     dq_batch batch;
-    int64_t first; /* row in the text */
+    int64_t first, first_seq; /* row and sequence in the text */
 } dq_calib_chunk;
 
 typedef struct dq_calib_pass {

@@ -145,6 +145,14 @@ dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_mode
     return err->code;
 }
 
+int64_t dq_calib_text_longest(const dq_calib_text *t)
+{
+    int64_t n = 0;
+    for (int64_t s = 0; s < t->n_seq; s++)
+        n = t->cu[s + 1] - t->cu[s] > n ? t->cu[s + 1] - t->cu[s] : n;
+    return n;
+}
+
 json_t *dq_calib_text_quarters(unsigned part)
 {
     json_t *list = json_array();

@@ -34,6 +34,9 @@ typedef struct dq_calib_text {
 dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
                              int64_t tokens, int64_t ctx, unsigned part, dq_arena *a, dq_err *err);
 
+/* Ids of the longest sequence. */
+int64_t dq_calib_text_longest(const dq_calib_text *t);
+
 /* A part as JSON: [0, 2]. The other way: 0 for what is no such list. */
 json_t *dq_calib_text_quarters(unsigned part);
 unsigned dq_calib_text_part(const json_t *quarters);

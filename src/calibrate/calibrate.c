@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const dq_calibrate_part_name[DQ_CALIBRATE_PARTS] = {"forward", "hessians", "factors",
-                                                                "rounding", "files"};
+const char *const dq_calibrate_part_name[DQ_CALIBRATE_PARTS] = {"forward", "maps",     "hessians",
+                                                                "factors", "rounding", "files"};
 
 const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES] = {
     {.name = "gptq",
@@ -85,7 +85,10 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
     const int streams = c->set.rule->aligns ? 2 : 1;
     DQ_TRY(dq_activations_open(&j->act, j->b, c->set.out, c->text.n_ids, j->m->dim, streams,
                                dq_calib_pass_widest(j->m), err));
-    if (streams == 2) DQ_TRY(dq_reference_new(&j->ref, &j->act, j->m, j->pass.max_rows, err));
+    if (streams == 2) {
+        DQ_TRY(dq_reference_new(&j->ref, &j->act, j->m, j->pass.max_rows, err));
+        DQ_TRY(dq_value_maps_new(&j->maps, j->m, dq_calib_text_longest(&c->text), err));
+    }
     DQ_TRY(embed(j, err));
     for (int i = 0; i < j->n_layers; i++) DQ_TRY(dq_calibrate_job_run_layer(j, i, err));
     return j->head ? dq_calibrate_job_run_head(j, err) : DQ_OK;
@@ -101,6 +104,7 @@ static dq_status run(void *arg, dq_quantize_feed *feed, dq_err *err)
                           .act.file.fd = -1};
     run_job(&j, err);
     dq_reference_free(&j.ref);
+    dq_value_maps_free(j.maps);
     dq_activations_close(&j.act);
     dq_hessian_free(j.h);
     dq_calib_pass_end(&j.pass);
@@ -133,8 +137,7 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
     c->info.scratch_bytes = dq_activations_bytes(t->n_ids, m->dim, c->set.rule->aligns ? 2 : 1,
                                                  dq_calib_pass_widest(m));
     out->scratch_bytes = c->info.scratch_bytes;
-    out->work = (int64_t)(dq_calibrate_work_all(m, c->set.rule, (double)t->n_ids) /
-                          DQ_CALIBRATE_FLOP_PER_BYTE);
+    out->work = (int64_t)(dq_calibrate_work_all(m, c->set.rule, t) / DQ_CALIBRATE_FLOP_PER_BYTE);
     DQ_TRY(dq_cholesky_library(c->lapack, err));
     out->lapack = c->lapack;
     json_t *o = out->calib = json_object();
@@ -149,10 +152,12 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
     json_object_set_new(o, "sequences", json_integer(t->n_seq));
     json_object_set_new(o, "ctx", json_integer(t->ctx));
     json_object_set_new(o, "damping", json_real(c->set.damping));
+    const size_t members = c->set.rule->aligns ? 7 : 6;
+    if (c->set.rule->aligns) json_object_set_new(o, "values", json_string("maps"));
     const bool all = c->set.part == DQ_CALIB_TEXT_ALL;
     if (!all) json_object_set_new(o, "quarters", dq_calib_text_quarters(c->set.part));
-    return json_object_size(o) == (all ? 6 : 7) ? DQ_OK
-                                                : dq_fail(err, DQ_RESOURCE, "out of memory");
+    return json_object_size(o) == members + !all ? DQ_OK
+                                                 : dq_fail(err, DQ_RESOURCE, "out of memory");
 }
 
 dq_status dq_calibrate_new(dq_calibrate **out, const dq_calibrate_settings *s, dq_err *err)

@@ -5,9 +5,10 @@
  * Where weights are aligned, the stream of the model before rounding runs beside the rounded one, which costs another forward
  * pass and the sums of what differs.
  *
- * In a layer: inputs of q, k and v; the attention of the rounded q, k and v, which o reads; inputs of gate and up; their
- * product after rounding, which down reads. Behind the last layer: the final norm, whose output the head reads. A head that is
- * the embedding is none of this room's: its codes are looked up as rows too.
+ * In a layer: inputs of q, k and v; where weights are aligned, what the maps of the rounded q and k make of them for v; the
+ * attention of the rounded q, k and v, which o reads; inputs of gate and up; their product after rounding, which down reads. Behind the last
+ * layer: the final norm, whose output the head reads. A head that is the embedding is none of this room's: its codes are looked
+ * up as rows too.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CALIBRATE_H
 #define DQ_CALIBRATE_H
@@ -19,8 +20,10 @@
 /* How weights become codes; `about` is for who is to choose. */
 typedef struct dq_calibrate_rule {
     const char *name, *about;
-    bool aligns; /* weights first make up for what was lost before them: correction.h */
-    int refits;  /* of scales, gptq.h */
+    /* Weights first make up for what was lost before them: correction.h; v_proj is rounded by what attention makes of its
+     * inputs: value_maps.h. */
+    bool aligns;
+    int refits; /* of scales, gptq.h */
 } dq_calibrate_rule;
 enum { DQ_CALIBRATE_RULES = 2 };
 extern const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES];
@@ -43,6 +46,7 @@ enum { DQ_CALIBRATE_ALIGN_IDS = 2 };
 /* Where the time of a run went, and the arithmetic that it did there. */
 typedef enum dq_calibrate_part {
     DQ_CALIBRATE_FORWARD,  /* f32 */
+    DQ_CALIBRATE_MAPS,     /* f32: what values are read by */
     DQ_CALIBRATE_HESSIANS, /* f32 */
     DQ_CALIBRATE_FACTORS,  /* f64 */
     DQ_CALIBRATE_ROUNDING, /* f64, and the search for scales */

@@ -8,6 +8,7 @@
 #include "calibrate/calibrate.h"
 #include "calibrate/cholesky.h"
 #include "calibrate/reference.h"
+#include "calibrate/value_maps.h"
 
 struct dq_calibrate {
     dq_calibrate_settings set;
@@ -32,7 +33,8 @@ typedef struct dq_calibrate_job {
     dq_backend *b;
     dq_activations act;
     dq_hessian *h;
-    dq_reference ref; /* of a rule that aligns */
+    dq_reference ref;    /* of a rule that aligns */
+    dq_value_maps *maps; /* likewise */
     dq_calib_pass pass;
     dq_layer layer; /* the current one, with rounded weights */
     dq_coded coded[7];

@@ -1,5 +1,6 @@
-/* calibrate_layer: a layer takes five passes over the chunks of the text, each of which ends where the next product needs
- * weights that are not rounded yet; what a pass leaves lies in the scratch file.
+/* calibrate_layer: a layer takes five passes, six where weights are aligned, over the chunks of the text, each of which ends
+ * where the next product needs weights that are not rounded yet; what a pass leaves lies in the scratch file. The head takes
+ * one more behind the last layer.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/calibrate_job.h"
 
@@ -317,11 +318,12 @@ static dq_status pass_norm(dq_calibrate_job *j, dq_weight *const *w, int n, norm
     return round_weights(j, w, n, sums, err);
 }
 
+/* q and k; and v, where there is no pass_values. */
 static dq_status pass_qkv(dq_calibrate_job *j, dq_err *err)
 {
     dq_layer *l = &j->layer;
-    return pass_norm(j, (dq_weight *const[]){&l->q, &l->k, &l->v}, 3, dq_layer_steps_norm_attn,
-                     err);
+    return pass_norm(j, (dq_weight *const[]){&l->q, &l->k, &l->v}, j->ref.act ? 2 : 3,
+                     dq_layer_steps_norm_attn, err);
 }
 
 /* y of one chunk and the stream in s, in a cache that lives as long. */
@@ -342,8 +344,21 @@ static dq_status attend(dq_calibrate_job *j, const dq_calib_chunk *k, dq_layer_s
     return err->code;
 }
 
-/* Takes the reference through attention, o included. */
-static dq_status reference_attend(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
+/* What the maps of s make of its h. */
+static void read_maps(dq_calibrate_job *j, const dq_calib_chunk *k, const dq_layer_steps *s,
+                      dq_mat z)
+{
+    double flop = 0;
+    dq_value_maps_read(j->maps, z, s, k->first_seq);
+    for (int i = 0; i < k->batch.n_seq; i++)
+        flop += dq_value_maps_flop(j->m, k->batch.cu_rows[i + 1] - k->batch.cu_rows[i]);
+    advance(j, DQ_CALIBRATE_MAPS, flop, "values by maps");
+}
+
+/* Takes the reference through attention, o included; where v is to be rounded, ref.lacks becomes what its maps make of its
+ * inputs. */
+static dq_status reference_attend(dq_calibrate_job *j, const dq_calib_chunk *k, bool sums,
+                                  dq_err *err)
 {
     const dq_layer_steps rounded = steps_of(j, k);
     const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
@@ -351,11 +366,46 @@ static dq_status reference_attend(dq_calibrate_job *j, const dq_calib_chunk *k, 
     DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
     dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
     DQ_TRY(attend(j, k, s, err));
+    if (sums) read_maps(j, k, &s, dq_calib_pass_first(j->ref.lacks, k->batch.n_rows));
     dq_layer_steps_out(&s);
     DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
     advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&s.layer->o, k->batch.n_rows),
             "attention");
     return DQ_OK;
+}
+
+/* Sums for v: of what the maps of the rounded q and k make of its inputs, and what they lack beside the reference's. */
+static dq_status add_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
+{
+    const int64_t n = k->batch.n_rows;
+    const dq_layer_steps s = steps_of(j, k);
+    const dq_mat z = s.x; /* of which only the norm is needed */
+    DQ_TRY(get_stream(j, k, err));
+    dq_layer_steps_norm_attn(&s);
+    j->b->ops->rope_table(j->b, s.angles, k->batch.pos, &j->m->rope);
+    dq_layer_steps_qk(&s);
+    DQ_TRY(dq_backend_sync(j->b, err));
+    advance(j, DQ_CALIBRATE_FORWARD,
+            dq_calibrate_work_rows(&s.layer->q, n) + dq_calibrate_work_rows(&s.layer->k, n),
+            "attention");
+    read_maps(j, k, &s, z);
+    DQ_TRY(add_inputs(j, k, 0, z, &s.layer->v, NULL, err));
+    dq_reference_add_read(&j->ref, j->b, z);
+    end_lacks(j, z.rows, z.cols);
+    return DQ_OK;
+}
+
+/* v, beside a reference, which is taken through attention. */
+static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
+{
+    dq_weight *const v = &j->layer.v;
+    const bool sums = begin_sums(j, (const dq_weight *const[]){v}, 1);
+    dq_reference_begin_inputs(&j->ref, v->cols);
+    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
+        DQ_TRY(reference_attend(j, &j->pass.chunk[i], sums, err));
+        if (sums) DQ_TRY(add_values(j, &j->pass.chunk[i], err));
+    }
+    return round_weights(j, (dq_weight *const[]){v}, 1, sums, err);
 }
 
 static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
@@ -366,7 +416,6 @@ static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
     for (int64_t i = 0; i < j->pass.n_chunks; i++) {
         const dq_calib_chunk *k = &j->pass.chunk[i];
         const dq_layer_steps s = steps_of(j, k);
-        if (j->ref.act) DQ_TRY(reference_attend(j, k, err));
         DQ_TRY(get_stream(j, k, err));
         DQ_TRY(attend(j, k, s, err));
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
@@ -374,6 +423,8 @@ static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
         if (!sums) continue;
         DQ_TRY(add_inputs(j, k, 0, s.y, in[0], NULL, err));
         if (!j->ref.act) continue;
+        DQ_TRY(dq_reference_get(&j->ref, k->first, s.x.rows, err));
+        dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
         dq_reference_add_attention(&j->ref, &s, j->number);
         end_lacks(j, s.y.rows, s.y.cols);
     }
@@ -495,8 +546,8 @@ dq_status dq_calibrate_job_run_layer(dq_calibrate_job *j, int number, dq_err *er
     j->layer = j->m->layer[number];
     j->number = number;
     if (take_stored(j, &j->layer.lambda_proj, err) == DQ_OK && pass_qkv(j, err) == DQ_OK &&
-        pass_attend(j, err) == DQ_OK && pass_out(j, err) == DQ_OK &&
-        pass_gate_up(j, err) == DQ_OK && !is_last(j))
+        (!j->ref.act || pass_values(j, err) == DQ_OK) && pass_attend(j, err) == DQ_OK &&
+        pass_out(j, err) == DQ_OK && pass_gate_up(j, err) == DQ_OK && !is_last(j))
         pass_down(j, err);
     free_rounded(j);
     if (err->code != DQ_OK && err->code != DQ_STOPPED && err->code != DQ_DAMAGED)

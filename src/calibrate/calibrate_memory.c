@@ -93,8 +93,10 @@ int64_t dq_calibrate_memory(const dq_calibrate *c, const dq_quantizer *q)
     for (int i = 0; i < m->n_layers; i++) layer = larger(layer, layer_bytes(c, q, &m->layer[i]));
     if (!m->tied)
         layer = larger(layer, matrices_bytes(c, q, (const dq_weight *const[]){&m->head}, 1));
-    const int64_t sums = dq_hessian_bytes(dq_calib_pass_widest(m)) +
-                         (c->set.rule->aligns ? dq_reference_bytes(m, rows) : 0);
+    int64_t sums = dq_hessian_bytes(dq_calib_pass_widest(m));
+    if (c->set.rule->aligns)
+        sums +=
+            dq_reference_bytes(m, rows) + dq_value_maps_bytes(m, dq_calib_text_longest(&c->text));
     return (dq_calib_pass_bytes(m, rows) + sums + layer) / 8 * 9;
 }
 

@@ -1,8 +1,9 @@
-/* calibrate_work: see calibrate_work.h. Counts go by shapes alone; attention, norms and conversions are left out.
+/* calibrate_work: see calibrate_work.h. Counts go by shapes alone; attention itself, norms and conversions are left out.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/calibrate_work.h"
 
 #include "calibrate/gptq.h"
+#include "calibrate/value_maps.h"
 
 double dq_calibrate_work_rows(const dq_weight *w, int64_t rows)
 {
@@ -39,28 +40,35 @@ double dq_calibrate_work_cross(double rows, double m, double n)
     return 2 * rows * m * n;
 }
 
-/* What a rule that aligns adds to a layer: the other forward pass, o and down once more, sums and solutions. */
-static double align_flop(const dq_model *m, const dq_layer *l, double tokens)
+/* What a rule that aligns adds to a layer: the other forward pass, o and down once more, sums and solutions; for v q and k
+ * once more, what their maps make of both models' inputs, and sums and a factor of its own. */
+static double align_flop(const dq_model *m, const dq_layer *l, const dq_calib_text *text)
 {
-    const double dim = m->dim, y = (double)l->o.cols, ffn = m->ffn;
+    const double dim = m->dim, y = (double)l->o.cols, ffn = m->ffn, tokens = (double)text->n_ids;
     double n = tokens * (dq_calibrate_work_layer(l) + 2 * dim * (y + ffn));
-    n += 2 * dq_calibrate_work_cross(tokens, dim, dim) + dq_calibrate_work_cross(tokens, dim, y) +
-         dq_calibrate_work_cross(tokens, dim, ffn);
-    return n + DQ_CALIBRATE_F64_FLOP * 2 * dim * (2 * dim * dim + y * y + ffn * ffn);
+    n += dq_calibrate_work_rows(&l->q, text->n_ids) + dq_calibrate_work_rows(&l->k, text->n_ids);
+    for (int64_t s = 0; s < text->n_seq; s++)
+        n += 2 * dq_value_maps_flop(m, text->cu[s + 1] - text->cu[s]);
+    n += 3 * dq_calibrate_work_cross(tokens, dim, dim) + dq_calibrate_work_cross(tokens, dim, y) +
+         dq_calibrate_work_cross(tokens, dim, ffn) + dq_calibrate_work_hessian(tokens, dim);
+    return n + DQ_CALIBRATE_F64_FLOP *
+                   (dq_calibrate_work_factor(dim) + 2 * dim * (3 * dim * dim + y * y + ffn * ffn));
 }
 
-double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule, double tokens)
+double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule,
+                             const dq_calib_text *text)
 {
+    const double tokens = (double)text->n_ids;
     double n = 0;
     for (int i = 0; i < m->n_layers; i++) {
         const dq_layer *l = &m->layer[i];
         const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-        n += tokens * dq_calibrate_work_layer(l) + (rule->aligns ? align_flop(m, l, tokens) : 0);
+        n += tokens * dq_calibrate_work_layer(l) + (rule->aligns ? align_flop(m, l, text) : 0);
         for (int k = 0; k < 7; k++) {
             const double cols = (double)all[k]->cols;
             n += DQ_CALIBRATE_F64_FLOP *
                  dq_calibrate_work_rounding((double)all[k]->rows, cols, DQ_SEARCH, rule);
-            /* k and v share the Hessian of q, up that of gate */
+            /* k shares the Hessian of q, v too where nothing is aligned, up that of gate */
             if (k == 0 || k == 3 || k == 4 || k == 6)
                 n += dq_calibrate_work_hessian(tokens, cols) +
                      DQ_CALIBRATE_F64_FLOP * dq_calibrate_work_factor(cols);

@@ -19,7 +19,8 @@ double dq_calibrate_work_factor(double n);
 double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode,
                                   const dq_calibrate_rule *rule);
 /* Of a run with every projection coded, in f32 operations; and what a coded head adds. */
-double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule, double tokens);
+double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule,
+                             const dq_calib_text *text);
 double dq_calibrate_work_head(const dq_model *m, const dq_calibrate_rule *rule, double tokens);
 
 #endif

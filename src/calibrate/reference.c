@@ -90,10 +90,16 @@ void dq_reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
     own.x = rows_of(r->x, s->h.rows);
     own.h = lacks;
     norm(&own); /* gains are not rounded: those of the layer at hand */
+    dq_reference_add_read(r, s->b, s->h);
+}
+
+void dq_reference_add_read(dq_reference *r, dq_backend *b, dq_mat x)
+{
+    const dq_mat lacks = rows_of(r->lacks, x.rows);
     const int64_t n = lacks.rows * lacks.cols;
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < n; i++) lacks.p[i] -= s->h.p[i];
-    dq_cross_add(r->sums, s->b, lacks, s->h);
+    for (int64_t i = 0; i < n; i++) lacks.p[i] -= x.p[i];
+    dq_cross_add(r->sums, b, lacks, x);
 }
 
 void dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number)

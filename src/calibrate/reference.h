@@ -36,6 +36,8 @@ void dq_reference_begin_outputs(dq_reference *r, int64_t n); /* n inputs, dim ou
 /* Adds norm(r->x) - s->h, s->h being the same norm of the rounded stream. */
 void dq_reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
                              void (*norm)(const dq_layer_steps *s));
+/* Adds what is left of r->lacks[rows, n], inputs before rounding, when x[rows, n], the rounded model's, are taken away. */
+void dq_reference_add_read(dq_reference *r, dq_backend *b, dq_mat x);
 /* Adds what the rounded stream would lack behind attention, if o were not rounded: r->x is behind attention, s->x before it,
  * s->y what o reads; s->h is overwritten. */
 void dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number);

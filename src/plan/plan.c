@@ -306,7 +306,7 @@ double dq_plan_flop(const dq_plan *p)
 double dq_plan_trial_flop(const dq_plan *p)
 {
     double n = dq_plan_work_of_bytes((double)p->source_bytes) +
-               dq_calibrate_work_all(p->model, p->set.rule, (double)p->text[DQ_PLAN_CALIB].n_ids);
+               dq_calibrate_work_all(p->model, p->set.rule, &p->text[DQ_PLAN_CALIB]);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
         n += dq_plan_part_flop(p->model, 0, (double)p->text[i].n_ids);
     return n;

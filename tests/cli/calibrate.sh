@@ -86,6 +86,9 @@ holds "loss of align against the source's weights" "$(loss_of model.layers.0.mlp
 try 0 "content SHA-256" "$@" -o "made 3.h5" --force --method align --threads 3
 cmp -s made.h5 "made 3.h5" || complain "calibrate: threads change what align makes"
 try 0 "^method  *align, 2100 ids of text.txt" info made.h5
+try 0 '"values": "maps"' info made.h5 --json
+try 0 '"method": "gptq"' info gptq.h5 --json
+! grep -q '"values"' "$top/out" || complain "calibrate: gptq says that values were rounded by maps"
 try 0 "." eval "diff model" gptq.h5 made.h5 --text unseen.txt --ctx 100 --limit 20 --csv kld.csv
 holds "KLD of align and of gptq" "$(column kld.csv 3 kld_nats) < 0.8 * $(column kld.csv 2 kld_nats)"
 try 0 '"method": "align"' info made.h5 --recipe
