@@ -17,10 +17,12 @@ fold    gptq after scaling input channels by mean |x|^a into norms and `up` (AWQ
         by Hadamard matrices with random signs (QuaRot, offline parts); the same with `align` instead of gptq
 align   gptq; of weights corrected for inputs that differ from those before rounding (GPTAQ, Qronos); half of the correction;
         o and down also for what the residual stream lacks; that and fitted scales, which is `dq quantize --method align`
-        (but for the grids that it tries in addition)
+        but for the grids that it tries in addition and for v_proj
 lambda  align; v_proj head by head by the second moment of what its output head really reads, z_t = g_t sum_s (A1 - lambda A2)_ts h_s,
-        g_t the gain of the head norm, in place of h_s; the same without g; q and k head by head with tokens weighed by what an error
-        in a logit does to the head's normalized output through softmax, A1 - lambda A2 and values
+        g_t the gain of the head norm, in place of h_s; by one such moment for all heads, their mean; by a sample of that, one head
+        for each 64 queries, the next 64 taking the next one, which is what `dq quantize --method align` does; head by head
+        without g; q and k head by head with tokens weighed by what an error in a logit does to the head's normalized output
+        through softmax, A1 - lambda A2 and values
 """
 import argparse
 import copy
@@ -277,6 +279,24 @@ def read_by_heads(m, layer, hq, weights, hf, gain):
     return hs / n, cs / n
 
 
+def read_by_blocks(m, layer, hq, weights, hf, block=64):
+    """As read_by_heads, of one head for each `block` queries: a sample of the mean over heads."""
+    h, c = 0, 0
+    for i in range(0, len(hq), 4):
+        z = []
+        for x, w in ((hq[i:i + 4], weights), (hf[i:i + 4], m.W)):
+            q, k, v = m.qkv(x, layer, w)
+            d = m.maps(layer, q, k)[1]
+            g = m.gain_of(d @ m.values(v))
+            window, t = torch.arange(len(x))[:, None], torch.arange(x.shape[1])
+            head = (i + window + t // block) % d.shape[1]
+            one = d[window, head, t] @ x
+            z.append((one if g is None else one * g[window, head, t]).flatten(0, 1).double())
+        h, c = h + z[0].T @ z[0], c + z[1].T @ z[0]
+    n = hq.shape[0] * hq.shape[1]
+    return h / n, c / n
+
+
 def logit_moments(m, layer, h):
     """Per query head: inputs weighed by what an error in q, and in k, does to the head's output (squared, to first order)."""
     hq = [0] * m.heads
@@ -335,7 +355,14 @@ def rounded_model(m, bits, calib, how):
                 round_heads(layer, role, mixed, w.split(m.d))
         else:
             round_all(layer, "qk", hq, hf)
-        if how.get("maps"):
+        if how.get("maps") in ("mean", "blocks"):
+            if how["maps"] == "blocks":
+                h, c = read_by_blocks(m, layer, hq, weights, hf)
+            else:
+                h, c = (x.mean(0) for x in read_by_heads(m, layer, hq, weights, hf, True))
+            w = m.W[m.name(layer, "v")]
+            weights[m.name(layer, "v")] = quantized(corrected(w, h, w.double() @ (c - h), share), h, bits, how)
+        elif how.get("maps"):
             hs, cs = read_by_heads(m, layer, hq, weights, hf, how["maps"] == "normed")
             own = [j % len(hs) for j in range(m.heads)]
             ws = m.W[m.name(layer, "v")].split(m.d)
@@ -428,7 +455,8 @@ SETS = {
              for form in ("", "awq 0.25", "awq 0.5", "turned stream", "turned values", "both turned")},
     "align": {"gptq": {}, "inputs": {"align": 1}, "half of it": {"align": 0.5}, "and stream": {"align": 1, "residual": True},
               "and scales": ALIGN},
-    "lambda": {"align": ALIGN, "values by maps": dict(ALIGN, maps="normed"), "without norm": dict(ALIGN, maps="plain"),
+    "lambda": {"align": ALIGN, "values by maps": dict(ALIGN, maps="normed"), "values by their mean": dict(ALIGN, maps="mean"),
+               "values by blocks": dict(ALIGN, maps="blocks"), "without norm": dict(ALIGN, maps="plain"),
                "logits": dict(ALIGN, logits=True), "both": dict(ALIGN, maps="normed", logits=True)},
 }
 
