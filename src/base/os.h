@@ -25,6 +25,14 @@ void dq_os_map_release(const void *p, size_t bytes);
 /* DQ_FILE names a mapped file that was written to since it was opened: numbers may come from both of
  * its states. A file that another one replaced under its name, or that was removed, has not changed. */
 dq_status dq_os_maps_check(dq_err *err);
+/* Addresses for memory that may be needed later: until it is taken it costs nothing and cannot be read. */
+typedef struct dq_os_block {
+    uint8_t *data; /* NULL: none */
+    size_t bytes;
+} dq_os_block;
+bool dq_os_block_reserve(dq_os_block *b, size_t bytes); /* false: an empty one */
+bool dq_os_block_take(dq_os_block *b); /* zeros at first; again: as it is; false: not to be had */
+void dq_os_block_free(dq_os_block *b); /* leaves an empty one */
 /* The file whose mapping holds p, NULL: none. *cut: it is shorter now. For handlers of SIGBUS: calls
  * only what these may call. */
 const char *dq_os_map_at(const void *p, bool *cut);

@@ -2,7 +2,7 @@
  * linked when they are whole and never freed, only used again, so that the handler may walk the list while another
  * thread maps.
  * SPDX-License-Identifier: MIT */
-#define _DEFAULT_SOURCE /* madvise, st_mtim */
+#define _DEFAULT_SOURCE /* madvise, st_mtim, MAP_ANONYMOUS */
 #include "base/os.h"
 
 #include <errno.h>
@@ -115,6 +115,25 @@ void dq_os_map_release(const void *p, size_t bytes)
         void *out;
     } at = {.in = begin};
     if (end > begin) madvise(at.out, end - begin, MADV_DONTNEED);
+}
+
+bool dq_os_block_reserve(dq_os_block *b, size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    *b = (dq_os_block){.data = NULL};
+    if (p != MAP_FAILED) *b = (dq_os_block){.data = p, .bytes = bytes};
+    return b->data;
+}
+
+bool dq_os_block_take(dq_os_block *b)
+{
+    return b->data && mprotect(b->data, b->bytes, PROT_READ | PROT_WRITE) == 0;
+}
+
+void dq_os_block_free(dq_os_block *b)
+{
+    if (b->data) munmap(b->data, b->bytes);
+    *b = (dq_os_block){.data = NULL};
 }
 
 static bool written_since(const struct dq_mapping *e)

@@ -319,7 +319,7 @@ static const char *name_at(void *arg, int64_t i)
 
 dq_source dq_checkpoint_source(dq_checkpoint *c)
 {
-    return (dq_source){c, find, c->count, name_at};
+    return (dq_source){c, find, c->count, name_at, NULL};
 }
 
 int dq_checkpoint_n_files(const dq_checkpoint *c)

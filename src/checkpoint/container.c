@@ -559,7 +559,7 @@ static const char *tensor_at(void *arg, int64_t i)
 
 dq_source dq_container_source(dq_container *c)
 {
-    return (dq_source){c, find_tensor, c->n_tensors, tensor_at};
+    return (dq_source){c, find_tensor, c->n_tensors, tensor_at, NULL};
 }
 
 int64_t dq_container_n_payloads(const dq_container *c)

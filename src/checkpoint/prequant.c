@@ -1,5 +1,6 @@
-/* prequant: finds the weights by the suffix of their codes, asks the format's row for the scheme of each, reserves memory,
- * and lays them out by all threads, a weight at a time. The first error in the order of names is the one told.
+/* prequant: finds the weights by the suffix of their codes, asks the format's row for the scheme of each and reads zero
+ * points and indices, which are few. Codes and scales get addresses only, so that a model can be built, and are laid out by
+ * all threads, a weight at a time, when it is to be run. The first error in the order of names is the one told.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/prequant.h"
 
@@ -20,6 +21,10 @@ struct dq_prequant {
     const char **name;          /* [n_names]: what the source has */
     int64_t n_names;
     const char *warnings[DQ_PREQUANT_WARNINGS + 1];
+    dq_os_block
+        late; /* of codes and scales that are laid out anew; none: all stay where they are */
+    size_t late_bytes;
+    bool loaded;
 };
 
 /* ---- Names ---- */
@@ -128,7 +133,9 @@ static void release(const dq_prequant_linear *l)
     }
 }
 
-static dq_status fill(dq_prequant *p, dq_err *err)
+typedef void step(dq_prequant_linear *l, const dq_prequant_config *c);
+
+static dq_status for_all(dq_prequant *p, step *f, dq_err *err)
 {
     enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
     const int64_t n = p->info.n_weights;
@@ -136,15 +143,51 @@ static dq_status fill(dq_prequant *p, dq_err *err)
     for (int64_t i = 0; i < n; i++) {
         dq_prequant_linear *l = &p->linear[i];
         if (dq_os_check_stop(&l->err) != DQ_OK) continue;
-        dq_prequant_linear_fill(l, &p->config);
+        f(l, &p->config);
         release(l);
     }
-    for (int64_t i = 0; i < n; i++) {
-        const dq_prequant_linear *l = &p->linear[i];
-        if (l->err.code != DQ_OK) return dq_fail_as(err, &l->err);
-        p->info.n_zeros += l->w.zero != NULL;
-        p->info.n_indexed += l->w.index != NULL;
+    for (int64_t i = 0; i < n; i++) DQ_TRY(dq_fail_as(err, &p->linear[i].err));
+    return DQ_OK;
+}
+
+/* Zero points and indices get memory. */
+static dq_status place_early(dq_prequant_linear *l, dq_arena *a, dq_err *err)
+{
+    static const dq_prequant_part early[] = {DQ_PREQUANT_ZEROS, DQ_PREQUANT_INDEX};
+    for (int i = 0; i < 2; i++) {
+        const size_t bytes = l->own_bytes[early[i]];
+        if (bytes) l->own[early[i]] = dq_alloc(a, bytes, 1, err);
     }
+    return err->code;
+}
+
+/* Codes and scales get addresses, those at p on: as many bytes as are used. NULL where there are none to have: such a
+ * model can be described. */
+static size_t place_late(dq_prequant_linear *l, uint8_t *p)
+{
+    enum { LINE = 64 };
+    const size_t codes = l->own_bytes[DQ_PREQUANT_CODES], scales = l->own_bytes[DQ_PREQUANT_SCALES],
+                 before_scales = (codes + LINE - 1) / LINE * LINE;
+    if (codes && p) l->own[DQ_PREQUANT_CODES] = p;
+    if (scales && p) l->own[DQ_PREQUANT_SCALES] = p + before_scales;
+    l->w.data = codes ? l->own[DQ_PREQUANT_CODES] : l->codes.data;
+    l->w.scale = scales ? l->own[DQ_PREQUANT_SCALES] : l->part[DQ_PREQUANT_SCALES]->data;
+    return before_scales + (scales + LINE - 1) / LINE * LINE;
+}
+
+static dq_status place(dq_prequant *p, dq_err *err)
+{
+    size_t at = 0;
+    for (int64_t i = 0; i < p->info.n_weights; i++) {
+        dq_prequant_linear *l = &p->linear[i];
+        DQ_TRY(dq_prequant_linear_size(l, err));
+        DQ_TRY(place_early(l, p->arena, err));
+        for (int k = 0; k < DQ_PREQUANT_PARTS; k++) p->info.own_bytes += (int64_t)l->own_bytes[k];
+        p->late_bytes += place_late(l, NULL);
+    }
+    if (p->late_bytes) dq_os_block_reserve(&p->late, p->late_bytes);
+    for (int64_t i = 0; i < p->info.n_weights && p->late.data; i++)
+        at += place_late(&p->linear[i], p->late.data + at);
     return DQ_OK;
 }
 
@@ -175,9 +218,12 @@ static dq_status read_all(dq_prequant *p, const json_t *config, dq_err *err)
     DQ_TRY(find_linears(p, err));
     for (int64_t i = 0; i < p->info.n_weights; i++)
         DQ_TRY(dq_prequant_linear_fit(&p->linear[i], &p->config, err));
-    for (int64_t i = 0; i < p->info.n_weights; i++)
-        DQ_TRY(dq_prequant_linear_reserve(&p->linear[i], &p->info.own_bytes, p->arena, err));
-    DQ_TRY(fill(p, err));
+    DQ_TRY(place(p, err));
+    DQ_TRY(for_all(p, dq_prequant_linear_read, err));
+    for (int64_t i = 0; i < p->info.n_weights; i++) {
+        p->info.n_zeros += p->linear[i].w.zero != NULL;
+        p->info.n_indexed += p->linear[i].w.index != NULL;
+    }
     return say(p, err);
 }
 
@@ -222,7 +268,27 @@ dq_status dq_prequant_open(dq_prequant **out, const dq_checkpoint *c, dq_err *er
 
 void dq_prequant_close(dq_prequant *p)
 {
-    if (p) dq_arena_free(p->arena); /* p itself lives there */
+    if (!p) return;
+    dq_os_block_free(&p->late);
+    dq_arena_free(p->arena); /* p itself lives there */
+}
+
+dq_status dq_prequant_load(dq_prequant *p, dq_err *err)
+{
+    const double mib = 1024.0 * 1024.0;
+    const int64_t have = dq_os_memory_bytes(), want = (int64_t)p->late_bytes;
+    if (p->loaded) return DQ_OK;
+    if (want > 0 && ((have > 0 && want > have) || !dq_os_block_take(&p->late)))
+        return dq_fail(
+            err, DQ_RESOURCE,
+            "not enough memory for weights that are laid out anew (%s; expected %.1f "
+            "MiB beside the files, this process can have %.1f MiB in all). Use a machine "
+            "with more, or quantize the original checkpoint: a container is read where "
+            "it lies.",
+            p->config.about, (double)want / mib, (double)have / mib);
+    DQ_TRY(for_all(p, dq_prequant_linear_fill, err));
+    p->loaded = true;
+    return DQ_OK;
 }
 
 const dq_prequant_info *dq_prequant_header(const dq_prequant *p)
@@ -246,7 +312,12 @@ static const char *name_at(void *arg, int64_t i)
     return ((const dq_prequant *)arg)->name[i];
 }
 
+static dq_status load(void *arg, dq_err *err)
+{
+    return dq_prequant_load(arg, err);
+}
+
 dq_source dq_prequant_source(dq_prequant *p)
 {
-    return (dq_source){p, find, p->n_names, name_at};
+    return (dq_source){p, find, p->n_names, name_at, load};
 }

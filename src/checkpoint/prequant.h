@@ -1,6 +1,6 @@
 /* prequant: folders whose weights another tool has quantized (quantization_config of transformers) as a source of coded
  * weights: "X.weight" stands for "X.qweight", "X.scales" and what else belongs to it. Codes lie in the mapped file where
- * the layouts agree (compressed-tensors); others are laid out anew, once, in memory of the source.
+ * the layouts agree (compressed-tensors); others are laid out anew, once, in memory of the source, before they are used.
  * A weight is (u - zero) * scale, one f32 product, whatever type the scales have; transformers computes the same in the
  * type of the model, f16 or bf16, and rounds there.
  * SPDX-License-Identifier: MIT */
@@ -26,9 +26,13 @@ typedef struct dq_prequant_info {
 
 /* *out is NULL where the configuration says of no quantization. The checkpoint must stay open as long.
  * Another method or layout is DQ_MISMATCH by name, as is a tensor that does not have the shape that the
- * configuration gives it; a tensor that is missing, of the wrong type, or with an index out of range or a scale that is
- * not finite is DQ_DAMAGED by name. */
+ * configuration gives it; a tensor that is missing, of the wrong type, or with an index or zero point out of range is
+ * DQ_DAMAGED by name. Reads headers, zero points and indices. */
 dq_status dq_prequant_open(dq_prequant **out, const dq_checkpoint *c, dq_err *err);
+/* Lays out codes and scales, once: until then the weights of the source have shapes and formats, but no values to read. A
+ * scale that is not finite and padding that is not zero are DQ_DAMAGED by name; where what is laid out is more than the
+ * machine's memory, DQ_RESOURCE before anything is taken. */
+dq_status dq_prequant_load(dq_prequant *p, dq_err *err);
 void dq_prequant_close(dq_prequant *p); /* NULL allowed */
 const dq_prequant_info *dq_prequant_header(const dq_prequant *p);
 /* Every tensor of the checkpoint that is no part of a quantized weight, and every quantized weight. */

@@ -65,7 +65,8 @@ typedef struct dq_prequant_linear {
     int64_t scale_row, scale_group; /* values from one row or group to the next */
     /* What becomes of it */
     bool any_zero, any_index;
-    uint8_t *own[DQ_PREQUANT_PARTS]; /* NULL: stays where it is, or is not there */
+    uint8_t *own[DQ_PREQUANT_PARTS];     /* where it is laid out anew */
+    size_t own_bytes[DQ_PREQUANT_PARTS]; /* 0: stays where it is, or is not there */
     int64_t n_wrapped; /* zero points stored as 2^bits - 1 that are to become one more */
     dq_err err;
 } dq_prequant_linear;
@@ -108,10 +109,12 @@ static inline bool dq_prequant_is(const dq_tensor *t, int64_t rows, int64_t cols
 
 /* Finds the scheme of a linear whose parts are known; dtypes are checked. */
 dq_status dq_prequant_linear_fit(dq_prequant_linear *l, const dq_prequant_config *c, dq_err *err);
-/* Room for what is laid out anew; adds its bytes. */
-dq_status dq_prequant_linear_reserve(dq_prequant_linear *l, int64_t *bytes, dq_arena *a,
-                                     dq_err *err);
-/* Lays out and checks, by one thread; l->err says what is wrong. */
+/* Says what is to be laid out anew: own_bytes. */
+dq_status dq_prequant_linear_size(dq_prequant_linear *l, dq_err *err);
+/* Both by one thread, with l->err for what is wrong. First zero points and index, which tell the weight's format; own has
+ * room for them. */
+void dq_prequant_linear_read(dq_prequant_linear *l, const dq_prequant_config *c);
+/* Then codes and scales, which are most of it. */
 void dq_prequant_linear_fill(dq_prequant_linear *l, const dq_prequant_config *c);
 
 #endif

@@ -112,32 +112,28 @@ static bool scales_lie_in_rows(const dq_prequant_linear *l)
            (groups == 1 || l->scale_group == 1);
 }
 
-static dq_status take(dq_prequant_linear *l, dq_prequant_part part, int64_t rows, size_t row_bytes,
-                      int64_t *bytes, dq_arena *a, dq_err *err)
+static dq_status size_of(dq_prequant_linear *l, dq_prequant_part part, int64_t rows,
+                         size_t row_bytes, dq_err *err)
 {
-    l->own[part] = dq_alloc(a, (size_t)rows, row_bytes, err);
-    if (!l->own[part]) return err->code;
-    *bytes += rows * (int64_t)row_bytes;
-    return DQ_OK;
+    if (dq_mul_ok(&l->own_bytes[part], (size_t)rows, row_bytes)) return DQ_OK;
+    return dq_fail(err, DQ_RESOURCE, "tensor \"%s\": does not fit in memory", l->part[part]->name);
 }
 
-dq_status dq_prequant_linear_reserve(dq_prequant_linear *l, int64_t *bytes, dq_arena *a,
-                                     dq_err *err)
+dq_status dq_prequant_linear_size(dq_prequant_linear *l, dq_err *err)
 {
     dq_weight *w = &l->w;
     const int64_t groups = groups_of(w);
     w->scale_dtype = l->part[DQ_PREQUANT_SCALES]->dtype == DQ_F16 ? DQ_F16 : DQ_F32;
     if (!codes_lie_in_rows(l))
-        DQ_TRY(take(l, DQ_PREQUANT_CODES, w->rows, dq_quant_row_bytes(w->cols, w->bits), bytes, a,
-                    err));
+        DQ_TRY(size_of(l, DQ_PREQUANT_CODES, w->rows, dq_quant_row_bytes(w->cols, w->bits), err));
     if (!scales_lie_in_rows(l))
-        DQ_TRY(take(l, DQ_PREQUANT_SCALES, w->scale_rows,
-                    (size_t)groups * dq_dtypes[w->scale_dtype].bytes, bytes, a, err));
+        DQ_TRY(size_of(l, DQ_PREQUANT_SCALES, w->scale_rows,
+                       (size_t)groups * dq_dtypes[w->scale_dtype].bytes, err));
     if (l->zeros.data || l->signed_zeros)
-        DQ_TRY(take(l, DQ_PREQUANT_ZEROS, w->scale_rows, dq_weight_zero_bytes(groups, w->bits),
-                    bytes, a, err));
+        DQ_TRY(size_of(l, DQ_PREQUANT_ZEROS, w->scale_rows, dq_weight_zero_bytes(groups, w->bits),
+                       err));
     if (l->part[DQ_PREQUANT_INDEX])
-        DQ_TRY(take(l, DQ_PREQUANT_INDEX, w->cols, sizeof(int32_t), bytes, a, err));
+        DQ_TRY(size_of(l, DQ_PREQUANT_INDEX, w->cols, sizeof(int32_t), err));
     return DQ_OK;
 }
 
@@ -221,12 +217,12 @@ static void code_by_code(dq_prequant_linear *l)
 static void fill_codes(dq_prequant_linear *l)
 {
     const dq_weight_part_row *row = &dq_format_int.part[0];
-    l->w.data = l->own[DQ_PREQUANT_CODES] ? l->own[DQ_PREQUANT_CODES] : l->codes.data;
+    const bool anew = l->own_bytes[DQ_PREQUANT_CODES] > 0;
     if (l->by_column)
         turn_columns(l);
-    else if (l->own[DQ_PREQUANT_CODES] && l->codes.per_word == 0)
+    else if (anew && l->codes.per_word == 0)
         turn_words(l);
-    else if (l->own[DQ_PREQUANT_CODES])
+    else if (anew)
         code_by_code(l);
     const dq_part part = row->of(&l->w);
     const char *wrong = row->wrong(&part, DQ_ABSMAX);
@@ -244,7 +240,6 @@ static void fill_scales(dq_prequant_linear *l)
     const size_t size = dq_dtypes[t->dtype].bytes, stored = dq_dtypes[w->scale_dtype].bytes;
     const int64_t groups = groups_of(w);
     uint8_t *to = l->own[DQ_PREQUANT_SCALES];
-    w->scale = to ? to : from;
     for (int64_t r = 0; r < w->scale_rows; r++) {
         for (int64_t g = 0; g < groups; g++) {
             const uint8_t *at = from + (size_t)(r * l->scale_row + g * l->scale_group) * size;
@@ -343,12 +338,17 @@ static void fill_index(dq_prequant_linear *l)
             t->name);
 }
 
-void dq_prequant_linear_fill(dq_prequant_linear *l, const dq_prequant_config *c)
+void dq_prequant_linear_read(dq_prequant_linear *l, const dq_prequant_config *c)
 {
     dq_weight *w = &l->w;
+    if (l->own_bytes[DQ_PREQUANT_ZEROS]) fill_zeros(l, c);
+    if (l->own_bytes[DQ_PREQUANT_INDEX]) fill_index(l);
+    w->format = w->index ? &dq_format_int_index : w->zero ? &dq_format_int_zero : &dq_format_int;
+}
+
+void dq_prequant_linear_fill(dq_prequant_linear *l, const dq_prequant_config *c)
+{
+    (void)c;
     fill_codes(l);
     fill_scales(l);
-    if (l->own[DQ_PREQUANT_ZEROS]) fill_zeros(l, c);
-    if (l->own[DQ_PREQUANT_INDEX]) fill_index(l);
-    w->format = w->index ? &dq_format_int_index : w->zero ? &dq_format_int_zero : &dq_format_int;
 }

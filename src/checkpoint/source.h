@@ -3,6 +3,7 @@
 #ifndef DQ_SOURCE_H
 #define DQ_SOURCE_H
 
+#include "base/base.h"
 #include "tensor/weight.h"
 
 /* `find` gives a weight or vector by its name in the checkpoint. */
@@ -13,6 +14,8 @@ typedef struct dq_source {
     bool (*find)(void *arg, const char *name, dq_weight *w);
     int64_t count; /* tensors there are, for the check that all are used */
     const char *(*name_at)(void *arg, int64_t i);
+    /* Lets the values of packed weights be read, which may take memory and time; NULL: they can be. */
+    dq_status (*load)(void *arg, dq_err *err);
 } dq_source;
 
 #endif

@@ -142,7 +142,11 @@ static dq_status open_container(opened *o, const char *path, dq_pairing pairing,
 
 dq_status dq_model_check_weights(const dq_model *m, dq_err *err)
 {
-    return m->container ? dq_container_check_weights(m->container, err) : DQ_OK;
+    const opened *o = (const opened *)m;
+    if (o->container) return dq_container_check_weights(o->container, err);
+    if (o->prequant && dq_prequant_load(o->prequant, err) != DQ_OK)
+        return dq_in(err, "%s: ", m->path);
+    return DQ_OK;
 }
 
 /* A regular file: a container, or something that can be named. */

@@ -64,8 +64,8 @@ dq_status dq_model_open(dq_model **out, const char *path, dq_err *err);
  * A pairing of another shape is DQ_MISMATCH; a model of one map per head keeps its own. */
 dq_status dq_model_open_as(dq_model **out, const char *path, dq_pairing pairing, dq_err *err);
 void dq_model_close(dq_model *m); /* NULL allowed */
-/* Compares a container's weights with their hashes, once: no number may come from damaged ones. A checkpoint
- * has no hashes. */
+/* Must come before weights are read. Compares a container's with their hashes, once: no number may come from damaged ones;
+ * lays out those that another tool has quantized (dq_prequant_load). A plain checkpoint has no hashes. */
 dq_status dq_model_check_weights(const dq_model *m, dq_err *err);
 /* A verbatim file that came with the model: "tokenizer.json", "tokenizer_config.json",
  * "config.json". *text is NULL when there is none; it belongs to the model. */

@@ -106,7 +106,7 @@ static dq_status load_vector(builder *b, dq_role role, int layer, const float **
     return DQ_OK;
 }
 
-/* Of two coded weights of one shape: the same codes, and scales that say the same. */
+/* Of two coded weights of one shape whose values can be read: the same codes, and scales that say the same. */
 static bool same_parts(const dq_weight *a, const dq_weight *b)
 {
     if (a->format != b->format || a->bits != b->bits || a->group_size != b->group_size ||
@@ -161,6 +161,8 @@ static dq_status load_ends(builder *b, dq_err *err)
     } else {
         DQ_TRY(check_tensor(b, DQ_ROLE_HEAD, name, &head, err));
         m->head = m->embed;
+        if (dq_weight_is_coded(&head) && b->source->load)
+            DQ_TRY(b->source->load(b->source->arg, err));
         if (same_values(&m->embed, &head)) return DQ_OK;
         m->head = head;
         m->tied = false;

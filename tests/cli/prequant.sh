@@ -59,3 +59,41 @@ try 4 "qweight\" is quantized, but config.json has no quantization_config" info 
 cp "$golden/awq/config.json" awq
 head -c 20000 "$golden/awq/model.safetensors" >awq/model.safetensors
 try 3 "The file is incomplete" info awq
+
+# weights for which no memory is there: described from the headers of a file with holes, refused before anything is taken
+mkdir huge
+cat >huge/config.json <<'END'
+{"model_type": "llama", "hidden_size": 131072, "intermediate_size": 8388608, "num_hidden_layers": 1, "head_dim": 32,
+ "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 8, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+ "hidden_act": "silu", "tie_word_embeddings": true,
+ "quantization_config": {"quant_method": "gptq", "checkpoint_format": "gptq_v2", "bits": 4, "group_size": -1, "sym": false}}
+END
+at=0 header=
+tensor() { # tensor NAME TYPE BYTES-OF-A-VALUE ROWS [COLUMNS]: zeros
+    end=$((at + $3 * $4 * ${5:-1}))
+    header="$header${header:+,}\"model.$1\":{\"dtype\":\"$2\",\"shape\":[$4${5:+,$5}],\"data_offsets\":[$at,$end]}"
+    at=$end
+}
+linear() { # linear NAME ROWS COLUMNS
+    tensor "layers.0.$1.qweight" I32 4 $(($3 / 8)) "$2"
+    tensor "layers.0.$1.qzeros" I32 4 1 $(($2 / 8))
+    tensor "layers.0.$1.scales" F16 2 1 "$2"
+}
+for name in q k v; do linear self_attn.${name}_proj 128 131072; done
+linear self_attn.o_proj 131072 128
+for name in gate up; do linear mlp.${name}_proj 8388608 131072; done
+linear mlp.down_proj 131072 8388608
+for name in norm layers.0.input_layernorm layers.0.post_attention_layernorm; do tensor $name.weight F16 2 131072; done
+tensor embed_tokens.weight F16 2 8 131072
+{
+    printf '\000\020\000\000\000\000\000\000' # 4096
+    printf '%-4096s' "{$header}"
+} >huge/model.safetensors
+if truncate -s $((at + 4104)) huge/model.safetensors 2>"$top/err"; then
+    try 0 "laid out anew  *1.50 TiB" info huge
+    try 5 "not enough memory for weights that are laid out anew .*Use a machine with more, or quantize the original" \
+        logits huge --ids 1 -o gone.h5
+    absent gone.h5
+else
+    echo "a file with holes cannot be made here: $(cat "$top/err")"
+fi

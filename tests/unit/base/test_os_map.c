@@ -181,13 +181,32 @@ static void closed_descriptors_are_taken(void **unused)
     assert_int_equal(WEXITSTATUS(status), 42);
 }
 
+/* Addresses cost nothing, however many; memory that is taken holds zeros. */
+static void blocks_are_taken_late(void **unused)
+{
+    dq_os_block b;
+    (void)unused;
+    assert_true(dq_os_block_reserve(&b, (size_t)1 << 42));
+    assert_non_null(b.data);
+    dq_os_block_free(&b);
+    assert_null(b.data);
+    assert_false(dq_os_block_take(&b));
+    assert_true(dq_os_block_reserve(&b, BYTES));
+    assert_true(dq_os_block_take(&b));
+    for (int i = 0; i < BYTES; i++) assert_int_equal(b.data[i]++, 0);
+    assert_true(dq_os_block_take(&b)); /* again: as it is */
+    assert_int_equal(b.data[BYTES - 1], 1);
+    dq_os_block_free(&b);
+    assert_false(dq_os_block_reserve(&b, SIZE_MAX / 2));
+    assert_null(b.data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses_lead_to_files),
-        cmocka_unit_test(changes_are_seen),
-        cmocka_unit_test(a_lost_page_has_a_name),
-        cmocka_unit_test(closed_descriptors_are_taken),
+        cmocka_unit_test(addresses_lead_to_files), cmocka_unit_test(changes_are_seen),
+        cmocka_unit_test(a_lost_page_has_a_name),  cmocka_unit_test(closed_descriptors_are_taken),
+        cmocka_unit_test(blocks_are_taken_late),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -43,6 +44,7 @@ static void open_folder(opened *o, const char *name, const char *path)
     assert_string_equal(err.text, "");
     assert_non_null(o->p);
     o->source = dq_prequant_source(o->p);
+    assert_int_equal(dq_prequant_load(o->p, &err), DQ_OK);
 }
 
 static void check_values(const opened *o, const char *tensor, const char *format,
@@ -253,6 +255,7 @@ static void run(const trial *t, size_t n)
         snprintf(base, sizeof base, HERE "%s", t[i].base);
         const edit e = {.base = base, .key = "quantization_config", .value = t[i].config};
         dq_model *m = edits_open(&e, &err);
+        if (m) dq_model_check_weights(m, &err);
         check_error(&err, t[i].status, t[i].text);
         dq_model_close(m);
     }
@@ -520,6 +523,7 @@ static void tensors_end_in_their_status(void **state)
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_err err = {0};
         dq_model *m = edits_open(&t[i].e, &err);
+        if (m) dq_model_check_weights(m, &err);
         check_error(&err, t[i].status, t[i].text);
         dq_model_close(m);
     }
@@ -540,10 +544,81 @@ static void padding_is_zero(void **state)
         .value =
             CT_GROUP("\"group_size\":15}},\"g2\":{\"weights\":{\"num_bits\":4,\"group_size\":16"),
         .change = change_padding};
+    opened o = {.p = NULL};
     dq_err err = {0};
     (void)state;
-    edits_open(&e, &err);
+    edits_write(&e);
+    assert_int_equal(dq_checkpoint_open(&o.c, edits_folder(), &err), DQ_OK);
+    assert_int_equal(dq_prequant_open(&o.p, o.c, &err), DQ_OK);
+    dq_prequant_load(o.p, &err);
     check_error(&err, DQ_DAMAGED, "weight_packed\": holds padding bits that are not zero");
+    close_folder(&o);
+}
+
+/* ---- When ---- */
+
+/* Opening reads neither codes nor scales; where laying them out needs more memory than there is, nothing is taken. */
+static void weights_are_laid_out_when_needed(void **state)
+{
+    struct rlimit before;
+    dq_err err = {0}, short_of = {0};
+    (void)state;
+    const edit e = {.base = HERE "gptq-v1", .change = change_scale};
+    dq_model *m = edits_open(&e, &err);
+    assert_string_equal(err.text, "");
+    dq_model_check_weights(m, &err);
+    check_error(&err, DQ_DAMAGED, "row 1, group 0 is not finite");
+    dq_model_close(m);
+    m = open_golden("gptq-v1");
+    assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
+    assert_int_equal(setrlimit(RLIMIT_AS, &(struct rlimit){1, before.rlim_max}), 0);
+    dq_model_check_weights(m, &short_of);
+    assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
+    check_error(&short_of, DQ_RESOURCE, "this process can have 0.0 MiB");
+    err = (dq_err){.code = DQ_OK};
+    for (int i = 0; i < 2; i++) assert_int_equal(dq_model_check_weights(m, &err), DQ_OK);
+    dq_model_close(m);
+}
+
+/* A head whose codes and scales are the embedding's, both laid out anew: they are compared when a model is built. */
+static bool find_tied(void *arg, const char *name, dq_weight *w)
+{
+    const dq_source *s = arg;
+    return s->find(s->arg, strcmp(name, "model.embed_tokens.weight") ? name : "lm_head.weight", w);
+}
+
+static const char *tied_at(void *arg, int64_t i)
+{
+    const dq_source *s = arg;
+    return s->name_at(s->arg, i);
+}
+
+static dq_status load_tied(void *arg, dq_err *err)
+{
+    const dq_source *s = arg;
+    return s->load(s->arg, err);
+}
+
+static void tied_ends_are_compared(void **state)
+{
+    opened o = {.p = NULL};
+    dq_model m = {.tied = false};
+    dq_err err = {0};
+    dq_arena *a = dq_arena_new();
+    (void)state;
+    assert_int_equal(dq_checkpoint_open(&o.c, GOLDEN "ct-mixed", &err), DQ_OK);
+    assert_int_equal(dq_prequant_open(&o.p, o.c, &err), DQ_OK);
+    o.source = dq_prequant_source(o.p);
+    json_t *config = json_deep_copy(dq_checkpoint_config(o.c));
+    json_object_set_new(config, "tie_word_embeddings", json_true());
+    const dq_source source = {&o.source, find_tied, o.source.count, tied_at, load_tied};
+    dq_model_build(&m, config, &source, DQ_PAIR_COUNT, a, &err);
+    assert_string_equal(err.text, "");
+    assert_true(m.tied);
+    assert_int_equal(m.n_warnings, 0);
+    json_decref(config);
+    dq_arena_free(a);
+    close_folder(&o);
 }
 
 /* Memory that runs out is told at every place, and nothing is left behind. */
@@ -562,8 +637,9 @@ static void memory_may_run_out(void **state)
             assert_int_equal(dq_checkpoint_open(&c, path, &err), DQ_OK);
             dq_alloc_fail_at(n);
             status = dq_prequant_open(&p, c, &err);
+            if (p) status = dq_prequant_load(p, &err);
             dq_alloc_fail_at(0);
-            assert_true(status == DQ_OK || (status == DQ_RESOURCE && !p));
+            assert_true(status == DQ_OK || status == DQ_RESOURCE);
             dq_prequant_close(p);
             dq_checkpoint_close(c);
         }
@@ -573,13 +649,21 @@ static void memory_may_run_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_numpys),           cmocka_unit_test(pieces_of_indexed_rows),
-        cmocka_unit_test(models_say_what_they_hold),   cmocka_unit_test(bytes_are_counted),
-        cmocka_unit_test(rows_stay_in_the_file),       cmocka_unit_test(parts_are_hidden),
-        cmocka_unit_test(methods_are_named),           cmocka_unit_test(keys_of_compressed_tensors),
-        cmocka_unit_test(activations_are_a_warning),   cmocka_unit_test(keys_of_gptq_and_awq),
-        cmocka_unit_test(tensors_end_in_their_status), cmocka_unit_test(padding_is_zero),
+        cmocka_unit_test(values_are_numpys),
+        cmocka_unit_test(pieces_of_indexed_rows),
+        cmocka_unit_test(models_say_what_they_hold),
+        cmocka_unit_test(bytes_are_counted),
+        cmocka_unit_test(rows_stay_in_the_file),
+        cmocka_unit_test(parts_are_hidden),
+        cmocka_unit_test(methods_are_named),
+        cmocka_unit_test(keys_of_compressed_tensors),
+        cmocka_unit_test(activations_are_a_warning),
+        cmocka_unit_test(keys_of_gptq_and_awq),
+        cmocka_unit_test(tensors_end_in_their_status),
+        cmocka_unit_test(padding_is_zero),
         cmocka_unit_test(memory_may_run_out),
+        cmocka_unit_test(weights_are_laid_out_when_needed),
+        cmocka_unit_test(tied_ends_are_compared),
     };
     return cmocka_run_group_tests(tests, edits_begin, edits_end);
 }
