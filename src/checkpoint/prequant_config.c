@@ -40,8 +40,7 @@ dq_status dq_prequant_config_add(dq_prequant_config *c, int64_t bits, dq_prequan
     s.bits = (int)bits;
     for (int i = 0; i < c->n_schemes; i++) {
         dq_prequant_scheme *x = &c->scheme[i];
-        if (x->bits != s.bits || x->group != s.group) continue;
-        x->any_zero = x->any_zero || s.any_zero;
+        if (x->bits != s.bits || x->group != s.group || x->any_zero != s.any_zero) continue;
         x->any_index = x->any_index || s.any_index;
         return DQ_OK;
     }

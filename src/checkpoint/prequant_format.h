@@ -89,7 +89,7 @@ extern const dq_prequant_format dq_prequant_compressed, dq_prequant_gptq, dq_pre
 /* Reads the object `quantization_config`. *c is zeroed by the caller; texts live in the arena or the object. */
 dq_status dq_prequant_config_read(dq_prequant_config *c, const json_t *config, dq_arena *a,
                                   dq_err *err);
-/* A scheme more, where there is none like it; DQ_MISMATCH for a width or group that is not read. */
+/* A scheme more, where there is none of its bits, group and zero points; DQ_MISMATCH for a width or group that is not read. */
 dq_status dq_prequant_config_add(dq_prequant_config *c, int64_t bits, dq_prequant_scheme s,
                                  dq_err *err);
 dq_status dq_prequant_config_warn(dq_prequant_config *c, const char *text, dq_err *err);

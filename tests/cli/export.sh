@@ -52,6 +52,35 @@ present half/model.safetensors shards/model-00001-of-00002.safetensors shards/mo
 try 0 "family  *diffllama" info shards
 rm -r half shards values
 
+# codes go out and come in again: the same logits bit for bit, whatever widths and groups stand beside each other
+digest() { # digest MODEL: of its logits, in MODEL.digest
+    try 0 "SHA-256 of the values" logits "$1" --ids "5 70 3 200 9 11 90 8 17 4 600 2" -o digest.h5 --force
+    sed 's/.*SHA-256/SHA-256/' "$top/out" >"$1.digest"
+}
+for model in "plain model" "diff model"; do
+    for case in "4 6 128 search f16 q_proj=8/32 v_proj=3/32 gate_proj=5 up_proj=6/64/asym o_proj=4/32/asym down_proj=4/row" \
+        "4 8 128 search f32 [qk]_proj=4/32 gate_proj=8/row/asym down_proj=7/43" "2 16 tensor absmax f16 v_proj=4/tensor/asym"; do
+        # shellcheck disable=SC2086 # words of a case
+        set -- $case
+        bits=$1 embed=$2 group=$3 scale=$4 type=$5
+        shift 5
+        for map; do set -- "$@" --bits-map "$map" && shift; done
+        "$dq" quantize "$model" -o mixed.h5 --force -q --bits "$bits" --embed-bits "$embed" --group "$group" --scale "$scale" \
+            --scale-dtype "$type" "$@" >/dev/null || complain "export: $case"
+        try 0 "pack-quantized" export mixed.h5 -o mixed --format compressed-tensors --force
+        digest mixed.h5
+        digest mixed
+        cmp -s mixed.h5.digest mixed.digest || complain "export: $model, $case: codes give other logits"
+    done
+    try 0 "quantized by  *compressed-tensors pack-quantized" info mixed
+    # of values in bf16 only their rounding is left
+    try 0 "type  *BF16" export mixed.h5 -o values --format safetensors --force
+    try 0 "KLD" eval values --ref mixed.h5 --text "short text" --ctx 32 --logit-bits 16 --kv-bits 16 --csv values.csv --force
+    kld=$(column values.csv 1 kld_nats)
+    holds "KLD of values in bf16" "$kld >= 0 && $kld < 1e-3"
+done
+rm -r mixed values
+
 # what is wrong
 try 2 "\-\-format is missing" export six.h5 -o gone
 try 2 "format: expected one of" export six.h5 -o gone --format gguf

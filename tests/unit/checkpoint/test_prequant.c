@@ -299,6 +299,15 @@ static void keys_of_compressed_tensors(void **state)
     static const trial t[] = {
         {"ct-w4", CT_GROUP("\"group_size\":16"), DQ_OK, ""},
         {"ct-w4", CT_GROUP("\"group_size\":16,\"strategy\":\"group\",\"type\":\"INT\""), DQ_OK, ""},
+        /* some weights of one width and group have zero points, these have none */
+        {"ct-w4",
+         CT_GROUP("\"group_size\":16}},\"g2\":{\"weights\":{\"num_bits\":4,\"group_size\":16,"
+                  "\"symmetric\":false"),
+         DQ_OK, ""},
+        {"ct-w4",
+         CT_GROUP("\"group_size\":16,\"symmetric\":false}},\"g2\":{\"weights\":{\"num_bits\":4,"
+                  "\"group_size\":16"),
+         DQ_OK, ""},
         {"ct-w4", CT_GROUP("\"group_size\":8"), DQ_MISMATCH,
          "weight_scale does not have the shape"},
         {"ct-w4", CT_GROUP("\"group_size\":24"), DQ_MISMATCH, "no multiple of group_size"},
