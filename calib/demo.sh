@@ -32,7 +32,7 @@ run "$dq" eval $llama $diff $planted --task mc --data $pair/choices.jsonl --text
     --limit "$items" --logit-bits 16,8,6,4,3,2 --logit-grain tensor,row \
     --csv "$out/logits.csv" -o "$out/logits.json" --force
 
-say "3. Low-bit containers: absmax weights at 8, 6 and 4 bits in groups of 128"
+say "3. Low-bit containers: 8, 6 and 4 bits with searched scales in groups of 128"
 files="" documents=""
 for model in $llama $diff $planted; do
     name=$(basename "$model")
