@@ -34,13 +34,13 @@ static const dq_usage usage = {
         "Writes a container as a folder that other programs load: config.json, safetensors, the "
         "tokenizer's files, and dq_settings.json with the settings of logits and KV cache, which "
         "no such folder holds.\n"
-        "compressed-tensors keeps codes, for transformers (with the package compressed-tensors) "
-        "and vLLM. It has 4 and 8 bits: codes of 2 and 3 bits stand in 4, of 5, 6 and 7 in 8, "
-        "with the same values. Embeddings, output heads and tensors whose last group is short "
-        "become values, each of them named. Programs multiply codes in the type in which they "
-        "load the model: in float32 the values are dq's to the last bit, in bfloat16 scales lose "
-        "three bits.\n"
-        "safetensors has values only and loads anywhere.\n",
+        "compressed-tensors keeps codes, for transformers with the package compressed-tensors; "
+        "vLLM has not been run with it. It has 4 and 8 bits: codes of 2 and 3 bits stand in 4, of "
+        "5, 6 and 7 in 8, with the same values. Embeddings, output heads and tensors whose last "
+        "group is short become values, each of them named. Programs multiply codes in the type in "
+        "which they load the model: in float32 the values are dq's to the last bit, in bfloat16 "
+        "scales lose three bits.\n"
+        "safetensors has values only, which need no package to read.\n",
     .examples = "  dq export model-4bit.h5 -o model-4bit-ct --format compressed-tensors\n"
                 "  dq export model-4bit.h5 -o model-bf16 --format safetensors\n"
                 "  dq export model-4bit.h5 --format compressed-tensors --dry-run\n",
@@ -236,18 +236,18 @@ static void warn(request *r, const dq_export *x)
         const int64_t g = s->group;
         if (s->bits == 8 && !s->symmetric)
             dq_logger_warn(&r->logger,
-                           "8 bits with zero points: transformers reads them, but vLLM's Marlin "
-                           "kernels do not");
+                           "8 bits with zero points: transformers reads them, but by its sources "
+                           "vLLM's Marlin kernels do not");
         if (g != 0 && g != 32 && g != 64 && g != 128)
             dq_logger_warn(&r->logger,
-                           "groups of %lld: transformers reads them, but vLLM's Marlin kernels "
-                           "take 32, 64, 128 or whole rows",
+                           "groups of %lld: transformers reads them, but by its sources vLLM's "
+                           "Marlin kernels take 32, 64, 128 or whole rows",
                            (long long)g);
     }
     if (i->split_layer >= 0)
         dq_logger_warn(&r->logger,
-                       "layer %d: transformers reads it, but vLLM joins q, k and v, and gate and "
-                       "up, and refuses tensors that are not coded alike",
+                       "layer %d: transformers reads it, but by its sources vLLM joins q, k and v, "
+                       "and gate and up, and refuses tensors that are not coded alike",
                        i->split_layer);
 }
 

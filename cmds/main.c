@@ -26,7 +26,7 @@ static const dq_cmd commands[] = {
      dq_cmd_report},
     {"info", "what a container or checkpoint holds", dq_cmd_info},
     {"verify", "check every byte of a container", dq_cmd_verify},
-    {"export", "a container as a folder for transformers and vLLM", dq_cmd_export},
+    {"export", "a container as a folder for transformers", dq_cmd_export},
     {"logits", "logits of given ids, for comparing with other programs", dq_cmd_logits},
     {"tokenize", "text to ids", dq_cmd_tokenize},
     {"bench", "prefill speed with its share of the matrix product", dq_cmd_bench},

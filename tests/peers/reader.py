@@ -12,7 +12,7 @@ import tempfile
 import h5py
 import numpy as np
 
-dq, repository = sys.argv[1:]
+dq, repository = (os.path.abspath(path) for path in sys.argv[1:])
 sys.path.insert(0, os.path.join(repository, "python"))
 import dq_reader
 
