@@ -3,6 +3,9 @@
     import dq_reader
     weights = dq_reader.load("model-4bit.h5")              # name -> float32 array, the values dq computes with
     c = dq_reader.codes("model-4bit.h5", "model.layers.0.mlp.up_proj.weight")
+
+    config = transformers.AutoConfig.for_model(**dq_reader.config("model-4bit.h5"))
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(dq_reader.state_dict("model-4bit.h5"), strict=False)      # needs torch
 
     python3 dq_reader.py model-4bit.h5                     # checks every hash, lists the tensors
@@ -12,6 +15,7 @@ SPDX-License-Identifier: MIT
 
 import hashlib
 import json
+import os
 import sys
 from typing import NamedTuple
 
@@ -38,12 +42,20 @@ def _text(value):
 
 
 def _open(path):
+    if os.path.isfile(path) and not h5py.is_hdf5(path):
+        raise ValueError(f"{path}: not an HDF5 file")
     f = h5py.File(path, "r")
     kind, version = (_text(f.attrs.get(key, "")) for key in ("encoding-type", "encoding-version"))
     if kind != "dq-model" or version.split(".")[0] != "1":
         f.close()
         raise ValueError(f'{path}: expected a container "dq-model" of version 1, found "{kind}" "{version}"')
     return f
+
+
+def _tensor(f, name):
+    if name not in f["tensors"]:
+        raise ValueError(f'{f.filename}: there is no tensor "{name}"')
+    return f["tensors"][name]
 
 
 def _unpack(packed, cols, bits):
@@ -112,9 +124,7 @@ def load(path, only=None):
         if isinstance(only, str):
             only = [only]
         for name in sorted(f["tensors"]) if only is None else only:
-            if name not in f["tensors"]:
-                raise ValueError(f'{path}: there is no tensor "{name}"')
-            t = f["tensors"][name]
+            t = _tensor(f, name)
             if isinstance(t, h5py.Dataset) and t.dtype.kind != "f":
                 raise ValueError(f"{name}: values of {t.dtype} are not read")
             out[name] = t[...].astype(np.float32) if isinstance(t, h5py.Dataset) else _values(_codes(f, name))
@@ -124,7 +134,7 @@ def load(path, only=None):
 def codes(path, name):
     """The Codes of a packed tensor. ValueError for one that is stored as values."""
     with _open(path) as f:
-        t = f["tensors"][name]
+        t = _tensor(f, name)
         if isinstance(t, h5py.Dataset):
             raise ValueError(f"{name}: stored as values of {t.dtype}, it has no codes")
         return _codes(f, name)
@@ -204,9 +214,11 @@ def _main(path):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit("usage: dq_reader.py FILE.h5")
     try:
         sys.exit(_main(sys.argv[1]))
+    except BrokenPipeError:  # the reader of the list left
+        os._exit(141)
     except (OSError, KeyError, ValueError) as e:
         sys.exit(f"{sys.argv[1]}: {e}")

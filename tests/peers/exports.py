@@ -122,7 +122,7 @@ def check_model(model):
     what, want = check(worst, model, "--bits", "3", "--group", "32")
     run("export", "m.h5", "-o", "values", "--force", "--format", "safetensors", "--dtype", "f32", "--shard-mb", "1")
     worst.compare(what + ", values", load("values"), want)
-    fresh = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("values"), dtype=torch.float32,
+    fresh = AutoModelForCausalLM.from_config(AutoConfig.for_model(**dq_reader.config("m.h5")), dtype=torch.float32,
                                              attn_implementation="eager")
     fresh.load_state_dict(dq_reader.state_dict("m.h5"), strict=False)
     fresh.tie_weights()

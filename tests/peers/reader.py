@@ -38,6 +38,29 @@ def same(a, b):
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
+def check_file(what):
+    run("export", "m.h5", "-o", "values", "--force", "--format", "safetensors", "--dtype", "f32")
+    want, got = safetensors("values/model.safetensors"), dq_reader.load("m.h5")
+    assert sorted(want) == sorted(got) == dq_reader.names("m.h5"), what
+    for name in want:
+        assert same(want[name], got[name]), (what, name)
+    assert dq_reader.verify("m.h5") == []
+
+
+def check_mixed():
+    """Widths, groups and zero points beside each other, codes of the embedding, values of another type."""
+    rules = ("q_proj=8/32", "v_proj=3/32/asym", "gate_proj=5", "up_proj=6/64/asym", "down_proj=4/row")
+    mixed = [word for rule in rules for word in ("--bits-map", rule)]
+    for model in ("calib/pair/llama", "calib/pair/diffllama", "tests/golden/models/motif-gqa-f32"):
+        for dense in ("bf16", "f16"):
+            run("quantize", os.path.join(repository, model), "-o", "m.h5", "--force", "--bits", "4", "--embed-bits", "6",
+                "--dense-type", dense, *mixed)
+            check_file((model, dense))
+            c = dq_reader.codes("m.h5", "model.embed_tokens.weight")
+            assert c.bits == 6 and c.codes.shape[0] == dq_reader.config("m.h5")["vocab_size"]
+            assert dq_reader.codes("m.h5", "model.layers.0.self_attn.v_proj.weight").bits == 3
+
+
 def check_values():
     goldens = os.path.join(repository, "tests", "golden", "models")
     models = [os.path.join(repository, "calib", "pair", "diffllama")]
@@ -48,12 +71,7 @@ def check_values():
             case += 1
             run("quantize", models[case % 4], "-o", "m.h5", "--force", "--bits", str(bits), "--scale", mode, "--group",
                 ("32", "7", "row", "tensor", "128")[case % 5], "--scale-dtype", ("f16", "f32")[case % 3 == 0])
-            run("export", "m.h5", "-o", "values", "--force", "--format", "safetensors", "--dtype", "f32")
-            want, got = safetensors("values/model.safetensors"), dq_reader.load("m.h5")
-            assert sorted(want) == sorted(got) == dq_reader.names("m.h5"), (mode, bits)
-            for name in want:
-                assert same(want[name], got[name]), (mode, bits, name)
-            assert dq_reader.verify("m.h5") == []
+            check_file((mode, bits))
             assert dq_reader.config("m.h5")["vocab_size"] > 0
             assert dq_reader.recipe("m.h5")["bits"] == bits
 
@@ -101,6 +119,8 @@ def check_refusals():
             f["tensors"][name].attrs[key] = value
         refused(lambda: dq_reader.load("bad.h5", name), f"{name}: attributes")
     refused(lambda: dq_reader.load("m.h5", "absent"), 'no tensor "absent"')
+    refused(lambda: dq_reader.codes("m.h5", "absent"), 'm.h5: there is no tensor "absent"')
+    refused(lambda: dq_reader.load("values/model.safetensors"), "values/model.safetensors: not an HDF5 file")
     with h5py.File("bad.h5", "r+") as f:
         del f.attrs["encoding-version"]
         f.attrs["encoding-version"] = "2.0"
@@ -111,6 +131,7 @@ folder = tempfile.mkdtemp()
 try:
     os.chdir(folder)
     check_values()
+    check_mixed()
     check_codes()
     check_refusals()
 finally:
