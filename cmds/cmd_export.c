@@ -277,7 +277,13 @@ static dq_status run(request *r, const char *path, dq_err *err)
     dq_model *m = NULL;
     dq_export *x = NULL;
     if (dq_input_model(&m, path, NULL, &r->logger, err) == DQ_OK) {
-        if (!m->is_container)
+        if (m->prequant)
+            dq_fail(
+                err, DQ_MISMATCH,
+                "%s: a folder of codes already (%s), and only containers are exported. Make one "
+                "from the original checkpoint with dq quantize.",
+                path, m->prequant->about);
+        else if (!m->is_container)
             dq_fail(err, DQ_MISMATCH,
                     "%s: a checkpoint, and only containers are exported. Make one with dq "
                     "quantize %s -o OUT.h5.",

@@ -88,6 +88,8 @@ try 2 "dtype: expected one of" export six.h5 -o gone --format safetensors --dtyp
 try 2 "\-o DIR is missing" export six.h5 --format safetensors
 try 2 "\-o: expected the name of a folder" export six.h5 -o "" --format safetensors
 try 4 "only containers are exported. Make one with dq quantize" export "plain model" -o gone --format safetensors
+try 4 "a folder of codes already (GPTQ, .*Make one from the original checkpoint" \
+    export "$repo/tests/golden/prequant/gptq-v1" -o gone --format safetensors
 try 6 "no such file" export missing.h5 -o gone --format safetensors
 try 6 "folder nowhere does not exist" export six.h5 -o nowhere/gone --format safetensors
 try 6 "six: exists. Add --force" export six.h5 -o six --format safetensors
