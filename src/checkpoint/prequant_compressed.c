@@ -72,6 +72,7 @@ static dq_status read_weights(dq_prequant_config *c, const json_t *weights, dq_e
     DQ_TRY(read_group(&s.group, weights, err));
     DQ_TRY(read_order(&s.any_index, weights, err));
     s.any_zero = !symmetric;
+    s.needs_index = s.any_index;
     return dq_prequant_config_add(c, bits, s, err);
 }
 

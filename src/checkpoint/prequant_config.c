@@ -42,6 +42,7 @@ dq_status dq_prequant_config_add(dq_prequant_config *c, int64_t bits, dq_prequan
         dq_prequant_scheme *x = &c->scheme[i];
         if (x->bits != s.bits || x->group != s.group || x->any_zero != s.any_zero) continue;
         x->any_index = x->any_index || s.any_index;
+        x->needs_index = x->needs_index && s.needs_index;
         return DQ_OK;
     }
     if (c->n_schemes == DQ_PREQUANT_SCHEMES)

@@ -21,9 +21,10 @@ typedef enum dq_prequant_part {
 /* One way in which the configuration says that weights are stored. */
 typedef struct dq_prequant_scheme {
     int bits;
-    int64_t group;  /* as in dq_quant_spec */
-    bool any_zero;  /* false: zero points are all 2^(bits-1) */
-    bool any_index; /* false: groups are runs of columns */
+    int64_t group;    /* as in dq_quant_spec */
+    bool any_zero;    /* false: zero points are all 2^(bits-1) */
+    bool any_index;   /* false: groups are runs of columns */
+    bool needs_index; /* columns were ordered: only the index tells their groups */
 } dq_prequant_scheme;
 
 enum { DQ_PREQUANT_SCHEMES = 32, DQ_PREQUANT_WARNINGS = 4 };
@@ -64,7 +65,7 @@ typedef struct dq_prequant_linear {
         *signed_zeros; /* [scale_rows, groups], relative to 2^(bits-1); NULL: as in zeros */
     int64_t scale_row, scale_group; /* values from one row or group to the next */
     /* What becomes of it */
-    bool any_zero, any_index;
+    bool any_zero, any_index, needs_index;
     uint8_t *own[DQ_PREQUANT_PARTS];     /* where it is laid out anew */
     size_t own_bytes[DQ_PREQUANT_PARTS]; /* 0: stays where it is, or is not there */
     int64_t n_wrapped; /* zero points stored as 2^bits - 1 that are to become one more */

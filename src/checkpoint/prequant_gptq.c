@@ -30,17 +30,19 @@ static dq_status add(dq_prequant_config *c, const json_t *object, const dq_prequ
 {
     static const bool yes = true;
     const int64_t bits = other ? other->bits : 0, group = other ? other->group : 0;
-    const bool sym = other ? !other->any_zero : true;
+    const bool sym = other ? !other->any_zero : true, order = other && other->needs_index;
     int64_t b = 0, g = 0;
-    bool s = true;
+    bool s = true, ordered = false;
     DQ_TRY(dq_json_int(&b, object, "bits", 1, 64, other ? &bits : NULL, err));
     DQ_TRY(dq_json_int(&g, object, "group_size", -1, INT32_MAX, other ? &group : NULL, err));
     DQ_TRY(dq_json_bool(&s, object, "sym", other ? &sym : &yes, err));
+    DQ_TRY(dq_json_bool(&ordered, object, "desc_act", &order, err));
     if (b != 2 && b != 3 && b != 4 && b != 8)
         return dq_fail(err, DQ_MISMATCH,
                        "key \"bits\": %lld is not read for gptq (2, 3, 4 and 8 are)", (long long)b);
-    return dq_prequant_config_add(
-        c, b, (dq_prequant_scheme){.group = g, .any_zero = !s, .any_index = true}, err);
+    const dq_prequant_scheme found = {
+        .group = g, .any_zero = !s, .any_index = true, .needs_index = ordered};
+    return dq_prequant_config_add(c, b, found, err);
 }
 
 static dq_status read_config(dq_prequant_config *c, const json_t *config, dq_arena *a, dq_err *err)

@@ -78,6 +78,7 @@ dq_status dq_prequant_linear_fit(dq_prequant_linear *l, const dq_prequant_config
         if (why) continue;
         trial.any_zero = c->scheme[i].any_zero;
         trial.any_index = c->scheme[i].any_index;
+        trial.needs_index = c->scheme[i].needs_index && (found.w.rows == 0 || found.needs_index);
         const dq_weight *a = &found.w, *b = &trial.w;
         if (a->rows && (a->bits != b->bits || a->group_size != b->group_size ||
                         a->scale_rows != b->scale_rows || a->cols != b->cols))
@@ -91,6 +92,11 @@ dq_status dq_prequant_linear_fit(dq_prequant_linear *l, const dq_prequant_config
     if (found.w.rows == 0) return fits_none(l, c, reason, err);
     *l = found;
     const dq_tensor *index = l->part[DQ_PREQUANT_INDEX];
+    if (!index && l->needs_index && groups_of(&l->w) > 1)
+        return dq_fail(err, DQ_DAMAGED,
+                       "tensor \"%s%s\" is missing, but quantization_config says that columns were "
+                       "ordered by their activations",
+                       l->name, c->format->suffix[DQ_PREQUANT_INDEX]);
     if (index && index->shape[0] != l->w.cols)
         return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": %lld columns (expected %lld)", index->name,
                        (long long)index->shape[0], (long long)l->w.cols);
