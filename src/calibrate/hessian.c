@@ -55,15 +55,27 @@ void dq_hessian_begin(dq_hessian *h, int64_t n)
     memset(h->a, 0, (size_t)(n * h->ld) * sizeof *h->a);
 }
 
+/* Rows r0 .. of columns c0 .., at most 16 of each. Lines of dst are written whole: at a distance of a power of two they would
+ * push each other out of the cache otherwise. */
+enum { SQUARE = 16 };
+static void transpose_square(float *dst, dq_mat x, int64_t r0, int64_t c0)
+{
+    float square[SQUARE][SQUARE];
+    const int64_t rows = x.rows - r0 < SQUARE ? x.rows - r0 : SQUARE;
+    const int64_t cols = x.cols - c0 < SQUARE ? x.cols - c0 : SQUARE;
+    for (int64_t r = 0; r < rows; r++) {
+        const float *from = x.p + (r0 + r) * x.cols + c0;
+        for (int64_t c = 0; c < cols; c++) square[c][r] = from[c];
+    }
+    for (int64_t c = 0; c < cols; c++)
+        memcpy(dst + (c0 + c) * x.rows + r0, square[c], (size_t)rows * sizeof *dst);
+}
+
 void dq_hessian_transpose(float *dst, dq_mat x)
 {
-    enum { STEP = 16 };
 #pragma omp parallel for schedule(static)
-    for (int64_t c0 = 0; c0 < x.cols; c0 += STEP) {
-        const int64_t end = c0 + STEP < x.cols ? c0 + STEP : x.cols;
-        for (int64_t r = 0; r < x.rows; r++) {
-            for (int64_t c = c0; c < end; c++) dst[c * x.rows + r] = x.p[r * x.cols + c];
-        }
+    for (int64_t c = 0; c < x.cols; c += SQUARE) {
+        for (int64_t r = 0; r < x.rows; r += SQUARE) transpose_square(dst, x, r, c);
     }
 }
 
