@@ -49,6 +49,9 @@ if (ulimit -v 400000 && "$dq" --version; exit $?) >/dev/null 2>&1; then # KiB; a
 fi
 absent r.json r.json.journal
 
+# products of all four kinds, but not of every layer: what is rounded takes most of the time
+set -- "$@" --skip 'layers.0.mlp|up'
+
 # a budget of size: within it, and quantize gives the weights that were measured, however many threads there are
 try 0 "budget  *met" "$@" --budget bpw=3 -o r.json --progress always
 grep -q "^dq plan: sensitivities  *[0-9]* %  *~[0-9:]* s* *left  model" "$top/err" || complain "plan: no time left: $(cat "$top/err")"
@@ -65,6 +68,7 @@ bits=$(sed -n 's/.*; \([0-9.]*\) in packed tensors.*/\1/p' "$top/out")
 holds "bits of a plan" "$bits <= 3 && $bits > 2.5"
 try 0 '"as_planned": true' quantize "diff model" -o planned.h5 --recipe r.json --calib text.txt --force --json
 json dq-quantize/1
+bytes=$(wc -c <planned.h5)
 try 0 '"budget": "bpw=3"' info planned.h5 --recipe
 try 0 "every byte as written" verify planned.h5 --source "diff model"
 try 0 "as planned  *no" quantize "diff model" -o planned.h5 --recipe r.json --calib text.txt --force --bits-map q_proj=8
@@ -78,6 +82,8 @@ try 4 "plain model: is not the model that the recipe was planned for" quantize "
 absent p.h5
 try 0 '"uniform_was_better": false' "$@" --budget bpw=3 -o r2.json --threads 3 --json
 json dq-plan/1
+told=$(sed -n 's/.*"container_bytes": \([0-9]*\).*/\1/p' "$top/out")
+holds "bytes of the container that a plan tells" "$told > $bytes - 8192 && $told < $bytes + 8192"
 if command -v gnuplot >/dev/null; then
     cp "$top/out" doc.json
     "$dq" report doc.json -o plan.html || complain "report: no page of a plan"
@@ -87,6 +93,7 @@ cmp -s r.json r2.json || complain "plan: threads change the recipe"
 
 # what it says of a text is what dq eval says of it
 cut -d' ' -f14401-14900 text.txt >unseen.txt
+set -- "$@" --method gptq --skip mlp
 try 0 "budget  *met" "$@" --budget bpw=3 -o u.json --unseen unseen.txt --search-tokens 480
 kld=$(tr -d ' \n' <u.json | grep -o '"unseen":{"kld":{"value":[^,]*' | head -n 1 | sed 's/.*://')
 grep -q "^on unseen text *KLD $(printf '%#.3g' "$kld") +- " "$top/out" || complain "plan: $kld is shown otherwise: $(grep "^on unseen" "$top/out")"
@@ -96,17 +103,14 @@ same=$(tr -d ' \n' <"$top/out" | grep -o '"kld_nats":{"value":[0-9][^,]*' | head
 holds "KLD of a plan and of eval" "$kld - $same < 6e-6 && $same - $kld < 6e-6 && $kld > 0"
 
 # bytes of the whole file, embedding included; what the recipe says of the plan counts, with as many widths as there are
-set -- "$@" --method gptq
-try 0 "budget  *met" "$@" --budget size=740kB --ends -o w.json --widths 2,3,4,5,6,8 --search-tokens 200
-told=$(sed -n 's/^chosen .*container about \([0-9.]*\) KiB$/\1/p' "$top/out")
+try 0 "budget  *met" "$@" --budget size=1150kB --ends -o w.json --widths 2,3,4,5,6,8 --search-tokens 200
 try 0 "as planned  *yes" quantize "diff model" -o w.h5 --recipe w.json --calib text.txt
 bytes=$(wc -c <w.h5)
-[ "$bytes" -le 740000 ] || complain "plan: a file of $bytes bytes for a budget of 740000"
-holds "size that a plan tells" "$told * 1024 > $bytes - 4096 && $told * 1024 < $bytes + 4096"
+[ "$bytes" -le 1150000 ] || complain "plan: a file of $bytes bytes for a budget of 1150000"
 
-# a budget of quality; what follows is about runs, for which the projections of attention are enough
-set -- "$@" --skip mlp
-try 0 "budget  *met" "$@" --budget kld=0.002 -o whole.json
+# a budget of quality, for four tensors
+set -- "$@" --trials 3 --skip 'mlp|layers.0'
+try 0 "budget  *met" "$@" --budget kld=0.001 -o whole.json
 grep -q "^on unseen text  *KLD" "$top/out" || complain "plan: nothing of the unseen text"
 bits=$(sed -n 's/^chosen *\([0-9.]*\) bits.*/\1/p' "$top/out")
 holds "bits for a budget of quality" "$bits > 2.14 && $bits < 4.12"
@@ -116,7 +120,7 @@ lines() { wc -l 2>/dev/null <"$1" || echo 0; }
 until_line() { # until_line COUNT PATTERN SIGNAL OPTION...: ends a run once that many lines of its journal have the pattern
     count=$1 pattern=$2 signal=$3
     shift 3
-    "$dq" "$@" --budget kld=0.002 -o k.json --progress never >/dev/null 2>"$top/err" </dev/null &
+    "$dq" "$@" --budget kld=0.001 -o k.json --progress never >/dev/null 2>"$top/err" </dev/null &
     child=$!
     while [ "$(grep -c "$pattern" k.json.journal 2>/dev/null || :)" -lt "$count" ] 2>/dev/null && kill -0 $child 2>/dev/null; do
         sleep 0.01
@@ -127,14 +131,14 @@ until_line() { # until_line COUNT PATTERN SIGNAL OPTION...: ends a run once that
     [ -e k.json.journal ] || complain "plan: over before it was ended at $count of $pattern"
 }
 : >k.json.journal
-until_line 5 . TERM "$@" --force
+until_line 3 . TERM "$@" --force
 [ $ended -eq 143 ] || complain "plan: not interrupted: $(cat "$top/err")"
 grep -q "k.json.journal is kept. Run the same command with --resume" "$top/err" || complain "plan: $(cat "$top/err")"
-until_line 14 . KILL "$@" --resume
+until_line 7 . KILL "$@" --resume
 until_line 1 '"look"' KILL "$@" --resume
-try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" --budget kld=0.002 -o k.json
-try 4 "was begun with another model, text or settings" "$@" --budget kld=0.002 -o k.json --resume --group 64
-try 4 "was begun with another model, text or settings" "$@" --budget kld=0.002 -o k.json --resume --unseen other.txt
+try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" --budget kld=0.001 -o k.json
+try 4 "was begun with another model, text or settings" "$@" --budget kld=0.001 -o k.json --resume --group 64
+try 4 "was begun with another model, text or settings" "$@" --budget kld=0.001 -o k.json --resume --unseen other.txt
 cp k.json.journal kept.journal
 cp k.json.journal j.json.journal
 line=$(grep -m 1 '"search":' kept.journal | cut -c66-)
@@ -143,30 +147,30 @@ wrong=$(printf '%s' "$line" | sed 's/"search":{"kld":\[[^],]*/"search":{"kld":["
     sed '/"search":/,$d' kept.journal
     printf '%s %s\n' "$(printf '%s' "$wrong" | sha256sum | cut -c-64)" "$wrong"
 } >k.json.journal
-try 3 'k.json.journal: "kld" holds what is no number' "$@" --budget kld=0.002 -o k.json --resume
+try 3 'k.json.journal: "kld" holds what is no number' "$@" --budget kld=0.001 -o k.json --resume
 present k.json.journal
 mv kept.journal k.json.journal
-try 0 "taken over  *[1-9][0-9]* results" "$@" --budget kld=0.002 -o k.json --resume
+try 0 "taken over  *[1-9][0-9]* results" "$@" --budget kld=0.001 -o k.json --resume
 cmp -s whole.json k.json || complain "plan: killed and resumed: another recipe"
 absent k.json.journal k.json.trial.h5 k.json.trial.h5.partial k.json.trial.h5.journal
 
 # looks are counted over runs: a plan that goes on with another budget does not begin at the first
-try 0 "looks at it  *1; 1 for other budgets" "$@" --budget kld=0.01 -o j.json --resume
+try 0 "looks at it  *1; 1 for other budgets" "$@" --budget kld=0.05 -o j.json --resume
 grep -q "^on unseen text .*(nominally 97.5 %" "$top/out" || complain "plan: a second look is as narrow as a first"
 
 # a full disk: what is kept is named, and a run that resumes goes on from it to the same recipe
 (
     ulimit -f 1000
-    "$dq" "$@" --budget kld=0.002 -o full.json >/dev/null 2>"$top/err" </dev/null
+    "$dq" "$@" --budget kld=0.001 -o full.json >/dev/null 2>"$top/err" </dev/null
     [ $? -eq 6 ]
 ) || complain "plan: a full disk: $(cat "$top/err")"
 grep -q "full.json.trial.h5.partial: cannot write.*[.] full.json.journal is kept; --resume goes on from it[.]$" "$top/err" ||
     complain "plan: a full disk: $(cat "$top/err")"
-try 0 "taken over  *16 results" "$@" --budget kld=0.002 -o full.json --resume
+try 0 "taken over  *8 results" "$@" --budget kld=0.001 -o full.json --resume
 cmp -s whole.json full.json || complain "plan: resumed behind a full disk: another recipe"
 (
     ulimit -f 1
-    "$dq" "$@" --budget kld=0.002 -o full2.json >/dev/null 2>&1 </dev/null
+    "$dq" "$@" --budget kld=0.001 -o full2.json >/dev/null 2>&1 </dev/null
     [ $? -eq 6 ]
 ) || complain "plan: a full disk at once"
 absent full2.json full2.json.journal
