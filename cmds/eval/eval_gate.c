@@ -22,6 +22,7 @@ static dq_status read_one(cmd_eval_gate *g, const char *text, dq_err *err)
     g->less = *op == '<';
     g->equal = *op && op[1] == '=';
     number = op + (*op != 0) + g->equal;
+    number += strspn(number, " ");
     g->limit = dq_real_parse(number, &end);
     if (n == 0 || n >= sizeof g->name || !*op || end == number || *end || !isfinite(g->limit))
         return dq_fail(err, DQ_USAGE,
