@@ -90,18 +90,18 @@ static bool begin_sums(dq_calibrate_job *j, const dq_weight *const *w, int n)
     return any;
 }
 
-/* Whether the model before rounding, where it runs beside, is finite on a chunk: its stream, and the norm of that, if one is
- * read; what o and down read is part of its stream by then. */
-static dq_status look_before(dq_calibrate_job *j, const dq_calib_chunk *k, norm_step *norm,
-                             bool *finite, dq_err *err)
+/* Whether the model before rounding, where it runs beside, is finite in a row of a chunk: its stream, and the norm of that, if
+ * one is read; what o and down read is part of its stream by then. */
+static dq_status look_before(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t row,
+                             norm_step *norm, bool *finite, dq_err *err)
 {
     dq_layer_steps s = steps_of(j, k);
     int64_t bad = -1, bad_norm = -1;
     s.x = dq_calib_pass_first(j->ref.x, k->batch.n_rows);
     DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
-    j->b->ops->first_bad_row(j->b, &bad, s.x);
+    j->b->ops->first_bad_row(j->b, &bad, dq_layer_steps_rows(s.x, row, row + 1));
     if (norm) norm(&s);
-    if (norm) j->b->ops->first_bad_row(j->b, &bad_norm, s.h);
+    if (norm) j->b->ops->first_bad_row(j->b, &bad_norm, dq_layer_steps_rows(s.h, row, row + 1));
     *finite = bad < 0 && bad_norm < 0;
     return dq_backend_sync(j->b, err);
 }
@@ -114,7 +114,7 @@ static dq_status refuse_input(dq_calibrate_job *j, const dq_calib_chunk *k, int6
     bool finite = true;
     int64_t seq = 0;
     while (t->cu[seq + 1] <= k->first + at) seq++;
-    if (j->ref.act) DQ_TRY(look_before(j, k, norm, &finite, err));
+    if (j->ref.act) DQ_TRY(look_before(j, k, at, norm, &finite, err));
     const char *before = !j->ref.act ? " in the model as rounded so far"
                          : finite    ? " in the model as rounded so far; before rounding it is"
                                      : ", with or without rounding";
