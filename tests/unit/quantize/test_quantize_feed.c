@@ -159,7 +159,7 @@ static void a_head_of_its_own_is_fed(void **unused)
     for (int i = 0; i < 2; i++) {
         fake f = {.lapack = "LAPACK 1"};
         dq_err err = {0};
-        dq_model *m;
+        dq_model *m = NULL;
         if (write_fed(source[i], &f, false, &err) != DQ_OK ||
             dq_model_open(&m, at("fed.h5"), &err) != DQ_OK)
             fail_msg("%s", err.text);
