@@ -149,6 +149,12 @@ dq_status dq_model_check_weights(const dq_model *m, dq_err *err)
     return DQ_OK;
 }
 
+static bool ends_in(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
 /* A regular file: a container, or something that can be named. */
 static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_err *err)
 {
@@ -166,8 +172,7 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
     DQ_TRY(dq_os_map_open(&map, path, err));
     if (map.bytes >= sizeof head) memcpy(head, map.data, sizeof head);
     dq_os_map_close(&map);
-    size_t n = strlen(path);
-    if (memcmp(head, hdf5, sizeof head) == 0 || (n > 3 && strcmp(path + n - 3, ".h5") == 0))
+    if (memcmp(head, hdf5, sizeof head) == 0 || ends_in(path, ".h5"))
         return open_container(o, path, pairing, err);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (memcmp(head, known[i].magic, known[i].len) == 0)
@@ -175,14 +180,13 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
                            "%s: %s is not read. Use a folder with config.json and safetensors.",
                            path, known[i].what);
     }
+    if (ends_in(path, ".safetensors") || ends_in(path, ".json"))
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: one file is no model. Name the folder that holds config.json and the "
+                       "weights.",
+                       path);
     return dq_fail(err, DQ_DAMAGED,
                    "%s: neither a folder with config.json nor a dq container (.h5)", path);
-}
-
-static bool ends_in(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
 }
 
 /* A folder without config.json: what it may have been meant for. DQ_OK when there is nothing to say. */

@@ -51,6 +51,9 @@ cp "$golden/v2-f16/config.json" torch
 printf 'PK\003\004....' >torch/pytorch_model.bin
 try 4 "pytorch_model.bin: PyTorch pickle" info torch
 try 4 "PyTorch file is not read" info torch/pytorch_model.bin
+for file in config.json model.safetensors; do
+    try 4 "$file: one file is no model. Name the folder" info "plain model/$file"
+done
 
 # config NAME SED: a copy of a golden whose configuration is changed
 config() {
