@@ -14,7 +14,10 @@ import math
 import statistics
 import sys
 
-PAIRS = (("--scale absmax", "--scale search"), ("--method gptq", "--method align"), ("--scale search", "--method align"))
+PAIRS = (("--scale absmax", "--scale search"), ("--scale search", "--method gptq"),
+         ("--scale asym", "--method gptq --scale asym"), ("--scale search", "--method align"),
+         ("--method gptq", "--method align"), ("--method gptq", "--method gptq --scale asym"),
+         ("--method gptq", "--method gptq --scale fullrange"), ("--method align", "--method align --scale asym"))
 
 
 def t95(df):
@@ -41,16 +44,16 @@ def compare(a, b):
 
 
 def words(settings):
-    """Options in pairs: "--bits 4 --scale asym" is two of them."""
+    """Options, each with its value: "--bits 4 --scale asym" has two."""
     w = settings.split()
-    return [" ".join(w[i : i + 2]) for i in range(0, len(w), 2)]
+    return frozenset(" ".join(w[i : i + 2]) for i in range(0, len(w), 2))
 
 
 def main():
     kld = {}
     with open(sys.argv[1], encoding="utf-8") as f:
         for line in map(json.loads, f):
-            own = kld.setdefault((line["of"], line["settings"]), {})
+            own = kld.setdefault((line["of"], words(line["settings"])), {})
             own[line["document"], line["at"]] = line["kld_nats"]
     with open(sys.argv[2], "w", encoding="utf-8", newline="") as f:
         out = csv.writer(f, lineterminator="\n")
@@ -58,17 +61,17 @@ def main():
                       "high", "lower"))
         for (model, settings), a in kld.items():
             for first, second in PAIRS:
-                if first not in words(settings):
+                if not words(first) <= words(settings):
                     continue
-                common = " ".join(w for w in words(settings) if w != first)
-                b = kld.get((model, settings.replace(first, second)))
-                if not b:
+                common = words(settings) - words(first)
+                b = kld.get((model, common | words(second)))
+                if not b or b is a:
                     continue
                 if a.keys() != b.keys():
-                    sys.exit(f"{model}, {settings}: other windows than with {second}")
+                    sys.exit(f"{model}, {first}: other windows than with {second}")
                 mean, low, high = compare(list(a.values()), [b[w] for w in a])
                 lower = second if high < 0 else first if low > 0 else "not decided"
-                out.writerow((model, common, first, second, len(a), f"{statistics.fmean(a.values()):.6g}",
+                out.writerow((model, " ".join(sorted(common)), first, second, len(a), f"{statistics.fmean(a.values()):.6g}",
                               f"{statistics.fmean(b.values()):.6g}", f"{mean:.6g}", f"{low:.6g}", f"{high:.6g}", lower))
 
 
