@@ -13,11 +13,9 @@ dq_status dq_container_h5_open(dq_container_h5 *r, const dq_os_map *map, const c
     r->map = map;
     r->path = path;
     r->err = err;
-    r->file = dq_h5_keep(&r->h, H5Fopen(path, H5F_ACC_RDONLY, dq_h5_access(&r->h, false)));
-    if (r->file < 0) {
+    if (dq_h5_open(&r->file, &r->h, path, err) != DQ_OK) {
         dq_h5_drop(&r->h, 0);
-        return dq_fail(err, DQ_DAMAGED,
-                       "%s: not a whole HDF5 file (truncated, damaged, or another format)", path);
+        return err->code;
     }
     r->base = r->h.n;
     return DQ_OK;

@@ -286,8 +286,8 @@ dq_status dq_container_skeleton_locate(dq_container_skeleton *s, const char *pat
     dq_h5 h;
     hsize_t size = 0;
     dq_h5_begin(&h);
-    hid_t file = dq_h5_keep(&h, H5Fopen(path, H5F_ACC_RDONLY, dq_h5_access(&h, false)));
-    bool good = file >= 0 && H5Fget_filesize(file, &size) >= 0;
+    hid_t file;
+    bool good = dq_h5_open(&file, &h, path, err) == DQ_OK && H5Fget_filesize(file, &size) >= 0;
 
     for (int64_t i = 0; good && i < s->n_slots; i++) {
         s->slot[i].offset = offset_of(&h, file, s->slot[i].path, s->slot[i].bytes);
@@ -302,10 +302,10 @@ dq_status dq_container_skeleton_locate(dq_container_skeleton *s, const char *pat
         good = s->index_at >= 0 && s->content_at >= 0 && s->index_sha_at >= 0;
     }
     dq_h5_drop(&h, 0);
-    if (!good)
-        return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_START_OVER},
-                            "%s: not the skeleton of this container.", path);
-    return DQ_OK;
+    if (good || err->code == DQ_FILE) return err->code;
+    *err = (dq_err){0};
+    return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_START_OVER},
+                        "%s: not the skeleton of this container.", path);
 }
 
 int64_t dq_container_index_bytes(const dq_container_skeleton *s)

@@ -4,6 +4,9 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/h5.h"
 
+#include "base/os.h"
+
+#include <stdio.h>
 #include <string.h>
 
 void dq_h5_setup(void)
@@ -51,6 +54,17 @@ hid_t dq_h5_access(dq_h5 *h, bool writing)
         good = H5Pset_alignment(p, 1, DQ_H5_ALIGN) >= 0 &&
                H5Pset_small_data_block_size(p, 0) >= 0 && good;
     return good ? p : H5I_INVALID_HID;
+}
+
+dq_status dq_h5_open(hid_t *out, dq_h5 *h, const char *path, dq_err *err)
+{
+    *out = dq_h5_keep(h, H5Fopen(path, H5F_ACC_RDONLY, dq_h5_access(h, false)));
+    if (*out >= 0) return DQ_OK;
+    FILE *f = fopen(path, "rb"); /* HDF5 does not say which of the two it was */
+    if (!f) return dq_os_fail(err, path, "cannot open");
+    fclose(f);
+    return dq_fail(err, DQ_DAMAGED,
+                   "%s: not a whole HDF5 file (truncated, damaged, or another format)", path);
 }
 
 /* A 16-bit float: sign in bit 15, then `exp` bits of exponent, then the fraction. */

@@ -36,6 +36,9 @@ bool dq_h5_drop(dq_h5 *h, int mark);
 /* File access as dq uses it: no lock (read-only file systems), strong close. */
 hid_t dq_h5_access(dq_h5 *h, bool writing);
 
+/* Opens a file to read it. DQ_FILE where it cannot be opened at all, DQ_DAMAGED where it is none of HDF5. */
+dq_status dq_h5_open(hid_t *out, dq_h5 *h, const char *path, dq_err *err);
+
 /* New identifiers, for the caller to keep. Negative when there is no such type. */
 hid_t dq_h5_type(dq_dtype dtype);
 hid_t dq_h5_text_type(size_t len); /* fixed length, UTF-8, NUL-padded */

@@ -35,6 +35,7 @@ struct dq_quantize_feed {
     dq_sha256 hash[DQ_MAX_PARTS];
     int64_t at[DQ_MAX_PARTS];
     bool finished; /* by an earlier run */
+    bool broken;   /* the method found damage, which every run finds again */
 };
 typedef dq_quantize_feed work;
 
@@ -431,7 +432,7 @@ static dq_status write_all(work *w, dq_err *err)
     return dq_file_commit(w->partial, w->out, err);
 }
 
-/* After a failure: what can be resumed stays, anything else goes. Damage is found in the same place again. */
+/* After a failure: what can be resumed stays, and what an earlier run left, unless nothing can come of it. */
 static void clean_up(work *w, dq_err *err)
 {
     enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
@@ -441,12 +442,12 @@ static void clean_up(work *w, dq_err *err)
         *err = (dq_err){0};
         dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
                      "interrupted; %s is kept.", w->partial);
+    } else if (w->broken || (w->n_done == 0 && !w->resume)) {
+        dq_file_remove(w->partial, &ignore);
+        dq_file_remove(w->journal_path, &ignore);
     } else if (w->n_done > 0 && err->code != DQ_DAMAGED) {
         err->text[MAX_TEXT] = 0;
         dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_RESUMABLE}, ". %.200s is kept", w->partial);
-    } else if (!w->resume || err->code == DQ_DAMAGED) {
-        dq_file_remove(w->partial, &ignore);
-        dq_file_remove(w->journal_path, &ignore);
     }
 }
 
@@ -481,6 +482,7 @@ static dq_status write_with_method(work *w, dq_err *err)
     if (w->finished) return DQ_OK;
     m->run(m->arg, w, err);
     if (err->code != DQ_OK) {
+        w->broken = err->code == DQ_DAMAGED;
         flush(w, &later); /* keep what is done */
         return err->code;
     }

@@ -9,7 +9,9 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -111,6 +113,52 @@ static void what_would_fail_again_goes(void **unused)
     }
 }
 
+/* The first byte of a file turned around. */
+static void turn(const char *path)
+{
+    size_t len;
+    char *all = bytes_of(path, &len);
+    all[0] = (char)~all[0];
+    put_bytes(path, all, len);
+    free(all);
+}
+
+/* A partial that cannot be read is not the method's damage: what it holds may be hours of work. */
+static void what_cannot_be_taken_up_stays(void **unused)
+{
+    fake f = {.lapack = "LAPACK 1", .good = 3, .status = DQ_STOPPED};
+    struct rlimit limit;
+    dq_err err;
+    (void)unused;
+    write_fed(TIED, &f, false, &err);
+    assert_true(is_left());
+    /* no more files can be opened than the plan and the journal are */
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    bool reached = false;
+    for (rlim_t n = 4; n < 64 && !reached; n++) {
+        const struct rlimit few = {n, limit.rlim_max};
+        f = (fake){.lapack = "LAPACK 1", .good = 1, .status = DQ_STOPPED};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        write_fed(TIED, &f, true, &err);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        reached = err.code == DQ_STOPPED;
+        if (!reached) check_error(&err, DQ_FILE, "cannot");
+        assert_true(is_left());
+    }
+    assert_true(reached);
+    /* nor is one that holds something else */
+    turn(at("fed.h5.partial"));
+    f = (fake){.lapack = "LAPACK 1"};
+    write_fed(TIED, &f, true, &err);
+    check_error(&err, DQ_DAMAGED, "not the skeleton of this container");
+    assert_null(strstr(err.text, "is kept"));
+    assert_true(is_left());
+    turn(at("fed.h5.partial"));
+    if (write_fed(TIED, &f, true, &err) != DQ_OK) fail_msg("%s", err.text);
+    assert_true(f.found >= 3);
+    assert_int_equal(shell("rm", at("fed.h5"), ""), 0);
+}
+
 static void another_library_does_not_go_on(void **unused)
 {
     fake f = {.lapack = "LAPACK 3.11.0, factor 13b863ae8e008978", .good = 3, .status = DQ_STOPPED};
@@ -177,6 +225,7 @@ static void a_head_of_its_own_is_fed(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_would_fail_again_goes),
+                                       cmocka_unit_test(what_cannot_be_taken_up_stays),
                                        cmocka_unit_test(another_library_does_not_go_on),
                                        cmocka_unit_test(a_head_of_its_own_is_fed)};
     return cmocka_run_group_tests(tests, folder_begin, folder_end);
