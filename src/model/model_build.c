@@ -161,7 +161,7 @@ static dq_status load_ends(builder *b, dq_err *err)
     } else {
         DQ_TRY(check_tensor(b, DQ_ROLE_HEAD, name, &head, err));
         m->head = m->embed;
-        if (dq_weight_is_coded(&head) && b->source->load)
+        if (dq_weight_is_coded(&head) && dq_weight_is_coded(&m->embed) && b->source->load)
             DQ_TRY(b->source->load(b->source->arg, err));
         if (same_values(&m->embed, &head)) return DQ_OK;
         m->head = head;
