@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/sha256.h"
+#include "plan/plan_trial.h"
 #include "quantize/quantize_recipe.h"
 
 #include <math.h>
@@ -28,11 +29,13 @@ static dq_status settings_key(json_t *o, const dq_plan *p, dq_err *err)
     return DQ_OK;
 }
 
-/* All that numbers depend on, as one hash. */
-static dq_status key_of(char hex[65], const dq_plan *p, dq_err *err)
+dq_status dq_plan_state_key(char hex[65], const dq_plan *p, const dq_quantize_needs *codes,
+                            dq_err *err)
 {
     json_t *o = json_object();
     char *text = NULL;
+    json_object_set(o, "calib", codes->calib);
+    json_object_set_new(o, "lapack", json_string(codes->lapack));
     json_object_set_new(o, "version", json_string(p->set.set.dq_version));
     json_object_set_new(o, "compiler", json_string(__VERSION__));
     json_object_set_new(o, "cpu", json_integer(dq_os_cpu_features(NULL)));
@@ -49,6 +52,19 @@ static dq_status key_of(char hex[65], const dq_plan *p, dq_err *err)
         dq_sha256_of(hex, text, strlen(text), err);
     free(text);
     json_decref(o);
+    return err->code;
+}
+
+static dq_status key_of(char hex[65], const dq_plan *p, dq_err *err)
+{
+    const dq_calibrate_settings how = dq_plan_trial_calibrate(p, NULL);
+    dq_quantize_needs codes = {0};
+    dq_calibrate *c = NULL;
+    DQ_TRY(dq_calibrate_new(&c, &how, err));
+    const dq_quantize_method *m = dq_calibrate_method(c);
+    if (m->begin(m->arg, p->model, &codes, err) == DQ_OK) dq_plan_state_key(hex, p, &codes, err);
+    json_decref(codes.calib);
+    dq_calibrate_free(c);
     return err->code;
 }
 
