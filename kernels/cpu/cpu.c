@@ -138,6 +138,7 @@ const dq_ops dq_ops_cpu = {
     .gather = dq_cpu_gather,
     .logprob = dq_cpu_logprob,
     .kld = dq_cpu_kld,
+    .logit_bytes = dq_cpu_logit_bytes,
     .kv_new = dq_cpu_kv_new,
     .kv_free = dq_cpu_kv_free,
     .kv_seq_new = dq_kv_pages_seq_new,

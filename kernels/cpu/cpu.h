@@ -65,6 +65,7 @@ void dq_cpu_matmul_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *
                         const float *bias);
 void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
                     const dq_weight *head, const int32_t *target, dq_num num);
+int64_t dq_cpu_logit_bytes(int64_t rows, int64_t vocab);
 void dq_cpu_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_head, dq_num ref_num,
                 dq_mat hidden, const dq_weight *head, dq_num num);
 /* dst[n] = columns first..first+n-1 of row `row` of w, dequantized. first is a multiple of 32. */

@@ -233,6 +233,12 @@ static int64_t logit_rows(int64_t rows, int64_t vocab)
     return rows < n ? rows : n;
 }
 
+int64_t dq_cpu_logit_bytes(int64_t rows, int64_t vocab)
+{
+    const int64_t one = logit_rows(rows, vocab) * vocab, two = logit_rows(rows, 2 * vocab) * vocab;
+    return (one > 2 * two ? one : 2 * two) * (int64_t)sizeof(float);
+}
+
 static int32_t first_at(const float *x, int64_t n, float value)
 {
     for (int64_t i = 0; i < n; i++)

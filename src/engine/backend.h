@@ -90,6 +90,10 @@ typedef struct dq_ops {
      * themselves. Works after a failure too. */
     size_t (*memory)(const dq_backend *b);
 
+    /* Optional (NULL: not known): bytes of host memory that logprob and kld take for logits of so many rows of a
+     * vocabulary, and keep. */
+    int64_t (*logit_bytes)(int64_t rows, int64_t vocab);
+
     /* Both optional (NULL: weights are used where they lie). Makes w ready for the operations below, on
      * the device, under the address of its data; counted, so that what is acquired twice is there once,
      * until it is released as often. w->data must not change meanwhile. False, with nothing acquired and

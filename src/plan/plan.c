@@ -71,13 +71,19 @@ static void close_offers(offers *o)
     while (o->n > 0) dq_quantize_close(o->q[--o->n]);
 }
 
+dq_quantize_settings dq_plan_uniform(const dq_plan *p, int bits)
+{
+    dq_quantize_settings s = p->set.set;
+    s.bits = bits;
+    if (p->set.ends) s.embed_bits = bits;
+    if (p->set.ends) s.head_bits = p->model->tied ? 0 : bits;
+    return s;
+}
+
 static dq_status open_offers(offers *o, const dq_plan *p, dq_err *err)
 {
     for (o->n = 0; o->n < p->set.n_bits; o->n++) {
-        dq_quantize_settings s = p->set.set;
-        s.bits = p->set.bits[o->n];
-        if (p->set.ends) s.embed_bits = s.bits;
-        if (p->set.ends) s.head_bits = p->model->tied ? 0 : s.bits;
+        const dq_quantize_settings s = dq_plan_uniform(p, p->set.bits[o->n]);
         DQ_TRY(dq_quantize_open(&o->q[o->n], p->set.model, &s, err));
     }
     return DQ_OK;

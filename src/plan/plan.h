@@ -135,6 +135,8 @@ dq_status dq_plan_failed(dq_plan *p, dq_err *err);
 void dq_plan_done(dq_plan *p);
 /* Rules of a recipe that give these options; a new reference. */
 json_t *dq_plan_rules(const dq_plan *p, const int *choice);
+/* Everything that is planned at one width. */
+dq_quantize_settings dq_plan_uniform(const dq_plan *p, int bits);
 /* Bytes that a budget of size leaves for packed tensors. */
 double dq_plan_packed_budget(const dq_plan *p);
 /* Bytes that a container may take for what its recipe says of the plan, at most. */

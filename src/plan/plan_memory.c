@@ -1,5 +1,6 @@
 /* plan_memory: see plan_memory.h. The passes of the two texts that are measured live all the time; beside them a calibrated
- * run, in the sensitivities with the Hessians of all four kinds of inputs, or the ends as values and codes.
+ * run, in the sensitivities with the Hessians of all four kinds of inputs and a head's values, or the embedding as values
+ * and codes; and the logits that are compared.
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_memory.h"
 
@@ -27,31 +28,42 @@ static int64_t hessians_bytes(const dq_model *m)
     return n;
 }
 
-/* Values, codes, and both packed. */
-static int64_t ends_bytes(const dq_plan *p)
+/* Values of an end, codes, and both packed: the embedding's, when nothing else is there yet, or a head's. */
+static int64_t end_bytes(const dq_plan *p, dq_plan_slot slot)
 {
-    int64_t most = 0;
     for (int64_t i = 0; i < p->n_tensors; i++) {
         const dq_plan_tensor *t = &p->tensor[i];
-        const int64_t n = t->rows * t->cols * (int64_t)(sizeof(float) + 1) + 2 * t->bytes[t->n - 1];
-        if ((t->slot == DQ_PLAN_EMBED || t->slot == DQ_PLAN_HEAD) && n > most) most = n;
+        if (t->slot == slot)
+            return t->rows * t->cols * (int64_t)(sizeof(float) + 1) + 2 * t->bytes[t->n - 1];
     }
-    return most;
+    return 0;
+}
+
+/* Of whichever text is measured with more rows. */
+static int64_t logits_bytes(const dq_plan *p)
+{
+    const dq_backend *b = p->set.backend;
+    int64_t rows = 0;
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
+        const int64_t n = dq_calib_pass_rows(&p->text[i]);
+        rows = n > rows ? n : rows;
+    }
+    return b->ops->logit_bytes ? b->ops->logit_bytes(rows, p->model->vocab) : 0;
 }
 
 dq_status dq_plan_memory(int64_t *out, const dq_plan *p, dq_err *err)
 {
-    dq_quantize_settings set = p->set.set;
+    dq_quantize_settings set = dq_plan_uniform(p, p->set.bits[p->set.n_bits - 1]);
     const dq_calibrate_settings how = dq_plan_trial_calibrate(p, NULL);
     dq_calibrate *c = NULL;
     dq_quantizer *q = NULL;
     if (dq_calibrate_new(&c, &how, err) == DQ_OK) {
-        set.bits = p->set.bits[p->set.n_bits - 1];
         set.method = dq_calibrate_method(c);
         if (dq_quantize_open(&q, p->set.model, &set, err) == DQ_OK) {
-            const int64_t run = dq_calibrate_memory(c, q) + hessians_bytes(p->model);
-            const int64_t ends = ends_bytes(p);
-            *out = parts_bytes(p) + (run > ends ? run : ends);
+            const int64_t run =
+                dq_calibrate_memory(c, q) + hessians_bytes(p->model) + end_bytes(p, DQ_PLAN_HEAD);
+            const int64_t embed = end_bytes(p, DQ_PLAN_EMBED);
+            *out = parts_bytes(p) + logits_bytes(p) + (run > embed ? run : embed);
         }
     }
     dq_quantize_close(q);

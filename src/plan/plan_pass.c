@@ -61,7 +61,7 @@ dq_status dq_plan_pass_layer(dq_calib_pass *p, const dq_model *m, const dq_layer
 
 dq_mat dq_plan_pass_final(dq_calib_pass *p, const dq_model *m, const dq_calib_chunk *k)
 {
-    const dq_mat h = dq_calib_pass_first(p->h, k->batch.n_rows);
-    p->b->ops->rms_norm(p->b, h, dq_plan_pass_stream(p, k), m->norm_out, m->norm_eps);
-    return h;
+    const dq_layer_steps s = dq_calib_pass_steps(p, m, &m->layer[m->n_layers - 1], k);
+    dq_layer_steps_norm_out(&s);
+    return s.h;
 }

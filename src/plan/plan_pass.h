@@ -1,4 +1,5 @@
-/* plan_pass: chunks of a text (calib_pass.h) through a model layer by layer, each product's inputs shown to whoever asks. Numbers are those of the runner's pass, bit for bit.
+/* plan_pass: chunks of a text (calib_pass.h) through a model layer by layer, each product's inputs shown to whoever asks.
+ * Numbers are those of the runner's pass, bit for bit.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PLAN_PASS_H
 #define DQ_PLAN_PASS_H
