@@ -215,8 +215,9 @@ dq_status dq_cmd_plan(int argc, char **argv, dq_err *err)
                    "ids to search with, and to decide with, at most (default 64 sequences each)"),
         dq_opt_heading("weights:"),
         dq_opt_text("widths", "LIST", &r.widths, "that a tensor may have (default 2,3,4,5,6,8)"),
-        dq_opt_flag("ends", &s->ends,
-                    "embedding and head get widths too, rounded to the nearest code"),
+        dq_opt_flag(
+            "ends", &s->ends,
+            "embedding and head get widths too; the embedding is rounded to the nearest code"),
         dq_opt_text("method", "NAME", &r.method,
                     "align or gptq, as of dq quantize (default align)"),
         dq_opt_text("group", "N", &r.recipe.group,

@@ -1,5 +1,5 @@
 /* plan_probe: see plan_probe.h. One pass of the calibration text through a layer gives the Hessians of its four kinds of
- * inputs and takes the text on to the next layer.
+ * inputs and takes the text on to the next layer; behind the last one the final norm gives that of a head's.
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_probe.h"
 
@@ -21,9 +21,10 @@ typedef struct job {
     dq_plan_sums sums;
 } job;
 
+/* A head's inputs are as many as those of q, k and v, and come when these have served. */
 static dq_plan_product product_of(dq_plan_slot s)
 {
-    if (s <= DQ_PLAN_V) return DQ_PLAN_QKV;
+    if (s <= DQ_PLAN_V || s == DQ_PLAN_HEAD) return DQ_PLAN_QKV;
     if (s == DQ_PLAN_OUT) return DQ_PLAN_O;
     return s == DQ_PLAN_DOWN_PROJ ? DQ_PLAN_DOWN : DQ_PLAN_GATE_UP;
 }
@@ -46,6 +47,14 @@ static int missing_of(const dq_plan_tensor *t)
     return n;
 }
 
+static bool wants_head(const dq_plan_probe *p)
+{
+    for (int64_t i = 0; i < p->n; i++) {
+        if (p->tensor[i].slot == DQ_PLAN_HEAD && missing_of(&p->tensor[i])) return true;
+    }
+    return false;
+}
+
 /* The first layer that runs when it is measured. */
 static int first_layer(const dq_model *m, const dq_plan_tensor *t)
 {
@@ -56,7 +65,7 @@ static int first_layer(const dq_model *m, const dq_plan_tensor *t)
 
 static double rounding_flop(const dq_plan_probe *p, const dq_plan_tensor *t)
 {
-    if (is_end(t)) return 0;
+    if (t->slot == DQ_PLAN_EMBED) return 0;
     return DQ_CALIBRATE_F64_FLOP *
            dq_calibrate_work_rounding((double)t->rows, (double)t->cols, t->spec.mode, p->rule);
 }
@@ -76,6 +85,16 @@ static double hessians_flop(const dq_model *m, double ids)
     return n;
 }
 
+static double head_hessian_flop(const dq_model *m, double ids)
+{
+    return dq_calibrate_work_hessian(ids, (double)m->dim);
+}
+
+static double head_factor_flop(const dq_model *m)
+{
+    return DQ_CALIBRATE_F64_FLOP * dq_calibrate_work_factor((double)m->dim);
+}
+
 static double factors_flop(const dq_model *m)
 {
     double n = 0;
@@ -93,6 +112,7 @@ double dq_plan_probe_flop(const dq_plan_probe *p, int64_t calib_ids, int64_t sea
     for (int l = 0; l < p->m->n_layers; l++)
         n += (double)(calib_ids + search_ids) * dq_calibrate_work_layer(&p->m->layer[l]) +
              hessians_flop(p->m, (double)calib_ids) + factors_flop(p->m);
+    if (wants_head(p)) n += head_hessian_flop(p->m, (double)calib_ids) + head_factor_flop(p->m);
     return n;
 }
 
@@ -123,11 +143,11 @@ static dq_status values_of(float **out, const dq_weight *w, dq_err *err)
     return finite ? DQ_OK : dq_fail(err, DQ_DAMAGED, "%s: has values that are not finite", w->name);
 }
 
-static dq_status round_nearest(dq_codes **out, const float *w, const dq_plan_tensor *t,
+static dq_status round_nearest(dq_coded *out, const float *w, const dq_plan_tensor *t,
                                const dq_quant_spec *spec, dq_err *err)
 {
-    DQ_TRY(dq_codes_new(out, t->rows, t->cols, spec, err));
-    dq_codes *c = *out;
+    dq_codes *c;
+    DQ_TRY(dq_codes_new(&c, t->rows, t->cols, spec, err));
     const dq_weight_format *f = dq_weight_format_of_mode(spec->mode);
     float *got = dq_block_new((size_t)t->cols, sizeof *got, err);
     dq_codes_fit(c, w);
@@ -140,6 +160,26 @@ static dq_status round_nearest(dq_codes **out, const float *w, const dq_plan_ten
         }
     }
     dq_block_free(got);
+    if (err->code == DQ_OK) dq_coded_pack(out, c, err);
+    dq_codes_free(c);
+    return err->code;
+}
+
+/* In bands, which do not see each other, so that beside a head's values memory is that of a band. */
+static dq_status round_by_method(dq_coded *out, job *j, const float *w, const dq_plan_tensor *t,
+                                 const dq_quant_spec *spec, dq_err *err)
+{
+    enum { BAND = 4096 };
+    const int64_t band = spec->group == DQ_GROUP_TENSOR || t->rows < BAND ? t->rows : BAND;
+    DQ_TRY(dq_coded_new(out, t->rows, t->cols, spec, err));
+    for (int64_t first = 0; err->code == DQ_OK && first < t->rows; first += band) {
+        const int64_t left = t->rows - first, n = left < band ? left : band;
+        dq_codes *codes = NULL;
+        dq_gptq(&codes, w + first * t->cols, n, t->cols, j->h[product_of(t->slot)], spec,
+                j->p->rule->refits, NULL, err);
+        if (err->code == DQ_OK) dq_coded_put(out, codes, first);
+        dq_codes_free(codes);
+    }
     return err->code;
 }
 
@@ -147,20 +187,16 @@ static dq_status round_option(dq_coded *out, job *j, const dq_plan_tensor *t, in
                               const dq_weight *w, dq_err *err)
 {
     dq_quant_spec spec = t->spec;
-    dq_codes *codes = NULL;
     float *f32;
     spec.bits = t->bits[option];
     if (values_of(&f32, w, err) == DQ_OK) {
         spec.scale_dtype = scale_type(f32, t, &spec);
-        if (is_end(t))
-            round_nearest(&codes, f32, t, &spec, err);
+        if (t->slot == DQ_PLAN_EMBED)
+            round_nearest(out, f32, t, &spec, err);
         else
-            dq_gptq(&codes, f32, t->rows, t->cols, j->h[product_of(t->slot)], &spec,
-                    j->p->rule->refits, NULL, err);
+            round_by_method(out, j, f32, t, &spec, err);
     }
     dq_block_free(f32);
-    if (err->code == DQ_OK) dq_coded_pack(out, codes, err);
-    dq_codes_free(codes);
     out->weight.name = t->name;
     return err->code;
 }
@@ -206,7 +242,7 @@ static dq_status probe_tensor(job *j, int64_t i, dq_err *err)
     const dq_weight *w = t->slot == DQ_PLAN_EMBED  ? &m->embed
                          : t->slot == DQ_PLAN_HEAD ? &m->head
                                                    : weight_at(&layer, t->slot);
-    if (!is_end(t)) {
+    if (t->slot != DQ_PLAN_EMBED) {
         const dq_plan_product product = product_of(t->slot);
         if (!j->factored[product])
             DQ_TRY(dq_hessian_factor(j->h[product], DQ_CALIBRATE_DAMPING, t->name, err));
@@ -266,21 +302,42 @@ static bool wants_layer(job *j, int number, bool *later)
     return any;
 }
 
-static dq_status run_layers(job *j, dq_err *err)
+static dq_status run_layers(job *j, bool head, dq_err *err)
 {
     dq_plan_probe *p = j->p;
     bool any = true, later = true;
-    for (int l = 0; l < p->m->n_layers && later; l++) {
+    for (int l = 0; l < p->m->n_layers && (later || head); l++) {
         any = wants_layer(j, l, &later);
-        if (any || later) DQ_TRY(see_layer(j, l, err));
+        if (any || later || head) DQ_TRY(see_layer(j, l, err));
         for (int64_t i = 0; any && i < p->n; i++) {
             const dq_plan_tensor *t = &p->tensor[i];
             if (is_end(t) || t->layer != l || !missing_of(t)) continue;
             if (probe_tensor(j, i, err) != DQ_OK)
                 return err->code == DQ_STOPPED ? err->code : dq_in(err, "layer %d: ", l);
         }
-        if (!later) break;
-        DQ_TRY(dq_plan_part_advance(p->search, l, err));
+        if (later) DQ_TRY(dq_plan_part_advance(p->search, l, err));
+    }
+    return DQ_OK;
+}
+
+/* A head of its own, by what the final norm gives behind the last layer. */
+static dq_status run_head(job *j, dq_err *err)
+{
+    const dq_model *m = j->p->m;
+    j->factored[DQ_PLAN_QKV] = false;
+    dq_hessian_begin(j->h[DQ_PLAN_QKV], m->dim);
+    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &j->pass.chunk[i];
+        const dq_mat x = dq_plan_pass_stream(&j->pass, k);
+        DQ_TRY(dq_os_check_stop(err));
+        DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+        dq_hessian_add(j->h[DQ_PLAN_QKV], j->pass.b, dq_plan_pass_final(&j->pass, m, k));
+        DQ_TRY(dq_backend_sync(j->pass.b, err));
+        dq_plan_work_add(j->p->work, head_hessian_flop(m, (double)x.rows), "hessians");
+    }
+    dq_plan_work_add(j->p->work, head_factor_flop(m), "hessians");
+    for (int64_t i = 0; i < j->p->n; i++) {
+        if (j->p->tensor[i].slot == DQ_PLAN_HEAD) DQ_TRY(probe_tensor(j, i, err));
     }
     return DQ_OK;
 }
@@ -304,14 +361,16 @@ static dq_status run_job(job *j, dq_err *err)
     j->sums.loss = dq_block_new((size_t)p->search->n_clusters, sizeof(double), err);
     DQ_TRY(err->code);
     for (int64_t i = 0; i < p->n; i++) { /* while the stream is that of layer 0 */
-        if (is_end(&p->tensor[i])) DQ_TRY(probe_tensor(j, i, err));
+        if (p->tensor[i].slot == DQ_PLAN_EMBED) DQ_TRY(probe_tensor(j, i, err));
     }
     DQ_TRY(dq_calib_pass_new(&j->pass, m, p->b, p->calib, err));
     DQ_TRY(dq_activations_open(&j->act, p->b, p->beside, p->calib->n_ids, m->dim, 1, 0, err));
     DQ_TRY(embed(j, err));
     for (int i = 0; i < DQ_PLAN_PRODUCTS; i++)
         DQ_TRY(dq_hessian_new(&j->h[i], dq_plan_pass_width(m, (dq_plan_product)i), err));
-    return run_layers(j, err);
+    const bool head = wants_head(p);
+    DQ_TRY(run_layers(j, head, err));
+    return head ? run_head(j, err) : DQ_OK;
 }
 
 dq_status dq_plan_probe_run(dq_plan_probe *p, dq_err *err)
