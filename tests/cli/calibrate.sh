@@ -167,6 +167,12 @@ try 0 "." eval "own head" near.h5 gptq.h5 made.h5 --text unseen.txt --ctx 100 --
 for row in 3 4; do
     holds "KLD of a head by the method and by search" "$(column kld.csv $row kld_nats) < $(column kld.csv 2 kld_nats) / 2"
 done
+# a plan of the head alone: what it measures of a width is what a model with it loses, bit for bit
+try 0 '"predicted_kld"' plan "own head" --calib text.txt --calib-ctx 100 --calib-tokens 600 --search-tokens 400 --widths 3 \
+    --ends --skip 'proj|embed' --method gptq --budget bpw=4 -o head.json --json
+[ "$(tr -d ' \n' <"$top/out" | grep -Eo '("predicted_kld"|"kld":{"value"):[0-9.e-]+' | sed 's/.*://' | head -2 | uniq -c | tr -s ' ' |
+    cut -d' ' -f2)" = 2 ] || complain "calibrate: a head's sensitivity is not what its rounding loses"
+rm head.json
 for n in 1 3; do
     try 0 '"loss"' "$@" -o "made $n.h5" --threads $n --bits 3 --embed-bits 6 --head-bits 5 --json
 done
