@@ -61,6 +61,11 @@ static const dq_usage usage = {
     .max_args = 1,
     .args = "one MODEL"};
 
+static const char budget_about[] =
+    "kld=NATS or ppl=RATIO, which the upper end of a 95 % interval on unseen text must keep with "
+    "as few bits as possible; bpw=BITS of packed tensors, scales included, or size=BYTES of the "
+    "container (1.5GiB, 700MB), with as little KLD as possible";
+
 static int ascending(const void *a, const void *b)
 {
     return *(const int *)a - *(const int *)b;
@@ -191,17 +196,12 @@ static void start(request *r, const char *model, dq_err *err)
     dq_logger_end(&r->logger);
 }
 
-dq_status dq_cmd_plan(int argc, char **argv, dq_err *err)
+static dq_status read_options(request *r, dq_args *args, int argc, char **argv, dq_err *err)
 {
-    request r = {.widths = "2,3,4,5,6,8", .method = "align", .trials = DQ_PLAN_TRIALS};
-    dq_plan_settings *s = &r.set;
+    dq_plan_settings *s = &r->set;
     const dq_opt opts[] = {
         dq_opt_letter('o', dq_opt_text("output", "RECIPE.json", &s->out, "the recipe to write")),
-        dq_opt_list("budget", "BUDGET", &r.budgets,
-                    "kld=NATS or ppl=RATIO, which the upper end of a 95 % interval on unseen text "
-                    "must keep "
-                    "with as few bits as possible; bpw=BITS of packed tensors, scales included, or "
-                    "size=BYTES of the container (1.5GiB, 700MB), with as little KLD as possible"),
+        dq_opt_list("budget", "BUDGET", &r->budgets, budget_about),
         dq_opt_heading("text:"),
         dq_opt_text("calib", "FILE", &s->calib,
                     "text that the model is to keep predicting: plain, or .jsonl of {\"text\"}"),
@@ -214,36 +214,43 @@ dq_status dq_cmd_plan(int argc, char **argv, dq_err *err)
         dq_opt_int("search-tokens", "N", &s->search_tokens, 4, 1000000000000,
                    "ids to search with, and to decide with, at most (default 64 sequences each)"),
         dq_opt_heading("weights:"),
-        dq_opt_text("widths", "LIST", &r.widths, "that a tensor may have (default 2,3,4,5,6,8)"),
+        dq_opt_text("widths", "LIST", &r->widths, "that a tensor may have (default 2,3,4,5,6,8)"),
         dq_opt_flag(
             "ends", &s->ends,
             "embedding and head get widths too; the embedding is rounded to the nearest code"),
-        dq_opt_text("method", "NAME", &r.method,
+        dq_opt_text("method", "NAME", &r->method,
                     "align or gptq, as of dq quantize (default align)"),
-        dq_opt_text("group", "N", &r.recipe.group,
+        dq_opt_text("group", "N", &r->recipe.group,
                     "columns per scale, or row, or tensor (default 128)"),
-        dq_opt_text("scale", "MODE", &r.recipe.scale, dq_recipe_options_modes(&r.recipe)),
-        dq_opt_text("scale-dtype", "TYPE", &r.recipe.scale_dtype, "f16 or f32 (default f16)"),
-        dq_opt_bits("embed-bits", "N", &r.recipe.embed_bits,
+        dq_opt_text("scale", "MODE", &r->recipe.scale, dq_recipe_options_modes(&r->recipe)),
+        dq_opt_text("scale-dtype", "TYPE", &r->recipe.scale_dtype, "f16 or f32 (default f16)"),
+        dq_opt_bits("embed-bits", "N", &r->recipe.embed_bits,
                     "fixed width of the embedding (default 16: not packed)"),
-        dq_opt_bits("head-bits", "N", &r.recipe.head_bits,
+        dq_opt_bits("head-bits", "N", &r->recipe.head_bits,
                     "fixed width of a head of its own (default 16)"),
-        dq_opt_text("dense-type", "TYPE", &r.recipe.dense_type,
+        dq_opt_text("dense-type", "TYPE", &r->recipe.dense_type,
                     "bf16, f16 or keep: of matrices that are not packed (default keep)"),
-        dq_opt_text("skip", "REGEX", &r.recipe.skip, "tensors whose name matches stay as they are"),
+        dq_opt_text("skip", "REGEX", &r->recipe.skip,
+                    "tensors whose name matches stay as they are"),
         dq_opt_heading("running:"),
-        dq_opt_int("trials", "N", &r.trials, 1, DQ_PLAN_MAX_TRIALS,
+        dq_opt_int("trials", "N", &r->trials, 1, DQ_PLAN_MAX_TRIALS,
                    "whole models that the search may quantize (default 8)"),
-        dq_opt_flag("dry-run", &r.dry_run, "print parts, sizes and arithmetic, run nothing"),
+        dq_opt_flag("dry-run", &r->dry_run, "print parts, sizes and arithmetic, run nothing"),
         dq_opt_flag("resume", &s->resume, "finish an interrupted run of the same command"),
         dq_opt_flag("force", &s->force, "replace the recipe, and what an interrupted run left"),
-        dq_opt_int("threads", "N", &r.threads, 0, 4096,
+        dq_opt_int("threads", "N", &r->threads, 0, 4096,
                    "0 for all processors (default 0); the result does not depend on it"),
-        dq_opt_flag("json", &r.json, "one JSON document (dq-plan/1) on stdout"),
-        DQ_LOGGER_OPTIONS(r.logger),
+        dq_opt_flag("json", &r->json, "one JSON document (dq-plan/1) on stdout"),
+        DQ_LOGGER_OPTIONS(r->logger),
         {0}};
+    return dq_options_parse(args, argc, argv, opts, &usage, err);
+}
+
+dq_status dq_cmd_plan(int argc, char **argv, dq_err *err)
+{
+    request r = {.widths = "2,3,4,5,6,8", .method = "align", .trials = DQ_PLAN_TRIALS};
     dq_args args;
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(read_options(&r, &args, argc, argv, err));
     if (args.help) return DQ_OK;
     start(&r, args.item[0], err);
     dq_recipe_options_end(&r.recipe);

@@ -1,8 +1,8 @@
 /* plan_probe: how far a model goes from itself when one tensor alone is rounded, for each tensor and width.
  *
  * Projections and a head of its own are rounded by the method that the plan is for, with Hessians of their inputs in the model
- * before rounding; the embedding, which may be the head too, to the nearest code. A tensor of layer l costs the layers from l on for the text it is measured on, whose
- * stream at layer l is kept; memory is that of one layer's Hessians.
+ * before rounding; the embedding, which may be the head too, to the nearest code. A tensor of layer l costs the layers from l
+ * on for the text it is measured on, whose stream at layer l is kept; memory is that of one layer's Hessians, and of a head.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PLAN_PROBE_H
 #define DQ_PLAN_PROBE_H

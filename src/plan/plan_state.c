@@ -1,5 +1,5 @@
-/* plan_state: see plan_state.h. Lines are JSON: {"key"}, then {"tensor", "option", ...}, {"begun"}, {"trial", ...} and {"look", ...} as they
- * come. Reals have 17 digits, so that they come back to the last bit.
+/* plan_state: see plan_state.h. Lines are JSON: {"key"}, then {"tensor", "option", ...}, {"begun"}, {"trial", ...} and
+ * {"look", ...} as they come. Reals have 17 digits, so that they come back to the last bit.
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_state.h"
 

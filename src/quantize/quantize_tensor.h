@@ -50,8 +50,8 @@ typedef struct dq_quantize_tensor_buffers {
 void dq_quantize_tensor_buffers_free(dq_quantize_tensor_buffers *r);
 
 /* Finds the first value that is not finite (DQ_DAMAGED with row and column) or whose rounding to dense_dtype is not
- * (DQ_MISMATCH, likewise), the scale of the tensor where one is asked for, and whether scales fit F16. DQ_STOPPED between tiles. Meant to be called
- * inside a parallel region, by one thread; its tasks spread over the others. */
+ * (DQ_MISMATCH, likewise), the scale of the tensor where one is asked for, and whether scales fit F16. DQ_STOPPED between
+ * tiles. Meant to be called inside a parallel region, by one thread; its tasks spread over the others. */
 dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
                                   const dq_quantize_tick *tick, dq_err *err);
 /* After a scan, called likewise. The error of the result is left in *e (untouched for dense
