@@ -61,9 +61,9 @@ def main():
                       "high", "lower"))
         for (model, settings), a in kld.items():
             for first, second in PAIRS:
-                if not words(first) <= words(settings):
+                if not words(first) <= settings:
                     continue
-                common = words(settings) - words(first)
+                common = settings - words(first)
                 b = kld.get((model, common | words(second)))
                 if not b or b is a:
                     continue
