@@ -1,5 +1,6 @@
 /* cmd_plan: dq plan MODEL --calib FILE --budget B -o RECIPE.json
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/os.h"
 #include "cmds/calib_run.h"
 #include "cmds/cli/options.h"
@@ -64,7 +65,7 @@ static const dq_usage usage = {
 static const char budget_about[] =
     "kld=NATS or ppl=RATIO, which the upper end of a 95 % interval on unseen text must keep with "
     "as few bits as possible; bpw=BITS of packed tensors, scales included, or size=BYTES of the "
-    "container (1.5GiB, 700MB), with as little KLD as possible";
+    "container (in B, kB, MB, GB, KiB, MiB or GiB), with as little KLD as possible";
 
 static int ascending(const void *a, const void *b)
 {
@@ -121,6 +122,11 @@ static void stage(void *arg, const char *name)
     dq_logger_note(&r->logger, "%s", name);
 }
 
+static json_t *told(void *arg, const dq_plan *p)
+{
+    return dq_plan_output_told(&((request *)arg)->budget, p);
+}
+
 static void step(void *arg, double done, double total, const char *what)
 {
     dq_progress_step(&((request *)arg)->bar, done, total, what);
@@ -148,7 +154,7 @@ static dq_status finish(request *r, dq_plan *p, dq_err *err)
     if (dq_plan_output_recipe(p, r->budget, err) != DQ_OK) return dq_plan_failed(p, err);
     dq_plan_done(p);
     DQ_TRY(r->json ? dq_plan_output_json(p, r->budget, &r->logger, err)
-                   : dq_plan_output_print(p, r->budget, err));
+                   : dq_plan_output_print(p, err));
     return dq_plan_output_verdict(p, r->budget, err);
 }
 
@@ -160,6 +166,7 @@ static dq_status run_plan(request *r, dq_err *err)
     if (r->dry_run) {
         dq_plan_output_inputs(p);
         dq_plan_output_work(p, err);
+        if (err->code == DQ_OK) printf("budget             %s\n", r->budget);
     } else {
         dq_progress_begin(&r->bar, &r->logger, "plan", 1);
         r->bar.rough = true;
@@ -171,6 +178,20 @@ static dq_status run_plan(request *r, dq_err *err)
     return err->code;
 }
 
+/* A recipe without a journal beside it is a finished one. */
+static dq_status check_resume(const request *r, dq_err *err)
+{
+    const dq_plan_settings *s = &r->set;
+    if (!s->resume || s->force || !s->out || !dq_file_exists(s->out)) return DQ_OK;
+    char journal[4096];
+    const int n = snprintf(journal, sizeof journal, "%s.journal", s->out);
+    if (n >= (int)sizeof journal || dq_file_exists(journal)) return DQ_OK;
+    return dq_fail(err, DQ_FILE,
+                   "%s: is finished already, and no interrupted run is beside it, so there is "
+                   "nothing to resume. Add --force to plan anew.",
+                   s->out);
+}
+
 static dq_status run(request *r, const char *model, dq_err *err)
 {
     const dq_output out = {"-o", r->set.out, DQ_OUTPUT_JSON};
@@ -178,7 +199,9 @@ static dq_status run(request *r, const char *model, dq_err *err)
     r->set.model = model;
     r->set.step = step;
     r->set.stage = stage;
+    r->set.told = told;
     r->set.arg = r;
+    DQ_TRY(check_resume(r, err));
     DQ_TRY(dq_output_guard_check(&out, 1, inputs, r->set.unseen ? 3 : 2, r->set.force, err));
     DQ_TRY(dq_backend_open(&r->set.backend, "cpu", (int)r->threads, err));
     run_plan(r, err);

@@ -138,7 +138,6 @@ static json_t *trial_json(const dq_plan *p, int64_t i)
     json_object_set_new(o, "bits_per_weight", dq_document_real(t->bits_per_weight));
     json_object_set_new(o, "uniform_bits", t->uniform ? json_integer(t->uniform) : json_null());
     json_object_set_new(o, "packed_bytes", json_integer(t->packed_bytes));
-    json_object_set_new(o, "file_bytes", json_integer(t->file_bytes));
     json_object_set_new(o, "predicted_kld", dq_document_real(t->predicted));
     json_object_set_new(o, "search", numbers_json(&t->on[DQ_PLAN_SEARCH], 0.05));
     /* what was not looked at is not shown either */
@@ -173,6 +172,8 @@ static json_t *rivals_json(const dq_plan *p)
                             dq_document_metric(r->difference.value, r->difference.std_err));
         json_object_set_new(o, "interval", interval_json(r->interval));
         json_object_set_new(o, "outside", dq_document_real(outside_rival(p)));
+        if (p->set.budget.goal >= DQ_PLAN_BPW)
+            json_object_set_new(o, "beyond_budget", json_boolean(r->beyond));
         json_array_append_new(list, o);
     }
     return list;
@@ -202,39 +203,19 @@ static json_t *plan_json(const dq_plan *p, const char *budget)
     return o;
 }
 
-/* Of the container that the recipe gives: the trial's, and what the recipe says of the plan, as a container has it. */
-static dq_status container_bytes(int64_t *out, const dq_plan *p, const json_t *plan, dq_err *err)
+json_t *dq_plan_output_told(void *budget, const dq_plan *p)
 {
-    char *text = NULL;
-    DQ_TRY(dq_json_dump(&text, plan, JSON_SORT_KEYS | JSON_INDENT(0), err));
-    *out = p->trial[p->chosen].file_bytes + (int64_t)strlen(text);
-    free(text);
-    return DQ_OK;
+    return plan_json(p, *(const char **)budget);
 }
 
 /* ---- Files ---- */
 
-/* The width that most tensors have. */
-static int common_width(const dq_plan *p)
-{
-    int64_t of_bits[9] = {0};
-    int best = 2;
-    for (int64_t i = 0; i < p->n_tensors; i++)
-        of_bits[p->tensor[i].bits[p->trial[p->chosen].choice[i]]]++;
-    for (int b = 2; b <= 8; b++) best = of_bits[b] > of_bits[best] ? b : best;
-    return best;
-}
-
 dq_status dq_plan_output_recipe(const dq_plan *p, const char *budget, dq_err *err)
 {
-    dq_quantize_settings s = p->set.set;
     json_t *rules = dq_plan_rules(p, p->trial[p->chosen].choice), *plan = plan_json(p, budget);
     json_t *recipe = NULL, *file = NULL;
     char *text = NULL, *whole = NULL;
-    s.bits = common_width(p);
-    s.method_name = p->set.rule->name;
-    s.rules = rules;
-    s.plan = plan;
+    const dq_quantize_settings s = dq_plan_settings_of(p, p->chosen, rules, plan);
     if (dq_quantize_recipe_of(&recipe, &s, err) == DQ_OK &&
         dq_json_dump(&whole, recipe, 0, err) == DQ_OK &&
         dq_quantize_recipe_file(&file, whole, err) == DQ_OK &&
@@ -254,8 +235,6 @@ dq_status dq_plan_output_json(const dq_plan *p, const char *budget, const dq_log
 {
     json_t *doc = dq_document_new(logger, "dq-plan/1"), *in = json_object(), *set = NULL;
     json_t *widths = json_array(), *result = plan_json(p, budget);
-    int64_t bytes = 0;
-    container_bytes(&bytes, p, result, err);
     json_object_set_new(in, "path", dq_document_name(p->set.model));
     json_object_set_new(in, "family", json_string(p->model->layout->family));
     json_array_append_new(json_object_get(doc, "inputs"), in);
@@ -269,7 +248,7 @@ dq_status dq_plan_output_json(const dq_plan *p, const char *budget, const dq_log
     json_object_set_new(set, "ends", json_boolean(p->set.ends));
     json_object_set_new(doc, "settings", set);
     json_object_set_new(result, "path", dq_document_name(p->set.out));
-    json_object_set_new(result, "container_bytes", json_integer(bytes));
+    json_object_set_new(result, "container_bytes", json_integer(p->container_bytes));
     json_object_set_new(result, "results_taken_over", json_integer(p->n_resumed));
     json_array_append_new(json_object_get(doc, "results"), result);
     if (err->code == DQ_OK) return dq_document_print(doc, err);
@@ -291,6 +270,19 @@ static figure nats(double x)
     return f;
 }
 
+/* Recipes count quarters from 0, so words, not numbers. */
+static void print_quarters(unsigned part)
+{
+    static const char *const names[DQ_CALIB_TEXT_QUARTERS] = {"first", "second", "third", "fourth"};
+    const char *between = ": the ";
+    for (int q = 0; q < DQ_CALIB_TEXT_QUARTERS && part != DQ_CALIB_TEXT_ALL; q++) {
+        if (!(part >> q & 1)) continue;
+        printf("%s%s", between, names[q]);
+        between = " and ";
+    }
+    printf("%s\n", part != DQ_CALIB_TEXT_ALL ? " quarter" : "");
+}
+
 void dq_plan_output_inputs(const dq_plan *p)
 {
     double least = 0, all = 0;
@@ -300,19 +292,15 @@ void dq_plan_output_inputs(const dq_plan *p)
     }
     for (int i = 0; i < DQ_PLAN_TEXTS; i++) {
         const dq_calib_text *t = &p->text[i];
-        printf("%-18s %lld ids in %lld sequences of at most %lld, of %s", dq_plan_text_name[i],
-               (long long)t->n_ids, (long long)t->n_seq, (long long)t->ctx,
-               dq_plan_output_file(p, i));
-        const char *between = ": quarters ";
-        for (int q = 0; q < DQ_CALIB_TEXT_QUARTERS && p->part[i] != DQ_CALIB_TEXT_ALL; q++) {
-            if (p->part[i] >> q & 1) printf("%s%d", between, q + 1);
-            if (p->part[i] >> q & 1) between = " and ";
-        }
-        putchar('\n');
+        printf("%-18s %lld id%s in %lld sequence%s of at most %lld, of %s", dq_plan_text_name[i],
+               (long long)t->n_ids, t->n_ids == 1 ? "" : "s", (long long)t->n_seq,
+               t->n_seq == 1 ? "" : "s", (long long)t->ctx, dq_plan_output_file(p, i));
+        print_quarters(p->part[i]);
     }
-    printf("tensors            %lld to be packed, %lld weights, %.3f to %.3f bits per weight\n",
-           (long long)p->n_tensors, (long long)p->packed_params, dq_plan_bits_per_weight(p, least),
-           dq_plan_bits_per_weight(p, all));
+    printf("tensors            %lld to be packed, %lld weights, %.3f", (long long)p->n_tensors,
+           (long long)p->packed_params, dq_plan_bits_per_weight(p, least));
+    if (all > least) printf(" to %.3f", dq_plan_bits_per_weight(p, all));
+    printf(" bits per weight\n");
 }
 
 dq_status dq_plan_output_work(const dq_plan *p, dq_err *err)
@@ -326,9 +314,14 @@ dq_status dq_plan_output_work(const dq_plan *p, dq_err *err)
         scratch += dq_plan_part_bytes(&p->text[i], p->model);
     printf("sensitivities      %lld of a tensor at a width, about %.3g GFLOP in all\n",
            (long long)options, dq_plan_flop(p) / 1e9);
-    printf("whole models       at most %d in the search, %d behind it, about %.3g GFLOP each\n",
-           quality ? p->set.trials : DQ_PLAN_SIZE_TRIES, quality ? 1 + DQ_PLAN_MAX_LOOK + 2 : 1 + 2,
-           dq_plan_trial_flop(p) / 1e9);
+    const int search = quality ? p->set.trials : DQ_PLAN_SIZE_TRIES;
+    const int behind = quality ? 1 + DQ_PLAN_MAX_LOOK + 2 : 1 + 2;
+    printf("whole models       at most ");
+    if (dq_plan_choices(p) < search + behind)
+        printf("%.0f, as there are no other choices of widths", dq_plan_choices(p));
+    else
+        printf("%d in the search, %d behind it", search, behind);
+    printf(", about %.3g GFLOP each\n", dq_plan_trial_flop(p) / 1e9);
     printf("scratch            %s beside the output, and a container\n",
            dq_table_size_text(a, sizeof a, scratch));
     DQ_TRY(dq_plan_memory(&memory, p, err));
@@ -356,7 +349,7 @@ static dq_status print_tensors(const dq_plan *p, dq_err *err)
             int k = 0;
             while (k < x->n && x->bits[k] != p->set.bits[w]) k++;
             if (k < x->n)
-                dq_table_cell(t, "%.2e +- %.0e", x->kld[k].value, x->kld[k].std_err);
+                dq_table_cell(t, "%.2e ± %.0e", x->kld[k].value, x->kld[k].std_err);
             else
                 dq_table_cell(t, "-");
         }
@@ -383,8 +376,16 @@ static void measured_cells(dq_table *t, const dq_plan_trial *x)
         return;
     }
     const dq_plan_numbers *n = &x->on[DQ_PLAN_SEARCH];
-    dq_table_cell(t, "%s +- %s", nats(n->kld.value).text, nats(n->kld.std_err).text);
-    dq_table_cell(t, "%.5f +- %.5f", exp(n->loss.value), exp(n->loss.value) * n->loss.std_err);
+    dq_table_cell(t, "%s ± %s", nats(n->kld.value).text, nats(n->kld.std_err).text);
+    dq_table_cell(t, "%.5f ± %.5f", exp(n->loss.value), exp(n->loss.value) * n->loss.std_err);
+}
+
+static void widths_cell(dq_table *t, int uniform)
+{
+    if (uniform)
+        dq_table_cell(t, "%d", uniform);
+    else
+        dq_table_cell(t, "mixed");
 }
 
 static dq_status print_curve(const dq_plan *p, dq_err *err)
@@ -392,7 +393,9 @@ static dq_status print_curve(const dq_plan *p, dq_err *err)
     static const char *const titles[] = {"bits per weight", "widths", "predicted KLD",
                                          "measured KLD", "perplexity ratio"};
     const dq_plan_curve *c = &p->curve;
+    int *choice = dq_alloc(p->arena, (size_t)p->n_tensors, sizeof *choice, err);
     dq_table *t;
+    if (!choice) return err->code;
     DQ_TRY(dq_table_new(&t, titles, 5, err));
     int64_t show = 0;
     for (int64_t k = 0; k < c->n; k++) {
@@ -400,7 +403,8 @@ static dq_status print_curve(const dq_plan *p, dq_err *err)
         if (k != show && !x) continue;
         if (k == show) show = next_point(c, k, CURVE_ROWS);
         dq_table_cell(t, "%.3f", dq_plan_bits_per_weight(p, c->cost[k]));
-        dq_table_cell(t, "mixed");
+        dq_plan_alloc_at(choice, c, k);
+        widths_cell(t, dq_plan_uniform_of(p, choice));
         dq_table_cell(t, "%s", nats(c->loss[k]).text);
         measured_cells(t, x);
     }
@@ -409,10 +413,7 @@ static dq_status print_curve(const dq_plan *p, dq_err *err)
         const dq_plan_trial *x = &p->trial[i];
         if (x->point >= 0) continue;
         dq_table_cell(t, "%.3f", x->bits_per_weight);
-        if (x->uniform)
-            dq_table_cell(t, "%d", x->uniform);
-        else
-            dq_table_cell(t, "mixed");
+        widths_cell(t, x->uniform);
         dq_table_cell(t, "%s", nats(x->predicted).text);
         measured_cells(t, x);
     }
@@ -431,11 +432,14 @@ static void print_rivals(const dq_plan *p)
         const char *says = high < 0  ? "the plan is closer"
                            : low > 0 ? "the uniform width is closer"
                                      : "not decided which is closer";
-        printf("against uniform %d  %.3f bits per weight; KLD of the plan less its own %+.3g "
-               "(%.5g %%: %+.3g to %+.3g): %s\n",
-               p->trial[r->trial].uniform, p->trial[r->trial].bits_per_weight, r->difference.value,
+        printf("against uniform %d  %.3f bits per weight%s; KLD of the plan less its own %+.3g "
+               "(nominally %.5g %%: %+.3g to %+.3g): %s\n",
+               p->trial[r->trial].uniform, p->trial[r->trial].bits_per_weight,
+               r->beyond ? ", beyond the budget" : "", r->difference.value,
                100 * (1 - outside_rival(p)), low, high, says);
     }
+    if (p->n_rivals)
+        printf("                   two such comparisons share the 5 %% outside with the looks\n");
     if (p->mix >= 0)
         printf("                   on the search text a mix of %.3f bits per weight was not "
                "closer (KLD %s) than this uniform width (%s)\n",
@@ -444,7 +448,7 @@ static void print_rivals(const dq_plan *p)
                nats(p->trial[p->chosen].on[DQ_PLAN_SEARCH].kld.value).text);
 }
 
-static void print_result(const dq_plan *p, int64_t bytes)
+static void print_result(const dq_plan *p)
 {
     const dq_plan_trial *t = &p->trial[p->chosen];
     const dq_plan_numbers *n = &t->on[DQ_PLAN_UNSEEN];
@@ -452,10 +456,11 @@ static void print_result(const dq_plan *p, int64_t bytes)
     const dq_interval k = dq_plan_decide_kld(n->kld, n->kld_skew, outside);
     const dq_interval l = dq_plan_decide_interval(n->loss, n->loss_skew, outside);
     char size[32];
-    printf("chosen             %.3f bits per weight in packed tensors%s, container about %s\n",
-           t->bits_per_weight, t->uniform ? ", uniform" : "",
-           dq_table_size_text(size, sizeof size, bytes));
-    printf("on unseen text     KLD %s +- %s ", nats(n->kld.value).text, nats(n->kld.std_err).text);
+    printf(
+        "chosen             %.3f bits per weight in packed tensors%s, container %lld bytes (%s)\n",
+        t->bits_per_weight, t->uniform ? ", uniform" : "", (long long)p->container_bytes,
+        dq_table_size_text(size, sizeof size, p->container_bytes));
+    printf("on unseen text     KLD %s ± %s ", nats(n->kld.value).text, nats(n->kld.std_err).text);
     printf("(nominally %.5g %%: %s to %s); perplexity ratio %.5f (%.5f to %.5f)\n",
            100 * (1 - outside), nats(k.low).text, nats(k.high).text, exp(n->loss.value), exp(l.low),
            exp(l.high));
@@ -469,13 +474,25 @@ static void print_result(const dq_plan *p, int64_t bytes)
     putchar('\n');
 }
 
-dq_status dq_plan_output_print(const dq_plan *p, const char *budget, dq_err *err)
+/* The limit beside what is compared with it. */
+static void print_budget(const dq_plan *p)
 {
-    json_t *plan = plan_json(p, budget);
-    int64_t bytes = 0;
-    container_bytes(&bytes, p, plan, err);
-    json_decref(plan);
-    DQ_TRY(err->code);
+    const dq_plan_trial *t = &p->trial[p->chosen];
+    const dq_plan_budget b = p->set.budget;
+    printf("budget             %s: ", p->met ? "met" : "not met");
+    if (b.goal == DQ_PLAN_SIZE)
+        printf("%lld bytes of %.0f\n", (long long)p->container_bytes, b.value);
+    else if (b.goal == DQ_PLAN_BPW)
+        printf("%.5g bits per weight of %.5g\n", t->bits_per_weight, b.value);
+    else if (b.goal == DQ_PLAN_PPL)
+        printf("upper end of the perplexity ratio %.7g, at most %.7g\n", exp(t->interval.high),
+               b.value);
+    else
+        printf("upper end of the KLD %s, at most %g\n", nats(t->interval.high).text, b.value);
+}
+
+dq_status dq_plan_output_print(const dq_plan *p, dq_err *err)
+{
     DQ_TRY(print_tensors(p, err));
     putchar('\n');
     DQ_TRY(print_curve(p, err));
@@ -483,9 +500,9 @@ dq_status dq_plan_output_print(const dq_plan *p, const char *budget, dq_err *err
     dq_plan_output_inputs(p);
     if (p->n_resumed)
         printf("taken over         %lld results of an earlier run\n", (long long)p->n_resumed);
-    print_result(p, bytes);
+    print_result(p);
     print_rivals(p);
-    if (p->met) printf("budget             met\n");
+    print_budget(p);
     printf("recipe             %s\n", p->set.out);
     return DQ_OK;
 }
@@ -497,9 +514,9 @@ dq_status dq_plan_output_verdict(const dq_plan *p, const char *budget, dq_err *e
     const bool ratio = p->set.budget.goal == DQ_PLAN_PPL;
     if (p->set.budget.goal == DQ_PLAN_SIZE)
         return dq_fail(err, DQ_GATE,
-                       "budget %s: missed; the recipe in %s has what came nearest, a file of about "
-                       "%.0f bytes",
-                       budget, p->set.out, (double)t->file_bytes + dq_plan_recipe_bytes(p));
+                       "budget %s: missed; the recipe in %s has what came nearest, a file of "
+                       "%lld bytes",
+                       budget, p->set.out, (long long)p->container_bytes);
     if (p->set.budget.goal == DQ_PLAN_BPW)
         return dq_fail(err, DQ_GATE,
                        "budget %s: missed; the recipe in %s has what came nearest, %.3f bits per "

@@ -21,7 +21,7 @@ static dq_status bad_budget(const char *text, dq_err *err)
     return dq_fail_with(
         err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
         "budget: expected kld=NATS (above 0), ppl=RATIO (above 1), bpw=BITS or size=BYTES "
-        "(1.5GiB, 700MB); found \"%s\".",
+        "(in B, kB, MB, GB, KiB, MiB or GiB: 1.5GiB, 700MB); found \"%s\".",
         text);
 }
 
@@ -171,11 +171,14 @@ double dq_plan_bits_per_weight(const dq_plan *p, double packed_bytes)
 
 double dq_plan_recipe_bytes(const dq_plan *p)
 {
-    enum { FRAME = 16384, TRIAL = 1536, TENSOR = 160, NUMBER = 128 }; /* of JSON, at most */
-    double n = FRAME + TRIAL * (DQ_PLAN_SIZE_TRIES + 4);
-    for (int64_t i = 0; i < p->n_tensors; i++)
+    enum { FRAME = 3072, TRIALS = 6, TENSOR = 128, NUMBER = 128, POINT = 96, POINTS = 101 };
+    double n = FRAME + TRIALS * DQ_PLAN_TRIAL_BYTES;
+    int64_t points = 1;
+    for (int64_t i = 0; i < p->n_tensors; i++) {
         n += TENSOR + 2 * (double)strlen(p->tensor[i].name) + NUMBER * p->tensor[i].n;
-    return n;
+        points += p->tensor[i].n - 1;
+    }
+    return n + POINT * (double)(points < POINTS ? points : POINTS);
 }
 
 double dq_plan_packed_budget(const dq_plan *p)
@@ -194,12 +197,13 @@ static dq_status check_budget(const dq_plan *p, dq_err *err)
     if (b.goal == DQ_PLAN_BPW)
         return dq_fail_with(
             err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
-            "budget: %g bits per weight is less than the least that these widths give, "
+            "budget: %g bit%s per weight is less than the least that these widths give, "
             "%.3f.",
-            b.value, dq_plan_bits_per_weight(p, least));
-    return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
-                        "budget: %.0f bytes is less than the least that these widths give, %.0f.",
-                        b.value, least + (double)p->other_bytes + dq_plan_recipe_bytes(p));
+            b.value, b.value == 1 ? "" : "s", dq_plan_bits_per_weight(p, least));
+    return dq_fail_with(
+        err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
+        "budget: %.0f bytes are less than the least that these widths give, about %.0f.", b.value,
+        least + (double)p->other_bytes + dq_plan_recipe_bytes(p));
 }
 
 /* ---- Texts ---- */
@@ -328,4 +332,48 @@ json_t *dq_plan_rules(const dq_plan *p, const int *choice)
         json_array_append_new(rules, rule);
     }
     return rules;
+}
+
+int dq_plan_uniform_of(const dq_plan *p, const int *choice)
+{
+    for (int w = 0; w < p->set.n_bits; w++) {
+        const int bits = p->set.bits[w];
+        int64_t i = 0;
+        for (; i < p->n_tensors; i++) {
+            const dq_plan_tensor *t = &p->tensor[i];
+            int k = 0;
+            while (k < t->n && t->bits[k] != bits) k++;
+            if (choice[i] != (k < t->n ? k : 0)) break;
+        }
+        if (i == p->n_tensors) return bits;
+    }
+    return 0;
+}
+
+double dq_plan_choices(const dq_plan *p)
+{
+    double n = 1;
+    for (int64_t i = 0; i < p->n_tensors; i++) n *= p->tensor[i].n;
+    return n;
+}
+
+/* The width that most tensors have. */
+static int common_width(const dq_plan *p, const int *choice)
+{
+    int64_t of_bits[9] = {0};
+    int best = 2;
+    for (int64_t i = 0; i < p->n_tensors; i++) of_bits[p->tensor[i].bits[choice[i]]]++;
+    for (int b = 2; b <= 8; b++) best = of_bits[b] > of_bits[best] ? b : best;
+    return best;
+}
+
+dq_quantize_settings dq_plan_settings_of(const dq_plan *p, int64_t trial, const json_t *rules,
+                                         const json_t *plan)
+{
+    dq_quantize_settings s = p->set.set;
+    s.bits = common_width(p, p->trial[trial].choice);
+    s.method_name = p->set.rule->name;
+    s.rules = rules;
+    s.plan = plan;
+    return s;
 }

@@ -33,7 +33,9 @@ enum { DQ_PLAN_TRIALS = 8, DQ_PLAN_SEQUENCES = 64 }; /* without other words */
  * truth in 5.5 of 100 samples of 5 documents, in 4.9 of 10, in 4.2 of 20; nominally in 2.5 (tests/unit/plan). */
 enum { DQ_PLAN_FEW_CLUSTERS = 20 };
 enum { DQ_PLAN_MAX_TRIALS = 40, DQ_PLAN_SIZE_TRIES = 4 };
+enum { DQ_PLAN_TRIAL_BYTES = 1024 }; /* of a recipe, for what it tells of a trial, at most */
 
+struct dq_plan;
 typedef struct dq_plan_settings {
     const char *model, *calib;
     const char *unseen; /* file of the third part; NULL: a quarter of calib */
@@ -51,6 +53,8 @@ typedef struct dq_plan_settings {
     /* Of the whole run; the total is an expectation, which changes: plan_work.h. */
     void (*step)(void *arg, double done, double total, const char *what);
     void (*stage)(void *arg, const char *name); /* before a stage */
+    /* What the recipe tells of the plan as it stands, with p->chosen; a new reference. It is part of the file's size. */
+    json_t *(*told)(void *arg, const struct dq_plan *p);
     void *arg;
 } dq_plan_settings;
 
@@ -69,7 +73,7 @@ typedef struct dq_plan_numbers {
     double kld_skew, loss_skew; /* dq_plan_part_skew */
 } dq_plan_numbers;
 
-/* A whole model, quantized and measured. */
+/* A whole model, quantized and measured; file_bytes without what a recipe tells of the plan. */
 typedef struct dq_plan_trial {
     int *choice;   /* [n_tensors] options */
     int64_t point; /* of the curve; -1: none */
@@ -89,6 +93,7 @@ typedef struct dq_plan_rival {
     dq_mean difference; /* KLD of the plan less its own */
     double skew;
     dq_interval interval;
+    bool beyond; /* a budget of bits or bytes */
 } dq_plan_rival;
 
 typedef struct dq_plan {
@@ -107,8 +112,10 @@ typedef struct dq_plan {
     int64_t chosen;  /* trial; -1: none yet */
     bool met;        /* the budget */
     double capacity; /* bytes of packed tensors, of a budget of size */
-    int n_look;      /* for this budget */
-    int n_earlier;   /* for others before, of the runs that this one resumes */
+    int64_t
+        container_bytes; /* of the file that dq_plan_settings_of gives, to the byte; 0: not known yet */
+    int n_look;          /* for this budget */
+    int n_earlier;       /* for others before, of the runs that this one resumes */
     dq_plan_rival rival[2];
     int n_rivals;
     int64_t
@@ -137,6 +144,13 @@ void dq_plan_done(dq_plan *p);
 json_t *dq_plan_rules(const dq_plan *p, const int *choice);
 /* Everything that is planned at one width. */
 dq_quantize_settings dq_plan_uniform(const dq_plan *p, int bits);
+/* The width that all tensors have which may have it; 0: mixed. */
+int dq_plan_uniform_of(const dq_plan *p, const int *choice);
+/* Different choices of widths, as a number that may be beyond whole ones. */
+double dq_plan_choices(const dq_plan *p);
+/* Settings that the recipe has with a trial chosen; `rules` and `plan` are the caller's, set.method is not set. */
+dq_quantize_settings dq_plan_settings_of(const dq_plan *p, int64_t trial, const json_t *rules,
+                                         const json_t *plan);
 /* Bytes that a budget of size leaves for packed tensors. */
 double dq_plan_packed_budget(const dq_plan *p);
 /* Bytes that a container may take for what its recipe says of the plan, at most. */

@@ -32,9 +32,9 @@ static void expect(job *j, int models, int behind)
     dq_plan_work_expect(&j->p->work, models * dq_plan_trial_flop(j->p));
 }
 
-static dq_status try_choice(int64_t *trial, job *j, int64_t point, int uniform, dq_err *err)
+static dq_status try_choice(int64_t *trial, job *j, int64_t point, dq_err *err)
 {
-    DQ_TRY(dq_plan_trial_of(trial, j->p, &j->parts, j->choice, point, uniform, err));
+    DQ_TRY(dq_plan_trial_of(trial, j->p, &j->parts, j->choice, point, err));
     expect(j, j->models - 1 > j->behind ? j->models - 1 : j->behind, j->behind);
     return DQ_OK;
 }
@@ -106,7 +106,7 @@ static dq_interval on_search(const dq_plan *p, int64_t trial)
 static dq_status try_point(int64_t *trial, job *j, int64_t point, dq_err *err)
 {
     dq_plan_alloc_at(j->choice, &j->p->curve, point);
-    return try_choice(trial, j, point, 0, err);
+    return try_choice(trial, j, point, err);
 }
 
 static dq_status measure_point(void *arg, int64_t point, double *upper, dq_err *err)
@@ -148,7 +148,7 @@ static int uniform_near(const job *j, double cost, bool below)
 static dq_status try_uniform(int64_t *trial, job *j, int bits, dq_err *err)
 {
     uniform_choice(j, bits);
-    return try_choice(trial, j, -1, bits, err);
+    return try_choice(trial, j, -1, err);
 }
 
 /* ---- Budgets of quality ---- */
@@ -224,12 +224,18 @@ static dq_status choose_by_quality(job *j, dq_err *err)
 
 /* ---- Budgets of size ---- */
 
-/* Bytes by which the container of a trial, with a recipe that tells of the plan, is beyond a budget of size. */
-static double excess_of(const dq_plan *p, const dq_plan_trial *t)
+/* Bytes by which a trial is beyond a budget of bits, or its container beyond one of size, with a recipe that tells of the plan
+ * and of two more trials. */
+static dq_status excess_of(double *out, dq_plan *p, int64_t trial, dq_err *err)
 {
-    if (p->set.budget.goal == DQ_PLAN_BPW)
-        return (double)t->packed_bytes - dq_plan_packed_budget(p);
-    return (double)t->file_bytes + dq_plan_recipe_bytes(p) - p->set.budget.value;
+    int64_t bytes;
+    if (p->set.budget.goal == DQ_PLAN_BPW) {
+        *out = (double)p->trial[trial].packed_bytes - dq_plan_packed_budget(p);
+        return DQ_OK;
+    }
+    DQ_TRY(dq_plan_trial_bytes(&bytes, p, trial, err));
+    *out = (double)bytes + RIVALS * DQ_PLAN_TRIAL_BYTES - p->set.budget.value;
+    return DQ_OK;
 }
 
 /* The mix that fills the room. What a file has beside tensors, and scales that f16 does not hold, are known once one is
@@ -243,18 +249,19 @@ static dq_status fill_room(job *j, dq_err *err)
         if (point < 0) break;
         dq_plan_alloc_at(j->choice, &p->curve, point);
         dq_plan_alloc_fill(j->choice, &p->curve, point, p->capacity);
-        DQ_TRY(try_choice(&p->chosen, j, -1, 0, err));
-        const double excess = excess_of(p, &p->trial[p->chosen]);
+        DQ_TRY(try_choice(&p->chosen, j, -1, err));
+        double excess;
+        DQ_TRY(excess_of(&excess, p, p->chosen, err));
         p->met = excess <= 0;
         if (!p->met) p->capacity -= excess;
     }
     return p->chosen < 0 ? dq_fail(err, DQ_BUG, "no allocation within the budget") : DQ_OK;
 }
 
-static dq_plan_offer offer_of(const dq_plan *p, int64_t trial)
+static dq_status offer_of(dq_plan_offer *out, dq_plan *p, int64_t trial, dq_err *err)
 {
-    const dq_plan_trial *t = &p->trial[trial];
-    return (dq_plan_offer){excess_of(p, t), t->on[DQ_PLAN_SEARCH].kld.value};
+    out->kld = p->trial[trial].on[DQ_PLAN_SEARCH].kld.value;
+    return excess_of(&out->excess, p, trial, err);
 }
 
 /* The mix, or the widest uniform width that there is room for; the unseen text then tells what that lost. */
@@ -267,16 +274,16 @@ static dq_status choose_by_size(job *j, dq_err *err)
     const int bits = uniform_near(j, dq_plan_packed_budget(p), true);
     if (bits) {
         DQ_TRY(try_uniform(&uniform, j, bits, err));
-        if (uniform != p->chosen &&
-            dq_plan_decide_uniform(offer_of(p, p->chosen), offer_of(p, uniform))) {
+        dq_plan_offer mix, its;
+        DQ_TRY(offer_of(&mix, p, p->chosen, err));
+        DQ_TRY(offer_of(&its, p, uniform, err));
+        if (uniform != p->chosen && dq_plan_decide_uniform(mix, its)) {
             p->mix = p->chosen;
             p->chosen = uniform;
         }
     }
     dq_plan_trial *t = &p->trial[p->chosen];
-    p->met = excess_of(p, t) <= 0;
     DQ_TRY(dq_plan_state_look(&t->look, p, t, err));
-    t->meets = p->met;
     t->interval = dq_plan_decide_kld(t->on[DQ_PLAN_UNSEEN].kld, t->on[DQ_PLAN_UNSEEN].kld_skew,
                                      dq_plan_decide_outside(t->look));
     p->n_look = 1;
@@ -325,6 +332,30 @@ static dq_status beside_uniform(job *j, dq_err *err)
     return DQ_OK;
 }
 
+/* The size of the file, now that all is known that its recipe tells; it decides about a budget of size. The figure of "met"
+ * takes a byte more in a recipe that says false. */
+static dq_status weigh(dq_plan *p, dq_err *err)
+{
+    dq_plan_trial *t = &p->trial[p->chosen];
+    const dq_plan_budget b = p->set.budget;
+    double used = (double)t->packed_bytes, room = dq_plan_packed_budget(p);
+    if (!is_quality(p)) p->met = t->meets = false;
+    DQ_TRY(dq_plan_trial_bytes(&p->container_bytes, p, p->chosen, err));
+    if (is_quality(p)) return DQ_OK;
+    if (b.goal == DQ_PLAN_SIZE) {
+        used = (double)p->container_bytes;
+        room = b.value;
+    }
+    p->met = t->meets = used <= room;
+    for (int i = 0; i < p->n_rivals; i++) {
+        const dq_plan_trial *r = &p->trial[p->rival[i].trial];
+        const int64_t more = b.goal == DQ_PLAN_SIZE ? r->file_bytes - t->file_bytes
+                                                    : r->packed_bytes - t->packed_bytes;
+        p->rival[i].beyond = used + (double)more > room;
+    }
+    return dq_plan_trial_bytes(&p->container_bytes, p, p->chosen, err);
+}
+
 /* The source on both texts, sensitivities, and whole models. */
 static void expect_all(const job *j)
 {
@@ -352,6 +383,7 @@ static dq_status run_job(job *j, dq_err *err)
     DQ_TRY(is_quality(p) ? choose_by_quality(j, err) : choose_by_size(j, err));
     p->n_earlier = (int)json_array_size(p->state->look) - p->n_look;
     DQ_TRY(beside_uniform(j, err));
+    DQ_TRY(weigh(p, err));
     dq_plan_trial_clear(p);
     return DQ_OK;
 }

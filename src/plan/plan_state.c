@@ -1,4 +1,4 @@
-/* plan_state: see plan_state.h. Lines are JSON: {"key"}, then {"tensor", "option", ...}, {"begun"}, {"trial", ...} and
+/* plan_state: see plan_state.h. Lines are JSON: {"key", "of"}, then {"tensor", "option", ...}, {"begun"}, {"trial", ...} and
  * {"look", ...} as they come. Reals have 17 digits, so that they come back to the last bit.
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_state.h"
@@ -29,10 +29,10 @@ static dq_status settings_key(json_t *o, const dq_plan *p, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_plan_state_key(char hex[65], const dq_plan *p, const dq_quantize_needs *codes,
-                            dq_err *err)
+dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan *p,
+                            const dq_quantize_needs *codes, dq_err *err)
 {
-    json_t *o = json_object();
+    json_t *o = *out = json_object();
     char *text = NULL;
     json_object_set(o, "calib", codes->calib);
     json_object_set_new(o, "lapack", json_string(codes->lapack));
@@ -51,21 +51,75 @@ dq_status dq_plan_state_key(char hex[65], const dq_plan *p, const dq_quantize_ne
         dq_json_dump(&text, o, JSON_SORT_KEYS, err) == DQ_OK)
         dq_sha256_of(hex, text, strlen(text), err);
     free(text);
-    json_decref(o);
     return err->code;
 }
 
-static dq_status key_of(char hex[65], const dq_plan *p, dq_err *err)
+/* That of this run, and what it is made of, a new reference. */
+static dq_status key_of(char hex[65], json_t **out, const dq_plan *p, dq_err *err)
 {
     const dq_calibrate_settings how = dq_plan_trial_calibrate(p, NULL);
     dq_quantize_needs codes = {0};
     dq_calibrate *c = NULL;
     DQ_TRY(dq_calibrate_new(&c, &how, err));
     const dq_quantize_method *m = dq_calibrate_method(c);
-    if (m->begin(m->arg, p->model, &codes, err) == DQ_OK) dq_plan_state_key(hex, p, &codes, err);
+    if (m->begin(m->arg, p->model, &codes, err) == DQ_OK)
+        dq_plan_state_key(hex, out, p, &codes, err);
     json_decref(codes.calib);
     dq_calibrate_free(c);
     return err->code;
+}
+
+static bool is_new(const json_t *was, const char *key, const json_t *now)
+{
+    const json_t *old = json_object_get(was, key);
+    return !old || !json_equal(old, now);
+}
+
+/* The first member that differs, with both values where these are short. */
+static const char *difference(dq_plan *p, const json_t *was, const json_t *now, dq_err *err)
+{
+    enum { SHORT = 60 };
+    const char *key, *says = NULL;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)was, key, v)
+    {
+        if (!json_object_get(now, key)) return dq_textf(p->arena, err, "%s", key);
+    }
+    json_object_foreach((json_t *)(uintptr_t)now, key, v)
+    {
+        const json_t *old = json_object_get(was, key);
+        if (!is_new(was, key, v)) continue;
+        if (json_is_object(v) && json_is_object(old)) return difference(p, old, v, err);
+        char *from = old ? json_dumps(old, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+        char *to = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+        if (from && to && strlen(from) <= SHORT && strlen(to) <= SHORT)
+            says = dq_textf(p->arena, err, "%s: begun with %s, this run has %s", key, from, to);
+        else
+            says = dq_textf(p->arena, err, "%s", key);
+        free(from);
+        free(to);
+        return says;
+    }
+    return NULL;
+}
+
+/* line: the first of a journal; of: what this run's key is made of. */
+static dq_status other_key(dq_plan *p, const json_t *line, const json_t *of, dq_err *err)
+{
+    const json_t *was = json_object_get(line, "of");
+    const char *what = was ? difference(p, was, of, err) : NULL;
+    if (err->code != DQ_OK) return err->code;
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_REPEAT_OR_FORCE},
+                        "%s: was begun with another model, text or settings%s%.200s.",
+                        p->state->path, what ? "; what differs first is " : "", what ? what : "");
+}
+
+/* The first line. */
+static json_t *key_line(const char *key, const json_t *of)
+{
+    json_t *line = json_pack("{s: s}", "key", key);
+    json_object_set(line, "of", (json_t *)(uintptr_t)of);
+    return line;
 }
 
 /* ---- Lines ---- */
@@ -230,7 +284,8 @@ static dq_status take_probe(dq_plan *p, const json_t *line, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status take_lines(dq_plan *p, const dq_journal_lines *found, const char *key, dq_err *err)
+static dq_status take_lines(dq_plan *p, const dq_journal_lines *found, const char *key,
+                            const json_t *of, dq_err *err)
 {
     for (int64_t i = 0; err->code == DQ_OK && i < found->n; i++) {
         json_t *line = NULL;
@@ -239,8 +294,7 @@ static dq_status take_lines(dq_plan *p, const dq_journal_lines *found, const cha
         trial = json_string_value(json_object_get(line, "trial"));
         was = json_string_value(json_object_get(line, "key"));
         if (i == 0 && (!was || strcmp(was, key) != 0))
-            dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_REPEAT_OR_FORCE},
-                         "%s: was begun with another model, text or settings.", p->state->path);
+            other_key(p, line, of, err);
         else if (trial)
             json_object_set(p->state->kept, trial, line);
         else if (json_object_get(line, "look"))
@@ -254,27 +308,34 @@ static dq_status take_lines(dq_plan *p, const dq_journal_lines *found, const cha
     return err->code;
 }
 
-static dq_status go_on(dq_plan *p, const char *key, dq_err *err)
+static dq_status go_on(dq_plan *p, const char *key, const json_t *of, dq_err *err)
 {
     dq_plan_state *s = p->state;
     dq_journal_lines found;
     DQ_TRY(dq_journal_resume(&s->journal, s->path, DQ_JOURNAL_CUT, &found, p->arena, err));
-    if (found.n > 0) return take_lines(p, &found, key, err);
-    return put_line(p, json_pack("{s: s}", "key", key), err);
+    if (found.n > 0) return take_lines(p, &found, key, of, err);
+    return put_line(p, key_line(key, of), err);
 }
 
-static dq_status open_journal(dq_plan *p, dq_err *err)
+static dq_status open_with(dq_plan *p, const char *key, const json_t *of, dq_err *err)
 {
-    char key[65];
     dq_plan_state *s = p->state;
-    DQ_TRY(key_of(key, p, err));
-    if (p->set.resume && dq_file_exists(s->path)) return go_on(p, key, err);
+    if (p->set.resume && dq_file_exists(s->path)) return go_on(p, key, of, err);
     if (dq_file_exists(s->path) && !p->set.force)
         return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_RESUME_OR_FORCE},
                             "%s: an interrupted run left it.", s->path);
     DQ_TRY(dq_journal_new(&s->journal, s->path, err));
     s->ours = true;
-    return put_line(p, json_pack("{s: s}", "key", key), err);
+    return put_line(p, key_line(key, of), err);
+}
+
+static dq_status open_journal(dq_plan *p, dq_err *err)
+{
+    char key[65];
+    json_t *of = NULL;
+    if (key_of(key, &of, p, err) == DQ_OK) open_with(p, key, of, err);
+    json_decref(of);
+    return err->code;
 }
 
 dq_status dq_plan_state_begin(dq_plan *p, dq_err *err)

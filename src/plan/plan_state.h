@@ -18,8 +18,8 @@ typedef struct dq_plan_state {
 
 /* All that numbers depend on but for what is in the plan's settings of budget, as one hash; codes: what the method's codes go
  * by. DQ_RESOURCE. */
-dq_status dq_plan_state_key(char hex[65], const dq_plan *p, const dq_quantize_needs *codes,
-                            dq_err *err);
+dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan *p,
+                            const dq_quantize_needs *codes, dq_err *err);
 /* Opens the journal, and takes over what an earlier run has found. DQ_FILE for one that is there, where nothing is to be
  * resumed; DQ_MISMATCH for one of other inputs or settings. */
 dq_status dq_plan_state_begin(dq_plan *p, dq_err *err);

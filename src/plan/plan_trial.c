@@ -71,6 +71,40 @@ static dq_status quantize(dq_plan *p, dq_plan_trial *t, const char *path, bool r
     return err->code;
 }
 
+/* What a container with such settings is expected to take: off by the same bytes for all with the same tensors. */
+static dq_status estimate(int64_t *out, const dq_plan *p, dq_quantize_settings *s,
+                          const dq_calibrate *c, dq_err *err)
+{
+    dq_quantizer *q = NULL;
+    s->method = dq_calibrate_method(c);
+    if (dq_quantize_open(&q, p->set.model, s, err) == DQ_OK)
+        *out = dq_quantize_result(q)->file_bytes;
+    dq_quantize_close(q);
+    return err->code;
+}
+
+dq_status dq_plan_trial_bytes(int64_t *out, dq_plan *p, int64_t trial, dq_err *err)
+{
+    const dq_calibrate_settings how = dq_plan_trial_calibrate(p, NULL);
+    const int64_t chosen = p->chosen;
+    int64_t made = 0, told = 0;
+    dq_calibrate *c = NULL;
+    p->chosen = trial;
+    json_t *rules = dq_plan_rules(p, p->trial[trial].choice);
+    json_t *plan = p->set.told ? p->set.told(p->set.arg, p) : NULL;
+    p->chosen = chosen;
+    dq_quantize_settings bare = p->set.set, whole = dq_plan_settings_of(p, trial, rules, plan);
+    bare.rules = rules;
+    if (dq_json_complete(err) == DQ_OK && dq_calibrate_new(&c, &how, err) == DQ_OK &&
+        estimate(&made, p, &bare, c, err) == DQ_OK)
+        estimate(&told, p, &whole, c, err);
+    *out = p->trial[trial].file_bytes + told - made;
+    dq_calibrate_free(c);
+    json_decref(plan);
+    json_decref(rules);
+    return err->code;
+}
+
 /* The container and what an interrupted run leaves of it. */
 enum { FILES = 3 };
 
@@ -127,7 +161,7 @@ static dq_status make(dq_plan *p, dq_plan_trials *parts, dq_plan_trial *t, dq_er
 }
 
 dq_status dq_plan_trial_of(int64_t *out, dq_plan *p, dq_plan_trials *parts, const int *choice,
-                           int64_t point, int uniform, dq_err *err)
+                           int64_t point, dq_err *err)
 {
     const size_t bytes = (size_t)p->n_tensors * sizeof *choice;
     bool found;
@@ -135,10 +169,9 @@ dq_status dq_plan_trial_of(int64_t *out, dq_plan *p, dq_plan_trials *parts, cons
         dq_plan_trial *t = &p->trial[*out];
         if (memcmp(t->choice, choice, bytes) != 0) continue;
         if (point >= 0) t->point = point;
-        if (uniform) t->uniform = uniform;
         return DQ_OK;
     }
-    dq_plan_trial t = {.point = point, .uniform = uniform};
+    dq_plan_trial t = {.point = point, .uniform = dq_plan_uniform_of(p, choice)};
     t.choice = dq_alloc(p->arena, (size_t)p->n_tensors, sizeof *t.choice, err);
     if (!t.choice) return err->code;
     memcpy(t.choice, choice, bytes);

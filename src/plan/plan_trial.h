@@ -18,9 +18,12 @@ dq_status dq_plan_trial_guard(const dq_plan *p, dq_err *err);
 dq_calibrate_settings dq_plan_trial_calibrate(const dq_plan *p, const char *out);
 /* Removes what trials of this run, and of those that it resumes, have left. */
 void dq_plan_trial_clear(const dq_plan *p);
-/* Index in p->trial of the trial of a choice, which is copied; made where there is none. point: of the curve, -1: none;
- * uniform: a width, 0: mixed. Numbers of the unseen text are there and not looked at. */
+/* Index in p->trial of the trial of a choice, which is copied; made where there is none. point: of the curve, -1: none.
+ * Numbers of the unseen text are there and not looked at. */
 dq_status dq_plan_trial_of(int64_t *out, dq_plan *p, dq_plan_trials *parts, const int *choice,
-                           int64_t point, int uniform, dq_err *err);
+                           int64_t point, dq_err *err);
+/* Bytes of the file that the recipe gives with this trial chosen, from what the trial's own took and from plans of both: exact
+ * for the plan as it stands. */
+dq_status dq_plan_trial_bytes(int64_t *out, dq_plan *p, int64_t trial, dq_err *err);
 
 #endif

@@ -175,13 +175,14 @@ static dq_status check_text(const json_t *calib, dq_err *err)
 {
     enum { LAST_QUARTER = 3 };
     const json_t *quarters = json_object_get(calib, "quarters");
+    const json_t *wrong = json_array_size(quarters) > 0 ? NULL : quarters;
     bool good = json_array_size(quarters) > 0;
-    for (size_t i = 0; i < json_array_size(quarters); i++) {
+    for (size_t i = 0; i < json_array_size(quarters) && good; i++) {
         int64_t q;
-        good =
-            good && dq_json_whole(&q, json_array_get(quarters, i)) && q >= 0 && q <= LAST_QUARTER;
+        wrong = json_array_get(quarters, i);
+        good = dq_json_whole(&q, wrong) && q >= 0 && q <= LAST_QUARTER;
     }
-    if (!good) return dq_json_wrong("quarters", "a list of numbers from 0 to 3", quarters, err);
+    if (!good) return dq_json_wrong("quarters", "a list of numbers from 0 to 3", wrong, err);
     if (!json_object_get(calib, "sha256"))
         return dq_json_wrong("sha256", "a SHA-256, 64 hex digits", NULL, err);
     DQ_TRY(check_hash(calib, "sha256", err));

@@ -29,8 +29,11 @@ try 4 "container" plan c.h5 --calib text.txt --budget kld=0.1 -o r.json
 absent r.json r.json.journal
 
 # a dry run says what it would take
-try 0 "calibration  *500 ids in 6 sequences of at most 96, of text.txt: quarters 1 and 3" "$@" --budget bpw=3 --dry-run
+try 0 "calibration  *500 ids in 6 sequences of at most 96, of text.txt: the first and third quarter" "$@" --budget bpw=3 --dry-run
+grep -q "^budget  *bpw=3" "$top/out" || complain "plan: no budget in a dry run: $(cat "$top/out")"
 try 0 "sensitivities  *28 of a tensor at a width, about [0-9.]* GFLOP" "$@" --budget bpw=3 --dry-run
+try 0 "whole models  *at most 1, as there are no other choices of widths" "$@" --widths 4 --budget kld=1 --dry-run
+grep -q ", 4[.]1[0-9]* bits per weight" "$top/out" || complain "plan: a range of one width: $(cat "$top/out")"
 try 0 "memory  *about [0-9.]* MiB beside mapped files" "$@" --budget bpw=3 --dry-run
 grep -q "500 ids are few for --method align: with fewer than 2 for each of the 344 inputs of the widest product, 688" "$top/err" ||
     complain "plan: no word about little text: $(cat "$top/err")"
@@ -59,10 +62,14 @@ grep -q "^dq plan: trial of 2[.0-9]* bits per weight  *[0-9]* %  *~" "$top/err" 
 # one measure for all stages: the share done does not fall when a stage ends
 tr -d ' %' <"$top/err" | sed -n 's/^dqplan:[a-z]*\(of[0-9.]*bitsperweight\)*\([0-9]*\)~.*/\2/p' | sort -nc ||
     complain "plan: progress falls back: $(cat "$top/err")"
+grep -q "budget  *met: 2[.][0-9]* bits per weight of 3$" "$top/out" || complain "plan: no figure beside its budget"
+grep -q "against uniform 4 .*, beyond the budget; KLD" "$top/out" || complain "plan: a width beyond the budget as a rival"
+grep -q "^4[.]1[0-9]*  *4 " "$top/out" || complain "plan: all tensors at a width are called mixed: $(cat "$top/out")"
 grep -q "looks at it  *1" "$top/out" || complain "plan: not one look for a budget of size"
-grep -q "against uniform 2 .*(98.75 %: .*: not decided which is closer" "$top/out" || complain "plan: not compared with uniform 2"
+grep -q "against uniform 2 .*(nominally 98.75 %: .*: not decided which is closer" "$top/out" || complain "plan: not compared with uniform 2"
 absent r.json.journal r.json.trial.h5 r.json.trial.h5.partial
 try 6 "exists" "$@" --budget bpw=3 -o r.json
+try 6 "r.json: is finished already, and no interrupted run is beside it" "$@" --budget bpw=3 -o r.json --resume
 try 0 "as planned  *yes" quantize "diff model" -o planned.h5 --recipe r.json --calib text.txt --threads 2
 bits=$(sed -n 's/.*; \([0-9.]*\) in packed tensors.*/\1/p' "$top/out")
 holds "bits of a plan" "$bits <= 3 && $bits > 2.5"
@@ -76,7 +83,7 @@ grep -q "warning: planned.h5: other weights than those that the recipe's plan me
 head -c 60000 text.txt >other.txt
 try 4 "is not the text that the recipe was planned with" quantize "diff model" -o p.h5 --recipe r.json --calib other.txt
 sed 's/"quarters": \[/"quarters": [9,/' r.json >wrong.json
-try 3 "wrong.json: \"plan\": \"calib\": key \"quarters\"" quantize "diff model" -o p.h5 --recipe wrong.json --calib text.txt
+try 3 "wrong.json: \"plan\": \"calib\": key \"quarters\": expected a list of numbers from 0 to 3, found 9" quantize "diff model" -o p.h5 --recipe wrong.json --calib text.txt
 try 4 "plain model: is not the model that the recipe was planned for" quantize "plain model" -o p.h5 --recipe r.json --calib text.txt
 absent p.h5
 
@@ -85,17 +92,20 @@ cut -d' ' -f14401-14900 text.txt >unseen.txt
 set -- "$@" --method gptq --skip mlp
 try 0 "budget  *met" "$@" --budget bpw=3 -o u.json --unseen unseen.txt --search-tokens 480
 kld=$(tr -d ' \n' <u.json | grep -o '"unseen":{"kld":{"value":[^,]*' | head -n 1 | sed 's/.*://')
-grep -q "^on unseen text *KLD $(printf '%#.3g' "$kld") +- " "$top/out" || complain "plan: $kld is shown otherwise: $(grep "^on unseen" "$top/out")"
+grep -q "^on unseen text *KLD $(printf '%#.3g' "$kld") ± " "$top/out" || complain "plan: $kld is shown otherwise: $(grep "^on unseen" "$top/out")"
 try 0 "as planned  *yes" quantize "diff model" -o u.h5 --recipe u.json --calib text.txt
 try 0 kld_nats eval "diff model" u.h5 --text unseen.txt --ctx 96 --threads 1 --json
 same=$(tr -d ' \n' <"$top/out" | grep -o '"kld_nats":{"value":[0-9][^,]*' | head -n 1 | sed 's/.*://')
 holds "KLD of a plan and of eval" "$kld - $same < 6e-6 && $same - $kld < 6e-6 && $kld > 0"
 
 # bytes of the whole file, embedding included; what the recipe says of the plan counts, with as many widths as there are
-try 0 "budget  *met" "$@" --budget size=1150kB --ends -o w.json --widths 2,3,4,5,6,8 --search-tokens 200
+try 0 '"met": true' "$@" --budget size=1150kB --ends -o w.json --widths 2,3,4,5,6,8 --search-tokens 200 --json
+cp "$top/out" w.out
 try 0 "as planned  *yes" quantize "diff model" -o w.h5 --recipe w.json --calib text.txt
 bytes=$(wc -c <w.h5)
 [ "$bytes" -le 1150000 ] || complain "plan: a file of $bytes bytes for a budget of 1150000"
+told=$(sed -n 's/.*"container_bytes": \([0-9]*\).*/\1/p' w.out)
+[ "$told" = "$bytes" ] || complain "plan: a file of $bytes bytes, told were $told"
 
 # a budget of quality, for four tensors
 set -- "$@" --trials 3 --skip 'mlp|layers.0' --method align --calib-ctx 48 --calib-tokens 250 --search-tokens 200
@@ -116,7 +126,7 @@ fi
 cmp -s whole.json threads.json || complain "plan: threads change the recipe"
 try 0 "as planned  *yes" quantize "diff model" -o threads.h5 --recipe threads.json --calib text.txt
 bytes=$(wc -c <threads.h5)
-holds "bytes of the container that a plan tells" "$told > $bytes - 8192 && $told < $bytes + 8192"
+[ "$told" = "$bytes" ] || complain "plan: a container of $bytes bytes, told were $told"
 
 # interrupted, killed while it measures and behind its first look, it goes on to the same recipe
 lines() { wc -l 2>/dev/null <"$1" || echo 0; }
@@ -140,8 +150,8 @@ grep -q "k.json.journal is kept. Run the same command with --resume" "$top/err" 
 until_line 7 . KILL "$@" --resume
 until_line 1 '"look"' KILL "$@" --resume
 try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" --budget kld=0.001 -o k.json
-try 4 "was begun with another model, text or settings" "$@" --budget kld=0.001 -o k.json --resume --group 64
-try 4 "was begun with another model, text or settings" "$@" --budget kld=0.001 -o k.json --resume --unseen other.txt
+try 4 'what differs first is group: begun with "128", this run has "64"' "$@" --budget kld=0.001 -o k.json --resume --group 64
+try 4 "was begun with another model, text or settings; what differs first is search: begun with" "$@" --budget kld=0.001 -o k.json --resume --unseen other.txt
 cp k.json.journal kept.journal
 cp k.json.journal j.json.journal
 line=$(grep -m 1 '"search":' kept.journal | cut -c66-)
@@ -190,6 +200,7 @@ cmp -s text.txt k2.json.trial.h5 || complain "plan: replaced its text"
 # what no width can meet: what came nearest is written, status 7
 try 7 "budget ppl=1.00000001: the look at the unseen text does not show that it is met, at the most bits that these widths give; the recipe in far.json has what came nearest" \
     "$@" --budget ppl=1.00000001 -o far.json --trials 1 --widths 2
+grep -q "^budget  *not met: upper end of the perplexity ratio 1[.0-9]*, at most 1$" "$top/out" || complain "plan: no verdict on stdout: $(cat "$top/out")"
 try 0 "as planned  *yes" quantize "diff model" -o far.h5 --recipe far.json --calib text.txt
 left=$(find . -name '.dq-scratch*')
 [ -z "$left" ] || complain "plan: scratch files are left: $left"

@@ -13,7 +13,9 @@ static void key_of(char hex[65], const dq_plan *p, const char *lapack, const cha
     dq_err err = {0};
     dq_quantize_needs codes = {.lapack = lapack, .calib = json_pack("{s: i}", "tokens", 500)};
     if (values) json_object_set_new(codes.calib, "values", json_string(values));
-    if (dq_plan_state_key(hex, p, &codes, &err) != DQ_OK) fail_msg("%s", err.text);
+    json_t *of = NULL;
+    if (dq_plan_state_key(hex, &of, p, &codes, &err) != DQ_OK) fail_msg("%s", err.text);
+    json_decref(of);
     json_decref(codes.calib);
 }
 
