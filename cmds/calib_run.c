@@ -26,6 +26,20 @@ bool dq_calib_run_wanted(const dq_calib_run *c)
     return strcmp(c->method, "nearest") != 0;
 }
 
+/* A recipe's method without its text; a plan knows which one it was. */
+static dq_status recipe_text(const dq_quantize_settings *set, dq_err *err)
+{
+    const json_t *calib = json_object_get(set->plan, "calib");
+    const char *sha = json_string_value(json_object_get(calib, "sha256")),
+               *file = json_string_value(json_object_get(calib, "file"));
+    dq_fail(err, DQ_USAGE, "%s: its method %s needs a text", set->file.path, set->method_name);
+    if (sha)
+        dq_fail_more(err, dq_remedy_none, ", that of the plan is %s with SHA-256 %.12s...",
+                     file ? file : "a file", sha);
+    return dq_fail_more(err, dq_remedy_none,
+                        ". Add --calib FILE, or --method nearest to go without.");
+}
+
 dq_status dq_calib_run_check(dq_calib_run *c, const dq_quantize_settings *set, dq_err *err)
 {
     const char *left = c->tokens ? "calib-tokens" : c->ctx ? "calib-ctx" : NULL;
@@ -34,6 +48,8 @@ dq_status dq_calib_run_check(dq_calib_run *c, const dq_quantize_settings *set, d
     for (int i = 0; i < DQ_CALIBRATE_RULES; i++) methods[i + 1] = dq_calibrate_rules[i].name;
     if (!c->method) c->method = set->method_name ? set->method_name : c->file ? "align" : "nearest";
     if (dq_options_word(c->method, "method", methods, METHODS, err) < 0) return err->code;
+    if (dq_calib_run_wanted(c) && !c->file && c->method == set->file.method_name)
+        return recipe_text(set, err);
     if (dq_calib_run_wanted(c) && !c->file)
         return dq_fail(err, DQ_USAGE,
                        "--method %s needs a text: --calib FILE. Without one, --method nearest with "
@@ -98,22 +114,29 @@ void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibr
                        "byte %lld",
                        file, (long long)t->n_bad, (long long)t->first_bad);
     if (t->n_ids < t->requested)
-        dq_logger_warn(logger, "%s: gives %lld ids in %lld sequences, %lld were asked for", file,
-                       (long long)t->n_ids, (long long)t->n_seq, (long long)t->requested);
+        dq_logger_warn(logger, "%s: gives %lld id%s in %lld sequence%s, %lld were asked for", file,
+                       (long long)t->n_ids, t->n_ids == 1 ? "" : "s", (long long)t->n_seq,
+                       t->n_seq == 1 ? "" : "s", (long long)t->requested);
     if (rule->aligns && t->n_ids < enough)
         dq_logger_warn(logger,
-                       "%s: %lld ids are few for --method %s: with fewer than %d for each of the "
+                       "%s: %lld %s few for --method %s: with fewer than %d for each of the "
                        "%lld inputs of the widest product, %lld, it may do worse than --method "
                        "gptq. Give more text, or use --method gptq",
-                       file, (long long)t->n_ids, rule->name, DQ_CALIBRATE_ALIGN_IDS,
-                       (long long)inputs, (long long)enough);
+                       file, (long long)t->n_ids, t->n_ids == 1 ? "id is" : "ids are", rule->name,
+                       DQ_CALIBRATE_ALIGN_IDS, (long long)inputs, (long long)enough);
 }
 
-void dq_calib_run_announce(const dq_calib_run *c, dq_logger *logger)
+dq_status dq_calib_run_announce(const dq_calib_run *c, const dq_quantize_info *q, dq_logger *logger,
+                                dq_err *err)
 {
-    if (!c->calibrate) return;
+    if (!c->calibrate) return DQ_OK;
+    if (q->n_fed == 0)
+        return dq_fail(err, DQ_USAGE,
+                       "--calib: no tensor is packed whose codes a text could choose (projections, "
+                       "and a head of its own). Leave out --calib and use --method nearest.");
     const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
     dq_calib_run_warn(i->text, c->file, rule_named(c->method), i->inputs, logger);
+    return DQ_OK;
 }
 
 dq_status dq_calib_run_memory(const dq_calib_run *c, const dq_quantizer *q, dq_err *err)
@@ -127,18 +150,21 @@ void dq_calib_run_report(const dq_calib_run *c, dq_logger *logger)
     const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
     if (i->n_damped)
         dq_logger_warn(logger,
-                       "inputs of %lld products are all but dependent: up to %g of the mean "
+                       "inputs of %lld product%s are all but dependent: up to %g of the mean "
                        "diagonal was added to their Hessians, %g is the rule; the first is %s",
-                       (long long)i->n_damped, i->damped_share, DQ_CALIBRATE_DAMPING, i->damped);
+                       (long long)i->n_damped, i->n_damped == 1 ? "" : "s", i->damped_share,
+                       DQ_CALIBRATE_DAMPING, i->damped);
     if (i->n_dead)
-        dq_logger_note(logger, "%lld inputs of products are 0 for every token",
-                       (long long)i->n_dead);
+        dq_logger_note(logger, "%lld input%s of products %s 0 for every token",
+                       (long long)i->n_dead, i->n_dead == 1 ? "" : "s",
+                       i->n_dead == 1 ? "is" : "are");
     if (i->n_kept)
         dq_logger_warn(logger,
-                       "%lld rows are those of the source, rounded as by --method gptq: their "
+                       "%lld row%s those of the source, rounded as by --method gptq: %s "
                        "corrected scales do not fit; the first is of %s. --scale-dtype f32 has "
                        "room for all but infinite ones",
-                       (long long)i->n_kept, i->kept);
+                       (long long)i->n_kept, i->n_kept == 1 ? " is" : "s are",
+                       i->n_kept == 1 ? "its" : "their", i->kept);
     for (int p = 0; p < DQ_CALIBRATE_PARTS; p++) {
         const double gflop = i->flop[p] / 1e9;
         if (gflop > 0)
@@ -154,8 +180,9 @@ void dq_calib_run_print(const dq_calib_run *c, const dq_quantizer *q)
     char a[32];
     if (!c->calibrate) return;
     const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
-    printf("calibration        %s, %lld ids in %lld sequences of at most %lld\n", c->method,
-           (long long)i->text->n_ids, (long long)i->text->n_seq, (long long)i->text->ctx);
+    printf("calibration        %s, %lld id%s in %lld sequence%s of at most %lld\n", c->method,
+           (long long)i->text->n_ids, i->text->n_ids == 1 ? "" : "s", (long long)i->text->n_seq,
+           i->text->n_seq == 1 ? "" : "s", (long long)i->text->ctx);
     printf("scratch            %s beside the output, while it runs\n",
            dq_table_size_text(a, sizeof a, i->scratch_bytes));
     printf("memory             about %s beside mapped files\n",

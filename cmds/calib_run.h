@@ -40,9 +40,10 @@ void dq_calib_run_end(dq_calib_run *c);
 /* Warns of a text that is not UTF-8, shorter than asked for, or few ids for a rule that fits so many inputs. */
 void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibrate_rule *rule,
                        int64_t inputs, dq_logger *logger);
-/* Before the run: what the text gives; DQ_RESOURCE where memory does not suffice. q was opened with the method. After it: what
+/* Before the run: what the text gives, DQ_USAGE where it would choose no code; DQ_RESOURCE where memory does not suffice. q was opened with the method. After it: what
  * was unusual, and with -v where the time went. */
-void dq_calib_run_announce(const dq_calib_run *c, dq_logger *logger);
+dq_status dq_calib_run_announce(const dq_calib_run *c, const dq_quantize_info *q, dq_logger *logger,
+                                dq_err *err);
 dq_status dq_calib_run_memory(const dq_calib_run *c, const dq_quantizer *q, dq_err *err);
 void dq_calib_run_report(const dq_calib_run *c, dq_logger *logger);
 /* Lines of the summary; entries of the JSON document. Nothing without calibration. */

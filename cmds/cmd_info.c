@@ -216,10 +216,11 @@ static void print_method(const dq_container *c, const json_t *recipe)
     const json_t *calib = json_object_get(recipe, "calib");
     const char *method = json_string_value(json_object_get(recipe, "method"));
     const char *file = json_string_value(json_object_get(calib, "file"));
+    const json_int_t ids = json_integer_value(json_object_get(calib, "tokens")),
+                     n = json_integer_value(json_object_get(calib, "sequences"));
     if (method && file)
-        printf("method             %s, %lld ids of %s in %lld sequences of at most %lld\n", method,
-               (long long)json_integer_value(json_object_get(calib, "tokens")), file,
-               (long long)json_integer_value(json_object_get(calib, "sequences")),
+        printf("method             %s, %lld id%s of %s in %lld sequence%s of at most %lld\n",
+               method, (long long)ids, ids == 1 ? "" : "s", file, (long long)n, n == 1 ? "" : "s",
                (long long)json_integer_value(json_object_get(calib, "ctx")));
     if (lapack) printf("made with          %s\n", lapack);
 }

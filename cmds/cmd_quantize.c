@@ -296,6 +296,14 @@ static void warn_nothing_left(request *r)
                        partial);
 }
 
+static void warn_of_rules(request *r, const dq_quantize_info *i)
+{
+    dq_recipe_options_unused(&r->recipe, &i->used, &r->logger);
+    if (r->set.bits != 16 && i->n_packed == 0)
+        dq_logger_warn(&r->logger, "no tensor is packed: %s all of them dense",
+                       r->set.skip ? "--skip leaves" : "rules leave");
+}
+
 static dq_status run(request *r, const char *model, dq_err *err)
 {
     /* what exists is looked at with what an interrupted run left: dq_quantize_check_output */
@@ -308,11 +316,12 @@ static dq_status run(request *r, const char *model, dq_err *err)
     DQ_TRY(dq_output_guard_check(&out, 1, inputs, n, true, err));
     DQ_TRY(dq_calib_run_begin(&r->calib, &r->set, r->out, r->threads, err));
     DQ_TRY(dq_quantize_open(&q, model, &r->set, err));
-    dq_calib_run_announce(&r->calib, &r->logger);
     const dq_quantize_info *i = dq_quantize_result(q);
-    if (r->set.bits != 16 && i->n_packed == 0)
-        dq_logger_warn(&r->logger, "no tensor is packed: %s all of them dense",
-                       r->set.skip ? "--skip leaves" : "rules leave");
+    if (dq_calib_run_announce(&r->calib, i, &r->logger, err) != DQ_OK) {
+        dq_quantize_close(q);
+        return err->code;
+    }
+    warn_of_rules(r, i);
     if (r->print_recipe) dq_recipe_options_print(dq_quantize_recipe(q), err);
     if (r->out && !r->print_recipe) dq_quantize_check_output(q, r->out, r->force, r->resume, err);
     const bool writes = !r->dry_run && !r->print_recipe;
@@ -327,9 +336,9 @@ static dq_status run(request *r, const char *model, dq_err *err)
         if (err->code == DQ_OK) dq_calib_run_report(&r->calib, &r->logger);
         if (err->code == DQ_OK) check_plan(r, err);
         if (i->n_wide)
-            dq_logger_warn(&r->logger,
-                           "%lld tensors have scales that f16 cannot hold; theirs are f32",
-                           (long long)i->n_wide);
+            dq_logger_warn(&r->logger, "%lld tensor%s scales that f16 cannot hold; %s f32",
+                           (long long)i->n_wide, i->n_wide == 1 ? " has" : "s have",
+                           i->n_wide == 1 ? "its are" : "theirs are");
     }
     if (r->print_recipe || err->code != DQ_OK) {
         dq_quantize_close(q);
@@ -366,7 +375,8 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
         dq_opt_flag("resume", &r.resume, "finish an interrupted run of the same command"),
         dq_opt_flag("force", &r.force, "replace the output, and what an interrupted run left"),
         dq_opt_int("threads", "N", &r.threads, 1, 1024,
-                   "default: processors + 1; the result does not depend on it"),
+                   "default: all processors, and one thread more without --calib; the result does "
+                   "not depend on it"),
         dq_opt_flag("tensors", &r.tensors, "print every tensor"),
         dq_opt_flag("json", &r.json, "one JSON document (dq-quantize/1) on stdout"),
         DQ_LOGGER_OPTIONS(r.logger),

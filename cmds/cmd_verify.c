@@ -119,7 +119,8 @@ static dq_status run(request *r, const char *path, dq_err *err)
                (long long)dq_container_n_payloads(c),
                r->source ? ", and as the source gives them" : "");
     if (err->code == DQ_OK && !r->json && r->n_by_sqnr)
-        printf("; %lld tensors of %s by their SQNR", (long long)r->n_by_sqnr, r->method);
+        printf(", except %lld tensor%s of %s, compared by SQNR alone", (long long)r->n_by_sqnr,
+               r->n_by_sqnr == 1 ? "" : "s", r->method);
     if (err->code == DQ_OK && !r->json) printf("\n");
     dq_container_close(c);
     return err->code;
@@ -131,7 +132,8 @@ dq_status dq_cmd_verify(int argc, char **argv, dq_err *err)
     const dq_opt opts[] = {
         dq_opt_text("source", "DIR", &r.source,
                     "the checkpoint it was made from: quantize again and compare"),
-        dq_opt_int("threads", "N", &r.threads, 1, 1024, "default: all processors"),
+        dq_opt_int("threads", "N", &r.threads, 1, 1024,
+                   "default: all processors; the result does not depend on it"),
         dq_opt_flag("json", &r.json,
                     "one JSON document (dq-verify/1) on stdout (nothing when the file is damaged)"),
         DQ_LOGGER_OPTIONS(r.logger),

@@ -34,57 +34,72 @@ static dq_status read_file(dq_quantize_settings *s, dq_recipe_options *o, dq_err
     if (!o->arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
     DQ_TRY(dq_file_read(&text, &len, o->file, o->arena, err));
     DQ_TRY(dq_json_parse(&o->json, text, len, o->file, err));
-    return dq_quantize_recipe_read(s, o->json, err) == DQ_OK ? DQ_OK : dq_in(err, "%s: ", o->file);
+    if (dq_quantize_recipe_read(s, o->json, err) != DQ_OK) return dq_in(err, "%s: ", o->file);
+    s->file.path = o->file;
+    s->file.skip = s->skip;
+    s->file.method_name = s->method_name;
+    s->file.rules = json_array_size(s->rules);
+    return DQ_OK;
 }
 
 /* ---- Rules ---- */
 
-static dq_status bad_map(const char *item, dq_err *err)
+/* `why` names the part that is wrong. */
+static dq_status bad_map(const char *item, const char *why, dq_err *err)
 {
+    char modes[128] = "";
+    for (int i = 0; i < DQ_QUANT_MODES; i++) {
+        const size_t n = strlen(modes);
+        snprintf(modes + n, sizeof modes - n, "%s%s", i ? ", " : "", dq_quant_modes[i].name);
+    }
     return dq_fail(err, DQ_USAGE,
-                   "--bits-map: expected REGEX=N[/GROUP[/SCALE]] with N 2 to 8, or 16, and GROUP a "
-                   "number of columns, row or tensor; found \"%s\".",
-                   item);
+                   "--bits-map: expected REGEX=N[/GROUP[/SCALE]] with N 2 to 8, or 16, GROUP a "
+                   "number of columns, row or tensor, and SCALE one of %s; found \"%s\": %s.",
+                   modes, item, why);
 }
 
-/* "6/64/search" into the rule, a number behind the last '=' of the item. */
-static bool read_values(json_t *rule, const char *values)
+/* "6/64/search", the numbers behind the last '=' of an item, into the rule. NULL, or what is wrong. */
+static const char *read_values(json_t *rule, const char *values)
 {
     char word[3][32] = {""};
     int n = 0;
     for (const char *at = values, *end; at; at = end ? end + 1 : NULL) {
         end = strchr(at, '/');
         const size_t len = end ? (size_t)(end - at) : strlen(at);
-        if (n == 3 || len == 0 || len >= sizeof word[0]) return false;
+        if (n == 3) return "there are more than three values";
+        if (len == 0 || len >= sizeof word[0]) return "a value is empty or too long";
         memcpy(word[n++], at, len);
     }
     char *stop;
     int64_t group = 0;
     const long bits = strtol(word[0], &stop, 10);
-    if (*stop || stop == word[0] || bits < 2 || (bits > 8 && bits != 16)) return false;
-    if (n > 1 && !dq_quantize_group_parse(&group, word[1])) return false;
+    if (*stop || stop == word[0] || bits < 2 || (bits > 8 && bits != 16))
+        return "N is something else";
+    if (n > 1 && !dq_quantize_group_parse(&group, word[1])) return "GROUP is something else";
     int mode = 0;
     while (n > 2 && mode < DQ_QUANT_MODES && strcmp(word[2], dq_quant_modes[mode].name) != 0)
         mode++;
-    if (mode == DQ_QUANT_MODES) return false;
+    if (mode == DQ_QUANT_MODES) return "SCALE is something else";
     json_object_set_new(rule, "bits", json_integer(bits));
     if (n > 1)
         json_object_set_new(rule, "group", group > 0 ? json_integer(group) : json_string(word[1]));
     if (n > 2) json_object_set_new(rule, "scale", json_string(word[2]));
-    return true;
+    return NULL;
 }
 
 static dq_status add_rule(json_t *rules, const char *item, dq_err *err)
 {
     const char *split = strrchr(item, '=');
     json_t *rule;
-    if (!split || split == item) return bad_map(item, err);
+    if (!split) return bad_map(item, "there is no =", err);
+    if (split == item) return bad_map(item, "there is no REGEX", err);
     json_array_append_new(rules, rule = json_object());
     json_object_set_new(rule, "match", json_stringn(item, (size_t)(split - item)));
     DQ_TRY(dq_json_complete(err));
     if (!json_object_get(rule, "match"))
         return dq_fail(err, DQ_USAGE, "--bits-map: the pattern is not valid UTF-8.");
-    return read_values(rule, split + 1) ? DQ_OK : bad_map(item, err);
+    const char *why = read_values(rule, split + 1);
+    return why ? bad_map(item, why, err) : DQ_OK;
 }
 
 static dq_status read_map(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err)
@@ -136,6 +151,25 @@ dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, 
     if (o->head_bits) s->head_bits = (int)o->head_bits;
     if (o->skip) s->skip = o->skip;
     return read_map(s, o, err);
+}
+
+void dq_recipe_options_unused(const dq_recipe_options *o, const dq_quantize_used *used,
+                              dq_logger *logger)
+{
+    const struct {
+        const char *option;
+        bool given, used;
+    } of[] = {{"bits", o->bits, used->bits},
+              {"embed-bits", o->embed_bits, used->embed_bits},
+              {"head-bits", o->head_bits, used->head_bits || used->embed_bits},
+              {"group", o->group, used->group},
+              {"scale", o->scale, used->mode}};
+    const bool rules = o->map.n || json_array_size(json_object_get(o->json, "rules"));
+    for (size_t i = 0; rules && i < sizeof of / sizeof *of; i++) {
+        if (of[i].given && !of[i].used)
+            dq_logger_warn(logger, "--%s has no effect: rules of %s decide for every tensor",
+                           of[i].option, o->file ? o->file : "--bits-map");
+    }
 }
 
 void dq_recipe_options_end(dq_recipe_options *o)

@@ -3,6 +3,7 @@
 #ifndef DQ_RECIPE_OPTIONS_H
 #define DQ_RECIPE_OPTIONS_H
 
+#include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "quantize/quantize.h"
 
@@ -43,12 +44,17 @@ const char *dq_recipe_options_modes(dq_recipe_options *o);
                     "match wins"),                                                                 \
         dq_opt_text("skip", "REGEX", &(o).skip,                                                    \
                     "tensors whose name matches stay as they are, whatever else is said"),         \
-        dq_opt_text("recipe", "FILE", &(o).file,                                                   \
-                    "take all this from a file (dq-recipe/1, as --print-recipe and dq info "       \
-                    "--recipe print it); options go before it, --bits-map behind its rules")
+        dq_opt_text(                                                                               \
+            "recipe", "FILE", &(o).file,                                                           \
+            "take all this from a file (dq-recipe/1, as --print-recipe and dq info "               \
+            "--recipe print it); options override it, but for tensors that its rules decide "      \
+            "about; --bits-map goes behind its rules")
 
 /* Fills the weight settings of *s, whose texts and rules belong to *o until it is ended. */
 dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err);
+/* Warns of options that were given and that no tensor goes by, since rules decide. */
+void dq_recipe_options_unused(const dq_recipe_options *o, const dq_quantize_used *used,
+                              dq_logger *logger);
 void dq_recipe_options_end(dq_recipe_options *o);
 /* Prints a recipe as a container or a quantizer has it, as a file of schema dq-recipe/1. */
 dq_status dq_recipe_options_print(const char *recipe, dq_err *err);

@@ -12,6 +12,7 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_FORCE] = "%t Add --force to replace it.",
     [DQ_REMEDY_START_OVER] = "%t Start over with --force.",
     [DQ_REMEDY_RESUME] = "%t Run the same command with --resume to finish it.",
+    [DQ_REMEDY_UNFINISHED] = "%t Finish it with the same dq quantize and --resume.",
     [DQ_REMEDY_RESUMABLE] = "%t; --resume goes on from it.",
     [DQ_REMEDY_RESUME_OR_FORCE] = "%t Add --resume to finish it, or --force to start over.",
     [DQ_REMEDY_REPEAT_OR_FORCE] =

@@ -109,9 +109,11 @@ static json_t *load(const char *text, size_t len, json_error_t *e)
     return v;
 }
 
-dq_status dq_json_parse(json_t **out, const char *text, size_t len, const char *what, dq_err *err)
+static dq_status parse(json_t **out, const char *text, size_t len, const char *what, bool line,
+                       dq_err *err)
 {
     json_error_t e = {0};
+    char at[40] = "";
     *out = load(text, len, &e);
     if (!*out && !atomic_load(&memory_failed) &&
         json_error_code(&e) == json_error_numeric_overflow) {
@@ -123,8 +125,20 @@ dq_status dq_json_parse(json_t **out, const char *text, size_t len, const char *
     if (*out) return DQ_OK;
     if (json_error_code(&e) == json_error_out_of_memory || atomic_load(&memory_failed))
         return dq_fail(err, DQ_RESOURCE, "%s: out of memory while reading JSON", what);
-    return dq_fail(err, DQ_DAMAGED, "%s: not valid JSON at line %d, column %d: %s", what, e.line,
-                   e.column, e.text);
+    if (!line) snprintf(at, sizeof at, "line %d, ", e.line);
+    return dq_fail(err, DQ_DAMAGED, "%s: not valid JSON at %scolumn %d: %s", what, at, e.column,
+                   e.text);
+}
+
+dq_status dq_json_parse(json_t **out, const char *text, size_t len, const char *what, dq_err *err)
+{
+    return parse(out, text, len, what, false, err);
+}
+
+dq_status dq_json_parse_line(json_t **out, const char *text, size_t len, const char *what,
+                             dq_err *err)
+{
+    return parse(out, text, len, what, true, err);
 }
 
 bool dq_json_whole(int64_t *out, const json_t *v)

@@ -13,6 +13,9 @@
  * Numbers may have any size, as in every JSON: an integer beyond int64 becomes the nearest real, what
  * is beyond every double becomes -DBL_MAX or DBL_MAX, which no look-up below takes for a value. */
 dq_status dq_json_parse(json_t **out, const char *text, size_t len, const char *what, dq_err *err);
+/* The same for one line of a file of lines, whose number the caller says: DQ_DAMAGED with the column alone. */
+dq_status dq_json_parse_line(json_t **out, const char *text, size_t len, const char *what,
+                             dq_err *err);
 
 /* A whole number, however it is written (4, 4.0, 4e0); false for anything else, and for reals beyond
  * 2^53, whose neighbours are lost. */

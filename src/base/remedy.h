@@ -15,6 +15,7 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_FORCE,           /* let the existing file be replaced */
     DQ_REMEDY_START_OVER,      /* let what is left of an earlier run be replaced */
     DQ_REMEDY_RESUME,          /* run again, and resume */
+    DQ_REMEDY_UNFINISHED,      /* the command that began the file finishes it */
     DQ_REMEDY_RESUMABLE,       /* a run that resumes goes on from what is kept */
     DQ_REMEDY_RESUME_OR_FORCE, /* resume, or replace */
     DQ_REMEDY_REPEAT_OR_FORCE, /* resume with the settings of before, or replace */

@@ -38,6 +38,12 @@ static dq_status read_hash(dq_container *c, dq_container_h5 *r, const char *path
     const char *text;
     size_t len;
     DQ_TRY(read_text(c, r, path, &text, &len));
+    size_t zeros = 0; /* what stands there until a run is finished */
+    while (zeros < len && text[zeros] == 0) zeros++;
+    if (len == 64 && zeros == len)
+        return dq_fail_with(r->err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_UNFINISHED},
+                            "%s: unfinished: the run that writes it was interrupted, or goes on.",
+                            c->path);
     if (len != 64 || strspn(text, "0123456789abcdef") != 64)
         return damaged(c, path, "is not a SHA-256 in hexadecimal", r->err);
     memcpy(hex, text, 65);

@@ -172,7 +172,10 @@ static const char *fit_zeros(dq_prequant_linear *l, const dq_prequant_scheme *s)
     const dq_tensor *t = l->part[DQ_PREQUANT_ZEROS];
     const int64_t groups = l->w.cols / l->w.group_size;
     const int per = 32 % s->bits ? 32 / s->bits : 0;
-    if (!t) return s->any_zero ? "no weight_zero_point, which is not symmetric" : NULL;
+    if (!t)
+        return s->any_zero
+                   ? "no weight_zero_point, though quantization_config says \"symmetric\": false"
+                   : NULL;
     if (t->dtype == DQ_I8 && dq_tensor_numel(t) == l->w.scale_rows * groups) {
         l->signed_zeros = t->data;
         return NULL;

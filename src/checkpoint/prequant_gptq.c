@@ -48,13 +48,16 @@ static dq_status add(dq_prequant_config *c, const json_t *object, const dq_prequ
 static dq_status read_config(dq_prequant_config *c, const json_t *config, dq_arena *a, dq_err *err)
 {
     static const char *const v1 = "gptq";
+    const char *key = json_is_string(json_object_get(config, "checkpoint_format"))
+                          ? "checkpoint_format"
+                          : "format";
     const char *word = NULL, *name;
     json_t *dynamic = json_object_get(config, "dynamic"), *other;
     DQ_TRY(dq_json_text(&word, config, "format", &v1, err));
     DQ_TRY(dq_json_text(&word, config, "checkpoint_format", &word, err));
     c->zero_shift = strcasecmp(word, v1) == 0;
     if (!c->zero_shift && strcasecmp(word, "gptq_v2") != 0)
-        return dq_prequant_config_refuse("checkpoint_format", word, err);
+        return dq_prequant_config_refuse(key, word, err);
     c->about = dq_textf(a, err, "GPTQ, checkpoint_format %s", c->zero_shift ? v1 : "gptq_v2");
     if (!c->about) return err->code;
     DQ_TRY(check_only(config, err));

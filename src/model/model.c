@@ -235,6 +235,18 @@ static dq_status name_model(opened *o, const char *path, dq_err *err)
     return err->code;
 }
 
+/* Whether it ends as a file that this program reads or writes. */
+static bool file_name(const char *path)
+{
+    static const char *const ends[] = {".h5", ".partial", ".json", ".safetensors", ".gguf"};
+    const size_t n = strlen(path);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const size_t k = strlen(ends[i]);
+        if (n > k && strcmp(path + n - k, ends[i]) == 0) return true;
+    }
+    return false;
+}
+
 /* "kajuma/DiffLlama-1B": the form of a name on the Hugging Face hub. */
 static bool hub_name(const char *path)
 {
@@ -243,7 +255,7 @@ static bool hub_name(const char *path)
     size_t owner = strspn(path, of_names), name = 0;
     if (owner == 0 || path[0] == '.' || path[owner] != '/') return false;
     name = strspn(path + owner + 1, of_names);
-    return name > 0 && path[owner + 1] != '.' && path[owner + 1 + name] == 0;
+    return name > 0 && path[owner + 1] != '.' && path[owner + 1 + name] == 0 && !file_name(path);
 }
 
 /* Whether a word is likely one more value of an option than a model: "8", "8:4", "row". */

@@ -50,6 +50,12 @@ typedef struct dq_quantize_settings {
      * that matches a tensor decides about it, before `skip`. plan and comment are stored; of a plan only the model that it
      * was made for is read here. */
     const json_t *rules, *plan, *comment;
+    /* For messages: the first `rules` of the rules, the pattern `skip` and the method's name, where these are the same
+     * pointers, are from the file `path`; NULL: from none. */
+    struct {
+        const char *path, *skip, *method_name;
+        size_t rules;
+    } file;
     dq_logit_spec logit; /* stored for evaluation */
     dq_kv_config kv;     /* stored for evaluation too */
     const char *dq_version;
@@ -81,6 +87,11 @@ typedef struct dq_quantize_row {
     double loss;
 } dq_quantize_row;
 
+/* Settings that decide about at least one tensor; where rules decide, they do not. */
+typedef struct dq_quantize_used {
+    bool bits, embed_bits, head_bits, group, mode;
+} dq_quantize_used;
+
 typedef struct dq_quantize_info {
     const char *family, *source;
     int64_t params, source_bytes;        /* all tensors; all weight files */
@@ -88,6 +99,8 @@ typedef struct dq_quantize_info {
     int64_t weight_bytes, file_bytes;    /* file_bytes: close estimate until the file is written */
     double bits_per_weight;
     int64_t n_tensors, n_packed, n_skipped;
+    int64_t n_fed; /* packed tensors whose codes a method would make */
+    dq_quantize_used used;
     int64_t n_wide;          /* tensors with F32 scales, against the default */
     int64_t n_resumed;       /* payloads found done */
     int64_t n_by_sqnr;       /* tensors of a method that dq_quantize_compare compared by SQNR */

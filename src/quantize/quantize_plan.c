@@ -140,6 +140,17 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
     return DQ_OK;
 }
 
+static void note_used(dq_quantize_used *used, const dq_quantize_choice *c)
+{
+    if (!c->packable || c->kept) return;
+    if (c->bits != 16 && !c->own_group) used->group = true;
+    if (c->bits != 16 && !c->own_mode) used->mode = true;
+    if (c->own_bits) return;
+    if (c->projection) used->bits = true;
+    if (!c->projection && c->fed) used->head_bits = true;
+    if (!c->projection && !c->fed) used->embed_bits = true;
+}
+
 static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
 {
     int n_names = 0;
@@ -153,13 +164,16 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
     for (int64_t i = 0; i < n; i++) q->loss[i] = (double)NAN;
     for (int64_t i = 0; i < n; i++)
         choice[i] = choice_of(q, dq_checkpoint_at(q->checkpoint, i)->name, names, n_names);
-    DQ_TRY(dq_quantize_rules_apply(&q->set, choice, n, err));
+    DQ_TRY(dq_quantize_rules_apply(
+        &q->set, q->model->tied ? q->model->layout->name[DQ_ROLE_HEAD] : NULL, choice, n, err));
     DQ_TRY(check_tied(q, choice, n, err));
+    for (int64_t i = 0; i < n; i++) note_used(&q->info.used, &choice[i]);
     for (int64_t i = 0; i < n; i++) {
         const dq_tensor *t = dq_checkpoint_at(q->checkpoint, i);
         if (dq_tensor_numel(t) == 0) continue; /* the model was opened: nothing needs it */
         DQ_TRY(plan_tensor(q, kept, t, &choice[i], err));
         q->info.n_packed += q->tensor[kept].format != NULL;
+        q->info.n_fed += q->tensor[kept].format != NULL && q->tensor[kept].is_fed;
         q->info.n_skipped += q->skipped[kept++];
     }
     q->info.n_tensors = kept;

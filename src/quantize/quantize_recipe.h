@@ -17,4 +17,9 @@ dq_status dq_quantize_recipe_mode(int *out, const json_t *mode, dq_err *err);
 /* DQ_DAMAGED for a key of the object that is not in the list, which ends with NULL. */
 dq_status dq_quantize_recipe_keys(const json_t *object, const char *const *keys, dq_err *err);
 
+/* How two lines of a journal differ, for people: settings ("settings {...}") by the first keys that do, others as they
+ * stand. In the arena; "" with a failure: see err. */
+const char *dq_quantize_recipe_changes(dq_arena *a, const char *found, const char *want,
+                                       dq_err *err);
+
 #endif

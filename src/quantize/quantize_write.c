@@ -11,6 +11,7 @@
 #include "base/sha256.h"
 #include "model/output_guard.h"
 #include "quantize/quantize_plan.h"
+#include "quantize/quantize_recipe.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -223,13 +224,11 @@ static char **head_lines(dq_quantizer *q, int *count, dq_err *err)
 
 static dq_status compare_line(const work *w, int64_t i, const char *want, dq_err *err)
 {
-    if (i >= w->found.n) return DQ_OK; /* killed before this line: nothing to compare */
-    const char *found = w->found.text[i];
+    const char *found = i < w->found.n ? w->found.text[i] : want; /* killed before this line */
     if (strcmp(found, want) == 0) return DQ_OK;
     return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_REPEAT_OR_FORCE},
-                        "%s: begun with another source or other settings (found \"%.240s\", this "
-                        "run has \"%.240s\").",
-                        w->partial, found, want);
+                        "%s: begun with another source or other settings (%s).", w->partial,
+                        dq_quantize_recipe_changes(w->q->arena, found, want, err));
 }
 
 /* Whether an earlier run got as far as payloads that can be taken over: its journal has the head, then
@@ -385,7 +384,8 @@ dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force,
     bool half = dq_file_exists(w.partial), journal = dq_file_exists(w.journal_path);
     /* a journal without a partial file: the run may have been killed right after its rename */
     if (dq_file_exists(out) && !force && !(resume && journal && !half))
-        return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE}, "%s: exists.", out);
+        return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE}, "%s: exists%s.",
+                            out, resume && !half ? ", and there is nothing to resume" : "");
     if (resume && half && !journal)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_START_OVER},
                             "%s: has no journal (%s) to go on from.", w.partial, w.journal_path);

@@ -37,7 +37,7 @@ static dq_status add_line(dq_docs *d, dq_doc one, dq_arena *a, dq_err *err)
 {
     json_t *o = NULL;
     const char *text;
-    if (dq_json_parse(&o, one.text, one.len, "document", err) == DQ_OK &&
+    if (dq_json_parse_line(&o, one.text, one.len, "document", err) == DQ_OK &&
         dq_json_text(&text, o, "text", NULL, err) == DQ_OK) {
         one.len = json_string_length(json_object_get(o, "text"));
         one.text = dq_text(a, text, one.len, err);

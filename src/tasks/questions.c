@@ -50,7 +50,7 @@ static dq_status read_lines(reader *r, const char *text, size_t len, dq_err *err
     for (int64_t line = 1; !is_full(r) && dq_task_file_next_line(text, len, &at, &s, &n); line++) {
         json_t *record = NULL;
         if (dq_task_file_is_blank(s, n)) continue;
-        if (dq_json_parse(&record, s, n, "item", err) != DQ_OK)
+        if (dq_json_parse_line(&record, s, n, "item", err) != DQ_OK)
             return dq_in(err, "line %lld: ", (long long)line);
         take(r, record, line, err);
         json_decref(record);

@@ -46,7 +46,7 @@ static dq_status read_line(dq_task_items *l, const char *line, size_t n, int64_t
     item->line = number;
     item->record = line;
     item->record_len = n;
-    if (dq_json_parse(&o, line, n, "item", err) == DQ_OK) {
+    if (dq_json_parse_line(&o, line, n, "item", err) == DQ_OK) {
         if (!json_is_object(o))
             dq_fail(err, DQ_DAMAGED, "expected a JSON object");
         else

@@ -133,7 +133,7 @@ static dq_status read_lines(reader *r, const char *text, size_t len, dq_err *err
         json_t *o = NULL;
         if (dq_task_file_is_blank(s, n)) continue;
         DQ_TRY(dq_os_check_stop(err));
-        if (dq_json_parse(&o, s, n, "verdict", err) == DQ_OK) read_entry(r, o, line, err);
+        if (dq_json_parse_line(&o, s, n, "verdict", err) == DQ_OK) read_entry(r, o, line, err);
         json_decref(o);
         if (err->code != DQ_OK) return dq_in(err, "line %lld: ", (long long)line);
     }

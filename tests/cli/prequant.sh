@@ -50,6 +50,8 @@ for word in bitsandbytes fp8 hqq quanto mxfp4 marlin; do
     try 4 "config.json: \"quantization_config\": key \"quant_method\": \"$word\" is not read (read: compressed-tensors" info awq
     try 4 "Use the original checkpoint" stats awq --ids 1
 done
+sed 's/"quant_method": *"[^"]*"/"quant_method": "gptq"/' "$golden/ct-w4/config.json" >awq/config.json
+try 4 'key "format": "pack-quantized" is not read' info awq
 method awq gemv
 try 4 "\"version\": \"gemv\" is not read" logits awq --ids 1 -o gone.h5
 method gptq

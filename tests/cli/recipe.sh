@@ -6,6 +6,15 @@ for item in down=9 down=1 down =4 down= down=4/0 down=4/x down=4/64/min down=4/6
     try 2 "bits-map: expected REGEX=N" "$@" --bits-map "$item"
 done
 try 2 "rule \"dwn_proj\" matches no tensor. Closest names: model.layers.0.mlp.down_proj" "$@" --bits-map dwn_proj=4
+# near names are of tensors that can be packed; none is near: none is named
+try 2 "rule \"qproj\" matches no tensor. Closest names: model.layers.0.self_attn.q_proj.weight" "$@" --bits-map qproj=4
+for option in "--skip zzz" "--bits-map zzz=4"; do
+    # shellcheck disable=SC2086
+    try 2 "\"zzz\" matches no tensor.\$" "$@" $option
+done
+try 2 "rule \"lm_head\" matches only lm_head.weight, which is the embedding (tied)" "$@" --bits-map lm_head=4
+try 2 'SCALE one of absmax, fullrange, search, asym; found "down=4/3/foo": SCALE is something else' "$@" --bits-map down=4/3/foo
+try 2 'found "down=4/x": GROUP is something else' "$@" --bits-map down=4/x
 try 2 "never packed, as model.norm.weight" "$@" --bits-map 'norm=4'
 try 2 "rule \"a(\": missing closing" "$@" --bits-map 'a(=4'
 try 2 "bits-map: the pattern is not valid UTF-8" "$@" --bits-map "$(printf '\377=4')"
@@ -40,12 +49,39 @@ json dq-info/1
 try 0 '"bits": 2' quantize "plain model" --recipe recipe.json --bits 2 --bits-map 'up=7' --print-recipe
 grep -q '"match": "up"' "$top/out" || complain "--bits-map is lost beside --recipe"
 [ "$(grep -c '"match"' "$top/out")" -eq 3 ] || complain "--bits-map: not behind the rules of --recipe"
+# what rules leave nothing to decide about is said; what they leave something is not
+echo '{"schema": "dq-recipe/1", "rules": [{"match": "proj", "bits": 3, "group": 64}]}' >every.json
+try 0 "packed" quantize "plain model" --recipe every.json --bits 4 --group 32 --scale absmax --embed-bits 6 --dry-run
+[ "$(grep -c "warning: --bits has no effect: rules of every.json decide for every tensor" "$top/err")" = 1 ] &&
+    [ "$(grep -c warning "$top/err")" = 1 ] || complain "recipe: --bits without effect: $(cat "$top/err")"
+try 0 "packed" quantize "plain model" --recipe every.json --group 32 --dry-run
+grep -q "warning: --group has no effect" "$top/err" || complain "recipe: --group without effect: $(cat "$top/err")"
+try 0 "packed" quantize "plain model" --recipe recipe.json --bits 4 --group 32 --dry-run
+[ ! -s "$top/err" ] || complain "recipe: --bits with an effect: $(cat "$top/err")"
 # a plan and a comment are stored as they are
 echo '{"schema": "dq-recipe/1", "comment": "mine", "plan": {"budget": {"kld": 0.01}}}' >planned.json
 try 0 "content SHA-256" quantize "plain model" --recipe planned.json -o planned.h5
 try 0 '"kld": 0.01' info planned.h5 --recipe
 grep -q '"comment": "mine"' "$top/out" || complain "a recipe's comment is lost"
-# what is wrong in a file is named
+# what is wrong in a file is named, be it for any model or for this one
+misfit() { # misfit STATUS PATTERN MEMBER
+    printf '{"schema": "dq-recipe/1", %s}\n' "$3" >wrong.json
+    try "$1" "error: wrong.json: $2" quantize "plain model" --recipe wrong.json --dry-run
+}
+misfit 4 'skip "zzz" matches no tensor.$' '"skip": "zzz"'
+misfit 4 'rule "zzz" matches no tensor.$' '"rules": [{"match": "zzz", "bits": 4}]'
+misfit 3 'skip "a(": missing closing' '"skip": "a("'
+misfit 3 'rule "a(": missing closing' '"rules": [{"match": "a(", "bits": 4}]'
+try 2 'error: rule "zzz"' quantize "plain model" --recipe recipe.json --bits-map zzz=4 --dry-run
+misfit 2 'its method gptq needs a text. Add --calib FILE' '"method": "gptq"'
+misfit 2 "its method align needs a text, that of the plan is some.txt with SHA-256 000000000000.... Add --calib FILE" \
+    "\"method\": \"align\", \"plan\": {\"calib\": {\"file\": \"some.txt\", \"quarters\": [0], \"sha256\": \"$(printf '%064d' 0)\"}}"
+try 2 "[-]-method gptq needs a text" quantize "plain model" --recipe wrong.json --method gptq --dry-run
+# nothing is packed that a text could choose codes for
+try 2 "[-]-calib: no tensor is packed whose codes a text could choose" quantize "plain model" --bits 16 --embed-bits 4 \
+    --calib "$repo/calib/pair/text.txt" --dry-run
+# behind the end of a run there is nothing to resume
+try 6 "two.h5: exists, and there is nothing to resume. Add --force" quantize "plain model" -o two.h5 --recipe recipe.json --resume
 echo '{"schema": "dq-recipe/1", "bitz": 4}' >wrong.json
 try 3 'wrong.json: unknown key "bitz"' quantize "plain model" --recipe wrong.json -o gone.h5
 echo '{"schema": "dq-recipe/1", "rules": [{"match": "down", "bits": 4, "size": 64}]}' >wrong.json

@@ -23,7 +23,7 @@ static void check_choices(const dq_quantize_settings *s)
         c[i].group = s->group;
         c[i].mode = s->mode;
     }
-    if (dq_quantize_rules_apply(s, c, N, &err) != DQ_OK) {
+    if (dq_quantize_rules_apply(s, NULL, c, N, &err) != DQ_OK) {
         if (!err.text[0]) abort(); /* every refusal explains itself */
         return;
     }

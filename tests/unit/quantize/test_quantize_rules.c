@@ -36,7 +36,7 @@ static dq_status apply(dq_quantize_choice c[TENSORS], const char *rules, const c
     assert_int_equal(dq_json_parse(&json, rules, strlen(rules), "rules", err), DQ_OK);
     const dq_quantize_settings s = {
         .bits = 4, .group = 128, .mode = DQ_SEARCH, .skip = skip, .rules = json};
-    dq_quantize_rules_apply(&s, c, TENSORS, err);
+    dq_quantize_rules_apply(&s, NULL, c, TENSORS, err);
     json_decref(json);
     return err->code;
 }
