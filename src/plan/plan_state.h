@@ -16,8 +16,8 @@ typedef struct dq_plan_state {
     json_t *look; /* [{"look", "goal", "value"}] at the unseen text, as they came */
 } dq_plan_state;
 
-/* All that numbers depend on but for what is in the plan's settings of budget, as one hash; codes: what the method's codes go
- * by. DQ_RESOURCE. */
+/* All that numbers depend on but for what is in the plan's settings of budget, as one hash; *out: member by member, a new
+ * reference; codes: what the method's codes go by. DQ_RESOURCE. */
 dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan *p,
                             const dq_quantize_needs *codes, dq_err *err);
 /* Opens the journal, and takes over what an earlier run has found. DQ_FILE for one that is there, where nothing is to be
