@@ -172,12 +172,13 @@ static void take_values(float *to, const dq_weight *w, int64_t first, int64_t ro
         dq_weight_dequantize_rows(to + r * w->cols, w, first + r, first + r + 1);
 }
 
-static dq_status correct(dq_calibrate_job *j, float *f32, const dq_weight *w, int64_t rows,
-                         const dq_quant_spec *spec, dq_err *err)
+/* Rows first .. of w, which f32 holds. */
+static dq_status correct(dq_calibrate_job *j, float *f32, const dq_weight *w, int64_t first,
+                         int64_t rows, const dq_quant_spec *spec, dq_err *err)
 {
     dq_calibrate_info *info = &j->c->info;
     int64_t kept;
-    DQ_TRY(dq_reference_correct(&j->ref, f32, rows, spec, &kept, err));
+    DQ_TRY(dq_reference_correct(&j->ref, f32, first, rows, spec, &kept, err));
     if (kept > 0 && info->n_kept == 0) snprintf(info->kept, sizeof info->kept, "%s", w->name);
     info->n_kept += kept;
     return DQ_OK;
@@ -192,7 +193,7 @@ static dq_status round_band(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *lo
     const bool aligns = j->ref.act;
     dq_codes *codes = NULL;
     take_values(f32, w, first, rows);
-    if (aligns) correct(j, f32, w, rows, &t->spec, err);
+    if (aligns) correct(j, f32, w, first, rows, &t->spec, err);
     if (err->code == DQ_OK)
         dq_gptq(&codes, f32, rows, w->cols, j->h, &t->spec, refits, aligns ? NULL : loss, err);
     if (err->code == DQ_OK && aligns) {

@@ -159,13 +159,16 @@ dq_status dq_correction_of_inputs(float *w, int64_t rows, const dq_cross *k, dq_
     return err->code;
 }
 
-void dq_correction_of_outputs(float *w, const dq_cross *k)
+dq_status dq_correction_of_outputs(float *w, int64_t first, int64_t rows, const dq_cross *k,
+                                   dq_err *err)
 {
+    if (first < 0 || rows > k->m - first)
+        return dq_fail(err, DQ_BUG, "correction: outputs are not those of the product");
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < k->m; r++) {
-        for (int64_t c = 0; c < k->n; c++) {
-            float *to = w + r * k->n + c;
-            *to = (float)((double)*to + k->c[r * k->ld + c]);
-        }
+    for (int64_t r = 0; r < rows; r++) {
+        const double *from = k->c + (first + r) * k->ld;
+        float *to = w + r * k->n;
+        for (int64_t c = 0; c < k->n; c++) to[c] = (float)((double)to[c] + from[c]);
     }
+    return DQ_OK;
 }

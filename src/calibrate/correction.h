@@ -18,9 +18,10 @@
 /* C becomes C (H + damping I)^-1: x->n = h->n columns in the matrix's order; h is factored. Columns without any input become
  * 0. DQ_RESOURCE; DQ_STOPPED. */
 dq_status dq_correction_solve(dq_cross *x, const dq_hessian *h, dq_err *err);
-/* w[rows, k->n] += w K, for a solved M [n, n]; and w += K, for a solved C [rows, n]. In f64, rounded once. The same bits for
- * any number of threads. */
+/* w[rows, k->n] += w K, for a solved M [n, n]; and, w being rows first .. first + rows - 1 of a matrix, w += these rows of K,
+ * for a solved C. In f64, rounded once. The same bits for any number of threads, and whole or band by band. DQ_RESOURCE. */
 dq_status dq_correction_of_inputs(float *w, int64_t rows, const dq_cross *k, dq_err *err);
-void dq_correction_of_outputs(float *w, const dq_cross *k);
+dq_status dq_correction_of_outputs(float *w, int64_t first, int64_t rows, const dq_cross *k,
+                                   dq_err *err);
 
 #endif

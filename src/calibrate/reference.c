@@ -143,7 +143,7 @@ dq_status dq_reference_solve(dq_reference *r, const dq_hessian *h, const char *w
     return dq_correction_solve(r->sums, h, err);
 }
 
-dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t rows,
+dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t first, int64_t rows,
                                const dq_quant_spec *spec, int64_t *kept, dq_err *err)
 {
     const int64_t n = r->sums->n;
@@ -156,7 +156,7 @@ dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t rows,
     if (r->of_inputs)
         dq_correction_of_inputs(w, rows, r->sums, err);
     else
-        dq_correction_of_outputs(w, r->sums);
+        dq_correction_of_outputs(w, first, rows, r->sums, err);
 #pragma omp parallel for schedule(static) reduction(+ : n_kept)
     for (int64_t i = 0; i < rows; i++) {
         if (dq_codes_row_fits(w + i * n, &shape, spec)) continue;

@@ -49,8 +49,9 @@ void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up);
 
 /* The sums become what is added to weights of that product; h is factored. `what` names it. */
 dq_status dq_reference_solve(dq_reference *r, const dq_hessian *h, const char *what, dq_err *err);
-/* w[rows, n] with it. A row whose corrected groups have a scale that spec's type cannot hold stays as it is; *kept: how many. */
-dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t rows,
+/* w[rows, n], rows first .. of the product's weights, with it. A row whose corrected groups have a scale that spec's type
+ * cannot hold stays as it is; *kept: how many. DQ_RESOURCE. */
+dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t first, int64_t rows,
                                const dq_quant_spec *spec, int64_t *kept, dq_err *err);
 
 #endif

@@ -1,6 +1,7 @@
 /* test_correction: weights corrected for what rounding did before them are the least squares solution that a plain elimination
- * gives, and rows that they do not fit are counted; scales found anew from codes solve their row's system, whole or in bands,
- * and never make a rounding worse; the loss is of the weights that it is asked for; the same bytes for any number of threads.
+ * gives, whole or in bands, and rows that they do not fit are counted; scales found anew from codes solve their row's system,
+ * whole or in bands, and never make a rounding worse; the loss is of the weights that it is asked for; the same bytes for any
+ * number of threads.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/correction.h"
 #include "calibrate/gptq.h"
@@ -366,7 +367,7 @@ static void rows_that_do_not_fit_are_counted(void **unused)
     dq_cross_begin(r.sums, M, N);
     for (int i = 0; i < M; i++) r.sums->c[i * r.sums->ld + 3] = i == 5 || i == 60 ? 1e7 : 0.5;
     dq_quant_spec spec = {4, 50, DQ_SEARCH, DQ_F16};
-    assert_int_equal(dq_reference_correct(&r, w, M, &spec, &kept, &err), DQ_OK);
+    assert_int_equal(dq_reference_correct(&r, w, 0, M, &spec, &kept, &err), DQ_OK);
     assert_int_equal(kept, 2);
     for (int i = 0; i < M; i++) {
         const bool same = memcmp(w + i * N, before + i * N, sizeof *w * N) == 0;
@@ -374,10 +375,58 @@ static void rows_that_do_not_fit_are_counted(void **unused)
     }
     memcpy(w, before, sizeof w);
     spec.scale_dtype = DQ_F32;
-    assert_int_equal(dq_reference_correct(&r, w, M, &spec, &kept, &err), DQ_OK);
+    assert_int_equal(dq_reference_correct(&r, w, 0, M, &spec, &kept, &err), DQ_OK);
     assert_int_equal(kept, 0);
     assert_true(w[5 * N + 3] > 9e6f);
     dq_cross_free(r.sums);
+}
+
+/* Rows are corrected by their own sums, whichever band they come in, and nothing behind the band is written. */
+static void corrected_bands_are_the_whole(void **unused)
+{
+    enum { BAND = 32 };
+    const dq_quant_spec spec = {4, 50, DQ_SEARCH, DQ_F16};
+    static float x[ROWS * N], a[ROWS * M], w[M * N], whole[M * N];
+    (void)unused;
+    inputs(x, a);
+    for (int i = 0; i < M * N; i++) w[i] = uniform();
+    for (int k = 0; k < 2; k++) {
+        dq_err err = {0};
+        int64_t kept;
+        sums s = sums_of(x, k ? x : a, k ? N : M, 2);
+        const dq_reference r = {.of_inputs = k == 1, .sums = s.c};
+        assert_int_equal(dq_correction_solve(s.c, s.h, &err), DQ_OK);
+        memcpy(whole, w, sizeof w);
+        assert_int_equal(dq_reference_correct(&r, whole, 0, M, &spec, &kept, &err), DQ_OK);
+        assert_memory_not_equal(whole, w, sizeof w);
+        for (int64_t first = 0; first < M; first += BAND) {
+            const int64_t rows = M - first < BAND ? M - first : BAND;
+            const size_t bytes = sizeof *w * (size_t)(rows * N);
+            float *band = malloc(bytes); /* no more than that */
+            memcpy(band, w + first * N, bytes);
+            assert_int_equal(dq_reference_correct(&r, band, first, rows, &spec, &kept, &err),
+                             DQ_OK);
+            assert_memory_equal(band, whole + first * N, bytes);
+            free(band);
+        }
+        sums_free(&s);
+    }
+}
+
+/* Rows that a product does not have. */
+static void outputs_are_those_of_the_product(void **unused)
+{
+    float w[2] = {1, 1};
+    dq_err err = {0};
+    dq_cross *c;
+    (void)unused;
+    assert_int_equal(dq_cross_new(&c, 3, 1, &err), DQ_OK);
+    dq_cross_begin(c, 3, 1);
+    for (int i = 0; i < 3; i++) c->c[i * c->ld] = 10 * (i + 1);
+    assert_int_equal(dq_correction_of_outputs(w, 1, 2, c, &err), DQ_OK);
+    assert_true(w[0] == 21 && w[1] == 31);
+    assert_int_equal(dq_correction_of_outputs(w, 2, 2, c, &err), DQ_BUG);
+    dq_cross_free(c);
 }
 
 static void sums_must_be_finite(void **unused)
@@ -410,6 +459,8 @@ int main(void)
         cmocka_unit_test(memory_of_scales_is_bounded),
         cmocka_unit_test(loss_is_of_the_weights_given),
         cmocka_unit_test(rows_that_do_not_fit_are_counted),
+        cmocka_unit_test(corrected_bands_are_the_whole),
+        cmocka_unit_test(outputs_are_those_of_the_product),
         cmocka_unit_test(sums_must_be_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
