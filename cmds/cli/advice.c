@@ -65,8 +65,11 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_END_BITS] = "dq quantize --bits %n --embed-bits %m --head-bits %m",
     [DQ_REMEDY_NOT_FINITE] =
         "%t. dq eval MODEL --text FILE says whether the source is finite on that text: if not, use "
-        "--method nearest; if it is, give more bits to what is before this tensor",
-    [DQ_REMEDY_MORE_TEXT] = "%t. Give more text (--calib-tokens), or use --method nearest",
+        "dq quantize --method nearest; if it is, give more bits to what is before this tensor",
+    [DQ_REMEDY_SUMS] = "%t. Use dq quantize --method nearest, which takes none, or name the tensor "
+                       "in --skip",
+    [DQ_REMEDY_MORE_TEXT] =
+        "%t. Give more text (--calib-tokens), or use dq quantize --method nearest",
     [DQ_REMEDY_DENSE_TYPE] = "%t. Use --dense-type %w, or name the tensor in --skip",
     [DQ_REMEDY_EMBED_BITS] = "%t. Give --embed-bits alone: it decides for both.",
 };

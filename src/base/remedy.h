@@ -62,6 +62,7 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_WEIGHT_BITS, /* weights of n bits */
     DQ_REMEDY_END_BITS,    /* weights of n bits, m of the embedding and the head */
     DQ_REMEDY_NOT_FINITE,  /* a model that is not finite on a text cannot be calibrated with it */
+    DQ_REMEDY_SUMS,        /* a method without sums over inputs, or this tensor as it is */
     DQ_REMEDY_MORE_TEXT,   /* more text to calibrate with, or none */
     DQ_REMEDY_DENSE_TYPE,  /* type w for what is not packed, or this tensor as it is */
     DQ_REMEDY_EMBED_BITS,  /* bits of the embedding alone, which are the head's too */

@@ -1,5 +1,5 @@
-/* calib_pass: a text's sequences through the steps of a layer, some whole sequences at a time. Chunks depend on the text alone, so
- * that neither threads nor memory change a byte of what comes of them.
+/* calib_pass: a text's sequences through the steps of a layer, some whole sequences at a time. Chunks depend on the text alone,
+ * so that neither threads nor memory change a byte of what comes of them.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CALIB_PASS_H
 #define DQ_CALIB_PASS_H

@@ -29,8 +29,9 @@ typedef struct dq_calib_text {
 /* The documents of a file (documents.h: .jsonl of {"text"}, or one text) as the model's tokenizer and its template encode
  * them, each cut into pieces of `ctx` ids, the last one shorter; where the template begins with an id, so does every piece,
  * in place of its first id. Of more pieces than `tokens` ids ask for, as many are taken as give them (the last one is cut,
- * and left out where one id would be all of it), in even distances; of the quarters of `part` alone, not 0. ctx 0: min(2048, the model's positions); tokens 0: 128 * ctx. Memory in the arena. DQ_USAGE for a ctx
- * that the model has no positions for; DQ_DAMAGED for a file, or a part of it, without text. */
+ * and left out where one id would be all of it), in even distances; of the quarters of `part` alone, not 0. ctx 0: min(2048,
+ * the model's positions); tokens 0: 128 * ctx. Memory in the arena. DQ_USAGE for a ctx that the model has no positions for;
+ * DQ_DAMAGED for a file, or a part of it, without text. */
 dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
                              int64_t tokens, int64_t ctx, unsigned part, dq_arena *a, dq_err *err);
 

@@ -17,8 +17,7 @@ const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES] = {
     {.name = "gptq",
      .about = "layer by layer, errors of columns made up for by those still to be rounded"},
     {.name = "align",
-     .about =
-         "the same of weights that first make up for what was lost before them; twice the time",
+     .about = "the same of weights that first make up for what was lost before them; takes longer",
      .aligns = true,
      .refits = 2},
 };

@@ -1,14 +1,14 @@
-/* calibrate: rounds the projections of a model, and a head of its own, layer by layer, each by what its inputs look like on a calibration text when
- * everything before it is rounded already. Costs about one forward pass over the text and the Hessians; memory is that of
- * one Hessian and one layer, activations lie in a scratch file beside the output.
+/* calibrate: rounds the projections of a model, and a head of its own, layer by layer, each by what its inputs look like on a
+ * calibration text when everything before it is rounded already. Costs about one forward pass over the text and the Hessians;
+ * memory is that of one Hessian and one layer, activations lie in a scratch file beside the output.
  *
  * Where weights are aligned, the stream of the model before rounding runs beside the rounded one, which costs another forward
  * pass and the sums of what differs.
  *
  * In a layer: inputs of q, k and v; where weights are aligned, what the maps of the rounded q and k make of them for v; the
- * attention of the rounded q, k and v, which o reads; inputs of gate and up; their product after rounding, which down reads. Behind the last
- * layer: the final norm, whose output the head reads. A head that is the embedding is none of this room's: its codes are looked
- * up as rows too.
+ * attention of the rounded q, k and v, which o reads; inputs of gate and up; their product after rounding, which down reads.
+ * Behind the last layer: the final norm, whose output the head reads. A head that is the embedding is none of this room's: its
+ * codes are looked up as rows too.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CALIBRATE_H
 #define DQ_CALIBRATE_H
@@ -39,8 +39,9 @@ typedef struct dq_calibrate_settings {
     const char *out;     /* beside which the scratch file is; NULL: nothing is run */
 } dq_calibrate_settings;
 #define DQ_CALIBRATE_DAMPING 0.01
-/* A rule that aligns fits as many numbers to an output as its product has inputs. With fewer ids than this for each input of the
- * widest product it has been measured to do worse than one that does not; from here on it did better on every model. */
+/* A rule that aligns fits as many numbers to an output as its product has inputs. With fewer ids than this for each input of
+ * the widest product it has been measured to do worse than one that does not more often than better, from here on nearly
+ * always better. */
 enum { DQ_CALIBRATE_ALIGN_IDS = 2 };
 
 /* Where the time of a run went, and the arithmetic that it did there. */

@@ -106,43 +106,57 @@ static dq_status look_before(dq_calibrate_job *j, const dq_calib_chunk *k, int64
     return dq_backend_sync(j->b, err);
 }
 
-/* An input of w that is not finite, in row `at` of a chunk. */
-static dq_status refuse_input(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at,
-                              const dq_weight *w, norm_step *norm, dq_err *err)
+/* What w reads is not finite in row `at` of a chunk; before: whether it is in the model before rounding. */
+static dq_status refuse_row(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at,
+                            const dq_weight *w, const char *what, bool before, dq_err *err)
 {
     const dq_calib_text *t = &j->c->text;
-    bool finite = true;
     int64_t seq = 0;
     while (t->cu[seq + 1] <= k->first + at) seq++;
-    if (j->ref.act) DQ_TRY(look_before(j, k, at, norm, &finite, err));
-    const char *before = !j->ref.act ? " in the model as rounded so far"
-                         : finite    ? " in the model as rounded so far; before rounding it is"
-                                     : ", with or without rounding";
+    const char *where = !j->ref.act ? " in the model as rounded so far"
+                        : before    ? " in the model as rounded so far; before rounding it is"
+                                    : ", with or without rounding";
     return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_NOT_FINITE},
-                        "%s: its input at position %lld of sequence %lld of the calibration text "
-                        "is not finite%s",
-                        w->name, (long long)(k->first + at - t->cu[seq]), (long long)seq, before);
+                        "%s: %s at position %lld of sequence %lld of the calibration text is not "
+                        "finite%s",
+                        w->name, what, (long long)(k->first + at - t->cu[seq]), (long long)seq,
+                        where);
 }
 
-/* Rows from `at` of a chunk, which w reads; norm: x is that of the stream. */
-static dq_status add_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at, dq_mat x,
-                            const dq_weight *w, norm_step *norm, dq_err *err)
+/* Rows from `at` of a chunk, which w reads, are to be finite; norm: x is that of the stream. */
+static dq_status check_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at, dq_mat x,
+                              const dq_weight *w, norm_step *norm, dq_err *err)
 {
+    bool before = true;
     int64_t bad = -1;
     j->b->ops->first_bad_row(j->b, &bad, x);
     DQ_TRY(dq_backend_sync(j->b, err));
-    if (bad >= 0) return refuse_input(j, k, at + bad, w, norm, err);
+    if (bad < 0) return DQ_OK;
+    if (j->ref.act) DQ_TRY(look_before(j, k, at + bad, norm, &before, err));
+    return refuse_row(j, k, at + bad, w, "its input", before, err);
+}
+
+static void add_sums(dq_calibrate_job *j, dq_mat x)
+{
     dq_hessian_add(j->h, j->b, x);
     advance(j, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian((double)x.rows, (double)x.cols),
             "hessians");
+}
+
+static dq_status add_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at, dq_mat x,
+                            const dq_weight *w, norm_step *norm, dq_err *err)
+{
+    DQ_TRY(check_inputs(j, k, at, x, w, norm, err));
+    add_sums(j, x);
     return DQ_OK;
 }
 
-/* Of the sums of what the rounded model lacks, m outputs. */
-static void end_lacks(dq_calibrate_job *j, int64_t rows, int64_t n)
+/* Of the sums of what the rounded model lacks, m outputs, and of the product that says it; NULL: none does. */
+static void end_lacks(dq_calibrate_job *j, int64_t rows, int64_t n, const dq_weight *product)
 {
-    advance(j, DQ_CALIBRATE_HESSIANS,
-            dq_calibrate_work_cross((double)rows, (double)j->ref.sums->m, (double)n), "hessians");
+    const double sums = dq_calibrate_work_cross((double)rows, (double)j->ref.sums->m, (double)n);
+    advance(j, DQ_CALIBRATE_HESSIANS, sums + (product ? dq_calibrate_work_rows(product, rows) : 0),
+            "hessians");
 }
 
 static dq_status factor(dq_calibrate_job *j, const char *name, dq_err *err)
@@ -252,12 +266,7 @@ static dq_status take_stored(dq_calibrate_job *j, dq_weight *w, dq_err *err)
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < w->rows; r++)
         dq_quantize_tensor_read_back(t, f32 + r * w->cols, f32 + r * w->cols, NULL);
-    *w = (dq_weight){.name = w->name,
-                     .rows = w->rows,
-                     .cols = w->cols,
-                     .bits = 16,
-                     .dtype = DQ_F32,
-                     .data = f32};
+    *w = dq_weight_of_f32(w->name, w->rows, w->cols, f32);
     return DQ_OK;
 }
 
@@ -299,7 +308,7 @@ static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calib_chunk *k
     DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
     dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
     dq_reference_add_inputs(&j->ref, s, norm);
-    end_lacks(j, s->h.rows, s->h.cols);
+    end_lacks(j, s->h.rows, s->h.cols, NULL);
     return DQ_OK;
 }
 
@@ -375,6 +384,29 @@ static dq_status reference_attend(dq_calibrate_job *j, const dq_calib_chunk *k, 
     return DQ_OK;
 }
 
+/* The maps multiply a row that is not finite by 0 too, so that others are not finite either: what v reads is looked at before
+ * them, and while the reference's stream is still the one that attention reads. */
+static dq_status check_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
+{
+    const dq_layer_steps s = steps_of(j, k);
+    DQ_TRY(get_stream(j, k, err));
+    dq_layer_steps_norm_attn(&s);
+    return check_inputs(j, k, 0, s.h, &s.layer->v, dq_layer_steps_norm_attn, err);
+}
+
+/* What the maps make of v's inputs, in z, is to be finite; ref.lacks is what those of the reference make of its own. */
+static dq_status check_maps(dq_calibrate_job *j, const dq_calib_chunk *k, dq_mat z, dq_err *err)
+{
+    int64_t bad = -1, bad_before = -1;
+    j->b->ops->first_bad_row(j->b, &bad, z);
+    DQ_TRY(dq_backend_sync(j->b, err));
+    if (bad < 0) return DQ_OK;
+    j->b->ops->first_bad_row(j->b, &bad_before, dq_layer_steps_rows(j->ref.lacks, bad, bad + 1));
+    DQ_TRY(dq_backend_sync(j->b, err));
+    return refuse_row(j, k, bad, &j->layer.v, "what attention makes of its inputs", bad_before < 0,
+                      err);
+}
+
 /* Sums for v: of what the maps of the rounded q and k make of its inputs, and what they lack beside the reference's. */
 static dq_status add_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
@@ -390,9 +422,10 @@ static dq_status add_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err
             dq_calibrate_work_rows(&s.layer->q, n) + dq_calibrate_work_rows(&s.layer->k, n),
             "attention");
     read_maps(j, k, &s, z);
-    DQ_TRY(add_inputs(j, k, 0, z, &s.layer->v, NULL, err));
+    DQ_TRY(check_maps(j, k, z, err));
+    add_sums(j, z);
     dq_reference_add_read(&j->ref, j->b, z);
-    end_lacks(j, z.rows, z.cols);
+    end_lacks(j, z.rows, z.cols, NULL);
     return DQ_OK;
 }
 
@@ -403,6 +436,7 @@ static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
     const bool sums = begin_sums(j, (const dq_weight *const[]){v}, 1);
     dq_reference_begin_inputs(&j->ref, v->cols);
     for (int64_t i = 0; i < j->pass.n_chunks; i++) {
+        if (sums) DQ_TRY(check_values(j, &j->pass.chunk[i], err));
         DQ_TRY(reference_attend(j, &j->pass.chunk[i], sums, err));
         if (sums) DQ_TRY(add_values(j, &j->pass.chunk[i], err));
     }
@@ -427,7 +461,7 @@ static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
         DQ_TRY(dq_reference_get(&j->ref, k->first, s.x.rows, err));
         dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
         dq_reference_add_attention(&j->ref, &s, j->number);
-        end_lacks(j, s.y.rows, s.y.cols);
+        end_lacks(j, s.y.rows, s.y.cols, &j->layer.o);
     }
     return round_weights(j, (dq_weight *const[]){&j->layer.o}, 1, sums, err);
 }
@@ -475,7 +509,7 @@ static dq_status gate_up(dq_calibrate_job *j, const dq_calib_chunk *k, bool sums
         DQ_TRY(add_inputs(j, k, at, gate, &j->layer.down, NULL, err));
         if (!j->ref.act) continue;
         dq_reference_add_down(&j->ref, &s, j->number, at, gate);
-        end_lacks(j, n, gate.cols);
+        end_lacks(j, n, gate.cols, &j->layer.down);
     }
     return DQ_OK;
 }

@@ -74,7 +74,8 @@ double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule,
                      DQ_CALIBRATE_F64_FLOP * dq_calibrate_work_factor(cols);
         }
     }
-    return n;
+    /* nobody reads what the last down gives but the head, where it is rounded */
+    return n - dq_calibrate_work_rows(&m->layer[m->n_layers - 1].down, text->n_ids);
 }
 
 double dq_calibrate_work_head(const dq_model *m, const dq_calibrate_rule *rule, double tokens)
@@ -84,6 +85,7 @@ double dq_calibrate_work_head(const dq_model *m, const dq_calibrate_rule *rule, 
                DQ_CALIBRATE_F64_FLOP *
                    (dq_calibrate_work_factor(cols) +
                     dq_calibrate_work_rounding((double)m->head.rows, cols, DQ_SEARCH, rule));
+    n += tokens * dq_calibrate_work_rows(&m->layer[m->n_layers - 1].down, 1);
     if (rule->aligns)
         n += dq_calibrate_work_cross(tokens, cols, cols) +
              DQ_CALIBRATE_F64_FLOP * 2 * cols * cols * cols;

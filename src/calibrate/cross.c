@@ -57,12 +57,7 @@ void dq_cross_begin(dq_cross *x, int64_t m, int64_t n)
 
 static void add_block(dq_cross *x, dq_backend *b, int64_t rows)
 {
-    const dq_weight right = {.name = "inputs",
-                             .rows = x->n,
-                             .cols = rows,
-                             .bits = 16,
-                             .dtype = DQ_F32,
-                             .data = x->right};
+    const dq_weight right = dq_weight_of_f32("inputs", x->n, rows, x->right);
     for (int64_t i = 0; i < x->m; i += TILE) {
         const int64_t end = i + TILE < x->m ? i + TILE : x->m;
         const dq_mat left = {x->left + i * rows, end - i, rows};
@@ -99,7 +94,7 @@ dq_status dq_cross_mean(dq_cross *x, const char *what, dq_err *err)
         }
     }
     if (finite) return DQ_OK;
-    return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_NOT_FINITE},
-                        "%s: what the rounded model lacks is not finite on the calibration text",
-                        what);
+    return dq_fail_with(
+        err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_SUMS},
+        "%s: sums of what the rounded model lacks on the calibration text are not finite", what);
 }

@@ -84,12 +84,7 @@ static void add_block(dq_hessian *h, dq_backend *b, dq_mat x)
     dq_hessian_transpose(h->block, x);
     for (int64_t i = 0; i < h->n; i += TILE) {
         const int64_t end = i + TILE < h->n ? i + TILE : h->n;
-        const dq_weight inputs = {.name = "inputs",
-                                  .rows = end,
-                                  .cols = x.rows,
-                                  .bits = 16,
-                                  .dtype = DQ_F32,
-                                  .data = h->block};
+        const dq_weight inputs = dq_weight_of_f32("inputs", end, x.rows, h->block);
         const dq_mat rows = {h->block + i * x.rows, end - i, x.rows};
         const dq_mat product = {h->product, end - i, end};
         b->ops->matmul(b, product, rows, &inputs, NULL, DQ_NUM_F32);
@@ -197,8 +192,8 @@ dq_status dq_hessian_factor(dq_hessian *h, double share, const char *what, dq_er
     double mean = 0;
     if (!look(h))
         return dq_fail_with(
-            err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_NOT_FINITE},
-            "%s: inputs are not finite on the calibration text, or their squares are not", what);
+            err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_SUMS},
+            "%s: sums of squares of its inputs on the calibration text are not finite", what);
     for (int64_t i = 0; i < h->n; i++) mean += h->diagonal[i] / (double)h->n;
     DQ_TRY(find_order(h, err));
     permute(h);

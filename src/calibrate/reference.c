@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "calibrate/reference.h"
 
+#include "calibrate/calib_pass.h"
 #include "engine/memory_fit.h"
 #include "tensor/codes.h"
 
@@ -9,23 +10,19 @@
 
 int64_t dq_reference_bytes(const dq_model *m, int64_t max_rows)
 {
-    const int64_t y = (int64_t)m->map.n_out * m->map.n_slabs * m->map.head_dim;
-    int64_t n = m->ffn > y ? m->ffn : y;
-    if (n < m->dim) n = m->dim;
-    return dq_cross_bytes(m->dim, n) + 2 * max_rows * m->dim * (int64_t)sizeof(float);
+    return dq_cross_bytes(m->dim, dq_calib_pass_widest(m)) +
+           2 * max_rows * m->dim * (int64_t)sizeof(float);
 }
 
 dq_status dq_reference_new(dq_reference *r, dq_activations *act, const dq_model *m,
                            int64_t max_rows, dq_err *err)
 {
-    const int64_t y = (int64_t)m->map.n_out * m->map.n_slabs * m->map.head_dim;
-    const int64_t widest = m->ffn > y ? m->ffn : y;
     *r = (dq_reference){.act = act, .m = m};
     const dq_mat shape = {.rows = max_rows, .cols = m->dim};
     r->x = r->lacks = shape;
     r->x.p = dq_block_new((size_t)max_rows, (size_t)m->dim * sizeof(float), err);
     r->lacks.p = dq_block_new((size_t)max_rows, (size_t)m->dim * sizeof(float), err);
-    if (err->code == DQ_OK) dq_cross_new(&r->sums, m->dim, widest > m->dim ? widest : m->dim, err);
+    if (err->code == DQ_OK) dq_cross_new(&r->sums, m->dim, dq_calib_pass_widest(m), err);
     return err->code;
 }
 
@@ -37,23 +34,18 @@ void dq_reference_free(dq_reference *r)
     *r = (dq_reference){.act = NULL};
 }
 
-static dq_mat rows_of(dq_mat m, int64_t rows)
-{
-    m.rows = rows;
-    return m;
-}
-
 dq_layer_steps dq_reference_steps(const dq_reference *r, const dq_layer_steps *s, int number)
 {
     dq_layer_steps own = *s;
     own.layer = &r->m->layer[number];
-    own.x = rows_of(r->x, s->x.rows);
+    own.x = dq_calib_pass_first(r->x, s->x.rows);
     return own;
 }
 
 dq_status dq_reference_get(dq_reference *r, int64_t first, int64_t rows, dq_err *err)
 {
-    return dq_activations_get(r->act, DQ_ACTIVATIONS_BEFORE, first, rows_of(r->x, rows), err);
+    return dq_activations_get(r->act, DQ_ACTIVATIONS_BEFORE, first, dq_calib_pass_first(r->x, rows),
+                              err);
 }
 
 dq_status dq_reference_put(dq_reference *r, int64_t first, dq_mat x, dq_err *err)
@@ -85,9 +77,9 @@ static void take_from(dq_mat lacks, dq_mat want, const float *have)
 void dq_reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
                              void (*norm)(const dq_layer_steps *s))
 {
-    const dq_mat lacks = rows_of(r->lacks, s->h.rows);
+    const dq_mat lacks = dq_calib_pass_first(r->lacks, s->h.rows);
     dq_layer_steps own = *s;
-    own.x = rows_of(r->x, s->h.rows);
+    own.x = dq_calib_pass_first(r->x, s->h.rows);
     own.h = lacks;
     norm(&own); /* gains are not rounded: those of the layer at hand */
     dq_reference_add_read(r, s->b, s->h);
@@ -95,7 +87,7 @@ void dq_reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
 
 void dq_reference_add_read(dq_reference *r, dq_backend *b, dq_mat x)
 {
-    const dq_mat lacks = rows_of(r->lacks, x.rows);
+    const dq_mat lacks = dq_calib_pass_first(r->lacks, x.rows);
     const int64_t n = lacks.rows * lacks.cols;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++) lacks.p[i] -= x.p[i];
@@ -104,7 +96,7 @@ void dq_reference_add_read(dq_reference *r, dq_backend *b, dq_mat x)
 
 void dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number)
 {
-    const dq_mat lacks = rows_of(r->lacks, s->x.rows);
+    const dq_mat lacks = dq_calib_pass_first(r->lacks, s->x.rows);
     dq_layer_steps own = *s;
     own.layer = &r->m->layer[number];
     own.x = lacks;
@@ -117,7 +109,7 @@ void dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int nu
 void dq_reference_add_down(dq_reference *r, const dq_layer_steps *s, int number, int64_t at,
                            dq_mat gate)
 {
-    const dq_mat lacks = rows_of(r->lacks, gate.rows);
+    const dq_mat lacks = dq_calib_pass_first(r->lacks, gate.rows);
     dq_layer_steps own = *s;
     own.layer = &r->m->layer[number];
     dq_layer_steps_down(&own, lacks, gate);
@@ -131,8 +123,8 @@ void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up)
     for (int64_t at = 0; at < s->x.rows; at += DQ_FFN_ROWS) {
         const int64_t left = s->x.rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS;
         const dq_mat rows = dq_layer_steps_rows(s->h, at, at + n);
-        dq_layer_steps_gate_up(s, rows_of(gate, n), rows_of(up, n), rows);
-        dq_layer_steps_down(s, rows, rows_of(gate, n));
+        dq_layer_steps_gate_up(s, dq_calib_pass_first(gate, n), dq_calib_pass_first(up, n), rows);
+        dq_layer_steps_down(s, rows, dq_calib_pass_first(gate, n));
     }
     s->b->ops->add(s->b, s->x, s->h);
 }

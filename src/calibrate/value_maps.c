@@ -84,12 +84,6 @@ typedef struct rows_at {
     int out; /* its number */
 } rows_at;
 
-static dq_weight dense(const float *p, int64_t rows, int64_t cols)
-{
-    return (dq_weight){
-        .name = "value maps", .rows = rows, .cols = cols, .bits = 16, .dtype = DQ_F32, .data = p};
-}
-
 /* dst[n, head_dim] = one head of rows of x. */
 static void take_head(float *dst, dq_mat x, int64_t first, int64_t n, int head, int64_t head_dim)
 {
@@ -107,7 +101,7 @@ static void logits_of(dq_value_maps *v, const rows_at *r, int map)
     const int q = r->head->q[map];
     take_head(v->q, s->q, r->first + r->at, r->n, q, d);
     take_head(v->k, s->k, r->first, keys, a->key[q], d);
-    const dq_weight k = dense(v->k, keys, d);
+    const dq_weight k = dq_weight_of_f32("keys", keys, d, v->k);
     s->b->ops->matmul(s->b, (dq_mat){v->logits[map], r->n, keys}, (dq_mat){v->q, r->n, d}, &k, NULL,
                       DQ_NUM_F32);
 }
@@ -219,7 +213,7 @@ static void read_panel(dq_value_maps *v, dq_mat z, const rows_at *p, int64_t seq
         maps_of_block(v, &r, v->d + (at - p->at) * end, end);
     }
     dq_hessian_transpose(v->inputs, dq_layer_steps_rows(s->h, p->first, p->first + end));
-    const dq_weight inputs = dense(v->inputs, s->h.cols, end);
+    const dq_weight inputs = dq_weight_of_f32("inputs", s->h.cols, end, v->inputs);
     s->b->ops->matmul(s->b, dq_layer_steps_rows(z, p->first + p->at, p->first + end),
                       (dq_mat){v->d, p->n, end}, &inputs, NULL, DQ_NUM_F32);
     for (int64_t at = p->at; s->layer->attn.head_norm && at < end; at += BLOCK) {

@@ -2,8 +2,11 @@
  *
  * An output head reads values by its maps: its row t, before the head norm, is W z'_t with W the rows of v_proj behind it and
  *     z'_t = sum_s D_ts h_s,   D = A1 - lambda A2 (A of a single map),
- * and the norm multiplies that by g_t = 1 / rms(W z'_t + bias). An error E in v_proj costs, to first order, tr(E H E^T) with H
- * the mean of z z^T, z_t = g_t z'_t, over rows and heads: not that of the inputs h, of which most is averaged away.
+ * and the norm multiplies that by g_t = 1 / rms(W z'_t + bias). An error E in v_proj moves what a head gives, with
+ * g_t held as it is, by E z_t, z_t = g_t z'_t: in the mean of squares tr(E H E^T) with H the mean of z z^T over rows and heads,
+ * not that of the inputs h, of which most is averaged away. Left out is that the norm takes back the part of an error along
+ * its output (its derivative is g (I - u u^T / n), u of n values being that output), and what o_proj makes of each head: all
+ * heads count alike.
  * One H serves all rows of v_proj. It is sampled: DQ_VALUE_MAPS_BLOCK rows in succession take z of one output head, the next
  * ones that of the next head, so that all heads and positions come in at the price of one pass of attention by one head.
  * SPDX-License-Identifier: MIT */

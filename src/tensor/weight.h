@@ -30,4 +30,12 @@ typedef struct dq_weight {
     const int32_t *index; /* [cols] the group of each column; NULL: column / group_size */
 } dq_weight;
 
+/* A dense one of f32 values[rows, cols]. */
+static inline dq_weight dq_weight_of_f32(const char *name, int64_t rows, int64_t cols,
+                                         const float *values)
+{
+    return (dq_weight){
+        .name = name, .rows = rows, .cols = cols, .bits = 16, .dtype = DQ_F32, .data = values};
+}
+
 #endif

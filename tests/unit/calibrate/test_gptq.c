@@ -178,7 +178,8 @@ static void inputs_that_are_not_finite(void **unused)
     x[10] = (float)NAN;
     dq_hessian *h = hessian_of(x, 4, 8, 1);
     assert_int_equal(dq_hessian_factor(h, 0.01, "layer 3, q", &err), DQ_DAMAGED);
-    assert_non_null(strstr(err.text, "layer 3, q: inputs are not finite"));
+    assert_non_null(strstr(err.text, "layer 3, q: sums of squares of its inputs"));
+    assert_int_equal(err.remedy[0].code, DQ_REMEDY_SUMS);
     dq_hessian_free(h);
 }
 
