@@ -225,6 +225,28 @@ static void print_method(const dq_container *c, const json_t *recipe)
     if (lapack) printf("made with          %s\n", lapack);
 }
 
+/* Whether the weights are those that the recipe's plan measured; -1: there is no plan that names its weights. */
+static int as_planned(const dq_container *c, const json_t *recipe)
+{
+    char sha[65];
+    dq_err ignored = {0};
+    const json_t *plan = json_object_get(recipe, "plan");
+    const char *planned = json_string_value(json_object_get(plan, "weights_sha256"));
+    if (!planned || dq_container_weights_sha256(sha, c, &ignored) != DQ_OK) return -1;
+    return strcmp(sha, planned) == 0;
+}
+
+static void print_plan(const dq_container *c, const json_t *recipe)
+{
+    const char *budget =
+        json_string_value(json_object_get(json_object_get(recipe, "plan"), "budget"));
+    const int same = as_planned(c, recipe);
+    if (same >= 0)
+        printf("planned            for %s, %s\n", budget ? budget : "a budget",
+               same ? "the weights that the plan measured"
+                    : "but other weights than the plan measured: its figures are not theirs");
+}
+
 /* The packed matrices of one role. */
 typedef struct role_sum {
     const char *name, *method; /* method NULL: no codes, or there is but one */
@@ -334,6 +356,7 @@ static void print_container(const dq_container *c, const dq_model *m)
     printf("bits per weight    %.3f\n", i->bits_per_weight);
     print_packed(i, m, recipe);
     print_method(c, recipe);
+    print_plan(c, recipe);
     json_decref(recipe);
     printf("attention logits   %d bits, grain %s\n", i->logit.bits, dq_grain_name[i->logit.grain]);
     print_kv(m);
@@ -389,6 +412,8 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
     json_object_set_new(o, "fingerprint", json_string(i->fingerprint));
     json_object_set_new(o, "content_sha256", json_string(i->content_sha256));
     if (i->lapack) json_object_set_new(o, "lapack", json_string(i->lapack));
+    if (as_planned(c, recipe) >= 0)
+        json_object_set_new(o, "as_planned", json_boolean(as_planned(c, recipe)));
     json_object_set_new(o, "recipe", recipe);
     for (int k = 0; k < dq_container_n_sources(c); k++) {
         const dq_source_file *s = dq_container_source_file(c, k);

@@ -153,7 +153,7 @@ dq_quantize_settings dq_plan_settings_of(const dq_plan *p, int64_t trial, const 
                                          const json_t *plan);
 /* Bytes that a budget of size leaves for packed tensors. */
 double dq_plan_packed_budget(const dq_plan *p);
-/* Bytes that a container may take for what its recipe says of the plan, at most. */
+/* Bytes that a container may take for what its recipe says of the plan: about what it is, for a first try. */
 double dq_plan_recipe_bytes(const dq_plan *p);
 double dq_plan_bits_per_weight(const dq_plan *p, double packed_bytes);
 

@@ -76,10 +76,13 @@ holds "bits of a plan" "$bits <= 3 && $bits > 2.5"
 try 0 '"as_planned": true' quantize "diff model" -o planned.h5 --recipe r.json --calib text.txt --force --json
 json dq-quantize/1
 try 0 '"budget": "bpw=3"' info planned.h5 --recipe
+try 0 "planned  *for bpw=3, the weights that the plan measured" info planned.h5
 try 0 "every byte as written" verify planned.h5 --source "diff model"
 try 0 "as planned  *no" quantize "diff model" -o planned.h5 --recipe r.json --calib text.txt --force --bits-map q_proj=8
 grep -q "warning: planned.h5: other weights than those that the recipe's plan measured" "$top/err" ||
     complain "quantize: other weights than planned, and no warning: $(cat "$top/err")"
+try 0 "planned  *for bpw=3, but other weights than the plan measured" info planned.h5
+try 0 '"as_planned": false' info planned.h5 --json
 head -c 60000 text.txt >other.txt
 try 4 "is not the text that the recipe was planned with" quantize "diff model" -o p.h5 --recipe r.json --calib other.txt
 sed 's/"quarters": \[/"quarters": [9,/' r.json >wrong.json
@@ -151,13 +154,13 @@ until_line 7 . KILL "$@" --resume
 until_line 1 '"look"' KILL "$@" --resume
 try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" --budget kld=0.001 -o k.json
 try 4 'what differs first is group: begun with "128", this run has "64"' "$@" --budget kld=0.001 -o k.json --resume --group 64
-try 4 "was begun with another model, text or settings; what differs first is search: begun with" "$@" --budget kld=0.001 -o k.json --resume --unseen other.txt
+try 4 "was begun with another model, text or settings; what differs first is search[.]" "$@" --budget kld=0.001 -o k.json --resume --unseen other.txt
 cp k.json.journal kept.journal
 cp k.json.journal j.json.journal
-line=$(grep -m 1 '"search":' kept.journal | cut -c66-)
+line=$(grep -m 1 '"search":{' kept.journal | cut -c66-)
 wrong=$(printf '%s' "$line" | sed 's/"search":{"kld":\[[^],]*/"search":{"kld":["x"/')
 {
-    sed '/"search":/,$d' kept.journal
+    sed '/"search":{/,$d' kept.journal
     printf '%s %s\n' "$(printf '%s' "$wrong" | sha256sum | cut -c-64)" "$wrong"
 } >k.json.journal
 try 3 'k.json.journal: "kld" holds what is no number' "$@" --budget kld=0.001 -o k.json --resume
