@@ -10,7 +10,7 @@ for b in 0.01 kld kld=0 kld=-1 kld=0.1x ppl=1 ppl=0.9 bpw=0 bpw=inf "kld= 1" siz
     try 2 "[-]-budget: expected kld=NATS (above 0), ppl=RATIO (above 1), bpw=BITS or size=BYTES" "$@" -o r.json --budget "$b"
 done
 try 2 "[-]-budget: 2 bits per weight is less than the least that these widths give, 2.139" "$@" -o r.json --budget bpw=2
-try 2 "[-]-budget: 1000 bytes is less than the least that these widths give, [0-9]*[.]" "$@" -o r.json --budget size=1kB
+try 2 "[-]-budget: 1000 bytes are less than the least that these widths give, about [0-9]*[.]" "$@" -o r.json --budget size=1kB
 try 2 "[-]-budget: expected one, found kld=0.1 and bpw=3" "$@" -o r.json --budget kld=0.1 --budget bpw=3
 try 2 "[-]-widths" "$@" -o r.json --budget kld=0.1 --widths 2,9
 try 2 "[-]-ends: plans the widths" "$@" -o r.json --budget kld=0.1 --ends --embed-bits 4
@@ -64,7 +64,7 @@ tr -d ' %' <"$top/err" | sed -n 's/^dqplan:[a-z]*\(of[0-9.]*bitsperweight\)*\([0
     complain "plan: progress falls back: $(cat "$top/err")"
 grep -q "budget  *met: 2[.][0-9]* bits per weight of 3$" "$top/out" || complain "plan: no figure beside its budget"
 grep -q "against uniform 4 .*, beyond the budget; KLD" "$top/out" || complain "plan: a width beyond the budget as a rival"
-grep -q "^4[.]1[0-9]*  *4 " "$top/out" || complain "plan: all tensors at a width are called mixed: $(cat "$top/out")"
+grep -q "^ *4[.]1[0-9]*  *4 " "$top/out" || complain "plan: all tensors at a width are called mixed: $(cat "$top/out")"
 grep -q "looks at it  *1" "$top/out" || complain "plan: not one look for a budget of size"
 grep -q "against uniform 2 .*(nominally 98.75 %: .*: not decided which is closer" "$top/out" || complain "plan: not compared with uniform 2"
 absent r.json.journal r.json.trial.h5 r.json.trial.h5.partial
