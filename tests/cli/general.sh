@@ -35,6 +35,7 @@ for c in "stats --ids 1" "info" "bench" "doctor --model" "logits --ids 1 -o x.h5
     echo words >words
     # shellcheck disable=SC2086
     try 6 "huggingface-cli download owner/model --local-dir model first" $c owner/model
+    # shellcheck disable=SC2086
     try 6 "no such file or folder\$" $c owner/model.h5
 done
 try 6 "no such file or folder\$" info ./owner/model
