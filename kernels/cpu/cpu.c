@@ -124,6 +124,8 @@ const dq_ops dq_ops_cpu = {
     .sync = cpu_sync,
     .close = cpu_close,
     .can = cpu_can,
+    .peak_ops = dq_cpu_peak_ops,
+    .peak_read = dq_cpu_peak_read,
     .embed = dq_cpu_embed,
     .first_bad_row = dq_cpu_first_bad_row,
     .rms_norm = dq_cpu_rms_norm,
@@ -168,6 +170,7 @@ dq_status dq_cpu_open(dq_backend *b, dq_err *err)
     cpu->simd = dq_simd_pick(dq_os_cpu_features(NULL));
     cpu->int8_dots = dq_simd_int8_dots_pick(dq_os_cpu_features(NULL));
     cpu->pages = dq_simd_pages_pick(dq_os_cpu_features(NULL));
+    cpu->peak = dq_simd_peak_pick(dq_os_cpu_features(NULL));
     cpu->block = dq_block_new((size_t)b->threads, sizeof *cpu->block, err);
     if (!cpu->block) {
         cpu_close(b);

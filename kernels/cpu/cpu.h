@@ -4,6 +4,7 @@
 #define DQ_CPU_H
 
 #include "engine/backend.h"
+#include "kernels/cpu/level/simd_peak.h"
 #include "kernels/cpu/simd.h"
 
 /* b->state. */
@@ -15,6 +16,7 @@ typedef struct dq_cpu {
     const dq_simd *simd;
     dq_simd_int8_dots_fn *int8_dots;
     const dq_simd_pages *pages;
+    const dq_simd_peak *peak;
     size_t block_bytes; /* of each thread's block */
     void **block;       /* [b->threads] scratch, 64-byte aligned */
     size_t shared_bytes;
@@ -52,6 +54,10 @@ void dq_cpu_hadamard(dq_backend *b, dq_mat x, int dim);
 void dq_cpu_hadamard_run(float *x, int dim);
 void dq_cpu_add(dq_backend *b, dq_mat dst, dq_mat src);
 void dq_cpu_gather(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
+
+/* cpu_peak.c */
+double dq_cpu_peak_ops(dq_backend *b, dq_num num, const char **instruction);
+void dq_cpu_peak_read(dq_backend *b, const void *p, size_t bytes);
 
 /* cpu_matmul.c */
 void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,

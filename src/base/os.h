@@ -49,10 +49,11 @@ enum { DQ_CPU_AVX2 = 1, DQ_CPU_AVX512 = 2, DQ_CPU_VNNI = 4 };
  * (each names the highest level allowed). AVX2 means AVX2 + FMA + F16C; AVX512 means F, BW, DQ, VL
  * as well. *unknown (may be NULL) becomes true when DQ_CPU holds another word. */
 unsigned dq_os_cpu_features(bool *unknown);
-double dq_os_seconds(void);     /* monotonic */
-double dq_os_own_seconds(void); /* that processors have spent on this process */
-int dq_os_cpu_count(void);      /* processors this process may use */
-int64_t dq_os_peak_bytes(void); /* peak resident memory of this process; 0 unknown */
+double dq_os_seconds(void);      /* monotonic */
+double dq_os_own_seconds(void);  /* that processors have spent on this process */
+int64_t dq_os_cache_bytes(void); /* of the last-level cache that a processor sees; 0 unknown */
+int dq_os_cpu_count(void);       /* processors this process may use */
+int64_t dq_os_peak_bytes(void);  /* peak resident memory of this process; 0 unknown */
 /* Memory of this machine, or less where the process's address space is limited to less; 0 unknown. */
 int64_t dq_os_memory_bytes(void);
 

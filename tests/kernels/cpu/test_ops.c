@@ -550,6 +550,42 @@ static void divergences(void **state)
     free_weight(&p);
 }
 
+/* Ceilings: every level has its own for f32 and int8, on as many threads as there are, and reads whatever it is given. */
+static void peaks(void **state)
+{
+    (void)state;
+    const char *scalar = NULL;
+    for (int level = 0; level < N_LEVELS; level++) {
+        const char *name = "";
+        dq_backend *one = open_level(level, 1), *two = open_level(level, 2);
+        if (!one) continue;
+        for (dq_num num = DQ_NUM_F32; num <= DQ_NUM_INT8; num++) {
+            const double ops = one->ops->peak_ops(one, num, &name);
+            if (num == DQ_NUM_BF16) {
+                assert_true(ops == 0 && name == NULL);
+                continue;
+            }
+            assert_non_null(name);
+            assert_true(ops > 0);
+            assert_true(two->ops->peak_ops(two, num, &name) == 2 * ops);
+        }
+        one->ops->peak_ops(one, DQ_NUM_F32, &name);
+        if (level == 0) scalar = name;
+        assert_true((level == 0) == (strcmp(name, scalar) == 0));
+        for (size_t lines = 0; lines < 20;
+             lines++) { /* a byte more would be seen by the sanitizer */
+            void *p = one->ops->alloc(one, 64 * lines + 1);
+            one->ops->peak_read(one, p, 64 * lines);
+            two->ops->peak_read(two, p, 64 * lines);
+            one->ops->free(one, p);
+        }
+        expect_sync(one);
+        expect_sync(two);
+        dq_backend_close(one);
+        dq_backend_close(two);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -563,6 +599,7 @@ int main(void)
         cmocka_unit_test(heads_on_codes),
         cmocka_unit_test(logits_that_are_no_numbers_show),
         cmocka_unit_test(divergences),
+        cmocka_unit_test(peaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

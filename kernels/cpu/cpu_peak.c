@@ -1,0 +1,28 @@
+/* cpu_peak: the ceilings of this processor, on all threads: every thread runs the loop of its level, or reads its share of a
+ * block.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/cpu/cpu.h"
+
+double dq_cpu_peak_ops(dq_backend *b, dq_num num, const char **instruction)
+{
+    const dq_simd_peak *peak = dq_cpu_of(b)->peak;
+    double sum = 0;
+    *instruction = num == DQ_NUM_F32 ? peak->fma : num == DQ_NUM_INT8 ? peak->dot : NULL;
+    if (!*instruction) return 0;
+#pragma omp parallel for num_threads(b->threads) schedule(static) reduction(+ : sum)
+    for (int i = 0; i < b->threads; i++)
+        sum += num == DQ_NUM_F32 ? peak->run_fma() : peak->run_dot();
+    return sum;
+}
+
+void dq_cpu_peak_read(dq_backend *b, const void *p, size_t bytes)
+{
+    enum { LINE = 64 };
+    const dq_simd_peak *peak = dq_cpu_of(b)->peak;
+    const size_t lines = bytes / LINE, n = (size_t)b->threads;
+#pragma omp parallel for num_threads(b->threads) schedule(static)
+    for (size_t i = 0; i < n; i++) {
+        const size_t begin = lines * i / n, end = lines * (i + 1) / n;
+        peak->read((const uint8_t *)p + LINE * begin, LINE * (end - begin));
+    }
+}

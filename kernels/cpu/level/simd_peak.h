@@ -1,0 +1,21 @@
+/* simd_peak: what a processor reaches at most, one row per instruction level: for benchmarks to compare with.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_SIMD_PEAK_H
+#define DQ_SIMD_PEAK_H
+
+#include <stddef.h>
+
+typedef struct dq_simd_peak {
+    const char *fma, *dot; /* the instructions that products in f32 and in int8 are made of */
+    /* About a million of them in independent chains on registers alone. Returns the operations done: a
+     * multiply-add counts as two. */
+    double (*run_fma)(void);
+    double (*run_dot)(void);
+    /* Loads p[bytes], a multiple of 64 from an address that is one, once. */
+    void (*read)(const void *p, size_t bytes);
+} dq_simd_peak;
+
+/* The row of the loops that the feature bits of dq_os_cpu_features() choose. */
+const dq_simd_peak *dq_simd_peak_pick(unsigned features);
+
+#endif
