@@ -4,17 +4,17 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_decode.h"
 
+#include "cmds/bench/bench_bytes.h"
+#include "cmds/bench/bench_limits.h"
 #include "cmds/bench/bench_rates.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "eval/score.h"
-#include "tensor/weight_format.h"
 
 #include <stdio.h>
-#include <string.h>
 
-enum { CHUNK = 256, READ_BYTES = 1 << 27 }; /* more than last-level caches hold */
+enum { CHUNK = 256 };
 
 typedef struct variant {
     int k_bits, v_bits;
@@ -31,8 +31,8 @@ enum { N_VARIANTS = sizeof variants / sizeof variants[0] };
 typedef struct subject {
     dq_runner *runner;
     int32_t seq, pos;
-    double *token_s, *attend_s, *read_s; /* [tokens] */
-    double kv_bytes;                     /* held: attention reads them once per token */
+    double *token_s, *attend_s, *read_rate; /* [tokens]; the last in bytes per second */
+    double kv_bytes;                        /* held: attention reads them once per token */
 } subject;
 
 typedef struct decode {
@@ -41,43 +41,10 @@ typedef struct decode {
     int64_t tokens, context;
     float *k, *v; /* backend memory: CHUNK rows of keys and values, one row of the others */
     float *q, *y, *lambda;
-    uint64_t *block; /* [READ_BYTES / 8] that nothing else reads */
+    dq_bench_block block;
     double weight_bytes;
     subject at[N_VARIANTS];
 } decode;
-
-/* All threads read memory once: what attention cannot exceed. Leaves nothing else in the caches. */
-static double time_read(const decode *x)
-{
-    const int n = x->b->threads;
-    uint64_t sum = 0;
-    const double start = dq_bench_now(x->b);
-#pragma omp parallel for num_threads(n) schedule(static) reduction(+ : sum)
-    for (int64_t i = 0; i < READ_BYTES / 8; i += 8) {
-        const uint64_t *p = x->block + i; /* sums that do not wait for each other */
-        sum += ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]));
-    }
-    const double s = dq_bench_now(x->b) - start;
-    x->block[0] = sum & 1; /* so that the sum is made */
-    return s;
-}
-
-static double bytes_of(const dq_weight *w)
-{
-    return (double)dq_weight_bytes(w);
-}
-
-/* What one token reads of the weights. */
-static double weight_bytes(const dq_model *m)
-{
-    double sum = bytes_of(&m->head);
-    for (int i = 0; i < m->n_layers; i++) {
-        const dq_layer *l = &m->layer[i];
-        const dq_weight *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-        for (size_t k = 0; k < sizeof all / sizeof *all; k++) sum += bytes_of(all[k]);
-    }
-    return sum;
-}
 
 static float *floats(decode *x, int64_t n, dq_err *err)
 {
@@ -136,7 +103,7 @@ static dq_status open_subject(decode *x, int i, dq_err *err)
     DQ_TRY(spec_of(&spec, x, i, err));
     s->token_s = dq_block_new((size_t)x->tokens, sizeof *s->token_s, err);
     s->attend_s = dq_block_new((size_t)x->tokens, sizeof *s->attend_s, err);
-    s->read_s = dq_block_new((size_t)x->tokens, sizeof *s->read_s, err);
+    s->read_rate = dq_block_new((size_t)x->tokens, sizeof *s->read_rate, err);
     if (err->code != DQ_OK) return err->code;
     DQ_TRY(dq_backend_can(x->b, x->m, math_of(i), &spec, err));
     DQ_TRY(dq_runner_new(&s->runner, x->m, x->b, &spec, err));
@@ -186,13 +153,13 @@ static dq_status step(decode *x, int i, int64_t run, dq_err *err)
     DQ_TRY(dq_runner_pass(s->runner, &batch, &pass, &hidden, err));
     x->b->ops->logprob(x->b, &logp, &top1, hidden, &x->m->head, &id, DQ_NUM_F32);
     DQ_TRY(dq_backend_sync(x->b, err));
-    const double token = dq_bench_now(x->b) - start, read = time_read(x);
+    const double token = dq_bench_now(x->b) - start, read = dq_bench_block_read(&x->block);
     const double attend = time_attention(x, s, &batch, math);
     DQ_TRY(dq_score_check_logp(x->m, &logp, 1, err));
     if (run >= 0) {
         s->token_s[run] = token;
         s->attend_s[run] = attend;
-        s->read_s[run] = read;
+        s->read_rate[run] = read;
     }
     s->pos++;
     return dq_backend_sync(x->b, err);
@@ -217,7 +184,7 @@ static void put_result(const decode *x, int i, double plain, dq_table *table, js
     const dq_bench_timing token = dq_bench_timing_of(s->token_s, x->tokens);
     const dq_bench_timing attend = dq_bench_timing_of(s->attend_s, x->tokens);
     const double rate = s->kv_bytes / attend.median;
-    const double read = READ_BYTES / dq_bench_timing_of(s->read_s, x->tokens).median;
+    const double read = dq_bench_timing_of(s->read_rate, x->tokens).median;
     char bits[DQ_KV_WIDTHS];
     dq_kv_widths(bits, variants[i].k_bits, variants[i].v_bits);
     dq_table_cell(table, "%lld", (long long)x->context);
@@ -261,7 +228,7 @@ static dq_status run_context(decode *x, dq_table *table, json_t *results, dq_err
         dq_runner_free(s->runner);
         dq_block_free(s->token_s);
         dq_block_free(s->attend_s);
-        dq_block_free(s->read_s);
+        dq_block_free(s->read_rate);
         *s = (subject){0};
     }
     return err->code;
@@ -309,7 +276,7 @@ dq_status dq_bench_decode(dq_logger *logger, const dq_model *m, dq_backend *b, i
 {
     const dq_headmap *map = &m->map;
     const int64_t d = map->head_dim;
-    if (strcmp(b->ops->name, "cpu") != 0)
+    if (!b->ops->peak_read)
         return dq_fail(err, DQ_MISMATCH,
                        "--decode takes shares of what the processor reads, not of %s. Use --device "
                        "cpu",
@@ -319,19 +286,16 @@ dq_status dq_bench_decode(dq_logger *logger, const dq_model *m, dq_backend *b, i
             return dq_fail(err, DQ_MISMATCH, "%s: has %d positions. Lower --context or --decode",
                            m->path, m->max_positions);
     }
-    decode x = {.m = m, .b = b, .tokens = tokens, .weight_bytes = weight_bytes(m)};
-    x.block = dq_block_new(READ_BYTES, 1, err);
+    decode x = {.m = m, .b = b, .tokens = tokens, .weight_bytes = dq_bench_bytes_of(m, 1).total};
+    dq_bench_block_new(&x.block, b, 0, err);
     if (err->code == DQ_OK) x.k = floats(&x, CHUNK * map->n_kv * d, err);
     if (err->code == DQ_OK) x.v = floats(&x, CHUNK * map->n_kv * d, err);
     if (err->code == DQ_OK) x.q = floats(&x, map->n_q * d, err);
     if (err->code == DQ_OK) x.y = floats(&x, map->n_out * map->n_slabs * d, err);
     if (err->code == DQ_OK) x.lambda = floats(&x, map->n_out, err);
-    if (err->code == DQ_OK) {
-        memset(x.block, 1, READ_BYTES); /* memory that was never written is one page of zeros */
-        run_contexts(&x, logger, context, n, json, err);
-    }
+    if (err->code == DQ_OK) run_contexts(&x, logger, context, n, json, err);
     float *all[] = {x.k, x.v, x.q, x.y, x.lambda};
     for (int i = 0; i < 5; i++) b->ops->free(b, all[i]);
-    dq_block_free(x.block);
+    dq_bench_block_free(&x.block);
     return err->code;
 }

@@ -87,17 +87,22 @@ dq_status dq_bench_product_rate(double *flops, dq_backend *b, const dq_model *m,
     return err->code;
 }
 
+void dq_bench_ids(int32_t *ids, int64_t n, const dq_model *m, uint32_t seed)
+{
+    uint32_t state = seed;
+    for (int64_t i = 0; i < n; i++) {
+        state = state * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((state >> 8) % (uint32_t)m->vocab);
+    }
+}
+
 dq_status dq_bench_prompt_new(dq_bench_prompt *p, const dq_model *m, int64_t n, dq_err *err)
 {
-    uint32_t state = 1;
     *p = (dq_bench_prompt){.n = n};
     p->ids = dq_block_new((size_t)n, sizeof *p->ids, err);
     p->pos = dq_block_new((size_t)n, sizeof *p->pos, err);
-    for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
-        state = state * 1664525u + 1013904223u;
-        p->ids[i] = (int32_t)((state >> 8) % (uint32_t)m->vocab);
-        p->pos[i] = (int32_t)i;
-    }
+    if (err->code == DQ_OK) dq_bench_ids(p->ids, n, m, 1);
+    for (int64_t i = 0; err->code == DQ_OK && i < n; i++) p->pos[i] = (int32_t)i;
     if (err->code != DQ_OK) dq_bench_prompt_free(p);
     return err->code;
 }

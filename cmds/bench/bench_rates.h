@@ -30,7 +30,9 @@ enum { DQ_BENCH_PRODUCT_ROWS = 1024 };
 dq_status dq_bench_product_rate(double *flops, dq_backend *b, const dq_model *m, dq_num num,
                                 dq_err *err);
 
-/* n invented ids at positions 0 .. n - 1: speed does not depend on them. */
+/* n invented ids, others for every seed: speed does not depend on them. */
+void dq_bench_ids(int32_t *ids, int64_t n, const dq_model *m, uint32_t seed);
+/* n of them at positions 0 .. n - 1. */
 typedef struct dq_bench_prompt {
     int32_t *ids, *pos; /* [n], owned */
     int64_t n;

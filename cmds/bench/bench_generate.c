@@ -1,0 +1,254 @@
+/* bench_generate: see bench_generate.h. dq_generate asks behind every new id whether a sequence shall end: the clock is read
+ * there, behind the last sequence's first id, which the prompt's pass gave, and behind its last one.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/bench/bench_generate.h"
+
+#include "base/os.h"
+#include "cmds/bench/bench_bytes.h"
+#include "cmds/bench/bench_limits.h"
+#include "cmds/bench/bench_rates.h"
+#include "cmds/cli/document.h"
+#include "cmds/cli/table.h"
+#include "eval/generate.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* One context and batch. */
+typedef struct subject {
+    int context, batch;
+    double *seconds, *read; /* [runs] of all steps; bytes per second */
+    double kv_bytes;        /* held, the mean of the first and the last step */
+    dq_bench_bytes weights;
+} subject;
+
+typedef struct generate {
+    const dq_bench_generate_options *o;
+    dq_logger *logger;
+    dq_runner *r;
+    const dq_model *m;
+    dq_backend *b;
+    dq_bench_block block;
+    int32_t *ids; /* [batch][context], the largest of both */
+    subject *at;  /* [n] */
+    int n;
+} generate;
+
+/* What is seen of a run. */
+typedef struct watch {
+    generate *x;
+    int64_t last; /* sequence */
+    double begin, end, kv_first, kv_last;
+} watch;
+
+static double kv_held(const generate *x)
+{
+    const dq_kv_bytes held = x->b->ops->kv_bytes(x->b, dq_runner_kv(x->r));
+    return (double)(held.codes + held.scales + held.unquantized);
+}
+
+/* All sequences are open until the last step has been answered. */
+static bool tick(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
+{
+    watch *w = arg;
+    (void)ids;
+    if (prompt != w->last) return false;
+    if (n == w->x->o->steps) w->kv_last = kv_held(w->x);
+    if (n == w->x->o->steps + 1) w->end = dq_bench_now(w->x->b);
+    if (n > 1) return false;
+    w->kv_first = kv_held(w->x);
+    w->begin = dq_bench_now(w->x->b);
+    return false;
+}
+
+static dq_status run_once(generate *x, const subject *s, watch *w, dq_err *err)
+{
+    dq_generate_prompt prompt[DQ_BENCH_BATCH_MAX];
+    const dq_pass pass = {.logit = {.bits = 16}, .math = x->o->math};
+    dq_generate_state state;
+    dq_scorer scorer = {0};
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    for (int i = 0; i < s->batch; i++) {
+        int32_t *ids = x->ids + (int64_t)i * s->context;
+        dq_bench_ids(ids, s->context, x->m, (uint32_t)i + 1);
+        prompt[i] = (dq_generate_prompt){ids, s->context, x->o->steps + 1};
+    }
+    *w = (watch){.x = x, .last = s->batch - 1};
+    const dq_generate_spec spec = {.prompt = prompt,
+                                   .n = s->batch,
+                                   .stop = tick,
+                                   .stop_arg = w,
+                                   .max_rows = (int64_t)s->batch * s->context,
+                                   .max_seqs = s->batch};
+    if (dq_score_begin(&scorer, x->r, &pass, x->o->kv, err) == DQ_OK &&
+        dq_generate_new(&state, &spec, x->m, a, err) == DQ_OK)
+        dq_generate(&scorer, &spec, &state, err);
+    dq_score_end(&scorer);
+    dq_arena_free(a);
+    return err->code;
+}
+
+/* Run -1 warms up. */
+static dq_status run_all(generate *x, dq_err *err)
+{
+    for (int64_t run = -1; run < x->o->runs; run++) {
+        for (int i = 0; i < x->n; i++) {
+            subject *s = &x->at[i];
+            watch w;
+            DQ_TRY(run_once(x, s, &w, err));
+            const double rate = dq_bench_block_read(&x->block);
+            if (run < 0) continue;
+            s->seconds[run] = w.end - w.begin;
+            s->read[run] = rate;
+            s->kv_bytes = (w.kv_first + w.kv_last) / 2;
+        }
+    }
+    return err->code;
+}
+
+/* ---- What is told ---- */
+
+typedef struct figures {
+    dq_bench_timing step; /* seconds */
+    double bytes, rate, read;
+} figures;
+
+static figures figures_of(const generate *x, const subject *s)
+{
+    figures f = {.step = dq_bench_timing_of(s->seconds, x->o->runs), .read = (double)NAN};
+    const double steps = (double)x->o->steps;
+    f.step = (dq_bench_timing){f.step.median / steps, f.step.min / steps, f.step.max / steps};
+    f.bytes = s->weights.total + s->kv_bytes;
+    f.rate = f.bytes / f.step.median;
+    if (x->block.p) f.read = dq_bench_timing_of(s->read, x->o->runs).median;
+    return f;
+}
+
+static json_t *result_json(const generate *x, const subject *s)
+{
+    const figures f = figures_of(x, s);
+    char weights[DQ_BENCH_WEIGHTS];
+    json_t *r = json_object();
+    json_object_set_new(r, "model", dq_document_name(x->m->name));
+    json_object_set_new(r, "what", json_string("generate"));
+    json_object_set_new(r, "context", json_integer(s->context));
+    json_object_set_new(r, "batch", json_integer(s->batch));
+    json_object_set_new(r, "weights", json_string(dq_bench_weights(weights, x->m)));
+    json_object_set_new(r, "bits_per_weight",
+                        dq_document_real(8 * s->weights.total / s->weights.weights));
+    json_object_set_new(r, "step_seconds_median", dq_document_real(f.step.median));
+    json_object_set_new(r, "step_seconds_min", dq_document_real(f.step.min));
+    json_object_set_new(r, "step_seconds_max", dq_document_real(f.step.max));
+    json_object_set_new(r, "tokens_per_second", dq_document_real(s->batch / f.step.median));
+    json_object_set_new(r, "tokens_per_second_min", dq_document_real(s->batch / f.step.max));
+    json_object_set_new(r, "tokens_per_second_max", dq_document_real(s->batch / f.step.min));
+    json_object_set_new(r, "weight_bytes", dq_bench_bytes_json(&s->weights));
+    json_object_set_new(r, "kv_bytes", dq_document_real(s->kv_bytes));
+    json_object_set_new(r, "bytes_per_second", dq_document_real(f.rate));
+    json_object_set_new(r, "read_bytes_per_second", dq_document_real(f.read));
+    json_object_set_new(r, "share_of_read", dq_document_real(f.rate / f.read));
+    json_object_set_new(r, "peak_bytes", json_integer((json_int_t)dq_os_peak_bytes()));
+    return r;
+}
+
+static dq_status print_json(const generate *x, dq_err *err)
+{
+    json_t *doc = dq_document_new(x->logger, "dq-bench/1"), *s = json_object_get(doc, "settings");
+    json_array_append_new(json_object_get(doc, "inputs"), dq_document_name(x->m->path));
+    json_object_set_new(s, "device", json_string(x->b->device));
+    json_object_set_new(s, "threads", json_integer(x->b->threads));
+    json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
+    json_object_set_new(s, "clock", json_string(dq_bench_clock(x->b)));
+    json_object_set_new(s, "math", json_string(x->o->math_word));
+    json_object_set_new(s, "kv_bits", json_integer(x->o->kv->k_bits));
+    json_object_set_new(s, "generate", json_integer((json_int_t)x->o->steps));
+    for (int i = 0; i < x->n; i++)
+        json_array_append_new(json_object_get(doc, "results"), result_json(x, &x->at[i]));
+    return dq_document_print(doc, err);
+}
+
+static dq_status print_table(const generate *x, dq_err *err)
+{
+    static const char *const titles[] = {"context", "batch",        "ms/step",      "tokens/s",
+                                         "least",   "most",         "weights, MiB", "KV, MiB",
+                                         "GB/s",    "share of read"};
+    char weights[DQ_BENCH_WEIGHTS];
+    dq_table *table = NULL;
+    DQ_TRY(dq_table_new(&table, titles, x->block.p ? 10 : 9, err));
+    for (int i = 0; i < x->n; i++) {
+        const subject *s = &x->at[i];
+        const figures f = figures_of(x, s);
+        dq_table_cell(table, "%d", s->context);
+        dq_table_cell(table, "%d", s->batch);
+        dq_table_cell(table, "%.3f", 1e3 * f.step.median);
+        dq_table_cell(table, "%.1f", s->batch / f.step.median);
+        dq_table_cell(table, "%.1f", s->batch / f.step.max);
+        dq_table_cell(table, "%.1f", s->batch / f.step.min);
+        dq_table_cell(table, "%.2f", s->weights.total / 1048576);
+        dq_table_cell(table, "%.2f", s->kv_bytes / 1048576);
+        dq_table_cell(table, "%.1f", f.rate * 1e-9);
+        if (x->block.p) dq_table_cell(table, "%.2f", f.rate / f.read);
+    }
+    printf("%s: decoding with %s in %s on %s, %lld tokens a run, medians of %lld run%s\n"
+           "GB/s: what a step reads of weights and KV, over its time",
+           x->m->name, dq_bench_weights(weights, x->m), x->o->math_word, x->b->device,
+           (long long)x->o->steps, (long long)x->o->runs, x->o->runs == 1 ? "" : "s");
+    if (x->block.p) printf("; a plain read reaches %.1f", figures_of(x, &x->at[0]).read * 1e-9);
+    printf("\n\n");
+    dq_table_print(table, err);
+    dq_table_free(table);
+    return err->code;
+}
+
+/* ---- From options to subjects ---- */
+
+static dq_status check_lengths(const dq_model *m, const dq_bench_generate_options *o, dq_err *err)
+{
+    for (int i = 0; i < o->n_contexts; i++) {
+        if (m->max_positions > 0 && o->context[i] + o->steps > m->max_positions)
+            return dq_fail(err, DQ_MISMATCH, "%s: has %d positions. Lower --context or --generate",
+                           m->path, m->max_positions);
+    }
+    return DQ_OK;
+}
+
+static dq_status prepare(generate *x, dq_err *err)
+{
+    const dq_bench_generate_options *o = x->o;
+    int context = 0, batch = 0;
+    double weights = 0;
+    x->at = dq_block_new((size_t)(o->n_contexts * o->n_batches), sizeof *x->at, err);
+    for (int i = 0; x->at && i < o->n_contexts * o->n_batches; i++) {
+        subject *s = &x->at[x->n++];
+        s->context = o->context[i / o->n_batches];
+        s->batch = o->batch[i % o->n_batches];
+        s->weights = dq_bench_bytes_of(x->m, s->batch);
+        s->seconds = dq_block_new((size_t)o->runs, sizeof *s->seconds, err);
+        s->read = dq_block_new((size_t)o->runs, sizeof *s->read, err);
+        context = s->context > context ? s->context : context;
+        batch = s->batch > batch ? s->batch : batch;
+        weights = fmax(weights, s->weights.total);
+    }
+    if (err->code != DQ_OK) return err->code;
+    x->ids = dq_block_new((size_t)batch * (size_t)context, sizeof *x->ids, err);
+    return x->ids ? dq_bench_block_new(&x->block, x->b, weights, err) : err->code;
+}
+
+dq_status dq_bench_generate(dq_logger *logger, dq_runner *r, const dq_bench_generate_options *o,
+                            dq_err *err)
+{
+    generate x = {
+        .o = o, .logger = logger, .r = r, .m = dq_runner_model(r), .b = dq_runner_backend(r)};
+    DQ_TRY(check_lengths(x.m, o, err));
+    if (prepare(&x, err) == DQ_OK && run_all(&x, err) == DQ_OK)
+        o->json ? print_json(&x, err) : print_table(&x, err);
+    for (int i = 0; i < x.n; i++) {
+        dq_block_free(x.at[i].seconds);
+        dq_block_free(x.at[i].read);
+    }
+    dq_bench_block_free(&x.block);
+    dq_block_free(x.ids);
+    dq_block_free(x.at);
+    return err->code;
+}

@@ -1,0 +1,54 @@
+/* bench_limits: see bench_limits.h. The operations of the backend are short, so that they are repeated until the clock has
+ * seen enough of them.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/bench/bench_limits.h"
+
+#include "base/os.h"
+#include "cmds/bench/bench_rates.h"
+
+#include <math.h>
+#include <string.h>
+
+double dq_bench_limits_ops(dq_backend *b, dq_num num, const char **instruction)
+{
+    const double enough = 0.02;
+    double ops = 0, seconds = 0;
+    *instruction = NULL;
+    if (!b->ops->peak_ops || b->ops->peak_ops(b, num, instruction) <= 0) return (double)NAN;
+    const double start = dq_bench_now(b);
+    while (seconds < enough) {
+        ops += b->ops->peak_ops(b, num, instruction);
+        seconds = dq_bench_now(b) - start;
+    }
+    return ops / seconds;
+}
+
+dq_status dq_bench_block_new(dq_bench_block *block, dq_backend *b, double weights, dq_err *err)
+{
+    const double least = 1 << 27, most = 1 << 30, cache = 4 * (double)dq_os_cache_bytes();
+    *block = (dq_bench_block){.b = b};
+    if (!b->ops->peak_read) return DQ_OK;
+    block->bytes = (size_t)fmax(fmin(weights, most), fmax(cache, least)) / 4096 * 4096;
+    block->p = b->ops->alloc(b, block->bytes);
+    if (!block->p) {
+        dq_backend_sync(b, err);
+        return dq_fail(err, DQ_RESOURCE, "out of memory (%zu bytes for a plain read)",
+                       block->bytes);
+    }
+    memset(block->p, 1, block->bytes); /* memory that was never written is one page of zeros */
+    return DQ_OK;
+}
+
+void dq_bench_block_free(dq_bench_block *block)
+{
+    if (block->b) block->b->ops->free(block->b, block->p);
+    *block = (dq_bench_block){0};
+}
+
+double dq_bench_block_read(const dq_bench_block *block)
+{
+    if (!block->p) return (double)NAN;
+    const double start = dq_bench_now(block->b);
+    block->b->ops->peak_read(block->b, block->p, block->bytes);
+    return (double)block->bytes / (dq_bench_now(block->b) - start);
+}

@@ -1,0 +1,96 @@
+# bench.sh: dq bench: whole-model decoding, ceilings, documents side by side; sourced by run.sh. No check looks at a time.
+"$dq" quantize "plain model" -o four.h5 --bits 4 --group 32 -q >/dev/null || complain "bench: dq quantize fails"
+
+# ---- whole-model decoding
+try 0 "share of read" bench "plain model" --generate 2 --runs 1 --threads 1
+try 0 "four.h5: decoding with W4 in groups of 32 in int8" bench four.h5 --generate 1 --runs 1 --math int8 --context 70 --threads 1
+for math in f32 int8; do
+    try 0 '"what": "generate"' bench four.h5 --generate 3 --runs 2 --batch 1,3,8 --context 40,100 --math $math --threads 1 --json
+    json dq-bench/1
+    if command -v python3 >/dev/null; then
+        python3 - "$top/out" $math <<'EOF' || complain "bench: the fields of --generate in $math do not fit together"
+import json
+import sys
+
+doc = json.load(open(sys.argv[1]))
+s, rows = doc["settings"], doc["results"]
+assert (s["generate"], s["runs"], s["math"], s["threads"], s["clock"]) == (3, 2, sys.argv[2], 1, "processor"), s
+assert s["kv_bits"] == (8 if sys.argv[2] == "int8" else 16), s
+assert [(r["context"], r["batch"]) for r in rows] == [(c, b) for c in (40, 100) for b in (1, 3, 8)]
+for r in rows:
+    near = lambda a, b: abs(a - b) <= 1e-9 * abs(b)
+    w = r["weight_bytes"]
+    assert r["weights"] == "W4 in groups of 32" and 4.5 < r["bits_per_weight"] < 16
+    assert 0 < r["step_seconds_min"] <= r["step_seconds_median"] <= r["step_seconds_max"]
+    assert near(r["tokens_per_second"] * r["step_seconds_median"], r["batch"])
+    assert r["tokens_per_second_min"] <= r["tokens_per_second"] <= r["tokens_per_second_max"]
+    assert near(w["total"], w["codes"] + w["scales"] + w["zeros"] + w["dense"])
+    # a scale of 16 bits for 32 codes of 4; the last group of 344 columns is short
+    assert w["codes"] < 8 * w["scales"] < 1.01 * w["codes"] and w["zeros"] == 0, w
+    assert near(r["bytes_per_second"] * r["step_seconds_median"], w["total"] + r["kv_bytes"])
+    assert near(r["share_of_read"] * r["read_bytes_per_second"], r["bytes_per_second"])
+    assert r["kv_bytes"] > 0 and r["peak_bytes"] > 0
+by = {(r["context"], r["batch"]): r for r in rows}
+row = by[40, 3]["weight_bytes"]["total"] - by[40, 1]["weight_bytes"]["total"]
+assert row > 0 and by[40, 8]["weight_bytes"]["total"] - by[40, 1]["weight_bytes"]["total"] == 3.5 * row
+assert by[100, 8]["kv_bytes"] > by[40, 8]["kv_bytes"] > by[40, 1]["kv_bytes"]
+EOF
+    fi
+done
+try 0 '"weights": "BF16"' bench "diff model" --generate 1 --runs 1 --threads 1 --json
+try 2 "Give one" bench "plain model" --generate 2 --decode 2
+try 2 "Give one" bench "plain model" --generate 2 --items choices.jsonl
+try 2 "expected .*from 1 to 8" bench "plain model" --generate 2 --batch 9
+try 2 "expected .*from 1 to 8" bench "plain model" --generate 2 --batch 0
+try 2 "generate" bench "plain model" --generate 0
+try 2 "Add --generate N" bench "plain model" --batch 2
+try 2 "Add --decode N or --generate N" bench "plain model" --context 100
+try 2 "tokens has nothing to act on with --generate" bench "plain model" --generate 2 --tokens 64
+try 2 "runs has nothing to act on with --decode" bench "plain model" --decode 2 --runs 3
+try 4 "has 512 positions. Lower --context or --generate" bench "plain model" --generate 2 --context 511
+try 4 "packed" bench "plain model" --generate 2 --math int8
+try 4 "bf16" bench "plain model" --generate 2 --math bf16
+
+# ---- prefill beside a ceiling, which belongs to the level in use
+try 0 "ceiling: .*on registers alone" bench "plain model" --tokens 32 --runs 1 --threads 1
+for level in scalar avx2; do
+    DQ_CPU=$level "$dq" bench four.h5 --tokens 16,40 --runs 2 --threads 1 --math int8 --json >$level.json 2>"$top/err" ||
+        complain "bench, DQ_CPU=$level: $(cat "$top/err")"
+    grep -q '"share_of_ceiling": [0-9]' $level.json || complain "bench, DQ_CPU=$level: no share of a ceiling"
+done
+if grep -q AVX2 avx2.json; then
+    [ "$(grep '"ceiling":' scalar.json)" != "$(grep '"ceiling":' avx2.json)" ] || complain "bench: one ceiling for two levels"
+fi
+
+# ---- side by side
+try 0 "four.h5: prefill 40, W4 in groups of 32, int8, 1 thread  *-" bench --compare avx2.json
+cat >peers.json <<'EOF'
+{"schema": "dq-peers/1", "results": [
+ {"model": "four.h5", "what": "prefill", "tokens": 40, "weights": "W4 in groups of 32", "math": "int8", "threads": 1,
+  "peer": "llama.cpp", "peer_weights": "Q4_0", "peer_tokens_per_second": 200, "dq_tokens_per_second": 500},
+ {"model": "four.h5", "what": "generate", "context": 128, "batch": 1, "weights": "W4 in groups of 32", "math": "int8",
+  "threads": 2, "peer": "llama.cpp", "peer_weights": "Q4_0", "peer_tokens_per_second": 8, "dq_tokens_per_second": 2}]}
+EOF
+try 0 "prefill 40, W4 in groups of 32, int8, 1 thread  *llama.cpp  *Q4_0  *200  *500  *2.50\$" bench --compare peers.json
+try 0 "decode behind 128, batch 1, W4 in groups of 32, int8, 2 threads  *llama.cpp  *Q4_0  *8.0  *2.0  *0.25\$" bench --compare peers.json
+sed 's/"tokens_per_second": .*/"tokens_per_second": 1000.0,/' avx2.json >new.json
+try 0 "prefill 40, .* 1 thread  *llama.cpp  *Q4_0  *200  *1000  *5.00\$" bench --compare peers.json new.json
+[ "$(grep -c 'prefill 40' "$top/out")" = 1 ] || complain "bench --compare: one work has several lines"
+try 0 "prefill 16, .* 1 thread  *-  *-  *-  *1000  *-\$" bench --compare peers.json new.json
+try 2 "expected one MODEL" bench
+try 2 "expected one MODEL, found 2" bench "plain model" four.h5
+try 2 "math has nothing to act on with --compare" bench --compare peers.json --math f32
+try 2 "threads has nothing to act on with --compare" bench --compare peers.json --threads 0
+try 2 "Give one" bench --compare peers.json --generate 3
+try 6 "nowhere.json" bench --compare nowhere.json
+try 3 "not valid JSON" bench --compare empty
+for text in '[]' '{"schema": "dq-peers/1"}' '{"results": []}'; do
+    echo "$text" >bad.json
+    try 3 "bad.json: not a document of speed" bench --compare bad.json
+done
+echo '{"schema": "dq-eval/1", "results": []}' >bad.json
+try 4 'bad.json: holds no speed .*found "dq-eval/1"' bench --compare peers.json bad.json
+sed 's/"threads": 1,//' peers.json >bad.json
+try 3 'bad.json: results\[0\]: "threads" is missing' bench --compare bad.json
+sed 's/"what": "generate"/"what": "decode"/' peers.json >bad.json
+try 4 'bad.json: results\[1\]: holds "decode"' bench --compare bad.json
