@@ -15,10 +15,12 @@ static const dq_usage usage = {
     .name = "report",
     .synopsis = "FILE.json... [-o PAGE.html] [--force]",
     .about =
-        "Makes one page with tables and pictures of what dq stats, dq quantize, dq plan and dq "
-        "eval have "
-        "printed with --json (dq eval -o FILE writes the same): outliers of several models side by "
-        "side, what containers are, and the scores as dq eval --html shows them, byte for byte. "
+        "Makes one page with tables and pictures of what dq stats, dq quantize, dq plan, dq bench "
+        "and "
+        "dq eval have printed with --json (dq eval -o FILE writes the same): outliers of several "
+        "models side by "
+        "side, what containers are, speeds, and the scores as dq eval --html shows them, byte for "
+        "byte. "
         "Documents of several kinds, and several of dq eval, become parts of the page under their "
         "names. FILE - is standard input. The page is one file that needs no other; pictures need "
         "gnuplot.\n"

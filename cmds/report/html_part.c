@@ -182,6 +182,21 @@ void dq_html_metric_cell(dq_html *h, const json_t *object, const char *key)
         dq_html_page_cellf(h->p, "%.4f (≤ %.4f)", x, high);
 }
 
+void dq_html_token_axis(dq_picture *c, double min, double max)
+{
+    if (!(max > min && min > 0)) return;
+    dq_picture_set(c, "set logscale x 2\nset xrange [%g:%g]\nset xtics (", min / 1.1, max * 1.1);
+    double x = exp2(floor(log2(min)));
+    for (int n = 0; x <= max; x *= max / min > 64 ? 4 : 2) {
+        if (x < min) continue;
+        if (x >= 1024 && fmod(x, 1024) == 0)
+            dq_picture_set(c, "%s\"%gK\" %g", n++ ? ", " : "", x / 1024, x);
+        else
+            dq_picture_set(c, "%s\"%g\" %g", n++ ? ", " : "", x, x);
+    }
+    dq_picture_set(c, ")\n");
+}
+
 void dq_html_layer_axis(dq_picture *c, double last)
 {
     double step = 1;

@@ -68,6 +68,8 @@ void dq_html_interval_cell(dq_html *h, const json_t *object);
 /* The words of a JSON value, without a cell around them. */
 void dq_html_json_words(dq_html *h, const json_t *v);
 
+/* The axis of a picture over numbers of tokens, logarithmic where there are two. */
+void dq_html_token_axis(dq_picture *c, double min, double max);
 /* The axis of a picture over layers 0 to `last`. */
 void dq_html_layer_axis(dq_picture *c, double last);
 /* printf into the arena; "" when memory is short, which the page remembers. */

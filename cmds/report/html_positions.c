@@ -44,17 +44,7 @@ static void position_axis(dq_html *h, dq_picture *c)
         }
     }
     dq_picture_set(c, "set xlabel \"position, tokens\"\n");
-    if (!(max > min && min > 0)) return;
-    dq_picture_set(c, "set logscale x 2\nset xrange [%g:%g]\nset xtics (", min / 1.1, max * 1.1);
-    double x = exp2(floor(log2(min)));
-    for (int n = 0; x <= max; x *= max / min > 64 ? 4 : 2) {
-        if (x < min) continue;
-        if (x >= 1024 && fmod(x, 1024) == 0)
-            dq_picture_set(c, "%s\"%gK\" %g", n++ ? ", " : "", x / 1024, x);
-        else
-            dq_picture_set(c, "%s\"%g\" %g", n++ ? ", " : "", x, x);
-    }
-    dq_picture_set(c, ")\n");
+    dq_html_token_axis(c, min, max);
 }
 
 static void position_legend(dq_html *h, const char *what)

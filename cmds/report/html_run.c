@@ -55,7 +55,7 @@ static void inputs(dq_html *h, const json_t *document)
             snprintf(hash, sizeof hash, "%s", dq_html_text(x, hashes[k]));
         dq_html_page_html(h->p, "<tr>");
         dq_html_page_cell(h->p, dq_html_text(x, "kind"));
-        dq_html_page_cell(h->p, dq_html_text(x, "path"));
+        dq_html_page_cell(h->p, json_is_string(x) ? json_string_value(x) : dq_html_text(x, "path"));
         dq_html_count_cell(h, dq_html_real(x, "bytes"));
         dq_html_page_html(h->p, "<td class=\"l\"><code>");
         dq_html_page_text(h->p, hash);

@@ -6,6 +6,7 @@
 #define STATS    DQ_HTML_STATS
 #define QUANTIZE DQ_HTML_QUANTIZE
 #define PLAN     DQ_HTML_PLAN
+#define BENCH    DQ_HTML_BENCH
 #define EVAL     DQ_HTML_EVAL
 
 const dq_html_section dq_html_sections[] = {
@@ -23,6 +24,9 @@ const dq_html_section dq_html_sections[] = {
     {PLAN, "curve", "Bits against KL divergence", dq_html_has_items, dq_html_plan_curve},
     {PLAN, "tensors", "All tensors", dq_html_has_items, dq_html_plan_tensors},
     {PLAN, "run", "What ran", NULL, dq_html_run},
+    {BENCH, "growth", "Time per token", dq_html_has_curves, dq_html_bench_growth},
+    {BENCH, "speed", "Speed", dq_html_has_items, dq_html_bench_tables},
+    {BENCH, "run", "What ran", NULL, dq_html_run},
     {EVAL, "verdicts", "Verdicts", dq_html_has_verdicts, dq_html_verdicts},
     {EVAL, "accuracy", "Accuracy", dq_html_has_accuracy, dq_html_accuracy},
     {EVAL, "kld", "KL divergence from the reference", dq_html_has_kld, dq_html_kld},

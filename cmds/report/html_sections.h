@@ -11,6 +11,7 @@ typedef enum dq_html_kind {
     DQ_HTML_STATS,
     DQ_HTML_QUANTIZE,
     DQ_HTML_PLAN,
+    DQ_HTML_BENCH,
     DQ_HTML_EVAL
 } dq_html_kind;
 
@@ -31,6 +32,7 @@ extern const dq_html_section dq_html_sections[];
 dq_status dq_html_stats_read(dq_html *h, dq_err *err);
 dq_status dq_html_quantize_read(dq_html *h, dq_err *err);
 dq_status dq_html_plan_read(dq_html *h, dq_err *err);
+dq_status dq_html_bench_read(dq_html *h, dq_err *err);
 
 /* html_run.c: warnings, settings, inputs. */
 dq_html_show dq_html_run;
@@ -44,6 +46,9 @@ dq_html_applies dq_html_has_sqnr;
 dq_html_show dq_html_containers, dq_html_sqnr, dq_html_worst, dq_html_tensors;
 /* html_plan.c */
 dq_html_show dq_html_plan_curve, dq_html_plan_chosen, dq_html_plan_tensors;
+/* html_bench.c */
+dq_html_applies dq_html_has_curves;
+dq_html_show dq_html_bench_tables, dq_html_bench_growth;
 /* html_verdicts.c; html_bits.c: over logit bits; html_kv.c: over the bytes of the KV cache. */
 dq_html_applies dq_html_has_verdicts, dq_html_has_accuracy, dq_html_has_kld, dq_html_has_kv;
 dq_html_show dq_html_verdicts, dq_html_accuracy, dq_html_kld, dq_html_kv;

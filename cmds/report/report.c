@@ -21,6 +21,7 @@ static const struct kind {
     [DQ_HTML_STATS] = {"stats", "Outliers", true, dq_html_stats_read},
     [DQ_HTML_QUANTIZE] = {"quantize", "Containers", true, dq_html_quantize_read},
     [DQ_HTML_PLAN] = {"plan", "Plans", true, dq_html_plan_read},
+    [DQ_HTML_BENCH] = {"bench", "Speed", true, dq_html_bench_read},
     [DQ_HTML_EVAL] = {"eval", "Evaluation", false, dq_html_rows_read},
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0], MAJOR = 1, RESULTS_MAX = 5000, TENSORS_MAX = 50000 };
@@ -53,7 +54,7 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
     if (!*schema)
         return dq_fail(err, DQ_DAMAGED,
                        "not a document of dq (expected an object with a \"schema\"). Give what dq "
-                       "stats, dq quantize, dq plan or dq eval print with --json");
+                       "stats, dq quantize, dq plan, dq bench or dq eval print with --json");
     for (*kind = 0; *kind < KINDS; ++*kind) {
         const char *command = kinds[*kind].command;
         const size_t n = strlen(command);
@@ -70,7 +71,7 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
     }
     return dq_fail(err, DQ_MISMATCH,
                    "no page is made of such a document (expected dq-stats/1, dq-quantize/1, "
-                   "dq-plan/1 or dq-eval/1, found \"%.60s\")",
+                   "dq-plan/1, dq-bench/1 or dq-eval/1, found \"%.60s\")",
                    schema);
 }
 
@@ -161,6 +162,7 @@ static const char *list_of(char *buf, size_t cap, const dq_html *h, bool tasks)
     for (int i = 0; i < n; i++) {
         const char *name = !h->row ? h->item[i].name : tasks ? h->row[i].task : h->model[i];
         if (tasks && !dq_html_first_of_task(h, i)) continue;
+        if (!h->row && i && strcmp(name, h->item[i - 1].name) == 0) continue; /* of dq bench */
         used += (size_t)snprintf(buf + used, cap - used, "%s%s", used ? ", " : "", name);
         if (used >= cap) return NULL;
     }

@@ -1,4 +1,4 @@
-/* report: documents of dq stats, dq quantize and dq eval as one page for a browser.
+/* report: documents of dq stats, dq quantize, dq plan, dq bench and dq eval as one page for a browser.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_REPORT_H
 #define DQ_REPORT_H

@@ -62,6 +62,23 @@ if grep -q AVX2 avx2.json; then
     [ "$(grep '"ceiling":' scalar.json)" != "$(grep '"ceiling":' avx2.json)" ] || complain "bench: one ceiling for two levels"
 fi
 
+# ---- the page of dq report: of what was just measured, and of published documents
+"$dq" bench "plain model" --generate 1 --runs 1 --batch 1,2 --context 40,100 --threads 1 --json >generate.json 2>"$top/err" ||
+    complain "bench --generate: $(cat "$top/err")"
+if command -v gnuplot >/dev/null; then
+    set -- generate.json avx2.json "$repo/results/bench/decode.json" "$repo/results/bench/items.json"
+    "$dq" report "$@" -o all.html 2>"$top/err" || complain "report of dq bench: $(cat "$top/err")"
+    for words in '<section id="growth">' '<section id="speed">' 'W4 in groups of 32' 'plain model: generate, BF16, batch 2, f32' \
+        'heads16: decode, 4:4, int8' 'Decoding with the whole model' 'Scoring of short items' 'share of ceiling' \
+        '<title>dq bench: plain model, four.h5, heads16, diffllama</title>'; do
+        grep -q "$words" all.html || complain "report of dq bench: \"$words\" is not in the page"
+    done
+    rate=$(sed -n 's/^ *"tokens_per_second": \([0-9.e+]*\),$/\1/p' generate.json | head -n 1)
+    grep -q "<td>$(printf %.1f "$rate")</td>" all.html || complain "report of dq bench: $rate tokens/s are not in the page"
+    "$dq" report "$4" -o items.html 2>"$top/err" || complain "report of items.json: $(cat "$top/err")"
+    grep -q '<section id="growth">' items.html && complain "report of items.json: a curve of nothing"
+fi
+
 # ---- side by side
 try 0 "four.h5: prefill 40, W4 in groups of 32, int8, 1 thread  *-" bench --compare avx2.json
 cat >peers.json <<'EOF'

@@ -26,7 +26,7 @@ damaged 3 'results\[0\]: "task" is missing' '{"schema": "dq-eval/1", "results": 
 damaged 4 '.*another version (expected dq-eval/1, found "dq-eval/2").*that made it, 9.1' \
     '{"schema": "dq-eval/2", "dq_version": "9.1", "results": []}'
 damaged 4 'a document of another version.*that made it$' '{"schema": "dq-stats/12", "results": []}'
-damaged 4 'no page.*found "dq-bench/1"' '{"schema": "dq-bench/1", "results": []}'
+damaged 4 'no page.*found "dq-doctor/1"' '{"schema": "dq-doctor/1", "results": []}'
 head -c 2000 eval.json >cut.json
 try 3 "cut.json: not valid JSON" report cut.json -o gone.html
 try 3 "not valid JSON" report four.h5 -o gone.html

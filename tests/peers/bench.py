@@ -1,0 +1,303 @@
+"""Prefill and decoding: dq against llama.cpp on the same weights, one run, both programs in turns.
+
+    python bench.py DQ MODEL_DIR [--work DIR] [--llama-bin DIR] [--formats dense,8/32,4/32] [--math int8,f32]
+                    [--generate 64] [--context 128] [--tokens 512,2048] [--threads 1] [--rounds 3] [-o OUT.json]
+
+MODEL_DIR is a Llama in safetensors (make_random.py DIR --family llama). The work folder gets the same weights as GGUF,
+with as many bits as the containers of dq: a format BITS/GROUP[/SCALE] is `dq quantize --bits BITS --group GROUP` with the
+embedding alike, beside the type of llama.cpp that has that many bits, --pure (all matrices alike); `dense` is the checkpoint
+itself. What is in the work folder already is not made again.
+
+Without --llama-bin, llama.cpp is built there from the package that this names: pip fetches it, cmake builds it.
+Needs numpy and gguf (pip install gguf; or, with a build of its own, the copy that the package holds), cmake and a C++ compiler.
+
+Both programs compute the logits of the last row of a prompt only, and those of every token that is decoded, one at a time
+behind --context ids. llama-bench keeps keys and values in f16; dq in f32, or with --math int8 in 8 bits. llama-bench knows
+the clock on the wall only. With one thread its times are multiplied by the share of a processor that its whole process
+had (1 on a quiet machine; loading may make it less, in its favour), as dq bench counts processor time; with more threads
+both are times on the wall, and the machine must be quiet. Prints one line a work, as dq bench --compare OUT.json does.
+"""
+import argparse
+import json
+import mmap
+import os
+import resource
+import statistics
+import struct
+import subprocess
+import sys
+import tarfile
+import time
+
+PACKAGE = "llama-cpp-python==0.3.36"
+# bits of dq's codes, and whether they have zero points: the type of llama.cpp
+TYPES = {(8, False): "Q8_0", (6, False): "Q6_K", (5, False): "Q5_0", (5, True): "Q5_1", (4, False): "Q4_0",
+         (4, True): "Q4_1", (3, False): "Q3_K", (2, True): "Q2_K"}
+NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+         "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+         "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+
+
+def run(*command, **more):
+    return subprocess.run([str(x) for x in command], check=True, **more)
+
+
+def build_llama(work):
+    """The folder of llama-bench and llama-quantize, and the sources they come from."""
+    source = os.path.join(work, PACKAGE.replace("==", "-").replace("llama-cpp-python", "llama_cpp_python"))
+    if not os.path.isdir(source):
+        run(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "-d", work, PACKAGE)
+        with tarfile.open(source + ".tar.gz") as archive:
+            archive.extractall(work, filter="data")
+    source = os.path.join(source, "vendor", "llama.cpp")
+    build = os.path.join(work, "llama-build")
+    if not os.path.exists(os.path.join(build, "bin", "llama-quantize")):
+        run("cmake", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_CURL=OFF",
+            "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_BUILD_MTMD=OFF")
+        run("cmake", "--build", build, "--parallel", os.cpu_count() or 1, "--target", "llama-bench", "llama-quantize")
+    return os.path.join(build, "bin"), source
+
+
+def load_gguf(source):
+    try:
+        import gguf
+    except ImportError:
+        if not source:
+            sys.exit("bench.py: there is no package gguf. pip install gguf")
+        sys.path.insert(0, os.path.join(source, "gguf-py"))
+        import gguf
+    return gguf
+
+
+# ---- the same weights for both programs ----
+
+def config_of(folder):
+    with open(os.path.join(folder, "config.json")) as f:
+        return json.load(f)
+
+
+def tensors_of(folder):
+    """name, dtype, shape, bytes of every tensor, mapped."""
+    for file in sorted(x for x in os.listdir(folder) if x.endswith(".safetensors")):
+        with open(os.path.join(folder, file), "rb") as f:
+            data = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+        n = struct.unpack("<Q", data[:8])[0]
+        for name, t in json.loads(data[8:8 + n]).items():
+            if name != "__metadata__":
+                begin, end = (8 + n + x for x in t["data_offsets"])
+                yield name, t["dtype"], t["shape"], memoryview(data)[begin:end]
+
+
+def gguf_name(name):
+    stem, _, kind = name.rpartition(".")
+    if stem.startswith("model.layers."):
+        layer, _, part = stem[len("model.layers."):].partition(".")
+        return f"blk.{layer}.{NAMES[part]}.{kind}"
+    return f"{NAMES[stem]}.{kind}"
+
+
+def rope_order(rows, heads):
+    """llama.cpp rotates neighbours, checkpoints the halves of a head: rows of q and k change places."""
+    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+def write_gguf(gguf, folder, path):
+    import numpy as np
+    c = config_of(folder)
+    if c["model_type"] != "llama":
+        sys.exit(f"bench.py: {folder}: is of the family {c['model_type']} (expected llama)")
+    kinds = {"F32": ("<f4", gguf.GGMLQuantizationType.F32), "F16": ("<f2", gguf.GGMLQuantizationType.F16),
+             "BF16": ("<u2", gguf.GGMLQuantizationType.BF16)}
+    heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
+    dim = c.get("head_dim") or c["hidden_size"] // heads
+    w = gguf.GGUFWriter(path, "llama")
+    w.add_context_length(c["max_position_embeddings"])
+    w.add_embedding_length(c["hidden_size"])
+    w.add_block_count(c["num_hidden_layers"])
+    w.add_feed_forward_length(c["intermediate_size"])
+    w.add_head_count(heads)
+    w.add_head_count_kv(kv)
+    w.add_key_length(dim)
+    w.add_value_length(dim)
+    w.add_rope_dimension_count(dim)
+    w.add_rope_freq_base(c["rope_theta"])
+    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    w.add_vocab_size(c["vocab_size"])
+    w.add_tokenizer_model("none")
+    for name, dtype, shape, data in tensors_of(folder):
+        kind, raw = kinds[dtype]
+        x = np.frombuffer(data, kind).reshape(shape)
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            x = rope_order(x, heads if "q_proj" in name else kv)
+        if len(shape) == 1 and dtype != "F32":
+            wide = x.astype(np.uint32) << 16 if dtype == "BF16" else x
+            w.add_tensor(gguf_name(name), wide.view("<f4") if dtype == "BF16" else wide.astype("<f4"))
+        elif dtype == "BF16":
+            w.add_tensor(gguf_name(name), x.view(np.uint8).reshape(shape[0], -1), raw_dtype=raw)
+        else:
+            w.add_tensor(gguf_name(name), x)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def gguf_bits(gguf, path):
+    """Bits per number of all matrices."""
+    matrices = [t for t in gguf.GGUFReader(path).tensors if len(t.shape) > 1]
+    return 8 * sum(int(t.n_bytes) for t in matrices) / sum(int(t.n_elements) for t in matrices)
+
+
+def made(path, make):
+    """The file, made under another name first, so that what is there is whole."""
+    if not os.path.exists(path):
+        make(path + ".new")
+        os.replace(path + ".new", path)
+    return path
+
+
+class Format:
+    """One storage of the weights: files and names for both programs."""
+
+    def __init__(self, word, a, gguf, stem):
+        self.math = a.math
+        self.whole = made(f"{stem}.gguf", lambda path: write_gguf(gguf, a.model, path))
+        if word == "dense":
+            self.dq, self.peer, self.type, self.math = a.model, self.whole, "as stored", ["f32"]
+        else:
+            bits, group, *scale = word.split("/")
+            scale = scale[0] if scale else "absmax"
+            key = (int(bits), scale == "asym")
+            if key not in TYPES:
+                sys.exit(f"bench.py: format {word}: llama.cpp has no type for it (expected one of "
+                         f"{', '.join(f'{b}/GROUP' + '/asym' * z for b, z in TYPES)})")
+            self.type = TYPES[key]
+            head = [] if config_of(a.model).get("tie_word_embeddings") else ["--head-bits", bits]
+            name = f"{stem}-W{word.replace('/', '-')}.h5"
+            self.dq = made(name, lambda path: run(
+                a.dq, "quantize", a.model, "-o", path, "--bits", bits, "--embed-bits", bits, "--group", group, "--scale",
+                scale, "--scale-dtype", "f16", "-q", *head, stdout=subprocess.DEVNULL))
+            self.peer = made(f"{stem}-{self.type}.gguf", lambda path: run(
+                os.path.join(a.llama_bin, "llama-quantize"), "--pure", self.whole, path, self.type,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        self.peer_bits = gguf_bits(gguf, self.peer)
+
+
+# ---- one measurement ----
+
+def seconds_of_children():
+    u = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return u.ru_utime + u.ru_stime
+
+
+def ask_llama(a, path, options):
+    """Tokens per second; its own words."""
+    before, start = seconds_of_children(), time.perf_counter()
+    out = run(os.path.join(a.llama_bin, "llama-bench"), "-m", path, "-t", a.threads, "-r", a.runs, "-o", "json", *options,
+              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    share = (seconds_of_children() - before) / (time.perf_counter() - start)
+    told = json.loads(out)[-1]
+    rate = 1e9 * (told["n_prompt"] + told["n_gen"]) / statistics.median(told["samples_ns"])
+    return rate / min(share, 1) if a.threads == 1 else rate, share, told
+
+
+def ask_dq(a, path, math, options):
+    out = run(a.dq, "bench", path, "--math", math, "--threads", a.threads, "--runs", a.runs, "--json", "-q", *options,
+              stdout=subprocess.PIPE).stdout
+    doc = json.loads(out)
+    return doc["results"][0], doc
+
+
+def works_of(a):
+    """What is measured, as the members of a result, the options of dq and those of llama-bench."""
+    if a.generate:
+        yield ({"what": "generate", "context": a.context, "batch": 1},
+               ["--generate", a.generate, "--context", a.context], ["-p", 0, "-n", a.generate, "-d", a.context])
+    for n in a.tokens:
+        yield {"what": "prefill", "tokens": n}, ["--tokens", n], ["-p", n, "-n", 0]
+
+
+def measure(a, form, work, dq_options, peer_options, about):
+    """Rounds: llama.cpp, then dq in each arithmetic, the other way round in every second one."""
+    rounds = {math: [] for math in form.math}
+    for i in range(a.rounds):
+        got = {}
+        for who in ["peer", *form.math][::-1 if i % 2 else 1]:
+            if who == "peer":
+                rate, share, told = ask_llama(a, form.peer, peer_options)
+                about.update({k: told[k] for k in ("build_commit", "build_number", "cpu_info") if k in told})
+            else:
+                got[who], doc = ask_dq(a, form.dq, who, dq_options)
+                about["dq_version"], about["device"] = doc["dq_version"], doc["settings"]["device"]
+        for math, r in got.items():
+            rounds[math].append({"peer_tokens_per_second": rate, "peer_processor_share": share / a.threads,
+                                 "dq_tokens_per_second": r["tokens_per_second"],
+                                 **{k: r[k] for k in ("share_of_read", "share_of_matmul", "share_of_ceiling") if k in r}})
+    for math, r in got.items():
+        column = lambda key: [x[key] for x in rounds[math] if x.get(key) is not None]
+        peer, own = (statistics.median(column(f"{who}_tokens_per_second")) for who in ("peer", "dq"))
+        form.bits = r.get("bits_per_weight", getattr(form, "bits", None))
+        yield {"model": r["model"], **work, "weights": r["weights"], "math": math, "threads": a.threads,
+               "peer": "llama.cpp", "peer_weights": form.type, "peer_bits_per_weight": form.peer_bits,
+               "dq_bits_per_weight": form.bits, "peer_tokens_per_second": peer, "dq_tokens_per_second": own,
+               "ratio": own / peer, **{k: statistics.median(column(k)) for k in
+                                       ("share_of_read", "share_of_matmul", "share_of_ceiling") if column(k)},
+               "rounds": rounds[math]}
+
+
+def numbers(text):
+    return [int(x) for x in text.split(",")] if text else []
+
+
+def options():
+    p = argparse.ArgumentParser(description="dq and llama.cpp in turns, on the same weights")
+    p.add_argument("dq")
+    p.add_argument("model")
+    p.add_argument("--work", default="peers-work", help="folder of what is made (default peers-work)")
+    p.add_argument("--llama-bin", help="folder of llama-bench and llama-quantize (default: built in the work folder)")
+    p.add_argument("--formats", default="dense,8/32,6/32,4/32,4/32/asym,3/32", type=lambda x: x.split(","))
+    p.add_argument("--math", default="int8,f32", type=lambda x: x.split(","))
+    p.add_argument("--generate", type=int, default=64, help="tokens to decode, 0 for none (default 64)")
+    p.add_argument("--context", type=int, default=128)
+    p.add_argument("--tokens", type=numbers, default=[512, 2048], help="prompt lengths, '' for none (default 512,2048)")
+    p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--runs", type=int, default=1, help="runs of a process, after one that warms up (default 1)")
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("-o", "--output")
+    return p.parse_args()
+
+
+def main():
+    a = options()
+    os.environ["OMP_NUM_THREADS"] = str(a.threads)
+    os.makedirs(a.work, exist_ok=True)
+    source = None
+    if not a.llama_bin:
+        a.llama_bin, source = build_llama(a.work)
+    gguf = load_gguf(source)
+    stem = os.path.join(a.work, os.path.basename(os.path.normpath(a.model)))
+    about, results = {}, []
+    for word in a.formats:
+        form = Format(word, a, gguf, stem)
+        for work in works_of(a):
+            for r in measure(a, form, *work, about):
+                results.append(r)
+                where = " ".join(str(r[k]) for k in ("what", "tokens", "context") if k in r)
+                bits = f"{r['dq_bits_per_weight']:.2f}" if r["dq_bits_per_weight"] else "-"
+                print(f"{where}, {r['weights']} ({bits} bits), {r['math']}: {r['dq_tokens_per_second']:.4g}; "
+                      f"llama.cpp {r['peer_weights']} ({r['peer_bits_per_weight']:.2f} bits): "
+                      f"{r['peer_tokens_per_second']:.4g}; ratio {r['ratio']:.2f}", flush=True)
+    clock = "processor; of the peer: on the wall, times the share of a processor that its process had"
+    doc = {"schema": "dq-peers/1", "command": "tests/peers/bench.py", "package": PACKAGE if source else None, **about,
+           "settings": {"threads": a.threads, "rounds": a.rounds, "runs": a.runs, "generate": a.generate,
+                        "clock": clock if a.threads == 1 else "wall", "peer_kv": "f16"},
+           "results": results}
+    if a.output:
+        with open(a.output, "w") as f:
+            json.dump(doc, f, indent=2)
+            f.write("\n")
+
+
+if __name__ == "__main__":
+    main()
