@@ -121,7 +121,7 @@ def write_gguf(gguf, folder, path):
     w.add_key_length(dim)
     w.add_value_length(dim)
     w.add_rope_dimension_count(dim)
-    w.add_rope_freq_base(c["rope_theta"])
+    w.add_rope_freq_base(c.get("rope_theta") or c["rope_parameters"]["rope_theta"])
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     w.add_vocab_size(c["vocab_size"])
     w.add_tokenizer_model("none")

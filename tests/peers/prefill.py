@@ -4,7 +4,8 @@
 
 Rounds alternate between dq, eager and sdpa so that a machine whose speed drifts is fair to all. Each
 round is one whole-process `dq bench` (its own warm-up, then one timed run) and one timed forward pass
-of a resident transformers model; the ratio uses medians over rounds.
+of a resident transformers model; the ratio uses medians over rounds. One thread is timed by processor
+time, as dq bench does, several by the clock on the wall. `dq bench --compare OUT.json` prints the lines.
 """
 import argparse
 import json
@@ -30,6 +31,7 @@ def main():
     load = lambda kind: transformers.AutoModelForCausalLM.from_pretrained(
         a.model, dtype=torch.float32, attn_implementation=kind).eval()
     model = load("eager")
+    now = time.process_time if a.threads == 1 else time.perf_counter
     out = []
     for n in [int(x) for x in a.tokens.split(",")]:
         ids = torch.randint(0, model.config.vocab_size, (1, n))
@@ -38,29 +40,34 @@ def main():
         def torch_run(kind):
             model.set_attn_implementation(kind)
             with torch.inference_mode():
-                start = time.perf_counter()
+                start = now()
                 model(ids, logits_to_keep=1, use_cache=True)
-                return time.perf_counter() - start
+                return now() - start
 
         torch_run("eager"), torch_run("sdpa")
-        peak = 0
+        shares = []
         for _ in range(a.runs):
             text = subprocess.run([a.dq, "bench", a.model, "--tokens", str(n), "--runs", "1",
                                    "--threads", str(a.threads), "--json"],
                                   check=True, capture_output=True).stdout
             r = json.loads(text)["results"][0]
             times["dq"].append(r["seconds_median"])
-            peak = r["peak_bytes"]
+            shares.append((r["share_of_matmul"], r["share_of_ceiling"]))
             times["eager"].append(torch_run("eager"))
             times["sdpa"].append(torch_run("sdpa"))
         med = {k: statistics.median(v) for k, v in times.items()}
-        peer = min(med["eager"], med["sdpa"])
-        out.append({"tokens": n, "threads": a.threads, "seconds": times, "median_s": med,
-                    "dq_speed_over_faster_peer": peer / med["dq"],
-                    "dq_share_of_matmul": r["share_of_matmul"], "dq_os_peak_bytes": peak})
-        print(json.dumps(out[-1]), flush=True)
-    doc = {"model": os.path.basename(os.path.normpath(a.model)), "torch": torch.__version__,
-           "transformers": transformers.__version__, "results": out}
+        of_matmul, of_ceiling = (statistics.median(x) for x in zip(*shares))
+        for kind in ("eager", "sdpa"):
+            out.append({"model": r["model"], "what": "prefill", "tokens": n, "weights": r["weights"], "math": "f32",
+                        "threads": a.threads, "peer": f"transformers {kind}", "peer_weights": "F32",
+                        "peer_tokens_per_second": n / med[kind], "dq_tokens_per_second": n / med["dq"],
+                        "ratio": med[kind] / med["dq"], "share_of_matmul": of_matmul, "share_of_ceiling": of_ceiling,
+                        "dq_peak_bytes": r["peak_bytes"], "peer_seconds": times[kind], "dq_seconds": times["dq"]})
+            print(json.dumps(out[-1]), flush=True)
+    doc = {"schema": "dq-peers/1", "command": "tests/peers/prefill.py", "torch": torch.__version__,
+           "transformers": transformers.__version__,
+           "settings": {"threads": a.threads, "rounds": a.runs,
+                        "clock": "processor" if a.threads == 1 else "wall"}, "results": out}
     if a.output:
         with open(a.output, "w") as f:
             json.dump(doc, f, indent=2)
