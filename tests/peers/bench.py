@@ -12,22 +12,21 @@ Without --llama-bin, llama.cpp is built there from the package that this names: 
 Needs numpy and gguf (pip install gguf; or, with a build of its own, the copy that the package holds), cmake and a C++ compiler.
 
 Both programs compute the logits of the last row of a prompt only, and those of every token that is decoded, one at a time
-behind --context ids. llama-bench keeps keys and values in f16; dq in f32, or with --math int8 in 8 bits. llama-bench knows
-the clock on the wall only. With one thread its times are multiplied by the share of a processor that its whole process
-had (1 on a quiet machine; loading may make it less, in its favour), as dq bench counts processor time; with more threads
-both are times on the wall, and the machine must be quiet. Prints one line a work, as dq bench --compare OUT.json does.
+behind --context ids. llama-bench keeps keys and values in f16; dq in f32, or with --math int8 in 8 bits. llama-bench tells
+times on the wall. With one thread it is timed by what it got of a processor between the line that it prints before a run
+and the next (--progress, /proc/PID/task/*/schedstat), as dq bench counts processor time; with more threads both are times
+on the wall, and the machine must be quiet. Prints one line a work, as dq bench --compare OUT.json does.
 """
 import argparse
 import json
 import mmap
 import os
-import resource
+import re
 import statistics
 import struct
 import subprocess
 import sys
 import tarfile
-import time
 
 PACKAGE = "llama-cpp-python==0.3.36"
 # bits of dq's codes, and whether they have zero points: the type of llama.cpp
@@ -186,20 +185,35 @@ class Format:
 
 # ---- one measurement ----
 
-def seconds_of_children():
-    u = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return u.ru_utime + u.ru_stime
+def processor_seconds(pid):
+    """Of all threads of a process so far."""
+    nanoseconds = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/schedstat") as f:
+            nanoseconds += int(f.read().split()[0])
+    return nanoseconds * 1e-9
 
 
 def ask_llama(a, path, options):
-    """Tokens per second; its own words."""
-    before, start = seconds_of_children(), time.perf_counter()
-    out = run(os.path.join(a.llama_bin, "llama-bench"), "-m", path, "-t", a.threads, "-r", a.runs, "-o", "json", *options,
-              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
-    share = (seconds_of_children() - before) / (time.perf_counter() - start)
-    told = json.loads(out)[-1]
-    rate = 1e9 * (told["n_prompt"] + told["n_gen"]) / statistics.median(told["samples_ns"])
-    return rate / min(share, 1) if a.threads == 1 else rate, share, told
+    """Tokens per second by processor time (one thread) or on the wall; the latter; what llama-bench says of itself."""
+    command = [os.path.join(a.llama_bin, "llama-bench"), "-m", path, "-t", a.threads, "-r", a.runs, "-o", "json", "--progress",
+               *options]
+    process = subprocess.Popen([str(x) for x in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    document, began, seconds = [], None, []
+    for line in process.stdout:
+        if began is not None:
+            seconds.append(processor_seconds(process.pid) - began)
+        is_run = line.startswith("llama-bench: ") and re.search(r": (prompt|generation) run \d+/\d+$", line.strip())
+        began = processor_seconds(process.pid) if is_run else None
+        if line.startswith("[") or document:
+            document.append(line)
+    if process.wait() != 0:
+        sys.exit(f"bench.py: {' '.join(str(x) for x in command)} failed")
+    told = json.loads("".join(document))[-1]
+    if len(seconds) != a.runs:
+        sys.exit(f"bench.py: llama-bench told of {len(seconds)} runs (expected {a.runs})")
+    tokens, wall = told["n_prompt"] + told["n_gen"], statistics.median(told["samples_ns"]) * 1e-9
+    return tokens / (statistics.median(seconds) if a.threads == 1 else wall), tokens / wall, told
 
 
 def ask_dq(a, path, math, options):
@@ -225,13 +239,13 @@ def measure(a, form, work, dq_options, peer_options, about):
         got = {}
         for who in ["peer", *form.math][::-1 if i % 2 else 1]:
             if who == "peer":
-                rate, share, told = ask_llama(a, form.peer, peer_options)
+                rate, on_wall, told = ask_llama(a, form.peer, peer_options)
                 about.update({k: told[k] for k in ("build_commit", "build_number", "cpu_info") if k in told})
             else:
                 got[who], doc = ask_dq(a, form.dq, who, dq_options)
                 about["dq_version"], about["device"] = doc["dq_version"], doc["settings"]["device"]
         for math, r in got.items():
-            rounds[math].append({"peer_tokens_per_second": rate, "peer_processor_share": share / a.threads,
+            rounds[math].append({"peer_tokens_per_second": rate, "peer_tokens_per_second_wall": on_wall,
                                  "dq_tokens_per_second": r["tokens_per_second"],
                                  **{k: r[k] for k in ("share_of_read", "share_of_matmul", "share_of_ceiling") if k in r}})
     for math, r in got.items():
@@ -288,7 +302,7 @@ def main():
                 print(f"{where}, {r['weights']} ({bits} bits), {r['math']}: {r['dq_tokens_per_second']:.4g}; "
                       f"llama.cpp {r['peer_weights']} ({r['peer_bits_per_weight']:.2f} bits): "
                       f"{r['peer_tokens_per_second']:.4g}; ratio {r['ratio']:.2f}", flush=True)
-    clock = "processor; of the peer: on the wall, times the share of a processor that its process had"
+    clock = "processor; of the peer: between its lines of progress, by schedstat"
     doc = {"schema": "dq-peers/1", "command": "tests/peers/bench.py", "package": PACKAGE if source else None, **about,
            "settings": {"threads": a.threads, "rounds": a.rounds, "runs": a.runs, "generate": a.generate,
                         "clock": clock if a.threads == 1 else "wall", "peer_kv": "f16"},
