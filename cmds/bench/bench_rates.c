@@ -72,7 +72,7 @@ dq_status dq_bench_product_rate(double *flops, dq_backend *b, const dq_model *m,
            out = {.rows = DQ_BENCH_PRODUCT_ROWS, .cols = w->rows};
     in.p = op->alloc(b, (size_t)(in.rows * in.cols) * sizeof(float));
     out.p = op->alloc(b, (size_t)(out.rows * out.cols) * sizeof(float));
-    double best = INFINITY;
+    double best = HUGE_VAL;
     if (!in.p || !out.p) dq_fail(err, DQ_RESOURCE, "out of memory");
     for (int i = 0; err->code == DQ_OK && i < 4; i++) {
         const double start = dq_bench_now(b);

@@ -169,6 +169,38 @@ static dq_status measure_all(bench *x, dq_err *err)
     return x->generate ? measure_generate(x, err) : measure_prefill(x, err);
 }
 
+static const dq_usage usage = {
+    .name = "bench",
+    .synopsis = "MODEL [options] | --compare FILE.json...",
+    .about =
+        "Times prefill: one prompt of each length through the whole model, up to the next token's "
+        "log-probabilities. The shares compare its rate with that of one dense matrix product of "
+        "the same "
+        "model, measured in the same run, and with the ceiling: the instruction that products are "
+        "made of, on "
+        "registers alone, timed behind every run. With --decode: attention of single tokens behind "
+        "a "
+        "context, with nothing in the processor's caches; shares are of what a plain read of "
+        "memory reaches "
+        "in between. With --generate: whole-model decoding, beside a plain read of as many bytes "
+        "as a step "
+        "reads of weights, scales and KV, timed in turns. With --items: scoring, tokenizing apart; "
+        "after "
+        "every group of items comes one long prefill and one dense product, so that the shares "
+        "compare "
+        "times of one machine. One thread is timed by processor time, which other work on the "
+        "machine "
+        "disturbs less.",
+    .examples = "  dq bench calib/pair/diffllama --tokens 128,512\n"
+                "  dq bench model --decode 20 --context 2048,16384\n"
+                "  dq bench model4.h5 --generate 64 --batch 1,4 --math int8\n"
+                "  dq bench --compare peers.json model4.json\n"
+                "  dq bench model --items hellaswag_val.jsonl --task hellaswag --limit 1000\n",
+    .min_args = 1,
+    .max_args = DQ_LIST_MAX,
+    .args = "one MODEL, or documents with --compare",
+};
+
 dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
 {
     bench x = {.threads = -1};
@@ -189,10 +221,10 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
                     "instead: times scoring the short items of FILE in the groups of dq eval"),
         dq_opt_text("task", "NAME", &x.task, "form of --items, as for dq eval (default mc)"),
         dq_opt_int("limit", "N", &x.limit, 1, 1e9, "the first N items of --items only"),
-        dq_opt_text("math", "KIND", &x.math_word,
-                    "f32, bf16 or int8 (default f32), for prefill, --generate and --items; int8 "
-                    "takes packed "
-                    "containers and keeps keys and values at 8 bits"),
+        dq_opt_text(
+            "math", "KIND", &x.math_word,
+            "f32, bf16 or int8 (default f32), for prefill, --generate and --items; int8 takes "
+            "packed containers and keeps keys and values at 8 bits"),
         DQ_OPT_DEVICE(&x.device),
         dq_opt_int("threads", "N", &x.threads, 0, 1024, "CPU threads (default 0: all processors)"),
         dq_opt_flag("json", &x.json, "one JSON document"),
@@ -200,34 +232,6 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
                     "instead: reads documents and prints dq beside peers, a line for every work"),
         DQ_LOGGER_OPTIONS(x.logger),
         {0}};
-    const dq_usage usage = {
-        .name = "bench",
-        .synopsis = "MODEL [options] | --compare FILE.json...",
-        .about =
-            "Times prefill: one prompt of each length through the whole model, up to the "
-            "next token's log-probabilities. The share compares its rate with that of one dense "
-            "matrix product of the same model on the same machine, measured in the same run, and "
-            "with "
-            "the ceiling: the instruction that products are made of, on registers alone, timed "
-            "behind "
-            "every run. "
-            "With --decode: attention of single tokens behind a context, with nothing in the "
-            "processor's caches; shares are of what a plain read of memory reaches in between. One "
-            "thread is "
-            "timed by processor time, which other work on the machine disturbs less. With "
-            "--generate: whole-model decoding, beside a plain read of as many bytes as a step "
-            "reads of "
-            "weights, scales and KV, timed in turns. With --items: "
-            "scoring, tokenizing apart; after every group of items comes one long prefill and one "
-            "dense product, so that the shares compare times of one machine.",
-        .examples = "  dq bench calib/pair/diffllama --tokens 128,512\n"
-                    "  dq bench model --decode 20 --context 2048,16384\n"
-                    "  dq bench model4.h5 --generate 64 --batch 1,4 --math int8\n"
-                    "  dq bench --compare peers.json model4.json\n"
-                    "  dq bench model --items hellaswag_val.jsonl --task hellaswag --limit 1000\n",
-        .min_args = 1,
-        .max_args = DQ_LIST_MAX,
-        .args = "one MODEL"};
     dq_args args;
 
     DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
