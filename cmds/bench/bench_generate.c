@@ -29,8 +29,9 @@ typedef struct generate {
     const dq_model *m;
     dq_backend *b;
     dq_bench_block block;
-    int32_t *ids; /* [batch][context], the largest of both */
-    subject *at;  /* [n] */
+    int64_t peak_bytes; /* of the process, before the block */
+    int32_t *ids;       /* [batch][context], the largest of both */
+    subject *at;        /* [n] */
     int n;
 } generate;
 
@@ -125,6 +126,13 @@ static figures figures_of(const generate *x, const subject *s)
     return f;
 }
 
+/* Of the process, but for the block. */
+static int64_t peak_bytes(const generate *x)
+{
+    const int64_t now = dq_os_peak_bytes() - (int64_t)(x->block.p ? x->block.bytes : 0);
+    return now > x->peak_bytes ? now : x->peak_bytes;
+}
+
 static json_t *result_json(const generate *x, const subject *s)
 {
     const figures f = figures_of(x, s);
@@ -148,7 +156,7 @@ static json_t *result_json(const generate *x, const subject *s)
     json_object_set_new(r, "bytes_per_second", dq_document_real(f.rate));
     json_object_set_new(r, "read_bytes_per_second", dq_document_real(f.read));
     json_object_set_new(r, "share_of_read", dq_document_real(f.rate / f.read));
-    json_object_set_new(r, "peak_bytes", json_integer((json_int_t)dq_os_peak_bytes()));
+    json_object_set_new(r, "peak_bytes", json_integer((json_int_t)peak_bytes(x)));
     return r;
 }
 
@@ -232,6 +240,7 @@ static dq_status prepare(generate *x, dq_err *err)
     }
     if (err->code != DQ_OK) return err->code;
     x->ids = dq_block_new((size_t)batch * (size_t)context, sizeof *x->ids, err);
+    x->peak_bytes = dq_os_peak_bytes();
     return x->ids ? dq_bench_block_new(&x->block, x->b, weights, err) : err->code;
 }
 

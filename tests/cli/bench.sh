@@ -37,6 +37,9 @@ assert by[100, 8]["kv_bytes"] > by[40, 8]["kv_bytes"] > by[40, 1]["kv_bytes"]
 EOF
     fi
 done
+"$dq" quantize "diff model" -o asym.h5 --bits 4 --group 32 --scale asym --embed-bits 8 -q >/dev/null || complain "bench: dq quantize fails"
+try 0 '"weights": "W4 in groups of 32, zero points"' bench asym.h5 --generate 1 --runs 1 --threads 1 --json
+grep -q '"zeros": [1-9]' "$top/out" || complain "bench: zero points are not counted"
 try 0 '"weights": "BF16"' bench "diff model" --generate 1 --runs 1 --threads 1 --json
 try 2 "Give one" bench "plain model" --generate 2 --decode 2
 try 2 "Give one" bench "plain model" --generate 2 --items choices.jsonl

@@ -14,8 +14,8 @@ enum { CHAINS = 12, ROUNDS = 1 << 17 };
 static const double steps = (double)CHAINS * ROUNDS;
 
 /* Where a value goes that nobody wants, so that it is computed. */
-static volatile float kept_float;
-static volatile uint32_t kept_word;
+static _Thread_local volatile float kept_float;
+static _Thread_local volatile uint32_t kept_word;
 
 /* ---- Plain C: products are rounded before they are added ---- */
 
