@@ -1,7 +1,7 @@
 """Prefill and decoding: dq against llama.cpp on the same weights, one run, both programs in turns.
 
     python bench.py DQ MODEL_DIR [--work DIR] [--llama-bin DIR] [--formats dense,8/32,4/32] [--math int8,f32]
-                    [--generate 64] [--context 128] [--tokens 512,2048] [--threads 1] [--rounds 3] [-o OUT.json]
+                    [--generate 128] [--context 128] [--tokens 512,2048] [--threads 1] [--rounds 3] [-o OUT.json]
 
 MODEL_DIR is a Llama in safetensors (make_random.py DIR --family llama). The work folder gets the same weights as GGUF,
 with as many bits as the containers of dq: a format BITS/GROUP[/SCALE] is `dq quantize --bits BITS --group GROUP` with the
@@ -260,6 +260,19 @@ def measure(a, form, work, dq_options, peer_options, about):
                "rounds": rounds[math]}
 
 
+def write_document(a, source, about, results):
+    """Everything so far: hours of rounds shall not be lost to what fails behind them."""
+    clock = "processor; of the peer: between its lines of progress, by schedstat"
+    doc = {"schema": "dq-peers/1", "command": "tests/peers/bench.py", "package": PACKAGE if source else None, **about,
+           "settings": {"threads": a.threads, "rounds": a.rounds, "runs": a.runs, "generate": a.generate,
+                        "clock": clock if a.threads == 1 else "wall", "peer_kv": "f16"},
+           "results": results}
+    if a.output:
+        with open(a.output, "w") as f:
+            json.dump(doc, f, indent=2)
+            f.write("\n")
+
+
 def numbers(text):
     return [int(x) for x in text.split(",")] if text else []
 
@@ -272,7 +285,7 @@ def options():
     p.add_argument("--llama-bin", help="folder of llama-bench and llama-quantize (default: built in the work folder)")
     p.add_argument("--formats", default="dense,8/32,6/32,4/32,4/32/asym,3/32", type=lambda x: x.split(","))
     p.add_argument("--math", default="int8,f32", type=lambda x: x.split(","))
-    p.add_argument("--generate", type=int, default=64, help="tokens to decode, 0 for none (default 64)")
+    p.add_argument("--generate", type=int, default=128, help="tokens to decode, 0 for none (default 128)")
     p.add_argument("--context", type=int, default=128)
     p.add_argument("--tokens", type=numbers, default=[512, 2048], help="prompt lengths, '' for none (default 512,2048)")
     p.add_argument("--threads", type=int, default=1)
@@ -302,15 +315,7 @@ def main():
                 print(f"{where}, {r['weights']} ({bits} bits), {r['math']}: {r['dq_tokens_per_second']:.4g}; "
                       f"llama.cpp {r['peer_weights']} ({r['peer_bits_per_weight']:.2f} bits): "
                       f"{r['peer_tokens_per_second']:.4g}; ratio {r['ratio']:.2f}", flush=True)
-    clock = "processor; of the peer: between its lines of progress, by schedstat"
-    doc = {"schema": "dq-peers/1", "command": "tests/peers/bench.py", "package": PACKAGE if source else None, **about,
-           "settings": {"threads": a.threads, "rounds": a.rounds, "runs": a.runs, "generate": a.generate,
-                        "clock": clock if a.threads == 1 else "wall", "peer_kv": "f16"},
-           "results": results}
-    if a.output:
-        with open(a.output, "w") as f:
-            json.dump(doc, f, indent=2)
-            f.write("\n")
+            write_document(a, source, about, results)
 
 
 if __name__ == "__main__":
