@@ -46,7 +46,7 @@ def build_llama(work):
     """The folder of llama-bench and llama-quantize, and the sources they come from."""
     source = os.path.join(work, PACKAGE.replace("==", "-").replace("llama-cpp-python", "llama_cpp_python"))
     if not os.path.isdir(source):
-        run(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "-d", work, PACKAGE)
+        run(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", PACKAGE.partition("=")[0], "-d", work, PACKAGE)
         with tarfile.open(source + ".tar.gz") as archive:
             archive.extractall(work, filter="data")
     source = os.path.join(source, "vendor", "llama.cpp")
