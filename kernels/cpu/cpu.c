@@ -3,6 +3,7 @@
 #include "kernels/cpu/cpu.h"
 #include "base/os.h"
 #include "kernels/cpu/cpu_attention.h"
+#include "kernels/cpu/cpu_blocked.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -37,6 +38,17 @@ const dq_simd_pages *dq_simd_pages_pick(unsigned features)
     (void)features;
 #endif
     return &dq_simd_pages_plain;
+}
+
+const dq_simd_blocked *dq_simd_blocked_pick(unsigned features)
+{
+#if defined(__x86_64__)
+    if (features & DQ_CPU_VNNI) return &dq_simd_blocked_vnni;
+    if (features & DQ_CPU_AVX2) return &dq_simd_blocked_avx2;
+#else
+    (void)features;
+#endif
+    return &dq_simd_blocked_plain;
 }
 
 bool dq_cpu_reserve(dq_backend *b, size_t bytes)
@@ -97,6 +109,7 @@ static void cpu_close(dq_backend *b)
     if (!cpu) return;
     for (int i = 0; cpu->block && i < b->threads; i++) dq_block_free(cpu->block[i]);
     dq_cpu_blocks_end(b);
+    dq_cpu_blocked_end(b);
     dq_block_free(cpu->block);
     dq_block_free(cpu->shared);
     dq_block_free(cpu);
@@ -126,6 +139,8 @@ const dq_ops dq_ops_cpu = {
     .can = cpu_can,
     .peak_ops = dq_cpu_peak_ops,
     .peak_read = dq_cpu_peak_read,
+    .weight_acquire = dq_cpu_blocked_acquire,
+    .weight_release = dq_cpu_blocked_release,
     .embed = dq_cpu_embed,
     .first_bad_row = dq_cpu_first_bad_row,
     .rms_norm = dq_cpu_rms_norm,
@@ -171,6 +186,7 @@ dq_status dq_cpu_open(dq_backend *b, dq_err *err)
     cpu->int8_dots = dq_simd_int8_dots_pick(dq_os_cpu_features(NULL));
     cpu->pages = dq_simd_pages_pick(dq_os_cpu_features(NULL));
     cpu->peak = dq_simd_peak_pick(dq_os_cpu_features(NULL));
+    cpu->blocks = dq_simd_blocked_pick(dq_os_cpu_features(NULL));
     cpu->block = dq_block_new((size_t)b->threads, sizeof *cpu->block, err);
     if (!cpu->block) {
         cpu_close(b);

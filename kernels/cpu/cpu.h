@@ -11,14 +11,17 @@
 /* Sizes of blocks that cpu_blocks.c keeps. */
 enum { DQ_CPU_BINS = 8 };
 typedef struct dq_cpu_kept dq_cpu_kept;
+typedef struct dq_cpu_blocked dq_cpu_blocked; /* cpu_blocked.c */
 
 typedef struct dq_cpu {
     const dq_simd *simd;
     dq_simd_int8_dots_fn *int8_dots;
     const dq_simd_pages *pages;
     const dq_simd_peak *peak;
-    size_t block_bytes; /* of each thread's block */
-    void **block;       /* [b->threads] scratch, 64-byte aligned */
+    const dq_simd_blocked *blocks;
+    dq_cpu_blocked *blocked; /* weights with a layout of their own, NULL: none */
+    size_t block_bytes;      /* of each thread's block */
+    void **block;            /* [b->threads] scratch, 64-byte aligned */
     size_t shared_bytes;
     void *shared;                   /* scratch that all threads see */
     dq_cpu_kept *kept[DQ_CPU_BINS]; /* freed blocks of one size each, NULL: none */

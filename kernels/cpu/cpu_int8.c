@@ -6,7 +6,7 @@
  * z times the sum of the activations' codes off its sum. Every instruction level gives
  * the same bits.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_blocked.h"
 #include "tensor/weight_format.h"
 
 #include <math.h>
@@ -196,6 +196,11 @@ static void run_product(dq_backend *b, const product *p)
 void dq_cpu_matmul_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
                         const float *bias)
 {
+    const dq_simd_blocked_weight *blocked = dq_cpu_blocked_of(b, w);
+    if (blocked) {
+        dq_cpu_blocked_int8(b, dst, src, blocked, w->group_size, bias);
+        return;
+    }
     product p = {.simd = dq_cpu_of(b)->simd,
                  .dots = dq_cpu_of(b)->int8_dots,
                  .dst = dst,

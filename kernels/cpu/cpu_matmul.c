@@ -1,6 +1,6 @@
 /* cpu_matmul: products with weights of any storage, and what is computed from logits.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_blocked.h"
 #include "tensor/weight_format.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 /* An element of a product is the sum, in order, of chains over K_BLOCK values of k: the same for
  * every number of rows, threads and pieces. A block of W, transposed to [K_BLOCK][DQ_TILE_N], stays
  * in the second-level cache while all rows of a piece pass over it. */
-enum { K_BLOCK = 256, STRIP = 16, STRIP_LD = K_BLOCK + 16, FEW_ROWS = 8 };
+enum { K_BLOCK = 256, STRIP = 16, STRIP_LD = K_BLOCK + 16, FEW_ROWS = DQ_CPU_FEW_ROWS };
 
 /* A thread's block while a product runs. */
 typedef struct scratch {
@@ -111,7 +111,18 @@ typedef struct product {
     dq_mat dst, src;
     const dq_weight *w;
     const float *bias;
+    const dq_simd_blocked_weight *blocked; /* w laid out, NULL: it is not */
+    const dq_simd_blocked *blocks;
 } product;
+
+static void fetch_blocks(const product *p, scratch *s, int64_t n0, int64_t nb, int64_t k0,
+                         int64_t kb)
+{
+    for (int64_t i = 0; i < nb; i += DQ_BLOCKED_ROWS)
+        for (int64_t k = 0; k < kb; k += DQ_BLOCKED_COLS)
+            p->blocks->floats(s->b + k * DQ_TILE_N + i, DQ_TILE_N, p->blocked,
+                              (n0 + i) / DQ_BLOCKED_ROWS, (k0 + k) / DQ_BLOCKED_COLS);
+}
 
 /* Few rows: weights pass through registers once, and a block of them would not be used again. */
 static void run_thin(const product *p, scratch *s, int64_t n0, int64_t nb)
@@ -142,11 +153,16 @@ static void run_piece(const product *p, scratch *s, int64_t n0, int64_t m0, int6
     const int64_t nb = cols - n0 < DQ_TILE_N ? cols - n0 : DQ_TILE_N;
     float *c = p->dst.p + m0 * cols + n0;
     const float *a = p->src.p + m0 * depth;
-    if (p->src.rows <= FEW_ROWS) run_thin(p, s, n0, nb);
-    for (int64_t k0 = 0; p->src.rows > FEW_ROWS && k0 < depth; k0 += K_BLOCK) {
+    const bool thin = p->src.rows <= FEW_ROWS && !p->blocked;
+    if (thin) run_thin(p, s, n0, nb);
+    for (int64_t k0 = 0; !thin && k0 < depth; k0 += K_BLOCK) {
         const int64_t kb = depth - k0 < K_BLOCK ? depth - k0 : K_BLOCK;
-        expect_block(p->w, n0, nb, k0 + K_BLOCK);
-        fetch_block(p->simd, s, p->w, n0, nb, k0, kb);
+        if (p->blocked) {
+            fetch_blocks(p, s, n0, nb, k0, kb);
+        } else {
+            expect_block(p->w, n0, nb, k0 + K_BLOCK);
+            fetch_block(p->simd, s, p->w, n0, nb, k0, kb);
+        }
         p->simd->gemm(c, cols, a + k0, depth, s->b, DQ_TILE_N, m1 - m0, nb, kb, k0 > 0);
     }
     if (!p->bias) return;
@@ -164,7 +180,7 @@ static int64_t piece_rows(int64_t rows, int64_t n_blocks)
     return ((rows + cuts - 1) / cuts + STEP - 1) / STEP * STEP;
 }
 
-static void run_product(dq_backend *b, const product *p)
+static void run_pieces(dq_backend *b, const product *p)
 {
     dq_cpu *cpu = dq_cpu_of(b);
     const int64_t n_blocks = (p->w->rows + DQ_TILE_N - 1) / DQ_TILE_N, rows = p->src.rows;
@@ -175,6 +191,17 @@ static void run_product(dq_backend *b, const product *p)
         const int64_t m0 = i / n_blocks * each, m1 = rows - m0 < each ? rows : m0 + each;
         run_piece(p, cpu->block[omp_get_thread_num()], i % n_blocks * DQ_TILE_N, m0, m1);
     }
+}
+
+static void run_product(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
+                        const float *bias)
+{
+    const dq_cpu *cpu = dq_cpu_of(b);
+    const product p = {cpu->simd, dst, src, w, bias, dq_cpu_blocked_of(b, w), cpu->blocks};
+    if (p.blocked && src.rows <= FEW_ROWS)
+        dq_cpu_blocked_f32(b, dst, src, p.blocked, bias);
+    else
+        run_pieces(b, &p);
 }
 
 /* What a product runs. */
@@ -219,8 +246,7 @@ void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, co
                 w->name ? w->name : "weight");
         return;
     }
-    const product p = {dq_cpu_of(b)->simd, dst, src, w, bias};
-    run_product(b, &p);
+    run_product(b, dst, src, w, bias);
 }
 
 /* Rows whose logits are held at once: about 64 MB, and enough rows to repay fetching the weights. */
@@ -257,9 +283,8 @@ void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
     if (!logits) return;
     for (int64_t first = 0; first < hidden.rows && b->err.code == DQ_OK; first += step) {
         const int64_t n = hidden.rows - first < step ? hidden.rows - first : step;
-        const product p = {
-            simd, {logits, n, vocab}, {hidden.p + first * hidden.cols, n, hidden.cols}, head, NULL};
-        run_product(b, &p);
+        const dq_mat h = {hidden.p + first * hidden.cols, n, hidden.cols};
+        run_product(b, (dq_mat){logits, n, vocab}, h, head, NULL);
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
         for (int64_t i = 0; i < n; i++) {
             const float *x = logits + i * vocab;
@@ -301,10 +326,8 @@ void dq_cpu_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_hea
         const int64_t n = hidden.rows - first < step ? hidden.rows - first : step;
         const dq_mat r = {ref.p + first * ref.cols, n, ref.cols};
         const dq_mat h = {hidden.p + first * hidden.cols, n, hidden.cols};
-        const product p = {simd, {logits, n, vocab}, r, ref_head, NULL};
-        const product q = {simd, {other, n, vocab}, h, head, NULL};
-        run_product(b, &p);
-        run_product(b, &q);
+        run_product(b, (dq_mat){logits, n, vocab}, r, ref_head, NULL);
+        run_product(b, (dq_mat){other, n, vocab}, h, head, NULL);
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
         for (int64_t i = 0; i < n; i++)
             kld[first + i] = row_kld(simd, logits + i * vocab, other + i * vocab, vocab);

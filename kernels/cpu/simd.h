@@ -100,6 +100,53 @@ dq_simd_int8_dots_fn dq_simd_int8_dots_vnni; /* AVX-512 with VNNI */
 #endif
 dq_simd_int8_dots_fn *dq_simd_int8_dots_pick(unsigned features);
 
+/* A packed weight laid out for products, once (cpu_blocked.c). A block is 32 rows: first codes, chunk after
+ * chunk of 32 columns, each a table of words [bits][32 rows]; then scales [groups][32 rows], and zero points
+ * [groups][32 rows] of a byte where groups have their own. Rows and columns that do not exist are zeros.
+ *
+ * The codes of a chunk are cut into planes of 8 | 4, 2, 1 bits, the widest that fit, the lowest bits first:
+ * 7 = 4 + 2 + 1. A word of a plane of b bits holds 32 / b columns of a row: (word >> b * i) & (2^b - 1) in each
+ * byte are columns 4 i .. 4 i + 3 of them. */
+enum { DQ_BLOCKED_ROWS = 32, DQ_BLOCKED_COLS = 32 };
+typedef struct dq_simd_blocked_weight {
+    const uint8_t *data; /* [blocks][bytes], on 64 bytes */
+    int bits, zero;      /* zero: of all groups, where they have none of their own */
+    bool scale_f16, own_zeros;
+    int64_t rows, cols, chunks;       /* chunks of a row */
+    int64_t groups, group;            /* group: chunks of a scale */
+    int64_t scale_at, zero_at, bytes; /* of a block */
+} dq_simd_blocked_weight;
+
+/* m rows of 8-bit activations: codes [column / 4][m][4], filled up with zeros to whole chunks; scales and sums of
+ * codes [groups][m]. */
+typedef struct dq_simd_blocked_rows {
+    const int8_t *code;
+    const float *scale;
+    const int32_t *sum;
+} dq_simd_blocked_rows;
+
+typedef struct dq_simd_blocked {
+    int rows; /* the most of an int8 or f32 call */
+    /* y[r * 32 + j] for r < m and row j of the block: groups in order from 0, each adds
+     * (float)(dots - zero * sum) * (activation scale * weight scale). Every table gives the same bits. */
+    void (*int8)(float *y, const dq_simd_blocked_weight *w, int64_t block,
+                 const dq_simd_blocked_rows *a, int m);
+    /* y[r * 64 + j] for n = 1 or 2 blocks from `block` on: with x[column][m] and values that `floats` gives,
+     * sums of chains over 256 columns as dq_simd.gemm of the same level makes them. */
+    void (*f32)(float *y, const dq_simd_blocked_weight *w, int64_t block, int n, const float *x,
+                int m);
+    /* dst[k * ldd + j] = (u - zero) * scale, one product, for the 32 columns k of a chunk and rows j of a block. */
+    void (*floats)(float *dst, int64_t ldd, const dq_simd_blocked_weight *w, int64_t block,
+                   int64_t chunk);
+} dq_simd_blocked;
+
+extern const dq_simd_blocked dq_simd_blocked_plain;
+#if defined(__x86_64__)
+extern const dq_simd_blocked dq_simd_blocked_avx2;
+extern const dq_simd_blocked dq_simd_blocked_vnni; /* AVX-512 with VNNI */
+#endif
+const dq_simd_blocked *dq_simd_blocked_pick(unsigned features);
+
 /* Rows of one query head in 8 bits. Channels are rounded in the runs of a page's scales; the codes of a
  * row stand run by run, each filled up with zeros to a multiple of 4. */
 typedef struct dq_simd_int8_rows {

@@ -1,0 +1,224 @@
+/* cpu_blocked: see cpu_blocked.h. Codes are laid out once, by all threads; what is read from a file is told to the
+ * system as not needed, so that a weight takes its memory once.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/cpu/cpu_blocked.h"
+#include "base/os.h"
+#include "tensor/weight_format.h"
+
+#include <string.h>
+
+enum { ROWS = DQ_BLOCKED_ROWS, COLS = DQ_BLOCKED_COLS, STEPS = COLS / 4, LINE = 4 * ROWS };
+
+typedef struct entry {
+    const void *key; /* dq_weight.data */
+    int users;
+    bool refused; /* memory was short when it was to be made */
+    void *data;   /* NULL: not made yet */
+    dq_simd_blocked_weight w;
+} entry;
+
+struct dq_cpu_blocked {
+    entry *entry; /* [n], by key */
+    size_t n, capacity;
+    int64_t bytes; /* of all entries, made or not */
+};
+
+/* Index of the first entry whose key is not below `key`. */
+static size_t place_of(const dq_cpu_blocked *all, const void *key)
+{
+    size_t low = 0, high = all->n;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if ((uintptr_t)all->entry[middle].key < (uintptr_t)key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static entry *find(const dq_cpu_blocked *all, const dq_weight *w)
+{
+    if (!all || all->n == 0) return NULL;
+    const size_t at = place_of(all, w->data);
+    return at < all->n && all->entry[at].key == w->data ? &all->entry[at] : NULL;
+}
+
+/* ----------------------------------------------------------------------------------------- layout */
+static int64_t padded(int64_t n, int64_t step)
+{
+    return (n + step - 1) / step * step;
+}
+
+static int64_t blocks_of(const dq_simd_blocked_weight *d)
+{
+    return (d->rows + ROWS - 1) / ROWS;
+}
+
+static dq_simd_blocked_weight shape_of(const dq_weight *w)
+{
+    dq_simd_blocked_weight d = {.bits = w->bits,
+                                .zero = 1 << (w->bits - 1),
+                                .scale_f16 = w->scale_dtype == DQ_F16,
+                                .own_zeros = w->zero != NULL,
+                                .rows = w->rows,
+                                .cols = w->cols,
+                                .chunks = padded(w->cols, COLS) / COLS,
+                                .groups = dq_quant_groups(w->cols, w->group_size)};
+    d.group = d.groups == 1 ? d.chunks : w->group_size / COLS;
+    d.scale_at = d.chunks * w->bits * LINE;
+    d.zero_at = d.scale_at + d.groups * ROWS * (d.scale_f16 ? 2 : 4);
+    d.bytes = padded(d.zero_at + (d.own_zeros ? d.groups * ROWS : 0), 64);
+    return d;
+}
+
+/* n <= 32 codes of a packed row from column `first`, a multiple of 32, on: four to a word, the rest zeros. */
+static void read_codes(uint32_t word[STEPS], const uint8_t *row, int64_t first, int64_t n, int bits)
+{
+    const uint64_t mask = (1u << bits) - 1;
+    const uint8_t *at = row + first / 8 * bits;
+    memset(word, 0, STEPS * sizeof *word);
+    for (int64_t i = 0; i < n; i += 8, at += bits) { /* eight codes are `bits` bytes */
+        const int64_t left = n - i < 8 ? n - i : 8;
+        uint64_t x = 0, u = 0;
+        memcpy(&x, at, (size_t)(left * bits + 7) / 8);
+        if (left < 8) x &= ((uint64_t)1 << left * bits) - 1;
+        for (int k = 0; k < 8; k++) u |= (x >> k * bits & mask) << 8 * k;
+        word[i / 4] = (uint32_t)u;
+        word[i / 4 + 1] = (uint32_t)(u >> 32);
+    }
+}
+
+/* The words of one row in a chunk. */
+static void write_planes(uint8_t *to, const uint32_t word[STEPS], int bits)
+{
+    for (int done = 0; done < bits;) {
+        const int left = bits - done, width = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+        const uint32_t mask = 0x01010101u * ((1u << width) - 1);
+        for (int s = 0; s < STEPS; s += 8 / width, to += LINE) {
+            uint32_t x = 0;
+            for (int i = 0; i < 8 / width; i++) x |= (word[s + i] >> done & mask) << width * i;
+            memcpy(to, &x, sizeof x);
+        }
+        done += width;
+    }
+}
+
+static void lay_out_row(uint8_t *block, int64_t j, const dq_weight *w,
+                        const dq_simd_blocked_weight *d, int64_t row)
+{
+    const uint8_t *from =
+        (const uint8_t *)w->data + row * (int64_t)dq_quant_row_bytes(w->cols, w->bits);
+    const size_t size = d->scale_f16 ? 2 : 4;
+    const int64_t r = w->scale_rows == 1 ? 0 : row;
+    const uint8_t *scale = (const uint8_t *)w->scale + (size_t)(r * d->groups) * size;
+    for (int64_t c = 0; c < d->chunks; c++) {
+        const int64_t left = w->cols - c * COLS;
+        uint32_t word[STEPS];
+        read_codes(word, from, c * COLS, left < COLS ? left : COLS, w->bits);
+        write_planes(block + c * w->bits * LINE + 4 * j, word, w->bits);
+    }
+    for (int64_t g = 0; g < d->groups; g++)
+        memcpy(block + d->scale_at + (g * ROWS + j) * (int64_t)size, scale + (size_t)g * size,
+               size);
+    for (int64_t g = 0; d->own_zeros && g < d->groups; g++)
+        block[d->zero_at + g * ROWS + j] = (uint8_t)dq_weight_zero(w, row, g);
+}
+
+static void lay_out(dq_backend *b, entry *e, const dq_weight *w)
+{
+    const dq_simd_blocked_weight *d = &e->w;
+    const int64_t n_blocks = blocks_of(d);
+    uint8_t *to = e->data;
+    bool cut;
+#pragma omp parallel for num_threads(b->threads) schedule(static)
+    for (int64_t i = 0; i < n_blocks; i++)
+        for (int64_t j = 0; j < ROWS && i * ROWS + j < w->rows; j++)
+            lay_out_row(to + i * d->bytes, j, w, d, i * ROWS + j);
+    if (dq_os_map_at(w->data, &cut))
+        dq_os_map_release(w->data, (size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));
+}
+
+/* -------------------------------------------------------------------------------------- operations */
+
+/* Whether products with w gain from a layout, and memory allows one of `bytes`. */
+static bool is_wanted(const dq_cpu_blocked *all, const dq_weight *w, int64_t bytes)
+{
+    const bool whole = w->group_size % COLS == 0 || w->group_size >= w->cols;
+    const int64_t memory = dq_os_memory_bytes();
+    return whole && (memory <= 0 || all->bytes + bytes <= memory / 2);
+}
+
+bool dq_cpu_blocked_acquire(dq_backend *b, const dq_weight *w)
+{
+    dq_cpu *cpu = dq_cpu_of(b);
+    if (b->err.code != DQ_OK) return false;
+    if (!dq_weight_is_coded(w) || !dq_weight_is_affine(w)) return true;
+    if (!cpu->blocked) cpu->blocked = dq_block_new(1, sizeof *cpu->blocked, &b->err);
+    dq_cpu_blocked *all = cpu->blocked;
+    if (!all) return false;
+    entry *known = find(all, w);
+    if (known) {
+        known->users++;
+        return true;
+    }
+    const entry e = {.key = w->data, .users = 1, .w = shape_of(w)};
+    const int64_t bytes = blocks_of(&e.w) * e.w.bytes;
+    if (!is_wanted(all, w, bytes)) return true;
+    entry *list = dq_grow(NULL, all->entry, all->n + 1, &all->capacity, sizeof *list, &b->err);
+    if (!list) return false;
+    all->entry = list;
+    const size_t at = place_of(all, w->data);
+    memmove(list + at + 1, list + at, (all->n - at) * sizeof e);
+    list[at] = e;
+    all->n++;
+    all->bytes += bytes;
+    return true;
+}
+
+void dq_cpu_blocked_release(dq_backend *b, const dq_weight *w)
+{
+    dq_cpu_blocked *all = dq_cpu_of(b)->blocked;
+    entry *e = find(all, w);
+    if (!e || --e->users > 0) return;
+    all->bytes -= blocks_of(&e->w) * e->w.bytes;
+    dq_block_free(e->data);
+    const size_t at = (size_t)(e - all->entry);
+    memmove(e, e + 1, (all->n - at - 1) * sizeof *e);
+    all->n--;
+}
+
+void dq_cpu_blocked_end(dq_backend *b)
+{
+    dq_cpu_blocked *all = dq_cpu_of(b)->blocked;
+    if (!all) return;
+    for (size_t i = 0; i < all->n; i++) dq_block_free(all->entry[i].data);
+    dq_block_free(all->entry);
+    dq_block_free(all);
+}
+
+static bool serves(const entry *e, const dq_weight *w)
+{
+    return e && !e->refused && e->w.rows == w->rows && e->w.cols == w->cols &&
+           e->w.bits == w->bits && dq_weight_is_affine(w);
+}
+
+bool dq_cpu_blocked_has(const dq_backend *b, const dq_weight *w)
+{
+    const dq_cpu *cpu = b->state;
+    return serves(find(cpu->blocked, w), w);
+}
+
+const dq_simd_blocked_weight *dq_cpu_blocked_of(dq_backend *b, const dq_weight *w)
+{
+    entry *e = find(dq_cpu_of(b)->blocked, w);
+    if (b->err.code != DQ_OK || !serves(e, w)) return NULL;
+    if (e->data) return &e->w;
+    dq_err short_of = {0};
+    e->data = dq_block_new((size_t)blocks_of(&e->w), (size_t)e->w.bytes, &short_of);
+    e->refused = !e->data;
+    if (e->refused) return NULL;
+    lay_out(b, e, w);
+    e->w.data = e->data;
+    return &e->w;
+}

@@ -1,0 +1,28 @@
+/* cpu_blocked: packed weights laid out for products (dq_simd_blocked_weight), kept while they are acquired. Private to
+ * kernels/cpu.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CPU_BLOCKED_H
+#define DQ_CPU_BLOCKED_H
+
+#include "kernels/cpu/cpu.h"
+
+/* As dq_ops says. A weight gets a layout of its own when its groups are whole chunks (or rows), and while all layouts
+ * take no more than half of this machine's memory; it is made at the first product. Others are used where they lie. */
+bool dq_cpu_blocked_acquire(dq_backend *b, const dq_weight *w);
+void dq_cpu_blocked_release(dq_backend *b, const dq_weight *w);
+void dq_cpu_blocked_end(dq_backend *b); /* frees all */
+
+/* Whether products with w will use a layout. */
+bool dq_cpu_blocked_has(const dq_backend *b, const dq_weight *w);
+/* It, made if need be; NULL: none, w is used where it lies. Outside parallel regions. */
+const dq_simd_blocked_weight *dq_cpu_blocked_of(dq_backend *b, const dq_weight *w);
+
+/* cpu_blocked_matmul.c. dst = src W^T + bias, by the rules of cpu_int8.c and cpu_matmul.c; in f32 at most
+ * DQ_CPU_FEW_ROWS rows. */
+enum { DQ_CPU_FEW_ROWS = 8 };
+void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_blocked_weight *w,
+                         int64_t group_size, const float *bias);
+void dq_cpu_blocked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_blocked_weight *w,
+                        const float *bias);
+
+#endif

@@ -1,0 +1,307 @@
+/* simd_blocked: products with blocked weights (simd.h), written once for all levels. The file that includes this
+ * has defined LANES, the types veci of LANES words and vecf of LANES floats, and the functions on them that are
+ * used here; `bits`, `m` and numbers of vectors are constants wherever speed counts.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_SIMD_BLOCKED_H
+#define DQ_SIMD_BLOCKED_H
+
+#include "kernels/cpu/simd.h"
+
+#include <string.h>
+
+#define BLOCKED_INLINE static inline __attribute__((always_inline))
+
+/* A line: one word of each of a block's rows. */
+enum { LINE = 4 * DQ_BLOCKED_ROWS, STEPS = DQ_BLOCKED_COLS / 4, CHAIN = 256 };
+
+BLOCKED_INLINE int64_t blocked_chunk_bytes(int bits)
+{
+    return (int64_t)bits * LINE;
+}
+
+/* The bits that a plane has for step s, at bit `to` of every byte; other bits are anything. */
+BLOCKED_INLINE veci blocked_field(const uint8_t *plane, const int width, const int s, const int to)
+{
+    const int each = 8 / width, shift = width * (s % each) - to;
+    const veci x = load_words(plane + s / each * LINE);
+    return shift > 0 ? words_right(x, shift) : shift < 0 ? words_left(x, -shift) : x;
+}
+
+/* Codes of columns 4 s .. 4 s + 3, each in the low bits of its byte; the bits above are anything. */
+BLOCKED_INLINE veci blocked_codes(const uint8_t *chunk, const int bits, const int s)
+{
+    const int low = bits == 8 ? 8 : bits >= 4 ? 4 : 2;
+    veci x = blocked_field(chunk, low, s, 0);
+    if (bits - low >= 2) x = low_bits_or(low, x, blocked_field(chunk + low * LINE, 2, s, low));
+    if ((bits - low) % 2)
+        x = low_bits_or(bits - 1, x, blocked_field(chunk + (bits - 1) * LINE, 1, s, bits - 1));
+    return x;
+}
+
+BLOCKED_INLINE vecf blocked_scale(const dq_simd_blocked_weight *w, const uint8_t *at, int64_t group,
+                                  int64_t row)
+{
+    const int64_t i = group * DQ_BLOCKED_ROWS + row;
+    return w->scale_f16 ? load_halves(at + w->scale_at + 2 * i)
+                        : load_floats((const float *)(const void *)(at + w->scale_at) + i);
+}
+
+BLOCKED_INLINE veci blocked_zero(const dq_simd_blocked_weight *w, const uint8_t *at, int64_t group,
+                                 int64_t row)
+{
+    return w->own_zeros ? load_bytes(at + w->zero_at + group * DQ_BLOCKED_ROWS + row)
+                        : all_words(w->zero);
+}
+
+/* ------------------------------------------------------------------------------------------- int8 */
+
+/* What the sums of a group start from, when int8_codes gives codes less `base`. */
+BLOCKED_INLINE veci blocked_start(const dq_simd_blocked_weight *w, const uint8_t *at, int64_t group,
+                                  int64_t row, int32_t sum, const int base)
+{
+    if (!w->own_zeros) return all_words((base - w->zero) * sum);
+    const veci z = words_less(all_words(base), blocked_zero(w, at, group, row));
+    return words_times(z, all_words(sum));
+}
+
+/* Rows `row` .. of a block, nv vectors of them. */
+BLOCKED_INLINE void blocked_int8(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,
+                                 int64_t row, const dq_simd_blocked_rows *a, const int m,
+                                 const int nv, const int bits)
+{
+    const uint8_t *chunk = at + 4 * row;
+    const int8_t *code = a->code;
+    int64_t left = w->chunks;
+    for (int64_t g = 0; g < w->groups; g++) {
+        veci sum[8][4];
+        int64_t n = left < w->group ? left : w->group;
+        left -= n;
+#pragma GCC unroll 8
+        for (int i = 0; i < m; i++)
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++)
+                sum[i][j] =
+                    blocked_start(w, at, g, row + j * LANES, a->sum[g * m + i], INT8_BASE(bits));
+        for (; n > 0; n--, chunk += blocked_chunk_bytes(bits), code += 4 * STEPS * m) {
+#pragma GCC unroll 8
+            for (int s = 0; s < STEPS; s++) {
+                veci u[4];
+#pragma GCC unroll 4
+                for (int j = 0; j < nv; j++)
+                    u[j] = int8_codes(blocked_codes(chunk + j * 4 * LANES, bits, s), bits);
+#pragma GCC unroll 8
+                for (int i = 0; i < m; i++) {
+                    const veci x = all_fours(code + 4 * (s * m + i));
+#pragma GCC unroll 4
+                    for (int j = 0; j < nv; j++) sum[i][j] = add_dots(sum[i][j], u[j], x, bits);
+                }
+            }
+        }
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            const vecf scale = blocked_scale(w, at, g, row + j * LANES);
+#pragma GCC unroll 8
+            for (int i = 0; i < m; i++) {
+                float *to = y + i * DQ_BLOCKED_ROWS + row + j * LANES;
+                const vecf factor = floats_times(all_floats(a->scale[g * m + i]), scale);
+                const vecf part = floats_times(floats_of(sum[i][j]), factor);
+                store_floats(to, floats_plus(g ? load_floats(to) : all_floats(0.0f), part));
+            }
+        }
+    }
+}
+
+/* -------------------------------------------------------------------------------------------- f32 */
+
+/* Code k of the four in x as a float less its zero point: the code becomes the last bits of a number of known
+ * exponent. base[k % 2] is that number for code 0, plus the zero point. */
+BLOCKED_INLINE vecf blocked_level(veci x, const int k, const int bits, const vecf base[2])
+{
+    const int at = k % 2 * 8;
+    const veci y = words_masked_or(x, ((1 << bits) - 1) << at, (127 + 23 - at) << 23);
+    return floats_less(floats_in(y), base[k % 2]);
+}
+
+BLOCKED_INLINE void blocked_bases(vecf base[2], const dq_simd_blocked_weight *w, const uint8_t *at,
+                                  int64_t group, int64_t row)
+{
+    const vecf zero = floats_of(blocked_zero(w, at, group, row));
+    base[0] = floats_plus(all_floats(8388608.0f), zero);
+    base[1] = floats_plus(all_floats(32768.0f), zero);
+}
+
+BLOCKED_INLINE void blocked_floats(float *dst, int64_t ldd, const dq_simd_blocked_weight *w,
+                                   const uint8_t *at, int64_t chunk, const int bits)
+{
+    const int64_t group = chunk / w->group;
+    const uint8_t *codes = at + chunk * blocked_chunk_bytes(bits);
+    for (int row = 0; row < DQ_BLOCKED_ROWS; row += LANES) {
+        const vecf scale = blocked_scale(w, at, group, row);
+        vecf base[2];
+        blocked_bases(base, w, at, group, row);
+#pragma GCC unroll 8
+        for (int s = 0; s < STEPS; s++) {
+            veci u = blocked_codes(codes + 4 * row, bits, s);
+#pragma GCC unroll 4
+            for (int k = 0; k < 4; k++) {
+                if (k == 2) u = words_right(u, 16);
+                store_floats(dst + (4 * s + k) * ldd + row,
+                             floats_times(blocked_level(u, k, bits, base), scale));
+            }
+        }
+    }
+}
+
+/* CALL(bits) for the width of w, as a constant. */
+#define BLOCKED_BY_WIDTH(CALL)                                                                     \
+    switch (w->bits) {                                                                             \
+    case 2: CALL(2); break;                                                                        \
+    case 3: CALL(3); break;                                                                        \
+    case 4: CALL(4); break;                                                                        \
+    case 5: CALL(5); break;                                                                        \
+    case 6: CALL(6); break;                                                                        \
+    case 7: CALL(7); break;                                                                        \
+    default: CALL(8); break;                                                                       \
+    }
+
+static void floats(float *dst, int64_t ldd, const dq_simd_blocked_weight *w, int64_t block,
+                   int64_t chunk)
+{
+    const uint8_t *at = w->data + block * w->bytes;
+#define CALL(bits) blocked_floats(dst, ldd, w, at, chunk, bits)
+    BLOCKED_BY_WIDTH(CALL)
+#undef CALL
+}
+
+/* One row of activations: a chunk's share of the chains of nv vectors of rows. */
+BLOCKED_INLINE void blocked_chunk(vecf sum[4], const dq_simd_blocked_weight *w,
+                                  const uint8_t *const at[4], int64_t chunk, const float *x,
+                                  const int nv, const int bits)
+{
+    const int64_t group = chunk / w->group, skip = chunk * blocked_chunk_bytes(bits);
+    vecf scale[4], base[4][2];
+#pragma GCC unroll 4
+    for (int j = 0; j < nv; j++) {
+        scale[j] = blocked_scale(w, at[j], group, ROW_OF(j));
+        blocked_bases(base[j], w, at[j], group, ROW_OF(j));
+    }
+#pragma GCC unroll 8
+    for (int s = 0; s < STEPS; s++) {
+        veci u[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) u[j] = blocked_codes(at[j] + skip + 4 * ROW_OF(j), bits, s);
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) {
+            const vecf value = all_floats(x[4 * s + k]);
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) {
+                if (k == 2) u[j] = words_right(u[j], 16);
+                const vecf v = floats_times(blocked_level(u[j], k, bits, base[j]), scale[j]);
+                sum[j] = floats_fma(value, v, sum[j]);
+            }
+        }
+    }
+}
+
+/* The columns of a row's last chunk, which is not full. */
+BLOCKED_INLINE void blocked_rest(vecf sum[4], const dq_simd_blocked_weight *w,
+                                 const uint8_t *const at[4], int64_t chunk, int64_t n,
+                                 const float *x, const int nv, const int bits)
+{
+    float tile[DQ_BLOCKED_COLS * DQ_BLOCKED_ROWS];
+    for (int j = 0; j < nv; j++) {
+        blocked_floats(tile, DQ_BLOCKED_ROWS, w, at[j], chunk, bits);
+        for (int64_t k = 0; k < n; k++)
+            sum[j] = floats_fma(all_floats(x[k]),
+                                load_floats(tile + k * DQ_BLOCKED_ROWS + ROW_OF(j)), sum[j]);
+    }
+}
+
+BLOCKED_INLINE void blocked_row(float *y, const dq_simd_blocked_weight *w,
+                                const uint8_t *const at[4], const float *x, const int nv,
+                                const int bits)
+{
+    for (int64_t k0 = 0; k0 < w->cols; k0 += CHAIN) {
+        const int64_t end = w->cols - k0 < CHAIN ? w->cols : k0 + CHAIN;
+        vecf sum[4];
+        int64_t k = k0;
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) sum[j] = all_floats(0.0f);
+        for (; k + DQ_BLOCKED_COLS <= end; k += DQ_BLOCKED_COLS)
+            blocked_chunk(sum, w, at, k / DQ_BLOCKED_COLS, x + k, nv, bits);
+        if (k < end) blocked_rest(sum, w, at, k / DQ_BLOCKED_COLS, end - k, x + k, nv, bits);
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            float *to = y + j * LANES;
+            store_floats(to, k0 ? floats_plus(load_floats(to), sum[j]) : sum[j]);
+        }
+    }
+}
+
+/* Chains of m rows go on over n columns of a chunk's values: sum[m][32], x[column][m]. */
+BLOCKED_INLINE void blocked_rows(float *sum, const float *tile, const float *x, int64_t n,
+                                 const int m)
+{
+    enum { NV = 2 };
+    for (int row = 0; row < DQ_BLOCKED_ROWS; row += NV * LANES) {
+        vecf s[8][NV];
+#pragma GCC unroll 8
+        for (int i = 0; i < m; i++)
+#pragma GCC unroll 2
+            for (int j = 0; j < NV; j++)
+                s[i][j] = load_floats(sum + i * DQ_BLOCKED_ROWS + row + j * LANES);
+        for (int64_t k = 0; k < n; k++) {
+            const float *v = tile + k * DQ_BLOCKED_ROWS + row;
+#pragma GCC unroll 8
+            for (int i = 0; i < m; i++)
+#pragma GCC unroll 2
+                for (int j = 0; j < NV; j++)
+                    s[i][j] =
+                        floats_fma(all_floats(x[k * m + i]), load_floats(v + j * LANES), s[i][j]);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < m; i++)
+#pragma GCC unroll 2
+            for (int j = 0; j < NV; j++)
+                store_floats(sum + i * DQ_BLOCKED_ROWS + row + j * LANES, s[i][j]);
+    }
+}
+
+static void blocked_rows_of(float *sum, const float *tile, const float *x, int64_t n, int m)
+{
+    switch (m) {
+    case 1: blocked_rows(sum, tile, x, n, 1); break;
+    case 2: blocked_rows(sum, tile, x, n, 2); break;
+    case 3: blocked_rows(sum, tile, x, n, 3); break;
+    case 4: blocked_rows(sum, tile, x, n, 4); break;
+#if BLOCKED_ROWS > 4
+    case 5: blocked_rows(sum, tile, x, n, 5); break;
+    case 6: blocked_rows(sum, tile, x, n, 6); break;
+    case 7: blocked_rows(sum, tile, x, n, 7); break;
+    default: blocked_rows(sum, tile, x, n, 8); break;
+#endif
+    }
+}
+
+/* Several rows: values of a chunk pass through the first-level cache. */
+static void blocked_tiles(float *y, const dq_simd_blocked_weight *w, int64_t block, const float *x,
+                          int m)
+{
+    float tile[DQ_BLOCKED_COLS * DQ_BLOCKED_ROWS], sum[BLOCKED_ROWS * DQ_BLOCKED_ROWS];
+    for (int64_t k0 = 0; k0 < w->cols; k0 += CHAIN) {
+        const int64_t end = w->cols - k0 < CHAIN ? w->cols : k0 + CHAIN;
+        memset(sum, 0, sizeof sum);
+        for (int64_t k = k0; k < end; k += DQ_BLOCKED_COLS) {
+            const int64_t n = end - k < DQ_BLOCKED_COLS ? end - k : DQ_BLOCKED_COLS;
+            floats(tile, DQ_BLOCKED_ROWS, w, block, k / DQ_BLOCKED_COLS);
+            blocked_rows_of(sum, tile, x + k * m, n, m);
+        }
+        for (int i = 0; i < m; i++)
+            for (int j = 0; j < DQ_BLOCKED_ROWS; j++) {
+                float *to = y + i * 2 * DQ_BLOCKED_ROWS + j;
+                *to = k0 ? *to + sum[i * DQ_BLOCKED_ROWS + j] : sum[i * DQ_BLOCKED_ROWS + j];
+            }
+    }
+}
+
+#endif

@@ -1,0 +1,188 @@
+/* simd_blocked_avx2: products with blocked weights with AVX2, FMA and F16C. Compiled with flags of its own.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/cpu/simd.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <string.h>
+
+#define VEC          static inline __attribute__((always_inline))
+#define LANES        8
+#define BLOCKED_ROWS 4
+#define ROW_OF(j)    ((j) % 4 * LANES) /* of vector j in its block */
+typedef __m256i veci;
+typedef __m256 vecf;
+
+VEC veci load_words(const uint8_t *p)
+{
+    return _mm256_loadu_si256((const void *)p);
+}
+
+VEC veci load_bytes(const uint8_t *p)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
+}
+
+VEC veci all_words(int32_t x)
+{
+    return _mm256_set1_epi32(x);
+}
+
+VEC veci all_fours(const int8_t *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return _mm256_set1_epi32(four);
+}
+
+VEC veci words_right(veci x, int n)
+{
+    return _mm256_srli_epi32(x, n);
+}
+
+VEC veci words_left(veci x, int n)
+{
+    return _mm256_slli_epi32(x, n);
+}
+
+VEC veci words_less(veci a, veci b)
+{
+    return _mm256_sub_epi32(a, b);
+}
+
+VEC veci words_times(veci a, veci b)
+{
+    return _mm256_mullo_epi32(a, b);
+}
+
+/* The low n bits of every byte of a, the others of b. */
+VEC veci low_bits_or(int n, veci a, veci b)
+{
+    const veci mask = _mm256_set1_epi8((char)((1 << n) - 1));
+    return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
+}
+
+/* (x & mask) | bits */
+VEC veci words_masked_or(veci x, int mask, int bits)
+{
+    return _mm256_or_si256(_mm256_and_si256(x, _mm256_set1_epi32(mask)), _mm256_set1_epi32(bits));
+}
+
+VEC vecf load_floats(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+
+VEC vecf load_halves(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
+}
+
+VEC void store_floats(float *p, vecf x)
+{
+    _mm256_storeu_ps(p, x);
+}
+
+VEC vecf all_floats(float x)
+{
+    return _mm256_set1_ps(x);
+}
+
+VEC vecf floats_of(veci x)
+{
+    return _mm256_cvtepi32_ps(x);
+}
+
+VEC vecf floats_in(veci x)
+{
+    return _mm256_castsi256_ps(x);
+}
+
+VEC vecf floats_plus(vecf a, vecf b)
+{
+    return _mm256_add_ps(a, b);
+}
+
+VEC vecf floats_less(vecf a, vecf b)
+{
+    return _mm256_sub_ps(a, b);
+}
+
+VEC vecf floats_times(vecf a, vecf b)
+{
+    return _mm256_mul_ps(a, b);
+}
+
+VEC vecf floats_fma(vecf a, vecf b, vecf c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+/* Sums of two products of unsigned and signed bytes stay below 2^15 for codes of at most 7 bits. Codes of 8 are
+ * counted from 128: their sizes are the unsigned bytes, their signs go to the other ones. */
+#define INT8_BASE(bits) ((bits) == 8 ? 128 : 0)
+
+VEC veci int8_codes(veci x, int bits)
+{
+    if (bits == 8) return _mm256_xor_si256(x, _mm256_set1_epi8((char)0x80));
+    return _mm256_and_si256(x, _mm256_set1_epi8((char)((1 << bits) - 1)));
+}
+
+VEC veci add_dots(veci sum, veci u, veci x, int bits)
+{
+    const veci two = bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(u), _mm256_sign_epi8(x, u))
+                               : _mm256_maddubs_epi16(u, x);
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(two, _mm256_set1_epi16(1)));
+}
+
+#include "kernels/cpu/level/simd_blocked.h"
+
+#define ROWS_INT8(M, NV)                                                                           \
+    static void int8_rows_##M(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,        \
+                              const dq_simd_blocked_rows *a)                                       \
+    {                                                                                              \
+        for (int row = 0; row < DQ_BLOCKED_ROWS; row += NV * LANES)                                \
+            BLOCKED_BY_WIDTH(INT8_CALL_##M)                                                        \
+    }
+#define INT8_CALL_1(bits) blocked_int8(y, w, at, row, a, 1, 4, bits)
+#define INT8_CALL_2(bits) blocked_int8(y, w, at, row, a, 2, 4, bits)
+#define INT8_CALL_3(bits) blocked_int8(y, w, at, row, a, 3, 2, bits)
+#define INT8_CALL_4(bits) blocked_int8(y, w, at, row, a, 4, 2, bits)
+ROWS_INT8(1, 4)
+ROWS_INT8(2, 4)
+ROWS_INT8(3, 2)
+ROWS_INT8(4, 2)
+
+static void int8(float *y, const dq_simd_blocked_weight *w, int64_t block,
+                 const dq_simd_blocked_rows *a, int m)
+{
+    const uint8_t *at = w->data + block * w->bytes;
+    switch (m) {
+    case 1: int8_rows_1(y, w, at, a); break;
+    case 2: int8_rows_2(y, w, at, a); break;
+    case 3: int8_rows_3(y, w, at, a); break;
+    default: int8_rows_4(y, w, at, a); break;
+    }
+}
+
+static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block, int n, const float *x,
+                int m)
+{
+    for (int i = 0; i < n; i++, block++, y += DQ_BLOCKED_ROWS) {
+        const uint8_t *first = w->data + block * w->bytes;
+        const uint8_t *const at[4] = {first, first, first, first};
+        if (m > 1) {
+            blocked_tiles(y, w, block, x, m);
+            continue;
+        }
+#define CALL(bits) blocked_row(y, w, at, x, 4, bits)
+        BLOCKED_BY_WIDTH(CALL)
+#undef CALL
+    }
+}
+
+const dq_simd_blocked dq_simd_blocked_avx2 = {
+    .rows = BLOCKED_ROWS, .int8 = int8, .f32 = f32, .floats = floats};
+
+#endif

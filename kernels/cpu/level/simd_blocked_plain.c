@@ -1,0 +1,116 @@
+/* simd_blocked_plain: products with blocked weights in plain C. See simd.h.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/cpu/simd.h"
+#include "tensor/tensor.h"
+
+#include <string.h>
+
+#define VEC          static inline
+#define LANES        16
+#define BLOCKED_ROWS 8
+#define ROW_OF(j)    ((j) % 2 * LANES) /* of vector j in its block */
+
+typedef struct veci {
+    uint32_t x[LANES];
+} veci;
+
+typedef struct vecf {
+    float x[LANES];
+} vecf;
+
+#define EACH(T, NAME, ARGUMENTS, VALUE)                                                            \
+    VEC T NAME ARGUMENTS                                                                           \
+    {                                                                                              \
+        T to;                                                                                      \
+        for (int i = 0; i < LANES; i++) to.x[i] = VALUE;                                           \
+        return to;                                                                                 \
+    }
+
+EACH(veci, load_bytes, (const uint8_t *p), p[i])
+EACH(veci, all_words, (int32_t x), (uint32_t)x)
+EACH(veci, words_right, (veci a, int n), a.x[i] >> n)
+EACH(veci, words_left, (veci a, int n), a.x[i] << n)
+EACH(veci, words_less, (veci a, veci b), a.x[i] - b.x[i])
+EACH(veci, words_times, (veci a, veci b), a.x[i] * b.x[i])
+EACH(veci, words_masked_or, (veci a, int mask, int bits),
+     (a.x[i] & (uint32_t)mask) | (uint32_t)bits)
+EACH(vecf, load_floats, (const float *p), p[i])
+EACH(vecf, load_halves, (const uint8_t *p),
+     dq_f32_from_f16((uint16_t)(p[2 * i] | p[2 * i + 1] << 8)))
+EACH(vecf, all_floats, (float x), x)
+EACH(vecf, floats_of, (veci a), (float)(int32_t)a.x[i])
+EACH(vecf, floats_plus, (vecf a, vecf b), a.x[i] + b.x[i])
+EACH(vecf, floats_less, (vecf a, vecf b), a.x[i] - b.x[i])
+EACH(vecf, floats_times, (vecf a, vecf b), a.x[i] * b.x[i])
+EACH(vecf, floats_fma, (vecf a, vecf b, vecf c), a.x[i] * b.x[i] + c.x[i])
+
+VEC veci load_words(const uint8_t *p)
+{
+    veci to;
+    memcpy(to.x, p, sizeof to.x);
+    return to;
+}
+
+VEC veci all_fours(const int8_t *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return all_words(four);
+}
+
+/* The low n bits of every byte of a, the others of b. */
+VEC veci low_bits_or(int n, veci a, veci b)
+{
+    const uint32_t mask = 0x01010101u * ((1u << n) - 1);
+    veci to;
+    for (int i = 0; i < LANES; i++) to.x[i] = (a.x[i] & mask) | (b.x[i] & ~mask);
+    return to;
+}
+
+VEC void store_floats(float *p, vecf a)
+{
+    memcpy(p, a.x, sizeof a.x);
+}
+
+VEC vecf floats_in(veci a)
+{
+    vecf to;
+    memcpy(to.x, a.x, sizeof to.x);
+    return to;
+}
+
+#define INT8_BASE(bits) 0
+
+VEC veci int8_codes(veci a, int bits)
+{
+    for (int i = 0; i < LANES; i++) a.x[i] &= 0x01010101u * ((1u << bits) - 1);
+    return a;
+}
+
+VEC veci add_dots(veci sum, veci u, veci x, int bits)
+{
+    (void)bits;
+    for (int i = 0; i < LANES; i++)
+        for (int k = 0; k < 32; k += 8) {
+            const int32_t part = (int32_t)(u.x[i] >> k & 255) * (int8_t)(uint8_t)(x.x[i] >> k);
+            sum.x[i] += (uint32_t)part;
+        }
+    return sum;
+}
+
+#include "kernels/cpu/level/simd_blocked.h"
+
+static void int8(float *y, const dq_simd_blocked_weight *w, int64_t block,
+                 const dq_simd_blocked_rows *a, int m)
+{
+    blocked_int8(y, w, w->data + block * w->bytes, 0, a, m, 2, w->bits);
+}
+
+static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block, int n, const float *x,
+                int m)
+{
+    for (int i = 0; i < n; i++) blocked_tiles(y + i * DQ_BLOCKED_ROWS, w, block + i, x, m);
+}
+
+const dq_simd_blocked dq_simd_blocked_plain = {
+    .rows = BLOCKED_ROWS, .int8 = int8, .f32 = f32, .floats = floats};

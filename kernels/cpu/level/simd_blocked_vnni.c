@@ -1,0 +1,192 @@
+/* simd_blocked_vnni: products with blocked weights with AVX-512 VNNI. Compiled with flags of its own.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/cpu/simd.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <string.h>
+
+#define VEC          static inline __attribute__((always_inline))
+#define LANES        16
+#define BLOCKED_ROWS 8
+#define ROW_OF(j)    ((j) % 2 * LANES) /* of vector j in its block */
+typedef __m512i veci;
+typedef __m512 vecf;
+
+VEC veci load_words(const uint8_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+VEC veci load_bytes(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
+}
+
+VEC veci all_words(int32_t x)
+{
+    return _mm512_set1_epi32(x);
+}
+
+VEC veci all_fours(const int8_t *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return _mm512_set1_epi32(four);
+}
+
+VEC veci words_right(veci x, int n)
+{
+    return _mm512_srli_epi32(x, (unsigned)n);
+}
+
+VEC veci words_left(veci x, int n)
+{
+    return _mm512_slli_epi32(x, (unsigned)n);
+}
+
+VEC veci words_less(veci a, veci b)
+{
+    return _mm512_sub_epi32(a, b);
+}
+
+VEC veci words_times(veci a, veci b)
+{
+    return _mm512_mullo_epi32(a, b);
+}
+
+/* The low n bits of every byte of a, the others of b. */
+VEC veci low_bits_or(int n, veci a, veci b)
+{
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi8((char)((1 << n) - 1)), a, b, 0xca);
+}
+
+/* (x & mask) | bits */
+VEC veci words_masked_or(veci x, int mask, int bits)
+{
+    return _mm512_ternarylogic_epi32(x, _mm512_set1_epi32(mask), _mm512_set1_epi32(bits), 0xea);
+}
+
+VEC vecf load_floats(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+
+VEC vecf load_halves(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
+}
+
+VEC void store_floats(float *p, vecf x)
+{
+    _mm512_storeu_ps(p, x);
+}
+
+VEC vecf all_floats(float x)
+{
+    return _mm512_set1_ps(x);
+}
+
+VEC vecf floats_of(veci x)
+{
+    return _mm512_cvtepi32_ps(x);
+}
+
+VEC vecf floats_in(veci x)
+{
+    return _mm512_castsi512_ps(x);
+}
+
+VEC vecf floats_plus(vecf a, vecf b)
+{
+    return _mm512_add_ps(a, b);
+}
+
+VEC vecf floats_less(vecf a, vecf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+
+VEC vecf floats_times(vecf a, vecf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+
+VEC vecf floats_fma(vecf a, vecf b, vecf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+#define INT8_BASE(bits) 0
+
+VEC veci int8_codes(veci x, int bits)
+{
+    return bits == 8 ? x : _mm512_and_si512(x, _mm512_set1_epi8((char)((1 << bits) - 1)));
+}
+
+VEC veci add_dots(veci sum, veci u, veci x, int bits)
+{
+    (void)bits;
+    return _mm512_dpbusd_epi32(sum, u, x);
+}
+
+#include "kernels/cpu/level/simd_blocked.h"
+
+#define ROWS_INT8(M)                                                                               \
+    static void int8_rows_##M(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,        \
+                              const dq_simd_blocked_rows *a)                                       \
+    {                                                                                              \
+        BLOCKED_BY_WIDTH(INT8_CALL_##M)                                                            \
+    }
+#define INT8_CALL_1(bits) blocked_int8(y, w, at, 0, a, 1, 2, bits)
+#define INT8_CALL_2(bits) blocked_int8(y, w, at, 0, a, 2, 2, bits)
+#define INT8_CALL_3(bits) blocked_int8(y, w, at, 0, a, 3, 2, bits)
+#define INT8_CALL_4(bits) blocked_int8(y, w, at, 0, a, 4, 2, bits)
+#define INT8_CALL_5(bits) blocked_int8(y, w, at, 0, a, 5, 2, bits)
+#define INT8_CALL_6(bits) blocked_int8(y, w, at, 0, a, 6, 2, bits)
+#define INT8_CALL_7(bits) blocked_int8(y, w, at, 0, a, 7, 2, bits)
+#define INT8_CALL_8(bits) blocked_int8(y, w, at, 0, a, 8, 2, bits)
+ROWS_INT8(1)
+ROWS_INT8(2)
+ROWS_INT8(3)
+ROWS_INT8(4)
+ROWS_INT8(5)
+ROWS_INT8(6)
+ROWS_INT8(7)
+ROWS_INT8(8)
+
+static void int8(float *y, const dq_simd_blocked_weight *w, int64_t block,
+                 const dq_simd_blocked_rows *a, int m)
+{
+    const uint8_t *at = w->data + block * w->bytes;
+    switch (m) {
+    case 1: int8_rows_1(y, w, at, a); break;
+    case 2: int8_rows_2(y, w, at, a); break;
+    case 3: int8_rows_3(y, w, at, a); break;
+    case 4: int8_rows_4(y, w, at, a); break;
+    case 5: int8_rows_5(y, w, at, a); break;
+    case 6: int8_rows_6(y, w, at, a); break;
+    case 7: int8_rows_7(y, w, at, a); break;
+    default: int8_rows_8(y, w, at, a); break;
+    }
+}
+
+static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block, int n, const float *x,
+                int m)
+{
+    const uint8_t *first = w->data + block * w->bytes, *second = first + w->bytes;
+    const uint8_t *const at[4] = {first, first, second, second};
+    if (m == 1 && n == 2) {
+#define CALL(bits) blocked_row(y, w, at, x, 4, bits)
+        BLOCKED_BY_WIDTH(CALL)
+#undef CALL
+        return;
+    }
+    for (int i = 0; i < n; i++) blocked_tiles(y + i * DQ_BLOCKED_ROWS, w, block + i, x, m);
+}
+
+const dq_simd_blocked dq_simd_blocked_vnni = {
+    .rows = BLOCKED_ROWS, .int8 = int8, .f32 = f32, .floats = floats};
+
+#endif

@@ -1,0 +1,233 @@
+/* test_blocked: products with packed weights that are laid out for them equal, bit for bit, those with weights where
+ * they lie; a layout lives as long as it is acquired.
+ * SPDX-License-Identifier: MIT */
+#include "tests/rigs/levels.h"
+
+#include "kernels/cpu/cpu_blocked.h"
+#include "tensor/weight_format.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static uint8_t *random_bytes(size_t n, uint64_t seed)
+{
+    dq_err err = {0};
+    uint8_t *p = dq_block_new(n, 1, &err);
+    assert_non_null(p);
+    for (size_t i = 0; i < n; i++) p[i] = (uint8_t)next_bits(&seed);
+    return p;
+}
+
+static void drop(const void *p)
+{
+    union { /* a weight's pointers are to const */
+        const void *in;
+        void *out;
+    } u = {.in = p};
+    dq_block_free(u.out);
+}
+
+typedef struct shape {
+    int64_t rows, cols, group;
+    bool one_scale;
+} shape;
+
+/* Any codes, padding and zero points; scales of both signs. */
+static dq_weight new_weight(shape s, int bits, bool zeros, dq_dtype scales)
+{
+    dq_weight w = {.name = "w",
+                   .rows = s.rows,
+                   .cols = s.cols,
+                   .format = zeros ? &dq_format_int_zero : &dq_format_int,
+                   .bits = bits,
+                   .group_size = s.group,
+                   .scale_rows = s.one_scale ? 1 : s.rows,
+                   .scale_dtype = scales};
+    const int64_t groups = dq_quant_groups(s.cols, s.group), n = w.scale_rows * groups;
+    const size_t bytes = (size_t)s.rows * dq_quant_row_bytes(s.cols, bits);
+    w.data = random_bytes(bytes, (uint64_t)(17 * s.cols + bits));
+    float *f = random_floats(n, 3);
+    w.scale = f;
+    if (scales == DQ_F16) {
+        uint8_t *half = random_bytes((size_t)n * 2, 9);
+        for (int64_t i = 0; i < n; i++) half[2 * i + 1] = (half[2 * i + 1] & 0x87) | 0x20;
+        w.scale = half;
+        dq_block_free(f);
+    }
+    if (zeros) w.zero = random_bytes((size_t)w.scale_rows * dq_weight_zero_bytes(groups, bits), 5);
+    return w;
+}
+
+static void drop_weight(const dq_weight *w)
+{
+    drop(w->data);
+    drop(w->scale);
+    drop(w->zero);
+}
+
+static void multiply(dq_backend *b, float *y, const float *x, int64_t m, const dq_weight *w,
+                     const float *bias, dq_num num)
+{
+    union { /* src is not written */
+        const float *in;
+        float *out;
+    } u = {.in = x};
+    const dq_mat src = {u.out, m, w->cols}, dst = {y, m, w->rows};
+    memset(y, 0x5a, (size_t)(m * w->rows) * sizeof *y);
+    b->ops->matmul(b, dst, src, w, bias, num);
+    expect_sync(b);
+}
+
+/* Results of all levels in int8 are the same; in f32 each level has its own. */
+static void check(const dq_weight *w, int64_t m, const float *x, const float *bias)
+{
+    const int64_t n = m * w->rows;
+    float *want = new_floats(n), *got = new_floats(n);
+    for (int level = 0; level < N_LEVELS; level++) {
+        dq_backend *b = open_level(level, 1 + (int)(m + level) % 3);
+        if (!b) continue;
+        for (int int8 = 0; int8 < 2; int8++) {
+            const dq_num num = int8 ? DQ_NUM_INT8 : DQ_NUM_F32;
+            assert_false(dq_cpu_blocked_has(b, w));
+            multiply(b, want, x, m, w, bias, num);
+            assert_true(b->ops->weight_acquire(b, w));
+            assert_true(dq_cpu_blocked_has(b, w));
+            multiply(b, got, x, m, w, bias, num);
+            assert_non_null(dq_cpu_blocked_of(b, w)->data);
+            for (int64_t i = 0; i < n; i++)
+                if (memcmp(&want[i], &got[i], sizeof *got) != 0)
+                    fail_msg("%s, %s, %d bits, %lld x %lld, group %lld, %lld rows, element %lld: "
+                             "%.9g, expected %.9g",
+                             levels[level], int8 ? "int8" : "f32", w->bits, (long long)w->rows,
+                             (long long)w->cols, (long long)w->group_size, (long long)m,
+                             (long long)i, (double)got[i], (double)want[i]);
+            b->ops->weight_release(b, w);
+        }
+        dq_backend_close(b);
+    }
+    dq_block_free(want);
+    dq_block_free(got);
+}
+
+static void equal_row_major(void **state)
+{
+    static const shape shapes[] = {
+        {70, 320, 32, false}, {33, 200, 32, false}, {16, 576, 64, false}, {35, 513, 128, false},
+        {1, 100, 100, false}, {64, 300, 300, true}, {40, 256, 64, true}};
+    static const int64_t rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 50};
+    enum { MOST = 50, WIDEST = 576 };
+    float *x = random_floats(MOST * WIDEST, 11), *bias = random_floats(70, 12);
+    (void)state;
+    memset(x, 0, 40 * sizeof *x);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int bits = 2; bits <= 8; bits++)
+            for (int kind = 0; kind < 4; kind++) {
+                const dq_weight w =
+                    new_weight(shapes[s], bits, kind % 2, kind / 2 ? DQ_F16 : DQ_F32);
+                for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+                    if (kind == 1 || (r + s + (size_t)bits) % 3 == 0)
+                        check(&w, rows[r], x, r % 2 ? bias : NULL);
+                drop_weight(&w);
+            }
+    dq_block_free(x);
+    dq_block_free(bias);
+}
+
+/* A row does not know how many others there are, nor in how many threads. */
+static void rows_are_alone(void **state)
+{
+    enum { M = 21, N = 96, K = 384 };
+    const dq_weight w = new_weight((shape){N, K, 32, false}, 6, true, DQ_F16);
+    float *x = random_floats(M * K, 4), *all = new_floats(M * N), *one = new_floats(N);
+    (void)state;
+    for (int level = 0; level < N_LEVELS; level++) {
+        for (int int8 = 0; int8 < 2; int8++) {
+            const dq_num num = int8 ? DQ_NUM_INT8 : DQ_NUM_F32;
+            for (int threads = 1; threads <= 3; threads++) {
+                dq_backend *b = open_level(level, threads);
+                if (!b) continue;
+                assert_true(b->ops->weight_acquire(b, &w));
+                if (threads == 1) multiply(b, all, x, M, &w, NULL, num);
+                for (int i = 0; i < M; i += 4) {
+                    multiply(b, one, x + i * K, 1, &w, NULL, num);
+                    assert_true(same_bits(one, all + i * N, N));
+                }
+                dq_backend_close(b); /* frees what is still acquired */
+            }
+        }
+    }
+    dq_block_free(x);
+    dq_block_free(all);
+    dq_block_free(one);
+    drop_weight(&w);
+}
+
+/* The head's logits pass through the same products. */
+static void a_head_is_a_weight(void **state)
+{
+    enum { M = 5, N = 100, K = 128 };
+    const dq_weight w = new_weight((shape){N, K, 64, false}, 4, false, DQ_F16);
+    float *x = random_floats(M * K, 8);
+    double want[M], got[M];
+    int32_t top[2][M];
+    (void)state;
+    for (int level = 0; level < N_LEVELS; level++) {
+        dq_backend *b = open_level(level, 2);
+        if (!b) continue;
+        b->ops->logprob(b, want, top[0], (dq_mat){x, M, K}, &w, NULL, DQ_NUM_F32);
+        assert_true(b->ops->weight_acquire(b, &w));
+        b->ops->logprob(b, got, top[1], (dq_mat){x, M, K}, &w, NULL, DQ_NUM_F32);
+        expect_sync(b);
+        assert_memory_equal(want, got, sizeof want);
+        assert_memory_equal(top[0], top[1], sizeof top[0]);
+        b->ops->weight_release(b, &w);
+        dq_backend_close(b);
+    }
+    dq_block_free(x);
+    drop_weight(&w);
+}
+
+/* Another weight at the same address gets a layout of its own, once the first one has gone. */
+static void layouts_end(void **state)
+{
+    enum { N = 32, K = 64 };
+    dq_weight w = new_weight((shape){N, K, 32, false}, 4, false, DQ_F32);
+    const dq_weight odd = new_weight((shape){N, 60, 20, false}, 4, false, DQ_F32);
+    float *x = random_floats(K, 4), first[N], second[N], third[N];
+    dq_backend *b = open_level(0, 1);
+    (void)state;
+    b->ops->weight_release(b, &w); /* never acquired */
+    for (int i = 0; i < 2; i++) assert_true(b->ops->weight_acquire(b, &w));
+    multiply(b, first, x, 1, &w, NULL, DQ_NUM_F32);
+    const dq_simd_blocked_weight *kept = dq_cpu_blocked_of(b, &w);
+    b->ops->weight_release(b, &w);
+    assert_ptr_equal(kept, dq_cpu_blocked_of(b, &w));
+    b->ops->weight_release(b, &w);
+    assert_false(dq_cpu_blocked_has(b, &w));
+    drop(w.scale);
+    w.scale = random_floats(N * K / 32, 77);
+    multiply(b, second, x, 1, &w, NULL, DQ_NUM_F32);
+    assert_false(same_bits(first, second, N));
+    assert_true(b->ops->weight_acquire(b, &w));
+    multiply(b, third, x, 1, &w, NULL, DQ_NUM_F32);
+    assert_true(same_bits(second, third, N));
+    assert_true(b->ops->weight_acquire(b, &odd)); /* groups of 20 stay where they lie */
+    assert_false(dq_cpu_blocked_has(b, &odd));
+    assert_null(dq_cpu_blocked_of(b, &odd));
+    b->ops->weight_release(b, &odd);
+    dq_backend_close(b);
+    dq_block_free(x);
+    drop_weight(&w);
+    drop_weight(&odd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_row_major),
+        cmocka_unit_test(rows_are_alone),
+        cmocka_unit_test(a_head_is_a_weight),
+        cmocka_unit_test(layouts_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
