@@ -72,31 +72,46 @@ static dq_simd_blocked_weight shape_of(const dq_weight *w)
     return d;
 }
 
-/* n <= 32 codes of a packed row from column `first`, a multiple of 32, on: four to a word, the rest zeros. */
-static void read_codes(uint32_t word[STEPS], const uint8_t *row, int64_t first, int64_t n, int bits)
+#define INLINE static inline __attribute__((always_inline))
+
+/* Ones in the low n bits of every `step` bits of a word of 64. */
+INLINE uint64_t low_bits(int n, int step)
 {
-    const uint64_t mask = (1u << bits) - 1;
-    const uint8_t *at = row + first / 8 * bits;
-    memset(word, 0, STEPS * sizeof *word);
-    for (int64_t i = 0; i < n; i += 8, at += bits) { /* eight codes are `bits` bytes */
-        const int64_t left = n - i < 8 ? n - i : 8;
-        uint64_t x = 0, u = 0;
-        memcpy(&x, at, (size_t)(left * bits + 7) / 8);
-        if (left < 8) x &= ((uint64_t)1 << left * bits) - 1;
-        for (int k = 0; k < 8; k++) u |= (x >> k * bits & mask) << 8 * k;
-        word[i / 4] = (uint32_t)u;
-        word[i / 4 + 1] = (uint32_t)(u >> 32);
-    }
+    uint64_t x = 0;
+    for (int at = 0; at < 64; at += step) x |= (((uint64_t)1 << n) - 1) << at;
+    return x;
 }
 
-/* The words of one row in a chunk. */
-static void write_planes(uint8_t *to, const uint32_t word[STEPS], int bits)
+/* Eight codes, one after another, each into a byte of its own: halves move apart, then quarters, then all. */
+INLINE uint64_t spread(uint64_t x, const int bits)
 {
+    const uint64_t two = low_bits(2 * bits, 32), one = low_bits(bits, 16);
+    x = (x & (((uint64_t)1 << 4 * bits) - 1)) | x >> 4 * bits << 32;
+    x = (x & two) | (x >> 2 * bits & two) << 16;
+    return (x & one) | (x >> bits & one) << 8;
+}
+
+/* The words of one row in a chunk: n <= 32 codes from `at` on, zeros behind them. */
+INLINE void lay_out_chunk(uint8_t *to, const uint8_t *at, int64_t n, const int bits)
+{
+    uint64_t codes[STEPS / 2] = {0};
+    uint32_t word[STEPS];
+    for (int i = 0; i < STEPS / 2 && 8 * i < n; i++, at += bits) { /* eight are `bits` bytes */
+        const int64_t left = n - 8 * i < 8 ? n - 8 * i : 8;
+        uint64_t x = 0;
+        memcpy(&x, at, left == 8 ? (size_t)bits : (size_t)(left * bits + 7) / 8);
+        if (left < 8) x &= ((uint64_t)1 << left * bits) - 1;
+        codes[i] = spread(x, bits);
+    }
+    memcpy(word, codes, sizeof word);
+#pragma GCC unroll 3
     for (int done = 0; done < bits;) {
         const int left = bits - done, width = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
         const uint32_t mask = 0x01010101u * ((1u << width) - 1);
+#pragma GCC unroll 8
         for (int s = 0; s < STEPS; s += 8 / width, to += LINE) {
             uint32_t x = 0;
+#pragma GCC unroll 8
             for (int i = 0; i < 8 / width; i++) x |= (word[s + i] >> done & mask) << width * i;
             memcpy(to, &x, sizeof x);
         }
@@ -104,25 +119,45 @@ static void write_planes(uint8_t *to, const uint32_t word[STEPS], int bits)
     }
 }
 
-static void lay_out_row(uint8_t *block, int64_t j, const dq_weight *w,
-                        const dq_simd_blocked_weight *d, int64_t row)
+/* Codes of one block: as many chunks of a row at a time as keep what is written near. */
+INLINE void lay_out_codes(uint8_t *block, const dq_weight *w, int64_t first, int64_t rows,
+                          const int bits)
 {
-    const uint8_t *from =
-        (const uint8_t *)w->data + row * (int64_t)dq_quant_row_bytes(w->cols, w->bits);
-    const size_t size = d->scale_f16 ? 2 : 4;
-    const int64_t r = w->scale_rows == 1 ? 0 : row;
-    const uint8_t *scale = (const uint8_t *)w->scale + (size_t)(r * d->groups) * size;
-    for (int64_t c = 0; c < d->chunks; c++) {
-        const int64_t left = w->cols - c * COLS;
-        uint32_t word[STEPS];
-        read_codes(word, from, c * COLS, left < COLS ? left : COLS, w->bits);
-        write_planes(block + c * w->bits * LINE + 4 * j, word, w->bits);
-    }
+    enum { RUN = 4 };
+    const int64_t bytes = (int64_t)dq_quant_row_bytes(w->cols, bits);
+    for (int64_t k0 = 0; k0 < w->cols; k0 += RUN * COLS)
+        for (int64_t j = 0; j < rows; j++)
+            for (int64_t k = k0; k < k0 + RUN * COLS && k < w->cols; k += COLS)
+                lay_out_chunk(block + k / COLS * bits * LINE + 4 * j,
+                              (const uint8_t *)w->data + (first + j) * bytes + k / 8 * bits,
+                              w->cols - k < COLS ? w->cols - k : COLS, bits);
+}
+
+static void lay_out_scales(uint8_t *block, int64_t j, const dq_weight *w,
+                           const dq_simd_blocked_weight *d, int64_t row)
+{
+    const int64_t size = d->scale_f16 ? 2 : 4, r = w->scale_rows == 1 ? 0 : row;
+    const uint8_t *scale = (const uint8_t *)w->scale + r * d->groups * size;
     for (int64_t g = 0; g < d->groups; g++)
-        memcpy(block + d->scale_at + (g * ROWS + j) * (int64_t)size, scale + (size_t)g * size,
-               size);
+        memcpy(block + d->scale_at + (g * ROWS + j) * size, scale + g * size, (size_t)size);
     for (int64_t g = 0; d->own_zeros && g < d->groups; g++)
         block[d->zero_at + g * ROWS + j] = (uint8_t)dq_weight_zero(w, row, g);
+}
+
+static void lay_out_block(uint8_t *block, const dq_weight *w, const dq_simd_blocked_weight *d,
+                          int64_t first)
+{
+    const int64_t rows = w->rows - first < ROWS ? w->rows - first : ROWS;
+    switch (w->bits) {
+    case 2: lay_out_codes(block, w, first, rows, 2); break;
+    case 3: lay_out_codes(block, w, first, rows, 3); break;
+    case 4: lay_out_codes(block, w, first, rows, 4); break;
+    case 5: lay_out_codes(block, w, first, rows, 5); break;
+    case 6: lay_out_codes(block, w, first, rows, 6); break;
+    case 7: lay_out_codes(block, w, first, rows, 7); break;
+    default: lay_out_codes(block, w, first, rows, 8); break;
+    }
+    for (int64_t j = 0; j < rows; j++) lay_out_scales(block, j, w, d, first + j);
 }
 
 static void lay_out(dq_backend *b, entry *e, const dq_weight *w)
@@ -132,9 +167,7 @@ static void lay_out(dq_backend *b, entry *e, const dq_weight *w)
     uint8_t *to = e->data;
     bool cut;
 #pragma omp parallel for num_threads(b->threads) schedule(static)
-    for (int64_t i = 0; i < n_blocks; i++)
-        for (int64_t j = 0; j < ROWS && i * ROWS + j < w->rows; j++)
-            lay_out_row(to + i * d->bytes, j, w, d, i * ROWS + j);
+    for (int64_t i = 0; i < n_blocks; i++) lay_out_block(to + i * d->bytes, w, d, i * ROWS);
     if (dq_os_map_at(w->data, &cut))
         dq_os_map_release(w->data, (size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));
 }

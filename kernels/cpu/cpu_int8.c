@@ -50,6 +50,7 @@ static int32_t encode(int8_t *code, const float *x, int64_t n, float scale)
 {
     const float magic = 12582912.0f;
     int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++) {
         const float q = x[i] / scale + magic - magic;
         const int32_t c = (int32_t)q;

@@ -19,6 +19,15 @@ BLOCKED_INLINE int64_t blocked_chunk_bytes(int bits)
     return (int64_t)bits * LINE;
 }
 
+/* Asks for what is read AHEAD bytes later, as far as the second-level cache: the loads of products alone do not
+ * keep enough lines under way, and asking the first level for them costs more than it brings. */
+BLOCKED_INLINE void blocked_expect(const uint8_t *chunk, const int bits)
+{
+    enum { AHEAD = 4096, CACHE_LINE = 64 };
+#pragma GCC unroll 16
+    for (int i = 0; i < bits * LINE; i += CACHE_LINE) __builtin_prefetch(chunk + AHEAD + i, 0, 2);
+}
+
 /* The bits that a plane has for step s, at bit `to` of every byte; other bits are anything. */
 BLOCKED_INLINE veci blocked_field(const uint8_t *plane, const int width, const int s, const int to)
 {
@@ -55,13 +64,47 @@ BLOCKED_INLINE veci blocked_zero(const dq_simd_blocked_weight *w, const uint8_t 
 
 /* ------------------------------------------------------------------------------------------- int8 */
 
-/* What the sums of a group start from, when int8_codes gives codes less `base`. */
-BLOCKED_INLINE veci blocked_start(const dq_simd_blocked_weight *w, const uint8_t *at, int64_t group,
-                                  int64_t row, int32_t sum, const int base)
+/* What the sums of a group start from: int8_codes gives codes less int8_base. */
+BLOCKED_INLINE void blocked_start(veci sum[8][4], const dq_simd_blocked_weight *w,
+                                  const uint8_t *at, int64_t group, int64_t row, const int32_t *of,
+                                  const int m, const int nv, const int bits)
 {
-    if (!w->own_zeros) return all_words((base - w->zero) * sum);
-    const veci z = words_less(all_words(base), blocked_zero(w, at, group, row));
-    return words_times(z, all_words(sum));
+    const int32_t base = int8_base(bits);
+    if (!w->own_zeros) {
+#pragma GCC unroll 8
+        for (int i = 0; i < m; i++) {
+            const veci start = all_words((base - w->zero) * of[i]);
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) sum[i][j] = start;
+        }
+        return;
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < nv; j++) {
+        const veci zero = load_bytes(at + w->zero_at + group * DQ_BLOCKED_ROWS + row + j * LANES);
+        const veci by = words_less(all_words(base), zero);
+#pragma GCC unroll 8
+        for (int i = 0; i < m; i++) sum[i][j] = words_times(by, all_words(of[i]));
+    }
+}
+
+BLOCKED_INLINE void blocked_dots(veci sum[8][4], const uint8_t *chunk, const int8_t *code,
+                                 const int m, const int nv, const int bits)
+{
+    blocked_expect(chunk, bits);
+#pragma GCC unroll 8
+    for (int s = 0; s < STEPS; s++) {
+        veci u[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++)
+            u[j] = int8_codes(blocked_codes(chunk + j * 4 * LANES, bits, s), bits);
+#pragma GCC unroll 8
+        for (int i = 0; i < m; i++) {
+            const veci x = all_fours(code + 4 * (s * m + i));
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) sum[i][j] = add_dots(sum[i][j], u[j], x, bits);
+        }
+    }
 }
 
 /* Rows `row` .. of a block, nv vectors of them. */
@@ -72,31 +115,16 @@ BLOCKED_INLINE void blocked_int8(float *y, const dq_simd_blocked_weight *w, cons
     const uint8_t *chunk = at + 4 * row;
     const int8_t *code = a->code;
     int64_t left = w->chunks;
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < nv; j++)
+            store_floats(y + i * DQ_BLOCKED_ROWS + row + j * LANES, all_floats(0.0f));
     for (int64_t g = 0; g < w->groups; g++) {
         veci sum[8][4];
         int64_t n = left < w->group ? left : w->group;
         left -= n;
-#pragma GCC unroll 8
-        for (int i = 0; i < m; i++)
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++)
-                sum[i][j] =
-                    blocked_start(w, at, g, row + j * LANES, a->sum[g * m + i], INT8_BASE(bits));
-        for (; n > 0; n--, chunk += blocked_chunk_bytes(bits), code += 4 * STEPS * m) {
-#pragma GCC unroll 8
-            for (int s = 0; s < STEPS; s++) {
-                veci u[4];
-#pragma GCC unroll 4
-                for (int j = 0; j < nv; j++)
-                    u[j] = int8_codes(blocked_codes(chunk + j * 4 * LANES, bits, s), bits);
-#pragma GCC unroll 8
-                for (int i = 0; i < m; i++) {
-                    const veci x = all_fours(code + 4 * (s * m + i));
-#pragma GCC unroll 4
-                    for (int j = 0; j < nv; j++) sum[i][j] = add_dots(sum[i][j], u[j], x, bits);
-                }
-            }
-        }
+        blocked_start(sum, w, at, g, row, a->sum + g * m, m, nv, bits);
+        for (; n > 0; n--, chunk += blocked_chunk_bytes(bits), code += 4 * STEPS * m)
+            blocked_dots(sum, chunk, code, m, nv, bits);
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++) {
             const vecf scale = blocked_scale(w, at, g, row + j * LANES);
@@ -105,7 +133,7 @@ BLOCKED_INLINE void blocked_int8(float *y, const dq_simd_blocked_weight *w, cons
                 float *to = y + i * DQ_BLOCKED_ROWS + row + j * LANES;
                 const vecf factor = floats_times(all_floats(a->scale[g * m + i]), scale);
                 const vecf part = floats_times(floats_of(sum[i][j]), factor);
-                store_floats(to, floats_plus(g ? load_floats(to) : all_floats(0.0f), part));
+                store_floats(to, floats_plus(load_floats(to), part));
             }
         }
     }
@@ -182,6 +210,7 @@ BLOCKED_INLINE void blocked_chunk(vecf sum[4], const dq_simd_blocked_weight *w,
     vecf scale[4], base[4][2];
 #pragma GCC unroll 4
     for (int j = 0; j < nv; j++) {
+        if (ROW_OF(j) == 0) blocked_expect(at[j] + skip, bits);
         scale[j] = blocked_scale(w, at[j], group, ROW_OF(j));
         blocked_bases(base[j], w, at[j], group, ROW_OF(j));
     }

@@ -121,7 +121,10 @@ VEC vecf floats_fma(vecf a, vecf b, vecf c)
 
 /* Sums of two products of unsigned and signed bytes stay below 2^15 for codes of at most 7 bits. Codes of 8 are
  * counted from 128: their sizes are the unsigned bytes, their signs go to the other ones. */
-#define INT8_BASE(bits) ((bits) == 8 ? 128 : 0)
+VEC int32_t int8_base(int bits)
+{
+    return bits == 8 ? 128 : 0;
+}
 
 VEC veci int8_codes(veci x, int bits)
 {

@@ -79,7 +79,11 @@ VEC vecf floats_in(veci a)
     return to;
 }
 
-#define INT8_BASE(bits) 0
+VEC int32_t int8_base(int bits)
+{
+    (void)bits;
+    return 0;
+}
 
 VEC veci int8_codes(veci a, int bits)
 {

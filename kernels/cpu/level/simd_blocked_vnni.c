@@ -118,7 +118,11 @@ VEC vecf floats_fma(vecf a, vecf b, vecf c)
     return _mm512_fmadd_ps(a, b, c);
 }
 
-#define INT8_BASE(bits) 0
+VEC int32_t int8_base(int bits)
+{
+    (void)bits;
+    return 0;
+}
 
 VEC veci int8_codes(veci x, int bits)
 {
