@@ -174,19 +174,20 @@ static void lay_out(dq_backend *b, entry *e, const dq_weight *w)
 
 /* -------------------------------------------------------------------------------------- operations */
 
-/* Whether products with w gain from a layout, and memory allows one of `bytes`. */
-static bool is_wanted(const dq_cpu_blocked *all, const dq_weight *w, int64_t bytes)
+/* Whether w may have a layout beside `taken` bytes of others. */
+static bool is_wanted(const dq_weight *w, int64_t taken)
 {
-    const bool whole = w->group_size % COLS == 0 || w->group_size >= w->cols;
+    if (!dq_weight_is_coded(w) || !dq_weight_is_affine(w)) return false;
+    if (w->group_size % COLS != 0 && w->group_size < w->cols) return false;
+    const dq_simd_blocked_weight d = shape_of(w);
     const int64_t memory = dq_os_memory_bytes();
-    return whole && (memory <= 0 || all->bytes + bytes <= memory / 2);
+    return memory <= 0 || taken + blocks_of(&d) * d.bytes <= memory / 2;
 }
 
 bool dq_cpu_blocked_acquire(dq_backend *b, const dq_weight *w)
 {
     dq_cpu *cpu = dq_cpu_of(b);
     if (b->err.code != DQ_OK) return false;
-    if (!dq_weight_is_coded(w) || !dq_weight_is_affine(w)) return true;
     if (!cpu->blocked) cpu->blocked = dq_block_new(1, sizeof *cpu->blocked, &b->err);
     dq_cpu_blocked *all = cpu->blocked;
     if (!all) return false;
@@ -195,9 +196,8 @@ bool dq_cpu_blocked_acquire(dq_backend *b, const dq_weight *w)
         known->users++;
         return true;
     }
+    if (!is_wanted(w, all->bytes)) return true;
     const entry e = {.key = w->data, .users = 1, .w = shape_of(w)};
-    const int64_t bytes = blocks_of(&e.w) * e.w.bytes;
-    if (!is_wanted(all, w, bytes)) return true;
     entry *list = dq_grow(NULL, all->entry, all->n + 1, &all->capacity, sizeof *list, &b->err);
     if (!list) return false;
     all->entry = list;
@@ -205,7 +205,7 @@ bool dq_cpu_blocked_acquire(dq_backend *b, const dq_weight *w)
     memmove(list + at + 1, list + at, (all->n - at) * sizeof e);
     list[at] = e;
     all->n++;
-    all->bytes += bytes;
+    all->bytes += blocks_of(&e.w) * e.w.bytes;
     return true;
 }
 
@@ -239,7 +239,8 @@ static bool serves(const entry *e, const dq_weight *w)
 bool dq_cpu_blocked_has(const dq_backend *b, const dq_weight *w)
 {
     const dq_cpu *cpu = b->state;
-    return serves(find(cpu->blocked, w), w);
+    const entry *e = find(cpu->blocked, w);
+    return e ? serves(e, w) : is_wanted(w, cpu->blocked ? cpu->blocked->bytes : 0);
 }
 
 const dq_simd_blocked_weight *dq_cpu_blocked_of(dq_backend *b, const dq_weight *w)

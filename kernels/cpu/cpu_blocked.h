@@ -12,7 +12,7 @@ bool dq_cpu_blocked_acquire(dq_backend *b, const dq_weight *w);
 void dq_cpu_blocked_release(dq_backend *b, const dq_weight *w);
 void dq_cpu_blocked_end(dq_backend *b); /* frees all */
 
-/* Whether products with w will use a layout. */
+/* Whether products with w use a layout, or would if w were acquired now. */
 bool dq_cpu_blocked_has(const dq_backend *b, const dq_weight *w);
 /* It, made if need be; NULL: none, w is used where it lies. Outside parallel regions. */
 const dq_simd_blocked_weight *dq_cpu_blocked_of(dq_backend *b, const dq_weight *w);

@@ -7,10 +7,15 @@
 
 enum { ROWS = DQ_BLOCKED_ROWS, COLS = DQ_BLOCKED_COLS, MOST = 8 };
 
-/* Rows of a tile of activations: `all` in tiles of at most `most`. */
-static int tile_rows(int64_t all, int64_t first, int most)
+/* Rows in tiles of at most `most`, nearly equal ones. Tile i begins at the row tile_at(..., i). */
+static int64_t n_tiles(int64_t rows, int most)
 {
-    return all - first < most ? (int)(all - first) : most;
+    return (rows + most - 1) / most;
+}
+
+static int64_t tile_at(int64_t rows, int most, int64_t i)
+{
+    return rows * i / n_tiles(rows, most);
 }
 
 /* dst[m][n] from y[m][ld], plus bias. */
@@ -61,11 +66,13 @@ static void run_int8(dq_backend *b, dq_mat dst, const activations *a,
                      const dq_simd_blocked_weight *w, const float *bias)
 {
     const dq_cpu *cpu = dq_cpu_of(b);
+    const int most = cpu->blocks->int8_rows;
     const int64_t n_blocks = (w->rows + ROWS - 1) / ROWS;
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
     for (int64_t i = 0; i < n_blocks; i++) {
-        for (int64_t first = 0; first < dst.rows; first += cpu->blocks->rows) {
-            const int m = tile_rows(dst.rows, first, cpu->blocks->rows);
+        for (int64_t t = 0; t < n_tiles(dst.rows, most); t++) {
+            const int64_t first = tile_at(dst.rows, most, t);
+            const int m = (int)(tile_at(dst.rows, most, t + 1) - first);
             const dq_simd_blocked_rows rows = rows_at(a, first);
             float y[MOST * ROWS];
             cpu->blocks->int8(y, w, i, &rows, m);
@@ -78,7 +85,7 @@ void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_bl
                          int64_t group_size, const float *bias)
 {
     const dq_cpu *cpu = dq_cpu_of(b);
-    const int most = cpu->blocks->rows;
+    const int most = cpu->blocks->int8_rows;
     activations a = {.padded = w->chunks * COLS, .groups = w->groups};
     const size_t codes = (size_t)(src.rows * a.padded + 63) / 64 * 64;
     const size_t words = (size_t)(src.rows * a.groups);
@@ -88,17 +95,20 @@ void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_bl
     a.scale = (float *)(void *)(shared + codes);
     a.sum = (int32_t *)(void *)(a.scale + words);
 #pragma omp parallel for num_threads(b->threads) schedule(static) if (src.rows > most)
-    for (int64_t first = 0; first < src.rows; first += most)
+    for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
+        const int64_t first = tile_at(src.rows, most, t), end = tile_at(src.rows, most, t + 1);
         round_tile(cpu->simd, &a, cpu->block[omp_get_thread_num()], src, group_size, first,
-                   tile_rows(src.rows, first, most));
+                   (int)(end - first));
+    }
     run_int8(b, dst, &a, w, bias);
 }
 
 /* Tiles of src as [column][rows of the tile]. */
 static void turn(float *to, dq_mat src, int most)
 {
-    for (int64_t first = 0; first < src.rows; first += most) {
-        const int m = tile_rows(src.rows, first, most);
+    for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
+        const int64_t first = tile_at(src.rows, most, t);
+        const int m = (int)(tile_at(src.rows, most, t + 1) - first);
         for (int i = 0; i < m; i++)
             for (int64_t k = 0; k < src.cols; k++)
                 to[first * src.cols + k * m + i] = src.p[(first + i) * src.cols + k];
@@ -110,7 +120,7 @@ void dq_cpu_blocked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_blo
 {
     const dq_cpu *cpu = dq_cpu_of(b);
     const int64_t n_blocks = (w->rows + ROWS - 1) / ROWS;
-    const int most = cpu->blocks->rows;
+    const int most = cpu->blocks->f32_rows;
     const float *x = src.p;
     if (src.rows > 1) {
         if (!dq_cpu_reserve(b, (size_t)(src.rows * src.cols) * sizeof *x)) return;
@@ -119,8 +129,9 @@ void dq_cpu_blocked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_blo
     }
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
     for (int64_t i = 0; i < n_blocks; i += 2) {
-        for (int64_t first = 0; first < src.rows; first += most) {
-            const int m = tile_rows(src.rows, first, most);
+        for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
+            const int64_t first = tile_at(src.rows, most, t);
+            const int m = (int)(tile_at(src.rows, most, t + 1) - first);
             float y[MOST * 2 * ROWS];
             cpu->blocks->f32(y, w, i, i + 1 < n_blocks ? 2 : 1, x + first * src.cols, m);
             put(dst, first, i * ROWS, y, 2 * ROWS, m, bias, cpu->simd);

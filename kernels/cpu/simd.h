@@ -126,7 +126,7 @@ typedef struct dq_simd_blocked_rows {
 } dq_simd_blocked_rows;
 
 typedef struct dq_simd_blocked {
-    int rows; /* the most of an int8 or f32 call */
+    int int8_rows, f32_rows; /* the most of a call, at most 8 */
     /* y[r * 32 + j] for r < m and row j of the block: groups in order from 0, each adds
      * (float)(dots - zero * sum) * (activation scale * weight scale). Every table gives the same bits. */
     void (*int8)(float *y, const dq_simd_blocked_weight *w, int64_t block,

@@ -1,5 +1,5 @@
 /* simd_blocked: products with blocked weights (simd.h), written once for all levels. The file that includes this
- * has defined LANES, the types veci of LANES words and vecf of LANES floats, and the functions on them that are
+ * has defined LANES, F32_ROWS, ROW_OF, the types veci of LANES words and vecf of LANES floats, and the functions on them that are
  * used here; `bits`, `m` and numbers of vectors are constants wherever speed counts.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMD_BLOCKED_H
@@ -107,6 +107,21 @@ BLOCKED_INLINE void blocked_dots(veci sum[8][4], const uint8_t *chunk, const int
     }
 }
 
+/* Adds a group's sums to the totals. */
+BLOCKED_INLINE void blocked_fold(vecf total[8][4], veci sum[8][4], const vecf scale[4],
+                                 const float *of, const int m, const int nv)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < m; i++) {
+        const vecf own = all_floats(of[i]);
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            const vecf part = floats_times(floats_of(sum[i][j]), floats_times(own, scale[j]));
+            total[i][j] = floats_plus(total[i][j], part);
+        }
+    }
+}
+
 /* Rows `row` .. of a block, nv vectors of them. */
 BLOCKED_INLINE void blocked_int8(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,
                                  int64_t row, const dq_simd_blocked_rows *a, const int m,
@@ -114,29 +129,32 @@ BLOCKED_INLINE void blocked_int8(float *y, const dq_simd_blocked_weight *w, cons
 {
     const uint8_t *chunk = at + 4 * row;
     const int8_t *code = a->code;
+    const float *of = a->scale;
+    const int32_t *codes = a->sum;
+    const int64_t groups = w->groups;
     int64_t left = w->chunks;
+    vecf total[8][4];
+#pragma GCC unroll 8
     for (int i = 0; i < m; i++)
-        for (int j = 0; j < nv; j++)
-            store_floats(y + i * DQ_BLOCKED_ROWS + row + j * LANES, all_floats(0.0f));
-    for (int64_t g = 0; g < w->groups; g++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) total[i][j] = all_floats(0.0f);
+    for (int64_t g = 0; g < groups; g++, of += m, codes += m) {
         veci sum[8][4];
+        vecf scale[4];
         int64_t n = left < w->group ? left : w->group;
         left -= n;
-        blocked_start(sum, w, at, g, row, a->sum + g * m, m, nv, bits);
+        blocked_start(sum, w, at, g, row, codes, m, nv, bits);
         for (; n > 0; n--, chunk += blocked_chunk_bytes(bits), code += 4 * STEPS * m)
             blocked_dots(sum, chunk, code, m, nv, bits);
 #pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) {
-            const vecf scale = blocked_scale(w, at, g, row + j * LANES);
-#pragma GCC unroll 8
-            for (int i = 0; i < m; i++) {
-                float *to = y + i * DQ_BLOCKED_ROWS + row + j * LANES;
-                const vecf factor = floats_times(all_floats(a->scale[g * m + i]), scale);
-                const vecf part = floats_times(floats_of(sum[i][j]), factor);
-                store_floats(to, floats_plus(load_floats(to), part));
-            }
-        }
+        for (int j = 0; j < nv; j++) scale[j] = blocked_scale(w, at, g, row + j * LANES);
+        blocked_fold(total, sum, scale, of, m, nv);
     }
+#pragma GCC unroll 8
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++)
+            store_floats(y + i * DQ_BLOCKED_ROWS + row + j * LANES, total[i][j]);
 }
 
 /* -------------------------------------------------------------------------------------------- f32 */
@@ -303,7 +321,7 @@ static void blocked_rows_of(float *sum, const float *tile, const float *x, int64
     case 2: blocked_rows(sum, tile, x, n, 2); break;
     case 3: blocked_rows(sum, tile, x, n, 3); break;
     case 4: blocked_rows(sum, tile, x, n, 4); break;
-#if BLOCKED_ROWS > 4
+#if F32_ROWS > 4
     case 5: blocked_rows(sum, tile, x, n, 5); break;
     case 6: blocked_rows(sum, tile, x, n, 6); break;
     case 7: blocked_rows(sum, tile, x, n, 7); break;
@@ -316,7 +334,7 @@ static void blocked_rows_of(float *sum, const float *tile, const float *x, int64
 static void blocked_tiles(float *y, const dq_simd_blocked_weight *w, int64_t block, const float *x,
                           int m)
 {
-    float tile[DQ_BLOCKED_COLS * DQ_BLOCKED_ROWS], sum[BLOCKED_ROWS * DQ_BLOCKED_ROWS];
+    float tile[DQ_BLOCKED_COLS * DQ_BLOCKED_ROWS], sum[F32_ROWS * DQ_BLOCKED_ROWS];
     for (int64_t k0 = 0; k0 < w->cols; k0 += CHAIN) {
         const int64_t end = w->cols - k0 < CHAIN ? w->cols : k0 + CHAIN;
         memset(sum, 0, sizeof sum);

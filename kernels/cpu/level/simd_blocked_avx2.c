@@ -7,10 +7,10 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define VEC          static inline __attribute__((always_inline))
-#define LANES        8
-#define BLOCKED_ROWS 4
-#define ROW_OF(j)    ((j) % 4 * LANES) /* of vector j in its block */
+#define VEC       static inline __attribute__((always_inline))
+#define LANES     8
+#define F32_ROWS  4
+#define ROW_OF(j) ((j) % 4 * LANES) /* of vector j in its block */
 typedef __m256i veci;
 typedef __m256 vecf;
 
@@ -186,6 +186,6 @@ static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block, int n,
 }
 
 const dq_simd_blocked dq_simd_blocked_avx2 = {
-    .rows = BLOCKED_ROWS, .int8 = int8, .f32 = f32, .floats = floats};
+    .int8_rows = 4, .f32_rows = F32_ROWS, .int8 = int8, .f32 = f32, .floats = floats};
 
 #endif

@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-#define VEC          static inline
-#define LANES        16
-#define BLOCKED_ROWS 8
-#define ROW_OF(j)    ((j) % 2 * LANES) /* of vector j in its block */
+#define VEC       static inline
+#define LANES     16
+#define F32_ROWS  8
+#define ROW_OF(j) ((j) % 2 * LANES) /* of vector j in its block */
 
 typedef struct veci {
     uint32_t x[LANES];
@@ -117,4 +117,4 @@ static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block, int n,
 }
 
 const dq_simd_blocked dq_simd_blocked_plain = {
-    .rows = BLOCKED_ROWS, .int8 = int8, .f32 = f32, .floats = floats};
+    .int8_rows = 8, .f32_rows = F32_ROWS, .int8 = int8, .f32 = f32, .floats = floats};

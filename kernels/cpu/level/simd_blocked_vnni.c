@@ -7,10 +7,10 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define VEC          static inline __attribute__((always_inline))
-#define LANES        16
-#define BLOCKED_ROWS 8
-#define ROW_OF(j)    ((j) % 2 * LANES) /* of vector j in its block */
+#define VEC       static inline __attribute__((always_inline))
+#define LANES     16
+#define F32_ROWS  8
+#define ROW_OF(j) ((j) % 2 * LANES) /* of vector j in its block */
 typedef __m512i veci;
 typedef __m512 vecf;
 
@@ -148,17 +148,11 @@ VEC veci add_dots(veci sum, veci u, veci x, int bits)
 #define INT8_CALL_3(bits) blocked_int8(y, w, at, 0, a, 3, 2, bits)
 #define INT8_CALL_4(bits) blocked_int8(y, w, at, 0, a, 4, 2, bits)
 #define INT8_CALL_5(bits) blocked_int8(y, w, at, 0, a, 5, 2, bits)
-#define INT8_CALL_6(bits) blocked_int8(y, w, at, 0, a, 6, 2, bits)
-#define INT8_CALL_7(bits) blocked_int8(y, w, at, 0, a, 7, 2, bits)
-#define INT8_CALL_8(bits) blocked_int8(y, w, at, 0, a, 8, 2, bits)
 ROWS_INT8(1)
 ROWS_INT8(2)
 ROWS_INT8(3)
 ROWS_INT8(4)
 ROWS_INT8(5)
-ROWS_INT8(6)
-ROWS_INT8(7)
-ROWS_INT8(8)
 
 static void int8(float *y, const dq_simd_blocked_weight *w, int64_t block,
                  const dq_simd_blocked_rows *a, int m)
@@ -169,10 +163,7 @@ static void int8(float *y, const dq_simd_blocked_weight *w, int64_t block,
     case 2: int8_rows_2(y, w, at, a); break;
     case 3: int8_rows_3(y, w, at, a); break;
     case 4: int8_rows_4(y, w, at, a); break;
-    case 5: int8_rows_5(y, w, at, a); break;
-    case 6: int8_rows_6(y, w, at, a); break;
-    case 7: int8_rows_7(y, w, at, a); break;
-    default: int8_rows_8(y, w, at, a); break;
+    default: int8_rows_5(y, w, at, a); break;
     }
 }
 
@@ -191,6 +182,11 @@ static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block, int n,
 }
 
 const dq_simd_blocked dq_simd_blocked_vnni = {
-    .rows = BLOCKED_ROWS, .int8 = int8, .f32 = f32, .floats = floats};
+    /* five rows, two vectors: sums and totals stay in registers */
+    .int8_rows = 5,
+    .f32_rows = F32_ROWS,
+    .int8 = int8,
+    .f32 = f32,
+    .floats = floats};
 
 #endif

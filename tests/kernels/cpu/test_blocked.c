@@ -88,10 +88,11 @@ static void check(const dq_weight *w, int64_t m, const float *x, const float *bi
         if (!b) continue;
         for (int int8 = 0; int8 < 2; int8++) {
             const dq_num num = int8 ? DQ_NUM_INT8 : DQ_NUM_F32;
-            assert_false(dq_cpu_blocked_has(b, w));
+            assert_null(dq_cpu_blocked_of(b, w));
             multiply(b, want, x, m, w, bias, num);
             assert_true(b->ops->weight_acquire(b, w));
-            assert_true(dq_cpu_blocked_has(b, w));
+            assert_string_equal(b->ops->matmul_kernel(b, w, num),
+                                int8 ? "blocked_int8" : "blocked");
             multiply(b, got, x, m, w, bias, num);
             assert_non_null(dq_cpu_blocked_of(b, w)->data);
             for (int64_t i = 0; i < n; i++)
@@ -203,7 +204,7 @@ static void layouts_end(void **state)
     b->ops->weight_release(b, &w);
     assert_ptr_equal(kept, dq_cpu_blocked_of(b, &w));
     b->ops->weight_release(b, &w);
-    assert_false(dq_cpu_blocked_has(b, &w));
+    assert_null(dq_cpu_blocked_of(b, &w));
     drop(w.scale);
     w.scale = random_floats(N * K / 32, 77);
     multiply(b, second, x, 1, &w, NULL, DQ_NUM_F32);
@@ -212,7 +213,7 @@ static void layouts_end(void **state)
     multiply(b, third, x, 1, &w, NULL, DQ_NUM_F32);
     assert_true(same_bits(second, third, N));
     assert_true(b->ops->weight_acquire(b, &odd)); /* groups of 20 stay where they lie */
-    assert_false(dq_cpu_blocked_has(b, &odd));
+    assert_string_equal(b->ops->matmul_kernel(b, &odd, DQ_NUM_INT8), "gemm_int8");
     assert_null(dq_cpu_blocked_of(b, &odd));
     b->ops->weight_release(b, &odd);
     dq_backend_close(b);
