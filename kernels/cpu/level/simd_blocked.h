@@ -181,6 +181,7 @@ BLOCKED_INLINE void blocked_floats(float *dst, int64_t ldd, const dq_simd_blocke
 {
     const int64_t group = chunk / w->group;
     const uint8_t *codes = at + chunk * blocked_chunk_bytes(bits);
+    blocked_expect(codes, bits);
     for (int row = 0; row < DQ_BLOCKED_ROWS; row += LANES) {
         const vecf scale = blocked_scale(w, at, group, row);
         vecf base[2];
