@@ -1,13 +1,11 @@
 /* simd_blocked: products with blocked weights (simd.h), written once for all levels. The file that includes this
- * has defined LANES, F32_ROWS, ROW_OF, the types veci of LANES words and vecf of LANES floats, and the functions on them that are
+ * has defined LANES, ROW_OF, the types veci of LANES words and vecf of LANES floats, and the functions on them that are
  * used here; `bits`, `m` and numbers of vectors are constants wherever speed counts.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMD_BLOCKED_H
 #define DQ_SIMD_BLOCKED_H
 
 #include "kernels/cpu/simd.h"
-
-#include <string.h>
 
 #define BLOCKED_INLINE static inline __attribute__((always_inline))
 
@@ -220,18 +218,18 @@ static void floats(float *dst, int64_t ldd, const dq_simd_blocked_weight *w, int
 #undef CALL
 }
 
-/* One row of activations: a chunk's share of the chains of nv vectors of rows. */
-BLOCKED_INLINE void blocked_chunk(vecf sum[4], const dq_simd_blocked_weight *w,
-                                  const uint8_t *const at[4], int64_t chunk, const float *x,
-                                  const int nv, const int bits)
+/* A chunk's share of the chains of m rows with nv vectors of a weight's rows, from `row` of their blocks on. */
+BLOCKED_INLINE void blocked_chunk(vecf sum[4][4], const dq_simd_blocked_weight *w,
+                                  const uint8_t *const at[4], int64_t row, int64_t chunk,
+                                  const float *x, const int m, const int nv, const int bits)
 {
-    const int64_t group = chunk / w->group, skip = chunk * blocked_chunk_bytes(bits);
+    const int64_t group = chunk / w->group, skip = chunk * blocked_chunk_bytes(bits) + 4 * row;
     vecf scale[4], base[4][2];
 #pragma GCC unroll 4
     for (int j = 0; j < nv; j++) {
         if (ROW_OF(j) == 0) blocked_expect(at[j] + skip, bits);
-        scale[j] = blocked_scale(w, at[j], group, ROW_OF(j));
-        blocked_bases(base[j], w, at[j], group, ROW_OF(j));
+        scale[j] = blocked_scale(w, at[j], group, row + ROW_OF(j));
+        blocked_bases(base[j], w, at[j], group, row + ROW_OF(j));
     }
 #pragma GCC unroll 8
     for (int s = 0; s < STEPS; s++) {
@@ -240,114 +238,56 @@ BLOCKED_INLINE void blocked_chunk(vecf sum[4], const dq_simd_blocked_weight *w,
         for (int j = 0; j < nv; j++) u[j] = blocked_codes(at[j] + skip + 4 * ROW_OF(j), bits, s);
 #pragma GCC unroll 4
         for (int k = 0; k < 4; k++) {
-            const vecf value = all_floats(x[4 * s + k]);
 #pragma GCC unroll 4
             for (int j = 0; j < nv; j++) {
                 if (k == 2) u[j] = words_right(u[j], 16);
                 const vecf v = floats_times(blocked_level(u[j], k, bits, base[j]), scale[j]);
-                sum[j] = floats_fma(value, v, sum[j]);
+#pragma GCC unroll 4
+                for (int i = 0; i < m; i++)
+                    sum[i][j] = floats_fma(all_floats(x[(4 * s + k) * m + i]), v, sum[i][j]);
             }
         }
     }
 }
 
-/* The columns of a row's last chunk, which is not full. */
-BLOCKED_INLINE void blocked_rest(vecf sum[4], const dq_simd_blocked_weight *w,
-                                 const uint8_t *const at[4], int64_t chunk, int64_t n,
-                                 const float *x, const int nv, const int bits)
+/* The n columns of a row's last chunk, which is not full. */
+BLOCKED_INLINE void blocked_rest(vecf sum[4][4], const dq_simd_blocked_weight *w,
+                                 const uint8_t *const at[4], int64_t row, int64_t chunk, int64_t n,
+                                 const float *x, const int m, const int nv)
 {
     float tile[DQ_BLOCKED_COLS * DQ_BLOCKED_ROWS];
     for (int j = 0; j < nv; j++) {
-        blocked_floats(tile, DQ_BLOCKED_ROWS, w, at[j], chunk, bits);
-        for (int64_t k = 0; k < n; k++)
-            sum[j] = floats_fma(all_floats(x[k]),
-                                load_floats(tile + k * DQ_BLOCKED_ROWS + ROW_OF(j)), sum[j]);
+        floats(tile, DQ_BLOCKED_ROWS, w, (at[j] - w->data) / w->bytes, chunk);
+        for (int64_t k = 0; k < n; k++) {
+            const vecf v = load_floats(tile + k * DQ_BLOCKED_ROWS + row + ROW_OF(j));
+            for (int i = 0; i < m; i++)
+                sum[i][j] = floats_fma(all_floats(x[k * m + i]), v, sum[i][j]);
+        }
     }
 }
 
-BLOCKED_INLINE void blocked_row(float *y, const dq_simd_blocked_weight *w,
-                                const uint8_t *const at[4], const float *x, const int nv,
-                                const int bits)
+/* y[i * 64 + j * LANES ..] for m rows and nv vectors; vector j stands in the block at[j]. */
+BLOCKED_INLINE void blocked_f32(float *y, const dq_simd_blocked_weight *w,
+                                const uint8_t *const at[4], int64_t row, const float *x,
+                                const int m, const int nv, const int bits)
 {
     for (int64_t k0 = 0; k0 < w->cols; k0 += CHAIN) {
         const int64_t end = w->cols - k0 < CHAIN ? w->cols : k0 + CHAIN;
-        vecf sum[4];
+        vecf sum[4][4];
         int64_t k = k0;
 #pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) sum[j] = all_floats(0.0f);
-        for (; k + DQ_BLOCKED_COLS <= end; k += DQ_BLOCKED_COLS)
-            blocked_chunk(sum, w, at, k / DQ_BLOCKED_COLS, x + k, nv, bits);
-        if (k < end) blocked_rest(sum, w, at, k / DQ_BLOCKED_COLS, end - k, x + k, nv, bits);
+        for (int i = 0; i < m; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) {
-            float *to = y + j * LANES;
-            store_floats(to, k0 ? floats_plus(load_floats(to), sum[j]) : sum[j]);
-        }
-    }
-}
-
-/* Chains of m rows go on over n columns of a chunk's values: sum[m][32], x[column][m]. */
-BLOCKED_INLINE void blocked_rows(float *sum, const float *tile, const float *x, int64_t n,
-                                 const int m)
-{
-    enum { NV = 2 };
-    for (int row = 0; row < DQ_BLOCKED_ROWS; row += NV * LANES) {
-        vecf s[8][NV];
-#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++) sum[i][j] = all_floats(0.0f);
+        for (; k + DQ_BLOCKED_COLS <= end; k += DQ_BLOCKED_COLS)
+            blocked_chunk(sum, w, at, row, k / DQ_BLOCKED_COLS, x + k * m, m, nv, bits);
+        if (k < end) blocked_rest(sum, w, at, row, k / DQ_BLOCKED_COLS, end - k, x + k * m, m, nv);
+#pragma GCC unroll 4
         for (int i = 0; i < m; i++)
-#pragma GCC unroll 2
-            for (int j = 0; j < NV; j++)
-                s[i][j] = load_floats(sum + i * DQ_BLOCKED_ROWS + row + j * LANES);
-        for (int64_t k = 0; k < n; k++) {
-            const float *v = tile + k * DQ_BLOCKED_ROWS + row;
-#pragma GCC unroll 8
-            for (int i = 0; i < m; i++)
-#pragma GCC unroll 2
-                for (int j = 0; j < NV; j++)
-                    s[i][j] =
-                        floats_fma(all_floats(x[k * m + i]), load_floats(v + j * LANES), s[i][j]);
-        }
-#pragma GCC unroll 8
-        for (int i = 0; i < m; i++)
-#pragma GCC unroll 2
-            for (int j = 0; j < NV; j++)
-                store_floats(sum + i * DQ_BLOCKED_ROWS + row + j * LANES, s[i][j]);
-    }
-}
-
-static void blocked_rows_of(float *sum, const float *tile, const float *x, int64_t n, int m)
-{
-    switch (m) {
-    case 1: blocked_rows(sum, tile, x, n, 1); break;
-    case 2: blocked_rows(sum, tile, x, n, 2); break;
-    case 3: blocked_rows(sum, tile, x, n, 3); break;
-    case 4: blocked_rows(sum, tile, x, n, 4); break;
-#if F32_ROWS > 4
-    case 5: blocked_rows(sum, tile, x, n, 5); break;
-    case 6: blocked_rows(sum, tile, x, n, 6); break;
-    case 7: blocked_rows(sum, tile, x, n, 7); break;
-    default: blocked_rows(sum, tile, x, n, 8); break;
-#endif
-    }
-}
-
-/* Several rows: values of a chunk pass through the first-level cache. */
-static void blocked_tiles(float *y, const dq_simd_blocked_weight *w, int64_t block, const float *x,
-                          int m)
-{
-    float tile[DQ_BLOCKED_COLS * DQ_BLOCKED_ROWS], sum[F32_ROWS * DQ_BLOCKED_ROWS];
-    for (int64_t k0 = 0; k0 < w->cols; k0 += CHAIN) {
-        const int64_t end = w->cols - k0 < CHAIN ? w->cols : k0 + CHAIN;
-        memset(sum, 0, sizeof sum);
-        for (int64_t k = k0; k < end; k += DQ_BLOCKED_COLS) {
-            const int64_t n = end - k < DQ_BLOCKED_COLS ? end - k : DQ_BLOCKED_COLS;
-            floats(tile, DQ_BLOCKED_ROWS, w, block, k / DQ_BLOCKED_COLS);
-            blocked_rows_of(sum, tile, x + k * m, n, m);
-        }
-        for (int i = 0; i < m; i++)
-            for (int j = 0; j < DQ_BLOCKED_ROWS; j++) {
-                float *to = y + i * 2 * DQ_BLOCKED_ROWS + j;
-                *to = k0 ? *to + sum[i * DQ_BLOCKED_ROWS + j] : sum[i * DQ_BLOCKED_ROWS + j];
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) {
+                float *to = y + i * 2 * DQ_BLOCKED_ROWS + row + j * LANES;
+                store_floats(to, k0 ? floats_plus(load_floats(to), sum[i][j]) : sum[i][j]);
             }
     }
 }

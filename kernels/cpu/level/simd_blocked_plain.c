@@ -113,8 +113,12 @@ static void int8(float *y, const dq_simd_blocked_weight *w, int64_t block,
 static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block, int n, const float *x,
                 int m)
 {
-    for (int i = 0; i < n; i++) blocked_tiles(y + i * DQ_BLOCKED_ROWS, w, block + i, x, m);
+    for (int i = 0; i < n; i++, block++, y += DQ_BLOCKED_ROWS) {
+        const uint8_t *first = w->data + block * w->bytes;
+        const uint8_t *const at[4] = {first, first, first, first};
+        blocked_f32(y, w, at, 0, x, m, 2, w->bits);
+    }
 }
 
 const dq_simd_blocked dq_simd_blocked_plain = {
-    .int8_rows = 8, .f32_rows = F32_ROWS, .int8 = int8, .f32 = f32, .floats = floats};
+    .int8_rows = 8, .f32_rows = 4, .int8 = int8, .f32 = f32, .floats = floats};

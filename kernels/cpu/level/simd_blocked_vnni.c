@@ -167,26 +167,45 @@ static void int8(float *y, const dq_simd_blocked_weight *w, int64_t block,
     }
 }
 
+#define ROWS_F32(M, NV)                                                                            \
+    static void f32_rows_##M(float *y, const dq_simd_blocked_weight *w,                            \
+                             const uint8_t *const at[4], const float *x)                           \
+    {                                                                                              \
+        for (int row = 0; row < DQ_BLOCKED_ROWS; row += NV * LANES) BLOCKED_BY_WIDTH(F32_CALL_##M) \
+    }
+#define F32_CALL_1(bits) blocked_f32(y, w, at, row, x, 1, 2, bits)
+#define F32_CALL_2(bits) blocked_f32(y, w, at, row, x, 2, 2, bits)
+#define F32_CALL_3(bits) blocked_f32(y, w, at, row, x, 3, 2, bits)
+#define F32_CALL_4(bits) blocked_f32(y, w, at, row, x, 4, 2, bits)
+ROWS_F32(1, 2)
+ROWS_F32(2, 2)
+ROWS_F32(3, 2)
+ROWS_F32(4, 2)
+
 static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block, int n, const float *x,
                 int m)
 {
     const uint8_t *first = w->data + block * w->bytes, *second = first + w->bytes;
-    const uint8_t *const at[4] = {first, first, second, second};
-    if (m == 1 && n == 2) {
-#define CALL(bits) blocked_row(y, w, at, x, 4, bits)
+    if (m == 1 && n == 2) { /* four chains hide the latency of one */
+        const uint8_t *const at[4] = {first, first, second, second};
+#define CALL(bits) blocked_f32(y, w, at, 0, x, 1, 4, bits)
         BLOCKED_BY_WIDTH(CALL)
 #undef CALL
         return;
     }
-    for (int i = 0; i < n; i++) blocked_tiles(y + i * DQ_BLOCKED_ROWS, w, block + i, x, m);
+    for (int i = 0; i < n; i++, first = second, y += DQ_BLOCKED_ROWS) {
+        const uint8_t *const at[4] = {first, first, first, first};
+        switch (m) {
+        case 1: f32_rows_1(y, w, at, x); break;
+        case 2: f32_rows_2(y, w, at, x); break;
+        case 3: f32_rows_3(y, w, at, x); break;
+        default: f32_rows_4(y, w, at, x); break;
+        }
+    }
 }
 
+/* five rows, two vectors: sums and totals stay in registers */
 const dq_simd_blocked dq_simd_blocked_vnni = {
-    /* five rows, two vectors: sums and totals stay in registers */
-    .int8_rows = 5,
-    .f32_rows = F32_ROWS,
-    .int8 = int8,
-    .f32 = f32,
-    .floats = floats};
+    .int8_rows = 5, .f32_rows = 4, .int8 = int8, .f32 = f32, .floats = floats};
 
 #endif
