@@ -107,12 +107,14 @@ INLINE void lay_out_chunk(uint8_t *to, const uint8_t *at, int64_t n, const int b
 #pragma GCC unroll 3
     for (int done = 0; done < bits;) {
         const int left = bits - done, width = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+        const int each =
+            8 / width; /* a division in a loop's head keeps checked builds from unrolling it */
         const uint32_t mask = 0x01010101u * ((1u << width) - 1);
 #pragma GCC unroll 8
-        for (int s = 0; s < STEPS; s += 8 / width, to += LINE) {
+        for (int s = 0; s < STEPS; s += each, to += LINE) {
             uint32_t x = 0;
 #pragma GCC unroll 8
-            for (int i = 0; i < 8 / width; i++) x |= (word[s + i] >> done & mask) << width * i;
+            for (int i = 0; i < each; i++) x |= (word[s + i] >> done & mask) << width * i;
             memcpy(to, &x, sizeof x);
         }
         done += width;
