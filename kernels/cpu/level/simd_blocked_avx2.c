@@ -9,7 +9,6 @@
 
 #define VEC       static inline __attribute__((always_inline))
 #define LANES     8
-#define F32_ROWS  4
 #define ROW_OF(j) ((j) % 4 * LANES) /* of vector j in its block */
 typedef __m256i veci;
 typedef __m256 vecf;

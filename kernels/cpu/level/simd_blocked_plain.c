@@ -7,7 +7,6 @@
 
 #define VEC       static inline
 #define LANES     16
-#define F32_ROWS  8
 #define ROW_OF(j) ((j) % 2 * LANES) /* of vector j in its block */
 
 typedef struct veci {

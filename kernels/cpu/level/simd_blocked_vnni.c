@@ -9,7 +9,6 @@
 
 #define VEC       static inline __attribute__((always_inline))
 #define LANES     16
-#define F32_ROWS  8
 #define ROW_OF(j) ((j) % 2 * LANES) /* of vector j in its block */
 typedef __m512i veci;
 typedef __m512 vecf;
