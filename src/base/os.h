@@ -56,6 +56,10 @@ int dq_os_cpu_count(void);       /* processors this process may use */
 int64_t dq_os_peak_bytes(void);  /* peak resident memory of this process; 0 unknown */
 /* Memory of this machine, or less where the process's address space is limited to less; 0 unknown. */
 int64_t dq_os_memory_bytes(void);
+/* os_memory.c. What this process could still take without driving others out: memory that the machine has available, or
+ * less where a control group (version 2) or a limit of the address space leaves less; 0: nothing, or unknown. `root`
+ * stands before /proc and /sys: "", or a folder of a test. */
+int64_t dq_os_memory_left(const char *root);
 
 /* First thing in main: descriptors 0 to 2 that are closed are taken, so that no file becomes one of
  * them, and reading or writing them fails; SIGXFSZ becomes the error EFBIG. */

@@ -1,0 +1,136 @@
+/* test_os_memory: the lowest of what machine, control groups and address space leave.
+ * SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
+#include "base/os.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define GROUP "/sys/fs/cgroup"
+static const char *const folders[] = {"/proc",        "/proc/self",      "/sys", "/sys/fs", GROUP,
+                                      GROUP "/outer", GROUP "/outer/own"};
+static const char *const files[] = {"/proc/meminfo",
+                                    "/proc/self/cgroup",
+                                    "/proc/self/status",
+                                    GROUP "/memory.max",
+                                    GROUP "/memory.current",
+                                    GROUP "/outer/memory.max",
+                                    GROUP "/outer/memory.current",
+                                    GROUP "/outer/own/memory.max",
+                                    GROUP "/outer/own/memory.current",
+                                    GROUP "/outer/own/memory.stat"};
+enum { N_FOLDERS = sizeof folders / sizeof *folders, N_FILES = sizeof files / sizeof *files };
+static char root[64];
+
+static const char *below(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s%s", root, name);
+    return path;
+}
+
+static int setup(void **unused)
+{
+    (void)unused;
+    const char *tmp = getenv("TMPDIR");
+    snprintf(root, sizeof root, "%.40s/dq-memory-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(root)) return -1;
+    for (int i = 0; i < N_FOLDERS; i++)
+        if (mkdir(below(folders[i]), 0700) != 0) return -1;
+    return 0;
+}
+
+static int teardown(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < N_FILES; i++) unlink(below(files[i]));
+    for (int i = N_FOLDERS - 1; i >= 0; i--) rmdir(below(folders[i]));
+    return rmdir(root);
+}
+
+static void put(const char *name, const char *text)
+{
+    FILE *f = fopen(below(name), "w");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void expect(int64_t bytes)
+{
+    assert_int_equal(dq_os_memory_left(root), bytes);
+}
+
+static void the_lowest_bound_holds(void **unused)
+{
+    (void)unused;
+    expect(dq_os_memory_bytes());
+    put("/proc/meminfo", "MemTotal: 4096 kB\nMemFree: 9 kB\nMemAvailable:    2048 kB\n");
+    expect(2048 * 1024);
+    put("/proc/self/cgroup", "4:memory:/old\n0::/outer/own\n");
+    expect(2048 * 1024);
+    put(GROUP "/outer/memory.max", "1000000\n");
+    expect(2048 * 1024);
+    put(GROUP "/outer/memory.current", "400000\n"); /* a group above counts */
+    expect(600000);
+    put(GROUP "/outer/own/memory.max", "max\n");
+    put(GROUP "/outer/own/memory.current", "399999\n");
+    expect(600000);
+    put(GROUP "/outer/own/memory.max", "500000\n");
+    expect(100001);
+    put(GROUP "/outer/own/memory.stat", "anon 5\nactive_file 1000\ninactive_file 2000\n");
+    expect(103001);
+    put(GROUP "/memory.max", "70000\n");
+    put(GROUP "/memory.current", "80000\n"); /* over its limit */
+    expect(0);
+    put(GROUP "/memory.current", "10000\n");
+    expect(60000);
+    put("/proc/self/cgroup", "0::/\n"); /* as a container sees itself */
+    expect(60000);
+    put("/proc/self/cgroup", "0::/elsewhere/and/deeper\n");
+    expect(60000);
+    put("/proc/self/cgroup", "4:memory:/outer\n"); /* version 1 only */
+    expect(2048 * 1024);
+}
+
+static void an_address_space_is_a_bound(void **unused)
+{
+    struct rlimit old, less;
+    (void)unused;
+    put("/proc/self/status", "Name:\tdq\nVmPeak:\t 99 kB\nVmSize:\t 1000 kB\n");
+    assert_int_equal(getrlimit(RLIMIT_AS, &old), 0);
+    less = old;
+    less.rlim_cur = (rlim_t)1 << 46; /* more than there is */
+    if (old.rlim_cur != RLIM_INFINITY || setrlimit(RLIMIT_AS, &less) != 0) skip();
+    expect(2048 * 1024);
+    put("/proc/self/status", "VmSize:\t 68719475736 kB\n"); /* 1000 KiB below */
+    expect(1000 * 1024);
+    put("/proc/self/status", "VmSize:\t 68719477000 kB\n");
+    expect(0);
+    assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
+}
+
+static void this_machine_has_some(void **unused)
+{
+    const int64_t left = dq_os_memory_left("");
+    (void)unused;
+    assert_true(left > 0 && left <= dq_os_memory_bytes());
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_lowest_bound_holds),
+        cmocka_unit_test(an_address_space_is_a_bound),
+        cmocka_unit_test(this_machine_has_some),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
