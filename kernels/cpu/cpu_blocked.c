@@ -12,15 +12,16 @@ enum { ROWS = DQ_BLOCKED_ROWS, COLS = DQ_BLOCKED_COLS, STEPS = COLS / 4, LINE = 
 typedef struct entry {
     const void *key; /* dq_weight.data */
     int users;
-    bool refused; /* memory was short when it was to be made */
-    void *data;   /* NULL: not made yet */
+    bool refused;  /* used where it lies */
+    int64_t bytes; /* of its layout, made or not; 0: refused */
+    void *data;    /* NULL: not made yet */
     dq_simd_blocked_weight w;
 } entry;
 
 struct dq_cpu_blocked {
-    entry *entry; /* [n], by key */
+    entry *entry; /* [n], by key: every weight that is acquired */
     size_t n, capacity;
-    int64_t bytes; /* of all entries, made or not */
+    int64_t bytes, most; /* of all layouts; what they may take */
 };
 
 /* Index of the first entry whose key is not below `key`. */
@@ -167,23 +168,31 @@ static void lay_out(dq_backend *b, entry *e, const dq_weight *w)
     const dq_simd_blocked_weight *d = &e->w;
     const int64_t n_blocks = blocks_of(d);
     uint8_t *to = e->data;
-    bool cut;
 #pragma omp parallel for num_threads(b->threads) schedule(static)
     for (int64_t i = 0; i < n_blocks; i++) lay_out_block(to + i * d->bytes, w, d, i * ROWS);
-    if (dq_os_map_at(w->data, &cut))
-        dq_os_map_release(w->data, (size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));
+    dq_os_map_release(w->data, (size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));
 }
 
 /* -------------------------------------------------------------------------------------- operations */
 
-/* Whether w may have a layout beside `taken` bytes of others. */
-static bool is_wanted(const dq_weight *w, int64_t taken)
+/* What is made of its rows is given back to their file. */
+static bool is_wanted(const dq_weight *w)
 {
+    bool cut;
     if (!dq_weight_is_coded(w) || !dq_weight_is_affine(w)) return false;
     if (w->group_size % COLS != 0 && w->group_size < w->cols) return false;
-    const dq_simd_blocked_weight d = shape_of(w);
-    const int64_t memory = dq_os_memory_bytes();
-    return memory <= 0 || taken + blocks_of(&d) * d.bytes <= memory / 2;
+    return dq_os_map_at(w->data, &cut) != NULL;
+}
+
+static entry entry_of(const dq_cpu_blocked *all, const dq_weight *w)
+{
+    entry e = {.key = w->data, .users = 1, .refused = true};
+    if (!is_wanted(w)) return e;
+    e.w = shape_of(w);
+    e.bytes = blocks_of(&e.w) * e.w.bytes;
+    e.refused = e.bytes > all->most - all->bytes;
+    if (e.refused) e.bytes = 0;
+    return e;
 }
 
 bool dq_cpu_blocked_acquire(dq_backend *b, const dq_weight *w)
@@ -198,8 +207,8 @@ bool dq_cpu_blocked_acquire(dq_backend *b, const dq_weight *w)
         known->users++;
         return true;
     }
-    if (!is_wanted(w, all->bytes)) return true;
-    const entry e = {.key = w->data, .users = 1, .w = shape_of(w)};
+    if (all->n == 0) all->most = dq_os_memory_left("") / 4 * 3;
+    const entry e = entry_of(all, w);
     entry *list = dq_grow(NULL, all->entry, all->n + 1, &all->capacity, sizeof *list, &b->err);
     if (!list) return false;
     all->entry = list;
@@ -207,7 +216,7 @@ bool dq_cpu_blocked_acquire(dq_backend *b, const dq_weight *w)
     memmove(list + at + 1, list + at, (all->n - at) * sizeof e);
     list[at] = e;
     all->n++;
-    all->bytes += blocks_of(&e.w) * e.w.bytes;
+    all->bytes += e.bytes;
     return true;
 }
 
@@ -216,7 +225,7 @@ void dq_cpu_blocked_release(dq_backend *b, const dq_weight *w)
     dq_cpu_blocked *all = dq_cpu_of(b)->blocked;
     entry *e = find(all, w);
     if (!e || --e->users > 0) return;
-    all->bytes -= blocks_of(&e->w) * e->w.bytes;
+    all->bytes -= e->bytes;
     dq_block_free(e->data);
     const size_t at = (size_t)(e - all->entry);
     memmove(e, e + 1, (all->n - at - 1) * sizeof *e);
@@ -238,22 +247,28 @@ static bool serves(const entry *e, const dq_weight *w)
            e->w.bits == w->bits && dq_weight_is_affine(w);
 }
 
-bool dq_cpu_blocked_has(const dq_backend *b, const dq_weight *w)
+dq_cpu_layout dq_cpu_blocked_layout(const dq_backend *b, const dq_weight *w)
 {
     const dq_cpu *cpu = b->state;
     const entry *e = find(cpu->blocked, w);
-    return e ? serves(e, w) : is_wanted(w, cpu->blocked ? cpu->blocked->bytes : 0);
+    if (e) return serves(e, w) ? DQ_CPU_BLOCKS : DQ_CPU_ROWS;
+    return is_wanted(w) ? DQ_CPU_UNDECIDED : DQ_CPU_ROWS;
 }
 
 const dq_simd_blocked_weight *dq_cpu_blocked_of(dq_backend *b, const dq_weight *w)
 {
-    entry *e = find(dq_cpu_of(b)->blocked, w);
+    dq_cpu_blocked *all = dq_cpu_of(b)->blocked;
+    entry *e = find(all, w);
     if (b->err.code != DQ_OK || !serves(e, w)) return NULL;
     if (e->data) return &e->w;
     dq_err short_of = {0};
     e->data = dq_block_new((size_t)blocks_of(&e->w), (size_t)e->w.bytes, &short_of);
-    e->refused = !e->data;
-    if (e->refused) return NULL;
+    if (!e->data) {
+        all->bytes -= e->bytes;
+        e->bytes = 0;
+        e->refused = true;
+        return NULL;
+    }
     lay_out(b, e, w);
     e->w.data = e->data;
     return &e->w;

@@ -6,14 +6,17 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* As dq_ops says. A weight gets a layout of its own when its groups are whole chunks (or rows), and while all layouts
- * take no more than half of this machine's memory; it is made at the first product. Others are used where they lie. */
+/* As dq_ops says. A weight gets a layout of its own when its groups are whole chunks (or rows), when its codes lie in the
+ * mapping of a file, so that what is read of them can be given back, and while all layouts take no more than three
+ * quarters of the memory that was left when the first weight was acquired; it is made at the first product. Others are
+ * used where they lie. */
 bool dq_cpu_blocked_acquire(dq_backend *b, const dq_weight *w);
 void dq_cpu_blocked_release(dq_backend *b, const dq_weight *w);
 void dq_cpu_blocked_end(dq_backend *b); /* frees all */
 
-/* Whether products with w use a layout, or would if w were acquired now. */
-bool dq_cpu_blocked_has(const dq_backend *b, const dq_weight *w);
+/* What products with w use. UNDECIDED: memory decides when w is acquired. */
+typedef enum dq_cpu_layout { DQ_CPU_ROWS, DQ_CPU_BLOCKS, DQ_CPU_UNDECIDED } dq_cpu_layout;
+dq_cpu_layout dq_cpu_blocked_layout(const dq_backend *b, const dq_weight *w);
 /* It, made if need be; NULL: none, w is used where it lies. Outside parallel regions. */
 const dq_simd_blocked_weight *dq_cpu_blocked_of(dq_backend *b, const dq_weight *w);
 

@@ -215,10 +215,11 @@ static way way_of(const dq_weight *w, dq_num num)
 
 const char *dq_cpu_matmul_kernel(const dq_backend *b, const dq_weight *w, dq_num num)
 {
-    static const char *const name[] = {NULL, "gemm", "gemm_int8"}, *const blocked[] = {
-                                                                       NULL, "blocked",
-                                                                       "blocked_int8"};
-    return (dq_cpu_blocked_has(b, w) ? blocked : name)[way_of(w, num)];
+    static const char *const name[][3] = {
+        [DQ_CPU_ROWS] = {NULL, "gemm", "gemm_int8"},
+        [DQ_CPU_BLOCKS] = {NULL, "blocked", "blocked_int8"},
+        [DQ_CPU_UNDECIDED] = {NULL, "gemm or blocked", "gemm_int8 or blocked_int8"}};
+    return name[dq_cpu_blocked_layout(b, w)][way_of(w, num)];
 }
 
 /* What the caller must have made sure of, and the arithmetic that exists here. */

@@ -117,7 +117,8 @@ typedef struct dq_ops {
     void (*matmul)(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
                    dq_num num);
     /* What matmul runs for w in `num`, by the name (static) that reports give it; NULL: nothing, matmul fails.
-     * matmul itself goes by the decision behind it. */
+     * matmul itself goes by the decision behind it; of a weight that is not acquired yet it may name both kernels that
+     * are possible. */
     const char *(*matmul_kernel)(const dq_backend *b, const dq_weight *w, dq_num num);
     /* table[n, dim]: cos of the angles in the first dim/2 columns, sin in the others; the angle is
      * the f32 product pos * inv_freq; both are multiplied by rope->amplitude. pos on the host. */

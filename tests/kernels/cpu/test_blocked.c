@@ -1,13 +1,15 @@
 /* test_blocked: products with packed weights that are laid out for them equal, bit for bit, those with weights where
  * they lie; a layout lives as long as it is acquired.
  * SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
 #include "tests/rigs/levels.h"
 
 #include "kernels/cpu/cpu_blocked.h"
 #include "tensor/weight_format.h"
 
-#include <math.h>
 #include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 static uint8_t *random_bytes(size_t n, uint64_t seed)
 {
@@ -16,6 +18,34 @@ static uint8_t *random_bytes(size_t n, uint64_t seed)
     assert_non_null(p);
     for (size_t i = 0; i < n; i++) p[i] = (uint8_t)next_bits(&seed);
     return p;
+}
+
+/* Codes of weights stand in files. */
+static dq_os_map maps[8];
+
+static const uint8_t *in_file(uint8_t *bytes, size_t n)
+{
+    char path[128];
+    const char *tmp = getenv("TMPDIR");
+    size_t i = 0;
+    dq_err err = {0};
+    while (maps[i].data) i++;
+    snprintf(path, sizeof path, "%.80s/dq-blocked-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    FILE *f = fdopen(mkstemp(path), "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(dq_os_map_open(&maps[i], path, &err), DQ_OK);
+    remove(path);
+    dq_block_free(bytes);
+    return maps[i].data;
+}
+
+static void drop_file(const void *p)
+{
+    size_t i = 0;
+    while (maps[i].data != p) i++;
+    dq_os_map_close(&maps[i]);
 }
 
 static void drop(const void *p)
@@ -45,7 +75,7 @@ static dq_weight new_weight(shape s, int bits, bool zeros, dq_dtype scales)
                    .scale_dtype = scales};
     const int64_t groups = dq_quant_groups(s.cols, s.group), n = w.scale_rows * groups;
     const size_t bytes = (size_t)s.rows * dq_quant_row_bytes(s.cols, bits);
-    w.data = random_bytes(bytes, (uint64_t)(17 * s.cols + bits));
+    w.data = in_file(random_bytes(bytes, (uint64_t)(17 * s.cols + bits)), bytes);
     float *f = random_floats(n, 3);
     w.scale = f;
     if (scales == DQ_F16) {
@@ -60,7 +90,7 @@ static dq_weight new_weight(shape s, int bits, bool zeros, dq_dtype scales)
 
 static void drop_weight(const dq_weight *w)
 {
-    drop(w->data);
+    drop_file(w->data);
     drop(w->scale);
     drop(w->zero);
 }
@@ -222,13 +252,151 @@ static void layouts_end(void **state)
     drop_weight(&odd);
 }
 
+/* Sums of 16384 columns of 8 bits, one group a row. */
+static void long_rows_are_exact(void **state)
+{
+    enum { K = 16384, M = 6 };
+    float *x = random_floats(M * K, 21);
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        const dq_weight w = new_weight((shape){3, K, K, false}, 8, kind == 1, DQ_F32);
+        check(&w, 1, x, NULL);
+        check(&w, M, x, NULL);
+        drop_weight(&w);
+    }
+    dq_block_free(x);
+}
+
+/* A weight without a layout is counted, too: whoever releases it takes none from another one at its address. */
+static void every_user_counts(void **state)
+{
+    dq_weight w = new_weight((shape){32, 64, 32, false}, 4, false, DQ_F32), odd = w;
+    dq_backend *b = open_level(0, 1);
+    (void)state;
+    odd.group_size = 20;
+    assert_true(b->ops->weight_acquire(b, &odd));
+    assert_true(b->ops->weight_acquire(b, &w));
+    b->ops->weight_release(b, &odd);
+    assert_string_equal(b->ops->matmul_kernel(b, &w, DQ_NUM_F32), "gemm");
+    b->ops->weight_release(b, &w);
+    assert_string_equal(b->ops->matmul_kernel(b, &w, DQ_NUM_F32), "gemm or blocked");
+    assert_true(b->ops->weight_acquire(b, &w));
+    assert_true(b->ops->weight_acquire(b, &odd));
+    const dq_simd_blocked_weight *kept = dq_cpu_blocked_of(b, &w);
+    assert_non_null(kept);
+    b->ops->weight_release(b, &odd);
+    assert_ptr_equal(kept, dq_cpu_blocked_of(b, &w));
+    b->ops->weight_release(b, &w);
+    assert_null(dq_cpu_blocked_of(b, &w));
+    dq_backend_close(b);
+    drop_weight(&w);
+}
+
+/* What is not of a file would take its memory twice. */
+static void memory_of_our_own_stays(void **state)
+{
+    enum { N = 32, K = 64 };
+    dq_weight w = new_weight((shape){N, K, 32, false}, 4, false, DQ_F32);
+    const void *codes = w.data;
+    dq_backend *b = open_level(0, 1);
+    (void)state;
+    w.data = random_bytes(N * K / 2, 1);
+    assert_string_equal(b->ops->matmul_kernel(b, &w, DQ_NUM_INT8), "gemm_int8");
+    assert_true(b->ops->weight_acquire(b, &w));
+    assert_null(dq_cpu_blocked_of(b, &w));
+    assert_string_equal(b->ops->matmul_kernel(b, &w, DQ_NUM_INT8), "gemm_int8");
+    dq_backend_close(b);
+    drop(w.data);
+    w.data = codes;
+    drop_weight(&w);
+}
+
+/* No weight is acquired by half; a layout that is not to be had is none. */
+static void short_memory(void **state)
+{
+    enum { N = 32, K = 64 };
+    const dq_weight w = new_weight((shape){N, K, 32, false}, 4, false, DQ_F32);
+    float *x = random_floats(K, 4), want[N], got[N];
+    dq_err err = {0};
+    dq_backend *b = open_level(0, 1);
+    (void)state;
+    multiply(b, want, x, 1, &w, NULL, DQ_NUM_F32);
+    for (int n = 1; n <= 2; n++) { /* the table, its list */
+        dq_alloc_fail_at(n);
+        assert_false(b->ops->weight_acquire(b, &w));
+        dq_alloc_fail_at(0);
+        assert_int_equal(dq_backend_sync(b, &err), DQ_RESOURCE);
+        err = (dq_err){0};
+        dq_backend_close(b);
+        b = open_level(0, 1);
+    }
+    assert_true(b->ops->weight_acquire(b, &w));
+    dq_alloc_fail_at(1);
+    assert_null(dq_cpu_blocked_of(b, &w));
+    dq_alloc_fail_at(0);
+    assert_string_equal(b->ops->matmul_kernel(b, &w, DQ_NUM_F32), "gemm");
+    multiply(b, got, x, 1, &w, NULL, DQ_NUM_F32);
+    assert_true(same_bits(want, got, N));
+    b->ops->weight_release(b, &w);
+    assert_true(b->ops->weight_acquire(b, &w)); /* there is memory again */
+    assert_non_null(dq_cpu_blocked_of(b, &w));
+    dq_backend_close(b);
+    dq_block_free(x);
+    drop_weight(&w);
+}
+
+static int64_t mapped_bytes(void)
+{
+    long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f) return 0;
+    if (fscanf(f, "%lld", &pages) != 1) pages = 0;
+    fclose(f);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* All layouts together: 3/4 of 2 MiB hold one of a MiB and a small one, not two. */
+static void a_limit_holds(void **state)
+{
+    const shape large = {512, 4096, 4096, false};
+    const dq_weight a = new_weight(large, 4, false, DQ_F32),
+                    c = new_weight(large, 4, false, DQ_F32),
+                    small = new_weight((shape){32, 64, 32, false}, 4, false, DQ_F32);
+    dq_backend *b = open_level(0, 1);
+    struct rlimit old, less;
+    (void)state;
+    if (mapped_bytes() == 0 || getrlimit(RLIMIT_AS, &old) != 0) skip();
+    less = old;
+    less.rlim_cur = (rlim_t)mapped_bytes() + (2 << 20);
+    assert_int_equal(setrlimit(RLIMIT_AS, &less), 0);
+    const bool done = b->ops->weight_acquire(b, &a) && b->ops->weight_acquire(b, &c) &&
+                      b->ops->weight_acquire(b, &small);
+    assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
+    assert_true(done);
+    assert_string_equal(b->ops->matmul_kernel(b, &a, DQ_NUM_F32), "blocked");
+    assert_string_equal(b->ops->matmul_kernel(b, &c, DQ_NUM_F32), "gemm");
+    assert_string_equal(b->ops->matmul_kernel(b, &small, DQ_NUM_F32), "blocked");
+    assert_null(dq_cpu_blocked_of(b, &c));
+    assert_non_null(dq_cpu_blocked_of(b, &a));
+    b->ops->weight_release(b, &c);
+    b->ops->weight_release(b, &a);
+    b->ops->weight_release(b, &small);
+    assert_true(b->ops->weight_acquire(b, &c)); /* the limit is taken anew */
+    assert_non_null(dq_cpu_blocked_of(b, &c));
+    dq_backend_close(b);
+    drop_weight(&a);
+    drop_weight(&c);
+    drop_weight(&small);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_row_major),
-        cmocka_unit_test(rows_are_alone),
-        cmocka_unit_test(a_head_is_a_weight),
-        cmocka_unit_test(layouts_end),
+        cmocka_unit_test(equal_row_major),         cmocka_unit_test(rows_are_alone),
+        cmocka_unit_test(a_head_is_a_weight),      cmocka_unit_test(layouts_end),
+        cmocka_unit_test(long_rows_are_exact),     cmocka_unit_test(every_user_counts),
+        cmocka_unit_test(memory_of_our_own_stays), cmocka_unit_test(short_memory),
+        cmocka_unit_test(a_limit_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
