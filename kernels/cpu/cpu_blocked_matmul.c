@@ -74,7 +74,7 @@ static void run_int8(dq_backend *b, dq_mat dst, const activations *a,
             const int64_t first = tile_at(dst.rows, most, t);
             const int m = (int)(tile_at(dst.rows, most, t + 1) - first);
             const dq_simd_blocked_rows rows = rows_at(a, first);
-            float y[DQ_BLOCKED_INT8_MOST * ROWS];
+            float y[DQ_BLOCKED_INT8_MAX * ROWS];
             cpu->blocks->int8(y, w, i, &rows, m);
             put(dst, first, i * ROWS, y, ROWS, m, bias, cpu->simd);
         }
@@ -132,7 +132,7 @@ void dq_cpu_blocked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_blo
         for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
             const int64_t first = tile_at(src.rows, most, t);
             const int m = (int)(tile_at(src.rows, most, t + 1) - first);
-            float y[DQ_BLOCKED_F32_MOST * 2 * ROWS];
+            float y[DQ_BLOCKED_F32_MAX * 2 * ROWS];
             cpu->blocks->f32(y, w, i, i + 1 < n_blocks ? 2 : 1, x + first * src.cols, m);
             put(dst, first, i * ROWS, y, 2 * ROWS, m, bias, cpu->simd);
         }

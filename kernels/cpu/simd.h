@@ -109,7 +109,7 @@ dq_simd_int8_dots_fn *dq_simd_int8_dots_pick(unsigned features);
  * byte are columns 4 i .. 4 i + 3 of them. */
 enum { DQ_BLOCKED_ROWS = 32, DQ_BLOCKED_COLS = 32 };
 /* The most rows of activations that a table may take in one call. */
-enum { DQ_BLOCKED_INT8_MOST = 8, DQ_BLOCKED_F32_MOST = 4 };
+enum { DQ_BLOCKED_INT8_MAX = 8, DQ_BLOCKED_F32_MAX = 4 };
 typedef struct dq_simd_blocked_weight {
     const uint8_t *data; /* [blocks][bytes], on 64 bytes */
     int bits, zero;      /* zero: of all groups, where they have none of their own */
@@ -128,7 +128,7 @@ typedef struct dq_simd_blocked_rows {
 } dq_simd_blocked_rows;
 
 typedef struct dq_simd_blocked {
-    int int8_rows, f32_rows; /* of a call, at most DQ_BLOCKED_INT8_MOST, DQ_BLOCKED_F32_MOST */
+    int int8_rows, f32_rows; /* of a call, at most DQ_BLOCKED_INT8_MAX, DQ_BLOCKED_F32_MAX */
     /* y[r * 32 + j] for r < m and row j of the block: groups in order from 0, each adds
      * (float)(dots - zero * sum) * (activation scale * weight scale). Every table gives the same bits. */
     void (*int8)(float *y, const dq_simd_blocked_weight *w, int64_t block,

@@ -63,10 +63,9 @@ BLOCKED_INLINE veci blocked_zero(const dq_simd_blocked_weight *w, const uint8_t 
 /* ------------------------------------------------------------------------------------------- int8 */
 
 /* What the sums of a group start from: int8_codes gives codes less int8_base. */
-BLOCKED_INLINE void blocked_start(veci sum[DQ_BLOCKED_INT8_MOST][4],
-                                  const dq_simd_blocked_weight *w, const uint8_t *at, int64_t group,
-                                  int64_t row, const int32_t *of, const int m, const int nv,
-                                  const int bits)
+BLOCKED_INLINE void blocked_start(veci sum[DQ_BLOCKED_INT8_MAX][4], const dq_simd_blocked_weight *w,
+                                  const uint8_t *at, int64_t group, int64_t row, const int32_t *of,
+                                  const int m, const int nv, const int bits)
 {
     const int32_t base = int8_base(bits);
     if (!w->own_zeros) {
@@ -87,7 +86,7 @@ BLOCKED_INLINE void blocked_start(veci sum[DQ_BLOCKED_INT8_MOST][4],
     }
 }
 
-BLOCKED_INLINE void blocked_dots(veci sum[DQ_BLOCKED_INT8_MOST][4], const uint8_t *chunk,
+BLOCKED_INLINE void blocked_dots(veci sum[DQ_BLOCKED_INT8_MAX][4], const uint8_t *chunk,
                                  const int8_t *code, const int m, const int nv, const int bits)
 {
     blocked_expect(chunk, bits);
@@ -107,8 +106,8 @@ BLOCKED_INLINE void blocked_dots(veci sum[DQ_BLOCKED_INT8_MOST][4], const uint8_
 }
 
 /* Adds a group's sums to the totals. */
-BLOCKED_INLINE void blocked_fold(vecf total[DQ_BLOCKED_INT8_MOST][4],
-                                 veci sum[DQ_BLOCKED_INT8_MOST][4], const vecf scale[4],
+BLOCKED_INLINE void blocked_fold(vecf total[DQ_BLOCKED_INT8_MAX][4],
+                                 veci sum[DQ_BLOCKED_INT8_MAX][4], const vecf scale[4],
                                  const float *of, const int m, const int nv)
 {
 #pragma GCC unroll 8
@@ -133,13 +132,13 @@ BLOCKED_INLINE void blocked_int8(float *y, const dq_simd_blocked_weight *w, cons
     const int32_t *codes = a->sum;
     const int64_t groups = w->groups;
     int64_t left = w->chunks;
-    vecf total[DQ_BLOCKED_INT8_MOST][4];
+    vecf total[DQ_BLOCKED_INT8_MAX][4];
 #pragma GCC unroll 8
     for (int i = 0; i < m; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++) total[i][j] = all_floats(0.0f);
     for (int64_t g = 0; g < groups; g++, of += m, codes += m) {
-        veci sum[DQ_BLOCKED_INT8_MOST][4];
+        veci sum[DQ_BLOCKED_INT8_MAX][4];
         vecf scale[4];
         int64_t n = left < w->group ? left : w->group;
         left -= n;
@@ -221,7 +220,7 @@ static void floats(float *dst, int64_t ldd, const dq_simd_blocked_weight *w, int
 }
 
 /* A chunk's share of the chains of m rows with nv vectors of a weight's rows, from `row` of their blocks on. */
-BLOCKED_INLINE void blocked_chunk(vecf sum[DQ_BLOCKED_F32_MOST][4], const dq_simd_blocked_weight *w,
+BLOCKED_INLINE void blocked_chunk(vecf sum[DQ_BLOCKED_F32_MAX][4], const dq_simd_blocked_weight *w,
                                   const uint8_t *const at[4], int64_t row, int64_t chunk,
                                   const float *x, const int m, const int nv, const int bits)
 {
@@ -253,7 +252,7 @@ BLOCKED_INLINE void blocked_chunk(vecf sum[DQ_BLOCKED_F32_MOST][4], const dq_sim
 }
 
 /* The n columns of a row's last chunk, which is not full. */
-BLOCKED_INLINE void blocked_rest(vecf sum[DQ_BLOCKED_F32_MOST][4], const dq_simd_blocked_weight *w,
+BLOCKED_INLINE void blocked_rest(vecf sum[DQ_BLOCKED_F32_MAX][4], const dq_simd_blocked_weight *w,
                                  const uint8_t *const at[4], int64_t row, int64_t chunk, int64_t n,
                                  const float *x, const int m, const int nv)
 {
@@ -275,7 +274,7 @@ BLOCKED_INLINE void blocked_f32(float *y, const dq_simd_blocked_weight *w,
 {
     for (int64_t k0 = 0; k0 < w->cols; k0 += CHAIN) {
         const int64_t end = w->cols - k0 < CHAIN ? w->cols : k0 + CHAIN;
-        vecf sum[DQ_BLOCKED_F32_MOST][4];
+        vecf sum[DQ_BLOCKED_F32_MAX][4];
         int64_t k = k0;
 #pragma GCC unroll 4
         for (int i = 0; i < m; i++)
