@@ -116,8 +116,9 @@ static dq_status open_runner(bench *x, dq_err *err)
     if (x->math.kv == DQ_NUM_INT8) kv.k_bits = kv.v_bits = 8;
     DQ_TRY(dq_kv_options_spec(&x->kv, &kv, x->model, x->math.kv, err));
     DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv, err));
+    DQ_TRY(dq_runner_new(&x->runner, x->model, x->backend, &x->kv, err));
     dq_kv_report_note_routes(&x->logger, x->backend, x->model, x->math, &x->kv);
-    return dq_runner_new(&x->runner, x->model, x->backend, &x->kv, err);
+    return DQ_OK;
 }
 
 static dq_status measure_items(bench *x, dq_err *err)
