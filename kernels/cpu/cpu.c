@@ -141,6 +141,7 @@ const dq_ops dq_ops_cpu = {
     .peak_read = dq_cpu_peak_read,
     .weight_acquire = dq_cpu_blocked_acquire,
     .weight_release = dq_cpu_blocked_release,
+    .embeds_in_place = true,
     .embed = dq_cpu_embed,
     .first_bad_row = dq_cpu_first_bad_row,
     .rms_norm = dq_cpu_rms_norm,

@@ -108,6 +108,8 @@ typedef struct dq_ops {
     bool (*weight_acquire)(dq_backend *b, const dq_weight *w);
     void (*weight_release)(dq_backend *b, const dq_weight *w);
 
+    /* embed reads a table where it lies: one that no product reads need not be acquired. */
+    bool embeds_in_place;
     /* dst[rows, cols] = table[ids[row]], the values of a table in codes; ids on the host, checked by the caller. */
     void (*embed)(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids);
     /* dst may be src. gain[cols] on the host. */

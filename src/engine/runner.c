@@ -26,7 +26,7 @@ struct dq_runner {
     slot x, h, q, k, v, y, angles, lambda, gate, up, absmax;
 };
 
-/* The i-th weight that products read, NULL behind the last. Absent ones have no rows. */
+/* The i-th weight of a model, NULL behind the last. Absent ones have no rows. */
 static const dq_weight *weight_at(const dq_model *m, int i)
 {
     enum { PER_LAYER = 8 };
@@ -40,13 +40,19 @@ static const dq_weight *weight_at(const dq_model *m, int i)
     return all[i % PER_LAYER];
 }
 
+/* A head that shares the embedding's memory is acquired itself. */
+static bool is_acquired(const dq_runner *r, const dq_weight *w)
+{
+    return w->rows > 0 && !(w == &r->m->embed && r->b->ops->embeds_in_place);
+}
+
 static bool acquire_weights(dq_runner *r)
 {
     const dq_ops *op = r->b->ops;
     const dq_weight *w;
     if (!op->weight_acquire) return true;
     for (; (w = weight_at(r->m, r->n_weights)) != NULL; r->n_weights++)
-        if (w->rows > 0 && !op->weight_acquire(r->b, w)) return false;
+        if (is_acquired(r, w) && !op->weight_acquire(r->b, w)) return false;
     return true;
 }
 
@@ -54,7 +60,7 @@ static void release_weights(dq_runner *r)
 {
     while (r->n_weights > 0) {
         const dq_weight *w = weight_at(r->m, --r->n_weights);
-        if (w->rows > 0) r->b->ops->weight_release(r->b, w);
+        if (is_acquired(r, w)) r->b->ops->weight_release(r->b, w);
     }
 }
 
