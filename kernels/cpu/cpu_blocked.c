@@ -56,6 +56,12 @@ static int64_t blocks_of(const dq_simd_blocked_weight *d)
     return (d->rows + ROWS - 1) / ROWS;
 }
 
+/* Of a block whose rows all exist. */
+static int64_t used_bytes(const dq_simd_blocked_weight *d)
+{
+    return d->zero_at + (d->own_zeros ? d->groups * ROWS : 0);
+}
+
 static dq_simd_blocked_weight shape_of(const dq_weight *w)
 {
     dq_simd_blocked_weight d = {.bits = w->bits,
@@ -69,7 +75,7 @@ static dq_simd_blocked_weight shape_of(const dq_weight *w)
     d.group = d.groups == 1 ? d.chunks : w->group_size / COLS;
     d.scale_at = d.chunks * w->bits * LINE;
     d.zero_at = d.scale_at + d.groups * ROWS * (d.scale_f16 ? 2 : 4);
-    d.bytes = padded(d.zero_at + (d.own_zeros ? d.groups * ROWS : 0), 64);
+    d.bytes = padded(used_bytes(&d), 64);
     return d;
 }
 
@@ -147,10 +153,13 @@ static void lay_out_scales(uint8_t *block, int64_t j, const dq_weight *w,
         block[d->zero_at + g * ROWS + j] = (uint8_t)dq_weight_zero(w, row, g);
 }
 
+/* Every byte of the block is written: first by the thread that lays it out. */
 static void lay_out_block(uint8_t *block, const dq_weight *w, const dq_simd_blocked_weight *d,
                           int64_t first)
 {
     const int64_t rows = w->rows - first < ROWS ? w->rows - first : ROWS;
+    const int64_t used = rows < ROWS ? 0 : used_bytes(d);
+    memset(block + used, 0, (size_t)(d->bytes - used));
     switch (w->bits) {
     case 2: lay_out_codes(block, w, first, rows, 2); break;
     case 3: lay_out_codes(block, w, first, rows, 3); break;
@@ -262,7 +271,7 @@ const dq_simd_blocked_weight *dq_cpu_blocked_of(dq_backend *b, const dq_weight *
     if (b->err.code != DQ_OK || !serves(e, w)) return NULL;
     if (e->data) return &e->w;
     dq_err short_of = {0};
-    e->data = dq_block_new((size_t)blocks_of(&e->w), (size_t)e->w.bytes, &short_of);
+    e->data = dq_block_raw((size_t)blocks_of(&e->w), (size_t)e->w.bytes, &short_of);
     if (!e->data) {
         all->bytes -= e->bytes;
         e->bytes = 0;

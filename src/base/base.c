@@ -110,24 +110,41 @@ void dq_alloc_fail_at(int64_t n)
     fail_countdown = n;
 }
 
+/* *bytes is rounded up to what is taken. */
+static void *take(size_t *bytes)
+{
+    if (fail_countdown > 0 && --fail_countdown == 0) return NULL;
+    if (*bytes == 0) *bytes = 64;
+    if (*bytes > SIZE_MAX - 63) return NULL;
+    *bytes = (*bytes + 63) & ~(size_t)63;
+    return aligned_alloc(64, *bytes);
+}
+
 static void *take_zeroed(size_t bytes)
 {
-    void *p;
-    if (fail_countdown > 0 && --fail_countdown == 0) return NULL;
-    if (bytes == 0) bytes = 64;
-    if (bytes > SIZE_MAX - 63) return NULL;
-    bytes = (bytes + 63) & ~(size_t)63;
-    p = aligned_alloc(64, bytes);
+    void *p = take(&bytes);
     if (p) memset(p, 0, bytes);
     return p;
+}
+
+static void *no_memory(size_t n, size_t size, dq_err *err)
+{
+    dq_fail(err, DQ_RESOURCE, "out of memory (%zu items of %zu bytes)", n, size);
+    return NULL;
 }
 
 void *dq_block_new(size_t n, size_t size, dq_err *err)
 {
     size_t bytes;
     void *p = dq_mul_ok(&bytes, n, size) ? take_zeroed(bytes) : NULL;
-    if (!p) dq_fail(err, DQ_RESOURCE, "out of memory (%zu items of %zu bytes)", n, size);
-    return p;
+    return p ? p : no_memory(n, size, err);
+}
+
+void *dq_block_raw(size_t n, size_t size, dq_err *err)
+{
+    size_t bytes;
+    void *p = dq_mul_ok(&bytes, n, size) ? take(&bytes) : NULL;
+    return p ? p : no_memory(n, size, err);
 }
 
 void dq_block_free(void *p)

@@ -74,6 +74,8 @@ char *dq_textf(dq_arena *a, dq_err *err, const char *fmt, ...) DQ_PRINTF(3, 4);
 /* One zeroed, 64-byte aligned block of n * size bytes; ended by dq_block_free (NULL allowed).
  * NULL with DQ_RESOURCE on overflow or exhaustion. */
 void *dq_block_new(size_t n, size_t size, dq_err *err);
+/* The same with any content, not touched yet. */
+void *dq_block_raw(size_t n, size_t size, dq_err *err);
 void dq_block_free(void *p);
 
 /* list[*cap] of items of `size` bytes, in the arena or, where a is NULL, a block, with room for `want` of them: the same
