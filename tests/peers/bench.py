@@ -6,7 +6,7 @@
 MODEL_DIR is a Llama in safetensors (make_random.py DIR --family llama). The work folder gets the same weights as GGUF,
 with as many bits as the containers of dq: a format BITS/GROUP[/SCALE] is `dq quantize --bits BITS --group GROUP` with the
 embedding alike, beside the type of llama.cpp that has that many bits, --pure (all matrices alike); `dense` is the checkpoint
-itself. What is in the work folder already is not made again.
+itself. What is in the work folder already, made of the same files, is not made again.
 
 Without --llama-bin, llama.cpp is built there from the package that this names: pip fetches it, cmake builds it.
 Needs numpy and gguf (pip install gguf; or, with a build of its own, the copy that the package holds), cmake and a C++ compiler.
@@ -18,6 +18,7 @@ and the next (--progress, /proc/PID/task/*/schedstat), as dq bench counts proces
 on the wall, and the machine must be quiet. Prints one line a work, as dq bench --compare OUT.json does.
 """
 import argparse
+import hashlib
 import json
 import mmap
 import os
@@ -74,6 +75,14 @@ def load_gguf(source):
 def config_of(folder):
     with open(os.path.join(folder, "config.json")) as f:
         return json.load(f)
+
+
+def fingerprint(folder):
+    """A name for the files of a checkpoint as they are now: another model in a folder of the same name has another."""
+    files = sorted(x for x in os.listdir(folder) if x.endswith(".safetensors"))
+    seen = [(x, os.stat(os.path.join(folder, x))) for x in files]
+    with open(os.path.join(folder, "config.json"), "rb") as f:
+        return hashlib.sha256(f.read() + repr([(x, s.st_size, s.st_mtime_ns) for x, s in seen]).encode()).hexdigest()[:12]
 
 
 def tensors_of(folder):
@@ -303,7 +312,8 @@ def main():
     if not a.llama_bin:
         a.llama_bin, source = build_llama(a.work)
     gguf = load_gguf(source)
-    stem = os.path.join(a.work, os.path.basename(os.path.normpath(a.model)))
+    stem = os.path.join(a.work, fingerprint(a.model), os.path.basename(os.path.normpath(a.model)))
+    os.makedirs(os.path.dirname(stem), exist_ok=True)
     about, results = {}, []
     for word in a.formats:
         form = Format(word, a, gguf, stem)
