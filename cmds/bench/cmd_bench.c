@@ -84,6 +84,9 @@ static dq_status check_compare(const bench *x, int n_args, dq_err *err)
     if (x->device) return useless("device", "compare", "", err);
     if (x->threads >= 0) return useless("threads", "compare", "", err);
     if (x->json) return useless("json", "compare", ", which prints a table", err);
+    if (x->logger.quiet) return useless("quiet", "compare", "", err);
+    if (x->logger.verbose) return useless("verbose", "compare", "", err);
+    if (x->logger.progress) return useless("progress", "compare", "", err);
     return DQ_OK;
 }
 

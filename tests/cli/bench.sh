@@ -101,6 +101,9 @@ try 2 "expected one MODEL" bench
 try 2 "expected one MODEL, found 2" bench "plain model" four.h5
 try 2 "math has nothing to act on with --compare" bench --compare peers.json --math f32
 try 2 "threads has nothing to act on with --compare" bench --compare peers.json --threads 0
+try 2 "quiet has nothing to act on with --compare" bench --compare peers.json -q
+try 2 "verbose has nothing to act on with --compare" bench --compare peers.json -v
+try 2 "progress has nothing to act on with --compare" bench --compare peers.json --progress never
 try 2 "Give one" bench --compare peers.json --generate 3
 try 6 "nowhere.json" bench --compare nowhere.json
 try 3 "not valid JSON" bench --compare empty
