@@ -1,5 +1,5 @@
-/* bench_compare: see bench_compare.h. Both kinds of documents name a work by the same members, which become its line's words;
- * lines of the same words are one.
+/* bench_compare: see bench_compare.h. Both kinds of documents name a work by the same members, which become its line's words.
+ * When all is read, rates that dq bench gives join the lines of the same words, whatever the order of the documents.
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_compare.h"
 
@@ -17,12 +17,15 @@
 typedef struct line {
     const char *work;           /* with dq's model and settings */
     const char *peer, *weights; /* program and its weights; "": none */
+    const char *path;           /* of its document */
     double peer_rate, dq_rate;  /* tokens per second; NaN: not known */
+    bool joined;                /* dq_rate is of another document than peer_rate */
 } line;
 
 typedef struct comparison {
     line *at;
     int n, cap;
+    const char *path; /* that is read */
     dq_arena *a;
 } comparison;
 
@@ -90,18 +93,34 @@ static const char *work_of(const json_t *result, const json_t *settings, dq_aren
                     threads == 1 ? "" : "s");
 }
 
-static line *add_line(comparison *c, const line *l, dq_err *err)
+/* Which of two equal ones is meant, nobody could say. */
+static dq_status check_new(const comparison *c, const line *l, dq_err *err)
 {
+    for (int i = 0; i < c->n; i++) {
+        const line *have = &c->at[i];
+        if (strcmp(have->work, l->work) == 0 && strcmp(have->peer, l->peer) == 0 &&
+            strcmp(have->weights, l->weights) == 0)
+            return dq_fail(err, DQ_MISMATCH,
+                           "holds \"%s\"%s%s, which %.200s holds as well. Give one of them",
+                           l->work, *l->peer ? " beside " : "", l->peer, have->path);
+    }
+    return DQ_OK;
+}
+
+static dq_status add_line(comparison *c, const line *l, dq_err *err)
+{
+    DQ_TRY(check_new(c, l, err));
     if (c->n == c->cap) {
         const int cap = c->cap ? 2 * c->cap : 64;
         line *at = dq_alloc(c->a, (size_t)cap, sizeof *at, err);
-        if (!at) return NULL;
+        if (!at) return err->code;
         if (c->n) memcpy(at, c->at, (size_t)c->n * sizeof *at);
         c->at = at;
         c->cap = cap;
     }
     c->at[c->n] = *l;
-    return &c->at[c->n++];
+    c->n++;
+    return DQ_OK;
 }
 
 static dq_status take_peer(comparison *c, const json_t *result, dq_err *err)
@@ -109,18 +128,10 @@ static dq_status take_peer(comparison *c, const json_t *result, dq_err *err)
     const line l = {.work = work_of(result, result, c->a, err),
                     .peer = word_of(result, "peer", err),
                     .weights = word_of(result, "peer_weights", err),
+                    .path = c->path,
                     .peer_rate = number_of(result, "peer_tokens_per_second", err),
                     .dq_rate = number_of(result, "dq_tokens_per_second", err)};
-    for (int i = 0; err->code == DQ_OK && i < c->n; i++) {
-        line *have = &c->at[i];
-        if (strcmp(have->work, l.work) != 0) continue;
-        if (strcmp(have->peer, l.peer) == 0 && strcmp(have->weights, l.weights) == 0) {
-            *have = l;
-            return DQ_OK;
-        }
-    }
-    if (err->code == DQ_OK) add_line(c, &l, err);
-    return err->code;
+    return err->code == DQ_OK ? add_line(c, &l, err) : err->code;
 }
 
 static dq_status take_own(comparison *c, const json_t *settings, const json_t *result, dq_err *err)
@@ -128,16 +139,30 @@ static dq_status take_own(comparison *c, const json_t *settings, const json_t *r
     const line l = {.work = work_of(result, settings, c->a, err),
                     .peer = "",
                     .weights = "",
+                    .path = c->path,
                     .peer_rate = (double)NAN,
                     .dq_rate = number_of(result, "tokens_per_second", err)};
-    bool found = false;
-    for (int i = 0; err->code == DQ_OK && i < c->n; i++) {
-        if (strcmp(c->at[i].work, l.work) != 0) continue;
-        c->at[i].dq_rate = l.dq_rate;
-        found = true;
+    return err->code == DQ_OK ? add_line(c, &l, err) : err->code;
+}
+
+/* Lines of dq alone go into those of the same work beside a peer. */
+static void join(comparison *c)
+{
+    int n = 0;
+    for (int k = 0; k < c->n; k++) {
+        const line own = c->at[k];
+        bool found = false;
+        for (int i = 0; !*own.peer && i < c->n; i++) {
+            line *l = &c->at[i];
+            if (i == k || !*l->peer || strcmp(l->work, own.work) != 0) continue;
+            l->dq_rate = own.dq_rate;
+            l->joined = found = true;
+        }
+        c->at[k].work = found ? NULL : own.work;
     }
-    if (err->code == DQ_OK && !found) add_line(c, &l, err);
-    return err->code;
+    for (int k = 0; k < c->n; k++)
+        if (c->at[k].work) c->at[n++] = c->at[k];
+    c->n = n;
 }
 
 static dq_status take_document(comparison *c, const json_t *doc, dq_err *err)
@@ -165,10 +190,10 @@ static dq_status take_document(comparison *c, const json_t *doc, dq_err *err)
     return DQ_OK;
 }
 
-static void put_rate(dq_table *table, double x)
+static void put_rate(dq_table *table, double x, const char *mark)
 {
     if (isfinite(x))
-        dq_table_cell(table, "%.*f", x < 100 ? 1 : 0, x);
+        dq_table_cell(table, "%.*f%s", x < 100 ? 1 : 0, x, mark);
     else
         dq_table_cell(table, "-");
 }
@@ -177,20 +202,23 @@ static dq_status print_lines(const comparison *c, dq_err *err)
 {
     static const char *const titles[] = {"work", "peer", "its weights", "peer", "dq", "ratio"};
     dq_table *table = NULL;
+    bool any = false;
     DQ_TRY(dq_table_new(&table, titles, 6, err));
     for (int i = 0; i < c->n; i++) {
         const line *l = &c->at[i];
         dq_table_cell(table, "%s", l->work);
         dq_table_cell(table, "%s", *l->peer ? l->peer : "-");
         dq_table_cell(table, "%s", *l->weights ? l->weights : "-");
-        put_rate(table, l->peer_rate);
-        put_rate(table, l->dq_rate);
+        put_rate(table, l->peer_rate, "");
+        put_rate(table, l->dq_rate, l->joined ? "*" : "");
+        any = any || l->joined;
         if (l->peer_rate > 0)
             dq_table_cell(table, "%.2f", l->dq_rate / l->peer_rate);
         else
             dq_table_cell(table, "-");
     }
-    printf("tokens per second; ratio: dq over the peer\n\n");
+    printf("tokens per second; ratio: dq over the peer%s\n\n",
+           any ? "; *: dq measured by itself, not in turns with the peer" : "");
     dq_table_print(table, err);
     dq_table_free(table);
     return err->code;
@@ -202,10 +230,12 @@ static dq_status read_all(comparison *c, json_t **doc, const char *const *path, 
     for (int i = 0; i < n; i++) {
         char *text;
         size_t len;
+        c->path = path[i];
         DQ_TRY(dq_file_read(&text, &len, path[i], c->a, err));
         DQ_TRY(dq_json_parse(&doc[i], text, len, path[i], err));
         if (take_document(c, doc[i], err) != DQ_OK) return dq_in(err, "%s: ", path[i]);
     }
+    join(c);
     return print_lines(c, err);
 }
 
