@@ -1,4 +1,4 @@
-/* bench_bytes: what one step of decoding reads of a model's weights, and their storage in words.
+/* bench_bytes: the stored bytes of the weights that one step of decoding reads, and their storage in words.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_BENCH_BYTES_H
 #define DQ_BENCH_BYTES_H
@@ -6,7 +6,7 @@
 #include "cmds/cli/document.h"
 #include "model/model.h"
 
-/* Bytes as stored. Every weight that a product reads once, gains and biases; of the embedding the rows that are looked
+/* Bytes as stored; a layout that a device makes for itself may take a little more. Every weight that a product reads once, gains and biases; of the embedding the rows that are looked
  * up. A head that shares the embedding's memory is read whole. */
 typedef struct dq_bench_bytes {
     double codes, scales, zeros,

@@ -287,7 +287,9 @@ dq_status dq_bench_decode(dq_logger *logger, const dq_model *m, dq_backend *b, i
                            m->path, m->max_positions);
     }
     decode x = {.m = m, .b = b, .tokens = tokens, .weight_bytes = dq_bench_bytes_of(m, 1).total};
-    dq_bench_block_new(&x.block, b, 0, err);
+    dq_bench_block_new(&x.block, b, 0);
+    if (!x.block.p) /* it also empties the caches */
+        dq_fail(err, DQ_RESOURCE, "out of memory (%zu bytes for a plain read)", x.block.bytes);
     if (err->code == DQ_OK) x.k = floats(&x, CHUNK * map->n_kv * d, err);
     if (err->code == DQ_OK) x.v = floats(&x, CHUNK * map->n_kv * d, err);
     if (err->code == DQ_OK) x.q = floats(&x, map->n_q * d, err);

@@ -170,6 +170,8 @@ static dq_status print_json(const generate *x, dq_err *err)
     json_object_set_new(s, "clock", json_string(dq_bench_clock(x->b)));
     json_object_set_new(s, "math", json_string(x->o->math_word));
     json_object_set_new(s, "kv_bits", json_integer(x->o->kv->k_bits));
+    json_object_set_new(s, "read_bytes",
+                        x->block.p ? json_integer((json_int_t)x->block.bytes) : json_null());
     json_object_set_new(s, "generate", json_integer((json_int_t)x->o->steps));
     for (int i = 0; i < x->n; i++)
         json_array_append_new(json_object_get(doc, "results"), result_json(x, &x->at[i]));
@@ -199,10 +201,12 @@ static dq_status print_table(const generate *x, dq_err *err)
         if (x->block.p) dq_table_cell(table, "%.2f", f.rate / f.read);
     }
     printf("%s: decoding with %s in %s on %s, %lld tokens a run, medians of %lld run%s\n"
-           "GB/s: what a step reads of weights and KV, over its time",
+           "GB/s: stored bytes of the weights and KV that a step reads, over its time",
            x->m->name, dq_bench_weights(weights, x->m), x->o->math_word, x->b->device,
            (long long)x->o->steps, (long long)x->o->runs, x->o->runs == 1 ? "" : "s");
-    if (x->block.p) printf("; a plain read reaches %.1f", figures_of(x, &x->at[0]).read * 1e-9);
+    if (x->block.p)
+        printf("; a plain read of %zu MiB reaches %.1f", x->block.bytes >> 20,
+               figures_of(x, &x->at[0]).read * 1e-9);
     printf("\n\n");
     dq_table_print(table, err);
     dq_table_free(table);
@@ -241,7 +245,13 @@ static dq_status prepare(generate *x, dq_err *err)
     if (err->code != DQ_OK) return err->code;
     x->ids = dq_block_new((size_t)batch * (size_t)context, sizeof *x->ids, err);
     x->peak_bytes = dq_os_peak_bytes();
-    return x->ids ? dq_bench_block_new(&x->block, x->b, weights, err) : err->code;
+    if (!x->ids) return err->code;
+    dq_bench_block_new(&x->block, x->b, weights);
+    if (x->block.bytes && !x->block.p)
+        dq_logger_warn(x->logger,
+                       "out of memory (%zu bytes for a plain read): the share of read is missing",
+                       x->block.bytes);
+    return err->code;
 }
 
 dq_status dq_bench_generate(dq_logger *logger, dq_runner *r, const dq_bench_generate_options *o,

@@ -1,4 +1,4 @@
-/* bench_generate: speed of decoding with the whole model, beside a plain read of as many bytes.
+/* bench_generate: speed of decoding with the whole model, beside a plain read of memory.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_BENCH_GENERATE_H
 #define DQ_BENCH_GENERATE_H

@@ -43,8 +43,8 @@ static const work works[] = {
             {"share of ceiling", "share_of_ceiling", 1, 2}}},
     {.what = "generate",
      .caption =
-         "Decoding with the whole model: the share is of a plain read of as many bytes as a step "
-         "reads of weights and KV.",
+         "Decoding with the whole model: GB/s are stored bytes of the weights and KV that a step "
+         "reads, over its time; the share is of a plain read of memory, timed in turns.",
      .x = "context",
      .seconds = "step_seconds_median",
      .each = "batch",

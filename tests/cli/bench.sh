@@ -15,6 +15,7 @@ import sys
 doc = json.load(open(sys.argv[1]))
 s, rows = doc["settings"], doc["results"]
 assert (s["generate"], s["runs"], s["math"], s["threads"], s["clock"]) == (3, 2, sys.argv[2], 1, "processor"), s
+assert 1 << 27 <= s["read_bytes"] <= 1 << 30 and s["read_bytes"] % 4096 == 0, s
 assert s["kv_bits"] == (8 if sys.argv[2] == "int8" else 16), s
 assert [(r["context"], r["batch"]) for r in rows] == [(c, b) for c in (40, 100) for b in (1, 3, 8)]
 for r in rows:
@@ -41,6 +42,13 @@ done
 try 0 '"weights": "W4 in groups of 32, zero points"' bench asym.h5 --generate 1 --runs 1 --threads 1 --json
 grep -q '"zeros": [1-9]' "$top/out" || complain "bench: zero points are not counted"
 try 0 '"weights": "BF16"' bench "diff model" --generate 1 --runs 1 --threads 1 --json
+# less memory than the block that is read (128 MiB or more); checked builds do not start in it
+if (ulimit -v 130000 && "$dq" --version) >/dev/null 2>&1; then
+    (ulimit -v 130000 && OMP_NUM_THREADS=1 "$dq" bench four.h5 --generate 1 --runs 1 --threads 1 >"$top/out" 2>"$top/err") ||
+        complain "bench: without memory for a plain read: $(cat "$top/err")"
+    grep -q "warning: out of memory .*plain read.*share of read is missing" "$top/err" || complain "bench: does not say that there is no plain read"
+    grep -q "share of read" "$top/out" && complain "bench: a share of a read that did not happen"
+fi
 try 2 "Give one" bench "plain model" --generate 2 --decode 2
 try 2 "Give one" bench "plain model" --generate 2 --items choices.jsonl
 try 2 "expected .*from 1 to 8" bench "plain model" --generate 2 --batch 9
