@@ -297,6 +297,7 @@ static dq_status run_model(logits *x, dq_err *err)
 {
     dq_backend *b = x->backend;
     DQ_TRY(dq_runner_new(&x->runner, x->model, b, &x->kv, err));
+    dq_kv_report_note_routes(&x->logger, b, x->model, x->math, &x->kv);
     if (x->evicts) DQ_TRY(dq_evictor_new(&x->evictor, x->runner, &x->kv, err));
     DQ_TRY(dq_kv_cached_floor(&x->floor, x->runner, 1, err));
     dq_kv *kv = dq_runner_kv(x->runner);
@@ -363,7 +364,6 @@ static dq_status run(logits *x, const char *path, dq_err *err)
     DQ_TRY(kv_settings(x, err));
     DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv, err));
     dq_kv_report_note_math(&x->logger, x->backend->device, x->math);
-    dq_kv_report_note_routes(&x->logger, x->backend, x->model, x->math, &x->kv);
     DQ_TRY(read_ids(x, err));
     DQ_TRY(check_space(x, err));
     DQ_TRY(run_model(x, err));

@@ -115,6 +115,8 @@ try 2 "expected one MODEL" bench
 try 2 "expected one MODEL, found 2" bench "plain model" four.h5
 try 2 "math has nothing to act on with --compare" bench --compare peers.json --math f32
 try 2 "threads has nothing to act on with --compare" bench --compare peers.json --threads 0
+try 0 "prefill" bench four.h5 --tokens 16 --runs 1 --threads 1 --math int8 -v
+grep -q "linear blocked_int8 int8 (4 bits" "$top/err" || complain "bench: -v does not say which kernels run: $(grep layer "$top/err")"
 try 2 "quiet has nothing to act on with --compare" bench --compare peers.json -q
 try 2 "verbose has nothing to act on with --compare" bench --compare peers.json -v
 try 2 "progress has nothing to act on with --compare" bench --compare peers.json --progress never
