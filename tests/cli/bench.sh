@@ -42,8 +42,10 @@ done
 try 0 '"weights": "W4 in groups of 32, zero points"' bench asym.h5 --generate 1 --runs 1 --threads 1 --json
 grep -q '"zeros": [1-9]' "$top/out" || complain "bench: zero points are not counted"
 try 0 '"weights": "BF16"' bench "diff model" --generate 1 --runs 1 --threads 1 --json
+# shellcheck disable=SC3045 # dash, bash and ksh know -v
 # less memory than the block that is read (128 MiB or more); checked builds do not start in it
 if (ulimit -v 130000 && "$dq" --version) >/dev/null 2>&1; then
+    # shellcheck disable=SC3045
     (ulimit -v 130000 && OMP_NUM_THREADS=1 "$dq" bench four.h5 --generate 1 --runs 1 --threads 1 >"$top/out" 2>"$top/err") ||
         complain "bench: without memory for a plain read: $(cat "$top/err")"
     grep -q "warning: out of memory .*plain read.*share of read is missing" "$top/err" || complain "bench: does not say that there is no plain read"
@@ -104,6 +106,7 @@ try 0 "decode behind 128, batch 1, W4 in groups of 32, int8, 2 threads  *llama.c
 sed 's/"tokens_per_second": .*/"tokens_per_second": 1000.0,/' avx2.json >new.json
 grep -q '[*]' "$top/out" && complain "bench --compare: a mark without two documents"
 for order in "peers.json new.json" "new.json peers.json"; do
+    # shellcheck disable=SC2086 # two names
     try 0 "prefill 40, .* 1 thread  *llama.cpp  *Q4_0  *200  *1000[*]  *5.00\$" bench --compare $order
     [ "$(grep -c 'prefill 40' "$top/out")" = 1 ] || complain "bench --compare: one work has several lines"
     grep -q '[*]: dq measured by itself' "$top/out" || complain "bench --compare: the mark is not explained"
