@@ -18,6 +18,7 @@
 typedef struct subject {
     int context, batch;
     double *seconds, *read; /* [runs] of all steps; bytes per second */
+    double *share;          /* [runs] of the read behind a run */
     double kv_bytes;        /* held, the mean of the first and the last step */
     dq_bench_bytes weights;
 } subject;
@@ -103,6 +104,8 @@ static dq_status run_all(generate *x, dq_err *err)
             s->seconds[run] = w.end - w.begin;
             s->read[run] = rate;
             s->kv_bytes = (w.kv_first + w.kv_last) / 2;
+            s->share[run] =
+                (s->weights.total + s->kv_bytes) * (double)x->o->steps / s->seconds[run] / rate;
         }
     }
     return err->code;
@@ -113,16 +116,22 @@ static dq_status run_all(generate *x, dq_err *err)
 typedef struct figures {
     dq_bench_timing step; /* seconds */
     double bytes, rate, read;
+    double
+        share; /* the median of the runs' shares: a machine that slows down slows a run and its read alike */
 } figures;
 
 static figures figures_of(const generate *x, const subject *s)
 {
-    figures f = {.step = dq_bench_timing_of(s->seconds, x->o->runs), .read = (double)NAN};
+    figures f = {.step = dq_bench_timing_of(s->seconds, x->o->runs),
+                 .read = (double)NAN,
+                 .share = (double)NAN};
     const double steps = (double)x->o->steps;
     f.step = (dq_bench_timing){f.step.median / steps, f.step.min / steps, f.step.max / steps};
     f.bytes = s->weights.total + s->kv_bytes;
     f.rate = f.bytes / f.step.median;
-    if (x->block.p) f.read = dq_bench_timing_of(s->read, x->o->runs).median;
+    if (!x->block.p) return f;
+    f.read = dq_bench_timing_of(s->read, x->o->runs).median;
+    f.share = dq_bench_timing_of(s->share, x->o->runs).median;
     return f;
 }
 
@@ -155,7 +164,7 @@ static json_t *result_json(const generate *x, const subject *s)
     json_object_set_new(r, "kv_bytes", dq_document_real(s->kv_bytes));
     json_object_set_new(r, "bytes_per_second", dq_document_real(f.rate));
     json_object_set_new(r, "read_bytes_per_second", dq_document_real(f.read));
-    json_object_set_new(r, "share_of_read", dq_document_real(f.rate / f.read));
+    json_object_set_new(r, "share_of_read", dq_document_real(f.share));
     json_object_set_new(r, "peak_bytes", json_integer((json_int_t)peak_bytes(x)));
     return r;
 }
@@ -198,7 +207,7 @@ static dq_status print_table(const generate *x, dq_err *err)
         dq_table_cell(table, "%.2f", s->weights.total / 1048576);
         dq_table_cell(table, "%.2f", s->kv_bytes / 1048576);
         dq_table_cell(table, "%.1f", f.rate * 1e-9);
-        if (x->block.p) dq_table_cell(table, "%.2f", f.rate / f.read);
+        if (x->block.p) dq_table_cell(table, "%.2f", f.share);
     }
     printf("%s: decoding with %s in %s on %s, %lld tokens a run, medians of %lld run%s\n"
            "GB/s: stored bytes of the weights and KV that a step reads, over its time",
@@ -238,6 +247,7 @@ static dq_status prepare(generate *x, dq_err *err)
         s->weights = dq_bench_bytes_of(x->m, s->batch);
         s->seconds = dq_block_new((size_t)o->runs, sizeof *s->seconds, err);
         s->read = dq_block_new((size_t)o->runs, sizeof *s->read, err);
+        s->share = dq_block_new((size_t)o->runs, sizeof *s->share, err);
         context = s->context > context ? s->context : context;
         batch = s->batch > batch ? s->batch : batch;
         weights = fmax(weights, s->weights.total);
@@ -265,6 +275,7 @@ dq_status dq_bench_generate(dq_logger *logger, dq_runner *r, const dq_bench_gene
     for (int i = 0; i < x.n; i++) {
         dq_block_free(x.at[i].seconds);
         dq_block_free(x.at[i].read);
+        dq_block_free(x.at[i].share);
     }
     dq_bench_block_free(&x.block);
     dq_block_free(x.ids);
