@@ -48,7 +48,7 @@ grep -q '"zeros": [1-9]' "$top/out" || complain "bench: zero points are not coun
 try 0 '"weights": "BF16"' bench "diff model" --generate 1 --runs 1 --threads 1 --json
 # shellcheck disable=SC3045 # dash, bash and ksh know -v
 # less memory than the block that is read (128 MiB or more); checked builds do not start in it
-if (ulimit -v 130000 && "$dq" --version) >/dev/null 2>&1; then
+if (ulimit -v 130000 && "$dq" --version; exit $?) >/dev/null 2>&1; then
     # shellcheck disable=SC3045
     (ulimit -v 130000 && OMP_NUM_THREADS=1 "$dq" bench four.h5 --generate 1 --runs 1 --threads 1 >"$top/out" 2>"$top/err") ||
         complain "bench: without memory for a plain read: $(cat "$top/err")"
