@@ -77,10 +77,11 @@ static void expect_block(const dq_weight *w, int64_t n0, int64_t nb, int64_t k0)
     }
 }
 
-static bool is_plain_f32(const dq_weight *w)
+/* Stored as values of the type, that may be read as such. */
+static bool is_plain(const dq_weight *w, dq_dtype type)
 {
-    return !dq_weight_is_coded(w) && w->dtype == DQ_F32 &&
-           (uintptr_t)w->data % _Alignof(float) == 0;
+    return !dq_weight_is_coded(w) && w->dtype == type &&
+           (uintptr_t)w->data % dq_dtypes[type].bytes == 0;
 }
 
 static void fetch_strip(const dq_simd *simd, scratch *s, const dq_weight *w, int64_t n0,
@@ -94,7 +95,7 @@ static void fetch_strip(const dq_simd *simd, scratch *s, const dq_weight *w, int
 static void fetch_block(const dq_simd *simd, scratch *s, const dq_weight *w, int64_t n0, int64_t nb,
                         int64_t k0, int64_t kb)
 {
-    if (is_plain_f32(w)) {
+    if (is_plain(w, DQ_F32)) {
         const float *from = (const float *)w->data + n0 * w->cols + k0;
         simd->transpose(s->b, DQ_TILE_N, from, w->cols, nb, kb);
         return;
@@ -124,25 +125,42 @@ static void fetch_blocks(const product *p, scratch *s, int64_t n0, int64_t nb, i
                               (n0 + i) / DQ_BLOCKED_ROWS, (k0 + k) / DQ_BLOCKED_COLS);
 }
 
+/* Columns k0 .. k0 + kb of n rows of W times all rows of src. */
+static void run_strip(const product *p, scratch *s, int64_t n0, int64_t n, int64_t k0, int64_t kb)
+{
+    const int64_t cols = p->w->rows, depth = p->w->cols, rows = p->src.rows;
+    const int64_t at = n0 * depth + k0;
+    const float *a = p->src.p + k0;
+    float *c = p->dst.p + n0;
+    if (n % STRIP == 0 && kb % 32 == 0 && is_plain(p->w, DQ_BF16)) {
+        const uint16_t *w = (const uint16_t *)p->w->data + at;
+        p->simd->thin_bf16(c, cols, a, depth, w, depth, rows, n, kb, k0 > 0);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += STRIP) {
+        const int64_t each = n - i < STRIP ? n - i : STRIP;
+        const float *w = s->strip;
+        int64_t ldw = STRIP_LD;
+        if (each == STRIP && kb % 16 == 0 && is_plain(p->w, DQ_F32)) {
+            w = (const float *)p->w->data + at + i * depth;
+            ldw = depth;
+        } else {
+            fetch_strip(p->simd, s, p->w, n0 + i, each, k0, kb);
+        }
+        p->simd->thin(c + i, cols, a, depth, w, ldw, rows, each, kb, k0 > 0);
+    }
+}
+
 /* Few rows: weights pass through registers once, and a block of them would not be used again. */
 static void run_thin(const product *p, scratch *s, int64_t n0, int64_t nb)
 {
-    const int64_t cols = p->w->rows, depth = p->w->cols, rows = p->src.rows;
-    for (int64_t i = 0; i < nb; i += STRIP) {
-        const int64_t n = nb - i < STRIP ? nb - i : STRIP;
-        float *c = p->dst.p + n0 + i;
+    const int64_t depth = p->w->cols, step = is_plain(p->w, DQ_BF16) ? 2 * STRIP : STRIP;
+    for (int64_t i = 0; i < nb; i += step) {
+        const int64_t n = nb - i < step ? nb - i : step;
         for (int64_t k0 = 0; k0 < depth; k0 += K_BLOCK) {
             const int64_t kb = depth - k0 < K_BLOCK ? depth - k0 : K_BLOCK;
-            const float *w = s->strip, *a = p->src.p + k0;
-            int64_t ldw = STRIP_LD;
             expect_block(p->w, n0 + i, n, k0 + K_BLOCK);
-            if (n == STRIP && kb % 16 == 0 && is_plain_f32(p->w)) {
-                w = (const float *)p->w->data + (n0 + i) * depth + k0;
-                ldw = depth;
-            } else {
-                fetch_strip(p->simd, s, p->w, n0 + i, n, k0, kb);
-            }
-            p->simd->thin(c, cols, a, depth, w, ldw, rows, n, kb, k0 > 0);
+            run_strip(p, s, n0 + i, n, k0, kb);
         }
     }
 }

@@ -30,6 +30,9 @@ typedef struct dq_simd {
      * readable up to k rounded up to a multiple of 16. */
     void (*thin)(float *c, int64_t ldc, const float *a, int64_t lda, const float *w, int64_t ldw,
                  int64_t m, int64_t n, int64_t k, bool add);
+    /* The same sums with W of bfloat16. n is a multiple of 16 (best of 32), k of 32. */
+    void (*thin_bf16)(float *c, int64_t ldc, const float *a, int64_t lda, const uint16_t *w,
+                      int64_t ldw, int64_t m, int64_t n, int64_t k, bool add);
     /* dst[j*ldd + i] = src[i*lds + j], i < rows, j < cols. */
     void (*transpose)(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
                       int64_t cols);

@@ -71,12 +71,14 @@ static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float
         }
 }
 
-/* y[j] = column j of 8 rows of 8 values. */
-INLINE void columns8(__m256 y[8], const float *src, int64_t lds)
+/* y[j] = column j of 8 rows of 8 words, `stride` bytes apart. */
+INLINE void columns8(__m256 y[8], const void *src, int64_t stride)
 {
+    const uint8_t *in = src;
     __m256 r[8], t[8];
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(src + i * lds);
+    for (int i = 0; i < 8; i++)
+        r[i] = _mm256_loadu_ps((const float *)(const void *)(in + i * stride));
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
@@ -99,7 +101,7 @@ INLINE void columns8(__m256 y[8], const float *src, int64_t lds)
 INLINE void transpose8(float *dst, int64_t ldd, const float *src, int64_t lds)
 {
     __m256 y[8];
-    columns8(y, src, lds);
+    columns8(y, src, 4 * lds);
 #pragma GCC unroll 8
     for (int j = 0; j < 8; j++) _mm256_storeu_ps(dst + j * ldd, y[j]);
 }
@@ -112,7 +114,7 @@ INLINE void thin_rows(const int m, float *s, const float *a, int64_t lda, const 
 #pragma GCC unroll 4
     for (int i = 0; i < m; i++) sum[i] = _mm256_setzero_ps();
     for (int64_t kk = 0; kk + 8 <= k; kk += 8) {
-        columns8(y, w + kk, ldw);
+        columns8(y, w + kk, 4 * ldw);
 #pragma GCC unroll 8
         for (int j = 0; j < 8; j++)
 #pragma GCC unroll 4
@@ -149,6 +151,61 @@ static void thin(float *c, int64_t ldc, const float *a, int64_t lda, const float
             for (int64_t j = 0; j < n; j++)
                 c[i * ldc + j] = add ? c[i * ldc + j] + s[i][j] : s[i][j];
     }
+}
+
+/* A word holds two columns of bfloat16, the first in its low half. */
+INLINE __m256 first_bf16(__m256 words)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(words), 16));
+}
+
+INLINE __m256 second_bf16(__m256 words)
+{
+    const __m256i high = _mm256_set1_epi32(-65536);
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(words), high));
+}
+
+/* The sums of m rows with 16 rows of W: two chains a row, as one alone would wait for itself. */
+INLINE void thin_bf16_rows(const int m, float *c, int64_t ldc, const float *a, int64_t lda,
+                           const uint16_t *w, int64_t ldw, int64_t k, bool add)
+{
+    __m256 s[DQ_THIN][2], y[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++) s[i][0] = s[i][1] = _mm256_setzero_ps();
+    for (int64_t kk = 0; kk < k; kk += 16)
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; v++) {
+            columns8(y, w + 8 * v * ldw + kk, 2 * ldw);
+#pragma GCC unroll 8
+            for (int j = 0; j < 8; j++) {
+                const __m256 first = first_bf16(y[j]), second = second_bf16(y[j]);
+                const float *x = a + kk + 2 * j;
+#pragma GCC unroll 4
+                for (int i = 0; i < m; i++, x += lda) {
+                    s[i][v] = _mm256_fmadd_ps(_mm256_broadcast_ss(x), first, s[i][v]);
+                    s[i][v] = _mm256_fmadd_ps(_mm256_broadcast_ss(x + 1), second, s[i][v]);
+                }
+            }
+        }
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; v++) {
+            float *to = c + i * ldc + 8 * v;
+            _mm256_storeu_ps(to, add ? _mm256_add_ps(_mm256_loadu_ps(to), s[i][v]) : s[i][v]);
+        }
+}
+
+static void thin_bf16(float *c, int64_t ldc, const float *a, int64_t lda, const uint16_t *w,
+                      int64_t ldw, int64_t m, int64_t n, int64_t k, bool add)
+{
+    for (; m > 0; m -= DQ_THIN, a += DQ_THIN * lda, c += DQ_THIN * ldc)
+        for (int64_t j = 0; j < n; j += 16) switch (m) {
+            case 1: thin_bf16_rows(1, c + j, ldc, a, lda, w + j * ldw, ldw, k, add); break;
+            case 2: thin_bf16_rows(2, c + j, ldc, a, lda, w + j * ldw, ldw, k, add); break;
+            case 3: thin_bf16_rows(3, c + j, ldc, a, lda, w + j * ldw, ldw, k, add); break;
+            default: thin_bf16_rows(4, c + j, ldc, a, lda, w + j * ldw, ldw, k, add); break;
+            }
 }
 
 static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
@@ -463,6 +520,7 @@ const dq_simd dq_simd_avx2 = {
     .name = "AVX2",
     .gemm = gemm,
     .thin = thin,
+    .thin_bf16 = thin_bf16,
     .transpose = transpose,
     .scale_max = dq_simd_avx2_scale_max,
     .max = dq_simd_avx2_max,

@@ -79,12 +79,13 @@ static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float
     }
 }
 
-/* y[j] = column j of 16 rows of 16 values: pairs of rows inside 128-bit lanes, then lanes. */
-INLINE void columns16(__m512 y[16], const float *src, int64_t lds)
+/* y[j] = column j of 16 rows of 16 words, `stride` bytes apart: pairs of rows inside 128-bit lanes, then lanes. */
+INLINE void columns16(__m512 y[16], const void *src, int64_t stride)
 {
+    const uint8_t *in = src;
     __m512 r[16], t[16];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(src + i * lds);
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(in + i * stride);
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
@@ -115,7 +116,7 @@ INLINE void columns16(__m512 y[16], const float *src, int64_t lds)
 INLINE void transpose16(float *dst, int64_t ldd, const float *src, int64_t lds)
 {
     __m512 y[16];
-    columns16(y, src, lds);
+    columns16(y, src, 4 * lds);
 #pragma GCC unroll 16
     for (int j = 0; j < 16; j++) _mm512_storeu_ps(dst + j * ldd, y[j]);
 }
@@ -127,7 +128,7 @@ INLINE void thin_rows(const int m, float *c, int64_t ldc, const float *a, int64_
 #pragma GCC unroll 4
     for (int i = 0; i < m; i++) s[i] = _mm512_setzero_ps();
     for (int64_t kk = 0; kk + 16 <= k; kk += 16) {
-        columns16(y, w + kk, ldw);
+        columns16(y, w + kk, 4 * ldw);
 #pragma GCC unroll 16
         for (int j = 0; j < 16; j++)
 #pragma GCC unroll 4
@@ -162,6 +163,77 @@ static void thin(float *c, int64_t ldc, const float *a, int64_t lda, const float
         case 3: thin_rows(3, c, ldc, a, lda, w, ldw, n, k, add); break;
         default: thin_rows(4, c, ldc, a, lda, w, ldw, n, k, add); break;
         }
+}
+
+/* A word holds two columns of bfloat16, the first in its low half. */
+INLINE __m512 first_bf16(__m512 words)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(words), 16));
+}
+
+INLINE __m512 second_bf16(__m512 words)
+{
+    const __m512i high = _mm512_set1_epi32(-65536);
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(words), high));
+}
+
+/* The sums of m rows with 16 nv rows of W: nv chains a row, as one alone would wait for itself. */
+INLINE void thin_bf16_rows(const int m, const int nv, float *c, int64_t ldc, const float *a,
+                           int64_t lda, const uint16_t *w, int64_t ldw, int64_t k, bool add)
+{
+    __m512 s[DQ_THIN][2], y[16];
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) s[i][v] = _mm512_setzero_ps();
+    for (int64_t kk = 0; kk < k; kk += 32)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) {
+            columns16(y, w + 16 * v * ldw + kk, 2 * ldw);
+            __asm__ volatile("" ::: "memory"); /* factors are read again, not kept on the stack */
+#pragma GCC unroll 16
+            for (int j = 0; j < 16; j++) {
+                const __m512 first = first_bf16(y[j]), second = second_bf16(y[j]);
+                const float *x = a + kk + 2 * j;
+#pragma GCC unroll 4
+                for (int i = 0; i < m; i++, x += lda) {
+                    s[i][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[0]), first, s[i][v]);
+                    s[i][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[1]), second, s[i][v]);
+                }
+            }
+        }
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) {
+            float *to = c + i * ldc + 16 * v;
+            _mm512_storeu_ps(to, add ? _mm512_add_ps(_mm512_loadu_ps(to), s[i][v]) : s[i][v]);
+        }
+}
+
+static void thin_bf16(float *c, int64_t ldc, const float *a, int64_t lda, const uint16_t *w,
+                      int64_t ldw, int64_t m, int64_t n, int64_t k, bool add)
+{
+    for (; n > 0; n -= 32, w += 32 * ldw, c += 32) {
+        const int64_t two = n > 16;
+        for (int64_t i = 0; i < m; i += DQ_THIN) {
+            float *to = c + i * ldc;
+            const float *x = a + i * lda;
+            switch (2 * (m - i) - two) {
+            case 1: thin_bf16_rows(1, 2, to, ldc, x, lda, w, ldw, k, add); break;
+            case 2: thin_bf16_rows(1, 1, to, ldc, x, lda, w, ldw, k, add); break;
+            case 3: thin_bf16_rows(2, 2, to, ldc, x, lda, w, ldw, k, add); break;
+            case 4: thin_bf16_rows(2, 1, to, ldc, x, lda, w, ldw, k, add); break;
+            case 5: thin_bf16_rows(3, 2, to, ldc, x, lda, w, ldw, k, add); break;
+            case 6: thin_bf16_rows(3, 1, to, ldc, x, lda, w, ldw, k, add); break;
+            default:
+                if (two)
+                    thin_bf16_rows(4, 2, to, ldc, x, lda, w, ldw, k, add);
+                else
+                    thin_bf16_rows(4, 1, to, ldc, x, lda, w, ldw, k, add);
+            }
+        }
+    }
 }
 
 static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
@@ -309,6 +381,7 @@ const dq_simd dq_simd_avx512 = {
     .name = "AVX-512",
     .gemm = gemm,
     .thin = thin,
+    .thin_bf16 = thin_bf16,
     .transpose = transpose,
     .scale_max = dq_simd_avx2_scale_max,
     .max = dq_simd_avx2_max,

@@ -32,6 +32,18 @@ static void thin(float *c, int64_t ldc, const float *a, int64_t lda, const float
         }
 }
 
+static void thin_bf16(float *c, int64_t ldc, const float *a, int64_t lda, const uint16_t *w,
+                      int64_t ldw, int64_t m, int64_t n, int64_t k, bool add)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            float sum = 0;
+            for (int64_t kk = 0; kk < k; kk++)
+                sum += a[i * lda + kk] * dq_f32_from_bf16(w[j * ldw + kk]);
+            c[i * ldc + j] = add ? c[i * ldc + j] + sum : sum;
+        }
+}
+
 static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
                       int64_t cols)
 {
@@ -215,6 +227,7 @@ const dq_simd dq_simd_scalar = {
     .name = "scalar",
     .gemm = gemm,
     .thin = thin,
+    .thin_bf16 = thin_bf16,
     .transpose = transpose,
     .scale_max = scale_max,
     .max = row_max,

@@ -198,6 +198,41 @@ static void gemms(void **state)
     }
 }
 
+/* Weights of bfloat16, read where they lie: the chain of gemm, and nothing beside the columns. */
+static void thin_bf16_case(const dq_simd *t, int64_t m, int64_t n, int64_t k, bool add)
+{
+    enum { LDC = 71, MOST = 9, DEPTH = 128, LDW = DEPTH + 5 };
+    static float a[MOST * LDW], c[MOST * LDC], old[MOST * LDC], wide_w[DQ_TILE_N * LDW];
+    static uint16_t w[DQ_TILE_N * LDW];
+    fill(a, MOST * LDW, 1);
+    fill(wide_w, DQ_TILE_N * LDW, 2);
+    fill(c, MOST * LDC, 3);
+    memcpy(old, c, sizeof c);
+    for (int i = 0; i < DQ_TILE_N * LDW; i++) w[i] = dq_bf16_from_f32(wide_w[i]);
+    dq_simd_scalar.widen(wide_w, w, DQ_BF16, DQ_TILE_N * LDW);
+    t->thin_bf16(c, LDC, a, LDW, w, LDW, m, n, k, add);
+    for (int64_t i = 0; i < MOST; i++)
+        for (int64_t j = 0; j < LDC; j++) {
+            float want = old[i * LDC + j];
+            if (i < m && j < n) {
+                const float s = chain(a + i * LDW, wide_w + j * LDW, 1, k, t != &dq_simd_scalar);
+                want = add ? want + s : s;
+            }
+            assert_true(c[i * LDC + j] == want);
+        }
+}
+
+static void thin_products_of_bf16(void **state)
+{
+    (void)state;
+    for (int w = -1; w < 2; w++)
+        for (int64_t m = 1; m <= 9; m++)
+            for (int64_t n = 16; n <= DQ_TILE_N; n += 16)
+                for (int64_t k = 32; k <= 128 && (w < 0 || wide[w]); k += 32)
+                    thin_bf16_case(w < 0 ? &dq_simd_scalar : wide[w], m, n, k,
+                                   (m + n + k) % 64 > 31);
+}
+
 static void transposes(void **state)
 {
     enum { SIDE = 70, LD = 77 };
@@ -276,9 +311,13 @@ static void packed_codes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(row_functions), cmocka_unit_test(exponentials),
-        cmocka_unit_test(gemms),         cmocka_unit_test(transposes),
-        cmocka_unit_test(stored_values), cmocka_unit_test(packed_codes),
+        cmocka_unit_test(row_functions),
+        cmocka_unit_test(exponentials),
+        cmocka_unit_test(gemms),
+        cmocka_unit_test(transposes),
+        cmocka_unit_test(stored_values),
+        cmocka_unit_test(packed_codes),
+        cmocka_unit_test(thin_products_of_bf16),
     };
     return cmocka_run_group_tests(tests, find_tables, NULL);
 }
