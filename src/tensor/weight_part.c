@@ -2,8 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "tensor/weight_part.h"
 
-#include <math.h>
-
 enum { BLOCK = 256 }; /* codes held at once on the stack */
 
 bool dq_weight_part_is(const dq_part *want, const dq_tensor *found)
@@ -71,22 +69,41 @@ const char *dq_weight_part_take_scales(dq_weight *w, const dq_tensor *found)
     return NULL;
 }
 
+/* What any of n scales is, by its bits: several times as fast as by its value. */
+typedef struct scale_kinds {
+    bool endless, negative;
+} scale_kinds;
+
+static scale_kinds kinds_of_f16(const uint8_t *at, int64_t n)
+{
+    unsigned endless = 0, negative = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t h;
+        memcpy(&h, at + i * (int64_t)sizeof h, sizeof h);
+        endless |= (h & 0x7c00u) == 0x7c00u;
+        negative |= h > 0x8000u;
+    }
+    return (scale_kinds){endless, negative};
+}
+
+static scale_kinds kinds_of_f32(const uint8_t *at, int64_t n)
+{
+    unsigned endless = 0, negative = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t x;
+        memcpy(&x, at + i * (int64_t)sizeof x, sizeof x);
+        endless |= (x & 0x7f800000u) == 0x7f800000u;
+        negative |= x > 0x80000000u;
+    }
+    return (scale_kinds){endless, negative};
+}
+
 const char *dq_weight_part_wrong_scales(const dq_part *p, dq_scale_mode mode)
 {
-    const dq_weight w = {.rows = p->rows,
-                         .cols = p->cols,
-                         .group_size = 1,
-                         .scale_rows = p->rows,
-                         .scale_dtype = p->dtype,
-                         .scale = p->data};
-    for (int64_t r = 0; r < p->rows; r++) {
-        for (int64_t g = 0; g < p->cols; g++) {
-            const float s = dq_weight_scale(&w, r, g);
-            if (!isfinite(s)) return "holds a scale that is not finite.";
-            if (s < 0 && dq_quant_modes[mode].negative) return dq_quant_modes[mode].negative;
-        }
-    }
-    return NULL;
+    const int64_t n = p->rows * p->cols;
+    const scale_kinds k = p->dtype == DQ_F16 ? kinds_of_f16(p->data, n) : kinds_of_f32(p->data, n);
+    if (k.endless) return "holds a scale that is not finite.";
+    return k.negative ? dq_quant_modes[mode].negative : NULL;
 }
 
 void dq_weight_part_put_scale(uint8_t *row, int64_t group, float scale, dq_dtype dtype)

@@ -4,6 +4,7 @@
 #include "base/os.h"
 #include "quantize/quantize_tensor.h"
 #include "tensor/quant_search.h"
+#include "tensor/weight_part.h"
 #include "tests/rigs/golden.h"
 
 #include <math.h>
@@ -435,6 +436,23 @@ static void check_asym(const golden *g, int bits, int group, dq_dtype type)
     }
 }
 
+/* Every value of 16 bits as the scale in the middle of sound ones, in both types. */
+static void wrong_scales_are_seen(void **unused)
+{
+    (void)unused;
+    for (int h = 0; h < 65536; h++) {
+        uint16_t half[3] = {0x3c00, (uint16_t)h, 0x8000};
+        float single[3] = {1.0f, dq_f32_from_f16(half[1]), -0.0f};
+        const bool odd = !isfinite(single[1]), wrong = odd || single[1] < 0;
+        const dq_part p[2] = {{.rows = 1, .cols = 3, .dtype = DQ_F16, .data = half},
+                              {.rows = 3, .cols = 1, .dtype = DQ_F32, .data = single}};
+        for (int i = 0; i < 2; i++) {
+            assert_true((dq_weight_part_wrong_scales(&p[i], DQ_ABSMAX) != NULL) == wrong);
+            assert_true((dq_weight_part_wrong_scales(&p[i], DQ_FULLRANGE) != NULL) == odd);
+        }
+    }
+}
+
 static void asym_is_that_of_numpy(void **unused)
 {
     golden g = {0};
@@ -520,6 +538,7 @@ int main(void)
         cmocka_unit_test(decoding_reads_scales_by_group),
         cmocka_unit_test(bits_per_weight_count_scales_and_padding),
         cmocka_unit_test(asym_is_that_of_numpy),
+        cmocka_unit_test(wrong_scales_are_seen),
         cmocka_unit_test(asym_holds_any_group),
         cmocka_unit_test(asym_scales_fit_or_are_f32),
     };
