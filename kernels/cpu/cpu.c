@@ -66,15 +66,26 @@ bool dq_cpu_reserve(dq_backend *b, size_t bytes)
     return true;
 }
 
+static void *at_least(dq_backend *b, void **block, size_t *have, size_t bytes)
+{
+    if (b->err.code != DQ_OK) return NULL;
+    if (bytes <= *have) return *block;
+    dq_block_free(*block);
+    *block = dq_block_new(1, bytes, &b->err);
+    *have = *block ? bytes : 0;
+    return *block;
+}
+
 void *dq_cpu_shared(dq_backend *b, size_t bytes)
 {
     dq_cpu *cpu = dq_cpu_of(b);
-    if (b->err.code != DQ_OK) return NULL;
-    if (bytes <= cpu->shared_bytes) return cpu->shared;
-    dq_block_free(cpu->shared);
-    cpu->shared = dq_block_new(1, bytes, &b->err);
-    cpu->shared_bytes = cpu->shared ? bytes : 0;
-    return cpu->shared;
+    return at_least(b, &cpu->shared, &cpu->shared_bytes, bytes);
+}
+
+void *dq_cpu_operand(dq_backend *b, size_t bytes)
+{
+    dq_cpu *cpu = dq_cpu_of(b);
+    return at_least(b, &cpu->operand, &cpu->operand_bytes, bytes);
 }
 
 static void *cpu_alloc(dq_backend *b, size_t bytes)
@@ -112,6 +123,7 @@ static void cpu_close(dq_backend *b)
     dq_cpu_blocked_end(b);
     dq_block_free(cpu->block);
     dq_block_free(cpu->shared);
+    dq_block_free(cpu->operand);
     dq_block_free(cpu);
     b->state = NULL;
 }

@@ -23,7 +23,9 @@ typedef struct dq_cpu {
     size_t block_bytes;      /* of each thread's block */
     void **block;            /* [b->threads] scratch, 64-byte aligned */
     size_t shared_bytes;
-    void *shared;                   /* scratch that all threads see */
+    void *shared; /* scratch that all threads see */
+    size_t operand_bytes;
+    void *operand;                  /* likewise, of products */
     dq_cpu_kept *kept[DQ_CPU_BINS]; /* freed blocks of one size each, NULL: none */
     size_t kept_bytes;              /* of all of them */
 } dq_cpu;
@@ -40,6 +42,8 @@ static inline dq_cpu *dq_cpu_of(dq_backend *b)
 bool dq_cpu_reserve(dq_backend *b, size_t bytes);
 /* One block for all threads, on the same terms. NULL with the sticky error set. */
 void *dq_cpu_shared(dq_backend *b, size_t bytes);
+/* Likewise, for the activations of a product, whose result may lie in what dq_cpu_shared gave. */
+void *dq_cpu_operand(dq_backend *b, size_t bytes);
 
 /* The state for dq_backend_open: fills b->state, b->ops and b->device; b->threads is set. */
 dq_status dq_cpu_open(dq_backend *b, dq_err *err);

@@ -62,7 +62,7 @@ static int64_t used_bytes(const dq_simd_blocked_weight *d)
     return d->zero_at + (d->own_zeros ? d->groups * ROWS : 0);
 }
 
-static dq_simd_blocked_weight shape_of(const dq_weight *w)
+dq_simd_blocked_weight dq_cpu_blocked_shape(const dq_weight *w)
 {
     dq_simd_blocked_weight d = {.bits = w->bits,
                                 .zero = 1 << (w->bits - 1),
@@ -98,15 +98,33 @@ INLINE uint64_t spread(uint64_t x, const int bits)
     return (x & one) | (x >> bits & one) << 8;
 }
 
+/* n <= 8 bytes as a word: parts that are loaded as they are, as bytes just stored could not be loaded together. */
+INLINE uint64_t word_of(const uint8_t *at, const size_t n)
+{
+    uint64_t x = 0;
+    uint32_t four = 0;
+    uint16_t two = 0;
+    if (n == 8) {
+        memcpy(&x, at, 8);
+        return x;
+    }
+    if (n & 4) memcpy(&four, at, 4);
+    if (n & 2) memcpy(&two, at + (n & 4), 2);
+    if (n & 1) x = at[n - 1];
+    x = n & 2 ? x << 16 | two : x;
+    return n & 4 ? x << 32 | four : x;
+}
+
 /* The words of one row in a chunk: n <= 32 codes from `at` on, zeros behind them. */
 INLINE void lay_out_chunk(uint8_t *to, const uint8_t *at, int64_t n, const int bits)
 {
     uint64_t codes[STEPS / 2] = {0};
     uint32_t word[STEPS];
-    for (int i = 0; i < STEPS / 2 && 8 * i < n; i++, at += bits) { /* eight are `bits` bytes */
+#pragma GCC unroll 4
+    for (int i = 0; i < STEPS / 2; i++, at += bits) { /* eight are `bits` bytes */
         const int64_t left = n - 8 * i < 8 ? n - 8 * i : 8;
-        uint64_t x = 0;
-        memcpy(&x, at, left == 8 ? (size_t)bits : (size_t)(left * bits + 7) / 8);
+        if (left <= 0) break;
+        uint64_t x = word_of(at, left == 8 ? (size_t)bits : (size_t)(left * bits + 7) / 8);
         if (left < 8) x &= ((uint64_t)1 << left * bits) - 1;
         codes[i] = spread(x, bits);
     }
@@ -136,10 +154,14 @@ INLINE void lay_out_codes(uint8_t *block, const dq_weight *w, int64_t first, int
     const int64_t bytes = (int64_t)dq_quant_row_bytes(w->cols, bits);
     for (int64_t k0 = 0; k0 < w->cols; k0 += RUN * COLS)
         for (int64_t j = 0; j < rows; j++)
-            for (int64_t k = k0; k < k0 + RUN * COLS && k < w->cols; k += COLS)
-                lay_out_chunk(block + k / COLS * bits * LINE + 4 * j,
-                              (const uint8_t *)w->data + (first + j) * bytes + k / 8 * bits,
-                              w->cols - k < COLS ? w->cols - k : COLS, bits);
+            for (int64_t k = k0; k < k0 + RUN * COLS && k < w->cols; k += COLS) {
+                uint8_t *to = block + k / COLS * bits * LINE + 4 * j;
+                const uint8_t *at = (const uint8_t *)w->data + (first + j) * bytes + k / 8 * bits;
+                if (w->cols - k >= COLS)
+                    lay_out_chunk(to, at, COLS, bits); /* a constant, for speed */
+                else
+                    lay_out_chunk(to, at, w->cols - k, bits);
+            }
 }
 
 static void lay_out_scales(uint8_t *block, int64_t j, const dq_weight *w,
@@ -154,9 +176,10 @@ static void lay_out_scales(uint8_t *block, int64_t j, const dq_weight *w,
 }
 
 /* Every byte of the block is written: first by the thread that lays it out. */
-static void lay_out_block(uint8_t *block, const dq_weight *w, const dq_simd_blocked_weight *d,
-                          int64_t first)
+void dq_cpu_blocked_lay_out(uint8_t *block, const dq_weight *w, const dq_simd_blocked_weight *d,
+                            int64_t i)
 {
+    const int64_t first = i * ROWS;
     const int64_t rows = w->rows - first < ROWS ? w->rows - first : ROWS;
     const int64_t used = rows < ROWS ? 0 : used_bytes(d);
     memset(block + used, 0, (size_t)(d->bytes - used));
@@ -178,26 +201,30 @@ static void lay_out(dq_backend *b, entry *e, const dq_weight *w)
     const int64_t n_blocks = blocks_of(d);
     uint8_t *to = e->data;
 #pragma omp parallel for num_threads(b->threads) schedule(static)
-    for (int64_t i = 0; i < n_blocks; i++) lay_out_block(to + i * d->bytes, w, d, i * ROWS);
+    for (int64_t i = 0; i < n_blocks; i++) dq_cpu_blocked_lay_out(to + i * d->bytes, w, d, i);
     dq_os_map_release(w->data, (size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));
 }
 
 /* -------------------------------------------------------------------------------------- operations */
 
+bool dq_cpu_blocked_fits(const dq_weight *w)
+{
+    if (!dq_weight_is_coded(w) || !dq_weight_is_affine(w)) return false;
+    return w->group_size % COLS == 0 || w->group_size >= w->cols;
+}
+
 /* What is made of its rows is given back to their file. */
 static bool is_wanted(const dq_weight *w)
 {
     bool cut;
-    if (!dq_weight_is_coded(w) || !dq_weight_is_affine(w)) return false;
-    if (w->group_size % COLS != 0 && w->group_size < w->cols) return false;
-    return dq_os_map_at(w->data, &cut) != NULL;
+    return dq_cpu_blocked_fits(w) && dq_os_map_at(w->data, &cut) != NULL;
 }
 
 static entry entry_of(const dq_cpu_blocked *all, const dq_weight *w)
 {
     entry e = {.key = w->data, .users = 1, .refused = true};
     if (!is_wanted(w)) return e;
-    e.w = shape_of(w);
+    e.w = dq_cpu_blocked_shape(w);
     e.bytes = blocks_of(&e.w) * e.w.bytes;
     e.refused = e.bytes > all->most - all->bytes;
     if (e.refused) e.bytes = 0;

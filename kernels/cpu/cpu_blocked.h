@@ -20,12 +20,21 @@ dq_cpu_layout dq_cpu_blocked_layout(const dq_backend *b, const dq_weight *w);
 /* It, made if need be; NULL: none, w is used where it lies. Outside parallel regions. */
 const dq_simd_blocked_weight *dq_cpu_blocked_of(dq_backend *b, const dq_weight *w);
 
-/* cpu_blocked_matmul.c. dst = src W^T + bias, by the rules of cpu_int8.c and cpu_matmul.c; in f32 at most
- * DQ_CPU_FEW_ROWS rows. */
-enum { DQ_CPU_FEW_ROWS = 8 };
+/* Whether a layout could serve w, wherever its codes lie: they are affine, and groups are whole chunks or rows. */
+bool dq_cpu_blocked_fits(const dq_weight *w);
+/* What a layout of w is; data is NULL. */
+dq_simd_blocked_weight dq_cpu_blocked_shape(const dq_weight *w);
+/* Block i of it, to[d->bytes]. */
+void dq_cpu_blocked_lay_out(uint8_t *to, const dq_weight *w, const dq_simd_blocked_weight *d,
+                            int64_t i);
+
+/* cpu_blocked_matmul.c. dst = src W^T + bias. In int8 by the rules of cpu_int8.c. In f32 rows of activations are cut
+ * into pieces of columns, and each into digits of 8 bits (simd.h); sums of codes and digits are exact, so a result does
+ * not depend on the level, on other rows or on threads. A weight that fits and has no layout is laid out block by block
+ * while the product runs. */
 void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_blocked_weight *w,
                          int64_t group_size, const float *bias);
-void dq_cpu_blocked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_blocked_weight *w,
+void dq_cpu_blocked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
                         const float *bias);
 
 #endif

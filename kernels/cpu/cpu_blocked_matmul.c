@@ -103,38 +103,132 @@ void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_bl
     run_int8(b, dst, &a, w, bias);
 }
 
-/* Tiles of src as [column][rows of the tile]. */
-static void turn(float *to, dq_mat src, int most)
+/* ------------------------------------------------------------------------------------------- f32 */
+
+/* All activations of a call in digits: tiles of rows one after another. */
+typedef struct digit_rows {
+    int8_t *code;
+    float *unit;
+    int32_t *start;
+    int64_t padded, pieces; /* of a row */
+} digit_rows;
+
+static dq_simd_blocked_digits digits_at(const digit_rows *a, int64_t first)
 {
-    for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
-        const int64_t first = tile_at(src.rows, most, t);
-        const int m = (int)(tile_at(src.rows, most, t + 1) - first);
-        for (int i = 0; i < m; i++)
-            for (int64_t k = 0; k < src.cols; k++)
-                to[first * src.cols + k * m + i] = src.p[(first + i) * src.cols + k];
+    return (dq_simd_blocked_digits){a->code + 3 * first * a->padded, a->unit + first * a->pieces,
+                                    a->start + 3 * first * a->pieces};
+}
+
+static int64_t pieces_of(int64_t chunks)
+{
+    return (chunks + DQ_BLOCKED_PIECE - 1) / DQ_BLOCKED_PIECE;
+}
+
+/* Row i of the m of a tile, piece by piece; line[3][padded]. */
+static void digits_of_row(const dq_cpu *cpu, const digit_rows *a, int8_t *line,
+                          const dq_simd_blocked_weight *w, const float *x, int64_t first, int i,
+                          int m)
+{
+    const int32_t by = w->own_zeros ? -1 : -w->zero;
+    int64_t piece = 0;
+    for (int64_t g = 0, end = 0, k = 0; g < w->groups; g++) {
+        end = end + w->group < w->chunks ? end + w->group : w->chunks;
+        for (; k < end * COLS && k < w->cols; piece++) {
+            int64_t next = k + DQ_BLOCKED_PIECE * COLS;
+            if (next > end * COLS) next = end * COLS;
+            const int64_t n = (next < w->cols ? next : w->cols) - k;
+            const int64_t at = first * a->pieces + piece * m + i;
+            int32_t sum[3];
+            cpu->blocks->digits(line + k, a->padded, a->unit + at, sum, x + k, n,
+                                cpu->simd->absmax(x + k, n));
+            for (int d = 0; d < 3; d++) a->start[3 * at + d] = by * sum[d];
+            k = next;
+        }
     }
 }
 
-void dq_cpu_blocked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_blocked_weight *w,
-                        const float *bias)
+static void digits_of_tile(const dq_cpu *cpu, const digit_rows *a, int8_t *line, dq_mat src,
+                           const dq_simd_blocked_weight *w, int64_t first, int m)
+{
+    int8_t *code = a->code + 3 * first * a->padded;
+    for (int d = 0; d < 3; d++)
+        memset(line + d * a->padded + src.cols, 0, (size_t)(a->padded - src.cols));
+    for (int i = 0; i < m; i++) {
+        digits_of_row(cpu, a, line, w, src.p + (first + i) * src.cols, first, i, m);
+        for (int64_t k = 0; k < a->padded; k += 4)
+            for (int d = 0; d < 3; d++)
+                memcpy(code + 3 * (k * m + 4 * i) + 4 * d, line + d * a->padded + k, 4);
+    }
+}
+
+/* Fills a for all rows. False with the sticky error set when memory is short. */
+static bool make_digits(dq_backend *b, digit_rows *a, dq_mat src, const dq_simd_blocked_weight *w)
 {
     const dq_cpu *cpu = dq_cpu_of(b);
-    const int64_t n_blocks = (w->rows + ROWS - 1) / ROWS;
     const int most = cpu->blocks->f32_rows;
-    const float *x = src.p;
-    if (src.rows > 1) {
-        if (!dq_cpu_reserve(b, (size_t)(src.rows * src.cols) * sizeof *x)) return;
-        x = cpu->block[0]; /* all threads read it */
-        turn(cpu->block[0], src, most);
+    const int64_t last = w->chunks - (w->groups - 1) * w->group;
+    a->padded = w->chunks * COLS;
+    a->pieces = (w->groups - 1) * pieces_of(w->group) + pieces_of(last);
+    const size_t codes = (size_t)(3 * src.rows * a->padded + 63) / 64 * 64;
+    const size_t words = (size_t)(src.rows * a->pieces);
+    uint8_t *at = dq_cpu_operand(b, codes + words * (sizeof(float) + 3 * sizeof(int32_t)));
+    if (!at || !dq_cpu_reserve(b, (size_t)(3 * a->padded))) return false;
+    a->code = (int8_t *)at;
+    a->unit = (float *)(void *)(at + codes);
+    a->start = (int32_t *)(void *)(a->unit + words);
+#pragma omp parallel for num_threads(b->threads) schedule(static) if (src.rows > most)
+    for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
+        const int64_t first = tile_at(src.rows, most, t), end = tile_at(src.rows, most, t + 1);
+        digits_of_tile(cpu, a, cpu->block[omp_get_thread_num()], src, w, first, (int)(end - first));
     }
+    return true;
+}
+
+/* Tiles first .. end of rows with block i of w, which stands at block `at` of d. */
+static void run_f32(const dq_cpu *cpu, dq_mat dst, const digit_rows *a,
+                    const dq_simd_blocked_weight *d, int64_t at, int64_t i, int64_t tile,
+                    int64_t end, const float *bias)
+{
+    const int most = cpu->blocks->f32_rows;
+    for (; tile < end; tile++) {
+        const int64_t first = tile_at(dst.rows, most, tile);
+        const int m = (int)(tile_at(dst.rows, most, tile + 1) - first);
+        const dq_simd_blocked_digits rows = digits_at(a, first);
+        float y[DQ_BLOCKED_F32_MAX * ROWS];
+        cpu->blocks->f32(y, d, at, &rows, m);
+        put(dst, first, i * ROWS, y, ROWS, m, bias, cpu->simd);
+    }
+}
+
+/* Tiles of rows whose digits stay in the second-level cache while all blocks pass over them. */
+static int64_t panel_tiles(const dq_cpu *cpu, const digit_rows *a)
+{
+    enum { PANEL = 1 << 19 };
+    const int64_t n = PANEL / (3 * a->padded * cpu->blocks->f32_rows);
+    return n > 0 ? n : 1;
+}
+
+void dq_cpu_blocked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
+                        const float *bias)
+{
+    const dq_simd_blocked_weight *kept = dq_cpu_blocked_of(b, w);
+    const dq_cpu *cpu = dq_cpu_of(b);
+    const dq_simd_blocked_weight d = kept ? *kept : dq_cpu_blocked_shape(w);
+    const int64_t n_blocks = (d.rows + ROWS - 1) / ROWS;
+    digit_rows a;
+    if (!make_digits(b, &a, src, &d) || (!kept && !dq_cpu_reserve(b, (size_t)d.bytes))) return;
+    const int64_t tiles = n_tiles(src.rows, cpu->blocks->f32_rows);
+    const int64_t each = kept ? panel_tiles(cpu, &a) : tiles, panels = (tiles + each - 1) / each;
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
-    for (int64_t i = 0; i < n_blocks; i += 2) {
-        for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
-            const int64_t first = tile_at(src.rows, most, t);
-            const int m = (int)(tile_at(src.rows, most, t + 1) - first);
-            float y[DQ_BLOCKED_F32_MAX * 2 * ROWS];
-            cpu->blocks->f32(y, w, i, i + 1 < n_blocks ? 2 : 1, x + first * src.cols, m);
-            put(dst, first, i * ROWS, y, 2 * ROWS, m, bias, cpu->simd);
+    for (int64_t i = 0; i < n_blocks * panels; i++) {
+        const int64_t block = i % n_blocks, first = i / n_blocks * each;
+        const int64_t end = tiles - first < each ? tiles : first + each;
+        dq_simd_blocked_weight one = d; /* its block, in this thread's scratch if none is kept */
+        if (!kept) {
+            uint8_t *scratch = cpu->block[omp_get_thread_num()];
+            dq_cpu_blocked_lay_out(scratch, w, &d, block);
+            one.data = scratch;
         }
+        run_f32(cpu, dst, &a, &one, kept ? block : 0, block, first, end, bias);
     }
 }

@@ -10,7 +10,7 @@
 /* An element of a product is the sum, in order, of chains over K_BLOCK values of k: the same for
  * every number of rows, threads and pieces. A block of W, transposed to [K_BLOCK][DQ_TILE_N], stays
  * in the second-level cache while all rows of a piece pass over it. */
-enum { K_BLOCK = 256, STRIP = 16, STRIP_LD = K_BLOCK + 16, FEW_ROWS = DQ_CPU_FEW_ROWS };
+enum { K_BLOCK = 256, STRIP = 16, STRIP_LD = K_BLOCK + 16, FEW_ROWS = 8 };
 
 /* A thread's block while a product runs. */
 typedef struct scratch {
@@ -112,18 +112,7 @@ typedef struct product {
     dq_mat dst, src;
     const dq_weight *w;
     const float *bias;
-    const dq_simd_blocked_weight *blocked; /* w laid out, NULL: it is not */
-    const dq_simd_blocked *blocks;
 } product;
-
-static void fetch_blocks(const product *p, scratch *s, int64_t n0, int64_t nb, int64_t k0,
-                         int64_t kb)
-{
-    for (int64_t i = 0; i < nb; i += DQ_BLOCKED_ROWS)
-        for (int64_t k = 0; k < kb; k += DQ_BLOCKED_COLS)
-            p->blocks->floats(s->b + k * DQ_TILE_N + i, DQ_TILE_N, p->blocked,
-                              (n0 + i) / DQ_BLOCKED_ROWS, (k0 + k) / DQ_BLOCKED_COLS);
-}
 
 /* Columns k0 .. k0 + kb of n rows of W times all rows of src. */
 static void run_strip(const product *p, scratch *s, int64_t n0, int64_t n, int64_t k0, int64_t kb)
@@ -171,16 +160,12 @@ static void run_piece(const product *p, scratch *s, int64_t n0, int64_t m0, int6
     const int64_t nb = cols - n0 < DQ_TILE_N ? cols - n0 : DQ_TILE_N;
     float *c = p->dst.p + m0 * cols + n0;
     const float *a = p->src.p + m0 * depth;
-    const bool thin = p->src.rows <= FEW_ROWS && !p->blocked;
+    const bool thin = p->src.rows <= FEW_ROWS;
     if (thin) run_thin(p, s, n0, nb);
     for (int64_t k0 = 0; !thin && k0 < depth; k0 += K_BLOCK) {
         const int64_t kb = depth - k0 < K_BLOCK ? depth - k0 : K_BLOCK;
-        if (p->blocked) {
-            fetch_blocks(p, s, n0, nb, k0, kb);
-        } else {
-            expect_block(p->w, n0, nb, k0 + K_BLOCK);
-            fetch_block(p->simd, s, p->w, n0, nb, k0, kb);
-        }
+        expect_block(p->w, n0, nb, k0 + K_BLOCK);
+        fetch_block(p->simd, s, p->w, n0, nb, k0, kb);
         p->simd->gemm(c, cols, a + k0, depth, s->b, DQ_TILE_N, m1 - m0, nb, kb, k0 > 0);
     }
     if (!p->bias) return;
@@ -214,10 +199,9 @@ static void run_pieces(dq_backend *b, const product *p)
 static void run_product(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
                         const float *bias)
 {
-    const dq_cpu *cpu = dq_cpu_of(b);
-    const product p = {cpu->simd, dst, src, w, bias, dq_cpu_blocked_of(b, w), cpu->blocks};
-    if (p.blocked && src.rows <= FEW_ROWS)
-        dq_cpu_blocked_f32(b, dst, src, p.blocked, bias);
+    const product p = {dq_cpu_of(b)->simd, dst, src, w, bias};
+    if (dq_cpu_blocked_fits(w))
+        dq_cpu_blocked_f32(b, dst, src, w, bias);
     else
         run_pieces(b, &p);
 }
@@ -234,10 +218,12 @@ static way way_of(const dq_weight *w, dq_num num)
 const char *dq_cpu_matmul_kernel(const dq_backend *b, const dq_weight *w, dq_num num)
 {
     static const char *const name[][3] = {
-        [DQ_CPU_ROWS] = {NULL, "gemm", "gemm_int8"},
+        [DQ_CPU_ROWS] = {NULL, "gemm_blocked", "gemm_int8"},
         [DQ_CPU_BLOCKS] = {NULL, "blocked", "blocked_int8"},
-        [DQ_CPU_UNDECIDED] = {NULL, "gemm or blocked", "gemm_int8 or blocked_int8"}};
-    return name[dq_cpu_blocked_layout(b, w)][way_of(w, num)];
+        [DQ_CPU_UNDECIDED] = {NULL, "gemm_blocked or blocked", "gemm_int8 or blocked_int8"}};
+    const way to = way_of(w, num);
+    return to == WAY_F32 && !dq_cpu_blocked_fits(w) ? "gemm"
+                                                    : name[dq_cpu_blocked_layout(b, w)][to];
 }
 
 /* What the caller must have made sure of, and the arithmetic that exists here. */

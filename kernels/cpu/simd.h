@@ -112,7 +112,10 @@ dq_simd_int8_dots_fn *dq_simd_int8_dots_pick(unsigned features);
  * byte are columns 4 i .. 4 i + 3 of them. */
 enum { DQ_BLOCKED_ROWS = 32, DQ_BLOCKED_COLS = 32 };
 /* The most rows of activations that a table may take in one call. */
-enum { DQ_BLOCKED_INT8_MAX = 8, DQ_BLOCKED_F32_MAX = 4 };
+enum { DQ_BLOCKED_INT8_MAX = 8, DQ_BLOCKED_F32_MAX = 3 };
+/* Chunks of a piece of columns at most; pieces begin where groups do. Sums of 128 * 255 * 128 * 257 fit 32 bits. Longer
+ * ones are hardly faster, and an outlier makes the digits of all columns of its piece coarser. */
+enum { DQ_BLOCKED_PIECE = 4 };
 typedef struct dq_simd_blocked_weight {
     const uint8_t *data; /* [blocks][bytes], on 64 bytes */
     int bits, zero;      /* zero: of all groups, where they have none of their own */
@@ -130,19 +133,29 @@ typedef struct dq_simd_blocked_rows {
     const int32_t *sum;
 } dq_simd_blocked_rows;
 
+/* m rows of activations as whole numbers of units, d0 * 65536 + d1 * 256 + d2 with digits in -128 .. 127: digits
+ * [column / 4][m][3][4], filled up with zeros to whole chunks; units [pieces][m], powers of two; [pieces][m][3]: minus the
+ * sums of digits, times the zero point where all groups share it. */
+typedef struct dq_simd_blocked_digits {
+    const int8_t *code;
+    const float *unit;
+    const int32_t *start;
+} dq_simd_blocked_digits;
+
 typedef struct dq_simd_blocked {
     int int8_rows, f32_rows; /* of a call, at most DQ_BLOCKED_INT8_MAX, DQ_BLOCKED_F32_MAX */
     /* y[r * 32 + j] for r < m and row j of the block: groups in order from 0, each adds
      * (float)(dots - zero * sum) * (activation scale * weight scale). Every table gives the same bits. */
     void (*int8)(float *y, const dq_simd_blocked_weight *w, int64_t block,
                  const dq_simd_blocked_rows *a, int m);
-    /* y[r * 64 + j] for n = 1 or 2 blocks from `block` on: with x[column][m] and values that `floats` gives,
-     * sums of chains over 256 columns as dq_simd.gemm of the same level makes them. */
-    void (*f32)(float *y, const dq_simd_blocked_weight *w, int64_t block, int n, const float *x,
-                int m);
-    /* dst[k * ldd + j] = (u - zero) * scale, one product, for the 32 columns k of a chunk and rows j of a block. */
-    void (*floats)(float *dst, int64_t ldd, const dq_simd_blocked_weight *w, int64_t block,
-                   int64_t chunk);
+    /* y[r * 32 + j] likewise: pieces in order from 0, each adds ((float)s0 * 65536 + (float)(s1 * 256 + s2)) * weight
+     * scale * unit for the sums s0, s1, s2 of (code - zero) * digit. Every table gives the same bits. */
+    void (*f32)(float *y, const dq_simd_blocked_weight *w, int64_t block,
+                const dq_simd_blocked_digits *a, int m);
+    /* Digits of n columns of a row, whose largest |x| is max: digit d at line[d * ld + column]. The unit is the least
+     * power of two of which max is less than 2^23 / (1 + 1/128), NaN where max is not finite. */
+    void (*digits)(int8_t *line, int64_t ld, float *unit, int32_t sum[3], const float *x, int64_t n,
+                   float max);
 } dq_simd_blocked;
 
 extern const dq_simd_blocked dq_simd_blocked_plain;

@@ -10,7 +10,7 @@
 #define BLOCKED_INLINE static inline __attribute__((always_inline))
 
 /* A line: one word of each of a block's rows. */
-enum { LINE = 4 * DQ_BLOCKED_ROWS, STEPS = DQ_BLOCKED_COLS / 4, CHAIN = 256 };
+enum { LINE = 4 * DQ_BLOCKED_ROWS, STEPS = DQ_BLOCKED_COLS / 4 };
 
 BLOCKED_INLINE int64_t blocked_chunk_bytes(int bits)
 {
@@ -51,13 +51,6 @@ BLOCKED_INLINE vecf blocked_scale(const dq_simd_blocked_weight *w, const uint8_t
     const int64_t i = group * DQ_BLOCKED_ROWS + row;
     return w->scale_f16 ? load_halves(at + w->scale_at + 2 * i)
                         : load_floats((const float *)(const void *)(at + w->scale_at) + i);
-}
-
-BLOCKED_INLINE veci blocked_zero(const dq_simd_blocked_weight *w, const uint8_t *at, int64_t group,
-                                 int64_t row)
-{
-    return w->own_zeros ? load_bytes(at + w->zero_at + group * DQ_BLOCKED_ROWS + row)
-                        : all_words(w->zero);
 }
 
 /* ------------------------------------------------------------------------------------------- int8 */
@@ -156,48 +149,6 @@ BLOCKED_INLINE void blocked_int8(float *y, const dq_simd_blocked_weight *w, cons
             store_floats(y + i * DQ_BLOCKED_ROWS + row + j * LANES, total[i][j]);
 }
 
-/* -------------------------------------------------------------------------------------------- f32 */
-
-/* Code k of the four in x as a float less its zero point: the code becomes the last bits of a number of known
- * exponent. base[k % 2] is that number for code 0, plus the zero point. */
-BLOCKED_INLINE vecf blocked_level(veci x, const int k, const int bits, const vecf base[2])
-{
-    const int at = k % 2 * 8;
-    const veci y = words_masked_or(x, ((1 << bits) - 1) << at, (127 + 23 - at) << 23);
-    return floats_less(floats_in(y), base[k % 2]);
-}
-
-BLOCKED_INLINE void blocked_bases(vecf base[2], const dq_simd_blocked_weight *w, const uint8_t *at,
-                                  int64_t group, int64_t row)
-{
-    const vecf zero = floats_of(blocked_zero(w, at, group, row));
-    base[0] = floats_plus(all_floats(8388608.0f), zero);
-    base[1] = floats_plus(all_floats(32768.0f), zero);
-}
-
-BLOCKED_INLINE void blocked_floats(float *dst, int64_t ldd, const dq_simd_blocked_weight *w,
-                                   const uint8_t *at, int64_t chunk, const int bits)
-{
-    const int64_t group = chunk / w->group;
-    const uint8_t *codes = at + chunk * blocked_chunk_bytes(bits);
-    blocked_expect(codes, bits);
-    for (int row = 0; row < DQ_BLOCKED_ROWS; row += LANES) {
-        const vecf scale = blocked_scale(w, at, group, row);
-        vecf base[2];
-        blocked_bases(base, w, at, group, row);
-#pragma GCC unroll 8
-        for (int s = 0; s < STEPS; s++) {
-            veci u = blocked_codes(codes + 4 * row, bits, s);
-#pragma GCC unroll 4
-            for (int k = 0; k < 4; k++) {
-                if (k == 2) u = words_right(u, 16);
-                store_floats(dst + (4 * s + k) * ldd + row,
-                             floats_times(blocked_level(u, k, bits, base), scale));
-            }
-        }
-    }
-}
-
 /* CALL(bits) for the width of w, as a constant. */
 #define BLOCKED_BY_WIDTH(CALL)                                                                     \
     switch (w->bits) {                                                                             \
@@ -209,88 +160,5 @@ BLOCKED_INLINE void blocked_floats(float *dst, int64_t ldd, const dq_simd_blocke
     case 7: CALL(7); break;                                                                        \
     default: CALL(8); break;                                                                       \
     }
-
-static void floats(float *dst, int64_t ldd, const dq_simd_blocked_weight *w, int64_t block,
-                   int64_t chunk)
-{
-    const uint8_t *at = w->data + block * w->bytes;
-#define CALL(bits) blocked_floats(dst, ldd, w, at, chunk, bits)
-    BLOCKED_BY_WIDTH(CALL)
-#undef CALL
-}
-
-/* A chunk's share of the chains of m rows with nv vectors of a weight's rows, from `row` of their blocks on. */
-BLOCKED_INLINE void blocked_chunk(vecf sum[DQ_BLOCKED_F32_MAX][4], const dq_simd_blocked_weight *w,
-                                  const uint8_t *const at[4], int64_t row, int64_t chunk,
-                                  const float *x, const int m, const int nv, const int bits)
-{
-    const int64_t group = chunk / w->group, skip = chunk * blocked_chunk_bytes(bits) + 4 * row;
-    vecf scale[4], base[4][2];
-#pragma GCC unroll 4
-    for (int j = 0; j < nv; j++) {
-        if (ROW_OF(j) == 0) blocked_expect(at[j] + skip, bits);
-        scale[j] = blocked_scale(w, at[j], group, row + ROW_OF(j));
-        blocked_bases(base[j], w, at[j], group, row + ROW_OF(j));
-    }
-#pragma GCC unroll 8
-    for (int s = 0; s < STEPS; s++) {
-        veci u[4];
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) u[j] = blocked_codes(at[j] + skip + 4 * ROW_OF(j), bits, s);
-#pragma GCC unroll 4
-        for (int k = 0; k < 4; k++) {
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) {
-                if (k == 2) u[j] = words_right(u[j], 16);
-                const vecf v = floats_times(blocked_level(u[j], k, bits, base[j]), scale[j]);
-#pragma GCC unroll 4
-                for (int i = 0; i < m; i++)
-                    sum[i][j] = floats_fma(all_floats(x[(4 * s + k) * m + i]), v, sum[i][j]);
-            }
-        }
-    }
-}
-
-/* The n columns of a row's last chunk, which is not full. */
-BLOCKED_INLINE void blocked_rest(vecf sum[DQ_BLOCKED_F32_MAX][4], const dq_simd_blocked_weight *w,
-                                 const uint8_t *const at[4], int64_t row, int64_t chunk, int64_t n,
-                                 const float *x, const int m, const int nv)
-{
-    float tile[DQ_BLOCKED_COLS * DQ_BLOCKED_ROWS];
-    for (int j = 0; j < nv; j++) {
-        floats(tile, DQ_BLOCKED_ROWS, w, (at[j] - w->data) / w->bytes, chunk);
-        for (int64_t k = 0; k < n; k++) {
-            const vecf v = load_floats(tile + k * DQ_BLOCKED_ROWS + row + ROW_OF(j));
-            for (int i = 0; i < m; i++)
-                sum[i][j] = floats_fma(all_floats(x[k * m + i]), v, sum[i][j]);
-        }
-    }
-}
-
-/* y[i * 64 + j * LANES ..] for m rows and nv vectors; vector j stands in the block at[j]. */
-BLOCKED_INLINE void blocked_f32(float *y, const dq_simd_blocked_weight *w,
-                                const uint8_t *const at[4], int64_t row, const float *x,
-                                const int m, const int nv, const int bits)
-{
-    for (int64_t k0 = 0; k0 < w->cols; k0 += CHAIN) {
-        const int64_t end = w->cols - k0 < CHAIN ? w->cols : k0 + CHAIN;
-        vecf sum[DQ_BLOCKED_F32_MAX][4];
-        int64_t k = k0;
-#pragma GCC unroll 4
-        for (int i = 0; i < m; i++)
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) sum[i][j] = all_floats(0.0f);
-        for (; k + DQ_BLOCKED_COLS <= end; k += DQ_BLOCKED_COLS)
-            blocked_chunk(sum, w, at, row, k / DQ_BLOCKED_COLS, x + k * m, m, nv, bits);
-        if (k < end) blocked_rest(sum, w, at, row, k / DQ_BLOCKED_COLS, end - k, x + k * m, m, nv);
-#pragma GCC unroll 4
-        for (int i = 0; i < m; i++)
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) {
-                float *to = y + i * 2 * DQ_BLOCKED_ROWS + row + j * LANES;
-                store_floats(to, k0 ? floats_plus(load_floats(to), sum[i][j]) : sum[i][j]);
-            }
-    }
-}
 
 #endif

@@ -7,9 +7,8 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define VEC       static inline __attribute__((always_inline))
-#define LANES     8
-#define ROW_OF(j) ((j) % 4 * LANES) /* of vector j in its block */
+#define VEC   static inline __attribute__((always_inline))
+#define LANES 8
 typedef __m256i veci;
 typedef __m256 vecf;
 
@@ -45,6 +44,11 @@ VEC veci words_left(veci x, int n)
     return _mm256_slli_epi32(x, n);
 }
 
+VEC veci words_plus(veci a, veci b)
+{
+    return _mm256_add_epi32(a, b);
+}
+
 VEC veci words_less(veci a, veci b)
 {
     return _mm256_sub_epi32(a, b);
@@ -60,12 +64,6 @@ VEC veci low_bits_or(int n, veci a, veci b)
 {
     const veci mask = _mm256_set1_epi8((char)((1 << n) - 1));
     return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
-}
-
-/* (x & mask) | bits */
-VEC veci words_masked_or(veci x, int mask, int bits)
-{
-    return _mm256_or_si256(_mm256_and_si256(x, _mm256_set1_epi32(mask)), _mm256_set1_epi32(bits));
 }
 
 VEC vecf load_floats(const float *p)
@@ -93,19 +91,9 @@ VEC vecf floats_of(veci x)
     return _mm256_cvtepi32_ps(x);
 }
 
-VEC vecf floats_in(veci x)
-{
-    return _mm256_castsi256_ps(x);
-}
-
 VEC vecf floats_plus(vecf a, vecf b)
 {
     return _mm256_add_ps(a, b);
-}
-
-VEC vecf floats_less(vecf a, vecf b)
-{
-    return _mm256_sub_ps(a, b);
 }
 
 VEC vecf floats_times(vecf a, vecf b)
@@ -140,6 +128,63 @@ VEC veci add_dots(veci sum, veci u, veci x, int bits)
 
 #include "kernels/cpu/level/simd_blocked.h"
 
+/* Steps of a chunk whose products of codes and digits, two by two, fit 16 bits together. */
+VEC int digit_run(int bits)
+{
+    return bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
+}
+
+/* Codes of 8 bits and digits leave 16 bits two by two: even and odd bytes are multiplied as words of 16. */
+VEC veci add_wide_digits(veci sum, veci u, veci x)
+{
+    const veci even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), odd = _mm256_srai_epi16(x, 8);
+    const veci low = _mm256_and_si256(u, _mm256_set1_epi16(255)), high = _mm256_srli_epi16(u, 8);
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(low, even));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(high, odd));
+}
+
+BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], const uint8_t *chunk,
+                                       const int8_t *code, const int m, const int nv,
+                                       const int bits)
+{
+    const int run = digit_run(bits);
+    const veci one = _mm256_set1_epi16(1);
+#pragma GCC unroll 8
+    for (int s0 = 0; s0 < STEPS; s0 += run) {
+        veci part[3 * DQ_BLOCKED_F32_MAX][4];
+#pragma GCC unroll 8
+        for (int s = s0; s < s0 + run; s++) {
+            veci u[4];
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) {
+                u[j] = blocked_codes(chunk + j * 4 * LANES, bits, s);
+                if (bits < 8) u[j] = int8_codes(u[j], bits);
+            }
+#pragma GCC unroll 9
+            for (int i = 0; i < 3 * m; i++) {
+                const veci x = all_fours(code + 4 * (3 * s * m + i));
+#pragma GCC unroll 4
+                for (int j = 0; j < nv; j++) {
+                    if (bits == 8) {
+                        sum[i][j] = add_wide_digits(sum[i][j], u[j], x);
+                        continue;
+                    }
+                    const veci two = _mm256_maddubs_epi16(u[j], x);
+                    part[i][j] = s == s0 ? two : _mm256_add_epi16(part[i][j], two);
+                }
+            }
+        }
+        if (bits == 8) continue;
+#pragma GCC unroll 9
+        for (int i = 0; i < 3 * m; i++)
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++)
+                sum[i][j] = _mm256_add_epi32(sum[i][j], _mm256_madd_epi16(part[i][j], one));
+    }
+}
+
+#include "kernels/cpu/level/simd_blocked_digits.h"
+
 #define ROWS_INT8(M, NV)                                                                           \
     static void int8_rows_##M(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,        \
                               const dq_simd_blocked_rows *a)                                       \
@@ -169,36 +214,27 @@ static void int8(float *y, const dq_simd_blocked_weight *w, int64_t block,
 }
 
 #define ROWS_F32(M, NV)                                                                            \
-    static void f32_rows_##M(float *y, const dq_simd_blocked_weight *w,                            \
-                             const uint8_t *const at[4], const float *x)                           \
+    static void f32_rows_##M(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,         \
+                             const dq_simd_blocked_digits *a)                                      \
     {                                                                                              \
         for (int row = 0; row < DQ_BLOCKED_ROWS; row += NV * LANES) BLOCKED_BY_WIDTH(F32_CALL_##M) \
     }
-#define F32_CALL_1(bits) blocked_f32(y, w, at, row, x, 1, 4, bits)
-#define F32_CALL_2(bits) blocked_f32(y, w, at, row, x, 2, 2, bits)
-#define F32_CALL_3(bits) blocked_f32(y, w, at, row, x, 3, 2, bits)
-#define F32_CALL_4(bits) blocked_f32(y, w, at, row, x, 4, 2, bits)
-ROWS_F32(1, 4)
-ROWS_F32(2, 2)
-ROWS_F32(3, 2)
-ROWS_F32(4, 2)
+#define F32_CALL_1(bits) blocked_f32(y, w, at, row, a, 1, 2, bits)
+#define F32_CALL_2(bits) blocked_f32(y, w, at, row, a, 2, 1, bits)
+ROWS_F32(1, 2)
+ROWS_F32(2, 1)
 
-static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block, int n, const float *x,
-                int m)
+static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block,
+                const dq_simd_blocked_digits *a, int m)
 {
-    for (int i = 0; i < n; i++, block++, y += DQ_BLOCKED_ROWS) {
-        const uint8_t *first = w->data + block * w->bytes;
-        const uint8_t *const at[4] = {first, first, first, first};
-        switch (m) {
-        case 1: f32_rows_1(y, w, at, x); break;
-        case 2: f32_rows_2(y, w, at, x); break;
-        case 3: f32_rows_3(y, w, at, x); break;
-        default: f32_rows_4(y, w, at, x); break;
-        }
-    }
+    const uint8_t *at = w->data + block * w->bytes;
+    if (m == 1)
+        f32_rows_1(y, w, at, a);
+    else
+        f32_rows_2(y, w, at, a);
 }
 
 const dq_simd_blocked dq_simd_blocked_avx2 = {
-    .int8_rows = 4, .f32_rows = 4, .int8 = int8, .f32 = f32, .floats = floats};
+    .int8_rows = 4, .f32_rows = 2, .int8 = int8, .f32 = f32, .digits = digits};
 
 #endif

@@ -5,9 +5,8 @@
 
 #include <string.h>
 
-#define VEC       static inline
-#define LANES     16
-#define ROW_OF(j) ((j) % 2 * LANES) /* of vector j in its block */
+#define VEC   static inline
+#define LANES 16
 
 typedef struct veci {
     uint32_t x[LANES];
@@ -29,17 +28,15 @@ EACH(veci, load_bytes, (const uint8_t *p), p[i])
 EACH(veci, all_words, (int32_t x), (uint32_t)x)
 EACH(veci, words_right, (veci a, int n), a.x[i] >> n)
 EACH(veci, words_left, (veci a, int n), a.x[i] << n)
+EACH(veci, words_plus, (veci a, veci b), a.x[i] + b.x[i])
 EACH(veci, words_less, (veci a, veci b), a.x[i] - b.x[i])
 EACH(veci, words_times, (veci a, veci b), a.x[i] * b.x[i])
-EACH(veci, words_masked_or, (veci a, int mask, int bits),
-     (a.x[i] & (uint32_t)mask) | (uint32_t)bits)
 EACH(vecf, load_floats, (const float *p), p[i])
 EACH(vecf, load_halves, (const uint8_t *p),
      dq_f32_from_f16((uint16_t)(p[2 * i] | p[2 * i + 1] << 8)))
 EACH(vecf, all_floats, (float x), x)
 EACH(vecf, floats_of, (veci a), (float)(int32_t)a.x[i])
 EACH(vecf, floats_plus, (vecf a, vecf b), a.x[i] + b.x[i])
-EACH(vecf, floats_less, (vecf a, vecf b), a.x[i] - b.x[i])
 EACH(vecf, floats_times, (vecf a, vecf b), a.x[i] * b.x[i])
 EACH(vecf, floats_fma, (vecf a, vecf b, vecf c), a.x[i] * b.x[i] + c.x[i])
 
@@ -71,13 +68,6 @@ VEC void store_floats(float *p, vecf a)
     memcpy(p, a.x, sizeof a.x);
 }
 
-VEC vecf floats_in(veci a)
-{
-    vecf to;
-    memcpy(to.x, a.x, sizeof to.x);
-    return to;
-}
-
 VEC int32_t int8_base(int bits)
 {
     (void)bits;
@@ -103,21 +93,38 @@ VEC veci add_dots(veci sum, veci u, veci x, int bits)
 
 #include "kernels/cpu/level/simd_blocked.h"
 
+BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], const uint8_t *chunk,
+                                       const int8_t *code, const int m, const int nv,
+                                       const int bits)
+{
+#pragma GCC unroll 8
+    for (int s = 0; s < STEPS; s++) {
+        veci u[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++)
+            u[j] = int8_codes(blocked_codes(chunk + j * 4 * LANES, bits, s), bits);
+#pragma GCC unroll 9
+        for (int i = 0; i < 3 * m; i++) {
+            const veci x = all_fours(code + 4 * (3 * s * m + i));
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) sum[i][j] = add_dots(sum[i][j], u[j], x, bits);
+        }
+    }
+}
+
+#include "kernels/cpu/level/simd_blocked_digits.h"
+
 static void int8(float *y, const dq_simd_blocked_weight *w, int64_t block,
                  const dq_simd_blocked_rows *a, int m)
 {
     blocked_int8(y, w, w->data + block * w->bytes, 0, a, m, 2, w->bits);
 }
 
-static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block, int n, const float *x,
-                int m)
+static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block,
+                const dq_simd_blocked_digits *a, int m)
 {
-    for (int i = 0; i < n; i++, block++, y += DQ_BLOCKED_ROWS) {
-        const uint8_t *first = w->data + block * w->bytes;
-        const uint8_t *const at[4] = {first, first, first, first};
-        blocked_f32(y, w, at, 0, x, m, 2, w->bits);
-    }
+    blocked_f32(y, w, w->data + block * w->bytes, 0, a, m, 2, w->bits);
 }
 
 const dq_simd_blocked dq_simd_blocked_plain = {
-    .int8_rows = 8, .f32_rows = 4, .int8 = int8, .f32 = f32, .floats = floats};
+    .int8_rows = 8, .f32_rows = 3, .int8 = int8, .f32 = f32, .digits = digits};

@@ -7,9 +7,8 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define VEC       static inline __attribute__((always_inline))
-#define LANES     16
-#define ROW_OF(j) ((j) % 2 * LANES) /* of vector j in its block */
+#define VEC   static inline __attribute__((always_inline))
+#define LANES 16
 typedef __m512i veci;
 typedef __m512 vecf;
 
@@ -45,6 +44,11 @@ VEC veci words_left(veci x, int n)
     return _mm512_slli_epi32(x, (unsigned)n);
 }
 
+VEC veci words_plus(veci a, veci b)
+{
+    return _mm512_add_epi32(a, b);
+}
+
 VEC veci words_less(veci a, veci b)
 {
     return _mm512_sub_epi32(a, b);
@@ -59,12 +63,6 @@ VEC veci words_times(veci a, veci b)
 VEC veci low_bits_or(int n, veci a, veci b)
 {
     return _mm512_ternarylogic_epi32(_mm512_set1_epi8((char)((1 << n) - 1)), a, b, 0xca);
-}
-
-/* (x & mask) | bits */
-VEC veci words_masked_or(veci x, int mask, int bits)
-{
-    return _mm512_ternarylogic_epi32(x, _mm512_set1_epi32(mask), _mm512_set1_epi32(bits), 0xea);
 }
 
 VEC vecf load_floats(const float *p)
@@ -92,19 +90,9 @@ VEC vecf floats_of(veci x)
     return _mm512_cvtepi32_ps(x);
 }
 
-VEC vecf floats_in(veci x)
-{
-    return _mm512_castsi512_ps(x);
-}
-
 VEC vecf floats_plus(vecf a, vecf b)
 {
     return _mm512_add_ps(a, b);
-}
-
-VEC vecf floats_less(vecf a, vecf b)
-{
-    return _mm512_sub_ps(a, b);
 }
 
 VEC vecf floats_times(vecf a, vecf b)
@@ -136,6 +124,27 @@ VEC veci add_dots(veci sum, veci u, veci x, int bits)
 
 #include "kernels/cpu/level/simd_blocked.h"
 
+BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], const uint8_t *chunk,
+                                       const int8_t *code, const int m, const int nv,
+                                       const int bits)
+{
+#pragma GCC unroll 8
+    for (int s = 0; s < STEPS; s++) {
+        veci u[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++)
+            u[j] = int8_codes(blocked_codes(chunk + j * 4 * LANES, bits, s), bits);
+#pragma GCC unroll 9
+        for (int i = 0; i < 3 * m; i++) {
+            const veci x = all_fours(code + 4 * (3 * s * m + i));
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) sum[i][j] = add_dots(sum[i][j], u[j], x, bits);
+        }
+    }
+}
+
+#include "kernels/cpu/level/simd_blocked_digits.h"
+
 #define ROWS_INT8(M)                                                                               \
     static void int8_rows_##M(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,        \
                               const dq_simd_blocked_rows *a)                                       \
@@ -166,45 +175,32 @@ static void int8(float *y, const dq_simd_blocked_weight *w, int64_t block,
     }
 }
 
-#define ROWS_F32(M, NV)                                                                            \
-    static void f32_rows_##M(float *y, const dq_simd_blocked_weight *w,                            \
-                             const uint8_t *const at[4], const float *x)                           \
+#define ROWS_F32(M)                                                                                \
+    static void f32_rows_##M(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,         \
+                             const dq_simd_blocked_digits *a)                                      \
     {                                                                                              \
-        for (int row = 0; row < DQ_BLOCKED_ROWS; row += NV * LANES) BLOCKED_BY_WIDTH(F32_CALL_##M) \
+        BLOCKED_BY_WIDTH(F32_CALL_##M)                                                             \
     }
-#define F32_CALL_1(bits) blocked_f32(y, w, at, row, x, 1, 2, bits)
-#define F32_CALL_2(bits) blocked_f32(y, w, at, row, x, 2, 2, bits)
-#define F32_CALL_3(bits) blocked_f32(y, w, at, row, x, 3, 2, bits)
-#define F32_CALL_4(bits) blocked_f32(y, w, at, row, x, 4, 2, bits)
-ROWS_F32(1, 2)
-ROWS_F32(2, 2)
-ROWS_F32(3, 2)
-ROWS_F32(4, 2)
+#define F32_CALL_1(bits) blocked_f32(y, w, at, 0, a, 1, 2, bits)
+#define F32_CALL_2(bits) blocked_f32(y, w, at, 0, a, 2, 2, bits)
+#define F32_CALL_3(bits) blocked_f32(y, w, at, 0, a, 3, 2, bits)
+ROWS_F32(1)
+ROWS_F32(2)
+ROWS_F32(3)
 
-static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block, int n, const float *x,
-                int m)
+static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block,
+                const dq_simd_blocked_digits *a, int m)
 {
-    const uint8_t *first = w->data + block * w->bytes, *second = first + w->bytes;
-    if (m == 1 && n == 2) { /* four chains hide the latency of one */
-        const uint8_t *const at[4] = {first, first, second, second};
-#define CALL(bits) blocked_f32(y, w, at, 0, x, 1, 4, bits)
-        BLOCKED_BY_WIDTH(CALL)
-#undef CALL
-        return;
-    }
-    for (int i = 0; i < n; i++, first = second, y += DQ_BLOCKED_ROWS) {
-        const uint8_t *const at[4] = {first, first, first, first};
-        switch (m) {
-        case 1: f32_rows_1(y, w, at, x); break;
-        case 2: f32_rows_2(y, w, at, x); break;
-        case 3: f32_rows_3(y, w, at, x); break;
-        default: f32_rows_4(y, w, at, x); break;
-        }
+    const uint8_t *at = w->data + block * w->bytes;
+    switch (m) {
+    case 1: f32_rows_1(y, w, at, a); break;
+    case 2: f32_rows_2(y, w, at, a); break;
+    default: f32_rows_3(y, w, at, a); break;
     }
 }
 
-/* five rows, two vectors: sums and totals stay in registers */
+/* five rows, or three of three digits, and two vectors: sums and totals stay in registers */
 const dq_simd_blocked dq_simd_blocked_vnni = {
-    .int8_rows = 5, .f32_rows = 4, .int8 = int8, .f32 = f32, .floats = floats};
+    .int8_rows = 5, .f32_rows = 3, .int8 = int8, .f32 = f32, .digits = digits};
 
 #endif

@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu_blocked.h"
 #include "tensor/weight_format.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -108,11 +109,11 @@ static void multiply(dq_backend *b, float *y, const float *x, int64_t m, const d
     expect_sync(b);
 }
 
-/* Results of all levels in int8 are the same; in f32 each level has its own. */
+/* Results of all levels are the same. */
 static void check(const dq_weight *w, int64_t m, const float *x, const float *bias)
 {
     const int64_t n = m * w->rows;
-    float *want = new_floats(n), *got = new_floats(n);
+    float *want = new_floats(n), *got = new_floats(n), *plain[2] = {new_floats(n), new_floats(n)};
     for (int level = 0; level < N_LEVELS; level++) {
         dq_backend *b = open_level(level, 1 + (int)(m + level) % 3);
         if (!b) continue;
@@ -132,12 +133,18 @@ static void check(const dq_weight *w, int64_t m, const float *x, const float *bi
                              levels[level], int8 ? "int8" : "f32", w->bits, (long long)w->rows,
                              (long long)w->cols, (long long)w->group_size, (long long)m,
                              (long long)i, (double)got[i], (double)want[i]);
+            if (level == 0) memcpy(plain[int8], got, (size_t)n * sizeof *got);
+            if (!same_bits(plain[int8], got, n))
+                fail_msg("%s, %s, %d bits, group %lld, %lld rows: not what plain C gives",
+                         levels[level], int8 ? "int8" : "f32", w->bits, (long long)w->group_size,
+                         (long long)m);
             b->ops->weight_release(b, w);
         }
         dq_backend_close(b);
     }
     dq_block_free(want);
     dq_block_free(got);
+    for (int i = 0; i < 2; i++) dq_block_free(plain[i]);
 }
 
 static void equal_row_major(void **state)
@@ -193,6 +200,101 @@ static void rows_are_alone(void **state)
     drop_weight(&w);
 }
 
+/* What MODEL.md says of an element's error: half a unit of each activation, at most 2^-22.9 of the largest of its piece,
+ * and a few roundings of each piece's sum. */
+static double error_bound(const dq_weight *w, const double *value, const float *x)
+{
+    const int64_t group = w->group_size < w->cols ? w->group_size : w->cols;
+    double bound = 0, all = 0;
+    for (int64_t k = 0; k < w->cols;) {
+        int64_t end = (k / group + 1) * group;
+        double max = 0, sum = 0;
+        if (end > k + 128) end = k + 128;
+        if (end > w->cols) end = w->cols;
+        for (int64_t i = k; i < end; i++) max = fmax(max, fabs((double)x[i]));
+        for (; k < end; k++) {
+            sum += fabs(value[k]);
+            all += fabs(value[k] * (double)x[k]);
+            bound += all * 0x1p-23 / 32; /* of the totals, a piece has 32 columns at least */
+        }
+        bound += sum * max * 0x1p-22 * 1.08;
+    }
+    return bound + all * 0x1p-21;
+}
+
+static void errors_are_bound(void **state)
+{
+    enum { N = 40, K = 768, M = 4 };
+    static const int64_t groups[] = {32, 96, 128, 320, K};
+    static const float largest[M] = {1, 100, 3000, 0x1p-120f};
+    float *x = random_floats(M * K, 31), *y = new_floats(M * N);
+    float row[K];
+    double value[K];
+    (void)state;
+    for (int i = 0; i < M; i++) {
+        for (int k = 0; k < K && i == 3; k++) x[i * K + k] *= largest[i];
+        x[i * K + 77] *= i < 3 ? largest[i] : 1;
+    }
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
+        for (int bits = 2; bits <= 8; bits++) {
+            const dq_weight w = new_weight((shape){N, K, groups[g], false}, bits, bits % 2, DQ_F32);
+            dq_backend *b = open_level(0, 1);
+            multiply(b, y, x, M, &w, NULL, DQ_NUM_F32);
+            for (int64_t j = 0; j < N; j++) {
+                w.format->dequantize(row, &w, j, 0, K);
+                for (int64_t k = 0; k < K; k++) value[k] = (double)row[k];
+                for (int i = 0; i < M; i++) {
+                    double want = 0;
+                    for (int k = 0; k < K; k++) want += value[k] * (double)x[i * K + k];
+                    const double off = fabs((double)y[i * N + j] - want);
+                    if (!(off <= error_bound(&w, value, x + i * K)))
+                        fail_msg("%d bits, group %lld, row %d: %.9g, expected %.9g within %.3g",
+                                 bits, (long long)groups[g], i, (double)y[i * N + j], want,
+                                 error_bound(&w, value, x + i * K));
+                }
+            }
+            dq_backend_close(b);
+            drop_weight(&w);
+        }
+    dq_block_free(x);
+    dq_block_free(y);
+}
+
+/* No number stays none, where it is and nowhere else; the largest ones and the smallest ones are numbers. */
+static void ends_of_numbers(void **state)
+{
+    enum { N = 33, K = 96, M = 7 };
+    const dq_weight w = new_weight((shape){N, K, 32, false}, 4, false, DQ_F32);
+    float *x = random_floats(M * K, 5), *y = new_floats(M * N), *one = new_floats(N);
+    (void)state;
+    x[0 * K + 40] = NAN;
+    x[1 * K + 41] = INFINITY;
+    x[2 * K + 95] = -INFINITY;
+    for (int k = 0; k < K; k++) {
+        x[3 * K + k] = 0;
+        x[4 * K + k] = k % 2 ? 0x1p-149f : -0x1p-140f;
+        x[5 * K + k] *= 0x1p+120f;
+    }
+    for (int level = 0; level < N_LEVELS; level++) {
+        dq_backend *b = open_level(level, 1);
+        if (!b) continue;
+        multiply(b, y, x, M, &w, NULL, DQ_NUM_F32);
+        for (int j = 0; j < N; j++) {
+            for (int i = 0; i < M; i++) assert_int_equal(!isfinite(y[i * N + j]), i < 3);
+            assert_true(y[3 * N + j] == 0.0f);
+            assert_true(y[4 * N + j] != 0.0f && fabsf(y[4 * N + j]) < 0x1p-120f);
+            assert_true(fabsf(y[5 * N + j]) > 0x1p+100f);
+        }
+        multiply(b, one, x + 6 * K, 1, &w, NULL, DQ_NUM_F32);
+        assert_true(same_bits(one, y + 6 * N, N));
+        dq_backend_close(b);
+    }
+    dq_block_free(x);
+    dq_block_free(y);
+    dq_block_free(one);
+    drop_weight(&w);
+}
+
 /* The head's logits pass through the same products. */
 static void a_head_is_a_weight(void **state)
 {
@@ -244,6 +346,7 @@ static void layouts_end(void **state)
     assert_true(same_bits(second, third, N));
     assert_true(b->ops->weight_acquire(b, &odd)); /* groups of 20 stay where they lie */
     assert_string_equal(b->ops->matmul_kernel(b, &odd, DQ_NUM_INT8), "gemm_int8");
+    assert_string_equal(b->ops->matmul_kernel(b, &odd, DQ_NUM_F32), "gemm");
     assert_null(dq_cpu_blocked_of(b, &odd));
     b->ops->weight_release(b, &odd);
     dq_backend_close(b);
@@ -277,9 +380,9 @@ static void every_user_counts(void **state)
     assert_true(b->ops->weight_acquire(b, &odd));
     assert_true(b->ops->weight_acquire(b, &w));
     b->ops->weight_release(b, &odd);
-    assert_string_equal(b->ops->matmul_kernel(b, &w, DQ_NUM_F32), "gemm");
+    assert_string_equal(b->ops->matmul_kernel(b, &w, DQ_NUM_F32), "gemm_blocked");
     b->ops->weight_release(b, &w);
-    assert_string_equal(b->ops->matmul_kernel(b, &w, DQ_NUM_F32), "gemm or blocked");
+    assert_string_equal(b->ops->matmul_kernel(b, &w, DQ_NUM_F32), "gemm_blocked or blocked");
     assert_true(b->ops->weight_acquire(b, &w));
     assert_true(b->ops->weight_acquire(b, &odd));
     const dq_simd_blocked_weight *kept = dq_cpu_blocked_of(b, &w);
@@ -334,7 +437,7 @@ static void short_memory(void **state)
     dq_alloc_fail_at(1);
     assert_null(dq_cpu_blocked_of(b, &w));
     dq_alloc_fail_at(0);
-    assert_string_equal(b->ops->matmul_kernel(b, &w, DQ_NUM_F32), "gemm");
+    assert_string_equal(b->ops->matmul_kernel(b, &w, DQ_NUM_F32), "gemm_blocked");
     multiply(b, got, x, 1, &w, NULL, DQ_NUM_F32);
     assert_true(same_bits(want, got, N));
     b->ops->weight_release(b, &w);
@@ -374,7 +477,7 @@ static void a_limit_holds(void **state)
     assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
     assert_true(done);
     assert_string_equal(b->ops->matmul_kernel(b, &a, DQ_NUM_F32), "blocked");
-    assert_string_equal(b->ops->matmul_kernel(b, &c, DQ_NUM_F32), "gemm");
+    assert_string_equal(b->ops->matmul_kernel(b, &c, DQ_NUM_F32), "gemm_blocked");
     assert_string_equal(b->ops->matmul_kernel(b, &small, DQ_NUM_F32), "blocked");
     assert_null(dq_cpu_blocked_of(b, &c));
     assert_non_null(dq_cpu_blocked_of(b, &a));
@@ -396,7 +499,8 @@ int main(void)
         cmocka_unit_test(a_head_is_a_weight),      cmocka_unit_test(layouts_end),
         cmocka_unit_test(long_rows_are_exact),     cmocka_unit_test(every_user_counts),
         cmocka_unit_test(memory_of_our_own_stays), cmocka_unit_test(short_memory),
-        cmocka_unit_test(a_limit_holds),
+        cmocka_unit_test(a_limit_holds),           cmocka_unit_test(errors_are_bound),
+        cmocka_unit_test(ends_of_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,170 @@
+/* simd_blocked_digits: f32 products with blocked weights (simd.h), by integer sums of activations in three digits of
+ * eight bits; written once for all levels. Comes behind simd_blocked.h and blocked_digit_dots, and uses what that has.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_SIMD_BLOCKED_DIGITS_H
+#define DQ_SIMD_BLOCKED_DIGITS_H
+
+#include "kernels/cpu/level/simd_blocked.h"
+
+#include <math.h>
+
+/* -------------------------------------------------------------------------------------- activations */
+
+/* 2^e for -149 <= e <= 127. */
+static float power_of_two(int e)
+{
+    return (float)ldexp(1.0, e);
+}
+
+/* The exponent of the unit in which max > 0 takes at most 8355711 units = 127 * (65536 + 256 + 1), more than half of
+ * them where f32 has numbers that small. */
+static int digit_exponent(float max)
+{
+    int e;
+    (void)frexp((double)max * (1 + 1.0 / 128), &e); /* max < 2^e / (1 + 1/128) */
+    return e - 23 < -149 ? -149 : e - 23;
+}
+
+/* Nearest integer, ties to even, for |x| < 2^23: half of it is rounded first, what is left is at most 1. */
+BLOCKED_INLINE int32_t nearest(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23 */
+    const float half = x * 0.5f + magic - magic, rest = x - (half + half);
+    return (int32_t)(half + half) + (int32_t)(rest + magic - magic);
+}
+
+/* Products with powers of two are exact: one alone would not be a number where x is small. */
+static void digits(int8_t *line, int64_t ld, float *unit, int32_t sum[3], const float *x, int64_t n,
+                   float max)
+{
+    int32_t high = 0, middle = 0, low = 0;
+    if (!(max > 0) || !isfinite(max)) {
+        for (int d = 0; d < 3; d++) memset(line + d * ld, 0, (size_t)n);
+        sum[0] = sum[1] = sum[2] = 0;
+        *unit = max == 0 ? 0.0f : NAN; /* shows in every result of the row */
+        return;
+    }
+    const int e = digit_exponent(max), first = e < -100 ? 100 : -e;
+    const float a = power_of_two(first), b = power_of_two(-e - first);
+    int8_t *line1 = line + ld, *line2 = line1 + ld;
+#pragma omp simd reduction(+ : high, middle, low)
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t all = nearest(x[i] * a * b);
+        const int32_t d2 = ((all + 128) & 255) - 128;
+        const int32_t two = (all - d2) >> 8;
+        const int32_t d1 = ((two + 128) & 255) - 128;
+        const int32_t d0 = (two - d1) >> 8;
+        line[i] = (int8_t)d0, line1[i] = (int8_t)d1, line2[i] = (int8_t)d2;
+        high += d0, middle += d1, low += d2;
+    }
+    *unit = power_of_two(e);
+    sum[0] = high, sum[1] = middle, sum[2] = low;
+}
+
+/* ----------------------------------------------------------------------------------------- products */
+
+/* What the sums of a piece start from: -zero * (sum of digits), whole in `start` where groups share a zero point. */
+BLOCKED_INLINE void blocked_digit_start(veci sum[3 * DQ_BLOCKED_F32_MAX][4],
+                                        const dq_simd_blocked_weight *w, const uint8_t *at,
+                                        int64_t group, int64_t row, const int32_t *start,
+                                        const int m, const int nv)
+{
+#pragma GCC unroll 9
+    for (int i = 0; i < 3 * m; i++) {
+        const veci of = all_words(start[i]);
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) sum[i][j] = of;
+    }
+    if (!w->own_zeros) return;
+#pragma GCC unroll 4
+    for (int j = 0; j < nv; j++) {
+        const veci zero = load_bytes(at + w->zero_at + group * DQ_BLOCKED_ROWS + row + j * LANES);
+#pragma GCC unroll 9
+        for (int i = 0; i < 3 * m; i++) sum[i][j] = words_times(zero, sum[i][j]);
+    }
+}
+
+/* Adds a piece's sums to the totals. The first product and the last one are exact. */
+BLOCKED_INLINE void blocked_digit_fold(vecf total[DQ_BLOCKED_F32_MAX][4],
+                                       veci sum[3 * DQ_BLOCKED_F32_MAX][4], const vecf scale[4],
+                                       const float *unit, const int m, const int nv)
+{
+    const vecf high = all_floats(65536.0f);
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++) {
+        const vecf own = all_floats(unit[i]);
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            const veci low = words_plus(words_left(sum[3 * i + 1][j], 8), sum[3 * i + 2][j]);
+            const vecf all = floats_fma(floats_of(sum[3 * i][j]), high, floats_of(low));
+            const vecf part = floats_times(floats_times(all, scale[j]), own);
+            total[i][j] = floats_plus(total[i][j], part);
+        }
+    }
+}
+
+/* As blocked_expect, for chunk c of the block at `at`, and for the scales of its group. Behind the last ones come those
+ * of the next block. */
+BLOCKED_INLINE void blocked_expect_chunk(const dq_simd_blocked_weight *w, const uint8_t *at,
+                                         int64_t c, const int bits)
+{
+    enum { CACHE_LINE = 64 };
+    c += (4096 + bits * LINE - 1) / (bits * LINE);
+    const uint8_t *p = at + c * bits * LINE + (c < w->chunks ? 0 : w->bytes - w->scale_at);
+#pragma GCC unroll 16
+    for (int i = 0; i < bits * LINE; i += CACHE_LINE) __builtin_prefetch(p + i, 0, 2);
+}
+
+BLOCKED_INLINE void blocked_expect_scales(const dq_simd_blocked_weight *w, const uint8_t *at,
+                                          int64_t g)
+{
+    enum { AHEAD = 16 };
+    const int64_t each = DQ_BLOCKED_ROWS * (w->scale_f16 ? 2 : 4);
+    const uint8_t *p = at + w->scale_at + (g + AHEAD) * each;
+    if (g + AHEAD >= w->groups) p += w->bytes - w->groups * each;
+    __builtin_prefetch(p, 0, 3);
+    if (!w->scale_f16) __builtin_prefetch(p + 64, 0, 3);
+    if (w->own_zeros) __builtin_prefetch(at + w->zero_at + (g + AHEAD) * DQ_BLOCKED_ROWS, 0, 3);
+}
+
+/* y[i * 32 + row ..] for m rows of activations and nv vectors of a block's rows. */
+BLOCKED_INLINE void blocked_f32(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,
+                                int64_t row, const dq_simd_blocked_digits *a, const int m,
+                                const int nv, const int bits)
+{
+    const uint8_t *chunk = at + 4 * row;
+    const int8_t *code = a->code;
+    const float *unit = a->unit;
+    const int32_t *start = a->start;
+    int64_t left = w->chunks, c = 0;
+    vecf total[DQ_BLOCKED_F32_MAX][4];
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) total[i][j] = all_floats(0.0f);
+    for (int64_t g = 0; g < w->groups; g++) {
+        int64_t of_group = left < w->group ? left : w->group;
+        vecf scale[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) scale[j] = blocked_scale(w, at, g, row + j * LANES);
+        left -= of_group;
+        blocked_expect_scales(w, at, g);
+        for (; of_group > 0; of_group -= DQ_BLOCKED_PIECE, unit += m, start += 3 * m) {
+            veci sum[3 * DQ_BLOCKED_F32_MAX][4];
+            int64_t n = of_group < DQ_BLOCKED_PIECE ? of_group : DQ_BLOCKED_PIECE;
+            blocked_digit_start(sum, w, at, g, row, start, m, nv);
+            for (; n > 0; n--, c++, chunk += blocked_chunk_bytes(bits), code += 12 * STEPS * m) {
+                blocked_expect_chunk(w, at, c, bits);
+                blocked_digit_dots(sum, chunk, code, m, nv, bits);
+            }
+            blocked_digit_fold(total, sum, scale, unit, m, nv);
+        }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++)
+            store_floats(y + i * DQ_BLOCKED_ROWS + row + j * LANES, total[i][j]);
+}
+
+#endif
