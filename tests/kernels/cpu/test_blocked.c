@@ -260,6 +260,59 @@ static void errors_are_bound(void **state)
     dq_block_free(y);
 }
 
+/* Error and size of products with normal activations, two in each row times `largest`, against f64: of chains of f32 over
+ * 256 columns, and of the backend. */
+static void measure_errors(const dq_weight *w, float largest, double error[2])
+{
+    enum { M = 8 };
+    float *x = random_floats(M * w->cols, 41), *row = new_floats(w->cols),
+          *y = new_floats(M * w->rows);
+    double size = 0;
+    dq_backend *b = open_level(0, 1);
+    for (int i = 0; i < M; i++)
+        for (int k = 0; k < 2; k++) x[i * w->cols + (77 + 997 * (i + 3 * k)) % w->cols] *= largest;
+    multiply(b, y, x, M, w, NULL, DQ_NUM_F32);
+    error[0] = error[1] = 0;
+    for (int64_t j = 0; j < w->rows; j++) {
+        w->format->dequantize(row, w, j, 0, w->cols);
+        for (int64_t i = 0; i < M; i++) {
+            double want = 0;
+            float all = 0, chain = 0;
+            for (int64_t k = 0; k < w->cols; k++) {
+                const float v = x[i * w->cols + k];
+                want += (double)v * (double)row[k];
+                chain = fmaf(v, row[k], chain);
+                if (k % 256 == 255) all += chain, chain = 0;
+            }
+            error[0] += pow((double)all - want, 2);
+            error[1] += pow((double)y[i * w->rows + j] - want, 2);
+            size += want * want;
+        }
+    }
+    for (int i = 0; i < 2; i++) error[i] = sqrt(error[i] / size);
+    dq_backend_close(b);
+    dq_block_free(x);
+    dq_block_free(y);
+    dq_block_free(row);
+}
+
+/* The table of MODEL.md. */
+static void errors_are_those_of_f32(void **state)
+{
+    static const float largest[] = {1, 100, 3000};
+    static const int64_t groups[] = {32, 128, 2048};
+    (void)state;
+    for (int i = 0; i < 9; i++) {
+        double error[2];
+        const dq_weight w = new_weight((shape){64, 2048, groups[i / 3], false}, 4, false, DQ_F32);
+        measure_errors(&w, largest[i % 3], error);
+        print_message("group %lld, times %g: chains %.1e, integers %.1e\n",
+                      (long long)groups[i / 3], (double)largest[i % 3], error[0], error[1]);
+        assert_true(error[1] < (i % 3 == 0 ? 1 : 3) * error[0]);
+        drop_weight(&w);
+    }
+}
+
 /* No number stays none, where it is and nowhere else; the largest ones and the smallest ones are numbers. */
 static void ends_of_numbers(void **state)
 {
@@ -500,7 +553,7 @@ int main(void)
         cmocka_unit_test(long_rows_are_exact),     cmocka_unit_test(every_user_counts),
         cmocka_unit_test(memory_of_our_own_stays), cmocka_unit_test(short_memory),
         cmocka_unit_test(a_limit_holds),           cmocka_unit_test(errors_are_bound),
-        cmocka_unit_test(ends_of_numbers),
+        cmocka_unit_test(ends_of_numbers),         cmocka_unit_test(errors_are_those_of_f32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
