@@ -44,9 +44,9 @@ static dq_simd_blocked_rows rows_at(const activations *a, int64_t first)
                                   a->sum + first * a->groups};
 }
 
-/* Rounds rows first .. first + m into their tile; line[padded]. */
+/* Rounds rows first .. first + m into their tile; line[padded]; sums are taken `times`. */
 static void round_tile(const dq_simd *simd, const activations *a, int8_t *line, dq_mat src,
-                       int64_t group_size, int64_t first, int m)
+                       int64_t group_size, int32_t times, int64_t first, int m)
 {
     int8_t *code = a->code + first * a->padded;
     for (int i = 0; i < m; i++) {
@@ -54,29 +54,37 @@ static void round_tile(const dq_simd *simd, const activations *a, int8_t *line, 
         for (int64_t g = 0; g < a->groups; g++) {
             const int64_t k = g * group_size, left = src.cols - k;
             const int64_t at = first * a->groups + g * m + i;
-            a->sum[at] = dq_cpu_round8(simd, line + k, &a->scale[at], x + k,
-                                       left < group_size ? left : group_size);
+            const int64_t n = left < group_size ? left : group_size;
+            a->sum[at] = times * dq_cpu_round8(simd, line + k, &a->scale[at], x + k, n);
         }
         memset(line + src.cols, 0, (size_t)(a->padded - src.cols));
         for (int64_t k = 0; k < a->padded; k += 4) memcpy(code + k * m + 4 * i, line + k, 4);
     }
 }
 
+/* Blocks that are read once go side by side; one that many tiles read stays near. */
+static int int8_most(const dq_simd_blocked *blocks, int64_t rows)
+{
+    return rows > blocks->int8_rows ? blocks->int8_one : blocks->int8_rows;
+}
+
 static void run_int8(dq_backend *b, dq_mat dst, const activations *a,
                      const dq_simd_blocked_weight *w, const float *bias)
 {
     const dq_cpu *cpu = dq_cpu_of(b);
-    const int most = cpu->blocks->int8_rows;
+    const int most = int8_most(cpu->blocks, dst.rows);
+    const int wide = dst.rows > most ? 1 : DQ_BLOCKED_INT8_WIDE;
     const int64_t n_blocks = (w->rows + ROWS - 1) / ROWS;
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
-    for (int64_t i = 0; i < n_blocks; i++) {
+    for (int64_t i = 0; i < n_blocks; i += wide) {
+        const int n = (int)(n_blocks - i < wide ? n_blocks - i : wide);
         for (int64_t t = 0; t < n_tiles(dst.rows, most); t++) {
             const int64_t first = tile_at(dst.rows, most, t);
             const int m = (int)(tile_at(dst.rows, most, t + 1) - first);
             const dq_simd_blocked_rows rows = rows_at(a, first);
-            float y[DQ_BLOCKED_INT8_MAX * ROWS];
-            cpu->blocks->int8(y, w, i, &rows, m);
-            put(dst, first, i * ROWS, y, ROWS, m, bias, cpu->simd);
+            float y[DQ_BLOCKED_INT8_MAX * DQ_BLOCKED_INT8_WIDE * ROWS];
+            cpu->blocks->int8(y, wide * ROWS, w, i, n, &rows, m);
+            put(dst, first, i * ROWS, y, wide * ROWS, m, bias, cpu->simd);
         }
     }
 }
@@ -85,7 +93,7 @@ void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_bl
                          int64_t group_size, const float *bias)
 {
     const dq_cpu *cpu = dq_cpu_of(b);
-    const int most = cpu->blocks->int8_rows;
+    const int most = int8_most(cpu->blocks, src.rows);
     activations a = {.padded = w->chunks * COLS, .groups = w->groups};
     const size_t codes = (size_t)(src.rows * a.padded + 63) / 64 * 64;
     const size_t words = (size_t)(src.rows * a.groups);
@@ -97,8 +105,8 @@ void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_bl
 #pragma omp parallel for num_threads(b->threads) schedule(static) if (src.rows > most)
     for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
         const int64_t first = tile_at(src.rows, most, t), end = tile_at(src.rows, most, t + 1);
-        round_tile(cpu->simd, &a, cpu->block[omp_get_thread_num()], src, group_size, first,
-                   (int)(end - first));
+        round_tile(cpu->simd, &a, cpu->block[omp_get_thread_num()], src, group_size,
+                   w->own_zeros ? 1 : -w->zero, first, (int)(end - first));
     }
     run_int8(b, dst, &a, w, bias);
 }

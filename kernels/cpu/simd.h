@@ -111,8 +111,8 @@ dq_simd_int8_dots_fn *dq_simd_int8_dots_pick(unsigned features);
  * 7 = 4 + 2 + 1. A word of a plane of b bits holds 32 / b columns of a row: (word >> b * i) & (2^b - 1) in each
  * byte are columns 4 i .. 4 i + 3 of them. */
 enum { DQ_BLOCKED_ROWS = 32, DQ_BLOCKED_COLS = 32 };
-/* The most rows of activations that a table may take in one call. */
-enum { DQ_BLOCKED_INT8_MAX = 8, DQ_BLOCKED_F32_MAX = 3 };
+/* The most rows of activations that a table may take in one call, and blocks. */
+enum { DQ_BLOCKED_INT8_MAX = 8, DQ_BLOCKED_INT8_WIDE = 4, DQ_BLOCKED_F32_MAX = 3 };
 /* Chunks of a piece of columns at most; pieces begin where groups do. Sums of 128 * 255 * 128 * 257 fit 32 bits. Longer
  * ones are hardly faster, and an outlier makes the digits of all columns of its piece coarser. */
 enum { DQ_BLOCKED_PIECE = 4 };
@@ -126,7 +126,7 @@ typedef struct dq_simd_blocked_weight {
 } dq_simd_blocked_weight;
 
 /* m rows of 8-bit activations: codes [column / 4][m][4], filled up with zeros to whole chunks; scales and sums of
- * codes [groups][m]. */
+ * codes [groups][m], times -zero where a weight's groups have none of their own. */
 typedef struct dq_simd_blocked_rows {
     const int8_t *code;
     const float *scale;
@@ -144,9 +144,10 @@ typedef struct dq_simd_blocked_digits {
 
 typedef struct dq_simd_blocked {
     int int8_rows, f32_rows; /* of a call, at most DQ_BLOCKED_INT8_MAX, DQ_BLOCKED_F32_MAX */
-    /* y[r * 32 + j] for r < m and row j of the block: groups in order from 0, each adds
+    int int8_one;            /* rows that are best taken with one block */
+    /* y[r * ldy + j] for r < m and row j of n blocks from `block` on: groups in order from 0, each adds
      * (float)(dots - zero * sum) * (activation scale * weight scale). Every table gives the same bits. */
-    void (*int8)(float *y, const dq_simd_blocked_weight *w, int64_t block,
+    void (*int8)(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
                  const dq_simd_blocked_rows *a, int m);
     /* y[r * 32 + j] likewise: pieces in order from 0, each adds ((float)s0 * 65536 + (float)(s1 * 256 + s2)) * weight
      * scale * unit for the sums s0, s1, s2 of (code - zero) * digit. Every table gives the same bits. */

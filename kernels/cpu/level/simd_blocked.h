@@ -1,11 +1,13 @@
 /* simd_blocked: products with blocked weights (simd.h), written once for all levels. The file that includes this
- * has defined LANES, ROW_OF, the types veci of LANES words and vecf of LANES floats, and the functions on them that are
+ * has defined LANES, ROW_OF, INT8_ONE, the types veci of LANES words and vecf of LANES floats, and the functions on them that are
  * used here; `bits`, `m` and numbers of vectors are constants wherever speed counts.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMD_BLOCKED_H
 #define DQ_SIMD_BLOCKED_H
 
 #include "kernels/cpu/simd.h"
+
+#include <string.h>
 
 #define BLOCKED_INLINE static inline __attribute__((always_inline))
 
@@ -55,16 +57,24 @@ BLOCKED_INLINE vecf blocked_scale(const dq_simd_blocked_weight *w, const uint8_t
 
 /* ------------------------------------------------------------------------------------------- int8 */
 
+/* Asks for a chunk as far as the second-level cache. */
+BLOCKED_INLINE void blocked_ask(const uint8_t *chunk, const int bits)
+{
+    enum { CACHE_LINE = 64 };
+#pragma GCC unroll 16
+    for (int i = 0; i < bits * LINE; i += CACHE_LINE) __builtin_prefetch(chunk + i, 0, 2);
+}
+
 /* What the sums of a group start from: int8_codes gives codes less int8_base. */
 BLOCKED_INLINE void blocked_start(veci sum[DQ_BLOCKED_INT8_MAX][4], const dq_simd_blocked_weight *w,
                                   const uint8_t *at, int64_t group, int64_t row, const int32_t *of,
                                   const int m, const int nv, const int bits)
 {
     const int32_t base = int8_base(bits);
-    if (!w->own_zeros) {
+    if (!w->own_zeros) { /* a base is the common zero point */
 #pragma GCC unroll 8
         for (int i = 0; i < m; i++) {
-            const veci start = all_words((base - w->zero) * of[i]);
+            const veci start = all_words(base ? 0 : of[i]);
 #pragma GCC unroll 4
             for (int j = 0; j < nv; j++) sum[i][j] = start;
         }
@@ -79,10 +89,12 @@ BLOCKED_INLINE void blocked_start(veci sum[DQ_BLOCKED_INT8_MAX][4], const dq_sim
     }
 }
 
+/* Products of int8_run(bits) steps go to 16 bits, where a level has such sums. */
 BLOCKED_INLINE void blocked_dots(veci sum[DQ_BLOCKED_INT8_MAX][4], const uint8_t *chunk,
                                  const int8_t *code, const int m, const int nv, const int bits)
 {
-    blocked_expect(chunk, bits);
+    const int run = int8_run(bits);
+    veci part[DQ_BLOCKED_INT8_MAX][4];
 #pragma GCC unroll 8
     for (int s = 0; s < STEPS; s++) {
         veci u[4];
@@ -93,16 +105,27 @@ BLOCKED_INLINE void blocked_dots(veci sum[DQ_BLOCKED_INT8_MAX][4], const uint8_t
         for (int i = 0; i < m; i++) {
             const veci x = all_fours(code + 4 * (s * m + i));
 #pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) sum[i][j] = add_dots(sum[i][j], u[j], x, bits);
+            for (int j = 0; j < nv; j++) {
+                if (run == 1) {
+                    sum[i][j] = add_dots(sum[i][j], u[j], x, bits);
+                    continue;
+                }
+                part[i][j] = s % run ? add_pairs(part[i][j], u[j], x) : pairs(u[j], x);
+                if ((s + 1) % run == 0) sum[i][j] = add_both(sum[i][j], part[i][j]);
+            }
         }
     }
 }
 
 /* Adds a group's sums to the totals. */
 BLOCKED_INLINE void blocked_fold(vecf total[DQ_BLOCKED_INT8_MAX][4],
-                                 veci sum[DQ_BLOCKED_INT8_MAX][4], const vecf scale[4],
-                                 const float *of, const int m, const int nv)
+                                 veci sum[DQ_BLOCKED_INT8_MAX][4], const dq_simd_blocked_weight *w,
+                                 const uint8_t *at, int64_t group, int64_t row, const float *of,
+                                 const int m, const int nv)
 {
+    vecf scale[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < nv; j++) scale[j] = blocked_scale(w, at, group, row + j * LANES);
 #pragma GCC unroll 8
     for (int i = 0; i < m; i++) {
         const vecf own = all_floats(of[i]);
@@ -114,39 +137,139 @@ BLOCKED_INLINE void blocked_fold(vecf total[DQ_BLOCKED_INT8_MAX][4],
     }
 }
 
-/* Rows `row` .. of a block, nv vectors of them. */
-BLOCKED_INLINE void blocked_int8(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,
-                                 int64_t row, const dq_simd_blocked_rows *a, const int m,
-                                 const int nv, const int bits)
+/* y[m][ldy] */
+BLOCKED_INLINE void blocked_put(float *y, int64_t ldy, vecf total[DQ_BLOCKED_INT8_MAX][4],
+                                const int m, const int nv)
 {
+#pragma GCC unroll 8
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) store_floats(y + i * ldy + j * LANES, total[i][j]);
+}
+
+/* Rows `row` .. of a block, nv vectors of them: totals stay in registers. */
+BLOCKED_INLINE void blocked_int8_one(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
+                                     const uint8_t *at, int64_t row, const dq_simd_blocked_rows *a,
+                                     const int m, const int nv, const int bits)
+{
+    enum { AHEAD = 4096 };
     const uint8_t *chunk = at + 4 * row;
     const int8_t *code = a->code;
-    const float *of = a->scale;
-    const int32_t *codes = a->sum;
-    const int64_t groups = w->groups;
     int64_t left = w->chunks;
     vecf total[DQ_BLOCKED_INT8_MAX][4];
 #pragma GCC unroll 8
     for (int i = 0; i < m; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++) total[i][j] = all_floats(0.0f);
-    for (int64_t g = 0; g < groups; g++, of += m, codes += m) {
+    for (int64_t g = 0; g < w->groups; g++) {
         veci sum[DQ_BLOCKED_INT8_MAX][4];
-        vecf scale[4];
         int64_t n = left < w->group ? left : w->group;
         left -= n;
-        blocked_start(sum, w, at, g, row, codes, m, nv, bits);
-        for (; n > 0; n--, chunk += blocked_chunk_bytes(bits), code += 4 * STEPS * m)
+        blocked_start(sum, w, at, g, row, a->sum + g * m, m, nv, bits);
+        for (; n > 0; n--, chunk += blocked_chunk_bytes(bits), code += 4 * STEPS * m) {
+            blocked_ask(chunk + AHEAD, bits);
             blocked_dots(sum, chunk, code, m, nv, bits);
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) scale[j] = blocked_scale(w, at, g, row + j * LANES);
-        blocked_fold(total, sum, scale, of, m, nv);
+        }
+        blocked_fold(total, sum, w, at, g, row, a->scale + g * m, m, nv);
     }
+    blocked_put(y + row, ldy, total, m, nv);
+}
+
+/* kept[m][32] */
+BLOCKED_INLINE void blocked_keep(int32_t *kept, veci sum[DQ_BLOCKED_INT8_MAX][4], const int m,
+                                 const int nv)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) store_words(kept + i * DQ_BLOCKED_ROWS + j * LANES, sum[i][j]);
+}
+
+BLOCKED_INLINE void blocked_get(veci sum[DQ_BLOCKED_INT8_MAX][4], const int32_t *kept, const int m,
+                                const int nv)
+{
 #pragma GCC unroll 8
     for (int i = 0; i < m; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++)
-            store_floats(y + i * DQ_BLOCKED_ROWS + row + j * LANES, total[i][j]);
+            sum[i][j] = load_words((const uint8_t *)(kept + i * DQ_BLOCKED_ROWS + j * LANES));
+}
+
+/* Chunks of one group: `done` of them have been summed, `left` have not, and n of these are now. */
+typedef struct blocked_turn {
+    int64_t group, done, left, n, ahead; /* ahead: bytes */
+    const int8_t *code;
+    const int32_t *sum;
+    const float *scale;
+} blocked_turn;
+
+/* One turn of rows `row` .. of a block, nv vectors of them; kept[m][32]: sums between turns. y has the totals. */
+BLOCKED_INLINE void blocked_int8_turn(float *y, int64_t ldy, int32_t *kept,
+                                      const dq_simd_blocked_weight *w, const uint8_t *at,
+                                      int64_t chunk, int64_t row, const blocked_turn *t,
+                                      const int m, const int nv, const int bits)
+{
+    const uint8_t *words = at + chunk * blocked_chunk_bytes(bits) + 4 * row;
+    const int8_t *code = t->code;
+    veci sum[DQ_BLOCKED_INT8_MAX][4];
+    vecf total[DQ_BLOCKED_INT8_MAX][4];
+    if (t->done == 0)
+        blocked_start(sum, w, at, t->group, row, t->sum, m, nv, bits);
+    else
+        blocked_get(sum, kept + row, m, nv);
+    for (int64_t c = 0; c < t->n; c++, words += blocked_chunk_bytes(bits), code += 4 * STEPS * m) {
+        if (row == 0) blocked_ask(words + t->ahead, bits);
+        blocked_dots(sum, words, code, m, nv, bits);
+    }
+    if (t->left > t->n) {
+        blocked_keep(kept + row, sum, m, nv);
+        return;
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) total[i][j] = load_floats(y + i * ldy + row + j * LANES);
+    blocked_fold(total, sum, w, at, t->group, row, t->scale, m, nv);
+    blocked_put(y + row, ldy, total, m, nv);
+}
+
+/* n blocks from `at` on, side by side, a few chunks of each in turn: that keeps more lines under way than one stream
+ * does. What is asked for is read in the next turn at the soonest; many rows take their time. */
+BLOCKED_INLINE void blocked_int8_wide(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
+                                      const uint8_t *at, const int n, const dq_simd_blocked_rows *a,
+                                      const int m, const int nv, const int bits)
+{
+    const int64_t bytes = blocked_chunk_bytes(bits), turn = w->group < 2 ? w->group : 2;
+    const int64_t least = m > 2 ? 4096 : bits & (bits - 1) ? 1536 : 1024; /* measured */
+    int32_t kept[DQ_BLOCKED_INT8_WIDE][DQ_BLOCKED_INT8_MAX * DQ_BLOCKED_ROWS];
+    blocked_turn t = {.code = a->code, .sum = a->sum, .scale = a->scale};
+    int64_t chunk = 0;
+    t.ahead = turn * bytes > least ? turn * bytes : least;
+    for (int i = 0; i < m; i++) memset(y + i * ldy, 0, (size_t)n * DQ_BLOCKED_ROWS * sizeof *y);
+    for (; t.group < w->groups; t.group++, t.sum += m, t.scale += m) {
+        t.done = 0;
+        t.left = w->chunks - chunk < w->group ? w->chunks - chunk : w->group;
+        for (; t.left > 0; t.left -= t.n, t.done += t.n, chunk += t.n) {
+            t.n = t.left < turn ? t.left : turn;
+            for (int k = 0; k < n; k++)
+                for (int row = 0; row < DQ_BLOCKED_ROWS; row += nv * LANES)
+                    blocked_int8_turn(y + k * DQ_BLOCKED_ROWS, ldy, kept[k], w, at + k * w->bytes,
+                                      chunk, row, &t, m, nv, bits);
+            t.code += t.n * 4 * STEPS * m;
+        }
+    }
+}
+
+BLOCKED_INLINE void blocked_int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
+                                 const uint8_t *at, const int n, const dq_simd_blocked_rows *a,
+                                 const int m, const int nv, const int bits)
+{
+    if (n > 1 || m > INT8_ONE) {
+        blocked_int8_wide(y, ldy, w, at, n, a, m, nv, bits);
+        return;
+    }
+    for (int row = 0; row < DQ_BLOCKED_ROWS; row += nv * LANES)
+        blocked_int8_one(y, ldy, w, at, row, a, m, nv, bits);
 }
 
 /* CALL(bits) for the width of w, as a constant. */

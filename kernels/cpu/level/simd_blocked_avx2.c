@@ -17,6 +17,11 @@ VEC veci load_words(const uint8_t *p)
     return _mm256_loadu_si256((const void *)p);
 }
 
+VEC void store_words(int32_t *p, veci x)
+{
+    _mm256_storeu_si256((void *)p, x);
+}
+
 VEC veci load_bytes(const uint8_t *p)
 {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
@@ -119,20 +124,44 @@ VEC veci int8_codes(veci x, int bits)
     return _mm256_and_si256(x, _mm256_set1_epi8((char)((1 << bits) - 1)));
 }
 
+/* Sums are made in the order in which they are written: compilers that make trees of them have not the registers. */
+VEC veci in_order(veci x)
+{
+    __asm__("" : "+x"(x));
+    return x;
+}
+
+VEC veci add_both(veci sum, veci a)
+{
+    return in_order(_mm256_add_epi32(sum, _mm256_madd_epi16(a, _mm256_set1_epi16(1))));
+}
+
 VEC veci add_dots(veci sum, veci u, veci x, int bits)
 {
     const veci two = bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(u), _mm256_sign_epi8(x, u))
                                : _mm256_maddubs_epi16(u, x);
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(two, _mm256_set1_epi16(1)));
+    return add_both(sum, two);
 }
 
-#include "kernels/cpu/level/simd_blocked.h"
-
-/* Steps of a chunk whose products of codes and digits, two by two, fit 16 bits together. */
-VEC int digit_run(int bits)
+/* So many sums of two products stay below 2^15 together. */
+VEC int int8_run(int bits)
 {
     return bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
 }
+
+VEC veci pairs(veci u, veci x)
+{
+    return _mm256_maddubs_epi16(u, x);
+}
+
+VEC veci add_pairs(veci a, veci u, veci x)
+{
+    return in_order(_mm256_add_epi16(a, _mm256_maddubs_epi16(u, x)));
+}
+
+enum { INT8_ONE = 4 };
+
+#include "kernels/cpu/level/simd_blocked.h"
 
 /* Codes of 8 bits and digits leave 16 bits two by two: even and odd bytes are multiplied as words of 16. */
 VEC veci add_wide_digits(veci sum, veci u, veci x)
@@ -147,7 +176,7 @@ BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], cons
                                        const int8_t *code, const int m, const int nv,
                                        const int bits)
 {
-    const int run = digit_run(bits);
+    const int run = int8_run(bits);
     const veci one = _mm256_set1_epi16(1);
 #pragma GCC unroll 8
     for (int s0 = 0; s0 < STEPS; s0 += run) {
@@ -185,31 +214,30 @@ BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], cons
 
 #include "kernels/cpu/level/simd_blocked_digits.h"
 
-#define ROWS_INT8(M, NV)                                                                           \
-    static void int8_rows_##M(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,        \
-                              const dq_simd_blocked_rows *a)                                       \
+#define ROWS_INT8(M)                                                                               \
+    static void int8_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,              \
+                              const uint8_t *at, int n, const dq_simd_blocked_rows *a)             \
     {                                                                                              \
-        for (int row = 0; row < DQ_BLOCKED_ROWS; row += NV * LANES)                                \
-            BLOCKED_BY_WIDTH(INT8_CALL_##M)                                                        \
+        BLOCKED_BY_WIDTH(INT8_CALL_##M)                                                            \
     }
-#define INT8_CALL_1(bits) blocked_int8(y, w, at, row, a, 1, 4, bits)
-#define INT8_CALL_2(bits) blocked_int8(y, w, at, row, a, 2, 4, bits)
-#define INT8_CALL_3(bits) blocked_int8(y, w, at, row, a, 3, 2, bits)
-#define INT8_CALL_4(bits) blocked_int8(y, w, at, row, a, 4, 2, bits)
-ROWS_INT8(1, 4)
-ROWS_INT8(2, 4)
-ROWS_INT8(3, 2)
-ROWS_INT8(4, 2)
+#define INT8_CALL_1(bits) blocked_int8(y, ldy, w, at, n, a, 1, 4, bits)
+#define INT8_CALL_2(bits) blocked_int8(y, ldy, w, at, n, a, 2, 4, bits)
+#define INT8_CALL_3(bits) blocked_int8(y, ldy, w, at, n, a, 3, 2, bits)
+#define INT8_CALL_4(bits) blocked_int8(y, ldy, w, at, n, a, 4, 2, bits)
+ROWS_INT8(1)
+ROWS_INT8(2)
+ROWS_INT8(3)
+ROWS_INT8(4)
 
-static void int8(float *y, const dq_simd_blocked_weight *w, int64_t block,
+static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
                  const dq_simd_blocked_rows *a, int m)
 {
     const uint8_t *at = w->data + block * w->bytes;
     switch (m) {
-    case 1: int8_rows_1(y, w, at, a); break;
-    case 2: int8_rows_2(y, w, at, a); break;
-    case 3: int8_rows_3(y, w, at, a); break;
-    default: int8_rows_4(y, w, at, a); break;
+    case 1: int8_rows_1(y, ldy, w, at, n, a); break;
+    case 2: int8_rows_2(y, ldy, w, at, n, a); break;
+    case 3: int8_rows_3(y, ldy, w, at, n, a); break;
+    default: int8_rows_4(y, ldy, w, at, n, a); break;
     }
 }
 
@@ -234,7 +262,11 @@ static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block,
         f32_rows_2(y, w, at, a);
 }
 
-const dq_simd_blocked dq_simd_blocked_avx2 = {
-    .int8_rows = 4, .f32_rows = 2, .int8 = int8, .f32 = f32, .digits = digits};
+const dq_simd_blocked dq_simd_blocked_avx2 = {.int8_rows = 4,
+                                              .int8_one = INT8_ONE,
+                                              .f32_rows = 2,
+                                              .int8 = int8,
+                                              .f32 = f32,
+                                              .digits = digits};
 
 #endif

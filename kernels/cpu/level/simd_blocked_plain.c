@@ -91,6 +91,39 @@ VEC veci add_dots(veci sum, veci u, veci x, int bits)
     return sum;
 }
 
+VEC void store_words(int32_t *p, veci a)
+{
+    memcpy(p, a.x, sizeof a.x);
+}
+
+/* There are no sums in 16 bits. */
+VEC int int8_run(int bits)
+{
+    (void)bits;
+    return 1;
+}
+
+VEC veci pairs(veci u, veci x)
+{
+    (void)x;
+    return u;
+}
+
+VEC veci add_pairs(veci a, veci u, veci x)
+{
+    (void)u;
+    (void)x;
+    return a;
+}
+
+VEC veci add_both(veci sum, veci a)
+{
+    (void)a;
+    return sum;
+}
+
+enum { INT8_ONE = 8 };
+
 #include "kernels/cpu/level/simd_blocked.h"
 
 BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], const uint8_t *chunk,
@@ -114,10 +147,10 @@ BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], cons
 
 #include "kernels/cpu/level/simd_blocked_digits.h"
 
-static void int8(float *y, const dq_simd_blocked_weight *w, int64_t block,
+static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
                  const dq_simd_blocked_rows *a, int m)
 {
-    blocked_int8(y, w, w->data + block * w->bytes, 0, a, m, 2, w->bits);
+    blocked_int8(y, ldy, w, w->data + block * w->bytes, n, a, m, 2, w->bits);
 }
 
 static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block,
@@ -126,5 +159,9 @@ static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block,
     blocked_f32(y, w, w->data + block * w->bytes, 0, a, m, 2, w->bits);
 }
 
-const dq_simd_blocked dq_simd_blocked_plain = {
-    .int8_rows = 8, .f32_rows = 3, .int8 = int8, .f32 = f32, .digits = digits};
+const dq_simd_blocked dq_simd_blocked_plain = {.int8_rows = 8,
+                                               .int8_one = INT8_ONE,
+                                               .f32_rows = 3,
+                                               .int8 = int8,
+                                               .f32 = f32,
+                                               .digits = digits};

@@ -17,6 +17,11 @@ VEC veci load_words(const uint8_t *p)
     return _mm512_loadu_si512(p);
 }
 
+VEC void store_words(int32_t *p, veci x)
+{
+    _mm512_storeu_si512(p, x);
+}
+
 VEC veci load_bytes(const uint8_t *p)
 {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
@@ -122,6 +127,35 @@ VEC veci add_dots(veci sum, veci u, veci x, int bits)
     return _mm512_dpbusd_epi32(sum, u, x);
 }
 
+/* One instruction does it all: there are no sums in 16 bits. */
+VEC int int8_run(int bits)
+{
+    (void)bits;
+    return 1;
+}
+
+VEC veci pairs(veci u, veci x)
+{
+    (void)x;
+    return u;
+}
+
+VEC veci add_pairs(veci a, veci u, veci x)
+{
+    (void)u;
+    (void)x;
+    return a;
+}
+
+VEC veci add_both(veci sum, veci a)
+{
+    (void)a;
+    return sum;
+}
+
+/* two vectors each: sums of eight rows stay in registers, sums and totals of five */
+enum { INT8_ONE = 5 };
+
 #include "kernels/cpu/level/simd_blocked.h"
 
 BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], const uint8_t *chunk,
@@ -146,32 +180,41 @@ BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], cons
 #include "kernels/cpu/level/simd_blocked_digits.h"
 
 #define ROWS_INT8(M)                                                                               \
-    static void int8_rows_##M(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,        \
-                              const dq_simd_blocked_rows *a)                                       \
+    static void int8_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,              \
+                              const uint8_t *at, int n, const dq_simd_blocked_rows *a)             \
     {                                                                                              \
         BLOCKED_BY_WIDTH(INT8_CALL_##M)                                                            \
     }
-#define INT8_CALL_1(bits) blocked_int8(y, w, at, 0, a, 1, 2, bits)
-#define INT8_CALL_2(bits) blocked_int8(y, w, at, 0, a, 2, 2, bits)
-#define INT8_CALL_3(bits) blocked_int8(y, w, at, 0, a, 3, 2, bits)
-#define INT8_CALL_4(bits) blocked_int8(y, w, at, 0, a, 4, 2, bits)
-#define INT8_CALL_5(bits) blocked_int8(y, w, at, 0, a, 5, 2, bits)
+#define INT8_CALL_1(bits) blocked_int8(y, ldy, w, at, n, a, 1, 2, bits)
+#define INT8_CALL_2(bits) blocked_int8(y, ldy, w, at, n, a, 2, 2, bits)
+#define INT8_CALL_3(bits) blocked_int8(y, ldy, w, at, n, a, 3, 2, bits)
+#define INT8_CALL_4(bits) blocked_int8(y, ldy, w, at, n, a, 4, 2, bits)
+#define INT8_CALL_5(bits) blocked_int8(y, ldy, w, at, n, a, 5, 2, bits)
+#define INT8_CALL_6(bits) blocked_int8(y, ldy, w, at, n, a, 6, 2, bits)
+#define INT8_CALL_7(bits) blocked_int8(y, ldy, w, at, n, a, 7, 2, bits)
+#define INT8_CALL_8(bits) blocked_int8(y, ldy, w, at, n, a, 8, 2, bits)
 ROWS_INT8(1)
 ROWS_INT8(2)
 ROWS_INT8(3)
 ROWS_INT8(4)
 ROWS_INT8(5)
+ROWS_INT8(6)
+ROWS_INT8(7)
+ROWS_INT8(8)
 
-static void int8(float *y, const dq_simd_blocked_weight *w, int64_t block,
+static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
                  const dq_simd_blocked_rows *a, int m)
 {
     const uint8_t *at = w->data + block * w->bytes;
     switch (m) {
-    case 1: int8_rows_1(y, w, at, a); break;
-    case 2: int8_rows_2(y, w, at, a); break;
-    case 3: int8_rows_3(y, w, at, a); break;
-    case 4: int8_rows_4(y, w, at, a); break;
-    default: int8_rows_5(y, w, at, a); break;
+    case 1: int8_rows_1(y, ldy, w, at, n, a); break;
+    case 2: int8_rows_2(y, ldy, w, at, n, a); break;
+    case 3: int8_rows_3(y, ldy, w, at, n, a); break;
+    case 4: int8_rows_4(y, ldy, w, at, n, a); break;
+    case 5: int8_rows_5(y, ldy, w, at, n, a); break;
+    case 6: int8_rows_6(y, ldy, w, at, n, a); break;
+    case 7: int8_rows_7(y, ldy, w, at, n, a); break;
+    default: int8_rows_8(y, ldy, w, at, n, a); break;
     }
 }
 
@@ -199,8 +242,11 @@ static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block,
     }
 }
 
-/* five rows, or three of three digits, and two vectors: sums and totals stay in registers */
-const dq_simd_blocked dq_simd_blocked_vnni = {
-    .int8_rows = 5, .f32_rows = 3, .int8 = int8, .f32 = f32, .digits = digits};
+const dq_simd_blocked dq_simd_blocked_vnni = {.int8_rows = 8,
+                                              .int8_one = INT8_ONE,
+                                              .f32_rows = 3,
+                                              .int8 = int8,
+                                              .f32 = f32,
+                                              .digits = digits};
 
 #endif
