@@ -1,6 +1,6 @@
 /* simd_blocked: products with blocked weights (simd.h), written once for all levels. The file that includes this
- * has defined LANES, ROW_OF, INT8_ONE, the types veci of LANES words and vecf of LANES floats, and the functions on them that are
- * used here; `bits`, `m` and numbers of vectors are constants wherever speed counts.
+ * has defined LANES, ROW_OF, INT8_ONE, the types veci of LANES words and vecf of LANES floats, and the functions on
+ * them that are used here; `bits`, `m` and numbers of vectors are constants wherever speed counts.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMD_BLOCKED_H
 #define DQ_SIMD_BLOCKED_H
