@@ -150,7 +150,9 @@ BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], cons
 static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
                  const dq_simd_blocked_rows *a, int m)
 {
-    blocked_int8(y, ldy, w, w->data + block * w->bytes, n, a, m, 2, w->bits);
+    const uint8_t *at = w->data + block * w->bytes;
+    for (int k = 0; k < n; k++, at += w->bytes, y += DQ_BLOCKED_ROWS)
+        blocked_int8_one(y, ldy, w, at, 0, a, m, 2, w->bits);
 }
 
 static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block,
