@@ -46,21 +46,6 @@ typedef struct decode {
     subject at[N_VARIANTS];
 } decode;
 
-static float *floats(decode *x, int64_t n, dq_err *err)
-{
-    float *host = dq_block_new((size_t)n, sizeof *host, err);
-    float *p = host ? x->b->ops->alloc(x->b, (size_t)n * sizeof *p) : NULL;
-    uint32_t state = 7;
-    for (int64_t i = 0; host && i < n; i++) {
-        state = state * 1664525u + 1013904223u;
-        host[i] = (float)(state >> 8) / 8388608.0f - 1.0f;
-    }
-    if (p) x->b->ops->put(x->b, p, host, (size_t)n * sizeof *p);
-    dq_block_free(host);
-    if (!p) dq_fail(err, DQ_RESOURCE, "out of memory");
-    return p;
-}
-
 /* Invented keys and values at positions 0 .. context-1 of every layer. */
 static void fill_context(decode *x, subject *s)
 {
@@ -290,11 +275,11 @@ dq_status dq_bench_decode(dq_logger *logger, const dq_model *m, dq_backend *b, i
     dq_bench_block_new(&x.block, b, 0);
     if (!x.block.p) /* it also empties the caches */
         dq_fail(err, DQ_RESOURCE, "out of memory (%zu bytes for a plain read)", x.block.bytes);
-    if (err->code == DQ_OK) x.k = floats(&x, CHUNK * map->n_kv * d, err);
-    if (err->code == DQ_OK) x.v = floats(&x, CHUNK * map->n_kv * d, err);
-    if (err->code == DQ_OK) x.q = floats(&x, map->n_q * d, err);
-    if (err->code == DQ_OK) x.y = floats(&x, map->n_out * map->n_slabs * d, err);
-    if (err->code == DQ_OK) x.lambda = floats(&x, map->n_out, err);
+    if (err->code == DQ_OK) x.k = dq_bench_floats(b, CHUNK * map->n_kv * d, err);
+    if (err->code == DQ_OK) x.v = dq_bench_floats(b, CHUNK * map->n_kv * d, err);
+    if (err->code == DQ_OK) x.q = dq_bench_floats(b, map->n_q * d, err);
+    if (err->code == DQ_OK) x.y = dq_bench_floats(b, map->n_out * map->n_slabs * d, err);
+    if (err->code == DQ_OK) x.lambda = dq_bench_floats(b, map->n_out, err);
     if (err->code == DQ_OK) run_contexts(&x, logger, context, n, json, err);
     float *all[] = {x.k, x.v, x.q, x.y, x.lambda};
     for (int i = 0; i < 5; i++) b->ops->free(b, all[i]);

@@ -9,6 +9,7 @@
 #include "eval/score.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,6 +138,55 @@ dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prom
     if (err->code == DQ_OK) dq_score_check_logp(dq_runner_model(r), &logp, 1, err);
     b->ops->kv_seq_free(b, kv, seq);
     return err->code;
+}
+
+float *dq_bench_floats(dq_backend *b, int64_t n, dq_err *err)
+{
+    float *host = dq_block_new((size_t)n, sizeof *host, err);
+    float *p = host ? b->ops->alloc(b, (size_t)n * sizeof *p) : NULL;
+    uint32_t state = 7;
+    for (int64_t i = 0; host && i < n; i++) {
+        state = state * 1664525u + 1013904223u;
+        host[i] = (float)(state >> 8) / 8388608.0f - 1.0f;
+    }
+    if (p) b->ops->put(b, p, host, (size_t)n * sizeof *p);
+    dq_block_free(host);
+    if (!p) dq_fail(err, DQ_RESOURCE, "out of memory");
+    return p;
+}
+
+dq_status dq_bench_logits(dq_logit_spec *out, int *n, const char *bits, const char *grain,
+                          dq_err *err)
+{
+    int width[8], n_widths = 0, at[DQ_GRAINS] = {DQ_GRAIN_TENSOR}, n_grains = 1;
+    if (grain && !bits)
+        return dq_fail(err, DQ_USAGE,
+                       "--logit-grain has nothing to act on. Add --logit-bits N[,N...].");
+    if (bits) DQ_TRY(dq_options_bits(width, &n_widths, 8, bits, "logit-bits", err));
+    if (grain)
+        DQ_TRY(
+            dq_options_words(at, &n_grains, grain, "logit-grain", dq_grain_name, DQ_GRAINS, err));
+    out[0] = dq_logit_plain;
+    *n = 1;
+    for (int i = 0; i < n_widths; i++) {
+        for (int g = 0; width[i] < 16 && g < n_grains; g++)
+            out[(*n)++] = (dq_logit_spec){width[i], (dq_grain)at[g]};
+    }
+    return DQ_OK;
+}
+
+const char *dq_bench_logit_name(char *out, dq_logit_spec s)
+{
+    snprintf(out, DQ_BENCH_LOGIT_NAME, dq_logit_rounds(s) ? "%d %s" : "%d", s.bits,
+             dq_grain_name[s.grain]);
+    return out;
+}
+
+void dq_bench_logit_json(json_t *result, dq_logit_spec s)
+{
+    json_object_set_new(result, "logit_bits", json_integer(s.bits));
+    json_object_set_new(result, "logit_grain",
+                        dq_logit_rounds(s) ? json_string(dq_grain_name[s.grain]) : json_null());
 }
 
 dq_status dq_bench_math(dq_math *out, const char *word, dq_err *err)

@@ -6,6 +6,8 @@
 
 #include "engine/runner.h"
 
+#include <jansson.h>
+
 typedef struct dq_bench_timing {
     double median, min, max;
 } dq_bench_timing;
@@ -42,6 +44,19 @@ void dq_bench_prompt_free(dq_bench_prompt *p);
 /* *seconds of one prefill, from the first operation to the last row's log-probability. */
 dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prompt *p, dq_math math,
                               dq_err *err);
+
+/* n invented numbers in [-1, 1) in backend memory; NULL with DQ_RESOURCE. The caller frees them. */
+float *dq_bench_floats(dq_backend *b, int64_t n, dq_err *err);
+
+/* Roundings of logits that one benchmark compares: every width with every grain, behind none. */
+enum { DQ_BENCH_LOGITS = 33 };
+/* Of the words of --logit-bits and --logit-grain, NULL: not given; out[DQ_BENCH_LOGITS]. */
+dq_status dq_bench_logits(dq_logit_spec *out, int *n, const char *bits, const char *grain,
+                          dq_err *err);
+enum { DQ_BENCH_LOGIT_NAME = 24 };
+const char *dq_bench_logit_name(char *out, dq_logit_spec s); /* "16", "8 tensor" */
+/* Members logit_bits and logit_grain, null at 16 bits. */
+void dq_bench_logit_json(json_t *result, dq_logit_spec s);
 
 /* --math of dq bench; all four the same. DQ_USAGE for another word. */
 dq_status dq_bench_math(dq_math *out, const char *word, dq_err *err);

@@ -2,6 +2,7 @@
  * (bench_generate.h), attention of single tokens (bench_decode.h), scoring of short items (bench_items.h); or documents side by
  * side (bench_compare.h).
  * SPDX-License-Identifier: MIT */
+#include "cmds/bench/bench_attention.h"
 #include "cmds/bench/bench_compare.h"
 #include "cmds/bench/bench_decode.h"
 #include "cmds/bench/bench_generate.h"
@@ -18,10 +19,13 @@ enum { MAX_LENGTHS = 16, DEFAULT_RUNS = 5 };
 
 typedef struct bench {
     const char *lengths_text, *contexts_text, *batches_text, *device, *items, *task, *math_word;
+    const char *logit_bits, *logit_grain;
     int64_t threads, runs, decode, generate, limit; /* threads -1, others 0: not given */
-    bool json, compare;
+    bool json, compare, attention;
     int length[MAX_LENGTHS], n_lengths, context[MAX_LENGTHS], n_contexts;
     int batch[DQ_BENCH_BATCH_MAX], n_batches;
+    dq_logit_spec logit[DQ_BENCH_LOGITS];
+    int n_logits;
     dq_math math;
     dq_kv_spec kv;
     dq_logger logger;
@@ -54,6 +58,7 @@ static dq_status check_modes(const bench *x, dq_err *err)
     const mode all[] = {{"items", x->items != NULL},
                         {"decode", x->decode > 0},
                         {"generate", x->generate > 0},
+                        {"attention", x->attention},
                         {"compare", x->compare}};
     const mode *found = NULL;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -67,6 +72,7 @@ static dq_status check_modes(const bench *x, dq_err *err)
     if (x->batches_text && !x->generate) return idle("batch", "--generate N", err);
     if (x->task && !x->items) return idle("task", "--items FILE", err);
     if (x->limit && !x->items) return idle("limit", "--items FILE", err);
+    if (x->attention) return DQ_OK;
     if (x->lengths_text && found) return useless("tokens", found->name, "", err);
     if (x->math_word && x->decode)
         return useless("math", "decode", ", which takes several in turn", err);
@@ -99,6 +105,7 @@ static dq_status understand(bench *x, const dq_args *args, dq_err *err)
     if (!x->runs) x->runs = DEFAULT_RUNS;
     if (x->threads < 0) x->threads = 0;
     DQ_TRY(dq_bench_math(&x->math, x->math_word, err));
+    DQ_TRY(dq_bench_logits(x->logit, &x->n_logits, x->logit_bits, x->logit_grain, err));
     DQ_TRY(dq_options_ints(x->length, &x->n_lengths, MAX_LENGTHS,
                            x->lengths_text ? x->lengths_text : "128,512", "tokens", 1, 1 << 20,
                            err));
@@ -112,13 +119,17 @@ static dq_status understand(bench *x, const dq_args *args, dq_err *err)
                            "context", 1, 1 << 24, err);
 }
 
-/* A runner whose cache fits the arithmetic: int8 reads keys and values as codes. */
-static dq_status open_runner(bench *x, dq_err *err)
+/* A cache that fits the arithmetic: int8 reads keys and values as codes. */
+static dq_status choose_cache(bench *x, dq_err *err)
 {
     dq_kv_config kv = dq_kv_config_plain;
     if (x->math.kv == DQ_NUM_INT8) kv.k_bits = kv.v_bits = 8;
     DQ_TRY(dq_kv_options_spec(&x->kv, &kv, x->model, x->math.kv, err));
-    DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv, err));
+    return dq_backend_can(x->backend, x->model, x->math, &x->kv, err);
+}
+
+static dq_status open_runner(bench *x, dq_err *err)
+{
     DQ_TRY(dq_runner_new(&x->runner, x->model, x->backend, &x->kv, err));
     dq_kv_report_note_routes(&x->logger, x->backend, x->model, x->math, &x->kv);
     return DQ_OK;
@@ -163,11 +174,27 @@ static dq_status measure_prefill(bench *x, dq_err *err)
     return dq_bench_prefill(&x->logger, x->runner, &o, err);
 }
 
+static dq_status measure_attention(bench *x, dq_err *err)
+{
+    const dq_bench_attention_options o = {.length = x->length,
+                                          .n_lengths = x->n_lengths,
+                                          .logit = x->logit,
+                                          .n_logits = x->n_logits,
+                                          .runs = x->runs,
+                                          .math_word = x->math_word,
+                                          .math = x->math,
+                                          .kv = &x->kv,
+                                          .json = x->json};
+    return dq_bench_attention(&x->logger, x->model, x->backend, &o, err);
+}
+
 static dq_status measure_all(bench *x, dq_err *err)
 {
     if (x->decode)
         return dq_bench_decode(&x->logger, x->model, x->backend, x->decode, x->context,
                                x->n_contexts, x->json, err);
+    DQ_TRY(choose_cache(x, err));
+    if (x->attention) return measure_attention(x, err);
     DQ_TRY(open_runner(x, err));
     if (x->items) return measure_items(x, err);
     return x->generate ? measure_generate(x, err) : measure_prefill(x, err);
@@ -221,6 +248,14 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
                     "prompts of --generate (default 128)"),
         dq_opt_text("batch", "B[,B...]", &x.batches_text,
                     "sequences of --generate that are decoded together, 1 to 8 (default 1)"),
+        dq_opt_flag("attention", &x.attention,
+                    "instead: times attention of one layer over --tokens rows, beside two softmax "
+                    "attentions"),
+        dq_opt_text("logit-bits", "LIST", &x.logit_bits,
+                    "widths of attention logits of prefill and --attention, timed in turns with "
+                    "unrounded ones"),
+        dq_opt_text("logit-grain", "LIST", &x.logit_grain,
+                    "grains of --logit-bits (default tensor)"),
         dq_opt_text("items", "FILE", &x.items,
                     "instead: times scoring the short items of FILE in the groups of dq eval"),
         dq_opt_text("task", "NAME", &x.task, "form of --items, as for dq eval (default mc)"),

@@ -340,3 +340,23 @@ int dq_options_word(const char *text, const char *option, const char *const *nam
     dq_fail(err, DQ_USAGE, "--%s: expected one of %s; found \"%s\".", option, all, text);
     return -1;
 }
+
+dq_status dq_options_words(int *out, int *n, const char *text, const char *option,
+                           const char *const *names, int n_names, dq_err *err)
+{
+    char word[64];
+    *n = 0;
+    for (const char *p = text;; p++) {
+        const size_t len = strcspn(p, ",");
+        if (len == 0) return dq_fail(err, DQ_USAGE, "--%s: an empty part in \"%s\".", option, text);
+        snprintf(word, sizeof word, "%.*s", (int)(len < sizeof word ? len : sizeof word), p);
+        const int i = dq_options_word(word, option, names, n_names, err);
+        if (i < 0) return err->code;
+        for (int k = 0; k < *n; k++) {
+            if (out[k] == i) return dq_fail(err, DQ_USAGE, "--%s: %s stands twice.", option, word);
+        }
+        out[(*n)++] = i;
+        p += len;
+        if (!*p) return DQ_OK;
+    }
+}

@@ -259,38 +259,26 @@ dq_status cmd_eval_split(const char *text, const char *option, dq_list *out, dq_
     }
 }
 
-static dq_status read_logits(cmd_eval_options *o, dq_arena *a, dq_err *err)
+static dq_status read_logits(cmd_eval_options *o, dq_err *err)
 {
-    dq_list words = {.n = 0};
+    int at[DQ_GRAINS];
     if (o->logit_bits)
         DQ_TRY(
             dq_options_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits, "logit-bits", err));
     if (!o->logit_grain) return DQ_OK;
-    DQ_TRY(cmd_eval_split(o->logit_grain, "logit-grain", &words, a, err));
-    for (int i = 0; i < words.n; i++) {
-        int g = dq_options_word(words.item[i], "logit-grain", dq_grain_name, DQ_GRAINS, err);
-        if (g < 0) return err->code;
-        for (int k = 0; k < o->n_grains; k++) {
-            if (o->grain[k] == (dq_grain)g)
-                return dq_fail(err, DQ_USAGE, "--logit-grain: %s stands twice.", words.item[i]);
-        }
-        o->grain[o->n_grains++] = (dq_grain)g;
-    }
+    DQ_TRY(dq_options_words(at, &o->n_grains, o->logit_grain, "logit-grain", dq_grain_name,
+                            DQ_GRAINS, err));
+    for (int i = 0; i < o->n_grains; i++) o->grain[i] = (dq_grain)at[i];
     return DQ_OK;
 }
 
-static dq_status read_math(cmd_eval_options *o, dq_arena *a, dq_err *err)
+static dq_status read_math(cmd_eval_options *o, dq_err *err)
 {
-    dq_list words = {.n = 0};
-    DQ_TRY(cmd_eval_split(o->math_word, "math", &words, a, err));
-    for (int i = 0; i < words.n; i++) {
-        int m = dq_options_word(words.item[i], "math", dq_num_name, DQ_NUMS, err);
-        if (m < 0) return err->code;
-        for (int k = 0; k < o->n_math; k++) {
-            if (o->math[k].linear == (dq_num)m)
-                return dq_fail(err, DQ_USAGE, "--math: %s stands twice.", words.item[i]);
-        }
-        o->math[o->n_math++] = (dq_math){(dq_num)m, (dq_num)m, (dq_num)m, (dq_num)m};
+    int at[DQ_NUMS];
+    DQ_TRY(dq_options_words(at, &o->n_math, o->math_word, "math", dq_num_name, DQ_NUMS, err));
+    for (int i = 0; i < o->n_math; i++) {
+        const dq_num num = (dq_num)at[i];
+        o->math[i] = (dq_math){num, num, num, num};
     }
     return DQ_OK;
 }
@@ -314,13 +302,13 @@ static dq_status read_long(cmd_eval_options *o, dq_err *err)
                    cmd_eval_face_join(what, sizeof what, long_tasks, " and "));
 }
 
-static dq_status read_words(cmd_eval_options *o, dq_arena *a, dq_err *err)
+static dq_status read_words(cmd_eval_options *o, dq_err *err)
 {
     int bos = dq_options_word(o->bos_word, "bos", dq_bos_name, 3, err);
     if (bos < 0) return err->code;
     o->bos = (dq_bos)bos;
-    DQ_TRY(read_math(o, a, err));
-    return read_logits(o, a, err);
+    DQ_TRY(read_math(o, err));
+    return read_logits(o, err);
 }
 
 static dq_status says_nothing(const cmd_eval_options *o, const char *option, dq_err *err)
@@ -421,7 +409,7 @@ static bool draws(const cmd_eval_options *o)
  * of each face, the sources that both name, and then what does not go together. */
 dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
 {
-    DQ_TRY(read_words(o, a, err));
+    DQ_TRY(read_words(o, err));
     DQ_TRY(dq_input_head_map_read(&o->head_map, err));
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
     for (int i = 0; i < DQ_EVAL_FACES; i++) {

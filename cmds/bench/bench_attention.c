@@ -1,0 +1,279 @@
+/* bench_attention: see bench_attention.h. A cache of one layer is filled once per length and read by all forms in turns; it
+ * is never compacted, so that every row reads what it reads in a pass. Two softmaxes are two calls with a head map of
+ * one map each: the same kernels and pages, and the products with values twice. Run -1 warms up.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/bench/bench_attention.h"
+
+#include "cmds/bench/bench_limits.h"
+#include "cmds/bench/bench_rates.h"
+#include "cmds/cli/document.h"
+#include "cmds/cli/table.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { MAX_FORMS = DQ_BENCH_LOGITS + 1 };
+
+/* What is timed: attention of the model with one rounding of logits, or (softmaxes) map by map. */
+typedef struct form {
+    bool softmaxes;
+    dq_logit_spec logit;
+    double *seconds, *times; /* [runs]; times: against the first form in the same run */
+} form;
+
+typedef struct attention {
+    const dq_bench_attention_options *o;
+    const dq_model *m;
+    dq_backend *b;
+    const char *instruction; /* of the ceiling; NULL: not known */
+    form form[MAX_FORMS];
+    int n_forms;
+    dq_head *head[2]; /* [n_out] of the head maps with one map each */
+    dq_headmap map[2];
+    double *ops; /* [runs] */
+    dq_kv *kv;
+    int32_t seq;
+    int64_t n;
+    int32_t *pos;
+    float *q, *y, *lambda, *absmax; /* backend memory */
+} attention;
+
+/* ---- One call ---- */
+
+static void attend(const attention *x, const dq_attn *attn, dq_logit_spec logit)
+{
+    const dq_headmap *map = attn->map;
+    const int64_t cu[2] = {0, x->n}, width = (int64_t)map->n_out * map->n_slabs * map->head_dim;
+    const dq_batch batch = {
+        .n_seq = 1, .n_rows = x->n, .cu_rows = cu, .seq = &x->seq, .pos = x->pos};
+    dq_attend_args args = {.attn = attn,
+                           .batch = &batch,
+                           .kv = x->kv,
+                           .q = {x->q, x->n, (int64_t)map->n_q * map->head_dim},
+                           .lambda = {x->lambda, x->n, map->n_out},
+                           .logit = logit,
+                           .math = x->o->math};
+    if (dq_logit_needs_absmax(logit)) {
+        x->b->ops->attn_absmax(x->b, x->absmax, &args);
+        if (logit.grain == DQ_GRAIN_TENSOR) x->b->ops->absmax_join(x->b, x->absmax, 1, map->n_q);
+        args.absmax = x->absmax;
+    }
+    x->b->ops->attend(x->b, (dq_mat){x->y, x->n, width}, &args);
+    x->b->ops->sync(x->b);
+}
+
+static double time_form(const attention *x, const form *f)
+{
+    const dq_attn *of = &x->m->layer[0].attn;
+    const double start = dq_bench_now(x->b);
+    if (!f->softmaxes) attend(x, of, f->logit);
+    for (int k = 0; f->softmaxes && k < 2; k++) {
+        const dq_attn attn = {.map = &x->map[k], .lambda_kind = DQ_LAMBDA_NONE, .out_scale = 1};
+        attend(x, &attn, f->logit);
+    }
+    return dq_bench_now(x->b) - start;
+}
+
+/* ---- One length ---- */
+
+static dq_status fill(attention *x, dq_err *err)
+{
+    const dq_headmap *map = &x->m->map;
+    const int64_t cols = (int64_t)map->n_kv * map->head_dim, cu[2] = {0, x->n};
+    const dq_batch batch = {
+        .n_seq = 1, .n_rows = x->n, .cu_rows = cu, .seq = &x->seq, .pos = x->pos};
+    float *kv = dq_bench_floats(x->b, x->n * cols, err);
+    if (kv) {
+        x->seq = x->b->ops->kv_seq_new(x->b, x->kv);
+        x->b->ops->kv_append(x->b, x->kv, 0, &batch, (dq_mat){kv, x->n, cols},
+                             (dq_mat){kv, x->n, cols});
+        dq_backend_sync(x->b, err);
+    }
+    x->b->ops->free(x->b, kv);
+    return err->code;
+}
+
+static dq_status begin_length(attention *x, dq_err *err)
+{
+    const dq_headmap *map = &x->m->map;
+    x->pos = dq_block_new((size_t)x->n, sizeof *x->pos, err);
+    for (int64_t i = 0; x->pos && i < x->n; i++) x->pos[i] = (int32_t)i;
+    if (x->pos) x->kv = x->b->ops->kv_new(x->b, map, 1, x->o->kv);
+    if (x->pos && !x->kv) return dq_backend_sync(x->b, err);
+    if (x->kv) x->q = dq_bench_floats(x->b, x->n * map->n_q * map->head_dim, err);
+    if (x->q) x->y = dq_bench_floats(x->b, x->n * map->n_out * map->n_slabs * map->head_dim, err);
+    if (x->y) x->lambda = dq_bench_floats(x->b, x->n * map->n_out, err);
+    if (x->lambda) x->absmax = dq_bench_floats(x->b, map->n_q, err);
+    return x->absmax ? fill(x, err) : err->code;
+}
+
+static void end_length(attention *x)
+{
+    float **all[] = {&x->q, &x->y, &x->lambda, &x->absmax};
+    for (int i = 0; i < 4; i++) {
+        x->b->ops->free(x->b, *all[i]);
+        *all[i] = NULL;
+    }
+    if (x->kv) x->b->ops->kv_free(x->b, x->kv);
+    x->kv = NULL;
+    dq_block_free(x->pos);
+    x->pos = NULL;
+}
+
+static dq_status run_length(attention *x, dq_err *err)
+{
+    for (int64_t run = -1; run < x->o->runs; run++) {
+        double first = 0;
+        for (int i = 0; i < x->n_forms; i++) {
+            const double s = time_form(x, &x->form[i]);
+            if (i == 0) first = s;
+            if (run < 0) continue;
+            x->form[i].seconds[run] = s;
+            x->form[i].times[run] = s / first;
+        }
+        const double ops = dq_bench_limits_ops(x->b, x->o->math.qk, &x->instruction);
+        if (run >= 0) x->ops[run] = ops;
+        DQ_TRY(dq_backend_sync(x->b, err));
+    }
+    return err->code;
+}
+
+/* ---- What is printed ---- */
+
+/* Multiply-adds of the products that the form needs count as two each; a first sweep for maxima is not counted. */
+static double flops_of(const attention *x, const form *f)
+{
+    const dq_headmap *a = &x->m->map;
+    const double products = (double)a->n_out * a->n_slabs * (f->softmaxes ? 2 : 1);
+    return 2.0 * a->head_dim * (a->n_q + products) * ((double)x->n * (double)(x->n + 1) / 2);
+}
+
+static const char *name_of(const attention *x, const form *f)
+{
+    if (f->softmaxes) return "two softmaxes";
+    return x->m->map.n_maps == 2 ? "difference" : "softmax";
+}
+
+static void put_form(attention *x, form *f, double ceiling, dq_table *table, json_t *results)
+{
+    const dq_bench_timing s = dq_bench_timing_of(f->seconds, x->o->runs);
+    const dq_bench_timing times = dq_bench_timing_of(f->times, x->o->runs);
+    const double rate = flops_of(x, f) / s.median;
+    char logits[DQ_BENCH_LOGIT_NAME];
+    dq_table_cell(table, "%lld", (long long)x->n);
+    dq_table_cell(table, "%s", name_of(x, f));
+    dq_table_cell(table, "%s", dq_bench_logit_name(logits, f->logit));
+    dq_table_cell(table, "%.2f", 1e3 * s.median);
+    dq_table_cell(table, "%.2f", 1e3 * s.min);
+    dq_table_cell(table, "%.1f", rate * 1e-9);
+    dq_table_cell(table, "%.2f", rate / ceiling);
+    dq_table_cell(table, "%.3f", times.median);
+    json_t *r = json_object();
+    json_object_set_new(r, "model", dq_document_name(x->m->name));
+    json_object_set_new(r, "what", json_string("attention"));
+    json_object_set_new(r, "tokens", json_integer((json_int_t)x->n));
+    json_object_set_new(r, "form", json_string(name_of(x, f)));
+    dq_bench_logit_json(r, f->logit);
+    json_object_set_new(r, "seconds_median", dq_document_real(s.median));
+    json_object_set_new(r, "seconds_min", dq_document_real(s.min));
+    json_object_set_new(r, "seconds_max", dq_document_real(s.max));
+    json_object_set_new(r, "flops_per_second", dq_document_real(rate));
+    json_object_set_new(r, "ceiling_flops_per_second", dq_document_real(ceiling));
+    json_object_set_new(r, "share_of_ceiling", dq_document_real(rate / ceiling));
+    json_object_set_new(r, "times_first_median", dq_document_real(times.median));
+    json_object_set_new(r, "times_first_min", dq_document_real(times.min));
+    json_object_set_new(r, "times_first_max", dq_document_real(times.max));
+    json_array_append_new(results, r);
+}
+
+static dq_status run_lengths(attention *x, dq_table *table, json_t *results, dq_err *err)
+{
+    for (int i = 0; i < x->o->n_lengths && err->code == DQ_OK; i++) {
+        x->n = x->o->length[i];
+        if (begin_length(x, err) == DQ_OK && run_length(x, err) == DQ_OK) {
+            const double ceiling =
+                x->instruction ? dq_bench_timing_of(x->ops, x->o->runs).median : (double)NAN;
+            for (int k = 0; k < x->n_forms; k++) put_form(x, &x->form[k], ceiling, table, results);
+        }
+        end_length(x);
+    }
+    return err->code;
+}
+
+static dq_status print_all(attention *x, dq_logger *logger, dq_err *err)
+{
+    static const char *const titles[] = {"tokens", "form",    "logits",           "ms",
+                                         "least",  "GFLOP/s", "share of ceiling", "times"};
+    dq_table *table = NULL;
+    DQ_TRY(dq_table_new(&table, titles, 8, err));
+    json_t *doc = dq_document_new(logger, "dq-bench/1"), *s = json_object_get(doc, "settings");
+    json_array_append_new(json_object_get(doc, "inputs"), dq_document_name(x->m->path));
+    if (run_lengths(x, table, json_object_get(doc, "results"), err) == DQ_OK && x->o->json) {
+        json_object_set_new(s, "device", json_string(x->b->device));
+        json_object_set_new(s, "threads", json_integer(x->b->threads));
+        json_object_set_new(s, "clock", json_string(dq_bench_clock(x->b)));
+        json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
+        json_object_set_new(s, "math", json_string(x->o->math_word));
+        json_object_set_new(s, "kv_bits", json_integer(x->o->kv->k_bits));
+        json_object_set_new(s, "ceiling",
+                            x->instruction ? json_string(x->instruction) : json_null());
+        dq_document_print(json_incref(doc), err);
+    } else if (err->code == DQ_OK) {
+        printf("%s: attention of one layer in %s on %s, medians of %lld run%s\n"
+               "times: against the first line of a length, run by run; ceiling: %s\n\n",
+               x->m->name, x->o->math_word, x->b->device, (long long)x->o->runs,
+               x->o->runs == 1 ? "" : "s", x->instruction ? x->instruction : "not known");
+        dq_table_print(table, err);
+    }
+    json_decref(doc);
+    dq_table_free(table);
+    return err->code;
+}
+
+/* Every output head with one of its maps. */
+static dq_status one_map(attention *x, int k, dq_err *err)
+{
+    const dq_headmap *map = &x->m->map;
+    x->head[k] = dq_block_new((size_t)map->n_out, sizeof *x->head[k], err);
+    if (!x->head[k]) return err->code;
+    for (int i = 0; i < map->n_out; i++) {
+        x->head[k][i] = map->head[i];
+        x->head[k][i].q[0] = map->head[i].q[k];
+        x->head[k][i].q[1] = -1;
+    }
+    x->map[k] = *map;
+    x->map[k].head = x->head[k];
+    x->map[k].n_maps = 1;
+    return DQ_OK;
+}
+
+static dq_status begin_forms(attention *x, dq_err *err)
+{
+    for (int i = 0; i < x->o->n_logits; i++) {
+        x->form[x->n_forms++] = (form){.logit = x->o->logit[i]};
+        if (i == 0 && x->m->map.n_maps == 2)
+            x->form[x->n_forms++] = (form){.softmaxes = true, .logit = x->o->logit[0]};
+    }
+    for (int k = 0; k < 2 && x->m->map.n_maps == 2; k++) DQ_TRY(one_map(x, k, err));
+    x->ops = dq_block_new((size_t)x->o->runs, sizeof *x->ops, err);
+    for (int i = 0; i < x->n_forms && err->code == DQ_OK; i++) {
+        form *f = &x->form[i];
+        f->seconds = dq_block_new((size_t)x->o->runs, sizeof *f->seconds, err);
+        if (f->seconds) f->times = dq_block_new((size_t)x->o->runs, sizeof *f->times, err);
+    }
+    return err->code;
+}
+
+dq_status dq_bench_attention(dq_logger *logger, const dq_model *m, dq_backend *b,
+                             const dq_bench_attention_options *o, dq_err *err)
+{
+    attention x = {.o = o, .m = m, .b = b};
+    if (begin_forms(&x, err) == DQ_OK) print_all(&x, logger, err);
+    for (int i = 0; i < x.n_forms; i++) {
+        dq_block_free(x.form[i].seconds);
+        dq_block_free(x.form[i].times);
+    }
+    for (int k = 0; k < 2; k++) dq_block_free(x.head[k]);
+    dq_block_free(x.ops);
+    return err->code;
+}
