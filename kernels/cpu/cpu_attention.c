@@ -98,6 +98,7 @@ typedef struct scratch {
     float *slot[MAX_SLOTS];
     int n_slots;
     double sum[MAX_SLOTS][DQ_PAGE_TOKENS];
+    float factor[MAX_SLOTS][2][DQ_PAGE_TOKENS]; /* of a bundle's output heads: 1 / sum, lambda / sum */
     int64_t visible[DQ_PAGE_TOKENS];
     int32_t *edge; /* tile grain: end of each run of keys in one tile of positions */
     int64_t n_edges;
@@ -178,41 +179,39 @@ static void round_tiles(const work *w, scratch *s, float *x, int64_t ld, int64_t
     }
 }
 
-static void round_logits(const work *w, scratch *s, float *x, int64_t ld, const dq_kv_rows *rows,
-                         int head)
+/* Rounding keeps order: the largest rounded logit is the largest one rounded. */
+static float round_row(const work *w, float *x, int64_t n, float top, const dq_kv_rows *rows,
+                       int head, float qmax)
 {
     const dq_attend_args *args = w->args;
-    const float qmax = (float)((1 << (args->logit.bits - 1)) - 1);
-    if (args->logit.grain == DQ_GRAIN_TILE) {
-        round_tiles(w, s, x, ld, rows->n, qmax);
-        return;
-    }
-    for (int64_t r = 0; r < rows->n; r++) {
-        float *row = x + r * ld;
-        float absmax = args->logit.grain == DQ_GRAIN_ROW
-                           ? w->simd->absmax(row, s->visible[r])
-                           : args->absmax[rows->seq * args->attn->map->n_q + head];
-        round_run(w->simd, row, s->visible[r], absmax, qmax);
-    }
+    const float absmax = args->logit.grain == DQ_GRAIN_ROW
+                             ? w->simd->absmax(x, n)
+                             : args->absmax[rows->seq * args->attn->map->n_q + head];
+    round_run(w->simd, x, n, absmax, qmax);
+    round_run(w->simd, &top, 1, absmax, qmax);
+    return top;
 }
 
-/* S in a slot becomes exp(S - max), zero where the row sees nothing, with sums in s->sum. */
+/* S in a slot becomes exp(S - max), zero where the row sees nothing, with sums in s->sum. A row is done with
+ * while it is in a near cache; a tile needs all its rows. */
 static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const dq_kv_rows *rows,
                          int head, int64_t keys)
 {
-    const bool rounded = w->args->logit.bits < 16;
-    const float scale = w->args->attn->map->scale;
+    const dq_logit_spec logit = w->args->logit;
+    const bool tiles = dq_logit_by_tile(logit);
+    const float scale = w->args->attn->map->scale, qmax = (float)((1 << (logit.bits - 1)) - 1);
     float *x = s->slot[slot];
-    float top[DQ_PAGE_TOKENS];
-    for (int64_t r = 0; r < rows->n; r++) {
-        top[r] = w->simd->scale_max(x + r * ld, s->visible[r], scale);
+    if (tiles) {
+        for (int64_t r = 0; r < rows->n; r++)
+            w->simd->scale(x + r * ld, s->visible[r], scale);
+        round_tiles(w, s, x, ld, rows->n, qmax);
     }
-    if (rounded) round_logits(w, s, x, ld, rows, head);
     for (int64_t r = 0; r < rows->n; r++) {
         float *row = x + r * ld;
-        int64_t n = s->visible[r];
-        if (rounded) top[r] = w->simd->max(row, n);
-        s->sum[slot][r] = w->simd->exp_sum(row, row, n, top[r]);
+        const int64_t n = s->visible[r];
+        float top = tiles ? w->simd->max(row, n) : w->simd->scale_max(row, n, scale);
+        if (dq_logit_rounds(logit) && !tiles) top = round_row(w, row, n, top, rows, head, qmax);
+        s->sum[slot][r] = w->simd->exp_sum(row, row, n, top);
         memset(row + n, 0, (size_t)(keys - n) * sizeof *row);
     }
 }
@@ -242,20 +241,32 @@ static void observe_maps(const work *w, const scratch *s, int64_t ld, const dq_k
     if (w->mass) dq_cpu_count_spans(&job, w->mass, &w->spans);
 }
 
-/* The first map's slot becomes P1 - lambda P2; a single map stays exp(S - max): y is divided
- * instead. */
-static void subtract(const work *w, scratch *s, int64_t ld, const dq_kv_rows *rows, const bundle *u,
-                     int i)
+static void find_factors(const work *w, scratch *s, const dq_kv_rows *rows, const bundle *u)
 {
-    const int first = u->first[i], second = u->second[i];
     if (w->args->attn->map->n_maps == 1) return;
-    for (int64_t r = 0; r < rows->n; r++) {
-        float *p1 = s->slot[first] + r * ld;
-        const float *p2 = s->slot[second] + r * ld;
-        const float a = (float)(1.0 / s->sum[first][r]);
-        const float b =
-            (float)((double)dq_cpu_lambda(w->args, rows->first + r, u->out[i]) / s->sum[second][r]);
-        w->simd->diff(p1, p1, p2, s->visible[r], a, b);
+    for (int i = 0; i < u->n_outs; i++) {
+        for (int64_t r = 0; r < rows->n; r++) {
+            const double lambda = (double)dq_cpu_lambda(w->args, rows->first + r, u->out[i]);
+            s->factor[i][0][r] = (float)(1.0 / s->sum[u->first[i]][r]);
+            s->factor[i][1][r] = (float)(lambda / s->sum[u->second[i]][r]);
+        }
+    }
+}
+
+/* One page of the first map's slot becomes P1 - lambda P2, right before it is multiplied; a single map stays
+ * exp(S - max): y is divided instead. */
+static void subtract(const work *w, const scratch *s, int64_t ld, const dq_kv_rows *rows,
+                     const bundle *u, int64_t p)
+{
+    if (w->args->attn->map->n_maps == 1) return;
+    for (int i = 0; i < u->n_outs; i++) {
+        for (int64_t r = 0; r < rows->n; r++) {
+            const int64_t at = r * ld + p * DQ_PAGE_TOKENS;
+            float *p1 = s->slot[u->first[i]] + at;
+            const float *p2 = s->slot[u->second[i]] + at;
+            w->simd->diff(p1, p1, p2, dq_kv_slots(s->visible[r], p), s->factor[i][0][r],
+                          s->factor[i][1][r]);
+        }
     }
 }
 
@@ -286,6 +297,7 @@ static void times_values(const work *w, const scratch *s, int64_t ld, const dq_k
     chain_heads(next, again, head, n_slabs);
     for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys; p++) {
         const int n_at = dq_kv_page_spans(at, span, n_spans, p);
+        subtract(w, s, ld, rows, u, p);
         for (int i = 0; i < n_slabs * n_at; i++) {
             const dq_kv_span *a = &at[i % n_at];
             const int first = i / n_at;
@@ -368,7 +380,7 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_row
     }
     /* all of them first: subtracting overwrites maps */
     for (int i = 0; observes(w) && i < u->n_outs; i++) observe_maps(w, s, ld, rows, list, u, i);
-    for (int i = 0; i < u->n_outs; i++) subtract(w, s, ld, rows, u, i);
+    find_factors(w, s, rows, u);
     times_values(w, s, ld, rows, list, u, keys);
     for (int i = 0; i < u->n_outs; i++) finish(w, s, rows, u->out[i], u->first[i]);
     if (w->args->attn->map->n_maps == 2) {
