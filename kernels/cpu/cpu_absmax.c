@@ -5,26 +5,33 @@
 #include <omp.h>
 #include <string.h>
 
-/* What attn_absmax needs of a thread's block: maxima of every row and query head, products, a page. */
+/* Floats for a maximum of every query head, such that what follows stands on 64 bytes. */
+static int64_t max_floats(const dq_headmap *map)
+{
+    return (map->n_q + 15) / 16 * 16;
+}
+
+/* What attn_absmax needs of a thread's block: products, maxima of every query head, a page. */
 static size_t absmax_bytes(const dq_attend_args *args)
 {
     const int n_q = args->attn->map->n_q;
-    const int64_t floats = (int64_t)DQ_PAGE_TOKENS * (n_q + DQ_PAGE_TOKENS);
+    const int64_t floats = DQ_PAGE_TOKENS * DQ_PAGE_TOKENS + max_floats(args->attn->map);
     return (size_t)(floats + dq_cpu_score_floats(args, DQ_PAGE_TOKENS, n_q)) * sizeof(float) +
            (size_t)n_q * (sizeof(dq_simd_int8_rows) + sizeof(int));
 }
 
-/* Raises max[DQ_PAGE_TOKENS] to the largest |q . k| of one query head on a page; as NaN stays, unlike in a
- * comparison. */
-static void raise_rows(const dq_simd *simd, float *max, const float *product, const dq_kv_span *a,
-                       const int64_t *visible, int64_t p)
+/* Raises *max to the largest |q . k| of one query head on a page; as NaN stays, unlike in a comparison. Later rows see more:
+ * behind the first that sees all of the page the products are one run. */
+static void raise_max(const dq_simd *simd, float *max, const float *product, const dq_kv_span *a,
+                      const int64_t *visible, int64_t p)
 {
-    for (int64_t r = 0; r < a->n; r++) {
-        const int64_t seen = dq_kv_slots(visible[a->first + r], p);
-        if (seen == 0) continue;
-        float pair[2] = {max[a->first + r], simd->absmax(product + r * DQ_PAGE_TOKENS, seen)};
-        max[a->first + r] = simd->absmax(pair, 2);
+    int64_t r = 0, seen;
+    for (; r < a->n && (seen = dq_kv_slots(visible[a->first + r], p)) < DQ_PAGE_TOKENS; r++) {
+        float pair[2] = {*max, simd->absmax(product + r * DQ_PAGE_TOKENS, seen)};
+        *max = simd->absmax(pair, 2);
     }
+    float pair[2] = {*max, simd->absmax(product + r * DQ_PAGE_TOKENS, (a->n - r) * DQ_PAGE_TOKENS)};
+    *max = simd->absmax(pair, 2);
 }
 
 /* Largest |S| over a tile of rows, of every query head that reads KV head `key`. Rounding is monotonic
@@ -37,7 +44,7 @@ static void tile_absmax(const dq_cpu *cpu, float *absmax, const dq_attend_args *
     const dq_kv_list *list =
         dq_kv_list_of(args->kv, args->batch->seq[rows->seq], args->layer, map->group[key]);
     float *product = block, *max = product + DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
-    float *read = max + (int64_t)DQ_PAGE_TOKENS * map->n_q;
+    float *read = max + max_floats(map);
     dq_simd_int8_rows *q = (void *)(read + dq_cpu_score_floats(args, DQ_PAGE_TOKENS, map->n_q));
     int *head = (void *)(q + map->n_q), n_heads = 0;
     int64_t visible[DQ_PAGE_TOKENS];
@@ -47,7 +54,7 @@ static void tile_absmax(const dq_cpu *cpu, float *absmax, const dq_attend_args *
         if (map->key[h] == key) head[n_heads++] = h;
     }
     dq_cpu_round_queries(q, cpu, args, rows, head, n_heads, read);
-    memset(max, 0, (size_t)n_heads * DQ_PAGE_TOKENS * sizeof *max);
+    memset(max, 0, (size_t)n_heads * sizeof *max);
     for (int64_t r = 0; r < rows->n; r++) visible[r] = dq_kv_visible(list, rows->pos[r]);
     const int64_t keys = visible[rows->n - 1];
     for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys; p++) {
@@ -58,12 +65,11 @@ static void tile_absmax(const dq_cpu *cpu, float *absmax, const dq_attend_args *
             for (int h = 0; h < n_heads; h++) {
                 dq_cpu_times_keys(cpu, product, DQ_PAGE_TOKENS, args, rows, &at[i], head[h], &q[h],
                                   &page);
-                raise_rows(simd, max + (int64_t)h * DQ_PAGE_TOKENS, product, &at[i], visible, p);
+                raise_max(simd, &max[h], product, &at[i], visible, p);
             }
         }
     }
-    for (int h = 0; h < n_heads; h++)
-        absmax[head[h]] = simd->absmax(max + (int64_t)h * DQ_PAGE_TOKENS, rows->n) * map->scale;
+    for (int h = 0; h < n_heads; h++) absmax[head[h]] = max[h] * map->scale;
 }
 
 /* Tiles of rows of all sequences. Fills list (NULL: only counts). */

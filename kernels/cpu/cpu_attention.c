@@ -98,7 +98,8 @@ typedef struct scratch {
     float *slot[MAX_SLOTS];
     int n_slots;
     double sum[MAX_SLOTS][DQ_PAGE_TOKENS];
-    float factor[MAX_SLOTS][2][DQ_PAGE_TOKENS]; /* of a bundle's output heads: 1 / sum, lambda / sum */
+    float factor[MAX_SLOTS][2]
+                [DQ_PAGE_TOKENS]; /* of a bundle's output heads: 1 / sum, lambda / sum */
     int64_t visible[DQ_PAGE_TOKENS];
     int32_t *edge; /* tile grain: end of each run of keys in one tile of positions */
     int64_t n_edges;
@@ -202,8 +203,7 @@ static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const 
     const float scale = w->args->attn->map->scale, qmax = (float)((1 << (logit.bits - 1)) - 1);
     float *x = s->slot[slot];
     if (tiles) {
-        for (int64_t r = 0; r < rows->n; r++)
-            w->simd->scale(x + r * ld, s->visible[r], scale);
+        for (int64_t r = 0; r < rows->n; r++) w->simd->scale(x + r * ld, s->visible[r], scale);
         round_tiles(w, s, x, ld, rows->n, qmax);
     }
     for (int64_t r = 0; r < rows->n; r++) {

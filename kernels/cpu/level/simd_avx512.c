@@ -281,19 +281,26 @@ INLINE double sum_of_exp(float *p, const float *s, int64_t n, float m)
 {
     const __m512 shift = _mm512_set1_ps(m);
     double sum = 0;
-    for (int64_t first = 0; first < n; first += 64) {
-        const int64_t end = n - first < 64 ? n : first + 64;
+    int64_t first = 0;
+    for (; first + 64 <= n; first += 64) {
         __m512 part = _mm512_setzero_ps();
-        for (int64_t i = first; i < end; i += 16) {
-            const __mmask16 keep = lanes(end - i);
-            const __m512 x = _mm512_sub_ps(_mm512_maskz_loadu_ps(keep, s + i), shift);
-            const __m512 y = _mm512_maskz_mov_ps(keep, exp16(x));
-            if (p) _mm512_mask_storeu_ps(p + i, keep, y);
+#pragma GCC unroll 4
+        for (int64_t i = first; i < first + 64; i += 16) {
+            const __m512 y = exp16(_mm512_sub_ps(_mm512_loadu_ps(s + i), shift));
+            if (p) _mm512_storeu_ps(p + i, y);
             part = _mm512_add_ps(part, y);
         }
         sum += (double)fold(part);
     }
-    return sum;
+    __m512 part = _mm512_setzero_ps();
+    for (int64_t i = first; i < n; i += 16) {
+        const __mmask16 keep = lanes(n - i);
+        const __m512 x = _mm512_sub_ps(_mm512_maskz_loadu_ps(keep, s + i), shift);
+        const __m512 y = _mm512_maskz_mov_ps(keep, exp16(x));
+        if (p) _mm512_mask_storeu_ps(p + i, keep, y);
+        part = _mm512_add_ps(part, y);
+    }
+    return first < n ? sum + (double)fold(part) : sum;
 }
 
 static double exp_sum(float *p, const float *s, int64_t n, float m)
