@@ -98,8 +98,6 @@ typedef struct scratch {
     float *slot[MAX_SLOTS];
     int n_slots;
     double sum[MAX_SLOTS][DQ_PAGE_TOKENS];
-    float factor[MAX_SLOTS][2]
-                [DQ_PAGE_TOKENS]; /* of a bundle's output heads: 1 / sum, lambda / sum */
     int64_t visible[DQ_PAGE_TOKENS];
     int32_t *edge; /* tile grain: end of each run of keys in one tile of positions */
     int64_t n_edges;
@@ -241,32 +239,20 @@ static void observe_maps(const work *w, const scratch *s, int64_t ld, const dq_k
     if (w->mass) dq_cpu_count_spans(&job, w->mass, &w->spans);
 }
 
-static void find_factors(const work *w, scratch *s, const dq_kv_rows *rows, const bundle *u)
+/* The first map's slot becomes P1 - lambda P2; a single map stays exp(S - max): y is divided
+ * instead. */
+static void subtract(const work *w, scratch *s, int64_t ld, const dq_kv_rows *rows, const bundle *u,
+                     int i)
 {
+    const int first = u->first[i], second = u->second[i];
     if (w->args->attn->map->n_maps == 1) return;
-    for (int i = 0; i < u->n_outs; i++) {
-        for (int64_t r = 0; r < rows->n; r++) {
-            const double lambda = (double)dq_cpu_lambda(w->args, rows->first + r, u->out[i]);
-            s->factor[i][0][r] = (float)(1.0 / s->sum[u->first[i]][r]);
-            s->factor[i][1][r] = (float)(lambda / s->sum[u->second[i]][r]);
-        }
-    }
-}
-
-/* One page of the first map's slot becomes P1 - lambda P2, right before it is multiplied; a single map stays
- * exp(S - max): y is divided instead. */
-static void subtract(const work *w, const scratch *s, int64_t ld, const dq_kv_rows *rows,
-                     const bundle *u, int64_t p)
-{
-    if (w->args->attn->map->n_maps == 1) return;
-    for (int i = 0; i < u->n_outs; i++) {
-        for (int64_t r = 0; r < rows->n; r++) {
-            const int64_t at = r * ld + p * DQ_PAGE_TOKENS;
-            float *p1 = s->slot[u->first[i]] + at;
-            const float *p2 = s->slot[u->second[i]] + at;
-            w->simd->diff(p1, p1, p2, dq_kv_slots(s->visible[r], p), s->factor[i][0][r],
-                          s->factor[i][1][r]);
-        }
+    for (int64_t r = 0; r < rows->n; r++) {
+        float *p1 = s->slot[first] + r * ld;
+        const float *p2 = s->slot[second] + r * ld;
+        const float a = (float)(1.0 / s->sum[first][r]);
+        const float b =
+            (float)((double)dq_cpu_lambda(w->args, rows->first + r, u->out[i]) / s->sum[second][r]);
+        w->simd->diff(p1, p1, p2, s->visible[r], a, b);
     }
 }
 
@@ -297,7 +283,6 @@ static void times_values(const work *w, const scratch *s, int64_t ld, const dq_k
     chain_heads(next, again, head, n_slabs);
     for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys; p++) {
         const int n_at = dq_kv_page_spans(at, span, n_spans, p);
-        subtract(w, s, ld, rows, u, p);
         for (int i = 0; i < n_slabs * n_at; i++) {
             const dq_kv_span *a = &at[i % n_at];
             const int first = i / n_at;
@@ -380,7 +365,7 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_row
     }
     /* all of them first: subtracting overwrites maps */
     for (int i = 0; observes(w) && i < u->n_outs; i++) observe_maps(w, s, ld, rows, list, u, i);
-    find_factors(w, s, rows, u);
+    for (int i = 0; i < u->n_outs; i++) subtract(w, s, ld, rows, u, i);
     times_values(w, s, ld, rows, list, u, keys);
     for (int i = 0; i < u->n_outs; i++) finish(w, s, rows, u->out[i], u->first[i]);
     if (w->args->attn->map->n_maps == 2) {
