@@ -87,7 +87,7 @@ static dq_status run_group(items_bench *x, encoded *e, dq_scorer *scorer, int64_
     s->score += dq_bench_now(b) - start;
     /* the second of two: the first finds the caches full of what was scored */
     for (int i = 0; i < 2; i++)
-        DQ_TRY(dq_bench_prompt_run(&prefill, x->r, &x->prompt, x->o->math, err));
+        DQ_TRY(dq_bench_prompt_run(&prefill, x->r, &x->prompt, dq_logit_plain, x->o->math, err));
     DQ_TRY(dq_bench_product_rate(&rate, b, m, x->o->math.linear, err));
     const int64_t scored = dq_items_values(&e->q, end) - dq_items_values(&e->q, begin);
     const double flops = dq_bench_row_flops(m) * (double)(scorer->work.computed - before) +

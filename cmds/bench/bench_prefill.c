@@ -5,6 +5,7 @@
 
 #include "base/os.h"
 #include "cmds/bench/bench_bytes.h"
+#include "cmds/bench/bench_clocked.h"
 #include "cmds/bench/bench_limits.h"
 #include "cmds/bench/bench_rates.h"
 #include "cmds/cli/document.h"
@@ -21,40 +22,65 @@ typedef struct prefill {
     dq_backend *b;
     const char *instruction; /* of the ceiling; NULL: not known */
     double product_flops;    /* multiply-adds count as two, per second */
+    bool clocked;            /* the parts of a pass are known */
+    double *ops;             /* [runs] */
+    struct {
+        double *seconds, *times, *attention, *products; /* [runs] */
+    } of[DQ_BENCH_LOGITS];
 } prefill;
 
-/* One length; flops per second. */
+/* One length with one rounding of logits; flops per second. */
 typedef struct outcome {
     int n;
-    dq_bench_timing seconds;
-    double flops, ceiling; /* NaN: not known */
-    int64_t peak_bytes;    /* of the process, up to here */
+    dq_logit_spec logit;
+    dq_bench_timing seconds, times; /* times: against unrounded logits, run by run */
+    double attention, products;     /* shares of a pass, medians; NaN: not known */
+    double flops, ceiling;          /* NaN: not known */
+    int64_t peak_bytes;             /* of the process, up to here */
 } outcome;
 
-static dq_status measure(prefill *x, outcome *out, dq_err *err)
+/* One run of all roundings in turns; run -1 warms up. */
+static dq_status run_all(prefill *x, const dq_bench_prompt *prompt, int64_t run, dq_err *err)
+{
+    double first = 0;
+    for (int i = 0; i < x->o->n_logits; i++) {
+        double s;
+        dq_bench_clocked_take();
+        DQ_TRY(dq_bench_prompt_run(&s, x->r, prompt, x->o->logit[i], x->o->math, err));
+        const dq_bench_clocked parts = dq_bench_clocked_take();
+        if (i == 0) first = s;
+        if (run < 0) continue;
+        x->of[i].seconds[run] = s;
+        x->of[i].times[run] = s / first;
+        x->of[i].attention[run] = x->clocked ? parts.attention / s : (double)NAN;
+        x->of[i].products[run] = x->clocked ? parts.products / s : (double)NAN;
+    }
+    const double rate = dq_bench_limits_ops(x->b, x->o->math.linear, &x->instruction);
+    if (run >= 0) x->ops[run] = rate;
+    return err->code;
+}
+
+/* Outcomes out[n_logits] of one length. */
+static dq_status measure(prefill *x, outcome *out, int length, dq_err *err)
 {
     const int64_t runs = x->o->runs;
     dq_bench_prompt prompt = {0};
-    double *s = dq_block_new((size_t)runs, sizeof *s, err);
-    double *ops = s ? dq_block_new((size_t)runs, sizeof *ops, err) : NULL;
-    if (ops) dq_bench_prompt_new(&prompt, x->m, out->n, err);
-    for (int64_t i = -1; err->code == DQ_OK && i < runs; i++) {
-        double seconds;
-        dq_bench_prompt_run(&seconds, x->r, &prompt, x->o->math, err);
-        const double rate = dq_bench_limits_ops(x->b, x->o->math.linear, &x->instruction);
-        if (i < 0) continue; /* the first run warms up */
-        s[i] = seconds;
-        ops[i] = rate;
-    }
-    if (err->code == DQ_OK) {
-        out->seconds = dq_bench_timing_of(s, runs);
-        out->flops = dq_bench_prefill_flops(x->m, out->n) / out->seconds.median;
-        out->peak_bytes = dq_os_peak_bytes();
-        out->ceiling = x->instruction ? dq_bench_timing_of(ops, runs).median : (double)NAN;
+    dq_bench_prompt_new(&prompt, x->m, length, err);
+    for (int64_t i = -1; err->code == DQ_OK && i < runs; i++) run_all(x, &prompt, i, err);
+    for (int i = 0; err->code == DQ_OK && i < x->o->n_logits; i++) {
+        const dq_bench_timing s = dq_bench_timing_of(x->of[i].seconds, runs);
+        out[i] = (outcome){.n = length,
+                           .logit = x->o->logit[i],
+                           .seconds = s,
+                           .times = dq_bench_timing_of(x->of[i].times, runs),
+                           .attention = dq_bench_timing_of(x->of[i].attention, runs).median,
+                           .products = dq_bench_timing_of(x->of[i].products, runs).median,
+                           .flops = dq_bench_prefill_flops(x->m, length) / s.median,
+                           .peak_bytes = dq_os_peak_bytes(),
+                           .ceiling = x->instruction ? dq_bench_timing_of(x->ops, runs).median
+                                                     : (double)NAN};
     }
     dq_bench_prompt_free(&prompt);
-    dq_block_free(s);
-    dq_block_free(ops);
     return err->code;
 }
 
@@ -66,6 +92,7 @@ static json_t *result_json(const prefill *x, const outcome *t)
     json_object_set_new(r, "what", json_string("prefill"));
     json_object_set_new(r, "tokens", json_integer(t->n));
     json_object_set_new(r, "weights", json_string(dq_bench_weights(weights, x->m)));
+    dq_bench_logit_json(r, t->logit);
     json_object_set_new(r, "seconds_median", dq_document_real(t->seconds.median));
     json_object_set_new(r, "seconds_min", dq_document_real(t->seconds.min));
     json_object_set_new(r, "seconds_max", dq_document_real(t->seconds.max));
@@ -75,19 +102,34 @@ static json_t *result_json(const prefill *x, const outcome *t)
     json_object_set_new(r, "share_of_matmul", dq_document_real(t->flops / x->product_flops));
     json_object_set_new(r, "ceiling_flops_per_second", dq_document_real(t->ceiling));
     json_object_set_new(r, "share_of_ceiling", dq_document_real(t->flops / t->ceiling));
+    json_object_set_new(r, "share_of_attention", dq_document_real(t->attention));
+    json_object_set_new(r, "share_of_products", dq_document_real(t->products));
+    json_object_set_new(r, "times_unrounded_median", dq_document_real(t->times.median));
+    json_object_set_new(r, "times_unrounded_min", dq_document_real(t->times.min));
+    json_object_set_new(r, "times_unrounded_max", dq_document_real(t->times.max));
     json_object_set_new(r, "peak_bytes", json_integer((json_int_t)t->peak_bytes));
     return r;
 }
 
 static void put_row(const prefill *x, const outcome *t, dq_table *table)
 {
+    char logits[DQ_BENCH_LOGIT_NAME];
     dq_table_cell(table, "%d", t->n);
+    if (x->o->n_logits > 1) {
+        dq_table_cell(table, "%s", dq_bench_logit_name(logits, t->logit));
+        dq_table_cell(table, "%.3f", t->times.median);
+    }
     dq_table_cell(table, "%.3f", t->seconds.median);
     dq_table_cell(table, "%.3f", t->seconds.min);
     dq_table_cell(table, "%.0f", t->n / t->seconds.median);
     dq_table_cell(table, "%.1f", t->flops * 1e-9);
     dq_table_cell(table, "%.2f", t->flops / x->product_flops);
     if (x->instruction) dq_table_cell(table, "%.2f", t->flops / t->ceiling);
+    if (x->clocked) {
+        dq_table_cell(table, "%.3f", t->products);
+        dq_table_cell(table, "%.3f", t->attention);
+        dq_table_cell(table, "%.3f", 1 - t->products - t->attention);
+    }
     dq_table_cell(table, "%.0f", (double)t->peak_bytes / 1048576);
 }
 
@@ -106,14 +148,31 @@ static json_t *document_of(const prefill *x)
 
 static dq_status print_table(const prefill *x, const outcome *all, dq_err *err)
 {
-    static const char *const titles[] = {"tokens",           "median s", "min s",
-                                         "tokens/s",         "GFLOP/s",  "share of matmul",
-                                         "share of ceiling", "peak MiB"};
-    static const char *const without[] = {"tokens",  "median s",        "min s",   "tokens/s",
-                                          "GFLOP/s", "share of matmul", "peak MiB"};
+    const struct {
+        const char *title;
+        bool shown;
+    } all_titles[] = {{"tokens", true},
+                      {"logits", x->o->n_logits > 1},
+                      {"times", x->o->n_logits > 1},
+                      {"median s", true},
+                      {"min s", true},
+                      {"tokens/s", true},
+                      {"GFLOP/s", true},
+                      {"share of matmul", true},
+                      {"share of ceiling", x->instruction != NULL},
+                      {"products", x->clocked},
+                      {"attention", x->clocked},
+                      {"rest", x->clocked},
+                      {"peak MiB", true}};
+    enum { TITLES = sizeof all_titles / sizeof *all_titles };
+    const char *titles[TITLES];
+    int n = 0;
     dq_table *table = NULL;
-    DQ_TRY(dq_table_new(&table, x->instruction ? titles : without, x->instruction ? 8 : 7, err));
-    for (int i = 0; i < x->o->n_lengths; i++) put_row(x, &all[i], table);
+    for (int i = 0; i < TITLES; i++) {
+        if (all_titles[i].shown) titles[n++] = all_titles[i].title;
+    }
+    DQ_TRY(dq_table_new(&table, titles, n, err));
+    for (int i = 0; i < x->o->n_lengths * x->o->n_logits; i++) put_row(x, &all[i], table);
     printf("%s: prefill in %s on %s; one dense product %dx%lldx%lld reaches %.1f GFLOP/s\n",
            x->m->name, x->o->math_word, x->b->device, DQ_BENCH_PRODUCT_ROWS,
            (long long)x->m->layer[0].gate.rows, (long long)x->m->layer[0].gate.cols,
@@ -121,6 +180,8 @@ static dq_status print_table(const prefill *x, const outcome *all, dq_err *err)
     if (x->instruction)
         printf("ceiling: %s on registers alone, %.1f GFLOP/s\n", x->instruction,
                all[0].ceiling * 1e-9);
+    if (x->clocked) printf("products, attention, rest: shares of a pass\n");
+    if (x->o->n_logits > 1) printf("times: against the pass with unrounded logits, run by run\n");
     putchar('\n');
     dq_table_print(table, err);
     dq_table_free(table);
@@ -130,13 +191,14 @@ static dq_status print_table(const prefill *x, const outcome *all, dq_err *err)
 static dq_status run_lengths(prefill *x, outcome *all, dq_err *err)
 {
     DQ_TRY(dq_bench_product_rate(&x->product_flops, x->b, x->m, x->o->math.linear, err));
-    for (int i = 0; i < x->o->n_lengths; i++) {
-        all[i].n = x->o->length[i];
-        DQ_TRY(measure(x, &all[i], err));
-    }
+    x->clocked = dq_bench_clocked_begin(x->b);
+    for (int i = 0; i < x->o->n_lengths && err->code == DQ_OK; i++)
+        measure(x, all + i * x->o->n_logits, x->o->length[i], err);
+    dq_bench_clocked_end(x->b);
+    if (err->code != DQ_OK) return err->code;
     if (!x->o->json) return print_table(x, all, err);
     json_t *doc = document_of(x);
-    for (int i = 0; i < x->o->n_lengths; i++)
+    for (int i = 0; i < x->o->n_lengths * x->o->n_logits; i++)
         json_array_append_new(json_object_get(doc, "results"), result_json(x, &all[i]));
     return dq_document_print(doc, err);
 }
@@ -146,8 +208,21 @@ dq_status dq_bench_prefill(dq_logger *logger, dq_runner *r, const dq_bench_prefi
 {
     prefill x = {
         .o = o, .logger = logger, .r = r, .m = dq_runner_model(r), .b = dq_runner_backend(r)};
-    outcome *all = dq_block_new((size_t)o->n_lengths, sizeof *all, err);
-    if (all) run_lengths(&x, all, err);
+    const size_t runs = (size_t)o->runs, n = (size_t)o->n_logits;
+    outcome *all = dq_block_new((size_t)o->n_lengths * n, sizeof *all, err);
+    double *times = all ? dq_block_new((4 * n + 1) * runs, sizeof *times, err) : NULL;
+    if (times) {
+        x.ops = times + 4 * n * runs;
+        for (size_t i = 0; i < n; i++) {
+            double *at = times + 4 * i * runs;
+            x.of[i].seconds = at;
+            x.of[i].times = at + runs;
+            x.of[i].attention = at + 2 * runs;
+            x.of[i].products = at + 3 * runs;
+        }
+        run_lengths(&x, all, err);
+    }
+    dq_block_free(times);
     dq_block_free(all);
     return err->code;
 }

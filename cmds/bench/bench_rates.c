@@ -115,8 +115,8 @@ void dq_bench_prompt_free(dq_bench_prompt *p)
     *p = (dq_bench_prompt){0};
 }
 
-dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prompt *p, dq_math math,
-                              dq_err *err)
+dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prompt *p,
+                              dq_logit_spec logit, dq_math math, dq_err *err)
 {
     dq_backend *b = dq_runner_backend(r);
     dq_kv *kv = dq_runner_kv(r);
@@ -124,7 +124,7 @@ dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prom
     const int64_t cu[2] = {0, p->n};
     const dq_batch batch = {
         .n_seq = 1, .n_rows = p->n, .cu_rows = cu, .seq = &seq, .ids = p->ids, .pos = p->pos};
-    const dq_pass pass = {.logit = {.bits = 16}, .math = math};
+    const dq_pass pass = {.logit = logit, .math = math};
     dq_mat hidden;
     double logp;
     const double start = dq_bench_now(b);

@@ -42,8 +42,8 @@ typedef struct dq_bench_prompt {
 dq_status dq_bench_prompt_new(dq_bench_prompt *p, const dq_model *m, int64_t n, dq_err *err);
 void dq_bench_prompt_free(dq_bench_prompt *p);
 /* *seconds of one prefill, from the first operation to the last row's log-probability. */
-dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prompt *p, dq_math math,
-                              dq_err *err);
+dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prompt *p,
+                              dq_logit_spec logit, dq_math math, dq_err *err);
 
 /* n invented numbers in [-1, 1) in backend memory; NULL with DQ_RESOURCE. The caller frees them. */
 float *dq_bench_floats(dq_backend *b, int64_t n, dq_err *err);

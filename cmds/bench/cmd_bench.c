@@ -1,5 +1,5 @@
 /* cmd_bench: what of the command line belongs together, and who measures it: prefill (bench_prefill.h), whole-model decoding
- * (bench_generate.h), attention of single tokens (bench_decode.h), scoring of short items (bench_items.h); or documents side by
+ * (bench_generate.h), attention of single tokens (bench_decode.h) and of prompts (bench_attention.h), scoring of short items (bench_items.h); or documents side by
  * side (bench_compare.h).
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_attention.h"
@@ -70,6 +70,7 @@ static dq_status check_modes(const bench *x, dq_err *err)
     if (x->contexts_text && !x->decode && !x->generate)
         return idle("context", "--decode N or --generate N", err);
     if (x->batches_text && !x->generate) return idle("batch", "--generate N", err);
+    if (x->logit_bits && found && !x->attention) return useless("logit-bits", found->name, "", err);
     if (x->task && !x->items) return idle("task", "--items FILE", err);
     if (x->limit && !x->items) return idle("limit", "--items FILE", err);
     if (x->attention) return DQ_OK;
@@ -167,6 +168,8 @@ static dq_status measure_prefill(bench *x, dq_err *err)
 {
     const dq_bench_prefill_options o = {.length = x->length,
                                         .n_lengths = x->n_lengths,
+                                        .logit = x->logit,
+                                        .n_logits = x->n_logits,
                                         .runs = x->runs,
                                         .math_word = x->math_word,
                                         .math = x->math,
@@ -205,7 +208,9 @@ static const dq_usage usage = {
     .synopsis = "MODEL [options] | --compare FILE.json...",
     .about =
         "Times prefill: one prompt of each length through the whole model, up to the next token's "
-        "log-probabilities. The shares compare its rate with that of one dense matrix product of "
+        "log-probabilities. With --logit-bits passes that round attention logits take turns with "
+        "one that "
+        "does not. The shares compare its rate with that of one dense matrix product of "
         "the same "
         "model, measured in the same run, and with the ceiling: the instruction that products are "
         "made of, on "
@@ -213,7 +218,10 @@ static const dq_usage usage = {
         "a "
         "context, with nothing in the processor's caches; shares are of what a plain read of "
         "memory reaches "
-        "in between. With --generate: whole-model decoding; the share compares the stored bytes of "
+        "in between. With --attention: one layer's attention of a prompt, and, of a model with two "
+        "maps, "
+        "both maps as softmax attentions of their own over the same keys and values. With "
+        "--generate: whole-model decoding; the share compares the stored bytes of "
         "the weights, scales and KV that a step reads, over its time, with a plain read of memory "
         "(a block of 128 MiB to 1 GiB), timed in turns. With --items: scoring, tokenizing apart; "
         "after "
@@ -223,6 +231,8 @@ static const dq_usage usage = {
         "machine "
         "disturbs less.",
     .examples = "  dq bench calib/pair/diffllama --tokens 128,512\n"
+                "  dq bench model --tokens 2048 --logit-bits 8,4 --logit-grain row,tile,tensor\n"
+                "  dq bench model --attention --tokens 2048,8192\n"
                 "  dq bench model --decode 20 --context 2048,16384\n"
                 "  dq bench model4.h5 --generate 64 --batch 1,4 --math int8\n"
                 "  dq bench --compare peers.json model4.json\n"
