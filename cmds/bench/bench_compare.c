@@ -181,6 +181,8 @@ static dq_status take_document(comparison *c, const json_t *doc, dq_err *err)
                        "holds no speed (expected dq-bench/1 or dq-peers/1, found \"%.60s\")", name);
     json_array_foreach(results, i, result)
     {
+        const json_t *bits = json_object_get(result, "logit_bits");
+        if (bits && json_number_value(bits) < 16) continue; /* peers round no logits */
         if (peers)
             take_peer(c, result, err);
         else

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDE = 620, HIGH = 360, COLUMNS = 12, LABELS = 4 };
+enum { WIDE = 620, HIGH = 360, COLUMNS = 14, LABELS = 4 };
 
 /* A member of a result as a column. */
 typedef struct column {
@@ -29,18 +29,40 @@ static const work works[] = {
     {.what = "prefill",
      .caption =
          "Prefill of one prompt: shares are of one dense product of the same model, and of the "
-         "instruction that products are made of, on registers alone.",
+         "instruction that products are made of, on registers alone; products and attention are "
+         "shares of the pass, times is against unrounded logits.",
      .x = "tokens",
      .seconds = "seconds_median",
      .each = "tokens",
-     .label = {"weights"},
+     .label = {"weights", "logit_bits", "logit_grain"},
      .of = {{"tokens", "tokens", 1, 0},
             {"<weights", "weights", 0, 0},
             {"median s", "seconds_median", 1, 3},
             {"tokens/s", "tokens_per_second", 1, 0},
             {"GFLOP/s", "flops_per_second", 1e-9, 1},
             {"share of matmul", "share_of_matmul", 1, 2},
-            {"share of ceiling", "share_of_ceiling", 1, 2}}},
+            {"share of ceiling", "share_of_ceiling", 1, 2},
+            {"products", "share_of_products", 1, 3},
+            {"attention", "share_of_attention", 1, 3},
+            {"logit bits", "logit_bits", 1, 0},
+            {"<grain", "logit_grain", 0, 0},
+            {"times", "times_unrounded_median", 1, 3}}},
+    {.what = "attention",
+     .caption =
+         "Attention of one layer over a prompt: two softmaxes are both maps as attentions of their "
+         "own over the same keys and values; times is against the first form, unrounded.",
+     .x = "tokens",
+     .seconds = "seconds_median",
+     .each = "tokens",
+     .label = {"form", "logit_bits", "logit_grain"},
+     .of = {{"tokens", "tokens", 1, 0},
+            {"<form", "form", 0, 0},
+            {"logit bits", "logit_bits", 1, 0},
+            {"<grain", "logit_grain", 0, 0},
+            {"ms", "seconds_median", 1e3, 2},
+            {"GFLOP/s", "flops_per_second", 1e-9, 1},
+            {"share of ceiling", "share_of_ceiling", 1, 2},
+            {"times", "times_first_median", 1, 3}}},
     {.what = "generate",
      .caption =
          "Decoding with the whole model: GB/s are stored bytes of the weights and KV that a step "
@@ -108,9 +130,10 @@ static dq_status check_result(const json_t *result, const char *where, dq_err *e
     DQ_TRY(dq_html_check(result, "what", DQ_NEED_TEXT, where, err));
     const work *w = work_of(result);
     if (!w)
-        return dq_fail(err, DQ_DAMAGED,
-                       "%s: \"what\" is \"%.60s\" (expected prefill, generate, decode or items)",
-                       where, dq_html_text(result, "what"));
+        return dq_fail(
+            err, DQ_DAMAGED,
+            "%s: \"what\" is \"%.60s\" (expected prefill, attention, generate, decode or items)",
+            where, dq_html_text(result, "what"));
     const char *const number[] = {w->x, w->seconds, w->each};
     for (int i = 0; i < 3; i++) {
         if (number[i] && *number[i])
@@ -301,8 +324,8 @@ void dq_html_bench_growth(dq_html *h)
     }
     dq_picture_legend_end(h->p);
     dq_picture_figure_caption(h->p);
-    dq_html_page_html(
-        h->p, "Time per token: of prefill the mean over the prompt, of decoding that of one "
-              "token behind the context, a batch sharing its step.");
+    dq_html_page_html(h->p, "Time per token: of prefill and attention (one layer) the mean over "
+                            "the prompt, of decoding that of one "
+                            "token behind the context, a batch sharing its step.");
     dq_picture_figure_end(h->p);
 }

@@ -79,20 +79,68 @@ if grep -q AVX2 avx2.json; then
     [ "$(grep '"ceiling":' scalar.json)" != "$(grep '"ceiling":' avx2.json)" ] || complain "bench: one ceiling for two levels"
 fi
 
+# ---- rounding of logits, and attention alone
+for work in "" --attention; do
+    # shellcheck disable=SC2086
+    try 0 "times: against" bench "diff model" $work --tokens 40 --runs 1 --threads 1 --logit-bits 16,4 --logit-grain row,tile
+    # shellcheck disable=SC2086
+    try 0 '"logit_grain": "tile"' bench "diff model" $work --tokens 40,100 --runs 3 --threads 1 --logit-bits 8,4 --logit-grain row,tile,head,tensor --json
+    json dq-bench/1
+    cp "$top/out" "logits$work.json"
+    if command -v python3 >/dev/null; then
+        python3 - "$top/out" "$work" <<'EOF' || complain "bench $work: the fields of rounded logits do not fit together"
+import json
+import sys
+
+rows = json.load(open(sys.argv[1]))["results"]
+alone = sys.argv[2] == "--attention"
+logits = [(16, None)] + [(b, g) for b in (8, 4) for g in ("row", "tile", "head", "tensor")]
+seen = [(r["tokens"], r["logit_bits"], r["logit_grain"]) for r in rows if r.get("form") != "two softmaxes"]
+assert seen == [(t, b, g) for t in (40, 100) for b, g in logits], seen
+times = "times_first" if alone else "times_unrounded"
+for r in rows:
+    assert 0 < r[times + "_min"] <= r[times + "_median"] <= r[times + "_max"]
+    assert 0 < r["seconds_min"] <= r["seconds_median"] <= r["seconds_max"]
+    if not alone:
+        assert 0 < r["share_of_attention"] < 1 and 0 < r["share_of_products"] < 1
+for t in (40, 100):
+    of = [r for r in rows if r["tokens"] == t]
+    assert of[0][times + "_min"] == of[0][times + "_max"] == 1
+    if alone:  # twice the products with values, the same with keys
+        assert [r["form"] for r in of[:2]] == ["difference", "two softmaxes"] and len(of) == 10
+        work = [r["flops_per_second"] * r["seconds_median"] for r in of[:2]]
+        assert abs(work[1] / work[0] - 1.5) < 1e-9, work
+EOF
+    fi
+done
+try 0 "softmax " bench "plain model" --attention --tokens 40 --runs 1 --threads 1
+grep -q "two softmaxes" "$top/out" && complain "bench --attention: two softmaxes of a model with one map"
+try 0 "attention of one layer in int8" bench four.h5 --attention --tokens 200 --runs 1 --threads 1 --math int8
+try 2 "logit-grain has nothing to act on. Add --logit-bits" bench "diff model" --logit-grain row
+try 2 "logit-bits has nothing to act on with --generate" bench "diff model" --generate 1 --logit-bits 4
+try 2 "row stands twice" bench "diff model" --logit-bits 4 --logit-grain row,tile,row
+try 2 "expected one of tensor, head, row, tile" bench "diff model" --logit-bits 4 --logit-grain map
+try 2 "an empty part" bench "diff model" --logit-bits 4 --logit-grain row,
+try 2 "Give one" bench "diff model" --attention --decode 2
+try 0 "diff model: prefill 40" bench --compare logits.json
+[ "$(grep -c 'prefill 40' "$top/out")" = 1 ] || complain "bench --compare: a pass that rounds logits is compared"
+try 4 'holds "attention"' bench --compare logits--attention.json
+
 # ---- the page of dq report: of what was just measured, and of published documents
 "$dq" bench "plain model" --generate 1 --runs 1 --batch 1,2 --context 40,100 --threads 1 --json >generate.json 2>"$top/err" ||
     complain "bench --generate: $(cat "$top/err")"
 if command -v gnuplot >/dev/null; then
-    set -- generate.json avx2.json "$repo/results/bench/decode.json" "$repo/results/bench/items.json"
+    set -- generate.json logits.json logits--attention.json avx2.json "$repo/results/bench/decode.json" "$repo/results/bench/items.json"
     "$dq" report "$@" -o all.html 2>"$top/err" || complain "report of dq bench: $(cat "$top/err")"
     for words in '<section id="growth">' '<section id="speed">' 'W4 in groups of 32' 'plain model: generate, BF16, batch 2, f32' \
         'heads16: decode, 4:4, int8' 'Decoding with the whole model' 'Scoring of short items' 'share of ceiling' \
-        '<title>dq bench: plain model, four.h5, heads16, diffllama</title>'; do
+        'two softmaxes' 'diff model: prefill, BF16, logit_bits 4, tile' \
+        '<title>dq bench: plain model, diff model, four.h5, heads16, diffllama</title>'; do
         grep -q "$words" all.html || complain "report of dq bench: \"$words\" is not in the page"
     done
     rate=$(sed -n 's/^ *"tokens_per_second": \([0-9.e+]*\),$/\1/p' generate.json | head -n 1)
     grep -q "<td>$(printf %.1f "$rate")</td>" all.html || complain "report of dq bench: $rate tokens/s are not in the page"
-    "$dq" report "$4" -o items.html 2>"$top/err" || complain "report of items.json: $(cat "$top/err")"
+    "$dq" report "$6" -o items.html 2>"$top/err" || complain "report of items.json: $(cat "$top/err")"
     grep -q '<section id="growth">' items.html && complain "report of items.json: a curve of nothing"
 fi
 
