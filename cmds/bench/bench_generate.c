@@ -18,7 +18,7 @@
 typedef struct subject {
     int context, batch;
     double *seconds, *read; /* [runs] of all steps; bytes per second */
-    double *share;          /* [runs] of the read behind a run */
+    double *share, *ops;    /* [runs] of the read and of the ceiling behind a run */
     double kv_bytes;        /* held, the mean of the first and the last step */
     dq_bench_bytes weights;
 } subject;
@@ -30,9 +30,10 @@ typedef struct generate {
     const dq_model *m;
     dq_backend *b;
     dq_bench_block block;
-    int64_t peak_bytes; /* of the process, before the block */
-    int32_t *ids;       /* [batch][context], the largest of both */
-    subject *at;        /* [n] */
+    const char *instruction; /* of the ceiling; NULL: not known */
+    int64_t peak_bytes;      /* of the process, before the block */
+    int32_t *ids;            /* [batch][context], the largest of both */
+    subject *at;             /* [n] */
     int n;
 } generate;
 
@@ -91,6 +92,14 @@ static dq_status run_once(generate *x, const subject *s, watch *w, dq_err *err)
     return err->code;
 }
 
+static void add_shares(const generate *x, subject *s, int64_t run, double ops)
+{
+    const double step = s->seconds[run] / (double)x->o->steps;
+    const double flops = dq_bench_row_flops(x->m) + dq_bench_logits_flops(x->m);
+    s->share[run] = (s->weights.total + s->kv_bytes) / step / s->read[run];
+    s->ops[run] = s->batch * flops / step / ops;
+}
+
 /* Run -1 warms up. */
 static dq_status run_all(generate *x, dq_err *err)
 {
@@ -100,12 +109,12 @@ static dq_status run_all(generate *x, dq_err *err)
             watch w;
             DQ_TRY(run_once(x, s, &w, err));
             const double rate = dq_bench_block_read(&x->block);
+            const double ops = dq_bench_limits_ops(x->b, x->o->math.linear, &x->instruction);
             if (run < 0) continue;
             s->seconds[run] = w.end - w.begin;
             s->read[run] = rate;
             s->kv_bytes = (w.kv_first + w.kv_last) / 2;
-            s->share[run] =
-                (s->weights.total + s->kv_bytes) * (double)x->o->steps / s->seconds[run] / rate;
+            add_shares(x, s, run, ops);
         }
     }
     return err->code;
@@ -113,22 +122,24 @@ static dq_status run_all(generate *x, dq_err *err)
 
 /* ---- What is told ---- */
 
+/* Shares are medians of the runs' own: a machine that slows down slows a run and its limits alike. */
 typedef struct figures {
     dq_bench_timing step; /* seconds */
     double bytes, rate, read;
-    double
-        share; /* the median of the runs' shares: a machine that slows down slows a run and its read alike */
+    double share, ops; /* of the read, of the ceiling; NaN: not known */
 } figures;
 
 static figures figures_of(const generate *x, const subject *s)
 {
     figures f = {.step = dq_bench_timing_of(s->seconds, x->o->runs),
                  .read = (double)NAN,
-                 .share = (double)NAN};
+                 .share = (double)NAN,
+                 .ops = (double)NAN};
     const double steps = (double)x->o->steps;
     f.step = (dq_bench_timing){f.step.median / steps, f.step.min / steps, f.step.max / steps};
     f.bytes = s->weights.total + s->kv_bytes;
     f.rate = f.bytes / f.step.median;
+    if (x->instruction) f.ops = dq_bench_timing_of(s->ops, x->o->runs).median;
     if (!x->block.p) return f;
     f.read = dq_bench_timing_of(s->read, x->o->runs).median;
     f.share = dq_bench_timing_of(s->share, x->o->runs).median;
@@ -165,6 +176,7 @@ static json_t *result_json(const generate *x, const subject *s)
     json_object_set_new(r, "bytes_per_second", dq_document_real(f.rate));
     json_object_set_new(r, "read_bytes_per_second", dq_document_real(f.read));
     json_object_set_new(r, "share_of_read", dq_document_real(f.share));
+    json_object_set_new(r, "share_of_ceiling", dq_document_real(f.ops));
     json_object_set_new(r, "peak_bytes", json_integer((json_int_t)peak_bytes(x)));
     return r;
 }
@@ -178,6 +190,7 @@ static dq_status print_json(const generate *x, dq_err *err)
     json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
     json_object_set_new(s, "clock", json_string(dq_bench_clock(x->b)));
     json_object_set_new(s, "math", json_string(x->o->math_word));
+    json_object_set_new(s, "ceiling", x->instruction ? json_string(x->instruction) : json_null());
     json_object_set_new(s, "kv_bits", json_integer(x->o->kv->k_bits));
     json_object_set_new(s, "read_bytes",
                         x->block.p ? json_integer((json_int_t)x->block.bytes) : json_null());
@@ -189,12 +202,14 @@ static dq_status print_json(const generate *x, dq_err *err)
 
 static dq_status print_table(const generate *x, dq_err *err)
 {
-    static const char *const titles[] = {"context", "batch",        "ms/step",      "tokens/s",
-                                         "least",   "most",         "weights, MiB", "KV, MiB",
-                                         "GB/s",    "share of read"};
+    const char *titles[11] = {"context", "batch",        "ms/step", "tokens/s", "least",
+                              "most",    "weights, MiB", "KV, MiB", "GB/s"};
+    int n = 9;
+    if (x->block.p) titles[n++] = "share of read";
+    if (x->instruction) titles[n++] = "of ceiling";
     char weights[DQ_BENCH_WEIGHTS];
     dq_table *table = NULL;
-    DQ_TRY(dq_table_new(&table, titles, x->block.p ? 10 : 9, err));
+    DQ_TRY(dq_table_new(&table, titles, n, err));
     for (int i = 0; i < x->n; i++) {
         const subject *s = &x->at[i];
         const figures f = figures_of(x, s);
@@ -208,6 +223,7 @@ static dq_status print_table(const generate *x, dq_err *err)
         dq_table_cell(table, "%.2f", s->kv_bytes / 1048576);
         dq_table_cell(table, "%.1f", f.rate * 1e-9);
         if (x->block.p) dq_table_cell(table, "%.2f", f.share);
+        if (x->instruction) dq_table_cell(table, "%.2f", f.ops);
     }
     printf("%s: decoding with %s in %s on %s, %lld tokens a run, medians of %lld run%s\n"
            "GB/s: stored bytes of the weights and KV that a step reads, over its time",
@@ -216,6 +232,9 @@ static dq_status print_table(const generate *x, dq_err *err)
     if (x->block.p)
         printf("; a plain read of %zu MiB reaches %.1f", x->block.bytes >> 20,
                figures_of(x, &x->at[0]).read * 1e-9);
+    if (x->instruction)
+        printf("\nof ceiling: multiply-adds with weights, over what %s reaches on registers alone",
+               x->instruction);
     printf("\n\n");
     dq_table_print(table, err);
     dq_table_free(table);
@@ -248,6 +267,7 @@ static dq_status prepare(generate *x, dq_err *err)
         s->seconds = dq_block_new((size_t)o->runs, sizeof *s->seconds, err);
         s->read = dq_block_new((size_t)o->runs, sizeof *s->read, err);
         s->share = dq_block_new((size_t)o->runs, sizeof *s->share, err);
+        s->ops = dq_block_new((size_t)o->runs, sizeof *s->ops, err);
         context = s->context > context ? s->context : context;
         batch = s->batch > batch ? s->batch : batch;
         weights = fmax(weights, s->weights.total);
@@ -276,6 +296,7 @@ dq_status dq_bench_generate(dq_logger *logger, dq_runner *r, const dq_bench_gene
         dq_block_free(x.at[i].seconds);
         dq_block_free(x.at[i].read);
         dq_block_free(x.at[i].share);
+        dq_block_free(x.at[i].ops);
     }
     dq_bench_block_free(&x.block);
     dq_block_free(x.ids);

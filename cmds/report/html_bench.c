@@ -66,7 +66,8 @@ static const work works[] = {
     {.what = "generate",
      .caption =
          "Decoding with the whole model: GB/s are stored bytes of the weights and KV that a step "
-         "reads, over its time; the share is of a plain read of memory, timed in turns.",
+         "reads, over its time; the shares are of a plain read of memory, and of the products' "
+         "instruction on registers alone, timed in turns.",
      .x = "context",
      .seconds = "step_seconds_median",
      .each = "batch",
@@ -80,7 +81,8 @@ static const work works[] = {
             {"least", "tokens_per_second_min", 1, 1},
             {"most", "tokens_per_second_max", 1, 1},
             {"GB/s", "bytes_per_second", 1e-9, 1},
-            {"share of read", "share_of_read", 1, 2}}},
+            {"share of read", "share_of_read", 1, 2},
+            {"of ceiling", "share_of_ceiling", 1, 2}}},
     {.what = "decode",
      .caption =
          "Attention of one token behind a context, with nothing in the caches: the share is of a "

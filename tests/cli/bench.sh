@@ -31,7 +31,7 @@ for r in rows:
     # a scale of 16 bits for 32 codes of 4; the last group of 344 columns is short
     assert w["codes"] < 8 * w["scales"] < 1.01 * w["codes"] and w["zeros"] == 0, w
     assert near(r["bytes_per_second"] * r["step_seconds_median"], w["total"] + r["kv_bytes"])
-    assert r["share_of_read"] > 0
+    assert r["share_of_read"] > 0 and r["share_of_ceiling"] > 0 and s["ceiling"]
     if s["runs"] == 1:  # else it is the median of the runs' own shares
         assert near(r["share_of_read"] * r["read_bytes_per_second"], r["bytes_per_second"])
     assert r["kv_bytes"] > 0 and r["peak_bytes"] > 0
