@@ -153,8 +153,8 @@ static void equal_row_major(void **state)
         {70, 320, 32, false}, {33, 200, 32, false}, {16, 576, 64, false}, {35, 513, 128, false},
         {1, 100, 100, false}, {64, 300, 300, true}, {40, 256, 64, true},  {200, 320, 160, false}};
     static const int64_t rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 50};
-    enum { MOST = 50, WIDEST = 576 };
-    float *x = random_floats(MOST * WIDEST, 11), *bias = random_floats(70, 12);
+    enum { MOST = 50, WIDEST = 576, TALLEST = 200 };
+    float *x = random_floats(MOST * WIDEST, 11), *bias = random_floats(TALLEST, 12);
     (void)state;
     memset(x, 0, 40 * sizeof *x);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
