@@ -55,7 +55,8 @@ static void round_tile(const dq_simd *simd, const activations *a, int8_t *line, 
             const int64_t k = g * group_size, left = src.cols - k;
             const int64_t at = first * a->groups + g * m + i;
             const int64_t n = left < group_size ? left : group_size;
-            a->sum[at] = times * dq_cpu_round8(simd, line + k, &a->scale[at], x + k, n);
+            const int32_t sum = dq_cpu_round8(simd, line + k, &a->scale[at], x + k, n);
+            a->sum[at] = (int32_t)((uint32_t)times * (uint32_t)sum); /* as vectors do */
         }
         memset(line + src.cols, 0, (size_t)(a->padded - src.cols));
         for (int64_t k = 0; k < a->padded; k += 4) memcpy(code + k * m + 4 * i, line + k, 4);
@@ -118,6 +119,7 @@ typedef struct digit_rows {
     int8_t *code;
     float *unit;
     int32_t *start;
+    uint8_t *uneven;        /* [rows]: what is left of a row counts */
     int64_t padded, pieces; /* of a row */
 } digit_rows;
 
@@ -132,27 +134,37 @@ static int64_t pieces_of(int64_t chunks)
     return (chunks + DQ_BLOCKED_PIECE - 1) / DQ_BLOCKED_PIECE;
 }
 
-/* Row i of the m of a tile, piece by piece; line[3][padded]. */
+/* Columns of a piece of a row: the first one begins at 0. */
+typedef struct piece {
+    int64_t k, n;
+} piece;
+
+/* False behind the last one. */
+static bool next_piece(piece *p, const dq_simd_blocked_weight *w)
+{
+    const int64_t group = w->group * COLS, k = p->k + p->n;
+    const int64_t end = (k / group + 1) * group, stop = end < w->cols ? end : w->cols;
+    const int64_t n = stop - k, most = DQ_BLOCKED_PIECE * COLS;
+    *p = (piece){k, n < most ? n : most};
+    return p->n > 0;
+}
+
+/* Row i of the m of a tile; line[3][padded]. */
 static void digits_of_row(const dq_cpu *cpu, const digit_rows *a, int8_t *line,
                           const dq_simd_blocked_weight *w, const float *x, int64_t first, int i,
                           int m)
 {
     const int32_t by = w->own_zeros ? -1 : -w->zero;
-    int64_t piece = 0;
-    for (int64_t g = 0, end = 0, k = 0; g < w->groups; g++) {
-        end = end + w->group < w->chunks ? end + w->group : w->chunks;
-        for (; k < end * COLS && k < w->cols; piece++) {
-            int64_t next = k + DQ_BLOCKED_PIECE * COLS;
-            if (next > end * COLS) next = end * COLS;
-            const int64_t n = (next < w->cols ? next : w->cols) - k;
-            const int64_t at = first * a->pieces + piece * m + i;
-            int32_t sum[3];
-            cpu->blocks->digits(line + k, a->padded, a->unit + at, sum, x + k, n,
-                                cpu->simd->absmax(x + k, n));
-            for (int d = 0; d < 3; d++) a->start[3 * at + d] = by * sum[d];
-            k = next;
-        }
+    bool uneven = false;
+    int64_t at = first * a->pieces + i;
+    for (piece p = {0}; next_piece(&p, w); at += m) {
+        int32_t sum[3];
+        const float max = cpu->simd->absmax(x + p.k, p.n);
+        uneven |=
+            cpu->blocks->digits(line + p.k, a->padded, a->unit + at, sum, NULL, x + p.k, p.n, max);
+        for (int d = 0; d < 3; d++) a->start[3 * at + d] = by * sum[d];
     }
+    a->uneven[first + i] = uneven;
 }
 
 static void digits_of_tile(const dq_cpu *cpu, const digit_rows *a, int8_t *line, dq_mat src,
@@ -179,11 +191,13 @@ static bool make_digits(dq_backend *b, digit_rows *a, dq_mat src, const dq_simd_
     a->pieces = (w->groups - 1) * pieces_of(w->group) + pieces_of(last);
     const size_t codes = (size_t)(3 * src.rows * a->padded + 63) / 64 * 64;
     const size_t words = (size_t)(src.rows * a->pieces);
-    uint8_t *at = dq_cpu_operand(b, codes + words * (sizeof(float) + 3 * sizeof(int32_t)));
+    const size_t bytes = codes + words * (sizeof(float) + 3 * sizeof(int32_t)) + (size_t)src.rows;
+    uint8_t *at = dq_cpu_operand(b, bytes);
     if (!at || !dq_cpu_reserve(b, (size_t)(3 * a->padded))) return false;
     a->code = (int8_t *)at;
     a->unit = (float *)(void *)(at + codes);
     a->start = (int32_t *)(void *)(a->unit + words);
+    a->uneven = (uint8_t *)(a->start + 3 * words);
 #pragma omp parallel for num_threads(b->threads) schedule(static) if (src.rows > most)
     for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
         const int64_t first = tile_at(src.rows, most, t), end = tile_at(src.rows, most, t + 1);
@@ -216,17 +230,17 @@ static int64_t panel_tiles(const dq_cpu *cpu, const digit_rows *a)
     return n > 0 ? n : 1;
 }
 
-void dq_cpu_blocked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
-                        const float *bias)
+/* Fills a, too. False with the sticky error set when memory is short. */
+static bool product(dq_backend *b, digit_rows *a, dq_mat dst, dq_mat src, const dq_weight *w,
+                    const float *bias)
 {
     const dq_simd_blocked_weight *kept = dq_cpu_blocked_of(b, w);
     const dq_cpu *cpu = dq_cpu_of(b);
     const dq_simd_blocked_weight d = kept ? *kept : dq_cpu_blocked_shape(w);
     const int64_t n_blocks = (d.rows + ROWS - 1) / ROWS;
-    digit_rows a;
-    if (!make_digits(b, &a, src, &d) || (!kept && !dq_cpu_reserve(b, (size_t)d.bytes))) return;
+    if (!make_digits(b, a, src, &d) || (!kept && !dq_cpu_reserve(b, (size_t)d.bytes))) return false;
     const int64_t tiles = n_tiles(src.rows, cpu->blocks->f32_rows);
-    const int64_t each = kept ? panel_tiles(cpu, &a) : tiles, panels = (tiles + each - 1) / each;
+    const int64_t each = kept ? panel_tiles(cpu, a) : tiles, panels = (tiles + each - 1) / each;
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
     for (int64_t i = 0; i < n_blocks * panels; i++) {
         const int64_t block = i % n_blocks, first = i / n_blocks * each;
@@ -237,6 +251,61 @@ void dq_cpu_blocked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *
             dq_cpu_blocked_lay_out(scratch, w, &d, block);
             one.data = scratch;
         }
-        run_f32(cpu, dst, &a, &one, kept ? block : 0, block, first, end, bias);
+        run_f32(cpu, dst, a, &one, kept ? block : 0, block, first, end, bias);
     }
+    return true;
+}
+
+/* What digits leave of a row. */
+static void rest_of_row(const dq_cpu *cpu, float *rest, const dq_simd_blocked_weight *w,
+                        const float *x)
+{
+    int8_t line[3 * DQ_BLOCKED_PIECE * COLS];
+    for (piece p = {0}; next_piece(&p, w);) {
+        float unit;
+        int32_t sum[3];
+        const float max = cpu->simd->absmax(x + p.k, p.n);
+        cpu->blocks->digits(line, DQ_BLOCKED_PIECE * COLS, &unit, sum, rest + p.k, x + p.k, p.n,
+                            max);
+    }
+}
+
+/* Adds the products of what is left of uneven rows, `each` of them at a time; row[n], rest[each][cols], sum[each][w->rows]. */
+static void add_rests(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const int64_t *row,
+                      int64_t n, int64_t each, float *rest, float *sum)
+{
+    const dq_cpu *cpu = dq_cpu_of(b);
+    const dq_simd_blocked_weight d = dq_cpu_blocked_shape(w);
+    digit_rows a;
+    for (int64_t first = 0; first < n; first += each) {
+        const int64_t m = n - first < each ? n - first : each;
+        for (int64_t i = 0; i < m; i++)
+            rest_of_row(cpu, rest + i * src.cols, &d, src.p + row[first + i] * src.cols);
+        if (!product(b, &a, (dq_mat){sum, m, dst.cols}, (dq_mat){rest, m, src.cols}, w, NULL))
+            return;
+        for (int64_t i = 0; i < m; i++)
+            cpu->simd->add(dst.p + row[first + i] * dst.cols, sum + i * dst.cols, dst.cols);
+    }
+}
+
+void dq_cpu_blocked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
+                        const float *bias)
+{
+    enum { EACH = 16 };
+    digit_rows a;
+    int64_t n = 0;
+    if (!product(b, &a, dst, src, w, bias)) return;
+    for (int64_t i = 0; i < src.rows; i++) n += a.uneven[i];
+    if (n == 0) return;
+    const int64_t each = n < EACH ? n : EACH;
+    int64_t *row = dq_block_new((size_t)n, sizeof *row, &b->err);
+    float *rest =
+        row ? dq_block_new((size_t)(each * (src.cols + dst.cols)), sizeof *rest, &b->err) : NULL;
+    if (rest) {
+        for (int64_t i = 0, k = 0; i < src.rows; i++)
+            if (a.uneven[i]) row[k++] = i;
+        add_rests(b, dst, src, w, row, n, each, rest, rest + each * src.cols);
+    }
+    dq_block_free(rest);
+    dq_block_free(row);
 }

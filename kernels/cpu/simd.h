@@ -154,9 +154,11 @@ typedef struct dq_simd_blocked {
     void (*f32)(float *y, const dq_simd_blocked_weight *w, int64_t block,
                 const dq_simd_blocked_digits *a, int m);
     /* Digits of n columns of a row, whose largest |x| is max: digit d at line[d * ld + column]. The unit is the least
-     * power of two of which max is less than 2^23 / (1 + 1/128), NaN where max is not finite. */
-    void (*digits)(int8_t *line, int64_t ld, float *unit, int32_t sum[3], const float *x, int64_t n,
-                   float max);
+     * power of two of which max is less than 2^23 / (1 + 1/128), NaN where max is not finite. rest[n] (may be NULL): x less
+     * its units, exact. Returns whether that should count: something is left, and activations of at most an eighth of the
+     * largest have less than 2^17 units in the mean. */
+    bool (*digits)(int8_t *line, int64_t ld, float *unit, int32_t sum[3], float *rest,
+                   const float *x, int64_t n, float max);
 } dq_simd_blocked;
 
 extern const dq_simd_blocked dq_simd_blocked_plain;

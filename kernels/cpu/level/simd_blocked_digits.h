@@ -33,32 +33,52 @@ BLOCKED_INLINE int32_t nearest(float x)
     return (int32_t)(half + half) + (int32_t)(rest + magic - magic);
 }
 
-/* Products with powers of two are exact: one alone would not be a number where x is small. */
-static void digits(int8_t *line, int64_t ld, float *unit, int32_t sum[3], const float *x, int64_t n,
-                   float max)
+/* What units leave of activations, exact. Products with powers of two are exact, too; one alone would not be a number where
+ * x is small. */
+static void digit_rest(float *rest, const float *x, int64_t n, float a, float b, float unit)
 {
-    int32_t high = 0, middle = 0, low = 0;
+    for (int64_t i = 0; i < n; i++) rest[i] = x[i] - (float)nearest(x[i] * a * b) * unit;
+}
+
+/* Whether most of what a piece holds is too small for its unit. `below` is the sum of the n numbers of units that are at
+ * most an eighth of the largest. */
+static bool is_uneven(int32_t below, int32_t n, int32_t left)
+{
+    enum { ENOUGH = 1 << 17 };
+    return left && below < n * ENOUGH;
+}
+
+static bool digits(int8_t *line, int64_t ld, float *unit, int32_t sum[3], float *rest,
+                   const float *x, int64_t n, float max)
+{
+    int32_t high = 0, middle = 0, low = 0, below = 0, n_below = 0, left = 0;
     if (!(max > 0) || !isfinite(max)) {
         for (int d = 0; d < 3; d++) memset(line + d * ld, 0, (size_t)n);
+        if (rest) memset(rest, 0, (size_t)n * sizeof *rest);
         sum[0] = sum[1] = sum[2] = 0;
         *unit = max == 0 ? 0.0f : NAN; /* shows in every result of the row */
-        return;
+        return false;
     }
     const int e = digit_exponent(max), first = e < -100 ? 100 : -e;
     const float a = power_of_two(first), b = power_of_two(-e - first);
+    const int32_t small = nearest(max * a * b) / 8;
     int8_t *line1 = line + ld, *line2 = line1 + ld;
-#pragma omp simd reduction(+ : high, middle, low)
+#pragma omp simd reduction(+ : high, middle, low, below, n_below) reduction(| : left)
     for (int64_t i = 0; i < n; i++) {
-        const int32_t all = nearest(x[i] * a * b);
+        const float units = x[i] * a * b;
+        const int32_t all = nearest(units), mag = all < 0 ? -all : all, is_below = mag <= small;
         const int32_t d2 = ((all + 128) & 255) - 128;
         const int32_t two = (all - d2) >> 8;
         const int32_t d1 = ((two + 128) & 255) - 128;
         const int32_t d0 = (two - d1) >> 8;
         line[i] = (int8_t)d0, line1[i] = (int8_t)d1, line2[i] = (int8_t)d2;
         high += d0, middle += d1, low += d2;
+        below += is_below * mag, n_below += is_below, left |= units != (float)all;
     }
     *unit = power_of_two(e);
     sum[0] = high, sum[1] = middle, sum[2] = low;
+    if (rest) digit_rest(rest, x, n, a, b, *unit);
+    return is_uneven(below, n_below, left);
 }
 
 /* ----------------------------------------------------------------------------------------- products */
@@ -84,7 +104,7 @@ BLOCKED_INLINE void blocked_digit_start(veci sum[3 * DQ_BLOCKED_F32_MAX][4],
     }
 }
 
-/* Adds a piece's sums to the totals. The first product and the last one are exact. */
+/* Adds a piece's sums to the totals. The first product is exact, and the last one where it is no denormal. */
 BLOCKED_INLINE void blocked_digit_fold(vecf total[DQ_BLOCKED_F32_MAX][4],
                                        veci sum[3 * DQ_BLOCKED_F32_MAX][4], const vecf scale[4],
                                        const float *unit, const int m, const int nv)
