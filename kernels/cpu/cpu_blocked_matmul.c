@@ -119,7 +119,7 @@ typedef struct digit_rows {
     int8_t *code;
     float *unit;
     int32_t *start;
-    uint8_t *uneven;        /* [rows]: what is left of a row counts */
+    uint8_t *uneven;        /* [rows]: what is left of one of a row's pieces counts */
     int64_t padded, pieces; /* of a row */
 } digit_rows;
 
@@ -256,7 +256,7 @@ static bool product(dq_backend *b, digit_rows *a, dq_mat dst, dq_mat src, const 
     return true;
 }
 
-/* What digits leave of a row. */
+/* What digits leave of a row's uneven pieces, zeros elsewhere. */
 static void rest_of_row(const dq_cpu *cpu, float *rest, const dq_simd_blocked_weight *w,
                         const float *x)
 {
@@ -265,8 +265,9 @@ static void rest_of_row(const dq_cpu *cpu, float *rest, const dq_simd_blocked_we
         float unit;
         int32_t sum[3];
         const float max = cpu->simd->absmax(x + p.k, p.n);
-        cpu->blocks->digits(line, DQ_BLOCKED_PIECE * COLS, &unit, sum, rest + p.k, x + p.k, p.n,
-                            max);
+        if (!cpu->blocks->digits(line, DQ_BLOCKED_PIECE * COLS, &unit, sum, rest + p.k, x + p.k,
+                                 p.n, max))
+            memset(rest + p.k, 0, (size_t)p.n * sizeof *rest);
     }
 }
 

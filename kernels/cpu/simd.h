@@ -155,8 +155,8 @@ typedef struct dq_simd_blocked {
                 const dq_simd_blocked_digits *a, int m);
     /* Digits of n columns of a row, whose largest |x| is max: digit d at line[d * ld + column]. The unit is the least
      * power of two of which max is less than 2^23 / (1 + 1/128), NaN where max is not finite. rest[n] (may be NULL): x less
-     * its units, exact. Returns whether that should count: something is left, and activations of at most an eighth of the
-     * largest have less than 2^17 units in the mean. */
+     * its units, exact. Returns whether that should count: something is left, and half of the activations or more are at
+     * most an eighth of the largest and have less than 2^16 units in the mean. */
     bool (*digits)(int8_t *line, int64_t ld, float *unit, int32_t sum[3], float *rest,
                    const float *x, int64_t n, float max);
 } dq_simd_blocked;

@@ -40,12 +40,12 @@ static void digit_rest(float *rest, const float *x, int64_t n, float a, float b,
     for (int64_t i = 0; i < n; i++) rest[i] = x[i] - (float)nearest(x[i] * a * b) * unit;
 }
 
-/* Whether most of what a piece holds is too small for its unit. `below` is the sum of the n numbers of units that are at
- * most an eighth of the largest. */
-static bool is_uneven(int32_t below, int32_t n, int32_t left)
+/* Whether half of a piece or more is too small for its unit: `small` numbers of units are at most an eighth of the
+ * largest, and `below` is their sum. */
+static bool is_uneven(int32_t below, int32_t small, int64_t n, int32_t left)
 {
-    enum { ENOUGH = 1 << 17 };
-    return left && below < n * ENOUGH;
+    enum { ENOUGH = 1 << 16 };
+    return left && 2 * small >= n && below < small * ENOUGH;
 }
 
 static bool digits(int8_t *line, int64_t ld, float *unit, int32_t sum[3], float *rest,
@@ -78,7 +78,7 @@ static bool digits(int8_t *line, int64_t ld, float *unit, int32_t sum[3], float 
     *unit = power_of_two(e);
     sum[0] = high, sum[1] = middle, sum[2] = low;
     if (rest) digit_rest(rest, x, n, a, b, *unit);
-    return is_uneven(below, n_below, left);
+    return is_uneven(below, n_below, n, left);
 }
 
 /* ----------------------------------------------------------------------------------------- products */
@@ -147,6 +147,13 @@ BLOCKED_INLINE void blocked_expect_scales(const dq_simd_blocked_weight *w, const
     if (w->own_zeros) __builtin_prefetch(at + w->zero_at + (g + AHEAD) * DQ_BLOCKED_ROWS, 0, 3);
 }
 
+BLOCKED_INLINE bool are_zero(const float *unit, const int m)
+{
+    bool zero = true;
+    for (int i = 0; i < m; i++) zero &= unit[i] == 0;
+    return zero;
+}
+
 /* y[i * 32 + row ..] for m rows of activations and nv vectors of a block's rows. */
 BLOCKED_INLINE void blocked_f32(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,
                                 int64_t row, const dq_simd_blocked_digits *a, const int m,
@@ -164,14 +171,18 @@ BLOCKED_INLINE void blocked_f32(float *y, const dq_simd_blocked_weight *w, const
         for (int j = 0; j < nv; j++) total[i][j] = all_floats(0.0f);
     for (int64_t g = 0; g < w->groups; g++) {
         int64_t of_group = left < w->group ? left : w->group;
-        vecf scale[4];
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) scale[j] = blocked_scale(w, at, g, row + j * LANES);
         left -= of_group;
-        blocked_expect_scales(w, at, g);
         for (; of_group > 0; of_group -= DQ_BLOCKED_PIECE, unit += m, start += 3 * m) {
             veci sum[3 * DQ_BLOCKED_F32_MAX][4];
+            vecf scale[4];
             int64_t n = of_group < DQ_BLOCKED_PIECE ? of_group : DQ_BLOCKED_PIECE;
+            if (are_zero(unit, m)) { /* adds nothing */
+                c += n, chunk += n * blocked_chunk_bytes(bits), code += n * 12 * STEPS * m;
+                continue;
+            }
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) scale[j] = blocked_scale(w, at, g, row + j * LANES);
+            blocked_expect_scales(w, at, g);
             blocked_digit_start(sum, w, at, g, row, start, m, nv);
             for (; n > 0; n--, c++, chunk += blocked_chunk_bytes(bits), code += 12 * STEPS * m) {
                 blocked_expect_chunk(w, at, c, bits);

@@ -223,7 +223,7 @@ static void check_digits(const dq_simd_blocked *t, const float *x, int64_t n, fl
         below += abs(all), n_below++;
     }
     for (int k = 0; k < 3; k++) assert_int_equal(sum[k], want[k]);
-    assert_int_equal(uneven, left && below < n_below * 131072);
+    assert_int_equal(uneven, left && 2 * n_below >= n && below < n_below * 65536);
 }
 
 static void digits_are_nearest(void **state)
@@ -365,7 +365,7 @@ static void errors_are_those_of_f32(void **state)
         measure_errors(&w, largest[i % N], error);
         print_message("group %lld, times %g: chains %.1e, integers %.1e\n",
                       (long long)groups[i / N], (double)largest[i % N], error[0], error[1]);
-        assert_true(error[1] < 1.25 * error[0]);
+        assert_true(error[1] < 1.5 * error[0]);
         drop_weight(&w);
     }
 }
