@@ -1,6 +1,6 @@
-/* cmd_bench: what of the command line belongs together, and who measures it: prefill (bench_prefill.h), whole-model decoding
- * (bench_generate.h), attention of single tokens (bench_decode.h) and of prompts (bench_attention.h), scoring of short items (bench_items.h); or documents side by
- * side (bench_compare.h).
+/* cmd_bench: what of the command line belongs together, and who measures it: prefill (bench_prefill.h), whole-model
+ * decoding (bench_generate.h), attention of single tokens (bench_decode.h) and of prompts (bench_attention.h), scoring
+ * of short items (bench_items.h); or documents side by side (bench_compare.h).
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_attention.h"
 #include "cmds/bench/bench_compare.h"
@@ -34,73 +34,84 @@ typedef struct bench {
     dq_runner *runner;
 } bench;
 
-/* What is measured. */
+/* What is measured; one bit each, so that an option can name those that use it. */
+enum { PREFILL = 1, ITEMS = 2, DECODE = 4, GENERATE = 8, ATTENTION = 16, COMPARE = 32, ALL = 63 };
+
 typedef struct mode {
     const char *name; /* the option that says so */
     bool requested;
+    int bit;
 } mode;
 
-/* An option that is given, with a mode that has no use for it. */
-static dq_status idle(const char *option, const char *remedy, dq_err *err)
+static dq_status find_mode(const bench *x, mode *out, dq_err *err)
 {
-    return dq_fail(err, DQ_USAGE, "--%s has nothing to act on. Add %s.", option, remedy);
-}
-
-static dq_status useless(const char *option, const char *beside, const char *why, dq_err *err)
-{
-    return dq_fail(err, DQ_USAGE, "--%s has nothing to act on with --%s%s. Leave it out.", option,
-                   beside, why);
-}
-
-/* What of the command line belongs together. */
-static dq_status check_modes(const bench *x, dq_err *err)
-{
-    const mode all[] = {{"items", x->items != NULL},
-                        {"decode", x->decode > 0},
-                        {"generate", x->generate > 0},
-                        {"attention", x->attention},
-                        {"compare", x->compare}};
-    const mode *found = NULL;
+    const mode all[] = {{"items", x->items != NULL, ITEMS},
+                        {"decode", x->decode > 0, DECODE},
+                        {"generate", x->generate > 0, GENERATE},
+                        {"attention", x->attention, ATTENTION},
+                        {"compare", x->compare, COMPARE}};
+    *out = (mode){.bit = PREFILL};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (found && all[i].requested)
+        if (out->requested && all[i].requested)
             return dq_fail(err, DQ_USAGE, "--%s and --%s measure different things. Give one.",
-                           found->name, all[i].name);
-        if (all[i].requested) found = &all[i];
+                           out->name, all[i].name);
+        if (all[i].requested) *out = all[i];
     }
-    if (x->contexts_text && !x->decode && !x->generate)
-        return idle("context", "--decode N or --generate N", err);
-    if (x->batches_text && !x->generate) return idle("batch", "--generate N", err);
-    if (x->logit_bits && found && !x->attention) return useless("logit-bits", found->name, "", err);
-    if (x->task && !x->items) return idle("task", "--items FILE", err);
-    if (x->limit && !x->items) return idle("limit", "--items FILE", err);
-    if (x->attention) return DQ_OK;
-    if (x->lengths_text && found) return useless("tokens", found->name, "", err);
-    if (x->math_word && x->decode)
-        return useless("math", "decode", ", which takes several in turn", err);
-    if (x->runs && x->decode) return useless("runs", "decode", ", which times every token", err);
     return DQ_OK;
 }
 
-static dq_status check_compare(const bench *x, int n_args, dq_err *err)
+/* Every option acts on what is measured, or is refused: with what to add where nothing but prefill was asked for, and
+ * where it is of no use beside another option, with that one. */
+static dq_status check_options(const bench *x, const mode *m, dq_err *err)
 {
+    static const char takes[] = ", which takes several in turn",
+                      every[] = ", which times every token", table[] = ", which prints a table";
+    const struct {
+        const char *name;
+        bool given;
+        int used; /* by these */
+        const char *add, *why;
+    } all[] = {{"context", x->contexts_text, DECODE | GENERATE, "--decode N or --generate N", ""},
+               {"batch", x->batches_text, GENERATE, "--generate N", ""},
+               {"task", x->task, ITEMS, "--items FILE", ""},
+               {"limit", x->limit, ITEMS, "--items FILE", ""},
+               {"tokens", x->lengths_text, PREFILL | ATTENTION, NULL, ""},
+               {"logit-bits", x->logit_bits, PREFILL | ATTENTION, NULL, ""},
+               {"logit-grain", x->logit_grain, PREFILL | ATTENTION, NULL, ""},
+               {"math", x->math_word, ALL & ~DECODE, NULL, takes},
+               {"math", x->math_word, ALL & ~COMPARE, NULL, ""},
+               {"runs", x->runs, ALL & ~DECODE, NULL, every},
+               {"runs", x->runs, ALL & ~COMPARE, NULL, ""},
+               {"device", x->device, ALL & ~COMPARE, NULL, ""},
+               {"threads", x->threads >= 0, ALL & ~COMPARE, NULL, ""},
+               {"json", x->json, ALL & ~COMPARE, NULL, table},
+               {"quiet", x->logger.quiet, ALL & ~COMPARE, NULL, ""},
+               {"verbose", x->logger.verbose, ALL & ~COMPARE, NULL, ""},
+               {"progress", x->logger.progress, ALL & ~COMPARE, NULL, ""}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (!all[i].given || all[i].used & m->bit) continue;
+        if (m->bit == PREFILL)
+            return dq_fail(err, DQ_USAGE, "--%s has nothing to act on. Add %s.", all[i].name,
+                           all[i].add);
+        return dq_fail(err, DQ_USAGE, "--%s has nothing to act on with --%s%s. Leave it out.",
+                       all[i].name, m->name, all[i].why);
+    }
+    return DQ_OK;
+}
+
+static dq_status check_command(const bench *x, int n_args, dq_err *err)
+{
+    mode m;
+    DQ_TRY(find_mode(x, &m, err));
+    DQ_TRY(check_options(x, &m, err));
     if (!x->compare && n_args > 1)
         return dq_fail(err, DQ_USAGE, "expected one MODEL, found %d arguments. Give one.", n_args);
-    if (!x->compare) return DQ_OK;
-    if (x->math_word) return useless("math", "compare", "", err);
-    if (x->runs) return useless("runs", "compare", "", err);
-    if (x->device) return useless("device", "compare", "", err);
-    if (x->threads >= 0) return useless("threads", "compare", "", err);
-    if (x->json) return useless("json", "compare", ", which prints a table", err);
-    if (x->logger.quiet) return useless("quiet", "compare", "", err);
-    if (x->logger.verbose) return useless("verbose", "compare", "", err);
-    if (x->logger.progress) return useless("progress", "compare", "", err);
     return DQ_OK;
 }
 
 static dq_status understand(bench *x, const dq_args *args, dq_err *err)
 {
-    DQ_TRY(check_modes(x, err));
-    DQ_TRY(check_compare(x, args->n, err));
+    DQ_TRY(check_command(x, args->n, err));
     if (!x->math_word) x->math_word = "f32";
     if (!x->device) x->device = "auto";
     if (!x->runs) x->runs = DEFAULT_RUNS;
@@ -203,33 +214,40 @@ static dq_status measure_all(bench *x, dq_err *err)
     return x->generate ? measure_generate(x, err) : measure_prefill(x, err);
 }
 
+static dq_status measure_model(bench *x, const char *path, dq_err *err)
+{
+    DQ_TRY(dq_logger_begin(&x->logger, "bench", err));
+    if (dq_model_open(&x->model, path, err) == DQ_OK &&
+        dq_backend_open(&x->backend, x->device, (int)x->threads, err) == DQ_OK)
+        measure_all(x, err);
+    dq_runner_free(x->runner);
+    dq_backend_close(x->backend);
+    dq_model_close(x->model);
+    dq_logger_end(&x->logger);
+    return err->code;
+}
+
 static const dq_usage usage = {
     .name = "bench",
     .synopsis = "MODEL [options] | --compare FILE.json...",
     .about =
         "Times prefill: one prompt of each length through the whole model, up to the next token's "
         "log-probabilities. With --logit-bits passes that round attention logits take turns with "
-        "one that "
-        "does not. The shares compare its rate with that of one dense matrix product of "
-        "the same "
-        "model, measured in the same run, and with the ceiling: the instruction that products are "
-        "made of, on "
-        "registers alone, timed behind every run. With --decode: attention of single tokens behind "
-        "a "
+        "one that does not. The shares compare its rate with that of one dense matrix product of "
+        "the same model, measured in the same run, and with the ceiling: multiply-adds of the "
+        "widest instruction in the arithmetic of --math, on registers alone, timed behind every "
+        "run. The ceiling is a yardstick of arithmetic: in f32, products with packed weights are "
+        "sums of integers and may exceed it. With --decode: attention of single tokens behind a "
         "context, with nothing in the processor's caches; shares are of what a plain read of "
-        "memory reaches "
-        "in between. With --attention: one layer's attention of a prompt, and, of a model with two "
-        "maps, "
-        "both maps as softmax attentions of their own over the same keys and values. With "
-        "--generate: whole-model decoding; the share compares the stored bytes of "
-        "the weights, scales and KV that a step reads, over its time, with a plain read of memory "
-        "(a block of 128 MiB to 1 GiB), timed in turns. With --items: scoring, tokenizing apart; "
-        "after "
-        "every group of items comes one long prefill and one dense product, so that the shares "
-        "compare "
-        "times of one machine. One thread is timed by processor time, which other work on the "
-        "machine "
-        "disturbs less.",
+        "memory reaches in between. With --attention: one layer's attention of a prompt, and, of "
+        "a model with two maps, both maps as softmax attentions of their own over the same keys "
+        "and values; in int8, tokens that a query reads unquantized are multiplied in f32, and "
+        "the share of those read as codes is told. With --generate: whole-model decoding; the "
+        "share compares the stored bytes of the weights, scales and KV that a step reads, over "
+        "its time, with a plain read of memory (a block of 128 MiB to 1 GiB), timed in turns. "
+        "With --items: scoring, tokenizing apart; after every group of items comes one long "
+        "prefill and one dense product, so that the shares compare times of one machine. One "
+        "thread is timed by processor time, which other work on the machine disturbs less.",
     .examples = "  dq bench calib/pair/diffllama --tokens 128,512\n"
                 "  dq bench model --tokens 2048 --logit-bits 8,4 --logit-grain row,tile,tensor\n"
                 "  dq bench model --attention --tokens 2048,8192\n"
@@ -287,13 +305,5 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
     if (args.help) return DQ_OK;
     DQ_TRY(understand(&x, &args, err));
     if (x.compare) return dq_bench_compare(args.item, args.n, err);
-    DQ_TRY(dq_logger_begin(&x.logger, "bench", err));
-    if (dq_model_open(&x.model, args.item[0], err) == DQ_OK &&
-        dq_backend_open(&x.backend, x.device, (int)x.threads, err) == DQ_OK)
-        measure_all(&x, err);
-    dq_runner_free(x.runner);
-    dq_backend_close(x.backend);
-    dq_model_close(x.model);
-    dq_logger_end(&x.logger);
-    return err->code;
+    return measure_model(&x, args.item[0], err);
 }
