@@ -10,6 +10,7 @@
 
 #include "tensor/weight_format.h"
 #include "tests/rigs/levels.h"
+#include "tests/rigs/weights.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -60,17 +61,6 @@ static void store_scale(weight_case *c, int64_t i, float s)
     } else {
         memcpy(c->scale + 4 * i, &s, 4);
     }
-}
-
-/* Plain reading of one code: bit by bit. */
-static int code_at(const uint8_t *row, int64_t col, int bits, int zero)
-{
-    int u = 0;
-    for (int i = 0; i < bits; i++) {
-        const int64_t at = col * bits + i;
-        u |= (row[at / 8] >> (at % 8) & 1) << i;
-    }
-    return u - zero;
 }
 
 static void fill_packed(weight_case *c, uint8_t *data, uint64_t *seed)
@@ -472,25 +462,6 @@ static void logits_that_are_no_numbers_show(void **state)
     }
 }
 
-static bool are_near(const double *a, const double *b, int n, double by)
-{
-    for (int i = 0; i < n; i++)
-        if (!(fabs(a[i] - b[i]) <= by)) return false;
-    return true;
-}
-
-/* What logits may be off by: the largest sum of |weights| times 2^-20, for activations of deviation 1. */
-static double rounding_of(const weight_case *c, int64_t rows, int64_t cols)
-{
-    double most = 0;
-    for (int64_t i = 0; i < rows; i++) {
-        double sum = 0;
-        for (int64_t k = 0; k < cols; k++) sum += fabs(c->value[i * cols + k]);
-        most = fmax(most, sum);
-    }
-    return most * 0x1p-20;
-}
-
 /* A head in codes gives what the f32 head of their values gives, in int8 arithmetic too. */
 static void head_on_codes(const storage *as, int level)
 {
@@ -503,7 +474,7 @@ static void head_on_codes(const storage *as, int level)
     const dq_weight *const head[2] = {&c.w, &dense};
     double logp[2][ROWS] = {{0}}, kld[2][ROWS] = {{0}}, from[2][ROWS] = {{0}};
     int32_t top1[2][ROWS] = {{0}};
-    const double by = rounding_of(&c, VOCAB, DIM);
+    const double by = rounding_of(c.value, VOCAB, DIM);
     for (int64_t i = 0; i < VOCAB * DIM; i++) value[i] = (float)c.value[i];
     for (int num = 0; num < 2; num++) {
         dq_backend *b = open_level(level, 2);
