@@ -182,7 +182,8 @@ static dq_status take_document(comparison *c, const json_t *doc, dq_err *err)
     json_array_foreach(results, i, result)
     {
         const json_t *bits = json_object_get(result, "logit_bits");
-        if (bits && json_number_value(bits) < 16) continue; /* peers round no logits */
+        if (bits && number_of(result, "logit_bits", err) < 16) continue; /* peers round no logits */
+        if (err->code != DQ_OK) return dq_in(err, "results[%zu]: ", i);
         if (peers)
             take_peer(c, result, err);
         else
