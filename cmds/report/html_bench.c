@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDE = 620, HIGH = 360, COLUMNS = 14, LABELS = 4 };
+enum { WIDE = 620, HIGH = 360, COLUMNS = 14, LABELS = 2 };
 
 /* A member of a result as a column. */
 typedef struct column {
@@ -29,12 +29,13 @@ static const work works[] = {
     {.what = "prefill",
      .caption =
          "Prefill of one prompt: shares are of one dense product of the same model, and of the "
-         "instruction that products are made of, on registers alone; products and attention are "
-         "shares of the pass, times is against unrounded logits.",
+         "ceiling, multiply-adds on registers alone, which products of other instructions may "
+         "exceed; products and attention are shares of the pass, times is against unrounded "
+         "logits.",
      .x = "tokens",
      .seconds = "seconds_median",
      .each = "tokens",
-     .label = {"weights", "logit_bits", "logit_grain"},
+     .label = {"weights"},
      .of = {{"tokens", "tokens", 1, 0},
             {"<weights", "weights", 0, 0},
             {"median s", "seconds_median", 1, 3},
@@ -46,15 +47,17 @@ static const work works[] = {
             {"attention", "share_of_attention", 1, 3},
             {"logit bits", "logit_bits", 1, 0},
             {"<grain", "logit_grain", 0, 0},
-            {"times", "times_unrounded_median", 1, 3}}},
+            {"times", "times_first_median", 1, 3}}},
     {.what = "attention",
      .caption =
          "Attention of one layer over a prompt: two softmaxes are both maps as attentions of their "
-         "own over the same keys and values; times is against the first form, unrounded.",
+         "own over the same keys and values; times is against the first form, unrounded; as codes "
+         "is "
+         "the share of the pairs of query and key that are multiplied in int8.",
      .x = "tokens",
      .seconds = "seconds_median",
      .each = "tokens",
-     .label = {"form", "logit_bits", "logit_grain"},
+     .label = {"form"},
      .of = {{"tokens", "tokens", 1, 0},
             {"<form", "form", 0, 0},
             {"logit bits", "logit_bits", 1, 0},
@@ -62,12 +65,13 @@ static const work works[] = {
             {"ms", "seconds_median", 1e3, 2},
             {"GFLOP/s", "flops_per_second", 1e-9, 1},
             {"share of ceiling", "share_of_ceiling", 1, 2},
-            {"times", "times_first_median", 1, 3}}},
+            {"times", "times_first_median", 1, 3},
+            {"as codes", "share_of_codes", 1, 3}}},
     {.what = "generate",
      .caption =
          "Decoding with the whole model: GB/s are stored bytes of the weights and KV that a step "
-         "reads, over its time; the shares are of a plain read of memory, and of the products' "
-         "instruction on registers alone, timed in turns.",
+         "reads, over its time; the shares are of a plain read of memory, and of the ceiling, "
+         "multiply-adds on registers alone, timed in turns.",
      .x = "context",
      .seconds = "step_seconds_median",
      .each = "batch",
@@ -82,7 +86,7 @@ static const work works[] = {
             {"most", "tokens_per_second_max", 1, 1},
             {"GB/s", "bytes_per_second", 1e-9, 1},
             {"share of read", "share_of_read", 1, 2},
-            {"of ceiling", "share_of_ceiling", 1, 2}}},
+            {"share of ceiling", "share_of_ceiling", 1, 2}}},
     {.what = "decode",
      .caption =
          "Attention of one token behind a context, with nothing in the caches: the share is of a "
@@ -224,6 +228,12 @@ static const char *label_of(dq_html *h, int i)
             label = dq_html_words(h, "%s, %s", label, json_string_value(v));
         else if (json_is_number(v))
             label = dq_html_words(h, "%s, %s %g", label, w->label[k], json_number_value(v));
+    }
+    const json_t *bits = json_object_get(j, "logit_bits"); /* 16 or none: not rounded */
+    if (json_is_number(bits) && json_number_value(bits) < 16) {
+        const char *grain = dq_html_text(j, "logit_grain");
+        label = dq_html_words(h, "%s, %g-bit logits", label, json_number_value(bits));
+        if (*grain) label = dq_html_words(h, "%s, %s", label, grain);
     }
     if (*math) label = dq_html_words(h, "%s, %s", label, math);
     label =

@@ -698,6 +698,34 @@ static void failing_memory_is_survived(void **state)
     json_decref(d);
 }
 
+#define PREFILL(tokens, more)                                                                      \
+    "{'model':'m','what':'prefill','weights':'BF16','tokens':" tokens ",'seconds_median':1" more "}"
+
+/* A result without rounded logits lies on one curve with those of documents that know no rounding. */
+static void curves_of_dq_bench_are_told_apart(void **state)
+{
+    place *p = *state;
+    if (!p->drawing) skip();
+    json_t *d = parsed(
+        "{'schema':'dq-bench/1','settings':{'math':'f32','threads':1},'results':[" PREFILL("64", "") "," PREFILL(
+            "128",
+            ",'logit_bits':16,'logit_grain':null") "," PREFILL("128",
+                                                               ",'logit_bits':8,'logit_grain':'"
+                                                               "tile'") "," PREFILL("64",
+                                                                                    ",'logit_bits':"
+                                                                                    "4") "," PREFILL("128",
+                                                                                                     ",'logit_bits':'4'") "]}");
+    const char *page = page_of(p, d);
+    assert_int_equal(count(page, "m: prefill, BF16, f32, threads: 1</span>"), 1);
+    assert_int_equal(count(page, "m: prefill, BF16, 8-bit logits, tile, f32, threads: 1</span>"),
+                     1);
+    assert_int_equal(count(page, "m: prefill, BF16, 4-bit logits, f32, threads: 1</span>"), 1);
+    assert_int_equal(count(page, "m: prefill"), 3);
+    assert_null(strstr(page, "logit_"));
+    assert_non_null(strstr(page, "multiply-adds on registers alone, which products of other"));
+    json_decref(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -712,6 +740,7 @@ int main(void)
         cmocka_unit_test(pictures_may_have_nothing_to_draw),
         cmocka_unit_test(containers_show_their_worst_tensors),
         cmocka_unit_test(documents_of_several_kinds_are_parts),
+        cmocka_unit_test(curves_of_dq_bench_are_told_apart),
         cmocka_unit_test(gnuplot_may_be_missing),
         cmocka_unit_test(scripts_leave_nothing_behind),
         cmocka_unit_test(drawings_are_taken_apart),
