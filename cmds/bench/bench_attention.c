@@ -1,5 +1,6 @@
-/* bench_attention: see bench_attention.h. A cache of one layer is filled once per length and read by all forms in turns; it
- * is never compacted, so that every row reads what it reads in a pass. Two softmaxes are two calls with a head map of
+/* bench_attention: see bench_attention.h. A cache of one layer is filled once per length and read by all forms in turns. It
+ * is never compacted, so that every row reads what it reads in a pass: which tokens are read as codes goes by positions
+ * alone (kv/kv_spec.h), and appending makes the codes of all that the last row reads so. Two softmaxes are two calls with a head map of
  * one map each: the same kernels and pages, and the products with values twice. Run -1 warms up.
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_attention.h"
@@ -99,7 +100,10 @@ static dq_status begin_length(attention *x, dq_err *err)
     x->pos = dq_block_new((size_t)x->n, sizeof *x->pos, err);
     for (int64_t i = 0; x->pos && i < x->n; i++) x->pos[i] = (int32_t)i;
     if (x->pos) x->kv = x->b->ops->kv_new(x->b, map, 1, x->o->kv);
-    if (x->pos && !x->kv) return dq_backend_sync(x->b, err);
+    if (x->pos && !x->kv) {
+        dq_backend_sync(x->b, err);
+        return dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
+    }
     if (x->kv) x->q = dq_bench_floats(x->b, x->n * map->n_q * map->head_dim, err);
     if (x->q) x->y = dq_bench_floats(x->b, x->n * map->n_out * map->n_slabs * map->head_dim, err);
     if (x->y) x->lambda = dq_bench_floats(x->b, x->n * map->n_out, err);
@@ -148,6 +152,19 @@ static double flops_of(const attention *x, const form *f)
     return 2.0 * a->head_dim * (a->n_q + products) * ((double)x->n * (double)(x->n + 1) / 2);
 }
 
+/* Of the query-key pairs of a prompt the share that is multiplied as codes; NaN in other arithmetic than int8. */
+static double share_of_codes(const attention *x)
+{
+    double all = 0, coded = 0;
+    for (int64_t i = 0; i < x->n; i++) {
+        int64_t reads, codes;
+        dq_kv_reads(x->o->kv, x->pos[i], x->pos, x->n, &reads, &codes);
+        all += (double)reads;
+        coded += (double)codes;
+    }
+    return x->o->math.qk == DQ_NUM_INT8 ? coded / all : (double)NAN;
+}
+
 static const char *name_of(const attention *x, const form *f)
 {
     if (f->softmaxes) return "two softmaxes";
@@ -168,6 +185,7 @@ static void put_form(attention *x, form *f, double ceiling, dq_table *table, jso
     dq_table_cell(table, "%.1f", rate * 1e-9);
     dq_table_cell(table, "%.2f", rate / ceiling);
     dq_table_cell(table, "%.3f", times.median);
+    if (x->o->math.qk == DQ_NUM_INT8) dq_table_cell(table, "%.3f", share_of_codes(x));
     json_t *r = json_object();
     json_object_set_new(r, "model", dq_document_name(x->m->name));
     json_object_set_new(r, "what", json_string("attention"));
@@ -180,6 +198,7 @@ static void put_form(attention *x, form *f, double ceiling, dq_table *table, jso
     json_object_set_new(r, "flops_per_second", dq_document_real(rate));
     json_object_set_new(r, "ceiling_flops_per_second", dq_document_real(ceiling));
     json_object_set_new(r, "share_of_ceiling", dq_document_real(rate / ceiling));
+    json_object_set_new(r, "share_of_codes", dq_document_real(share_of_codes(x)));
     json_object_set_new(r, "times_first_median", dq_document_real(times.median));
     json_object_set_new(r, "times_first_min", dq_document_real(times.min));
     json_object_set_new(r, "times_first_max", dq_document_real(times.max));
@@ -202,10 +221,13 @@ static dq_status run_lengths(attention *x, dq_table *table, json_t *results, dq_
 
 static dq_status print_all(attention *x, dq_logger *logger, dq_err *err)
 {
-    static const char *const titles[] = {"tokens", "form",    "logits",           "ms",
-                                         "least",  "GFLOP/s", "share of ceiling", "times"};
+    static const char *const titles[] = {"tokens",  "form",    "logits",           "ms",
+                                         "least",   "GFLOP/s", "share of ceiling", "times",
+                                         "as codes"};
+    const bool codes = x->o->math.qk == DQ_NUM_INT8;
+    char ceiling[DQ_BENCH_CEILING];
     dq_table *table = NULL;
-    DQ_TRY(dq_table_new(&table, titles, 8, err));
+    DQ_TRY(dq_table_new(&table, titles, codes ? 9 : 8, err));
     json_t *doc = dq_document_new(logger, "dq-bench/1"), *s = json_object_get(doc, "settings");
     json_array_append_new(json_object_get(doc, "inputs"), dq_document_name(x->m->path));
     if (run_lengths(x, table, json_object_get(doc, "results"), err) == DQ_OK && x->o->json) {
@@ -215,14 +237,16 @@ static dq_status print_all(attention *x, dq_logger *logger, dq_err *err)
         json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
         json_object_set_new(s, "math", json_string(x->o->math_word));
         json_object_set_new(s, "kv_bits", json_integer(x->o->kv->k_bits));
-        json_object_set_new(s, "ceiling",
-                            x->instruction ? json_string(x->instruction) : json_null());
+        dq_bench_ceiling_json(s, x->o->math.qk, x->instruction);
         dq_document_print(json_incref(doc), err);
     } else if (err->code == DQ_OK) {
         printf("%s: attention of one layer in %s on %s, medians of %lld run%s\n"
-               "times: against the first line of a length, run by run; ceiling: %s\n\n",
+               "times: against the first line of a length, run by run; ceiling: %s\n%s\n",
                x->m->name, x->o->math_word, x->b->device, (long long)x->o->runs,
-               x->o->runs == 1 ? "" : "s", x->instruction ? x->instruction : "not known");
+               x->o->runs == 1 ? "" : "s", dq_bench_ceiling(ceiling, x->o->math.qk, x->instruction),
+               codes ? "as codes: share of the pairs of query and key that are multiplied in int8, "
+                       "the others in f32\n"
+                     : "");
         dq_table_print(table, err);
     }
     json_decref(doc);

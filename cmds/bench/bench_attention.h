@@ -11,8 +11,8 @@
 typedef struct dq_bench_attention_options {
     const int *length; /* [n_lengths] rows of a sequence */
     int n_lengths;
-    const dq_logit_spec
-        *logit; /* [n_logits], the first one unrounded: what others are compared with */
+    /* [n_logits], the first one unrounded: what others are compared with */
+    const dq_logit_spec *logit;
     int n_logits;
     int64_t runs; /* timed, after one that warms up */
     const char *math_word;
@@ -23,8 +23,8 @@ typedef struct dq_bench_attention_options {
 
 /* Times the first layer's attention over invented queries, keys and values of each length, from products with keys to the
  * head norm: with every rounding of logits, and, where the model has two maps, each map by itself as a softmax
- * attention over the same keys and values. These take turns, and so does a loop of the instruction that products are
- * made of. Prints a table or a document. */
+ * attention over the same keys and values. These take turns, and so does the ceiling (bench_limits.h). In int8 tokens
+ * that a row reads unquantized are multiplied in f32, as in a pass. Prints a table or a document. */
 dq_status dq_bench_attention(dq_logger *logger, const dq_model *m, dq_backend *b,
                              const dq_bench_attention_options *o, dq_err *err);
 

@@ -18,6 +18,7 @@
 typedef struct subject {
     int context, batch;
     double *seconds, *read; /* [runs] of all steps; bytes per second */
+    double *ceiling;        /* [runs] flops per second */
     double *share, *ops;    /* [runs] of the read and of the ceiling behind a run */
     double kv_bytes;        /* held, the mean of the first and the last step */
     dq_bench_bytes weights;
@@ -92,12 +93,17 @@ static dq_status run_once(generate *x, const subject *s, watch *w, dq_err *err)
     return err->code;
 }
 
-static void add_shares(const generate *x, subject *s, int64_t run, double ops)
+/* Of multiply-adds with weights in one step. */
+static double step_flops(const generate *x, const subject *s)
+{
+    return s->batch * (dq_bench_row_flops(x->m) + dq_bench_logits_flops(x->m));
+}
+
+static void add_shares(const generate *x, subject *s, int64_t run)
 {
     const double step = s->seconds[run] / (double)x->o->steps;
-    const double flops = dq_bench_row_flops(x->m) + dq_bench_logits_flops(x->m);
     s->share[run] = (s->weights.total + s->kv_bytes) / step / s->read[run];
-    s->ops[run] = s->batch * flops / step / ops;
+    s->ops[run] = step_flops(x, s) / step / s->ceiling[run];
 }
 
 /* Run -1 warms up. */
@@ -113,8 +119,9 @@ static dq_status run_all(generate *x, dq_err *err)
             if (run < 0) continue;
             s->seconds[run] = w.end - w.begin;
             s->read[run] = rate;
+            s->ceiling[run] = ops;
             s->kv_bytes = (w.kv_first + w.kv_last) / 2;
-            add_shares(x, s, run, ops);
+            add_shares(x, s, run);
         }
     }
     return err->code;
@@ -126,6 +133,7 @@ static dq_status run_all(generate *x, dq_err *err)
 typedef struct figures {
     dq_bench_timing step; /* seconds */
     double bytes, rate, read;
+    double ceiling;    /* flops per second; NaN: not known */
     double share, ops; /* of the read, of the ceiling; NaN: not known */
 } figures;
 
@@ -133,12 +141,14 @@ static figures figures_of(const generate *x, const subject *s)
 {
     figures f = {.step = dq_bench_timing_of(s->seconds, x->o->runs),
                  .read = (double)NAN,
+                 .ceiling = (double)NAN,
                  .share = (double)NAN,
                  .ops = (double)NAN};
     const double steps = (double)x->o->steps;
     f.step = (dq_bench_timing){f.step.median / steps, f.step.min / steps, f.step.max / steps};
     f.bytes = s->weights.total + s->kv_bytes;
     f.rate = f.bytes / f.step.median;
+    if (x->instruction) f.ceiling = dq_bench_timing_of(s->ceiling, x->o->runs).median;
     if (x->instruction) f.ops = dq_bench_timing_of(s->ops, x->o->runs).median;
     if (!x->block.p) return f;
     f.read = dq_bench_timing_of(s->read, x->o->runs).median;
@@ -176,6 +186,8 @@ static json_t *result_json(const generate *x, const subject *s)
     json_object_set_new(r, "bytes_per_second", dq_document_real(f.rate));
     json_object_set_new(r, "read_bytes_per_second", dq_document_real(f.read));
     json_object_set_new(r, "share_of_read", dq_document_real(f.share));
+    json_object_set_new(r, "flops_per_second", dq_document_real(step_flops(x, s) / f.step.median));
+    json_object_set_new(r, "ceiling_flops_per_second", dq_document_real(f.ceiling));
     json_object_set_new(r, "share_of_ceiling", dq_document_real(f.ops));
     json_object_set_new(r, "peak_bytes", json_integer((json_int_t)peak_bytes(x)));
     return r;
@@ -190,7 +202,7 @@ static dq_status print_json(const generate *x, dq_err *err)
     json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
     json_object_set_new(s, "clock", json_string(dq_bench_clock(x->b)));
     json_object_set_new(s, "math", json_string(x->o->math_word));
-    json_object_set_new(s, "ceiling", x->instruction ? json_string(x->instruction) : json_null());
+    dq_bench_ceiling_json(s, x->o->math.linear, x->instruction);
     json_object_set_new(s, "kv_bits", json_integer(x->o->kv->k_bits));
     json_object_set_new(s, "read_bytes",
                         x->block.p ? json_integer((json_int_t)x->block.bytes) : json_null());
@@ -206,8 +218,8 @@ static dq_status print_table(const generate *x, dq_err *err)
                               "most",    "weights, MiB", "KV, MiB", "GB/s"};
     int n = 9;
     if (x->block.p) titles[n++] = "share of read";
-    if (x->instruction) titles[n++] = "of ceiling";
-    char weights[DQ_BENCH_WEIGHTS];
+    if (x->instruction) titles[n++] = "share of ceiling";
+    char weights[DQ_BENCH_WEIGHTS], ceiling[DQ_BENCH_CEILING];
     dq_table *table = NULL;
     DQ_TRY(dq_table_new(&table, titles, n, err));
     for (int i = 0; i < x->n; i++) {
@@ -233,8 +245,8 @@ static dq_status print_table(const generate *x, dq_err *err)
         printf("; a plain read of %zu MiB reaches %.1f", x->block.bytes >> 20,
                figures_of(x, &x->at[0]).read * 1e-9);
     if (x->instruction)
-        printf("\nof ceiling: multiply-adds with weights, over what %s reaches on registers alone",
-               x->instruction);
+        printf("\nshare of ceiling: multiply-adds with weights, over %s on registers alone",
+               dq_bench_ceiling(ceiling, x->o->math.linear, x->instruction));
     printf("\n\n");
     dq_table_print(table, err);
     dq_table_free(table);
@@ -267,6 +279,7 @@ static dq_status prepare(generate *x, dq_err *err)
         s->seconds = dq_block_new((size_t)o->runs, sizeof *s->seconds, err);
         s->read = dq_block_new((size_t)o->runs, sizeof *s->read, err);
         s->share = dq_block_new((size_t)o->runs, sizeof *s->share, err);
+        s->ceiling = dq_block_new((size_t)o->runs, sizeof *s->ceiling, err);
         s->ops = dq_block_new((size_t)o->runs, sizeof *s->ops, err);
         context = s->context > context ? s->context : context;
         batch = s->batch > batch ? s->batch : batch;
@@ -296,6 +309,7 @@ dq_status dq_bench_generate(dq_logger *logger, dq_runner *r, const dq_bench_gene
         dq_block_free(x.at[i].seconds);
         dq_block_free(x.at[i].read);
         dq_block_free(x.at[i].share);
+        dq_block_free(x.at[i].ceiling);
         dq_block_free(x.at[i].ops);
     }
     dq_bench_block_free(&x.block);

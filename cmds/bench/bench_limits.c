@@ -7,6 +7,7 @@
 #include "cmds/bench/bench_rates.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 double dq_bench_limits_ops(dq_backend *b, dq_num num, const char **instruction)
@@ -21,6 +22,22 @@ double dq_bench_limits_ops(dq_backend *b, dq_num num, const char **instruction)
         seconds = dq_bench_now(b) - start;
     }
     return ops / seconds;
+}
+
+const char *dq_bench_ceiling(char name[DQ_BENCH_CEILING], dq_num num, const char *instruction)
+{
+    if (instruction)
+        snprintf(name, DQ_BENCH_CEILING, "%s multiply-adds (%s)", dq_num_name[num], instruction);
+    else
+        snprintf(name, DQ_BENCH_CEILING, "not known");
+    return name;
+}
+
+void dq_bench_ceiling_json(json_t *settings, dq_num num, const char *instruction)
+{
+    char name[DQ_BENCH_CEILING];
+    dq_bench_ceiling(name, num, instruction);
+    json_object_set_new(settings, "ceiling", instruction ? json_string(name) : json_null());
 }
 
 void dq_bench_block_new(dq_bench_block *block, dq_backend *b, double weights)

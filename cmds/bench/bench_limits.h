@@ -1,14 +1,22 @@
-/* bench_limits: what the machine can do at most, for benchmarks to compare with: operations of one instruction on
- * registers, and a plain read of memory. Both are timed between the runs that they are compared with.
+/* bench_limits: what the machine can do, for benchmarks to compare with: multiply-adds of one instruction on registers, and
+ * a plain read of memory. Both are timed between the runs that they are compared with.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_BENCH_LIMITS_H
 #define DQ_BENCH_LIMITS_H
 
 #include "engine/backend.h"
 
-/* Operations per second of the instruction that products in `num` are made of, on all threads, for some 20 ms; its name
- * (static). NaN and NULL where the device does not know. */
+#include <jansson.h>
+
+/* The ceiling: operations per second of the level's multiply-adds of numbers `num`, on all threads, for some 20 ms; their
+ * instruction (static). NaN and NULL where the device does not know. A yardstick of arithmetic: products may be made of
+ * other instructions (those in f32 with packed weights are sums of integers) and exceed it. */
 double dq_bench_limits_ops(dq_backend *b, dq_num num, const char **instruction);
+/* "f32 multiply-adds (vfmadd, 512 bits)" into name, "not known" of NULL; returns it. */
+enum { DQ_BENCH_CEILING = 80 };
+const char *dq_bench_ceiling(char name[DQ_BENCH_CEILING], dq_num num, const char *instruction);
+/* The member "ceiling" of a document's settings, null where it is not known. */
+void dq_bench_ceiling_json(json_t *settings, dq_num num, const char *instruction);
 
 /* A block that nothing else reads. */
 typedef struct dq_bench_block {

@@ -33,7 +33,7 @@ typedef struct prefill {
 typedef struct outcome {
     int n;
     dq_logit_spec logit;
-    dq_bench_timing seconds, times; /* times: against unrounded logits, run by run */
+    dq_bench_timing seconds, times; /* times: against the first, unrounded ones, run by run */
     double attention, products;     /* shares of a pass, medians; NaN: not known */
     double flops, ceiling;          /* NaN: not known */
     int64_t peak_bytes;             /* of the process, up to here */
@@ -104,9 +104,9 @@ static json_t *result_json(const prefill *x, const outcome *t)
     json_object_set_new(r, "share_of_ceiling", dq_document_real(t->flops / t->ceiling));
     json_object_set_new(r, "share_of_attention", dq_document_real(t->attention));
     json_object_set_new(r, "share_of_products", dq_document_real(t->products));
-    json_object_set_new(r, "times_unrounded_median", dq_document_real(t->times.median));
-    json_object_set_new(r, "times_unrounded_min", dq_document_real(t->times.min));
-    json_object_set_new(r, "times_unrounded_max", dq_document_real(t->times.max));
+    json_object_set_new(r, "times_first_median", dq_document_real(t->times.median));
+    json_object_set_new(r, "times_first_min", dq_document_real(t->times.min));
+    json_object_set_new(r, "times_first_max", dq_document_real(t->times.max));
     json_object_set_new(r, "peak_bytes", json_integer((json_int_t)t->peak_bytes));
     return r;
 }
@@ -142,7 +142,7 @@ static json_t *document_of(const prefill *x)
     json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
     json_object_set_new(s, "clock", json_string(dq_bench_clock(x->b)));
     json_object_set_new(s, "math", json_string(x->o->math_word));
-    json_object_set_new(s, "ceiling", x->instruction ? json_string(x->instruction) : json_null());
+    dq_bench_ceiling_json(s, x->o->math.linear, x->instruction);
     return doc;
 }
 
@@ -166,6 +166,7 @@ static dq_status print_table(const prefill *x, const outcome *all, dq_err *err)
                       {"peak MiB", true}};
     enum { TITLES = sizeof all_titles / sizeof *all_titles };
     const char *titles[TITLES];
+    char ceiling[DQ_BENCH_CEILING];
     int n = 0;
     dq_table *table = NULL;
     for (int i = 0; i < TITLES; i++) {
@@ -178,8 +179,8 @@ static dq_status print_table(const prefill *x, const outcome *all, dq_err *err)
            (long long)x->m->layer[0].gate.rows, (long long)x->m->layer[0].gate.cols,
            x->product_flops * 1e-9);
     if (x->instruction)
-        printf("ceiling: %s on registers alone, %.1f GFLOP/s\n", x->instruction,
-               all[0].ceiling * 1e-9);
+        printf("ceiling: %s on registers alone, %.1f GFLOP/s\n",
+               dq_bench_ceiling(ceiling, x->o->math.linear, x->instruction), all[0].ceiling * 1e-9);
     if (x->clocked) printf("products, attention, rest: shares of a pass\n");
     if (x->o->n_logits > 1) printf("times: against the pass with unrounded logits, run by run\n");
     putchar('\n');

@@ -9,8 +9,8 @@
 typedef struct dq_bench_prefill_options {
     const int *length; /* [n_lengths] ids of a prompt */
     int n_lengths;
-    const dq_logit_spec
-        *logit; /* [n_logits], the first one unrounded: what others are compared with */
+    /* [n_logits], the first one unrounded: what others are compared with */
+    const dq_logit_spec *logit;
     int n_logits;
     int64_t runs; /* timed, after one that warms up */
     const char *math_word;
@@ -18,8 +18,8 @@ typedef struct dq_bench_prefill_options {
     bool json;
 } dq_bench_prefill_options;
 
-/* The roundings of logits take turns. Behind every run comes a loop of the instruction that products are made of, so that both see the same machine.
- * Prints a table or a document. */
+/* The roundings of logits take turns. Behind every run comes the ceiling (bench_limits.h), so that both see the same
+ * machine. Prints a table or a document. */
 dq_status dq_bench_prefill(dq_logger *logger, dq_runner *r, const dq_bench_prefill_options *o,
                            dq_err *err);
 

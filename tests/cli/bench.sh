@@ -2,7 +2,8 @@
 "$dq" quantize "plain model" -o four.h5 --bits 4 --group 32 -q >/dev/null || complain "bench: dq quantize fails"
 
 # ---- whole-model decoding
-try 0 "share of read" bench "plain model" --generate 2 --runs 1 --threads 1
+try 0 "share of read  *share of ceiling" bench "plain model" --generate 2 --runs 1 --threads 1
+grep -q "^share of ceiling: .*, over f32 multiply-adds (.*) on registers alone" "$top/out" || complain "bench: --generate does not say what its ceiling is"
 try 0 "four.h5: decoding with W4 in groups of 32 in int8" bench four.h5 --generate 1 --runs 1 --math int8 --context 70 --threads 1
 for math in f32 int8; do
     runs=2
@@ -31,8 +32,12 @@ for r in rows:
     # a scale of 16 bits for 32 codes of 4; the last group of 344 columns is short
     assert w["codes"] < 8 * w["scales"] < 1.01 * w["codes"] and w["zeros"] == 0, w
     assert near(r["bytes_per_second"] * r["step_seconds_median"], w["total"] + r["kv_bytes"])
-    assert r["share_of_read"] > 0 and r["share_of_ceiling"] > 0 and s["ceiling"]
+    assert r["share_of_read"] > 0 and r["share_of_ceiling"] > 0
+    assert s["ceiling"].startswith(sys.argv[2] + " multiply-adds ("), s
+    work = r["flops_per_second"] * r["step_seconds_median"]
+    assert near(work, r["batch"] * rows[0]["flops_per_second"] * rows[0]["step_seconds_median"])
     if s["runs"] == 1:  # else it is the median of the runs' own shares
+        assert near(r["share_of_ceiling"] * r["ceiling_flops_per_second"], r["flops_per_second"])
         assert near(r["share_of_read"] * r["read_bytes_per_second"], r["bytes_per_second"])
     assert r["kv_bytes"] > 0 and r["peak_bytes"] > 0
 by = {(r["context"], r["batch"]): r for r in rows}
@@ -56,6 +61,13 @@ if (ulimit -v 130000 && "$dq" --version; exit $?) >/dev/null 2>&1; then
     grep -q "share of read" "$top/out" && complain "bench: a share of a read that did not happen"
 fi
 try 2 "Give one" bench "plain model" --generate 2 --decode 2
+# what is of no use here is not advised to be added to: that would be refused as well
+for case in "generate 2:logit-grain row" "generate 2:logit-bits 4" "items choices.jsonl:context 3" "items choices.jsonl:batch 2" \
+    "decode 2:task mc" "decode 2:batch 2" "attention:limit 3" "attention:batch 2" "generate 2:task mc"; do
+    option=${case#*:} mode=${case%%:*}
+    # shellcheck disable=SC2086 # options and their values
+    try 2 "\-\-${option% *} has nothing to act on with --${mode% *}. Leave it out" bench "plain model" --$mode --$option
+done
 try 2 "Give one" bench "plain model" --generate 2 --items choices.jsonl
 try 2 "expected .*from 1 to 8" bench "plain model" --generate 2 --batch 9
 try 2 "expected .*from 1 to 8" bench "plain model" --generate 2 --batch 0
@@ -69,10 +81,11 @@ try 4 "packed" bench "plain model" --generate 2 --math int8
 try 4 "bf16" bench "plain model" --generate 2 --math bf16
 
 # ---- prefill beside a ceiling, which belongs to the level in use
-try 0 "ceiling: .*on registers alone" bench "plain model" --tokens 32 --runs 1 --threads 1
+try 0 "ceiling: f32 multiply-adds (.*) on registers alone" bench "plain model" --tokens 32 --runs 1 --threads 1
 for level in scalar avx2; do
     DQ_CPU=$level "$dq" bench four.h5 --tokens 16,40 --runs 2 --threads 1 --math int8 --json >$level.json 2>"$top/err" ||
         complain "bench, DQ_CPU=$level: $(cat "$top/err")"
+    grep -q '"ceiling": "int8 multiply-adds (' $level.json || complain "bench, DQ_CPU=$level: no name of a ceiling"
     grep -q '"share_of_ceiling": [0-9]' $level.json || complain "bench, DQ_CPU=$level: no share of a ceiling"
 done
 if grep -q AVX2 avx2.json; then
@@ -97,15 +110,15 @@ alone = sys.argv[2] == "--attention"
 logits = [(16, None)] + [(b, g) for b in (8, 4) for g in ("row", "tile", "head", "tensor")]
 seen = [(r["tokens"], r["logit_bits"], r["logit_grain"]) for r in rows if r.get("form") != "two softmaxes"]
 assert seen == [(t, b, g) for t in (40, 100) for b, g in logits], seen
-times = "times_first" if alone else "times_unrounded"
+assert all(r.get("share_of_codes") is None for r in rows)
 for r in rows:
-    assert 0 < r[times + "_min"] <= r[times + "_median"] <= r[times + "_max"]
+    assert 0 < r["times_first_min"] <= r["times_first_median"] <= r["times_first_max"]
     assert 0 < r["seconds_min"] <= r["seconds_median"] <= r["seconds_max"]
     if not alone:
         assert 0 < r["share_of_attention"] < 1 and 0 < r["share_of_products"] < 1
 for t in (40, 100):
     of = [r for r in rows if r["tokens"] == t]
-    assert of[0][times + "_min"] == of[0][times + "_max"] == 1
+    assert of[0]["times_first_min"] == of[0]["times_first_max"] == 1
     if alone:  # twice the products with values, the same with keys
         assert [r["form"] for r in of[:2]] == ["difference", "two softmaxes"] and len(of) == 10
         work = [r["flops_per_second"] * r["seconds_median"] for r in of[:2]]
@@ -115,8 +128,25 @@ EOF
 done
 try 0 "softmax " bench "plain model" --attention --tokens 40 --runs 1 --threads 1
 grep -q "two softmaxes" "$top/out" && complain "bench --attention: two softmaxes of a model with one map"
-try 0 "attention of one layer in int8" bench four.h5 --attention --tokens 200 --runs 1 --threads 1 --math int8
+grep -q "as codes" "$top/out" && complain "bench --attention: codes in f32"
+# tokens that a query reads unquantized are multiplied in f32: the first 4, and all above the last whole page of 64 that ends 64 behind
+try 0 "^as codes: share of the pairs" bench four.h5 --attention --tokens 40,200 --runs 1 --threads 1 --math int8
+try 0 '"what": "attention"' bench four.h5 --attention --tokens 40,200,300 --runs 1 --threads 1 --math int8 --json
+if command -v python3 >/dev/null; then
+    python3 - "$top/out" <<'EOP' || complain "bench --attention: other pairs are multiplied in int8"
+import json
+import sys
+
+rows = json.load(open(sys.argv[1]))["results"]
+assert [r["tokens"] for r in rows] == [40, 200, 300]
+for r in rows:
+    n = r["tokens"]
+    coded = sum(max(0, (t + 1 - 64) // 64 * 64 - 4) for t in range(n))
+    assert (coded > 0) == (n > 127) and abs(r["share_of_codes"] - coded / (n * (n + 1) / 2)) < 1e-12, r
+EOP
+fi
 try 2 "logit-grain has nothing to act on. Add --logit-bits" bench "diff model" --logit-grain row
+try 2 "logit-grain has nothing to act on. Add --logit-bits" bench "diff model" --attention --logit-grain row
 try 2 "logit-bits has nothing to act on with --generate" bench "diff model" --generate 1 --logit-bits 4
 try 2 "row stands twice" bench "diff model" --logit-bits 4 --logit-grain row,tile,row
 try 2 "expected one of tensor, head, row, tile" bench "diff model" --logit-bits 4 --logit-grain map
@@ -125,6 +155,8 @@ try 2 "Give one" bench "diff model" --attention --decode 2
 try 0 "diff model: prefill 40" bench --compare logits.json
 [ "$(grep -c 'prefill 40' "$top/out")" = 1 ] || complain "bench --compare: a pass that rounds logits is compared"
 try 4 'holds "attention"' bench --compare logits--attention.json
+sed 's/"logit_bits": 4,/"logit_bits": "4",/' logits.json >bad.json
+try 3 'bad.json: results\[5\]: "logit_bits" is missing or no number' bench --compare bad.json
 
 # ---- the page of dq report: of what was just measured, and of published documents
 "$dq" bench "plain model" --generate 1 --runs 1 --batch 1,2 --context 40,100 --threads 1 --json >generate.json 2>"$top/err" ||
@@ -134,10 +166,11 @@ if command -v gnuplot >/dev/null; then
     "$dq" report "$@" -o all.html 2>"$top/err" || complain "report of dq bench: $(cat "$top/err")"
     for words in '<section id="growth">' '<section id="speed">' 'W4 in groups of 32' 'plain model: generate, BF16, batch 2, f32' \
         'heads16: decode, 4:4, int8' 'Decoding with the whole model' 'Scoring of short items' 'share of ceiling' \
-        'two softmaxes' 'diff model: prefill, BF16, logit_bits 4, tile' \
+        'two softmaxes' '>diff model: prefill, BF16, 4-bit logits, tile, f32' \
         '<title>dq bench: plain model, diff model, four.h5, heads16, diffllama</title>'; do
         grep -q "$words" all.html || complain "report of dq bench: \"$words\" is not in the page"
     done
+    grep -q '>diff model: prefill, BF16, f32' all.html || complain "report of dq bench: no curve of unrounded logits"
     rate=$(sed -n 's/^ *"tokens_per_second": \([0-9.e+]*\),$/\1/p' generate.json | head -n 1)
     grep -q "<td>$(printf %.1f "$rate")</td>" all.html || complain "report of dq bench: $rate tokens/s are not in the page"
     "$dq" report "$6" -o items.html 2>"$top/err" || complain "report of items.json: $(cat "$top/err")"
@@ -168,7 +201,10 @@ try 4 'results\[0\]: holds ".*" beside llama.cpp, which peers.json holds as well
 try 0 "prefill 16, .* 1 thread  *-  *-  *-  *1000  *-\$" bench --compare peers.json new.json
 try 2 "expected one MODEL" bench
 try 2 "expected one MODEL, found 2" bench "plain model" four.h5
-try 2 "math has nothing to act on with --compare" bench --compare peers.json --math f32
+for option in "math f32" "logit-grain row" "logit-bits 4" "batch 2" "context 3" "tokens 3" "task mc" "limit 3" "runs 2" "device cpu" json; do
+    # shellcheck disable=SC2086 # an option and its value
+    try 2 "${option% *} has nothing to act on with --compare.*Leave it out" bench --compare peers.json --$option
+done
 try 2 "threads has nothing to act on with --compare" bench --compare peers.json --threads 0
 try 0 "prefill" bench four.h5 --tokens 16 --runs 1 --threads 1 --math int8 -v
 grep -q "linear blocked_int8 int8 (4 bits" "$top/err" || complain "bench: -v does not say which kernels run: $(grep layer "$top/err")"
