@@ -1,7 +1,7 @@
 /* bench_attention: see bench_attention.h. A cache of one layer is filled once per length and read by all forms in turns. It
  * is never compacted, so that every row reads what it reads in a pass: which tokens are read as codes goes by positions
- * alone (kv/kv_spec.h), and appending makes the codes of all that the last row reads so. Two softmaxes are two calls with a head map of
- * one map each: the same kernels and pages, and the products with values twice. Run -1 warms up.
+ * alone (kv/kv_spec.h), and appending makes the codes of all that the last row reads so. Two softmaxes are two
+ * calls with a head map of one map each: the same kernels and pages, and the products with values twice. Run -1 warms up.
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_attention.h"
 

@@ -6,11 +6,12 @@
 #include "cmds/cli/document.h"
 #include "model/model.h"
 
-/* Bytes as stored; a layout that a device makes for itself may take a little more. Every weight that a product reads once, gains and biases; of the embedding the rows that are looked
- * up. A head that shares the embedding's memory is read whole. */
+/* Bytes as stored; a layout that a device makes for itself may take a little more. Every weight that a product reads once,
+ * gains and biases; of the embedding the rows that are looked up. A head that shares the embedding's memory is read whole. */
 typedef struct dq_bench_bytes {
-    double codes, scales, zeros,
-        dense; /* zeros: zero points and indices of groups; dense: without codes */
+    double codes, scales;
+    double zeros; /* zero points and indices of groups */
+    double dense; /* without codes */
     double total;
     double weights; /* numbers in those that products read */
 } dq_bench_bytes;

@@ -93,9 +93,9 @@ typedef struct dq_ops {
     /* Optional (NULL: not known): bytes of host memory that logprob and kld take for logits of so many rows of a
      * vocabulary, and keep. */
     int64_t (*logit_bytes)(int64_t rows, int64_t vocab);
-    /* What nothing on the device can exceed, for benchmarks, which time the calls. Both optional (NULL: not known).
-     * A millisecond or so, on all threads, of nothing but the instruction that products in `num` are made of, on
-     * registers alone. Returns the operations done (a multiply-add counts as two) and the instruction's name
+    /* What benchmarks compare with; they time the calls. Both optional (NULL: not known).
+     * A millisecond or so, on all threads, of nothing but the level's multiply-adds of numbers `num`, on registers
+     * alone: a yardstick for products, which may be made of other instructions and exceed it. Returns the operations done (a multiply-add counts as two) and the instruction's name
      * (static); 0 and NULL: there are no products in `num`. */
     double (*peak_ops)(dq_backend *b, dq_num num, const char **instruction);
     /* Loads p[bytes], memory of alloc, once, each thread a share. bytes is a multiple of 64. */
