@@ -288,10 +288,9 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
                     "instead: times scoring the short items of FILE in the groups of dq eval"),
         dq_opt_text("task", "NAME", &x.task, "form of --items, as for dq eval (default mc)"),
         dq_opt_int("limit", "N", &x.limit, 1, 1e9, "the first N items of --items only"),
-        dq_opt_text(
-            "math", "KIND", &x.math_word,
-            "f32, bf16 or int8 (default f32), for prefill, --generate and --items; int8 takes "
-            "packed containers and keeps keys and values at 8 bits"),
+        dq_opt_text("math", "KIND", &x.math_word,
+                    "f32, bf16 or int8 (default f32), for all but --decode; int8 takes packed "
+                    "containers and keeps keys and values at 8 bits"),
         DQ_OPT_DEVICE(&x.device),
         dq_opt_int("threads", "N", &x.threads, 0, 1024, "CPU threads (default 0: all processors)"),
         dq_opt_flag("json", &x.json, "one JSON document"),
