@@ -7,7 +7,11 @@
 
 #include <string.h>
 
-enum { ROWS = DQ_BLOCKED_ROWS, COLS = DQ_BLOCKED_COLS, STEPS = COLS / 4, LINE = 4 * ROWS };
+enum { ROWS = DQ_BLOCKED_ROWS, COLS = DQ_BLOCKED_COLS, LINE = 4 * ROWS };
+enum {
+    RUN = 16,
+    RUN_WORDS = RUN * 8
+}; /* chunks whose codes move at a time, and their words at most */
 
 typedef struct entry {
     const void *key; /* dq_weight.data */
@@ -79,129 +83,108 @@ dq_simd_blocked_weight dq_cpu_blocked_shape(const dq_weight *w)
     return d;
 }
 
+/* Columns of words as they are stored, from word k on, n of them of which the first `have` exist, to[n][32 rows]; the last
+ * of a row is cut by `mask`. */
+typedef struct word_run {
+    const dq_simd *simd;
+    const uint8_t *row; /* the first of the block */
+    int64_t bytes;      /* of a row */
+    int64_t rows, used; /* used: words of a row that hold codes */
+    uint32_t mask;      /* of the last of them */
+} word_run;
+
+static void fetch_words(uint8_t *to, const word_run *r, int64_t k, int64_t n)
+{
+    const int64_t have = r->used - k < n ? r->used - k : n;
+    float *dst = (float *)(void *)to;
+    float copy[ROWS * RUN_WORDS];
+    const float *src = (const float *)(const void *)(r->row + 4 * k);
+    int64_t ld = r->bytes / 4;
+    if ((uintptr_t)r->row % 4 != 0) { /* a file that another program wrote */
+        for (int64_t j = 0; j < r->rows; j++)
+            memcpy(copy + j * RUN_WORDS, r->row + j * r->bytes + 4 * k, (size_t)(4 * have));
+        src = copy;
+        ld = RUN_WORDS;
+    }
+    if (r->rows < ROWS || have < n) memset(to, 0, (size_t)(n * LINE));
+    r->simd->transpose(dst, ROWS, src, ld, r->rows, have);
+    for (int j = 0; k + have == r->used && j < ROWS; j++) {
+        uint8_t *last = to + (have - 1) * LINE + 4 * j;
+        uint32_t x;
+        memcpy(&x, last, sizeof x);
+        x &= r->mask;
+        memcpy(last, &x, sizeof x);
+    }
+}
+
+static void lay_out_codes(const dq_simd *simd, uint8_t *block, const dq_weight *w, int64_t first,
+                          int64_t rows)
+{
+    _Alignas(64) uint8_t words[RUN_WORDS * LINE];
+    const int64_t bytes = (int64_t)dq_quant_row_bytes(w->cols, w->bits);
+    const int64_t all = padded(w->cols, COLS) / COLS * w->bits, run = RUN * w->bits;
+    const int over = (int)(w->cols * w->bits % 32);
+    const word_run r = {.simd = simd,
+                        .row = (const uint8_t *)w->data + first * bytes,
+                        .bytes = bytes,
+                        .rows = rows,
+                        .used = (w->cols * w->bits + 31) / 32,
+                        .mask = over ? (1u << over) - 1 : UINT32_MAX};
+    for (int64_t k = 0; k < all; k += run, block += run * LINE) {
+        const int64_t n = all - k < run ? all - k : run;
+        if (w->bits == 8) { /* a plane of 8 bits is what is stored */
+            fetch_words(block, &r, k, n);
+            continue;
+        }
+        fetch_words(words, &r, k, n);
+        simd->planes(block, words, w->bits, n / w->bits);
+    }
+}
+
 #define INLINE static inline __attribute__((always_inline))
 
-/* Ones in the low n bits of every `step` bits of a word of 64. */
-INLINE uint64_t low_bits(int n, int step)
+INLINE void lay_out_scales(uint8_t *to, const uint8_t *scale, int64_t groups, const size_t size)
 {
-    uint64_t x = 0;
-    for (int at = 0; at < 64; at += step) x |= (((uint64_t)1 << n) - 1) << at;
-    return x;
+    for (int64_t g = 0; g < groups; g++)
+        memcpy(to + (size_t)g * ROWS * size, scale + (size_t)g * size, size);
 }
 
-/* Eight codes, one after another, each into a byte of its own: halves move apart, then quarters, then all. */
-INLINE uint64_t spread(uint64_t x, const int bits)
-{
-    const uint64_t two = low_bits(2 * bits, 32), one = low_bits(bits, 16);
-    x = (x & (((uint64_t)1 << 4 * bits) - 1)) | x >> 4 * bits << 32;
-    x = (x & two) | (x >> 2 * bits & two) << 16;
-    return (x & one) | (x >> bits & one) << 8;
-}
-
-/* n <= 8 bytes as a word: parts that are loaded as they are, as bytes just stored could not be loaded together. */
-INLINE uint64_t word_of(const uint8_t *at, const size_t n)
-{
-    uint64_t x = 0;
-    uint32_t four = 0;
-    uint16_t two = 0;
-    if (n == 8) {
-        memcpy(&x, at, 8);
-        return x;
-    }
-    if (n & 4) memcpy(&four, at, 4);
-    if (n & 2) memcpy(&two, at + (n & 4), 2);
-    if (n & 1) x = at[n - 1];
-    x = n & 2 ? x << 16 | two : x;
-    return n & 4 ? x << 32 | four : x;
-}
-
-/* The words of one row in a chunk: n <= 32 codes from `at` on, zeros behind them. */
-INLINE void lay_out_chunk(uint8_t *to, const uint8_t *at, int64_t n, const int bits)
-{
-    uint64_t codes[STEPS / 2] = {0};
-    uint32_t word[STEPS];
-#pragma GCC unroll 4
-    for (int i = 0; i < STEPS / 2; i++, at += bits) { /* eight are `bits` bytes */
-        const int64_t left = n - 8 * i < 8 ? n - 8 * i : 8;
-        if (left <= 0) break;
-        uint64_t x = word_of(at, left == 8 ? (size_t)bits : (size_t)(left * bits + 7) / 8);
-        if (left < 8) x &= ((uint64_t)1 << left * bits) - 1;
-        codes[i] = spread(x, bits);
-    }
-    memcpy(word, codes, sizeof word);
-#pragma GCC unroll 3
-    for (int done = 0; done < bits;) {
-        const int left = bits - done, width = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        const int each =
-            8 / width; /* a division in a loop's head keeps checked builds from unrolling it */
-        const uint32_t mask = 0x01010101u * ((1u << width) - 1);
-#pragma GCC unroll 8
-        for (int s = 0; s < STEPS; s += each, to += LINE) {
-            uint32_t x = 0;
-#pragma GCC unroll 8
-            for (int i = 0; i < each; i++) x |= (word[s + i] >> done & mask) << width * i;
-            memcpy(to, &x, sizeof x);
-        }
-        done += width;
-    }
-}
-
-/* Codes of one block: as many chunks of a row at a time as keep what is written near. */
-INLINE void lay_out_codes(uint8_t *block, const dq_weight *w, int64_t first, int64_t rows,
-                          const int bits)
-{
-    enum { RUN = 4 };
-    const int64_t bytes = (int64_t)dq_quant_row_bytes(w->cols, bits);
-    for (int64_t k0 = 0; k0 < w->cols; k0 += RUN * COLS)
-        for (int64_t j = 0; j < rows; j++)
-            for (int64_t k = k0; k < k0 + RUN * COLS && k < w->cols; k += COLS) {
-                uint8_t *to = block + k / COLS * bits * LINE + 4 * j;
-                const uint8_t *at = (const uint8_t *)w->data + (first + j) * bytes + k / 8 * bits;
-                if (w->cols - k >= COLS)
-                    lay_out_chunk(to, at, COLS, bits); /* a constant, for speed */
-                else
-                    lay_out_chunk(to, at, w->cols - k, bits);
-            }
-}
-
-static void lay_out_scales(uint8_t *block, int64_t j, const dq_weight *w,
-                           const dq_simd_blocked_weight *d, int64_t row)
+static void lay_out_row_scales(uint8_t *block, int64_t j, const dq_weight *w,
+                               const dq_simd_blocked_weight *d, int64_t row)
 {
     const int64_t size = d->scale_f16 ? 2 : 4, r = w->scale_rows == 1 ? 0 : row;
     const uint8_t *scale = (const uint8_t *)w->scale + r * d->groups * size;
-    for (int64_t g = 0; g < d->groups; g++)
-        memcpy(block + d->scale_at + (g * ROWS + j) * size, scale + g * size, (size_t)size);
+    uint8_t *to = block + d->scale_at + j * size;
+    if (d->scale_f16)
+        lay_out_scales(to, scale, d->groups, 2); /* a constant, for speed */
+    else
+        lay_out_scales(to, scale, d->groups, 4);
     for (int64_t g = 0; d->own_zeros && g < d->groups; g++)
         block[d->zero_at + g * ROWS + j] = (uint8_t)dq_weight_zero(w, row, g);
 }
 
 /* Every byte of the block is written: first by the thread that lays it out. */
-void dq_cpu_blocked_lay_out(uint8_t *block, const dq_weight *w, const dq_simd_blocked_weight *d,
-                            int64_t i)
+void dq_cpu_blocked_lay_out(const dq_simd *simd, uint8_t *block, const dq_weight *w,
+                            const dq_simd_blocked_weight *d, int64_t i)
 {
     const int64_t first = i * ROWS;
     const int64_t rows = w->rows - first < ROWS ? w->rows - first : ROWS;
     const int64_t used = rows < ROWS ? 0 : used_bytes(d);
     memset(block + used, 0, (size_t)(d->bytes - used));
-    switch (w->bits) {
-    case 2: lay_out_codes(block, w, first, rows, 2); break;
-    case 3: lay_out_codes(block, w, first, rows, 3); break;
-    case 4: lay_out_codes(block, w, first, rows, 4); break;
-    case 5: lay_out_codes(block, w, first, rows, 5); break;
-    case 6: lay_out_codes(block, w, first, rows, 6); break;
-    case 7: lay_out_codes(block, w, first, rows, 7); break;
-    default: lay_out_codes(block, w, first, rows, 8); break;
-    }
-    for (int64_t j = 0; j < rows; j++) lay_out_scales(block, j, w, d, first + j);
+    lay_out_codes(simd, block, w, first, rows);
+    for (int64_t j = 0; j < rows; j++) lay_out_row_scales(block, j, w, d, first + j);
 }
 
 static void lay_out(dq_backend *b, entry *e, const dq_weight *w)
 {
+    const dq_simd *simd = dq_cpu_of(b)->simd;
     const dq_simd_blocked_weight *d = &e->w;
     const int64_t n_blocks = blocks_of(d);
     uint8_t *to = e->data;
 #pragma omp parallel for num_threads(b->threads) schedule(static)
-    for (int64_t i = 0; i < n_blocks; i++) dq_cpu_blocked_lay_out(to + i * d->bytes, w, d, i);
+    for (int64_t i = 0; i < n_blocks; i++) {
+        dq_cpu_blocked_lay_out(simd, to + i * d->bytes, w, d, i);
+    }
     dq_os_map_release(w->data, (size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));
 }
 

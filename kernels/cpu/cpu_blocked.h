@@ -24,9 +24,9 @@ const dq_simd_blocked_weight *dq_cpu_blocked_of(dq_backend *b, const dq_weight *
 bool dq_cpu_blocked_fits(const dq_weight *w);
 /* What a layout of w is; data is NULL. */
 dq_simd_blocked_weight dq_cpu_blocked_shape(const dq_weight *w);
-/* Block i of it, to[d->bytes]. */
-void dq_cpu_blocked_lay_out(uint8_t *to, const dq_weight *w, const dq_simd_blocked_weight *d,
-                            int64_t i);
+/* Block i of it, to[d->bytes] on 64 bytes. Every level makes the same. */
+void dq_cpu_blocked_lay_out(const dq_simd *simd, uint8_t *to, const dq_weight *w,
+                            const dq_simd_blocked_weight *d, int64_t i);
 
 /* cpu_blocked_matmul.c. dst = src W^T + bias. In int8 by the rules of cpu_int8.c. In f32 rows of activations are cut
  * into pieces of columns, and each into digits of 8 bits (simd.h); sums of codes and digits are exact, so a result does

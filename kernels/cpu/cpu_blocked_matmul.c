@@ -248,7 +248,7 @@ static bool product(dq_backend *b, digit_rows *a, dq_mat dst, dq_mat src, const 
         dq_simd_blocked_weight one = d; /* its block, in this thread's scratch if none is kept */
         if (!kept) {
             uint8_t *scratch = cpu->block[omp_get_thread_num()];
-            dq_cpu_blocked_lay_out(scratch, w, &d, block);
+            dq_cpu_blocked_lay_out(cpu->simd, scratch, w, &d, block);
             one.data = scratch;
         }
         run_f32(cpu, dst, a, &one, kept ? block : 0, block, first, end, bias);

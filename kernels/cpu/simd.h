@@ -76,6 +76,9 @@ typedef struct dq_simd {
      * row_bytes bytes. first is a multiple of 32. */
     void (*codes)(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
                   int64_t n, int zero, float scale);
+    /* Chunks of a block (dq_simd_blocked_weight) of fewer than 8 bits: to[chunks][bits][32 rows] of 32-bit words, planes,
+     * from words[chunks][bits][32 rows], the words of packed rows as they are stored. */
+    void (*planes)(void *to, const void *words, int bits, int64_t chunks);
     /* Codes of a KV page, packed as simd_kv.h says, times their scales: keys dst[channels][64], a line
      * of 64 codes per channel, scale[runs of `group` channels][64]; values dst[tokens][cols], a line
      * of cols codes per token, scale[tokens][n_scales], the last scale to the end of the line. */

@@ -10,6 +10,9 @@
 #include "kernels/cpu/level/simd_exp.h"
 #include "kernels/cpu/level/simd_kv.h"
 
+#define PLANES_BYTES 32
+#include "kernels/cpu/level/simd_planes.h"
+
 #define INLINE static inline __attribute__((always_inline))
 
 /* One tile of mr x 8 nv elements, constants at every call. Columns beyond n are computed and not
@@ -537,6 +540,7 @@ const dq_simd dq_simd_avx2 = {
     .rotate = dq_simd_avx2_rotate,
     .widen = widen,
     .codes = codes,
+    .planes = planes,
     .read_keys = read_keys,
     .read_values = read_values,
 };

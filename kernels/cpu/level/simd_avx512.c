@@ -10,6 +10,9 @@
 #include "kernels/cpu/level/simd_exp.h"
 #include "kernels/cpu/level/simd_kv.h"
 
+#define PLANES_BYTES 64
+#include "kernels/cpu/level/simd_planes.h"
+
 #define INLINE static inline __attribute__((always_inline))
 
 static __mmask16 lanes(int64_t n)
@@ -405,6 +408,7 @@ const dq_simd dq_simd_avx512 = {
     .rotate = dq_simd_avx2_rotate,
     .widen = widen,
     .codes = codes,
+    .planes = planes,
     .read_keys = read_keys,
     .read_values = read_values,
 };

@@ -8,6 +8,9 @@
 #include "kernels/cpu/level/simd_exp.h"
 #include "kernels/cpu/level/simd_kv.h"
 
+#define PLANES_BYTES 16
+#include "kernels/cpu/level/simd_planes.h"
+
 static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
                  int64_t m, int64_t n, int64_t k, bool add)
 {
@@ -244,6 +247,7 @@ const dq_simd dq_simd_scalar = {
     .rotate = rotate,
     .widen = widen,
     .codes = codes,
+    .planes = planes,
     .read_keys = read_keys,
     .read_values = read_values,
 };

@@ -602,6 +602,58 @@ static void a_limit_holds(void **state)
     drop_weight(&small);
 }
 
+/* The code that simd.h puts at column k of row j of a block. */
+static int code_in(const uint8_t *block, int bits, int64_t j, int64_t k)
+{
+    const uint8_t *at = block + k / 32 * bits * 128 + 4 * j + k % 4;
+    const int step = (int)(k % 32 / 4);
+    int code = 0;
+    for (int done = 0, width; done < bits; done += width) {
+        width = bits - done >= 8 ? 8 : bits - done >= 4 ? 4 : bits - done >= 2 ? 2 : 1;
+        const int each = 8 / width;
+        code |= (at[step / each * 128] >> step % each * width & ((1 << width) - 1)) << done;
+        at += 8 / each * 128;
+    }
+    return code;
+}
+
+/* Every level writes the block that simd.h describes, wherever codes begin and whatever stands behind a row's last. */
+static void blocks_are_as_described(void **state)
+{
+    enum { ROWS = 37, COLS = 1100 };
+    const unsigned level[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512};
+    const int64_t cols[] = {1, 31, 32, 33, 511, 512, 513, COLS};
+    _Alignas(64) static uint8_t block[COLS * 64];
+    static int8_t want[COLS];
+    uint8_t *bytes = random_bytes(ROWS * (COLS + 4) + 4, 5);
+    float scale[ROWS] = {0};
+    (void)state;
+    for (int n = 0; n < 3 * 7 * 8 * 4; n++) {
+        const unsigned l = level[n % 3];
+        const dq_weight w = {.rows = ROWS,
+                             .cols = cols[n / 3 % 8],
+                             .format = &dq_format_int,
+                             .bits = 2 + n / 24 % 7,
+                             .data = bytes + n / 168,
+                             .scale = scale,
+                             .group_size = COLS,
+                             .scale_rows = ROWS,
+                             .scale_dtype = DQ_F32};
+        const dq_simd_blocked_weight d = dq_cpu_blocked_shape(&w);
+        const size_t row = dq_quant_row_bytes(w.cols, w.bits);
+        if ((dq_os_cpu_features(NULL) & l) != l) continue;
+        for (int64_t j = 0; j < 64; j++) {
+            if (j % 32 == 0) dq_cpu_blocked_lay_out(dq_simd_pick(l), block, &w, &d, j / 32);
+            if (j < ROWS)
+                dq_quant_unpack_row(want, bytes + n / 168 + (size_t)j * row, w.cols, w.bits);
+            for (int64_t k = 0; k < d.chunks * 32; k++)
+                assert_int_equal(code_in(block, w.bits, j % 32, k),
+                                 j < ROWS && k < w.cols ? want[k] + (1 << (w.bits - 1)) : 0);
+        }
+    }
+    dq_block_free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -611,7 +663,7 @@ int main(void)
         cmocka_unit_test(memory_of_our_own_stays), cmocka_unit_test(short_memory),
         cmocka_unit_test(a_limit_holds),           cmocka_unit_test(digits_are_nearest),
         cmocka_unit_test(errors_are_bound),        cmocka_unit_test(ends_of_numbers),
-        cmocka_unit_test(errors_are_those_of_f32),
+        cmocka_unit_test(errors_are_those_of_f32), cmocka_unit_test(blocks_are_as_described),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
