@@ -183,6 +183,7 @@ static void lay_out(dq_backend *b, entry *e, const dq_weight *w)
     uint8_t *to = e->data;
 #pragma omp parallel for num_threads(b->threads) schedule(static)
     for (int64_t i = 0; i < n_blocks; i++) {
+        dq_os_memory_touch(to + i * d->bytes, (size_t)d->bytes);
         dq_cpu_blocked_lay_out(simd, to + i * d->bytes, w, d, i);
     }
     dq_os_map_release(w->data, (size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));

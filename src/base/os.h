@@ -22,6 +22,9 @@ void dq_os_map_close(dq_os_map *m); /* leaves an empty map; may be called again 
 /* Tells the kernel that [p, p + bytes) of a mapping will not be needed again: resident memory stays
  * bounded while a file larger than memory is walked. */
 void dq_os_map_release(const void *p, size_t bytes);
+/* Makes the pages of [p, p + bytes) of this process's own memory at once, rather than at the first touch of each, for
+ * whoever is about to write all of them. What they hold stays; a system that cannot does nothing. */
+void dq_os_memory_touch(void *p, size_t bytes);
 /* DQ_FILE names a mapped file that was written to since it was opened: numbers may come from both of
  * its states. A file that another one replaced under its name, or that was removed, has not changed. */
 dq_status dq_os_maps_check(dq_err *err);

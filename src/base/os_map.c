@@ -117,6 +117,21 @@ void dq_os_map_release(const void *p, size_t bytes)
     if (end > begin) madvise(at.out, end - begin, MADV_DONTNEED);
 }
 
+void dq_os_memory_touch(void *p, size_t bytes)
+{
+#ifdef MADV_POPULATE_WRITE /* Linux 5.14 */
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)p / page * page;
+    union { /* the address is rounded as a number */
+        uintptr_t in;
+        void *out;
+    } at = {.in = begin};
+    madvise(at.out, (uintptr_t)p + bytes - begin, MADV_POPULATE_WRITE);
+#else
+    (void)p;
+    (void)bytes;
+#endif
+}
+
 bool dq_os_block_reserve(dq_os_block *b, size_t bytes)
 {
     void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
