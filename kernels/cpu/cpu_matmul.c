@@ -306,15 +306,9 @@ void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
 /* Divergence of one row. Everything in double: the terms nearly cancel when the models agree. */
 static double row_kld(const dq_simd *simd, const float *ref, const float *x, int64_t n)
 {
-    const double top_p = (double)simd->max(ref, n), top_q = (double)simd->max(x, n);
-    double sum_p = 0, sum_q = 0, weighted = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const double u = (double)ref[i] - top_p, v = (double)x[i] - top_q, e = exp(u);
-        sum_p += e;
-        sum_q += exp(v);
-        if (e > 0) weighted += e * (u - v);
-    }
-    return weighted / sum_p + (log(sum_q) - log(sum_p));
+    double sum[3];
+    simd->divergence(sum, ref, x, n, (double)simd->max(ref, n), (double)simd->max(x, n));
+    return sum[2] / sum[0] + (log(sum[1]) - log(sum[0]));
 }
 
 void dq_cpu_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_head, dq_num ref_num,

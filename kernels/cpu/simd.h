@@ -54,6 +54,11 @@ typedef struct dq_simd {
     double (*exp_sum)(float *p, const float *s, int64_t n, float m);
     /* sum of exp((double)(s - m)) as exp_sum, without storing. */
     double (*sum_exp)(const float *s, int64_t n, float m);
+    /* The sums of exp(u), of exp(v) and of exp(u) (u - v) where exp(u) is not 0, with u = p - top_p, v = q - top_q in double
+     * and the largest p and q for top_p and top_q: 8 interleaved lanes (value i in lane i mod 8), added pairwise. exp within
+     * 1 ulp; 0 below -708. Equal p and q give equal sums and 0. */
+    void (*divergence)(double sum[3], const float *p, const float *q, int64_t n, double top_p,
+                       double top_q);
     /* d = a * p1 - b * p2: two products, one difference. d may be p1 or p2. */
     void (*diff)(float *d, const float *p1, const float *p2, int64_t n, float a, float b);
     /* x *= a in place. */

@@ -10,7 +10,9 @@
 #include "kernels/cpu/level/simd_exp.h"
 #include "kernels/cpu/level/simd_kv.h"
 
-#define PLANES_BYTES 32
+#define DIVERGENCE_BYTES 32
+#define PLANES_BYTES     32
+#include "kernels/cpu/level/simd_divergence.h"
 #include "kernels/cpu/level/simd_planes.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -531,6 +533,7 @@ const dq_simd dq_simd_avx2 = {
     .round_to_grid = dq_simd_avx2_round_to_grid,
     .exp_sum = exp_sum,
     .sum_exp = sum_exp,
+    .divergence = divergence,
     .diff = dq_simd_avx2_diff,
     .scale = dq_simd_avx2_scale,
     .scale_gain = dq_simd_avx2_scale_gain,

@@ -8,7 +8,9 @@
 #include "kernels/cpu/level/simd_exp.h"
 #include "kernels/cpu/level/simd_kv.h"
 
-#define PLANES_BYTES 16
+#define DIVERGENCE_BYTES 16
+#define PLANES_BYTES     16
+#include "kernels/cpu/level/simd_divergence.h"
 #include "kernels/cpu/level/simd_planes.h"
 
 static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
@@ -238,6 +240,7 @@ const dq_simd dq_simd_scalar = {
     .round_to_grid = round_to_grid,
     .exp_sum = exp_sum,
     .sum_exp = sum_exp,
+    .divergence = divergence,
     .diff = diff,
     .scale = scale,
     .scale_gain = scale_gain,

@@ -147,6 +147,49 @@ static void exponentials(void **state)
     }
 }
 
+/* Against libm, one value and many; every level gives the same bits. */
+static void divergences(void **state)
+{
+    float p[MAX], q[MAX];
+    double sum[3], other[3];
+    (void)state;
+    for (int64_t n = 0; n <= MAX; n++) {
+        double want[3] = {0};
+        uint64_t seed = (uint64_t)n + 1;
+        for (int64_t i = 0; i < n; i++) p[i] = value(&seed) * (float)(n % 40);
+        for (int64_t i = 0; i < n; i++) q[i] = value(&seed) * (float)(n % 7);
+        if (n % 3 == 1) p[n / 2] = -INFINITY;
+        if (n % 5 == 1) q[n / 3] = -800.0f;
+        const double top_p = (double)dq_simd_scalar.max(p, n),
+                     top_q = (double)dq_simd_scalar.max(q, n);
+        for (int64_t i = 0; i < n; i++) {
+            const double u = (double)p[i] - top_p, v = (double)q[i] - top_q;
+            want[0] += exp(u);
+            want[1] += exp(v);
+            if (exp(u) > 0) want[2] += exp(u) * (u - v);
+        }
+        dq_simd_scalar.divergence(sum, p, q, n, top_p, top_q);
+        for (int k = 0; k < 3; k++)
+            assert_true((isnan(sum[k]) && isnan(want[k])) ||
+                        fabs(sum[k] - want[k]) <= 1e-13 * (1 + fabs(want[k])));
+        for (int w = 0; w < 2; w++) {
+            if (!wide[w]) continue;
+            wide[w]->divergence(other, p, q, n, top_p, top_q);
+            if (!isnan(sum[0])) assert_memory_equal(sum, other, sizeof sum);
+        }
+        dq_simd_scalar.divergence(sum, q, q, n, top_q, top_q);
+        assert_true(sum[0] == sum[1] && sum[2] == 0);
+    }
+    for (int i = 0; i <= 200000;
+         i++) { /* one value: exp itself; -infinity adds nothing, NaN stays */
+        const float x = i == 200000 ? NAN : -0.00355f * (float)i, none = -INFINITY;
+        const double want = exp((double)x), ulp = nextafter(want, 2) - want;
+        dq_simd_scalar.divergence(sum, &none, &x, 1, 0, 0);
+        assert_true(sum[0] == 0 && sum[2] == 0);
+        assert_true(x < -708 ? sum[1] == 0 : isnan(x) ? isnan(sum[1]) : fabs(sum[1] - want) <= ulp);
+    }
+}
+
 /* The chain that gemm promises, one element. */
 static float chain(const float *a, const float *b, int64_t ldb, int64_t k, bool fused)
 {
@@ -311,13 +354,10 @@ static void packed_codes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(row_functions),
-        cmocka_unit_test(exponentials),
-        cmocka_unit_test(gemms),
-        cmocka_unit_test(transposes),
-        cmocka_unit_test(stored_values),
-        cmocka_unit_test(packed_codes),
-        cmocka_unit_test(thin_products_of_bf16),
+        cmocka_unit_test(row_functions), cmocka_unit_test(exponentials),
+        cmocka_unit_test(divergences),   cmocka_unit_test(gemms),
+        cmocka_unit_test(transposes),    cmocka_unit_test(stored_values),
+        cmocka_unit_test(packed_codes),  cmocka_unit_test(thin_products_of_bf16),
     };
     return cmocka_run_group_tests(tests, find_tables, NULL);
 }
