@@ -168,8 +168,8 @@ VEC veci add_wide_digits(veci sum, veci u, veci x)
 {
     const veci even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), odd = _mm256_srai_epi16(x, 8);
     const veci low = _mm256_and_si256(u, _mm256_set1_epi16(255)), high = _mm256_srli_epi16(u, 8);
-    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(low, even));
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(high, odd));
+    sum = in_order(_mm256_add_epi32(sum, _mm256_madd_epi16(low, even)));
+    return in_order(_mm256_add_epi32(sum, _mm256_madd_epi16(high, odd)));
 }
 
 BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], const uint8_t *chunk,
@@ -177,7 +177,6 @@ BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], cons
                                        const int bits)
 {
     const int run = int8_run(bits);
-    const veci one = _mm256_set1_epi16(1);
 #pragma GCC unroll 8
     for (int s0 = 0; s0 < STEPS; s0 += run) {
         veci part[3 * DQ_BLOCKED_F32_MAX][4];
@@ -199,7 +198,7 @@ BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], cons
                         continue;
                     }
                     const veci two = _mm256_maddubs_epi16(u[j], x);
-                    part[i][j] = s == s0 ? two : _mm256_add_epi16(part[i][j], two);
+                    part[i][j] = s == s0 ? two : in_order(_mm256_add_epi16(part[i][j], two));
                 }
             }
         }
@@ -207,8 +206,7 @@ BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], cons
 #pragma GCC unroll 9
         for (int i = 0; i < 3 * m; i++)
 #pragma GCC unroll 4
-            for (int j = 0; j < nv; j++)
-                sum[i][j] = _mm256_add_epi32(sum[i][j], _mm256_madd_epi16(part[i][j], one));
+            for (int j = 0; j < nv; j++) sum[i][j] = add_both(sum[i][j], part[i][j]);
     }
 }
 
