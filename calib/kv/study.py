@@ -1,0 +1,481 @@
+#!/usr/bin/env python3
+"""Where the error of a coded KV cache comes from, and what better codes would do: a study beside dq, in PyTorch.
+
+    python study.py OUT.csv [--causes CAUSES.csv] [--sets causes keys values both low] [--models llama-0 diffllama-0 ...]
+
+Six models of ../longpair, windows of 1024 ids, and two of ../pair, windows of 192. The first --windows windows (12; of the pair
+40) are scored, statistics that a code is made of (means, bases) come from the last 8 (of the pair 40). Read as `dq eval
+--kv-recent 16` reads: pages of 64 tokens, codes once the page's last token is 16 behind, 4 sinks never. `today` is dq's code; its
+KLD here and there agree to three digits. A window's score is the mean KLD of its second half against the model with an exact
+cache, and the paired difference in NLL.
+
+A line a model and variant: bits held per element of keys and of values (codes, scales, zero points and means that are kept per
+token or page; what is found once per model is free), KLD, its standard error over windows, the ratio to the set's first variant and
+its paired z; the ratio to today's code at as many bits held (KLD of today's code at 2 to 8 bits on the coded sides, ln KLD linear
+between); difference in NLL; recall of 64 needles in the set low. At the end, by kind, geometric means over models.
+
+The codes are those of codes.py. Sets; keys and values change one side and keep the other exact:
+causes   today's 4:4; one side, map or layer at a time; all but one; errors of values scaled to those of the plain model of the
+         same seed; the head norm's gain as without errors; own tokens or all recent tokens read as codes too
+keys     grids, searched scales, zero points, one scale a token or a channel and page (KIVI), before RoPE (KVQuant), means taken
+         off (SageAttention), bases with widths by channel, map 2 as a residual of decoded map 1, one scale for both maps, more
+         bits for map 1
+values   the same; means by page, context or frozen; the middle of least and largest; heads of a pair as one vector; errors fed
+         to the next token, so that those of a page add up to less than a step
+both     combinations at 4:4, then with bits by layer and by map at the same mean
+low      fewer: 3 bits on both sides, values of 2 bits
+"""
+import argparse
+import importlib.util
+import json
+import math
+import os
+
+import numpy as np
+import torch
+
+from codes import PAGE, SINK, code_of, coded, coded_tokens, held, pages
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+_spec = importlib.util.spec_from_file_location("weights_study", os.path.join(HERE, "..", "weights", "study.py"))
+weights_study = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(weights_study)
+RECENT = 16
+ITEMS = 64
+MODELS = [f"{kind}-{s}" for s in range(3) for kind in ("llama", "diffllama")] + ["llama", "diffllama"]
+
+
+class Model(weights_study.Model):
+    def __init__(self, name):
+        self.label, self.long = name, "-" in name
+        super().__init__(os.path.join(HERE, "..", "longpair" if self.long else "pair", name))
+
+    def normed(self, layer, o):
+        return o * self.gain_of(o) * (1 - self.lam(layer)[1]) if self.diff else o
+
+    def pairs(self, x):
+        """Heads of a pair as one vector, which is what a map multiplies."""
+        return torch.cat(x.chunk(2, 1), -1) if self.diff else x
+
+    def unpaired(self, x):
+        return torch.cat(x.chunk(2, -1), 1) if self.diff else x
+
+
+def texts(m, count):
+    n = 1024 if m.long else 192
+    ids = m.tok.encode(open(os.path.join(HERE, "..", "longpair" if m.long else "pair", "text.txt")).read()).ids
+    w = torch.tensor([[0] + ids[i + 1:i + n] for i in range(0, len(ids) - n + 1, n)])
+    return (w[:count], w[-8:]) if m.long else (w[:40], w[-40:])
+
+
+def needles(m):
+    """Contexts with the question behind them, the row that answers, the six answers, the right one."""
+    rows = []
+    for line in list(open(os.path.join(HERE, "..", "longpair", "needles-blind.jsonl")))[:ITEMS]:
+        item = json.loads(line)
+        ids = [0] + [i for i in m.tok.encode(item["ctx"]).ids if i]
+        choices = [[i for i in m.tok.encode(" " + c).ids if i] for c in item["choices"]]
+        assert all(len(c) == 3 and c[:2] == choices[0][:2] for c in choices)
+        ids += choices[0][:2]
+        rows.append((ids + [0] * (1024 - len(ids)), len(ids) - 1, [c[2] for c in choices], item["gold"]))
+    return tuple(torch.tensor(x) for x in zip(*rows))
+
+
+# ---- Reading a cache
+
+def maps(m, layer, q, k, kc, a, b, recent=RECENT):
+    """For the rows a..b-1 of one page: D and A over columns 0..b-1, and which of the columns lo.. are codes."""
+    t = torch.arange(a, b)
+    end = (t + 1 - recent).clamp_min(0) // PAGE * PAGE
+    lo = min(a, int(end[0]))
+    s = torch.arange(lo, b)
+    coded = (s[None] < end[:, None]) & (s[None] >= SINK) & (s[None] <= t[:, None])
+    z = q[:, :, a:b] @ kc[:, :, :b].transpose(2, 3)
+    z[..., lo:] = torch.where(coded, z[..., lo:], q[:, :, a:b] @ k[:, :, lo:b].transpose(2, 3))
+    z[..., :SINK] = q[:, :, a:b] @ k[:, :, :SINK].transpose(2, 3)
+    z.div_(math.sqrt(m.d))[..., a:].masked_fill_(torch.ones(b - a, b - a, dtype=torch.bool).triu(1), -math.inf)
+    p = torch.softmax(z, -1)
+    half = m.heads // 2
+    return p[:, :half] - m.lam(layer)[0] * p[:, half:] if m.diff else p, p, lo, coded
+
+
+def attend(m, layer, q, k, v, kc, vc, first, own=False, recent=RECENT):
+    """D V of rows first.., before the head norm; own: a row's own token is read as codes too."""
+    v, vc = m.pairs(v), m.pairs(vc)
+    out = []
+    for a in range(first, q.shape[2], PAGE):
+        b = min(a + PAGE, q.shape[2])
+        d, _, lo, coded = maps(m, layer, q, k, kc, a, b, recent)
+        o = d @ vc[:, :, :b] + (d[..., lo:] * ~coded) @ (v - vc)[:, :, lo:b]
+        if lo:
+            o = o + d[..., :SINK] @ (v - vc)[:, :, :SINK]
+        if own:
+            o = o + d[..., a:].diagonal(dim1=2, dim2=3)[..., None] * (vc - v)[:, :, a:b]
+        out.append(o)
+    return torch.cat(out, 2)
+
+
+def forward(m, ids, code=None, rows=None, read=None):
+    """Log probabilities of the second half of windows, or of one row each. code(layer, k before RoPE, k, v): decoded keys and
+    values. read(layer, q, k, v, kc, vc, first): the head outputs behind the head norm, where that is not `attend`."""
+    n = ids.shape[1]
+    last = int(rows.min()) // PAGE * PAGE if rows is not None else n // 2 // PAGE * PAGE
+    x = m.embed(ids)
+    for layer in range(m.layers):
+        first = last if layer == m.layers - 1 else 0
+        g1, g2 = (m.W[g] for g in m.gains(layer))
+        q, k0, v = (m.split(y) for y in m.qkv(m.norm(x, g1), layer, m.W))
+        q, k = m.rotate(q), m.rotate(k0)
+        kc, vc = code(layer, k0, k, v) if code else (k, v)
+        o = read(layer, q, k, v, kc, vc, first) if read else m.normed(layer, attend(m, layer, q, k, v, kc, vc, first))
+        x = x[:, first:] + m.product(o.transpose(1, 2).reshape(len(ids), n - first, -1), layer, "o", m.W)
+        x = x + m.product(m.inner(m.norm(x, g2), layer, m.W), layer, "down", m.W)
+    x = x[torch.arange(len(ids)), rows - last] if rows is not None else x[:, n // 2 - last:n - 1 - last]
+    return torch.log_softmax((m.norm(x, m.W["model.norm.weight"]) @ m.head.T).double(), -1)
+
+
+def in_parts(run, *of, step=6):
+    return torch.cat([run(*(x[i:i + step] for x in of)) for i in range(0, len(of[0]), step)])
+
+
+def recall(m, items, code):
+    ids, rows, answers, gold = items
+    p = in_parts(lambda i, r: forward(m, i, code, r), ids, rows, step=8)
+    return (p.gather(1, answers).argmax(1) == gold).double().mean().item()
+
+
+# ---- Statistics and causes
+
+def statistics(m, calib):
+    """Per layer: keys and values of calibration text, and the moments of queries that the basis `read` is made of: E w q q^T,
+    w = g^2 lambda_i^2 (sum_s A_s |v_s - A v|^2) / d, what a logit's error does to the normalized output, squared."""
+    out = {}
+
+    def read(layer, q, k, v, kc, vc, first):
+        vp, half = m.pairs(v), m.heads // 2
+        o = attend(m, layer, q, k, v, k, v, 0)
+        g = m.gain_of(o)[..., 0] ** 2 if m.diff else torch.ones(o.shape[:3])
+        moment = torch.zeros(m.heads, m.d, m.d).double()
+        for a in range(0, q.shape[2], PAGE):
+            p = maps(m, layer, q, k, k, a, a + PAGE)[1]
+            for h in range(m.heads):
+                j = h % half if m.diff else h
+                some, mean = vp[:, j, :a + PAGE], p[:, h] @ vp[:, j, :a + PAGE]
+                w = (p[:, h] @ some.pow(2).sum(-1, keepdim=True))[..., 0] - mean.pow(2).sum(-1)
+                w = w.clamp_min(0) * g[:, j, a:a + PAGE] * (m.lam(layer)[0] ** 2 if m.diff and h >= half else 1)
+                x = q[:, h, a:a + PAGE]
+                moment[h] += torch.einsum("bt,bti,btj->ij", w, x, x).double()
+        k0 = m.rotate(k, -1)
+        flat = lambda x: x.transpose(0, 1).flatten(1, 2).double()
+        out[layer] = {"k": flat(k), "k0": flat(k0), "v": flat(v), "queries": moment / len(q) / q.shape[2] / m.d}
+        return m.normed(layer, o)[:, :, first:]
+
+    forward(m, calib, read=read)
+    return out
+
+
+def causes(m, windows, out):
+    """Writes factors of the squared relative error of head outputs at 4 bits, by layer and side; returns those errors."""
+    half, errors = m.heads // 2, {}
+
+    def sums(layer, q, k, v, first):
+        n = q.shape[2]
+        begin = max(first, n // 2)
+        kc, vc = (coded(m, x, {"basis": "hadamard"}, None) for x in (k, v))
+        o, vp, dv = attend(m, layer, q, k, v, k, v, begin), m.pairs(v), m.pairs(vc - v)
+        norm = lambda x: m.normed(layer, x)
+        mean = lambda x: x.double().mean().item()
+        size = mean(o.pow(2).sum(-1))
+        # an error counts by the length of what goes to o_proj: of its own row behind a head norm, of the mean row without one
+        relative = lambda x: mean((norm(x) - norm(o)).pow(2).sum(-1) / (norm(o).pow(2).sum(-1) if m.diff else size))
+        acc = {"weight": 0, "count": 0, "cos": 0, "dmap": 0, "dparts": 0, "map": 0, "parts": 0}
+        spread, logits, selves, on_codes = [0, 0], [0, 0], [0, 0], [0, 0]
+        for a in range(begin, n, PAGE):
+            b = min(a + PAGE, n)
+            d, p, lo, near = maps(m, layer, q, k, k, a, b)
+            dc, pc, _, _ = maps(m, layer, q, k, kc, a, b)
+            mask = torch.cat([torch.ones(b - a, lo, dtype=torch.bool), near], 1)
+            mask[:, :SINK] = False
+            acc["weight"] += ((d.pow(2) * mask) @ dv[:, :, :b].pow(2).sum(-1, keepdim=True)).sum().item()
+            acc["count"] += d.shape[0] * d.shape[1] * (b - a)
+            z = (q[:, :, a:b] @ (kc - k)[:, :, :b].transpose(2, 3) / math.sqrt(m.d)).pow(2) * mask
+            for i in range(2 if m.diff else 1):
+                s = slice(i * half, i * half + half) if m.diff else slice(None)
+                one = p[:, s] @ vp[:, :, :b]
+                far = vp[:, :, :b].pow(2).sum(-1)[:, :, None] + one.pow(2).sum(-1, keepdim=True) - 2 * one @ vp[:, :, :b].transpose(2, 3)
+                spread[i] += (p[:, s].pow(2) * far * mask).sum().item()
+                logits[i] += z[:, s].sum().item() / mask.sum().item() / d.shape[0] / d.shape[1] * PAGE / (n - begin)
+                selves[i] += p[:, s][..., a:].diagonal(dim1=2, dim2=3).sum().item()
+                on_codes[i] += (p[:, s] * mask).sum().item()
+            if m.diff:
+                d1, d2 = pc[:, :half] - p[:, :half], m.lam(layer)[0] * (pc[:, half:] - p[:, half:])
+                p1, p2 = p[:, :half], m.lam(layer)[0] * p[:, half:]
+                acc["cos"] += (d1 * d2).sum().item()
+                acc["dmap"] += (dc - d).pow(2).sum().item()
+                acc["dparts"] += (d1.pow(2) + d2.pow(2)).sum().item()
+                acc["map"] += d.pow(2).sum().item()
+                acc["parts"] += (p1.pow(2) + p2.pow(2)).sum().item()
+        count = acc["count"]
+        rows = []
+        ov = attend(m, layer, q, k, v, k, vc, begin)
+        e2, r2 = mean((ov - o).pow(2).sum(-1)), relative(ov)
+        noise, centred = mean(dv.pow(2).sum(-1)), mean((vp - vp.mean(2, keepdim=True)).pow(2).sum(-1))
+        rows += [("values", "code: E|dv|^2 / E|v|^2", noise / mean(vp.pow(2).sum(-1))),
+                 ("values", "weight on codes: E sum D^2 |dv|^2 / E|dv|^2", acc["weight"] / count / noise),
+                 ("values", "agreement between tokens: E|dDv|^2 / E sum D^2 |dv|^2", e2 / (acc["weight"] / count)),
+                 ("values", "common part: E|v|^2 / E|v - mean|^2", mean(vp.pow(2).sum(-1)) / centred),
+                 ("values", "cancellation: E|v - mean|^2 / E|o|^2", centred / size),
+                 ("values", "head norm: relative error of rows / of all", r2 / (e2 / size)),
+                 ("values", "squared relative error", r2)]
+        for i in range(2 if m.diff else 1):
+            s = slice(i * half, i * half + half) if m.diff else slice(None)
+            mixed = k.clone()
+            mixed[:, s] = kc[:, s]
+            ok = attend(m, layer, q, k, v, mixed, v, begin)
+            e2, r2 = mean((ok - o).pow(2).sum(-1)), relative(ok)
+            weight = (m.lam(layer)[0] ** 2 if i else 1) * spread[i] / count
+            side = f"keys {i + 1}"
+            rows += [(side, "code: E (q dk)^2 / d", logits[i]),
+                     (side, "softmax: lambda_i^2 E sum A^2 |v - Av|^2 / E|o|^2", weight / size),
+                     (side, "agreement between tokens", e2 / (weight * logits[i]) if weight else 0),
+                     (side, "head norm: relative error of rows / of all", r2 / (e2 / size)),
+                     (side, "squared relative error", r2),
+                     (side, "share of A on a row's own token", selves[i] / count),
+                     (side, "share of A on codes", on_codes[i] / count)]
+        if m.diff:
+            rows += [("maps", "lambda", m.lam(layer)[0]),
+                     ("maps", "errors that cancel: cosine of dA1 and lambda dA2", 2 * acc["cos"] / acc["dparts"]),
+                     ("maps", "|dD|^2 / (|dA1|^2 + |lambda dA2|^2)", acc["dmap"] / acc["dparts"]),
+                     ("maps", "|D|^2 / (|A1|^2 + |lambda A2|^2)", acc["map"] / acc["parts"])]
+        return rows
+
+    total = {}
+    for ids in windows.split(4):
+        def read(layer, q, k, v, kc, vc, first):
+            for side, name, value in sums(layer, q, k, v, first):
+                total.setdefault((layer, side, name), []).append(value * len(ids))
+            return m.normed(layer, attend(m, layer, q, k, v, k, v, first))
+        forward(m, ids, read=read)
+    for (layer, side, name), x in total.items():
+        value = sum(x) / len(windows)
+        out.write(f"{m.label},{layer},{side},{name},{value:.6g}\n")
+        if name == "squared relative error":
+            errors[layer, side] = value
+    out.flush()
+    return errors
+
+
+def reader(m, special, errors, plain):
+    """The variants of the set causes that change how a cache is read."""
+    if special == "noise":
+        generator = torch.Generator().manual_seed(0)
+
+    def read(layer, q, k, v, kc, vc, first):
+        o = attend(m, layer, q, k, v, kc, vc, first, own=special == "own", recent=-q.shape[2] if special == "recent" else RECENT)
+        exact = attend(m, layer, q, k, v, k, v, first) if special in ("gain", "size", "noise") else o
+        if special == "gain":
+            return o * m.gain_of(exact) * (1 - m.lam(layer)[1])
+        o, exact = m.normed(layer, o), m.normed(layer, exact)
+        if special == "size":
+            return exact + (o - exact) * math.sqrt(plain[layer, "values"] / errors[layer, "values"])
+        if special == "noise":
+            if layer < m.layers - 1:
+                return exact
+            e = torch.randn(exact.shape, generator=generator)
+            return exact + 0.05 * e * exact.norm(dim=-1, keepdim=True) / math.sqrt(exact.shape[-1])
+        return o
+    return read
+
+
+# ---- Variants
+
+T = {"basis": "hadamard"}
+PAGE_V = {"per": "channel", "zero": True}
+PAGE_K = dict(PAGE_V, basis="hadamard")
+HALF = {"grid": "half", "search": True}
+HALF_K = dict(HALF, basis="hadamard")
+READ = dict(HALF, basis="read", center="frozen", widths=(6, 4, 3, 2))
+OWN = dict(HALF, basis="own", center="frozen", unit="pair", per="channel", widths=(5, 4, 4, 3))
+FIRST, SECOND = {"maps": (T, None)}, {"maps": (None, T)}
+
+
+def bits(how, b):
+    return dict(how, bits=b)
+
+
+def by_map(how, b1, b2):
+    return {"maps": (bits(how, b1), bits(how, b2))}
+
+
+def read_channel(*widths):
+    return dict(READ, per="channel", widths=widths)
+
+
+KEYS = {
+    "today": T, "no rotation": {}, "grid half": dict(T, grid="half"), "grid normal": dict(T, grid="normal"),
+    "scale searched": dict(T, search=True), "half searched": HALF_K, "zero": {"zero": True}, "zero rotated": dict(T, zero=True),
+    "channel": {"per": "channel"}, "channel zero (KIVI)": PAGE_V, "channel rotated": dict(T, per="channel"),
+    "channel half searched rotated": dict(HALF_K, per="channel"), "channel zero rotated": PAGE_K,
+    "before RoPE rotated": dict(T, rope="before"), "before RoPE channel zero": dict(PAGE_V, rope="before"),
+    "before RoPE channel zero rotated": dict(PAGE_K, rope="before"),
+    "mean of page": dict(T, center="page"), "mean of context": dict(T, center="context"), "mean frozen": dict(T, center="frozen"),
+    "map 2 from map 1": {"second": True}, "one scale for both maps": dict(unit="pair", basis="hadamard by head", group=64),
+    "own basis 5443": dict(HALF, basis="own", center="frozen", widths=(5, 4, 4, 3)),
+    "read basis 6432": READ, "read basis 6442": dict(READ, widths=(6, 4, 4, 2)),
+    "read basis channel 6432": read_channel(6, 4, 3, 2),
+    "maps 5 and 3": by_map(T, 5, 3), "maps 5 and 3 channel zero rotated": by_map(PAGE_K, 5, 3),
+}
+VALUES = {
+    "today": T, "no rotation": {}, "grid half": dict(T, grid="half"), "grid normal": dict(T, grid="normal"),
+    "scale searched": dict(T, search=True), "half searched": HALF_K, "zero": {"zero": True}, "zero rotated": dict(T, zero=True),
+    "mean of page": dict(T, center="page"), "middle of page": dict(T, center="middle"), "mean of context": dict(T, center="context"),
+    "mean frozen": dict(T, center="frozen"), "pair rotated": dict(unit="pair", basis="hadamard", group=64),
+    "fed back": dict(T, feedback=True), "channel": {"per": "channel"}, "channel rotated": dict(T, per="channel"),
+    "channel half searched": dict(HALF, per="channel"), "channel zero": PAGE_V, "channel zero rotated": PAGE_K,
+    "own basis by head 5443": dict(HALF, basis="own", center="frozen", widths=(5, 4, 4, 3)),
+    "own basis of pair 6432": dict(HALF, basis="own", center="frozen", unit="pair", widths=(6, 4, 3, 2)),
+    "own basis of pair channel 5443": OWN, "own basis of pair channel 6432": dict(OWN, widths=(6, 4, 3, 2)),
+}
+BOTH = {
+    "today 4:4": (T, T), "half searched 4:4": (HALF_K, HALF_K), "page 4:4": (PAGE_K, PAGE_V),
+    "half searched and page 4:4": (HALF_K, PAGE_V), "read basis and own basis 4:4": (READ, OWN), "page 4:6": (PAGE_K, bits(PAGE_V, 6)),
+    "page by layer 3|4:4|5": ([bits(PAGE_K, 3), PAGE_K], [PAGE_V, bits(PAGE_V, 5)]),
+    "today by layer and map 3|5+3:3|6": ([bits(T, 3), by_map(T, 5, 3)], [bits(T, 3), bits({}, 6)]),
+    "page by layer and map 3|5+3:3|6": ([bits(PAGE_K, 3), by_map(PAGE_K, 5, 3)], [bits(PAGE_V, 3), bits(PAGE_V, 6)]),
+    "page by layer and map 3|5+3:4|6": ([bits(PAGE_K, 3), by_map(PAGE_K, 5, 3)], [PAGE_V, bits(PAGE_V, 6)]),
+    "read basis 4322|6543+4322 and page 4|6": ([read_channel(4, 3, 2, 2), {"maps": (read_channel(6, 5, 4, 3), read_channel(4, 3, 2, 2))}],
+                                               [PAGE_V, bits(PAGE_V, 6)]),
+}
+LOW = {
+    "today 4:4": (T, T), "today 4:3": (T, bits(T, 3)), "today 3:3": (bits(T, 3), bits(T, 3)), "today 4:2": (T, bits(T, 2)),
+    "half searched 4:2": (HALF_K, bits(HALF_K, 2)), "channel half searched 4:2": (PAGE_K, dict(HALF, bits=2, per="channel")),
+    "page 4:3": (PAGE_K, bits(PAGE_V, 3)), "page 3:3": (bits(PAGE_K, 3), bits(PAGE_V, 3)), "page 4:2": (PAGE_K, bits(PAGE_V, 2)),
+    "page 3:2": (bits(PAGE_K, 3), bits(PAGE_V, 2)), "page 2:2": (bits(PAGE_K, 2), bits(PAGE_V, 2)),
+    "page by layer 2|4:2|4": ([bits(PAGE_K, 2), PAGE_K], [bits(PAGE_V, 2), PAGE_V]),
+    "page by layer and map 3|4+3:2|3": ([bits(PAGE_K, 3), by_map(PAGE_K, 4, 3)], [bits(PAGE_V, 2), bits(PAGE_V, 3)]),
+    "page by layer and map 2|4+3:2|4": ([bits(PAGE_K, 2), by_map(PAGE_K, 4, 3)], [bits(PAGE_V, 2), PAGE_V]),
+    "read basis 3222|5432+4322 and page 2|4": ([read_channel(3, 2, 2, 2), {"maps": (read_channel(5, 4, 3, 2), read_channel(4, 3, 2, 2))}],
+                                               [bits(PAGE_V, 2), PAGE_V]),
+}
+CAUSES = {
+    "today 4:4": (T, T), "keys": (T, None), "keys of map 1": (FIRST, None), "keys of map 2": (SECOND, None), "values": (None, T),
+    "exact keys of map 1": (SECOND, T), "exact keys of map 2": (FIRST, T), "keys of layer 0": ([T, None], None),
+    "keys of layer 1": ([None, T], None), "values of layer 0": (None, [T, None]), "values of layer 1": (None, [None, T]),
+    "values less their error's mean": (None, "centred"), "values, gain as without errors": (None, T, "gain"),
+    "values, errors of the plain model's size": (None, T, "size"), "values, own token as codes": (None, T, "own"),
+    "values, recent tokens as codes": (None, T, "recent"), "noise of 5 % in layer 1": (None, None, "noise"),
+}
+SETS = {"causes": CAUSES, "keys": {k: (v, None) for k, v in KEYS.items()}, "values": {k: (None, v) for k, v in VALUES.items()},
+        "both": BOTH, "low": LOW}
+DIFF_ONLY = {"keys of map 1", "keys of map 2", "exact keys of map 1", "exact keys of map 2", "values, gain as without errors",
+             "values, errors of the plain model's size", "map 2 from map 1", "one scale for both maps", "maps 5 and 3",
+             "maps 5 and 3 channel zero rotated"}
+
+
+# ---- Measuring
+
+class Bench:
+    def __init__(self, name, count):
+        self.m = Model(name)
+        self.windows, calib = texts(self.m, count)
+        self.st = statistics(self.m, calib)
+        self.want = in_parts(lambda x: forward(self.m, x), self.windows)
+        self.items = needles(self.m) if self.m.long else None
+        self.curves = {}
+
+    def score(self, code, read=None):
+        m, w = self.m, self.windows
+        got = in_parts(lambda x: forward(m, x, code, read=read), w)
+        kld = (self.want.exp() * (self.want - got)).sum(-1).mean(1).numpy()
+        ids = w[:, w.shape[1] // 2 + 1:, None]
+        return kld, (self.want - got).gather(-1, ids)[..., 0].mean(1).numpy()
+
+    def today(self, keys, values, b):
+        """KLD of today's code at b bits held on the sides that are coded."""
+        key = (keys is not None, values is not None)
+        if key not in self.curves:
+            points = []
+            for width in (2, 3, 4, 5, 6, 8):
+                how = bits(T, width) if width <= 5 else {"bits": width}
+                code = code_of(self.m, self.st, how if key[0] else None, how if key[1] else None)
+                points.append((held(self.m, how), math.log(self.score(code)[0].mean())))
+            self.curves[key] = points
+        x, y = zip(*self.curves[key])
+        return math.exp(np.interp(b, x, y))
+
+
+def less_mean(m, v):
+    """Values whose errors at 4 bits have no mean over a page."""
+    e = pages(coded(m, v, T, None) - v)
+    w = coded_tokens(e.shape[2])
+    e = e - (e * w).sum(3, keepdim=True) / w.sum(1, keepdim=True)
+    return v + e.flatten(2, 3)[:, :, :v.shape[2]]
+
+
+def measure(name, sets, count, out, errors, causes_out):
+    b = Bench(name, count)
+    if causes_out:
+        errors[name] = causes(b.m, b.windows[:4 if b.m.long else 40], causes_out)
+    ratios = []
+    for group in sets:
+        first = None
+        for label, variant in SETS[group].items():
+            keys, values, special = (*variant, None)[:3]
+            if label in DIFF_ONLY and not b.m.diff or special == "size" and name not in errors:
+                continue
+            code = code_of(b.m, b.st, keys, values if values != "centred" else None)
+            if values == "centred":
+                code = lambda layer, k0, k, v: (k, less_mean(b.m, v))
+            plain = errors.get(name.replace("diff", ""))
+            kld, dnll = b.score(code, reader(b.m, special, errors.get(name), plain) if special else None)
+            first = kld if first is None else first
+            d = kld - first
+            z = d.mean() / (d.std(ddof=1) / len(d) ** 0.5) if d.any() else 0
+            hk, hv = held(b.m, keys), held(b.m, values if values != "centred" else T)
+            sides = [h for h, on in ((hk, keys), (hv, values)) if on is not None]
+            equal = b.today(keys, values, sum(sides) / len(sides)) if group != "causes" else math.nan
+            ratio, equal = kld.mean() / first.mean(), kld.mean() / equal
+            ratios.append((group, label, name, ratio, equal))
+            got = f"{recall(b.m, b.items, code):.4f}" if b.items and group == "low" else ""
+            se = lambda x: x.std(ddof=1) / len(x) ** 0.5
+            out.write(f"{group},{label.replace(',', ' +')},{name},{hk:.3f},{hv:.3f},{kld.mean():.4e},{se(kld):.1e},{ratio:.4f},{z:.1f},"
+                      f"{'' if math.isnan(equal) else f'{equal:.4f}'},{dnll.mean():.3e},{se(dnll):.1e},{got}\n")
+            out.flush()
+    return ratios
+
+
+def means(sets, ratios, out):
+    for group in sets:
+        for label in SETS[group]:
+            for kind in ("llama", "diffllama"):
+                some = [r[3:] for r in ratios if r[:2] == (group, label) and r[2].startswith(kind)]
+                text = []
+                for x in zip(*some):
+                    x = [math.log(r) for r in x if not math.isnan(r)]
+                    error = np.std(x, ddof=1) / len(x) ** 0.5 if len(x) > 1 else math.nan
+                    text.append(f"{math.exp(np.mean(x)):.3f},ln {np.mean(x):+.3f} +- {error:.3f}" if x else ",")
+                if some:
+                    out.write(f"{group},{label.replace(',', ' +')},mean of {kind},,,,,{text[0]},{text[1]},,\n")
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    ap.add_argument("out")
+    ap.add_argument("--causes")
+    ap.add_argument("--sets", nargs="+", default=list(SETS))
+    ap.add_argument("--windows", type=int, default=12)
+    ap.add_argument("--models", nargs="+", default=MODELS)
+    args = ap.parse_args()
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    errors = {}
+    with open(args.out, "w") as out, open(args.causes or os.devnull, "w") as other:
+        out.write("set,variant,model,k_bits_held,v_bits_held,kld_nats,kld_nats_stderr,ratio,paired_z,ratio_at_equal_bits,dnll_nats,"
+                  "dnll_nats_stderr,recall\n")
+        other.write("model,layer,side,quantity,value\n")
+        ratios = [r for name in args.models for r in measure(name, args.sets, args.windows, out, errors, args.causes and other)]
+        means(args.sets, ratios, out)
+
+
+if __name__ == "__main__":
+    main()
