@@ -174,93 +174,121 @@ def statistics(m, calib):
     return out
 
 
-def causes(m, windows, out):
-    """Writes factors of the squared relative error of head outputs at 4 bits, by layer and side; returns those errors."""
-    half, errors = m.heads // 2, {}
+def noisy(m, head, seed):
+    """Reads exactly, but for an error of 5 % of each row's length in the last layer: in one head, or in all (None)."""
+    generator = torch.Generator().manual_seed(seed)
 
-    def sums(layer, q, k, v, first):
-        n = q.shape[2]
-        begin = max(first, n // 2)
+    def read(layer, q, k, v, kc, vc, first):
+        o = m.normed(layer, attend(m, layer, q, k, v, k, v, first))
+        if layer == m.layers - 1:
+            e = 0.05 * torch.randn(o.shape, generator=generator) * o.norm(dim=-1, keepdim=True) / math.sqrt(o.shape[-1])
+            o[:, slice(head, None if head is None else head + 1)] += e[:, slice(head, None if head is None else head + 1)]
+        return o
+    return read
+
+
+def sensitivity(m, ids):
+    """[windows, output heads, rows of the second half]: KLD at a row by the squared relative error of a head of the last layer."""
+    want, out = forward(m, ids), []
+    for head in range(m.heads // 2 if m.diff else m.heads):
+        got = [forward(m, ids, read=noisy(m, head, seed)) for seed in range(4)]
+        out.append(sum((want.exp() * (want - g)).sum(-1) for g in got).float() / 4 / 0.05 ** 2)
+    return torch.nn.functional.pad(torch.stack(out, 1), (0, 1))  # the last row predicts nothing that is scored
+
+
+def causes(m, windows, out):
+    """Writes factors of the squared relative error of head outputs at 4 bits, by layer and side; returns those errors. Rows and heads
+    of the last layer count by their sensitivity, so that KLD = sum of sensitivities x squared relative error to first order."""
+    half, errors, total = m.heads // 2, {}, {}
+
+    def factors(layer, q, k, v, weights):
+        n, begin = q.shape[2], q.shape[2] // 2
         kc, vc = (coded(m, x, {"basis": "hadamard"}, None) for x in (k, v))
         o, vp, dv = attend(m, layer, q, k, v, k, v, begin), m.pairs(v), m.pairs(vc - v)
-        norm = lambda x: m.normed(layer, x)
+        w = torch.ones(o.shape[:3]) if weights is None else weights / weights.mean()
         mean = lambda x: x.double().mean().item()
-        size = mean(o.pow(2).sum(-1))
-        # an error counts by the length of what goes to o_proj: of its own row behind a head norm, of the mean row without one
-        relative = lambda x: mean((norm(x) - norm(o)).pow(2).sum(-1) / (norm(o).pow(2).sum(-1) if m.diff else size))
-        acc = {"weight": 0, "count": 0, "cos": 0, "dmap": 0, "dparts": 0, "map": 0, "parts": 0}
-        spread, logits, selves, on_codes = [0, 0], [0, 0], [0, 0], [0, 0]
+        size = mean(w * o.pow(2).sum(-1))
+
+        def relative(x):
+            e = (m.normed(layer, x) - m.normed(layer, o)).pow(2).sum(-1) / m.normed(layer, o).pow(2).sum(-1)
+            return mean(w * e), mean(w * (x - o).pow(2).sum(-1)), e
+
+        acc, spread, logits, own, codes = {}, [0, 0], [0, 0], [0, 0], [0, 0]
+        parts = range(2 if m.diff else 1)
+        heads = [slice(i * half, i * half + half) if m.diff else slice(None) for i in parts]
+
+        def add(name, x):
+            acc[name] = acc.get(name, 0) + x.double().sum().item()
+
         for a in range(begin, n, PAGE):
             b = min(a + PAGE, n)
+            wr = w[:, :, a - begin:b - begin]
             d, p, lo, near = maps(m, layer, q, k, k, a, b)
             dc, pc, _, _ = maps(m, layer, q, k, kc, a, b)
             mask = torch.cat([torch.ones(b - a, lo, dtype=torch.bool), near], 1)
             mask[:, :SINK] = False
-            acc["weight"] += ((d.pow(2) * mask) @ dv[:, :, :b].pow(2).sum(-1, keepdim=True)).sum().item()
-            acc["count"] += d.shape[0] * d.shape[1] * (b - a)
+            add("weight", wr * ((d.pow(2) * mask) @ dv[:, :, :b].pow(2).sum(-1, keepdim=True))[..., 0])
             z = (q[:, :, a:b] @ (kc - k)[:, :, :b].transpose(2, 3) / math.sqrt(m.d)).pow(2) * mask
-            for i in range(2 if m.diff else 1):
-                s = slice(i * half, i * half + half) if m.diff else slice(None)
-                one = p[:, s] @ vp[:, :, :b]
+            for i, h in enumerate(heads):
+                one = p[:, h] @ vp[:, :, :b]
                 far = vp[:, :, :b].pow(2).sum(-1)[:, :, None] + one.pow(2).sum(-1, keepdim=True) - 2 * one @ vp[:, :, :b].transpose(2, 3)
-                spread[i] += (p[:, s].pow(2) * far * mask).sum().item()
-                logits[i] += z[:, s].sum().item() / mask.sum().item() / d.shape[0] / d.shape[1] * PAGE / (n - begin)
-                selves[i] += p[:, s][..., a:].diagonal(dim1=2, dim2=3).sum().item()
-                on_codes[i] += (p[:, s] * mask).sum().item()
+                spread[i] += (wr * (p[:, h].pow(2) * far * mask).sum(-1)).sum().item()
+                logits[i] += z[:, h].sum().item() / mask.sum().item() / d.shape[0] / d.shape[1] * (b - a) / (n - begin)
+                own[i] += (wr * p[:, h][..., a:].diagonal(dim1=2, dim2=3)).sum().item()
+                codes[i] += (wr * (p[:, h] * mask).sum(-1)).sum().item()
             if m.diff:
-                d1, d2 = pc[:, :half] - p[:, :half], m.lam(layer)[0] * (pc[:, half:] - p[:, half:])
-                p1, p2 = p[:, :half], m.lam(layer)[0] * p[:, half:]
-                acc["cos"] += (d1 * d2).sum().item()
-                acc["dmap"] += (dc - d).pow(2).sum().item()
-                acc["dparts"] += (d1.pow(2) + d2.pow(2)).sum().item()
-                acc["map"] += d.pow(2).sum().item()
-                acc["parts"] += (p1.pow(2) + p2.pow(2)).sum().item()
-        count = acc["count"]
-        rows = []
-        ov = attend(m, layer, q, k, v, k, vc, begin)
-        e2, r2 = mean((ov - o).pow(2).sum(-1)), relative(ov)
+                lam = m.lam(layer)[0]
+                d1, d2 = pc[:, :half] - p[:, :half], lam * (pc[:, half:] - p[:, half:])
+                add("cross", d1 * d2)
+                add("dD", (dc - d).pow(2))
+                add("dA", d1.pow(2) + d2.pow(2))
+                add("D", d.pow(2))
+                add("A", p[:, :half].pow(2) + (lam * p[:, half:]).pow(2))
+        count = w.numel()
         noise, centred = mean(dv.pow(2).sum(-1)), mean((vp - vp.mean(2, keepdim=True)).pow(2).sum(-1))
-        rows += [("values", "code: E|dv|^2 / E|v|^2", noise / mean(vp.pow(2).sum(-1))),
-                 ("values", "weight on codes: E sum D^2 |dv|^2 / E|dv|^2", acc["weight"] / count / noise),
-                 ("values", "agreement between tokens: E|dDv|^2 / E sum D^2 |dv|^2", e2 / (acc["weight"] / count)),
-                 ("values", "common part: E|v|^2 / E|v - mean|^2", mean(vp.pow(2).sum(-1)) / centred),
-                 ("values", "cancellation: E|v - mean|^2 / E|o|^2", centred / size),
-                 ("values", "head norm: relative error of rows / of all", r2 / (e2 / size)),
-                 ("values", "squared relative error", r2)]
-        for i in range(2 if m.diff else 1):
-            s = slice(i * half, i * half + half) if m.diff else slice(None)
+        r2, e2, each = relative(attend(m, layer, q, k, v, k, vc, begin))
+        rows = [("values", "code: E|dv|^2 / E|v|^2", noise / mean(vp.pow(2).sum(-1))),
+                ("values", "weight on codes: E sum D^2 |dv|^2 / E|dv|^2", acc["weight"] / count / noise),
+                ("values", "agreement between tokens: E|dDv|^2 / E sum D^2 |dv|^2", e2 / (acc["weight"] / count)),
+                ("values", "common part: E|v|^2 / E|v - mean|^2", mean(vp.pow(2).sum(-1)) / centred),
+                ("values", "cancellation: E|v - mean|^2 / E|o|^2", centred / size),
+                ("values", "rows of small outputs: E(|do|^2 / |o|^2) / (E|do|^2 / E|o|^2)", r2 / (e2 / size)),
+                ("values", "squared relative error", r2), ("values", "the same over all rows alike", mean(each))]
+        if weights is not None:
+            scored = weights.shape[2] - 1
+            rows.append(("values", "sensitivity: KLD / squared relative error", mean(weights.sum(1)) * (scored + 1) / scored))
+        for i, h in enumerate(heads):
             mixed = k.clone()
-            mixed[:, s] = kc[:, s]
-            ok = attend(m, layer, q, k, v, mixed, v, begin)
-            e2, r2 = mean((ok - o).pow(2).sum(-1)), relative(ok)
+            mixed[:, h] = kc[:, h]
+            r2, e2, _ = relative(attend(m, layer, q, k, v, mixed, v, begin))
             weight = (m.lam(layer)[0] ** 2 if i else 1) * spread[i] / count
-            side = f"keys {i + 1}"
-            rows += [(side, "code: E (q dk)^2 / d", logits[i]),
-                     (side, "softmax: lambda_i^2 E sum A^2 |v - Av|^2 / E|o|^2", weight / size),
-                     (side, "agreement between tokens", e2 / (weight * logits[i]) if weight else 0),
-                     (side, "head norm: relative error of rows / of all", r2 / (e2 / size)),
-                     (side, "squared relative error", r2),
-                     (side, "share of A on a row's own token", selves[i] / count),
-                     (side, "share of A on codes", on_codes[i] / count)]
+            rows += [(f"keys {i + 1}", "code: E (q dk)^2 / d", logits[i]),
+                     (f"keys {i + 1}", "softmax: lambda_i^2 E sum A^2 |v - Av|^2 / E|v - mean|^2", weight / centred),
+                     (f"keys {i + 1}", "agreement between tokens", e2 / (weight * logits[i]) if weight else 0),
+                     (f"keys {i + 1}", "cancellation: E|v - mean|^2 / E|o|^2", centred / size),
+                     (f"keys {i + 1}", "rows of small outputs", r2 / (e2 / size)),
+                     (f"keys {i + 1}", "squared relative error", r2),
+                     (f"keys {i + 1}", "share of A on a row's own token", own[i] / count),
+                     (f"keys {i + 1}", "share of A on codes", codes[i] / count)]
         if m.diff:
             rows += [("maps", "lambda", m.lam(layer)[0]),
-                     ("maps", "errors that cancel: cosine of dA1 and lambda dA2", 2 * acc["cos"] / acc["dparts"]),
-                     ("maps", "|dD|^2 / (|dA1|^2 + |lambda dA2|^2)", acc["dmap"] / acc["dparts"]),
-                     ("maps", "|D|^2 / (|A1|^2 + |lambda A2|^2)", acc["map"] / acc["parts"])]
+                     ("maps", "errors that cancel: 2 dA1 lambda dA2 / (|dA1|^2 + |lambda dA2|^2)", 2 * acc["cross"] / acc["dA"]),
+                     ("maps", "|dD|^2 / (|dA1|^2 + |lambda dA2|^2)", acc["dD"] / acc["dA"]),
+                     ("maps", "|D|^2 / (|A1|^2 + |lambda A2|^2)", acc["D"] / acc["A"])]
         return rows
 
-    total = {}
     for ids in windows.split(4):
+        felt = sensitivity(m, ids)
+
         def read(layer, q, k, v, kc, vc, first):
-            for side, name, value in sums(layer, q, k, v, first):
+            for side, name, value in factors(layer, q, k, v, felt if layer == m.layers - 1 else None):
                 total.setdefault((layer, side, name), []).append(value * len(ids))
             return m.normed(layer, attend(m, layer, q, k, v, k, v, first))
+
         forward(m, ids, read=read)
     for (layer, side, name), x in total.items():
-        value = sum(x) / len(windows)
-        out.write(f"{m.label},{layer},{side},{name},{value:.6g}\n")
-        if name == "squared relative error":
-            errors[layer, side] = value
+        out.write(f"{m.label},{layer},{side},{name.replace(',', ';')},{sum(x) / len(windows):.6g}\n")
+        errors[layer, side] = sum(x) / len(windows) if name == "squared relative error" else errors.get((layer, side))
     out.flush()
     return errors
 
@@ -268,22 +296,17 @@ def causes(m, windows, out):
 def reader(m, special, errors, plain):
     """The variants of the set causes that change how a cache is read."""
     if special == "noise":
-        generator = torch.Generator().manual_seed(0)
+        return noisy(m, None, 0)
 
     def read(layer, q, k, v, kc, vc, first):
         o = attend(m, layer, q, k, v, kc, vc, first, own=special == "own", recent=-q.shape[2] if special == "recent" else RECENT)
-        exact = attend(m, layer, q, k, v, k, v, first) if special in ("gain", "size", "noise") else o
+        if special in ("own", "recent"):
+            return m.normed(layer, o)
+        exact = attend(m, layer, q, k, v, k, v, first)
         if special == "gain":
             return o * m.gain_of(exact) * (1 - m.lam(layer)[1])
-        o, exact = m.normed(layer, o), m.normed(layer, exact)
-        if special == "size":
-            return exact + (o - exact) * math.sqrt(plain[layer, "values"] / errors[layer, "values"])
-        if special == "noise":
-            if layer < m.layers - 1:
-                return exact
-            e = torch.randn(exact.shape, generator=generator)
-            return exact + 0.05 * e * exact.norm(dim=-1, keepdim=True) / math.sqrt(exact.shape[-1])
-        return o
+        exact = m.normed(layer, exact)
+        return exact + (m.normed(layer, o) - exact) * math.sqrt(plain[layer, "values"] / errors[layer, "values"])
     return read
 
 
@@ -415,18 +438,18 @@ def less_mean(m, v):
 def measure(name, sets, count, out, errors, causes_out):
     b = Bench(name, count)
     if causes_out:
-        errors[name] = causes(b.m, b.windows[:4 if b.m.long else 40], causes_out)
+        errors[name] = causes(b.m, b.windows, causes_out)
     ratios = []
     for group in sets:
         first = None
         for label, variant in SETS[group].items():
             keys, values, special = (*variant, None)[:3]
-            if label in DIFF_ONLY and not b.m.diff or special == "size" and name not in errors:
+            plain = errors.get(name.replace("diff", ""))
+            if label in DIFF_ONLY and not b.m.diff or special == "size" and not plain:
                 continue
             code = code_of(b.m, b.st, keys, values if values != "centred" else None)
             if values == "centred":
                 code = lambda layer, k0, k, v: (k, less_mean(b.m, v))
-            plain = errors.get(name.replace("diff", ""))
             kld, dnll = b.score(code, reader(b.m, special, errors.get(name), plain) if special else None)
             first = kld if first is None else first
             d = kld - first
