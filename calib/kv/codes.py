@@ -5,7 +5,7 @@ A code is a dictionary, defaults first:
 bits     4; or widths: bits of equal blocks of channels under one scale
 grid     whole: multiples of the scale, 2^b - 1 levels; half: odd multiples of half of it, 2^b levels; normal: quantiles of a normal
 search   False: scale = absmax / largest level; True: the one of 16 down to 0.3 of that with the least squared error
-zero     False; True: 2^b levels from least to largest, both f16
+zero     False; True: 2^b levels from least to largest; two numbers of f16
 per      token: a scale for `group` (32) channels of a token, for all of them above 5 bits or with widths; channel: one for a channel
          and page of 64 tokens
 basis    None; hadamard; own: eigenvectors of calibration text; read: the same measured by the moment of queries, so that an error of
@@ -77,24 +77,38 @@ def to_grid(x, s, bits, grid):
 LARGEST = {"whole": lambda b: 2 ** (b - 1) - 1, "half": lambda b: 2 ** (b - 1) - 0.5, "normal": lambda b: 1}
 
 
-def rounded(x, widths, dims, how):
-    """x[..., channels]: as many blocks of channels as widths, one scale over dims."""
-    positive = lambda s: torch.where(s == 0, torch.ones_like(s), s)
-    if how.get("zero"):
-        b, = widths
-        low, high = x.amin(dims, keepdim=True), x.amax(dims, keepdim=True)
-        low, s = f16(low), positive(f16((high - low) / (2 ** b - 1)))
-        return ((x - low) / s).round().clamp(0, 2 ** b - 1) * s + low
-    grid = how.get("grid", "whole")
-    parts = x.chunk(len(widths), -1)
-    peak = torch.stack([p.abs().amax(dims, keepdim=True) / LARGEST[grid](b) for p, b in zip(parts, widths)]).amax(0)
+def positive(s):
+    return torch.where(s == 0, torch.ones_like(s), s)
+
+
+def with_zero(x, low, s, b):
+    return ((x - low) / s).round().clamp(0, 2 ** b - 1) * s + low
+
+
+def shrunk(how, largest):
+    return [largest * i / 15 for i in range(16)] if how.get("search") else [0]
+
+
+def closest(x, dims, candidates):
     best = least = None
-    for i in range(16 if how.get("search") else 1):
-        s = positive(f16(peak * (1 - 0.7 * i / 15)))
-        y = torch.cat([to_grid(p, s, b, grid) for p, b in zip(parts, widths)], -1)
+    for y in candidates:
         e = (y - x).pow(2).sum(dims, keepdim=True)
         best, least = (y, e) if best is None else (torch.where(e < least, y, best), torch.minimum(e, least))
     return best
+
+
+def rounded(x, widths, dims, how):
+    """x[..., channels]: as many blocks of channels as widths, one scale over dims."""
+    if how.get("zero"):
+        b, = widths
+        low, high = x.amin(dims, keepdim=True), x.amax(dims, keepdim=True)
+        some = [(low + cut * (high - low), high - cut * (high - low)) for cut in shrunk(how, 0.35)]
+        return closest(x, dims, (with_zero(x, f16(least), positive(f16((most - least) / (2 ** b - 1))), b) for least, most in some))
+    grid = how.get("grid", "whole")
+    parts = x.chunk(len(widths), -1)
+    peak = torch.stack([p.abs().amax(dims, keepdim=True) / LARGEST[grid](b) for p, b in zip(parts, widths)]).amax(0)
+    scales = (positive(f16(peak * (1 - cut))) for cut in shrunk(how, 0.7))
+    return closest(x, dims, (torch.cat([to_grid(p, s, b, grid) for p, b in zip(parts, widths)], -1) for s in scales))
 
 
 def fed_back(x, widths, how):
