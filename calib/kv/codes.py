@@ -6,6 +6,7 @@ bits     4; or widths: bits of equal blocks of channels under one scale
 grid     whole: multiples of the scale, 2^b - 1 levels; half: odd multiples of half of it, 2^b levels; normal: quantiles of a normal
 search   False: scale = absmax / largest level; True: the one of 16 down to 0.3 of that with the least squared error
 zero     False; True: 2^b levels from least to largest; two numbers of f16
+dither   False; True: a fixed sequence of fractions of a step, one a token, is added before rounding and taken off when read
 per      token: a scale for `group` (32) channels of a token, for all of them above 5 bits or with widths; channel: one for a channel
          and page of 64 tokens
 basis    None; hadamard; own: eigenvectors of calibration text; read: the same measured by the moment of queries, so that an error of
@@ -65,6 +66,13 @@ NORMAL = torch.tensor([-1.0, -0.69619, -0.52507, -0.39492, -0.28444, -0.18477, -
                        0.07958, 0.16093, 0.24611, 0.33792, 0.44071, 0.56262, 0.72296, 1.0])
 
 
+def offsets(x):
+    """In steps, by place on the token axis: a sequence whose sums over any run of tokens stay near zero."""
+    token = x.dim() - 2
+    u = (torch.arange(x.shape[token]) * (5 ** 0.5 - 1) / 2 + 0.25) % 1 - 0.5
+    return u[:, None]
+
+
 def to_grid(x, s, bits, grid):
     top = 2 ** (bits - 1)
     if grid == "whole":
@@ -97,8 +105,23 @@ def closest(x, dims, candidates):
     return best
 
 
+def dithered(x, b, dims, how):
+    """x + s u rounded, s u taken off again: tokens that are alike get errors that are not; u costs half a step at either end."""
+    u = offsets(x)
+    if how.get("zero"):
+        low, high = x.amin(dims, keepdim=True), x.amax(dims, keepdim=True)
+        s = positive(f16((high - low) / (2 ** b - 2)))
+        low = f16(low - s / 2)
+        return ((x - low) / s + u).round().clamp(0, 2 ** b - 1) * s + low - u * s
+    top = 2 ** (b - 1)
+    s = positive(f16(x.abs().amax(dims, keepdim=True) / (top - 1)))
+    return (((x / s + u).floor().clamp(-top, top - 1) + 0.5) - u) * s
+
+
 def rounded(x, widths, dims, how):
     """x[..., channels]: as many blocks of channels as widths, one scale over dims."""
+    if how.get("dither"):
+        return dithered(x, widths[0], dims, how)
     if how.get("zero"):
         b, = widths
         low, high = x.amin(dims, keepdim=True), x.amax(dims, keepdim=True)

@@ -12,16 +12,18 @@ cache, and the paired difference in NLL.
 A line a model and variant: bits held per element of keys and of values (codes, scales, zero points and means that are kept per
 token or page; what is found once per model is free), KLD, its standard error over windows, the ratio to the set's first variant and
 its paired z; the ratio to today's code at as many bits held (KLD of today's code at 2 to 8 bits on the coded sides, ln KLD linear
-between); difference in NLL; recall of 64 needles in the set low. At the end, by kind, geometric means over models.
+between); difference in NLL; recall of 64 needles in the set low. `--join` makes one file of several and adds, by kind, geometric
+means over models.
 
 The codes are those of codes.py. Sets; keys and values change one side and keep the other exact:
-causes   today's 4:4; one side, map or layer at a time; all but one; errors of values scaled to those of the plain model of the
-         same seed; the head norm's gain as without errors; own tokens or all recent tokens read as codes too
+causes   today's 4:4; one side, map or layer at a time; all but one; errors of the last layer's values scaled to those of the
+         plain model of the same seed; the head norm's gain as without errors; own or all recent tokens read as codes too
 keys     grids, searched scales, zero points, one scale a token or a channel and page (KIVI), before RoPE (KVQuant), means taken
          off (SageAttention), bases with widths by channel, map 2 as a residual of decoded map 1, one scale for both maps, more
          bits for map 1
 values   the same; means by page, context or frozen; the middle of least and largest; heads of a pair as one vector; errors fed
          to the next token, so that those of a page add up to less than a step
+more ... searched zero points, dither, other bases with zero points
 both     combinations at 4:4, then with bits by layer and by map at the same mean
 low      fewer: 3 bits on both sides, values of 2 bits
 """
@@ -191,8 +193,8 @@ def sensitivity(m, ids):
     """[windows, output heads, rows of the second half]: KLD at a row by the squared relative error of a head of the last layer."""
     want, out = forward(m, ids), []
     for head in range(m.heads // 2 if m.diff else m.heads):
-        got = [forward(m, ids, read=noisy(m, head, seed)) for seed in range(4)]
-        out.append(sum((want.exp() * (want - g)).sum(-1) for g in got).float() / 4 / 0.05 ** 2)
+        got = [forward(m, ids, read=noisy(m, head, seed)) for seed in range(2)]
+        out.append(sum((want.exp() * (want - g)).sum(-1) for g in got).float() / 2 / 0.05 ** 2)
     return torch.nn.functional.pad(torch.stack(out, 1), (0, 1))  # the last row predicts nothing that is scored
 
 
@@ -305,8 +307,9 @@ def reader(m, special, errors, plain):
         exact = attend(m, layer, q, k, v, k, v, first)
         if special == "gain":
             return o * m.gain_of(exact) * (1 - m.lam(layer)[1])
-        exact = m.normed(layer, exact)
-        return exact + (m.normed(layer, o) - exact) * math.sqrt(plain[layer, "values"] / errors[layer, "values"])
+        o, exact = m.normed(layer, o), m.normed(layer, exact)
+        last = layer == m.layers - 1
+        return exact + (o - exact) * math.sqrt(plain[layer, "values"] / errors[layer, "values"]) if last else o
     return read
 
 
@@ -334,20 +337,21 @@ def read_channel(*widths):
     return dict(READ, per="channel", widths=widths)
 
 
+PAGE_D = dict(PAGE_V, dither=True)
+READ_C = read_channel(6, 4, 3, 2)
+
 KEYS = {
     "today": T, "no rotation": {}, "grid half": dict(T, grid="half"), "grid normal": dict(T, grid="normal"),
     "scale searched": dict(T, search=True), "half searched": HALF_K, "zero": {"zero": True}, "zero rotated": dict(T, zero=True),
     "channel": {"per": "channel"}, "channel zero (KIVI)": PAGE_V, "channel rotated": dict(T, per="channel"),
     "channel half searched rotated": dict(HALF_K, per="channel"), "channel zero rotated": PAGE_K,
-    "channel zero rotated searched": dict(PAGE_K, search=True),
     "before RoPE rotated": dict(T, rope="before"), "before RoPE channel zero": dict(PAGE_V, rope="before"),
     "before RoPE channel zero rotated": dict(PAGE_K, rope="before"),
     "mean of page": dict(T, center="page"), "mean of context": dict(T, center="context"), "mean frozen": dict(T, center="frozen"),
     "map 2 from map 1": {"second": True}, "one scale for both maps": dict(unit="pair", basis="hadamard by head", group=64),
     "own basis 5443": dict(HALF, basis="own", center="frozen", widths=(5, 4, 4, 3)),
     "read basis 6432": READ, "read basis 6442": dict(READ, widths=(6, 4, 4, 2)),
-    "read basis channel 6432": read_channel(6, 4, 3, 2), "read basis channel zero": dict(PAGE_K, basis="read"),
-    "read basis channel zero 6432": dict(PAGE_K, basis="read", center="frozen", widths=(6, 4, 3, 2)),
+    "read basis channel 6432": READ_C,
     "maps 5 and 3": by_map(T, 5, 3), "maps 5 and 3 channel zero rotated": by_map(PAGE_K, 5, 3),
 }
 VALUES = {
@@ -357,23 +361,36 @@ VALUES = {
     "mean frozen": dict(T, center="frozen"), "pair rotated": dict(unit="pair", basis="hadamard", group=64),
     "fed back": dict(T, feedback=True), "channel": {"per": "channel"}, "channel rotated": dict(T, per="channel"),
     "channel half searched": dict(HALF, per="channel"), "channel zero": PAGE_V, "channel zero rotated": PAGE_K,
-    "channel zero searched": dict(PAGE_V, search=True),
     "own basis by head 5443": dict(HALF, basis="own", center="frozen", widths=(5, 4, 4, 3)),
     "own basis of pair 6432": dict(HALF, basis="own", center="frozen", unit="pair", widths=(6, 4, 3, 2)),
     "own basis of pair channel 5443": OWN, "own basis of pair channel 6432": dict(OWN, widths=(6, 4, 3, 2)),
+}
+MORE_KEYS = {
+    "today": T, "dithered": dict(T, dither=True), "channel zero rotated": PAGE_K,
+    "channel zero rotated dithered": dict(PAGE_K, dither=True),
+    "channel zero rotated searched": dict(PAGE_K, search=True), "read basis channel zero": dict(PAGE_K, basis="read"),
+    "read basis channel zero 6432": dict(PAGE_K, basis="read", center="frozen", widths=(6, 4, 3, 2)),
+}
+MORE_VALUES = {
+    "today": T, "dithered": dict(T, dither=True), "zero dithered": {"zero": True, "dither": True},
+    "channel zero searched": dict(PAGE_V, search=True), "channel zero dithered": PAGE_D,
     "own basis of pair channel zero 5443": dict(PAGE_V, basis="own", unit="pair", center="frozen", widths=(5, 4, 4, 3)),
+    "own basis of pair channel 5443 dithered": dict(OWN, dither=True), "channel zero 3 bits": bits(PAGE_V, 3),
+    "channel zero dithered 3 bits": bits(PAGE_D, 3), "channel zero 6 bits": bits(PAGE_V, 6),
+    "channel zero dithered 6 bits": bits(PAGE_D, 6),
 }
 BOTH = {
-    "today 4:4": (T, T), "half searched 4:4": (HALF_K, HALF_K), "page 4:4": (PAGE_K, PAGE_V),
-    "half searched and page 4:4": (HALF_K, PAGE_V), "read basis and own basis 4:4": (READ, OWN), "page 4:6": (PAGE_K, bits(PAGE_V, 6)),
-    "page 4:4|6": (PAGE_K, [PAGE_V, bits(PAGE_V, 6)]), "read basis 6432 and page 4": (read_channel(6, 4, 3, 2), PAGE_V),
-    "read basis 6432 and page 4|6": (read_channel(6, 4, 3, 2), [PAGE_V, bits(PAGE_V, 6)]),
-    "page by layer 3|4:4|5": ([bits(PAGE_K, 3), PAGE_K], [PAGE_V, bits(PAGE_V, 5)]),
-    "today by layer and map 3|5+3:3|6": ([bits(T, 3), by_map(T, 5, 3)], [bits(T, 3), bits({}, 6)]),
+    "today 4:4": (T, T), "half searched 4:4": (HALF_K, HALF_K), "values dithered 4:4": (T, dict(T, dither=True)),
+    "page 4:4": (PAGE_K, PAGE_V), "page dithered 4:4": (PAGE_K, PAGE_D), "read basis and own basis 4:4": (READ, OWN),
+    "read basis and page dithered 4:4": (READ_C, PAGE_D), "today by layer and map 3|5+3:3|6": (
+        [bits(T, 3), by_map(T, 5, 3)], [bits(T, 3), bits({}, 6)]),
     "page by layer and map 3|5+3:3|6": ([bits(PAGE_K, 3), by_map(PAGE_K, 5, 3)], [bits(PAGE_V, 3), bits(PAGE_V, 6)]),
-    "page by layer and map 3|5+3:4|6": ([bits(PAGE_K, 3), by_map(PAGE_K, 5, 3)], [PAGE_V, bits(PAGE_V, 6)]),
-    "read basis 4322|6543+4322 and page 4|6": ([read_channel(4, 3, 2, 2), {"maps": (read_channel(6, 5, 4, 3), read_channel(4, 3, 2, 2))}],
-                                               [PAGE_V, bits(PAGE_V, 6)]),
+    "page by layer and map 3|5+3:3|6 dithered": ([bits(PAGE_K, 3), by_map(PAGE_K, 5, 3)], [bits(PAGE_V, 3), bits(PAGE_D, 6)]),
+    "page by layer and map 3|5+3:4|5 dithered": ([bits(PAGE_K, 3), by_map(PAGE_K, 5, 3)], [PAGE_D, bits(PAGE_D, 5)]),
+    "page 4:4|6 dithered": (PAGE_K, [PAGE_D, bits(PAGE_D, 6)]), "page 4:6 dithered": (PAGE_K, bits(PAGE_D, 6)),
+    "read basis and page dithered 4:4|6": (READ_C, [PAGE_D, bits(PAGE_D, 6)]),
+    "read basis 4322|6543+4322 and page dithered 4|6": (
+        [read_channel(4, 3, 2, 2), {"maps": (read_channel(6, 5, 4, 3), read_channel(4, 3, 2, 2))}], [PAGE_D, bits(PAGE_D, 6)]),
 }
 LOW = {
     "today 4:4": (T, T), "today 4:3": (T, bits(T, 3)), "today 3:3": (bits(T, 3), bits(T, 3)), "today 4:2": (T, bits(T, 2)),
@@ -390,14 +407,15 @@ CAUSES = {
     "today 4:4": (T, T), "keys": (T, None), "keys of map 1": (FIRST, None), "keys of map 2": (SECOND, None), "values": (None, T),
     "exact keys of map 1": (SECOND, T), "exact keys of map 2": (FIRST, T), "keys of layer 0": ([T, None], None),
     "keys of layer 1": ([None, T], None), "values of layer 0": (None, [T, None]), "values of layer 1": (None, [None, T]),
-    "values less their error's mean": (None, "centred"), "values, gain as without errors": (None, T, "gain"),
-    "values, errors of the plain model's size": (None, T, "size"), "values, own token as codes": (None, T, "own"),
+    "values less their error's mean": (None, "centred"), "values of layer 1, gain as without errors": (None, [None, T], "gain"),
+    "values of layer 1, errors of the plain model's size": (None, [None, T], "size"), "values, own token as codes": (None, T, "own"),
     "values, recent tokens as codes": (None, T, "recent"), "noise of 5 % in layer 1": (None, None, "noise"),
 }
 SETS = {"causes": CAUSES, "keys": {k: (v, None) for k, v in KEYS.items()}, "values": {k: (None, v) for k, v in VALUES.items()},
+        "more keys": {k: (v, None) for k, v in MORE_KEYS.items()}, "more values": {k: (None, v) for k, v in MORE_VALUES.items()},
         "both": BOTH, "low": LOW}
-DIFF_ONLY = {"keys of map 1", "keys of map 2", "exact keys of map 1", "exact keys of map 2", "values, gain as without errors",
-             "values, errors of the plain model's size", "map 2 from map 1", "one scale for both maps", "maps 5 and 3",
+DIFF_ONLY = {"keys of map 1", "keys of map 2", "exact keys of map 1", "exact keys of map 2", "values of layer 1, gain as without errors",
+             "values of layer 1, errors of the plain model's size", "map 2 from map 1", "one scale for both maps", "maps 5 and 3",
              "maps 5 and 3 channel zero rotated"}
 
 
@@ -445,7 +463,6 @@ def measure(name, sets, count, out, errors, causes_out):
     b = Bench(name, count)
     if causes_out:
         errors[name] = causes(b.m, b.windows, causes_out)
-    ratios = []
     for group in sets:
         first = None
         for label, variant in SETS[group].items():
@@ -464,27 +481,32 @@ def measure(name, sets, count, out, errors, causes_out):
             sides = [h for h, on in ((hk, keys), (hv, values)) if on is not None]
             equal = b.today(keys, values, sum(sides) / len(sides)) if group != "causes" else math.nan
             ratio, equal = kld.mean() / first.mean(), kld.mean() / equal
-            ratios.append((group, label, name, ratio, equal))
             got = f"{recall(b.m, b.items, code):.4f}" if b.items and group == "low" else ""
             se = lambda x: x.std(ddof=1) / len(x) ** 0.5
             out.write(f"{group},{label.replace(',', ' +')},{name},{hk:.3f},{hv:.3f},{kld.mean():.4e},{se(kld):.1e},{ratio:.4f},{z:.1f},"
                       f"{'' if math.isnan(equal) else f'{equal:.4f}'},{dnll.mean():.3e},{se(dnll):.1e},{got}\n")
             out.flush()
-    return ratios
 
 
-def means(sets, ratios, out):
-    for group in sets:
-        for label in SETS[group]:
-            for kind in ("llama", "diffllama"):
-                some = [r[3:] for r in ratios if r[:2] == (group, label) and r[2].startswith(kind)]
-                text = []
-                for x in zip(*some):
-                    x = [math.log(r) for r in x if not math.isnan(r)]
-                    error = np.std(x, ddof=1) / len(x) ** 0.5 if len(x) > 1 else math.nan
-                    text.append(f"{math.exp(np.mean(x)):.3f},ln {np.mean(x):+.3f} +- {error:.3f}" if x else ",")
-                if some:
-                    out.write(f"{group},{label.replace(',', ' +')},mean of {kind},,,,,{text[0]},{text[1]},,\n")
+def join(files, out):
+    """Writes the lines of files that are no means, then means over models."""
+    rows = []
+    for f in files:
+        for line in list(open(f))[1:]:
+            if ",mean of " not in line:
+                out.write(line)
+                part = line.split(",")
+                rows.append((part[0], part[1], part[2], float(part[7]), float(part[9] or "nan")))
+    for group, label in dict.fromkeys(r[:2] for r in rows):
+        for kind in ("llama", "diffllama"):
+            some = [r[3:] for r in rows if r[:2] == (group, label) and r[2].startswith(kind)]
+            text = []
+            for x in zip(*some):
+                x = [math.log(r) for r in x if not math.isnan(r)]
+                error = np.std(x, ddof=1) / len(x) ** 0.5 if len(x) > 1 else math.nan
+                text.append(f"{math.exp(np.mean(x)):.3f},ln {np.mean(x):+.3f} +- {error:.3f}" if x else ",")
+            if some:
+                out.write(f"{group},{label},mean of {kind},,,,,{text[0]},{text[1]},,\n")
 
 
 def main():
@@ -494,6 +516,7 @@ def main():
     ap.add_argument("--sets", nargs="+", default=list(SETS))
     ap.add_argument("--windows", type=int, default=12)
     ap.add_argument("--models", nargs="+", default=MODELS)
+    ap.add_argument("--join", nargs="+", help="measure nothing: these files of other runs as one, with means over models")
     args = ap.parse_args()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
@@ -501,9 +524,11 @@ def main():
     with open(args.out, "w") as out, open(args.causes or os.devnull, "w") as other:
         out.write("set,variant,model,k_bits_held,v_bits_held,kld_nats,kld_nats_stderr,ratio,paired_z,ratio_at_equal_bits,dnll_nats,"
                   "dnll_nats_stderr,recall\n")
+        if args.join:
+            return join(args.join, out)
         other.write("model,layer,side,quantity,value\n")
-        ratios = [r for name in args.models for r in measure(name, args.sets, args.windows, out, errors, args.causes and other)]
-        means(args.sets, ratios, out)
+        for name in args.models:
+            measure(name, args.sets, args.windows, out, errors, args.causes and other)
 
 
 if __name__ == "__main__":
