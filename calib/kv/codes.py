@@ -10,7 +10,8 @@ dither   False; True: a fixed sequence of fractions of a step, one a token, is a
 per      token: a scale for `group` (32) channels of a token, for all of them above 5 bits or with widths; channel: one for a channel
          and page of 64 tokens
 basis    None; hadamard; own: eigenvectors of calibration text; read: the same measured by the moment of queries, so that an error of
-         the code is an error of logits. What is coded is (x - center) M, what is read back y M^-1 + center
+         the code is an error of logits; `ridge` (1e-4) times the mean diagonal is added to that moment. What is coded is
+         (x - center) M, what is read back y M^-1 + center
 center   None; page, context (all pages so far), frozen (calibration text), middle (of least and largest of a channel and page)
 unit     head; pair: the two heads of a differential pair as one vector
 feedback False; True: a token is coded with the error of the one before it in the page
@@ -161,7 +162,7 @@ def basis_of(how, d, calib, queries):
     if name == "own":
         u = torch.linalg.eigh(c)[1].flip(-1).float()
         return u, u.transpose(1, 2)
-    s = queries + 1e-4 * torch.eye(d).double() * queries.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+    s = queries + how.get("ridge", 1e-4) * torch.eye(d).double() * queries.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
     s = torch.linalg.cholesky(s)
     u = s @ torch.linalg.eigh(s.transpose(1, 2) @ c @ s)[1].flip(-1)
     return u.float(), torch.linalg.inv(u).float()

@@ -23,8 +23,10 @@ keys     grids, searched scales, zero points, one scale a token or a channel and
          bits for map 1
 values   the same; means by page, context or frozen; the middle of least and largest; heads of a pair as one vector; errors fed
          to the next token, so that those of a page add up to less than a step
+ridge    the read basis where the moment of queries is less trusted, for --calibrate
 more ... searched zero points, dither, other bases with zero points
 both     combinations at 4:4, then with bits by layer and by map at the same mean
+goal     4:4 with more for the last layer and map 1, all of it page codes, which nothing is calibrated for
 low ...  fewer: 3 bits on both sides, values of 2 bits; lower: the best of both at a mean of 3 bits
 """
 import argparse
@@ -379,6 +381,11 @@ MORE_VALUES = {
     "channel zero dithered 3 bits": bits(PAGE_D, 3), "channel zero 6 bits": bits(PAGE_V, 6),
     "channel zero dithered 6 bits": bits(PAGE_D, 6),
 }
+RIDGE = {
+    "today": T, "channel zero rotated": PAGE_K, "read basis channel 6432": READ_C,
+    "read basis channel 6432 ridge 0.01": dict(READ_C, ridge=0.01),
+    "read basis channel 6432 ridge 0.1": dict(READ_C, ridge=0.1), "read basis channel 6432 ridge 1": dict(READ_C, ridge=1),
+}
 BOTH = {
     "today 4:4": (T, T), "half searched 4:4": (HALF_K, HALF_K), "values dithered 4:4": (T, dict(T, dither=True)),
     "page 4:4": (PAGE_K, PAGE_V), "page dithered 4:4": (PAGE_K, PAGE_D), "read basis and own basis 4:4": (READ, OWN),
@@ -403,6 +410,8 @@ LOW = {
     "read basis 3222|5432+4322 and page 2|4": ([read_channel(3, 2, 2, 2), {"maps": (read_channel(5, 4, 3, 2), read_channel(4, 3, 2, 2))}],
                                                [bits(PAGE_V, 2), PAGE_V]),
 }
+GOAL = {"today 4:4": (T, T), "page by layer and map 3|5+3:4|6 dithered": (
+    [bits(PAGE_K, 3), by_map(PAGE_K, 5, 3)], [PAGE_D, bits(PAGE_D, 6)])}
 LOWER = {
     "today 4:4": (T, T), "page by layer 2|4:2|4 dithered": ([bits(PAGE_K, 2), PAGE_K], [bits(PAGE_V, 2), PAGE_D]),
     "read basis 3222|5432+4322 and page dithered 2|4": (
@@ -420,7 +429,7 @@ CAUSES = {
 }
 SETS = {"causes": CAUSES, "keys": {k: (v, None) for k, v in KEYS.items()}, "values": {k: (None, v) for k, v in VALUES.items()},
         "more keys": {k: (v, None) for k, v in MORE_KEYS.items()}, "more values": {k: (None, v) for k, v in MORE_VALUES.items()},
-        "both": BOTH, "low": LOW, "lower": LOWER}
+        "ridge": {k: (v, None) for k, v in RIDGE.items()}, "both": BOTH, "goal": GOAL, "low": LOW, "lower": LOWER}
 DIFF_ONLY = {"keys of map 1", "keys of map 2", "exact keys of map 1", "exact keys of map 2", "values of layer 1, gain as without errors",
              "values of layer 1, errors of the plain model's size", "map 2 from map 1", "one scale for both maps", "maps 5 and 3",
              "maps 5 and 3 channel zero rotated"}
@@ -429,12 +438,16 @@ DIFF_ONLY = {"keys of map 1", "keys of map 2", "exact keys of map 1", "exact key
 # ---- Measuring
 
 class Bench:
-    def __init__(self, name, count):
+    def __init__(self, name, count, calibrate="text"):
         self.m = Model(name)
         self.windows, calib = texts(self.m, count)
+        self.items = needles(self.m) if self.m.long else None
+        if calibrate == "needles":
+            calib = self.items[0][-8:]
+        elif calibrate == "random":
+            calib = torch.randint(1, len(self.m.head), calib.shape, generator=torch.Generator().manual_seed(0))
         self.st = statistics(self.m, calib)
         self.want = in_parts(lambda x: forward(self.m, x), self.windows)
-        self.items = needles(self.m) if self.m.long else None
         self.curves = {}
 
     def score(self, code, read=None):
@@ -466,8 +479,8 @@ def less_mean(m, v):
     return v + e.flatten(2, 3)[:, :, :v.shape[2]]
 
 
-def measure(name, sets, count, out, errors, causes_out):
-    b = Bench(name, count)
+def measure(name, sets, count, out, errors, causes_out, calibrate="text"):
+    b = Bench(name, count, calibrate)
     if causes_out:
         errors[name] = causes(b.m, b.windows, causes_out)
     for group in sets:
@@ -490,7 +503,8 @@ def measure(name, sets, count, out, errors, causes_out):
             ratio, equal = kld.mean() / first.mean(), kld.mean() / equal
             got = f"{recall(b.m, b.items, code):.4f}" if b.items and group in ("low", "lower") else ""
             se = lambda x: x.std(ddof=1) / len(x) ** 0.5
-            out.write(f"{group},{label.replace(',', ' +')},{name},{hk:.3f},{hv:.3f},{kld.mean():.4e},{se(kld):.1e},{ratio:.4f},{z:.1f},"
+            shown = group if calibrate == "text" else f"{group} {calibrate}"
+            out.write(f"{shown},{label.replace(',', ' +')},{name},{hk:.3f},{hv:.3f},{kld.mean():.4e},{se(kld):.1e},{ratio:.4f},{z:.1f},"
                       f"{'' if math.isnan(equal) else f'{equal:.4f}'},{dnll.mean():.3e},{se(dnll):.1e},{got}\n")
             out.flush()
 
@@ -523,6 +537,8 @@ def main():
     ap.add_argument("--sets", nargs="+", default=list(SETS))
     ap.add_argument("--windows", type=int, default=12)
     ap.add_argument("--models", nargs="+", default=MODELS)
+    ap.add_argument("--calibrate", choices=("text", "needles", "random"), default="text", help="what statistics come from: the end of "
+                    "the text, contexts of needles, ids drawn at random")
     ap.add_argument("--join", nargs="+", help="measure nothing: these files of other runs as one, with means over models")
     args = ap.parse_args()
     torch.set_num_threads(1)
@@ -535,7 +551,7 @@ def main():
             return join(args.join, out)
         other.write("model,layer,side,quantity,value\n")
         for name in args.models:
-            measure(name, args.sets, args.windows, out, errors, args.causes and other)
+            measure(name, args.sets, args.windows, out, errors, args.causes and other, args.calibrate)
 
 
 if __name__ == "__main__":
