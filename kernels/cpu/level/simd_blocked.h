@@ -19,13 +19,13 @@ BLOCKED_INLINE int64_t blocked_chunk_bytes(int bits)
     return (int64_t)bits * LINE;
 }
 
-/* Asks for what is read AHEAD bytes later, as far as the second-level cache: the loads of products alone do not
- * keep enough lines under way, and asking the first level for them costs more than it brings. */
-BLOCKED_INLINE void blocked_expect(const uint8_t *chunk, const int bits)
+/* Asks for a chunk that is read later, as far as the second-level cache: the loads of products alone do not keep enough
+ * lines under way, and asking the first level for them costs more than it brings. */
+BLOCKED_INLINE void blocked_ask(const uint8_t *chunk, const int bits)
 {
-    enum { AHEAD = 4096, CACHE_LINE = 64 };
+    enum { CACHE_LINE = 64 };
 #pragma GCC unroll 16
-    for (int i = 0; i < bits * LINE; i += CACHE_LINE) __builtin_prefetch(chunk + AHEAD + i, 0, 2);
+    for (int i = 0; i < bits * LINE; i += CACHE_LINE) __builtin_prefetch(chunk + i, 0, 2);
 }
 
 /* The bits that a plane has for step s, at bit `to` of every byte; other bits are anything. */
@@ -56,14 +56,6 @@ BLOCKED_INLINE vecf blocked_scale(const dq_simd_blocked_weight *w, const uint8_t
 }
 
 /* ------------------------------------------------------------------------------------------- int8 */
-
-/* Asks for a chunk as far as the second-level cache. */
-BLOCKED_INLINE void blocked_ask(const uint8_t *chunk, const int bits)
-{
-    enum { CACHE_LINE = 64 };
-#pragma GCC unroll 16
-    for (int i = 0; i < bits * LINE; i += CACHE_LINE) __builtin_prefetch(chunk + i, 0, 2);
-}
 
 /* What the sums of a group start from: int8_codes gives codes less int8_base. */
 BLOCKED_INLINE void blocked_start(veci sum[DQ_BLOCKED_INT8_MAX][4], const dq_simd_blocked_weight *w,

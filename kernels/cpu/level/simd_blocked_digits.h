@@ -123,18 +123,15 @@ BLOCKED_INLINE void blocked_digit_fold(vecf total[DQ_BLOCKED_F32_MAX][4],
     }
 }
 
-/* As blocked_expect, for chunk c of the block at `at`, and for the scales of its group. Behind the last ones come those
- * of the next block. */
+/* Asks for a chunk 4 KiB or more behind chunk c of the block at `at`. Behind the last one come those of the next block. */
 BLOCKED_INLINE void blocked_expect_chunk(const dq_simd_blocked_weight *w, const uint8_t *at,
                                          int64_t c, const int bits)
 {
-    enum { CACHE_LINE = 64 };
     c += (4096 + bits * LINE - 1) / (bits * LINE);
-    const uint8_t *p = at + c * bits * LINE + (c < w->chunks ? 0 : w->bytes - w->scale_at);
-#pragma GCC unroll 16
-    for (int i = 0; i < bits * LINE; i += CACHE_LINE) __builtin_prefetch(p + i, 0, 2);
+    blocked_ask(at + c * bits * LINE + (c < w->chunks ? 0 : w->bytes - w->scale_at), bits);
 }
 
+/* Likewise for the scales and zero points of a group. */
 BLOCKED_INLINE void blocked_expect_scales(const dq_simd_blocked_weight *w, const uint8_t *at,
                                           int64_t g)
 {
