@@ -1,6 +1,7 @@
 /* simd_blocked: products with blocked weights (simd.h), written once for all levels. The file that includes this
- * has defined LANES, ROW_OF, INT8_ONE, the types veci of LANES words and vecf of LANES floats, and the functions on
- * them that are used here; `bits`, `m` and numbers of vectors are constants wherever speed counts.
+ * has defined LANES, INT8_ONE, the types veci of LANES words and vecf of LANES floats, and the functions on
+ * them that are used here; `bits`, `m` and numbers of vectors are constants wherever speed counts. A level whose sums of
+ * products pass through 16 bits has defined SUMS_OF_16_BITS, and what stands below where it is missing.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMD_BLOCKED_H
 #define DQ_SIMD_BLOCKED_H
@@ -56,6 +57,40 @@ BLOCKED_INLINE vecf blocked_scale(const dq_simd_blocked_weight *w, const uint8_t
 }
 
 /* ------------------------------------------------------------------------------------------- int8 */
+
+#ifndef SUMS_OF_16_BITS
+/* Codes are as they are stored, and add_dots is whole: int8_run says that nothing below it is used. */
+BLOCKED_INLINE int32_t int8_base(int bits)
+{
+    (void)bits;
+    return 0;
+}
+
+BLOCKED_INLINE int int8_run(int bits)
+{
+    (void)bits;
+    return 1;
+}
+
+BLOCKED_INLINE veci pairs(veci u, veci x)
+{
+    (void)x;
+    return u;
+}
+
+BLOCKED_INLINE veci add_pairs(veci a, veci u, veci x)
+{
+    (void)u;
+    (void)x;
+    return a;
+}
+
+BLOCKED_INLINE veci add_both(veci sum, veci a)
+{
+    (void)a;
+    return sum;
+}
+#endif
 
 /* What the sums of a group start from: int8_codes gives codes less int8_base. */
 BLOCKED_INLINE void blocked_start(veci sum[DQ_BLOCKED_INT8_MAX][4], const dq_simd_blocked_weight *w,

@@ -111,6 +111,8 @@ VEC vecf floats_fma(vecf a, vecf b, vecf c)
     return _mm256_fmadd_ps(a, b, c);
 }
 
+#define SUMS_OF_16_BITS
+
 /* Sums of two products of unsigned and signed bytes stay below 2^15 for codes of at most 7 bits. Codes of 8 are
  * counted from 128: their sizes are the unsigned bytes, their signs go to the other ones. */
 VEC int32_t int8_base(int bits)

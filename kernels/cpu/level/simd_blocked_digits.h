@@ -1,5 +1,6 @@
 /* simd_blocked_digits: f32 products with blocked weights (simd.h), by integer sums of activations in three digits of
- * eight bits; written once for all levels. Comes behind simd_blocked.h and blocked_digit_dots, and uses what that has.
+ * eight bits; written once for all levels. Uses what simd_blocked.h has; a level with SUMS_OF_16_BITS has included that and
+ * defined blocked_digit_dots before.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMD_BLOCKED_DIGITS_H
 #define DQ_SIMD_BLOCKED_DIGITS_H
@@ -103,6 +104,27 @@ BLOCKED_INLINE void blocked_digit_start(veci sum[3 * DQ_BLOCKED_F32_MAX][4],
         for (int i = 0; i < 3 * m; i++) sum[i][j] = words_times(zero, sum[i][j]);
     }
 }
+
+#ifndef SUMS_OF_16_BITS
+BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], const uint8_t *chunk,
+                                       const int8_t *code, const int m, const int nv,
+                                       const int bits)
+{
+#pragma GCC unroll 8
+    for (int s = 0; s < STEPS; s++) {
+        veci u[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++)
+            u[j] = int8_codes(blocked_codes(chunk + j * 4 * LANES, bits, s), bits);
+#pragma GCC unroll 9
+        for (int i = 0; i < 3 * m; i++) {
+            const veci x = all_fours(code + 4 * (3 * s * m + i));
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) sum[i][j] = add_dots(sum[i][j], u[j], x, bits);
+        }
+    }
+}
+#endif
 
 /* Adds a piece's sums to the totals. The first product is exact, and the last one where it is no denormal. */
 BLOCKED_INLINE void blocked_digit_fold(vecf total[DQ_BLOCKED_F32_MAX][4],

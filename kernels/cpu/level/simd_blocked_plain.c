@@ -68,12 +68,6 @@ VEC void store_floats(float *p, vecf a)
     memcpy(p, a.x, sizeof a.x);
 }
 
-VEC int32_t int8_base(int bits)
-{
-    (void)bits;
-    return 0;
-}
-
 VEC veci int8_codes(veci a, int bits)
 {
     for (int i = 0; i < LANES; i++) a.x[i] &= 0x01010101u * ((1u << bits) - 1);
@@ -96,54 +90,7 @@ VEC void store_words(int32_t *p, veci a)
     memcpy(p, a.x, sizeof a.x);
 }
 
-/* There are no sums in 16 bits. */
-VEC int int8_run(int bits)
-{
-    (void)bits;
-    return 1;
-}
-
-VEC veci pairs(veci u, veci x)
-{
-    (void)x;
-    return u;
-}
-
-VEC veci add_pairs(veci a, veci u, veci x)
-{
-    (void)u;
-    (void)x;
-    return a;
-}
-
-VEC veci add_both(veci sum, veci a)
-{
-    (void)a;
-    return sum;
-}
-
 enum { INT8_ONE = 8 };
-
-#include "kernels/cpu/level/simd_blocked.h"
-
-BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], const uint8_t *chunk,
-                                       const int8_t *code, const int m, const int nv,
-                                       const int bits)
-{
-#pragma GCC unroll 8
-    for (int s = 0; s < STEPS; s++) {
-        veci u[4];
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++)
-            u[j] = int8_codes(blocked_codes(chunk + j * 4 * LANES, bits, s), bits);
-#pragma GCC unroll 9
-        for (int i = 0; i < 3 * m; i++) {
-            const veci x = all_fours(code + 4 * (3 * s * m + i));
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) sum[i][j] = add_dots(sum[i][j], u[j], x, bits);
-        }
-    }
-}
 
 #include "kernels/cpu/level/simd_blocked_digits.h"
 
