@@ -6,9 +6,11 @@
 #include <stddef.h>
 
 typedef struct dq_simd_peak {
-    const char *fma, *dot; /* the instructions that products in f32 and in int8 are made of */
-    /* About a million of them in independent chains on registers alone. Returns the operations done: a
-     * multiply-add counts as two. */
+    /* The instructions of the level that do most multiply-adds of f32, and of 8-bit codes. Products may be made of
+     * others: those in f32 with packed weights are sums of codes. */
+    const char *fma, *dot;
+    /* A million of them and more in independent chains, on registers alone. Returns the operations done: a multiply-add of
+     * two numbers counts as two. */
     double (*run_fma)(void);
     double (*run_dot)(void);
     /* Loads p[bytes], a multiple of 64 from an address that is one, once. */
