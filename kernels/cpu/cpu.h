@@ -7,12 +7,12 @@
 #include "kernels/cpu/level/simd_peak.h"
 #include "kernels/cpu/simd.h"
 
-/* b->state. */
 /* Sizes of blocks that cpu_blocks.c keeps. */
 enum { DQ_CPU_BINS = 8 };
 typedef struct dq_cpu_kept dq_cpu_kept;
 typedef struct dq_cpu_blocked dq_cpu_blocked; /* cpu_blocked.c */
 
+/* b->state. */
 typedef struct dq_cpu {
     const dq_simd *simd;
     dq_simd_int8_dots_fn *int8_dots;
@@ -42,7 +42,9 @@ static inline dq_cpu *dq_cpu_of(dq_backend *b)
 bool dq_cpu_reserve(dq_backend *b, size_t bytes);
 /* One block for all threads, on the same terms. NULL with the sticky error set. */
 void *dq_cpu_shared(dq_backend *b, size_t bytes);
-/* Likewise, for the activations of a product, whose result may lie in what dq_cpu_shared gave. */
+/* Likewise, for the activations of a product, whose result may lie in what dq_cpu_shared gave. In f32 with packed weights
+ * they are digits: of every row 3 bytes a column and 16 a piece of 32 to 128 columns, less than the 4 bytes of a float.
+ * What layouts of weights may take (cpu_blocked.h) leaves this memory out: they leave it a quarter of what there is. */
 void *dq_cpu_operand(dq_backend *b, size_t bytes);
 
 /* The state for dq_backend_open: fills b->state, b->ops and b->device; b->threads is set. */

@@ -9,7 +9,7 @@
 /* As dq_ops says. A weight gets a layout of its own when its groups are whole chunks (or rows), when its codes lie in the
  * mapping of a file, so that what is read of them can be given back, and while all layouts take no more than three
  * quarters of the memory that was left when the first weight was acquired; it is made at the first product. Others are
- * used where they lie. */
+ * used where they lie. The last quarter is for what runs: caches, states, scratch; it is not counted. */
 bool dq_cpu_blocked_acquire(dq_backend *b, const dq_weight *w);
 void dq_cpu_blocked_release(dq_backend *b, const dq_weight *w);
 void dq_cpu_blocked_end(dq_backend *b); /* frees all */
