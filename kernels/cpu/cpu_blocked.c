@@ -2,6 +2,7 @@
  * system as not needed, so that a weight takes its memory once.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu_blocked.h"
+#include "base/address_list.h"
 #include "base/os.h"
 #include "tensor/weight_format.h"
 
@@ -23,30 +24,13 @@ typedef struct entry {
 } entry;
 
 struct dq_cpu_blocked {
-    entry *entry; /* [n], by key: every weight that is acquired */
-    size_t n, capacity;
-    int64_t bytes, most; /* of all layouts; what they may take */
+    dq_address_list entries; /* every weight that is acquired */
+    int64_t bytes, most;     /* of all layouts; what they may take */
 };
-
-/* Index of the first entry whose key is not below `key`. */
-static size_t place_of(const dq_cpu_blocked *all, const void *key)
-{
-    size_t low = 0, high = all->n;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if ((uintptr_t)all->entry[middle].key < (uintptr_t)key)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
 
 static entry *find(const dq_cpu_blocked *all, const dq_weight *w)
 {
-    if (!all || all->n == 0) return NULL;
-    const size_t at = place_of(all, w->data);
-    return at < all->n && all->entry[at].key == w->data ? &all->entry[at] : NULL;
+    return all ? dq_address_list_find(&all->entries, w->data) : NULL;
 }
 
 /* ----------------------------------------------------------------------------------------- layout */
@@ -215,11 +199,18 @@ static entry entry_of(const dq_cpu_blocked *all, const dq_weight *w)
     return e;
 }
 
+static dq_cpu_blocked *new_list(dq_err *err)
+{
+    dq_cpu_blocked *all = dq_block_new(1, sizeof *all, err);
+    if (all) all->entries.size = sizeof(entry);
+    return all;
+}
+
 bool dq_cpu_blocked_acquire(dq_backend *b, const dq_weight *w)
 {
     dq_cpu *cpu = dq_cpu_of(b);
     if (b->err.code != DQ_OK) return false;
-    if (!cpu->blocked) cpu->blocked = dq_block_new(1, sizeof *cpu->blocked, &b->err);
+    if (!cpu->blocked) cpu->blocked = new_list(&b->err);
     dq_cpu_blocked *all = cpu->blocked;
     if (!all) return false;
     entry *known = find(all, w);
@@ -227,15 +218,10 @@ bool dq_cpu_blocked_acquire(dq_backend *b, const dq_weight *w)
         known->users++;
         return true;
     }
-    if (all->n == 0) all->most = dq_os_memory_left("") / 4 * 3;
+    if (all->entries.n == 0) all->most = dq_os_memory_left("") / 4 * 3;
+    if (!dq_address_list_reserve(&all->entries, &b->err)) return false;
     const entry e = entry_of(all, w);
-    entry *list = dq_grow(NULL, all->entry, all->n + 1, &all->capacity, sizeof *list, &b->err);
-    if (!list) return false;
-    all->entry = list;
-    const size_t at = place_of(all, w->data);
-    memmove(list + at + 1, list + at, (all->n - at) * sizeof e);
-    list[at] = e;
-    all->n++;
+    dq_address_list_add(&all->entries, &e);
     all->bytes += e.bytes;
     return true;
 }
@@ -247,17 +233,16 @@ void dq_cpu_blocked_release(dq_backend *b, const dq_weight *w)
     if (!e || --e->users > 0) return;
     all->bytes -= e->bytes;
     dq_block_free(e->data);
-    const size_t at = (size_t)(e - all->entry);
-    memmove(e, e + 1, (all->n - at - 1) * sizeof *e);
-    all->n--;
+    dq_address_list_remove(&all->entries, e);
 }
 
 void dq_cpu_blocked_end(dq_backend *b)
 {
     dq_cpu_blocked *all = dq_cpu_of(b)->blocked;
     if (!all) return;
-    for (size_t i = 0; i < all->n; i++) dq_block_free(all->entry[i].data);
-    dq_block_free(all->entry);
+    const entry *e = all->entries.item;
+    for (size_t i = 0; i < all->entries.n; i++) dq_block_free(e[i].data);
+    dq_address_list_free(&all->entries);
     dq_block_free(all);
 }
 

@@ -1,6 +1,8 @@
 /* cuda_weights: the weights that are on the device, by the address of their data on the host.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/host/cuda.h"
+
+#include "base/address_list.h"
 #include "tensor/weight_format.h"
 
 #include <string.h>
@@ -13,42 +15,23 @@ typedef struct entry {
 } entry;
 
 struct dq_cuda_weights {
-    entry *entry; /* [n], by key */
-    size_t n, capacity;
+    dq_address_list entries;
 };
 
 enum { STAGE_BYTES = 1 << 20 };
 
 dq_cuda_weights *dq_cuda_weights_new(dq_err *err)
 {
-    return dq_block_new(1, sizeof(dq_cuda_weights), err);
+    dq_cuda_weights *all = dq_block_new(1, sizeof *all, err);
+    if (all) all->entries.size = sizeof(entry);
+    return all;
 }
 
 void dq_cuda_weights_free(dq_cuda_weights *all)
 {
     if (!all) return;
-    dq_block_free(all->entry); /* device memory goes with the pool */
+    dq_address_list_free(&all->entries); /* device memory goes with the pool */
     dq_block_free(all);
-}
-
-/* Index of the first entry whose key is not below `key`. */
-static size_t place_of(const dq_cuda_weights *all, const void *key)
-{
-    size_t low = 0, high = all->n;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if ((uintptr_t)all->entry[middle].key < (uintptr_t)key)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static entry *find(const dq_cuda_weights *all, const void *key)
-{
-    const size_t at = place_of(all, key);
-    return at < all->n && all->entry[at].key == key ? &all->entry[at] : NULL;
 }
 
 static int64_t padded(int64_t n, int64_t step)
@@ -161,18 +144,11 @@ static void put_packed(dq_backend *b, entry *e, const dq_weight *w)
 }
 
 /* ----------------------------------------------------------------------------------- for operations */
-static bool reserve(dq_backend *b, dq_cuda_weights *all)
-{
-    entry *list = dq_grow(NULL, all->entry, all->n + 1, &all->capacity, sizeof *list, &b->err);
-    if (list) all->entry = list;
-    return list != NULL;
-}
-
 bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w)
 {
     dq_cuda_weights *all = dq_cuda_of(b)->weights;
     if (b->err.code != DQ_OK) return false;
-    entry *known = find(all, w->data);
+    entry *known = dq_address_list_find(&all->entries, w->data);
     if (known) {
         known->users++;
         return true;
@@ -183,7 +159,7 @@ bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w)
                 w->name ? w->name : "a weight", w->format->name);
         return false;
     }
-    if (!reserve(b, all)) return false;
+    if (!dq_address_list_reserve(&all->entries, &b->err)) return false;
     entry e = {.key = w->data, .users = 1, .w = {.rows = w->rows, .cols = w->cols}};
     e.w.kind = dq_cuda_stored_kind(w);
     if (e.w.kind == DQ_STORED_PACKED)
@@ -199,30 +175,25 @@ bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w)
     e.w.data = e.data;
     e.w.scale = e.scale;
     e.w.zero = e.zero;
-    const size_t at = place_of(all, w->data);
-    memmove(all->entry + at + 1, all->entry + at, (all->n - at) * sizeof e);
-    all->entry[at] = e;
-    all->n++;
+    dq_address_list_add(&all->entries, &e);
     return true;
 }
 
 void dq_cuda_weight_release(dq_backend *b, const dq_weight *w)
 {
     dq_cuda_weights *all = dq_cuda_of(b)->weights;
-    entry *e = find(all, w->data);
+    entry *e = dq_address_list_find(&all->entries, w->data);
     if (!e || --e->users > 0) return;
     dq_cuda_free(b, e->data);
     dq_cuda_free(b, e->scale);
     dq_cuda_free(b, e->zero);
-    const size_t at = (size_t)(e - all->entry);
-    memmove(e, e + 1, (all->n - at - 1) * sizeof *e);
-    all->n--;
+    dq_address_list_remove(&all->entries, e);
 }
 
 const dq_cuda_weight *dq_cuda_weight_of(dq_backend *b, const dq_weight *w)
 {
     if (b->err.code != DQ_OK) return NULL;
-    const entry *e = find(dq_cuda_of(b)->weights, w->data);
+    const entry *e = dq_address_list_find(&dq_cuda_of(b)->weights->entries, w->data);
     if (!e || e->w.rows != w->rows || e->w.cols != w->cols) {
         dq_fail(&b->err, DQ_BUG, "%s: is used on cuda:%d without being acquired",
                 w->name ? w->name : "a weight", dq_cuda_of(b)->device);
