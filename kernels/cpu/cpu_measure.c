@@ -21,23 +21,46 @@ static double mass_of(const float *p, int64_t n, float a)
     return sum;
 }
 
-/* Keys first..end-1, one page: what is near zero, and whether the page is. */
-static void measure_page(dq_head_measure *m, const float *p1, const float *p2, int64_t first,
-                         int64_t end, float a, float b)
+/* d[n] = p1 * a - p2 * b, p2 NULL: p1 * a */
+static void subtract(float *d, const float *p1, const float *p2, int64_t n, float a, float b)
 {
-    double sum = 0;
-    for (int64_t i = first; i < end; i++) {
-        const float x = p1[i] * a, y = p2 ? p2[i] * b : 0.0f;
-        const double d = (double)(x - y), size = fabs(d);
-        sum += size;
-        if (d < 0) m->negative -= d;
-        for (int k = 0; k < DQ_N_THRESHOLDS; k++)
-            m->near_zero[k] += size < dq_head_measure_thresholds[k];
+    if (!p2) {
+        for (int64_t i = 0; i < n; i++) d[i] = p1[i] * a;
+        return;
     }
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) d[i] = p1[i] * a - p2[i] * b;
+}
+
+/* How many of d[n] have a size below the threshold: below the least float that is not. */
+static int32_t count_below(const float *d, int64_t n, double threshold)
+{
+    const float near = (float)threshold;
+    const float least = (double)near < threshold ? nextafterf(near, INFINITY) : near;
+    int32_t count = 0;
+#pragma omp simd reduction(+ : count)
+    for (int64_t i = 0; i < n; i++) count += fabsf(d[i]) < least;
+    return count;
+}
+
+/* n keys, one page: what is near zero, and whether the page is. */
+static void measure_page(dq_head_measure *m, const float *p1, const float *p2, int64_t n, float a,
+                         float b)
+{
+    float d[DQ_PAGE_TOKENS];
+    double sum = 0, negative = m->negative;
+    subtract(d, p1, p2, n, a, b);
+    for (int64_t i = 0; i < n; i++) {
+        sum += fabs((double)d[i]);
+        negative -= d[i] < 0 ? (double)d[i] : 0.0;
+    }
+    for (int k = 0; k < DQ_N_THRESHOLDS; k++) {
+        m->near_zero[k] += count_below(d, n, dq_head_measure_thresholds[k]);
+        m->skippable[k] += sum < dq_head_measure_thresholds[k];
+    }
+    m->negative = negative;
     m->variation += sum;
     m->pages++;
-    for (int k = 0; k < DQ_N_THRESHOLDS; k++)
-        m->skippable[k] += sum < dq_head_measure_thresholds[k];
 }
 
 static void measure_row(const dq_cpu_column_job *j, dq_head_measure *m, int64_t r)
@@ -54,8 +77,9 @@ static void measure_row(const dq_cpu_column_job *j, dq_head_measure *m, int64_t 
     }
     if (p[1]) b = (float)((double)dq_cpu_lambda(j->args, j->rows.first + r, j->out) / j->sum[1][r]);
     for (int64_t i = 0; i < n; i += DQ_PAGE_TOKENS)
-        measure_page(m, p[0], p[1], i, i + DQ_PAGE_TOKENS < n ? i + DQ_PAGE_TOKENS : n,
-                     (float)(1.0 / j->sum[0][r]), b);
+        measure_page(m, p[0] + i, p[1] ? p[1] + i : NULL,
+                     n - i < DQ_PAGE_TOKENS ? n - i : DQ_PAGE_TOKENS, (float)(1.0 / j->sum[0][r]),
+                     b);
     m->rows++;
     m->keys += n;
 }

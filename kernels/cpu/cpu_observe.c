@@ -53,13 +53,15 @@ static void join(dq_tally *tally, const dq_tally *local, int n_local, const sums
     }
 }
 
-/* Adds x[n] in runs of consecutive positions, as a tally counts columns on. */
+/* Adds x[n] in runs of consecutive positions, as a tally counts columns on. Positions rise: the last one tells whether
+ * any is missing. */
 static void add_runs(dq_tally *local, const float *x, const dq_kv_list *list, int64_t n,
                      dq_place at)
 {
     for (int64_t i = 0; i < n;) {
         int64_t end = i + 1;
         at.col = dq_kv_pos(list, i);
+        if (dq_kv_pos(list, n - 1) - at.col == n - 1 - i) end = n;
         while (end < n && dq_kv_pos(list, end) - at.col == end - i) end++;
         dq_tally_add(local, x + i, end - i, at);
         i = end;

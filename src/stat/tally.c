@@ -99,20 +99,30 @@ static void add_sums(dq_tally *t, const float *mag, int n)
 /* The bits of |x| order like the values themselves, infinities and NaN above all numbers. */
 static uint32_t magnitudes(uint32_t *bits, const float *x, int n)
 {
-    uint32_t max = 0;
+    int32_t max = 0; /* no sign is left, and these are compared by more machines at once */
     memcpy(bits, x, (size_t)n * sizeof *bits);
+#pragma omp simd reduction(max : max)
     for (int i = 0; i < n; i++) {
-        bits[i] &= 0x7fffffffu;
-        max = bits[i] > max ? bits[i] : max;
+        const int32_t size = (int32_t)(bits[i] & 0x7fffffffu);
+        bits[i] = (uint32_t)size;
+        max = size > max ? size : max;
     }
-    return max;
+    return (uint32_t)max;
 }
 
+/* Few values lie in one bin, so a step of them is looked at as a whole first. */
 static void add_fine(dq_tally *t, const uint32_t *bits, int n)
 {
-    uint32_t bin = (uint32_t)t->refine_bin;
-    for (int i = 0; i < n; i++) {
-        if (bits[i] >> 16 == bin && bits[i] < infinity_bits) t->fine[bits[i] & 0xffffu]++;
+    enum { STEP = 32 };
+    const uint32_t bin = (uint32_t)t->refine_bin;
+    for (int i = 0; i < n; i += STEP) {
+        const int end = i + STEP < n ? i + STEP : n;
+        int32_t hits = 0;
+#pragma omp simd reduction(+ : hits)
+        for (int k = i; k < end; k++) hits += bits[k] >> 16 == bin;
+        for (int k = i; hits && k < end; k++) {
+            if (bits[k] >> 16 == bin && bits[k] < infinity_bits) t->fine[bits[k] & 0xffffu]++;
+        }
     }
 }
 
