@@ -8,6 +8,7 @@
 #include "kernels/cpu/cpu_blocked.h"
 #include "tensor/weight_format.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -106,6 +107,58 @@ static inline void multiply(dq_backend *b, float *y, const float *x, int64_t m, 
     memset(y, 0x5a, (size_t)(m * w->rows) * sizeof *y);
     b->ops->matmul(b, dst, src, w, bias, num);
     expect_sync(b);
+}
+
+/* What MODEL.md says of an element's error: half a unit of each activation, at most 2^-22.9 of the largest of its piece,
+ * and a few roundings of each piece's sum. */
+static inline double error_bound(const dq_weight *w, const double *value, const float *x)
+{
+    const int64_t group = w->group_size < w->cols ? w->group_size : w->cols;
+    double bound = 0, all = 0;
+    for (int64_t k = 0; k < w->cols;) {
+        int64_t end = (k / group + 1) * group;
+        double max = 0, sum = 0;
+        if (end > k + 128) end = k + 128;
+        if (end > w->cols) end = w->cols;
+        for (int64_t i = k; i < end; i++) max = fmax(max, fabs((double)x[i]));
+        for (; k < end; k++) {
+            sum += fabs(value[k]);
+            all += fabs(value[k] * (double)x[k]);
+            bound += all * 0x1p-23 / 32; /* of the totals, a piece has 32 columns at least */
+        }
+        bound += sum * max * 0x1p-23 * 129 / 128;
+    }
+    return bound + all * 0x1p-21;
+}
+
+/* f32 products y[m][w->rows] with x[m][w->cols] are within that of the exact ones with what the format says of its codes:
+ * one of `every` in each row and column. */
+static inline void check_bound(const float *y, const dq_weight *w, int64_t m, const float *x,
+                               const float *bias, int64_t every)
+{
+    dq_err err = {0};
+    float *row = new_floats(w->cols);
+    double *value = dq_block_new((size_t)w->cols, sizeof *value, &err);
+    assert_non_null(value);
+    for (int64_t j = 0; j < w->rows; j++) {
+        w->format->dequantize(row, w, j, 0, w->cols);
+        for (int64_t k = 0; k < w->cols; k++) value[k] = (double)row[k];
+        for (int64_t i = j % every; i < m; i += every) {
+            const float *xi = x + i * w->cols;
+            double want = bias ? (double)bias[j] : 0, bound;
+            for (int64_t k = 0; k < w->cols; k++) want += value[k] * (double)xi[k];
+            bound = error_bound(w, value, xi) + fabs(want) * 0x1p-24;
+            const double off = fabs((double)y[i * w->rows + j] - want);
+            if (!(off <= bound))
+                fail_msg("%d bits, %lld x %lld, group %lld, row %lld of %lld, column %lld: %.9g, "
+                         "expected %.9g within %.3g",
+                         w->bits, (long long)w->rows, (long long)w->cols, (long long)w->group_size,
+                         (long long)i, (long long)m, (long long)j, (double)y[i * w->rows + j], want,
+                         bound);
+        }
+    }
+    dq_block_free(row);
+    dq_block_free(value);
 }
 
 #endif

@@ -1,10 +1,10 @@
-/* test_blocked: products with packed weights that are laid out for them equal, bit for bit, those with weights where
- * they lie.
+/* test_blocked: products with packed weights that are laid out for them: in int8 those of gemm_int8 with weights where they
+ * lie, bit for bit; in f32 within a bound of the exact ones, and the same whether a layout is kept or made by the way.
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/rigs/blocked_rig.h"
 
-/* Results of all levels are the same. */
+/* Results of all levels are the same, and right: those in int8 are those of another kernel. */
 static void check(const dq_weight *w, int64_t m, const float *x, const float *bias)
 {
     const int64_t n = m * w->rows;
@@ -15,6 +15,8 @@ static void check(const dq_weight *w, int64_t m, const float *x, const float *bi
         for (int int8 = 0; int8 < 2; int8++) {
             const dq_num num = int8 ? DQ_NUM_INT8 : DQ_NUM_F32;
             assert_null(dq_cpu_blocked_of(b, w));
+            assert_string_equal(b->ops->matmul_kernel(b, w, num),
+                                int8 ? "gemm_int8 or blocked_int8" : "gemm_blocked or blocked");
             multiply(b, want, x, m, w, bias, num);
             assert_true(b->ops->weight_acquire(b, w));
             assert_string_equal(b->ops->matmul_kernel(b, w, num),
@@ -29,6 +31,7 @@ static void check(const dq_weight *w, int64_t m, const float *x, const float *bi
                              (long long)w->cols, (long long)w->group_size, (long long)m,
                              (long long)i, (double)got[i], (double)want[i]);
             if (level == 0) memcpy(plain[int8], got, (size_t)n * sizeof *got);
+            if (level == 0 && !int8) check_bound(got, w, m, x, bias, m);
             if (!same_bits(plain[int8], got, n))
                 fail_msg("%s, %s, %d bits, group %lld, %lld rows: not what plain C gives",
                          levels[level], int8 ? "int8" : "f32", w->bits, (long long)w->group_size,
@@ -42,7 +45,7 @@ static void check(const dq_weight *w, int64_t m, const float *x, const float *bi
     for (int i = 0; i < 2; i++) dq_block_free(plain[i]);
 }
 
-static void equal_row_major(void **state)
+static void products_are_right(void **state)
 {
     static const shape shapes[] = {
         {70, 320, 32, false}, {33, 200, 32, false}, {16, 576, 64, false}, {35, 513, 128, false},
@@ -138,7 +141,7 @@ static void a_head_is_a_weight(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_row_major),
+        cmocka_unit_test(products_are_right),
         cmocka_unit_test(rows_are_alone),
         cmocka_unit_test(long_rows_are_exact),
         cmocka_unit_test(a_head_is_a_weight),
