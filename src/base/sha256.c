@@ -58,8 +58,9 @@ dq_status dq_sha256_mapped(char hex[65], const void *p, size_t bytes, dq_err *er
     for (size_t done = 0; done < bytes;) {
         size_t n = bytes - done < STEP ? bytes - done : STEP;
         dq_sha256_add(&h, at + done, n);
+        const size_t from = done < DQ_OS_MAP_AROUND ? 0 : done - DQ_OS_MAP_AROUND;
         done += n;
-        dq_os_map_release(at, done); /* from the start: a fault maps pages before its own, too */
+        dq_os_map_release(at + from, done - from);
     }
     return dq_sha256_end(&h, hex, err);
 }

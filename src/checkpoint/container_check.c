@@ -10,6 +10,15 @@ static dq_status damaged(const dq_container *c, const char *path, const char *wh
     return dq_fail(err, DQ_DAMAGED, "%s: %s: %s", c->path, path, what);
 }
 
+/* Gives back what reading a payload has made resident. Its neighbours' pages may be wanted by other threads: no more. */
+static void release(const dq_container *c, const dq_payload *p)
+{
+    const size_t at = (size_t)(p->data - c->map.data), end = at + (size_t)p->bytes;
+    const size_t from = at < DQ_OS_MAP_AROUND ? 0 : at - DQ_OS_MAP_AROUND;
+    const size_t to = c->map.bytes - end < DQ_OS_MAP_AROUND ? c->map.bytes : end + DQ_OS_MAP_AROUND;
+    dq_os_map_release(c->map.data + from, to - from);
+}
+
 dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *err)
 {
     const dq_payload *p = &c->payload[i];
@@ -22,7 +31,7 @@ dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *e
                        c->path, p->path, p->sha256, hex);
     const char *wrong = p->row ? p->row->wrong(&p->part, p->mode) : NULL;
     if (wrong) damaged(c, p->path, wrong, err);
-    dq_os_map_release(c->map.data, (size_t)(p->data - c->map.data) + (size_t)p->bytes);
+    release(c, p);
     return err->code;
 }
 
