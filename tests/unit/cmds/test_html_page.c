@@ -1,76 +1,14 @@
-/* The pages of dq report and dq eval --html: a whole document, nothing from outside, all text escaped, a section
- * exactly where the data for it are, no half files. Pictures need gnuplot; what shows them is
+/* The page of dq eval --html: a whole document, nothing from outside, all text escaped, a section exactly where the data
+ * for it are, no half files; and what pages are made of. Pictures need gnuplot; what shows them is
  * skipped without it. The fixture holds rows of every kind, with made-up numbers.
  * SPDX-License-Identifier: MIT */
-#include "base/file.h"
-#include "cmds/page/gnuplot.h"
+#define FIXTURE DQ_TEST_DIR "/golden/html/all.json"
+#include "tests/rigs/page_rig.h"
+
 #include "cmds/page/html_page.h"
 #include "cmds/page/svg.h"
-#include "cmds/report/report.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#define FIXTURE DQ_TEST_DIR "/golden/html/all.json"
-
-typedef struct place {
-    char dir[64], page[96];
-    dq_arena *a;
-    json_t *all;
-    bool drawing; /* gnuplot is here */
-} place;
-
-static int begin(void **state)
-{
-    static place p;
-    dq_err err = {0};
-    snprintf(p.dir, sizeof p.dir, "/tmp/dq-html-XXXXXX");
-    assert_non_null(mkdtemp(p.dir));
-    snprintf(p.page, sizeof p.page, "%s/page.html", p.dir);
-    p.a = dq_arena_new();
-    p.all = json_load_file(FIXTURE, 0, NULL);
-    assert_non_null(p.all);
-    p.drawing = dq_gnuplot_check(&err) == DQ_OK;
-    *state = &p;
-    return 0;
-}
-
-static int end(void **state)
-{
-    place *p = *state;
-    json_decref(p->all);
-    dq_arena_free(p->a);
-    remove(p->page);
-    return rmdir(p->dir);
-}
-
-/* One document as a page. */
-static dq_status write_one(const json_t *document, const char *path, dq_err *err)
-{
-    const dq_report_input in = {"one.json", document};
-    return dq_report_write(&in, 1, path, err);
-}
-
-/* The page made from a document. */
-static const char *page_of(place *p, const json_t *document)
-{
-    dq_err err = {0};
-    char *text = NULL;
-    size_t len;
-    write_one(document, p->page, &err);
-    assert_string_equal(err.text, "");
-    assert_int_equal(dq_file_read(&text, &len, p->page, p->a, &err), DQ_OK);
-    assert_int_equal(strlen(text), len);
-    return text;
-}
 
 /* The document with the rows of one task only, and without a member of these rows; a copy. */
 static json_t *only(const place *p, const char *task, const char *without, const char *inside)
@@ -85,74 +23,6 @@ static json_t *only(const place *p, const char *task, const char *without, const
     }
     assert_true(json_array_size(results) > 0);
     return d;
-}
-
-/* Tags are balanced and attributes quoted, as XML wants it; attribute values hold no '<'. */
-static void assert_balanced(const char *page)
-{
-    char open[64][24];
-    int depth = 0;
-    const char *at = strstr(page, "<html");
-    assert_non_null(at);
-    for (; (at = strchr(at, '<')); at++) {
-        bool closing = at[1] == '/';
-        const char *name = at + 1 + closing;
-        size_t n = strcspn(name, " \n>/");
-        assert_in_range(n, 1, 23);
-        const char *c = name + n;
-        for (char quote = 0; *c && (quote || *c != '>'); c++) {
-            assert_int_not_equal(*c, '<');
-            if (*c == '"') quote = quote ? 0 : '"';
-        }
-        assert_int_equal(*c, '>');
-        if (closing) {
-            assert_true(depth > 0 && strlen(open[depth - 1]) == n);
-            assert_memory_equal(open[--depth], name, n);
-        } else if (c[-1] != '/') {
-            assert_in_range(depth, 0, 63);
-            snprintf(open[depth++], sizeof open[0], "%.*s", (int)n, name);
-        }
-        at = c;
-    }
-    assert_int_equal(depth, 0);
-}
-
-/* Every & begins one of the entities that the page uses. */
-static void assert_entities(const char *page)
-{
-    static const char *const known[] = {"&lt;", "&gt;", "&amp;", "&quot;", "&#39;", "&#160;"};
-    for (const char *at = page; (at = strchr(at, '&')); at++) {
-        bool good = false;
-        for (int i = 0; i < 6; i++) good = good || strncmp(at, known[i], strlen(known[i])) == 0;
-        if (!good) fail_msg("a bare & in: %.60s", at);
-    }
-}
-
-static int count(const char *page, const char *what)
-{
-    int n = 0;
-    for (const char *at = page; (at = strstr(at, what)); at++) n++;
-    return n;
-}
-
-/* Links lead to one element each of the page; ids are unique; nothing else is loaded. */
-static void assert_alone(const char *page)
-{
-    static const char *const outside[] = {"http:",   "https:",  "src=",       "@import",
-                                          "url(",    "<script", "<link",      "<iframe",
-                                          "<object", "srcset",  "javascript:"};
-    char id[80];
-    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
-        assert_null(strstr(page, outside[i]));
-    for (const char *at = page; (at = strstr(at, " href=\"")); at++) {
-        assert_int_equal(at[7], '#');
-        snprintf(id, sizeof id, " id=\"%.*s\"", (int)strcspn(at + 8, "\""), at + 8);
-        assert_int_equal(count(page, id), 1);
-    }
-    for (const char *at = page; (at = strstr(at, " id=\"")); at++) {
-        snprintf(id, sizeof id, "%.*s\"", (int)strcspn(at + 5, "\"") + 5, at);
-        assert_int_equal(count(page, id), 1);
-    }
 }
 
 static void a_page_is_whole_and_alone(void **state)
@@ -342,223 +212,6 @@ static void documents_may_lack_almost_everything(void **state)
     json_decref(d);
 }
 
-/* A value without whitespace in which ' stands for ". */
-static json_t *parsed(const char *text)
-{
-    char buf[4096];
-    json_error_t e;
-    snprintf(buf, sizeof buf, "%s", text);
-    for (char *c = buf; *c; c++) {
-        if (*c == '\'') *c = '"';
-    }
-    json_t *v = json_loads(buf, 0, &e);
-    if (!v) fail_msg("%s: %s", e.text, buf);
-    return v;
-}
-
-#define VALUES                                                                                     \
-    "{'n':4,'top1':3.5,'top2':3,'top3':2,'top10':null,'top100':null,'median':1,'rms':1,"           \
-    "'kurtosis0':3}"
-#define BOTH "{'attention_logits':" VALUES ",'hidden_states':" VALUES "}"
-#define PLAN                                                                                       \
-    "'tensors':1,'packed':1,'params':4,'packed_params':4,'weight_bytes':8,'file_bytes':9,"         \
-    "'bits_per_weight':4"
-static const struct {
-    const char *document, *says;
-    dq_status status;
-} refused[] = {
-    {"[]", "one.json: not a document of dq", DQ_DAMAGED},
-    {"{}", "one.json: not a document of dq", DQ_DAMAGED},
-    {"{'schema':1}", "not a document of dq", DQ_DAMAGED},
-    {"{'schema':'dq-doctor/1','results':[]}",
-     "expected dq-stats/1, dq-quantize/1, dq-plan/1, dq-bench/1 or dq-eval/1", DQ_MISMATCH},
-    {"{'schema':'dq-bench/1','results':[{'model':'m'}]}", "results[0]: \"what\" is missing",
-     DQ_DAMAGED},
-    {"{'schema':'dq-bench/1','results':[{'model':'m','what':'nothing'}]}",
-     "results[0]: \"what\" is \"nothing\" (expected prefill, attention, generate, decode or items)",
-     DQ_DAMAGED},
-    {"{'schema':'dq-bench/1','results':[{'model':'m','what':'prefill','tokens':8}]}",
-     "results[0]: \"seconds_median\" is missing (expected a number)", DQ_DAMAGED},
-    {"{'schema':'dq-eval-plan/1','results':[]}", "found \"dq-eval-plan/1\"", DQ_MISMATCH},
-    {"{'schema':'dq-eval','results':[]}", "found \"dq-eval\"", DQ_MISMATCH},
-    {"{'schema':'dq-eval/2','dq_version':'3.1','results':[]}",
-     "expected dq-eval/1, found \"dq-eval/2\"). Use the dq that made it, 3.1", DQ_MISMATCH},
-    {"{'schema':'dq-eval/','results':[]}", "another version", DQ_MISMATCH},
-    {"{'schema':'dq-eval/1x','results':[]}", "another version", DQ_MISMATCH},
-    {"{'schema':'dq-eval/1'}", "one.json: the document: \"results\" is missing", DQ_DAMAGED},
-    {"{'schema':'dq-eval/1','results':{}}", "\"results\" is of another type", DQ_DAMAGED},
-    {"{'schema':'dq-eval/1','results':[{'model':'m'}]}",
-     "one.json: results[0]: \"task\" is missing (expected text)", DQ_DAMAGED},
-    {"{'schema':'dq-eval/1','results':[{'model':'m','task':'t'}]}", "\"metrics\" is missing",
-     DQ_DAMAGED},
-    {"{'schema':'dq-eval/1','results':[3]}", "results[0]: \"model\" is missing", DQ_DAMAGED},
-    {"{'schema':'dq-stats/1','results':[[]]}", "results[0]: \"model\" is missing", DQ_DAMAGED},
-    {"{'schema':'dq-stats/1','results':[{'model':'m','table5':{},'layers':[]}]}",
-     "results[0].table5: \"attention_logits\" is missing", DQ_DAMAGED},
-    {"{'schema':'dq-stats/1','results':[{'model':'m','table5':" BOTH ",'layers':[{}]}]}",
-     "results[0].layers[0]: \"layer\" is missing (expected a number)", DQ_DAMAGED},
-    {"{'schema':'dq-stats/1','results':[{'model':'m','table5':{'attention_logits':" VALUES
-     ",'hidden_states':{'n':'4'}},'layers':[]}]}",
-     "results[0].table5.hidden_states: \"n\" is of another type", DQ_DAMAGED},
-    {"{'schema':'dq-stats/1','results':[{'model':'m','table5':" BOTH ",'layers':[{'layer':-1}]}]}",
-     "results[0].layers[0]: \"layer\" is -1 (expected a number from 0 up)", DQ_DAMAGED},
-    {"{'schema':'dq-quantize/1','results':[{}]}", "results[0]: \"tensors\" is missing", DQ_DAMAGED},
-    {"{'schema':'dq-quantize/1','results':[{" PLAN "}]}", "results[0]: \"rows\" is missing",
-     DQ_DAMAGED},
-    {"{'schema':'dq-quantize/1','results':[{" PLAN ",'rows':[{'name':'w'}]}]}",
-     "results[0].rows[0]: \"bits\" is missing", DQ_DAMAGED},
-};
-
-static void other_documents_are_refused(void **state)
-{
-    place *p = *state;
-    char *text;
-    size_t len;
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        json_t *d = parsed(refused[i].document);
-        dq_err err = {0};
-        assert_int_equal(dq_file_write(p->page, "older", 5, &err), DQ_OK);
-        assert_int_equal(write_one(d, p->page, &err), refused[i].status);
-        if (!strstr(err.text, refused[i].says))
-            fail_msg("\"%s\" is not in: %s", refused[i].says, err.text);
-        memset(&err, 0, sizeof err);
-        assert_int_equal(dq_file_read(&text, &len, p->page, p->a, &err), DQ_OK);
-        assert_string_equal(text, "older");
-        json_decref(d);
-    }
-}
-
-static json_t *stats_of(const char *model, int ctx)
-{
-    json_t *d = parsed("{'schema':'dq-stats/1','dq_version':'0.1.0','command':'stats','inputs':["
-                       "{'kind':'text','path':'t','bytes':3}],'settings':{'ctx':0,'threads':1},"
-                       "'warnings':[],'results':[{'table5':" BOTH ",'layers':[]}]}");
-    json_t *r = json_array_get(json_object_get(d, "results"), 0);
-    json_object_set_new(r, "model", json_string(model));
-    json_object_set_new(json_object_get(d, "settings"), "ctx", json_integer(ctx));
-    json_object_set_new(json_object_get(d, "settings"), "threads", json_integer(ctx));
-    return d;
-}
-
-/* Models of several documents of dq stats stand side by side, under names of their own, and a page whose
- * documents differ in what was measured says so. */
-static void outliers_of_several_documents_stand_together(void **state)
-{
-    place *p = *state;
-    dq_err err = {0};
-    char *text = NULL;
-    size_t len;
-    if (!p->drawing) skip();
-    json_t *d[3] = {stats_of("x/<m>", 64), stats_of("y/<m>", 64), stats_of("x/<m>", 128)};
-    dq_report_input in[3] = {{"a/one.json", d[0]}, {"two.json", d[1]}, {"b/one.json", d[2]}};
-    assert_int_equal(dq_report_write(in, 2, p->page, &err), DQ_OK);
-    assert_int_equal(dq_file_read(&text, &len, p->page, p->a, &err), DQ_OK);
-    assert_balanced(text);
-    assert_alone(text);
-    assert_non_null(strstr(text, "<h1>dq stats: x/&lt;m&gt;, y/&lt;m&gt;</h1>"));
-    assert_int_equal(count(text, "<section id=\"magnitudes\">"), 1);
-    assert_null(strstr(text, "These documents differ"));
-    assert_int_equal(dq_report_write(in, 3, p->page, &err), DQ_OK);
-    assert_int_equal(dq_file_read(&text, &len, p->page, p->a, &err), DQ_OK);
-    assert_balanced(text);
-    assert_non_null(strstr(text, "<p>These documents differ in: ctx. "));
-    assert_int_equal(count(text, "<h3>a/one.json</h3>"), 1); /* two documents are one.json */
-    assert_int_equal(count(text, "<h3>b/one.json</h3>"), 1);
-    assert_int_equal(count(text, "<h3>two.json</h3>"), 1);
-    for (int i = 0; i < 3; i++) json_decref(d[i]);
-}
-
-/* Where every value is null or 0 (a logarithmic axis shows none), a sentence stands for the picture. */
-static void pictures_may_have_nothing_to_draw(void **state)
-{
-    place *p = *state;
-    json_t *d = stats_of("m", 64), *x, *v;
-    const char *key, *name;
-    json_object_foreach(json_object_get(json_array_get(json_object_get(d, "results"), 0), "table5"),
-                        key, x)
-    {
-        json_object_foreach(x, name, v)
-            json_object_set_new(x, name, *name == 'n' ? json_integer(0) : json_null());
-    }
-    const char *page = page_of(p, d); /* no gnuplot is needed */
-    assert_balanced(page);
-    assert_int_equal(count(page, "No value that could be drawn."), 2);
-    assert_int_equal(count(page, "<svg class=\"plot\""), 0);
-    json_decref(d);
-}
-
-static json_t *container(void)
-{
-    return parsed("{'schema':'dq-quantize/1','dq_version':'0.1.0','command':'quantize','inputs':[{"
-                  "'path':'m','bytes':100}],'settings':{'bits':4,'group':'128','scale':'absmax'},"
-                  "'warnings':[],'results':[{'path':'o/<c>.h5','packed_bytes':2," PLAN
-                  ",'content_sha256':null,'rows':["
-                  "{'name':'l.10.q_proj.weight','encoding':'int-packed','bits':4,'rows':1,'cols':2,"
-                  "'group_size':2,'bytes':1,'bits_per_weight':4,'sqnr_db':18.5},"
-                  "{'name':'l.9.q_proj.weight','encoding':'int-packed','bits':4,'rows':1,'cols':2,"
-                  "'group_size':2,'bytes':1,'bits_per_weight':4,'sqnr_db':17.25},"
-                  "{'name':'norm','encoding':'dense','bits':16,'rows':1,'cols':2,"
-                  "'group_size':null,'bytes':4,'bits_per_weight':16,'sqnr_db':null}]}]}");
-}
-
-static void containers_show_their_worst_tensors(void **state)
-{
-    place *p = *state;
-    if (!p->drawing) skip();
-    json_t *d = container();
-    const char *page = page_of(p, d), *worst = strstr(page, "<section id=\"worst\">");
-    assert_balanced(page);
-    assert_entities(page);
-    assert_non_null(strstr(page, "<td class=\"l\">&lt;c&gt;.h5</td>"));
-    assert_non_null(strstr(page, "planned (--dry-run), not written"));
-    assert_non_null(strstr(page, "<td class=\"l\">q_proj</td><td>2</td><td>17.25</td><td>9</td>"
-                                 "<td>18.50</td>"));
-    assert_non_null(worst);
-    assert_true(strstr(worst, "l.9.q_proj") < strstr(worst, "l.10.q_proj"));
-    /* a plan knows no SQNR */
-    json_t *row;
-    size_t i;
-    json_array_foreach(json_object_get(json_array_get(json_object_get(d, "results"), 0), "rows"), i,
-                       row) json_object_set_new(row, "sqnr_db", json_null());
-    page = page_of(p, d);
-    assert_balanced(page);
-    assert_null(strstr(page, "id=\"sqnr\""));
-    assert_null(strstr(page, "id=\"worst\""));
-    assert_non_null(strstr(page, "id=\"tensors\""));
-    json_decref(d);
-}
-
-/* Several kinds, and several documents of dq eval, are parts with ids of their own. */
-static void documents_of_several_kinds_are_parts(void **state)
-{
-    place *p = *state;
-    dq_err err = {0};
-    char *text = NULL;
-    size_t len;
-    if (!p->drawing) skip();
-    json_t *stats = stats_of("m", 64), *packed = container();
-    const dq_report_input in[] = {
-        {"e/<one>.json", p->all}, {"stats.json", stats}, {"two.json", p->all}, {"q.json", packed}};
-    assert_int_equal(dq_report_write(in, 4, p->page, &err), DQ_OK);
-    assert_int_equal(dq_file_read(&text, &len, p->page, p->a, &err), DQ_OK);
-    assert_balanced(text);
-    assert_entities(text);
-    assert_alone(text);
-    const char *order[] = {"<h2>Outliers: stats.json</h2>", "<h2>Containers: q.json</h2>",
-                           "<h2>Evaluation: &lt;one&gt;.json</h2>",
-                           "<h2>Evaluation: two.json</h2>"};
-    const char *at = text;
-    for (int i = 0; i < 4; i++) {
-        assert_int_equal(count(text, order[i]), 1);
-        assert_non_null(at = strstr(at, order[i]));
-    }
-    assert_int_equal(count(text, "<h1>"), 1);
-    assert_int_equal(count(text, "-run\">"), 8); /* a link and a section in each part */
-    assert_int_equal(count(text, "<section id=\"part4-needle\">"), 1);
-    json_decref(stats);
-    json_decref(packed);
-}
-
 static void gnuplot_may_be_missing(void **state)
 {
     place *p = *state;
@@ -698,34 +351,6 @@ static void failing_memory_is_survived(void **state)
     json_decref(d);
 }
 
-#define PREFILL(tokens, more)                                                                      \
-    "{'model':'m','what':'prefill','weights':'BF16','tokens':" tokens ",'seconds_median':1" more "}"
-
-/* A result without rounded logits lies on one curve with those of documents that know no rounding. */
-static void curves_of_dq_bench_are_told_apart(void **state)
-{
-    place *p = *state;
-    if (!p->drawing) skip();
-    json_t *d = parsed(
-        "{'schema':'dq-bench/1','settings':{'math':'f32','threads':1},'results':[" PREFILL("64", "") "," PREFILL(
-            "128",
-            ",'logit_bits':16,'logit_grain':null") "," PREFILL("128",
-                                                               ",'logit_bits':8,'logit_grain':'"
-                                                               "tile'") "," PREFILL("64",
-                                                                                    ",'logit_bits':"
-                                                                                    "4") "," PREFILL("128",
-                                                                                                     ",'logit_bits':'4'") "]}");
-    const char *page = page_of(p, d);
-    assert_int_equal(count(page, "m: prefill, BF16, f32, threads: 1</span>"), 1);
-    assert_int_equal(count(page, "m: prefill, BF16, 8-bit logits, tile, f32, threads: 1</span>"),
-                     1);
-    assert_int_equal(count(page, "m: prefill, BF16, 4-bit logits, f32, threads: 1</span>"), 1);
-    assert_int_equal(count(page, "m: prefill"), 3);
-    assert_null(strstr(page, "logit_"));
-    assert_non_null(strstr(page, "multiply-adds on registers alone, which products of other"));
-    json_decref(d);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -735,12 +360,6 @@ int main(void)
         cmocka_unit_test(sections_stand_where_their_data_are),
         cmocka_unit_test(numbers_stand_with_their_errors),
         cmocka_unit_test(documents_may_lack_almost_everything),
-        cmocka_unit_test(other_documents_are_refused),
-        cmocka_unit_test(outliers_of_several_documents_stand_together),
-        cmocka_unit_test(pictures_may_have_nothing_to_draw),
-        cmocka_unit_test(containers_show_their_worst_tensors),
-        cmocka_unit_test(documents_of_several_kinds_are_parts),
-        cmocka_unit_test(curves_of_dq_bench_are_told_apart),
         cmocka_unit_test(gnuplot_may_be_missing),
         cmocka_unit_test(scripts_leave_nothing_behind),
         cmocka_unit_test(drawings_are_taken_apart),
