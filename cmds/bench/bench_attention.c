@@ -228,12 +228,8 @@ static dq_status print_all(attention *x, dq_logger *logger, dq_err *err)
     char ceiling[DQ_BENCH_CEILING];
     dq_table *table = NULL;
     DQ_TRY(dq_table_new(&table, titles, codes ? 9 : 8, err));
-    json_t *doc = dq_document_new(logger, "dq-bench/1"), *s = json_object_get(doc, "settings");
-    json_array_append_new(json_object_get(doc, "inputs"), dq_document_name(x->m->path));
+    json_t *doc = dq_bench_document(logger, x->m, x->b), *s = json_object_get(doc, "settings");
     if (run_lengths(x, table, json_object_get(doc, "results"), err) == DQ_OK && x->o->json) {
-        json_object_set_new(s, "device", json_string(x->b->device));
-        json_object_set_new(s, "threads", json_integer(x->b->threads));
-        json_object_set_new(s, "clock", json_string(dq_bench_clock(x->b)));
         json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
         json_object_set_new(s, "math", json_string(x->o->math_word));
         json_object_set_new(s, "kv_bits", json_integer(x->o->kv->k_bits));

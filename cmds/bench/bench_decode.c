@@ -232,13 +232,9 @@ static dq_status run_contexts(decode *x, dq_logger *logger, const int *context, 
         if (spec_of(&spec, x, i, err) != DQ_OK) break;
         dq_kv_report_note_routes(logger, x->b, x->m, math_of(i), &spec);
     }
-    json_t *doc = dq_document_new(logger, "dq-bench/1"),
-           *settings = json_object_get(doc, "settings");
-    json_array_append_new(json_object_get(doc, "inputs"), dq_document_name(x->m->path));
-    json_object_set_new(settings, "device", json_string(x->b->device));
-    json_object_set_new(settings, "threads", json_integer(x->b->threads));
-    json_object_set_new(settings, "clock", json_string(dq_bench_clock(x->b)));
-    json_object_set_new(settings, "decode", json_integer((json_int_t)x->tokens));
+    json_t *doc = dq_bench_document(logger, x->m, x->b);
+    json_object_set_new(json_object_get(doc, "settings"), "decode",
+                        json_integer((json_int_t)x->tokens));
     for (int i = 0; i < n && err->code == DQ_OK; i++) {
         x->context = context[i];
         run_context(x, table, json_object_get(doc, "results"), err);

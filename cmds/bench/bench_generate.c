@@ -195,12 +195,8 @@ static json_t *result_json(const generate *x, const subject *s)
 
 static dq_status print_json(const generate *x, dq_err *err)
 {
-    json_t *doc = dq_document_new(x->logger, "dq-bench/1"), *s = json_object_get(doc, "settings");
-    json_array_append_new(json_object_get(doc, "inputs"), dq_document_name(x->m->path));
-    json_object_set_new(s, "device", json_string(x->b->device));
-    json_object_set_new(s, "threads", json_integer(x->b->threads));
+    json_t *doc = dq_bench_document(x->logger, x->m, x->b), *s = json_object_get(doc, "settings");
     json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
-    json_object_set_new(s, "clock", json_string(dq_bench_clock(x->b)));
     json_object_set_new(s, "math", json_string(x->o->math_word));
     dq_bench_ceiling_json(s, x->o->math.linear, x->instruction);
     json_object_set_new(s, "kv_bits", json_integer(x->o->kv->k_bits));

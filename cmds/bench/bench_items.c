@@ -186,13 +186,8 @@ static dq_status print_json(const items_bench *x, const dq_bench_timing *t, dq_e
 {
     const dq_backend *b = dq_runner_backend(x->r);
     const dq_model *m = dq_runner_model(x->r);
-    json_t *doc = dq_document_new(x->logger, "dq-bench/1"), *s = json_object_get(doc, "settings");
-    json_t *inputs = json_object_get(doc, "inputs");
-    json_array_append_new(inputs, dq_document_name(m->path));
-    json_array_append_new(inputs, dq_document_name(x->o->path));
-    json_object_set_new(s, "device", json_string(b->device));
-    json_object_set_new(s, "threads", json_integer(b->threads));
-    json_object_set_new(s, "clock", json_string(dq_bench_clock(b)));
+    json_t *doc = dq_bench_document(x->logger, m, b), *s = json_object_get(doc, "settings");
+    json_array_append_new(json_object_get(doc, "inputs"), dq_document_name(x->o->path));
     json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
     json_object_set_new(s, "math", json_string(x->o->math_word));
     json_object_set_new(s, "kv_bits", json_integer(x->o->kv->k_bits));

@@ -135,12 +135,8 @@ static void put_row(const prefill *x, const outcome *t, dq_table *table)
 
 static json_t *document_of(const prefill *x)
 {
-    json_t *doc = dq_document_new(x->logger, "dq-bench/1"), *s = json_object_get(doc, "settings");
-    json_array_append_new(json_object_get(doc, "inputs"), dq_document_name(x->m->path));
-    json_object_set_new(s, "device", json_string(x->b->device));
-    json_object_set_new(s, "threads", json_integer(x->b->threads));
+    json_t *doc = dq_bench_document(x->logger, x->m, x->b), *s = json_object_get(doc, "settings");
     json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
-    json_object_set_new(s, "clock", json_string(dq_bench_clock(x->b)));
     json_object_set_new(s, "math", json_string(x->o->math_word));
     dq_bench_ceiling_json(s, x->o->math.linear, x->instruction);
     return doc;

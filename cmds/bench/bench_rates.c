@@ -5,6 +5,7 @@
 #include "cmds/bench/bench_rates.h"
 
 #include "base/os.h"
+#include "cmds/cli/document.h"
 #include "cmds/cli/options.h"
 #include "eval/score.h"
 
@@ -197,4 +198,14 @@ dq_status dq_bench_math(dq_math *out, const char *word, dq_err *err)
     if (i < 0) return err->code;
     *out = (dq_math){num[i], num[i], num[i], num[i]};
     return DQ_OK;
+}
+
+json_t *dq_bench_document(const dq_logger *logger, const dq_model *m, const dq_backend *b)
+{
+    json_t *doc = dq_document_new(logger, "dq-bench/1"), *s = json_object_get(doc, "settings");
+    json_array_append_new(json_object_get(doc, "inputs"), dq_document_name(m->path));
+    json_object_set_new(s, "device", json_string(b->device));
+    json_object_set_new(s, "threads", json_integer(b->threads));
+    json_object_set_new(s, "clock", json_string(dq_bench_clock(b)));
+    return doc;
 }

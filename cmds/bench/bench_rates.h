@@ -4,6 +4,7 @@
 #ifndef DQ_BENCH_RATES_H
 #define DQ_BENCH_RATES_H
 
+#include "cmds/cli/logger.h"
 #include "engine/runner.h"
 
 #include <jansson.h>
@@ -57,6 +58,10 @@ enum { DQ_BENCH_LOGIT_NAME = 24 };
 const char *dq_bench_logit_name(char *out, dq_logit_spec s); /* "16", "8 tensor" */
 /* Members logit_bits and logit_grain, null at 16 bits. */
 void dq_bench_logit_json(json_t *result, dq_logit_spec s);
+
+/* A document of dq bench: its model among the inputs, and what all benchmarks have among the settings. The caller ends it,
+ * by dq_document_print or json_decref. */
+json_t *dq_bench_document(const dq_logger *logger, const dq_model *m, const dq_backend *b);
 
 /* --math of dq bench; all four the same. DQ_USAGE for another word. */
 dq_status dq_bench_math(dq_math *out, const char *word, dq_err *err);
