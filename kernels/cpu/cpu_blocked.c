@@ -61,8 +61,8 @@ dq_simd_blocked_weight dq_cpu_blocked_shape(const dq_weight *w)
                                 .chunks = padded(w->cols, COLS) / COLS,
                                 .groups = dq_quant_groups(w->cols, w->group_size)};
     d.group = d.groups == 1 ? d.chunks : w->group_size / COLS;
-    d.scale_at = d.chunks * w->bits * LINE;
-    d.zero_at = d.scale_at + d.groups * ROWS * (d.scale_f16 ? 2 : 4);
+    d.scales = ROWS * (d.scale_f16 ? 2 : 4);
+    d.zero_at = d.chunks * w->bits * LINE + d.groups * d.scales;
     d.bytes = padded(used_bytes(&d), 64);
     return d;
 }
@@ -101,12 +101,31 @@ static void fetch_words(uint8_t *to, const word_run *r, int64_t k, int64_t n)
     }
 }
 
-static void lay_out_codes(const dq_simd *simd, uint8_t *block, const dq_weight *w, int64_t first,
-                          int64_t rows)
+/* Where chunk c of a block is. */
+static uint8_t *chunk_at(uint8_t *block, const dq_simd_blocked_weight *d, int64_t c)
+{
+    return block + c * d->bits * LINE + c / d->group * d->scales;
+}
+
+/* n chunks from chunk c on, from their words, group by group: scales stand between. */
+static void put_chunks(const dq_simd *simd, uint8_t *block, const dq_simd_blocked_weight *d,
+                       int64_t c, int64_t n, const uint8_t *words)
+{
+    for (int64_t end = c + n, each; c < end; c += each, words += each * d->bits * LINE) {
+        const int64_t left = d->group - c % d->group;
+        each = left < end - c ? left : end - c;
+        if (d->bits == 8) /* lines are what is stored */
+            memcpy(chunk_at(block, d, c), words, (size_t)(each * 8 * LINE));
+        else
+            simd->lines(chunk_at(block, d, c), words, d->bits, each);
+    }
+}
+
+static void lay_out_codes(const dq_simd *simd, uint8_t *block, const dq_weight *w,
+                          const dq_simd_blocked_weight *d, int64_t first, int64_t rows)
 {
     _Alignas(64) uint8_t words[RUN_WORDS * LINE];
     const int64_t bytes = (int64_t)dq_quant_row_bytes(w->cols, w->bits);
-    const int64_t all = padded(w->cols, COLS) / COLS * w->bits, run = RUN * w->bits;
     const int over = (int)(w->cols * w->bits % 32);
     const word_run r = {.simd = simd,
                         .row = (const uint8_t *)w->data + first * bytes,
@@ -114,35 +133,34 @@ static void lay_out_codes(const dq_simd *simd, uint8_t *block, const dq_weight *
                         .rows = rows,
                         .used = (w->cols * w->bits + 31) / 32,
                         .mask = over ? (1u << over) - 1 : UINT32_MAX};
-    for (int64_t k = 0; k < all; k += run, block += run * LINE) {
-        const int64_t n = all - k < run ? all - k : run;
-        if (w->bits == 8) { /* a plane of 8 bits is what is stored */
-            fetch_words(block, &r, k, n);
-            continue;
-        }
-        fetch_words(words, &r, k, n);
-        simd->planes(block, words, w->bits, n / w->bits);
+    for (int64_t c = 0; c < d->chunks; c += RUN) {
+        const int64_t n = d->chunks - c < RUN ? d->chunks - c : RUN;
+        fetch_words(words, &r, c * w->bits, n * w->bits);
+        put_chunks(simd, block, d, c, n, words);
     }
 }
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE void lay_out_scales(uint8_t *to, const uint8_t *scale, int64_t groups, const size_t size)
+/* to[..][step] from scale[groups], of `size` bytes each. */
+INLINE void lay_out_scales(uint8_t *to, int64_t step, const uint8_t *scale, int64_t groups,
+                           const size_t size)
 {
-    for (int64_t g = 0; g < groups; g++)
-        memcpy(to + (size_t)g * ROWS * size, scale + (size_t)g * size, size);
+    for (int64_t g = 0; g < groups; g++) memcpy(to + g * step, scale + (size_t)g * size, size);
 }
 
 static void lay_out_row_scales(uint8_t *block, int64_t j, const dq_weight *w,
                                const dq_simd_blocked_weight *d, int64_t row)
 {
     const int64_t size = d->scale_f16 ? 2 : 4, r = w->scale_rows == 1 ? 0 : row;
+    const int64_t codes = d->group * d->bits * LINE, last = d->groups - 1;
     const uint8_t *scale = (const uint8_t *)w->scale + r * d->groups * size;
-    uint8_t *to = block + d->scale_at + j * size;
-    if (d->scale_f16)
-        lay_out_scales(to, scale, d->groups, 2); /* a constant, for speed */
+    uint8_t *to = block + codes + j * size;
+    if (d->scale_f16) /* a constant, for speed */
+        lay_out_scales(to, codes + d->scales, scale, last, 2);
     else
-        lay_out_scales(to, scale, d->groups, 4);
+        lay_out_scales(to, codes + d->scales, scale, last, 4);
+    memcpy(block + d->zero_at - d->scales + j * size, scale + last * size, (size_t)size);
     for (int64_t g = 0; d->own_zeros && g < d->groups; g++)
         block[d->zero_at + g * ROWS + j] = (uint8_t)dq_weight_zero(w, row, g);
 }
@@ -155,7 +173,7 @@ void dq_cpu_blocked_lay_out(const dq_simd *simd, uint8_t *block, const dq_weight
     const int64_t rows = w->rows - first < ROWS ? w->rows - first : ROWS;
     const int64_t used = rows < ROWS ? 0 : used_bytes(d);
     memset(block + used, 0, (size_t)(d->bytes - used));
-    lay_out_codes(simd, block, w, first, rows);
+    lay_out_codes(simd, block, w, d, first, rows);
     for (int64_t j = 0; j < rows; j++) lay_out_row_scales(block, j, w, d, first + j);
 }
 

@@ -36,19 +36,31 @@ typedef struct activations {
     float *scale;
     int32_t *sum;
     int64_t padded, groups; /* of a row */
+    bool words;             /* codes are words of 16 bits */
 } activations;
 
 static dq_simd_blocked_rows rows_at(const activations *a, int64_t first)
 {
-    return (dq_simd_blocked_rows){a->code + first * a->padded, a->scale + first * a->groups,
-                                  a->sum + first * a->groups};
+    return (dq_simd_blocked_rows){a->code + ((first * a->padded) << a->words),
+                                  a->scale + first * a->groups, a->sum + first * a->groups};
+}
+
+/* Codes of four columns; words: even ones before odd ones, in 16 bits each. */
+static void put_four(int8_t *to, const int8_t *from, bool words)
+{
+    if (words) {
+        const int16_t four[4] = {from[0], from[2], from[1], from[3]};
+        memcpy(to, four, sizeof four);
+    } else {
+        memcpy(to, from, 4);
+    }
 }
 
 /* Rounds rows first .. first + m into their tile; line[padded]; sums are taken `times`. */
 static void round_tile(const dq_simd *simd, const activations *a, int8_t *line, dq_mat src,
                        int64_t group_size, int32_t times, int64_t first, int m)
 {
-    int8_t *code = a->code + first * a->padded;
+    int8_t *code = a->code + ((first * a->padded) << a->words);
     for (int i = 0; i < m; i++) {
         const float *x = src.p + (first + i) * src.cols;
         for (int64_t g = 0; g < a->groups; g++) {
@@ -59,7 +71,8 @@ static void round_tile(const dq_simd *simd, const activations *a, int8_t *line, 
             a->sum[at] = (int32_t)((uint32_t)times * (uint32_t)sum); /* as vectors do */
         }
         memset(line + src.cols, 0, (size_t)(a->padded - src.cols));
-        for (int64_t k = 0; k < a->padded; k += 4) memcpy(code + k * m + 4 * i, line + k, 4);
+        for (int64_t k = 0; k < a->padded; k += 4)
+            put_four(code + ((k * m + 4 * i) << a->words), line + k, a->words);
     }
 }
 
@@ -74,8 +87,8 @@ static void run_int8(dq_backend *b, dq_mat dst, const activations *a,
 {
     const dq_cpu *cpu = dq_cpu_of(b);
     const int most = int8_most(cpu->blocks, dst.rows);
-    const int wide = dst.rows > most ? 1 : DQ_BLOCKED_INT8_WIDE;
     const int64_t n_blocks = (w->rows + ROWS - 1) / ROWS;
+    const int wide = dst.rows > most ? 1 : DQ_BLOCKED_WIDE;
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
     for (int64_t i = 0; i < n_blocks; i += wide) {
         const int n = (int)(n_blocks - i < wide ? n_blocks - i : wide);
@@ -83,9 +96,9 @@ static void run_int8(dq_backend *b, dq_mat dst, const activations *a,
             const int64_t first = tile_at(dst.rows, most, t);
             const int m = (int)(tile_at(dst.rows, most, t + 1) - first);
             const dq_simd_blocked_rows rows = rows_at(a, first);
-            float y[DQ_BLOCKED_INT8_MAX * DQ_BLOCKED_INT8_WIDE * ROWS];
-            cpu->blocks->int8(y, wide * ROWS, w, i, n, &rows, m);
-            put(dst, first, i * ROWS, y, wide * ROWS, m, bias, cpu->simd);
+            float y[DQ_BLOCKED_INT8_MAX * DQ_BLOCKED_WIDE * ROWS];
+            cpu->blocks->int8(y, n * ROWS, w, i, n, &rows, m);
+            put(dst, first, i * ROWS, y, n * ROWS, m, bias, cpu->simd);
         }
     }
 }
@@ -95,8 +108,10 @@ void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_bl
 {
     const dq_cpu *cpu = dq_cpu_of(b);
     const int most = int8_most(cpu->blocks, src.rows);
-    activations a = {.padded = w->chunks * COLS, .groups = w->groups};
-    const size_t codes = (size_t)(src.rows * a.padded + 63) / 64 * 64;
+    activations a = {.padded = w->chunks * COLS,
+                     .groups = w->groups,
+                     .words = w->bits == cpu->blocks->int8_words};
+    const size_t codes = ((size_t)((src.rows * a.padded) << a.words) + 63) / 64 * 64;
     const size_t words = (size_t)(src.rows * a.groups);
     uint8_t *shared = dq_cpu_shared(b, codes + words * (sizeof(float) + sizeof(int32_t)));
     if (!shared || !dq_cpu_reserve(b, (size_t)a.padded)) return;
@@ -121,12 +136,13 @@ typedef struct digit_rows {
     int32_t *start;
     uint8_t *uneven;        /* [rows]: what is left of one of a row's pieces counts */
     int64_t padded, pieces; /* of a row */
+    bool words;             /* digits are words of 16 bits */
 } digit_rows;
 
 static dq_simd_blocked_digits digits_at(const digit_rows *a, int64_t first)
 {
-    return (dq_simd_blocked_digits){a->code + 3 * first * a->padded, a->unit + first * a->pieces,
-                                    a->start + 3 * first * a->pieces};
+    return (dq_simd_blocked_digits){a->code + ((3 * first * a->padded) << a->words),
+                                    a->unit + first * a->pieces, a->start + 3 * first * a->pieces};
 }
 
 static int64_t pieces_of(int64_t chunks)
@@ -170,14 +186,15 @@ static void digits_of_row(const dq_cpu *cpu, const digit_rows *a, int8_t *line,
 static void digits_of_tile(const dq_cpu *cpu, const digit_rows *a, int8_t *line, dq_mat src,
                            const dq_simd_blocked_weight *w, int64_t first, int m)
 {
-    int8_t *code = a->code + 3 * first * a->padded;
+    int8_t *code = a->code + ((3 * first * a->padded) << a->words);
     for (int d = 0; d < 3; d++)
         memset(line + d * a->padded + src.cols, 0, (size_t)(a->padded - src.cols));
     for (int i = 0; i < m; i++) {
         digits_of_row(cpu, a, line, w, src.p + (first + i) * src.cols, first, i, m);
         for (int64_t k = 0; k < a->padded; k += 4)
             for (int d = 0; d < 3; d++)
-                memcpy(code + 3 * (k * m + 4 * i) + 4 * d, line + d * a->padded + k, 4);
+                put_four(code + ((3 * (k * m + 4 * i) + 4 * d) << a->words),
+                         line + d * a->padded + k, a->words);
     }
 }
 
@@ -189,7 +206,8 @@ static bool make_digits(dq_backend *b, digit_rows *a, dq_mat src, const dq_simd_
     const int64_t last = w->chunks - (w->groups - 1) * w->group;
     a->padded = w->chunks * COLS;
     a->pieces = (w->groups - 1) * pieces_of(w->group) + pieces_of(last);
-    const size_t codes = (size_t)(3 * src.rows * a->padded + 63) / 64 * 64;
+    a->words = w->bits == cpu->blocks->int8_words;
+    const size_t codes = ((size_t)((3 * src.rows * a->padded) << a->words) + 63) / 64 * 64;
     const size_t words = (size_t)(src.rows * a->pieces);
     const size_t bytes = codes + words * (sizeof(float) + 3 * sizeof(int32_t)) + (size_t)src.rows;
     uint8_t *at = dq_cpu_operand(b, bytes);
@@ -206,19 +224,19 @@ static bool make_digits(dq_backend *b, digit_rows *a, dq_mat src, const dq_simd_
     return true;
 }
 
-/* Tiles first .. end of rows with block i of w, which stands at block `at` of d. */
+/* Tiles tile .. end of rows with n blocks from block i of a weight on, which are the first of d. */
 static void run_f32(const dq_cpu *cpu, dq_mat dst, const digit_rows *a,
-                    const dq_simd_blocked_weight *d, int64_t at, int64_t i, int64_t tile,
-                    int64_t end, const float *bias)
+                    const dq_simd_blocked_weight *d, int64_t i, int n, int64_t tile, int64_t end,
+                    const float *bias)
 {
     const int most = cpu->blocks->f32_rows;
     for (; tile < end; tile++) {
         const int64_t first = tile_at(dst.rows, most, tile);
         const int m = (int)(tile_at(dst.rows, most, tile + 1) - first);
         const dq_simd_blocked_digits rows = digits_at(a, first);
-        float y[DQ_BLOCKED_F32_MAX * ROWS];
-        cpu->blocks->f32(y, d, at, &rows, m);
-        put(dst, first, i * ROWS, y, ROWS, m, bias, cpu->simd);
+        float y[DQ_BLOCKED_F32_MAX * DQ_BLOCKED_WIDE * ROWS];
+        cpu->blocks->f32(y, n * ROWS, d, 0, n, &rows, m);
+        put(dst, first, i * ROWS, y, n * ROWS, m, bias, cpu->simd);
     }
 }
 
@@ -241,17 +259,22 @@ static bool product(dq_backend *b, digit_rows *a, dq_mat dst, dq_mat src, const 
     if (!make_digits(b, a, src, &d) || (!kept && !dq_cpu_reserve(b, (size_t)d.bytes))) return false;
     const int64_t tiles = n_tiles(src.rows, cpu->blocks->f32_rows);
     const int64_t each = kept ? panel_tiles(cpu, a) : tiles, panels = (tiles + each - 1) / each;
+    const int wide = kept && tiles == 1 ? DQ_BLOCKED_WIDE : 1;
+    const int64_t steps = (n_blocks + wide - 1) / wide;
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
-    for (int64_t i = 0; i < n_blocks * panels; i++) {
-        const int64_t block = i % n_blocks, first = i / n_blocks * each;
+    for (int64_t i = 0; i < steps * panels; i++) {
+        const int64_t block = i % steps * wide, first = i / steps * each;
+        const int n = (int)(n_blocks - block < wide ? n_blocks - block : wide);
         const int64_t end = tiles - first < each ? tiles : first + each;
-        dq_simd_blocked_weight one = d; /* its block, in this thread's scratch if none is kept */
-        if (!kept) {
+        dq_simd_blocked_weight part = d; /* its block, in this thread's scratch if none is kept */
+        if (kept) {
+            part.data += block * d.bytes;
+        } else {
             uint8_t *scratch = cpu->block[omp_get_thread_num()];
             dq_cpu_blocked_lay_out(cpu->simd, scratch, w, &d, block);
-            one.data = scratch;
+            part.data = scratch;
         }
-        run_f32(cpu, dst, a, &one, kept ? block : 0, block, first, end, bias);
+        run_f32(cpu, dst, a, &part, block, n, first, end, bias);
     }
     return true;
 }

@@ -81,9 +81,9 @@ typedef struct dq_simd {
      * row_bytes bytes. first is a multiple of 32. */
     void (*codes)(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
                   int64_t n, int zero, float scale);
-    /* Chunks of a block (dq_simd_blocked_weight) of fewer than 8 bits: to[chunks][bits][32 rows] of 32-bit words, planes,
+    /* Chunks of a block (dq_simd_blocked_weight) of fewer than 8 bits: to[chunks][bits][32 rows] of 32-bit words, lines,
      * from words[chunks][bits][32 rows], the words of packed rows as they are stored. */
-    void (*planes)(void *to, const void *words, int bits, int64_t chunks);
+    void (*lines)(void *to, const void *words, int bits, int64_t chunks);
     /* Codes of a KV page, packed as simd_kv.h says, times their scales: keys dst[channels][64], a line
      * of 64 codes per channel, scale[runs of `group` channels][64]; values dst[tokens][cols], a line
      * of cols codes per token, scale[tokens][n_scales], the last scale to the end of the line. */
@@ -111,16 +111,23 @@ dq_simd_int8_dots_fn dq_simd_int8_dots_vnni; /* AVX-512 with VNNI */
 #endif
 dq_simd_int8_dots_fn *dq_simd_int8_dots_pick(unsigned features);
 
-/* A packed weight laid out for products, once (cpu_blocked.c). A block is 32 rows: first codes, chunk after
- * chunk of 32 columns, each a table of words [bits][32 rows]; then scales [groups][32 rows], and zero points
- * [groups][32 rows] of a byte where groups have their own. Rows and columns that do not exist are zeros.
+/* A packed weight laid out for products, once (cpu_blocked.c). A block is 32 rows: groups one after another, of each
+ * its codes, chunk after chunk of 32 columns, and its scales [32 rows]; behind all of them zero points
+ * [groups][32 rows] of a byte where groups have their own. Rows and columns that do not exist are zeros. Products read
+ * a block in the order of its addresses, which is what a processor foresees.
  *
- * The codes of a chunk are cut into planes of 8 | 4, 2, 1 bits, the widest that fit, the lowest bits first:
- * 7 = 4 + 2 + 1. A word of a plane of b bits holds 32 / b columns of a row: (word >> b * i) & (2^b - 1) in each
- * byte are columns 4 i .. 4 i + 3 of them. */
+ * The codes of a chunk are `bits` lines, a word of each of the rows. Codes of columns 4 s .. 4 s + 3 are step s, a byte of
+ * a word each: each byte of a line has whole codes, 8 / bits of them, low bits first, for the steps in their order. The
+ * steps for which there are no lines left (2 of 3 and of 6 bits, 3 of 5, 1 of 7) fill the high bits that are spare, one
+ * step after the other, those of the first line first. */
 enum { DQ_BLOCKED_ROWS = 32, DQ_BLOCKED_COLS = 32 };
 /* The most rows of activations that a table may take in one call, and blocks. */
-enum { DQ_BLOCKED_INT8_MAX = 8, DQ_BLOCKED_INT8_WIDE = 4, DQ_BLOCKED_F32_MAX = 3 };
+enum {
+    DQ_BLOCKED_INT8_MAX = 8,
+    DQ_BLOCKED_F32_MAX = 3,
+    DQ_BLOCKED_DOTS_MAX = 9,
+    DQ_BLOCKED_WIDE = 4
+};
 /* Chunks of a piece of columns at most; pieces begin where groups do. Sums of 128 * 255 * 128 * 257 fit 32 bits. Longer
  * ones are hardly faster, and an outlier makes the digits of all columns of its piece coarser. */
 enum { DQ_BLOCKED_PIECE = 4 };
@@ -128,13 +135,14 @@ typedef struct dq_simd_blocked_weight {
     const uint8_t *data; /* [blocks][bytes], on 64 bytes */
     int bits, zero;      /* zero: of all groups, where they have none of their own */
     bool scale_f16, own_zeros;
-    int64_t rows, cols, chunks;       /* chunks of a row */
-    int64_t groups, group;            /* group: chunks of a scale */
-    int64_t scale_at, zero_at, bytes; /* of a block */
+    int64_t rows, cols, chunks;     /* chunks of a row */
+    int64_t groups, group;          /* group: chunks of a scale */
+    int64_t scales, zero_at, bytes; /* scales: bytes of a group's; the others of a block */
 } dq_simd_blocked_weight;
 
 /* m rows of 8-bit activations: codes [column / 4][m][4], filled up with zeros to whole chunks; scales and sums of
- * codes [groups][m], times -zero where a weight's groups have none of their own. */
+ * codes [groups][m], times -zero where a weight's groups have none of their own. Where a table's int8_words are the
+ * weight's bits, codes are words of 16 bits, of each four columns those of 0, 2, 1 and 3. */
 typedef struct dq_simd_blocked_rows {
     const int8_t *code;
     const float *scale;
@@ -143,7 +151,7 @@ typedef struct dq_simd_blocked_rows {
 
 /* m rows of activations as whole numbers of units, d0 * 65536 + d1 * 256 + d2 with digits in -128 .. 127: digits
  * [column / 4][m][3][4], filled up with zeros to whole chunks; units [pieces][m], powers of two; [pieces][m][3]: minus the
- * sums of digits, times the zero point where all groups share it. */
+ * sums of digits, times the zero point where all groups share it. Digits are words where codes are. */
 typedef struct dq_simd_blocked_digits {
     const int8_t *code;
     const float *unit;
@@ -153,13 +161,14 @@ typedef struct dq_simd_blocked_digits {
 typedef struct dq_simd_blocked {
     int int8_rows, f32_rows; /* of a call, at most DQ_BLOCKED_INT8_MAX, DQ_BLOCKED_F32_MAX */
     int int8_one;            /* rows that are best taken with one block */
+    int int8_words; /* bits of weights that take activations as words of 16 bits; 0: none do */
     /* y[r * ldy + j] for r < m and row j of n blocks from `block` on: groups in order from 0, each adds
      * (float)(dots - zero * sum) * (activation scale * weight scale). Every table gives the same bits. */
     void (*int8)(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
                  const dq_simd_blocked_rows *a, int m);
-    /* y[r * 32 + j] likewise: pieces in order from 0, each adds ((float)s0 * 65536 + (float)(s1 * 256 + s2)) * weight
+    /* The same of f32: pieces in order from 0, each adds ((float)s0 * 65536 + (float)(s1 * 256 + s2)) * weight
      * scale * unit for the sums s0, s1, s2 of (code - zero) * digit. Every table gives the same bits. */
-    void (*f32)(float *y, const dq_simd_blocked_weight *w, int64_t block,
+    void (*f32)(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
                 const dq_simd_blocked_digits *a, int m);
     /* Digits of n columns of a row, whose largest |x| is max: digit d at line[d * ld + column]. The unit is the least
      * power of two of which max is less than 2^23 / (1 + 1/128), NaN where max is not finite. rest[n] (may be NULL): x less

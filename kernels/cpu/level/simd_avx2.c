@@ -11,9 +11,9 @@
 #include "kernels/cpu/level/simd_kv.h"
 
 #define DIVERGENCE_BYTES 32
-#define PLANES_BYTES     32
+#define LINES_BYTES     32
 #include "kernels/cpu/level/simd_divergence.h"
-#include "kernels/cpu/level/simd_planes.h"
+#include "kernels/cpu/level/simd_lines.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -543,7 +543,7 @@ const dq_simd dq_simd_avx2 = {
     .rotate = dq_simd_avx2_rotate,
     .widen = widen,
     .codes = codes,
-    .planes = planes,
+    .lines = lines,
     .read_keys = read_keys,
     .read_values = read_values,
 };

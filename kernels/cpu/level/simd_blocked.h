@@ -1,5 +1,5 @@
 /* simd_blocked: products with blocked weights (simd.h), written once for all levels. The file that includes this
- * has defined LANES, INT8_ONE, the types veci of LANES words and vecf of LANES floats, and the functions on
+ * has defined LANES, INT8_ONE, INT8_WORDS, the types veci of LANES words and vecf of LANES floats, and the functions on
  * them that are used here; `bits`, `m` and numbers of vectors are constants wherever speed counts. A level whose sums of
  * products pass through 16 bits has defined SUMS_OF_16_BITS, and what stands below where it is missing.
  * SPDX-License-Identifier: MIT */
@@ -15,57 +15,70 @@
 /* A line: one word of each of a block's rows. */
 enum { LINE = 4 * DQ_BLOCKED_ROWS, STEPS = DQ_BLOCKED_COLS / 4 };
 
-BLOCKED_INLINE int64_t blocked_chunk_bytes(int bits)
-{
-    return (int64_t)bits * LINE;
-}
-
-/* Asks for a chunk that is read later, as far as the second-level cache: the loads of products alone do not keep enough
- * lines under way, and asking the first level for them costs more than it brings. */
-BLOCKED_INLINE void blocked_ask(const uint8_t *chunk, const int bits)
+/* Asks for what is read later, as far as the second-level cache: the loads of products alone do not keep enough lines
+ * under way, and asking the first level for them costs more than it brings. */
+BLOCKED_INLINE void blocked_ask(const uint8_t *p, const int bytes)
 {
     enum { CACHE_LINE = 64 };
 #pragma GCC unroll 16
-    for (int i = 0; i < bits * LINE; i += CACHE_LINE) __builtin_prefetch(chunk + i, 0, 2);
+    for (int i = 0; i < bytes; i += CACHE_LINE) __builtin_prefetch(p + i, 0, 2);
 }
 
-/* The bits that a plane has for step s, at bit `to` of every byte; other bits are anything. */
-BLOCKED_INLINE veci blocked_field(const uint8_t *plane, const int width, const int s, const int to)
+BLOCKED_INLINE void blocked_ask_scales(const uint8_t *p, const dq_simd_blocked_weight *w)
 {
-    const int each = 8 / width, shift = width * (s % each) - to;
-    const veci x = load_words(plane + s / each * LINE);
-    return shift > 0 ? words_right(x, shift) : shift < 0 ? words_left(x, -shift) : x;
+    blocked_ask(p, 2 * DQ_BLOCKED_ROWS);
+    if (!w->scale_f16) blocked_ask(p + 2 * DQ_BLOCKED_ROWS, 2 * DQ_BLOCKED_ROWS);
 }
 
-/* Codes of columns 4 s .. 4 s + 3, each in the low bits of its byte; the bits above are anything. */
+/* Codes of step s, each in the low bits of its byte; the bits above are anything. */
 BLOCKED_INLINE veci blocked_codes(const uint8_t *chunk, const int bits, const int s)
 {
-    const int low = bits == 8 ? 8 : bits >= 4 ? 4 : 2;
-    veci x = blocked_field(chunk, low, s, 0);
-    if (bits - low >= 2) x = low_bits_or(low, x, blocked_field(chunk + low * LINE, 2, s, low));
-    if ((bits - low) % 2)
-        x = low_bits_or(bits - 1, x, blocked_field(chunk + (bits - 1) * LINE, 1, s, bits - 1));
+    const int each = 8 / bits, whole = each * bits, spare = 8 - whole, at = (s - whole) * bits;
+    if (s < whole) {
+        const veci line = load_words(chunk + s / each * LINE);
+        return s % each ? words_right(line, s % each * bits) : line;
+    }
+    veci x = all_words(0);
+#pragma GCC unroll 7
+    for (int l = 0; l < bits; l++) {
+        const int have = l * spare - at; /* of the step's bits, below those of this line */
+        if (have <= -spare || have >= bits) continue;
+        const veci part = words_right(load_words(chunk + l * LINE), whole - have);
+        x = have > 0 ? low_bits_or(have, x, part) : part;
+    }
     return x;
 }
 
-BLOCKED_INLINE vecf blocked_scale(const dq_simd_blocked_weight *w, const uint8_t *at, int64_t group,
+/* Scales of rows `row` .. of a group. */
+BLOCKED_INLINE vecf blocked_scale(const dq_simd_blocked_weight *w, const uint8_t *scales,
                                   int64_t row)
 {
-    const int64_t i = group * DQ_BLOCKED_ROWS + row;
-    return w->scale_f16 ? load_halves(at + w->scale_at + 2 * i)
-                        : load_floats((const float *)(const void *)(at + w->scale_at) + i);
+    return w->scale_f16 ? load_halves(scales + 2 * row)
+                        : load_floats((const float *)(const void *)scales + row);
+}
+
+/* total[m], of nv vectors each, from y[m][ldy]; blocked_put: back to it. */
+BLOCKED_INLINE void blocked_total(vecf (*total)[4], const float *y, int64_t ldy, const int m,
+                                  const int nv)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) total[i][j] = load_floats(y + i * ldy + j * LANES);
+}
+
+BLOCKED_INLINE void blocked_put(float *y, int64_t ldy, vecf (*total)[4], const int m, const int nv)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < m; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) store_floats(y + i * ldy + j * LANES, total[i][j]);
 }
 
 /* ------------------------------------------------------------------------------------------- int8 */
 
 #ifndef SUMS_OF_16_BITS
-/* Codes are as they are stored, and add_dots is whole: int8_run says that nothing below it is used. */
-BLOCKED_INLINE int32_t int8_base(int bits)
-{
-    (void)bits;
-    return 0;
-}
-
+/* add_dots is whole: int8_run says that nothing below it is used. */
 BLOCKED_INLINE int int8_run(int bits)
 {
     (void)bits;
@@ -92,16 +105,15 @@ BLOCKED_INLINE veci add_both(veci sum, veci a)
 }
 #endif
 
-/* What the sums of a group start from: int8_codes gives codes less int8_base. */
+/* What the sums of a group start from. */
 BLOCKED_INLINE void blocked_start(veci sum[DQ_BLOCKED_INT8_MAX][4], const dq_simd_blocked_weight *w,
                                   const uint8_t *at, int64_t group, int64_t row, const int32_t *of,
-                                  const int m, const int nv, const int bits)
+                                  const int m, const int nv)
 {
-    const int32_t base = int8_base(bits);
-    if (!w->own_zeros) { /* a base is the common zero point */
+    if (!w->own_zeros) {
 #pragma GCC unroll 8
         for (int i = 0; i < m; i++) {
-            const veci start = all_words(base ? 0 : of[i]);
+            const veci start = all_words(of[i]);
 #pragma GCC unroll 4
             for (int j = 0; j < nv; j++) sum[i][j] = start;
         }
@@ -110,36 +122,50 @@ BLOCKED_INLINE void blocked_start(veci sum[DQ_BLOCKED_INT8_MAX][4], const dq_sim
 #pragma GCC unroll 4
     for (int j = 0; j < nv; j++) {
         const veci zero = load_bytes(at + w->zero_at + group * DQ_BLOCKED_ROWS + row + j * LANES);
-        const veci by = words_less(all_words(base), zero);
+        const veci by = words_less(all_words(0), zero);
 #pragma GCC unroll 8
         for (int i = 0; i < m; i++) sum[i][j] = words_times(by, all_words(of[i]));
     }
 }
 
-/* Products of int8_run(bits) steps go to 16 bits, where a level has such sums. */
-BLOCKED_INLINE void blocked_dots(veci sum[DQ_BLOCKED_INT8_MAX][4], const uint8_t *chunk,
-                                 const int8_t *code, const int m, const int nv, const int bits)
+/* Bytes of a row's activations of a chunk. */
+BLOCKED_INLINE int64_t int8_bytes(const int bits)
 {
-    const int run = int8_run(bits);
-    veci part[DQ_BLOCKED_INT8_MAX][4];
+    return DQ_BLOCKED_COLS * (bits == INT8_WORDS ? 2 : 1);
+}
+
+/* sum[m]. Products of int8_run(bits) steps go to 16 bits, where a level has such sums: of a whole chunk, whose sums
+ * stay in registers, or of fewer steps, whose codes do. */
+BLOCKED_INLINE void blocked_dots(veci (*sum)[4], const uint8_t *chunk, const int8_t *code,
+                                 const int m, const int nv, const int bits)
+{
+    const int run = int8_run(bits), each = run < STEPS ? run : 1;
+    veci part[DQ_BLOCKED_DOTS_MAX][4];
 #pragma GCC unroll 8
-    for (int s = 0; s < STEPS; s++) {
-        veci u[4];
+    for (int s = 0; s < STEPS; s += each) {
+        veci u[STEPS][4];
+#pragma GCC unroll 8
+        for (int k = 0; k < each; k++)
 #pragma GCC unroll 4
-        for (int j = 0; j < nv; j++)
-            u[j] = int8_codes(blocked_codes(chunk + j * 4 * LANES, bits, s), bits);
-#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++)
+                u[k][j] = int8_codes(blocked_codes(chunk + j * 4 * LANES, bits, s + k), bits);
+#pragma GCC unroll 9
         for (int i = 0; i < m; i++) {
-            const veci x = all_fours(code + 4 * (s * m + i));
+#pragma GCC unroll 8
+            for (int k = 0; k < each; k++)
 #pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) {
-                if (run == 1) {
-                    sum[i][j] = add_dots(sum[i][j], u[j], x, bits);
-                    continue;
+                for (int j = 0; j < nv; j++) {
+                    const int64_t four = (s + k) * m + i;
+                    if (run == 1)
+                        sum[i][j] = add_dots(sum[i][j], u[k][j], code, four, bits);
+                    else if ((s + k) % run == 0)
+                        part[i][j] = pairs(u[k][j], all_fours(code + 4 * four));
+                    else
+                        part[i][j] = add_pairs(part[i][j], u[k][j], all_fours(code + 4 * four));
                 }
-                part[i][j] = s % run ? add_pairs(part[i][j], u[j], x) : pairs(u[j], x);
-                if ((s + 1) % run == 0) sum[i][j] = add_both(sum[i][j], part[i][j]);
-            }
+#pragma GCC unroll 4
+            for (int j = 0; run > 1 && j < nv; j++)
+                if ((s + each) % run == 0) sum[i][j] = add_both(sum[i][j], part[i][j]);
         }
     }
 }
@@ -147,12 +173,12 @@ BLOCKED_INLINE void blocked_dots(veci sum[DQ_BLOCKED_INT8_MAX][4], const uint8_t
 /* Adds a group's sums to the totals. */
 BLOCKED_INLINE void blocked_fold(vecf total[DQ_BLOCKED_INT8_MAX][4],
                                  veci sum[DQ_BLOCKED_INT8_MAX][4], const dq_simd_blocked_weight *w,
-                                 const uint8_t *at, int64_t group, int64_t row, const float *of,
-                                 const int m, const int nv)
+                                 const uint8_t *scales, int64_t row, const float *of, const int m,
+                                 const int nv)
 {
     vecf scale[4];
 #pragma GCC unroll 4
-    for (int j = 0; j < nv; j++) scale[j] = blocked_scale(w, at, group, row + j * LANES);
+    for (int j = 0; j < nv; j++) scale[j] = blocked_scale(w, scales, row + j * LANES);
 #pragma GCC unroll 8
     for (int i = 0; i < m; i++) {
         const vecf own = all_floats(of[i]);
@@ -164,23 +190,13 @@ BLOCKED_INLINE void blocked_fold(vecf total[DQ_BLOCKED_INT8_MAX][4],
     }
 }
 
-/* y[m][ldy] */
-BLOCKED_INLINE void blocked_put(float *y, int64_t ldy, vecf total[DQ_BLOCKED_INT8_MAX][4],
-                                const int m, const int nv)
-{
-#pragma GCC unroll 8
-    for (int i = 0; i < m; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) store_floats(y + i * ldy + j * LANES, total[i][j]);
-}
-
 /* Rows `row` .. of a block, nv vectors of them: totals stay in registers. */
 BLOCKED_INLINE void blocked_int8_one(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
                                      const uint8_t *at, int64_t row, const dq_simd_blocked_rows *a,
                                      const int m, const int nv, const int bits)
 {
     enum { AHEAD = 4096 };
-    const uint8_t *chunk = at + 4 * row;
+    const uint8_t *p = at;
     const int8_t *code = a->code;
     int64_t left = w->chunks;
     vecf total[DQ_BLOCKED_INT8_MAX][4];
@@ -188,16 +204,17 @@ BLOCKED_INLINE void blocked_int8_one(float *y, int64_t ldy, const dq_simd_blocke
     for (int i = 0; i < m; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++) total[i][j] = all_floats(0.0f);
-    for (int64_t g = 0; g < w->groups; g++) {
+    for (int64_t g = 0; g < w->groups; g++, p += w->scales) {
         veci sum[DQ_BLOCKED_INT8_MAX][4];
         int64_t n = left < w->group ? left : w->group;
         left -= n;
-        blocked_start(sum, w, at, g, row, a->sum + g * m, m, nv, bits);
-        for (; n > 0; n--, chunk += blocked_chunk_bytes(bits), code += 4 * STEPS * m) {
-            blocked_ask(chunk + AHEAD, bits);
-            blocked_dots(sum, chunk, code, m, nv, bits);
+        blocked_start(sum, w, at, g, row, a->sum + g * m, m, nv);
+        for (; n > 0; n--, p += bits * LINE, code += int8_bytes(bits) * m) {
+            blocked_ask(p + AHEAD, bits * LINE);
+            blocked_dots(sum, p + 4 * row, code, m, nv, bits);
         }
-        blocked_fold(total, sum, w, at, g, row, a->scale + g * m, m, nv);
+        blocked_ask_scales(p + AHEAD, w);
+        blocked_fold(total, sum, w, p, row, a->scale + g * m, m, nv);
     }
     blocked_put(y + row, ldy, total, m, nv);
 }
@@ -224,7 +241,8 @@ BLOCKED_INLINE void blocked_get(veci sum[DQ_BLOCKED_INT8_MAX][4], const int32_t 
 
 /* Chunks of one group: `done` of them have been summed, `left` have not, and n of these are now. */
 typedef struct blocked_turn {
-    int64_t group, done, left, n, ahead; /* ahead: bytes */
+    int64_t group, done, left, n;
+    int64_t at, ahead; /* bytes: from the block to these chunks, from these to what is asked for */
     const int8_t *code;
     const int32_t *sum;
     const float *scale;
@@ -233,30 +251,28 @@ typedef struct blocked_turn {
 /* One turn of rows `row` .. of a block, nv vectors of them; kept[m][32]: sums between turns. y has the totals. */
 BLOCKED_INLINE void blocked_int8_turn(float *y, int64_t ldy, int32_t *kept,
                                       const dq_simd_blocked_weight *w, const uint8_t *at,
-                                      int64_t chunk, int64_t row, const blocked_turn *t,
-                                      const int m, const int nv, const int bits)
+                                      int64_t row, const blocked_turn *t, const int m, const int nv,
+                                      const int bits)
 {
-    const uint8_t *words = at + chunk * blocked_chunk_bytes(bits) + 4 * row;
+    const uint8_t *p = at + t->at;
     const int8_t *code = t->code;
     veci sum[DQ_BLOCKED_INT8_MAX][4];
     vecf total[DQ_BLOCKED_INT8_MAX][4];
     if (t->done == 0)
-        blocked_start(sum, w, at, t->group, row, t->sum, m, nv, bits);
+        blocked_start(sum, w, at, t->group, row, t->sum, m, nv);
     else
         blocked_get(sum, kept + row, m, nv);
-    for (int64_t c = 0; c < t->n; c++, words += blocked_chunk_bytes(bits), code += 4 * STEPS * m) {
-        if (row == 0) blocked_ask(words + t->ahead, bits);
-        blocked_dots(sum, words, code, m, nv, bits);
+    for (int64_t c = 0; c < t->n; c++, p += bits * LINE, code += int8_bytes(bits) * m) {
+        if (row == 0) blocked_ask(p + t->ahead, bits * LINE);
+        blocked_dots(sum, p + 4 * row, code, m, nv, bits);
     }
     if (t->left > t->n) {
         blocked_keep(kept + row, sum, m, nv);
         return;
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < m; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) total[i][j] = load_floats(y + i * ldy + row + j * LANES);
-    blocked_fold(total, sum, w, at, t->group, row, t->scale, m, nv);
+    if (row == 0) blocked_ask_scales(p + t->ahead, w);
+    blocked_total(total, y + row, ldy, m, nv);
+    blocked_fold(total, sum, w, p, row, t->scale, m, nv);
     blocked_put(y + row, ldy, total, m, nv);
 }
 
@@ -266,23 +282,25 @@ BLOCKED_INLINE void blocked_int8_wide(float *y, int64_t ldy, const dq_simd_block
                                       const uint8_t *at, const int n, const dq_simd_blocked_rows *a,
                                       const int m, const int nv, const int bits)
 {
-    const int64_t bytes = blocked_chunk_bytes(bits), turn = w->group < 2 ? w->group : 2;
-    const int64_t least = m > 2 ? 4096 : bits & (bits - 1) ? 1536 : 1024; /* measured */
-    int32_t kept[DQ_BLOCKED_INT8_WIDE][DQ_BLOCKED_INT8_MAX * DQ_BLOCKED_ROWS];
+    const int64_t turn = w->group < 2 ? w->group : 2, bytes = turn * bits * LINE + w->scales;
+    const int64_t least = m > 2 ? 4096 : 1024; /* measured */
+    int32_t kept[DQ_BLOCKED_WIDE][DQ_BLOCKED_INT8_MAX * DQ_BLOCKED_ROWS];
     blocked_turn t = {.code = a->code, .sum = a->sum, .scale = a->scale};
-    int64_t chunk = 0;
-    t.ahead = turn * bytes > least ? turn * bytes : least;
+    int64_t chunks = w->chunks;
+    t.ahead = bytes > least ? bytes : least;
     for (int i = 0; i < m; i++) memset(y + i * ldy, 0, (size_t)n * DQ_BLOCKED_ROWS * sizeof *y);
-    for (; t.group < w->groups; t.group++, t.sum += m, t.scale += m) {
+    for (; t.group < w->groups; t.group++, t.sum += m, t.scale += m, t.at += w->scales) {
         t.done = 0;
-        t.left = w->chunks - chunk < w->group ? w->chunks - chunk : w->group;
-        for (; t.left > 0; t.left -= t.n, t.done += t.n, chunk += t.n) {
+        t.left = chunks < w->group ? chunks : w->group;
+        chunks -= t.left;
+        for (; t.left > 0; t.left -= t.n, t.done += t.n) {
             t.n = t.left < turn ? t.left : turn;
             for (int k = 0; k < n; k++)
                 for (int row = 0; row < DQ_BLOCKED_ROWS; row += nv * LANES)
                     blocked_int8_turn(y + k * DQ_BLOCKED_ROWS, ldy, kept[k], w, at + k * w->bytes,
-                                      chunk, row, &t, m, nv, bits);
-            t.code += t.n * 4 * STEPS * m;
+                                      row, &t, m, nv, bits);
+            t.code += t.n * int8_bytes(bits) * m;
+            t.at += t.n * bits * LINE;
         }
     }
 }

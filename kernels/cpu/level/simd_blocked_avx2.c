@@ -113,17 +113,13 @@ VEC vecf floats_fma(vecf a, vecf b, vecf c)
 
 #define SUMS_OF_16_BITS
 
-/* Sums of two products of unsigned and signed bytes stay below 2^15 for codes of at most 7 bits. Codes of 8 are
- * counted from 128: their sizes are the unsigned bytes, their signs go to the other ones. */
-VEC int32_t int8_base(int bits)
-{
-    return bits == 8 ? 128 : 0;
-}
+/* Sums of two products of unsigned and signed bytes stay below 2^15 for codes of at most 7 bits. Bytes of 8 bits are
+ * multiplied as words of 16, even and odd columns apart, and so are their activations laid out. */
+enum { INT8_WORDS = 8 };
 
 VEC veci int8_codes(veci x, int bits)
 {
-    if (bits == 8) return _mm256_xor_si256(x, _mm256_set1_epi8((char)0x80));
-    return _mm256_and_si256(x, _mm256_set1_epi8((char)((1 << bits) - 1)));
+    return bits == 8 ? x : _mm256_and_si256(x, _mm256_set1_epi8((char)((1 << bits) - 1)));
 }
 
 /* Sums are made in the order in which they are written: compilers that make trees of them have not the registers. */
@@ -138,11 +134,19 @@ VEC veci add_both(veci sum, veci a)
     return in_order(_mm256_add_epi32(sum, _mm256_madd_epi16(a, _mm256_set1_epi16(1))));
 }
 
-VEC veci add_dots(veci sum, veci u, veci x, int bits)
+VEC veci add_words(veci sum, veci u, veci even, veci odd)
 {
-    const veci two = bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(u), _mm256_sign_epi8(x, u))
-                               : _mm256_maddubs_epi16(u, x);
-    return add_both(sum, two);
+    const veci low = _mm256_and_si256(u, _mm256_set1_epi16(255)), high = _mm256_srli_epi16(u, 8);
+    sum = in_order(_mm256_add_epi32(sum, _mm256_madd_epi16(low, even)));
+    return in_order(_mm256_add_epi32(sum, _mm256_madd_epi16(high, odd)));
+}
+
+/* x: activations i of four columns each. */
+VEC veci add_dots(veci sum, veci u, const int8_t *x, int64_t i, int bits)
+{
+    if (bits == INT8_WORDS)
+        return add_words(sum, u, all_fours(x + 8 * i), all_fours(x + 8 * i + 4));
+    return add_both(sum, _mm256_maddubs_epi16(u, all_fours(x + 4 * i)));
 }
 
 /* So many sums of two products stay below 2^15 together. */
@@ -163,53 +167,11 @@ VEC veci add_pairs(veci a, veci u, veci x)
 
 enum { INT8_ONE = 4 };
 
-#include "kernels/cpu/level/simd_blocked.h"
-
-/* Codes of 8 bits and digits leave 16 bits two by two: even and odd bytes are multiplied as words of 16. */
-VEC veci add_wide_digits(veci sum, veci u, veci x)
-{
-    const veci even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), odd = _mm256_srai_epi16(x, 8);
-    const veci low = _mm256_and_si256(u, _mm256_set1_epi16(255)), high = _mm256_srli_epi16(u, 8);
-    sum = in_order(_mm256_add_epi32(sum, _mm256_madd_epi16(low, even)));
-    return in_order(_mm256_add_epi32(sum, _mm256_madd_epi16(high, odd)));
-}
-
-BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], const uint8_t *chunk,
-                                       const int8_t *code, const int m, const int nv,
-                                       const int bits)
+/* Vectors of weights that are multiplied by m rows at a time: codes of a run and sums shall stay in 16 registers. */
+VEC int int8_vectors(int m, int bits)
 {
     const int run = int8_run(bits);
-#pragma GCC unroll 8
-    for (int s0 = 0; s0 < STEPS; s0 += run) {
-        veci part[3 * DQ_BLOCKED_F32_MAX][4];
-#pragma GCC unroll 8
-        for (int s = s0; s < s0 + run; s++) {
-            veci u[4];
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) {
-                u[j] = blocked_codes(chunk + j * 4 * LANES, bits, s);
-                if (bits < 8) u[j] = int8_codes(u[j], bits);
-            }
-#pragma GCC unroll 9
-            for (int i = 0; i < 3 * m; i++) {
-                const veci x = all_fours(code + 4 * (3 * s * m + i));
-#pragma GCC unroll 4
-                for (int j = 0; j < nv; j++) {
-                    if (bits == 8) {
-                        sum[i][j] = add_wide_digits(sum[i][j], u[j], x);
-                        continue;
-                    }
-                    const veci two = _mm256_maddubs_epi16(u[j], x);
-                    part[i][j] = s == s0 ? two : in_order(_mm256_add_epi16(part[i][j], two));
-                }
-            }
-        }
-        if (bits == 8) continue;
-#pragma GCC unroll 9
-        for (int i = 0; i < 3 * m; i++)
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) sum[i][j] = add_both(sum[i][j], part[i][j]);
-    }
+    return m > 4 ? 1 : run == 4 ? (m <= 2 ? 2 : 1) : m <= (run == 8 ? 2 : 1) ? 4 : 2;
 }
 
 #include "kernels/cpu/level/simd_blocked_digits.h"
@@ -220,10 +182,10 @@ BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], cons
     {                                                                                              \
         BLOCKED_BY_WIDTH(INT8_CALL_##M)                                                            \
     }
-#define INT8_CALL_1(bits) blocked_int8(y, ldy, w, at, n, a, 1, 4, bits)
-#define INT8_CALL_2(bits) blocked_int8(y, ldy, w, at, n, a, 2, 4, bits)
-#define INT8_CALL_3(bits) blocked_int8(y, ldy, w, at, n, a, 3, 2, bits)
-#define INT8_CALL_4(bits) blocked_int8(y, ldy, w, at, n, a, 4, 2, bits)
+#define INT8_CALL_1(bits) blocked_int8(y, ldy, w, at, n, a, 1, int8_vectors(1, bits), bits)
+#define INT8_CALL_2(bits) blocked_int8(y, ldy, w, at, n, a, 2, int8_vectors(2, bits), bits)
+#define INT8_CALL_3(bits) blocked_int8(y, ldy, w, at, n, a, 3, int8_vectors(3, bits), bits)
+#define INT8_CALL_4(bits) blocked_int8(y, ldy, w, at, n, a, 4, int8_vectors(4, bits), bits)
 ROWS_INT8(1)
 ROWS_INT8(2)
 ROWS_INT8(3)
@@ -241,29 +203,30 @@ static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t
     }
 }
 
-#define ROWS_F32(M, NV)                                                                            \
-    static void f32_rows_##M(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,         \
-                             const dq_simd_blocked_digits *a)                                      \
+#define ROWS_F32(M)                                                                                \
+    static void f32_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,               \
+                             const uint8_t *at, int n, const dq_simd_blocked_digits *a)            \
     {                                                                                              \
-        for (int row = 0; row < DQ_BLOCKED_ROWS; row += NV * LANES) BLOCKED_BY_WIDTH(F32_CALL_##M) \
+        BLOCKED_BY_WIDTH(F32_CALL_##M)                                                             \
     }
-#define F32_CALL_1(bits) blocked_f32(y, w, at, row, a, 1, 2, bits)
-#define F32_CALL_2(bits) blocked_f32(y, w, at, row, a, 2, 1, bits)
-ROWS_F32(1, 2)
-ROWS_F32(2, 1)
+#define F32_CALL_1(bits) blocked_f32(y, ldy, w, at, n, a, 1, int8_vectors(3, bits), bits)
+#define F32_CALL_2(bits) blocked_f32(y, ldy, w, at, n, a, 2, int8_vectors(6, bits), bits)
+ROWS_F32(1)
+ROWS_F32(2)
 
-static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block,
+static void f32(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
                 const dq_simd_blocked_digits *a, int m)
 {
     const uint8_t *at = w->data + block * w->bytes;
     if (m == 1)
-        f32_rows_1(y, w, at, a);
+        f32_rows_1(y, ldy, w, at, n, a);
     else
-        f32_rows_2(y, w, at, a);
+        f32_rows_2(y, ldy, w, at, n, a);
 }
 
 const dq_simd_blocked dq_simd_blocked_avx2 = {.int8_rows = 4,
                                               .int8_one = INT8_ONE,
+                                              .int8_words = INT8_WORDS,
                                               .f32_rows = 2,
                                               .int8 = int8,
                                               .f32 = f32,

@@ -1,6 +1,6 @@
 /* simd_blocked_digits: f32 products with blocked weights (simd.h), by integer sums of activations in three digits of
- * eight bits; written once for all levels. Uses what simd_blocked.h has; a level with SUMS_OF_16_BITS has included that and
- * defined blocked_digit_dots before.
+ * eight bits; written once for all levels. Digits are rows of
+ * simd_blocked.h, which needs what that says.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMD_BLOCKED_DIGITS_H
 #define DQ_SIMD_BLOCKED_DIGITS_H
@@ -105,27 +105,6 @@ BLOCKED_INLINE void blocked_digit_start(veci sum[3 * DQ_BLOCKED_F32_MAX][4],
     }
 }
 
-#ifndef SUMS_OF_16_BITS
-BLOCKED_INLINE void blocked_digit_dots(veci sum[3 * DQ_BLOCKED_F32_MAX][4], const uint8_t *chunk,
-                                       const int8_t *code, const int m, const int nv,
-                                       const int bits)
-{
-#pragma GCC unroll 8
-    for (int s = 0; s < STEPS; s++) {
-        veci u[4];
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++)
-            u[j] = int8_codes(blocked_codes(chunk + j * 4 * LANES, bits, s), bits);
-#pragma GCC unroll 9
-        for (int i = 0; i < 3 * m; i++) {
-            const veci x = all_fours(code + 4 * (3 * s * m + i));
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) sum[i][j] = add_dots(sum[i][j], u[j], x, bits);
-        }
-    }
-}
-#endif
-
 /* Adds a piece's sums to the totals. The first product is exact, and the last one where it is no denormal. */
 BLOCKED_INLINE void blocked_digit_fold(vecf total[DQ_BLOCKED_F32_MAX][4],
                                        veci sum[3 * DQ_BLOCKED_F32_MAX][4], const vecf scale[4],
@@ -145,27 +124,6 @@ BLOCKED_INLINE void blocked_digit_fold(vecf total[DQ_BLOCKED_F32_MAX][4],
     }
 }
 
-/* Asks for a chunk 4 KiB or more behind chunk c of the block at `at`. Behind the last one come those of the next block. */
-BLOCKED_INLINE void blocked_expect_chunk(const dq_simd_blocked_weight *w, const uint8_t *at,
-                                         int64_t c, const int bits)
-{
-    c += (4096 + bits * LINE - 1) / (bits * LINE);
-    blocked_ask(at + c * bits * LINE + (c < w->chunks ? 0 : w->bytes - w->scale_at), bits);
-}
-
-/* Likewise for the scales and zero points of a group. */
-BLOCKED_INLINE void blocked_expect_scales(const dq_simd_blocked_weight *w, const uint8_t *at,
-                                          int64_t g)
-{
-    enum { AHEAD = 16 };
-    const int64_t each = DQ_BLOCKED_ROWS * (w->scale_f16 ? 2 : 4);
-    const uint8_t *p = at + w->scale_at + (g + AHEAD) * each;
-    if (g + AHEAD >= w->groups) p += w->bytes - w->groups * each;
-    __builtin_prefetch(p, 0, 3);
-    if (!w->scale_f16) __builtin_prefetch(p + 64, 0, 3);
-    if (w->own_zeros) __builtin_prefetch(at + w->zero_at + (g + AHEAD) * DQ_BLOCKED_ROWS, 0, 3);
-}
-
 BLOCKED_INLINE bool are_zero(const float *unit, const int m)
 {
     bool zero = true;
@@ -173,48 +131,124 @@ BLOCKED_INLINE bool are_zero(const float *unit, const int m)
     return zero;
 }
 
-/* y[i * 32 + row ..] for m rows of activations and nv vectors of a block's rows. */
-BLOCKED_INLINE void blocked_f32(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,
-                                int64_t row, const dq_simd_blocked_digits *a, const int m,
-                                const int nv, const int bits)
+/* A piece: `left` chunks of its group are left, n of them are its own; digits and what belongs to them. */
+typedef struct blocked_piece {
+    int64_t group, left, n;
+    int64_t at;    /* bytes from the block to these chunks */
+    int64_t ahead; /* bytes from these to what is asked for */
+    const int8_t *code;
+    const float *unit;
+    const int32_t *start;
+} blocked_piece;
+
+/* Adds a piece of rows `row` .. of a block, nv vectors of them, to the totals. */
+BLOCKED_INLINE void blocked_f32_piece(vecf total[DQ_BLOCKED_F32_MAX][4],
+                                      const dq_simd_blocked_weight *w, const uint8_t *at,
+                                      int64_t row, const blocked_piece *t, const int m,
+                                      const int nv, const int bits)
 {
-    const uint8_t *chunk = at + 4 * row;
-    const int8_t *code = a->code;
-    const float *unit = a->unit;
-    const int32_t *start = a->start;
-    int64_t left = w->chunks, c = 0;
+    const uint8_t *p = at + t->at, *scales = p + t->left * bits * LINE;
+    const int8_t *code = t->code;
+    veci sum[3 * DQ_BLOCKED_F32_MAX][4];
+    vecf scale[4];
+    blocked_digit_start(sum, w, at, t->group, row, t->start, m, nv);
+    for (int64_t c = 0; c < t->n; c++, p += bits * LINE, code += int8_bytes(bits) * 3 * m) {
+        if (row == 0) blocked_ask(p + t->ahead, bits * LINE);
+        blocked_dots(sum, p + 4 * row, code, 3 * m, nv, bits);
+    }
+    if (row == 0 && p == scales) blocked_ask_scales(p + t->ahead, w);
+#pragma GCC unroll 4
+    for (int j = 0; j < nv; j++) scale[j] = blocked_scale(w, scales, row + j * LANES);
+    blocked_digit_fold(total, sum, scale, t->unit, m, nv);
+}
+
+/* Behind a piece; `chunks` are left of the block. False behind the last one. */
+BLOCKED_INLINE bool blocked_next_piece(blocked_piece *t, const dq_simd_blocked_weight *w,
+                                       int64_t *chunks, const int m, const int bits)
+{
+    *chunks -= t->n;
+    t->left -= t->n;
+    t->at += t->n * bits * LINE;
+    t->code += t->n * int8_bytes(bits) * 3 * m;
+    t->unit += m;
+    t->start += 3 * m;
+    if (*chunks == 0) return false;
+    if (t->left == 0) {
+        t->group++;
+        t->at += w->scales;
+        t->left = *chunks < w->group ? *chunks : w->group;
+    }
+    t->n = t->left < DQ_BLOCKED_PIECE ? t->left : DQ_BLOCKED_PIECE;
+    return true;
+}
+
+BLOCKED_INLINE blocked_piece blocked_first_piece(const dq_simd_blocked_weight *w,
+                                                 const dq_simd_blocked_digits *a, int64_t ahead)
+{
+    const int64_t n = w->group < DQ_BLOCKED_PIECE ? w->group : DQ_BLOCKED_PIECE;
+    return (blocked_piece){.left = w->group,
+                           .n = n,
+                           .ahead = ahead,
+                           .code = a->code,
+                           .unit = a->unit,
+                           .start = a->start};
+}
+
+/* Rows `row` .. of a block, nv vectors of them: totals stay in registers. */
+BLOCKED_INLINE void blocked_f32_one(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
+                                    const uint8_t *at, int64_t row, const dq_simd_blocked_digits *a,
+                                    const int m, const int nv, const int bits)
+{
+    blocked_piece t = blocked_first_piece(w, a, 4096);
+    int64_t chunks = w->chunks;
     vecf total[DQ_BLOCKED_F32_MAX][4];
 #pragma GCC unroll 4
     for (int i = 0; i < m; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++) total[i][j] = all_floats(0.0f);
-    for (int64_t g = 0; g < w->groups; g++) {
-        int64_t of_group = left < w->group ? left : w->group;
-        left -= of_group;
-        for (; of_group > 0; of_group -= DQ_BLOCKED_PIECE, unit += m, start += 3 * m) {
-            veci sum[3 * DQ_BLOCKED_F32_MAX][4];
-            vecf scale[4];
-            int64_t n = of_group < DQ_BLOCKED_PIECE ? of_group : DQ_BLOCKED_PIECE;
-            if (are_zero(unit, m)) { /* adds nothing */
-                c += n, chunk += n * blocked_chunk_bytes(bits), code += n * 12 * STEPS * m;
-                continue;
+    do {
+        if (!are_zero(t.unit, m)) /* adds nothing */
+            blocked_f32_piece(total, w, at, row, &t, m, nv, bits);
+    } while (blocked_next_piece(&t, w, &chunks, m, bits));
+    blocked_put(y + row, ldy, total, m, nv);
+}
+
+/* n blocks from `at` on, side by side, a piece of each in turn (see blocked_int8_wide). */
+BLOCKED_INLINE void blocked_f32_wide(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
+                                     const uint8_t *at, const int n,
+                                     const dq_simd_blocked_digits *a, const int m, const int nv,
+                                     const int bits)
+{
+    blocked_piece t = blocked_first_piece(w, a, 0);
+    int64_t chunks = w->chunks;
+    t.ahead = t.n * bits * LINE > 2048 ? t.n * bits * LINE + 1024 : 3072; /* measured */
+    for (int i = 0; i < m; i++) memset(y + i * ldy, 0, (size_t)n * DQ_BLOCKED_ROWS * sizeof *y);
+    do {
+        if (are_zero(t.unit, m)) continue;
+        for (int k = 0; k < n; k++)
+            for (int row = 0; row < DQ_BLOCKED_ROWS; row += nv * LANES) {
+                vecf total[DQ_BLOCKED_F32_MAX][4];
+                float *to = y + k * DQ_BLOCKED_ROWS + row;
+                blocked_total(total, to, ldy, m, nv);
+                blocked_f32_piece(total, w, at + k * w->bytes, row, &t, m, nv, bits);
+                blocked_put(to, ldy, total, m, nv);
             }
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) scale[j] = blocked_scale(w, at, g, row + j * LANES);
-            blocked_expect_scales(w, at, g);
-            blocked_digit_start(sum, w, at, g, row, start, m, nv);
-            for (; n > 0; n--, c++, chunk += blocked_chunk_bytes(bits), code += 12 * STEPS * m) {
-                blocked_expect_chunk(w, at, c, bits);
-                blocked_digit_dots(sum, chunk, code, m, nv, bits);
-            }
-            blocked_digit_fold(total, sum, scale, unit, m, nv);
-        }
+    } while (blocked_next_piece(&t, w, &chunks, m, bits));
+}
+
+/* Only one row waits for memory. */
+BLOCKED_INLINE void blocked_f32(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
+                                const uint8_t *at, const int n, const dq_simd_blocked_digits *a,
+                                const int m, const int nv, const int bits)
+{
+    if (m == 1 && n > 1) {
+        blocked_f32_wide(y, ldy, w, at, n, a, m, nv, bits);
+        return;
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < m; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++)
-            store_floats(y + i * DQ_BLOCKED_ROWS + row + j * LANES, total[i][j]);
+    for (int k = 0; k < n; k++)
+        for (int row = 0; row < DQ_BLOCKED_ROWS; row += nv * LANES)
+            blocked_f32_one(y + k * DQ_BLOCKED_ROWS, ldy, w, at + k * w->bytes, row, a, m, nv,
+                            bits);
 }
 
 #endif

@@ -74,8 +74,12 @@ VEC veci int8_codes(veci a, int bits)
     return a;
 }
 
-VEC veci add_dots(veci sum, veci u, veci x, int bits)
+enum { INT8_WORDS = 0 };
+
+/* at: activations i of four columns each. */
+VEC veci add_dots(veci sum, veci u, const int8_t *at, int64_t i4, int bits)
 {
+    const veci x = all_fours(at + 4 * i4);
     (void)bits;
     for (int i = 0; i < LANES; i++)
         for (int k = 0; k < 32; k += 8) {
@@ -102,14 +106,17 @@ static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t
         blocked_int8_one(y, ldy, w, at, 0, a, m, 2, w->bits);
 }
 
-static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block,
+static void f32(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
                 const dq_simd_blocked_digits *a, int m)
 {
-    blocked_f32(y, w, w->data + block * w->bytes, 0, a, m, 2, w->bits);
+    const uint8_t *at = w->data + block * w->bytes;
+    for (int k = 0; k < n; k++, at += w->bytes, y += DQ_BLOCKED_ROWS)
+        blocked_f32_one(y, ldy, w, at, 0, a, m, 2, w->bits);
 }
 
 const dq_simd_blocked dq_simd_blocked_plain = {.int8_rows = 8,
                                                .int8_one = INT8_ONE,
+                                               .int8_words = INT8_WORDS,
                                                .f32_rows = 3,
                                                .int8 = int8,
                                                .f32 = f32,

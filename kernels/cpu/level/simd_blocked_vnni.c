@@ -115,10 +115,13 @@ VEC veci int8_codes(veci x, int bits)
     return bits == 8 ? x : _mm512_and_si512(x, _mm512_set1_epi8((char)((1 << bits) - 1)));
 }
 
-VEC veci add_dots(veci sum, veci u, veci x, int bits)
+enum { INT8_WORDS = 0 };
+
+/* x: activations i of four columns each. */
+VEC veci add_dots(veci sum, veci u, const int8_t *x, int64_t i, int bits)
 {
     (void)bits;
-    return _mm512_dpbusd_epi32(sum, u, x);
+    return _mm512_dpbusd_epi32(sum, u, all_fours(x + 4 * i));
 }
 
 /* two vectors each: sums of eight rows stay in registers, sums and totals of five */
@@ -166,31 +169,32 @@ static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t
 }
 
 #define ROWS_F32(M)                                                                                \
-    static void f32_rows_##M(float *y, const dq_simd_blocked_weight *w, const uint8_t *at,         \
-                             const dq_simd_blocked_digits *a)                                      \
+    static void f32_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,               \
+                             const uint8_t *at, int n, const dq_simd_blocked_digits *a)            \
     {                                                                                              \
         BLOCKED_BY_WIDTH(F32_CALL_##M)                                                             \
     }
-#define F32_CALL_1(bits) blocked_f32(y, w, at, 0, a, 1, 2, bits)
-#define F32_CALL_2(bits) blocked_f32(y, w, at, 0, a, 2, 2, bits)
-#define F32_CALL_3(bits) blocked_f32(y, w, at, 0, a, 3, 2, bits)
+#define F32_CALL_1(bits) blocked_f32(y, ldy, w, at, n, a, 1, 2, bits)
+#define F32_CALL_2(bits) blocked_f32(y, ldy, w, at, n, a, 2, 2, bits)
+#define F32_CALL_3(bits) blocked_f32(y, ldy, w, at, n, a, 3, 2, bits)
 ROWS_F32(1)
 ROWS_F32(2)
 ROWS_F32(3)
 
-static void f32(float *y, const dq_simd_blocked_weight *w, int64_t block,
+static void f32(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
                 const dq_simd_blocked_digits *a, int m)
 {
     const uint8_t *at = w->data + block * w->bytes;
     switch (m) {
-    case 1: f32_rows_1(y, w, at, a); break;
-    case 2: f32_rows_2(y, w, at, a); break;
-    default: f32_rows_3(y, w, at, a); break;
+    case 1: f32_rows_1(y, ldy, w, at, n, a); break;
+    case 2: f32_rows_2(y, ldy, w, at, n, a); break;
+    default: f32_rows_3(y, ldy, w, at, n, a); break;
     }
 }
 
 const dq_simd_blocked dq_simd_blocked_vnni = {.int8_rows = 8,
                                               .int8_one = INT8_ONE,
+                                              .int8_words = INT8_WORDS,
                                               .f32_rows = 3,
                                               .int8 = int8,
                                               .f32 = f32,

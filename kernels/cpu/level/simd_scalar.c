@@ -9,9 +9,9 @@
 #include "kernels/cpu/level/simd_kv.h"
 
 #define DIVERGENCE_BYTES 16
-#define PLANES_BYTES     16
+#define LINES_BYTES     16
 #include "kernels/cpu/level/simd_divergence.h"
-#include "kernels/cpu/level/simd_planes.h"
+#include "kernels/cpu/level/simd_lines.h"
 
 static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
                  int64_t m, int64_t n, int64_t k, bool add)
@@ -250,7 +250,7 @@ const dq_simd dq_simd_scalar = {
     .rotate = rotate,
     .widen = widen,
     .codes = codes,
-    .planes = planes,
+    .lines = lines,
     .read_keys = read_keys,
     .read_values = read_values,
 };

@@ -164,30 +164,41 @@ static void a_limit_holds(void **state)
 }
 
 /* The code that simd.h puts at column k of row j of a block. */
-static int code_in(const uint8_t *block, int bits, int64_t j, int64_t k)
+static int code_in(const uint8_t *block, const dq_simd_blocked_weight *d, int64_t j, int64_t k)
 {
-    const uint8_t *at = block + k / 32 * bits * 128 + 4 * j + k % 4;
-    const int step = (int)(k % 32 / 4);
+    const int64_t chunk = k / 32;
+    const int bits = d->bits, each = 8 / bits, spare = 8 - each * bits, step = (int)(k % 32 / 4);
+    const uint8_t *at = block + chunk * bits * 128 + chunk / d->group * d->scales + 4 * j + k % 4;
     int code = 0;
-    for (int done = 0, width; done < bits; done += width) {
-        width = bits - done >= 8 ? 8 : bits - done >= 4 ? 4 : bits - done >= 2 ? 2 : 1;
-        const int each = 8 / width;
-        code |= (at[step / each * 128] >> step % each * width & ((1 << width) - 1)) << done;
-        at += 8 / each * 128;
+    for (int i = 0; i < bits; i++) {
+        int line = step / each, bit = step % each * bits + i;
+        if (line >= bits) { /* a stream of spare bits */
+            const int nth = (step - each * bits) * bits + i;
+            line = nth / spare, bit = each * bits + nth % spare;
+        }
+        code |= (at[line * 128] >> bit & 1) << i;
     }
     return code;
+}
+
+static float scale_in(const uint8_t *block, const dq_simd_blocked_weight *d, int64_t j, int64_t g)
+{
+    const int64_t end = (g + 1) * d->group < d->chunks ? (g + 1) * d->group : d->chunks;
+    float scale;
+    memcpy(&scale, block + end * d->bits * 128 + g * d->scales + 4 * j, sizeof scale);
+    return scale;
 }
 
 /* Every level writes the block that simd.h describes, wherever codes begin and whatever stands behind a row's last. */
 static void blocks_are_as_described(void **state)
 {
-    enum { ROWS = 37, COLS = 1100 };
+    enum { ROWS = 37, COLS = 1100, GROUPS = 12 };
     const unsigned level[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512};
     const int64_t cols[] = {1, 31, 32, 33, 511, 512, 513, COLS};
     _Alignas(64) static uint8_t block[COLS * 64];
     static int8_t want[COLS];
     uint8_t *bytes = random_bytes(ROWS * (COLS + 4) + 4, 5);
-    float scale[ROWS] = {0};
+    float *scale = random_floats(ROWS * GROUPS, 6);
     (void)state;
     for (int n = 0; n < 3 * 7 * 8 * 4; n++) {
         const unsigned l = level[n % 3];
@@ -197,7 +208,7 @@ static void blocks_are_as_described(void **state)
                              .bits = 2 + n / 24 % 7,
                              .data = bytes + n / 168,
                              .scale = scale,
-                             .group_size = COLS,
+                             .group_size = n / 168 % 2 ? 96 : COLS,
                              .scale_rows = ROWS,
                              .scale_dtype = DQ_F32};
         const dq_simd_blocked_weight d = dq_cpu_blocked_shape(&w);
@@ -208,11 +219,15 @@ static void blocks_are_as_described(void **state)
             if (j < ROWS)
                 dq_quant_unpack_row(want, bytes + n / 168 + (size_t)j * row, w.cols, w.bits);
             for (int64_t k = 0; k < d.chunks * 32; k++)
-                assert_int_equal(code_in(block, w.bits, j % 32, k),
+                assert_int_equal(code_in(block, &d, j % 32, k),
                                  j < ROWS && k < w.cols ? want[k] + (1 << (w.bits - 1)) : 0);
+            for (int64_t g = 0; g < d.groups; g++)
+                assert_true(scale_in(block, &d, j % 32, g) ==
+                            (j < ROWS ? scale[j * d.groups + g] : 0.0f));
         }
     }
     dq_block_free(bytes);
+    dq_block_free(scale);
 }
 
 int main(void)
