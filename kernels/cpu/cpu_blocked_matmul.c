@@ -76,7 +76,16 @@ static void round_tile(const dq_simd *simd, const activations *a, int8_t *line, 
     }
 }
 
-/* Blocks that are read once go side by side; one that many tiles read stays near. */
+/* Blocks that are read once go side by side; one that many tiles read stays near. Every thread has as many tasks, of nearly
+ * as many blocks, if there are enough. */
+static int64_t n_tasks(const dq_backend *b, int64_t n_blocks, bool once)
+{
+    const int64_t least = once ? (n_blocks + DQ_BLOCKED_WIDE - 1) / DQ_BLOCKED_WIDE : n_blocks;
+    const int64_t n = (least + b->threads - 1) / b->threads * b->threads;
+    return n < n_blocks ? n : n_blocks;
+}
+
+/* Rows of a tile. */
 static int int8_most(const dq_simd_blocked *blocks, int64_t rows)
 {
     return rows > blocks->int8_rows ? blocks->int8_one : blocks->int8_rows;
@@ -88,10 +97,11 @@ static void run_int8(dq_backend *b, dq_mat dst, const activations *a,
     const dq_cpu *cpu = dq_cpu_of(b);
     const int most = int8_most(cpu->blocks, dst.rows);
     const int64_t n_blocks = (w->rows + ROWS - 1) / ROWS;
-    const int wide = dst.rows > most ? 1 : DQ_BLOCKED_WIDE;
+    const int64_t tasks = n_tasks(b, n_blocks, dst.rows <= most);
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
-    for (int64_t i = 0; i < n_blocks; i += wide) {
-        const int n = (int)(n_blocks - i < wide ? n_blocks - i : wide);
+    for (int64_t task = 0; task < tasks; task++) {
+        const int64_t i = n_blocks * task / tasks;
+        const int n = (int)(n_blocks * (task + 1) / tasks - i);
         for (int64_t t = 0; t < n_tiles(dst.rows, most); t++) {
             const int64_t first = tile_at(dst.rows, most, t);
             const int m = (int)(tile_at(dst.rows, most, t + 1) - first);
@@ -259,12 +269,11 @@ static bool product(dq_backend *b, digit_rows *a, dq_mat dst, dq_mat src, const 
     if (!make_digits(b, a, src, &d) || (!kept && !dq_cpu_reserve(b, (size_t)d.bytes))) return false;
     const int64_t tiles = n_tiles(src.rows, cpu->blocks->f32_rows);
     const int64_t each = kept ? panel_tiles(cpu, a) : tiles, panels = (tiles + each - 1) / each;
-    const int wide = kept && tiles == 1 ? DQ_BLOCKED_WIDE : 1;
-    const int64_t steps = (n_blocks + wide - 1) / wide;
+    const int64_t tasks = n_tasks(b, n_blocks, kept && tiles == 1);
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
-    for (int64_t i = 0; i < steps * panels; i++) {
-        const int64_t block = i % steps * wide, first = i / steps * each;
-        const int n = (int)(n_blocks - block < wide ? n_blocks - block : wide);
+    for (int64_t i = 0; i < tasks * panels; i++) {
+        const int64_t block = n_blocks * (i % tasks) / tasks, first = i / tasks * each;
+        const int n = (int)(n_blocks * (i % tasks + 1) / tasks - block);
         const int64_t end = tiles - first < each ? tiles : first + each;
         dq_simd_blocked_weight part = d; /* its block, in this thread's scratch if none is kept */
         if (kept) {
