@@ -11,7 +11,7 @@
 #include "kernels/cpu/level/simd_kv.h"
 
 #define DIVERGENCE_BYTES 32
-#define LINES_BYTES     32
+#define LINES_BYTES      32
 #include "kernels/cpu/level/simd_divergence.h"
 #include "kernels/cpu/level/simd_lines.h"
 
