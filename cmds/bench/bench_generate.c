@@ -76,7 +76,7 @@ static dq_status run_once(generate *x, const subject *s, watch *w, dq_err *err)
     for (int i = 0; i < s->batch; i++) {
         int32_t *ids = x->ids + (int64_t)i * s->context;
         dq_bench_ids(ids, s->context, x->m, (uint32_t)i + 1);
-        prompt[i] = (dq_generate_prompt){ids, s->context, x->o->steps + 1};
+        prompt[i] = (dq_generate_prompt){.ids = ids, .n = s->context, .max_new = x->o->steps + 1};
     }
     *w = (watch){.x = x, .last = s->batch - 1};
     const dq_generate_spec spec = {.prompt = prompt,

@@ -32,6 +32,9 @@ static dq_status check_prompt(const dq_generate_prompt *p, int64_t i, const dq_m
             "%s: prompt %lld has too many ids (expected at most %d, found %lld). Shorten "
             "it.",
             m->path, (long long)i, m->max_positions, (long long)p->n);
+    if (p->context < 0 || p->context >= p->n)
+        return dq_fail(err, DQ_BUG, "prompt %lld: a context of %lld of its %lld ids", (long long)i,
+                       (long long)p->context, (long long)p->n);
     return DQ_OK;
 }
 
@@ -44,7 +47,12 @@ dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, co
                           dq_arena *a, dq_err *err)
 {
     *g = (dq_generate_state){.n = spec->n};
-    for (int64_t i = 0; i < spec->n; i++) DQ_TRY(check_prompt(&spec->prompt[i], i, m, err));
+    for (int64_t i = 0; i < spec->n; i++) {
+        DQ_TRY(check_prompt(&spec->prompt[i], i, m, err));
+        if (!spec->prompt[i].context != !spec->prompt[0].context)
+            return dq_fail(err, DQ_BUG, "prompt %lld: some have a context and some have none",
+                           (long long)i);
+    }
     g->of = dq_alloc(a, (size_t)spec->n, sizeof *g->of, err);
     for (int64_t i = 0; g->of && i < spec->n; i++) {
         const int64_t max_new = max_new_of(&spec->prompt[i], m);
@@ -76,6 +84,12 @@ static bool may_share(const dq_scorer *s, const dq_generate_spec *spec)
     return !policy || !(policy->needs & DQ_NEEDS_ATTENTION);
 }
 
+/* Ids that may be shared: a row of the prompt, or of its context, must be left. */
+static int64_t most_shared(const dq_generate_prompt *p)
+{
+    return (p->context ? p->context : p->n) - 1;
+}
+
 /* Of the first `most` ids, as many as are equal from the first on. */
 static int64_t common(const dq_generate_prompt *a, const dq_generate_prompt *b, int64_t max)
 {
@@ -92,11 +106,12 @@ static group next_group(const dq_scorer *s, const dq_generate_spec *spec, const 
     const int64_t max_seqs = spec->max_seqs > 0 ? spec->max_seqs : MAX_SEQS;
     const bool share = may_share(s, spec);
     const dq_generate_prompt *first = &spec->prompt[left[0]];
-    int64_t all = first->n, same = first->n - 1; /* a row of each prompt must be left */
+    int64_t all = first->n, same = most_shared(first);
     group g = {.prompt = left, .n = 1, .rows = first->n};
     while (g.n < n && g.n < max_seqs) {
         const dq_generate_prompt *p = &spec->prompt[left[g.n]];
-        const int64_t same_now = common(first, p, same < p->n - 1 ? same : p->n - 1);
+        const int64_t most = most_shared(p);
+        const int64_t same_now = common(first, p, same < most ? same : most);
         const int64_t shared = share && same_now >= MIN_SHARED ? same_now : 0;
         const int64_t rows = all + p->n - g.n * shared;
         if (rows > max_rows) break;
@@ -175,6 +190,12 @@ static const dq_generate_prompt *prompt_of(const run *x, int64_t i)
     return &x->spec->prompt[x->g->prompt[i]];
 }
 
+/* Ids of a prompt that are computed before a cache is cut; all where it is not. */
+static int64_t context_of(const run *x, const dq_generate_prompt *p)
+{
+    return p->context && !dq_kv_spec_is_plain(x->s->kv) ? p->context : p->n;
+}
+
 /* The shared ids, computed once. */
 static dq_status run_beginning(run *x, dq_err *err)
 {
@@ -188,22 +209,40 @@ static dq_status run_beginning(run *x, dq_err *err)
     return DQ_OK;
 }
 
+/* What is behind the contexts. */
+static dq_status run_rest(run *x, dq_err *err)
+{
+    dq_pass_plan_clear(&x->plan);
+    for (int64_t i = 0; i < x->g->n; i++) {
+        const dq_generate_prompt *p = prompt_of(x, i);
+        const int64_t from = context_of(x, p);
+        dq_pass_plan_sequence(&x->plan, x->seq[i]);
+        dq_pass_plan_rows(&x->plan, p->ids + from, p->n - from, from);
+        dq_pass_plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
+    }
+    return ask(x, err);
+}
+
 static dq_status run_prompts(run *x, dq_err *err)
 {
     const int64_t shared = x->g->shared;
+    const bool split = context_of(x, prompt_of(x, 0)) < prompt_of(x, 0)->n;
+    dq_mat hidden;
     if (shared) DQ_TRY(run_beginning(x, err));
     for (int64_t i = 0; i < x->g->n; i++) {
         const dq_generate_prompt *p = prompt_of(x, i);
+        const int64_t end = context_of(x, p);
         x->seq[i] = dq_score_open(x->s, x->beginning, err);
         if (x->seq[i] < 0) return err->code;
         dq_pass_plan_sequence(&x->plan, x->seq[i]);
-        dq_pass_plan_rows(&x->plan, p->ids + shared, p->n - shared, shared);
-        dq_pass_plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
+        dq_pass_plan_rows(&x->plan, p->ids + shared, end - shared, shared);
+        if (!split) dq_pass_plan_ask(&x->plan, x->plan.n_rows - 1, -1, i);
         x->s->work.tokens += p->n;
     }
     close_one(x, &x->beginning);
-    DQ_TRY(ask(x, err));
-    return dq_pass_plan_compress(&x->plan, x->spec->measure ? &x->floor : NULL, err);
+    DQ_TRY(split ? dq_pass_plan_run(&x->plan, &hidden, err) : ask(x, err));
+    DQ_TRY(dq_pass_plan_compress(&x->plan, x->spec->measure ? &x->floor : NULL, err));
+    return split ? run_rest(x, err) : DQ_OK;
 }
 
 /* One row for the last id of every sequence that is alive; they all have as many new ids. */

@@ -190,7 +190,8 @@ static dq_status ask(asking *q, const run *x, int k, dq_err *err)
     for (int64_t i = 0; i < x->end - x->begin; i++) {
         if (x->set->prompt[x->begin + i].requested <= k) continue;
         q->unit[spec.n] = i;
-        q->prompt[spec.n++] = (dq_generate_prompt){q->ids[i], q->n[i], DQ_NEEDLE_NEW};
+        q->prompt[spec.n++] =
+            (dq_generate_prompt){.ids = q->ids[i], .n = q->n[i], .max_new = DQ_NEEDLE_NEW};
     }
     if (spec.n == 0) return DQ_OK;
     DQ_TRY(dq_generate_new(&g, &spec, dq_runner_model(x->s->r), x->a, err));

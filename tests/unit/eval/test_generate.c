@@ -205,9 +205,10 @@ static void one_pass(rig *x, int32_t seq, const int32_t *ids, int64_t from, int6
     *last = (dq_mat){.p = hidden.p + (n - 1) * hidden.cols, .rows = 1, .cols = hidden.cols};
 }
 
-/* The id that follows ids[n_prompt + n_new]. `steps`: in the passes of generation, instead of one. */
-static int32_t next_id(rig *x, const int32_t *ids, int64_t n_prompt, int64_t n_new, bool steps,
-                       double *logp)
+/* The id that follows ids[n_prompt + n_new]. `steps`: in the passes of generation, instead of one; with a context
+ * the cache is cut behind that. */
+static int32_t next_id(rig *x, const int32_t *ids, int64_t n_prompt, int64_t context, int64_t n_new,
+                       bool steps, double *logp)
 {
     dq_err err = {0};
     dq_mat last;
@@ -218,7 +219,9 @@ static int32_t next_id(rig *x, const int32_t *ids, int64_t n_prompt, int64_t n_n
     if (evicts) dq_evictor_new(&evictor, x->r, &x->kv, &err);
     const int32_t seq = x->b->ops->kv_seq_new(x->b, dq_runner_kv(x->r));
     if (steps) {
-        one_pass(x, seq, ids, 0, n_prompt, evictor, evicts, &last);
+        const int64_t cut = context ? context : n_prompt;
+        one_pass(x, seq, ids, 0, cut, evictor, evicts, &last);
+        if (context) one_pass(x, seq, ids, cut, n_prompt - cut, evictor, false, &last);
         for (int64_t i = 0; i < n_new; i++)
             one_pass(x, seq, ids, n_prompt + i, 1, evictor,
                      evicts && every > 0 && (i + 1) % every == 0, &last);
@@ -246,7 +249,7 @@ static dq_generate_state slowly(rig *x, bool steps)
         dq_generate_result *to = &g.of[i];
         memcpy(ids, p->ids, (size_t)p->n * sizeof *ids);
         for (; to->n < p->max_new; to->n++) {
-            to->ids[to->n] = next_id(x, ids, p->n, to->n, steps, &to->logp[to->n]);
+            to->ids[to->n] = next_id(x, ids, p->n, p->context, to->n, steps, &to->logp[to->n]);
             ids[p->n + to->n] = to->ids[to->n];
         }
         to->end = DQ_GENERATE_END_MAX_NEW;
@@ -323,6 +326,49 @@ static void check_groups(const char *model, const setting *s, int threads)
             assert_int_equal(work.computed, work.tokens - (N_SHARING - 1) * 39);
     }
     rig_close(&x);
+}
+
+/* Prompts of which a cache forgets the beginning before it sees the rest. */
+static void check_contexts(const char *model, const setting *s)
+{
+    static const int64_t limits[][2] = {{0, 0}, {1, 1}, {10000, N_SHARING}};
+    rig x;
+    dq_kv_spec kv = kv_of(s);
+    rig_open(&x, model, &kv, 1);
+    x.pass.logit = (dq_logit_spec){.bits = s->bits, .grain = s->grain};
+    ask_for(&x, N_PROMPTS - 1, 4); /* the last one has one id */
+    dq_generate_state whole = slowly(&x, !s->whole);
+    for (int j = 0; j < N_PROMPTS - 1; j++) x.prompt[j].context = x.prompt[j].n * (3 + j % 4) / 8;
+    const dq_generate_state want = slowly(&x, true);
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        dq_score_work work = {0};
+        x.spec.max_rows = limits[i][0];
+        x.spec.max_seqs = limits[i][1];
+        x.spec.measure = true;
+        const dq_generate_state got = generate(&x, &work);
+        expect_same(&got, &want);
+        int64_t tokens = 0; /* what the contexts had, and not the whole prompts */
+        for (int j = 0; j < N_PROMPTS - 1; j++) tokens += x.prompt[j].context;
+        assert_int_equal(work.cached.tokens, tokens);
+    }
+    if (s->whole) expect_same(&whole, &want); /* codes are as if streamed */
+    x.prompt[0].context = x.prompt[0].n;      /* nothing would be left to predict the first id */
+    dq_err err = {0};
+    assert_int_equal(dq_generate_new(&whole, &x.spec, x.m, x.a, &err), DQ_BUG);
+    x.prompt[0].context = 0; /* and the others have one */
+    err = (dq_err){0};
+    assert_int_equal(dq_generate_new(&whole, &x.spec, x.m, x.a, &err), DQ_BUG);
+    rig_close(&x);
+}
+
+static void test_contexts(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SETTINGS; i++) {
+        const setting *s = &settings[i];
+        const bool cut = s->k_bits < 16 || s->policy;
+        if (cut && s->every == 0) check_contexts("diffllama", s);
+    }
 }
 
 static void test_groups(void **state)
@@ -584,11 +630,11 @@ static void test_stopped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),    cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_order),     cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_measure),   cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_positions), cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_golden),   cmocka_unit_test(test_contexts),
+        cmocka_unit_test(test_groups),   cmocka_unit_test(test_order),
+        cmocka_unit_test(test_threads),  cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_ends),     cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_failures), cmocka_unit_test(test_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

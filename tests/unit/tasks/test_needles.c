@@ -663,7 +663,7 @@ static void as_transformers(void **state)
 static int64_t continued(const rig *x, const int32_t *ids, int64_t n, int32_t *out)
 {
     dq_pass pass = {.logit = {.bits = 16}};
-    dq_generate_prompt prompt = {ids, n, DQ_NEEDLE_NEW};
+    dq_generate_prompt prompt = {.ids = ids, .n = n, .max_new = DQ_NEEDLE_NEW};
     dq_generate_spec spec = {.prompt = &prompt, .n = 1};
     dq_generate_state g;
     dq_scorer s;
