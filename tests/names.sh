@@ -38,6 +38,7 @@ src/checkpoint/prequant_                dq_prequant_ one source and the formats 
 src/engine/evict.h                      dq_evictor_  evict is what it does
 src/eval/                               dq_eval_     the sweep and its kinds
 src/eval/kind_needle                    dq_needle_   one kind
+src/eval/kind_ruler                     dq_ruler_    one kind
 src/export/                             dq_export_   one way out of a container
 src/kv/                                 dq_kv_       settings of one cache
 src/kv/kv_spec.h                        dq_evict_    the part of a spec that forgets

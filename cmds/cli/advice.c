@@ -47,6 +47,7 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_KV_CHUNKS] = "--kv-policy %w forgets in the middle of each window, which goes with "
                             "--window chunk only",
     [DQ_REMEDY_KV_POSITIONS] = " (found --positions)",
+    [DQ_REMEDY_KV_EVERY] = "%t. Leave out --kv-every, or use --question known",
     [DQ_REMEDY_KV_ROTATE] = "%t. Use --kv-rotate off",
     [DQ_REMEDY_KV_BITS_ROWS] = ", %n with --kv-bits 8",
     [DQ_REMEDY_MATH_WEIGHTS] =

@@ -48,7 +48,9 @@ typedef struct cmd_eval_face {
     const char *tasks;                 /* its tasks in a sentence, "tasks with choices" */
     const char *(*task)(int i);        /* the name of its i-th task; NULL: there are no more */
     const char *(*form)(const char *); /* what the file of that task is, for messages */
+    bool (*fileless)(const char *);    /* whether that task has no file; NULL: none has */
     bool draws;                        /* something with --seed */
+    bool lengths;                      /* its prompts have --lengths and --samples */
     bool own_examples;                 /* --num-fewshot passes its tasks by: they have their own */
     /* Words as settings. Sees the options of o, but no sources yet. */
     dq_status (*read)(void *own, const struct cmd_eval_options *o, dq_arena *a, dq_err *err);
@@ -119,7 +121,7 @@ typedef struct cmd_eval_face {
     dq_document_lines *file_lines; /* of a cmd_eval_view */
 } cmd_eval_face;
 
-enum { DQ_EVAL_FACES = 6 };
+enum { DQ_EVAL_FACES = 7 };
 extern const cmd_eval_face *const cmd_eval_faces[DQ_EVAL_FACES]; /* in the order of printing */
 
 extern const cmd_eval_face cmd_eval_face_choices;  /* multiple choice */
@@ -128,6 +130,7 @@ extern const cmd_eval_face cmd_eval_face_generate; /* text that the model goes o
 extern const cmd_eval_face cmd_eval_face_verdicts; /* what was made of such text; no model */
 extern const cmd_eval_face cmd_eval_face_needle;   /* multi-needle retrieval */
 extern const cmd_eval_face cmd_eval_face_icl;      /* in-context learning */
+extern const cmd_eval_face cmd_eval_face_ruler;    /* prompts made up for long contexts */
 
 /* The face of a source; every kind has one. */
 const cmd_eval_face *cmd_eval_face_of(const dq_eval_source *source);

@@ -38,6 +38,8 @@ static const dq_usage usage = {
                 "train.jsonl\n"
                 "  dq eval model --task needle --data book.txt --lengths 2048,4096 --needles 6:2 "
                 "--attention\n"
+                "  dq eval model --task vt,cwe --data cwe=book.txt --lengths 4096 --kv-policy all "
+                "--html page.html\n"
                 "  dq eval model --task trec --data TREC_10.label --demos train_5500.label --shots "
                 "10,100\n"
                 "  dq eval --task verdicts --data judged.jsonl\n",
@@ -48,6 +50,7 @@ static const dq_usage usage = {
 
 static const cmd_eval_options defaults = {
     .bos_word = "auto", .math_word = "f32", .device = "auto", .margin = DQ_EVAL_MARGIN};
+enum { SAMPLES = 50 };
 
 void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_face *face)
 {
@@ -62,6 +65,7 @@ static dq_status begin(cmd_eval_options *o, dq_arena *a, dq_err *err)
     o->math_word = defaults.math_word;
     o->device = defaults.device;
     o->margin = defaults.margin;
+    o->samples = -1;
     dq_kv_options_begin(&o->kv, "of what is drawn: --num-fewshot (default 1234), needles and the "
                                 "policy random (default 1)");
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
@@ -135,13 +139,21 @@ static void add_limits(rows *to, cmd_eval_options *o)
     const dq_opt opts[] = {
         dq_opt_int("limit", "N", &o->limit, 1, 1e15,
                    "only the first N items of each task and N windows of the text"),
+        dq_opt_text("lengths", "LIST", &o->lengths_word,
+                    "ids of a prompt and the room for its answers, of tasks that make their own "
+                    "prompts (default 4096, "
+                    "or the fewest positions of the models)"),
+        dq_opt_int("samples", "N", &o->samples, 1, 1e6,
+                   "such prompts per length, and of needles per depth and N:R (default 50; --limit "
+                   "caps them); drawn "
+                   "from --seed, each apart from all others"),
         dq_opt_text(
             "long", "WHAT", &o->too_long,
             "items with more ids than a model has positions: error: refuse them, all counted, "
             "before anything is scored (the default for generated text); skip: leave them out "
             "for every model; cut: drop the beginning of the context as lm-eval does, BOS "
             "too, for generated text so that --max-new ids have room (the default for "
-            "choices); not for in-context tasks and needle, whose --shots and --lengths say it"),
+            "choices); not for in-context tasks and those with --lengths, which say it"),
         dq_opt_int(
             "ctx", "N", &o->ctx, 4, 1e9,
             "ids per window of --text (default 2048, or the fewest positions of the models)"),
@@ -307,8 +319,26 @@ static dq_status read_words(cmd_eval_options *o, dq_err *err)
     int bos = dq_options_word(o->bos_word, "bos", dq_bos_name, 3, err);
     if (bos < 0) return err->code;
     o->bos = (dq_bos)bos;
+    if (o->lengths_word)
+        DQ_TRY(dq_options_ints(o->length, &o->n_lengths, DQ_EVAL_LENGTHS, o->lengths_word,
+                               "lengths", 1, 1 << 30, err));
+    o->samples_given = o->samples >= 0;
+    if (!o->samples_given) o->samples = SAMPLES;
     DQ_TRY(read_math(o, err));
     return read_logits(o, err);
+}
+
+/* --lengths and --samples. */
+static dq_status check_lengths(const cmd_eval_options *o, dq_err *err)
+{
+    const char *given = o->lengths_word ? "lengths" : o->samples_given ? "samples" : NULL;
+    for (int i = 0; i < o->n_sources; i++) {
+        if (cmd_eval_face_of(&o->source[i])->lengths) return DQ_OK;
+    }
+    if (!given) return DQ_OK;
+    return dq_fail(err, DQ_USAGE,
+                   "--%s has nothing to act on: there is no task that makes its own prompts.",
+                   given);
 }
 
 static dq_status says_nothing(const cmd_eval_options *o, const char *option, dq_err *err)
@@ -327,6 +357,8 @@ static dq_status check_alone(const cmd_eval_options *o, dq_err *err)
         bool given;
     } of_models[] = {
         {"limit", o->limit != 0},
+        {"lengths", o->lengths_word != NULL},
+        {"samples", o->samples_given},
         {"long", o->too_long != NULL},
         {"bos", strcmp(o->bos_word, d->bos_word) != 0},
         {"logit-bits", o->logit_bits != NULL},
@@ -422,6 +454,7 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
         if (cmd_eval_faces[i]->check) DQ_TRY(cmd_eval_faces[i]->check(o->own[i], o, err));
     }
     DQ_TRY(read_long(o, err));
+    DQ_TRY(check_lengths(o, err));
     DQ_TRY(cmd_eval_gates_read(&o->gates, &o->fail_if, err));
     if (!o->alone) DQ_TRY(cmd_eval_gates_check(&o->gates, o->source, o->n_sources, err));
     DQ_TRY(check_outputs(o, args, a, err));

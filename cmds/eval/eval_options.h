@@ -11,13 +11,15 @@
 #include "cmds/eval/eval_gate.h"
 #include "eval/eval.h"
 
-enum { DQ_EVAL_MODELS = 64, DQ_EVAL_SOURCES = 16, DQ_EVAL_BITS = 8 };
+enum { DQ_EVAL_MODELS = 64, DQ_EVAL_SOURCES = 16, DQ_EVAL_BITS = 8, DQ_EVAL_LENGTHS = 32 };
 
 typedef struct cmd_eval_options {
     dq_list tasks, data, fewshot, fail_if;
     const char *logit_bits, *logit_grain, *bos_word, *math_word, *ref, *device;
     const char *too_long, *dump, *requests, *csv, *document, *html;
+    const char *lengths_word;
     int64_t ctx, threads, limit, num_fewshot;
+    int64_t samples; /* given or not */
     double margin;
     bool json, resume, dry_run, force;
     dq_input_head_map head_map;
@@ -32,6 +34,8 @@ typedef struct cmd_eval_options {
     dq_math math[3];
     int n_math;
     dq_bos bos;
+    int length[DQ_EVAL_LENGTHS], n_lengths; /* 0: not given */
+    bool samples_given;
     dq_eval_source source[DQ_EVAL_SOURCES]; /* name, path, task and its examples */
     const char *examples[DQ_EVAL_SOURCES];  /* path of the few-shot examples; NULL: none */
     int n_sources;

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -106,8 +107,12 @@ static dq_status choose_task(cmd_eval_options *o, const char *name, files_used *
             return dq_fail(err, DQ_USAGE, "--task: %s stands twice.", name);
     }
     const cmd_eval_face *face = cmd_eval_faces[i];
-    const char *path = cmd_eval_path_for(&o->data, name, &used->data);
-    if (!path)
+    const bool fileless = face->fileless && face->fileless(name);
+    int none = INT_MAX; /* a file without a name is for another task */
+    const char *path = cmd_eval_path_for(&o->data, name, fileless ? &none : &used->data);
+    if (path && fileless)
+        return dq_fail(err, DQ_USAGE, "--data %s=%s: --task %s takes no file.", name, path, name);
+    if (!path && !fileless)
         return dq_fail(err, DQ_USAGE, "--task %s needs its file: give --data FILE (expected %s).",
                        name, face->form(name));
     DQ_TRY(face->choose(o->own[i], o, name, path, a, err));
@@ -151,6 +156,16 @@ static dq_status check_lists(const cmd_eval_options *o, int n_tasks, dq_err *err
     if (o->fewshot.n > n_tasks)
         return dq_fail(err, DQ_USAGE, "--fewshot-data is given %d times for %d task%s.",
                        o->fewshot.n, n_tasks, end);
+    return DQ_OK;
+}
+
+/* Files without a name that no task has taken. */
+static dq_status check_data(const cmd_eval_options *o, int used, dq_err *err)
+{
+    for (int i = 0, plain = 0; i < o->data.n; i++) {
+        if (!is_named(o->data.item[i]) && plain++ >= used)
+            return dq_fail(err, DQ_USAGE, "--data %s: no task takes it.", o->data.item[i]);
+    }
     return DQ_OK;
 }
 
@@ -236,6 +251,7 @@ dq_status cmd_eval_choose(cmd_eval_options *o, const dq_args *args, const dq_usa
                        usage->args, usage->synopsis);
     for (int i = 0; i < names.n; i++) DQ_TRY(choose_task(o, names.item[i], &used, a, err));
     DQ_TRY(check_lists(o, names.n, err));
+    DQ_TRY(check_data(o, used.data, err));
     DQ_TRY(choose_more(o, err));
     if (o->n_sources == 0)
         return dq_fail(err, DQ_USAGE,
@@ -248,7 +264,7 @@ dq_status cmd_eval_is_input(bool *is, const cmd_eval_options *o, const char *out
 {
     *is = false;
     for (int i = 0; i < o->n_sources; i++) {
-        *is = *is || dq_file_same(out, o->source[i].path) ||
+        *is = *is || (!o->source[i].fileless && dq_file_same(out, o->source[i].path)) ||
               (o->examples[i] && dq_file_same(out, o->examples[i]));
     }
     for (int i = 0; !*is && i < DQ_EVAL_FACES; i++) {

@@ -10,13 +10,13 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- Options ---- */
 
 typedef struct needle_options {
-    /* as given; NULL and -1: not given */
-    const char *lengths, *depths, *needles, *mode, *rows;
-    int64_t samples;
+    /* as given; NULL: not given */
+    const char *depths, *needles, *mode, *rows;
     bool attention;
     dq_needle_settings settings; /* what they mean */
 } needle_options;
@@ -25,12 +25,6 @@ static const cmd_eval_face_option options[] = {
     {.opt = {.help = "needles (--task needle: numbers hidden in a text of yours and asked for; "
                      "--data FILE "
                      "is the text):"}},
-    {{.name = "lengths",
-      .kind = DQ_OPT_TEXT,
-      .value = "LIST",
-      .help = "ids of a prompt and the room for its answers (default 4096, or the fewest "
-              "positions of the models)"},
-     offsetof(needle_options, lengths)},
     {{.name = "depths",
       .kind = DQ_OPT_TEXT,
       .value = "LIST",
@@ -42,14 +36,6 @@ static const cmd_eval_face_option options[] = {
       .value = "LIST",
       .help = "N:R: N needles of which R are asked for (default 1:1,2:2,4:2,6:2)"},
      offsetof(needle_options, needles)},
-    {{.name = "samples",
-      .kind = DQ_OPT_INT,
-      .min = 1,
-      .max = 1e6,
-      .value = "N",
-      .help = "prompts per length, depth and N:R (default 50; --limit caps them); drawn "
-              "from --seed, each apart from all others"},
-     offsetof(needle_options, samples)},
     {{.name = "needle-mode",
       .kind = DQ_OPT_TEXT,
       .value = "MODE",
@@ -73,12 +59,6 @@ static const cmd_eval_face_option options[] = {
      offsetof(needle_options, rows)},
     {.opt = {.name = NULL}},
 };
-
-static void begin(void *own)
-{
-    needle_options *o = own;
-    o->samples = -1;
-}
 
 static const char *task(int i)
 {
@@ -141,16 +121,15 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     needle_options *o = own;
     dq_needle_settings *s = &o->settings;
     (void)a;
-    if (o->lengths)
-        DQ_TRY(dq_options_ints(s->length, &s->n_lengths, DQ_NEEDLE_SWEEP, o->lengths, "lengths", 1,
-                               1 << 30, err));
+    s->n_lengths = run->n_lengths;
+    memcpy(s->length, run->length, sizeof s->length);
     DQ_TRY(dq_options_ints(s->depth, &s->n_depths, DQ_NEEDLE_SWEEP,
                            o->depths ? o->depths : "0,25,50,75,100", "depths", 0, 100, err));
     DQ_TRY(read_pairs(s, o->needles ? o->needles : "1:1,2:2,4:2,6:2", err));
     const int mode = dq_options_word(o->mode ? o->mode : modes[0], "needle-mode", modes, 2, err);
     const int row = dq_options_word(o->rows ? o->rows : rows[0], "attention-rows", rows, 2, err);
     if (mode < 0 || row < 0) return err->code;
-    s->samples = o->samples >= 0 ? o->samples : 50;
+    s->samples = run->samples;
     s->seed = run->kv.seed >= 0 ? (uint64_t)run->kv.seed : 1;
     s->generated = mode == 1;
     s->attention = o->attention;
@@ -164,8 +143,10 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     const struct {
         const char *name;
         bool given;
-    } all[] = {{"lengths", o->lengths},      {"depths", o->depths},    {"needles", o->needles},
-               {"samples", o->samples >= 0}, {"needle-mode", o->mode}, {"attention", o->attention},
+    } all[] = {{"depths", o->depths},
+               {"needles", o->needles},
+               {"needle-mode", o->mode},
+               {"attention", o->attention},
                {"attention-rows", o->rows}};
     const bool wanted =
         cmd_eval_face_source(&cmd_eval_face_needle, run->source, run->n_sources) != NULL;
@@ -565,12 +546,12 @@ const cmd_eval_face cmd_eval_face_needle = {
     .name = "needle",
     .kind = {&dq_eval_needle},
     .size = sizeof(needle_options),
-    .begin = begin,
     .options = options,
     .tasks_help = "needle: a UTF-8 text to hide numbers in, see below",
     .has = "needles",
     .task = task,
     .form = form,
+    .lengths = true,
     .draws = true,
     .read = read_words,
     .choose = choose,

@@ -46,6 +46,7 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_KV_OTHER_POLICY, /* a newer program, or another policy */
     DQ_REMEDY_KV_CHUNKS,       /* policy w needs windows in chunks */
     DQ_REMEDY_KV_POSITIONS,    /* and it found NLL by position */
+    DQ_REMEDY_KV_EVERY,        /* to forget once, or with the question */
     DQ_REMEDY_KV_ROTATE,       /* no rotation */
     DQ_REMEDY_KV_BITS_ROWS,    /* n rows with 8 bits */
     /* arithmetic and devices */

@@ -43,7 +43,7 @@ typedef struct dq_eval_kind {
     /* Units that depend on each other: unit i belongs to cluster i % n_clusters(ids), and all clusters have as many.
      * NULL: none do. */
     int64_t (*n_clusters)(const dq_eval_ids *ids);
-    const char *cluster;                         /* what they are, "query"; NULL: "item" */
+    const char *cluster; /* what they are, "query"; NULL: "item" */
     int (*quoted)(const dq_eval_source *source); /* see dq_eval_quoted; NULL: the first */
     /* All numbers of a row but is_task and is_ref, out of memory that is zero. NULL: those of judge. */
     dq_status (*numbers)(const dq_eval *e, const dq_eval_row *row, dq_eval_numbers *out,
@@ -89,6 +89,7 @@ struct dq_eval_model {
 /* What is scored: a task's items, or a text. */
 struct dq_eval_source {
     const char *name, *path;
+    bool fileless;     /* it has no file: its path is its name */
     const char *title; /* name that tells it from others of that name; NULL: the name does */
     const dq_eval_kind *kind;
     const dq_task *task;  /* dq_eval_choices */

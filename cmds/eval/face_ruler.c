@@ -1,0 +1,297 @@
+/* face_ruler: prompts made up for long contexts in dq eval: their options, and their scores by length.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/cli/document.h"
+#include "cmds/cli/kv_report.h"
+#include "cmds/cli/table.h"
+#include "cmds/eval/eval_options.h"
+#include "cmds/eval/eval_sources.h"
+#include "cmds/eval/eval_tasks.h"
+#include "eval/generate.h"
+#include "eval/kind_ruler.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Options ---- */
+
+enum { TASKS = 16 };
+typedef struct ruler_options {
+    const char *question;              /* NULL: not given */
+    dq_ruler_settings settings[TASKS]; /* what they mean, by task */
+} ruler_options;
+
+static const char *const question_name[] = {"later", "known"};
+
+static const cmd_eval_face_option options[] = {
+    {.opt =
+         {.help =
+              "prompts as RULER builds them (--task niah_single, niah_multikey, niah_multivalue, "
+              "niah_multiquery, vt, cwe, fwe)"}},
+    {{.name = "question",
+      .kind = DQ_OPT_TEXT,
+      .value = "WHEN",
+      .help =
+          "later (default): a cache forgets and rounds before it sees the question, as where one "
+          "context is asked many things; known: behind it"},
+     offsetof(ruler_options, question)},
+    {.opt = {.name = NULL}},
+};
+
+static const char *task(int i)
+{
+    return i < dq_ruler_n_tasks ? dq_ruler_tasks[i].name : NULL;
+}
+
+static bool fileless(const char *name)
+{
+    return !dq_ruler_find(name)->takes_text;
+}
+
+static const char *form(const char *name)
+{
+    return fileless(name) ? "no file" : "a UTF-8 text";
+}
+
+static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
+                        dq_arena *a, dq_err *err)
+{
+    const ruler_options *r = own;
+    const dq_ruler_task *t = dq_ruler_find(name);
+    const dq_eval_source source = {.name = t->name,
+                                   .path = path ? path : t->name,
+                                   .fileless = !path,
+                                   .kind = &dq_eval_ruler,
+                                   .settings = &r->settings[t - dq_ruler_tasks]};
+    (void)a;
+    return cmd_eval_add_source(o, &source, "tasks", err);
+}
+
+static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
+{
+    ruler_options *o = own;
+    const char *word = o->question ? o->question : question_name[0];
+    const int when = dq_options_word(word, "question", question_name, 2, err);
+    (void)a;
+    if (when < 0) return err->code;
+    for (int i = 0; i < dq_ruler_n_tasks; i++) {
+        dq_ruler_settings *s = &o->settings[i];
+        s->task = &dq_ruler_tasks[i];
+        s->n_lengths = run->n_lengths;
+        memcpy(s->length, run->length, sizeof s->length);
+        s->samples = run->samples;
+        s->seed = run->kv.seed >= 0 ? (uint64_t)run->kv.seed : 1;
+        s->known = when == 1;
+    }
+    return DQ_OK;
+}
+
+static const dq_eval_source *first_source(const dq_eval_source *source, int n)
+{
+    return cmd_eval_face_source(&cmd_eval_face_ruler, source, n);
+}
+
+static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err)
+{
+    const ruler_options *o = own;
+    if (o->question && !first_source(run->source, run->n_sources))
+        return dq_fail(err, DQ_USAGE,
+                       "--question has nothing to act on: it is for niah_single and its like, vt, "
+                       "cwe and fwe.");
+    return DQ_OK;
+}
+
+static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
+                      cmd_eval_files *files, dq_err *err)
+{
+    (void)own;
+    (void)o;
+    return e->source[i].fileless ? DQ_OK : cmd_eval_source_load(e, &e->source[i], files, err);
+}
+
+/* One line that differs where results may. */
+static dq_status key(dq_sha256 *h, const void *own, const dq_eval *e, const dq_eval_source *source,
+                     dq_err *err)
+{
+    const dq_ruler_settings *s = source->settings;
+    char line[512];
+    const size_t cap = sizeof line;
+    size_t n = (size_t)snprintf(line, cap, "%s %lld %llu %d", s->task->name, (long long)s->samples,
+                                (unsigned long long)s->seed, s->known);
+    (void)own;
+    (void)e;
+    (void)err;
+    for (int i = 0; i < s->n_lengths && n < cap; i++)
+        n += (size_t)snprintf(line + n, cap - n, " L%d", s->length[i]);
+    dq_sha256_add(h, line, n < cap ? n : cap - 1);
+    return DQ_OK;
+}
+
+/* ---- JSON ---- */
+
+static void put_settings(json_t *settings, const void *own, const dq_eval *e)
+{
+    const dq_eval_source *source = first_source(e->source, e->n_sources);
+    const dq_ruler_settings *s = source ? source->settings : NULL;
+    (void)own;
+    if (!s) return;
+    json_t *o = json_object(), *lengths = s->n_lengths ? json_array() : json_null();
+    for (int i = 0; i < s->n_lengths; i++)
+        json_array_append_new(lengths, json_integer(s->length[i]));
+    json_object_set_new(o, "lengths", lengths);
+    json_object_set_new(o, "samples", json_integer((json_int_t)s->samples));
+    json_object_set_new(o, "seed", json_integer((json_int_t)s->seed));
+    json_object_set_new(o, "question", json_string(question_name[s->known]));
+    json_object_set_new(settings, "ruler", o);
+}
+
+static json_t *cell_json(int length, const dq_ruler_numbers *x)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "length", json_integer(length));
+    json_object_set_new(o, "n", json_integer((json_int_t)x->n));
+    json_object_set_new(o, "acc", dq_document_metric(x->acc.value, x->acc.std_err));
+    json_object_set_new(o, "all_correct",
+                        dq_document_metric(x->all_correct.value, x->all_correct.std_err));
+    json_object_set_new(o, "prompt_tokens_mean",
+                        dq_document_real((double)x->prompt_ids / (double)x->n));
+    json_object_set_new(o, "new_tokens_mean", dq_document_real((double)x->new_ids / (double)x->n));
+    return o;
+}
+
+static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
+{
+    const dq_eval_row *r = &v->e->row[row];
+    const dq_ruler_set *set = dq_ruler_set_of(v->e, r);
+    json_t *ruler = json_object(), *cells = json_array();
+    json_object_set_new(o, "ruler", ruler);
+    json_object_set_new(
+        o, "passes",
+        json_string(set->settings->known ? "prompt+decode" : "context+question+decode"));
+    json_object_set_new(ruler, "question", json_string(question_name[set->settings->known]));
+    json_object_set_new(ruler, "max_new", json_integer((json_int_t)set->settings->task->max_new));
+    json_object_set_new(ruler, "cells", cells);
+    for (int l = 0; l < set->n_lengths; l++) {
+        dq_ruler_numbers x;
+        DQ_TRY(dq_ruler_numbers_of(&x, v->e, r, l, err));
+        json_array_append_new(cells, cell_json(set->length[l], &x));
+    }
+    return DQ_OK;
+}
+
+/* ---- Prompts, one by one ---- */
+
+static json_t *text_json(const dq_tokenizer *t, const int32_t *ids, int64_t n, dq_err *err)
+{
+    char *text = NULL;
+    size_t len = 0;
+    json_t *j = NULL;
+    if (dq_tokenizer_decode(t, ids, n, 0, &text, &len, err) == DQ_OK) j = json_stringn(text, len);
+    dq_block_free(text);
+    return j ? j : json_null();
+}
+
+static dq_status dump_unit(FILE *f, const cmd_eval_view *v, const dq_eval_row *r, int64_t unit,
+                           dq_err *err)
+{
+    const dq_ruler_set *set = dq_ruler_set_of(v->e, r);
+    const dq_ruler_prompt *p = &set->prompt[unit];
+    const dq_tokenizer *t = v->e->model[v->e->ids[r->ids].model].tok;
+    const double *x = dq_ruler_unit(r, unit);
+    json_t *o = json_object(), *outputs = json_array();
+    cmd_eval_row_keys(o, v, r);
+    json_object_set_new(o, "length", json_integer(set->length[unit / set->samples]));
+    json_object_set_new(o, "sample", json_integer((json_int_t)(unit % set->samples)));
+    json_object_set_new(o, "input", text_json(t, p->ids, p->n, err));
+    json_object_set_new(o, "n_input", json_integer((json_int_t)p->n));
+    json_object_set_new(o, "question", json_integer((json_int_t)p->question));
+    for (int i = 0; i < p->n_answers; i++)
+        json_array_append_new(outputs, json_string(p->answer[i]));
+    json_object_set_new(o, "outputs", outputs);
+    json_object_set_new(o, "prediction",
+                        text_json(t, r->top1 + v->e->ids[r->ids].req.req[unit].value,
+                                  (int64_t)x[DQ_RULER_AT_COUNT], err));
+    json_object_set_new(o, "end", json_string(dq_generate_end_name[(int)x[DQ_RULER_AT_END]]));
+    json_object_set_new(o, "found", dq_document_real(x[DQ_RULER_AT_FOUND]));
+    dq_document_put_line(f, o, err);
+    return err->code;
+}
+
+static dq_status dump(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
+{
+    const dq_eval_row *r = &v->e->row[row];
+    for (int64_t i = 0; i < dq_eval_units(v->e, r); i++) DQ_TRY(dump_unit(f, v, r, i, err));
+    return DQ_OK;
+}
+
+/* ---- Table ---- */
+
+static dq_status fill_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r, dq_err *err)
+{
+    const dq_ruler_set *set = dq_ruler_set_of(v->e, r);
+    char label[96];
+    dq_table_cell(t, "%s", v->names[r->model]);
+    dq_table_cell(t, "%s", dq_eval_source_of(v->e, r)->name);
+    dq_table_cell(t, "%d", r->logit.bits);
+    dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
+    for (int l = 0; l < set->n_lengths; l++) {
+        dq_ruler_numbers x;
+        DQ_TRY(dq_ruler_numbers_of(&x, v->e, r, l, err));
+        cmd_eval_mean_cell(t, x.acc, "");
+    }
+    return DQ_OK;
+}
+
+/* Accuracy by length: all rows have the same ones. */
+static dq_status tables(const cmd_eval_view *v, dq_err *err)
+{
+    char name[DQ_RULER_LENGTHS][24];
+    const char *titles[DQ_RULER_LENGTHS + 4] = {"model", "task", "logit bits", "KV"};
+    const dq_ruler_set *set = NULL;
+    dq_table *t = NULL;
+    for (int i = 0; i < v->e->n_rows && !set; i++) {
+        if (cmd_eval_face_shows(&cmd_eval_face_ruler, v->e, i))
+            set = dq_ruler_set_of(v->e, &v->e->row[i]);
+    }
+    if (!set || set->n_lengths < 2) return DQ_OK;
+    for (int l = 0; l < set->n_lengths; l++) {
+        snprintf(name[l], sizeof name[l], "%d ids", set->length[l]);
+        titles[4 + l] = name[l];
+    }
+    DQ_TRY(dq_table_new(&t, titles, 4 + set->n_lengths, err));
+    for (int i = 0; i < v->e->n_rows && err->code == DQ_OK; i++) {
+        if (cmd_eval_face_shows(&cmd_eval_face_ruler, v->e, i)) fill_row(t, v, &v->e->row[i], err);
+    }
+    if (err->code == DQ_OK) {
+        printf("\nAccuracy by length:\n");
+        dq_table_print(t, err);
+    }
+    dq_table_free(t);
+    return err->code;
+}
+
+const cmd_eval_face cmd_eval_face_ruler = {
+    .name = "ruler",
+    .kind = {&dq_eval_ruler},
+    .size = sizeof(ruler_options),
+    .options = options,
+    .tasks_help = "niah_single, niah_multikey, niah_multivalue, niah_multiquery: numbers with keys "
+                  "in a UTF-8 text; vt: chains "
+                  "of variables; cwe: common words of a list, of a UTF-8 text; fwe: frequent coded "
+                  "words; as RULER builds "
+                  "them, vt and fwe without --data",
+    .has = "prompts of their own",
+    .task = task,
+    .form = form,
+    .fileless = fileless,
+    .lengths = true,
+    .draws = true,
+    .read = read_words,
+    .choose = choose,
+    .check = check,
+    .load = load,
+    .key = key,
+    .settings = put_settings,
+    .details = details,
+    .tables = tables,
+    .dump = dump,
+};
