@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ALL "all" /* of --kv-policy */
+
 static const dq_kv_field *option_at(int place)
 {
     return &dq_kv_fields[dq_kv_field_of_option(place)];
@@ -22,6 +24,10 @@ static void append(char help[DQ_KV_HELP], const char *text, size_t len)
     const size_t n = strlen(help);
     snprintf(help + n, DQ_KV_HELP - n, "%.*s", (int)len, text);
 }
+
+static const char all_help[] =
+    "; " ALL ", in dq eval: each of those in front, and where they are not given --kv-keep "
+    "1,0.5,0.25,0.125 and --kv-bits 16,8,4";
 
 /* "a, b or c"; policies: "a, b; to compare them with: c, d". */
 static void append_names(char help[DQ_KV_HELP], const dq_kv_field *f)
@@ -39,6 +45,7 @@ static void append_names(char help[DQ_KV_HELP], const dq_kv_field *f)
         append(help, before, strlen(before));
         append(help, name, strlen(name));
     }
+    if (policies) append(help, all_help, strlen(all_help));
 }
 
 static void append_default(char help[DQ_KV_HELP], const dq_kv_field *f)
@@ -198,6 +205,32 @@ static dq_status take_policy(dq_kv_options *o, const char *part, int i, dq_err *
     return err->code;
 }
 
+/* Names of policies with `all` replaced by those that it stands for, the ones that are no yardsticks, in text[cap]. */
+static dq_status expand_policies(dq_kv_options *o, char *text, size_t cap, const char *given,
+                                 dq_err *err)
+{
+    size_t n = 0;
+    for (const char *p = given; n < cap;) {
+        const size_t len = strcspn(p, ",");
+        const bool all = len == strlen(ALL) && strncmp(p, ALL, len) == 0;
+        o->all = o->all || all;
+        if (!all) n += (size_t)snprintf(text + n, cap - n, "%.*s", (int)len, p);
+        const char *comma = "";
+        for (int i = 0; all && n < cap && i < dq_kv_n_policies; i++) {
+            if (dq_kv_policies[i].yardstick) continue;
+            n += (size_t)snprintf(text + n, cap - n, "%s%s", comma, dq_kv_policies[i].name);
+            comma = ",";
+        }
+        p += len;
+        if (!*p) break;
+        if (n < cap) text[n++] = *p;
+        p++;
+        if (n < cap) text[n] = 0;
+    }
+    if (n >= cap) return dq_fail(err, DQ_USAGE, "--kv-policy: \"%.80s\" is too long.", given);
+    return DQ_OK;
+}
+
 /* A swept option; each type has one way to be swept. */
 static dq_status read_list(dq_kv_options *o, const dq_kv_field *f, const char *text, bool sweep,
                            dq_err *err)
@@ -206,10 +239,25 @@ static dq_status read_list(dq_kv_options *o, const dq_kv_field *f, const char *t
     case DQ_KV_INT: return each_part(o, text, f->option, &o->n_bits, sweep, take_bits, err);
     case DQ_KV_SHARE: return each_part(o, text, f->option, &o->n_budgets, sweep, take_share, err);
     case DQ_KV_LONG: return each_part(o, text, f->option, &o->n_budgets, sweep, take_count, err);
-    case DQ_KV_POLICY:
-        return each_part(o, text, f->option, &o->n_policies, sweep, take_policy, err);
+    case DQ_KV_POLICY: {
+        char names[512];
+        DQ_TRY(expand_policies(o, names, sizeof names, text, err));
+        return each_part(o, names, f->option, &o->n_policies, sweep, take_policy, err);
+    }
     default: return dq_fail(err, DQ_BUG, "--%s: cannot be swept", f->option);
     }
+}
+
+/* With --kv-policy all: what policies are compared over where nobody says. */
+static void sweep_rest(dq_kv_options *o)
+{
+    static const double share[] = {1, 0.5, 0.25, 0.125};
+    static const int bits[] = {16, 8, 4};
+    const bool no_budgets = o->n_budgets == 0, no_bits = o->n_bits == 0;
+    for (size_t i = 0; no_budgets && i < sizeof share / sizeof *share; i++)
+        o->share[o->n_budgets++] = share[i];
+    for (size_t i = 0; no_bits && i < sizeof bits / sizeof *bits; i++, o->n_bits++)
+        o->k_bits[i] = o->v_bits[i] = bits[i];
 }
 
 /* Two ways to say one thing. */
@@ -244,6 +292,7 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
             dq_options_word(o->given[i].text, f->option, f->words, f->n_words, err);
         if (o->given[i].number < 0) return err->code;
     }
+    if (o->all) sweep_rest(o);
     return DQ_OK;
 }
 
@@ -286,6 +335,8 @@ dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
                     c.k_bits = o->k_bits[b];
                     c.v_bits = o->v_bits[b];
                 }
+                /* what keeps everything is the same by every policy */
+                if (o->n_budgets && o->share[k] == 1 && p > 0) continue;
                 if (o->n_budgets) {
                     c.evict.keep = o->share[k];
                     c.evict.tokens = o->count[k];

@@ -8,7 +8,7 @@
 #include "kv/kv_field.h"
 #include "model/model.h"
 
-enum { DQ_KV_LIST = 16, DQ_KV_HELP = 256 };
+enum { DQ_KV_LIST = 32, DQ_KV_HELP = 384 };
 
 typedef struct dq_kv_options {
     struct {
@@ -22,6 +22,7 @@ typedef struct dq_kv_options {
     int n_budgets; /* of share (--kv-keep) or count (--kv-tokens), the other is 0 */
     const dq_kv_policy *policies[DQ_KV_LIST];
     int n_policies;
+    bool all;      /* --kv-policy all: what is not given besides is swept too */
     int64_t seed;  /* -1: not given */
     unsigned uses; /* what some config that dq_kv_options_list gave makes use of: DQ_KV_CODES ... */
     bool draws;    /* set by a command that draws something else with --seed */

@@ -48,14 +48,26 @@ void dq_logger_warn(dq_logger *logger, const char *fmt, ...)
     if (!logger->quiet) fprintf(stderr, "dq %s: warning: %s\n", logger->command, line);
 }
 
-void dq_logger_note(dq_logger *logger, const char *fmt, ...)
+static void put_line(const dq_logger *logger, const char *fmt, va_list args)
 {
     char line[1024];
-    va_list args;
-    if (!logger->verbose) return;
-    va_start(args, fmt);
     vsnprintf(line, sizeof line, fmt, args);
-    va_end(args);
     dq_one_line(line);
     fprintf(stderr, "dq %s: %s\n", logger->command, line);
+}
+
+void dq_logger_say(dq_logger *logger, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    if (!logger->quiet) put_line(logger, fmt, args);
+    va_end(args);
+}
+
+void dq_logger_note(dq_logger *logger, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    if (logger->verbose) put_line(logger, fmt, args);
+    va_end(args);
 }

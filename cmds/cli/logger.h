@@ -27,6 +27,8 @@ void dq_logger_end(dq_logger *logger);
 /* One line "dq eval: warning: ..." on stderr (unless quiet) and in the JSON document. The same text
  * is said once. */
 void dq_logger_warn(dq_logger *logger, const char *fmt, ...) DQ_PRINTF(2, 3);
+/* One line on stderr, unless quiet. */
+void dq_logger_say(dq_logger *logger, const char *fmt, ...) DQ_PRINTF(2, 3);
 /* One line on stderr with -v. */
 void dq_logger_note(dq_logger *logger, const char *fmt, ...) DQ_PRINTF(2, 3);
 

@@ -11,6 +11,7 @@
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
+#include "cmds/eval/eval_front.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_plan.h"
@@ -393,6 +394,7 @@ static void on_progress(void *arg, double share, const char *note)
 static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
+    if (cmd_eval_kv_policies(&x->e)) cmd_eval_plan_say(&x->o.logger, &v);
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
         if (cmd_eval_faces[i]->say) DQ_TRY(cmd_eval_faces[i]->say(&x->o.logger, &v, err));
     }
@@ -426,7 +428,8 @@ static dq_status print_table(const cmd_eval_view *v, dq_err *err)
 {
     dq_table *t = NULL;
     if (cmd_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK &&
-        print_faces(v, false, err) == DQ_OK && cmd_eval_claims(v, err) == DQ_OK)
+        print_faces(v, false, err) == DQ_OK && cmd_eval_claims(v, err) == DQ_OK &&
+        cmd_eval_front(v, err) == DQ_OK)
         print_faces(v, true, err);
     dq_table_free(t);
     return err->code == DQ_OK ? dq_document_flush(err) : err->code;
@@ -439,6 +442,7 @@ static dq_status make_document(eval_run *x, const cmd_eval_view *v, dq_err *err)
     json_object_set(x->doc, "settings", x->settings);
     DQ_TRY(cmd_eval_json(json_object_get(x->doc, "results"), v, err));
     DQ_TRY(cmd_eval_claims_json(x->doc, v, err));
+    DQ_TRY(cmd_eval_front_json(x->doc, v, err));
     cmd_eval_gates_apply(&x->o.gates, &x->o.logger, &x->e, x->doc);
     return DQ_OK;
 }

@@ -80,6 +80,19 @@ dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err)
     return err->code == DQ_OK ? dq_document_flush(err) : err->code;
 }
 
+void cmd_eval_plan_say(dq_logger *logger, const cmd_eval_view *v)
+{
+    int64_t ids = 0;
+    int shown = 0;
+    for (int i = 0; i < v->e->n_rows; i++) {
+        ids += work_of(v->e, &v->e->row[i]).ids;
+        shown += v->e->row[i].shown;
+    }
+    dq_logger_say(logger,
+                  "%d results and %d references to compute, %lld ids in all (--dry-run lists them)",
+                  shown, v->e->n_rows - shown, (long long)ids);
+}
+
 void cmd_eval_plan_json(json_t *results, const cmd_eval_view *v)
 {
     for (int i = 0; i < v->e->n_rows; i++) {

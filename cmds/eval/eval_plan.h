@@ -3,10 +3,13 @@
 #ifndef DQ_EVAL_PLAN_H
 #define DQ_EVAL_PLAN_H
 
+#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_report.h"
 
 /* Prints the rows, references that are only computed among them, and their sum. */
 dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err);
+/* One line on stderr: how many rows there are, and ids. */
+void cmd_eval_plan_say(dq_logger *logger, const cmd_eval_view *v);
 /* One object per row. */
 void cmd_eval_plan_json(json_t *results, const cmd_eval_view *v);
 

@@ -134,6 +134,13 @@ void dq_picture_dots(dq_picture *c, dq_picture_style style, int n, const double 
          mark_type[style.mark % DQ_PAGE_MARKS], (unsigned)colour(style));
 }
 
+void dq_picture_rings(dq_picture *c, int n, const double *x, const double *y)
+{
+    if (!any(n, y)) return;
+    block(c, n, 2, (const double *const[]){x, y});
+    plot(c, "using 1:2 with points pt 6 ps 1.7 lc " INK);
+}
+
 void dq_picture_whiskers(dq_picture *c, dq_picture_style style, int n, const double *x,
                          const double *lo, const double *hi)
 {

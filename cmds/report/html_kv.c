@@ -331,6 +331,7 @@ void dq_html_kv(dq_html *h)
     for (int i = 0; i < h->n; i++) {
         bool log;
         if (!dq_html_first_of_task(h, i) || !task_can_draw(h, i)) continue;
+        if (dq_html_front_shows(h, h->row[i].task)) continue; /* a curve for each policy */
         const char *metric = metric_of(&h->row[i], &log);
         if (metric) picture(h, h->row[i].task, metric, log);
     }

@@ -49,6 +49,10 @@ dq_html_show dq_html_plan_curve, dq_html_plan_chosen, dq_html_plan_tensors;
 /* html_bench.c */
 dq_html_applies dq_html_has_curves;
 dq_html_show dq_html_bench_tables, dq_html_bench_growth;
+/* html_front.c, and whether it has a picture of a task. */
+dq_html_applies dq_html_has_front;
+dq_html_show dq_html_front;
+bool dq_html_front_shows(const dq_html *h, const char *task);
 /* html_verdicts.c; html_bits.c: over logit bits; html_kv.c: over the bytes of the KV cache. */
 dq_html_applies dq_html_has_verdicts, dq_html_has_accuracy, dq_html_has_kld, dq_html_has_kv;
 dq_html_show dq_html_verdicts, dq_html_accuracy, dq_html_kld, dq_html_kv;

@@ -44,6 +44,9 @@ typedef struct dq_eval_kind {
      * NULL: none do. */
     int64_t (*n_clusters)(const dq_eval_ids *ids);
     const char *cluster; /* what they are, "query"; NULL: "item" */
+    /* dq_eval_worse of windows; NULL: scores are compared */
+    dq_status (*worse)(dq_interval_loss *out, const dq_eval *e, const dq_eval_row *before,
+                       const dq_eval_row *after, dq_err *err);
     int (*quoted)(const dq_eval_source *source); /* see dq_eval_quoted; NULL: the first */
     /* All numbers of a row but is_task and is_ref, out of memory that is zero. NULL: those of judge. */
     dq_status (*numbers)(const dq_eval *e, const dq_eval_row *row, dq_eval_numbers *out,
@@ -218,6 +221,10 @@ int dq_eval_quoted(const dq_eval_source *source);
 
 /* False: it has none, being the reference, or of a kind that is not compared. */
 bool dq_eval_loss_of(dq_interval_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x);
+/* What finished row `after` lost more than `before`, both of one source and one reference: of the quoted metric, or
+ * nats of KLD. */
+dq_status dq_eval_worse(dq_interval_loss *out, const dq_eval *e, int before, int after,
+                        dq_err *err);
 /* Two finished rows of one source, perhaps of different models. */
 dq_status dq_eval_compare(const dq_eval *e, int before, int after, int metric, dq_stat_flips *out,
                           dq_err *err);

@@ -48,17 +48,23 @@ int dq_eval_quoted(const dq_eval_source *source)
     return source->kind->quoted ? source->kind->quoted(source) : 0;
 }
 
+/* What was lost by a difference of scores. */
+static dq_interval_loss loss_of(const dq_stat_flips *f)
+{
+    /* 0 - x: a loss of -0 would print as one */
+    return (dq_interval_loss){0 - f->delta,
+                              f->std_err,
+                              {0 - f->interval.high, 0 - f->interval.low},
+                              f->clusters,
+                              f->counted ? f->n10 : -1,
+                              f->counted ? f->n01 : -1};
+}
+
 bool dq_eval_loss_of(dq_interval_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x)
 {
-    const dq_stat_flips *f = &x->flips[dq_eval_quoted(dq_eval_source_of(e, &e->row[row]))];
     if (x->is_ref || (x->is_task && !x->n_metrics)) return false;
-    if (x->is_task) /* 0 - x: a loss of -0 would print as one */
-        *out = (dq_interval_loss){0 - f->delta,
-                                  f->std_err,
-                                  {0 - f->interval.high, 0 - f->interval.low},
-                                  f->clusters,
-                                  f->counted ? f->n10 : -1,
-                                  f->counted ? f->n01 : -1};
+    if (x->is_task)
+        *out = loss_of(&x->flips[dq_eval_quoted(dq_eval_source_of(e, &e->row[row]))]);
     else
         *out = (dq_interval_loss){x->ln_ratio.value,
                                   x->ln_ratio.std_err,
@@ -105,6 +111,16 @@ dq_status dq_eval_compare(const dq_eval *e, int before, int after, int metric, d
                           dq_err *err)
 {
     return compare(e, &e->row[before], &e->row[after], metric, NULL, NULL, out, err);
+}
+
+dq_status dq_eval_worse(dq_interval_loss *out, const dq_eval *e, int before, int after, dq_err *err)
+{
+    const dq_eval_source *s = dq_eval_source_of(e, &e->row[after]);
+    dq_stat_flips f;
+    if (s->kind->worse) return s->kind->worse(out, e, &e->row[before], &e->row[after], err);
+    DQ_TRY(dq_eval_compare(e, before, after, dq_eval_quoted(s), &f, err));
+    *out = loss_of(&f);
+    return DQ_OK;
 }
 
 dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq_err *err)

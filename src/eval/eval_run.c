@@ -9,11 +9,24 @@
 
 enum { FLOOR_STATES = 8 }; /* of a window, for its noise floor */
 
+/* ", KV 4:4 h2o 0.25"; "" of a plain cache. */
+static void cache_note(char *note, size_t cap, const dq_kv_spec *s)
+{
+    char widths[DQ_KV_WIDTHS];
+    const dq_evict_spec *x = &s->evict;
+    if (dq_kv_spec_is_plain(s)) return;
+    const size_t n =
+        (size_t)snprintf(note, cap, ", KV %s", dq_kv_widths(widths, s->k_bits, s->v_bits));
+    if (x->policy && n < cap)
+        snprintf(note + n, cap - n, " %s %g", x->policy->name,
+                 x->tokens ? (double)x->tokens : x->keep);
+}
+
 /* Share of the whole sweep that is finished, by items and windows. */
 static void report(const dq_eval *e, const dq_eval_row *row)
 {
     double done = 0, all = 0;
-    char note[160];
+    char note[200], cache[64] = "";
     if (!e->progress) return;
     for (int i = 0; i < e->n_rows; i++) {
         double units = (double)dq_eval_units(e, &e->row[i]);
@@ -21,8 +34,9 @@ static void report(const dq_eval *e, const dq_eval_row *row)
         done += weight * (double)e->row[i].done;
         all += weight * units;
     }
-    snprintf(note, sizeof note, "%s, %s, %d bits", e->model[row->model].m->name,
-             dq_eval_source_of(e, row)->name, row->logit.bits);
+    cache_note(cache, sizeof cache, &row->kv);
+    snprintf(note, sizeof note, "%s, %s, %d bits%s", e->model[row->model].m->name,
+             dq_eval_source_of(e, row)->name, row->logit.bits, cache);
     e->progress(e->progress_arg, done / all, note);
 }
 

@@ -51,5 +51,8 @@ static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_er
                         " (found %s)", positions ? "positions" : dq_scheme_name[s->scheme]);
 }
 
-const dq_eval_kind dq_eval_text = {
-    .windows = true, .encode = encode_text, .takes = takes, .numbers = dq_text_numbers_of};
+const dq_eval_kind dq_eval_text = {.windows = true,
+                                   .encode = encode_text,
+                                   .takes = takes,
+                                   .numbers = dq_text_numbers_of,
+                                   .worse = dq_text_numbers_worse};

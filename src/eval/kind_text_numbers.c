@@ -180,6 +180,18 @@ dq_status dq_text_numbers_of(const dq_eval *e, const dq_eval_row *row, dq_eval_n
     return DQ_OK;
 }
 
+dq_status dq_text_numbers_worse(dq_interval_loss *out, const dq_eval *e, const dq_eval_row *before,
+                                const dq_eval_row *after, dq_err *err)
+{
+    text t;
+    DQ_TRY(text_begin(&t, e, after, err));
+    for (int64_t i = 0; i < t.n; i++) t.x[i] = after->kld[i] - before->kld[i];
+    const dq_mean m = dq_mean_clustered(t.x, t.cluster, t.n);
+    *out = (dq_interval_loss){m.value, m.std_err, dq_mean_interval(m), m.clusters, -1, -1};
+    text_end(&t);
+    return DQ_OK;
+}
+
 static bool in_confidence(const text *t, int64_t i, double from, double to)
 {
     double p = exp(t->ref->top_logp[i]);

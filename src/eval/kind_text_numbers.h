@@ -10,6 +10,10 @@
 dq_status dq_text_numbers_of(const dq_eval *e, const dq_eval_row *row, dq_eval_numbers *o,
                              dq_err *err);
 
+/* KLD of `after` less that of `before`. */
+dq_status dq_text_numbers_worse(dq_interval_loss *out, const dq_eval *e, const dq_eval_row *before,
+                                const dq_eval_row *after, dq_err *err);
+
 /* Scored ids whose reference gives its most likely id a probability from `from` to below `to` (the last
  * bin: to 1). */
 typedef struct dq_confidence {

@@ -1,0 +1,294 @@
+/* eval_front: see eval_front.h. A cache is on the front if it is better than each one that holds no more bytes, every
+ * difference by its own paired interval: all of them must decide, so the claim errs no more often than one interval. It
+ * is behind if one of them is better; about the others nothing is decided. Bytes within a hundredth are the same: what
+ * policies hold at one budget differs by tails of pages.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/eval/eval_front.h"
+
+#include "cmds/cli/document.h"
+#include "cmds/cli/kv_report.h"
+#include "cmds/cli/table.h"
+#include "cmds/eval/eval_face.h"
+#include "cmds/eval/eval_kv.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define SAME_BYTES 1.01
+
+typedef enum is { ON_FRONT, UNDECIDED, BEHIND } is; /* the worst last */
+static const char *const is_name[] = {"on the front", "not decided", "behind"};
+
+typedef struct point {
+    int row;
+    int64_t bytes;
+    double share;  /* of a 16-bit cache of all tokens */
+    dq_mean value; /* score, or KLD */
+    is front;
+    int against; /* point that decided, or came nearest to it; -1: nothing holds as little */
+    dq_interval_loss worse; /* than that one */
+} point;
+
+/* Caches of one model, source, logit rounding and arithmetic, by bytes. */
+typedef struct front {
+    const cmd_eval_view *v;
+    point *of;
+    int n;
+    int64_t comparisons;
+    bool windows;
+} front;
+
+static bool is_point(const dq_eval *e, int row)
+{
+    const dq_eval_row *r = &e->row[row];
+    const dq_eval_kind *kind = dq_eval_source_of(e, r)->kind;
+    return r->shown && (kind->windows ? r->ref != row : kind->metric[0] != NULL) &&
+           dq_kv_report_shares_of(&r->kv, &r->work.cached).measured;
+}
+
+static bool belongs(const dq_eval_row *a, const dq_eval_row *b)
+{
+    return a->model == b->model && a->ids == b->ids && dq_logit_same(a->logit, b->logit) &&
+           dq_math_same(a->math, b->math);
+}
+
+/* Whether row i is the first one of a front, which has two policies or more. */
+static bool begins(const dq_eval *e, int i)
+{
+    const dq_kv_policy *seen = NULL;
+    bool several = false;
+    if (!is_point(e, i)) return false;
+    for (int k = 0; k < e->n_rows; k++) {
+        const dq_kv_policy *p = e->row[k].kv.evict.policy;
+        if (!is_point(e, k) || !belongs(&e->row[i], &e->row[k])) continue;
+        if (k < i) return false;
+        several = several || (p && seen && p != seen);
+        if (p) seen = p;
+    }
+    return several;
+}
+
+static dq_status add_point(front *f, int row, dq_err *err)
+{
+    const dq_eval *e = f->v->e;
+    const dq_eval_row *r = &e->row[row];
+    const dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
+    dq_eval_numbers x;
+    int at = f->n++;
+    DQ_TRY(dq_eval_numbers_of(e, row, &x, err));
+    for (; at > 0 && f->of[at - 1].bytes > s.bytes_cached; at--) f->of[at] = f->of[at - 1];
+    f->of[at] =
+        (point){.row = row,
+                .bytes = s.bytes_cached,
+                .share = 1 / s.ratio_cached,
+                .value = f->windows ? x.kld : x.score[dq_eval_quoted(dq_eval_source_of(e, r))],
+                .against = -1};
+    return DQ_OK;
+}
+
+/* Among differences of one verdict, the larger the nearer it is to being worse. */
+static double nearness(is now, const dq_interval_loss *worse)
+{
+    return now == ON_FRONT ? worse->interval.high
+           : now == BEHIND ? worse->interval.low
+                           : worse->value;
+}
+
+/* Takes what the difference to point k says about p: the worst verdict rules. */
+static void compare(point *p, int k, const dq_interval_loss *worse)
+{
+    const is now = worse->interval.high < 0  ? ON_FRONT
+                   : worse->interval.low > 0 ? BEHIND
+                                             : UNDECIDED; /* also without an interval */
+    if (p->against >= 0 &&
+        (now < p->front || (now == p->front && nearness(now, worse) <= nearness(now, &p->worse))))
+        return;
+    p->front = now;
+    p->against = k;
+    p->worse = *worse;
+}
+
+static dq_status decide(front *f, dq_err *err)
+{
+    for (int i = 0; i < f->n; i++) {
+        point *p = &f->of[i];
+        for (int k = 0; k < f->n; k++) {
+            dq_interval_loss worse;
+            if (k == i || (double)f->of[k].bytes > SAME_BYTES * (double)p->bytes) continue;
+            DQ_TRY(dq_eval_worse(&worse, f->v->e, f->of[k].row, p->row, err));
+            compare(p, k, &worse);
+            f->comparisons++;
+        }
+    }
+    return DQ_OK;
+}
+
+static dq_status front_of(front *f, const cmd_eval_view *v, int first, dq_err *err)
+{
+    const dq_eval *e = v->e;
+    *f = (front){.v = v, .windows = dq_eval_source_of(e, &e->row[first])->kind->windows};
+    f->of = dq_block_new((size_t)e->n_rows, sizeof *f->of, err);
+    for (int i = first; f->of && i < e->n_rows; i++) {
+        if (is_point(e, i) && belongs(&e->row[first], &e->row[i])) DQ_TRY(add_point(f, i, err));
+    }
+    return f->of ? decide(f, err) : err->code;
+}
+
+static const char *metric_of(const front *f)
+{
+    const dq_eval_source *s = dq_eval_source_of(f->v->e, &f->v->e->row[f->of[0].row]);
+    return f->windows ? "kld_nats" : s->kind->metric[dq_eval_quoted(s)];
+}
+
+/* Where all tokens are kept the policy says nothing. */
+static const char *label_of(const front *f, int i, char *buf, size_t cap)
+{
+    const dq_kv_spec *kv = &f->v->e->row[f->of[i].row].kv;
+    char widths[DQ_KV_WIDTHS];
+    if (kv->evict.policy && kv->evict.keep != 1) return dq_kv_report_label(buf, cap, kv);
+    snprintf(buf, cap, "%s, all tokens", dq_kv_widths(widths, kv->k_bits, kv->v_bits));
+    return buf;
+}
+
+/* ---- JSON ---- */
+
+/* Index of a row among the results, which are the shown ones. */
+static int result_of(const dq_eval *e, int row)
+{
+    int n = 0;
+    for (int i = 0; i < row; i++) n += e->row[i].shown;
+    return n;
+}
+
+static json_t *point_json(const front *f, int i)
+{
+    const dq_eval *e = f->v->e;
+    const point *p = &f->of[i];
+    const dq_evict_spec *evict = &e->row[p->row].kv.evict;
+    char label[128];
+    json_t *o = json_object();
+    json_object_set_new(o, "result", json_integer(result_of(e, p->row)));
+    json_object_set_new(o, "kv_label", json_string(label_of(f, i, label, sizeof label)));
+    json_object_set_new(o, "policy",
+                        evict->policy && evict->keep != 1 ? json_string(evict->policy->name)
+                                                          : json_null());
+    json_object_set_new(o, "bytes_held", json_integer((json_int_t)p->bytes));
+    json_object_set_new(o, "share", dq_document_real(p->share));
+    json_object_set_new(o, "value", dq_document_real(p->value.value));
+    json_object_set_new(o, "stderr", dq_document_real(p->value.std_err));
+    json_object_set_new(o, "is", json_string(is_name[p->front]));
+    json_object_set_new(o, "against",
+                        p->against < 0 ? json_null()
+                                       : json_integer(result_of(e, f->of[p->against].row)));
+    json_object_set_new(o, "worse",
+                        p->against < 0 ? json_null() : dq_document_real(p->worse.value));
+    json_object_set_new(o, "interval",
+                        p->against < 0 ? json_null() : cmd_eval_interval_json(p->worse.interval));
+    return o;
+}
+
+static json_t *front_json(const front *f)
+{
+    const dq_eval *e = f->v->e;
+    const dq_eval_row *r = &e->row[f->of[0].row];
+    json_t *o = json_object(), *points = json_array();
+    json_object_set_new(o, "model", json_string(f->v->names[r->model]));
+    json_object_set_new(o, "task", json_string(cmd_eval_title(e, f->of[0].row)));
+    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
+    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
+    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
+    json_object_set_new(o, "metric", json_string(metric_of(f)));
+    json_object_set_new(o, "cluster", json_string(dq_eval_cluster(e, r)));
+    json_object_set_new(o, "comparisons", json_integer((json_int_t)f->comparisons));
+    json_object_set_new(o, "points", points);
+    for (int i = 0; i < f->n; i++) json_array_append_new(points, point_json(f, i));
+    return o;
+}
+
+typedef dq_status each_front(const front *f, void *arg, dq_err *err);
+
+static dq_status walk(const cmd_eval_view *v, each_front *visit, void *arg, dq_err *err)
+{
+    for (int i = 0; i < v->e->n_rows; i++) {
+        front f;
+        if (!begins(v->e, i)) continue;
+        if (front_of(&f, v, i, err) == DQ_OK) visit(&f, arg, err);
+        dq_block_free(f.of);
+        DQ_TRY(err->code);
+    }
+    return DQ_OK;
+}
+
+static dq_status append(const front *f, void *arg, dq_err *err)
+{
+    json_array_append_new(arg, front_json(f));
+    return err->code;
+}
+
+dq_status cmd_eval_front_json(json_t *document, const cmd_eval_view *v, dq_err *err)
+{
+    json_t *list = json_array();
+    walk(v, append, list, err);
+    if (json_array_size(list))
+        json_object_set_new(document, "kv_front", list);
+    else
+        json_decref(list);
+    return err->code;
+}
+
+/* ---- For people ---- */
+
+static void fill_row(dq_table *t, const front *f, int i)
+{
+    const point *p = &f->of[i];
+    char label[128];
+    dq_table_cell(t, "%s", label_of(f, i, label, sizeof label));
+    dq_table_cell(t, "%.4f", p->share);
+    cmd_eval_mean_cell(t, p->value, "");
+    dq_table_cell(t, "%s", is_name[p->front]);
+    if (p->against < 0) {
+        dq_table_cell(t, "nothing holds as little");
+        dq_table_cell(t, "-");
+        dq_table_cell(t, "-");
+        return;
+    }
+    dq_table_cell(t, "%s", label_of(f, p->against, label, sizeof label));
+    dq_table_cell(t, f->windows ? "%+.3g" : "%+.4f", p->worse.value);
+    if (isnan(p->worse.interval.low))
+        dq_table_cell(t, "none");
+    else
+        dq_table_cell(t, f->windows ? "%+.3g to %+.3g" : "%+.4f to %+.4f", p->worse.interval.low,
+                      p->worse.interval.high);
+}
+
+static dq_status print_front(const front *f, void *arg, dq_err *err)
+{
+    const dq_eval *e = f->v->e;
+    const dq_eval_row *r = &e->row[f->of[0].row];
+    const char *titles[] = {"KV",       "share of 16 bits", metric_of(f), "front", "compared with",
+                            "worse by", "interval"};
+    int behind = 0;
+    dq_table *t;
+    (void)arg;
+    DQ_TRY(dq_table_new(&t, titles, (int)(sizeof titles / sizeof *titles), err));
+    for (int i = 0; i < f->n; i++) {
+        if (f->of[i].front == BEHIND)
+            behind++;
+        else
+            fill_row(t, f, i);
+    }
+    printf("\nWhat the bytes of the KV cache buy, %s, %s, %d-bit logits. On the front: better than "
+           "each of no more bytes (up to 1 %% more), by paired 95 %% intervals of %s:\n",
+           f->v->names[r->model], cmd_eval_title(e, f->of[0].row), r->logit.bits, metric_of(f));
+    if (dq_table_print(t, err) == DQ_OK)
+        printf("%d of %d are behind one of no more bytes. %lld comparisons, each at 95 %%: about "
+               "%.1f of their intervals are expected to miss by chance.\n",
+               behind, f->n, (long long)f->comparisons, 0.05 * (double)f->comparisons);
+    dq_table_free(t);
+    return err->code;
+}
+
+dq_status cmd_eval_front(const cmd_eval_view *v, dq_err *err)
+{
+    return walk(v, print_front, NULL, err);
+}

@@ -1,0 +1,14 @@
+/* eval_front: what the bytes of a KV cache buy: of all caches that one model was scored with, those that nothing of no
+ * more bytes does as well as, as far as paired intervals decide it. Only of runs that compare policies.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_EVAL_FRONT_H
+#define DQ_EVAL_FRONT_H
+
+#include "cmds/eval/eval_report.h"
+
+/* Prints a table for every model and source. */
+dq_status cmd_eval_front(const cmd_eval_view *v, dq_err *err);
+/* "kv_front" of the document. */
+dq_status cmd_eval_front_json(json_t *document, const cmd_eval_view *v, dq_err *err);
+
+#endif

@@ -1,0 +1,250 @@
+/* html_front: what the bytes of a KV cache buy, a curve for each policy: the best that it reaches with so many bytes
+ * or fewer, over shares and widths. Its other points are dots. Rings are what dq eval has decided to be on the front.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/page/page_style.h"
+#include "cmds/report/html_sections.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { WIDE = 520, HIGH = 350, POLICIES = 48 };
+
+static const json_t *fronts_of(const dq_html *h)
+{
+    return json_object_get(h->document, "kv_front");
+}
+
+static bool loses(const json_t *front)
+{
+    return strcmp(dq_html_text(front, "metric"), "kld_nats") == 0;
+}
+
+/* "" where all tokens are kept. */
+static const char *policy_of(const json_t *point)
+{
+    return dq_html_text(point, "policy");
+}
+
+static bool has_policy(const json_t *front, const char *name)
+{
+    const json_t *point;
+    size_t i;
+    json_array_foreach(json_object_get(front, "points"), i, point)
+    {
+        if (strcmp(policy_of(point), name) == 0) return true;
+    }
+    return false;
+}
+
+/* The policies of a front, in the order in which results have them; "" comes first. */
+typedef struct policies {
+    const char *name[POLICIES];
+    int n;
+} policies;
+
+static policies policies_of(const dq_html *h, const json_t *front)
+{
+    policies p = {{""}, 1};
+    for (int i = 0; i < h->n && p.n < POLICIES; i++) {
+        const char *name = dq_html_text(json_object_get(h->row[i].j, "kv"), "policy");
+        int at = 0;
+        while (at < p.n && strcmp(p.name[at], name) != 0) at++;
+        if (at == p.n && has_policy(front, name)) p.name[p.n++] = name;
+    }
+    return p;
+}
+
+static dq_picture_style style_of(int policy)
+{
+    return (dq_picture_style){policy, policy + policy / DQ_PAGE_MARKS, 0};
+}
+
+/* Points of a picture, of one policy (NULL: of all). */
+typedef struct points {
+    double *x, *y;
+    int n;
+} points;
+
+static bool can_draw(const json_t *front, const json_t *point)
+{
+    const double y = dq_html_real(point, "value");
+    return isfinite(dq_html_real(point, "share")) && isfinite(y) && (y > 0 || !loses(front));
+}
+
+typedef bool takes_point(const json_t *front, const json_t *point, double best);
+
+/* Better than all with fewer bytes. */
+static bool improves(const json_t *front, const json_t *point, double best)
+{
+    const double y = dq_html_real(point, "value");
+    return isnan(best) || (loses(front) ? y < best : y > best);
+}
+
+static bool is_dot(const json_t *front, const json_t *point, double best)
+{
+    return !improves(front, point, best);
+}
+
+static bool is_ringed(const json_t *front, const json_t *point, double best)
+{
+    (void)front;
+    (void)best;
+    return strcmp(dq_html_text(point, "is"), "on the front") == 0;
+}
+
+/* Points come by bytes. */
+static void collect(points *p, const json_t *front, const char *policy, takes_point *takes)
+{
+    double best = (double)NAN;
+    const json_t *point;
+    size_t i;
+    p->n = 0;
+    json_array_foreach(json_object_get(front, "points"), i, point)
+    {
+        if (!can_draw(front, point)) continue;
+        if (policy && strcmp(policy_of(point), policy) != 0) continue;
+        if (takes(front, point, best)) {
+            p->x[p->n] = dq_html_real(point, "share");
+            p->y[p->n++] = dq_html_real(point, "value");
+        }
+        if (improves(front, point, best)) best = dq_html_real(point, "value");
+    }
+}
+
+static void draw(dq_html *h, const json_t *front, const policies *all)
+{
+    const size_t n = json_array_size(json_object_get(front, "points"));
+    const char *task = dq_html_text(front, "task");
+    dq_picture c;
+    points p = {dq_alloc(h->a, n, sizeof *p.x, h->p->err),
+                dq_alloc(h->a, n, sizeof *p.y, h->p->err), 0};
+    if (!p.x || !p.y) return;
+    dq_picture_begin(&c, h->p, WIDE, HIGH);
+    dq_picture_set(&c, "set xlabel \"bytes held / bytes of a 16-bit cache of all tokens\"\n"
+                       "set logscale x 2\nset format x \"%%g\"\n"
+                       "set offsets graph 0.05, graph 0.05, graph 0.08, graph 0.05\n");
+    if (loses(front))
+        dq_picture_set(&c, "set logscale y\nset format y \"10^{%%T}\"\n"
+                           "set ylabel \"KL divergence, nats per token\"\n");
+    else
+        dq_picture_set(&c, "set ylabel \"%s\"\n",
+                       strcmp(dq_html_text(front, "metric"), "exact_match") == 0 ? "exact match"
+                                                                                 : "accuracy");
+    collect(&p, front, NULL, is_ringed);
+    dq_picture_rings(&c, p.n, p.x, p.y);
+    for (int i = 0; i < all->n; i++) {
+        collect(&p, front, all->name[i], improves);
+        dq_picture_line(&c, style_of(i), p.n, p.x, p.y, NULL, NULL);
+        collect(&p, front, all->name[i], is_dot);
+        dq_picture_dots(&c, style_of(i), p.n, p.x, p.y);
+    }
+    dq_picture_end(
+        &c, dq_html_words(
+                h,
+                "%s on %s over the bytes that the KV cache holds, by policy. The table holds the "
+                "numbers.",
+                loses(front) ? "KL divergence" : "Accuracy", task));
+}
+
+static void figure(dq_html *h, const json_t *front)
+{
+    const policies all = policies_of(h, front);
+    dq_picture_figure_begin(h->p);
+    draw(h, front, &all);
+    dq_picture_legend_begin(h->p);
+    for (int i = 0; i < all.n; i++)
+        dq_picture_legend_item(h->p, style_of(i), i ? all.name[i] : "all tokens kept");
+    dq_picture_legend_end(h->p);
+    dq_picture_figure_caption(h->p);
+    dq_html_page_text(h->p, dq_html_words(h, "%s, %s", dq_html_text(front, "model"),
+                                          dq_html_text(front, "task")));
+    dq_html_page_html(
+        h->p,
+        ": %s over the bytes held (codes, scales, unquantized tokens and indices, as allocated), "
+        "as a share of 2 bytes "
+        "for every element of every token. A curve joins the best points of a policy, over shares "
+        "kept and widths; "
+        "dots are its others. A ring: decided to be better than everything that holds no more.",
+        loses(front) ? "KL divergence from the reference" : "the score");
+    dq_picture_figure_end(h->p);
+}
+
+/* The label of the point whose result has this index. */
+static const char *label_at(const json_t *front, const json_t *result)
+{
+    const json_t *point;
+    size_t i;
+    json_array_foreach(json_object_get(front, "points"), i, point)
+    {
+        if (json_is_integer(result) && json_equal(json_object_get(point, "result"), result))
+            return dq_html_text(point, "kv_label");
+    }
+    return "nothing holds as little";
+}
+
+static void table(dq_html *h, const json_t *front)
+{
+    static const char *const titles[] = {"<KV cache", "bytes held", "share",
+                                         "value",     "<front",     "<compared with",
+                                         "worse by",  "interval",   NULL};
+    const double n = dq_html_real(front, "comparisons");
+    const json_t *point;
+    size_t i;
+    dq_html_page_html(h->p, "<p>");
+    dq_html_page_text(h->p, dq_html_words(h, "%s, %s: ", dq_html_text(front, "model"),
+                                          dq_html_text(front, "task")));
+    dq_html_page_html(h->p,
+                      "on the front is what is better than each cache of no more bytes (up to 1 %% "
+                      "more), by paired 95 %% intervals; "
+                      "behind is what one of them is better than; about the others nothing is "
+                      "decided. %.0f comparisons: about "
+                      "%.1f of their intervals are expected to miss by chance.</p>\n",
+                      n, 0.05 * n);
+    dq_html_page_table(h->p,
+                       "Caches by bytes held; value is the score, or nats of KLD. Each is compared "
+                       "with the one of no "
+                       "more bytes that decided, or came nearest to it.",
+                       titles);
+    json_array_foreach(json_object_get(front, "points"), i, point)
+    {
+        dq_html_page_html(h->p, "<tr>");
+        dq_html_page_cell(h->p, dq_html_text(point, "kv_label"));
+        dq_html_page_cellf(h->p, "%.0f", dq_html_real(point, "bytes_held"));
+        dq_html_page_value(h->p, dq_html_real(point, "share"), (double)NAN);
+        dq_html_page_value(h->p, dq_html_real(point, "value"), dq_html_real(point, "stderr"));
+        dq_html_page_cell(h->p, dq_html_text(point, "is"));
+        dq_html_page_cell(h->p, label_at(front, json_object_get(point, "against")));
+        dq_html_page_value(h->p, dq_html_real(point, "worse"), (double)NAN);
+        dq_html_interval_cell(h, point);
+        dq_html_page_html(h->p, "</tr>\n");
+    }
+    dq_html_page_table_end(h->p);
+}
+
+bool dq_html_has_front(const dq_html *h)
+{
+    return json_array_size(fronts_of(h)) > 0;
+}
+
+void dq_html_front(dq_html *h)
+{
+    const json_t *front;
+    size_t i;
+    dq_html_page_html(h->p, "<div class=\"pair\">\n");
+    json_array_foreach(fronts_of(h), i, front) figure(h, front);
+    dq_html_page_html(h->p, "</div>\n");
+    json_array_foreach(fronts_of(h), i, front) table(h, front);
+}
+
+bool dq_html_front_shows(const dq_html *h, const char *task)
+{
+    const json_t *front;
+    size_t i;
+    json_array_foreach(fronts_of(h), i, front)
+    {
+        const double at =
+            dq_html_real(json_array_get(json_object_get(front, "points"), 0), "result");
+        if (at >= 0 && at < h->n && strcmp(h->row[(int)at].task, task) == 0) return true;
+    }
+    return false;
+}

@@ -1,0 +1,86 @@
+# front.sh: caches compared by the bytes that they hold: --kv-policy all, and what it makes of lists; sourced by run.sh.
+pair=$repo/calib/longpair
+set -- eval "$pair/diffllama-0" --task mc --data "$pair/needles-blind.jsonl" --limit 5 --kv-recent 16 --progress never
+
+# ---- what a list multiplies to
+rows() { # EXPECTED OPTION...
+    want=$1
+    shift
+    "$dq" "$@" --dry-run >"$top/out" 2>"$top/err"
+    grep -q "^rows: $want, ids: " "$top/out" || complain "dq $*: expected $want rows: $(tail -n 1 "$top/out")"
+}
+policies=7 # of the table, without the three to compare with
+rows $((1 + 3 + policies * 3 * 3)) "$@" --kv-policy all # 3 widths that keep everything, and the reference
+rows $((1 + policies)) "$@" --kv-policy all --kv-keep 0.5 --kv-bits 4
+rows $((1 + policies * 2)) "$@" --kv-policy all --kv-tokens 100,200 --kv-bits 4
+rows $((1 + (policies + 1) * 2)) "$@" --kv-policy all,a1 --kv-keep 0.5,0.25 --kv-bits 4
+rows $((1 + 2 * 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 0.5,0.25 --kv-bits 16,4
+rows $((1 + 1 + 2)) "$@" --kv-policy h2o,loo --kv-keep 1,0.25 --kv-bits 4
+try 2 "kv-policy all.*stands twice\|stands twice" "$@" --kv-policy all,h2o
+try 2 "one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --kv-policy all --kv-keep 0.5
+try 2 "unknown\|expected" "$@" --kv-policy alll --kv-keep 0.5
+absent gone.h5
+
+# ---- the front: said beforehand how much, then which caches nothing of no more bytes does as well as
+set -- "$@" --text "$pair/text.txt" --ctx 1024 --kv-policy streaming,h2o --kv-keep 1,0.25 --kv-bits 16,4
+"$dq" "$@" >/dev/full 2>"$top/err"
+grep -q "^dq eval: 12 results and 2 references to compute, [1-9][0-9]* ids in all" "$top/err" ||
+    complain "front: the number of rows is not said beforehand: $(cat "$top/err")"
+try 0 "^What the bytes of the KV cache buy, diffllama-0, mc, 16-bit logits" "$@" --resume -o front.json # computes nothing
+! grep -q "nothing to resume" "$top/err" || complain "front: what was computed is not taken up"
+grep -q "^What the bytes of the KV cache buy, diffllama-0, text" "$top/out" || complain "front: none of the text"
+grep -q "4:4, all tokens .*on the front" "$top/out" || complain "front: 4 bits of all tokens are not on it: $(cat "$top/out")"
+grep -q "of 6 are behind one of no more bytes. [1-9][0-9]* comparisons, each at 95 %" "$top/out" ||
+    complain "front: the comparisons are not counted"
+if command -v python3 >/dev/null; then
+    python3 - <<'PY' >"$top/python" 2>&1 || complain "front: $(cat "$top/python")"
+import json
+
+document = json.load(open("front.json"))
+results = document["results"]
+assert len(document["kv_front"]) == 2
+assert len({r["kv"]["k_bits"] for r in results}) == 2
+for front in document["kv_front"]:
+    points = front["points"]
+    assert len(points) == 6
+    lower = front["metric"] == "kld_nats"
+    comparisons = 0
+    for p in points:
+        r = results[p["result"]]
+        assert r["task"] == front["task"] and r["kv"]["bytes_held"] == p["bytes_held"]
+        assert r["metrics"][front["metric"]]["value"] == p["value"]
+        rivals = [o for o in points if o is not p and o["bytes_held"] <= 1.01 * p["bytes_held"]]
+        comparisons += len(rivals)
+        worse = {o["result"]: (p["value"] - o["value"]) * (1 if lower else -1) for o in rivals}
+        assert bool(rivals) == (p["against"] is not None)
+        if not rivals:
+            assert p["is"] == "on the front"
+            continue
+        assert abs(worse[p["against"]] - p["worse"]) < 1e-9, (p, worse)
+        low, high = p["interval"]
+        assert low <= p["worse"] <= high
+        assert p["is"] == ("behind" if low > 0 else "on the front" if high < 0 else "not decided")
+        if p["is"] == "on the front":  # better than all, by an interval each
+            assert all(x < 0 for x in worse.values())
+    assert comparisons == front["comparisons"]
+    assert {p["policy"] for p in points} == {None, "streaming", "h2o"}
+PY
+fi
+# one policy has no front
+try 0 "mc" "$@" --limit 1 --kv-policy h2o --json
+! grep -q kv_front "$top/out" || complain "front: one policy is compared with itself"
+! grep -q "results and" "$top/err" || complain "front: what is usual is announced"
+
+if command -v gnuplot >/dev/null; then
+    "$dq" report front.json -o page.html || complain "front: no page"
+    present page.html
+    [ "$(grep -c '<section id="front">' page.html)" = 1 ] || complain "front: no section of the page"
+    sed -n '/<section id="front">/,/<section id="kv">/p' page.html >section.html
+    [ "$(grep -c '<figure>' section.html)" = 2 ] || complain "front: not a picture for each source"
+    for label in "all tokens kept" streaming h2o; do
+        [ "$(grep -c "<span>$label</span>" section.html)" = 2 ] || complain "front: $label has no curve in each picture"
+    done
+    sed -n '/<section id="kv">/,/<section id="results">/p' page.html | grep -q '<figure>' &&
+        complain "front: the section of the cache draws the same once more"
+fi
+rm -f ./*.json page.html section.html
