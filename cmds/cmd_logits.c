@@ -298,7 +298,8 @@ static dq_status run_model(logits *x, dq_err *err)
     dq_backend *b = x->backend;
     DQ_TRY(dq_runner_new(&x->runner, x->model, b, &x->kv, err));
     dq_kv_report_note_routes(&x->logger, b, x->model, x->math, &x->kv);
-    if (x->evicts) DQ_TRY(dq_evictor_new(&x->evictor, x->runner, &x->kv, err));
+    const dq_pass pass = {.logit = x->logit, .math = x->math};
+    if (x->evicts) DQ_TRY(dq_evictor_new(&x->evictor, x->runner, &x->kv, &pass, err));
     DQ_TRY(dq_kv_cached_floor(&x->floor, x->runner, 1, err));
     dq_kv *kv = dq_runner_kv(x->runner);
     int32_t seq = b->ops->kv_seq_new(b, kv);

@@ -20,6 +20,34 @@ static void add_difference(double *sums, const float *p1, const float *p2, int64
     }
 }
 
+/* 1 / sum of p over the tokens that a part's softmax is over; 0 where the row gives them nothing. */
+static double part_scale(const float *p, const dq_column_part *t, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < t->sinks; i++) sum += (double)p[i];
+    for (int64_t i = t->from; i < t->to; i++) sum += (double)p[i];
+    for (int64_t i = t->own; i < n; i++) sum += (double)p[i];
+    return sum > 0 ? 1.0 / sum : 0.0;
+}
+
+/* A row's part in the column `peak`. */
+static void add_peaks(double *peak, const float *p1, const float *p2, const dq_column_part *t,
+                      int64_t n, double lambda)
+{
+    const double a = part_scale(p1, t, n), b = p2 ? lambda * part_scale(p2, t, n) : 0.0;
+    for (int64_t i = t->from; i < t->to; i++) {
+        const double x = (double)p1[i] * a, y = p2 ? (double)p2[i] * b : 0.0;
+        peak[i] = fmax(peak[i], fmax(x, fabs(y)));
+    }
+}
+
+/* Index of the job's sequence and group. */
+static int64_t list_of(const dq_cpu_column_job *j)
+{
+    const dq_headmap *map = j->args->attn->map;
+    return (int64_t)j->rows.seq * map->n_groups + map->group[map->head[j->out].v[0]];
+}
+
 static void count_row(const dq_cpu_column_job *j, int64_t r, int64_t at)
 {
     const dq_columns *c = j->args->columns;
@@ -36,6 +64,9 @@ static void count_row(const dq_cpu_column_job *j, int64_t r, int64_t at)
     if (c->mass[1] && p2) add_map(c->mass[1] + at, p2, n, b);
     if (c->lambda_mass && p2) add_map(c->lambda_mass + at, p2, n, lambda_b);
     if (c->diff) add_difference(c->diff + at, p1, p2, n, a, lambda_b);
+    if (c->peak)
+        add_peaks(c->peak + at, p1, p2, &c->part[list_of(j)], n,
+                  p2 ? (double)dq_cpu_lambda(j->args, j->rows.first + r, j->out) : 0.0);
 }
 
 /* The column `loo`. With x = o1 - v and e = o1 - o2,
@@ -350,10 +381,9 @@ static void count_spans(const dq_cpu_column_job *j, int64_t first, int64_t at)
 
 void dq_cpu_count_columns(const dq_cpu_column_job *j)
 {
-    const dq_headmap *map = j->args->attn->map;
     const dq_columns *c = j->args->columns;
     const int64_t end = j->args->batch->cu_rows[j->rows.seq + 1];
-    const int64_t at = c->offset[j->rows.seq * map->n_groups + map->group[map->head[j->out].v[0]]];
+    const int64_t at = c->offset[list_of(j)];
     int64_t first = c->last_rows ? end - c->last_rows - j->rows.first : 0; /* that counts */
     if (first < 0) first = 0;
     while (first < j->rows.n && j->visible[first] == 0) first++;

@@ -56,5 +56,8 @@ void dq_cpu_block_free(dq_backend *b, void *p); /* NULL allowed */
 void dq_cpu_blocks_end(dq_backend *b);
 void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                          int32_t t, double *sum);
+/* cpu_key_cosines.c */
+void dq_cpu_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                           int32_t t, double *cosine);
 
 #endif

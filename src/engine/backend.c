@@ -59,12 +59,23 @@ static dq_status can_int8(const dq_model *m, dq_math math, const dq_kv_spec *kv,
     return DQ_OK;
 }
 
+dq_status dq_backend_can_evict(const dq_backend *b, const dq_kv_policy *policy, dq_err *err)
+{
+    const unsigned needs = policy ? policy->needs : 0;
+    if ((!(needs & DQ_NEEDS_PEAK) || b->ops->has_peaks) &&
+        (!(needs & DQ_NEEDS_KEY_COSINE) || b->ops->kv_key_cosines))
+        return DQ_OK;
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},
+                        "the policy %s is not on the %s backend", policy->name, b->ops->name);
+}
+
 dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math math,
                          const dq_kv_spec *kv, dq_err *err)
 {
     const dq_need need = {m ? m->path : "", m ? m->map.head_dim : 0, math, kv};
     DQ_TRY(can_int8(m, math, kv, err));
     DQ_TRY(b->ops->can(&need, err));
+    DQ_TRY(dq_backend_can_evict(b, kv->evict.policy, err));
     if (math.kv != kv->num)
         return dq_fail(err, DQ_BUG, "the cache is for %s, the pass for %s", dq_num_name[kv->num],
                        dq_num_name[math.kv]);

@@ -28,11 +28,20 @@ struct dq_model; /* operations see numbers, never a model */
  * before its norm,
  *     d_j = a (o1 - v_j) - b (o2 - v_j),  a = p1/(1-p1),  b = lambda p2/(1-p2),  oi = Ai V
  * (one map: b = 0; in a and b, p counts as at most the largest f32 below 1). Values are added to what the arrays hold
- * (host memory, f64). Any array may be NULL. */
+ * (host memory, f64). Any array may be NULL.
+ * peak: of the tokens from .. to - 1 of a list's part, the maximum over rows and output heads of the group (and what the
+ * array holds) of the larger of A1 and |lambda| A2, each map a softmax over the list's first `sinks` tokens, these, and those from `own` on,
+ * alone. Only where has_peaks. */
+typedef struct dq_column_part {
+    int64_t sinks, from, to, own; /* indices in the list; sinks <= from <= to <= own */
+} dq_column_part;
+
 typedef struct dq_columns {
     int64_t last_rows;
     const int64_t *offset; /* [n_seq * n_groups] */
     double *mass[2], *lambda_mass, *diff, *loo;
+    double *peak;
+    const dq_column_part *part; /* [n_seq * n_groups], with peak only */
 } dq_columns;
 
 /* One call of attention for all rows of a batch whose keys and values have been appended. */
@@ -177,6 +186,11 @@ typedef struct dq_ops {
      * at position t reads them (host output). */
     void (*kv_key_norms)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                          int32_t t, double *sum);
+    /* Optional (NULL: not there). cosine[count] = the sum over the group's key heads of the cosine between a token's key and
+     * the mean of k / |k| over all tokens held, read in the same way (0 for a key of zeros). */
+    void (*kv_key_cosines)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                           int32_t t, double *cosine);
+    bool has_peaks; /* attend knows the column `peak` */
     /* Tokens held; their positions (host, [count]) into pos if not NULL. */
     int64_t (*kv_count)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                         int32_t *pos);
@@ -234,6 +248,8 @@ dq_status dq_backend_sync(dq_backend *b, dq_err *err);
  * takes packed projections, and keys and values of at most 8 bits. m NULL: weights are not looked at. */
 dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math math,
                          const dq_kv_spec *kv, dq_err *err);
+/* The part of that which is about what a policy (NULL: none) needs. */
+dq_status dq_backend_can_evict(const dq_backend *b, const dq_kv_policy *policy, dq_err *err);
 
 /* cuBLAS, which the cuda backend's products of floats need: the file that it is opened from and its version ("13.0.2";
  * NULL: it does not say), in the arena. Needs no device. DQ_RESOURCE where it is missing, does not open or dq was built

@@ -19,15 +19,25 @@ typedef struct sums {
     double *data; /* [needed columns][at[n_lists]] */
 } sums;
 
+/* What a sequence has been fed: id i stood at position i. */
+typedef struct text {
+    int32_t *ids;
+    size_t cap;
+    int64_t n; /* -1: not all of it was watched */
+} text;
+
 struct dq_evictor {
+    dq_runner *r;
     dq_backend *b;
+    dq_pass pass;
     dq_kv *kv;
     dq_kv_spec spec;
     int n_layers, n_groups, n_lists;
     int slot[N_COLUMNS]; /* of each column among the needed ones; -1: not needed */
     int n_columns;
     int64_t window;
-    sums *seq; /* [n_seq] by handle */
+    sums *seq;  /* [n_seq] by handle */
+    text *text; /* [n_seq] */
     int32_t n_seq;
     /* the pass being watched */
     int n_watched;
@@ -37,15 +47,19 @@ struct dq_evictor {
     dq_columns *columns;
 };
 
-dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec, dq_err *err)
+dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec,
+                         const dq_pass *pass, dq_err *err)
 {
     const dq_kv_policy *policy = spec->evict.policy;
     const dq_model *m = dq_runner_model(r);
     *out = NULL;
     DQ_TRY(dq_evict_check(spec, err));
+    DQ_TRY(dq_backend_can_evict(dq_runner_backend(r), policy, err));
     dq_evictor *e = dq_block_new(1, sizeof *e, err);
     if (!e) return err->code;
+    e->r = r;
     e->b = dq_runner_backend(r);
+    e->pass = (dq_pass){.logit = pass->logit, .math = pass->math};
     e->kv = dq_runner_kv(r);
     e->spec = *spec;
     e->n_layers = m->n_layers;
@@ -55,7 +69,7 @@ dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec,
         const bool needed = policy && (policy->needs & column_need[c]);
         e->slot[c] = needed ? e->n_columns++ : -1;
     }
-    if (policy) e->window = dq_evict_window(&spec->evict);
+    if (e->n_columns) e->window = dq_evict_window(&spec->evict);
     e->columns = dq_block_new((size_t)e->n_layers, sizeof *e->columns, err);
     if (!e->columns)
         dq_evictor_free(e);
@@ -85,23 +99,54 @@ static void area_drop(dq_evictor *e)
 void dq_evictor_free(dq_evictor *e)
 {
     if (!e) return;
-    for (int32_t i = 0; i < e->n_seq; i++) sums_drop(&e->seq[i]);
+    for (int32_t i = 0; i < e->n_seq; i++) {
+        sums_drop(&e->seq[i]);
+        dq_block_free(e->text[i].ids);
+    }
     area_drop(e);
     dq_block_free(e->seq);
+    dq_block_free(e->text);
     dq_block_free(e->columns);
     dq_block_free(e);
 }
 
-/* Makes the list hold one more handle. */
+/* Makes the lists hold one more handle. */
 static dq_status reach(dq_evictor *e, int32_t seq, dq_err *err)
 {
     if (seq < 0) return dq_fail(err, DQ_BUG, "no sequence %d to evict from", (int)seq);
     if (seq < e->n_seq) return DQ_OK;
-    size_t cap = (size_t)e->n_seq;
+    size_t cap = (size_t)e->n_seq, same = cap;
+    text *texts = dq_grow(NULL, e->text, (size_t)seq + 1, &same, sizeof *texts, err);
+    if (!texts) return err->code;
+    e->text = texts;
     sums *list = dq_grow(NULL, e->seq, (size_t)seq + 1, &cap, sizeof *list, err);
     if (!list) return err->code;
     e->seq = list;
+    if (same < cap) cap = same;
     e->n_seq = cap < INT32_MAX ? (int32_t)cap : INT32_MAX;
+    return DQ_OK;
+}
+
+static bool rereads(const dq_evictor *e)
+{
+    return e->spec.evict.policy && (e->spec.evict.policy->needs & DQ_NEEDS_PEAK);
+}
+
+/* Rows of sequence i of the batch, which stand at consecutive positions. */
+static dq_status remember(dq_evictor *e, const dq_batch *batch, int i, dq_err *err)
+{
+    text *t = &e->text[batch->seq[i]];
+    const int64_t from = batch->cu_rows[i], n = batch->cu_rows[i + 1] - from;
+    if (n == 0) return DQ_OK;
+    const int64_t at = batch->pos[from];
+    if (at == 0) t->n = 0; /* a new sequence under an old handle */
+    if (at > t->n) t->n = -1;
+    if (t->n < 0) return DQ_OK;
+    int32_t *ids = dq_grow(NULL, t->ids, (size_t)(at + n), &t->cap, sizeof *ids, err);
+    if (!ids) return err->code;
+    t->ids = ids;
+    memcpy(ids + at, batch->ids + from, (size_t)n * sizeof *ids);
+    t->n = at + n;
     return DQ_OK;
 }
 
@@ -229,6 +274,10 @@ dq_status dq_evictor_watch(dq_evictor *e, const dq_batch *batch, const dq_column
 {
     *out = NULL;
     DQ_TRY(end_watch(e, err));
+    for (int i = 0; rereads(e) && i < batch->n_seq; i++) {
+        DQ_TRY(reach(e, batch->seq[i], err));
+        DQ_TRY(remember(e, batch, i, err));
+    }
     if (e->n_columns == 0 || batch->n_seq == 0) return DQ_OK;
     for (int i = 0; i < batch->n_seq; i++) DQ_TRY(reach(e, batch->seq[i], err));
     if (area_new(e, batch, err) != DQ_OK) {
@@ -257,19 +306,19 @@ typedef struct cut {
     dq_kv_protected safe;
     int64_t *at, *n_kept; /* [n_lists + 1], [n_lists] */
     int32_t *pos, *kept;
-    double *score, *key_norm;
-    int64_t *share;       /* [n_groups] of the layer at hand */
-    dq_pool_group *group; /* [n_groups] */
+    double *score, *key_norm, *key_cosine, *peak;
+    int64_t *share;       /* [n_lists] */
+    dq_pool_group *group; /* [n_lists] */
     sums *sums;           /* NULL: the policy needs none */
 } cut;
 
 static dq_status cut_new(const dq_evictor *e, cut *k, dq_arena *a, dq_err *err)
 {
-    const size_t lists = (size_t)e->n_lists, groups = (size_t)e->n_groups;
+    const size_t lists = (size_t)e->n_lists;
     k->at = dq_alloc(a, lists + 1, sizeof *k->at, err);
     k->n_kept = dq_alloc(a, lists, sizeof *k->n_kept, err);
-    k->share = dq_alloc(a, groups, sizeof *k->share, err);
-    k->group = dq_alloc(a, groups, sizeof *k->group, err);
+    k->share = dq_alloc(a, lists, sizeof *k->share, err);
+    k->group = dq_alloc(a, lists, sizeof *k->group, err);
     if (err->code != DQ_OK) return err->code;
     for (int i = 0; i < e->n_lists; i++) k->at[i + 1] = k->at[i] + cached(e, k->seq, i);
     const size_t n = (size_t)k->at[e->n_lists];
@@ -277,14 +326,27 @@ static dq_status cut_new(const dq_evictor *e, cut *k, dq_arena *a, dq_err *err)
     k->kept = dq_alloc(a, n, sizeof *k->kept, err);
     k->score = dq_alloc(a, n, sizeof *k->score, err);
     k->key_norm = dq_alloc(a, n, sizeof *k->key_norm, err);
+    k->key_cosine = dq_alloc(a, n, sizeof *k->key_cosine, err);
+    k->peak = dq_alloc(a, n, sizeof *k->peak, err);
     if (err->code != DQ_OK) return err->code;
     for (int i = 0; i < e->n_lists; i++)
         e->b->ops->kv_count(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,
                             k->pos + k->at[i]);
-    if (e->spec.evict.policy->needs & DQ_NEEDS_KEY_NORM) {
-        for (int i = 0; i < e->n_lists; i++)
-            e->b->ops->kv_key_norms(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,
-                                    k->safe.end - 1, k->key_norm + k->at[i]);
+    return dq_backend_sync(e->b, err);
+}
+
+/* What the policy wants to know of keys. */
+static dq_status read_keys(const dq_evictor *e, cut *k, dq_err *err)
+{
+    const unsigned needs = e->spec.evict.policy->needs;
+    for (int i = 0; i < e->n_lists; i++) {
+        const int layer = i / e->n_groups, group = i % e->n_groups;
+        if (needs & DQ_NEEDS_KEY_NORM)
+            e->b->ops->kv_key_norms(e->b, e->kv, k->seq, layer, group, k->safe.end - 1,
+                                    k->key_norm + k->at[i]);
+        if (needs & DQ_NEEDS_KEY_COSINE)
+            e->b->ops->kv_key_cosines(e->b, e->kv, k->seq, layer, group, k->safe.end - 1,
+                                      k->key_cosine + k->at[i]);
     }
     return dq_backend_sync(e->b, err);
 }
@@ -311,6 +373,24 @@ static dq_status find_sums(dq_evictor *e, cut *k, dq_err *err)
     return DQ_OK;
 }
 
+static dq_status reread(dq_evictor *e, cut *k, dq_evict_report *report, dq_err *err)
+{
+    if (!rereads(e)) return DQ_OK;
+    const text *t = k->seq < e->n_seq ? &e->text[k->seq] : NULL;
+    if (!t || t->n != k->safe.end)
+        return dq_fail(err, DQ_BUG, "not all ids of sequence %d were watched", (int)k->seq);
+    const dq_reread w = {.r = e->r,
+                         .pass = e->pass,
+                         .seq = k->seq,
+                         .ids = t->ids,
+                         .n = t->n,
+                         .sink = e->spec.sink,
+                         .at = k->at,
+                         .pos = k->pos};
+    report->reread += dq_reread_rows(t->n);
+    return dq_reread_peaks(k->peak, &w, err);
+}
+
 static void score_list(const dq_evictor *e, const cut *k, int list)
 {
     const double *sum[N_COLUMNS] = {0};
@@ -325,35 +405,54 @@ static void score_list(const dq_evictor *e, const cut *k, int list)
         .diff = sum[3],
         .loo = sum[4],
         .key_norm = k->key_norm + k->at[list],
+        .key_cosine = k->key_cosine + k->at[list],
+        .peak = k->peak + k->at[list],
         .seed = dq_kv_policy_seed(e->spec.evict.seed, list / e->n_groups, list % e->n_groups),
     };
     dq_kv_policy_score(k->score + k->at[list], e->spec.evict.policy, &c, k->safe);
 }
 
-/* Scores one layer and chooses what its groups keep. */
-static dq_status choose(const dq_evictor *e, cut *k, int layer, dq_evict_report *report,
-                        dq_err *err)
+/* What lists first .. first + n - 1 keep, if they share a budget by score. */
+static dq_status pool_lists(const dq_evictor *e, cut *k, int first, int n, int floor,
+                            dq_evict_report *report, dq_err *err)
 {
-    const int64_t budget =
-        dq_kv_budget_of_layer(e->spec.evict.budget, k->budget, layer, e->n_layers,
-                              (int64_t)k->safe.sink + k->safe.recent, k->safe.end);
-    for (int g = 0; g < e->n_groups; g++) {
-        const int i = layer * e->n_groups + g;
+    const dq_pool pool = {.group = k->group + first,
+                          .n_groups = n,
+                          .budget = k->budget,
+                          .safe = k->safe,
+                          .common = e->spec.evict.policy->common,
+                          .floor = floor};
+    double gap;
+    DQ_TRY(dq_kv_budget_of_groups(k->share + first, &gap, &pool, err));
+    report->gap_min = fmin(report->gap_min, gap);
+    return DQ_OK;
+}
+
+/* Scores all lists and spreads the budget over them. */
+static dq_status share(const dq_evictor *e, cut *k, dq_evict_report *report, dq_err *err)
+{
+    const dq_kv_budget kind = e->spec.evict.budget;
+    const int64_t least = (int64_t)k->safe.sink + k->safe.recent;
+    for (int i = 0; i < e->n_lists; i++) {
         score_list(e, k, i);
-        k->group[g] =
+        k->group[i] =
             (dq_pool_group){k->score + k->at[i], k->pos + k->at[i], k->at[i + 1] - k->at[i]};
-        k->share[g] = budget;
+        k->share[i] = dq_kv_budget_of_layer(kind, k->budget, i / e->n_groups, e->n_layers, least,
+                                            k->safe.end);
     }
-    if (e->spec.evict.budget == DQ_KV_BUDGET_ADAPTIVE) {
-        double gap;
-        DQ_TRY(dq_kv_budget_of_groups(k->share, &gap, k->group, e->n_groups, budget, k->safe, err));
-        report->gap_min = fmin(report->gap_min, gap);
-    }
-    for (int g = 0; g < e->n_groups; g++) {
-        const int i = layer * e->n_groups + g;
-        const dq_pool_group *p = &k->group[g];
+    for (int i = 0; kind == DQ_KV_BUDGET_ADAPTIVE && i < e->n_lists; i += e->n_groups)
+        DQ_TRY(pool_lists(e, k, i, e->n_groups, DQ_KV_ADAPTIVE_FLOOR, report, err));
+    if (kind == DQ_KV_BUDGET_GLOBAL) DQ_TRY(pool_lists(e, k, 0, e->n_lists, 0, report, err));
+    return DQ_OK;
+}
+
+static dq_status choose(const dq_evictor *e, cut *k, dq_evict_report *report, dq_err *err)
+{
+    DQ_TRY(share(e, k, report, err));
+    for (int i = 0; i < e->n_lists; i++) {
+        const dq_pool_group *p = &k->group[i];
         int32_t *kept = k->kept + k->at[i];
-        DQ_TRY(dq_kv_policy_keep(kept, &k->n_kept[i], p->score, p->pos, p->n, k->share[g], k->safe,
+        DQ_TRY(dq_kv_policy_keep(kept, &k->n_kept[i], p->score, p->pos, p->n, k->share[i], k->safe,
                                  err));
         report->gap_min = fmin(
             report->gap_min, dq_kv_policy_gap(kept, k->n_kept[i], p->score, p->pos, p->n, k->safe));
@@ -383,8 +482,10 @@ static dq_status evict_tokens(dq_evictor *e, cut *k, dq_arena *a, dq_evict_repor
                               dq_err *err)
 {
     DQ_TRY(cut_new(e, k, a, err));
+    DQ_TRY(read_keys(e, k, err));
     DQ_TRY(find_sums(e, k, err));
-    for (int l = 0; l < e->n_layers; l++) DQ_TRY(choose(e, k, l, report, err));
+    DQ_TRY(reread(e, k, report, err));
+    DQ_TRY(choose(e, k, report, err));
     for (int i = 0; i < e->n_lists; i++) {
         if (k->n_kept[i] < k->at[i + 1] - k->at[i])
             e->b->ops->kv_keep(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,
@@ -426,6 +527,17 @@ dq_status dq_evictor_run(dq_evictor *e, const dq_batch *batch, const int32_t *pr
     return err->code;
 }
 
+static dq_status text_copy(text *to, const text *from, dq_err *err)
+{
+    to->n = from->n;
+    if (from->n <= 0) return DQ_OK;
+    int32_t *ids = dq_grow(NULL, to->ids, (size_t)from->n, &to->cap, sizeof *ids, err);
+    if (!ids) return err->code;
+    to->ids = ids;
+    memcpy(ids, from->ids, (size_t)from->n * sizeof *ids);
+    return DQ_OK;
+}
+
 dq_status dq_evictor_fork(dq_evictor *e, int32_t from, int32_t to, dq_err *err)
 {
     DQ_TRY(end_watch(e, err));
@@ -433,6 +545,7 @@ dq_status dq_evictor_fork(dq_evictor *e, int32_t from, int32_t to, dq_err *err)
     DQ_TRY(reach(e, to, err));
     sums *parent = &e->seq[from], copy;
     sums_drop(&e->seq[to]);
+    if (rereads(e)) DQ_TRY(text_copy(&e->text[to], &e->text[from], err));
     if (!parent->at) return DQ_OK;
     int64_t *count = dq_block_new((size_t)e->n_lists, sizeof *count, err);
     if (!count) return err->code;
@@ -451,5 +564,8 @@ void dq_evictor_forget(dq_evictor *e, int32_t seq)
     for (int i = 0; i < e->n_watched; i++) {
         if (e->watched[i] == seq) e->watched[i] = -1;
     }
-    if (seq >= 0 && seq < e->n_seq) sums_drop(&e->seq[seq]);
+    if (seq < 0 || seq >= e->n_seq) return;
+    sums_drop(&e->seq[seq]);
+    dq_block_free(e->text[seq].ids);
+    e->text[seq] = (text){0};
 }

@@ -4,26 +4,30 @@
 #ifndef DQ_EVICT_H
 #define DQ_EVICT_H
 
-#include "engine/runner.h"
+#include "engine/reread.h"
 
 /* What eviction did, summed over sequences, layers and groups. Calls add to it. */
 typedef struct dq_evict_report {
     int64_t before, kept; /* tokens */
     int64_t raised;       /* evictions of a sequence whose budget was raised to sink + recent */
     double gap_min;       /* see dq_kv_policy_gap */
+    int64_t reread;       /* rows that were computed to read contexts again */
 } dq_evict_report;
 extern const dq_evict_report dq_evict_report_none; /* gap_min INFINITY */
 
 typedef struct dq_evictor dq_evictor;
 
-/* The runner must outlive it; the storage is that of the runner's cache. Fails as dq_evict_check does. */
-dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec, dq_err *err);
+/* The runner must outlive it; the storage is that of the runner's cache. pass: logit and math of the passes that read a
+ * context again, where the policy wants that. Fails as dq_evict_check and dq_backend_can_evict do. */
+dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec,
+                         const dq_pass *pass, dq_err *err);
 void dq_evictor_free(dq_evictor *e); /* NULL allowed */
 
 /* Before a pass that appends to sequences: what to put into dq_pass.columns ([n_layers], valid until the
  * next call), NULL when the policy needs no sums. Sums of earlier passes of the same sequences go on
  * (a prefix in chunks, a continuation that is evicted again), as far as the sequence has not been
  * rewound; a sequence is new when it holds nothing.
+ * Where the policy reads contexts again, the batch's ids are remembered.
  * A window of last rows starts anew with every pass that has as many rows of a sequence and with every
  * eviction: hand the last `window` rows of a prefix to one pass. */
 dq_status dq_evictor_watch(dq_evictor *e, const dq_batch *batch, const dq_columns **out,

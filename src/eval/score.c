@@ -35,7 +35,7 @@ dq_status dq_score_begin(dq_scorer *s, dq_runner *r, const dq_pass *pass, const 
 {
     *s = (dq_scorer){.r = r, .pass = *pass, .kv = kv, .cached = -1};
     if (!kv->evict.policy) return DQ_OK;
-    return dq_evictor_new(&s->evictor, r, kv, err);
+    return dq_evictor_new(&s->evictor, r, kv, pass, err);
 }
 
 static void drop_prefix(dq_scorer *s)
@@ -218,6 +218,7 @@ static dq_status evict_feeds(const group *g, int64_t fed, dq_err *err)
         next[batch.n_seq++] = (int32_t)(f->begin + fed);
     }
     if (batch.n_seq) DQ_TRY(dq_evictor_run(s->evictor, &batch, next, &report, err));
+    s->work.computed += report.reread;
     s->work.seconds += dq_os_seconds() - start;
     return DQ_OK;
 }

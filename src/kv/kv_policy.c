@@ -52,6 +52,11 @@ static void score_loo(double *score, const dq_token_columns *c)
     score_sum(score, c->loo, NULL, c->n);
 }
 
+static void score_peak(double *score, const dq_token_columns *c)
+{
+    score_sum(score, c->peak, NULL, c->n);
+}
+
 static void score_key_norm(double *score, const dq_token_columns *c)
 {
     for (int64_t i = 0; i < c->n; i++) score[i] = -c->key_norm[i];
@@ -63,6 +68,11 @@ uint64_t dq_kv_policy_seed(uint64_t seed, int layer, int group)
 {
     const uint64_t stream = (uint64_t)(uint32_t)layer << LAYER_SHIFT | (uint64_t)(uint32_t)group;
     return dq_random_of(seed, stream).state;
+}
+
+static void score_key_cosine(double *score, const dq_token_columns *c)
+{
+    for (int64_t i = 0; i < c->n; i++) score[i] = -c->key_cosine[i];
 }
 
 /* 53 bits, so that the double is exact and equal everywhere. */
@@ -110,6 +120,18 @@ const dq_kv_policy dq_kv_policies[] = {
      .needs = DQ_NEEDS_LOO,
      .pool = 1,
      .score = score_loo},
+    {.name = "kvzip",
+     .about = "largest attention when the context is read again. arXiv 2505.23416",
+     .needs = DQ_NEEDS_PEAK,
+     .pool = 1,
+     .common = true,
+     .score = score_peak},
+    {.name = "keydiff",
+     .about = "keys unlike the mean of all keys. arXiv 2504.15364",
+     .needs = DQ_NEEDS_KEY_COSINE,
+     .pool = 1,
+     .common = true,
+     .score = score_key_cosine},
     {.name = "a1",
      .about = "attention of the first map, all rows",
      .needs = DQ_NEEDS_MASS1,
@@ -130,7 +152,7 @@ const dq_kv_policy dq_kv_policies[] = {
      .score = score_weighted},
 };
 const int dq_kv_n_policies = sizeof dq_kv_policies / sizeof dq_kv_policies[0];
-const char *const dq_kv_budget_name[DQ_KV_BUDGETS] = {"uniform", "pyramid", "adaptive"};
+const char *const dq_kv_budget_name[DQ_KV_BUDGETS] = {"uniform", "pyramid", "adaptive", "global"};
 
 static const dq_kv_policy *policy_named(const char *name)
 {
@@ -288,21 +310,23 @@ static double magnitude(const dq_pool_group *g, dq_kv_protected safe)
     return sum > 0 && isfinite(sum) ? sum : 1;
 }
 
-dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool_group *group,
-                                 int n_groups, int64_t budget, dq_kv_protected safe, dq_err *err)
+dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *pool, dq_err *err)
 {
+    const dq_pool_group *group = pool->group;
+    const dq_kv_protected safe = pool->safe;
     int64_t total = 0, left = 0, open = 0;
     *gap = INFINITY;
-    for (int g = 0; g < n_groups; g++) total += group[g].n;
+    for (int g = 0; g < pool->n_groups; g++) total += group[g].n;
     candidate *all = dq_block_new((size_t)total, sizeof *all, err);
     if (!all) return err->code;
-    for (int g = 0; g < n_groups; g++) {
+    for (int g = 0; g < pool->n_groups; g++) {
         /* the floor is taken at once; what stands behind it joins the pool */
         const int64_t safe_tokens = dq_kv_policy_protected(group[g].pos, group[g].n, safe);
-        const int64_t spare = budget > safe_tokens ? budget - safe_tokens : 0;
-        const int64_t n =
-            list_candidates(all + open, &group[g], magnitude(&group[g], safe), g, safe);
-        const int64_t least = (spare + 4) / 5 < n ? (spare + 4) / 5 : n;
+        const int64_t spare = pool->budget > safe_tokens ? pool->budget - safe_tokens : 0;
+        const int64_t floor = pool->floor ? (spare + pool->floor - 1) / pool->floor : 0;
+        const double unit = pool->common ? 1 : magnitude(&group[g], safe);
+        const int64_t n = list_candidates(all + open, &group[g], unit, g, safe);
+        const int64_t least = floor < n ? floor : n;
         memmove(all + open, all + open + least, (size_t)(n - least) * sizeof *all);
         open += n - least;
         left += spare - least;

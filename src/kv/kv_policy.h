@@ -14,6 +14,8 @@ typedef struct dq_token_columns {
     /* sums over query rows and output heads of the group, see dq_columns in backend.h */
     const double *mass[2], *lambda_mass, *diff, *loo; /* one map: the second's are zero or NULL */
     const double *key_norm;                           /* sum of |k|^2 over the group's key heads */
+    const double *key_cosine; /* sum over the group's key heads, see backend.h */
+    const double *peak;       /* of rows that read the prefix again, see dq_columns in backend.h */
     /* of this layer and group: dq_kv_policy_seed */
     uint64_t seed;
 } dq_token_columns;
@@ -25,6 +27,8 @@ enum { /* columns, as bits of dq_kv_policy.needs */
        DQ_NEEDS_DIFF = 8,
        DQ_NEEDS_LOO = 16,
        DQ_NEEDS_KEY_NORM = 32,
+       DQ_NEEDS_PEAK = 64, /* the prefix is read again behind itself, see reread.h */
+       DQ_NEEDS_KEY_COSINE = 128,
        /* sums over query rows: a window of rows says something, and a sequence must be watched */
        DQ_NEEDS_ATTENTION =
            DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2 | DQ_NEEDS_LAMBDA_MASS | DQ_NEEDS_DIFF | DQ_NEEDS_LOO
@@ -37,13 +41,15 @@ typedef struct dq_kv_policy {
     int64_t window; /* last rows of the prefix whose attention counts; 0: all */
     int pool;       /* odd width of the maximum over neighbouring positions; 1: none */
     bool draws;     /* at random: a seed says something */
+    bool
+        common; /* scores of different layers and groups are in one unit: a shared budget compares them as they are */
     bool yardstick; /* there to compare the others with; these stand last */
     /* score[n]: larger is kept first. Before pooling: callers want dq_kv_policy_score. NULL: a policy that
      * some container names and this program does not have. */
     void (*score)(double *score, const dq_token_columns *c);
 } dq_kv_policy;
 
-/* streaming, h2o, snapkv, knorm, random, diff, loo, and for comparison a1, a2, sum. */
+/* streaming, h2o, snapkv, knorm, random, diff, loo, kvzip, keydiff, and for comparison a1, a2, sum. */
 extern const dq_kv_policy dq_kv_policies[];
 extern const int dq_kv_n_policies;
 /* What is meant where nobody names one. results/kv: the best of the named ones on DIFF models. */
@@ -77,11 +83,13 @@ void dq_kv_policy_score(double *score, const dq_kv_policy *p, const dq_token_col
 typedef enum dq_kv_budget {
     DQ_KV_BUDGET_UNIFORM, /* the same everywhere */
     DQ_KV_BUDGET_PYRAMID, /* falls linearly from the first layer to the last, same sum. arXiv 2406.02069 */
-    DQ_KV_BUDGET_ADAPTIVE /* groups of a layer share one pool by score, each at least a fifth of its
-                          uniform share. arXiv 2407.11550 */
+    DQ_KV_BUDGET_ADAPTIVE, /* groups of a layer share one pool by score, each at least a fifth of its
+                           uniform share. arXiv 2407.11550 */
+    DQ_KV_BUDGET_GLOBAL    /* groups of all layers share one pool by score. arXiv 2505.23416 */
 } dq_kv_budget;
-enum { DQ_KV_BUDGETS = 3 };
-extern const char *const dq_kv_budget_name[DQ_KV_BUDGETS]; /* "uniform", "pyramid", "adaptive" */
+enum { DQ_KV_BUDGETS = 4 };
+/* "uniform", "pyramid", "adaptive", "global" */
+extern const char *const dq_kv_budget_name[DQ_KV_BUDGETS];
 
 /* Tokens that layer `layer` keeps per group: `budget` redistributed; sums over layers to n_layers *
  * budget, none below `least` or above n (where that leaves room: least <= budget <= n). Pyramid: what is
@@ -90,19 +98,31 @@ extern const char *const dq_kv_budget_name[DQ_KV_BUDGETS]; /* "uniform", "pyrami
 int64_t dq_kv_budget_of_layer(dq_kv_budget kind, int64_t budget, int layer, int n_layers,
                               int64_t least, int64_t n);
 
-/* Scores of one group on its way into a layer's pool. */
+/* Scores of one group on its way into a pool. */
 typedef struct dq_pool_group {
     const double *score;
     const int32_t *pos;
     int64_t n;
 } dq_pool_group;
 
-/* Adaptive: share[g] = tokens that each group of a layer keeps, when `budget` is the mean. Scores are
- * compared as parts of the sum of their magnitudes over the group's unprotected tokens. Every group
- * keeps its protected tokens and at least a fifth (rounded up) of the others that `budget` would have
- * left it. *gap: as dq_kv_policy_gap, of the pool's cut. */
-dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool_group *group,
-                                 int n_groups, int64_t budget, dq_kv_protected safe, dq_err *err);
+/* Groups that share a budget. */
+typedef struct dq_pool {
+    const dq_pool_group *group; /* [n_groups] */
+    int n_groups;
+    int64_t budget; /* tokens of a group on average */
+    dq_kv_protected safe;
+    /* Scores are compared as they are; else as parts of the sum of their magnitudes over the group's unprotected
+     * tokens. */
+    bool common;
+    /* Of the unprotected tokens that `budget` would have left it, a group keeps at least one part in so many
+     * (rounded up); 0: none. */
+    int floor;
+} dq_pool;
+enum { DQ_KV_ADAPTIVE_FLOOR = 5 };
+
+/* share[g] = tokens that each group keeps, its protected ones among them. *gap: as dq_kv_policy_gap, of the pool's
+ * cut. */
+dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *pool, dq_err *err);
 
 /* Chooses what is kept: protected tokens and the best-scoring others up to `budget` tokens in all, ties
  * to the lower position. A budget below the protected keeps those all the same. Fills kept[] with

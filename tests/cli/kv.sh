@@ -97,12 +97,12 @@ for row in 2 4; do # the budget is the ceiling of 0.6 * 256
     # 256 tokens, two windows, two layers, four heads of 32, K and V, 2 bytes
     holds "baseline" "$(column cut.csv $row kv_baseline_bytes) == 256 * 2 * 2 * 4 * 32 * 2 * 2"
 done
-for budget in uniform pyramid adaptive; do
+for budget in uniform pyramid adaptive global; do
     eval_text cut.csv --kv-tokens 128 --kv-policy h2o --kv-budget $budget
     holds "$budget keeps half" "$(column cut.csv 1 kv_kept_fraction) >= 0.49"
     holds "$budget keeps half" "$(column cut.csv 1 kv_kept_fraction) <= 0.51"
 done
-for policy in streaming h2o snapkv knorm random diff loo; do
+for policy in streaming h2o snapkv knorm random diff loo kvzip keydiff; do
     eval_text cut.csv --kv-keep 0.6 --kv-policy $policy
     holds "$policy keeps 154" "$(column cut.csv 1 kv_kept_fraction) == 154 / 256"
 done

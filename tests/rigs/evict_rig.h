@@ -122,7 +122,8 @@ static void rig_open(rig *x, const char *model, const dq_evict_spec *spec, int t
     assert_true(x->m->n_layers <= LAYERS && x->m->map.n_groups <= GROUPS);
     assert_int_equal(dq_backend_open(&x->b, test_device(), threads, &err), DQ_OK);
     assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &x->kv, &err), DQ_OK);
-    dq_evictor_new(&x->e, x->r, &x->kv, &err);
+    const dq_pass plain = {.logit = {.bits = 16}};
+    dq_evictor_new(&x->e, x->r, &x->kv, &plain, &err);
     assert_string_equal(err.text, "");
     x->batch = (dq_batch){.cu_rows = x->cu, .seq = x->seq, .ids = x->ids, .pos = x->pos};
     if (!compare) return;

@@ -120,8 +120,12 @@ static void scene_close(scene *s)
 
 static dq_columns columns_at(double *sums, const int64_t *offset, int64_t n, int64_t last_rows)
 {
-    return (dq_columns){last_rows,    offset,       {sums, sums + n},
-                        sums + 2 * n, sums + 3 * n, sums + 4 * n};
+    return (dq_columns){.last_rows = last_rows,
+                        .offset = offset,
+                        .mass = {sums, sums + n},
+                        .lambda_mass = sums + 2 * n,
+                        .diff = sums + 3 * n,
+                        .loo = sums + 4 * n};
 }
 
 /* Fills got and want: [N_COLUMNS][tokens], returns tokens. */

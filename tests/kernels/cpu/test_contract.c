@@ -314,8 +314,12 @@ static void columns_match(void **state)
         dq_columns both[2]; /* more of them in test_columns.c */
         for (int k = 0; k < 2; k++) {
             double *at = sums + 5 * k * n;
-            both[k] =
-                (dq_columns){last[i % 3], offset, {at, at + n}, at + 2 * n, at + 3 * n, at + 4 * n};
+            both[k] = (dq_columns){.last_rows = last[i % 3],
+                                   .offset = offset,
+                                   .mass = {at, at + n},
+                                   .lambda_mass = at + 2 * n,
+                                   .diff = at + 3 * n,
+                                   .loo = at + 4 * n};
         }
         dq_oracle_args a = {&s.attn, &s.batch, s.q, s.lambda, {16, DQ_GRAIN_TENSOR}, &both[1]};
         dq_oracle_attend(y, s.oracle, &a);

@@ -8,6 +8,14 @@ static const char *const models[] = {DQ_TEST_DIR "/golden/models/diffllama-f32",
                                      DQ_SOURCE_DIR "/calib/pair/diffllama"};
 enum { N_MODELS = sizeof models / sizeof models[0] };
 
+enum { NEEDS_CPU = DQ_NEEDS_PEAK | DQ_NEEDS_KEY_COSINE };
+
+/* On the device at hand. */
+static bool is_there(const dq_kv_policy *p)
+{
+    return !(p->needs & NEEDS_CPU) || strcmp(test_device(), "cpu") == 0;
+}
+
 static int64_t positions(const rig *x, int layer, int seq, int group, int32_t *pos)
 {
     return x->b->ops->kv_count(x->b, dq_runner_kv(x->r), seq, layer, group, pos);
@@ -120,9 +128,13 @@ static bool shares(const rig *x, int64_t *share, int layer, int seq, int64_t bud
         group[g] = (dq_pool_group){score[g], l->pos, l->n};
     }
     if (x->spec.budget != DQ_KV_BUDGET_ADAPTIVE) return true;
-    assert_int_equal(dq_kv_budget_of_groups(share, &gap, group, groups(x), each,
-                                            (dq_kv_protected){x->kv.sink, x->kv.recent, end}, &err),
-                     DQ_OK);
+    const dq_pool pool = {.group = group,
+                          .n_groups = groups(x),
+                          .budget = each,
+                          .safe = {x->kv.sink, x->kv.recent, end},
+                          .common = x->spec.policy->common,
+                          .floor = DQ_KV_ADAPTIVE_FLOOR};
+    assert_int_equal(dq_kv_budget_of_groups(share, &gap, &pool, &err), DQ_OK);
     return gap > 1e-5;
 }
 
@@ -214,6 +226,7 @@ static void kept_sets_are_those_of_the_oracle(void **state)
         if (!test_runs(i + 6, 7)) continue;
         static const double keeps[] = {0.3, 0.55, 0.8};
         const dq_kv_policy *p = &dq_kv_policies[i % dq_kv_n_policies];
+        if (p->needs & NEEDS_CPU) continue; /* test_reread.c */
         const dq_evict_spec spec =
             spec_of(p->name, keeps[i % 3], (dq_kv_budget)(i / 2 % 3), i % 4 ? 16 : 0);
         rig x;
@@ -291,6 +304,7 @@ static void batches_and_threads_do_not_matter(void **state)
     (void)state;
     for (int i = 0; i < N_MODELS * dq_kv_n_policies; i++) {
         if (!test_runs(i, 13)) continue;
+        if (!is_there(&dq_kv_policies[i % dq_kv_n_policies])) continue;
         const dq_evict_spec spec =
             spec_of(dq_kv_policies[i % dq_kv_n_policies].name, 0.4, (dq_kv_budget)(i % 3), 11);
         const char *model = models[i / dq_kv_n_policies];
@@ -309,7 +323,7 @@ static void keeping_all_changes_no_bit(void **state)
     for (int m = 0; m < N_MODELS; m++) {
         run_together(want, models[m], &dq_evict_none, 2, 0, N_STORIES);
         for (int i = 0; i < dq_kv_n_policies; i++) {
-            if (!test_runs(i + m, 14)) continue;
+            if (!test_runs(i + m, 14) || !is_there(&dq_kv_policies[i])) continue;
             const dq_evict_spec spec =
                 spec_of(dq_kv_policies[i].name, 1, (dq_kv_budget)(i % 3), 11);
             run_together(got, models[m], &spec, 2, 0, N_STORIES);
@@ -354,10 +368,11 @@ static void every(void **state)
     for (int i = 0; i < 5 * dq_kv_n_policies; i++) {
         if (!test_runs(i + 1, 11)) continue; /* steps of one token take longest */
         const dq_kv_policy *p = &dq_kv_policies[i / 5];
+        if (!is_there(p)) continue;
         dq_evict_spec spec = spec_of(p->name, 0, DQ_KV_BUDGET_UNIFORM, steps[i % 5]);
         spec.tokens = 32;
         rig x;
-        rig_open(&x, models[0], &spec, 2, p->pool == 1 && i % 5 == 2);
+        rig_open(&x, models[0], &spec, 2, p->pool == 1 && i % 5 == 2 && !(p->needs & NEEDS_CPU));
         const int32_t a = new_sequence(&x, 1);
         for (int n = 30; n < 130; n += steps[i % 5]) {
             int32_t pos[TOKENS];
@@ -485,17 +500,15 @@ static void unwatched_is_a_bug(void **state)
 }
 
 /* Every allocation fails once: an error, never a crash or a leak. */
-static void exhausted_memory(void **state)
+static void exhaust(const dq_evict_spec *spec)
 {
-    (void)state;
-    for (int64_t n = 1; n < 400; n++) {
+    for (int64_t n = 1; n < 600; n++) {
         if (!test_runs((int)n, 7)) continue;
-        const dq_evict_spec spec = spec_of("loo", 0.3, DQ_KV_BUDGET_ADAPTIVE, 5);
         dq_err err = {0};
         dq_pass p = {.logit = {.bits = 16}};
         dq_mat h;
         rig x;
-        rig_open(&x, models[0], &spec, 1, false);
+        rig_open(&x, models[0], spec, 1, false);
         begin(&x);
         add(&x, new_sequence(&x, 1), 40);
         dq_alloc_fail_at(n);
@@ -509,6 +522,15 @@ static void exhausted_memory(void **state)
         if (err.code == DQ_OK) return;
     }
     fail_msg("allocations never ended");
+}
+
+static void exhausted_memory(void **state)
+{
+    const dq_evict_spec loo = spec_of("loo", 0.3, DQ_KV_BUDGET_ADAPTIVE, 5);
+    const dq_evict_spec kvzip = spec_of("kvzip", 0.3, DQ_KV_BUDGET_GLOBAL, 5);
+    (void)state;
+    exhaust(&loo);
+    if (is_there(kvzip.policy)) exhaust(&kvzip);
 }
 
 int main(void)

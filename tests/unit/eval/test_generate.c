@@ -216,7 +216,7 @@ static int32_t next_id(rig *x, const int32_t *ids, int64_t n_prompt, int64_t con
     int32_t top1;
     const bool evicts = x->kv.evict.policy != NULL;
     const int64_t every = x->kv.evict.every;
-    if (evicts) dq_evictor_new(&evictor, x->r, &x->kv, &err);
+    if (evicts) dq_evictor_new(&evictor, x->r, &x->kv, &(dq_pass){.logit = {.bits = 16}}, &err);
     const int32_t seq = x->b->ops->kv_seq_new(x->b, dq_runner_kv(x->r));
     if (steps) {
         const int64_t cut = context ? context : n_prompt;

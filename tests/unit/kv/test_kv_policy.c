@@ -16,12 +16,12 @@ static const dq_kv_protected nothing = {0, 0, 1000};
 
 static void test_find(void **state)
 {
-    static const char *const names[] = {"streaming", "h2o", "snapkv", "knorm", "random",
-                                        "diff",      "loo", "a1",     "a2",    "sum"};
+    static const char *const names[] = {"streaming", "h2o",   "snapkv",  "knorm", "random", "diff",
+                                        "loo",       "kvzip", "keydiff", "a1",    "a2",     "sum"};
     dq_err err = {0};
     (void)state;
-    assert_int_equal(dq_kv_n_policies, 10);
-    for (int i = 0; i < 10; i++) {
+    assert_int_equal(dq_kv_n_policies, 12);
+    for (int i = 0; i < 12; i++) {
         const dq_kv_policy *p = dq_kv_policy_find(names[i], &err);
         assert_non_null(p);
         assert_string_equal(p->name, names[i]);
@@ -251,16 +251,28 @@ static void test_layers(void **state)
     assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, 10, 3, 20, 20, 170), 10);
 }
 
-static void share_of(int64_t *share, double *gap, const double *const *score, int n_groups,
-                     int64_t n, int64_t budget, dq_kv_protected safe)
+/* common: scores as they are and no floor, else parts of their sum and a fifth. */
+static void share_by(int64_t *share, double *gap, const double *const *score, int n_groups,
+                     int64_t n, int64_t budget, dq_kv_protected safe, bool common)
 {
     static int32_t pos[MAX];
     dq_pool_group group[8];
     dq_err err = {0};
     for (int i = 0; i < MAX; i++) pos[i] = i;
     for (int g = 0; g < n_groups; g++) group[g] = (dq_pool_group){score[g], pos, n};
-    assert_int_equal(dq_kv_budget_of_groups(share, gap, group, n_groups, budget, safe, &err),
-                     DQ_OK);
+    const dq_pool pool = {.group = group,
+                          .n_groups = n_groups,
+                          .budget = budget,
+                          .safe = safe,
+                          .common = common,
+                          .floor = common ? 0 : DQ_KV_ADAPTIVE_FLOOR};
+    assert_int_equal(dq_kv_budget_of_groups(share, gap, &pool, &err), DQ_OK);
+}
+
+static void share_of(int64_t *share, double *gap, const double *const *score, int n_groups,
+                     int64_t n, int64_t budget, dq_kv_protected safe)
+{
+    share_by(share, gap, score, n_groups, n, budget, safe, false);
 }
 
 static void test_groups(void **state)
@@ -298,6 +310,29 @@ static void test_groups(void **state)
     share_of(share, &gap, (const double *const[]){flat, bad}, 2, 100, 30, safe);
     assert_int_equal(share[0] + share[1], 60);
     assert_int_equal(share[1], 10 + 36);
+}
+
+/* One unit for all: the group whose scores are larger takes everything, down to what is protected. */
+static void test_common_pool(void **state)
+{
+    double low[MAX], high[MAX];
+    int64_t share[2];
+    double gap;
+    const dq_kv_protected safe = {4, 6, 100};
+    (void)state;
+    for (int i = 0; i < MAX; i++) {
+        low[i] = 0.1 + 1e-4 * i;
+        high[i] = 0.5 + 1e-4 * i;
+    }
+    share_by(share, &gap, (const double *const[]){low, high}, 2, 100, 30, safe, true);
+    assert_int_equal(share[0], 10);
+    assert_int_equal(share[1], 50);
+    assert_true(fabs(gap - 1e-4 / high[54]) < 1e-9);
+    share_by(share, &gap, (const double *const[]){low, high}, 2, 100, 60, safe, true);
+    assert_int_equal(share[0], 20);
+    assert_int_equal(share[1], 100);
+    share_of(share, &gap, (const double *const[]){low, high}, 2, 100, 30, safe);
+    assert_true(share[0] >= 14 && share[1] >= 14); /* in units of their own neither is better */
 }
 
 /* The pool by definition: floors first, then the best of the rest one by one. */
@@ -350,12 +385,12 @@ static void test_no_memory(void **state)
     double gap;
     dq_err err = {0}, again = {0};
     const dq_pool_group group = {score, pos, 4};
+    const dq_pool pool = {.group = &group, .n_groups = 1, .budget = 2, .safe = nothing};
     (void)state;
     dq_alloc_fail_at(1);
     assert_int_equal(dq_kv_policy_keep(kept, &n, score, pos, 4, 2, nothing, &err), DQ_RESOURCE);
     dq_alloc_fail_at(1);
-    assert_int_equal(dq_kv_budget_of_groups(share, &gap, &group, 1, 2, nothing, &again),
-                     DQ_RESOURCE);
+    assert_int_equal(dq_kv_budget_of_groups(share, &gap, &pool, &again), DQ_RESOURCE);
     dq_alloc_fail_at(0);
 }
 
@@ -367,7 +402,7 @@ int main(void)
         cmocka_unit_test(test_keep),      cmocka_unit_test(test_keep_positions),
         cmocka_unit_test(test_gap),       cmocka_unit_test(test_layers),
         cmocka_unit_test(test_groups),    cmocka_unit_test(test_pool_by_definition),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_common_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

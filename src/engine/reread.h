@@ -1,0 +1,32 @@
+/* reread: reads a context again behind itself, and notes for every token how much the rows that repeat the text
+ * around it look at it. Whatever comes later, what the text needs to be repeated is what it says (KVzip,
+ * arXiv 2505.23416).
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_REREAD_H
+#define DQ_REREAD_H
+
+#include "engine/runner.h"
+
+/* Ids of the context that are repeated at a time, and ids before them that lead in: those of the first have none. The
+ * source has an instruction there, which presumes a model that follows it, and the 8 ids from the second on. */
+enum { DQ_REREAD_CHUNK = 2048, DQ_REREAD_LEAD = 8 };
+
+typedef struct dq_reread {
+    dq_runner *r;
+    dq_pass pass; /* logit and math of the passes; what they watch is left out */
+    int32_t seq;  /* holds some tokens of the context; as it was afterwards */
+    const int32_t *ids;
+    int64_t n; /* ids of the context, at positions 0 .. n - 1 */
+    int sink;  /* positions below it are part of every softmax */
+    const int64_t *
+        at; /* [n_layers * n_groups + 1]: tokens that each layer and group holds, one list after another */
+    const int32_t *pos;
+} dq_reread;
+
+/* peak[at[n_lists]]: see dq_columns. Reads n + lead-ins rows in passes of one chunk, each behind a fork of the
+ * sequence, at positions from n on. */
+dq_status dq_reread_peaks(double *peak, const dq_reread *w, dq_err *err);
+/* Rows that it computes. */
+int64_t dq_reread_rows(int64_t n);
+
+#endif

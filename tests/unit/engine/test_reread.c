@@ -1,0 +1,221 @@
+/* Contexts that are read again: numbers and kept tokens against kvpress (one map) and against maps of transformers
+ * (two), tests/golden/press.py; and that nothing is left of it.
+ * SPDX-License-Identifier: MIT */
+#include "engine/evict.h"
+#include "tests/rigs/golden.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define FOLDER DQ_TEST_DIR "/golden/press/"
+
+/* A model with one sequence that holds the golden's context. */
+typedef struct rig {
+    dq_model *m;
+    dq_backend *b;
+    dq_runner *r;
+    dq_evictor *e;
+    golden g;
+    int64_t n;
+    int32_t *ids, *pos;
+    int n_lists;
+    int32_t seq;
+} rig;
+
+static const dq_pass plain = {.logit = {.bits = 16}};
+
+static dq_kv_spec spec_of(const char *policy, double keep, dq_kv_budget budget, int sink)
+{
+    dq_err err = {0};
+    dq_kv_spec s = dq_kv_plain;
+    s.sink = sink;
+    s.recent = 0;
+    s.evict.policy = dq_kv_policy_find(policy, &err);
+    s.evict.keep = keep;
+    s.evict.budget = budget;
+    return s;
+}
+
+static void rig_open(rig *x, const char *name, const dq_kv_spec *spec)
+{
+    char path[1024];
+    dq_err err = {0};
+    *x = (rig){0};
+    snprintf(path, sizeof path, FOLDER "%s", name);
+    assert_true(golden_open(&x->g, path, &err));
+    const dq_tensor *ids = golden_find(&x->g, "ids");
+    x->n = ids->shape[0];
+    x->ids = calloc((size_t)x->n, sizeof *x->ids);
+    x->pos = calloc((size_t)x->n, sizeof *x->pos);
+    for (int64_t i = 0; i < x->n; i++) {
+        x->ids[i] = golden_i32(ids, i);
+        x->pos[i] = (int32_t)i;
+    }
+    snprintf(path, sizeof path, DQ_TEST_DIR "/golden/models/%s", name);
+    dq_model_open(&x->m, path, &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(dq_backend_open(&x->b, "cpu", 2, &err), DQ_OK);
+    assert_int_equal(dq_runner_new(&x->r, x->m, x->b, spec, &err), DQ_OK);
+    dq_evictor_new(&x->e, x->r, spec, &plain, &err);
+    assert_string_equal(err.text, "");
+    x->n_lists = x->m->n_layers * x->m->map.n_groups;
+    x->seq = x->b->ops->kv_seq_new(x->b, dq_runner_kv(x->r));
+}
+
+static void rig_close(rig *x)
+{
+    dq_evictor_free(x->e);
+    dq_runner_free(x->r);
+    dq_backend_close(x->b);
+    dq_model_close(x->m);
+    golden_close(&x->g);
+    free(x->ids);
+    free(x->pos);
+}
+
+/* The context in two passes, then what the policy does with it. */
+static void read_context(rig *x, dq_evict_report *report)
+{
+    const int64_t cut[] = {0, 700, x->n};
+    dq_err err = {0};
+    dq_mat h;
+    for (int i = 0; i < 2; i++) {
+        const int64_t cu[2] = {0, cut[i + 1] - cut[i]};
+        const dq_batch batch = {.n_seq = 1,
+                                .n_rows = cu[1],
+                                .cu_rows = cu,
+                                .seq = &x->seq,
+                                .ids = x->ids + cut[i],
+                                .pos = x->pos + cut[i]};
+        const int32_t prefix = (int32_t)cut[i + 1];
+        dq_pass pass = plain;
+        dq_evictor_watch(x->e, &batch, &pass.columns, &err);
+        dq_runner_pass(x->r, &batch, &pass, &h, &err);
+        if (report && i == 1) dq_evictor_run(x->e, &batch, &prefix, report, &err);
+        assert_string_equal(err.text, "");
+    }
+}
+
+static dq_kv_bytes held(const rig *x)
+{
+    return x->b->ops->kv_bytes(x->b, dq_runner_kv(x->r));
+}
+
+/* Numbers of all tokens, and the cache as it was. */
+static void peaks(void **state)
+{
+    static const char *const names[] = {"llama-f32", "diffllama-f32"};
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        const dq_kv_spec spec = spec_of("kvzip", 0.25, DQ_KV_BUDGET_GLOBAL, 4);
+        dq_err err = {0};
+        double worst = 0;
+        rig x;
+        rig_open(&x, names[k], &spec);
+        read_context(&x, NULL);
+        const size_t n = (size_t)(x.n_lists * x.n);
+        int64_t *at = calloc((size_t)x.n_lists + 1, sizeof *at);
+        int32_t *pos = calloc(n, sizeof *pos);
+        double *peak = calloc(n, sizeof *peak);
+        for (size_t i = 0; i < n; i++) pos[i] = (int32_t)(i % (size_t)x.n);
+        for (int i = 0; i <= x.n_lists; i++) at[i] = i * x.n;
+        const dq_kv_bytes before = held(&x);
+        const dq_reread w = {x.r, plain, x.seq, x.ids, x.n, spec.sink, at, pos};
+        dq_reread_peaks(peak, &w, &err);
+        assert_string_equal(err.text, "");
+        const dq_kv_bytes after = held(&x);
+        assert_memory_equal(&before, &after, sizeof before);
+        const dq_tensor *want = golden_find(&x.g, "kvzip");
+        assert_int_equal(want->shape[0] * want->shape[1], x.n_lists);
+        for (size_t i = 0; i < n; i++) {
+            const double y = (double)golden_f32(want, (int64_t)i);
+            worst = fmax(worst, fabs(peak[i] - y) / y);
+        }
+        assert_true(worst <= 2e-5);
+        assert_int_equal(dq_reread_rows(x.n), x.n + DQ_REREAD_LEAD);
+        free(at);
+        free(pos);
+        free(peak);
+        rig_close(&x);
+    }
+}
+
+/* What is kept of a list, but for tokens whose number is within 1e-5 of the cut; no numbers: every one. */
+static int compare_list(const rig *x, int list, const dq_tensor *kept, const dq_tensor *score,
+                        double cut)
+{
+    int32_t *pos = calloc((size_t)x->n, sizeof *pos);
+    const int groups = x->m->map.n_groups;
+    int sure = 0;
+    const int64_t n =
+        x->b->ops->kv_count(x->b, dq_runner_kv(x->r), x->seq, list / groups, list % groups, pos);
+    for (int64_t i = 0, k = 0; i < x->n; i++) {
+        const bool got = k < n && pos[k] == i;
+        k += got;
+        const double s = score ? (double)golden_f32(score, list * x->n + i) : 0;
+        if (score && fabs(s - cut) <= 1e-5 * fabs(cut)) continue;
+        assert_int_equal(got, ((const char *)kept->data)[list * x->n + i]);
+        sure++;
+    }
+    free(pos);
+    return sure;
+}
+
+/* The smallest number of what is kept of some lists, sinks aside. */
+static double cut_of(const rig *x, int list, int n_lists, const dq_tensor *kept,
+                     const dq_tensor *score, int sink)
+{
+    double cut = (double)INFINITY;
+    for (int64_t i = list * x->n; i < (list + n_lists) * x->n; i++) {
+        if (i % x->n >= sink && ((const char *)kept->data)[i])
+            cut = fmin(cut, (double)golden_f32(score, i));
+    }
+    return cut;
+}
+
+static void kept_sets_are_those_of_kvpress(void **state)
+{
+    static const struct {
+        const char *policy, *kept, *score;
+        dq_kv_budget budget;
+        int sink;
+    } cases[] = {{"kvzip", "kvzip.global", "kvzip", DQ_KV_BUDGET_GLOBAL, 4},
+                 {"knorm", "knorm.kept", "knorm", DQ_KV_BUDGET_UNIFORM, 0},
+                 {"keydiff", "keydiff.kept", "keydiff", DQ_KV_BUDGET_UNIFORM, 0},
+                 {"streaming", "streaming.kept", NULL, DQ_KV_BUDGET_UNIFORM, 4}};
+    (void)state;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const dq_kv_spec spec = spec_of(cases[k].policy, 0.25, cases[k].budget, cases[k].sink);
+        dq_evict_report report = dq_evict_report_none;
+        int64_t sure = 0;
+        rig x;
+        rig_open(&x, "llama-f32", &spec);
+        read_context(&x, &report);
+        const dq_tensor *kept = golden_find(&x.g, cases[k].kept);
+        const dq_tensor *score = cases[k].score ? golden_find(&x.g, cases[k].score) : NULL;
+        const bool shared = cases[k].budget == DQ_KV_BUDGET_GLOBAL;
+        for (int i = 0; i < x.n_lists; i++) {
+            const double cut = score ? cut_of(&x, shared ? 0 : i, shared ? x.n_lists : 1, kept,
+                                              score, cases[k].sink)
+                                     : 0;
+            sure += compare_list(&x, i, kept, score, cut);
+        }
+        assert_true(100 * sure >= 99 * x.n_lists * x.n);
+        assert_int_equal(report.kept, x.n_lists * 587);
+        assert_int_equal(report.reread, k == 0 ? x.n + DQ_REREAD_LEAD : 0);
+        rig_close(&x);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(peaks),
+        cmocka_unit_test(kept_sets_are_those_of_kvpress),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
