@@ -70,7 +70,8 @@ static void print_kv(const dq_model *m)
     double plain = token_bytes(m, &dq_kv_config_plain), cached = token_bytes(m, s);
     printf("KV cache           K %d bits, V %d bits", s->k_bits, s->v_bits);
     const bool coded = dq_kv_config_uses(s) & DQ_KV_CODES;
-    if (coded) printf(", group %d", s->group);
+    if (coded && s->code != DQ_CODE_TOKEN) printf(", code %s", dq_kv_code_name[s->code]);
+    if (coded && s->code == DQ_CODE_TOKEN) printf(", group %d", s->group);
     if (coded || s->rotate == DQ_ROTATE_ON) printf(", rotation %s", dq_rotate_name[s->rotate]);
     if (coded || s->evict.policy) printf(", sink %d, recent %d", s->sink, s->recent);
     printf("\nKV cache per token %.0f bytes at 16 bits", plain);

@@ -19,12 +19,13 @@ enum { CHUNK = 256 };
 typedef struct variant {
     int k_bits, v_bits;
     dq_num num; /* of attention; projections stay in f32 */
+    dq_kv_code code;
 } variant;
-static const variant variants[] = {{16, 16, DQ_NUM_F32},
-                                   {8, 8, DQ_NUM_F32},
-                                   {8, 8, DQ_NUM_INT8},
-                                   {4, 4, DQ_NUM_F32},
-                                   {4, 4, DQ_NUM_INT8}};
+static const variant variants[] = {
+    {16, 16, DQ_NUM_F32, DQ_CODE_TOKEN}, {8, 8, DQ_NUM_F32, DQ_CODE_TOKEN},
+    {8, 8, DQ_NUM_INT8, DQ_CODE_TOKEN},  {4, 4, DQ_NUM_F32, DQ_CODE_TOKEN},
+    {4, 4, DQ_NUM_INT8, DQ_CODE_TOKEN},  {4, 4, DQ_NUM_F32, DQ_CODE_DITHER},
+    {4, 4, DQ_NUM_INT8, DQ_CODE_DITHER}};
 enum { N_VARIANTS = sizeof variants / sizeof variants[0] };
 
 /* One cache under test. */
@@ -78,6 +79,7 @@ static dq_status spec_of(dq_kv_spec *out, const decode *x, int i, dq_err *err)
     dq_kv_config c = dq_kv_config_plain;
     c.k_bits = variants[i].k_bits;
     c.v_bits = variants[i].v_bits;
+    c.code = variants[i].code;
     return dq_kv_options_spec(out, &c, x->m, variants[i].num, err);
 }
 
@@ -171,7 +173,7 @@ static void put_result(const decode *x, int i, double plain, dq_table *table, js
     const double rate = s->kv_bytes / attend.median;
     const double read = dq_bench_timing_of(s->read_rate, x->tokens).median;
     char bits[DQ_KV_WIDTHS];
-    dq_kv_widths(bits, variants[i].k_bits, variants[i].v_bits);
+    dq_kv_codes_text(bits, dq_runner_kv_spec(s->runner));
     dq_table_cell(table, "%lld", (long long)x->context);
     dq_table_cell(table, "%s", bits);
     dq_table_cell(table, "%s", dq_num_name[variants[i].num]);

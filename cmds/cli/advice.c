@@ -49,6 +49,7 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_KV_POSITIONS] = " (found --positions)",
     [DQ_REMEDY_KV_EVERY] = "%t. Leave out --kv-every, or use --question known",
     [DQ_REMEDY_KV_ROTATE] = "%t. Use --kv-rotate off",
+    [DQ_REMEDY_KV_CODE] = "%t. Use --kv-code token or --device cpu",
     [DQ_REMEDY_KV_BITS_ROWS] = ", %n with --kv-bits 8",
     [DQ_REMEDY_MATH_WEIGHTS] =
         "--%t. Use the container that dq quantize makes (--skip leaves tensors unpacked)",

@@ -85,7 +85,7 @@ static void add_attention(text *t, const dq_backend *b, dq_math math, const dq_k
     if (one && many && strcmp(one, many) != 0) add(t, " (%s for single rows)", one);
     char widths[DQ_KV_WIDTHS];
     add(t, ": qk %s, pv %s; kv %s %s", dq_num_name[math.qk], dq_num_name[math.pv],
-        dq_kv_widths(widths, kv->k_bits, kv->v_bits), dq_num_name[math.kv]);
+        dq_kv_codes_text(widths, kv), dq_num_name[math.kv]);
 }
 
 static void describe(char buf[DQ_ROUTE_TEXT], const dq_backend *b, const dq_layer *l, dq_math math,

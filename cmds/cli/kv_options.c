@@ -157,6 +157,7 @@ static dq_status take_bits(dq_kv_options *o, const char *part, int i, dq_err *er
     else if (sscanf(part, "%9d:%9d%n", &k, &v, &end) != 2 || part[end])
         return dq_fail(err, DQ_USAGE, "expected a width, or two of them as K:V.");
     dq_kv_spec spec = dq_kv_plain;
+    spec.code = (dq_kv_code)o->code;
     spec.k_bits = o->k_bits[i] = k;
     spec.v_bits = o->v_bits[i] = v;
     for (int j = 0; j < i; j++) {
@@ -283,14 +284,16 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
         const int i = dq_kv_field_of_option(place);
         const dq_kv_field *f = &dq_kv_fields[i];
         if (f->applies == DQ_KV_DRAWS) o->seed = o->given[i].number;
-        if (!o->given[i].text) continue;
-        if (f->swept) {
-            DQ_TRY(read_list(o, f, o->given[i].text, sweep, err));
-            continue;
-        }
+        if (!o->given[i].text || f->swept) continue;
         o->given[i].number =
             dq_options_word(o->given[i].text, f->option, f->words, f->n_words, err);
         if (o->given[i].number < 0) return err->code;
+        if (f->words == dq_kv_code_name) o->code = (int)o->given[i].number;
+    }
+    for (int place = 1; place <= DQ_KV_OPTIONS; place++) { /* widths depend on the code */
+        const int i = dq_kv_field_of_option(place);
+        if (o->given[i].text && dq_kv_fields[i].swept)
+            DQ_TRY(read_list(o, &dq_kv_fields[i], o->given[i].text, sweep, err));
     }
     if (o->all) sweep_rest(o);
     return DQ_OK;
@@ -355,8 +358,11 @@ dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
 static const char *remedy(unsigned applies)
 {
     if (applies & DQ_KV_CODES)
-        return "the cache is neither coded nor cut. Add --kv-bits or --kv-keep";
-    if (applies & DQ_KV_NARROW) return "it is for widths of at most 4 bits. Add --kv-bits 4";
+        return applies & DQ_KV_EVICTS
+                   ? "the cache is neither coded nor cut. Add --kv-bits or --kv-keep"
+                   : "nothing is coded. Add --kv-bits";
+    if (applies & DQ_KV_NARROW)
+        return "it is for token codes of at most 4 bits. Add --kv-bits 4, with --kv-code token";
     if (applies & DQ_KV_EVICTS) return "nothing is forgotten. Add --kv-keep or --kv-tokens";
     if (applies & DQ_KV_SUMS)
         return "no policy that reads attention is at work. Add --kv-keep or --kv-tokens, with "

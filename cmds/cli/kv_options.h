@@ -20,6 +20,7 @@ typedef struct dq_kv_options {
     double share[DQ_KV_LIST];
     int64_t count[DQ_KV_LIST];
     int n_budgets; /* of share (--kv-keep) or count (--kv-tokens), the other is 0 */
+    int code;      /* a dq_kv_code: the one given, or token */
     const dq_kv_policy *policies[DQ_KV_LIST];
     int n_policies;
     bool all;      /* --kv-policy all: what is not given besides is swept too */

@@ -124,7 +124,7 @@ const char *dq_kv_report_label(char *buf, size_t cap, const dq_kv_spec *s)
 {
     const dq_evict_spec *e = &s->evict;
     char widths[DQ_KV_WIDTHS];
-    int n = snprintf(buf, cap, "%s", dq_kv_widths(widths, s->k_bits, s->v_bits));
+    int n = snprintf(buf, cap, "%s", dq_kv_codes_text(widths, s));
     if (!e->policy || n < 0 || (size_t)n >= cap) return buf;
     if (e->tokens)
         snprintf(buf + n, cap - (size_t)n, " %s %lld", e->policy->name, (long long)e->tokens);

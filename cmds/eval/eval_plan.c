@@ -41,7 +41,7 @@ static void print_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
     if (cmd_eval_kv_swept(v->e)) {
-        dq_table_cell(t, "%s", dq_kv_widths(widths, r->kv.k_bits, r->kv.v_bits));
+        dq_table_cell(t, "%s", dq_kv_codes_text(widths, &r->kv));
         dq_table_cell(t, "%s", r->kv.evict.policy ? r->kv.evict.policy->name : "-");
     }
     dq_table_cell(t, "%s", s->name);

@@ -130,7 +130,7 @@ static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
     dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
     char widths[DQ_KV_WIDTHS];
     if (!cmd_eval_kv_swept(e)) return;
-    dq_table_cell(t, "%s", dq_kv_widths(widths, r->kv.k_bits, r->kv.v_bits));
+    dq_table_cell(t, "%s", dq_kv_codes_text(widths, &r->kv));
     if (cmd_eval_kv_policies(e))
         dq_table_cell(t, "%s", r->kv.evict.policy ? r->kv.evict.policy->name : "-");
     if (isfinite(s.kept))

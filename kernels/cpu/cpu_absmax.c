@@ -64,7 +64,7 @@ static void tile_absmax(const dq_cpu *cpu, float *absmax, const dq_attend_args *
                                                       dq_kv_slots(keys, p), read);
             for (int h = 0; h < n_heads; h++) {
                 dq_cpu_times_keys(cpu, product, DQ_PAGE_TOKENS, args, rows, &at[i], head[h], &q[h],
-                                  &page);
+                                  &page, read);
                 raise_max(simd, &max[h], product, &at[i], visible, p);
             }
         }

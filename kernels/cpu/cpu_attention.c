@@ -79,7 +79,7 @@ void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_atte
                                                       dq_kv_slots(keys, p), scratch);
             for (int h = i; h < n_heads; h = next[h]) {
                 dq_cpu_times_keys(cpu, s[h] + a->first * ld + p * DQ_PAGE_TOKENS, ld, args, rows, a,
-                                  head[h], &q[h], &page);
+                                  head[h], &q[h], &page, scratch);
             }
         }
     }

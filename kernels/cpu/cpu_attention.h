@@ -18,6 +18,7 @@ typedef struct dq_cpu_page {
     const float *plain;      /* NULL: all is coded */
     int64_t n_plain;         /* leading slots that take part in the f32 product */
     dq_simd_int8_page coded; /* first == end: none; overrides what the f32 product says */
+    dq_simd_set_page sets;   /* the same of page codes */
 } dq_cpu_page;
 
 /* Floats of scratch for up to `heads` query heads of `rows` rows; enough for dq_cpu_kv_read_* too. */
@@ -34,7 +35,7 @@ dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
 /* s[r * ld + i] = q . k unscaled, r < a->n: rows a->first .. of the block `rows`, whose heads q holds. */
 void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
                        const dq_kv_rows *rows, const dq_kv_span *a, int head,
-                       const dq_simd_int8_rows *q, const dq_cpu_page *page);
+                       const dq_simd_int8_rows *q, const dq_cpu_page *page, float *scratch);
 /* y[m][head_dim] = D V, or y += D V; d[m][ldd] from the page's first slot on. */
 void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_attend_args *args,
                          const float *d, int64_t ldd, int64_t m, const dq_cpu_page *page, bool add,

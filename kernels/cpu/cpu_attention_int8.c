@@ -4,7 +4,8 @@
  * keys share a scale in; D, times the values' scales, to 16 bits per row and page: 8 would cost more
  * than the codes of the values do, and a difference of maps needs two 8-bit products anyway, as D in two
  * bytes or as both maps. Sums of codes are exact; they are added in f32 in the order of channels and
- * pages. So a result depends on nothing but its own row.
+ * pages. Page codes have a step for each channel: a query row times a page's steps is rounded for that page, D once for all
+ * channels, and what lows add is a sum over channels, or of D, in f32. So a result depends on nothing but its own row.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu_attention.h"
 
@@ -55,6 +56,8 @@ static int64_t block_floats(const dq_attend_args *args)
 
 static int64_t work_floats(const dq_attend_args *args)
 {
+    if (args->kv->by_page && (int8_keys(args) || int8_values(args)))
+        return floats_of(dq_simd_set_work_bytes(args->kv->map->head_dim));
     return int8_values(args) ? floats_of(dq_simd_int8_work_bytes(args->kv->form[DQ_V].n_scales))
                              : 0;
 }
@@ -63,7 +66,7 @@ static int64_t work_floats(const dq_attend_args *args)
 static int64_t query_floats(const dq_attend_args *args, int64_t rows)
 {
     const dq_kv_page_form *form = &args->kv->form[DQ_K];
-    if (!int8_keys(args)) return 0;
+    if (!int8_keys(args) || args->kv->by_page) return 0;
     const int64_t codes = dq_simd_int8_padded(args->kv->map->head_dim, form->group);
     return floats_of(rows * codes) + 2 * floats_of(rows * form->n_scales * 4);
 }
@@ -101,7 +104,7 @@ static void round_query(int8_t *code, float *scale, int32_t *sum, const dq_simd 
 void dq_cpu_round_queries(dq_simd_int8_rows *q, const dq_cpu *cpu, const dq_attend_args *args,
                           const dq_kv_rows *rows, const int *head, int n_heads, float *scratch)
 {
-    if (!int8_keys(args)) return;
+    if (!int8_keys(args) || args->kv->by_page) return;
     const dq_kv_page_form *form = &args->kv->form[DQ_K];
     const int64_t d = args->kv->map->head_dim, ld = dq_simd_int8_padded(d, form->group);
     float *at = work_of(args, scratch) + work_floats(args);
@@ -124,6 +127,17 @@ static dq_cpu_page page_of(const dq_kv *kv, const dq_cpu_kv_view *v, int64_t n)
     dq_cpu_page page = {.plain = v->plain, .n_plain = v->plain ? n : 0};
     if (!v->form || v->first == v->end) return page;
     if (v->end >= n && v->plain) page.n_plain = v->first;
+    if (v->sets) {
+        page.sets = (dq_simd_set_page){.sets = v->sets,
+                                       .bits = v->form->bits,
+                                       .dim = kv->map->head_dim,
+                                       .cols = kv->v_cols,
+                                       .begins = v->begins,
+                                       .first = v->first,
+                                       .end = v->end,
+                                       .dither = v->dither};
+        return page;
+    }
     page.coded = (dq_simd_int8_page){.scale = v->scale,
                                      .bits = v->form->bits,
                                      .dim = kv->map->head_dim,
@@ -145,23 +159,25 @@ dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, cons
     const dq_cpu_kv_view v =
         dq_cpu_kv_view_page(cpu->simd, kv, list, page, DQ_K, key, coded_end, scratch);
     dq_cpu_page p = page_of(kv, &v, n);
-    if (p.coded.end > p.coded.first) {
-        p.coded.block = block_of(args, scratch);
-        cpu->pages->key_block(block_of(args, scratch), v.codes, v.next, p.coded.bits, p.coded.dim,
-                              p.coded.group);
+    if (v.form && v.end > v.first) {
+        p.coded.block = p.sets.block = block_of(args, scratch);
+        cpu->pages->key_block(block_of(args, scratch), v.codes, v.next, v.form->bits,
+                              kv->map->head_dim, v.form->group);
     }
     return p;
 }
 
 void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
                        const dq_kv_rows *rows, const dq_kv_span *a, int head,
-                       const dq_simd_int8_rows *q, const dq_cpu_page *page)
+                       const dq_simd_int8_rows *q, const dq_cpu_page *page, float *scratch)
 {
     const int64_t d = args->attn->map->head_dim, n = page->coded.n;
     const float *x = args->q.p + (rows->first + a->first) * args->q.cols + head * d;
     if (page->n_plain)
         cpu->simd->gemm(s, ld, x, args->q.cols, page->plain, DQ_PAGE_TOKENS, a->n, page->n_plain, d,
                         false);
+    if (page->sets.end > page->sets.first)
+        cpu->pages->set_scores(s, ld, x, args->q.cols, a->n, &page->sets, work_of(args, scratch));
     if (page->coded.end == page->coded.first) return;
     const dq_simd_int8_rows own = {.code = q->code + a->first * q->ld,
                                    .ld = q->ld,
@@ -184,9 +200,9 @@ dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
     const dq_cpu_kv_view v =
         dq_cpu_kv_view_page(cpu->simd, kv, list, page, DQ_V, head, coded_end, scratch);
     dq_cpu_page p = page_of(kv, &v, n);
-    if (p.coded.end > p.coded.first) {
-        p.coded.block = block_of(args, scratch);
-        cpu->pages->value_block(block_of(args, scratch), v.codes, v.next, p.coded.bits, kv->v_cols);
+    if (v.form && v.end > v.first) {
+        p.coded.block = p.sets.block = block_of(args, scratch);
+        cpu->pages->value_block(block_of(args, scratch), v.codes, v.next, v.form->bits, kv->v_cols);
     }
     return p;
 }
@@ -205,6 +221,8 @@ void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_atte
     } else if (!add) {
         for (int64_t r = 0; r < m; r++) memset(y + r * ldy, 0, (size_t)dim * sizeof *y);
     }
+    if (page->sets.end > page->sets.first)
+        cpu->pages->set_sums(y, ldy, d, ldd, m, &page->sets, work_of(args, scratch));
     if (page->coded.end > page->coded.first)
         cpu->pages->value_sums(y, ldy, d, ldd, m, &page->coded, work_of(args, scratch));
 }

@@ -4,7 +4,7 @@
  * Lines of codes are made of planes, see simd_kv.h: a line of keys is one channel of all tokens, because
  * attention wants keys transposed; a line of values is one token. So `plain` is keys [head_dim][DQ_PAGE_TOKENS]
  * and values [DQ_PAGE_TOKENS][v_cols], `codes` keys [v_cols][64 codes] and values [DQ_PAGE_TOKENS][v_cols codes], `scale`
- * keys [n_scales][DQ_PAGE_TOKENS] and values [DQ_PAGE_TOKENS][n_scales].
+ * keys [n_scales][DQ_PAGE_TOKENS] and values [DQ_PAGE_TOKENS][n_scales]. Page codes: `scale` is as kv_pages.h says.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CPU_KV_H
 #define DQ_CPU_KV_H
@@ -26,8 +26,11 @@ int64_t dq_cpu_kv_scratch_floats(const dq_kv *kv);
 typedef struct dq_cpu_kv_view {
     const float *plain; /* as above, zero where coded; NULL: nothing is read there */
     const uint8_t *codes;
-    const uint8_t *next;         /* codes of the following page of the list; NULL: it has none */
-    const float *scale;          /* [n_scales][DQ_PAGE_TOKENS]; of values zero where not coded */
+    const uint8_t *next; /* codes of the following page of the list; NULL: it has none */
+    const float *scale;  /* [n_scales][DQ_PAGE_TOKENS]; of values zero where not coded */
+    const float *sets;   /* of page codes: as in dq_simd_set_page; NULL: none */
+    const float *dither; /* [DQ_PAGE_TOKENS] with sets */
+    uint64_t begins;
     int64_t first, end;          /* slots read as codes; the same: none */
     const dq_kv_page_form *form; /* NULL: none */
 } dq_cpu_kv_view;
@@ -39,12 +42,27 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
 /* dq_kv_device.encode of one page. */
 void dq_cpu_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job,
                            float *scratch);
-/* Codes q[v_cols] and scales [n_scales] of token i, which has them. For tests. */
+/* Codes q[v_cols] and scales [n_scales], or steps and lows [2 * head_dim], of token i, which has them. For tests. */
 void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, int head, int side,
                            int8_t *q, float *scale);
 /* dq_kv_device.move */
 void dq_cpu_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
                          const int32_t *kept, int64_t n, float *scratch);
+
+/* ---- cpu_kv_sets.c: page codes */
+/* Those of what is due in one head, less 2^(bits-1): keys q[v_cols][DQ_PAGE_TOKENS], values q[DQ_PAGE_TOKENS][v_cols]; other
+ * slots stay. Steps and lows go to the page. False where f16 cannot hold one and the side is not wide.
+ * rows[DQ_PAGE_TOKENS * v_cols]. */
+bool dq_cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
+                           int h, int8_t *q, float *rows);
+/* Steps [v_cols] and lows [v_cols] of the first n sets of a head, one set after the other, filled up with zeros. */
+void dq_cpu_kv_sets_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
+                         int side, int h, int n, float *out);
+/* Dither of the page's slots; own[DQ_PAGE_TOKENS] is for where they do not lie in the order of positions. */
+const float *dq_cpu_kv_sets_dither(const dq_kv *kv, const dq_kv_page *p, float *own);
+/* Numbers of set `from` become those of set `to`. */
+void dq_cpu_kv_sets_move(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page *from,
+                         int from_set, int group, int side, int h);
 
 /* ---- cpu_kv.c */
 dq_kv *dq_cpu_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec);

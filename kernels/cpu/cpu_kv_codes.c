@@ -14,8 +14,8 @@ static int64_t least(int64_t a, int64_t b)
 
 int64_t dq_cpu_kv_scratch_floats(const dq_kv *kv)
 {
-    /* values or keys as f32; as codes; scales (at most one per channel) */
-    return kv->has_codes ? 3 * DQ_PAGE_TOKENS * kv->v_cols : 0;
+    /* values or keys as f32; as codes; scales (at most one per channel; of page codes two, and a page of one set) */
+    return (kv->by_page ? 5 : kv->has_codes ? 3 : 0) * DQ_PAGE_TOKENS * kv->v_cols;
 }
 
 /* ---------------------------------------------------------------------------------------- packing */
@@ -43,6 +43,10 @@ static void pack(uint8_t *line, const int8_t *q, int bits, int64_t n)
     case 6:
         put_plane(line, u, n, 4, 0);
         put_plane(line + n / 2, u, n, 2, 4);
+        break;
+    case 5:
+        put_plane(line, u, n, 4, 0);
+        put_plane(line + n / 2, u, n, 1, 4);
         break;
     case 4: put_plane(line, u, n, 4, 0); break;
     case 3:
@@ -176,6 +180,19 @@ static void store_head(const dq_kv *kv, dq_kv_page *p, int side, int h, const in
     pack_head(kv, codes, lines, side, 0, DQ_PAGE_TOKENS);
 }
 
+/* Page codes of one head; true when their scales can be stored. */
+static bool encode_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side, int h,
+                        int8_t *q, float *rows)
+{
+    const dq_kv_page *p = job->page;
+    uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
+    const int64_t first = side == DQ_K ? 0 : p->coded, end = side == DQ_K ? DQ_PAGE_TOKENS : p->due;
+    if (side == DQ_K) unpack_head(kv, q, codes, side, first, end);
+    if (!dq_cpu_kv_sets_encode(simd, kv, job, side, h, q, rows)) return false;
+    pack_head(kv, codes, q, side, first, end);
+    return true;
+}
+
 void dq_cpu_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job,
                            float *scratch)
 {
@@ -186,7 +203,9 @@ void dq_cpu_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job
         if (job->side >= 0 && job->side != s) continue;
         p->overflow[s] = false;
         if (!p->part[s].codes) continue;
-        for (int h = 0; h < kv->heads[job->group]; h++) {
+        for (int h = 0; kv->by_page && h < kv->heads[job->group] && !p->overflow[s]; h++)
+            p->overflow[s] = !encode_sets(simd, kv, job, s, h, q, scratch);
+        for (int h = 0; !kv->by_page && h < kv->heads[job->group]; h++) {
             if (!encode_head(simd, kv, p, s, h, q, scratch + page, scratch)) {
                 p->overflow[s] = true;
                 break;
@@ -241,6 +260,30 @@ static bool reads_plain(const dq_kv_page *p, int side, int64_t slots)
     return !part->codes || (part->plain && slots <= p->n_sinks);
 }
 
+/* Page codes as f32: all that a head's set has, and of others their own slots. */
+static void read_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side, int head,
+                      int64_t slots, float *scratch)
+{
+    const int64_t size = DQ_PAGE_TOKENS * kv->v_cols, d = kv->map->head_dim;
+    const int bits = kv->form[side].bits, h = kv->slot[head];
+    const uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
+    float own[DQ_PAGE_TOKENS], *step = scratch + size, *other = scratch + 4 * size;
+    const float *dither = dq_cpu_kv_sets_dither(kv, p, own);
+    dq_cpu_kv_sets_read(simd, kv, p, kv->map->group[head], side, h, dq_kv_sets(p, slots), step);
+    for (int64_t i = p->n_sinks, end; i < slots; i = end, step += 2 * kv->v_cols) {
+        const float *low = step + kv->v_cols;
+        const bool whole = i == p->n_sinks;
+        end = dq_kv_set_end(p, i, slots);
+        if (side == DQ_V)
+            simd->read_page_values(scratch, codes, bits, i, end, kv->v_cols, step, low, dither);
+        else
+            simd->read_page_keys(whole ? scratch : other, codes, bits, d, step, low);
+        for (int64_t c = 0; side == DQ_K && !whole && c < d; c++)
+            memcpy(scratch + c * DQ_PAGE_TOKENS + i, other + c * DQ_PAGE_TOKENS + i,
+                   (size_t)(end - i) * sizeof *other);
+    }
+}
+
 static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side,
                               int head, int64_t slots, float *scratch)
 {
@@ -248,10 +291,13 @@ static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_
     const dq_kv_part *part = &p->part[side];
     const int h = kv->slot[head];
     if (reads_plain(p, side, slots)) return dq_kv_plain_of(kv, p, side, h);
-    const float *scale =
-        read_scales(simd, kv, part, side, h, scratch + DQ_PAGE_TOKENS * kv->v_cols);
+    const float *scale = NULL;
+    if (!kv->by_page)
+        scale = read_scales(simd, kv, part, side, h, scratch + DQ_PAGE_TOKENS * kv->v_cols);
     const uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
-    if (side == DQ_K) {
+    if (kv->by_page) {
+        read_sets(simd, kv, p, side, head, slots, scratch);
+    } else if (side == DQ_K) {
         simd->read_keys(scratch, codes, form->bits, kv->map->head_dim, form->group, scale);
     } else {
         simd->read_values(scratch, codes, form->bits, slots, kv->v_cols, form->group, scale,
@@ -280,7 +326,9 @@ static const uint8_t *next_codes(const dq_kv *kv, const dq_kv_list *list, int64_
 {
     if (page >= list->n_pages) return NULL;
     const dq_kv_page *p = list->page[page];
-    const int64_t n = kv->form[side].n_scales * DQ_PAGE_TOKENS * (p->part[side].wide ? 4 : 2);
+    const dq_kv_page_form *form = &kv->form[side]; /* one of them is none */
+    const int64_t n =
+        (form->n_scales * DQ_PAGE_TOKENS + form->set_scales) * (p->part[side].wide ? 4 : 2);
     if (page + 1 < list->n_pages) {
         DQ_KV_FETCH(list->page[page + 1]);
         DQ_KV_FETCH(&list->page[page + 1]->part[DQ_V].sinks);
@@ -289,6 +337,25 @@ static const uint8_t *next_codes(const dq_kv *kv, const dq_kv_list *list, int64_
     for (int64_t i = 0; i < n; i += 64)
         DQ_KV_FETCH((const uint8_t *)p->part[side].scale + h * n + i);
     return dq_kv_codes_of(kv, p, side, h);
+}
+
+/* Steps and middles of the sets that are read. */
+static void view_sets(dq_cpu_kv_view *v, const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p,
+                      int side, int head, float *scratch)
+{
+    const float half = (float)(1 << (kv->form[side].bits - 1));
+    const int n = dq_kv_sets(p, v->end);
+    float *out = scratch + DQ_PAGE_TOKENS;
+    dq_cpu_kv_sets_read(simd, kv, p, kv->map->group[head], side, kv->slot[head], n, out);
+    v->dither = dq_cpu_kv_sets_dither(kv, p, scratch);
+    v->sets = out;
+    v->begins = p->begins;
+    for (int i = 0; i < n; i++, out += 2 * kv->v_cols) {
+        float *restrict low = out + kv->v_cols;
+        const float *restrict step = out;
+#pragma omp simd
+        for (int64_t c = 0; c < kv->v_cols; c++) low[c] += half * step[c];
+    }
 }
 
 dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
@@ -306,8 +373,11 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
                         .first = p->n_sinks,
                         .end = slots > p->n_sinks ? slots : p->n_sinks,
                         .form = &kv->form[side]};
-    v.scale = read_scales(simd, kv, part, side, h, scratch + size);
-    if (side == DQ_V) {
+    if (kv->by_page)
+        view_sets(&v, simd, kv, p, side, head, scratch + size);
+    else
+        v.scale = read_scales(simd, kv, part, side, h, scratch + size);
+    if (side == DQ_V && !kv->by_page) {
         turn_scales(scratch + 2 * size, v.scale, v.form->n_scales, v.first, v.end);
         v.scale = scratch + 2 * size;
     }
@@ -348,6 +418,10 @@ void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, i
         const int64_t n = least(cols - c, DQ_KV_LINE);
         kv_unpack(q + c, codes + (slot * cols + c) * bits / 8, bits, n);
     }
+    const int set = dq_kv_sets(p, slot + 1) - 1;
+    for (int64_t g = 0; kv->by_page && g < kv->form[side].set_scales; g++)
+        scale[g] =
+            get_scale(&p->part[side], dq_kv_set_at(kv, kv->map->group[head], side, set, h) + g);
     for (int64_t g = 0; g < n_scales; g++) {
         scale[g] =
             get_scale(&p->part[side], h * n_scales * DQ_PAGE_TOKENS + scale_at(kv, side, slot, g));
@@ -396,8 +470,8 @@ static void move_codes(const dq_kv *kv, dq_kv_page *to, int64_t slot, int8_t *y,
     }
 }
 
-static void move_head(const dq_kv *kv, dq_kv_page *to, const dq_kv_list *list, const int32_t *kept,
-                      int64_t n, int side, int h, float *scratch)
+static void move_head(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *list,
+                      const int32_t *kept, int64_t n, int side, int h, float *scratch)
 {
     const int64_t page = DQ_PAGE_TOKENS * kv->v_cols;
     int8_t *x = (int8_t *)scratch, *y = x + page;
@@ -412,6 +486,9 @@ static void move_head(const dq_kv *kv, dq_kv_page *to, const dq_kv_list *list, c
             unpack_head(kv, x, dq_kv_codes_of(kv, from, side, h), side, 0, DQ_PAGE_TOKENS);
         unpacked = from;
         move_codes(kv, to, i, y, from, at, x, side, h);
+        if (to->begins >> i & 1)
+            dq_cpu_kv_sets_move(kv, to, dq_kv_sets(to, i), from, dq_kv_sets(from, at + 1) - 1,
+                                group, side, h);
     }
     if (to->part[side].codes)
         pack_head(kv, dq_kv_codes_of(kv, to, side, h), y, side, 0, DQ_PAGE_TOKENS);
@@ -422,6 +499,6 @@ void dq_cpu_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
         for (int h = 0; h < kv->heads[group]; h++)
-            move_head(kv, to, from, kept, n, side, h, scratch);
+            move_head(kv, to, group, from, kept, n, side, h, scratch);
     }
 }

@@ -91,6 +91,13 @@ typedef struct dq_simd {
                       const float *scale);
     void (*read_values)(float *dst, const uint8_t *codes, int bits, int64_t tokens, int64_t cols,
                         int64_t group, const float *scale, int64_t n_scales);
+    /* Page codes of one set, whatever slots are its own: dst[channels][64] = code * step[channel] + low[channel]; dst of
+     * tokens first .. end-1 = (code - dither[token]) * step[col] + low[col]. One product, one sum. */
+    void (*read_page_keys)(float *dst, const uint8_t *codes, int bits, int64_t channels,
+                           const float *step, const float *low);
+    void (*read_page_values)(float *dst, const uint8_t *codes, int bits, int64_t first, int64_t end,
+                             int64_t cols, const float *step, const float *low,
+                             const float *dither);
 } dq_simd;
 
 extern const dq_simd dq_simd_scalar;
@@ -203,6 +210,18 @@ typedef struct dq_simd_int8_page {
     int64_t first, end;
 } dq_simd_int8_page;
 
+/* The same of page codes. Sets of slots have steps and middles for each channel; a new one begins at every bit of `begins`. */
+typedef struct dq_simd_set_page {
+    const uint8_t
+        *block; /* as key_block of one run, or value_block, made it; NULL: nothing is coded */
+    const float *sets; /* [sets][2][cols]: step, and low + 2^(bits-1) step */
+    int bits;
+    int64_t dim, cols;
+    uint64_t begins;
+    int64_t first, end;
+    const float *dither; /* [64], of values */
+} dq_simd_set_page;
+
 /* Attention on packed pages (simd_kv.h) in integers. Every table gives the same bits; a block is read by
  * the table that made it only. */
 typedef struct dq_simd_pages {
@@ -222,6 +241,16 @@ typedef struct dq_simd_pages {
      * finite. work[dq_simd_int8_work_bytes]. */
     void (*value_sums)(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
                        const dq_simd_int8_page *page, void *work);
+    /* Page codes, set by set. s[r * lds + t] = (float)(exact sum of q codes * (code - 2^(bits-1))) * q scale + base: the query
+     * row q[r * ldq] times the steps is rounded to 8 bits: scale max|e| / 127, code rint(e * (127 / max|e|)), none where
+     * max|e| < 2^-100; base is the sum of q times the middles in 16 interleaved lanes that are added pairwise.
+     * work[dq_simd_set_work_bytes]. */
+    void (*set_scores)(float *s, int64_t lds, const float *q, int64_t ldq, int64_t m,
+                       const dq_simd_set_page *page, void *work);
+    /* y[r * ldy + c] += ((float)(exact sum of D codes * (code - 2^(bits-1))) * D scale - sum of D dither) * step + middle *
+     * sum of D: D of a set is rounded as e above, sums are added in 16 lanes as base is. */
+    void (*set_sums)(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
+                     const dq_simd_set_page *page, void *work);
 } dq_simd_pages;
 
 extern const dq_simd_pages dq_simd_pages_plain;
@@ -258,6 +287,13 @@ static inline int64_t dq_simd_int8_value_rows(int64_t n_scales)
 static inline int64_t dq_simd_int8_work_bytes(int64_t n_scales)
 {
     return dq_simd_int8_value_rows(n_scales) * n_scales * (2 * 64 + 8);
+}
+
+/* Rows that are worked on at a time: codes [8][2 * 64] or [8][dim padded to 4], four numbers each; a row of f32. */
+static inline int64_t dq_simd_set_work_bytes(int64_t dim)
+{
+    const int64_t cols = (dim + 63) / 64 * 64;
+    return 8 * ((cols < 128 ? 128 : cols) + 16) + 4 * cols;
 }
 
 /* The highest table that the feature bits of dq_os_cpu_features() allow. */

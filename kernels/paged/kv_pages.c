@@ -3,11 +3,7 @@
  * Writing. A page with other holders is copied before a token is written to it (open_tail), so no list sees
  * another's tokens below its count. Memory is taken before the device writes, and counts go up after it has, so a
  * failure leaves every count as it was.
- * Codes. A query at t reads the tokens below a position that the spec derives from t as codes. append makes those
- * that its last row reads, compact those that the next row will read. Jobs are collected by two walks over the same
- * lists, one that counts and one that fills: `due` is how far a page will be coded, which keeps a page of several
- * lists from being coded twice; `coded` follows when the device has done all jobs, or else `due` falls back to it.
- * A scale that f16 cannot hold widens that side of the page, and its codes are made again.
+ * Codes are made by page_codes.c.
  * Unquantized parts. Below `compacted` a list never reads a token unquantized again. A list whose part of a page
  * lies below counts itself in the page's `agreed`, once: list->agreed is how many leading pages it has counted
  * itself in. When all holders have agreed, the unquantized part is freed. A rewind after which such a token would
@@ -98,12 +94,14 @@ int dq_kv_page_spans(dq_kv_span out[2], const dq_kv_span *span, int n, int64_t p
     return 1;
 }
 
-static dq_kv_page_form form_of(int bits, int group, int head_dim, int64_t cols)
+static dq_kv_page_form form_of(const dq_kv_spec *spec, int bits, int head_dim, int64_t cols)
 {
     dq_kv_page_form form = {.bits = bits, .plain_floats = cols * DQ_PAGE_TOKENS};
     if (bits == 16) return form;
-    form.group = bits <= 4 && group < head_dim ? group : (int)cols;
-    form.n_scales = (head_dim + form.group - 1) / form.group;
+    const bool runs = bits <= 4 && spec->group < head_dim && spec->code == DQ_CODE_TOKEN;
+    form.group = runs ? spec->group : (int)cols;
+    if (spec->code == DQ_CODE_TOKEN) form.n_scales = (head_dim + form.group - 1) / form.group;
+    if (spec->code != DQ_CODE_TOKEN) form.set_scales = 2 * (int64_t)head_dim;
     form.code_bytes = cols * DQ_PAGE_TOKENS * bits / 8;
     return form;
 }
@@ -119,10 +117,11 @@ dq_kv *dq_kv_pages_new(dq_backend *b, const dq_headmap *map, int n_layers, const
     kv->map = map;
     kv->spec = *spec;
     kv->has_codes = dq_kv_has_codes(spec);
+    kv->by_page = dq_kv_by_page(spec);
     kv->n_layers = n_layers;
     kv->v_cols = (map->head_dim + 15) / 16 * 16;
-    kv->form[DQ_K] = form_of(spec->k_bits, spec->group, map->head_dim, kv->v_cols);
-    kv->form[DQ_V] = form_of(spec->v_bits, spec->group, map->head_dim, kv->v_cols);
+    kv->form[DQ_K] = form_of(spec, spec->k_bits, map->head_dim, kv->v_cols);
+    kv->form[DQ_V] = form_of(spec, spec->v_bits, map->head_dim, kv->v_cols);
     kv->form[DQ_K].plain_floats = (int64_t)map->head_dim * DQ_PAGE_TOKENS;
     kv->slot = dq_block_new((size_t)map->n_kv, sizeof *kv->slot, &b->err);
     kv->heads = dq_block_new((size_t)map->n_groups, sizeof *kv->heads, &b->err);
@@ -131,6 +130,7 @@ dq_kv *dq_kv_pages_new(dq_backend *b, const dq_headmap *map, int n_layers, const
         return NULL;
     }
     for (int j = 0; j < map->n_kv; j++) kv->slot[j] = kv->heads[map->group[j]]++;
+    for (int i = 0; dq_kv_dithers(spec) && i < DQ_PAGE_TOKENS; i++) kv->dither[i] = dq_kv_dither(i);
     return kv;
 }
 
@@ -274,74 +274,6 @@ static bool ascends(const dq_kv_list *list, const int32_t *pos, int64_t n)
     return true;
 }
 
-/* Pages with tokens that a query at t reads as codes and that have none: made ready and added to jobs.
- * Those without codes are the last of the list's due pages. jobs NULL: counts them, or a few more. */
-static bool plan_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, dq_kv_job *jobs,
-                       int64_t *n)
-{
-    const int64_t end = dq_kv_coded_index(kv, list, t);
-    const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);
-    for (int64_t p = pages_of(end) - 1; p >= 0; p--) {
-        dq_kv_page *page = list->page[p];
-        const int32_t from = (int32_t)dq_kv_slots(sinks, p), to = (int32_t)dq_kv_slots(end, p);
-        if (to <= from || page->due >= to) break;
-        if (!jobs || page->due == page->coded) ++*n;
-        if (!jobs) continue;
-        if (page->coded == 0 && !dq_kv_page_add_codes(kv, page, group, from)) {
-            --*n;
-            return false;
-        }
-        if (page->due == page->coded) jobs[*n - 1] = (dq_kv_job){page, group, -1};
-        page->due = to;
-    }
-    return true;
-}
-
-/* The same for every list of a batch, as its last row (ahead 0) or the row behind it (1) reads them. */
-static bool plan_batch(dq_kv *kv, int layer, const dq_batch *batch, int ahead, dq_kv_job *jobs,
-                       int64_t *n)
-{
-    *n = 0;
-    for (int i = 0; i < batch->n_seq; i++) {
-        const int64_t end = batch->cu_rows[i + 1];
-        for (int g = 0; end > batch->cu_rows[i] && g < kv->map->n_groups; g++) {
-            const dq_kv_list *list = dq_kv_list_of(kv, batch->seq[i], layer, g);
-            if (!plan_codes(kv, list, g, batch->pos[end - 1] + ahead, jobs, n)) return false;
-        }
-    }
-    return true;
-}
-
-/* Sides with a scale that f16 cannot hold, again. */
-static bool encode_wide(dq_backend *b, dq_kv *kv, const dq_kv_job *job)
-{
-    for (int side = DQ_K; side <= DQ_V; side++) {
-        if (!job->page->overflow[side]) continue;
-        const dq_kv_job again = {job->page, job->group, side};
-        if (!dq_kv_page_widen(kv, job->page, job->group, side)) return false;
-        if (!kv->device->encode(b, kv, &again, 1)) return false;
-    }
-    return true;
-}
-
-static bool make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int ahead)
-{
-    int64_t n;
-    plan_batch(kv, layer, batch, ahead, NULL, &n);
-    if (n == 0) return true;
-    dq_kv_job *jobs = dq_block_new((size_t)n, sizeof *jobs, &b->err);
-    if (!jobs) return false;
-    bool ok = plan_batch(kv, layer, batch, ahead, jobs, &n);
-    ok = ok && kv->device->encode(b, kv, jobs, n);
-    for (int64_t i = 0; ok && i < n; i++) ok = encode_wide(b, kv, &jobs[i]);
-    for (int64_t i = 0; i < n; i++) {
-        if (ok) jobs[i].page->coded = jobs[i].page->due;
-        jobs[i].page->due = jobs[i].page->coded;
-    }
-    dq_block_free(jobs);
-    return ok;
-}
-
 /* Memory first and on one thread: either all lists grow or none. */
 static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch)
 {
@@ -379,7 +311,7 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
         count_tokens(&kv->seq[batch->seq[i]][layer * groups + task % groups], batch->pos + first,
                      n);
     }
-    if (!kv->has_codes || make_codes(b, kv, layer, batch, 0)) return;
+    if (!kv->has_codes || dq_kv_make_codes(b, kv, layer, batch, 0)) return;
     for (int task = 0; task < batch->n_seq * groups; task++) {
         const int i = task / groups;
         kv->seq[batch->seq[i]][layer * groups + task % groups].count -=
@@ -408,11 +340,11 @@ void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *ba
     for (int i = 0; i < batch->n_seq; i++) {
         if (!dq_kv_pages_known(b, kv, batch->seq[i])) return;
     }
-    if (!kv->has_codes || !make_codes(b, kv, layer, batch, 1)) return;
+    if (!kv->has_codes || !dq_kv_make_codes(b, kv, layer, batch, dq_kv_ahead(kv))) return;
     for (int i = 0; i < batch->n_seq; i++) {
         const int64_t end = batch->cu_rows[i + 1];
         if (end == batch->cu_rows[i]) continue;
-        const int32_t compacted = dq_kv_coded_end(&kv->spec, batch->pos[end - 1] + 1);
+        const int32_t compacted = dq_kv_coded_end(&kv->spec, batch->pos[end - 1] + dq_kv_ahead(kv));
         for (int g = 0; g < kv->map->n_groups; g++) {
             dq_kv_list *list = &kv->seq[batch->seq[i]][layer * kv->map->n_groups + g];
             if (compacted > list->compacted) list->compacted = compacted;
@@ -461,11 +393,20 @@ static bool kept_is_valid(const int32_t *kept, int64_t n, int64_t count)
     return true;
 }
 
+/* Of two tokens with page codes. */
+static bool same_set(const dq_kv_list *list, int64_t a, int64_t b)
+{
+    const dq_kv_page *p = list->page[a / DQ_PAGE_TOKENS];
+    return p == list->page[b / DQ_PAGE_TOKENS] &&
+           dq_kv_sets(p, a % DQ_PAGE_TOKENS + 1) == dq_kv_sets(p, b % DQ_PAGE_TOKENS + 1);
+}
+
 /* A page with tokens kept[0..n-1] of the list and the parts that they still need. */
 static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, const int32_t *kept,
                               int64_t n)
 {
     int32_t sinks = 0, coded = 0;
+    uint64_t begins = 0;
     bool plain = false, wide[2] = {false, false};
     for (int64_t i = 0; i < n; i++) {
         const dq_kv_page *from = list->page[kept[i] / DQ_PAGE_TOKENS];
@@ -474,18 +415,22 @@ static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, cons
             sinks++;
             continue;
         }
-        coded += kept[i] % DQ_PAGE_TOKENS < from->coded;
+        if (kept[i] % DQ_PAGE_TOKENS < from->coded) {
+            if (!coded || !same_set(list, kept[i - 1], kept[i])) begins |= 1ull << i;
+            coded++;
+        }
         plain = plain || pos >= list->compacted;
         for (int side = DQ_K; side <= DQ_V; side++)
             wide[side] = wide[side] || from->part[side].wide;
     }
     dq_kv_page *p = dq_kv_page_new(kv);
     if (!p) return NULL;
+    if (kv->by_page) p->begins = begins;
     bool ok = !coded || dq_kv_page_add_codes(kv, p, group, sinks);
     for (int side = DQ_K; ok && coded && side <= DQ_V; side++)
         ok = !wide[side] || dq_kv_page_widen(kv, p, group, side);
     if (ok) ok = dq_kv_page_add_plain(kv, p, group, 0);
-    if (ok && coded) p->coded = p->due = sinks + coded;
+    if (ok && coded) p->coded = p->due = (int16_t)(sinks + coded);
     if (ok && coded && !plain) {
         p->agreed = 1;
         dq_kv_page_release(kv, p, group);
@@ -528,6 +473,7 @@ void dq_kv_pages_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int grou
         whole++;
     }
     dq_kv_list dense = {0};
+    if (!dq_kv_code_due(b, kv, list, group)) return;
     if (!list_reserve(b, kv, &dense, pages_of(n))) return;
     bool ok = true;
     for (int64_t p = whole; ok && p < pages_of(n); p++) {

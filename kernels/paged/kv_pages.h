@@ -11,8 +11,10 @@ enum { DQ_K, DQ_V };
 /* How all pages store their keys or their values. */
 typedef struct dq_kv_page_form {
     int bits;
-    int group;            /* channels per scale; the last run of a head may be shorter */
-    int64_t n_scales;     /* per token and head */
+    int group;        /* channels per scale; the last run of a head may be shorter */
+    int64_t n_scales; /* per token and head; 0: page codes */
+    int64_t
+        set_scales; /* of page codes, per set and head: a step for each channel, then a low; else 0 */
     int64_t plain_floats; /* of one head and page */
     int64_t code_bytes;   /* of one head and page; 0: 16 bits */
 } dq_kv_page_form;
@@ -22,21 +24,26 @@ typedef struct dq_kv_page_form {
 typedef struct dq_kv_part {
     float *plain;   /* unquantized, form.plain_floats a head */
     uint8_t *codes; /* form.code_bytes a head */
-    void *scale;    /* form.n_scales * DQ_PAGE_TOKENS a head: f16, or f32 where `wide` */
-    float *sinks;   /* [n_sinks][head_dim] a head: what is never coded in a page that is */
+    /* form.n_scales * DQ_PAGE_TOKENS a head; of page codes [n_sets][heads][form.set_scales]: f16, or f32 where `wide` */
+    void *scale;
+    float *sinks; /* [n_sinks][head_dim] a head: what is never coded in a page that is */
     bool wide;
+    uint8_t n_sets; /* that there is room for, DQ_PAGE_TOKENS at most */
 } dq_kv_part;
 
 /* DQ_PAGE_TOKENS tokens of one (sequence, layer, KV head group). Forks share pages; a page with more than one
  * holder is copied before tokens are written to it. Slots at and after a list's count may hold what
  * another holder appended or what a rewind left: readers stop at the count. Codes follow from a slot's
- * unquantized values, whoever makes them, so they are added to shared pages too. */
+ * unquantized values (page codes: from those of a set, which stands in one page whole), whoever makes them, so they are
+ * added to shared pages too. */
 typedef struct dq_kv_page {
     int32_t holders;
-    int32_t agreed;   /* holders that will not read coded slots unquantized again */
-    int32_t n_sinks;  /* slots before the first one with codes; 0 without codes */
-    int32_t coded;    /* slots n_sinks .. coded-1 have codes */
-    int32_t due;      /* while codes are made: what `coded` becomes */
+    int32_t agreed; /* holders that will not read coded slots unquantized again */
+    uint64_t
+        begins; /* page codes: bit i: slot i is the first of a set; the others belong to the set before them */
+    int16_t n_sinks;  /* slots before the first one with codes; 0 without codes */
+    int16_t coded;    /* slots n_sinks .. coded-1 have codes */
+    int16_t due;      /* while codes are made: what `coded` becomes */
     bool overflow[2]; /* while codes are made: a scale does not fit in f16 */
     dq_kv_part part[2];
     int32_t pos[DQ_PAGE_TOKENS];
@@ -82,13 +89,14 @@ struct dq_kv {
     const dq_kv_device *device;
     const dq_headmap *map;
     dq_kv_spec spec;
-    bool has_codes;
+    bool has_codes, by_page;
     int n_layers;
     int64_t v_cols; /* head_dim, padded to a multiple of 16 with zeros */
     dq_kv_page_form form[2];
-    int *slot;        /* [n_kv] index of a KV head inside its group */
-    int *heads;       /* [n_groups] KV heads of each group */
-    dq_kv_list **seq; /* [n_seq] of [n_layers * n_groups]; NULL: free handle */
+    float dither[DQ_PAGE_TOKENS]; /* of values, by position; 0: none */
+    int *slot;                    /* [n_kv] index of a KV head inside its group */
+    int *heads;                   /* [n_groups] KV heads of each group */
+    dq_kv_list **seq;             /* [n_seq] of [n_layers * n_groups]; NULL: free handle */
     int32_t n_seq;
     int32_t lowest;    /* no free handle is below it */
     dq_kv_bytes bytes; /* kept up to date by every change, but for tokens and tokens_coded */
@@ -120,6 +128,28 @@ static inline float *dq_kv_sinks_of(const dq_kv *kv, const dq_kv_page *p, int si
     return p->part[side].sinks + (int64_t)slot * p->n_sinks * kv->map->head_dim;
 }
 
+/* How many sets of page codes begin in the first n slots. */
+static inline int dq_kv_sets(const dq_kv_page *p, int64_t n)
+{
+    int sets = 0;
+    for (uint64_t x = n < 64 ? p->begins & ((1ull << n) - 1) : p->begins; x; x &= x - 1) sets++;
+    return sets;
+}
+
+/* The slot behind the set that begins at `slot`, `end` at most. */
+static inline int64_t dq_kv_set_end(const dq_kv_page *p, int64_t slot, int64_t end)
+{
+    do slot++;
+    while (slot < end && !(p->begins >> slot & 1));
+    return slot;
+}
+
+/* Index of the first of the numbers of a set and the slot-th head of the group among those of a side. */
+static inline int64_t dq_kv_set_at(const dq_kv *kv, int group, int side, int set, int slot)
+{
+    return ((int64_t)set * kv->heads[group] + slot) * kv->form[side].set_scales;
+}
+
 static inline int64_t dq_kv_slots(int64_t index, int64_t page)
 {
     const int64_t n = index - page * DQ_PAGE_TOKENS;
@@ -128,6 +158,11 @@ static inline int64_t dq_kv_slots(int64_t index, int64_t page)
 
 /* How many tokens stand at positions <= t: what a query at t sees. */
 int64_t dq_kv_visible(const dq_kv_list *list, int32_t t);
+/* How many rows behind the last one codes are made for: 1, but where page codes of a page that is not full would be due. */
+static inline int dq_kv_ahead(const dq_kv *kv)
+{
+    return kv->by_page && kv->spec.recent == 0 ? 0 : 1;
+}
 /* How many tokens a query at position t reads as codes, sinks counted with them: it reads tokens
  * 0 .. n-1 of the list as codes, except for sinks, and all others unquantized. */
 int64_t dq_kv_coded_index(const dq_kv *kv, const dq_kv_list *list, int32_t t);
@@ -169,12 +204,20 @@ dq_kv_bytes dq_kv_pages_bytes(dq_backend *b, const dq_kv *kv);
 /* True; else DQ_BUG in b->err. */
 bool dq_kv_pages_known(dq_backend *b, const dq_kv *kv, int32_t seq);
 
+/* ---- page_codes.c. False: b->err is set. */
+/* Codes of all that the last row of each sequence of a batch reads so, or the row `ahead` behind it. */
+bool dq_kv_make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int ahead);
+/* Of what is due behind the list's last token, where codes depend on tokens that are about to go. */
+bool dq_kv_code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group);
+
 /* ---- page_memory.c: memory of one page. On one thread; kv->bytes follows. */
 dq_kv_page *dq_kv_page_new(dq_kv *kv); /* without parts */
 /* Unquantized parts; sinks among the first `at` slots come back into them. */
 bool dq_kv_page_add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at);
-/* Codes and f16 scales, of zero; n_sinks slots are copied beside them. */
+/* Codes and f16 scales, of zero; n_sinks slots are copied beside them. Page codes get room for the sets of p->begins. */
 bool dq_kv_page_add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks);
+/* Page codes: sets for slots coded .. due-1, by their positions, and room for their scales. */
+bool dq_kv_page_add_sets(dq_kv *kv, dq_kv_page *p, int group);
 bool dq_kv_page_widen(dq_kv *kv, dq_kv_page *p, int group, int side);
 dq_kv_page *dq_kv_page_copy(dq_kv *kv, const dq_kv_page *p, int group);
 /* Forgets codes of slots from `at` on, which are written next. The page has its plain parts. */

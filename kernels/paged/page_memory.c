@@ -29,9 +29,16 @@ static int64_t code_bytes(const dq_kv *kv, int group, int side)
     return kv->heads[group] * kv->form[side].code_bytes;
 }
 
-static int64_t scale_bytes(const dq_kv *kv, int group, int side, bool wide)
+static int64_t scale_bytes(const dq_kv *kv, int group, int side, int n_sets, bool wide)
 {
-    return kv->heads[group] * kv->form[side].n_scales * DQ_PAGE_TOKENS * (wide ? 4 : 2);
+    const dq_kv_page_form *form = &kv->form[side];
+    return kv->heads[group] * (form->n_scales * DQ_PAGE_TOKENS + n_sets * form->set_scales) *
+           (wide ? 4 : 2);
+}
+
+static int64_t part_scale_bytes(const dq_kv *kv, int group, int side, const dq_kv_part *part)
+{
+    return scale_bytes(kv, group, side, part->n_sets, part->wide);
 }
 
 static int64_t sink_bytes(const dq_kv *kv, int group, int32_t n_sinks)
@@ -65,27 +72,31 @@ static void free_codes(dq_kv *kv, dq_kv_page *p, int group)
     for (int side = DQ_K; side <= DQ_V; side++) {
         dq_kv_part *part = &p->part[side];
         part_free(kv, part->codes, &kv->bytes.codes, code_bytes(kv, group, side));
-        part_free(kv, part->scale, &kv->bytes.scales, scale_bytes(kv, group, side, part->wide));
+        part_free(kv, part->scale, &kv->bytes.scales, part_scale_bytes(kv, group, side, part));
         part_free(kv, part->sinks, &kv->bytes.unquantized, sink_bytes(kv, group, p->n_sinks));
         part->codes = NULL;
         part->scale = NULL;
         part->sinks = NULL;
         part->wide = false;
+        part->n_sets = 0;
     }
     p->n_sinks = p->coded = p->due = 0;
+    p->begins = 0;
 }
 
 bool dq_kv_page_add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks)
 {
-    p->n_sinks = p->coded = p->due = n_sinks;
+    p->n_sinks = p->coded = p->due = (int16_t)n_sinks;
     for (int side = DQ_K; side <= DQ_V; side++) {
         dq_kv_part *part = &p->part[side];
         if (kv->form[side].bits == 16) continue;
+        part->n_sets = (uint8_t)dq_kv_sets(p, DQ_PAGE_TOKENS);
+        const int64_t scales = part_scale_bytes(kv, group, side, part);
         part->codes = part_new(kv, &kv->bytes.codes, code_bytes(kv, group, side));
-        part->scale = part_new(kv, &kv->bytes.scales, scale_bytes(kv, group, side, part->wide));
+        if (scales) part->scale = part_new(kv, &kv->bytes.scales, scales);
         if (n_sinks)
             part->sinks = part_new(kv, &kv->bytes.unquantized, sink_bytes(kv, group, n_sinks));
-        if (!part->codes || !part->scale || (n_sinks && !part->sinks)) {
+        if (!part->codes || (scales && !part->scale) || (n_sinks && !part->sinks)) {
             free_codes(kv, p, group);
             return false;
         }
@@ -94,10 +105,38 @@ bool dq_kv_page_add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks)
     return true;
 }
 
+/* Room for n sets; those that are there stay. */
+static bool grow_sets(dq_kv *kv, dq_kv_part *part, int group, int side, int n)
+{
+    const int64_t now = part_scale_bytes(kv, group, side, part);
+    void *more = part_new(kv, &kv->bytes.scales, scale_bytes(kv, group, side, n, part->wide));
+    if (!more) return false;
+    if (part->scale) kv->device->block_copy(kv->b, more, part->scale, now);
+    part_free(kv, part->scale, &kv->bytes.scales, part->scale ? now : 0);
+    part->scale = more;
+    part->n_sets = (uint8_t)n;
+    return true;
+}
+
+bool dq_kv_page_add_sets(dq_kv *kv, dq_kv_page *p, int group)
+{
+    p->begins &= (1ull << p->coded) - 1; /* coded < due */
+    for (int i = p->coded; i < p->due; i++) {
+        if (i == p->coded || p->pos[i] / DQ_PAGE_TOKENS != p->pos[i - 1] / DQ_PAGE_TOKENS)
+            p->begins |= 1ull << i;
+    }
+    const int n = dq_kv_sets(p, DQ_PAGE_TOKENS);
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        dq_kv_part *part = &p->part[side];
+        if (part->codes && part->n_sets < n && !grow_sets(kv, part, group, side, n)) return false;
+    }
+    return true;
+}
+
 bool dq_kv_page_widen(dq_kv *kv, dq_kv_page *p, int group, int side)
 {
     dq_kv_part *part = &p->part[side];
-    const int64_t n = scale_bytes(kv, group, side, false) / 2;
+    const int64_t n = part_scale_bytes(kv, group, side, part) / 2;
     float *wide = part_new(kv, &kv->bytes.scales, 4 * n);
     if (!wide) return false;
     kv->device->widen(kv->b, wide, part->scale, n);
@@ -124,18 +163,20 @@ dq_kv_page *dq_kv_page_copy(dq_kv *kv, const dq_kv_page *p, int group)
     memcpy(own->pos, p->pos, sizeof own->pos);
     own->n_sinks = p->n_sinks;
     own->coded = own->due = p->coded;
+    own->begins = p->begins;
     bool ok = true;
     for (int side = DQ_K; ok && side <= DQ_V; side++) {
         const dq_kv_part *from = &p->part[side];
         dq_kv_part *to = &own->part[side];
         void *block[4] = {NULL, NULL, NULL, NULL};
         to->wide = from->wide;
+        to->n_sets = from->n_sets;
         ok =
             copy_block(kv, &kv->bytes.unquantized, &block[0], from->plain,
                        plain_bytes(kv, group, side)) &&
             copy_block(kv, &kv->bytes.codes, &block[1], from->codes, code_bytes(kv, group, side)) &&
             copy_block(kv, &kv->bytes.scales, &block[2], from->scale,
-                       scale_bytes(kv, group, side, from->wide)) &&
+                       part_scale_bytes(kv, group, side, from)) &&
             copy_block(kv, &kv->bytes.unquantized, &block[3], from->sinks,
                        sink_bytes(kv, group, p->n_sinks));
         to->plain = block[0];
@@ -150,7 +191,12 @@ dq_kv_page *dq_kv_page_copy(dq_kv *kv, const dq_kv_page *p, int group)
 
 void dq_kv_page_cut(dq_kv *kv, dq_kv_page *p, int group, int64_t at)
 {
-    if (p->coded > at) p->coded = (int32_t)at;
+    if (p->coded > at) {
+        const int32_t cut = p->pos[at] / DQ_PAGE_TOKENS; /* sets of it are made again, whole */
+        while (kv->by_page && at > 0 && p->pos[at - 1] / DQ_PAGE_TOKENS == cut) at--;
+        p->coded = p->due = (int16_t)at;
+        if (kv->by_page && at < DQ_PAGE_TOKENS) p->begins &= (1ull << at) - 1;
+    }
     /* without a coded token the sinks are like any other */
     if (p->coded <= p->n_sinks) free_codes(kv, p, group);
 }

@@ -42,6 +42,7 @@ static dq_status read_field(dq_container_h5 *r, const dq_kv_field *f, dq_kv_conf
 {
     double real;
     if (dq_kv_field_evicts(f) && !c->evict.policy) return DQ_OK;
+    if (f->later && !dq_container_h5_has(r, group, f->name)) return DQ_OK;
     switch (dq_kv_field_form(f)) {
     case DQ_KV_AS_INTEGER: return read_integer(r, f, c);
     case DQ_KV_AS_TEXT: return read_text(r, f, c, a);

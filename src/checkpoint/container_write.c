@@ -177,13 +177,15 @@ static bool put_slot(dq_h5 *h, hid_t file, const dq_slot *s)
     return dq_h5_drop(h, mark) && good;
 }
 
-/* Every attribute stands there, also where it means nothing: one reader for all files. */
+/* Attributes stand there also where they mean nothing: one reader for all files. What came later stays away where it is as it
+ * was before. */
 static bool put_kv(dq_h5 *h, hid_t kv, const dq_kv_config *c)
 {
     bool good = true;
     for (int i = 0; good && i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
         const char *text;
+        if (!dq_kv_field_stored(f, c)) continue;
         switch (dq_kv_field_form(f)) {
         case DQ_KV_AS_INTEGER: good = put_int(h, kv, f->name, dq_kv_field_integer(f, c)); break;
         case DQ_KV_AS_REAL: good = put_real(h, kv, f->name, dq_kv_field_real(f, c)); break;

@@ -21,28 +21,31 @@ unsigned dq_kv_config_uses(const dq_kv_config *c)
     const dq_kv_policy *p = c->evict.policy;
     unsigned uses = 0;
     if (c->k_bits < 16 || c->v_bits < 16) uses |= DQ_KV_CODES;
-    if (c->k_bits <= 4 || c->v_bits <= 4) uses |= DQ_KV_NARROW;
+    if (c->code == DQ_CODE_TOKEN && (c->k_bits <= 4 || c->v_bits <= 4)) uses |= DQ_KV_NARROW;
     if (p) uses |= DQ_KV_EVICTS;
     if (p && p->needs & DQ_NEEDS_ATTENTION) uses |= DQ_KV_SUMS;
     if (p && p->draws) uses |= DQ_KV_DRAWS;
     return uses;
 }
 
-static bool rotates(dq_rotate how, int bits, int head_dim)
+/* Up to how many bits. A page's values have a scale for each channel as they are. */
+static bool rotates(dq_rotate how, int bits, int most, int head_dim)
 {
     bool power = (head_dim & (head_dim - 1)) == 0;
-    return how == DQ_ROTATE_ON || (how == DQ_ROTATE_AUTO && bits <= 4 && power);
+    return how == DQ_ROTATE_ON || (how == DQ_ROTATE_AUTO && bits <= most && power);
 }
 
 dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *c, dq_num num, int head_dim,
                             dq_err *err)
 {
+    const bool token = c->code == DQ_CODE_TOKEN;
     *out = (dq_kv_spec){.num = num,
                         .k_bits = c->k_bits,
                         .v_bits = c->v_bits,
                         .group = c->group,
-                        .rotate_k = rotates(c->rotate, c->k_bits, head_dim),
-                        .rotate_v = rotates(c->rotate, c->v_bits, head_dim),
+                        .code = c->code,
+                        .rotate_k = rotates(c->rotate, c->k_bits, token ? 4 : 8, head_dim),
+                        .rotate_v = rotates(c->rotate, c->v_bits, token ? 4 : 0, head_dim),
                         .sink = c->sink,
                         .recent = c->recent,
                         .evict = c->evict.policy ? c->evict : dq_evict_none};
@@ -108,6 +111,7 @@ dq_status dq_kv_config_read(dq_kv_config *out, const json_t *o, dq_arena *a, dq_
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
         if (dq_kv_field_evicts(f) && !out->evict.policy) continue;
+        if (f->later && !json_object_get(o, f->name)) continue;
         switch (dq_kv_field_form(f)) {
         case DQ_KV_AS_INTEGER: DQ_TRY(read_integer(out, f, o, err)); break;
         case DQ_KV_AS_REAL: DQ_TRY(read_real(out, f, o, err)); break;

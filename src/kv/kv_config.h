@@ -8,8 +8,8 @@
 #include "kv/kv_spec.h"
 
 typedef enum dq_rotate {
-    DQ_ROTATE_AUTO, /* keys and values of at most 4 bits, where head_dim is a power of two */
-    DQ_ROTATE_ON,   /* both, whatever their widths */
+    DQ_ROTATE_AUTO, /* where head_dim is a power of two: token codes of at most 4 bits, and keys as page codes */
+    DQ_ROTATE_ON, /* both, whatever their widths */
     DQ_ROTATE_OFF
 } dq_rotate;
 enum { DQ_ROTATES = 3 };
@@ -17,6 +17,7 @@ extern const char *const dq_rotate_name[DQ_ROTATES]; /* "auto", "on", "off" */
 
 typedef struct dq_kv_config {
     int k_bits, v_bits, group, sink, recent; /* as in dq_kv_spec */
+    dq_kv_code code;
     dq_rotate rotate;
     /* stands last, see kv_field.c. The policy may be one of dq_kv_policy_stored */
     dq_evict_spec evict;
@@ -29,7 +30,7 @@ bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b);
 /* What a setting acts on, and what of that there is. */
 enum {
     DQ_KV_CODES = 1,  /* something is stored as codes */
-    DQ_KV_NARROW = 2, /* with at most 4 bits: several scales per token */
+    DQ_KV_NARROW = 2, /* with at most 4 bits and scales for each token: several of them */
     DQ_KV_EVICTS = 4,
     DQ_KV_SUMS = 8, /* the policy reads sums over rows of attention */
     DQ_KV_DRAWS = 16

@@ -20,8 +20,8 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .swept = true,
      .value = "K[:V]",
      .help =
-         "widths of keys (16, 8, 6, 4) and values (3 and 2 too); 16: as computed (default: as a "
-         "container says, else {default})",
+         "widths of keys (16, 8, 6, 4) and values (3 and 2 too; as page codes both, and 5); 16: as "
+         "computed (default: as a container says, else {default})",
      .column_place = 1,
      .column = {"kv_k_bits"}},
     {.name = "v_bits",
@@ -29,6 +29,20 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      IN_BOTH(v_bits),
      .column_place = 2,
      .column = {"kv_v_bits"}}, /* --kv-bits says both */
+    {.name = "code",
+     .type = DQ_KV_WORD,
+     IN_BOTH(code),
+     .applies = DQ_KV_CODES,
+     .later = true,
+     .words = dq_kv_code_name,
+     .n_words = DQ_KV_CODE_KINDS,
+     .option_place = 13,
+     .option = "kv-code",
+     .value = "KIND",
+     .help = "codes with scales for each token, for each channel and page of 64 tokens, or those "
+             "and values of 4 bits and more dithered: {names} (default {default})",
+     .column_place = 15,
+     .column = {"kv_code"}},
     {.name = "group",
      .type = DQ_KV_INT,
      IN_BOTH(group),
@@ -38,7 +52,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .min = 1,
      .max = 65536,
      .value = "N",
-     .help = "channels per scale at 4 bits and fewer (default {default})",
+     .help = "channels per scale of token codes at 4 bits and fewer (default {default})",
      .column_place = 10,
      .column = {"kv_group"}},
     {.name = "rotate",
@@ -49,8 +63,8 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .option_place = 3,
      .option = "kv-rotate",
      .value = "WHEN",
-     .help = "Hadamard rotation: auto (keys and values of at most 4 bits, where head_dim is a "
-             "power of two), on (both) or off (default {default})",
+     .help = "Hadamard rotation: auto (token codes of at most 4 bits, keys as page codes, where "
+             "head_dim is a power of two), on (both) or off (default {default})",
      .column_place = 11,
      .column = {"kv_rotate_k", "kv_rotate_v"}},
     {.name = "sink",
@@ -188,6 +202,11 @@ const char *dq_kv_field_title(int place)
 bool dq_kv_field_evicts(const dq_kv_field *f)
 {
     return f->config > offsetof(dq_kv_config, evict.policy);
+}
+
+bool dq_kv_field_stored(const dq_kv_field *f, const dq_kv_config *c)
+{
+    return !f->later || dq_kv_field_integer(f, c) != dq_kv_field_integer(f, &dq_kv_config_plain);
 }
 
 dq_kv_form dq_kv_field_form(const dq_kv_field *f)
@@ -329,6 +348,7 @@ json_t *dq_kv_config_json(const dq_kv_config *c)
     json_t *o = json_object();
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
+        if (!dq_kv_field_stored(f, c)) continue;
         if (c->evict.policy || !dq_kv_field_evicts(f))
             json_object_set_new(o, f->name, json_at(f, in_config(f, c)));
     }

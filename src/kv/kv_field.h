@@ -23,6 +23,7 @@ typedef struct dq_kv_field {
     size_t config, spec; /* offsets in the two structs */
     unsigned applies;    /* any of DQ_KV_CODES ... it needs to say something; 0: it always does */
     bool or_other;       /* one of several ways to say one thing: 0 where another says it */
+    bool later;          /* came after the first files: what is usual is not written */
     const char *const *words; /* [n_words] of a word */
     int n_words;
     /* The option: its place in --help from 1 on (0: it has none of its own), its name, and what --help shows for
@@ -36,7 +37,7 @@ typedef struct dq_kv_field {
     const char *column[2]; /* their titles */
 } dq_kv_field;
 
-enum { DQ_KV_FIELDS = 13, DQ_KV_OPTIONS = 12, DQ_KV_COLUMNS = 14 };
+enum { DQ_KV_FIELDS = 14, DQ_KV_OPTIONS = 13, DQ_KV_COLUMNS = 15 };
 extern const dq_kv_field dq_kv_fields[DQ_KV_FIELDS]; /* in the order of JSON and HDF5 */
 
 /* Index of the field whose option, or title of the column that, has this place, from 1 on. */
@@ -44,6 +45,8 @@ int dq_kv_field_of_option(int place);
 const char *dq_kv_field_title(int place);
 /* A part of dq_evict_spec besides the policy: left out where nothing is evicted. */
 bool dq_kv_field_evicts(const dq_kv_field *f);
+/* Files and recipes hold it. */
+bool dq_kv_field_stored(const dq_kv_field *f, const dq_kv_config *c);
 
 /* How a setting is written down. */
 typedef enum dq_kv_form { DQ_KV_AS_INTEGER, DQ_KV_AS_REAL, DQ_KV_AS_TEXT } dq_kv_form;

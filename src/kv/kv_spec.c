@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 const char *const dq_num_name[DQ_NUMS] = {"f32", "bf16", "int8"};
+const char *const dq_kv_code_name[DQ_KV_CODE_KINDS] = {"token", "page", "dither"};
 
 const dq_evict_spec dq_evict_none = {.keep = 1, .window = -1};
 const dq_kv_spec dq_kv_plain = {
@@ -29,23 +30,37 @@ const char *dq_kv_widths(char text[DQ_KV_WIDTHS], int k_bits, int v_bits)
     return text;
 }
 
+const char *dq_kv_codes_text(char text[DQ_KV_WIDTHS], const dq_kv_spec *s)
+{
+    const bool say = dq_kv_has_codes(s) && s->code != DQ_CODE_TOKEN;
+    snprintf(text, DQ_KV_WIDTHS, "%d:%d%s%s", s->k_bits, s->v_bits, say ? " " : "",
+             say ? dq_kv_code_name[s->code] : "");
+    return text;
+}
+
 bool dq_kv_spec_is_plain(const dq_kv_spec *s)
 {
     return !dq_kv_has_codes(s) && !s->rotate_k && !s->rotate_v && !s->evict.policy;
 }
 
-static dq_status check_width(const char *what, int bits, unsigned allowed, dq_err *err)
+static dq_status check_width(const char *what, int bits, unsigned allowed, const char *widths,
+                             dq_err *err)
 {
     if (bits > 0 && bits <= 16 && (allowed >> bits & 1)) return DQ_OK;
-    return dq_fail(err, DQ_USAGE, "%d bits for %s are not offered (%s: 16, 8, 6, 4%s).", bits, what,
-                   what, allowed & 4 ? ", 3, 2" : "");
+    return dq_fail(err, DQ_USAGE, "%d bits for %s are not offered (%s: %s).", bits, what, what,
+                   widths);
 }
 
 dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err)
 {
-    enum { WIDE = 1 << 16 | 1 << 8 | 1 << 6 | 1 << 4, NARROW = 1 << 3 | 1 << 2 };
-    DQ_TRY(check_width("keys", spec->k_bits, WIDE, err));
-    DQ_TRY(check_width("values", spec->v_bits, WIDE | NARROW, err));
+    enum { WIDE = 1 << 16 | 1 << 8 | 1 << 6 | 1 << 4, NARROW = 1 << 3 | 1 << 2, ODD = 1 << 5 };
+    const unsigned more = dq_kv_by_page(spec) ? NARROW | ODD : 0;
+    DQ_TRY(check_width("keys", spec->k_bits, WIDE | more, "16, 8, 6, 4; as page codes 5, 3, 2 too",
+                       err));
+    DQ_TRY(check_width("values", spec->v_bits, WIDE | NARROW | more,
+                       "16, 8, 6, 4, 3, 2; as page codes 5 too", err));
+    if ((unsigned)spec->code >= DQ_KV_CODE_KINDS)
+        return dq_fail(err, DQ_BUG, "no KV code number %d", (int)spec->code);
     if (spec->group < 1 || spec->sink < 0 || spec->recent < 0)
         return dq_fail(err, DQ_USAGE,
                        "a KV cache needs a group of at least 1 channel and windows of at least 0 "
@@ -143,15 +158,31 @@ bool dq_kv_has_codes(const dq_kv_spec *spec)
     return spec->k_bits < 16 || spec->v_bits < 16;
 }
 
-static double head_bytes(int bits, int group, int head_dim)
+bool dq_kv_by_page(const dq_kv_spec *spec)
+{
+    return spec->code != DQ_CODE_TOKEN && dq_kv_has_codes(spec);
+}
+
+bool dq_kv_dithers(const dq_kv_spec *spec)
+{
+    return spec->code == DQ_CODE_DITHER && spec->v_bits >= 4 && spec->v_bits < 16;
+}
+
+float dq_kv_dither(int32_t position)
+{
+    const double turns = position % DQ_PAGE_TOKENS * 0.6180339887498949 + 0.25;
+    return (float)(turns - floor(turns) - 0.5);
+}
+
+static double head_bytes(const dq_kv_spec *s, int bits, int head_dim)
 {
     int padded = (head_dim + 15) / 16 * 16;
-    int scales = bits > 4 ? 1 : head_dim / group + (head_dim % group != 0);
+    double scales = bits > 4 ? 1 : head_dim / s->group + (head_dim % s->group != 0);
+    if (dq_kv_by_page(s)) scales = 2.0 * head_dim / DQ_PAGE_TOKENS;
     return bits == 16 ? 2.0 * head_dim : padded * bits / 8.0 + 2.0 * scales;
 }
 
 double dq_kv_token_bytes(const dq_kv_spec *spec, int head_dim)
 {
-    return head_bytes(spec->k_bits, spec->group, head_dim) +
-           head_bytes(spec->v_bits, spec->group, head_dim);
+    return head_bytes(spec, spec->k_bits, head_dim) + head_bytes(spec, spec->v_bits, head_dim);
 }

@@ -30,6 +30,15 @@ typedef struct dq_evict_spec {
 } dq_evict_spec;
 extern const dq_evict_spec dq_evict_none; /* keep 1, no policy */
 
+/* How numbers become codes. */
+typedef enum dq_kv_code {
+    DQ_CODE_TOKEN, /* scales for each token */
+    DQ_CODE_PAGE,  /* for each channel and page */
+    DQ_CODE_DITHER /* the same, and values of 4 bits and more dithered */
+} dq_kv_code;
+enum { DQ_KV_CODE_KINDS = 3 };
+extern const char *const dq_kv_code_name[DQ_KV_CODE_KINDS]; /* "token", "page", "dither" */
+
 /* Where nothing else is asked. */
 enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = 64 };
 
@@ -41,15 +50,25 @@ enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = 64 };
  * Prefill, chunks and decoding are therefore equal. The rule holds after eviction too, by a token's
  * original position.
  *
- * Codes: one scale per token and head at 8 and 6 bits, one per `group` channels below (the last group of
+ * Token codes: one scale per token and head at 8 and 6 bits, one per `group` channels below (the last group of
  * a head may be short); scale = absmax / Qmax rounded to f16 (f32 where f16 would be subnormal or
  * infinite), code = clamp(rint(x / scale), +-Qmax). head_dim is padded with zeros to a multiple of 16.
- * 6 bits are a plane of the 4 low bits and one of the 2 high bits, 3 bits one of 2 and one of 1. */
+ *
+ * Page codes: a set of tokens has for each channel of a head its own low = least and step = (largest - least) / (2^b - 1),
+ * both rounded to f16 (f32 where f16 would make the step subnormal, or one of them infinite); code = clamp(rint((x - low) /
+ * step), 0, 2^b - 1), 0 where step is 0; read back as code * step + low. Dithered: step = (largest - least) / (2^b - 2), low =
+ * least - step / 2, code = clamp(rint((x - low) / step + d), 0, 2^b - 1), read back as (code - d) * step + low, d =
+ * dq_kv_dither(position of the token). A set is the tokens of a sequence, layer and head group that are due at once
+ * (64p .. 64p+63, but sinks and what was forgotten before) and stand in one page of the cache.
+ *
+ * 6 bits are a plane of the 4 low bits and one of the 2 high bits, 5 bits one of 4 and one of 1, 3 bits one of 2 and one of
+ * 1. */
 typedef struct dq_kv_spec {
     dq_num num;
-    int k_bits;              /* 16, 8, 6 or 4 */
-    int v_bits;              /* 16, 8, 6, 4, 3 or 2 */
-    int group;               /* channels per scale at <= 4 bits */
+    int k_bits; /* 16, 8, 6 or 4; page codes: 5, 3 and 2 too */
+    int v_bits; /* 16, 8, 6, 4, 3 or 2; page codes: 5 too */
+    int group;  /* token codes: channels per scale at <= 4 bits */
+    dq_kv_code code;
     bool rotate_k, rotate_v; /* normalized Hadamard over head_dim: on Q and K after RoPE, on V */
     int sink;                /* tokens at positions below it are never coded and never evicted */
     int recent;              /* a page is coded once its last token is this far behind */
@@ -61,6 +80,8 @@ extern const dq_kv_spec dq_kv_plain; /* 16:16, nothing rotated or evicted */
 /* The widths of keys and values as everything printed has them, "8:4"; returns text. */
 enum { DQ_KV_WIDTHS = 32 };
 const char *dq_kv_widths(char text[DQ_KV_WIDTHS], int k_bits, int v_bits);
+/* With what is not usual about the codes behind them, "8:4 page". */
+const char *dq_kv_codes_text(char text[DQ_KV_WIDTHS], const dq_kv_spec *s);
 /* Nothing is coded, rotated or evicted: sequences run in one pass. */
 bool dq_kv_spec_is_plain(const dq_kv_spec *s);
 /* As a head_dim: no model is known yet, and what some head_dim allows is allowed. */
@@ -84,8 +105,14 @@ void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t 
                  int64_t *coded);
 /* Whether something is stored as codes at all. */
 bool dq_kv_has_codes(const dq_kv_spec *spec);
-/* Bytes of one coded token in one KV head, K and V, with f16 scales; 16-bit widths count 2 bytes per
- * element. */
+/* Whether the codes of a token depend on others. */
+bool dq_kv_by_page(const dq_kv_spec *spec);
+/* Values of dq_kv_spec are dithered. */
+bool dq_kv_dithers(const dq_kv_spec *spec);
+/* In steps, from -1/2 to 1/2: frac(t (sqrt 5 - 1) / 2 + 1/4) - 1/2 for place t of a position in its page. */
+float dq_kv_dither(int32_t position);
+/* Bytes of one coded token in one KV head, K and V, with f16 scales and, of page codes, in a set of DQ_PAGE_TOKENS tokens;
+ * 16-bit widths count 2 bytes per element. */
 double dq_kv_token_bytes(const dq_kv_spec *spec, int head_dim);
 
 /* What a cache holds, as allocated: padding and page tails included. */

@@ -21,6 +21,10 @@ refused "kv-bits 5: 5 bits for keys are not offered" --kv-bits 5
 refused "3 bits for keys are not offered" --kv-bits 3:3
 refused "2 bits for keys are not offered" --kv-bits 2:4
 refused "7 bits for values are not offered" --kv-bits 16:7
+refused "kv-bits 7: 7 bits for keys .*as page codes 5, 3, 2 too" --kv-bits 7 --kv-code page
+refused "kv-code: expected one of token, page" --kv-bits 4 --kv-code channel
+refused "kv-code has nothing to act on" --kv-code page
+refused "kv-group has nothing to act on.*token codes" --kv-bits 4 --kv-code page --kv-group 16
 refused "kv-bits 4:: expected a width" --kv-bits 4:
 refused "kv-keep 0: expected a fraction above 0" --kv-keep 0
 refused "kv-keep 1.5: expected a fraction" --kv-keep 1.5
@@ -205,6 +209,18 @@ try 0 "." verify coded.h5 --source "diff model"
 try 0 "K 4 bits, V 4 bits, group 16, rotation off" info coded.h5
 try 0 '"k_bits": 4' eval coded.h5 --text "$book" --ctx 512 --limit 1 --json
 try 0 "8:8" eval coded.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 8
+try 0 "." quantize "diff model" -o paged.h5 --kv-bits 5:4 --kv-code dither
+try 0 "." verify paged.h5 --source "diff model"
+try 0 "K 5 bits, V 4 bits, code dither, rotation auto" info paged.h5
+try 0 '"code": "dither"' info paged.h5 --json
+try 0 '"code": "dither"' eval paged.h5 --text "$book" --ctx 512 --limit 1 --json
+try 0 "5:4 dither" eval paged.h5 --text "$book" --ctx 512 --limit 1
+try 0 "5:4 page" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-code page
+try 2 "5 bits for keys" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-code token
+# they hold as many bits as token codes with a scale for 32 channels do, keep what they are when tokens go, and are
+# multiplied as they are
+eval_text paged.csv --kv-bits 4 --kv-code page --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16
+[ "$(column paged.csv 1 kv_code)" = page ] || complain "kv: no kv_code in the CSV"
 
 # ---- integers
 try 0 "packed" quantize "diff model" -o whole.h5 --force --bits 8

@@ -13,6 +13,12 @@ cannot hold, single outliers, ties. For B bits and G channels per scale (G = D a
 The rule is written out once more here, apart from dq's sources: scale = peak / qmax, one f32 division,
 rounded to f16 unless it is not zero and becomes subnormal or infinite there; code = rint(x / scale)
 within +-qmax, ties to even, 0 where the scale is 0.
+
+Page codes: p.D [64, D] f32 is a page of tokens at positions 64 .. 127; that of 24 channels has some that f16 cannot hold. For
+B bits, M 1 where dithered:
+
+    c.D.B.M [64, D] i8     codes less 2^(B-1)
+    l.D.B.M [2, D] f32     steps and lows as stored, all of them f32 where f16 cannot hold one
 """
 import pathlib
 
@@ -60,8 +66,54 @@ def quantize(x, bits, group):
     return q, s, y
 
 
+def page(d):
+    rng = np.random.default_rng(100 + d)
+    x = (rng.standard_normal((64, d)) * rng.uniform(0.1, 3, d) + rng.uniform(-4, 4, d)).astype(f32)
+    x[:, 3] = f32(1.25)      # all alike
+    x[:, 4] = np.where(np.arange(64) == 9, f32(20), f32(-0.5))
+    x[:, 5] = np.arange(64, dtype=f32) / 4  # ties
+    if d == 24:
+        x[:, 6] *= f32(1e-7)
+        x[:, 7] = x[:, 7] * f32(0.1) + f32(1e5)
+    return x
+
+
+def golden_offsets(n):
+    turns = np.arange(n) * 0.6180339887498949 + 0.25
+    return (turns - np.floor(turns) - 0.5).astype(f32)
+
+
+def stored(x):
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).astype(f32)
+
+
+def quantize_page(x, bits, dithered):
+    top = f32(2 ** bits - 1)
+    d = golden_offsets(len(x))[:, None] if dithered else f32(0)
+    least = x.min(0)
+    exact = (x.max(0) - least) / f32(2 ** bits - (2 if dithered else 1))
+    half = stored(exact)
+    narrow = (exact == 0) | (np.isfinite(half) & (half >= f32(2.0 ** -14)))
+    for wide in (False, True):
+        step = exact if wide else half
+        low = least - step / 2 if dithered else least
+        narrow &= np.isfinite(stored(low))
+        if not wide and narrow.all():
+            low = stored(low)
+            break
+    safe = np.where(step == 0, f32(1), step)
+    u = np.clip(np.rint((x - low) / safe + d), 0, top) * (step != 0)
+    return (u - f32(2 ** (bits - 1))).astype(np.int8), np.stack([step, low])
+
+
 def main():
     out = {}
+    for d in (24, 64):
+        x = out[f"p.{d}"] = page(d)
+        for bits in (8, 6, 5, 4, 3, 2):
+            for mode in (0, 1) if bits >= 4 else (0,):
+                out[f"c.{d}.{bits}.{mode}"], out[f"l.{d}.{bits}.{mode}"] = quantize_page(x, bits, mode)
     for d in (24, 64):
         x = tokens(d, d)
         out[f"x.{d}"] = x

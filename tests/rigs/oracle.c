@@ -58,10 +58,62 @@ void dq_oracle_codes(float *out, const float *x, int n, int bits, int group)
     }
 }
 
+static float in_f16(float x)
+{
+    return dq_f32_from_f16(dq_f16_from_f32(x));
+}
+
+/* Channel `at` of tokens first .. end-1 by the rule of page codes in kv_spec.h; f16 holds all numbers. */
+static void code_channel(float *out, const dq_oracle *o, const dq_oracle_list *l, const float *x,
+                         int64_t first, int64_t end, int64_t at, int bits, bool dithers)
+{
+    const int64_t width = (int64_t)row_floats(o->map);
+    float least = x[first * width + at], largest = least;
+    for (int64_t i = first; i < end; i++) {
+        least = fminf(least, x[i * width + at]);
+        largest = fmaxf(largest, x[i * width + at]);
+    }
+    const int top = (1 << bits) - 1;
+    const float step = in_f16((largest - least) / (float)(dithers ? top - 1 : top));
+    const float low = in_f16(dithers ? least - step / 2 : least);
+    for (int64_t i = first; i < end; i++) {
+        const float d = dithers ? dq_kv_dither(l->pos[i]) : 0.0f;
+        float u = step == 0 ? 0.0f : rintf((x[i * width + at] - low) / step + d);
+        u = fminf(fmaxf(u, 0), (float)top);
+        out[i * width + at] = (u - d) * step + low;
+    }
+}
+
+/* Page codes of all that a row at t reads so and that has none: a set is what shares a page of positions and one of slots. */
+static void code_due(const dq_oracle *o, dq_oracle_list *l, int32_t t)
+{
+    const int64_t width = (int64_t)row_floats(o->map);
+    for (int64_t i = 0, end; dq_kv_by_page(&o->spec) && i < l->n; i = end) {
+        end = i + 1;
+        if (l->made[i] || l->pos[i] < o->spec.sink || l->pos[i] >= dq_kv_coded_end(&o->spec, t))
+            continue;
+        while (end < l->n && l->pos[end] / 64 == l->pos[i] / 64 && end / 64 == i / 64) end++;
+        for (int64_t c = 0; c < width; c++) {
+            if (o->spec.k_bits < 16)
+                code_channel(l->k_coded, o, l, l->k, i, end, c, o->spec.k_bits, false);
+            if (o->spec.v_bits < 16)
+                code_channel(l->v_coded, o, l, l->v, i, end, c, o->spec.v_bits,
+                             dq_kv_dithers(&o->spec));
+        }
+        for (int64_t k = i; k < end; k++) l->made[k] = true;
+    }
+}
+
 static void code_token(const dq_oracle *o, dq_oracle_list *l, int64_t i)
 {
     const int d = o->map->head_dim;
-    for (int64_t h = i * o->map->n_kv; h < (i + 1) * o->map->n_kv; h++) {
+    const bool pages = dq_kv_by_page(&o->spec);
+    l->made[i] = false;
+    for (int64_t h = i * o->map->n_kv; pages && h < (i + 1) * o->map->n_kv; h++) {
+        memcpy(l->k_coded + h * d, l->k + h * d, (size_t)d * sizeof(float)); /* where 16 bits */
+        memcpy(l->v_coded + h * d, l->v + h * d, (size_t)d * sizeof(float));
+    }
+    for (int64_t h = i * o->map->n_kv; !pages && h < (i + 1) * o->map->n_kv; h++) {
         dq_oracle_codes(l->k_coded + h * d, l->k + h * d, d, o->spec.k_bits, o->spec.group);
         dq_oracle_codes(l->v_coded + h * d, l->v + h * d, d, o->spec.v_bits, o->spec.group);
     }
@@ -92,6 +144,8 @@ void dq_oracle_append(dq_oracle *o, const dq_batch *batch, const float *k, const
                 code_token(o, l, l->n);
                 l->n++;
             }
+            /* the row behind it finds all there, but one that would make a page full */
+            if (l->n) code_due(o, l, l->pos[l->n - 1] + (o->spec.recent > 0));
         }
     }
 }
@@ -100,6 +154,7 @@ static void copy_token(dq_oracle_list *to, int64_t at, const dq_oracle_list *fro
                        size_t w)
 {
     to->pos[at] = from->pos[i];
+    to->made[at] = from->made[i];
     memmove(to->k_coded + (size_t)at * w, from->k_coded + (size_t)i * w, w * sizeof(float));
     memmove(to->v_coded + (size_t)at * w, from->v_coded + (size_t)i * w, w * sizeof(float));
     memmove(to->k + (size_t)at * w, from->k + (size_t)i * w, w * sizeof(float));
@@ -121,6 +176,7 @@ void dq_oracle_rewind(dq_oracle *o, int seq, int32_t length)
     for (int g = 0; g < o->map->n_groups; g++) {
         dq_oracle_list *l = &o->list[seq][g];
         while (l->n > 0 && l->pos[l->n - 1] >= length) l->n--;
+        for (int64_t i = 0; i < l->n; i++) l->made[i] = l->made[i] && l->pos[i] / 64 < length / 64;
     }
 }
 

@@ -12,8 +12,9 @@ enum { DQ_ORACLE_SEQ = 8, DQ_ORACLE_GROUPS = 8, DQ_ORACLE_TOKENS = 1024 };
 typedef struct dq_oracle_list {
     int64_t n;
     int32_t pos[DQ_ORACLE_TOKENS];
-    float *k, *v;             /* [DQ_ORACLE_TOKENS][n_kv * head_dim] */
-    float *k_coded, *v_coded; /* the same, codes read back */
+    float *k, *v;                /* [DQ_ORACLE_TOKENS][n_kv * head_dim] */
+    float *k_coded, *v_coded;    /* the same, codes read back */
+    bool made[DQ_ORACLE_TOKENS]; /* page codes: they are there */
 } dq_oracle_list;
 
 /* One layer. */

@@ -414,6 +414,8 @@ const dq_simd dq_simd_avx512 = {
     .lines = lines,
     .read_keys = read_keys,
     .read_values = read_values,
+    .read_page_keys = read_page_keys,
+    .read_page_values = read_page_values,
 };
 
 #endif

@@ -3,8 +3,8 @@
  *
  * A line of n codes (n a multiple of 16) is one or two planes. A plane of w bits has n * w / 8 bytes;
  * byte i holds the bits of codes i, i + m, i + 2m ... (m = n * w / 8) from its lowest bits up, so that
- * unpacking needs a mask and a shift and no shuffle. 8, 4 and 2 bits are one plane; 6 bits are the 4
- * low bits, then the 2 high ones; 3 bits the 2 low ones, then the high one. Codes are offset binary.
+ * unpacking needs a mask and a shift and no shuffle. 8, 4 and 2 bits are one plane; 6 and 5 bits are the 4
+ * low bits, then the high ones; 3 bits the 2 low ones, then the high one. Codes are offset binary.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMD_KV_H
 #define DQ_SIMD_KV_H
@@ -30,6 +30,12 @@ static inline void kv_plane(uint8_t *restrict u, const uint8_t *restrict in, int
     }
 }
 
+/* Bits of the first plane. */
+static inline int kv_low(int bits)
+{
+    return bits == 8 ? 8 : bits >= 4 ? 4 : 2;
+}
+
 /* n <= DQ_KV_LINE codes of one line, in offset binary. */
 static inline void kv_unsigned(uint8_t *restrict u, const uint8_t *restrict line, int bits,
                                int64_t n)
@@ -40,6 +46,10 @@ static inline void kv_unsigned(uint8_t *restrict u, const uint8_t *restrict line
     case 6:
         kv_plane(u, line, n, 4, 0);
         kv_plane(u, line + n / 2, n, 2, 4);
+        break;
+    case 5:
+        kv_plane(u, line, n, 4, 0);
+        kv_plane(u, line + n / 2, n, 1, 4);
         break;
     case 4: kv_plane(u, line, n, 4, 0); break;
     case 3:
@@ -80,7 +90,7 @@ DQ_KV_INLINE unsigned kv_bits(const uint8_t *restrict plane, int width, int part
 DQ_KV_INLINE void kv_piece(float *restrict dst, const uint8_t *restrict line, int bits, int parts,
                            int64_t piece, int j, const float *restrict s)
 {
-    const int half = 1 << (bits - 1), low = bits == 6 ? 4 : bits == 3 ? 2 : bits, high = bits - low;
+    const int half = 1 << (bits - 1), low = kv_low(bits), high = bits - low;
     const uint8_t *restrict second = line + piece * parts * low / 8;
     float *restrict to = dst + j * piece;
     const float *restrict factor = s + j * piece;
@@ -129,6 +139,93 @@ static inline void read_keys(float *restrict dst, const uint8_t *restrict codes,
     case 8: kv_keys(dst, codes, 8, channels, group, scale); break;
     case 6: kv_keys(dst, codes, 6, channels, group, scale); break;
     default: kv_keys(dst, codes, 4, channels, group, scale); break;
+    }
+}
+
+/* Page codes of the j-th piece: (code - d) times a step, and a low: those of one channel, or (each 1) of every code. */
+DQ_KV_INLINE void kv_page_piece(float *restrict dst, const uint8_t *restrict line, int bits,
+                                int parts, int64_t piece, int j, float d,
+                                const float *restrict step, const float *restrict least, int each)
+{
+    const int low = kv_low(bits), high = bits - low;
+    const uint8_t *restrict second = line + piece * parts * low / 8;
+#pragma omp simd
+    for (int64_t i = 0; i < piece; i++) {
+        unsigned u = kv_bits(line, low, parts, piece, j, i);
+        if (high) u |= kv_bits(second, high ? high : 1, parts, piece, j, i) << low;
+        const int64_t at = each * (j * piece + i);
+        dst[j * piece + i] = ((float)(int)u - d) * step[at] + least[at];
+    }
+}
+
+DQ_KV_INLINE void kv_page_line(float *restrict dst, const uint8_t *restrict line, int bits,
+                               int64_t n, float d, const float *restrict step,
+                               const float *restrict least, int each)
+{
+    const int parts = bits % 2 ? 8 : 4; /* constants, as in kv_line */
+    kv_page_piece(dst, line, bits, parts, n / parts, 0, d, step, least, each);
+    kv_page_piece(dst, line, bits, parts, n / parts, 1, d, step, least, each);
+    kv_page_piece(dst, line, bits, parts, n / parts, 2, d, step, least, each);
+    kv_page_piece(dst, line, bits, parts, n / parts, 3, d, step, least, each);
+    if (parts == 4) return;
+    kv_page_piece(dst, line, bits, parts, n / parts, 4, d, step, least, each);
+    kv_page_piece(dst, line, bits, parts, n / parts, 5, d, step, least, each);
+    kv_page_piece(dst, line, bits, parts, n / parts, 6, d, step, least, each);
+    kv_page_piece(dst, line, bits, parts, n / parts, 7, d, step, least, each);
+}
+
+DQ_KV_INLINE void kv_page_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
+                               int64_t channels, const float *restrict step,
+                               const float *restrict least)
+{
+    for (int64_t c = 0; c < channels; c++)
+        kv_page_line(dst + c * 64, codes + c * 8 * bits, bits, 64, 0, step + c, least + c, 0);
+}
+
+static inline void read_page_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
+                                  int64_t channels, const float *restrict step,
+                                  const float *restrict least)
+{
+    switch (bits) {
+    case 8: kv_page_keys(dst, codes, 8, channels, step, least); break;
+    case 6: kv_page_keys(dst, codes, 6, channels, step, least); break;
+    case 5: kv_page_keys(dst, codes, 5, channels, step, least); break;
+    case 4: kv_page_keys(dst, codes, 4, channels, step, least); break;
+    case 3: kv_page_keys(dst, codes, 3, channels, step, least); break;
+    default: kv_page_keys(dst, codes, 2, channels, step, least); break;
+    }
+}
+
+DQ_KV_INLINE void kv_page_values(float *restrict dst, const uint8_t *restrict codes, int bits,
+                                 int64_t first, int64_t end, int64_t cols, const float *step,
+                                 const float *least, const float *dither)
+{
+    for (int64_t t = first; t < end; t++) {
+        for (int64_t c = 0; c < cols; c += DQ_KV_LINE) {
+            const int64_t n = cols - c < DQ_KV_LINE ? cols - c : DQ_KV_LINE, at = t * cols + c;
+            const uint8_t *restrict line = codes + at * bits / 8;
+            if (n == 128) {
+                kv_page_line(dst + at, line, bits, 128, dither[t], step + c, least + c, 1);
+            } else if (n == 64) {
+                kv_page_line(dst + at, line, bits, 64, dither[t], step + c, least + c, 1);
+            } else {
+                kv_page_line(dst + at, line, bits, n, dither[t], step + c, least + c, 1);
+            }
+        }
+    }
+}
+
+static inline void read_page_values(float *restrict dst, const uint8_t *restrict codes, int bits,
+                                    int64_t first, int64_t end, int64_t cols, const float *step,
+                                    const float *least, const float *dither)
+{
+    switch (bits) {
+    case 8: kv_page_values(dst, codes, 8, first, end, cols, step, least, dither); break;
+    case 6: kv_page_values(dst, codes, 6, first, end, cols, step, least, dither); break;
+    case 5: kv_page_values(dst, codes, 5, first, end, cols, step, least, dither); break;
+    case 4: kv_page_values(dst, codes, 4, first, end, cols, step, least, dither); break;
+    case 3: kv_page_values(dst, codes, 3, first, end, cols, step, least, dither); break;
+    default: kv_page_values(dst, codes, 2, first, end, cols, step, least, dither); break;
     }
 }
 

@@ -54,7 +54,10 @@ static void pages_key_block(uint8_t *block, const uint8_t *codes, const uint8_t 
     switch (bits) { /* a constant each: unpacking then has no branches */
     case 8: pages_keys(block, codes, next, 8, dim, group); break;
     case 6: pages_keys(block, codes, next, 6, dim, group); break;
-    default: pages_keys(block, codes, next, 4, dim, group); break;
+    case 5: pages_keys(block, codes, next, 5, dim, group); break;
+    case 4: pages_keys(block, codes, next, 4, dim, group); break;
+    case 3: pages_keys(block, codes, next, 3, dim, group); break;
+    default: pages_keys(block, codes, next, 2, dim, group); break;
     }
 }
 
@@ -89,6 +92,7 @@ static void pages_value_block(uint8_t *block, const uint8_t *codes, const uint8_
     switch (bits) {
     case 8: pages_values(block, codes, next, 8, cols); break;
     case 6: pages_values(block, codes, next, 6, cols); break;
+    case 5: pages_values(block, codes, next, 5, cols); break;
     case 4: pages_values(block, codes, next, 4, cols); break;
     case 3: pages_values(block, codes, next, 3, cols); break;
     default: pages_values(block, codes, next, 2, cols); break;
@@ -217,10 +221,13 @@ static void pages_value_sums(float *y, int64_t ldy, const float *d, int64_t ldd,
     }
 }
 
+#include "kernels/cpu/level/simd_sets.h"
+
 #define DQ_PAGES_TABLE                                                                             \
     {                                                                                              \
         .key_block = pages_key_block, .value_block = pages_value_block,                            \
-        .key_scores = pages_key_scores, .value_sums = pages_value_sums                             \
+        .key_scores = pages_key_scores, .value_sums = pages_value_sums, .set_scores = set_scores,  \
+        .set_sums = set_sums                                                                       \
     }
 
 #endif

@@ -253,4 +253,6 @@ const dq_simd dq_simd_scalar = {
     .lines = lines,
     .read_keys = read_keys,
     .read_values = read_values,
+    .read_page_keys = read_page_keys,
+    .read_page_values = read_page_values,
 };

@@ -64,7 +64,7 @@ DQ_KV_INLINE __m512i plane64(const uint8_t *plane, int width, int n, int chunk)
 
 DQ_KV_INLINE __m512i codes64(const uint8_t *line, int bits, int64_t n, int64_t chunk)
 {
-    const int low = bits == 6 ? 4 : bits == 3 ? 2 : bits, high = bits - low;
+    const int low = kv_low(bits), high = bits - low;
     if (!line) return _mm512_setzero_si512();
     if (n != 64 && n != 128) { /* the last columns of an odd width */
         uint8_t u[2 * DQ_KV_LINE] = {0};

@@ -10,15 +10,22 @@ enum { N_PAIRINGS = sizeof pairings / sizeof pairings[0] };
 static const int k_widths[] = {16, 8, 6, 4}, v_widths[] = {16, 8, 6, 4, 3, 2};
 enum { N_WIDTHS = 4 * 6 };
 
+static bool pages; /* the tests run with token codes, then with page codes */
+
 /* Widths, groups and windows of the i-th case. */
 static dq_kv_spec spec_of(int i)
 {
     static const int groups[] = {32, 7, 1, 1000, 24}, sinks[] = {4, 0, 70, 1},
-                     recents[] = {64, 0, 30, 100};
+                     recents[] = {64, 0, 30, 100}, widths[] = {4, 5, 16, 3, 8, 2, 6};
     dq_kv_spec spec = dq_kv_plain;
     spec.k_bits = k_widths[i % 4];
     spec.v_bits = v_widths[i / 4 % 6];
     spec.group = groups[i % 5];
+    if (pages) {
+        spec.code = i % 3 ? DQ_CODE_DITHER : DQ_CODE_PAGE;
+        spec.k_bits = widths[i % 7];
+        spec.v_bits = widths[(i + i / 7) % 6];
+    }
     spec.sink = sinks[i / 2 % 4];
     spec.recent = recents[i / 3 % 4];
     return spec;
@@ -31,7 +38,7 @@ static void every_width_and_map(void **state)
     (void)state;
     for (int i = 0; i < N_WIDTHS * N_PAIRINGS; i++) {
         stage s;
-        if (!test_runs(i, 11)) continue;
+        if (!test_runs(i, 11) || (pages && i % 2)) continue;
         open_stage(&s, pairings[i % N_PAIRINGS], dims[i % 5], spec_of(i / N_PAIRINGS), 2);
         int32_t a = new_seq(&s, 1, 0), b = new_seq(&s, 2, 60000);
         stream(&s, a, 90);
@@ -216,6 +223,7 @@ static void rewind_drops_or_refuses(void **state)
     dq_kv_spec spec = {.k_bits = 4, .v_bits = 3, .group = 32, .sink = 4, .recent = 64};
     (void)state;
     stage s;
+    if (pages) spec.code = DQ_CODE_PAGE;
     open_stage(&s, DQ_PAIR_HALVES, 32, spec, 2);
     int32_t a = new_seq(&s, 1, 0);
     stream(&s, a, 200); /* position 200 reads 4..127 as codes */
@@ -245,6 +253,41 @@ static void rewind_drops_or_refuses(void **state)
     stream_checked(&s, c, 150);
     stream_checked(&s, a, 5);
     close_stage(&s);
+}
+
+/* What others wrote into a page, and codes that were made of it, are gone when a sequence goes on from its middle. */
+static void pages_are_coded_again(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        stage s;
+        if (!test_runs(i, 3)) continue;
+        dq_kv_spec spec = spec_of(i);
+        spec.sink = i % 3;
+        spec.recent = i % 2 ? 0 : 5;
+        open_stage(&s, pairings[i], 32, spec, 2);
+        int32_t a = new_seq(&s, 1, i % 2 ? 60000 : 0);
+        const int32_t first = s.length[a];
+        begin_batch(&s);
+        add_rows(&s, a, 200);
+        append(&s); /* codes are there, and what they were made of */
+        int32_t b = fork_seq(&s, a, 2);
+        s.b->ops->kv_rewind(s.b, s.kv, b, first + 100);
+        dq_oracle_rewind(s.oracle, b, first + 100);
+        s.length[b] = first + 100;
+        stream_checked(&s, b, 1);
+        begin_batch(&s);
+        add_rows(&s, b, 100);
+        append(&s);
+        check_attend(&s);
+        stream_checked(&s, a, 70);
+        s.b->ops->kv_rewind(s.b, s.kv, b, first + 195);
+        dq_oracle_rewind(s.oracle, b, first + 195);
+        s.length[b] = first + 195;
+        s.tag[b] = 3;
+        stream_checked(&s, b, 80);
+        close_stage(&s);
+    }
 }
 
 /* Forks that need the same page as codes at different times. */
@@ -348,9 +391,13 @@ int main(void)
         cmocka_unit_test(nothing_shows_in_the_bits),
         cmocka_unit_test(kept_tokens_go_on),
         cmocka_unit_test(rewind_drops_or_refuses),
+        cmocka_unit_test(pages_are_coded_again),
         cmocka_unit_test(forks_part),
         cmocka_unit_test(key_norms_read_as_a_query_does),
         cmocka_unit_test(absmax_reads_codes),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests_name("token codes", tests, NULL, NULL);
+    pages = true;
+    if (strcmp(test_device(), "cpu") != 0) return failed; /* which has no page codes */
+    return failed + cmocka_run_group_tests_name("page codes", tests, NULL, NULL);
 }

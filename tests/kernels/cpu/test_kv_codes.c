@@ -8,10 +8,10 @@
 #include "tests/rigs/kv_stage.h"
 
 /* One KV head of head_dim channels with all tokens as codes but none of the windows. */
-static void one_head(stage *s, int head_dim, int k_bits, int v_bits, int group)
+static void one_head_of(stage *s, int head_dim, int k_bits, int v_bits, int group, dq_kv_code code)
 {
     dq_err err = {0};
-    dq_kv_spec spec = {.k_bits = k_bits, .v_bits = v_bits, .group = group};
+    dq_kv_spec spec = {.k_bits = k_bits, .v_bits = v_bits, .group = group, .code = code};
     open_stage(s, DQ_PAIR_NONE, head_dim, spec, 1);
     s->b->ops->kv_free(s->b, s->kv);
     dq_oracle_free(s->oracle);
@@ -20,6 +20,11 @@ static void one_head(stage *s, int head_dim, int k_bits, int v_bits, int group)
     s->oracle = dq_oracle_new(&s->map);
     s->kv = s->b->ops->kv_new(s->b, &s->map, 1, &spec);
     s->b->ops->kv_seq_new(s->b, s->kv);
+}
+
+static void one_head(stage *s, int head_dim, int k_bits, int v_bits, int group)
+{
+    one_head_of(s, head_dim, k_bits, v_bits, group, DQ_CODE_TOKEN);
 }
 
 /* Appends n tokens of that head, keys and values alike, from position 64 on: all are read as codes. */
@@ -102,6 +107,62 @@ static void numpy_codes(void **state)
         if (b >= 4) check_side(&s, &g, list, DQ_K, b, group);
         check_side(&s, &g, list, DQ_V, b, group);
         assert_true(list->page[0]->part[DQ_V].wide); /* the goldens hold values for it */
+        close_stage(&s);
+    }
+    golden_close(&g);
+}
+
+/* Page codes, steps and lows of one side, and the page as attention reads it. */
+static void check_page(stage *s, const golden *g, const dq_kv_list *list, int side, int bits,
+                       int dithered)
+{
+    const int d = s->map.head_dim;
+    const dq_tensor *c = find(g, 'c', d, bits, dithered), *l = find(g, 'l', d, bits, dithered);
+    const dq_simd *level[3] = {&dq_simd_scalar, dq_simd_pick(dq_os_cpu_features(NULL)),
+                               dq_simd_pick(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)};
+    float *scratch = calloc((size_t)dq_cpu_kv_scratch_floats(s->kv), sizeof *scratch);
+    float number[2 * 64];
+    int8_t codes[64];
+    for (int64_t t = 0; t < 64; t++) {
+        dq_cpu_kv_token_codes(s->kv, list, t, 0, side, codes, number);
+        assert_memory_equal(codes, (const int8_t *)c->data + t * d, (size_t)d);
+        for (int i = 0; i < 2 * d; i++) assert_true(number[i] == golden_f32(l, i));
+        for (int k = 0; k < 3; k++) {
+            const float *page =
+                side == DQ_K ? dq_cpu_kv_read_keys(level[k], s->kv, list, 0, 0, 64, scratch)
+                             : dq_cpu_kv_read_values(level[k], s->kv, list, 0, 0, 64, scratch);
+            for (int i = 0; i < d; i++) {
+                const float u = (float)(codes[i] + (1 << (bits - 1)));
+                const float off = dithered ? dq_kv_dither((int32_t)t) : 0.0f;
+                const float want = (u - off) * number[i] + number[d + i];
+                assert_true(want ==
+                            (side == DQ_K ? page[i * 64 + t] : page[t * s->kv->v_cols + i]));
+            }
+        }
+    }
+    assert_true(list->page[0]->part[side].wide == (d == 24)); /* some of its channels need it */
+    free(scratch);
+}
+
+static void numpy_page_codes(void **state)
+{
+    static const int bits[] = {8, 6, 5, 4, 3, 2};
+    golden g = {0};
+    dq_err err = {0};
+    (void)state;
+    assert_true(golden_open(&g, DQ_TEST_DIR "/golden/kv", &err));
+    for (int i = 0; i < 2 * 6 * 2; i++) {
+        const int d = i % 2 ? 64 : 24, b = bits[i / 2 % 6], dithered = i / 12;
+        char name[16];
+        stage s;
+        if (dithered && b < 4) continue;
+        snprintf(name, sizeof name, "p.%d", d);
+        const dq_tensor *in = golden_find(&g, name);
+        assert_non_null(in);
+        one_head_of(&s, d, b, b, 32, dithered ? DQ_CODE_DITHER : DQ_CODE_PAGE);
+        const dq_kv_list *list = put_tokens(&s, in->data, 64);
+        check_page(&s, &g, list, DQ_K, b, 0);
+        check_page(&s, &g, list, DQ_V, b, dithered);
         close_stage(&s);
     }
     golden_close(&g);
@@ -190,7 +251,9 @@ static dq_kv_bytes count_bytes(const stage *s)
                 if (part->plain) n.unquantized += h * 64 * (side == DQ_K ? d : padded) * 4;
                 if (part->sinks) n.unquantized += h * page->n_sinks * d * 4;
                 if (part->codes) n.codes += h * 64 * padded * bits[side] / 8;
-                if (part->scale)
+                if (part->scale && s->spec.code != DQ_CODE_TOKEN)
+                    n.scales += h * dq_kv_sets(page, 64) * 2 * d * (part->wide ? 4 : 2);
+                else if (part->scale)
                     n.scales += h * 64 * ((d + group - 1) / group) * (part->wide ? 4 : 2);
             }
         }
@@ -211,11 +274,14 @@ static void expect_bytes(stage *s)
 static void bytes_are_those_allocated(void **state)
 {
     static const int widths[][2] = {{8, 8}, {4, 3}, {6, 2}, {16, 4}, {8, 16}, {16, 16}};
+    const bool cpu = strcmp(test_device(), "cpu") == 0;
     (void)state;
-    for (int i = 0; i < 6; i++) {
+    for (int w = 0; w < (cpu ? 12 : 6); w++) {
+        const int i = w % 6;
         stage s;
         dq_kv_spec spec = {
             .k_bits = widths[i][0], .v_bits = widths[i][1], .group = 32, .sink = 4, .recent = 64};
+        spec.code = w < 6 ? DQ_CODE_TOKEN : DQ_CODE_DITHER;
         open_stage(&s, DQ_PAIR_HALVES, 24, spec, 2);
         int32_t a = new_seq(&s, 1, 0);
         stream(&s, a, 63);
@@ -283,11 +349,11 @@ static void forks_share_coded_pages(void **state)
 }
 
 /* Codes and scales of every coded token before and after tokens are dropped. */
-static void codes_are_moved(void **state)
+static void move_some(dq_kv_code code)
 {
     dq_kv_spec spec = {.k_bits = 6, .v_bits = 3, .group = 20, .sink = 3, .recent = 10};
-    (void)state;
     stage s;
+    spec.code = code;
     open_stage(&s, DQ_PAIR_SHARED_KV, 80, spec, 1);
     int32_t a = new_seq(&s, 1, 0);
     begin_batch(&s);
@@ -308,7 +374,7 @@ static void codes_are_moved(void **state)
         if (kept[i] < 3 || kept[i] >= dq_kv_coded_end(&spec, 230)) continue;
         for (int side = DQ_K; side <= DQ_V; side++) {
             int8_t q[2][80];
-            float scale[2][4];
+            float scale[2][160];
             memset(scale, 0, sizeof scale);
             dq_cpu_kv_token_codes(s.kv, was, kept[i], 0, side, q[0], scale[0]);
             dq_cpu_kv_token_codes(s.kv, now, i, 0, side, q[1], scale[1]);
@@ -318,17 +384,26 @@ static void codes_are_moved(void **state)
         }
     }
     assert_true(checked > 100);
+    if (code == DQ_CODE_PAGE) /* tokens of three pages: three sets with scales of their own */
+        assert_int_equal(dq_kv_sets(now->page[0], DQ_PAGE_TOKENS), 3);
     expect_bytes(&s);
     close_stage(&s);
 }
 
-/* Every allocation of a scene fails once: an error each time, never a crash or a leak. */
-static void exhausted_memory(void **state)
+static void codes_are_moved(void **state)
 {
     (void)state;
+    move_some(DQ_CODE_TOKEN);
+    move_some(DQ_CODE_PAGE);
+}
+
+/* Every allocation of a scene fails once: an error each time, never a crash or a leak. */
+static void exhaust_memory(dq_kv_code code)
+{
     for (int64_t n = 1; n < 1000; n++) {
         stage s;
         dq_kv_spec spec = {.k_bits = 4, .v_bits = 8, .group = 16, .sink = 4, .recent = 3};
+        spec.code = code;
         open_stage(&s, DQ_PAIR_HALVES, 16, spec, 2);
         int32_t a = new_seq(&s, 1, 0);
         begin_batch(&s);
@@ -352,11 +427,19 @@ static void exhausted_memory(void **state)
     fail_msg("allocations never ended");
 }
 
+static void exhausted_memory(void **state)
+{
+    (void)state;
+    exhaust_memory(DQ_CODE_TOKEN);
+    if (strcmp(test_device(), "cpu") == 0) exhaust_memory(DQ_CODE_PAGE);
+}
+
 /* Those that read codes know how the CPU stores them. */
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numpy_codes),
+        cmocka_unit_test(numpy_page_codes),
         cmocka_unit_test(odd_scales_stay_in_their_page),
         cmocka_unit_test(codes_are_moved),
     };

@@ -5,6 +5,7 @@
 
 #include "base/os.h"
 #include "kernels/cpu/cpu_attention.h"
+#include "tests/kernels/cpu/kv_defined.h"
 
 static const dq_pairing pairings[] = {DQ_PAIR_NONE,   DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE,
                                       DQ_PAIR_HALVES, DQ_PAIR_GROUPED,  DQ_PAIR_SHARED_KV};
@@ -13,6 +14,8 @@ static const int k_widths[] = {8, 6, 4}, v_widths[] = {8, 6, 4, 3, 2};
 enum { N_PAIRINGS = 6, N_WIDTHS = 15, SCORES = 512 };
 
 static const dq_math int8 = {DQ_NUM_INT8, DQ_NUM_INT8, DQ_NUM_INT8, DQ_NUM_INT8};
+
+static bool pages; /* the tests run with token codes, then with page codes */
 
 /* Widths, groups and windows of the i-th case. */
 static dq_kv_spec spec_of(int i)
@@ -26,6 +29,12 @@ static dq_kv_spec spec_of(int i)
     spec.group = groups[i % 7];
     spec.sink = sinks[i / 2 % 4];
     spec.recent = recents[i / 3 % 4];
+    if (pages) {
+        static const int widths[] = {4, 5, 3, 8, 2, 6};
+        spec.code = i % 3 ? DQ_CODE_DITHER : DQ_CODE_PAGE;
+        spec.k_bits = widths[i % 6];
+        spec.v_bits = widths[(i + i / 6) % 6];
+    }
     return spec;
 }
 
@@ -55,51 +64,6 @@ static void prepare(stage *s, int i, int threads)
     add_rows(s, b, 70);
     add_rows(s, a, 40);
     append(s);
-}
-
-/* ------------------------------------------------------------------------------------ definitions */
-
-/* q . k of one coded token, by the definition. */
-static float score_of(const stage *s, const dq_kv_list *list, int64_t token, int key,
-                      const float *q)
-{
-    int8_t code[256];
-    float scale[256], total = 0;
-    const int64_t d = s->map.head_dim, group = s->kv->form[DQ_K].group;
-    dq_cpu_kv_token_codes(s->kv, list, token, key, DQ_K, code, scale);
-    for (int64_t g = 0; g * group < d; g++) {
-        float max = 0;
-        int64_t sum = 0;
-        const int64_t end = (g + 1) * group < d ? (g + 1) * group : d;
-        for (int64_t c = g * group; c < end; c++) max = fmaxf(max, fabsf(q[c]));
-        const float by = max / 127.0f;
-        for (int64_t c = g * group; c < end && by > 0; c++)
-            sum += (int64_t)rintf(q[c] / by) * code[c];
-        const float x = (float)sum * (by * scale[g]);
-        total = g == 0 ? x : total + x;
-    }
-    return total;
-}
-
-/* What slots first .. end-1 of a page add to y[head_dim], by the definition. */
-static void values_of(const stage *s, const dq_kv_list *list, int64_t page, int head,
-                      const float *d, int64_t first, int64_t end, float *y)
-{
-    static int8_t code[DQ_PAGE_TOKENS][256];
-    static float scale[DQ_PAGE_TOKENS][256];
-    const int64_t dim = s->map.head_dim, group = s->kv->form[DQ_V].group;
-    for (int64_t t = first; t < end; t++)
-        dq_cpu_kv_token_codes(s->kv, list, page * DQ_PAGE_TOKENS + t, head, DQ_V, code[t],
-                              scale[t]);
-    for (int64_t c = 0; c < dim; c++) {
-        float max = 0;
-        int64_t sum = 0;
-        for (int64_t t = first; t < end; t++) max = fmaxf(max, fabsf(d[t] * scale[t][c / group]));
-        if (max < 0x1p-100f) continue;
-        for (int64_t t = first; t < end; t++)
-            sum += (int64_t)rintf(d[t] * scale[t][c / group] * (32512.0f / max)) * code[t][c];
-        y[c] += (float)sum * (max / 32512.0f);
-    }
 }
 
 /* Rows [first, first + n) of the batch of one sequence, as attention takes them. */
@@ -133,7 +97,7 @@ static void scores_are_exact(void **state)
     const int n_tables = tables(table);
     int64_t coded = 0;
     (void)state;
-    for (int i = 0; i < 6 * N_WIDTHS; i++) {
+    for (int i = 0; i < (pages ? 3 : 6) * N_WIDTHS; i++) {
         stage s;
         prepare(&s, i, 1);
         for (int e = 0; e < n_tables; e++) {
@@ -191,11 +155,12 @@ static void check_page(stage *s, const dq_simd_pages *table, const dq_kv_list *l
     dq_cpu_page p = dq_cpu_open_values(&cpu, &args, list, page, head, coded_end, n, scratch);
     dq_cpu_page without = p;
     without.coded.first = without.coded.end;
+    without.sets.first = without.sets.end;
     dq_cpu_times_values(&cpu, want, dim, &args, d, DQ_PAGE_TOKENS, ROWS, &without, false, scratch);
     dq_cpu_times_values(&cpu, y, dim, &args, d, DQ_PAGE_TOKENS, ROWS, &p, false, scratch);
     for (int64_t r = 0; r < ROWS; r++) {
-        values_of(s, list, page, head, d + r * DQ_PAGE_TOKENS, p.coded.first, p.coded.end,
-                  want + r * dim);
+        values_of(s, list, page, head, d + r * DQ_PAGE_TOKENS, pages ? p.sets.first : p.coded.first,
+                  pages ? p.sets.end : p.coded.end, want + r * dim);
         for (int64_t c = 0; c < dim; c++) {
             if (memcmp(&want[r * dim + c], &y[r * dim + c], sizeof *y) != 0)
                 fail_msg("%d bits, group %d, head_dim %d, page %d, row %d, channel %d: %.9g, "
@@ -212,7 +177,7 @@ static void values_are_exact(void **state)
     const dq_simd_pages *table[3];
     const int n_tables = tables(table);
     (void)state;
-    for (int i = 0; i < 6 * N_WIDTHS; i++) {
+    for (int i = 0; i < (pages ? 3 : 6) * N_WIDTHS; i++) {
         stage s;
         prepare(&s, i, 1);
         for (int e = 0; e < n_tables; e++) {
@@ -329,7 +294,7 @@ static void outputs_are_as_defined(void **state)
 {
     double worst = 0;
     (void)state;
-    for (int i = 0; i < 6 * N_WIDTHS; i++) {
+    for (int i = 0; i < (pages ? 3 : 6) * N_WIDTHS; i++) {
         stage s;
         dq_err err = {0};
         dq_kv_spec spec = spec_of(i);
@@ -518,6 +483,7 @@ static void outputs_are_near(void **state)
         spec.num = DQ_NUM_INT8;
         spec.k_bits = k_widths[i % 3];
         spec.v_bits = v_widths[i / 3];
+        spec.code = pages ? DQ_CODE_DITHER : DQ_CODE_TOKEN;
         open_stage(&s, DQ_PAIR_HALVES, 64, spec, 2);
         s.attn.head_norm = false;
         int32_t a = new_seq(&s, 1, 0);
@@ -570,5 +536,7 @@ int main(void)
         cmocka_unit_test(nothing_shows_in_the_bits), cmocka_unit_test(absmax_is_of_these_logits),
         cmocka_unit_test(outputs_are_near),          cmocka_unit_test(odd_values_show),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests_name("token codes", tests, NULL, NULL);
+    pages = true;
+    return failed + cmocka_run_group_tests_name("page codes", tests, NULL, NULL);
 }
