@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The generated language of the long pair: documents, tokenizer, held-out text and questions.
 
-    python make_data.py [OUT_DIR]      writes text.txt, needles*.jsonl and the tokenizers
+    python make_data.py [OUT_DIR [POSITIONS]]     writes text.txt, needles*.jsonl and the tokenizers
 
 A document is a stream of short made-up sentences. Scattered among them are notes,
 `[ Oslo 17 ]`, and questions about earlier notes, `? Oslo 17`, whose answer can only be found by
@@ -33,7 +33,8 @@ MARKS = ["[", "]", "(", ")", "?"]
 WORDS = ADJECTIVES + ANIMALS + VERBS + PLACES + LINKS + ADVERBS + FILL + MARKS + NAMES + VALUES
 ID = vocabulary.ids(WORDS)
 
-WINDOW = 1024           # ids of a document, BOS included
+WINDOW = 1024           # ids of a document, BOS included; a multiple of it for longer models
+MOST = 90               # notes of a document at most, of 96 names and 100 values
 DEPTH_BINS = 8          # needles.jsonl has as many items in each eighth of the context
 ITEMS = 256
 CHOICES = 6
@@ -139,14 +140,15 @@ def halves_plan(rng, notes):
     return sorted(plan)
 
 
-def needle_item(rng, depth):
-    """A held-out question about the note at `depth` of the context, the others being 11 to 23."""
-    notes = rng.randrange(12, 25)
+def needle_item(rng, depth, window=WINDOW):
+    """A held-out question about the note at `depth` of the context, the others being 11 to 23 in 1000 words."""
+    length, times = window - 24, window // WINDOW
+    notes = rng.randrange(min(12 * times, 48), min(25 * times, MOST + 1))
     plan = sorted([(rng.uniform(0, 0.97), "note") for _ in range(notes - 1)] + [(depth, "note")])
-    doc = Document(rng, 1000, plan)
+    doc = Document(rng, length, plan)
     while doc.words[-1] not in (".", ")", "]"):     # a question never interrupts a sentence
         doc.words.pop()
-    name = min(doc.names, key=lambda n: abs(doc.at[n] / 1000 - depth))
+    name = min(doc.names, key=lambda n: abs(doc.at[n] / length - depth))
     words = doc.words + ["?", name]
     gold = doc.values[name]
     choices = rng.sample([v for v in doc.values.values() if v != gold], CHOICES - 1) + [gold]
@@ -159,8 +161,8 @@ def ids_of(words):
     return [ID[w] for w in words]
 
 
-def write_tokenizer(folder):
-    vocabulary.write_tokenizer(folder, WORDS, WINDOW)
+def write_tokenizer(folder, window=WINDOW):
+    vocabulary.write_tokenizer(folder, WORDS, window)
 
 
 def blind(item):
@@ -177,19 +179,22 @@ def asked(item):
 
 def main():
     out = sys.argv[1] if len(sys.argv) > 1 else HERE
+    window = int(sys.argv[2]) if len(sys.argv) > 2 else WINDOW
+    assert window % WINDOW == 0, window
     for kind in KINDS:
-        write_tokenizer(os.path.join(out, f"{kind}-0"))
+        write_tokenizer(os.path.join(out, f"{kind}-0"), window)
     rng = random.Random(2 * 10 ** 6)
     items = []
     for i in range(ITEMS):
         depth = 0.98 * (i % DEPTH_BINS + rng.random()) / DEPTH_BINS
-        items.append(needle_item(rng, depth))
+        items.append(needle_item(rng, depth, window))
     for name, form in (("needles", dict), ("needles-blind", blind), ("needles-asked", asked)):
         with open(os.path.join(out, name + ".jsonl"), "w") as f:
             f.writelines(json.dumps(form(item)) + "\n" for item in items)
     with open(os.path.join(out, "text.txt"), "w") as f:
         for _ in range(TEXTS):
-            doc = Document(rng, WINDOW, halves_plan(rng, rng.randrange(32, 49)))
+            notes = rng.randrange(32, 49) if window == WINDOW else rng.randrange(64, MOST + 1)
+            doc = Document(rng, window, halves_plan(rng, notes))
             f.write(" " + " ".join(doc.words))
 
 

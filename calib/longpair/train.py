@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains one model of a pair:  train.py --kind llama|diffllama [--seed N] [--out DIR]
+"""Trains one model of a pair:  train.py --kind llama|diffllama [--seed N] [--out DIR] [--positions N]
 
 The networks and the loop are those of ../tiny/net.py. A seed fixes weights and documents of a kind; as the
 kinds leave the phases at different steps, they do not see the same documents.
@@ -50,6 +50,19 @@ PHASES = (
 )
 
 
+def phases_of(positions):
+    """The curriculum of a longer model: 4096 ids a step, twice as long from phase to phase, the last one as above."""
+    phases = list(PHASES)
+    while phases[-1]["length"] < positions:
+        last = phases[-1]
+        length = 2 * last["length"]
+        most = min(2 * last["notes"][1], make_data.MOST)
+        phases[-1] = dict(last, steps=300, known=0.10)
+        phases.append(dict(last, name=str(length), n=max(1, last["n"] // 2), length=length,
+                           notes=(min(2 * last["notes"][0], most - 1), most), questions=2 * last["questions"]))
+    return phases
+
+
 def batch(phase, rng):
     if phase["name"] == "repeats":
         return net.repeated(rng, 96, len(make_data.WORDS))
@@ -62,15 +75,16 @@ def main():
     ap.add_argument("--out", default=HERE)
     ap.add_argument("--seed", type=int, default=0)
     ap.add_argument("--lr", type=float, default=2e-3)
+    ap.add_argument("--positions", type=int, default=1024, choices=(1024, 2048, 4096, 8192))
     ap.add_argument("--threads", type=int, default=1, help="1: the two kinds side by side")
     args = ap.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
-    model = net.Net(args.kind, SHAPE, BLOCK)
+    model = net.Net(args.kind, dict(SHAPE, max_position_embeddings=args.positions), BLOCK)
     out = os.path.join(args.out, f"{args.kind}-{args.seed}")
-    net.train(model, PHASES, batch, rng, out, args.lr, save_every=100, save_length=700)
-    make_data.write_tokenizer(out)
+    net.train(model, phases_of(args.positions), batch, rng, out, args.lr, save_every=100, save_length=700)
+    make_data.write_tokenizer(out, args.positions)
 
 
 if __name__ == "__main__":
