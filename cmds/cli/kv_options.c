@@ -339,7 +339,7 @@ dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
                     c.v_bits = o->v_bits[b];
                 }
                 /* what keeps everything is the same by every policy */
-                if (o->n_budgets && o->share[k] == 1 && p > 0) continue;
+                if (o->all && o->n_budgets && o->share[k] == 1 && p > 0) continue;
                 if (o->n_budgets) {
                     c.evict.keep = o->share[k];
                     c.evict.tokens = o->count[k];

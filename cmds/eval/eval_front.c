@@ -9,7 +9,7 @@
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_face.h"
-#include "cmds/eval/eval_kv.h"
+#include "kv/kv_field.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -66,6 +66,19 @@ static bool begins(const dq_eval *e, int i)
         if (p) seen = p;
     }
     return several;
+}
+
+/* Whether the cache keeps all tokens, as one before it with the same codes does by another policy's name. */
+static bool is_again(const front *f, int row)
+{
+    const dq_kv_spec *kv = &f->v->e->row[row].kv;
+    for (int i = 0; i < f->n && kv->evict.policy && kv->evict.keep == 1; i++) {
+        dq_kv_spec other = f->v->e->row[f->of[i].row].kv;
+        if (!other.evict.policy || other.evict.keep != 1) continue;
+        other.evict = kv->evict;
+        if (dq_kv_spec_same(&other, kv)) return true;
+    }
+    return false;
 }
 
 static dq_status add_point(front *f, int row, dq_err *err)
@@ -129,7 +142,8 @@ static dq_status front_of(front *f, const cmd_eval_view *v, int first, dq_err *e
     *f = (front){.v = v, .windows = dq_eval_source_of(e, &e->row[first])->kind->windows};
     f->of = dq_block_new((size_t)e->n_rows, sizeof *f->of, err);
     for (int i = first; f->of && i < e->n_rows; i++) {
-        if (is_point(e, i) && belongs(&e->row[first], &e->row[i])) DQ_TRY(add_point(f, i, err));
+        if (is_point(e, i) && belongs(&e->row[first], &e->row[i]) && !is_again(f, i))
+            DQ_TRY(add_point(f, i, err));
     }
     return f->of ? decide(f, err) : err->code;
 }

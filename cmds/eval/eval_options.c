@@ -357,8 +357,6 @@ static dq_status check_alone(const cmd_eval_options *o, dq_err *err)
         bool given;
     } of_models[] = {
         {"limit", o->limit != 0},
-        {"lengths", o->lengths_word != NULL},
-        {"samples", o->samples_given},
         {"long", o->too_long != NULL},
         {"bos", strcmp(o->bos_word, d->bos_word) != 0},
         {"logit-bits", o->logit_bits != NULL},

@@ -15,7 +15,8 @@ rows $((1 + policies)) "$@" --kv-policy all --kv-keep 0.5 --kv-bits 4
 rows $((1 + policies * 2)) "$@" --kv-policy all --kv-tokens 100,200 --kv-bits 4
 rows $((1 + (policies + 1) * 2)) "$@" --kv-policy all,a1 --kv-keep 0.5,0.25 --kv-bits 4
 rows $((1 + 2 * 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 0.5,0.25 --kv-bits 16,4
-rows $((1 + 1 + 2)) "$@" --kv-policy h2o,loo --kv-keep 1,0.25 --kv-bits 4
+rows $((1 + 1 + policies)) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 4
+rows $((1 + 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 1,0.25 --kv-bits 4
 try 2 "kv-policy all.*stands twice\|stands twice" "$@" --kv-policy all,h2o
 try 2 "one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --kv-policy all --kv-keep 0.5
 try 2 "unknown\|expected" "$@" --kv-policy alll --kv-keep 0.5
@@ -24,7 +25,7 @@ absent gone.h5
 # ---- the front: said beforehand how much, then which caches nothing of no more bytes does as well as
 set -- "$@" --text "$pair/text.txt" --ctx 1024 --kv-policy streaming,h2o --kv-keep 1,0.25 --kv-bits 16,4
 "$dq" "$@" >/dev/full 2>"$top/err"
-grep -q "^dq eval: 12 results and 2 references to compute, [1-9][0-9]* ids in all" "$top/err" ||
+grep -q "^dq eval: 16 results and 2 references to compute, [1-9][0-9]* ids in all" "$top/err" ||
     complain "front: the number of rows is not said beforehand: $(cat "$top/err")"
 try 0 "^What the bytes of the KV cache buy, diffllama-0, mc, 16-bit logits" "$@" --resume -o front.json # computes nothing
 ! grep -q "nothing to resume" "$top/err" || complain "front: what was computed is not taken up"
