@@ -142,6 +142,9 @@ done
 refused 4 "rounding of logits by tiles" eval llama.h5 $text --kv-bits 8 --kv-recent 16 --math int8 --device cuda \
     --logit-bits 6 --logit-grain tile
 
+# shellcheck disable=SC2086
+refused 4 "no page codes.*Use --kv-code token or --device cpu" eval llama.h5 $text --kv-bits 4 --kv-code page --device cuda
+
 refused 4 "shares of what the processor reads" bench "$pair/llama" --decode 1 --device cuda
 
 # -v names the kernels of every layer, of layers that run alike once.

@@ -408,6 +408,13 @@ static void test_can(void **state)
     assert_int_equal(err.remedy[0].number[0], 24);
     kv.group = 32;
     assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_OK);
+    kv.num = DQ_NUM_F32;
+    kv.code = DQ_CODE_PAGE; /* refused in f32 too, but not where nothing is coded */
+    memset(&err, 0, sizeof err);
+    assert_int_equal(dq_backend_can(b, &m, plain, &kv, &err), DQ_MISMATCH);
+    assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_CODE);
+    kv.v_bits = 16;
+    assert_int_equal(dq_backend_can(b, &m, plain, &kv, &err), DQ_OK);
     dq_backend_close(b);
 }
 
