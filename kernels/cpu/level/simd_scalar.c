@@ -9,7 +9,7 @@
 #include "kernels/cpu/level/simd_kv.h"
 
 #define DIVERGENCE_BYTES 16
-#define LINES_BYTES     16
+#define LINES_BYTES      16
 #include "kernels/cpu/level/simd_divergence.h"
 #include "kernels/cpu/level/simd_lines.h"
 
