@@ -205,17 +205,17 @@ static void add_outputs(rows *to, cmd_eval_options *o)
         dq_opt_flag("json", &o->json, "one JSON document (dq-eval/1) instead of the table"),
         dq_opt_letter('o', dq_opt_text("output", "FILE", &o->document,
                                        "write the JSON document to a file too")),
-        dq_opt_text(
-            "csv", "FILE", &o->csv,
-            "write the table as CSV too, one column per number; the cells of needle are in the "
-            "JSON only"),
+        dq_opt_text("csv", "FILE", &o->csv,
+                    "write the table as CSV too, one column per number; cells by length are in the "
+                    "JSON only"),
         dq_opt_text("html", "FILE", &o->html,
                     "write a page with pictures, tables and settings too; one file that needs no "
                     "other (dq report makes it of a JSON document later). Needs gnuplot"),
-        dq_opt_text("dump-items", "FILE", &o->dump,
-                    "write the log-likelihood of every choice with what is right and what was "
-                    "picked, every "
-                    "prompt of needle, and NLL and KLD of every window of a text, as JSON lines"),
+        dq_opt_text(
+            "dump-items", "FILE", &o->dump,
+            "write the log-likelihood of every choice with what is right and what was "
+            "picked, every "
+            "prompt that a task made, and NLL and KLD of every window of a text, as JSON lines"),
         dq_opt_text("dump-requests", "FILE", &o->requests,
                     "write context and continuation of every choice as JSON lines, before scoring"),
         dq_opt_float(

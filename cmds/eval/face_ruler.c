@@ -7,6 +7,7 @@
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
 #include "eval/generate.h"
+#include "eval/kind_generate.h"
 #include "eval/kind_ruler.h"
 
 #include <stdio.h>
@@ -118,11 +119,16 @@ static dq_status key(dq_sha256 *h, const void *own, const dq_eval *e, const dq_e
     size_t n = (size_t)snprintf(line, cap, "%s %lld %llu %d", s->task->name, (long long)s->samples,
                                 (unsigned long long)s->seed, s->known);
     (void)own;
-    (void)e;
-    (void)err;
     for (int i = 0; i < s->n_lengths && n < cap; i++)
         n += (size_t)snprintf(line + n, cap - n, " L%d", s->length[i]);
     dq_sha256_add(h, line, n < cap ? n : cap - 1);
+    for (int i = 0; i < e->n_models;
+         i++) { /* what ends a continuation stands in files of its own */
+        const int32_t *ids;
+        int64_t n_ids;
+        DQ_TRY(dq_eval_stop_ids(e, i, &ids, &n_ids, e->a, err));
+        dq_sha256_add(h, ids, (size_t)n_ids * sizeof *ids);
+    }
     return DQ_OK;
 }
 

@@ -38,12 +38,14 @@ static bool is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
+enum { LONGEST = 1 << 20 }; /* bytes of a piece: what has no white space falls into several */
+
 /* Length of the piece at s[len] behind *from spaces; 0: there is none. */
 static size_t next_piece(const char *s, size_t len, size_t *from)
 {
     size_t n = 0;
     while (*from < len && is_space(s[*from])) ++*from;
-    while (*from + n < len && !is_space(s[*from + n])) n++;
+    while (*from + n < len && n < LONGEST && !is_space(s[*from + n])) n++;
     return n;
 }
 
