@@ -254,7 +254,7 @@ static void run_f32(const dq_cpu *cpu, dq_mat dst, const digit_rows *a,
 static int64_t panel_tiles(const dq_cpu *cpu, const digit_rows *a)
 {
     enum { PANEL = 1 << 19 };
-    const int64_t n = PANEL / (3 * a->padded * cpu->blocks->f32_rows);
+    const int64_t n = PANEL / ((3 * a->padded * cpu->blocks->f32_rows) << a->words);
     return n > 0 ? n : 1;
 }
 
