@@ -160,7 +160,7 @@ static const char *label_of(const front *f, int i, char *buf, size_t cap)
     const dq_kv_spec *kv = &f->v->e->row[f->of[i].row].kv;
     char widths[DQ_KV_WIDTHS];
     if (kv->evict.policy && kv->evict.keep != 1) return dq_kv_report_label(buf, cap, kv);
-    snprintf(buf, cap, "%s, all tokens", dq_kv_widths(widths, kv->k_bits, kv->v_bits));
+    snprintf(buf, cap, "%s, all tokens", dq_kv_codes_text(widths, kv));
     return buf;
 }
 

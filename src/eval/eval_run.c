@@ -15,8 +15,7 @@ static void cache_note(char *note, size_t cap, const dq_kv_spec *s)
     char widths[DQ_KV_WIDTHS];
     const dq_evict_spec *x = &s->evict;
     if (dq_kv_spec_is_plain(s)) return;
-    const size_t n =
-        (size_t)snprintf(note, cap, ", KV %s", dq_kv_widths(widths, s->k_bits, s->v_bits));
+    const size_t n = (size_t)snprintf(note, cap, ", KV %s", dq_kv_codes_text(widths, s));
     if (x->policy && n < cap)
         snprintf(note + n, cap - n, " %s %g", x->policy->name,
                  x->tokens ? (double)x->tokens : x->keep);
