@@ -19,6 +19,7 @@ typedef struct line {
     const char *peer, *weights; /* program and its weights; "": none */
     const char *path;           /* of its document */
     double peer_rate, dq_rate;  /* tokens per second; NaN: not known */
+    double ratio;               /* of rounds in turns; NaN: not told, or not of these rates */
     bool joined;                /* dq_rate is of another document than peer_rate */
 } line;
 
@@ -125,12 +126,14 @@ static dq_status add_line(comparison *c, const line *l, dq_err *err)
 
 static dq_status take_peer(comparison *c, const json_t *result, dq_err *err)
 {
+    const json_t *ratio = json_object_get(result, "ratio");
     const line l = {.work = work_of(result, result, c->a, err),
                     .peer = word_of(result, "peer", err),
                     .weights = word_of(result, "peer_weights", err),
                     .path = c->path,
                     .peer_rate = number_of(result, "peer_tokens_per_second", err),
-                    .dq_rate = number_of(result, "dq_tokens_per_second", err)};
+                    .dq_rate = number_of(result, "dq_tokens_per_second", err),
+                    .ratio = json_is_number(ratio) ? json_number_value(ratio) : (double)NAN};
     return err->code == DQ_OK ? add_line(c, &l, err) : err->code;
 }
 
@@ -141,7 +144,8 @@ static dq_status take_own(comparison *c, const json_t *settings, const json_t *r
                     .weights = "",
                     .path = c->path,
                     .peer_rate = (double)NAN,
-                    .dq_rate = number_of(result, "tokens_per_second", err)};
+                    .dq_rate = number_of(result, "tokens_per_second", err),
+                    .ratio = (double)NAN};
     return err->code == DQ_OK ? add_line(c, &l, err) : err->code;
 }
 
@@ -156,6 +160,7 @@ static void join(comparison *c)
             line *l = &c->at[i];
             if (i == k || !*l->peer || strcmp(l->work, own.work) != 0) continue;
             l->dq_rate = own.dq_rate;
+            l->ratio = (double)NAN;
             l->joined = found = true;
         }
         c->at[k].work = found ? NULL : own.work;
@@ -216,12 +221,13 @@ static dq_status print_lines(const comparison *c, dq_err *err)
         put_rate(table, l->dq_rate, l->joined ? "*" : "");
         any = any || l->joined;
         if (l->peer_rate > 0)
-            dq_table_cell(table, "%.2f", l->dq_rate / l->peer_rate);
+            dq_table_cell(table, "%.2f", isfinite(l->ratio) ? l->ratio : l->dq_rate / l->peer_rate);
         else
             dq_table_cell(table, "-");
     }
-    printf("tokens per second; ratio: dq over the peer%s\n\n",
-           any ? "; *: dq measured by itself, not in turns with the peer" : "");
+    printf(
+        "tokens per second; ratio: dq over the peer, the median of rounds where it is told%s\n\n",
+        any ? "; *: dq measured by itself, not in turns with the peer" : "");
     dq_table_print(table, err);
     dq_table_free(table);
     return err->code;

@@ -260,12 +260,14 @@ def measure(a, form, work, dq_options, peer_options, about):
     for math, r in got.items():
         column = lambda key: [x[key] for x in rounds[math] if x.get(key) is not None]
         peer, own = (statistics.median(column(f"{who}_tokens_per_second")) for who in ("peer", "dq"))
+        ratios = [x["dq_tokens_per_second"] / x["peer_tokens_per_second"] for x in rounds[math]]
         form.bits = r.get("bits_per_weight", getattr(form, "bits", None))
         yield {"model": r["model"], **work, "weights": r["weights"], "math": math, "threads": a.threads,
                "peer": "llama.cpp", "peer_weights": form.type, "peer_bits_per_weight": form.peer_bits,
                "dq_bits_per_weight": form.bits, "peer_tokens_per_second": peer, "dq_tokens_per_second": own,
-               "ratio": own / peer, **{k: statistics.median(column(k)) for k in
-                                       ("share_of_read", "share_of_matmul", "share_of_ceiling") if column(k)},
+               "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios),
+               **{k: statistics.median(column(k)) for k in ("share_of_read", "share_of_matmul", "share_of_ceiling")
+                  if column(k)},
                "rounds": rounds[math]}
 
 
@@ -324,7 +326,8 @@ def main():
                 bits = f"{r['dq_bits_per_weight']:.2f}" if r["dq_bits_per_weight"] else "-"
                 print(f"{where}, {r['weights']} ({bits} bits), {r['math']}: {r['dq_tokens_per_second']:.4g}; "
                       f"llama.cpp {r['peer_weights']} ({r['peer_bits_per_weight']:.2f} bits): "
-                      f"{r['peer_tokens_per_second']:.4g}; ratio {r['ratio']:.2f}", flush=True)
+                      f"{r['peer_tokens_per_second']:.4g}; ratio {r['ratio']:.2f}, "
+                      f"{r['ratio_min']:.2f} to {r['ratio_max']:.2f}", flush=True)
             write_document(a, source, about, results)
 
 
