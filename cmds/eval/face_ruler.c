@@ -122,8 +122,8 @@ static dq_status key(dq_sha256 *h, const void *own, const dq_eval *e, const dq_e
     for (int i = 0; i < s->n_lengths && n < cap; i++)
         n += (size_t)snprintf(line + n, cap - n, " L%d", s->length[i]);
     dq_sha256_add(h, line, n < cap ? n : cap - 1);
-    for (int i = 0; i < e->n_models;
-         i++) { /* what ends a continuation stands in files of its own */
+    /* what ends a continuation stands in files of its own */
+    for (int i = 0; i < e->n_models; i++) {
         const int32_t *ids;
         int64_t n_ids;
         DQ_TRY(dq_eval_stop_ids(e, i, &ids, &n_ids, e->a, err));

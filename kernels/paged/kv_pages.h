@@ -13,8 +13,8 @@ typedef struct dq_kv_page_form {
     int bits;
     int group;        /* channels per scale; the last run of a head may be shorter */
     int64_t n_scales; /* per token and head; 0: page codes */
-    int64_t
-        set_scales; /* of page codes, per set and head: a step for each channel, then a low; else 0 */
+    /* of page codes, per set and head: a step for each channel, then a low; else 0 */
+    int64_t set_scales;
     int64_t plain_floats; /* of one head and page */
     int64_t code_bytes;   /* of one head and page; 0: 16 bits */
 } dq_kv_page_form;
@@ -39,8 +39,8 @@ typedef struct dq_kv_part {
 typedef struct dq_kv_page {
     int32_t holders;
     int32_t agreed; /* holders that will not read coded slots unquantized again */
-    uint64_t
-        begins; /* page codes: bit i: slot i is the first of a set; the others belong to the set before them */
+    /* page codes: bit i: slot i is the first of a set; the others belong to the set before them */
+    uint64_t begins;
     int16_t n_sinks;  /* slots before the first one with codes; 0 without codes */
     int16_t coded;    /* slots n_sinks .. coded-1 have codes */
     int16_t due;      /* while codes are made: what `coded` becomes */

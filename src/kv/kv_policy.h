@@ -41,8 +41,8 @@ typedef struct dq_kv_policy {
     int64_t window; /* last rows of the prefix whose attention counts; 0: all */
     int pool;       /* odd width of the maximum over neighbouring positions; 1: none */
     bool draws;     /* at random: a seed says something */
-    bool
-        common; /* scores of different layers and groups are in one unit: a shared budget compares them as they are */
+    /* scores of different layers and groups are in one unit: a shared budget compares them as they are */
+    bool common;
     bool yardstick; /* there to compare the others with; these stand last */
     /* score[n]: larger is kept first. Before pooling: callers want dq_kv_policy_score. NULL: a policy that
      * some container names and this program does not have. */
