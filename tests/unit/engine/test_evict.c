@@ -112,40 +112,48 @@ static void check_list(rig *x, int layer, int seq, int group, int64_t budget, in
     }
 }
 
-/* The budget of every list, by the functions that test_policy checks. False: too close to call. */
-static bool shares(const rig *x, int64_t *share, int layer, int seq, int64_t budget, int32_t end)
+/* share[layer * groups + g]: the budget of every list, by the functions that test_policy checks; sure[..] false: too close to
+ * call. */
+static void shares(const rig *x, int64_t *share, bool *sure, int seq, int64_t budget, int32_t end)
 {
-    static double score[GROUPS][TOKENS];
-    dq_pool_group group[GROUPS];
-    dq_err err = {0};
-    double gap;
-    const int64_t each = dq_kv_budget_of_layer(x->spec.budget, budget, layer, x->m->n_layers,
-                                               x->kv.sink + x->kv.recent, end);
-    for (int g = 0; g < groups(x); g++) {
-        const dq_oracle_list *l = &x->oracle[layer]->list[seq][g];
-        share[g] = each;
-        slow_scores(x, score[g], layer, seq, g, end);
-        group[g] = (dq_pool_group){score[g], l->pos, l->n};
+    static double score[LAYERS * GROUPS][TOKENS];
+    dq_pool_group group[LAYERS * GROUPS];
+    const dq_kv_budget kind = x->spec.budget;
+    const int n = groups(x), lists = x->m->n_layers * n;
+    const int pooled = kind == DQ_KV_BUDGET_GLOBAL ? lists : n;
+    for (int i = 0; i < lists; i++) {
+        const dq_oracle_list *l = &x->oracle[i / n]->list[seq][i % n];
+        share[i] = dq_kv_budget_of_layer(kind, budget, i / n, x->m->n_layers,
+                                         x->kv.sink + x->kv.recent, end);
+        sure[i] = true;
+        slow_scores(x, score[i], i / n, seq, i % n, end);
+        group[i] = (dq_pool_group){score[i], l->pos, l->n};
     }
-    if (x->spec.budget != DQ_KV_BUDGET_ADAPTIVE) return true;
-    const dq_pool pool = {.group = group,
-                          .n_groups = groups(x),
-                          .budget = each,
-                          .safe = {x->kv.sink, x->kv.recent, end},
-                          .common = x->spec.policy->common,
-                          .floor = DQ_KV_ADAPTIVE_FLOOR};
-    assert_int_equal(dq_kv_budget_of_groups(share, &gap, &pool, &err), DQ_OK);
-    return gap > 1e-5;
+    if (kind != DQ_KV_BUDGET_ADAPTIVE && kind != DQ_KV_BUDGET_GLOBAL) return;
+    for (int first = 0; first < lists; first += pooled) {
+        dq_err err = {0};
+        double gap;
+        const dq_pool pool = {.group = group + first,
+                              .n_groups = pooled,
+                              .budget = budget,
+                              .safe = {x->kv.sink, x->kv.recent, end},
+                              .common = x->spec.policy->common,
+                              .floor = kind == DQ_KV_BUDGET_ADAPTIVE ? DQ_KV_ADAPTIVE_FLOOR : 0};
+        assert_int_equal(dq_kv_budget_of_groups(share + first, &gap, &pool, &err), DQ_OK);
+        for (int i = first; i < first + pooled; i++) sure[i] = gap > 1e-5;
+    }
 }
 
 static void check_sequence(rig *x, int32_t seq, int32_t end)
 {
     const int64_t budget = dq_evict_budget(&x->kv, end, NULL);
-    for (int l = 0; l < x->m->n_layers && budget < end; l++) {
-        int64_t share[GROUPS];
-        const bool sure = shares(x, share, l, seq, budget, end);
-        for (int g = 0; g < groups(x); g++)
-            check_list(x, l, seq, g, sure ? share[g] : positions(x, l, seq, g, NULL), end);
+    const int n = groups(x), lists = x->m->n_layers * n;
+    int64_t share[LAYERS * GROUPS];
+    bool sure[LAYERS * GROUPS];
+    if (budget < end) shares(x, share, sure, seq, budget, end);
+    for (int i = 0; i < lists && budget < end; i++) {
+        const int64_t own = sure[i] ? share[i] : positions(x, i / n, seq, i % n, NULL);
+        check_list(x, i / n, seq, i % n, own, end);
     }
     if (budget == end && window_of(&x->spec)) {
         for (int l = 0; l < LAYERS; l++)
@@ -228,7 +236,7 @@ static void kept_sets_are_those_of_the_oracle(void **state)
         const dq_kv_policy *p = &dq_kv_policies[i % dq_kv_n_policies];
         if (p->needs & NEEDS_CPU) continue; /* test_reread.c */
         const dq_evict_spec spec =
-            spec_of(p->name, keeps[i % 3], (dq_kv_budget)(i / 2 % 3), i % 4 ? 16 : 0);
+            spec_of(p->name, keeps[i % 3], (dq_kv_budget)(i / 2 % DQ_KV_BUDGETS), i % 4 ? 16 : 0);
         rig x;
         rig_open(&x, models[i / dq_kv_n_policies], &spec, 2, true);
         tell_story(&x);
@@ -248,7 +256,7 @@ static void budgets(void **state)
 {
     static const char *const names[] = {"h2o", "knorm", "loo"};
     (void)state;
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 3 * DQ_KV_BUDGETS; i++) {
         if (!test_runs(i, 4)) continue;
         dq_evict_spec spec = spec_of(names[i % 3], 0, (dq_kv_budget)(i / 3), 9);
         spec.tokens = 40;
@@ -305,8 +313,8 @@ static void batches_and_threads_do_not_matter(void **state)
     for (int i = 0; i < N_MODELS * dq_kv_n_policies; i++) {
         if (!test_runs(i, 13)) continue;
         if (!is_there(&dq_kv_policies[i % dq_kv_n_policies])) continue;
-        const dq_evict_spec spec =
-            spec_of(dq_kv_policies[i % dq_kv_n_policies].name, 0.4, (dq_kv_budget)(i % 3), 11);
+        const dq_evict_spec spec = spec_of(dq_kv_policies[i % dq_kv_n_policies].name, 0.4,
+                                           (dq_kv_budget)(i % DQ_KV_BUDGETS), 11);
         const char *model = models[i / dq_kv_n_policies];
         run_together(want, model, &spec, 2, 0, N_STORIES);
         run_together(got, model, &spec, 1, 0, N_STORIES);
@@ -325,7 +333,7 @@ static void keeping_all_changes_no_bit(void **state)
         for (int i = 0; i < dq_kv_n_policies; i++) {
             if (!test_runs(i + m, 14) || !is_there(&dq_kv_policies[i])) continue;
             const dq_evict_spec spec =
-                spec_of(dq_kv_policies[i].name, 1, (dq_kv_budget)(i % 3), 11);
+                spec_of(dq_kv_policies[i].name, 1, (dq_kv_budget)(i % DQ_KV_BUDGETS), 11);
             run_together(got, models[m], &spec, 2, 0, N_STORIES);
             assert_memory_equal(got, want, sizeof want);
         }
