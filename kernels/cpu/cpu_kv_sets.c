@@ -23,12 +23,12 @@ static void put_number(dq_kv_part *part, int64_t i, float x)
 /* How the values of one channel become codes. */
 typedef struct channel {
     float step, low;
-    bool overflow; /* f16 cannot hold them */
+    bool overflow; /* f16 cannot hold both */
 } channel;
 
-/* As stored. Values that are not finite make both NaN, which then reaches everything that reads the set. */
-static channel channel_of(const dq_simd *simd, const float *x, int64_t n, int bits, bool dithers,
-                          bool wide)
+/* As stored, rounded where f16 can hold it. Values that are not finite make both NaN, which then reaches everything that
+ * reads the set. */
+static channel channel_of(const dq_simd *simd, const float *x, int64_t n, int bits, bool dithers)
 {
     float least = x[0], largest = x[0];
     const channel bad = {NAN, NAN, false};
@@ -41,12 +41,12 @@ static channel channel_of(const dq_simd *simd, const float *x, int64_t n, int bi
     channel c = {.step = (largest - least) / (float)((1 << bits) - (dithers ? 2 : 1))};
     if (!isfinite(c.step)) return bad;
     const float half = dq_quant_stored_scale(c.step, DQ_F16);
-    c.overflow = c.step != 0.0f && !(half >= 0x1p-14f && half < INFINITY);
-    if (!wide) c.step = half;
+    const bool holds = c.step == 0.0f || (half >= 0x1p-14f && half < INFINITY);
+    if (holds) c.step = half;
     c.low = dithers ? least - c.step / 2 : least;
     const float low = dq_f32_from_f16(dq_f16_from_f32(c.low));
-    if (!isfinite(low)) c.overflow = true;
-    if (!wide) c.low = low;
+    if (isfinite(low)) c.low = low;
+    c.overflow = !holds || !isfinite(low);
     return c;
 }
 
@@ -90,7 +90,7 @@ static bool encode_set(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *jo
     for (int64_t c = 0; c < dim; c++) {
         float u[DQ_PAGE_TOKENS];
         const float *x = rows + c * DQ_PAGE_TOKENS + first;
-        const channel k = channel_of(simd, x, end - first, bits, dithers, part->wide);
+        const channel k = channel_of(simd, x, end - first, bits, dithers);
         if (k.overflow && !part->wide) return false;
         put_number(part, at + c, k.step);
         put_number(part, at + dim + c, k.low);

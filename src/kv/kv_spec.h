@@ -48,7 +48,7 @@ enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = 64 };
  * Which form a query reads goes by positions alone, as if tokens had arrived one by one: at position t
  * the tokens of positions sink .. dq_kv_coded_end(t) - 1 are read as codes, all others unquantized.
  * Prefill, chunks and decoding are therefore equal. The rule holds after eviction too, by a token's
- * original position (MODEL.md says where numbers of page codes may then differ by a rounding to f16).
+ * original position.
  *
  * Token codes: one scale per token and head at 8 and 6 bits, one per `group` channels below (the last group of
  * a head may be short); scale = absmax / Qmax rounded to f16 (f32 where f16 would be subnormal or

@@ -18,7 +18,7 @@ Page codes: p.D [64, D] f32 is a page of tokens at positions 64 .. 127; that of 
 B bits, M 1 where dithered:
 
     c.D.B.M [64, D] i8     codes less 2^(B-1)
-    l.D.B.M [2, D] f32     steps and lows as stored, all of them f32 where f16 cannot hold one
+    l.D.B.M [2, D] f32     steps and lows as stored: of f16, but those that it cannot hold
 """
 import pathlib
 
@@ -94,14 +94,9 @@ def quantize_page(x, bits, dithered):
     least = x.min(0)
     exact = (x.max(0) - least) / f32(2 ** bits - (2 if dithered else 1))
     half = stored(exact)
-    narrow = (exact == 0) | (np.isfinite(half) & (half >= f32(2.0 ** -14)))
-    for wide in (False, True):
-        step = exact if wide else half
-        low = least - step / 2 if dithered else least
-        narrow &= np.isfinite(stored(low))
-        if not wide and narrow.all():
-            low = stored(low)
-            break
+    step = np.where((exact == 0) | (np.isfinite(half) & (half >= f32(2.0 ** -14))), half, exact)
+    low = least - step / 2 if dithered else least
+    low = np.where(np.isfinite(stored(low)), stored(low), low)
     safe = np.where(step == 0, f32(1), step)
     u = np.clip(np.rint((x - low) / safe + d), 0, top) * (step != 0)
     return (u - f32(2 ** (bits - 1))).astype(np.int8), np.stack([step, low])
