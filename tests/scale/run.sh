@@ -1,7 +1,8 @@
 #!/bin/sh
 # run.sh DQ GENERATE DIR [PRESET...]: time and memory of dq on checkpoints of real size, invented weights.
 # For each preset: generate, info, quantize at 8 and 4 bits beside a plain cp of the same files, verify,
-# and for the smaller ones a forward pass. Prints a table, writes DIR/scale.json, deletes the checkpoints.
+# and for the smaller ones a forward pass, and the first token of a cold file beside cat of it.
+# Prints a table, writes DIR/scale.json, deletes the checkpoints.
 #   DQ_SCALE_FREE   bytes of disk to leave free (default 15e9)
 #   DQ_SCALE_PAIRS  pairs of cp and quantize (default 3; one for files that memory cannot hold)
 # Other work on the machine disturbs single runs, so cp and quantize take turns and medians are compared.
@@ -10,7 +11,7 @@
 set -u
 LC_ALL=C
 export LC_ALL
-[ $# -ge 3 ] || { sed -n 's/^# //p' "$0" | head -8 >&2; exit 2; }
+[ $# -ge 3 ] || { sed -n 's/^# //p' "$0" | head -9 >&2; exit 2; }
 dq=$1 generate=$2 dir=$3
 shift 3
 [ $# -gt 0 ] || set -- diffllama-1b llama-1b motif-2.6b motif-2-12.7b
@@ -95,6 +96,21 @@ pairs_of_runs() {
     cold_q8=$sec
 }
 
+# A process that loads the checkpoint and computes one token twice, beside cat of the same files: both cold, in turns.
+first_tokens() {
+    cats='' firsts='' n=0
+    while [ $n -lt "$pairs" ]; do
+        n=$((n + 1))
+        drop
+        timed sh -c 'cat "$@" >/dev/null' sh "$model"/*.safetensors || return 1
+        cats="$cats $sec"
+        drop
+        timed "$dq" bench "$model" --tokens 1 --runs 1 --json --progress never || return 1
+        firsts="$firsts $sec"
+    done
+    first=$(calc %.3f "$(say "$firsts" | median) / $(say "$cats" | median)")
+}
+
 one() {
     preset=$1
     choose_dtype "$preset" || return 0
@@ -116,9 +132,10 @@ one() {
     pack 4 || return 1
     q4_s=$sec rss4=$rss out4=$(wc -c <"$dir/out.h5")
     rm -f "$dir/out.h5"
-    forward=null forward_rss=null
+    forward=null forward_rss=null first=null cats='' firsts=''
     if [ "$(calc %d "$params < 4e9")" = 1 ] && timed "$dq" bench "$model" --tokens 64 --runs 1 --json --progress never; then
         forward=$sec forward_rss=$rss
+        first_tokens || return 1
     fi
     report
 }
@@ -126,10 +143,10 @@ one() {
 report() {
     share=$(calc %.3f "$cp_s / $q8_s") share_sync=$(calc %.3f "$sync_s / $q8_s")
     share_cold=$(calc %.3f "$cold_cp / $cold_q8")
-    rows="$rows$(printf '%-14s %7.2f %-6s %6.2f %6.2f %6.2f %6.2f %6.2f %6.2f %6.2f %6.2f %7.0f %7.0f %8.2f %9s' \
+    rows="$rows$(printf '%-14s %7.2f %-6s %6.2f %6.2f %6.2f %6.2f %6.2f %6.2f %6.2f %6.2f %7.0f %7.0f %8.2f %9s %9s' \
         "$preset" "$(calc %.2f "$bytes / 1e9")" "${dtype:-asis}" "$cp_s" "$sync_s" "$q8_s" "$share" "$share_sync" \
         "$share_cold" "$q4_s" "$verify_s" "$(calc %.0f "$rss8 / 1024")" "$(calc %.0f "$rss4 / 1024")" \
-        "$(calc %.2f "$q8_cpu")" "$forward")
+        "$(calc %.2f "$q8_cpu")" "$forward" "$first")
 "
     json="$json${json:+,}
     {\"preset\": \"$preset\", \"parameters\": $params, \"source_bytes\": $bytes, \"files\": $files,
@@ -141,7 +158,9 @@ report() {
      \"quantize_4bit_seconds\": $q4_s, \"container_8bit_bytes\": $out8, \"container_4bit_bytes\": $out4,
      \"verify_seconds\": $verify_s, \"info_peak_kib\": $info_rss, \"quantize_8bit_peak_kib\": $rss8,
      \"quantize_4bit_peak_kib\": $rss4, \"verify_peak_kib\": $verify_rss,
-     \"forward_64_tokens_process_seconds\": $forward, \"forward_peak_kib\": $forward_rss}"
+     \"forward_64_tokens_process_seconds\": $forward, \"forward_peak_kib\": $forward_rss,
+     \"cold_cat_seconds\": [$(list "$cats")], \"cold_first_token_seconds\": [$(list "$firsts")],
+     \"first_token_of_cat\": $first}"
 }
 list() { say "$1" | sed 's/^ *//; s/ *$//; s/  */, /g'; }
 
@@ -152,10 +171,11 @@ for p in "$@"; do
 done
 if [ -n "$rows" ]; then
     say ''
-    printf '%-14s %7s %-6s %6s %6s %6s %6s %6s %6s %6s %6s %7s %7s %8s %9s\n' preset GB dtype cp cp+syn q8 \
-        share s/sync s/cold q4 verify MiB8 MiB4 q8cpu forward
+    printf '%-14s %7s %-6s %6s %6s %6s %6s %6s %6s %6s %6s %7s %7s %8s %9s %9s\n' preset GB dtype cp cp+syn q8 \
+        share s/sync s/cold q4 verify MiB8 MiB4 q8cpu forward first/cat
     printf '%s' "$rows"
-    say 'Seconds are medians; share = seconds of cp / seconds of quantize at 8 bits, and against cp with sync, and with both cold.'
+    say 'Seconds are medians; share = seconds of cp / seconds of quantize at 8 bits, and against cp with sync, and with both cold;'
+    say 'first/cat = seconds until one token is computed (twice), of a file that is not cached, over those of cat.'
 fi
 say "{\"schema\": \"dq-scale/1\", \"processors\": $(getconf _NPROCESSORS_ONLN), \"memory_bytes\": $(memory), \"results\": [$json
 ]}" >"$dir/scale.json"
