@@ -291,9 +291,12 @@ static dq_status print_front(const front *f, void *arg, dq_err *err)
         else
             fill_row(t, f, i);
     }
-    printf("\nWhat the bytes of the KV cache buy, %s, %s, %d-bit logits. On the front: better than "
-           "each of no more bytes (up to 1 %% more), by paired 95 %% intervals of %s:\n",
-           f->v->names[r->model], cmd_eval_title(e, f->of[0].row), r->logit.bits, metric_of(f));
+    printf("\nWhat the bytes of the KV cache buy, %s, %s, %d-bit logits", f->v->names[r->model],
+           cmd_eval_title(e, f->of[0].row), r->logit.bits);
+    if (r->logit.bits < 16) printf(" (%s)", dq_grain_name[r->logit.grain]);
+    printf(", %s. On the front: better than each of no more bytes (up to 1 %% more), by paired "
+           "95 %% intervals of %s:\n",
+           dq_num_name[r->math.linear], metric_of(f));
     if (dq_table_print(t, err) == DQ_OK)
         printf("%d of %d are behind one of no more bytes. %lld comparisons, each at 95 %%: about "
                "%.1f of their intervals are expected to miss by chance.\n",

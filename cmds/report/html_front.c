@@ -19,6 +19,17 @@ static bool loses(const json_t *front)
     return strcmp(dq_html_text(front, "metric"), "kld_nats") == 0;
 }
 
+/* What a front is of: "model, task, 8-bit logits (row), f32". */
+static const char *title_of(dq_html *h, const json_t *front)
+{
+    const double bits = dq_html_real(front, "logit_bits");
+    const char *grain =
+        bits < 16 ? dq_html_words(h, " (%s)", dq_html_text(front, "logit_grain")) : "";
+    return dq_html_words(h, "%s, %s, %g-bit logits%s, %s", dq_html_text(front, "model"),
+                         dq_html_text(front, "task"), bits, grain,
+                         dq_html_text(json_object_get(front, "math"), "linear"));
+}
+
 /* "" where all tokens are kept. */
 static const char *policy_of(const json_t *point)
 {
@@ -156,8 +167,7 @@ static void figure(dq_html *h, const json_t *front)
         dq_picture_legend_item(h->p, style_of(i), i ? all.name[i] : "all tokens kept");
     dq_picture_legend_end(h->p);
     dq_picture_figure_caption(h->p);
-    dq_html_page_text(h->p, dq_html_words(h, "%s, %s", dq_html_text(front, "model"),
-                                          dq_html_text(front, "task")));
+    dq_html_page_text(h->p, title_of(h, front));
     dq_html_page_html(
         h->p,
         ": %s over the bytes held (codes, scales, unquantized tokens and indices, as allocated), "
@@ -191,15 +201,15 @@ static void table(dq_html *h, const json_t *front)
     const json_t *point;
     size_t i;
     dq_html_page_html(h->p, "<p>");
-    dq_html_page_text(h->p, dq_html_words(h, "%s, %s: ", dq_html_text(front, "model"),
-                                          dq_html_text(front, "task")));
-    dq_html_page_html(h->p,
-                      "on the front is what is better than each cache of no more bytes (up to 1 %% "
-                      "more), by paired 95 %% intervals; "
-                      "behind is what one of them is better than; about the others nothing is "
-                      "decided. %.0f comparisons: about "
-                      "%.1f of their intervals are expected to miss by chance.</p>\n",
-                      n, 0.05 * n);
+    dq_html_page_text(h->p, title_of(h, front));
+    dq_html_page_html(
+        h->p,
+        ": on the front is what is better than each cache of no more bytes (up to 1 %% "
+        "more), by paired 95 %% intervals; "
+        "behind is what one of them is better than; about the others nothing is "
+        "decided. %.0f comparisons: about "
+        "%.1f of their intervals are expected to miss by chance.</p>\n",
+        n, 0.05 * n);
     dq_html_page_table(h->p,
                        "Caches by bytes held; value is the score, or nats of KLD. Each is compared "
                        "with the one of no "

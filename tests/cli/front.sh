@@ -27,7 +27,7 @@ set -- "$@" --text "$pair/text.txt" --ctx 1024 --kv-policy streaming,h2o --kv-ke
 "$dq" "$@" >/dev/full 2>"$top/err"
 grep -q "^dq eval: 16 results and 2 references to compute, [1-9][0-9]* ids in all" "$top/err" ||
     complain "front: the number of rows is not said beforehand: $(cat "$top/err")"
-try 0 "^What the bytes of the KV cache buy, diffllama-0, mc, 16-bit logits" "$@" --resume -o front.json # computes nothing
+try 0 "^What the bytes of the KV cache buy, diffllama-0, mc, 16-bit logits, f32" "$@" --resume -o front.json # computes nothing
 ! grep -q "nothing to resume" "$top/err" || complain "front: what was computed is not taken up"
 grep -q "^What the bytes of the KV cache buy, diffllama-0, text" "$top/out" || complain "front: none of the text"
 grep -q "4:4, all tokens .*on the front" "$top/out" || complain "front: 4 bits of all tokens are not on it: $(cat "$top/out")"
@@ -78,6 +78,9 @@ if command -v gnuplot >/dev/null; then
     [ "$(grep -c '<section id="front">' page.html)" = 1 ] || complain "front: no section of the page"
     sed -n '/<section id="front">/,/<section id="kv">/p' page.html >section.html
     [ "$(grep -c '<figure>' section.html)" = 2 ] || complain "front: not a picture for each source"
+    for title in "diffllama-0, mc, 16-bit logits, f32" "diffllama-0, text, 16-bit logits, f32"; do
+        [ "$(grep -c "$title" section.html)" = 2 ] || complain "front: picture and table of $title do not say so"
+    done
     for label in "all tokens kept" streaming h2o; do
         [ "$(grep -c "<span>$label</span>" section.html)" = 2 ] || complain "front: $label has no curve in each picture"
     done
