@@ -77,5 +77,8 @@ void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer,
 /* cpu_key_cosines.c */
 void dq_cpu_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                            int32_t t, double *cosine);
+/* cpu_key_leverages.c */
+void dq_cpu_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                             int32_t t, const dq_rope *rope, double *leverage);
 
 #endif

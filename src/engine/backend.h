@@ -190,6 +190,11 @@ typedef struct dq_ops {
      * the mean of k / |k| over all tokens held, read in the same way (0 for a key of zeros). */
     void (*kv_key_cosines)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                            int32_t t, double *cosine);
+    /* Optional (NULL: not there). leverage[count] = x (X'X + e I)^-1 x' for each token, read in the same way: its x has
+     * the group's key heads side by side as they were before `rope`, less the mean over all tokens held; e = 0.01, or more by
+     * the first power of ten with which there is a factor. DQ_DAMAGED for keys that are not finite. */
+    void (*kv_key_leverages)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                             int32_t t, const dq_rope *rope, double *leverage);
     bool has_peaks; /* attend knows the column `peak` */
     /* Tokens held; their positions (host, [count]) into pos if not NULL. */
     int64_t (*kv_count)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,

@@ -306,7 +306,7 @@ typedef struct cut {
     dq_kv_protected safe;
     int64_t *at, *n_kept; /* [n_lists + 1], [n_lists] */
     int32_t *pos, *kept;
-    double *score, *key_norm, *key_cosine, *peak;
+    double *score, *key_norm, *key_cosine, *key_leverage, *peak;
     int64_t *share;       /* [n_lists] */
     dq_pool_group *group; /* [n_lists] */
     sums *sums;           /* NULL: the policy needs none */
@@ -327,6 +327,7 @@ static dq_status cut_new(const dq_evictor *e, cut *k, dq_arena *a, dq_err *err)
     k->score = dq_alloc(a, n, sizeof *k->score, err);
     k->key_norm = dq_alloc(a, n, sizeof *k->key_norm, err);
     k->key_cosine = dq_alloc(a, n, sizeof *k->key_cosine, err);
+    k->key_leverage = dq_alloc(a, n, sizeof *k->key_leverage, err);
     k->peak = dq_alloc(a, n, sizeof *k->peak, err);
     if (err->code != DQ_OK) return err->code;
     for (int i = 0; i < e->n_lists; i++)
@@ -347,6 +348,9 @@ static dq_status read_keys(const dq_evictor *e, cut *k, dq_err *err)
         if (needs & DQ_NEEDS_KEY_COSINE)
             e->b->ops->kv_key_cosines(e->b, e->kv, k->seq, layer, group, k->safe.end - 1,
                                       k->key_cosine + k->at[i]);
+        if (needs & DQ_NEEDS_KEY_LEVERAGE)
+            e->b->ops->kv_key_leverages(e->b, e->kv, k->seq, layer, group, k->safe.end - 1,
+                                        &dq_runner_model(e->r)->rope, k->key_leverage + k->at[i]);
     }
     return dq_backend_sync(e->b, err);
 }
@@ -406,6 +410,7 @@ static void score_list(const dq_evictor *e, const cut *k, int list)
         .loo = sum[4],
         .key_norm = k->key_norm + k->at[list],
         .key_cosine = k->key_cosine + k->at[list],
+        .key_leverage = k->key_leverage + k->at[list],
         .peak = k->peak + k->at[list],
         .seed = dq_kv_policy_seed(e->spec.evict.seed, list / e->n_groups, list % e->n_groups),
     };

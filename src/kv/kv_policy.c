@@ -75,6 +75,11 @@ static void score_key_cosine(double *score, const dq_token_columns *c)
     for (int64_t i = 0; i < c->n; i++) score[i] = -c->key_cosine[i];
 }
 
+static void score_key_leverage(double *score, const dq_token_columns *c)
+{
+    score_sum(score, c->key_leverage, NULL, c->n);
+}
+
 /* 53 bits, so that the double is exact and equal everywhere. */
 static void score_random(double *score, const dq_token_columns *c)
 {
@@ -132,6 +137,12 @@ const dq_kv_policy dq_kv_policies[] = {
      .pool = 1,
      .common = true,
      .score = score_key_cosine},
+    {.name = "leverage",
+     .about = "keys that others cannot stand for, before RoPE. arXiv 2507.08143",
+     .needs = DQ_NEEDS_KEY_LEVERAGE,
+     .pool = 1,
+     .common = true,
+     .score = score_key_leverage},
     {.name = "a1",
      .about = "attention of the first map, all rows",
      .needs = DQ_NEEDS_MASS1,

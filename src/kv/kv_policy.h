@@ -14,8 +14,9 @@ typedef struct dq_token_columns {
     /* sums over query rows and output heads of the group, see dq_columns in backend.h */
     const double *mass[2], *lambda_mass, *diff, *loo; /* one map: the second's are zero or NULL */
     const double *key_norm;                           /* sum of |k|^2 over the group's key heads */
-    const double *key_cosine; /* sum over the group's key heads, see backend.h */
-    const double *peak;       /* of rows that read the prefix again, see dq_columns in backend.h */
+    const double *key_cosine;   /* sum over the group's key heads, see backend.h */
+    const double *key_leverage; /* see backend.h */
+    const double *peak; /* of rows that read the prefix again, see dq_columns in backend.h */
     /* of this layer and group: dq_kv_policy_seed */
     uint64_t seed;
 } dq_token_columns;
@@ -29,6 +30,7 @@ enum { /* columns, as bits of dq_kv_policy.needs */
        DQ_NEEDS_KEY_NORM = 32,
        DQ_NEEDS_PEAK = 64, /* the prefix is read again behind itself, see reread.h */
        DQ_NEEDS_KEY_COSINE = 128,
+       DQ_NEEDS_KEY_LEVERAGE = 256,
        /* sums over query rows: a window of rows says something, and a sequence must be watched */
        DQ_NEEDS_ATTENTION =
            DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2 | DQ_NEEDS_LAMBDA_MASS | DQ_NEEDS_DIFF | DQ_NEEDS_LOO
@@ -49,7 +51,7 @@ typedef struct dq_kv_policy {
     void (*score)(double *score, const dq_token_columns *c);
 } dq_kv_policy;
 
-/* streaming, h2o, snapkv, knorm, random, diff, loo, kvzip, keydiff, and for comparison a1, a2, sum. */
+/* streaming, h2o, snapkv, knorm, random, diff, loo, kvzip, keydiff, leverage, and for comparison a1, a2, sum. */
 extern const dq_kv_policy dq_kv_policies[];
 extern const int dq_kv_n_policies;
 /* What is meant where nobody names one. results/kv: the best of the named ones on DIFF models. */

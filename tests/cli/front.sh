@@ -19,7 +19,7 @@ rows $((1 + 1 + policies)) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 4
 rows $((1 + 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 1,0.25 --kv-bits 4
 try 2 "stands twice" "$@" --kv-policy all,h2o
 try 2 "one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --kv-policy all --kv-keep 0.5
-try 2 "kv-policy alll: unknown policy alll (expected one of streaming, h2o, .*, keydiff, a1, a2, sum)" "$@" --kv-policy alll --kv-keep 0.5
+try 2 "kv-policy alll: unknown policy alll (expected one of streaming, h2o, .*, leverage, a1, a2, sum)" "$@" --kv-policy alll --kv-keep 0.5
 absent gone.h5
 
 # ---- the front: said beforehand how much, then which caches nothing of no more bytes does as well as

@@ -12,9 +12,10 @@ Contexts of N ids through models/llama-f32 and models/diffllama-f32 in f32, at d
     kvzip.global, kvzip.layer [layers, G, N] i8    llama: 1 for what KVzipPress keeps at a quarter, from all layers and layer by layer
     expected [layers, G, N] f32        llama: ExpectedAttentionPress
     keydiff, knorm [layers, G, N] f32  llama: KeyDiffPress, KnormPress
-    NAME.kept [layers, G, N] i8        llama: what expected, keydiff, knorm and streaming keep at a quarter
+    leverage [layers, G, N] f32        LeverageScorePress before its z-scores, its sketch the identity: all channels of a key
+    NAME.kept [layers, G, N] i8        llama: what expected, keydiff, knorm, leverage and streaming keep at a quarter
 
-kvpress knows one map. For diffllama kvzip is the larger of A1 and |lambda| A2 over the rows, by maps that transformers gives out
+kvpress knows one map. For diffllama leverage is its function of the keys of both maps side by side. For diffllama kvzip is the larger of A1 and |lambda| A2 over the rows, by maps that transformers gives out
 (eager), with lambda from the weights; the softmax over sinks, chunk and own rows as in KVzipPress.
 """
 import math
@@ -105,6 +106,50 @@ def scored(model, ids, press):
     return s.contiguous(), kept
 
 
+def whole_leverages(keys, sketch_dimension):
+    """LeverageScorePress with the identity for a sketch."""
+    draw, d = torch.randn, keys.shape[-1]
+    torch.randn = lambda b, h, rows, cols, **kind: torch.eye(rows, **kind).expand(b, h, rows, cols) * math.sqrt(cols)
+    try:
+        return sketched_leverages(keys, d)
+    finally:
+        torch.randn = draw
+
+
+sketched_leverages = kp.LeverageScorePress.compute_leverage_scores
+
+
+def leverages(model, ids):
+    """Of all layers, a score for each group of the head map."""
+    seen, hooks, c = [], [], model.config
+    groups = groups_of(c) if "diff" in c.model_type else range(c.num_key_value_heads)
+    keys_of = lambda module, h: module.k_proj(h).unflatten(-1, (c.num_key_value_heads, -1)).transpose(1, 2)
+
+    def hook(module, args, kwargs, out):
+        k = keys_of(module, kwargs["hidden_states"])
+        for g in range(max(groups) + 1):
+            heads = [i for i, x in enumerate(key_groups(c)) if x == g]
+            seen.append(whole_leverages(torch.cat([k[:, i:i + 1] for i in heads], -1), 0)[0, 0])
+
+    for layer in model.model.layers:
+        hooks.append(layer.self_attn.register_forward_hook(hook, with_kwargs=True))
+    model.model(input_ids=ids, past_key_values=DynamicCache())
+    for h in hooks:
+        h.remove()
+    return torch.stack(seen).view(c.num_hidden_layers, -1, N).contiguous()
+
+
+def key_groups(c):
+    """The group of each key head."""
+    if "diff" not in c.model_type:
+        return list(range(c.num_key_value_heads))
+    half, r = c.num_attention_heads // 2, c.num_attention_heads // c.num_key_value_heads
+    out = [0] * c.num_key_value_heads
+    for i, g in enumerate(groups_of(c)):
+        out[i // r] = out[(i + half) // r] = g
+    return out
+
+
 def diff_peaks(model, ids):
     c, weights = model.config, load_file(HERE / "models" / "diffllama-f32" / "model.safetensors")
     half, out = c.num_attention_heads // 2, []
@@ -161,10 +206,13 @@ def main():
     out["expected"], out["expected.kept"] = scored(model, ids, kp.ExpectedAttentionPress(1 - KEEP, n_sink=SINK))
     out["keydiff"], out["keydiff.kept"] = scored(model, ids, kp.KeyDiffPress(1 - KEEP))
     out["knorm"], out["knorm.kept"] = scored(model, ids, kp.KnormPress(1 - KEEP))
+    kp.LeverageScorePress.compute_leverage_scores = staticmethod(whole_leverages)
+    out["leverage.kept"] = scored(model, ids, kp.LeverageScorePress(1 - KEEP))[1]
+    out["leverage"] = leverages(model, ids)
     out["streaming.kept"] = scored(model, ids, kp.StreamingLLMPress(1 - KEEP, n_sink=SINK))[1]
     write("llama-f32", out)
     model = load("diffllama-f32", "eager")
-    write("diffllama-f32", {"ids": ids[0].int(), "kvzip": diff_peaks(model, ids_of(model.config.vocab_size))})
+    write("diffllama-f32", {"ids": ids[0].int(), "kvzip": diff_peaks(model, ids), "leverage": leverages(model, ids)})
 
 
 if __name__ == "__main__":

@@ -343,6 +343,103 @@ static void key_norms_read_as_a_query_does(void **state)
     }
 }
 
+/* x (X'X + .01 I)^-1 x' of n rows of `cols`, by Gauss and Jordan. */
+static void slow_leverages(double *out, const double *x, int n, int cols)
+{
+    double *g = calloc((size_t)(cols * 2 * cols), sizeof *g);
+    const int w = 2 * cols;
+    for (int i = 0; i < cols; i++) {
+        for (int j = 0; j < cols; j++) {
+            for (int t = 0; t < n; t++) g[i * w + j] += x[t * cols + i] * x[t * cols + j];
+        }
+        g[i * w + i] += 0.01;
+        g[i * w + cols + i] = 1;
+    }
+    for (int i = 0; i < cols; i++) {
+        const double unit = 1 / g[i * w + i];
+        for (int c = 0; c < w; c++) g[i * w + c] *= unit;
+        for (int j = 0; j < cols; j++) {
+            const double f = g[j * w + i];
+            for (int c = 0; j != i && c < w; c++) g[j * w + c] -= f * g[i * w + c];
+        }
+    }
+    for (int t = 0; t < n; t++) {
+        out[t] = 0;
+        for (int i = 0; i < cols; i++) {
+            for (int j = 0; j < cols; j++)
+                out[t] += x[t * cols + i] * g[i * w + cols + j] * x[t * cols + j];
+        }
+    }
+    free(g);
+}
+
+/* A stored key as it was before the Hadamard rotation, if there is one, and before RoPE of pairs (c, c + half). */
+static void key_before(double *to, const float *k, int dim, const dq_rope *rope, bool rotated,
+                       int32_t pos)
+{
+    double turned[64];
+    for (int c = 0; c < dim; c++) {
+        turned[c] = rotated ? 0 : (double)k[c];
+        for (int j = 0; rotated && j < dim; j++)
+            turned[c] +=
+                (double)k[j] * (__builtin_popcount((unsigned)(c & j)) % 2 ? -1 : 1) / sqrt(dim);
+    }
+    for (int c = 0; c < dim / 2; c++) {
+        const double angle = (double)((float)pos * rope->inv_freq[c]);
+        const double lo = turned[c], hi = turned[c + dim / 2], a = (double)rope->amplitude;
+        to[c] = (lo * cos(angle) + hi * sin(angle)) / a;
+        to[c + dim / 2] = (hi * cos(angle) - lo * sin(angle)) / a;
+    }
+}
+
+static void leverages_are_of_keys_before_rope(void **state)
+{
+    enum { D = 32, N = 210 };
+    float freq[D / 2];
+    const dq_rope rope = {.dim = D, .inv_freq = freq, .amplitude = 1.25f};
+    (void)state;
+    for (int c = 0; c < D / 2; c++) freq[c] = powf(100.0f, -2.0f * (float)c / D);
+    for (int i = 0; i < 2; i++) {
+        stage s;
+        double got[N], want[N];
+        dq_kv_spec spec = spec_of(1);
+        spec.rotate_k = i == 1;
+        if (!test_runs(i, 2)) continue;
+        open_stage(&s, DQ_PAIR_ADJACENT, D, spec, 2);
+        if (!s.b->ops->kv_key_leverages) {
+            close_stage(&s);
+            continue;
+        }
+        int32_t a = new_seq(&s, 1, 0);
+        stream(&s, a, N);
+        for (int g = 0; g < s.map.n_groups; g++) {
+            const dq_oracle_list *l = &s.oracle->list[a][g];
+            int heads = 0;
+            for (int j = 0; j < N_KV; j++) heads += s.map.group[j] == g;
+            const int cols = heads * D;
+            double *x = calloc((size_t)(N * cols), sizeof *x);
+            for (int t = 0; t < N; t++) {
+                for (int j = 0, h = 0; j < N_KV; j++) {
+                    if (s.map.group[j] != g) continue;
+                    key_before(x + t * cols + h++ * D, dq_oracle_key(s.oracle, l, t, j, N), D,
+                               &rope, spec.rotate_k, l->pos[t]);
+                }
+            }
+            for (int c = 0; c < cols; c++) {
+                double mean = 0;
+                for (int t = 0; t < N; t++) mean += x[t * cols + c] / N;
+                for (int t = 0; t < N; t++) x[t * cols + c] -= mean;
+            }
+            slow_leverages(want, x, N, cols);
+            s.b->ops->kv_key_leverages(s.b, s.kv, a, 0, g, N, &rope, got);
+            expect_no_error(&s);
+            for (int t = 0; t < N; t++) assert_true(fabs(got[t] - want[t]) <= 1e-4 * want[t]);
+            free(x);
+        }
+        close_stage(&s);
+    }
+}
+
 static void absmax_reads_codes(void **state)
 {
     (void)state;
@@ -394,6 +491,7 @@ int main(void)
         cmocka_unit_test(pages_are_coded_again),
         cmocka_unit_test(forks_part),
         cmocka_unit_test(key_norms_read_as_a_query_does),
+        cmocka_unit_test(leverages_are_of_keys_before_rope),
         cmocka_unit_test(absmax_reads_codes),
     };
     const int failed = cmocka_run_group_tests_name("token codes", tests, NULL, NULL);

@@ -8,7 +8,7 @@ static const char *const models[] = {DQ_TEST_DIR "/golden/models/diffllama-f32",
                                      DQ_SOURCE_DIR "/calib/pair/diffllama"};
 enum { N_MODELS = sizeof models / sizeof models[0] };
 
-enum { NEEDS_CPU = DQ_NEEDS_PEAK | DQ_NEEDS_KEY_COSINE };
+enum { NEEDS_CPU = DQ_NEEDS_PEAK | DQ_NEEDS_KEY_COSINE | DQ_NEEDS_KEY_LEVERAGE };
 
 /* On the device at hand. */
 static bool is_there(const dq_kv_policy *p)

@@ -1,5 +1,5 @@
-/* Contexts that are read again: numbers and kept tokens against kvpress (one map) and against maps of transformers
- * (two), tests/golden/press.py; and that nothing is left of it.
+/* Contexts that are read again, and what keys say of themselves: numbers and kept tokens against kvpress (one map) and
+ * against maps of transformers (two), tests/golden/press.py; and that nothing is left of a second reading.
  * SPDX-License-Identifier: MIT */
 #include "engine/evict.h"
 #include "tests/rigs/golden.h"
@@ -144,6 +144,37 @@ static void peaks(void **state)
     }
 }
 
+/* Of the keys of both maps side by side too. */
+static void leverages(void **state)
+{
+    static const char *const names[] = {"llama-f32", "diffllama-f32"};
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        const dq_kv_spec spec = spec_of("leverage", 0.25, DQ_KV_BUDGET_UNIFORM, 4);
+        dq_err err = {0};
+        double worst = 0;
+        rig x;
+        rig_open(&x, names[k], &spec);
+        read_context(&x, NULL);
+        double *got = calloc((size_t)x.n, sizeof *got);
+        const dq_tensor *want = golden_find(&x.g, "leverage");
+        assert_int_equal(want->shape[0] * want->shape[1], x.n_lists);
+        for (int i = 0; i < x.n_lists; i++) {
+            const int groups = x.m->map.n_groups;
+            x.b->ops->kv_key_leverages(x.b, dq_runner_kv(x.r), x.seq, i / groups, i % groups,
+                                       (int32_t)x.n - 1, &x.m->rope, got);
+            assert_int_equal(dq_backend_sync(x.b, &err), DQ_OK);
+            for (int64_t t = 0; t < x.n; t++) {
+                const double y = (double)golden_f32(want, i * x.n + t);
+                worst = fmax(worst, fabs(got[t] - y) / y);
+            }
+        }
+        assert_true(worst <= 2e-4); /* the golden's own products are f32 */
+        free(got);
+        rig_close(&x);
+    }
+}
+
 /* What is kept of a list, but for tokens whose number is within 1e-5 of the cut; no numbers: every one. */
 static int compare_list(const rig *x, int list, const dq_tensor *kept, const dq_tensor *score,
                         double cut)
@@ -186,6 +217,7 @@ static void kept_sets_are_those_of_kvpress(void **state)
     } cases[] = {{"kvzip", "kvzip.global", "kvzip", DQ_KV_BUDGET_GLOBAL, 4},
                  {"knorm", "knorm.kept", "knorm", DQ_KV_BUDGET_UNIFORM, 0},
                  {"keydiff", "keydiff.kept", "keydiff", DQ_KV_BUDGET_UNIFORM, 0},
+                 {"leverage", "leverage.kept", "leverage", DQ_KV_BUDGET_UNIFORM, 0},
                  {"streaming", "streaming.kept", NULL, DQ_KV_BUDGET_UNIFORM, 4}};
     (void)state;
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -215,6 +247,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peaks),
+        cmocka_unit_test(leverages),
         cmocka_unit_test(kept_sets_are_those_of_kvpress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
