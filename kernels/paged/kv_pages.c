@@ -401,10 +401,20 @@ static bool same_set(const dq_kv_list *list, int64_t a, int64_t b)
            dq_kv_sets(p, a % DQ_PAGE_TOKENS + 1) == dq_kv_sets(p, b % DQ_PAGE_TOKENS + 1);
 }
 
+/* Positions below it are due as codes. Codes from there on were made for a copy that went farther, or for rows taken back
+ * since: a set of them may be of tokens that are not kept. */
+static int32_t due_end(const dq_kv *kv, const dq_kv_list *list)
+{
+    const int32_t end =
+        dq_kv_coded_end(&kv->spec, dq_kv_pos(list, list->count - 1) + dq_kv_ahead(kv));
+    return end > list->compacted ? end : list->compacted;
+}
+
 /* A page with tokens kept[0..n-1] of the list and the parts that they still need. */
 static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, const int32_t *kept,
                               int64_t n)
 {
+    const int32_t due = due_end(kv, list);
     int32_t sinks = 0, coded = 0;
     uint64_t begins = 0;
     bool plain = false, wide[2] = {false, false};
@@ -415,7 +425,7 @@ static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, cons
             sinks++;
             continue;
         }
-        if (kept[i] % DQ_PAGE_TOKENS < from->coded) {
+        if (pos < due && kept[i] % DQ_PAGE_TOKENS < from->coded) {
             if (!coded || !same_set(list, kept[i - 1], kept[i])) begins |= 1ull << i;
             coded++;
         }

@@ -243,12 +243,78 @@ static void kept_sets_are_those_of_kvpress(void **state)
     }
 }
 
+/* Rows behind the context, ids of its beginning once more. The hidden states, for the caller to free. */
+static float *go_on(rig *x, int64_t rows)
+{
+    const int64_t cu[2] = {0, rows};
+    int32_t *pos = calloc((size_t)rows, sizeof *pos);
+    for (int64_t i = 0; i < rows; i++) pos[i] = (int32_t)(x->n + i);
+    const dq_batch batch = {
+        .n_seq = 1, .n_rows = rows, .cu_rows = cu, .seq = &x->seq, .ids = x->ids, .pos = pos};
+    dq_err err = {0};
+    dq_mat h;
+    dq_runner_pass(x->r, &batch, &plain, &h, &err);
+    assert_string_equal(err.text, "");
+    float *out = malloc((size_t)(h.rows * h.cols) * sizeof *out);
+    x->b->ops->get(x->b, out, h.p, (size_t)(h.rows * h.cols) * sizeof *out);
+    free(pos);
+    return out;
+}
+
+/* The lists of y forget what those of x have forgotten. */
+static void keep_alike(const rig *x, rig *y)
+{
+    const int groups = x->m->map.n_groups;
+    int32_t *kept = calloc((size_t)x->n, sizeof *kept);
+    dq_err err = {0};
+    for (int i = 0; i < x->n_lists; i++) {
+        const int64_t n =
+            x->b->ops->kv_count(x->b, dq_runner_kv(x->r), x->seq, i / groups, i % groups,
+                                kept); /* nothing went before: index = position */
+        y->b->ops->kv_keep(y->b, dq_runner_kv(y->r), y->seq, i / groups, i % groups, kept, n);
+    }
+    assert_int_equal(dq_backend_sync(y->b, &err), DQ_OK);
+    free(kept);
+}
+
+/* Pages that only the rows of a second reading took for codes have none afterwards: what is kept of them is coded when it
+ * is due, as where somebody just knew what to keep. */
+static void a_second_reading_codes_nothing(void **state)
+{
+    static const dq_kv_code code[] = {DQ_CODE_TOKEN, DQ_CODE_PAGE, DQ_CODE_DITHER};
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        dq_kv_spec spec = spec_of("kvzip", 0.25, DQ_KV_BUDGET_UNIFORM, 4);
+        dq_evict_report report = dq_evict_report_none;
+        rig x, y;
+        spec.k_bits = spec.v_bits = 4;
+        spec.group = DQ_KV_GROUP;
+        spec.code = code[k];
+        spec.recent = 200; /* three pages within the context are not due yet */
+        rig_open(&x, "llama-f32", &spec);
+        rig_open(&y, "llama-f32", &spec);
+        x.n = y.n = 900;
+        read_context(&x, &report);
+        read_context(&y, NULL);
+        keep_alike(&x, &y);
+        const dq_kv_bytes a = held(&x), b = held(&y);
+        assert_memory_equal(&a, &b, sizeof a);
+        float *got = go_on(&x, 400), *want = go_on(&y, 400);
+        assert_memory_equal(got, want, (size_t)(400 * x.m->dim) * sizeof *got);
+        free(got);
+        free(want);
+        rig_close(&x);
+        rig_close(&y);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peaks),
         cmocka_unit_test(leverages),
         cmocka_unit_test(kept_sets_are_those_of_kvpress),
+        cmocka_unit_test(a_second_reading_codes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
