@@ -365,9 +365,11 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_row
     }
     /* all of them first: subtracting overwrites maps */
     for (int i = 0; observes(w) && i < u->n_outs; i++) observe_maps(w, s, ld, rows, list, u, i);
-    for (int i = 0; i < u->n_outs; i++) subtract(w, s, ld, rows, u, i);
-    times_values(w, s, ld, rows, list, u, keys);
-    for (int i = 0; i < u->n_outs; i++) finish(w, s, rows, u->out[i], u->first[i]);
+    if (w->dst.p) {
+        for (int i = 0; i < u->n_outs; i++) subtract(w, s, ld, rows, u, i);
+        times_values(w, s, ld, rows, list, u, keys);
+        for (int i = 0; i < u->n_outs; i++) finish(w, s, rows, u->out[i], u->first[i]);
+    }
     if (w->args->attn->map->n_maps == 2) {
         s->kept = u->second[u->n_outs - 1];
         s->held = w->args->attn->map->head[u->out[u->n_outs - 1]].q[1];
@@ -408,6 +410,12 @@ static int64_t max_keys(const dq_attend_args *args)
     return max;
 }
 
+/* Maxima are the same in any order. */
+static bool sums_columns(const dq_columns *c)
+{
+    return c && (c->mass[0] || c->mass[1] || c->lambda_mass || c->diff || c->loo);
+}
+
 static plan plan_blocks(const dq_attend_args *args)
 {
     const dq_headmap *map = args->attn->map;
@@ -416,7 +424,7 @@ static plan plan_blocks(const dq_attend_args *args)
     const int useful = map->n_q < MAX_SLOTS ? map->n_q : MAX_SLOTS;
     if (!tiles) p.block_rows = dq_cpu_block_rows(p.keys, map->n_maps);
     /* a block decides in which order sums are added; so it may not depend on the other sequences */
-    if (!tiles && args->columns) p.block_rows = LEAST_ROWS;
+    if (!tiles && sums_columns(args->columns)) p.block_rows = LEAST_ROWS;
     if (args->batch->n_rows < p.block_rows) p.block_rows = args->batch->n_rows;
     const int64_t floats = p.block_rows * dq_cpu_row_floats(p.keys);
     const int64_t max = p.block_rows < LEAST_ROWS ? FEW_ROWS_FLOATS : BLOCK_FLOATS;

@@ -20,24 +20,47 @@ static void add_difference(double *sums, const float *p1, const float *p2, int64
     }
 }
 
-/* 1 / sum of p over the tokens that a part's softmax is over; 0 where the row gives them nothing. */
-static double part_scale(const float *p, const dq_column_part *t, int64_t n)
+/* The sum of p in 8 interleaved lanes. */
+static double sum_of(const float *p, int64_t n)
 {
-    double sum = 0;
-    for (int64_t i = 0; i < t->sinks; i++) sum += (double)p[i];
-    for (int64_t i = t->from; i < t->to; i++) sum += (double)p[i];
-    for (int64_t i = t->own; i < n; i++) sum += (double)p[i];
+    double lane[8] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        for (int k = 0; k < 8; k++) lane[k] += (double)p[i + k];
+    }
+    for (; i < n; i++) lane[i % 8] += (double)p[i];
+    for (int k = 0; k < 8; k++) sum += lane[k];
+    return sum;
+}
+
+/* 1 / sum of p over the tokens that a part's softmax is over; 0 where the row gives them nothing. all: over every token. */
+static double part_scale(const float *p, double all, const dq_column_part *t, int64_t n)
+{
+    const bool whole = t->sinks == t->from && t->to == t->own;
+    const double sum = whole ? all
+                             : sum_of(p, t->sinks) + sum_of(p + t->from, t->to - t->from) +
+                                   sum_of(p + t->own, n - t->own);
     return sum > 0 ? 1.0 / sum : 0.0;
 }
 
-/* A row's part in the column `peak`. */
-static void add_peaks(double *peak, const float *p1, const float *p2, const dq_column_part *t,
-                      int64_t n, double lambda)
+/* peak = max(peak, a p). Nothing is NaN here, which fmax would look for. */
+static void raise_peaks(double *peak, const float *p, int64_t n, double a)
 {
-    const double a = part_scale(p1, t, n), b = p2 ? lambda * part_scale(p2, t, n) : 0.0;
-    for (int64_t i = t->from; i < t->to; i++) {
-        const double x = (double)p1[i] * a, y = p2 ? (double)p2[i] * b : 0.0;
-        peak[i] = fmax(peak[i], fmax(x, fabs(y)));
+    for (int64_t i = 0; i < n; i++) {
+        const double x = (double)p[i] * a;
+        peak[i] = peak[i] < x ? x : peak[i];
+    }
+}
+
+/* Row r's part in the column `peak`. */
+static void add_peaks(const dq_cpu_column_job *j, int64_t r, double *peak, const dq_column_part *t)
+{
+    for (int m = 0; m < 2 && j->p[m]; m++) {
+        const float *p = j->p[m] + r * j->ld;
+        const double weight =
+            m ? fabs((double)dq_cpu_lambda(j->args, j->rows.first + r, j->out)) : 1.0;
+        raise_peaks(peak + t->from, p + t->from, t->to - t->from,
+                    weight * part_scale(p, j->sum[m][r], t, j->visible[r]));
     }
 }
 
@@ -64,9 +87,7 @@ static void count_row(const dq_cpu_column_job *j, int64_t r, int64_t at)
     if (c->mass[1] && p2) add_map(c->mass[1] + at, p2, n, b);
     if (c->lambda_mass && p2) add_map(c->lambda_mass + at, p2, n, lambda_b);
     if (c->diff) add_difference(c->diff + at, p1, p2, n, a, lambda_b);
-    if (c->peak)
-        add_peaks(c->peak + at, p1, p2, &c->part[list_of(j)], n,
-                  p2 ? (double)dq_cpu_lambda(j->args, j->rows.first + r, j->out) : 0.0);
+    if (c->peak) add_peaks(j, r, c->peak + at, &c->part[list_of(j)]);
 }
 
 /* The column `loo`. With x = o1 - v and e = o1 - o2,

@@ -206,7 +206,8 @@ typedef struct dq_ops {
     void (*attn_absmax)(dq_backend *b, float *absmax, const dq_attend_args *args);
     /* For grain `tensor`: replaces each row of absmax[n_seq, n_q] by its maximum. */
     void (*absmax_join)(dq_backend *b, float *absmax, int n_seq, int n_q);
-    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of headmap.h.
+    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of headmap.h; dst.p NULL, where has_peaks: only what the
+     * arguments have noted of the maps.
      *
      * math.qk int8: a query row is rounded to 8 bits per head and run of channels that keys have one scale
      * for (scale absmax/127, code rint(q / scale)); q . k of a token that the row reads as codes is, in

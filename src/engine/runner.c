@@ -168,7 +168,8 @@ dq_status dq_runner_advise(const dq_runner *r, int64_t rows, dq_err *err)
     return dq_memory_fit_advise_rows(r->m, &r->kv_spec, available_for(r), rows, err);
 }
 
-static void attention(dq_runner *r, const dq_layer_steps *s, const dq_pass *pass, int i)
+/* ends: nothing behind the maps is wanted. */
+static void attention(dq_runner *r, const dq_layer_steps *s, const dq_pass *pass, int i, bool ends)
 {
     const dq_model *m = r->m;
     const dq_ops *op = r->b->ops;
@@ -192,7 +193,7 @@ static void attention(dq_runner *r, const dq_layer_steps *s, const dq_pass *pass
     if (pass->watch && pass->watch->logits)
         op->attn_observe(b, &pass->watch->logits[i], &args, pass->watch->seq_base);
     dq_layer_steps_attend(s, &extra);
-    dq_layer_steps_out(s);
+    if (!ends) dq_layer_steps_out(s);
 }
 
 static void feed_forward(dq_runner *r, const dq_layer_steps *s)
@@ -274,16 +275,19 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
         if (dq_os_check_stop(err) != DQ_OK) break;
         s.layer = &m->layer[i];
         s.kv_layer = i;
-        attention(r, &s, pass, i);
+        const bool ends = pass->maps_only && i + 1 == m->n_layers;
+        if (ends) s.y.p = NULL;
+        attention(r, &s, pass, i, ends);
+        if (ends) break;
         feed_forward(r, &s);
         if (pass->watch && pass->watch->hidden)
             op->observe(r->b, &pass->watch->hidden[i], s.x, batch, i, pass->watch->seq_base);
         if (r->b->err.code != DQ_OK) break;
     }
-    dq_layer_steps_norm_out(&s);
-    op->first_bad_row(r->b, &bad, s.h);
+    if (!pass->maps_only) dq_layer_steps_norm_out(&s);
+    op->first_bad_row(r->b, &bad, pass->maps_only ? s.x : s.h);
     dq_backend_sync(r->b, err); /* on every way out: the caller's arrays may be in use till here */
     if (err->code == DQ_OK && bad >= 0) bad_row(r, batch, bad, err);
-    *hidden = s.h;
+    *hidden = pass->maps_only ? (dq_mat){0} : s.h;
     return dq_runner_advise(r, n, err);
 }

@@ -20,6 +20,8 @@ typedef struct dq_pass {
     const dq_watch *watch;           /* NULL: none */
     const dq_columns *columns;       /* [n_layers], NULL: none */
     const dq_attention_spans *spans; /* [n_layers], NULL: none */
+    bool
+        maps_only; /* ends with the maps of the last layer, whose columns are all that is wanted: where has_peaks */
 } dq_pass;
 
 /* A model placed on a backend, its cache and scratch memory (grown as passes need it). Several
@@ -37,7 +39,8 @@ const dq_kv_spec *dq_runner_kv_spec(const dq_runner *r);
 /* Appends the batch to its sequences. All rows finish layer l before l + 1. *hidden is the state
  * after the last norm, [n_rows, dim], backend memory, valid until the next pass of this runner.
  * Ids outside the vocabulary are DQ_MISMATCH; a NaN or infinity in the final state is DQ_DAMAGED
- * naming the row's sequence and position. DQ_STOPPED between layers after Ctrl-C. After any failure the
+ * naming the row's sequence and position. maps_only: *hidden is empty, and the state in front of the last layer's
+ * attention is looked at. DQ_STOPPED between layers after Ctrl-C. After any failure the
  * sequences of the batch hold a different length in each layer and must be freed. */
 dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pass, dq_mat *hidden,
                          dq_err *err);
