@@ -1,12 +1,13 @@
 /* cmd_bench: what of the command line belongs together, and who measures it: prefill (bench_prefill.h), whole-model
  * decoding (bench_generate.h), attention of single tokens (bench_decode.h) and of prompts (bench_attention.h), scoring
- * of short items (bench_items.h); or documents side by side (bench_compare.h).
+ * of short items (bench_items.h), policies of eviction (bench_policies.h); or documents side by side (bench_compare.h).
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_attention.h"
 #include "cmds/bench/bench_compare.h"
 #include "cmds/bench/bench_decode.h"
 #include "cmds/bench/bench_generate.h"
 #include "cmds/bench/bench_items.h"
+#include "cmds/bench/bench_policies.h"
 #include "cmds/bench/bench_prefill.h"
 #include "cmds/bench/bench_rates.h"
 #include "cmds/cli/kv_options.h"
@@ -19,7 +20,7 @@ enum { MAX_LENGTHS = 16, DEFAULT_RUNS = 5 };
 
 typedef struct bench {
     const char *lengths_text, *contexts_text, *batches_text, *device, *items, *task, *math_word;
-    const char *logit_bits, *logit_grain;
+    const char *logit_bits, *logit_grain, *policies;
     int64_t threads, runs, decode, generate, limit; /* threads -1, others 0: not given */
     bool json, compare, attention;
     int length[MAX_LENGTHS], n_lengths, context[MAX_LENGTHS], n_contexts;
@@ -35,7 +36,16 @@ typedef struct bench {
 } bench;
 
 /* What is measured; one bit each, so that an option can name those that use it. */
-enum { PREFILL = 1, ITEMS = 2, DECODE = 4, GENERATE = 8, ATTENTION = 16, COMPARE = 32, ALL = 63 };
+enum {
+    PREFILL = 1,
+    ITEMS = 2,
+    DECODE = 4,
+    GENERATE = 8,
+    ATTENTION = 16,
+    COMPARE = 32,
+    POLICIES = 64,
+    ALL = 127
+};
 
 typedef struct mode {
     const char *name; /* the option that says so */
@@ -45,11 +55,10 @@ typedef struct mode {
 
 static dq_status find_mode(const bench *x, mode *out, dq_err *err)
 {
-    const mode all[] = {{"items", x->items != NULL, ITEMS},
-                        {"decode", x->decode > 0, DECODE},
-                        {"generate", x->generate > 0, GENERATE},
-                        {"attention", x->attention, ATTENTION},
-                        {"compare", x->compare, COMPARE}};
+    const mode all[] = {
+        {"items", x->items != NULL, ITEMS},           {"decode", x->decode > 0, DECODE},
+        {"generate", x->generate > 0, GENERATE},      {"attention", x->attention, ATTENTION},
+        {"kv-policy", x->policies != NULL, POLICIES}, {"compare", x->compare, COMPARE}};
     *out = (mode){.bit = PREFILL};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (out->requested && all[i].requested)
@@ -75,7 +84,7 @@ static dq_status check_options(const bench *x, const mode *m, dq_err *err)
                {"batch", x->batches_text, GENERATE, "--generate N", ""},
                {"task", x->task, ITEMS, "--items FILE", ""},
                {"limit", x->limit, ITEMS, "--items FILE", ""},
-               {"tokens", x->lengths_text, PREFILL | ATTENTION, NULL, ""},
+               {"tokens", x->lengths_text, PREFILL | ATTENTION | POLICIES, NULL, ""},
                {"logit-bits", x->logit_bits, PREFILL | ATTENTION, NULL, ""},
                {"logit-grain", x->logit_grain, PREFILL | ATTENTION, NULL, ""},
                {"math", x->math_word, ALL & ~DECODE, NULL, takes},
@@ -188,6 +197,19 @@ static dq_status measure_prefill(bench *x, dq_err *err)
     return dq_bench_prefill(&x->logger, x->runner, &o, err);
 }
 
+static dq_status measure_policies(bench *x, dq_err *err)
+{
+    dq_bench_policies_options o = {.length = x->length,
+                                   .n_lengths = x->n_lengths,
+                                   .runs = x->runs,
+                                   .math_word = x->math_word,
+                                   .math = x->math,
+                                   .kv = &x->kv,
+                                   .json = x->json};
+    DQ_TRY(dq_bench_policies_read(&o, x->policies, err));
+    return dq_bench_policies(&x->logger, x->runner, &o, err);
+}
+
 static dq_status measure_attention(bench *x, dq_err *err)
 {
     const dq_bench_attention_options o = {.length = x->length,
@@ -211,6 +233,7 @@ static dq_status measure_all(bench *x, dq_err *err)
     if (x->attention) return measure_attention(x, err);
     DQ_TRY(open_runner(x, err));
     if (x->items) return measure_items(x, err);
+    if (x->policies) return measure_policies(x, err);
     return x->generate ? measure_generate(x, err) : measure_prefill(x, err);
 }
 
@@ -246,13 +269,16 @@ static const dq_usage usage = {
         "share compares the stored bytes of the weights, scales and KV that a step reads, over "
         "its time, with a plain read of memory (a block of 128 MiB to 1 GiB), timed in turns. "
         "With --items: scoring, tokenizing apart; after every group of items comes one long "
-        "prefill and one dense product, so that the shares compare times of one machine. One "
+        "prefill and one dense product, so that the shares compare times of one machine. With "
+        "--kv-policy: what it takes to choose which quarter of a prompt stays, over the prefill. "
+        "One "
         "thread is timed by processor time, which other work on the machine disturbs less.",
     .examples = "  dq bench calib/pair/diffllama --tokens 128,512\n"
                 "  dq bench model --tokens 2048 --logit-bits 8,4 --logit-grain row,tile,tensor\n"
                 "  dq bench model --attention --tokens 2048,8192\n"
                 "  dq bench model --decode 20 --context 2048,16384\n"
                 "  dq bench model4.h5 --generate 64 --batch 1,4 --math int8\n"
+                "  dq bench model --kv-policy all --tokens 1024,4096\n"
                 "  dq bench --compare peers.json model4.json\n"
                 "  dq bench model --items hellaswag_val.jsonl --task hellaswag --limit 1000\n",
     .min_args = 1,
@@ -284,6 +310,9 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
                     "unrounded ones"),
         dq_opt_text("logit-grain", "LIST", &x.logit_grain,
                     "grains of --logit-bits (default tensor)"),
+        dq_opt_text("kv-policy", "LIST", &x.policies,
+                    "instead: times forgetting three quarters of --tokens ids by each policy, or "
+                    "all, as for dq eval"),
         dq_opt_text("items", "FILE", &x.items,
                     "instead: times scoring the short items of FILE in the groups of dq eval"),
         dq_opt_text("task", "NAME", &x.task, "form of --items, as for dq eval (default mc)"),

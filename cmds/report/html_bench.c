@@ -104,6 +104,17 @@ static const work works[] = {
             {"share of read", "share_of_read", 1, 2},
             {"times 16 bits", "speedup_over_16_bits", 1, 2},
             {"ms/token", "token_seconds_median", 1e3, 2}}},
+    {.what = "policies",
+     .caption =
+         "Forgetting three quarters of a context: what watching the prefill and evicting behind it "
+         "took more than a prefill that nobody watches, as a share of that.",
+     .of = {{"tokens", "tokens", 1, 0},
+            {"<policy", "policy", 0, 0},
+            {"prefill s", "prefill_seconds_median", 1, 3},
+            {"more", "over_prefill_median", 1, 3},
+            {"least", "over_prefill_min", 1, 3},
+            {"most", "over_prefill_max", 1, 3},
+            {"evicting", "evicting_over_prefill_median", 1, 3}}},
     {.what = "items",
      .caption =
          "Scoring of short items: computed ids, and beside them one long prefill and the bare "
@@ -136,10 +147,10 @@ static dq_status check_result(const json_t *result, const char *where, dq_err *e
     DQ_TRY(dq_html_check(result, "what", DQ_NEED_TEXT, where, err));
     const work *w = work_of(result);
     if (!w)
-        return dq_fail(
-            err, DQ_DAMAGED,
-            "%s: \"what\" is \"%.60s\" (expected prefill, attention, generate, decode or items)",
-            where, dq_html_text(result, "what"));
+        return dq_fail(err, DQ_DAMAGED,
+                       "%s: \"what\" is \"%.60s\" (expected prefill, attention, generate, decode, "
+                       "policies or items)",
+                       where, dq_html_text(result, "what"));
     const char *const number[] = {w->x, w->seconds, w->each};
     for (int i = 0; i < 3; i++) {
         if (number[i] && *number[i])
