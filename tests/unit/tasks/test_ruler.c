@@ -218,11 +218,36 @@ static const reading readings[] = {
 };
 enum { READINGS = sizeof readings / sizeof *readings };
 
-static void check_prompt(rig *x, const reading *r, const dq_ruler_prompt *p)
+/* Ids of the prompt of seed 1 with so many units, drawn as ruler.c draws. */
+static int64_t ids_with(rig *x, const reading *r, int64_t sample, int64_t units)
+{
+    const dq_ruler_maker m = maker_of(x, dq_ruler_find(r->task));
+    dq_ruler_draft d = {.task = m.task,
+                        .text = m.text,
+                        .length = r->length,
+                        .random = dq_random_of(1, (uint64_t)sample),
+                        .a = x->a,
+                        .err = &x->err};
+    int32_t *ids;
+    int64_t n;
+    d.random.state ^= dq_random_mix((uint64_t)r->length);
+    for (const char *c = r->task; *c; c++)
+        d.random.state = dq_random_mix(d.random.state ^ (uint64_t)*c);
+    m.task->write(&d, units);
+    const unsigned flags = dq_items_bos_flags(m.t, m.bos, d.prompt.s, d.prompt.n);
+    dq_tokenizer_encode(m.t, d.prompt.s, d.prompt.n, flags, &ids, &n, NULL, NULL, &x->err);
+    assert_string_equal(x->err.text, "");
+    dq_block_free(ids);
+    dq_block_free(d.prompt.s);
+    return n;
+}
+
+static void check_prompt(rig *x, const reading *r, int64_t sample, const dq_ruler_prompt *p)
 {
     const dq_ruler_task *task = dq_ruler_find(r->task);
     assert_true(p->n + task->max_new <= r->length);
-    assert_true(p->n + task->max_new > r->length - 120); /* one unit more would not fit */
+    assert_int_equal(ids_with(x, r, sample, p->units), p->n);
+    assert_true(ids_with(x, r, sample, p->units + 1) + task->max_new > r->length);
     for (int64_t i = 0; i < p->n; i++) assert_in_range(p->ids[i], 0, VOCAB - 1);
     r->check(p, text_of(x, p->ids, p->n));
     /* what is in front of the question holds the whole context and nothing of the question */
@@ -242,7 +267,7 @@ static void prompts_hold_their_answers(void **state)
     for (int i = 0; i < READINGS; i++) {
         for (int64_t s = 0; s < SAMPLES; s++) {
             const dq_ruler_prompt p = make(&x, readings[i].task, readings[i].length, 1, s);
-            check_prompt(&x, &readings[i], &p);
+            check_prompt(&x, &readings[i], s, &p);
         }
     }
     rig_close(&x);
