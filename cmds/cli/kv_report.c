@@ -159,4 +159,10 @@ void dq_kv_report_warn(dq_logger *logger, const char *what, const dq_kv_spec *s,
             "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %lld",
             what, label, (long long)h->raised, (long long)h->evicted,
             (long long)s->sink + s->recent);
+    if (h->beyond)
+        dq_logger_warn(
+            logger,
+            "%s, KV %s: %s read %lld of %lld contexts again at positions behind those that the "
+            "model has; give shorter contexts, or another --kv-policy",
+            what, label, s->evict.policy->name, (long long)h->beyond, (long long)h->evicted);
 }

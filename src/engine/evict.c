@@ -381,6 +381,7 @@ static dq_status reread(dq_evictor *e, cut *k, dq_evict_report *report, dq_err *
 {
     if (!rereads(e)) return DQ_OK;
     const text *t = k->seq < e->n_seq ? &e->text[k->seq] : NULL;
+    const int most = dq_runner_model(e->r)->max_positions;
     if (!t || t->n != k->safe.end)
         return dq_fail(err, DQ_BUG, "not all ids of sequence %d were watched", (int)k->seq);
     const dq_reread w = {.r = e->r,
@@ -392,6 +393,7 @@ static dq_status reread(dq_evictor *e, cut *k, dq_evict_report *report, dq_err *
                          .at = k->at,
                          .pos = k->pos};
     report->reread += dq_reread_rows(t->n);
+    report->beyond += most > 0 && dq_reread_end(t->n) > most;
     return dq_reread_peaks(k->peak, &w, err);
 }
 

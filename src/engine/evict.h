@@ -12,6 +12,8 @@ typedef struct dq_evict_report {
     int64_t raised;       /* evictions of a sequence whose budget was raised to sink + recent */
     double gap_min;       /* see dq_kv_policy_gap */
     int64_t reread;       /* rows that were computed to read contexts again */
+    int64_t
+        beyond; /* contexts of which some of these stood behind the positions that the model has */
 } dq_evict_report;
 extern const dq_evict_report dq_evict_report_none; /* gap_min INFINITY */
 

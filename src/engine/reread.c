@@ -30,6 +30,17 @@ int64_t dq_reread_rows(int64_t n)
     return rows;
 }
 
+int64_t dq_reread_end(int64_t n)
+{
+    int64_t most = 0;
+    for (int64_t begin = 0; begin < n; begin += DQ_REREAD_CHUNK) {
+        const int64_t left = n - begin,
+                      rows = lead_of(begin) + (left < DQ_REREAD_CHUNK ? left : DQ_REREAD_CHUNK);
+        if (rows > most) most = rows;
+    }
+    return n + most;
+}
+
 /* First of the list's tokens at position `pos` or behind it. */
 static int64_t first_from(const dq_reread *w, int list, int64_t pos)
 {

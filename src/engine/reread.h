@@ -26,7 +26,8 @@ typedef struct dq_reread {
 /* peak[at[n_lists]]: see dq_columns. Reads n + lead-ins rows in passes of one chunk, each behind a fork of the
  * sequence, at positions from n on. */
 dq_status dq_reread_peaks(double *peak, const dq_reread *w, dq_err *err);
-/* Rows that it computes. */
+/* Rows that it computes, and the first position behind all of them. */
 int64_t dq_reread_rows(int64_t n);
+int64_t dq_reread_end(int64_t n);
 
 #endif

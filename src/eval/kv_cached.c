@@ -32,6 +32,7 @@ void dq_kv_cached_add(dq_kv_cached *into, const dq_kv_cached *from)
     into->reads_coded += from->reads_coded;
     into->evicted += from->evicted;
     into->raised += from->raised;
+    into->beyond += from->beyond;
 }
 
 dq_status dq_kv_cached_floor(dq_kv_bytes *floor, dq_runner *r, int64_t n, dq_err *err)
@@ -117,6 +118,9 @@ dq_status dq_kv_cached_reads(dq_kv_cached *cached, dq_runner *r, int32_t seq, co
 
 void dq_kv_cached_report(dq_kv_cached *cached, const dq_evict_report *report, int64_t n)
 {
-    dq_kv_cached add = {.evicted = n, .raised = report->raised, .gap_min = report->gap_min};
+    dq_kv_cached add = {.evicted = n,
+                        .raised = report->raised,
+                        .beyond = report->beyond,
+                        .gap_min = report->gap_min};
     dq_kv_cached_add(cached, &add);
 }

@@ -21,7 +21,9 @@ typedef struct dq_kv_cached {
      * them that were codes. */
     int64_t reads, reads_coded;
     int64_t evicted, raised; /* contexts whose budget was applied; was raised */
-    double gap_min;          /* with `evicted`; see dq_kv_policy_gap */
+    int64_t
+        beyond; /* contexts whose second reading stood behind the positions that the model has */
+    double gap_min; /* with `evicted`; see dq_kv_policy_gap */
 } dq_kv_cached;
 void dq_kv_cached_add(dq_kv_cached *into, const dq_kv_cached *from);
 /* Bytes of a cache with no sequence in it that has had n at a time. */

@@ -137,6 +137,8 @@ static void peaks(void **state)
         }
         assert_true(worst <= 2e-5);
         assert_int_equal(dq_reread_rows(x.n), x.n + DQ_REREAD_LEAD);
+        assert_int_equal(dq_reread_end(x.n), x.n + DQ_REREAD_CHUNK);
+        assert_int_equal(dq_reread_end(2 * DQ_REREAD_CHUNK), 3 * DQ_REREAD_CHUNK + DQ_REREAD_LEAD);
         free(at);
         free(pos);
         free(peak);
