@@ -5,10 +5,11 @@
 #define DQ_KV_OPTIONS_H
 
 #include "cmds/cli/options.h"
+#include "engine/backend.h"
 #include "kv/kv_field.h"
 #include "model/model.h"
 
-enum { DQ_KV_LIST = 32, DQ_KV_HELP = 384 };
+enum { DQ_KV_LIST = 32, DQ_KV_HELP = 512 };
 
 typedef struct dq_kv_options {
     struct {
@@ -44,9 +45,10 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err);
 /* The first option that is given, without its dashes; NULL: none is. */
 const char *dq_kv_options_given(const dq_kv_options *o);
 /* What the command line makes of settings that a container remembers (or dq_kv_config_plain):
- * every combination, n of them in a block that the caller ends with dq_block_free. */
+ * every combination, n of them in a block that the caller ends with dq_block_free. Where nobody names a policy it is
+ * DQ_POLICY_USUAL, or DQ_POLICY_ANYWHERE on a backend b that lacks it; NULL: no backend is known. */
 dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
-                             const dq_kv_config *stored, dq_err *err);
+                             const dq_kv_config *stored, const dq_backend *b, dq_err *err);
 /* After the last model: DQ_USAGE for an option that no setting made use of. */
 dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err);
 

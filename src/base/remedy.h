@@ -58,8 +58,9 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_MATH_HEADS,   /* f32, or the CPU; the same */
     DQ_REMEDY_MATH_GROUP,   /* f32, or another group of the cache than n; w is the arithmetic */
     DQ_REMEDY_F32_OR_CPU,
-    DQ_REMEDY_CPU,    /* the CPU instead */
-    DQ_REMEDY_OR_CPU, /* or the CPU */
+    DQ_REMEDY_CPU,       /* the CPU instead */
+    DQ_REMEDY_OR_CPU,    /* or the CPU */
+    DQ_REMEDY_KV_DEVICE, /* the CPU, or a policy that every device has */
     DQ_REMEDY_OTHER_DEVICE,
     DQ_REMEDY_WEIGHT_BITS, /* weights of n bits */
     DQ_REMEDY_END_BITS,    /* weights of n bits, m of the embedding and the head */

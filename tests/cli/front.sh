@@ -9,7 +9,7 @@ rows() { # EXPECTED OPTION...
     "$dq" "$@" --dry-run >"$top/out" 2>"$top/err"
     grep -q "^rows: $want, ids: " "$top/out" || complain "dq $*: expected $want rows: $(tail -n 1 "$top/out")"
 }
-policies=9 # of the table, without the three to compare with
+policies=10 # of the table, without the three to compare with
 rows $((1 + 3 + policies * 3 * 3)) "$@" --kv-policy all # 3 widths that keep everything, and the reference
 rows $((1 + policies)) "$@" --kv-policy all --kv-keep 0.5 --kv-bits 4
 rows $((1 + policies * 2)) "$@" --kv-policy all --kv-tokens 100,200 --kv-bits 4

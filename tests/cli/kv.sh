@@ -129,6 +129,17 @@ try 0 '"tokens": 16' logits "diff model" --text "short text" -o shorter.h5 --pre
     --kv-policy streaming --kv-every 4 --json
 grep -q '"contexts": 1' "$top/out" || complain "kv: dq logits does not measure its context"
 
+try 0 '"policy": "keydiff"' eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.5 --json
+# a second reading stands behind the context: of 300 ids that is more than the model's 512 positions
+for n in 250 300; do
+    try 0 "rows" logits "diff model" --ids "$(awk 'BEGIN { for (i = 0; i < 310; i++) printf "%d ", i % 50 }')" -o again.h5 --force \
+        --prefix $n --kv-keep 0.5 --kv-policy kvzip
+    case $n$(grep -c "warning: .*kvzip read 1 of 1 contexts again at positions behind those that the model has" "$top/err") in
+    2500 | 3001) ;;
+    *) complain "kv: the warning about positions of a second reading is wrong at $n ids" ;;
+    esac
+done
+
 # ---- stopped and resumed: every row as if it had not been
 cp "$book" "it's a text.txt"
 set -- eval "diff model" --text "it's a text.txt" --ctx 256 --kv-keep 1,0.6 --kv-policy streaming,knorm --kv-every 2 --threads 1 \

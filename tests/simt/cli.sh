@@ -94,11 +94,11 @@ for m in llama diffllama; do
         both "$pair/$m" $m.h5 $text --logit-bits 16,6
         both $m.h5 $text --logit-bits 6 --logit-grain head,row,tile
         both "$pair/$m" $m-whole.h5 $text
-        for kv in "--kv-bits 8 --kv-recent 16" "--kv-bits 4:3 --kv-recent 16" "--kv-keep 0.5 --kv-recent 8 --kv-every 8" \
+        for kv in "--kv-bits 8 --kv-recent 16" "--kv-bits 4:3 --kv-recent 16" "--kv-keep 0.5 --kv-policy h2o --kv-recent 8 --kv-every 8" \
             "--kv-keep 0.5 --kv-recent 8 --kv-policy knorm --kv-bits 8"; do
             both $m.h5 $text $kv
         done
-        both $m.h5 $choices --limit 1 --kv-bits 8 --kv-recent 16 --kv-keep 0.5
+        both $m.h5 $choices --limit 1 --kv-bits 8 --kv-recent 16 --kv-keep 0.5 --kv-policy h2o
     }
 done
 # shellcheck disable=SC2086
@@ -144,6 +144,13 @@ refused 4 "rounding of logits by tiles" eval llama.h5 $text --kv-bits 8 --kv-rec
 
 # shellcheck disable=SC2086
 refused 4 "no page codes.*Use --kv-code token or --device cpu" eval llama.h5 $text --kv-bits 4 --kv-code page --device cuda
+# the usual policy is not there: another one stands in, unless it was asked for
+# shellcheck disable=SC2086
+on cuda cuda.csv llama.h5 $text --kv-keep 0.5 --kv-recent 8
+grep -q ',h2o,' cuda.csv || complain "eval on cuda: h2o does not stand in for keydiff"
+# shellcheck disable=SC2086
+refused 4 "the policy keydiff is not on the cuda backend. Use --device cpu, or --kv-policy h2o" eval llama.h5 $text --kv-keep 0.5 \
+    --kv-policy keydiff --device cuda
 
 refused 4 "shares of what the processor reads" bench "$pair/llama" --decode 1 --device cuda
 
