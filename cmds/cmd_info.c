@@ -60,7 +60,7 @@ static double token_bytes(const dq_model *m, const dq_kv_config *s)
 {
     dq_kv_spec spec;
     dq_err ignored = {0};
-    dq_kv_config_spec(&spec, s, DQ_NUM_F32, m->map.head_dim, &ignored);
+    dq_model_kv_spec(&spec, s, m, DQ_NUM_F32, &ignored);
     return dq_kv_token_bytes(&spec, m->map.head_dim) * m->map.n_kv * m->n_layers;
 }
 
@@ -68,7 +68,10 @@ static void print_kv(const dq_model *m)
 {
     const dq_kv_config *s = &m->kv;
     double plain = token_bytes(m, &dq_kv_config_plain), cached = token_bytes(m, s);
-    printf("KV cache           K %d bits, V %d bits", s->k_bits, s->v_bits);
+    if (s->widths[0])
+        printf("KV cache           K:V %s bits", s->widths);
+    else
+        printf("KV cache           K %d bits, V %d bits", s->k_bits, s->v_bits);
     const bool coded = dq_kv_config_uses(s) & DQ_KV_CODES;
     if (coded && s->code != DQ_CODE_TOKEN) printf(", code %s", dq_kv_code_name[s->code]);
     if (coded && s->code == DQ_CODE_TOKEN) printf(", group %d", s->group);
@@ -407,9 +410,10 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
     json_object_set_new(o, "by_role", roles_json(m, recipe));
     json_object_set_new(o, "logit_bits", json_integer(i->logit.bits));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[i->logit.grain]));
-    json_object_set_new(o, "k_bits", json_integer(i->kv.k_bits));
-    json_object_set_new(o, "v_bits", json_integer(i->kv.v_bits));
-    json_object_set_new(o, "kv", dq_kv_config_json(&i->kv));
+    json_t *kv = dq_kv_config_json(&i->kv);
+    json_object_set(o, "k_bits", json_object_get(kv, "k_bits"));
+    json_object_set(o, "v_bits", json_object_get(kv, "v_bits"));
+    json_object_set_new(o, "kv", kv);
     json_object_set_new(o, "fingerprint", json_string(i->fingerprint));
     json_object_set_new(o, "content_sha256", json_string(i->content_sha256));
     if (i->lapack) json_object_set_new(o, "lapack", json_string(i->lapack));

@@ -326,14 +326,13 @@ static dq_status print_json(const logits *x, dq_err *err)
     json_t *doc = dq_document_new(&x->logger, "dq-logits/1"), *r = json_object();
     json_t *s = json_object_get(doc, "settings"), *inputs = json_object_get(doc, "inputs");
     json_t *kv = json_object();
-    char widths[DQ_KV_WIDTHS];
+    char widths[DQ_KV_TEXT];
     json_array_append_new(inputs, dq_input_model_json(x->model));
     if (x->text.text) json_array_append_new(inputs, dq_input_text_json(&x->text));
     json_object_set_new(s, "logit_bits", json_integer(x->logit.bits));
     json_object_set_new(s, "head_map", dq_input_head_map_json(&x->head_map));
     json_object_set_new(s, "logit_grain", json_string(dq_grain_name[x->logit.grain]));
-    json_object_set_new(s, "kv_bits",
-                        json_string(dq_kv_widths(widths, x->kv.k_bits, x->kv.v_bits)));
+    json_object_set_new(s, "kv_bits", json_string(dq_kv_spec_widths(widths, &x->kv)));
     json_object_set_new(kv, "effective", dq_kv_spec_json(&x->kv));
     json_object_set_new(kv, "stored",
                         x->model->is_container ? dq_kv_config_json(&x->model->kv) : json_null());

@@ -71,7 +71,8 @@ static dq_status kv_settings(request *r, dq_err *err)
     DQ_TRY(dq_kv_options_read(&r->kv, false, err));
     if (dq_kv_options_list(&list, &n, &r->kv, &dq_kv_config_plain, NULL, err) == DQ_OK &&
         dq_kv_options_check(&r->kv, err) == DQ_OK &&
-        dq_kv_config_spec(&any, &list[0], DQ_NUM_F32, DQ_KV_ANY_DIM, err) == DQ_OK)
+        dq_kv_config_spec(&any, &list[0], DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, err) ==
+            DQ_OK)
         dq_evict_check(&any, err);
     if (err->code == DQ_OK) r->set.kv = list[0];
     dq_block_free(list);

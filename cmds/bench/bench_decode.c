@@ -172,7 +172,7 @@ static void put_result(const decode *x, int i, double plain, dq_table *table, js
     const dq_bench_timing attend = dq_bench_timing_of(s->attend_s, x->tokens);
     const double rate = s->kv_bytes / attend.median;
     const double read = dq_bench_timing_of(s->read_rate, x->tokens).median;
-    char bits[DQ_KV_WIDTHS];
+    char bits[DQ_KV_TEXT];
     dq_kv_codes_text(bits, dq_runner_kv_spec(s->runner));
     dq_table_cell(table, "%lld", (long long)x->context);
     dq_table_cell(table, "%s", bits);

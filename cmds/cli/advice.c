@@ -51,6 +51,10 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_KV_POSITIONS] = " (found --positions)",
     [DQ_REMEDY_KV_EVERY] = "%t. Leave out --kv-every, or use --question known",
     [DQ_REMEDY_KV_ROTATE] = "%t. Use --kv-rotate off",
+    [DQ_REMEDY_KV_LAYERS] = "%t. Give --kv-bits for as many: 4*6|5 is for seven layers, 4*|5 for "
+                            "any number",
+    [DQ_REMEDY_KV_MAPS] = "%t. Give --kv-bits one width for the keys of a layer",
+    [DQ_REMEDY_KV_PAGE] = "%t Add --kv-code page or dither",
     [DQ_REMEDY_KV_CODE] = "%t. Use --kv-code token or --device cpu",
     [DQ_REMEDY_KV_BITS_ROWS] = ", %n with --kv-bits 8",
     [DQ_REMEDY_MATH_WEIGHTS] =

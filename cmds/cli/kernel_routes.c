@@ -83,7 +83,7 @@ static void add_attention(text *t, const dq_backend *b, dq_math math, const dq_k
     const char *one = b->ops->attend_kernel(b, kv, math, 1);
     add(t, "; attention %s", many ? many : "no kernel for");
     if (one && many && strcmp(one, many) != 0) add(t, " (%s for single rows)", one);
-    char widths[DQ_KV_WIDTHS];
+    char widths[DQ_KV_TEXT];
     add(t, ": qk %s, pv %s; kv %s %s", dq_num_name[math.qk], dq_num_name[math.pv],
         dq_kv_codes_text(widths, kv), dq_num_name[math.kv]);
 }

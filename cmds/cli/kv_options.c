@@ -136,7 +136,7 @@ typedef dq_status take_part(dq_kv_options *o, const char *part, int i, dq_err *e
 static dq_status each_part(dq_kv_options *o, const char *text, const char *option, int *n,
                            bool sweep, take_part *take, dq_err *err)
 {
-    char part[64];
+    char part[DQ_KV_LISTS];
     if (!text) return DQ_OK;
     for (const char *p = text;; p++) {
         if (*n == DQ_KV_LIST)
@@ -153,19 +153,18 @@ static dq_status each_part(dq_kv_options *o, const char *text, const char *optio
 
 static dq_status take_bits(dq_kv_options *o, const char *part, int i, dq_err *err)
 {
-    int k, v, end = 0;
-    if (sscanf(part, "%9d%n", &k, &end) == 1 && !part[end])
-        v = k;
-    else if (sscanf(part, "%9d:%9d%n", &k, &v, &end) != 2 || part[end])
-        return dq_fail(err, DQ_USAGE, "expected a width, or two of them as K:V.");
-    dq_kv_spec spec = dq_kv_plain;
-    spec.code = (dq_kv_code)o->code;
-    spec.k_bits = o->k_bits[i] = k;
-    spec.v_bits = o->v_bits[i] = v;
+    dq_kv_config c = dq_kv_config_plain;
+    dq_kv_spec spec;
+    c.code = (dq_kv_code)o->code;
+    DQ_TRY(dq_kv_config_set_widths(&c, part, err));
+    o->bits[i].k_bits = c.k_bits;
+    o->bits[i].v_bits = c.v_bits;
+    memcpy(o->bits[i].widths, c.widths, sizeof c.widths);
     for (int j = 0; j < i; j++) {
-        if (o->k_bits[j] == k && o->v_bits[j] == v) return dq_fail(err, DQ_USAGE, "stands twice.");
+        if (memcmp(&o->bits[j], &o->bits[i], sizeof o->bits[i]) == 0)
+            return dq_fail(err, DQ_USAGE, "stands twice.");
     }
-    return dq_kv_check(&spec, DQ_KV_ANY_DIM, err);
+    return dq_kv_config_spec(&spec, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, err);
 }
 
 static dq_status take_share(dq_kv_options *o, const char *part, int i, dq_err *err)
@@ -239,7 +238,7 @@ static dq_status read_list(dq_kv_options *o, const dq_kv_field *f, const char *t
                            dq_err *err)
 {
     switch (f->type) {
-    case DQ_KV_INT: return each_part(o, text, f->option, &o->n_bits, sweep, take_bits, err);
+    case DQ_KV_WIDTH: return each_part(o, text, f->option, &o->n_bits, sweep, take_bits, err);
     case DQ_KV_SHARE: return each_part(o, text, f->option, &o->n_budgets, sweep, take_share, err);
     case DQ_KV_LONG: return each_part(o, text, f->option, &o->n_budgets, sweep, take_count, err);
     case DQ_KV_POLICY: {
@@ -260,7 +259,7 @@ static void sweep_rest(dq_kv_options *o)
     for (size_t i = 0; no_budgets && i < sizeof share / sizeof *share; i++)
         o->share[o->n_budgets++] = share[i];
     for (size_t i = 0; no_bits && i < sizeof bits / sizeof *bits; i++, o->n_bits++)
-        o->k_bits[i] = o->v_bits[i] = bits[i];
+        o->bits[i].k_bits = o->bits[i].v_bits = bits[i];
 }
 
 /* Two ways to say one thing. */
@@ -346,8 +345,9 @@ dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
             for (int k = 0; k < n_budgets; k++) {
                 dq_kv_config c = base;
                 if (o->n_bits) {
-                    c.k_bits = o->k_bits[w];
-                    c.v_bits = o->v_bits[w];
+                    c.k_bits = o->bits[w].k_bits;
+                    c.v_bits = o->bits[w].v_bits;
+                    memcpy(c.widths, o->bits[w].widths, sizeof c.widths);
                 }
                 /* what keeps everything is the same by every policy */
                 if (o->all && o->n_budgets && o->share[k] == 1 && p > 0) continue;
@@ -395,6 +395,6 @@ dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err)
 dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                              dq_err *err)
 {
-    if (dq_kv_config_spec(out, c, num, m->map.head_dim, err) == DQ_OK) dq_evict_check(out, err);
+    if (dq_model_kv_spec(out, c, m, num, err) == DQ_OK) dq_evict_check(out, err);
     return err->code == DQ_MISMATCH ? dq_in(err, "%s: ", m->path) : err->code;
 }

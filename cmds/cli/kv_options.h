@@ -17,7 +17,11 @@ typedef struct dq_kv_options {
         int64_t number;   /* the same; also the index of a word. -1: not given, or swept */
     } given[DQ_KV_FIELDS];
     /* what they mean */
-    int k_bits[DQ_KV_LIST], v_bits[DQ_KV_LIST], n_bits;
+    struct {
+        int k_bits, v_bits;
+        char widths[DQ_KV_LISTS];
+    } bits[DQ_KV_LIST]; /* as in dq_kv_config */
+    int n_bits;
     double share[DQ_KV_LIST];
     int64_t count[DQ_KV_LIST];
     int n_budgets; /* of share (--kv-keep) or count (--kv-tokens), the other is 0 */

@@ -123,7 +123,7 @@ void dq_kv_report_columns(dq_table *t, const dq_kv_spec *s, const dq_kv_cached *
 const char *dq_kv_report_label(char *buf, size_t cap, const dq_kv_spec *s)
 {
     const dq_evict_spec *e = &s->evict;
-    char widths[DQ_KV_WIDTHS];
+    char widths[DQ_KV_TEXT];
     int n = snprintf(buf, cap, "%s", dq_kv_codes_text(widths, s));
     if (!e->policy || n < 0 || (size_t)n >= cap) return buf;
     if (e->tokens)

@@ -158,7 +158,7 @@ static const char *metric_of(const front *f)
 static const char *label_of(const front *f, int i, char *buf, size_t cap)
 {
     const dq_kv_spec *kv = &f->v->e->row[f->of[i].row].kv;
-    char widths[DQ_KV_WIDTHS];
+    char widths[DQ_KV_TEXT];
     if (kv->evict.policy && kv->evict.keep != 1) return dq_kv_report_label(buf, cap, kv);
     snprintf(buf, cap, "%s, all tokens", dq_kv_codes_text(widths, kv));
     return buf;

@@ -6,6 +6,7 @@
 #include "cmds/cli/logger.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* The first shown row with this cache. */
 static bool is_first(const dq_eval *e, int row)
@@ -18,7 +19,7 @@ static bool is_first(const dq_eval *e, int row)
 
 static bool same_widths(const dq_kv_spec *a, const dq_kv_spec *b)
 {
-    return a->k_bits == b->k_bits && a->v_bits == b->v_bits;
+    return a->k_bits == b->k_bits && a->v_bits == b->v_bits && strcmp(a->widths, b->widths) == 0;
 }
 
 static bool first_width(const dq_eval *e, int row)
@@ -33,11 +34,10 @@ void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const 
 {
     json_t *bits = json_array(), *kv = json_object();
     json_t *effective = json_array(), *stored = json_object();
-    char word[DQ_KV_WIDTHS];
+    char word[DQ_KV_TEXT];
     for (int i = 0; i < e->n_rows; i++) {
         const dq_kv_spec *s = &e->row[i].kv;
-        if (first_width(e, i))
-            json_array_append_new(bits, json_string(dq_kv_widths(word, s->k_bits, s->v_bits)));
+        if (first_width(e, i)) json_array_append_new(bits, json_string(dq_kv_spec_widths(word, s)));
         if (is_first(e, i)) json_array_append_new(effective, dq_kv_spec_json(s));
     }
     for (int i = 0; i < e->n_models; i++) {

@@ -36,7 +36,7 @@ static void print_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, r);
     work w = work_of(v->e, r);
-    char widths[DQ_KV_WIDTHS];
+    char widths[DQ_KV_TEXT];
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);

@@ -128,7 +128,7 @@ bool cmd_eval_math_swept(const dq_eval *e)
 static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
 {
     dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
-    char widths[DQ_KV_WIDTHS];
+    char widths[DQ_KV_TEXT];
     if (!cmd_eval_kv_swept(e)) return;
     dq_table_cell(t, "%s", dq_kv_codes_text(widths, &r->kv));
     if (cmd_eval_kv_policies(e))

@@ -121,13 +121,15 @@ static json_t *document(const cmd_eval_options *o, const dq_verdicts *v, json_t 
 static dq_status kv_cell(dq_table *t, const json_t *kv, bool whole, dq_err *err)
 {
     const json_t *k = json_object_get(kv, "k_bits"), *v = json_object_get(kv, "v_bits");
-    char *text = NULL, widths[DQ_KV_WIDTHS];
+    const char *widths = json_string_value(json_object_get(kv, "widths"));
+    char *text = NULL;
     if (kv) DQ_TRY(dq_json_dump(&text, kv, JSON_ENCODE_ANY | JSON_COMPACT, err));
     if (whole || !kv)
         dq_table_cell(t, "%s", text ? text : whole ? "" : "-");
+    else if (widths)
+        dq_table_cell(t, "%s", widths);
     else if (json_is_integer(k) && json_is_integer(v))
-        dq_table_cell(t, "%s",
-                      dq_kv_widths(widths, (int)json_integer_value(k), (int)json_integer_value(v)));
+        dq_table_cell(t, "%d:%d", (int)json_integer_value(k), (int)json_integer_value(v));
     else
         dq_table_cell(t, "%s", text ? text : "-");
     free(text);

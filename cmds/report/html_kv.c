@@ -204,7 +204,7 @@ static void label_points(dq_html *h, dq_picture *c, const char *task)
             it.at = log ? log10(it.y) : it.y;
             if (pass == 1 && r->model_index < 2) /* more would cover each other */
                 add_word(&l, it,
-                         dq_html_words(h, "%.0f:%.0f", dq_html_real(kv_of(r), "k_bits"),
+                         dq_html_words(h, "%.3g:%.3g", dq_html_real(kv_of(r), "k_bits"),
                                        dq_html_real(kv_of(r), "v_bits")));
             if (pass == 1) continue;
             l.x[0] = fmin(l.x[0], it.x);

@@ -129,7 +129,7 @@ static dq_cpu_page page_of(const dq_kv *kv, const dq_cpu_kv_view *v, int64_t n)
     if (v->end >= n && v->plain) page.n_plain = v->first;
     if (v->sets) {
         page.sets = (dq_simd_set_page){.sets = v->sets,
-                                       .bits = v->form->bits,
+                                       .bits = v->bits,
                                        .dim = kv->map->head_dim,
                                        .cols = kv->v_cols,
                                        .begins = v->begins,
@@ -139,7 +139,7 @@ static dq_cpu_page page_of(const dq_kv *kv, const dq_cpu_kv_view *v, int64_t n)
         return page;
     }
     page.coded = (dq_simd_int8_page){.scale = v->scale,
-                                     .bits = v->form->bits,
+                                     .bits = v->bits,
                                      .dim = kv->map->head_dim,
                                      .group = v->form->group,
                                      .n = v->form->n_scales,
@@ -161,8 +161,8 @@ dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, cons
     dq_cpu_page p = page_of(kv, &v, n);
     if (v.form && v.end > v.first) {
         p.coded.block = p.sets.block = block_of(args, scratch);
-        cpu->pages->key_block(block_of(args, scratch), v.codes, v.next, v.form->bits,
-                              kv->map->head_dim, v.form->group);
+        cpu->pages->key_block(block_of(args, scratch), v.codes, v.next, v.bits, kv->map->head_dim,
+                              v.form->group);
     }
     return p;
 }
@@ -202,7 +202,7 @@ dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
     dq_cpu_page p = page_of(kv, &v, n);
     if (v.form && v.end > v.first) {
         p.coded.block = p.sets.block = block_of(args, scratch);
-        cpu->pages->value_block(block_of(args, scratch), v.codes, v.next, v.form->bits, kv->v_cols);
+        cpu->pages->value_block(block_of(args, scratch), v.codes, v.next, v.bits, kv->v_cols);
     }
     return p;
 }

@@ -32,6 +32,7 @@ typedef struct dq_cpu_kv_view {
     const float *dither; /* [DQ_PAGE_TOKENS] with sets */
     uint64_t begins;
     int64_t first, end;          /* slots read as codes; the same: none */
+    int bits;                    /* of the codes */
     const dq_kv_page_form *form; /* NULL: none */
 } dq_cpu_kv_view;
 dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
@@ -58,7 +59,7 @@ bool dq_cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job
 /* Steps [v_cols] and lows [v_cols] of the first n sets of a head, one set after the other, filled up with zeros. */
 void dq_cpu_kv_sets_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
                          int side, int h, int n, float *out);
-/* Dither of the page's slots; own[DQ_PAGE_TOKENS] is for where they do not lie in the order of positions. */
+/* Dither of the page's slots, zeros below 4 bits; own[DQ_PAGE_TOKENS] is for where they do not lie in the order of positions. */
 const float *dq_cpu_kv_sets_dither(const dq_kv *kv, const dq_kv_page *p, float *own);
 /* Numbers of set `from` become those of set `to`. */
 void dq_cpu_kv_sets_move(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page *from,

@@ -59,10 +59,9 @@ static void pack(uint8_t *line, const int8_t *q, int bits, int64_t n)
 
 /* Codes of a whole page of one head: keys [v_cols][DQ_PAGE_TOKENS], values [DQ_PAGE_TOKENS][v_cols]. Only tokens
  * first..end of values are touched; lines of keys hold all tokens. */
-static void unpack_head(const dq_kv *kv, int8_t *q, const uint8_t *codes, int side, int64_t first,
-                        int64_t end)
+static void unpack_head(const dq_kv *kv, int8_t *q, const uint8_t *codes, int bits, int side,
+                        int64_t first, int64_t end)
 {
-    const int bits = kv->form[side].bits;
     const int64_t begin = side == DQ_K ? 0 : first * kv->v_cols;
     const int64_t stop = (side == DQ_K ? DQ_PAGE_TOKENS : end) * kv->v_cols;
     const int64_t width = side == DQ_K ? DQ_PAGE_TOKENS : kv->v_cols;
@@ -73,10 +72,9 @@ static void unpack_head(const dq_kv *kv, int8_t *q, const uint8_t *codes, int si
     }
 }
 
-static void pack_head(const dq_kv *kv, uint8_t *codes, const int8_t *q, int side, int64_t first,
-                      int64_t end)
+static void pack_head(const dq_kv *kv, uint8_t *codes, const int8_t *q, int bits, int side,
+                      int64_t first, int64_t end)
 {
-    const int bits = kv->form[side].bits;
     const int64_t begin = side == DQ_K ? 0 : first * kv->v_cols;
     const int64_t stop = (side == DQ_K ? DQ_PAGE_TOKENS : end) * kv->v_cols;
     const int64_t width = side == DQ_K ? DQ_PAGE_TOKENS : kv->v_cols;
@@ -168,16 +166,17 @@ static void store_head(const dq_kv *kv, dq_kv_page *p, int side, int h, const in
             put_scale(&p->part[side], head + scale_at(kv, side, i, g), scale[i * n_scales + g]);
     }
     uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
+    const int bits = dq_kv_bits_of(kv, p, side, h);
     if (side == DQ_V) {
-        pack_head(kv, codes, q, side, p->coded, p->due);
+        pack_head(kv, codes, q, bits, side, p->coded, p->due);
         return;
     }
-    unpack_head(kv, lines, codes, side, 0, DQ_PAGE_TOKENS);
+    unpack_head(kv, lines, codes, bits, side, 0, DQ_PAGE_TOKENS);
     for (int64_t i = p->coded; i < p->due; i++) {
         for (int64_t c = 0; c < kv->v_cols; c++)
             lines[c * DQ_PAGE_TOKENS + i] = q[i * kv->v_cols + c];
     }
-    pack_head(kv, codes, lines, side, 0, DQ_PAGE_TOKENS);
+    pack_head(kv, codes, lines, bits, side, 0, DQ_PAGE_TOKENS);
 }
 
 /* Page codes of one head; true when their scales can be stored. */
@@ -186,10 +185,11 @@ static bool encode_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *j
 {
     const dq_kv_page *p = job->page;
     uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
+    const int bits = dq_kv_bits_of(kv, p, side, h);
     const int64_t first = side == DQ_K ? 0 : p->coded, end = side == DQ_K ? DQ_PAGE_TOKENS : p->due;
-    if (side == DQ_K) unpack_head(kv, q, codes, side, first, end);
+    if (side == DQ_K) unpack_head(kv, q, codes, bits, side, first, end);
     if (!dq_cpu_kv_sets_encode(simd, kv, job, side, h, q, rows)) return false;
-    pack_head(kv, codes, q, side, first, end);
+    pack_head(kv, codes, q, bits, side, first, end);
     return true;
 }
 
@@ -201,13 +201,14 @@ void dq_cpu_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job
     int8_t *q = (int8_t *)(scratch + 2 * page), *lines = q + page;
     for (int s = DQ_K; s <= DQ_V; s++) {
         if (job->side >= 0 && job->side != s) continue;
-        p->overflow[s] = false;
+        bool *overflow = &p->part[s].overflow;
+        *overflow = false;
         if (!p->part[s].codes) continue;
-        for (int h = 0; kv->by_page && h < kv->heads[job->group] && !p->overflow[s]; h++)
-            p->overflow[s] = !encode_sets(simd, kv, job, s, h, q, scratch);
+        for (int h = 0; kv->by_page && h < kv->heads[job->group] && !*overflow; h++)
+            *overflow = !encode_sets(simd, kv, job, s, h, q, scratch);
         for (int h = 0; !kv->by_page && h < kv->heads[job->group]; h++) {
             if (!encode_head(simd, kv, p, s, h, q, scratch + page, scratch)) {
-                p->overflow[s] = true;
+                *overflow = true;
                 break;
             }
             store_head(kv, p, s, h, q, scratch + page, lines);
@@ -265,7 +266,7 @@ static void read_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p,
                       int64_t slots, float *scratch)
 {
     const int64_t size = DQ_PAGE_TOKENS * kv->v_cols, d = kv->map->head_dim;
-    const int bits = kv->form[side].bits, h = kv->slot[head];
+    const int h = kv->slot[head], bits = dq_kv_bits_of(kv, p, side, h);
     const uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
     float own[DQ_PAGE_TOKENS], *step = scratch + size, *other = scratch + 4 * size;
     const float *dither = dq_cpu_kv_sets_dither(kv, p, own);
@@ -343,7 +344,7 @@ static const uint8_t *next_codes(const dq_kv *kv, const dq_kv_list *list, int64_
 static void view_sets(dq_cpu_kv_view *v, const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p,
                       int side, int head, float *scratch)
 {
-    const float half = (float)(1 << (kv->form[side].bits - 1));
+    const float half = (float)(1 << (v->bits - 1));
     const int n = dq_kv_sets(p, v->end);
     float *out = scratch + DQ_PAGE_TOKENS;
     dq_cpu_kv_sets_read(simd, kv, p, kv->map->group[head], side, kv->slot[head], n, out);
@@ -372,6 +373,7 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
                         .next = next_codes(kv, list, page + 1, side, h),
                         .first = p->n_sinks,
                         .end = slots > p->n_sinks ? slots : p->n_sinks,
+                        .bits = dq_kv_bits_of(kv, p, side, h),
                         .form = &kv->form[side]};
     if (kv->by_page)
         view_sets(&v, simd, kv, p, side, head, scratch + size);
@@ -407,7 +409,7 @@ void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, i
 {
     const dq_kv_page *p = list->page[i / DQ_PAGE_TOKENS];
     const int64_t slot = i % DQ_PAGE_TOKENS, n_scales = kv->form[side].n_scales, cols = kv->v_cols;
-    const int bits = kv->form[side].bits, h = kv->slot[head];
+    const int h = kv->slot[head], bits = dq_kv_bits_of(kv, p, side, h);
     const uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
     for (int64_t c = 0; side == DQ_K && c < cols; c++) {
         int8_t line[DQ_PAGE_TOKENS];
@@ -474,6 +476,7 @@ static void move_head(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_li
                       const int32_t *kept, int64_t n, int side, int h, float *scratch)
 {
     const int64_t page = DQ_PAGE_TOKENS * kv->v_cols;
+    const int bits = dq_kv_bits_of(kv, to, side, h);
     int8_t *x = (int8_t *)scratch, *y = x + page;
     const dq_kv_page *unpacked = NULL;
     if (to->part[side].codes) memset(y, 0, (size_t)page);
@@ -483,7 +486,7 @@ static void move_head(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_li
         move_plain(kv, to, i, from, at, side, h);
         if (!to->part[side].codes || i < to->n_sinks || i >= to->coded) continue;
         if (from != unpacked)
-            unpack_head(kv, x, dq_kv_codes_of(kv, from, side, h), side, 0, DQ_PAGE_TOKENS);
+            unpack_head(kv, x, dq_kv_codes_of(kv, from, side, h), bits, side, 0, DQ_PAGE_TOKENS);
         unpacked = from;
         move_codes(kv, to, i, y, from, at, x, side, h);
         if (to->begins >> i & 1)
@@ -491,7 +494,7 @@ static void move_head(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_li
                                 group, side, h);
     }
     if (to->part[side].codes)
-        pack_head(kv, dq_kv_codes_of(kv, to, side, h), y, side, 0, DQ_PAGE_TOKENS);
+        pack_head(kv, dq_kv_codes_of(kv, to, side, h), y, bits, side, 0, DQ_PAGE_TOKENS);
 }
 
 void dq_cpu_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,

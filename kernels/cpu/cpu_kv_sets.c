@@ -67,8 +67,11 @@ static void encode_channel(float *u, const float *x, const float *d, int64_t n, 
     }
 }
 
+static const float none[DQ_PAGE_TOKENS] = {0};
+
 const float *dq_cpu_kv_sets_dither(const dq_kv *kv, const dq_kv_page *p, float *own)
 {
+    if (dq_kv_bits_of(kv, p, DQ_V, 0) < 4) return none;
     const int64_t last = p->coded > p->due ? p->coded : p->due;
     if (p->pos[p->n_sinks] % DQ_PAGE_TOKENS == p->n_sinks &&
         p->pos[last - 1] - p->pos[p->n_sinks] == last - 1 - p->n_sinks)
@@ -83,9 +86,9 @@ static bool encode_set(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *jo
                        int8_t *q, const float *rows, const float *d, int64_t first, int64_t end)
 {
     dq_kv_part *part = &job->page->part[side];
-    const int bits = kv->form[side].bits, half = 1 << (bits - 1);
+    const int bits = dq_kv_bits_of(kv, job->page, side, h), half = 1 << (bits - 1);
     const int set = dq_kv_sets(job->page, first + 1) - 1;
-    const bool dithers = side == DQ_V && dq_kv_dithers(&kv->spec);
+    const bool dithers = side == DQ_V && dq_kv_dithers(&kv->spec) && bits >= 4;
     const int64_t dim = kv->map->head_dim, at = dq_kv_set_at(kv, job->group, side, set, h);
     for (int64_t c = 0; c < dim; c++) {
         float u[DQ_PAGE_TOKENS];
@@ -105,7 +108,6 @@ static bool encode_set(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *jo
 bool dq_cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
                            int h, int8_t *q, float *rows)
 {
-    static const float none[DQ_PAGE_TOKENS] = {0};
     const dq_kv_page *p = job->page;
     const float *plain = dq_kv_plain_of(kv, p, side, h);
     float own[DQ_PAGE_TOKENS];
@@ -113,7 +115,8 @@ bool dq_cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job
     if (side == DQ_V) {
         simd->transpose(rows, DQ_PAGE_TOKENS, plain, kv->v_cols, p->due, kv->map->head_dim);
         for (int64_t i = p->coded; i < p->due; i++) /* what stands in the padding is no value */
-            memset(q + i * kv->v_cols, -(1 << (kv->form[side].bits - 1)), (size_t)kv->v_cols);
+            memset(q + i * kv->v_cols, -(1 << (dq_kv_bits_of(kv, p, side, h) - 1)),
+                   (size_t)kv->v_cols);
     }
     for (int64_t i = p->coded, end; i < p->due; i = end) {
         end = dq_kv_set_end(p, i, p->due);

@@ -106,6 +106,39 @@ static dq_kv_page_form form_of(const dq_kv_spec *spec, int bits, int head_dim, i
     return form;
 }
 
+/* Widths of all heads, and where their codes lie in a page. */
+static bool place_codes(dq_backend *b, dq_kv *kv)
+{
+    const dq_headmap *map = kv->map;
+    const int uniform[2] = {kv->spec.k_bits, kv->spec.v_bits};
+    dq_kv_widths w;
+    kv->by_layer = kv->spec.widths[0] != 0;
+    if (kv->by_layer && (dq_kv_widths_parse(&w, kv->spec.widths, &b->err) != DQ_OK ||
+                         dq_kv_widths_fit(&w, kv->n_layers, &b->err) != DQ_OK))
+        return false;
+    const int layers = kv->by_layer ? kv->n_layers : 1, places = layers * map->n_groups;
+    for (int g = 0; g < map->n_groups; g++)
+        if (kv->heads[g] > kv->max_heads) kv->max_heads = kv->heads[g];
+    if (places > UINT16_MAX) {
+        dq_fail(&b->err, DQ_MISMATCH, "widths by layer of %d layers with %d groups of KV heads",
+                layers, map->n_groups);
+        return false;
+    }
+    kv->codes =
+        dq_block_new((size_t)places * 2 * (size_t)(kv->max_heads + 1), sizeof *kv->codes, &b->err);
+    for (int i = 0; kv->codes && i < layers * 2 * map->n_kv; i++) {
+        const int layer = i / map->n_kv / 2, side = i / map->n_kv % 2, j = i % map->n_kv;
+        const dq_kv_page at = {.place = (uint16_t)dq_kv_place(kv, layer, map->group[j])};
+        dq_kv_head_codes *c =
+            kv->codes + (dq_kv_head_codes_of(kv, &at, side, kv->slot[j]) - kv->codes);
+        c->bits = uniform[side];
+        if (kv->by_layer)
+            c->bits = dq_kv_widths_of(&w, side, layer, dq_headmap_key_map(map, j) == 1);
+        c[1].at = c->at + (c->bits == 16 ? 0 : kv->v_cols * DQ_PAGE_TOKENS * c->bits / 8);
+    }
+    return kv->codes != NULL;
+}
+
 dq_kv *dq_kv_pages_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec,
                        const dq_kv_device *device)
 {
@@ -130,6 +163,10 @@ dq_kv *dq_kv_pages_new(dq_backend *b, const dq_headmap *map, int n_layers, const
         return NULL;
     }
     for (int j = 0; j < map->n_kv; j++) kv->slot[j] = kv->heads[map->group[j]]++;
+    if (!place_codes(b, kv)) {
+        dq_kv_pages_free(b, kv);
+        return NULL;
+    }
     for (int i = 0; dq_kv_dithers(spec) && i < DQ_PAGE_TOKENS; i++) kv->dither[i] = dq_kv_dither(i);
     return kv;
 }
@@ -141,6 +178,7 @@ void dq_kv_pages_free(dq_backend *b, dq_kv *kv)
         if (kv->seq[i]) dq_kv_pages_seq_free(b, kv, i);
     }
     dq_block_free(kv->seq);
+    dq_block_free(kv->codes);
     dq_block_free(kv->slot);
     dq_block_free(kv->heads);
     dq_block_free(kv);
@@ -245,7 +283,7 @@ static bool open_tail(dq_kv *kv, dq_kv_list *list, int group, int64_t tail, int6
 }
 
 /* Pages for n more tokens, none of them shared from the first free slot on. */
-static bool reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int group, int64_t n)
+static bool reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int layer, int group, int64_t n)
 {
     int64_t need = pages_of(list->count + n), tail = list->count / DQ_PAGE_TOKENS;
     if (!list_reserve(b, kv, list, need)) return false;
@@ -253,7 +291,7 @@ static bool reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int group, int64
         !open_tail(kv, list, group, tail, list->count % DQ_PAGE_TOKENS))
         return false;
     while (list->n_pages < need) {
-        dq_kv_page *p = dq_kv_page_new(kv);
+        dq_kv_page *p = dq_kv_page_new(kv, dq_kv_place(kv, layer, group));
         if (!p) return false;
         list->page[list->n_pages++] = p;
         if (!dq_kv_page_add_plain(kv, p, group, 0)) {
@@ -286,7 +324,7 @@ static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batc
                 dq_fail(&b->err, DQ_BUG, "positions of appended tokens do not ascend");
                 return false;
             }
-            if (!reserve(b, kv, list, g, n)) return false;
+            if (!reserve(b, kv, list, layer, g, n)) return false;
         }
     }
     return true;
@@ -433,7 +471,7 @@ static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, cons
         for (int side = DQ_K; side <= DQ_V; side++)
             wide[side] = wide[side] || from->part[side].wide;
     }
-    dq_kv_page *p = dq_kv_page_new(kv);
+    dq_kv_page *p = dq_kv_page_new(kv, list->page[0]->place);
     if (!p) return NULL;
     if (kv->by_page) p->begins = begins;
     bool ok = !coded || dq_kv_page_add_codes(kv, p, group, sinks);

@@ -10,7 +10,7 @@ enum { DQ_K, DQ_V };
 
 /* How all pages store their keys or their values. */
 typedef struct dq_kv_page_form {
-    int bits;
+    int bits;         /* the largest, where layers or heads differ */
     int group;        /* channels per scale; the last run of a head may be shorter */
     int64_t n_scales; /* per token and head; 0: page codes */
     /* of page codes, per set and head: a step for each channel, then a low; else 0 */
@@ -19,15 +19,22 @@ typedef struct dq_kv_page_form {
     int64_t code_bytes;   /* of one head and page; 0: 16 bits */
 } dq_kv_page_form;
 
+/* Codes of one KV head on the pages of its layer and group. */
+typedef struct dq_kv_head_codes {
+    int bits;
+    int64_t at; /* bytes before them, of the heads before it */
+} dq_kv_head_codes;
+
 /* Keys or values of a page. Each array holds the KV heads of the page's group one after the other; NULL: none.
  * The memory is the backend's, which alone knows how tokens lie in `plain` and `codes`. */
 typedef struct dq_kv_part {
     float *plain;   /* unquantized, form.plain_floats a head */
-    uint8_t *codes; /* form.code_bytes a head */
+    uint8_t *codes; /* dq_kv_code_bytes together */
     /* form.n_scales * DQ_PAGE_TOKENS a head; of page codes [n_sets][heads][form.set_scales]: f16, or f32 where `wide` */
     void *scale;
     float *sinks; /* [n_sinks][head_dim] a head: what is never coded in a page that is */
     bool wide;
+    bool overflow;  /* while codes are made: a scale does not fit in f16 */
     uint8_t n_sets; /* that there is room for, DQ_PAGE_TOKENS at most */
 } dq_kv_part;
 
@@ -41,10 +48,10 @@ typedef struct dq_kv_page {
     int32_t agreed; /* holders that will not read coded slots unquantized again */
     /* page codes: bit i: slot i is the first of a set; the others belong to the set before them */
     uint64_t begins;
-    int16_t n_sinks;  /* slots before the first one with codes; 0 without codes */
-    int16_t coded;    /* slots n_sinks .. coded-1 have codes */
-    int16_t due;      /* while codes are made: what `coded` becomes */
-    bool overflow[2]; /* while codes are made: a scale does not fit in f16 */
+    int16_t n_sinks; /* slots before the first one with codes; 0 without codes */
+    int16_t coded;   /* slots n_sinks .. coded-1 have codes */
+    int16_t due;     /* while codes are made: what `coded` becomes */
+    uint16_t place;  /* whose widths its codes have: dq_kv_place */
     dq_kv_part part[2];
     int32_t pos[DQ_PAGE_TOKENS];
 } dq_kv_page;
@@ -75,7 +82,7 @@ typedef struct dq_kv_device {
     /* The batch's rows into the unquantized slots behind each list's count; there is room. */
     bool (*write)(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                   dq_mat v);
-    /* Makes codes and scales. Where f16 cannot hold a scale of a side that is not wide, overflow[side] is set
+    /* Makes codes and scales. Where f16 cannot hold a scale of a side that is not wide, its `overflow` is set
      * and that side's codes may be left half made; else it is cleared. */
     bool (*encode)(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n);
     void (*widen)(dq_backend *b, float *to, const void *f16, int64_t n);
@@ -94,9 +101,13 @@ struct dq_kv {
     int64_t v_cols; /* head_dim, padded to a multiple of 16 with zeros */
     dq_kv_page_form form[2];
     float dither[DQ_PAGE_TOKENS]; /* of values, by position; 0: none */
-    int *slot;                    /* [n_kv] index of a KV head inside its group */
-    int *heads;                   /* [n_groups] KV heads of each group */
-    dq_kv_list **seq;             /* [n_seq] of [n_layers * n_groups]; NULL: free handle */
+    bool by_layer; /* widths differ by layer or map: a place is a layer and group, else a group */
+    dq_kv_head_codes
+        *codes; /* [places][2][max_heads + 1]; behind the last head of a group its end */
+    int max_heads;
+    int *slot;        /* [n_kv] index of a KV head inside its group */
+    int *heads;       /* [n_groups] KV heads of each group */
+    dq_kv_list **seq; /* [n_seq] of [n_layers * n_groups]; NULL: free handle */
     int32_t n_seq;
     int32_t lowest;    /* no free handle is below it */
     dq_kv_bytes bytes; /* kept up to date by every change, but for tokens and tokens_coded */
@@ -118,9 +129,32 @@ static inline float *dq_kv_plain_of(const dq_kv *kv, const dq_kv_page *p, int si
     return p->part[side].plain + slot * kv->form[side].plain_floats;
 }
 
+static inline int dq_kv_place(const dq_kv *kv, int layer, int group)
+{
+    return kv->by_layer ? layer * kv->map->n_groups + group : group;
+}
+
+/* Of a page's slot-th head; of the end of its heads, too. */
+static inline const dq_kv_head_codes *dq_kv_head_codes_of(const dq_kv *kv, const dq_kv_page *p,
+                                                          int side, int slot)
+{
+    return &kv->codes[(2 * p->place + side) * (kv->max_heads + 1) + slot];
+}
+
 static inline uint8_t *dq_kv_codes_of(const dq_kv *kv, const dq_kv_page *p, int side, int slot)
 {
-    return p->part[side].codes + slot * kv->form[side].code_bytes;
+    return p->part[side].codes + dq_kv_head_codes_of(kv, p, side, slot)->at;
+}
+
+static inline int dq_kv_bits_of(const dq_kv *kv, const dq_kv_page *p, int side, int slot)
+{
+    return dq_kv_head_codes_of(kv, p, side, slot)->bits;
+}
+
+/* Bytes of the codes of all heads of a page's group. */
+static inline int64_t dq_kv_code_bytes(const dq_kv *kv, const dq_kv_page *p, int group, int side)
+{
+    return dq_kv_head_codes_of(kv, p, side, kv->heads[group])->at;
 }
 
 static inline float *dq_kv_sinks_of(const dq_kv *kv, const dq_kv_page *p, int side, int slot)
@@ -211,7 +245,7 @@ bool dq_kv_make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch
 bool dq_kv_code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group);
 
 /* ---- page_memory.c: memory of one page. On one thread; kv->bytes follows. */
-dq_kv_page *dq_kv_page_new(dq_kv *kv); /* without parts */
+dq_kv_page *dq_kv_page_new(dq_kv *kv, int place); /* without parts */
 /* Unquantized parts; sinks among the first `at` slots come back into them. */
 bool dq_kv_page_add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at);
 /* Codes and f16 scales, of zero; n_sinks slots are copied beside them. Page codes get room for the sets of p->begins. */

@@ -52,7 +52,7 @@ static bool plan_batch(dq_kv *kv, int layer, const dq_batch *batch, int ahead, d
 static bool encode_wide(dq_backend *b, dq_kv *kv, const dq_kv_job *job)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
-        if (!job->page->overflow[side]) continue;
+        if (!job->page->part[side].overflow) continue;
         const dq_kv_job again = {job->page, job->group, side};
         if (!dq_kv_page_widen(kv, job->page, job->group, side)) return false;
         if (!kv->device->encode(b, kv, &again, 1)) return false;

@@ -24,11 +24,6 @@ static int64_t plain_bytes(const dq_kv *kv, int group, int side)
     return kv->heads[group] * kv->form[side].plain_floats * (int64_t)sizeof(float);
 }
 
-static int64_t code_bytes(const dq_kv *kv, int group, int side)
-{
-    return kv->heads[group] * kv->form[side].code_bytes;
-}
-
 static int64_t scale_bytes(const dq_kv *kv, int group, int side, int n_sets, bool wide)
 {
     const dq_kv_page_form *form = &kv->form[side];
@@ -46,12 +41,13 @@ static int64_t sink_bytes(const dq_kv *kv, int group, int32_t n_sinks)
     return (int64_t)kv->heads[group] * n_sinks * kv->map->head_dim * (int64_t)sizeof(float);
 }
 
-dq_kv_page *dq_kv_page_new(dq_kv *kv)
+dq_kv_page *dq_kv_page_new(dq_kv *kv, int place)
 {
     dq_kv_page *p = dq_block_new(1, sizeof *p, &kv->b->err);
     if (!p) return NULL;
     kv->bytes.index += (int64_t)sizeof *p;
     p->holders = 1;
+    p->place = (uint16_t)place;
     return p;
 }
 
@@ -71,7 +67,7 @@ static void free_codes(dq_kv *kv, dq_kv_page *p, int group)
 {
     for (int side = DQ_K; side <= DQ_V; side++) {
         dq_kv_part *part = &p->part[side];
-        part_free(kv, part->codes, &kv->bytes.codes, code_bytes(kv, group, side));
+        part_free(kv, part->codes, &kv->bytes.codes, dq_kv_code_bytes(kv, p, group, side));
         part_free(kv, part->scale, &kv->bytes.scales, part_scale_bytes(kv, group, side, part));
         part_free(kv, part->sinks, &kv->bytes.unquantized, sink_bytes(kv, group, p->n_sinks));
         part->codes = NULL;
@@ -92,7 +88,7 @@ bool dq_kv_page_add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks)
         if (kv->form[side].bits == 16) continue;
         part->n_sets = (uint8_t)dq_kv_sets(p, DQ_PAGE_TOKENS);
         const int64_t scales = part_scale_bytes(kv, group, side, part);
-        part->codes = part_new(kv, &kv->bytes.codes, code_bytes(kv, group, side));
+        part->codes = part_new(kv, &kv->bytes.codes, dq_kv_code_bytes(kv, p, group, side));
         if (scales) part->scale = part_new(kv, &kv->bytes.scales, scales);
         if (n_sinks)
             part->sinks = part_new(kv, &kv->bytes.unquantized, sink_bytes(kv, group, n_sinks));
@@ -158,7 +154,7 @@ static bool copy_block(const dq_kv *kv, int64_t *account, void **to, const void 
 
 dq_kv_page *dq_kv_page_copy(dq_kv *kv, const dq_kv_page *p, int group)
 {
-    dq_kv_page *own = dq_kv_page_new(kv);
+    dq_kv_page *own = dq_kv_page_new(kv, p->place);
     if (!own) return NULL;
     memcpy(own->pos, p->pos, sizeof own->pos);
     own->n_sinks = p->n_sinks;
@@ -171,14 +167,14 @@ dq_kv_page *dq_kv_page_copy(dq_kv *kv, const dq_kv_page *p, int group)
         void *block[4] = {NULL, NULL, NULL, NULL};
         to->wide = from->wide;
         to->n_sets = from->n_sets;
-        ok =
-            copy_block(kv, &kv->bytes.unquantized, &block[0], from->plain,
-                       plain_bytes(kv, group, side)) &&
-            copy_block(kv, &kv->bytes.codes, &block[1], from->codes, code_bytes(kv, group, side)) &&
-            copy_block(kv, &kv->bytes.scales, &block[2], from->scale,
-                       part_scale_bytes(kv, group, side, from)) &&
-            copy_block(kv, &kv->bytes.unquantized, &block[3], from->sinks,
-                       sink_bytes(kv, group, p->n_sinks));
+        ok = copy_block(kv, &kv->bytes.unquantized, &block[0], from->plain,
+                        plain_bytes(kv, group, side)) &&
+             copy_block(kv, &kv->bytes.codes, &block[1], from->codes,
+                        dq_kv_code_bytes(kv, p, group, side)) &&
+             copy_block(kv, &kv->bytes.scales, &block[2], from->scale,
+                        part_scale_bytes(kv, group, side, from)) &&
+             copy_block(kv, &kv->bytes.unquantized, &block[3], from->sinks,
+                        sink_bytes(kv, group, p->n_sinks));
         to->plain = block[0];
         to->codes = block[1];
         to->scale = block[2];

@@ -49,6 +49,9 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_KV_EVERY,        /* to forget once, or with the question */
     DQ_REMEDY_KV_ROTATE,       /* no rotation */
     DQ_REMEDY_KV_BITS_ROWS,    /* n rows with 8 bits */
+    DQ_REMEDY_KV_LAYERS,       /* widths for another number of layers */
+    DQ_REMEDY_KV_MAPS,         /* widths without maps */
+    DQ_REMEDY_KV_PAGE,         /* page codes */
     DQ_REMEDY_KV_CODE,         /* codes with scales for each token, or the CPU */
     /* arithmetic and devices */
     DQ_REMEDY_MATH_WEIGHTS, /* packed weights; the text begins with "math" */

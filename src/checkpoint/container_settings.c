@@ -21,7 +21,7 @@ static dq_status read_integer(dq_container_h5 *r, const dq_kv_field *f, dq_kv_co
 {
     int64_t v;
     DQ_TRY(dq_container_h5_ints(r, group, f->name, &v, 1));
-    if (f->type == DQ_KV_INT && (v < 0 || v > INT_MAX))
+    if ((f->type == DQ_KV_INT || f->type == DQ_KV_WIDTH) && (v < 0 || v > INT_MAX))
         return dq_fail(r->err, DQ_DAMAGED, "%s: %s: attribute %s: expected 0 to %d, found %lld",
                        r->path, group, f->name, INT_MAX, (long long)v);
     dq_kv_field_set_integer(f, c, v);
@@ -30,7 +30,7 @@ static dq_status read_integer(dq_container_h5 *r, const dq_kv_field *f, dq_kv_co
 
 static dq_status read_text(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
 {
-    char word[64];
+    char word[DQ_KV_LISTS];
     DQ_TRY(dq_container_h5_words(r, group, f->name, word, sizeof word));
     if (f->type == DQ_KV_POLICY && strcmp(word, "none") == 0) return DQ_OK;
     return dq_kv_field_set_text(f, c, word, a, r->err) == DQ_OK

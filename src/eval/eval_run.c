@@ -12,7 +12,7 @@ enum { FLOOR_STATES = 8 }; /* of a window, for its noise floor */
 /* ", KV 4:4 h2o 0.25"; "" of a plain cache. */
 static void cache_note(char *note, size_t cap, const dq_kv_spec *s)
 {
-    char widths[DQ_KV_WIDTHS];
+    char widths[DQ_KV_TEXT];
     const dq_evict_spec *x = &s->evict;
     if (dq_kv_spec_is_plain(s)) return;
     const size_t n = (size_t)snprintf(note, cap, ", KV %s", dq_kv_codes_text(widths, s));

@@ -6,6 +6,8 @@
 #include "kv/kv_field.h"
 
 #include <limits.h>
+#include <stdio.h>
+#include <string.h>
 
 const char *const dq_rotate_name[DQ_ROTATES] = {"auto", "on", "off"};
 
@@ -35,21 +37,81 @@ static bool rotates(dq_rotate how, int bits, int most, int head_dim)
     return how == DQ_ROTATE_ON || (how == DQ_ROTATE_AUTO && bits <= most && power);
 }
 
-dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *c, dq_num num, int head_dim,
-                            dq_err *err)
+/* Widths alike everywhere are k_bits and v_bits. */
+static dq_status put_widths(dq_kv_config *c, const dq_kv_widths *w, dq_err *err)
 {
+    c->k_bits = c->v_bits = 0;
+    if (!dq_kv_widths_uniform(w, 0) || !dq_kv_widths_uniform(w, 1))
+        return dq_kv_widths_text(c->widths, w, err);
+    c->k_bits = dq_kv_widths_largest(w, 0);
+    c->v_bits = dq_kv_widths_largest(w, 1);
+    memset(c->widths, 0, sizeof c->widths);
+    return DQ_OK;
+}
+
+dq_status dq_kv_config_set_widths(dq_kv_config *c, const char *text, dq_err *err)
+{
+    dq_kv_widths w;
+    memset(c->widths, 0, sizeof c->widths);
+    if (!strpbrk(text, "|+*")) {
+        int end = 0;
+        if (sscanf(text, "%9d%n", &c->k_bits, &end) == 1 && !text[end]) {
+            c->v_bits = c->k_bits;
+            return DQ_OK;
+        }
+        if (sscanf(text, "%9d:%9d%n", &c->k_bits, &c->v_bits, &end) == 2 && !text[end])
+            return DQ_OK;
+        return dq_fail(err, DQ_USAGE, "expected a width, or two of them as K:V.");
+    }
+    DQ_TRY(dq_kv_widths_parse(&w, text, err));
+    c->k_bits = c->v_bits = 0;
+    return dq_kv_widths_text(c->widths, &w, err);
+}
+
+dq_status dq_kv_config_fit(dq_kv_config *c, int n_layers, dq_err *err)
+{
+    dq_kv_widths w;
+    if (!c->widths[0]) return DQ_OK;
+    DQ_TRY(dq_kv_widths_parse(&w, c->widths, err));
+    if (n_layers == DQ_KV_ANY_LAYERS) return DQ_OK;
+    DQ_TRY(dq_kv_widths_fit(&w, n_layers, err));
+    return put_widths(c, &w, err);
+}
+
+/* The largest widths where there are several. */
+static void set_bits(dq_kv_spec *s, const dq_kv_config *c)
+{
+    dq_kv_widths w;
+    dq_err err = {0};
+    s->k_bits = c->k_bits;
+    s->v_bits = c->v_bits;
+    if (!c->widths[0] || dq_kv_widths_parse(&w, c->widths, &err) != DQ_OK) return;
+    s->k_bits = dq_kv_widths_largest(&w, 0);
+    s->v_bits = dq_kv_widths_largest(&w, 1);
+    memcpy(s->widths, c->widths, sizeof s->widths);
+}
+
+dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *asked, dq_num num, int head_dim,
+                            int n_layers, dq_err *err)
+{
+    dq_kv_config fit = *asked;
+    const dq_kv_config *c = &fit;
     const bool token = c->code == DQ_CODE_TOKEN;
+    const bool fits = dq_kv_config_fit(&fit, n_layers, err) == DQ_OK;
+    dq_kv_spec bits = {.k_bits = 0};
+    set_bits(&bits, c);
     *out = (dq_kv_spec){.num = num,
-                        .k_bits = c->k_bits,
-                        .v_bits = c->v_bits,
+                        .k_bits = bits.k_bits,
+                        .v_bits = bits.v_bits,
                         .group = c->group,
                         .code = c->code,
-                        .rotate_k = rotates(c->rotate, c->k_bits, token ? 4 : 8, head_dim),
-                        .rotate_v = rotates(c->rotate, c->v_bits, token ? 4 : 0, head_dim),
+                        .rotate_k = rotates(c->rotate, bits.k_bits, token ? 4 : 8, head_dim),
+                        .rotate_v = rotates(c->rotate, bits.v_bits, token ? 4 : 0, head_dim),
                         .sink = c->sink,
                         .recent = c->recent,
                         .evict = c->evict.policy ? c->evict : dq_evict_none};
-    return dq_kv_check(out, head_dim, err);
+    memcpy(out->widths, bits.widths, sizeof out->widths);
+    return fits ? dq_kv_check(out, head_dim, err) : err->code;
 }
 
 dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err)
@@ -57,8 +119,12 @@ dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err)
     const dq_evict_spec *x = &c->evict;
     dq_kv_spec spec;
     dq_err e = {0};
-    if (dq_kv_config_spec(&spec, c, DQ_NUM_F32, DQ_KV_ANY_DIM, &e) != DQ_OK)
+    if (dq_kv_config_spec(&spec, c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, &e) != DQ_OK)
         return dq_fail(err, DQ_DAMAGED, "KV settings: %s", e.text);
+    if (c->widths[0] && (c->k_bits || c->v_bits))
+        return dq_fail(err, DQ_DAMAGED,
+                       "KV settings: widths \"%s\" and k_bits %d, v_bits %d (expected 0)",
+                       c->widths, c->k_bits, c->v_bits);
     if (!x->policy) return DQ_OK;
     if (!(x->keep >= 0 && x->keep <= 1) || x->tokens < 0 || x->tokens > INT_MAX ||
         (x->keep > 0) == (x->tokens > 0))
@@ -81,9 +147,11 @@ dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err)
 static dq_status read_integer(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_err *err)
 {
     const int64_t none = 0, least = f->type == DQ_KV_ROWS ? -1 : 0;
+    const bool wide = f->type == DQ_KV_LONG || f->type == DQ_KV_ROWS;
+    const bool may_lack = f->or_other || f->type == DQ_KV_WIDTH;
     int64_t v;
-    DQ_TRY(dq_json_int(&v, o, f->name, least, f->type == DQ_KV_INT ? INT_MAX : INT64_MAX,
-                       f->or_other ? &none : NULL, err));
+    DQ_TRY(dq_json_int(&v, o, f->name, least, wide ? INT64_MAX : INT_MAX, may_lack ? &none : NULL,
+                       err));
     dq_kv_field_set_integer(f, c, v);
     return DQ_OK;
 }

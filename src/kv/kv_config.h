@@ -16,7 +16,9 @@ enum { DQ_ROTATES = 3 };
 extern const char *const dq_rotate_name[DQ_ROTATES]; /* "auto", "on", "off" */
 
 typedef struct dq_kv_config {
-    int k_bits, v_bits, group, sink, recent; /* as in dq_kv_spec */
+    int k_bits, v_bits;       /* as in dq_kv_spec; 0: `widths` says */
+    char widths[DQ_KV_LISTS]; /* what dq_kv_widths_parse reads; empty: none */
+    int group, sink, recent;
     dq_kv_code code;
     dq_rotate rotate;
     /* stands last, see kv_field.c. The policy may be one of dq_kv_policy_stored */
@@ -37,10 +39,17 @@ enum {
 };
 unsigned dq_kv_config_uses(const dq_kv_config *c);
 
-/* What is asked as a model with heads of head_dim takes it, rotation resolved. *out is filled in any case;
- * fails as dq_kv_check does. What is evicted is checked by dq_evict_check. */
+/* Widths of options: "8", "8:4", or by layer. DQ_USAGE. */
+dq_status dq_kv_config_set_widths(dq_kv_config *c, const char *text, dq_err *err);
+/* As a model of n_layers holds them: how many layers each width is for, or plain k_bits and v_bits. DQ_MISMATCH. */
+dq_status dq_kv_config_fit(dq_kv_config *c, int n_layers, dq_err *err);
+
+/* As n_layers: no model is known yet. */
+enum { DQ_KV_ANY_LAYERS = 0 };
+/* What is asked as a model with n_layers and heads of head_dim takes it, rotation resolved. *out is filled in any case;
+ * fails as dq_kv_check and dq_kv_config_fit do. What is evicted is checked by dq_evict_check. */
 dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *c, dq_num num, int head_dim,
-                            dq_err *err);
+                            int n_layers, dq_err *err);
 /* Widths, windows and shares that no container may ask for are DQ_DAMAGED. */
 dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err);
 

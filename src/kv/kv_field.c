@@ -13,7 +13,7 @@
 
 const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
     {.name = "k_bits",
-     .type = DQ_KV_INT,
+     .type = DQ_KV_WIDTH,
      IN_BOTH(k_bits),
      .option_place = 1,
      .option = "kv-bits",
@@ -21,11 +21,13 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .value = "K[:V]",
      .help =
          "widths of keys (16, 8, 6, 4) and values (3 and 2 too; as page codes both, and 5); 16: as "
-         "computed (default: as a container says, else {default})",
+         "computed (default: as a container says, else {default}). Page codes: by layer, and keys "
+         "by map, \"3|5+3:3|6\": | between layers, + between the keys of the first and the second "
+         "map; 4*6 is for six layers, 4* for those that are left, an entry alone for all",
      .column_place = 1,
      .column = {"kv_k_bits"}},
     {.name = "v_bits",
-     .type = DQ_KV_INT,
+     .type = DQ_KV_WIDTH,
      IN_BOTH(v_bits),
      .column_place = 2,
      .column = {"kv_v_bits"}}, /* --kv-bits says both */
@@ -43,6 +45,13 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
              "and values of 4 bits and more dithered: {names} (default {default})",
      .column_place = 15,
      .column = {"kv_code"}},
+    {.name = "widths",
+     .type = DQ_KV_BY_LAYER,
+     IN_BOTH(widths),
+     .applies = DQ_KV_CODES,
+     .later = true,
+     .column_place = 16,
+     .column = {"kv_widths"}}, /* --kv-bits says them */
     {.name = "group",
      .type = DQ_KV_INT,
      IN_BOTH(group),
@@ -206,6 +215,7 @@ bool dq_kv_field_evicts(const dq_kv_field *f)
 
 bool dq_kv_field_stored(const dq_kv_field *f, const dq_kv_config *c)
 {
+    if (f->type == DQ_KV_BY_LAYER) return dq_kv_field_text(f, c) != NULL;
     return !f->later || dq_kv_field_integer(f, c) != dq_kv_field_integer(f, &dq_kv_config_plain);
 }
 
@@ -215,6 +225,7 @@ dq_kv_form dq_kv_field_form(const dq_kv_field *f)
     case DQ_KV_SHARE: return DQ_KV_AS_REAL;
     case DQ_KV_WORD:
     case DQ_KV_ROTATE:
+    case DQ_KV_BY_LAYER:
     case DQ_KV_POLICY: return DQ_KV_AS_TEXT;
     default: return DQ_KV_AS_INTEGER;
     }
@@ -255,6 +266,7 @@ static const dq_kv_policy *policy_at(const void *at)
 
 static const char *text_at(const dq_kv_field *f, const void *at)
 {
+    if (f->type == DQ_KV_BY_LAYER) return *(const char *)at ? at : NULL;
     if (f->type != DQ_KV_POLICY) return f->words[integer_at(f, at)];
     return policy_at(at) ? policy_at(at)->name : NULL;
 }
@@ -262,6 +274,7 @@ static const char *text_at(const dq_kv_field *f, const void *at)
 static bool same_at(const dq_kv_field *f, const void *a, const void *b)
 {
     if (f->type == DQ_KV_POLICY) return dq_kv_policy_same(policy_at(a), policy_at(b));
+    if (f->type == DQ_KV_BY_LAYER) return strcmp(a, b) == 0;
     if (f->type == DQ_KV_SHARE) return real_at(a) == real_at(b);
     return integer_at(f, a) == integer_at(f, b);
 }
@@ -269,7 +282,7 @@ static bool same_at(const dq_kv_field *f, const void *a, const void *b)
 /* Another setting says what this one could. */
 static bool is_other(const dq_kv_field *f, const void *at)
 {
-    if (!f->or_other) return false;
+    if (!f->or_other && f->type != DQ_KV_WIDTH) return false;
     return f->type == DQ_KV_SHARE ? real_at(at) == 0 : integer_at(f, at) == 0;
 }
 
@@ -324,6 +337,11 @@ dq_status dq_kv_field_set_text(const dq_kv_field *f, dq_kv_config *c, const char
         const dq_kv_policy *p = dq_kv_policy_stored(text, a, err);
         memcpy((char *)c + f->config, &p, sizeof p);
         return p ? DQ_OK : err->code;
+    }
+    if (f->type == DQ_KV_BY_LAYER && strlen(text) < DQ_KV_LISTS) {
+        memset(c->widths, 0, sizeof c->widths);
+        memcpy((char *)c + f->config, text, strlen(text));
+        return DQ_OK;
     }
     for (int i = 0; i < f->n_words; i++) {
         if (strcmp(text, f->words[i]) != 0) continue;
@@ -392,7 +410,8 @@ const char *dq_kv_spec_column(double *number, const dq_kv_spec *s, int place)
         return text ? text : "";
     }
     if (!says(f, s)) return NULL;
-    *number = f->type == DQ_KV_ROWS    ? (double)dq_evict_window(&s->evict)
+    *number = f->type == DQ_KV_WIDTH   ? dq_kv_mean_bits(s, f->spec == offsetof(dq_kv_spec, v_bits))
+              : f->type == DQ_KV_ROWS  ? (double)dq_evict_window(&s->evict)
               : f->type == DQ_KV_SHARE ? real_at(in_spec(f, s))
                                        : (double)integer_at(f, in_spec(f, s));
     return NULL;
@@ -407,6 +426,8 @@ json_t *dq_kv_spec_json(const dq_kv_spec *s)
         const dq_kv_field *f = &dq_kv_fields[i];
         json_t *v = f->type == DQ_KV_ROTATE ? rotate
                     : !says(f, s)           ? json_null()
+                    : f->type == DQ_KV_WIDTH && s->widths[0]
+                        ? json_real(dq_kv_mean_bits(s, f->spec == offsetof(dq_kv_spec, v_bits)))
                     : f->type == DQ_KV_ROWS ? json_integer(dq_evict_window(&s->evict))
                                             : json_at(f, in_spec(f, s));
         json_object_set_new(o, f->name, v);
@@ -423,7 +444,7 @@ int dq_kv_spec_key(char *line, size_t cap, const dq_kv_spec *s)
         if (f->type == DQ_KV_ROTATE) continue;
         if (f->type == DQ_KV_SHARE)
             n += (size_t)snprintf(line + n, cap - n, " %a", real_at(at));
-        else if (f->type == DQ_KV_POLICY)
+        else if (f->type == DQ_KV_POLICY || f->type == DQ_KV_BY_LAYER)
             n += (size_t)snprintf(line + n, cap - n, " %s", text_at(f, at) ? text_at(f, at) : "-");
         else
             n += (size_t)snprintf(line + n, cap - n, " %lld", (long long)integer_at(f, at));

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 const char *const dq_num_name[DQ_NUMS] = {"f32", "bf16", "int8"};
 const char *const dq_kv_code_name[DQ_KV_CODE_KINDS] = {"token", "page", "dither"};
@@ -24,18 +25,30 @@ bool dq_math_same(dq_math a, dq_math b)
     return a.linear == b.linear && a.qk == b.qk && a.pv == b.pv && a.kv == b.kv;
 }
 
-const char *dq_kv_widths(char text[DQ_KV_WIDTHS], int k_bits, int v_bits)
+const char *dq_kv_spec_widths(char text[DQ_KV_TEXT], const dq_kv_spec *s)
 {
-    snprintf(text, DQ_KV_WIDTHS, "%d:%d", k_bits, v_bits);
+    if (s->widths[0])
+        snprintf(text, DQ_KV_TEXT, "%s", s->widths);
+    else
+        snprintf(text, DQ_KV_TEXT, "%d:%d", s->k_bits, s->v_bits);
     return text;
 }
 
-const char *dq_kv_codes_text(char text[DQ_KV_WIDTHS], const dq_kv_spec *s)
+const char *dq_kv_codes_text(char text[DQ_KV_TEXT], const dq_kv_spec *s)
 {
     const bool say = dq_kv_has_codes(s) && s->code != DQ_CODE_TOKEN;
-    snprintf(text, DQ_KV_WIDTHS, "%d:%d%s%s", s->k_bits, s->v_bits, say ? " " : "",
-             say ? dq_kv_code_name[s->code] : "");
+    const size_t n = strlen(dq_kv_spec_widths(text, s));
+    if (say) snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_code_name[s->code]);
     return text;
+}
+
+double dq_kv_mean_bits(const dq_kv_spec *s, bool values)
+{
+    dq_kv_widths w;
+    dq_err err = {0};
+    if (!s->widths[0] || dq_kv_widths_parse(&w, s->widths, &err) != DQ_OK)
+        return values ? s->v_bits : s->k_bits;
+    return dq_kv_widths_mean(&w, values);
 }
 
 bool dq_kv_spec_is_plain(const dq_kv_spec *s)
@@ -55,6 +68,9 @@ dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err)
 {
     enum { WIDE = 1 << 16 | 1 << 8 | 1 << 6 | 1 << 4, NARROW = 1 << 3 | 1 << 2, ODD = 1 << 5 };
     const unsigned more = dq_kv_by_page(spec) ? NARROW | ODD : 0;
+    if (spec->widths[0] && !dq_kv_by_page(spec))
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_PAGE},
+                            "widths that differ by layer or map need page codes.");
     DQ_TRY(check_width("keys", spec->k_bits, WIDE | more, "16, 8, 6, 4; as page codes 5, 3, 2 too",
                        err));
     DQ_TRY(check_width("values", spec->v_bits, WIDE | NARROW | more,
@@ -174,7 +190,7 @@ float dq_kv_dither(int32_t position)
     return (float)(turns - floor(turns) - 0.5);
 }
 
-static double head_bytes(const dq_kv_spec *s, int bits, int head_dim)
+static double head_bytes(const dq_kv_spec *s, double bits, int head_dim)
 {
     int padded = (head_dim + 15) / 16 * 16;
     double scales = bits > 4 ? 1 : head_dim / s->group + (head_dim % s->group != 0);
@@ -184,5 +200,6 @@ static double head_bytes(const dq_kv_spec *s, int bits, int head_dim)
 
 double dq_kv_token_bytes(const dq_kv_spec *spec, int head_dim)
 {
-    return head_bytes(spec, spec->k_bits, head_dim) + head_bytes(spec, spec->v_bits, head_dim);
+    return head_bytes(spec, dq_kv_mean_bits(spec, false), head_dim) +
+           head_bytes(spec, dq_kv_mean_bits(spec, true), head_dim);
 }

@@ -5,6 +5,7 @@
 #define DQ_KV_SPEC_H
 
 #include "kv/kv_policy.h"
+#include "kv/kv_widths.h"
 
 enum { DQ_PAGE_TOKENS = 64 }; /* tokens per page */
 
@@ -65,9 +66,11 @@ enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = 64 };
  * 1. */
 typedef struct dq_kv_spec {
     dq_num num;
-    int k_bits; /* 16, 8, 6 or 4; page codes: 5, 3 and 2 too */
-    int v_bits; /* 16, 8, 6, 4, 3 or 2; page codes: 5 too */
-    int group;  /* token codes: channels per scale at <= 4 bits */
+    int k_bits; /* 16, 8, 6 or 4; page codes: 5, 3 and 2 too. The largest, where `widths` says more */
+    int v_bits; /* 16, 8, 6, 4, 3 or 2; page codes: 5 too. The same */
+    char widths
+        [DQ_KV_LISTS]; /* page codes: by layer and map, as dq_kv_widths_fit leaves them; empty: alike */
+    int group;         /* token codes: channels per scale at <= 4 bits */
     dq_kv_code code;
     bool rotate_k, rotate_v; /* normalized Hadamard over head_dim: on Q and K after RoPE, on V */
     int sink;                /* tokens at positions below it are never coded and never evicted */
@@ -77,16 +80,18 @@ typedef struct dq_kv_spec {
 
 extern const dq_kv_spec dq_kv_plain; /* 16:16, nothing rotated or evicted */
 
-/* The widths of keys and values as everything printed has them, "8:4"; returns text. */
-enum { DQ_KV_WIDTHS = 32 };
-const char *dq_kv_widths(char text[DQ_KV_WIDTHS], int k_bits, int v_bits);
+/* The widths of keys and values as everything printed has them, "8:4" or "3|5+3:3|6"; returns text. */
+enum { DQ_KV_TEXT = DQ_KV_LISTS + 16 };
+const char *dq_kv_spec_widths(char text[DQ_KV_TEXT], const dq_kv_spec *s);
 /* With what is not usual about the codes behind them, "8:4 page". */
-const char *dq_kv_codes_text(char text[DQ_KV_WIDTHS], const dq_kv_spec *s);
+const char *dq_kv_codes_text(char text[DQ_KV_TEXT], const dq_kv_spec *s);
+/* Of keys or values, the mean over layers and heads; `widths` must be those of a model. */
+double dq_kv_mean_bits(const dq_kv_spec *s, bool values);
 /* Nothing is coded, rotated or evicted: sequences run in one pass. */
 bool dq_kv_spec_is_plain(const dq_kv_spec *s);
 /* As a head_dim: no model is known yet, and what some head_dim allows is allowed. */
 enum { DQ_KV_ANY_DIM = 0 };
-/* DQ_USAGE for widths, groups or windows that do not exist, DQ_MISMATCH for a rotation of a head_dim
+/* DQ_USAGE for widths, groups or windows that do not exist, widths by layer of token codes; DQ_MISMATCH for a rotation of a head_dim
  * that is no power of two. Eviction is not looked at. */
 dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err);
 /* DQ_MISMATCH: a policy that this program does not have. DQ_USAGE: neither a share in (0, 1] nor tokens,
@@ -107,12 +112,12 @@ void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t 
 bool dq_kv_has_codes(const dq_kv_spec *spec);
 /* Whether the codes of a token depend on others. */
 bool dq_kv_by_page(const dq_kv_spec *spec);
-/* Values of dq_kv_spec are dithered. */
+/* Values of dq_kv_spec are dithered, where they have at least 4 bits. */
 bool dq_kv_dithers(const dq_kv_spec *spec);
 /* In steps, from -1/2 to 1/2: frac(t (sqrt 5 - 1) / 2 + 1/4) - 1/2 for place t of a position in its page. */
 float dq_kv_dither(int32_t position);
-/* Bytes of one coded token in one KV head, K and V, with f16 scales and, of page codes, in a set of DQ_PAGE_TOKENS tokens;
- * 16-bit widths count 2 bytes per element. */
+/* Bytes of one coded token in one KV head (the mean of all), K and V, with f16 scales and, of page codes, in a set of
+ * DQ_PAGE_TOKENS tokens; 16-bit widths count 2 bytes per element. */
 double dq_kv_token_bytes(const dq_kv_spec *spec, int head_dim);
 
 /* What a cache holds, as allocated: padding and page tails included. */

@@ -209,3 +209,13 @@ dq_status dq_headmap_build(dq_headmap *out, dq_pairing pairing, int n_q, int n_k
     out->n_groups = build_groups(group, out);
     return DQ_OK;
 }
+
+int dq_headmap_key_map(const dq_headmap *map, int kv)
+{
+    bool reads[2] = {false, false};
+    for (int o = 0; o < map->n_out; o++) {
+        for (int i = 0; i < map->n_maps; i++)
+            reads[i] = reads[i] || map->key[map->head[o].q[i]] == kv;
+    }
+    return reads[0] && reads[1] ? -1 : reads[1];
+}

@@ -54,6 +54,9 @@ typedef struct dq_headmap {
 dq_status dq_headmap_build(dq_headmap *out, dq_pairing pairing, int n_q, int n_kv, int head_dim,
                            int n_noise, dq_arena *a, dq_err *err);
 
+/* The map whose logits a KV head's keys are for: 0 the first (or the only one), 1 the second, -1 both. */
+int dq_headmap_key_map(const dq_headmap *map, int kv);
+
 typedef enum dq_lambda_kind {
     DQ_LAMBDA_NONE,  /* one map */
     DQ_LAMBDA_LAYER, /* exp(lq1 . lk1) - exp(lq2 . lk2) + lambda_init, one scalar per layer */

@@ -341,3 +341,30 @@ dq_status dq_model_file(const dq_model *m, const char *name, const char **text, 
     *text = data;
     return DQ_OK;
 }
+
+/* Widths of keys by map, where they have no map of their own. */
+static dq_status check_maps(const dq_kv_spec *s, const dq_headmap *map, dq_err *err)
+{
+    const dq_remedy one = {.code = DQ_REMEDY_KV_MAPS};
+    dq_kv_widths w;
+    if (!s->widths[0]) return DQ_OK;
+    DQ_TRY(dq_kv_widths_parse(&w, s->widths, err));
+    if (!dq_kv_widths_by_map(&w)) return DQ_OK;
+    if (map->n_maps == 1)
+        return dq_fail_with(err, DQ_MISMATCH, one,
+                            "the widths of keys are for two maps, and the model has one");
+    for (int i = 0; i < map->n_kv; i++) {
+        if (dq_headmap_key_map(map, i) < 0)
+            return dq_fail_with(err, DQ_MISMATCH, one,
+                                "the widths of keys differ by map, and both maps of the model "
+                                "read the same keys");
+    }
+    return DQ_OK;
+}
+
+dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
+                           dq_err *err)
+{
+    DQ_TRY(dq_kv_config_spec(out, c, num, m->map.head_dim, m->n_layers, err));
+    return check_maps(out, &m->map, err);
+}

@@ -64,6 +64,10 @@ dq_status dq_model_open(dq_model **out, const char *path, dq_err *err);
  * A pairing of another shape is DQ_MISMATCH; a model of one map per head keeps its own. */
 dq_status dq_model_open_as(dq_model **out, const char *path, dq_pairing pairing, dq_err *err);
 void dq_model_close(dq_model *m); /* NULL allowed */
+/* What is asked of a KV cache as this model takes it: fails as dq_kv_config_spec does, and DQ_MISMATCH for widths by map
+ * where there is one map or where both read the same keys. */
+dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
+                           dq_err *err);
 /* Must come before weights are read. Compares a container's with their hashes, once: no number may come from damaged ones;
  * lays out those that another tool has quantized (dq_prequant_load). A plain checkpoint has no hashes. */
 dq_status dq_model_check_weights(const dq_model *m, dq_err *err);

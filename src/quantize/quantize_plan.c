@@ -404,7 +404,8 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
                        model, q->model->prequant->about);
     DQ_TRY(check_planned(q, err));
     DQ_TRY(dq_checkpoint_open(&q->checkpoint, model, err));
-    if (dq_kv_config_spec(&spec, &q->set.kv, DQ_NUM_F32, q->model->map.head_dim, err) != DQ_OK)
+    if (dq_model_kv_spec(&spec, &q->set.kv, q->model, DQ_NUM_F32, err) != DQ_OK ||
+        dq_kv_config_fit(&q->set.kv, q->model->n_layers, err) != DQ_OK)
         return dq_in(err, "%s: ", model);
     DQ_TRY(begin_method(q, err));
     DQ_TRY(make_recipe(q, err));

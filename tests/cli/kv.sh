@@ -26,6 +26,12 @@ refused "kv-code: expected one of token, page" --kv-bits 4 --kv-code channel
 refused "kv-code has nothing to act on" --kv-code page
 refused "kv-group has nothing to act on.*token codes" --kv-bits 4 --kv-code page --kv-group 16
 refused "kv-bits 4:: expected a width" --kv-bits 4:
+refused "kv-bits 3|4: widths that differ by layer or map need page codes. Add --kv-code page or dither" --kv-bits "3|4"
+refused "kv-bits 3|4:5+3: values have no maps" --kv-bits "3|4:5+3" --kv-code page
+refused "kv-bits 3|: expected widths by layer" --kv-bits "3|" --kv-code page
+refused "kv-bits 7|3: 7 bits for keys are not offered" --kv-bits "7|3" --kv-code page
+refused "kv-bits 16|4:4: 16 bits for some keys and codes for others" --kv-bits "16|4:4" --kv-code page
+refused "kv-bits 3|4\*|2\*: two entries for keys" --kv-bits "3|4*|2*" --kv-code page
 refused "kv-keep 0: expected a fraction above 0" --kv-keep 0
 refused "kv-keep 1.5: expected a fraction" --kv-keep 1.5
 refused "kv-keep 64: .*use --kv-tokens" --kv-keep 64
@@ -228,6 +234,28 @@ try 0 '"code": "dither"' eval paged.h5 --text "$book" --ctx 512 --limit 1 --json
 try 0 "5:4 dither" eval paged.h5 --text "$book" --ctx 512 --limit 1
 try 0 "5:4 page" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-code page
 try 2 "5 bits for keys" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-code token
+# widths by layer and map: read from what the container says, and alike they are what they are without a list
+try 0 "." quantize "diff model" -o listed.h5 --kv-bits "3|5+3:3*|6" --kv-code dither
+try 0 "." verify listed.h5 --source "diff model"
+try 0 "K:V 3|5+3:3|6 bits, code dither, rotation auto" info listed.h5
+try 0 '"widths": "3|5+3:3|6"' info listed.h5 --json
+grep -q '"k_bits": null' "$top/out" || complain "info: widths by layer beside one width"
+try 0 "3|5+3:3|6 dither" eval listed.h5 --text "$book" --ctx 512 --limit 1
+try 0 '"widths": "3|5+3:3|6"' eval listed.h5 --text "$book" --ctx 512 --limit 1 --json
+grep -q '"k_bits": 3.5' "$top/out" && grep -q '"v_bits": 4.5' "$top/out" || complain "kv: no mean widths in the JSON document"
+try 2 "widths that differ by layer or map need page codes" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-code token
+try 0 "5:5 dither" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5 --kv-code dither
+try 4 "keys are for 3 layers, and the model has 2. Give --kv-bits" eval "diff model" --text "$book" --kv-bits "3|4|5" --kv-code page
+try 4 "are for two maps, and the model has one. Give --kv-bits one width" eval "$narrow" --text "$book" --kv-bits "3+4:4" --kv-code page
+try 0 "." quantize "diff model" -o alike.h5 --kv-bits "4*|4+4:4|4" --kv-code page
+try 0 "." quantize "diff model" -o plain.h5 --kv-bits 4 --kv-code page
+cmp -s alike.h5 plain.h5 || complain "kv: widths that are alike make another container"
+eval_text listed.csv --kv-bits "4,4|4*:4,3|5+3:3|6,2|4" --kv-code page --kv-recent 16
+[ "$(wc -l <listed.csv)" = 4 ] || complain "kv: widths that are alike are a row of their own"
+[ "$(column listed.csv 2 kv_widths)" = "3|5+3:3|6" ] || complain "kv: no kv_widths in the CSV"
+[ "$(column listed.csv 2 kv_k_bits)$(column listed.csv 2 kv_v_bits)" = 3.54.5 ] || complain "kv: no mean widths in the CSV"
+[ "$(column listed.csv 1 kv_bytes_held)" = "$(column listed.csv 2 kv_bytes_held)" ] || complain "kv: a mean of 4 bits holds other bytes than 4 bits"
+holds "bytes follow widths" "$(column listed.csv 3 kv_bytes_held) < $(column listed.csv 2 kv_bytes_held)"
 # they hold as many bits as token codes with a scale for 32 channels do, keep what they are when tokens go, and are
 # multiplied as they are
 eval_text paged.csv --kv-bits 4 --kv-code page --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16

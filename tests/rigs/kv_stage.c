@@ -18,6 +18,18 @@ int64_t out_cols(const stage *s)
     return (int64_t)s->map.n_out * s->map.n_slabs * s->map.head_dim;
 }
 
+dq_kv_spec with_widths(dq_kv_spec spec, const char *widths, int n_layers)
+{
+    dq_kv_widths w;
+    dq_err err = {0};
+    assert_int_equal(dq_kv_widths_parse(&w, widths, &err), DQ_OK);
+    assert_int_equal(dq_kv_widths_fit(&w, n_layers, &err), DQ_OK);
+    assert_int_equal(dq_kv_widths_text(spec.widths, &w, &err), DQ_OK);
+    spec.k_bits = dq_kv_widths_largest(&w, 0);
+    spec.v_bits = dq_kv_widths_largest(&w, 1);
+    return spec;
+}
+
 void open_stage(stage *s, dq_pairing pairing, int head_dim, dq_kv_spec spec, int threads)
 {
     dq_err err = {0};

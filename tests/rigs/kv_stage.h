@@ -40,6 +40,8 @@ float uniform(uint32_t seed);
 dq_mat mat(float *p, int64_t rows, int64_t cols);
 
 int64_t out_cols(const stage *s);
+/* The spec with these widths, as dq_kv_widths_parse reads them and for n_layers. */
+dq_kv_spec with_widths(dq_kv_spec spec, const char *widths, int n_layers);
 void open_stage(stage *s, dq_pairing pairing, int head_dim, dq_kv_spec spec, int threads);
 dq_status end_stage(stage *s);
 void close_stage(stage *s);

@@ -84,6 +84,20 @@ static void code_channel(float *out, const dq_oracle *o, const dq_oracle_list *l
     }
 }
 
+/* Of channel `at`; the cache has one layer. */
+static int bits_of(const dq_oracle *o, int side, int64_t at)
+{
+    dq_kv_widths w;
+    dq_err err = {0};
+    if (!o->spec.widths[0]) return side ? o->spec.v_bits : o->spec.k_bits;
+    if (dq_kv_widths_parse(&w, o->spec.widths, &err) != DQ_OK) abort();
+    if (dq_kv_widths_fit(&w, 1, &err) != DQ_OK) abort();
+    bool second = false; /* KV heads that only a subtracted map reads */
+    for (int i = 0; i < o->map->n_out && o->map->n_maps == 2; i++)
+        second = second || o->map->key[o->map->head[i].q[1]] == at / o->map->head_dim;
+    return w.run[side][0].bits[second];
+}
+
 /* Page codes of all that a row at t reads so and that has none: a set is what shares a page of positions and one of slots. */
 static void code_due(const dq_oracle *o, dq_oracle_list *l, int32_t t)
 {
@@ -94,11 +108,10 @@ static void code_due(const dq_oracle *o, dq_oracle_list *l, int32_t t)
             continue;
         while (end < l->n && l->pos[end] / 64 == l->pos[i] / 64 && end / 64 == i / 64) end++;
         for (int64_t c = 0; c < width; c++) {
-            if (o->spec.k_bits < 16)
-                code_channel(l->k_coded, o, l, l->k, i, end, c, o->spec.k_bits, false);
-            if (o->spec.v_bits < 16)
-                code_channel(l->v_coded, o, l, l->v, i, end, c, o->spec.v_bits,
-                             dq_kv_dithers(&o->spec));
+            const int k_bits = bits_of(o, 0, c), v_bits = bits_of(o, 1, c);
+            if (k_bits < 16) code_channel(l->k_coded, o, l, l->k, i, end, c, k_bits, false);
+            if (v_bits < 16)
+                code_channel(l->v_coded, o, l, l->v, i, end, c, v_bits, dq_kv_dithers(&o->spec));
         }
         for (int64_t k = i; k < end; k++) l->made[k] = true;
     }

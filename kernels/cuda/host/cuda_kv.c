@@ -204,7 +204,7 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
     for (int64_t i = 0; ok && i < n; i++) {
         for (int side = DQ_K; side <= DQ_V; side++) {
             if (jobs[i].side < 0 || jobs[i].side == side)
-                jobs[i].page->overflow[side] = found[2 * i + side] != 0;
+                jobs[i].page->part[side].overflow = found[2 * i + side] != 0;
         }
     }
     dq_block_free(list);

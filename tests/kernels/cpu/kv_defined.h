@@ -40,8 +40,10 @@ static float score_of(const stage *s, const dq_kv_list *list, int64_t token, int
     int8_t code[256];
     float scale[256], total = 0;
     const int64_t d = s->map.head_dim, group = s->kv->form[DQ_K].group;
+    const int bits =
+        dq_kv_bits_of(s->kv, list->page[token / DQ_PAGE_TOKENS], DQ_K, s->kv->slot[key]);
     dq_cpu_kv_token_codes(s->kv, list, token, key, DQ_K, code, scale);
-    if (s->kv->by_page) return set_score_of(q, code, scale, d, s->spec.k_bits);
+    if (s->kv->by_page) return set_score_of(q, code, scale, d, bits);
     for (int64_t g = 0; g * group < d; g++) {
         float max = 0;
         int64_t sum = 0;

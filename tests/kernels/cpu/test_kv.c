@@ -316,6 +316,26 @@ static void forks_part(void **state)
     }
 }
 
+/* Keys whose width goes by their map, before and after tokens are dropped. */
+static void widths_by_map(void **state)
+{
+    static const dq_pairing own_keys[] = {DQ_PAIR_ADJACENT, DQ_PAIR_HALVES, DQ_PAIR_GROUPED};
+    static const char *const widths[] = {"5+3:6", "2+8:3", "4+6:16", "6+4:2"};
+    (void)state;
+    for (int i = 0; i < 12 && pages; i++) {
+        const dq_kv_spec spec = with_widths(spec_of(1 + 3 * i), widths[i % 4], 1);
+        stage s;
+        if (!test_runs(i, 5)) continue;
+        open_stage(&s, own_keys[i % 3], i % 2 ? 80 : 32, spec, 2);
+        int32_t a = new_seq(&s, 1, i % 4 ? 0 : 60000);
+        stream(&s, a, 200);
+        stream_checked(&s, a, 9);
+        close_stage(&s);
+        float *want = after_keep(own_keys[i % 3], spec, 75, true, true);
+        free(want);
+    }
+}
+
 static void key_norms_read_as_a_query_does(void **state)
 {
     (void)state;
@@ -490,6 +510,7 @@ int main(void)
         cmocka_unit_test(rewind_drops_or_refuses),
         cmocka_unit_test(pages_are_coded_again),
         cmocka_unit_test(forks_part),
+        cmocka_unit_test(widths_by_map),
         cmocka_unit_test(key_norms_read_as_a_query_does),
         cmocka_unit_test(leverages_are_of_keys_before_rope),
         cmocka_unit_test(absmax_reads_codes),

@@ -397,6 +397,62 @@ static void codes_are_moved(void **state)
     move_some(DQ_CODE_PAGE);
 }
 
+/* Tokens of three layers, the same in each, into a cache of such widths. */
+static dq_kv *three_layers(stage *s, dq_kv_spec spec)
+{
+    dq_kv *kv = s->b->ops->kv_new(s->b, &s->map, 3, &spec);
+    assert_non_null(kv);
+    const int32_t seq = s->b->ops->kv_seq_new(s->b, kv);
+    const int64_t n = s->batch.n_rows, cols = (int64_t)N_KV * s->map.head_dim;
+    assert_int_equal(seq, 0);
+    for (int l = 0; l < 3; l++) {
+        s->b->ops->kv_append(s->b, kv, l, &s->batch, mat(s->both[K].device, n, cols),
+                             mat(s->both[V].device, n, cols));
+        s->b->ops->kv_compact(s->b, kv, l, &s->batch);
+    }
+    expect_no_error(s);
+    return kv;
+}
+
+/* A head's codes are those of a cache that has its width everywhere, and pages hold no more than all heads' codes. */
+static void widths_by_layer(void **state)
+{
+    static const int bits[3][3] = {
+        {3, 3, 6}, {5, 2, 3}, {5, 2, 4}}; /* keys of either map, values */
+    dq_kv_spec spec = {.k_bits = 8, .v_bits = 8, .group = 32, .sink = 3, .code = DQ_CODE_DITHER};
+    stage s;
+    (void)state;
+    open_stage(&s, DQ_PAIR_HALVES, 24, spec, 1);
+    new_seq(&s, 1, 0);
+    begin_batch(&s);
+    add_rows(&s, 0, 192);
+    append(&s);
+    dq_kv *kv = three_layers(&s, with_widths(spec, "3|5+2*:6|3|4", 3));
+    int64_t codes = 0;
+    for (int i = 0; i < 3 * 2 * N_KV; i++) {
+        const int layer = i / N_KV / 2, side = i / N_KV % 2, head = i % N_KV;
+        const int b = bits[layer][side ? 2 : head >= N_KV / 2];
+        dq_kv_spec alike = spec;
+        alike.k_bits = alike.v_bits = b;
+        dq_kv *other = three_layers(&s, alike);
+        codes += 3 * 64 * 32 * b / 8;
+        for (int t = 3; t < 192; t++) {
+            int8_t q[2][32];
+            float number[2][48];
+            dq_cpu_kv_token_codes(kv, dq_kv_list_of(kv, 0, layer, s.map.group[head]), t, head, side,
+                                  q[0], number[0]);
+            dq_cpu_kv_token_codes(other, dq_kv_list_of(other, 0, layer, s.map.group[head]), t, head,
+                                  side, q[1], number[1]);
+            assert_memory_equal(q[0], q[1], 24);
+            assert_memory_equal(number[0], number[1], sizeof number[0]);
+        }
+        s.b->ops->kv_free(s.b, other);
+    }
+    assert_int_equal(s.b->ops->kv_bytes(s.b, kv).codes, codes);
+    s.b->ops->kv_free(s.b, kv);
+    close_stage(&s);
+}
+
 /* Every allocation of a scene fails once: an error each time, never a crash or a leak. */
 static void exhaust_memory(dq_kv_code code)
 {
@@ -442,6 +498,7 @@ int main(void)
         cmocka_unit_test(numpy_page_codes),
         cmocka_unit_test(odd_scales_stay_in_their_page),
         cmocka_unit_test(codes_are_moved),
+        cmocka_unit_test(widths_by_layer),
     };
     const struct CMUnitTest everywhere[] = {
         cmocka_unit_test(damage_is_seen),

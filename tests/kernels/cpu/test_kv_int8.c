@@ -55,7 +55,13 @@ static int tables(const dq_simd_pages *out[3])
 /* Two sequences with coded, mixed and plain pages, and a batch of rows that read a page in two forms. */
 static void prepare(stage *s, int i, int threads)
 {
-    open_stage(s, pairings[i % N_PAIRINGS], dims[i % 6], spec_of(i), threads);
+    static const char *const widths[] = {"5+3:6", "2+8:3", "4+6:2", "8+2:5"};
+    const dq_pairing pairing = pairings[i % N_PAIRINGS];
+    const bool own_keys =
+        pairing == DQ_PAIR_ADJACENT || pairing == DQ_PAIR_HALVES || pairing == DQ_PAIR_GROUPED;
+    dq_kv_spec spec = spec_of(i);
+    if (pages && own_keys && i / N_PAIRINGS % 2) spec = with_widths(spec, widths[i % 4], 1);
+    open_stage(s, pairing, dims[i % 6], spec, threads);
     s->math = int8;
     int32_t a = new_seq(s, 1, 0), b = new_seq(s, 2, 60000);
     stream(s, a, 210);

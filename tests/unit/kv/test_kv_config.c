@@ -42,7 +42,10 @@ static dq_kv_config other(int i)
         dq_kv_field_set_real(f, &c, 0.25);
     else if (i < 2)
         dq_kv_field_set_integer(f, &c, bits[i]);
-    else if (f->words)
+    else if (f->type == DQ_KV_BY_LAYER) {
+        c.code = DQ_CODE_PAGE; /* in full(), too: see places below */
+        assert_int_equal(dq_kv_config_set_widths(&c, "6|3+2:3", &err), DQ_OK);
+    } else if (f->words)
         dq_kv_field_set_integer(f, &c,
                                 f->type == DQ_KV_ROTATE ? DQ_ROTATE_ON : DQ_KV_BUDGET_ADAPTIVE);
     else
@@ -55,7 +58,7 @@ static dq_kv_spec spec_of(const dq_kv_config *c)
 {
     dq_err err = {0};
     dq_kv_spec s;
-    dq_kv_config_spec(&s, c, DQ_NUM_F32, 64, &err);
+    dq_kv_config_spec(&s, c, DQ_NUM_F32, 64, 2, &err);
     assert_string_equal(err.text, "");
     return s;
 }
@@ -96,7 +99,7 @@ static void every_field_reaches_everything(void **state)
 {
     const dq_kv_config all = full();
     const dq_kv_spec ran = spec_of(&all);
-    char was[256], is[256];
+    char was[512], is[512];
     (void)state;
     dq_kv_spec_key(was, sizeof was, &ran);
     json_t *requested = dq_kv_config_json(&all), *runs = dq_kv_spec_json(&ran);
@@ -153,7 +156,7 @@ static void no_policy_no_eviction(void **state)
     assert_true(dq_kv_spec_same(&s, &t));
     assert_int_equal(dq_evict_check(&s, &err), DQ_OK);
     json_t *o = dq_kv_config_json(&a), *p = dq_kv_spec_json(&s);
-    assert_int_equal(json_object_size(o), 7);
+    assert_int_equal(json_object_size(o), 7); /* no "code", no "widths" */
     assert_int_equal(json_object_size(p), DQ_KV_FIELDS);
     assert_true(json_real_value(json_object_get(p, "keep")) == 1);
     assert_true(json_is_null(json_object_get(p, "tokens")));
@@ -198,16 +201,75 @@ static void rotation_waits_for_a_model(void **state)
     dq_kv_spec s;
     (void)state;
     c.v_bits = 4;
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
     assert_true(!s.rotate_k && s.rotate_v);
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 80, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 80, 2, &err), DQ_OK);
     assert_true(!s.rotate_k && !s.rotate_v);
     c.rotate = DQ_ROTATE_ON;
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, &err), DQ_OK);
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 80, &err), DQ_MISMATCH);
-    dq_kv_config_spec(&s, &dq_kv_config_plain, DQ_NUM_F32, 64, &err);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, 2, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 80, 2, &err), DQ_MISMATCH);
+    dq_kv_config_spec(&s, &dq_kv_config_plain, DQ_NUM_F32, 64, 2, &err);
     assert_true(dq_kv_spec_same(&s, &dq_kv_plain));
     assert_true(dq_kv_spec_is_plain(&s));
+}
+
+/* What a list means for a model, and that one of equal widths is no list. */
+static void widths_wait_for_a_model(void **state)
+{
+    dq_err err = {0};
+    dq_kv_config c = dq_kv_config_plain;
+    dq_kv_spec s, t;
+    (void)state;
+    c.code = DQ_CODE_PAGE;
+    assert_int_equal(dq_kv_config_set_widths(&c, "3|5+3:2*|6", &err), DQ_OK);
+    assert_true(c.k_bits == 0 && c.v_bits == 0);
+    assert_int_equal(dq_kv_config_uses(&c), DQ_KV_CODES);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
+    assert_string_equal(s.widths, "3|5+3:2|6");
+    assert_true(s.k_bits == 5 && s.v_bits == 6 && s.rotate_k && !s.rotate_v);
+    assert_true(dq_kv_mean_bits(&s, false) == 3.5 && dq_kv_mean_bits(&s, true) == 4);
+    assert_true(dq_kv_token_bytes(&s, 64) == 64 * (3.5 + 4) / 8 + 2 * 4);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 3, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "keys are for 2 layers, and the model has 3"));
+    err = (dq_err){0};
+    assert_int_equal(dq_kv_config_set_widths(&c, "4|4*:4|4", &err), DQ_OK);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_fit(&c, 2, &err), DQ_OK);
+    dq_kv_config plain = dq_kv_config_plain;
+    plain.code = DQ_CODE_PAGE;
+    plain.k_bits = plain.v_bits = 4;
+    assert_int_equal(dq_kv_config_spec(&t, &plain, DQ_NUM_F32, 64, 2, &err), DQ_OK);
+    assert_true(dq_kv_spec_same(&s, &t) && dq_kv_config_same(&c, &plain));
+    c = plain;
+    assert_int_equal(dq_kv_config_set_widths(&c, "3|4", &err), DQ_OK);
+    c.code = DQ_CODE_TOKEN;
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_USAGE);
+}
+
+/* A file says widths once, and what it says can be read. */
+static void damaged_widths_are_refused(void **state)
+{
+    static const char *const bad[] = {"{'k_bits': 4, 'v_bits': 0, 'widths': '3|4:4'}",
+                                      "{'k_bits': 0, 'v_bits': 0, 'widths': '3|'}",
+                                      "{'k_bits': 0, 'v_bits': 0}",
+                                      "{'k_bits': 0, 'v_bits': 0, 'widths': ''}"};
+    dq_arena *a = dq_arena_new();
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        dq_err err = {0};
+        dq_kv_config back;
+        char text[128];
+        snprintf(text, sizeof text, "%s", bad[i]);
+        for (char *p = text; *p; p++) *p = *p == '\'' ? '"' : *p;
+        json_t *o = dq_kv_config_json(&dq_kv_config_plain), *more = json_loads(text, 0, NULL);
+        assert_non_null(more);
+        json_object_set_new(o, "code", json_string("page"));
+        json_object_update(o, more);
+        assert_int_equal(dq_kv_config_read(&back, o, a, &err), DQ_DAMAGED);
+        json_decref(o);
+        json_decref(more);
+    }
+    dq_arena_free(a);
 }
 
 int main(void)
@@ -219,6 +281,8 @@ int main(void)
         cmocka_unit_test(no_policy_no_eviction),
         cmocka_unit_test(unknown_policies_are_kept_and_refused),
         cmocka_unit_test(rotation_waits_for_a_model),
+        cmocka_unit_test(widths_wait_for_a_model),
+        cmocka_unit_test(damaged_widths_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

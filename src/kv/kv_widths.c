@@ -1,0 +1,205 @@
+/* kv_widths: a text is read from left to right into runs of layers, and written from them; what a model's number of layers
+ * makes of runs without one of their own is filled in once. See kv_widths.h.
+ * SPDX-License-Identifier: MIT */
+#include "kv/kv_widths.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const side_name[2] = {"keys", "values"};
+enum { MOST_LAYERS = 10000 };
+
+/* A number below MOST_LAYERS; -1: none stands there. */
+static int take_number(const char **text)
+{
+    int x = 0, digits = 0;
+    for (; **text >= '0' && **text <= '9' && digits < 4; digits++) x = 10 * x + *(*text)++ - '0';
+    return digits ? x : -1;
+}
+
+static bool is_width(int bits)
+{
+    return bits == 16 || bits == 8 || (bits >= 2 && bits <= 6);
+}
+
+static dq_status wrong(const char *at, dq_err *err)
+{
+    return dq_fail(
+        err, DQ_USAGE,
+        "expected widths by layer as \"3|5+3:3|6\" at \"%.40s\": | between layers, : "
+        "between keys and values, + between the keys of two maps, *N for N layers, * for "
+        "those that are left.",
+        at);
+}
+
+/* One entry. */
+static dq_status take_run(dq_kv_run *r, const char **text, int side, dq_err *err)
+{
+    const char *begin = *text;
+    *r = (dq_kv_run){.layers = -1};
+    r->bits[0] = r->bits[1] = take_number(text);
+    if (**text == '+') {
+        if (side != 0)
+            return dq_fail(err, DQ_USAGE, "values have no maps, found \"%.40s\".", begin);
+        ++*text;
+        r->bits[1] = take_number(text);
+    }
+    if (r->bits[0] < 0 || r->bits[1] < 0) return wrong(begin, err);
+    for (int map = 0; map < 2; map++) {
+        if (!is_width(r->bits[map]))
+            return dq_fail(err, DQ_USAGE, "%d bits for %s are not offered (8, 6, 5, 4, 3, 2).",
+                           r->bits[map], side_name[side]);
+    }
+    if (**text != '*') return DQ_OK;
+    ++*text;
+    r->layers = take_number(text);
+    if (r->layers == 0) return wrong(begin, err);
+    if (r->layers < 0) r->layers = 0;
+    return DQ_OK;
+}
+
+static dq_status take_side(dq_kv_widths *w, const char **text, int side, dq_err *err)
+{
+    dq_kv_run *run = w->run[side];
+    int n = 0, rests = 0;
+    bool wide = false;
+    do {
+        if (n == DQ_KV_RUNS)
+            return dq_fail(err, DQ_USAGE, "more than %d entries for %s.", DQ_KV_RUNS,
+                           side_name[side]);
+        if (n) ++*text;
+        DQ_TRY(take_run(&run[n], text, side, err));
+        rests += run[n].layers == 0;
+        wide = wide || run[n].bits[0] == 16 || run[n].bits[1] == 16;
+        n++;
+    } while (**text == '|');
+    w->n[side] = n;
+    for (int i = 0; n > 1 && i < n; i++) run[i].layers = run[i].layers < 0 ? 1 : run[i].layers;
+    if (rests > 1)
+        return dq_fail(err, DQ_USAGE, "two entries for %s are for the layers that are left.",
+                       side_name[side]);
+    if (wide && (n > 1 || run->bits[0] != run->bits[1]))
+        return dq_fail(err, DQ_USAGE, "16 bits for some %s and codes for others are not offered.",
+                       side_name[side]);
+    return DQ_OK;
+}
+
+dq_status dq_kv_widths_parse(dq_kv_widths *out, const char *text, dq_err *err)
+{
+    const char *at = text;
+    DQ_TRY(take_side(out, &at, 0, err));
+    if (*at && *at != ':') return wrong(at, err);
+    at = *at ? at + 1 : text; /* both sides alike */
+    DQ_TRY(take_side(out, &at, 1, err));
+    return *at ? wrong(at, err) : DQ_OK;
+}
+
+static bool same_bits(const dq_kv_run *a, const dq_kv_run *b)
+{
+    return a->bits[0] == b->bits[0] && a->bits[1] == b->bits[1];
+}
+
+static dq_status fit_side(dq_kv_widths *w, int side, int n_layers, dq_err *err)
+{
+    dq_kv_run *run = w->run[side], *rest = NULL;
+    int said = 0, n = 0;
+    for (int i = 0; i < w->n[side]; i++) {
+        if (run[i].layers > 0) said += run[i].layers;
+        if (run[i].layers <= 0) rest = &run[i];
+    }
+    if (said > n_layers || (!rest && said < n_layers) ||
+        (rest && rest->layers == 0 && said == n_layers))
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_LAYERS},
+                            "the widths of %s are for %d layers%s, and the model has %d",
+                            side_name[side], said, rest ? " and one or more that are left" : "",
+                            n_layers);
+    if (rest) rest->layers = n_layers - said;
+    for (int i = 0; i < w->n[side]; i++) {
+        if (n && same_bits(&run[n - 1], &run[i]))
+            run[n - 1].layers += run[i].layers;
+        else
+            run[n++] = run[i];
+    }
+    w->n[side] = n;
+    return DQ_OK;
+}
+
+dq_status dq_kv_widths_fit(dq_kv_widths *w, int n_layers, dq_err *err)
+{
+    DQ_TRY(fit_side(w, 0, n_layers, err));
+    return fit_side(w, 1, n_layers, err);
+}
+
+static void add_run(char *text, size_t cap, const dq_kv_run *r, bool alone)
+{
+    char maps[16] = "", layers[16] = "";
+    const size_t n = strlen(text);
+    if (r->bits[0] != r->bits[1]) snprintf(maps, sizeof maps, "+%d", r->bits[1]);
+    if (r->layers == 0) snprintf(layers, sizeof layers, "*");
+    if (r->layers > 1 && !alone) snprintf(layers, sizeof layers, "*%d", r->layers);
+    snprintf(text + n, cap - n, "%d%s%s", r->bits[0], maps, layers);
+}
+
+dq_status dq_kv_widths_text(char text[DQ_KV_LISTS], const dq_kv_widths *w, dq_err *err)
+{
+    char line[2 * DQ_KV_RUNS * 32] = "";
+    for (int side = 0; side < 2; side++) {
+        if (side) strcat(line, ":");
+        for (int i = 0; i < w->n[side]; i++) {
+            if (i) strcat(line, "|");
+            add_run(line, sizeof line, &w->run[side][i], w->n[side] == 1);
+        }
+    }
+    if (strlen(line) >= DQ_KV_LISTS)
+        return dq_fail(err, DQ_USAGE, "the widths by layer take %zu characters (at most %d).",
+                       strlen(line), DQ_KV_LISTS - 1);
+    memcpy(text, line, strlen(line) + 1);
+    return DQ_OK;
+}
+
+bool dq_kv_widths_uniform(const dq_kv_widths *w, int side)
+{
+    for (int i = 0; i < w->n[side]; i++) {
+        const dq_kv_run *r = &w->run[side][i];
+        if (r->bits[0] != r->bits[1] || !same_bits(r, w->run[side])) return false;
+    }
+    return true;
+}
+
+bool dq_kv_widths_by_map(const dq_kv_widths *w)
+{
+    for (int i = 0; i < w->n[0]; i++) {
+        if (w->run[0][i].bits[0] != w->run[0][i].bits[1]) return true;
+    }
+    return false;
+}
+
+int dq_kv_widths_largest(const dq_kv_widths *w, int side)
+{
+    int most = 0;
+    for (int i = 0; i < w->n[side]; i++) {
+        const int *bits = w->run[side][i].bits;
+        if (bits[0] > most) most = bits[0];
+        if (bits[1] > most) most = bits[1];
+    }
+    return most;
+}
+
+double dq_kv_widths_mean(const dq_kv_widths *w, int side)
+{
+    int layers = 0, sum = 0;
+    for (int i = 0; i < w->n[side]; i++) {
+        const dq_kv_run *r = &w->run[side][i];
+        layers += r->layers;
+        sum += r->layers * (r->bits[0] + r->bits[1]);
+    }
+    return sum / (2.0 * layers);
+}
+
+int dq_kv_widths_of(const dq_kv_widths *w, int side, int layer, int map)
+{
+    const dq_kv_run *r = w->run[side];
+    while (layer >= r->layers) layer -= r++->layers;
+    return r->bits[map];
+}
