@@ -281,6 +281,7 @@ static dq_status check_others(const dq_kv_options *o, dq_err *err)
 dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
 {
     DQ_TRY(check_others(o, err));
+    o->code = o->stored ? DQ_CODE_PAGE : DQ_CODE_TOKEN;
     for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
         const int i = dq_kv_field_of_option(place);
         const dq_kv_field *f = &dq_kv_fields[i];
@@ -396,5 +397,6 @@ dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mo
                              dq_err *err)
 {
     if (dq_model_kv_spec(out, c, m, num, err) == DQ_OK) dq_evict_check(out, err);
+    if (err->code == DQ_USAGE) return dq_in(err, "--kv-bits: ");
     return err->code == DQ_MISMATCH ? dq_in(err, "%s: ", m->path) : err->code;
 }

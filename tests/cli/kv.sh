@@ -17,7 +17,7 @@ refused() { # PATTERN OPTION...
     try 2 "$pattern" logits "diff model" --ids "1 2 3" --prefix 2 -o gone.h5 "$@"
     try 2 "$pattern" quantize "diff model" -o gone.h5 "$@"
 }
-refused "kv-bits 5: 5 bits for keys are not offered" --kv-bits 5
+refused "kv-bits.*: 5 bits for keys are not offered" --kv-bits 5
 refused "3 bits for keys are not offered" --kv-bits 3:3
 refused "2 bits for keys are not offered" --kv-bits 2:4
 refused "7 bits for values are not offered" --kv-bits 16:7
@@ -26,7 +26,7 @@ refused "kv-code: expected one of token, page" --kv-bits 4 --kv-code channel
 refused "kv-code has nothing to act on" --kv-code page
 refused "kv-group has nothing to act on.*token codes" --kv-bits 4 --kv-code page --kv-group 16
 refused "kv-bits 4:: expected a width" --kv-bits 4:
-refused "kv-bits 3|4: widths that differ by layer or map need page codes. Add --kv-code page or dither" --kv-bits "3|4"
+refused "kv-bits.*: widths that differ by layer or map need page codes. Add --kv-code page or dither" --kv-bits "3|4"
 refused "kv-bits 3|4:5+3: values have no maps" --kv-bits "3|4:5+3" --kv-code page
 refused "kv-bits 3|: expected widths by layer" --kv-bits "3|" --kv-code page
 refused "kv-bits 7|3: 7 bits for keys are not offered" --kv-bits "7|3" --kv-code page
@@ -233,6 +233,7 @@ try 0 '"code": "dither"' info paged.h5 --json
 try 0 '"code": "dither"' eval paged.h5 --text "$book" --ctx 512 --limit 1 --json
 try 0 "5:4 dither" eval paged.h5 --text "$book" --ctx 512 --limit 1
 try 0 "5:4 page" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-code page
+try 0 "3:3 dither" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5,3
 try 2 "5 bits for keys" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-code token
 # widths by layer and map: read from what the container says, and alike they are what they are without a list
 try 0 "." quantize "diff model" -o listed.h5 --kv-bits "3|5+3:3*|6" --kv-code dither
