@@ -56,7 +56,7 @@ extern const dq_kv_policy dq_kv_policies[];
 extern const int dq_kv_n_policies;
 /* What is meant where nobody names one, and the same on a device that does not have it. results/kv: on models of one map
  * and of two it loses less than h2o everywhere, and keeps at least the answers that kvzip keeps. */
-#define DQ_POLICY_USUAL "keydiff"
+#define DQ_POLICY_USUAL    "keydiff"
 #define DQ_POLICY_ANYWHERE "h2o"
 /* DQ_USAGE with the names for an unknown one. */
 const dq_kv_policy *dq_kv_policy_find(const char *name, dq_err *err);

@@ -36,7 +36,8 @@ static const struct {
     {"{'schema':'dq-bench/1','results':[{'model':'m'}]}", "results[0]: \"what\" is missing",
      DQ_DAMAGED},
     {"{'schema':'dq-bench/1','results':[{'model':'m','what':'nothing'}]}",
-     "results[0]: \"what\" is \"nothing\" (expected prefill, attention, generate, decode, policies or items)",
+     "results[0]: \"what\" is \"nothing\" (expected prefill, attention, generate, decode, policies "
+     "or items)",
      DQ_DAMAGED},
     {"{'schema':'dq-bench/1','results':[{'model':'m','what':'prefill','tokens':8}]}",
      "results[0]: \"seconds_median\" is missing (expected a number)", DQ_DAMAGED},
