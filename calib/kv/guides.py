@@ -5,7 +5,7 @@
 
 Needles of ../longpair/needles-blind.jsonl: the context is compressed, then the question comes. 4 sinks and 16 recent tokens stay,
 as in run.sh; the share that is kept counts them. A line a model, guide, budget and share: recall of the items, and every item's
-0 or 1 as one word, so that guides can be paired. `--join` makes means over models of several files.
+0 or 1 as one word, so that guides can be paired; with `--windows` also lines with KLD, see there. `--join` makes means over models of several files.
 
 A guide is a number for each token of a layer and KV head group. Two maps make one number as
 a1 A1; a2 A2; max the larger of A1 and |lambda| A2; sum A1 + |lambda| A2; diff |A1 - lambda A2|; out: the length of the change of the
@@ -21,6 +21,9 @@ expected Expected Attention (arXiv 2510.00636): mean and covariance of the conte
          512 positions, softmax of mu k / sqrt d + k' Sigma k / 2d, times |v|; text: of the queries of calibration text, the same for
          every context; bank: mean softmax of 256 such queries themselves, bankmax its maximum
 keydiff  minus the cosine between a key and the mean of keys (arXiv 2504.15364), mean over key heads
+leverage x (X'X + .01)^-1 x' of centred keys (arXiv 2507.08143): of the group's keys before RoPE side by side, or the sum or the
+         maximum over its key heads, or turned: the same behind RoPE; compactor: .875 of it and z-scores of attention inside blocks
+         of 256, times |v|, mean of 3 positions
 knorm, random, streaming as dq has them
 gate     a linear function of what the layer's attention reads, fitted on calibration text to ln of the largest A1 (two maps: also max)
          that the token gets from rows at least 32 behind (in the manner of Fast KVzip, arXiv 2601.17668)
@@ -264,6 +267,33 @@ def others(m, ids, context, asked, gates):
     return out
 
 
+def leverages(k):
+    x = (k - k.mean(-2, keepdim=True)).double()
+    g = x.transpose(-1, -2) @ x + 1e-2 * torch.eye(k.shape[-1]).double()
+    return (x * torch.linalg.solve(g, x.transpose(-1, -2)).transpose(-1, -2)).sum(-1)
+
+
+def z_scores(x):
+    return (x - x.mean()) / x.std().clamp_min(1e-6)
+
+
+def of_keys(m, context):
+    out, n = {}, context[0]["k"].shape[-2]
+    heads = lambda x: x.view(-1, m.groups, n)
+    for row in context:
+        add = lambda name, x: out.setdefault(name, []).append(x)
+        anchor = torch.nn.functional.normalize(row["k"], dim=-1).mean(1, keepdim=True)
+        add("keydiff", -heads(torch.nn.functional.cosine_similarity(row["k"], anchor, dim=-1)).sum(0))
+        for tag, k in (("leverage", m.turn(row["k"], -torch.arange(n))), ("leverage turned", row["k"])):
+            add(tag, leverages(m.pairs(k)))
+            add(f"{tag} sum", heads(leverages(k)).sum(0))
+            add(f"{tag} max", heads(leverages(k)).amax(0))
+        inside = [torch.softmax(row["q"][:, i:i + 256] @ row["k"][:, i:i + 256].transpose(-1, -2), -1).sum(-2) for i in range(0, n, 256)]
+        a = heads(torch.cat(inside, -1)).sum(0) * m.pairs(row["v"]).norm(dim=-1)
+        add("compactor", .875 * z_scores(out["leverage sum"][-1]) + z_scores(torch.nn.functional.avg_pool1d(a[None], 3, 1, 1)[0]))
+    return out
+
+
 # ---- Calibration text
 
 def windows(m, count):
@@ -366,12 +396,34 @@ def guides_of(m, ids, question, queries, gates, only):
         mean, most = bank_maps(m, context, queries)
         for tag, e in (("bank", mean), ("bankmax", most)):
             out |= {k: v for k, v in of_maps(m, context, e, tag).items() if k.split(" ", 1)[1] in ("a1", "max")}
+    if "keys" in only:
+        out |= of_keys(m, context)
     if "others" in only:
         out |= others(m, ids, context, asked, gates)
     return context, out
 
 
-def study(name, count, only, keeps):
+def text_loss(m, count, queries, gates, only, keeps):
+    """KLD of the second halves of the first windows, by guide and share, budgets uniform."""
+    ids, out = m.tok.encode(open(os.path.join(HERE, "..", "longpair", "text.txt")).read()).ids, {}
+    for i in range(count):
+        w = torch.tensor([0] + ids[i * 1023 + 1:(i + 1) * 1023 + 1])
+        first, rest = w[:512], w[512:]
+        context, guides = guides_of(m, first, rest[:2], queries, gates, only)
+        whole = torch.ones(1, m.layers, m.groups, 512, dtype=torch.bool)
+        masks = {(g, keep): kept_of(s, 512, keep)["uniform"][None] for g, s in guides.items() for keep in keeps}
+        reference = None
+        for label, mask in [(None, whole), *masks.items()]:
+            _, x = feed(m, rest, torch.arange(512, 1024), context, mask)
+            logp = torch.log_softmax(m.norm(x[0], m.W["model.norm.weight"]) @ m.head.T, -1)
+            if label is None:
+                reference = logp
+            else:
+                out.setdefault(label, []).append(float((reference.exp() * (reference - logp)).sum(-1).mean()))
+    return [[m.label, guide, "kld", keep, sum(x) / len(x), " ".join(f"{y:.5f}" for y in x)] for (guide, keep), x in out.items()]
+
+
+def study(name, count, only, keeps, n_windows):
     m = Model(name)
     queries, gates = calibrate(m)
     hits = {}
@@ -388,7 +440,8 @@ def study(name, count, only, keeps):
         logits = answer(m, context, len(ids), question, torch.stack(masks))
         for label, right in zip(labels, (logits[:, answers].argmax(1) == gold).tolist()):
             hits.setdefault(label, []).append(int(right))
-    return [[name, *label, sum(x) / len(x), "".join(map(str, x))] for label, x in hits.items()]
+    return [[name, *label, sum(x) / len(x), "".join(map(str, x))] for label, x in hits.items()] + text_loss(m, n_windows, queries, gates,
+                                                                                                   only, keeps)
 
 
 def join(paths):
@@ -396,7 +449,7 @@ def join(paths):
     rows = {}
     for path in paths:
         for r in csv.DictReader(open(path)):
-            if r["guide"] == "all":
+            if r["guide"] == "all" or r["budget"] == "kld":
                 continue
             kind = r["model"].rsplit("-", 1)[0]
             rows.setdefault((kind, r["guide"], r["budget"]), {}).setdefault(float(r["keep"]), []).append(float(r["recall"]))
@@ -415,6 +468,7 @@ def main():
     a.add_argument("--items", type=int, default=64)
     a.add_argument("--only", nargs="+", default=["prefill", "zip", "tails", "expected", "others"], help="few: one of each")
     a.add_argument("--keep", nargs="+", type=float, default=KEEPS)
+    a.add_argument("--windows", type=int, default=0, help="of text, for lines with the budget `kld`: KLD in the column of recall")
     a.add_argument("--join", nargs="+")
     o = a.parse_args()
     if o.join:
@@ -424,7 +478,7 @@ def main():
         w = csv.writer(f)
         w.writerow(["model", "guide", "budget", "keep", "recall", "items"])
         for name in o.models:
-            w.writerows([*r[:3], r[3], f"{r[4]:.4f}", r[5]] for r in study(name, o.items, o.only, o.keep))
+            w.writerows([*r[:3], r[3], f"{r[4]:.4f}", r[5]] for r in study(name, o.items, o.only, o.keep, o.windows))
             f.flush()
 
 
