@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Widths of a KV cache's page codes by layer and map, measured: a text for --kv-bits.
+
+    python calib/kv/plan.py MODEL --text FILE [--mean 4] [--code dither] [--score 12] [--of TEXT,...] [--out OUT.csv]
+
+Runs `dq eval` over windows of FILE, whose second halves count. The --plan (24) behind the first --score (12) plan. Every unit
+(keys of a layer and map; values of a layer) is coded alone at each width, all others at 8 bits; steps that save most KLD for
+their bits are taken while the mean over keys and values is at most --mean. Then, measured whole, a unit gives a step to another as long as
+that helps, --rounds times at most. Printed is the text, and on the first --score windows, which no choice has seen, its KLD and
+perplexity beside those of --mean bits for all; --out appends them as lines of a CSV. --of scores given texts on
+all windows but those that plan, and plans nothing.
+"""
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+WIDTHS = (2, 3, 4, 5, 6, 8)
+SWEEP = 32  # widths that one run of dq eval takes
+ONE_KEY = ("plain", "shared-kv")  # head maps whose keys have no map of their own
+
+
+class Cache:
+    """What widths lose by window, measured once."""
+
+    def __init__(self, args):
+        self.args, self.rows = args, {}
+
+    def run(self, texts):
+        a = self.args
+        limit = [] if a.of else ["--limit", str(a.score + a.plan)]
+        todo = [t for t in dict.fromkeys(["16:16", *texts]) if t not in self.rows]
+        for i in range(0, len(todo), SWEEP):
+            with tempfile.TemporaryDirectory() as folder:
+                items = os.path.join(folder, "items.jsonl")
+                subprocess.run([a.dq, "eval", a.model, "--text", a.text, "--ctx", str(a.ctx), "--kv-recent", str(a.recent),
+                                "--kv-code", a.code, "--kv-bits", ",".join(todo[i:i + SWEEP]), "--dump-items", items,
+                                "--progress", "never", *limit], check=True, stdout=subprocess.DEVNULL)
+                rows = {}
+                for line in open(items):
+                    x = json.loads(line)
+                    kv = x.get("kv") or {"widths": "16:16"}
+                    name = kv["widths"] or f"{kv['k_bits']}:{kv['v_bits']}"
+                    rows.setdefault(name, []).append((x.get("kld_nats") or 0, x["nll_nats"]))
+                self.rows.update(rows)
+        return [self.rows[t] for t in texts]
+
+    def planned(self, texts):
+        return [statistics.fmean(k for k, _ in rows[self.args.score:]) for rows in self.run(texts)]
+
+
+def text_of(widths, layers, maps):
+    """widths: keys by layer and map, then values by layer; as dq writes them."""
+    def joined(entries):
+        runs = []
+        for e in entries:
+            runs = runs[:-1] + [(e, runs[-1][1] + 1)] if runs and runs[-1][0] == e else runs + [(e, 1)]
+        return "|".join(e if n == 1 or len(runs) == 1 else f"{e}*{n}" for e, n in runs)
+    keys = [widths[i * maps:(i + 1) * maps] for i in range(layers)]
+    return (joined(str(k[0]) if len(set(k)) == 1 else "+".join(map(str, k)) for k in keys) + ":" +
+            joined(map(str, widths[layers * maps:])))
+
+
+def greedy(loss, cost, budget):
+    """Widths by unit: from the fewest bits on, the step that saves most for its bits and still fits."""
+    at = [0] * len(cost)
+    while True:
+        best = None
+        for u, i in enumerate(at):
+            for j in range(i + 1, len(WIDTHS)):
+                more = (WIDTHS[j] - WIDTHS[i]) * cost[u]
+                spent = sum(WIDTHS[k] * c for k, c in zip(at, cost))
+                gain = (loss[u][i] - loss[u][j]) / more
+                if spent + more <= budget + 1e-9 and gain > 0 and (best is None or gain > best[0]):
+                    best = gain, u, j
+        if best is None:
+            return [WIDTHS[i] for i in at]
+        at[best[1]] = best[2]
+
+
+def neighbours(widths, cost, budget):
+    """One unit a step up where that fits, else with another down."""
+    def step(w, by):
+        i = WIDTHS.index(w) + by
+        return WIDTHS[i] if 0 <= i < len(WIDTHS) else None
+    spent = sum(w * c for w, c in zip(widths, cost))
+    for u, up in enumerate(step(w, 1) for w in widths):
+        if up is None:
+            continue
+        more = spent + (up - widths[u]) * cost[u]
+        one = widths[:u] + [up] + widths[u + 1:]
+        if more <= budget + 1e-9:
+            yield one
+        for v, down in enumerate(step(w, -1) for w in widths):
+            if v != u and down is not None and more > budget and more - (widths[v] - down) * cost[v] <= budget + 1e-9:
+                yield one[:v] + [down] + one[v + 1:]
+
+
+def report(cache, texts):
+    """On the windows that no choice has seen."""
+    args = cache.args
+    for text in texts:
+        rows, exact = (x[:args.score] + x[args.score + args.plan:] for x in cache.run([text, "16:16"]))
+        loss = [a[1] - b[1] for a, b in zip(rows, exact)]
+        kld = [k for k, _ in rows]
+        err = [statistics.stdev(x) / math.sqrt(len(x)) for x in (kld, loss)]
+        line = (os.path.basename(args.model.rstrip("/")), args.code, text, f"{1e3 * statistics.fmean(kld):.4f}", f"{1e3 * err[0]:.4f}",
+                f"{100 * math.expm1(statistics.fmean(loss)):.3f}", f"{100 * err[1]:.3f}", len(kld))
+        print("{0} {1} {2}: KLD {3} +- {4} (1e-3 nats), perplexity {5} +- {6} %, {7} windows".format(*line))
+        if args.out:
+            new = not os.path.exists(args.out)
+            with open(args.out, "a") as f:
+                if new:
+                    f.write("model,code,widths,kld_1e3,kld_1e3_stderr,dppl_percent,dppl_percent_stderr,windows\n")
+                f.write(",".join(map(str, line)) + "\n")
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("model")
+    ap.add_argument("--text", required=True)
+    ap.add_argument("--mean", type=int, default=4, help="bits of keys and values together, without scales: 2, 3, 4, 5, 6")
+    ap.add_argument("--code", default="dither", choices=("token", "page", "dither"))
+    ap.add_argument("--ctx", type=int, default=1024)
+    ap.add_argument("--recent", type=int, default=16)
+    ap.add_argument("--score", type=int, default=12, help="windows that do not plan")
+    ap.add_argument("--plan", type=int, default=24, help="windows behind them, that do")
+    ap.add_argument("--of", help="widths to score instead of planning, on the windows before and behind those that plan")
+    ap.add_argument("--rounds", type=int, default=20)
+    ap.add_argument("--dq", default="build/dq")
+    ap.add_argument("--out")
+    args = ap.parse_args()
+    about = json.loads(subprocess.run([args.dq, "info", args.model, "--json"], check=True, capture_output=True).stdout)["inputs"][0]
+    layers, maps = about["layers"], 1 if about["head_map"] in ONE_KEY else 2
+    cache = Cache(args)
+    if args.of:
+        return report(cache, args.of.split(","))
+    units = layers * maps + layers
+    cost = [0.5 / layers / maps] * (layers * maps) + [0.5 / layers] * layers
+    alone = [text_of([8] * u + [w] + [8] * (units - u - 1), layers, maps) for u in range(units) for w in WIDTHS]
+    flat = cache.planned(alone)
+    loss = [flat[u * len(WIDTHS):(u + 1) * len(WIDTHS)] for u in range(units)]
+    for u in range(units):
+        name = f"values of layer {u - layers * maps}" if u >= layers * maps else f"keys of layer {u // maps}, map {u % maps + 1}"
+        print(f"{name}: KLD at {', '.join(map(str, WIDTHS))} bits (1e-3): " + ", ".join(f"{1e3 * x:.3g}" for x in loss[u]))
+    widths = greedy(loss, cost, args.mean)
+    now = cache.planned([text_of(widths, layers, maps)])[0]
+    print(f"by units: {text_of(widths, layers, maps)}, KLD {1e3 * now:.3f}e-3 on the windows that plan")
+    for _ in range(args.rounds):
+        others = list(neighbours(widths, cost, args.mean))
+        found = cache.planned([text_of(w, layers, maps) for w in others])
+        if not found or min(found) >= now:
+            break
+        now, widths = min(zip(found, others))
+        print(f"measured: {text_of(widths, layers, maps)}, {1e3 * now:.3f}e-3")
+    report(cache, [f"{args.mean}:{args.mean}", text_of(widths, layers, maps)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
