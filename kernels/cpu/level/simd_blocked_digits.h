@@ -14,15 +14,20 @@
 /* 2^e for -149 <= e <= 127. */
 static float power_of_two(int e)
 {
-    return (float)ldexp(1.0, e);
+    const uint32_t bits = e < -126 ? 1u << (e + 149) : (uint32_t)(e + 127) << 23;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
 }
 
 /* The exponent of the unit in which max > 0 takes at most 8355711 units = 127 * (65536 + 256 + 1), more than half of
  * them where f32 has numbers that small. */
 static int digit_exponent(float max)
 {
-    int e;
-    (void)frexp((double)max * (1 + 1.0 / 128), &e); /* max < 2^e / (1 + 1/128) */
+    const double more = (double)max * (1 + 1.0 / 128);
+    uint64_t bits;
+    memcpy(&bits, &more, sizeof bits);
+    const int e = (int)(bits >> 52) - 1022; /* more < 2^e */
     return e - 23 < -149 ? -149 : e - 23;
 }
 
@@ -49,10 +54,53 @@ static bool is_uneven(int32_t below, int32_t small, int64_t n, int32_t left)
     return left && 2 * small >= n && below < small * ENOUGH;
 }
 
+/* Vectors of what digits are made of: the compiler's own, as a vector's lanes are all that there is. */
+typedef float digit_floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t digit_words __attribute__((vector_size(4 * LANES)));
+typedef int8_t digit_bytes __attribute__((vector_size(LANES)));
+
+typedef struct digit_sums {
+    digit_words digit[3], below, n_below, left;
+} digit_sums;
+
+/* Digits of LANES columns, to[3][ld]; x is taken a * b times. */
+BLOCKED_INLINE void digits_of(digit_sums *sum, int8_t *to, int64_t ld, const float *x, float a,
+                              float b, int32_t small)
+{
+    const float magic = 12582912.0f; /* as in nearest() */
+    digit_floats units;
+    memcpy(&units, x, sizeof units);
+    units = units * a * b;
+    const digit_floats half = units * 0.5f + magic - magic, coarse = half + half;
+    const digit_floats rest = units - coarse, fine = rest + magic - magic;
+    const digit_words all =
+        __builtin_convertvector(coarse, digit_words) + __builtin_convertvector(fine, digit_words);
+    const digit_words sign = all >> 31, mag = (all ^ sign) - sign, is_below = mag <= small;
+    const digit_words d2 = ((all + 128) & 255) - 128, two = (all - d2) >> 8;
+    const digit_words d1 = ((two + 128) & 255) - 128, d0 = (two - d1) >> 8;
+    const digit_words digit[3] = {d0, d1, d2};
+#pragma GCC unroll 3
+    for (int d = 0; d < 3; d++) {
+        const digit_bytes bytes = __builtin_convertvector(digit[d], digit_bytes);
+        memcpy(to + d * ld, &bytes, sizeof bytes);
+        sum->digit[d] += digit[d];
+    }
+    sum->below += mag & is_below;
+    sum->n_below -= is_below;
+    sum->left |= rest != fine;
+}
+
+BLOCKED_INLINE int32_t sum_of(const digit_words *x)
+{
+    int32_t sum = 0;
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) sum += (*x)[i];
+    return sum;
+}
+
 static bool digits(int8_t *line, int64_t ld, float *unit, int32_t sum[3], float *rest,
                    const float *x, int64_t n, float max)
 {
-    int32_t high = 0, middle = 0, low = 0, below = 0, n_below = 0, left = 0;
     if (!(max > 0) || !isfinite(max)) {
         for (int d = 0; d < 3; d++) memset(line + d * ld, 0, (size_t)n);
         if (rest) memset(rest, 0, (size_t)n * sizeof *rest);
@@ -63,23 +111,23 @@ static bool digits(int8_t *line, int64_t ld, float *unit, int32_t sum[3], float 
     const int e = digit_exponent(max), first = e < -100 ? 100 : -e;
     const float a = power_of_two(first), b = power_of_two(-e - first);
     const int32_t small = nearest(max * a * b) / 8;
-    int8_t *line1 = line + ld, *line2 = line1 + ld;
-#pragma omp simd reduction(+ : high, middle, low, below, n_below) reduction(| : left)
-    for (int64_t i = 0; i < n; i++) {
-        const float units = x[i] * a * b;
-        const int32_t all = nearest(units), mag = all < 0 ? -all : all, is_below = mag <= small;
-        const int32_t d2 = ((all + 128) & 255) - 128;
-        const int32_t two = (all - d2) >> 8;
-        const int32_t d1 = ((two + 128) & 255) - 128;
-        const int32_t d0 = (two - d1) >> 8;
-        line[i] = (int8_t)d0, line1[i] = (int8_t)d1, line2[i] = (int8_t)d2;
-        high += d0, middle += d1, low += d2;
-        below += is_below * mag, n_below += is_below, left |= units != (float)all;
+    const int64_t whole = n / LANES * LANES;
+    digit_sums s = {0};
+    for (int64_t i = 0; i < whole; i += LANES) digits_of(&s, line + i, ld, x + i, a, b, small);
+    if (whole < n) {
+        float some[LANES] = {0};
+        int8_t bytes[3 * LANES];
+        memcpy(some, x + whole, (size_t)(n - whole) * sizeof *x);
+        digits_of(&s, bytes, LANES, some, a, b, small);
+        for (int d = 0; d < 3; d++)
+            memcpy(line + d * ld + whole, bytes + d * LANES, (size_t)(n - whole));
     }
+#pragma GCC unroll 3
+    for (int d = 0; d < 3; d++) sum[d] = sum_of(&s.digit[d]);
     *unit = power_of_two(e);
-    sum[0] = high, sum[1] = middle, sum[2] = low;
     if (rest) digit_rest(rest, x, n, a, b, *unit);
-    return is_uneven(below, n_below, n, left);
+    const int64_t filled = whole < n ? whole + LANES - n : 0; /* columns of zeros, all small */
+    return is_uneven(sum_of(&s.below), sum_of(&s.n_below) - (int32_t)filled, n, sum_of(&s.left));
 }
 
 /* ----------------------------------------------------------------------------------------- products */
