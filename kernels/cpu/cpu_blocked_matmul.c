@@ -18,15 +18,51 @@ static int64_t tile_at(int64_t rows, int most, int64_t i)
     return rows * i / n_tiles(rows, most);
 }
 
-/* dst[m][n] from y[m][ld], plus bias. */
-static void put(dq_mat dst, int64_t row, int64_t col, const float *y, int64_t ld, int m,
-                const float *bias, const dq_simd *simd)
+/* Blocks of a task: `first` and n - 1 more, `step` apart. */
+typedef struct task {
+    int64_t first, step;
+    int n;
+} task;
+
+/* Tasks of a product. Blocks that are read once go side by side: as streams that go on from task to task, as what is
+ * fetched ahead then is what comes next; one that many tiles read stays near. Every thread has as many tasks, of nearly as
+ * many blocks, if there are enough. */
+static int64_t n_tasks(const dq_backend *b, int64_t n_blocks, bool once)
 {
-    const int64_t left = dst.cols - col, n = left < ld ? left : ld;
-    for (int i = 0; i < m; i++) {
-        float *to = dst.p + (row + i) * dst.cols + col;
-        memcpy(to, y + i * ld, (size_t)n * sizeof *to);
-        if (bias) simd->add(to, bias + col, n);
+    const int64_t least = once ? (n_blocks + DQ_BLOCKED_WIDE - 1) / DQ_BLOCKED_WIDE : n_blocks;
+    const int64_t n = (least + b->threads - 1) / b->threads * b->threads;
+    return n < n_blocks ? n : n_blocks;
+}
+
+static task task_at(int64_t n_blocks, int64_t tasks, int64_t i)
+{
+    return (task){i, tasks, (int)((n_blocks - i + tasks - 1) / tasks)};
+}
+
+/* Tasks that a thread takes at a time: streams shall be long, and the last thread shall not be long alone. */
+static int task_run(const dq_backend *b, int64_t tasks, bool once)
+{
+    const int64_t n = once ? tasks / (4 * b->threads) : 1;
+    return n > 0 ? (int)n : 1;
+}
+
+static dq_simd_blocks blocks_of(const dq_simd_blocked_weight *w, const task *t)
+{
+    return (dq_simd_blocks){w->data + t->first * w->bytes, t->step * w->bytes, t->n};
+}
+
+/* dst[m] from y[m][blocks], plus bias. */
+static void put(dq_mat dst, int64_t row, const task *t, const float *y, int m, const float *bias,
+                const dq_simd *simd)
+{
+    for (int k = 0; k < t->n; k++) {
+        const int64_t col = (t->first + k * t->step) * ROWS, left = dst.cols - col;
+        const int64_t n = left < ROWS ? left : ROWS;
+        for (int i = 0; i < m; i++) {
+            float *to = dst.p + (row + i) * dst.cols + col;
+            memcpy(to, y + (i * t->n + k) * ROWS, (size_t)n * sizeof *to);
+            if (bias) simd->add(to, bias + col, n);
+        }
     }
 }
 
@@ -76,15 +112,6 @@ static void round_tile(const dq_simd *simd, const activations *a, int8_t *line, 
     }
 }
 
-/* Blocks that are read once go side by side; one that many tiles read stays near. Every thread has as many tasks, of nearly
- * as many blocks, if there are enough. */
-static int64_t n_tasks(const dq_backend *b, int64_t n_blocks, bool once)
-{
-    const int64_t least = once ? (n_blocks + DQ_BLOCKED_WIDE - 1) / DQ_BLOCKED_WIDE : n_blocks;
-    const int64_t n = (least + b->threads - 1) / b->threads * b->threads;
-    return n < n_blocks ? n : n_blocks;
-}
-
 /* Rows of a tile. */
 static int int8_most(const dq_simd_blocked *blocks, int64_t rows)
 {
@@ -97,18 +124,18 @@ static void run_int8(dq_backend *b, dq_mat dst, const activations *a,
     const dq_cpu *cpu = dq_cpu_of(b);
     const int most = int8_most(cpu->blocks, dst.rows);
     const int64_t n_blocks = (w->rows + ROWS - 1) / ROWS;
-    const int64_t tasks = n_tasks(b, n_blocks, dst.rows <= most);
-#pragma omp parallel for num_threads(b->threads) schedule(dynamic)
-    for (int64_t task = 0; task < tasks; task++) {
-        const int64_t i = n_blocks * task / tasks;
-        const int n = (int)(n_blocks * (task + 1) / tasks - i);
+    const bool once = dst.rows <= most;
+    const int64_t tasks = n_tasks(b, n_blocks, once);
+#pragma omp parallel for num_threads(b->threads) schedule(dynamic, task_run(b, tasks, once))
+    for (int64_t i = 0; i < tasks; i++) {
+        const task own = task_at(n_blocks, tasks, i);
         for (int64_t t = 0; t < n_tiles(dst.rows, most); t++) {
             const int64_t first = tile_at(dst.rows, most, t);
             const int m = (int)(tile_at(dst.rows, most, t + 1) - first);
             const dq_simd_blocked_rows rows = rows_at(a, first);
             float y[DQ_BLOCKED_INT8_MAX * DQ_BLOCKED_WIDE * ROWS];
-            cpu->blocks->int8(y, n * ROWS, w, i, n, &rows, m);
-            put(dst, first, i * ROWS, y, n * ROWS, m, bias, cpu->simd);
+            cpu->blocks->int8(y, own.n * ROWS, w, blocks_of(w, &own), &rows, m);
+            put(dst, first, &own, y, m, bias, cpu->simd);
         }
     }
 }
@@ -234,10 +261,10 @@ static bool make_digits(dq_backend *b, digit_rows *a, dq_mat src, const dq_simd_
     return true;
 }
 
-/* Tiles tile .. end of rows with n blocks from block i of a weight on, which are the first of d. */
+/* Tiles tile .. end of rows with a task's blocks of w, which stand where `blocks` says. */
 static void run_f32(const dq_cpu *cpu, dq_mat dst, const digit_rows *a,
-                    const dq_simd_blocked_weight *d, int64_t i, int n, int64_t tile, int64_t end,
-                    const float *bias)
+                    const dq_simd_blocked_weight *w, const task *own, dq_simd_blocks blocks,
+                    int64_t tile, int64_t end, const float *bias)
 {
     const int most = cpu->blocks->f32_rows;
     for (; tile < end; tile++) {
@@ -245,8 +272,8 @@ static void run_f32(const dq_cpu *cpu, dq_mat dst, const digit_rows *a,
         const int m = (int)(tile_at(dst.rows, most, tile + 1) - first);
         const dq_simd_blocked_digits rows = digits_at(a, first);
         float y[DQ_BLOCKED_F32_MAX * DQ_BLOCKED_WIDE * ROWS];
-        cpu->blocks->f32(y, n * ROWS, d, 0, n, &rows, m);
-        put(dst, first, i * ROWS, y, n * ROWS, m, bias, cpu->simd);
+        cpu->blocks->f32(y, own->n * ROWS, w, blocks, &rows, m);
+        put(dst, first, own, y, m, bias, cpu->simd);
     }
 }
 
@@ -269,21 +296,21 @@ static bool product(dq_backend *b, digit_rows *a, dq_mat dst, dq_mat src, const 
     if (!make_digits(b, a, src, &d) || (!kept && !dq_cpu_reserve(b, (size_t)d.bytes))) return false;
     const int64_t tiles = n_tiles(src.rows, cpu->blocks->f32_rows);
     const int64_t each = kept ? panel_tiles(cpu, a) : tiles, panels = (tiles + each - 1) / each;
-    const int64_t tasks = n_tasks(b, n_blocks, kept && tiles == 1);
-#pragma omp parallel for num_threads(b->threads) schedule(dynamic)
+    const bool once = kept && tiles == 1;
+    const int64_t tasks = n_tasks(b, n_blocks, once);
+#pragma omp parallel for num_threads(b->threads) schedule(dynamic, task_run(b, tasks, once))
     for (int64_t i = 0; i < tasks * panels; i++) {
-        const int64_t block = n_blocks * (i % tasks) / tasks, first = i / tasks * each;
-        const int n = (int)(n_blocks * (i % tasks + 1) / tasks - block);
-        const int64_t end = tiles - first < each ? tiles : first + each;
-        dq_simd_blocked_weight part = d; /* its block, in this thread's scratch if none is kept */
+        const task own = task_at(n_blocks, tasks, i % tasks);
+        const int64_t first = i / tasks * each, end = tiles - first < each ? tiles : first + each;
+        dq_simd_blocks blocks = {.n = 1};
         if (kept) {
-            part.data += block * d.bytes;
+            blocks = blocks_of(&d, &own);
         } else {
             uint8_t *scratch = cpu->block[omp_get_thread_num()];
-            dq_cpu_blocked_lay_out(cpu->simd, scratch, w, &d, block);
-            part.data = scratch;
+            dq_cpu_blocked_lay_out(cpu->simd, scratch, w, &d, own.first);
+            blocks.at = scratch;
         }
-        run_f32(cpu, dst, a, &part, block, n, first, end, bias);
+        run_f32(cpu, dst, a, &d, &own, blocks, first, end, bias);
     }
     return true;
 }

@@ -147,6 +147,13 @@ typedef struct dq_simd_blocked_weight {
     int64_t scales, zero_at, bytes; /* scales: bytes of a group's; the others of a block */
 } dq_simd_blocked_weight;
 
+/* n blocks of a weight: the first stands at `at`, each other one `apart` bytes behind the one before. */
+typedef struct dq_simd_blocks {
+    const uint8_t *at;
+    int64_t apart;
+    int n;
+} dq_simd_blocks;
+
 /* m rows of 8-bit activations: codes [column / 4][m][4], filled up with zeros to whole chunks; scales and sums of
  * codes [groups][m], times -zero where a weight's groups have none of their own. Where a table's int8_words are the
  * weight's bits, codes are words of 16 bits, of each four columns those of 0, 2, 1 and 3. */
@@ -169,13 +176,13 @@ typedef struct dq_simd_blocked {
     int int8_rows, f32_rows; /* of a call, at most DQ_BLOCKED_INT8_MAX, DQ_BLOCKED_F32_MAX */
     int int8_one;            /* rows that are best taken with one block */
     int int8_words; /* bits of weights that take activations as words of 16 bits; 0: none do */
-    /* y[r * ldy + j] for r < m and row j of n blocks from `block` on: groups in order from 0, each adds
+    /* y[r * ldy + j] for r < m and row j of blocks of w, one after another: groups in order from 0, each adds
      * (float)(dots - zero * sum) * (activation scale * weight scale). Every table gives the same bits. */
-    void (*int8)(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
+    void (*int8)(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks blocks,
                  const dq_simd_blocked_rows *a, int m);
     /* The same of f32: pieces in order from 0, each adds ((float)s0 * 65536 + (float)(s1 * 256 + s2)) * weight
      * scale * unit for the sums s0, s1, s2 of (code - zero) * digit. Every table gives the same bits. */
-    void (*f32)(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
+    void (*f32)(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks blocks,
                 const dq_simd_blocked_digits *a, int m);
     /* Digits of n columns of a row, whose largest |x| is max: digit d at line[d * ld + column]. The unit is the least
      * power of two of which max is less than 2^23 / (1 + 1/128), NaN where max is not finite. rest[n] (may be NULL): x less

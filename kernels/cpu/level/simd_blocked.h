@@ -276,10 +276,10 @@ BLOCKED_INLINE void blocked_int8_turn(float *y, int64_t ldy, int32_t *kept,
     blocked_put(y + row, ldy, total, m, nv);
 }
 
-/* n blocks from `at` on, side by side, a few chunks of each in turn: that keeps more lines under way than one stream
+/* Blocks side by side, a few chunks of each in turn: that keeps more lines under way than one stream
  * does. What is asked for is read in the next turn at the soonest; many rows take their time. */
 BLOCKED_INLINE void blocked_int8_wide(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
-                                      const uint8_t *at, const int n, const dq_simd_blocked_rows *a,
+                                      const dq_simd_blocks b, const dq_simd_blocked_rows *a,
                                       const int m, const int nv, const int bits)
 {
     const int64_t turn = w->group < 2 ? w->group : 2, bytes = turn * bits * LINE + w->scales;
@@ -288,16 +288,16 @@ BLOCKED_INLINE void blocked_int8_wide(float *y, int64_t ldy, const dq_simd_block
     blocked_turn t = {.code = a->code, .sum = a->sum, .scale = a->scale};
     int64_t chunks = w->chunks;
     t.ahead = bytes > least ? bytes : least;
-    for (int i = 0; i < m; i++) memset(y + i * ldy, 0, (size_t)n * DQ_BLOCKED_ROWS * sizeof *y);
+    for (int i = 0; i < m; i++) memset(y + i * ldy, 0, (size_t)b.n * DQ_BLOCKED_ROWS * sizeof *y);
     for (; t.group < w->groups; t.group++, t.sum += m, t.scale += m, t.at += w->scales) {
         t.done = 0;
         t.left = chunks < w->group ? chunks : w->group;
         chunks -= t.left;
         for (; t.left > 0; t.left -= t.n, t.done += t.n) {
             t.n = t.left < turn ? t.left : turn;
-            for (int k = 0; k < n; k++)
+            for (int k = 0; k < b.n; k++)
                 for (int row = 0; row < DQ_BLOCKED_ROWS; row += nv * LANES)
-                    blocked_int8_turn(y + k * DQ_BLOCKED_ROWS, ldy, kept[k], w, at + k * w->bytes,
+                    blocked_int8_turn(y + k * DQ_BLOCKED_ROWS, ldy, kept[k], w, b.at + k * b.apart,
                                       row, &t, m, nv, bits);
             t.code += t.n * int8_bytes(bits) * m;
             t.at += t.n * bits * LINE;
@@ -306,15 +306,15 @@ BLOCKED_INLINE void blocked_int8_wide(float *y, int64_t ldy, const dq_simd_block
 }
 
 BLOCKED_INLINE void blocked_int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
-                                 const uint8_t *at, const int n, const dq_simd_blocked_rows *a,
-                                 const int m, const int nv, const int bits)
+                                 const dq_simd_blocks b, const dq_simd_blocked_rows *a, const int m,
+                                 const int nv, const int bits)
 {
-    if (n > 1 || m > INT8_ONE) {
-        blocked_int8_wide(y, ldy, w, at, n, a, m, nv, bits);
+    if (b.n > 1 || m > INT8_ONE) {
+        blocked_int8_wide(y, ldy, w, b, a, m, nv, bits);
         return;
     }
     for (int row = 0; row < DQ_BLOCKED_ROWS; row += nv * LANES)
-        blocked_int8_one(y, ldy, w, at, row, a, m, nv, bits);
+        blocked_int8_one(y, ldy, w, b.at, row, a, m, nv, bits);
 }
 
 /* CALL(bits) for the width of w, as a constant. */

@@ -178,50 +178,48 @@ VEC int int8_vectors(int m, int bits)
 
 #define ROWS_INT8(M)                                                                               \
     static void int8_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,              \
-                              const uint8_t *at, int n, const dq_simd_blocked_rows *a)             \
+                              dq_simd_blocks b, const dq_simd_blocked_rows *a)                     \
     {                                                                                              \
         BLOCKED_BY_WIDTH(INT8_CALL_##M)                                                            \
     }
-#define INT8_CALL_1(bits) blocked_int8(y, ldy, w, at, n, a, 1, int8_vectors(1, bits), bits)
-#define INT8_CALL_2(bits) blocked_int8(y, ldy, w, at, n, a, 2, int8_vectors(2, bits), bits)
-#define INT8_CALL_3(bits) blocked_int8(y, ldy, w, at, n, a, 3, int8_vectors(3, bits), bits)
-#define INT8_CALL_4(bits) blocked_int8(y, ldy, w, at, n, a, 4, int8_vectors(4, bits), bits)
+#define INT8_CALL_1(bits) blocked_int8(y, ldy, w, b, a, 1, int8_vectors(1, bits), bits)
+#define INT8_CALL_2(bits) blocked_int8(y, ldy, w, b, a, 2, int8_vectors(2, bits), bits)
+#define INT8_CALL_3(bits) blocked_int8(y, ldy, w, b, a, 3, int8_vectors(3, bits), bits)
+#define INT8_CALL_4(bits) blocked_int8(y, ldy, w, b, a, 4, int8_vectors(4, bits), bits)
 ROWS_INT8(1)
 ROWS_INT8(2)
 ROWS_INT8(3)
 ROWS_INT8(4)
 
-static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
+static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks b,
                  const dq_simd_blocked_rows *a, int m)
 {
-    const uint8_t *at = w->data + block * w->bytes;
     switch (m) {
-    case 1: int8_rows_1(y, ldy, w, at, n, a); break;
-    case 2: int8_rows_2(y, ldy, w, at, n, a); break;
-    case 3: int8_rows_3(y, ldy, w, at, n, a); break;
-    default: int8_rows_4(y, ldy, w, at, n, a); break;
+    case 1: int8_rows_1(y, ldy, w, b, a); break;
+    case 2: int8_rows_2(y, ldy, w, b, a); break;
+    case 3: int8_rows_3(y, ldy, w, b, a); break;
+    default: int8_rows_4(y, ldy, w, b, a); break;
     }
 }
 
 #define ROWS_F32(M)                                                                                \
     static void f32_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,               \
-                             const uint8_t *at, int n, const dq_simd_blocked_digits *a)            \
+                             dq_simd_blocks b, const dq_simd_blocked_digits *a)                    \
     {                                                                                              \
         BLOCKED_BY_WIDTH(F32_CALL_##M)                                                             \
     }
-#define F32_CALL_1(bits) blocked_f32(y, ldy, w, at, n, a, 1, int8_vectors(3, bits), bits)
-#define F32_CALL_2(bits) blocked_f32(y, ldy, w, at, n, a, 2, int8_vectors(6, bits), bits)
+#define F32_CALL_1(bits) blocked_f32(y, ldy, w, b, a, 1, int8_vectors(3, bits), bits)
+#define F32_CALL_2(bits) blocked_f32(y, ldy, w, b, a, 2, int8_vectors(6, bits), bits)
 ROWS_F32(1)
 ROWS_F32(2)
 
-static void f32(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
+static void f32(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks b,
                 const dq_simd_blocked_digits *a, int m)
 {
-    const uint8_t *at = w->data + block * w->bytes;
     if (m == 1)
-        f32_rows_1(y, ldy, w, at, n, a);
+        f32_rows_1(y, ldy, w, b, a);
     else
-        f32_rows_2(y, ldy, w, at, n, a);
+        f32_rows_2(y, ldy, w, b, a);
 }
 
 const dq_simd_blocked dq_simd_blocked_avx2 = {.int8_rows = 4,

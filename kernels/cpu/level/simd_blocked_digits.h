@@ -261,11 +261,10 @@ BLOCKED_INLINE void blocked_f32_one(float *y, int64_t ldy, const dq_simd_blocked
     blocked_put(y + row, ldy, total, m, nv);
 }
 
-/* n blocks from `at` on, side by side, a piece of each in turn (see blocked_int8_wide). */
+/* Blocks side by side, a piece of each in turn (see blocked_int8_wide). */
 BLOCKED_INLINE void blocked_f32_wide(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
-                                     const uint8_t *at, const int n,
-                                     const dq_simd_blocked_digits *a, const int m, const int nv,
-                                     const int bits)
+                                     const dq_simd_blocks b, const dq_simd_blocked_digits *a,
+                                     const int m, const int nv, const int bits)
 {
     blocked_piece t = blocked_first_piece(w, a, 0);
     int64_t chunks = w->chunks;
@@ -274,15 +273,15 @@ BLOCKED_INLINE void blocked_f32_wide(float *y, int64_t ldy, const dq_simd_blocke
     t.ahead = bits == 8 && LANES == 16   ? 0
               : t.n * bits * LINE > 2048 ? t.n * bits * LINE + 1024
                                          : 3072;
-    for (int i = 0; i < m; i++) memset(y + i * ldy, 0, (size_t)n * DQ_BLOCKED_ROWS * sizeof *y);
+    for (int i = 0; i < m; i++) memset(y + i * ldy, 0, (size_t)b.n * DQ_BLOCKED_ROWS * sizeof *y);
     do {
         if (are_zero(t.unit, m)) continue;
-        for (int k = 0; k < n; k++)
+        for (int k = 0; k < b.n; k++)
             for (int row = 0; row < DQ_BLOCKED_ROWS; row += nv * LANES) {
                 vecf total[DQ_BLOCKED_F32_MAX][4];
                 float *to = y + k * DQ_BLOCKED_ROWS + row;
                 blocked_total(total, to, ldy, m, nv);
-                blocked_f32_piece(total, w, at + k * w->bytes, row, &t, m, nv, bits);
+                blocked_f32_piece(total, w, b.at + k * b.apart, row, &t, m, nv, bits);
                 blocked_put(to, ldy, total, m, nv);
             }
     } while (blocked_next_piece(&t, w, &chunks, m, bits));
@@ -290,16 +289,16 @@ BLOCKED_INLINE void blocked_f32_wide(float *y, int64_t ldy, const dq_simd_blocke
 
 /* Only one row waits for memory. */
 BLOCKED_INLINE void blocked_f32(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
-                                const uint8_t *at, const int n, const dq_simd_blocked_digits *a,
+                                const dq_simd_blocks b, const dq_simd_blocked_digits *a,
                                 const int m, const int nv, const int bits)
 {
-    if (m == 1 && n > 1) {
-        blocked_f32_wide(y, ldy, w, at, n, a, m, nv, bits);
+    if (m == 1 && b.n > 1) {
+        blocked_f32_wide(y, ldy, w, b, a, m, nv, bits);
         return;
     }
-    for (int k = 0; k < n; k++)
+    for (int k = 0; k < b.n; k++)
         for (int row = 0; row < DQ_BLOCKED_ROWS; row += nv * LANES)
-            blocked_f32_one(y + k * DQ_BLOCKED_ROWS, ldy, w, at + k * w->bytes, row, a, m, nv,
+            blocked_f32_one(y + k * DQ_BLOCKED_ROWS, ldy, w, b.at + k * b.apart, row, a, m, nv,
                             bits);
 }
 

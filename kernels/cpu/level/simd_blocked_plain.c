@@ -98,20 +98,18 @@ enum { INT8_ONE = 8 };
 
 #include "kernels/cpu/level/simd_blocked_digits.h"
 
-static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
+static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks b,
                  const dq_simd_blocked_rows *a, int m)
 {
-    const uint8_t *at = w->data + block * w->bytes;
-    for (int k = 0; k < n; k++, at += w->bytes, y += DQ_BLOCKED_ROWS)
-        blocked_int8_one(y, ldy, w, at, 0, a, m, 2, w->bits);
+    for (int k = 0; k < b.n; k++, b.at += b.apart, y += DQ_BLOCKED_ROWS)
+        blocked_int8_one(y, ldy, w, b.at, 0, a, m, 2, w->bits);
 }
 
-static void f32(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
+static void f32(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks b,
                 const dq_simd_blocked_digits *a, int m)
 {
-    const uint8_t *at = w->data + block * w->bytes;
-    for (int k = 0; k < n; k++, at += w->bytes, y += DQ_BLOCKED_ROWS)
-        blocked_f32_one(y, ldy, w, at, 0, a, m, 2, w->bits);
+    for (int k = 0; k < b.n; k++, b.at += b.apart, y += DQ_BLOCKED_ROWS)
+        blocked_f32_one(y, ldy, w, b.at, 0, a, m, 2, w->bits);
 }
 
 const dq_simd_blocked dq_simd_blocked_plain = {.int8_rows = 8,

@@ -110,9 +110,12 @@ VEC vecf floats_fma(vecf a, vecf b, vecf c)
     return _mm512_fmadd_ps(a, b, c);
 }
 
+/* Codes of 8 bits are loaded once: compilers load them again for every row, and one load a cycle is all there is. */
 VEC veci int8_codes(veci x, int bits)
 {
-    return bits == 8 ? x : _mm512_and_si512(x, _mm512_set1_epi8((char)((1 << bits) - 1)));
+    if (bits < 8) return _mm512_and_si512(x, _mm512_set1_epi8((char)((1 << bits) - 1)));
+    __asm__("" : "+v"(x));
+    return x;
 }
 
 enum { INT8_WORDS = 0 };
@@ -131,18 +134,18 @@ enum { INT8_ONE = 5 };
 
 #define ROWS_INT8(M)                                                                               \
     static void int8_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,              \
-                              const uint8_t *at, int n, const dq_simd_blocked_rows *a)             \
+                              dq_simd_blocks b, const dq_simd_blocked_rows *a)                     \
     {                                                                                              \
         BLOCKED_BY_WIDTH(INT8_CALL_##M)                                                            \
     }
-#define INT8_CALL_1(bits) blocked_int8(y, ldy, w, at, n, a, 1, 2, bits)
-#define INT8_CALL_2(bits) blocked_int8(y, ldy, w, at, n, a, 2, 2, bits)
-#define INT8_CALL_3(bits) blocked_int8(y, ldy, w, at, n, a, 3, 2, bits)
-#define INT8_CALL_4(bits) blocked_int8(y, ldy, w, at, n, a, 4, 2, bits)
-#define INT8_CALL_5(bits) blocked_int8(y, ldy, w, at, n, a, 5, 2, bits)
-#define INT8_CALL_6(bits) blocked_int8(y, ldy, w, at, n, a, 6, 2, bits)
-#define INT8_CALL_7(bits) blocked_int8(y, ldy, w, at, n, a, 7, 2, bits)
-#define INT8_CALL_8(bits) blocked_int8(y, ldy, w, at, n, a, 8, 2, bits)
+#define INT8_CALL_1(bits) blocked_int8(y, ldy, w, b, a, 1, 2, bits)
+#define INT8_CALL_2(bits) blocked_int8(y, ldy, w, b, a, 2, 2, bits)
+#define INT8_CALL_3(bits) blocked_int8(y, ldy, w, b, a, 3, 2, bits)
+#define INT8_CALL_4(bits) blocked_int8(y, ldy, w, b, a, 4, 2, bits)
+#define INT8_CALL_5(bits) blocked_int8(y, ldy, w, b, a, 5, 2, bits)
+#define INT8_CALL_6(bits) blocked_int8(y, ldy, w, b, a, 6, 2, bits)
+#define INT8_CALL_7(bits) blocked_int8(y, ldy, w, b, a, 7, 2, bits)
+#define INT8_CALL_8(bits) blocked_int8(y, ldy, w, b, a, 8, 2, bits)
 ROWS_INT8(1)
 ROWS_INT8(2)
 ROWS_INT8(3)
@@ -152,43 +155,41 @@ ROWS_INT8(6)
 ROWS_INT8(7)
 ROWS_INT8(8)
 
-static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
+static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks b,
                  const dq_simd_blocked_rows *a, int m)
 {
-    const uint8_t *at = w->data + block * w->bytes;
     switch (m) {
-    case 1: int8_rows_1(y, ldy, w, at, n, a); break;
-    case 2: int8_rows_2(y, ldy, w, at, n, a); break;
-    case 3: int8_rows_3(y, ldy, w, at, n, a); break;
-    case 4: int8_rows_4(y, ldy, w, at, n, a); break;
-    case 5: int8_rows_5(y, ldy, w, at, n, a); break;
-    case 6: int8_rows_6(y, ldy, w, at, n, a); break;
-    case 7: int8_rows_7(y, ldy, w, at, n, a); break;
-    default: int8_rows_8(y, ldy, w, at, n, a); break;
+    case 1: int8_rows_1(y, ldy, w, b, a); break;
+    case 2: int8_rows_2(y, ldy, w, b, a); break;
+    case 3: int8_rows_3(y, ldy, w, b, a); break;
+    case 4: int8_rows_4(y, ldy, w, b, a); break;
+    case 5: int8_rows_5(y, ldy, w, b, a); break;
+    case 6: int8_rows_6(y, ldy, w, b, a); break;
+    case 7: int8_rows_7(y, ldy, w, b, a); break;
+    default: int8_rows_8(y, ldy, w, b, a); break;
     }
 }
 
 #define ROWS_F32(M)                                                                                \
     static void f32_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,               \
-                             const uint8_t *at, int n, const dq_simd_blocked_digits *a)            \
+                             dq_simd_blocks b, const dq_simd_blocked_digits *a)                    \
     {                                                                                              \
         BLOCKED_BY_WIDTH(F32_CALL_##M)                                                             \
     }
-#define F32_CALL_1(bits) blocked_f32(y, ldy, w, at, n, a, 1, 2, bits)
-#define F32_CALL_2(bits) blocked_f32(y, ldy, w, at, n, a, 2, 2, bits)
-#define F32_CALL_3(bits) blocked_f32(y, ldy, w, at, n, a, 3, 2, bits)
+#define F32_CALL_1(bits) blocked_f32(y, ldy, w, b, a, 1, 2, bits)
+#define F32_CALL_2(bits) blocked_f32(y, ldy, w, b, a, 2, 2, bits)
+#define F32_CALL_3(bits) blocked_f32(y, ldy, w, b, a, 3, 2, bits)
 ROWS_F32(1)
 ROWS_F32(2)
 ROWS_F32(3)
 
-static void f32(float *y, int64_t ldy, const dq_simd_blocked_weight *w, int64_t block, int n,
+static void f32(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks b,
                 const dq_simd_blocked_digits *a, int m)
 {
-    const uint8_t *at = w->data + block * w->bytes;
     switch (m) {
-    case 1: f32_rows_1(y, ldy, w, at, n, a); break;
-    case 2: f32_rows_2(y, ldy, w, at, n, a); break;
-    default: f32_rows_3(y, ldy, w, at, n, a); break;
+    case 1: f32_rows_1(y, ldy, w, b, a); break;
+    case 2: f32_rows_2(y, ldy, w, b, a); break;
+    default: f32_rows_3(y, ldy, w, b, a); break;
     }
 }
 
