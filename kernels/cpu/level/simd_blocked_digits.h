@@ -268,11 +268,9 @@ BLOCKED_INLINE void blocked_f32_wide(float *y, int64_t ldy, const dq_simd_blocke
 {
     blocked_piece t = blocked_first_piece(w, a, 0);
     int64_t chunks = w->chunks;
-    /* With vectors of 512 bits and codes of 8, a processor that is not asked fetches more; with 256 bits less (dq bench
-     * --generate, W8/32: .33 to .47 of a plain read against .55 to .77). */
-    t.ahead = bits == 8 && LANES == 16   ? 0
-              : t.n * bits * LINE > 2048 ? t.n * bits * LINE + 1024
-                                         : 3072;
+    /* With vectors of 512 bits a processor that is not asked fetches no less and has less to do; with 256 bits it fetches
+     * less (dq bench --generate, W8/32: .33 to .47 of a plain read against .55 to .77). */
+    t.ahead = LANES == 16 ? 0 : t.n * bits * LINE > 2048 ? t.n * bits * LINE + 1024 : 3072;
     for (int i = 0; i < m; i++) memset(y + i * ldy, 0, (size_t)b.n * DQ_BLOCKED_ROWS * sizeof *y);
     do {
         if (are_zero(t.unit, m)) continue;
