@@ -47,7 +47,8 @@ static int64_t blocks_of(const dq_simd_blocked_weight *d)
 /* Of a block whose rows all exist. */
 static int64_t used_bytes(const dq_simd_blocked_weight *d)
 {
-    return d->zero_at + (d->own_zeros ? d->groups * ROWS : 0);
+    const int64_t codes = d->chunks * d->bits * LINE + d->groups * d->scales;
+    return codes + (d->own_zeros ? padded(d->groups * ROWS, DQ_BLOCKED_ZEROS) : 0);
 }
 
 dq_simd_blocked_weight dq_cpu_blocked_shape(const dq_weight *w)
@@ -62,7 +63,6 @@ dq_simd_blocked_weight dq_cpu_blocked_shape(const dq_weight *w)
                                 .groups = dq_quant_groups(w->cols, w->group_size)};
     d.group = d.groups == 1 ? d.chunks : w->group_size / COLS;
     d.scales = ROWS * (d.scale_f16 ? 2 : 4);
-    d.zero_at = d.chunks * w->bits * LINE + d.groups * d.scales;
     d.bytes = padded(used_bytes(&d), 64);
     return d;
 }
@@ -104,7 +104,7 @@ static void fetch_words(uint8_t *to, const word_run *r, int64_t k, int64_t n)
 /* Where chunk c of a block is. */
 static uint8_t *chunk_at(uint8_t *block, const dq_simd_blocked_weight *d, int64_t c)
 {
-    return block + c * d->bits * LINE + c / d->group * d->scales;
+    return block + dq_simd_blocked_group(d, c / d->group) + c % d->group * d->bits * LINE;
 }
 
 /* n chunks from chunk c on, from their words, group by group: scales stand between. */
@@ -142,27 +142,31 @@ static void lay_out_codes(const dq_simd *simd, uint8_t *block, const dq_weight *
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* to[..][step] from scale[groups], of `size` bytes each. */
-INLINE void lay_out_scales(uint8_t *to, int64_t step, const uint8_t *scale, int64_t groups,
-                           const size_t size)
+/* Scales of row j, of `size` bytes each, behind the codes of their groups. */
+INLINE void lay_out_scales(uint8_t *block, int64_t j, const uint8_t *scale,
+                           const dq_simd_blocked_weight *d, const size_t size)
 {
-    for (int64_t g = 0; g < groups; g++) memcpy(to + g * step, scale + (size_t)g * size, size);
+    const int64_t last = d->groups - 1;
+    uint8_t *to = block + d->group * d->bits * LINE + j * (int64_t)size;
+    for (int64_t g = 0; g < last; g++)
+        memcpy(to + dq_simd_blocked_group(d, g), scale + (size_t)g * size, size);
+    to = chunk_at(block, d, d->chunks - 1) + d->bits * LINE + j * (int64_t)size;
+    memcpy(to, scale + (size_t)last * size, size);
 }
 
 static void lay_out_row_scales(uint8_t *block, int64_t j, const dq_weight *w,
                                const dq_simd_blocked_weight *d, int64_t row)
 {
     const int64_t size = d->scale_f16 ? 2 : 4, r = w->scale_rows == 1 ? 0 : row;
-    const int64_t codes = d->group * d->bits * LINE, last = d->groups - 1;
     const uint8_t *scale = (const uint8_t *)w->scale + r * d->groups * size;
-    uint8_t *to = block + codes + j * size;
     if (d->scale_f16) /* a constant, for speed */
-        lay_out_scales(to, codes + d->scales, scale, last, 2);
+        lay_out_scales(block, j, scale, d, 2);
     else
-        lay_out_scales(to, codes + d->scales, scale, last, 4);
-    memcpy(block + d->zero_at - d->scales + j * size, scale + last * size, (size_t)size);
-    for (int64_t g = 0; d->own_zeros && g < d->groups; g++)
-        block[d->zero_at + g * ROWS + j] = (uint8_t)dq_weight_zero(w, row, g);
+        lay_out_scales(block, j, scale, d, 4);
+    for (int64_t g = 0; d->own_zeros && g < d->groups + d->groups % 2; g++) {
+        uint8_t *zeros = block + dq_simd_blocked_group(d, g - g % 2) - DQ_BLOCKED_ZEROS;
+        zeros[g % 2 * ROWS + j] = g < d->groups ? (uint8_t)dq_weight_zero(w, row, g) : 0;
+    }
 }
 
 /* Every byte of the block is written: first by the thread that lays it out. */

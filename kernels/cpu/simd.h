@@ -119,8 +119,8 @@ dq_simd_int8_dots_fn dq_simd_int8_dots_vnni; /* AVX-512 with VNNI */
 dq_simd_int8_dots_fn *dq_simd_int8_dots_pick(unsigned features);
 
 /* A packed weight laid out for products, once (cpu_blocked.c). A block is 32 rows: groups one after another, of each
- * its codes, chunk after chunk of 32 columns, and its scales [32 rows]; behind all of them zero points
- * [groups][32 rows] of a byte where groups have their own. Rows and columns that do not exist are zeros. Products read
+ * its codes, chunk after chunk of 32 columns, and its scales [32 rows]; before every two groups their zero points
+ * [2][32 rows] of a byte where groups have their own. Rows and columns that do not exist are zeros. Products read
  * a block in the order of its addresses, which is what a processor foresees.
  *
  * The codes of a chunk are `bits` lines, a word of each of the rows. Codes of columns 4 s .. 4 s + 3 are step s, a byte of
@@ -142,10 +142,19 @@ typedef struct dq_simd_blocked_weight {
     const uint8_t *data; /* [blocks][bytes], on 64 bytes */
     int bits, zero;      /* zero: of all groups, where they have none of their own */
     bool scale_f16, own_zeros;
-    int64_t rows, cols, chunks;     /* chunks of a row */
-    int64_t groups, group;          /* group: chunks of a scale */
-    int64_t scales, zero_at, bytes; /* scales: bytes of a group's; the others of a block */
+    int64_t rows, cols, chunks; /* chunks of a row */
+    int64_t groups, group;      /* group: chunks of a scale */
+    int64_t scales, bytes;      /* scales: bytes of a group's; bytes: of a block */
 } dq_simd_blocked_weight;
+
+enum { DQ_BLOCKED_ZEROS = 2 * DQ_BLOCKED_ROWS }; /* bytes of two groups' zero points */
+
+/* Bytes from a block to the codes of a group. */
+static inline int64_t dq_simd_blocked_group(const dq_simd_blocked_weight *w, int64_t group)
+{
+    const int64_t codes = w->group * w->bits * DQ_BLOCKED_ROWS * 4;
+    return group * (codes + w->scales) + (w->own_zeros ? (group / 2 + 1) * DQ_BLOCKED_ZEROS : 0);
+}
 
 /* n blocks of a weight: the first stands at `at`, each other one `apart` bytes behind the one before. */
 typedef struct dq_simd_blocks {

@@ -30,6 +30,20 @@ BLOCKED_INLINE void blocked_ask_scales(const uint8_t *p, const dq_simd_blocked_w
     if (!w->scale_f16) blocked_ask(p + 2 * DQ_BLOCKED_ROWS, 2 * DQ_BLOCKED_ROWS);
 }
 
+/* Zero points of a group. */
+BLOCKED_INLINE const uint8_t *blocked_zeros(const uint8_t *at, const dq_simd_blocked_weight *w,
+                                            int64_t group)
+{
+    const int64_t own = group % 2 * DQ_BLOCKED_ROWS;
+    return at + dq_simd_blocked_group(w, group - group % 2) - DQ_BLOCKED_ZEROS + own;
+}
+
+/* Zero points stand before every two groups: bytes of them before this one. */
+BLOCKED_INLINE int64_t blocked_skip(const dq_simd_blocked_weight *w, int64_t group)
+{
+    return w->own_zeros && group % 2 == 0 ? DQ_BLOCKED_ZEROS : 0;
+}
+
 /* Codes of step s, each in the low bits of its byte; the bits above are anything. */
 BLOCKED_INLINE veci blocked_codes(const uint8_t *chunk, const int bits, const int s)
 {
@@ -121,7 +135,7 @@ BLOCKED_INLINE void blocked_start(veci sum[DQ_BLOCKED_INT8_MAX][4], const dq_sim
     }
 #pragma GCC unroll 4
     for (int j = 0; j < nv; j++) {
-        const veci zero = load_bytes(at + w->zero_at + group * DQ_BLOCKED_ROWS + row + j * LANES);
+        const veci zero = load_bytes(blocked_zeros(at, w, group) + row + j * LANES);
         const veci by = words_less(all_words(0), zero);
 #pragma GCC unroll 8
         for (int i = 0; i < m; i++) sum[i][j] = words_times(by, all_words(of[i]));
@@ -208,6 +222,7 @@ BLOCKED_INLINE void blocked_int8_one(float *y, int64_t ldy, const dq_simd_blocke
         veci sum[DQ_BLOCKED_INT8_MAX][4];
         int64_t n = left < w->group ? left : w->group;
         left -= n;
+        p += blocked_skip(w, g);
         blocked_start(sum, w, at, g, row, a->sum + g * m, m, nv);
         for (; n > 0; n--, p += bits * LINE, code += int8_bytes(bits) * m) {
             blocked_ask(p + AHEAD, bits * LINE);
@@ -291,6 +306,7 @@ BLOCKED_INLINE void blocked_int8_wide(float *y, int64_t ldy, const dq_simd_block
     for (int i = 0; i < m; i++) memset(y + i * ldy, 0, (size_t)b.n * DQ_BLOCKED_ROWS * sizeof *y);
     for (; t.group < w->groups; t.group++, t.sum += m, t.scale += m, t.at += w->scales) {
         t.done = 0;
+        t.at += blocked_skip(w, t.group);
         t.left = chunks < w->group ? chunks : w->group;
         chunks -= t.left;
         for (; t.left > 0; t.left -= t.n, t.done += t.n) {

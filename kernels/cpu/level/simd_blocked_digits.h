@@ -147,7 +147,7 @@ BLOCKED_INLINE void blocked_digit_start(veci sum[3 * DQ_BLOCKED_F32_MAX][4],
     if (!w->own_zeros) return;
 #pragma GCC unroll 4
     for (int j = 0; j < nv; j++) {
-        const veci zero = load_bytes(at + w->zero_at + group * DQ_BLOCKED_ROWS + row + j * LANES);
+        const veci zero = load_bytes(blocked_zeros(at, w, group) + row + j * LANES);
 #pragma GCC unroll 9
         for (int i = 0; i < 3 * m; i++) sum[i][j] = words_times(zero, sum[i][j]);
     }
@@ -223,7 +223,7 @@ BLOCKED_INLINE bool blocked_next_piece(blocked_piece *t, const dq_simd_blocked_w
     if (*chunks == 0) return false;
     if (t->left == 0) {
         t->group++;
-        t->at += w->scales;
+        t->at += w->scales + blocked_skip(w, t->group);
         t->left = *chunks < w->group ? *chunks : w->group;
     }
     t->n = t->left < DQ_BLOCKED_PIECE ? t->left : DQ_BLOCKED_PIECE;
@@ -236,6 +236,7 @@ BLOCKED_INLINE blocked_piece blocked_first_piece(const dq_simd_blocked_weight *w
     const int64_t n = w->group < DQ_BLOCKED_PIECE ? w->group : DQ_BLOCKED_PIECE;
     return (blocked_piece){.left = w->group,
                            .n = n,
+                           .at = blocked_skip(w, 0),
                            .ahead = ahead,
                            .code = a->code,
                            .unit = a->unit,
