@@ -7,10 +7,9 @@
 #include <omp.h>
 #include <string.h>
 
-/* An element of a product is the sum, in order, of chains over K_BLOCK values of k: the same for
- * every number of rows, threads and pieces. A block of W, transposed to [K_BLOCK][DQ_TILE_N], stays
+/* An element of a product is the same for every number of rows, threads and pieces. A block of W, transposed to [K_BLOCK][DQ_TILE_N], stays
  * in the second-level cache while all rows of a piece pass over it. */
-enum { K_BLOCK = 256, STRIP = 16, STRIP_LD = K_BLOCK + 16, FEW_ROWS = 8 };
+enum { K_BLOCK = DQ_CHAIN, STRIP = 16, STRIP_LD = K_BLOCK + 16, FEW_ROWS = 8 };
 
 /* A thread's block while a product runs. */
 typedef struct scratch {
@@ -114,45 +113,37 @@ typedef struct product {
     const float *bias;
 } product;
 
-/* Columns k0 .. k0 + kb of n rows of W times all rows of src. */
-static void run_strip(const product *p, scratch *s, int64_t n0, int64_t n, int64_t k0, int64_t kb)
+/* Rows n0 .. n0 + n of W, at most STRIP, times all rows of src, K_BLOCK columns after the other. */
+static void run_strip(const product *p, scratch *s, int64_t n0, int64_t n)
 {
-    const int64_t cols = p->w->rows, depth = p->w->cols, rows = p->src.rows;
-    const int64_t at = n0 * depth + k0;
-    const float *a = p->src.p + k0;
-    float *c = p->dst.p + n0;
-    if (n % STRIP == 0 && kb % 32 == 0 && is_plain(p->w, DQ_BF16)) {
-        const uint16_t *w = (const uint16_t *)p->w->data + at;
-        p->simd->thin_bf16(c, cols, a, depth, w, depth, rows, n, kb, k0 > 0);
-        return;
-    }
-    for (int64_t i = 0; i < n; i += STRIP) {
-        const int64_t each = n - i < STRIP ? n - i : STRIP;
-        const float *w = s->strip;
-        int64_t ldw = STRIP_LD;
-        if (each == STRIP && kb % 16 == 0 && is_plain(p->w, DQ_F32)) {
-            w = (const float *)p->w->data + at + i * depth;
-            ldw = depth;
-        } else {
-            fetch_strip(p->simd, s, p->w, n0 + i, each, k0, kb);
-        }
-        p->simd->thin(c + i, cols, a, depth, w, ldw, rows, each, kb, k0 > 0);
+    const int64_t cols = p->w->rows, depth = p->w->cols;
+    for (int64_t k0 = 0; k0 < depth; k0 += K_BLOCK) {
+        const int64_t kb = depth - k0 < K_BLOCK ? depth - k0 : K_BLOCK;
+        expect_block(p->w, n0, n, k0 + K_BLOCK);
+        fetch_strip(p->simd, s, p->w, n0, n, k0, kb);
+        p->simd->thin(p->dst.p + n0, cols, p->src.p + k0, depth, s->strip, STRIP_LD, p->src.rows, n,
+                      kb, k0 > 0);
     }
 }
 
-/* Few rows: weights pass through registers once, and a block of them would not be used again. Rows of plain values
- * are ascending addresses, which the core fetches ahead better than it can be told to. */
+/* Few rows: weights pass through registers once, and a block of them would not be used again. */
 static void run_thin(const product *p, scratch *s, int64_t n0, int64_t nb)
 {
-    const int64_t depth = p->w->cols, step = is_plain(p->w, DQ_BF16) ? 2 * STRIP : STRIP;
-    for (int64_t i = 0; i < nb; i += step) {
-        const int64_t n = nb - i < step ? nb - i : step;
-        for (int64_t k0 = 0; k0 < depth; k0 += K_BLOCK) {
-            const int64_t kb = depth - k0 < K_BLOCK ? depth - k0 : K_BLOCK;
-            if (dq_weight_is_coded(p->w)) expect_block(p->w, n0 + i, n, k0 + K_BLOCK);
-            run_strip(p, s, n0 + i, n, k0, kb);
-        }
+    const int64_t cols = p->w->rows, depth = p->w->cols, rows = p->src.rows, at = n0 * depth;
+    const int64_t whole = nb / STRIP * STRIP;
+    const float *a = p->src.p;
+    float *c = p->dst.p + n0;
+    int64_t i = 0;
+    if (whole && is_plain(p->w, DQ_BF16)) {
+        const uint16_t *w = (const uint16_t *)p->w->data + at;
+        p->simd->thin_bf16(c, cols, a, depth, w, depth, rows, whole, depth, false);
+        i = whole;
     }
+    for (; i < whole && is_plain(p->w, DQ_F32); i += STRIP) {
+        const float *w = (const float *)p->w->data + at + i * depth;
+        p->simd->thin(c + i, cols, a, depth, w, depth, rows, STRIP, depth, false);
+    }
+    for (; i < nb; i += STRIP) run_strip(p, s, n0 + i, nb - i < STRIP ? nb - i : STRIP);
 }
 
 static void run_piece(const product *p, scratch *s, int64_t n0, int64_t m0, int64_t m1)

@@ -6,7 +6,9 @@
 #include "tensor/weight.h"
 
 /* Columns of a tile of B: K pages ([head_dim][64]) and blocks of transposed weights share it. */
-enum { DQ_TILE_N = 64, DQ_THIN = 4 };
+enum { DQ_TILE_N = 64 };
+/* An element of a product with weights is the sum, in order, of chains over DQ_CHAIN values of k. */
+enum { DQ_CHAIN = 256 };
 
 /* Rules that hold for every function:
  * - pointers need only the alignment of their type; vectors never read or write outside what the
@@ -25,12 +27,12 @@ typedef struct dq_simd {
      * B is [64][head_dim padded to 16], ldb the padded width, 64 columns of it per call. */
     void (*gemm)(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
                  int64_t m, int64_t n, int64_t k, bool add);
-    /* The same sums, bit for bit, with W[n][ldw] not transposed: s(i,j) = sum A[i*lda + kk] *
-     * W[j*ldw + kk]. For few rows (best in steps of DQ_THIN). 1 <= n <= 16; 16 rows of W must be
-     * readable up to k rounded up to a multiple of 16. */
+    /* The sums of one call of gemm for each DQ_CHAIN of k, in order, bit for bit, with W[n][ldw] not transposed: s(i,j) =
+     * sum A[i*lda + kk] * W[j*ldw + kk]. For few rows (best up to 8) of long rows of W that follow each other. 1 <= n <= 16;
+     * 16 rows of W must be readable in their k columns. */
     void (*thin)(float *c, int64_t ldc, const float *a, int64_t lda, const float *w, int64_t ldw,
                  int64_t m, int64_t n, int64_t k, bool add);
-    /* The same sums with W of bfloat16. n is a multiple of 16 (best of 32), k of 32. */
+    /* The same sums with W of bfloat16. n is a multiple of 16 (best of 32). */
     void (*thin_bf16)(float *c, int64_t ldc, const float *a, int64_t lda, const uint16_t *w,
                       int64_t ldw, int64_t m, int64_t n, int64_t k, bool add);
     /* dst[j*ldd + i] = src[i*lds + j], i < rows, j < cols. */

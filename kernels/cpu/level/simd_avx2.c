@@ -111,107 +111,35 @@ INLINE void transpose8(float *dst, int64_t ldd, const float *src, int64_t lds)
     for (int j = 0; j < 8; j++) _mm256_storeu_ps(dst + j * ldd, y[j]);
 }
 
-/* The sums of m rows with 8 rows of W, into s[m][16]. */
-INLINE void thin_rows(const int m, float *s, const float *a, int64_t lda, const float *w,
-                      int64_t ldw, int64_t k)
-{
-    __m256 sum[DQ_THIN], y[8];
-#pragma GCC unroll 4
-    for (int i = 0; i < m; i++) sum[i] = _mm256_setzero_ps();
-    for (int64_t kk = 0; kk + 8 <= k; kk += 8) {
-        columns8(y, w + kk, 4 * ldw);
-#pragma GCC unroll 8
-        for (int j = 0; j < 8; j++)
-#pragma GCC unroll 4
-            for (int i = 0; i < m; i++)
-                sum[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(a + i * lda + kk + j), y[j], sum[i]);
-    }
-    if (k % 8) {
-        float rest[8 * 8];
-        const int64_t kk = k / 8 * 8;
-        transpose8(rest, 8, w + kk, ldw);
-        for (int64_t j = 0; kk + j < k; j++)
-#pragma GCC unroll 4
-            for (int i = 0; i < m; i++)
-                sum[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(a + i * lda + kk + j),
-                                         _mm256_loadu_ps(rest + 8 * j), sum[i]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < m; i++) _mm256_storeu_ps(s + 16 * i, sum[i]);
-}
+#define LANES    8
+#define MAX_ROWS 4
+#define STRIPS   2
+typedef __m256 vec;
+#define zero_vec   _mm256_setzero_ps
+#define load_vec   _mm256_loadu_ps
+#define splat_vec  _mm256_set1_ps
+#define fma_vec    _mm256_fmadd_ps
+#define columns_of columns8
 
-static void thin(float *c, int64_t ldc, const float *a, int64_t lda, const float *w, int64_t ldw,
-                 int64_t m, int64_t n, int64_t k, bool add)
-{
-    for (; m > 0; m -= DQ_THIN, a += DQ_THIN * lda, c += DQ_THIN * ldc) {
-        const int64_t rows = m < DQ_THIN ? m : DQ_THIN;
-        float s[DQ_THIN][16];
-        for (int64_t j = 0; j < n; j += 8) switch (m) {
-            case 1: thin_rows(1, &s[0][j], a, lda, w + j * ldw, ldw, k); break;
-            case 2: thin_rows(2, &s[0][j], a, lda, w + j * ldw, ldw, k); break;
-            case 3: thin_rows(3, &s[0][j], a, lda, w + j * ldw, ldw, k); break;
-            default: thin_rows(4, &s[0][j], a, lda, w + j * ldw, ldw, k); break;
-            }
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t j = 0; j < n; j++)
-                c[i * ldc + j] = add ? c[i * ldc + j] + s[i][j] : s[i][j];
-    }
-}
-
-/* A word holds two columns of bfloat16, the first in its low half. */
-INLINE __m256 first_bf16(__m256 words)
+INLINE __m256 low_of(__m256 words)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(words), 16));
 }
 
-INLINE __m256 second_bf16(__m256 words)
+INLINE __m256 high_of(__m256 words)
 {
     const __m256i high = _mm256_set1_epi32(-65536);
     return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(words), high));
 }
 
-/* The sums of m rows with 16 rows of W: two chains a row, as one alone would wait for itself. */
-INLINE void thin_bf16_rows(const int m, float *c, int64_t ldc, const float *a, int64_t lda,
-                           const uint16_t *w, int64_t ldw, int64_t k, bool add)
+INLINE void put_sums(float *c, __m256 s, int64_t n, bool add)
 {
-    __m256 s[DQ_THIN][2], y[8];
-#pragma GCC unroll 4
-    for (int i = 0; i < m; i++) s[i][0] = s[i][1] = _mm256_setzero_ps();
-    for (int64_t kk = 0; kk < k; kk += 16)
-#pragma GCC unroll 2
-        for (int v = 0; v < 2; v++) {
-            columns8(y, w + 8 * v * ldw + kk, 2 * ldw);
-#pragma GCC unroll 8
-            for (int j = 0; j < 8; j++) {
-                const __m256 first = first_bf16(y[j]), second = second_bf16(y[j]);
-                const float *x = a + kk + 2 * j;
-#pragma GCC unroll 4
-                for (int i = 0; i < m; i++, x += lda) {
-                    s[i][v] = _mm256_fmadd_ps(_mm256_broadcast_ss(x), first, s[i][v]);
-                    s[i][v] = _mm256_fmadd_ps(_mm256_broadcast_ss(x + 1), second, s[i][v]);
-                }
-            }
-        }
-#pragma GCC unroll 4
-    for (int i = 0; i < m; i++)
-#pragma GCC unroll 2
-        for (int v = 0; v < 2; v++) {
-            float *to = c + i * ldc + 8 * v;
-            _mm256_storeu_ps(to, add ? _mm256_add_ps(_mm256_loadu_ps(to), s[i][v]) : s[i][v]);
-        }
+    float part[8];
+    _mm256_storeu_ps(part, s);
+    for (int64_t j = 0; j < 8 && j < n; j++) c[j] = add ? c[j] + part[j] : part[j];
 }
 
-static void thin_bf16(float *c, int64_t ldc, const float *a, int64_t lda, const uint16_t *w,
-                      int64_t ldw, int64_t m, int64_t n, int64_t k, bool add)
-{
-    for (; m > 0; m -= DQ_THIN, a += DQ_THIN * lda, c += DQ_THIN * ldc)
-        for (int64_t j = 0; j < n; j += 16) switch (m) {
-            case 1: thin_bf16_rows(1, c + j, ldc, a, lda, w + j * ldw, ldw, k, add); break;
-            case 2: thin_bf16_rows(2, c + j, ldc, a, lda, w + j * ldw, ldw, k, add); break;
-            case 3: thin_bf16_rows(3, c + j, ldc, a, lda, w + j * ldw, ldw, k, add); break;
-            default: thin_bf16_rows(4, c + j, ldc, a, lda, w + j * ldw, ldw, k, add); break;
-            }
-}
+#include "kernels/cpu/level/simd_thin.h"
 
 static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
                       int64_t cols)

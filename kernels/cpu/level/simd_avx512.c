@@ -90,7 +90,10 @@ INLINE void columns16(__m512 y[16], const void *src, int64_t stride)
     const uint8_t *in = src;
     __m512 r[16], t[16];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(in + i * stride);
+    for (int i = 0; i < 16; i++, in += stride) {
+        r[i] = _mm512_loadu_ps(in);
+        __asm__("" : "+r"(in)); /* one address, not 16 on the stack */
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
@@ -126,120 +129,34 @@ INLINE void transpose16(float *dst, int64_t ldd, const float *src, int64_t lds)
     for (int j = 0; j < 16; j++) _mm512_storeu_ps(dst + j * ldd, y[j]);
 }
 
-INLINE void thin_rows(const int m, float *c, int64_t ldc, const float *a, int64_t lda,
-                      const float *w, int64_t ldw, int64_t n, int64_t k, bool add)
-{
-    __m512 s[DQ_THIN], y[16];
-#pragma GCC unroll 4
-    for (int i = 0; i < m; i++) s[i] = _mm512_setzero_ps();
-    for (int64_t kk = 0; kk + 16 <= k; kk += 16) {
-        columns16(y, w + kk, 4 * ldw);
-#pragma GCC unroll 16
-        for (int j = 0; j < 16; j++)
-#pragma GCC unroll 4
-            for (int i = 0; i < m; i++)
-                s[i] = _mm512_fmadd_ps(_mm512_set1_ps(a[i * lda + kk + j]), y[j], s[i]);
-    }
-    if (k % 16) {
-        float rest[16 * 16];
-        const int64_t kk = k / 16 * 16;
-        transpose16(rest, 16, w + kk, ldw);
-        for (int64_t j = 0; kk + j < k; j++)
-#pragma GCC unroll 4
-            for (int i = 0; i < m; i++)
-                s[i] = _mm512_fmadd_ps(_mm512_set1_ps(a[i * lda + kk + j]),
-                                       _mm512_loadu_ps(rest + 16 * j), s[i]);
-    }
-    const __mmask16 keep = lanes(n);
-#pragma GCC unroll 4
-    for (int i = 0; i < m; i++) {
-        float *to = c + i * ldc;
-        if (add) s[i] = _mm512_add_ps(_mm512_maskz_loadu_ps(keep, to), s[i]);
-        _mm512_mask_storeu_ps(to, keep, s[i]);
-    }
-}
+#define LANES    16
+#define MAX_ROWS 8
+#define STRIPS   1
+typedef __m512 vec;
+#define zero_vec   _mm512_setzero_ps
+#define load_vec   _mm512_loadu_ps
+#define splat_vec  _mm512_set1_ps
+#define fma_vec    _mm512_fmadd_ps
+#define columns_of columns16
 
-static void thin(float *c, int64_t ldc, const float *a, int64_t lda, const float *w, int64_t ldw,
-                 int64_t m, int64_t n, int64_t k, bool add)
-{
-    for (; m > 0; m -= DQ_THIN, a += DQ_THIN * lda, c += DQ_THIN * ldc) switch (m) {
-        case 1: thin_rows(1, c, ldc, a, lda, w, ldw, n, k, add); break;
-        case 2: thin_rows(2, c, ldc, a, lda, w, ldw, n, k, add); break;
-        case 3: thin_rows(3, c, ldc, a, lda, w, ldw, n, k, add); break;
-        default: thin_rows(4, c, ldc, a, lda, w, ldw, n, k, add); break;
-        }
-}
-
-/* A word holds two columns of bfloat16, the first in its low half. */
-INLINE __m512 first_bf16(__m512 words)
+INLINE __m512 low_of(__m512 words)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(words), 16));
 }
 
-INLINE __m512 second_bf16(__m512 words)
+INLINE __m512 high_of(__m512 words)
 {
     const __m512i high = _mm512_set1_epi32(-65536);
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(words), high));
 }
 
-/* The sums of m rows with 16 nv rows of W: nv chains a row, as one alone would wait for itself. */
-INLINE void thin_bf16_rows(const int m, const int nv, float *c, int64_t ldc, const float *a,
-                           int64_t lda, const uint16_t *w, int64_t ldw, int64_t k, bool add)
+INLINE void put_sums(float *c, __m512 s, int64_t n, bool add)
 {
-    __m512 s[DQ_THIN][2], y[16];
-#pragma GCC unroll 4
-    for (int i = 0; i < m; i++)
-#pragma GCC unroll 2
-        for (int v = 0; v < nv; v++) s[i][v] = _mm512_setzero_ps();
-    for (int64_t kk = 0; kk < k; kk += 32)
-#pragma GCC unroll 2
-        for (int v = 0; v < nv; v++) {
-            columns16(y, w + 16 * v * ldw + kk, 2 * ldw);
-            __asm__ volatile("" ::: "memory"); /* factors are read again, not kept on the stack */
-#pragma GCC unroll 16
-            for (int j = 0; j < 16; j++) {
-                const __m512 first = first_bf16(y[j]), second = second_bf16(y[j]);
-                const float *x = a + kk + 2 * j;
-#pragma GCC unroll 4
-                for (int i = 0; i < m; i++, x += lda) {
-                    s[i][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[0]), first, s[i][v]);
-                    s[i][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[1]), second, s[i][v]);
-                }
-            }
-        }
-#pragma GCC unroll 4
-    for (int i = 0; i < m; i++)
-#pragma GCC unroll 2
-        for (int v = 0; v < nv; v++) {
-            float *to = c + i * ldc + 16 * v;
-            _mm512_storeu_ps(to, add ? _mm512_add_ps(_mm512_loadu_ps(to), s[i][v]) : s[i][v]);
-        }
+    const __mmask16 keep = lanes(n);
+    _mm512_mask_storeu_ps(c, keep, add ? _mm512_add_ps(_mm512_maskz_loadu_ps(keep, c), s) : s);
 }
 
-static void thin_bf16(float *c, int64_t ldc, const float *a, int64_t lda, const uint16_t *w,
-                      int64_t ldw, int64_t m, int64_t n, int64_t k, bool add)
-{
-    for (; n > 0; n -= 32, w += 32 * ldw, c += 32) {
-        const int64_t two = n > 16;
-        for (int64_t i = 0; i < m; i += DQ_THIN) {
-            float *to = c + i * ldc;
-            const float *x = a + i * lda;
-            switch (2 * (m - i) - two) {
-            case 1: thin_bf16_rows(1, 2, to, ldc, x, lda, w, ldw, k, add); break;
-            case 2: thin_bf16_rows(1, 1, to, ldc, x, lda, w, ldw, k, add); break;
-            case 3: thin_bf16_rows(2, 2, to, ldc, x, lda, w, ldw, k, add); break;
-            case 4: thin_bf16_rows(2, 1, to, ldc, x, lda, w, ldw, k, add); break;
-            case 5: thin_bf16_rows(3, 2, to, ldc, x, lda, w, ldw, k, add); break;
-            case 6: thin_bf16_rows(3, 1, to, ldc, x, lda, w, ldw, k, add); break;
-            default:
-                if (two)
-                    thin_bf16_rows(4, 2, to, ldc, x, lda, w, ldw, k, add);
-                else
-                    thin_bf16_rows(4, 1, to, ldc, x, lda, w, ldw, k, add);
-            }
-        }
-    }
-}
+#include "kernels/cpu/level/simd_thin.h"
 
 static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
                       int64_t cols)

@@ -31,9 +31,14 @@ static void thin(float *c, int64_t ldc, const float *a, int64_t lda, const float
 {
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            float sum = 0;
-            for (int64_t kk = 0; kk < k; kk++) sum += a[i * lda + kk] * w[j * ldw + kk];
-            c[i * ldc + j] = add ? c[i * ldc + j] + sum : sum;
+            const float *x = a + i * lda, *y = w + j * ldw;
+            float *to = c + i * ldc + j;
+            for (int64_t k0 = 0; k0 < k; k0 += DQ_CHAIN) {
+                const int64_t end = k - k0 < DQ_CHAIN ? k : k0 + DQ_CHAIN;
+                float sum = 0;
+                for (int64_t kk = k0; kk < end; kk++) sum += x[kk] * y[kk];
+                *to = add || k0 > 0 ? *to + sum : sum;
+            }
         }
 }
 
@@ -42,10 +47,15 @@ static void thin_bf16(float *c, int64_t ldc, const float *a, int64_t lda, const 
 {
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            float sum = 0;
-            for (int64_t kk = 0; kk < k; kk++)
-                sum += a[i * lda + kk] * dq_f32_from_bf16(w[j * ldw + kk]);
-            c[i * ldc + j] = add ? c[i * ldc + j] + sum : sum;
+            const float *x = a + i * lda;
+            const uint16_t *y = w + j * ldw;
+            float *to = c + i * ldc + j;
+            for (int64_t k0 = 0; k0 < k; k0 += DQ_CHAIN) {
+                const int64_t end = k - k0 < DQ_CHAIN ? k : k0 + DQ_CHAIN;
+                float sum = 0;
+                for (int64_t kk = k0; kk < end; kk++) sum += x[kk] * dq_f32_from_bf16(y[kk]);
+                *to = add || k0 > 0 ? *to + sum : sum;
+            }
         }
 }
 

@@ -1,6 +1,7 @@
 /* test_simd: every inner loop of the wide tables against the scalar one, bit for bit where simd.h
  * promises it, and exp against f64.
  * SPDX-License-Identifier: MIT */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { MAX = 200 };
 
@@ -241,39 +243,68 @@ static void gemms(void **state)
     }
 }
 
-/* Weights of bfloat16, read where they lie: the chain of gemm, and nothing beside the columns. */
-static void thin_bf16_case(const dq_simd *t, int64_t m, int64_t n, int64_t k, bool add)
+/* Weights read where they lie, `skip` bytes behind the start of a line and up to the end of what may be read: the chains of
+ * gemm, and nothing beside the columns. */
+static void thin_case(const dq_simd *t, bool half, int64_t skip, int64_t ldw, int64_t m, int64_t n,
+                      int64_t k, bool add)
 {
-    enum { LDC = 71, MOST = 9, DEPTH = 128, LDW = DEPTH + 5 };
-    static float a[MOST * LDW], c[MOST * LDC], old[MOST * LDC], wide_w[DQ_TILE_N * LDW];
-    static uint16_t w[DQ_TILE_N * LDW];
-    fill(a, MOST * LDW, 1);
-    fill(wide_w, DQ_TILE_N * LDW, 2);
+    enum { LDC = 35, MOST = 9, DEPTH = 530, ROWS = 32, PAGE = 1 << 16 };
+    static float a[MOST * DEPTH], c[MOST * LDC], old[MOST * LDC], w[ROWS * (DEPTH + 32)];
+    const int64_t size = half ? 2 : 4, rows = half ? n : 16, bytes = ((rows - 1) * ldw + k) * size;
+    const int64_t room = (bytes + 127) / 64 * 64;
+    uint8_t *pages =
+        mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(pages != MAP_FAILED && room <= 2 * PAGE);
+    assert_int_equal(mprotect(pages + 2 * PAGE, PAGE, PROT_NONE), 0);
+    uint8_t *at = pages + 2 * PAGE -
+                  (skip < 0 ? bytes : room - skip); /* < 0: the last byte is the page's last */
+    fill(a, MOST * DEPTH, 1);
+    fill(w, (rows - 1) * ldw + k, 2);
     fill(c, MOST * LDC, 3);
     memcpy(old, c, sizeof c);
-    for (int i = 0; i < DQ_TILE_N * LDW; i++) w[i] = dq_bf16_from_f32(wide_w[i]);
-    dq_simd_scalar.widen(wide_w, w, DQ_BF16, DQ_TILE_N * LDW);
-    t->thin_bf16(c, LDC, a, LDW, w, LDW, m, n, k, add);
+    for (int64_t i = 0; i < (rows - 1) * ldw + k; i++) {
+        const uint16_t bits = dq_bf16_from_f32(w[i]);
+        if (half) w[i] = dq_f32_from_bf16(bits);
+        memcpy(at + i * size, half ? (const void *)&bits : (const void *)&w[i], (size_t)size);
+    }
+    if (half)
+        t->thin_bf16(c, LDC, a, DEPTH, (const uint16_t *)(const void *)at, ldw, m, n, k, add);
+    else
+        t->thin(c, LDC, a, DEPTH, (const float *)(const void *)at, ldw, m, n, k, add);
     for (int64_t i = 0; i < MOST; i++)
         for (int64_t j = 0; j < LDC; j++) {
             float want = old[i * LDC + j];
-            if (i < m && j < n) {
-                const float s = chain(a + i * LDW, wide_w + j * LDW, 1, k, t != &dq_simd_scalar);
-                want = add ? want + s : s;
+            for (int64_t k0 = 0; i < m && j < n && k0 < k; k0 += DQ_CHAIN) {
+                const int64_t kb = k - k0 < DQ_CHAIN ? k - k0 : DQ_CHAIN;
+                const float s =
+                    chain(a + i * DEPTH + k0, w + j * ldw + k0, 1, kb, t != &dq_simd_scalar);
+                want = add || k0 > 0 ? want + s : s;
             }
             assert_true(c[i * LDC + j] == want);
         }
+    assert_int_equal(munmap(pages, 3 * PAGE), 0);
 }
 
-static void thin_products_of_bf16(void **state)
+static void thin_products(void **state)
 {
+    static const int64_t depth[] = {1, 16, 31, 33, 255, 256, 257, 300, 512, 530};
+    static const int64_t skips[] = {-1, 0, 2, 4, 8, 30, 60};
     (void)state;
-    for (int w = -1; w < 2; w++)
-        for (int64_t m = 1; m <= 9; m++)
-            for (int64_t n = 16; n <= DQ_TILE_N; n += 16)
-                for (int64_t k = 32; k <= 128 && (w < 0 || wide[w]); k += 32)
-                    thin_bf16_case(w < 0 ? &dq_simd_scalar : wide[w], m, n, k,
-                                   (m + n + k) % 64 > 31);
+    for (int w = -1; w < 2; w++) {
+        const dq_simd *t = w < 0 ? &dq_simd_scalar : wide[w];
+        for (int64_t m = 1; m <= 9 && t; m++)
+            for (int d = 0; d < 10; d++)
+                for (int i = 0; i < 7; i++) {
+                    const int64_t k = depth[d], lines = (k + 31) / 32 * 32, skip = skips[i];
+                    const bool add = (m + d + i) % 3 == 0;
+                    if (skip < 0 || skip % 4 == 0) {
+                        thin_case(t, false, skip, lines, m, 1 + (m + d) % 16, k, add);
+                        thin_case(t, false, skip, k, m, 16, k, add);
+                    }
+                    thin_case(t, true, skip, lines, m, m % 2 ? 32 : 16, k, add);
+                    thin_case(t, true, skip, k, m, m % 3 ? 16 : 32, k, add);
+                }
+    }
 }
 
 static void transposes(void **state)
@@ -357,7 +388,7 @@ int main(void)
         cmocka_unit_test(row_functions), cmocka_unit_test(exponentials),
         cmocka_unit_test(divergences),   cmocka_unit_test(gemms),
         cmocka_unit_test(transposes),    cmocka_unit_test(stored_values),
-        cmocka_unit_test(packed_codes),  cmocka_unit_test(thin_products_of_bf16),
+        cmocka_unit_test(packed_codes),  cmocka_unit_test(thin_products),
     };
     return cmocka_run_group_tests(tests, find_tables, NULL);
 }
