@@ -59,7 +59,7 @@ static void chain_heads(int *next, bool *again, const int *head, int n)
 
 void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_attend_args *args,
                    const dq_kv_rows *rows, const dq_kv_list *list, const int *head, int n_heads,
-                   int64_t keys, float *scratch)
+                   int64_t keys, const dq_cpu_scaled *scaled, float *scratch)
 {
     dq_kv_span span[2], at[2];
     const int n_spans = dq_kv_spans(span, args->kv, list, rows);
@@ -75,11 +75,15 @@ void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_atte
             const dq_kv_span *a = &at[e % n_at];
             const int i = e / n_at;
             if (again[i]) continue;
-            const dq_cpu_page page = dq_cpu_open_keys(cpu, args, list, p, key[i], a->coded_end,
-                                                      dq_kv_slots(keys, p), scratch);
+            const dq_cpu_page page =
+                dq_cpu_open_keys(cpu, args, list, p, key[i], a->coded_end, dq_kv_slots(keys, p),
+                                 DQ_PAGE_TOKENS, scratch);
             for (int h = i; h < n_heads; h = next[h]) {
-                dq_cpu_times_keys(cpu, s[h] + a->first * ld + p * DQ_PAGE_TOKENS, ld, args, rows, a,
-                                  head[h], &q[h], &page, scratch);
+                float *to = s[h] + a->first * ld + p * DQ_PAGE_TOKENS;
+                dq_cpu_times_keys(cpu, to, ld, args, rows, a, head[h], &q[h], &page, scratch);
+                if (scaled)
+                    dq_cpu_scale_page(cpu->simd, to, ld, a->n, p, scaled->scale,
+                                      scaled->visible + a->first, scaled->top[h] + a->first);
             }
         }
     }
@@ -98,11 +102,13 @@ typedef struct scratch {
     float *slot[MAX_SLOTS];
     int n_slots;
     double sum[MAX_SLOTS][DQ_PAGE_TOKENS];
+    float by[MAX_SLOTS][DQ_PAGE_TOKENS][2];
     int64_t visible[DQ_PAGE_TOKENS];
     int32_t *edge; /* tile grain: end of each run of keys in one tile of positions */
     int64_t n_edges;
     float *columns; /* of cpu_columns.c */
     float *read;    /* pages on their way into products */
+    float *token;   /* of cpu_attention_token.c */
     int kept, held; /* slot that still holds second map `held` from the bundle before; -1: none */
 } scratch;
 
@@ -191,23 +197,20 @@ static float round_row(const work *w, float *x, int64_t n, float top, const dq_k
     return top;
 }
 
-/* S in a slot becomes exp(S - max), zero where the row sees nothing, with sums in s->sum. A row is done with
+/* S in a slot, the rows' largest known, becomes exp(S - max), zero where the row sees nothing, with sums in s->sum. A row is done with
  * while it is in a near cache; a tile needs all its rows. */
 static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const dq_kv_rows *rows,
-                         int head, int64_t keys)
+                         int head, int64_t keys, const float *largest)
 {
     const dq_logit_spec logit = w->args->logit;
     const bool tiles = dq_logit_by_tile(logit);
-    const float scale = w->args->attn->map->scale, qmax = (float)((1 << (logit.bits - 1)) - 1);
+    const float qmax = (float)((1 << (logit.bits - 1)) - 1);
     float *x = s->slot[slot];
-    if (tiles) {
-        for (int64_t r = 0; r < rows->n; r++) w->simd->scale(x + r * ld, s->visible[r], scale);
-        round_tiles(w, s, x, ld, rows->n, qmax);
-    }
+    if (tiles) round_tiles(w, s, x, ld, rows->n, qmax);
     for (int64_t r = 0; r < rows->n; r++) {
         float *row = x + r * ld;
         const int64_t n = s->visible[r];
-        float top = tiles ? w->simd->max(row, n) : w->simd->scale_max(row, n, scale);
+        float top = tiles ? w->simd->max(row, n) : largest[r];
         if (dq_logit_rounds(logit) && !tiles) top = round_row(w, row, n, top, rows, head, qmax);
         s->sum[slot][r] = w->simd->exp_sum(row, row, n, top);
         memset(row + n, 0, (size_t)(keys - n) * sizeof *row);
@@ -239,20 +242,28 @@ static void observe_maps(const work *w, const scratch *s, int64_t ld, const dq_k
     if (w->mass) dq_cpu_count_spans(&job, w->mass, &w->spans);
 }
 
-/* The first map's slot becomes P1 - lambda P2; a single map stays exp(S - max): y is divided
- * instead. */
-static void subtract(const work *w, scratch *s, int64_t ld, const dq_kv_rows *rows, const bundle *u,
-                     int i)
+/* What the two maps of an output head are multiplied with before they are subtracted. */
+static void find_factors(const work *w, scratch *s, const dq_kv_rows *rows, const bundle *u, int i)
 {
     const int first = u->first[i], second = u->second[i];
     if (w->args->attn->map->n_maps == 1) return;
     for (int64_t r = 0; r < rows->n; r++) {
-        float *p1 = s->slot[first] + r * ld;
-        const float *p2 = s->slot[second] + r * ld;
-        const float a = (float)(1.0 / s->sum[first][r]);
-        const float b =
+        s->by[i][r][0] = (float)(1.0 / s->sum[first][r]);
+        s->by[i][r][1] =
             (float)((double)dq_cpu_lambda(w->args, rows->first + r, u->out[i]) / s->sum[second][r]);
-        w->simd->diff(p1, p1, p2, s->visible[r], a, b);
+    }
+}
+
+/* One page of the first map's slot becomes P1 - lambda P2, just before it is needed; a single map stays
+ * exp(S - max): y is divided instead. */
+static void subtract_page(const work *w, const scratch *s, int64_t ld, const dq_kv_rows *rows,
+                          const bundle *u, int i, int64_t p)
+{
+    if (w->args->attn->map->n_maps == 1) return;
+    for (int64_t r = 0; r < rows->n; r++) {
+        float *p1 = s->slot[u->first[i]] + r * ld + p * DQ_PAGE_TOKENS;
+        const float *p2 = s->slot[u->second[i]] + r * ld + p * DQ_PAGE_TOKENS;
+        w->simd->diff(p1, p1, p2, dq_kv_slots(s->visible[r], p), s->by[i][r][0], s->by[i][r][1]);
     }
 }
 
@@ -283,12 +294,14 @@ static void times_values(const work *w, const scratch *s, int64_t ld, const dq_k
     chain_heads(next, again, head, n_slabs);
     for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys; p++) {
         const int n_at = dq_kv_page_spans(at, span, n_spans, p);
+        for (int i = 0; i < u->n_outs; i++) subtract_page(w, s, ld, rows, u, i, p);
         for (int i = 0; i < n_slabs * n_at; i++) {
             const dq_kv_span *a = &at[i % n_at];
             const int first = i / n_at;
             if (again[first]) continue;
-            const dq_cpu_page page = dq_cpu_open_values(
-                w->cpu, w->args, list, p, head[first], a->coded_end, dq_kv_slots(keys, p), s->read);
+            const dq_cpu_page page =
+                dq_cpu_open_values(w->cpu, w->args, list, p, head[first], a->coded_end,
+                                   dq_kv_slots(keys, p), DQ_PAGE_TOKENS, s->read);
             for (int e = first; e < n_slabs; e = next[e])
                 times_page(w, s, ld, rows, a, u, e, &page, p);
         }
@@ -354,20 +367,46 @@ static void next_bundle(bundle *u, scratch *s, const dq_headmap *map, const task
     }
 }
 
+static void token_values(const work *w, const scratch *s, const dq_kv_rows *row,
+                         const dq_kv_list *list, const bundle *u, int64_t keys)
+{
+    dq_cpu_token_map map[MAX_SLOTS];
+    for (int i = 0; i < u->n_outs; i++) {
+        const int first = u->first[i], second = u->second[i];
+        map[i] = (dq_cpu_token_map){.out = u->out[i], .p = {s->slot[first], NULL}};
+        if (w->args->attn->map->n_maps == 1) continue;
+        map[i].p[1] = s->slot[second];
+        map[i].by[0] = s->by[i][0][0];
+        map[i].by[1] = s->by[i][0][1];
+    }
+    dq_cpu_token_values(w->cpu, w->dst.p + row->first * w->dst.cols, w->args, row, list, map,
+                        u->n_outs, keys, s->read, s->token);
+}
+
 static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_rows *rows,
                           const dq_kv_list *list, const bundle *u, int64_t keys)
 {
-    float *into[MAX_SLOTS];
+    float *into[MAX_SLOTS], top[MAX_SLOTS][DQ_PAGE_TOKENS] = {{0}};
+    const dq_cpu_scaled scaled = {w->args->attn->map->scale, s->visible, top};
+    const bool token = rows->n == 1 && keys > 0;
     for (int i = 0; i < u->n_fresh; i++) into[i] = s->slot[u->slot[i]];
-    dq_cpu_scores(w->cpu, into, ld, w->args, rows, list, u->head, u->n_fresh, keys, s->read);
+    if (token)
+        dq_cpu_token_scores(w->cpu, into, w->args, rows, list, u->head, u->n_fresh, keys, &scaled,
+                            s->read, s->token);
+    else
+        dq_cpu_scores(w->cpu, into, ld, w->args, rows, list, u->head, u->n_fresh, keys, &scaled,
+                      s->read);
     for (int i = 0; i < u->n_fresh; i++) {
-        softmax_rows(w, s, u->slot[i], ld, rows, u->head[i], keys);
+        softmax_rows(w, s, u->slot[i], ld, rows, u->head[i], keys, top[i]);
     }
     /* all of them first: subtracting overwrites maps */
     for (int i = 0; observes(w) && i < u->n_outs; i++) observe_maps(w, s, ld, rows, list, u, i);
     if (w->dst.p) {
-        for (int i = 0; i < u->n_outs; i++) subtract(w, s, ld, rows, u, i);
-        times_values(w, s, ld, rows, list, u, keys);
+        for (int i = 0; i < u->n_outs; i++) find_factors(w, s, rows, u, i);
+        if (token)
+            token_values(w, s, rows, list, u, keys);
+        else
+            times_values(w, s, ld, rows, list, u, keys);
         for (int i = 0; i < u->n_outs; i++) finish(w, s, rows, u->out[i], u->first[i]);
     }
     if (w->args->attn->map->n_maps == 2) {
@@ -431,7 +470,9 @@ static plan plan_blocks(const dq_attend_args *args)
     while (p.slots < useful && (p.slots + 1) * floats <= max) p.slots++;
     p.bytes = (size_t)(p.slots * floats + dq_cpu_score_floats(args, p.block_rows, p.slots)) *
               sizeof(float);
-    p.bytes += (size_t)dq_cpu_column_floats(args, p.block_rows) * sizeof(float);
+    p.bytes +=
+        (size_t)(dq_cpu_column_floats(args, p.block_rows) + dq_cpu_token_floats(args, p.slots)) *
+        sizeof(float);
     p.bytes += (size_t)(p.keys + 16) * sizeof(int32_t);
     return p;
 }
@@ -448,7 +489,8 @@ static void run_task(const work *w, const task *t, const plan *p, void *block)
     for (int i = 0; i < p->slots; i++) s.slot[i] = (float *)block + i * floats;
     s.read = (float *)block + p->slots * floats;
     s.columns = s.read + dq_cpu_score_floats(args, p->block_rows, p->slots);
-    s.edge = (int32_t *)(void *)(s.columns + dq_cpu_column_floats(args, p->block_rows));
+    s.token = s.columns + dq_cpu_column_floats(args, p->block_rows);
+    s.edge = (int32_t *)(void *)(s.token + dq_cpu_token_floats(args, p->slots));
     for (int64_t end = t->end; end > t->first;) {
         dq_kv_rows tile;
         dq_cpu_rows_last_tile(&tile, args->batch, t->seq, t->first, end);

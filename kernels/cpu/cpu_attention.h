@@ -15,10 +15,13 @@ const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_m
 
 /* A page of one KV head as some rows read it. */
 typedef struct dq_cpu_page {
-    const float *plain;      /* NULL: all is coded */
-    int64_t n_plain;         /* leading slots that take part in the f32 product */
-    dq_simd_int8_page coded; /* first == end: none; overrides what the f32 product says */
-    dq_simd_set_page sets;   /* the same of page codes */
+    const float *plain; /* NULL: all is coded */
+    int64_t n_plain;    /* leading slots that take part in the f32 product */
+    enum { DQ_CPU_PLAIN, DQ_CPU_CODED, DQ_CPU_SETS } kind;
+    union {                    /* overrides what the f32 product says */
+        dq_simd_set_page sets; /* page codes */
+        dq_simd_int8_page coded;
+    };
 } dq_cpu_page;
 
 /* Floats of scratch for up to `heads` query heads of `rows` rows; enough for dq_cpu_kv_read_* too. */
@@ -26,20 +29,63 @@ int64_t dq_cpu_score_floats(const dq_attend_args *args, int64_t rows, int64_t he
 /* Query heads in 8 bits, q[n_heads], into scratch; nothing with other arithmetic. */
 void dq_cpu_round_queries(dq_simd_int8_rows *q, const dq_cpu *cpu, const dq_attend_args *args,
                           const dq_kv_rows *rows, const int *head, int n_heads, float *scratch);
-/* The page's first n slots; scratch is in use until the page is not. */
+/* The same of rows x[n][ldx] of one head or of several; `at` is dq_cpu_rounded_at, where heads stand one after the other. */
+dq_simd_int8_rows dq_cpu_round_rows(const dq_cpu *cpu, const dq_attend_args *args, const float *x,
+                                    int64_t ldx, int64_t n, float *at);
+float *dq_cpu_rounded_at(const dq_attend_args *args, float *scratch);
+/* The page's first n slots, for products with `rows` rows in one call or more; scratch is in use until the page is not. */
 dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
-                             int64_t page, int key, int64_t coded_end, int64_t n, float *scratch);
+                             int64_t page, int key, int64_t coded_end, int64_t n, int64_t rows,
+                             float *scratch);
 dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
                                const dq_kv_list *list, int64_t page, int head, int64_t coded_end,
-                               int64_t n, float *scratch);
+                               int64_t n, int64_t rows, float *scratch);
 /* s[r * ld + i] = q . k unscaled, r < a->n: rows a->first .. of the block `rows`, whose heads q holds. */
 void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
                        const dq_kv_rows *rows, const dq_kv_span *a, int head,
                        const dq_simd_int8_rows *q, const dq_cpu_page *page, float *scratch);
+/* The same of m rows x[m][ldx], which are rows first .. of q. */
+void dq_cpu_rows_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
+                            const float *x, int64_t ldx, int64_t m, const dq_simd_int8_rows *q,
+                            int64_t first, const dq_cpu_page *page, float *scratch);
 /* y[m][head_dim] = D V, or y += D V; d[m][ldd] from the page's first slot on. */
 void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_attend_args *args,
                          const float *d, int64_t ldd, int64_t m, const dq_cpu_page *page, bool add,
                          float *scratch);
+
+/* What a row's logits become while they are near: times `scale`, of the slots it sees; top[i][r]: the largest so far. */
+typedef struct dq_cpu_scaled {
+    float scale;
+    const int64_t *visible; /* [rows] */
+    float (*top)[DQ_PAGE_TOKENS];
+} dq_cpu_scaled;
+static inline void dq_cpu_scale_page(const dq_simd *simd, float *s, int64_t ld, int64_t rows,
+                                     int64_t page, float scale, const int64_t *visible, float *top)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        const float max = simd->scale_max(s + r * ld, dq_kv_slots(visible[r], page), scale);
+        top[r] = page == 0 || max > top[r] ? max : top[r];
+    }
+}
+
+/* ---- cpu_attention_token.c: a block of one row. Heads that share a KV head are rows of one product. */
+/* As dq_cpu_scores. token: dq_cpu_token_floats. */
+void dq_cpu_token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_args *args,
+                         const dq_kv_rows *row, const dq_kv_list *list, const int *head,
+                         int n_heads, int64_t keys, const dq_cpu_scaled *scaled, float *scratch,
+                         float *token);
+/* D of an output head: by[0] p[0] - by[1] p[1], p[0] where there is no second map. */
+typedef struct dq_cpu_token_map {
+    int out;
+    const float *p[2];
+    float by[2];
+} dq_cpu_token_map;
+/* y = D V in the places of n output heads, y[n_out][n_slabs * head_dim]; keys > 0. */
+void dq_cpu_token_values(const dq_cpu *cpu, float *y, const dq_attend_args *args,
+                         const dq_kv_rows *row, const dq_kv_list *list, const dq_cpu_token_map *m,
+                         int n, int64_t keys, float *scratch, float *token);
+/* For up to `heads` query heads, and as many output heads. */
+int64_t dq_cpu_token_floats(const dq_attend_args *args, int64_t heads);
 
 /* ---- cpu_attention.c */
 /* S[r * ld + s] = (q_r . k_s) unscaled, for every token s < keys of the list and each of n_heads
@@ -47,7 +93,7 @@ void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_atte
  * ready once per KV head. The rows share a tile; scratch: dq_cpu_score_floats. */
 void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_attend_args *args,
                    const dq_kv_rows *rows, const dq_kv_list *list, const int *head, int n_heads,
-                   int64_t keys, float *scratch);
+                   int64_t keys, const dq_cpu_scaled *scaled, float *scratch);
 /* Rows per block such that `buffers` rows-by-keys blocks stay near the cache; 1..DQ_PAGE_TOKENS. */
 int64_t dq_cpu_block_rows(int64_t keys, int64_t buffers);
 /* Floats from one row of a block to the next. */

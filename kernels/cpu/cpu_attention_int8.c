@@ -90,6 +90,11 @@ int64_t dq_cpu_score_floats(const dq_attend_args *args, int64_t rows, int64_t he
 
 /* ------------------------------------------------------------------------------------------ keys */
 
+float *dq_cpu_rounded_at(const dq_attend_args *args, float *scratch)
+{
+    return work_of(args, scratch) + work_floats(args);
+}
+
 static void round_query(int8_t *code, float *scale, int32_t *sum, const dq_simd *simd,
                         const dq_attend_args *args, const float *q)
 {
@@ -101,24 +106,30 @@ static void round_query(int8_t *code, float *scale, int32_t *sum, const dq_simd 
     }
 }
 
+dq_simd_int8_rows dq_cpu_round_rows(const dq_cpu *cpu, const dq_attend_args *args, const float *x,
+                                    int64_t ldx, int64_t n, float *at)
+{
+    const dq_kv_page_form *form = &args->kv->form[DQ_K];
+    const int64_t ld = dq_simd_int8_padded(args->kv->map->head_dim, form->group);
+    int8_t *code = (int8_t *)at;
+    float *scale = at + floats_of(n * ld);
+    int32_t *sum = (int32_t *)(void *)(scale + floats_of(n * form->n_scales * 4));
+    if (!int8_keys(args) || args->kv->by_page) return (dq_simd_int8_rows){0};
+    memset(code, 0, (size_t)(n * ld));
+    for (int64_t r = 0; r < n; r++)
+        round_query(code + r * ld, scale + r * form->n_scales, sum + r * form->n_scales, cpu->simd,
+                    args, x + r * ldx);
+    return (dq_simd_int8_rows){.code = code, .ld = ld, .scale = scale, .sum = sum};
+}
+
 void dq_cpu_round_queries(dq_simd_int8_rows *q, const dq_cpu *cpu, const dq_attend_args *args,
                           const dq_kv_rows *rows, const int *head, int n_heads, float *scratch)
 {
-    if (!int8_keys(args) || args->kv->by_page) return;
-    const dq_kv_page_form *form = &args->kv->form[DQ_K];
-    const int64_t d = args->kv->map->head_dim, ld = dq_simd_int8_padded(d, form->group);
-    float *at = work_of(args, scratch) + work_floats(args);
-    for (int i = 0; i < n_heads; i++, at += query_floats(args, rows->n)) {
-        int8_t *code = (int8_t *)at;
-        float *scale = at + floats_of(rows->n * ld);
-        int32_t *sum = (int32_t *)(void *)(scale + floats_of(rows->n * form->n_scales * 4));
-        memset(code, 0, (size_t)(rows->n * ld));
-        for (int64_t r = 0; r < rows->n; r++)
-            round_query(code + r * ld, scale + r * form->n_scales, sum + r * form->n_scales,
-                        cpu->simd, args,
-                        args->q.p + (rows->first + r) * args->q.cols + head[i] * d);
-        q[i] = (dq_simd_int8_rows){.code = code, .ld = ld, .scale = scale, .sum = sum};
-    }
+    const int64_t d = args->kv->map->head_dim;
+    float *at = dq_cpu_rounded_at(args, scratch);
+    for (int i = 0; i < n_heads; i++, at += query_floats(args, rows->n))
+        q[i] = dq_cpu_round_rows(cpu, args, args->q.p + rows->first * args->q.cols + head[i] * d,
+                                 args->q.cols, rows->n, at);
 }
 
 /* A page from its view. Slots behind the coded ones need the f32 product of all before them. */
@@ -128,6 +139,7 @@ static dq_cpu_page page_of(const dq_kv *kv, const dq_cpu_kv_view *v, int64_t n)
     if (!v->form || v->first == v->end) return page;
     if (v->end >= n && v->plain) page.n_plain = v->first;
     if (v->sets) {
+        page.kind = DQ_CPU_SETS;
         page.sets = (dq_simd_set_page){.sets = v->sets,
                                        .bits = v->bits,
                                        .dim = kv->map->head_dim,
@@ -138,6 +150,7 @@ static dq_cpu_page page_of(const dq_kv *kv, const dq_cpu_kv_view *v, int64_t n)
                                        .dither = v->dither};
         return page;
     }
+    page.kind = DQ_CPU_CODED;
     page.coded = (dq_simd_int8_page){.scale = v->scale,
                                      .bits = v->bits,
                                      .dim = kv->map->head_dim,
@@ -148,8 +161,25 @@ static dq_cpu_page page_of(const dq_kv *kv, const dq_cpu_kv_view *v, int64_t n)
     return page;
 }
 
+/* A block that many rows share, or the codes themselves. */
+static void give_codes(dq_cpu_page *page, const dq_cpu_kv_view *v, uint8_t *block, int64_t rows)
+{
+    const bool few = rows <= DQ_PAGES_FEW;
+    const uint8_t *codes = few ? v->codes : NULL, *next = few ? v->next : NULL;
+    if (page->kind == DQ_CPU_CODED) {
+        page->coded.block = block;
+        page->coded.codes = codes;
+        page->coded.next = next;
+    } else {
+        page->sets.block = block;
+        page->sets.codes = codes;
+        page->sets.next = next;
+    }
+}
+
 dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
-                             int64_t page, int key, int64_t coded_end, int64_t n, float *scratch)
+                             int64_t page, int key, int64_t coded_end, int64_t n, int64_t rows,
+                             float *scratch)
 {
     const dq_kv *kv = args->kv;
     if (!int8_keys(args))
@@ -160,37 +190,45 @@ dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, cons
         dq_cpu_kv_view_page(cpu->simd, kv, list, page, DQ_K, key, coded_end, scratch);
     dq_cpu_page p = page_of(kv, &v, n);
     if (v.form && v.end > v.first) {
-        p.coded.block = p.sets.block = block_of(args, scratch);
-        cpu->pages->key_block(block_of(args, scratch), v.codes, v.next, v.bits, kv->map->head_dim,
-                              v.form->group);
+        give_codes(&p, &v, block_of(args, scratch), rows);
+        if (rows > DQ_PAGES_FEW)
+            cpu->pages->key_block(block_of(args, scratch), v.codes, v.next, v.bits,
+                                  kv->map->head_dim, v.form->group);
     }
     return p;
+}
+
+void dq_cpu_rows_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
+                            const float *x, int64_t ldx, int64_t m, const dq_simd_int8_rows *q,
+                            int64_t first, const dq_cpu_page *page, float *scratch)
+{
+    const int64_t d = args->attn->map->head_dim;
+    if (page->n_plain)
+        cpu->simd->gemm(s, ld, x, ldx, page->plain, DQ_PAGE_TOKENS, m, page->n_plain, d, false);
+    if (page->kind == DQ_CPU_SETS)
+        cpu->pages->set_scores(s, ld, x, ldx, m, &page->sets, work_of(args, scratch));
+    if (page->kind != DQ_CPU_CODED) return;
+    const dq_simd_int8_rows own = {.code = q->code + first * q->ld,
+                                   .ld = q->ld,
+                                   .scale = q->scale + first * page->coded.n,
+                                   .sum = q->sum + first * page->coded.n};
+    cpu->pages->key_scores(s, ld, &own, m, &page->coded);
 }
 
 void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
                        const dq_kv_rows *rows, const dq_kv_span *a, int head,
                        const dq_simd_int8_rows *q, const dq_cpu_page *page, float *scratch)
 {
-    const int64_t d = args->attn->map->head_dim, n = page->coded.n;
-    const float *x = args->q.p + (rows->first + a->first) * args->q.cols + head * d;
-    if (page->n_plain)
-        cpu->simd->gemm(s, ld, x, args->q.cols, page->plain, DQ_PAGE_TOKENS, a->n, page->n_plain, d,
-                        false);
-    if (page->sets.end > page->sets.first)
-        cpu->pages->set_scores(s, ld, x, args->q.cols, a->n, &page->sets, work_of(args, scratch));
-    if (page->coded.end == page->coded.first) return;
-    const dq_simd_int8_rows own = {.code = q->code + a->first * q->ld,
-                                   .ld = q->ld,
-                                   .scale = q->scale + a->first * n,
-                                   .sum = q->sum + a->first * n};
-    cpu->pages->key_scores(s, ld, &own, a->n, &page->coded);
+    const float *x =
+        args->q.p + (rows->first + a->first) * args->q.cols + head * args->attn->map->head_dim;
+    dq_cpu_rows_times_keys(cpu, s, ld, args, x, args->q.cols, a->n, q, a->first, page, scratch);
 }
 
 /* ---------------------------------------------------------------------------------------- values */
 
 dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
                                const dq_kv_list *list, int64_t page, int head, int64_t coded_end,
-                               int64_t n, float *scratch)
+                               int64_t n, int64_t rows, float *scratch)
 {
     const dq_kv *kv = args->kv;
     if (!int8_values(args))
@@ -201,8 +239,9 @@ dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
         dq_cpu_kv_view_page(cpu->simd, kv, list, page, DQ_V, head, coded_end, scratch);
     dq_cpu_page p = page_of(kv, &v, n);
     if (v.form && v.end > v.first) {
-        p.coded.block = p.sets.block = block_of(args, scratch);
-        cpu->pages->value_block(block_of(args, scratch), v.codes, v.next, v.bits, kv->v_cols);
+        give_codes(&p, &v, block_of(args, scratch), rows);
+        if (rows > DQ_PAGES_FEW)
+            cpu->pages->value_block(block_of(args, scratch), v.codes, v.next, v.bits, kv->v_cols);
     }
     return p;
 }
@@ -221,8 +260,8 @@ void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_atte
     } else if (!add) {
         for (int64_t r = 0; r < m; r++) memset(y + r * ldy, 0, (size_t)dim * sizeof *y);
     }
-    if (page->sets.end > page->sets.first)
+    if (page->kind == DQ_CPU_SETS)
         cpu->pages->set_sums(y, ldy, d, ldd, m, &page->sets, work_of(args, scratch));
-    if (page->coded.end > page->coded.first)
+    if (page->kind == DQ_CPU_CODED)
         cpu->pages->value_sums(y, ldy, d, ldd, m, &page->coded, work_of(args, scratch));
 }

@@ -310,13 +310,26 @@ static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_
     return scratch;
 }
 
-/* Slots outside the view may hold any scale, even NaN: they become zero. */
+DQ_KV_INLINE void turn(float *restrict out, const float *restrict scale, int64_t n, int64_t first,
+                       int64_t end)
+{
+    for (int64_t g = 0; g < n; g++) {
+#pragma omp simd
+        for (int64_t i = first; i < end; i++) out[g * DQ_PAGE_TOKENS + i] = scale[i * n + g];
+    }
+}
+
+/* Slots outside the view may hold any scale, even NaN: they become zero. The usual numbers are constants, each a shuffle. */
 static void turn_scales(float *out, const float *scale, int64_t n_scales, int64_t first,
                         int64_t end)
 {
-    memset(out, 0, (size_t)(n_scales * DQ_PAGE_TOKENS) * sizeof *out);
-    for (int64_t g = 0; g < n_scales; g++) {
-        for (int64_t i = first; i < end; i++) out[g * DQ_PAGE_TOKENS + i] = scale[i * n_scales + g];
+    if (first > 0 || end < DQ_PAGE_TOKENS)
+        memset(out, 0, (size_t)(n_scales * DQ_PAGE_TOKENS) * sizeof *out);
+    switch (n_scales) {
+    case 1: turn(out, scale, 1, first, end); break;
+    case 2: turn(out, scale, 2, first, end); break;
+    case 4: turn(out, scale, 4, first, end); break;
+    default: turn(out, scale, n_scales, first, end); break;
     }
 }
 

@@ -87,7 +87,7 @@ static void observe_logits(dq_backend *b, dq_tally *local, const dq_attend_args 
         dq_kv_rows rows = {p->rows.seq, p->rows.first + done, p->rows.n - done, p->rows.pos + done};
         if (rows.n > step) rows.n = step;
         dq_cpu_scores(dq_cpu_of(b), &s, ld, args, &rows, list, &p->head, 1,
-                      dq_kv_visible(list, rows.pos[rows.n - 1]), scratch);
+                      dq_kv_visible(list, rows.pos[rows.n - 1]), NULL, scratch);
         for (int64_t r = 0; r < rows.n; r++) {
             const int64_t n = dq_kv_visible(list, rows.pos[r]);
             dq_place at = {seq_base + rows.seq, args->layer, p->head, rows.pos[r], 0};

@@ -219,10 +219,16 @@ typedef struct dq_simd_int8_rows {
     const int32_t *sum; /* [rows][n] of codes */
 } dq_simd_int8_rows;
 
+/* Rows that need no block (the bytes of D are two). */
+enum { DQ_PAGES_FEW = 4 };
+
 /* Slots first .. end-1 of one page of one KV head, as integers. */
 typedef struct dq_simd_int8_page {
-    const uint8_t *block; /* what key_block or value_block made; stands on 64 bytes */
-    const float *scale;   /* [n][64]: of each run of channels, all slots; zero where not coded */
+    uint8_t *
+        block; /* what key_block or value_block made, or room for that where codes are given; stands on 64 bytes */
+    const uint8_t *codes,
+        *next; /* as they take them, for at most DQ_PAGES_FEW rows; NULL: the block is made */
+    const float *scale; /* [n][64]: of each run of channels, all slots; zero where not coded */
     int bits;
     int64_t dim, group, n; /* channels, channels per scale, scales per slot */
     int64_t first, end;
@@ -230,9 +236,10 @@ typedef struct dq_simd_int8_page {
 
 /* The same of page codes. Sets of slots have steps and middles for each channel; a new one begins at every bit of `begins`. */
 typedef struct dq_simd_set_page {
-    const uint8_t
-        *block; /* as key_block of one run, or value_block, made it; NULL: nothing is coded */
-    const float *sets; /* [sets][2][cols]: step, and low + 2^(bits-1) step */
+    uint8_t *
+        block; /* as key_block of one run, or value_block, made it, or room; NULL: nothing is coded */
+    const uint8_t *codes, *next; /* as above */
+    const float *sets;           /* [sets][2][cols]: step, and low + 2^(bits-1) step */
     int bits;
     int64_t dim, cols;
     uint64_t begins;

@@ -3,8 +3,17 @@
 #ifndef DQ_PAGES_PORTABLE_H
 #define DQ_PAGES_PORTABLE_H
 
-#include <stdint.h>
-#include <string.h>
+#include "kernels/cpu/level/simd_kv.h"
+
+#include <stdbool.h>
+
+/* A block is as good. */
+static inline bool pages_line_dots(int32_t *sum, const int8_t *const a[4], int64_t lda,
+                                   const pages_lines *l, int64_t m)
+{
+    (void)sum, (void)a, (void)lda, (void)l, (void)m;
+    return false;
+}
 
 static inline float pages_times(float *restrict e, const float *restrict d,
                                 const float *restrict factor)

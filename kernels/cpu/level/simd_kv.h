@@ -14,6 +14,14 @@
 
 enum { DQ_KV_LINE = 128 }; /* longer lines are cut into lines of this many codes */
 
+/* Lines 0 .. n-1 of a page, `stride` bytes apart, and 64 columns of them: codes chunk * 64 .. of `cols`. next: lines of the
+ * same form that are read after these, NULL: unknown. */
+typedef struct pages_lines {
+    const uint8_t *codes, *next;
+    int bits;
+    int64_t cols, chunk, stride, n;
+} pages_lines;
+
 /* u |= plane << shift */
 static inline void kv_plane(uint8_t *restrict u, const uint8_t *restrict in, int64_t n, int width,
                             int shift)

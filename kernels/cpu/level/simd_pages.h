@@ -2,6 +2,7 @@
  * defines
  *   pages_quads: four lines' codes of one chunk of 64 columns (NULL: zeros) as one part of a block,
  *   pages_dots: sum[i * 64 + c] = sum over kk < k of a[c / 16][i * lda + kk] * u(kk, c) from k / 4 parts,
+ *   pages_line_dots: the same sums straight from lines; false: that is left to a block,
  *   pages_times: e = d * by, 64 each, and the largest |e|, where a NaN counts as more than everything,
  *   pages_split: c = rint(e * r), ties to even, as 256 * high + low in [-128, 128); the sum of all c
  * (pages_portable.h has the last two for levels that leave them to the compiler) and chooses the order of columns inside a part.
@@ -112,29 +113,54 @@ static inline void pages_add_run(float *restrict total, const int32_t *restrict 
     }
 }
 
+/* Channels first .. first+n-1. */
+static inline bool pages_key_lines(int32_t *sum, const int8_t *const a[4], int64_t lda,
+                                   const uint8_t *codes, const uint8_t *next, int bits,
+                                   int64_t first, int64_t n, int64_t m)
+{
+    const int64_t stride = SLOTS / 8 * bits, at = first * stride;
+    const pages_lines l = {.codes = codes + at,
+                           .next = next ? next + at : NULL,
+                           .bits = bits,
+                           .cols = SLOTS,
+                           .stride = stride,
+                           .n = n};
+    return pages_line_dots(sum, a, lda, &l, m);
+}
+
 static void pages_key_scores(float *s, int64_t lds, const dq_simd_int8_rows *q, int64_t m,
                              const dq_simd_int8_page *p)
 {
     const int32_t half = 1 << (p->bits - 1);
     int32_t sum[KEY_ROWS * SLOTS];
     float total[KEY_ROWS * SLOTS];
+    const bool whole = p->first == 0 && p->end == SLOTS;
+    bool made = !p->codes;
     for (int64_t r0 = 0; r0 < m; r0 += KEY_ROWS) {
         const int64_t rows = pages_min(m - r0, KEY_ROWS);
         const int8_t *code = q->code + r0 * q->ld;
         const uint8_t *block = p->block;
+        const int64_t ld = whole ? lds : SLOTS;
+        float *to = whole ? s + r0 * lds : total;
         for (int64_t g = 0; g < p->n; g++) {
-            const int64_t k = (pages_min(p->group, p->dim - g * p->group) + 3) / 4 * 4;
+            const int64_t first = g * p->group, n = pages_min(p->group, p->dim - first);
+            const int64_t k = (n + 3) / 4 * 4;
             const int8_t *const a[4] = {code, code, code, code};
-            pages_dots(sum, a, q->ld, block, rows, k);
+            if (made ||
+                !pages_key_lines(sum, a, q->ld, p->codes, p->next, p->bits, first, n, rows)) {
+                if (!made) pages_key_block(p->block, p->codes, p->next, p->bits, p->dim, p->group);
+                made = true;
+                pages_dots(sum, a, q->ld, block, rows, k);
+            }
             for (int64_t r = 0; r < rows; r++) {
                 const int64_t at = (r0 + r) * p->n + g;
-                pages_add_run(total + r * SLOTS, sum + r * SLOTS, half * q->sum[at], q->scale[at],
+                pages_add_run(to + r * ld, sum + r * SLOTS, half * q->sum[at], q->scale[at],
                               p->scale + g * SLOTS, g == 0);
             }
             code += k;
             block += k * 64;
         }
-        for (int64_t r = 0; r < rows; r++)
+        for (int64_t r = 0; r < rows && !whole; r++)
             memcpy(s + (r0 + r) * lds + p->first, total + r * SLOTS + p->first,
                    (size_t)(p->end - p->first) * sizeof *s);
     }
@@ -146,10 +172,12 @@ static inline void pages_round(int8_t *restrict high, float *restrict scale, int
 {
     float e[SLOTS];
     const float peak = pages_times(e, d, factor);
-    *sum = 0;
-    *scale = peak <= FLT_MAX ? 0.0f : NAN;
-    memset(high, 0, 2 * SLOTS);
-    if (!(peak <= FLT_MAX) || peak < 0x1p-100f) return;
+    if (!(peak <= FLT_MAX) || peak < 0x1p-100f) {
+        *sum = 0;
+        *scale = peak <= FLT_MAX ? 0.0f : NAN;
+        memset(high, 0, 2 * SLOTS);
+        return;
+    }
     *scale = peak / 32512.0f; /* 127 * 256: both bytes are signed */
     *sum = pages_split(high, e, 32512.0f / peak);
 }
@@ -171,9 +199,26 @@ typedef struct pages_rows {
     int64_t rows;
 } pages_rows;
 
+/* Slots first .. first+n-1 of 64 columns from c on. */
+static inline bool pages_value_lines(int32_t *sum, const int8_t *const a[4], const uint8_t *codes,
+                                     const uint8_t *next, int bits, int64_t dim, int64_t c,
+                                     int64_t first, int64_t n, int64_t m)
+{
+    const int64_t cols = (dim + 15) / 16 * 16, line = c / DQ_KV_LINE * DQ_KV_LINE;
+    const int64_t stride = cols * bits / 8, at = first * stride + line * bits / 8;
+    const pages_lines l = {.codes = codes + at,
+                           .next = next && line == 0 ? next + first * stride : NULL,
+                           .bits = bits,
+                           .cols = pages_min(cols - line, DQ_KV_LINE),
+                           .chunk = (c - line) / 64,
+                           .stride = stride,
+                           .n = n};
+    return pages_line_dots(sum, a, SLOTS, &l, m);
+}
+
 /* 64 columns from c on. Columns of several runs take one product where runs begin at lanes of 16. */
 static inline void pages_chunk(float *y, int64_t ldy, const pages_rows *w, int64_t m,
-                               const dq_simd_int8_page *p, int64_t c)
+                               const dq_simd_int8_page *p, bool *made, int64_t c)
 {
     const int64_t run = 2 * w->rows * SLOTS;
     const bool lanes = p->n == 1 || p->group % 16 == 0;
@@ -183,11 +228,19 @@ static inline void pages_chunk(float *y, int64_t ldy, const pages_rows *w, int64
     int32_t sum[2 * 8 * 64];
     for (int64_t i = 0; i < 4; i++)
         a[i] = w->code + pages_min((c + 16 * i) / p->group, p->n - 1) * run;
-    if (lanes) pages_dots(sum, a, SLOTS, block, 2 * m, SLOTS);
+
+    const bool done =
+        !*made && lanes &&
+        pages_value_lines(sum, a, p->codes, p->next, p->bits, p->dim, c, 0, SLOTS, 2 * m);
+    if (!*made && !done) {
+        pages_value_block(p->block, p->codes, p->next, p->bits, (p->dim + 15) / 16 * 16);
+        *made = true;
+    }
+    if (lanes && !done) pages_dots(sum, a, SLOTS, block, 2 * m, SLOTS);
     for (int64_t g = c / p->group; g < p->n && g * p->group < c + 64; g++) {
         const int64_t from = g * p->group > c ? g * p->group - c : 0;
         const int64_t end = pages_min(pages_min((g + 1) * p->group, p->dim) - c, 64);
-        if (!lanes) {
+        if (!lanes && !done) {
             for (int i = 0; i < 4; i++) a[i] = w->code + g * run;
             pages_dots(sum, a, SLOTS, block, 2 * m, SLOTS);
         }
@@ -207,17 +260,24 @@ static void pages_value_sums(float *y, int64_t ldy, const float *d, int64_t ldd,
     w.code = work;
     w.scale = (float *)(void *)(w.code + p->n * w.rows * 2 * SLOTS);
     w.sum = (int32_t *)(void *)(w.scale + p->n * w.rows);
+    bool made = !p->codes;
     for (int64_t r0 = 0; r0 < m; r0 += w.rows) {
         const int64_t rows = pages_min(m - r0, w.rows);
         for (int64_t r = 0; r < rows; r++) {
-            float own[SLOTS] = {0}; /* what stands elsewhere in the row is not coded */
-            memcpy(own + p->first, d + (r0 + r) * ldd + p->first,
-                   (size_t)(p->end - p->first) * sizeof *d);
+            const float *row = d + (r0 + r) * ldd;
+            float own[SLOTS];
+            if (p->first > 0 ||
+                p->end < SLOTS) { /* what stands elsewhere in the row is not coded */
+                memset(own, 0, sizeof own);
+                memcpy(own + p->first, row + p->first, (size_t)(p->end - p->first) * sizeof *d);
+                row = own;
+            }
             for (int64_t g = 0; g < p->n; g++)
                 pages_round(w.code + (g * w.rows + r) * 2 * SLOTS, w.scale + g * w.rows + r,
-                            w.sum + g * w.rows + r, own, p->scale + g * SLOTS);
+                            w.sum + g * w.rows + r, row, p->scale + g * SLOTS);
         }
-        for (int64_t c = 0; c < p->dim; c += 64) pages_chunk(y + r0 * ldy, ldy, &w, rows, p, c);
+        for (int64_t c = 0; c < p->dim; c += 64)
+            pages_chunk(y + r0 * ldy, ldy, &w, rows, p, &made, c);
     }
 }
 

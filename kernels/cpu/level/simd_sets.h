@@ -101,6 +101,7 @@ static void set_scores(float *s, int64_t lds, const float *q, int64_t ldq, int64
     const int64_t ld = (p->dim + 3) / 4 * 4;
     const int32_t half = 1 << (p->bits - 1);
     int32_t sum[SET_ROWS * SLOTS];
+    bool made = !p->codes;
     for (int64_t r0 = 0; r0 < m; r0 += SET_ROWS) {
         const int64_t rows = pages_min(m - r0, SET_ROWS);
         const int8_t *const a[4] = {w.code, w.code, w.code, w.code};
@@ -109,7 +110,11 @@ static void set_scores(float *s, int64_t lds, const float *q, int64_t ldq, int64
             const int64_t end = set_end(p, t);
             for (int64_t r = 0; r < rows; r++)
                 set_query(&w, r, q + (r0 + r) * ldq, step, step + p->cols, p->dim, ld);
-            pages_dots(sum, a, ld, p->block, rows, ld);
+            if (made || !pages_key_lines(sum, a, ld, p->codes, p->next, p->bits, 0, p->dim, rows)) {
+                if (!made) pages_key_block(p->block, p->codes, p->next, p->bits, p->dim, p->dim);
+                made = true;
+                pages_dots(sum, a, ld, p->block, rows, ld);
+            }
             for (int64_t r = 0; r < rows; r++) {
                 float *restrict to = s + (r0 + r) * lds;
                 const int32_t *restrict from = sum + r * SLOTS;
@@ -156,6 +161,7 @@ static void set_sums(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t
     const set_rows w = set_rows_at(work, p->dim);
     const int32_t half = 1 << (p->bits - 1);
     int32_t sum[2 * SET_ROWS * SLOTS];
+    bool made = !p->codes;
     for (int64_t r0 = 0; r0 < m; r0 += SET_ROWS) {
         const int64_t rows = pages_min(m - r0, SET_ROWS);
         const float *step = p->sets;
@@ -164,7 +170,12 @@ static void set_sums(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t
             const int8_t *const at = w.code + quad, *const a[4] = {at, at, at, at};
             for (int64_t r = 0; r < rows; r++) set_weights(&w, r, d + (r0 + r) * ldd, p, t, end);
             for (int64_t c = 0; c < p->dim; c += SLOTS) {
-                pages_dots(sum, a, SLOTS, p->block + c * SLOTS + quad * SLOTS, 2 * rows, k);
+                if (made || !pages_value_lines(sum, a, p->codes, p->next, p->bits, p->dim, c, quad,
+                                               k, 2 * rows)) {
+                    if (!made) pages_value_block(p->block, p->codes, p->next, p->bits, p->cols);
+                    made = true;
+                    pages_dots(sum, a, SLOTS, p->block + c * SLOTS + quad * SLOTS, 2 * rows, k);
+                }
                 for (int64_t r = 0; r < rows; r++)
                     set_add(y + (r0 + r) * ldy + c, sum + 2 * r * SLOTS, sum + (2 * r + 1) * SLOTS,
                             step + c, step + p->cols + c, pages_min(p->dim - c, SLOTS),

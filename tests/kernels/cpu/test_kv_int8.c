@@ -92,7 +92,7 @@ static void scores(stage *s, const dq_simd_pages *table, const dq_kv_rows *rows,
     cpu.pages = table;
     float *scratch = dq_block_new((size_t)dq_cpu_score_floats(&args, rows->n, 1), 4, &err);
     dq_cpu_scores(&cpu, &out, SCORES, &args, rows, list, &head, 1,
-                  dq_kv_visible(list, rows->pos[rows->n - 1]), scratch);
+                  dq_kv_visible(list, rows->pos[rows->n - 1]), NULL, scratch);
     dq_block_free(scratch);
 }
 
@@ -158,10 +158,9 @@ static void check_page(stage *s, const dq_simd_pages *table, const dq_kv_list *l
     memset(d, 0, DQ_PAGE_TOKENS * sizeof *d); /* a row without weight */
     for (int64_t t = 0; t < DQ_PAGE_TOKENS; t++)
         d[DQ_PAGE_TOKENS + t] *= 1e-33f; /* one of no weight */
-    dq_cpu_page p = dq_cpu_open_values(&cpu, &args, list, page, head, coded_end, n, scratch);
+    dq_cpu_page p = dq_cpu_open_values(&cpu, &args, list, page, head, coded_end, n, ROWS, scratch);
     dq_cpu_page without = p;
-    without.coded.first = without.coded.end;
-    without.sets.first = without.sets.end;
+    without.kind = DQ_CPU_PLAIN;
     dq_cpu_times_values(&cpu, want, dim, &args, d, DQ_PAGE_TOKENS, ROWS, &without, false, scratch);
     dq_cpu_times_values(&cpu, y, dim, &args, d, DQ_PAGE_TOKENS, ROWS, &p, false, scratch);
     for (int64_t r = 0; r < ROWS; r++) {
@@ -341,6 +340,62 @@ static void outputs_are_as_defined(void **state)
     print_message("off by %.1e of the largest at most\n", worst);
 }
 
+/* Products of m rows with one page of keys and of values, opened for `rows`: s[m][DQ_PAGE_TOKENS], y[m][head_dim]. */
+static void page_products(stage *s, const dq_simd_pages *table, const dq_kv_list *list,
+                          int64_t page, int64_t m, int64_t rows, float *out, float *scratch)
+{
+    dq_attend_args args = arguments(s, 16, DQ_GRAIN_ROW);
+    const int64_t d = s->map.head_dim, n = dq_kv_slots(list->count, page);
+    const int64_t end = dq_kv_coded_index(s->kv, list, s->pos[s->cu_rows[1] - 1]);
+    dq_cpu cpu = *dq_cpu_of(s->b);
+    cpu.pages = table;
+    float *y = out + m * DQ_PAGE_TOKENS;
+    memset(out, 0, (size_t)(m * (DQ_PAGE_TOKENS + d)) * sizeof *out);
+    const dq_simd_int8_rows q =
+        dq_cpu_round_rows(&cpu, &args, args.q.p, d, m, dq_cpu_rounded_at(&args, scratch));
+    dq_cpu_page p = dq_cpu_open_keys(&cpu, &args, list, page, 0, end, n, rows, scratch);
+    dq_cpu_rows_times_keys(&cpu, out, DQ_PAGE_TOKENS, &args, args.q.p, d, m, &q, 0, &p, scratch);
+    p = dq_cpu_open_values(&cpu, &args, list, page, 0, end, n, rows, scratch);
+    dq_cpu_times_values(&cpu, y, d, &args, out, DQ_PAGE_TOKENS, m, &p, false, scratch);
+}
+
+/* Few rows read codes as they lie, many a block of them. */
+static void few_rows_are_rows_of_many(void **state)
+{
+    static float few[4 * (DQ_PAGE_TOKENS + 128)], many[4 * (DQ_PAGE_TOKENS + 128)];
+    const dq_simd_pages *table[3];
+    const int n_tables = tables(table);
+    (void)state;
+    for (int i = 0; i < 6 * N_WIDTHS; i++) {
+        stage s;
+        dq_err err = {0};
+        open_stage(&s, DQ_PAIR_NONE, dims[(i + i / 6) % 6], spec_of(i), 1);
+        s.math = int8;
+        int32_t a = new_seq(&s, 1, 0);
+        stream(&s, a, 300);
+        begin_batch(&s);
+        add_rows(&s, a, 5);
+        append(&s);
+        attend(&s, 16); /* makes codes */
+        dq_attend_args args = arguments(&s, 16, DQ_GRAIN_ROW);
+        float *scratch = dq_block_new((size_t)dq_cpu_score_floats(&args, 4, 1), 4, &err);
+        const dq_kv_list *list = dq_kv_list_of(s.kv, a, 0, 0);
+        for (int64_t m = 1; m <= DQ_PAGES_FEW; m++) {
+            const size_t bytes = (size_t)(m * (DQ_PAGE_TOKENS + s.map.head_dim)) * sizeof *few;
+            for (int64_t page = 0; page < list->n_pages; page++) {
+                page_products(&s, table[0], list, page, m, DQ_PAGE_TOKENS, many, scratch);
+                for (int e = 0; e < n_tables; e++) {
+                    page_products(&s, table[e], list, page, m, m, few, scratch);
+                    if (memcmp(few, many, bytes) != 0)
+                        fail_msg("case %d, table %d, page %d, %d rows", i, e, (int)page, (int)m);
+                }
+            }
+        }
+        dq_block_free(scratch);
+        close_stage(&s);
+    }
+}
+
 /* One map, no norm: the same bits as scores, one softmax, and pages of values one after the other. */
 static void pages_are_added_in_order(void **state)
 {
@@ -374,7 +429,7 @@ static void pages_are_added_in_order(void **state)
             const double sum = cpu->simd->exp_sum(x, x, n, top);
             for (int64_t p = 0; p * DQ_PAGE_TOKENS < n; p++) {
                 const dq_cpu_page page =
-                    dq_cpu_open_values(cpu, &args, list, p, v, end, dq_kv_slots(n, p), scratch);
+                    dq_cpu_open_values(cpu, &args, list, p, v, end, dq_kv_slots(n, p), 1, scratch);
                 dq_cpu_times_values(cpu, y, d, &args, x + p * DQ_PAGE_TOKENS, SCORES, 1, &page,
                                     p > 0, scratch);
             }
@@ -539,8 +594,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_are_exact),          cmocka_unit_test(values_are_exact),
         cmocka_unit_test(outputs_are_as_defined),    cmocka_unit_test(pages_are_added_in_order),
-        cmocka_unit_test(nothing_shows_in_the_bits), cmocka_unit_test(absmax_is_of_these_logits),
-        cmocka_unit_test(outputs_are_near),          cmocka_unit_test(odd_values_show),
+        cmocka_unit_test(few_rows_are_rows_of_many), cmocka_unit_test(nothing_shows_in_the_bits),
+        cmocka_unit_test(absmax_is_of_these_logits), cmocka_unit_test(outputs_are_near),
+        cmocka_unit_test(odd_values_show),
     };
     const int failed = cmocka_run_group_tests_name("token codes", tests, NULL, NULL);
     pages = true;
