@@ -3,11 +3,12 @@
 
     python defaults.py WORK OUT.csv [--dq build/dq] [--policies h2o kvzip keydiff leverage] [--usual keydiff]
 
-Recall of 64 needles whose question comes later (blind) or stands in the context too (asked), and KLD on the second halves of 24
-windows of text, 16 bits (kld) and 4:4 (kld 4:4), 4 sinks and 16 recent tokens kept beside what policies choose. A line a model,
-measure, policy and share: the mean with its standard error, and the difference to the policy --usual over the same items or
-windows with the half width of its 95 % interval (1.96 standard errors). Where no item differs both are 0. `all` is the three models of a kind, their items and
-windows taken together: such an interval is about these models, not about others. Finished parts in WORK are kept.
+Recall of 64 needles whose question comes later (blind) or stands in the context too (asked), and KLD on the second halves of
+24 windows of text, 16 bits (kld) and 4:4 (kld 4:4), 4 sinks and 16 recent tokens kept beside what policies choose. A line a
+model, measure, policy and share: the mean with its standard error, and the difference to the policy --usual over the same
+items or windows with the half width of its 95 % interval (1.96 standard errors). Where no item differs both are 0. `all` is
+the three models of a kind, their items and windows taken together: such an interval is about these models, not about others.
+Finished parts in WORK are kept.
 """
 import argparse
 import csv

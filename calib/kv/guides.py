@@ -3,9 +3,10 @@
 
     python guides.py OUT.csv [--models diffllama-0 llama-0 ...] [--items 64] [--only few]
 
-Needles of ../longpair/needles-blind.jsonl: the context is compressed, then the question comes. 4 sinks and 16 recent tokens stay,
-as in run.sh; the share that is kept counts them. A line a model, guide, budget and share: recall of the items, and every item's
-0 or 1 as one word, so that guides can be paired; with `--windows` also lines with KLD, see there. `--join` makes means over models of several files.
+Needles of ../longpair/needles-blind.jsonl: the context is compressed, then the question comes. 4 sinks and 16 recent tokens
+stay, as in run.sh; the share that is kept counts them. A line a model, guide, budget and share: recall of the items, and
+every item's 0 or 1 as one word, so that guides can be paired; with `--windows` also lines with KLD, see there. `--join`
+makes means over models of several files.
 
 A guide is a number for each token of a layer and KV head group. Two maps make one number as
 a1 A1; a2 A2; max the larger of A1 and |lambda| A2; sum A1 + |lambda| A2; diff |A1 - lambda A2|; out: the length of the change of the
@@ -440,8 +441,8 @@ def study(name, count, only, keeps, n_windows):
         logits = answer(m, context, len(ids), question, torch.stack(masks))
         for label, right in zip(labels, (logits[:, answers].argmax(1) == gold).tolist()):
             hits.setdefault(label, []).append(int(right))
-    return [[name, *label, sum(x) / len(x), "".join(map(str, x))] for label, x in hits.items()] + text_loss(m, n_windows, queries, gates,
-                                                                                                   only, keeps)
+    recalled = [[name, *label, sum(x) / len(x), "".join(map(str, x))] for label, x in hits.items()]
+    return recalled + text_loss(m, n_windows, queries, gates, only, keeps)
 
 
 def join(paths):

@@ -15,8 +15,9 @@ Contexts of N ids through models/llama-f32 and models/diffllama-f32 in f32, at d
     leverage [layers, G, N] f32        LeverageScorePress before its z-scores, its sketch the identity: all channels of a key
     NAME.kept [layers, G, N] i8        llama: what expected, keydiff, knorm, leverage and streaming keep at a quarter
 
-kvpress knows one map. For diffllama leverage is its function of the keys of both maps side by side. For diffllama kvzip is the larger of A1 and |lambda| A2 over the rows, by maps that transformers gives out
-(eager), with lambda from the weights; the softmax over sinks, chunk and own rows as in KVzipPress.
+kvpress knows one map. For diffllama leverage is its function of the keys of both maps side by side. For diffllama kvzip is
+the larger of A1 and |lambda| A2 over the rows, by maps that transformers gives out (eager), with lambda from the weights;
+the softmax over sinks, chunk and own rows as in KVzipPress.
 """
 import math
 import os
