@@ -110,11 +110,11 @@ dq_simd_int8_rows dq_cpu_round_rows(const dq_cpu *cpu, const dq_attend_args *arg
                                     int64_t ldx, int64_t n, float *at)
 {
     const dq_kv_page_form *form = &args->kv->form[DQ_K];
+    if (!int8_keys(args) || args->kv->by_page) return (dq_simd_int8_rows){0};
     const int64_t ld = dq_simd_int8_padded(args->kv->map->head_dim, form->group);
     int8_t *code = (int8_t *)at;
     float *scale = at + floats_of(n * ld);
     int32_t *sum = (int32_t *)(void *)(scale + floats_of(n * form->n_scales * 4));
-    if (!int8_keys(args) || args->kv->by_page) return (dq_simd_int8_rows){0};
     memset(code, 0, (size_t)(n * ld));
     for (int64_t r = 0; r < n; r++)
         round_query(code + r * ld, scale + r * form->n_scales, sum + r * form->n_scales, cpu->simd,
