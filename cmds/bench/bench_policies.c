@@ -10,6 +10,7 @@
 #include "cmds/cli/table.h"
 #include "engine/evict.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static const double keep = 0.25;
@@ -87,16 +88,22 @@ static dq_status run_policy(policies *x, const dq_bench_prompt *p, int i, double
     return err->code;
 }
 
+/* A round of all policies and of the prefill that nobody watches: what is first changes from round to round. */
 static dq_status run_all(policies *x, const dq_bench_prompt *p, int64_t run, dq_err *err)
 {
-    double plain, seconds, evicting;
-    DQ_TRY(run_one(x, p, NULL, &plain, &evicting, err));
-    if (run >= 0) x->prefill[run] = plain;
-    for (int i = 0; i < x->o->n_policies; i++) {
-        DQ_TRY(run_policy(x, p, i, &seconds, &evicting, err));
-        if (run < 0) continue;
-        x->over[i * x->o->runs + run] = seconds / plain - 1;
-        x->evicting[i * x->o->runs + run] = evicting / plain;
+    const int n = x->o->n_policies, first = run < 0 ? 0 : (int)(run % (n + 1));
+    const int64_t at = run < 0 ? 0 : run, runs = x->o->runs;
+    double unused;
+    for (int k = 0; k <= n; k++) {
+        const int i = (first + k) % (n + 1);
+        if (i == n)
+            DQ_TRY(run_one(x, p, NULL, &x->prefill[at], &unused, err));
+        else
+            DQ_TRY(run_policy(x, p, i, &x->over[i * runs + at], &x->evicting[i * runs + at], err));
+    }
+    for (int i = 0; i < n; i++) {
+        x->over[i * runs + at] = x->over[i * runs + at] / x->prefill[at] - 1;
+        x->evicting[i * runs + at] /= x->prefill[at];
     }
     return err->code;
 }
@@ -181,9 +188,24 @@ static dq_status run_lengths(policies *x, outcome *all, dq_err *err)
     return dq_document_print(doc, err);
 }
 
+/* The share is that of every context: tokens that always stay do not raise it. */
+static dq_status check_lengths(const dq_bench_policies_options *o, dq_err *err)
+{
+    const int least = o->kv->sink + o->kv->recent;
+    for (int i = 0; i < o->n_lengths; i++) {
+        if (o->length[i] * keep < least)
+            return dq_fail(err, DQ_USAGE,
+                           "--tokens %d: %g of them are fewer than the %d first and last ones that "
+                           "always stay. Give %.0f or more",
+                           o->length[i], keep, least, ceil(least / keep));
+    }
+    return DQ_OK;
+}
+
 dq_status dq_bench_policies(dq_logger *logger, dq_runner *r, const dq_bench_policies_options *o,
                             dq_err *err)
 {
+    DQ_TRY(check_lengths(o, err));
     policies x = {.o = o, .logger = logger, .r = r, .b = dq_runner_backend(r)};
     const size_t runs = (size_t)o->runs, n = (size_t)o->n_policies;
     outcome *all = dq_block_new((size_t)o->n_lengths * n, sizeof *all, err);

@@ -128,8 +128,10 @@ static dq_status understand(bench *x, const dq_args *args, dq_err *err)
     DQ_TRY(dq_bench_math(&x->math, x->math_word, err));
     DQ_TRY(dq_bench_logits(x->logit, &x->n_logits, x->logit_bits, x->logit_grain, err));
     DQ_TRY(dq_options_ints(x->length, &x->n_lengths, MAX_LENGTHS,
-                           x->lengths_text ? x->lengths_text : "128,512", "tokens", 1, 1 << 20,
-                           err));
+                           x->lengths_text ? x->lengths_text
+                           : x->policies   ? "512"
+                                           : "128,512",
+                           "tokens", 1, 1 << 20, err));
     DQ_TRY(dq_options_ints(x->batch, &x->n_batches, DQ_BENCH_BATCH_MAX,
                            x->batches_text ? x->batches_text : "1", "batch", 1, DQ_BENCH_BATCH_MAX,
                            err));
@@ -290,7 +292,8 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
 {
     bench x = {.threads = -1};
     const dq_opt opts[] = {
-        dq_opt_text("tokens", "N[,N...]", &x.lengths_text, "prompt lengths (default 128,512)"),
+        dq_opt_text("tokens", "N[,N...]", &x.lengths_text,
+                    "prompt lengths (default 128,512; with --kv-policy 512)"),
         dq_opt_int("runs", "N", &x.runs, 1, 1000, "timed runs after one that warms up (default 5)"),
         dq_opt_int(
             "decode", "N", &x.decode, 1, 100000,

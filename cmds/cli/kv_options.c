@@ -396,7 +396,9 @@ dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err)
 dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                              dq_err *err)
 {
-    if (dq_model_kv_spec(out, c, m, num, err) == DQ_OK) dq_evict_check(out, err);
-    if (err->code == DQ_USAGE) return dq_in(err, "--kv-bits: ");
+    if (dq_model_kv_spec(out, c, m, num, err) == DQ_OK)
+        dq_evict_check(out, err);
+    else if (err->code == DQ_USAGE)
+        return dq_in(err, "--kv-bits: ");
     return err->code == DQ_MISMATCH ? dq_in(err, "%s: ", m->path) : err->code;
 }

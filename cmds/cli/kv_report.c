@@ -136,7 +136,7 @@ const char *dq_kv_report_label(char *buf, size_t cap, const dq_kv_spec *s)
 void dq_kv_report_warn(dq_logger *logger, const char *what, const dq_kv_spec *s,
                        const dq_kv_cached *h)
 {
-    char label[96];
+    char label[DQ_KV_LABEL];
     dq_kv_report_shares x = dq_kv_report_shares_of(s, h);
     dq_kv_report_label(label, sizeof label, s);
     if (dq_kv_has_codes(s) && x.lowbit < 0.5)

@@ -179,7 +179,7 @@ static json_t *point_json(const front *f, int i)
     const dq_eval *e = f->v->e;
     const point *p = &f->of[i];
     const dq_evict_spec *evict = &e->row[p->row].kv.evict;
-    char label[128];
+    char label[DQ_KV_LABEL];
     json_t *o = json_object();
     json_object_set_new(o, "result", json_integer(result_of(e, p->row)));
     json_object_set_new(o, "kv_label", json_string(label_of(f, i, label, sizeof label)));
@@ -255,7 +255,7 @@ dq_status cmd_eval_front_json(json_t *document, const cmd_eval_view *v, dq_err *
 static void fill_row(dq_table *t, const front *f, int i)
 {
     const point *p = &f->of[i];
-    char label[128];
+    char label[DQ_KV_LABEL];
     dq_table_cell(t, "%s", label_of(f, i, label, sizeof label));
     dq_table_cell(t, "%.4f", p->share);
     cmd_eval_mean_cell(t, p->value, "");

@@ -83,7 +83,7 @@ static void print_family(const cmd_eval_view *v, const family *f)
 {
     const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
     const char *cluster = dq_eval_cluster(v->e, r);
-    char label[96];
+    char label[DQ_KV_LABEL];
     printf("  %s, %s, grain %s", v->names[r->model], cmd_eval_title(v->e, f->row[0]),
            dq_grain_name[r->logit.grain]);
     if (cmd_eval_math_swept(v->e)) printf(", math %s", dq_num_name[r->math.linear]);
@@ -283,7 +283,7 @@ static json_t *family_json(const cmd_eval_view *v, const family *f)
 {
     const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
     json_t *o = json_object(), *widths = json_object();
-    char bits[16], label[128];
+    char bits[16], label[DQ_KV_LABEL];
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "task", json_string(cmd_eval_title(v->e, f->row[0])));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));

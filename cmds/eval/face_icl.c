@@ -473,7 +473,7 @@ static void table_line(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r
     const dq_icl_plan *p = v->e->ids[r->ids].own;
     const dq_eval_source *s = dq_eval_source_of(v->e, r);
     const dq_icl_settings *x = s->settings;
-    char label[96];
+    char label[DQ_KV_LABEL];
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);

@@ -416,7 +416,7 @@ static void share_cell(dq_table *t, double x)
 static void print_title(const grid *g, const char *what)
 {
     const dq_needle_cell *c = cell_of(g, 0, 0);
-    char label[96];
+    char label[DQ_KV_LABEL];
     printf("\n%s of %s, %d needle%s, %d asked for, %d-bit logits", what, g->v->names[g->row->model],
            c->n, c->n == 1 ? "" : "s", c->r, g->row->logit.bits);
     if (g->row->logit.bits < 16) printf(" (grain %s)", dq_grain_name[g->row->logit.grain]);

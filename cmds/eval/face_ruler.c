@@ -234,7 +234,7 @@ static dq_status dump(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
 static dq_status fill_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r, dq_err *err)
 {
     const dq_ruler_set *set = dq_ruler_set_of(v->e, r);
-    char label[96];
+    char label[DQ_KV_LABEL];
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%s", dq_eval_source_of(v->e, r)->name);
     dq_table_cell(t, "%d", r->logit.bits);

@@ -59,7 +59,7 @@ static const char *const row_title[ROW_TITLES] = {"model", "weights", "logit bit
 static void row_cells(dq_table *t, const cmd_eval_view *v, int row)
 {
     const dq_eval_row *r = &v->e->row[row];
-    char label[96];
+    char label[DQ_KV_LABEL];
     dq_table_cell(t, "%s", v->names[r->model]);
     cmd_eval_weights_cell(t, v->e->model[r->model].m);
     if (r->logit.bits == 16)

@@ -88,7 +88,7 @@ void dq_cpu_token_values(const dq_cpu *cpu, float *y, const dq_attend_args *args
 int64_t dq_cpu_token_floats(const dq_attend_args *args, int64_t heads);
 
 /* ---- cpu_attention.c */
-/* S[r * ld + s] = (q_r . k_s) unscaled, for every token s < keys of the list and each of n_heads
+/* S[r * ld + s] = (q_r . k_s), unscaled where `scaled` is NULL, for every token s < keys of the list and each of n_heads
  * query heads, 32 at most (S[i] belongs to head[i]). Pages are walked once for all heads, and codes made
  * ready once per KV head. The rows share a tile; scratch: dq_cpu_score_floats. */
 void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_attend_args *args,

@@ -7,8 +7,8 @@
 #include <omp.h>
 #include <string.h>
 
-/* An element of a product is the same for every number of rows, threads and pieces. A block of W, transposed to [K_BLOCK][DQ_TILE_N], stays
- * in the second-level cache while all rows of a piece pass over it. */
+/* An element of a product is the same for every number of rows, threads and pieces. A block of W, transposed to
+ * [K_BLOCK][DQ_TILE_N], stays in the second-level cache while all rows of a piece pass over it. */
 enum { K_BLOCK = DQ_CHAIN, STRIP = 16, STRIP_LD = K_BLOCK + 16, FEW_ROWS = 8 };
 
 /* A thread's block while a product runs. */

@@ -236,8 +236,7 @@ typedef struct dq_simd_int8_page {
 
 /* The same of page codes. Sets of slots have steps and middles for each channel; a new one begins at every bit of `begins`. */
 typedef struct dq_simd_set_page {
-    uint8_t *
-        block; /* as key_block of one run, or value_block, made it, or room; NULL: nothing is coded */
+    uint8_t *block; /* as key_block of one run, or value_block, made it, or room for it */
     const uint8_t *codes, *next; /* as above */
     const float *sets;           /* [sets][2][cols]: step, and low + 2^(bits-1) step */
     int bits;

@@ -51,6 +51,7 @@ dq_status dq_memory_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, dou
     const int64_t fit = dq_memory_fit_rows(m, kv, available, max);
     dq_kv_spec coded = *kv;
     coded.k_bits = coded.v_bits = 8;
+    coded.widths[0] = 0;
     const int64_t more = kv->k_bits == 16 ? dq_memory_fit_rows(m, &coded, available, max) : 0;
     if (fit == 0 && more == 0)
         return dq_fail_more(err, dq_remedy_none,

@@ -122,6 +122,7 @@ static dq_status fit_side(dq_kv_widths *w, int side, int n_layers, dq_err *err)
             run[n++] = run[i];
     }
     w->n[side] = n;
+    if (n == 1) run->layers = -1;
     return DQ_OK;
 }
 
@@ -137,7 +138,8 @@ static void add_run(char *text, size_t cap, const dq_kv_run *r, bool alone)
     const size_t n = strlen(text);
     if (r->bits[0] != r->bits[1]) snprintf(maps, sizeof maps, "+%d", r->bits[1]);
     if (r->layers == 0) snprintf(layers, sizeof layers, "*");
-    if (r->layers > 1 && !alone) snprintf(layers, sizeof layers, "*%d", r->layers);
+    if (r->layers > 1 || (r->layers > 0 && alone))
+        snprintf(layers, sizeof layers, "*%d", r->layers);
     snprintf(text + n, cap - n, "%d%s%s", r->bits[0], maps, layers);
 }
 
@@ -200,6 +202,6 @@ double dq_kv_widths_mean(const dq_kv_widths *w, int side)
 int dq_kv_widths_of(const dq_kv_widths *w, int side, int layer, int map)
 {
     const dq_kv_run *r = w->run[side];
-    while (layer >= r->layers) layer -= r++->layers;
+    while (r->layers > 0 && layer >= r->layers) layer -= r++->layers;
     return r->bits[map];
 }

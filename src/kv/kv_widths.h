@@ -23,7 +23,7 @@ typedef struct dq_kv_widths {
 
 /* DQ_USAGE: no such text, no such width, or values by map. 16 bits: all layers of a side, or none. */
 dq_status dq_kv_widths_parse(dq_kv_widths *out, const char *text, dq_err *err);
-/* The same for a model of n_layers: each run has its layers, neighbours differ. DQ_MISMATCH: they are not that many. */
+/* The same for a model of n_layers: each run has its layers, neighbours differ, one alone is for all. DQ_MISMATCH: they are not that many. */
 dq_status dq_kv_widths_fit(dq_kv_widths *w, int n_layers, dq_err *err);
 /* As dq_kv_widths_parse reads it. DQ_USAGE: longer than DQ_KV_LISTS. */
 dq_status dq_kv_widths_text(char text[DQ_KV_LISTS], const dq_kv_widths *w, dq_err *err);

@@ -93,9 +93,9 @@ if grep -q AVX2 avx2.json; then
 fi
 
 # ---- what policies take beside a prefill
-try 0 "leverage " bench "diff model" --kv-policy leverage,kvzip --tokens 100 --runs 1 --threads 1
-[ "$(grep -c '^ *100  ' "$top/out")" = 2 ] || complain "bench --kv-policy: not a line for each policy"
-try 0 '"what": "policies"' bench "diff model" --kv-policy all,a1 --tokens 90,200 --runs 3 --threads 1 --json
+try 0 "leverage " bench "diff model" --kv-policy leverage,kvzip --tokens 272 --runs 1 --threads 1
+[ "$(grep -c '^ *272  ' "$top/out")" = 2 ] || complain "bench --kv-policy: not a line for each policy"
+try 0 '"what": "policies"' bench "diff model" --kv-policy all,a1 --tokens 280,400 --runs 3 --threads 1 --json
 json dq-bench/1
 cp "$top/out" policies.json
 if command -v python3 >/dev/null; then
@@ -105,15 +105,16 @@ import sys
 
 rows = json.load(open(sys.argv[1]))["results"]
 names = ["streaming", "h2o", "snapkv", "knorm", "random", "diff", "loo", "kvzip", "keydiff", "leverage", "a1"]
-assert [(r["tokens"], r["policy"]) for r in rows] == [(n, p) for n in (90, 200) for p in names]
+assert [(r["tokens"], r["policy"]) for r in rows] == [(n, p) for n in (280, 400) for p in names]
 for r in rows:
     assert r["over_prefill_min"] <= r["over_prefill_median"] <= r["over_prefill_max"], r
     assert 0 < r["evicting_over_prefill_median"] and r["prefill_seconds_median"] > 0, r
-of = {r["policy"]: r["over_prefill_median"] for r in rows if r["tokens"] == 200}
+of = {r["policy"]: r["over_prefill_median"] for r in rows if r["tokens"] == 400}
 assert of["kvzip"] > .5 and of["kvzip"] > of["streaming"], of  # it reads the context again
 EOF
 fi
 try 2 "expected one of streaming, .*, leverage, a1, a2, sum, all" bench "diff model" --kv-policy everything
+try 2 "tokens 271: 0.25 of them are fewer than the 68 .*Give 272" bench "diff model" --kv-policy h2o --tokens 271
 try 2 "keydiff stands twice" bench "diff model" --kv-policy keydiff,keydiff
 try 2 "logit-bits has nothing to act on with --kv-policy" bench "diff model" --kv-policy h2o --logit-bits 4
 try 2 "Give one" bench "diff model" --kv-policy h2o --attention

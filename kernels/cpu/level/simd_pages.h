@@ -9,7 +9,7 @@
  *
  * A part holds four rows of codes for 64 columns, so that the four bytes of a word belong to one column:
  * what instructions that multiply bytes and add up words want. Keys lie as channels of 64 slots, values
- * as slots of channels; the same two functions serve both.
+ * as slots of channels; the same functions serve both.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMD_PAGES_H
 #define DQ_SIMD_PAGES_H

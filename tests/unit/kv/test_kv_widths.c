@@ -34,6 +34,9 @@ static void texts_come_back(void **state)
     assert_string_equal(fitted("3|3|5*1:6*3", 3), "3*2|5:6");
     assert_string_equal(fitted("2|4*|2:8", 3), "2|4|2:8");
     assert_string_equal(fitted("4*:4|4*", 5), "4:4");
+    assert_string_equal(fitted("4*6:3*1", 0),
+                        "4*6:3*1"); /* a model of other layers still refuses it */
+    assert_string_equal(fitted("4*6:4|5*5", 6), "4:4|5*5");
 }
 
 static void numbers_are_those_of_layers(void **state)
