@@ -129,7 +129,10 @@ static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err
     m->logit = info->logit;
     m->kv = info->kv;
     memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
-    return DQ_OK;
+    dq_kv_spec spec;
+    if (!m->kv.widths[0] || dq_model_kv_spec(&spec, &m->kv, m, DQ_NUM_F32, err) == DQ_OK)
+        return DQ_OK;
+    return dq_in(err, "kv_cache: "); /* widths of another model's layers or maps */
 }
 
 static dq_status open_container(opened *o, const char *path, dq_pairing pairing, dq_err *err)
