@@ -140,7 +140,7 @@ static dq_status step(decode *x, int i, int64_t run, dq_err *err)
     DQ_TRY(dq_runner_pass(s->runner, &batch, &pass, &hidden, err));
     x->b->ops->logprob(x->b, &logp, &top1, hidden, &x->m->head, &id, DQ_NUM_F32);
     DQ_TRY(dq_backend_sync(x->b, err));
-    const double token = dq_bench_now(x->b) - start, read = dq_bench_block_read(&x->block);
+    const double token = dq_bench_now(x->b) - start, read = dq_bench_block_read(&x->block, 0);
     const double attend = time_attention(x, s, &batch, math);
     DQ_TRY(dq_score_check_logp(x->m, &logp, 1, err));
     if (run >= 0) {

@@ -60,10 +60,15 @@ void dq_bench_block_free(dq_bench_block *block)
     *block = (dq_bench_block){0};
 }
 
-double dq_bench_block_read(const dq_bench_block *block)
+double dq_bench_block_read(const dq_bench_block *block, double seconds)
 {
     if (!block->p) return (double)NAN;
     const double start = dq_bench_now(block->b);
-    block->b->ops->peak_read(block->b, block->p, block->bytes);
-    return (double)block->bytes / (dq_bench_now(block->b) - start);
+    double bytes = 0, spent;
+    do {
+        block->b->ops->peak_read(block->b, block->p, block->bytes);
+        bytes += (double)block->bytes;
+        spent = dq_bench_now(block->b) - start;
+    } while (spent < seconds);
+    return bytes / spent;
 }

@@ -28,7 +28,8 @@ typedef struct dq_bench_block {
  * when b has no error. */
 void dq_bench_block_new(dq_bench_block *block, dq_backend *b, double weights);
 void dq_bench_block_free(dq_bench_block *block); /* {0} is allowed */
-/* Bytes per second of reading it once on all threads; NaN without one. Leaves nothing else in the caches. */
-double dq_bench_block_read(const dq_bench_block *block);
+/* Bytes per second of reading it on all threads, once and again until `seconds` are over; NaN without one. Leaves nothing
+ * else in the caches. */
+double dq_bench_block_read(const dq_bench_block *block, double seconds);
 
 #endif
