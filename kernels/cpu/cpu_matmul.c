@@ -119,7 +119,7 @@ static void run_strip(const product *p, scratch *s, int64_t n0, int64_t n)
     const int64_t cols = p->w->rows, depth = p->w->cols;
     for (int64_t k0 = 0; k0 < depth; k0 += K_BLOCK) {
         const int64_t kb = depth - k0 < K_BLOCK ? depth - k0 : K_BLOCK;
-        expect_block(p->w, n0, n, k0 + K_BLOCK);
+        if (dq_weight_is_coded(p->w)) expect_block(p->w, n0, n, k0 + K_BLOCK);
         fetch_strip(p->simd, s, p->w, n0, n, k0, kb);
         p->simd->thin(p->dst.p + n0, cols, p->src.p + k0, depth, s->strip, STRIP_LD, p->src.rows, n,
                       kb, k0 > 0);
