@@ -126,7 +126,7 @@ static void run_strip(const product *p, scratch *s, int64_t n0, int64_t n)
     }
 }
 
-/* Few rows: weights pass through registers once, and a block of them would not be used again. */
+/* Few rows: a block of weights would not be used again. */
 static void run_thin(const product *p, scratch *s, int64_t n0, int64_t nb)
 {
     const int64_t cols = p->w->rows, depth = p->w->cols, rows = p->src.rows, at = n0 * depth;

@@ -1,4 +1,4 @@
-/* simd_thin: products of few rows with weights that lie as they are stored, each read once. An instruction level
+/* simd_thin: products of few rows with weights that lie as they are stored, read once for MAX_ROWS. An instruction level
  * includes this and gives before it: vec, a vector of LANES f32 or words; MAX_ROWS of activations at a time; STRIPS of LANES rows of W
  * for f32; zero_vec, load_vec, splat_vec and fma_vec; columns_of, LANES words of LANES rows transposed; high_of and low_of, the
  * halves of words as f32; put_sums, which adds to n columns of C or replaces them.
@@ -47,7 +47,7 @@ INLINE void fold_rows(const int m, float *c, int64_t ldc, vec s[MAX_ROWS], int64
     }
 }
 
-/* A line in which a chain or a row of W begins or ends, a column after the other. */
+/* A line inside of which a chain or a row of W begins or ends, a column after the other. */
 INLINE void thin_edge(const thin_job *t, const int m, const int per, vec s[MAX_ROWS], int64_t row,
                       const uint8_t *w, int64_t kk)
 {
@@ -112,11 +112,14 @@ INLINE void thin_rows(const thin_job *t, const int m, const int nv, const int pe
     for (int64_t kk = -skip; kk < t->k; kk += wide) {
         const int64_t soon = LINE * SOON + (kk + SOON * wide < t->k ? 0 : turn);
         const int64_t later = LINE * LATER + (kk + LATER * wide < t->k ? 0 : turn);
-        const bool edge = kk + wide > t->k || (kk + wide - 1) % DQ_CHAIN < wide;
+        const bool edge = kk < 0 || kk + wide > t->k || kk % DQ_CHAIN + wide > DQ_CHAIN;
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++) {
             const uint8_t *w = t->w + v * LANES * t->stride + kk * 4 / per;
             if (!edge) {
+                if (kk % DQ_CHAIN == 0 && kk > 0)
+                    fold_rows(m, t->c + v * LANES, t->ldc, s[v], t->n - v * LANES,
+                              t->add || kk > DQ_CHAIN);
                 thin_line(t, m, per, s[v], w, t->a + kk, soon, later);
                 continue;
             }
