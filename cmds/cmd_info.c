@@ -77,6 +77,7 @@ static void print_kv(const dq_model *m)
     if (coded && s->code == DQ_CODE_TOKEN) printf(", group %d", s->group);
     if (coded || s->rotate == DQ_ROTATE_ON) printf(", rotation %s", dq_rotate_name[s->rotate]);
     if (coded || s->evict.policy) printf(", sink %d, recent %d", s->sink, s->recent);
+    if (s->dense != DQ_KV_F32) printf(", uncoded tokens in %s", dq_kv_dense_name[s->dense]);
     printf("\nKV cache per token %.0f bytes at 16 bits", plain);
     if (cached < plain) printf("; %.1f as codes, %.2f times fewer", cached, plain / cached);
     printf("\n");

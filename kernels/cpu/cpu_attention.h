@@ -15,7 +15,8 @@ const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_m
 
 /* A page of one KV head as some rows read it. */
 typedef struct dq_cpu_page {
-    const float *plain; /* NULL: all is coded */
+    const float *plain; /* NULL: all is coded, or `half` has it */
+    const void *half;   /* the same in kv->dense, as the cache holds it, for few rows */
     int64_t n_plain;    /* leading slots that take part in the f32 product */
     enum { DQ_CPU_PLAIN, DQ_CPU_CODED, DQ_CPU_SETS } kind;
     union {                    /* overrides what the f32 product says */

@@ -177,11 +177,23 @@ static void give_codes(dq_cpu_page *page, const dq_cpu_kv_view *v, uint8_t *bloc
     }
 }
 
+/* What few rows read as it is held. */
+static dq_cpu_page half_page(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
+                             int head, int64_t coded_end, int64_t n, int64_t rows)
+{
+    enum { FEW = 6 }; /* rows that gemm_half makes f32 once for */
+    if (rows > FEW) return (dq_cpu_page){.half = NULL};
+    const void *half = dq_cpu_kv_half_page(kv, list, page, side, head, coded_end);
+    return (dq_cpu_page){.half = half, .n_plain = n};
+}
+
 dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
                              int64_t page, int key, int64_t coded_end, int64_t n, int64_t rows,
                              float *scratch)
 {
     const dq_kv *kv = args->kv;
+    const dq_cpu_page half = half_page(kv, list, page, DQ_K, key, coded_end, n, rows);
+    if (half.half) return half;
     if (!int8_keys(args))
         return (dq_cpu_page){
             .plain = dq_cpu_kv_read_keys(cpu->simd, kv, list, page, key, coded_end, scratch),
@@ -203,7 +215,10 @@ void dq_cpu_rows_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_at
                             int64_t first, const dq_cpu_page *page, float *scratch)
 {
     const int64_t d = args->attn->map->head_dim;
-    if (page->n_plain)
+    if (page->half)
+        cpu->simd->gemm_half(s, ld, x, ldx, page->half, args->kv->dense, DQ_PAGE_TOKENS, m,
+                             page->n_plain, d, false);
+    else if (page->n_plain)
         cpu->simd->gemm(s, ld, x, ldx, page->plain, DQ_PAGE_TOKENS, m, page->n_plain, d, false);
     if (page->kind == DQ_CPU_SETS)
         cpu->pages->set_scores(s, ld, x, ldx, m, &page->sets, work_of(args, scratch));
@@ -231,6 +246,8 @@ dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
                                int64_t n, int64_t rows, float *scratch)
 {
     const dq_kv *kv = args->kv;
+    const dq_cpu_page half = half_page(kv, list, page, DQ_V, head, coded_end, n, rows);
+    if (half.half) return half;
     if (!int8_values(args))
         return (dq_cpu_page){
             .plain = dq_cpu_kv_read_values(cpu->simd, kv, list, page, head, coded_end, scratch),
@@ -246,17 +263,27 @@ dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
     return p;
 }
 
+static void times_plain(const dq_cpu *cpu, float *y, int64_t ldy, const dq_attend_args *args,
+                        const float *d, int64_t ldd, int64_t m, const dq_cpu_page *page, bool add)
+{
+    const int64_t dim = args->attn->map->head_dim, cols = args->kv->v_cols;
+    for (int64_t c = 0; c < dim; c += DQ_TILE_N) {
+        const int64_t n = dim - c < DQ_TILE_N ? dim - c : DQ_TILE_N;
+        if (page->half)
+            cpu->simd->gemm_half(y + c, ldy, d, ldd, (const uint16_t *)page->half + c,
+                                 args->kv->dense, cols, m, n, page->n_plain, add);
+        else
+            cpu->simd->gemm(y + c, ldy, d, ldd, page->plain + c, cols, m, n, page->n_plain, add);
+    }
+}
+
 void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_attend_args *args,
                          const float *d, int64_t ldd, int64_t m, const dq_cpu_page *page, bool add,
                          float *scratch)
 {
     const int64_t dim = args->attn->map->head_dim;
     if (page->n_plain) {
-        for (int64_t c = 0; c < dim; c += DQ_TILE_N) {
-            const int64_t n = dim - c < DQ_TILE_N ? dim - c : DQ_TILE_N;
-            cpu->simd->gemm(y + c, ldy, d, ldd, page->plain + c, args->kv->v_cols, m, n,
-                            page->n_plain, add);
-        }
+        times_plain(cpu, y, ldy, args, d, ldd, m, page, add);
     } else if (!add) {
         for (int64_t r = 0; r < m; r++) memset(y + r * ldy, 0, (size_t)dim * sizeof *y);
     }

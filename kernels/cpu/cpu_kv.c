@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu_kv.h"
 
+#include <math.h>
 #include <omp.h>
 #include <string.h>
 
@@ -9,6 +10,17 @@ static void block_copy(dq_backend *b, void *dst, const void *src, int64_t bytes)
 {
     (void)b;
     memcpy(dst, src, (size_t)bytes);
+}
+
+void dq_cpu_kv_copy(const dq_kv *kv, void *to, int64_t to_step, const void *from, int64_t from_step,
+                    int64_t n)
+{
+    const bool half = kv->dense_bytes == 2;
+    const uint16_t *x = from;
+    uint16_t *y = to;
+    for (int64_t i = 0; half && i < n; i++) y[i * to_step] = x[i * from_step];
+    for (int64_t i = 0; !half && i < n; i++)
+        ((float *)to)[i * to_step] = ((const float *)from)[i * from_step];
 }
 
 static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side,
@@ -19,21 +31,66 @@ static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group,
     const int64_t channel = side == DQ_K ? DQ_PAGE_TOKENS : 1,
                   token = side == DQ_K ? 1 : kv->v_cols;
     for (int h = 0; h < kv->heads[group]; h++) {
-        float *plain = dq_kv_plain_of(kv, p, side, h), *sinks = dq_kv_sinks_of(kv, p, side, h);
-        for (int64_t i = 0; i < n * d; i++) {
-            float *at = plain + i / d * token + i % d * channel;
-            if (back) *at = sinks[i];
-            if (!back) sinks[i] = *at;
+        uint8_t *plain = dq_kv_plain_of(kv, p, side, h), *sinks = dq_kv_sinks_of(kv, p, side, h);
+        for (int64_t i = 0; i < n; i++) {
+            void *at = plain + i * token * kv->dense_bytes, *sink = sinks + i * d * kv->dense_bytes;
+            if (back) dq_cpu_kv_copy(kv, at, channel, sink, 1, d);
+            if (!back) dq_cpu_kv_copy(kv, sink, 1, at, channel, d);
         }
     }
 }
 
-/* n rows of one sequence behind the list's count. */
-static void write_tokens(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list, int group,
-                         const float *k, const float *v, int64_t n)
+/* Rounds n elements to kv->dense; the largest magnitude of what is finite and would not stay so, 0: all does. */
+static float narrow(const dq_kv *kv, uint16_t *to, const float *from, int64_t n)
+{
+    const bool f16 = kv->dense == DQ_F16;
+    float beyond = 0;
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = f16 ? dq_f16_from_f32(from[i]) : dq_bf16_from_f32(from[i]);
+        if ((to[i] & 0x7fffu) == (f16 ? 0x7c00u : 0x7f80u) && isfinite(from[i]))
+            beyond = fmaxf(beyond, fabsf(from[i]));
+    }
+    return beyond;
+}
+
+/* n rows of one head into slots `at` .. of a page of two-byte elements. */
+static float write_half(const dq_kv *kv, const dq_kv_page *p, int slot, int64_t at, const float *k,
+                        const float *v, int64_t stride, int64_t n)
+{
+    enum { RUN = 64 };
+    const int64_t d = kv->map->head_dim;
+    uint16_t *keys = dq_kv_plain_of(kv, p, DQ_K, slot), run[RUN];
+    uint16_t *values = (uint16_t *)dq_kv_plain_of(kv, p, DQ_V, slot) + at * kv->v_cols;
+    float beyond = 0;
+    for (int64_t i = 0; i < n; i++) {
+        beyond = fmaxf(beyond, narrow(kv, values + i * kv->v_cols, v + i * stride, d));
+        for (int64_t c = 0; c < d; c += RUN) {
+            const int64_t m = d - c < RUN ? d - c : RUN;
+            beyond = fmaxf(beyond, narrow(kv, run, k + i * stride + c, m));
+            dq_cpu_kv_copy(kv, keys + c * DQ_PAGE_TOKENS + at + i, DQ_PAGE_TOKENS, run, 1, m);
+        }
+    }
+    return beyond;
+}
+
+static void write_full(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int slot,
+                       int64_t at, const float *k, const float *v, int64_t stride, int64_t n)
+{
+    const int64_t d = kv->map->head_dim;
+    float *values = (float *)dq_kv_plain_of(kv, p, DQ_V, slot) + at * kv->v_cols;
+    simd->transpose((float *)dq_kv_plain_of(kv, p, DQ_K, slot) + at, DQ_PAGE_TOKENS, k, stride, n,
+                    d);
+    for (int64_t i = 0; i < n; i++)
+        memcpy(values + i * kv->v_cols, v + i * stride, (size_t)d * sizeof(float));
+}
+
+/* n rows of one sequence behind the list's count. The largest magnitude that kv->dense cannot hold, 0: it can. */
+static float write_tokens(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list, int group,
+                          const float *k, const float *v, int64_t n)
 {
     const dq_headmap *map = kv->map;
     const int64_t d = map->head_dim, stride = map->n_kv * d;
+    float beyond = 0;
     for (int64_t done = 0; done < n;) {
         const int64_t at = (list->count + done) % DQ_PAGE_TOKENS;
         const int64_t take = DQ_PAGE_TOKENS - at < n - done ? DQ_PAGE_TOKENS - at : n - done;
@@ -41,15 +98,25 @@ static void write_tokens(const dq_simd *simd, const dq_kv *kv, const dq_kv_list 
         for (int j = 0; j < map->n_kv; j++) {
             if (map->group[j] != group) continue;
             const float *from_k = k + done * stride + j * d, *from_v = v + done * stride + j * d;
-            float *values = dq_kv_plain_of(kv, p, DQ_V, kv->slot[j]) + at * kv->v_cols;
-            simd->transpose(dq_kv_plain_of(kv, p, DQ_K, kv->slot[j]) + at, DQ_PAGE_TOKENS, from_k,
-                            stride, take, d);
-            for (int64_t i = 0; i < take; i++) {
-                memcpy(values + i * kv->v_cols, from_v + i * stride, (size_t)d * sizeof(float));
-            }
+            if (kv->dense == DQ_F32)
+                write_full(simd, kv, p, kv->slot[j], at, from_k, from_v, stride, take);
+            else
+                beyond =
+                    fmaxf(beyond, write_half(kv, p, kv->slot[j], at, from_k, from_v, stride, take));
         }
         done += take;
     }
+    return beyond;
+}
+
+static bool refuse_range(dq_backend *b, const dq_kv *kv, int layer, float beyond)
+{
+    const bool f16 = kv->dense == DQ_F16;
+    dq_fail_with(&b->err, DQ_MISMATCH,
+                 (dq_remedy){.code = DQ_REMEDY_KV_RANGE, .word = f16 ? "bf16 or f32" : "f32"},
+                 "layer %d has a key or value of %.6g, and %s ends at %.6g", layer, (double)beyond,
+                 f16 ? "f16" : "bf16", f16 ? 65504.0 : 0x1.fep127);
+    return false;
 }
 
 static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
@@ -57,14 +124,17 @@ static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batc
 {
     const dq_simd *simd = dq_cpu_of(b)->simd;
     const int groups = kv->map->n_groups, tasks = batch->n_seq * groups;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads) if (batch->n_rows > 32)
+    float beyond = 0;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)                              \
+    reduction(max                                                                                  \
+              : beyond) if (batch->n_rows > 32)
     for (int task = 0; task < tasks; task++) {
         const int i = task / groups, g = task % groups;
         const int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
-        write_tokens(simd, kv, dq_kv_list_of(kv, batch->seq[i], layer, g), g, k.p + first * k.cols,
-                     v.p + first * v.cols, n);
+        beyond = fmaxf(beyond, write_tokens(simd, kv, dq_kv_list_of(kv, batch->seq[i], layer, g), g,
+                                            k.p + first * k.cols, v.p + first * v.cols, n));
     }
-    return true;
+    return beyond == 0 || refuse_range(b, kv, layer, beyond);
 }
 
 static bool reserve(dq_backend *b, const dq_kv *kv)

@@ -5,6 +5,7 @@
  * attention wants keys transposed; a line of values is one token. So `plain` is keys [head_dim][DQ_PAGE_TOKENS]
  * and values [DQ_PAGE_TOKENS][v_cols], `codes` keys [v_cols][64 codes] and values [DQ_PAGE_TOKENS][v_cols codes], `scale`
  * keys [n_scales][DQ_PAGE_TOKENS] and values [DQ_PAGE_TOKENS][n_scales]. Page codes: `scale` is as kv_pages.h says.
+ * Elements of `plain` and `sinks` that have two bytes are made f32 where they are read.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CPU_KV_H
 #define DQ_CPU_KV_H
@@ -14,13 +15,16 @@
 
 /* ---- Reading. One page of one KV head as a query reads it that takes the tokens below index
  * `coded_end` of the list as codes: keys [head_dim][DQ_PAGE_TOKENS], values [DQ_PAGE_TOKENS][v_cols]. Where nothing is
- * coded this is the page itself, else scratch (dq_cpu_kv_scratch_floats(kv) floats) is filled; the result
- * is good until scratch is used again. Slots behind the list's count hold anything. */
+ * coded and all is f32 this is the page itself, else scratch (dq_cpu_kv_scratch_floats(kv) floats) is filled; the
+ * result is good until scratch is used again. Slots behind the list's count hold anything. */
 const float *dq_cpu_kv_read_keys(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
                                  int64_t page, int head, int64_t coded_end, float *scratch);
 const float *dq_cpu_kv_read_values(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
                                    int64_t page, int head, int64_t coded_end, float *scratch);
 int64_t dq_cpu_kv_scratch_floats(const dq_kv *kv);
+/* The same page as it is held, in kv->dense; NULL where that is f32 or something is read as codes. */
+const void *dq_cpu_kv_half_page(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
+                                int head, int64_t coded_end);
 
 /* The same without reading codes back: which slots are read as codes, and the others as f32. */
 typedef struct dq_cpu_kv_view {
@@ -53,9 +57,9 @@ void dq_cpu_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv
 /* ---- cpu_kv_sets.c: page codes */
 /* Those of what is due in one head, less 2^(bits-1): keys q[v_cols][DQ_PAGE_TOKENS], values q[DQ_PAGE_TOKENS][v_cols]; other
  * slots stay. Steps and lows go to the page. False where f16 cannot hold one and the side is not wide.
- * rows[DQ_PAGE_TOKENS * v_cols]. */
+ * plain: the head's unquantized numbers; rows[DQ_PAGE_TOKENS * v_cols]. */
 bool dq_cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
-                           int h, int8_t *q, float *rows);
+                           int h, int8_t *q, const float *plain, float *rows);
 /* Steps [v_cols] and lows [v_cols] of the first n sets of a head, one set after the other, filled up with zeros. */
 void dq_cpu_kv_sets_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
                          int side, int h, int n, float *out);
@@ -66,6 +70,9 @@ void dq_cpu_kv_sets_move(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_p
                          int from_set, int group, int side, int h);
 
 /* ---- cpu_kv.c */
+/* n elements of kv->dense, each so many behind the one before. */
+void dq_cpu_kv_copy(const dq_kv *kv, void *to, int64_t to_step, const void *from, int64_t from_step,
+                    int64_t n);
 dq_kv *dq_cpu_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec);
 void dq_cpu_kv_free(dq_backend *b, dq_kv *kv);
 /* cpu_blocks.c: memory of pages, zeroed and 64-byte aligned; on one thread at a time. What is freed is kept for

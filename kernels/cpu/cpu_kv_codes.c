@@ -14,8 +14,28 @@ static int64_t least(int64_t a, int64_t b)
 
 int64_t dq_cpu_kv_scratch_floats(const dq_kv *kv)
 {
-    /* values or keys as f32; as codes; scales (at most one per channel; of page codes two, and a page of one set) */
-    return (kv->by_page ? 5 : kv->has_codes ? 3 : 0) * DQ_PAGE_TOKENS * kv->v_cols;
+    /* values or keys as f32; as codes; scales (at most one per channel; of page codes two, and a page of one set); last of
+     * all what is held in two bytes */
+    const int64_t pages = kv->by_page ? 5 : kv->has_codes ? 3 : 0;
+    return (pages + (kv->dense != DQ_F32)) * DQ_PAGE_TOKENS * kv->v_cols;
+}
+
+/* Elements first .. of a page's unquantized head as f32. */
+static void widen(const dq_simd *simd, const dq_kv *kv, float *out, const void *plain,
+                  int64_t first, int64_t n)
+{
+    simd->widen(out, (const uint8_t *)plain + first * kv->dense_bytes, kv->dense, n);
+}
+
+/* The whole head: the page itself, or the end of scratch. */
+static const float *plain_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side,
+                               int h, float *scratch)
+{
+    const void *plain = dq_kv_plain_of(kv, p, side, h);
+    if (kv->dense == DQ_F32) return plain;
+    float *out = scratch + dq_cpu_kv_scratch_floats(kv) - DQ_PAGE_TOKENS * kv->v_cols;
+    widen(simd, kv, out, plain, 0, kv->form[side].plain_floats);
+    return out;
 }
 
 /* ---------------------------------------------------------------------------------------- packing */
@@ -145,7 +165,7 @@ static bool encode_head(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *
 {
     const dq_kv_page_form *form = &kv->form[side];
     const int64_t d = kv->map->head_dim, n = p->due - p->coded;
-    const float *plain = dq_kv_plain_of(kv, p, side, h);
+    const float *plain = plain_page(simd, kv, p, side, h, rows);
     bool overflow = false;
     if (side == DQ_K) simd->transpose(rows, d, plain + p->coded, DQ_PAGE_TOKENS, d, n);
     for (int64_t i = 0; i < n; i++) {
@@ -188,7 +208,8 @@ static bool encode_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *j
     const int bits = dq_kv_bits_of(kv, p, side, h);
     const int64_t first = side == DQ_K ? 0 : p->coded, end = side == DQ_K ? DQ_PAGE_TOKENS : p->due;
     if (side == DQ_K) unpack_head(kv, q, codes, bits, side, first, end);
-    if (!dq_cpu_kv_sets_encode(simd, kv, job, side, h, q, rows)) return false;
+    const float *plain = plain_page(simd, kv, p, side, h, rows);
+    if (!dq_cpu_kv_sets_encode(simd, kv, job, side, h, q, plain, rows)) return false;
     pack_head(kv, codes, q, bits, side, first, end);
     return true;
 }
@@ -219,28 +240,30 @@ void dq_cpu_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job
 /* ---------------------------------------------------------------------------------------- reading */
 
 /* Slots first..end of a page, from where they are held unquantized. */
-static void read_plain(const dq_kv *kv, const dq_kv_page *p, int side, int h, int64_t first,
-                       int64_t end, float *out)
+static void read_plain(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side, int h,
+                       int64_t first, int64_t end, float *out)
 {
-    const int64_t d = kv->map->head_dim;
-    const float *plain = dq_kv_plain_of(kv, p, side, h) + (side == DQ_K ? 0 : first * kv->v_cols);
-    if (side == DQ_V) {
-        memcpy(out + first * kv->v_cols, plain, (size_t)((end - first) * kv->v_cols) * sizeof *out);
-        return;
-    }
-    for (int64_t c = 0; c < d; c++) {
-        memcpy(out + c * DQ_PAGE_TOKENS + first, plain + c * DQ_PAGE_TOKENS + first,
-               (size_t)(end - first) * sizeof *out);
+    const int64_t lines = side == DQ_K ? kv->map->head_dim : 1;
+    const int64_t one = side == DQ_K ? 1 : kv->v_cols;
+    const void *plain = dq_kv_plain_of(kv, p, side, h);
+    for (int64_t c = 0; c < lines; c++) {
+        const int64_t at = c * DQ_PAGE_TOKENS + first * one;
+        widen(simd, kv, out + at, plain, at, (end - first) * one);
     }
 }
 
-static void read_sinks(const dq_kv *kv, const dq_kv_page *p, int side, int h, float *out)
+static void read_sinks(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side, int h,
+                       float *out)
 {
     const int64_t d = kv->map->head_dim;
-    const float *sinks = dq_kv_sinks_of(kv, p, side, h);
+    const void *sinks = dq_kv_sinks_of(kv, p, side, h);
     for (int64_t i = 0; i < p->n_sinks; i++) {
-        for (int64_t c = 0; c < d; c++) {
-            out[side == DQ_K ? c * DQ_PAGE_TOKENS + i : i * kv->v_cols + c] = sinks[i * d + c];
+        if (side == DQ_V) widen(simd, kv, out + i * kv->v_cols, sinks, i * d, d);
+        for (int64_t c = 0; side == DQ_K && c < d; c += DQ_KV_LINE) {
+            float run[DQ_KV_LINE];
+            const int64_t n = least(d - c, DQ_KV_LINE);
+            widen(simd, kv, run, sinks, i * d + c, n);
+            for (int64_t k = 0; k < n; k++) out[(c + k) * DQ_PAGE_TOKENS + i] = run[k];
         }
     }
 }
@@ -291,7 +314,7 @@ static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_
     const dq_kv_page_form *form = &kv->form[side];
     const dq_kv_part *part = &p->part[side];
     const int h = kv->slot[head];
-    if (reads_plain(p, side, slots)) return dq_kv_plain_of(kv, p, side, h);
+    if (reads_plain(p, side, slots)) return plain_page(simd, kv, p, side, h, scratch);
     const float *scale = NULL;
     if (!kv->by_page)
         scale = read_scales(simd, kv, part, side, h, scratch + DQ_PAGE_TOKENS * kv->v_cols);
@@ -304,9 +327,9 @@ static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_
         simd->read_values(scratch, codes, form->bits, slots, kv->v_cols, form->group, scale,
                           form->n_scales);
     }
-    if (part->sinks) read_sinks(kv, p, side, h, scratch);
+    if (part->sinks) read_sinks(simd, kv, p, side, h, scratch);
     if (part->plain && slots < DQ_PAGE_TOKENS)
-        read_plain(kv, p, side, h, slots, DQ_PAGE_TOKENS, scratch);
+        read_plain(simd, kv, p, side, h, slots, DQ_PAGE_TOKENS, scratch);
     return scratch;
 }
 
@@ -381,7 +404,7 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
     const int64_t slots = dq_kv_slots(coded_end, page), size = DQ_PAGE_TOKENS * kv->v_cols;
     const int h = kv->slot[head];
     if (reads_plain(p, side, slots))
-        return (dq_cpu_kv_view){.plain = dq_kv_plain_of(kv, p, side, h)};
+        return (dq_cpu_kv_view){.plain = plain_page(simd, kv, p, side, h, scratch)};
     dq_cpu_kv_view v = {.codes = dq_kv_codes_of(kv, p, side, h),
                         .next = next_codes(kv, list, page + 1, side, h),
                         .first = p->n_sinks,
@@ -399,10 +422,18 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
     const bool tail = part->plain && slots < DQ_PAGE_TOKENS;
     if (!part->sinks && !tail) return v;
     memset(scratch, 0, (size_t)size * sizeof *scratch);
-    if (part->sinks) read_sinks(kv, p, side, h, scratch);
-    if (tail) read_plain(kv, p, side, h, slots, DQ_PAGE_TOKENS, scratch);
+    if (part->sinks) read_sinks(simd, kv, p, side, h, scratch);
+    if (tail) read_plain(simd, kv, p, side, h, slots, DQ_PAGE_TOKENS, scratch);
     v.plain = scratch;
     return v;
+}
+
+const void *dq_cpu_kv_half_page(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
+                                int head, int64_t coded_end)
+{
+    const dq_kv_page *p = list->page[page];
+    if (kv->dense == DQ_F32 || !reads_plain(p, side, dq_kv_slots(coded_end, page))) return NULL;
+    return dq_kv_plain_of(kv, p, side, kv->slot[head]);
 }
 
 const float *dq_cpu_kv_read_keys(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
@@ -448,26 +479,23 @@ void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, i
 static void move_plain(const dq_kv *kv, dq_kv_page *to, int64_t slot, const dq_kv_page *from,
                        int64_t i, int side, int h)
 {
-    const int64_t d = kv->map->head_dim;
+    const int64_t d = kv->map->head_dim, sink = d * kv->dense_bytes;
     const int64_t channel = side == DQ_K ? DQ_PAGE_TOKENS : 1,
-                  token = side == DQ_K ? 1 : kv->v_cols;
-    const float *x = NULL;
+                  token = (side == DQ_K ? 1 : kv->v_cols) * kv->dense_bytes;
+    const uint8_t *x = NULL;
     int64_t step = channel;
     if (from->part[side].plain) {
-        x = dq_kv_plain_of(kv, from, side, h) + i * token;
+        x = (const uint8_t *)dq_kv_plain_of(kv, from, side, h) + i * token;
     } else if (i < from->n_sinks) {
-        x = dq_kv_sinks_of(kv, from, side, h) + i * d;
+        x = (const uint8_t *)dq_kv_sinks_of(kv, from, side, h) + i * sink;
         step = 1;
     }
     if (!x) return; /* held as codes only */
-    if (to->part[side].plain) {
-        float *y = dq_kv_plain_of(kv, to, side, h) + slot * token;
-        for (int64_t c = 0; c < d; c++) y[c * channel] = x[c * step];
-    }
-    if (slot < to->n_sinks && to->part[side].sinks) {
-        float *y = dq_kv_sinks_of(kv, to, side, h) + slot * d;
-        for (int64_t c = 0; c < d; c++) y[c] = x[c * step];
-    }
+    if (to->part[side].plain)
+        dq_cpu_kv_copy(kv, (uint8_t *)dq_kv_plain_of(kv, to, side, h) + slot * token, channel, x,
+                       step, d);
+    if (slot < to->n_sinks && to->part[side].sinks)
+        dq_cpu_kv_copy(kv, (uint8_t *)dq_kv_sinks_of(kv, to, side, h) + slot * sink, 1, x, step, d);
 }
 
 /* Codes of slot i of one head, both as they lie unpacked, with their scales. */

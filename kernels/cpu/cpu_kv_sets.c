@@ -106,10 +106,9 @@ static bool encode_set(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *jo
 }
 
 bool dq_cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
-                           int h, int8_t *q, float *rows)
+                           int h, int8_t *q, const float *plain, float *rows)
 {
     const dq_kv_page *p = job->page;
-    const float *plain = dq_kv_plain_of(kv, p, side, h);
     float own[DQ_PAGE_TOKENS];
     const float *d = side == DQ_V ? dq_cpu_kv_sets_dither(kv, p, own) : none;
     if (side == DQ_V) {

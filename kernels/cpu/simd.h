@@ -27,6 +27,9 @@ typedef struct dq_simd {
      * B is [64][head_dim padded to 16], ldb the padded width, 64 columns of it per call. */
     void (*gemm)(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
                  int64_t m, int64_t n, int64_t k, bool add);
+    /* The same bits with B of type F16 or BF16, for few rows: every 6 of them make B f32 on its way into registers. */
+    void (*gemm_half)(float *c, int64_t ldc, const float *a, int64_t lda, const void *b,
+                      dq_dtype type, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add);
     /* The sums of one call of gemm for each DQ_CHAIN of k, in order, bit for bit, with W[n][ldw] not transposed: s(i,j) =
      * sum A[i*lda + kk] * W[j*ldw + kk]. For few rows (best up to 8) of long rows of W that follow each other. 1 <= n <= 16;
      * 16 rows of W must be readable in their k columns. */

@@ -142,6 +142,7 @@ static bool place_codes(dq_backend *b, dq_kv *kv)
 dq_kv *dq_kv_pages_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec,
                        const dq_kv_device *device)
 {
+    static const dq_dtype dense_of[DQ_KV_DENSE_TYPES] = {DQ_F32, DQ_F16, DQ_BF16};
     if (b->err.code != DQ_OK) return NULL;
     dq_kv *kv = dq_block_new(1, sizeof *kv, &b->err);
     if (!kv) return NULL;
@@ -151,6 +152,8 @@ dq_kv *dq_kv_pages_new(dq_backend *b, const dq_headmap *map, int n_layers, const
     kv->spec = *spec;
     kv->has_codes = dq_kv_has_codes(spec);
     kv->by_page = dq_kv_by_page(spec);
+    kv->dense = dense_of[spec->dense];
+    kv->dense_bytes = dq_kv_dense_bytes(spec);
     kv->n_layers = n_layers;
     kv->v_cols = (map->head_dim + 15) / 16 * 16;
     kv->form[DQ_K] = form_of(spec, spec->k_bits, map->head_dim, kv->v_cols);

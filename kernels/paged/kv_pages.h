@@ -15,7 +15,7 @@ typedef struct dq_kv_page_form {
     int64_t n_scales; /* per token and head; 0: page codes */
     /* of page codes, per set and head: a step for each channel, then a low; else 0 */
     int64_t set_scales;
-    int64_t plain_floats; /* of one head and page */
+    int64_t plain_floats; /* of one head and page, each of dq_kv.dense_bytes */
     int64_t code_bytes;   /* of one head and page; 0: 16 bits */
 } dq_kv_page_form;
 
@@ -28,11 +28,11 @@ typedef struct dq_kv_head_codes {
 /* Keys or values of a page. Each array holds the KV heads of the page's group one after the other; NULL: none.
  * The memory is the backend's, which alone knows how tokens lie in `plain` and `codes`. */
 typedef struct dq_kv_part {
-    float *plain;   /* unquantized, form.plain_floats a head */
+    void *plain;    /* unquantized, in dq_kv.dense; form.plain_floats a head */
     uint8_t *codes; /* dq_kv_code_bytes together */
     /* form.n_scales * DQ_PAGE_TOKENS a head; of page codes [n_sets][heads][form.set_scales]: f16, or f32 where `wide` */
     void *scale;
-    float *sinks; /* [n_sinks][head_dim] a head: what is never coded in a page that is */
+    void *sinks; /* the same [n_sinks][head_dim] a head: what is never coded in a page that is */
     bool wide;
     bool overflow;  /* while codes are made: a scale does not fit in f16 */
     uint8_t n_sets; /* that there is room for, DQ_PAGE_TOKENS at most */
@@ -79,7 +79,8 @@ typedef struct dq_kv_device {
     /* Slots 0 .. n-1 of the sink parts of all heads, from the unquantized parts or back into them. */
     void (*sinks)(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side, int64_t n,
                   bool back);
-    /* The batch's rows into the unquantized slots behind each list's count; there is room. */
+    /* The batch's rows into the unquantized slots behind each list's count; there is room. DQ_MISMATCH for a finite
+     * number that kv->dense would make infinite. */
     bool (*write)(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                   dq_mat v);
     /* Makes codes and scales. Where f16 cannot hold a scale of a side that is not wide, its `overflow` is set
@@ -97,6 +98,8 @@ struct dq_kv {
     const dq_headmap *map;
     dq_kv_spec spec;
     bool has_codes, by_page;
+    dq_dtype dense; /* of what is not coded: DQ_F32, DQ_F16 or DQ_BF16 */
+    int dense_bytes;
     int n_layers;
     int64_t v_cols; /* head_dim, padded to a multiple of 16 with zeros */
     dq_kv_page_form form[2];
@@ -124,9 +127,9 @@ static inline int32_t dq_kv_pos(const dq_kv_list *list, int64_t i)
 }
 
 /* What a page keeps for the slot-th head of its group. */
-static inline float *dq_kv_plain_of(const dq_kv *kv, const dq_kv_page *p, int side, int slot)
+static inline void *dq_kv_plain_of(const dq_kv *kv, const dq_kv_page *p, int side, int slot)
 {
-    return p->part[side].plain + slot * kv->form[side].plain_floats;
+    return (uint8_t *)p->part[side].plain + slot * kv->form[side].plain_floats * kv->dense_bytes;
 }
 
 static inline int dq_kv_place(const dq_kv *kv, int layer, int group)
@@ -157,9 +160,10 @@ static inline int64_t dq_kv_code_bytes(const dq_kv *kv, const dq_kv_page *p, int
     return dq_kv_head_codes_of(kv, p, side, kv->heads[group])->at;
 }
 
-static inline float *dq_kv_sinks_of(const dq_kv *kv, const dq_kv_page *p, int side, int slot)
+static inline void *dq_kv_sinks_of(const dq_kv *kv, const dq_kv_page *p, int side, int slot)
 {
-    return p->part[side].sinks + (int64_t)slot * p->n_sinks * kv->map->head_dim;
+    return (uint8_t *)p->part[side].sinks +
+           (int64_t)slot * p->n_sinks * kv->map->head_dim * kv->dense_bytes;
 }
 
 /* How many sets of page codes begin in the first n slots. */

@@ -21,7 +21,7 @@ static void part_free(const dq_kv *kv, void *p, int64_t *account, int64_t bytes)
 
 static int64_t plain_bytes(const dq_kv *kv, int group, int side)
 {
-    return kv->heads[group] * kv->form[side].plain_floats * (int64_t)sizeof(float);
+    return kv->heads[group] * kv->form[side].plain_floats * kv->dense_bytes;
 }
 
 static int64_t scale_bytes(const dq_kv *kv, int group, int side, int n_sets, bool wide)
@@ -38,7 +38,7 @@ static int64_t part_scale_bytes(const dq_kv *kv, int group, int side, const dq_k
 
 static int64_t sink_bytes(const dq_kv *kv, int group, int32_t n_sinks)
 {
-    return (int64_t)kv->heads[group] * n_sinks * kv->map->head_dim * (int64_t)sizeof(float);
+    return (int64_t)kv->heads[group] * n_sinks * kv->map->head_dim * kv->dense_bytes;
 }
 
 dq_kv_page *dq_kv_page_new(dq_kv *kv, int place)

@@ -53,6 +53,8 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_KV_MAPS,         /* widths without maps */
     DQ_REMEDY_KV_PAGE,         /* page codes */
     DQ_REMEDY_KV_CODE,         /* codes with scales for each token, or the CPU */
+    DQ_REMEDY_KV_DENSE,        /* what is not coded in f32, or the CPU */
+    DQ_REMEDY_KV_RANGE,        /* what is not coded in bf16 or f32 */
     /* arithmetic and devices */
     DQ_REMEDY_MATH_WEIGHTS, /* packed weights; the text begins with "math" */
     DQ_REMEDY_MATH_CACHE,   /* a packed cache; the same */

@@ -23,7 +23,8 @@ static double pass_bytes(const dq_model *m, const dq_kv_spec *kv, int64_t n_rows
         2 * ffn_rows * m->ffn;
     const int64_t tokens =
         (n_rows + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS * a->n_kv;
-    const double plain = 2.0 * a->head_dim * sizeof(float); /* of one token, layer and head */
+    const double plain =
+        2.0 * a->head_dim * dq_kv_dense_bytes(kv); /* of one token, layer and head */
     double cache = plain * m->n_layers;
     /* tokens of a layer become codes when all of them are there */
     if (kv->k_bits < 16 && kv->v_bits < 16)

@@ -105,6 +105,7 @@ dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *asked, dq_num n
                         .v_bits = bits.v_bits,
                         .group = c->group,
                         .code = c->code,
+                        .dense = c->dense,
                         .rotate_k = rotates(c->rotate, bits.k_bits, token ? 4 : 8, head_dim),
                         .rotate_v = rotates(c->rotate, bits.v_bits, token ? 4 : 0, head_dim),
                         .sink = c->sink,

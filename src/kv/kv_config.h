@@ -20,6 +20,7 @@ typedef struct dq_kv_config {
     char widths[DQ_KV_LISTS]; /* what dq_kv_widths_parse reads; empty: none */
     int group, sink, recent;
     dq_kv_code code;
+    dq_kv_dense dense;
     dq_rotate rotate;
     /* stands last, see kv_field.c. The policy may be one of dq_kv_policy_stored */
     dq_evict_spec evict;

@@ -39,7 +39,7 @@ typedef struct dq_kv_field {
     const char *column[2]; /* their titles */
 } dq_kv_field;
 
-enum { DQ_KV_FIELDS = 15, DQ_KV_OPTIONS = 13, DQ_KV_COLUMNS = 16 };
+enum { DQ_KV_FIELDS = 16, DQ_KV_OPTIONS = 14, DQ_KV_COLUMNS = 17 };
 extern const dq_kv_field dq_kv_fields[DQ_KV_FIELDS]; /* in the order of JSON and HDF5 */
 
 /* Index of the field whose option, or title of the column that, has this place, from 1 on. */

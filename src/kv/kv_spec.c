@@ -9,6 +9,7 @@
 
 const char *const dq_num_name[DQ_NUMS] = {"f32", "bf16", "int8"};
 const char *const dq_kv_code_name[DQ_KV_CODE_KINDS] = {"token", "page", "dither"};
+const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES] = {"f32", "f16", "bf16"};
 
 const dq_evict_spec dq_evict_none = {.keep = 1, .window = -1};
 const dq_kv_spec dq_kv_plain = {
@@ -37,8 +38,10 @@ const char *dq_kv_spec_widths(char text[DQ_KV_TEXT], const dq_kv_spec *s)
 const char *dq_kv_codes_text(char text[DQ_KV_TEXT], const dq_kv_spec *s)
 {
     const bool say = dq_kv_has_codes(s) && s->code != DQ_CODE_TOKEN;
-    const size_t n = strlen(dq_kv_spec_widths(text, s));
-    if (say) snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_code_name[s->code]);
+    size_t n = strlen(dq_kv_spec_widths(text, s));
+    if (say) n += (size_t)snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_code_name[s->code]);
+    if (s->dense != DQ_KV_F32)
+        snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_dense_name[s->dense]);
     return text;
 }
 
@@ -53,7 +56,8 @@ double dq_kv_mean_bits(const dq_kv_spec *s, bool values)
 
 bool dq_kv_spec_is_plain(const dq_kv_spec *s)
 {
-    return !dq_kv_has_codes(s) && !s->rotate_k && !s->rotate_v && !s->evict.policy;
+    return !dq_kv_has_codes(s) && s->dense == DQ_KV_F32 && !s->rotate_k && !s->rotate_v &&
+           !s->evict.policy;
 }
 
 static dq_status check_width(const char *what, int bits, unsigned allowed, const char *widths,
@@ -77,6 +81,8 @@ dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err)
                        "16, 8, 6, 4, 3, 2; as page codes 5 too", err));
     if ((unsigned)spec->code >= DQ_KV_CODE_KINDS)
         return dq_fail(err, DQ_BUG, "no KV code number %d", (int)spec->code);
+    if ((unsigned)spec->dense >= DQ_KV_DENSE_TYPES)
+        return dq_fail(err, DQ_BUG, "no KV type number %d", (int)spec->dense);
     if (spec->group < 1 || spec->sink < 0 || spec->recent < 0)
         return dq_fail(err, DQ_USAGE,
                        "a KV cache needs a group of at least 1 channel and windows of at least 0 "
@@ -202,4 +208,9 @@ double dq_kv_token_bytes(const dq_kv_spec *spec, int head_dim)
 {
     return head_bytes(spec, dq_kv_mean_bits(spec, false), head_dim) +
            head_bytes(spec, dq_kv_mean_bits(spec, true), head_dim);
+}
+
+int dq_kv_dense_bytes(const dq_kv_spec *spec)
+{
+    return spec->dense == DQ_KV_F32 ? 4 : 2;
 }

@@ -43,8 +43,16 @@ extern const char *const dq_kv_code_name[DQ_KV_CODE_KINDS]; /* "token", "page", 
 /* Where nothing else is asked. */
 enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = 64 };
 
-/* Storage of keys and values, and what is forgotten of them. Width 16 is the math type `num`, unrounded. A
+/* What keys and values that are not codes are held in. */
+typedef enum dq_kv_dense { DQ_KV_F32, DQ_KV_F16, DQ_KV_BF16 } dq_kv_dense;
+enum { DQ_KV_DENSE_TYPES = 3 };
+extern const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES]; /* "f32", "f16", "bf16" */
+
+/* Storage of keys and values, and what is forgotten of them. Width 16 is the math type `num`, rounded to `dense`. A
  * cache has one storage for its life; it does not look at `evict`, which is for who runs it (evict.h).
+ *
+ * With `dense` of two bytes keys and values are rounded to it, to nearest even, when they are appended, and codes are made of
+ * the rounded numbers. An append of a finite number that would become infinite fails (DQ_MISMATCH).
  *
  * Which form a query reads goes by positions alone, as if tokens had arrived one by one: at position t
  * the tokens of positions sink .. dq_kv_coded_end(t) - 1 are read as codes, all others unquantized.
@@ -72,22 +80,23 @@ typedef struct dq_kv_spec {
         [DQ_KV_LISTS]; /* page codes: by layer and map, as dq_kv_widths_fit leaves them; empty: alike */
     int group;         /* token codes: channels per scale at <= 4 bits */
     dq_kv_code code;
+    dq_kv_dense dense;
     bool rotate_k, rotate_v; /* normalized Hadamard over head_dim: on Q and K after RoPE, on V */
     int sink;                /* tokens at positions below it are never coded and never evicted */
     int recent;              /* a page is coded once its last token is this far behind */
     dq_evict_spec evict;     /* stands last, see kv_field.c */
 } dq_kv_spec;
 
-extern const dq_kv_spec dq_kv_plain; /* 16:16, nothing rotated or evicted */
+extern const dq_kv_spec dq_kv_plain; /* 16:16 in f32, nothing rotated or evicted */
 
 /* The widths of keys and values as everything printed has them, "8:4" or "3|5+3:3|6"; returns text. */
 enum { DQ_KV_TEXT = DQ_KV_LISTS + 16 };
 const char *dq_kv_spec_widths(char text[DQ_KV_TEXT], const dq_kv_spec *s);
-/* With what is not usual about the codes behind them, "8:4 page". */
+/* With what is not usual about codes and what is not coded behind them, "8:4 page f16". */
 const char *dq_kv_codes_text(char text[DQ_KV_TEXT], const dq_kv_spec *s);
 /* Of keys or values, the mean over layers and heads; `widths` must be those of a model. */
 double dq_kv_mean_bits(const dq_kv_spec *s, bool values);
-/* Nothing is coded, rotated or evicted: sequences run in one pass. */
+/* Nothing is coded, rounded, rotated or evicted: sequences run in one pass. */
 bool dq_kv_spec_is_plain(const dq_kv_spec *s);
 /* As a head_dim: no model is known yet, and what some head_dim allows is allowed. */
 enum { DQ_KV_ANY_DIM = 0 };
@@ -119,6 +128,8 @@ float dq_kv_dither(int32_t position);
 /* Bytes of one coded token in one KV head (the mean of all), K and V, with f16 scales and, of page codes, in a set of
  * DQ_PAGE_TOKENS tokens; 16-bit widths count 2 bytes per element. */
 double dq_kv_token_bytes(const dq_kv_spec *spec, int head_dim);
+/* Bytes of an element that is not coded, as the CPU backend holds it. */
+int dq_kv_dense_bytes(const dq_kv_spec *spec);
 
 /* What a cache holds, as allocated: padding and page tails included. */
 typedef struct dq_kv_bytes {

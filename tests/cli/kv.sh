@@ -24,6 +24,7 @@ refused "7 bits for values are not offered" --kv-bits 16:7
 refused "kv-bits 7: 7 bits for keys .*as page codes 5, 3, 2 too" --kv-bits 7 --kv-code page
 refused "kv-code: expected one of token, page" --kv-bits 4 --kv-code channel
 refused "kv-code has nothing to act on" --kv-code page
+refused "kv-dense-type: expected one of f32, f16, bf16" --kv-dense-type half
 refused "kv-group has nothing to act on.*token codes" --kv-bits 4 --kv-code page --kv-group 16
 refused "kv-bits 4:: expected a width" --kv-bits 4:
 refused "kv-bits.*: widths that differ by layer or map need page codes. Add --kv-code page or dither" --kv-bits "3|4"
@@ -261,6 +262,31 @@ holds "bytes follow widths" "$(column listed.csv 3 kv_bytes_held) < $(column lis
 # multiplied as they are
 eval_text paged.csv --kv-bits 4 --kv-code page --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16
 [ "$(column paged.csv 1 kv_code)" = page ] || complain "kv: no kv_code in the CSV"
+
+# ---- what is not coded in two bytes
+eval_text full.csv --kv-keep 1 --kv-bits 16,4 --kv-recent 16 # the policy makes 16:16 count its bytes
+eval_text dense.csv --kv-dense-type f16 --kv-bits 16,4 --kv-recent 16
+eval_text dense2.csv --kv-dense-type bf16 --kv-bits 16,4 --kv-recent 16
+[ "$(column dense.csv 1 kv_dense_type)$(column dense2.csv 2 kv_dense_type)$(column full.csv 1 kv_dense_type)" = f16bf16f32 ] ||
+    complain "kv: no kv_dense_type in the CSV"
+holds "two bytes are half" "$(column dense.csv 1 kv_bytes_held) < 0.52 * $(column full.csv 1 kv_bytes_held)"
+holds "sinks and recent tokens shrink" "$(column dense.csv 2 kv_bytes_held) < $(column full.csv 2 kv_bytes_held)"
+holds "f16 and bf16 hold as much" "$(column dense.csv 1 kv_bytes_held) == $(column dense2.csv 1 kv_bytes_held)"
+holds "f16 is rounded" "$(column dense.csv 1 kld_nats) > 0"
+holds "bf16 is coarser" "$(column dense2.csv 1 kld_nats) > $(column dense.csv 1 kld_nats)"
+try 0 "." quantize "diff model" -o dense.h5 --kv-bits 8 --kv-dense-type bf16
+try 0 "." verify dense.h5 --source "diff model"
+try 0 "K 8 bits, V 8 bits.*, uncoded tokens in bf16" info dense.h5
+try 0 '"dense_type": "bf16"' info dense.h5 --json
+try 0 "8:8 bf16" eval dense.h5 --text "$book" --ctx 512 --limit 1
+try 0 "8:8 f16" eval dense.h5 --text "$book" --ctx 512 --limit 1 --kv-dense-type f16
+try 0 "." quantize "diff model" -o plain.h5 --force --kv-bits 8 --kv-dense-type f32
+try 0 "." quantize "diff model" -o usual.h5 --force --kv-bits 8
+cmp -s plain.h5 usual.h5 || complain "kv: --kv-dense-type f32 makes another container"
+try 0 '"dense_type": "f16"' logits "diff model" --text "short text" -o dense.logits.h5 --kv-dense-type f16 --json
+once=$(grep logits_sha256 "$top/out")
+try 0 '"passes": "context+rest"' logits "diff model" --text "short text" -o dense.logits.h5 --kv-dense-type f16 --json --prefix 90 --force
+[ "$(grep logits_sha256 "$top/out")" = "$once" ] || complain "kv: chunks show in a cache of two bytes"
 
 # ---- integers
 try 0 "packed" quantize "diff model" -o whole.h5 --force --bits 8

@@ -144,6 +144,14 @@ const float *dq_oracle_key(const dq_oracle *o, const dq_oracle_list *l, int64_t 
     return (coded(o, l, i, t) ? l->k_coded : l->k) + (i * o->map->n_kv + head) * o->map->head_dim;
 }
 
+static void round_dense(float *to, const float *from, size_t n, dq_kv_dense dense)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = dense == DQ_KV_F16    ? in_f16(from[i])
+                : dense == DQ_KV_BF16 ? dq_f32_from_bf16(dq_bf16_from_f32(from[i]))
+                                      : from[i];
+}
+
 void dq_oracle_append(dq_oracle *o, const dq_batch *batch, const float *k, const float *v)
 {
     const size_t w = row_floats(o->map);
@@ -152,8 +160,8 @@ void dq_oracle_append(dq_oracle *o, const dq_batch *batch, const float *k, const
             dq_oracle_list *l = &o->list[batch->seq[i]][g];
             for (int64_t row = batch->cu_rows[i]; row < batch->cu_rows[i + 1]; row++) {
                 l->pos[l->n] = batch->pos[row];
-                memcpy(l->k + (size_t)l->n * w, k + (size_t)row * w, w * sizeof(float));
-                memcpy(l->v + (size_t)l->n * w, v + (size_t)row * w, w * sizeof(float));
+                round_dense(l->k + (size_t)l->n * w, k + (size_t)row * w, w, o->spec.dense);
+                round_dense(l->v + (size_t)l->n * w, v + (size_t)row * w, w, o->spec.dense);
                 code_token(o, l, l->n);
                 l->n++;
             }

@@ -143,6 +143,7 @@ refused 4 "rounding of logits by tiles" eval llama.h5 $text --kv-bits 8 --kv-rec
     --logit-bits 6 --logit-grain tile
 
 # shellcheck disable=SC2086
+refused 4 "in f32, not in f16.*Use --kv-dense-type f32 or --device cpu" eval llama.h5 $text --kv-dense-type f16 --device cuda
 refused 4 "no page codes.*Use --kv-code token or --device cpu" eval llama.h5 $text --kv-bits 4 --kv-code page --device cuda
 # the usual policy is not there: another one stands in, unless it was asked for
 # shellcheck disable=SC2086

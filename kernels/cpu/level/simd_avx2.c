@@ -17,20 +17,32 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* One tile of mr x 8 nv elements, constants at every call. Columns beyond n are computed and not
- * stored. */
-INLINE void tile(const int mr, const int nv, float *c, int64_t ldc, const float *a, int64_t lda,
-                 const float *b, int64_t ldb, int64_t n, int64_t k, bool add)
+/* 8 elements as f32. */
+INLINE __m256 load8(const void *from, const dq_dtype type)
 {
+    if (type == DQ_F32) return _mm256_loadu_ps(from);
+    const __m128i h = _mm_loadu_si128(from);
+    if (type == DQ_F16) return _mm256_cvtph_ps(h);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+/* One tile of mr x 8 nv elements, constants at every call as the type of B is. Columns beyond n are computed and not
+ * stored. */
+INLINE void tile(const dq_dtype type, const int mr, const int nv, float *c, int64_t ldc,
+                 const float *a, int64_t lda, const void *from, int64_t ldb, int64_t n, int64_t k,
+                 bool add)
+{
+    const int bytes = type == DQ_F32 ? 4 : 2;
+    const uint8_t *b = from;
     __m256 s[6][2];
 #pragma GCC unroll 6
     for (int i = 0; i < mr; i++)
 #pragma GCC unroll 2
         for (int j = 0; j < nv; j++) s[i][j] = _mm256_setzero_ps();
-    for (int64_t kk = 0; kk < k; kk++, b += ldb) {
+    for (int64_t kk = 0; kk < k; kk++, b += ldb * bytes) {
         __m256 w[2];
 #pragma GCC unroll 2
-        for (int j = 0; j < nv; j++) w[j] = _mm256_loadu_ps(b + 8 * j);
+        for (int j = 0; j < nv; j++) w[j] = load8(b + 8 * bytes * j, type);
 #pragma GCC unroll 6
         for (int i = 0; i < mr; i++) {
             const __m256 x = _mm256_broadcast_ss(a + i * lda + kk);
@@ -59,21 +71,38 @@ INLINE void tile(const int mr, const int nv, float *c, int64_t ldc, const float 
         }
 }
 
-static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
-                 int64_t m, int64_t n, int64_t k, bool add)
+INLINE void tiles(const dq_dtype type, float *c, int64_t ldc, const float *a, int64_t lda,
+                  const void *from, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
 {
+    const uint8_t *b = from;
     for (; m > 0; m -= 6, a += 6 * lda, c += 6 * ldc)
         for (int64_t j = 0; j < n; j += 16) {
             const int64_t w = n - j;
+            const void *at = b + j * (type == DQ_F32 ? 4 : 2);
             switch (m) {
-            case 5: tile(5, 2, c + j, ldc, a, lda, b + j, ldb, w, k, add); break;
-            case 4: tile(4, 2, c + j, ldc, a, lda, b + j, ldb, w, k, add); break;
-            case 3: tile(3, 2, c + j, ldc, a, lda, b + j, ldb, w, k, add); break;
-            case 2: tile(2, 2, c + j, ldc, a, lda, b + j, ldb, w, k, add); break;
-            case 1: tile(1, 2, c + j, ldc, a, lda, b + j, ldb, w, k, add); break;
-            default: tile(6, 2, c + j, ldc, a, lda, b + j, ldb, w, k, add); break;
+            case 5: tile(type, 5, 2, c + j, ldc, a, lda, at, ldb, w, k, add); break;
+            case 4: tile(type, 4, 2, c + j, ldc, a, lda, at, ldb, w, k, add); break;
+            case 3: tile(type, 3, 2, c + j, ldc, a, lda, at, ldb, w, k, add); break;
+            case 2: tile(type, 2, 2, c + j, ldc, a, lda, at, ldb, w, k, add); break;
+            case 1: tile(type, 1, 2, c + j, ldc, a, lda, at, ldb, w, k, add); break;
+            default: tile(type, 6, 2, c + j, ldc, a, lda, at, ldb, w, k, add); break;
             }
         }
+}
+
+static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
+                 int64_t m, int64_t n, int64_t k, bool add)
+{
+    tiles(DQ_F32, c, ldc, a, lda, b, ldb, m, n, k, add);
+}
+
+static void gemm_half(float *c, int64_t ldc, const float *a, int64_t lda, const void *b,
+                      dq_dtype type, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
+{
+    if (type == DQ_F16)
+        tiles(DQ_F16, c, ldc, a, lda, b, ldb, m, n, k, add);
+    else
+        tiles(DQ_BF16, c, ldc, a, lda, b, ldb, m, n, k, add);
 }
 
 /* y[j] = column j of 8 rows of 8 words, `stride` bytes apart. */
@@ -452,6 +481,7 @@ static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, i
 const dq_simd dq_simd_avx2 = {
     .name = "AVX2",
     .gemm = gemm,
+    .gemm_half = gemm_half,
     .thin = thin,
     .thin_bf16 = thin_bf16,
     .transpose = transpose,

@@ -226,6 +226,20 @@ static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
     }
 }
 
+static void gemm_half(float *c, int64_t ldc, const float *a, int64_t lda, const void *b,
+                      dq_dtype type, int64_t ldb, int64_t m, int64_t n, int64_t k, bool add)
+{
+    for (int64_t i = 0; i < m; i++) {
+        float sum[DQ_TILE_N] = {0}, row[DQ_TILE_N];
+        for (int64_t kk = 0; kk < k; kk++) {
+            const float x = a[i * lda + kk];
+            widen(row, (const uint16_t *)b + kk * ldb, type, n);
+            for (int64_t j = 0; j < n; j++) sum[j] += x * row[j];
+        }
+        for (int64_t j = 0; j < n; j++) c[i * ldc + j] = add ? c[i * ldc + j] + sum[j] : sum[j];
+    }
+}
+
 static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
                   int64_t n, int zero, float scale)
 {
@@ -241,6 +255,7 @@ static void codes(float *dst, const uint8_t *row, int64_t row_bytes, int bits, i
 const dq_simd dq_simd_scalar = {
     .name = "scalar",
     .gemm = gemm,
+    .gemm_half = gemm_half,
     .thin = thin,
     .thin_bf16 = thin_bf16,
     .transpose = transpose,

@@ -56,6 +56,11 @@ static dq_status cuda_can(const dq_need *need, dq_err *err)
     if (dq_kv_by_page(kv))
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_CODE},
                             "the cuda backend has no page codes of the KV cache");
+    if (kv->dense != DQ_KV_F32)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_DENSE},
+                            "the cuda backend holds keys and values that are not codes in f32, "
+                            "not in %s",
+                            dq_kv_dense_name[kv->dense]);
     if (need->math.qk == DQ_NUM_F32) return DQ_OK;
     const char *name = dq_num_name[need->math.qk];
     if (d % 16 || d > 128) {

@@ -10,7 +10,8 @@ enum { N_PAIRINGS = sizeof pairings / sizeof pairings[0] };
 static const int k_widths[] = {16, 8, 6, 4}, v_widths[] = {16, 8, 6, 4, 3, 2};
 enum { N_WIDTHS = 4 * 6 };
 
-static bool pages; /* the tests run with token codes, then with page codes */
+/* the tests run with token codes, then with page codes, then with both and what is not coded in two bytes */
+static bool pages, half;
 
 /* Widths, groups and windows of the i-th case. */
 static dq_kv_spec spec_of(int i)
@@ -21,7 +22,8 @@ static dq_kv_spec spec_of(int i)
     spec.k_bits = k_widths[i % 4];
     spec.v_bits = v_widths[i / 4 % 6];
     spec.group = groups[i % 5];
-    if (pages) {
+    if (half) spec.dense = i % 2 ? DQ_KV_BF16 : DQ_KV_F16;
+    if (pages && !(half && i % 4 < 2)) {
         spec.code = i % 3 ? DQ_CODE_DITHER : DQ_CODE_PAGE;
         spec.k_bits = widths[i % 7];
         spec.v_bits = widths[(i + i / 7) % 6];
@@ -323,7 +325,8 @@ static void widths_by_map(void **state)
     static const char *const widths[] = {"5+3:6", "2+8:3", "4+6:16", "6+4:2"};
     (void)state;
     for (int i = 0; i < 12 && pages; i++) {
-        const dq_kv_spec spec = with_widths(spec_of(1 + 3 * i), widths[i % 4], 1);
+        dq_kv_spec spec = with_widths(spec_of(1 + 3 * i), widths[i % 4], 1);
+        if (spec.code == DQ_CODE_TOKEN) spec.code = DQ_CODE_PAGE;
         stage s;
         if (!test_runs(i, 5)) continue;
         open_stage(&s, own_keys[i % 3], i % 2 ? 80 : 32, spec, 2);
@@ -518,5 +521,7 @@ int main(void)
     const int failed = cmocka_run_group_tests_name("token codes", tests, NULL, NULL);
     pages = true;
     if (strcmp(test_device(), "cpu") != 0) return failed; /* which has no page codes */
-    return failed + cmocka_run_group_tests_name("page codes", tests, NULL, NULL);
+    const int more = cmocka_run_group_tests_name("page codes", tests, NULL, NULL);
+    half = true;
+    return failed + more + cmocka_run_group_tests_name("two bytes", tests, NULL, NULL);
 }

@@ -228,7 +228,7 @@ static dq_kv_bytes count_bytes(const stage *s)
 {
     const dq_kv *kv = s->kv;
     const int64_t d = s->map.head_dim, padded = (d + 15) / 16 * 16;
-    const int bits[2] = {s->spec.k_bits, s->spec.v_bits};
+    const int bits[2] = {s->spec.k_bits, s->spec.v_bits}, bytes = dq_kv_dense_bytes(&s->spec);
     const dq_kv_page *met[512];
     int n_met = 0;
     dq_kv_bytes n = {0};
@@ -248,8 +248,8 @@ static dq_kv_bytes count_bytes(const stage *s)
             for (int side = 0; side < 2; side++) {
                 const dq_kv_part *part = &page->part[side];
                 const int64_t h = kv->heads[g], group = bits[side] > 4 ? d : s->spec.group;
-                if (part->plain) n.unquantized += h * 64 * (side == DQ_K ? d : padded) * 4;
-                if (part->sinks) n.unquantized += h * page->n_sinks * d * 4;
+                if (part->plain) n.unquantized += h * 64 * (side == DQ_K ? d : padded) * bytes;
+                if (part->sinks) n.unquantized += h * page->n_sinks * d * bytes;
                 if (part->codes) n.codes += h * 64 * padded * bits[side] / 8;
                 if (part->scale && s->spec.code != DQ_CODE_TOKEN)
                     n.scales += h * dq_kv_sets(page, 64) * 2 * d * (part->wide ? 4 : 2);
@@ -276,12 +276,13 @@ static void bytes_are_those_allocated(void **state)
     static const int widths[][2] = {{8, 8}, {4, 3}, {6, 2}, {16, 4}, {8, 16}, {16, 16}};
     const bool cpu = strcmp(test_device(), "cpu") == 0;
     (void)state;
-    for (int w = 0; w < (cpu ? 12 : 6); w++) {
-        const int i = w % 6;
+    for (int w = 0; w < (cpu ? 24 : 6); w++) {
+        const int i = w % 6, size = w < 12 ? 4 : 2;
         stage s;
         dq_kv_spec spec = {
             .k_bits = widths[i][0], .v_bits = widths[i][1], .group = 32, .sink = 4, .recent = 64};
-        spec.code = w < 6 ? DQ_CODE_TOKEN : DQ_CODE_DITHER;
+        spec.code = w / 6 % 2 ? DQ_CODE_DITHER : DQ_CODE_TOKEN;
+        spec.dense = w < 12 ? DQ_KV_F32 : w < 18 ? DQ_KV_F16 : DQ_KV_BF16;
         open_stage(&s, DQ_PAIR_HALVES, 24, spec, 2);
         int32_t a = new_seq(&s, 1, 0);
         stream(&s, a, 63);
@@ -289,13 +290,14 @@ static void bytes_are_those_allocated(void **state)
         stream(&s, a, 137);
         expect_bytes(&s);
         const dq_kv_bytes cached = s.b->ops->kv_bytes(s.b, s.kv);
-        if (i < 5) { /* 4 .. 127 are codes; two pages of four heads, but the sinks, stay in f32 */
+        if (i <
+            5) { /* 4 .. 127 are codes; two pages of four heads, but the sinks, stay as they are */
             assert_int_equal(cached.tokens_coded, 124 * s.map.n_groups);
             assert_int_equal(cached.codes,
                              2 * 64 * N_KV * 32 * (widths[i][0] % 16 + widths[i][1] % 16) / 8);
         }
         if (i < 3)
-            assert_int_equal(cached.unquantized, N_KV * 4 * (2 * 64 * (24 + 32) + 4 * 24 * 2));
+            assert_int_equal(cached.unquantized, N_KV * size * (2 * 64 * (24 + 32) + 4 * 24 * 2));
         assert_int_equal(cached.tokens, 200 * s.map.n_groups);
         int32_t b = fork_seq(&s, a, 2);
         assert_int_equal(s.b->ops->kv_bytes(s.b, s.kv).codes, cached.codes);

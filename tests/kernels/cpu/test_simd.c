@@ -228,6 +228,39 @@ static void gemm_case(const dq_simd *t, int64_t m, int64_t n, int64_t k, bool ad
     free(a);
 }
 
+/* gemm of the same numbers in f32. */
+static void gemm_half_case(const dq_simd *t, dq_dtype type, int64_t m, int64_t n, int64_t k,
+                           bool add)
+{
+    enum { LDC = 67, ROWS = 13, DEPTH = 130 };
+    static float a[ROWS * DEPTH], b[DEPTH * DQ_TILE_N], want[ROWS * LDC], got[ROWS * LDC];
+    static uint16_t half[DEPTH * DQ_TILE_N];
+    const int64_t ldb = (n + 15) / 16 * 16;
+    fill(a, m * k, 1);
+    fill(b, k * ldb, 2);
+    fill(want, m * LDC, 3);
+    memcpy(got, want, sizeof got);
+    for (int64_t i = 0; i < k * ldb; i++) {
+        half[i] = type == DQ_F16 ? dq_f16_from_f32(b[i]) : dq_bf16_from_f32(b[i]);
+        b[i] = type == DQ_F16 ? dq_f32_from_f16(half[i]) : dq_f32_from_bf16(half[i]);
+    }
+    t->gemm(want, LDC, a, k, b, ldb, m, n, k, add);
+    t->gemm_half(got, LDC, a, k, half, type, ldb, m, n, k, add);
+    assert_memory_equal(got, want, sizeof got);
+}
+
+static void gemms_of_two_bytes(void **state)
+{
+    (void)state;
+    for (int w = -1; w < 2; w++) {
+        const dq_simd *t = w < 0 ? &dq_simd_scalar : wide[w];
+        for (int64_t i = 0; t && i < 13 * DQ_TILE_N; i++) {
+            const int64_t m = 1 + i % 13, n = 1 + i / 13, k = i % 4 ? 2 * n : 1 + n % 37;
+            gemm_half_case(t, i % 2 ? DQ_F16 : DQ_BF16, m, n, k, i % 3 == 0);
+        }
+    }
+}
+
 static void gemms(void **state)
 {
     (void)state;
@@ -385,10 +418,11 @@ static void packed_codes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(row_functions), cmocka_unit_test(exponentials),
-        cmocka_unit_test(divergences),   cmocka_unit_test(gemms),
-        cmocka_unit_test(transposes),    cmocka_unit_test(stored_values),
-        cmocka_unit_test(packed_codes),  cmocka_unit_test(thin_products),
+        cmocka_unit_test(row_functions),      cmocka_unit_test(exponentials),
+        cmocka_unit_test(divergences),        cmocka_unit_test(gemms),
+        cmocka_unit_test(gemms_of_two_bytes), cmocka_unit_test(transposes),
+        cmocka_unit_test(stored_values),      cmocka_unit_test(packed_codes),
+        cmocka_unit_test(thin_products),
     };
     return cmocka_run_group_tests(tests, find_tables, NULL);
 }

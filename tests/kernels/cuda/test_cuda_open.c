@@ -415,6 +415,10 @@ static void test_can(void **state)
     assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_CODE);
     kv.v_bits = 16;
     assert_int_equal(dq_backend_can(b, &m, plain, &kv, &err), DQ_OK);
+    kv.dense = DQ_KV_BF16;
+    memset(&err, 0, sizeof err);
+    assert_int_equal(dq_backend_can(b, &m, plain, &kv, &err), DQ_MISMATCH);
+    assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_DENSE);
     dq_backend_close(b);
 }
 

@@ -246,13 +246,16 @@ static void widths_wait_for_a_model(void **state)
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_USAGE);
 }
 
-/* A file says widths once, and what it says can be read. */
-static void damaged_widths_are_refused(void **state)
+/* A file says widths once, what it says can be read, and words are known. */
+static void damaged_settings_are_refused(void **state)
 {
     static const char *const bad[] = {"{'k_bits': 4, 'v_bits': 0, 'widths': '3|4:4'}",
                                       "{'k_bits': 0, 'v_bits': 0, 'widths': '3|'}",
                                       "{'k_bits': 0, 'v_bits': 0}",
-                                      "{'k_bits': 0, 'v_bits': 0, 'widths': ''}"};
+                                      "{'k_bits': 0, 'v_bits': 0, 'widths': ''}",
+                                      "{'dense_type': 'f8'}",
+                                      "{'dense_type': ''}",
+                                      "{'dense_type': 1}"};
     dq_arena *a = dq_arena_new();
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -282,7 +285,7 @@ int main(void)
         cmocka_unit_test(unknown_policies_are_kept_and_refused),
         cmocka_unit_test(rotation_waits_for_a_model),
         cmocka_unit_test(widths_wait_for_a_model),
-        cmocka_unit_test(damaged_widths_are_refused),
+        cmocka_unit_test(damaged_settings_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
