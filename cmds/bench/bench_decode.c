@@ -26,7 +26,10 @@ static const variant variants[] = {
     {8, 8, DQ_NUM_INT8, DQ_CODE_TOKEN},  {4, 4, DQ_NUM_F32, DQ_CODE_TOKEN},
     {4, 4, DQ_NUM_INT8, DQ_CODE_TOKEN},  {4, 4, DQ_NUM_F32, DQ_CODE_DITHER},
     {4, 4, DQ_NUM_INT8, DQ_CODE_DITHER}};
-enum { N_VARIANTS = sizeof variants / sizeof variants[0] };
+enum {
+    N_VARIANTS = sizeof variants / sizeof variants[0],
+    MAX_SUBJECTS = N_VARIANTS * DQ_KV_DENSE_TYPES
+};
 
 /* One cache under test. */
 typedef struct subject {
@@ -44,8 +47,15 @@ typedef struct decode {
     float *q, *y, *lambda;
     dq_bench_block block;
     double weight_bytes;
-    subject at[N_VARIANTS];
+    const dq_kv_dense *types; /* [n_types]: each variant has one subject of each */
+    int n_types, n_subjects;
+    subject at[MAX_SUBJECTS];
 } decode;
+
+static const variant *variant_of(const decode *x, int i)
+{
+    return &variants[i / x->n_types];
+}
 
 /* Invented keys and values at positions 0 .. context-1 of every layer. */
 static void fill_context(decode *x, subject *s)
@@ -68,19 +78,20 @@ static void fill_context(decode *x, subject *s)
     s->pos = (int32_t)x->context;
 }
 
-static dq_math math_of(int i)
+static dq_math math_of(const decode *x, int i)
 {
-    const dq_num num = variants[i].num;
+    const dq_num num = variant_of(x, i)->num;
     return (dq_math){DQ_NUM_F32, num, num, num};
 }
 
 static dq_status spec_of(dq_kv_spec *out, const decode *x, int i, dq_err *err)
 {
     dq_kv_config c = dq_kv_config_plain;
-    c.k_bits = variants[i].k_bits;
-    c.v_bits = variants[i].v_bits;
-    c.code = variants[i].code;
-    return dq_kv_options_spec(out, &c, x->m, variants[i].num, err);
+    c.k_bits = variant_of(x, i)->k_bits;
+    c.v_bits = variant_of(x, i)->v_bits;
+    c.code = variant_of(x, i)->code;
+    c.dense = x->types[i % x->n_types];
+    return dq_kv_options_spec(out, &c, x->m, variant_of(x, i)->num, err);
 }
 
 static dq_status open_subject(decode *x, int i, dq_err *err)
@@ -92,7 +103,7 @@ static dq_status open_subject(decode *x, int i, dq_err *err)
     s->attend_s = dq_block_new((size_t)x->tokens, sizeof *s->attend_s, err);
     s->read_rate = dq_block_new((size_t)x->tokens, sizeof *s->read_rate, err);
     if (err->code != DQ_OK) return err->code;
-    DQ_TRY(dq_backend_can(x->b, x->m, math_of(i), &spec, err));
+    DQ_TRY(dq_backend_can(x->b, x->m, math_of(x, i), &spec, err));
     DQ_TRY(dq_runner_new(&s->runner, x->m, x->b, &spec, err));
     s->seq = x->b->ops->kv_seq_new(x->b, dq_runner_kv(s->runner));
     fill_context(x, s);
@@ -128,7 +139,7 @@ static double time_attention(const decode *x, const subject *s, const dq_batch *
 static dq_status step(decode *x, int i, int64_t run, dq_err *err)
 {
     subject *s = &x->at[i];
-    const dq_math math = math_of(i);
+    const dq_math math = math_of(x, i);
     const int64_t cu[2] = {0, 1};
     int32_t id = (int32_t)((s->pos * 7919) % x->m->vocab), top1;
     const dq_batch batch = {
@@ -154,11 +165,11 @@ static dq_status step(decode *x, int i, int64_t run, dq_err *err)
 
 static dq_status run_all(decode *x, dq_err *err)
 {
-    for (int i = 0; i < N_VARIANTS; i++) DQ_TRY(open_subject(x, i, err));
+    for (int i = 0; i < x->n_subjects; i++) DQ_TRY(open_subject(x, i, err));
     for (int64_t run = -1; run < x->tokens; run++) {
-        for (int i = 0; i < N_VARIANTS; i++) DQ_TRY(step(x, i, run, err));
+        for (int i = 0; i < x->n_subjects; i++) DQ_TRY(step(x, i, run, err));
     }
-    for (int i = 0; i < N_VARIANTS; i++) {
+    for (int i = 0; i < x->n_subjects; i++) {
         const dq_kv_bytes cached = x->b->ops->kv_bytes(x->b, dq_runner_kv(x->at[i].runner));
         x->at[i].kv_bytes = (double)(cached.codes + cached.scales + cached.unquantized);
     }
@@ -176,7 +187,7 @@ static void put_result(const decode *x, int i, double plain, dq_table *table, js
     dq_kv_codes_text(bits, dq_runner_kv_spec(s->runner));
     dq_table_cell(table, "%lld", (long long)x->context);
     dq_table_cell(table, "%s", bits);
-    dq_table_cell(table, "%s", dq_num_name[variants[i].num]);
+    dq_table_cell(table, "%s", dq_num_name[variant_of(x, i)->num]);
     dq_table_cell(table, "%.2f", s->kv_bytes / 1048576);
     dq_table_cell(table, "%.3f", 1e3 * attend.median);
     dq_table_cell(table, "%.3f", 1e3 * attend.min);
@@ -189,7 +200,7 @@ static void put_result(const decode *x, int i, double plain, dq_table *table, js
     json_object_set_new(r, "what", json_string("decode"));
     json_object_set_new(r, "context", json_integer((json_int_t)x->context));
     json_object_set_new(r, "kv_bits", json_string(bits));
-    json_object_set_new(r, "attention_math", json_string(dq_num_name[variants[i].num]));
+    json_object_set_new(r, "attention_math", json_string(dq_num_name[variant_of(x, i)->num]));
     json_object_set_new(r, "kv_bytes", dq_document_real(s->kv_bytes));
     json_object_set_new(r, "attention_seconds_median", dq_document_real(attend.median));
     json_object_set_new(r, "attention_seconds_min", dq_document_real(attend.min));
@@ -208,9 +219,9 @@ static dq_status run_context(decode *x, dq_table *table, json_t *results, dq_err
 {
     if (run_all(x, err) == DQ_OK) {
         const double plain = dq_bench_timing_of(x->at[0].attend_s, x->tokens).median;
-        for (int i = 0; i < N_VARIANTS; i++) put_result(x, i, plain, table, results);
+        for (int i = 0; i < x->n_subjects; i++) put_result(x, i, plain, table, results);
     }
-    for (int i = 0; i < N_VARIANTS; i++) {
+    for (int i = 0; i < x->n_subjects; i++) {
         subject *s = &x->at[i];
         dq_runner_free(s->runner);
         dq_block_free(s->token_s);
@@ -229,10 +240,10 @@ static dq_status run_contexts(decode *x, dq_logger *logger, const int *context, 
                                          "times",   "ms/token"};
     dq_table *table = NULL;
     DQ_TRY(dq_table_new(&table, titles, 10, err));
-    for (int i = 0; i < N_VARIANTS; i++) {
+    for (int i = 0; i < x->n_subjects; i++) {
         dq_kv_spec spec;
         if (spec_of(&spec, x, i, err) != DQ_OK) break;
-        dq_kv_report_note_routes(logger, x->b, x->m, math_of(i), &spec);
+        dq_kv_report_note_routes(logger, x->b, x->m, math_of(x, i), &spec);
     }
     json_t *doc = dq_bench_document(logger, x->m, x->b);
     json_object_set_new(json_object_get(doc, "settings"), "decode",
@@ -244,9 +255,10 @@ static dq_status run_contexts(decode *x, dq_logger *logger, const int *context, 
     if (err->code == DQ_OK && json) {
         dq_document_print(json_incref(doc), err);
     } else if (err->code == DQ_OK) {
-        printf("%s: attention of one token on %s, medians of %lld tokens; times: against 16 bits\n"
-               "ms/token: the whole model, projections in f32\n\n",
-               x->m->name, x->b->device, (long long)x->tokens);
+        printf(
+            "%s: attention of one token on %s, medians of %lld tokens; times: against the first\n"
+            "ms/token: the whole model, projections in f32\n\n",
+            x->m->name, x->b->device, (long long)x->tokens);
         dq_table_print(table, err);
     }
     json_decref(doc);
@@ -255,7 +267,8 @@ static dq_status run_contexts(decode *x, dq_logger *logger, const int *context, 
 }
 
 dq_status dq_bench_decode(dq_logger *logger, const dq_model *m, dq_backend *b, int64_t tokens,
-                          const int *context, int n, bool json, dq_err *err)
+                          const int *context, int n, const dq_kv_dense *types, int n_types,
+                          bool json, dq_err *err)
 {
     const dq_headmap *map = &m->map;
     const int64_t d = map->head_dim;
@@ -269,7 +282,13 @@ dq_status dq_bench_decode(dq_logger *logger, const dq_model *m, dq_backend *b, i
             return dq_fail(err, DQ_MISMATCH, "%s: has %d positions. Lower --context or --decode",
                            m->path, m->max_positions);
     }
-    decode x = {.m = m, .b = b, .tokens = tokens, .weight_bytes = dq_bench_bytes_of(m, 1).total};
+    decode x = {.m = m,
+                .b = b,
+                .tokens = tokens,
+                .types = types,
+                .n_types = n_types,
+                .n_subjects = N_VARIANTS * n_types,
+                .weight_bytes = dq_bench_bytes_of(m, 1).total};
     dq_bench_block_new(&x.block, b, 0);
     if (!x.block.p) /* it also empties the caches */
         dq_fail(err, DQ_RESOURCE, "out of memory (%zu bytes for a plain read)", x.block.bytes);

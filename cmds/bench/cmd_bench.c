@@ -16,17 +16,21 @@
 #include "cmds/cli/options.h"
 #include "cmds/command.h"
 
+#include <string.h>
+
 enum { MAX_LENGTHS = 16, DEFAULT_RUNS = 5 };
 
 typedef struct bench {
     const char *lengths_text, *contexts_text, *batches_text, *device, *items, *task, *math_word;
-    const char *logit_bits, *logit_grain, *policies;
+    const char *logit_bits, *logit_grain, *policies, *types_text;
     int64_t threads, runs, decode, generate, limit; /* threads -1, others 0: not given */
     bool json, compare, attention;
     int length[MAX_LENGTHS], n_lengths, context[MAX_LENGTHS], n_contexts;
     int batch[DQ_BENCH_BATCH_MAX], n_batches;
     dq_logit_spec logit[DQ_BENCH_LOGITS];
     int n_logits;
+    dq_kv_dense type[DQ_KV_DENSE_TYPES];
+    int n_types;
     dq_math math;
     dq_kv_spec kv;
     dq_logger logger;
@@ -81,6 +85,7 @@ static dq_status check_options(const bench *x, const mode *m, dq_err *err)
         int used; /* by these */
         const char *add, *why;
     } all[] = {{"context", x->contexts_text, DECODE | GENERATE, "--decode N or --generate N", ""},
+               {"kv-dense-type", x->types_text, DECODE, "--decode N", ""},
                {"batch", x->batches_text, GENERATE, "--generate N", ""},
                {"task", x->task, ITEMS, "--items FILE", ""},
                {"limit", x->limit, ITEMS, "--items FILE", ""},
@@ -118,6 +123,25 @@ static dq_status check_command(const bench *x, int n_args, dq_err *err)
     return DQ_OK;
 }
 
+/* Words with commas between, each once. */
+static dq_status read_types(bench *x, const char *text, dq_err *err)
+{
+    char word[16];
+    for (const char *p = text; p; p = *p ? p + 1 : NULL) {
+        const size_t n = strcspn(p, ",");
+        snprintf(word, sizeof word, "%.*s", n < sizeof word ? (int)n : (int)sizeof word - 1, p);
+        const int type =
+            dq_options_word(word, "kv-dense-type", dq_kv_dense_name, DQ_KV_DENSE_TYPES, err);
+        if (type < 0) return err->code;
+        for (int i = 0; i < x->n_types; i++)
+            if (x->type[i] == (dq_kv_dense)type)
+                return dq_fail(err, DQ_USAGE, "--kv-dense-type: %s stands twice.", word);
+        x->type[x->n_types++] = (dq_kv_dense)type;
+        p += n;
+    }
+    return DQ_OK;
+}
+
 static dq_status understand(bench *x, const dq_args *args, dq_err *err)
 {
     DQ_TRY(check_command(x, args->n, err));
@@ -125,6 +149,7 @@ static dq_status understand(bench *x, const dq_args *args, dq_err *err)
     if (!x->device) x->device = "auto";
     if (!x->runs) x->runs = DEFAULT_RUNS;
     if (x->threads < 0) x->threads = 0;
+    DQ_TRY(read_types(x, x->types_text ? x->types_text : dq_kv_dense_name[DQ_KV_F32], err));
     DQ_TRY(dq_bench_math(&x->math, x->math_word, err));
     DQ_TRY(dq_bench_logits(x->logit, &x->n_logits, x->logit_bits, x->logit_grain, err));
     DQ_TRY(dq_options_ints(x->length, &x->n_lengths, MAX_LENGTHS,
@@ -230,7 +255,7 @@ static dq_status measure_all(bench *x, dq_err *err)
 {
     if (x->decode)
         return dq_bench_decode(&x->logger, x->model, x->backend, x->decode, x->context,
-                               x->n_contexts, x->json, err);
+                               x->n_contexts, x->type, x->n_types, x->json, err);
     DQ_TRY(choose_cache(x, err));
     if (x->attention) return measure_attention(x, err);
     DQ_TRY(open_runner(x, err));
@@ -317,6 +342,9 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
         dq_opt_text("kv-policy", "LIST", &x.policies,
                     "instead: times forgetting three quarters of --tokens ids by each policy, or "
                     "all, as for dq eval"),
+        dq_opt_text("kv-dense-type", "LIST", &x.types_text,
+                    "what is not coded of the caches of --decode: f32, f16 or bf16; several: each "
+                    "cache with each (default f32)"),
         dq_opt_text("items", "FILE", &x.items,
                     "instead: times scoring the short items of FILE in the groups of dq eval"),
         dq_opt_text("task", "NAME", &x.task, "form of --items, as for dq eval (default mc)"),

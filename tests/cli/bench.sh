@@ -76,6 +76,11 @@ try 2 "Add --generate N" bench "plain model" --batch 2
 try 2 "Add --decode N or --generate N" bench "plain model" --context 100
 try 2 "tokens has nothing to act on with --generate" bench "plain model" --generate 2 --tokens 64
 try 2 "runs has nothing to act on with --decode" bench "plain model" --decode 2 --runs 3
+try 2 "Add --decode N" bench "plain model" --kv-dense-type f16
+try 2 "kv-dense-type has nothing to act on with --generate" bench "plain model" --generate 2 --kv-dense-type f16
+try 2 "kv-dense-type: expected one of f32, f16, bf16" bench "plain model" --decode 2 --kv-dense-type f32,f8
+try 2 "kv-dense-type: f16 stands twice" bench "plain model" --decode 2 --kv-dense-type f16,bf16,f16
+try 2 "kv-dense-type: expected one of" bench "plain model" --decode 2 --kv-dense-type f16,
 try 4 "has 512 positions. Lower --context or --generate" bench "plain model" --generate 2 --context 511
 try 4 "packed" bench "plain model" --generate 2 --math int8
 try 4 "bf16" bench "plain model" --generate 2 --math bf16
