@@ -68,8 +68,10 @@ static dq_status kv_settings(request *r, dq_err *err)
     dq_kv_config *list;
     dq_kv_spec any;
     int n;
+    const dq_kv_config asked = r->set.kv; /* of the recipe */
+    r->kv.stored = asked.code != DQ_CODE_TOKEN;
     DQ_TRY(dq_kv_options_read(&r->kv, false, err));
-    if (dq_kv_options_list(&list, &n, &r->kv, &dq_kv_config_plain, NULL, err) == DQ_OK &&
+    if (dq_kv_options_list(&list, &n, &r->kv, &asked, NULL, err) == DQ_OK &&
         dq_kv_options_check(&r->kv, err) == DQ_OK &&
         dq_kv_config_spec(&any, &list[0], DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, err) ==
             DQ_OK)
@@ -372,7 +374,8 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
         dq_opt_heading("running:"),
         dq_opt_flag("dry-run", &r.dry_run, "print the plan and the size, write nothing"),
         dq_opt_flag("print-recipe", &r.print_recipe,
-                    "print the settings of weights as a file for --recipe, write nothing"),
+                    "print the settings of weights and of the KV cache as a file for --recipe, "
+                    "write nothing"),
         dq_opt_flag("resume", &r.resume, "finish an interrupted run of the same command"),
         dq_opt_flag("force", &r.force, "replace the output, and what an interrupted run left"),
         dq_opt_int("threads", "N", &r.threads, 1, 1024,

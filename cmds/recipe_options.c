@@ -139,6 +139,7 @@ dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, 
     s->group = 128;
     s->mode = DQ_SEARCH;
     s->scale_dtype = DQ_F16;
+    s->kv = dq_kv_config_plain;
     DQ_TRY(read_file(s, o, err));
     DQ_TRY(read_words(s, o, err));
     if (o->group && !dq_quantize_group_parse(&s->group, o->group))

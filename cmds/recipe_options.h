@@ -46,11 +46,12 @@ const char *dq_recipe_options_modes(dq_recipe_options *o);
                     "tensors whose name matches stay as they are, whatever else is said"),         \
         dq_opt_text(                                                                               \
             "recipe", "FILE", &(o).file,                                                           \
-            "take all this from a file (dq-recipe/1, as --print-recipe and dq info "               \
-            "--recipe print it); options override it, but for tensors that its rules decide "      \
-            "about; --bits-map goes behind its rules")
+            "take all this and the settings of the KV cache from a file (dq-recipe/1, as "         \
+            "--print-recipe and dq info --recipe print it); options override it, but for tensors " \
+            "that its rules decide about; --bits-map goes behind its rules")
 
-/* Fills the weight settings of *s, whose texts and rules belong to *o until it is ended. */
+/* Fills the settings of weights in *s and, from the file or plain ones, of the KV cache; their texts and rules belong to *o
+ * until it is ended. */
 dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err);
 /* Warns of options that were given and that no tensor goes by, since rules decide. */
 void dq_recipe_options_unused(const dq_recipe_options *o, const dq_quantize_used *used,

@@ -57,5 +57,8 @@ dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err);
 /* As a recipe holds it, and back; a policy that is not known goes to the arena. */
 json_t *dq_kv_config_json(const dq_kv_config *c);
 dq_status dq_kv_config_read(dq_kv_config *out, const json_t *o, dq_arena *a, dq_err *err);
+/* As a file that people write holds it: the same keys, of which each may be left out and then has its default; `widths` may
+ * be any text of --kv-bits and stand alone. DQ_DAMAGED with the key that is unknown, has a wrong value, or says nothing. */
+dq_status dq_kv_config_file(dq_kv_config *out, const json_t *o, dq_err *err);
 
 #endif

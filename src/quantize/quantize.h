@@ -121,8 +121,8 @@ dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i);
 /* The settings as the container stores them, JSON. */
 const char *dq_quantize_recipe(const dq_quantizer *q);
 
-/* Settings of weights from a file of schema dq-recipe/1; what it does not name stays in *s. Texts and rules belong to
- * `file`. DQ_DAMAGED with the key that is unknown or has a wrong value, DQ_MISMATCH for another schema. */
+/* Settings of weights and of the KV cache from a file of schema dq-recipe/1; what it does not name stays in *s. Texts and
+ * rules belong to `file`. DQ_DAMAGED with the key that is unknown or has a wrong value, DQ_MISMATCH for another schema. */
 dq_status dq_quantize_recipe_read(dq_quantize_settings *s, const json_t *file, dq_err *err);
 /* Such a file from the text of dq_quantize_recipe or of a container; the caller ends it with json_decref. */
 dq_status dq_quantize_recipe_file(json_t **out, const char *recipe, dq_err *err);

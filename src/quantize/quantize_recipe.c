@@ -242,6 +242,7 @@ static const struct {
               {"embed_bits", read_embed_bits, false, false},
               {"head_bits", read_head_bits, false, false},
               {"dense_type", read_dense_type, false, false},
+              {"kv", NULL, false, false}, /* of files; what a container's attributes say decides */
               {"rules", read_rules, false, false},
               {"method", read_method, false, false},
               {"calib", read_calib, false, true},
@@ -249,12 +250,12 @@ static const struct {
               {"comment", read_comment, false, false}};
 enum { FIELDS = sizeof fields / sizeof *fields };
 
-/* The weight settings of an object; what it lacks, or has as null, stays in *s. */
+/* The settings of an object but "kv"; what it lacks, or has as null, stays in *s. */
 static dq_status read_fields(dq_quantize_settings *s, const json_t *o, dq_err *err)
 {
     for (int i = 0; i < FIELDS; i++) {
         const json_t *v = json_object_get(o, fields[i].key);
-        if (v && !json_is_null(v)) DQ_TRY(fields[i].read(s, v, err));
+        if (fields[i].read && v && !json_is_null(v)) DQ_TRY(fields[i].read(s, v, err));
     }
     return DQ_OK;
 }
@@ -272,6 +273,8 @@ dq_status dq_quantize_recipe_read(dq_quantize_settings *s, const json_t *file, d
     if (strcmp(found, schema) != 0)
         return dq_fail(err, DQ_MISMATCH, "schema \"%s\" (expected \"%s\")", found, schema);
     DQ_TRY(dq_quantize_recipe_keys(file, keys, err));
+    const json_t *kv = json_object_get(file, "kv");
+    if (kv && dq_kv_config_file(&s->kv, kv, err) != DQ_OK) return dq_in(err, "\"kv\": ");
     return read_fields(s, file, err);
 }
 

@@ -63,6 +63,28 @@ echo '{"schema": "dq-recipe/1", "comment": "mine", "plan": {"budget": {"kld": 0.
 try 0 "content SHA-256" quantize "plain model" --recipe planned.json -o planned.h5
 try 0 '"kld": 0.01' info planned.h5 --recipe
 grep -q '"comment": "mine"' "$top/out" || complain "a recipe's comment is lost"
+# the settings of the KV cache are part of it; an option beside it wins
+echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"widths": "4|8:8|6", "code": "dither", "recent": 16}}' >cached.json
+try 0 "content SHA-256" quantize "plain model" --recipe cached.json -o cached.h5
+try 0 "content SHA-256" quantize "plain model" --bits 5 --kv-bits '4|8:8|6' --kv-code dither --kv-recent 16 -o asked.h5
+cmp cached.h5 asked.h5 || complain "--recipe: another file than from the --kv options that it stands for"
+try 0 dq-recipe/1 info cached.h5 --recipe
+cp "$top/out" printed.json
+grep -q '"widths": "4|8:8|6"' printed.json || complain "info --recipe: no widths of the KV cache"
+try 0 "content SHA-256" quantize "plain model" --recipe printed.json -o again.h5
+cmp cached.h5 again.h5 || complain "--recipe: what info printed gives another file"
+try 0 '"recent": 32' quantize "plain model" --recipe cached.json --kv-recent 32 --print-recipe
+grep -q '"widths": "4|8:8|6"' "$top/out" || complain "--kv-recent: the widths of the recipe are gone"
+try 0 '"k_bits": 5' quantize "plain model" --recipe cached.json --kv-bits 5:8 --print-recipe
+if grep -q '"widths"' "$top/out"; then complain "--kv-bits: the widths of the recipe stay beside it"; fi
+grep -q '"code": "dither"' "$top/out" || complain "--kv-bits: the code of the recipe is gone"
+# of the two that contradict each other the option is at fault
+try 2 "." quantize "plain model" --recipe cached.json --kv-code token --print-recipe
+try 4 "plain model: the widths of keys are for two maps, and the model has one" quantize "plain model" -o gone.h5 \
+    --recipe "$(printf '%s' '{"schema": "dq-recipe/1", "kv": {"widths": "4+3:4", "code": "page"}}' >maps.json && echo maps.json)"
+try 4 "plain model: the widths of keys are for 3 layers" quantize "plain model" -o gone.h5 \
+    --recipe "$(printf '%s' '{"schema": "dq-recipe/1", "kv": {"widths": "4|3|2:4", "code": "page"}}' >layers.json && echo layers.json)"
+absent gone.h5
 # what is wrong in a file is named, be it for any model or for this one
 misfit() { # misfit STATUS PATTERN MEMBER
     printf '{"schema": "dq-recipe/1", %s}\n' "$3" >wrong.json
@@ -102,6 +124,15 @@ wrong_value 'key "scale_dtype": expected "f16" or "f32", found "f64"' '"scale_dt
 wrong_value 'key "dense_type": expected "keep", "bf16" or "f16", found true' '"dense_type": true'
 wrong_value 'key "skip": expected a regular expression, found 5' '"skip": 5'
 wrong_value 'key "method": expected a value, or no such key, found null' '"method": null'
+wrong_value 'key "kv": expected a value, or no such key, found null' '"kv": null'
+wrong_value '"kv": not an object' '"kv": "4:4"'
+wrong_value '"kv": unknown key "bits"' '"kv": {"bits": 4}'
+wrong_value '"kv": key "recent": expected an integer, found a string' '"kv": {"recent": "16"}'
+wrong_value '"kv": key "code": expected "token", "page" or "dither", found "dithr"' '"kv": {"code": "dithr"}'
+wrong_value '"kv": key "widths" is "4|": ' '"kv": {"code": "page", "widths": "4|"}'
+wrong_value '"kv": key "policy" is "h3o": unknown policy' '"kv": {"policy": "h3o", "keep": 0.5}'
+wrong_value '"kv": key "keep" says nothing without "policy"' '"kv": {"keep": 0.5}'
+wrong_value '"kv": KV settings: 7 bits' '"kv": {"k_bits": 7}'
 wrong_value '"rules": not an array' '"rules": {}'
 wrong_value '"rules", rule 1: key "bits": expected a value, or no such key, found null' '"rules": [{"match": "q", "bits": null}]'
 wrong_value '"rules", rule 1: key "bits": expected 2 to 8, or 16, found 9' '"rules": [{"match": "q", "bits": 9}]'

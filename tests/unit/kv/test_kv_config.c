@@ -275,6 +275,88 @@ static void damaged_settings_are_refused(void **state)
     dq_arena_free(a);
 }
 
+/* ---- Files that people write ---- */
+
+static dq_status read_file(dq_kv_config *out, const char *single_quoted, dq_err *err)
+{
+    char text[256];
+    *err = (dq_err){0};
+    snprintf(text, sizeof text, "%s", single_quoted);
+    for (char *p = text; *p; p++) *p = *p == '\'' ? '"' : *p;
+    json_t *o = json_loads(text, JSON_DECODE_ANY, NULL);
+    assert_non_null(o);
+    dq_kv_config_file(out, o, err);
+    json_decref(o);
+    return err->code;
+}
+
+/* Each key may be left out; what a container remembers is such a file as it stands. */
+static void files_leave_out(void **state)
+{
+    dq_err err;
+    dq_kv_config c, want = dq_kv_config_plain;
+    (void)state;
+    assert_int_equal(read_file(&c, "{}", &err), DQ_OK);
+    assert_true(dq_kv_config_same(&c, &want));
+    assert_int_equal(read_file(&c, "{'widths': '3|5+3:3|6', 'code': 'dither', 'recent': 16}", &err),
+                     DQ_OK);
+    want.code = DQ_CODE_DITHER;
+    want.recent = 16;
+    assert_int_equal(dq_kv_config_set_widths(&want, "3|5+3:3|6", &err), DQ_OK);
+    assert_true(dq_kv_config_same(&c, &want));
+    want = dq_kv_config_plain;
+    assert_int_equal(read_file(&c, "{'widths': '8:4'}", &err), DQ_OK);
+    want.k_bits = 8;
+    want.v_bits = 4;
+    assert_true(dq_kv_config_same(&c, &want));
+    assert_int_equal(read_file(&c, "{'k_bits': 8, 'v_bits': 4, 'policy': null}", &err), DQ_OK);
+    assert_true(dq_kv_config_same(&c, &want));
+    assert_int_equal(read_file(&c, "{'policy': 'h2o', 'tokens': 100}", &err), DQ_OK);
+    assert_true(c.evict.keep == 0 && c.evict.tokens == 100);
+    assert_string_equal(c.evict.policy->name, "h2o");
+    for (int i = -2; i < DQ_KV_FIELDS; i++) {
+        const dq_kv_config stored = i == -2 ? dq_kv_config_plain : i < 0 ? full() : other(i);
+        json_t *o = dq_kv_config_json(&stored);
+        dq_kv_config_file(&c, o, &err);
+        assert_string_equal(err.text, "");
+        assert_true(dq_kv_config_same(&c, &stored));
+        json_decref(o);
+    }
+}
+
+static void damaged_files_are_refused(void **state)
+{
+    static const struct {
+        const char *text, *says;
+    } bad[] = {{"[]", "not an object"},
+               {"{'bits': 4}", "unknown key \"bits\""},
+               {"{'sink': null}", "key \"sink\": expected a value"},
+               {"{'sink': -1}", "key \"sink\": expected 0 to"},
+               {"{'recent': '16'}", "key \"recent\": expected an integer"},
+               {"{'code': 'pages'}",
+                "key \"code\": expected \"token\", \"page\" or \"dither\", found \"pages\""},
+               {"{'rotate': 1}", "key \"rotate\": expected a string"},
+               {"{'widths': '3|'}", "key \"widths\" is \"3|\": "},
+               {"{'widths': '4:4', 'k_bits': 4}", "\"widths\" and \"k_bits\" are two ways"},
+               {"{'widths': '3|4:4'}", "KV settings: "}, /* of token codes */
+               {"{'k_bits': 7}", "KV settings: 7 bits"},
+               {"{'k_bits': null}", "key \"k_bits\": expected a value"},
+               {"{'keep': 0.5}", "key \"keep\" says nothing without \"policy\""},
+               {"{'policy': 'h3o', 'keep': 0.5}", "key \"policy\" is \"h3o\": unknown policy"},
+               {"{'policy': 'h2o'}", "\"policy\" needs \"keep\" or \"tokens\""},
+               {"{'policy': 'h2o', 'keep': 1.5}", "found keep 1.5"},
+               {"{'policy': 'h2o', 'keep': 0.5, 'tokens': 100}", "the other one 0"},
+               {"{'policy': 'h2o', 'tokens': 10}", "tokens 10 is less than sink"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        dq_err err;
+        dq_kv_config c;
+        if (read_file(&c, bad[i].text, &err) != DQ_DAMAGED || !strstr(err.text, bad[i].says))
+            fail_msg("%s: expected \"%s\", found %d \"%s\"", bad[i].text, bad[i].says,
+                     (int)err.code, err.text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -286,6 +368,8 @@ int main(void)
         cmocka_unit_test(rotation_waits_for_a_model),
         cmocka_unit_test(widths_wait_for_a_model),
         cmocka_unit_test(damaged_settings_are_refused),
+        cmocka_unit_test(files_leave_out),
+        cmocka_unit_test(damaged_files_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,6 +154,8 @@ static void wrong_recipes_are_named(void **unused)
     recipe_refused(DQ_DAMAGED, "{\"bits\":4}", "schema");
     recipe_refused(DQ_MISMATCH, "{\"schema\":\"dq-recipe/9\"}", "dq-recipe/9");
     recipe_refused(DQ_DAMAGED, "{\"schema\":\"dq-recipe/1\",\"bit\":4}", "unknown key \"bit\"");
+    recipe_refused(DQ_DAMAGED, "{\"schema\":\"dq-recipe/1\",\"kv\":{\"bits\":4}}",
+                   "\"kv\": unknown key \"bits\"");
     static const char *const values[] = {
         "\"bits\":1",   "\"bits\":\"4\"", "\"embed_bits\":9",      "\"head_bits\":4.5",
         "\"group\":-1", "\"scale\":4",    "\"scale_dtype\":\"x\"", "\"dense_type\":\"f32\"",
@@ -173,6 +175,10 @@ static void recipes_come_back(void **unused)
         "{\"schema\":\"dq-recipe/1\",\"bits\":3,\"group\":\"row\",\"scale\":\"asym\","
         "\"scale_dtype\":\"f32\",\"skip\":\"o_proj\",\"embed_bits\":6,\"head_bits\":8,"
         "\"dense_type\":\"bf16\",\"rules\":[{\"match\":\"down\",\"bits\":5,\"group\":64}],"
+        "\"kv\":{\"k_bits\":null,\"v_bits\":null,\"code\":\"page\",\"widths\":\"3|5+3:3|6\","
+        "\"group\":32,\"rotate\":\"auto\",\"sink\":4,\"recent\":16,\"policy\":\"h2o\",\"keep\":0."
+        "25,"
+        "\"tokens\":null,\"budget\":\"uniform\",\"every\":0,\"window\":-1,\"seed\":1},"
         "\"plan\":{\"budget\":[1,{\"kld\":0.01}]},\"comment\":\"by hand\"}";
     dq_quantize_settings s = {.bits = 4, .logit = {.bits = 16}, .kv = dq_kv_config_plain};
     dq_err err;
@@ -188,6 +194,8 @@ static void recipes_come_back(void **unused)
     assert_int_equal(s.embed_bits, 6);
     assert_int_equal(s.head_bits, 8);
     assert_int_equal(s.dense_type, DQ_DENSE_BF16);
+    assert_string_equal(s.kv.widths, "3|5+3:3|6");
+    assert_int_equal(s.kv.recent, 16);
     assert_int_equal(dq_quantize_recipe_of(&recipe, &s, &err), DQ_OK);
     assert_int_equal(dq_json_dump(&stored, recipe, JSON_SORT_KEYS, &err), DQ_OK);
     assert_int_equal(dq_quantize_recipe_file(&again, stored, &err), DQ_OK);
