@@ -2,13 +2,15 @@
 """Widths of a KV cache's page codes by layer and map, measured: a text for --kv-bits.
 
     python calib/kv/plan.py MODEL --text FILE [--mean 4] [--code dither] [--score 12] [--of TEXT,...] [--out OUT.csv]
+                            [--recipe OUT.json [--weights RECIPE.json]]
 
 Runs `dq eval` over windows of FILE, whose second halves count. The --plan (24) behind the first --score (12) plan. Every unit
 (keys of a layer and map; values of a layer) is coded alone at each width, all others at 8 bits; steps that save most KLD for
 their bits are taken while the mean over keys and values is at most --mean. Then, measured whole, a unit gives a step to another as long as
 that helps, --rounds times at most. Printed is the text, and on the first --score windows, which no choice has seen, its KLD and
 perplexity beside those of --mean bits for all; --out appends them as lines of a CSV. --of scores given texts on
-all windows but those that plan, and plans nothing.
+all windows but those that plan, and plans nothing. --recipe writes the plan as a file for `dq quantize --recipe`, beside the
+settings of weights that --weights has; without it weights have their defaults.
 """
 import argparse
 import json
@@ -21,19 +23,55 @@ import tempfile
 
 WIDTHS = (2, 3, 4, 5, 6, 8)
 SWEEP = 32  # widths that one run of dq eval takes
-ONE_KEY = ("plain", "shared-kv")  # head maps whose keys have no map of their own
+
+
+def key_maps(head_map, n_q, n_kv):
+    """2 where no KV head's keys are read by both maps of the model, so that keys can have widths by map; else 1."""
+    if head_map in ("plain", "shared-kv"):
+        return 1
+    if head_map in ("adjacent", "grouped"):
+        return 2
+    repeat, half = n_q // n_kv, n_q // 2
+    pairs = {"halves": [(h, h + half) for h in range(half)], "adjacent-naive": [(2 * h, 2 * h + 1) for h in range(half)]}[head_map]
+    return 1 if {a // repeat for a, _ in pairs} & {b // repeat for _, b in pairs} else 2
+
+
+def entries_of(side, layers, text):
+    """Widths of one side of a text by layer, (first map, second map) each."""
+    runs, rest = [], None
+    for entry in side.split("|"):
+        widths, star, count = entry.partition("*")
+        maps = [int(w) for w in widths.split("+")]
+        if star and not count:
+            rest = len(runs)
+        runs.append([(maps[0], maps[-1]), int(count) if count else 1])
+    if rest is None and len(runs) == 1 and "*" not in side:
+        rest = 0
+    if rest is not None:
+        runs[rest][1] = layers - sum(n for i, (_, n) in enumerate(runs) if i != rest)
+    if sum(n for _, n in runs) != layers or any(n < 1 for _, n in runs):
+        sys.exit(f"plan.py: {text}: not widths of {layers} layers.")
+    return [maps for maps, n in runs for _ in range(n)]
+
+
+def meant(text, layers):
+    """What a text says, however it is written: widths of keys by layer and map, widths of values by layer."""
+    keys, _, values = text.partition(":")
+    return tuple(entries_of(keys, layers, text)), tuple(v for v, _ in entries_of(values or keys, layers, text))
 
 
 class Cache:
     """What widths lose by window, measured once."""
 
-    def __init__(self, args):
-        self.args, self.rows = args, {}
+    def __init__(self, args, layers):
+        self.args, self.layers, self.rows = args, layers, {}
 
     def run(self, texts):
+        """Rows of windows, (KLD, NLL) each, by text; dq prints what a text means in a form of its own."""
         a = self.args
         limit = [] if a.of else ["--limit", str(a.score + a.plan)]
-        todo = [t for t in dict.fromkeys(["16:16", *texts]) if t not in self.rows]
+        asked = [meant(t, self.layers) for t in ["16:16", *texts]]
+        todo = [t for m, t in dict(zip(asked, ["16:16", *texts])).items() if m not in self.rows]
         for i in range(0, len(todo), SWEEP):
             with tempfile.TemporaryDirectory() as folder:
                 items = os.path.join(folder, "items.jsonl")
@@ -45,9 +83,9 @@ class Cache:
                     x = json.loads(line)
                     kv = x.get("kv") or {"widths": "16:16"}
                     name = kv["widths"] or f"{kv['k_bits']}:{kv['v_bits']}"
-                    rows.setdefault(name, []).append((x.get("kld_nats") or 0, x["nll_nats"]))
+                    rows.setdefault(meant(name, self.layers), []).append((x.get("kld_nats") or 0, x["nll_nats"]))
                 self.rows.update(rows)
-        return [self.rows[t] for t in texts]
+        return [self.rows[m] for m in asked[1:]]
 
     def planned(self, texts):
         return [statistics.fmean(k for k, _ in rows[self.args.score:]) for rows in self.run(texts)]
@@ -119,6 +157,12 @@ def report(cache, texts):
                 f.write(",".join(map(str, line)) + "\n")
 
 
+def recipe_of(weights, text, args):
+    """weights: a recipe, or {}; its settings of weights with the plan as those of the KV cache."""
+    return {**weights, "schema": "dq-recipe/1", "kv": {"widths": text, "code": args.code, "recent": args.recent},
+            "comment": weights.get("comment", f"kv: calib/kv/plan.py, mean of {args.mean} bits")}
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("model")
@@ -133,10 +177,18 @@ def main():
     ap.add_argument("--rounds", type=int, default=20)
     ap.add_argument("--dq", default="build/dq")
     ap.add_argument("--out")
+    ap.add_argument("--recipe", help="a file for dq quantize --recipe")
+    ap.add_argument("--weights", help="a recipe whose settings of weights it has")
     args = ap.parse_args()
+    if args.code == "token" and not args.of:
+        ap.error("--code token: its widths are the same for all layers and maps, so there is nothing to plan. "
+                 "Use page or dither, or --of to score widths")
+    if args.recipe and args.of or args.weights and not args.recipe:
+        ap.error("--recipe writes a plan, which --of does not make" if args.recipe else "--weights needs --recipe")
+    weights = json.load(open(args.weights)) if args.weights else {}
     about = json.loads(subprocess.run([args.dq, "info", args.model, "--json"], check=True, capture_output=True).stdout)["inputs"][0]
-    layers, maps = about["layers"], 1 if about["head_map"] in ONE_KEY else 2
-    cache = Cache(args)
+    layers, maps = about["layers"], key_maps(about["head_map"], about["n_q"], about["n_kv"])
+    cache = Cache(args, layers)
     if args.of:
         return report(cache, args.of.split(","))
     units = layers * maps + layers
@@ -158,6 +210,10 @@ def main():
         now, widths = min(zip(found, others))
         print(f"measured: {text_of(widths, layers, maps)}, {1e3 * now:.3f}e-3")
     report(cache, [f"{args.mean}:{args.mean}", text_of(widths, layers, maps)])
+    if args.recipe:
+        with open(args.recipe, "w") as f:
+            json.dump(recipe_of(weights, text_of(widths, layers, maps), args), f, indent=2)
+            f.write("\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,122 @@
+# The parts of calib/kv/plan.py and calib/kv/defaults.py that are functions of numbers, on numbers made up here; and what
+# plan.py writes is a recipe of dq, whose head maps and forms of widths it knows.
+# usage: kv_studies.py DQ REPOSITORY
+import argparse
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+dq, repository = (os.path.abspath(path) for path in sys.argv[1:])
+
+
+def module(name):
+    spec = importlib.util.spec_from_file_location(name, os.path.join(repository, "calib", "kv", name + ".py"))
+    out = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(out)
+    return out
+
+
+plan, defaults = module("plan"), module("defaults")
+
+
+def refuses(function, *args):
+    try:
+        function(*args)
+    except SystemExit as e:
+        return str(e.code)
+    raise AssertionError(f"{args} is not refused")
+
+
+# ---- plan: widths and what they mean
+
+draw = random.Random(1)
+for layers in range(1, 6):
+    for maps in (1, 2):
+        for _ in range(50):
+            widths = [draw.choice((2, 3, 8)) for _ in range(layers * maps + layers)]
+            keys = tuple((widths[i * maps], widths[i * maps + maps - 1]) for i in range(layers))
+            assert plan.meant(plan.text_of(widths, layers, maps), layers) == (keys, tuple(widths[layers * maps:]))
+for texts in (("4", "4:4", "4*:4", "4|4:4*2", "4+4:4|4"), ("3|5+3:3|6", "3*1|5+3*:3|6"), ("3*|6", "3|6:3|6")):
+    assert len({plan.meant(t, 2) for t in texts}) == 1, texts
+assert plan.meant("3|6:4", 2) != plan.meant("6|3:4", 2)
+for text in ("3|4|5:4", "3*3:4", "3|4*|5:4", "3*0|4*2:4"):
+    assert text in refuses(plan.meant, text, 2)
+
+assert [plan.key_maps(*a) for a in (("plain", 4, 4), ("shared-kv", 8, 2), ("adjacent", 8, 2), ("grouped", 20, 4))] == [1, 1, 2, 2]
+assert plan.key_maps("halves", 8, 2) == 2 and plan.key_maps("halves", 8, 1) == 1
+assert plan.key_maps("adjacent-naive", 8, 8) == 2 and plan.key_maps("adjacent-naive", 8, 4) == 1
+
+# ---- plan: where bits go
+
+WIDTHS = plan.WIDTHS
+cost, loss = [0.25] * 4, [[2.0 ** -w * weight for w in WIDTHS] for weight in (1, 1, 1, 64)]
+assert plan.greedy(loss, cost, 4) == [3, 3, 2, 8]
+assert plan.greedy([[1.0] * len(WIDTHS)] * 4, cost, 4) == [WIDTHS[0]] * 4, "bits that save nothing are spent"
+near = list(plan.neighbours([4, 4, 4, 4], cost, 4))
+assert len(near) == 12 and all(sorted(n) == [3, 4, 4, 5] for n in near)
+assert [3, 2, 2, 2] in plan.neighbours([2, 2, 2, 2], cost, 4)
+
+# ---- plan: the recipe
+
+about = json.loads(subprocess.run([dq, "info", os.path.join(repository, "calib", "pair", "diffllama"), "--json"], check=True,
+                                  capture_output=True).stdout)["inputs"][0]
+assert plan.key_maps(about["head_map"], about["n_q"], about["n_kv"]) == 2
+settings = argparse.Namespace(code="dither", recent=16, mean=4)
+widths = plan.text_of([3, 2, 5, 4, 3, 6], 2, 2)
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "recipe.json")
+    for weights in ({}, {"schema": "dq-recipe/1", "bits": 5, "group": "row", "comment": "mine", "kv": {"sink": 9}}):
+        with open(path, "w") as f:
+            json.dump(plan.recipe_of(weights, widths, settings), f)
+        read = json.loads(subprocess.run([dq, "quantize", os.path.join(repository, "calib", "pair", "diffllama"), "--recipe", path,
+                                          "--print-recipe"], check=True, capture_output=True).stdout)
+        assert read["bits"] == weights.get("bits", 4) and read["comment"] == weights.get("comment", read["comment"])
+        assert (read["kv"]["widths"], read["kv"]["code"], read["kv"]["recent"], read["kv"]["sink"]) == (widths, "dither", 16, 4)
+text = os.path.join(repository, "calib", "pair", "text.txt")
+for options in (["--code", "token"], ["--of", "4:4", "--recipe", "x.json"], ["--weights", "x.json"]):
+    run = subprocess.run([sys.executable, os.path.join(repository, "calib", "kv", "plan.py"), "model", "--text", text, *options],
+                         capture_output=True, text=True)
+    assert run.returncode == 2 and options[0] in run.stderr.replace("--recipe writes", "--of"), run
+
+# ---- defaults: intervals
+
+constant = {s: [0.5] * 10 for s in defaults.SEEDS}
+for seed, mean, error, less, half in defaults.compare(constant, constant):
+    assert (mean, error, less, half) == (0.5, 0, 0, 0) and defaults.said("kld", less, half) == "the same"
+# the same noise in all models is one cluster an item: seeds say nothing of it, items do
+noise = [draw.gauss(0, 1) for _ in range(400)]
+ours, usual = {s: [0.1 + x for x in noise] for s in defaults.SEEDS}, {s: [0.0] * 400 for s in defaults.SEEDS}
+rows = {r[0]: r[1:] for r in defaults.compare(ours, usual)}
+assert list(rows) == ["0", "1", "2", "all", "seeds"]
+assert abs(rows["all"][3] - rows["0"][3]) < 1e-12 and 0.08 < rows["all"][3] < 0.12, "three models that read one text count thrice"
+assert rows["seeds"][3] < 1e-12
+three = defaults.interval([1.0, 2.0, 3.0])
+assert abs(three[0] - 2) < 1e-12 and abs(three[1] - 4.303 / 3 ** 0.5) < 1e-9
+# of a fair coin 95 of 100 intervals over three seeds hold the truth
+inside = sum(abs(m) <= h for m, h in (defaults.interval([draw.gauss(0, 1) for _ in range(3)]) for _ in range(4000)))
+assert 3720 <= inside <= 3880, inside
+try:
+    defaults.compare({s: [1.0] for s in defaults.SEEDS}, {s: [1.0, 2.0] for s in defaults.SEEDS})
+    raise AssertionError("items that do not pair are compared")
+except ValueError:
+    pass
+assert [defaults.said(*a) for a in (("kld", -1, 0.5), ("kld", 1, 0.5), ("blind", 1, 0.5), ("kld 4:4", -1, 2))] == \
+    ["better", "worse", "better", "not decided"]
+
+# ---- defaults: parts that are kept
+
+name = defaults.part_name("llama-0", "kld 4:4", "h2o", ["--text", os.sep + os.path.join("a", "text.txt"), "--limit", "24"])
+assert name.startswith("llama-0-kld-4x4-h2o-") and name.endswith(".items")
+others = [("llama-0", "kld 4:4", "keydiff", ["--text", os.sep + os.path.join("a", "text.txt"), "--limit", "24"]),
+          ("llama-0", "kld 4:4", "h2o", ["--text", os.sep + os.path.join("a", "text.txt"), "--limit", "25"])]
+assert len({name, *(defaults.part_name(*o) for o in others)}) == 3, "a part is taken for one of other settings"
+assert name == defaults.part_name("llama-0", "kld 4:4", "h2o", ["--text", os.sep + os.path.join("b", "text.txt"), "--limit", "24"])
+lines = ['{"kv": {"policy": null}, "kld_nats": 0}', '{"kv": {"policy": "h2o", "keep": 0.5}, "kld_nats": 0.25}',
+         '{"kv": {"policy": "h2o", "keep": 0.5}, "choice": 0, "pick": {"acc": 3}, "gold": 3}',
+         '{"kv": {"policy": "h2o", "keep": 0.5}, "choice": 1, "pick": {"acc": 3}, "gold": 3}',
+         '{"kv": {"policy": "h2o", "keep": 0.25}, "choice": 0, "pick": {"acc": 2}, "gold": 3}']
+assert defaults.read_items(lines) == {0.5: [0.25, 1.0], 0.25: [0.0]}
