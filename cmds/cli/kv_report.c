@@ -165,4 +165,12 @@ void dq_kv_report_warn(dq_logger *logger, const char *what, const dq_kv_spec *s,
             "%s, KV %s: %s read %lld of %lld contexts again at positions behind those that the "
             "model has; give shorter contexts, or another --kv-policy",
             what, label, s->evict.policy->name, (long long)h->beyond, (long long)h->evicted);
+    if (h->flat)
+        dq_logger_warn(
+            logger,
+            "%s, KV %s: %s tells tokens apart only where a context has more of them than the keys "
+            "of "
+            "a group have channels, which %lld of %lld have not; give longer contexts, or another "
+            "--kv-policy",
+            what, label, s->evict.policy->name, (long long)h->flat, (long long)h->evicted);
 }

@@ -397,6 +397,20 @@ static dq_status reread(dq_evictor *e, cut *k, dq_evict_report *report, dq_err *
     return dq_reread_peaks(k->peak, &w, err);
 }
 
+/* As many keys as they have channels span all directions, each its own. */
+static bool is_flat(const dq_evictor *e, const cut *k)
+{
+    const dq_headmap *map = &dq_runner_model(e->r)->map;
+    if (!(e->spec.evict.policy->needs & DQ_NEEDS_KEY_LEVERAGE)) return false;
+    for (int i = 0; i < e->n_lists; i++) {
+        int64_t channels = 0;
+        for (int h = 0; h < map->n_kv; h++)
+            channels += map->group[h] == i % e->n_groups ? map->head_dim : 0;
+        if (k->at[i + 1] - k->at[i] <= channels) return true;
+    }
+    return false;
+}
+
 static void score_list(const dq_evictor *e, const cut *k, int list)
 {
     const double *sum[N_COLUMNS] = {0};
@@ -492,6 +506,7 @@ static dq_status evict_tokens(dq_evictor *e, cut *k, dq_arena *a, dq_evict_repor
     DQ_TRY(read_keys(e, k, err));
     DQ_TRY(find_sums(e, k, err));
     DQ_TRY(reread(e, k, report, err));
+    report->flat += is_flat(e, k);
     DQ_TRY(choose(e, k, report, err));
     for (int i = 0; i < e->n_lists; i++) {
         if (k->n_kept[i] < k->at[i + 1] - k->at[i])

@@ -14,6 +14,9 @@ typedef struct dq_evict_report {
     int64_t reread;       /* rows that were computed to read contexts again */
     int64_t
         beyond; /* contexts of which some of these stood behind the positions that the model has */
+    /* contexts that the policy weighs by directions of keys, of which some group held no more tokens than its keys have
+     * channels: all have nearly the same number */
+    int64_t flat;
 } dq_evict_report;
 extern const dq_evict_report dq_evict_report_none; /* gap_min INFINITY */
 

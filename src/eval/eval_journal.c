@@ -1,7 +1,7 @@
 /* eval_journal: finished work as steps of a journal. Numbers are written in hexadecimal, so that a
  * resumed run gives the same bits as one that was never stopped. Each line of the journal is a JSON object:
  *
- *   {"schema": "dq-eval-resume/6", "key": KEY, "rows": N}
+ *   {"schema": "dq-eval-resume/7", "key": KEY, "rows": N}
  *   {"rows": [{"row": I, "from": UNIT, "to": UNIT, "tokens": .., "computed": .., "seconds": HEX,
  *              "held": [..], "gap_min": HEX, "logp": "HEX ..", "top1": "ID ..", "kld": "HEX ..",
  *              "top_logp": "HEX ..", "extra": "HEX .."}, ...]}
@@ -17,10 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char schema[] = "dq-eval-resume/6";
+static const char schema[] = "dq-eval-resume/7";
 
 /* The counts of what contexts took, in the order of the file. */
-enum { N_HELD = 18 };
+enum { N_HELD = 19 };
 static int64_t *held_field(dq_kv_cached *h, int i)
 {
     int64_t *const all[N_HELD] = {&h->contexts,
@@ -40,7 +40,8 @@ static int64_t *held_field(dq_kv_cached *h, int i)
                                   &h->reads_coded,
                                   &h->evicted,
                                   &h->raised,
-                                  &h->beyond};
+                                  &h->beyond,
+                                  &h->flat};
     return all[i];
 }
 

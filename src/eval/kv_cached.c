@@ -33,6 +33,7 @@ void dq_kv_cached_add(dq_kv_cached *into, const dq_kv_cached *from)
     into->evicted += from->evicted;
     into->raised += from->raised;
     into->beyond += from->beyond;
+    into->flat += from->flat;
 }
 
 dq_status dq_kv_cached_floor(dq_kv_bytes *floor, dq_runner *r, int64_t n, dq_err *err)
@@ -121,6 +122,7 @@ void dq_kv_cached_report(dq_kv_cached *cached, const dq_evict_report *report, in
     dq_kv_cached add = {.evicted = n,
                         .raised = report->raised,
                         .beyond = report->beyond,
+                        .flat = report->flat,
                         .gap_min = report->gap_min};
     dq_kv_cached_add(cached, &add);
 }

@@ -22,7 +22,8 @@ typedef struct dq_kv_cached {
     int64_t reads, reads_coded;
     int64_t evicted, raised; /* contexts whose budget was applied; was raised */
     int64_t
-        beyond; /* contexts whose second reading stood behind the positions that the model has */
+        beyond;   /* contexts whose second reading stood behind the positions that the model has */
+    int64_t flat; /* see dq_evict_report */
     double gap_min; /* with `evicted`; see dq_kv_policy_gap */
 } dq_kv_cached;
 void dq_kv_cached_add(dq_kv_cached *into, const dq_kv_cached *from);

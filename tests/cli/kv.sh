@@ -146,6 +146,15 @@ for n in 250 300; do
     *) complain "kv: the warning about positions of a second reading is wrong at $n ids" ;;
     esac
 done
+# a group's keys, of two maps, have 64 channels: 64 of them all weigh the same
+for n in 64 65; do
+    try 0 "rows" logits "diff model" --ids "$(awk 'BEGIN { for (i = 0; i < 80; i++) printf "%d ", i % 50 }')" -o again.h5 --force \
+        --prefix $n --kv-keep 0.5 --kv-recent 8 --kv-policy leverage
+    case $n$(grep -c "warning: .*leverage tells tokens apart only where .* channels, which 1 of 1 have not" "$top/err") in
+    641 | 650) ;;
+    *) complain "kv: the warning about contexts too short for leverage is wrong at $n ids" ;;
+    esac
+done
 
 # ---- stopped and resumed: every row as if it had not been
 cp "$book" "it's a text.txt"
