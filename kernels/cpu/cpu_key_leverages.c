@@ -3,13 +3,10 @@
  * by pages, sums over pages and the factor f64; each number is made by one thread in one order.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu_kv.h"
+#include "kernels/paged/key_factor.h"
 
-#include <math.h>
 #include <omp.h>
 #include <string.h>
-
-/* What the source adds to the diagonal; ten times as much as long as there is no factor. */
-static const double ridge = 1e-2;
 
 typedef struct leverages {
     dq_backend *b;
@@ -19,10 +16,9 @@ typedef struct leverages {
     int group;
     int64_t n, cols,
         ld; /* tokens; the group's key heads side by side, padded with zeros to a multiple of 16 */
-    dq_mat x;        /* [n][ld] */
-    double *gram;    /* [cols][ld], upper triangle; then its factor U */
-    double *inverse; /* [cols][ld], of U */
-    float *right;    /* [cols][ld], the same in f32 */
+    dq_mat x;     /* [n][ld] */
+    double *gram; /* [cols][ld], upper triangle = U'U */
+    float *right; /* [cols][ld], U^-1 */
 } leverages;
 
 static float *thread_scratch(const leverages *l)
@@ -109,42 +105,6 @@ static void gram_tile(const leverages *l, int64_t first)
     }
 }
 
-/* U of gram + add on the diagonal, into `u`. */
-static bool factor(const leverages *l, double *u, double add)
-{
-    memcpy(u, l->gram, (size_t)(l->cols * l->ld) * sizeof *u);
-    for (int64_t k = 0; k < l->cols; k++) u[k * l->ld + k] += add;
-    for (int64_t k = 0; k < l->cols; k++) {
-        double *row = u + k * l->ld;
-        if (!(row[k] > 0 && isfinite(row[k]))) return false;
-        const double root = sqrt(row[k]);
-        for (int64_t j = k; j < l->cols; j++) row[j] /= root;
-        for (int64_t i = k + 1; i < l->cols; i++) {
-            double *to = u + i * l->ld;
-            const double f = row[i];
-            for (int64_t j = i; j < l->cols; j++) to[j] -= f * row[j];
-        }
-    }
-    return true;
-}
-
-/* The inverse of U, from its last row on. */
-static void invert(const leverages *l, const double *u)
-{
-    for (int64_t i = l->cols - 1; i >= 0; i--) {
-        double *row = l->inverse + i * l->ld;
-        row[i] = 1.0;
-        for (int64_t j = i + 1; j < l->cols; j++) {
-            const double f = u[i * l->ld + j], *from = l->inverse + j * l->ld;
-            for (int64_t c = j; c < l->cols; c++) row[c] -= f * from[c];
-        }
-        for (int64_t c = i; c < l->cols; c++) {
-            row[c] /= u[i * l->ld + i];
-            l->right[i * l->ld + c] = (float)row[c];
-        }
-    }
-}
-
 static void measure_page(const leverages *l, int64_t page, double *leverage)
 {
     const dq_simd *simd = dq_cpu_of(l->b)->simd;
@@ -160,17 +120,14 @@ static void measure_page(const leverages *l, int64_t page, double *leverage)
     }
 }
 
-static void measure(const leverages *l, double *u, double *leverage)
+static void measure(const leverages *l, double *work, double *leverage)
 {
-    double add = ridge;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(l->b->threads) if (l->cols > DQ_TILE_N)
     for (int64_t c = 0; c < l->cols; c += DQ_TILE_N) gram_tile(l, c);
-    while (isfinite(add) && !factor(l, u, add)) add *= 10;
-    if (!isfinite(add)) {
+    if (!dq_key_factor(l->right, work, l->gram, l->cols, l->ld)) {
         dq_fail(&l->b->err, DQ_DAMAGED, "keys of the KV cache are not finite");
         return;
     }
-    invert(l, u);
 #pragma omp parallel for schedule(static) num_threads(l->b->threads) if (l->n > DQ_PAGE_TOKENS)
     for (int64_t p = 0; p < pages_of(l); p++) measure_page(l, p, leverage);
 }
@@ -198,20 +155,18 @@ void dq_cpu_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int la
     const size_t square = (size_t)(l.cols * l.ld);
     l.x = (dq_mat){dq_block_new((size_t)(l.n * l.ld), sizeof(float), &b->err), l.n, l.ld};
     l.gram = dq_block_new(square, sizeof *l.gram, &b->err);
-    l.inverse = dq_block_new(square, sizeof *l.inverse, &b->err);
     l.right = dq_block_new(square, sizeof *l.right, &b->err);
-    double *u = dq_block_new(square, sizeof *u, &b->err);
+    double *work = dq_block_new(2 * square, sizeof *work, &b->err);
     if (b->err.code == DQ_OK) {
         read_keys(&l, dq_kv_coded_index(kv, l.list, t));
         undo_rope(&l);
         if (b->err.code == DQ_OK) {
-            centre(&l, u);
-            measure(&l, u, leverage);
+            centre(&l, work);
+            measure(&l, work, leverage);
         }
     }
-    dq_block_free(u);
+    dq_block_free(work);
     dq_block_free(l.right);
-    dq_block_free(l.inverse);
     dq_block_free(l.gram);
     dq_block_free(l.x.p);
 }
