@@ -53,9 +53,7 @@ static void append_default(char help[DQ_KV_HELP], const dq_kv_field *f)
     char number[32];
     const char *text = number;
     if (f->type == DQ_KV_POLICY)
-        text = DQ_POLICY_USUAL
-            ", which loses less than h2o on models of one map and of two; " DQ_POLICY_ANYWHERE
-            " where the device lacks it";
+        text = DQ_POLICY_USUAL ", which loses less than h2o on models of one map and of two";
     else if (dq_kv_field_form(f) == DQ_KV_AS_TEXT)
         text = dq_kv_field_text(f, &dq_kv_config_plain);
     else
@@ -322,17 +320,8 @@ static dq_kv_config noted(dq_kv_options *o, dq_kv_config c)
     return c;
 }
 
-/* Where nobody names one. */
-static const dq_kv_policy *usual_policy(const dq_backend *b, dq_err *err)
-{
-    const dq_kv_policy *p = dq_kv_policy_find(DQ_POLICY_USUAL, err);
-    dq_err lacks = {0};
-    if (!b || dq_backend_can_evict(b, p, &lacks) == DQ_OK) return p;
-    return dq_kv_policy_find(DQ_POLICY_ANYWHERE, err);
-}
-
 dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
-                             const dq_kv_config *stored, const dq_backend *b, dq_err *err)
+                             const dq_kv_config *stored, dq_err *err)
 {
     const dq_kv_config base = overridden(o, stored);
     bool evicts = o->n_budgets || stored->evict.policy;
@@ -357,7 +346,8 @@ dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
                     c.evict.tokens = o->count[k];
                 }
                 if (evicts && o->n_policies) c.evict.policy = o->policies[p];
-                if (evicts && !c.evict.policy) c.evict.policy = usual_policy(b, err);
+                if (evicts && !c.evict.policy)
+                    c.evict.policy = dq_kv_policy_find(DQ_POLICY_USUAL, err);
                 list[(*n)++] = noted(o, c);
             }
         }

@@ -51,9 +51,9 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err);
 const char *dq_kv_options_given(const dq_kv_options *o);
 /* What the command line makes of settings that a container remembers (or dq_kv_config_plain):
  * every combination, n of them in a block that the caller ends with dq_block_free. Where nobody names a policy it is
- * DQ_POLICY_USUAL, or DQ_POLICY_ANYWHERE on a backend b that lacks it; NULL: no backend is known. */
+ * DQ_POLICY_USUAL. */
 dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
-                             const dq_kv_config *stored, const dq_backend *b, dq_err *err);
+                             const dq_kv_config *stored, dq_err *err);
 /* After the last model: DQ_USAGE for an option that no setting made use of. */
 dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err);
 

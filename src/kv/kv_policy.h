@@ -54,10 +54,9 @@ typedef struct dq_kv_policy {
 /* streaming, h2o, snapkv, knorm, random, diff, loo, kvzip, keydiff, leverage, and for comparison a1, a2, sum. */
 extern const dq_kv_policy dq_kv_policies[];
 extern const int dq_kv_n_policies;
-/* What is meant where nobody names one, and the same on a device that does not have it. results/kv: on models of one map
- * and of two it has a lower KLD than h2o in every cell, and answers fewer questions in one of 36 only. */
-#define DQ_POLICY_USUAL    "keydiff"
-#define DQ_POLICY_ANYWHERE "h2o"
+/* What is meant where nobody names one; every device has it. results/kv: on models of one map and of two it has a lower
+ * KLD than h2o in every cell, and answers fewer questions in one of 36 only. */
+#define DQ_POLICY_USUAL "keydiff"
 /* DQ_USAGE with the names for an unknown one. */
 const dq_kv_policy *dq_kv_policy_find(const char *name, dq_err *err);
 /* For an unknown one a row with nothing but its name, in the arena: it can be shown, but not used. NULL

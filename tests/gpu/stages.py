@@ -175,7 +175,7 @@ def stage_1(m, work):
         yield Part("doctor-finds-all", check=usable)
     yield Part("probes", [m.gpu("probes")])
     for name, limit in (("ops", 60), ("linear", 60), ("pages", 60), ("attention", 60), ("fused", 90), ("kernels", 120),
-                        ("maps", 90)):
+                        ("keys", 60), ("maps", 90)):
         yield Part(name, [m.gpu(name)], limit)
     for name, limit in (("contract", 90), ("kv", 90), ("kv_codes", 90), ("columns", 60), ("evict", 60), ("spans", 60),
                         ("forward", 150), ("score", 150)):

@@ -145,13 +145,15 @@ refused 4 "rounding of logits by tiles" eval llama.h5 $text --kv-bits 8 --kv-rec
 # shellcheck disable=SC2086
 refused 4 "in f32, not in f16.*Use --kv-dense-type f32 or --device cpu" eval llama.h5 $text --kv-dense-type f16 --device cuda
 refused 4 "no page codes.*Use --kv-code token or --device cpu" eval llama.h5 $text --kv-bits 4 --kv-code page --device cuda
-# the usual policy is not there: another one stands in, unless it was asked for
+# the usual policy is that of every device; one that reads again is not there
 # shellcheck disable=SC2086
-on cuda cuda.csv llama.h5 $text --kv-keep 0.5 --kv-recent 8
-grep -q ',h2o,' cuda.csv || complain "eval on cuda: h2o does not stand in for keydiff"
+both diffllama.h5 $text --kv-keep 0.5 --kv-recent 8
+grep -q ',keydiff,' cuda.csv || complain "eval on cuda: another policy stands in for keydiff"
 # shellcheck disable=SC2086
-refused 4 "the policy keydiff is not on the cuda backend. Use --device cpu, or --kv-policy h2o" eval llama.h5 $text --kv-keep 0.5 \
-    --kv-policy keydiff --device cuda
+both diffllama.h5 $text --kv-keep 0.5 --kv-recent 8 --kv-policy leverage --kv-bits 8
+# shellcheck disable=SC2086
+refused 4 "the policy kvzip is not on the cuda backend. Use --device cpu, or --kv-policy keydiff" eval llama.h5 $text --kv-keep 0.5 \
+    --kv-policy kvzip --device cuda
 
 refused 4 "shares of what the processor reads" bench "$pair/llama" --decode 1 --device cuda
 

@@ -5,6 +5,7 @@
 #include "tests/simt/check.h"
 
 #include "kernels/cuda/device/fused.h"
+#include "kernels/cuda/device/keys.h"
 #include "kernels/cuda/device/kv.h"
 #include "kernels/cuda/device/linear.h"
 #include "kernels/cuda/device/logprob.h"
@@ -387,6 +388,30 @@ static void test_pages(void **state)
     near(norm[KEYS - 1], pow(65535.0 / 65536.0, 2));
 }
 
+static void test_keys(void **state)
+{
+    enum { HEADS = COLS / DIM, LISTED = ROWS / 64 };
+    (void)state;
+    const dq_page_form form = {16, DIM, 1, DIM, DIM, DIM, 0};
+    far<float> plain((int64_t)HEADS * 64 * DIM), x(MANY);
+    far<double> mean(COLS), gram((int64_t)COLS * COLS), norm(ROWS), sum(DIM), cosine(ROWS);
+    far<dq_page> page(LISTED);
+    for (int p = 0; p < LISTED; p++) page[p].side[0].plain = plain.p;
+    for (int t = 0; t < 64; t++) plain[t * DIM] = 2;
+    plain[(int64_t)HEADS * 64 * DIM - 1] = 7;
+    run(dq_keys_read(x.p, dq_keys{page.p, ROWS, 0, form, HEADS}, NULL));
+    near(x[MANY - 1], 7);
+    run(dq_keys_centre(x.p, mean.p, 0.5, ROWS, COLS, NULL));
+    near(mean[COLS - 1], 3 * 7.0 / ROWS); /* blocks of three pages have run */
+    near(x[MANY - 1], (7 - 3 * 7.0 / ROWS) / 2);
+    x.fill(COLS - 1, 1, 3);
+    run(dq_keys_gram(gram.p, x.p, 1, COLS, NULL));
+    near(gram[(int64_t)COLS * COLS - 1], 9);
+    run(dq_keys_cosines(cosine.p, dq_keys{page.p, ROWS, 0, form, 1}, norm.p, sum.p, NULL));
+    near(sum[0], 3 * 64);
+    near(cosine[ROWS - 1], 1);
+}
+
 /* With an argument: tests of that name. */
 int main(int argc, char **argv)
 {
@@ -397,6 +422,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_logprob), cmocka_unit_test(test_tally),
         cmocka_unit_test(test_attend),  cmocka_unit_test(test_fused),
         cmocka_unit_test(test_decode),  cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_keys),
     };
     dq_simt_set_memory((size_t)1 << 42);
     dq_simt_set_corners(1);

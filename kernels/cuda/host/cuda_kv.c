@@ -256,26 +256,3 @@ dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const 
 {
     return dq_kv_pages_new(b, map, n_layers, spec, &device);
 }
-
-void dq_cuda_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
-                          int32_t t, double *sum)
-{
-    if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
-    const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
-    const int64_t n_pages = (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
-    const size_t bytes = (size_t)list->count * sizeof(double);
-    if (list->count == 0) return;
-    dq_page_form form[2];
-    dq_cuda_forms(form, kv);
-    dq_page *pages = dq_block_new((size_t)n_pages, sizeof *pages, &b->err);
-    for (int64_t i = 0; pages && i < n_pages; i++) pages[i] = dq_cuda_page(list->page[i]);
-    double *into = pages ? dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, bytes) : NULL;
-    const dq_page *at = into ? dq_cuda_upload(b, pages, (size_t)n_pages * sizeof *pages) : NULL;
-    if (at && dq_cuda_ok(b,
-                         dq_kv_launch_norms(into, at, list->count, dq_kv_coded_index(kv, list, t),
-                                            form[DQ_K], kv->heads[group], dq_cuda_of(b)->stream),
-                         "kv_key_norms"))
-        dq_cuda_download(b, into, bytes, NULL, sum);
-    dq_cuda_upload_end(b);
-    dq_block_free(pages);
-}

@@ -9,8 +9,13 @@
 
 /* ---- Operations of backend.h; those not named here are dq_kv_pages_*. */
 dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec);
+/* cuda_keys.c */
 void dq_cuda_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                           int32_t t, double *sum);
+void dq_cuda_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                            int32_t t, double *cosine);
+void dq_cuda_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                              int32_t t, const dq_rope *rope, double *leverage);
 void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args);
 void dq_cuda_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q);
 void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args);

@@ -2,6 +2,7 @@
  * thread. What they compute is checked elsewhere.
  *   race_kernels [FAMILY]...   none: all of them
  * SPDX-License-Identifier: MIT */
+#include "kernels/cuda/device/keys.h"
 #include "kernels/cuda/device/kv.h"
 #include "kernels/cuda/device/linear.h"
 #include "kernels/cuda/device/logprob.h"
@@ -187,6 +188,23 @@ static void pages(void)
 {
     pages_of(6, 3);
     pages_of(4, 8);
+}
+
+static void keys(void)
+{
+    enum { N = 100, COLS = 80 };
+    page_rig r(6, 3);
+    check_array<dq_page> pages(2);
+    values<float> x(N * COLS), right(COLS * COLS);
+    check_array<double> norm(2 * N), sum(2 * 24), number(N), mean(COLS), gram(COLS * COLS);
+    for (int p = 0; p < 2; p++) pages.host[p] = r.page[p];
+    pages.put();
+    const dq_keys k = {pages.device, N, 70, r.form[0], 2};
+    must(dq_keys_cosines(number.device, k, norm.device, sum.device, NULL));
+    must(dq_keys_read(x.device, k, NULL));
+    must(dq_keys_centre(x.device, mean.device, 0.5, N, COLS, NULL));
+    must(dq_keys_gram(gram.device, x.device, N, COLS, NULL));
+    must(dq_keys_leverages(number.device, x.device, right.device, N, COLS, NULL));
 }
 
 /* --------------------------------------------------------------------------------------- attention */
@@ -380,9 +398,9 @@ static void decode(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} families[] = {{"rows", rows},     {"linear", linear}, {"logprob", logprob}, {"pages", pages},
-                {"attend", attend}, {"maps", maps},     {"spans", spans},     {"tally", tally},
-                {"int8", int8},     {"bf16", bf16},     {"decode", decode}};
+} families[] = {{"rows", rows},   {"linear", linear}, {"logprob", logprob}, {"pages", pages},
+                {"keys", keys},   {"attend", attend}, {"maps", maps},       {"spans", spans},
+                {"tally", tally}, {"int8", int8},     {"bf16", bf16},       {"decode", decode}};
 
 int main(int argc, char **argv)
 {
