@@ -143,8 +143,15 @@ refused 4 "rounding of logits by tiles" eval llama.h5 $text --kv-bits 8 --kv-rec
     --logit-bits 6 --logit-grain tile
 
 # shellcheck disable=SC2086
+for kv in "4 --kv-code page" "4:3 --kv-code dither --kv-keep 0.5" "3|5+3:5|4 --kv-code dither"; do
+    # shellcheck disable=SC2086
+    both diffllama.h5 $text --kv-recent 8 --kv-bits $kv
+done
+# shellcheck disable=SC2086
+refused 4 "math int8 on the cuda backend has no page codes.*Use --math f32, --kv-code token or --device cpu" eval llama.h5 $text \
+    --kv-bits 4 --kv-code page --math int8 --device cuda
+# shellcheck disable=SC2086
 refused 4 "in f32, not in f16.*Use --kv-dense-type f32 or --device cpu" eval llama.h5 $text --kv-dense-type f16 --device cuda
-refused 4 "no page codes.*Use --kv-code token or --device cpu" eval llama.h5 $text --kv-bits 4 --kv-code page --device cuda
 # the usual policy is that of every device; one that reads again is not there
 # shellcheck disable=SC2086
 both diffllama.h5 $text --kv-keep 0.5 --kv-recent 8

@@ -88,7 +88,7 @@ DQ_DEVICE void raise_max(const float acc[4][4], const dq_attention_units *u,
 }
 
 /* Grid: pages, query heads of a group, units. */
-template <bool MAX> DQ_KERNEL(256) scores(dq_attention_units u, uint32_t *DQ_RESTRICT max)
+template <bool MAX> DQ_KERNEL_BLOCKS(256, 4) scores(dq_attention_units u, uint32_t *DQ_RESTRICT max)
 {
     DQ_SHARED(float, qs, [TILE * PITCH]);
     DQ_SHARED(float, ks, [TILE * PITCH]);

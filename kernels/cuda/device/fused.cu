@@ -9,6 +9,7 @@ static const char *dims_lack(const dq_page_form *f)
     if (f->dim % 16 || f->dim < 16 || f->dim > 128)
         return "head_dim is not a multiple of 16 up to 128";
     if (f->cols != f->dim || f->stride != f->dim) return "channels are padded";
+    if (f->set_numbers) return "page codes of the KV cache";
     if (f->bits < 16 && f->n_scales > 1 && f->group % 16)
         return "groups of scales are no multiples of 16";
     return NULL;

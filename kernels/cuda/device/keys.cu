@@ -40,7 +40,7 @@ DQ_DEVICE void add_terms(double *sum, const double *term, int n)
 /* --------------------------------------------------------------------------------------- cosines */
 
 /* Grid: pages, heads. A thread per token. */
-DQ_KERNEL(TILE) key_lengths(double *DQ_RESTRICT norm, dq_keys k)
+DQ_KERNEL_BLOCKS(TILE, 12) key_lengths(double *DQ_RESTRICT norm, dq_keys k)
 {
     int64_t token = (int64_t)dq_block_x() * TILE + dq_thread();
     int head = (int)dq_block_y();
@@ -81,7 +81,7 @@ DQ_DEVICE double length_of(const double *x, int n)
 }
 
 /* Grid: pages. A thread per token. */
-DQ_KERNEL(TILE)
+DQ_KERNEL_BLOCKS(TILE, 12)
 compare_directions(double *DQ_RESTRICT cosine, const double *DQ_RESTRICT norm,
                    const double *DQ_RESTRICT sum, dq_keys k)
 {

@@ -1,6 +1,6 @@
 /* kv: see kv.h. A warp makes the codes of one token: it finds the largest magnitude of each run of channels, from
- * it the scale, and packs the codes through shared memory, so that no thread writes a part of a byte. Moving
- * tokens copies codes and never makes them again.
+ * it the scale, and packs the codes through shared memory, so that no thread writes a part of a byte. Of page codes a
+ * thread makes those of one channel and set. Moving tokens copies codes and never makes them again.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/kv.h"
 
@@ -73,20 +73,89 @@ DQ_DEVICE bool encode_token(const dq_page_form *f, const dq_page *p, int side, i
         bool real = scale > 0.0f; /* neither zero nor NaN */
         for (int c = begin + (int)dq_lane(); c < end; c += DQ_WARP)
             q[t * f->cols + c] = (int8_t)(real ? code_of(x[c], scale, qmax) : 0);
-        int at = dq_page_scale_place(f, head, t, g);
-        if (dq_lane() != 0) continue;
-        if (p->wide[side]) {
-            ((float *)p->side[side].scale)[at] = scale;
-        } else {
-            ((uint16_t *)p->side[side].scale)[at] = dq_f32_f16(scale);
-        }
+        if (dq_lane() == 0) dq_page_put_number(p, side, dq_page_scale_place(f, head, t, g), scale);
     }
     for (int c = f->dim + (int)dq_lane(); c < f->cols; c += DQ_WARP) q[t * f->cols + c] = 0;
     return overflow && !p->wide[side];
 }
 
+/* How the values of one channel and set become codes. */
+typedef struct dq_channel {
+    float step, low;
+    bool overflow; /* f16 cannot hold both */
+} dq_channel;
+
+/* Of x[0 .. n-1], `stride` floats from one to the next: as stored, rounded where f16 can hold it; NaN where one of them is
+ * not finite. */
+DQ_DEVICE dq_channel channel_of(const float *x, int stride, int n, int bits, bool dithers)
+{
+    float nan = dq_bits_f32(0x7fc00000u), least = x[0], largest = x[0];
+    bool finite = true;
+    for (int i = 0; i < n; i++) {
+        float v = x[i * stride];
+        finite = finite && (dq_f32_bits(v) & 0x7fffffffu) < 0x7f800000u;
+        least = v < least ? v : least;
+        largest = v > largest ? v : largest;
+    }
+    dq_channel c = {nan, nan, false};
+    float step = dq_div_rn(dq_sub_rn(largest, least), (float)((1 << bits) - (dithers ? 2 : 1)));
+    if (!finite || dq_f32_bits(step) >= 0x7f800000u) return c;
+    float half = dq_f16_f32(dq_f32_f16(step));
+    bool holds = step == 0.0f || (half >= 0x1p-14f && half <= 65504.0f);
+    c.step = holds ? half : step;
+    c.low = dithers ? dq_sub_rn(least, dq_mul_rn(c.step, 0.5f)) : least;
+    float low = dq_f16_f32(dq_f32_f16(c.low));
+    bool fits = (dq_f32_bits(low) & 0x7fffffffu) < 0x7f800000u;
+    if (fits) c.low = low;
+    c.overflow = !holds || !fits;
+    return c;
+}
+
+/* Codes and numbers of slots first .. end-1 of a head, which are a set, by all threads; true: f16 does not hold a number
+ * that this thread has made. */
+DQ_DEVICE bool encode_set(const dq_page_form *f, const dq_page *p, int side, int head, int first,
+                          int end, int8_t *q)
+{
+    const float *x = p->side[side].plain + (int64_t)(head * DQ_PAGE_SLOTS + first) * f->stride;
+    int bits = dq_page_bits(f, p, side, head), half = 1 << (bits - 1);
+    int64_t at = dq_page_set_place(f, p, head, first);
+    float top = (float)((1 << bits) - 1);
+    bool overflow = false, dithers = side == 1 && p->dither >= 0;
+    for (int c = (int)dq_thread(); c < f->cols; c += (int)dq_threads()) {
+        dq_channel k = {0, 0, false};
+        if (c < f->dim) {
+            k = channel_of(x + c, f->stride, end - first, bits, dithers);
+            dq_page_put_number(p, side, at + c, k.step);
+            dq_page_put_number(p, side, at + f->dim + c, k.low);
+        }
+        overflow = overflow || k.overflow;
+        for (int t = first; t < end; t++) {
+            float v = 0;
+            if (k.step > 0) /* neither zero nor NaN */
+                v = dq_add_rn(dq_div_rn(dq_sub_rn(x[(t - first) * f->stride + c], k.low), k.step),
+                              dq_page_dither(f, p, side, t));
+            v = v > 0.0f ? v : 0.0f;
+            v = v < top ? v : top;
+            q[t * f->cols + c] = (int8_t)(dq_f32_s32(dq_rint(v)) - half);
+        }
+    }
+    return overflow && !p->wide[side];
+}
+
+/* The same of all sets of slots first .. end-1. */
+DQ_DEVICE bool encode_sets(const dq_page_form *f, const dq_page *p, int side, int head, int first,
+                           int end, int8_t *q)
+{
+    bool lost = false;
+    for (int t = first, next; t < end; t = next) {
+        for (next = t + 1; next < end && !(p->begins >> next & 1);) next++;
+        lost = encode_set(f, p, side, head, t, next, q) || lost;
+    }
+    return lost;
+}
+
 /* Grid: heads of a group, sides, jobs. Shared memory: codes [64][cols]. */
-DQ_KERNEL(256)
+DQ_KERNEL_BLOCKS(256, 4)
 encode(const dq_kv_encode_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
        int32_t *DQ_RESTRICT overflow)
 {
@@ -97,13 +166,14 @@ encode(const dq_kv_encode_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group
     const dq_page_form *f = &forms.side[side];
     if (head >= heads.first[j->group + 1] - heads.first[j->group]) return;
     if ((j->side >= 0 && j->side != side) || !j->page.side[side].codes) return;
-    bool lost = false;
-    for (int t = j->from + (int)dq_warp(); t < j->to; t += (int)dq_threads() / DQ_WARP)
+    bool lost = f->set_numbers && encode_sets(f, &j->page, side, head, j->from, j->to, q);
+    for (int t = j->from + (int)dq_warp(); !f->set_numbers && t < j->to;
+         t += (int)dq_threads() / DQ_WARP)
         lost = encode_token(f, &j->page, side, head, t, q) || lost;
     if (lost) dq_atomic_max(overflow + 2 * dq_block_z() + side, 1);
     DQ_SYNC(encode_codes); /* all codes are there */
-    dq_page_store(f, side, j->page.side[side].codes + (size_t)head * (size_t)f->code_bytes, q,
-                  j->from, j->to);
+    dq_page_store(f, dq_page_bits(f, &j->page, side, head), side,
+                  dq_page_codes(f, &j->page, side, head), q, j->from, j->to);
 }
 
 /* Unquantized channels of one token, for what of `to` wants them. */
@@ -125,22 +195,21 @@ DQ_DEVICE void move_plain(const dq_page_form *f, const dq_page *to, const dq_pag
     }
 }
 
-/* Codes of one token to q[64][cols], its scales to their place. */
+/* Codes of one token to q[64][cols], its scales to their place; of page codes the numbers of a set with its first token. */
 DQ_DEVICE void move_codes(const dq_page_form *f, const dq_page *to, const dq_page *from, int side,
                           int head, int slot, int t, int8_t *q)
 {
-    const uint8_t *codes = from->side[side].codes + (size_t)head * (size_t)f->code_bytes;
+    const uint8_t *codes = dq_page_codes(f, from, side, head);
+    int bits = dq_page_bits(f, from, side, head);
     for (int c = (int)dq_lane(); c < f->cols; c += DQ_WARP)
-        q[slot * f->cols + c] = (int8_t)dq_page_code(f, side, codes, t, c);
-    for (int g = (int)dq_lane(); g < f->n_scales; g += DQ_WARP) {
-        float scale = dq_page_scale(f, from, side, head, t, g);
-        int at = dq_page_scale_place(f, head, slot, g);
-        if (to->wide[side]) {
-            ((float *)to->side[side].scale)[at] = scale;
-        } else {
-            ((uint16_t *)to->side[side].scale)[at] = dq_f32_f16(scale);
-        }
-    }
+        q[slot * f->cols + c] = (int8_t)dq_page_code(f, bits, side, codes, t, c);
+    for (int g = (int)dq_lane(); g < f->n_scales; g += DQ_WARP)
+        dq_page_put_number(to, side, dq_page_scale_place(f, head, slot, g),
+                           dq_page_scale(f, from, side, head, t, g));
+    if (!f->set_numbers || !(to->begins >> slot & 1)) return;
+    int64_t at = dq_page_set_place(f, to, head, slot), was = dq_page_set_place(f, from, head, t);
+    for (int i = (int)dq_lane(); i < f->set_numbers; i += DQ_WARP)
+        dq_page_put_number(to, side, at + i, dq_page_number(from, side, was + i));
 }
 
 /* Grid: heads, sides. */
@@ -161,7 +230,8 @@ move(dq_page to, int coded, const dq_page *DQ_RESTRICT from, const int32_t *DQ_R
     }
     if (!codes) return;
     DQ_SYNC(move_codes); /* all codes have moved */
-    dq_page_store(f, side, codes + (size_t)head * (size_t)f->code_bytes, q, to.n_sinks, coded);
+    dq_page_store(f, dq_page_bits(f, &to, side, head), side, dq_page_codes(f, &to, side, head), q,
+                  to.n_sinks, coded);
 }
 
 /* Grid: heads. */

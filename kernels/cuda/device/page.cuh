@@ -2,10 +2,11 @@
  *
  *   plain  [64][stride], one token after the other; keys have stride dim, values cols.
  *   scale  [n_scales][64].
- *   codes  planes of w bits: 8, 4 and 2 bits are one plane; 6 bits the 4 low bits, then the 2 high ones;
- *          3 bits the 2 low ones, then the high one. A plane is made of cells. A cell of keys belongs to
- *          one token and holds 16 channels (32 in planes of 4 bits, but for the last 16 of an odd
- *          number of sixteens); the cells of a run of channels stand one after the other, token by
+ *          Page codes: [sets][heads][2][dim], steps and lows of channels.
+ *   codes  planes of w bits: 8, 4 and 2 bits are one plane; 6 bits the 4 low bits, then the 2 high ones; 5 bits
+ *          the 4 low ones, then the high one; 3 bits the 2 low ones, then the high one. A plane is made of
+ *          cells. A cell of keys belongs to one token and holds 16 channels (32 in planes of 4 bits, but for the
+ *          last 16 of an odd number of sixteens); the cells of a run of channels stand one after the other, token by
  *          token. A cell of values belongs to one channel and holds 16 tokens (8 bits), 32 (4 bits) or
  *          64; the cells of a run of tokens stand channel by channel. In a cell of B bytes, byte i holds
  *          elements i, i + B, i + 2B ... from its lowest bits up. So
@@ -43,13 +44,44 @@ DQ_BOTH int dq_page_plane_place(int *shift, int side, int width, int cols, int t
 
 DQ_BOTH int dq_page_low_bits(int bits)
 {
-    return bits == 6 ? 4 : bits == 3 ? 2 : bits;
+    return bits == 6 || bits == 5 ? 4 : bits == 3 ? 2 : bits;
 }
 
-/* Code of channel c of token t of one head. */
-DQ_BOTH int dq_page_code(const dq_page_form *f, int side, const uint8_t *codes, int t, int c)
+/* Sums without a branch: of the eight bytes, up to 255; of neighbouring fields of 4 bits, as bytes. */
+DQ_BOTH int dq_page_sum_bytes(uint64_t x)
 {
-    int shift, low = dq_page_low_bits(f->bits), high = f->bits - low;
+    return (int)(x * 0x0101010101010101u >> 56);
+}
+DQ_BOTH uint64_t dq_page_pairs(uint64_t x)
+{
+    return (x & 0x0f0f0f0f0f0f0f0fu) + (x >> 4 & 0x0f0f0f0f0f0f0f0fu);
+}
+/* How many bits are set. */
+DQ_BOTH int dq_page_ones(uint64_t x)
+{
+    x -= x >> 1 & 0x5555555555555555u;
+    x = (x & 0x3333333333333333u) + (x >> 2 & 0x3333333333333333u);
+    return dq_page_sum_bytes(dq_page_pairs(x));
+}
+
+/* Bits of a head's codes, and where they begin. */
+DQ_BOTH int dq_page_bits(const dq_page_form *f, const dq_page *p, int side, int head)
+{
+    return p->widths[side] ? (int)(p->widths[side] >> 4 * head & 15) : f->bits;
+}
+DQ_BOTH uint8_t *dq_page_codes(const dq_page_form *f, const dq_page *p, int side, int head)
+{
+    if (!p->widths[side]) return p->side[side].codes + (size_t)head * (size_t)f->code_bytes;
+    int before =
+        dq_page_sum_bytes(dq_page_pairs(p->widths[side] & (((uint64_t)1 << 4 * head) - 1)));
+    return p->side[side].codes + (size_t)(before * f->cols) * DQ_PAGE_SLOTS / 8;
+}
+
+/* Code of `bits` of channel c of token t of one head. */
+DQ_BOTH int dq_page_code(const dq_page_form *f, int bits, int side, const uint8_t *codes, int t,
+                         int c)
+{
+    int shift, low = dq_page_low_bits(bits), high = bits - low;
     int at = dq_page_plane_place(&shift, side, low, f->cols, t, c);
     int u = codes[at] >> shift & ((1 << low) - 1);
     if (side == 1 && low == 8) return (int8_t)u;
@@ -57,18 +89,18 @@ DQ_BOTH int dq_page_code(const dq_page_form *f, int side, const uint8_t *codes, 
         at = dq_page_plane_place(&shift, side, high, f->cols, t, c);
         u |= (codes[DQ_PAGE_SLOTS * f->cols * low / 8 + at] >> shift & ((1 << high) - 1)) << low;
     }
-    return u - (1 << (f->bits - 1));
+    return u - (1 << (bits - 1));
 }
 
 /* By all threads of a block, behind a barrier: codes q[64][cols] (shared memory) of tokens first..end-1
  * into a page that keeps its others. Bytes are shared by codes, so they are written part by part. */
-DQ_DEVICE void dq_page_store(const dq_page_form *f, int side, uint8_t *codes, const int8_t *q,
-                             int first, int end)
+DQ_DEVICE void dq_page_store(const dq_page_form *f, int bits, int side, uint8_t *codes,
+                             const int8_t *q, int first, int end)
 {
-    int low = dq_page_low_bits(f->bits);
-    for (int done = 0; done < f->bits; done += low, low = f->bits - low) {
+    int low = dq_page_low_bits(bits);
+    for (int done = 0; done < bits; done += low, low = bits - low) {
         uint8_t *plane = codes + DQ_PAGE_SLOTS * f->cols * done / 8;
-        int mask = (1 << low) - 1, offset = side == 1 && low == 8 ? 0 : 1 << (f->bits - 1);
+        int mask = (1 << low) - 1, offset = side == 1 && low == 8 ? 0 : 1 << (bits - 1);
         for (int part = 0; part < 8; part += low) {
             for (int i = first * f->cols + (int)dq_thread(); i < end * f->cols;
                  i += (int)dq_threads()) {
@@ -88,12 +120,37 @@ DQ_BOTH int dq_page_scale_place(const dq_page_form *f, int head, int t, int g)
     return (head * f->n_scales + g) * DQ_PAGE_SLOTS + t;
 }
 
+/* A scale, step or low by its place. */
+DQ_DEVICE float dq_page_number(const dq_page *p, int side, int64_t at)
+{
+    return p->wide[side] ? ((const float *)p->side[side].scale)[at]
+                         : dq_f16_f32(((const uint16_t *)p->side[side].scale)[at]);
+}
+DQ_DEVICE void dq_page_put_number(const dq_page *p, int side, int64_t at, float x)
+{
+    if (p->wide[side])
+        ((float *)p->side[side].scale)[at] = x;
+    else
+        ((uint16_t *)p->side[side].scale)[at] = dq_f32_f16(x);
+}
+
 DQ_DEVICE float dq_page_scale(const dq_page_form *f, const dq_page *p, int side, int head, int t,
                               int g)
 {
-    int at = dq_page_scale_place(f, head, t, g);
-    return p->wide[side] ? ((const float *)p->side[side].scale)[at]
-                         : dq_f16_f32(((const uint16_t *)p->side[side].scale)[at]);
+    return dq_page_number(p, side, dq_page_scale_place(f, head, t, g));
+}
+
+/* Of slot t, which has page codes: the numbers of its set and head. */
+DQ_BOTH int64_t dq_page_set_place(const dq_page_form *f, const dq_page *p, int head, int t)
+{
+    int set = dq_page_ones(p->begins & (~(uint64_t)0 >> (63 - t))) - 1;
+    return (int64_t)(set * p->heads + head) * f->set_numbers;
+}
+
+/* What is added to slot t before its values are rounded. */
+DQ_DEVICE float dq_page_dither(const dq_page_form *f, const dq_page *p, int side, int t)
+{
+    return side == 1 && p->dither >= 0 ? f->dither[p->dither * DQ_PAGE_SLOTS + t] : 0.0f;
 }
 
 /* Whether a query that reads the first `slots` slots of a page as codes (sinks aside) finds them. */
@@ -111,8 +168,14 @@ DQ_DEVICE float dq_html_page_value(const dq_page_form *f, const dq_page *p, int 
     if (!s->codes || (s->plain && t >= slots))
         return s->plain[(size_t)(head * DQ_PAGE_SLOTS + t) * (size_t)f->stride + (size_t)c];
     if (t < p->n_sinks) return s->sinks[(head * p->n_sinks + t) * f->dim + c];
-    int q = dq_page_code(f, side, s->codes + (size_t)head * (size_t)f->code_bytes, t, c);
-    return dq_mul_rn((float)q, dq_page_scale(f, p, side, head, t, c / f->group));
+    int bits = dq_page_bits(f, p, side, head);
+    int q = dq_page_code(f, bits, side, dq_page_codes(f, p, side, head), t, c);
+    if (!f->set_numbers)
+        return dq_mul_rn((float)q, dq_page_scale(f, p, side, head, t, c / f->group));
+    int64_t at = dq_page_set_place(f, p, head, t) + c;
+    float u = dq_sub_rn((float)(q + (1 << (bits - 1))), dq_page_dither(f, p, side, t));
+    return dq_add_rn(dq_mul_rn(u, dq_page_number(p, side, at)),
+                     dq_page_number(p, side, at + f->dim));
 }
 
 #endif

@@ -15,25 +15,35 @@ enum { DQ_PAGE_SLOTS = 64 }; /* tokens of a page */
 typedef struct dq_page_side {
     float *plain;   /* NULL: none */
     uint8_t *codes; /* NULL: none */
-    void *scale;    /* f16, or f32 where the page's side is wide */
-    float *sinks;   /* [n_sinks][dim] a head; NULL: none */
+    /* f16, or f32 where the page's side is wide; of page codes [sets][heads][set_numbers] */
+    void *scale;
+    float *sinks; /* [n_sinks][dim] a head; NULL: none */
 } dq_page_side;
 
 typedef struct dq_page {
     dq_page_side side[2];
-    int32_t n_sinks;
+    uint64_t begins; /* page codes: bit i: slot i is the first of a set */
+    uint64_t widths
+        [2]; /* bits of each head's codes, 4 bits a head from the lowest; 0: those of the form */
+    int32_t dither; /* row of the form's dither; -1: none */
+    int16_t n_sinks, heads;
     uint8_t wide[2];
 } dq_page;
 
+enum { DQ_PAGE_WIDTHS = 16 }; /* heads that `widths` holds */
+
 /* How all pages store a side. */
 typedef struct dq_page_form {
-    int32_t bits;       /* 16: no codes */
+    int32_t bits;       /* 16: no codes; the largest, where pages say more */
     int32_t group;      /* channels per scale */
     int32_t n_scales;   /* per token and head */
     int32_t dim;        /* channels of a head */
     int32_t cols;       /* the same, padded to a multiple of 16: channels that have codes */
     int32_t stride;     /* floats from token to token in `plain` */
     int32_t code_bytes; /* of one head and page */
+    /* page codes: of a set and head, a step for each channel, then a low; else 0 */
+    int32_t set_numbers;
+    const float *dither; /* of values: rows of DQ_PAGE_SLOTS, one number a slot; NULL: none */
 } dq_page_form;
 
 #endif

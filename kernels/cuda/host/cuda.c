@@ -53,9 +53,6 @@ static dq_status cuda_can(const dq_need *need, dq_err *err)
     const int d = need->head_dim ? need->head_dim : 16;
     const bool short_groups =
         (kv->k_bits <= 4 || kv->v_bits <= 4) && kv->group % 16 && kv->group < d;
-    if (dq_kv_by_page(kv))
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_CODE},
-                            "the cuda backend has no page codes of the KV cache");
     if (kv->dense != DQ_KV_F32)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_DENSE},
                             "the cuda backend holds keys and values that are not codes in f32, "
@@ -63,6 +60,9 @@ static dq_status cuda_can(const dq_need *need, dq_err *err)
                             dq_kv_dense_name[kv->dense]);
     if (need->math.qk == DQ_NUM_F32) return DQ_OK;
     const char *name = dq_num_name[need->math.qk];
+    if (dq_kv_by_page(kv))
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_CODE},
+                            "math %s on the cuda backend has no page codes of the KV cache", name);
     if (d % 16 || d > 128) {
         dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_HEADS},
                      "math %s on the cuda backend needs a head_dim that is a multiple of 16 "

@@ -25,7 +25,7 @@ static bool upload_keys(dq_backend *b, dq_keys *k, const dq_kv *kv, const dq_kv_
                    .form = form[DQ_K],
                    .heads = kv->heads[group]};
     dq_page *pages = dq_block_new((size_t)n_pages, sizeof *pages, &b->err);
-    for (int64_t i = 0; pages && i < n_pages; i++) pages[i] = dq_cuda_page(list->page[i]);
+    for (int64_t i = 0; pages && i < n_pages; i++) pages[i] = dq_cuda_page(kv, list->page[i]);
     if (pages) k->pages = dq_cuda_upload(b, pages, (size_t)n_pages * sizeof *pages);
     dq_block_free(pages);
     return k->pages != NULL;

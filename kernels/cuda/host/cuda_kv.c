@@ -7,15 +7,69 @@
 
 _Static_assert((int)DQ_PAGE_SLOTS == (int)DQ_PAGE_TOKENS, "kernels and bookkeeping agree on pages");
 
-dq_page dq_cuda_page(const dq_kv_page *p)
+dq_page dq_cuda_page(const dq_kv *kv, const dq_kv_page *p)
 {
-    dq_page page = {.n_sinks = p->n_sinks};
+    const int heads = kv->heads[p->place % kv->map->n_groups];
+    dq_page page = {
+        .begins = p->begins, .dither = -1, .n_sinks = p->n_sinks, .heads = (int16_t)heads};
     for (int side = DQ_K; side <= DQ_V; side++) {
         const dq_kv_part *part = &p->part[side];
         page.side[side] = (dq_page_side){part->plain, part->codes, part->scale, part->sinks};
         page.wide[side] = part->wide;
+        for (int h = 0; kv->by_layer && kv->form[side].bits < 16 && h < heads; h++)
+            page.widths[side] |= (uint64_t)dq_kv_bits_of(kv, p, side, h) << 4 * h;
     }
     return page;
+}
+
+static bool dithers(const dq_kv *kv, const dq_kv_page *p)
+{
+    return dq_kv_dithers(&kv->spec) && dq_kv_bits_of(kv, p, DQ_V, 0) < 16 &&
+           dq_kv_bits_of(kv, p, DQ_V, 0) >= 4;
+}
+
+bool dq_cuda_dithers_own(const dq_kv *kv, const dq_kv_page *p)
+{
+    const int last = p->coded > p->due ? p->coded : p->due;
+    if (!dithers(kv, p) || last <= p->n_sinks) return false;
+    return p->pos[p->n_sinks] % DQ_PAGE_TOKENS != p->n_sinks ||
+           p->pos[last - 1] - p->pos[p->n_sinks] != last - 1 - p->n_sinks;
+}
+
+bool dq_cuda_dither_new(dq_backend *b, dq_cuda_dither *d, const dq_kv *kv, int64_t n_pages)
+{
+    *d = (dq_cuda_dither){0};
+    if (!dq_kv_dithers(&kv->spec)) return true;
+    if (n_pages >= INT32_MAX / DQ_PAGE_TOKENS) {
+        dq_fail(&b->err, DQ_RESOURCE, "%lld pages of a dithered KV cache in one call",
+                (long long)n_pages);
+        return false;
+    }
+    d->row = dq_block_new((size_t)(n_pages + 1) * DQ_PAGE_TOKENS, sizeof *d->row, &b->err);
+    if (!d->row) return false;
+    memcpy(d->row, kv->dither, sizeof kv->dither);
+    d->n = 1;
+    return true;
+}
+
+dq_page dq_cuda_page_dithered(dq_cuda_dither *d, const dq_kv *kv, const dq_kv_page *p)
+{
+    dq_page page = dq_cuda_page(kv, p);
+    if (!dithers(kv, p)) return page;
+    page.dither = 0;
+    if (!dq_cuda_dithers_own(kv, p)) return page;
+    page.dither = d->n++;
+    const int last = p->coded > p->due ? p->coded : p->due;
+    for (int i = 0; i < last; i++)
+        d->row[page.dither * DQ_PAGE_TOKENS + i] = kv->dither[p->pos[i] % DQ_PAGE_TOKENS];
+    return page;
+}
+
+bool dq_cuda_dither_upload(dq_backend *b, dq_page_form form[2], const dq_cuda_dither *d)
+{
+    if (!d->row) return true;
+    form[DQ_V].dither = dq_cuda_upload(b, d->row, (size_t)d->n * DQ_PAGE_TOKENS * sizeof *d->row);
+    return form[DQ_V].dither != NULL;
 }
 
 void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv)
@@ -28,7 +82,8 @@ void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv)
                                     .dim = kv->map->head_dim,
                                     .cols = (int32_t)kv->v_cols,
                                     .stride = (int32_t)(f->plain_floats / DQ_PAGE_TOKENS),
-                                    .code_bytes = (int32_t)f->code_bytes};
+                                    .code_bytes = (int32_t)f->code_bytes,
+                                    .set_numbers = (int32_t)f->set_scales};
     }
 }
 
@@ -86,8 +141,8 @@ static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group,
     if (b->err.code != DQ_OK) return;
     dq_cuda_forms(form, kv);
     dq_cuda_ok(b,
-               dq_kv_launch_sinks(dq_cuda_page(p), side, (int)n, back, form[side], kv->heads[group],
-                                  dq_cuda_of(b)->stream),
+               dq_kv_launch_sinks(dq_cuda_page(kv, p), side, (int)n, back, form[side],
+                                  kv->heads[group], dq_cuda_of(b)->stream),
                "sinks of a page");
 }
 
@@ -162,7 +217,7 @@ static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batc
 
 /* Launches what the jobs ask for; overflow[n][2] on the device. */
 static bool launch_encode(dq_backend *b, const dq_kv *kv, const dq_kv_encode_job *jobs, int64_t n,
-                          int32_t *overflow)
+                          const dq_cuda_dither *dither, int32_t *overflow)
 {
     dq_page_form form[2];
     dq_kv_group_heads heads;
@@ -170,7 +225,7 @@ static bool launch_encode(dq_backend *b, const dq_kv *kv, const dq_kv_encode_job
     dq_cuda_forms(form, kv);
     const dq_kv_encode_job *at = dq_cuda_upload(b, jobs, (size_t)n * sizeof *jobs);
     bool ok =
-        at && upload_heads(b, &heads, kv) &&
+        at && upload_heads(b, &heads, kv) && dq_cuda_dither_upload(b, form, dither) &&
         dq_cuda_ok(b, cudaMemsetAsync(overflow, 0, 2 * (size_t)n * sizeof *overflow, s), "memset");
     for (int64_t i = 0; ok && i < n; i += JOBS)
         ok = dq_cuda_ok(b,
@@ -189,14 +244,15 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
     dq_kv_encode_job *list = dq_block_new((size_t)n, sizeof *list, &b->err);
     int32_t *found = dq_block_new(2 * (size_t)n, sizeof *found, &b->err);
     int32_t *overflow = list && found ? dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, flag_bytes) : NULL;
-    bool ok = overflow != NULL;
+    dq_cuda_dither dither = {0};
+    bool ok = overflow && dq_cuda_dither_new(b, &dither, kv, n);
     for (int64_t i = 0; ok && i < n; i++)
-        list[i] = (dq_kv_encode_job){.page = dq_cuda_page(jobs[i].page),
+        list[i] = (dq_kv_encode_job){.page = dq_cuda_page_dithered(&dither, kv, jobs[i].page),
                                      .group = jobs[i].group,
                                      .side = jobs[i].side,
                                      .from = jobs[i].page->coded,
                                      .to = jobs[i].page->due};
-    ok = ok && launch_encode(b, kv, list, n, overflow);
+    ok = ok && launch_encode(b, kv, list, n, &dither, overflow);
     ok = ok &&
          dq_cuda_ok(b, cudaMemcpyAsync(found, overflow, flag_bytes, cudaMemcpyDeviceToHost, s),
                     "copy from the device") &&
@@ -207,6 +263,7 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
                 jobs[i].page->part[side].overflow = found[2 * i + side] != 0;
         }
     }
+    dq_block_free(dither.row);
     dq_block_free(list);
     dq_block_free(found);
     return ok;
@@ -224,7 +281,7 @@ static bool move(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, cons
     for (int64_t i = 0; i < n; i++) {
         const int32_t p = kept[i] / DQ_PAGE_TOKENS;
         if (i == 0 || p != kept[i - 1] / DQ_PAGE_TOKENS)
-            page[n_pages++] = dq_cuda_page(from->page[p]);
+            page[n_pages++] = dq_cuda_page(kv, from->page[p]);
         source[i] = (n_pages - 1) * DQ_PAGE_TOKENS + kept[i] % DQ_PAGE_TOKENS;
     }
     dq_cuda_forms(form, kv);
@@ -232,7 +289,7 @@ static bool move(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, cons
     const int32_t *at = pages ? dq_cuda_upload(b, source, (size_t)n * sizeof *source) : NULL;
     const bool ok =
         at && dq_cuda_ok(b,
-                         dq_kv_launch_move(dq_cuda_page(to), to->coded, pages, at, (int)n, form,
+                         dq_kv_launch_move(dq_cuda_page(kv, to), to->coded, pages, at, (int)n, form,
                                            kv->heads[group], dq_cuda_of(b)->stream),
                          "kv_keep");
     dq_cuda_upload_end(b);
@@ -254,5 +311,12 @@ static const dq_kv_device device = {
 
 dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec)
 {
-    return dq_kv_pages_new(b, map, n_layers, spec, &device);
+    dq_kv *kv = dq_kv_pages_new(b, map, n_layers, spec, &device);
+    if (!kv || !kv->by_layer || kv->max_heads <= DQ_PAGE_WIDTHS) return kv;
+    dq_fail_with(&b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},
+                 "the cuda backend has widths of the KV cache by layer for groups of at most %d KV "
+                 "heads, and this model has %d",
+                 DQ_PAGE_WIDTHS, kv->max_heads);
+    dq_kv_pages_free(b, kv);
+    return NULL;
 }

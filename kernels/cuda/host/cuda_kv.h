@@ -27,7 +27,22 @@ void dq_cuda_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *b
                      int32_t seq_base);
 
 /* ---- What kernels want to know of a cache. */
-dq_page dq_cuda_page(const dq_kv_page *p);
+/* Without dither, which its values must not be read with. */
+dq_page dq_cuda_page(const dq_kv *kv, const dq_kv_page *p);
 void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv);
+/* Rows of dither that the pages of one launch name: the first is that of pages whose slots lie in the order of positions, of
+ * the others each has its own. Of a cache without dither there is none. */
+typedef struct dq_cuda_dither {
+    float *row; /* [n][DQ_PAGE_TOKENS]; NULL: none */
+    int32_t n;
+} dq_cuda_dither;
+/* For at most n_pages pages. False with the sticky error set; dq_block_free(d->row) ends it. */
+bool dq_cuda_dither_new(dq_backend *b, dq_cuda_dither *d, const dq_kv *kv, int64_t n_pages);
+/* Whether a page takes a row of its own. */
+bool dq_cuda_dithers_own(const dq_kv *kv, const dq_kv_page *p);
+/* dq_cuda_page with its dither. */
+dq_page dq_cuda_page_dithered(dq_cuda_dither *d, const dq_kv *kv, const dq_kv_page *p);
+/* Into the forms of this operation's launches. False with the sticky error set. */
+bool dq_cuda_dither_upload(dq_backend *b, dq_page_form form[2], const dq_cuda_dither *d);
 
 #endif

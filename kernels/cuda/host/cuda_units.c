@@ -20,8 +20,9 @@ typedef struct draft {
     dq_page *page;
     int32_t *visible, *edge;
     int n_units;
-    int64_t n_pages, n_edges;
-    int64_t n_spans; /* rows before the sequence that spans count */
+    dq_cuda_dither dither;
+    int64_t n_pages, n_own, n_edges; /* n_own: pages with a row of dither of their own */
+    int64_t n_spans;                 /* rows before the sequence that spans count */
 } draft;
 
 static const dq_kv_list *list_of(const dq_attend_args *args, int i, int g)
@@ -47,7 +48,10 @@ static void count(draft *d)
             d->n_units += n_groups;
         for (int g = 0; end > batch->cu_rows[i] && g < n_groups; g++) {
             const dq_kv_list *list = list_of(d->args, i, g);
-            d->n_pages += (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
+            const int64_t pages = (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
+            d->n_pages += pages;
+            for (int64_t p = 0; dq_kv_dithers(&d->args->kv->spec) && p < pages; p++)
+                d->n_own += dq_cuda_dithers_own(d->args->kv, list->page[p]);
             d->n_edges += list->count; /* at most */
         }
     }
@@ -66,13 +70,15 @@ static bool draft_new(dq_backend *b, draft *d, const dq_attend_args *args,
     d->visible = dq_block_new(cells + 1, sizeof *d->visible, &b->err);
     if (request.edges || request.places)
         d->edge = dq_block_new((size_t)d->n_edges + 1, sizeof *d->edge, &b->err);
+    const bool ok = b->err.code == DQ_OK && dq_cuda_dither_new(b, &d->dither, args->kv, d->n_own);
     d->n_units = 0;
     d->n_pages = d->n_edges = 0;
-    return b->err.code == DQ_OK;
+    return ok;
 }
 
 static void draft_free(draft *d)
 {
+    dq_block_free(d->dither.row);
     dq_block_free(d->page);
     dq_block_free(d->visible);
     dq_block_free(d->edge);
@@ -164,7 +170,7 @@ static void add_list(draft *d, int i, int g)
         r += rows.n;
     }
     for (int64_t p = 0; p < (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS; p++)
-        d->page[d->n_pages++] = dq_cuda_page(list->page[p]);
+        d->page[d->n_pages++] = dq_cuda_page_dithered(&d->dither, d->args->kv, list->page[p]);
 }
 
 /* ------------------------------------------------------------------------------------------ heads */
@@ -304,6 +310,7 @@ static bool upload_draft(dq_backend *b, dq_cuda_units *u, const draft *d)
     const size_t cells = (size_t)batch->n_rows * (size_t)u->dev.n_groups;
     u->dev.unit = dq_cuda_upload(b, d->unit, (size_t)u->n * sizeof *d->unit);
     u->dev.pages = dq_cuda_upload(b, d->page, (size_t)d->n_pages * sizeof *d->page);
+    dq_cuda_dither_upload(b, u->dev.form, &d->dither);
     u->dev.visible = dq_cuda_upload(b, d->visible, cells * sizeof *d->visible);
     if (d->edge) u->dev.edge = dq_cuda_upload(b, d->edge, (size_t)d->n_edges * sizeof *d->edge);
     if (d->request.places)

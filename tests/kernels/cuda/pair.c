@@ -17,6 +17,24 @@ dq_kv_spec spec_of(int i)
     return spec;
 }
 
+dq_kv_spec page_spec_of(int i)
+{
+    static const int width[] = {4, 5, 3, 8, 2, 6};
+    static const struct {
+        const char *text;
+        int k, v;
+    } maps[] = {{"5+3:6", 5, 6}, {"2+8:3", 8, 3}};
+    dq_kv_spec spec = spec_of(i);
+    spec.code = i % 3 ? DQ_CODE_DITHER : DQ_CODE_PAGE;
+    spec.k_bits = i % 7 == 5 ? 16 : width[i % 6];
+    spec.v_bits = i % 7 == 6 ? 16 : width[(i + 1 + i / 6) % 6];
+    if (i % 4 != 3) return spec;
+    strcpy(spec.widths, maps[i / 4 % 2].text);
+    spec.k_bits = maps[i / 4 % 2].k;
+    spec.v_bits = maps[i / 4 % 2].v;
+    return spec;
+}
+
 float pair_value(pair *p)
 {
     p->seed = p->seed * 1664525u + 1013904223u;

@@ -54,6 +54,8 @@ enum { N_PAIRINGS = sizeof pairings / sizeof pairings[0] };
 static const int dims[] = {24, 64, 80, 32, 16, 128};
 
 dq_kv_spec spec_of(int i);
+/* Page codes, with dither and without, of every width; some go by the maps of keys. */
+dq_kv_spec page_spec_of(int i);
 float pair_value(pair *p);
 void pair_open(pair *p, dq_pairing pairing, int head_dim, dq_kv_spec spec);
 void pair_sync(pair *p);

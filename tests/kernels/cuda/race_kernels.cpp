@@ -135,29 +135,40 @@ struct page_rig {
     values<float> plain, sinks;
     check_array<uint8_t> codes;
     check_array<uint16_t> scale;
-    page_rig(int k_bits, int v_bits)
+    values<float> dither;
+    page_rig(int k_bits, int v_bits, bool sets)
         : plain(PAGES * 2 * HEADS * 64 * COLS), sinks(PAGES * 2 * HEADS * 4 * DIM),
-          codes(PAGES * 2 * HEADS * 64 * COLS), scale(PAGES * 2 * HEADS * 2 * 64)
+          codes(PAGES * 2 * HEADS * 64 * COLS), scale(PAGES * 2 * HEADS * 2 * 64), dither(2 * 64)
     {
         codes.put();
         for (int side = 0; side < 2; side++) {
             const int bits = side ? v_bits : k_bits;
-            form[side] =
-                dq_page_form{bits, 16, 2, DIM, COLS, side ? COLS : DIM, 64 * COLS * bits / 8};
+            form[side] = dq_page_form{bits,
+                                      16,
+                                      sets ? 0 : 2,
+                                      DIM,
+                                      COLS,
+                                      side ? COLS : DIM,
+                                      64 * COLS * bits / 8,
+                                      sets ? 2 * DIM : 0,
+                                      dither.device};
             for (int p = 0; p < PAGES; p++) {
                 const int at = 2 * p + side;
                 page[p].side[side] = dq_page_side{
                     plain.device + at * HEADS * 64 * COLS, codes.device + at * HEADS * 64 * COLS,
                     scale.device + at * HEADS * 2 * 64, sinks.device + at * HEADS * 4 * DIM};
                 page[p].n_sinks = 4;
+                page[p].heads = HEADS;
+                page[p].dither = p;
+                page[p].begins = p ? 0x80000010u : 0x10u; /* of two sets, of one */
             }
         }
     }
 };
 
-static void pages_of(int k_bits, int v_bits)
+static void pages_of(int k_bits, int v_bits, bool sets)
 {
-    page_rig r(k_bits, v_bits);
+    page_rig r(k_bits, v_bits, sets);
     values<float> k(70 * 48), v(70 * 48);
     values<double> sum(128);
     check_array<int32_t> first(2), head(2), source(50), odd(4);
@@ -186,14 +197,16 @@ static void pages_of(int k_bits, int v_bits)
 
 static void pages(void)
 {
-    pages_of(6, 3);
-    pages_of(4, 8);
+    pages_of(6, 3, false);
+    pages_of(4, 8, false);
+    pages_of(5, 3, true);
+    pages_of(2, 8, true);
 }
 
 static void keys(void)
 {
     enum { N = 100, COLS = 80 };
-    page_rig r(6, 3);
+    page_rig r(6, 3, false);
     check_array<dq_page> pages(2);
     values<float> x(N * COLS), right(COLS * COLS);
     check_array<double> norm(2 * N), sum(2 * 24), number(N), mean(COLS), gram(COLS * COLS);

@@ -23,6 +23,23 @@ static void outputs_are_equal(void **state)
     }
 }
 
+/* From position 0 and from far away, whole and with tokens forgotten, so that slots lie in another order than positions. */
+static void page_codes_are_read(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 24; i++) {
+        pair p;
+        dq_kv_spec spec = page_spec_of(i);
+        spec.rotate_v = spec.rotate_k = (dims[i % 6] & (dims[i % 6] - 1)) == 0 && i % 2;
+        pair_open(&p, pairings[i / 2 % N_PAIRINGS], dims[i % 6], spec);
+        pair_scene(&p, i % 2);
+        set_options(&p, i);
+        attend_both(&p, (dq_logit_spec){i % 4 ? 16 : 4, (dq_grain)(i % 4)}, NULL, NULL);
+        compare_outputs(&p);
+        pair_close(&p);
+    }
+}
+
 static void every_order_of_threads(void **state)
 {
     (void)state;
@@ -93,6 +110,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(outputs_are_equal),
+        cmocka_unit_test(page_codes_are_read),
         cmocka_unit_test(every_order_of_threads),
         cmocka_unit_test(absmax_is_equal),
         cmocka_unit_test(long_rows),

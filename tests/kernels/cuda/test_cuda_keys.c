@@ -80,7 +80,7 @@ static void keys_are_measured_alike(void **state)
     (void)state;
     for (int i = 0; i < 12; i++) {
         pair p;
-        dq_kv_spec spec = i % 3 ? spec_of(i) : dq_kv_plain;
+        dq_kv_spec spec = i % 3 == 0 ? dq_kv_plain : i % 2 ? page_spec_of(i) : spec_of(i);
         const int dim = dims[i % 6];
         spec.rotate_k = i % 3 == 2 && (dim & (dim - 1)) == 0;
         pair_open(&p, pairings[i % N_PAIRINGS], dim, spec);

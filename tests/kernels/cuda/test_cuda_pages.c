@@ -7,16 +7,19 @@
 static void compare_token(pair *p, const dq_kv_list *const list[2], int64_t i, int head, int side)
 {
     int8_t q[2][128];
-    float scale[2][128];
-    const dq_page page = dq_cuda_page(list[CUDA]->page[i / DQ_PAGE_TOKENS]);
+    float scale[2][256];
+    const dq_page page = dq_cuda_page(p->kv[CUDA], list[CUDA]->page[i / DQ_PAGE_TOKENS]);
     dq_page_form form[2];
     dq_cuda_forms(form, p->kv[CUDA]);
     dq_cpu_kv_token_codes(p->kv[CPU], list[CPU], i, head, side, q[CPU], scale[CPU]);
     assert_int_equal(dq_test_page_codes(q[CUDA], scale[CUDA], &page, &form[side], side,
                                         p->kv[CUDA]->slot[head], (int)(i % DQ_PAGE_TOKENS)),
                      cudaSuccess);
-    assert_memory_equal(q[CPU], q[CUDA], (size_t)form[side].cols);
-    assert_memory_equal(scale[CPU], scale[CUDA], (size_t)form[side].n_scales * sizeof(float));
+    /* of page codes the padding holds anything */
+    assert_memory_equal(q[CPU], q[CUDA],
+                        (size_t)(form[side].set_numbers ? form[side].dim : form[side].cols));
+    assert_memory_equal(scale[CPU], scale[CUDA],
+                        (size_t)(form[side].n_scales + form[side].set_numbers) * sizeof(float));
 }
 
 static void compare_bytes(pair *p)
@@ -40,7 +43,8 @@ static int compare_codes(pair *p, int32_t seq)
             const dq_kv_page *page = list[CPU]->page[i / DQ_PAGE_TOKENS];
             const dq_kv_page *other = list[CUDA]->page[i / DQ_PAGE_TOKENS];
             assert_int_equal(dq_kv_pos(list[CPU], i), dq_kv_pos(list[CUDA], i));
-            assert_true(page->coded == other->coded && page->n_sinks == other->n_sinks);
+            assert_true(page->coded == other->coded && page->n_sinks == other->n_sinks &&
+                        page->begins == other->begins);
             for (int side = DQ_K; side <= DQ_V; side++) {
                 assert_int_equal(page->part[side].wide, other->part[side].wide);
                 if (!page->part[side].codes || i % DQ_PAGE_TOKENS < page->n_sinks ||
@@ -54,12 +58,12 @@ static int compare_codes(pair *p, int32_t seq)
     return n;
 }
 
-static void codes_are_equal(void **state)
+/* Twelve caches whose codes are of one kind. */
+static void compare_caches(dq_kv_spec (*spec)(int i))
 {
-    (void)state;
     for (int i = 0; i < 12; i++) {
         pair p;
-        pair_open(&p, pairings[i % N_PAIRINGS], dims[i % 6], spec_of(i));
+        pair_open(&p, pairings[i % N_PAIRINGS], dims[i % 6], spec(i));
         const int32_t a = pair_seq(&p, 0);
         pair_begin(&p);
         pair_rows(&p, a, 200);
@@ -89,15 +93,27 @@ static void codes_are_equal(void **state)
     }
 }
 
+static void codes_are_equal(void **state)
+{
+    (void)state;
+    compare_caches(spec_of);
+}
+
+static void page_codes_are_equal(void **state)
+{
+    (void)state;
+    compare_caches(page_spec_of);
+}
+
 /* Memory ends in the middle of an append: the cache holds what it held, and goes on when there is more. */
 static void exhausted_device(void **state)
 {
     (void)state;
     if (!simulated()) skip(); /* nobody else's memory is taken away */
-    for (int step = 0; step < 6; step++) {
+    for (int step = 0; step < 12; step++) {
         pair p;
         dq_err err = {0};
-        dq_kv_spec spec = spec_of(1);
+        dq_kv_spec spec = step % 2 ? page_spec_of(1) : spec_of(1);
         pair_open(&p, DQ_PAIR_HALVES, 64, spec);
         const int32_t a = pair_seq(&p, 0);
         pair_begin(&p);
@@ -106,7 +122,7 @@ static void exhausted_device(void **state)
         pair_sync(&p);
         pair_begin(&p);
         pair_rows(&p, a, 290);
-        dq_simt_set_memory(dq_simt_memory_used() + (size_t)step * 60000);
+        dq_simt_set_memory(dq_simt_memory_used() + (size_t)(step / 2) * 60000);
         const dq_ops *op = p.b[CUDA]->ops;
         op->kv_append(p.b[CUDA], p.kv[CUDA], 0, &p.batch, pair_mat(&p, CUDA, A_K),
                       pair_mat(&p, CUDA, A_V));
@@ -132,6 +148,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_are_equal),
+        cmocka_unit_test(page_codes_are_equal),
         cmocka_unit_test(exhausted_device),
     };
     if (!rig_can_run()) return RIG_SKIP;
