@@ -89,14 +89,6 @@ void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_atte
     }
 }
 
-/* What one task computes: rows first..end of a sequence for output heads out_first..out_end of one
- * KV head group. */
-typedef struct task {
-    int seq;
-    int64_t first, end;
-    int out_first, out_end, group;
-} task;
-
 /* Scratch of a thread. A slot holds one query head's rows by keys: S, then exp(S - max). */
 typedef struct scratch {
     float *slot[MAX_SLOTS];
@@ -129,20 +121,9 @@ typedef struct work {
     dq_span_mass *mass; /* [spans.n][n_out][n_classes], NULL: none */
 } work;
 
-/* Sums over rows are added in one order: their tasks own a sequence and KV head group whole. */
-static bool whole_sequences(const dq_attend_args *args)
-{
-    return args->columns || args->measure;
-}
-
 static bool observes(const work *w)
 {
     return w->args->columns || w->measure || w->mass;
-}
-
-static int group_of_out(const dq_headmap *map, int out)
-{
-    return map->group[map->head[out].v[0]];
 }
 
 /* Keys of one tile of positions are neighbours in the list, wherever kept tokens ended up. */
@@ -350,12 +331,13 @@ static int second_slot(const dq_headmap *map, const scratch *s, const bundle *u,
 }
 
 /* Takes as many output heads, from *out on, as there are slots for; moves *out behind them. */
-static void next_bundle(bundle *u, scratch *s, const dq_headmap *map, const task *t, int *out)
+static void next_bundle(bundle *u, scratch *s, const dq_headmap *map, const dq_cpu_task *t,
+                        int *out)
 {
     int next = 0;
     u->n_outs = u->n_fresh = 0;
     for (; *out < t->out_end; ++*out) {
-        if (group_of_out(map, *out) != t->group) continue;
+        if (dq_cpu_group_of_out(map, *out) != t->group) continue;
         if (u->n_outs == 0 && map->head[*out].q[1] != s->held) s->kept = s->held = -1;
         int second = map->n_maps == 2 ? second_slot(map, s, u, *out) : 0;
         int need = u->n_fresh + (s->kept >= 0) + 1 + (second < 0);
@@ -416,7 +398,7 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_row
 }
 
 static void attend_block(const work *w, scratch *s, int64_t ld, const dq_kv_rows *rows,
-                         const dq_kv_list *list, const task *t)
+                         const dq_kv_list *list, const dq_cpu_task *t)
 {
     const dq_headmap *map = w->args->attn->map;
     for (int64_t r = 0; r < rows->n; r++) s->visible[r] = dq_kv_visible(list, rows->pos[r]);
@@ -477,7 +459,7 @@ static plan plan_blocks(const dq_attend_args *args)
     return p;
 }
 
-static void run_task(const work *w, const task *t, const plan *p, void *block)
+static void run_task(const work *w, const dq_cpu_task *t, const plan *p, void *block)
 {
     const dq_attend_args *args = w->args;
     const dq_kv_list *list =
@@ -501,49 +483,6 @@ static void run_task(const work *w, const task *t, const plan *p, void *block)
             attend_block(w, &s, ld, &rows, list, t);
         }
     }
-}
-
-/* Output heads after `out` that can share its second map: they stay in one task. */
-static int share_end(const dq_headmap *map, int out)
-{
-    int end = out + 1;
-    if (map->n_maps < 2) return end;
-    while (end < map->n_out && map->head[end].q[1] == map->head[out].q[1] &&
-           group_of_out(map, end) == group_of_out(map, out)) {
-        end++;
-    }
-    return end;
-}
-
-/* Cuts one tile of rows, or all rows of a sequence, into tasks. Fills list (NULL: only counts). */
-static int64_t cut_rows(task *list, const dq_headmap *map, const dq_kv_rows *rows, bool by_group)
-{
-    int64_t n = 0;
-    const int64_t end = rows->first + rows->n;
-    for (int g = 0; by_group && g < map->n_groups; g++, n++) {
-        if (list) list[n] = (task){rows->seq, rows->first, end, 0, map->n_out, g};
-    }
-    for (int out = 0; !by_group && out < map->n_out; n++) {
-        int next = share_end(map, out);
-        if (list) list[n] = (task){rows->seq, rows->first, end, out, next, group_of_out(map, out)};
-        out = next;
-    }
-    return n;
-}
-
-static int64_t list_tasks(task *list, const dq_attend_args *args, bool by_group)
-{
-    const dq_batch *batch = args->batch;
-    int64_t n = 0;
-    for (int i = 0; i < batch->n_seq; i++) {
-        for (int64_t first = batch->cu_rows[i], end = batch->cu_rows[i + 1]; end > first;) {
-            dq_kv_rows rows = {i, first, end - first, batch->pos + first};
-            if (!whole_sequences(args)) dq_cpu_rows_last_tile(&rows, batch, i, first, end);
-            end = rows.first;
-            n += cut_rows(list ? list + n : NULL, args->attn->map, &rows, by_group);
-        }
-    }
-    return n;
 }
 
 /* Memory for what tasks find, till all are done: a measure for each sequence, masses for each row of spans. */
@@ -583,18 +522,12 @@ void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     if (b->err.code != DQ_OK) return;
     work w = {.cpu = dq_cpu_of(b), .simd = dq_cpu_of(b)->simd, .args = args, .dst = dst};
     const plan p = plan_blocks(args);
-    /* Whole groups read every page once; where that leaves threads idle, output heads are split.
-     * How rows and heads are cut never shows in the results. */
-    bool by_group = true;
-    int64_t n = list_tasks(NULL, args, by_group);
-    if (!whole_sequences(args) && n < 2 * (int64_t)b->threads) {
-        by_group = false;
-        n = list_tasks(NULL, args, by_group);
-    }
-    task *tasks = dq_cpu_shared(b, (size_t)(n + 1) * sizeof *tasks);
+    const int parts = dq_cpu_task_parts(args, b->threads);
+    const int64_t n = dq_cpu_tasks(NULL, args, parts);
+    dq_cpu_task *tasks = dq_cpu_shared(b, (size_t)(n + 1) * sizeof *tasks);
     if (!tasks || !dq_cpu_reserve(b, p.bytes)) return;
     if (begin_observers(b, &w)) {
-        list_tasks(tasks, args, by_group);
+        dq_cpu_tasks(tasks, args, parts);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
         for (int64_t i = 0; i < n; i++) {
             run_task(&w, &tasks[i], &p, dq_cpu_of(b)->block[omp_get_thread_num()]);

@@ -104,6 +104,19 @@ int64_t dq_cpu_row_floats(int64_t keys);
 void dq_cpu_rows_last_tile(dq_kv_rows *rows, const dq_batch *batch, int seq, int64_t first,
                            int64_t end);
 
+/* ---- cpu_attention_tasks.c: how a call is cut for threads. It never shows in the results. */
+/* Rows first .. end-1 of a sequence for those of output heads out_first .. out_end-1 that belong to one KV head group. */
+typedef struct dq_cpu_task {
+    int seq;
+    int64_t first, end;
+    int out_first, out_end, group;
+} dq_cpu_task;
+/* Into how many parts each KV head group is cut; 0: into its output heads. */
+int dq_cpu_task_parts(const dq_attend_args *args, int threads);
+/* Fills list (NULL: only counts); returns how many tasks there are. */
+int64_t dq_cpu_tasks(dq_cpu_task *list, const dq_attend_args *args, int parts);
+int dq_cpu_group_of_out(const dq_headmap *map, int out);
+
 /* One output head's maps for a block of rows, on their way from softmax to subtraction: row r of map m is
  * p[m][r * ld + i] / sum[m][r] for the visible[r] first tokens of the list. p[1] NULL: one map. */
 typedef struct dq_cpu_column_job {
