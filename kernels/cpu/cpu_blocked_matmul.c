@@ -66,19 +66,35 @@ static void put(dq_mat dst, int64_t row, const task *t, const float *y, int m, c
     }
 }
 
-/* All activations of a call: tiles of rows one after another. */
+/* All activations of a call: panels of columns one after another, of each tiles of rows. Scales and sums are those of
+ * tiles. */
 typedef struct activations {
     int8_t *code;
     float *scale;
     int32_t *sum;
-    int64_t padded, groups; /* of a row */
-    bool words;             /* codes are words of 16 bits */
+    int64_t rows, padded, groups; /* padded, groups: of a row */
+    int64_t panel;                /* columns, whole groups; the last one is what is left */
+    bool words;                   /* codes are words of 16 bits */
 } activations;
 
-static dq_simd_blocked_rows rows_at(const activations *a, int64_t first)
+/* Columns of the panel that begins at column k. */
+static int64_t panel_cols(const activations *a, int64_t k)
 {
-    return (dq_simd_blocked_rows){a->code + ((first * a->padded) << a->words),
-                                  a->scale + first * a->groups, a->sum + first * a->groups};
+    return a->padded - k < a->panel ? a->padded - k : a->panel;
+}
+
+/* Codes of the tile of row `first`, from column k on, where a panel begins. */
+static int8_t *codes_at(const activations *a, int64_t first, int64_t k)
+{
+    return a->code + ((a->rows * k + first * panel_cols(a, k)) << a->words);
+}
+
+/* Those of the m rows of a tile from a group and its first column on. */
+static dq_simd_blocked_rows rows_at(const activations *a, int64_t first, int m, int64_t group,
+                                    int64_t k)
+{
+    const int64_t at = first * a->groups + group * m;
+    return (dq_simd_blocked_rows){codes_at(a, first, k), a->scale + at, a->sum + at};
 }
 
 /* Codes of four columns; words: even ones before odd ones, in 16 bits each. */
@@ -96,7 +112,6 @@ static void put_four(int8_t *to, const int8_t *from, bool words)
 static void round_tile(const dq_simd *simd, const activations *a, int8_t *line, dq_mat src,
                        int64_t group_size, int32_t times, int64_t first, int m)
 {
-    int8_t *code = a->code + ((first * a->padded) << a->words);
     for (int i = 0; i < m; i++) {
         const float *x = src.p + (first + i) * src.cols;
         for (int64_t g = 0; g < a->groups; g++) {
@@ -107,8 +122,11 @@ static void round_tile(const dq_simd *simd, const activations *a, int8_t *line, 
             a->sum[at] = (int32_t)((uint32_t)times * (uint32_t)sum); /* as vectors do */
         }
         memset(line + src.cols, 0, (size_t)(a->padded - src.cols));
-        for (int64_t k = 0; k < a->padded; k += 4)
-            put_four(code + ((k * m + 4 * i) << a->words), line + k, a->words);
+        for (int64_t k0 = 0; k0 < a->padded; k0 += a->panel) {
+            int8_t *code = codes_at(a, first, k0);
+            for (int64_t k = 0; k < panel_cols(a, k0); k += 4)
+                put_four(code + ((k * m + 4 * i) << a->words), line + k0 + k, a->words);
+        }
     }
 }
 
@@ -132,7 +150,7 @@ static void run_int8(dq_backend *b, dq_mat dst, const activations *a,
         for (int64_t t = 0; t < n_tiles(dst.rows, most); t++) {
             const int64_t first = tile_at(dst.rows, most, t);
             const int m = (int)(tile_at(dst.rows, most, t + 1) - first);
-            const dq_simd_blocked_rows rows = rows_at(a, first);
+            const dq_simd_blocked_rows rows = rows_at(a, first, m, 0, 0);
             float y[DQ_BLOCKED_INT8_MAX * DQ_BLOCKED_WIDE * ROWS];
             cpu->blocks->int8(y, own.n * ROWS, w, blocks_of(w, &own), &rows, m);
             put(dst, first, &own, y, m, bias, cpu->simd);
@@ -140,13 +158,104 @@ static void run_int8(dq_backend *b, dq_mat dst, const activations *a,
     }
 }
 
+/* Whether codes are unpacked once for many rows. */
+static bool is_unpacked(const dq_simd_blocked *blocks, int64_t rows)
+{
+    return blocks->unpack && rows > blocks->int8_rows;
+}
+
+/* A part of a product: one panel of activations, and rows of it whose codes stay in the second-level cache while all
+ * blocks pass over them. */
+typedef struct part {
+    int64_t k, group, chunks; /* of the panel: its first column and group */
+    int64_t tile, end;
+} part;
+
+/* Asks for sums of m rows that are added to. */
+static void expect_sums(const float *y, int64_t ldy, int64_t m)
+{
+    for (int64_t r = 0; r < m; r++)
+        for (int k = 0; k < ROWS; k += 16) __builtin_prefetch(y + r * ldy + k, 1);
+}
+
+/* Adds a part with block i; the last panel adds the bias. unpacked[dq_simd_unpacked_bytes]. */
+static void run_unpacked(const dq_cpu *cpu, dq_mat dst, const activations *a,
+                         const dq_simd_blocked_weight *w, int64_t i, const part *p,
+                         uint8_t *unpacked, const float *bias)
+{
+    const int most = cpu->blocks->int8_one;
+    const int64_t col = i * ROWS, left = dst.cols - col, n = left < ROWS ? left : ROWS;
+    const bool add = p->k > 0, last = p->k + p->chunks * COLS == a->padded;
+    cpu->blocks->unpack(unpacked, w, w->data + i * w->bytes, p->group, p->chunks);
+    for (int64_t t = p->tile; t < p->end; t++) {
+        const int64_t first = tile_at(dst.rows, most, t);
+        const int m = (int)(tile_at(dst.rows, most, t + 1) - first);
+        const dq_simd_blocked_rows rows = rows_at(a, first, m, p->group, p->k);
+        float *to = dst.p + first * dst.cols + col, cut[DQ_BLOCKED_INT8_MAX * ROWS];
+        float *y = n < ROWS ? cut : to;
+        const int64_t ldy = n < ROWS ? ROWS : dst.cols;
+        if (t + 1 < p->end && n == ROWS)
+            expect_sums(to + m * dst.cols, dst.cols,
+                        tile_at(dst.rows, most, t + 2) - tile_at(dst.rows, most, t + 1));
+        for (int r = 0; n < ROWS && add && r < m; r++)
+            memcpy(cut + r * ROWS, to + r * dst.cols, (size_t)n * sizeof *to);
+        cpu->blocks->int8_unpacked(y, ldy, w, unpacked, p->chunks, &rows, m, add);
+        for (int r = 0; n < ROWS && r < m; r++)
+            memcpy(to + r * dst.cols, cut + r * ROWS, (size_t)n * sizeof *to);
+        for (int r = 0; bias && last && r < m; r++)
+            cpu->simd->add(to + r * dst.cols, bias + col, n);
+    }
+}
+
+/* A panel with all blocks and rows, `each` tiles at a time. */
+static void run_panel(dq_backend *b, dq_mat dst, const activations *a,
+                      const dq_simd_blocked_weight *w, part panel, const float *bias)
+{
+    enum { NEAR = 1 << 19 };
+    const dq_cpu *cpu = dq_cpu_of(b);
+    const int most = cpu->blocks->int8_one;
+    const int64_t n_blocks = (w->rows + ROWS - 1) / ROWS, tiles = n_tiles(dst.rows, most);
+    const int64_t near = NEAR / ((panel.chunks * COLS * most) << a->words);
+    const int64_t each = near > 0 ? near : 1, parts = (tiles + each - 1) / each;
+#pragma omp parallel for num_threads(b->threads) schedule(dynamic)
+    for (int64_t i = 0; i < parts * n_blocks; i++) {
+        part p = panel;
+        p.tile = tiles * (i / n_blocks) / parts;
+        p.end = tiles * (i / n_blocks + 1) / parts;
+        run_unpacked(cpu, dst, a, w, i % n_blocks, &p, cpu->block[omp_get_thread_num()], bias);
+    }
+}
+
+static void run_int8_unpacked(dq_backend *b, dq_mat dst, const activations *a,
+                              const dq_simd_blocked_weight *w, const float *bias)
+{
+    if (!dq_cpu_reserve(b, (size_t)dq_simd_unpacked_bytes(w, a->panel / COLS, a->words))) return;
+    part p = {0};
+    for (; p.k < a->padded; p.k += a->panel, p.group += a->panel / COLS / w->group) {
+        p.chunks = panel_cols(a, p.k) / COLS;
+        run_panel(b, dst, a, w, p, bias);
+    }
+}
+
+/* Columns of a panel of activations: whole groups. */
+static int64_t panel_of(const dq_simd_blocked_weight *w)
+{
+    enum { CHUNKS = 32 };
+    const int64_t groups = w->group < CHUNKS ? CHUNKS / w->group : 1;
+    const int64_t chunks = groups * w->group;
+    return (chunks < w->chunks ? chunks : w->chunks) * COLS;
+}
+
 void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_blocked_weight *w,
                          int64_t group_size, const float *bias)
 {
     const dq_cpu *cpu = dq_cpu_of(b);
     const int most = int8_most(cpu->blocks, src.rows);
-    activations a = {.padded = w->chunks * COLS,
+    const bool unpacked = is_unpacked(cpu->blocks, src.rows);
+    activations a = {.rows = src.rows,
+                     .padded = w->chunks * COLS,
                      .groups = w->groups,
+                     .panel = unpacked ? panel_of(w) : w->chunks * COLS,
                      .words = w->bits == cpu->blocks->int8_words};
     const size_t codes = ((size_t)((src.rows * a.padded) << a.words) + 63) / 64 * 64;
     const size_t words = (size_t)(src.rows * a.groups);
@@ -161,7 +270,10 @@ void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_bl
         round_tile(cpu->simd, &a, cpu->block[omp_get_thread_num()], src, group_size,
                    w->own_zeros ? 1 : -w->zero, first, (int)(end - first));
     }
-    run_int8(b, dst, &a, w, bias);
+    if (unpacked)
+        run_int8_unpacked(b, dst, &a, w, bias);
+    else
+        run_int8(b, dst, &a, w, bias);
 }
 
 /* ------------------------------------------------------------------------------------------- f32 */

@@ -161,6 +161,21 @@ static inline int64_t dq_simd_blocked_group(const dq_simd_blocked_weight *w, int
     return group * (codes + w->scales) + (w->own_zeros ? (group / 2 + 1) * DQ_BLOCKED_ZEROS : 0);
 }
 
+/* Chunks of a block with every code in a byte of its own, or in a word of 16 bits and less its zero point where a table's
+ * int8_words are the weight's bits: of each group [chunks][8 steps] lines (words: two, even and odd columns), then
+ * scales in f32 and zero points, negated, in 32 bits, [32 rows] each. */
+enum {
+    DQ_UNPACKED_CHUNK = DQ_BLOCKED_ROWS * DQ_BLOCKED_COLS,
+    DQ_UNPACKED_TAIL = 8 * DQ_BLOCKED_ROWS
+};
+
+static inline int64_t dq_simd_unpacked_bytes(const dq_simd_blocked_weight *w, int64_t chunks,
+                                             bool words)
+{
+    const int64_t groups = (chunks + w->group - 1) / w->group;
+    return chunks * (words ? 2 : 1) * DQ_UNPACKED_CHUNK + groups * DQ_UNPACKED_TAIL;
+}
+
 /* n blocks of a weight: the first stands at `at`, each other one `apart` bytes behind the one before. */
 typedef struct dq_simd_blocks {
     const uint8_t *at;
@@ -194,6 +209,14 @@ typedef struct dq_simd_blocked {
      * (float)(dots - zero * sum) * (activation scale * weight scale). Every table gives the same bits. */
     void (*int8)(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks blocks,
                  const dq_simd_blocked_rows *a, int m);
+    /* Many rows (NULL: int8 serves them, too). unpack: `chunks` chunks of a block from a group on, the last group of them whole
+     * or the row's last, into to[dq_simd_unpacked_bytes], 64-byte aligned. int8_unpacked: the same sums as int8 over what
+     * was unpacked, added to y in order where `add`; a begins at these columns, 2 <= m <= int8_one. */
+    void (*unpack)(uint8_t *to, const dq_simd_blocked_weight *w, const uint8_t *block,
+                   int64_t group, int64_t chunks);
+    void (*int8_unpacked)(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
+                          const uint8_t *unpacked, int64_t chunks, const dq_simd_blocked_rows *a,
+                          int m, bool add);
     /* The same of f32: pieces in order from 0, each adds ((float)s0 * 65536 + (float)(s1 * 256 + s2)) * weight
      * scale * unit for the sums s0, s1, s2 of (code - zero) * digit. Every table gives the same bits. */
     void (*f32)(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks blocks,

@@ -174,7 +174,53 @@ VEC int int8_vectors(int m, int bits)
     return m > 4 ? 1 : run == 4 ? (m <= 2 ? 2 : 1) : m <= (run == 8 ? 2 : 1) ? 4 : 2;
 }
 
+VEC veci add_word_pairs(veci sum, veci u, veci x)
+{
+    return in_order(_mm256_add_epi32(sum, _mm256_madd_epi16(u, x)));
+}
+
+/* Even and odd columns of codes of 8 bits, less zero points. */
+VEC veci low_words(veci u, veci zero)
+{
+    zero = _mm256_or_si256(zero, _mm256_slli_epi32(zero, 16));
+    return _mm256_sub_epi16(_mm256_and_si256(u, _mm256_set1_epi16(255)), zero);
+}
+
+VEC veci high_words(veci u, veci zero)
+{
+    return low_words(_mm256_srli_epi16(u, 8), zero);
+}
+
 #include "kernels/cpu/level/simd_blocked_digits.h"
+#include "kernels/cpu/level/simd_blocked_unpacked.h"
+
+static void unpack(uint8_t *to, const dq_simd_blocked_weight *w, const uint8_t *block,
+                   int64_t group, int64_t chunks){
+#define UNPACK(bits) unpack_block(to, w, block, group, chunks, bits)
+    BLOCKED_BY_WIDTH(UNPACK)}
+
+#define ROWS_UNPACKED(M)                                                                           \
+    static void unpacked_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,          \
+                                  const uint8_t *from, int64_t chunks,                             \
+                                  const dq_simd_blocked_rows *a, bool add)                         \
+    {                                                                                              \
+        BLOCKED_BY_WIDTH(UNPACKED_CALL_##M)                                                        \
+    }
+#define UNPACKED_CALL_2(bits) unpacked_int8(y, ldy, w, from, chunks, a, add, 2, 2, bits)
+#define UNPACKED_CALL_3(bits) unpacked_int8(y, ldy, w, from, chunks, a, add, 3, 2, bits)
+#define UNPACKED_CALL_4(bits) unpacked_int8(y, ldy, w, from, chunks, a, add, 4, 2, bits)
+ROWS_UNPACKED(2) ROWS_UNPACKED(3) ROWS_UNPACKED(4)
+
+    static void int8_unpacked(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
+                              const uint8_t *unpacked, int64_t chunks,
+                              const dq_simd_blocked_rows *a, int m, bool add)
+{
+    switch (m) {
+    case 2: unpacked_rows_2(y, ldy, w, unpacked, chunks, a, add); break;
+    case 3: unpacked_rows_3(y, ldy, w, unpacked, chunks, a, add); break;
+    default: unpacked_rows_4(y, ldy, w, unpacked, chunks, a, add); break;
+    }
+}
 
 #define ROWS_INT8(M)                                                                               \
     static void int8_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,              \
@@ -228,6 +274,8 @@ const dq_simd_blocked dq_simd_blocked_avx2 = {.int8_rows = 4,
                                               .f32_rows = 2,
                                               .int8 = int8,
                                               .f32 = f32,
+                                              .unpack = unpack,
+                                              .int8_unpacked = int8_unpacked,
                                               .digits = digits};
 
 #endif

@@ -69,6 +69,29 @@ static void products_are_right(void **state)
     dq_block_free(bias);
 }
 
+/* More columns than a panel of activations has, in whole groups, and more rows than stay near. */
+static void many_rows_are_right(void **state)
+{
+    static const shape shapes[] = {{40, 2100, 32, false},
+                                   {70, 2080, 160, false},
+                                   {33, 2500, 1280, false},
+                                   {33, 1056, 32, true}};
+    static const int64_t rows[] = {5, 9, 11, 270};
+    enum { MANY = 3, MOST = 270, WIDEST = 2500, TALLEST = 70 };
+    float *x = random_floats(MOST * WIDEST, 31), *bias = random_floats(TALLEST, 32);
+    (void)state;
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int bits = 8; bits >= 5; bits -= 3) {
+            const bool zeros = (s + (size_t)bits) % 2;
+            const dq_weight w = new_weight(shapes[s], bits, zeros, zeros ? DQ_F16 : DQ_F32);
+            for (size_t r = 0; r < MANY; r++) check(&w, rows[r], x, r % 2 ? bias : NULL);
+            if (shapes[s].one_scale && bits == 8) check(&w, rows[MANY], x, bias);
+            drop_weight(&w);
+        }
+    dq_block_free(x);
+    dq_block_free(bias);
+}
+
 /* A row does not know how many others there are, nor in how many threads. */
 static void rows_are_alone(void **state)
 {
@@ -141,9 +164,8 @@ static void a_head_is_a_weight(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_are_right),
-        cmocka_unit_test(rows_are_alone),
-        cmocka_unit_test(long_rows_are_exact),
+        cmocka_unit_test(products_are_right), cmocka_unit_test(many_rows_are_right),
+        cmocka_unit_test(rows_are_alone),     cmocka_unit_test(long_rows_are_exact),
         cmocka_unit_test(a_head_is_a_weight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

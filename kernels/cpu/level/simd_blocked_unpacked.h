@@ -1,0 +1,179 @@
+/* simd_blocked_unpacked: int8 products of many rows with blocked weights (simd.h), whose codes are unpacked once for all of
+ * them. For levels with SUMS_OF_16_BITS; needs what simd_blocked.h does, and for codes of INT8_WORDS bits low_words,
+ * high_words and add_word_pairs.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_SIMD_BLOCKED_UNPACKED_H
+#define DQ_SIMD_BLOCKED_UNPACKED_H
+
+#include "kernels/cpu/level/simd_blocked.h"
+
+/* Bytes of a step, and of a chunk. */
+BLOCKED_INLINE int64_t unpacked_step(const int bits)
+{
+    return bits == INT8_WORDS ? 2 * LINE : LINE;
+}
+
+BLOCKED_INLINE int64_t unpacked_chunk(const int bits)
+{
+    return STEPS * unpacked_step(bits);
+}
+
+/* sum[m], of a chunk. Sums of two steps in 16 bits are made and used at once, sums of more stay in registers. */
+BLOCKED_INLINE void unpacked_dots(veci (*sum)[4], const uint8_t *chunk, const int8_t *code,
+                                  const int m, const int nv, const int bits)
+{
+    const int run = int8_run(bits), each = run == 2 ? 2 : 1;
+    veci part[DQ_BLOCKED_INT8_MAX][4];
+#pragma GCC unroll 8
+    for (int s = 0; s < STEPS; s += each) {
+        veci u[2][4];
+#pragma GCC unroll 2
+        for (int k = 0; k < each; k++)
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++)
+                u[k][j] = load_words(chunk + (s + k) * unpacked_step(bits) + j * 4 * LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < m; i++) {
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) {
+                const int8_t *x = code + (s * m + i) * (bits == INT8_WORDS ? 8 : 4);
+                if (bits == INT8_WORDS) {
+                    const veci high =
+                        load_words(chunk + s * unpacked_step(bits) + LINE + j * 4 * LANES);
+                    sum[i][j] = add_word_pairs(sum[i][j], u[0][j], all_fours(x));
+                    sum[i][j] = add_word_pairs(sum[i][j], high, all_fours(x + 4));
+                } else if (run == 1) {
+                    sum[i][j] = add_dots(sum[i][j], u[0][j], code, s * m + i, bits);
+                } else if (run == 2) {
+                    const veci a = pairs(u[0][j], all_fours(x));
+                    sum[i][j] = add_both(sum[i][j], add_pairs(a, u[1][j], all_fours(x + 4 * m)));
+                } else if (s % run == 0) {
+                    part[i][j] = pairs(u[0][j], all_fours(x));
+                } else {
+                    part[i][j] = add_pairs(part[i][j], u[0][j], all_fours(x));
+                    if ((s + 1) % run == 0) sum[i][j] = add_both(sum[i][j], part[i][j]);
+                }
+            }
+        }
+    }
+}
+
+/* What the sums of a group start from. */
+BLOCKED_INLINE void unpacked_start(veci sum[DQ_BLOCKED_INT8_MAX][4],
+                                   const dq_simd_blocked_weight *w, const uint8_t *tail,
+                                   int64_t row, const int32_t *of, const int m, const int nv,
+                                   const int bits)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < m; i++) {
+        const veci start = all_words(bits == INT8_WORDS ? 0 : of[i]);
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++)
+            sum[i][j] = w->own_zeros && bits != INT8_WORDS
+                            ? words_times(start, load_words(tail + LINE + 4 * (row + j * LANES)))
+                            : start;
+    }
+}
+
+/* Adds a group's sums to the totals. */
+BLOCKED_INLINE void unpacked_fold(vecf total[DQ_BLOCKED_INT8_MAX][4],
+                                  veci sum[DQ_BLOCKED_INT8_MAX][4], const uint8_t *tail,
+                                  int64_t row, const float *of, const int m, const int nv)
+{
+    const float *scale = (const float *)(const void *)tail + row;
+#pragma GCC unroll 8
+    for (int i = 0; i < m; i++) {
+        const vecf own = all_floats(of[i]);
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            const vecf by = floats_times(own, load_floats(scale + j * LANES));
+            total[i][j] = floats_plus(total[i][j], floats_times(floats_of(sum[i][j]), by));
+        }
+    }
+}
+
+/* A group of n chunks of rows `row` .. of a block, nv vectors of them. */
+BLOCKED_INLINE void unpacked_group(vecf total[DQ_BLOCKED_INT8_MAX][4],
+                                   const dq_simd_blocked_weight *w, const uint8_t *p, int64_t row,
+                                   const dq_simd_blocked_rows *a, const int64_t n, const int m,
+                                   const int nv, const int bits)
+{
+    const uint8_t *tail = p + n * unpacked_chunk(bits);
+    const int8_t *code = a->code;
+    veci sum[DQ_BLOCKED_INT8_MAX][4];
+    unpacked_start(sum, w, tail, row, a->sum, m, nv, bits);
+    for (int64_t c = 0; c < n; c++, p += unpacked_chunk(bits), code += int8_bytes(bits) * m)
+        unpacked_dots(sum, p + 4 * row, code, m, nv, bits);
+    unpacked_fold(total, sum, tail, row, a->scale, m, nv);
+}
+
+/* Groups of `group` chunks; a constant lets the sums stay in registers. */
+BLOCKED_INLINE void unpacked_groups(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
+                                    const uint8_t *from, int64_t chunks,
+                                    const dq_simd_blocked_rows *a, bool add, const int64_t group,
+                                    const int m, const int nv, const int bits)
+{
+    for (int64_t row = 0; row < DQ_BLOCKED_ROWS; row += nv * LANES) {
+        const uint8_t *p = from;
+        dq_simd_blocked_rows at = *a;
+        vecf total[DQ_BLOCKED_INT8_MAX][4];
+#pragma GCC unroll 8
+        for (int i = 0; i < m; i++)
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++)
+                total[i][j] = add ? load_floats(y + i * ldy + row + j * LANES) : all_floats(0.0f);
+        for (int64_t left = chunks; left > 0; left -= group, at.scale += m, at.sum += m) {
+            const int64_t n = group == 1 || left > group ? group : left;
+            unpacked_group(total, w, p, row, &at, n, m, nv, bits);
+            p += n * unpacked_chunk(bits) + DQ_UNPACKED_TAIL;
+            at.code += n * int8_bytes(bits) * m;
+        }
+        blocked_put(y + row, ldy, total, m, nv);
+    }
+}
+
+BLOCKED_INLINE void unpacked_int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
+                                  const uint8_t *from, int64_t chunks,
+                                  const dq_simd_blocked_rows *a, bool add, const int m,
+                                  const int nv, const int bits)
+{
+    if (w->group == 1)
+        unpacked_groups(y, ldy, w, from, chunks, a, add, 1, m, nv, bits);
+    else
+        unpacked_groups(y, ldy, w, from, chunks, a, add, w->group, m, nv, bits);
+}
+
+/* A chunk of rows `row` .. of a block; zero: their zero points. */
+BLOCKED_INLINE void unpack_chunk(uint8_t *to, const uint8_t *chunk, veci zero, int row,
+                                 const int bits)
+{
+#pragma GCC unroll 8
+    for (int s = 0; s < STEPS; s++, to += unpacked_step(bits)) {
+        const veci u = int8_codes(blocked_codes(chunk + 4 * row, bits, s), bits);
+        int32_t *at = (int32_t *)(void *)to + row;
+        store_words(at, bits == INT8_WORDS ? low_words(u, zero) : u);
+        if (bits == INT8_WORDS) store_words(at + DQ_BLOCKED_ROWS, high_words(u, zero));
+    }
+}
+
+/* Chunks of a block from a group on, as dq_simd_blocked.unpack says. */
+BLOCKED_INLINE void unpack_block(uint8_t *to, const dq_simd_blocked_weight *w, const uint8_t *block,
+                                 int64_t group, int64_t chunks, const int bits)
+{
+    for (int64_t left = chunks; left > 0; left -= w->group, group++) {
+        const uint8_t *p = block + dq_simd_blocked_group(w, group);
+        const int64_t n = left < w->group ? left : w->group;
+        uint8_t *tail = to + n * unpacked_chunk(bits);
+        for (int row = 0; row < DQ_BLOCKED_ROWS; row += LANES) {
+            const veci zero = w->own_zeros ? load_bytes(blocked_zeros(block, w, group) + row)
+                                           : all_words(w->zero);
+            for (int64_t c = 0; c < n; c++)
+                unpack_chunk(to + c * unpacked_chunk(bits), p + c * bits * LINE, zero, row, bits);
+            store_floats((float *)(void *)tail + row, blocked_scale(w, p + n * bits * LINE, row));
+            store_words((int32_t *)(void *)(tail + LINE) + row, words_less(all_words(0), zero));
+        }
+        to = tail + DQ_UNPACKED_TAIL;
+    }
+}
+
+#endif
