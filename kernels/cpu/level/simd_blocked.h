@@ -148,10 +148,10 @@ BLOCKED_INLINE int64_t int8_bytes(const int bits)
     return DQ_BLOCKED_COLS * (bits == INT8_WORDS ? 2 : 1);
 }
 
-/* sum[m]. Products of int8_run(bits) steps go to 16 bits, where a level has such sums: of a whole chunk, whose sums
+/* sum[m], of m of the ld rows of `code`. Products of int8_run(bits) steps go to 16 bits, where a level has such sums: of a whole chunk, whose sums
  * stay in registers, or of fewer steps, whose codes do. */
 BLOCKED_INLINE void blocked_dots(veci (*sum)[4], const uint8_t *chunk, const int8_t *code,
-                                 const int m, const int nv, const int bits)
+                                 const int ld, const int m, const int nv, const int bits)
 {
     const int run = int8_run(bits), each = run < STEPS ? run : 1;
     veci part[DQ_BLOCKED_DOTS_MAX][4];
@@ -169,7 +169,7 @@ BLOCKED_INLINE void blocked_dots(veci (*sum)[4], const uint8_t *chunk, const int
             for (int k = 0; k < each; k++)
 #pragma GCC unroll 4
                 for (int j = 0; j < nv; j++) {
-                    const int64_t four = (s + k) * m + i;
+                    const int64_t four = (s + k) * ld + i;
                     if (run == 1)
                         sum[i][j] = add_dots(sum[i][j], u[k][j], code, four, bits);
                     else if ((s + k) % run == 0)
@@ -226,7 +226,7 @@ BLOCKED_INLINE void blocked_int8_one(float *y, int64_t ldy, const dq_simd_blocke
         blocked_start(sum, w, at, g, row, a->sum + g * m, m, nv);
         for (; n > 0; n--, p += bits * LINE, code += int8_bytes(bits) * m) {
             blocked_ask(p + AHEAD, bits * LINE);
-            blocked_dots(sum, p + 4 * row, code, m, nv, bits);
+            blocked_dots(sum, p + 4 * row, code, m, m, nv, bits);
         }
         blocked_ask_scales(p + AHEAD, w);
         blocked_fold(total, sum, w, p, row, a->scale + g * m, m, nv);
@@ -279,7 +279,7 @@ BLOCKED_INLINE void blocked_int8_turn(float *y, int64_t ldy, int32_t *kept,
         blocked_get(sum, kept + row, m, nv);
     for (int64_t c = 0; c < t->n; c++, p += bits * LINE, code += int8_bytes(bits) * m) {
         if (row == 0) blocked_ask(p + t->ahead, bits * LINE);
-        blocked_dots(sum, p + 4 * row, code, m, nv, bits);
+        blocked_dots(sum, p + 4 * row, code, m, m, nv, bits);
     }
     if (t->left > t->n) {
         blocked_keep(kept + row, sum, m, nv);
@@ -289,6 +289,78 @@ BLOCKED_INLINE void blocked_int8_turn(float *y, int64_t ldy, int32_t *kept,
     blocked_total(total, y + row, ldy, m, nv);
     blocked_fold(total, sum, w, p, row, t->scale, m, nv);
     blocked_put(y + row, ldy, total, m, nv);
+}
+
+/* Groups t->group .. end - 1 of rows `row` .. of a block, nv vectors of them, with m of ld rows of activations from `first`
+ * on: totals stay in registers. */
+BLOCKED_INLINE void blocked_int8_groups(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
+                                        const uint8_t *at, int64_t row, const blocked_turn *t,
+                                        int64_t end, const int first, const int ld, const int m,
+                                        const int nv, const int bits)
+{
+    const bool asks = row == 0 && first == 0;
+    const uint8_t *p = at + t->at;
+    const int8_t *code = t->code + 4 * first;
+    const float *scale = t->scale + first;
+    const int32_t *of = t->sum + first;
+    int64_t left = t->left;
+    vecf total[DQ_BLOCKED_INT8_MAX][4];
+    blocked_total(total, y + first * ldy + row, ldy, m, nv);
+    for (int64_t g = t->group; g < end; g++, p += w->scales, scale += ld, of += ld) {
+        veci sum[DQ_BLOCKED_INT8_MAX][4];
+        const int64_t n = left < w->group ? left : w->group;
+        left -= n;
+        p += blocked_skip(w, g);
+        blocked_start(sum, w, at, g, row, of, m, nv);
+        for (int64_t c = 0; c < n; c++, p += bits * LINE, code += int8_bytes(bits) * ld) {
+            if (asks) blocked_ask(p + t->ahead, bits * LINE);
+            blocked_dots(sum, p + 4 * row, code, ld, m, nv, bits);
+        }
+        if (asks) blocked_ask_scales(p + t->ahead, w);
+        blocked_fold(total, sum, w, p, row, scale, m, nv);
+    }
+    blocked_put(y + first * ldy + row, ldy, total, m, nv);
+}
+
+/* Rows whose sums and totals do not fit the registers, with groups of at most so many chunks: of each block so many chunks in
+ * turn with one half of the rows, then, from the first-level cache, with the other. */
+enum { HALVES_TURN = 8 }; /* measured */
+
+/* Both halves unpack codes. Groups of more chunks load totals less often: there, only codes that are cheap to unpack win. One
+ * row more than INT8_ONE is as fast with its totals in memory. */
+BLOCKED_INLINE bool blocked_is_halved(const dq_simd_blocked_weight *w, const int m, const int bits)
+{
+    if (m <= INT8_ONE + 1 || w->group > HALVES_TURN) return false;
+    return w->group == 1 || 8 % bits == 0;
+}
+
+BLOCKED_INLINE void blocked_int8_halves(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
+                                        const dq_simd_blocks b, const dq_simd_blocked_rows *a,
+                                        const int m, const int nv, const int bits)
+{
+    const int half = (m + 1) / 2;
+    const int64_t each = HALVES_TURN / w->group;
+    const int64_t bytes = each * (w->group * bits * LINE + w->scales);
+    blocked_turn t = {.code = a->code, .sum = a->sum, .scale = a->scale, .left = w->chunks};
+    t.ahead = bytes > 4096 ? bytes : 4096;
+    for (int i = 0; i < m; i++) memset(y + i * ldy, 0, (size_t)b.n * DQ_BLOCKED_ROWS * sizeof *y);
+    for (int64_t end; t.group < w->groups; t.group = end) {
+        end = t.group + each < w->groups ? t.group + each : w->groups;
+        for (int k = 0; k < b.n; k++)
+            for (int row = 0; row < DQ_BLOCKED_ROWS; row += nv * LANES) {
+                const uint8_t *at = b.at + k * b.apart;
+                float *to = y + k * DQ_BLOCKED_ROWS;
+                blocked_int8_groups(to, ldy, w, at, row, &t, end, 0, m, half, nv, bits);
+                blocked_int8_groups(to, ldy, w, at, row, &t, end, half, m, m - half, nv, bits);
+            }
+        const int64_t n = t.left < each * w->group ? t.left : each * w->group;
+        t.left -= n;
+        t.at += n * bits * LINE + (end - t.group) * w->scales;
+        for (int64_t g = t.group; g < end; g++) t.at += blocked_skip(w, g);
+        t.code += n * int8_bytes(bits) * m;
+        t.sum += (end - t.group) * m;
+        t.scale += (end - t.group) * m;
+    }
 }
 
 /* Blocks side by side, a few chunks of each in turn: that keeps more lines under way than one stream
@@ -325,6 +397,10 @@ BLOCKED_INLINE void blocked_int8(float *y, int64_t ldy, const dq_simd_blocked_we
                                  const dq_simd_blocks b, const dq_simd_blocked_rows *a, const int m,
                                  const int nv, const int bits)
 {
+    if (blocked_is_halved(w, m, bits)) {
+        blocked_int8_halves(y, ldy, w, b, a, m, nv, bits);
+        return;
+    }
     if (b.n > 1 || m > INT8_ONE) {
         blocked_int8_wide(y, ldy, w, b, a, m, nv, bits);
         return;

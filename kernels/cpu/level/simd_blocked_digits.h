@@ -202,7 +202,7 @@ BLOCKED_INLINE void blocked_f32_piece(vecf total[DQ_BLOCKED_F32_MAX][4],
     blocked_digit_start(sum, w, at, t->group, row, t->start, m, nv);
     for (int64_t c = 0; c < t->n; c++, p += bits * LINE, code += int8_bytes(bits) * 3 * m) {
         if (row == 0 && t->ahead) blocked_ask(p + t->ahead, bits * LINE);
-        blocked_dots(sum, p + 4 * row, code, 3 * m, nv, bits);
+        blocked_dots(sum, p + 4 * row, code, 3 * m, 3 * m, nv, bits);
     }
     if (row == 0 && t->ahead && p == scales) blocked_ask_scales(p + t->ahead, w);
 #pragma GCC unroll 4
