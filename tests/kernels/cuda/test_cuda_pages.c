@@ -73,6 +73,8 @@ static void compare_caches(dq_kv_spec (*spec)(int i))
             p.host[A_V][71 * PAIR_KV * dims[i % 6] + c] = 0;
             if (i % 2) p.host[A_K][100 * PAIR_KV * dims[i % 6] + c] *= 1e-4f; /* subnormal there */
         }
+        for (int t = 64; t < 128; t++) /* of page codes: a step that is subnormal there */
+            p.host[A_K][t * PAIR_KV * dims[i % 6] + 3] *= 1e-6f;
         pair_append(&p);
         compare_codes(&p, a);
         pair_compact(&p);
@@ -83,7 +85,7 @@ static void compare_caches(dq_kv_spec (*spec)(int i))
         const int32_t fork = pair_fork(&p, a);
         for (int g = 0; g < p.map.n_groups; g++) pair_keep(&p, a, g, kept + g % 2, 130 - 3 * g);
         pair_begin(&p);
-        pair_rows(&p, a, 40);
+        pair_rows(&p, a, 100); /* two sets of one page are due at once */
         pair_rows(&p, fork, 90);
         pair_append(&p);
         pair_compact(&p);
