@@ -55,7 +55,7 @@ static const char *const form[DQ_REMEDIES] = {
                             "any number",
     [DQ_REMEDY_KV_MAPS] = "%t. Give --kv-bits one width for the keys of a layer",
     [DQ_REMEDY_KV_PAGE] = "%t Add --kv-code page or dither",
-    [DQ_REMEDY_KV_CODE] = "%t. Use --math f32, --kv-code token or --device cpu",
+    [DQ_REMEDY_KV_CODE] = "%t. Use another --math, --kv-code token or --device cpu",
     [DQ_REMEDY_KV_DENSE] = "%t. Use --kv-dense-type f32 or --device cpu",
     [DQ_REMEDY_KV_RANGE] = "%t. Use --kv-dense-type %w",
     [DQ_REMEDY_KV_BITS_ROWS] = ", %n with --kv-bits 8",

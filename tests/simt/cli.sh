@@ -148,7 +148,7 @@ for kv in "4 --kv-code page" "4:3 --kv-code dither --kv-keep 0.5" "3|5+3:5|4 --k
     both diffllama.h5 $text --kv-recent 8 --kv-bits $kv
 done
 # shellcheck disable=SC2086
-refused 4 "math int8 on the cuda backend has no page codes.*Use --math f32, --kv-code token or --device cpu" eval llama.h5 $text \
+refused 4 "math int8 on the cuda backend has no page codes.*Use another --math, --kv-code token or --device cpu" eval llama.h5 $text \
     --kv-bits 4 --kv-code page --math int8 --device cuda
 # shellcheck disable=SC2086
 refused 4 "in f32, not in f16.*Use --kv-dense-type f32 or --device cpu" eval llama.h5 $text --kv-dense-type f16 --device cuda

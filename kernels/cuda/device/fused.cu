@@ -9,7 +9,6 @@ static const char *dims_lack(const dq_page_form *f)
     if (f->dim % 16 || f->dim < 16 || f->dim > 128)
         return "head_dim is not a multiple of 16 up to 128";
     if (f->cols != f->dim || f->stride != f->dim) return "channels are padded";
-    if (f->set_numbers) return "page codes of the KV cache";
     if (f->bits < 16 && f->n_scales > 1 && f->group % 16)
         return "groups of scales are no multiples of 16";
     return NULL;
@@ -26,6 +25,8 @@ const char *dq_fused_lacks(const dq_attention_units *u, const dq_attention_finis
     if (f && f->rotated && u->form[1].dim & (u->form[1].dim - 1))
         return "rotation of such a head_dim";
     if (u->n_maps > 2 || u->n_slabs > 2) return "more than two maps or slabs of values";
+    if (math == DQ_FUSED_INT8 && (u->form[0].set_numbers || u->form[1].set_numbers))
+        return "page codes of the KV cache";
     if (math == DQ_FUSED_INT8 && (u->form[0].bits > 8 || u->form[1].bits > 8))
         return "int8 arithmetic on pages without codes";
     if (round == DQ_ROUND_TILE) return "rounding of logits by tiles";

@@ -181,10 +181,32 @@ DQ_DEVICE const float *plain_token(const dq_page_form *f, const dq_page *p, int 
 
 /* ------------------------------------------------------------------------------------ unpacking */
 
+/* The high bits of 16 channels of a token, two bytes of a plane of one bit, into bit `at` of x. */
+DQ_DEVICE dq_u4 with_bits(dq_u4 x, const uint8_t *plane, int at)
+{
+    const uint32_t h = *(const uint16_t *)plane, one = 0x0101u;
+    const uint32_t word[4] = {
+        (h & one) | (h >> 1 & one) << 16, (h >> 2 & one) | (h >> 3 & one) << 16,
+        (h >> 4 & one) | (h >> 5 & one) << 16, (h >> 6 & one) | (h >> 7 & one) << 16};
+    return dq_u4{x.x | word[0] << at, x.y | word[1] << at, x.z | word[2] << at,
+                 x.w | word[3] << at};
+}
+
+/* key_cell of codes of 3 and 2 bits. */
+DQ_DEVICE dq_u4 narrow_key_cell(const uint8_t *codes, int bits, int cols, int block, int t)
+{
+    const uint32_t h = *(const uint32_t *)(codes + (block * DQ_PAGE_SLOTS + t) * 4),
+                   two = 0x03030303u;
+    const dq_u4 x = dq_u4{h & two, h >> 2 & two, h >> 4 & two, h >> 6 & two};
+    if (bits == 2) return x;
+    return with_bits(x, codes + DQ_PAGE_SLOTS * cols / 4 + (block * DQ_PAGE_SLOTS + t) * 2, 2);
+}
+
 /* Codes of key channels 16 block .. +15 of token t, offset binary, one byte each; `codes` of one head. */
 DQ_DEVICE dq_u4 key_cell(const uint8_t *codes, int bits, int cols, int block, int t)
 {
     if (bits == 8) return dq_load16(codes + (block * DQ_PAGE_SLOTS + t) * 16);
+    if (bits < 4) return narrow_key_cell(codes, bits, cols, block, t);
     const uint32_t low = 0x0f0f0f0fu, two = 0x03030303u;
     dq_u4 x;
     if (block == cols / 16 - 1 && cols % 32) { /* half a cell */
@@ -196,6 +218,8 @@ DQ_DEVICE dq_u4 key_cell(const uint8_t *codes, int bits, int cols, int block, in
         x = dq_u4{x.x >> shift & low, x.y >> shift & low, x.z >> shift & low, x.w >> shift & low};
     }
     if (bits == 4) return x;
+    if (bits == 5)
+        return with_bits(x, codes + DQ_PAGE_SLOTS * cols / 2 + (block * DQ_PAGE_SLOTS + t) * 2, 4);
     uint32_t h =
         *(const uint32_t *)(codes + DQ_PAGE_SLOTS * cols / 2 + (block * DQ_PAGE_SLOTS + t) * 4);
     return dq_u4{x.x | (h & two) << 4, x.y | (h >> 2 & two) << 4, x.z | (h >> 4 & two) << 4,
@@ -213,7 +237,7 @@ DQ_DEVICE dq_u4 value_cell(const uint8_t *codes, int bits, int cols, int block, 
 {
     if (bits == 8) return dq_load16(codes + (block * cols + c) * 16);
     const uint32_t two = 0x03030303u, one = 0x01010101u, half = 1u << (bits - 1);
-    bool wide = bits == 6 || bits == 4; /* its first plane has 4 bits */
+    bool wide = bits >= 4; /* its first plane has 4 bits */
     int at = wide ? block / 2 * cols + c : c, shift = wide ? block % 2 * 4 : block * 2;
     uint32_t mask = wide ? 0x0f0f0f0fu : two;
     dq_u4 x = dq_load16(codes + at * 16);
@@ -223,11 +247,12 @@ DQ_DEVICE dq_u4 value_cell(const uint8_t *codes, int bits, int cols, int block, 
         shift = block * 2;
         x = dq_u4{x.x | (h.x >> shift & two) << 4, x.y | (h.y >> shift & two) << 4,
                   x.z | (h.z >> shift & two) << 4, x.w | (h.w >> shift & two) << 4};
-    } else if (bits == 3) {
-        const uint32_t *h = (const uint32_t *)(codes + DQ_PAGE_SLOTS * cols / 4 + c * 8);
+    } else if (bits == 3 || bits == 5) {
+        int up = bits - 1;
+        const uint32_t *h = (const uint32_t *)(codes + DQ_PAGE_SLOTS * cols * up / 8 + c * 8);
         shift = block * 2;
-        x = dq_u4{x.x | (h[0] >> shift & one) << 2, x.y | (h[1] >> shift & one) << 2,
-                  x.z | (h[0] >> (shift + 1) & one) << 2, x.w | (h[1] >> (shift + 1) & one) << 2};
+        x = dq_u4{x.x | (h[0] >> shift & one) << up, x.y | (h[1] >> shift & one) << up,
+                  x.z | (h[0] >> (shift + 1) & one) << up, x.w | (h[1] >> (shift + 1) & one) << up};
     }
     return dq_u4{less(x.x, half), less(x.y, half), less(x.z, half), less(x.w, half)};
 }

@@ -95,14 +95,14 @@ DQ_DEVICE void put_keys(uint8_t *to, const dq_attention_units *u, const fused_jo
         float x[16] = {};
         if (t >= n) {
         } else if (t < end && t >= p->n_sinks) {
-            dq_u4 w = key_cell(p->side[0].codes + (size_t)head * (size_t)f->code_bytes, f->bits,
-                               f->cols, block, t);
-            float scale = dq_page_scale(f, p, 0, head, t, 16 * block / f->group);
+            int bits = dq_page_bits(f, p, 0, head);
+            dq_u4 w = key_cell(dq_page_codes(f, p, 0, head), bits, f->cols, block, t);
             const uint32_t word[4] = {w.x, w.y, w.z, w.w};
             DQ_UNROLL
-            for (int b = 0; b < 4; b++) read_bytes(x + 4 * b, word[b], 1 << (f->bits - 1));
+            for (int b = 0; b < 4; b++) read_bytes(x + 4 * b, word[b], 1 << (bits - 1));
             DQ_UNROLL
-            for (int b = 0; b < 16; b++) x[b] = dq_mul_rn(x[b], scale);
+            for (int b = 0; b < 16; b++)
+                x[b] = dq_page_decoded(f, p, 0, head, t, 16 * block + b, x[b]);
         } else {
             const float *from = plain_token(f, p, 0, head, t) + 16 * block;
             load_eight(x, from);
@@ -120,8 +120,8 @@ DQ_DEVICE void read_channel(float x[16], const dq_page_form *f, const dq_page *p
 {
     int t0 = 16 * block;
     if (t0 < end && t0 + 16 > p->n_sinks) {
-        dq_u4 w = value_cell(p->side[1].codes + (size_t)head * (size_t)f->code_bytes, f->bits,
-                             f->cols, block, c);
+        dq_u4 w = value_cell(dq_page_codes(f, p, 1, head), dq_page_bits(f, p, 1, head), f->cols,
+                             block, c);
         const uint32_t word[4] = {w.x, w.y, w.z, w.w};
         DQ_UNROLL
         for (int b = 0; b < 4; b++) read_bytes(x + 4 * b, word[b], 0);
@@ -132,7 +132,7 @@ DQ_DEVICE void read_channel(float x[16], const dq_page_form *f, const dq_page *p
         if (t >= n) {
             x[i] = 0;
         } else if (t < end && t >= p->n_sinks) {
-            x[i] = dq_mul_rn(x[i], dq_page_scale(f, p, 1, head, t, c / f->group));
+            x[i] = dq_page_decoded(f, p, 1, head, t, c, x[i]);
         } else {
             x[i] = plain_token(f, p, 1, head, t)[c];
         }

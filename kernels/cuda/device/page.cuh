@@ -153,6 +153,18 @@ DQ_DEVICE float dq_page_dither(const dq_page_form *f, const dq_page *p, int side
     return side == 1 && p->dither >= 0 ? f->dither[p->dither * DQ_PAGE_SLOTS + t] : 0.0f;
 }
 
+/* What code q (less 2^(bits-1)) of channel c < dim of token t stands for. */
+DQ_DEVICE float dq_page_decoded(const dq_page_form *f, const dq_page *p, int side, int head, int t,
+                                int c, float q)
+{
+    if (!f->set_numbers) return dq_mul_rn(q, dq_page_scale(f, p, side, head, t, c / f->group));
+    int64_t at = dq_page_set_place(f, p, head, t) + c;
+    float u = dq_add_rn(q, (float)(1 << (dq_page_bits(f, p, side, head) - 1))); /* exact */
+    u = dq_sub_rn(u, dq_page_dither(f, p, side, t));
+    return dq_add_rn(dq_mul_rn(u, dq_page_number(p, side, at)),
+                     dq_page_number(p, side, at + f->dim));
+}
+
 /* Whether a query that reads the first `slots` slots of a page as codes (sinks aside) finds them. */
 DQ_DEVICE bool dq_page_is_coded(const dq_page *p, int side, int slots)
 {
@@ -168,14 +180,9 @@ DQ_DEVICE float dq_html_page_value(const dq_page_form *f, const dq_page *p, int 
     if (!s->codes || (s->plain && t >= slots))
         return s->plain[(size_t)(head * DQ_PAGE_SLOTS + t) * (size_t)f->stride + (size_t)c];
     if (t < p->n_sinks) return s->sinks[(head * p->n_sinks + t) * f->dim + c];
-    int bits = dq_page_bits(f, p, side, head);
-    int q = dq_page_code(f, bits, side, dq_page_codes(f, p, side, head), t, c);
-    if (!f->set_numbers)
-        return dq_mul_rn((float)q, dq_page_scale(f, p, side, head, t, c / f->group));
-    int64_t at = dq_page_set_place(f, p, head, t) + c;
-    float u = dq_sub_rn((float)(q + (1 << (bits - 1))), dq_page_dither(f, p, side, t));
-    return dq_add_rn(dq_mul_rn(u, dq_page_number(p, side, at)),
-                     dq_page_number(p, side, at + f->dim));
+    int q = dq_page_code(f, dq_page_bits(f, p, side, head), side, dq_page_codes(f, p, side, head),
+                         t, c);
+    return dq_page_decoded(f, p, side, head, t, c, (float)q);
 }
 
 #endif

@@ -5,9 +5,8 @@
 
 static const int fused_dims[] = {16, 64, 80, 32, 48, 128};
 
-static void open_math(pair *p, int i, dq_num num)
+static void open_math_of(pair *p, int i, dq_num num, dq_kv_spec spec)
 {
-    dq_kv_spec spec = spec_of(i);
     spec.num = num;
     spec.group = 32;
     if (num == DQ_NUM_INT8 && spec.k_bits == 16) spec.k_bits = 8;
@@ -18,6 +17,11 @@ static void open_math(pair *p, int i, dq_num num)
     p->math = (dq_math){DQ_NUM_F32, num, num, num};
     pair_scene(p, i % 2);
     set_options(p, i);
+}
+
+static void open_math(pair *p, int i, dq_num num)
+{
+    open_math_of(p, i, num, spec_of(i));
 }
 
 /* S is the same bit for bit; exps and sums are not, so that a code of D may differ by one. */
@@ -37,9 +41,9 @@ static void int8_is_near(void **state)
 static void bf16_is_near(void **state)
 {
     (void)state;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 18; i++) {
         pair p;
-        open_math(&p, i, DQ_NUM_BF16);
+        open_math_of(&p, i, DQ_NUM_BF16, i < 6 ? spec_of(i) : page_spec_of(i));
         p.attn.head_norm = false; /* a norm of nearly nothing has no bound */
         attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
         compare_within(&p, 3e-2, false);
@@ -207,8 +211,10 @@ static void tiles_are_refused_by_name(void **state)
     pair_close(&p);
 }
 
-int main(void)
+/* With an argument: tests of that name. */
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(int8_is_near),
         cmocka_unit_test(bf16_is_near),

@@ -409,17 +409,20 @@ static void test_can(void **state)
     kv.group = 32;
     assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_OK);
     kv.num = DQ_NUM_F32;
-    kv.code = DQ_CODE_PAGE; /* refused on tensor cores, but not where nothing is coded */
+    kv.code = DQ_CODE_PAGE; /* refused in int8 alone */
     memset(&err, 0, sizeof err);
     assert_int_equal(dq_backend_can(b, &m, plain, &kv, &err), DQ_OK);
     kv.num = DQ_NUM_BF16;
-    assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_MISMATCH);
+    assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_OK);
+    math.qk = math.pv = math.kv = kv.num = DQ_NUM_INT8;
+    kv.k_bits = 8;
+    assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_MISMATCH);
     assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_CODE);
     assert_string_equal(err.text,
-                        "math bf16 on the cuda backend has no page codes of the KV cache");
-    kv.v_bits = 16;
+                        "math int8 on the cuda backend has no page codes of the KV cache");
+    kv.code = DQ_CODE_TOKEN;
     memset(&err, 0, sizeof err);
-    assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_OK);
+    assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
     kv.num = DQ_NUM_F32;
     kv.dense = DQ_KV_BF16;
     memset(&err, 0, sizeof err);
