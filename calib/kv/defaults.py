@@ -23,7 +23,8 @@ import subprocess
 PAIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "longpair")
 KINDS, SEEDS = ("diffllama", "llama"), ("0", "1", "2")
 KEEPS = (0.5, 0.25, 0.125, 0.0625)
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # .975 quantile by number of means
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101,
+           2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045)  # .975 quantile by degrees of freedom, from 1
 CODES = {"": ["--kv-bits", "16"], " 4:4": ["--kv-bits", "4:4", "--kv-code", "dither"]}
 
 
@@ -72,9 +73,9 @@ def mean(x):
 
 
 def interval(x):
-    """Mean and half width of its 95 % interval; three numbers are seeds, many are items."""
+    """Mean and half width of its 95 % interval."""
     m, se = mean(x)
-    return m, STUDENT.get(len(x), 1.96) * se
+    return m, (STUDENT[len(x) - 2] if len(x) - 2 < len(STUDENT) else 1.96) * se
 
 
 def clusters(of):

@@ -75,9 +75,10 @@ class Model(weights_study.Model):
         return w.view(w.shape[0], self.groups, -1).transpose(0, 1)
 
 
-def feed(m, ids, at, cache=None, kept=None):
+def feed(m, ids, at, cache=None, kept=None, counts=None):
     """Rows `ids` at positions `at` behind a cache. A list over layers of what they make: h, q before and after RoPE, k, v, and the maps
-    p [..., heads, rows, keys]. kept [variants, layers, groups, keys]: which of the cached keys are there."""
+    p [..., heads, rows, keys]. kept [variants, layers, groups, keys]: which of the cached keys are there. counts [layers, groups, keys]:
+    how many tokens each of them stands for, in both maps."""
     x, out = m.embed(ids), []
     causal = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1)
     for layer in range(m.layers):
@@ -90,6 +91,8 @@ def feed(m, ids, at, cache=None, kept=None):
         if cache:  # once for all variants
             s = torch.cat([torch.einsum("...htd,hsd->...hts", q, cache[layer]["k"]), s], -1)
         s = s / math.sqrt(m.d)
+        if counts is not None:
+            s[..., :n] += counts[layer].log().repeat(m.heads // m.groups, 1)[:, None]
         s[..., n:].masked_fill_(causal, -math.inf)
         if kept is not None:
             gone = ~kept[:, layer].repeat(1, m.heads // m.groups, 1)
