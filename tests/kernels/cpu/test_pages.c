@@ -1,0 +1,156 @@
+/* test_pages: products of few rows with packed KV pages, which take codes as they are stored: bit for bit those of the plain table
+ * with blocks (test_kv_int8 has their definition), for widths, heads and runs of channels in every combination.
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/os.h"
+#include "kernels/cpu/simd.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 9, DIM = 256, SLOTS = 64 };
+
+static uint64_t state_of = 1;
+
+static uint32_t next_bits(void)
+{
+    state_of = state_of * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state_of >> 33);
+}
+
+/* A page, rows of queries and of D, all of them random. */
+typedef struct page {
+    _Alignas(64) uint8_t codes[2][DIM * SLOTS], block[DIM * SLOTS];
+    float scale[DIM * SLOTS], query_scale[ROWS * DIM], d[ROWS * SLOTS];
+    int8_t query[ROWS * DIM];
+    int32_t query_sum[ROWS * DIM];
+    _Alignas(64) uint8_t work[1 << 18];
+    dq_simd_int8_page of;
+    dq_simd_int8_rows rows;
+} page;
+
+static void fill(page *p, int bits, int64_t dim, int64_t group)
+{
+    const int64_t n = (dim + group - 1) / group, ld = dq_simd_int8_padded(dim, group);
+    for (int64_t i = 0; i < DIM * SLOTS; i++) p->codes[0][i] = (uint8_t)next_bits();
+    for (int64_t i = 0; i < n * SLOTS; i++) p->scale[i] = (float)(next_bits() % 1000 + 1) * 1e-4f;
+    memset(p->query, 0, sizeof p->query);
+    for (int64_t r = 0; r < ROWS; r++) {
+        int8_t *code = p->query + r * ld;
+        for (int64_t g = 0; g < n; g++) {
+            const int64_t left = dim - g * group, width = left < group ? left : group;
+            p->query_scale[r * n + g] = (float)(next_bits() % 1000 + 1) * 1e-3f;
+            p->query_sum[r * n + g] = 0;
+            for (int64_t c = 0; c < width; c++) {
+                code[c] = (int8_t)(next_bits() % 255 - 127);
+                p->query_sum[r * n + g] += code[c];
+            }
+            code += (width + 3) / 4 * 4;
+        }
+    }
+    for (int64_t i = 0; i < ROWS * SLOTS; i++)
+        p->d[i] = ((float)next_bits() - 0x1p30f) * (i % 13 ? 0x1p-40f : 0x1p-31f);
+    p->of = (dq_simd_int8_page){.block = p->block,
+                                .codes = p->codes[0],
+                                .next = p->codes[1],
+                                .scale = p->scale,
+                                .bits = bits,
+                                .dim = dim,
+                                .group = group,
+                                .n = n,
+                                .end = SLOTS};
+    p->rows = (dq_simd_int8_rows){
+        .code = p->query, .ld = ld, .scale = p->query_scale, .sum = p->query_sum};
+}
+
+/* Rows of D that are zero, next to nothing, too large and no number. */
+static void spoil(page *p)
+{
+    memset(p->d, 0, SLOTS * sizeof *p->d);
+    for (int t = 0; t < SLOTS; t++) p->d[SLOTS + t] *= 1e-33f;
+    p->d[2 * SLOTS + 17] = NAN;
+    p->d[3 * SLOTS + 63] = INFINITY;
+}
+
+static void expect_equal(const float *got, const float *want, int64_t n, const page *p, int rows)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (memcmp(&got[i], &want[i], sizeof *got) != 0 && !(isnan(got[i]) && isnan(want[i])))
+            fail_msg("%d bits, head_dim %d, group %d, %d rows, value %d: %.9g, expected %.9g",
+                     p->of.bits, (int)p->of.dim, (int)p->of.group, rows, (int)i, (double)got[i],
+                     (double)want[i]);
+    }
+}
+
+static void check_keys(page *p, const dq_simd_pages *table, int m)
+{
+    const dq_simd_pages *plain = dq_simd_pages_pick(0);
+    float got[ROWS * SLOTS], want[ROWS * SLOTS];
+    memset(got, 0, sizeof got);
+    memset(want, 0, sizeof want);
+    if (m > DQ_PAGES_FEW)
+        table->key_block(p->block, p->codes[0], NULL, p->of.bits, p->of.dim, p->of.group);
+    p->of.codes = m > DQ_PAGES_FEW ? NULL : p->codes[0];
+    table->key_scores(got, SLOTS, &p->rows, m, &p->of);
+    plain->key_block(p->block, p->codes[0], NULL, p->of.bits, p->of.dim, p->of.group);
+    p->of.codes = NULL;
+    plain->key_scores(want, SLOTS, &p->rows, m, &p->of);
+    expect_equal(got, want, m * SLOTS, p, m);
+}
+
+static void check_values(page *p, const dq_simd_pages *table, int m)
+{
+    const dq_simd_pages *plain = dq_simd_pages_pick(0);
+    static float got[ROWS * DIM], want[ROWS * DIM];
+    const int64_t cols = (p->of.dim + 15) / 16 * 16;
+    for (int64_t i = 0; i < ROWS * DIM; i++) got[i] = want[i] = (float)i;
+    if (m > DQ_PAGES_FEW) table->value_block(p->block, p->codes[0], NULL, p->of.bits, cols);
+    p->of.codes = m > DQ_PAGES_FEW ? NULL : p->codes[0];
+    table->value_sums(got, DIM, p->d, SLOTS, m, &p->of, p->work);
+    plain->value_block(p->block, p->codes[0], NULL, p->of.bits, cols);
+    p->of.codes = NULL;
+    plain->value_sums(want, DIM, p->d, SLOTS, m, &p->of, p->work);
+    expect_equal(got, want, ROWS * DIM, p, m);
+}
+
+static void check_table(const dq_simd_pages *table)
+{
+    static const int widths[] = {8, 6, 4, 3, 2}, dims[] = {16, 24, 64, 80, 128, 144, 192, 256};
+    static const int groups[] = {DIM, 32, 16, 8, 12};
+    static page p;
+    for (int i = 0; i < 5 * 8 * 5; i++) {
+        const int dim = dims[i / 5 % 8], group = groups[i / 40];
+        fill(&p, widths[i % 5], dim, group < dim ? group : dim);
+        for (int m = 1; m <= ROWS; m++) {
+            p.of.first = (m + i) % 5 == 4 ? 3 : 0;
+            p.of.end = (m + i) % 7 == 6 ? 50 : SLOTS;
+            if (widths[i % 5] > 3) check_keys(&p, table, m);
+            check_values(&p, table, m);
+        }
+        spoil(&p);
+        p.of.first = 0;
+        p.of.end = SLOTS;
+        for (int m = 1; m <= ROWS; m++) check_values(&p, table, m);
+    }
+}
+
+static void few_rows_are_exact(void **state)
+{
+    static const unsigned levels[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
+    const unsigned have = dq_os_cpu_features(NULL);
+    (void)state;
+    for (int i = 0; i < 3; i++) check_table(dq_simd_pages_pick(have & levels[i]));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(few_rows_are_exact)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
