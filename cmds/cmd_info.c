@@ -88,6 +88,7 @@ static void print_kv(const dq_model *m)
     else
         printf("%g of the context", s->evict.keep);
     printf(" stay, budget %s", dq_kv_budget_name[s->evict.budget]);
+    if (s->evict.roles[0]) printf(" %s", s->evict.roles);
     if (s->evict.every) printf(", again every %lld tokens", (long long)s->evict.every);
     if (s->evict.window >= 0) printf(", window %lld", (long long)s->evict.window);
     if (s->evict.policy->draws) printf(", seed %llu", (unsigned long long)s->evict.seed);
@@ -141,6 +142,7 @@ static json_t *model_json(const dq_model *m)
     json_object_set_new(o, "layers", json_integer(m->n_layers));
     json_object_set_new(o, "n_q", json_integer(m->map.n_q));
     json_object_set_new(o, "n_kv", json_integer(m->map.n_kv));
+    json_object_set_new(o, "kv_groups", json_integer(m->map.n_groups));
     json_object_set_new(o, "head_dim", json_integer(m->map.head_dim));
     json_object_set_new(o, "n_out", json_integer(m->map.n_out));
     json_object_set_new(o, "head_map", json_string(dq_headmap_pairing_name(m->map.pairing)));

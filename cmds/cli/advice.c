@@ -54,6 +54,8 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_KV_LAYERS] = "%t. Give --kv-bits for as many: 4*6|5 is for seven layers, 4*|5 for "
                             "any number",
     [DQ_REMEDY_KV_MAPS] = "%t. Give --kv-bits one width for the keys of a layer",
+    [DQ_REMEDY_KV_ROLES] = "%t. Give --kv-roles for this model, as calib/kv/find_roles.py finds "
+                           "them, or another --kv-budget",
     [DQ_REMEDY_KV_PAGE] = "%t Add --kv-code page or dither",
     [DQ_REMEDY_KV_CODE] = "%t. Use another --math, --kv-code token or --device cpu",
     [DQ_REMEDY_KV_DENSE] = "%t. Use --kv-dense-type f32 or --device cpu",

@@ -278,6 +278,7 @@ static dq_status check_others(const dq_kv_options *o, dq_err *err)
 
 dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
 {
+    dq_kv_config c = dq_kv_config_plain;
     DQ_TRY(check_others(o, err));
     o->code = o->stored ? DQ_CODE_PAGE : DQ_CODE_TOKEN;
     for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
@@ -285,6 +286,11 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
         const dq_kv_field *f = &dq_kv_fields[i];
         if (f->applies == DQ_KV_DRAWS) o->seed = o->given[i].number;
         if (!o->given[i].text || f->swept) continue;
+        if (f->type == DQ_KV_BY_GROUP) {
+            if (dq_kv_config_set_roles(&c, o->given[i].text, err) != DQ_OK)
+                return dq_in(err, "--%s: ", f->option);
+            continue;
+        }
         o->given[i].number =
             dq_options_word(o->given[i].text, f->option, f->words, f->n_words, err);
         if (o->given[i].number < 0) return err->code;
@@ -308,15 +314,19 @@ static dq_kv_config overridden(const dq_kv_options *o, const dq_kv_config *store
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         if (o->given[i].number >= 0)
             dq_kv_field_set_integer(&dq_kv_fields[i], &c, o->given[i].number);
+        if (o->given[i].text && dq_kv_fields[i].type == DQ_KV_BY_GROUP)
+            snprintf(c.evict.roles, sizeof c.evict.roles, "%s", o->given[i].text);
     }
     return c;
 }
 
-/* Remembers what the settings make use of. Nothing of an eviction stays where there is none. */
+/* Remembers what the settings make use of. Nothing of an eviction stays where there is none, and no
+ * roles beside another budget. */
 static dq_kv_config noted(dq_kv_options *o, dq_kv_config c)
 {
     o->uses |= dq_kv_config_uses(&c);
     if (!c.evict.policy) c.evict = dq_kv_config_plain.evict;
+    if (c.evict.budget != DQ_KV_BUDGET_ROLES) memset(c.evict.roles, 0, sizeof c.evict.roles);
     return c;
 }
 
@@ -368,6 +378,8 @@ static const char *remedy(unsigned applies)
     if (applies & DQ_KV_SUMS)
         return "no policy that reads attention is at work. Add --kv-keep or --kv-tokens, with "
                "--kv-policy h2o, snapkv, diff or loo";
+    if (applies & DQ_KV_BY_ROLES)
+        return "no budget goes by roles. Add --kv-budget roles with --kv-keep or --kv-tokens";
     return "nothing is drawn at random. Add --kv-policy random with --kv-keep";
 }
 

@@ -27,6 +27,7 @@ unsigned dq_kv_config_uses(const dq_kv_config *c)
     if (p) uses |= DQ_KV_EVICTS;
     if (p && p->needs & DQ_NEEDS_ATTENTION) uses |= DQ_KV_SUMS;
     if (p && p->draws) uses |= DQ_KV_DRAWS;
+    if (p && c->evict.budget == DQ_KV_BUDGET_ROLES) uses |= DQ_KV_BY_ROLES;
     return uses;
 }
 
@@ -66,6 +67,15 @@ dq_status dq_kv_config_set_widths(dq_kv_config *c, const char *text, dq_err *err
     DQ_TRY(dq_kv_widths_parse(&w, text, err));
     c->k_bits = c->v_bits = 0;
     return dq_kv_widths_text(c->widths, &w, err);
+}
+
+dq_status dq_kv_config_set_roles(dq_kv_config *c, const char *text, dq_err *err)
+{
+    dq_kv_roles r;
+    DQ_TRY(dq_kv_roles_parse(&r, text, err));
+    memset(c->evict.roles, 0, sizeof c->evict.roles);
+    memcpy(c->evict.roles, text, strlen(text));
+    return DQ_OK;
 }
 
 dq_status dq_kv_config_fit(dq_kv_config *c, int n_layers, dq_err *err)
@@ -115,6 +125,23 @@ dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *asked, dq_num n
     return fits ? dq_kv_check(out, head_dim, err) : err->code;
 }
 
+/* A list stands beside the budget that goes by it, and nowhere else. */
+static dq_status check_roles(const dq_evict_spec *x, dq_err *err)
+{
+    dq_kv_roles r;
+    dq_err e = {0};
+    if (x->budget != DQ_KV_BUDGET_ROLES && x->roles[0])
+        return dq_fail(err, DQ_DAMAGED, "KV settings: roles say nothing with the budget \"%s\"",
+                       dq_kv_budget_name[x->budget]);
+    if (x->budget != DQ_KV_BUDGET_ROLES) return DQ_OK;
+    if (!x->roles[0])
+        return dq_fail(err, DQ_DAMAGED,
+                       "KV settings: the budget \"roles\" needs roles, groups of KV heads in "
+                       "order of need");
+    if (dq_kv_roles_parse(&r, x->roles, &e) == DQ_OK) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "KV settings: roles: %s", e.text);
+}
+
 dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err)
 {
     const dq_evict_spec *x = &c->evict;
@@ -137,6 +164,7 @@ dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err)
         return dq_fail(err, DQ_DAMAGED,
                        "KV settings: tokens %lld is less than sink %d and recent %d together",
                        (long long)x->tokens, c->sink, c->recent);
+    DQ_TRY(check_roles(x, err));
     if (x->every < 0 || x->every > INT_MAX || x->window < -1 || x->window > INT_MAX ||
         x->seed > INT64_MAX)
         return dq_fail(err, DQ_DAMAGED,
@@ -235,6 +263,8 @@ static dq_status file_text(dq_kv_config *c, const dq_kv_field *f, const json_t *
     DQ_TRY(dq_json_text(&text, o, f->name, NULL, err));
     if (f->type == DQ_KV_POLICY)
         c->evict.policy = dq_kv_policy_find(text, &wrong);
+    else if (f->type == DQ_KV_BY_GROUP)
+        dq_kv_config_set_roles(c, text, &wrong);
     else if (f->type != DQ_KV_BY_LAYER)
         return dq_kv_field_set_text(f, c, text, NULL, &wrong) == DQ_OK ? DQ_OK
                                                                        : wrong_word(f, o, err);

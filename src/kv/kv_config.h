@@ -36,12 +36,15 @@ enum {
     DQ_KV_NARROW = 2, /* with at most 4 bits and scales for each token: several of them */
     DQ_KV_EVICTS = 4,
     DQ_KV_SUMS = 8, /* the policy reads sums over rows of attention */
-    DQ_KV_DRAWS = 16
+    DQ_KV_DRAWS = 16,
+    DQ_KV_BY_ROLES = 32 /* the budget goes by roles */
 };
 unsigned dq_kv_config_uses(const dq_kv_config *c);
 
 /* Widths of options: "8", "8:4", or by layer. DQ_USAGE. */
 dq_status dq_kv_config_set_widths(dq_kv_config *c, const char *text, dq_err *err);
+/* Groups of KV heads in order of need, as dq_kv_roles_parse reads them. DQ_USAGE. */
+dq_status dq_kv_config_set_roles(dq_kv_config *c, const char *text, dq_err *err);
 /* As a model of n_layers holds them: how many layers each width is for, or plain k_bits and v_bits. DQ_MISMATCH. */
 dq_status dq_kv_config_fit(dq_kv_config *c, int n_layers, dq_err *err);
 

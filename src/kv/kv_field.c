@@ -160,6 +160,19 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .help = "what layers and heads get: {names} (default {default})",
      .column_place = 6,
      .column = {"kv_budget"}},
+    {.name = "roles",
+     .type = DQ_KV_BY_GROUP,
+     IN_BOTH(evict.roles),
+     .applies = DQ_KV_BY_ROLES,
+     .later = true,
+     .option_place = 15,
+     .option = "kv-roles",
+     .value = "L.G,...",
+     .help =
+         "for a budget by roles: all groups of KV heads, layer.group, the one that needs the whole "
+         "context most first; with a /, 1.0,1.1/0.0,0.1, those before it share what is kept",
+     .column_place = 18,
+     .column = {"kv_roles"}},
     {.name = "every",
      .type = DQ_KV_LONG,
      IN_BOTH(evict.every),
@@ -226,9 +239,14 @@ bool dq_kv_field_evicts(const dq_kv_field *f)
     return f->config > offsetof(dq_kv_config, evict.policy);
 }
 
+static bool is_list(const dq_kv_field *f)
+{
+    return f->type == DQ_KV_BY_LAYER || f->type == DQ_KV_BY_GROUP;
+}
+
 bool dq_kv_field_stored(const dq_kv_field *f, const dq_kv_config *c)
 {
-    if (f->type == DQ_KV_BY_LAYER) return dq_kv_field_text(f, c) != NULL;
+    if (is_list(f)) return dq_kv_field_text(f, c) != NULL;
     return !f->later || dq_kv_field_integer(f, c) != dq_kv_field_integer(f, &dq_kv_config_plain);
 }
 
@@ -239,6 +257,7 @@ dq_kv_form dq_kv_field_form(const dq_kv_field *f)
     case DQ_KV_WORD:
     case DQ_KV_ROTATE:
     case DQ_KV_BY_LAYER:
+    case DQ_KV_BY_GROUP:
     case DQ_KV_POLICY: return DQ_KV_AS_TEXT;
     default: return DQ_KV_AS_INTEGER;
     }
@@ -279,7 +298,7 @@ static const dq_kv_policy *policy_at(const void *at)
 
 static const char *text_at(const dq_kv_field *f, const void *at)
 {
-    if (f->type == DQ_KV_BY_LAYER) return *(const char *)at ? at : NULL;
+    if (is_list(f)) return *(const char *)at ? at : NULL;
     if (f->type != DQ_KV_POLICY) return f->words[integer_at(f, at)];
     return policy_at(at) ? policy_at(at)->name : NULL;
 }
@@ -287,7 +306,7 @@ static const char *text_at(const dq_kv_field *f, const void *at)
 static bool same_at(const dq_kv_field *f, const void *a, const void *b)
 {
     if (f->type == DQ_KV_POLICY) return dq_kv_policy_same(policy_at(a), policy_at(b));
-    if (f->type == DQ_KV_BY_LAYER) return strcmp(a, b) == 0;
+    if (is_list(f)) return strcmp(a, b) == 0;
     if (f->type == DQ_KV_SHARE) return real_at(a) == real_at(b);
     return integer_at(f, a) == integer_at(f, b);
 }
@@ -351,8 +370,9 @@ dq_status dq_kv_field_set_text(const dq_kv_field *f, dq_kv_config *c, const char
         memcpy((char *)c + f->config, &p, sizeof p);
         return p ? DQ_OK : err->code;
     }
-    if (f->type == DQ_KV_BY_LAYER && strlen(text) < DQ_KV_LISTS) {
-        memset(c->widths, 0, sizeof c->widths);
+    const size_t cap = f->type == DQ_KV_BY_LAYER ? DQ_KV_LISTS : DQ_KV_ROLES_TEXT;
+    if (is_list(f) && strlen(text) < cap) {
+        memset((char *)c + f->config, 0, cap);
         memcpy((char *)c + f->config, text, strlen(text));
         return DQ_OK;
     }
@@ -361,7 +381,7 @@ dq_status dq_kv_field_set_text(const dq_kv_field *f, dq_kv_config *c, const char
         dq_kv_field_set_integer(f, c, i);
         return DQ_OK;
     }
-    return dq_fail(err, DQ_DAMAGED, "KV settings: unknown %s \"%s\"", f->name, text);
+    return dq_fail(err, DQ_DAMAGED, "KV settings: unknown %s \"%.80s\"", f->name, text);
 }
 
 bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b)
@@ -457,7 +477,7 @@ int dq_kv_spec_key(char *line, size_t cap, const dq_kv_spec *s)
         if (f->type == DQ_KV_ROTATE) continue;
         if (f->type == DQ_KV_SHARE)
             n += (size_t)snprintf(line + n, cap - n, " %a", real_at(at));
-        else if (f->type == DQ_KV_POLICY || f->type == DQ_KV_BY_LAYER)
+        else if (f->type == DQ_KV_POLICY || is_list(f))
             n += (size_t)snprintf(line + n, cap - n, " %s", text_at(f, at) ? text_at(f, at) : "-");
         else
             n += (size_t)snprintf(line + n, cap - n, " %lld", (long long)integer_at(f, at));

@@ -8,15 +8,16 @@
 #include "kv/kv_config.h"
 
 typedef enum dq_kv_type {
-    DQ_KV_INT,     /* int */
-    DQ_KV_WIDTH,   /* the same; 0 in dq_kv_config where widths say, and results list the mean */
-    DQ_KV_LONG,    /* int64_t, or uint64_t below 2^63 */
-    DQ_KV_ROWS,    /* int64_t; -1: as the policy says */
-    DQ_KV_SHARE,   /* double */
-    DQ_KV_WORD,    /* an enum with names */
-    DQ_KV_ROTATE,  /* the same in dq_kv_config; rotate_k and rotate_v in dq_kv_spec */
-    DQ_KV_POLICY,  /* const dq_kv_policy * */
-    DQ_KV_BY_LAYER /* char[DQ_KV_LISTS]; empty: none */
+    DQ_KV_INT,      /* int */
+    DQ_KV_WIDTH,    /* the same; 0 in dq_kv_config where widths say, and results list the mean */
+    DQ_KV_LONG,     /* int64_t, or uint64_t below 2^63 */
+    DQ_KV_ROWS,     /* int64_t; -1: as the policy says */
+    DQ_KV_SHARE,    /* double */
+    DQ_KV_WORD,     /* an enum with names */
+    DQ_KV_ROTATE,   /* the same in dq_kv_config; rotate_k and rotate_v in dq_kv_spec */
+    DQ_KV_POLICY,   /* const dq_kv_policy * */
+    DQ_KV_BY_LAYER, /* char[DQ_KV_LISTS]; empty: none */
+    DQ_KV_BY_GROUP  /* char[DQ_KV_ROLES_TEXT]; the same */
 } dq_kv_type;
 
 typedef struct dq_kv_field {
@@ -39,7 +40,7 @@ typedef struct dq_kv_field {
     const char *column[2]; /* their titles */
 } dq_kv_field;
 
-enum { DQ_KV_FIELDS = 16, DQ_KV_OPTIONS = 14, DQ_KV_COLUMNS = 17 };
+enum { DQ_KV_FIELDS = 17, DQ_KV_OPTIONS = 15, DQ_KV_COLUMNS = 18 };
 extern const dq_kv_field dq_kv_fields[DQ_KV_FIELDS]; /* in the order of JSON and HDF5 */
 
 /* Index of the field whose option, or title of the column that, has this place, from 1 on. */
@@ -58,7 +59,7 @@ int64_t dq_kv_field_integer(const dq_kv_field *f, const dq_kv_config *c);
 void dq_kv_field_set_integer(const dq_kv_field *f, dq_kv_config *c, int64_t v);
 double dq_kv_field_real(const dq_kv_field *f, const dq_kv_config *c);
 void dq_kv_field_set_real(const dq_kv_field *f, dq_kv_config *c, double v);
-/* NULL: no policy, no widths by layer. */
+/* NULL: no policy, no widths by layer, no roles. */
 const char *dq_kv_field_text(const dq_kv_field *f, const dq_kv_config *c);
 /* DQ_DAMAGED for an unknown word or one that is too long, naming the field; an unknown policy goes to the arena. */
 dq_status dq_kv_field_set_text(const dq_kv_field *f, dq_kv_config *c, const char *text, dq_arena *a,

@@ -130,9 +130,10 @@ static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err
     m->kv = info->kv;
     memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
     dq_kv_spec spec;
-    if (!m->kv.widths[0] || dq_model_kv_spec(&spec, &m->kv, m, DQ_NUM_F32, err) == DQ_OK)
+    if ((!m->kv.widths[0] && !m->kv.evict.roles[0]) ||
+        dq_model_kv_spec(&spec, &m->kv, m, DQ_NUM_F32, err) == DQ_OK)
         return DQ_OK;
-    return dq_in(err, "kv_cache: "); /* widths of another model's layers or maps */
+    return dq_in(err, "kv_cache: "); /* widths or roles of another model */
 }
 
 static dq_status open_container(opened *o, const char *path, dq_pairing pairing, dq_err *err)
@@ -369,5 +370,9 @@ dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mode
                            dq_err *err)
 {
     DQ_TRY(dq_kv_config_spec(out, c, num, m->map.head_dim, m->n_layers, err));
-    return check_maps(out, &m->map, err);
+    DQ_TRY(check_maps(out, &m->map, err));
+    if (!out->evict.roles[0]) return DQ_OK;
+    dq_kv_roles roles;
+    DQ_TRY(dq_kv_roles_parse(&roles, out->evict.roles, err));
+    return dq_kv_roles_fit(&roles, m->n_layers, m->map.n_groups, err);
 }

@@ -1,5 +1,5 @@
-# The parts of calib/kv/plan.py and calib/kv/defaults.py that are functions of numbers, on numbers made up here; and what
-# plan.py writes is a recipe of dq, whose head maps and forms of widths it knows.
+# The parts of calib/kv/plan.py, find_roles.py and defaults.py that are functions of numbers, on numbers made up here; and what
+# plan.py and find_roles.py write is a recipe of dq, whose head maps, forms of widths and groups of KV heads they know.
 # usage: kv_studies.py DQ REPOSITORY
 import argparse
 import importlib.util
@@ -20,7 +20,7 @@ def module(name):
     return out
 
 
-plan, defaults = module("plan"), module("defaults")
+plan, find_roles, defaults = module("plan"), module("find_roles"), module("defaults")
 
 
 def refuses(function, *args):
@@ -81,6 +81,29 @@ for options in (["--code", "token"], ["--of", "4:4", "--recipe", "x.json"], ["--
     run = subprocess.run([sys.executable, os.path.join(repository, "calib", "kv", "plan.py"), "model", "--text", text, *options],
                          capture_output=True, text=True)
     assert run.returncode == 2 and options[0] in run.stderr.replace("--recipe writes", "--of"), run
+
+# ---- find_roles: what is tried, and a whole run
+
+assert find_roles.numbers_to_try(8, 16) == list(range(1, 9)) and find_roles.numbers_to_try(1, 2) == [1]
+many = find_roles.numbers_to_try(256, 16)
+assert many[0] == 1 and many[-1] == 256 and many == sorted(many) and 12 <= len(many) <= 16
+for groups in (2, 4, 7, 8):  # one group has sinks and recent tokens only, the others at most a token each less than all
+    safe, spent = 20, groups * (find_roles.others_whole(512, 16, groups) - 20)
+    assert 0 <= (groups - 1) * (512 - safe) - spent < groups
+assert find_roles.text_of(["1.0", "0.0"], 1) == "1.0/0.0" and find_roles.text_of(["1.0", "0.0"], 2) == "1.0,0.0/"
+with tempfile.TemporaryDirectory() as folder:
+    model, path, out = os.path.join(repository, "calib", "pair", "diffllama"), os.path.join(folder, "r.json"), os.path.join(folder, "r.csv")
+    run = subprocess.run([sys.executable, os.path.join(repository, "calib", "kv", "find_roles.py"), model, "--text", text, "--dq", dq,
+                          "--ctx", "256", "--keep", "0.25", "0.5", "--find", "2", "--score", "2", "--recipe", path, "--out", out],
+                         capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    read = json.loads(subprocess.run([dq, "quantize", model, "--recipe", path, "--print-recipe"], check=True,
+                                     capture_output=True).stdout)["kv"]
+    assert sorted(read["roles"].replace("/", ",").strip(",").split(",")) == ["0.0", "0.1", "1.0", "1.1"]
+    assert (read["policy"], read["keep"], read["budget"], read["recent"]) == ("keydiff", 0.25, "roles", 16)
+    rows = [line.split(",") for line in open(out).read().splitlines()]
+    assert [r[1:5] for r in rows[1:]] == [["kld", "keydiff", v, k] for k in ("0.25", "0.5") for v in ("drop", "roles")]
+    assert all(len(r[5].split()) == 2 for r in rows[1:])
 
 # ---- defaults: intervals
 

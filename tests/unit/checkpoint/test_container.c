@@ -520,6 +520,48 @@ static void attributes_agree_with_the_recipe(void **unused)
     }
 }
 
+/* The same of a list of roles, which is a text. */
+static void roles_agree_with_the_recipe(void **unused)
+{
+    static char endless[5000];
+    static const struct {
+        const char *text, *says;
+    } lies[] = {{"2.0/0.0,1.0", "differs from the attributes of /kv_cache"},
+                {"", "the budget \"roles\" needs roles"},
+                {"2.0,0.0,", "roles: expected layers and their groups"},
+                {"2.0,0.0,2.0", "group 2.0 stands twice"},
+                {endless, "attribute roles"},
+                {NULL, "the budget \"roles\" needs roles"}};
+    dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
+    dq_err err = {0};
+    (void)unused;
+    memset(endless, '1', sizeof endless - 1);
+    s.kv.evict.policy = dq_kv_policy_find("random", &err);
+    s.kv.evict.budget = DQ_KV_BUDGET_ROLES;
+    assert_int_equal(dq_kv_config_set_roles(&s.kv, "2.0,0.0/1.0", &err), DQ_OK);
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        dq_container *c;
+        err = (dq_err){0};
+        assert_int_equal(write_container(model, at("attr.h5"), &s, true, false, NULL, &err), DQ_OK);
+        hid_t f = H5Fopen(at("attr.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
+        hid_t g = H5Gopen2(f, "/kv_cache", H5P_DEFAULT), space = H5Screate(H5S_SCALAR);
+        assert_true(g >= 0 && H5Adelete(g, "roles") >= 0);
+        if (lies[i].text) {
+            hid_t type = H5Tcopy(H5T_C_S1);
+            assert_true(H5Tset_size(type, strlen(lies[i].text) + 1) >= 0);
+            hid_t a = H5Acreate2(g, "roles", type, space, H5P_DEFAULT, H5P_DEFAULT);
+            assert_true(H5Awrite(a, type, lies[i].text) >= 0);
+            H5Aclose(a);
+            H5Tclose(type);
+        }
+        H5Sclose(space);
+        H5Gclose(g);
+        H5Fclose(f);
+        assert_int_equal(dq_container_open(&c, at("attr.h5"), &err), DQ_DAMAGED);
+        if (!strstr(err.text, lies[i].says)) fail_msg("%.80s: %s", lies[i].text, err.text);
+    }
+}
+
 static void lies_are_refused(void **unused)
 {
     dq_err err;
@@ -601,6 +643,8 @@ static void kv_settings_are_remembered(void **unused)
         dq_container_close(c);
         s.kv.evict.keep = 0;
         s.kv.evict.tokens = 100;
+        s.kv.evict.budget = DQ_KV_BUDGET_ROLES;
+        assert_int_equal(dq_kv_config_set_roles(&s.kv, "2.0,0.0/1.0", &err), DQ_OK);
     }
     s.kv.k_bits = 5;
     assert_int_not_equal(write_container(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);
@@ -661,6 +705,7 @@ int main(void)
         cmocka_unit_test(containers_match_their_source),
         cmocka_unit_test(kv_settings_are_remembered),
         cmocka_unit_test(attributes_agree_with_the_recipe),
+        cmocka_unit_test(roles_agree_with_the_recipe),
         cmocka_unit_test(h5py_reads_the_same_values),
     };
     return cmocka_run_group_tests(tests, folder_begin, folder_end);

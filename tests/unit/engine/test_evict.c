@@ -115,6 +115,29 @@ static void check_list(rig *x, int layer, int seq, int group, int64_t budget, in
     }
 }
 
+/* Of a budget by roles: token by token, as rig_roles has the groups. */
+static void role_shares(const rig *x, int64_t *share, const dq_pool_group *group, int64_t budget,
+                        int32_t end)
+{
+    const int lists = x->m->n_layers * groups(x), sharing = lists > 2 ? 2 : 0;
+    int64_t left = 0;
+    for (int i = 0; i < lists; i++) {
+        share[i] = 0;
+        for (int64_t t = 0; t < group[i].n; t++) share[i] += is_safe(x, group[i].pos[t], end);
+        left += share[i] < budget ? budget - share[i] : 0;
+    }
+    for (int i = 0, misses = 0; left && misses < sharing; i++) {
+        int64_t *own = &share[lists - 1 - i % sharing];
+        const bool lacks = *own < group[own - share].n;
+        misses = lacks ? 0 : misses + 1;
+        *own += lacks;
+        left -= lacks;
+    }
+    for (int i = lists - 1; i >= 0; i--) {
+        for (; left && share[i] < group[i].n; left--) share[i]++;
+    }
+}
+
 /* share[layer * groups + g]: the budget of every list, by the functions that test_policy checks; sure[..] false: too close to
  * call. */
 static void shares(const rig *x, int64_t *share, bool *sure, int seq, int64_t budget, int32_t end)
@@ -132,6 +155,7 @@ static void shares(const rig *x, int64_t *share, bool *sure, int seq, int64_t bu
         slow_scores(x, score[i], i / n, seq, i % n, end);
         group[i] = (dq_pool_group){score[i], l->pos, l->n};
     }
+    if (kind == DQ_KV_BUDGET_ROLES) role_shares(x, share, group, budget, end);
     if (kind != DQ_KV_BUDGET_ADAPTIVE && kind != DQ_KV_BUDGET_GLOBAL) return;
     for (int first = 0; first < lists; first += pooled) {
         dq_err err = {0};
@@ -346,7 +370,7 @@ static void keeping_all_changes_no_bit(void **state)
 static void bytes_fall_and_counts_are_reported(void **state)
 {
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < DQ_KV_BUDGETS; i++) {
         const dq_evict_spec spec = spec_of("h2o", 0.25, (dq_kv_budget)i, 0);
         rig x;
         rig_open(&x, models[2], &spec, 2, false);
@@ -449,6 +473,9 @@ static void specs(void **state)
     t = s;
     t.policy = NULL;
     expect_usage(t, "needs a policy");
+    t = s;
+    t.budget = DQ_KV_BUDGET_ROLES;
+    expect_usage(t, "by roles needs a list");
     s.keep = 0.07; /* 0.07 * 100 is a little more than 7 in f64 */
     const dq_kv_spec kv = {.sink = 1, .recent = 1, .evict = s};
     assert_int_equal(dq_evict_budget(&kv, 100, &raised), 7);

@@ -45,6 +45,9 @@ static dq_kv_config other(int i)
     else if (f->type == DQ_KV_BY_LAYER) {
         c.code = DQ_CODE_PAGE; /* in full(), too: see places below */
         assert_int_equal(dq_kv_config_set_widths(&c, "6|3+2:3", &err), DQ_OK);
+    } else if (f->type == DQ_KV_BY_GROUP) {
+        c.evict.budget = DQ_KV_BUDGET_ROLES;
+        assert_int_equal(dq_kv_config_set_roles(&c, "1.0/0.0,0.1,1.1", &err), DQ_OK);
     } else if (f->words)
         dq_kv_field_set_integer(f, &c,
                                 f->type == DQ_KV_ROTATE ? DQ_ROTATE_ON : DQ_KV_BUDGET_ADAPTIVE);
@@ -246,6 +249,50 @@ static void widths_wait_for_a_model(void **state)
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_USAGE);
 }
 
+/* Of a budget that goes by roles two lists are two settings; beside another budget there is none. */
+static void roles_are_compared_and_refused(void **state)
+{
+    static const struct {
+        const char *roles;
+        dq_kv_budget budget;
+        const char *says;
+    } bad[] = {{"", DQ_KV_BUDGET_ROLES, "the budget \"roles\" needs roles"},
+               {"1.0,0.0", DQ_KV_BUDGET_GLOBAL, "roles say nothing with the budget \"global\""},
+               {"1.0,1.0", DQ_KV_BUDGET_ROLES, "KV settings: roles: group 1.0 stands twice"}};
+    dq_arena *a = dq_arena_new();
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        dq_err err = {0};
+        dq_kv_config c = full(), back;
+        c.evict.budget = bad[i].budget;
+        snprintf(c.evict.roles, sizeof c.evict.roles, "%s", bad[i].roles);
+        json_t *o = dq_kv_config_json(&c);
+        assert_int_equal(dq_kv_config_read(&back, o, a, &err), DQ_DAMAGED);
+        if (!strstr(err.text, bad[i].says)) fail_msg("%s", err.text);
+        err = (dq_err){0};
+        assert_int_equal(dq_kv_config_file(&back, o, &err), DQ_DAMAGED);
+        json_decref(o);
+    }
+    dq_err err = {0};
+    dq_kv_config c = full(), d;
+    c.evict.budget = DQ_KV_BUDGET_ROLES;
+    dq_kv_spec s = spec_of(&c);
+    assert_int_equal(dq_evict_check(&s, &err), DQ_USAGE);
+    assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_ROLES);
+    err = (dq_err){0};
+    assert_int_equal(dq_kv_config_set_roles(&c, "1.0/0.0", &err), DQ_OK);
+    d = c;
+    assert_int_equal(dq_kv_config_set_roles(&d, "1.0,0.0", &err), DQ_OK);
+    assert_false(dq_kv_config_same(&c, &d));
+    assert_int_equal(dq_kv_config_set_roles(&d, "1.0,", &err), DQ_USAGE);
+    assert_string_equal(d.evict.roles, "1.0,0.0"); /* as it was */
+    s = spec_of(&c);
+    err = (dq_err){0};
+    assert_int_equal(dq_evict_check(&s, &err), DQ_OK);
+    assert_true(dq_kv_config_uses(&c) & DQ_KV_BY_ROLES);
+    dq_arena_free(a);
+}
+
 /* A file says widths once, what it says can be read, and words are known. */
 static void damaged_settings_are_refused(void **state)
 {
@@ -346,6 +393,13 @@ static void damaged_files_are_refused(void **state)
                {"{'policy': 'h2o'}", "\"policy\" needs \"keep\" or \"tokens\""},
                {"{'policy': 'h2o', 'keep': 1.5}", "found keep 1.5"},
                {"{'policy': 'h2o', 'keep': 0.5, 'tokens': 100}", "the other one 0"},
+               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles', 'roles': '1.0,'}",
+                "key \"roles\" is \"1.0,\": expected layers"},
+               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles'}", "needs roles"},
+               {"{'policy': 'h2o', 'keep': 0.5, 'roles': '1.0'}", "roles say nothing with"},
+               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles', 'roles': 1}",
+                "key \"roles\": expected a string"},
+               {"{'roles': '1.0'}", "key \"roles\" says nothing without \"policy\""},
                {"{'policy': 'h2o', 'tokens': 10}", "tokens 10 is less than sink"}};
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -367,6 +421,7 @@ int main(void)
         cmocka_unit_test(unknown_policies_are_kept_and_refused),
         cmocka_unit_test(rotation_waits_for_a_model),
         cmocka_unit_test(widths_wait_for_a_model),
+        cmocka_unit_test(roles_are_compared_and_refused),
         cmocka_unit_test(damaged_settings_are_refused),
         cmocka_unit_test(files_leave_out),
         cmocka_unit_test(damaged_files_are_refused),

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""Which groups of a model's KV heads need the whole context, measured with dq: a text for --kv-roles.
+
+    python calib/kv/find_roles.py MODEL --text FILE [--keep 0.125 ...] [--policy keydiff] [--find 6] [--score 12] [--dq build/dq]
+                                  [--needles FILE.jsonl] [--out PART.csv] [--recipe OUT.json [--weights RECIPE.json]]
+    python calib/kv/find_roles.py MODEL --text FILE --of TEXT ...
+
+Runs `dq eval` over windows of FILE, whose first halves are compressed and whose second halves count. On the first --find windows
+every group (layer.group) is cut alone, as far as sinks and recent tokens, while the others keep all: groups are ordered by the
+KLD that this costs. Then, for every share of --keep, 1, 2, ... groups of that order (of many groups: about --tries numbers) share
+what may be kept; the number that loses least stands before the /. Printed are the text, and on --score windows behind those, which no
+choice has seen, its KLD beside that of `uniform`; with --needles also the answers to that file's first --items questions. --out
+appends the numbers of all windows and questions, for `roles.py OUT.csv --join PART.csv ...`, where `drop` is uniform. --of finds
+nothing and scores a text. --recipe writes policy, first share and its text as a file for `dq quantize --recipe`, beside the
+settings of weights that --weights has. Head roles are DuoAttention's (arXiv 2410.10819); the way to find them is roles.py's.
+"""
+import argparse
+import csv
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+SINK = 4
+
+
+def ran(args, data, settings):
+    """Numbers by share (None: of --kv-tokens) of what a run of dq eval gives, in the order of the file: KLD, or 1 for a right answer."""
+    with tempfile.TemporaryDirectory() as folder:
+        items = os.path.join(folder, "items.jsonl")
+        subprocess.run([args.dq, "eval", args.model, *data, "--kv-policy", args.policy, "--kv-sink", str(SINK), "--kv-recent",
+                        str(args.recent), *settings, "--dump-items", items, "-q"], check=True, stdout=subprocess.DEVNULL)
+        out = {}
+        for x in map(json.loads, open(items)):
+            if x.get("choice", 0) == 0 and x["kv"].get("policy"):
+                value = x["kld_nats"] if "kld_nats" in x else float(x["pick"]["acc"] == x["gold"])
+                out.setdefault(x["kv"]["keep"], []).append(value)
+        return out
+
+
+def klds(args, windows, settings):
+    rows = ran(args, ["--text", args.text, "--ctx", str(args.ctx), "--limit", str(windows)], settings)
+    for x in rows.values():
+        if len(x) != windows:
+            sys.exit(f"find_roles.py: {args.text} has {len(x)} windows of {args.ctx} ids, and {windows} are asked for. "
+                     "Lower --find, --score or --ctx.")
+    return rows
+
+
+def by_roles(text):
+    return ["--kv-budget", "roles", "--kv-roles", text]
+
+
+def text_of(order, sharing):
+    """As --kv-roles takes it; sharing: how many groups stand before the /."""
+    return ",".join(order[:sharing]) + "/" + ",".join(order[sharing:])
+
+
+def others_whole(prefix, recent, groups):
+    """--kv-tokens with which all groups but one keep everything and that one has nothing beside sinks and recent tokens; where
+    division leaves some tokens, others lack one each."""
+    safe = SINK + recent
+    return safe + (groups - 1) * (prefix - safe) // groups
+
+
+def numbers_to_try(groups, tries):
+    """1 to groups, or at most `tries` numbers from 1 to groups that grow by a factor."""
+    if groups <= tries:
+        return list(range(1, groups + 1))
+    return sorted({round(groups ** (i / (tries - 1))) for i in range(tries)})
+
+
+def order_of(args, groups):
+    """Groups, the one that is missed most first."""
+    tokens = str(others_whole(args.ctx // 2, args.recent, len(groups)))
+    loss = {}
+    for g in groups:
+        text = text_of([x for x in groups if x != g] + [g], len(groups) - 1)
+        (rows,) = klds(args, args.find, ["--kv-tokens", tokens, *by_roles(text)]).values()
+        loss[g] = statistics.fmean(rows)
+        print(f"group {g} without context: KLD {loss[g]:.5f}", flush=True)
+    return sorted(groups, key=lambda g: -loss[g])
+
+
+def texts_of(args, order):
+    """By share: as many groups of the order as lose least when they share what it leaves."""
+    loss = {keep: {} for keep in args.keep}
+    for r in numbers_to_try(len(order), args.tries):
+        rows = klds(args, args.find, ["--kv-keep", ",".join(map(str, args.keep)), *by_roles(text_of(order, r))])
+        for keep in args.keep:
+            loss[keep][r] = statistics.fmean(rows[keep])
+    for keep in args.keep:
+        print(f"KLD at {keep:g} when the first share: " + ", ".join(f"{r}: {x:.5f}" for r, x in loss[keep].items()), flush=True)
+    return {keep: text_of(order, min(loss[keep], key=loss[keep].get)) for keep in args.keep}
+
+
+def scored(args, data, texts, measure, first=0):
+    """Lines (variant, keep, numbers) of the items from `first` on, and what they say."""
+    usual = ran(args, data, ["--kv-keep", ",".join(map(str, args.keep))])
+    lines = []
+    for keep in args.keep:
+        ours, plain = ran(args, data, ["--kv-keep", str(keep), *by_roles(texts[keep])])[keep][first:], usual[keep][first:]
+        less = [a - b for a, b in zip(ours, plain, strict=True)]
+        err = statistics.stdev(less) / math.sqrt(len(less)) if len(less) > 1 else math.nan
+        print(f"{measure}, {args.policy}, keep {keep:g}: {statistics.fmean(ours):.5f} with roles {texts[keep]}, "
+              f"{statistics.fmean(plain):.5f} without, difference {statistics.fmean(less):+.5f} +- {err:.5f} over {len(less)}", flush=True)
+        lines += [(measure, "drop", keep, plain), (measure, "roles", keep, ours)]
+    return lines
+
+
+def write_lines(args, lines):
+    new = not os.path.exists(args.out)
+    with open(args.out, "a", newline="") as f:
+        w = csv.writer(f, lineterminator="\n")
+        if new:
+            w.writerow(["model", "measure", "guide", "variant", "keep", "numbers"])
+        name = os.path.basename(args.model.rstrip("/"))
+        w.writerows([name, measure, args.policy, variant, keep, " ".join(f"{x:.6g}" for x in numbers)]
+                    for measure, variant, keep, numbers in lines)
+
+
+def recipe_of(weights, text, args):
+    """weights: a recipe, or {}; its settings of weights with the roles as those of the KV cache."""
+    kv = {"policy": args.policy, "keep": args.keep[0], "budget": "roles", "roles": text, "sink": SINK, "recent": args.recent}
+    return {**weights, "schema": "dq-recipe/1", "kv": kv, "comment": weights.get("comment", "kv: calib/kv/find_roles.py")}
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("model")
+    ap.add_argument("--text", required=True)
+    ap.add_argument("--keep", type=float, nargs="+", default=[0.125])
+    ap.add_argument("--policy", default="keydiff")
+    ap.add_argument("--ctx", type=int, default=1024)
+    ap.add_argument("--recent", type=int, default=16)
+    ap.add_argument("--find", type=int, default=6, help="first windows, that roles are found on")
+    ap.add_argument("--score", type=int, default=12, help="windows behind them, that are scored")
+    ap.add_argument("--tries", type=int, default=16, help="at most so many numbers of groups that share")
+    ap.add_argument("--needles", help="questions of --task mc that are scored too")
+    ap.add_argument("--items", type=int, default=64)
+    ap.add_argument("--of", help="a text to score instead of finding one")
+    ap.add_argument("--dq", default="build/dq")
+    ap.add_argument("--out")
+    ap.add_argument("--recipe", help="a file for dq quantize --recipe")
+    ap.add_argument("--weights", help="a recipe whose settings of weights it has")
+    args = ap.parse_args()
+    if args.tries < 2 or args.find < 1 or args.score < 0:
+        ap.error("--tries is at least 2, --find 1 and --score 0")
+    if args.weights and not args.recipe:
+        ap.error("--weights needs --recipe")
+    weights = json.load(open(args.weights)) if args.weights else {}
+    about = json.loads(subprocess.run([args.dq, "info", args.model, "--json"], check=True, capture_output=True).stdout)["inputs"][0]
+    groups = [f"{layer}.{g}" for layer in range(about["layers"]) for g in range(about["kv_groups"])]
+    if len(groups) < 2:
+        sys.exit(f"find_roles.py: {args.model} has one group of KV heads, so that there is nothing to share.")
+    texts = dict.fromkeys(args.keep, args.of) if args.of else texts_of(args, order_of(args, groups))
+    for keep in args.keep:
+        print(f"--kv-policy {args.policy} --kv-keep {keep:g} --kv-budget roles --kv-roles {texts[keep]}")
+    lines = []
+    if args.score:
+        text = ["--text", args.text, "--ctx", str(args.ctx), "--limit", str(args.find + args.score)]
+        lines += scored(args, text, texts, "kld", args.find)
+    if args.needles:
+        lines += scored(args, ["--task", "mc", "--data", args.needles, "--limit", str(args.items)], texts, "blind")
+    if args.out:
+        write_lines(args, lines)
+    if args.recipe:
+        with open(args.recipe, "w") as f:
+            json.dump(recipe_of(weights, texts[args.keep[0]], args), f, indent=2)
+            f.write("\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
