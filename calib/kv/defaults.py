@@ -69,13 +69,15 @@ def items_of(o, model, measure, policy):
 
 def mean(x):
     m = sum(x) / len(x)
+    if len(x) < 2:
+        return m, float("nan")
     return m, (sum((y - m) ** 2 for y in x) / (len(x) - 1) / len(x)) ** 0.5
 
 
 def interval(x):
     """Mean and half width of its 95 % interval."""
     m, se = mean(x)
-    return m, (STUDENT[len(x) - 2] if len(x) - 2 < len(STUDENT) else 1.96) * se
+    return m, (STUDENT[len(x) - 2] if 0 <= len(x) - 2 < len(STUDENT) else 1.96) * se
 
 
 def clusters(of):
@@ -92,7 +94,7 @@ def compare(ours, usual):
 
 def said(measure, difference, half):
     """What an interval says of a policy: lower KLD or more answers is better."""
-    if abs(difference) <= half:
+    if not abs(difference) > half:  # nor where one number has no interval
         return "the same" if difference == half == 0 else "not decided"
     return "better" if (difference < 0) == measure.startswith("kld") else "worse"
 

@@ -12,7 +12,8 @@ what may be kept; the number that loses least stands before the /. Printed are t
 choice has seen, its KLD beside that of `uniform`; with --needles also the answers to that file's first --items questions. --out
 appends the numbers of all windows and questions, for `roles.py OUT.csv --join PART.csv ...`, where `drop` is uniform. --of finds
 nothing and scores a text. --recipe writes policy, first share and its text as a file for `dq quantize --recipe`, beside the
-settings of weights that --weights has. Head roles are DuoAttention's (arXiv 2410.10819); the way to find them is roles.py's.
+settings of weights, and the widths, that --weights has. Head roles are DuoAttention's (arXiv 2410.10819); the way to find them
+is roles.py's.
 """
 import argparse
 import csv
@@ -100,6 +101,10 @@ def texts_of(args, order):
 def scored(args, data, texts, measure, first=0):
     """Lines (variant, keep, numbers) of the items from `first` on, and what they say."""
     usual = ran(args, data, ["--kv-keep", ",".join(map(str, args.keep))])
+    for x in usual.values():
+        if len(x) <= first:
+            sys.exit(f"find_roles.py: {measure}: {len(x)} items, of which the first {first} were used to find roles. "
+                     "Lower --find, or take --score 0.")
     lines = []
     for keep in args.keep:
         ours, plain = ran(args, data, ["--kv-keep", str(keep), *by_roles(texts[keep])])[keep][first:], usual[keep][first:]
@@ -123,8 +128,9 @@ def write_lines(args, lines):
 
 
 def recipe_of(weights, text, args):
-    """weights: a recipe, or {}; its settings of weights with the roles as those of the KV cache."""
-    kv = {"policy": args.policy, "keep": args.keep[0], "budget": "roles", "roles": text, "sink": SINK, "recent": args.recent}
+    """weights: a recipe, or {}; with the policy and the roles, and what else it says of the KV cache (widths of a plan)."""
+    other = {k: v for k, v in weights.get("kv", {}).items() if k not in ("tokens", "every", "window")}
+    kv = {**other, "policy": args.policy, "keep": args.keep[0], "budget": "roles", "roles": text, "sink": SINK, "recent": args.recent}
     return {**weights, "schema": "dq-recipe/1", "kv": kv, "comment": weights.get("comment", "kv: calib/kv/find_roles.py")}
 
 
@@ -145,7 +151,7 @@ def main():
     ap.add_argument("--dq", default="build/dq")
     ap.add_argument("--out")
     ap.add_argument("--recipe", help="a file for dq quantize --recipe")
-    ap.add_argument("--weights", help="a recipe whose settings of weights it has")
+    ap.add_argument("--weights", help="a recipe whose other settings it has")
     args = ap.parse_args()
     if args.tries < 2 or args.find < 1 or args.score < 0:
         ap.error("--tries is at least 2, --find 1 and --score 0")
@@ -158,7 +164,12 @@ def main():
         sys.exit(f"find_roles.py: {args.model} has one group of KV heads, so that there is nothing to share.")
     texts = dict.fromkeys(args.keep, args.of) if args.of else texts_of(args, order_of(args, groups))
     for keep in args.keep:
-        print(f"--kv-policy {args.policy} --kv-keep {keep:g} --kv-budget roles --kv-roles {texts[keep]}")
+        print(f"--kv-policy {args.policy} --kv-keep {keep:g} --kv-sink {SINK} --kv-recent {args.recent} "
+              f"--kv-budget roles --kv-roles {texts[keep]}")
+    if args.recipe:
+        with open(args.recipe, "w") as f:
+            json.dump(recipe_of(weights, texts[args.keep[0]], args), f, indent=2)
+            f.write("\n")
     lines = []
     if args.score:
         text = ["--text", args.text, "--ctx", str(args.ctx), "--limit", str(args.find + args.score)]
@@ -167,10 +178,6 @@ def main():
         lines += scored(args, ["--task", "mc", "--data", args.needles, "--limit", str(args.items)], texts, "blind")
     if args.out:
         write_lines(args, lines)
-    if args.recipe:
-        with open(args.recipe, "w") as f:
-            json.dump(recipe_of(weights, texts[args.keep[0]], args), f, indent=2)
-            f.write("\n")
 
 
 if __name__ == "__main__":

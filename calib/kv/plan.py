@@ -158,8 +158,9 @@ def report(cache, texts):
 
 
 def recipe_of(weights, text, args):
-    """weights: a recipe, or {}; its settings of weights with the plan as those of the KV cache."""
-    return {**weights, "schema": "dq-recipe/1", "kv": {"widths": text, "code": args.code, "recent": args.recent},
+    """weights: a recipe, or {}; with the plan's widths, and what else it says of the KV cache (roles)."""
+    other = {k: v for k, v in weights.get("kv", {}).items() if k not in ("k_bits", "v_bits")}
+    return {**weights, "schema": "dq-recipe/1", "kv": {**other, "widths": text, "code": args.code, "recent": args.recent},
             "comment": weights.get("comment", f"kv: calib/kv/plan.py, mean of {args.mean} bits")}
 
 

@@ -1,5 +1,5 @@
 /* cpu_attention_tasks: how attention is cut for threads. A KV head group that is one task reads every page once for all
- * its heads; where groups would leave threads idle, single rows are cut into parts that still have several heads of a KV head,
+ * its heads; where groups would leave threads idle, single rows are cut into as few parts of its heads as keep threads busy,
  * blocks of rows, to which the codes are little beside the products, into output heads.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu_attention.h"
@@ -15,7 +15,7 @@ int dq_cpu_group_of_out(const dq_headmap *map, int out)
     return map->group[map->head[out].v[0]];
 }
 
-/* Output heads after `out` that can share its second map: they stay in one task. */
+/* Output heads after `out` that can share its second map: where heads are tasks of their own, these stay in one. */
 static int share_end(const dq_headmap *map, int out)
 {
     int end = out + 1;
@@ -89,5 +89,6 @@ int dq_cpu_task_parts(const dq_attend_args *args, int threads)
     const int64_t n = dq_cpu_tasks(NULL, args, 1);
     if (whole_sequences(args) || n >= 2 * (int64_t)threads) return 1;
     if (args->batch->n_rows > args->batch->n_seq) return 0;
-    return n % threads == 0 ? 1 : (int)((2 * threads + n - 1) / n);
+    if (n % threads == 0) return 1;
+    return (int)(((n < threads ? 1 : 2) * threads + n - 1) / n);
 }

@@ -49,6 +49,8 @@ bool dq_key_factor(float *right, double *work, const double *gram, int64_t cols,
 {
     const size_t n = (size_t)(cols * ld);
     double add = ridge, *u = work, *inverse = work + n;
+    for (int64_t i = 0; i < cols; i++)
+        if (!isfinite(gram[i * ld + i])) return false;
     while (isfinite(add) && !factor(u, gram, add, cols, ld)) add *= 10;
     if (!isfinite(add)) return false;
     memset(inverse, 0, n * sizeof *inverse);

@@ -8,7 +8,7 @@
 
 #include "kv/kv_policy.h"
 
-enum { DQ_KV_ROLES_TEXT = 4096 /* bytes of a text, with its 0 */, DQ_KV_ROLES_MAX = 1024 };
+enum { DQ_KV_ROLES_TEXT = 8192 /* bytes of a text, with its 0 */, DQ_KV_ROLES_MAX = 1024 };
 
 typedef struct dq_kv_role {
     int16_t layer, group;

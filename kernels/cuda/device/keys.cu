@@ -3,8 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/keys.h"
 
-#include <math.h>
-
 #include "kernels/cuda/device/page.cuh"
 
 enum {
@@ -50,7 +48,7 @@ DQ_KERNEL_BLOCKS(TILE, 12) key_lengths(double *DQ_RESTRICT norm, dq_keys k)
         double x = (double)key_of(&k, token, head, c);
         square = dq_add_rn(square, dq_mul_rn(x, x));
     }
-    norm[head * k.count + token] = sqrt(square);
+    norm[head * k.count + token] = dq_sqrt_rn(square);
 }
 
 /* Grid: runs of 32 channels, heads. */
@@ -77,7 +75,7 @@ DQ_DEVICE double length_of(const double *x, int n)
 {
     double square = 0;
     for (int c = 0; c < n; c++) square = dq_add_rn(square, dq_mul_rn(x[c], x[c]));
-    return sqrt(square);
+    return dq_sqrt_rn(square);
 }
 
 /* Grid: pages. A thread per token. */

@@ -46,7 +46,7 @@ static void cuda_close(dq_backend *b)
     b->state = NULL;
 }
 
-/* What the tensor-core kernels want of heads. */
+/* What kernels want of heads and caches. */
 static dq_status cuda_can(const dq_need *need, dq_err *err)
 {
     const dq_kv_spec *kv = need->kv;

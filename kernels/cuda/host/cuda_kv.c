@@ -311,6 +311,12 @@ static const dq_kv_device device = {
 
 dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec)
 {
+    if (spec->dense != DQ_KV_F32) { /* dq_backend_can says so too */
+        dq_fail_with(&b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_DENSE},
+                     "the cuda backend holds keys and values that are not codes in f32, not in %s",
+                     dq_kv_dense_name[spec->dense]);
+        return NULL;
+    }
     dq_kv *kv = dq_kv_pages_new(b, map, n_layers, spec, &device);
     if (!kv || !kv->by_layer || kv->max_heads <= DQ_PAGE_WIDTHS) return kv;
     dq_fail_with(&b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},

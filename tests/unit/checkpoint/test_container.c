@@ -523,7 +523,7 @@ static void attributes_agree_with_the_recipe(void **unused)
 /* The same of a list of roles, which is a text. */
 static void roles_agree_with_the_recipe(void **unused)
 {
-    static char endless[5000];
+    static char endless[9000];
     static const struct {
         const char *text, *says;
     } lies[] = {{"2.0/0.0,1.0", "differs from the attributes of /kv_cache"},
