@@ -76,7 +76,7 @@ DQ_DEVICE void stage_page(float *to, int pitch, const dq_page_form *f, const dq_
         int t = across ? i / (16 * n_c) * 16 + i % 16 : i / n_c;
         int c = across ? i / 16 % n_c : i % n_c;
         bool there = t < tokens && c0 + c < f->dim;
-        to[t * pitch + c] = there ? dq_html_page_value(f, p, side, head, slots, t, c0 + c) : 0.0f;
+        to[t * pitch + c] = there ? dq_page_value(f, p, side, head, slots, t, c0 + c) : 0.0f;
     }
 }
 

@@ -22,8 +22,8 @@ DQ_DEVICE int tokens_of(int64_t count, int64_t page)
 DQ_DEVICE float key_of(const dq_keys *k, int64_t token, int head, int c)
 {
     int64_t page = token / TILE;
-    return dq_html_page_value(&k->form, k->pages + page, 0, head, tokens_of(k->coded, page),
-                              (int)(token % TILE), c);
+    return dq_page_value(&k->form, k->pages + page, 0, head, tokens_of(k->coded, page),
+                         (int)(token % TILE), c);
 }
 
 /* *sum += term[0 .. n-1][lane], by the first warp, which holds a sum a lane. For all threads. */

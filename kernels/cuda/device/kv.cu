@@ -265,7 +265,7 @@ norms(double *DQ_RESTRICT sum, const dq_page *DQ_RESTRICT pages, int64_t count, 
          t += (int)dq_threads() / DQ_WARP) {
         double s = 0;
         for (int i = (int)dq_lane(); i < heads * f.dim; i += DQ_WARP) {
-            double x = (double)dq_html_page_value(&f, p, 0, i / f.dim, (int)slots, t, i % f.dim);
+            double x = (double)dq_page_value(&f, p, 0, i / f.dim, (int)slots, t, i % f.dim);
             s = dq_fma_rn(x, x, s);
         }
         for (unsigned o = 16; o; o >>= 1) s = dq_add_rn(s, dq_shfl_xor(s, o));

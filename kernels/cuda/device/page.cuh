@@ -173,8 +173,8 @@ DQ_DEVICE bool dq_page_is_coded(const dq_page *p, int side, int slots)
 }
 
 /* Channel c < dim of token t as such a query reads it. */
-DQ_DEVICE float dq_html_page_value(const dq_page_form *f, const dq_page *p, int side, int head,
-                                   int slots, int t, int c)
+DQ_DEVICE float dq_page_value(const dq_page_form *f, const dq_page *p, int side, int head,
+                              int slots, int t, int c)
 {
     const dq_page_side *s = &p->side[side];
     if (!s->codes || (s->plain && t >= slots))
