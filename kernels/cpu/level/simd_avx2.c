@@ -437,10 +437,7 @@ static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
         const bool whole = i + 8 <= n;
         if (!whole) memcpy(rest, in + 2 * i, (size_t)(n - i) * 2);
         const void *from = whole ? (const void *)(in + 2 * i) : rest;
-        const __m128i h = _mm_loadu_si128((const __m128i *)from);
-        const __m256 x = type == DQ_BF16
-                             ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16))
-                             : _mm256_cvtph_ps(h);
+        const __m256 x = load8(from, type);
         if (whole) {
             _mm256_storeu_ps(dst + i, x);
         } else {

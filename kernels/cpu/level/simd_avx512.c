@@ -22,13 +22,17 @@ static __mmask16 lanes(int64_t n)
     return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1u);
 }
 
-/* 16 elements as f32. */
+/* 16 elements of two bytes as f32. */
+INLINE __m512 as_floats(__m256i h, const dq_dtype type)
+{
+    if (type == DQ_F16) return _mm512_cvtph_ps(h);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
 INLINE __m512 load16(const void *from, const dq_dtype type)
 {
     if (type == DQ_F32) return _mm512_loadu_ps(from);
-    const __m256i h = _mm256_loadu_si256(from);
-    if (type == DQ_F16) return _mm512_cvtph_ps(h);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+    return as_floats(_mm256_loadu_si256(from), type);
 }
 
 /* One tile of mr x 16 nv elements; mr, nv and the type of B are constants at every call, so that the sums stay in
@@ -315,21 +319,14 @@ static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
         memcpy(dst, src, (size_t)n * sizeof *dst);
         return;
     }
-    for (; type == DQ_BF16 && i + 16 <= n; i += 16) {
-        const __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)(in + 2 * i));
-        const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
-        _mm512_storeu_ps(dst + i, _mm512_castsi512_ps(bits));
-    }
-    for (; type == DQ_F16 && i + 16 <= n; i += 16) {
-        const __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)(in + 2 * i));
-        _mm512_storeu_ps(dst + i, _mm512_cvtph_ps(h));
-    }
+    for (; type == DQ_BF16 && i + 16 <= n; i += 16)
+        _mm512_storeu_ps(dst + i, load16(in + 2 * i, DQ_BF16));
+    for (; type == DQ_F16 && i + 16 <= n; i += 16)
+        _mm512_storeu_ps(dst + i, load16(in + 2 * i, DQ_F16));
     if (i < n) {
         const __mmask16 keep = lanes(n - i);
-        const __m256i h = _mm256_maskz_loadu_epi16(keep, in + 2 * i);
-        const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
         _mm512_mask_storeu_ps(dst + i, keep,
-                              type == DQ_BF16 ? _mm512_castsi512_ps(bits) : _mm512_cvtph_ps(h));
+                              as_floats(_mm256_maskz_loadu_epi16(keep, in + 2 * i), type));
     }
 }
 
