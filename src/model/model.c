@@ -106,6 +106,22 @@ static dq_status open_checkpoint(opened *o, const char *path, dq_pairing pairing
 
 /* ---- Containers and other files ---- */
 
+/* Widths by layer and roles are of one model. No option mends a file that has another's: none stands for the stored ones
+ * before the file is open. */
+static dq_status check_stored_lists(const dq_model *m, dq_err *err)
+{
+    dq_kv_spec spec;
+    dq_err why = {0};
+    if ((!m->kv.widths[0] && !m->kv.evict.roles[0]) ||
+        dq_model_kv_spec(&spec, &m->kv, m, DQ_NUM_F32, &why) == DQ_OK)
+        return DQ_OK;
+    return dq_fail(
+        err, DQ_DAMAGED,
+        "the settings of /kv_cache are not of this model: %s. The container is damaged, or "
+        "written wrongly; quantize the model again.",
+        why.text);
+}
+
 static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err)
 {
     size_t len;
@@ -129,11 +145,7 @@ static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err
     m->logit = info->logit;
     m->kv = info->kv;
     memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
-    dq_kv_spec spec;
-    if ((!m->kv.widths[0] && !m->kv.evict.roles[0]) ||
-        dq_model_kv_spec(&spec, &m->kv, m, DQ_NUM_F32, err) == DQ_OK)
-        return DQ_OK;
-    return dq_in(err, "kv_cache: "); /* widths or roles of another model */
+    return check_stored_lists(m, err);
 }
 
 static dq_status open_container(opened *o, const char *path, dq_pairing pairing, dq_err *err)

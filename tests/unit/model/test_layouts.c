@@ -1,7 +1,7 @@
 /* Tests of the families beside Llama and DiffLlama: what their goldens load as, every key of their
  * configurations, their tensors, and odd forms of checkpoints.
  * SPDX-License-Identifier: MIT */
-#include "quantize/quantize.h"
+#include "quantize/quantize_plan.h"
 #include "tests/rigs/edits.h"
 #include "tests/rigs/golden.h"
 
@@ -366,6 +366,71 @@ static void containers_keep_the_model(void **state)
     unlink(edits_path("model.h5"));
 }
 
+/* Quantizes the first golden with these settings of the KV cache; in the file `stored` stands for `fits`, which is as long, in
+ * the recipe and in the attributes, and all hashes are those of what is written. */
+static void write_settings(dq_kv_config *kv, const char *fits, const char *stored, char *in_config)
+{
+    const dq_quantize_settings s = {.bits = 16,
+                                    .group = 32,
+                                    .scale_dtype = DQ_F16,
+                                    .logit = {.bits = 16},
+                                    .kv = *kv,
+                                    .dq_version = "test"};
+    char path[512];
+    dq_err err = {0};
+    dq_quantizer *q;
+    snprintf(path, sizeof path, MODELS "%s", goldens[0].name);
+    assert_int_equal(dq_quantize_open(&q, path, &s, &err), DQ_OK);
+    char *in_recipe = strstr((char *)(uintptr_t)q->recipe, fits);
+    char *in_file = (char *)&q->skeleton.kv + (in_config - (char *)kv);
+    assert_int_equal(strlen(fits), strlen(stored));
+    assert_non_null(in_recipe);
+    assert_string_equal(in_file, fits);
+    memcpy(in_recipe, stored, strlen(stored));
+    memcpy(in_file, stored, strlen(stored));
+    dq_quantize_write(q, edits_path("model.h5"), true, false, NULL, &err);
+    dq_quantize_close(q);
+    assert_string_equal(err.text, "");
+}
+
+/* Roles, and widths by layer, of a model with other layers: no option helps, the file is damaged. */
+static void settings_of_other_layers_are_damage(void **state)
+{
+    static const struct {
+        bool roles;
+        const char *fits, *stored, *says;
+    } t[] = {
+        {true, "2.0,2.1,1.0,1.1/0.0,0.1", "2.0,2.1,1.0,1.1/0.0,3.1", "the roles name group 3.1"},
+        {true, "2.0,2.1,1.0,1.1/0.0,0.1", "2.0,2.1,1.0,1.1/0.0,0.2", "the roles name group 0.2"},
+        {true, "2.0,2.1,1.0,1.1/0.0,0.1", "2.0,2.1,1.0,1.1/0.0,0.1", ""},
+        {false, "3*2|4:4", "3*4|5:4", "for 5 layers, and the model has 3"},
+        {false, "3*2|4:4", "3*2|4:4", ""}};
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        dq_kv_config kv = dq_kv_config_plain;
+        dq_err err = {0};
+        dq_model *m = NULL;
+        kv.code = DQ_CODE_PAGE;
+        kv.evict.policy = t[i].roles ? dq_kv_policy_find("keydiff", &err) : NULL;
+        kv.evict.keep = t[i].roles ? 0.5 : kv.evict.keep;
+        if (t[i].roles) kv.evict.budget = DQ_KV_BUDGET_ROLES;
+        if (t[i].roles)
+            assert_int_equal(dq_kv_config_set_roles(&kv, t[i].fits, &err), DQ_OK);
+        else
+            assert_int_equal(dq_kv_config_set_widths(&kv, t[i].fits, &err), DQ_OK);
+        write_settings(&kv, t[i].fits, t[i].stored, t[i].roles ? kv.evict.roles : kv.widths);
+        const bool fits = strcmp(t[i].fits, t[i].stored) == 0;
+        if (dq_model_open(&m, edits_path("model.h5"), &err) != (fits ? DQ_OK : DQ_DAMAGED) ||
+            !strstr(err.text, t[i].says))
+            fail_msg("%s: %s", t[i].stored, err.text);
+        assert_int_equal(err.n_remedies, 0);
+        if (!fits)
+            assert_non_null(strstr(err.text, "the settings of /kv_cache are not of this model"));
+        dq_model_close(m);
+    }
+    unlink(edits_path("model.h5"));
+}
+
 /* ---- Tensors ---- */
 
 #define LAYER1 "model.layers.1."
@@ -526,8 +591,11 @@ static void folders_are_explained(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_checkpoints_load),     cmocka_unit_test(containers_keep_the_model),
-        cmocka_unit_test(tensors_end_in_their_status), cmocka_unit_test(huge_lambda_is_refused),
+        cmocka_unit_test(golden_checkpoints_load),
+        cmocka_unit_test(containers_keep_the_model),
+        cmocka_unit_test(settings_of_other_layers_are_damage),
+        cmocka_unit_test(tensors_end_in_their_status),
+        cmocka_unit_test(huge_lambda_is_refused),
         cmocka_unit_test(folders_are_explained),
     };
     return cmocka_run_group_tests(tests, edits_begin, edits_end);
