@@ -129,6 +129,11 @@ static dq_status next_part(char *part, size_t cap, const char **text, const char
     return DQ_OK;
 }
 
+static dq_status one_value(const char *option, dq_err *err)
+{
+    return dq_fail(err, DQ_USAGE, "--%s: one value only; dq eval sweeps over lists.", option);
+}
+
 typedef dq_status take_part(dq_kv_options *o, const char *part, int i, dq_err *err);
 
 static dq_status each_part(dq_kv_options *o, const char *text, const char *option, int *n,
@@ -139,9 +144,7 @@ static dq_status each_part(dq_kv_options *o, const char *text, const char *optio
     for (const char *p = text;; p++) {
         if (*n == DQ_KV_LIST)
             return dq_fail(err, DQ_USAGE, "--%s: more than %d parts.", option, DQ_KV_LIST);
-        if (*n == 1 && !sweep)
-            return dq_fail(err, DQ_USAGE, "--%s: one value only; dq eval sweeps over lists.",
-                           option);
+        if (*n == 1 && !sweep) return one_value(option, err);
         DQ_TRY(next_part(part, sizeof part, &p, option, err));
         if (take(o, part, *n, err) != DQ_OK) return dq_in(err, "--%s %s: ", option, part);
         ++*n;
@@ -231,6 +234,13 @@ static dq_status expand_policies(dq_kv_options *o, char *text, size_t cap, const
     return DQ_OK;
 }
 
+static dq_status read_kinds(dq_kv_options *o, const dq_kv_field *f, const char *text, bool sweep,
+                            dq_err *err)
+{
+    DQ_TRY(dq_options_words(o->kinds, &o->n_kinds, text, f->option, f->words, f->n_words, err));
+    return o->n_kinds == 1 || sweep ? DQ_OK : one_value(f->option, err);
+}
+
 /* A swept option; each type has one way to be swept. */
 static dq_status read_list(dq_kv_options *o, const dq_kv_field *f, const char *text, bool sweep,
                            dq_err *err)
@@ -244,6 +254,7 @@ static dq_status read_list(dq_kv_options *o, const dq_kv_field *f, const char *t
         DQ_TRY(expand_policies(o, names, sizeof names, text, err));
         return each_part(o, names, f->option, &o->n_policies, sweep, take_policy, err);
     }
+    case DQ_KV_WORD: return read_kinds(o, f, text, sweep, err);
     default: return dq_fail(err, DQ_BUG, "--%s: cannot be swept", f->option);
     }
 }
@@ -330,35 +341,50 @@ static dq_kv_config noted(dq_kv_options *o, dq_kv_config c)
     return c;
 }
 
+/* Places in the lists of what is swept. */
+typedef struct combination {
+    int bits, policy, kind, budget;
+} combination;
+
+/* `base` with one combination of what is swept. */
+static dq_kv_config combined(dq_kv_options *o, dq_kv_config c, combination at, bool evicts,
+                             dq_err *err)
+{
+    if (o->n_bits) {
+        c.k_bits = o->bits[at.bits].k_bits;
+        c.v_bits = o->bits[at.bits].v_bits;
+        memcpy(c.widths, o->bits[at.bits].widths, sizeof c.widths);
+    }
+    if (o->n_budgets) {
+        c.evict.keep = o->share[at.budget];
+        c.evict.tokens = o->count[at.budget];
+    }
+    if (evicts && o->n_policies) c.evict.policy = o->policies[at.policy];
+    if (evicts && o->n_kinds) c.evict.budget = (dq_kv_budget)o->kinds[at.kind];
+    if (evicts && !c.evict.policy) c.evict.policy = dq_kv_policy_find(DQ_POLICY_USUAL, err);
+    return noted(o, c);
+}
+
 dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
                              const dq_kv_config *stored, dq_err *err)
 {
     const dq_kv_config base = overridden(o, stored);
-    bool evicts = o->n_budgets || stored->evict.policy;
-    int n_bits = o->n_bits ? o->n_bits : 1, n_budgets = o->n_budgets ? o->n_budgets : 1;
-    int n_policies = evicts && o->n_policies ? o->n_policies : 1;
-    dq_kv_config *list = dq_block_new((size_t)(n_bits * n_budgets * n_policies), sizeof *list, err);
+    const bool evicts = o->n_budgets || stored->evict.policy;
+    const int n_bits = o->n_bits ? o->n_bits : 1, n_budgets = o->n_budgets ? o->n_budgets : 1;
+    const int n_policies = evicts && o->n_policies ? o->n_policies : 1;
+    const int n_kinds = evicts && o->n_kinds ? o->n_kinds : 1;
+    const int ways = n_policies * n_kinds;
+    dq_kv_config *list =
+        dq_block_new((size_t)n_bits * (size_t)ways * (size_t)n_budgets, sizeof *list, err);
     *out = list;
     *n = 0;
     for (int w = 0; list && w < n_bits; w++) {
-        for (int p = 0; p < n_policies; p++) {
+        for (int way = 0; way < ways; way++) {
             for (int k = 0; k < n_budgets; k++) {
-                dq_kv_config c = base;
-                if (o->n_bits) {
-                    c.k_bits = o->bits[w].k_bits;
-                    c.v_bits = o->bits[w].v_bits;
-                    memcpy(c.widths, o->bits[w].widths, sizeof c.widths);
-                }
-                /* what keeps everything is the same by every policy */
-                if (o->all && o->n_budgets && o->share[k] == 1 && p > 0) continue;
-                if (o->n_budgets) {
-                    c.evict.keep = o->share[k];
-                    c.evict.tokens = o->count[k];
-                }
-                if (evicts && o->n_policies) c.evict.policy = o->policies[p];
-                if (evicts && !c.evict.policy)
-                    c.evict.policy = dq_kv_policy_find(DQ_POLICY_USUAL, err);
-                list[(*n)++] = noted(o, c);
+                const combination at = {w, way / n_kinds, way % n_kinds, k};
+                /* what keeps everything is the same by every policy and budget */
+                if (o->all && o->n_budgets && o->share[k] == 1 && way > 0) continue;
+                list[(*n)++] = combined(o, base, at, evicts, err);
             }
         }
     }

@@ -28,6 +28,8 @@ typedef struct dq_kv_options {
     int code; /* a dq_kv_code: the one given, or token; where models bring one, page, which offers every width */
     const dq_kv_policy *policies[DQ_KV_LIST];
     int n_policies;
+    int kinds[DQ_KV_BUDGETS]; /* of --kv-budget, each a dq_kv_budget */
+    int n_kinds;
     bool all;      /* --kv-policy all: what is not given besides is swept too */
     int64_t seed;  /* -1: not given */
     unsigned uses; /* what some config that dq_kv_options_list gave makes use of: DQ_KV_CODES ... */

@@ -127,9 +127,11 @@ const char *dq_kv_report_label(char *buf, size_t cap, const dq_kv_spec *s)
     int n = snprintf(buf, cap, "%s", dq_kv_codes_text(widths, s));
     if (!e->policy || n < 0 || (size_t)n >= cap) return buf;
     if (e->tokens)
-        snprintf(buf + n, cap - (size_t)n, " %s %lld", e->policy->name, (long long)e->tokens);
+        n += snprintf(buf + n, cap - (size_t)n, " %s %lld", e->policy->name, (long long)e->tokens);
     else
-        snprintf(buf + n, cap - (size_t)n, " %s %g", e->policy->name, e->keep);
+        n += snprintf(buf + n, cap - (size_t)n, " %s %g", e->policy->name, e->keep);
+    if (e->budget != DQ_KV_BUDGET_UNIFORM && (size_t)n < cap)
+        snprintf(buf + n, cap - (size_t)n, " %s", dq_kv_budget_name[e->budget]);
     return buf;
 }
 

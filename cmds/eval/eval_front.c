@@ -52,18 +52,24 @@ static bool belongs(const dq_eval_row *a, const dq_eval_row *b)
            dq_math_same(a->math, b->math);
 }
 
-/* Whether row i is the first one of a front, which has two policies or more. */
+/* The policy or the budgets of layers and heads differ; a cache that keeps all has neither. */
+static bool chooses_otherwise(const dq_evict_spec *a, const dq_evict_spec *b)
+{
+    return a && b->policy && (a->policy != b->policy || a->budget != b->budget);
+}
+
+/* Whether row i is the first one of a front, which has two ways to choose or more. */
 static bool begins(const dq_eval *e, int i)
 {
-    const dq_kv_policy *seen = NULL;
+    const dq_evict_spec *seen = NULL;
     bool several = false;
     if (!is_point(e, i)) return false;
     for (int k = 0; k < e->n_rows; k++) {
-        const dq_kv_policy *p = e->row[k].kv.evict.policy;
+        const dq_evict_spec *s = &e->row[k].kv.evict;
         if (!is_point(e, k) || !belongs(&e->row[i], &e->row[k])) continue;
         if (k < i) return false;
-        several = several || (p && seen && p != seen);
-        if (p) seen = p;
+        several = several || chooses_otherwise(seen, s);
+        if (s->policy) seen = s;
     }
     return several;
 }
@@ -275,6 +281,15 @@ static void fill_row(dq_table *t, const front *f, int i)
                       p->worse.interval.high);
 }
 
+/* Whether some cache holds more than two bytes an element, as f32 does. */
+static bool holds_f32(const front *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        if (f->of[i].share > 1.5 && f->v->e->row[f->of[i].row].kv.dense == DQ_KV_F32) return true;
+    }
+    return false;
+}
+
 static dq_status print_front(const front *f, void *arg, dq_err *err)
 {
     const dq_eval *e = f->v->e;
@@ -301,6 +316,9 @@ static dq_status print_front(const front *f, void *arg, dq_err *err)
         printf("%d of %d are behind one of no more bytes. %lld comparisons, each at 95 %%: about "
                "%.1f of their intervals are expected to miss by chance.\n",
                behind, f->n, (long long)f->comparisons, 0.05 * (double)f->comparisons);
+    if (err->code == DQ_OK && holds_f32(f))
+        printf("Shares near 2: what is not coded is held in f32; --kv-dense-type f16 halves it on "
+               "the CPU.\n");
     dq_table_free(t);
     return err->code;
 }

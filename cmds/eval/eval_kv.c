@@ -102,6 +102,15 @@ bool cmd_eval_kv_policies(const dq_eval *e)
     return false;
 }
 
+bool cmd_eval_kv_budgets(const dq_eval *e)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_evict_spec *s = &e->row[i].kv.evict;
+        if (e->row[i].shown && s->policy && s->budget != DQ_KV_BUDGET_UNIFORM) return true;
+    }
+    return false;
+}
+
 static bool same_route(const dq_eval_row *a, const dq_eval_row *b)
 {
     return a->model == b->model && same_widths(&a->kv, &b->kv) && dq_math_same(a->math, b->math);

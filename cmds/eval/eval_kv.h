@@ -15,6 +15,8 @@ void cmd_eval_kv_warn(dq_logger *logger, const dq_eval *e, const char *const *na
  * tokens. */
 bool cmd_eval_kv_swept(const dq_eval *e);
 bool cmd_eval_kv_policies(const dq_eval *e);
+/* Whether some shown row gives layers and heads other budgets than the same. */
+bool cmd_eval_kv_budgets(const dq_eval *e);
 /* With -v: the layers' kernels for every model, arithmetic and cache among the rows, references too. */
 void cmd_eval_say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e);
 

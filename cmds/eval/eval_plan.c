@@ -36,14 +36,12 @@ static void print_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, r);
     work w = work_of(v->e, r);
-    char widths[DQ_KV_TEXT];
+    char label[DQ_KV_LABEL];
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
-    if (cmd_eval_kv_swept(v->e)) {
-        dq_table_cell(t, "%s", dq_kv_codes_text(widths, &r->kv));
-        dq_table_cell(t, "%s", r->kv.evict.policy ? r->kv.evict.policy->name : "-");
-    }
+    if (cmd_eval_kv_swept(v->e))
+        dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
     dq_table_cell(t, "%s", s->name);
     dq_table_cell(t, "%lld", (long long)s->n_shots);
     dq_table_cell(t, "%lld", (long long)w.units);
@@ -58,10 +56,7 @@ dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err)
     int n = 3;
     int64_t all = 0;
     dq_table *t;
-    if (cmd_eval_kv_swept(v->e)) {
-        titles[n++] = "KV bits";
-        titles[n++] = "policy";
-    }
+    if (cmd_eval_kv_swept(v->e)) titles[n++] = "KV cache";
     titles[n++] = "task";
     titles[n++] = "examples";
     titles[n++] = "items or windows";

@@ -128,11 +128,14 @@ bool cmd_eval_math_swept(const dq_eval *e)
 static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
 {
     dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
+    const dq_evict_spec *evict = &r->kv.evict;
+    const bool cuts = evict->policy && evict->keep != 1; /* else no policy has anything to choose */
     char widths[DQ_KV_TEXT];
     if (!cmd_eval_kv_swept(e)) return;
     dq_table_cell(t, "%s", dq_kv_codes_text(widths, &r->kv));
-    if (cmd_eval_kv_policies(e))
-        dq_table_cell(t, "%s", r->kv.evict.policy ? r->kv.evict.policy->name : "-");
+    if (cmd_eval_kv_policies(e)) dq_table_cell(t, "%s", cuts ? evict->policy->name : "-");
+    if (cmd_eval_kv_budgets(e))
+        dq_table_cell(t, "%s", cuts ? dq_kv_budget_name[evict->budget] : "-");
     if (isfinite(s.kept))
         dq_table_cell(t, "%.3f", s.kept);
     else
@@ -195,7 +198,7 @@ static bool swept(const dq_eval *e)
 
 dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
 {
-    const char *titles[16 + DQ_EVAL_FACES * DQ_EVAL_FACE_COLUMNS] = {"model", "weights",
+    const char *titles[20 + DQ_EVAL_FACES * DQ_EVAL_FACE_COLUMNS] = {"model", "weights",
                                                                      "logit bits", "grain"};
     int n = 4, last = -1;
     char within[48];
@@ -203,6 +206,7 @@ dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
     if (cmd_eval_kv_swept(v->e)) {
         titles[n++] = "KV bits";
         if (cmd_eval_kv_policies(v->e)) titles[n++] = "policy";
+        if (cmd_eval_kv_budgets(v->e)) titles[n++] = "budget";
         titles[n++] = "kept";
         titles[n++] = "ratio";
     }

@@ -1,4 +1,4 @@
-/* html_front: what the bytes of a KV cache buy, a curve for each policy: the best that it reaches with so many bytes
+/* html_front: what the bytes of a KV cache buy, a curve for each policy and budget: the best that it reaches with so many bytes
  * or fewer, over shares and widths. Its other points are dots. Rings are what dq eval has decided to be on the front.
  * SPDX-License-Identifier: MIT */
 #include "cmds/page/page_style.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { WIDE = 520, HIGH = 350, POLICIES = 48 };
+enum { WIDE = 520, HIGH = 350, CURVES = 64 };
 
 static const json_t *fronts_of(const dq_html *h)
 {
@@ -30,47 +30,64 @@ static const char *title_of(dq_html *h, const json_t *front)
                          dq_html_text(json_object_get(front, "math"), "linear"));
 }
 
-/* "" where all tokens are kept. */
-static const char *policy_of(const json_t *point)
+/* What chooses the tokens of a point: its policy, and what layers and heads get where that is not the same. */
+typedef struct curve {
+    const char *policy; /* "": all tokens are kept */
+    const char *budget; /* "uniform": the same for all */
+} curve;
+
+static curve curve_of(const dq_html *h, const json_t *point)
 {
-    return dq_html_text(point, "policy");
+    const double at = dq_html_real(point, "result");
+    const bool there = at >= 0 && at < h->n;
+    const json_t *kv = there ? json_object_get(h->row[(int)at].j, "kv") : NULL;
+    curve c = {dq_html_text(point, "policy"), dq_html_text(kv, "budget")};
+    if (!c.policy[0] || !c.budget[0]) c.budget = "uniform";
+    return c;
 }
 
-static bool has_policy(const json_t *front, const char *name)
+static bool same_curve(const curve *a, const curve *b)
 {
-    const json_t *point;
-    size_t i;
-    json_array_foreach(json_object_get(front, "points"), i, point)
-    {
-        if (strcmp(policy_of(point), name) == 0) return true;
-    }
-    return false;
+    return strcmp(a->policy, b->policy) == 0 && strcmp(a->budget, b->budget) == 0;
 }
 
-/* The policies of a front, in the order in which results have them; "" comes first. */
-typedef struct policies {
-    const char *name[POLICIES];
+/* The curves of a front in the order of the results, that of all tokens first. */
+typedef struct curves {
+    curve of[CURVES];
     int n;
-} policies;
+} curves;
 
-static policies policies_of(const dq_html *h, const json_t *front)
+static curves curves_of(const dq_html *h, const json_t *front)
 {
-    policies p = {{""}, 1};
-    for (int i = 0; i < h->n && p.n < POLICIES; i++) {
-        const char *name = dq_html_text(json_object_get(h->row[i].j, "kv"), "policy");
-        int at = 0;
-        while (at < p.n && strcmp(p.name[at], name) != 0) at++;
-        if (at == p.n && has_policy(front, name)) p.name[p.n++] = name;
+    const json_t *points = json_object_get(front, "points"), *point;
+    curves all = {{{"", "uniform"}}, 1};
+    for (int row = 0; row < h->n; row++) {
+        size_t i;
+        json_array_foreach(points, i, point)
+        {
+            const curve c = curve_of(h, point);
+            int at = 0;
+            if (dq_html_real(point, "result") != row) continue;
+            while (at < all.n && !same_curve(&all.of[at], &c)) at++;
+            if (at == all.n && all.n < CURVES) all.of[all.n++] = c;
+        }
     }
-    return p;
+    return all;
 }
 
-static dq_picture_style style_of(int policy)
+static const char *name_of(dq_html *h, const curve *c)
 {
-    return (dq_picture_style){policy, policy + policy / DQ_PAGE_MARKS, 0};
+    if (!c->policy[0]) return "all tokens kept";
+    if (strcmp(c->budget, "uniform") == 0) return c->policy;
+    return dq_html_words(h, "%s, budget %s", c->policy, c->budget);
 }
 
-/* Points of a picture, of one policy (NULL: of all). */
+static dq_picture_style style_of(int place)
+{
+    return (dq_picture_style){place, place + place / DQ_PAGE_MARKS, 0};
+}
+
+/* Points of a picture, of one curve (NULL: of all). */
 typedef struct points {
     double *x, *y;
     int n;
@@ -104,7 +121,8 @@ static bool is_ringed(const json_t *front, const json_t *point, double best)
 }
 
 /* Points come by bytes. */
-static void collect(points *p, const json_t *front, const char *policy, takes_point *takes)
+static void collect(points *p, const dq_html *h, const json_t *front, const curve *of,
+                    takes_point *takes)
 {
     double best = (double)NAN;
     const json_t *point;
@@ -112,8 +130,8 @@ static void collect(points *p, const json_t *front, const char *policy, takes_po
     p->n = 0;
     json_array_foreach(json_object_get(front, "points"), i, point)
     {
-        if (!can_draw(front, point)) continue;
-        if (policy && strcmp(policy_of(point), policy) != 0) continue;
+        const curve its = curve_of(h, point);
+        if (!can_draw(front, point) || (of && !same_curve(&its, of))) continue;
         if (takes(front, point, best)) {
             p->x[p->n] = dq_html_real(point, "share");
             p->y[p->n++] = dq_html_real(point, "value");
@@ -122,11 +140,26 @@ static void collect(points *p, const json_t *front, const char *policy, takes_po
     }
 }
 
-static void draw(dq_html *h, const json_t *front, const policies *all)
+/* The least and the most of the values that are drawn. */
+static void reach_of(double reach[2], const json_t *front)
+{
+    const json_t *point;
+    size_t i;
+    reach[0] = reach[1] = (double)NAN;
+    json_array_foreach(json_object_get(front, "points"), i, point)
+    {
+        if (!can_draw(front, point)) continue;
+        reach[0] = fmin(reach[0], dq_html_real(point, "value"));
+        reach[1] = fmax(reach[1], dq_html_real(point, "value"));
+    }
+}
+
+static void draw(dq_html *h, const json_t *front, const curves *all)
 {
     const size_t n = json_array_size(json_object_get(front, "points"));
     const char *task = dq_html_text(front, "task");
     dq_picture c;
+    double reach[2];
     points p = {dq_alloc(h->a, n, sizeof *p.x, h->p->err),
                 dq_alloc(h->a, n, sizeof *p.y, h->p->err), 0};
     if (!p.x || !p.y) return;
@@ -134,19 +167,22 @@ static void draw(dq_html *h, const json_t *front, const policies *all)
     dq_picture_set(&c, "set xlabel \"bytes held / bytes of a 16-bit cache of all tokens\"\n"
                        "set logscale x 2\nset format x \"%%g\"\n"
                        "set offsets graph 0.05, graph 0.05, graph 0.08, graph 0.05\n");
-    if (loses(front))
-        dq_picture_set(&c, "set logscale y\nset format y \"10^{%%T}\"\n"
-                           "set ylabel \"KL divergence, nats per token\"\n");
-    else
+    reach_of(reach, front);
+    if (loses(front)) {
+        dq_html_loss_axis(&c, reach[0], reach[1]);
+        dq_picture_set(&c, "set ylabel \"KL divergence, nats per token\"\n");
+    } else {
+        dq_html_score_axis(&c, reach[0], reach[1]);
         dq_picture_set(&c, "set ylabel \"%s\"\n",
                        strcmp(dq_html_text(front, "metric"), "exact_match") == 0 ? "exact match"
                                                                                  : "accuracy");
-    collect(&p, front, NULL, is_ringed);
+    }
+    collect(&p, h, front, NULL, is_ringed);
     dq_picture_rings(&c, p.n, p.x, p.y);
     for (int i = 0; i < all->n; i++) {
-        collect(&p, front, all->name[i], improves);
+        collect(&p, h, front, &all->of[i], improves);
         dq_picture_line(&c, style_of(i), p.n, p.x, p.y, NULL, NULL);
-        collect(&p, front, all->name[i], is_dot);
+        collect(&p, h, front, &all->of[i], is_dot);
         dq_picture_dots(&c, style_of(i), p.n, p.x, p.y);
     }
     dq_picture_end(
@@ -159,12 +195,12 @@ static void draw(dq_html *h, const json_t *front, const policies *all)
 
 static void figure(dq_html *h, const json_t *front)
 {
-    const policies all = policies_of(h, front);
+    const curves all = curves_of(h, front);
     dq_picture_figure_begin(h->p);
     draw(h, front, &all);
     dq_picture_legend_begin(h->p);
     for (int i = 0; i < all.n; i++)
-        dq_picture_legend_item(h->p, style_of(i), i ? all.name[i] : "all tokens kept");
+        dq_picture_legend_item(h->p, style_of(i), name_of(h, &all.of[i]));
     dq_picture_legend_end(h->p);
     dq_picture_figure_caption(h->p);
     dq_html_page_text(h->p, title_of(h, front));
@@ -172,8 +208,8 @@ static void figure(dq_html *h, const json_t *front)
         h->p,
         ": %s over the bytes held (codes, scales, unquantized tokens and indices, as allocated), "
         "as a share of 2 bytes "
-        "for every element of every token. A curve joins the best points of a policy, over shares "
-        "kept and widths; "
+        "for every element of every token. A curve joins the best points of a policy and budget, "
+        "over shares kept and widths; "
         "dots are its others. A ring: decided to be better than everything that holds no more.",
         loses(front) ? "KL divergence from the reference" : "the score");
     dq_picture_figure_end(h->p);
@@ -192,6 +228,21 @@ static const char *label_at(const json_t *front, const json_t *result)
     return "nothing holds as little";
 }
 
+/* Whether some cache holds more than two bytes an element, as f32 does. */
+static bool holds_f32(const dq_html *h, const json_t *front)
+{
+    const json_t *point;
+    size_t i;
+    json_array_foreach(json_object_get(front, "points"), i, point)
+    {
+        const double at = dq_html_real(point, "result");
+        const bool there = at >= 0 && at < h->n && dq_html_real(point, "share") > 1.5;
+        const json_t *kv = there ? json_object_get(h->row[(int)at].j, "kv") : NULL;
+        if (strcmp(dq_html_text(kv, "dense_type"), "f32") == 0) return true;
+    }
+    return false;
+}
+
 static void table(dq_html *h, const json_t *front)
 {
     static const char *const titles[] = {"<KV cache", "bytes held", "share",
@@ -208,8 +259,11 @@ static void table(dq_html *h, const json_t *front)
         "more), by paired 95 %% intervals; "
         "behind is what one of them is better than; about the others nothing is "
         "decided. %.0f comparisons: about "
-        "%.1f of their intervals are expected to miss by chance.</p>\n",
-        n, 0.05 * n);
+        "%.1f of their intervals are expected to miss by chance.%s</p>\n",
+        n, 0.05 * n,
+        holds_f32(h, front) ? " Shares near 2: what is not coded is held in f32; "
+                              "<code>--kv-dense-type f16</code> halves it on the CPU."
+                            : "");
     dq_html_page_table(h->p,
                        "Caches by bytes held; value is the score, or nats of KLD. Each is compared "
                        "with the one of no "

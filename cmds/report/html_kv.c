@@ -180,14 +180,15 @@ static void draw_label(dq_html *h, dq_picture *c, labels *l, int i)
     dq_picture_word(c, o->x, o->y, o->below, words);
 }
 
-/* Scores that are all equal get an axis that does not show what no score can be. */
-static void level_axis(dq_picture *c, labels *l, bool log)
+/* Losses and scores have axes of their own; labels know how high they are. */
+static void value_axis(dq_picture *c, labels *l, bool log)
 {
-    double y = l->at[0];
-    if (log || !(l->at[1] <= y)) return;
-    l->at[1] = y + 0.1;
-    dq_picture_set(c, "set yrange [%g:%g]\n", y > 0.1 ? y - 0.1 : -0.02, y + 0.1);
-    if (y <= 0.1) dq_picture_set(c, "set ytics 0,0.02\n");
+    if (log) {
+        dq_html_loss_axis(c, pow(10, l->at[0]), pow(10, l->at[1]));
+        return;
+    }
+    dq_html_score_axis(c, l->at[0], l->at[1]);
+    if (l->at[1] <= l->at[0]) l->at[1] = l->at[0] + 0.1;
 }
 
 /* All points are passed twice: to see how far they reach, then to label them. */
@@ -213,7 +214,7 @@ static void label_points(dq_html *h, dq_picture *c, const char *task)
             l.at[1] = fmax(l.at[1], it.at);
         }
     }
-    level_axis(c, &l, log);
+    value_axis(c, &l, log);
     for (int i = 0; i < l.n; i++) draw_label(h, c, &l, i);
 }
 
@@ -254,8 +255,7 @@ static void picture(dq_html *h, const char *task, const char *metric, bool log)
     dq_picture_set(&c, "set xlabel \"bytes held / bytes of a 16-bit cache of all tokens\"\n"
                        "set offsets graph 0.08, graph 0.08, graph 0.1, graph 0.05\n");
     if (log)
-        dq_picture_set(&c, "set logscale y\nset format y \"10^{%%T}\"\n"
-                           "set ylabel \"KL divergence, nats per token\"\n");
+        dq_picture_set(&c, "set ylabel \"KL divergence, nats per token\"\n");
     else
         dq_picture_set(&c, "set ylabel \"%s\"\n",
                        strcmp(metric, "exact_match") == 0 ? "exact match" : "accuracy");

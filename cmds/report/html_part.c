@@ -197,6 +197,25 @@ void dq_html_token_axis(dq_picture *c, double min, double max)
     dq_picture_set(c, ")\n");
 }
 
+void dq_html_score_axis(dq_picture *c, double min, double max)
+{
+    if (!isfinite(min)) return; /* there is nothing to draw */
+    const double span = max > min ? max - min : 0.2, unit = pow(10, floor(log10(span)));
+    const double step = unit * (span < 1.99 * unit ? 0.2 : span < 4.99 * unit ? 1 : 2);
+    if (!(max > min))
+        dq_picture_set(c, "set yrange [%g:%g]\n", min > 0.1 ? min - 0.1 : -0.02, min + 0.1);
+    dq_picture_set(c, "set ytics 0,%g,1\n", step);
+}
+
+void dq_html_loss_axis(dq_picture *c, double min, double max)
+{
+    double low = log10(min / 2), high = log10(max * 2);
+    if (!isfinite(min)) return;
+    if (floor(high) < ceil(low)) low = floor(low);
+    dq_picture_set(c, "set logscale y\nset format y \"10^{%%T}\"\nset yrange [%g:%g]\n",
+                   pow(10, low), pow(10, high));
+}
+
 void dq_html_layer_axis(dq_picture *c, double last)
 {
     double step = 1;

@@ -70,6 +70,11 @@ void dq_html_json_words(dq_html *h, const json_t *v);
 
 /* The axis of a picture over numbers of tokens, logarithmic where there are two. */
 void dq_html_token_axis(dq_picture *c, double min, double max);
+/* The vertical axis of shares that are right, which lie from min to max: no tick is below 0 or above 1, and shares that are
+ * all equal have room around them. */
+void dq_html_score_axis(dq_picture *c, double min, double max);
+/* The vertical axis of losses, logarithmic, which lie from min to max: a little more than that, and at least one power of 10. */
+void dq_html_loss_axis(dq_picture *c, double min, double max);
 /* The axis of a picture over layers 0 to `last`. */
 void dq_html_layer_axis(dq_picture *c, double last);
 /* printf into the arena; "" when memory is short, which the page remembers. */

@@ -100,13 +100,16 @@ static const char *kv_label(const json_t *kv, dq_arena *a, dq_err *err)
     double k = dq_html_real(kv, "k_bits"), v = dq_html_real(kv, "v_bits");
     double keep = dq_html_real(kv, "keep"), tokens = dq_html_real(kv, "tokens");
     const char *policy = dq_html_text(kv, "policy"), *code = dq_html_text(kv, "code");
-    const char *widths = dq_html_text(kv, "widths");
+    const char *widths = dq_html_text(kv, "widths"), *budget = dq_html_text(kv, "budget");
     if (!isfinite(k) || !isfinite(v)) return "";
     const bool say = (k < 16 || v < 16) && code[0] && strcmp(code, "token") != 0;
     if (!widths[0]) widths = dq_textf(a, err, "%.0f:%.0f", k, v);
     const char *bits = dq_textf(a, err, "%s%s%s", widths, say ? " " : "", say ? code : "");
-    if (isfinite(tokens)) return dq_textf(a, err, "%s %s %.0f tokens", bits, policy, tokens);
-    if (isfinite(keep) && keep < 1) return dq_textf(a, err, "%s %s keep %g", bits, policy, keep);
+    budget = budget[0] && strcmp(budget, "uniform") != 0 ? dq_textf(a, err, " %s", budget) : "";
+    if (isfinite(tokens))
+        return dq_textf(a, err, "%s %s %.0f tokens%s", bits, policy, tokens, budget);
+    if (isfinite(keep) && keep < 1)
+        return dq_textf(a, err, "%s %s keep %g%s", bits, policy, keep, budget);
     return k < 16 || v < 16 ? bits : "";
 }
 

@@ -156,6 +156,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .n_words = DQ_KV_BUDGETS,
      .option_place = 7,
      .option = "kv-budget",
+     .swept = true,
      .value = "KIND",
      .help = "what layers and heads get: {names} (default {default})",
      .column_place = 6,

@@ -17,7 +17,11 @@ rows $((1 + (policies + 1) * 2)) "$@" --kv-policy all,a1 --kv-keep 0.5,0.25 --kv
 rows $((1 + 2 * 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 0.5,0.25 --kv-bits 16,4
 rows $((1 + 1 + policies)) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 4
 rows $((1 + 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 1,0.25 --kv-bits 4
+rows $((1 + 1 + policies * 3)) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 4 --kv-budget uniform,pyramid,global
+rows $((1 + 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 0.5 --kv-bits 4 --kv-budget uniform,adaptive
 try 2 "stands twice" "$@" --kv-policy all,h2o
+try 2 "kv-budget: uniform stands twice" "$@" --kv-keep 0.5 --kv-budget uniform,pyramid,uniform
+try 2 "kv-budget: one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --kv-keep 0.5 --kv-budget uniform,pyramid
 try 2 "one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --kv-policy all --kv-keep 0.5
 try 2 "kv-policy alll: unknown policy alll (expected one of streaming, h2o, .*, leverage, a1, a2, sum)" "$@" --kv-policy alll --kv-keep 0.5
 absent gone.h5
@@ -72,6 +76,23 @@ try 0 "mc" "$@" --limit 1 --kv-policy h2o --json
 ! grep -q kv_front "$top/out" || complain "front: one policy is compared with itself"
 ! grep -q "results and" "$top/err" || complain "front: what is usual is announced"
 
+# rows that differ in the budget alone are told apart: in the table, the front, JSON, CSV, the list of --dry-run and the page
+roles=1.1,1.0/0.0,0.1
+set -- eval "$pair/diffllama-0" --task mc --data "$pair/needles-blind.jsonl" --limit 2 --kv-recent 16 --progress never --kv-policy keydiff \
+    --kv-keep 0.25 --kv-budget uniform,adaptive,roles --kv-roles $roles
+try 0 "^3 of 3\|^[0-2] of 3 are behind" "$@" -o budgets.json --csv budgets.csv
+for budget in uniform adaptive roles; do
+    grep -q "^diffllama-0 .* 16:16  *$budget " "$top/out" || complain "budgets: no $budget in the table: $(cat "$top/out")"
+    [ "$(grep -c ",$budget," budgets.csv)" = 1 ] || complain "budgets: not one row of $budget in the CSV"
+    grep -q "\"budget\": \"$budget\"" budgets.json || complain "budgets: no $budget in the JSON"
+done
+for label in "16:16 keydiff 0.25" "16:16 keydiff 0.25 adaptive" "16:16 keydiff 0.25 roles"; do
+    grep -q "\"kv_label\": \"$label\"" budgets.json || complain "budgets: no label $label in the JSON"
+    "$dq" "$@" --dry-run | grep -q " $label  *mc " || complain "budgets: no $label in the list of --dry-run"
+done
+try 0 "mc" eval "$pair/diffllama-0" --task mc --data "$pair/needles-blind.jsonl" --limit 1 --kv-recent 16 --kv-keep 0.25
+! sed -n 1p "$top/out" | grep -q budget || complain "budgets: a column where all have the same"
+
 if command -v gnuplot >/dev/null; then
     "$dq" report front.json -o page.html || complain "front: no page"
     present page.html
@@ -87,4 +108,13 @@ if command -v gnuplot >/dev/null; then
     sed -n '/<section id="kv">/,/<section id="results">/p' page.html | grep -q '<figure>' &&
         complain "front: the section of the cache draws the same once more"
 fi
-rm -f ./*.json page.html section.html
+if command -v gnuplot >/dev/null; then
+    "$dq" report budgets.json -o budgets.html || complain "budgets: no page"
+    for label in keydiff "keydiff, budget adaptive" "keydiff, budget roles"; do
+        [ "$(grep -c "<span>$label</span>" budgets.html)" = 1 ] || complain "budgets: $label has no curve in the picture"
+    done
+    for label in "16:16 keydiff keep 0.25" "16:16 keydiff keep 0.25 adaptive" "16:16 keydiff keep 0.25 roles"; do
+        grep -q "<td class=\"l\">diffllama-0, KV $label</td>" budgets.html || complain "budgets: no row $label on the page"
+    done
+fi
+rm -f ./*.json ./*.csv page.html section.html budgets.html
