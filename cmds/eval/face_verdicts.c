@@ -117,19 +117,41 @@ static json_t *document(const cmd_eval_options *o, const dq_verdicts *v, json_t 
     return doc;
 }
 
-/* The widths where a cache gives them, else its JSON. */
+/* What a cache forgets, as labels have it: " keydiff 0.25 roles"; "" for nothing. */
+static const char *forgets(char *text, size_t cap, const json_t *kv)
+{
+    const char *policy = json_string_value(json_object_get(kv, "policy"));
+    const char *budget = json_string_value(json_object_get(kv, "budget"));
+    const json_t *tokens = json_object_get(kv, "tokens");
+    const double n =
+        json_number_value(json_is_number(tokens) ? tokens : json_object_get(kv, "keep"));
+    const bool say = budget && strcmp(budget, "uniform") != 0;
+    text[0] = 0;
+    if (policy)
+        snprintf(text, cap, " %.40s %g%s%.40s", policy, n, say ? " " : "", say ? budget : "");
+    return text;
+}
+
+/* Widths, codes and what is forgotten where a cache gives them, else its JSON. */
 static dq_status kv_cell(dq_table *t, const json_t *kv, bool whole, dq_err *err)
 {
     const json_t *k = json_object_get(kv, "k_bits"), *v = json_object_get(kv, "v_bits");
     const char *widths = json_string_value(json_object_get(kv, "widths"));
-    char *text = NULL;
+    const char *code = json_string_value(json_object_get(kv, "code"));
+    char *text = NULL, bits[24], rest[128];
+    const bool known = json_is_integer(k) && json_is_integer(v);
+    const bool coded =
+        widths || (known && (json_integer_value(k) < 16 || json_integer_value(v) < 16));
+    const bool say = coded && code && strcmp(code, "token") != 0;
     if (kv) DQ_TRY(dq_json_dump(&text, kv, JSON_ENCODE_ANY | JSON_COMPACT, err));
+    if (known)
+        snprintf(bits, sizeof bits, "%d:%d", (int)json_integer_value(k),
+                 (int)json_integer_value(v));
     if (whole || !kv)
         dq_table_cell(t, "%s", text ? text : whole ? "" : "-");
-    else if (widths)
-        dq_table_cell(t, "%s", widths);
-    else if (json_is_integer(k) && json_is_integer(v))
-        dq_table_cell(t, "%d:%d", (int)json_integer_value(k), (int)json_integer_value(v));
+    else if (widths || known)
+        dq_table_cell(t, "%s%s%s%s", widths ? widths : bits, say ? " " : "", say ? code : "",
+                      forgets(rest, sizeof rest, kv));
     else
         dq_table_cell(t, "%s", text ? text : "-");
     free(text);
@@ -147,8 +169,8 @@ static bool differ_in_math(const dq_verdicts *v)
 
 static dq_status print_table(const dq_verdicts *v, dq_err *err)
 {
-    static const char *const behind[] = {"KV bits", "verdicts on",       "n",
-                                         "acc",     "against reference", "McNemar p"};
+    static const char *const behind[] = {"KV cache", "verdicts on",       "n",
+                                         "acc",      "against reference", "McNemar p"};
     enum { N_BEHIND = sizeof behind / sizeof behind[0] };
     const char *titles[4 + N_BEHIND] = {"model", "logit bits", "grain", "math"};
     const bool math = differ_in_math(v);

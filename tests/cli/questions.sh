@@ -88,6 +88,14 @@ tr -d ' \n' <"$top/out" | grep -q '"math":{"linear":"f32","qk":"f32","pv":"f32",
 { cat judged.jsonl && sed 's/"math": "f32"/"math": "bf16"/' judged.jsonl; } >twice.jsonl
 try 0 "math" eval --task verdicts --data twice.jsonl
 [ "$(grep -c ' bf16 ' "$top/out")" -gt 0 ] || complain "questions: verdicts in bf16 have no row"
+# caches that differ in the budget alone are two rows that say so
+echo '{"prompt": "the young sheep and the old fox"}' >prompt.jsonl
+try 0 "generate" eval "plain model" --task generate --data prompt.jsonl --max-new 2 --kv-keep 0.5 --kv-sink 1 --kv-recent 1 \
+    --kv-budget uniform,pyramid --dump-completions budgets.jsonl
+sed 's/}$/, "verdict": true}/' budgets.jsonl >judged-budgets.jsonl
+for label in "16:16 keydiff 0.5" "16:16 keydiff 0.5 pyramid"; do
+    try 0 " $label  *generate " eval --task verdicts --data judged-budgets.jsonl
+done
 for option in "--shots 1" "--demos judged.jsonl" "--lengths 9" "--max-new 3"; do
     # shellcheck disable=SC2086 # an option and its value
     try 2 "--\(shots\|demos\|lengths\|max-new\) \(is for\|has nothing\)" eval --task verdicts --data judged.jsonl $option
