@@ -1,70 +1,131 @@
 #!/bin/sh
-# run.sh OUT [SEED...]: is the difference map a better guide to what may be forgotten?
-# For the long pair of every seed: score maps x kept share x KV bits, scored on needles whose question comes
+# run.sh OUT [SEED...]: what may be forgotten of a context, and which bits may hold it?
+# For the long pair of every seed: policies x kept share x KV bits, scored on needles whose question comes
 # after the cut (recall), on needles whose question stands on both sides of it (asked), and on the second half
-# of windows (NLL, KLD); maps summed over the last rows only; then widths without eviction. Needs build/dq; with python3,
-# summary.py makes tables, with gnuplot pictures. Finished parts are kept: running it again goes on where it
-# stopped. 16 recent tokens are kept unquantized, not 64: of prefixes of 512 and 1000 tokens a sixteenth must stay
-# large enough for a policy to have a choice.
-#   DQ_KV_ITEMS, DQ_KV_WINDOWS   items and windows per model (default all: 256, 72)
+# of windows (NLL, KLD); keydiff with a budget by each model's own roles, which find_roles.py finds on the last
+# six windows of the text (never scored); codes by token, by page and dithered without eviction; maps summed over
+# the last rows only. Needs build/dq and python3; summary.py makes tables, with gnuplot pictures. Finished parts
+# are kept, and finished rows of a part: running it again goes on where it stopped. 16 recent tokens are kept
+# unquantized, not 64: of prefixes of 512 and 1000 tokens a sixteenth must stay large enough for a policy to have
+# a choice. A model of one map has no a1, a2, sum and diff: A2 is 0 there, and the others are h2o.
+#   DQ_KV_ITEMS, DQ_KV_WINDOWS   items and windows per model (default and at most 256 and 66)
 #   DQ_KV_KINDS                  default "diffllama llama"
 #   DQ                           the program (default build/dq)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../..
 dq=${DQ:-$root/build/dq}
-[ $# -ge 1 ] || { sed -n 's/^# //p' "$0" | head -11 >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n 's/^# //p' "$0" | head -14 >&2; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 shift
 [ $# -gt 0 ] || set -- 0 1 2
-items=${DQ_KV_ITEMS:-256} windows=${DQ_KV_WINDOWS:-72}
-pair=$root/calib/longpair
-policies=streaming,h2o,snapkv,knorm,random,diff,loo,a1,a2,sum
-maps=a1,a2,sum,diff,loo
+items=${DQ_KV_ITEMS:-256} windows=${DQ_KV_WINDOWS:-66}
+[ "$windows" -le 66 ] || { echo "run.sh: DQ_KV_WINDOWS is at most 66; the last six of 72 windows are for roles" >&2; exit 2; }
+case $dq in /*) ;; *) dq=$PWD/$dq ;; esac
+pair=$(cd "$root/calib/longpair" && pwd)
 keeps=0.5,0.25,0.125,0.0625
+seeds=$*
 
 part() { # part NAME ARGUMENTS of dq eval
-    name=$1
+    name=$kind-$seed-$1
     shift
     [ -s "$out/$name.json" ] && return 0
     printf '%s\n' "$name" >&2
+    set -- eval "$pair/$kind-$seed" "$@" --kv-recent 16 -q --force --resume -o "$out/$name.json.new"
     case "$*" in
     *--task*)
         # what each item got, without its text: summary.py pairs the policies over items
-        "$dq" eval "$@" --kv-recent 16 -q --force -o "$out/$name.json.new" --dump-items "$out/$name.dump" >/dev/null
-        sed 's/"context": ".*", "continuation": /"continuation": /' "$out/$name.dump" | gzip >"$out/$name.items.gz"
+        (cd "$out" && "$dq" "$@" --dump-items "$out/$name.dump" >/dev/null)
+        sed 's/"context": ".*", "continuation": /"continuation": /' "$out/$name.dump" | gzip -n >"$out/$name.items.gz"
         rm "$out/$name.dump"
         ;;
-    *) "$dq" eval "$@" --kv-recent 16 -q --force -o "$out/$name.json.new" >/dev/null ;;
+    *) (cd "$out" && "$dq" "$@" >/dev/null) ;;
     esac
     mv "$out/$name.json.new" "$out/$name.json"
 }
 
-for seed in "$@"; do
-    for kind in ${DQ_KV_KINDS:-diffllama llama}; do
-        model=$pair/$kind-$seed
-        [ -d "$model" ] || { printf '%s is not here; see calib/longpair/README.md\n' "$model" >&2; continue; }
-        for bits in 16 4:4; do
-            tag=$kind-$seed-$(printf %s "$bits" | tr : x)
-            part "$tag-recall" "$model" --task mc --data "$pair/needles-blind.jsonl" --limit "$items" \
-                --kv-bits $bits --kv-policy $policies --kv-keep $keeps
-            part "$tag-text" "$model" --text "$pair/text.txt" --ctx 1024 --limit "$windows" \
-                --kv-bits $bits --kv-policy $policies --kv-keep $keeps
+needles() { # needles blind|asked NAME ARGUMENTS
+    file=$pair/needles-$1.jsonl
+    shift
+    name=$1
+    shift
+    part "$name" --task mc --data "$file" --limit "$items" "$@"
+}
+
+text() { # text NAME ARGUMENTS
+    name=$1
+    shift
+    part "$name" --text "$pair/text.txt" --ctx 1024 --limit "$windows" "$@"
+}
+
+# ---- What is run for one model, with the policies that are in question and then with the others ----
+
+recall() { needles blind 16-recall --kv-bits 16 --kv-policy $usual --kv-keep $keeps; }
+recall_rest() { needles blind 16-rest-recall --kv-bits 16 --kv-policy "$rest" --kv-keep $keeps; }
+texts() { text 16-text --kv-bits 16 --kv-policy $usual --kv-keep $keeps; }
+texts_rest() { text 16-rest-text --kv-bits 16 --kv-policy "$rest" --kv-keep $keeps; }
+asked() { needles asked asked --kv-policy $usual --kv-keep 0.25,0.0625; }
+asked_rest() { needles asked rest-asked --kv-policy "$rest" --kv-keep 0.25,0.0625; }
+coded() {
+    needles blind 4x4-recall --kv-bits 4:4 --kv-policy $usual --kv-keep $keeps
+    text 4x4-text --kv-bits 4:4 --kv-policy $usual --kv-keep $keeps
+    needles asked 4x4-asked --kv-bits 4:4 --kv-policy $usual --kv-keep 0.5,0.25
+}
+coded_rest() {
+    needles blind 4x4-rest-recall --kv-bits 4:4 --kv-policy "$rest" --kv-keep $keeps
+    text 4x4-rest-text --kv-bits 4:4 --kv-policy "$rest" --kv-keep $keeps
+    needles asked 4x4-rest-asked --kv-bits 4:4 --kv-policy "$rest" --kv-keep 0.5,0.25
+}
+# the maps over the last 64 rows only, as snapkv has them
+last() {
+    needles asked last-asked --kv-policy "$maps" --kv-window 64 --kv-keep 0.25,0.125,0.0625
+    needles blind last-recall --kv-policy "$maps" --kv-window 64 --kv-keep 0.5,0.25
+}
+
+# a budget by the roles that are this model's own at each share
+roles() {
+    found=$out/$kind-$seed.roles
+    if [ ! -s "$found" ]; then
+        tr ' ' '\n' <"$pair/text.txt" | tail -n 6144 | tr '\n' ' ' >"$out/$kind-$seed.find.txt"
+        python3 "$here/find_roles.py" "$pair/$kind-$seed" --text "$out/$kind-$seed.find.txt" --find 6 --score 0 \
+            --keep 0.5 0.25 0.125 0.0625 --dq "$dq" >"$found.new"
+        mv "$found.new" "$found"
+        rm "$out/$kind-$seed.find.txt"
+    fi
+    for keep in 0.5 0.25 0.125 0.0625; do
+        by=$(sed -n "s/.*--kv-keep $keep .*--kv-roles //p" "$found")
+        set -- --kv-policy keydiff --kv-keep $keep --kv-budget roles --kv-roles "$by"
+        needles blind roles-$keep-recall --kv-bits 16 "$@"
+        text roles-$keep-text --kv-bits 16,4 --kv-code dither "$@"
+        needles asked roles-$keep-asked --kv-bits 16 "$@"
+    done
+}
+
+codes() {
+    needles blind widths-recall --kv-bits 16,8,6,4,4:3,4:2
+    text widths-text --kv-bits 16,8,6,4,4:3,4:2
+    text page-widths-text --kv-bits 8,6,4,4:3,4:2,3,2 --kv-code page
+    text dither-widths-text --kv-bits 8,6,4 --kv-code dither
+    needles blind page-widths-recall --kv-bits 4,4:2,3,2 --kv-code page
+    text dither-4x4-text --kv-bits 4 --kv-code dither --kv-policy keydiff --kv-keep $keeps
+    needles blind dither-4x4-recall --kv-bits 4 --kv-code dither --kv-policy keydiff --kv-keep $keeps
+}
+
+usual=keydiff,leverage,kvzip,h2o
+for what in recall texts asked roles codes coded recall_rest texts_rest asked_rest last coded_rest; do
+    for seed in $seeds; do
+        for kind in ${DQ_KV_KINDS:-diffllama llama}; do
+            if [ ! -d "$pair/$kind-$seed" ]; then
+                printf '%s is not here; see calib/longpair/README.md\n' "$pair/$kind-$seed" >&2
+                continue
+            fi
+            rest=streaming,snapkv,knorm,random,loo maps=h2o,loo
+            case $kind in
+            diffllama) rest=$rest,diff,a1,a2,sum maps=a1,a2,sum,diff,loo ;;
+            esac
+            $what
         done
-        # the maps over the last 64 rows only, as snapkv has them
-        part "$kind-$seed-last-recall" "$model" --task mc --data "$pair/needles-blind.jsonl" --limit "$items" \
-            --kv-policy $maps --kv-window 64 --kv-keep 0.5,0.25
-        part "$kind-$seed-asked" "$model" --task mc --data "$pair/needles-asked.jsonl" --limit "$items" \
-            --kv-policy $policies --kv-keep 0.25,0.0625
-        part "$kind-$seed-last-asked" "$model" --task mc --data "$pair/needles-asked.jsonl" --limit "$items" \
-            --kv-policy $maps --kv-window 64 --kv-keep 0.25,0.125,0.0625
-        part "$kind-$seed-4x4-asked" "$model" --task mc --data "$pair/needles-asked.jsonl" --limit "$items" \
-            --kv-bits 4:4 --kv-policy $policies --kv-keep 0.5,0.25
-        part "$kind-$seed-widths-recall" "$model" --task mc --data "$pair/needles-blind.jsonl" --limit "$items" \
-            --kv-bits 16,8,6,4,4:3,4:2
-        part "$kind-$seed-widths-text" "$model" --text "$pair/text.txt" --ctx 1024 --limit "$windows" \
-            --kv-bits 16,8,6,4,4:3,4:2
     done
 done
-if [ -z "${DQ_KV_KINDS:-}" ] && command -v python3 >/dev/null; then python3 "$here/summary.py" "$out"; fi
+if [ -z "${DQ_KV_KINDS:-}" ]; then python3 "$here/summary.py" "$out"; fi

@@ -2,9 +2,10 @@
 """Tables and pictures of a run of calib/kv/run.sh: python calib/kv/summary.py DIR
 
 Reads the dq-eval documents in DIR, writes kv.csv and kv.json (every row of every document), summary.csv and summary.txt
-(means over seeds), paired.csv and paired.txt (the recall of |A1 - lambda A2| minus that of every other policy, item by
-item) and, if gnuplot is there, recall.svg, asked.svg, kld.svg and pareto.svg. The error of a mean over seeds is the
-larger of the spread between seeds (standard error) and the pooled standard error inside them.
+(means over seeds), paired.csv and paired.txt (the recall of keydiff, and of |A1 - lambda A2|, minus that of every other policy,
+item by item) and, if gnuplot is there, recall.svg, asked.svg, kld.svg and pareto.svg. The error of a mean over seeds is the
+larger of the spread between seeds (standard error) and the pooled standard error inside them. A mean of fewer than all seeds
+says how many in `seeds`.
 """
 import csv
 import gzip
@@ -17,9 +18,10 @@ import subprocess
 import sys
 
 DIR = pathlib.Path(sys.argv[1])
-FIELDS = ("file", "kind", "seed", "scored_on", "k_bits", "v_bits", "policy", "keep", "ratio_held", "ratio_payload",
-          "bytes_per_token", "lowbit_fraction", "acc", "acc_se", "nll", "nll_se", "dnll", "dnll_se", "kld", "kld_se",
+FIELDS = ("file", "kind", "seed", "scored_on", "k_bits", "v_bits", "code", "policy", "budget", "roles", "keep", "ratio_held",
+          "ratio_payload", "bytes_per_token", "lowbit_fraction", "acc", "acc_se", "nll", "nll_se", "dnll", "dnll_se", "kld", "kld_se",
           "same_top1")
+CACHE = ("k_bits", "v_bits", "code", "policy", "budget", "keep")  # settings that differ between rows
 
 
 def metric(r, name):
@@ -27,23 +29,30 @@ def metric(r, name):
     return (m["value"], m["stderr"]) if m else (None, None)
 
 
-def scored_on(parts):
-    """What a document was scored on: its name is kind-seed[-last|-widths][-bits]-what."""
+def scored_on(name):
+    """What a document was scored on: its name is kind-seed[-last|-widths|-roles-share|...][-bits]-what."""
+    parts = name.split("-")
     return parts[-1] + (" last 64" if "last" in parts else "")
+
+
+def cache_of(kv):
+    """What CACHE names, of the `kv` of a result or of an item; "-" where there is nothing to name."""
+    coded, cut = kv["k_bits"] < 16 or kv["v_bits"] < 16, bool(kv["policy"])
+    return (kv["k_bits"], kv["v_bits"], kv["code"] if coded else "-", kv["policy"] if cut else "-", kv["budget"] if cut else "-",
+            kv["keep"] if cut else 1)
 
 
 def rows():
     for path in sorted(DIR.glob("*-[0-9]-*.json")):
-        parts = path.stem.split("-")
-        doc = json.loads(path.read_text())
-        for r in doc["results"]:
+        kind, seed = path.stem.split("-")[:2]
+        for r in json.loads(path.read_text())["results"]:
             kv, paired = r["kv"], (r.get("paired") or {}).get("nll_nats") or {}
-            acc, nll, kld = metric(r, "acc"), metric(r, "nll_nats"), metric(r, "kld_nats")
-            yield dict(zip(FIELDS, (
-                path.stem, parts[0], int(parts[1]), scored_on(parts), kv["k_bits"], kv["v_bits"],
-                kv["policy"] or "-", kv["keep"] if kv["policy"] else 1, kv["ratio_held"], kv["ratio_payload"],
-                kv["bytes_per_token"], kv["lowbit_fraction"], *acc, *nll, paired.get("delta"), paired.get("stderr"), *kld,
-                metric(r, "same_top1")[0])))
+            row = {"file": path.stem, "kind": kind, "seed": int(seed), "scored_on": scored_on(path.stem), **dict(zip(CACHE, cache_of(kv)))}
+            row.update({name: kv[name] for name in ("roles", "ratio_held", "ratio_payload", "bytes_per_token", "lowbit_fraction")})
+            for name, long in (("acc", "acc"), ("nll", "nll_nats"), ("kld", "kld_nats")):
+                row[name], row[name + "_se"] = metric(r, long)
+            row.update(dnll=paired.get("delta"), dnll_se=paired.get("stderr"), same_top1=metric(r, "same_top1")[0])
+            yield {name: row[name] for name in FIELDS}
 
 
 def mean(items, value, error):
@@ -60,6 +69,13 @@ def text(m):
     return "-" if m is None else f"{m[0]:.4f} +- {m[1]:.4f}"
 
 
+def words(cache):
+    """"4:4 page keydiff roles 0.25" of what CACHE names."""
+    k, v, code, policy, budget, keep = cache
+    named = f"{k}:{v}" + ("" if code in ("-", "token") else f" {code}")
+    return named, policy + ("" if budget in ("-", "uniform") else f" {budget}"), f"{keep:g}"
+
+
 all_rows = list(rows())
 with open(DIR / "kv.csv", "w", newline="") as f:
     w = csv.DictWriter(f, FIELDS, lineterminator="\n")
@@ -69,22 +85,33 @@ with open(DIR / "kv.csv", "w", newline="") as f:
 with open(DIR / "kv.json", "w") as f:
     f.write('{"schema": "dq-kv-study/1", "rows": [\n' + ",\n".join(json.dumps(r) for r in all_rows) + "\n]}\n")
 
+# One row each of a seed: all tokens kept in 16 bits stand in several documents.
 groups = {}
 for r in all_rows:
-    groups.setdefault((r["kind"], r["scored_on"], r["k_bits"], r["v_bits"], r["policy"], r["keep"]), []).append(r)
+    of_seed = groups.setdefault((r["kind"], r["scored_on"], tuple(r[name] for name in CACHE)), {})
+    of_seed.setdefault(r["seed"], r)
+groups = {key: list(of_seed.values()) for key, of_seed in groups.items()}
+
+
+def order(group):
+    kind, on, (k, v, code, policy, budget, keep) = group[0]
+    return on == "text", kind, -k, -v, code, policy, budget, -keep, on
+
+
 lines, table = [], []
-for key, items in sorted(groups.items(), key=lambda g: (g[0][1] == "text", g[0][0], -g[0][2], -g[0][3], g[0][4], -(g[0][5] or 0))):
+for (kind, on, cache), items in sorted(groups.items(), key=order):
     acc, nll = mean(items, "acc", "acc_se"), mean(items, "dnll", "dnll_se")
     kld = mean(items, "kld", "kld_se")
     held, payload = (mean(items, n, n) for n in ("ratio_held", "ratio_payload"))
-    table.append((*key, len(items), held and f"{held[0]:.3f}", payload and f"{payload[0]:.3f}",
+    table.append((kind, on, *cache, len(items), held and f"{held[0]:.3f}", payload and f"{payload[0]:.3f}",
                   *(("", "") if m is None else (f"{m[0]:.6f}", f"{m[1]:.6f}") for m in (acc, nll, kld))))
-    lines.append(f"{key[0]:10s} {key[1]:7s} {key[2]:2d}:{key[3]:<2d} {key[4]:10s} {key[5]!s:7s} n={len(items)} "
+    bits, policy, keep = words(cache)
+    lines.append(f"{kind:10s} {on:14s} {bits:11s} {policy:14s} {keep:7s} n={len(items)} "
                  f"held {held[0] if held else math.nan:6.2f} payload {payload[0] if payload else math.nan:6.2f}  "
                  f"recall {text(acc)}  dNLL {text(nll)}  KLD {text(kld)}")
 with open(DIR / "summary.csv", "w", newline="") as f:
     w = csv.writer(f, lineterminator="\n")
-    w.writerow(("kind", "scored_on", "k_bits", "v_bits", "policy", "keep", "seeds", "ratio_held", "ratio_payload", "recall",
+    w.writerow(("kind", "scored_on", *CACHE, "seeds", "ratio_held", "ratio_payload", "recall",
                 "recall_se", "dnll", "dnll_se", "kld", "kld_se"))
     for row in table:
         flat = []
@@ -96,66 +123,65 @@ print("\n".join(lines))
 
 
 def items_of(path, gold):
-    """{(k_bits, v_bits, policy, keep): {item: right?}} of one document."""
+    """{what CACHE names: {item: right?}} of one document."""
     best = {}
     with gzip.open(path, "rt") as f:
         for line in f:
             d = json.loads(line)
-            kv = d["kv"]
-            row = best.setdefault((kv["k_bits"], kv["v_bits"], kv["policy"], kv["keep"]), {})
+            row = best.setdefault(cache_of(d["kv"]), {})
             if d["item"] not in row or d["ll"] > row[d["item"]][0]:
                 row[d["item"]] = (d["ll"], d["choice"] == gold[d["item"]])
     return {key: {i: right for i, (_, right) in row.items()} for key, row in best.items()}
 
 
 def paired():
-    """Recall of `diff` minus that of each other policy, over the same items: mean of the seeds, with error."""
+    """Recall of keydiff and of diff, with the same budget for all, minus that of each other cache with as many bits and the same
+    share, over the same items: mean of the seeds, with error."""
     with open(pathlib.Path(__file__).parent.parent / "longpair" / "needles.jsonl") as f:
         gold = [json.loads(line)["gold"] for line in f]
-    seeds = {}
+    got = {}
     for path in sorted(DIR.glob("*.items.gz")):
-        parts = path.name.removesuffix(".items.gz").split("-")
-        if "widths" in parts:
-            continue
-        got = items_of(path, gold)
-        for (kb, vb, policy, keep), right in got.items():
-            mine = got[(kb, vb, "diff", keep)]
-            if policy == "diff":
-                continue
-            d = [int(mine[i]) - int(right[i]) for i in mine]
-            se = statistics.stdev(d) / math.sqrt(len(d))
-            seeds.setdefault((parts[0], scored_on(parts), kb, vb, keep, policy), []).append(
-                {"delta": statistics.fmean(d), "se": se})
-    out = []
-    for (kind, on, kb, vb, keep, policy), found in sorted(seeds.items(), key=lambda g: (g[0][:2], -g[0][2], -g[0][4], g[0][5])):
-        m, se, n = mean(found, "delta", "se")
-        out.append((kind, on, kb, vb, keep, policy, n, f"{m:+.4f}", f"{se:.4f}"))
-    with open(DIR / "paired.csv", "w", newline="") as f:
+        name = path.name.removesuffix(".items.gz")
+        got.setdefault((*name.split("-")[:2], scored_on(name)), {}).update(items_of(path, gold))
+    seeds = {}
+    for (kind, _, on), of in got.items():
+        for (*bits, policy, budget, keep), right in of.items():
+            for base in ("keydiff", "diff"):
+                mine = of.get((*bits, base, "uniform", keep))
+                if policy == "-" or mine is None or (policy, budget) == (base, "uniform"):
+                    continue
+                d = [int(mine[i]) - int(right[i]) for i in mine]
+                se = statistics.stdev(d) / math.sqrt(len(d))
+                seeds.setdefault((base, kind, on, (*bits, policy, budget, keep)), []).append({"delta": statistics.fmean(d), "se": se})
+    with open(DIR / "paired.csv", "w", newline="") as f, open(DIR / "paired.txt", "w") as lines:
         w = csv.writer(f, lineterminator="\n")
-        w.writerow(("kind", "scored_on", "k_bits", "v_bits", "keep", "against", "seeds", "recall_diff_minus_other", "se"))
-        w.writerows(out)
-    (DIR / "paired.txt").write_text("".join(
-        f"{kind:10s} {on:12s} {kb:2d}:{vb:<2d} keep {keep:<6g} diff - {policy:9s} {m} +- {se} ({n} seeds)\n"
-        for kind, on, kb, vb, keep, policy, n, m, se in out))
+        w.writerow(("kind", "scored_on", "k_bits", "v_bits", "code", "keep", "of", "less", "budget", "seeds", "recall_difference", "se"))
+        for (base, kind, on, cache), found in sorted(seeds.items(), key=lambda g: (g[0][0] == "diff", order((g[0][1:],)))):
+            m, se, n = mean(found, "delta", "se")
+            k, v, code, policy, budget, keep = cache
+            w.writerow((kind, on, k, v, code, keep, base, policy, budget, n, f"{m:+.4f}", f"{se:.4f}"))
+            bits, policy, keep = words(cache)
+            lines.write(f"{kind:10s} {on:14s} {bits:11s} keep {keep:<6s} {base} - {policy:14s} {m:+.4f} +- {se:.4f} ({n} seeds)\n")
 
 
 paired()
 
 
 KINDS = ("diffllama", "llama")
-COLOURS = {"a1": "#1f77b4", "a2": "#17becf", "sum": "#7f7f7f", "diff": "#d62728", "loo": "#2ca02c", "h2o": "#ff7f0e",
-           "snapkv": "#9467bd", "knorm": "#8c564b", "streaming": "#bcbd22", "random": "#000000"}
+COLOURS = {"keydiff": "#d62728", "keydiff roles": "#7f0000", "leverage": "#e377c2", "kvzip": "#1a55ff", "a1": "#1f77b4",
+           "a2": "#17becf", "sum": "#7f7f7f", "diff": "#4b0082", "loo": "#2ca02c", "h2o": "#ff7f0e", "snapkv": "#9467bd",
+           "knorm": "#8c564b", "streaming": "#bcbd22", "random": "#000000"}
 KEPT = "share of the context kept"
 
 
 def curve(kind, on, bits, policy, value, x):
-    """[(x, mean, error)] of one policy, from large shares to small ones."""
+    """[(x, mean, error)] of one policy and budget with token codes, from large shares to small ones."""
     points = []
-    for (k, s, kb, vb, q, keep), found in sorted(groups.items(), key=lambda g: -(g[0][5] or 0)):
-        if (k, s, (kb, vb), q) == (kind, on, bits, policy):
+    for (k, s, cache), found in sorted(groups.items(), key=lambda g: -g[0][2][-1]):
+        if (k, s, cache[:2], words(cache)[1]) == (kind, on, bits, policy) and cache[2] in ("-", "token"):
             m = mean(found, value, value + "_se")
             if m:
-                points.append((x(found, keep), m[0], m[1]))
+                points.append((x(found, cache[-1]), m[0], m[1]))
     return points
 
 
@@ -203,4 +229,4 @@ if shutil.which("gnuplot"):
          [("text", (16, 16))], KEPT, kept)
     plot("pareto", "Recall against bytes held, question behind the cut (dashed: 4:4)", recall, "acc",
          [("recall", (16, 16)), ("recall", (4, 4))], "16-bit bytes of the whole context / bytes held", held,
-         ("diff", "loo", "h2o", "snapkv", "knorm", "random"))
+         ("keydiff", "keydiff roles", "leverage", "kvzip", "diff", "loo", "h2o", "snapkv", "knorm", "random"))
