@@ -64,6 +64,19 @@ static dq_status check_hashes(request *r, const dq_container *c, dq_err *err)
     return err->code;
 }
 
+/* The settings of the cache are the container's, which no option of dq verify changes: the source is another model. */
+static dq_status of_another_model(const char *path, dq_err *err)
+{
+    for (int i = 0; i < err->n_remedies; i++) {
+        const dq_remedy_code code = err->remedy[i].code;
+        if (code != DQ_REMEDY_KV_ROLES && code != DQ_REMEDY_KV_LAYERS && code != DQ_REMEDY_KV_MAPS)
+            continue;
+        err->n_remedies = 0;
+        return dq_in(err, "%s: made from another checkpoint: ", path);
+    }
+    return err->code;
+}
+
 static dq_status check_source(request *r, const char *path, const dq_container *c, dq_err *err)
 {
     dq_quantize_settings set;
@@ -74,8 +87,9 @@ static dq_status check_source(request *r, const char *path, const dq_container *
     dq_progress_begin(&bar, &r->logger, "source", 1);
     if (dq_quantize_settings_of(&set, &recipe, c, err) != DQ_OK)
         dq_in(err, "%s: ", path);
-    else if (dq_quantize_open(&q, r->source, &set, err) == DQ_OK &&
-             dq_quantize_compare(q, c, &p, err) != DQ_OK && err->code != DQ_STOPPED)
+    else if (dq_quantize_open(&q, r->source, &set, err) != DQ_OK)
+        of_another_model(path, err);
+    else if (dq_quantize_compare(q, c, &p, err) != DQ_OK && err->code != DQ_STOPPED)
         dq_in(err, "%s: ", path);
     dq_progress_end(&bar);
     if (q) r->n_by_sqnr = dq_quantize_result(q)->n_by_sqnr;

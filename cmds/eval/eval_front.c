@@ -317,7 +317,7 @@ static dq_status print_front(const front *f, void *arg, dq_err *err)
                "%.1f of their intervals are expected to miss by chance.\n",
                behind, f->n, (long long)f->comparisons, 0.05 * (double)f->comparisons);
     if (err->code == DQ_OK && holds_f32(f))
-        printf("Shares near 2: what is not coded is held in f32; --kv-dense-type f16 halves it on "
+        printf("Shares above 1: what is not coded is held in f32; --kv-dense-type f16 halves it on "
                "the CPU.\n");
     dq_table_free(t);
     return err->code;

@@ -261,7 +261,7 @@ static void table(dq_html *h, const json_t *front)
         "decided. %.0f comparisons: about "
         "%.1f of their intervals are expected to miss by chance.%s</p>\n",
         n, 0.05 * n,
-        holds_f32(h, front) ? " Shares near 2: what is not coded is held in f32; "
+        holds_f32(h, front) ? " Shares above 1: what is not coded is held in f32; "
                               "<code>--kv-dense-type f16</code> halves it on the CPU."
                             : "");
     dq_html_page_table(h->p,

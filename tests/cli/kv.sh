@@ -300,6 +300,8 @@ try 4 "the roles name group 2.0, and the model has 2 layers of 2 groups" quantiz
 absent gone.h5
 try 0 "." quantize "diff model" -o roles.h5 --kv-keep 0.25 --kv-policy keydiff --kv-recent 16 --kv-budget roles --kv-roles "$roles"
 try 0 "." verify roles.h5 --source "diff model"
+try 4 "roles.h5: made from another checkpoint: .*the roles name 4 of the 8 groups of KV heads that the model has (2 layers of 4)$" \
+    verify roles.h5 --source "plain model"
 try 0 "KV eviction        keydiff, 0.25 of the context stay, budget roles $roles$" info roles.h5
 try 0 "\"roles\": \"$roles\"" info roles.h5 --json
 try 0 "\"kv_groups\": 2" info roles.h5 --json
