@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Tables and pictures of a run of calib/kv/run.sh: python calib/kv/summary.py DIR
+"""Tables and pictures of a run of calib/kv/run.sh: python calib/kv/summary.py DIR [EARLIER]
 
 Reads the dq-eval documents in DIR, writes kv.csv and kv.json (every row of every document), summary.csv and summary.txt
 (means over seeds), paired.csv and paired.txt (the recall of keydiff, and of |A1 - lambda A2|, minus that of every other policy,
 item by item) and, if gnuplot is there, recall.svg, asked.svg, kld.svg and pareto.svg. The error of a mean over seeds is the
 larger of the spread between seeds (standard error) and the pooled standard error inside them. A mean of fewer than all seeds
 says how many in `seeds`.
+
+EARLIER is a folder with kv.csv and paired.csv of another run. Rows that DIR has not are taken from it (`earlier` is 1); rows that
+both have must agree in all digits.
 """
 import csv
 import gzip
@@ -18,9 +21,11 @@ import subprocess
 import sys
 
 DIR = pathlib.Path(sys.argv[1])
+EARLIER = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None
 FIELDS = ("file", "kind", "seed", "scored_on", "k_bits", "v_bits", "code", "policy", "budget", "roles", "keep", "ratio_held",
           "ratio_payload", "bytes_per_token", "lowbit_fraction", "acc", "acc_se", "nll", "nll_se", "dnll", "dnll_se", "kld", "kld_se",
-          "same_top1")
+          "same_top1", "earlier")
+NUMBERS = FIELDS[FIELDS.index("keep"):-1]
 CACHE = ("k_bits", "v_bits", "code", "policy", "budget", "keep")  # settings that differ between rows
 
 
@@ -51,8 +56,42 @@ def rows():
             row.update({name: kv[name] for name in ("roles", "ratio_held", "ratio_payload", "bytes_per_token", "lowbit_fraction")})
             for name, long in (("acc", "acc"), ("nll", "nll_nats"), ("kld", "kld_nats")):
                 row[name], row[name + "_se"] = metric(r, long)
-            row.update(dnll=paired.get("delta"), dnll_se=paired.get("stderr"), same_top1=metric(r, "same_top1")[0])
+            row.update(dnll=paired.get("delta"), dnll_se=paired.get("stderr"), same_top1=metric(r, "same_top1")[0], earlier=0)
             yield {name: row[name] for name in FIELDS}
+
+
+def key_of(row):
+    return (row["kind"], row["seed"], row["scored_on"], *(row[name] for name in CACHE))
+
+
+def earlier_rows():
+    """Those of EARLIER; a table that names no code and no budget has token codes and the same budget for all."""
+    with open(EARLIER / "kv.csv", newline="") as f:
+        for old in csv.DictReader(f):
+            row = {**old, **{n: int(old[n]) for n in ("seed", "k_bits", "v_bits")}, "earlier": 1, "roles": old.get("roles") or None}
+            row.update({n: float(old[n]) if old[n] else None for n in NUMBERS})
+            row.setdefault("code", "token" if row["k_bits"] < 16 or row["v_bits"] < 16 else "-")
+            row.setdefault("budget", "-" if row["policy"] == "-" else "uniform")
+            yield {name: row[name] for name in FIELDS}
+
+
+def with_earlier(mine):
+    """mine and what EARLIER has besides."""
+    have = {key_of(r): r for r in mine}
+    out, both = list(mine), 0
+    for row in earlier_rows() if EARLIER else ():
+        same = have.get(key_of(row))
+        if same is None:
+            out.append(row)
+            continue
+        both += 1
+        for name in NUMBERS:
+            if same[name] != row[name]:
+                sys.exit(f"summary.py: {key_of(row)}: {name} is {same[name]}, and {row[name]} in {EARLIER}")
+    if EARLIER:
+        print(f"{len(mine)} rows of this run, {len(out) - len(mine)} of {EARLIER} alone; {both} of both agree in all digits",
+              file=sys.stderr)
+    return out
 
 
 def mean(items, value, error):
@@ -76,7 +115,7 @@ def words(cache):
     return named, policy + ("" if budget in ("-", "uniform") else f" {budget}"), f"{keep:g}"
 
 
-all_rows = list(rows())
+all_rows = with_earlier(list(rows()))
 with open(DIR / "kv.csv", "w", newline="") as f:
     w = csv.DictWriter(f, FIELDS, lineterminator="\n")
     w.writeheader()
@@ -134,6 +173,20 @@ def items_of(path, gold):
     return {key: {i: right for i, (_, right) in row.items()} for key, row in best.items()}
 
 
+def earlier_pairs():
+    """{(base, kind, scored_on, what CACHE names): (seeds, difference, error)} of EARLIER; a table without `of` pairs diff."""
+    if not EARLIER:
+        return {}
+    with open(EARLIER / "paired.csv", newline="") as f:
+        out = {}
+        for r in csv.DictReader(f):
+            bits, policy = (int(r["k_bits"]), int(r["v_bits"])), r.get("less") or r["against"]
+            cache = (*bits, r.get("code") or ("token" if min(bits) < 16 else "-"), policy, r.get("budget") or "uniform", float(r["keep"]))
+            found = r.get("recall_difference") or r["recall_diff_minus_other"]
+            out[(r.get("of") or "diff", r["kind"], r["scored_on"], cache)] = (int(r["seeds"]), float(found), float(r["se"]))
+        return out
+
+
 def paired():
     """Recall of keydiff and of diff, with the same budget for all, minus that of each other cache with as many bits and the same
     share, over the same items: mean of the seeds, with error."""
@@ -153,11 +206,14 @@ def paired():
                 d = [int(mine[i]) - int(right[i]) for i in mine]
                 se = statistics.stdev(d) / math.sqrt(len(d))
                 seeds.setdefault((base, kind, on, (*bits, policy, budget, keep)), []).append({"delta": statistics.fmean(d), "se": se})
+    pairs = {key: (len(found), *mean(found, "delta", "se")[:2]) for key, found in seeds.items()}
+    for key, old in earlier_pairs().items():
+        if old[0] > pairs.get(key, (0,))[0]:
+            pairs[key] = old
     with open(DIR / "paired.csv", "w", newline="") as f, open(DIR / "paired.txt", "w") as lines:
         w = csv.writer(f, lineterminator="\n")
         w.writerow(("kind", "scored_on", "k_bits", "v_bits", "code", "keep", "of", "less", "budget", "seeds", "recall_difference", "se"))
-        for (base, kind, on, cache), found in sorted(seeds.items(), key=lambda g: (g[0][0] == "diff", order((g[0][1:],)))):
-            m, se, n = mean(found, "delta", "se")
+        for (base, kind, on, cache), (n, m, se) in sorted(pairs.items(), key=lambda g: (g[0][0] == "diff", order((g[0][1:],)))):
             k, v, code, policy, budget, keep = cache
             w.writerow((kind, on, k, v, code, keep, base, policy, budget, n, f"{m:+.4f}", f"{se:.4f}"))
             bits, policy, keep = words(cache)

@@ -84,7 +84,8 @@ void dq_kv_options_begin(dq_kv_options *o, const char *seed_of)
     memset(o, 0, sizeof *o);
     o->seed = -1;
     for (int i = 0; i < DQ_KV_FIELDS; i++) o->given[i].number = -1;
-    o->row[0] = (dq_opt){.help = "KV cache (in dq eval, commas sweep):"};
+    o->row[0] = (dq_opt){
+        .help = "KV cache (in dq eval, bits, keep or tokens, policy and budget take lists):"};
     for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
         const int i = dq_kv_field_of_option(place);
         const dq_kv_field *f = &dq_kv_fields[i];
