@@ -87,7 +87,8 @@ last() {
 roles() {
     found=$out/$kind-$seed.roles
     if [ ! -s "$found" ]; then
-        tr ' ' '\n' <"$pair/text.txt" | tail -n 6144 | tr '\n' ' ' >"$out/$kind-$seed.find.txt"
+        # as words stand in the text, each behind a space
+        tr ' ' '\n' <"$pair/text.txt" | tail -n 6144 | tr '\n' ' ' | sed 's/^/ /; s/ $//' >"$out/$kind-$seed.find.txt"
         python3 "$here/find_roles.py" "$pair/$kind-$seed" --text "$out/$kind-$seed.find.txt" --find 6 --score 0 \
             --keep 0.5 0.25 0.125 0.0625 --dq "$dq" >"$found.new"
         mv "$found.new" "$found"

@@ -8,7 +8,7 @@ larger of the spread between seeds (standard error) and the pooled standard erro
 says how many in `seeds`.
 
 EARLIER is a folder with kv.csv and paired.csv of another run. Rows that DIR has not are taken from it (`earlier` is 1); rows that
-both have must agree in all digits.
+both have must agree in twelve digits.
 """
 import csv
 import gzip
@@ -86,10 +86,10 @@ def with_earlier(mine):
             continue
         both += 1
         for name in NUMBERS:
-            if same[name] != row[name]:
+            if (same[name] is None) != (row[name] is None) or not math.isclose(same[name] or 0, row[name] or 0, rel_tol=1e-12):
                 sys.exit(f"summary.py: {key_of(row)}: {name} is {same[name]}, and {row[name]} in {EARLIER}")
     if EARLIER:
-        print(f"{len(mine)} rows of this run, {len(out) - len(mine)} of {EARLIER} alone; {both} of both agree in all digits",
+        print(f"{len(mine)} rows of this run, {len(out) - len(mine)} of {EARLIER} alone; {both} of both agree in twelve digits",
               file=sys.stderr)
     return out
 
