@@ -4,6 +4,7 @@
 #define DQ_PAGES_PORTABLE_H
 
 #include "kernels/cpu/level/simd_kv.h"
+#include "kernels/cpu/simd.h"
 
 #include <stdbool.h>
 
@@ -12,6 +13,20 @@ static inline bool pages_line_dots(int32_t *sum, const int8_t *const a[4], int64
                                    const pages_lines *l, int64_t m)
 {
     (void)sum, (void)a, (void)lda, (void)l, (void)m;
+    return false;
+}
+
+static inline bool pages_few_keys(float *s, int64_t lds, const dq_simd_int8_rows *q, int64_t m,
+                                  const dq_simd_int8_page *p)
+{
+    (void)s, (void)lds, (void)q, (void)m, (void)p;
+    return false;
+}
+
+static inline bool pages_few_values(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
+                                    const dq_simd_int8_page *p, void *work)
+{
+    (void)y, (void)ldy, (void)d, (void)ldd, (void)m, (void)p, (void)work;
     return false;
 }
 

@@ -13,6 +13,12 @@
 #include <string.h>
 
 enum { DQ_KV_LINE = 128 }; /* longer lines are cut into lines of this many codes */
+enum { SLOTS = 64 };       /* of a page */
+
+static inline int64_t pages_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
 
 /* Lines 0 .. n-1 of a page, `stride` bytes apart, and 64 columns of them: codes chunk * 64 .. of `cols`. next: lines of the
  * same form that are read after these, NULL: unknown. */

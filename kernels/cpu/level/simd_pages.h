@@ -20,12 +20,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { PART = 256, SLOTS = 64, KEY_ROWS = 8 };
-
-static inline int64_t pages_min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+enum { PART = 256, KEY_ROWS = 8 };
 
 /* Pages lie all over memory, and hardware does not fetch ahead from one to the next. */
 DQ_KV_INLINE void pages_fetch(const uint8_t *next, int64_t from, int64_t bytes)
@@ -134,6 +129,7 @@ static void pages_key_scores(float *s, int64_t lds, const dq_simd_int8_rows *q, 
     const int32_t half = 1 << (p->bits - 1);
     int32_t sum[KEY_ROWS * SLOTS];
     float total[KEY_ROWS * SLOTS];
+    if (pages_few_keys(s, lds, q, m, p)) return;
     const bool whole = p->first == 0 && p->end == SLOTS;
     bool made = !p->codes;
     for (int64_t r0 = 0; r0 < m; r0 += KEY_ROWS) {
@@ -257,6 +253,7 @@ static void pages_value_sums(float *y, int64_t ldy, const float *d, int64_t ldd,
                              const dq_simd_int8_page *p, void *work)
 {
     pages_rows w = {.rows = dq_simd_int8_value_rows(p->n)};
+    if (pages_few_values(y, ldy, d, ldd, m, p, work)) return;
     w.code = work;
     w.scale = (float *)(void *)(w.code + p->n * w.rows * 2 * SLOTS);
     w.sum = (int32_t *)(void *)(w.scale + p->n * w.rows);

@@ -5,7 +5,9 @@
 
 #if defined(__x86_64__)
 
+#include <float.h>
 #include <immintrin.h>
+#include <math.h>
 #include <string.h>
 
 /* Up to 6 rows by 32 columns: 12 sums in registers. */
@@ -312,6 +314,7 @@ static inline int32_t pages_split(int8_t *high, const float *e, float r)
     return _mm512_reduce_add_epi32(sum);
 }
 
+#include "kernels/cpu/level/pages_few.h"
 #include "kernels/cpu/level/simd_pages.h"
 
 const dq_simd_pages dq_simd_pages_vnni = DQ_PAGES_TABLE;
