@@ -13,10 +13,13 @@
 #include <string.h>
 
 enum {
-    BLOCK_FLOATS = 1 << 18, /* 1 MiB of scores: about what a second-level cache holds */
-    /* Scores of few rows are little beside the pages, which shall be read once for all heads. */
-    FEW_ROWS_FLOATS = 1 << 24,
+    /* Scores of a block: 64 MiB at most where 16 rows take no more. Keys and values of long contexts are read from memory for
+     * every block, which takes longer than their products do where few rows share them. */
+    BLOCK_FLOATS = 1 << 24,
     LEAST_ROWS = 16,
+    /* Output heads are taken together as long as scores of many rows fit a second-level cache, 1 MiB; those of few rows are
+     * little beside the pages, which shall be read once for all heads. */
+    NEAR_FLOATS = 1 << 18,
     MAX_SLOTS = 32
 };
 
@@ -448,7 +451,7 @@ static plan plan_blocks(const dq_attend_args *args)
     if (!tiles && sums_columns(args->columns)) p.block_rows = LEAST_ROWS;
     if (args->batch->n_rows < p.block_rows) p.block_rows = args->batch->n_rows;
     const int64_t floats = p.block_rows * dq_cpu_row_floats(p.keys);
-    const int64_t max = p.block_rows < LEAST_ROWS ? FEW_ROWS_FLOATS : BLOCK_FLOATS;
+    const int64_t max = p.block_rows < LEAST_ROWS ? BLOCK_FLOATS : NEAR_FLOATS;
     while (p.slots < useful && (p.slots + 1) * floats <= max) p.slots++;
     p.bytes = (size_t)(p.slots * floats + dq_cpu_score_floats(args, p.block_rows, p.slots)) *
               sizeof(float);

@@ -95,7 +95,7 @@ int64_t dq_cpu_token_floats(const dq_attend_args *args, int64_t heads);
 void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_attend_args *args,
                    const dq_kv_rows *rows, const dq_kv_list *list, const int *head, int n_heads,
                    int64_t keys, const dq_cpu_scaled *scaled, float *scratch);
-/* Rows per block such that `buffers` rows-by-keys blocks stay near the cache; 1..DQ_PAGE_TOKENS. */
+/* Rows per block such that `buffers` rows-by-keys blocks take 64 MiB at most, or 16 rows; 1..DQ_PAGE_TOKENS. */
 int64_t dq_cpu_block_rows(int64_t keys, int64_t buffers);
 /* Floats from one row of a block to the next. */
 int64_t dq_cpu_row_floats(int64_t keys);
