@@ -36,6 +36,18 @@ static int run_end(const int *order, const int *head, int i, int n)
     return end;
 }
 
+/* Floats from one of s[order[first]] .. s[order[end - 1]] to the next; 0: not always as many. */
+static int64_t rows_apart(float *const *s, const int *order, int first, int end)
+{
+    int64_t apart = DQ_PAGE_TOKENS;
+    for (int i = first + 1; i < end; i++) {
+        const int64_t next = s[order[i]] - s[order[i - 1]];
+        if (i > first + 1 && next != apart) return 0;
+        apart = next;
+    }
+    return apart;
+}
+
 void dq_cpu_token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_args *args,
                          const dq_kv_rows *row, const dq_kv_list *list, const int *head,
                          int n_heads, int64_t keys, const dq_cpu_scaled *scaled, float *scratch,
@@ -60,13 +72,15 @@ void dq_cpu_token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_arg
             end = run_end(order, key, i, n_heads);
             const dq_cpu_page page = dq_cpu_open_keys(cpu, args, list, p, key[order[i]],
                                                       span->coded_end, slots, end - i, scratch);
-            dq_cpu_rows_times_keys(cpu, product, DQ_PAGE_TOKENS, args, x + i * d, d, end - i, &q, i,
-                                   &page, scratch);
-            for (int k = i; k < end; k++) {
-                dq_cpu_scale_page(cpu->simd, product + (k - i) * DQ_PAGE_TOKENS, 0, 1, p,
-                                  scaled->scale, scaled->visible, scaled->top[order[k]]);
-                memcpy(s[order[k]] + p * DQ_PAGE_TOKENS, product + (k - i) * DQ_PAGE_TOKENS,
-                       (size_t)slots * sizeof *product);
+            const int64_t apart = rows_apart(s, order, i, end);
+            float *to = apart ? s[order[i]] + p * DQ_PAGE_TOKENS : product;
+            const int64_t ld = apart ? apart : DQ_PAGE_TOKENS;
+            dq_cpu_rows_times_keys(cpu, to, ld, args, x + i * d, d, end - i, &q, i, &page, scratch);
+            for (int k = i; k < end; k++, to += ld) {
+                dq_cpu_scale_page(cpu->simd, to, 0, 1, p, scaled->scale, scaled->visible,
+                                  scaled->top[order[k]]);
+                if (!apart)
+                    memcpy(s[order[k]] + p * DQ_PAGE_TOKENS, to, (size_t)slots * sizeof *product);
             }
         }
     }
