@@ -167,18 +167,22 @@ static bool pages_few_keys(float *s, int64_t lds, const dq_simd_int8_rows *q, in
 
 /* ---------------------------------------------------------------------------------------- values */
 
-/* Lane i: what all lanes of v[i] come to. */
-DQ_KV_INLINE __m512i lanes_of(__m512i v[16], bool sums)
+/* Lane i < n: what all lanes of v[i] come to; n is 4 or 16. */
+DQ_KV_INLINE __m512i lanes_of(__m512i v[16], int n, bool sums)
 {
 #define JOIN(a, b) (sums ? _mm512_add_epi32(a, b) : _mm512_max_epu32(a, b))
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < n / 2; i++)
         v[i] = JOIN(_mm512_unpacklo_epi32(v[2 * i], v[2 * i + 1]),
                     _mm512_unpackhi_epi32(v[2 * i], v[2 * i + 1]));
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < n / 4; i++)
         v[i] = JOIN(_mm512_unpacklo_epi64(v[2 * i], v[2 * i + 1]),
                     _mm512_unpackhi_epi64(v[2 * i], v[2 * i + 1]));
-    for (int n = 2; n > 0; n--) {
-        for (int i = 0; i < n; i++)
+    if (n == 4) {
+        v[0] = JOIN(v[0], _mm512_shuffle_i32x4(v[0], v[0], 0x4e));
+        return JOIN(v[0], _mm512_shuffle_i32x4(v[0], v[0], 0xb1));
+    }
+    for (int k = 2; k > 0; k--) {
+        for (int i = 0; i < k; i++)
             v[i] = JOIN(_mm512_shuffle_i32x4(v[2 * i], v[2 * i + 1], 0x88),
                         _mm512_shuffle_i32x4(v[2 * i], v[2 * i + 1], 0xdd));
     }
@@ -227,16 +231,16 @@ DQ_KV_INLINE void round_scales(float by[16], float *scale, __m512 peak, __mmask1
     _mm512_storeu_ps(by, _mm512_maskz_div_ps(good, top, peak));
 }
 
-/* n runs from `first` on, up to 16 numbers. */
+/* n runs from `first` on, up to `capacity` numbers, 4 or 16. */
 DQ_KV_INLINE void round_runs(const few_rounded *w, const float *d, int64_t ldd, const float *factor,
-                             int64_t first, int64_t n, int m)
+                             int64_t first, int64_t n, int m, int capacity)
 {
     const __m512i no_sign = _mm512_set1_epi32(0x7fffffff);
     const __mmask16 keep = (__mmask16)((1u << n * m) - 1);
     __m512 s[4], size[16];
     __m512i v[16];
     float by[16];
-    for (int i = 0; i < 16; i++) v[i] = _mm512_setzero_si512();
+    for (int i = 0; i < capacity; i++) v[i] = _mm512_setzero_si512();
 #pragma GCC unroll 16
     for (int i = 0; i < 4 * m; i++)
         size[i] = _mm512_abs_ps(_mm512_loadu_ps(d + i / 4 * ldd + i % 4 * 16));
@@ -253,7 +257,8 @@ DQ_KV_INLINE void round_runs(const few_rounded *w, const float *d, int64_t ldd, 
         }
     }
     round_scales(by, w->scale + first * m,
-                 _mm512_castsi512_ps(_mm512_and_si512(lanes_of(v, false), no_sign)), keep);
+                 _mm512_castsi512_ps(_mm512_and_si512(lanes_of(v, capacity, false), no_sign)),
+                 keep);
     for (int64_t g = 0; g < n; g++) {
         for (int t = 0; t < 4; t++) s[t] = _mm512_loadu_ps(factor + (first + g) * SLOTS + 16 * t);
 #pragma GCC unroll 4
@@ -261,8 +266,8 @@ DQ_KV_INLINE void round_runs(const few_rounded *w, const float *d, int64_t ldd, 
             v[g * m + r] =
                 round_one(w->code + ((first + g) * m + r) * 128, d + r * ldd, s, by[g * m + r]);
     }
-    for (int64_t i = n * m; i < 16; i++) v[i] = _mm512_setzero_si512();
-    _mm512_mask_storeu_epi32(w->sum + first * m, keep, lanes_of(v, true));
+    for (int64_t i = n * m; i < capacity; i++) v[i] = _mm512_setzero_si512();
+    _mm512_mask_storeu_epi32(w->sum + first * m, keep, lanes_of(v, capacity, true));
 }
 
 static inline __m512i add_spread(__m512i z, __m512i u, const int8_t *x)
@@ -360,8 +365,9 @@ DQ_KV_INLINE void few_values(float *y, int64_t ldy, const float *d, int64_t ldd,
     const uint8_t *next = p->next ? p->next : p->codes;
     w.scale = (float *)(void *)(w.code + n * 128);
     w.sum = (int32_t *)(void *)(w.scale + n);
-    for (int64_t g = 0; g < p->n; g += 16 / m)
-        round_runs(&w, d, ldd, p->scale, g, pages_min(p->n - g, 16 / m), m);
+    if (n <= 4) round_runs(&w, d, ldd, p->scale, 0, p->n, m, 4);
+    for (int64_t g = 0; n > 4 && g < p->n; g += 16 / m)
+        round_runs(&w, d, ldd, p->scale, g, pages_min(p->n - g, 16 / m), m, 16);
     for (int64_t c = 0; c < p->dim; c += DQ_KV_LINE) {
         const int64_t bytes = pages_min(p->dim - c, DQ_KV_LINE) * bits / 8;
         const int64_t apart = bits == 4 ? bytes : 0;
@@ -385,12 +391,13 @@ DQ_KV_INLINE void few_values_rows(float *y, int64_t ldy, const float *d, int64_t
     }
 }
 
-/* Whole pages of whole chunks, whose runs are whole quads32; false: not these. */
+/* Whole pages of whole chunks, whose runs are whole quads32; false: not these. One or two rows of 8 bits have little to part
+ * and to round. */
 static bool pages_few_values(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
                              const dq_simd_int8_page *p, void *work)
 {
     if (!p->codes || m > DQ_PAGES_FEW || p->first > 0 || p->end < SLOTS) return false;
-    if (p->dim % 64 || (p->n > 1 && p->group % 32)) return false;
+    if (p->dim % 64 || (p->n > 1 && p->group % 32) || (p->bits == 8 && m < 3)) return false;
     if (p->bits == 8)
         few_values_rows(y, ldy, d, ldd, m, p, work, 8);
     else if (p->bits == 4)
