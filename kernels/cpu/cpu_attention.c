@@ -26,7 +26,7 @@ enum {
 int64_t dq_cpu_block_rows(int64_t keys, int64_t buffers)
 {
     int64_t rows = DQ_PAGE_TOKENS;
-    while (rows > LEAST_ROWS && rows * buffers * dq_cpu_row_floats(keys) > BLOCK_FLOATS) rows /= 2;
+    while (rows > LEAST_ROWS && rows * buffers * keys > BLOCK_FLOATS) rows /= 2;
     return rows;
 }
 

@@ -1,0 +1,227 @@
+/* Rows that share one reading of keys and values behind a long context: every bit is that of the row by itself, whatever rows
+ * stand beside it, on any number of threads, with one map and two, with heads that share a KV head, up to the edge that a row
+ * sees and with rounded logits. How much memory such blocks take.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/cpu/cpu_attention.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The context ends within a page, and the rows begin and end within tiles. */
+enum { D = 16, N_Q = 8, KEYS = 8549, ROWS = 150 };
+
+static dq_arena *arena;
+
+typedef struct scene {
+    dq_headmap map;
+    dq_attn attn;
+    dq_backend *b;
+    dq_kv *kv;
+    int32_t seq, *pos;
+    float *q, *k, *v, absmax[N_Q];
+} scene;
+
+/* Of magnitudes up to 2; the last keys of the context are the largest, which rows see one after the other. */
+static float *invented(int64_t n, int64_t cols, uint64_t seed)
+{
+    float *x = malloc((size_t)n * sizeof *x);
+    assert_non_null(x);
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        x[i] = (float)(seed >> 40) * 0x1p-22f - 2.0f;
+        if (i / cols < KEYS - 2 * ROWS) x[i] *= 0.25f;
+    }
+    return x;
+}
+
+static scene *scene_new(dq_pairing pairing, int n_kv, int threads)
+{
+    dq_err err = {0};
+    scene *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    assert_int_equal(dq_headmap_build(&s->map, pairing, N_Q, n_kv, D, 0, arena, &err), DQ_OK);
+    assert_int_equal(dq_backend_open(&s->b, "cpu", threads, &err), DQ_OK);
+    s->attn = (dq_attn){.map = &s->map, .out_scale = 1.0f};
+    if (s->map.n_maps == 2) {
+        s->attn.lambda_kind = DQ_LAMBDA_LAYER;
+        s->attn.lambda = 0.6f;
+    }
+    s->q = invented((int64_t)ROWS * N_Q * D, N_Q * D, 1);
+    s->k = invented((int64_t)KEYS * n_kv * D, n_kv * D, 2);
+    s->v = invented((int64_t)KEYS * n_kv * D, n_kv * D, 3);
+    s->pos = malloc(KEYS * sizeof *s->pos);
+    assert_non_null(s->pos);
+    for (int32_t i = 0; i < KEYS; i++) s->pos[i] = i;
+    s->kv = s->b->ops->kv_new(s->b, &s->map, 1, &dq_kv_plain);
+    s->seq = s->b->ops->kv_seq_new(s->b, s->kv);
+    const int64_t cu[2] = {0, KEYS};
+    const dq_batch batch = {1, KEYS, cu, &s->seq, s->pos, s->pos};
+    s->b->ops->kv_append(s->b, s->kv, 0, &batch, (dq_mat){s->k, KEYS, n_kv * D},
+                         (dq_mat){s->v, KEYS, n_kv * D});
+    return s;
+}
+
+static void scene_free(scene *s)
+{
+    dq_err err = {0};
+    assert_int_equal(dq_backend_sync(s->b, &err), DQ_OK);
+    s->b->ops->kv_free(s->b, s->kv);
+    dq_backend_close(s->b);
+    free(s->q);
+    free(s->k);
+    free(s->v);
+    free(s->pos);
+    free(s);
+}
+
+/* The last ROWS rows, in calls of `step` rows. find: the largest logits of the one call are found first. */
+static float *attend(scene *s, dq_logit_spec logit, int64_t step, bool find)
+{
+    const int64_t cols = (int64_t)s->map.n_out * s->map.n_slabs * D;
+    float *y = malloc((size_t)(ROWS * cols) * sizeof *y);
+    assert_non_null(y);
+    for (int64_t done = 0; done < ROWS; done += step) {
+        const int64_t n = ROWS - done < step ? ROWS - done : step, cu[2] = {0, n};
+        const int32_t *pos = s->pos + KEYS - ROWS + done;
+        const dq_batch batch = {1, n, cu, &s->seq, pos, pos};
+        dq_attend_args args = {.attn = &s->attn,
+                               .batch = &batch,
+                               .kv = s->kv,
+                               .q = {s->q + done * N_Q * D, n, N_Q * D},
+                               .logit = logit};
+        if (dq_logit_needs_absmax(logit)) {
+            if (find) s->b->ops->attn_absmax(s->b, s->absmax, &args);
+            args.absmax = s->absmax;
+        }
+        s->b->ops->attend(s->b, (dq_mat){y + done * cols, n, cols}, &args);
+    }
+    return y;
+}
+
+static void rows_stay_themselves(dq_pairing pairing, int n_kv, dq_logit_spec logit)
+{
+    static const int64_t steps[] = {1, 7, 16, 64, 100};
+    scene *one = scene_new(pairing, n_kv, 1), *three = scene_new(pairing, n_kv, 3);
+    const size_t n = (size_t)ROWS * (size_t)(one->map.n_out * one->map.n_slabs * D);
+    float *whole = attend(one, logit, ROWS, true);
+    memcpy(three->absmax, one->absmax, sizeof one->absmax);
+    for (int i = 0; i < 5; i++) {
+        float *part = attend(i % 2 ? three : one, logit, steps[i], false);
+        assert_memory_equal(whole, part, n * sizeof *part);
+        free(part);
+    }
+    float *threads = attend(three, logit, ROWS, true);
+    assert_memory_equal(whole, threads, n * sizeof *threads);
+    assert_memory_equal(one->absmax, three->absmax, sizeof one->absmax);
+    free(threads);
+    free(whole);
+    scene_free(one);
+    scene_free(three);
+}
+
+static void rows_do_not_depend_on_neighbours(void **state)
+{
+    const dq_logit_spec exact = {16, DQ_GRAIN_TENSOR};
+    (void)state;
+    rows_stay_themselves(DQ_PAIR_HALVES, N_Q, exact);
+    rows_stay_themselves(DQ_PAIR_HALVES, 2, exact);
+    rows_stay_themselves(DQ_PAIR_ADJACENT, 4, exact);
+    rows_stay_themselves(DQ_PAIR_SHARED_KV, 4, exact);
+    rows_stay_themselves(DQ_PAIR_NONE, N_Q, exact);
+    rows_stay_themselves(DQ_PAIR_NONE, 2, exact);
+}
+
+static void rounded_rows_do_not_either(void **state)
+{
+    (void)state;
+    rows_stay_themselves(DQ_PAIR_HALVES, 4, (dq_logit_spec){8, DQ_GRAIN_ROW});
+    rows_stay_themselves(DQ_PAIR_HALVES, 4, (dq_logit_spec){6, DQ_GRAIN_HEAD});
+}
+
+/* y = (P1 - lambda P2) V of one row in f64. */
+static void row_is_right(const scene *s, const float *y, int64_t row, int out)
+{
+    const int64_t keys = KEYS - ROWS + row + 1, kv = s->map.n_kv * D;
+    const dq_head *h = &s->map.head[out];
+    double *p = calloc((size_t)keys, sizeof *p), *e = malloc((size_t)keys * sizeof *e);
+    for (int m = 0; m < s->map.n_maps; m++) {
+        double max = -1e30, sum = 0;
+        for (int64_t i = 0; i < keys; i++) {
+            e[i] = 0;
+            for (int c = 0; c < D; c++)
+                e[i] += (double)s->q[row * N_Q * D + h->q[m] * D + c] *
+                        (double)s->k[i * kv + s->map.key[h->q[m]] * D + c];
+            e[i] *= (double)s->map.scale;
+            max = e[i] > max ? e[i] : max;
+        }
+        for (int64_t i = 0; i < keys; i++) sum += e[i] = exp(e[i] - max);
+        for (int64_t i = 0; i < keys; i++) p[i] += e[i] / sum * (m ? -(double)s->attn.lambda : 1.0);
+    }
+    for (int c = 0; c < s->map.n_slabs * D; c++) {
+        double want = 0;
+        for (int64_t i = 0; i < keys; i++)
+            want += p[i] * (double)s->v[i * kv + h->v[c / D] * D + c % D];
+        assert_true(fabs(want - (double)y[out * s->map.n_slabs * D + c]) < 2e-5);
+    }
+    free(p);
+    free(e);
+}
+
+static void rows_see_what_they_should(void **state)
+{
+    static const int64_t rows[] = {0,  48,  49,  63,
+                                   64, 112, 113, ROWS - 1}; /* tiles begin at 49, 113 */
+    (void)state;
+    scene *s = scene_new(DQ_PAIR_HALVES, 4, 2);
+    float *y = attend(s, (dq_logit_spec){16, DQ_GRAIN_TENSOR}, ROWS, false);
+    assert_int_equal((KEYS - ROWS + 49) % DQ_PAGE_TOKENS, 0);
+    for (int i = 0; i < 8; i++) {
+        for (int out = 0; out < s->map.n_out; out++)
+            row_is_right(s, y + rows[i] * s->map.n_out * s->map.n_slabs * D, rows[i], out);
+    }
+    free(y);
+    scene_free(s);
+}
+
+/* 64 rows share a reading as long as their scores take 64 MiB, fewer behind longer contexts, 16 always. */
+static void blocks_are_bounded(void **state)
+{
+    (void)state;
+    for (int64_t keys = 1; keys <= 1 << 21; keys *= 2) {
+        for (int64_t maps = 1; maps <= 2; maps++) {
+            const int64_t rows = dq_cpu_block_rows(keys, maps);
+            const int64_t wanted = keys * maps <= 1 << 18 ? 64 : keys * maps <= 1 << 19 ? 32 : 16;
+            assert_int_equal(rows, wanted);
+        }
+    }
+}
+
+static int make_arena(void **state)
+{
+    (void)state;
+    arena = dq_arena_new();
+    return arena == NULL;
+}
+
+static int free_arena(void **state)
+{
+    (void)state;
+    dq_arena_free(arena);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_do_not_depend_on_neighbours),
+        cmocka_unit_test(rounded_rows_do_not_either),
+        cmocka_unit_test(rows_see_what_they_should),
+        cmocka_unit_test(blocks_are_bounded),
+    };
+    return cmocka_run_group_tests(tests, make_arena, free_arena);
+}
