@@ -7,63 +7,7 @@
  * Three chains cannot be cut, but are short: a sum of exps is four lanes' (decode_sums), the unquantized
  * tokens of a page are added to the sum of the pages before (decode_join), and so is a norm. See fused.h.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/fused_int8.cuh"
-
-enum {
-    MAX_DECODE_ROWS = DQ_FUSED_DECODE_ROWS,
-    SPLIT = 8, /* pages of a block */
-    AHEAD = 8  /* pages whose parts are on their way together */
-};
-
-/* The i-th output head of the unit's group, by one thread. */
-DQ_DEVICE void open_values(fused_job *j, const dq_attention_units *u, const dq_attention_unit *w,
-                           int i)
-{
-    const dq_o_head o = u->o_head[u->o_first[w->group] + i];
-    j->out = o.out;
-    j->n_maps = 0;
-    j->n_slabs = u->n_slabs;
-    for (int m = 0; m < 2; m++) {
-        j->strip[m] = o.q[m];
-        j->value[m] = o.v[m];
-    }
-    open_maps(j, u, w);
-}
-
-/* Grid: splits, heads (of queries, or output) of a group, units. */
-DQ_DEVICE bool open_split(fused_job *j, const dq_attention_units *u, const int32_t *heads)
-{
-    const dq_attention_unit *w = u->unit + dq_block_z();
-    int i = (int)dq_block_y();
-    if ((int)dq_block_x() * SPLIT * DQ_PAGE_SLOTS >= w->keys || i >= heads_of(heads, w->group))
-        return false;
-    if (dq_thread() == 0) {
-        if (heads == u->o_first) {
-            open_values(j, u, w, i);
-        } else {
-            j->n_maps = 1;
-            j->n_slabs = 0;
-            j->strip[0] = i;
-            open_maps(j, u, w);
-        }
-    }
-    DQ_SYNC(decode_job); /* the job is there */
-    return true;
-}
-
-DQ_DEVICE bool next_page(const fused_job *j, int *page)
-{
-    *page += *page < 0 ? (int)dq_block_x() * SPLIT + (int)dq_warp() + 1 : WARPS;
-    return *page < j->n_pages && *page < ((int)dq_block_x() + 1) * SPLIT;
-}
-
-/* Row r reads slots n_sinks .. end-1 as codes. */
-DQ_DEVICE int code_end(const fused_job *j, int side, int page, int r)
-{
-    const dq_page_side *s = &j->pages[page].side[side];
-    if (!s->codes) return 0;
-    return s->plain ? slots_of(j->w->coded[r >= j->w->split], page) : DQ_PAGE_SLOTS;
-}
+#include "kernels/cuda/device/fused_decode.cuh"
 
 /* -------------------------------------------------------------------------------------- scores */
 
@@ -100,22 +44,6 @@ DQ_DEVICE void token_codes(float s[MAX_DECODE_ROWS], const dq_attention_units *u
     }
 }
 
-/* S of token t and row r in f32, unscaled. */
-DQ_DEVICE float token_plain(const dq_attention_units *u, const fused_job *j, int page, int t, int r)
-{
-    const float *q = query_of(u, j, 0, r);
-    const float *k = plain_token(&u->form[0], j->pages + page, 0, j->key[0], t);
-    float s = 0;
-    for (int c = 0; c < u->form[0].dim; c += 4) {
-        dq_u4 x = dq_load16_const(q + c), y = dq_load16_const(k + c);
-        s = dq_fma_rn(dq_bits_f32(x.x), dq_bits_f32(y.x), s);
-        s = dq_fma_rn(dq_bits_f32(x.y), dq_bits_f32(y.y), s);
-        s = dq_fma_rn(dq_bits_f32(x.z), dq_bits_f32(y.z), s);
-        s = dq_fma_rn(dq_bits_f32(x.w), dq_bits_f32(y.w), s);
-    }
-    return s;
-}
-
 /* Strips, of tokens that the unit has. */
 DQ_KERNEL(THREADS) decode_scores(dq_attention_units u)
 {
@@ -147,12 +75,6 @@ DQ_KERNEL(THREADS) decode_scores(dq_attention_units u)
 }
 
 /* ---------------------------------------------------------------------------------------- sums */
-
-/* A row's maximum and sum of exps, where softmax of attention.cu has its sum. */
-DQ_DEVICE pair *sums_of(const dq_attention_units *u, const dq_attention_unit *w, int i, int r)
-{
-    return (pair *)(u->sum + w->record + (int64_t)i * w->n + r);
-}
 
 /* The k-th token that lane q of a quad of attend_int8 adds of half page h. */
 DQ_DEVICE int token_at(int h, int q, int k)
@@ -239,51 +161,6 @@ DQ_KERNEL(THREADS) decode_sums(dq_attention_units u, dq_fused_logits round)
 
 /* -------------------------------------------------------------------------------------- values */
 
-/* A warp's page: D, and D times scales of a run in bytes. */
-struct decode_page {
-    float d[MAX_DECODE_ROWS][DQ_PAGE_SLOTS];
-    int8_t high[MAX_DECODE_ROWS][DQ_PAGE_SLOTS], low[MAX_DECODE_ROWS][DQ_PAGE_SLOTS];
-    float scale[MAX_DECODE_ROWS];
-};
-
-/* A row's maxima, and what its exps are multiplied with; in shared memory. */
-struct row_known {
-    float top[2], factor[2];
-};
-
-/* Of row r, by one thread: quotients in the loops over pages cost registers. */
-DQ_DEVICE void know_row(row_known *to, const dq_attention_units *u, const fused_job *j, int r)
-{
-    for (int m = 0; m < u->n_maps; m++) {
-        pair known = *sums_of(u, j->w, j->strip[m], r);
-        float over = m ? -lambda_at(u, j->w, r, j->out) : 1.0f;
-        to->top[m] = known.x;
-        to->factor[m] = dq_div_rn(over, known.y);
-    }
-}
-
-/* P1 - lambda P2, of one map exp(S - max), at the list's token `at`; zero where row r does not see it. */
-DQ_DEVICE float difference_at(const dq_attention_units *u, const fused_job *j,
-                              const row_known *known, int r, int at)
-{
-    float d = 0;
-    if (at >= visible_of(u, j->w, r)) return d;
-    for (int m = 0; m < u->n_maps; m++) {
-        float x = exp_less(strip_of(u, j->w, j->strip[m], r)[at], known->top[m]);
-        d = dq_add_rn(d, dq_mul_rn(x, u->n_maps == 2 ? known->factor[m] : 1.0f));
-    }
-    return d;
-}
-
-DQ_DEVICE void page_difference(decode_page *to, const dq_attention_units *u, const fused_job *j,
-                               const row_known *known, int page)
-{
-    for (int i = (int)dq_lane(); i < j->w->n * DQ_PAGE_SLOTS; i += DQ_WARP)
-        to->d[i / DQ_PAGE_SLOTS][i % DQ_PAGE_SLOTS] =
-            difference_at(u, j, known + i / DQ_PAGE_SLOTS, i / DQ_PAGE_SLOTS,
-                          page * DQ_PAGE_SLOTS + i % DQ_PAGE_SLOTS);
-}
-
 /* Row r times the scales of one run; tokens that it reads otherwise become zero. */
 DQ_DEVICE void round_row(decode_page *to, const dq_attention_units *u, const fused_job *j, int page,
                          int slab, int g, int r)
@@ -359,14 +236,6 @@ DQ_DEVICE void add_channels(float *to, decode_page *d, const dq_attention_units 
         for (int r = 0; r < MAX_DECODE_ROWS; r++)
             if (r < j->w->n) to[r * width + slab * f->dim + c] = y[r];
     }
-}
-
-/* Parts of a page, [rows][width], behind the unit's strips: [output head][page]. */
-DQ_DEVICE float *part_of(const dq_attention_units *u, const dq_attention_unit *w, int out, int page)
-{
-    int64_t strips = (int64_t)heads_of(u->q_first, w->group) * w->n * w->ld;
-    int64_t at = (int64_t)out * (w->ld / DQ_PAGE_SLOTS) + page;
-    return u->strip + w->strip + strips + at * w->n * u->n_slabs * u->form[1].dim;
 }
 
 DQ_KERNEL(THREADS) decode_values(dq_attention_units u)
