@@ -49,6 +49,11 @@ static inline dq_cuda *dq_cuda_of(const dq_backend *b)
     return b->state;
 }
 
+static inline cudaStream_t dq_cuda_stream(const dq_backend *b)
+{
+    return dq_cuda_of(b)->stream;
+}
+
 /* True for cudaSuccess; else the sticky error is set: memory is DQ_RESOURCE with what was asked for and what
  * is free, anything else DQ_BUG with CUDA's name for it and `what`. */
 bool dq_cuda_ok(dq_backend *b, cudaError_t e, const char *what);

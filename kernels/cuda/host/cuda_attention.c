@@ -63,7 +63,7 @@ cudaError_t dq_cuda_scores(const dq_attend_args *args, dq_attention_units u, cud
 /* Strips up to exp(S - max). */
 static bool make_strips(dq_backend *b, const dq_attention_units *u, const dq_attend_args *args)
 {
-    const cudaStream_t s = dq_cuda_of(b)->stream;
+    const cudaStream_t s = dq_cuda_stream(b);
     return dq_cuda_ok(b, dq_cuda_scores(args, *u, s), "attend (scores)") &&
            dq_cuda_ok(b,
                       dq_attention_softmax(*u, rounding_of(args->logit), qmax_of(args->logit),
@@ -84,7 +84,7 @@ static bool observe_spans(dq_backend *b, const dq_attention_units *u, const dq_a
         part.n = n;
         if (!counts) continue;
         if (!made && !make_strips(b, &part, args)) return false;
-        if (!dq_cuda_ok(b, dq_spans_add_sums(part, observers->spans, dq_cuda_of(b)->stream),
+        if (!dq_cuda_ok(b, dq_spans_add_sums(part, observers->spans, dq_cuda_stream(b)),
                         "attend (spans)"))
             return false;
     }
@@ -97,7 +97,7 @@ static bool attend_units(dq_backend *b, const dq_attention_units *u, const dq_at
                          const dq_attend_args *args, const dq_cuda_observers *observers,
                          const dq_attention_unit *unit)
 {
-    const cudaStream_t s = dq_cuda_of(b)->stream;
+    const cudaStream_t s = dq_cuda_stream(b);
     const way to = way_of_call(args);
     const bool all = to == WAY_STRIPS || args->columns || args->measure;
     if (all && !(make_strips(b, u, args) && dq_cuda_observers_run(b, observers, u, unit)))
@@ -169,7 +169,7 @@ void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
 
 void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args)
 {
-    const cudaStream_t s = dq_cuda_of(b)->stream;
+    const cudaStream_t s = dq_cuda_stream(b);
     const size_t n = (size_t)args->batch->n_seq * (size_t)args->attn->map->n_q;
     dq_cuda_units u;
     if (b->err.code != DQ_OK || n == 0) return;
@@ -189,5 +189,5 @@ void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *arg
 void dq_cuda_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q)
 {
     if (b->err.code != DQ_OK) return;
-    dq_cuda_ok(b, dq_attention_join(absmax, n_seq, n_q, dq_cuda_of(b)->stream), "absmax_join");
+    dq_cuda_ok(b, dq_attention_join(absmax, n_seq, n_q, dq_cuda_stream(b)), "absmax_join");
 }

@@ -170,7 +170,7 @@ void dq_cuda_gemm(dq_backend *b, bool bf16, float *dst, int64_t ldd, const void 
                 (long long)ldd);
         return;
     }
-    dq_trace_begin(bf16 ? "cublasGemmEx" : "cublasSgemm", dq_cuda_of(b)->stream);
+    dq_trace_begin(bf16 ? "cublasGemmEx" : "cublasSgemm", dq_cuda_stream(b));
     /* cuBLAS counts columns first: dst^T[n][M] = W[n][k] src^T[k][M] */
     if (bf16)
         check(b,
@@ -183,7 +183,7 @@ void dq_cuda_gemm(dq_backend *b, bool bf16, float *dst, int64_t ldd, const void 
               blas->sgemm(blas->handle, OP_T, OP_N, (int)n, M, (int)k, &one, w, (int)k, src, (int)k,
                           &zero, dst, (int)ldd),
               "cublasSgemm");
-    dq_trace_end(dq_cuda_of(b)->stream);
+    dq_trace_end(dq_cuda_stream(b));
 }
 
 bool dq_cuda_gemm_square(dq_backend *b, bool int8, void *c, const void *x, const void *y, int n)

@@ -7,11 +7,6 @@
 #include "kernels/cuda/host/cuda_ops.h"
 #include "kernels/paged/key_factor.h"
 
-static cudaStream_t stream(const dq_backend *b)
-{
-    return dq_cuda_of(b)->stream;
-}
-
 /* The keys of a list with tokens, for kernels that are launched before the next dq_cuda_upload_end. False with the sticky
  * error set. */
 static bool upload_keys(dq_backend *b, dq_keys *k, const dq_kv *kv, const dq_kv_list *list,
@@ -41,9 +36,10 @@ void dq_cuda_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer
     dq_keys k;
     double *into = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, bytes);
     if (into && upload_keys(b, &k, kv, list, group, t) &&
-        dq_cuda_ok(b,
-                   dq_kv_launch_norms(into, k.pages, k.count, k.coded, k.form, k.heads, stream(b)),
-                   "kv_key_norms"))
+        dq_cuda_ok(
+            b,
+            dq_kv_launch_norms(into, k.pages, k.count, k.coded, k.form, k.heads, dq_cuda_stream(b)),
+            "kv_key_norms"))
         dq_cuda_download(b, into, bytes, NULL, sum);
     dq_cuda_upload_end(b);
 }
@@ -60,7 +56,7 @@ void dq_cuda_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int lay
     double *into =
         dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, ((1 + heads) * n + heads * dim) * sizeof *into);
     if (into && upload_keys(b, &k, kv, list, group, t) &&
-        dq_cuda_ok(b, dq_keys_cosines(into, k, into + n, into + (1 + heads) * n, stream(b)),
+        dq_cuda_ok(b, dq_keys_cosines(into, k, into + n, into + (1 + heads) * n, dq_cuda_stream(b)),
                    "kv_key_cosines"))
         dq_cuda_download(b, into, n * sizeof *into, NULL, cosine);
     dq_cuda_upload_end(b);
@@ -112,11 +108,12 @@ static bool measure(dq_backend *b, double *leverage, dq_mat x, double unit)
     float *right = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, square * sizeof *right);
     /* the means, before the matrix stands there */
     return gram && right &&
-           dq_cuda_ok(b, dq_keys_centre(x.p, gram, unit, x.rows, x.cols, stream(b)),
+           dq_cuda_ok(b, dq_keys_centre(x.p, gram, unit, x.rows, x.cols, dq_cuda_stream(b)),
                       "means of keys") &&
-           dq_cuda_ok(b, dq_keys_gram(gram, x.p, x.rows, x.cols, stream(b)), "products of keys") &&
+           dq_cuda_ok(b, dq_keys_gram(gram, x.p, x.rows, x.cols, dq_cuda_stream(b)),
+                      "products of keys") &&
            factor(b, right, gram, x.cols) &&
-           dq_cuda_ok(b, dq_keys_leverages(leverage, x.p, right, x.rows, x.cols, stream(b)),
+           dq_cuda_ok(b, dq_keys_leverages(leverage, x.p, right, x.rows, x.cols, dq_cuda_stream(b)),
                       "kv_key_leverages");
 }
 
@@ -133,7 +130,7 @@ void dq_cuda_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int l
     double *into = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_B, bytes);
     x.p = dq_cuda_alloc(b, (size_t)(x.rows * x.cols) * sizeof *x.p);
     bool ok = into && x.p && upload_keys(b, &k, kv, list, group, t) &&
-              dq_cuda_ok(b, dq_keys_read(x.p, k, stream(b)), "keys");
+              dq_cuda_ok(b, dq_keys_read(x.p, k, dq_cuda_stream(b)), "keys");
     dq_cuda_upload_end(b);
     ok = ok && undo_rope(b, x, kv, list, rope);
     if (ok && measure(b, into, x, 1.0 / (a * a))) dq_cuda_download(b, into, bytes, NULL, leverage);

@@ -114,8 +114,7 @@ static void *block_new(dq_backend *b, int64_t bytes)
 {
     void *p = dq_cuda_alloc(b, (size_t)bytes);
     if (!p) return NULL;
-    if (dq_cuda_ok(b, cudaMemsetAsync(p, 0, (size_t)bytes, dq_cuda_of(b)->stream), "memset"))
-        return p;
+    if (dq_cuda_ok(b, cudaMemsetAsync(p, 0, (size_t)bytes, dq_cuda_stream(b)), "memset")) return p;
     dq_cuda_free(b, p);
     return NULL;
 }
@@ -129,8 +128,7 @@ static void block_copy(dq_backend *b, void *dst, const void *src, int64_t bytes)
 {
     if (b->err.code != DQ_OK) return;
     dq_cuda_ok(
-        b,
-        cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDeviceToDevice, dq_cuda_of(b)->stream),
+        b, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDeviceToDevice, dq_cuda_stream(b)),
         "copy of a page");
 }
 
@@ -142,14 +140,14 @@ static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group,
     dq_cuda_forms(form, kv);
     dq_cuda_ok(b,
                dq_kv_launch_sinks(dq_cuda_page(kv, p), side, (int)n, back, form[side],
-                                  kv->heads[group], dq_cuda_of(b)->stream),
+                                  kv->heads[group], dq_cuda_stream(b)),
                "sinks of a page");
 }
 
 static void widen(dq_backend *b, float *to, const void *f16, int64_t n)
 {
     if (b->err.code != DQ_OK) return;
-    dq_cuda_ok(b, dq_kv_launch_widen(to, f16, n, dq_cuda_of(b)->stream), "scales of a page");
+    dq_cuda_ok(b, dq_kv_launch_widen(to, f16, n, dq_cuda_stream(b)), "scales of a page");
 }
 
 /* ---------------------------------------------------------------------------------------- writing */
@@ -206,7 +204,7 @@ static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batc
     for (int i = 0; ok && i < n; i += JOBS)
         ok = dq_cuda_ok(b,
                         dq_kv_launch_write(at + i, n - i < JOBS ? n - i : JOBS, form, heads, k.p,
-                                           v.p, k.cols, dq_cuda_of(b)->stream),
+                                           v.p, k.cols, dq_cuda_stream(b)),
                         "kv_append");
     dq_cuda_upload_end(b);
     dq_block_free(jobs);
@@ -221,7 +219,7 @@ static bool launch_encode(dq_backend *b, const dq_kv *kv, const dq_kv_encode_job
 {
     dq_page_form form[2];
     dq_kv_group_heads heads;
-    const cudaStream_t s = dq_cuda_of(b)->stream;
+    const cudaStream_t s = dq_cuda_stream(b);
     dq_cuda_forms(form, kv);
     const dq_kv_encode_job *at = dq_cuda_upload(b, jobs, (size_t)n * sizeof *jobs);
     bool ok =
@@ -239,7 +237,7 @@ static bool launch_encode(dq_backend *b, const dq_kv *kv, const dq_kv_encode_job
 /* The host decides whether a page grows, so it waits for the flags. */
 static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n)
 {
-    const cudaStream_t s = dq_cuda_of(b)->stream;
+    const cudaStream_t s = dq_cuda_stream(b);
     const size_t flag_bytes = 2 * (size_t)n * sizeof(int32_t);
     dq_kv_encode_job *list = dq_block_new((size_t)n, sizeof *list, &b->err);
     int32_t *found = dq_block_new(2 * (size_t)n, sizeof *found, &b->err);
@@ -290,7 +288,7 @@ static bool move(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, cons
     const bool ok =
         at && dq_cuda_ok(b,
                          dq_kv_launch_move(dq_cuda_page(kv, to), to->coded, pages, at, (int)n, form,
-                                           kv->heads[group], dq_cuda_of(b)->stream),
+                                           kv->heads[group], dq_cuda_stream(b)),
                          "kv_keep");
     dq_cuda_upload_end(b);
     return ok;

@@ -54,7 +54,7 @@ const void *dq_cuda_wide_rows(dq_backend *b, const dq_cuda_weight *w, int64_t n0
     const int64_t size = bf16 ? 2 : 4;
     if (is_whole(w->kind, bf16)) return (const uint8_t *)w->data + n0 * w->cols * size;
     void *to = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, (size_t)(n * w->cols * size));
-    if (to && !dq_cuda_ok(b, dq_linear_widen(to, bf16, w, n0, n, dq_cuda_of(b)->stream), "widen"))
+    if (to && !dq_cuda_ok(b, dq_linear_widen(to, bf16, w, n0, n, dq_cuda_stream(b)), "widen"))
         return NULL;
     return to;
 }
@@ -64,7 +64,7 @@ const void *dq_cuda_tile_rows(dq_backend *b, dq_mat src, int64_t m0, bool bf16)
     enum { M = DQ_CUDA_TILE_ROWS };
     const int64_t left = src.rows - m0, rows = left < M ? left : M;
     const float *from = src.p + m0 * src.cols;
-    cudaStream_t s = dq_cuda_of(b)->stream;
+    cudaStream_t s = dq_cuda_stream(b);
     if (!bf16 && rows == M && is_aligned(from)) return from;
     void *to = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_B, (size_t)(M * src.cols * (bf16 ? 2 : 4)));
     if (!to) return NULL;
@@ -91,7 +91,7 @@ static void multiply_tile(dq_backend *b, dq_mat dst, dq_mat src, const void *w, 
     if (direct || b->err.code != DQ_OK) return;
     dq_cuda_ok(b,
                cudaMemcpy2DAsync(to + n0, pitch, tile + n0, pitch, (size_t)n * sizeof *to,
-                                 (size_t)rows, cudaMemcpyDeviceToDevice, dq_cuda_of(b)->stream),
+                                 (size_t)rows, cudaMemcpyDeviceToDevice, dq_cuda_stream(b)),
                "rows of a product");
 }
 
@@ -110,7 +110,7 @@ static void multiply_floats(dq_backend *b, dq_mat dst, dq_mat src, const dq_cuda
 static void multiply_packed(dq_backend *b, dq_mat dst, dq_mat src, const dq_cuda_weight *w,
                             const float *bias)
 {
-    cudaStream_t s = dq_cuda_of(b)->stream;
+    cudaStream_t s = dq_cuda_stream(b);
     const size_t codes = (size_t)(src.rows * dq_linear_code_pitch(w));
     const int64_t words = w->groups * dq_linear_scale_pitch(src.rows); /* scales; as many sums */
     const size_t scales = (size_t)(w->zero ? 2 * words : words) * sizeof(float);
@@ -143,7 +143,7 @@ void dq_cuda_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, c
     } else if (b->err.code == DQ_OK) {
         multiply_floats(b, dst, src, stored, num == DQ_NUM_BF16);
         if (added && b->err.code == DQ_OK)
-            dq_cuda_ok(b, dq_linear_bias(dst.p, added, dst.rows, dst.cols, dq_cuda_of(b)->stream),
+            dq_cuda_ok(b, dq_linear_bias(dst.p, added, dst.rows, dst.cols, dq_cuda_stream(b)),
                        "bias");
     }
     dq_cuda_upload_end(b);

@@ -55,7 +55,7 @@ static void logprob_pieces(dq_backend *b, const side *k, dq_logprob_row *state,
                 dq_cuda_ok(b,
                            dq_logprob_piece(state + m0, k->logits, PIECE, n0, n,
                                             target ? target + m0 : NULL, tile_rows(rows, m0),
-                                            dq_cuda_of(b)->stream),
+                                            dq_cuda_stream(b)),
                            "logprob");
         }
     }
@@ -74,7 +74,7 @@ void dq_cuda_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
     int32_t *tops = dq_cuda_alloc(b, n * sizeof *tops);
     if (ready && b->err.code == DQ_OK) logprob_pieces(b, &k, state, t);
     if (b->err.code == DQ_OK)
-        dq_cuda_ok(b, dq_logprob_end(sums, tops, state, t, hidden.rows, dq_cuda_of(b)->stream),
+        dq_cuda_ok(b, dq_logprob_end(sums, tops, state, t, hidden.rows, dq_cuda_stream(b)),
                    "logprob");
     if (logp) dq_cuda_download(b, sums, n * sizeof *sums, NULL, logp);
     if (top1) dq_cuda_download(b, tops, n * sizeof *tops, NULL, top1);
@@ -99,7 +99,7 @@ static void kld_pieces(dq_backend *b, const side *p, const side *q, dq_logprob_k
             if (b->err.code == DQ_OK)
                 dq_cuda_ok(b,
                            dq_logprob_kld_piece(state + m0, p->logits, q->logits, PIECE, n0, n,
-                                                tile_rows(rows, m0), dq_cuda_of(b)->stream),
+                                                tile_rows(rows, m0), dq_cuda_stream(b)),
                            "kld");
         }
     }
@@ -117,7 +117,7 @@ void dq_cuda_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_he
     double *sums = dq_cuda_alloc(b, n * sizeof *sums);
     if (ready_p && ready_q && b->err.code == DQ_OK) kld_pieces(b, &p, &q, state);
     if (b->err.code == DQ_OK)
-        dq_cuda_ok(b, dq_logprob_kld_end(sums, state, hidden.rows, dq_cuda_of(b)->stream), "kld");
+        dq_cuda_ok(b, dq_logprob_kld_end(sums, state, hidden.rows, dq_cuda_stream(b)), "kld");
     dq_cuda_download(b, sums, n * sizeof *sums, NULL, kld);
     dq_cuda_free(b, sums);
     dq_cuda_free(b, state);

@@ -52,8 +52,7 @@ static bool begin_columns(dq_backend *b, dq_cuda_observers *l)
     }
     l->sums.at = p ? dq_cuda_upload(b, at, ((size_t)n_lists + 1) * sizeof *at) : NULL;
     dq_block_free(at);
-    return l->sums.at &&
-           dq_cuda_ok(b, cudaMemsetAsync(p, 0, bytes, dq_cuda_of(b)->stream), "memset");
+    return l->sums.at && dq_cuda_ok(b, cudaMemsetAsync(p, 0, bytes, dq_cuda_stream(b)), "memset");
 }
 
 static size_t measure_bytes(const dq_attend_args *args)
@@ -80,9 +79,8 @@ bool dq_cuda_observers_begin(dq_backend *b, dq_cuda_observers *l, const dq_cuda_
         if (rows > l->behind) l->behind = rows; /* one after the other */
         l->measure = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_BATCH, measure_bytes(args));
         if (!l->measure) return false;
-        return dq_cuda_ok(
-            b, cudaMemsetAsync(l->measure, 0, measure_bytes(args), dq_cuda_of(b)->stream),
-            "memset");
+        return dq_cuda_ok(b, cudaMemsetAsync(l->measure, 0, measure_bytes(args), dq_cuda_stream(b)),
+                          "memset");
     }
     return true;
 }
@@ -112,7 +110,7 @@ enum { RUNS = 65535 };
 static bool sum_up(dq_backend *b, const dq_cuda_observers *l, const dq_attention_units *u,
                    const dq_map_run *runs, int n, int max)
 {
-    const cudaStream_t s = dq_cuda_of(b)->stream;
+    const cudaStream_t s = dq_cuda_stream(b);
     dq_map_limits limits;
     memcpy(limits.below, dq_head_measure_thresholds, sizeof limits.below);
     bool ok = true;

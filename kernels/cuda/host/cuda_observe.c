@@ -78,7 +78,7 @@ static void take_fine(void *arg, const void *data, size_t bytes)
 static bool count_begin(dq_backend *b, count *c, dq_tally *tally, const dq_attend_args *args,
                         int n_launches)
 {
-    const cudaStream_t s = dq_cuda_of(b)->stream;
+    const cudaStream_t s = dq_cuda_stream(b);
     memset(c, 0, sizeof *c);
     c->tally = tally;
     c->args = args;
@@ -98,7 +98,7 @@ static bool count_begin(dq_backend *b, count *c, dq_tally *tally, const dq_atten
 static bool count_rows(dq_backend *b, count *c, const dq_observe_piece *pieces, int n,
                        void *scratch)
 {
-    const cudaStream_t s = dq_cuda_of(b)->stream;
+    const cudaStream_t s = dq_cuda_stream(b);
     if (n == 0) return true;
     dq_observe_rows rows = {.n = n, .records = pieces[n - 1].record + pieces[n - 1].rows};
     double *sums = scratch;
@@ -179,7 +179,7 @@ static bool observe_launch(dq_backend *b, count *c, const dq_cuda_units *u,
         while (end < launch->n && unit[end].seq == unit[i].seq) end++;
         n_pieces += add_pieces(pieces + n_pieces, u, launch, unit + i, end - i, map, &record);
     }
-    const bool ok = dq_cuda_ok(b, dq_cuda_scores(c->args, *launch, dq_cuda_of(b)->stream),
+    const bool ok = dq_cuda_ok(b, dq_cuda_scores(c->args, *launch, dq_cuda_stream(b)),
                                "attn_observe (scores)") &&
                     count_rows(b, c, pieces, n_pieces, scratch);
     dq_block_free(pieces);
