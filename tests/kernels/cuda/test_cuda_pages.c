@@ -144,6 +144,42 @@ static void exhausted_device(void **state)
     }
 }
 
+/* A page has the widths of 16 heads; no pairing makes groups so large, so this one is made by hand. */
+static void large_groups_are_refused(void **state)
+{
+    static const int16_t one_group[DQ_PAGE_WIDTHS + 1] = {0};
+    dq_backend *b = NULL;
+    (void)state;
+    for (int heads = DQ_PAGE_WIDTHS; heads <= DQ_PAGE_WIDTHS + 1; heads++) {
+        dq_arena *arena = dq_arena_new();
+        dq_kv_spec spec = dq_kv_plain;
+        dq_headmap map;
+        dq_err err = {0};
+        assert_int_equal(dq_headmap_build(&map, DQ_PAIR_NONE, heads, heads, 32, 0, arena, &err),
+                         DQ_OK);
+        map.group = one_group;
+        map.n_groups = 1;
+        spec.code = DQ_CODE_PAGE;
+        strcpy(spec.widths, "4|3:4");
+        spec.k_bits = spec.v_bits = 4;
+        assert_int_equal(dq_backend_open(&b, rig_name(), 1, &err), DQ_OK);
+        dq_kv *kv = b->ops->kv_new(b, &map, 2, &spec);
+        if (heads <= DQ_PAGE_WIDTHS) {
+            assert_non_null(kv);
+            b->ops->kv_free(b, kv);
+        } else {
+            assert_null(kv);
+            assert_int_equal(dq_backend_sync(b, &err), DQ_MISMATCH);
+            assert_string_equal(err.text,
+                                "the cuda backend has widths of the KV cache by layer for "
+                                "groups of at most 16 KV heads, and this model has 17");
+            assert_int_equal(err.remedy[0].code, DQ_REMEDY_CPU);
+        }
+        dq_backend_close(b);
+        dq_arena_free(arena);
+    }
+}
+
 /* With an argument: tests of that name. */
 int main(int argc, char **argv)
 {
@@ -152,6 +188,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(codes_are_equal),
         cmocka_unit_test(page_codes_are_equal),
         cmocka_unit_test(exhausted_device),
+        cmocka_unit_test(large_groups_are_refused),
     };
     if (!rig_can_run()) return RIG_SKIP;
     return cmocka_run_group_tests(tests, NULL, NULL);
