@@ -57,7 +57,6 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_KV_ROLES] = "%t. Give --kv-roles for this model, as calib/kv/find_roles.py finds "
                            "them, or another --kv-budget",
     [DQ_REMEDY_KV_PAGE] = "%t Add --kv-code page or dither",
-    [DQ_REMEDY_KV_CODE] = "%t. Use another --math, --kv-code token or --device cpu",
     [DQ_REMEDY_KV_DENSE] = "%t. Use --kv-dense-type f32 or --device cpu",
     [DQ_REMEDY_KV_RANGE] = "%t. Use --kv-dense-type %w",
     [DQ_REMEDY_KV_BITS_ROWS] = ", %n with --kv-bits 8",

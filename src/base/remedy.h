@@ -53,7 +53,6 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_KV_MAPS,         /* widths without maps */
     DQ_REMEDY_KV_ROLES,        /* a list of all groups of KV heads, or another budget */
     DQ_REMEDY_KV_PAGE,         /* page codes */
-    DQ_REMEDY_KV_CODE,         /* other arithmetic, codes with scales for each token, or the CPU */
     DQ_REMEDY_KV_DENSE,        /* what is not coded in f32, or the CPU */
     DQ_REMEDY_KV_RANGE,        /* what is not coded in bf16 or f32 */
     /* arithmetic and devices */

@@ -142,14 +142,19 @@ done
 refused 4 "rounding of logits by tiles" eval llama.h5 $text --kv-bits 8 --kv-recent 16 --math int8 --device cuda \
     --logit-bits 6 --logit-grain tile
 
-# shellcheck disable=SC2086
+# 192 positions: two pages are read as codes.
+pages="--text $pair/text.txt --ctx 192 --limit 1 --kv-recent 8"
 for kv in "4 --kv-code page" "4:3 --kv-code dither --kv-keep 0.5" "3|5+3:5|4 --kv-code dither"; do
     # shellcheck disable=SC2086
-    both diffllama.h5 $text --kv-recent 8 --kv-bits $kv
+    both diffllama.h5 $pages --kv-bits $kv
+    # in int8 the codes are multiplied as they are, on both
+    # shellcheck disable=SC2086
+    on cpu cpu.csv diffllama.h5 $pages --kv-bits $kv --math int8 &&
+        on cuda cuda.csv diffllama.h5 $pages --kv-bits $kv --math int8 || continue
+    wrong=$(alike cpu.csv cuda.csv 1e-5)
+    [ -z "$wrong" ] || complain "int8 with --kv-bits $kv: $wrong"
+    grep -q ",int8,int8,int8,int8," cuda.csv || complain "--kv-bits $kv: the table does not say that int8 ran"
 done
-# shellcheck disable=SC2086
-refused 4 "math int8 on the cuda backend has no page codes.*Use another --math, --kv-code token or --device cpu" eval llama.h5 $text \
-    --kv-bits 4 --kv-code page --math int8 --device cuda
 # shellcheck disable=SC2086
 refused 4 "in f32, not in f16.*Use --kv-dense-type f32 or --device cpu" eval llama.h5 $text --kv-dense-type f16 --device cuda
 # the usual policy is that of every device; one that reads again is not there

@@ -264,6 +264,7 @@ struct scene {
         w.n = w.split = w.counted = 64;
         w.keys = (int)(KEYS - ROWS) + 64 * (i + 1);
         w.ld = LD;
+        w.n_parts = LD / 64;
         w.first = i == UNITS - 1 ? 63 : 64;
         if (i == UNITS - 1) w.counted = 63;
         unit[i] = w;

@@ -25,8 +25,6 @@ const char *dq_fused_lacks(const dq_attention_units *u, const dq_attention_finis
     if (f && f->rotated && u->form[1].dim & (u->form[1].dim - 1))
         return "rotation of such a head_dim";
     if (u->n_maps > 2 || u->n_slabs > 2) return "more than two maps or slabs of values";
-    if (math == DQ_FUSED_INT8 && (u->form[0].set_numbers || u->form[1].set_numbers))
-        return "page codes of the KV cache";
     if (math == DQ_FUSED_INT8 && (u->form[0].bits > 8 || u->form[1].bits > 8))
         return "int8 arithmetic on pages without codes";
     if (round == DQ_ROUND_TILE) return "rounding of logits by tiles";

@@ -34,11 +34,13 @@ struct rounded_rows {
     float scale[2];
 };
 
+template <bool SETS>
 DQ_DEVICE float scaled(const float d[8][4], const float *factor, const lane_page *at, int j, int i,
                        int e)
 {
     int t = token_of<false>(j, (int)dq_lane() % 4) + e;
-    return is_code(at, i, t) && sees(at, i, t) ? dq_mul_rn(d[j][2 * i + e], factor[t]) : 0.0f;
+    if (!is_code(at, i, t) || !sees(at, i, t)) return 0.0f;
+    return SETS ? factor[(4 * j + 2 * i + e) * DQ_WARP] : dq_mul_rn(d[j][2 * i + e], factor[t]);
 }
 
 /* Two rounded values as the lower halves of a word each, high and low bytes. */
@@ -51,6 +53,8 @@ DQ_DEVICE void round_pair(uint32_t *high, uint32_t *low, float x, float y, float
     *high = dq_prmt(a + 128, b + 128, 0x0051); /* what remains is -128..127 */
 }
 
+/* Of page codes `factor` is the lane's D, [32][DQ_WARP], and d nothing. */
+template <bool SETS>
 DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const float *factor,
                                 const lane_page *at)
 {
@@ -62,7 +66,7 @@ DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const flo
         for (int j = 0; j < 8; j++) {
             DQ_UNROLL
             for (int e = 0; e < 2; e++) {
-                uint32_t bits = dq_f32_bits(scaled(d, factor, at, j, i, e)) & 0x7fffffffu;
+                uint32_t bits = dq_f32_bits(scaled<SETS>(d, factor, at, j, i, e)) & 0x7fffffffu;
                 max = bits > max ? bits : max;
             }
         }
@@ -79,19 +83,21 @@ DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const flo
             uint32_t high[2], low[2];
             DQ_UNROLL
             for (int k = 0; k < 2; k++)
-                round_pair(&high[k], &low[k], scaled(d, factor, at, 2 * b + k, i, 0),
-                           scaled(d, factor, at, 2 * b + k, i, 1), r);
+                round_pair(&high[k], &low[k], scaled<SETS>(d, factor, at, 2 * b + k, i, 0),
+                           scaled<SETS>(d, factor, at, 2 * b + k, i, 1), r);
             to->high[b / 2][b % 2 * 2 + i] = dq_prmt(high[0], high[1], order);
             to->low[b / 2][b % 2 * 2 + i] = dq_prmt(low[0], low[1], order);
         }
     }
 }
 
-/* o[n] += D V of eight channels, whose cells begin at `cells`. */
-DQ_DEVICE void multiply_values(float o[4], const rounded_rows *d, const uint8_t *cells, int cols)
+/* Sums of codes of D V of eight channels, whose cells begin at `cells`. */
+DQ_DEVICE void multiply_values(int32_t acc[4], const rounded_rows *d, const uint8_t *cells,
+                               int cols)
 {
     uint32_t b[4];
-    int32_t acc[4] = {};
+    DQ_UNROLL
+    for (int i = 0; i < 4; i++) acc[i] = 0;
     dq_ldmatrix_x4(b, cells + ((int)dq_lane() / 8 * cols + (int)dq_lane() % 8) * 16);
     dq_mma_s8s8(acc, d->high[0], b);
     dq_mma_s8s8(acc, d->high[1], b + 2);
@@ -99,9 +105,6 @@ DQ_DEVICE void multiply_values(float o[4], const rounded_rows *d, const uint8_t 
     for (int i = 0; i < 4; i++) acc[i] *= 256;
     dq_mma_s8s8(acc, d->low[0], b);
     dq_mma_s8s8(acc, d->low[1], b + 2);
-    DQ_UNROLL
-    for (int i = 0; i < 4; i++)
-        o[i] = dq_add_rn(o[i], dq_mul_rn(dq_s32_f32(acc[i]), d->scale[i / 2]));
 }
 
 #endif

@@ -7,7 +7,7 @@
  * Three chains cannot be cut, but are short: a sum of exps is four lanes' (decode_sums), the unquantized
  * tokens of a page are added to the sum of the pages before (decode_join), and so is a norm. See fused.h.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/fused_decode.cuh"
+#include "kernels/cuda/device/fused_decode_sets.cuh"
 
 /* -------------------------------------------------------------------------------------- scores */
 
@@ -25,11 +25,8 @@ DQ_DEVICE void token_codes(float s[MAX_DECODE_ROWS], const dq_attention_units *u
             DQ_UNROLL
             for (int r = 0; r < MAX_DECODE_ROWS; r++) {
                 if (r >= j->w->n) break;
-                dq_u4 x = dq_load16(q->code + (block * MAX_DECODE_ROWS + r) * 16);
-                acc[r] = dq_dp4a_s8u8(acc[r], x.x, k.x);
-                acc[r] = dq_dp4a_s8u8(acc[r], x.y, k.y);
-                acc[r] = dq_dp4a_s8u8(acc[r], x.z, k.z);
-                acc[r] = dq_dp4a_s8u8(acc[r], x.w, k.w);
+                acc[r] = multiply_cell(acc[r],
+                                       dq_load16(q->code + (block * MAX_DECODE_ROWS + r) * 16), k);
             }
         }
         float key = dq_page_scale(f, p, 0, j->key[0], t, g);
@@ -168,54 +165,25 @@ DQ_DEVICE void round_row(decode_page *to, const dq_attention_units *u, const fus
     const dq_page *p = j->pages + page;
     int end = code_end(j, 1, page, r), seen = visible_of(u, j->w, r) - page * DQ_PAGE_SLOTS;
     float e[2];
-    uint32_t max = 0;
     DQ_UNROLL
     for (int i = 0; i < 2; i++) {
         int t = (int)dq_lane() + DQ_WARP * i;
         e[i] = 0;
         if (t >= p->n_sinks && t < end && t < seen)
             e[i] = dq_mul_rn(to->d[r][t], dq_page_scale(&u->form[1], p, 1, j->value[slab], t, g));
-        uint32_t bits = dq_f32_bits(e[i]) & 0x7fffffffu;
-        max = bits > max ? bits : max;
     }
-    for (unsigned o = 16; o; o >>= 1) {
-        uint32_t other = dq_shfl_xor(max, o);
-        max = other > max ? other : max;
-    }
-    float peak = dq_bits_f32(max);
-    bool real = max < 0x7f800000u, some = real && peak >= 0x1p-100f;
-    float factor = some ? dq_div_rn(32512.0f, peak) : 0.0f; /* 127 * 256: both bytes are signed */
-    DQ_UNROLL
-    for (int i = 0; i < 2; i++) {
-        int t = (int)dq_lane() + DQ_WARP * i, c = some ? dq_f32_s32(dq_mul_rn(e[i], factor)) : 0;
-        to->low[r][t] = (int8_t)(((c + 128) & 255) - 128);
-        to->high[r][t] = (int8_t)((c + 128) >> 8);
-    }
-    if (dq_lane() == 0)
-        to->scale[r] = some ? dq_div_rn(peak, 32512.0f) : real ? 0.0f : dq_bits_f32(0x7fc00000u);
+    row_bytes(to, e, r);
 }
 
 /* y[r] = D V of one channel from codes. */
 DQ_DEVICE void channel_codes(float y[MAX_DECODE_ROWS], const decode_page *d, const dq_page_form *f,
                              const uint8_t *codes, int c, int n)
 {
-    int32_t high[MAX_DECODE_ROWS] = {}, low[MAX_DECODE_ROWS] = {};
-    DQ_UNROLL
-    for (int b = 0; b < 4; b++) {
-        dq_u4 v = value_cell(codes, f->bits, f->cols, b, c);
-        DQ_UNROLL
-        for (int r = 0; r < MAX_DECODE_ROWS; r++) {
-            if (r >= n) break;
-            dq_u4 h = dq_load16(&d->high[r][16 * b]), l = dq_load16(&d->low[r][16 * b]);
-            high[r] = dq_dp4a_s8s8(dq_dp4a_s8s8(high[r], h.x, v.x), h.y, v.y);
-            high[r] = dq_dp4a_s8s8(dq_dp4a_s8s8(high[r], h.z, v.z), h.w, v.w);
-            low[r] = dq_dp4a_s8s8(dq_dp4a_s8s8(low[r], l.x, v.x), l.y, v.y);
-            low[r] = dq_dp4a_s8s8(dq_dp4a_s8s8(low[r], l.z, v.z), l.w, v.w);
-        }
-    }
+    int32_t sum[MAX_DECODE_ROWS];
+    channel_sums(sum, d, f, f->bits, codes, c, n);
     DQ_UNROLL
     for (int r = 0; r < MAX_DECODE_ROWS; r++)
-        if (r < n) y[r] = dq_mul_rn(dq_s32_f32(high[r] * 256 + low[r]), d->scale[r]);
+        if (r < n) y[r] = dq_mul_rn(dq_s32_f32(sum[r]), d->scale[r]);
 }
 
 /* What a page's codes add to rows, to [rows][width]. */
@@ -340,6 +308,35 @@ DQ_DEVICE void add_pages(float y[2], float *d, float *ahead, const dq_attention_
     }
 }
 
+/* The same of page codes: a set's parts are added one by one. Parts are on their way as above. */
+DQ_DEVICE void add_sets(float y[2], float *d, float *ahead, const dq_attention_units *u,
+                        const fused_job *j, const row_known *known, int out, int r, int seen)
+{
+    int width = j->n_slabs * u->form[1].dim, from = -AHEAD;
+    ROLLED
+    for (int page = 0; page * DQ_PAGE_SLOTS < seen; page++) {
+        const dq_page *p = j->pages + page;
+        int n = slots_of(seen, page), end = code_end(j, 1, page, r);
+        int first = p->side[1].codes ? p->n_sinks : 0;
+        if (first > 0 || end < n) add_plain(y, d, u, j, known, page, r, first, end, n);
+        for (dq_page_set set = dq_page_sets(p); dq_page_next_set(p, &set) && set.first < end;) {
+            int part = p->first_set + set.index;
+            if (part >= from + AHEAD) {
+                from = part;
+                for (int i = 0; i < AHEAD && part + i < j->w->n_parts; i++) {
+                    const float *x = part_of(u, j->w, out, part + i) + r * width;
+                    for (int c = (int)dq_thread(); c < width; c += THREADS)
+                        ahead[i * 256 + c] = x[c];
+                }
+            }
+            for (int k = 0; k < 2; k++) {
+                int c = (int)dq_thread() + k * THREADS;
+                if (c < width) y[k] = dq_add_rn(y[k], ahead[(part - from) * 256 + c]);
+            }
+        }
+    }
+}
+
 /* Grid: rows, output heads, units. Pages, then norm and scale. */
 DQ_KERNEL(THREADS) decode_join(dq_attention_units u, dq_attention_finish f)
 {
@@ -359,7 +356,10 @@ DQ_KERNEL(THREADS) decode_join(dq_attention_units u, dq_attention_finish f)
     int seen = visible_of(&u, w, r);
     float *out = f.out + (w->row + r) * f.out_cols + (int64_t)job->out * width, sum[2] = {};
     float a = u.n_maps == 1 ? known->factor[0] : 1.0f;
-    add_pages(sum, d, ahead, &u, job, known, i, r, seen);
+    if (u.form[1].set_numbers)
+        add_sets(sum, d, ahead, &u, job, known, i, r, seen);
+    else
+        add_pages(sum, d, ahead, &u, job, known, i, r, seen);
     for (int k = 0; k < 2; k++) {
         int c = (int)dq_thread() + k * THREADS;
         if (c < width) y[c] = dq_mul_rn(sum[k], a);
@@ -378,9 +378,10 @@ DQ_KERNEL(THREADS) decode_join(dq_attention_units u, dq_attention_finish f)
 
 /* ----------------------------------------------------------------------------------- launchers */
 
-int64_t dq_fused_decode_floats(const dq_attention_units *u, int64_t outs, int64_t rows, int64_t ld)
+int64_t dq_fused_decode_floats(const dq_attention_units *u, int64_t outs, int64_t rows,
+                               int64_t parts)
 {
-    return outs * rows * (ld / DQ_PAGE_SLOTS) * u->n_slabs * u->form[1].dim;
+    return outs * rows * parts * u->n_slabs * u->form[1].dim;
 }
 
 cudaError_t dq_fused_decode(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
@@ -393,11 +394,16 @@ cudaError_t dq_fused_decode(dq_attention_units u, dq_attention_finish f, dq_fuse
         (unsigned)(u.max_keys + SPLIT * DQ_PAGE_SLOTS - 1) / (SPLIT * DQ_PAGE_SLOTS);
     const unsigned rows = (unsigned)u.max_rows, n = (unsigned)u.n, outs = (unsigned)u.max_out;
     const unsigned queries = (unsigned)u.max_q;
-    if (splits) {
+    const bool sets = u.form[0].set_numbers > 0;
+    if (splits && sets) {
+        DQ_LAUNCH(decode_scores_sets, dim3(splits, queries, n), THREADS, 0, s, u);
+    } else if (splits) {
         DQ_LAUNCH(decode_scores, dim3(splits, queries, n), THREADS, 0, s, u);
     }
     DQ_LAUNCH(decode_sums, dim3(rows, queries, n), THREADS, 0, s, u, l);
-    if (splits) {
+    if (splits && sets) {
+        DQ_LAUNCH(decode_values_sets, dim3(splits, outs, n), THREADS, 0, s, u);
+    } else if (splits) {
         DQ_LAUNCH(decode_values, dim3(splits, outs, n), THREADS, 0, s, u);
     }
     DQ_LAUNCH(decode_join, dim3(rows, outs, n), THREADS, 0, s, u, f);

@@ -62,6 +62,15 @@ DQ_DEVICE int code_end(const fused_job *j, int side, int page, int r)
     return s->plain ? slots_of(j->w->coded[r >= j->w->split], page) : DQ_PAGE_SLOTS;
 }
 
+/* acc + the codes of 16 channels of a row times those of a token. */
+DQ_DEVICE int32_t multiply_cell(int32_t acc, dq_u4 x, dq_u4 k)
+{
+    acc = dq_dp4a_s8u8(acc, x.x, k.x);
+    acc = dq_dp4a_s8u8(acc, x.y, k.y);
+    acc = dq_dp4a_s8u8(acc, x.z, k.z);
+    return dq_dp4a_s8u8(acc, x.w, k.w);
+}
+
 /* S of token t and row r in f32, unscaled. */
 DQ_DEVICE float token_plain(const dq_attention_units *u, const fused_job *j, int page, int t, int r)
 {
@@ -129,11 +138,55 @@ DQ_DEVICE void page_difference(decode_page *to, const dq_attention_units *u, con
                           page * DQ_PAGE_SLOTS + i % DQ_PAGE_SLOTS);
 }
 
-/* Parts of a page, [rows][width], behind the unit's strips: [output head][page]. */
-DQ_DEVICE float *part_of(const dq_attention_units *u, const dq_attention_unit *w, int out, int page)
+/* e[i] of token lane + 32 i and row r, in bytes. By a warp. */
+DQ_DEVICE void row_bytes(decode_page *to, const float e[2], int r)
+{
+    uint32_t a = dq_f32_bits(e[0]) & 0x7fffffffu, b = dq_f32_bits(e[1]) & 0x7fffffffu,
+             max = a > b ? a : b;
+    for (unsigned o = 16; o; o >>= 1) {
+        uint32_t other = dq_shfl_xor(max, o);
+        max = other > max ? other : max;
+    }
+    float peak = dq_bits_f32(max);
+    bool real = max < 0x7f800000u, some = real && peak >= 0x1p-100f;
+    float factor = some ? dq_div_rn(32512.0f, peak) : 0.0f; /* 127 * 256: both bytes are signed */
+    DQ_UNROLL
+    for (int i = 0; i < 2; i++) {
+        int t = (int)dq_lane() + DQ_WARP * i, c = some ? dq_f32_s32(dq_mul_rn(e[i], factor)) : 0;
+        to->low[r][t] = (int8_t)(((c + 128) & 255) - 128);
+        to->high[r][t] = (int8_t)((c + 128) >> 8);
+    }
+    if (dq_lane() == 0)
+        to->scale[r] = some ? dq_div_rn(peak, 32512.0f) : real ? 0.0f : dq_bits_f32(0x7fc00000u);
+}
+
+/* sum[r] = the sum of codes of D V in one channel. */
+DQ_DEVICE void channel_sums(int32_t sum[MAX_DECODE_ROWS], const decode_page *d,
+                            const dq_page_form *f, int bits, const uint8_t *codes, int c, int n)
+{
+    int32_t high[MAX_DECODE_ROWS] = {}, low[MAX_DECODE_ROWS] = {};
+    DQ_UNROLL
+    for (int b = 0; b < 4; b++) {
+        dq_u4 v = value_cell(codes, bits, f->cols, b, c);
+        DQ_UNROLL
+        for (int r = 0; r < MAX_DECODE_ROWS; r++) {
+            if (r >= n) break;
+            dq_u4 h = dq_load16(&d->high[r][16 * b]), l = dq_load16(&d->low[r][16 * b]);
+            high[r] = dq_dp4a_s8s8(dq_dp4a_s8s8(high[r], h.x, v.x), h.y, v.y);
+            high[r] = dq_dp4a_s8s8(dq_dp4a_s8s8(high[r], h.z, v.z), h.w, v.w);
+            low[r] = dq_dp4a_s8s8(dq_dp4a_s8s8(low[r], l.x, v.x), l.y, v.y);
+            low[r] = dq_dp4a_s8s8(dq_dp4a_s8s8(low[r], l.z, v.z), l.w, v.w);
+        }
+    }
+    DQ_UNROLL
+    for (int r = 0; r < MAX_DECODE_ROWS; r++) sum[r] = high[r] * 256 + low[r];
+}
+
+/* A part, [rows][width], behind the unit's strips: [output head][page, or set of page codes]. */
+DQ_DEVICE float *part_of(const dq_attention_units *u, const dq_attention_unit *w, int out, int part)
 {
     int64_t strips = (int64_t)heads_of(u->q_first, w->group) * w->n * w->ld;
-    int64_t at = (int64_t)out * (w->ld / DQ_PAGE_SLOTS) + page;
+    int64_t at = (int64_t)out * w->n_parts + part;
     return u->strip + w->strip + strips + at * w->n * u->n_slabs * u->form[1].dim;
 }
 

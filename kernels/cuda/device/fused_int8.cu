@@ -2,9 +2,10 @@
  * times the offset is taken off behind the product. Keys of the next page are fetched while this one is
  * multiplied. D is rounded to 16 bits by row and run of scales and multiplied as two bytes; tokens that are read
  * unquantized are added in f32. Texts of masks are quoted by tests/simt/defects.tsv.
+ * Kernels on page codes are instances of the same passes, see fused_sets.cuh.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/fused_bytes.cuh"
 #include "kernels/cuda/device/fused_launch.h"
+#include "kernels/cuda/device/fused_sets.cuh"
 
 /* -------------------------------------------------------------------------------------- scores */
 
@@ -104,7 +105,8 @@ DQ_DEVICE void plain_scores(float s[4][4], const dq_attention_units *u, const fu
 }
 
 /* S = scale * (q . k) of one map and 32 tokens. Of slots that a row does not see it is anything. */
-DQ_DEVICE void half_scores(float s[4][4], const uint8_t *mem, const fused_space *at,
+template <bool SETS>
+DQ_DEVICE void half_scores(float s[4][4], uint8_t *mem, const fused_space *at,
                            const dq_attention_units *u, const fused_job *j, const lane_rows *l,
                            const lane_page *rows, int page, int m, int half)
 {
@@ -115,7 +117,9 @@ DQ_DEVICE void half_scores(float s[4][4], const uint8_t *mem, const fused_space 
         DQ_UNROLL
         for (int i = 0; i < 4; i++) s[k][i] = 0;
     }
-    if (rows->coded) {
+    if (SETS && rows->coded) {
+        set_scores(s, mem, at, u, j, l, page, m, half);
+    } else if (rows->coded) {
         const uint8_t *keys = mem + key_cells(at, f, page);
         coded_scores(s, mem, at, f, keys + which * DQ_PAGE_SLOTS * f->cols,
                      (const float *)(mem + at->key_scale) + which * f->n_scales * DQ_PAGE_SLOTS, m,
@@ -130,18 +134,33 @@ DQ_DEVICE void half_scores(float s[4][4], const uint8_t *mem, const fused_space 
 }
 
 /* The page's keys become ready for all, those of the next one start on their way. */
+template <bool SETS>
 DQ_DEVICE void turn_to_keys(uint8_t *mem, const fused_space *at, const dq_attention_units *u,
                             const fused_job *j, int page)
 {
     const dq_page_form *f = &u->form[0];
     const uint8_t *raw = mem + raw_keys(at, page);
-    unpack_codes(mem + at->keys, raw, j, f, 0, page, j->n_keys);
-    unpack_scales((float *)(mem + at->key_scale), raw, j, f, 0, page, j->n_keys);
+    float *scale = (float *)(mem + at->key_scale);
+    unpack_codes<SETS>(mem + at->keys, raw, j, f, 0, page, j->key, j->n_keys);
+    if (SETS)
+        unpack_set(scale, raw, j, f, 0, page, 0, j->key, j->n_keys);
+    else
+        unpack_scales(scale, raw, j, f, 0, page, j->n_keys);
     DQ_SYNC(int8_key_cells); /* keys are cells of bytes */
-    fetch_page(mem + raw_keys(at, page + 1), j, f, 0, page + 1, j->key, j->n_keys);
+    fetch_page<SETS>(mem + raw_keys(at, page + 1), j, f, 0, page + 1, j->key, j->n_keys);
 }
 
 /* -------------------------------------------------------------------------------------- values */
+
+/* o[n] += D V of eight channels. */
+DQ_DEVICE void add_values(float o[4], const rounded_rows *d, const uint8_t *cells, int cols)
+{
+    int32_t acc[4];
+    multiply_values(acc, d, cells, cols);
+    DQ_UNROLL
+    for (int i = 0; i < 4; i++)
+        o[i] = dq_add_rn(o[i], dq_mul_rn(dq_s32_f32(acc[i]), d->scale[i / 2]));
+}
 
 template <int NT>
 DQ_DEVICE void coded_values(float o[NT][4], const float d[8][4], const uint8_t *cells,
@@ -153,12 +172,12 @@ DQ_DEVICE void coded_values(float o[NT][4], const float d[8][4], const uint8_t *
         int begin = (slab * f->dim + g * f->group) / 16, end = (slab * f->dim + run_end(f, g)) / 16;
         const uint8_t *of_slab = cells + slab * DQ_PAGE_SLOTS * f->cols - slab * f->dim * 16;
         rounded_rows rounded;
-        round_difference(&rounded, d, scale + k * DQ_PAGE_SLOTS, at);
+        round_difference<false>(&rounded, d, scale + k * DQ_PAGE_SLOTS, at);
         DQ_UNROLL
         for (int n = 0; n < NT / 2; n++) {
             if (n < begin || n >= end) continue;
-            multiply_values(o[2 * n], &rounded, of_slab + 16 * n * 16, f->cols);
-            multiply_values(o[2 * n + 1], &rounded, of_slab + (16 * n + 8) * 16, f->cols);
+            add_values(o[2 * n], &rounded, of_slab + 16 * n * 16, f->cols);
+            add_values(o[2 * n + 1], &rounded, of_slab + (16 * n + 8) * 16, f->cols);
         }
     }
 }
@@ -215,7 +234,7 @@ DQ_DEVICE void plain_values(float o[NT][4], const float d[8][4], float *held,
 /* ---------------------------------------------------------------------------------- first pass */
 
 /* Over all pages: the largest |S| of every map and row (MOST), or maxima and sums. */
-template <bool MAX>
+template <bool MAX, bool SETS>
 DQ_DEVICE void first_pass(uint8_t *mem, const fused_space *at, const dq_attention_units *u,
                           const fused_job *j, const lane_rows *l, const dq_fused_logits *round)
 {
@@ -223,17 +242,17 @@ DQ_DEVICE void first_pass(uint8_t *mem, const fused_space *at, const dq_attentio
     row_stats *stats = (row_stats *)(mem + at->rows);
     float *shares = (float *)(mem + at->d);
     for (int m = 0; m < j->n_maps; m++) put_share(lane_share(shares, m), low, low, 0.0f, 0.0f);
-    fetch_page(mem + at->raw_keys, j, &u->form[0], 0, 0, j->key, j->n_keys);
+    fetch_page<SETS>(mem + at->raw_keys, j, &u->form[0], 0, 0, j->key, j->n_keys);
     for (int page = 0; page < j->n_pages; page++) {
         DQ_CP_ASYNC_WAIT(0, int8_first_wait); /* the page */
         DQ_SYNC(int8_first_codes); /* codes of keys are there, and all have read the page before */
-        turn_to_keys(mem, at, u, j, page);
+        turn_to_keys<SETS>(mem, at, u, j, page);
         if (page * DQ_PAGE_SLOTS >= l->max) continue;
         lane_page rows = page_of_lane(j, l, 0, page);
         for (int k = 0; k < 2 * j->n_maps; k++) {
             float s[4][4];
             float *share = lane_share(shares, k / 2);
-            half_scores(s, mem, at, u, j, l, &rows, page, k / 2, k % 2);
+            half_scores<SETS>(s, mem, at, u, j, l, &rows, page, k / 2, k % 2);
             if (MAX) {
                 raise_max<false>(share, s, &rows, k % 2);
             } else {
@@ -262,7 +281,7 @@ DQ_DEVICE void page_difference(float d[8][4], uint8_t *mem, const fused_space *a
         for (int i = 0; i < 16; i++) d[4 * half + i / 4][i % 4] = 0;
         for (int m = 0; m < j->n_maps; m++) {
             float s[4][4];
-            half_scores(s, mem, at, u, j, l, &rows, page, m, half);
+            half_scores<false>(s, mem, at, u, j, l, &rows, page, m, half);
             round_scores(s, l, stats->max[m], round);
             add_map<false>(d + 4 * half, s, stats, j, l, &rows, m, half);
         }
@@ -273,57 +292,107 @@ DQ_DEVICE void page_difference(float d[8][4], uint8_t *mem, const fused_space *a
     for (int i = 0; i < 16; i++) d[i / 4][i % 4] = parked[i * THREADS];
 }
 
+/* The same of page codes, to parked[32][DQ_WARP] of the lane. */
+DQ_DEVICE void set_difference(float *parked, uint8_t *mem, const fused_space *at,
+                              const dq_attention_units *u, const fused_job *j, const lane_rows *l,
+                              const dq_fused_logits *round, int page)
+{
+    lane_page rows = page_of_lane(j, l, 0, page);
+    const row_stats *stats = (const row_stats *)(mem + at->rows);
+    ROLLED
+    for (int k = 0; k < 2 * j->n_maps; k++) {
+        int half = k / j->n_maps, m = k % j->n_maps;
+        float s[4][4], d[4][4], *to = parked + 16 * half * DQ_WARP;
+        half_scores<true>(s, mem, at, u, j, l, &rows, page, m, half);
+        round_scores(s, l, stats->max[m], round);
+        DQ_UNROLL
+        for (int i = 0; i < 16; i++) d[i / 4][i % 4] = m ? to[i * DQ_WARP] : 0.0f;
+        add_map<false>(d, s, stats, j, l, &rows, m, half);
+        DQ_UNROLL
+        for (int i = 0; i < 16; i++) to[i * DQ_WARP] = d[i / 4][i % 4];
+    }
+}
+
+/* o += D V of page codes, set by set. By all threads; some: the warp has rows that see the page. parked: as set_difference. */
 template <int NT>
+DQ_DEVICE void add_sets(float o[NT][4], const float *parked, const uint8_t *cells, float *numbers,
+                        const dq_attention_units *u, const fused_job *j, const lane_page *rows,
+                        int page, bool some)
+{
+    const dq_page_form *f = &u->form[1];
+    const dq_page *p = j->pages + page;
+    ROLLED
+    for (dq_page_set set = dq_page_sets(p); rows->coded && dq_page_next_set(p, &set);) {
+        if (set.index > 0) {
+            DQ_SYNC(set_numbers_read); /* numbers of the set before have been read */
+            unpack_set(numbers, NULL, j, f, 1, page, set.index, j->value, j->n_slabs);
+            DQ_SYNC(set_numbers_there); /* those of this one are there */
+        }
+        lane_page own = *rows;
+        own.first = set.first;
+        DQ_UNROLL
+        for (int i = 0; i < 2; i++) own.end[i] = set.end < rows->end[i] ? set.end : rows->end[i];
+        if (some) set_values<NT>(o, parked, cells, numbers, f, p, &own, j->n_slabs);
+    }
+}
+
+template <int NT, bool SETS>
 DQ_DEVICE void second_pass(float o[NT][4], uint8_t *mem, const fused_space *at,
                            const dq_attention_units *u, const fused_job *j, const lane_rows *l,
                            const dq_fused_logits *round)
 {
     const dq_page_form *keys = &u->form[0], *values = &u->form[1];
-    float *held = (float *)(mem + at->d) + dq_warp() * 256,
-          *scale = (float *)(mem + at->value_scale);
-    fetch_page(mem + at->raw_keys, j, keys, 0, 0, j->key, j->n_keys);
+    float *scale = (float *)(mem + at->value_scale), *at_d = (float *)(mem + at->d);
+    float *held = at_d + dq_warp() * 256 + (SETS ? 32 * THREADS : 0);
+    float *parked = at_d + dq_warp() * 32 * DQ_WARP + dq_lane();
+    fetch_page<SETS>(mem + at->raw_keys, j, keys, 0, 0, j->key, j->n_keys);
     for (int page = 0; page < j->n_pages; page++) {
         bool some = page * DQ_PAGE_SLOTS < l->max;
         float d[8][4];
         DQ_CP_ASYNC_WAIT(0, int8_second_wait); /* keys of the page */
         DQ_SYNC(int8_second_codes); /* keys are there, and all have read the values before */
-        fetch_page(mem + at->raw_values, j, values, 1, page, j->value, j->n_slabs);
-        turn_to_keys(mem, at, u, j, page);
-        if (some) page_difference(d, mem, at, u, j, l, round, page);
+        fetch_page<SETS>(mem + at->raw_values, j, values, 1, page, j->value, j->n_slabs);
+        turn_to_keys<SETS>(mem, at, u, j, page);
+        if (SETS && some) set_difference(parked, mem, at, u, j, l, round, page);
+        if (!SETS && some) page_difference(d, mem, at, u, j, l, round, page);
         DQ_CP_ASYNC_WAIT(1, int8_values_wait); /* the next keys may be on their way */
         DQ_SYNC(int8_values_codes);            /* codes of values are there */
-        unpack_codes(mem + key_cells(at, keys, page), mem + at->raw_values, j, values, 1, page,
-                     j->n_slabs);
-        unpack_scales(scale, mem + at->raw_values, j, values, 1, page, j->n_slabs);
-        DQ_SYNC(int8_value_cells); /* values are cells of bytes */
-        if (!some) continue;
-        lane_page rows = page_of_lane(j, l, 1, page);
-        plain_values<NT>(o, d, held, u, j, &rows, page, slots_of(l->max, page));
-        if (!rows.coded) continue;
         const uint8_t *cells =
-            mem + (values->bits == 8 ? at->raw_values : key_cells(at, keys, page));
-        coded_values<NT>(o, d, cells, scale, values, &rows, j->n_slabs);
+            mem + (are_cells(values) ? at->raw_values : key_cells(at, keys, page));
+        unpack_codes<SETS>(mem + key_cells(at, keys, page), mem + at->raw_values, j, values, 1,
+                           page, j->value, j->n_slabs);
+        if (SETS)
+            unpack_set(scale, mem + at->raw_values, j, values, 1, page, 0, j->value, j->n_slabs);
+        else
+            unpack_scales(scale, mem + at->raw_values, j, values, 1, page, j->n_slabs);
+        DQ_SYNC(int8_value_cells); /* values are cells of bytes */
+        lane_page rows = page_of_lane(j, l, 1, page);
+        DQ_UNROLL
+        for (int i = 0; SETS && i < 32; i++) d[i / 4][i % 4] = parked[i * DQ_WARP];
+        if (some) plain_values<NT>(o, d, held, u, j, &rows, page, slots_of(l->max, page));
+        if (SETS)
+            add_sets<NT>(o, parked, cells, scale, u, j, &rows, page, some);
+        else if (some && rows.coded)
+            coded_values<NT>(o, d, cells, scale, values, &rows, j->n_slabs);
     }
 }
 
 /* ------------------------------------------------------------------------------------- kernels */
 
 /* NT: tiles of eight channels of the output head, at most. */
-template <int NT>
-DQ_KERNEL_BLOCKS(THREADS, 2)
-attend_int8(dq_attention_units u, dq_attention_finish f, dq_fused_logits round, fused_space at)
+template <int NT, bool SETS>
+DQ_DEVICE void attend(uint8_t *mem, fused_job *job, dq_attention_units u, dq_attention_finish f,
+                      dq_fused_logits round, fused_space at)
 {
-    DQ_SHARED_DYNAMIC(mem);
-    DQ_SHARED(fused_job, job, [1]);
     if (!open_output(job, &u)) return;
     row_stats *stats = (row_stats *)(mem + at.rows);
     if (round.round == DQ_ROUND_GIVEN) given_max(stats, &u, job, &round);
-    round_queries(mem, &at, &u, job);
+    if (!SETS) round_queries(mem, &at, &u, job);
     lane_rows l = rows_of_lane(&u, job->w, false);
-    if (round.round == DQ_ROUND_ROW) first_pass<true>(mem, &at, &u, job, &l, &round);
-    first_pass<false>(mem, &at, &u, job, &l, &round);
+    if (round.round == DQ_ROUND_ROW) first_pass<true, SETS>(mem, &at, &u, job, &l, &round);
+    first_pass<false, SETS>(mem, &at, &u, job, &l, &round);
     float o[NT][4] = {};
-    second_pass<NT>(o, mem, &at, &u, job, &l, &round);
+    second_pass<NT, SETS>(o, mem, &at, &u, job, &l, &round);
     float factor[2] = {1.0f, 1.0f};
     DQ_UNROLL
     for (int i = 0; i < 2; i++)
@@ -332,38 +401,57 @@ attend_int8(dq_attention_units u, dq_attention_finish f, dq_fused_logits round, 
     finish_rows<NT>(o, factor, job, &l, &f, (float *)(mem + at.d), u.form[1].dim);
 }
 
-DQ_KERNEL_BLOCKS(THREADS, 4) scores_int8(dq_attention_units u, fused_space at)
+template <int NT>
+DQ_KERNEL_BLOCKS(THREADS, 2)
+attend_int8(dq_attention_units u, dq_attention_finish f, dq_fused_logits round, fused_space at)
+{
+    DQ_SHARED_DYNAMIC(mem);
+    DQ_SHARED(fused_job, job, [1]);
+    attend<NT, false>(mem, job, u, f, round, at);
+}
+
+template <int NT>
+DQ_KERNEL_BLOCKS(THREADS, 2)
+attend_int8_sets(dq_attention_units u, dq_attention_finish f, dq_fused_logits round, fused_space at)
+{
+    DQ_SHARED_DYNAMIC(mem);
+    DQ_SHARED(fused_job, job, [1]);
+    attend<NT, true>(mem, job, u, f, round, at);
+}
+
+template <bool SETS> DQ_KERNEL_BLOCKS(THREADS, 4) scores_int8(dq_attention_units u, fused_space at)
 {
     DQ_SHARED_DYNAMIC(mem);
     DQ_SHARED(fused_job, job, [1]);
     if (!open_query(job, &u)) return;
-    round_queries(mem, &at, &u, job);
+    if (!SETS) round_queries(mem, &at, &u, job);
     lane_rows l = rows_of_lane(&u, job->w, true);
-    fetch_page(mem + at.raw_keys, job, &u.form[0], 0, 0, job->key, 1);
+    fetch_page<SETS>(mem + at.raw_keys, job, &u.form[0], 0, 0, job->key, 1);
     for (int page = 0; page < job->n_pages; page++) {
         DQ_CP_ASYNC_WAIT(0, int8_scores_wait); /* the only copy */
         DQ_SYNC(int8_scores_codes); /* codes of keys are there; all have read the page before */
-        turn_to_keys(mem, &at, &u, job, page);
+        turn_to_keys<SETS>(mem, &at, &u, job, page);
         if (page * DQ_PAGE_SLOTS >= l.max) continue;
         lane_page rows = page_of_lane(job, &l, 0, page);
         for (int half = 0; half < 2; half++) {
             float s[4][4];
-            half_scores(s, mem, &at, &u, job, &l, &rows, page, 0, half);
+            half_scores<SETS>(s, mem, &at, &u, job, &l, &rows, page, 0, half);
             put_strip<false>(s, &u, job, &l, &rows, page, half);
         }
     }
 }
 
+template <bool SETS>
 DQ_KERNEL_BLOCKS(THREADS, 4)
 absmax_int8(dq_attention_units u, uint32_t *DQ_RESTRICT max, fused_space at)
 {
     DQ_SHARED_DYNAMIC(mem);
     DQ_SHARED(fused_job, job, [1]);
     if (!open_query(job, &u)) return;
-    round_queries(mem, &at, &u, job);
+    if (!SETS) round_queries(mem, &at, &u, job);
     lane_rows l = rows_of_lane(&u, job->w, false);
     dq_fused_logits none = {};
-    first_pass<true>(mem, &at, &u, job, &l, &none);
+    first_pass<true, SETS>(mem, &at, &u, job, &l, &none);
     raise_absmax(max, (const row_stats *)(mem + at.rows), &u, job);
 }
 
@@ -379,24 +467,29 @@ static int32_t take(int32_t *total, int64_t bytes)
 static fused_space space_of(const dq_attention_units *u, int maps, int slabs)
 {
     const dq_page_form *k = &u->form[0], *v = &u->form[1];
-    const int64_t padded = (k->dim + 31) / 32 * 32, q = (int64_t)maps * k->n_scales * TILE * 4;
+    const bool sets = k->set_numbers > 0;
+    const int64_t padded = (k->dim + 31) / 32 * 32;
+    const int64_t q = (int64_t)maps * (sets ? 1 : k->n_scales) * TILE * 4;
+    const int64_t numbers = sets ? (int64_t)maps * k->set_numbers * 4 : q;
     const int64_t cells = (int64_t)(maps > slabs ? maps : slabs) * DQ_PAGE_SLOTS * k->cols;
-    const int64_t keys = maps * k->code_bytes + q;
+    const int64_t keys = maps * k->code_bytes + numbers;
     fused_space s = {};
     s.q = take(&s.total, maps * padded * TILE);
     s.q_scale = take(&s.total, q);
     s.q_sum = take(&s.total, q);
-    s.raw_keys = take(&s.total, k->bits == 8 && cells > keys ? cells : keys);
-    if (k->bits == 8) {
+    if (sets) s.q_base = take(&s.total, q);
+    s.raw_keys = take(&s.total, are_cells(k) && cells > keys ? cells : keys);
+    if (are_cells(k)) {
         s.raw_stride = take(&s.total, cells > keys ? cells : keys) - s.raw_keys;
     } else {
         s.keys = take(&s.total, cells);
     }
-    s.key_scale = take(&s.total, q);
-    s.d = take(&s.total, (slabs ? 16 : 8) * THREADS * 4);
+    s.key_scale = take(&s.total, numbers);
+    s.d = take(&s.total, (slabs && sets ? 40 : slabs ? 16 : 8) * THREADS * 4);
     s.rows = take(&s.total, sizeof(row_stats));
     if (slabs == 0) return s;
-    const int64_t scales = (int64_t)slabs * v->n_scales * DQ_PAGE_SLOTS * 4;
+    const int64_t scales =
+        (int64_t)slabs * (sets ? v->set_numbers : v->n_scales * DQ_PAGE_SLOTS) * 4;
     s.raw_values = take(&s.total, slabs * v->code_bytes + scales);
     s.value_scale = take(&s.total, scales);
     return s;
@@ -406,17 +499,26 @@ cudaError_t dq_fused_attend_int8(dq_attention_units u, dq_attention_finish f, dq
                                  cudaStream_t s)
 {
     const fused_space at = space_of(&u, u.n_maps, u.n_slabs);
-    const int tiles = u.n_slabs * u.form[1].dim / 8;
-    const int blocks = u.n * u.max_out;
-    if (tiles <= 8) DQ_FUSED_LAUNCH(attend_int8<8>, blocks, THREADS, at.total, s, u, f, l, at);
-    if (tiles <= 16) DQ_FUSED_LAUNCH(attend_int8<16>, blocks, THREADS, at.total, s, u, f, l, at);
-    DQ_FUSED_LAUNCH(attend_int8<32>, blocks, THREADS, at.total, s, u, f, l, at);
+    const int blocks = u.n * u.max_out, smem = at.total, tiles = u.n_slabs * u.form[1].dim / 8;
+    if (u.form[0].set_numbers) {
+        if (tiles <= 8) DQ_FUSED_LAUNCH(attend_int8_sets<8>, blocks, THREADS, smem, s, u, f, l, at);
+        if (tiles <= 16)
+            DQ_FUSED_LAUNCH(attend_int8_sets<16>, blocks, THREADS, smem, s, u, f, l, at);
+        DQ_FUSED_LAUNCH(attend_int8_sets<32>, blocks, THREADS, smem, s, u, f, l, at);
+    }
+    if (tiles <= 8) DQ_FUSED_LAUNCH(attend_int8<8>, blocks, THREADS, smem, s, u, f, l, at);
+    if (tiles <= 16) DQ_FUSED_LAUNCH(attend_int8<16>, blocks, THREADS, smem, s, u, f, l, at);
+    DQ_FUSED_LAUNCH(attend_int8<32>, blocks, THREADS, smem, s, u, f, l, at);
 }
 
 cudaError_t dq_fused_scores_int8(dq_attention_units u, uint32_t *max, cudaStream_t s)
 {
     const fused_space at = space_of(&u, 1, 0);
-    const int blocks = u.n * u.max_q;
-    if (max) DQ_FUSED_LAUNCH(absmax_int8, blocks, THREADS, at.total, s, u, max, at);
-    DQ_FUSED_LAUNCH(scores_int8, blocks, THREADS, at.total, s, u, at);
+    const int blocks = u.n * u.max_q, smem = at.total;
+    if (u.form[0].set_numbers) {
+        if (max) DQ_FUSED_LAUNCH(absmax_int8<true>, blocks, THREADS, smem, s, u, max, at);
+        DQ_FUSED_LAUNCH(scores_int8<true>, blocks, THREADS, smem, s, u, at);
+    }
+    if (max) DQ_FUSED_LAUNCH(absmax_int8<false>, blocks, THREADS, smem, s, u, max, at);
+    DQ_FUSED_LAUNCH(scores_int8<false>, blocks, THREADS, smem, s, u, at);
 }

@@ -11,14 +11,23 @@
 /* Where things lie in a block's shared memory, in bytes. */
 struct fused_space {
     int32_t q, q_scale, q_sum; /* queries: cells of 64 rows, [map][run][64] */
+    int32_t q_base;            /* page codes: [map][64] */
     /* Keys as they come; pages with odd numbers raw_stride behind the others, where codes of 8 bits are
-     * cells already. Otherwise `keys` are the cells. Cells of values take their place, one page's. */
+     * cells already. Otherwise `keys` are the cells. Cells of values take their place, one page's. Scales are [head][run][64],
+     * of page codes steps and middles [head][2][dim] of a set. */
     int32_t raw_keys, raw_stride, keys, key_scale;
     int32_t raw_values, value_scale;
-    int32_t d;    /* shares of lanes; half a page's D; [warp][16 tokens][16 rows] of it */
+    /* shares of lanes; half a page's D; [warp][16 tokens][16 rows] of it, of page codes behind all of it, [warp][32][lane] */
+    int32_t d;
     int32_t rows; /* row_stats */
     int32_t total;
 };
+
+/* Whether codes are cells as they come. */
+DQ_BOTH bool are_cells(const dq_page_form *f)
+{
+    return f->bits == 8 && !f->set_numbers;
+}
 
 DQ_DEVICE int raw_keys(const fused_space *at, int page)
 {
@@ -28,7 +37,7 @@ DQ_DEVICE int raw_keys(const fused_space *at, int page)
 /* Cells of a page's keys. */
 DQ_DEVICE int key_cells(const fused_space *at, const dq_page_form *f, int page)
 {
-    return f->bits == 8 ? raw_keys(at, page) : at->keys;
+    return are_cells(f) ? raw_keys(at, page) : at->keys;
 }
 
 DQ_DEVICE int run_end(const dq_page_form *f, int g)
@@ -102,17 +111,23 @@ DQ_DEVICE void copy_bytes(uint8_t *to, const uint8_t *from, int bytes)
         dq_cp_async16(to + i, from + i);
 }
 
-/* Starts copies of codes and scales of n heads: heads one after the other, then their scales. */
+/* Starts copies of codes and scales of n heads: heads one after the other, then their scales, or of page codes the numbers of
+ * the page's first set. */
+template <bool SETS>
 DQ_DEVICE void fetch_page(uint8_t *to, const fused_job *j, const dq_page_form *f, int side,
                           int page, const int32_t *head, int n)
 {
     const dq_page *p = j->pages + page;
     if (page < j->n_pages && is_coded(j, p, side, page)) {
         const dq_page_side *s = &p->side[side];
-        int bytes = f->n_scales * DQ_PAGE_SLOTS * (p->wide[side] ? 4 : 2);
+        int numbers = SETS ? f->set_numbers : f->n_scales * DQ_PAGE_SLOTS;
+        int bytes = numbers * (p->wide[side] ? 4 : 2);
         for (int i = 0; i < n; i++) {
-            copy_bytes(to + i * f->code_bytes, s->codes + (size_t)head[i] * (size_t)f->code_bytes,
-                       f->code_bytes);
+            const uint8_t *codes = SETS ? dq_page_codes(f, p, side, head[i])
+                                        : s->codes + (size_t)head[i] * (size_t)f->code_bytes;
+            copy_bytes(to + i * f->code_bytes, codes,
+                       SETS ? DQ_PAGE_SLOTS * f->cols * dq_page_bits(f, p, side, head[i]) / 8
+                            : f->code_bytes);
             copy_bytes(to + n * f->code_bytes + i * bytes,
                        (const uint8_t *)s->scale + (size_t)head[i] * (size_t)bytes, bytes);
         }
@@ -120,17 +135,19 @@ DQ_DEVICE void fetch_page(uint8_t *to, const fused_job *j, const dq_page_form *f
     dq_cp_async_commit();
 }
 
-/* Cells of bytes from what fetch_page brought, unless they are there: codes of 8 bits. */
+/* Cells of bytes from what fetch_page brought, unless they are there. */
+template <bool SETS>
 DQ_DEVICE void unpack_codes(uint8_t *cells, const uint8_t *raw, const fused_job *j,
-                            const dq_page_form *f, int side, int page, int n)
+                            const dq_page_form *f, int side, int page, const int32_t *head, int n)
 {
     int per = DQ_PAGE_SLOTS * f->cols / 16;
-    if (f->bits == 8 || !is_coded(j, j->pages + page, side, page)) return;
+    const dq_page *p = j->pages + page;
+    if (are_cells(f) || !is_coded(j, p, side, page)) return;
     for (int i = (int)dq_thread(); i < n * per; i += (int)dq_threads()) {
         const uint8_t *codes = raw + i / per * f->code_bytes;
-        int k = i % per;
-        dq_u4 x = side ? value_cell(codes, f->bits, f->cols, k / f->cols, k % f->cols)
-                       : key_cell(codes, f->bits, f->cols, k / DQ_PAGE_SLOTS, k % DQ_PAGE_SLOTS);
+        int k = i % per, bits = SETS ? dq_page_bits(f, p, side, head[i / per]) : f->bits;
+        dq_u4 x = side ? value_cell(codes, bits, f->cols, k / f->cols, k % f->cols)
+                       : key_cell(codes, bits, f->cols, k / DQ_PAGE_SLOTS, k % DQ_PAGE_SLOTS);
         dq_store16(cells + 16 * i, x);
     }
 }

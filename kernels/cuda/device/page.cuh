@@ -121,10 +121,13 @@ DQ_BOTH int dq_page_scale_place(const dq_page_form *f, int head, int t, int g)
 }
 
 /* A scale, step or low by its place. */
+DQ_DEVICE float dq_page_number_of(const void *from, bool wide, int64_t at)
+{
+    return wide ? ((const float *)from)[at] : dq_f16_f32(((const uint16_t *)from)[at]);
+}
 DQ_DEVICE float dq_page_number(const dq_page *p, int side, int64_t at)
 {
-    return p->wide[side] ? ((const float *)p->side[side].scale)[at]
-                         : dq_f16_f32(((const uint16_t *)p->side[side].scale)[at]);
+    return dq_page_number_of(p->side[side].scale, p->wide[side], at);
 }
 DQ_DEVICE void dq_page_put_number(const dq_page *p, int side, int64_t at, float x)
 {
@@ -145,6 +148,32 @@ DQ_BOTH int64_t dq_page_set_place(const dq_page_form *f, const dq_page *p, int h
 {
     int set = dq_page_ones(p->begins & (~(uint64_t)0 >> (63 - t))) - 1;
     return (int64_t)(set * p->heads + head) * f->set_numbers;
+}
+
+/* One set of a page: slots first .. end-1. */
+struct dq_page_set {
+    int first, end, index;
+};
+
+/* The slot at which the set behind the first `from` slots begins; 64: there is none. */
+DQ_BOTH int dq_page_next_begin(const dq_page *p, int from)
+{
+    if (from >= DQ_PAGE_SLOTS) return DQ_PAGE_SLOTS;
+    uint64_t left = p->begins >> from, below = (left & (0 - left)) - 1;
+    return left ? from + dq_page_ones(below) : (int)DQ_PAGE_SLOTS;
+}
+
+/* Before the first set of a page; the set behind *s, false: there is none. */
+DQ_BOTH dq_page_set dq_page_sets(const dq_page *p)
+{
+    return dq_page_set{0, dq_page_next_begin(p, 0), -1};
+}
+DQ_BOTH bool dq_page_next_set(const dq_page *p, dq_page_set *s)
+{
+    s->first = s->end;
+    s->end = dq_page_next_begin(p, s->first + 1);
+    s->index++;
+    return s->first < DQ_PAGE_SLOTS;
 }
 
 /* What is added to slot t before its values are rounded. */

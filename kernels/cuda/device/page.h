@@ -25,7 +25,8 @@ typedef struct dq_page {
     uint64_t begins; /* page codes: bit i: slot i is the first of a set */
     uint64_t widths
         [2]; /* bits of each head's codes, 4 bits a head from the lowest; 0: those of the form */
-    int32_t dither; /* row of the form's dither; -1: none */
+    int32_t dither;    /* row of the form's dither; -1: none */
+    int32_t first_set; /* page codes: sets of the pages before it in a list */
     int16_t n_sinks, heads;
     uint8_t wide[2];
 } dq_page;

@@ -60,9 +60,6 @@ static dq_status cuda_can(const dq_need *need, dq_err *err)
                             dq_kv_dense_name[kv->dense]);
     if (need->math.qk == DQ_NUM_F32) return DQ_OK;
     const char *name = dq_num_name[need->math.qk];
-    if (need->math.qk == DQ_NUM_INT8 && dq_kv_by_page(kv))
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_CODE},
-                            "math %s on the cuda backend has no page codes of the KV cache", name);
     if (d % 16 || d > 128) {
         dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_HEADS},
                      "math %s on the cuda backend needs a head_dim that is a multiple of 16 "

@@ -20,9 +20,11 @@ const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_
 {
     static const char *const name[] = {"scores + softmax + values", "attend_int8", "decode_int8",
                                        "attend_bf16"};
+    const way to = way_of(math, rows);
     (void)b;
-    (void)kv;
-    return name[way_of(math, rows)];
+    if (dq_kv_by_page(kv) && to == WAY_INT8) return "attend_int8_sets";
+    if (dq_kv_by_page(kv) && to == WAY_DECODE) return "decode_int8_sets";
+    return name[to];
 }
 
 static way way_of_call(const dq_attend_args *args)

@@ -125,6 +125,7 @@ static void add_unit(draft *d, const dq_kv_list *list, const dq_kv_rows *rows, i
     w->coded[1] = (int32_t)span[n_spans - 1].coded_end;
     w->keys = d->visible[last];
     w->ld = (w->keys + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
+    if (!d->args->kv->by_page) w->n_parts = w->ld / DQ_PAGE_TOKENS;
 }
 
 /* From which row of a unit on columns count, n: none. */
@@ -149,16 +150,31 @@ static void place_spans(const draft *d, dq_attention_unit *w)
     w->span = (int32_t)(d->n_spans + (here < 0 ? -here : 0));
 }
 
+/* A list's pages; returns how many sets they have. */
+static int32_t add_pages(draft *d, const dq_kv_list *list)
+{
+    int32_t n_sets = 0;
+    for (int64_t p = 0; p < (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS; p++) {
+        dq_page *page = &d->page[d->n_pages++];
+        *page = dq_cuda_page_dithered(&d->dither, d->args->kv, list->page[p]);
+        page->first_set = n_sets;
+        n_sets += dq_kv_sets(list->page[p], DQ_PAGE_TOKENS);
+    }
+    return n_sets;
+}
+
 static void add_list(draft *d, int i, int g)
 {
     const dq_batch *batch = d->args->batch;
     const dq_kv_list *list = list_of(d->args, i, g);
-    const int64_t end = batch->cu_rows[i + 1], edges = d->n_edges;
+    const int64_t end = batch->cu_rows[i + 1], edges = d->n_edges, pages = d->n_pages;
     add_edges(d, list);
     add_visible(d, list, i, g);
-    const dq_attention_unit shared = {.page = d->n_pages,
+    const int32_t n_sets = add_pages(d, list);
+    const dq_attention_unit shared = {.page = pages,
                                       .edge = edges,
                                       .n_edges = (int32_t)(d->n_edges - edges),
+                                      .n_parts = n_sets,
                                       .seq = i,
                                       .group = g,
                                       .sinks = (int32_t)dq_kv_visible(list, DQ_SINKS - 1)};
@@ -169,8 +185,6 @@ static void add_list(draft *d, int i, int g)
         place_spans(d, &d->unit[d->n_units - 1]);
         r += rows.n;
     }
-    for (int64_t p = 0; p < (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS; p++)
-        d->page[d->n_pages++] = dq_cuda_page_dithered(&d->dither, d->args->kv, list->page[p]);
 }
 
 /* ------------------------------------------------------------------------------------------ heads */
@@ -255,7 +269,8 @@ static void place_units(dq_cuda_units *u, const head_table *t, dq_cuda_units_req
         const int q = t->q_first[w->group + 1] - t->q_first[w->group];
         const int o = t->o_first[w->group + 1] - t->o_first[w->group];
         int64_t behind = request.out_strips ? (int64_t)o * w->n * w->ld : 0;
-        const int64_t parts = request.parts ? dq_fused_decode_floats(&u->dev, o, w->n, w->ld) : 0;
+        const int64_t parts =
+            request.parts ? dq_fused_decode_floats(&u->dev, o, w->n, w->n_parts) : 0;
         if (parts > behind) behind = parts;
         const bool needs_strips = request.strips || (request.counted && w->counted < w->n);
         const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld + behind : 0;

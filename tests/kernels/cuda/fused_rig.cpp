@@ -28,6 +28,12 @@ static dq_page_form form_of(const rig_spec *s, int side)
     dq_page_form f = {};
     f.bits = s->bits[side];
     f.dim = f.cols = f.stride = s->dim;
+    if (s->sets) {
+        if (side == 0 && s->second > f.bits) f.bits = s->second;
+        f.set_numbers = 2 * s->dim;
+        f.code_bytes = 64 * s->dim * f.bits / 8;
+        return f;
+    }
     f.group = f.bits <= 4 ? s->group : s->dim;
     f.n_scales = (s->dim + f.group - 1) / f.group;
     f.code_bytes = f.bits < 16 ? 64 * s->dim * f.bits / 8 : 0;
@@ -53,16 +59,61 @@ static void encode(rig_side *s, int page, int head, bool wide)
         }
 }
 
-static void pack(uint8_t *to, const rig_side *s, int side, int page, int head)
+/* The set of a slot, and how many there are before `slot`. */
+static int sets_before(const dq_page *p, int slot)
+{
+    int n = 0;
+    for (int i = 0; i < slot; i++) n += (int)(p->begins >> i & 1);
+    return n;
+}
+static int set_of(const dq_page *p, int slot)
+{
+    return sets_before(p, slot + 1) - 1;
+}
+
+static float dither_of(const rig *r, const dq_page *p, int side, int t)
+{
+    return side && p->dither >= 0 ? r->dither[p->dither][t] : 0.0f;
+}
+
+/* Codes, steps and lows of the sets of a page and head. */
+static void encode_sets(const rig *r, rig_side *s, int side, int page, int head, const dq_page *p)
+{
+    const int bits = dq_page_bits(&s->form, p, side, head);
+    const float top = (float)((1 << bits) - 1);
+    for (int c = 0; c < s->form.dim; c++)
+        for (int first = p->n_sinks, end; first < 64; first = end) {
+            float least = INFINITY, most = -INFINITY;
+            for (end = first; end < 64 && (end == first || !(p->begins >> end & 1)); end++) {
+                least = fminf(least, s->plain[page][head][end][c]);
+                most = fmaxf(most, s->plain[page][head][end][c]);
+            }
+            float step = (most - least) / top, low = least;
+            if (!p->wide[side]) {
+                step = numerics_f16_f32(numerics_f32_f16(step));
+                low = numerics_f16_f32(numerics_f32_f16(low));
+            }
+            s->step[page][head][set_of(p, first)][c] = step;
+            s->low[page][head][set_of(p, first)][c] = low;
+            for (int t = first; t < end; t++) {
+                const float x = (s->plain[page][head][t][c] - low) / step;
+                const float u = rintf(x + dither_of(r, p, side, t));
+                s->code[page][head][t][c] =
+                    (int8_t)((int)fminf(fmaxf(u, 0), top) - (1 << (bits - 1)));
+            }
+        }
+}
+
+static void pack(uint8_t *to, const rig_side *s, int side, int bits, int page, int head)
 {
     const dq_page_form *f = &s->form;
-    const int low = dq_page_low_bits(f->bits);
+    const int low = dq_page_low_bits(bits);
     for (int t = 0; t < 64; t++)
         for (int c = 0; c < f->dim; c++) {
             int done = 0;
-            const bool two = side == 1 && f->bits == 8;
-            const int u = s->code[page][head][t][c] + (two ? 0 : 1 << (f->bits - 1));
-            for (int w = low; done < f->bits; done += w, w = f->bits - w) {
+            const bool two = side == 1 && bits == 8;
+            const int u = s->code[page][head][t][c] + (two ? 0 : 1 << (bits - 1));
+            for (int w = low; done < bits; done += w, w = bits - w) {
                 int shift;
                 const int at =
                     64 * f->cols * done / 8 + dq_page_plane_place(&shift, side, w, f->cols, t, c);
@@ -82,13 +133,44 @@ static void put_codes(rig *r, rig_side *s, int side, int p, dq_page *page, int f
     uint16_t *half = (uint16_t *)calloc(n, 2);
     for (int h = 0; h < s->n_heads; h++) {
         encode(s, p, h, page->wide[side]);
-        pack(codes + h * f->code_bytes, s, side, p, h);
+        pack(codes + h * f->code_bytes, s, side, f->bits, p, h);
         for (int i = 0; i < f->n_scales * 64; i++) {
             const int t = i % 64, at = h * f->n_scales * 64 + i;
             wide[at] = t < first || t >= end ? NAN : s->scale[p][h][i / 64][t];
             half[at] = numerics_f32_f16(wide[at]);
         }
     }
+    page->side[side].codes = (uint8_t *)keep(r, bytes, codes);
+    page->side[side].scale = page->wide[side] ? keep(r, n * 4, wide) : keep(r, n * 2, half);
+    free(codes);
+    free(wide);
+    free(half);
+}
+
+/* The same of page codes: sets behind slot `end` have numbers that nobody reads. */
+static void put_sets(rig *r, rig_side *s, int side, int p, dq_page *page, int end)
+{
+    const dq_page_form *f = &s->form;
+    const int n_sets = sets_before(page, 64), numbers = f->set_numbers;
+    const size_t n = (size_t)(n_sets * s->n_heads * numbers),
+                 bytes = (size_t)(s->n_heads * f->code_bytes);
+    uint8_t *codes = (uint8_t *)calloc(bytes, 1);
+    float *wide = (float *)calloc(n, 4);
+    uint16_t *half = (uint16_t *)calloc(n, 2);
+    assert_true(n_sets <= MAX_SETS);
+    page->side[side].codes = codes;
+    for (int h = 0; h < s->n_heads; h++) {
+        encode_sets(r, s, side, p, h, page);
+        pack(dq_page_codes(f, page, side, h), s, side, dq_page_bits(f, page, side, h), p, h);
+        for (int k = 0; k < n_sets; k++)
+            for (int c = 0; c < f->dim; c++) {
+                const bool read = k < sets_before(page, end);
+                float *at = wide + (k * s->n_heads + h) * numbers + c;
+                at[0] = read ? s->step[p][h][k][c] : NAN;
+                at[f->dim] = read ? s->low[p][h][k][c] : NAN;
+            }
+    }
+    for (size_t i = 0; i < n; i++) half[i] = numerics_f32_f16(wide[i]);
     page->side[side].codes = (uint8_t *)keep(r, bytes, codes);
     page->side[side].scale = page->wide[side] ? keep(r, n * 4, wide) : keep(r, n * 2, half);
     free(codes);
@@ -132,9 +214,29 @@ static void make_side(rig *r, rig_list *l, int side, int p, const int coded[2])
     page->wide[side] = pick(r, 0, 5) == 0;
     const bool codes = s->form.bits < 16 && high > page->n_sinks;
     const bool plain = !codes || low < keys || pick(r, 0, 4) == 0;
-    if (codes) put_codes(r, s, side, p, page, page->n_sinks, plain ? high : keys);
+    if (codes && r->spec.sets) put_sets(r, s, side, p, page, plain ? high : 64);
+    if (codes && !r->spec.sets) put_codes(r, s, side, p, page, page->n_sinks, plain ? high : keys);
     if (plain) put_plain(r, s, side, p, page, keys, true);
     if (codes && page->n_sinks) put_plain(r, s, side, p, page, keys, false);
+}
+
+/* Sets begin where codes begin and where what rows read as codes ends, and at a slot or two besides. */
+static void make_sets(rig *r, rig_list *l, int p)
+{
+    dq_page *page = &l->page[p];
+    const int ends[2] = {slots(l->unit.coded[0], p), slots(l->unit.coded[1], p)};
+    page->heads = 2;
+    page->dither = r->spec.dither ? pick(r, 0, 1) : -1;
+    page->begins = (uint64_t)1 << page->n_sinks;
+    for (int k = 0; k < 2; k++)
+        if (ends[k] > page->n_sinks && ends[k] < 64) page->begins |= (uint64_t)1 << ends[k];
+    for (int k = pick(r, 0, 4) - 2; k > 0; k--)
+        page->begins |= (uint64_t)1 << pick(r, page->n_sinks, 63);
+    for (int side = 0; r->spec.second && side < 2; side++)
+        page->widths[side] =
+            (uint64_t)(r->spec.bits[side] | (side ? r->spec.bits[1] : r->spec.second) << 4);
+    page->first_set = l->unit.n_parts;
+    l->unit.n_parts += sets_before(page, 64);
 }
 
 static void make_list(rig *r, int i)
@@ -160,9 +262,11 @@ static void make_list(rig *r, int i)
     l->n_pages = (w->keys + 63) / 64;
     const int sinks[3] = {0, 4, pick(r, 0, 9)};
     l->page[0].n_sinks = sinks[pick(r, 0, 2)];
+    if (!r->spec.sets) w->n_parts = l->n_pages;
+    for (int p = 0; r->spec.sets && p < l->n_pages; p++) make_sets(r, l, p);
     for (int side = 0; side < 2; side++) {
         l->side[side].form = form_of(&r->spec, side);
-        l->side[side].n_heads = side ? 2 : r->spec.maps;
+        l->side[side].n_heads = side || r->spec.sets ? 2 : r->spec.maps;
         for (int p = 0; p < l->n_pages; p++) make_side(r, l, side, p, w->coded);
     }
     r->rows += w->n;
@@ -207,7 +311,7 @@ static void upload_units(rig *r)
         l->unit.strip = strip;
         strip += (int64_t)u->max_q * l->unit.n * l->unit.ld;
         /* what dq_fused_decode keeps behind them */
-        strip += (int64_t)u->max_out * l->unit.n * (l->unit.ld / 64) * r->spec.slabs * r->spec.dim;
+        strip += (int64_t)u->max_out * l->unit.n * l->unit.n_parts * r->spec.slabs * r->spec.dim;
         l->unit.record = records;
         l->unit.factor = factors;
         records += u->max_q * l->unit.n;
@@ -243,12 +347,14 @@ void rig_open(rig *r, const rig_spec *spec, uint64_t seed)
     for (int i = 0; i < 5; i++) r->random.bits();
     r->list = (rig_list *)calloc(MAX_UNITS, sizeof *r->list);
     r->n_units = pick(r, 1, 2);
+    for (int i = 0; i < 128; i++) r->dither[i / 64][i % 64] = 0.5f * r->random.value();
     make_heads(r);
     for (int i = 0; i < r->n_units; i++) make_list(r, i);
     upload_units(r);
     dq_attention_units *u = &r->units;
     r->width = spec->slabs * spec->dim;
     for (int side = 0; side < 2; side++) u->form[side] = r->list[0].side[side].form;
+    if (spec->dither) u->form[1].dither = (float *)keep(r, sizeof r->dither, r->dither);
     u->n_slabs = spec->slabs;
     u->n_maps = spec->maps;
     u->scale = 0.25f;
@@ -307,10 +413,26 @@ static bool is_coded(const rig_list *l, int side, int row, int t)
     return !p->side[side].plain || t % 64 < n;
 }
 
-static float value_of(const rig_list *l, int side, int row, int head, int t, int c)
+/* What the code 0 stands for. */
+static float middle_of(const rig_list *l, int side, int head, int t, int c)
 {
     const rig_side *s = &l->side[side];
+    const dq_page *p = &l->page[t / 64];
+    const int set = set_of(p, t % 64), bits = dq_page_bits(&s->form, p, side, head);
+    const float up = (float)(1 << (bits - 1)) * s->step[t / 64][head][set][c];
+    return s->low[t / 64][head][set][c] + up;
+}
+
+static float value_of(const rig *r, const rig_list *l, int side, int row, int head, int t, int c)
+{
+    const rig_side *s = &l->side[side];
+    const dq_page *page = &l->page[t / 64];
     if (!is_coded(l, side, row, t)) return s->plain[t / 64][head][t % 64][c];
+    if (r->spec.sets) {
+        const float q = (float)s->code[t / 64][head][t % 64][c];
+        const float x = q - dither_of(r, page, side, t % 64);
+        return x * s->step[t / 64][head][set_of(page, t % 64)][c] + middle_of(l, side, head, t, c);
+    }
     return (float)s->code[t / 64][head][t % 64][c] *
            s->scale[t / 64][head][c / s->form.group][t % 64];
 }
@@ -339,6 +461,21 @@ static float score_of_codes(const rig_list *l, const float *q, int head, int t)
     return total;
 }
 
+static float score_of_set(const rig_list *l, const float *q, int head, int t, int dim)
+{
+    const rig_side *s = &l->side[0];
+    const float *step = s->step[t / 64][head][set_of(&l->page[t / 64], t % 64)];
+    float max = 0, base[16] = {};
+    int32_t sum = 0;
+    for (int c = 0; c < dim; c++) max = fmaxf(max, fabsf(q[c] * step[c]));
+    for (int c = 0; c < dim; c++) base[c % 16] += q[c] * middle_of(l, 0, head, t, c);
+    for (int half = 8; half; half /= 2)
+        for (int i = 0; i < half; i++) base[i] += base[i + half];
+    for (int c = 0; c < dim && max > 0; c++)
+        sum += (int)rintf(q[c] * step[c] * (127.0f / max)) * s->code[t / 64][head][t % 64][c];
+    return (float)sum * (max / 127.0f) + base[0];
+}
+
 float rig_score(const rig *r, int unit, int i, int row, int t)
 {
     const rig_list *l = &r->list[unit];
@@ -347,9 +484,11 @@ float rig_score(const rig *r, int unit, int i, int row, int t)
     if (r->spec.math == DQ_FUSED_BF16) {
         double sum = 0;
         for (int c = 0; c < dim; c++)
-            sum += (double)bf16(q[c]) * (double)bf16(value_of(l, 0, row, head, t, c));
+            sum += (double)bf16(q[c]) * (double)bf16(value_of(r, l, 0, row, head, t, c));
         return (float)sum * r->units.scale;
     }
+    if (is_coded(l, 0, row, t) && r->spec.sets)
+        return score_of_set(l, q, head, t, dim) * r->units.scale;
     if (is_coded(l, 0, row, t)) return score_of_codes(l, q, head, t) * r->units.scale;
     float sum = 0;
     for (int c = 0; c < dim; c++) sum = fmaf(q[c], l->side[0].plain[t / 64][head][t % 64][c], sum);
@@ -400,6 +539,18 @@ static double rounding_of(const rig *r, const rig_list *l, int head, int row, co
 {
     const rig_side *s = &l->side[1];
     double total = 0;
+    for (int t = 0, end; r->spec.sets && t < n; t = end) {
+        double peak = 0, codes = 0;
+        const int set = set_of(&l->page[t / 64], t % 64);
+        for (end = t; end < n && end / 64 == t / 64 && set_of(&l->page[t / 64], end % 64) == set;
+             end++) {
+            if (!is_coded(l, 1, row, end)) continue;
+            peak = fmax(peak, fabs(d[end]));
+            codes += abs(s->code[t / 64][head][end % 64][c]);
+        }
+        if (set >= 0) total += peak * codes / 65024.0 * (double)s->step[t / 64][head][set][c];
+    }
+    if (r->spec.sets) return 1.01 * total;
     for (int p = 0; p * 64 < n; p++) {
         double peak = 0, codes = 0;
         for (int t = 64 * p; t < n && t < 64 * p + 64; t++) {
@@ -464,11 +615,13 @@ void rig_row(const rig *r, int unit, int out, int row, double *y, double *bound)
         y[c] = 0;
         bound[c] = bytes && n ? rounding_of(r, l, head, row, d, n, k) : 0;
         for (int t = 0; t < n; t++) {
-            float v = value_of(l, 1, row, head, t, k);
+            float v = value_of(r, l, 1, row, head, t, k);
+            const bool set = r->spec.sets && is_coded(l, 1, row, t);
             if (!bytes) v = bf16(v);
             const double size = p[0][t] / sum[0] + fabs(lambda) * p[1][t] / sum[1];
             y[c] += d[t] * (double)v;
             bound[c] += (size * 1e-5 + (bytes ? 0 : fabs(d[t]) * 0x1p-8)) * fabs((double)v);
+            if (set) bound[c] += size * 1e-5 * fabs((double)middle_of(l, 1, head, t, k));
         }
     }
     if (n) {

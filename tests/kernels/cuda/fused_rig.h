@@ -9,7 +9,7 @@
 #include "kernels/cuda/device/fused.h"
 #include "kernels/cuda/device/page.cuh"
 
-enum { MAX_PAGES = 18, MAX_HEADS = 4, MAX_DIM = 128, MAX_UNITS = 2 };
+enum { MAX_PAGES = 18, MAX_HEADS = 4, MAX_DIM = 128, MAX_UNITS = 2, MAX_SETS = 6 };
 
 /* One side of a cache of one sequence: every token of every slot of heads, in all forms. */
 struct rig_side {
@@ -18,6 +18,7 @@ struct rig_side {
     float plain[MAX_PAGES][MAX_HEADS][64][MAX_DIM];
     int8_t code[MAX_PAGES][MAX_HEADS][64][MAX_DIM];
     float scale[MAX_PAGES][MAX_HEADS][MAX_DIM / 16][64];
+    float step[MAX_PAGES][2][MAX_SETS][MAX_DIM], low[MAX_PAGES][2][MAX_SETS][MAX_DIM];
     uint8_t *packed[MAX_PAGES];
     float *device_plain[MAX_PAGES], *sinks[MAX_PAGES];
     void *device_scale[MAX_PAGES];
@@ -39,6 +40,8 @@ struct rig_spec {
     int round;
     int max_rows; /* of a unit; 0: 64 */
     int max_keys; /* of a list, apart from its rows */
+    bool sets, dither;
+    int second; /* bits of the second map's keys, where page codes have widths by map; 0: they have none */
 };
 
 /* A whole call, on both sides. */
@@ -50,6 +53,7 @@ struct rig {
     dq_attention_units units;
     dq_attention_finish finish;
     dq_fused_logits logits;
+    float dither[2][64];
     dq_q_head q_head[2 * MAX_HEADS];
     dq_o_head o_head[MAX_HEADS];
     check_array<float> *q, *out, *lambda, *gain, *absmax, *strip, *factor;

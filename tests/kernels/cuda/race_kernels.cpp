@@ -389,6 +389,36 @@ static void int8(void)
     fused(DQ_FUSED_INT8, 6, 3, DQ_ROUND_NOT, 2);
 }
 
+static rig_spec sets_of(int k_bits, int v_bits)
+{
+    rig_spec s = spec_of(DQ_FUSED_INT8, k_bits, v_bits, DQ_ROUND_NOT);
+    s.sets = s.dither = true;
+    return s;
+}
+
+static void sets(void)
+{
+    for (uint64_t seed = 5; seed < 8; seed++) {
+        rig r;
+        rig_spec s = sets_of(5, 4);
+        rig_open(&r, &s, seed);
+        must(dq_fused_scores(r.units, s.math, NULL));
+        must(dq_fused_attend(r.units, r.finish, r.logits, s.math, NULL));
+        rig_close(&r);
+    }
+}
+
+static void decode_sets(void)
+{
+    rig r;
+    rig_spec s = sets_of(8, 3);
+    s.max_rows = 2;
+    s.max_keys = 1000;
+    rig_open(&r, &s, 12);
+    must(dq_fused_decode(r.units, r.finish, r.logits, NULL));
+    rig_close(&r);
+}
+
 static void bf16(void)
 {
     fused(DQ_FUSED_BF16, 8, 4, DQ_ROUND_ROW, 3);
@@ -411,9 +441,13 @@ static void decode(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} families[] = {{"rows", rows},   {"linear", linear}, {"logprob", logprob}, {"pages", pages},
-                {"keys", keys},   {"attend", attend}, {"maps", maps},       {"spans", spans},
-                {"tally", tally}, {"int8", int8},     {"bf16", bf16},       {"decode", decode}};
+} families[] = {{"rows", rows},       {"linear", linear},
+                {"logprob", logprob}, {"pages", pages},
+                {"keys", keys},       {"attend", attend},
+                {"maps", maps},       {"spans", spans},
+                {"tally", tally},     {"int8", int8},
+                {"bf16", bf16},       {"decode", decode},
+                {"sets", sets},       {"decode_sets", decode_sets}};
 
 int main(int argc, char **argv)
 {

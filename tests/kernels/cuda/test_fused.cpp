@@ -118,21 +118,37 @@ static rig_spec spec_of(int math, int dim, int k_bits, int v_bits, uint64_t seed
     return s;
 }
 
+/* Page codes, in int8, with dither and with widths by map. */
+static rig_spec sets_of(int dim, int k_bits, int v_bits, uint64_t seed)
+{
+    static const int widths[6] = {8, 6, 5, 4, 3, 2};
+    rig_spec s = spec_of(DQ_FUSED_INT8, dim, k_bits, v_bits, seed);
+    s.sets = true;
+    s.dither = seed % 2;
+    if (seed % 3 == 0) s.second = widths[seed / 3 % 6];
+    return s;
+}
+
 /* One random call. */
-static void check_call(int math, int dim, int k_bits, int v_bits, uint64_t seed)
+static void check_spec(rig_spec s, uint64_t seed)
 {
     rig r;
-    const rig_spec s = spec_of(math, dim, k_bits, v_bits, seed);
+    const int math = s.math, dim = s.dim;
     if (getenv("DQ_FUSED_SAY"))
         printf("math %d dim %d bits %d %d group %d maps %d slabs %d outs %d rotated %d norm %d "
-               "round %d seed %d\n",
-               math, dim, k_bits, v_bits, s.group, s.maps, s.slabs, s.outs, s.rotated, s.norm,
-               s.round, (int)seed);
+               "round %d sets %d seed %d\n",
+               math, dim, s.bits[0], s.bits[1], s.group, s.maps, s.slabs, s.outs, s.rotated, s.norm,
+               s.round, s.sets, (int)seed);
     rig_open(&r, &s, seed);
     assert_null(dq_fused_lacks(&r.units, &r.finish, math, s.round));
     check_scores(&r);
     check_attend_of(&r, r.n_units);
     rig_close(&r);
+}
+
+static void check_call(int math, int dim, int k_bits, int v_bits, uint64_t seed)
+{
+    check_spec(spec_of(math, dim, k_bits, v_bits, seed), seed);
 }
 
 static const int dims[5] = {16, 32, 48, 80, 128};
@@ -173,6 +189,34 @@ static void test_decode(void **state)
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
 
+static void test_sets(void **state)
+{
+    (void)state;
+    static const int widths[6] = {8, 6, 5, 4, 3, 2};
+    for (uint64_t i = 0; i < 60; i++) {
+        dq_simt_set_schedule(i % 3 ? DQ_SIMT_GREEDY : DQ_SIMT_ROUND_ROBIN, i);
+        check_spec(sets_of(dims[i % 5], widths[i % 6], widths[i / 5 % 6], 2000 + i), 2000 + i);
+    }
+    dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
+}
+
+static void test_decode_sets(void **state)
+{
+    (void)state;
+    static const int widths[6] = {8, 6, 5, 4, 3, 2};
+    for (uint64_t i = 0; i < 48; i++) {
+        rig r;
+        rig_spec s = sets_of(dims[i % 5], widths[i % 6], widths[i / 5 % 6], 3000 + i);
+        s.max_rows = 1 + (int)i % 8;
+        s.max_keys = i % 4 ? 300 : 64 * MAX_PAGES;
+        dq_simt_set_schedule(i % 3 ? DQ_SIMT_GREEDY : DQ_SIMT_ROUND_ROBIN, i);
+        rig_open(&r, &s, 3000 + i);
+        check_decode(&r);
+        rig_close(&r);
+    }
+    dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
+}
+
 static void test_bf16(void **state)
 {
     (void)state;
@@ -181,10 +225,9 @@ static void test_bf16(void **state)
 }
 
 /* Units cut in two: rows come to other lanes and warps, and have other neighbours. */
-static void check_cut(int math, uint64_t seed)
+static void check_cut(rig_spec s, uint64_t seed)
 {
     rig r;
-    rig_spec s = spec_of(math, 32, 8, 4, seed);
     s.round = s.round == DQ_ROUND_GIVEN ? DQ_ROUND_NOT : s.round;
     rig_open(&r, &s, seed);
     const dq_attention_unit whole = r.list[0].unit;
@@ -214,8 +257,9 @@ static void test_cut(void **state)
     (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
         dq_simt_set_schedule(DQ_SIMT_GREEDY, seed);
-        check_cut(DQ_FUSED_INT8, seed);
-        check_cut(DQ_FUSED_BF16, seed);
+        check_cut(spec_of(DQ_FUSED_INT8, 32, 8, 4, seed), seed);
+        check_cut(spec_of(DQ_FUSED_BF16, 32, 8, 4, seed), seed);
+        check_cut(sets_of(32, 8, 4, seed), seed);
     }
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
@@ -247,7 +291,7 @@ static void test_names(void **state)
     (void)state;
     if (!simulated()) skip(); /* a GPU forgets a process whose kernel failed */
     for (int math = DQ_FUSED_INT8; math <= DQ_FUSED_BF16; math++) {
-        const char *const names[2][3] = {{"attend_int8<", "scores_int8,", "absmax_int8,"},
+        const char *const names[2][3] = {{"attend_int8<", "scores_int8<", "absmax_int8<"},
                                          {"attend_bf16<", "scores_bf16,", "absmax_bf16,"}};
         for (int i = 0; i < 3; i++) {
             rig r;
@@ -288,9 +332,11 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_int8),   cmocka_unit_test(test_decode), cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_orders), cmocka_unit_test(test_cut),    cmocka_unit_test(test_lacks),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_int8),        cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_bf16),        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_cut),         cmocka_unit_test(test_lacks),
+        cmocka_unit_test(test_names),       cmocka_unit_test(test_sets),
+        cmocka_unit_test(test_decode_sets),
     };
     int devices = 0;
     const cudaError_t e = cudaGetDeviceCount(&devices);
