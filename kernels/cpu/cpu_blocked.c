@@ -187,6 +187,7 @@ static void lay_out(dq_backend *b, entry *e, const dq_weight *w)
     const dq_simd_blocked_weight *d = &e->w;
     const int64_t n_blocks = blocks_of(d);
     uint8_t *to = e->data;
+    dq_os_memory_large(to, (size_t)(n_blocks * d->bytes));
 #pragma omp parallel for num_threads(b->threads) schedule(static)
     for (int64_t i = 0; i < n_blocks; i++) {
         dq_os_memory_touch(to + i * d->bytes, (size_t)d->bytes);

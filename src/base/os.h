@@ -27,6 +27,10 @@ enum { DQ_OS_MAP_AROUND = 64 << 10 };
 /* Makes the pages of [p, p + bytes) of this process's own memory at once, rather than at the first touch of each, for
  * whoever is about to write all of them. What they hold stays; a system that cannot does nothing. */
 void dq_os_memory_touch(void *p, size_t bytes);
+/* Asks for large pages (2 MiB on x86-64) wherever a whole one fits into [p, p + bytes) of this process's own memory that is
+ * not touched yet: what is read in long streams is then translated, and fetched ahead, across 4 KiB. A system that
+ * cannot does nothing. */
+void dq_os_memory_large(void *p, size_t bytes);
 /* DQ_FILE names a mapped file that was written to since it was opened: numbers may come from both of
  * its states. A file that another one replaced under its name, or that was removed, has not changed. */
 dq_status dq_os_maps_check(dq_err *err);

@@ -132,6 +132,25 @@ void dq_os_memory_touch(void *p, size_t bytes)
 #endif
 }
 
+void dq_os_memory_large(void *p, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    enum { LARGE = 2 << 20 };
+    if (bytes < LARGE) return; /* would only cut the system's map in pieces */
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)p + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)p + bytes) / page * page;
+    union { /* the address is rounded as a number */
+        uintptr_t in;
+        void *out;
+    } at = {.in = begin};
+    if (end > begin) madvise(at.out, end - begin, MADV_HUGEPAGE);
+#else
+    (void)p;
+    (void)bytes;
+#endif
+}
+
 bool dq_os_block_reserve(dq_os_block *b, size_t bytes)
 {
     void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

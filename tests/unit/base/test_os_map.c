@@ -202,12 +202,30 @@ static void blocks_are_taken_late(void **unused)
     assert_null(b.data);
 }
 
+static void large_pages_hold_what_small_ones_held(void **unused)
+{
+    enum { MANY = 9 << 20, STEP = 4093 };
+    dq_os_block b;
+    (void)unused;
+    assert_true(dq_os_block_reserve(&b, MANY));
+    assert_true(dq_os_block_take(&b));
+    for (int i = 0; i < MANY / 2; i += STEP) b.data[i] = (uint8_t)(i % 251);
+    dq_os_memory_large(b.data + 1, MANY - 2);
+    dq_os_memory_large(b.data + 1, BYTES); /* too few bytes */
+    for (int i = MANY / 2 / STEP * STEP + STEP; i < MANY; i += STEP) b.data[i] = (uint8_t)(i % 251);
+    for (int i = 0; i < MANY; i += STEP) assert_int_equal(b.data[i], i % 251);
+    dq_os_block_free(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses_lead_to_files), cmocka_unit_test(changes_are_seen),
-        cmocka_unit_test(a_lost_page_has_a_name),  cmocka_unit_test(closed_descriptors_are_taken),
+        cmocka_unit_test(addresses_lead_to_files),
+        cmocka_unit_test(changes_are_seen),
+        cmocka_unit_test(a_lost_page_has_a_name),
+        cmocka_unit_test(closed_descriptors_are_taken),
         cmocka_unit_test(blocks_are_taken_late),
+        cmocka_unit_test(large_pages_hold_what_small_ones_held),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
