@@ -4,8 +4,9 @@
  *   pages_dots: sum[i * 64 + c] = sum over kk < k of a[c / 16][i * lda + kk] * u(kk, c) from k / 4 parts,
  *   pages_line_dots: the same sums straight from lines; false: that is left to a block,
  *   pages_times: e = d * by, 64 each, and the largest |e|, where a NaN counts as more than everything,
- *   pages_split: c = rint(e * r), ties to even, as 256 * high + low in [-128, 128); the sum of all c
- * (pages_portable.h has the last two for levels that leave them to the compiler) and chooses the order of columns inside a part.
+ *   pages_split: c = rint(e * r), ties to even, as 256 * high + low in [-128, 128); the sum of all c,
+ *   pages_few_keys, pages_few_values: all of key_scores, or of value_sums, for few rows; false: not of this page
+ * (pages_portable.h has all but the first two for levels that leave them to the compiler) and chooses the order of columns inside a part.
  *
  * A part holds four rows of codes for 64 columns, so that the four bytes of a word belong to one column:
  * what instructions that multiply bytes and add up words want. Keys lie as channels of 64 slots, values
