@@ -104,17 +104,19 @@ roles() {
 }
 
 codes() {
-    needles blind widths-recall --kv-bits 16,8,6,4,4:3,4:2
-    text widths-text --kv-bits 16,8,6,4,4:3,4:2
     text page-widths-text --kv-bits 8,6,4,4:3,4:2,3,2 --kv-code page
     text dither-widths-text --kv-bits 8,6,4 --kv-code dither
+    text widths-text --kv-bits 16,8,6,4,4:3,4:2
+}
+codes_recall() {
     needles blind page-widths-recall --kv-bits 4,4:2,3,2 --kv-code page
-    text dither-4x4-text --kv-bits 4 --kv-code dither --kv-policy keydiff --kv-keep $keeps
     needles blind dither-4x4-recall --kv-bits 4 --kv-code dither --kv-policy keydiff --kv-keep $keeps
+    text dither-4x4-text --kv-bits 4 --kv-code dither --kv-policy keydiff --kv-keep $keeps
+    needles blind widths-recall --kv-bits 16,8,6,4,4:3,4:2
 }
 
 usual=keydiff,leverage,kvzip,h2o
-for what in recall texts asked roles codes coded recall_rest texts_rest asked_rest last coded_rest; do
+for what in recall texts asked roles codes codes_recall coded recall_rest texts_rest asked_rest last coded_rest; do
     for seed in $seeds; do
         for kind in ${DQ_KV_KINDS:-diffllama llama}; do
             if [ ! -d "$pair/$kind-$seed" ]; then
