@@ -109,16 +109,6 @@ static float write_tokens(const dq_simd *simd, const dq_kv *kv, const dq_kv_list
     return beyond;
 }
 
-static bool refuse_range(dq_backend *b, const dq_kv *kv, int layer, float beyond)
-{
-    const bool f16 = kv->dense == DQ_F16;
-    dq_fail_with(&b->err, DQ_MISMATCH,
-                 (dq_remedy){.code = DQ_REMEDY_KV_RANGE, .word = f16 ? "bf16 or f32" : "f32"},
-                 "layer %d has a key or value of %.6g, and %s ends at %.6g", layer, (double)beyond,
-                 f16 ? "f16" : "bf16", f16 ? 65504.0 : 0x1.fep127);
-    return false;
-}
-
 static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                         dq_mat v)
 {
@@ -134,7 +124,8 @@ static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batc
         beyond = fmaxf(beyond, write_tokens(simd, kv, dq_kv_list_of(kv, batch->seq[i], layer, g), g,
                                             k.p + first * k.cols, v.p + first * v.cols, n));
     }
-    return beyond == 0 || refuse_range(b, kv, layer, beyond);
+    if (beyond > 0) dq_kv_refuse_range(b, kv->dense, layer, beyond);
+    return beyond == 0;
 }
 
 static bool reserve(dq_backend *b, const dq_kv *kv)

@@ -210,6 +210,15 @@ static int32_t handle_new(dq_backend *b, dq_kv *kv)
     return handle;
 }
 
+void dq_kv_refuse_range(dq_backend *b, dq_dtype dense, int layer, float beyond)
+{
+    const bool f16 = dense == DQ_F16;
+    dq_fail_with(&b->err, DQ_MISMATCH,
+                 (dq_remedy){.code = DQ_REMEDY_KV_RANGE, .word = f16 ? "bf16 or f32" : "f32"},
+                 "layer %d has a key or value of %.6g, and %s ends at %.6g", layer, (double)beyond,
+                 f16 ? "f16" : "bf16", f16 ? 65504.0 : 0x1.fep127);
+}
+
 bool dq_kv_pages_known(dq_backend *b, const dq_kv *kv, int32_t seq)
 {
     if (seq >= 0 && seq < kv->n_seq && kv->seq[seq]) return true;

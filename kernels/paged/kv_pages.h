@@ -239,6 +239,9 @@ void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *ba
 int64_t dq_kv_pages_count(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                           int32_t *pos);
 dq_kv_bytes dq_kv_pages_bytes(dq_backend *b, const dq_kv *kv);
+/* Sets b->err: a layer has a number of this magnitude, which `dense` would make
+ * infinite. */
+void dq_kv_refuse_range(dq_backend *b, dq_dtype dense, int layer, float beyond);
 /* True; else DQ_BUG in b->err. */
 bool dq_kv_pages_known(dq_backend *b, const dq_kv *kv, int32_t seq);
 

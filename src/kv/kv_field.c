@@ -61,7 +61,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .option_place = 14,
      .option = "kv-dense-type",
      .value = "TYPE",
-     .help = "what keys and values that are not codes are held in, on the CPU: {names} (default "
+     .help = "what keys and values that are not codes are held in: {names} (default "
              "{default}); rounded when they come, and codes are made of them",
      .column_place = 17,
      .column = {"kv_dense_type"}},

@@ -156,7 +156,12 @@ for kv in "4 --kv-code page" "4:3 --kv-code dither --kv-keep 0.5" "3|5+3:5|4 --k
     grep -q ",int8,int8,int8,int8," cuda.csv || complain "--kv-bits $kv: the table does not say that int8 ran"
 done
 # shellcheck disable=SC2086
-refused 4 "in f32, not in f16.*Use --kv-dense-type f32 or --device cpu" eval llama.h5 $text --kv-dense-type f16 --device cuda
+refused 4 "math int8 on the cuda backend .* in f32, not in f16.*Use --kv-dense-type f32 or --device cpu" eval llama.h5 $text \
+    --kv-dense-type f16 --kv-bits 8 --math int8 --device cuda
+for kv in "16 --kv-dense-type f16" "4 --kv-dense-type bf16 --kv-recent 8"; do
+    # shellcheck disable=SC2086
+    both diffllama.h5 $text --kv-bits $kv
+done
 # the usual policy is that of every device; one that reads again is not there
 # shellcheck disable=SC2086
 both diffllama.h5 $text --kv-keep 0.5 --kv-recent 8

@@ -244,7 +244,7 @@ struct scene {
         first[1] = Q, first[3] = 1;
         for (int i = 0; i < Q; i++) q_head[i] = dq_q_head{i, 0};
         o_head[0] = dq_o_head{0, {0, 1}, {0, -1}};
-        const dq_page_form form = {16, DIM, 1, DIM, DIM, DIM, 0, 0, NULL};
+        const dq_page_form form = {16, DIM, 1, DIM, DIM, DIM, 0, 0, 0, NULL};
         u.unit = unit.p, u.n = UNITS;
         u.max_rows = 64, u.max_keys = KEYS, u.max_q = Q, u.max_out = 1;
         u.pages = page.p, u.form[0] = u.form[1] = form, u.visible = visible.p;
@@ -382,7 +382,7 @@ static void test_pages(void **state)
     head[0] = COLS / DIM - 1;
     k[MANY - 1] = 5, v[MANY - 1] = 6;
     run(dq_kv_launch_write(jobs.p, JOBS, form, dq_kv_group_heads{first.p, head.p, 1, 1}, k.p, v.p,
-                           COLS, NULL));
+                           COLS, NULL, NULL));
     near(to[64 * DIM - 1], 5);
     near(to[2 * 64 * DIM - 1], 6);
     run(dq_kv_launch_norms(norm.p, s.page.p, KEYS, 0, form[0], 1, NULL));
@@ -393,7 +393,7 @@ static void test_keys(void **state)
 {
     enum { HEADS = COLS / DIM, LISTED = ROWS / 64 };
     (void)state;
-    const dq_page_form form = {16, DIM, 1, DIM, DIM, DIM, 0, 0, NULL};
+    const dq_page_form form = {16, DIM, 1, DIM, DIM, DIM, 0, 0, 0, NULL};
     far<float> plain((int64_t)HEADS * 64 * DIM), x(MANY);
     far<double> mean(COLS), gram((int64_t)COLS * COLS), norm(ROWS), sum(DIM), cosine(ROWS);
     far<dq_page> page(LISTED);

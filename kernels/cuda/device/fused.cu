@@ -25,6 +25,8 @@ const char *dq_fused_lacks(const dq_attention_units *u, const dq_attention_finis
     if (f && f->rotated && u->form[1].dim & (u->form[1].dim - 1))
         return "rotation of such a head_dim";
     if (u->n_maps > 2 || u->n_slabs > 2) return "more than two maps or slabs of values";
+    if (math == DQ_FUSED_INT8 && u->form[0].dense != DQ_PAGE_F32)
+        return "int8 arithmetic with unquantized tokens in two bytes";
     if (math == DQ_FUSED_INT8 && (u->form[0].bits > 8 || u->form[1].bits > 8))
         return "int8 arithmetic on pages without codes";
     if (round == DQ_ROUND_TILE) return "rounding of logits by tiles";

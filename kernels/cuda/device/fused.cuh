@@ -169,14 +169,29 @@ DQ_DEVICE bool is_plain(const lane_page *p, int i, int t)
     return sees(p, i, t) && !is_code(p, i, t);
 }
 
-/* The unquantized token t of a head. Where a page has sinks apart, they say what `plain` says. */
+/* Where the unquantized token t of a head begins, in elements. Where a page has sinks apart, they say what `plain` says. */
+struct plain_place {
+    const void *from;
+    int64_t at;
+};
+DQ_DEVICE plain_place place_of_plain(const dq_page_form *f, const dq_page *p, int side, int head,
+                                     int t)
+{
+    const dq_page_side *s = &p->side[side];
+    if (s->plain) return plain_place{s->plain, (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride};
+    t = t < p->n_sinks ? t : p->n_sinks - 1; /* a neighbour, which nobody uses */
+    return plain_place{s->sinks, (int64_t)(head * p->n_sinks + t) * f->dim};
+}
+
+/* The token itself, of pages in f32. */
 DQ_DEVICE const float *plain_token(const dq_page_form *f, const dq_page *p, int side, int head,
                                    int t)
 {
     const dq_page_side *s = &p->side[side];
-    if (s->plain) return s->plain + (size_t)(head * DQ_PAGE_SLOTS + t) * (size_t)f->stride;
-    t = t < p->n_sinks ? t : p->n_sinks - 1; /* a neighbour, which nobody uses */
-    return s->sinks + (size_t)(head * p->n_sinks + t) * (size_t)f->dim;
+    if (s->plain)
+        return (const float *)s->plain + (size_t)(head * DQ_PAGE_SLOTS + t) * (size_t)f->stride;
+    t = t < p->n_sinks ? t : p->n_sinks - 1;
+    return (const float *)s->sinks + (size_t)(head * p->n_sinks + t) * (size_t)f->dim;
 }
 
 /* ------------------------------------------------------------------------------------ unpacking */

@@ -31,6 +31,22 @@ DQ_DEVICE void load_eight(float x[8], const float *global)
     }
 }
 
+/* The same of what is not coded. */
+DQ_DEVICE void load_eight_plain(float x[8], const dq_page_form *f, plain_place p)
+{
+    if (f->dense == DQ_PAGE_F32) {
+        load_eight(x, (const float *)p.from + p.at);
+        return;
+    }
+    dq_u4 v = dq_load16_const((const uint16_t *)p.from + p.at);
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+    DQ_UNROLL
+    for (int i = 0; i < 8; i++) {
+        uint16_t half = (uint16_t)(word[i / 2] >> 16 * (i % 2));
+        x[i] = f->dense == DQ_PAGE_F16 ? dq_f16_f32(half) : dq_bf16_f32(half);
+    }
+}
+
 /* Rows of all maps, zero behind the unit's. By all threads, before a barrier. */
 DQ_DEVICE void put_queries(uint8_t *to, const dq_attention_units *u, const fused_job *j)
 {
@@ -104,9 +120,11 @@ DQ_DEVICE void put_keys(uint8_t *to, const dq_attention_units *u, const fused_jo
             for (int b = 0; b < 16; b++)
                 x[b] = dq_page_decoded(f, p, 0, head, t, 16 * block + b, x[b]);
         } else {
-            const float *from = plain_token(f, p, 0, head, t) + 16 * block;
-            load_eight(x, from);
-            load_eight(x + 8, from + 8);
+            plain_place from = place_of_plain(f, p, 0, head, t);
+            from.at += 16 * block;
+            load_eight_plain(x, f, from);
+            from.at += 8;
+            load_eight_plain(x + 8, f, from);
         }
         uint8_t *cell = to + ((k * (f->dim / 8) + 2 * block) * DQ_PAGE_SLOTS + t) * 16;
         put_cell(cell, x);
@@ -134,7 +152,8 @@ DQ_DEVICE void read_channel(float x[16], const dq_page_form *f, const dq_page *p
         } else if (t < end && t >= p->n_sinks) {
             x[i] = dq_page_decoded(f, p, 1, head, t, c, x[i]);
         } else {
-            x[i] = plain_token(f, p, 1, head, t)[c];
+            plain_place from = place_of_plain(f, p, 1, head, t);
+            x[i] = dq_page_plain(f, from.from, from.at + c);
         }
     }
 }

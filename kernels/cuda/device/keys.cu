@@ -52,7 +52,8 @@ DQ_KERNEL_BLOCKS(TILE, 12) key_lengths(double *DQ_RESTRICT norm, dq_keys k)
 }
 
 /* Grid: runs of 32 channels, heads. */
-DQ_KERNEL(256) add_directions(double *DQ_RESTRICT sum, const double *DQ_RESTRICT norm, dq_keys k)
+DQ_KERNEL_BLOCKS(256, 4)
+add_directions(double *DQ_RESTRICT sum, const double *DQ_RESTRICT norm, dq_keys k)
 {
     DQ_SHARED(double, term, [TILE * PITCH]);
     int c0 = (int)dq_block_x() * STEP, head = (int)dq_block_y(), dim = k.form.dim;

@@ -21,7 +21,8 @@ static dq_two_forms both(dq_page_form const form[2])
 /* Grid: heads of a group, sides, jobs. */
 DQ_KERNEL(128)
 write_rows(const dq_kv_write_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
-           const float *DQ_RESTRICT k, const float *DQ_RESTRICT v, int64_t row_cols)
+           const float *DQ_RESTRICT k, const float *DQ_RESTRICT v, int64_t row_cols,
+           uint32_t *DQ_RESTRICT beyond)
 {
     const dq_kv_write_job j = jobs[dq_block_z()];
     int slot = (int)dq_block_x(), side = (int)dq_block_y();
@@ -29,18 +30,28 @@ write_rows(const dq_kv_write_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_gr
     const dq_page_form *f = &forms.side[side];
     int dim = f->dim, head = heads.head[heads.first[j.group] + slot];
     const float *from = (side ? v : k) + (int64_t)j.row * row_cols + (int64_t)head * dim;
-    float *to = j.plain[side] + (int64_t)(slot * DQ_PAGE_SLOTS + j.slot) * f->stride;
-    for (int i = (int)dq_thread(); i < j.n * dim; i += (int)dq_threads())
-        to[i / dim * f->stride + i % dim] = from[i / dim * row_cols + i % dim];
+    int64_t to = (int64_t)(slot * DQ_PAGE_SLOTS + j.slot) * f->stride;
+    uint32_t most = 0;
+    for (int i = (int)dq_thread(); i < j.n * dim; i += (int)dq_threads()) {
+        float x = from[i / dim * row_cols + i % dim];
+        int64_t at = to + i / dim * f->stride + i % dim;
+        dq_page_put_plain(f, j.plain[side], at, x);
+        if (f->dense == DQ_PAGE_F32) continue;
+        uint32_t bits = dq_f32_bits(x) & 0x7fffffffu;
+        uint32_t rounded = dq_f32_bits(dq_page_plain(f, j.plain[side], at)) & 0x7fffffffu;
+        if (bits < 0x7f800000u && rounded >= 0x7f800000u && bits > most) most = bits;
+    }
+    if (most) dq_atomic_max(beyond, most);
 }
 
 /* Scale of channels begin..end of one token, by a warp; NaN where one of them is not finite. *overflow: f16
  * cannot hold it. */
-DQ_DEVICE float scale_of(const float *x, int begin, int end, float qmax, bool *overflow)
+DQ_DEVICE float scale_of(const dq_page_form *f, const void *x, int64_t at, int begin, int end,
+                         float qmax, bool *overflow)
 {
     uint32_t max = 0;
     for (int c = begin + (int)dq_lane(); c < end; c += DQ_WARP) {
-        uint32_t bits = dq_f32_bits(x[c]) & 0x7fffffffu;
+        uint32_t bits = dq_f32_bits(dq_page_plain(f, x, at + c)) & 0x7fffffffu;
         max = bits > max ? bits : max;
     }
     for (unsigned o = 16; o; o >>= 1) {
@@ -64,15 +75,17 @@ DQ_DEVICE int code_of(float x, float scale, float qmax)
 DQ_DEVICE bool encode_token(const dq_page_form *f, const dq_page *p, int side, int head, int t,
                             int8_t *q)
 {
-    const float *x = p->side[side].plain + (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride;
+    const void *x = p->side[side].plain;
+    int64_t at = (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride;
     float qmax = (float)((1 << (f->bits - 1)) - 1);
     bool overflow = false;
     for (int g = 0; g < f->n_scales; g++) {
         int begin = g * f->group, end = begin + f->group < f->dim ? begin + f->group : f->dim;
-        float scale = scale_of(x, begin, end, qmax, &overflow);
+        float scale = scale_of(f, x, at, begin, end, qmax, &overflow);
         bool real = scale > 0.0f; /* neither zero nor NaN */
         for (int c = begin + (int)dq_lane(); c < end; c += DQ_WARP)
-            q[t * f->cols + c] = (int8_t)(real ? code_of(x[c], scale, qmax) : 0);
+            q[t * f->cols + c] =
+                (int8_t)(real ? code_of(dq_page_plain(f, x, at + c), scale, qmax) : 0);
         if (dq_lane() == 0) dq_page_put_number(p, side, dq_page_scale_place(f, head, t, g), scale);
     }
     for (int c = f->dim + (int)dq_lane(); c < f->cols; c += DQ_WARP) q[t * f->cols + c] = 0;
@@ -85,14 +98,14 @@ typedef struct dq_channel {
     bool overflow; /* f16 cannot hold both */
 } dq_channel;
 
-/* Of x[0 .. n-1], `stride` floats from one to the next: as stored, rounded where f16 can hold it; NaN where one of them is
- * not finite. */
-DQ_DEVICE dq_channel channel_of(const float *x, int stride, int n, int bits, bool dithers)
+/* Of n elements of x from `at` on, one a token: as stored, rounded where f16 can hold it; NaN where one of them is not finite. */
+DQ_DEVICE dq_channel channel_of(const dq_page_form *f, const void *x, int64_t at, int n, int bits,
+                                bool dithers)
 {
-    float nan = dq_bits_f32(0x7fc00000u), least = x[0], largest = x[0];
+    float nan = dq_bits_f32(0x7fc00000u), least = dq_page_plain(f, x, at), largest = least;
     bool finite = true;
     for (int i = 0; i < n; i++) {
-        float v = x[i * stride];
+        float v = dq_page_plain(f, x, at + i * f->stride);
         finite = finite && (dq_f32_bits(v) & 0x7fffffffu) < 0x7f800000u;
         least = v < least ? v : least;
         largest = v > largest ? v : largest;
@@ -116,15 +129,16 @@ DQ_DEVICE dq_channel channel_of(const float *x, int stride, int n, int bits, boo
 DQ_DEVICE bool encode_set(const dq_page_form *f, const dq_page *p, int side, int head, int first,
                           int end, int8_t *q)
 {
-    const float *x = p->side[side].plain + (int64_t)(head * DQ_PAGE_SLOTS + first) * f->stride;
+    const void *x = p->side[side].plain;
     int bits = dq_page_bits(f, p, side, head), half = 1 << (bits - 1);
+    int64_t from = (int64_t)(head * DQ_PAGE_SLOTS + first) * f->stride;
     int64_t at = dq_page_set_place(f, p, head, first);
     float top = (float)((1 << bits) - 1);
     bool overflow = false, dithers = side == 1 && p->dither >= 0;
     for (int c = (int)dq_thread(); c < f->cols; c += (int)dq_threads()) {
         dq_channel k = {0, 0, false};
         if (c < f->dim) {
-            k = channel_of(x + c, f->stride, end - first, bits, dithers);
+            k = channel_of(f, x, from + c, end - first, bits, dithers);
             dq_page_put_number(p, side, at + c, k.step);
             dq_page_put_number(p, side, at + f->dim + c, k.low);
         }
@@ -132,8 +146,11 @@ DQ_DEVICE bool encode_set(const dq_page_form *f, const dq_page *p, int side, int
         for (int t = first; t < end; t++) {
             float v = 0;
             if (k.step > 0) /* neither zero nor NaN */
-                v = dq_add_rn(dq_div_rn(dq_sub_rn(x[(t - first) * f->stride + c], k.low), k.step),
-                              dq_page_dither(f, p, side, t));
+                v = dq_add_rn(
+                    dq_div_rn(
+                        dq_sub_rn(dq_page_plain(f, x, from + (t - first) * f->stride + c), k.low),
+                        k.step),
+                    dq_page_dither(f, p, side, t));
             v = v > 0.0f ? v : 0.0f;
             v = v < top ? v : top;
             q[t * f->cols + c] = (int8_t)(dq_f32_s32(dq_rint(v)) - half);
@@ -181,17 +198,15 @@ DQ_DEVICE void move_plain(const dq_page_form *f, const dq_page *to, const dq_pag
                           int head, int slot, int t)
 {
     const dq_page_side *x = &from->side[side], *y = &to->side[side];
-    const float *at = NULL;
-    if (x->plain) {
-        at = x->plain + (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride;
-    } else if (t < from->n_sinks) {
-        at = x->sinks + (head * from->n_sinks + t) * f->dim;
-    }
-    if (!at) return; /* held as codes only */
+    if (!x->plain && t >= from->n_sinks) return; /* held as codes only */
+    const void *source = x->plain ? x->plain : x->sinks;
+    int64_t at = x->plain ? (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride
+                          : (int64_t)(head * from->n_sinks + t) * f->dim;
     for (int c = (int)dq_lane(); c < f->dim; c += DQ_WARP) {
-        if (y->plain) y->plain[(int64_t)(head * DQ_PAGE_SLOTS + slot) * f->stride + c] = at[c];
-        if (y->sinks && slot < to->n_sinks)
-            y->sinks[(head * to->n_sinks + slot) * f->dim + c] = at[c];
+        int64_t plain = (int64_t)(head * DQ_PAGE_SLOTS + slot) * f->stride + c;
+        int64_t sink = (int64_t)(head * to->n_sinks + slot) * f->dim + c;
+        if (y->plain) dq_page_copy_plain(f, y->plain, plain, source, at + c);
+        if (y->sinks && slot < to->n_sinks) dq_page_copy_plain(f, y->sinks, sink, source, at + c);
     }
 }
 
@@ -239,11 +254,11 @@ DQ_KERNEL(128) sinks(dq_page p, int side, int n, bool back, dq_page_form f)
 {
     int head = (int)dq_block_x();
     for (int i = (int)dq_thread(); i < n * f.dim; i += (int)dq_threads()) {
-        float *plain =
-            p.side[side].plain + (int64_t)(head * DQ_PAGE_SLOTS + i / f.dim) * f.stride + i % f.dim;
-        float *held = p.side[side].sinks + head * p.n_sinks * f.dim + i;
-        if (back) *plain = *held;
-        if (!back) *held = *plain;
+        const dq_page_side *s = &p.side[side];
+        int64_t plain = (int64_t)(head * DQ_PAGE_SLOTS + i / f.dim) * f.stride + i % f.dim;
+        int64_t sink = (int64_t)head * p.n_sinks * f.dim + i;
+        if (back) dq_page_copy_plain(&f, s->plain, plain, s->sinks, sink);
+        if (!back) dq_page_copy_plain(&f, s->sinks, sink, s->plain, plain);
     }
 }
 
@@ -282,11 +297,12 @@ static unsigned code_smem(dq_page_form const form[2])
 
 cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form const form[2],
                                dq_kv_group_heads heads, const float *k, const float *v,
-                               int64_t row_cols, cudaStream_t s)
+                               int64_t row_cols, uint32_t *beyond, cudaStream_t s)
 {
     if (n == 0) return cudaSuccess;
+    if (form[0].dense != DQ_PAGE_F32 && !beyond) return cudaErrorInvalidValue;
     DQ_LAUNCH(write_rows, dim3((unsigned)heads.max, 2, (unsigned)n), 128, 0, s, jobs, both(form),
-              heads, k, v, row_cols);
+              heads, k, v, row_cols, beyond);
     return cudaGetLastError();
 }
 

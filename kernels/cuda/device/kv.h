@@ -13,7 +13,7 @@ extern "C" {
 
 /* n rows from `row` on go to slots slot .. slot+n-1 of one page. */
 typedef struct dq_kv_write_job {
-    float *plain[2];
+    void *plain[2];
     int32_t row, n, slot, group;
 } dq_kv_write_job;
 
@@ -29,10 +29,12 @@ typedef struct dq_kv_group_heads {
     int32_t n_groups, max; /* heads of the largest group */
 } dq_kv_group_heads;
 
-/* k and v[rows][row_cols], heads of form.dim channels. */
+/* k and v[rows][row_cols], heads of form.dim channels. beyond: becomes the
+ * maximum of itself and the bits of all finite |x| that the form's dense type
+ * makes infinite; NULL with f32. */
 cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form const form[2],
                                dq_kv_group_heads heads, const float *k, const float *v,
-                               int64_t row_cols, cudaStream_t s);
+                               int64_t row_cols, uint32_t *beyond, cudaStream_t s);
 /* overflow[n][2], zero before: becomes 1 where f16 cannot hold a scale of a side that is not wide. */
 cudaError_t dq_kv_launch_encode(const dq_kv_encode_job *jobs, int n, dq_page_form const form[2],
                                 dq_kv_group_heads heads, int32_t *overflow, cudaStream_t s);

@@ -194,6 +194,30 @@ DQ_DEVICE float dq_page_decoded(const dq_page_form *f, const dq_page *p, int sid
                      dq_page_number(p, side, at + f->dim));
 }
 
+/* Element `at` of what is not coded. */
+DQ_DEVICE float dq_page_plain(const dq_page_form *f, const void *from, int64_t at)
+{
+    if (f->dense == DQ_PAGE_F32) return ((const float *)from)[at];
+    uint16_t x = ((const uint16_t *)from)[at];
+    float half = dq_f16_f32(x), brain = dq_bf16_f32(x);
+    return f->dense == DQ_PAGE_F16 ? half : brain;
+}
+DQ_DEVICE void dq_page_copy_plain(const dq_page_form *f, void *to, int64_t to_at, const void *from,
+                                  int64_t at)
+{
+    if (f->dense == DQ_PAGE_F32)
+        ((float *)to)[to_at] = ((const float *)from)[at];
+    else
+        ((uint16_t *)to)[to_at] = ((const uint16_t *)from)[at];
+}
+DQ_DEVICE void dq_page_put_plain(const dq_page_form *f, void *to, int64_t at, float x)
+{
+    if (f->dense == DQ_PAGE_F32)
+        ((float *)to)[at] = x;
+    else
+        ((uint16_t *)to)[at] = f->dense == DQ_PAGE_F16 ? dq_f32_f16(x) : dq_f32_bf16(x);
+}
+
 /* Whether a query that reads the first `slots` slots of a page as codes (sinks aside) finds them. */
 DQ_DEVICE bool dq_page_is_coded(const dq_page *p, int side, int slots)
 {
@@ -207,8 +231,8 @@ DQ_DEVICE float dq_page_value(const dq_page_form *f, const dq_page *p, int side,
 {
     const dq_page_side *s = &p->side[side];
     if (!s->codes || (s->plain && t >= slots))
-        return s->plain[(size_t)(head * DQ_PAGE_SLOTS + t) * (size_t)f->stride + (size_t)c];
-    if (t < p->n_sinks) return s->sinks[(head * p->n_sinks + t) * f->dim + c];
+        return dq_page_plain(f, s->plain, (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride + c);
+    if (t < p->n_sinks) return dq_page_plain(f, s->sinks, (head * p->n_sinks + t) * f->dim + c);
     int q = dq_page_code(f, dq_page_bits(f, p, side, head), side, dq_page_codes(f, p, side, head),
                          t, c);
     return dq_page_decoded(f, p, side, head, t, c, (float)q);

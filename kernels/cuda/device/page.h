@@ -13,11 +13,11 @@ enum { DQ_PAGE_SLOTS = 64 }; /* tokens of a page */
 /* Keys (side 0) or values (side 1) of one page. Each array holds the KV heads of the page's group one after the
  * other. */
 typedef struct dq_page_side {
-    float *plain;   /* NULL: none */
+    void *plain;    /* in the form's dense type; NULL: none */
     uint8_t *codes; /* NULL: none */
     /* f16, or f32 where the page's side is wide; of page codes [sets][heads][set_numbers] */
     void *scale;
-    float *sinks; /* [n_sinks][dim] a head; NULL: none */
+    void *sinks; /* the same [n_sinks][dim] a head; NULL: none */
 } dq_page_side;
 
 typedef struct dq_page {
@@ -33,6 +33,9 @@ typedef struct dq_page {
 
 enum { DQ_PAGE_WIDTHS = 16 }; /* heads that `widths` holds */
 
+/* What is not coded. */
+enum { DQ_PAGE_F32, DQ_PAGE_F16, DQ_PAGE_BF16 };
+
 /* How all pages store a side. */
 typedef struct dq_page_form {
     int32_t bits;       /* 16: no codes; the largest, where pages say more */
@@ -40,10 +43,11 @@ typedef struct dq_page_form {
     int32_t n_scales;   /* per token and head */
     int32_t dim;        /* channels of a head */
     int32_t cols;       /* the same, padded to a multiple of 16: channels that have codes */
-    int32_t stride;     /* floats from token to token in `plain` */
+    int32_t stride;     /* elements from token to token in `plain` */
     int32_t code_bytes; /* of one head and page */
     /* page codes: of a set and head, a step for each channel, then a low; else 0 */
     int32_t set_numbers;
+    int32_t dense;       /* type of `plain` and `sinks` */
     const float *dither; /* of values: rows of DQ_PAGE_SLOTS, one number a slot; NULL: none */
 } dq_page_form;
 

@@ -53,13 +53,13 @@ static dq_status cuda_can(const dq_need *need, dq_err *err)
     const int d = need->head_dim ? need->head_dim : 16;
     const bool short_groups = !dq_kv_by_page(kv) && (kv->k_bits <= 4 || kv->v_bits <= 4) &&
                               kv->group % 16 && kv->group < d;
-    if (kv->dense != DQ_KV_F32)
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_DENSE},
-                            "the cuda backend holds keys and values that are not codes in f32, "
-                            "not in %s",
-                            dq_kv_dense_name[kv->dense]);
     if (need->math.qk == DQ_NUM_F32) return DQ_OK;
     const char *name = dq_num_name[need->math.qk];
+    if (need->math.qk == DQ_NUM_INT8 && kv->dense != DQ_KV_F32)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_DENSE},
+                            "math %s on the cuda backend holds keys and values that are not codes "
+                            "in f32, not in %s",
+                            name, dq_kv_dense_name[kv->dense]);
     if (d % 16 || d > 128) {
         dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_HEADS},
                      "math %s on the cuda backend needs a head_dim that is a multiple of 16 "

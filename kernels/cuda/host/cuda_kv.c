@@ -74,6 +74,9 @@ bool dq_cuda_dither_upload(dq_backend *b, dq_page_form form[2], const dq_cuda_di
 
 void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv)
 {
+    const int dense = kv->dense == DQ_F32   ? DQ_PAGE_F32
+                      : kv->dense == DQ_F16 ? DQ_PAGE_F16
+                                            : DQ_PAGE_BF16;
     for (int side = DQ_K; side <= DQ_V; side++) {
         const dq_kv_page_form *f = &kv->form[side];
         form[side] = (dq_page_form){.bits = f->bits,
@@ -83,6 +86,7 @@ void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv)
                                     .cols = (int32_t)kv->v_cols,
                                     .stride = (int32_t)(f->plain_floats / DQ_PAGE_TOKENS),
                                     .code_bytes = (int32_t)f->code_bytes,
+                                    .dense = dense,
                                     .set_numbers = (int32_t)f->set_scales};
     }
 }
@@ -188,6 +192,31 @@ static int batch_jobs(dq_kv_write_job *jobs, const dq_kv *kv, int layer, const d
 /* A grid's third axis ends at 65535. */
 enum { JOBS = 65535 };
 
+/* Where kernels put the largest number that kv->dense cannot hold; NULL with
+ * f32, or with the sticky error set. */
+static uint32_t *range_begin(dq_backend *b, const dq_kv *kv)
+{
+    if (kv->dense == DQ_F32) return NULL;
+    uint32_t *beyond = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, sizeof *beyond);
+    if (beyond)
+        dq_cuda_ok(b, cudaMemsetAsync(beyond, 0, sizeof *beyond, dq_cuda_stream(b)), "memset");
+    return beyond;
+}
+
+/* Tokens of which one is refused are not appended, so the host waits. */
+static bool range_end(dq_backend *b, const dq_kv *kv, int layer, const uint32_t *beyond)
+{
+    const cudaStream_t s = dq_cuda_stream(b);
+    float found = 0;
+    if (!beyond) return b->err.code == DQ_OK;
+    if (!dq_cuda_ok(b, cudaMemcpyAsync(&found, beyond, sizeof found, cudaMemcpyDeviceToHost, s),
+                    "copy from the device") ||
+        !dq_cuda_ok(b, cudaStreamSynchronize(s), "kv_append"))
+        return false;
+    if (found > 0) dq_kv_refuse_range(b, kv->dense, layer, found);
+    return found == 0;
+}
+
 static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                         dq_mat v)
 {
@@ -200,12 +229,14 @@ static bool write_batch(dq_backend *b, const dq_kv *kv, int layer, const dq_batc
     batch_jobs(jobs, kv, layer, batch);
     dq_cuda_forms(form, kv);
     const dq_kv_write_job *at = dq_cuda_upload(b, jobs, (size_t)n * sizeof *jobs);
+    uint32_t *beyond = range_begin(b, kv);
     bool ok = at && upload_heads(b, &heads, kv);
     for (int i = 0; ok && i < n; i += JOBS)
         ok = dq_cuda_ok(b,
                         dq_kv_launch_write(at + i, n - i < JOBS ? n - i : JOBS, form, heads, k.p,
-                                           v.p, k.cols, dq_cuda_stream(b)),
+                                           v.p, k.cols, beyond, dq_cuda_stream(b)),
                         "kv_append");
+    ok = ok && range_end(b, kv, layer, beyond);
     dq_cuda_upload_end(b);
     dq_block_free(jobs);
     return ok;
@@ -309,12 +340,6 @@ static const dq_kv_device device = {
 
 dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec)
 {
-    if (spec->dense != DQ_KV_F32) { /* dq_backend_can says so too */
-        dq_fail_with(&b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_DENSE},
-                     "the cuda backend holds keys and values that are not codes in f32, not in %s",
-                     dq_kv_dense_name[spec->dense]);
-        return NULL;
-    }
     dq_kv *kv = dq_kv_pages_new(b, map, n_layers, spec, &device);
     if (!kv || !kv->by_layer || kv->max_heads <= DQ_PAGE_WIDTHS) return kv;
     dq_fail_with(&b->err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},

@@ -151,6 +151,7 @@ struct page_rig {
                                       side ? COLS : DIM,
                                       64 * COLS * bits / 8,
                                       sets ? 2 * DIM : 0,
+                                      DQ_PAGE_F32,
                                       dither.device};
             for (int p = 0; p < PAGES; p++) {
                 const int at = 2 * p + side;
@@ -186,7 +187,7 @@ static void pages_of(int k_bits, int v_bits, bool sets)
     }
     first.put(), head.put(), source.put(), odd.put(), write.put(), encode.put(), from.put();
     const dq_kv_group_heads heads = {first.device, head.device, 1, 2};
-    must(dq_kv_launch_write(write.device, 2, r.form, heads, k.device, v.device, 48, NULL));
+    must(dq_kv_launch_write(write.device, 2, r.form, heads, k.device, v.device, 48, NULL, NULL));
     must(dq_kv_launch_encode(encode.device, 2, r.form, heads, odd.device, NULL));
     must(dq_kv_launch_move(r.page[1], 45, from.device, source.device, 50, r.form, 2, NULL));
     must(dq_kv_launch_sinks(r.page[0], 0, 4, false, r.form[0], 2, NULL));

@@ -40,6 +40,25 @@ static void page_codes_are_read(void **state)
     }
 }
 
+/* Tokens that are not codes, in two bytes: whole caches of them, and beside
+ * codes of both kinds. */
+static void two_bytes_are_read(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 18; i++) {
+        pair p;
+        dq_kv_spec spec = i % 3 == 0 ? dq_kv_plain : i % 3 == 1 ? spec_of(i) : page_spec_of(i);
+        spec.dense = i % 2 ? DQ_KV_F16 : DQ_KV_BF16;
+        spec.rotate_v = spec.rotate_k = (dims[i % 6] & (dims[i % 6] - 1)) == 0 && i % 4 > 1;
+        pair_open(&p, pairings[i / 2 % N_PAIRINGS], dims[i % 6], spec);
+        pair_scene(&p, i % 4 < 2);
+        set_options(&p, i);
+        attend_both(&p, (dq_logit_spec){i % 4 ? 16 : 4, (dq_grain)(i % 4)}, NULL, NULL);
+        compare_outputs(&p);
+        pair_close(&p);
+    }
+}
+
 static void every_order_of_threads(void **state)
 {
     (void)state;
@@ -109,11 +128,9 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(outputs_are_equal),
-        cmocka_unit_test(page_codes_are_read),
-        cmocka_unit_test(every_order_of_threads),
-        cmocka_unit_test(absmax_is_equal),
-        cmocka_unit_test(long_rows),
+        cmocka_unit_test(outputs_are_equal),  cmocka_unit_test(page_codes_are_read),
+        cmocka_unit_test(two_bytes_are_read), cmocka_unit_test(every_order_of_threads),
+        cmocka_unit_test(absmax_is_equal),    cmocka_unit_test(long_rows),
     };
     if (!rig_can_run()) return RIG_SKIP;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,9 +48,11 @@ static void int8_is_near(void **state)
 static void bf16_is_near(void **state)
 {
     (void)state;
-    for (int i = 0; i < 18; i++) {
+    for (int i = 0; i < 24; i++) {
         pair p;
-        open_math_of(&p, i, DQ_NUM_BF16, i < 6 ? spec_of(i) : page_spec_of(i));
+        dq_kv_spec spec = i < 6 || i % 6 == 5 ? spec_of(i) : page_spec_of(i);
+        if (i >= 18) spec.dense = i % 2 ? DQ_KV_F16 : DQ_KV_BF16;
+        open_math_of(&p, i, DQ_NUM_BF16, spec);
         p.attn.head_norm = false; /* a norm of nearly nothing has no bound */
         attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
         compare_within(&p, 3e-2, false);

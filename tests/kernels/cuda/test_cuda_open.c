@@ -419,11 +419,17 @@ static void test_can(void **state)
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
     kv.code = DQ_CODE_TOKEN;
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
-    kv.num = DQ_NUM_F32;
-    kv.dense = DQ_KV_BF16;
+    kv.dense = DQ_KV_BF16; /* refused in int8 alone */
     memset(&err, 0, sizeof err);
-    assert_int_equal(dq_backend_can(b, &m, plain, &kv, &err), DQ_MISMATCH);
+    assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_MISMATCH);
     assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_DENSE);
+    assert_string_equal(err.text, "math int8 on the cuda backend holds keys and values that are "
+                                  "not codes in f32, not in bf16");
+    kv.num = DQ_NUM_F32;
+    memset(&err, 0, sizeof err);
+    assert_int_equal(dq_backend_can(b, &m, plain, &kv, &err), DQ_OK);
+    math.qk = math.pv = math.kv = kv.num = DQ_NUM_BF16;
+    assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
     dq_backend_close(b);
 }
 

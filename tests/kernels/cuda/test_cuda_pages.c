@@ -101,6 +101,47 @@ static void codes_are_equal(void **state)
     compare_caches(spec_of);
 }
 
+static dq_kv_spec two_bytes_of(int i)
+{
+    dq_kv_spec spec = i % 2 ? page_spec_of(i) : spec_of(i);
+    spec.dense = DQ_KV_BF16; /* its range is that of what the caches are given */
+    return spec;
+}
+
+static void codes_of_two_bytes_are_equal(void **state)
+{
+    (void)state;
+    compare_caches(two_bytes_of);
+}
+
+/* Numbers that a type cannot hold end the append in both, with the same words.
+ */
+static void range_is_refused(void **state)
+{
+    static const float given[] = {65519.996f, 65520.0f, -1e30f, INFINITY, 3.4e38f};
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        pair p;
+        dq_kv_spec spec = dq_kv_plain;
+        dq_err err[2] = {{0}, {0}};
+        spec.dense = i / 10 ? DQ_KV_BF16 : DQ_KV_F16;
+        pair_open(&p, DQ_PAIR_ADJACENT, 32, spec);
+        const int32_t a = pair_seq(&p, 0);
+        pair_begin(&p);
+        pair_rows(&p, a, 70);
+        p.host[i % 2 ? A_V : A_K][66 * PAIR_KV * 32 + 40] = given[i / 2 % 5];
+        pair_append(&p);
+        for (int k = CPU; k <= CUDA; k++) {
+            dq_backend_sync(p.b[k], &err[k]);
+            assert_int_equal(p.b[k]->ops->kv_count(p.b[k], p.kv[k], a, 0, 0, NULL),
+                             err[k].code == DQ_OK ? 70 : 0);
+        }
+        assert_int_equal(err[CPU].code, err[CUDA].code);
+        assert_string_equal(err[CPU].text, err[CUDA].text);
+        pair_close(&p);
+    }
+}
+
 static void page_codes_are_equal(void **state)
 {
     (void)state;
@@ -187,6 +228,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_are_equal),
         cmocka_unit_test(page_codes_are_equal),
+        cmocka_unit_test(codes_of_two_bytes_are_equal),
+        cmocka_unit_test(range_is_refused),
         cmocka_unit_test(exhausted_device),
         cmocka_unit_test(large_groups_are_refused),
     };
