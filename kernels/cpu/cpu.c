@@ -88,9 +88,13 @@ void *dq_cpu_operand(dq_backend *b, size_t bytes)
     return at_least(b, &cpu->operand, &cpu->operand_bytes, bytes);
 }
 
+/* In large pages, as layouts of weights are: what a plain read is measured on shall not be slower memory. */
 static void *cpu_alloc(dq_backend *b, size_t bytes)
 {
-    return b->err.code == DQ_OK ? dq_block_new(1, bytes, &b->err) : NULL;
+    void *p = b->err.code == DQ_OK ? dq_block_raw(1, bytes, &b->err) : NULL;
+    if (!p) return NULL;
+    dq_os_memory_large(p, bytes);
+    return memset(p, 0, (bytes + 63) / 64 * 64); /* what is taken */
 }
 
 static void cpu_free(dq_backend *b, void *p)
