@@ -15,7 +15,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../..
 dq=${DQ:-$root/build/dq}
-[ $# -ge 1 ] || { sed -n 's/^# //p' "$0" | head -14 >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n 's/^# //p' "$0" | head -12 >&2; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 shift

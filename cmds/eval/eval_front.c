@@ -52,10 +52,15 @@ static bool belongs(const dq_eval_row *a, const dq_eval_row *b)
            dq_math_same(a->math, b->math);
 }
 
-/* The policy or the budgets of layers and heads differ; a cache that keeps all has neither. */
+/* Whether something is left to choose. */
+static bool chooses(const dq_evict_spec *s)
+{
+    return s->policy && s->keep != 1;
+}
+
 static bool chooses_otherwise(const dq_evict_spec *a, const dq_evict_spec *b)
 {
-    return a && b->policy && (a->policy != b->policy || a->budget != b->budget);
+    return a->policy != b->policy || a->budget != b->budget;
 }
 
 /* Whether row i is the first one of a front, which has two ways to choose or more. */
@@ -68,8 +73,9 @@ static bool begins(const dq_eval *e, int i)
         const dq_evict_spec *s = &e->row[k].kv.evict;
         if (!is_point(e, k) || !belongs(&e->row[i], &e->row[k])) continue;
         if (k < i) return false;
-        several = several || chooses_otherwise(seen, s);
-        if (s->policy) seen = s;
+        if (!chooses(s)) continue;
+        several = several || (seen && chooses_otherwise(seen, s));
+        seen = s;
     }
     return several;
 }

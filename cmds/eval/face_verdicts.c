@@ -132,28 +132,59 @@ static const char *forgets(char *text, size_t cap, const json_t *kv)
     return text;
 }
 
-/* Widths, codes and what is forgotten where a cache gives them, else its JSON. */
-static dq_status kv_cell(dq_table *t, const json_t *kv, bool whole, dq_err *err)
+/* Widths, codes and what is forgotten where a cache gives them; "" where it does not. */
+enum { KV_LABEL = 256 };
+static const char *kv_label(char text[KV_LABEL], const json_t *kv)
 {
     const json_t *k = json_object_get(kv, "k_bits"), *v = json_object_get(kv, "v_bits");
     const char *widths = json_string_value(json_object_get(kv, "widths"));
     const char *code = json_string_value(json_object_get(kv, "code"));
-    char *text = NULL, bits[24], rest[128];
+    char bits[24], rest[128];
     const bool known = json_is_integer(k) && json_is_integer(v);
     const bool coded =
         widths || (known && (json_integer_value(k) < 16 || json_integer_value(v) < 16));
     const bool say = coded && code && strcmp(code, "token") != 0;
-    if (kv) DQ_TRY(dq_json_dump(&text, kv, JSON_ENCODE_ANY | JSON_COMPACT, err));
+    text[0] = 0;
     if (known)
         snprintf(bits, sizeof bits, "%d:%d", (int)json_integer_value(k),
                  (int)json_integer_value(v));
-    if (whole || !kv)
-        dq_table_cell(t, "%s", text ? text : whole ? "" : "-");
-    else if (widths || known)
-        dq_table_cell(t, "%s%s%s%s", widths ? widths : bits, say ? " " : "", say ? code : "",
-                      forgets(rest, sizeof rest, kv));
-    else
-        dq_table_cell(t, "%s", text ? text : "-");
+    if (widths || known)
+        snprintf(text, KV_LABEL, "%.64s%s%.16s%s", widths ? widths : bits, say ? " " : "",
+                 say ? code : "", forgets(rest, sizeof rest, kv));
+    return text;
+}
+
+/* Whether groups with other settings of the cache have the same label. */
+static bool is_shared(const dq_verdicts *v, const json_t *kv)
+{
+    char mine[KV_LABEL], other[KV_LABEL];
+    kv_label(mine, kv);
+    for (int i = 0; i < v->n; i++) {
+        const json_t *o = v->group[i].kv;
+        if (o && !json_equal(o, kv) && strcmp(kv_label(other, o), mine) == 0) return true;
+    }
+    return false;
+}
+
+/* The label of a cache; its JSON where there is none, or where it would not tell groups apart. */
+static dq_status kv_cell(dq_table *t, const dq_verdicts *v, const json_t *kv, dq_err *err)
+{
+    char label[KV_LABEL], *text = NULL;
+    if (kv && kv_label(label, kv)[0] && !is_shared(v, kv)) {
+        dq_table_cell(t, "%s", label);
+        return DQ_OK;
+    }
+    if (kv) DQ_TRY(dq_json_dump(&text, kv, JSON_ENCODE_ANY | JSON_COMPACT, err));
+    dq_table_cell(t, "%s", text ? text : "-");
+    free(text);
+    return DQ_OK;
+}
+
+static dq_status kv_text(dq_table *t, const json_t *kv, dq_err *err)
+{
+    char *text = NULL;
+    if (kv) DQ_TRY(dq_json_dump(&text, kv, JSON_ENCODE_ANY | JSON_COMPACT, err));
+    dq_table_cell(t, "%s", text ? text : "");
     free(text);
     return DQ_OK;
 }
@@ -184,7 +215,7 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
         dq_table_cell(t, "%d", g->bits);
         dq_table_cell(t, "%s", g->bits == 16 ? "-" : g->grain);
         if (math) dq_table_cell(t, "%s", g->math ? g->math : "-");
-        kv_cell(t, g->kv, false, err);
+        kv_cell(t, v, g->kv, err);
         dq_table_cell(t, "%s", g->task ? g->task : "-");
         dq_table_cell(t, "%lld", (long long)g->n);
         cmd_eval_score_cell(t, g->acc, g->acc_interval, "");
@@ -220,7 +251,7 @@ static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
         dq_table_cell(t, "%s", g->ref >= 0 ? v->group[g->ref].model : "");
         dq_table_cell(t, "%d", g->bits);
         dq_table_cell(t, "%s", g->grain);
-        kv_cell(t, g->kv, true, err);
+        kv_text(t, g->kv, err);
         dq_table_cell(t, "verdicts");
         dq_table_cell(t, "%s", g->task ? g->task : "");
         dq_table_cell(t, "%lld", (long long)g->n);

@@ -7,7 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { WIDE = 520, HIGH = 350, CURVES = 64 };
+/* As many as a list of 32 policies with five budgets each makes, and that of all tokens. */
+enum { WIDE = 520, HIGH = 350, CURVES = 32 * 5 + 1 };
 
 static const json_t *fronts_of(const dq_html *h)
 {
@@ -84,7 +85,8 @@ static const char *name_of(dq_html *h, const curve *c)
 
 static dq_picture_style style_of(int place)
 {
-    return (dq_picture_style){place, place + place / DQ_PAGE_MARKS, 0};
+    return (dq_picture_style){place, place + place / DQ_PAGE_MARKS,
+                              place / (DQ_PAGE_MARKS * DQ_PAGE_MARKS)};
 }
 
 /* Points of a picture, of one curve (NULL: of all). */
@@ -262,7 +264,7 @@ static void table(dq_html *h, const json_t *front)
         "%.1f of their intervals are expected to miss by chance.%s</p>\n",
         n, 0.05 * n,
         holds_f32(h, front) ? " Shares above 1: what is not coded is held in f32; "
-                              "<code>--kv-dense-type f16</code> halves it on the CPU."
+                              "<code>--kv-dense-type f16</code> halves it."
                             : "");
     dq_html_page_table(h->p,
                        "Caches by bytes held; value is the score, or nats of KLD. Each is compared "

@@ -95,6 +95,16 @@ static dq_picture_style style_of(const dq_html *h, int i)
     return (dq_picture_style){h->row[i].model_index, before, before};
 }
 
+/* The value of a row, and from where to where its bar goes: NAN where there is none. */
+static double value_of(const dq_html_row *r, double *lo, double *hi, bool *log)
+{
+    double se;
+    const double y = dq_html_metric(r->metrics, metric_of(r, log), &se);
+    *lo = !(se > 0) ? (double)NAN : *log ? fmax(y - se, y / 100) : y - se;
+    *hi = se > 0 ? y + se : (double)NAN;
+    return y;
+}
+
 static void draw_line(dq_html *h, dq_picture *c, int i)
 {
     const dq_html_row *row[POINTS];
@@ -102,11 +112,8 @@ static void draw_line(dq_html *h, dq_picture *c, int i)
     int n = line_of(h, i, row);
     for (int k = 0; k < n; k++) {
         bool log;
-        double se;
         x[k] = share_of(row[k]);
-        y[k] = dq_html_metric(row[k]->metrics, metric_of(row[k], &log), &se);
-        lo[k] = !(se > 0) ? (double)NAN : log ? fmax(y[k] - se, y[k] / 100) : y[k] - se;
-        hi[k] = se > 0 ? y[k] + se : (double)NAN;
+        y[k] = value_of(row[k], &lo[k], &hi[k], &log);
     }
     if (n) dq_picture_line(c, style_of(h, i), n, x, y, lo, hi);
 }
@@ -195,13 +202,14 @@ static void value_axis(dq_picture *c, labels *l, bool log)
 static void label_points(dq_html *h, dq_picture *c, const char *task)
 {
     bool log = false;
+    double lo, hi;
     labels l = {.x = {HUGE_VAL, -HUGE_VAL}, .at = {HUGE_VAL, -HUGE_VAL}};
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < h->n; i++) {
             const dq_html_row *r = &h->row[i];
             if (strcmp(r->task, task) != 0 || !can_draw(r) || !is_swept(h, r)) continue;
             label it = {.x = share_of(r), .model = r->model_index};
-            it.y = dq_html_metric(r->metrics, metric_of(r, &log), NULL);
+            it.y = value_of(r, &lo, &hi, &log);
             it.at = log ? log10(it.y) : it.y;
             if (pass == 1 && r->model_index < 2) /* more would cover each other */
                 add_word(&l, it,
@@ -210,8 +218,8 @@ static void label_points(dq_html *h, dq_picture *c, const char *task)
             if (pass == 1) continue;
             l.x[0] = fmin(l.x[0], it.x);
             l.x[1] = fmax(l.x[1], it.x);
-            l.at[0] = fmin(l.at[0], it.at);
-            l.at[1] = fmax(l.at[1], it.at);
+            l.at[0] = fmin(l.at[0], log ? log10(fmin(it.y, lo)) : it.at);
+            l.at[1] = fmax(l.at[1], log ? log10(fmax(it.y, hi)) : it.at);
         }
     }
     value_axis(c, &l, log);

@@ -29,7 +29,7 @@ typedef struct task {
  * many blocks, if there are enough. In large pages two streams are read faster than one or four. */
 static int64_t n_tasks(const dq_backend *b, int64_t n_blocks, bool once)
 {
-    enum { STREAMS = DQ_BLOCKED_WIDE / 2 };
+    enum { STREAMS = DQ_BLOCKED_WIDE / 2 }; /* of the blocks that a product may take together */
     const int64_t least = once ? (n_blocks + STREAMS - 1) / STREAMS : n_blocks;
     const int64_t n = (least + b->threads - 1) / b->threads * b->threads;
     return n < n_blocks ? n : n_blocks;

@@ -288,7 +288,7 @@ typedef struct dq_simd_pages {
     /* y[r * ldy + c] += (float)(exact sum over t of D code * V code) * D scale, for c < dim. Per run of
      * channels e_t = d[r * ldd + t] * scale[run][t] is rounded to 16 bits: scale max|e| / 32512, code
      * rint(e * (32512 / max|e|)); nothing is added where max|e| < 2^-100, and NaN where it is not
-     * finite. work[dq_simd_int8_work_bytes]. */
+     * finite. work[dq_simd_int8_work_bytes], which stands on 64 bytes. */
     void (*value_sums)(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
                        const dq_simd_int8_page *page, void *work);
     /* Page codes, set by set. s[r * lds + t] = (float)(exact sum of q codes * (code - 2^(bits-1))) * q scale + base: the query

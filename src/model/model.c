@@ -106,8 +106,8 @@ static dq_status open_checkpoint(opened *o, const char *path, dq_pairing pairing
 
 /* ---- Containers and other files ---- */
 
-/* Widths by layer and roles are of one model. No option mends a file that has another's: none stands for the stored ones
- * before the file is open. */
+/* Widths by layer and roles are of one model: no option mends a file that has another's, as none stands for the stored ones
+ * before the file is open. Other head maps than the layout's may not part the maps that the widths tell apart. */
 static dq_status check_stored_lists(const dq_model *m, dq_err *err)
 {
     dq_kv_spec spec;
@@ -115,6 +115,10 @@ static dq_status check_stored_lists(const dq_model *m, dq_err *err)
     if ((!m->kv.widths[0] && !m->kv.evict.roles[0]) ||
         dq_model_kv_spec(&spec, &m->kv, m, DQ_NUM_F32, &why) == DQ_OK)
         return DQ_OK;
+    if (m->map.pairing != m->layout->pairing)
+        return dq_fail(err, DQ_MISMATCH,
+                       "the settings of /kv_cache do not go with the head map %s: %s",
+                       dq_headmap_pairing_name(m->map.pairing), why.text);
     return dq_fail(
         err, DQ_DAMAGED,
         "the settings of /kv_cache are not of this model: %s. The container is damaged, or "

@@ -147,12 +147,14 @@ pages="--text $pair/text.txt --ctx 192 --limit 1 --kv-recent 8"
 for kv in "4 --kv-code page" "4:3 --kv-code dither --kv-keep 0.5" "3|5+3:5|4 --kv-code dither"; do
     # shellcheck disable=SC2086
     both diffllama.h5 $pages --kv-bits $kv
+    cp cuda.csv f32.csv
     # in int8 the codes are multiplied as they are, on both
     # shellcheck disable=SC2086
     on cpu cpu.csv diffllama.h5 $pages --kv-bits $kv --math int8 &&
         on cuda cuda.csv diffllama.h5 $pages --kv-bits $kv --math int8 || continue
     wrong=$(alike cpu.csv cuda.csv 1e-5)
     [ -z "$wrong" ] || complain "int8 with --kv-bits $kv: $wrong"
+    [ -n "$(alike f32.csv cuda.csv 1e-6)" ] || complain "int8 with --kv-bits $kv: the numbers are those of f32"
     grep -q ",int8,int8,int8,int8," cuda.csv || complain "--kv-bits $kv: the table does not say that int8 ran"
 done
 # shellcheck disable=SC2086

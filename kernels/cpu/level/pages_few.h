@@ -69,7 +69,7 @@ DQ_KV_INLINE void key_run(__m512i z[16], const int8_t *code, int64_t ld, const i
     const int64_t quad = 32 * bits;
 #pragma GCC unroll 4
     for (int i = 0; i < m; i++) {
-        const int32_t start = -(sum[i * n_sums] << (bits - 1));
+        const int32_t start = -sum[i * n_sums] * (1 << (bits - 1));
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++)
             z[4 * i + j] = _mm512_set1_epi32(bits == 4 && j >= 2 ? 17 * start : start);
@@ -219,7 +219,7 @@ DQ_KV_INLINE __m512i round_one(int8_t *code, const float *d, const __m512 factor
     return _mm512_dpwssd_epi32(_mm512_madd_epi16(a, one), b, one);
 }
 
-/* Numbers w->first .. of n runs and m rows from the largest |e| of each: scales, and what e is multiplied with. */
+/* From the largest |e| of up to 16 rows and runs, of which `keep` counts: scales, and what e is multiplied with. */
 DQ_KV_INLINE void round_scales(float by[16], float *scale, __m512 peak, __mmask16 keep)
 {
     const __mmask16 finite = _mm512_cmp_ps_mask(peak, _mm512_set1_ps(FLT_MAX), _CMP_LE_OQ);
@@ -320,7 +320,7 @@ DQ_KV_INLINE void value_part(__m512 out[8], const few_rounded *w, const int64_t 
     for (int i = 0; i < 2 * m; i++) {
         const int32_t sum = w->sum[run[i % 2] * m + i / 2];
         z[2 * i] = _mm512_setzero_si512();
-        z[2 * i + 1] = _mm512_set1_epi32(-(sum << (bits == 4 && i % 2 ? 7 : bits - 1)));
+        z[2 * i + 1] = _mm512_set1_epi32(-sum * (1 << (bits == 4 && i % 2 ? 7 : bits - 1)));
     }
     value_tile(z, code, at, stride, next, half, bits, m);
 #pragma GCC unroll 8
@@ -398,6 +398,7 @@ static bool pages_few_values(float *y, int64_t ldy, const float *d, int64_t ldd,
 {
     if (!p->codes || m > DQ_PAGES_FEW || p->first > 0 || p->end < SLOTS) return false;
     if (p->dim % 64 || (p->n > 1 && p->group % 32) || (p->bits == 8 && m < 3)) return false;
+    if (m > dq_simd_int8_value_rows(p->n)) return false; /* of which there is work */
     if (p->bits == 8)
         few_values_rows(y, ldy, d, ldd, m, p, work, 8);
     else if (p->bits == 4)

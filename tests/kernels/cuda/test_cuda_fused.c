@@ -96,14 +96,14 @@ static float *outputs(pair *p)
 static void looking_changes_nothing(void **state)
 {
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) { /* token codes, then page codes */
         pair p;
         const dq_num num = i % 2 ? DQ_NUM_BF16 : DQ_NUM_INT8;
         double *mass[2];
         int64_t offset[PAIR_SEQ * 8], n = 0;
         dq_head_measure of[2][PAIR_Q];
         dq_head_measure *const measure[2] = {of[CPU], of[CUDA]};
-        open_math(&p, i + 1, num);
+        open_math_of(&p, i + 1, num, i < 4 ? spec_of(i + 1) : page_spec_of(i + 9));
         memset(of, 0, sizeof of);
         for (int l = 0; l < p.batch.n_seq * p.map.n_groups; l++) {
             offset[l] = n;
@@ -136,13 +136,13 @@ static void spans_see_the_same_maps(void **state)
 {
     static const int64_t last[][PAIR_SEQ] = {{0, 1, 0}, {1, 0, 21}, {0, 50, 1}, {1, 20, 4}};
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) { /* token codes, then page codes */
         pair p;
         const dq_num num = i % 2 ? DQ_NUM_BF16 : DQ_NUM_INT8;
-        open_math(&p, i + 1, num);
+        open_math_of(&p, i + 1, num, i < 4 ? spec_of(i + 1) : page_spec_of(i + 9));
         attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
         float *before = outputs(&p);
-        pair_count_spans(&p, last[i]);
+        pair_count_spans(&p, last[i % 4]);
         attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
         pair_sync(&p);
         float *after = outputs(&p);

@@ -274,6 +274,9 @@ static void test_lacks(void **state)
     dq_attention_finish f = r.finish;
     assert_null(dq_fused_lacks(&u, &f, DQ_FUSED_INT8, DQ_ROUND_ROW));
     assert_non_null(dq_fused_lacks(&u, &f, DQ_FUSED_INT8, DQ_ROUND_TILE));
+    u.form[0].set_numbers = 96; /* of keys alone */
+    assert_non_null(dq_fused_lacks(&u, &f, DQ_FUSED_INT8, DQ_ROUND_NOT));
+    u.form[0].set_numbers = 0;
     f.rotated = true; /* of 48 channels */
     assert_non_null(dq_fused_lacks(&u, &f, DQ_FUSED_INT8, DQ_ROUND_NOT));
     u.form[1].bits = 16;

@@ -202,15 +202,35 @@ static void blocks_are_taken_late(void **unused)
     assert_null(b.data);
 }
 
+/* Whether Linux knows of a wish for large pages at p: 0 or 1, or -1 where it does not tell. */
+static int is_large(const void *p)
+{
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[512];
+    bool inside = false, told = false, large = false;
+    while (f && !told && fgets(line, sizeof line, f)) {
+        unsigned long long begin, end;
+        if (sscanf(line, "%llx-%llx ", &begin, &end) == 2)
+            inside = begin <= (uintptr_t)p && (uintptr_t)p < end;
+        told = inside && strncmp(line, "VmFlags:", 8) == 0;
+        large = told && strstr(line, " hg");
+    }
+    if (f) fclose(f);
+    return told ? large : -1;
+}
+
 static void large_pages_hold_what_small_ones_held(void **unused)
 {
     enum { MANY = 9 << 20, STEP = 4093 };
+    const bool can = access("/sys/kernel/mm/transparent_hugepage", F_OK) == 0;
     dq_os_block b;
     (void)unused;
     assert_true(dq_os_block_reserve(&b, MANY));
     assert_true(dq_os_block_take(&b));
     for (int i = 0; i < MANY / 2; i += STEP) b.data[i] = (uint8_t)(i % 251);
+    assert_true(!can || is_large(b.data + MANY / 2) != 1);
     dq_os_memory_large(b.data + 1, MANY - 2);
+    assert_true(!can || is_large(b.data + MANY / 2) != 0);
     dq_os_memory_large(b.data + 1, BYTES); /* too few bytes */
     for (int i = MANY / 2 / STEP * STEP + STEP; i < MANY; i += STEP) b.data[i] = (uint8_t)(i % 251);
     for (int i = 0; i < MANY; i += STEP) assert_int_equal(b.data[i], i % 251);

@@ -425,6 +425,11 @@ static void settings_of_other_layers_are_damage(void **state)
         if (!fits)
             assert_non_null(strstr(err.text, "the settings of /kv_cache are not of this model"));
         dq_model_close(m);
+        err = (dq_err){0}; /* another head map may be what they do not fit */
+        assert_int_equal(dq_model_open_as(&m, edits_path("model.h5"), DQ_PAIR_HALVES, &err),
+                         fits ? DQ_OK : DQ_MISMATCH);
+        if (!fits) assert_non_null(strstr(err.text, "do not go with the head map halves: "));
+        dq_model_close(m);
     }
     unlink(edits_path("model.h5"));
 }
