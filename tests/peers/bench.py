@@ -28,6 +28,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+import time
 
 PACKAGE = "llama-cpp-python==0.3.36"
 # bits of dq's codes, and whether they have zero points: the type of llama.cpp
@@ -194,8 +195,10 @@ class Format:
 
 # ---- one measurement ----
 
-def processor_seconds(pid):
-    """Of all threads of a process so far."""
+def seconds_so_far(a, pid):
+    """Of a process with one thread its processor time, else time on the clock: some of several threads may be gone."""
+    if a.threads > 1:
+        return time.monotonic()
     nanoseconds = 0
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/schedstat") as f:
@@ -211,9 +214,9 @@ def ask_llama(a, path, options):
     document, began, seconds = [], None, []
     for line in process.stdout:
         if began is not None:
-            seconds.append(processor_seconds(process.pid) - began)
+            seconds.append(seconds_so_far(a, process.pid) - began)
         is_run = line.startswith("llama-bench: ") and re.search(r": (prompt|generation) run \d+/\d+$", line.strip())
-        began = processor_seconds(process.pid) if is_run else None
+        began = seconds_so_far(a, process.pid) if is_run else None
         if line.startswith("[") or document:
             document.append(line)
     if process.wait() != 0:
