@@ -105,7 +105,8 @@ void dq_os_map_close(dq_os_map *m)
     memset(m, 0, sizeof *m);
 }
 
-void dq_os_map_release(const void *p, size_t bytes)
+/* Of the pages that lie in [p, p + bytes) whole. */
+static void advise_whole(const void *p, size_t bytes, int advice)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = ((uintptr_t)p + page - 1) / page * page;
@@ -114,7 +115,12 @@ void dq_os_map_release(const void *p, size_t bytes)
         uintptr_t in;
         void *out;
     } at = {.in = begin};
-    if (end > begin) madvise(at.out, end - begin, MADV_DONTNEED);
+    if (end > begin) madvise(at.out, end - begin, advice);
+}
+
+void dq_os_map_release(const void *p, size_t bytes)
+{
+    advise_whole(p, bytes, MADV_DONTNEED);
 }
 
 void dq_os_memory_touch(void *p, size_t bytes)
@@ -135,16 +141,8 @@ void dq_os_memory_touch(void *p, size_t bytes)
 void dq_os_memory_large(void *p, size_t bytes)
 {
 #ifdef MADV_HUGEPAGE
-    enum { LARGE = 2 << 20 };
-    if (bytes < LARGE) return; /* would only cut the system's map in pieces */
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t begin = ((uintptr_t)p + page - 1) / page * page;
-    uintptr_t end = ((uintptr_t)p + bytes) / page * page;
-    union { /* the address is rounded as a number */
-        uintptr_t in;
-        void *out;
-    } at = {.in = begin};
-    if (end > begin) madvise(at.out, end - begin, MADV_HUGEPAGE);
+    enum { LARGE = 2 << 20 }; /* fewer bytes would only cut the system's map in pieces */
+    if (bytes >= LARGE) advise_whole(p, bytes, MADV_HUGEPAGE);
 #else
     (void)p;
     (void)bytes;
