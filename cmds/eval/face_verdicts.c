@@ -166,26 +166,22 @@ static bool is_shared(const dq_verdicts *v, const json_t *kv)
     return false;
 }
 
-/* The label of a cache; its JSON where there is none, or where it would not tell groups apart. */
-static dq_status kv_cell(dq_table *t, const dq_verdicts *v, const json_t *kv, dq_err *err)
+/* The JSON of a cache, `none` where nothing is said of it. */
+static dq_status kv_text(dq_table *t, const json_t *kv, const char *none, dq_err *err)
 {
-    char label[KV_LABEL], *text = NULL;
-    if (kv && kv_label(label, kv)[0] && !is_shared(v, kv)) {
-        dq_table_cell(t, "%s", label);
-        return DQ_OK;
-    }
+    char *text = NULL;
     if (kv) DQ_TRY(dq_json_dump(&text, kv, JSON_ENCODE_ANY | JSON_COMPACT, err));
-    dq_table_cell(t, "%s", text ? text : "-");
+    dq_table_cell(t, "%s", text ? text : none);
     free(text);
     return DQ_OK;
 }
 
-static dq_status kv_text(dq_table *t, const json_t *kv, dq_err *err)
+/* The label of a cache; its JSON where there is none, or where it would not tell groups apart. */
+static dq_status kv_cell(dq_table *t, const dq_verdicts *v, const json_t *kv, dq_err *err)
 {
-    char *text = NULL;
-    if (kv) DQ_TRY(dq_json_dump(&text, kv, JSON_ENCODE_ANY | JSON_COMPACT, err));
-    dq_table_cell(t, "%s", text ? text : "");
-    free(text);
+    char label[KV_LABEL];
+    if (!kv || !kv_label(label, kv)[0] || is_shared(v, kv)) return kv_text(t, kv, "-", err);
+    dq_table_cell(t, "%s", label);
     return DQ_OK;
 }
 
@@ -251,7 +247,7 @@ static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
         dq_table_cell(t, "%s", g->ref >= 0 ? v->group[g->ref].model : "");
         dq_table_cell(t, "%d", g->bits);
         dq_table_cell(t, "%s", g->grain);
-        kv_text(t, g->kv, err);
+        kv_text(t, g->kv, "", err);
         dq_table_cell(t, "verdicts");
         dq_table_cell(t, "%s", g->task ? g->task : "");
         dq_table_cell(t, "%lld", (long long)g->n);
