@@ -74,7 +74,6 @@ static dq_status check_options(logits *x, const char *model, dq_err *err)
         return dq_fail(err, DQ_USAGE, "give either --ids \"1 2 3\" or --text FILE.");
     if (x->ids.n > 1)
         return dq_fail(err, DQ_USAGE, "--ids: one sequence only. Run dq logits once for each.");
-    x->kv_options.stored = true;
     DQ_TRY(dq_kv_options_read(&x->kv_options, false, err));
     if (x->grain) {
         const int g = dq_options_word(x->grain, "logit-grain", dq_grain_name, DQ_GRAINS, err);

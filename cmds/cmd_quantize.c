@@ -69,7 +69,6 @@ static dq_status kv_settings(request *r, dq_err *err)
     dq_kv_spec any;
     int n;
     const dq_kv_config asked = r->set.kv; /* of the recipe */
-    r->kv.stored = asked.code != DQ_CODE_TOKEN;
     DQ_TRY(dq_kv_options_read(&r->kv, false, err));
     if (dq_kv_options_list(&list, &n, &r->kv, &asked, err) == DQ_OK &&
         dq_kv_options_check(&r->kv, err) == DQ_OK &&

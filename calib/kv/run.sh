@@ -106,13 +106,13 @@ roles() {
 codes() {
     text page-widths-text --kv-bits 8,6,4,4:3,4:2,3,2 --kv-code page
     text dither-widths-text --kv-bits 8,6,4 --kv-code dither
-    text widths-text --kv-bits 16,8,6,4,4:3,4:2
+    text widths-text --kv-bits 16,8,6,4,4:3,4:2 --kv-code token
 }
 codes_recall() {
     needles blind page-widths-recall --kv-bits 4,4:2,3,2 --kv-code page
     needles blind dither-4x4-recall --kv-bits 4 --kv-code dither --kv-policy keydiff --kv-keep $keeps
     text dither-4x4-text --kv-bits 4 --kv-code dither --kv-policy keydiff --kv-keep $keeps
-    needles blind widths-recall --kv-bits 16,8,6,4,4:3,4:2
+    needles blind widths-recall --kv-bits 16,8,6,4,4:3,4:2 --kv-code token
 }
 
 usual=keydiff,leverage,kvzip,h2o

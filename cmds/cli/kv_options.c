@@ -292,7 +292,7 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
 {
     dq_kv_config c = dq_kv_config_plain;
     DQ_TRY(check_others(o, err));
-    o->code = o->stored ? DQ_CODE_PAGE : DQ_CODE_TOKEN;
+    o->code = DQ_CODE_AUTO;
     for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
         const int i = dq_kv_field_of_option(place);
         const dq_kv_field *f = &dq_kv_fields[i];

@@ -25,7 +25,7 @@ typedef struct dq_kv_options {
     double share[DQ_KV_LIST];
     int64_t count[DQ_KV_LIST];
     int n_budgets; /* of share (--kv-keep) or count (--kv-tokens), the other is 0 */
-    int code; /* a dq_kv_code: the one given, or token; where models bring one, page, which offers every width */
+    int code;      /* a dq_kv_code: the one given, or DQ_CODE_AUTO */
     const dq_kv_policy *policies[DQ_KV_LIST];
     int n_policies;
     int kinds[DQ_KV_BUDGETS]; /* of --kv-budget, each a dq_kv_budget */
@@ -33,7 +33,6 @@ typedef struct dq_kv_options {
     bool all;      /* --kv-policy all: what is not given besides is swept too */
     int64_t seed;  /* -1: not given */
     unsigned uses; /* what some config that dq_kv_options_list gave makes use of: DQ_KV_CODES ... */
-    bool stored;   /* set by a command whose models bring settings: widths are checked with them */
     bool draws;    /* set by a command that draws something else with --seed */
     dq_opt row[DQ_KV_OPTIONS + 2];
     char help[DQ_KV_OPTIONS][DQ_KV_HELP];

@@ -441,7 +441,6 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
 {
     DQ_TRY(read_words(o, err));
     DQ_TRY(dq_input_head_map_read(&o->head_map, err));
-    o->kv.stored = true;
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
         if (cmd_eval_faces[i]->read) DQ_TRY(cmd_eval_faces[i]->read(o->own[i], o, a, err));

@@ -43,7 +43,10 @@ static dq_status read_field(dq_container_h5 *r, const dq_kv_field *f, dq_kv_conf
 {
     double real;
     if (dq_kv_field_evicts(f) && !c->evict.policy) return DQ_OK;
-    if (f->later && !dq_container_h5_has(r, group, f->name)) return DQ_OK;
+    if (f->later && !dq_container_h5_has(r, group, f->name)) {
+        dq_kv_field_leave_out(f, c);
+        return DQ_OK;
+    }
     switch (dq_kv_field_form(f)) {
     case DQ_KV_AS_INTEGER: return read_integer(r, f, c);
     case DQ_KV_AS_TEXT: return read_text(r, f, c, a);
@@ -56,9 +59,10 @@ static dq_status read_field(dq_container_h5 *r, const dq_kv_field *f, dq_kv_conf
 
 dq_status dq_container_h5_kv_config(dq_container_h5 *r, dq_kv_config *c, dq_arena *a)
 {
+    const bool widths_only = has_widths_only(r);
     *c = dq_kv_config_plain;
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
-        if (i == 2 && has_widths_only(r)) break;
+        if (i >= 2 && widths_only && !dq_kv_fields[i].later) continue;
         DQ_TRY(read_field(r, &dq_kv_fields[i], c, a));
     }
     return dq_kv_config_check(c, r->err) == DQ_OK ? DQ_OK

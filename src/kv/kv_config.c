@@ -13,17 +13,29 @@ const char *const dq_rotate_name[DQ_ROTATES] = {"auto", "on", "off"};
 
 const dq_kv_config dq_kv_config_plain = {.k_bits = 16,
                                          .v_bits = 16,
+                                         .code = DQ_CODE_AUTO,
                                          .group = DQ_KV_GROUP,
                                          .sink = DQ_KV_SINK,
                                          .recent = DQ_KV_RECENT,
                                          .evict = {.keep = 1, .window = -1, .seed = 1}};
 
+dq_kv_code dq_kv_config_code(const dq_kv_config *c)
+{
+    const dq_evict_spec *x = &c->evict;
+    const bool forgets = x->policy && (x->tokens || x->keep < 1);
+    const bool offered = !c->widths[0] && dq_kv_token_widths(c->k_bits, c->v_bits);
+    const bool coded = c->k_bits != 16 || c->v_bits != 16;
+    if (c->code != DQ_CODE_AUTO) return c->code;
+    return !coded || (forgets && offered) ? DQ_CODE_TOKEN : DQ_CODE_PAGE;
+}
+
 unsigned dq_kv_config_uses(const dq_kv_config *c)
 {
     const dq_kv_policy *p = c->evict.policy;
+    const bool token = dq_kv_config_code(c) == DQ_CODE_TOKEN;
     unsigned uses = 0;
     if (c->k_bits < 16 || c->v_bits < 16) uses |= DQ_KV_CODES;
-    if (c->code == DQ_CODE_TOKEN && (c->k_bits <= 4 || c->v_bits <= 4)) uses |= DQ_KV_NARROW;
+    if (token && (c->k_bits <= 4 || c->v_bits <= 4)) uses |= DQ_KV_NARROW;
     if (p) uses |= DQ_KV_EVICTS;
     if (p && p->needs & DQ_NEEDS_ATTENTION) uses |= DQ_KV_SUMS;
     if (p && p->draws) uses |= DQ_KV_DRAWS;
@@ -106,15 +118,16 @@ dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *asked, dq_num n
 {
     dq_kv_config fit = *asked;
     const dq_kv_config *c = &fit;
-    const bool token = c->code == DQ_CODE_TOKEN;
     const bool fits = dq_kv_config_fit(&fit, n_layers, err) == DQ_OK;
+    const dq_kv_code code = dq_kv_config_code(c);
+    const bool token = code == DQ_CODE_TOKEN;
     dq_kv_spec bits = {.k_bits = 0};
     set_bits(&bits, c);
     *out = (dq_kv_spec){.num = num,
                         .k_bits = bits.k_bits,
                         .v_bits = bits.v_bits,
                         .group = c->group,
-                        .code = c->code,
+                        .code = code,
                         .dense = c->dense,
                         .rotate_k = rotates(c->rotate, bits.k_bits, token ? 4 : 8, head_dim),
                         .rotate_v = rotates(c->rotate, bits.v_bits, token ? 4 : 0, head_dim),
@@ -208,7 +221,10 @@ dq_status dq_kv_config_read(dq_kv_config *out, const json_t *o, dq_arena *a, dq_
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
         if (dq_kv_field_evicts(f) && !out->evict.policy) continue;
-        if (f->later && !json_object_get(o, f->name)) continue;
+        if (f->later && !json_object_get(o, f->name)) {
+            dq_kv_field_leave_out(f, out);
+            continue;
+        }
         switch (dq_kv_field_form(f)) {
         case DQ_KV_AS_INTEGER: DQ_TRY(read_integer(out, f, o, err)); break;
         case DQ_KV_AS_REAL: DQ_TRY(read_real(out, f, o, err)); break;
@@ -294,7 +310,11 @@ dq_status dq_kv_config_file(dq_kv_config *out, const json_t *o, dq_err *err)
     *out = dq_kv_config_plain;
     DQ_TRY(check_keys(o, err));
     for (int i = 0; i < DQ_KV_FIELDS; i++) { /* policy stands before what it decides about */
-        if (given(o, dq_kv_fields[i].name)) DQ_TRY(file_field(out, &dq_kv_fields[i], o, err));
+        const dq_kv_field *f = &dq_kv_fields[i];
+        if (given(o, f->name)) DQ_TRY(file_field(out, f, o, err));
+    }
+    for (const dq_kv_field *f = dq_kv_fields; f < dq_kv_fields + DQ_KV_FIELDS; f++) {
+        if (f->later && !given(o, f->name)) dq_kv_field_leave_out(f, out);
     }
     if (out->evict.policy && !given(o, "keep") && !given(o, "tokens"))
         return dq_fail(err, DQ_DAMAGED, "key \"policy\" needs \"keep\" or \"tokens\" beside it");

@@ -19,7 +19,7 @@ typedef struct dq_kv_config {
     int k_bits, v_bits;       /* as in dq_kv_spec; 0: `widths` says */
     char widths[DQ_KV_LISTS]; /* what dq_kv_widths_parse reads; empty: none */
     int group, sink, recent;
-    dq_kv_code code;
+    dq_kv_code code; /* or DQ_CODE_AUTO */
     dq_kv_dense dense;
     dq_rotate rotate;
     /* stands last, see kv_field.c. The policy may be one of dq_kv_policy_stored */
@@ -29,6 +29,11 @@ typedef struct dq_kv_config {
 extern const dq_kv_config
     dq_kv_config_plain; /* 16:16, nothing evicted; the defaults of everything else */
 bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b);
+
+/* What `code` stands for. DQ_CODE_AUTO is token codes where tokens are forgotten, as the numbers of a page's channels weigh
+ * the more, the fewer of its tokens are left; page codes where none are, or token codes have no such widths; and token codes, by
+ * name, where nothing is coded. */
+dq_kv_code dq_kv_config_code(const dq_kv_config *c);
 
 /* What a setting acts on, and what of that there is. */
 enum {

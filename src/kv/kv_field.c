@@ -37,12 +37,15 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .applies = DQ_KV_CODES,
      .later = true,
      .words = dq_kv_code_name,
-     .n_words = DQ_KV_CODE_KINDS,
+     .n_words = DQ_KV_CODE_KINDS + 1,
      .option_place = 13,
      .option = "kv-code",
      .value = "KIND",
-     .help = "codes with scales for each token, for each channel and page of 64 tokens, or those "
-             "and values of 4 bits and more dithered: {names} (default {default})",
+     .help =
+         "codes with scales for each token, for each channel and page of 64 tokens, or those "
+         "and values of 4 bits and more dithered: {names} (default {default}: page, which loses "
+         "less at as many bytes on models of one map and of two; token where tokens are "
+         "forgotten, as fewer of a page then share its numbers)",
      .column_place = 15,
      .column = {"kv_code"}},
     {.name = "widths",
@@ -245,10 +248,23 @@ static bool is_list(const dq_kv_field *f)
     return f->type == DQ_KV_BY_LAYER || f->type == DQ_KV_BY_GROUP;
 }
 
+/* What c's field is in a file that does not name it: as everything was before there was the field. */
+static int64_t unnamed(const dq_kv_field *f, const dq_kv_config *c)
+{
+    const bool codes = dq_kv_config_uses(c) & DQ_KV_CODES;
+    if (f->words == dq_kv_code_name && codes) return DQ_CODE_TOKEN;
+    return dq_kv_field_integer(f, &dq_kv_config_plain);
+}
+
 bool dq_kv_field_stored(const dq_kv_field *f, const dq_kv_config *c)
 {
     if (is_list(f)) return dq_kv_field_text(f, c) != NULL;
-    return !f->later || dq_kv_field_integer(f, c) != dq_kv_field_integer(f, &dq_kv_config_plain);
+    return !f->later || dq_kv_field_integer(f, c) != unnamed(f, c);
+}
+
+void dq_kv_field_leave_out(const dq_kv_field *f, dq_kv_config *c)
+{
+    if (!is_list(f)) dq_kv_field_set_integer(f, c, unnamed(f, c));
 }
 
 dq_kv_form dq_kv_field_form(const dq_kv_field *f)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 const char *const dq_num_name[DQ_NUMS] = {"f32", "bf16", "int8"};
-const char *const dq_kv_code_name[DQ_KV_CODE_KINDS] = {"token", "page", "dither"};
+const char *const dq_kv_code_name[DQ_KV_CODE_KINDS + 1] = {"token", "page", "dither", "auto"};
 const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES] = {"f32", "f16", "bf16"};
 
 const dq_evict_spec dq_evict_none = {.keep = 1, .window = -1};
@@ -60,17 +60,29 @@ bool dq_kv_spec_is_plain(const dq_kv_spec *s)
            !s->evict.policy;
 }
 
+/* Sets of widths, a bit for each. */
+enum { WIDE = 1 << 16 | 1 << 8 | 1 << 6 | 1 << 4, NARROW = 1 << 3 | 1 << 2, ODD = 1 << 5 };
+
+static bool is_in(unsigned set, int bits)
+{
+    return bits > 0 && bits <= 16 && (set >> bits & 1);
+}
+
+bool dq_kv_token_widths(int k_bits, int v_bits)
+{
+    return is_in(WIDE, k_bits) && is_in(WIDE | NARROW, v_bits);
+}
+
 static dq_status check_width(const char *what, int bits, unsigned allowed, const char *widths,
                              dq_err *err)
 {
-    if (bits > 0 && bits <= 16 && (allowed >> bits & 1)) return DQ_OK;
+    if (is_in(allowed, bits)) return DQ_OK;
     return dq_fail(err, DQ_USAGE, "%d bits for %s are not offered (%s: %s).", bits, what, what,
                    widths);
 }
 
 dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err)
 {
-    enum { WIDE = 1 << 16 | 1 << 8 | 1 << 6 | 1 << 4, NARROW = 1 << 3 | 1 << 2, ODD = 1 << 5 };
     const unsigned more = dq_kv_by_page(spec) ? NARROW | ODD : 0;
     if (spec->widths[0] && !dq_kv_by_page(spec))
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_PAGE},

@@ -35,12 +35,14 @@ extern const dq_evict_spec dq_evict_none; /* keep 1, no policy */
 
 /* How numbers become codes. */
 typedef enum dq_kv_code {
-    DQ_CODE_TOKEN, /* scales for each token */
-    DQ_CODE_PAGE,  /* for each channel and page */
-    DQ_CODE_DITHER /* the same, and values of 4 bits and more dithered */
+    DQ_CODE_TOKEN,  /* scales for each token */
+    DQ_CODE_PAGE,   /* for each channel and page */
+    DQ_CODE_DITHER, /* the same, and values of 4 bits and more dithered */
+    DQ_CODE_AUTO    /* of a dq_kv_config alone, where dq_kv_config_code says which */
 } dq_kv_code;
-enum { DQ_KV_CODE_KINDS = 3 };
-extern const char *const dq_kv_code_name[DQ_KV_CODE_KINDS]; /* "token", "page", "dither" */
+enum { DQ_KV_CODE_KINDS = 3 }; /* that a dq_kv_spec can have */
+extern const char
+    *const dq_kv_code_name[DQ_KV_CODE_KINDS + 1]; /* "token", "page", "dither", "auto" */
 
 /* Where nothing else is asked. */
 enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = 64 };
@@ -121,6 +123,8 @@ void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t 
                  int64_t *coded);
 /* Whether something is stored as codes at all. */
 bool dq_kv_has_codes(const dq_kv_spec *spec);
+/* Widths of keys and values that token codes have. */
+bool dq_kv_token_widths(int k_bits, int v_bits);
 /* Whether the codes of a token depend on others. */
 bool dq_kv_by_page(const dq_kv_spec *spec);
 /* Values of dq_kv_spec are dithered, where they have at least 4 bits. */

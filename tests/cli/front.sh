@@ -34,7 +34,7 @@ grep -q "^dq eval: 16 results and 2 references to compute, [1-9][0-9]* ids in al
 try 0 "^What the bytes of the KV cache buy, diffllama-0, mc, 16-bit logits, f32" "$@" --resume -o front.json # computes nothing
 ! grep -q "nothing to resume" "$top/err" || complain "front: what was computed is not taken up"
 grep -q "^What the bytes of the KV cache buy, diffllama-0, text" "$top/out" || complain "front: none of the text"
-grep -q "4:4, all tokens .*on the front" "$top/out" || complain "front: 4 bits of all tokens are not on it: $(cat "$top/out")"
+grep -q "4:4 page, all tokens .*on the front" "$top/out" || complain "front: 4 bits of all tokens are not on it: $(cat "$top/out")"
 grep -q "of 6 are behind one of no more bytes. [1-9][0-9]* comparisons, each at 95 %" "$top/out" ||
     complain "front: the comparisons are not counted"
 if command -v python3 >/dev/null; then

@@ -17,17 +17,17 @@ refused() { # PATTERN OPTION...
     try 2 "$pattern" logits "diff model" --ids "1 2 3" --prefix 2 -o gone.h5 "$@"
     try 2 "$pattern" quantize "diff model" -o gone.h5 "$@"
 }
-refused "kv-bits.*: 5 bits for keys are not offered" --kv-bits 5
-refused "3 bits for keys are not offered" --kv-bits 3:3
-refused "2 bits for keys are not offered" --kv-bits 2:4
+refused "kv-bits.*: 5 bits for keys are not offered" --kv-bits 5 --kv-code token
+refused "3 bits for keys are not offered" --kv-bits 3:3 --kv-code token
+refused "2 bits for keys are not offered" --kv-bits 2:4 --kv-code token
 refused "7 bits for values are not offered" --kv-bits 16:7
 refused "kv-bits 7: 7 bits for keys .*as page codes 5, 3, 2 too" --kv-bits 7 --kv-code page
-refused "kv-code: expected one of token, page" --kv-bits 4 --kv-code channel
+refused "kv-code: expected one of token, page, dither, auto" --kv-bits 4 --kv-code channel
 refused "kv-code has nothing to act on" --kv-code page
 refused "kv-dense-type: expected one of f32, f16, bf16" --kv-dense-type half
 refused "kv-group has nothing to act on.*token codes" --kv-bits 4 --kv-code page --kv-group 16
 refused "kv-bits 4:: expected a width" --kv-bits 4:
-refused "kv-bits.*: widths that differ by layer or map need page codes. Add --kv-code page or dither" --kv-bits "3|4"
+refused "kv-bits.*: widths that differ by layer or map need page codes. Add --kv-code page or dither" --kv-bits "3|4" --kv-code token
 refused "kv-bits 3|4:5+3: values have no maps" --kv-bits "3|4:5+3" --kv-code page
 refused "kv-bits 3|: expected widths by layer" --kv-bits "3|" --kv-code page
 refused "kv-bits 7|3: 7 bits for keys are not offered" --kv-bits "7|3" --kv-code page
@@ -236,7 +236,7 @@ try 0 '"k": true' logits "diff model" --text "short text" -o codes.h5 --kv-bits 
 try 0 "." quantize "diff model" -o turned.h5 --kv-rotate on --kv-keep 0.5 --kv-policy h2o --kv-window 9
 try 0 "K 16 bits, V 16 bits, rotation on, sink 4, recent 64" info turned.h5
 grep -q "KV eviction.*, window 9$" "$top/out" || complain "info: the window is not shown"
-try 0 "." quantize "diff model" -o coded.h5 --kv-bits 4 --kv-rotate off --kv-group 16
+try 0 "." quantize "diff model" -o coded.h5 --kv-bits 4 --kv-code token --kv-rotate off --kv-group 16
 try 0 "." verify coded.h5 --source "diff model"
 try 0 "K 4 bits, V 4 bits, group 16, rotation off" info coded.h5
 try 0 '"k_bits": 4' eval coded.h5 --text "$book" --ctx 512 --limit 1 --json
@@ -249,6 +249,24 @@ try 0 '"code": "dither"' eval paged.h5 --text "$book" --ctx 512 --limit 1 --json
 try 0 "5:4 dither" eval paged.h5 --text "$book" --ctx 512 --limit 1
 try 0 "5:4 page" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-code page
 try 0 "3:3 dither" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5,3
+# the usual code: page where nothing is forgotten and where token codes have no such width, else token; a container keeps it open
+for kind in auto page token; do
+    eval_text usual-$kind.csv --kv-bits 4 --kv-code $kind --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16
+done
+eval_text usual.csv --kv-bits 4 --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16
+[ "$(column usual.csv 1 kld_nats)$(column usual.csv 2 kld_nats)" = "$(column usual-auto.csv 1 kld_nats)$(column usual-auto.csv 2 kld_nats)" ] || complain "kv: auto is not the usual code"
+[ "$(column usual.csv 1 kv_code)$(column usual.csv 2 kv_code)" = pagetoken ] || complain "kv: the usual codes are $(column usual.csv 1 kv_code), $(column usual.csv 2 kv_code)"
+[ "$(column usual.csv 1 kld_nats)" = "$(column usual-page.csv 1 kld_nats)" ] && [ "$(column usual.csv 2 kld_nats)" = "$(column usual-token.csv 2 kld_nats)" ] ||
+    complain "kv: the usual codes are not those that it names"
+try 0 '"code": "page"' eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 3:4 --kv-keep 0.5 --json
+try 0 "." quantize "diff model" -o open.h5 --kv-bits 4
+try 0 "." verify open.h5 --source "diff model"
+try 0 '"code": "auto"' info open.h5 --json
+try 0 '"code": "page"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json
+try 0 '"code": "token"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json --kv-keep 0.5
+try 0 "." quantize "diff model" -o open.h5 --force --kv-bits 4 --kv-code token # as all containers were before other codes
+try 0 "K 4 bits, V 4 bits, group 32" info open.h5
+try 0 '"code": "token"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json
 try 2 "5 bits for keys" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-code token
 # widths by layer and map: read from what the container says, and alike they are what they are without a list
 try 0 "." quantize "diff model" -o listed.h5 --kv-bits "3|5+3:3*|6" --kv-code dither
@@ -325,8 +343,8 @@ try 0 "." quantize "diff model" -o dense.h5 --kv-bits 8 --kv-dense-type bf16
 try 0 "." verify dense.h5 --source "diff model"
 try 0 "K 8 bits, V 8 bits.*, uncoded tokens in bf16" info dense.h5
 try 0 '"dense_type": "bf16"' info dense.h5 --json
-try 0 "8:8 bf16" eval dense.h5 --text "$book" --ctx 512 --limit 1
-try 0 "8:8 f16" eval dense.h5 --text "$book" --ctx 512 --limit 1 --kv-dense-type f16
+try 0 "8:8 page bf16" eval dense.h5 --text "$book" --ctx 512 --limit 1
+try 0 "8:8 page f16" eval dense.h5 --text "$book" --ctx 512 --limit 1 --kv-dense-type f16
 try 0 "." quantize "diff model" -o plain.h5 --force --kv-bits 8 --kv-dense-type f32
 try 0 "." quantize "diff model" -o usual.h5 --force --kv-bits 8
 cmp -s plain.h5 usual.h5 || complain "kv: --kv-dense-type f32 makes another container"
@@ -367,7 +385,7 @@ done
 holds "int8 differs" "$(column f32.csv 1 nll_nats) != $(column int8.csv 1 nll_nats)"
 try 0 "whole.h5" eval whole.h5 --ref whole.h5 --text "$book" --ctx 512 --limit 1 --math int8 --kv-bits 8 -v
 grep -q "arithmetic: linear int8, qk int8, pv int8, kv int8" "$top/err" || complain "eval: -v does not say which arithmetic ran"
-grep -q "whole.h5: layers 0-1: linear blocked_int8 int8 (8 bits.*; attention attend_int8: qk int8, pv int8; kv 8:8 int8$" "$top/err" ||
+grep -q "whole.h5: layers 0-1: linear blocked_int8 int8 (8 bits.*; attention attend_int8: qk int8, pv int8; kv 8:8 page int8$" "$top/err" ||
     complain "eval: -v does not say which kernels run: $(grep layer "$top/err")"
 grep -q "whole.h5: layers 0-1: linear blocked f32 (8 bits.*; attention attend: qk f32, pv f32; kv 16:16 f32$" "$top/err" ||
     complain "eval: -v does not say which kernels the reference runs: $(grep layer "$top/err")"

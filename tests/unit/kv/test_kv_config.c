@@ -203,6 +203,7 @@ static void rotation_waits_for_a_model(void **state)
     dq_kv_config c = dq_kv_config_plain;
     dq_kv_spec s;
     (void)state;
+    c.code = DQ_CODE_TOKEN;
     c.v_bits = 4;
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
     assert_true(!s.rotate_k && s.rotate_v);
@@ -214,6 +215,45 @@ static void rotation_waits_for_a_model(void **state)
     dq_kv_config_spec(&s, &dq_kv_config_plain, DQ_NUM_F32, 64, 2, &err);
     assert_true(dq_kv_spec_same(&s, &dq_kv_plain));
     assert_true(dq_kv_spec_is_plain(&s));
+}
+
+/* The usual code, and what a file means that names none. */
+static void usual_code_goes_by_what_is_forgotten(void **state)
+{
+    dq_arena *a = dq_arena_new();
+    dq_err err = {0};
+    dq_kv_config c = dq_kv_config_plain, back;
+    dq_kv_spec s;
+    (void)state;
+    assert_int_equal(c.code, DQ_CODE_AUTO);
+    c.k_bits = c.v_bits = 4;
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
+    assert_true(s.code == DQ_CODE_PAGE && s.rotate_k && !s.rotate_v);
+    c.evict.policy = dq_kv_policy_find("h2o", &err); /* keeps everything */
+    assert_int_equal(dq_kv_config_code(&c), DQ_CODE_PAGE);
+    c.evict.keep = 0.5;
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
+    assert_true(s.code == DQ_CODE_TOKEN && s.rotate_k && s.rotate_v);
+    assert_true(dq_kv_config_uses(&c) & DQ_KV_NARROW);
+    c.k_bits = 3;
+    assert_int_equal(dq_kv_config_code(&c), DQ_CODE_PAGE);
+    assert_false(dq_kv_config_uses(&c) & DQ_KV_NARROW);
+    c.k_bits = 4;
+    c.evict.keep = 0;
+    c.evict.tokens = 100;
+    assert_int_equal(dq_kv_config_code(&c), DQ_CODE_TOKEN);
+    json_t *o = dq_kv_config_json(&c);
+    assert_string_equal(json_string_value(json_object_get(o, "code")), "auto");
+    json_object_del(o, "code");
+    assert_int_equal(dq_kv_config_read(&back, o, a, &err), DQ_OK);
+    assert_int_equal(back.code, DQ_CODE_TOKEN);
+    json_decref(o);
+    o = dq_kv_config_json(&dq_kv_config_plain);
+    assert_null(json_object_get(o, "code"));
+    assert_int_equal(dq_kv_config_read(&back, o, a, &err), DQ_OK);
+    assert_int_equal(back.code, DQ_CODE_AUTO);
+    json_decref(o);
+    dq_arena_free(a);
 }
 
 /* What a list means for a model, and that one of equal widths is no list. */
@@ -353,6 +393,7 @@ static void files_leave_out(void **state)
     assert_true(dq_kv_config_same(&c, &want));
     want = dq_kv_config_plain;
     assert_int_equal(read_file(&c, "{'widths': '8:4'}", &err), DQ_OK);
+    want.code = DQ_CODE_TOKEN; /* which files without the key mean */
     want.k_bits = 8;
     want.v_bits = 4;
     assert_true(dq_kv_config_same(&c, &want));
@@ -375,32 +416,33 @@ static void damaged_files_are_refused(void **state)
 {
     static const struct {
         const char *text, *says;
-    } bad[] = {{"[]", "not an object"},
-               {"{'bits': 4}", "unknown key \"bits\""},
-               {"{'sink': null}", "key \"sink\": expected a value"},
-               {"{'sink': -1}", "key \"sink\": expected 0 to"},
-               {"{'recent': '16'}", "key \"recent\": expected an integer"},
-               {"{'code': 'pages'}",
-                "key \"code\": expected \"token\", \"page\" or \"dither\", found \"pages\""},
-               {"{'rotate': 1}", "key \"rotate\": expected a string"},
-               {"{'widths': '3|'}", "key \"widths\" is \"3|\": "},
-               {"{'widths': '4:4', 'k_bits': 4}", "\"widths\" and \"k_bits\" are two ways"},
-               {"{'widths': '3|4:4'}", "KV settings: "}, /* of token codes */
-               {"{'k_bits': 7}", "KV settings: 7 bits"},
-               {"{'k_bits': null}", "key \"k_bits\": expected a value"},
-               {"{'keep': 0.5}", "key \"keep\" says nothing without \"policy\""},
-               {"{'policy': 'h3o', 'keep': 0.5}", "key \"policy\" is \"h3o\": unknown policy"},
-               {"{'policy': 'h2o'}", "\"policy\" needs \"keep\" or \"tokens\""},
-               {"{'policy': 'h2o', 'keep': 1.5}", "found keep 1.5"},
-               {"{'policy': 'h2o', 'keep': 0.5, 'tokens': 100}", "the other one 0"},
-               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles', 'roles': '1.0,'}",
-                "key \"roles\" is \"1.0,\": expected layers"},
-               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles'}", "needs roles"},
-               {"{'policy': 'h2o', 'keep': 0.5, 'roles': '1.0'}", "roles say nothing with"},
-               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles', 'roles': 1}",
-                "key \"roles\": expected a string"},
-               {"{'roles': '1.0'}", "key \"roles\" says nothing without \"policy\""},
-               {"{'policy': 'h2o', 'tokens': 10}", "tokens 10 is less than sink"}};
+    } bad[] = {
+        {"[]", "not an object"},
+        {"{'bits': 4}", "unknown key \"bits\""},
+        {"{'sink': null}", "key \"sink\": expected a value"},
+        {"{'sink': -1}", "key \"sink\": expected 0 to"},
+        {"{'recent': '16'}", "key \"recent\": expected an integer"},
+        {"{'code': 'pages'}",
+         "key \"code\": expected \"token\", \"page\", \"dither\" or \"auto\", found \"pages\""},
+        {"{'rotate': 1}", "key \"rotate\": expected a string"},
+        {"{'widths': '3|'}", "key \"widths\" is \"3|\": "},
+        {"{'widths': '4:4', 'k_bits': 4}", "\"widths\" and \"k_bits\" are two ways"},
+        {"{'widths': '3|4:4'}", "KV settings: "}, /* of token codes */
+        {"{'k_bits': 7}", "KV settings: 7 bits"},
+        {"{'k_bits': null}", "key \"k_bits\": expected a value"},
+        {"{'keep': 0.5}", "key \"keep\" says nothing without \"policy\""},
+        {"{'policy': 'h3o', 'keep': 0.5}", "key \"policy\" is \"h3o\": unknown policy"},
+        {"{'policy': 'h2o'}", "\"policy\" needs \"keep\" or \"tokens\""},
+        {"{'policy': 'h2o', 'keep': 1.5}", "found keep 1.5"},
+        {"{'policy': 'h2o', 'keep': 0.5, 'tokens': 100}", "the other one 0"},
+        {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles', 'roles': '1.0,'}",
+         "key \"roles\" is \"1.0,\": expected layers"},
+        {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles'}", "needs roles"},
+        {"{'policy': 'h2o', 'keep': 0.5, 'roles': '1.0'}", "roles say nothing with"},
+        {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles', 'roles': 1}",
+         "key \"roles\": expected a string"},
+        {"{'roles': '1.0'}", "key \"roles\" says nothing without \"policy\""},
+        {"{'policy': 'h2o', 'tokens': 10}", "tokens 10 is less than sink"}};
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dq_err err;
@@ -420,6 +462,7 @@ int main(void)
         cmocka_unit_test(no_policy_no_eviction),
         cmocka_unit_test(unknown_policies_are_kept_and_refused),
         cmocka_unit_test(rotation_waits_for_a_model),
+        cmocka_unit_test(usual_code_goes_by_what_is_forgotten),
         cmocka_unit_test(widths_wait_for_a_model),
         cmocka_unit_test(roles_are_compared_and_refused),
         cmocka_unit_test(damaged_settings_are_refused),
