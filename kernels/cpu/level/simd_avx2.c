@@ -145,7 +145,6 @@ INLINE void transpose8(float *dst, int64_t ldd, const float *src, int64_t lds)
 #define STRIPS   2
 typedef __m256 vec;
 #define zero_vec   _mm256_setzero_ps
-#define load_vec   _mm256_loadu_ps
 #define splat_vec  _mm256_set1_ps
 #define fma_vec    _mm256_fmadd_ps
 #define columns_of columns8

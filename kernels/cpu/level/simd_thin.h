@@ -1,6 +1,6 @@
 /* simd_thin: products of few rows with weights that lie as they are stored, read once for MAX_ROWS. An instruction level
  * includes this and gives before it: vec, a vector of LANES f32 or words; MAX_ROWS of activations at a time; STRIPS of LANES rows of W
- * for f32; zero_vec, load_vec, splat_vec and fma_vec; columns_of, LANES words of LANES rows transposed; high_of and low_of, the
+ * for f32; zero_vec, splat_vec and fma_vec; columns_of, LANES words of LANES rows transposed; high_of and low_of, the
  * halves of words as f32; put_sums, which adds to n columns of C or replaces them.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMD_THIN_H
@@ -15,6 +15,8 @@ typedef struct thin_job {
 } thin_job;
 
 enum { LINE = 64, WORDS = LINE / 4 };
+/* Lines of a row that are asked for one after the other: memory gives neighbours faster. */
+enum { RUN = 4 };
 
 /* A word holds one value, or two of bfloat16, the first in its low half. */
 INLINE vec value_of(const int per, vec word, int64_t which)
@@ -23,18 +25,14 @@ INLINE vec value_of(const int per, vec word, int64_t which)
     return which ? high_of(word) : low_of(word);
 }
 
-/* dst[WORDS][LANES] = bytes first .. end of a line of each row, zeros beside them. */
-static __attribute__((noinline)) void part_of_line(float *dst, const uint8_t *src, int64_t stride,
-                                                   int64_t first, int64_t end)
+/* dst[WORDS] = bytes first .. end of a line of each row, zeros beside them. */
+static __attribute__((noinline)) void part_of_line(vec dst[WORDS], const uint8_t *src,
+                                                   int64_t stride, int64_t first, int64_t end)
 {
     uint8_t line[LANES * LINE] = {0};
     for (int i = 0; i < LANES; i++)
         memcpy(line + i * LINE + first, src + i * stride + first, (size_t)(end - first));
-    for (int h = 0; h < WORDS; h += LANES) {
-        vec y[LANES];
-        columns_of(y, line + 4 * h, LINE);
-        memcpy(dst + h * LANES, y, sizeof y);
-    }
+    for (int h = 0; h < WORDS; h += LANES) columns_of(dst + h, line + 4 * h, LINE);
 }
 
 /* A chain of m rows ends. */
@@ -53,29 +51,40 @@ INLINE void thin_edge(const thin_job *t, const int m, const int per, vec s[MAX_R
 {
     const int64_t wide = WORDS * per, first = kk < 0 ? -kk : 0;
     const int64_t end = t->k - kk < wide ? t->k - kk : wide;
-    float words[WORDS * LANES];
-    part_of_line(words, w, t->stride, first * 4 / per, end * 4 / per);
+    const int64_t cut = kk <= 0 ? -1 : (DQ_CHAIN - kk % DQ_CHAIN) % DQ_CHAIN;
+    vec y[WORDS];
+    if (first == 0 && end == wide) {
+#pragma GCC unroll 2
+        for (int h = 0; h < WORDS; h += LANES) columns_of(y + h, w + 4 * h, t->stride);
+    } else
+        part_of_line(y, w, t->stride, first * 4 / per, end * 4 / per);
     for (int64_t j = first; j < end; j++) {
-        const vec y = value_of(per, load_vec(words + j / per * LANES), j % per);
-        if ((kk + j) % DQ_CHAIN == 0 && kk + j > 0)
-            fold_rows(m, t->c + row, t->ldc, s, t->n - row, t->add || kk + j > DQ_CHAIN);
+        const vec x = value_of(per, y[j / per], j % per);
+        if (j == cut) fold_rows(m, t->c + row, t->ldc, s, t->n - row, t->add || kk + j > DQ_CHAIN);
 #pragma GCC unroll 8
-        for (int i = 0; i < m; i++) s[i] = fma_vec(splat_vec(t->a[i * t->lda + kk + j]), y, s[i]);
+        for (int i = 0; i < m; i++) s[i] = fma_vec(splat_vec(t->a[i * t->lda + kk + j]), x, s[i]);
     }
 }
 
-/* What comes is asked for twice, as the processor drops what it is asked for while it is busy. */
-INLINE void ask(const uint8_t *w, int64_t soon, int64_t later)
+/* What is asked for while a line of LANES rows is worked on: RUN lines of each of LANES / RUN rows, so that RUN such lines ask
+ * for all rows. Asked twice, as the processor drops what it is asked for while it is busy. */
+typedef struct ahead {
+    const uint8_t *row;
+    int64_t soon, later; /* bytes */
+} ahead;
+
+INLINE void ask(ahead *h, int64_t stride, const int i)
 {
-    __builtin_prefetch(w + soon, 0, 2);
-    __builtin_prefetch(w + later, 0, 2);
+    __builtin_prefetch(h->row + h->soon + i % RUN * LINE, 0, 2);
+    __builtin_prefetch(h->row + h->later + i % RUN * LINE, 0, 2);
+    if (i % RUN == RUN - 1) h->row += stride;
+    __asm__("" : "+r"(h->row)); /* one address, not LANES on the stack */
 }
 
-/* A whole line of LANES rows, a row being asked for between columns. */
+/* A whole line of LANES rows, others being asked for between columns. */
 INLINE void thin_line(const thin_job *t, const int m, const int per, vec s[MAX_ROWS],
-                      const uint8_t *w, const float *a, int64_t soon, int64_t later)
+                      const uint8_t *w, const float *a, ahead next)
 {
-    const uint8_t *row = w;
     vec y[LANES];
 #pragma GCC unroll 2
     for (int h = 0; h < WORDS; h += LANES) {
@@ -83,9 +92,7 @@ INLINE void thin_line(const thin_job *t, const int m, const int per, vec s[MAX_R
         __asm__ volatile("" ::: "memory"); /* factors are read again, not kept on the stack */
 #pragma GCC unroll 16
         for (int j = 0; j < LANES; j++) {
-            if (h == 0) ask(row, soon, later);
-            row += t->stride;
-            __asm__("" : "+r"(row)); /* one address, not LANES on the stack */
+            if (h == 0) ask(&next, t->stride, j);
 #pragma GCC unroll 2
             for (int p = 0; p < per; p++) {
                 const vec value = value_of(per, y[j], p);
@@ -101,8 +108,8 @@ INLINE void thin_line(const thin_job *t, const int m, const int per, vec s[MAX_R
  * two halves of two lines would be read twice, as rows whose lengths are a power of two meet in one set of the cache. */
 INLINE void thin_rows(const thin_job *t, const int m, const int nv, const int per)
 {
-    enum { SOON = 16, LATER = 32 }; /* lines */
-    const int64_t wide = WORDS * per, turn = (LANES * nv - 1) * t->stride;
+    enum { SOON = 16, LATER = 64 }; /* lines */
+    const int64_t wide = WORDS * per, half = wide / 2, turn = (LANES * nv - 1) * t->stride;
     const int64_t skip = t->stride % LINE ? 0 : (int64_t)((uintptr_t)t->w % LINE) * per / 4;
     vec s[2][MAX_ROWS];
 #pragma GCC unroll 2
@@ -110,20 +117,22 @@ INLINE void thin_rows(const thin_job *t, const int m, const int nv, const int pe
 #pragma GCC unroll 8
         for (int i = 0; i < m; i++) s[v][i] = zero_vec();
     for (int64_t kk = -skip; kk < t->k; kk += wide) {
-        const int64_t soon = LINE * SOON + (kk + SOON * wide < t->k ? 0 : turn);
-        const int64_t later = LINE * LATER + (kk + LATER * wide < t->k ? 0 : turn);
+        const int64_t nth = (kk + skip) / wide % RUN, run = kk - nth * wide;
+        const int64_t soon = LINE * SOON + (run + SOON * wide + half < t->k ? 0 : turn);
+        const int64_t later = LINE * LATER + (run + LATER * wide + half < t->k ? 0 : turn);
         const bool edge = kk < 0 || kk + wide > t->k || kk % DQ_CHAIN + wide > DQ_CHAIN;
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++) {
             const uint8_t *w = t->w + v * LANES * t->stride + kk * 4 / per;
+            ahead next = {w - nth * LINE + nth * (LANES / RUN) * t->stride, soon, later};
             if (!edge) {
                 if (kk % DQ_CHAIN == 0 && kk > 0)
                     fold_rows(m, t->c + v * LANES, t->ldc, s[v], t->n - v * LANES,
                               t->add || kk > DQ_CHAIN);
-                thin_line(t, m, per, s[v], w, t->a + kk, soon, later);
+                thin_line(t, m, per, s[v], w, t->a + kk, next);
                 continue;
             }
-            for (int j = 0; j < LANES; j++) ask(w + j * t->stride, soon, later);
+            for (int j = 0; j < LANES; j++) ask(&next, t->stride, j);
             thin_edge(t, m, per, s[v], v * LANES, w, kk);
         }
     }
