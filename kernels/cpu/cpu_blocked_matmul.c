@@ -216,7 +216,7 @@ static void run_panel(dq_backend *b, dq_mat dst, const activations *a,
     const dq_cpu *cpu = dq_cpu_of(b);
     const int most = cpu->blocks->int8_one;
     const int64_t n_blocks = (w->rows + ROWS - 1) / ROWS, tiles = n_tiles(dst.rows, most);
-    const int64_t near = NEAR / ((panel.chunks * COLS * most) << a->words);
+    const int64_t near = NEAR / (panel.chunks * COLS * most);
     const int64_t each = near > 0 ? near : 1, parts = (tiles + each - 1) / each;
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
     for (int64_t i = 0; i < parts * n_blocks; i++) {
@@ -230,7 +230,7 @@ static void run_panel(dq_backend *b, dq_mat dst, const activations *a,
 static void run_int8_unpacked(dq_backend *b, dq_mat dst, const activations *a,
                               const dq_simd_blocked_weight *w, const float *bias)
 {
-    if (!dq_cpu_reserve(b, (size_t)dq_simd_unpacked_bytes(w, a->panel / COLS, a->words))) return;
+    if (!dq_cpu_reserve(b, (size_t)dq_simd_unpacked_bytes(w, a->panel / COLS))) return;
     part p = {0};
     for (; p.k < a->padded; p.k += a->panel, p.group += a->panel / COLS / w->group) {
         p.chunks = panel_cols(a, p.k) / COLS;
@@ -257,7 +257,8 @@ void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_bl
                      .padded = w->chunks * COLS,
                      .groups = w->groups,
                      .panel = unpacked ? panel_of(w) : w->chunks * COLS,
-                     .words = w->bits == cpu->blocks->int8_words};
+                     .words = !unpacked && w->bits == cpu->blocks->int8_words};
+    const int32_t zero = unpacked && w->bits == 8 ? w->zero - 128 : w->zero;
     const size_t codes = ((size_t)((src.rows * a.padded) << a.words) + 63) / 64 * 64;
     const size_t words = (size_t)(src.rows * a.groups);
     uint8_t *shared = dq_cpu_shared(b, codes + words * (sizeof(float) + sizeof(int32_t)));
@@ -269,7 +270,7 @@ void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_bl
     for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
         const int64_t first = tile_at(src.rows, most, t), end = tile_at(src.rows, most, t + 1);
         round_tile(cpu->simd, &a, cpu->block[omp_get_thread_num()], src, group_size,
-                   w->own_zeros ? 1 : -w->zero, first, (int)(end - first));
+                   w->own_zeros ? 1 : -zero, first, (int)(end - first));
     }
     if (unpacked)
         run_int8_unpacked(b, dst, &a, w, bias);

@@ -161,19 +161,18 @@ static inline int64_t dq_simd_blocked_group(const dq_simd_blocked_weight *w, int
     return group * (codes + w->scales) + (w->own_zeros ? (group / 2 + 1) * DQ_BLOCKED_ZEROS : 0);
 }
 
-/* Chunks of a block with every code in a byte of its own, or in a word of 16 bits and less its zero point where a table's
- * int8_words are the weight's bits: of each group [chunks][8 steps] lines (words: two, even and odd columns), then
- * scales in f32 and zero points, negated, in 32 bits, [32 rows] each. */
+/* Chunks of a block with every code in a byte of its own: of each group [chunks][8 steps] lines, then [32 rows] each of
+ * scales in f32, zero points, negated, in 32 bits, and one line more. Codes of 8 bits, and their zero points, are less 128;
+ * a step of them has two lines, |c| and -1 where c < 0, else 0, and the line more has the sums of |c| where c < 0. */
 enum {
     DQ_UNPACKED_CHUNK = DQ_BLOCKED_ROWS * DQ_BLOCKED_COLS,
-    DQ_UNPACKED_TAIL = 8 * DQ_BLOCKED_ROWS
+    DQ_UNPACKED_TAIL = 12 * DQ_BLOCKED_ROWS
 };
 
-static inline int64_t dq_simd_unpacked_bytes(const dq_simd_blocked_weight *w, int64_t chunks,
-                                             bool words)
+static inline int64_t dq_simd_unpacked_bytes(const dq_simd_blocked_weight *w, int64_t chunks)
 {
     const int64_t groups = (chunks + w->group - 1) / w->group;
-    return chunks * (words ? 2 : 1) * DQ_UNPACKED_CHUNK + groups * DQ_UNPACKED_TAIL;
+    return chunks * (w->bits == 8 ? 2 : 1) * DQ_UNPACKED_CHUNK + groups * DQ_UNPACKED_TAIL;
 }
 
 /* n blocks of a weight: the first stands at `at`, each other one `apart` bytes behind the one before. */
@@ -211,7 +210,8 @@ typedef struct dq_simd_blocked {
                  const dq_simd_blocked_rows *a, int m);
     /* Many rows (NULL: int8 serves them, too). unpack: `chunks` chunks of a block from a group on, the last group of them whole
      * or the row's last, into to[dq_simd_unpacked_bytes], 64-byte aligned. int8_unpacked: the same sums as int8 over what
-     * was unpacked, added to y in order where `add`; a begins at these columns, 2 <= m <= int8_one. */
+     * was unpacked, added to y in order where `add`; a begins at these columns, 2 <= m <= int8_one. Its codes are bytes for
+     * all widths, and where all groups share a zero point its sums are times what was unpacked of it. */
     void (*unpack)(uint8_t *to, const dq_simd_blocked_weight *w, const uint8_t *block,
                    int64_t group, int64_t chunks);
     void (*int8_unpacked)(float *y, int64_t ldy, const dq_simd_blocked_weight *w,

@@ -114,7 +114,7 @@ VEC vecf floats_fma(vecf a, vecf b, vecf c)
 #define SUMS_OF_16_BITS
 
 /* Sums of two products of unsigned and signed bytes stay below 2^15 for codes of at most 7 bits. Bytes of 8 bits are
- * multiplied as words of 16, even and odd columns apart, and so are their activations laid out. */
+ * multiplied as words of 16, even and odd columns apart, and so are their activations laid out, but where codes are unpacked. */
 enum { INT8_WORDS = 8 };
 
 VEC veci int8_codes(veci x, int bits)
@@ -174,21 +174,28 @@ VEC int int8_vectors(int m, int bits)
     return m > 4 ? 1 : run == 4 ? (m <= 2 ? 2 : 1) : m <= (run == 8 ? 2 : 1) ? 4 : 2;
 }
 
-VEC veci add_word_pairs(veci sum, veci u, veci x)
+/* Of bytes less 128: their magnitudes, 128 at most, and -1 where they are negative, else 0. */
+VEC veci byte_sizes(veci u)
 {
-    return in_order(_mm256_add_epi32(sum, _mm256_madd_epi16(u, x)));
+    return _mm256_abs_epi8(_mm256_xor_si256(u, _mm256_set1_epi8(-128)));
 }
 
-/* Even and odd columns of codes of 8 bits, less zero points. */
-VEC veci low_words(veci u, veci zero)
+VEC veci byte_signs(veci u)
 {
-    zero = _mm256_or_si256(zero, _mm256_slli_epi32(zero, 16));
-    return _mm256_sub_epi16(_mm256_and_si256(u, _mm256_set1_epi16(255)), zero);
+    return _mm256_cmpgt_epi8(_mm256_setzero_si256(), _mm256_xor_si256(u, _mm256_set1_epi8(-128)));
 }
 
-VEC veci high_words(veci u, veci zero)
+/* sum + (x ^ sign) * size: no pair leaves 16 bits, as 2 * 128 * -128 does not. */
+VEC veci add_signed(veci sum, veci size, veci sign, veci x)
 {
-    return low_words(_mm256_srli_epi16(u, 8), zero);
+    return add_both(sum, _mm256_maddubs_epi16(size, _mm256_xor_si256(x, sign)));
+}
+
+/* sum + the sizes that have a sign. */
+VEC veci add_negative(veci sum, veci size, veci sign)
+{
+    return words_less(sum,
+                      _mm256_madd_epi16(_mm256_maddubs_epi16(size, sign), _mm256_set1_epi16(1)));
 }
 
 #include "kernels/cpu/level/simd_blocked_digits.h"

@@ -1,6 +1,7 @@
 /* simd_blocked_unpacked: int8 products of many rows with blocked weights (simd.h), whose codes are unpacked once for all of
- * them. For levels with SUMS_OF_16_BITS; needs what simd_blocked.h does, and for codes of INT8_WORDS bits low_words,
- * high_words and add_word_pairs.
+ * them. For levels with SUMS_OF_16_BITS; needs what simd_blocked.h does, and for codes of 8 bits byte_sizes, byte_signs,
+ * add_negative and add_signed. These are taken less 128: with the sign s of such a code c, 0 or -1, its product with x is
+ * |c| (x ^ s) - |c| s. Two products |c| (x ^ s) fit 16 bits, and |c| s depends on weights alone.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMD_BLOCKED_UNPACKED_H
 #define DQ_SIMD_BLOCKED_UNPACKED_H
@@ -10,12 +11,31 @@
 /* Bytes of a step, and of a chunk. */
 BLOCKED_INLINE int64_t unpacked_step(const int bits)
 {
-    return bits == INT8_WORDS ? 2 * LINE : LINE;
+    return bits == 8 ? 2 * LINE : LINE;
 }
 
 BLOCKED_INLINE int64_t unpacked_chunk(const int bits)
 {
     return STEPS * unpacked_step(bits);
+}
+
+/* sum[m], of step s of a chunk of codes of 8 bits. */
+BLOCKED_INLINE void unpacked_signed(veci (*sum)[4], const uint8_t *chunk, const int8_t *code,
+                                    const int s, const int m, const int nv)
+{
+    veci size[4], sign[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < nv; j++) {
+        const uint8_t *p = chunk + s * 2 * LINE + j * 4 * LANES;
+        size[j] = load_words(p);
+        sign[j] = load_words(p + LINE);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < m; i++) {
+        const veci x = all_fours(code + 4 * (s * m + i));
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) sum[i][j] = add_signed(sum[i][j], size[j], sign[j], x);
+    }
 }
 
 /* sum[m], of a chunk. Sums of two steps in 16 bits are made and used at once, sums of more stay in registers. */
@@ -27,22 +47,21 @@ BLOCKED_INLINE void unpacked_dots(veci (*sum)[4], const uint8_t *chunk, const in
 #pragma GCC unroll 8
     for (int s = 0; s < STEPS; s += each) {
         veci u[2][4];
+        if (bits == 8) {
+            unpacked_signed(sum, chunk, code, s, m, nv);
+            continue;
+        }
 #pragma GCC unroll 2
         for (int k = 0; k < each; k++)
 #pragma GCC unroll 4
             for (int j = 0; j < nv; j++)
-                u[k][j] = load_words(chunk + (s + k) * unpacked_step(bits) + j * 4 * LANES);
+                u[k][j] = load_words(chunk + (s + k) * LINE + j * 4 * LANES);
 #pragma GCC unroll 8
         for (int i = 0; i < m; i++) {
 #pragma GCC unroll 4
             for (int j = 0; j < nv; j++) {
-                const int8_t *x = code + (s * m + i) * (bits == INT8_WORDS ? 8 : 4);
-                if (bits == INT8_WORDS) {
-                    const veci high =
-                        load_words(chunk + s * unpacked_step(bits) + LINE + j * 4 * LANES);
-                    sum[i][j] = add_word_pairs(sum[i][j], u[0][j], all_fours(x));
-                    sum[i][j] = add_word_pairs(sum[i][j], high, all_fours(x + 4));
-                } else if (run == 1) {
+                const int8_t *x = code + (s * m + i) * 4;
+                if (run == 1) {
                     sum[i][j] = add_dots(sum[i][j], u[0][j], code, s * m + i, bits);
                 } else if (run == 2) {
                     const veci a = pairs(u[0][j], all_fours(x));
@@ -66,12 +85,13 @@ BLOCKED_INLINE void unpacked_start(veci sum[DQ_BLOCKED_INT8_MAX][4],
 {
 #pragma GCC unroll 8
     for (int i = 0; i < m; i++) {
-        const veci start = all_words(bits == INT8_WORDS ? 0 : of[i]);
+        const veci start = all_words(of[i]);
 #pragma GCC unroll 4
-        for (int j = 0; j < nv; j++)
-            sum[i][j] = w->own_zeros && bits != INT8_WORDS
-                            ? words_times(start, load_words(tail + LINE + 4 * (row + j * LANES)))
-                            : start;
+        for (int j = 0; j < nv; j++) {
+            const uint8_t *own = tail + LINE + 4 * (row + j * LANES);
+            sum[i][j] = w->own_zeros ? words_times(start, load_words(own)) : start;
+            if (bits == 8) sum[i][j] = words_plus(sum[i][j], load_words(own + LINE));
+        }
     }
 }
 
@@ -102,7 +122,7 @@ BLOCKED_INLINE void unpacked_group(vecf total[DQ_BLOCKED_INT8_MAX][4],
     const int8_t *code = a->code;
     veci sum[DQ_BLOCKED_INT8_MAX][4];
     unpacked_start(sum, w, tail, row, a->sum, m, nv, bits);
-    for (int64_t c = 0; c < n; c++, p += unpacked_chunk(bits), code += int8_bytes(bits) * m)
+    for (int64_t c = 0; c < n; c++, p += unpacked_chunk(bits), code += DQ_BLOCKED_COLS * m)
         unpacked_dots(sum, p + 4 * row, code, m, nv, bits);
     unpacked_fold(total, sum, tail, row, a->scale, m, nv);
 }
@@ -126,7 +146,7 @@ BLOCKED_INLINE void unpacked_groups(float *y, int64_t ldy, const dq_simd_blocked
             const int64_t n = group == 1 || left > group ? group : left;
             unpacked_group(total, w, p, row, &at, n, m, nv, bits);
             p += n * unpacked_chunk(bits) + DQ_UNPACKED_TAIL;
-            at.code += n * int8_bytes(bits) * m;
+            at.code += n * DQ_BLOCKED_COLS * m;
         }
         blocked_put(y + row, ldy, total, m, nv);
     }
@@ -143,17 +163,20 @@ BLOCKED_INLINE void unpacked_int8(float *y, int64_t ldy, const dq_simd_blocked_w
         unpacked_groups(y, ldy, w, from, chunks, a, add, w->group, m, nv, bits);
 }
 
-/* A chunk of rows `row` .. of a block; zero: their zero points. */
-BLOCKED_INLINE void unpack_chunk(uint8_t *to, const uint8_t *chunk, veci zero, int row,
-                                 const int bits)
+/* A chunk of rows `row` .. of a block. The sum of |c| of negative codes c, of 8 bits and less 128; else 0. */
+BLOCKED_INLINE veci unpack_chunk(uint8_t *to, const uint8_t *chunk, int row, const int bits)
 {
+    veci sum = all_words(0);
 #pragma GCC unroll 8
     for (int s = 0; s < STEPS; s++, to += unpacked_step(bits)) {
         const veci u = int8_codes(blocked_codes(chunk + 4 * row, bits, s), bits);
         int32_t *at = (int32_t *)(void *)to + row;
-        store_words(at, bits == INT8_WORDS ? low_words(u, zero) : u);
-        if (bits == INT8_WORDS) store_words(at + DQ_BLOCKED_ROWS, high_words(u, zero));
+        store_words(at, bits == 8 ? byte_sizes(u) : u);
+        if (bits != 8) continue;
+        store_words(at + DQ_BLOCKED_ROWS, byte_signs(u));
+        sum = add_negative(sum, byte_sizes(u), byte_signs(u));
     }
+    return sum;
 }
 
 /* Chunks of a block from a group on, as dq_simd_blocked.unpack says. */
@@ -167,10 +190,14 @@ BLOCKED_INLINE void unpack_block(uint8_t *to, const dq_simd_blocked_weight *w, c
         for (int row = 0; row < DQ_BLOCKED_ROWS; row += LANES) {
             const veci zero = w->own_zeros ? load_bytes(blocked_zeros(block, w, group) + row)
                                            : all_words(w->zero);
+            veci sum = all_words(0);
             for (int64_t c = 0; c < n; c++)
-                unpack_chunk(to + c * unpacked_chunk(bits), p + c * bits * LINE, zero, row, bits);
+                sum = words_plus(sum, unpack_chunk(to + c * unpacked_chunk(bits),
+                                                   p + c * bits * LINE, row, bits));
             store_floats((float *)(void *)tail + row, blocked_scale(w, p + n * bits * LINE, row));
-            store_words((int32_t *)(void *)(tail + LINE) + row, words_less(all_words(0), zero));
+            int32_t *own = (int32_t *)(void *)(tail + LINE) + row;
+            store_words(own, words_less(all_words(bits == 8 ? 128 : 0), zero));
+            if (bits == 8) store_words(own + DQ_BLOCKED_ROWS, sum);
         }
         to = tail + DQ_UNPACKED_TAIL;
     }

@@ -138,6 +138,26 @@ static void long_rows_are_exact(void **state)
     dq_block_free(x);
 }
 
+/* Codes and activations of 8 bits at the ends of their ranges, all alike and in turns: sums of pairs at theirs. */
+static void ends_of_ranges_fit(void **state)
+{
+    enum { N = 4, K = 96, M = 9 };
+    static const uint8_t ends[2][N] = {{0, 255, 127, 128}, {0, 255, 128, 127}};
+    float *x = new_floats(M * K);
+    (void)state;
+    for (int64_t i = 0; i < M * K; i++) x[i] = (i / K + i % K * (i / K / 2)) % 2 ? -1.0f : 1.0f;
+    for (int kind = 0; kind < 2; kind++) {
+        dq_weight w = new_weight((shape){N, K, 32, false}, 8, kind == 1, DQ_F32);
+        uint8_t *codes = random_bytes(N * K, 1);
+        for (int64_t i = 0; i < N * K; i++) codes[i] = ends[i % 2][i / K];
+        drop_file(w.data);
+        w.data = in_file(codes, N * K);
+        check(&w, M, x, NULL);
+        drop_weight(&w);
+    }
+    dq_block_free(x);
+}
+
 /* The head's logits pass through the same products. */
 static void a_head_is_a_weight(void **state)
 {
@@ -168,7 +188,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_right), cmocka_unit_test(many_rows_are_right),
         cmocka_unit_test(rows_are_alone),     cmocka_unit_test(long_rows_are_exact),
-        cmocka_unit_test(a_head_is_a_weight),
+        cmocka_unit_test(ends_of_ranges_fit), cmocka_unit_test(a_head_is_a_weight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
