@@ -51,6 +51,15 @@ const dq_simd_blocked *dq_simd_blocked_pick(unsigned features)
     return &dq_simd_blocked_plain;
 }
 
+/* In large pages, as layouts of weights are: what a plain read is measured on shall not be slower memory. */
+static void *new_block(dq_backend *b, size_t bytes)
+{
+    void *p = b->err.code == DQ_OK ? dq_block_raw(1, bytes, &b->err) : NULL;
+    if (!p) return NULL;
+    dq_os_memory_large(p, bytes);
+    return memset(p, 0, (bytes + 63) / 64 * 64); /* what is taken */
+}
+
 bool dq_cpu_reserve(dq_backend *b, size_t bytes)
 {
     dq_cpu *cpu = dq_cpu_of(b);
@@ -59,7 +68,7 @@ bool dq_cpu_reserve(dq_backend *b, size_t bytes)
     cpu->block_bytes = 0;
     for (int i = 0; i < b->threads; i++) {
         dq_block_free(cpu->block[i]);
-        cpu->block[i] = dq_block_new(1, bytes, &b->err);
+        cpu->block[i] = new_block(b, bytes);
         if (!cpu->block[i]) return false;
     }
     cpu->block_bytes = bytes;
@@ -71,7 +80,7 @@ static void *at_least(dq_backend *b, void **block, size_t *have, size_t bytes)
     if (b->err.code != DQ_OK) return NULL;
     if (bytes <= *have) return *block;
     dq_block_free(*block);
-    *block = dq_block_new(1, bytes, &b->err);
+    *block = new_block(b, bytes);
     *have = *block ? bytes : 0;
     return *block;
 }
@@ -86,15 +95,6 @@ void *dq_cpu_operand(dq_backend *b, size_t bytes)
 {
     dq_cpu *cpu = dq_cpu_of(b);
     return at_least(b, &cpu->operand, &cpu->operand_bytes, bytes);
-}
-
-/* In large pages, as layouts of weights are: what a plain read is measured on shall not be slower memory. */
-static void *cpu_alloc(dq_backend *b, size_t bytes)
-{
-    void *p = b->err.code == DQ_OK ? dq_block_raw(1, bytes, &b->err) : NULL;
-    if (!p) return NULL;
-    dq_os_memory_large(p, bytes);
-    return memset(p, 0, (bytes + 63) / 64 * 64); /* what is taken */
 }
 
 static void cpu_free(dq_backend *b, void *p)
@@ -146,7 +146,7 @@ static dq_status cpu_can(const dq_need *need, dq_err *err)
 
 const dq_ops dq_ops_cpu = {
     .name = "cpu",
-    .alloc = cpu_alloc,
+    .alloc = new_block,
     .free = cpu_free,
     .put = cpu_put,
     .get = cpu_get,

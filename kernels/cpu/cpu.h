@@ -7,9 +7,15 @@
 #include "kernels/cpu/level/simd_peak.h"
 #include "kernels/cpu/simd.h"
 
-/* Sizes of blocks that cpu_blocks.c keeps. */
+/* cpu_blocks.c: blocks of one size. */
 enum { DQ_CPU_BINS = 8 };
-typedef struct dq_cpu_kept dq_cpu_kept;
+typedef struct dq_cpu_chunk dq_cpu_chunk;
+typedef struct dq_cpu_bin {
+    size_t bytes;       /* of a block */
+    int64_t chunks;     /* 0: the bin is free for another size */
+    int64_t capacity;   /* blocks in all chunks, in use or not */
+    dq_cpu_chunk *open; /* those that have free blocks */
+} dq_cpu_bin;
 typedef struct dq_cpu_blocked dq_cpu_blocked; /* cpu_blocked.c */
 
 /* b->state. */
@@ -25,9 +31,9 @@ typedef struct dq_cpu {
     size_t shared_bytes;
     void *shared; /* scratch that all threads see */
     size_t operand_bytes;
-    void *operand;                  /* likewise, of products */
-    dq_cpu_kept *kept[DQ_CPU_BINS]; /* freed blocks of one size each, NULL: none */
-    size_t kept_bytes;              /* of all of them */
+    void *operand; /* likewise, of products */
+    dq_cpu_bin bin[DQ_CPU_BINS];
+    size_t kept_bytes; /* of chunks without a block in use */
 } dq_cpu;
 
 static inline dq_cpu *dq_cpu_of(dq_backend *b)

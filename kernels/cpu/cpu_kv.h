@@ -75,8 +75,8 @@ void dq_cpu_kv_copy(const dq_kv *kv, void *to, int64_t to_step, const void *from
                     int64_t n);
 dq_kv *dq_cpu_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec);
 void dq_cpu_kv_free(dq_backend *b, dq_kv *kv);
-/* cpu_blocks.c: memory of pages, zeroed and 64-byte aligned; on one thread at a time. What is freed is kept for
- * the next block of that size, up to 256 MiB, until `end`, which frees what is kept and works after errors. */
+/* cpu_blocks.c: memory of pages, zeroed and 64-byte aligned; on one thread at a time. What is freed is kept for the next block
+ * of that size, until `end` or beyond 256 MiB: then chunks of blocks go of which none is in use. `end` works after errors. */
 void *dq_cpu_block_new(dq_backend *b, int64_t bytes);
 void dq_cpu_block_free(dq_backend *b, void *p); /* NULL allowed */
 void dq_cpu_blocks_end(dq_backend *b);
