@@ -356,6 +356,19 @@ static void turn_scales(float *out, const float *scale, int64_t n_scales, int64_
     }
 }
 
+/* Of values, [n_scales][DQ_PAGE_TOKENS]; other[n_scales * DQ_PAGE_TOKENS] is for those in their own order. */
+static const float *turned_scales(float *out, const dq_simd *simd, const dq_kv *kv,
+                                  const dq_kv_part *part, int h, int64_t first, int64_t end,
+                                  float *other)
+{
+    const int64_t n = kv->form[DQ_V].n_scales;
+    const uint16_t *half = (const uint16_t *)part->scale + h * n * DQ_PAGE_TOKENS;
+    const bool whole = first == 0 && end == DQ_PAGE_TOKENS;
+    if (whole && !part->wide && simd->turn_scales && simd->turn_scales(out, half, n)) return out;
+    turn_scales(out, read_scales(simd, kv, part, DQ_V, h, other), n, first, end);
+    return out;
+}
+
 /* Codes of one head on page `page`, which is looked at soon; NULL: none. What leads to the page behind it
  * and what goes with the codes is fetched ahead. */
 static const uint8_t *next_codes(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
@@ -413,12 +426,11 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
                         .form = &kv->form[side]};
     if (kv->by_page)
         view_sets(&v, simd, kv, p, side, head, scratch + size);
+    else if (side == DQ_V)
+        v.scale =
+            turned_scales(scratch + 2 * size, simd, kv, part, h, v.first, v.end, scratch + size);
     else
         v.scale = read_scales(simd, kv, part, side, h, scratch + size);
-    if (side == DQ_V && !kv->by_page) {
-        turn_scales(scratch + 2 * size, v.scale, v.form->n_scales, v.first, v.end);
-        v.scale = scratch + 2 * size;
-    }
     const bool tail = part->plain && slots < DQ_PAGE_TOKENS;
     if (!part->sinks && !tail) return v;
     memset(scratch, 0, (size_t)size * sizeof *scratch);

@@ -82,6 +82,9 @@ typedef struct dq_simd {
 
     /* dst[n] = src[n] of type F32, F16 or BF16 (exact), src perhaps unaligned. */
     void (*widen)(float *dst, const void *src, dq_dtype type, int64_t n);
+    /* out[g * 64 + t] = in[t * n + g], which are f16, for 64 slots t and n scales each; false, and nothing done: not for this
+     * n. NULL: for none. */
+    bool (*turn_scales)(float *out, const uint16_t *in, int64_t n);
     /* dst[n] = (u - zero) * scale (one product) for the codes u, first..first+n-1, of a packed row of
      * row_bytes bytes. first is a multiple of 32. */
     void (*codes)(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,

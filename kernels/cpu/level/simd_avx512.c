@@ -369,6 +369,42 @@ static void widen(float *dst, const void *src, dq_dtype type, int64_t n)
     }
 }
 
+/* Four pieces of 16 slots of one scale come of 64 elements: of n = 4 a piece each, of 2 two, of 1 all of them. */
+INLINE void turn_pieces(float *out, const uint16_t *in, const int n)
+{
+    const __m512i slot = _mm512_set_epi16(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 15,
+                                          14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i element = _mm512_mullo_epi16(slot, _mm512_set1_epi16((short)n));
+    const int pieces = 4 / n;
+    for (int k = 0; k < n; k++, in += 64) {
+        const __m512i a = _mm512_loadu_si512(in), b = _mm512_loadu_si512(in + 32);
+#pragma GCC unroll 2
+        for (int q = 0; q < 4; q += 2) { /* piece q and the one behind it */
+            const int first = q / pieces + q % pieces * 16 * n;
+            const int second = (q + 1) / pieces + (q + 1) % pieces * 16 * n;
+            const __m512i at =
+                _mm512_add_epi16(element, _mm512_inserti64x4(_mm512_set1_epi16((short)first),
+                                                             _mm256_set1_epi16((short)second), 1));
+            const __m512i two = _mm512_permutex2var_epi16(a, at, b);
+            float *to = out + k * 16 * pieces;
+            _mm512_storeu_ps(to + q / pieces * 64 + q % pieces * 16,
+                             _mm512_cvtph_ps(_mm512_castsi512_si256(two)));
+            _mm512_storeu_ps(to + (q + 1) / pieces * 64 + (q + 1) % pieces * 16,
+                             _mm512_cvtph_ps(_mm512_extracti64x4_epi64(two, 1)));
+        }
+    }
+}
+
+static bool turn_scales(float *out, const uint16_t *in, int64_t n)
+{
+    switch (n) {
+    case 1: turn_pieces(out, in, 1); return true;
+    case 2: turn_pieces(out, in, 2); return true;
+    case 4: turn_pieces(out, in, 4); return true;
+    default: return false;
+    }
+}
+
 const dq_simd dq_simd_avx512 = {
     .name = "AVX-512",
     .gemm = gemm,
@@ -391,6 +427,7 @@ const dq_simd dq_simd_avx512 = {
     .silu_mul = silu_mul,
     .rotate = dq_simd_avx2_rotate,
     .widen = widen,
+    .turn_scales = turn_scales,
     .codes = codes,
     .lines = lines,
     .read_keys = read_keys,

@@ -106,6 +106,29 @@ static void row_functions(void **state)
     }
 }
 
+static void turned_scales(void **state)
+{
+    enum { SLOTS = 64, MOST = 8 };
+    uint16_t in[SLOTS * MOST];
+    float out[SLOTS * MOST + 1];
+    (void)state;
+    for (int i = 0; i < SLOTS * MOST; i++) in[i] = (uint16_t)(i * 8191 + 77); /* NaN among them */
+    for (int w = 0; w < 2; w++) {
+        for (int64_t n = 1; wide[w] && wide[w]->turn_scales && n <= MOST; n++) {
+            memset(out, 1, sizeof out);
+            const bool done = wide[w]->turn_scales(out, in, n);
+            assert_int_equal(done, n == 1 || n == 2 || n == 4);
+            for (int64_t i = 0; i < SLOTS * MOST + 1; i++) {
+                float x;
+                memset(&x, 1, sizeof x);
+                if (done && i < SLOTS * n)
+                    dq_simd_scalar.widen(&x, in + i % SLOTS * n + i / SLOTS, DQ_F16, 1);
+                assert_memory_equal(out + i, &x, sizeof x);
+            }
+        }
+    }
+}
+
 static void exponentials(void **state)
 {
     float x[MAX + 1], p[MAX + 1], q[MAX + 1];
@@ -418,11 +441,11 @@ static void packed_codes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(row_functions),      cmocka_unit_test(exponentials),
-        cmocka_unit_test(divergences),        cmocka_unit_test(gemms),
-        cmocka_unit_test(gemms_of_two_bytes), cmocka_unit_test(transposes),
-        cmocka_unit_test(stored_values),      cmocka_unit_test(packed_codes),
-        cmocka_unit_test(thin_products),
+        cmocka_unit_test(row_functions), cmocka_unit_test(turned_scales),
+        cmocka_unit_test(exponentials),  cmocka_unit_test(divergences),
+        cmocka_unit_test(gemms),         cmocka_unit_test(gemms_of_two_bytes),
+        cmocka_unit_test(transposes),    cmocka_unit_test(stored_values),
+        cmocka_unit_test(packed_codes),  cmocka_unit_test(thin_products),
     };
     return cmocka_run_group_tests(tests, find_tables, NULL);
 }
