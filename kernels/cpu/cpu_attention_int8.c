@@ -133,32 +133,32 @@ void dq_cpu_round_queries(dq_simd_int8_rows *q, const dq_cpu *cpu, const dq_atte
 }
 
 /* A page from its view. Slots behind the coded ones need the f32 product of all before them. */
-static dq_cpu_page page_of(const dq_kv *kv, const dq_cpu_kv_view *v, int64_t n)
+static void page_of(dq_cpu_page *page, const dq_kv *kv, const dq_cpu_kv_view *v, int64_t n)
 {
-    dq_cpu_page page = {.plain = v->plain, .n_plain = v->plain ? n : 0};
-    if (!v->form || v->first == v->end) return page;
-    if (v->end >= n && v->plain) page.n_plain = v->first;
+    page->plain = v->plain;
+    page->n_plain = v->plain ? n : 0;
+    if (!v->form || v->first == v->end) return;
+    if (v->end >= n && v->plain) page->n_plain = v->first;
     if (v->sets) {
-        page.kind = DQ_CPU_SETS;
-        page.sets = (dq_simd_set_page){.sets = v->sets,
-                                       .bits = v->bits,
-                                       .dim = kv->map->head_dim,
-                                       .cols = kv->v_cols,
-                                       .begins = v->begins,
-                                       .first = v->first,
-                                       .end = v->end,
-                                       .dither = v->dither};
-        return page;
+        page->kind = DQ_CPU_SETS;
+        page->sets = (dq_simd_set_page){.sets = v->sets,
+                                        .bits = v->bits,
+                                        .dim = kv->map->head_dim,
+                                        .cols = kv->v_cols,
+                                        .begins = v->begins,
+                                        .first = v->first,
+                                        .end = v->end,
+                                        .dither = v->dither};
+        return;
     }
-    page.kind = DQ_CPU_CODED;
-    page.coded = (dq_simd_int8_page){.scale = v->scale,
-                                     .bits = v->bits,
-                                     .dim = kv->map->head_dim,
-                                     .group = v->form->group,
-                                     .n = v->form->n_scales,
-                                     .first = v->first,
-                                     .end = v->end};
-    return page;
+    page->kind = DQ_CPU_CODED;
+    page->coded.scale = v->scale;
+    page->coded.bits = v->bits;
+    page->coded.dim = kv->map->head_dim;
+    page->coded.group = v->form->group;
+    page->coded.n = v->form->n_scales;
+    page->coded.first = v->first;
+    page->coded.end = v->end;
 }
 
 /* A block that many rows share, or the codes themselves. */
@@ -177,14 +177,12 @@ static void give_codes(dq_cpu_page *page, const dq_cpu_kv_view *v, uint8_t *bloc
     }
 }
 
-/* What few rows read as it is held. */
-static dq_cpu_page half_page(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
-                             int head, int64_t coded_end, int64_t n, int64_t rows)
+/* What few rows read as it is held; NULL: not this page. */
+static const void *half_page(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
+                             int head, int64_t coded_end, int64_t rows)
 {
     enum { FEW = 6 }; /* rows that gemm_half makes f32 once for */
-    if (rows > FEW) return (dq_cpu_page){.half = NULL};
-    const void *half = dq_cpu_kv_half_page(kv, list, page, side, head, coded_end);
-    return (dq_cpu_page){.half = half, .n_plain = n};
+    return rows > FEW ? NULL : dq_cpu_kv_half_page(kv, list, page, side, head, coded_end);
 }
 
 dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
@@ -192,15 +190,15 @@ dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, cons
                              float *scratch)
 {
     const dq_kv *kv = args->kv;
-    const dq_cpu_page half = half_page(kv, list, page, DQ_K, key, coded_end, n, rows);
-    if (half.half) return half;
-    if (!int8_keys(args))
-        return (dq_cpu_page){
-            .plain = dq_cpu_kv_read_keys(cpu->simd, kv, list, page, key, coded_end, scratch),
-            .n_plain = n};
+    dq_cpu_page p = {.half = half_page(kv, list, page, DQ_K, key, coded_end, rows), .n_plain = n};
+    if (p.half) return p;
+    if (!int8_keys(args)) {
+        p.plain = dq_cpu_kv_read_keys(cpu->simd, kv, list, page, key, coded_end, scratch);
+        return p;
+    }
     const dq_cpu_kv_view v =
         dq_cpu_kv_view_page(cpu->simd, kv, list, page, DQ_K, key, coded_end, scratch);
-    dq_cpu_page p = page_of(kv, &v, n);
+    page_of(&p, kv, &v, n);
     if (v.form && v.end > v.first) {
         give_codes(&p, &v, block_of(args, scratch), rows);
         if (rows > DQ_PAGES_FEW)
@@ -246,15 +244,15 @@ dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
                                int64_t n, int64_t rows, float *scratch)
 {
     const dq_kv *kv = args->kv;
-    const dq_cpu_page half = half_page(kv, list, page, DQ_V, head, coded_end, n, rows);
-    if (half.half) return half;
-    if (!int8_values(args))
-        return (dq_cpu_page){
-            .plain = dq_cpu_kv_read_values(cpu->simd, kv, list, page, head, coded_end, scratch),
-            .n_plain = n};
+    dq_cpu_page p = {.half = half_page(kv, list, page, DQ_V, head, coded_end, rows), .n_plain = n};
+    if (p.half) return p;
+    if (!int8_values(args)) {
+        p.plain = dq_cpu_kv_read_values(cpu->simd, kv, list, page, head, coded_end, scratch);
+        return p;
+    }
     const dq_cpu_kv_view v =
         dq_cpu_kv_view_page(cpu->simd, kv, list, page, DQ_V, head, coded_end, scratch);
-    dq_cpu_page p = page_of(kv, &v, n);
+    page_of(&p, kv, &v, n);
     if (v.form && v.end > v.first) {
         give_codes(&p, &v, block_of(args, scratch), rows);
         if (rows > DQ_PAGES_FEW)

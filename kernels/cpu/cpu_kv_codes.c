@@ -416,14 +416,17 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
     const dq_kv_part *part = &p->part[side];
     const int64_t slots = dq_kv_slots(coded_end, page), size = DQ_PAGE_TOKENS * kv->v_cols;
     const int h = kv->slot[head];
-    if (reads_plain(p, side, slots))
-        return (dq_cpu_kv_view){.plain = plain_page(simd, kv, p, side, h, scratch)};
-    dq_cpu_kv_view v = {.codes = dq_kv_codes_of(kv, p, side, h),
-                        .next = next_codes(kv, list, page + 1, side, h),
-                        .first = p->n_sinks,
-                        .end = slots > p->n_sinks ? slots : p->n_sinks,
-                        .bits = dq_kv_bits_of(kv, p, side, h),
-                        .form = &kv->form[side]};
+    dq_cpu_kv_view v = {0}; /* the one that is returned, so that it is written in its place */
+    if (reads_plain(p, side, slots)) {
+        v.plain = plain_page(simd, kv, p, side, h, scratch);
+        return v;
+    }
+    v.codes = dq_kv_codes_of(kv, p, side, h);
+    v.next = next_codes(kv, list, page + 1, side, h);
+    v.first = p->n_sinks;
+    v.end = slots > p->n_sinks ? slots : p->n_sinks;
+    v.bits = dq_kv_bits_of(kv, p, side, h);
+    v.form = &kv->form[side];
     if (kv->by_page)
         view_sets(&v, simd, kv, p, side, head, scratch + size);
     else if (side == DQ_V)
