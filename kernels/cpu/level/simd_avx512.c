@@ -240,10 +240,11 @@ static void transpose(float *dst, int64_t ldd, const float *src, int64_t lds, in
             dst[j * ldd + i] = src[i * lds + j];
 }
 
-INLINE __m512 exp16(__m512 x)
+/* Where x <= EXP_HIGH; a NaN stays the NaN it is. */
+INLINE __m512 exp16_low(__m512 x)
 {
-    const __m512 low = _mm512_set1_ps(EXP_LOW), high = _mm512_set1_ps(EXP_HIGH);
-    const __m512 in = _mm512_max_ps(_mm512_min_ps(x, high), low);
+    const __m512 low = _mm512_set1_ps(EXP_LOW);
+    const __m512 in = _mm512_max_ps(low, x); /* x, where that is a NaN */
     const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(in, _mm512_set1_ps(EXP_LOG2E)),
                                           _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m512 r = _mm512_sub_ps(in, _mm512_mul_ps(n, _mm512_set1_ps(EXP_LN2_HI)));
@@ -254,8 +255,14 @@ INLINE __m512 exp16(__m512 x)
     q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C3));
     q = _mm512_add_ps(_mm512_mul_ps(q, r), _mm512_set1_ps(EXP_C2));
     __m512 y = _mm512_add_ps(_mm512_mul_ps(_mm512_mul_ps(q, r), r), r);
-    y = _mm512_scalef_ps(_mm512_add_ps(y, _mm512_set1_ps(1.0f)), n);
-    y = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ), y);
+    y = _mm512_add_ps(y, _mm512_set1_ps(1.0f));
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ), y, n);
+}
+
+INLINE __m512 exp16(__m512 x)
+{
+    const __m512 high = _mm512_set1_ps(EXP_HIGH);
+    __m512 y = exp16_low(_mm512_min_ps(x, high));
     y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, high, _CMP_GT_OQ), _mm512_set1_ps(INFINITY));
     return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
 }
@@ -275,11 +282,17 @@ INLINE double sum_of_exp(float *p, const float *s, int64_t n, float m)
     double sum = 0;
     int64_t first = 0;
     for (; first + 64 <= n; first += 64) {
-        __m512 part = _mm512_setzero_ps();
+        __m512 part = _mm512_setzero_ps(), x[4];
+        __mmask16 other = 0; /* hardly ever: less than all that is subtracted is never above 0 */
 #pragma GCC unroll 4
-        for (int64_t i = first; i < first + 64; i += 16) {
-            const __m512 y = exp16(_mm512_sub_ps(_mm512_loadu_ps(s + i), shift));
-            if (p) _mm512_storeu_ps(p + i, y);
+        for (int i = 0; i < 4; i++) {
+            x[i] = _mm512_sub_ps(_mm512_loadu_ps(s + first + 16 * i), shift);
+            other |= _mm512_cmp_ps_mask(x[i], _mm512_set1_ps(EXP_HIGH), _CMP_NLE_UQ);
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            const __m512 y = other ? exp16(x[i]) : exp16_low(x[i]);
+            if (p) _mm512_storeu_ps(p + first + 16 * i, y);
             part = _mm512_add_ps(part, y);
         }
         sum += (double)fold(part);
