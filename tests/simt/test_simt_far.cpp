@@ -366,6 +366,120 @@ static void test_decode(void **state)
     assert_true(fabsf(s.out[(ROWS - 1) * COLS + DIM - 1] - 0.5f) <= 2e-3f); /* f32 sums */
 }
 
+/* Pages of one head and set, in 8 bits: keys are `key` in channel 0 and else 0, values 1. */
+struct coded_pages {
+    far<uint8_t> k, v;
+    far<float> k_set, v_set;
+    coded_pages(scene *s, float key)
+        : k(64 * DIM, true, 64), v(64 * DIM), k_set(2 * DIM), v_set(2 * DIM, true, 0)
+    {
+        k_set[0] = key / 64;
+        for (int c = 0; c < DIM; c++) v_set[c] = 1.0f / 128.0f;
+        for (int side = 0; side < 2; side++) {
+            s->u.form[side].bits = 8;
+            s->u.form[side].set_numbers = 2 * DIM;
+            s->u.form[side].code_bytes = 64 * DIM;
+        }
+    }
+    /* The p-th page of a list. */
+    void give(dq_page *page, int p) const
+    {
+        page->side[0] = dq_page_side{NULL, k.p, k_set.p, NULL};
+        page->side[1] = dq_page_side{NULL, v.p, v_set.p, NULL};
+        page->begins = 1;
+        page->heads = 1;
+        page->dither = -1;
+        page->first_set = p;
+        page->wide[0] = page->wide[1] = true;
+    }
+};
+
+static void test_sets(void **state)
+{
+    (void)state;
+    scene s;
+    const coded_pages low(&s, 0.125f), high(&s, 0.25f);
+    far<uint32_t> max(Q);
+    for (int i = 0; i < UNITS; i++) {
+        s.unit[i].keys = 192;
+        for (int r = 0; r < 64; r++) s.visible[i * 64 + r] = 192;
+        for (int p = 0; p < 3; p++) (p == 2 ? high : low).give(&s.page[s.unit[i].page + p], p);
+    }
+    float *score = &s.row(UNITS - 1, 0, 63)[191], *out = &s.out[(ROWS - 1) * COLS + DIM - 1];
+    run(dq_fused_scores(s.u, DQ_FUSED_INT8, NULL));
+    near(*score, 0.25);
+    near(score[-64], 0.125);
+    run(dq_fused_absmax(s.u, max.p, DQ_FUSED_INT8, NULL));
+    near(dq_float_of(max[1]), 0.25);
+    run(dq_fused_attend(s.u, s.f, dq_fused_logits{DQ_ROUND_NOT, 0, NULL}, DQ_FUSED_INT8, NULL));
+    assert_true(fabsf(*out - 0.5f) <= 2e-3f);
+}
+
+/* As test_decode, all tokens in page codes; the parts of splits between corners stay zero. */
+static void test_decode_sets(void **state)
+{
+    (void)state;
+    enum { SEQS = ROWS / 8, SPLITS = PAGES / 8 };
+    scene s;
+    const coded_pages zero(&s, 0.0f), last(&s, 1e-3f);
+    far<dq_attention_unit> unit(SEQS);
+    far<float> strip((int64_t)SEQS * (Q * 8 * LD + 8 * (LD / 64) * DIM));
+    for (int i = 0; i < SEQS; i++) {
+        dq_attention_unit w = s.unit[UNITS - 1];
+        w.strip = i * ((int64_t)Q * 8 * LD + 8 * (LD / 64) * DIM);
+        w.record = i * Q * 8;
+        w.factor = w.row = i * 8;
+        w.n = w.split = 8;
+        for (int r = 0; r < 8; r++) s.visible[w.row + r] = KEYS;
+        unit[i] = w;
+    }
+    for (int p = 0; p < PAGES; p++)
+        (p == PAGES - 1 ? last : zero).give(&s.page[s.unit[UNITS - 1].page + p], p);
+    s.u.unit = unit.p, s.u.n = SEQS, s.u.max_rows = 8, s.u.strip = strip.p;
+    run(dq_fused_decode(s.u, s.f, dq_fused_logits{DQ_ROUND_NOT, 0, NULL}, NULL));
+    near(strip[unit[SEQS - 1].strip + (int64_t)15 * LD + KEYS - 1], 1e-3);
+    near(s.out[(ROWS - 1) * COLS + DIM - 1], 0.5 * 3 / SPLITS);
+}
+
+/* Page codes of the last of 65 535 jobs, which has as many heads as a page can have, and a token of it moved. */
+static void test_page_codes(void **state)
+{
+    (void)state;
+    enum : int64_t { JOBS = 65535, HEADS = INT16_MAX, NUMBERS = 2 * DIM };
+    far<float> plain(HEADS * 64 * DIM);
+    far<uint8_t> codes(HEADS * 64 * DIM), moved(HEADS * 64 * DIM);
+    far<uint16_t> numbers(2 * HEADS * NUMBERS), to_numbers(HEADS * NUMBERS);
+    far<dq_kv_encode_job> jobs(JOBS);
+    far<int32_t> first(2), head(1), overflow(2 * JOBS), source(1);
+    far<dq_page> from(1);
+    dq_page_form form[2] = {{8, 0, 0, DIM, DIM, DIM, 64 * DIM, NUMBERS, DQ_PAGE_F32, NULL}};
+    dq_kv_encode_job *job = &jobs[JOBS - 1];
+    const int64_t at = ((HEADS - 1) * 64 + 32) * DIM; /* of the last head's second set */
+    form[1] = form[0];
+    first[1] = HEADS;
+    job->page.side[0] = dq_page_side{plain.p, codes.p, numbers.p, NULL};
+    job->page.begins = (uint64_t)1 << 32 | 1;
+    job->page.heads = HEADS;
+    job->page.dither = -1;
+    *job = dq_kv_encode_job{job->page, 0, -1, 0, 64};
+    plain[at] = 255;
+    plain[at + 1] = 1e30f; /* no step in f16 */
+    run(dq_kv_launch_encode(jobs.p, JOBS, form, dq_kv_group_heads{first.p, head.p, 1, HEADS},
+                            overflow.p, NULL));
+    assert_int_equal(numbers[((int64_t)HEADS + HEADS - 1) * NUMBERS], 0x3c00);
+    assert_int_equal(codes[(HEADS - 1) * 64 * DIM + 32 * 16], 255);
+    assert_int_equal(codes[(HEADS - 1) * 64 * DIM + 33 * 16], 0);
+    assert_true(overflow[2 * (JOBS - 1)] == 1 && overflow[0] == 0);
+    from[0] = job->page;
+    dq_page to = job->page;
+    to.side[0] = dq_page_side{NULL, moved.p, to_numbers.p, NULL};
+    to.begins = 1;
+    source[0] = 32;
+    run(dq_kv_launch_move(to, 1, from.p, source.p, 1, form, HEADS, NULL));
+    assert_int_equal(to_numbers[(HEADS - 1) * NUMBERS], 0x3c00);
+    assert_int_equal(moved[(HEADS - 1) * 64 * DIM], 255);
+}
+
 static void test_pages(void **state)
 {
     (void)state;
@@ -418,12 +532,13 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),    cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_values),  cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_logprob), cmocka_unit_test(test_tally),
-        cmocka_unit_test(test_attend),  cmocka_unit_test(test_fused),
-        cmocka_unit_test(test_decode),  cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_rows),        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_values),      cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_logprob),     cmocka_unit_test(test_tally),
+        cmocka_unit_test(test_attend),      cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_decode),      cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_keys),        cmocka_unit_test(test_sets),
+        cmocka_unit_test(test_decode_sets), cmocka_unit_test(test_page_codes),
     };
     dq_simt_set_memory((size_t)1 << 42);
     dq_simt_set_corners(1);

@@ -136,9 +136,10 @@ struct page_rig {
     check_array<uint8_t> codes;
     check_array<uint16_t> scale;
     values<float> dither;
-    page_rig(int k_bits, int v_bits, bool sets)
+    /* other: bits of the second head where heads have widths of their own, then in f32 numbers; or 0 */
+    page_rig(int k_bits, int v_bits, bool sets, int other = 0)
         : plain(PAGES * 2 * HEADS * 64 * COLS), sinks(PAGES * 2 * HEADS * 4 * DIM),
-          codes(PAGES * 2 * HEADS * 64 * COLS), scale(PAGES * 2 * HEADS * 2 * 64), dither(2 * 64)
+          codes(PAGES * 2 * HEADS * 64 * COLS), scale(PAGES * 2 * HEADS * 4 * 64), dither(2 * 64)
     {
         codes.put();
         for (int side = 0; side < 2; side++) {
@@ -157,19 +158,21 @@ struct page_rig {
                 const int at = 2 * p + side;
                 page[p].side[side] = dq_page_side{
                     plain.device + at * HEADS * 64 * COLS, codes.device + at * HEADS * 64 * COLS,
-                    scale.device + at * HEADS * 2 * 64, sinks.device + at * HEADS * 4 * DIM};
+                    scale.device + at * HEADS * 4 * 64, sinks.device + at * HEADS * 4 * DIM};
                 page[p].n_sinks = 4;
                 page[p].heads = HEADS;
                 page[p].dither = p;
+                page[p].widths[side] = other ? (uint64_t)(bits | other << 4) : 0;
+                page[p].wide[side] = other != 0;
                 page[p].begins = p ? 0x80000010u : 0x10u; /* of two sets, of one */
             }
         }
     }
 };
 
-static void pages_of(int k_bits, int v_bits, bool sets)
+static void pages_of(int k_bits, int v_bits, bool sets, int other = 0)
 {
-    page_rig r(k_bits, v_bits, sets);
+    page_rig r(k_bits, v_bits, sets, other);
     values<float> k(70 * 48), v(70 * 48);
     values<double> sum(128);
     check_array<int32_t> first(2), head(2), source(50), odd(4);
@@ -202,6 +205,7 @@ static void pages(void)
     pages_of(4, 8, false);
     pages_of(5, 3, true);
     pages_of(2, 8, true);
+    pages_of(8, 6, true, 3);
 }
 
 static void keys(void)
@@ -402,8 +406,12 @@ static void sets(void)
     for (uint64_t seed = 5; seed < 8; seed++) {
         rig r;
         rig_spec s = sets_of(5, 4);
+        s.second = seed % 2 ? 0 : 3;
         rig_open(&r, &s, seed);
+        check_array<uint32_t> max((size_t)(r.n_units * r.units.n_q));
+        max.put();
         must(dq_fused_scores(r.units, s.math, NULL));
+        must(dq_fused_absmax(r.units, max.device, s.math, NULL));
         must(dq_fused_attend(r.units, r.finish, r.logits, s.math, NULL));
         rig_close(&r);
     }
