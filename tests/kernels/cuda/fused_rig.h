@@ -65,6 +65,12 @@ struct rig {
 void rig_open(rig *r, const rig_spec *spec, uint64_t seed);
 void rig_close(rig *r);
 
+/* Which set of page codes slot t has; slots of a page that lie before `index` of its list; what is added to slot t before its
+ * values are rounded. */
+int rig_set_of(const dq_page *p, int t);
+int rig_slots(int64_t index, int page);
+float rig_dither(const rig *r, const dq_page *p, int side, int t);
+
 /* S of query head i of the group, row and token of a unit; bit for bit with int8. */
 float rig_score(const rig *r, int unit, int i, int row, int t);
 /* The maximum over what rows of a unit see. */
