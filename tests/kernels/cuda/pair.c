@@ -35,6 +35,19 @@ dq_kv_spec page_spec_of(int i)
     return spec;
 }
 
+dq_kv_spec damaged_spec_of(int i)
+{
+    dq_kv_spec spec = page_spec_of(i);
+    if (spec.k_bits == 16) spec.k_bits = 8;
+    if (spec.v_bits == 16) spec.v_bits = 3;
+    if (i % 4 != 1) return spec;
+    strcpy(spec.widths,
+           i / 4 % 2 ? "4|3+8:6|5" : "8|2+5:3|4"); /* the last layer is the one tested */
+    spec.k_bits = 8;
+    spec.v_bits = i / 4 % 2 ? 6 : 4;
+    return spec;
+}
+
 float pair_value(pair *p)
 {
     p->seed = p->seed * 1664525u + 1013904223u;
@@ -53,6 +66,8 @@ void pair_open(pair *p, dq_pairing pairing, int head_dim, dq_kv_spec spec)
                                       pairing == DQ_PAIR_GROUPED ? 2 : 0, p->arena, &err),
                      DQ_OK);
     assert_int_equal(dq_kv_check(&spec, head_dim, &err), DQ_OK);
+    for (const char *c = spec.widths; (c = strchr(c, '|')) && c < strchr(spec.widths, ':'); c++)
+        p->layer++;
     p->attn = (dq_attn){.map = &p->map, .out_scale = 1.0f, .norm_eps = 1e-5f};
     if (p->map.n_maps == 2) {
         p->attn.lambda_kind = DQ_LAMBDA_LAYER;
@@ -63,7 +78,7 @@ void pair_open(pair *p, dq_pairing pairing, int head_dim, dq_kv_spec spec)
         p->host[i] = calloc((size_t)PAIR_ROWS * PAIR_WIDTH, sizeof(float));
     for (int k = CPU; k <= CUDA; k++) {
         assert_int_equal(dq_backend_open(&p->b[k], name[k], 2, &err), DQ_OK);
-        p->kv[k] = p->b[k]->ops->kv_new(p->b[k], &p->map, 1, &p->spec);
+        p->kv[k] = p->b[k]->ops->kv_new(p->b[k], &p->map, p->layer + 1, &p->spec);
         assert_non_null(p->kv[k]);
         for (int i = 0; i < N_ARRAYS; i++)
             p->at[k][i] = p->b[k]->ops->alloc(p->b[k], PAIR_ROWS * PAIR_WIDTH * sizeof(float));
@@ -147,20 +162,21 @@ void pair_append(pair *p)
             const dq_mat m = pair_mat(p, k, i);
             p->b[k]->ops->put(p->b[k], m.p, p->host[i], (size_t)(m.rows * m.cols) * sizeof(float));
         }
-        p->b[k]->ops->kv_append(p->b[k], p->kv[k], 0, &p->batch, pair_mat(p, k, A_K),
+        p->b[k]->ops->kv_append(p->b[k], p->kv[k], p->layer, &p->batch, pair_mat(p, k, A_K),
                                 pair_mat(p, k, A_V));
     }
 }
 
 void pair_compact(pair *p)
 {
-    for (int k = CPU; k <= CUDA; k++) p->b[k]->ops->kv_compact(p->b[k], p->kv[k], 0, &p->batch);
+    for (int k = CPU; k <= CUDA; k++)
+        p->b[k]->ops->kv_compact(p->b[k], p->kv[k], p->layer, &p->batch);
 }
 
 void pair_keep(pair *p, int32_t seq, int group, const int32_t *kept, int64_t n)
 {
     for (int k = CPU; k <= CUDA; k++)
-        p->b[k]->ops->kv_keep(p->b[k], p->kv[k], seq, 0, group, kept, n);
+        p->b[k]->ops->kv_keep(p->b[k], p->kv[k], seq, p->layer, group, kept, n);
 }
 
 dq_attend_args pair_args(const pair *p, int k, dq_logit_spec logit)
@@ -168,6 +184,7 @@ dq_attend_args pair_args(const pair *p, int k, dq_logit_spec logit)
     dq_attend_args a = {.attn = &p->attn,
                         .batch = &p->batch,
                         .kv = p->kv[k],
+                        .layer = p->layer,
                         .q = pair_mat(p, k, A_Q),
                         .logit = logit};
     if (k == CUDA || p->math.qk == DQ_NUM_INT8) a.math = p->math;
@@ -197,6 +214,75 @@ void pair_scene(pair *p, bool evicts)
     pair_rows(p, c, 21);
     pair_append(p);
     pair_sync(p);
+}
+
+enum { DAMAGED_FIRST = 200, DAMAGED_TOKEN = 100, DAMAGED_ALIKE = 2 };
+
+static void damage(pair *p, int i)
+{
+    static const struct {
+        int array;
+        float x, y; /* y: of the token behind it, if not 0 */
+    } of[N_DAMAGES] = {{A_K, NAN, 0}, {A_V, INFINITY, 0},   {A_K, -INFINITY, 0},
+                       {A_V, NAN, 0}, {A_V, 3e38f, -3e38f}, {A_K, -3e38f, 3e38f}};
+    const int64_t width = (int64_t)PAIR_KV * p->map.head_dim;
+    float *x = p->host[of[i % N_DAMAGES].array] + i % PAIR_KV * p->map.head_dim + 3;
+    x[DAMAGED_TOKEN * width] = of[i % N_DAMAGES].x;
+    if (of[i % N_DAMAGES].y != 0) x[(DAMAGED_TOKEN + 1) * width] = of[i % N_DAMAGES].y;
+    for (int64_t t = DAMAGED_TOKEN / 64 * 64; t < DAMAGED_TOKEN / 64 * 64 + 64; t++) {
+        for (int h = 0; h < PAIR_KV; h++)
+            p->host[A_K][t * width + h * p->map.head_dim + DAMAGED_ALIKE] =
+                p->host[A_V][t * width + h * p->map.head_dim + DAMAGED_ALIKE] = 0.3f;
+    }
+}
+
+void pair_damaged_scene(pair *p, int i, int rows)
+{
+    const int32_t a = pair_seq(p, 0);
+    pair_begin(p);
+    pair_rows(p, a, DAMAGED_FIRST);
+    damage(p, i);
+    pair_append(p);
+    pair_compact(p);
+    for (int g = 0; i % 2 && g < p->map.n_groups; g++) {
+        int32_t kept[DAMAGED_FIRST], n = 0;
+        for (int32_t t = 0; t < DAMAGED_FIRST; t++) {
+            if (t < 4 || t >= 120 || (t * 7 + g + i) % 3 == 0) kept[n++] = t;
+        }
+        pair_keep(p, a, g, kept, n);
+    }
+    pair_begin(p);
+    pair_rows(p, a, rows);
+    if (i / 2 % 2) p->host[A_Q][(rows - 1) * PAIR_Q * p->map.head_dim + 1] = INFINITY;
+    pair_append(p);
+    pair_sync(p);
+}
+
+void compare_damaged(pair *p, double tolerance, bool equal)
+{
+    const dq_mat m = pair_mat(p, CPU, A_OUT);
+    const size_t n = (size_t)(m.rows * m.cols);
+    float *got[2];
+    size_t lost = 0;
+    double max = 0;
+    for (int k = CPU; k <= CUDA; k++) {
+        got[k] = calloc(n, sizeof(float));
+        p->b[k]->ops->get(p->b[k], got[k], p->at[k][A_OUT], n * sizeof(float));
+    }
+    pair_sync(p);
+    for (size_t i = 0; i < n; i++) max = fmax(max, fabs((double)got[CPU][i])); /* of numbers */
+    for (size_t i = 0; i < n; i++) {
+        const double off = fabs((double)got[CPU][i] - (double)got[CUDA][i]);
+        const bool same = equal ? memcmp(&got[CPU][i], &got[CUDA][i], sizeof(float)) == 0
+                                : off <= tolerance * max;
+        lost += isnan(got[CPU][i]) != 0;
+        if (same || (isnan(got[CPU][i]) && isnan(got[CUDA][i]))) continue;
+        fail_msg("row %zu column %zu: %g, not %g", i / (size_t)m.cols, i % (size_t)m.cols,
+                 (double)got[CUDA][i], (double)got[CPU][i]);
+    }
+    assert_true(lost > 0 && lost < n);
+    free(got[CPU]);
+    free(got[CUDA]);
 }
 
 void compare_within(pair *p, double tolerance, bool equal)

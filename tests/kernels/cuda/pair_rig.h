@@ -33,6 +33,7 @@ typedef struct pair {
     dq_kv_spec spec;
     dq_attn attn;
     dq_math math; /* the CPU runs f32 in place of bf16 */
+    int layer;    /* that all calls are about: the last one that spec.widths names, else 0 */
     float gain[256];
     dq_backend *b[2];
     dq_kv *kv[2];
@@ -77,6 +78,16 @@ dq_attend_args pair_args(const pair *p, int k, dq_logit_spec logit);
 /* a + n tokens of sequence 0, in pages some of which are evicted differently in every group, and a fork
  * of it with rows of its own; b starts at a far position. The batch left behind is ragged and appended. */
 void pair_scene(pair *p, bool evicts);
+
+/* Damage i % N_DAMAGES of page codes: what is not finite, or has no finite step, in keys, values or the last row's queries; and
+ * in all heads channel 2 of a page is alike, so that its step is 0. */
+enum { N_DAMAGES = 6 };
+dq_kv_spec damaged_spec_of(int i);
+/* 200 tokens with that damage, of which odd i forget some; then `rows` more, which read its page as codes. What is left
+ * behind is as in pair_scene. */
+void pair_damaged_scene(pair *p, int i, int rows);
+/* Outputs of both are NaN at the same places, of which there are some, and near elsewhere; or the same bit for bit. */
+void compare_damaged(pair *p, double tolerance, bool equal);
 
 /* Outputs of both, within `tolerance` of the largest; or bit for bit. */
 void compare_within(pair *p, double tolerance, bool equal);

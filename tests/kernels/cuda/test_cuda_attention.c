@@ -1,6 +1,7 @@
 /* Attention of the CUDA backend against the CPU's, on the simulated device: bit for bit where the CPU has
  * fused products.
  * SPDX-License-Identifier: MIT */
+#include "base/os.h"
 #include "tests/kernels/cuda/pair_rig.h"
 
 static void outputs_are_equal(void **state)
@@ -36,6 +37,23 @@ static void page_codes_are_read(void **state)
         set_options(&p, i);
         attend_both(&p, (dq_logit_spec){i % 4 ? 16 : 4, (dq_grain)(i % 4)}, NULL, NULL);
         compare_outputs(&p);
+        pair_close(&p);
+    }
+}
+
+/* The CPU's bits, and its NaN, where a page has a step of 0 or one that is no number. */
+static void damaged_page_codes_are_read(void **state)
+{
+    static const dq_grain grains[] = {DQ_GRAIN_HEAD, DQ_GRAIN_ROW, DQ_GRAIN_TILE};
+    const bool fused = dq_os_cpu_features(NULL) & (DQ_CPU_AVX2 | DQ_CPU_AVX512);
+    (void)state;
+    for (int i = 0; i < 2 * N_DAMAGES; i++) {
+        pair p;
+        pair_open(&p, pairings[i / 2 % N_PAIRINGS], dims[i % 6], damaged_spec_of(i));
+        pair_damaged_scene(&p, i, 20);
+        set_options(&p, i);
+        attend_both(&p, (dq_logit_spec){i % 3 ? 16 : 4, grains[i / 3 % 3]}, NULL, NULL);
+        compare_damaged(&p, 2e-6, fused);
         pair_close(&p);
     }
 }
@@ -128,9 +146,13 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(outputs_are_equal),  cmocka_unit_test(page_codes_are_read),
-        cmocka_unit_test(two_bytes_are_read), cmocka_unit_test(every_order_of_threads),
-        cmocka_unit_test(absmax_is_equal),    cmocka_unit_test(long_rows),
+        cmocka_unit_test(outputs_are_equal),
+        cmocka_unit_test(page_codes_are_read),
+        cmocka_unit_test(two_bytes_are_read),
+        cmocka_unit_test(every_order_of_threads),
+        cmocka_unit_test(absmax_is_equal),
+        cmocka_unit_test(long_rows),
+        cmocka_unit_test(damaged_page_codes_are_read),
     };
     if (!rig_can_run()) return RIG_SKIP;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,6 +45,29 @@ static void int8_is_near(void **state)
     }
 }
 
+/* In int8 many rows and single ones, which have kernels of their own, and in bf16. */
+static void damage_is_seen(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3 * N_DAMAGES; i++) {
+        pair p;
+        const bool bytes = i < 2 * N_DAMAGES;
+        dq_kv_spec spec = damaged_spec_of(i);
+        spec.num = bytes ? DQ_NUM_INT8 : DQ_NUM_BF16;
+        pair_open(&p, pairings[i / 2 % N_PAIRINGS], fused_dims[i % 6], spec);
+        p.math = (dq_math){DQ_NUM_F32, spec.num, spec.num, spec.num};
+        pair_damaged_scene(&p, i, i < N_DAMAGES ? 20 : 1);
+        set_options(&p, i);
+        if (!bytes) p.attn.head_norm = false;
+        attend_both(
+            &p,
+            (dq_logit_spec){bytes && i % 3 == 0 ? 6 : 16, i / 3 % 2 ? DQ_GRAIN_HEAD : DQ_GRAIN_ROW},
+            NULL, NULL);
+        compare_damaged(&p, bytes ? 2e-4 : 3e-2, false);
+        pair_close(&p);
+    }
+}
+
 static void bf16_is_near(void **state)
 {
     (void)state;
@@ -230,6 +253,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(int8_is_near),
+        cmocka_unit_test(damage_is_seen),
         cmocka_unit_test(bf16_is_near),
         cmocka_unit_test(absmax_is_equal),
         cmocka_unit_test(looking_changes_nothing),

@@ -4,6 +4,12 @@
 #include "tests/kernels/cuda/page_codes.h"
 #include "tests/kernels/cuda/pair_rig.h"
 
+/* Damage is NaN, of whatever bits. */
+static void name_nans(float *x, int n)
+{
+    for (int i = 0; i < n; i++) x[i] = isnan(x[i]) ? NAN : x[i];
+}
+
 static void compare_token(pair *p, const dq_kv_list *const list[2], int64_t i, int head, int side)
 {
     int8_t q[2][128];
@@ -15,6 +21,8 @@ static void compare_token(pair *p, const dq_kv_list *const list[2], int64_t i, i
     assert_int_equal(dq_test_page_codes(q[CUDA], scale[CUDA], &page, &form[side], side,
                                         p->kv[CUDA]->slot[head], (int)(i % DQ_PAGE_TOKENS)),
                      cudaSuccess);
+    for (int k = CPU; k <= CUDA; k++)
+        name_nans(scale[k], form[side].n_scales + form[side].set_numbers);
     /* of page codes the padding holds anything */
     assert_memory_equal(q[CPU], q[CUDA],
                         (size_t)(form[side].set_numbers ? form[side].dim : form[side].cols));
@@ -36,8 +44,9 @@ static int compare_codes(pair *p, int32_t seq)
     pair_sync(p);
     compare_bytes(p);
     for (int head = 0; head < PAIR_KV; head++) {
-        const dq_kv_list *const list[2] = {dq_kv_list_of(p->kv[CPU], seq, 0, p->map.group[head]),
-                                           dq_kv_list_of(p->kv[CUDA], seq, 0, p->map.group[head])};
+        const dq_kv_list *const list[2] = {
+            dq_kv_list_of(p->kv[CPU], seq, p->layer, p->map.group[head]),
+            dq_kv_list_of(p->kv[CUDA], seq, p->layer, p->map.group[head])};
         assert_int_equal(list[CPU]->count, list[CUDA]->count);
         for (int64_t i = 0; i < list[CPU]->count; i++) {
             const dq_kv_page *page = list[CPU]->page[i / DQ_PAGE_TOKENS];
@@ -148,6 +157,24 @@ static void page_codes_are_equal(void **state)
     compare_caches(page_spec_of);
 }
 
+/* Codes and numbers of damaged pages, whole and when some of their tokens have been forgotten; token codes, too. */
+static void damaged_codes_are_equal(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4 * N_DAMAGES; i++) {
+        pair p;
+        dq_kv_spec spec = damaged_spec_of(i);
+        if (i >= 2 * N_DAMAGES) {
+            spec = spec_of(i % 2);
+            spec.k_bits = i % 3 ? 8 : 4;
+        }
+        pair_open(&p, pairings[i / 2 % N_PAIRINGS], dims[i % 6], spec);
+        pair_damaged_scene(&p, i, 20);
+        assert_true(compare_codes(&p, 0) > 100);
+        pair_close(&p);
+    }
+}
+
 /* Memory ends in the middle of an append: the cache holds what it held, and goes on when there is more. */
 static void exhausted_device(void **state)
 {
@@ -226,11 +253,9 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codes_are_equal),
-        cmocka_unit_test(page_codes_are_equal),
-        cmocka_unit_test(codes_of_two_bytes_are_equal),
-        cmocka_unit_test(range_is_refused),
-        cmocka_unit_test(exhausted_device),
+        cmocka_unit_test(codes_are_equal),          cmocka_unit_test(page_codes_are_equal),
+        cmocka_unit_test(damaged_codes_are_equal),  cmocka_unit_test(codes_of_two_bytes_are_equal),
+        cmocka_unit_test(range_is_refused),         cmocka_unit_test(exhausted_device),
         cmocka_unit_test(large_groups_are_refused),
     };
     if (!rig_can_run()) return RIG_SKIP;
