@@ -6,9 +6,9 @@
 
 #include "kernels/cuda/device/fused_int8.cuh"
 
-/* Rows of the warp times 32 tokens, channels of 32 from c on that lie in begin..end. */
+/* Rows of the warp times 32 tokens, channels of 32 from c on that lie in begin..end. sixteens: of the two, which are wanted. */
 DQ_DEVICE void multiply_keys(int32_t acc[4][4], const uint8_t *q, const uint8_t *keys, int n_cells,
-                             int half, int c, int begin, int end)
+                             int half, int c, int begin, int end, uint32_t sixteens)
 {
     int lane = (int)dq_lane(), matrix = lane / 8, i = lane % 8;
     uint32_t a[4], b[4];
@@ -21,6 +21,7 @@ DQ_DEVICE void multiply_keys(int32_t acc[4][4], const uint8_t *q, const uint8_t 
     if (cell >= n_cells) cell = n_cells - 1; /* meets zeros */
     DQ_UNROLL
     for (int p = 0; p < 2; p++) {
+        if (!(sixteens >> p & 1)) continue;
         int t = 32 * half + token_of<false>(2 * p + matrix / 2, i / 2) + i % 2;
         dq_ldmatrix_x4(b, keys + (cell * DQ_PAGE_SLOTS + t) * 16);
         dq_mma_s8u8(acc[2 * p], a, b);
@@ -53,10 +54,10 @@ DQ_DEVICE void round_pair(uint32_t *high, uint32_t *low, float x, float y, float
     *high = dq_prmt(a + 128, b + 128, 0x0051); /* what remains is -128..127 */
 }
 
-/* Of page codes `factor` is the lane's D, [32][DQ_WARP], and d nothing. */
+/* Of page codes `factor` is the lane's D, [32][DQ_WARP], and d nothing. sixteens: tokens elsewhere are no codes. */
 template <bool SETS>
 DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const float *factor,
-                                const lane_page *at)
+                                const lane_page *at, uint32_t sixteens)
 {
     uint32_t order = (int)dq_lane() % 4 >> 1 ? 0x1054 : 0x5410;
     DQ_UNROLL
@@ -64,6 +65,7 @@ DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const flo
         uint32_t max = 0;
         DQ_UNROLL
         for (int j = 0; j < 8; j++) {
+            if (!(sixteens >> j / 2 & 1)) continue;
             DQ_UNROLL
             for (int e = 0; e < 2; e++) {
                 uint32_t bits = dq_f32_bits(scaled<SETS>(d, factor, at, j, i, e)) & 0x7fffffffu;
@@ -80,9 +82,9 @@ DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const flo
         float r = some ? dq_div_rn(32512.0f, peak) : 0.0f; /* 127 * 256: both bytes are signed */
         DQ_UNROLL
         for (int b = 0; b < 4; b++) {
-            uint32_t high[2], low[2];
+            uint32_t high[2] = {}, low[2] = {};
             DQ_UNROLL
-            for (int k = 0; k < 2; k++)
+            for (int k = 0; k < 2 && (sixteens >> b & 1); k++)
                 round_pair(&high[k], &low[k], scaled<SETS>(d, factor, at, 2 * b + k, i, 0),
                            scaled<SETS>(d, factor, at, 2 * b + k, i, 1), r);
             to->high[b / 2][b % 2 * 2 + i] = dq_prmt(high[0], high[1], order);
@@ -91,20 +93,20 @@ DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const flo
     }
 }
 
-/* Sums of codes of D V of eight channels, whose cells begin at `cells`. */
+/* Sums of codes of D V of eight channels, whose cells begin at `cells`. sixteens: D of tokens elsewhere is zero. */
 DQ_DEVICE void multiply_values(int32_t acc[4], const rounded_rows *d, const uint8_t *cells,
-                               int cols)
+                               int cols, uint32_t sixteens)
 {
     uint32_t b[4];
     DQ_UNROLL
     for (int i = 0; i < 4; i++) acc[i] = 0;
     dq_ldmatrix_x4(b, cells + ((int)dq_lane() / 8 * cols + (int)dq_lane() % 8) * 16);
-    dq_mma_s8s8(acc, d->high[0], b);
-    dq_mma_s8s8(acc, d->high[1], b + 2);
+    if (sixteens & 3) dq_mma_s8s8(acc, d->high[0], b);
+    if (sixteens & 12) dq_mma_s8s8(acc, d->high[1], b + 2);
     DQ_UNROLL
     for (int i = 0; i < 4; i++) acc[i] *= 256;
-    dq_mma_s8s8(acc, d->low[0], b);
-    dq_mma_s8s8(acc, d->low[1], b + 2);
+    if (sixteens & 3) dq_mma_s8s8(acc, d->low[0], b);
+    if (sixteens & 12) dq_mma_s8s8(acc, d->low[1], b + 2);
 }
 
 #endif

@@ -180,7 +180,7 @@ DQ_DEVICE void channel_codes(float y[MAX_DECODE_ROWS], const decode_page *d, con
                              const uint8_t *codes, int c, int n)
 {
     int32_t sum[MAX_DECODE_ROWS];
-    channel_sums(sum, d, f, f->bits, codes, c, n);
+    channel_sums(sum, d, f, f->bits, codes, c, n, ALL_SIXTEENS);
     DQ_UNROLL
     for (int r = 0; r < MAX_DECODE_ROWS; r++)
         if (r < n) y[r] = dq_mul_rn(dq_s32_f32(sum[r]), d->scale[r]);

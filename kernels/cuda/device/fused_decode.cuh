@@ -160,13 +160,15 @@ DQ_DEVICE void row_bytes(decode_page *to, const float e[2], int r)
         to->scale[r] = some ? dq_div_rn(peak, 32512.0f) : real ? 0.0f : dq_bits_f32(0x7fc00000u);
 }
 
-/* sum[r] = the sum of codes of D V in one channel. */
+/* sum[r] = the sum of codes of D V in one channel. sixteens: D of tokens elsewhere is zero. */
 DQ_DEVICE void channel_sums(int32_t sum[MAX_DECODE_ROWS], const decode_page *d,
-                            const dq_page_form *f, int bits, const uint8_t *codes, int c, int n)
+                            const dq_page_form *f, int bits, const uint8_t *codes, int c, int n,
+                            uint32_t sixteens)
 {
     int32_t high[MAX_DECODE_ROWS] = {}, low[MAX_DECODE_ROWS] = {};
     DQ_UNROLL
     for (int b = 0; b < 4; b++) {
+        if (!(sixteens >> b & 1)) continue;
         dq_u4 v = value_cell(codes, bits, f->cols, b, c);
         DQ_UNROLL
         for (int r = 0; r < MAX_DECODE_ROWS; r++) {

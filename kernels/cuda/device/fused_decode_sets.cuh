@@ -130,7 +130,8 @@ DQ_DEVICE void add_set(float *to, decode_page *d, pair *sums, const dq_attention
         int64_t at = (int64_t)(set->index * p->heads + head) * f->set_numbers;
         pair number = set_number(f, p->side[1].scale, p->wide[1], at, bits, c);
         int32_t sum[MAX_DECODE_ROWS];
-        channel_sums(sum, d, f, bits, dq_page_codes(f, p, 1, head), c, j->w->n);
+        channel_sums(sum, d, f, bits, dq_page_codes(f, p, 1, head), c, j->w->n,
+                     sixteens_of(set->first, set->end));
         DQ_UNROLL
         for (int r = 0; r < MAX_DECODE_ROWS; r++)
             if (r < j->w->n)

@@ -23,7 +23,7 @@ DQ_DEVICE void coded_scores(float s[4][4], const uint8_t *mem, const fused_space
         int begin = g * f->group, end = run_end(f, g);
         ROLLED
         for (int c = begin / 32 * 32; c < end; c += 32)
-            multiply_keys(acc, q, keys, f->cols / 16, half, c, begin, end);
+            multiply_keys(acc, q, keys, f->cols / 16, half, c, begin, end, ALL_SIXTEENS);
         float factor[2] = {q_scale[g * TILE], q_scale[g * TILE + 8]};
         int32_t shift[2] = {q_sum[g * TILE] * (1 << (f->bits - 1)),
                             q_sum[g * TILE + 8] * (1 << (f->bits - 1))};
@@ -156,7 +156,7 @@ DQ_DEVICE void turn_to_keys(uint8_t *mem, const fused_space *at, const dq_attent
 DQ_DEVICE void add_values(float o[4], const rounded_rows *d, const uint8_t *cells, int cols)
 {
     int32_t acc[4];
-    multiply_values(acc, d, cells, cols);
+    multiply_values(acc, d, cells, cols, ALL_SIXTEENS);
     DQ_UNROLL
     for (int i = 0; i < 4; i++)
         o[i] = dq_add_rn(o[i], dq_mul_rn(dq_s32_f32(acc[i]), d->scale[i / 2]));
@@ -172,7 +172,7 @@ DQ_DEVICE void coded_values(float o[NT][4], const float d[8][4], const uint8_t *
         int begin = (slab * f->dim + g * f->group) / 16, end = (slab * f->dim + run_end(f, g)) / 16;
         const uint8_t *of_slab = cells + slab * DQ_PAGE_SLOTS * f->cols - slab * f->dim * 16;
         rounded_rows rounded;
-        round_difference<false>(&rounded, d, scale + k * DQ_PAGE_SLOTS, at);
+        round_difference<false>(&rounded, d, scale + k * DQ_PAGE_SLOTS, at, ALL_SIXTEENS);
         DQ_UNROLL
         for (int n = 0; n < NT / 2; n++) {
             if (n < begin || n >= end) continue;
@@ -332,7 +332,9 @@ DQ_DEVICE void add_sets(float o[NT][4], const float *parked, const uint8_t *cell
         own.first = set.first;
         DQ_UNROLL
         for (int i = 0; i < 2; i++) own.end[i] = set.end < rows->end[i] ? set.end : rows->end[i];
-        if (some) set_values<NT>(o, parked, cells, numbers, f, p, &own, j->n_slabs);
+        if (some)
+            set_values<NT>(o, parked, cells, numbers, f, p, &own, sixteens_of(set.first, set.end),
+                           j->n_slabs);
     }
 }
 

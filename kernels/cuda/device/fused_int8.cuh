@@ -105,6 +105,13 @@ DQ_DEVICE void round_queries(uint8_t *mem, const fused_space *at, const dq_atten
 
 /* --------------------------------------------------------------------------------------- pages */
 
+/* Which sixteens of a page's tokens hold some of first..end-1, from the lowest bit. */
+enum { ALL_SIXTEENS = 15 };
+DQ_DEVICE uint32_t sixteens_of(int first, int end)
+{
+    return (2u << (end - 1) / 16) - (1u << first / 16);
+}
+
 DQ_DEVICE void copy_bytes(uint8_t *to, const uint8_t *from, int bytes)
 {
     for (int i = 16 * (int)dq_thread(); i < bytes; i += 16 * (int)dq_threads())

@@ -1,7 +1,8 @@
 /* fused_sets: page codes in products of bytes. A set of tokens has a step and a middle (what the code 0 stands for) for each
  * channel. A query row times a set's steps is rounded to 8 bits, and the row times the middles is added to all products with
- * its tokens; D of a set is rounded once for all channels, and its sum brings the middles. Sums in f32 are those of the CPU:
- * 16 of every sixteenth number each, folded in halves. A quad of lanes has a row, a lane four of its 16 sums.
+ * its tokens; D of a set is rounded once for all channels, and its sum brings the middles. A set is multiplied with those
+ * sixteens of a page's tokens that hold some of it. Sums in f32 are those of the CPU: 16 of every sixteenth number each, folded
+ * in halves. A quad of lanes has a row, a lane four of its 16 sums.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_FUSED_SETS_CUH
 #define DQ_FUSED_SETS_CUH
@@ -171,7 +172,7 @@ DQ_DEVICE void set_scores(float s[4][4], uint8_t *mem, const fused_space *at,
         ROLLED
         for (int c = 0; c < f->dim; c += 32)
             multiply_keys(acc, mem + at->q + m * padded * TILE, cells, f->cols / 16, half, c, 0,
-                          f->dim);
+                          f->dim, sixteens_of(set.first, set.end) >> 2 * half);
         DQ_UNROLL
         for (int i = 0; i < 16; i++) {
             int r = l->row[i / 2 % 2], t = 32 * half + token_of<false>(i / 4, (int)dq_lane() % 4);
@@ -186,12 +187,13 @@ DQ_DEVICE void set_scores(float s[4][4], uint8_t *mem, const fused_space *at,
 
 /* D of the lane's row i in a set: its sum, and that of D times dither. */
 DQ_DEVICE void sum_set(float *base, float *less, const float *parked, const dq_page_form *f,
-                       const dq_page *p, const lane_page *at, int i)
+                       const dq_page *p, const lane_page *at, uint32_t sixteens, int i)
 {
     int u = (int)dq_lane() % 4, first = at->first, end = i ? at->end[1] : at->end[0];
     float sum[4] = {}, dithered[4] = {};
     ROLLED
     for (int b = 0; b < 4; b++) {
+        if (!(sixteens >> b & 1)) continue; /* zeros change no sum */
         DQ_UNROLL
         for (int k = 0; k < 4; k++) { /* in the order of tokens */
             int j = 2 * b + ((k / 2) ^ (u >> 1)), t = 16 * b + 4 * u + k;
@@ -211,18 +213,18 @@ DQ_DEVICE float set_part(int32_t sum, float scale, float less, float base, float
     return dq_add_rn(dq_mul_rn(x, step), dq_mul_rn(middle, base));
 }
 
-/* o += D V of a set. at: the page, whose slots outside of the set are no codes; numbers [slab][2][dim]. parked: the lane's D of the
- * page, [32][DQ_WARP]. */
+/* o += D V of a set. at: the page, whose slots outside of the set, and of its sixteens, are no codes; numbers [slab][2][dim].
+ * parked: the lane's D of the page, [32][DQ_WARP]. */
 template <int NT>
 DQ_DEVICE void set_values(float o[NT][4], const float *parked, const uint8_t *cells,
                           const float *numbers, const dq_page_form *f, const dq_page *p,
-                          const lane_page *at, int n_slabs)
+                          const lane_page *at, uint32_t sixteens, int n_slabs)
 {
     rounded_rows rounded;
     float base[2], less[2];
     DQ_UNROLL
-    for (int i = 0; i < 2; i++) sum_set(&base[i], &less[i], parked, f, p, at, i);
-    round_difference<true>(&rounded, NULL, parked, at);
+    for (int i = 0; i < 2; i++) sum_set(&base[i], &less[i], parked, f, p, at, sixteens, i);
+    round_difference<true>(&rounded, NULL, parked, at, sixteens);
     DQ_UNROLL
     for (int n = 0; n < NT; n++) {
         if (8 * n >= n_slabs * f->dim) break;
@@ -230,7 +232,8 @@ DQ_DEVICE void set_values(float o[NT][4], const float *parked, const uint8_t *ce
         const float *at_slab = numbers + 2 * slab * f->dim + c + 2 * ((int)dq_lane() % 4);
         pair step = *(const pair *)at_slab, middle = *(const pair *)(at_slab + f->dim);
         int32_t acc[4];
-        multiply_values(acc, &rounded, cells + (slab * DQ_PAGE_SLOTS * f->cols + c * 16), f->cols);
+        multiply_values(acc, &rounded, cells + (slab * DQ_PAGE_SLOTS * f->cols + c * 16), f->cols,
+                        sixteens);
         DQ_UNROLL
         for (int i = 0; i < 4; i++) {
             float x = set_part(acc[i], rounded.scale[i / 2], less[i / 2], base[i / 2],
