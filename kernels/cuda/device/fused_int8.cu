@@ -133,8 +133,8 @@ DQ_DEVICE void half_scores(float s[4][4], uint8_t *mem, const fused_space *at,
     }
 }
 
-/* The page's keys become ready for all, those of the next one start on their way. */
-template <bool SETS>
+/* The page's keys become ready for all, those of the next one (AHEAD) start on their way. */
+template <bool SETS, bool AHEAD>
 DQ_DEVICE void turn_to_keys(uint8_t *mem, const fused_space *at, const dq_attention_units *u,
                             const fused_job *j, int page)
 {
@@ -147,7 +147,7 @@ DQ_DEVICE void turn_to_keys(uint8_t *mem, const fused_space *at, const dq_attent
     else
         unpack_scales(scale, raw, j, f, 0, page, j->n_keys);
     DQ_SYNC(int8_key_cells); /* keys are cells of bytes */
-    fetch_page<SETS>(mem + raw_keys(at, page + 1), j, f, 0, page + 1, j->key, j->n_keys);
+    if (AHEAD) fetch_page<SETS>(mem + raw_keys(at, page + 1), j, f, 0, page + 1, j->key, j->n_keys);
 }
 
 /* -------------------------------------------------------------------------------------- values */
@@ -246,7 +246,7 @@ DQ_DEVICE void first_pass(uint8_t *mem, const fused_space *at, const dq_attentio
     for (int page = 0; page < j->n_pages; page++) {
         DQ_CP_ASYNC_WAIT(0, int8_first_wait); /* the page */
         DQ_SYNC(int8_first_codes); /* codes of keys are there, and all have read the page before */
-        turn_to_keys<SETS>(mem, at, u, j, page);
+        turn_to_keys<SETS, true>(mem, at, u, j, page);
         if (page * DQ_PAGE_SLOTS >= l->max) continue;
         lane_page rows = page_of_lane(j, l, 0, page);
         for (int k = 0; k < 2 * j->n_maps; k++) {
@@ -353,12 +353,15 @@ DQ_DEVICE void second_pass(float o[NT][4], uint8_t *mem, const fused_space *at,
         float d[8][4];
         DQ_CP_ASYNC_WAIT(0, int8_second_wait); /* keys of the page */
         DQ_SYNC(int8_second_codes); /* keys are there, and all have read the values before */
-        fetch_page<SETS>(mem + at->raw_values, j, values, 1, page, j->value, j->n_slabs);
-        turn_to_keys<SETS>(mem, at, u, j, page);
+        if (!SETS) fetch_page<SETS>(mem + at->raw_values, j, values, 1, page, j->value, j->n_slabs);
+        turn_to_keys<SETS, !SETS>(mem, at, u, j, page);
+        if (SETS) /* where the keys came */
+            fetch_page<SETS>(mem + at->raw_values, j, values, 1, page, j->value, j->n_slabs);
         if (SETS && some) set_difference(parked, mem, at, u, j, l, round, page);
         if (!SETS && some) page_difference(d, mem, at, u, j, l, round, page);
-        DQ_CP_ASYNC_WAIT(1, int8_values_wait); /* the next keys may be on their way */
-        DQ_SYNC(int8_values_codes);            /* codes of values are there */
+        /* of token codes the next keys may be on their way */
+        DQ_CP_ASYNC_WAIT(SETS ? 0 : 1, int8_values_wait);
+        DQ_SYNC(int8_values_codes); /* codes of values are there */
         const uint8_t *cells =
             mem + (are_cells(values) ? at->raw_values : key_cells(at, keys, page));
         unpack_codes<SETS>(mem + key_cells(at, keys, page), mem + at->raw_values, j, values, 1,
@@ -368,6 +371,7 @@ DQ_DEVICE void second_pass(float o[NT][4], uint8_t *mem, const fused_space *at,
         else
             unpack_scales(scale, mem + at->raw_values, j, values, 1, page, j->n_slabs);
         DQ_SYNC(int8_value_cells); /* values are cells of bytes */
+        if (SETS) fetch_page<SETS>(mem + at->raw_keys, j, keys, 0, page + 1, j->key, j->n_keys);
         lane_page rows = page_of_lane(j, l, 1, page);
         DQ_UNROLL
         for (int i = 0; SETS && i < 32; i++) d[i / 4][i % 4] = parked[i * DQ_WARP];
@@ -432,7 +436,7 @@ template <bool SETS> DQ_KERNEL_BLOCKS(THREADS, 4) scores_int8(dq_attention_units
     for (int page = 0; page < job->n_pages; page++) {
         DQ_CP_ASYNC_WAIT(0, int8_scores_wait); /* the only copy */
         DQ_SYNC(int8_scores_codes); /* codes of keys are there; all have read the page before */
-        turn_to_keys<SETS>(mem, &at, &u, job, page);
+        turn_to_keys<SETS, true>(mem, &at, &u, job, page);
         if (page * DQ_PAGE_SLOTS >= l.max) continue;
         lane_page rows = page_of_lane(job, &l, 0, page);
         for (int half = 0; half < 2; half++) {
@@ -474,7 +478,11 @@ static fused_space space_of(const dq_attention_units *u, int maps, int slabs)
     const int64_t q = (int64_t)maps * (sets ? 1 : k->n_scales) * TILE * 4;
     const int64_t numbers = sets ? (int64_t)maps * k->set_numbers * 4 : q;
     const int64_t cells = (int64_t)(maps > slabs ? maps : slabs) * DQ_PAGE_SLOTS * k->cols;
-    const int64_t keys = maps * k->code_bytes + numbers;
+    const int64_t scales =
+        (int64_t)slabs * (sets ? v->set_numbers : v->n_scales * DQ_PAGE_SLOTS) * 4;
+    const int64_t values = slabs * v->code_bytes + scales;
+    int64_t keys = maps * k->code_bytes + numbers;
+    if (sets && values > keys) keys = values; /* they take turns there */
     fused_space s = {};
     s.q = take(&s.total, maps * padded * TILE);
     s.q_scale = take(&s.total, q);
@@ -490,9 +498,7 @@ static fused_space space_of(const dq_attention_units *u, int maps, int slabs)
     s.d = take(&s.total, (slabs && sets ? 40 : slabs ? 16 : 8) * THREADS * 4);
     s.rows = take(&s.total, sizeof(row_stats));
     if (slabs == 0) return s;
-    const int64_t scales =
-        (int64_t)slabs * (sets ? v->set_numbers : v->n_scales * DQ_PAGE_SLOTS) * 4;
-    s.raw_values = take(&s.total, slabs * v->code_bytes + scales);
+    s.raw_values = sets ? s.raw_keys : take(&s.total, values);
     s.value_scale = take(&s.total, scales);
     return s;
 }

@@ -14,7 +14,7 @@ struct fused_space {
     int32_t q_base;            /* page codes: [map][64] */
     /* Keys as they come; pages with odd numbers raw_stride behind the others, where codes of 8 bits are
      * cells already. Otherwise `keys` are the cells. Cells of values take their place, one page's. Scales are [head][run][64],
-     * of page codes steps and middles [head][2][dim] of a set. */
+     * of page codes steps and middles [head][2][dim] of a set. Page codes of keys and of values come to one place in turns. */
     int32_t raw_keys, raw_stride, keys, key_scale;
     int32_t raw_values, value_scale;
     /* shares of lanes; half a page's D; [warp][16 tokens][16 rows] of it, of page codes behind all of it, [warp][32][lane] */

@@ -21,13 +21,18 @@ DQ_DEVICE float fold_sums(const float sum[4])
     return dq_add_rn(dq_add_rn(x[0], x[2]), dq_add_rn(x[1], x[3]));
 }
 
+DQ_DEVICE float middle_of(float step, float low, int bits)
+{
+    return dq_add_rn(low, dq_mul_rn((float)(1 << (bits - 1)), step));
+}
+
 /* Step and middle of channel c < dim of a set, whose numbers begin at `at`. */
 DQ_DEVICE pair set_number(const dq_page_form *f, const void *from, bool wide, int64_t at, int bits,
                           int c)
 {
     float step = dq_page_number_of(from, wide, at + c);
     float low = dq_page_number_of(from, wide, at + f->dim + c);
-    return pair{step, dq_add_rn(low, dq_mul_rn((float)(1 << (bits - 1)), step))};
+    return pair{step, middle_of(step, low, bits)};
 }
 
 /* By all threads: those of n heads to [n][2][dim]: from what fetch_page brought behind their codes, or (raw NULL) of any set. */
@@ -46,6 +51,21 @@ DQ_DEVICE void unpack_set(float *to, const uint8_t *raw, const fused_job *j, con
     }
 }
 
+/* Numbers at .. at+3 of a set, at a multiple of four, by one access. */
+DQ_DEVICE void load_four(float x[4], const void *from, bool wide, int64_t at)
+{
+    if (wide) {
+        dq_u4 a = dq_load16((const float *)from + at);
+        const uint32_t bits[4] = {a.x, a.y, a.z, a.w};
+        DQ_UNROLL
+        for (int i = 0; i < 4; i++) x[i] = dq_bits_f32(bits[i]);
+        return;
+    }
+    uint64_t a = *(const uint64_t *)((const uint16_t *)from + at);
+    DQ_UNROLL
+    for (int i = 0; i < 4; i++) x[i] = dq_f16_f32((uint16_t)(a >> 16 * i));
+}
+
 /* The numbers that rows of queries are rounded with: `first` are those of the first set of the page, [2][dim]; NULL: the page
  * alone has them. */
 struct key_numbers {
@@ -59,22 +79,15 @@ struct key_numbers {
 DQ_DEVICE void load_numbers(float step[4], float middle[4], const key_numbers *k, int set, int c)
 {
     if (set == 0 && k->first) {
-        dq_u4 a = dq_load16(k->first + c), b = dq_load16(k->first + k->form->dim + c);
-        const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
-        DQ_UNROLL
-        for (int i = 0; i < 4; i++) {
-            step[i] = dq_bits_f32(x[i]);
-            middle[i] = dq_bits_f32(y[i]);
-        }
+        load_four(step, k->first, true, c);
+        load_four(middle, k->first, true, k->form->dim + c);
         return;
     }
-    int64_t at = (int64_t)(set * k->page->heads + k->head) * k->form->set_numbers;
+    int64_t at = (int64_t)(set * k->page->heads + k->head) * k->form->set_numbers + c;
+    load_four(step, k->page->side[0].scale, k->page->wide[0], at);
+    load_four(middle, k->page->side[0].scale, k->page->wide[0], at + k->form->dim);
     DQ_UNROLL
-    for (int i = 0; i < 4; i++) {
-        pair x = set_number(k->form, k->page->side[0].scale, k->page->wide[0], at, k->bits, c + i);
-        step[i] = x.x;
-        middle[i] = x.y;
-    }
+    for (int i = 0; i < 4; i++) middle[i] = middle_of(step[i], middle[i], k->bits);
 }
 
 DQ_DEVICE void load_query(float x[4], const float *q)
