@@ -1,5 +1,5 @@
 /* fused_decode_sets: page codes in int8 attention of few rows. A warp reads a page; it rounds the rows anew for every set of the
- * page, and what a set adds to a row is a part of its own. See fused_decode.cu, fused_sets.cuh.
+ * page, a single row by eight sets at once, and what a set adds to a row is a part of its own. See fused_decode.cu, fused_sets.cuh.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_FUSED_DECODE_SETS_CUH
 #define DQ_FUSED_DECODE_SETS_CUH
@@ -9,7 +9,7 @@
 
 /* -------------------------------------------------------------------------------------- scores */
 
-/* A warp's rows of queries, rounded by a set. */
+/* A warp's rows of queries, rounded by a set; or one row, by as many sets. */
 struct set_queries {
     int8_t code[MAX_DECODE_ROWS * 128];
     float scale[MAX_DECODE_ROWS], base[MAX_DECODE_ROWS];
@@ -27,6 +27,16 @@ DQ_DEVICE void put_plain(const dq_attention_units *u, const fused_job *j, int pa
                 dq_mul_rn(token_plain(u, j, page, t, r), u->scale);
         }
     }
+}
+
+/* Strip of token t and row r, of which slot `slot` of q has what acc was made with. */
+DQ_DEVICE void put_score(const dq_attention_units *u, const fused_job *j, const set_queries *q,
+                         int32_t acc, int bits, int page, int t, int slot, int r)
+{
+    if (t >= code_end(j, 0, page, r)) return;
+    float x = dq_s32_f32(acc - q->sum[slot] * (1 << (bits - 1)));
+    x = dq_add_rn(dq_mul_rn(x, q->scale[slot]), q->base[slot]);
+    strip_of(u, j->w, j->strip[0], r)[page * DQ_PAGE_SLOTS + t] = dq_mul_rn(x, u->scale);
 }
 
 /* Strips of token t and the rows that read it as a code, from a head's codes. */
@@ -47,10 +57,33 @@ DQ_DEVICE void put_code(const dq_attention_units *u, const fused_job *j, const s
     DQ_UNROLL
     for (int r = 0; r < MAX_DECODE_ROWS; r++) {
         if (r >= j->w->n) break;
-        if (t >= code_end(j, 0, page, r)) continue;
-        float x = dq_s32_f32(acc[r] - q->sum[r] * (1 << (bits - 1)));
-        x = dq_add_rn(dq_mul_rn(x, q->scale[r]), q->base[r]);
-        strip_of(u, j->w, j->strip[0], r)[page * DQ_PAGE_SLOTS + t] = dq_mul_rn(x, u->scale);
+        put_score(u, j, q, acc[r], bits, page, t, r, r);
+    }
+}
+
+/* Strips of a page's codes and a single row: a quad of lanes rounds it by a set, a lane has a token. */
+DQ_DEVICE void put_single(const dq_attention_units *u, const fused_job *j, set_queries *mine,
+                          const key_numbers *k, int page)
+{
+    const rounded_queries to = {mine->code, mine->scale, mine->sum, MAX_DECODE_ROWS};
+    const uint8_t *codes = dq_page_codes(k->form, k->page, 0, k->head);
+    int n = slots_of(j->w->keys, page), n_sets = dq_page_ones(k->page->begins);
+    int quad = (int)dq_lane() / 4;
+    for (int from = 0; from < n_sets; from += MAX_DECODE_ROWS) {
+        DQ_WARP_SYNC(decode_single_read); /* what eight sets before rounded has been read */
+        round_row_by_set(&to, mine->base, k, from + quad < n_sets ? from + quad : n_sets - 1,
+                         query_of(u, j, 0, 0), quad);
+        DQ_WARP_SYNC(decode_single_rounded); /* the row is rounded by eight sets */
+        for (int t = (int)dq_lane(); t < n; t += DQ_WARP) {
+            int slot = dq_page_set_of(k->page, t) - from;
+            if (slot < 0 || slot >= MAX_DECODE_ROWS) continue;
+            int32_t acc = 0;
+            for (int block = 0; block < k->form->cols / 16; block++)
+                acc = multiply_cell(acc,
+                                    dq_load16(mine->code + (block * MAX_DECODE_ROWS + slot) * 16),
+                                    key_cell(codes, k->bits, k->form->cols, block, t));
+            put_score(u, j, mine, acc, k->bits, page, t, slot, 0);
+        }
     }
 }
 
@@ -72,6 +105,10 @@ DQ_KERNEL_BLOCKS(THREADS, 4) decode_scores_sets(dq_attention_units u)
         put_plain(&u, job, page, coded);
         if (!coded) continue;
         const key_numbers k = {f, p, NULL, head, dq_page_bits(f, p, 0, head)};
+        if (job->w->n == 1) {
+            put_single(&u, job, mine, &k, page);
+            continue;
+        }
         for (dq_page_set set = dq_page_sets(p); dq_page_next_set(p, &set) && set.first < n;) {
             DQ_WARP_SYNC(decode_set_read); /* rows of the set before have been read */
             round_row_by_set(&to, mine->base, &k, set.index, q, row);

@@ -143,11 +143,15 @@ DQ_DEVICE float dq_page_scale(const dq_page_form *f, const dq_page *p, int side,
     return dq_page_number(p, side, dq_page_scale_place(f, head, t, g));
 }
 
-/* Of slot t, which has page codes: the numbers of its set and head. */
+/* The set of slot t, of page codes; -1: before the first. */
+DQ_BOTH int dq_page_set_of(const dq_page *p, int t)
+{
+    return dq_page_ones(p->begins & (~(uint64_t)0 >> (63 - t))) - 1;
+}
+/* The numbers of its set and head. */
 DQ_BOTH int64_t dq_page_set_place(const dq_page_form *f, const dq_page *p, int head, int t)
 {
-    int set = dq_page_ones(p->begins & (~(uint64_t)0 >> (63 - t))) - 1;
-    return (int64_t)(set * p->heads + head) * f->set_numbers;
+    return (int64_t)(dq_page_set_of(p, t) * p->heads + head) * f->set_numbers;
 }
 
 /* One set of a page: slots first .. end-1. */

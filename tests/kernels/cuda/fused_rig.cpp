@@ -231,7 +231,7 @@ static void make_sets(rig *r, rig_list *l, int p)
     page->begins = (uint64_t)1 << page->n_sinks;
     for (int k = 0; k < 2; k++)
         if (ends[k] > page->n_sinks && ends[k] < 64) page->begins |= (uint64_t)1 << ends[k];
-    for (int k = pick(r, 0, 4) - 2; k > 0; k--)
+    for (int k = r->spec.many_sets ? pick(r, 7, 9) : pick(r, 0, 4) - 2; k > 0; k--)
         page->begins |= (uint64_t)1 << pick(r, page->n_sinks, 63);
     for (int side = 0; r->spec.second && side < 2; side++)
         page->widths[side] =

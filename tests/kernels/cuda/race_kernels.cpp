@@ -419,13 +419,16 @@ static void sets(void)
 
 static void decode_sets(void)
 {
-    rig r;
-    rig_spec s = sets_of(8, 3);
-    s.max_rows = 2;
-    s.max_keys = 1000;
-    rig_open(&r, &s, 12);
-    must(dq_fused_decode(r.units, r.finish, r.logits, NULL));
-    rig_close(&r);
+    for (int rows = 1; rows <= 2; rows++) { /* a single row has scores of its own */
+        rig r;
+        rig_spec s = sets_of(8, 3);
+        s.max_rows = rows;
+        s.max_keys = 1000;
+        s.many_sets = rows == 1;
+        rig_open(&r, &s, 12);
+        must(dq_fused_decode(r.units, r.finish, r.logits, NULL));
+        rig_close(&r);
+    }
 }
 
 static void bf16(void)
