@@ -455,15 +455,14 @@ static dq_status read_recipe(dq_container *c, dq_err *err)
     c->info.weight_group = "";
     if (dq_json_parse(&recipe, c->recipe, c->recipe_len, "/config/recipe_json", err) != DQ_OK)
         return dq_in(err, "%s: ", c->path);
-    if (dq_json_text(&group, recipe, "group", NULL, err) != DQ_OK ||
-        dq_container_agrees(&c->info, recipe, c->arena, err) != DQ_OK)
-        dq_in(err, "%s: /config/recipe_json: ", c->path);
-    else if (c->info.weight_bits != 16)
-        name_group(c, group, err);
-    if (err->code == DQ_OK && dq_json_text(&dense, recipe, "dense_type", &keep, err) == DQ_OK)
+    if (dq_json_text(&group, recipe, "group", NULL, err) == DQ_OK &&
+        dq_json_text(&dense, recipe, "dense_type", &keep, err) == DQ_OK &&
+        dq_container_agrees(&c->info, recipe, c->arena, err) == DQ_OK) {
         c->info.is_rounded = c->info.weight_bits != 16 || strcmp(dense, keep) != 0;
-    else
+        if (c->info.weight_bits != 16) name_group(c, group, err);
+    } else {
         dq_in(err, "%s: /config/recipe_json: ", c->path);
+    }
     json_decref(recipe);
     return err->code;
 }
