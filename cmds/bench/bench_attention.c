@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_attention.h"
 
+#include "base/os.h"
 #include "cmds/bench/bench_limits.h"
 #include "cmds/bench/bench_rates.h"
 #include "cmds/cli/document.h"
@@ -129,6 +130,7 @@ static dq_status run_length(attention *x, dq_err *err)
     for (int64_t run = -1; run < x->o->runs; run++) {
         double first = 0;
         for (int i = 0; i < x->n_forms; i++) {
+            DQ_TRY(dq_os_check_stop(err));
             const double s = time_form(x, &x->form[i]);
             if (i == 0) first = s;
             if (run < 0) continue;

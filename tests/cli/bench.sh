@@ -232,6 +232,16 @@ done
 try 4 'new.json: results\[0\]: holds "four.h5: prefill 16, .*", which avx2.json holds as well. Give one of them' bench --compare avx2.json new.json
 try 4 'results\[0\]: holds ".*" beside llama.cpp, which peers.json holds as well' bench --compare peers.json peers.json
 try 0 "prefill 16, .* 1 thread  *-  *-  *-  *1000  *-\$" bench --compare peers.json new.json
+# ---- Ctrl-C ends attention, too, which no pass of a model runs
+"$dq" bench "$repo/calib/pair/diffllama" --attention --tokens 512 --runs 1000 --threads 1 >"$top/out" 2>"$top/err" &
+child=$!
+sleep 0.7
+kill -INT $child
+wait $child
+got=$?
+[ $got -eq 130 ] || complain "bench --attention: SIGINT: expected status 130, found $got: $(cat "$top/err")"
+[ ! -s "$top/out" ] || complain "bench --attention: prints a table though it was interrupted"
+
 try 2 "expected one MODEL" bench
 try 2 "expected one MODEL, found 2" bench "plain model" four.h5
 for option in "math f32" "logit-grain row" "logit-bits 4" "batch 2" "context 3" "tokens 3" "task mc" "limit 3" "runs 2" "device cpu" json; do
