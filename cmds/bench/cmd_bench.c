@@ -319,8 +319,9 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
     bench x = {.threads = -1};
     const dq_opt opts[] = {
         dq_opt_text("tokens", "N[,N...]", &x.lengths_text,
-                    "prompt lengths (default 128,512; with --kv-policy 512)"),
-        dq_opt_int("runs", "N", &x.runs, 1, 1000, "timed runs after one that warms up (default 5)"),
+                    "prompt lengths (default 128,512; with --kv-policy 512, and 272 or more)"),
+        dq_opt_int("runs", "N", &x.runs, 1, 1000,
+                   "timed runs after one that warms up (default 5), but for --decode"),
         dq_opt_int(
             "decode", "N", &x.decode, 1, 100000,
             "instead: times N tokens one by one, for several widths of the KV cache in turn"),
