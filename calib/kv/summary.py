@@ -163,11 +163,13 @@ print("\n".join(lines))
 
 
 def items_of(path, gold):
-    """{what CACHE names: {item: right?}} of one document."""
+    """{what CACHE names: {item: right?}} of one document. Items of a cache that holds everything in 16 bits, which have no `kv`, are in no
+    pair."""
     best = {}
     with gzip.open(path, "rt") as f:
-        for line in f:
-            d = json.loads(line)
+        for d in map(json.loads, f):
+            if "kv" not in d:
+                continue
             row = best.setdefault(cache_of(d["kv"]), {})
             if d["item"] not in row or d["ll"] > row[d["item"]][0]:
                 row[d["item"]] = (d["ll"], d["choice"] == gold[d["item"]])
