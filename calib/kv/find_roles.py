@@ -2,18 +2,21 @@
 """Which groups of a model's KV heads need the whole context, measured with dq: a text for --kv-roles.
 
     python calib/kv/find_roles.py MODEL --text FILE [--keep 0.125 ...] [--policy keydiff] [--find 6] [--score 12] [--dq build/dq]
-                                  [--needles FILE.jsonl] [--out PART.csv] [--recipe OUT.json [--weights RECIPE.json]]
+                                  [--questions FILE.jsonl [--ask 32]] [--needles FILE.jsonl] [--out PART.csv]
+                                  [--recipe OUT.json [--weights RECIPE.json]]
     python calib/kv/find_roles.py MODEL --text FILE --of TEXT ...
 
 Runs `dq eval` over windows of FILE, whose first halves are compressed and whose second halves count. On the first --find windows
 every group (layer.group) is cut alone, as far as sinks and recent tokens, while the others keep all: groups are ordered by the
-KLD that this costs. Then, for every share of --keep, 1, 2, ... groups of that order (of many groups: about --tries numbers) share
-what may be kept; the number that loses least stands before the /. Printed are the text, and on --score windows behind those, which no
-choice has seen, its KLD beside that of `uniform`; with --needles also the answers to that file's first --items questions. --out
-appends the numbers of all windows and questions, for `roles.py OUT.csv --join PART.csv ...`, where `drop` is uniform. --of finds
-nothing and scores a text. --recipe writes policy, first share and its text as a file for `dq quantize --recipe`, beside the
-settings of weights, and the widths, that --weights has. Head roles are DuoAttention's (arXiv 2410.10819); the way to find them
-is roles.py's.
+KLD that this costs. --questions has the last --ask of its items (of --task mc) count as well: to the KLD of text is added what the
+right answer lacks of all choices, -ln of its share, mean over items. Roles found on text alone can lose the answers to questions;
+--find 0 asks questions only. Then, for every share of --keep, 1, 2, ... groups of that order (of many groups: about --tries
+numbers) share what may be kept; the number that loses least stands before the /. Printed are the text, and on --score windows behind
+those, which no choice has seen, its KLD beside that of `uniform`; with --needles also the answers to that file's first --items
+questions. --out appends the numbers of all windows and questions, for `roles.py OUT.csv --join PART.csv ...`, where `drop` is
+uniform. --of finds nothing and scores a text. --recipe writes policy, first share and its text as a file for `dq quantize
+--recipe`, beside the settings of weights, and the widths, that --weights has. Head roles are DuoAttention's (arXiv 2410.10819); the
+way to find them is roles.py's.
 """
 import argparse
 import csv
@@ -28,18 +31,31 @@ import tempfile
 SINK = 4
 
 
-def ran(args, data, settings):
-    """Numbers by share (None: of --kv-tokens) of what a run of dq eval gives, in the order of the file: KLD, or 1 for a right answer."""
+def number(lines):
+    """Of a window its KLD, of a question 1 for a right answer. lines: what --dump-items has of it, one a choice."""
+    x = lines[0]
+    return x["kld_nats"] if "kld_nats" in x else float(x["pick"]["acc"] == x["gold"])
+
+
+def lack(lines):
+    """Of a question: -ln of the share that the right answer has of the probability of all choices."""
+    ll = [x["ll"] for x in lines]
+    return max(ll) + math.log(sum(math.exp(x - max(ll)) for x in ll)) - ll[lines[0]["gold"]]
+
+
+def ran(args, data, settings, read=number):
+    """What `read` says of windows or questions, by share (None: of --kv-tokens), in the order of the file, after a run of dq eval."""
     with tempfile.TemporaryDirectory() as folder:
         items = os.path.join(folder, "items.jsonl")
         subprocess.run([args.dq, "eval", args.model, *data, "--kv-policy", args.policy, "--kv-sink", str(SINK), "--kv-recent",
                         str(args.recent), *settings, "--dump-items", items, "-q"], check=True, stdout=subprocess.DEVNULL)
         out = {}
         for x in map(json.loads, open(items)):
-            if x.get("choice", 0) == 0 and x["kv"].get("policy"):
-                value = x["kld_nats"] if "kld_nats" in x else float(x["pick"]["acc"] == x["gold"])
-                out.setdefault(x["kv"]["keep"], []).append(value)
-        return out
+            if x["kv"].get("policy"):
+                rows = out.setdefault(x["kv"]["keep"], [])
+                rows += [[]] if x.get("choice", 0) == 0 else []
+                rows[-1].append(x)
+        return {keep: [read(lines) for lines in rows] for keep, rows in out.items()}
 
 
 def klds(args, windows, settings):
@@ -74,28 +90,70 @@ def numbers_to_try(groups, tries):
     return sorted({round(groups ** (i / (tries - 1))) for i in range(tries)})
 
 
-def order_of(args, groups):
+def last_lines(name, count, folder):
+    """A file in folder with the last `count` lines of file `name`."""
+    with open(name) as f:
+        lines = f.readlines()
+    if len(lines) < count:
+        sys.exit(f"find_roles.py: {name} has {len(lines)} items, and {count} are asked for. Lower --ask.")
+    out = os.path.join(folder, "questions.jsonl")
+    with open(out, "w") as f:
+        f.writelines(lines[-count:])
+    return out
+
+
+class Loss:
+    """What the windows and questions that roles are found on lose, by share: what is printed, and the sum, by which to choose."""
+
+    def __init__(self, args, folder):
+        self.args = args
+        self.asked = ["--task", "mc", "--data", last_lines(args.questions, args.ask, folder)] if args.questions else None
+        if self.asked:
+            (lengths,) = ran(args, self.asked, ["--kv-keep", "0.5"], lambda lines: lines[0]["n_ctx"]).values()
+            self.shortest = min(lengths)
+
+    def of(self, on_text, on_questions):
+        """on_text, on_questions: settings of the cache; the numbers of both runs by share."""
+        parts = []
+        if self.args.find:
+            parts.append(("KLD", klds(self.args, self.args.find, on_text)))
+        if self.asked:
+            parts.append(("answers", ran(self.args, self.asked, on_questions, lack)))
+        means = [(name, {keep: statistics.fmean(x) for keep, x in rows.items()}) for name, rows in parts]
+        return {keep: (", ".join(f"{name} {x[keep]:.5f}" for name, x in means), sum(x[keep] for _, x in means)) for keep in means[0][1]}
+
+
+def order_of(args, groups, loss):
     """Groups, the one that is missed most first."""
-    tokens = str(others_whole(args.ctx // 2, args.recent, len(groups)))
-    loss = {}
+    missed = {}
     for g in groups:
-        text = text_of([x for x in groups if x != g] + [g], len(groups) - 1)
-        (rows,) = klds(args, args.find, ["--kv-tokens", tokens, *by_roles(text)]).values()
-        loss[g] = statistics.fmean(rows)
-        print(f"group {g} without context: KLD {loss[g]:.5f}", flush=True)
-    return sorted(groups, key=lambda g: -loss[g])
+        by = by_roles(text_of([x for x in groups if x != g] + [g], len(groups) - 1))
+        prefixes = (args.ctx // 2, loss.shortest if loss.asked else args.ctx // 2)
+        (found,) = loss.of(*(["--kv-tokens", str(others_whole(n, args.recent, len(groups))), *by] for n in prefixes)).values()
+        missed[g] = found[1]
+        print(f"group {g} without context: {found[0]}", flush=True)
+    return sorted(groups, key=lambda g: -missed[g])
 
 
-def texts_of(args, order):
+def texts_of(args, order, loss):
     """By share: as many groups of the order as lose least when they share what it leaves."""
-    loss = {keep: {} for keep in args.keep}
+    lost = {keep: {} for keep in args.keep}
     for r in numbers_to_try(len(order), args.tries):
-        rows = klds(args, args.find, ["--kv-keep", ",".join(map(str, args.keep)), *by_roles(text_of(order, r))])
+        settings = ["--kv-keep", ",".join(map(str, args.keep)), *by_roles(text_of(order, r))]
+        found = loss.of(settings, settings)
         for keep in args.keep:
-            loss[keep][r] = statistics.fmean(rows[keep])
+            lost[keep][r] = found[keep][1]
     for keep in args.keep:
-        print(f"KLD at {keep:g} when the first share: " + ", ".join(f"{r}: {x:.5f}" for r, x in loss[keep].items()), flush=True)
-    return {keep: text_of(order, min(loss[keep], key=loss[keep].get)) for keep in args.keep}
+        what = " + ".join(["KLD"] * bool(args.find) + ["answers"] * bool(loss.asked))
+        print(f"{what} at {keep:g} when the first share: " + ", ".join(f"{r}: {x:.5f}" for r, x in lost[keep].items()), flush=True)
+    return {keep: text_of(order, min(lost[keep], key=lost[keep].get)) for keep in args.keep}
+
+
+def found_by(args, groups):
+    """Texts by share."""
+    with tempfile.TemporaryDirectory() as folder:
+        loss = Loss(args, folder)
+        return texts_of(args, order_of(args, groups, loss), loss)
 
 
 def scored(args, data, texts, measure, first=0):
@@ -134,6 +192,15 @@ def recipe_of(weights, text, args):
     return {**weights, "schema": "dq-recipe/1", "kv": kv, "comment": weights.get("comment", "kv: calib/kv/find_roles.py")}
 
 
+def groups_of(args):
+    """Names of the model's groups of KV heads."""
+    about = json.loads(subprocess.run([args.dq, "info", args.model, "--json"], check=True, capture_output=True).stdout)["inputs"][0]
+    groups = [f"{layer}.{g}" for layer in range(about["layers"]) for g in range(about["kv_groups"])]
+    if len(groups) < 2:
+        sys.exit(f"find_roles.py: {args.model} has one group of KV heads, so that there is nothing to share.")
+    return groups
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("model")
@@ -145,6 +212,8 @@ def main():
     ap.add_argument("--find", type=int, default=6, help="first windows, that roles are found on")
     ap.add_argument("--score", type=int, default=12, help="windows behind them, that are scored")
     ap.add_argument("--tries", type=int, default=16, help="at most so many numbers of groups that share")
+    ap.add_argument("--questions", help="items of --task mc, the last of which roles are found on too")
+    ap.add_argument("--ask", type=int, default=32, help="how many of them")
     ap.add_argument("--needles", help="questions of --task mc that are scored too")
     ap.add_argument("--items", type=int, default=64)
     ap.add_argument("--of", help="a text to score instead of finding one")
@@ -153,16 +222,13 @@ def main():
     ap.add_argument("--recipe", help="a file for dq quantize --recipe")
     ap.add_argument("--weights", help="a recipe whose other settings it has")
     args = ap.parse_args()
-    if args.tries < 2 or args.find < 1 or args.score < 0:
-        ap.error("--tries is at least 2, --find 1 and --score 0")
+    if args.tries < 2 or args.find < (0 if args.questions else 1) or args.score < 0 or args.ask < 1:
+        ap.error("--tries is at least 2, --find 1 (0 with --questions), --score 0 and --ask 1")
     if args.weights and not args.recipe:
         ap.error("--weights needs --recipe")
     weights = json.load(open(args.weights)) if args.weights else {}
-    about = json.loads(subprocess.run([args.dq, "info", args.model, "--json"], check=True, capture_output=True).stdout)["inputs"][0]
-    groups = [f"{layer}.{g}" for layer in range(about["layers"]) for g in range(about["kv_groups"])]
-    if len(groups) < 2:
-        sys.exit(f"find_roles.py: {args.model} has one group of KV heads, so that there is nothing to share.")
-    texts = dict.fromkeys(args.keep, args.of) if args.of else texts_of(args, order_of(args, groups))
+    groups = groups_of(args)
+    texts = dict.fromkeys(args.keep, args.of) if args.of else found_by(args, groups)
     for keep in args.keep:
         print(f"--kv-policy {args.policy} --kv-keep {keep:g} --kv-sink {SINK} --kv-recent {args.recent} "
               f"--kv-budget roles --kv-roles {texts[keep]}")

@@ -1,9 +1,10 @@
-# The parts of calib/kv/plan.py, find_roles.py and defaults.py that are functions of numbers, on numbers made up here; and what
-# plan.py and find_roles.py write is a recipe of dq, whose head maps, forms of widths and groups of KV heads they know.
+# The parts of calib/kv/plan.py, find_roles.py, asked_roles.py and defaults.py that are functions of numbers, on numbers made up
+# here; and what plan.py and find_roles.py write is a recipe of dq, whose head maps, forms of widths and groups of KV heads they know.
 # usage: kv_studies.py DQ REPOSITORY
 import argparse
 import importlib.util
 import json
+import math
 import os
 import random
 import subprocess
@@ -20,7 +21,7 @@ def module(name):
     return out
 
 
-plan, find_roles, defaults = module("plan"), module("find_roles"), module("defaults")
+plan, find_roles, defaults, asked_roles = (module(name) for name in ("plan", "find_roles", "defaults", "asked_roles"))
 
 
 def refuses(function, *args):
@@ -105,6 +106,52 @@ with tempfile.TemporaryDirectory() as folder:
     rows = [line.split(",") for line in open(out).read().splitlines()]
     assert [r[1:5] for r in rows[1:]] == [["kld", "keydiff", v, k] for k in ("0.25", "0.5") for v in ("drop", "roles")]
     assert all(len(r[5].split()) == 2 for r in rows[1:])
+
+# Questions: what the right answer lacks of all choices; that it counts, and which items are asked
+
+loss = find_roles.Loss(argparse.Namespace(questions=None, find=2), None)
+loss.asked, kept = ["--task", "mc"], (find_roles.klds, find_roles.ran)
+find_roles.klds, find_roles.ran = lambda *_: {0.5: [1.0, 3.0]}, lambda *_: {0.5: [0.25, 0.75]}
+assert loss.of([], []) == {0.5: ("KLD 2.00000, answers 0.50000", 2.5)}
+find_roles.klds, find_roles.ran = kept
+question = [{"ll": x, "gold": 1} for x in (-2000.0, -2000.0 + math.log(2), -2000.0)]
+assert abs(find_roles.lack(question) - math.log(2)) < 1e-9 and find_roles.lack([{"ll": -9.0, "gold": 0}]) == 0
+with tempfile.TemporaryDirectory() as folder:
+    items = os.path.join(folder, "items.jsonl")
+    with open(os.path.join(repository, "calib", "pair", "choices.jsonl")) as f:
+        lines = f.readlines()
+    with open(items, "w") as f:
+        f.writelines(["no item\n", *lines[:3]])  # the last three are asked
+    asked = [sys.executable, os.path.join(repository, "calib", "kv", "find_roles.py"), model, "--text", text, "--dq", dq, "--ctx", "256",
+             "--keep", "0.5", "--score", "0", "--tries", "2", "--questions", items]
+    told = {}
+    for find in ("0", "2"):
+        run = subprocess.run([*asked, "--find", find, "--ask", "3"], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        told[find] = run.stdout.splitlines()
+    assert [x.split(" ")[4] for x in told["0"][:4]] == ["answers"] * 4 and all("KLD" in x and "answers" in x for x in told["2"][:4])
+    assert told["0"][4].startswith("answers at 0.5") and told["2"][4].startswith("KLD + answers at 0.5")
+    lost = [[float(x.rsplit(" ", 1)[1]) for x in told["0"][:4]], [float(x.rsplit(" ", 1)[1]) for x in told["2"][:4]]]
+    assert lost[0] == lost[1], "questions alone and beside text are not the same questions"
+    missed = [sum(float(x) for x in line.replace(",", "").split(" ")[5::2]) for line in told["2"][:4]]
+    order = told["2"][5].rsplit(" ", 1)[1].replace("/", ",").strip(",").split(",")
+    by_loss = sorted(range(4), key=lambda g: -missed[g])
+    assert order == [told["2"][g].split(" ")[1] for g in by_loss], "groups are not in the order of what both lose"
+    run = subprocess.run([*asked, "--ask", "5"], capture_output=True, text=True)
+    assert run.returncode and "has 4 items, and 5 are asked for" in run.stderr, run.stderr
+    run = subprocess.run([*asked[:-2], "--find", "0"], capture_output=True, text=True)
+    assert run.returncode == 2 and "--find 1 (0 with --questions)" in run.stderr, run.stderr
+
+# ---- asked_roles: no more pages than uniform has, and no page more would do
+
+for text_of_roles in ("1.0/1.1,0.0,0.1", "1.0,1.1/0.0,0.1", "a,b,c/d,e,f,g,h", "a,b/", "a,b,c,d,e,f,g/h"):
+    sharing, rest = (len(x.split(",")) if x else 0 for x in text_of_roles.split("/"))
+    for pages in (2, 3, 4, 7):
+        def held(tokens):
+            shared = (sharing + rest) * (tokens - 20)
+            return sum(-(-(20 + shared // sharing + (i < shared % sharing)) // 64) for i in range(sharing)) + rest
+        tokens = asked_roles.tokens_of_pages(text_of_roles, pages)
+        assert held(tokens) <= pages * (sharing + rest) < held(tokens) + sharing and held(tokens + 1) > held(tokens)
 
 # ---- defaults: intervals
 
