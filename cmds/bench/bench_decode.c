@@ -23,8 +23,9 @@ typedef struct variant {
 } variant;
 static const variant variants[] = {
     {16, 16, DQ_NUM_F32, DQ_CODE_TOKEN}, {8, 8, DQ_NUM_F32, DQ_CODE_TOKEN},
-    {8, 8, DQ_NUM_INT8, DQ_CODE_TOKEN},  {4, 4, DQ_NUM_F32, DQ_CODE_TOKEN},
-    {4, 4, DQ_NUM_INT8, DQ_CODE_TOKEN},  {4, 4, DQ_NUM_F32, DQ_CODE_DITHER},
+    {8, 8, DQ_NUM_INT8, DQ_CODE_TOKEN},  {8, 8, DQ_NUM_INT8, DQ_CODE_PAGE},
+    {4, 4, DQ_NUM_F32, DQ_CODE_TOKEN},   {4, 4, DQ_NUM_INT8, DQ_CODE_TOKEN},
+    {4, 4, DQ_NUM_INT8, DQ_CODE_PAGE},   {4, 4, DQ_NUM_F32, DQ_CODE_DITHER},
     {4, 4, DQ_NUM_INT8, DQ_CODE_DITHER}};
 enum {
     N_VARIANTS = sizeof variants / sizeof variants[0],
