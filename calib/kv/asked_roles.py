@@ -9,8 +9,9 @@ keydiff, 16-bit cache, 4 sinks and 16 recent tokens. Roles are those of find_rol
 eighth. Scored are the first --items questions, the question known (asked) and coming later (blind), and the first --windows windows
 (kld): `tokens` by as many tokens as the same share for every group (`drop`) has, `bytes` by as many pages of 64 tokens at most, since a
 group that keeps 20 tokens takes a page. --find 0 instead of 6 finds `asked` on questions alone. A model that PART.csv has is not
-measured again. --join makes of parts the means and the differences to `drop`, and of `asked` to `text`, over the same items, with
-intervals as defaults.py has them.
+measured again, whatever the settings were: a part made with other settings must go to another file. Printed, and beside the numbers as
+measure `roles`, are the roles' texts. --join makes of parts the means and the differences to `drop`, and of `asked` to `text`, over
+the same items, with intervals as defaults.py has them.
 """
 import argparse
 import csv
@@ -93,14 +94,26 @@ def study(model, o):
                     lines.append((f"{measure} {what}", variant, keep, numbers([*share, *by])))
     for variant, texts in roles.items():
         print(model, variant, *(f"{keep:g}: {x}" for keep, x in texts.items()), flush=True)
+        lines += [("roles", variant, keep, x) for keep, x in texts.items()]
     return lines
+
+
+def overlap(o):
+    """Why what is scored and what roles are found on are not apart; or None."""
+    with open(os.path.join(PAIR, "text.txt")) as f:
+        windows = len(f.read().split()) // WINDOW - LAST
+    items = find_roles.lines_of(os.path.join(PAIR, "needles-asked.jsonl"))
+    if o.items + o.ask > items:
+        return f"needles-asked.jsonl has {items} items, fewer than --items {o.items} and --ask {o.ask} together"
+    if o.windows > windows:
+        return f"--windows {o.windows}: text.txt has {windows} windows before the last {LAST}, on which roles are found"
 
 
 def join(paths, out):
     of = {}
     for path in paths:
         with open(path, newline="") as f:
-            for r in csv.DictReader(f):
+            for r in (x for x in csv.DictReader(f) if x["measure"] != "roles"):
                 kind, seed = r["model"].rsplit("-", 1)
                 of.setdefault((r["measure"], kind, float(r["keep"]), r["variant"]), {})[seed] = [float(x) for x in r["numbers"].split()]
     out.writerow(["kind", "seed", "measure", "variant", "less", "keep", "items", "mean", "se", "difference", "half_95", "said"])
@@ -125,6 +138,8 @@ def main():
     if o.join:
         with open(o.out, "w", newline="") as f:
             return join(o.join, csv.writer(f, lineterminator="\n"))
+    if why := overlap(o):
+        a.error(why)
     have = {r["model"] for r in csv.DictReader(open(o.out))} if os.path.exists(o.out) else set()
     for model in o.models:
         if model not in have:

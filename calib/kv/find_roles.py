@@ -7,7 +7,8 @@
     python calib/kv/find_roles.py MODEL --text FILE --of TEXT ...
 
 Runs `dq eval` over windows of FILE, whose first halves are compressed and whose second halves count. On the first --find windows
-every group (layer.group) is cut alone, as far as sinks and recent tokens, while the others keep all: groups are ordered by the
+every group (layer.group) is cut alone, as far as sinks and recent tokens, while the others keep all (of questions: as many as
+the shortest has): groups are ordered by the
 KLD that this costs. --questions has the last --ask of its items (of --task mc) count as well: to the KLD of text is added what the
 right answer lacks of all choices, -ln of its share, mean over items. Roles found on text alone can lose the answers to questions;
 --find 0 asks questions only. Then, for every share of --keep, 1, 2, ... groups of that order (of many groups: about --tries
@@ -43,12 +44,22 @@ def lack(lines):
     return max(ll) + math.log(sum(math.exp(x - max(ll)) for x in ll)) - ll[lines[0]["gold"]]
 
 
+def of_dq(command):
+    """What dq prints. Where it fails, it has said why."""
+    try:
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    except OSError as e:
+        sys.exit(f"find_roles.py: {command[0]}: {e.strerror}. Build dq, or name it with --dq.")
+    except subprocess.CalledProcessError as e:
+        sys.exit(e.returncode if e.returncode > 0 else f"find_roles.py: {e}")
+
+
 def ran(args, data, settings, read=number):
     """What `read` says of windows or questions, by share (None: of --kv-tokens), in the order of the file, after a run of dq eval."""
     with tempfile.TemporaryDirectory() as folder:
         items = os.path.join(folder, "items.jsonl")
-        subprocess.run([args.dq, "eval", args.model, *data, "--kv-policy", args.policy, "--kv-sink", str(SINK), "--kv-recent",
-                        str(args.recent), *settings, "--dump-items", items, "-q"], check=True, stdout=subprocess.DEVNULL)
+        of_dq([args.dq, "eval", args.model, *data, "--kv-policy", args.policy, "--kv-sink", str(SINK), "--kv-recent",
+               str(args.recent), *settings, "--dump-items", items, "-q"])
         out = {}
         for x in map(json.loads, open(items)):
             if x["kv"].get("policy"):
@@ -88,6 +99,11 @@ def numbers_to_try(groups, tries):
     if groups <= tries:
         return list(range(1, groups + 1))
     return sorted({round(groups ** (i / (tries - 1))) for i in range(tries)})
+
+
+def lines_of(name):
+    with open(name) as f:
+        return sum(1 for _ in f)
 
 
 def last_lines(name, count, folder):
@@ -181,8 +197,8 @@ def write_lines(args, lines):
         if new:
             w.writerow(["model", "measure", "guide", "variant", "keep", "numbers"])
         name = os.path.basename(args.model.rstrip("/"))
-        w.writerows([name, measure, args.policy, variant, keep, " ".join(f"{x:.6g}" for x in numbers)]
-                    for measure, variant, keep, numbers in lines)
+        w.writerows([name, measure, args.policy, variant, keep, x if isinstance(x, str) else " ".join(f"{n:.6g}" for n in x)]
+                    for measure, variant, keep, x in lines)
 
 
 def recipe_of(weights, text, args):
@@ -194,7 +210,7 @@ def recipe_of(weights, text, args):
 
 def groups_of(args):
     """Names of the model's groups of KV heads."""
-    about = json.loads(subprocess.run([args.dq, "info", args.model, "--json"], check=True, capture_output=True).stdout)["inputs"][0]
+    about = json.loads(of_dq([args.dq, "info", args.model, "--json"]))["inputs"][0]
     groups = [f"{layer}.{g}" for layer in range(about["layers"]) for g in range(about["kv_groups"])]
     if len(groups) < 2:
         sys.exit(f"find_roles.py: {args.model} has one group of KV heads, so that there is nothing to share.")
@@ -213,7 +229,7 @@ def main():
     ap.add_argument("--score", type=int, default=12, help="windows behind them, that are scored")
     ap.add_argument("--tries", type=int, default=16, help="at most so many numbers of groups that share")
     ap.add_argument("--questions", help="items of --task mc, the last of which roles are found on too")
-    ap.add_argument("--ask", type=int, default=32, help="how many of them")
+    ap.add_argument("--ask", type=int, help="how many of them (32)")
     ap.add_argument("--needles", help="questions of --task mc that are scored too")
     ap.add_argument("--items", type=int, default=64)
     ap.add_argument("--of", help="a text to score instead of finding one")
@@ -222,10 +238,19 @@ def main():
     ap.add_argument("--recipe", help="a file for dq quantize --recipe")
     ap.add_argument("--weights", help="a recipe whose other settings it has")
     args = ap.parse_args()
+    if args.of and args.questions:
+        ap.error("--questions is for finding; --of finds nothing")
+    if args.ask is not None and not args.questions:
+        ap.error("--ask needs --questions")
+    args.ask = 32 if args.ask is None else args.ask
     if args.tries < 2 or args.find < (0 if args.questions else 1) or args.score < 0 or args.ask < 1:
         ap.error("--tries is at least 2, --find 1 (0 with --questions), --score 0 and --ask 1")
     if args.weights and not args.recipe:
         ap.error("--weights needs --recipe")
+    if args.questions and args.needles and os.path.realpath(args.questions) == os.path.realpath(args.needles):
+        if (count := lines_of(args.needles)) < args.items + args.ask:
+            ap.error(f"{args.needles} has {count} items: the first {args.items} are scored and roles are found on the last {args.ask}, "
+                     "so some are in both. Lower --items or --ask")
     weights = json.load(open(args.weights)) if args.weights else {}
     groups = groups_of(args)
     texts = dict.fromkeys(args.keep, args.of) if args.of else found_by(args, groups)

@@ -60,6 +60,16 @@ def meant(text, layers):
     return tuple(entries_of(keys, layers, text)), tuple(v for v, _ in entries_of(values or keys, layers, text))
 
 
+def of_dq(command):
+    """What dq prints. Where it fails, it has said why."""
+    try:
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    except OSError as e:
+        sys.exit(f"plan.py: {command[0]}: {e.strerror}. Build dq, or name it with --dq.")
+    except subprocess.CalledProcessError as e:
+        sys.exit(e.returncode if e.returncode > 0 else f"plan.py: {e}")
+
+
 class Cache:
     """What widths lose by window, measured once."""
 
@@ -75,9 +85,8 @@ class Cache:
         for i in range(0, len(todo), SWEEP):
             with tempfile.TemporaryDirectory() as folder:
                 items = os.path.join(folder, "items.jsonl")
-                subprocess.run([a.dq, "eval", a.model, "--text", a.text, "--ctx", str(a.ctx), "--kv-recent", str(a.recent),
-                                "--kv-code", a.code, "--kv-bits", ",".join(todo[i:i + SWEEP]), "--dump-items", items,
-                                "--progress", "never", *limit], check=True, stdout=subprocess.DEVNULL)
+                of_dq([a.dq, "eval", a.model, "--text", a.text, "--ctx", str(a.ctx), "--kv-recent", str(a.recent), "--kv-code", a.code,
+                       "--kv-bits", ",".join(todo[i:i + SWEEP]), "--dump-items", items, "--progress", "never", *limit])
                 rows = {}
                 for line in open(items):
                     x = json.loads(line)
@@ -187,7 +196,7 @@ def main():
     if args.recipe and args.of or args.weights and not args.recipe:
         ap.error("--recipe writes a plan, which --of does not make" if args.recipe else "--weights needs --recipe")
     weights = json.load(open(args.weights)) if args.weights else {}
-    about = json.loads(subprocess.run([args.dq, "info", args.model, "--json"], check=True, capture_output=True).stdout)["inputs"][0]
+    about = json.loads(of_dq([args.dq, "info", args.model, "--json"]))["inputs"][0]
     layers, maps = about["layers"], key_maps(about["head_map"], about["n_q"], about["n_kv"])
     cache = Cache(args, layers)
     if args.of:

@@ -84,6 +84,14 @@ for options in (["--code", "token"], ["--of", "4:4", "--recipe", "x.json"], ["--
                          capture_output=True, text=True)
     assert run.returncode == 2 and options[0] in run.stderr.replace("--recipe writes", "--of"), run
 
+# ---- plan and find_roles: what they say without dq, or without a model
+
+for script in ("plan", "find_roles"):
+    for model, program, said in (("model", "no-such-dq", f"{script}.py: no-such-dq: "), ("no-such-model", dq, "no-such-model: ")):
+        run = subprocess.run([sys.executable, os.path.join(repository, "calib", "kv", script + ".py"), model, "--text", text,
+                              "--dq", program], capture_output=True, text=True)
+        assert run.returncode > 0 and said in run.stderr and run.stderr.count("\n") == 1, run
+
 # ---- find_roles: what is tried, and a whole run
 
 assert find_roles.numbers_to_try(8, 16) == list(range(1, 9)) and find_roles.numbers_to_try(1, 2) == [1]
@@ -141,6 +149,12 @@ with tempfile.TemporaryDirectory() as folder:
     assert run.returncode and "has 4 items, and 5 are asked for" in run.stderr, run.stderr
     run = subprocess.run([*asked[:-2], "--find", "0"], capture_output=True, text=True)
     assert run.returncode == 2 and "--find 1 (0 with --questions)" in run.stderr, run.stderr
+    for options, said in ((["--of", "0.0/0.1,1.0,1.1"], "--of finds nothing"),
+                          (["--needles", items, "--items", "2", "--ask", "3"], "4 items")):
+        run = subprocess.run([*asked, *options], capture_output=True, text=True)
+        assert run.returncode == 2 and said in run.stderr, run.stderr
+    run = subprocess.run([*asked[:-2], "--ask", "3"], capture_output=True, text=True)
+    assert run.returncode == 2 and "--ask needs --questions" in run.stderr, run.stderr
 
 # ---- asked_roles: no more pages than uniform has, and no page more would do
 
@@ -152,6 +166,23 @@ for text_of_roles in ("1.0/1.1,0.0,0.1", "1.0,1.1/0.0,0.1", "a,b,c/d,e,f,g,h", "
             return sum(-(-(20 + shared // sharing + (i < shared % sharing)) // 64) for i in range(sharing)) + rest
         tokens = asked_roles.tokens_of_pages(text_of_roles, pages)
         assert held(tokens) <= pages * (sharing + rest) < held(tokens) + sharing and held(tokens + 1) > held(tokens)
+
+# asked_roles: what roles are found on is not scored, and a part holds the roles, which --join leaves out
+
+assert asked_roles.overlap(argparse.Namespace(items=224, ask=32, windows=66)) is None
+assert "--items 225" in asked_roles.overlap(argparse.Namespace(items=225, ask=32, windows=66))
+assert "--windows 67" in asked_roles.overlap(argparse.Namespace(items=64, ask=32, windows=67))
+with tempfile.TemporaryDirectory() as folder:
+    part = argparse.Namespace(out=os.path.join(folder, "part.csv"), policy="keydiff")
+    joined = []
+    for seed in defaults.SEEDS:
+        part.model = f"llama-{seed}"
+        find_roles.write_lines(part, [("kld tokens", "drop", 0.25, [1.0, 2.0]), ("kld tokens", "text", 0.25, [1.0, 1.5]),
+                                      ("roles", "text", 0.25, "1.0,1.1/0.0,0.1")])
+    with open(part.out) as f:
+        assert f.read().count('roles,keydiff,text,0.25,"1.0,1.1/0.0,0.1"') == 3
+    asked_roles.join([part.out], argparse.Namespace(writerow=joined.append))
+    assert {r[2] for r in joined[1:]} == {"kld tokens"} and joined[-1][7:10] == ["1.25000", joined[-1][8], "-0.25000"], joined
 
 # ---- defaults: intervals
 
