@@ -74,7 +74,8 @@ static void print_kv(const dq_model *m)
         printf("KV cache           K %d bits, V %d bits", s->k_bits, s->v_bits);
     const bool coded = dq_kv_config_uses(s) & DQ_KV_CODES;
     const dq_kv_code code = dq_kv_config_code(s);
-    if (coded && code != DQ_CODE_TOKEN) printf(", code %s", dq_kv_code_name[code]);
+    if (coded && code != DQ_CODE_TOKEN)
+        printf(", code %s%s", dq_kv_code_name[code], s->code == DQ_CODE_AUTO ? " (auto)" : "");
     if (coded && code == DQ_CODE_TOKEN) printf(", group %d", s->group);
     if (coded || s->rotate == DQ_ROTATE_ON) printf(", rotation %s", dq_rotate_name[s->rotate]);
     if (coded || s->evict.policy) printf(", sink %d, recent %d", s->sink, s->recent);

@@ -71,10 +71,11 @@ static dq_status kv_settings(request *r, dq_err *err)
     const dq_kv_config asked = r->set.kv; /* of the recipe */
     DQ_TRY(dq_kv_options_read(&r->kv, false, err));
     if (dq_kv_options_list(&list, &n, &r->kv, &asked, err) == DQ_OK &&
-        dq_kv_options_check(&r->kv, err) == DQ_OK &&
-        dq_kv_config_spec(&any, &list[0], DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, err) ==
-            DQ_OK)
-        dq_evict_check(&any, err);
+        dq_kv_options_check(&r->kv, err) == DQ_OK) {
+        dq_kv_config_spec(&any, &list[0], DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, err);
+        if (err->code == DQ_USAGE) dq_in(err, "--kv-bits: ");
+        if (err->code == DQ_OK) dq_evict_check(&any, err);
+    }
     if (err->code == DQ_OK) r->set.kv = list[0];
     dq_block_free(list);
     return err->code;

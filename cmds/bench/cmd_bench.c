@@ -167,10 +167,11 @@ static dq_status understand(bench *x, const dq_args *args, dq_err *err)
                            "context", 1, 1 << 24, err);
 }
 
-/* A cache that fits the arithmetic: int8 reads keys and values as codes. */
+/* A cache that fits the arithmetic: int8 reads keys and values as codes, of tokens, with which every policy forgets alike. */
 static dq_status choose_cache(bench *x, dq_err *err)
 {
     dq_kv_config kv = dq_kv_config_plain;
+    kv.code = DQ_CODE_TOKEN;
     if (x->math.kv == DQ_NUM_INT8) kv.k_bits = kv.v_bits = 8;
     DQ_TRY(dq_kv_options_spec(&x->kv, &kv, x->model, x->math.kv, err));
     return dq_backend_can(x->backend, x->model, x->math, &x->kv, err);
@@ -352,7 +353,7 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
         dq_opt_int("limit", "N", &x.limit, 1, 1e9, "the first N items of --items only"),
         dq_opt_text("math", "KIND", &x.math_word,
                     "f32, bf16 or int8 (default f32), for all but --decode; int8 takes packed "
-                    "containers and keeps keys and values at 8 bits"),
+                    "containers and keeps keys and values as token codes of 8 bits"),
         DQ_OPT_DEVICE(&x.device),
         dq_opt_int("threads", "N", &x.threads, 0, 1024, "CPU threads (default 0: all processors)"),
         dq_opt_flag("json", &x.json, "one JSON document"),
@@ -365,6 +366,6 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
     DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
     DQ_TRY(understand(&x, &args, err));
-    if (x.compare) return dq_bench_compare(args.item, args.n, err);
-    return measure_model(&x, args.item[0], err);
+    return x.compare ? dq_bench_compare(args.item, args.n, err)
+                     : measure_model(&x, args.item[0], err);
 }

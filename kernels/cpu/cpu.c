@@ -51,7 +51,8 @@ const dq_simd_blocked *dq_simd_blocked_pick(unsigned features)
     return &dq_simd_blocked_plain;
 }
 
-/* In large pages, as layouts of weights are: what a plain read is measured on shall not be slower memory. */
+/* Scratch of threads and products, and what a plain read is measured on: in large pages, as layouts of weights are, so that the read
+ * is not of slower memory. */
 static void *new_block(dq_backend *b, size_t bytes)
 {
     void *p = b->err.code == DQ_OK ? dq_block_raw(1, bytes, &b->err) : NULL;

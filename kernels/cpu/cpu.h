@@ -7,8 +7,9 @@
 #include "kernels/cpu/level/simd_peak.h"
 #include "kernels/cpu/simd.h"
 
-/* cpu_blocks.c: blocks of one size. */
-enum { DQ_CPU_BINS = 8 };
+/* cpu_blocks.c: blocks of one size. A cache has some of keys and of values each: whole pages, codes by width, sinks, and the
+ * numbers of 1 to 64 sets. */
+enum { DQ_CPU_BINS = 32 };
 typedef struct dq_cpu_chunk dq_cpu_chunk;
 typedef struct dq_cpu_bin {
     size_t bytes;       /* of a block */

@@ -84,19 +84,31 @@ static dq_cpu_chunk *chunk_memory(size_t bytes, void **memory, dq_err *err)
     return (dq_cpu_chunk *)(void *)at;
 }
 
+/* Sanitizers see what goes beyond memory of its own. */
+#if defined(__SANITIZE_ADDRESS__)
+enum { CHUNKS = false };
+#else
+enum { CHUNKS = true };
+#endif
+
 static int64_t chunk_capacity(const dq_cpu_bin *bin, size_t bytes)
 {
     const size_t held = bin ? (size_t)bin->capacity * (HEAD + bytes) : 0;
     const int64_t most = (int64_t)((CHUNK_BYTES - HEAD) / (HEAD + bytes));
-    if (!bin || bin->capacity == 0 || most == 0) return 1;
+    if (!CHUNKS || !bin || bin->capacity == 0 || most == 0) return 1;
     return held < SMALL_BYTES ? bin->capacity : most; /* as many again */
 }
 
 static dq_cpu_chunk *chunk_new(dq_backend *b, dq_cpu_bin *bin, size_t bytes)
 {
     dq_cpu_chunk shape = {.bin = bin, .capacity = chunk_capacity(bin, bytes)};
-    const size_t size = chunk_bytes(&shape, bytes);
-    dq_cpu_chunk *c = chunk_memory(size, &shape.memory, &b->err);
+    size_t size = chunk_bytes(&shape, bytes);
+    dq_err many = {0};
+    dq_cpu_chunk *c = chunk_memory(size, &shape.memory, shape.capacity > 1 ? &many : &b->err);
+    if (many.code != DQ_OK) { /* there may be memory for a block still */
+        shape.capacity = 1;
+        c = chunk_memory(size = chunk_bytes(&shape, bytes), &shape.memory, &b->err);
+    }
     if (!c) return NULL;
     *c = shape;
     if (!bin) return c;

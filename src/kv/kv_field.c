@@ -248,7 +248,7 @@ static bool is_list(const dq_kv_field *f)
     return f->type == DQ_KV_BY_LAYER || f->type == DQ_KV_BY_GROUP;
 }
 
-/* What c's field is in a file that does not name it: as everything was before there was the field. */
+/* What c's field is in a file that does not name it: token codes where something is coded, else the default. */
 static int64_t unnamed(const dq_kv_field *f, const dq_kv_config *c)
 {
     const bool codes = dq_kv_config_uses(c) & DQ_KV_CODES;

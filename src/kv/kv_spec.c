@@ -76,9 +76,11 @@ bool dq_kv_token_widths(int k_bits, int v_bits)
 static dq_status check_width(const char *what, int bits, unsigned allowed, const char *widths,
                              dq_err *err)
 {
+    const bool as_page = is_in(WIDE | NARROW | ODD, bits);
     if (is_in(allowed, bits)) return DQ_OK;
-    return dq_fail(err, DQ_USAGE, "%d bits for %s are not offered (%s: %s).", bits, what, what,
-                   widths);
+    return dq_fail_with(err, DQ_USAGE,
+                        (dq_remedy){.code = as_page ? DQ_REMEDY_KV_PAGE : DQ_REMEDY_NONE},
+                        "%d bits for %s are not offered (%s: %s).", bits, what, what, widths);
 }
 
 dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err)
