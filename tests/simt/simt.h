@@ -266,6 +266,13 @@ DQ_DEVICE void simt_check_aligned(const void *p, size_t size, const char *what, 
     if ((uintptr_t)p % size)
         simt_fail(line, "%s: address %p is not a multiple of %zu", what, p, size);
 }
+DQ_DEVICE uint64_t dq_load8(const void *p, SIMT_LINE)
+{
+    simt_check_aligned(p, 8, "dq_load8", line);
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
 DQ_DEVICE dq_u4 dq_load16(const void *p, SIMT_LINE)
 {
     simt_check_aligned(p, 16, "dq_load16", line);

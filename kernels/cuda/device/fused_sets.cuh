@@ -61,7 +61,7 @@ DQ_DEVICE void load_four(float x[4], const void *from, bool wide, int64_t at)
         for (int i = 0; i < 4; i++) x[i] = dq_bits_f32(bits[i]);
         return;
     }
-    uint64_t a = *(const uint64_t *)((const uint16_t *)from + at);
+    uint64_t a = dq_load8((const uint16_t *)from + at);
     DQ_UNROLL
     for (int i = 0; i < 4; i++) x[i] = dq_f16_f32((uint16_t)(a >> 16 * i));
 }

@@ -187,6 +187,11 @@ DQ_DEVICE uint32_t dq_atomic_cas(uint32_t *p, uint32_t expected, uint32_t v)
 }
 
 /* ---------------------------------------------------------------------------------------- memory */
+/* p is a multiple of 8. */
+DQ_DEVICE uint64_t dq_load8(const void *p)
+{
+    return *(const uint64_t *)p;
+}
 /* p is a multiple of 16. */
 DQ_DEVICE dq_u4 dq_load16(const void *p)
 {

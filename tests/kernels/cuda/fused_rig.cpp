@@ -83,7 +83,9 @@ static void encode_sets(const rig *r, rig_side *s, int side, int page, int head,
     const float top = (float)((1 << bits) - 1);
     for (int c = 0; c < s->form.dim; c++)
         for (int first = p->n_sinks, end; first < 64; first = end) {
-            float least = INFINITY, most = -INFINITY;
+            const float gone = s->plain[page][head][first ^ 32][c];
+            float least = r->spec.each_slot ? gone : INFINITY,
+                  most = r->spec.each_slot ? gone : -INFINITY;
             for (end = first; end < 64 && (end == first || !(p->begins >> end & 1)); end++) {
                 least = fminf(least, s->plain[page][head][end][c]);
                 most = fmaxf(most, s->plain[page][head][end][c]);
@@ -233,6 +235,7 @@ static void make_sets(rig *r, rig_list *l, int p)
         if (ends[k] > page->n_sinks && ends[k] < 64) page->begins |= (uint64_t)1 << ends[k];
     for (int k = r->spec.many_sets ? pick(r, 7, 9) : pick(r, 0, 4) - 2; k > 0; k--)
         page->begins |= (uint64_t)1 << pick(r, page->n_sinks, 63);
+    if (r->spec.each_slot) page->begins = ~(uint64_t)0 << page->n_sinks;
     for (int side = 0; r->spec.second && side < 2; side++)
         page->widths[side] =
             (uint64_t)(r->spec.bits[side] | (side ? r->spec.bits[1] : r->spec.second) << 4);

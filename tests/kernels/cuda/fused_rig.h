@@ -9,7 +9,7 @@
 #include "kernels/cuda/device/fused.h"
 #include "kernels/cuda/device/page.cuh"
 
-enum { MAX_PAGES = 18, MAX_HEADS = 4, MAX_DIM = 128, MAX_UNITS = 2, MAX_SETS = 12 };
+enum { MAX_PAGES = 18, MAX_HEADS = 4, MAX_DIM = 128, MAX_UNITS = 2, MAX_SETS = 64 };
 
 /* One side of a cache of one sequence: every token of every slot of heads, in all forms. */
 struct rig_side {
@@ -41,7 +41,8 @@ struct rig_spec {
     int max_rows; /* of a unit; 0: 64 */
     int max_keys; /* of a list, apart from its rows */
     bool sets, dither;
-    bool many_sets; /* pages have up to MAX_SETS */
+    bool many_sets; /* pages have up to 12 */
+    bool each_slot; /* every slot of a page is a set of its own, most of whose tokens are gone */
     int second; /* bits of the second map's keys, where page codes have widths by map; 0: they have none */
 };
 

@@ -124,8 +124,8 @@ static rig_spec sets_of(int dim, int k_bits, int v_bits, uint64_t seed)
     static const int widths[6] = {8, 6, 5, 4, 3, 2};
     rig_spec s = spec_of(DQ_FUSED_INT8, dim, k_bits, v_bits, seed);
     s.sets = true;
-    s.dither = seed % 2;
-    s.many_sets = seed % 4 == 1;
+    s.dither = seed / 4 % 2;
+    s.many_sets = seed / 8 % 3 == 1;
     if (seed % 3 == 0) s.second = widths[seed / 3 % 6];
     return s;
 }
@@ -208,10 +208,31 @@ static void test_decode_sets(void **state)
     for (uint64_t i = 0; i < 48; i++) {
         rig r;
         rig_spec s = sets_of(dims[i % 5], widths[i % 6], widths[i / 5 % 6], 3000 + i);
-        s.max_rows = i % 2 ? 1 : 1 + (int)i % 8; /* single rows have scores of their own */
+        /* single rows have scores of their own */
+        s.max_rows = i / 6 % 2 ? 1 : 1 + (int)(i + i / 12) % 8;
         s.max_keys = i % 4 ? 300 : 64 * MAX_PAGES;
         dq_simt_set_schedule(i % 3 ? DQ_SIMT_GREEDY : DQ_SIMT_ROUND_ROBIN, i);
         rig_open(&r, &s, 3000 + i);
+        check_decode(&r);
+        rig_close(&r);
+    }
+    dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
+}
+
+/* Pages of as many sets as they have slots. */
+static void test_each_slot(void **state)
+{
+    (void)state;
+    static const int widths[6] = {8, 6, 5, 4, 3, 2};
+    for (uint64_t i = 0; i < 12; i++) {
+        rig r;
+        rig_spec s = sets_of(dims[i % 5], widths[i % 6], widths[5 - i % 6], 4000 + i);
+        s.each_slot = true;
+        dq_simt_set_schedule(i % 3 ? DQ_SIMT_GREEDY : DQ_SIMT_ROUND_ROBIN, i);
+        if (i < 6) check_spec(s, 4000 + i);
+        s.max_rows = i % 2 ? 8 : 1;
+        s.max_keys = i % 5 ? 300 : 64 * MAX_PAGES;
+        rig_open(&r, &s, 4100 + i);
         check_decode(&r);
         rig_close(&r);
     }
@@ -340,7 +361,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_bf16),        cmocka_unit_test(test_orders),
         cmocka_unit_test(test_cut),         cmocka_unit_test(test_lacks),
         cmocka_unit_test(test_names),       cmocka_unit_test(test_sets),
-        cmocka_unit_test(test_decode_sets),
+        cmocka_unit_test(test_decode_sets), cmocka_unit_test(test_each_slot),
     };
     int devices = 0;
     const cudaError_t e = cudaGetDeviceCount(&devices);
