@@ -54,6 +54,7 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_KV_LAYERS] = "%t. Give --kv-bits for as many: 4*6|5 is for seven layers, 4*|5 for "
                             "any number",
     [DQ_REMEDY_KV_MAPS] = "%t. Give --kv-bits one width for the keys of a layer",
+    [DQ_REMEDY_KV_ONE_MAP] = "%t. Give another --kv-policy",
     [DQ_REMEDY_KV_ROLES] = "%t. Give --kv-roles for this model, as calib/kv/find_roles.py finds "
                            "them, or another --kv-budget",
     [DQ_REMEDY_KV_PAGE] = "%t Add --kv-code page or dither",

@@ -51,6 +51,7 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_KV_BITS_ROWS,    /* n rows with 8 bits */
     DQ_REMEDY_KV_LAYERS,       /* widths for another number of layers */
     DQ_REMEDY_KV_MAPS,         /* widths without maps */
+    DQ_REMEDY_KV_ONE_MAP,      /* a policy that one map has numbers for */
     DQ_REMEDY_KV_ROLES,        /* a list of all groups of KV heads, or another budget */
     DQ_REMEDY_KV_PAGE,         /* page codes */
     DQ_REMEDY_KV_DENSE,        /* what is not coded in f32, or the CPU */

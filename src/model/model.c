@@ -382,11 +382,21 @@ static dq_status check_maps(const dq_kv_spec *s, const dq_headmap *map, dq_err *
     return DQ_OK;
 }
 
+/* A policy that goes by the second map alone would keep the first tokens of a model that has none. */
+static dq_status check_policy(const dq_kv_spec *s, const dq_headmap *map, dq_err *err)
+{
+    const dq_kv_policy *p = s->evict.policy;
+    if (!p || p->needs != DQ_NEEDS_MASS2 || map->n_maps > 1) return DQ_OK;
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_ONE_MAP},
+                        "the policy \"%s\" goes by the second map, and the model has one", p->name);
+}
+
 dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                            dq_err *err)
 {
     DQ_TRY(dq_kv_config_spec(out, c, num, m->map.head_dim, m->n_layers, err));
     DQ_TRY(check_maps(out, &m->map, err));
+    DQ_TRY(check_policy(out, &m->map, err));
     if (!out->evict.roles[0]) return DQ_OK;
     dq_kv_roles roles;
     DQ_TRY(dq_kv_roles_parse(&roles, out->evict.roles, err));

@@ -279,6 +279,7 @@ try 0 '"widths": "3|5+3:3|6"' eval listed.h5 --text "$book" --ctx 512 --limit 1 
 grep -q '"k_bits": 3.5' "$top/out" && grep -q '"v_bits": 4.5' "$top/out" || complain "kv: no mean widths in the JSON document"
 try 2 "widths that differ by layer or map need page codes" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-code token
 try 0 "5:5 dither" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5 --kv-code dither
+try 4 "the policy \"a2\" goes by the second map, and the model has one. Give another --kv-policy" eval "plain model" --text "$book" --kv-keep 0.5 --kv-policy a2
 try 4 "keys are for 3 layers, and the model has 2. Give --kv-bits" eval "diff model" --text "$book" --kv-bits "3|4|5" --kv-code page
 try 4 "are for two maps, and the model has one. Give --kv-bits one width" eval "$narrow" --text "$book" --kv-bits "3+4:4" --kv-code page
 try 0 "." quantize "diff model" -o alike.h5 --kv-bits "4*|4+4:4|4" --kv-code page
