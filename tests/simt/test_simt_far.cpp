@@ -342,6 +342,20 @@ static void test_fused(void **state)
     }
 }
 
+/* unit[n]: sequences of eight rows each, all of which see all keys. */
+static void take_eight_rows(scene *s, dq_attention_unit *unit, int n)
+{
+    for (int i = 0; i < n; i++) {
+        dq_attention_unit w = s->unit[UNITS - 1];
+        w.strip = i * ((int64_t)Q * 8 * LD + 8 * (LD / 64) * DIM);
+        w.record = i * Q * 8;
+        w.factor = w.row = i * 8;
+        w.n = w.split = 8;
+        for (int r = 0; r < 8; r++) s->visible[w.row + r] = KEYS;
+        unit[i] = w;
+    }
+}
+
 /* 40 000 rows as 5000 sequences of 64K tokens, without codes. */
 static void test_decode(void **state)
 {
@@ -350,15 +364,7 @@ static void test_decode(void **state)
     scene s;
     far<dq_attention_unit> unit(SEQS);
     far<float> strip((int64_t)SEQS * (Q * 8 * LD + 8 * (LD / 64) * DIM));
-    for (int i = 0; i < SEQS; i++) {
-        dq_attention_unit w = s.unit[UNITS - 1];
-        w.strip = i * ((int64_t)Q * 8 * LD + 8 * (LD / 64) * DIM);
-        w.record = i * Q * 8;
-        w.factor = w.row = i * 8;
-        w.n = w.split = 8;
-        for (int r = 0; r < 8; r++) s.visible[w.row + r] = KEYS;
-        unit[i] = w;
-    }
+    take_eight_rows(&s, unit.p, SEQS);
     s.u.unit = unit.p, s.u.n = SEQS, s.u.max_rows = 8, s.u.strip = strip.p;
     s.u.form[0].bits = s.u.form[1].bits = 8;
     run(dq_fused_decode(s.u, s.f, dq_fused_logits{DQ_ROUND_NOT, 0, NULL}, NULL));
@@ -424,15 +430,7 @@ static void test_decode_sets(void **state)
     const coded_pages zero(&s, 0.0f), last(&s, 1e-3f);
     far<dq_attention_unit> unit(SEQS);
     far<float> strip((int64_t)SEQS * (Q * 8 * LD + 8 * (LD / 64) * DIM));
-    for (int i = 0; i < SEQS; i++) {
-        dq_attention_unit w = s.unit[UNITS - 1];
-        w.strip = i * ((int64_t)Q * 8 * LD + 8 * (LD / 64) * DIM);
-        w.record = i * Q * 8;
-        w.factor = w.row = i * 8;
-        w.n = w.split = 8;
-        for (int r = 0; r < 8; r++) s.visible[w.row + r] = KEYS;
-        unit[i] = w;
-    }
+    take_eight_rows(&s, unit.p, SEQS);
     for (int p = 0; p < PAGES; p++)
         (p == PAGES - 1 ? last : zero).give(&s.page[s.unit[UNITS - 1].page + p], p);
     s.u.unit = unit.p, s.u.n = SEQS, s.u.max_rows = 8, s.u.strip = strip.p;
