@@ -270,8 +270,8 @@ BLOCKED_INLINE void blocked_f32_wide(float *y, int64_t ldy, const dq_simd_blocke
     blocked_piece t = blocked_first_piece(w, a, 0);
     int64_t chunks = w->chunks;
     /* With vectors of 512 bits a processor that is not asked fetches no less wide codes, and codes with zero points, and has
-     * less to do; of narrow ones it reads little between products, and with 256 bits it always fetches less (dq bench
-     * --generate --math f32, asked against not: W3/32 1.06 to 1.35, W4/32 1.06 to 1.20, W6/32 .97, W8/32 .85 of the speed). */
+     * less to do; of narrow ones it reads little between products, and with 256 bits it always fetches less (measured:
+     * dq bench --generate --math f32). */
     const int64_t piece = t.n * bits * LINE;
     if (LANES == 16)
         t.ahead = bits <= 4 && !w->own_zeros ? piece + 4096 : 0;
