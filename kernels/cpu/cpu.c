@@ -4,52 +4,10 @@
 #include "base/os.h"
 #include "kernels/cpu/cpu_attention.h"
 #include "kernels/cpu/cpu_blocked.h"
+#include "kernels/cpu/level/level.h"
 
 #include <stdio.h>
 #include <string.h>
-
-const dq_simd *dq_simd_pick(unsigned features)
-{
-#if defined(__x86_64__)
-    if (features & DQ_CPU_AVX512) return &dq_simd_avx512;
-    if (features & DQ_CPU_AVX2) return &dq_simd_avx2;
-#else
-    (void)features;
-#endif
-    return &dq_simd_scalar;
-}
-
-dq_simd_int8_dots_fn *dq_simd_int8_dots_pick(unsigned features)
-{
-#if defined(__x86_64__)
-    if (features & DQ_CPU_VNNI) return dq_simd_int8_dots_vnni;
-#else
-    (void)features;
-#endif
-    return dq_simd_int8_dots;
-}
-
-const dq_simd_pages *dq_simd_pages_pick(unsigned features)
-{
-#if defined(__x86_64__)
-    if (features & DQ_CPU_VNNI) return &dq_simd_pages_vnni;
-    if (features & DQ_CPU_AVX2) return &dq_simd_pages_avx2;
-#else
-    (void)features;
-#endif
-    return &dq_simd_pages_plain;
-}
-
-const dq_simd_blocked *dq_simd_blocked_pick(unsigned features)
-{
-#if defined(__x86_64__)
-    if (features & DQ_CPU_VNNI) return &dq_simd_blocked_vnni;
-    if (features & DQ_CPU_AVX2) return &dq_simd_blocked_avx2;
-#else
-    (void)features;
-#endif
-    return &dq_simd_blocked_plain;
-}
 
 /* Scratch of threads and products, and what a plain read is measured on: in large pages, as layouts of weights are, so that the read
  * is not of slower memory. */
@@ -199,15 +157,16 @@ const dq_ops dq_ops_cpu = {
 
 dq_status dq_cpu_open(dq_backend *b, dq_err *err)
 {
+    const dq_cpu_level *level = dq_cpu_level_of(dq_os_cpu_features(NULL));
     dq_cpu *cpu = dq_block_new(1, sizeof *cpu, err);
     if (!cpu) return err->code;
     b->state = cpu;
     b->ops = &dq_ops_cpu;
-    cpu->simd = dq_simd_pick(dq_os_cpu_features(NULL));
-    cpu->int8_dots = dq_simd_int8_dots_pick(dq_os_cpu_features(NULL));
-    cpu->pages = dq_simd_pages_pick(dq_os_cpu_features(NULL));
-    cpu->peak = dq_simd_peak_pick(dq_os_cpu_features(NULL));
-    cpu->blocks = dq_simd_blocked_pick(dq_os_cpu_features(NULL));
+    cpu->simd = level->simd;
+    cpu->int8_dots = level->int8_dots;
+    cpu->pages = level->pages;
+    cpu->peak = level->peak;
+    cpu->blocks = level->blocked;
     cpu->block = dq_block_new((size_t)b->threads, sizeof *cpu->block, err);
     if (!cpu->block) {
         cpu_close(b);

@@ -124,7 +124,6 @@ dq_simd_int8_dots_fn dq_simd_int8_dots;
 #if defined(__x86_64__)
 dq_simd_int8_dots_fn dq_simd_int8_dots_vnni; /* AVX-512 with VNNI */
 #endif
-dq_simd_int8_dots_fn *dq_simd_int8_dots_pick(unsigned features);
 
 /* A packed weight laid out for products, once (cpu_blocked.c). A block is 32 rows: groups one after another, of each
  * its codes, chunk after chunk of 32 columns, and its scales [32 rows]; before every two groups their zero points
@@ -237,7 +236,6 @@ extern const dq_simd_blocked dq_simd_blocked_plain;
 extern const dq_simd_blocked dq_simd_blocked_avx2;
 extern const dq_simd_blocked dq_simd_blocked_vnni; /* AVX-512 with VNNI */
 #endif
-const dq_simd_blocked *dq_simd_blocked_pick(unsigned features);
 
 /* Rows of one query head in 8 bits. Channels are rounded in the runs of a page's scales; the codes of a
  * row stand run by run, each filled up with zeros to a multiple of 4. */
@@ -311,7 +309,6 @@ extern const dq_simd_pages dq_simd_pages_plain;
 extern const dq_simd_pages dq_simd_pages_avx2;
 extern const dq_simd_pages dq_simd_pages_vnni; /* AVX-512 with VNNI */
 #endif
-const dq_simd_pages *dq_simd_pages_pick(unsigned features);
 
 /* Codes of a row whose runs of `group` channels are filled up to multiples of 4. */
 static inline int64_t dq_simd_int8_padded(int64_t dim, int64_t group)
@@ -348,8 +345,5 @@ static inline int64_t dq_simd_set_work_bytes(int64_t dim)
     const int64_t cols = (dim + 63) / 64 * 64;
     return 8 * ((cols < 128 ? 128 : cols) + 16) + 4 * cols;
 }
-
-/* The highest table that the feature bits of dq_os_cpu_features() allow. */
-const dq_simd *dq_simd_pick(unsigned features);
 
 #endif

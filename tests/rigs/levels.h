@@ -12,6 +12,7 @@
 
 #include "base/os.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/level/level.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +25,8 @@ static inline const dq_simd *table_of(int level)
 {
     const unsigned have = dq_os_cpu_features(NULL);
     if (level == 0) return &dq_simd_scalar;
-    if (level == 1) return have & DQ_CPU_AVX2 ? dq_simd_pick(DQ_CPU_AVX2) : NULL;
-    return have & DQ_CPU_AVX512 ? dq_simd_pick(DQ_CPU_AVX512) : NULL;
+    if (level == 1) return have & DQ_CPU_AVX2 ? dq_cpu_level_of(DQ_CPU_AVX2)->simd : NULL;
+    return have & DQ_CPU_AVX512 ? dq_cpu_level_of(DQ_CPU_AVX512)->simd : NULL;
 }
 
 /* A backend held to one level; NULL where this machine has none. */

@@ -57,8 +57,8 @@ static void plain_read(const void *p, size_t bytes)
     kept_word = (uint32_t)sum;
 }
 
-static const dq_simd_peak plain = {"multiply and add", "multiply and add", plain_fma, plain_dot,
-                                   plain_read};
+const dq_simd_peak dq_simd_peak_plain = {"multiply and add", "multiply and add", plain_fma,
+                                         plain_dot, plain_read};
 
 #if defined(__x86_64__)
 #define AVX2   __attribute__((target("avx2,fma")))
@@ -160,21 +160,10 @@ VNNI static double vnni_dot(void)
 }
 
 static const char avx2_words[] = "vpmaddubsw, vpmaddwd and vpaddd, 256 bits";
-static const dq_simd_peak avx2 = {"vfmadd, 256 bits", avx2_words, avx2_fma, avx2_dot, avx2_read};
-static const dq_simd_peak avx512 = {"vfmadd, 512 bits", avx2_words, avx512_fma, avx2_dot,
-                                    avx2_read};
-static const dq_simd_peak vnni = {"vfmadd, 512 bits", "vpdpbusd, 512 bits", avx512_fma, vnni_dot,
-                                  avx2_read};
+const dq_simd_peak dq_simd_peak_avx2 = {"vfmadd, 256 bits", avx2_words, avx2_fma, avx2_dot,
+                                        avx2_read};
+const dq_simd_peak dq_simd_peak_avx512 = {"vfmadd, 512 bits", avx2_words, avx512_fma, avx2_dot,
+                                          avx2_read};
+const dq_simd_peak dq_simd_peak_vnni = {"vfmadd, 512 bits", "vpdpbusd, 512 bits", avx512_fma,
+                                        vnni_dot, avx2_read};
 #endif
-
-const dq_simd_peak *dq_simd_peak_pick(unsigned features)
-{
-#if defined(__x86_64__)
-    if (features & DQ_CPU_VNNI) return &vnni;
-    if (features & DQ_CPU_AVX512) return &avx512;
-    if (features & DQ_CPU_AVX2) return &avx2;
-#else
-    (void)features;
-#endif
-    return &plain;
-}

@@ -17,7 +17,10 @@ typedef struct dq_simd_peak {
     void (*read)(const void *p, size_t bytes);
 } dq_simd_peak;
 
-/* The row of the loops that the feature bits of dq_os_cpu_features() choose. */
-const dq_simd_peak *dq_simd_peak_pick(unsigned features);
+extern const dq_simd_peak dq_simd_peak_plain;
+#if defined(__x86_64__)
+extern const dq_simd_peak dq_simd_peak_avx2, dq_simd_peak_avx512;
+extern const dq_simd_peak dq_simd_peak_vnni; /* AVX-512 with VNNI */
+#endif
 
 #endif

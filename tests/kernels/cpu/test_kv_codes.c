@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "kernels/cpu/cpu_kv.h"
+#include "kernels/cpu/level/level.h"
 #include "tensor/quant.h"
 #include "tests/rigs/golden.h"
 #include "tests/rigs/kv_stage.h"
@@ -62,8 +63,8 @@ static void check_side(stage *s, const golden *g, const dq_kv_list *list, int si
                     *y = find(g, 'y', d, bits, group);
     float *scratch = calloc((size_t)dq_cpu_kv_scratch_floats(s->kv), sizeof *scratch), scale[64];
     int8_t codes[64];
-    const dq_simd *level[3] = {&dq_simd_scalar, dq_simd_pick(dq_os_cpu_features(NULL)),
-                               dq_simd_pick(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)};
+    const dq_simd *level[3] = {&dq_simd_scalar, dq_cpu_level_of(dq_os_cpu_features(NULL))->simd,
+                               dq_cpu_level_of(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)->simd};
     for (int64_t t = 0; t < q->shape[0]; t++) {
         dq_cpu_kv_token_codes(s->kv, list, t, 0, side, codes, scale);
         assert_memory_equal(codes, (const int8_t *)q->data + t * d, (size_t)d);
@@ -118,8 +119,8 @@ static void check_page(stage *s, const golden *g, const dq_kv_list *list, int si
 {
     const int d = s->map.head_dim;
     const dq_tensor *c = find(g, 'c', d, bits, dithered), *l = find(g, 'l', d, bits, dithered);
-    const dq_simd *level[3] = {&dq_simd_scalar, dq_simd_pick(dq_os_cpu_features(NULL)),
-                               dq_simd_pick(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)};
+    const dq_simd *level[3] = {&dq_simd_scalar, dq_cpu_level_of(dq_os_cpu_features(NULL))->simd,
+                               dq_cpu_level_of(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)->simd};
     float *scratch = calloc((size_t)dq_cpu_kv_scratch_floats(s->kv), sizeof *scratch);
     float number[2 * 64];
     int8_t codes[64];

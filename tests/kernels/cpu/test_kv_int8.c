@@ -5,6 +5,7 @@
 
 #include "base/os.h"
 #include "kernels/cpu/cpu_attention.h"
+#include "kernels/cpu/level/level.h"
 #include "tests/kernels/cpu/kv_defined.h"
 
 static const dq_pairing pairings[] = {DQ_PAIR_NONE,   DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE,
@@ -44,9 +45,9 @@ static int tables(const dq_simd_pages *out[3])
     static const unsigned levels[] = {DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
     const unsigned have = dq_os_cpu_features(NULL);
     int n = 0;
-    out[n++] = dq_simd_pages_pick(0);
+    out[n++] = dq_cpu_level_of(0)->pages;
     for (int i = 0; i < 2; i++) {
-        const dq_simd_pages *t = dq_simd_pages_pick(have & levels[i]);
+        const dq_simd_pages *t = dq_cpu_level_of(have & levels[i])->pages;
         if (t != out[n - 1]) out[n++] = t;
     }
     return n;

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "base/os.h"
+#include "kernels/cpu/level/level.h"
 #include "kernels/cpu/simd.h"
 
 #include <math.h>
@@ -91,7 +92,7 @@ static void expect_equal(const float *got, const float *want, int64_t n, const p
 
 static void check_keys(page *p, const dq_simd_pages *table, int m)
 {
-    const dq_simd_pages *plain = dq_simd_pages_pick(0);
+    const dq_simd_pages *plain = dq_cpu_level_of(0)->pages;
     float got[ROWS * SLOTS], want[ROWS * SLOTS];
     memset(got, 0, sizeof got);
     memset(want, 0, sizeof want);
@@ -107,7 +108,7 @@ static void check_keys(page *p, const dq_simd_pages *table, int m)
 
 static void check_values(page *p, const dq_simd_pages *table, int m)
 {
-    const dq_simd_pages *plain = dq_simd_pages_pick(0);
+    const dq_simd_pages *plain = dq_cpu_level_of(0)->pages;
     static float got[ROWS * DIM], want[ROWS * DIM];
     const int64_t cols = (p->of.dim + 15) / 16 * 16;
     for (int64_t i = 0; i < ROWS * DIM; i++) got[i] = want[i] = (float)i;
@@ -146,7 +147,7 @@ static void few_rows_are_exact(void **state)
     static const unsigned levels[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
     const unsigned have = dq_os_cpu_features(NULL);
     (void)state;
-    for (int i = 0; i < 3; i++) check_table(dq_simd_pages_pick(have & levels[i]));
+    for (int i = 0; i < 3; i++) check_table(dq_cpu_level_of(have & levels[i])->pages);
 }
 
 int main(void)

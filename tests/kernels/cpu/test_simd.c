@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/os.h"
+#include "kernels/cpu/level/level.h"
 #include "kernels/cpu/simd.h"
 #include "tensor/quant.h"
 
@@ -26,8 +27,8 @@ static int find_tables(void **state)
 {
     const unsigned have = dq_os_cpu_features(NULL);
     (void)state;
-    if (have & DQ_CPU_AVX2) wide[0] = dq_simd_pick(DQ_CPU_AVX2);
-    if (have & DQ_CPU_AVX512) wide[1] = dq_simd_pick(DQ_CPU_AVX512);
+    if (have & DQ_CPU_AVX2) wide[0] = dq_cpu_level_of(DQ_CPU_AVX2)->simd;
+    if (have & DQ_CPU_AVX512) wide[1] = dq_cpu_level_of(DQ_CPU_AVX512)->simd;
     return 0;
 }
 
