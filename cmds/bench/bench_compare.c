@@ -20,6 +20,7 @@ typedef struct line {
     const char *path;           /* of its document */
     double peer_rate, dq_rate;  /* tokens per second; NaN: not known */
     double ratio;               /* of rounds in turns; NaN: not told, or not of these rates */
+    double low, high;           /* bounds of the ratio, 95 %; NaN: not told */
     bool joined;                /* dq_rate is of another document than peer_rate */
 } line;
 
@@ -124,16 +125,24 @@ static dq_status add_line(comparison *c, const line *l, dq_err *err)
     return DQ_OK;
 }
 
+/* A number that need not be there. */
+static double told(const json_t *result, const char *key)
+{
+    const json_t *x = json_object_get(result, key);
+    return json_is_number(x) ? json_number_value(x) : (double)NAN;
+}
+
 static dq_status take_peer(comparison *c, const json_t *result, dq_err *err)
 {
-    const json_t *ratio = json_object_get(result, "ratio");
     const line l = {.work = work_of(result, result, c->a, err),
                     .peer = word_of(result, "peer", err),
                     .weights = word_of(result, "peer_weights", err),
                     .path = c->path,
                     .peer_rate = number_of(result, "peer_tokens_per_second", err),
                     .dq_rate = number_of(result, "dq_tokens_per_second", err),
-                    .ratio = json_is_number(ratio) ? json_number_value(ratio) : (double)NAN};
+                    .ratio = told(result, "ratio"),
+                    .low = told(result, "ratio_low"),
+                    .high = told(result, "ratio_high")};
     return err->code == DQ_OK ? add_line(c, &l, err) : err->code;
 }
 
@@ -145,7 +154,9 @@ static dq_status take_own(comparison *c, const json_t *settings, const json_t *r
                     .path = c->path,
                     .peer_rate = (double)NAN,
                     .dq_rate = number_of(result, "tokens_per_second", err),
-                    .ratio = (double)NAN};
+                    .ratio = (double)NAN,
+                    .low = (double)NAN,
+                    .high = (double)NAN};
     return err->code == DQ_OK ? add_line(c, &l, err) : err->code;
 }
 
@@ -160,7 +171,7 @@ static void join(comparison *c)
             line *l = &c->at[i];
             if (i == k || !*l->peer || strcmp(l->work, own.work) != 0) continue;
             l->dq_rate = own.dq_rate;
-            l->ratio = (double)NAN;
+            l->ratio = l->low = l->high = (double)NAN;
             l->joined = found = true;
         }
         c->at[k].work = found ? NULL : own.work;
@@ -208,10 +219,11 @@ static void put_rate(dq_table *table, double x, const char *mark)
 
 static dq_status print_lines(const comparison *c, dq_err *err)
 {
-    static const char *const titles[] = {"work", "peer", "its weights", "peer", "dq", "ratio"};
+    static const char *const titles[] = {"work", "peer",  "its weights", "peer",
+                                         "dq",   "ratio", "95 %"};
     dq_table *table = NULL;
     bool any = false;
-    DQ_TRY(dq_table_new(&table, titles, 6, err));
+    DQ_TRY(dq_table_new(&table, titles, 7, err));
     for (int i = 0; i < c->n; i++) {
         const line *l = &c->at[i];
         dq_table_cell(table, "%s", l->work);
@@ -224,10 +236,15 @@ static dq_status print_lines(const comparison *c, dq_err *err)
             dq_table_cell(table, "%.2f", isfinite(l->ratio) ? l->ratio : l->dq_rate / l->peer_rate);
         else
             dq_table_cell(table, "-");
+        if (isfinite(l->low) && isfinite(l->high))
+            dq_table_cell(table, "%.2f-%.2f", l->low, l->high);
+        else
+            dq_table_cell(table, "-");
     }
-    printf(
-        "tokens per second; ratio: dq over the peer, the median of rounds where it is told%s\n\n",
-        any ? "; *: dq measured by itself, not in turns with the peer" : "");
+    printf("tokens per second; ratio: dq over the peer, the median of rounds where it is told, and "
+           "the "
+           "interval that holds it%s\n\n",
+           any ? "; *: dq measured by itself, not in turns with the peer" : "");
     dq_table_print(table, err);
     dq_table_free(table);
     return err->code;

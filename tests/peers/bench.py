@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from math import comb
 
 PACKAGE = "llama-cpp-python==0.3.36"
 # bits of dq's codes, and whether they have zero points: the type of llama.cpp
@@ -244,6 +245,15 @@ def works_of(a):
         yield {"what": "prefill", "tokens": n}, ["--tokens", n], ["-p", n, "-n", 0]
 
 
+def median_interval(x):
+    """Bounds that hold the median in at least 95 of 100 series, by ranks alone (binomial); None of fewer than six rounds."""
+    n, outside, k = len(x), 0.0, 0
+    while outside + comb(n, k) / 2 ** n <= 0.025:
+        outside += comb(n, k) / 2 ** n
+        k += 1
+    return (sorted(x)[k - 1], sorted(x)[n - k]) if k else None
+
+
 def measure(a, form, work, dq_options, peer_options, about):
     """Rounds: llama.cpp, then dq in each arithmetic, the other way round in every second one."""
     rounds = {math: [] for math in form.math}
@@ -269,6 +279,7 @@ def measure(a, form, work, dq_options, peer_options, about):
                "peer": "llama.cpp", "peer_weights": form.type, "peer_bits_per_weight": form.peer_bits,
                "dq_bits_per_weight": form.bits, "peer_tokens_per_second": peer, "dq_tokens_per_second": own,
                "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios),
+               **dict(zip(("ratio_low", "ratio_high"), median_interval(ratios) or ())),
                **{k: statistics.median(column(k)) for k in ("share_of_read", "share_of_matmul", "share_of_ceiling")
                   if column(k)},
                "rounds": rounds[math]}
@@ -327,10 +338,11 @@ def main():
                 results.append(r)
                 where = " ".join(str(r[k]) for k in ("what", "tokens", "context") if k in r)
                 bits = f"{r['dq_bits_per_weight']:.2f}" if r["dq_bits_per_weight"] else "-"
+                within = f"; 95 %: {r['ratio_low']:.2f} to {r['ratio_high']:.2f}" if "ratio_low" in r else ""
                 print(f"{where}, {r['weights']} ({bits} bits), {r['math']}: {r['dq_tokens_per_second']:.4g}; "
                       f"llama.cpp {r['peer_weights']} ({r['peer_bits_per_weight']:.2f} bits): "
                       f"{r['peer_tokens_per_second']:.4g}; ratio {r['ratio']:.2f}, "
-                      f"{r['ratio_min']:.2f} to {r['ratio_max']:.2f}", flush=True)
+                      f"{r['ratio_min']:.2f} to {r['ratio_max']:.2f}{within}", flush=True)
             write_document(a, source, about, results)
 
 
