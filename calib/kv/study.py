@@ -419,6 +419,15 @@ LOWER = {
     "read basis 3222|5432+4322 and page dithered 3|4": (
         [read_channel(3, 2, 2, 2), {"maps": (read_channel(5, 4, 3, 2), read_channel(4, 3, 2, 2))}], [bits(PAGE_V, 3), PAGE_D]),
 }
+SEARCHED = {
+    "page 4:4": (PAGE_K, PAGE_V), "page 4:4 searched": (dict(PAGE_K, search=True), dict(PAGE_V, search=True)),
+    "page 3:3": (bits(PAGE_K, 3), bits(PAGE_V, 3)),
+    "page 3:3 searched": (bits(dict(PAGE_K, search=True), 3), bits(dict(PAGE_V, search=True), 3)),
+    "page 3:3 values searched": (bits(PAGE_K, 3), bits(dict(PAGE_V, search=True), 3)),
+    "page 2:2": (bits(PAGE_K, 2), bits(PAGE_V, 2)),
+    "page 2:2 searched": (bits(dict(PAGE_K, search=True), 2), bits(dict(PAGE_V, search=True), 2)),
+    "page 2:2 values searched": (bits(PAGE_K, 2), bits(dict(PAGE_V, search=True), 2)),
+}
 CAUSES = {
     "today 4:4": (T, T), "keys": (T, None), "keys of map 1": (FIRST, None), "keys of map 2": (SECOND, None), "values": (None, T),
     "exact keys of map 1": (SECOND, T), "exact keys of map 2": (FIRST, T), "keys of layer 0": ([T, None], None),
@@ -429,7 +438,8 @@ CAUSES = {
 }
 SETS = {"causes": CAUSES, "keys": {k: (v, None) for k, v in KEYS.items()}, "values": {k: (None, v) for k, v in VALUES.items()},
         "more keys": {k: (v, None) for k, v in MORE_KEYS.items()}, "more values": {k: (None, v) for k, v in MORE_VALUES.items()},
-        "ridge": {k: (v, None) for k, v in RIDGE.items()}, "both": BOTH, "goal": GOAL, "low": LOW, "lower": LOWER}
+        "ridge": {k: (v, None) for k, v in RIDGE.items()}, "both": BOTH, "goal": GOAL, "low": LOW, "lower": LOWER,
+        "searched": SEARCHED}
 DIFF_ONLY = {"keys of map 1", "keys of map 2", "exact keys of map 1", "exact keys of map 2", "values of layer 1, gain as without errors",
              "values of layer 1, errors of the plain model's size", "map 2 from map 1", "one scale for both maps", "maps 5 and 3",
              "maps 5 and 3 channel zero rotated"}
