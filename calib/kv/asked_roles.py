@@ -15,25 +15,17 @@ the same items, with intervals as defaults.py has them.
 """
 import argparse
 import csv
-import importlib.util
 import math
 import os
 import tempfile
+
+import defaults
+import find_roles
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAIR = os.path.join(HERE, "..", "longpair")
 MODELS = [f"{kind}-{seed}" for kind in ("diffllama", "llama") for seed in range(3)]
 KEEPS, PAGE, RECENT, WINDOW, LAST = (0.25, 0.125), 64, 16, 1024, 6
-
-
-def sibling(name):
-    spec = importlib.util.spec_from_file_location(name, os.path.join(HERE, name + ".py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-find_roles, defaults = sibling("find_roles"), sibling("defaults")
 
 
 def tokens_of_pages(text, pages):

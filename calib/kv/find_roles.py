@@ -25,9 +25,10 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
+
+from dq_runs import of_dq
 
 SINK = 4
 
@@ -42,16 +43,6 @@ def lack(lines):
     """Of a question: -ln of the share that the right answer has of the probability of all choices."""
     ll = [x["ll"] for x in lines]
     return max(ll) + math.log(sum(math.exp(x - max(ll)) for x in ll)) - ll[lines[0]["gold"]]
-
-
-def of_dq(command):
-    """What dq prints. Where it fails, it has said why."""
-    try:
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-    except OSError as e:
-        sys.exit(f"find_roles.py: {command[0]}: {e.strerror}. Build dq, or name it with --dq.")
-    except subprocess.CalledProcessError as e:
-        sys.exit(e.returncode if e.returncode > 0 else f"find_roles.py: {e}")
 
 
 def ran(args, data, settings, read=number):

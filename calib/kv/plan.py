@@ -17,9 +17,10 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
+
+from dq_runs import of_dq
 
 WIDTHS = (2, 3, 4, 5, 6, 8)
 SWEEP = 32  # widths that one run of dq eval takes
@@ -58,16 +59,6 @@ def meant(text, layers):
     """What a text says, however it is written: widths of keys by layer and map, widths of values by layer."""
     keys, _, values = text.partition(":")
     return tuple(entries_of(keys, layers, text)), tuple(v for v, _ in entries_of(values or keys, layers, text))
-
-
-def of_dq(command):
-    """What dq prints. Where it fails, it has said why."""
-    try:
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-    except OSError as e:
-        sys.exit(f"plan.py: {command[0]}: {e.strerror}. Build dq, or name it with --dq.")
-    except subprocess.CalledProcessError as e:
-        sys.exit(e.returncode if e.returncode > 0 else f"plan.py: {e}")
 
 
 class Cache:

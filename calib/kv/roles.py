@@ -26,23 +26,15 @@ values    keys as they were, values by d2o's weights (in the manner of CaM, ICML
 """
 import argparse
 import csv
-import importlib.util
 import math
 import os
 
 import torch
 
+import defaults
+import guides
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-def sibling(name):
-    spec = importlib.util.spec_from_file_location(name, os.path.join(HERE, name + ".py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-guides, defaults = sibling("guides"), sibling("defaults")
 SINK, RECENT, KEEPS, LEVELS = guides.SINK, guides.RECENT, guides.KEEPS, (0, 1 / 16, 1 / 4, 1)
 MERGES = ("counted", "d2o", "gauss", "values")
 

@@ -2,7 +2,7 @@
 # here; and what plan.py and find_roles.py write is a recipe of dq, whose head maps, forms of widths and groups of KV heads they know.
 # usage: kv_studies.py DQ REPOSITORY
 import argparse
-import importlib.util
+import importlib
 import json
 import math
 import os
@@ -14,14 +14,8 @@ import tempfile
 dq, repository = (os.path.abspath(path) for path in sys.argv[1:])
 
 
-def module(name):
-    spec = importlib.util.spec_from_file_location(name, os.path.join(repository, "calib", "kv", name + ".py"))
-    out = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(out)
-    return out
-
-
-plan, find_roles, defaults, asked_roles = (module(name) for name in ("plan", "find_roles", "defaults", "asked_roles"))
+sys.path.insert(0, os.path.join(repository, "calib", "kv"))
+plan, find_roles, defaults, asked_roles = map(importlib.import_module, ("plan", "find_roles", "defaults", "asked_roles"))
 
 
 def refuses(function, *args):
