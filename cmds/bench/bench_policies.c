@@ -6,6 +6,7 @@
 
 #include "cmds/bench/bench_rates.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/kv_report.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/table.h"
 #include "engine/evict.h"
@@ -51,7 +52,7 @@ dq_status dq_bench_policies_read(dq_bench_policies_options *o, const char *names
 
 /* One context, watched and cut by e, or by nobody. *evicting: the part of *seconds behind the pass. */
 static dq_status run_one(policies *x, const dq_bench_prompt *p, dq_evictor *e, double *seconds,
-                         double *evicting, dq_err *err)
+                         double *evicting, dq_evict_report *report, dq_err *err)
 {
     dq_kv *kv = dq_runner_kv(x->r);
     int32_t seq = x->b->ops->kv_seq_new(x->b, kv);
@@ -60,13 +61,12 @@ static dq_status run_one(policies *x, const dq_bench_prompt *p, dq_evictor *e, d
     const dq_batch batch = {
         .n_seq = 1, .n_rows = p->n, .cu_rows = cu, .seq = &seq, .ids = p->ids, .pos = p->pos};
     dq_pass pass = {.logit = dq_logit_plain, .math = x->o->math};
-    dq_evict_report report = dq_evict_report_none;
     dq_mat hidden;
     const double start = dq_bench_now(x->b);
     if (e) dq_evictor_watch(e, &batch, &pass.columns, err);
     if (err->code == DQ_OK) dq_runner_pass(x->r, &batch, &pass, &hidden, err);
     const double read = dq_bench_now(x->b);
-    if (e && err->code == DQ_OK) dq_evictor_run(e, &batch, &prefix, &report, err);
+    if (e && err->code == DQ_OK) dq_evictor_run(e, &batch, &prefix, report, err);
     *seconds = dq_bench_now(x->b) - start;
     *evicting = *seconds - (read - start);
     if (e) dq_evictor_forget(e, seq);
@@ -79,12 +79,18 @@ static dq_status run_policy(policies *x, const dq_bench_prompt *p, int i, double
 {
     const dq_pass pass = {.logit = dq_logit_plain, .math = x->o->math};
     dq_kv_spec spec = *x->o->kv;
+    dq_evict_report report = dq_evict_report_none;
+    dq_kv_cached told = {0};
     dq_evictor *e = NULL;
+    char what[400];
     spec.evict.policy = x->o->policy[i];
     spec.evict.keep = keep;
     if (dq_evictor_new(&e, x->r, &spec, &pass, err) == DQ_OK)
-        run_one(x, p, e, seconds, evicting, err);
+        run_one(x, p, e, seconds, evicting, &report, err);
     dq_evictor_free(e);
+    dq_kv_cached_report(&told, &report, 1);
+    snprintf(what, sizeof what, "%s, %d tokens", dq_runner_model(x->r)->name, (int)p->n);
+    if (err->code == DQ_OK) dq_kv_report_warn_policy(x->logger, what, &spec, &told);
     return err->code;
 }
 
@@ -93,11 +99,12 @@ static dq_status run_all(policies *x, const dq_bench_prompt *p, int64_t run, dq_
 {
     const int n = x->o->n_policies, first = run < 0 ? 0 : (int)(run % (n + 1));
     const int64_t at = run < 0 ? 0 : run, runs = x->o->runs;
+    dq_evict_report none = dq_evict_report_none;
     double unused;
     for (int k = 0; k <= n; k++) {
         const int i = (first + k) % (n + 1);
         if (i == n)
-            DQ_TRY(run_one(x, p, NULL, &x->prefill[at], &unused, err));
+            DQ_TRY(run_one(x, p, NULL, &x->prefill[at], &unused, &none, err));
         else
             DQ_TRY(run_policy(x, p, i, &x->over[i * runs + at], &x->evicting[i * runs + at], err));
     }

@@ -212,6 +212,19 @@ static dq_status measure_generate(bench *x, dq_err *err)
     return dq_bench_generate(&x->logger, x->runner, &o, err);
 }
 
+/* Of prompts through the whole model; one layer's attention knows no positions. */
+static void warn_positions(bench *x)
+{
+    const int most = x->model->max_positions;
+    for (int i = 0; i < x->n_lengths; i++) {
+        if (most > 0 && x->length[i] > most)
+            dq_logger_warn(&x->logger,
+                           "%s: --tokens %d is more than the %d positions that the model has; the "
+                           "time is that of as many rows, but no text of this model is as long",
+                           x->model->name, x->length[i], most);
+    }
+}
+
 static dq_status measure_prefill(bench *x, dq_err *err)
 {
     const dq_bench_prefill_options o = {.length = x->length,
@@ -261,6 +274,7 @@ static dq_status measure_all(bench *x, dq_err *err)
     if (x->attention) return measure_attention(x, err);
     DQ_TRY(open_runner(x, err));
     if (x->items) return measure_items(x, err);
+    if (!x->generate) warn_positions(x);
     if (x->policies) return measure_policies(x, err);
     return x->generate ? measure_generate(x, err) : measure_prefill(x, err);
 }

@@ -135,6 +135,27 @@ const char *dq_kv_report_label(char *buf, size_t cap, const dq_kv_spec *s)
     return buf;
 }
 
+void dq_kv_report_warn_policy(dq_logger *logger, const char *what, const dq_kv_spec *s,
+                              const dq_kv_cached *h)
+{
+    char label[DQ_KV_LABEL];
+    dq_kv_report_label(label, sizeof label, s);
+    if (h->beyond)
+        dq_logger_warn(
+            logger,
+            "%s, KV %s: %s read %lld of %lld contexts again at positions behind those that the "
+            "model has; give shorter contexts, or another --kv-policy",
+            what, label, s->evict.policy->name, (long long)h->beyond, (long long)h->evicted);
+    if (h->flat)
+        dq_logger_warn(
+            logger,
+            "%s, KV %s: %s tells tokens apart only where a context has more of them than the keys "
+            "of "
+            "a group have channels, which %lld of %lld have not; give longer contexts, or another "
+            "--kv-policy",
+            what, label, s->evict.policy->name, (long long)h->flat, (long long)h->evicted);
+}
+
 void dq_kv_report_warn(dq_logger *logger, const char *what, const dq_kv_spec *s,
                        const dq_kv_cached *h)
 {
@@ -161,18 +182,5 @@ void dq_kv_report_warn(dq_logger *logger, const char *what, const dq_kv_spec *s,
             "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %lld",
             what, label, (long long)h->raised, (long long)h->evicted,
             (long long)s->sink + s->recent);
-    if (h->beyond)
-        dq_logger_warn(
-            logger,
-            "%s, KV %s: %s read %lld of %lld contexts again at positions behind those that the "
-            "model has; give shorter contexts, or another --kv-policy",
-            what, label, s->evict.policy->name, (long long)h->beyond, (long long)h->evicted);
-    if (h->flat)
-        dq_logger_warn(
-            logger,
-            "%s, KV %s: %s tells tokens apart only where a context has more of them than the keys "
-            "of "
-            "a group have channels, which %lld of %lld have not; give longer contexts, or another "
-            "--kv-policy",
-            what, label, s->evict.policy->name, (long long)h->flat, (long long)h->evicted);
+    dq_kv_report_warn_policy(logger, what, s, h);
 }

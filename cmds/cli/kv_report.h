@@ -38,8 +38,10 @@ void dq_kv_report_columns(dq_table *t, const dq_kv_spec *s, const dq_kv_cached *
 /* "4:4", "4:4 snapkv 0.25", "4:4 keydiff 0.25 roles": enough to tell settings apart. */
 enum { DQ_KV_LABEL = DQ_KV_TEXT + 64 }; /* holds any */
 const char *dq_kv_report_label(char *buf, size_t cap, const dq_kv_spec *s);
-/* Warns where less than half of what was read or held was compressed, and about raised budgets. `what` stands in
- * front. */
+/* Warns of contexts with which the policy could not do what it is for. `what` stands in front. */
+void dq_kv_report_warn_policy(dq_logger *logger, const char *what, const dq_kv_spec *s,
+                              const dq_kv_cached *h);
+/* The same, where less than half of what was read or held was compressed, and about raised budgets. */
 void dq_kv_report_warn(dq_logger *logger, const char *what, const dq_kv_spec *s,
                        const dq_kv_cached *h);
 

@@ -97,6 +97,20 @@ if grep -q AVX2 avx2.json; then
     [ "$(grep '"ceiling":' scalar.json)" != "$(grep '"ceiling":' avx2.json)" ] || complain "bench: one ceiling for two levels"
 fi
 
+# prompts that are longer than the model is made for are said to be
+try 0 "^ *513 " bench "plain model" --tokens 512,513 --runs 1 --threads 1
+grep -q "warning: plain model: --tokens 513 is more than the 512 positions that the model has" "$top/err" ||
+    complain "bench: not said that a prompt has no positions: $(cat "$top/err")"
+[ "$(grep -c "warning: .*positions" "$top/err")" = 1 ] || complain "bench: more than one warning of positions: $(cat "$top/err")"
+try 0 '"tokens": 513' bench "plain model" --tokens 513 --runs 1 --threads 1 --json
+grep -q '"plain model: --tokens 513 is more than' "$top/out" || complain "bench: no warning of positions in the JSON"
+try 0 "^ *400 .*kvzip" bench "plain model" --kv-policy kvzip,keydiff --tokens 400 --runs 2 --threads 1
+grep -q "warning: plain model, 400 tokens, KV 16:16 kvzip 0.25: kvzip read 1 of 1 contexts again at positions behind those that the model has" "$top/err" ||
+    complain "bench: not said that kvzip reads behind the model's positions: $(cat "$top/err")"
+[ "$(grep -c "warning: .*positions" "$top/err")" = 1 ] || complain "bench: more than one warning of kvzip: $(cat "$top/err")"
+try 0 "^ *272 .*kvzip" bench "$repo/calib/longpair/llama-0" --kv-policy kvzip --tokens 272 --runs 1 --threads 1
+! grep -q "positions" "$top/err" || complain "bench: a warning of positions that the model has: $(cat "$top/err")"
+
 # ---- what policies take beside a prefill
 try 0 "leverage " bench "diff model" --kv-policy leverage,kvzip --tokens 272 --runs 1 --threads 1
 [ "$(grep -c '^ *272  ' "$top/out")" = 2 ] || complain "bench --kv-policy: not a line for each policy"
