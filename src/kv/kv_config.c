@@ -19,18 +19,29 @@ const dq_kv_config dq_kv_config_plain = {.k_bits = 16,
                                          .recent = DQ_KV_RECENT,
                                          .evict = {.keep = 1, .window = -1, .seed = 1}};
 
-dq_kv_code dq_kv_config_code(const dq_kv_config *c)
+/* Widths by layer that are all alike are what they are without a list; others that cannot be read stay. */
+static dq_kv_config without_list(const dq_kv_config *c)
 {
-    const dq_evict_spec *x = &c->evict;
+    dq_kv_config alike = *c;
+    dq_err err = {0};
+    dq_kv_config_fit(&alike, DQ_KV_ANY_LAYERS, &err);
+    return alike;
+}
+
+dq_kv_code dq_kv_config_code(const dq_kv_config *asked)
+{
+    const dq_kv_config c = without_list(asked);
+    const dq_evict_spec *x = &c.evict;
     const bool forgets = x->policy && (x->tokens || x->keep < 1);
-    const bool offered = !c->widths[0] && dq_kv_token_widths(c->k_bits, c->v_bits);
-    const bool coded = c->k_bits != 16 || c->v_bits != 16;
-    if (c->code != DQ_CODE_AUTO) return c->code;
+    const bool offered = !c.widths[0] && dq_kv_token_widths(c.k_bits, c.v_bits);
+    const bool coded = c.k_bits != 16 || c.v_bits != 16;
+    if (c.code != DQ_CODE_AUTO) return c.code;
     return !coded || (forgets && offered) ? DQ_CODE_TOKEN : DQ_CODE_PAGE;
 }
 
-unsigned dq_kv_config_uses(const dq_kv_config *c)
+unsigned dq_kv_config_uses(const dq_kv_config *asked)
 {
+    const dq_kv_config alike = without_list(asked), *c = &alike;
     const dq_kv_policy *p = c->evict.policy;
     const bool token = dq_kv_config_code(c) == DQ_CODE_TOKEN;
     unsigned uses = 0;
@@ -95,7 +106,8 @@ dq_status dq_kv_config_fit(dq_kv_config *c, int n_layers, dq_err *err)
     dq_kv_widths w;
     if (!c->widths[0]) return DQ_OK;
     DQ_TRY(dq_kv_widths_parse(&w, c->widths, err));
-    if (n_layers == DQ_KV_ANY_LAYERS) return DQ_OK;
+    const bool alike = dq_kv_widths_uniform(&w, 0) && dq_kv_widths_uniform(&w, 1);
+    if (n_layers == DQ_KV_ANY_LAYERS) return alike ? put_widths(c, &w, err) : DQ_OK;
     DQ_TRY(dq_kv_widths_fit(&w, n_layers, err));
     return put_widths(c, &w, err);
 }

@@ -50,11 +50,12 @@ unsigned dq_kv_config_uses(const dq_kv_config *c);
 dq_status dq_kv_config_set_widths(dq_kv_config *c, const char *text, dq_err *err);
 /* Groups of KV heads in order of need, as dq_kv_roles_parse reads them. DQ_USAGE. */
 dq_status dq_kv_config_set_roles(dq_kv_config *c, const char *text, dq_err *err);
-/* As a model of n_layers holds them: how many layers each width is for, or plain k_bits and v_bits. DQ_MISMATCH. */
-dq_status dq_kv_config_fit(dq_kv_config *c, int n_layers, dq_err *err);
-
 /* As n_layers: no model is known yet. */
 enum { DQ_KV_ANY_LAYERS = 0 };
+/* As a model of n_layers holds them: how many layers each width is for, or where they are all alike plain k_bits and v_bits.
+ * DQ_MISMATCH. */
+dq_status dq_kv_config_fit(dq_kv_config *c, int n_layers, dq_err *err);
+
 /* What is asked as a model with n_layers and heads of head_dim takes it, rotation resolved. *out is filled in any case;
  * fails as dq_kv_check and dq_kv_config_fit do. What is evicted is checked by dq_evict_check. */
 dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *c, dq_num num, int head_dim,

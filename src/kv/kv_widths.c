@@ -63,7 +63,7 @@ static dq_status take_side(dq_kv_widths *w, const char **text, int side, dq_err 
 {
     dq_kv_run *run = w->run[side];
     int n = 0, rests = 0;
-    bool wide = false;
+    bool wide = false, coded = false;
     do {
         if (n == DQ_KV_RUNS)
             return dq_fail(err, DQ_USAGE, "more than %d entries for %s.", DQ_KV_RUNS,
@@ -72,6 +72,7 @@ static dq_status take_side(dq_kv_widths *w, const char **text, int side, dq_err 
         DQ_TRY(take_run(&run[n], text, side, err));
         rests += run[n].layers == 0;
         wide = wide || run[n].bits[0] == 16 || run[n].bits[1] == 16;
+        coded = coded || run[n].bits[0] != 16 || run[n].bits[1] != 16;
         n++;
     } while (**text == '|');
     w->n[side] = n;
@@ -79,7 +80,7 @@ static dq_status take_side(dq_kv_widths *w, const char **text, int side, dq_err 
     if (rests > 1)
         return dq_fail(err, DQ_USAGE, "two entries for %s are for the layers that are left.",
                        side_name[side]);
-    if (wide && (n > 1 || run->bits[0] != run->bits[1]))
+    if (wide && coded)
         return dq_fail(err, DQ_USAGE, "16 bits for some %s and codes for others are not offered.",
                        side_name[side]);
     return DQ_OK;

@@ -291,6 +291,9 @@ eval_text listed.csv --kv-bits "4,4|4*:4,3|5+3:3|6,2|4" --kv-code page --kv-rece
 [ "$(column listed.csv 2 kv_k_bits)$(column listed.csv 2 kv_v_bits)" = 3.54.5 ] || complain "kv: no mean widths in the CSV"
 [ "$(column listed.csv 1 kv_bytes_held)" = "$(column listed.csv 2 kv_bytes_held)" ] || complain "kv: a mean of 4 bits holds other bytes than 4 bits"
 holds "bytes follow widths" "$(column listed.csv 3 kv_bytes_held) < $(column listed.csv 2 kv_bytes_held)"
+try 0 "4:4 keydiff 0.5 " eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "4|4" --kv-group 16 --kv-keep 0.5 --dry-run
+try 0 " 4:4  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "4|4" --kv-code token --dry-run
+try 0 " 16:16 f16  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "16|16" --kv-dense-type f16 --dry-run
 # they hold as many bits as token codes with a scale for 32 channels do, keep what they are when tokens go, and are
 # multiplied as they are
 eval_text paged.csv --kv-bits 4 --kv-code page --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16

@@ -256,6 +256,26 @@ static void usual_code_goes_by_what_is_forgotten(void **state)
     dq_arena_free(a);
 }
 
+/* Before a model is known, widths that are all alike have the codes, and make use of the options, of one width. */
+static void equal_widths_are_no_list(void **state)
+{
+    dq_err err = {0};
+    dq_kv_config c = dq_kv_config_plain;
+    dq_kv_spec s;
+    (void)state;
+    assert_int_equal(dq_kv_config_set_widths(&c, "4|4", &err), DQ_OK);
+    assert_int_equal(dq_kv_config_code(&c), DQ_CODE_PAGE);
+    c.evict.policy = dq_kv_policy_find("h2o", &err);
+    c.evict.keep = 0.5;
+    assert_int_equal(dq_kv_config_code(&c), DQ_CODE_TOKEN);
+    assert_int_equal(dq_kv_config_uses(&c), DQ_KV_CODES | DQ_KV_NARROW | DQ_KV_EVICTS | DQ_KV_SUMS);
+    c.code = DQ_CODE_TOKEN;
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, &err),
+                     DQ_OK);
+    assert_true(!s.widths[0] && s.k_bits == 4 && s.v_bits == 4);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 3, &err), DQ_MISMATCH);
+}
+
 /* What a list means for a model, and that one of equal widths is no list. */
 static void widths_wait_for_a_model(void **state)
 {
@@ -283,6 +303,9 @@ static void widths_wait_for_a_model(void **state)
     plain.k_bits = plain.v_bits = 4;
     assert_int_equal(dq_kv_config_spec(&t, &plain, DQ_NUM_F32, 64, 2, &err), DQ_OK);
     assert_true(dq_kv_spec_same(&s, &t) && dq_kv_config_same(&c, &plain));
+    c = plain;
+    assert_int_equal(dq_kv_config_set_widths(&c, "16|16*:16", &err), DQ_OK);
+    assert_int_equal(dq_kv_config_uses(&c), 0);
     c = plain;
     assert_int_equal(dq_kv_config_set_widths(&c, "3|4", &err), DQ_OK);
     c.code = DQ_CODE_TOKEN;
@@ -463,6 +486,7 @@ int main(void)
         cmocka_unit_test(unknown_policies_are_kept_and_refused),
         cmocka_unit_test(rotation_waits_for_a_model),
         cmocka_unit_test(usual_code_goes_by_what_is_forgotten),
+        cmocka_unit_test(equal_widths_are_no_list),
         cmocka_unit_test(widths_wait_for_a_model),
         cmocka_unit_test(roles_are_compared_and_refused),
         cmocka_unit_test(damaged_settings_are_refused),
