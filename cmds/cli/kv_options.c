@@ -29,6 +29,9 @@ static const char all_help[] =
     "; " ALL ", in dq eval: each of those in front, and where they are not given --kv-keep "
     "1,0.5,0.25,0.125 and --kv-bits 16,8,4";
 
+static const char codes_help[] =
+    "; in dq eval, token,page,dither compares them at every width that they have";
+
 /* "a, b or c"; policies: "a, b; to compare them with: c, d". */
 static void append_names(char help[DQ_KV_HELP], const dq_kv_field *f)
 {
@@ -46,6 +49,7 @@ static void append_names(char help[DQ_KV_HELP], const dq_kv_field *f)
         append(help, name, strlen(name));
     }
     if (policies) append(help, all_help, strlen(all_help));
+    if (f->words == dq_kv_code_name) append(help, codes_help, strlen(codes_help));
 }
 
 static void append_default(char help[DQ_KV_HELP], const dq_kv_field *f)
@@ -85,7 +89,7 @@ void dq_kv_options_begin(dq_kv_options *o, const char *seed_of)
     o->seed = -1;
     for (int i = 0; i < DQ_KV_FIELDS; i++) o->given[i].number = -1;
     o->row[0] = (dq_opt){
-        .help = "KV cache (in dq eval, bits, keep or tokens, policy and budget take lists):"};
+        .help = "KV cache (in dq eval, bits, code, keep or tokens, policy and budget take lists):"};
     for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
         const int i = dq_kv_field_of_option(place);
         const dq_kv_field *f = &dq_kv_fields[i];
@@ -153,11 +157,38 @@ static dq_status each_part(dq_kv_options *o, const char *text, const char *optio
     }
 }
 
+static int at_least_one(int n)
+{
+    return n ? n : 1;
+}
+
+/* `c` with the place in the list of codes; as it is where none is given. */
+static void set_code(const dq_kv_options *o, dq_kv_config *c, int place)
+{
+    if (o->n_codes) c->code = (dq_kv_code)o->codes[place];
+}
+
+/* The same of the list of widths. */
+static void set_bits(const dq_kv_options *o, dq_kv_config *c, int place)
+{
+    if (!o->n_bits) return;
+    c->k_bits = o->bits[place].k_bits;
+    c->v_bits = o->bits[place].v_bits;
+    memcpy(c->widths, o->bits[place].widths, sizeof c->widths);
+}
+
+/* Whether some model takes it; *spec is filled in any case. */
+static dq_status check_exists(dq_kv_spec *spec, const dq_kv_config *c, dq_err *err)
+{
+    return dq_kv_config_spec(spec, c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, err);
+}
+
+/* Widths that one code of those asked for has. */
 static dq_status take_bits(dq_kv_options *o, const char *part, int i, dq_err *err)
 {
     dq_kv_config c = dq_kv_config_plain;
     dq_kv_spec spec;
-    c.code = (dq_kv_code)o->code;
+    dq_err first = {0};
     DQ_TRY(dq_kv_config_set_widths(&c, part, err));
     o->bits[i].k_bits = c.k_bits;
     o->bits[i].v_bits = c.v_bits;
@@ -166,7 +197,14 @@ static dq_status take_bits(dq_kv_options *o, const char *part, int i, dq_err *er
         if (memcmp(&o->bits[j], &o->bits[i], sizeof o->bits[i]) == 0)
             return dq_fail(err, DQ_USAGE, "stands twice.");
     }
-    return dq_kv_config_spec(&spec, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, err);
+    for (int k = 0; k < at_least_one(o->n_codes); k++) {
+        dq_err lacks = {0};
+        set_code(o, &c, k);
+        if (check_exists(&spec, &c, &lacks) == DQ_OK) return DQ_OK;
+        if (k == 0) first = lacks;
+    }
+    *err = first;
+    return err->code;
 }
 
 static dq_status take_share(dq_kv_options *o, const char *part, int i, dq_err *err)
@@ -235,11 +273,14 @@ static dq_status expand_policies(dq_kv_options *o, char *text, size_t cap, const
     return DQ_OK;
 }
 
-static dq_status read_kinds(dq_kv_options *o, const dq_kv_field *f, const char *text, bool sweep,
+/* Codes or budgets. */
+static dq_status read_words(dq_kv_options *o, const dq_kv_field *f, const char *text, bool sweep,
                             dq_err *err)
 {
-    DQ_TRY(dq_options_words(o->kinds, &o->n_kinds, text, f->option, f->words, f->n_words, err));
-    return o->n_kinds == 1 || sweep ? DQ_OK : one_value(f->option, err);
+    const bool codes = f->words == dq_kv_code_name;
+    int *list = codes ? o->codes : o->kinds, *n = codes ? &o->n_codes : &o->n_kinds;
+    DQ_TRY(dq_options_words(list, n, text, f->option, f->words, f->n_words, err));
+    return *n == 1 || sweep ? DQ_OK : one_value(f->option, err);
 }
 
 /* A swept option; each type has one way to be swept. */
@@ -255,7 +296,7 @@ static dq_status read_list(dq_kv_options *o, const dq_kv_field *f, const char *t
         DQ_TRY(expand_policies(o, names, sizeof names, text, err));
         return each_part(o, names, f->option, &o->n_policies, sweep, take_policy, err);
     }
-    case DQ_KV_WORD: return read_kinds(o, f, text, sweep, err);
+    case DQ_KV_WORD: return read_words(o, f, text, sweep, err);
     default: return dq_fail(err, DQ_BUG, "--%s: cannot be swept", f->option);
     }
 }
@@ -288,33 +329,57 @@ static dq_status check_others(const dq_kv_options *o, dq_err *err)
     return DQ_OK;
 }
 
+/* An option of one value that comes as a text. */
+static dq_status read_one(dq_kv_options *o, int i, dq_err *err)
+{
+    const dq_kv_field *f = &dq_kv_fields[i];
+    dq_kv_config c = dq_kv_config_plain;
+    if (f->type == DQ_KV_BY_GROUP)
+        return dq_kv_config_set_roles(&c, o->given[i].text, err) == DQ_OK
+                   ? DQ_OK
+                   : dq_in(err, "--%s: ", f->option);
+    o->given[i].number = dq_options_word(o->given[i].text, f->option, f->words, f->n_words, err);
+    return o->given[i].number < 0 ? err->code : DQ_OK;
+}
+
+/* With given widths, each of several codes must have one of them that makes codes. */
+static dq_status check_codes(const dq_kv_options *o, dq_err *err)
+{
+    for (int k = 0; k < o->n_codes; k++) {
+        dq_err first = {0};
+        bool has = false;
+        for (int i = 0; i < o->n_bits; i++) {
+            dq_kv_config c = dq_kv_config_plain;
+            dq_kv_spec spec;
+            dq_err lacks = {0};
+            set_bits(o, &c, i);
+            set_code(o, &c, k);
+            if (check_exists(&spec, &c, &lacks) == DQ_OK)
+                has = has || dq_kv_config_uses(&c) & DQ_KV_CODES;
+            else if (first.code == DQ_OK)
+                first = lacks;
+        }
+        if (!has && first.code != DQ_OK)
+            return dq_fail(err, DQ_USAGE, "--kv-code %s: no width of --kv-bits has such codes: %s",
+                           dq_kv_code_name[o->codes[k]], first.text);
+    }
+    return DQ_OK;
+}
+
 dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
 {
-    dq_kv_config c = dq_kv_config_plain;
     DQ_TRY(check_others(o, err));
-    o->code = DQ_CODE_AUTO;
-    for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
-        const int i = dq_kv_field_of_option(place);
-        const dq_kv_field *f = &dq_kv_fields[i];
-        if (f->applies == DQ_KV_DRAWS) o->seed = o->given[i].number;
-        if (!o->given[i].text || f->swept) continue;
-        if (f->type == DQ_KV_BY_GROUP) {
-            if (dq_kv_config_set_roles(&c, o->given[i].text, err) != DQ_OK)
-                return dq_in(err, "--%s: ", f->option);
-            continue;
+    for (int widths = 0; widths < 2; widths++) { /* behind the codes that they depend on */
+        for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
+            const int i = dq_kv_field_of_option(place);
+            const dq_kv_field *f = &dq_kv_fields[i];
+            if (f->applies == DQ_KV_DRAWS) o->seed = o->given[i].number;
+            if (!o->given[i].text || (f->type == DQ_KV_WIDTH) != widths) continue;
+            DQ_TRY(f->swept ? read_list(o, f, o->given[i].text, sweep, err) : read_one(o, i, err));
         }
-        o->given[i].number =
-            dq_options_word(o->given[i].text, f->option, f->words, f->n_words, err);
-        if (o->given[i].number < 0) return err->code;
-        if (f->words == dq_kv_code_name) o->code = (int)o->given[i].number;
-    }
-    for (int place = 1; place <= DQ_KV_OPTIONS; place++) { /* widths depend on the code */
-        const int i = dq_kv_field_of_option(place);
-        if (o->given[i].text && dq_kv_fields[i].swept)
-            DQ_TRY(read_list(o, &dq_kv_fields[i], o->given[i].text, sweep, err));
     }
     if (o->all) sweep_rest(o);
-    return DQ_OK;
+    return check_codes(o, err);
 }
 
 /* ---- Configs ---- */
@@ -332,30 +397,48 @@ static dq_kv_config overridden(const dq_kv_options *o, const dq_kv_config *store
     return c;
 }
 
-/* Remembers what the settings make use of. Nothing of an eviction stays where there is none, and no
- * roles beside another budget. */
-static dq_kv_config noted(dq_kv_options *o, dq_kv_config c)
+/* Nothing of an eviction stays where there is none, and no roles beside another budget. */
+static void drop_unused(dq_kv_config *c)
 {
-    o->uses |= dq_kv_config_uses(&c);
-    if (!c.evict.policy) c.evict = dq_kv_config_plain.evict;
-    if (c.evict.budget != DQ_KV_BUDGET_ROLES) memset(c.evict.roles, 0, sizeof c.evict.roles);
-    return c;
+    if (!c->evict.policy) c->evict = dq_kv_config_plain.evict;
+    if (c->evict.budget != DQ_KV_BUDGET_ROLES) memset(c->evict.roles, 0, sizeof c->evict.roles);
 }
 
-/* Places in the lists of what is swept. */
+/* How many of each list that is swept, and places in them. */
 typedef struct combination {
-    int bits, policy, kind, budget;
+    int bits, code, policy, kind, budget;
 } combination;
 
-/* `base` with one combination of what is swept. */
-static dq_kv_config combined(dq_kv_options *o, dq_kv_config c, combination at, bool evicts,
+/* Lists that nobody gave count one; where nothing evicts, so do those of policies and budgets. */
+static combination sizes_of(const dq_kv_options *o, bool evicts)
+{
+    return (combination){at_least_one(o->n_bits), at_least_one(o->n_codes),
+                         evicts ? at_least_one(o->n_policies) : 1,
+                         evicts ? at_least_one(o->n_kinds) : 1, at_least_one(o->n_budgets)};
+}
+
+/* Places of combination i; budgets change first, widths last. */
+static combination places_of(combination n, int i)
+{
+    combination at;
+    at.budget = i % n.budget;
+    i /= n.budget;
+    at.kind = i % n.kind;
+    i /= n.kind;
+    at.policy = i % n.policy;
+    i /= n.policy;
+    at.code = i % n.code;
+    at.bits = i / n.code;
+    return at;
+}
+
+/* `base` with one combination of what is swept. Of several codes auto is the one that it stands for, and a cache without
+ * codes has the name that auto gives it. */
+static dq_kv_config combined(const dq_kv_options *o, dq_kv_config c, combination at, bool evicts,
                              dq_err *err)
 {
-    if (o->n_bits) {
-        c.k_bits = o->bits[at.bits].k_bits;
-        c.v_bits = o->bits[at.bits].v_bits;
-        memcpy(c.widths, o->bits[at.bits].widths, sizeof c.widths);
-    }
+    set_bits(o, &c, at.bits);
+    set_code(o, &c, at.code);
     if (o->n_budgets) {
         c.evict.keep = o->share[at.budget];
         c.evict.tokens = o->count[at.budget];
@@ -363,7 +446,38 @@ static dq_kv_config combined(dq_kv_options *o, dq_kv_config c, combination at, b
     if (evicts && o->n_policies) c.evict.policy = o->policies[at.policy];
     if (evicts && o->n_kinds) c.evict.budget = (dq_kv_budget)o->kinds[at.kind];
     if (evicts && !c.evict.policy) c.evict.policy = dq_kv_policy_find(DQ_POLICY_USUAL, err);
-    return noted(o, c);
+    if (o->n_codes > 1) {
+        if (!(dq_kv_config_uses(&c) & DQ_KV_CODES)) c.code = DQ_CODE_AUTO;
+        c.code = dq_kv_config_code(&c);
+    }
+    return c;
+}
+
+/* What keeps everything is the same by every policy and budget of `all`, and two codes of the list may be one. */
+static bool is_repeated(const dq_kv_options *o, const dq_kv_config *base, combination at,
+                        bool evicts, dq_err *err)
+{
+    const dq_kv_config c = combined(o, *base, at, evicts, err);
+    combination before = at;
+    if (o->all && o->n_budgets && o->share[at.budget] == 1 && (at.policy || at.kind)) return true;
+    for (before.code = 0; before.code < at.code; before.code++) {
+        const dq_kv_config b = combined(o, *base, before, evicts, err);
+        if (b.code == c.code) return true;
+    }
+    return false;
+}
+
+/* Of several codes, one that has no such widths is left out. */
+static bool is_left_out(const dq_kv_options *o, const dq_kv_config *c)
+{
+    dq_err lacks = {0};
+    dq_kv_spec spec;
+    char widths[DQ_KV_TEXT];
+    if (o->n_codes < 2 || check_exists(&spec, c, &lacks) == DQ_OK) return false;
+    if (o->logger)
+        dq_logger_warn(o->logger, "left out: %s as %s codes: %s", dq_kv_spec_widths(widths, &spec),
+                       dq_kv_code_name[c->code], lacks.text);
+    return true;
 }
 
 dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
@@ -371,23 +485,18 @@ dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
 {
     const dq_kv_config base = overridden(o, stored);
     const bool evicts = o->n_budgets || stored->evict.policy;
-    const int n_bits = o->n_bits ? o->n_bits : 1, n_budgets = o->n_budgets ? o->n_budgets : 1;
-    const int n_policies = evicts && o->n_policies ? o->n_policies : 1;
-    const int n_kinds = evicts && o->n_kinds ? o->n_kinds : 1;
-    const int ways = n_policies * n_kinds;
-    dq_kv_config *list =
-        dq_block_new((size_t)n_bits * (size_t)ways * (size_t)n_budgets, sizeof *list, err);
+    const combination of = sizes_of(o, evicts);
+    const int all = of.bits * of.code * of.policy * of.kind * of.budget;
+    dq_kv_config *list = dq_block_new((size_t)all, sizeof *list, err);
     *out = list;
     *n = 0;
-    for (int w = 0; list && w < n_bits; w++) {
-        for (int way = 0; way < ways; way++) {
-            for (int k = 0; k < n_budgets; k++) {
-                const combination at = {w, way / n_kinds, way % n_kinds, k};
-                /* what keeps everything is the same by every policy and budget */
-                if (o->all && o->n_budgets && o->share[k] == 1 && way > 0) continue;
-                list[(*n)++] = combined(o, base, at, evicts, err);
-            }
-        }
+    for (int i = 0; list && i < all; i++) {
+        const combination at = places_of(of, i);
+        dq_kv_config c = combined(o, base, at, evicts, err);
+        if (is_repeated(o, &base, at, evicts, err) || is_left_out(o, &c)) continue;
+        o->uses |= dq_kv_config_uses(&c);
+        drop_unused(&c);
+        list[(*n)++] = c;
     }
     return err->code;
 }

@@ -4,6 +4,7 @@
 #ifndef DQ_KV_OPTIONS_H
 #define DQ_KV_OPTIONS_H
 
+#include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "engine/backend.h"
 #include "kv/kv_field.h"
@@ -25,7 +26,8 @@ typedef struct dq_kv_options {
     double share[DQ_KV_LIST];
     int64_t count[DQ_KV_LIST];
     int n_budgets; /* of share (--kv-keep) or count (--kv-tokens), the other is 0 */
-    int code;      /* a dq_kv_code: the one given, or DQ_CODE_AUTO */
+    int codes[DQ_KV_CODE_KINDS + 1]; /* of --kv-code, each a dq_kv_code */
+    int n_codes;
     const dq_kv_policy *policies[DQ_KV_LIST];
     int n_policies;
     int kinds[DQ_KV_BUDGETS]; /* of --kv-budget, each a dq_kv_budget */
@@ -34,6 +36,7 @@ typedef struct dq_kv_options {
     int64_t seed;  /* -1: not given */
     unsigned uses; /* what some config that dq_kv_options_list gave makes use of: DQ_KV_CODES ... */
     bool draws;    /* set by a command that draws something else with --seed */
+    dq_logger *logger; /* set by a command that sweeps: says which combinations are left out */
     dq_opt row[DQ_KV_OPTIONS + 2];
     char help[DQ_KV_OPTIONS][DQ_KV_HELP];
 } dq_kv_options;
@@ -52,7 +55,8 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err);
 const char *dq_kv_options_given(const dq_kv_options *o);
 /* What the command line makes of settings that a container remembers (or dq_kv_config_plain):
  * every combination, n of them in a block that the caller ends with dq_block_free. Where nobody names a policy it is
- * DQ_POLICY_USUAL. */
+ * DQ_POLICY_USUAL. With several codes, a cache that is the same by two of them stands once, and a code without such widths
+ * is left out of them. */
 dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
                              const dq_kv_config *stored, dq_err *err);
 /* After the last model: DQ_USAGE for an option that no setting made use of. */

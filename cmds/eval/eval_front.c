@@ -63,7 +63,28 @@ static bool chooses_otherwise(const dq_evict_spec *a, const dq_evict_spec *b)
     return a->policy != b->policy || a->budget != b->budget;
 }
 
-/* Whether row i is the first one of a front, which has two ways to choose or more. */
+/* Whether caches differ in how numbers become codes, and in nothing else. */
+static bool other_code(const dq_kv_spec *a, const dq_kv_spec *b)
+{
+    dq_kv_spec same = *b;
+    same.code = a->code;
+    same.rotate_k = a->rotate_k; /* what auto makes of a rotation goes by the code */
+    same.rotate_v = a->rotate_v;
+    return dq_kv_has_codes(a) && a->code != b->code && dq_kv_spec_same(a, &same);
+}
+
+/* Whether some row before k on its front differs in the code alone. */
+static bool has_other_code(const dq_eval *e, int k)
+{
+    const dq_eval_row *r = &e->row[k];
+    for (int i = 0; i < k; i++) {
+        if (is_point(e, i) && belongs(&e->row[i], r) && other_code(&e->row[i].kv, &r->kv))
+            return true;
+    }
+    return false;
+}
+
+/* Whether row i is the first one of a front, which has two ways to choose or more, or two codes of the same widths. */
 static bool begins(const dq_eval *e, int i)
 {
     const dq_evict_spec *seen = NULL;
@@ -73,6 +94,7 @@ static bool begins(const dq_eval *e, int i)
         const dq_evict_spec *s = &e->row[k].kv.evict;
         if (!is_point(e, k) || !belongs(&e->row[i], &e->row[k])) continue;
         if (k < i) return false;
+        several = several || has_other_code(e, k);
         if (!chooses(s)) continue;
         several = several || (seen && chooses_otherwise(seen, s));
         seen = s;

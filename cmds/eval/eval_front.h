@@ -1,5 +1,6 @@
 /* eval_front: what the bytes of a KV cache buy: of all caches that one model was scored with, those that nothing of no
- * more bytes does as well as, as far as paired intervals decide it. Only of runs that compare policies.
+ * more bytes does as well as, as far as paired intervals decide it. Only of runs that compare policies,
+ * budgets, or codes of the same widths.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_EVAL_FRONT_H
 #define DQ_EVAL_FRONT_H

@@ -113,7 +113,10 @@ bool cmd_eval_kv_budgets(const dq_eval *e)
 
 static bool same_route(const dq_eval_row *a, const dq_eval_row *b)
 {
-    return a->model == b->model && same_widths(&a->kv, &b->kv) && dq_math_same(a->math, b->math);
+    char mine[DQ_KV_TEXT], other[DQ_KV_TEXT];
+    dq_kv_codes_text(mine, &a->kv);
+    return a->model == b->model && dq_math_same(a->math, b->math) &&
+           strcmp(mine, dq_kv_codes_text(other, &b->kv)) == 0;
 }
 
 void cmd_eval_say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e)

@@ -33,6 +33,7 @@ static const dq_usage usage = {
                 "  dq eval model --text a.txt --text b.txt --window stride --stride 256 --slices\n"
                 "  dq eval model --text books.jsonl --positions --ctx 4096 --kv-bits 16,4\n"
                 "  dq eval model --text book.txt --kv-bits 16,8:4 --kv-keep 1,0.5,0.25\n"
+                "  dq eval model --text book.txt --kv-bits 16,8,4 --kv-code token,page,dither\n"
                 "  dq eval model --task hellaswag --data hellaswag_val.jsonl --limit 500\n"
                 "  dq eval model --task piqa --data valid.jsonl --num-fewshot 5 --fewshot-data "
                 "train.jsonl\n"
@@ -447,6 +448,7 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
     }
     DQ_TRY(cmd_eval_choose(o, args, &usage, a, err));
     o->kv.draws = draws(o);
+    o->kv.logger = &o->logger;
     if (o->alone) DQ_TRY(check_alone(o, err));
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
         if (cmd_eval_faces[i]->check) DQ_TRY(cmd_eval_faces[i]->check(o->own[i], o, err));

@@ -1,5 +1,5 @@
-/* html_front: what the bytes of a KV cache buy, a curve for each policy and budget: the best that it reaches with so many bytes
- * or fewer, over shares and widths. Its other points are dots. Rings are what dq eval has decided to be on the front.
+/* html_front: what the bytes of a KV cache buy, a curve for each policy and budget, and each code where they are compared: the
+ * best that it reaches with so many bytes or fewer, over shares and widths. Its other points are dots. Rings are what dq eval has decided to be on the front.
  * SPDX-License-Identifier: MIT */
 #include "cmds/page/page_style.h"
 #include "cmds/report/html_sections.h"
@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-/* As many as a list of 32 policies with five budgets each makes, and that of all tokens. */
-enum { WIDE = 520, HIGH = 350, CURVES = 32 * 5 + 1 };
+/* As many as a list of 32 policies with five budgets each makes, and that of all tokens, each with three codes. */
+enum { WIDE = 520, HIGH = 350, CURVES = (32 * 5 + 1) * 3 };
 
 static const json_t *fronts_of(const dq_html *h)
 {
@@ -31,10 +31,12 @@ static const char *title_of(dq_html *h, const json_t *front)
                          dq_html_text(json_object_get(front, "math"), "linear"));
 }
 
-/* What chooses the tokens of a point: its policy, and what layers and heads get where that is not the same. */
+/* What chooses the tokens of a point: its policy, and what layers and heads get where that is not the same. Where codes are
+ * compared, also how numbers become codes. */
 typedef struct curve {
     const char *policy; /* "": all tokens are kept */
     const char *budget; /* "uniform": the same for all */
+    const char *code;   /* "": any, or none */
 } curve;
 
 static curve curve_of(const dq_html *h, const json_t *point)
@@ -42,26 +44,29 @@ static curve curve_of(const dq_html *h, const json_t *point)
     const double at = dq_html_real(point, "result");
     const bool there = at >= 0 && at < h->n;
     const json_t *kv = there ? json_object_get(h->row[(int)at].j, "kv") : NULL;
-    curve c = {dq_html_text(point, "policy"), dq_html_text(kv, "budget")};
+    curve c = {dq_html_text(point, "policy"), dq_html_text(kv, "budget"),
+               there && h->codes_differ ? h->row[(int)at].code : ""};
     if (!c.policy[0] || !c.budget[0]) c.budget = "uniform";
     return c;
 }
 
-static bool same_curve(const curve *a, const curve *b)
+/* Whether a point is one of the curve: without codes it is one of the curve of each code. */
+static bool is_of(const curve *point, const curve *c)
 {
-    return strcmp(a->policy, b->policy) == 0 && strcmp(a->budget, b->budget) == 0;
+    return strcmp(point->policy, c->policy) == 0 && strcmp(point->budget, c->budget) == 0 &&
+           (!point->code[0] || strcmp(point->code, c->code) == 0);
 }
 
-/* The curves of a front in the order of the results, that of all tokens first. */
+/* The curves of a front in the order of the results, those of all tokens first. */
 typedef struct curves {
     curve of[CURVES];
     int n;
 } curves;
 
-static curves curves_of(const dq_html *h, const json_t *front)
+/* Adds the curves of points that keep all tokens or do not, that are coded or belong to any code. */
+static void add_curves(curves *all, const dq_html *h, const json_t *front, bool cut, bool coded)
 {
     const json_t *points = json_object_get(front, "points"), *point;
-    curves all = {{{"", "uniform"}}, 1};
     for (int row = 0; row < h->n; row++) {
         size_t i;
         json_array_foreach(points, i, point)
@@ -69,18 +74,30 @@ static curves curves_of(const dq_html *h, const json_t *front)
             const curve c = curve_of(h, point);
             int at = 0;
             if (dq_html_real(point, "result") != row) continue;
-            while (at < all.n && !same_curve(&all.of[at], &c)) at++;
-            if (at == all.n && all.n < CURVES) all.of[all.n++] = c;
+            if ((c.policy[0] != 0) != cut || (c.code[0] != 0) != coded) continue;
+            while (at < all->n && !is_of(&c, &all->of[at])) at++;
+            if (at == all->n && all->n < CURVES) all->of[all->n++] = c;
         }
     }
+}
+
+static curves curves_of(const dq_html *h, const json_t *front)
+{
+    curves all = {{{"", "uniform", ""}}, 0};
+    add_curves(&all, h, front, false, true);
+    add_curves(&all, h, front, false, false);
+    if (!all.n) all.n = 1; /* its place and colour are kept */
+    add_curves(&all, h, front, true, true);
+    add_curves(&all, h, front, true, false);
     return all;
 }
 
 static const char *name_of(dq_html *h, const curve *c)
 {
-    if (!c->policy[0]) return "all tokens kept";
-    if (strcmp(c->budget, "uniform") == 0) return c->policy;
-    return dq_html_words(h, "%s, budget %s", c->policy, c->budget);
+    const char *code = c->code[0] ? dq_html_words(h, ", %s codes", c->code) : "";
+    if (!c->policy[0]) return dq_html_words(h, "all tokens kept%s", code);
+    if (strcmp(c->budget, "uniform") == 0) return dq_html_words(h, "%s%s", c->policy, code);
+    return dq_html_words(h, "%s, budget %s%s", c->policy, c->budget, code);
 }
 
 static dq_picture_style style_of(int place)
@@ -133,7 +150,7 @@ static void collect(points *p, const dq_html *h, const json_t *front, const curv
     json_array_foreach(json_object_get(front, "points"), i, point)
     {
         const curve its = curve_of(h, point);
-        if (!can_draw(front, point) || (of && !same_curve(&its, of))) continue;
+        if (!can_draw(front, point) || (of && !is_of(&its, of))) continue;
         if (takes(front, point, best)) {
             p->x[p->n] = dq_html_real(point, "share");
             p->y[p->n++] = dq_html_real(point, "value");
@@ -210,10 +227,11 @@ static void figure(dq_html *h, const json_t *front)
         h->p,
         ": %s over the bytes held (codes, scales, unquantized tokens and indices, as allocated), "
         "as a share of 2 bytes "
-        "for every element of every token. A curve joins the best points of a policy and budget, "
+        "for every element of every token. A curve joins the best points of a policy and budget%s, "
         "over shares kept and widths; "
         "dots are its others. A ring: decided to be better than everything that holds no more.",
-        loses(front) ? "KL divergence from the reference" : "the score");
+        loses(front) ? "KL divergence from the reference" : "the score",
+        h->codes_differ ? " with one kind of codes (16 bits have none and belong to all)" : "");
     dq_picture_figure_end(h->p);
 }
 

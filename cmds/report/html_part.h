@@ -27,6 +27,7 @@ typedef struct dq_html {
     const char *about;  /* what the numbers mean: HTML, for the section about the run */
     const char *differ; /* settings in which documents beside each other differ; "" none */
     bool kv_differs;
+    bool codes_differ; /* some rows differ in the codes of their caches, and in nothing else */
     dq_arena *a;
     dq_html_page *p;
 } dq_html;

@@ -95,14 +95,21 @@ int dq_html_line(const dq_html *h, int first, int *index, int cap)
     return n;
 }
 
+/* "" where nothing is coded. */
+static const char *code_of(const json_t *kv)
+{
+    const bool coded = dq_html_real(kv, "k_bits") < 16 || dq_html_real(kv, "v_bits") < 16;
+    return coded ? dq_html_text(kv, "code") : "";
+}
+
 static const char *kv_label(const json_t *kv, dq_arena *a, dq_err *err)
 {
     double k = dq_html_real(kv, "k_bits"), v = dq_html_real(kv, "v_bits");
     double keep = dq_html_real(kv, "keep"), tokens = dq_html_real(kv, "tokens");
-    const char *policy = dq_html_text(kv, "policy"), *code = dq_html_text(kv, "code");
+    const char *policy = dq_html_text(kv, "policy"), *code = code_of(kv);
     const char *widths = dq_html_text(kv, "widths"), *budget = dq_html_text(kv, "budget");
     if (!isfinite(k) || !isfinite(v)) return "";
-    const bool say = (k < 16 || v < 16) && code[0] && strcmp(code, "token") != 0;
+    const bool say = code[0] && strcmp(code, "token") != 0;
     if (!widths[0]) widths = dq_textf(a, err, "%.0f:%.0f", k, v);
     const char *bits = dq_textf(a, err, "%s%s%s", widths, say ? " " : "", say ? code : "");
     budget = budget[0] && strcmp(budget, "uniform") != 0 ? dq_textf(a, err, " %s", budget) : "";
@@ -129,20 +136,40 @@ static dq_status read_row(dq_html *h, dq_html_row *r, const json_t *j, dq_err *e
     r->bits = bits >= 2 && bits <= 16 ? (int)bits : 16;
     r->math = dq_html_text(json_object_get(j, "math"), "linear");
     r->kv = kv_label(json_object_get(j, "kv"), h->a, err);
+    r->code = code_of(json_object_get(j, "kv"));
     while (r->model_index < h->n_models && strcmp(h->model[r->model_index], r->model) != 0)
         r->model_index++;
     if (r->model_index == h->n_models) h->model[h->n_models++] = r->model;
     return r->kv ? DQ_OK : err->code;
 }
 
+static bool same_member(const json_t *a, const json_t *b, const char *key)
+{
+    const json_t *x = json_object_get(a, key), *y = json_object_get(b, key);
+    return x == y || json_equal(x, y);
+}
+
+/* Whether rows differ in the codes of their caches, and in nothing else that makes a label. */
+static bool other_code(const dq_html_row *a, const dq_html_row *b)
+{
+    static const char *const same[] = {"k_bits", "v_bits",     "widths", "policy", "keep",
+                                       "tokens", "dense_type", "budget", NULL};
+    const json_t *x = json_object_get(a->j, "kv"), *y = json_object_get(b->j, "kv");
+    bool alike = a->model_index == b->model_index && strcmp(a->task, b->task) == 0 &&
+                 a->bits == b->bits && strcmp(a->grain, b->grain) == 0 &&
+                 strcmp(a->math, b->math) == 0 && strcmp(order_of(a), order_of(b)) == 0;
+    for (int i = 0; alike && same[i]; i++) alike = same_member(x, y, same[i]);
+    return alike && strcmp(a->code, b->code) != 0;
+}
+
 /* What the label of a row must say, because other rows of its task differ in it. */
 typedef struct differences {
-    bool bits, grain, math, kv, order;
+    bool bits, grain, math, kv, code, order;
 } differences;
 
 static differences differences_of(const dq_html *h, const dq_html_row *r)
 {
-    differences d = {false, false, false, false, false};
+    differences d = {false, false, false, false, false, false};
     const char *grain = NULL;
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *o = &h->row[i];
@@ -150,6 +177,7 @@ static differences differences_of(const dq_html *h, const dq_html_row *r)
         d.bits = d.bits || o->bits != r->bits;
         d.math = d.math || strcmp(o->math, r->math) != 0;
         d.kv = d.kv || strcmp(o->kv, r->kv) != 0;
+        d.code = d.code || other_code(o, r);
         d.order = d.order || strcmp(order_of(o), order_of(r)) != 0;
         if (o->bits == 16) continue;
         d.grain = d.grain || (grain && strcmp(grain, o->grain) != 0);
@@ -173,6 +201,7 @@ static dq_status name_row(dq_html *h, dq_html_row *r, dq_err *err)
     r->label = dq_textf(h->a, err, "%s%s%s", r->model, bits, r->line);
     r->line = dq_textf(h->a, err, "%s%s", r->model, r->line);
     h->kv_differs = h->kv_differs || d.kv;
+    h->codes_differ = h->codes_differ || d.code;
     return r->label && r->line ? DQ_OK : err->code;
 }
 

@@ -40,6 +40,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .n_words = DQ_KV_CODE_KINDS + 1,
      .option_place = 13,
      .option = "kv-code",
+     .swept = true,
      .value = "KIND",
      .help =
          "codes with scales for each token, for each channel and page of 64 tokens, or those "

@@ -19,6 +19,9 @@ rows $((1 + 1 + policies)) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 4
 rows $((1 + 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 1,0.25 --kv-bits 4
 rows $((1 + 1 + policies * 3)) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 4 --kv-budget uniform,pyramid,global
 rows $((1 + 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 0.5 --kv-bits 4 --kv-budget uniform,adaptive
+rows $((1 + (1 + 2 * 3) + policies * 3 * (1 + 2 * 3))) "$@" --kv-policy all --kv-code token,page,dither # 16 bits have no codes
+rows $((1 + (1 + 2) + policies * (1 + 2))) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 16,4 --kv-code page,token
+rows $((1 + 2 * (1 + 2))) "$@" --kv-policy h2o,loo --kv-keep 0.25 --kv-bits 16,4 --kv-code auto,page,token
 try 2 "stands twice" "$@" --kv-policy all,h2o
 try 2 "kv-budget: uniform stands twice" "$@" --kv-keep 0.5 --kv-budget uniform,pyramid,uniform
 try 2 "kv-budget: one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --kv-keep 0.5 --kv-budget uniform,pyramid
@@ -76,6 +79,19 @@ try 0 "mc" "$@" --limit 1 --kv-policy h2o --json
 ! grep -q kv_front "$top/out" || complain "front: one policy is compared with itself"
 ! grep -q "results and" "$top/err" || complain "front: what is usual is announced"
 
+# codes of the same widths are told apart: in the front, which they have without policies too, and on the page
+set -- eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 512 --limit 4 --kv-recent 16 --progress never --kv-bits 16,4
+try 0 "of 3 are behind" "$@" --kv-code token,page,dither -o codes.json
+try 0 "of 4 are behind" "$@" --kv-code token,page --kv-policy keydiff --kv-keep 1,0.5 --kv-bits 4 -o cut.json
+for label in "4:4, all tokens" "4:4 page, all tokens" "4:4 dither, all tokens"; do
+    grep -q "\"kv_label\": \"$label\"" codes.json || complain "codes: no label $label in the JSON"
+done
+for label in "4:4 keydiff 0.5" "4:4 page keydiff 0.5"; do
+    grep -q "\"kv_label\": \"$label\"" cut.json || complain "codes: no label $label in the JSON"
+done
+try 0 "text" "$@" --kv-keep 1,0.5 --json # page where all tokens stay, token where they do not: no codes are compared
+! grep -q kv_front "$top/out" || complain "codes: the usual ones have a front"
+
 # rows that differ in the budget alone are told apart: in the table, the front, JSON, CSV, the list of --dry-run and the page
 roles=1.1,1.0/0.0,0.1
 set -- eval "$pair/diffllama-0" --task mc --data "$pair/needles-blind.jsonl" --limit 2 --kv-recent 16 --progress never --kv-policy keydiff \
@@ -109,6 +125,17 @@ if command -v gnuplot >/dev/null; then
         complain "front: the section of the cache draws the same once more"
 fi
 if command -v gnuplot >/dev/null; then
+    "$dq" report codes.json -o codes.html && "$dq" report cut.json -o cut.html || complain "codes: no page"
+    for kind in token page dither; do
+        [ "$(grep -c "<span>all tokens kept, $kind codes</span>" codes.html)" = 1 ] || complain "codes: $kind has no curve"
+    done
+    [ "$(grep -c "<span>all tokens kept" codes.html)" = 3 ] || complain "codes: a curve of all"
+    for label in "all tokens kept, token codes" "all tokens kept, page codes" "keydiff, token codes" "keydiff, page codes"; do
+        [ "$(grep -c "<span>$label</span>" cut.html)" = 1 ] || complain "codes: $label has no curve"
+    done
+    grep -q "<td class=\"l\">diffllama-0, KV 4:4 page keydiff keep 0.5</td>" cut.html || complain "codes: no row of page codes"
+fi
+if command -v gnuplot >/dev/null; then
     "$dq" report budgets.json -o budgets.html || complain "budgets: no page"
     for label in keydiff "keydiff, budget adaptive" "keydiff, budget roles"; do
         [ "$(grep -c "<span>$label</span>" budgets.html)" = 1 ] || complain "budgets: $label has no curve in the picture"
@@ -117,4 +144,4 @@ if command -v gnuplot >/dev/null; then
         grep -q "<td class=\"l\">diffllama-0, KV $label</td>" budgets.html || complain "budgets: no row $label on the page"
     done
 fi
-rm -f ./*.json ./*.csv page.html section.html budgets.html
+rm -f ./*.json ./*.csv page.html section.html budgets.html codes.html cut.html

@@ -62,7 +62,15 @@ refused "kv-group has nothing to act on.*at most 4 bits" --kv-group 16
 try 2 "kv-bits: an empty" eval "diff model" --text "$book" --kv-bits 4,
 try 2 "stands twice" eval "diff model" --text "$book" --kv-bits 8,4,8:8
 try 2 "stands twice" eval "diff model" --text "$book" --kv-keep 0.5,0.50
+try 2 "kv-code: page stands twice" eval "diff model" --text "$book" --kv-bits 4 --kv-code page,token,page
+try 2 "kv-code: an empty part in \"page,\"" eval "diff model" --text "$book" --kv-bits 4 --kv-code page,
+try 2 "kv-code token: no width of --kv-bits has such codes: 3 bits for keys" eval "diff model" --text "$book" --kv-bits 3,5 --kv-code token,page
+try 2 "kv-bits 7: 7 bits for keys are not offered" eval "diff model" --text "$book" --kv-bits 4,7 --kv-code token,page
+try 2 "kv-code has nothing to act on: nothing is coded" eval "diff model" --text "$book" --kv-bits 16 --kv-code token,page
+try 2 "kv-group has nothing to act on" eval "diff model" --text "$book" --kv-bits 8,3 --kv-code token,page --kv-group 16
 try 2 "kv-bits: one value only" logits "diff model" --ids 1 -o gone.h5 --kv-bits 8,4
+try 2 "kv-code: one value only" logits "diff model" --ids 1 -o gone.h5 --kv-bits 4 --kv-code page,token
+try 2 "kv-code: one value only" quantize "diff model" -o gone.h5 --kv-bits 4 --kv-code page,token
 try 2 "kv-keep: one value only" quantize "diff model" -o gone.h5 --kv-keep 0.5,1
 try 2 "Add --prefix" logits "diff model" --ids "1 2 3" -o gone.h5 --kv-keep 0.5
 try 2 "prefix 4 is more than the 3 ids" logits "diff model" --ids "1 2 3" -o gone.h5 --prefix 4
@@ -294,6 +302,32 @@ holds "bytes follow widths" "$(column listed.csv 3 kv_bytes_held) < $(column lis
 try 0 "4:4 keydiff 0.5 " eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "4|4" --kv-group 16 --kv-keep 0.5 --dry-run
 try 0 " 4:4  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "4|4" --kv-code token --dry-run
 try 0 " 16:16 f16  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "16|16" --kv-dense-type f16 --dry-run
+
+# ---- a list of codes: each at every width that it has, 16 bits once; the numbers are those of each alone
+eval_text codes.csv --kv-bits 16,4,3,8 --kv-code token,page,dither --kv-recent 16
+grep -q "warning: left out: 3:3 as token codes: 3 bits for keys are not offered" "$top/err" || complain "codes: not said what is left out: $(cat "$top/err")"
+[ "$(cut -d, -f42- codes.csv | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next } { printf "%s%s ", $at["kv_k_bits"], $at["kv_code"] }')" = \
+    "16token 4token 4page 4dither 3page 3dither 8token 8page 8dither " ] || complain "codes: other rows: $(cat codes.csv)"
+n=2
+for kind in token page dither; do
+    eval_text code.csv --kv-bits 4 --kv-code $kind --kv-recent 16
+    [ "$(column code.csv 1 kld_nats)" = "$(column codes.csv $n kld_nats)" ] || complain "codes: $kind is not what it is alone"
+    n=$((n + 1))
+done
+try 0 "16:16 f16 .*" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 16,4 --kv-code page,dither --kv-dense-type f16 --dry-run
+[ "$(grep -c " 16:16 f16 " "$top/out")" = 1 ] || complain "codes: 16 bits stand more than once"
+set -- eval "diff model" --text "$book" --ctx 512 --limit 2 --kv-recent 16 --kv-bits 4 --progress never
+"$dq" "$@" --kv-code token,page >/dev/full 2>"$top/err" # nothing is printed, and what was computed stays
+anew "$@" --kv-code token,dither --resume
+try 0 "4:4 page" "$@" --kv-code token,page --resume --dump-items codes.jsonl
+! grep -q "nothing to resume" "$top/err" || complain "codes: what was computed is not taken up"
+for kind in token page; do
+    [ "$(grep -c "\"code\": \"$kind\"" codes.jsonl)" = 2 ] || complain "codes: not two items of $kind"
+done
+try 0 "4:4 page" "$@" --kv-code token,page -v
+grep -q "kv 4:4 f32$" "$top/err" && grep -q "kv 4:4 page f32$" "$top/err" || complain "codes: -v does not say the kernels of each"
+try 0 "left out: 3|5+3:3|6 as token codes: widths that differ" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-code token,page --json # in its warnings
+grep -q '"code": "page"' "$top/out" && ! grep -q '"code": "token"' "$top/out" || complain "codes: a container's widths are not those of page codes"
 # they hold as many bits as token codes with a scale for 32 channels do, keep what they are when tokens go, and are
 # multiplied as they are
 eval_text paged.csv --kv-bits 4 --kv-code page --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16

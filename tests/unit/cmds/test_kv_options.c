@@ -1,0 +1,203 @@
+/* Lists of the KV cache's options: which caches they multiply to, in which order, each once.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/cli/kv_options.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { LINE = 1024 };
+
+/* What options are given, by name; ends with NULL. */
+static void give(dq_kv_options *o, const char *const *given)
+{
+    dq_kv_options_begin(o, "");
+    for (; *given; given += 2) {
+        int i = 0;
+        while (!dq_kv_fields[i].option || strcmp(dq_kv_fields[i].option, given[0]) != 0) {
+            i++;
+            assert_true(i < DQ_KV_FIELDS);
+        }
+        o->given[i].text = given[1];
+    }
+}
+
+static size_t put_cache(char *text, size_t cap, const dq_kv_config *c)
+{
+    char widths[DQ_KV_TEXT];
+    int n;
+    if (c->widths[0])
+        snprintf(widths, sizeof widths, "%s", c->widths);
+    else
+        snprintf(widths, sizeof widths, "%d:%d", c->k_bits, c->v_bits);
+    n = snprintf(text, cap, "%s %s", widths, dq_kv_code_name[c->code]);
+    if (c->evict.policy)
+        n += snprintf(text + n, cap - (size_t)n, " %s %g %s", c->evict.policy->name, c->evict.keep,
+                      dq_kv_budget_name[c->evict.budget]);
+    return (size_t)n + (size_t)snprintf(text + n, cap - (size_t)n, "; ");
+}
+
+/* The caches of a container (or dq_kv_config_plain) and options. */
+static const char *caches(char text[LINE], const dq_kv_config *stored, const char *const *given)
+{
+    dq_kv_options o;
+    dq_kv_config *list;
+    dq_err err = {0};
+    int n;
+    size_t at = 0;
+    give(&o, given);
+    assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
+    assert_int_equal(dq_kv_options_list(&list, &n, &o, stored, &err), DQ_OK);
+    text[0] = 0;
+    for (int i = 0; i < n; i++) at += put_cache(text + at, LINE - at, &list[i]);
+    dq_block_free(list);
+    return text;
+}
+
+#define CACHES(...)                                                                                \
+    caches((char[LINE]){0}, &dq_kv_config_plain, (const char *const[]){__VA_ARGS__, NULL})
+
+static void codes_multiply(void **state)
+{
+    (void)state;
+    assert_string_equal(CACHES("kv-bits", "8,4", "kv-code", "token,dither"),
+                        "8:8 token; 8:8 dither; 4:4 token; 4:4 dither; ");
+    assert_string_equal(CACHES("kv-bits", "4", "kv-code", "page,token", "kv-policy", "h2o,keydiff",
+                               "kv-keep", "0.5,0.25"),
+                        "4:4 page h2o 0.5 uniform; 4:4 page h2o 0.25 uniform; "
+                        "4:4 page keydiff 0.5 uniform; 4:4 page keydiff 0.25 uniform; "
+                        "4:4 token h2o 0.5 uniform; 4:4 token h2o 0.25 uniform; "
+                        "4:4 token keydiff 0.5 uniform; 4:4 token keydiff 0.25 uniform; ");
+    /* one code alone stays what it is called */
+    assert_string_equal(CACHES("kv-bits", "16,4", "kv-code", "page"), "16:16 page; 4:4 page; ");
+    assert_string_equal(CACHES("kv-bits", "4", "kv-code", "auto"), "4:4 auto; ");
+    assert_string_equal(CACHES("kv-bits", "4"), "4:4 auto; ");
+}
+
+static void without_codes_once(void **state)
+{
+    (void)state;
+    assert_string_equal(CACHES("kv-bits", "16,16:4", "kv-code", "page,dither"),
+                        "16:16 token; 16:4 page; 16:4 dither; ");
+    assert_string_equal(CACHES("kv-bits", "16|16", "kv-code", "page,dither", "kv-dense-type", "f16",
+                               "kv-keep", "0.5"),
+                        "16|16:16|16 token keydiff 0.5 uniform; ");
+    assert_string_equal(
+        CACHES("kv-bits", "16,8", "kv-code", "page,token", "kv-policy", "a1,a2", "kv-keep", "0.5"),
+        "16:16 token a1 0.5 uniform; 16:16 token a2 0.5 uniform; "
+        "8:8 page a1 0.5 uniform; 8:8 page a2 0.5 uniform; "
+        "8:8 token a1 0.5 uniform; 8:8 token a2 0.5 uniform; ");
+}
+
+/* auto is one of the others, another where tokens are forgotten. */
+static void auto_stands_for_another(void **state)
+{
+    (void)state;
+    assert_string_equal(CACHES("kv-bits", "4", "kv-code", "auto,token,page", "kv-policy", "h2o",
+                               "kv-keep", "1,0.5"),
+                        "4:4 page h2o 1 uniform; 4:4 token h2o 0.5 uniform; "
+                        "4:4 token h2o 1 uniform; 4:4 page h2o 0.5 uniform; ");
+    assert_string_equal(CACHES("kv-bits", "4", "kv-code", "page,auto"), "4:4 page; ");
+}
+
+static void missing_widths_are_left_out(void **state)
+{
+    dq_kv_config listed = dq_kv_config_plain;
+    dq_err err = {0};
+    (void)state;
+    assert_string_equal(CACHES("kv-bits", "4,3,2:4,3|5", "kv-code", "token,page"),
+                        "4:4 token; 4:4 page; 3:3 page; 2:4 page; 3|5:3|5 page; ");
+    assert_string_equal(CACHES("kv-bits", "4:3,4|4", "kv-code", "token,page"),
+                        "4:3 token; 4:3 page; 4|4:4|4 token; 4|4:4|4 page; ");
+    /* a container's own widths */
+    assert_int_equal(dq_kv_config_set_widths(&listed, "3|5", &err), DQ_OK);
+    listed.code = DQ_CODE_PAGE;
+    const char *const given[] = {"kv-code", "token,dither", NULL};
+    assert_string_equal(caches((char[LINE]){0}, &listed, given), "3|5:3|5 dither; ");
+}
+
+/* `all` is one policy where everything is kept, by each code. */
+static void all_with_codes(void **state)
+{
+    dq_kv_options o;
+    dq_kv_config *list;
+    dq_err err = {0};
+    int n, policies = 0;
+    const char *const given[] = {"kv-policy", "all", "kv-code", "token,page,dither", NULL};
+    (void)state;
+    for (int i = 0; i < dq_kv_n_policies; i++) policies += !dq_kv_policies[i].yardstick;
+    give(&o, given);
+    assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
+    assert_int_equal(dq_kv_options_list(&list, &n, &o, &dq_kv_config_plain, &err), DQ_OK);
+    assert_int_equal(n,
+                     (1 + 2 * 3) * (1 + 3 * policies)); /* 16 bits once; shares 1 and three more */
+    for (int i = 0; i < n; i++) {
+        for (int k = 0; k < i; k++) assert_false(dq_kv_config_same(&list[i], &list[k]));
+    }
+    dq_block_free(list);
+}
+
+static void refuses(bool sweep, const char *said, const char *const *given)
+{
+    dq_kv_options o;
+    dq_err err = {0};
+    give(&o, given);
+    assert_int_equal(dq_kv_options_read(&o, sweep, &err), DQ_USAGE);
+    if (!strstr(err.text, said)) fail_msg("%s: expected: %s", err.text, said);
+}
+
+#define REFUSES(sweep, said, ...) refuses(sweep, said, (const char *const[]){__VA_ARGS__, NULL})
+
+static void what_does_not_exist_is_refused(void **state)
+{
+    (void)state;
+    REFUSES(true, "--kv-code: page stands twice", "kv-code", "page,token,page");
+    REFUSES(true, "--kv-code: an empty part in \"page,\"", "kv-code", "page,");
+    REFUSES(true, "--kv-code: expected one of token, page, dither, auto", "kv-code", "page,tokens");
+    REFUSES(false, "--kv-code: one value only; dq eval sweeps over lists", "kv-code", "page,token");
+    /* a width that no code has, and a code that has none of the widths */
+    REFUSES(true, "--kv-bits 7: 7 bits for keys are not offered", "kv-bits", "4,7", "kv-code",
+            "token,page");
+    REFUSES(true, "--kv-code token: no width of --kv-bits has such codes: 3 bits for keys",
+            "kv-bits", "16,3,5", "kv-code", "page,token");
+    REFUSES(true, "--kv-code token: no width of --kv-bits has such codes: widths that differ",
+            "kv-bits", "3|4", "kv-code", "page,token");
+    REFUSES(true, "--kv-bits 3|4: widths that differ by layer", "kv-bits", "4,3|4", "kv-code",
+            "token");
+}
+
+/* What combinations that are left out would have used is not used. */
+static void options_act_on_what_stays(void **state)
+{
+    dq_kv_options o;
+    dq_kv_config *list;
+    dq_err err = {0};
+    int n;
+    const char *const given[] = {"kv-bits", "8,3", "kv-code", "token,page", NULL};
+    (void)state;
+    give(&o, given);
+    assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
+    assert_int_equal(dq_kv_options_list(&list, &n, &o, &dq_kv_config_plain, &err), DQ_OK);
+    assert_int_equal(n, 3);
+    assert_int_equal(o.uses, DQ_KV_CODES); /* no token codes of 3 bits, which have groups */
+    assert_int_equal(dq_kv_options_check(&o, &err), DQ_OK);
+    dq_block_free(list);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(codes_multiply),
+        cmocka_unit_test(without_codes_once),
+        cmocka_unit_test(auto_stands_for_another),
+        cmocka_unit_test(missing_widths_are_left_out),
+        cmocka_unit_test(all_with_codes),
+        cmocka_unit_test(what_does_not_exist_is_refused),
+        cmocka_unit_test(options_act_on_what_stays),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
