@@ -240,7 +240,9 @@ static dq_status take_count(dq_kv_options *o, const char *part, int i, dq_err *e
 
 static dq_status take_policy(dq_kv_options *o, const char *part, int i, dq_err *err)
 {
-    o->policies[i] = dq_kv_policy_find(part, err);
+    dq_err unknown = {0};
+    o->policies[i] = dq_kv_policy_find(part, &unknown);
+    if (!o->policies[i]) return dq_fail(err, DQ_USAGE, "%s, or " ALL " in dq eval", unknown.text);
     for (int j = 0; o->policies[i] && j < i; j++) {
         if (o->policies[j] == o->policies[i]) return dq_fail(err, DQ_USAGE, "stands twice.");
     }

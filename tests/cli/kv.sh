@@ -41,7 +41,7 @@ refused "kv-tokens 0: expected a whole number" --kv-tokens 0
 refused "from 1 to 2147483647" --kv-tokens 2147483648
 refused "68" --kv-tokens 67
 refused "kv-keep and --kv-tokens" --kv-keep 0.5 --kv-tokens 100
-refused "kv-policy best: .*streaming, h2o" --kv-keep 0.5 --kv-policy best
+refused "kv-policy best: .*streaming, h2o.* sum), or all in dq eval$" --kv-keep 0.5 --kv-policy best
 refused "kv-rotate: expected one of" --kv-bits 4 --kv-rotate maybe
 refused "kv-budget: expected one of" --kv-keep 0.5 --kv-budget flat
 refused "kv-roles: expected layers and their groups.*at \"\"" --kv-keep 0.5 --kv-budget roles --kv-roles 1.0,

@@ -168,6 +168,7 @@ static void what_does_not_exist_is_refused(void **state)
             "kv-bits", "3|4", "kv-code", "page,token");
     REFUSES(true, "--kv-bits 3|4: widths that differ by layer", "kv-bits", "4,3|4", "kv-code",
             "token");
+    REFUSES(true, "leverage, a1, a2, sum), or all in dq eval", "kv-policy", "keydif");
 }
 
 /* What combinations that are left out would have used is not used. */
