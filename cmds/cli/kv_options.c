@@ -120,14 +120,19 @@ const char *dq_kv_options_given(const dq_kv_options *o)
 
 /* ---- Words ---- */
 
+static dq_status empty_part(const char *option, const char *list, dq_err *err)
+{
+    return dq_fail(err, DQ_USAGE, "--%s: an empty part in \"%.80s\".", option, list);
+}
+
 /* One part of a list, cut off by a comma. */
-static dq_status next_part(char *part, size_t cap, const char **text, const char *option,
-                           dq_err *err)
+static dq_status next_part(char *part, size_t cap, const char **text, const char *list,
+                           const char *option, dq_err *err)
 {
     size_t n = strcspn(*text, ",");
-    if (n == 0 || n >= cap)
-        return dq_fail(err, DQ_USAGE, "--%s: an empty or overlong part at \"%.80s\".", option,
-                       *text);
+    if (n == 0) return empty_part(option, list, err);
+    if (n >= cap)
+        return dq_fail(err, DQ_USAGE, "--%s: an overlong part at \"%.80s\".", option, *text);
     memcpy(part, *text, n);
     part[n] = 0;
     *text += n;
@@ -150,7 +155,7 @@ static dq_status each_part(dq_kv_options *o, const char *text, const char *optio
         if (*n == DQ_KV_LIST)
             return dq_fail(err, DQ_USAGE, "--%s: more than %d parts.", option, DQ_KV_LIST);
         if (*n == 1 && !sweep) return one_value(option, err);
-        DQ_TRY(next_part(part, sizeof part, &p, option, err));
+        DQ_TRY(next_part(part, sizeof part, &p, text, option, err));
         if (take(o, part, *n, err) != DQ_OK) return dq_in(err, "--%s %s: ", option, part);
         ++*n;
         if (!*p) return DQ_OK;
@@ -244,7 +249,8 @@ static dq_status take_policy(dq_kv_options *o, const char *part, int i, dq_err *
     o->policies[i] = dq_kv_policy_find(part, &unknown);
     if (!o->policies[i]) return dq_fail(err, DQ_USAGE, "%s, or " ALL " in dq eval", unknown.text);
     for (int j = 0; o->policies[i] && j < i; j++) {
-        if (o->policies[j] == o->policies[i]) return dq_fail(err, DQ_USAGE, "stands twice.");
+        if (o->policies[j] == o->policies[i])
+            return dq_fail(err, DQ_USAGE, "stands twice%s.", o->all ? ", as " ALL " has it" : "");
     }
     return err->code;
 }
@@ -257,6 +263,8 @@ static dq_status expand_policies(dq_kv_options *o, char *text, size_t cap, const
     for (const char *p = given; n < cap;) {
         const size_t len = strcspn(p, ",");
         const bool all = len == strlen(ALL) && strncmp(p, ALL, len) == 0;
+        if (len == 0) return empty_part("kv-policy", given, err);
+        if (all && o->all) return dq_fail(err, DQ_USAGE, "--kv-policy: " ALL " stands twice.");
         o->all = o->all || all;
         if (!all) n += (size_t)snprintf(text + n, cap - n, "%.*s", (int)len, p);
         const char *comma = "";
@@ -533,12 +541,26 @@ dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err)
     return DQ_OK;
 }
 
+/* Whether what is asked of widths, or of a number of tokens, is what the container says. */
+static bool is_stored(const dq_kv_config *c, const dq_model *m, bool tokens)
+{
+    if (!m->is_container) return false;
+    if (tokens) return c->evict.tokens && c->evict.tokens == m->kv.evict.tokens;
+    return c->k_bits == m->kv.k_bits && c->v_bits == m->kv.v_bits &&
+           strcmp(c->widths, m->kv.widths) == 0;
+}
+
 dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                              dq_err *err)
 {
-    if (dq_model_kv_spec(out, c, m, num, err) == DQ_OK)
+    bool stored = is_stored(c, m, true);
+    if (dq_model_kv_spec(out, c, m, num, err) == DQ_OK) {
         dq_evict_check(out, err);
-    else if (err->code == DQ_USAGE)
-        return dq_in(err, "--kv-bits: ");
-    return err->code == DQ_MISMATCH ? dq_in(err, "%s: ", m->path) : err->code;
+    } else {
+        stored = is_stored(c, m, false);
+        if (err->code == DQ_USAGE && !stored) return dq_in(err, "--kv-bits: ");
+    }
+    return err->code == DQ_MISMATCH || (err->code == DQ_USAGE && stored)
+               ? dq_in(err, "%s: ", m->path)
+               : err->code;
 }

@@ -22,7 +22,8 @@ rows $((1 + 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 0.5 --kv-bits 4 --kv-budg
 rows $((1 + (1 + 2 * 3) + policies * 3 * (1 + 2 * 3))) "$@" --kv-policy all --kv-code token,page,dither # 16 bits have no codes
 rows $((1 + (1 + 2) + policies * (1 + 2))) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 16,4 --kv-code page,token
 rows $((1 + 2 * (1 + 2))) "$@" --kv-policy h2o,loo --kv-keep 0.25 --kv-bits 16,4 --kv-code auto,page,token
-try 2 "stands twice" "$@" --kv-policy all,h2o
+try 2 "kv-policy h2o: stands twice, as all has it" "$@" --kv-policy all,h2o
+try 2 "kv-policy: all stands twice" "$@" --kv-policy all,all
 try 2 "kv-budget: uniform stands twice" "$@" --kv-keep 0.5 --kv-budget uniform,pyramid,uniform
 try 2 "kv-budget: one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --kv-keep 0.5 --kv-budget uniform,pyramid
 try 2 "one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --kv-policy all --kv-keep 0.5

@@ -62,6 +62,10 @@ refused "kv-group has nothing to act on.*at most 4 bits" --kv-group 16
 try 2 "kv-bits: an empty" eval "diff model" --text "$book" --kv-bits 4,
 try 2 "stands twice" eval "diff model" --text "$book" --kv-bits 8,4,8:8
 try 2 "stands twice" eval "diff model" --text "$book" --kv-keep 0.5,0.50
+try 2 "kv-keep: an empty part in \"0.5,\"" eval "diff model" --text "$book" --kv-keep 0.5,
+try 2 "kv-policy: an empty part in \"h2o,\"" eval "diff model" --text "$book" --kv-keep 0.5 --kv-policy h2o,
+try 2 "kv-policy: an empty part in \"all,,a1\"" eval "diff model" --text "$book" --kv-policy all,,a1
+try 2 "kv-policy: an empty part in \"\"" eval "diff model" --text "$book" --kv-keep 0.5 --kv-policy ""
 try 2 "kv-code: page stands twice" eval "diff model" --text "$book" --kv-bits 4 --kv-code page,token,page
 try 2 "kv-code: an empty part in \"page,\"" eval "diff model" --text "$book" --kv-bits 4 --kv-code page,
 try 2 "kv-code token: no width of --kv-bits has such codes: 3 bits for keys" eval "diff model" --text "$book" --kv-bits 3,5 --kv-code token,page
@@ -244,7 +248,11 @@ try 0 '"k": true' logits "diff model" --text "short text" -o codes.h5 --kv-bits 
 try 0 "." quantize "diff model" -o turned.h5 --kv-rotate on --kv-keep 0.5 --kv-policy h2o --kv-window 9
 try 0 "K 16 bits, V 16 bits, rotation on, sink 4, recent 64" info turned.h5
 grep -q "KV eviction.*, window 9$" "$top/out" || complain "info: the window is not shown"
+try 0 "." quantize "diff model" -o counted.h5 --kv-tokens 100
+try 2 "error: counted.h5: --kv-tokens 100 is less than the 99 first" eval counted.h5 --text "$book" --kv-sink 99
+try 2 "error: --kv-tokens 101 is less than the 99 first" eval counted.h5 --text "$book" --kv-sink 99 --kv-tokens 101
 try 0 "." quantize "diff model" -o coded.h5 --kv-bits 4 --kv-code token --kv-rotate off --kv-group 16
+try 2 "error: --kv-bits: 3 bits for keys" eval coded.h5 --text "$book" --kv-bits 3
 try 0 "." verify coded.h5 --source "diff model"
 try 0 "K 4 bits, V 4 bits, group 16, rotation off" info coded.h5
 try 0 '"k_bits": 4' eval coded.h5 --text "$book" --ctx 512 --limit 1 --json
@@ -275,7 +283,7 @@ try 0 '"code": "token"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json -
 try 0 "." quantize "diff model" -o open.h5 --force --kv-bits 4 --kv-code token # as all containers were before other codes
 try 0 "K 4 bits, V 4 bits, group 32" info open.h5
 try 0 '"code": "token"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json
-try 2 "5 bits for keys" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-code token
+try 2 "error: paged.h5: 5 bits for keys" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-code token
 # widths by layer and map: read from what the container says, and alike they are what they are without a list
 try 0 "." quantize "diff model" -o listed.h5 --kv-bits "3|5+3:3*|6" --kv-code dither
 try 0 "." verify listed.h5 --source "diff model"
@@ -285,7 +293,7 @@ grep -q '"k_bits": null' "$top/out" || complain "info: widths by layer beside on
 try 0 "3|5+3:3|6 dither" eval listed.h5 --text "$book" --ctx 512 --limit 1
 try 0 '"widths": "3|5+3:3|6"' eval listed.h5 --text "$book" --ctx 512 --limit 1 --json
 grep -q '"k_bits": 3.5' "$top/out" && grep -q '"v_bits": 4.5' "$top/out" || complain "kv: no mean widths in the JSON document"
-try 2 "widths that differ by layer or map need page codes" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-code token
+try 2 "error: listed.h5: widths that differ by layer or map need page codes" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-code token
 try 0 "5:5 dither" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5 --kv-code dither
 try 4 "the policy \"a2\" goes by the second map, and the model has one. Give another --kv-policy" eval "plain model" --text "$book" --kv-keep 0.5 --kv-policy a2
 try 4 "keys are for 3 layers, and the model has 2. Give --kv-bits" eval "diff model" --text "$book" --kv-bits "3|4|5" --kv-code page
