@@ -6,6 +6,7 @@
 #include "base/real.h"
 #include "cmds/cli/document.h"
 #include "cmds/eval/eval_face.h"
+#include "cmds/eval/eval_kv.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -196,21 +197,27 @@ static const char *word(const json_t *row, const char *key)
     return s ? s : "-";
 }
 
-/* Which result it is: "x.h5, text, 16-bit logits (tensor)". */
-static const char *result_text(char *buf, size_t cap, const json_t *row)
+/* Which result it is: "x.h5, text, 16-bit logits (tensor)", behind it the arithmetic of runs with several, ", int8", and
+ * where caches are compressed ", KV 4:4 h2o 0.5". */
+static const char *result_text(char *buf, size_t cap, const json_t *row, const dq_eval *e,
+                               int index)
 {
-    snprintf(buf, cap, "%s, %s, %lld-bit logits (%s)", word(row, "model"), word(row, "task"),
-             (long long)json_integer_value(json_object_get(row, "logit_bits")),
-             word(row, "logit_grain"));
+    char label[DQ_KV_LABEL] = "";
+    const bool swept = cmd_eval_kv_swept(e), math = cmd_eval_math_swept(e);
+    if (swept) dq_kv_report_label(label, sizeof label, &e->row[index].kv);
+    snprintf(buf, cap, "%s, %s, %lld-bit logits (%s)%s%s%s%s", word(row, "model"),
+             word(row, "task"), (long long)json_integer_value(json_object_get(row, "logit_bits")),
+             word(row, "logit_grain"), math ? ", " : "",
+             math ? dq_num_name[e->row[index].math.linear] : "", swept ? ", KV " : "", label);
     return buf;
 }
 
-static void say(dq_logger *logger, const cmd_eval_gate *g, const json_t *row, double x)
+/* x: NaN where there is no value. */
+static void say(dq_logger *logger, const cmd_eval_gate *g, const char *result, double x)
 {
-    char value[32] = "has no value", result[800];
+    char value[32] = "has no value";
     if (!isnan(x)) snprintf(value, sizeof value, "is %.6g", x);
-    dq_logger_warn(logger, "--fail-if \"%s\": %s: %s %s", g->text,
-                   result_text(result, sizeof result, row), g->name, value);
+    dq_logger_warn(logger, "--fail-if \"%s\": %s: %s %s", g->text, result, g->name, value);
 }
 
 /* What became of one gate. */
@@ -225,6 +232,7 @@ static void look_at(const cmd_eval_gate *g, dq_logger *logger, const dq_eval *e,
     char result[800];
     const json_t *v = find(row, g->name);
     double x = json_is_number(v) ? json_number_value(v) : (double)NAN;
+    result_text(result, sizeof result, row, e, index);
     if (e->row[index].ref == index &&
         is_difference(g->name, dq_eval_source_of(e, &e->row[index]))) {
         if (!e->model[e->row[index].model].sourceless)
@@ -234,14 +242,14 @@ static void look_at(const cmd_eval_gate *g, dq_logger *logger, const dq_eval *e,
             logger,
             "--fail-if \"%s\": %s: could not be checked, its source checkpoint is not in the "
             "run",
-            g->text, result_text(result, sizeof result, row));
+            g->text, result);
         return;
     }
     if (!v) return;
     if (strcmp(g->name, "ppl_ratio") == 0) x = exp(x);
     sum->n++;
     if (!isnan(x) && !holds(g, x)) return;
-    say(logger, g, row, x);
+    say(logger, g, result, x);
     sum->bad++;
 }
 

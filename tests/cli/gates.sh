@@ -8,6 +8,10 @@ grep -q "3-bit logits (tensor): kld_nats is [0-9]" "$top/err" || complain "gates
 grep -q "^model" "$top/out" || complain "gates: no table beside a missed gate"
 [ -s gate.csv ] || complain "gates: no CSV beside a missed gate"
 grep -q '"missed": 1' gate.json || complain "gates: the document does not count what was missed"
+try 7 "2 results meet" "$@" --ctx 256 --logit-bits 16 --fail-if 'kld_nats > 0' --kv-bits 4 --kv-recent 8 --kv-code token,page
+for cache in 4:4 "4:4 page"; do # told apart
+    grep -q "16-bit logits (tensor), KV $cache: kld_nats is [0-9]" "$top/err" || complain "gates: no line says which cache: $(cat "$top/err")"
+done
 try 0 "PPL" "$@" --fail-if 'kld_nats > 50' --fail-if 'ppl_ratio>=9' --fail-if 'same_top1<0.001'
 try 7 "2 results meet" "$@" --fail-if 'nll_nats.value>=0'
 try 7 "1 result meets" "$@" --fail-if 'nll_nats_delta > -9'
