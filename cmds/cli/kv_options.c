@@ -463,6 +463,31 @@ static dq_kv_config combined(const dq_kv_options *o, dq_kv_config c, combination
     return c;
 }
 
+static void say_left_out(const dq_kv_options *o, const dq_kv_spec *s, const char *why)
+{
+    char widths[DQ_KV_TEXT];
+    if (o->logger)
+        dq_logger_warn(o->logger, "left out: %s as %s codes: %s", dq_kv_spec_widths(widths, s),
+                       dq_kv_code_name[s->code], why);
+}
+
+/* Whether a cache is what another one is that differs in the code alone. */
+static bool is_same(const dq_kv_options *o, const dq_kv_config *c, const dq_kv_config *other)
+{
+    dq_kv_spec a, b;
+    dq_err lacks = {0};
+    char why[96];
+    if (c->code == other->code) return true;
+    if (check_exists(&a, c, &lacks) != DQ_OK || check_exists(&b, other, &lacks) != DQ_OK)
+        return false;
+    if (!dq_kv_by_page(&a) || !dq_kv_by_page(&b) || dq_kv_dithers(&a) || dq_kv_dithers(&b))
+        return false;
+    snprintf(why, sizeof why, "the same as %s codes, as only values of 4 to 8 bits are dithered",
+             dq_kv_code_name[b.code]);
+    say_left_out(o, &a, why);
+    return true;
+}
+
 /* What keeps everything is the same by every policy and budget of `all`, and two codes of the list may be one. */
 static bool is_repeated(const dq_kv_options *o, const dq_kv_config *base, combination at,
                         bool evicts, dq_err *err)
@@ -472,7 +497,7 @@ static bool is_repeated(const dq_kv_options *o, const dq_kv_config *base, combin
     if (o->all && o->n_budgets && o->share[at.budget] == 1 && (at.policy || at.kind)) return true;
     for (before.code = 0; before.code < at.code; before.code++) {
         const dq_kv_config b = combined(o, *base, before, evicts, err);
-        if (b.code == c.code) return true;
+        if (is_same(o, &c, &b)) return true;
     }
     return false;
 }
@@ -482,11 +507,8 @@ static bool is_left_out(const dq_kv_options *o, const dq_kv_config *c)
 {
     dq_err lacks = {0};
     dq_kv_spec spec;
-    char widths[DQ_KV_TEXT];
     if (o->n_codes < 2 || check_exists(&spec, c, &lacks) == DQ_OK) return false;
-    if (o->logger)
-        dq_logger_warn(o->logger, "left out: %s as %s codes: %s", dq_kv_spec_widths(widths, &spec),
-                       dq_kv_code_name[c->code], lacks.text);
+    say_left_out(o, &spec, lacks.text);
     return true;
 }
 

@@ -205,11 +205,12 @@ static void draw(dq_html *h, const json_t *front, const curves *all)
         dq_picture_dots(&c, style_of(i), p.n, p.x, p.y);
     }
     dq_picture_end(
-        &c, dq_html_words(
-                h,
-                "%s on %s over the bytes that the KV cache holds, by policy. The table holds the "
-                "numbers.",
-                loses(front) ? "KL divergence" : "Accuracy", task));
+        &c,
+        dq_html_words(
+            h,
+            "%s on %s over the bytes that the KV cache holds, by policy%s. The table holds the "
+            "numbers.",
+            loses(front) ? "KL divergence" : "Accuracy", task, h->codes_differ ? " and code" : ""));
 }
 
 static void figure(dq_html *h, const json_t *front)

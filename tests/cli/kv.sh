@@ -314,8 +314,13 @@ try 0 " 16:16 f16  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 -
 # ---- a list of codes: each at every width that it has, 16 bits once; the numbers are those of each alone
 eval_text codes.csv --kv-bits 16,4,3,8 --kv-code token,page,dither --kv-recent 16
 grep -q "warning: left out: 3:3 as token codes: 3 bits for keys are not offered" "$top/err" || complain "codes: not said what is left out: $(cat "$top/err")"
+grep -q "warning: left out: 3:3 as dither codes: the same as page codes" "$top/err" || complain "codes: not said what is the same: $(cat "$top/err")"
+eval_text same.csv --kv-bits 3,4:16 --kv-code page --kv-recent 16
+eval_text code.csv --kv-bits 3,4:16 --kv-code dither --kv-recent 16
+[ "$(column same.csv 1 kld_nats)$(column same.csv 2 kld_nats)" = "$(column code.csv 1 kld_nats)$(column code.csv 2 kld_nats)" ] ||
+    complain "codes: what is said to be the same is not"
 [ "$(cut -d, -f42- codes.csv | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next } { printf "%s%s ", $at["kv_k_bits"], $at["kv_code"] }')" = \
-    "16token 4token 4page 4dither 3page 3dither 8token 8page 8dither " ] || complain "codes: other rows: $(cat codes.csv)"
+    "16token 4token 4page 4dither 3page 8token 8page 8dither " ] || complain "codes: other rows: $(cat codes.csv)"
 n=2
 for kind in token page dither; do
     eval_text code.csv --kv-bits 4 --kv-code $kind --kv-recent 16

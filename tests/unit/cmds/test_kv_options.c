@@ -93,6 +93,18 @@ static void without_codes_once(void **state)
         "8:8 token a1 0.5 uniform; 8:8 token a2 0.5 uniform; ");
 }
 
+/* Page codes of values with fewer than 4 bits, or uncoded ones, are not dithered. */
+static void what_is_not_dithered_stands_once(void **state)
+{
+    (void)state;
+    assert_string_equal(CACHES("kv-bits", "3,8:2,4:16,5:4", "kv-code", "page,dither"),
+                        "3:3 page; 8:2 page; 4:16 page; 5:4 page; 5:4 dither; ");
+    assert_string_equal(CACHES("kv-bits", "4:2|3,4:2|5", "kv-code", "dither,page"),
+                        "4:2|3 dither; 4:2|5 dither; 4:2|5 page; ");
+    assert_string_equal(CACHES("kv-bits", "4:3,3", "kv-code", "token,dither"),
+                        "4:3 token; 4:3 dither; 3:3 dither; ");
+}
+
 /* auto is one of the others, another where tokens are forgotten. */
 static void auto_stands_for_another(void **state)
 {
@@ -194,6 +206,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_multiply),
         cmocka_unit_test(without_codes_once),
+        cmocka_unit_test(what_is_not_dithered_stands_once),
         cmocka_unit_test(auto_stands_for_another),
         cmocka_unit_test(missing_widths_are_left_out),
         cmocka_unit_test(all_with_codes),
