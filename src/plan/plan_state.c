@@ -3,14 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_state.h"
 
-#include "base/file.h"
 #include "base/os.h"
-#include "base/sha256.h"
 #include "plan/plan_trial.h"
 #include "quantize/quantize_recipe.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- The key ---- */
@@ -33,7 +30,6 @@ dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan *p,
                             const dq_quantize_needs *codes, dq_err *err)
 {
     json_t *o = *out = json_object();
-    char *text = NULL;
     json_object_set(o, "calib", codes->calib);
     json_object_set_new(o, "lapack", json_string(codes->lapack));
     json_object_set_new(o, "version", json_string(p->set.set.dq_version));
@@ -46,12 +42,8 @@ dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan *p,
                             json_pack("[s, I, I, I, i]", t->sha256, (json_int_t)t->n_ids,
                                       (json_int_t)t->n_seq, (json_int_t)t->ctx, (int)p->part[i]));
     }
-    settings_key(o, p, err);
-    if (err->code == DQ_OK && dq_json_complete(err) == DQ_OK &&
-        dq_json_dump(&text, o, JSON_SORT_KEYS, err) == DQ_OK)
-        dq_sha256_of(hex, text, strlen(text), err);
-    free(text);
-    return err->code;
+    DQ_TRY(settings_key(o, p, err));
+    return dq_plan_journal_key(hex, o, err);
 }
 
 /* That of this run, and what it is made of, a new reference. */
@@ -69,71 +61,7 @@ static dq_status key_of(char hex[65], json_t **out, const dq_plan *p, dq_err *er
     return err->code;
 }
 
-static bool is_new(const json_t *was, const char *key, const json_t *now)
-{
-    const json_t *old = json_object_get(was, key);
-    return !old || !json_equal(old, now);
-}
-
-/* The first member that differs, with both values where these are short. */
-static const char *difference(dq_plan *p, const json_t *was, const json_t *now, dq_err *err)
-{
-    enum { SHORT = 60 };
-    const char *key, *says = NULL;
-    json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)was, key, v)
-    {
-        if (!json_object_get(now, key)) return dq_textf(p->arena, err, "%s", key);
-    }
-    json_object_foreach((json_t *)(uintptr_t)now, key, v)
-    {
-        const json_t *old = json_object_get(was, key);
-        if (!is_new(was, key, v)) continue;
-        if (json_is_object(v) && json_is_object(old)) return difference(p, old, v, err);
-        char *from = old ? json_dumps(old, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-        char *to = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
-        if (from && to && strlen(from) <= SHORT && strlen(to) <= SHORT)
-            says = dq_textf(p->arena, err, "%s: begun with %s, this run has %s", key, from, to);
-        else
-            says = dq_textf(p->arena, err, "%s", key);
-        free(from);
-        free(to);
-        return says;
-    }
-    return NULL;
-}
-
-/* line: the first of a journal; of: what this run's key is made of. */
-static dq_status other_key(dq_plan *p, const json_t *line, const json_t *of, dq_err *err)
-{
-    const json_t *was = json_object_get(line, "of");
-    const char *what = was ? difference(p, was, of, err) : NULL;
-    if (err->code != DQ_OK) return err->code;
-    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_REPEAT_OR_FORCE},
-                        "%s: was begun with another model, text or settings%s%.200s.",
-                        p->state->path, what ? "; what differs first is " : "", what ? what : "");
-}
-
-/* The first line. */
-static json_t *key_line(const char *key, const json_t *of)
-{
-    json_t *line = json_pack("{s: s}", "key", key);
-    json_object_set(line, "of", (json_t *)(uintptr_t)of);
-    return line;
-}
-
 /* ---- Lines ---- */
-
-/* Takes the value. */
-static dq_status put_line(dq_plan *p, json_t *line, dq_err *err)
-{
-    char *text = NULL;
-    if (dq_json_complete(err) == DQ_OK && dq_json_dump(&text, line, JSON_COMPACT, err) == DQ_OK)
-        dq_journal_add(p->state->journal, text, strlen(text), err);
-    free(text);
-    json_decref(line);
-    return err->code;
-}
 
 dq_status dq_plan_state_put_probe(dq_plan *p, int64_t tensor, int option, dq_err *err)
 {
@@ -144,7 +72,7 @@ dq_status dq_plan_state_put_probe(dq_plan *p, int64_t tensor, int option, dq_err
     json_object_set_new(line, "kld", json_real(m->value));
     json_object_set_new(line, "stderr", isfinite(m->std_err) ? json_real(m->std_err) : json_null());
     json_object_set_new(line, "clusters", json_integer(m->clusters));
-    return put_line(p, line, err);
+    return dq_plan_journal_put(&p->state->journal, line, err);
 }
 
 static json_t *list_of(const double *x, int64_t n)
@@ -178,7 +106,7 @@ dq_status dq_plan_state_put_trial(dq_plan *p, const dq_plan_trial *t, dq_err *er
         json_object_set_new(o, "loss", list_of(s->loss, s->n));
         json_object_set_new(line, dq_plan_text_name[i], o);
     }
-    return put_line(p, line, err);
+    return dq_plan_journal_put(&p->state->journal, line, err);
 }
 
 static dq_status take_list(double *x, int64_t n, const json_t *o, const char *key, dq_err *err)
@@ -219,7 +147,7 @@ dq_status dq_plan_state_get_trial(bool *found, dq_plan *p, dq_plan_trial *t, dq_
     const json_t *line = json_object_get(p->state->kept, choice);
     *found = line != NULL;
     if (!line) return DQ_OK;
-    if (take_trial(t, line, err) != DQ_OK) return dq_in(err, "%s: ", p->state->path);
+    if (take_trial(t, line, err) != DQ_OK) return dq_in(err, "%s: ", p->state->journal.path);
     p->n_resumed++;
     return DQ_OK;
 }
@@ -243,10 +171,10 @@ dq_status dq_plan_state_look(int *number, dq_plan *p, const dq_plan_trial *t, dq
         return dq_fail(err, DQ_MISMATCH,
                        "%s: the unseen text has been looked at %d times, for this budget and "
                        "others, and decides nothing more. Plan with another one",
-                       p->state->path, DQ_PLAN_LAST_LOOK);
+                       p->state->journal.path, DQ_PLAN_LAST_LOOK);
     }
     json_array_append(all, line);
-    return put_line(p, line, err);
+    return dq_plan_journal_put(&p->state->journal, line, err);
 }
 
 dq_status dq_plan_state_begin_trial(bool *again, dq_plan *p, const dq_plan_trial *t, dq_err *err)
@@ -255,7 +183,9 @@ dq_status dq_plan_state_begin_trial(bool *again, dq_plan *p, const dq_plan_trial
     if (!choice) return err->code;
     *again = p->state->begun && strcmp(p->state->begun, choice) == 0;
     p->state->begun = choice;
-    return *again ? DQ_OK : put_line(p, json_pack("{s: s}", "begun", choice), err);
+    return *again
+               ? DQ_OK
+               : dq_plan_journal_put(&p->state->journal, json_pack("{s: s}", "begun", choice), err);
 }
 
 static dq_status take_look(dq_plan *p, json_t *line, dq_err *err)
@@ -263,7 +193,7 @@ static dq_status take_look(dq_plan *p, json_t *line, dq_err *err)
     const json_t *value = json_object_get(line, "value");
     if (json_object_size(line) != 3 || !json_is_string(json_object_get(line, "goal")) ||
         !json_is_real(value))
-        return dq_fail(err, DQ_DAMAGED, "%s: a look without its budget", p->state->path);
+        return dq_fail(err, DQ_DAMAGED, "%s: a look without its budget", p->state->journal.path);
     json_array_append(p->state->look, line);
     return DQ_OK;
 }
@@ -284,110 +214,49 @@ static dq_status take_probe(dq_plan *p, const json_t *line, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status take_lines(dq_plan *p, const dq_journal_lines *found, const char *key,
-                            const json_t *of, dq_err *err)
+static dq_status take_line(void *arg, json_t *line, dq_err *err)
 {
-    for (int64_t i = 0; err->code == DQ_OK && i < found->n; i++) {
-        json_t *line = NULL;
-        const char *trial = NULL, *was = NULL;
-        DQ_TRY(dq_json_parse(&line, found->text[i], strlen(found->text[i]), p->state->path, err));
-        trial = json_string_value(json_object_get(line, "trial"));
-        was = json_string_value(json_object_get(line, "key"));
-        if (i == 0 && (!was || strcmp(was, key) != 0))
-            other_key(p, line, of, err);
-        else if (trial)
-            json_object_set(p->state->kept, trial, line);
-        else if (json_object_get(line, "look"))
-            take_look(p, line, err);
-        else if ((was = json_string_value(json_object_get(line, "begun"))))
-            p->state->begun = dq_text(p->arena, was, strlen(was), err);
-        else if (i > 0)
-            take_probe(p, line, err);
-        json_decref(line);
-    }
-    return err->code;
-}
-
-static dq_status go_on(dq_plan *p, const char *key, const json_t *of, dq_err *err)
-{
-    dq_plan_state *s = p->state;
-    dq_journal_lines found;
-    DQ_TRY(dq_journal_resume(&s->journal, s->path, DQ_JOURNAL_CUT, &found, p->arena, err));
-    if (found.n > 0) return take_lines(p, &found, key, of, err);
-    return put_line(p, key_line(key, of), err);
-}
-
-static dq_status open_with(dq_plan *p, const char *key, const json_t *of, dq_err *err)
-{
-    dq_plan_state *s = p->state;
-    if (p->set.resume && dq_file_exists(s->path)) return go_on(p, key, of, err);
-    if (dq_file_exists(s->path) && !p->set.force)
-        return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_RESUME_OR_FORCE},
-                            "%s: an interrupted run left it.", s->path);
-    DQ_TRY(dq_journal_new(&s->journal, s->path, err));
-    s->ours = true;
-    return put_line(p, key_line(key, of), err);
-}
-
-static dq_status open_journal(dq_plan *p, dq_err *err)
-{
-    char key[65];
-    json_t *of = NULL;
-    if (key_of(key, &of, p, err) == DQ_OK) open_with(p, key, of, err);
-    json_decref(of);
+    dq_plan *p = arg;
+    const char *trial = json_string_value(json_object_get(line, "trial"));
+    const char *begun = json_string_value(json_object_get(line, "begun"));
+    if (trial) return json_object_set(p->state->kept, trial, line), DQ_OK;
+    if (json_object_get(line, "look")) return take_look(p, line, err);
+    if (!begun) return take_probe(p, line, err);
+    p->state->begun = dq_text(p->arena, begun, strlen(begun), err);
     return err->code;
 }
 
 dq_status dq_plan_state_begin(dq_plan *p, dq_err *err)
 {
+    char key[65];
+    json_t *of = NULL;
     dq_plan_state *s = p->state = dq_alloc(p->arena, 1, sizeof *s, err);
     if (!s) return err->code;
     s->kept = json_object();
     s->look = json_array();
-    s->path = dq_textf(p->arena, err, "%s.journal", p->set.out);
-    if (!s->path) return err->code;
-    DQ_TRY(open_journal(p, err));
-    s->ours = true;
-    return DQ_OK;
-}
-
-bool dq_plan_state_resumable(const dq_err *err)
-{
-    return err->code == DQ_STOPPED || err->code == DQ_FILE || err->code == DQ_RESOURCE;
-}
-
-/* The same of a part of the run, whose words give way. */
-static void take_back(dq_err *err)
-{
-    dq_remedy_at *last = err->n_remedies > 0 ? &err->remedy[err->n_remedies - 1] : NULL;
-    if (!last || last->code != DQ_REMEDY_RESUMABLE) return;
-    err->text[last->begin] = 0;
-    err->n_remedies--;
+    if (key_of(key, &of, p, err) == DQ_OK) {
+        const dq_plan_journal_how how = {.out = p->set.out,
+                                         .key = key,
+                                         .of = of,
+                                         .resume = p->set.resume,
+                                         .force = p->set.force,
+                                         .take = take_line,
+                                         .arg = p};
+        dq_plan_journal_open(&s->journal, &how, p->arena, err);
+    }
+    json_decref(of);
+    return err->code;
 }
 
 dq_status dq_plan_failed(dq_plan *p, dq_err *err)
 {
-    enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
-    const dq_plan_state *s = p->state;
-    if (!s || !s->ours) return err->code;
-    if (err->code == DQ_STOPPED) {
-        *err = (dq_err){0};
-        return dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
-                            "interrupted; %s is kept.", s->path);
-    }
-    if (!dq_plan_state_resumable(err) || dq_journal_count(s->journal) <= 1) {
-        if (!p->set.resume && err->code != DQ_MISMATCH) dq_plan_state_end(p, true);
-        return err->code;
-    }
-    take_back(err);
-    err->text[MAX_TEXT] = 0;
-    return dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_RESUMABLE}, ". %.200s is kept", s->path);
+    return p->state ? dq_plan_journal_failed(&p->state->journal, err) : err->code;
 }
 
 void dq_plan_state_end(dq_plan *p, bool done)
 {
     if (!p->state) return;
-    dq_journal_close(p->state->journal, done);
+    dq_plan_journal_end(&p->state->journal, done);
     json_decref(p->state->kept);
     json_decref(p->state->look);
     p->state = NULL;

@@ -4,13 +4,11 @@
 #ifndef DQ_PLAN_STATE_H
 #define DQ_PLAN_STATE_H
 
-#include "base/journal.h"
 #include "plan/plan.h"
+#include "plan/plan_journal.h"
 
 typedef struct dq_plan_state {
-    dq_journal *journal;
-    char *path;
-    bool ours;    /* the journal belongs to this plan */
+    dq_plan_journal journal;
     json_t *kept; /* {KEY: result} of trials */
     char *begun;  /* the choice whose trial was begun last, NULL: none */
     json_t *look; /* [{"look", "goal", "value"}] at the unseen text, as they came */
@@ -24,8 +22,6 @@ dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan *p,
  * resumed; DQ_MISMATCH for one of other inputs or settings. */
 dq_status dq_plan_state_begin(dq_plan *p, dq_err *err);
 void dq_plan_state_end(dq_plan *p, bool done);
-/* Whether a failure leaves what a later run goes on from: it is none of the inputs'. */
-bool dq_plan_state_resumable(const dq_err *err);
 dq_status dq_plan_state_put_probe(dq_plan *p, int64_t tensor, int option, dq_err *err);
 /* A trial's results go in and come back by its choice; *found: whether they were there. */
 dq_status dq_plan_state_put_trial(dq_plan *p, const dq_plan_trial *t, dq_err *err);

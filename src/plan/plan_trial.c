@@ -156,7 +156,7 @@ static dq_status make(dq_plan *p, dq_plan_trials *parts, dq_plan_trial *t, dq_er
     again = again && dq_file_exists(name[2]);
     if (!again) dq_plan_trial_clear(p);
     if (quantize(p, t, name[0], again, err) == DQ_OK) measure(t, parts, name[0], err);
-    if (!dq_plan_state_resumable(err)) dq_plan_trial_clear(p);
+    if (!dq_plan_journal_resumable(err)) dq_plan_trial_clear(p);
     return err->code == DQ_OK ? dq_plan_state_put_trial(p, t, err) : err->code;
 }
 

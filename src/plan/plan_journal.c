@@ -1,0 +1,170 @@
+/* plan_journal: see plan_journal.h. Reals have 17 digits, so that they come back to the last bit; where the first line is
+ * another's, its members are compared one by one, so that the failure names the first that differs.
+ * SPDX-License-Identifier: MIT */
+#include "plan/plan_journal.h"
+
+#include "base/file.h"
+#include "base/sha256.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+dq_status dq_plan_journal_key(char hex[65], const json_t *of, dq_err *err)
+{
+    char *text = NULL;
+    if (dq_json_complete(err) == DQ_OK && dq_json_dump(&text, of, JSON_SORT_KEYS, err) == DQ_OK)
+        dq_sha256_of(hex, text, strlen(text), err);
+    free(text);
+    return err->code;
+}
+
+/* ---- What differs ---- */
+
+static bool is_new(const json_t *was, const char *key, const json_t *now)
+{
+    const json_t *old = json_object_get(was, key);
+    return !old || !json_equal(old, now);
+}
+
+/* The first member that differs, with both values where these are short. */
+static const char *difference(dq_arena *a, const json_t *was, const json_t *now, dq_err *err)
+{
+    enum { SHORT = 60 };
+    const char *key, *says = NULL;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)was, key, v)
+    {
+        if (!json_object_get(now, key)) return dq_textf(a, err, "%s", key);
+    }
+    json_object_foreach((json_t *)(uintptr_t)now, key, v)
+    {
+        const json_t *old = json_object_get(was, key);
+        if (!is_new(was, key, v)) continue;
+        if (json_is_object(v) && json_is_object(old)) return difference(a, old, v, err);
+        char *from = old ? json_dumps(old, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+        char *to = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+        if (from && to && strlen(from) <= SHORT && strlen(to) <= SHORT)
+            says = dq_textf(a, err, "%s: begun with %s, this run has %s", key, from, to);
+        else
+            says = dq_textf(a, err, "%s", key);
+        free(from);
+        free(to);
+        return says;
+    }
+    return NULL;
+}
+
+/* line: the first of a journal; of: what this run's key is made of. */
+static dq_status other_key(const dq_plan_journal *j, const json_t *line, const json_t *of,
+                           dq_arena *a, dq_err *err)
+{
+    const json_t *was = json_object_get(line, "of");
+    const char *what = was ? difference(a, was, of, err) : NULL;
+    if (err->code != DQ_OK) return err->code;
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_REPEAT_OR_FORCE},
+                        "%s: was begun with another model, text or settings%s%.200s.", j->path,
+                        what ? "; what differs first is " : "", what ? what : "");
+}
+
+/* ---- Lines ---- */
+
+dq_status dq_plan_journal_put(dq_plan_journal *j, json_t *line, dq_err *err)
+{
+    char *text = NULL;
+    if (dq_json_complete(err) == DQ_OK && dq_json_dump(&text, line, JSON_COMPACT, err) == DQ_OK)
+        dq_journal_add(j->file, text, strlen(text), err);
+    free(text);
+    json_decref(line);
+    return err->code;
+}
+
+static dq_status put_key(dq_plan_journal *j, const dq_plan_journal_how *how, dq_err *err)
+{
+    json_t *line = json_pack("{s: s}", "key", how->key);
+    json_object_set(line, "of", (json_t *)(uintptr_t)how->of);
+    return dq_plan_journal_put(j, line, err);
+}
+
+static dq_status take_lines(const dq_plan_journal *j, const dq_journal_lines *found,
+                            const dq_plan_journal_how *how, dq_arena *a, dq_err *err)
+{
+    for (int64_t i = 0; err->code == DQ_OK && i < found->n; i++) {
+        json_t *line = NULL;
+        DQ_TRY(dq_json_parse(&line, found->text[i], strlen(found->text[i]), j->path, err));
+        const char *key = json_string_value(json_object_get(line, "key"));
+        if (i > 0)
+            how->take(how->arg, line, err);
+        else if (!key || strcmp(key, how->key) != 0)
+            other_key(j, line, how->of, a, err);
+        json_decref(line);
+    }
+    return err->code;
+}
+
+static dq_status go_on(dq_plan_journal *j, const dq_plan_journal_how *how, dq_arena *a, dq_err *err)
+{
+    dq_journal_lines found;
+    DQ_TRY(dq_journal_resume(&j->file, j->path, DQ_JOURNAL_CUT, &found, a, err));
+    if (found.n > 0) return take_lines(j, &found, how, a, err);
+    return put_key(j, how, err);
+}
+
+dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *how, dq_arena *a,
+                               dq_err *err)
+{
+    *j = (dq_plan_journal){.resumes = how->resume};
+    j->path = dq_textf(a, err, "%s.journal", how->out);
+    if (!j->path) return err->code;
+    if (how->resume && dq_file_exists(j->path)) {
+        DQ_TRY(go_on(j, how, a, err));
+    } else {
+        if (dq_file_exists(j->path) && !how->force)
+            return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_RESUME_OR_FORCE},
+                                "%s: an interrupted run left it.", j->path);
+        DQ_TRY(dq_journal_new(&j->file, j->path, err));
+        j->ours = true;
+        DQ_TRY(put_key(j, how, err));
+    }
+    j->ours = true;
+    return DQ_OK;
+}
+
+void dq_plan_journal_end(dq_plan_journal *j, bool done)
+{
+    if (j->file) dq_journal_close(j->file, done);
+    *j = (dq_plan_journal){0};
+}
+
+/* ---- Failures ---- */
+
+bool dq_plan_journal_resumable(const dq_err *err)
+{
+    return err->code == DQ_STOPPED || err->code == DQ_FILE || err->code == DQ_RESOURCE;
+}
+
+/* The same of a part of the run, whose words give way. */
+static void take_back(dq_err *err)
+{
+    dq_remedy_at *last = err->n_remedies > 0 ? &err->remedy[err->n_remedies - 1] : NULL;
+    if (!last || last->code != DQ_REMEDY_RESUMABLE) return;
+    err->text[last->begin] = 0;
+    err->n_remedies--;
+}
+
+dq_status dq_plan_journal_failed(dq_plan_journal *j, dq_err *err)
+{
+    enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
+    if (!j->ours) return err->code;
+    if (err->code == DQ_STOPPED) {
+        *err = (dq_err){0};
+        return dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
+                            "interrupted; %s is kept.", j->path);
+    }
+    if (!dq_plan_journal_resumable(err) || dq_journal_count(j->file) <= 1) {
+        if (!j->resumes && err->code != DQ_MISMATCH) dq_plan_journal_end(j, true);
+        return err->code;
+    }
+    take_back(err);
+    err->text[MAX_TEXT] = 0;
+    return dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_RESUMABLE}, ". %.200s is kept", j->path);
+}
