@@ -1,7 +1,8 @@
-/* cmd_plan: dq plan MODEL --calib FILE --budget B -o RECIPE.json
+/* cmd_plan: dq plan MODEL --calib FILE --budget B -o RECIPE.json for weights; with --kv, cache_plan.h for the KV cache.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
+#include "cmds/cache_plan.h"
 #include "cmds/calib_run.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
@@ -26,6 +27,7 @@ typedef struct request {
     int64_t trials, threads;
     bool dry_run, json;
     dq_recipe_options recipe;
+    dq_cache_plan cache; /* --kv and what belongs to it */
     dq_plan_settings set;
     /* what runs */
     dq_progress bar;
@@ -33,7 +35,8 @@ typedef struct request {
 
 static const dq_usage usage = {
     .name = "plan",
-    .synopsis = "MODEL --calib FILE --budget BUDGET -o RECIPE.json [options]",
+    .synopsis = "MODEL --calib FILE --budget BUDGET -o RECIPE.json [options]\n"
+                "       dq plan MODEL --kv BITS --text FILE -o RECIPE.json [options]",
     .about =
         "Finds out which tensor needs how many bits, and writes a recipe for dq quantize --recipe. "
         "The documents of FILE are dealt in turn to four quarters; a single text is cut into "
@@ -51,13 +54,22 @@ static const dq_usage usage = {
         "--force begins to count anew. Intervals are between documents, of a single text "
         "between its sequences, as if these were independent; they allow for skewness but are "
         "nominal for few of them. Where no look shows that the budget is met, the recipe that came "
-        "nearest is written and the exit status is 7.",
+        "nearest is written and the exit status is 7.\n"
+        "\n"
+        "With --kv BITS the KV cache is planned instead: each unit (keys of a layer and map, "
+        "values "
+        "of a layer) is coded alone at each width, the others at 8 bits, and its KL divergence to "
+        "the unquantized cache measured; bits go where they save most, up to the mean; mixes a "
+        "step away are measured whole as long as one is closer; and windows that no choice has "
+        "seen compare the plan with uniform widths of the same mean.",
     .examples =
         "  dq plan model --calib train.jsonl --budget kld=0.01 -o recipe.json\n"
         "  dq quantize model -o model.h5 --recipe recipe.json --calib train.jsonl\n"
         "  dq plan model --calib train.jsonl --budget size=1.5GiB --ends -o recipe.json\n"
         "  dq plan model --calib train.jsonl --budget ppl=1.005 --unseen test.jsonl -o r.json\n"
-        "  dq plan model --calib train.jsonl --budget bpw=4.2 --dry-run\n",
+        "  dq plan model --calib train.jsonl --budget bpw=4.2 --dry-run\n"
+        "  dq plan model --kv 4 --text test.txt --ctx 1024 -o cache.json\n"
+        "  dq quantize model -o model.h5 --recipe cache.json\n",
     .min_args = 1,
     .max_args = 1,
     .args = "one MODEL"};
@@ -72,11 +84,61 @@ static int ascending(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
+/* ---- Weights, or the cache ---- */
+
+/* The first option of weights alone that is given; NULL: none is. */
+static const char *given_of_weights(const request *r)
+{
+    const dq_plan_settings *s = &r->set;
+    const dq_recipe_options *o = &r->recipe;
+    const struct {
+        bool given;
+        const char *name;
+    } all[] = {{r->budgets.n, "budget"},
+               {s->calib, "calib"},
+               {s->unseen, "unseen"},
+               {s->tokens, "calib-tokens"},
+               {s->ctx, "calib-ctx"},
+               {s->search_tokens, "search-tokens"},
+               {s->ends, "ends"},
+               {r->method, "method"},
+               {o->group, "group"},
+               {o->scale, "scale"},
+               {o->scale_dtype, "scale-dtype"},
+               {o->embed_bits, "embed-bits"},
+               {o->head_bits, "head-bits"},
+               {o->dense_type, "dense-type"},
+               {o->skip, "skip"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].given) return all[i].name;
+    }
+    return NULL;
+}
+
+static dq_status check_kind(const request *r, dq_err *err)
+{
+    const bool cache = r->cache.mean > 0;
+    const char *name = cache ? given_of_weights(r) : dq_cache_plan_given(&r->cache);
+    if (name && cache)
+        return dq_fail(err, DQ_USAGE,
+                       "--%s is about weights, and --kv plans the cache. Plan one, then the other: "
+                       "--weights RECIPE.json puts both into one recipe.",
+                       name);
+    if (name) return dq_fail(err, DQ_USAGE, "--%s is about --kv, which is not given.", name);
+    if (!cache && r->trials > DQ_PLAN_MAX_TRIALS)
+        return dq_fail(err, DQ_USAGE, "--trials %lld: expected at most %d of weights.",
+                       (long long)r->trials, DQ_PLAN_MAX_TRIALS);
+    return DQ_OK;
+}
+
+/* ---- Settings of weights ---- */
+
 static dq_status read_method(request *r, dq_err *err)
 {
     const char *names[DQ_CALIBRATE_RULES];
     for (int i = 0; i < DQ_CALIBRATE_RULES; i++) names[i] = dq_calibrate_rules[i].name;
-    const int rule = dq_options_word(r->method, "method", names, DQ_CALIBRATE_RULES, err);
+    const int rule =
+        dq_options_word(r->method ? r->method : "align", "method", names, DQ_CALIBRATE_RULES, err);
     if (rule < 0) return err->code;
     r->set.rule = &dq_calibrate_rules[rule];
     return DQ_OK;
@@ -109,7 +171,7 @@ static dq_status make_settings(request *r, dq_err *err)
     s->set.logit = dq_logit_plain;
     s->set.kv = dq_kv_config_plain;
     s->set.dq_version = DQ_VERSION;
-    s->trials = (int)r->trials;
+    s->trials = r->trials ? (int)r->trials : DQ_PLAN_TRIALS;
     return DQ_OK;
 }
 
@@ -209,13 +271,32 @@ static dq_status run(request *r, const char *model, dq_err *err)
     return err->code;
 }
 
+/* What both have. */
+static dq_status run_cache(request *r, const char *model, dq_err *err)
+{
+    dq_cache_plan *c = &r->cache;
+    c->out = r->set.out;
+    c->widths = r->widths;
+    c->trials = r->trials;
+    c->threads = r->threads;
+    c->dry_run = r->dry_run;
+    c->json = r->json;
+    c->resume = r->set.resume;
+    c->force = r->set.force;
+    c->logger = &r->logger;
+    return dq_cache_plan_run(c, model, err);
+}
+
 static void start(request *r, const char *model, dq_err *err)
 {
-    if (make_settings(r, err) != DQ_OK || dq_logger_begin(&r->logger, "plan", err) != DQ_OK) return;
+    const bool cache = r->cache.mean > 0;
+    if (check_kind(r, err) != DQ_OK || (!cache && make_settings(r, err) != DQ_OK) ||
+        dq_logger_begin(&r->logger, "plan", err) != DQ_OK)
+        return;
 #ifdef _OPENMP
     omp_set_num_threads(r->threads > 0 ? (int)r->threads : dq_os_cpu_count());
 #endif
-    run(r, model, err);
+    cache ? run_cache(r, model, err) : run(r, model, err);
     dq_logger_end(&r->logger);
 }
 
@@ -237,12 +318,10 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
         dq_opt_int("search-tokens", "N", &s->search_tokens, 4, 1000000000000,
                    "ids to search with, and to decide with, at most (default 64 sequences each)"),
         dq_opt_heading("weights:"),
-        dq_opt_text("widths", "LIST", &r->widths, "that a tensor may have (default 2,3,4,5,6,8)"),
         dq_opt_flag(
             "ends", &s->ends,
             "embedding and head get widths too; the embedding is rounded to the nearest code"),
-        dq_opt_text("method", "NAME", &r->method,
-                    "align or gptq, as of dq quantize (default align)"),
+        dq_opt_text("method", "NAME", &r->method, "align or gptq (default align)"),
         dq_opt_text("group", "N", &r->recipe.group,
                     "columns per scale, or row, or tensor (default 128)"),
         dq_opt_text("scale", "MODE", &r->recipe.scale, dq_recipe_options_modes(&r->recipe)),
@@ -255,15 +334,19 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
                     "bf16, f16 or keep: of matrices that are not packed (default keep)"),
         dq_opt_text("skip", "REGEX", &r->recipe.skip,
                     "tensors whose name matches stay as they are"),
-        dq_opt_heading("running:"),
-        dq_opt_int("trials", "N", &r->trials, 1, DQ_PLAN_MAX_TRIALS,
-                   "whole models that the search may quantize (default 8)"),
+        DQ_CACHE_PLAN_OPTIONS(r->cache),
+        dq_opt_heading("weights or cache:"),
+        dq_opt_text("widths", "LIST", &r->widths,
+                    "that a tensor, or a unit of the cache, may have (default 2,3,4,5,6,8)"),
+        dq_opt_int("trials", "N", &r->trials, 1, 1000000,
+                   "whole models that the search may quantize (default 8), whole mixes of a cache "
+                   "that it may measure (default 200)"),
         dq_opt_flag("dry-run", &r->dry_run, "print parts, sizes and arithmetic, run nothing"),
         dq_opt_flag("resume", &s->resume, "finish an interrupted run of the same command"),
         dq_opt_flag("force", &s->force, "replace the recipe, and what an interrupted run left"),
         dq_opt_int("threads", "N", &r->threads, 0, 4096,
                    "0 for all processors (default 0); the result does not depend on it"),
-        dq_opt_flag("json", &r->json, "one JSON document (dq-plan/1) on stdout"),
+        dq_opt_flag("json", &r->json, "one JSON document (dq-plan/1, dq-plan-kv/1) on stdout"),
         DQ_LOGGER_OPTIONS(r->logger),
         {0}};
     return dq_options_parse(args, argc, argv, opts, &usage, err);
@@ -271,7 +354,7 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
 
 dq_status dq_cmd_plan(int argc, char **argv, dq_err *err)
 {
-    request r = {.widths = "2,3,4,5,6,8", .method = "align", .trials = DQ_PLAN_TRIALS};
+    request r = {.widths = "2,3,4,5,6,8"};
     dq_args args;
     DQ_TRY(read_options(&r, &args, argc, argv, err));
     if (args.help) return DQ_OK;

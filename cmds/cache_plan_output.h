@@ -1,0 +1,28 @@
+/* cache_plan_output: what dq plan --kv writes and prints: the recipe, the document, the tables and the sentences behind them.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CACHE_PLAN_OUTPUT_H
+#define DQ_CACHE_PLAN_OUTPUT_H
+
+#include "cmds/cli/input.h"
+#include "plan/plan_kv.h"
+
+/* A plan with what it was made from. */
+typedef struct dq_cache_plan_view {
+    const dq_plan_kv *plan;
+    const dq_input_text *text;
+    const json_t *weights; /* a recipe whose other settings the new one has; NULL: none */
+    const dq_logger *logger;
+} dq_cache_plan_view;
+
+/* Before a run: windows, units and passes. */
+dq_status dq_cache_plan_output_work(const dq_cache_plan_view *v, dq_err *err);
+/* Behind it: tables and verdicts. */
+dq_status dq_cache_plan_output_print(const dq_cache_plan_view *v, dq_err *err);
+/* The document dq-plan-kv/1 on stdout; of a dry run without results of a search. */
+dq_status dq_cache_plan_output_json(const dq_cache_plan_view *v, dq_err *err);
+/* The recipe file, to plan->set.out. */
+dq_status dq_cache_plan_output_recipe(const dq_cache_plan_view *v, dq_err *err);
+/* What scored ids read as codes of all that they read, where every token is there. */
+double dq_cache_plan_output_coded(const dq_plan_kv *p);
+
+#endif

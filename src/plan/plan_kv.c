@@ -1,0 +1,181 @@
+/* plan_kv: see plan_kv.h. Opening: windows, units, and the caches of units alone. plan_kv_run.c has the search.
+ * SPDX-License-Identifier: MIT */
+#include "plan/plan_kv.h"
+
+#include <string.h>
+
+/* Whether each KV head's keys are for the logits of one map, so that keys of a layer can have two widths. */
+static int key_maps(const dq_headmap *map)
+{
+    if (map->n_maps < 2) return 1;
+    for (int i = 0; i < map->n_kv; i++) {
+        if (dq_headmap_key_map(map, i) < 0) return 1;
+    }
+    return 2;
+}
+
+dq_status dq_plan_kv_config(dq_kv_config *out, const dq_plan_kv *p, const char *widths, dq_err *err)
+{
+    *out = p->set.kv;
+    return dq_kv_config_set_widths(out, widths, err);
+}
+
+static dq_status check_settings(const dq_plan_kv *p, dq_err *err)
+{
+    const dq_plan_kv_settings *s = &p->set;
+    const int least = s->bits[0], largest = s->bits[s->n_bits - 1];
+    if (s->kv.code == DQ_CODE_TOKEN)
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_OPTION},
+                            "code token: its widths are the same for all layers and maps, so there "
+                            "is nothing to plan. Use page or dither.");
+    if (s->mean < least || s->mean > largest)
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
+                            "kv %g: is out of reach of the widths (expected a mean of %d to %d).",
+                            s->mean, least, largest);
+    if (s->ctx > s->model->max_positions)
+        return dq_fail_with(err, DQ_MISMATCH,
+                            (dq_remedy){.code = DQ_REMEDY_CTX, .number = {s->model->max_positions}},
+                            "%s: has %d positions, windows of %lld ids are more", s->model->path,
+                            s->model->max_positions, (long long)s->ctx);
+    return DQ_OK;
+}
+
+/* The last row that is scored must read something as codes. */
+static dq_status check_codes(const dq_plan_kv *p, dq_err *err)
+{
+    const dq_plan_kv_settings *s = &p->set;
+    dq_kv_config c;
+    dq_kv_spec spec;
+    DQ_TRY(dq_plan_kv_config(&c, p, "8:8", err));
+    DQ_TRY(dq_model_kv_spec(&spec, &c, s->model, DQ_NUM_F32, err));
+    if (dq_kv_coded_end(&spec, (int32_t)s->ctx - 2) > spec.sink) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "windows of %lld ids with the last %d and the first %d unquantized hold no page "
+                   "of codes. Use longer windows or fewer recent tokens",
+                   (long long)s->ctx, spec.recent, spec.sink);
+}
+
+/* ---- The text ---- */
+
+static dq_status too_little(const dq_plan_kv *p, dq_err *err)
+{
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
+                        "%s: too little text: %lld windows of %lld ids (expected at least %d, of "
+                        "which two fifths search and the others decide). Give more text",
+                        p->set.text, (long long)p->win.n, (long long)p->set.ctx,
+                        DQ_PLAN_KV_LEAST_WINDOWS);
+}
+
+static dq_status cut_text(dq_plan_kv *p, dq_err *err)
+{
+    const dq_plan_kv_settings *s = &p->set;
+    const dq_window_spec spec = {.scheme = DQ_WINDOW_CHUNK,
+                                 .n_ctx = s->ctx,
+                                 .limit = s->windows,
+                                 .bos = DQ_BOS_AUTO,
+                                 .vocab = s->model->vocab};
+    dq_windows_make(&p->win, s->tok, s->docs, &spec, p->arena, err);
+    if (err->code == DQ_MISMATCH && p->win.n == 0) {
+        *err = (dq_err){0};
+        return too_little(p, err);
+    }
+    if (err->code != DQ_OK) return dq_in(err, "%s: ", s->text);
+    if (p->win.n < DQ_PLAN_KV_LEAST_WINDOWS) return too_little(p, err);
+    p->begin = p->win.n / 5;
+    p->end = p->begin + 2 * p->win.n / 5;
+    for (int64_t i = 0, doc = -1; i < p->win.n; i++) {
+        if (i >= p->begin && i < p->end) continue;
+        if (p->win.n_docs < 2 || p->win.win[i].doc != doc) p->clusters++;
+        doc = p->win.win[i].doc;
+    }
+    return DQ_OK;
+}
+
+/* ---- Units ---- */
+
+static dq_status list_units(dq_plan_kv *p, dq_err *err)
+{
+    const dq_plan_kv_settings *s = &p->set;
+    p->space.n_bits = s->n_bits;
+    memcpy(p->space.bits, s->bits, sizeof p->space.bits);
+    DQ_TRY(dq_plan_kv_space_begin(&p->space, s->model->n_layers, s->together,
+                                  key_maps(&s->model->map), err));
+    const size_t n = (size_t)p->space.n_units, all = n * (size_t)s->n_bits;
+    p->item = dq_alloc(p->arena, n, sizeof *p->item, err);
+    p->unit = dq_alloc(p->arena, all, sizeof *p->unit, err);
+    p->alone = dq_alloc(p->arena, all, sizeof *p->alone, err);
+    for (int u = 0; err->code == DQ_OK && u < p->space.n_units; u++) {
+        p->item[u].n = s->n_bits;
+        for (int k = 0; k < s->n_bits; k++)
+            p->item[u].cost[k] = s->bits[k] * dq_plan_kv_space_cost(&p->space, u);
+    }
+    return err->code;
+}
+
+int64_t dq_plan_kv_caches(const dq_plan_kv *p)
+{
+    const int64_t all = (int64_t)p->space.n_units * p->space.n_bits;
+    /* what has the width of the others is one cache for all units */
+    const bool with_others = p->space.bits[p->space.n_bits - 1] == DQ_PLAN_KV_OTHERS;
+    return with_others ? all - p->space.n_units + 1 : all;
+}
+
+int64_t dq_plan_kv_ids(const dq_plan_kv *p, dq_plan_kv_part part)
+{
+    const int64_t search = p->end - p->begin;
+    return (part == DQ_PLAN_KV_SEARCH ? search : p->win.n - search) * p->set.ctx;
+}
+
+int64_t dq_plan_kv_max_trials(const dq_plan_kv *p)
+{
+    double mixes = 1;
+    for (int u = 0; u < p->space.n_units; u++) mixes *= p->space.n_bits;
+    return mixes < (double)p->set.trials ? (int64_t)mixes : p->set.trials;
+}
+
+const char *dq_plan_kv_widths(const dq_plan_kv *p)
+{
+    return p->mix[p->trial[p->chosen].mix].widths;
+}
+
+/* ---- The plan ---- */
+
+static dq_status open_all(dq_plan_kv *p, dq_err *err)
+{
+    const int positions = p->set.model->max_positions;
+    if (p->set.ctx == 0) p->set.ctx = positions > 0 && positions < 2048 ? positions : 2048;
+    DQ_TRY(check_settings(p, err));
+    DQ_TRY(list_units(p, err));
+    DQ_TRY(check_codes(p, err));
+    return cut_text(p, err);
+}
+
+dq_status dq_plan_kv_open(dq_plan_kv **out, const dq_plan_kv_settings *s, dq_err *err)
+{
+    dq_arena *a = dq_arena_new();
+    dq_plan_kv *p = *out = a ? dq_alloc(a, 1, sizeof *p, err) : NULL;
+    if (!p) {
+        dq_arena_free(a);
+        return dq_fail(err, DQ_RESOURCE, "out of memory");
+    }
+    p->arena = a;
+    p->set = *s;
+    p->chosen = -1;
+    if (open_all(p, err) == DQ_OK) return DQ_OK;
+    dq_plan_kv_close(p);
+    *out = NULL;
+    return err->code;
+}
+
+void dq_plan_kv_close(dq_plan_kv *p)
+{
+    if (!p) return;
+    dq_plan_journal_end(&p->journal, false);
+    dq_runner_free(p->runner);
+    dq_arena_free(p->arena);
+}
+
+void dq_plan_kv_done(dq_plan_kv *p)
+{
+    dq_plan_journal_end(&p->journal, true);
+}

@@ -1,0 +1,129 @@
+/* plan_kv: which widths the page codes of a KV cache get by layer and map for a mean of bits, measured on a text.
+ *
+ * Windows of the text, one behind the other, of which the second half is scored: the second and third fifth of them search, the
+ * others decide. Every unit (plan_kv_space.h) is coded alone at each width, all others at 8 bits; widths go where they save most
+ * for their bits (plan_alloc.h); that mix and uniform widths of as many bits are measured whole; from the best of them, mixes a
+ * step away are measured, those first whose units lose least, and the best one is taken as long as that helps. The windows
+ * that no choice has seen tell what the plan loses, beside uniform widths. A cache is compared with the same weights and an
+ * unquantized cache, as dq_eval does it.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_PLAN_KV_H
+#define DQ_PLAN_KV_H
+
+#include "eval/eval.h"
+#include "kv/kv_config.h"
+#include "plan/plan_journal.h"
+#include "plan/plan_kv_space.h"
+
+enum {
+    DQ_PLAN_KV_WINDOWS = 60, /* without other words */
+    DQ_PLAN_KV_TRIALS = 200,
+    DQ_PLAN_KV_LEAST_WINDOWS = 5,
+    DQ_PLAN_KV_SWEEP = 16, /* caches that the unquantized one runs once for */
+    DQ_PLAN_KV_ROUND = 32  /* mixes that are measured before one is taken */
+};
+enum { DQ_PLAN_KV_OTHERS = 8 }; /* width of the others where a unit is coded alone */
+
+typedef struct dq_plan_kv_settings {
+    const dq_model *model;
+    const char *content; /* 64 hex digits that stand for its bytes */
+    const dq_tokenizer *tok;
+    const dq_docs *docs; /* the text */
+    const char *text, *text_sha256;
+    const char *out; /* beside which the journal lies; NULL: nothing is run */
+    const char *dq_version;
+    double mean; /* bits of keys and values together */
+    int bits[DQ_PLAN_WIDTHS], n_bits, together;
+    dq_kv_config kv;      /* page codes and their windows; widths are not looked at */
+    int64_t ctx, windows; /* ids of a window; windows at most */
+    int64_t trials;       /* mixes measured whole in the search, at most */
+    dq_backend *backend;
+    bool resume, force;
+    /* Ids done and to be done, which is an expectation; and before a stage. */
+    void (*step)(void *arg, double done, double total, const char *what);
+    void (*stage)(void *arg, const char *name);
+    void *arg;
+} dq_plan_kv_settings;
+
+typedef enum dq_plan_kv_part {
+    DQ_PLAN_KV_SEARCH,
+    DQ_PLAN_KV_UNSEEN,
+    DQ_PLAN_KV_PARTS
+} dq_plan_kv_part;
+
+/* A cache with what it loses in each window: KLD, and ln p of the text less than without codes; nats an id. */
+typedef struct dq_plan_kv_mix {
+    char widths[DQ_KV_LISTS];
+    bool *known; /* [windows] */
+    double *kld, *loss;
+} dq_plan_kv_mix;
+
+typedef struct dq_plan_kv_numbers {
+    dq_mean kld, loss;
+    double kld_skew, loss_skew;
+} dq_plan_kv_numbers;
+
+/* A mix measured whole on the search windows. */
+typedef struct dq_plan_kv_trial {
+    int mix; /* of dq_plan_kv.mix */
+    int width[DQ_PLAN_KV_UNITS];
+    double bits, kld;
+    const char *from; /* "units", "uniform", "trade" */
+    bool taken;       /* the plan at that time */
+} dq_plan_kv_trial;
+
+typedef struct dq_plan_kv_rival {
+    int mix;
+    double bits;
+    dq_plan_kv_numbers its, difference; /* on the unseen windows; of the plan less its own */
+    dq_interval kld, loss;              /* of the difference */
+} dq_plan_kv_rival;
+
+typedef struct dq_plan_kv {
+    dq_plan_kv_settings set;
+    dq_plan_kv_space space;
+    dq_windows win;
+    int64_t begin, end; /* windows that search; the others decide */
+    int64_t clusters;   /* of those: documents, or windows of a single one */
+    dq_plan_kv_mix *mix;
+    int n_mixes;
+    int *alone;               /* [units][bits] mixes */
+    dq_plan_kv_numbers *unit; /* [units][bits] on the search windows */
+    dq_plan_item *item;
+    dq_plan_kv_trial *trial; /* the last one taken is the plan */
+    int n_trials, chosen;
+    dq_plan_kv_rival rival[2];
+    int n_rivals;
+    double outside;           /* of each interval of a difference, and of the plan's own */
+    dq_plan_kv_numbers found; /* of the plan on the unseen windows */
+    int64_t n_resumed;        /* windows of mixes taken over from an earlier run */
+    /* private */
+    size_t cap_mixes, cap_trials;
+    double done, total; /* ids */
+    dq_runner *runner;
+    dq_plan_journal journal;
+    dq_arena *arena;
+} dq_plan_kv;
+
+/* Cuts the text and lists units. DQ_USAGE for a mean that the widths cannot have, a window that the model has no positions for,
+ * token codes, whose widths are the same everywhere; DQ_MISMATCH for too little text. */
+dq_status dq_plan_kv_open(dq_plan_kv **out, const dq_plan_kv_settings *s, dq_err *err);
+void dq_plan_kv_close(dq_plan_kv *p); /* NULL allowed */
+/* Caches of units alone; ids that these take, and a cache in the search and on the unseen windows, without the
+ * unquantized cache. */
+int64_t dq_plan_kv_caches(const dq_plan_kv *p);
+int64_t dq_plan_kv_ids(const dq_plan_kv *p, dq_plan_kv_part part);
+/* Caches in the search beside these, at most. */
+int64_t dq_plan_kv_max_trials(const dq_plan_kv *p);
+/* All of it. After DQ_STOPPED and other failures that leave something, what was found is in out.journal, and a plan with
+ * `resume` goes on from there to the same result, or to that of another mean. */
+dq_status dq_plan_kv_run(dq_plan_kv *p, dq_err *err);
+/* Drops the journal: what it holds is written elsewhere. */
+void dq_plan_kv_done(dq_plan_kv *p);
+/* What the plan is, as --kv-bits takes it. */
+const char *dq_plan_kv_widths(const dq_plan_kv *p);
+/* The cache with such widths. */
+dq_status dq_plan_kv_config(dq_kv_config *out, const dq_plan_kv *p, const char *widths,
+                            dq_err *err);
+
+#endif

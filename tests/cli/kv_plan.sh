@@ -1,0 +1,154 @@
+# kv_plan.sh: dq plan --kv, and that its figures are those of dq eval; sourced by run.sh.
+cp "$repo/calib/pair/text.txt" text.txt
+set -- plan "diff model" --kv 4 --text text.txt --ctx 128 --limit 5 --kv-recent 16 --widths 2,4,8 --threads 1
+
+# what is missing or cannot be
+try 2 "[-]-text FILE is missing" plan "diff model" --kv 4 -o r.json
+try 2 "RECIPE.json is missing" "$@"
+try 2 "[-]-kv" plan "diff model" --kv 9 --text text.txt -o r.json
+try 2 "[-]-kv 3: is out of reach of the widths (expected a mean of 4 to 8)" "$@" -o r.json --kv 3 --widths 4,8
+try 2 "[-]-kv 8: is out of reach of the widths (expected a mean of 2 to 4)" "$@" -o r.json --kv 8 --widths 4,2
+try 2 "[-]-widths 4,7: 7 bits are not offered for a cache" "$@" -o r.json --widths 4,7
+try 2 "[-]-widths" "$@" -o r.json --widths 2,9
+try 2 "[-]-kv-code token: its widths are the same for all layers and maps, so there is nothing to plan[.] Use page or dither" \
+    "$@" -o r.json --kv-code token
+try 2 "[-]-kv-code" "$@" -o r.json --kv-code pages
+try 2 "[-]-limit" "$@" -o r.json --limit 4
+try 2 "[-]-trials 2: expected at least 3 of a cache" "$@" -o r.json --trials 2
+for o in "--budget kld=1" "--calib text.txt" "--unseen text.txt" "--calib-tokens 500" "--calib-ctx 64" "--search-tokens 99" --ends \
+    "--method gptq" "--group 64" "--scale search" "--scale-dtype f16" "--embed-bits 8" "--head-bits 8" "--dense-type bf16" "--skip up"; do
+    # shellcheck disable=SC2086 # an option and its value
+    try 2 "${o%% *} is about weights, and --kv plans the cache[.] Plan one, then the other: --weights RECIPE.json" "$@" -o r.json $o
+done
+for o in "--text text.txt" "--ctx 64" "--limit 9" "--kv-code page" "--kv-recent 0" "--kv-sink 0" "--kv-layers 2" "--weights w.json" \
+    "--device cpu"; do
+    # shellcheck disable=SC2086
+    try 2 "${o%% *} is about --kv, which is not given" plan "diff model" --calib text.txt --budget kld=1 -o r.json $o
+done
+try 2 "[-]-trials 41: expected at most 40 of weights" plan "diff model" --calib text.txt --budget kld=1 -o r.json --trials 41
+try 4 "has 512 positions, windows of 513 ids are more[.] Use --ctx 512" "$@" -o r.json --ctx 513
+try 4 "windows of 64 ids with the last 16 and the first 4 unquantized hold no page of codes" "$@" -o r.json --ctx 64
+head -c 1500 text.txt >little.txt
+try 4 "little.txt: too little text: [0-4] windows of 128 ids (expected at least 5, of which two fifths search" "$@" -o r.json --text little.txt
+printf 'a cold hare hears' >little.txt
+try 4 "little.txt: too little text: 0 windows" "$@" -o r.json --text little.txt
+try 3 "empty: the text is empty" "$@" -o r.json --text empty
+try 6 "gone.txt" "$@" -o r.json --text gone.txt
+try 2 "input and output are the same file" "$@" -o text.txt --force
+echo '{"schema": "dq-recipe/1", "bit": 4}' >w.json
+try 3 'w.json: .*"bit"' "$@" -o r.json --weights w.json
+absent r.json r.json.journal
+
+# a dry run says what it would take: 6 units, 2 of 5 windows search
+try 0 "^alone  *13 caches, a unit at a width and the others at 8 bits: 3328 ids" "$@" --dry-run
+grep -q "^whole  *at most 200 caches in the search: 51200 ids" "$top/out" || complain "kv plan: work: $(cat "$top/out")"
+grep -q "^search  *windows 2 to 3; the other 3 decide" "$top/out" || complain "kv plan: windows: $(cat "$top/out")"
+grep -q "warning: text.txt: 3 unseen windows are few: with fewer than 20" "$top/err" || complain "kv plan: no word about few windows"
+try 0 '"caches_alone": 13' "$@" --dry-run --json
+json dq-plan-kv/1
+try 0 "^units  *3: keys by map and values of 2 layers, some together" "$@" --dry-run --kv-layers 2
+try 0 "^units  *4: keys and values of 2 layers, each with 2,4,8 bits" plan "plain model" --kv 4 --text text.txt --ctx 128 --kv-recent 16 --widths 8,2,4 --dry-run
+
+# the plan: threads change nothing
+try 0 '"uniform": ' "$@" -o r.json --json --progress always
+cp "$top/out" doc.json
+json dq-plan-kv/1
+for key in side layers map alone kld_nats ln_ppl_ratio clusters kld_interval outside mean_bits search_windows reads_coded taken; do
+    grep -q "\"$key\": " doc.json || complain "kv plan: no \"$key\" in the document"
+done
+grep -q "^dq plan: units alone  *[0-9]* %  *~[0-9:]* s* *left  alone" "$top/err" || complain "kv plan: no time left: $(cat "$top/err")"
+widths=$(sed -n 's/.*"widths": "\([^"]*\)".*/\1/p' r.json)
+try 0 "^plan  *--kv-code dither --kv-recent 16 --kv-sink 4 --kv-bits '$widths'" "$@" -o t.json --threads 2
+cmp -s r.json t.json || complain "kv plan: threads change the recipe"
+cp "$top/out" table
+try 0 "." "$@" -o t.json --force
+cmp -s table "$top/out" || complain "kv plan: threads change the table"
+grep -q "^against 4:4  *4 bits; KLD .*" table || complain "kv plan: not compared with 4:4: $(cat table)"
+grep -q "^  *KLD of the plan less its own .* (nominally 95 %: .*): .*closer" table || complain "kv plan: no interval beside 4:4"
+
+# its figures are those of dq eval on the same windows: 2 and 3 search, 1, 4 and 5 decide
+try 0 "." eval "diff model" --text text.txt --ctx 128 --limit 5 --kv-recent 16 --kv-code dither --kv-bits "2+8|8:8,$widths,4:4" \
+    --dump-items items.jsonl --threads 1
+mean_of() { # mean_of FIELD PATTERN WINDOW...: of one cache over windows, from 1
+    field=$1 pattern=$2
+    shift 2
+    grep -e "$pattern" items.jsonl | sed -n "s/.*\"$field\": \([-0-9.e]*\).*/\1/p" |
+        awk -v windows="$*" 'BEGIN { n = split(windows, w, " ") } { x[NR] = $1 } END { for (i = 1; i <= n; i++) s += x[w[i]]; printf "%.9e", s / n }'
+}
+same() { # same WHAT NUMBER NUMBER
+    holds "$1" "$2 - $3 < 1e-9 + 1e-6 * $3 && $3 - $2 < 1e-9 + 1e-6 * $3 && $3 != 0"
+}
+number() { # number PATTERN: behind the first match in the document without white space
+    tr -d ' \n' <doc.json | grep -o -e "$1[-0-9.e]*" | head -n 1 | sed 's/.*://'
+}
+same "KLD of a unit" "$(number '"alone":\[{"kld_nats":{"value":')" "$(mean_of kld_nats '"widths": "2+8|8:8"' 2 3)"
+same "KLD of the plan in the search" "$(number '"search_kld_nats":')" "$(mean_of kld_nats "\"widths\": \"$widths\"" 2 3)"
+same "KLD of the plan" "$(number '"unseen":{"kld_nats":{"value":')" "$(mean_of kld_nats "\"widths\": \"$widths\"" 1 4 5)"
+same "KLD of 4:4" "$(number '"widths":"4:4","mean_bits":4.0,"unseen":{"kld_nats":{"value":')" \
+    "$(mean_of kld_nats '"k_bits": 4, "v_bits": 4, .*"widths": null' 1 4 5)"
+same "loss against 4:4" "$(number '"plan_less_it":{[^}]*},"ln_ppl_ratio":{"value":')" \
+    "$(awk "BEGIN { print $(mean_of nll_nats "\"widths\": \"$widths\"" 1 4 5) - $(mean_of nll_nats '"k_bits": 4, "v_bits": 4, .*"widths": null' 1 4 5) }")"
+
+# the recipe is one: a container has the cache, and keeps what a recipe of weights says
+try 0 "content SHA-256" quantize "diff model" -o cache.h5 --recipe r.json
+try 0 "\"widths\": \"$widths\"" info cache.h5 --recipe
+echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"k_bits": 8, "v_bits": 8, "group": 16}, "comment": "mine"}' >w.json
+try 0 "^recipe  *both.json" "$@" -o both.json --weights w.json
+for part in '"bits": 5' '"group": 16' "\"widths\": \"$widths\"" '"comment": "mine"'; do
+    grep -q -e "$part" both.json || complain "kv plan: no $part in $(cat both.json)"
+done
+! grep -q k_bits both.json || complain "kv plan: widths twice in $(cat both.json)"
+# a container is planned for too, against its own weights; runs of layers have one width
+try 0 "^plan " plan cache.h5 --kv 4.5 --text text.txt --ctx 128 --limit 5 --kv-recent 16 --widths 2,4,8 --kv-layers 2 -o h5.json
+grep -q "^against 4:5 " "$top/out" && grep -q "^against 5:4 .*" "$top/out" || complain "kv plan: not compared with 4:5 and 5:4: $(cat "$top/out")"
+grep -q "(nominally 97.5 %" "$top/out" || complain "kv plan: two comparisons with intervals of one"
+# a plain model has no maps; where every width is one, the plan is uniform
+try 0 "^keys of layer 1  *[248] " plan "plain model" --kv 4 --text text.txt --ctx 128 --limit 5 --kv-recent 16 --widths 2,4,8 -o p.json
+try 0 "^uniform  *nothing that was measured is closer" "$@" --widths 4 -o u.json
+grep -q '"widths": "4:4"' u.json || complain "kv plan: one width, and another plan: $(cat u.json)"
+try 0 "^plan  *--kv-code page " "$@" --kv-code page -o page.json
+
+# interrupted, a run that resumes takes over what is there, to the same recipe, or for another mean
+try 6 "exists" "$@" -o r.json
+try 6 "r.json: is finished already, and no interrupted run is beside it" "$@" -o r.json --resume
+: >k.json.journal
+until_line() { # until_line COUNT SIGNAL OPTION...: ends a run once its journal has that many lines
+    count=$1 signal=$2
+    shift 2
+    "$dq" "$@" -o k.json --progress never >/dev/null 2>"$top/err" </dev/null &
+    child=$!
+    while [ "$(grep -c . k.json.journal 2>/dev/null || :)" -lt "$count" ] 2>/dev/null && kill -0 $child 2>/dev/null; do
+        sleep 0.01
+    done
+    kill "-$signal" $child 2>/dev/null
+    wait $child 2>/dev/null
+    ended=$?
+    [ -e k.json.journal ] || complain "kv plan: over before it was ended at line $count"
+}
+set -- "$@" --ctx 512 --limit 15
+try 0 "." "$@" -o whole.json
+cp "$top/out" table
+until_line 3 TERM "$@" --force
+[ $ended -eq 143 ] || complain "kv plan: not interrupted: $(cat "$top/err")"
+grep -q "k.json.journal is kept. Run the same command with --resume" "$top/err" || complain "kv plan: $(cat "$top/err")"
+until_line 20 KILL "$@" --resume
+try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" -o k.json
+try 4 "what differs first is recent: begun with 16, this run has 17" "$@" -o k.json --resume --kv-recent 17
+try 4 'what differs first is code: begun with "dither", this run has "page"' "$@" -o k.json --resume --kv-code page
+cp k.json.journal kept.journal
+line=$(sed -n 2p kept.journal | cut -c66-)
+wrong=$(printf '%s' "$line" | sed 's/"kld":\[[^],]*/"kld":["x"/')
+{
+    sed -n 1p kept.journal
+    printf '%s %s\n' "$(printf '%s' "$wrong" | sha256sum | cut -c-64)" "$wrong"
+} >k.json.journal
+try 3 'k.json.journal: "kld" holds what is no number' "$@" -o k.json --resume
+present k.json.journal
+cp kept.journal k.json.journal
+try 0 "^taken over  *[1-9][0-9]* windows of mixes" "$@" -o k.json --resume
+cmp -s whole.json k.json || complain "kv plan: killed and resumed: another recipe"
+grep -v "^taken over\|^recipe" "$top/out" >"$top/a"
+grep -v "^recipe" table | cmp -s - "$top/a" || complain "kv plan: killed and resumed: another table"
+absent k.json.journal
+cp kept.journal k5.json.journal
+try 0 "^taken over  *[1-9][0-9]* windows of mixes" "$@" --kv 5 -o k5.json --resume
