@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Widths of a KV cache's page codes by layer and map, measured: a text for --kv-bits.
+"""Widths of a KV cache's page codes by layer and map, measured: a text for --kv-bits. dq plan --kv does the same in one process.
 
     python calib/kv/plan.py MODEL --text FILE [--mean 4] [--code dither] [--score 12] [--of TEXT,...] [--out OUT.csv]
                             [--recipe OUT.json [--weights RECIPE.json]]

@@ -1,5 +1,6 @@
 # The parts of calib/kv/plan.py, find_roles.py, asked_roles.py and defaults.py that are functions of numbers, on numbers made up
 # here; and what plan.py and find_roles.py write is a recipe of dq, whose head maps, forms of widths and groups of KV heads they know.
+# dq plan --kv measures what plan.py does.
 # usage: kv_studies.py DQ REPOSITORY
 import argparse
 import importlib
@@ -77,6 +78,23 @@ for options in (["--code", "token"], ["--of", "4:4", "--recipe", "x.json"], ["--
     run = subprocess.run([sys.executable, os.path.join(repository, "calib", "kv", "plan.py"), "model", "--text", text, *options],
                          capture_output=True, text=True)
     assert run.returncode == 2 and options[0] in run.stderr.replace("--recipe writes", "--of"), run
+
+# ---- plan, and dq plan --kv on the same windows
+
+for name in ("diffllama", "llama"):
+    with tempfile.TemporaryDirectory() as folder:
+        model = os.path.join(repository, "calib", "pair", name)
+        common = [model, "--text", text, "--ctx", "128"]
+        theirs = subprocess.run([sys.executable, os.path.join(repository, "calib", "kv", "plan.py"), *common, "--dq", dq, "--recent", "16",
+                                 "--score", "2", "--plan", "4"], check=True, capture_output=True, text=True).stdout.splitlines()
+        ours = json.loads(subprocess.run([dq, "plan", *common, "--kv", "4", "--kv-recent", "16", "--limit", "10", "--json", "-o",
+                                          os.path.join(folder, "r.json")], check=True, capture_output=True).stdout)["results"][0]
+        units = [", ".join(f"{1e3 * w['kld_nats']['value']:.3g}" for w in u["alone"]) for u in ours["units"]]
+        assert [line.split(": ")[2] for line in theirs if ": KLD at " in line] == units
+        found = [line for line in theirs if line.startswith(("by units: ", "measured: "))]
+        assert found[0].startswith("by units: " + ours["trials"][0]["widths"] + ","), (found, ours["trials"])
+        least = float(found[-1].split(", ")[1].split("e-3")[0].replace("KLD ", ""))
+        assert 1e3 * ours["search_kld_nats"] < least + 6e-4, (found, ours["search_kld_nats"])
 
 # ---- plan and find_roles: what they say without dq, or without a model
 
