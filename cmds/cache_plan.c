@@ -223,9 +223,14 @@ static void warn(const job *j, const dq_plan_kv *p)
 static dq_status hand_out(const job *j, dq_plan_kv *p, dq_err *err)
 {
     const dq_cache_plan_view v = {p, &j->text, j->weights, j->c->logger};
-    DQ_TRY(dq_cache_plan_output_recipe(&v, err));
+    dq_err ignored = {0};
+    if (dq_cache_plan_output_recipe(&v, err) == DQ_OK) {
+        j->c->json ? dq_cache_plan_output_json(&v, err) : dq_cache_plan_output_print(&v, err);
+        if (err->code != DQ_OK) dq_file_remove(j->c->out, &ignored); /* no output of a failure */
+    }
+    if (err->code != DQ_OK) return dq_plan_kv_failed(p, err);
     dq_plan_kv_done(p);
-    return j->c->json ? dq_cache_plan_output_json(&v, err) : dq_cache_plan_output_print(&v, err);
+    return DQ_OK;
 }
 
 static dq_status run_plan(job *j, dq_err *err)

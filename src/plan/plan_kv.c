@@ -175,6 +175,11 @@ void dq_plan_kv_close(dq_plan_kv *p)
     dq_arena_free(p->arena);
 }
 
+dq_status dq_plan_kv_failed(dq_plan_kv *p, dq_err *err)
+{
+    return dq_plan_journal_failed(&p->journal, err);
+}
+
 void dq_plan_kv_done(dq_plan_kv *p)
 {
     dq_plan_journal_end(&p->journal, true);

@@ -118,6 +118,8 @@ int64_t dq_plan_kv_max_trials(const dq_plan_kv *p);
 /* All of it. After DQ_STOPPED and other failures that leave something, what was found is in out.journal, and a plan with
  * `resume` goes on from there to the same result, or to that of another mean. */
 dq_status dq_plan_kv_run(dq_plan_kv *p, dq_err *err);
+/* Behind a failure of what is made of a plan, too: says what is kept. Returns err->code. */
+dq_status dq_plan_kv_failed(dq_plan_kv *p, dq_err *err);
 /* Drops the journal: what it holds is written elsewhere. */
 void dq_plan_kv_done(dq_plan_kv *p);
 /* What the plan is, as --kv-bits takes it. */

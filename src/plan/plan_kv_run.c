@@ -288,5 +288,5 @@ static dq_status run_all(dq_plan_kv *p, dq_err *err)
 
 dq_status dq_plan_kv_run(dq_plan_kv *p, dq_err *err)
 {
-    return run_all(p, err) == DQ_OK ? DQ_OK : dq_plan_journal_failed(&p->journal, err);
+    return run_all(p, err) == DQ_OK ? DQ_OK : dq_plan_kv_failed(p, err);
 }

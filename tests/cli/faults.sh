@@ -61,6 +61,11 @@ echo '{"schema": "dq-recipe/1", "rules": [{"match": "q_proj", "bits": 8}], "comm
 faults 29 quantize "fault model" --recipe fault.recipe --embed-bits 6 --bits-map 'v_proj=3/8' --print-recipe
 faults 31 quantize "fault model" -o "$top/fault.h5" --method gptq --calib "$top/fault text" --calib-ctx 16 \
     --calib-tokens 32 --threads 1 --force --json
+side=fault.plan
+head -c 6000 "$repo/calib/pair/text.txt" >"$top/fault windows"
+faults 31 plan "fault model" --kv 4 --text "$top/fault windows" --ctx 80 --limit 5 --kv-recent 2 --kv-sink 2 --widths 4,8 -o fault.plan \
+    --threads 1 --force --json
+side=
 faults 31 info "fault model" --json
 "$dq" quantize "fault model" --dry-run --json -q >fault.json || complain "quantize: no plan"
 faults 7 report fault.json # a page without pictures, so that all allocations are dq's own
