@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const double OUTSIDE = 0.05; /* of the interval of the plan by itself */
+
 double dq_cache_plan_output_coded(const dq_plan_kv *p)
 {
     const dq_kv_spec spec = {.k_bits = 8,
@@ -106,10 +108,10 @@ static json_t *unseen_json(const dq_plan_kv *p)
     const dq_plan_kv_numbers *x = &p->found;
     json_t *o = numbers_json(x);
     json_object_set_new(o, "kld_interval",
-                        interval_json(dq_plan_decide_kld(x->kld, x->kld_skew, p->outside)));
+                        interval_json(dq_plan_decide_kld(x->kld, x->kld_skew, OUTSIDE)));
     json_object_set_new(o, "ln_ppl_interval",
-                        interval_json(dq_plan_decide_interval(x->loss, x->loss_skew, p->outside)));
-    json_object_set_new(o, "outside", dq_document_real(p->outside));
+                        interval_json(dq_plan_decide_interval(x->loss, x->loss_skew, OUTSIDE)));
+    json_object_set_new(o, "outside", dq_document_real(OUTSIDE));
     return o;
 }
 
@@ -308,16 +310,16 @@ static void print_search(const dq_plan_kv *p)
 static void print_plan(const dq_plan_kv *p)
 {
     const dq_plan_kv_numbers *x = &p->found;
-    const dq_interval k = dq_plan_decide_kld(x->kld, x->kld_skew, p->outside);
-    const dq_interval l = dq_plan_decide_interval(x->loss, x->loss_skew, p->outside);
+    const dq_interval k = dq_plan_decide_kld(x->kld, x->kld_skew, OUTSIDE);
+    const dq_interval l = dq_plan_decide_interval(x->loss, x->loss_skew, OUTSIDE);
     printf("plan               --kv-code %s --kv-recent %d --kv-sink %d --kv-bits '%s'\n",
            dq_kv_code_name[p->set.kv.code], p->set.kv.recent, p->set.kv.sink, dq_plan_kv_widths(p));
     printf("bits               %.4g of keys and values, without scales\n",
            p->trial[p->chosen].bits);
     printf("on unseen windows  KLD %.3g ± %.2g (nominally %.5g %%: %.3g to %.3g); perplexity "
            "%+.3f %% (%+.3f to %+.3f)\n",
-           x->kld.value, x->kld.std_err, 100 * (1 - p->outside), k.low, k.high,
-           percent(x->loss.value), percent(l.low), percent(l.high));
+           x->kld.value, x->kld.std_err, 100 * (1 - OUTSIDE), k.low, k.high, percent(x->loss.value),
+           percent(l.low), percent(l.high));
     printf("                   between %lld %s\n", (long long)x->kld.clusters,
            p->win.n_docs < 2 ? "windows" : "documents");
 }

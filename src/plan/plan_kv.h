@@ -94,7 +94,7 @@ typedef struct dq_plan_kv {
     int n_trials, chosen;
     dq_plan_kv_rival rival[2];
     int n_rivals;
-    double outside;           /* of each interval of a difference, and of the plan's own */
+    double outside;           /* of each interval of a difference: 5 % for all together */
     dq_plan_kv_numbers found; /* of the plan on the unseen windows */
     int64_t n_resumed;        /* windows of mixes taken over from an earlier run */
     /* private */
