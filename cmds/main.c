@@ -20,7 +20,7 @@ typedef struct dq_cmd {
 static const dq_cmd commands[] = {
     {"stats", "activation outliers of one or many models, side by side", dq_cmd_stats},
     {"quantize", "write a low-bit container", dq_cmd_quantize},
-    {"plan", "find out which bits where, under a budget", dq_cmd_plan},
+    {"plan", "find out which bits where, of weights or of the KV cache", dq_cmd_plan},
     {"eval", "score models across bit widths: accuracy, NLL, KLD", dq_cmd_eval},
     {"report", "a page with pictures from documents of stats, quantize, plan and eval",
      dq_cmd_report},
