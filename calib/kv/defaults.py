@@ -45,13 +45,17 @@ def part_name(model, measure, policy, arguments):
     return f"{model}-{measure.replace(' ', '-').replace(':', 'x')}-{policy}-{mark}.items"
 
 
+def read_value(item):
+    """KLD, or 1 for a right answer, of what --dump-items has of a window or of an item's first choice."""
+    return item["kld_nats"] if "kld_nats" in item else float(item["pick"]["acc"] == item["gold"])
+
+
 def read_items(lines):
     """Numbers of the items by share, in the order of the file: KLD, or 1 for a right answer."""
     out = {}
     for item in map(json.loads, lines):
         if item.get("choice", 0) == 0 and item["kv"].get("policy"):
-            value = item["kld_nats"] if "kld_nats" in item else float(item["pick"]["acc"] == item["gold"])
-            out.setdefault(item["kv"]["keep"], []).append(value)
+            out.setdefault(item["kv"]["keep"], []).append(read_value(item))
     return out
 
 

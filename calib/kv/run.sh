@@ -4,18 +4,24 @@
 # after the cut (recall), on needles whose question stands on both sides of it (asked), and on the second half
 # of windows (NLL, KLD); keydiff with a budget by each model's own roles, which find_roles.py finds on the last
 # six windows of the text (never scored); codes by token, by page and dithered without eviction; maps summed over
-# the last rows only. Needs build/dq and python3; summary.py makes tables, with gnuplot pictures. Finished parts
-# are kept, and finished rows of a part: running it again goes on where it stopped. 16 recent tokens are kept
-# unquantized, not 64: of prefixes of 512 and 1000 tokens a sixteenth must stay large enough for a policy to have
-# a choice. A model of one map has no a1, a2, sum and diff: A2 is 0 there, and the others are h2o.
+# the last rows only. Needs build/dq and python3; summary.py makes tables, with gnuplot pictures, differences.py
+# intervals of differences. Finished parts are kept, and finished rows of a part: running it again goes on where
+# it stopped. 16 recent tokens are kept unquantized, not 64: of prefixes of 512 and 1000 tokens a sixteenth must stay
+# large enough for a policy to have a choice. A model of one map has no a1, a2, sum and diff: A2 is 0 there, and the
+# others are h2o.
 #   DQ_KV_ITEMS, DQ_KV_WINDOWS   items and windows per model (default and at most 256 and 66)
 #   DQ_KV_KINDS                  default "diffllama llama"
+#   DQ_KV_PAIR, DQ_KV_CTX        folder of the models, with text.txt and needles-*.jsonl, and the ids of a window
+#                                (default calib/longpair and 1024)
+#   DQ_KV_KEEP                   shares kept, for every part (default 0.5,0.25,0.125,0.0625; fewer where asked)
+#   DQ_KV_REST                   the other policies (default streaming,snapkv,knorm,random,loo and those of two maps)
+#   DQ_KV_PARTS                  which parts, in which order (default all)
 #   DQ                           the program (default build/dq)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../..
 dq=${DQ:-$root/build/dq}
-[ $# -ge 1 ] || { sed -n 's/^# //p' "$0" | head -12 >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n 's/^# //p' "$0" | head -18 >&2; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 shift
@@ -23,8 +29,9 @@ shift
 items=${DQ_KV_ITEMS:-256} windows=${DQ_KV_WINDOWS:-66}
 [ "$windows" -le 66 ] || { echo "run.sh: DQ_KV_WINDOWS is at most 66; the last six of 72 windows are for roles" >&2; exit 2; }
 case $dq in /*) ;; *) dq=$PWD/$dq ;; esac
-pair=$(cd "$root/calib/longpair" && pwd)
-keeps=0.5,0.25,0.125,0.0625
+pair=$(cd "${DQ_KV_PAIR:-$root/calib/longpair}" && pwd)
+ctx=${DQ_KV_CTX:-1024}
+keeps=${DQ_KV_KEEP:-0.5,0.25,0.125,0.0625}
 seeds=$*
 
 part() { # part NAME ARGUMENTS of dq eval
@@ -33,15 +40,10 @@ part() { # part NAME ARGUMENTS of dq eval
     [ -s "$out/$name.json" ] && return 0
     printf '%s\n' "$name" >&2
     set -- eval "$pair/$kind-$seed" "$@" --kv-recent 16 -q --force --resume -o "$out/$name.json.new"
-    case "$*" in
-    *--task*)
-        # what each item got, without its text: summary.py pairs the policies over items
-        (cd "$out" && "$dq" "$@" --dump-items "$out/$name.dump" >/dev/null)
-        sed 's/"context": ".*", "continuation": /"continuation": /' "$out/$name.dump" | gzip -n >"$out/$name.items.gz"
-        rm "$out/$name.dump"
-        ;;
-    *) (cd "$out" && "$dq" "$@" >/dev/null) ;;
-    esac
+    # what each item or window got, without its text: summary.py and differences.py pair the policies over them
+    (cd "$out" && "$dq" "$@" --dump-items "$out/$name.dump" >/dev/null)
+    sed 's/"context": ".*", "continuation": /"continuation": /' "$out/$name.dump" | gzip -n >"$out/$name.items.gz"
+    rm "$out/$name.dump"
     mv "$out/$name.json.new" "$out/$name.json"
 }
 
@@ -56,31 +58,31 @@ needles() { # needles blind|asked NAME ARGUMENTS
 text() { # text NAME ARGUMENTS
     name=$1
     shift
-    part "$name" --text "$pair/text.txt" --ctx 1024 --limit "$windows" "$@"
+    part "$name" --text "$pair/text.txt" --ctx "$ctx" --limit "$windows" "$@"
 }
 
 # ---- What is run for one model, with the policies that are in question and then with the others ----
 
-recall() { needles blind 16-recall --kv-bits 16 --kv-policy $usual --kv-keep $keeps; }
-recall_rest() { needles blind 16-rest-recall --kv-bits 16 --kv-policy "$rest" --kv-keep $keeps; }
-texts() { text 16-text --kv-bits 16 --kv-policy $usual --kv-keep $keeps; }
-texts_rest() { text 16-rest-text --kv-bits 16 --kv-policy "$rest" --kv-keep $keeps; }
-asked() { needles asked asked --kv-policy $usual --kv-keep 0.25,0.0625; }
-asked_rest() { needles asked rest-asked --kv-policy "$rest" --kv-keep 0.25,0.0625; }
+recall() { needles blind 16-recall --kv-bits 16 --kv-policy $usual --kv-keep "$keeps"; }
+recall_rest() { needles blind 16-rest-recall --kv-bits 16 --kv-policy "$rest" --kv-keep "$keeps"; }
+texts() { text 16-text --kv-bits 16 --kv-policy $usual --kv-keep "$keeps"; }
+texts_rest() { text 16-rest-text --kv-bits 16 --kv-policy "$rest" --kv-keep "$keeps"; }
+asked() { needles asked asked --kv-policy $usual --kv-keep "${DQ_KV_KEEP:-0.25,0.0625}"; }
+asked_rest() { needles asked rest-asked --kv-policy "$rest" --kv-keep "${DQ_KV_KEEP:-0.25,0.0625}"; }
 coded() {
-    needles blind 4x4-recall --kv-bits 4:4 --kv-policy $usual --kv-keep $keeps
-    text 4x4-text --kv-bits 4:4 --kv-policy $usual --kv-keep $keeps
-    needles asked 4x4-asked --kv-bits 4:4 --kv-policy $usual --kv-keep 0.5,0.25
+    needles blind 4x4-recall --kv-bits 4:4 --kv-policy $usual --kv-keep "$keeps"
+    text 4x4-text --kv-bits 4:4 --kv-policy $usual --kv-keep "$keeps"
+    needles asked 4x4-asked --kv-bits 4:4 --kv-policy $usual --kv-keep "${DQ_KV_KEEP:-0.5,0.25}"
 }
 coded_rest() {
-    needles blind 4x4-rest-recall --kv-bits 4:4 --kv-policy "$rest" --kv-keep $keeps
-    text 4x4-rest-text --kv-bits 4:4 --kv-policy "$rest" --kv-keep $keeps
-    needles asked 4x4-rest-asked --kv-bits 4:4 --kv-policy "$rest" --kv-keep 0.5,0.25
+    needles blind 4x4-rest-recall --kv-bits 4:4 --kv-policy "$rest" --kv-keep "$keeps"
+    text 4x4-rest-text --kv-bits 4:4 --kv-policy "$rest" --kv-keep "$keeps"
+    needles asked 4x4-rest-asked --kv-bits 4:4 --kv-policy "$rest" --kv-keep "${DQ_KV_KEEP:-0.5,0.25}"
 }
 # the maps over the last 64 rows only, as snapkv has them
 last() {
-    needles asked last-asked --kv-policy "$maps" --kv-window 64 --kv-keep 0.25,0.125,0.0625
-    needles blind last-recall --kv-policy "$maps" --kv-window 64 --kv-keep 0.5,0.25
+    needles asked last-asked --kv-policy "$maps" --kv-window 64 --kv-keep "${DQ_KV_KEEP:-0.25,0.125,0.0625}"
+    needles blind last-recall --kv-policy "$maps" --kv-window 64 --kv-keep "${DQ_KV_KEEP:-0.5,0.25}"
 }
 
 # a budget by the roles that are this model's own at each share
@@ -88,18 +90,19 @@ roles() {
     found=$out/$kind-$seed.roles
     if [ ! -s "$found" ]; then
         # as words stand in the text, each behind a space
-        tr ' ' '\n' <"$pair/text.txt" | tail -n 6144 | tr '\n' ' ' | sed 's/^/ /; s/ $//' >"$out/$kind-$seed.find.txt"
-        python3 "$here/find_roles.py" "$pair/$kind-$seed" --text "$out/$kind-$seed.find.txt" --find 6 --score 0 \
-            --keep 0.5 0.25 0.125 0.0625 --dq "$dq" >"$found.new"
+        tr ' ' '\n' <"$pair/text.txt" | tail -n $((6 * ctx)) | tr '\n' ' ' | sed 's/^/ /; s/ $//' >"$out/$kind-$seed.find.txt"
+        # shellcheck disable=SC2046 # a list
+        python3 "$here/find_roles.py" "$pair/$kind-$seed" --text "$out/$kind-$seed.find.txt" --ctx "$ctx" --find 6 --score 0 \
+            --keep $(printf %s "$keeps" | tr , ' ') --dq "$dq" >"$found.new"
         mv "$found.new" "$found"
         rm "$out/$kind-$seed.find.txt"
     fi
-    for keep in 0.5 0.25 0.125 0.0625; do
+    for keep in $(printf %s "$keeps" | tr , ' '); do
         by=$(sed -n "s/.*--kv-keep $keep .*--kv-roles //p" "$found")
-        set -- --kv-policy keydiff --kv-keep $keep --kv-budget roles --kv-roles "$by"
-        needles blind roles-$keep-recall --kv-bits 16 "$@"
-        text roles-$keep-text --kv-bits 16,4 --kv-code dither "$@"
-        needles asked roles-$keep-asked --kv-bits 16 "$@"
+        set -- --kv-policy keydiff --kv-keep "$keep" --kv-budget roles --kv-roles "$by"
+        needles blind "roles-$keep-recall" --kv-bits 16 "$@"
+        text "roles-$keep-text" --kv-bits 16,4 --kv-code dither "$@"
+        needles asked "roles-$keep-asked" --kv-bits 16 "$@"
     done
 }
 
@@ -110,13 +113,13 @@ codes() {
 }
 codes_recall() {
     needles blind page-widths-recall --kv-bits 4,4:2,3,2 --kv-code page
-    needles blind dither-4x4-recall --kv-bits 4 --kv-code dither --kv-policy keydiff --kv-keep $keeps
-    text dither-4x4-text --kv-bits 4 --kv-code dither --kv-policy keydiff --kv-keep $keeps
+    needles blind dither-4x4-recall --kv-bits 4 --kv-code dither --kv-policy keydiff --kv-keep "$keeps"
+    text dither-4x4-text --kv-bits 4 --kv-code dither --kv-policy keydiff --kv-keep "$keeps"
     needles blind widths-recall --kv-bits 16,8,6,4,4:3,4:2 --kv-code token
 }
 
 usual=keydiff,leverage,kvzip,h2o
-for what in recall texts asked roles codes codes_recall coded recall_rest texts_rest asked_rest last coded_rest; do
+for what in ${DQ_KV_PARTS:-recall texts asked roles codes codes_recall coded recall_rest texts_rest asked_rest last coded_rest}; do
     for seed in $seeds; do
         for kind in ${DQ_KV_KINDS:-diffllama llama}; do
             if [ ! -d "$pair/$kind-$seed" ]; then
@@ -127,6 +130,7 @@ for what in recall texts asked roles codes codes_recall coded recall_rest texts_
             case $kind in
             diffllama) rest=$rest,diff,a1,a2,sum maps=a1,a2,sum,diff,loo ;;
             esac
+            rest=${DQ_KV_REST:-$rest}
             $what
         done
     done

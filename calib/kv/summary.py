@@ -162,7 +162,7 @@ with open(DIR / "summary.csv", "w", newline="") as f:
 print("\n".join(lines))
 
 
-def items_of(path, gold):
+def items_of(path):
     """{what CACHE names: {item: right?}} of one document. Items of a cache that holds everything in 16 bits, which have no `kv`, are in no
     pair."""
     best = {}
@@ -172,7 +172,7 @@ def items_of(path, gold):
                 continue
             row = best.setdefault(cache_of(d["kv"]), {})
             if d["item"] not in row or d["ll"] > row[d["item"]][0]:
-                row[d["item"]] = (d["ll"], d["choice"] == gold[d["item"]])
+                row[d["item"]] = (d["ll"], d["choice"] == d["gold"])
     return {key: {i: right for i, (_, right) in row.items()} for key, row in best.items()}
 
 
@@ -193,12 +193,11 @@ def earlier_pairs():
 def paired():
     """Recall of keydiff and of diff, with the same budget for all, minus that of each other cache with as many bits and the same
     share, over the same items: mean of the seeds, with error."""
-    with open(pathlib.Path(__file__).parent.parent / "longpair" / "needles.jsonl") as f:
-        gold = [json.loads(line)["gold"] for line in f]
     got = {}
     for path in sorted(DIR.glob("*.items.gz")):
         name = path.name.removesuffix(".items.gz")
-        got.setdefault((*name.split("-")[:2], scored_on(name)), {}).update(items_of(path, gold))
+        if scored_on(name) != "text":
+            got.setdefault((*name.split("-")[:2], scored_on(name)), {}).update(items_of(path))
     seeds = {}
     for (kind, _, on), of in got.items():
         for (*bits, policy, budget, keep), right in of.items():

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Scores the long pair with the transformers classes: an oracle for `dq eval`.
 
-    python check.py [--models diffllama-0 llama-0] [--items N] [--threads N] [--dump FILE]
+    python check.py [--models diffllama-0 llama-0] [--dir DIR --data DIR --positions N]
+                    [--items N] [--windows N] [--threads N] [--dump FILE]
 
 Float32 arithmetic on the stored (BF16) weights, eager attention.
 Needles: as `dq eval --task mc` has it, the sum of the log-probabilities of the ids that
@@ -9,9 +10,9 @@ encode(ctx + " " + choice) has beyond encode(ctx). A choice is one id here, so o
 context scores all of them. Beside the accuracy: `greedy`, the share of items whose likeliest id of
 the whole vocabulary is the answer, which is what greedy decoding would write.
 Text: as `dq eval --text --ctx 1024` has it, the file is encoded once and cut into windows of 1024
-ids whose first id is replaced by BOS; ids 513..1023 are scored. The same ids are then scored without
-the first half of their window (BOS, then ids 512..1023): the difference is what the prefix is
-worth. `answers` are the ids after `? name`, `rest` all others.
+ids (--positions) whose first id is replaced by BOS; ids 513..1023 are scored. The same ids are then
+scored without the first half of their window (BOS, then ids 512..1023): the difference is what the
+prefix is worth. `answers` are the ids after `? name`, `rest` all others.
 """
 import argparse
 import json
@@ -24,7 +25,6 @@ from tokenizers import Tokenizer
 import make_data
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-N = make_data.WINDOW
 
 
 @torch.inference_mode()
@@ -50,19 +50,19 @@ def needles(model, tok, items):
     return out
 
 
-def text(model, ids, with_prefix):
-    """Mean NLL of the second half of the windows: all scored ids, answers, others; then the share
+def text(model, ids, n, with_prefix):
+    """Mean NLL of the second half of the windows of n ids: all scored ids, answers, others; then the share
     of answers that are the likeliest id, and the number of scored ids."""
     ask = make_data.ID["?"]
-    half, nll, best, is_answer = N // 2, [], [], []
-    for s in range(0, len(ids) - N + 1, N):
-        window = [make_data.vocabulary.BOS] + ids[s + 1:s + N]
+    half, nll, best, is_answer = n // 2, [], [], []
+    for s in range(0, len(ids) - n + 1, n):
+        window = [make_data.vocabulary.BOS] + ids[s + 1:s + n]
         feed = window if with_prefix else [make_data.vocabulary.BOS] + window[half:]
         lp = log_probs(model, [feed], len(feed) - half)[0, :-1]
         target = torch.tensor(window[half + 1:])
         nll.append(-lp.gather(1, target[:, None])[:, 0])
         best.append(lp.argmax(1) == target)
-        is_answer += [window[i - 2] == ask for i in range(half + 1, N)]
+        is_answer += [window[i - 2] == ask for i in range(half + 1, n)]
     nll, best, is_answer = torch.cat(nll), torch.cat(best), torch.tensor(is_answer)
     return (nll.mean().item(), nll[is_answer].mean().item(), nll[~is_answer].mean().item(),
             best[is_answer].double().mean().item(), len(nll))
@@ -71,7 +71,9 @@ def text(model, ids, with_prefix):
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--models", nargs="+", default=[f"{k}-0" for k in make_data.KINDS])
+    ap.add_argument("--positions", type=int, default=make_data.WINDOW, help="ids of a window")
     ap.add_argument("--items", type=int, default=0, help="first N items only")
+    ap.add_argument("--windows", type=int, default=0, help="first N windows only")
     ap.add_argument("--threads", type=int, default=1)
     ap.add_argument("--dir", default=HERE)
     ap.add_argument("--data", default=HERE)
@@ -100,8 +102,9 @@ def main():
             print(f"  depth {0.98 * b / bins:.2f}-{0.98 * (b + 1) / bins:.2f}: {len(part):3d} items, "
                   f"acc {mean([r[0] for r in part]):.3f}, greedy {mean([r[1] for r in part]):.3f}")
         ids = tok.encode(held_out).ids
+        ids = ids[:args.windows * args.positions] if args.windows else ids
         for with_prefix in (True, False):
-            every, answers, rest, greedy, n = text(model, ids, with_prefix)
+            every, answers, rest, greedy, n = text(model, ids, args.positions, with_prefix)
             print(f"  text {'with' if with_prefix else 'without'} first half: {n} ids, "
                   f"NLL {every:.4f}, answers {answers:.4f} (greedy {greedy:.4f}), rest {rest:.4f}",
                   flush=True)
