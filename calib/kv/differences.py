@@ -74,7 +74,7 @@ def main():
             rows = compare(*({s: x[s] for s in seeds} for x in (of[(kind, measure, cache)], of[key])))
             for seed, *numbers in rows if len(seeds) > 1 else rows[:1]:
                 word = said(measure, *numbers[2:])
-                w.writerow([kind, seed, measure, *cache, ours, other] + [f"{v:.6f}" for v in numbers] + [word])
+                w.writerow([kind, seed, measure, *cache, ours, other] + [f"{v:.6g}" for v in numbers] + [word])
                 if seed == "all" or len(seeds) == 1:
                     print(f"{kind:9s} {seed:3s} {measure:6s} {' '.join(map(str, cache)):38s} {ours} less {other}: "
                           f"{numbers[2]:+.5f} +- {numbers[3]:.5f} {word}")
