@@ -168,7 +168,7 @@ static bool pages_few_keys(float *s, int64_t lds, const dq_simd_int8_rows *q, in
 /* ---------------------------------------------------------------------------------------- values */
 
 /* Lane i < n: what all lanes of v[i] come to; n is 4 or 16. */
-DQ_KV_INLINE __m512i lanes_of(__m512i v[16], int n, bool sums)
+DQ_KV_INLINE __m512i lanes_of(__m512i *v, int n, bool sums)
 {
 #define JOIN(a, b) (sums ? _mm512_add_epi32(a, b) : _mm512_max_epu32(a, b))
     for (int i = 0; i < n / 2; i++)
@@ -219,13 +219,16 @@ DQ_KV_INLINE __m512i round_one(int8_t *code, const float *d, const __m512 factor
     return _mm512_dpwssd_epi32(_mm512_madd_epi16(a, one), b, one);
 }
 
-/* From the largest |e| of up to 16 rows and runs, of which `keep` counts: scales, and what e is multiplied with. */
-DQ_KV_INLINE void round_scales(float by[16], float *scale, __m512 peak, __mmask16 keep)
+enum { Q_MAX = 127, D_MAX = 32512 }; /* codes of D are 127 * 256 at most: both bytes are signed */
+
+/* From the largest |e| of up to 16 rows and runs, of which `keep` counts: scales, and what e is multiplied with so that codes
+ * reach `max`. */
+DQ_KV_INLINE void round_scales(float by[16], float *scale, __m512 peak, __mmask16 keep, int max)
 {
     const __mmask16 finite = _mm512_cmp_ps_mask(peak, _mm512_set1_ps(FLT_MAX), _CMP_LE_OQ);
     const __mmask16 good =
         _mm512_mask_cmp_ps_mask(finite, peak, _mm512_set1_ps(0x1p-100f), _CMP_GE_OQ);
-    const __m512 top = _mm512_set1_ps(32512.0f); /* 127 * 256: both bytes are signed */
+    const __m512 top = _mm512_set1_ps((float)max);
     const __m512 s = _mm512_maskz_div_ps(good, peak, top);
     _mm512_mask_storeu_ps(scale, keep, _mm512_mask_mov_ps(_mm512_set1_ps(NAN), finite, s));
     _mm512_storeu_ps(by, _mm512_maskz_div_ps(good, top, peak));
@@ -257,8 +260,8 @@ DQ_KV_INLINE void round_runs(const few_rounded *w, const float *d, int64_t ldd, 
         }
     }
     round_scales(by, w->scale + first * m,
-                 _mm512_castsi512_ps(_mm512_and_si512(lanes_of(v, capacity, false), no_sign)),
-                 keep);
+                 _mm512_castsi512_ps(_mm512_and_si512(lanes_of(v, capacity, false), no_sign)), keep,
+                 D_MAX);
     for (int64_t g = 0; g < n; g++) {
         for (int t = 0; t < 4; t++) s[t] = _mm512_loadu_ps(factor + (first + g) * SLOTS + 16 * t);
 #pragma GCC unroll 4
@@ -278,10 +281,11 @@ static inline __m512i add_spread(__m512i z, __m512i u, const int8_t *x)
     return z;
 }
 
-/* 64 slots times two vectors of columns: 4 bits the low and the high codes of 16 bytes, which are of two runs; 8 bits both
- * halves of 32 bytes. z[4 * row + 2 * vector]: sums of high bytes, of low bytes behind them. */
+/* 64 slots times two vectors of columns: 4 bits the low and the high codes of 16 bytes, which are of two runs or (`same`) of one;
+ * 8 bits both halves of 32 bytes. z[4 * row + 2 * vector]: sums of high bytes, of low bytes behind them. */
 DQ_KV_INLINE void value_tile(__m512i z[16], const int8_t *const code[2], const uint8_t *at,
-                             int64_t stride, const uint8_t *next, int half, int bits, int m)
+                             int64_t stride, const uint8_t *next, int half, int bits, bool same,
+                             int m)
 {
     for (int t = 0; t < SLOTS; t += 4, at += 4 * stride, next += 16 * bits) {
         const int x = t % 16 * 4 + t / 16 * 4;
@@ -294,7 +298,7 @@ DQ_KV_INLINE void value_tile(__m512i z[16], const int8_t *const code[2], const u
             u[0] = _mm512_and_si512(u[1], _mm512_set1_epi8(15));
             u[1] = _mm512_and_si512(u[1], _mm512_set1_epi8(-16));
         }
-        if (bits == 8) {
+        if (bits == 8 || same) {
 #pragma GCC unroll 8
             for (int i = 0; i < 2 * m; i++) {
                 const __m512i s = four_of(code[0] + i * 64 + x);
@@ -322,7 +326,7 @@ DQ_KV_INLINE void value_part(__m512 out[8], const few_rounded *w, const int64_t 
         z[2 * i] = _mm512_setzero_si512();
         z[2 * i + 1] = _mm512_set1_epi32(-sum * (1 << (bits == 4 && i % 2 ? 7 : bits - 1)));
     }
-    value_tile(z, code, at, stride, next, half, bits, m);
+    value_tile(z, code, at, stride, next, half, bits, false, m);
 #pragma GCC unroll 8
     for (int i = 0; i < 2 * m; i++) {
         __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(z[2 * i], 8), z[2 * i + 1]);

@@ -30,6 +30,20 @@ static inline bool pages_few_values(float *y, int64_t ldy, const float *d, int64
     return false;
 }
 
+static inline bool sets_few_keys(float *s, int64_t lds, const float *q, int64_t ldq, int64_t m,
+                                 const dq_simd_set_page *p, void *work)
+{
+    (void)s, (void)lds, (void)q, (void)ldq, (void)m, (void)p, (void)work;
+    return false;
+}
+
+static inline bool sets_few_values(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
+                                   const dq_simd_set_page *p, void *work)
+{
+    (void)y, (void)ldy, (void)d, (void)ldd, (void)m, (void)p, (void)work;
+    return false;
+}
+
 static inline float pages_times(float *restrict e, const float *restrict d,
                                 const float *restrict factor)
 {

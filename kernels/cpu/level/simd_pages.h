@@ -5,7 +5,8 @@
  *   pages_line_dots: the same sums straight from lines; false: that is left to a block,
  *   pages_times: e = d * by, 64 each, and the largest |e|, where a NaN counts as more than everything,
  *   pages_split: c = rint(e * r), ties to even, as 256 * high + low in [-128, 128); the sum of all c,
- *   pages_few_keys, pages_few_values: all of key_scores, or of value_sums, for few rows; false: not of this page
+ *   pages_few_keys, pages_few_values: all of key_scores, or of value_sums, for few rows; false: not of this page,
+ *   sets_few_keys, sets_few_values: the same of set_scores and set_sums
  * (pages_portable.h has all but the first two for levels that leave them to the compiler) and chooses the order of columns inside a part.
  *
  * A part holds four rows of codes for 64 columns, so that the four bytes of a word belong to one column:

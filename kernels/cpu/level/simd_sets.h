@@ -102,6 +102,7 @@ static void set_scores(float *s, int64_t lds, const float *q, int64_t ldq, int64
     const int32_t half = 1 << (p->bits - 1);
     int32_t sum[SET_ROWS * SLOTS];
     bool made = !p->codes;
+    if (sets_few_keys(s, lds, q, ldq, m, p, work)) return;
     for (int64_t r0 = 0; r0 < m; r0 += SET_ROWS) {
         const int64_t rows = pages_min(m - r0, SET_ROWS);
         const int8_t *const a[4] = {w.code, w.code, w.code, w.code};
@@ -162,6 +163,7 @@ static void set_sums(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t
     const int32_t half = 1 << (p->bits - 1);
     int32_t sum[2 * SET_ROWS * SLOTS];
     bool made = !p->codes;
+    if (sets_few_values(y, ldy, d, ldd, m, p, work)) return;
     for (int64_t r0 = 0; r0 < m; r0 += SET_ROWS) {
         const int64_t rows = pages_min(m - r0, SET_ROWS);
         const float *step = p->sets;

@@ -315,6 +315,7 @@ static inline int32_t pages_split(int8_t *high, const float *e, float r)
 }
 
 #include "kernels/cpu/level/pages_few.h"
+#include "kernels/cpu/level/sets_few.h"
 #include "kernels/cpu/level/simd_pages.h"
 
 const dq_simd_pages dq_simd_pages_vnni = DQ_PAGES_TABLE;

@@ -142,6 +142,112 @@ static void check_table(const dq_simd_pages *table)
     }
 }
 
+/* The same of page codes. */
+typedef struct sets {
+    float number[SLOTS][2][DIM], dither[SLOTS], q[ROWS * DIM];
+    dq_simd_set_page of;
+} sets;
+
+static void fill_sets(sets *t, page *p, int bits, int64_t dim)
+{
+    fill(p, bits, dim, dim);
+    const int64_t cols = (dim + 15) / 16 * 16;
+    float *step = t->number[0][0];
+    memset(t->number, 0, sizeof t->number);
+    for (int i = 0; i < SLOTS; i++) {
+        t->dither[i] = (float)(next_bits() % 1000) * 1e-3f - 0.5f;
+        for (int64_t c = 0; c < dim; c++) {
+            step[2 * i * cols + c] = (float)(next_bits() % 1000) * 1e-3f; /* 0, too */
+            step[(2 * i + 1) * cols + c] = (float)(next_bits() % 2001) * 1e-3f - 1.0f;
+        }
+    }
+    for (int i = 0; i < ROWS * DIM; i++) t->q[i] = (float)(next_bits() % 2001) * 1e-3f - 1.0f;
+    t->of = (dq_simd_set_page){.block = p->block,
+                               .next = p->codes[1],
+                               .sets = step,
+                               .bits = bits,
+                               .dim = dim,
+                               .cols = cols,
+                               .begins = 1,
+                               .end = SLOTS,
+                               .dither = t->dither};
+}
+
+/* Rows of queries that are zero, next to nothing, too large and no number; with `steps`, steps that are. */
+static void spoil_sets(sets *t, page *p, bool steps)
+{
+    const int64_t dim = t->of.dim, cols = t->of.cols;
+    spoil(p);
+    memset(t->q, 0, (size_t)dim * sizeof *t->q);
+    for (int64_t c = 0; c < dim; c++) t->q[dim + c] *= 1e-33f;
+    t->q[2 * dim + 7] = NAN;
+    t->q[3 * dim + 11] = INFINITY;
+    if (!steps) return;
+    memset(t->number[0][0], 0, (size_t)cols / 2 * sizeof(float));
+    t->number[0][0][dim - 1] = NAN;
+    t->number[0][0][cols + dim - 2] = NAN;
+    t->number[0][0][dim - 3] = INFINITY;
+}
+
+static void check_sets(sets *t, page *p, const dq_simd_pages *table, int m)
+{
+    const dq_simd_pages *plain = dq_simd_pages_pick(0);
+    static float got[ROWS * DIM], want[ROWS * DIM];
+    const int64_t dim = t->of.dim, cols = t->of.cols;
+    const bool few = m <= DQ_PAGES_FEW;
+    for (int i = 0; i < ROWS * DIM; i++) got[i] = want[i] = (float)i;
+    t->of.codes = few ? p->codes[0] : NULL;
+    if (!few) table->key_block(p->block, p->codes[0], NULL, t->of.bits, dim, dim);
+    table->set_scores(got, SLOTS, t->q, dim, m, &t->of, p->work);
+    t->of.codes = NULL;
+    plain->key_block(p->block, p->codes[0], NULL, t->of.bits, dim, dim);
+    plain->set_scores(want, SLOTS, t->q, dim, m, &t->of, p->work);
+    expect_equal(got, want, ROWS * SLOTS, p, m);
+    for (int i = 0; i < ROWS * DIM; i++) got[i] = want[i] = (float)i;
+    t->of.codes = few ? p->codes[0] : NULL;
+    if (!few) table->value_block(p->block, p->codes[0], NULL, t->of.bits, cols);
+    table->set_sums(got, DIM, p->d, SLOTS, m, &t->of, p->work);
+    t->of.codes = NULL;
+    plain->value_block(p->block, p->codes[0], NULL, t->of.bits, cols);
+    plain->set_sums(want, DIM, p->d, SLOTS, m, &t->of, p->work);
+    expect_equal(got, want, ROWS * DIM, p, m);
+}
+
+static void check_set_table(const dq_simd_pages *table)
+{
+    static const int widths[] = {8, 6, 5, 4, 3, 2}, dims[] = {16, 24, 64, 80, 128, 144, 192, 256};
+    static page p;
+    static sets t;
+    for (int i = 0; i < 6 * 8; i++) {
+        fill_sets(&t, &p, widths[i % 6], dims[i / 6]);
+        for (int m = 1; m <= ROWS; m++) { /* a whole page of one set; parts; several sets */
+            check_sets(&t, &p, table, m);
+            t.of.first = i % 2 ? 3 : 0;
+            t.of.end = i % 2 ? SLOTS : 50;
+            check_sets(&t, &p, table, m);
+            t.of.first = 0;
+            t.of.end = SLOTS;
+            t.of.begins = 1 | 1ull << (m + i);
+            check_sets(&t, &p, table, m);
+            t.of.begins =
+                m % 2 ? 1u : 0u; /* slots in front of the first beginning are a set as well */
+        }
+        t.of.begins = 1;
+        spoil_sets(&t, &p, false);
+        for (int m = 1; m <= ROWS; m++) check_sets(&t, &p, table, m);
+        spoil_sets(&t, &p, true);
+        for (int m = 1; m <= ROWS; m++) check_sets(&t, &p, table, m);
+    }
+}
+
+static void few_rows_of_sets_are_exact(void **state)
+{
+    static const unsigned levels[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
+    const unsigned have = dq_os_cpu_features(NULL);
+    (void)state;
+    for (int i = 0; i < 3; i++) check_set_table(dq_simd_pages_pick(have & levels[i]));
+}
+
 static void few_rows_are_exact(void **state)
 {
     static const unsigned levels[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
@@ -152,6 +258,7 @@ static void few_rows_are_exact(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(few_rows_are_exact)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(few_rows_are_exact),
+                                       cmocka_unit_test(few_rows_of_sets_are_exact)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
