@@ -386,10 +386,14 @@ static const uint8_t *next_codes(const dq_kv *kv, const dq_kv_list *list, int64_
     if (!p->part[side].codes) return NULL;
     for (int64_t i = 0; i < n; i += 64)
         DQ_KV_FETCH((const uint8_t *)p->part[side].scale + h * n + i);
+    if (side == DQ_V && dq_kv_dithers(&kv->spec)) { /* what dither is looked up by */
+        DQ_KV_FETCH(p->pos);
+        DQ_KV_FETCH(p->pos + DQ_PAGE_TOKENS - 1);
+    }
     return dq_kv_codes_of(kv, p, side, h);
 }
 
-/* Steps and middles of the sets that are read. */
+/* Steps and middles of the sets that are read: low - (-half) step is the middle. */
 static void view_sets(dq_cpu_kv_view *v, const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p,
                       int side, int head, float *scratch)
 {
@@ -397,15 +401,11 @@ static void view_sets(dq_cpu_kv_view *v, const dq_simd *simd, const dq_kv *kv, c
     const int n = dq_kv_sets(p, v->end);
     float *out = scratch + DQ_PAGE_TOKENS;
     dq_cpu_kv_sets_read(simd, kv, p, kv->map->group[head], side, kv->slot[head], n, out);
-    v->dither = dq_cpu_kv_sets_dither(kv, p, scratch);
+    if (side == DQ_V) v->dither = dq_cpu_kv_sets_dither(kv, p, scratch);
     v->sets = out;
     v->begins = p->begins;
-    for (int i = 0; i < n; i++, out += 2 * kv->v_cols) {
-        float *restrict low = out + kv->v_cols;
-        const float *restrict step = out;
-#pragma omp simd
-        for (int64_t c = 0; c < kv->v_cols; c++) low[c] += half * step[c];
-    }
+    for (int i = 0; i < n; i++, out += 2 * kv->v_cols)
+        simd->diff(out + kv->v_cols, out + kv->v_cols, out, kv->v_cols, 1.0f, -half);
 }
 
 dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,

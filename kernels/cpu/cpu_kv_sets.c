@@ -71,7 +71,7 @@ static const float none[DQ_PAGE_TOKENS] = {0};
 
 const float *dq_cpu_kv_sets_dither(const dq_kv *kv, const dq_kv_page *p, float *own)
 {
-    if (dq_kv_bits_of(kv, p, DQ_V, 0) < 4) return none;
+    if (!dq_kv_dithers(&kv->spec) || dq_kv_bits_of(kv, p, DQ_V, 0) < 4) return none;
     const int64_t last = p->coded > p->due ? p->coded : p->due;
     if (p->pos[p->n_sinks] % DQ_PAGE_TOKENS == p->n_sinks &&
         p->pos[last - 1] - p->pos[p->n_sinks] == last - 1 - p->n_sinks)
