@@ -422,7 +422,6 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
         return v;
     }
     v.codes = dq_kv_codes_of(kv, p, side, h);
-    v.next = next_codes(kv, list, page + 1, side, h);
     v.first = p->n_sinks;
     v.end = slots > p->n_sinks ? slots : p->n_sinks;
     v.bits = dq_kv_bits_of(kv, p, side, h);
@@ -434,6 +433,8 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
             turned_scales(scratch + 2 * size, simd, kv, part, h, v.first, v.end, scratch + size);
     else
         v.scale = read_scales(simd, kv, part, side, h, scratch + size);
+    v.next = next_codes(kv, list, page + 1, side,
+                        h); /* behind what is read here: there is room for few misses */
     const bool tail = part->plain && slots < DQ_PAGE_TOKENS;
     if (!part->sinks && !tail) return v;
     memset(scratch, 0, (size_t)size * sizeof *scratch);

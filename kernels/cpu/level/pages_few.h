@@ -296,7 +296,7 @@ DQ_KV_INLINE void value_tile(__m512i z[16], const int8_t *const code[2], const u
             u[0] = quads32(at, stride, 0);
         } else {
             u[0] = _mm512_and_si512(u[1], _mm512_set1_epi8(15));
-            u[1] = _mm512_and_si512(u[1], _mm512_set1_epi8(-16));
+            u[1] = _mm512_xor_si512(u[1], u[0]);
         }
         if (bits == 8 || same) {
 #pragma GCC unroll 8

@@ -197,6 +197,12 @@ DQ_KV_INLINE void set_part(__m512i sum[8], const few_set *w, const uint8_t *at, 
     }
 }
 
+/* Keeps the compiler from holding in registers what waits there. */
+static inline void in_memory(const __m512i *p)
+{
+    __asm__("" : : "r"(p) : "memory");
+}
+
 /* y[16] += (sum scale - less) step + middle base */
 DQ_KV_INLINE void add_set(float *y, __m512i sum, const few_set *w, int r, __m512 step,
                           __m512 middle)
@@ -244,6 +250,7 @@ DQ_KV_INLINE void few_set_values(float *y, int64_t ldy, const float *d, int64_t 
                 add_set_rows(y + x, ldy, part[0], part[0] + 1, 2, &w, step + x, middle + x, m);
                 continue;
             }
+            in_memory(part[0]); /* the second part takes all registers */
             set_part(part[1], &w, at, stride, next + 1024, 1, bits, m);
             add_set_rows(y + x, ldy, part[0], part[1], 2, &w, step + x, middle + x, m);
             add_set_rows(y + far, ldy, part[0] + 1, part[1] + 1, 2, &w, step + far, middle + far,

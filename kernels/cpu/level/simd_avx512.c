@@ -318,22 +318,6 @@ static double sum_exp(const float *s, int64_t n, float m)
     return sum_of_exp(NULL, s, n, m);
 }
 
-/* Whole vectors, without a mask: those that read D soon are not forwarded what was stored otherwise. */
-static void diff(float *d, const float *p1, const float *p2, int64_t n, float a, float b)
-{
-    const __m512 factor = _mm512_set1_ps(a), less = _mm512_set1_ps(b);
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        _mm512_storeu_ps(d + i, _mm512_sub_ps(_mm512_mul_ps(factor, _mm512_loadu_ps(p1 + i)),
-                                              _mm512_mul_ps(less, _mm512_loadu_ps(p2 + i))));
-    if (i < n) {
-        const __mmask16 keep = lanes(n - i);
-        const __m512 x = _mm512_mul_ps(factor, _mm512_maskz_loadu_ps(keep, p1 + i));
-        const __m512 y = _mm512_mul_ps(less, _mm512_maskz_loadu_ps(keep, p2 + i));
-        _mm512_mask_storeu_ps(d + i, keep, _mm512_sub_ps(x, y));
-    }
-}
-
 static void silu_mul(float *g, const float *u, int64_t n)
 {
     const __m512 one = _mm512_set1_ps(1.0f), sign = _mm512_set1_ps(-0.0f);
@@ -448,7 +432,7 @@ const dq_simd dq_simd_avx512 = {
     .exp_sum = exp_sum,
     .sum_exp = sum_exp,
     .divergence = divergence,
-    .diff = diff,
+    .diff = dq_simd_avx2_diff,
     .scale = dq_simd_avx2_scale,
     .scale_gain = dq_simd_avx2_scale_gain,
     .sum_squares = dq_simd_avx2_sum_squares,

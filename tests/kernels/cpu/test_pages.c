@@ -144,7 +144,7 @@ static void check_table(const dq_simd_pages *table)
 
 /* The same of page codes. */
 typedef struct sets {
-    float number[SLOTS][2][DIM], dither[SLOTS], q[ROWS * DIM];
+    float number[SLOTS * 2 * DIM], dither[SLOTS], q[ROWS * DIM];
     dq_simd_set_page of;
 } sets;
 
@@ -152,7 +152,7 @@ static void fill_sets(sets *t, page *p, int bits, int64_t dim)
 {
     fill(p, bits, dim, dim);
     const int64_t cols = (dim + 15) / 16 * 16;
-    float *step = t->number[0][0];
+    float *step = t->number;
     memset(t->number, 0, sizeof t->number);
     for (int i = 0; i < SLOTS; i++) {
         t->dither[i] = (float)(next_bits() % 1000) * 1e-3f - 0.5f;
@@ -183,10 +183,10 @@ static void spoil_sets(sets *t, page *p, bool steps)
     t->q[2 * dim + 7] = NAN;
     t->q[3 * dim + 11] = INFINITY;
     if (!steps) return;
-    memset(t->number[0][0], 0, (size_t)cols / 2 * sizeof(float));
-    t->number[0][0][dim - 1] = NAN;
-    t->number[0][0][cols + dim - 2] = NAN;
-    t->number[0][0][dim - 3] = INFINITY;
+    memset(t->number, 0, (size_t)cols / 2 * sizeof(float));
+    t->number[dim - 1] = NAN;
+    t->number[cols + dim - 2] = NAN;
+    t->number[dim - 3] = INFINITY;
 }
 
 static void check_sets(sets *t, page *p, const dq_simd_pages *table, int m)
