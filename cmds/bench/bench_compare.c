@@ -222,7 +222,7 @@ static dq_status print_lines(const comparison *c, dq_err *err)
     static const char *const titles[] = {"work", "peer",  "its weights", "peer",
                                          "dq",   "ratio", "95 %"};
     dq_table *table = NULL;
-    bool any = false;
+    bool any = false, within = false;
     DQ_TRY(dq_table_new(&table, titles, 7, err));
     for (int i = 0; i < c->n; i++) {
         const line *l = &c->at[i];
@@ -236,15 +236,16 @@ static dq_status print_lines(const comparison *c, dq_err *err)
             dq_table_cell(table, "%.2f", isfinite(l->ratio) ? l->ratio : l->dq_rate / l->peer_rate);
         else
             dq_table_cell(table, "-");
+        within = within || isfinite(l->low);
         if (isfinite(l->low) && isfinite(l->high))
             dq_table_cell(table, "%.2f-%.2f", l->low, l->high);
         else
             dq_table_cell(table, "-");
     }
-    printf("tokens per second; ratio: dq over the peer, the median of rounds where it is told, and "
-           "the "
-           "interval that holds it%s\n\n",
-           any ? "; *: dq measured by itself, not in turns with the peer" : "");
+    printf(
+        "tokens per second; ratio: dq over the peer, the median of rounds where it is told%s%s\n\n",
+        within ? "; 95 %: what holds that median" : "",
+        any ? "; *: dq measured by itself, not in turns with the peer" : "");
     dq_table_print(table, err);
     dq_table_free(table);
     return err->code;

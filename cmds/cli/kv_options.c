@@ -563,23 +563,29 @@ dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err)
     return DQ_OK;
 }
 
-/* Whether what is asked of widths, or of a number of tokens, is what the container says. */
-static bool is_stored(const dq_kv_config *c, const dq_model *m, bool tokens)
+/* Whether it is the container's own number of tokens that is too small. */
+static bool stores_few_tokens(const dq_kv_config *c, const dq_model *m)
 {
-    if (!m->is_container) return false;
-    if (tokens) return c->evict.tokens && c->evict.tokens == m->kv.evict.tokens;
-    return c->k_bits == m->kv.k_bits && c->v_bits == m->kv.v_bits &&
+    return m->is_container && c->evict.tokens && c->evict.tokens == m->kv.evict.tokens &&
+           c->evict.tokens < c->sink + c->recent;
+}
+
+/* Whether the widths are the container's own. */
+static bool stores_widths(const dq_kv_config *c, const dq_model *m)
+{
+    return m->is_container && c->k_bits == m->kv.k_bits && c->v_bits == m->kv.v_bits &&
            strcmp(c->widths, m->kv.widths) == 0;
 }
 
 dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                              dq_err *err)
 {
-    bool stored = is_stored(c, m, true);
+    bool stored;
     if (dq_model_kv_spec(out, c, m, num, err) == DQ_OK) {
         dq_evict_check(out, err);
+        stored = stores_few_tokens(c, m);
     } else {
-        stored = is_stored(c, m, false);
+        stored = stores_widths(c, m);
         if (err->code == DQ_USAGE && !stored) return dq_in(err, "--kv-bits: ");
     }
     return err->code == DQ_MISMATCH || (err->code == DQ_USAGE && stored)

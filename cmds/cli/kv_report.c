@@ -149,10 +149,9 @@ void dq_kv_report_warn_policy(dq_logger *logger, const char *what, const dq_kv_s
     if (h->flat)
         dq_logger_warn(
             logger,
-            "%s, KV %s: %s tells tokens apart only where a context has more of them than the keys "
-            "of "
-            "a group have channels, which %lld of %lld have not; give longer contexts, or another "
-            "--kv-policy",
+            "%s, KV %s: %s tells tokens apart only where a context has more of them than the "
+            "keys of a group have channels, which %lld of %lld have not; give longer contexts, or "
+            "another --kv-policy",
             what, label, s->evict.policy->name, (long long)h->flat, (long long)h->evicted);
 }
 

@@ -1,5 +1,6 @@
 /* html_front: what the bytes of a KV cache buy, a curve for each policy and budget, and each code where they are compared: the
- * best that it reaches with so many bytes or fewer, over shares and widths. Its other points are dots. Rings are what dq eval has decided to be on the front.
+ * best that it reaches with so many bytes or fewer, over shares and widths. Its other points are dots. Rings are what dq eval has
+ * decided to be on the front.
  * SPDX-License-Identifier: MIT */
 #include "cmds/page/page_style.h"
 #include "cmds/report/html_sections.h"

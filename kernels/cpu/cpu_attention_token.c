@@ -95,11 +95,11 @@ void dq_cpu_token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_arg
     }
 }
 
-/* D of n slots from `first` on; those of the page behind it are asked for. */
+/* D of n slots from `first` on; those of the page behind it, where there is one, are asked for. */
 static void map_page(const dq_simd *simd, float *d, const dq_cpu_token_map *m, int64_t first,
-                     int64_t n)
+                     int64_t n, bool more)
 {
-    for (int i = 0; i < 2 && m->p[i]; i++) fetch_row(m->p[i] + first, 1);
+    for (int i = 0; more && i < 2 && m->p[i]; i++) fetch_row(m->p[i] + first, 1);
     if (m->p[1])
         simd->diff(d, m->p[0] + first, m->p[1] + first, n, m->by[0], m->by[1]);
     else
@@ -136,7 +136,8 @@ void dq_cpu_token_values(const dq_cpu *cpu, float *y, const dq_attend_args *args
     for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys; p++) {
         const int64_t slots = dq_kv_slots(keys, p);
         for (int i = 0; i < n; i++)
-            map_page(cpu->simd, maps + i * DQ_PAGE_TOKENS, &m[i], p * DQ_PAGE_TOKENS, slots);
+            map_page(cpu->simd, maps + i * DQ_PAGE_TOKENS, &m[i], p * DQ_PAGE_TOKENS, slots,
+                     slots < keys - p * DQ_PAGE_TOKENS);
         for (int i = 0, end; i < n_rows; i = end) {
             end = run_end(order, head, i, n_rows);
             const dq_cpu_page page = dq_cpu_open_values(cpu, args, list, p, head[order[i]],

@@ -33,7 +33,7 @@ typedef struct dq_cpu_kv_view {
     const uint8_t *next; /* codes of the following page of the list; NULL: it has none */
     const float *scale;  /* [n_scales][DQ_PAGE_TOKENS]; of values zero where not coded */
     const float *sets;   /* of page codes: as in dq_simd_set_page; NULL: none */
-    const float *dither; /* [DQ_PAGE_TOKENS] of values with sets */
+    const float *dither; /* [DQ_PAGE_TOKENS] of values with sets; NULL: keys */
     uint64_t begins;
     int64_t first, end;          /* slots read as codes; the same: none */
     int bits;                    /* of the codes */

@@ -433,8 +433,8 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
             turned_scales(scratch + 2 * size, simd, kv, part, h, v.first, v.end, scratch + size);
     else
         v.scale = read_scales(simd, kv, part, side, h, scratch + size);
-    v.next = next_codes(kv, list, page + 1, side,
-                        h); /* behind what is read here: there is room for few misses */
+    /* behind what is read here: there is room for few misses */
+    v.next = next_codes(kv, list, page + 1, side, h);
     const bool tail = part->plain && slots < DQ_PAGE_TOKENS;
     if (!part->sinks && !tail) return v;
     memset(scratch, 0, (size_t)size * sizeof *scratch);

@@ -315,7 +315,7 @@ def options():
     p.add_argument("--tokens", type=numbers, default=[512, 2048], help="prompt lengths, '' for none (default 512,2048)")
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--runs", type=int, default=1, help="runs of a process, after one that warms up (default 1)")
-    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--rounds", type=int, default=7, help="default 7; of fewer than six the ratio has no interval")
     p.add_argument("-o", "--output")
     return p.parse_args()
 

@@ -26,7 +26,7 @@ static inline const dq_simd *table_of(int level)
     const unsigned have = dq_os_cpu_features(NULL);
     if (level == 0) return &dq_simd_scalar;
     if (level == 1) return have & DQ_CPU_AVX2 ? dq_cpu_level_of(DQ_CPU_AVX2)->simd : NULL;
-    return have & DQ_CPU_AVX512 ? dq_cpu_level_of(DQ_CPU_AVX512)->simd : NULL;
+    return have & DQ_CPU_AVX512 ? dq_cpu_level_of(DQ_CPU_AVX2 | DQ_CPU_AVX512)->simd : NULL;
 }
 
 /* A backend held to one level; NULL where this machine has none. */

@@ -3,16 +3,33 @@
 #include "kernels/cpu/level/level.h"
 #include "base/os.h"
 
+enum { AVX2 = DQ_CPU_AVX2, AVX512 = AVX2 | DQ_CPU_AVX512, VNNI = AVX512 | DQ_CPU_VNNI };
+
 static const dq_cpu_level levels[] = {
-    {0, &dq_simd_scalar, &dq_simd_blocked_plain, &dq_simd_pages_plain, dq_simd_int8_dots,
-     &dq_simd_peak_plain},
+    {.simd = &dq_simd_scalar,
+     .blocked = &dq_simd_blocked_plain,
+     .pages = &dq_simd_pages_plain,
+     .int8_dots = dq_simd_int8_dots,
+     .peak = &dq_simd_peak_plain},
 #if defined(__x86_64__)
-    {DQ_CPU_AVX2, &dq_simd_avx2, &dq_simd_blocked_avx2, &dq_simd_pages_avx2, dq_simd_int8_dots,
-     &dq_simd_peak_avx2},
-    {DQ_CPU_AVX512, &dq_simd_avx512, &dq_simd_blocked_avx2, &dq_simd_pages_avx2, dq_simd_int8_dots,
-     &dq_simd_peak_avx512},
-    {DQ_CPU_VNNI, &dq_simd_avx512, &dq_simd_blocked_vnni, &dq_simd_pages_vnni,
-     dq_simd_int8_dots_vnni, &dq_simd_peak_vnni},
+    {.needs = AVX2,
+     .simd = &dq_simd_avx2,
+     .blocked = &dq_simd_blocked_avx2,
+     .pages = &dq_simd_pages_avx2,
+     .int8_dots = dq_simd_int8_dots,
+     .peak = &dq_simd_peak_avx2},
+    {.needs = AVX512,
+     .simd = &dq_simd_avx512,
+     .blocked = &dq_simd_blocked_avx2,
+     .pages = &dq_simd_pages_avx2,
+     .int8_dots = dq_simd_int8_dots,
+     .peak = &dq_simd_peak_avx512},
+    {.needs = VNNI,
+     .simd = &dq_simd_avx512,
+     .blocked = &dq_simd_blocked_vnni,
+     .pages = &dq_simd_pages_vnni,
+     .int8_dots = dq_simd_int8_dots_vnni,
+     .peak = &dq_simd_peak_vnni},
 #endif
 };
 

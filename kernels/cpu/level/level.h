@@ -1,4 +1,5 @@
-/* level: the instruction levels of the CPU backend, one row each. A level of its own (AMX, say) is a row of level.c and the files it names.
+/* level: the instruction levels of the CPU backend, one row each. A new level (AMX, say) is a row of level.c and the files
+ * that it names.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_LEVEL_H
 #define DQ_LEVEL_H

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 9, DIM = 256, SLOTS = 64 };
+enum { ROWS = 9, DIM = 256, SLOTS = 64, APART = 16 }; /* APART: more than rows are long */
 
 static uint64_t state_of = 1;
 
@@ -29,7 +29,7 @@ static uint32_t next_bits(void)
 /* A page, rows of queries and of D, all of them random. */
 typedef struct page {
     _Alignas(64) uint8_t codes[2][DIM * SLOTS], block[DIM * SLOTS];
-    float scale[DIM * SLOTS], query_scale[ROWS * DIM], d[ROWS * SLOTS];
+    float scale[DIM * SLOTS], query_scale[ROWS * DIM], d[ROWS * (SLOTS + APART)];
     int8_t query[ROWS * DIM];
     int32_t query_sum[ROWS * DIM];
     _Alignas(64) uint8_t work[1 << 18];
@@ -56,7 +56,7 @@ static void fill(page *p, int bits, int64_t dim, int64_t group)
             code += (width + 3) / 4 * 4;
         }
     }
-    for (int64_t i = 0; i < ROWS * SLOTS; i++)
+    for (int64_t i = 0; i < ROWS * (SLOTS + APART); i++)
         p->d[i] = ((float)next_bits() - 0x1p30f) * (i % 13 ? 0x1p-40f : 0x1p-31f);
     p->of = (dq_simd_int8_page){.block = p->block,
                                 .codes = p->codes[0],
@@ -144,7 +144,7 @@ static void check_table(const dq_simd_pages *table)
 
 /* The same of page codes. */
 typedef struct sets {
-    float number[SLOTS * 2 * DIM], dither[SLOTS], q[ROWS * DIM];
+    float number[SLOTS * 2 * DIM], dither[SLOTS], q[ROWS * (DIM + APART)];
     dq_simd_set_page of;
 } sets;
 
@@ -161,7 +161,8 @@ static void fill_sets(sets *t, page *p, int bits, int64_t dim)
             step[(2 * i + 1) * cols + c] = (float)(next_bits() % 2001) * 1e-3f - 1.0f;
         }
     }
-    for (int i = 0; i < ROWS * DIM; i++) t->q[i] = (float)(next_bits() % 2001) * 1e-3f - 1.0f;
+    for (int i = 0; i < ROWS * (DIM + APART); i++)
+        t->q[i] = (float)(next_bits() % 2001) * 1e-3f - 1.0f;
     t->of = (dq_simd_set_page){.block = p->block,
                                .next = p->codes[1],
                                .sets = step,
@@ -191,26 +192,28 @@ static void spoil_sets(sets *t, page *p, bool steps)
 
 static void check_sets(sets *t, page *p, const dq_simd_pages *table, int m)
 {
-    const dq_simd_pages *plain = dq_simd_pages_pick(0);
-    static float got[ROWS * DIM], want[ROWS * DIM];
+    const dq_simd_pages *plain = dq_cpu_level_of(0)->pages;
+    enum { SCORES = SLOTS + APART, SUMS = DIM + APART, ALL = ROWS * SUMS };
+    static float got[ALL], want[ALL];
     const int64_t dim = t->of.dim, cols = t->of.cols;
+    const int64_t ldq = m % 2 ? dim : dim + APART, ldd = m % 2 ? SLOTS : SLOTS + APART;
     const bool few = m <= DQ_PAGES_FEW;
-    for (int i = 0; i < ROWS * DIM; i++) got[i] = want[i] = (float)i;
+    for (int i = 0; i < ALL; i++) got[i] = want[i] = (float)i;
     t->of.codes = few ? p->codes[0] : NULL;
     if (!few) table->key_block(p->block, p->codes[0], NULL, t->of.bits, dim, dim);
-    table->set_scores(got, SLOTS, t->q, dim, m, &t->of, p->work);
+    table->set_scores(got, SCORES, t->q, ldq, m, &t->of, p->work);
     t->of.codes = NULL;
     plain->key_block(p->block, p->codes[0], NULL, t->of.bits, dim, dim);
-    plain->set_scores(want, SLOTS, t->q, dim, m, &t->of, p->work);
-    expect_equal(got, want, ROWS * SLOTS, p, m);
-    for (int i = 0; i < ROWS * DIM; i++) got[i] = want[i] = (float)i;
+    plain->set_scores(want, SCORES, t->q, ldq, m, &t->of, p->work);
+    expect_equal(got, want, ALL, p, m);
+    for (int i = 0; i < ALL; i++) got[i] = want[i] = (float)i;
     t->of.codes = few ? p->codes[0] : NULL;
     if (!few) table->value_block(p->block, p->codes[0], NULL, t->of.bits, cols);
-    table->set_sums(got, DIM, p->d, SLOTS, m, &t->of, p->work);
+    table->set_sums(got, SUMS, p->d, ldd, m, &t->of, p->work);
     t->of.codes = NULL;
     plain->value_block(p->block, p->codes[0], NULL, t->of.bits, cols);
-    plain->set_sums(want, DIM, p->d, SLOTS, m, &t->of, p->work);
-    expect_equal(got, want, ROWS * DIM, p, m);
+    plain->set_sums(want, SUMS, p->d, ldd, m, &t->of, p->work);
+    expect_equal(got, want, ALL, p, m);
 }
 
 static void check_set_table(const dq_simd_pages *table)
@@ -245,7 +248,7 @@ static void few_rows_of_sets_are_exact(void **state)
     static const unsigned levels[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
     const unsigned have = dq_os_cpu_features(NULL);
     (void)state;
-    for (int i = 0; i < 3; i++) check_set_table(dq_simd_pages_pick(have & levels[i]));
+    for (int i = 0; i < 3; i++) check_set_table(dq_cpu_level_of(have & levels[i])->pages);
 }
 
 static void few_rows_are_exact(void **state)

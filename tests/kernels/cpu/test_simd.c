@@ -28,7 +28,7 @@ static int find_tables(void **state)
     const unsigned have = dq_os_cpu_features(NULL);
     (void)state;
     if (have & DQ_CPU_AVX2) wide[0] = dq_cpu_level_of(DQ_CPU_AVX2)->simd;
-    if (have & DQ_CPU_AVX512) wide[1] = dq_cpu_level_of(DQ_CPU_AVX512)->simd;
+    if (have & DQ_CPU_AVX512) wide[1] = dq_cpu_level_of(DQ_CPU_AVX2 | DQ_CPU_AVX512)->simd;
     return 0;
 }
 
