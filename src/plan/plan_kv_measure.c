@@ -5,6 +5,7 @@
 #include "plan/plan_kv_measure.h"
 
 #include "base/os.h"
+#include "base/sha256.h"
 #include "kv/kv_field.h"
 #include "plan/plan_part.h"
 
@@ -95,8 +96,22 @@ static dq_status take_line(void *arg, json_t *line, dq_err *err)
     return take_mix(p, line, err) == DQ_OK ? DQ_OK : dq_in(err, "%s: ", p->journal.path);
 }
 
-/* All that numbers of a mix on a window depend on. */
-static json_t *key_of(const dq_plan_kv *p)
+/* Of each window where it stands and its ids, which a tokenizer and a form of text make of the same bytes. */
+static dq_status hash_ids(char hex[65], const dq_plan_kv *p, dq_err *err)
+{
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    for (int64_t i = 0; i < p->win.n; i++) {
+        const dq_window *w = &p->win.win[i];
+        const int64_t head[] = {w->n, w->first, w->past, w->doc};
+        dq_sha256_add(&h, head, sizeof head);
+        dq_sha256_add(&h, w->ids, (size_t)(w->n + w->past) * sizeof *w->ids);
+    }
+    return dq_sha256_end(&h, hex, err);
+}
+
+/* All that numbers of a mix on a window depend on; ids: hash_ids. */
+static json_t *key_of(const dq_plan_kv *p, const char *ids)
 {
     const dq_plan_kv_settings *s = &p->set;
     json_t *of = json_object();
@@ -106,6 +121,7 @@ static json_t *key_of(const dq_plan_kv *p)
     json_object_set_new(of, "on_cpu", json_boolean(strncmp(s->backend->device, "cpu", 3) == 0));
     json_object_set_new(of, "model", json_string(s->content));
     json_object_set_new(of, "text", json_string(s->text_sha256));
+    json_object_set_new(of, "ids", json_string(ids));
     json_object_set_new(of, "ctx", json_integer(s->ctx));
     json_object_set_new(of, "windows", json_integer(p->win.n));
     json_object_set_new(of, "code", json_string(dq_kv_code_name[s->kv.code]));
@@ -116,8 +132,9 @@ static json_t *key_of(const dq_plan_kv *p)
 
 dq_status dq_plan_kv_measure_begin(dq_plan_kv *p, dq_err *err)
 {
-    char key[65];
-    json_t *of = key_of(p);
+    char key[65], ids[65];
+    DQ_TRY(hash_ids(ids, p, err));
+    json_t *of = key_of(p, ids);
     if (dq_plan_journal_key(key, of, err) == DQ_OK) {
         const dq_plan_journal_how how = {.out = p->set.out,
                                          .key = key,

@@ -152,3 +152,11 @@ grep -v "^recipe" table | cmp -s - "$top/a" || complain "kv plan: killed and res
 absent k.json.journal
 cp kept.journal k5.json.journal
 try 0 "^taken over  *[1-9][0-9]* windows of mixes" "$@" --kv 5 -o k5.json --resume
+# the same bytes become other ids as lines of JSON
+fold -w 8000 text.txt | sed 's/.*/{"text": "&"}/' >lines.txt
+cp lines.txt lines.jsonl
+rm k.json
+: >k.json.journal
+until_line 3 TERM "$@" --text lines.txt --force
+try 4 "what differs first is ids[.]" "$@" -o k.json --text lines.jsonl --resume
+absent k.json
