@@ -7,7 +7,7 @@
 #include "cmds/cache_plan_output.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/version.h"
-#include "model/output_guard.h"
+#include "cmds/plan_files.h"
 #include "plan/plan.h"
 #include "quantize/quantize_recipe.h"
 
@@ -170,20 +170,15 @@ static dq_status open_inputs(job *j, const char *model, dq_err *err)
     return read_weights(j, err);
 }
 
-/* A recipe without a journal beside it is a finished one. */
-static dq_status check_files(const job *j, const char *model, dq_err *err)
+static dq_status check_files(const dq_cache_plan *c, const char *model, dq_err *err)
 {
-    const dq_cache_plan *c = j->c;
-    const dq_output out = {"-o", c->out, DQ_OUTPUT_JSON};
-    const char *inputs[3] = {model, c->text, c->weights};
-    char journal[4096] = "";
-    if (c->out) snprintf(journal, sizeof journal, "%s.journal", c->out);
-    if (c->resume && !c->force && c->out && dq_file_exists(c->out) && !dq_file_exists(journal))
-        return dq_fail(err, DQ_FILE,
-                       "%s: is finished already, and no interrupted run is beside it, so there is "
-                       "nothing to resume. Add --force to plan anew.",
-                       c->out);
-    return dq_output_guard_check(&out, 1, inputs, c->weights ? 3 : 2, c->force, err);
+    const char *inputs[] = {model, c->text, c->weights};
+    const dq_plan_files f = {.out = c->out,
+                             .inputs = inputs,
+                             .n_inputs = c->weights ? 3 : 2,
+                             .resume = c->resume,
+                             .force = c->force};
+    return dq_plan_files_check(&f, err);
 }
 
 /* ---- The run ---- */
@@ -259,7 +254,7 @@ dq_status dq_cache_plan_run(dq_cache_plan *c, const char *model, dq_err *err)
     j.set.step = on_step;
     j.set.stage = on_stage;
     j.set.arg = &j;
-    if (make_settings(&j, err) == DQ_OK && check_files(&j, model, err) == DQ_OK &&
+    if (make_settings(&j, err) == DQ_OK && check_files(c, model, err) == DQ_OK &&
         dq_backend_open(&j.set.backend, c->device ? c->device : "auto", (int)c->threads, err) ==
             DQ_OK &&
         open_inputs(&j, model, err) == DQ_OK)

@@ -1,6 +1,5 @@
 /* cmd_plan: dq plan MODEL --calib FILE --budget B -o RECIPE.json for weights; with --kv, cache_plan.h for the KV cache.
  * SPDX-License-Identifier: MIT */
-#include "base/file.h"
 #include "base/os.h"
 #include "cmds/cache_plan.h"
 #include "cmds/calib_run.h"
@@ -8,9 +7,9 @@
 #include "cmds/cli/progress.h"
 #include "cmds/cli/version.h"
 #include "cmds/command.h"
+#include "cmds/plan_files.h"
 #include "cmds/plan_output.h"
 #include "cmds/recipe_options.h"
-#include "model/output_guard.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -240,31 +239,20 @@ static dq_status run_plan(request *r, dq_err *err)
     return err->code;
 }
 
-/* A recipe without a journal beside it is a finished one. */
-static dq_status check_resume(const request *r, dq_err *err)
-{
-    const dq_plan_settings *s = &r->set;
-    if (!s->resume || s->force || !s->out || !dq_file_exists(s->out)) return DQ_OK;
-    char journal[4096];
-    const int n = snprintf(journal, sizeof journal, "%s.journal", s->out);
-    if (n >= (int)sizeof journal || dq_file_exists(journal)) return DQ_OK;
-    return dq_fail(err, DQ_FILE,
-                   "%s: is finished already, and no interrupted run is beside it, so there is "
-                   "nothing to resume. Add --force to plan anew.",
-                   s->out);
-}
-
 static dq_status run(request *r, const char *model, dq_err *err)
 {
-    const dq_output out = {"-o", r->set.out, DQ_OUTPUT_JSON};
-    const char *inputs[3] = {model, r->set.calib, r->set.unseen};
+    const char *inputs[] = {model, r->set.calib, r->set.unseen};
+    const dq_plan_files f = {.out = r->set.out,
+                             .inputs = inputs,
+                             .n_inputs = r->set.unseen ? 3 : 2,
+                             .resume = r->set.resume,
+                             .force = r->set.force};
     r->set.model = model;
     r->set.step = step;
     r->set.stage = stage;
     r->set.told = told;
     r->set.arg = r;
-    DQ_TRY(check_resume(r, err));
-    DQ_TRY(dq_output_guard_check(&out, 1, inputs, r->set.unseen ? 3 : 2, r->set.force, err));
+    DQ_TRY(dq_plan_files_check(&f, err));
     DQ_TRY(dq_backend_open(&r->set.backend, "cpu", (int)r->threads, err));
     run_plan(r, err);
     dq_backend_close(r->set.backend);

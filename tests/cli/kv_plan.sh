@@ -37,6 +37,20 @@ try 6 "gone.txt" "$@" -o r.json --text gone.txt
 try 2 "input and output are the same file" "$@" -o text.txt --force
 echo '{"schema": "dq-recipe/1", "bit": 4}' >w.json
 try 3 'w.json: .*"bit"' "$@" -o r.json --weights w.json
+# nor is what the journal would replace an input, of weights either
+cp text.txt r.json.journal
+try 2 "r.json.journal: input and output are the same file" "$@" -o r.json --text r.json.journal --force
+try 2 "r.json.journal: input and output are the same file" "$@" -o r.json --text r.json.journal --resume
+try 2 "r.json.journal: input and output are the same file" plan "diff model" --calib r.json.journal --budget bpw=3 -o r.json --force
+try 2 "r.json.journal: input and output are the same file" plan "diff model" --calib text.txt --unseen r.json.journal --budget bpw=3 -o r.json --force
+cmp -s text.txt r.json.journal || complain "plan: a journal in the place of a text"
+cp w.json r.json.journal
+try 2 "r.json.journal: input and output are the same file" "$@" -o r.json --weights r.json.journal --force
+cmp -s w.json r.json.journal || complain "plan: a journal in the place of a recipe"
+rm r.json.journal
+ln -s "diff model/config.json" r.json.journal
+try 2 "would overwrite a file of the input diff model" "$@" -o r.json --force
+rm r.json.journal
 absent r.json r.json.journal
 
 # a dry run says what it would take: 6 units, 2 of 5 windows search
