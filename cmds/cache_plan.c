@@ -136,6 +136,39 @@ static dq_status make_settings(job *j, dq_err *err)
 
 /* ---- Inputs ---- */
 
+/* What of the recipe's cache a plan measures without. */
+static void warn_weights(const job *j, const dq_kv_config *kv)
+{
+    const dq_kv_config *plain = &j->set.kv;
+    const char *path = j->c->weights;
+    if (kv->evict.policy)
+        dq_logger_warn(j->c->logger,
+                       "%s: its cache forgets tokens (policy %s): the plan is measured without",
+                       path, kv->evict.policy->name);
+    if (kv->rotate != plain->rotate)
+        dq_logger_warn(j->c->logger, "%s: has rotate %s: the plan is measured with %s", path,
+                       dq_rotate_name[kv->rotate], dq_rotate_name[plain->rotate]);
+    if (kv->dense != plain->dense)
+        dq_logger_warn(j->c->logger, "%s: has dense_type %s: the plan is measured with %s", path,
+                       dq_kv_dense_name[kv->dense], dq_kv_dense_name[plain->dense]);
+}
+
+/* That dq quantize takes the recipe that this becomes, whatever widths stand in it. */
+static dq_status check_weights(job *j, dq_err *err)
+{
+    dq_quantize_settings s = {0};
+    dq_err e = {0};
+    json_t *recipe = dq_cache_plan_output_recipe_of(&j->set, j->weights, "4:4");
+    if (dq_json_complete(err) == DQ_OK && dq_quantize_recipe_read(&s, recipe, &e) == DQ_OK)
+        warn_weights(j, &s.kv);
+    json_decref(recipe);
+    if (e.code == DQ_OK) return err->code;
+    return dq_fail(err, e.code,
+                   "%s: with the cache that is planned: %s. Change the recipe, or --kv-recent and "
+                   "--kv-sink",
+                   j->c->weights, e.text);
+}
+
 /* What its files say, and that they are a recipe. */
 static dq_status read_weights(job *j, dq_err *err)
 {
@@ -146,7 +179,8 @@ static dq_status read_weights(job *j, dq_err *err)
     if (!path) return DQ_OK;
     DQ_TRY(dq_file_read(&text, &len, path, j->a, err));
     DQ_TRY(dq_json_parse(&j->weights, text, len, path, err));
-    return dq_quantize_recipe_read(&s, j->weights, err) == DQ_OK ? DQ_OK : dq_in(err, "%s: ", path);
+    if (dq_quantize_recipe_read(&s, j->weights, err) != DQ_OK) return dq_in(err, "%s: ", path);
+    return check_weights(j, err);
 }
 
 static dq_status open_inputs(job *j, const char *model, dq_err *err)

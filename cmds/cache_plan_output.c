@@ -115,13 +115,13 @@ static json_t *unseen_json(const dq_plan_kv *p)
     return o;
 }
 
-static json_t *kv_json(const dq_plan_kv *p)
+static json_t *kv_json(const dq_plan_kv_settings *s, const char *widths)
 {
     json_t *o = json_object();
-    json_object_set_new(o, "widths", json_string(dq_plan_kv_widths(p)));
-    json_object_set_new(o, "code", json_string(dq_kv_code_name[p->set.kv.code]));
-    json_object_set_new(o, "recent", json_integer(p->set.kv.recent));
-    json_object_set_new(o, "sink", json_integer(p->set.kv.sink));
+    json_object_set_new(o, "widths", json_string(widths));
+    json_object_set_new(o, "code", json_string(dq_kv_code_name[s->kv.code]));
+    json_object_set_new(o, "recent", json_integer(s->kv.recent));
+    json_object_set_new(o, "sink", json_integer(s->kv.sink));
     return o;
 }
 
@@ -132,7 +132,7 @@ static json_t *result_json(const dq_plan_kv *p)
     for (int u = 0; u < p->space.n_units; u++)
         json_array_append_new(units, unit_json(p, u, searched));
     if (searched) {
-        json_object_set_new(o, "kv", kv_json(p));
+        json_object_set_new(o, "kv", kv_json(&p->set, dq_plan_kv_widths(p)));
         json_object_set_new(o, "mean_bits", dq_document_real(p->trial[p->chosen].bits));
         json_object_set_new(o, "search_kld_nats", dq_document_real(p->trial[p->chosen].kld));
         json_object_set_new(o, "unseen", unseen_json(p));
@@ -186,22 +186,30 @@ dq_status dq_cache_plan_output_json(const dq_cache_plan_view *v, dq_err *err)
 
 /* ---- The recipe ---- */
 
-/* Beside what a recipe of weights says, of its cache too (roles, a policy), but for widths and codes. */
-dq_status dq_cache_plan_output_recipe(const dq_cache_plan_view *v, dq_err *err)
+json_t *dq_cache_plan_output_recipe_of(const dq_plan_kv_settings *s, const json_t *weights,
+                                       const char *widths)
 {
     json_t *recipe =
-        v->weights ? json_deep_copy(v->weights) : json_pack("{s: s}", "schema", "dq-recipe/1");
+        weights ? json_deep_copy(weights) : json_pack("{s: s}", "schema", "dq-recipe/1");
     json_t *was = json_object_get(recipe, "kv"), *kv = was ? json_deep_copy(was) : json_object();
-    char comment[64], *text = NULL;
+    char comment[64];
     json_object_del(kv, "k_bits");
     json_object_del(kv, "v_bits");
-    json_object_update_new(kv, kv_json(v->plan));
+    json_object_update_new(kv, kv_json(s, widths));
     json_object_set_new(recipe, "kv", kv);
-    snprintf(comment, sizeof comment, "kv: dq plan --kv %g", v->plan->set.mean);
+    snprintf(comment, sizeof comment, "kv: dq plan --kv %g", s->mean);
     if (!json_object_get(recipe, "comment"))
         json_object_set_new(recipe, "comment", json_string(comment));
+    return recipe;
+}
+
+dq_status dq_cache_plan_output_recipe(const dq_cache_plan_view *v, dq_err *err)
+{
+    const dq_plan_kv_settings *s = &v->plan->set;
+    json_t *recipe = dq_cache_plan_output_recipe_of(s, v->weights, dq_plan_kv_widths(v->plan));
+    char *text = NULL;
     if (dq_json_complete(err) == DQ_OK && dq_json_dump(&text, recipe, JSON_INDENT(2), err) == DQ_OK)
-        dq_file_write(v->plan->set.out, text, strlen(text), err);
+        dq_file_write(s->out, text, strlen(text), err);
     free(text);
     json_decref(recipe);
     return err->code;

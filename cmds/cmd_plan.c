@@ -60,7 +60,9 @@ static const dq_usage usage = {
         "of a layer) is coded alone at each width, the others at 8 bits, and its KL divergence to "
         "the unquantized cache measured; bits go where they save most, up to the mean; mixes a "
         "step away are measured whole as long as one is closer; and windows that no choice has "
-        "seen compare the plan with uniform widths of the same mean.",
+        "seen compare the plan with uniform widths of at most the same mean, the nearest that "
+        "there are. Figures are of the cache alone: with a recipe of a cache, dq quantize packs "
+        "weights at 4 bits, as without one, where no --bits is given.",
     .examples =
         "  dq plan model --calib train.jsonl --budget kld=0.01 -o recipe.json\n"
         "  dq quantize model -o model.h5 --recipe recipe.json --calib train.jsonl\n"

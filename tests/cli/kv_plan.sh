@@ -51,6 +51,9 @@ rm r.json.journal
 ln -s "diff model/config.json" r.json.journal
 try 2 "would overwrite a file of the input diff model" "$@" -o r.json --force
 rm r.json.journal
+echo '{"schema": "dq-recipe/1", "kv": {"k_bits": 8, "v_bits": 8, "recent": 8, "policy": "keydiff", "tokens": 40}}' >w.json
+try 3 'w.json: with the cache that is planned: "kv": KV settings: tokens 40 is less than sink 4 and recent 64 together' "$@" -o r.json --ctx 512 \
+    --weights w.json --kv-recent 64
 absent r.json r.json.journal
 
 # a dry run says what it would take: 6 units, 2 of 5 windows search
@@ -112,6 +115,13 @@ for part in '"bits": 5' '"group": 16' "\"widths\": \"$widths\"" '"comment": "min
     grep -q -e "$part" both.json || complain "kv plan: no $part in $(cat both.json)"
 done
 ! grep -q k_bits both.json || complain "kv plan: widths twice in $(cat both.json)"
+# what of its cache the plan does not measure is said
+echo '{"schema": "dq-recipe/1", "kv": {"widths": "8", "policy": "keydiff", "tokens": 99, "rotate": "off", "dense_type": "f16"}}' >w.json
+try 0 "^alone " "$@" --dry-run --weights w.json
+for part in "its cache forgets tokens (policy keydiff): the plan is measured without" "has rotate off: the plan is measured with auto" \
+    "has dense_type f16: the plan is measured with f32"; do
+    grep -q "warning: w.json: $part" "$top/err" || complain "kv plan: no warning of $part: $(cat "$top/err")"
+done
 # a container is planned for too, against its own weights; runs of layers have one width
 try 0 "^plan " plan cache.h5 --kv 4.5 --text text.txt --ctx 128 --limit 5 --kv-recent 16 --widths 2,4,8 --kv-layers 2 -o h5.json
 grep -q "^against 4:5 " "$top/out" && grep -q "^against 5:4 .*" "$top/out" || complain "kv plan: not compared with 4:5 and 5:4: $(cat "$top/out")"
