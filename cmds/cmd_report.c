@@ -15,8 +15,8 @@ static const dq_usage usage = {
     .name = "report",
     .synopsis = "FILE.json... [-o PAGE.html] [--force]",
     .about =
-        "Makes one page with tables and pictures of what dq stats, dq quantize, dq plan, dq bench "
-        "and "
+        "Makes one page with tables and pictures of what dq stats, dq quantize, dq plan of "
+        "weights, dq bench and "
         "dq eval have printed with --json (dq eval -o FILE writes the same): outliers of several "
         "models side by "
         "side, what containers are, speeds, and the scores as dq eval --html shows them, byte for "
