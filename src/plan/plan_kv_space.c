@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_kv_space.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,10 +86,12 @@ dq_status dq_plan_kv_space_begin(dq_plan_kv_space *s, int n_layers, int together
     divide(s, together);
     if (is_sayable(s)) return DQ_OK;
     while (!is_sayable(s)) divide(s, s->together + 1);
+    char how[32] = "one by one";
+    if (together > 1) snprintf(how, sizeof how, "%d together", together);
     return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_OPTION},
-                        "layers %d: widths of %d layers one by one take more text than a KV "
-                        "setting holds. Give at least %d layers one width.",
-                        together, n_layers, s->together);
+                        "layers %d: widths of %d layers %s take more text than a KV setting "
+                        "holds. Give at least %d layers one width.",
+                        together, n_layers, how, s->together);
 }
 
 /* ---- Steps ---- */

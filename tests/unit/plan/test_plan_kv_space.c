@@ -140,10 +140,14 @@ static void what_no_text_holds_is_refused(void **unused)
     dq_err err = {0};
     (void)unused;
     assert_int_equal(dq_plan_kv_space_begin(&s, 80, 1, 2, &err), DQ_USAGE);
-    assert_non_null(strstr(err.text, "layers 1: "));
+    assert_non_null(strstr(err.text, "layers 1: widths of 80 layers one by one take"));
     err = (dq_err){0};
     least = s;
     assert_int_equal(dq_plan_kv_space_begin(&s, 80, least.together, 2, &err), DQ_OK);
+    assert_true(least.together > 2);
+    assert_int_equal(dq_plan_kv_space_begin(&s, 80, 2, 2, &err), DQ_USAGE);
+    assert_non_null(strstr(err.text, "layers 2: widths of 80 layers 2 together take"));
+    err = (dq_err){0};
     assert_int_equal(dq_plan_kv_space_begin(&s, 80, least.together - 1, 2, &err), DQ_USAGE);
 }
 
