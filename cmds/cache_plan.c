@@ -29,7 +29,7 @@ dq_opt *dq_cache_plan_rows(dq_cache_plan *c)
         dq_opt_int("limit", "N", &c->windows, DQ_PLAN_KV_LEAST_WINDOWS, 1000000,
                    "windows at most (default 60): the second and third fifth of them search, the "
                    "others decide"),
-        dq_opt_text("kv-code", "NAME", &c->code, "dither or page, as in dq eval (default dither)"),
+        dq_opt_text("kv-code", "NAME", &c->code, "dither or page (default dither)"),
         dq_opt_int("kv-recent", "N", &c->recent, 0, INT32_MAX,
                    "last tokens that stay unquantized (default 64)"),
         dq_opt_int("kv-sink", "N", &c->sink, 0, INT32_MAX,
@@ -101,6 +101,20 @@ static dq_status read_widths(job *j, dq_err *err)
     return DQ_OK;
 }
 
+/* Token codes have a word of the library's about them. */
+static dq_status read_code(dq_kv_code *out, const char *text, dq_err *err)
+{
+    static const dq_kv_code code[] = {DQ_CODE_DITHER, DQ_CODE_PAGE};
+    enum { N = sizeof code / sizeof *code };
+    const char *names[N];
+    for (int i = 0; i < N; i++) names[i] = dq_kv_code_name[code[i]];
+    *out = DQ_CODE_TOKEN;
+    if (text && strcmp(text, dq_kv_code_name[DQ_CODE_TOKEN]) == 0) return DQ_OK;
+    const int i = dq_options_word(text ? text : names[0], "kv-code", names, N, err);
+    if (i >= 0) *out = code[i];
+    return err->code;
+}
+
 static dq_status make_settings(job *j, dq_err *err)
 {
     const dq_cache_plan *c = j->c;
@@ -116,10 +130,7 @@ static dq_status make_settings(job *j, dq_err *err)
                        "up to two uniform widths.",
                        (long long)c->trials);
     s->kv = dq_kv_config_plain;
-    const int code = dq_options_word(c->code ? c->code : dq_kv_code_name[DQ_CODE_DITHER], "kv-code",
-                                     dq_kv_code_name, DQ_KV_CODE_KINDS, err);
-    if (code < 0) return err->code;
-    s->kv.code = (dq_kv_code)code;
+    DQ_TRY(read_code(&s->kv.code, c->code, err));
     if (c->recent >= 0) s->kv.recent = (int)c->recent;
     if (c->sink >= 0) s->kv.sink = (int)c->sink;
     s->mean = c->mean;

@@ -165,8 +165,9 @@ static json_t *settings_json(const dq_plan_kv *p)
     json_object_set_new(o, "layers_together", json_integer(s->together));
     json_object_set_new(o, "ctx", json_integer(s->ctx));
     json_object_set_new(o, "windows", json_integer(p->win.n));
+    /* counted from 1, both of them among these, as the tables say it */
     json_object_set_new(o, "search_windows",
-                        json_pack("[I, I]", (json_int_t)p->begin, (json_int_t)p->end - 1));
+                        json_pack("[I, I]", (json_int_t)p->begin + 1, (json_int_t)p->end));
     json_object_set_new(o, "reads_coded", dq_document_real(dq_cache_plan_output_coded(p)));
     json_object_set_new(o, "trials", json_integer(s->trials));
     json_object_set_new(o, "device", json_string(s->backend->device));
@@ -243,7 +244,8 @@ static dq_status print_units(const dq_plan_kv *p, dq_err *err)
         dq_table_cell(t, "%d", p->trial[p->chosen].width[u]);
         for (int k = 0; k < p->space.n_bits; k++) {
             const dq_mean m = p->unit[u * p->space.n_bits + k].kld;
-            dq_table_cell(t, "%.2e ± %.0e", m.value, m.std_err);
+            isfinite(m.std_err) ? dq_table_cell(t, "%.2e ± %.0e", m.value, m.std_err)
+                                : dq_table_cell(t, "%.2e ± -", m.value);
         }
     }
     dq_table_print(t, err);
@@ -259,6 +261,8 @@ static void print_widths(const dq_plan_kv *p)
 static void print_inputs(const dq_cache_plan_view *v)
 {
     const dq_plan_kv *p = v->plan;
+    char together[32] = "";
+    if (p->set.together > 1) snprintf(together, sizeof together, ", %d together", p->set.together);
     printf("text               %lld windows of %lld ids of %s, the second half of each scored\n",
            (long long)p->win.n, (long long)p->set.ctx, v->text->path);
     printf("search             windows %lld to %lld; the other %lld decide, which no choice sees\n",
@@ -270,7 +274,7 @@ static void print_inputs(const dq_cache_plan_view *v)
         100 * dq_cache_plan_output_coded(p));
     printf("units              %d: keys%s and values of %d layer%s%s, each with ", p->space.n_units,
            p->space.n_maps == 2 ? " by map" : "", p->space.n_layers,
-           p->space.n_layers > 1 ? "s" : "", p->set.together > 1 ? ", some together" : "");
+           p->space.n_layers > 1 ? "s" : "", together);
     print_widths(p);
     printf(" bits\n");
 }
@@ -312,7 +316,7 @@ static void print_search(const dq_plan_kv *p)
             printf("%-18s %s: KLD %.3g on the search windows\n", name, p->mix[t->mix].widths,
                    t->kld);
     }
-    printf("measured           %d mixes whole\n", p->n_trials);
+    printf("measured           %d mix%s whole\n", p->n_trials, p->n_trials > 1 ? "es" : "");
 }
 
 static void print_plan(const dq_plan_kv *p)
@@ -341,6 +345,7 @@ static void print_rivals(const dq_plan_kv *p)
 {
     for (int i = 0; i < p->n_rivals; i++) {
         const dq_plan_kv_rival *r = &p->rival[i];
+        const double more = p->trial[p->chosen].bits - r->bits;
         char name[DQ_KV_LISTS + 16];
         snprintf(name, sizeof name, "against %s", p->mix[r->mix].widths);
         printf("%-18s %.4g bits; KLD %.3g, perplexity %+.3f %%\n", name, r->bits, r->its.kld.value,
@@ -350,13 +355,21 @@ static void print_rivals(const dq_plan_kv *p)
                r->difference.kld.value, 100 * (1 - p->outside), r->kld.low, r->kld.high,
                verdict(r->kld, "the plan is closer", "the uniform width is closer",
                        "not decided which is closer"));
-        printf("                   perplexity %+.3f %% (%+.3f to %+.3f): %s\n",
-               percent(r->difference.loss.value), percent(r->loss.low), percent(r->loss.high),
+        printf("                   perplexity %+.3f %% (nominally %.5g %%: %+.3f to %+.3f): %s\n",
+               percent(r->difference.loss.value), 100 * (1 - p->outside), percent(r->loss.low),
+               percent(r->loss.high),
                verdict(r->loss, "the plan loses less", "the uniform width loses less",
                        "not decided which loses less"));
+        if (more > 1e-9)
+            printf("                   the plan has %.3g bits more: no uniform widths come nearer "
+                   "to the mean from below\n",
+                   more);
     }
-    if (p->n_rivals == 0)
-        printf("uniform            nothing that was measured is closer than this uniform width\n");
+    if (p->n_rivals == 0 && p->n_trials == 1)
+        printf("uniform            no other mix within the mean was measured\n");
+    else if (p->n_rivals == 0)
+        printf("uniform            the plan is this one: nothing else that was measured on the "
+               "search windows is closer there (no interval)\n");
 }
 
 dq_status dq_cache_plan_output_print(const dq_cache_plan_view *v, dq_err *err)

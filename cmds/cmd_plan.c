@@ -332,7 +332,10 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
                    "whole models that the search may quantize (default 8), whole mixes of a cache "
                    "that it may measure (default 200)"),
         dq_opt_flag("dry-run", &r->dry_run, "print parts, sizes and arithmetic, run nothing"),
-        dq_opt_flag("resume", &s->resume, "finish an interrupted run of the same command"),
+        dq_opt_flag(
+            "resume", &s->resume,
+            "finish an interrupted run of the same command, for another budget too; of a cache, "
+            "for another mean, other widths, trials or layers together too"),
         dq_opt_flag("force", &s->force, "replace the recipe, and what an interrupted run left"),
         dq_opt_int("threads", "N", &r->threads, 0, 4096,
                    "0 for all processors (default 0); the result does not depend on it"),

@@ -20,7 +20,11 @@ static void expect(dq_plan_kv *p, int64_t search, int64_t unseen)
     p->total = p->done + ids * (DQ_PLAN_KV_SWEEP + 1) / DQ_PLAN_KV_SWEEP;
 }
 
-enum { USUAL_ROUNDS = 2, RIVALS = 2 };
+enum {
+    USUAL_ROUNDS = 2,
+    RIVALS = 2,
+    VERDICTS = 2 /* of a rival: KLD and perplexity */
+};
 
 static int64_t mixes_expected(const dq_plan_kv *p)
 {
@@ -247,7 +251,7 @@ static dq_status list_rivals(dq_plan_kv *p, dq_err *err)
         if (r->mix < 0) return err->code;
         p->n_rivals += r->mix != p->trial[p->chosen].mix;
     }
-    p->outside = 0.05 / (p->n_rivals > 1 ? p->n_rivals : 1);
+    p->outside = 0.05 / (VERDICTS * (p->n_rivals > 1 ? p->n_rivals : 1));
     return DQ_OK;
 }
 

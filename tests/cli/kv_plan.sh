@@ -12,7 +12,9 @@ try 2 "[-]-widths 4,7: 7 bits are not offered for a cache" "$@" -o r.json --widt
 try 2 "[-]-widths" "$@" -o r.json --widths 2,9
 try 2 "[-]-kv-code token: its widths are the same for all layers and maps, so there is nothing to plan[.] Use page or dither" \
     "$@" -o r.json --kv-code token
-try 2 "[-]-kv-code" "$@" -o r.json --kv-code pages
+for o in pages auto; do
+    try 2 "[-]-kv-code: expected one of dither, page; found \"$o\"" "$@" -o r.json --kv-code $o
+done
 try 2 "[-]-limit" "$@" -o r.json --limit 4
 try 2 "[-]-trials 2: expected at least 3 of a cache" "$@" -o r.json --trials 2
 for o in "--budget kld=1" "--calib text.txt" "--unseen text.txt" "--calib-tokens 500" "--calib-ctx 64" "--search-tokens 99" --ends \
@@ -63,7 +65,7 @@ grep -q "^search  *windows 2 to 3; the other 3 decide" "$top/out" || complain "k
 grep -q "warning: text.txt: 3 unseen windows are few: with fewer than 20" "$top/err" || complain "kv plan: no word about few windows"
 try 0 '"caches_alone": 13' "$@" --dry-run --json
 json dq-plan-kv/1
-try 0 "^units  *3: keys by map and values of 2 layers, some together" "$@" --dry-run --kv-layers 2
+try 0 "^units  *3: keys by map and values of 2 layers, 2 together" "$@" --dry-run --kv-layers 2
 try 0 "^units  *4: keys and values of 2 layers, each with 2,4,8 bits" plan "plain model" --kv 4 --text text.txt --ctx 128 --kv-recent 16 --widths 8,2,4 --dry-run
 
 # the plan: threads change nothing
@@ -81,7 +83,20 @@ cp "$top/out" table
 try 0 "." "$@" -o t.json --force
 cmp -s table "$top/out" || complain "kv plan: threads change the table"
 grep -q "^against 4:4  *4 bits; KLD .*" table || complain "kv plan: not compared with 4:4: $(cat table)"
-grep -q "^  *KLD of the plan less its own .* (nominally 95 %: .*): .*closer" table || complain "kv plan: no interval beside 4:4"
+grep -q "^  *KLD of the plan less its own .* (nominally 97.5 %: .*): .*closer" table || complain "kv plan: no interval beside 4:4"
+grep -q "^  *perplexity .* (nominally 97.5 %: .*): .*less" table || complain "kv plan: no level beside 4:4: $(cat table)"
+tr -d ' \n' <doc.json | grep -q '"search_windows":\[2,3\]' || complain "kv plan: other search windows in the document than in the table"
+tr -d ' \n' <doc.json | grep -q '"outside":0.025' || complain "kv plan: another level in the document"
+try 4 'found "dq-plan-kv/1"' report doc.json
+# windows of one document have no error between documents
+{
+    head -c 700 text.txt
+    echo
+    head -c 4000 text.txt | tail -c 3000
+    echo
+} | sed 's/.*/{"text": "&"}/' >two.jsonl
+try 0 "^keys of layer 0, map 1 .* ± - " "$@" -o two.json --text two.jsonl
+! grep "^keys\|^values" "$top/out" | grep -q nan || complain "kv plan: an error that is no number: $(cat "$top/out")"
 
 # its figures are those of dq eval on the same windows: 2 and 3 search, 1, 4 and 5 decide
 try 0 "." eval "diff model" --text text.txt --ctx 128 --limit 5 --kv-recent 16 --kv-code dither --kv-bits "2+8|8:8,$widths,4:4" \
@@ -125,10 +140,13 @@ done
 # a container is planned for too, against its own weights; runs of layers have one width
 try 0 "^plan " plan cache.h5 --kv 4.5 --text text.txt --ctx 128 --limit 5 --kv-recent 16 --widths 2,4,8 --kv-layers 2 -o h5.json
 grep -q "^against 4:5 " "$top/out" && grep -q "^against 5:4 .*" "$top/out" || complain "kv plan: not compared with 4:5 and 5:4: $(cat "$top/out")"
-grep -q "(nominally 97.5 %" "$top/out" || complain "kv plan: two comparisons with intervals of one"
+[ "$(grep -c "(nominally 98.75 %" "$top/out")" = 4 ] || complain "kv plan: two comparisons with intervals of one"
 # a plain model has no maps; where every width is one, the plan is uniform
 try 0 "^keys of layer 1  *[248] " plan "plain model" --kv 4 --text text.txt --ctx 128 --limit 5 --kv-recent 16 --widths 2,4,8 -o p.json
-try 0 "^uniform  *nothing that was measured is closer" "$@" --widths 4 -o u.json
+try 0 "^uniform  *no other mix within the mean was measured" "$@" --widths 4 -o u.json
+grep -q "^measured  *1 mix whole" "$top/out" || complain "kv plan: mixes: $(cat "$top/out")"
+try 0 "^uniform  *the plan is this one: nothing else that was measured on the search windows is closer there (no interval)" "$@" --kv-layers 2 -o u2.json
+try 0 "^  *the plan has [.0-9]* bits more: no uniform widths come nearer" "$@" --kv 7.5 --widths 4,6,8 -o more.json
 grep -q '"widths": "4:4"' u.json || complain "kv plan: one width, and another plan: $(cat u.json)"
 try 0 "^plan  *--kv-code page " "$@" --kv-code page -o page.json
 
