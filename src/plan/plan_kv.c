@@ -75,7 +75,8 @@ static dq_status cut_text(dq_plan_kv *p, dq_err *err)
                                  .bos = DQ_BOS_AUTO,
                                  .vocab = s->model->vocab};
     dq_windows_make(&p->win, s->tok, s->docs, &spec, p->arena, err);
-    if (err->code == DQ_MISMATCH && p->win.n == 0) {
+    /* documents are there once they are encoded, so that the tokenizer has failed at none */
+    if (err->code == DQ_MISMATCH && p->win.doc && p->win.n == 0) {
         *err = (dq_err){0};
         return too_little(p, err);
     }
