@@ -122,7 +122,7 @@ dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *ho
             return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_RESUME_OR_FORCE},
                                 "%s: an interrupted run left it.", j->path);
         DQ_TRY(dq_journal_new(&j->file, j->path, err));
-        j->ours = true;
+        j->ours = j->made = true;
         DQ_TRY(put_key(j, how, err));
     }
     j->ours = true;
@@ -160,8 +160,10 @@ dq_status dq_plan_journal_failed(dq_plan_journal *j, dq_err *err)
         return dq_fail_with(err, DQ_STOPPED, (dq_remedy){.code = DQ_REMEDY_RESUME},
                             "interrupted; %s is kept.", j->path);
     }
-    if (!dq_plan_journal_resumable(err) || dq_journal_count(j->file) <= 1) {
-        if (!j->resumes && err->code != DQ_MISMATCH) dq_plan_journal_end(j, true);
+    const bool empty = dq_journal_count(j->file) <= 1;
+    if (empty || !dq_plan_journal_resumable(err)) {
+        const bool drop = empty ? j->made : !j->resumes && err->code != DQ_MISMATCH;
+        if (drop) dq_plan_journal_end(j, true);
         return err->code;
     }
     take_back(err);

@@ -11,6 +11,7 @@ typedef struct dq_plan_journal {
     dq_journal *file; /* NULL: not open */
     char *path;       /* OUT.journal, in the arena */
     bool ours;        /* it belongs to this run */
+    bool made;        /* by this run: with the key alone it goes away where the run fails */
     bool resumes;     /* what an earlier run left stays, even where this one fails */
 } dq_plan_journal;
 

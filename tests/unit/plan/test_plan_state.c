@@ -1,10 +1,15 @@
-/* test_plan_state: what a resumed plan must find unchanged.
+/* test_plan_state: what a resumed plan must find unchanged, and which journals a failure leaves.
  * SPDX-License-Identifier: MIT */
+#define _DEFAULT_SOURCE /* mkdtemp */
+#include "base/file.h"
 #include "plan/plan_state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -38,8 +43,62 @@ static void what_codes_depend_on_is_in_the_key(void **unused)
     assert_string_not_equal(key, form);
 }
 
+static dq_status take_none(void *arg, json_t *line, dq_err *err)
+{
+    (void)arg, (void)line, (void)err;
+    return DQ_OK;
+}
+
+/* A run that opens the journal of `out`, writes so many lines behind the key and fails; whether the journal is there then. */
+static bool left_by(const char *out, bool resume, int lines, dq_status status)
+{
+    char key[65], path[100];
+    dq_plan_journal j;
+    dq_err err = {0};
+    dq_arena *a = dq_arena_new();
+    json_t *of = json_pack("{s: i}", "tokens", 500);
+    assert_int_equal(dq_plan_journal_key(key, of, &err), DQ_OK);
+    const dq_plan_journal_how how = {
+        .out = out, .key = key, .of = of, .resume = resume, .take = take_none};
+    if (dq_plan_journal_open(&j, &how, a, &err) != DQ_OK) fail_msg("%s", err.text);
+    for (int i = 0; i < lines; i++)
+        assert_int_equal(dq_plan_journal_put(&j, json_pack("{s: i}", "line", i), &err), DQ_OK);
+    dq_fail(&err, status, "as planned");
+    assert_int_equal(dq_plan_journal_failed(&j, &err), status);
+    dq_plan_journal_end(&j, false);
+    json_decref(of);
+    dq_arena_free(a);
+    snprintf(path, sizeof path, "%s.journal", out);
+    return dq_file_exists(path);
+}
+
+static void a_failure_leaves_what_can_be_resumed(void **unused)
+{
+    static const dq_status all[] = {DQ_USAGE, DQ_MISMATCH, DQ_DAMAGED, DQ_FILE, DQ_RESOURCE};
+    const char *tmp = getenv("TMPDIR");
+    char dir[64], out[80], path[100];
+    (void)unused;
+    snprintf(dir, sizeof dir, "%.40s/dq-plan-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    assert_non_null(mkdtemp(dir));
+    snprintf(out, sizeof out, "%s/r.json", dir);
+    snprintf(path, sizeof path, "%s.journal", out);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        assert_false(left_by(out, false, 0, all[i]));
+        assert_false(left_by(out, true, 0, all[i]));
+    }
+    assert_true(left_by(out, false, 1, DQ_RESOURCE));
+    assert_true(left_by(out, true, 0, DQ_MISMATCH));
+    unlink(path);
+    assert_true(left_by(out, false, 0, DQ_STOPPED));
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        assert_true(left_by(out, true, 0, all[i])); /* an earlier run's */
+    unlink(path);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_codes_depend_on_is_in_the_key)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_codes_depend_on_is_in_the_key),
+                                       cmocka_unit_test(a_failure_leaves_what_can_be_resumed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
