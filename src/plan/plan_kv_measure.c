@@ -35,6 +35,9 @@ int dq_plan_kv_measure_mix(dq_plan_kv *p, const char *widths, dq_err *err)
 
 /* ---- The journal ---- */
 
+/* Nats an id that a file may say: more than logits of any model differ by, and little enough that sums are finite. */
+static const double MOST_NATS = 1e9;
+
 static json_t *list_of(const double *x, int64_t n)
 {
     json_t *list = json_array();
@@ -67,8 +70,24 @@ static dq_status take_list(double *x, int64_t n, int64_t *found, const json_t *l
         if (!json_is_number(one))
             return dq_fail(err, DQ_DAMAGED, "\"%s\" holds what is no number", key);
         x[i] = json_number_value(one);
+        if (!(fabs(x[i]) < MOST_NATS))
+            return dq_fail(err, DQ_DAMAGED, "\"%s\" holds %g, which is no loss of a cache", key,
+                           x[i]);
     }
     return DQ_OK;
+}
+
+/* That a mix is written as dq_plan_kv_space_text does it for the model, so that it is one mix with what is measured. */
+static dq_status check_widths(const dq_plan_kv *p, const char *widths, dq_err *err)
+{
+    dq_kv_widths w;
+    char text[DQ_KV_LISTS];
+    dq_err e = {0};
+    if (strlen(widths) < DQ_KV_LISTS && dq_kv_widths_parse(&w, widths, &e) == DQ_OK &&
+        dq_kv_widths_fit(&w, p->set.model->n_layers, &e) == DQ_OK &&
+        dq_kv_widths_text(text, &w, &e) == DQ_OK && strcmp(text, widths) == 0)
+        return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "\"widths\" \"%.80s\" are not as a plan writes them", widths);
 }
 
 static dq_status take_mix(dq_plan_kv *p, const json_t *line, dq_err *err)
@@ -77,16 +96,17 @@ static dq_status take_mix(dq_plan_kv *p, const json_t *line, dq_err *err)
     int64_t from, n_kld, n_loss;
     DQ_TRY(dq_json_text(&widths, line, "widths", NULL, err));
     DQ_TRY(dq_json_int(&from, line, "from", 0, p->win.n - 1, NULL, err));
-    if (strlen(widths) >= DQ_KV_LISTS)
-        return dq_fail(err, DQ_DAMAGED, "\"widths\" of %zu characters", strlen(widths));
+    DQ_TRY(check_widths(p, widths, err));
     const int mix = dq_plan_kv_measure_mix(p, widths, err);
     if (mix < 0) return err->code;
     dq_plan_kv_mix *m = &p->mix[mix];
     DQ_TRY(take_list(m->kld + from, p->win.n - from, &n_kld, line, "kld", err));
     DQ_TRY(take_list(m->loss + from, p->win.n - from, &n_loss, line, "loss", err));
     if (n_kld != n_loss) return dq_fail(err, DQ_DAMAGED, "\"kld\" and \"loss\" differ in length");
-    for (int64_t i = 0; i < n_kld; i++) m->known[from + i] = true;
-    p->n_resumed += n_kld;
+    for (int64_t i = from; i < from + n_kld; i++) {
+        p->n_resumed += !m->known[i];
+        m->known[i] = true;
+    }
     return DQ_OK;
 }
 
