@@ -260,17 +260,13 @@ static void warn(const job *j, const dq_plan_kv *p)
                        j->model->path, j->model->logit.bits);
 }
 
+/* The recipe is finished once it is written: it stays where what is said of it does not come out. */
 static dq_status hand_out(const job *j, dq_plan_kv *p, dq_err *err)
 {
     const dq_cache_plan_view v = {p, &j->text, j->weights, j->c->logger};
-    dq_err ignored = {0};
-    if (dq_cache_plan_output_recipe(&v, err) == DQ_OK) {
-        j->c->json ? dq_cache_plan_output_json(&v, err) : dq_cache_plan_output_print(&v, err);
-        if (err->code != DQ_OK) dq_file_remove(j->c->out, &ignored); /* no output of a failure */
-    }
-    if (err->code != DQ_OK) return dq_plan_kv_failed(p, err);
+    if (dq_cache_plan_output_recipe(&v, err) != DQ_OK) return dq_plan_kv_failed(p, err);
     dq_plan_kv_done(p);
-    return DQ_OK;
+    return j->c->json ? dq_cache_plan_output_json(&v, err) : dq_cache_plan_output_print(&v, err);
 }
 
 static dq_status run_plan(job *j, dq_err *err)

@@ -10,8 +10,8 @@ whole() {
 
 # faults STRIDE ARGUMENTS...: dq, once for every STRIDE-th allocation, which fails, and then with all
 # that follow it failing as well. Either the same results, or status 5, one line and no results. The
-# file $side belongs to the results.
-side=
+# file $side belongs to the results; where it is written before they are printed, `stays` is not empty.
+side= stays=
 faults() {
     stride=$1
     shift
@@ -35,7 +35,11 @@ faults() {
         5)
             seen5=$((seen5 + 1))
             [ ! -s "$top/out" ] || complain "dq $*: allocation $n failed: results with status 5"
-            [ -z "$side" ] || absent "$side"
+            if [ -n "$stays" ] && [ -e "$side" ]; then
+                cmp -s "$side" "$top/side" || complain "dq $*: allocation $n failed: another $side is left"
+            elif [ -n "$side" ]; then
+                absent "$side"
+            fi
             [ "$(grep -c 'error: ' "$top/err")" = 1 ] ||
                 complain "dq $*: allocation $n failed: not one line of error: $(cat "$top/err")"
             ;;
@@ -61,11 +65,11 @@ echo '{"schema": "dq-recipe/1", "rules": [{"match": "q_proj", "bits": 8}], "comm
 faults 29 quantize "fault model" --recipe fault.recipe --embed-bits 6 --bits-map 'v_proj=3/8' --print-recipe
 faults 31 quantize "fault model" -o "$top/fault.h5" --method gptq --calib "$top/fault text" --calib-ctx 16 \
     --calib-tokens 32 --threads 1 --force --json
-side=fault.plan
+side=fault.plan stays=yes
 head -c 6000 "$repo/calib/pair/text.txt" >"$top/fault windows"
 faults 31 plan "fault model" --kv 4 --text "$top/fault windows" --ctx 80 --limit 5 --kv-recent 2 --kv-sink 2 --widths 4,8 -o fault.plan \
     --threads 1 --force --json
-side=
+side= stays=
 faults 31 info "fault model" --json
 "$dq" quantize "fault model" --dry-run --json -q >fault.json || complain "quantize: no plan"
 faults 7 report fault.json # a page without pictures, so that all allocations are dq's own

@@ -34,6 +34,10 @@ head -c 1500 text.txt >little.txt
 try 4 "little.txt: too little text: [0-4] windows of 128 ids (expected at least 5, of which two fifths search" "$@" -o r.json --text little.txt
 printf 'a cold hare hears' >little.txt
 try 4 "little.txt: too little text: 0 windows" "$@" -o r.json --text little.txt
+cp -r "diff model" "odd model"
+sed 's/: 502$/: 5020/' "diff model/tokenizer.json" >"odd model/tokenizer.json"
+try 4 "text.txt: .*5020" plan "odd model" --kv 4 --text text.txt --ctx 128 --kv-recent 16 -o r.json
+! grep -q "too little" "$top/err" || complain "kv plan: a tokenizer that does not fit: $(cat "$top/err")"
 try 3 "empty: the text is empty" "$@" -o r.json --text empty
 try 6 "gone.txt" "$@" -o r.json --text gone.txt
 try 2 "input and output are the same file" "$@" -o text.txt --force
@@ -141,6 +145,16 @@ done
 try 0 "^plan " plan cache.h5 --kv 4.5 --text text.txt --ctx 128 --limit 5 --kv-recent 16 --widths 2,4,8 --kv-layers 2 -o h5.json
 grep -q "^against 4:5 " "$top/out" && grep -q "^against 5:4 .*" "$top/out" || complain "kv plan: not compared with 4:5 and 5:4: $(cat "$top/out")"
 [ "$(grep -c "(nominally 98.75 %" "$top/out")" = 4 ] || complain "kv plan: two comparisons with intervals of one"
+# a recipe that is finished stays, and no older one in its place, where what is said of it does not come out
+for o in "" --json; do
+    echo '{"schema": "dq-recipe/1"}' >full.json
+    # shellcheck disable=SC2086
+    "$dq" "$@" $o -o full.json --force >/dev/full 2>"$top/err" </dev/null
+    got=$?
+    [ $got -eq 6 ] || complain "kv plan >/dev/full: expected status 6, found $got: $(cat "$top/err")"
+    cmp -s r.json full.json || complain "kv plan >/dev/full: another recipe"
+    absent full.json.journal
+done
 # a plain model has no maps; where every width is one, the plan is uniform
 try 0 "^keys of layer 1  *[248] " plan "plain model" --kv 4 --text text.txt --ctx 128 --limit 5 --kv-recent 16 --widths 2,4,8 -o p.json
 try 0 "^uniform  *no other mix within the mean was measured" "$@" --widths 4 -o u.json
@@ -179,13 +193,32 @@ try 4 "what differs first is recent: begun with 16, this run has 17" "$@" -o k.j
 try 4 'what differs first is code: begun with "dither", this run has "page"' "$@" -o k.json --resume --kv-code page
 cp k.json.journal kept.journal
 line=$(sed -n 2p kept.journal | cut -c66-)
-wrong=$(printf '%s' "$line" | sed 's/"kld":\[[^],]*/"kld":["x"/')
-{
-    sed -n 1p kept.journal
-    printf '%s %s\n' "$(printf '%s' "$wrong" | sha256sum | cut -c-64)" "$wrong"
-} >k.json.journal
+changed() { # changed SED: the journal with its first result so, and whole lines
+    wrong=$(printf '%s' "$line" | sed "$1")
+    {
+        sed -n 1p kept.journal
+        printf '%s %s\n' "$(printf '%s' "$wrong" | sha256sum | cut -c-64)" "$wrong"
+    } >k.json.journal
+}
+changed 's/"kld":\[[^],]*/"kld":["x"/'
 try 3 'k.json.journal: "kld" holds what is no number' "$@" -o k.json --resume
 present k.json.journal
+for n in 1e308 -1e9 1e999; do
+    changed "s/\"loss\":\[[^],]*/\"loss\":[$n/"
+    try 3 "k.json.journal: " "$@" -o k.json --resume
+done
+for w in 2+8*1:8*2 4:4:4 "4|4|4:4" 9:9 04:4; do
+    changed "s/\"widths\":\"[^\"]*/\"widths\":\"$w/"
+    try 3 'k.json.journal: "widths" .* are not as a plan writes them' "$@" -o k.json --resume
+done
+# a window that stands there twice is one
+{
+    sed -n 1,2p kept.journal
+    sed -n 2p kept.journal
+} >k.json.journal
+try 0 "^taken over  *$(printf '%s' "$line" | sed 's/.*"loss":\[//; s/\].*//' | tr , '\n' | grep -c .) windows of mixes" "$@" -o k.json --resume
+cmp -s whole.json k.json || complain "kv plan: a line twice: another recipe"
+rm k.json
 cp kept.journal k.json.journal
 try 0 "^taken over  *[1-9][0-9]* windows of mixes" "$@" -o k.json --resume
 cmp -s whole.json k.json || complain "kv plan: killed and resumed: another recipe"
