@@ -80,6 +80,10 @@ static const char budget_about[] =
     "as few bits as possible; bpw=BITS of packed tensors, scales included, or size=BYTES of the "
     "container (in B, kB, MB, GB, KiB, MiB or GiB), with as little KLD as possible";
 
+static const char resume_about[] = "finish an interrupted run of the same command, for another "
+                                   "budget too; of a cache, for another "
+                                   "mean, and with other --widths, --trials and --kv-layers";
+
 static int ascending(const void *a, const void *b)
 {
     return *(const int *)a - *(const int *)b;
@@ -332,10 +336,7 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
                    "whole models that the search may quantize (default 8), whole mixes of a cache "
                    "that it may measure (default 200)"),
         dq_opt_flag("dry-run", &r->dry_run, "print parts, sizes and arithmetic, run nothing"),
-        dq_opt_flag(
-            "resume", &s->resume,
-            "finish an interrupted run of the same command, for another budget too; of a cache, "
-            "for another mean, other widths, trials or layers together too"),
+        dq_opt_flag("resume", &s->resume, resume_about),
         dq_opt_flag("force", &s->force, "replace the recipe, and what an interrupted run left"),
         dq_opt_int("threads", "N", &r->threads, 0, 4096,
                    "0 for all processors (default 0); the result does not depend on it"),
