@@ -11,7 +11,7 @@ whole() {
 # faults STRIDE ARGUMENTS...: dq, once for every STRIDE-th allocation, which fails, and then with all
 # that follow it failing as well. Either the same results, or status 5, one line and no results. The
 # file $side belongs to the results; where it is written before they are printed, `stays` is not empty.
-side= stays=
+side='' stays=''
 faults() {
     stride=$1
     shift
@@ -69,7 +69,7 @@ side=fault.plan stays=yes
 head -c 6000 "$repo/calib/pair/text.txt" >"$top/fault windows"
 faults 31 plan "fault model" --kv 4 --text "$top/fault windows" --ctx 80 --limit 5 --kv-recent 2 --kv-sink 2 --widths 4,8 -o fault.plan \
     --threads 1 --force --json
-side= stays=
+side='' stays=''
 faults 31 info "fault model" --json
 "$dq" quantize "fault model" --dry-run --json -q >fault.json || complain "quantize: no plan"
 faults 7 report fault.json # a page without pictures, so that all allocations are dq's own
