@@ -168,26 +168,13 @@ try 0 "^plan  *--kv-code page " "$@" --kv-code page -o page.json
 try 6 "exists" "$@" -o r.json
 try 6 "r.json: is finished already, and no interrupted run is beside it" "$@" -o r.json --resume
 : >k.json.journal
-until_line() { # until_line COUNT SIGNAL OPTION...: ends a run once its journal has that many lines
-    count=$1 signal=$2
-    shift 2
-    "$dq" "$@" -o k.json --progress never >/dev/null 2>"$top/err" </dev/null &
-    child=$!
-    while [ "$(grep -c . k.json.journal 2>/dev/null || :)" -lt "$count" ] 2>/dev/null && kill -0 $child 2>/dev/null; do
-        sleep 0.01
-    done
-    kill "-$signal" $child 2>/dev/null
-    wait $child 2>/dev/null
-    ended=$?
-    [ -e k.json.journal ] || complain "kv plan: over before it was ended at line $count"
-}
 set -- "$@" --ctx 512 --limit 15
 try 0 "." "$@" -o whole.json
 cp "$top/out" table
-until_line 3 TERM "$@" --force
-[ $ended -eq 143 ] || complain "kv plan: not interrupted: $(cat "$top/err")"
+until_line 3 . TERM "$@" --force
+[ "$ended" -eq 143 ] || complain "kv plan: not interrupted: $(cat "$top/err")"
 grep -q "k.json.journal is kept. Run the same command with --resume" "$top/err" || complain "kv plan: $(cat "$top/err")"
-until_line 20 KILL "$@" --resume
+until_line 20 . KILL "$@" --resume
 try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" -o k.json
 try 4 "what differs first is recent: begun with 16, this run has 17" "$@" -o k.json --resume --kv-recent 17
 try 4 'what differs first is code: begun with "dither", this run has "page"' "$@" -o k.json --resume --kv-code page
@@ -232,6 +219,6 @@ fold -w 8000 text.txt | sed 's/.*/{"text": "&"}/' >lines.txt
 cp lines.txt lines.jsonl
 rm k.json
 : >k.json.journal
-until_line 3 TERM "$@" --text lines.txt --force
+until_line 3 . TERM "$@" --text lines.txt --force
 try 4 "what differs first is ids[.]" "$@" -o k.json --text lines.jsonl --resume
 absent k.json

@@ -133,25 +133,12 @@ bytes=$(wc -c <threads.h5)
 
 # interrupted, killed while it measures and behind its first look, it goes on to the same recipe
 lines() { wc -l 2>/dev/null <"$1" || echo 0; }
-until_line() { # until_line COUNT PATTERN SIGNAL OPTION...: ends a run once that many lines of its journal have the pattern
-    count=$1 pattern=$2 signal=$3
-    shift 3
-    "$dq" "$@" --budget kld=0.001 -o k.json --progress never >/dev/null 2>"$top/err" </dev/null &
-    child=$!
-    while [ "$(grep -c "$pattern" k.json.journal 2>/dev/null || :)" -lt "$count" ] 2>/dev/null && kill -0 $child 2>/dev/null; do
-        sleep 0.01
-    done
-    kill "-$signal" $child 2>/dev/null
-    wait $child 2>/dev/null
-    ended=$?
-    [ -e k.json.journal ] || complain "plan: over before it was ended at $count of $pattern"
-}
 : >k.json.journal
-until_line 3 . TERM "$@" --force
-[ $ended -eq 143 ] || complain "plan: not interrupted: $(cat "$top/err")"
+until_line 3 . TERM "$@" --budget kld=0.001 --force
+[ "$ended" -eq 143 ] || complain "plan: not interrupted: $(cat "$top/err")"
 grep -q "k.json.journal is kept. Run the same command with --resume" "$top/err" || complain "plan: $(cat "$top/err")"
-until_line 7 . KILL "$@" --resume
-until_line 1 '"look"' KILL "$@" --resume
+until_line 7 . KILL "$@" --budget kld=0.001 --resume
+until_line 1 '"look"' KILL "$@" --budget kld=0.001 --resume
 try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" --budget kld=0.001 -o k.json
 try 4 'what differs first is group: begun with "128", this run has "64"' "$@" --budget kld=0.001 -o k.json --resume --group 64
 try 4 "was begun with another model, text or settings; what differs first is search[.]" "$@" --budget kld=0.001 -o k.json --resume --unseen other.txt

@@ -47,6 +47,23 @@ try() {
     fi
 }
 
+# until_line COUNT PATTERN SIGNAL COMMAND...: ends a plan, whose output is k.json, once that many lines of its journal have the
+# pattern; its status is in $ended.
+until_line() {
+    count=$1 pattern=$2 signal=$3
+    shift 3
+    "$dq" "$@" -o k.json --progress never >/dev/null 2>"$top/err" </dev/null &
+    child=$!
+    while [ "$(grep -c "$pattern" k.json.journal 2>/dev/null || :)" -lt "$count" ] 2>/dev/null && kill -0 "$child" 2>/dev/null; do
+        sleep 0.01
+    done
+    kill "-$signal" "$child" 2>/dev/null
+    wait "$child" 2>/dev/null
+    # shellcheck disable=SC2034 # for the parts
+    ended=$?
+    [ -e k.json.journal ] || complain "dq $*: over before it was ended at $count of $pattern"
+}
+
 # anew COMMAND... with --resume and other inputs or settings: another run, which finds nothing to go on from.
 anew() {
     try 0 "." "$@"
