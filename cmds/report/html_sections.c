@@ -6,6 +6,7 @@
 #define STATS    DQ_HTML_STATS
 #define QUANTIZE DQ_HTML_QUANTIZE
 #define PLAN     DQ_HTML_PLAN
+#define PLAN_KV  DQ_HTML_PLAN_KV
 #define BENCH    DQ_HTML_BENCH
 #define EVAL     DQ_HTML_EVAL
 
@@ -24,6 +25,11 @@ const dq_html_section dq_html_sections[] = {
     {PLAN, "curve", "Bits against KL divergence", dq_html_has_items, dq_html_plan_curve},
     {PLAN, "tensors", "All tensors", dq_html_has_items, dq_html_plan_tensors},
     {PLAN, "run", "What ran", NULL, dq_html_run},
+    {PLAN_KV, "chosen", "Chosen", dq_html_has_items, dq_html_plan_kv_chosen},
+    {PLAN_KV, "uniform", "Beside uniform widths", dq_html_has_items, dq_html_plan_kv_uniform},
+    {PLAN_KV, "units", "Units alone", dq_html_has_items, dq_html_plan_kv_units},
+    {PLAN_KV, "search", "The search", dq_html_has_items, dq_html_plan_kv_search},
+    {PLAN_KV, "run", "What ran", NULL, dq_html_run},
     {BENCH, "growth", "Time per token", dq_html_has_curves, dq_html_bench_growth},
     {BENCH, "speed", "Speed", dq_html_has_items, dq_html_bench_tables},
     {BENCH, "run", "What ran", NULL, dq_html_run},

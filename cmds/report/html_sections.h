@@ -10,7 +10,8 @@
 typedef enum dq_html_kind {
     DQ_HTML_STATS,
     DQ_HTML_QUANTIZE,
-    DQ_HTML_PLAN,
+    DQ_HTML_PLAN, /* of weights */
+    DQ_HTML_PLAN_KV,
     DQ_HTML_BENCH,
     DQ_HTML_EVAL
 } dq_html_kind;
@@ -32,6 +33,7 @@ extern const dq_html_section dq_html_sections[];
 dq_status dq_html_stats_read(dq_html *h, dq_err *err);
 dq_status dq_html_quantize_read(dq_html *h, dq_err *err);
 dq_status dq_html_plan_read(dq_html *h, dq_err *err);
+dq_status dq_html_plan_kv_read(dq_html *h, dq_err *err);
 dq_status dq_html_bench_read(dq_html *h, dq_err *err);
 
 /* html_run.c: warnings, settings, inputs. */
@@ -46,6 +48,10 @@ dq_html_applies dq_html_has_sqnr;
 dq_html_show dq_html_containers, dq_html_sqnr, dq_html_worst, dq_html_tensors;
 /* html_plan.c */
 dq_html_show dq_html_plan_curve, dq_html_plan_chosen, dq_html_plan_tensors;
+/* html_plan_kv.c, html_plan_kv_search.c: of the KV cache. A unit has at most DQ_HTML_PLAN_WIDTHS widths. */
+enum { DQ_HTML_PLAN_WIDTHS = 16 };
+dq_html_show dq_html_plan_kv_chosen, dq_html_plan_kv_uniform, dq_html_plan_kv_search,
+    dq_html_plan_kv_units;
 /* html_bench.c */
 dq_html_applies dq_html_has_curves;
 dq_html_show dq_html_bench_tables, dq_html_bench_growth;

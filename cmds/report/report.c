@@ -12,17 +12,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is known of the documents of a command. */
+/* What is known of the documents of a schema, "dq-eval/1", and of the command that prints them. */
 static const struct kind {
-    const char *command, *subject;
+    const char *schema, *command, *subject;
     bool together; /* all its documents make one part, else one each */
     dq_status (*read)(dq_html *h, dq_err *err);
 } kinds[] = {
-    [DQ_HTML_STATS] = {"stats", "Outliers", true, dq_html_stats_read},
-    [DQ_HTML_QUANTIZE] = {"quantize", "Containers", true, dq_html_quantize_read},
-    [DQ_HTML_PLAN] = {"plan", "Plans", true, dq_html_plan_read},
-    [DQ_HTML_BENCH] = {"bench", "Speed", true, dq_html_bench_read},
-    [DQ_HTML_EVAL] = {"eval", "Evaluation", false, dq_html_rows_read},
+    [DQ_HTML_STATS] = {"stats", "stats", "Outliers", true, dq_html_stats_read},
+    [DQ_HTML_QUANTIZE] = {"quantize", "quantize", "Containers", true, dq_html_quantize_read},
+    [DQ_HTML_PLAN] = {"plan", "plan", "Plans", true, dq_html_plan_read},
+    [DQ_HTML_PLAN_KV] = {"plan-kv", "plan --kv", "Plans of the KV cache", true,
+                         dq_html_plan_kv_read},
+    [DQ_HTML_BENCH] = {"bench", "bench", "Speed", true, dq_html_bench_read},
+    [DQ_HTML_EVAL] = {"eval", "eval", "Evaluation", false, dq_html_rows_read},
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0], MAJOR = 1, RESULTS_MAX = 5000, TENSORS_MAX = 50000 };
 
@@ -56,9 +58,9 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
                        "not a document of dq (expected an object with a \"schema\"). Give what dq "
                        "stats, dq quantize, dq plan, dq bench or dq eval print with --json");
     for (*kind = 0; *kind < KINDS; ++*kind) {
-        const char *command = kinds[*kind].command;
-        const size_t n = strlen(command);
-        if (strncmp(schema, "dq-", 3) != 0 || strncmp(schema + 3, command, n) != 0 ||
+        const char *its = kinds[*kind].schema;
+        const size_t n = strlen(its);
+        if (strncmp(schema, "dq-", 3) != 0 || strncmp(schema + 3, its, n) != 0 ||
             schema[3 + n] != '/')
             continue;
         if (is_of_version(schema + 4 + n)) return DQ_OK;
@@ -67,11 +69,11 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
             err, DQ_MISMATCH,
             "a document of another version (expected dq-%s/%d, found \"%.60s\"). Use the dq "
             "that made it%s%.30s",
-            command, MAJOR, schema, *version ? ", " : "", version);
+            its, MAJOR, schema, *version ? ", " : "", version);
     }
     return dq_fail(err, DQ_MISMATCH,
                    "no page is made of such a document (expected dq-stats/1, dq-quantize/1, "
-                   "dq-plan/1, dq-bench/1 or dq-eval/1, found \"%.60s\")",
+                   "dq-plan/1, dq-plan-kv/1, dq-bench/1 or dq-eval/1, found \"%.60s\")",
                    schema);
 }
 
@@ -87,6 +89,8 @@ static dq_status check_results(const json_t *document, size_t *results, size_t *
         ++*results;
         *tensors += json_array_size(json_object_get(result, "rows"));    /* of a container */
         *tensors += json_array_size(json_object_get(result, "tensors")); /* of a plan */
+        *tensors += json_array_size(json_object_get(result, "units"));   /* of one of the cache */
+        *tensors += json_array_size(json_object_get(result, "trials"));
     }
     if (*results > RESULTS_MAX)
         return dq_fail(err, DQ_MISMATCH,
@@ -95,8 +99,8 @@ static dq_status check_results(const json_t *document, size_t *results, size_t *
                        RESULTS_MAX, *results);
     if (*tensors > TENSORS_MAX)
         return dq_fail(err, DQ_MISMATCH,
-                       "too many tensors for a page (expected at most %d in all containers, found "
-                       "%zu). Make several pages of them",
+                       "too many tensors, units and trials for a page (expected at most %d in all "
+                       "documents, found %zu). Make several pages of them",
                        TENSORS_MAX, *tensors);
     return DQ_OK;
 }

@@ -69,6 +69,9 @@ grep -q "^search  *windows 2 to 3; the other 3 decide" "$top/out" || complain "k
 grep -q "warning: text.txt: 3 unseen windows are few: with fewer than 20" "$top/err" || complain "kv plan: no word about few windows"
 try 0 '"caches_alone": 13' "$@" --dry-run --json
 json dq-plan-kv/1
+cp "$top/out" dry.json
+try 4 "dry.json: results.0.: a plan of --dry-run, which measures nothing" report dry.json -o gone.html
+absent gone.html
 try 0 "^units  *3: keys by map and values of 2 layers, 2 together" "$@" --dry-run --kv-layers 2
 try 0 "^units  *4: keys and values of 2 layers, each with 2,4,8 bits" plan "plain model" --kv 4 --text text.txt --ctx 128 --kv-recent 16 --widths 8,2,4 --dry-run
 
@@ -91,7 +94,29 @@ grep -q "^  *KLD of the plan less its own .* (nominally 97.5 %: .*): .*closer" t
 grep -q "^  *perplexity .* (nominally 97.5 %: .*): .*less" table || complain "kv plan: no level beside 4:4: $(cat table)"
 tr -d ' \n' <doc.json | grep -q '"search_windows":\[2,3\]' || complain "kv plan: other search windows in the document than in the table"
 tr -d ' \n' <doc.json | grep -q '"outside":0.025' || complain "kv plan: another level in the document"
-try 4 'found "dq-plan-kv/1"' report doc.json
+# the page of it says what the table says
+sed 's/"plan_less_it"/"plan_less"/' doc.json >bad.json
+try 3 'bad.json: results.0..uniform.0.: "plan_less_it" is missing' report bad.json -o gone.html
+sed '/"alone": /,$d' doc.json >bad.json
+try 3 "bad.json: not valid JSON" report bad.json -o gone.html
+absent gone.html
+if command -v gnuplot >/dev/null; then
+    "$dq" report doc.json -o page.html 2>"$top/err" || complain "kv plan: no page: $(cat "$top/err")"
+    tr -d '\n' <page.html | grep -q "<td class=\"l\">dither</td><td class=\"l\">$widths</td>" || complain "kv plan: other widths on the page"
+    sed -n 's/^  *\(KLD of the plan less its own\|perplexity\) .*): //p' table >said
+    [ -s said ] || complain "kv plan: the table decides nothing: $(cat table)"
+    while read -r words; do
+        grep -q "<td class=\"l\">$words</td>" page.html || complain "kv plan: the page does not say: $words"
+    done <said
+    [ "$(grep -o '\(closer\|loses less\)</td>' page.html | wc -l)" = "$(wc -l <said)" ] || complain "kv plan: the page says more than the table"
+    grep "^keys of\|^values of" table | sed 's/   *.*//' >said
+    while read -r words; do
+        grep -q "<th scope=\"row\">$words</th>" page.html || complain "kv plan: no $words on the page"
+    done <said
+    for section in chosen uniform units search run; do
+        grep -q "<section id=\"$section\">" page.html || complain "kv plan: no section $section on the page"
+    done
+fi
 # windows of one document have no error between documents
 {
     head -c 700 text.txt

@@ -37,6 +37,12 @@ try 4 "kv.json: no page.*dq-kv-study/1" report "$repo/results/kv/kv.json" -o gon
     printf ']}'
 } >huge.json
 try 4 "huge.json: too many results for a page (expected at most 5000 in all documents, found 5001)" report huge.json -o gone.html
+awk 'BEGIN {
+    printf "{\"schema\": \"dq-plan-kv/1\", \"results\": [{\"units\": [0], \"trials\": [0"
+    for (i = 1; i < 50000; i++) printf ",0"
+    print "]}]}"
+}' >huge.json
+try 4 "huge.json: too many tensors, units and trials for a page (expected at most 50000 in all documents, found 50001)" report huge.json -o gone.html
 for schema in 'dq-eval/ 1' dq-eval/+1 dq-eval/1.x dq-eval/1.; do
     echo "{\"schema\": \"$schema\", \"results\": []}" >version.json
     try 4 "version.json: a document of another version" report version.json -o gone.html

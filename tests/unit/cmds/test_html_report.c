@@ -24,15 +24,41 @@ static json_t *parsed(const char *text)
 #define PLAN                                                                                       \
     "'tensors':1,'packed':1,'params':4,'packed_params':4,'weight_bytes':8,'file_bytes':9,"         \
     "'bits_per_weight':4"
+#define NATS(value)                                                                                \
+    "'kld_nats':{'value':" value ",'stderr':null},'ln_ppl_ratio':{'value':0,'stderr':null}"
+#define INTERVALS(kld, ppl) "'kld_interval':" kld ",'ln_ppl_interval':" ppl ",'outside':0.025"
+#define KV(found, more)                                                                            \
+    "{'schema':'dq-plan-kv/1','results':[{'path':'o/<p>.json','kv':{'widths':'4:3','code':"        \
+    "'dither','recent':16,'sink':4},'mean_bits':3.5,'unseen':{" NATS(found) "," INTERVALS(         \
+        "[0,1]", "[-1,1]") "}" more "}]}"
 static const struct {
     const char *document, *says;
     dq_status status;
 } refused[] = {
+    {"{'schema':'dq-plan-kv/2','results':[]}", "expected dq-plan-kv/1, found", DQ_MISMATCH},
+    {"{'schema':'dq-plan-kv/1','results':[{'caches_alone':13,'units':[]}]}",
+     "one.json: results[0]: a plan of --dry-run, which measures nothing", DQ_MISMATCH},
+    {"{'schema':'dq-plan-kv/1','results':[{'units':[]}]}", "results[0]: \"kv\" is missing",
+     DQ_DAMAGED},
+    {"{'schema':'dq-plan-kv/1','results':[{'kv':{'widths':4}}]}",
+     "results[0].kv: \"widths\" is of another type", DQ_DAMAGED},
+    {KV("'x'", ""), "results[0].unseen.kld_nats: \"value\" is of another type", DQ_DAMAGED},
+    {KV("1", ""), "results[0]: \"uniform\" is missing", DQ_DAMAGED},
+    {KV("1", ",'uniform':[{'widths':'3:3','mean_bits':3}]"),
+     "results[0].uniform[0]: \"unseen\" is missing", DQ_DAMAGED},
+    {KV("1", ",'uniform':[],'trials':[{'widths':'3:3','from':'units'}]"),
+     "results[0].trials[0]: \"mean_bits\" is missing", DQ_DAMAGED},
+    {KV("1", ",'uniform':[],'trials':[],'units':[{'side':'keys','layers':[0,0],'map':'1'}]"),
+     "results[0].units[0]: \"map\" is of another type (expected a number or null)", DQ_DAMAGED},
+    {KV("1", ",'uniform':[],'trials':[],'units':[{'side':'keys','layers':[0,0],'map':1,'bits':3,"
+             "'alone':[{'bits':3}]}]"),
+     "results[0].units[0].alone[0]: \"kld_nats\" is missing", DQ_DAMAGED},
     {"[]", "one.json: not a document of dq", DQ_DAMAGED},
     {"{}", "one.json: not a document of dq", DQ_DAMAGED},
     {"{'schema':1}", "not a document of dq", DQ_DAMAGED},
     {"{'schema':'dq-doctor/1','results':[]}",
-     "expected dq-stats/1, dq-quantize/1, dq-plan/1, dq-bench/1 or dq-eval/1", DQ_MISMATCH},
+     "expected dq-stats/1, dq-quantize/1, dq-plan/1, dq-plan-kv/1, dq-bench/1 or dq-eval/1",
+     DQ_MISMATCH},
     {"{'schema':'dq-bench/1','results':[{'model':'m'}]}", "results[0]: \"what\" is missing",
      DQ_DAMAGED},
     {"{'schema':'dq-bench/1','results':[{'model':'m','what':'nothing'}]}",
@@ -249,6 +275,75 @@ static void curves_of_dq_bench_are_told_apart(void **state)
     json_decref(d);
 }
 
+/* A rival of a plan of the cache, with the ends of its intervals. */
+#define RIVAL(widths, bits, kld, ppl)                                                              \
+    "{'widths':'" widths "','mean_bits':" bits                                                     \
+    ",'unseen':{" NATS("0.5") "},'plan_less_it':{" NATS("-0.25") "," INTERVALS(kld, ppl) "}}"
+#define TRIAL(widths, from, taken)                                                                 \
+    "{'widths':'" widths "','from':'" from "','mean_bits':3.5,'kld_nats':0.125,'taken':" taken "}"
+#define UNIT(side, map, alone)                                                                     \
+    "{'side':'" side "','layers':[2,3],'map':" map ",'bits':3,'alone':[" alone "]}"
+#define ALONE(bits, kld) "{'bits':" bits ",'kld_nats':{'value':" kld ",'stderr':null}}"
+
+/* What is decided follows from the ends of an interval; without ends nothing is. */
+static void plans_of_the_cache_say_what_is_decided(void **state)
+{
+    place *p = *state;
+    if (!p->drawing) skip();
+    json_t *d = parsed(KV(
+        "0.25",
+        ",'uniform':[" RIVAL("4:3", "3.5", "[-2,-1]", "[1,2]") "," RIVAL("<3>", "3", "[1,2]", "[-2,-1]") "," RIVAL(
+            "3:3", "3", "[-1,1]",
+            "[null,null]") "],'trials':[" TRIAL("4:<3>",
+                                                "units", "false") "," TRIAL("3:4", "trade",
+                                                                            "true") "],'units':"
+                                                                                    "[" UNIT("keys",
+                                                                                             "2",
+                                                                                             ALONE("3", "0.0125") "," ALONE(
+                                                                                                 "2",
+                                                                                                 "0"
+                                                                                                 "."
+                                                                                                 "5")) "," UNIT("values",
+                                                                                                                "null",
+                                                                                                                ALONE(
+                                                                                                                    "3",
+                                                                                                                    "null")) "]"));
+    const char *page = page_of(p, d);
+    assert_balanced(page);
+    assert_entities(page);
+    assert_alone(page);
+    assert_non_null(strstr(page, "<h1>dq plan --kv: &lt;p&gt;.json</h1>"));
+    const struct {
+        const char *words;
+        int n;
+    } says[] = {{"the plan is closer</td>", 1},
+                {"the uniform width is closer</td>", 1},
+                {"not decided which is closer</td>", 1},
+                {"the plan loses less</td>", 1},
+                {"the uniform width loses less</td>", 1},
+                {"not decided which loses less</td>", 1},
+                {"<td>97.5</td>", 7},
+                {"against &lt;3&gt;</span>", 2},
+                {": the plan has 0.5 bits more: no uniform widths", 1},
+                {"<th scope=\"col\">2</th><th scope=\"col\">3</th>", 1},
+                {"<th scope=\"row\">keys of layers 2 to 3, map 2</th>", 1},
+                {"<th scope=\"row\">values of layers 2 to 3</th>", 1},
+                {"style=\"--v:1.00\">0.5000</td><td style=\"--v:0.00\"><b>0.0125</b></td>", 1},
+                {"<td class=\"l\">by units</td><td class=\"l\">4:&lt;3&gt;</td>", 1},
+                {"<td class=\"l\">a step away</td><td class=\"l\">3:4</td>", 2}};
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
+        if (count(page, says[i].words) != says[i].n)
+            fail_msg("\"%s\" is there %d times", says[i].words, count(page, says[i].words));
+    }
+    json_decref(d);
+    d = parsed(KV("0.25", ",'uniform':[],'trials':[" TRIAL("3:4", "units", "true") "],'units':[]"));
+    page = page_of(p, d);
+    assert_balanced(page);
+    assert_non_null(strstr(page, ".json: no other mix within the mean was measured.</p>"));
+    assert_null(strstr(page, "decided which"));
+    json_decref(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +352,7 @@ int main(void)
         cmocka_unit_test(pictures_may_have_nothing_to_draw),
         cmocka_unit_test(containers_show_their_worst_tensors),
         cmocka_unit_test(documents_of_several_kinds_are_parts),
+        cmocka_unit_test(plans_of_the_cache_say_what_is_decided),
         cmocka_unit_test(curves_of_dq_bench_are_told_apart),
     };
     return cmocka_run_group_tests(tests, begin, end);
