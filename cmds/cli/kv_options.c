@@ -463,53 +463,55 @@ static dq_kv_config combined(const dq_kv_options *o, dq_kv_config c, combination
     return c;
 }
 
-static void say_left_out(const dq_kv_options *o, const dq_kv_spec *s, const char *why)
-{
-    char widths[DQ_KV_TEXT];
-    if (o->logger)
-        dq_logger_warn(o->logger, "left out: %s as %s codes: %s", dq_kv_spec_widths(widths, s),
-                       dq_kv_code_name[s->code], why);
-}
+/* Why a combination is no cache of its own. */
+typedef enum omission {
+    LISTED, /* it is one */
+    REPEATED, /* what keeps everything, by another policy or budget of `all`; 16 bits by another code */
+    UNDITHERED, /* page codes of values that dithering leaves alone, where both codes are in the list */
+    LACKING     /* of several codes, one that has no such widths */
+} omission;
 
-/* Whether a cache is what another one is that differs in the code alone. */
-static bool is_same(const dq_kv_options *o, const dq_kv_config *c, const dq_kv_config *other)
+/* Of a cache beside one before it that differs in the place in the list of codes alone. */
+static omission beside(const dq_kv_config *c, const dq_kv_config *before)
 {
     dq_kv_spec a, b;
     dq_err lacks = {0};
-    char why[96];
-    if (c->code == other->code) return true;
-    if (check_exists(&a, c, &lacks) != DQ_OK || check_exists(&b, other, &lacks) != DQ_OK)
-        return false;
-    if (!dq_kv_by_page(&a) || !dq_kv_by_page(&b) || dq_kv_dithers(&a) || dq_kv_dithers(&b))
-        return false;
-    snprintf(why, sizeof why, "the same as %s codes, as only values of 4 to 8 bits are dithered",
-             dq_kv_code_name[b.code]);
-    say_left_out(o, &a, why);
-    return true;
+    if (c->code == before->code) return REPEATED;
+    if (check_exists(&a, c, &lacks) != DQ_OK || check_exists(&b, before, &lacks) != DQ_OK)
+        return LISTED;
+    return dq_kv_spec_same(&a, &b) ? UNDITHERED : LISTED;
 }
 
-/* What keeps everything is the same by every policy and budget of `all`, and two codes of the list may be one. */
-static bool is_repeated(const dq_kv_options *o, const dq_kv_config *base, combination at,
-                        bool evicts, dq_err *err)
+static omission omission_of(const dq_kv_options *o, const dq_kv_config *base, combination at,
+                            bool evicts, dq_err *err)
 {
     const dq_kv_config c = combined(o, *base, at, evicts, err);
     combination before = at;
-    if (o->all && o->n_budgets && o->share[at.budget] == 1 && (at.policy || at.kind)) return true;
+    dq_kv_spec spec;
+    dq_err lacks = {0};
+    if (o->all && o->n_budgets && o->share[at.budget] == 1 && (at.policy || at.kind))
+        return REPEATED;
     for (before.code = 0; before.code < at.code; before.code++) {
         const dq_kv_config b = combined(o, *base, before, evicts, err);
-        if (is_same(o, &c, &b)) return true;
+        const omission it = beside(&c, &b);
+        if (it != LISTED) return it;
     }
-    return false;
+    return o->n_codes > 1 && check_exists(&spec, &c, &lacks) != DQ_OK ? LACKING : LISTED;
 }
 
-/* Of several codes, one that has no such widths is left out. */
-static bool is_left_out(const dq_kv_options *o, const dq_kv_config *c)
+/* Of two codes that are one, page is what results call it. */
+static void say_omission(const dq_kv_options *o, const dq_kv_config *c, omission why)
 {
-    dq_err lacks = {0};
+    char widths[DQ_KV_TEXT];
     dq_kv_spec spec;
-    if (o->n_codes < 2 || check_exists(&spec, c, &lacks) == DQ_OK) return false;
-    say_left_out(o, &spec, lacks.text);
-    return true;
+    dq_err lacks = {0};
+    if (!o->logger || (why != UNDITHERED && why != LACKING)) return;
+    check_exists(&spec, c, &lacks);
+    dq_logger_warn(o->logger, "left out: %s as %s codes: %s", dq_kv_spec_widths(widths, &spec),
+                   dq_kv_code_name[why == LACKING ? spec.code : DQ_CODE_DITHER],
+                   why == LACKING
+                       ? lacks.text
+                       : "the same as page codes, as only values of 4 to 8 bits are dithered");
 }
 
 dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
@@ -525,7 +527,9 @@ dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
     for (int i = 0; list && i < all; i++) {
         const combination at = places_of(of, i);
         dq_kv_config c = combined(o, base, at, evicts, err);
-        if (is_repeated(o, &base, at, evicts, err) || is_left_out(o, &c)) continue;
+        const omission why = omission_of(o, &base, at, evicts, err);
+        say_omission(o, &c, why);
+        if (why != LISTED) continue;
         o->uses |= dq_kv_config_uses(&c);
         drop_unused(&c);
         list[(*n)++] = c;

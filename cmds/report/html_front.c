@@ -38,6 +38,7 @@ typedef struct curve {
     const char *policy; /* "": all tokens are kept */
     const char *budget; /* "uniform": the same for all */
     const char *code;   /* "": any, or none */
+    bool undithered;    /* of a point: its page codes are dithered ones too */
 } curve;
 
 static curve curve_of(const dq_html *h, const json_t *point)
@@ -46,16 +47,27 @@ static curve curve_of(const dq_html *h, const json_t *point)
     const bool there = at >= 0 && at < h->n;
     const json_t *kv = there ? json_object_get(h->row[(int)at].j, "kv") : NULL;
     curve c = {dq_html_text(point, "policy"), dq_html_text(kv, "budget"),
-               there && h->codes_differ ? h->row[(int)at].code : ""};
+               there && h->codes_differ ? h->row[(int)at].code : "",
+               there && h->row[(int)at].undithered};
     if (!c.policy[0] || !c.budget[0]) c.budget = "uniform";
     return c;
 }
 
-/* Whether a point is one of the curve: without codes it is one of the curve of each code. */
+/* Whether a point is one of the curve: without codes it is one of the curve of each code, and page codes that dithering leaves
+ * alone are on both curves. */
 static bool is_of(const curve *point, const curve *c)
 {
-    return strcmp(point->policy, c->policy) == 0 && strcmp(point->budget, c->budget) == 0 &&
-           (!point->code[0] || strcmp(point->code, c->code) == 0);
+    const bool code = !point->code[0] || strcmp(point->code, c->code) == 0 ||
+                      (point->undithered && strcmp(c->code, "dither") == 0);
+    return strcmp(point->policy, c->policy) == 0 && strcmp(point->budget, c->budget) == 0 && code;
+}
+
+/* By how many curves a point may belong to: those of one code alone come first, as others may lie on them. */
+typedef enum stage { OF_ONE, OF_TWO, OF_ALL, STAGES } stage;
+
+static stage stage_of(const curve *c)
+{
+    return !c->code[0] ? OF_ALL : c->undithered ? OF_TWO : OF_ONE;
 }
 
 /* The curves of a front in the order of the results, those of all tokens first. */
@@ -64,8 +76,8 @@ typedef struct curves {
     int n;
 } curves;
 
-/* Adds the curves of points that keep all tokens or do not, that are coded or belong to any code. */
-static void add_curves(curves *all, const dq_html *h, const json_t *front, bool cut, bool coded)
+/* Adds the curves of points that keep all tokens or do not, that belong to one code, to two or to any. */
+static void add_curves(curves *all, const dq_html *h, const json_t *front, bool cut, stage now)
 {
     const json_t *points = json_object_get(front, "points"), *point;
     for (int row = 0; row < h->n; row++) {
@@ -75,7 +87,7 @@ static void add_curves(curves *all, const dq_html *h, const json_t *front, bool 
             const curve c = curve_of(h, point);
             int at = 0;
             if (dq_html_real(point, "result") != row) continue;
-            if ((c.policy[0] != 0) != cut || (c.code[0] != 0) != coded) continue;
+            if ((c.policy[0] != 0) != cut || stage_of(&c) != now) continue;
             while (at < all->n && !is_of(&c, &all->of[at])) at++;
             if (at == all->n && all->n < CURVES) all->of[all->n++] = c;
         }
@@ -84,12 +96,10 @@ static void add_curves(curves *all, const dq_html *h, const json_t *front, bool 
 
 static curves curves_of(const dq_html *h, const json_t *front)
 {
-    curves all = {{{"", "uniform", ""}}, 0};
-    add_curves(&all, h, front, false, true);
-    add_curves(&all, h, front, false, false);
+    curves all = {{{"", "uniform", "", false}}, 0};
+    for (int s = 0; s < STAGES; s++) add_curves(&all, h, front, false, (stage)s);
     if (!all.n) all.n = 1; /* its place and colour are kept */
-    add_curves(&all, h, front, true, true);
-    add_curves(&all, h, front, true, false);
+    for (int s = 0; s < STAGES; s++) add_curves(&all, h, front, true, (stage)s);
     return all;
 }
 
@@ -233,7 +243,10 @@ static void figure(dq_html *h, const json_t *front)
         "over shares kept and widths; "
         "dots are its others. A ring: decided to be better than everything that holds no more.",
         loses(front) ? "KL divergence from the reference" : "the score",
-        h->codes_differ ? " with one kind of codes (16 bits have none and belong to all)" : "");
+        h->codes_differ
+            ? " with one kind of codes (16 bits have none and belong to all, page codes "
+              "of values that dithering leaves alone also to dithered ones)"
+            : "");
     dq_picture_figure_end(h->p);
 }
 

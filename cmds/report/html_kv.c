@@ -27,13 +27,9 @@ static double share_of(const dq_html_row *r)
     return base > 0 ? dq_html_real(kv_of(r), "bytes_held") / base : (double)NAN;
 }
 
-/* The part of a label behind the widths and the code: which tokens are kept. */
 static const char *kept_of(const dq_html_row *r)
 {
-    const char *code = dq_html_text(kv_of(r), "code"), *at = strchr(r->kv, ' ');
-    const size_t n = strlen(code);
-    if (at && n && strncmp(at + 1, code, n) == 0 && (at[n + 1] == ' ' || !at[n + 1])) at += n + 1;
-    return at && *at ? at + 1 : "all tokens kept";
+    return r->kept[0] ? r->kept : "all tokens kept";
 }
 
 static bool same_line(const dq_html_row *a, const dq_html_row *b)

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *dq_html_main_metric(const dq_html_row *r)
@@ -95,29 +96,89 @@ int dq_html_line(const dq_html *h, int first, int *index, int cap)
     return n;
 }
 
+/* Whether some values have a width that is dithered, 4 to 8 bits. In a list, "3|5*2", it stands behind the colon, and numbers
+ * behind a star are layers. */
+static bool has_wide_values(const json_t *kv)
+{
+    const char *widths = dq_html_text(kv, "widths"), *at = strchr(widths, ':');
+    const double v = dq_html_real(kv, "v_bits");
+    if (!widths[0]) return v >= 4 && v < 16;
+    while (at && *at) {
+        const bool layers = *at++ == '*';
+        const size_t n = strspn(at, "0123456789");
+        const long bits = n ? strtol(at, NULL, 10) : 0;
+        if (!layers && bits >= 4 && bits < 16) return true;
+        at += n;
+    }
+    return false;
+}
+
+/* Whether page codes and dithered ones are the same. */
+static bool is_undithered(const json_t *kv)
+{
+    const char *code = dq_html_text(kv, "code");
+    return (strcmp(code, "page") == 0 || strcmp(code, "dither") == 0) && !has_wide_values(kv);
+}
+
 /* "" where nothing is coded. */
 static const char *code_of(const json_t *kv)
 {
     const bool coded = dq_html_real(kv, "k_bits") < 16 || dq_html_real(kv, "v_bits") < 16;
-    return coded ? dq_html_text(kv, "code") : "";
+    return !coded ? "" : is_undithered(kv) ? "page" : dq_html_text(kv, "code");
 }
 
-static const char *kv_label(const json_t *kv, dq_arena *a, dq_err *err)
+/* " rotated" or " unrotated" where `auto` would rotate otherwise: token codes of at most 4 bits, and keys as page codes. */
+static const char *rotation_of(const json_t *kv)
 {
-    double k = dq_html_real(kv, "k_bits"), v = dq_html_real(kv, "v_bits");
-    double keep = dq_html_real(kv, "keep"), tokens = dq_html_real(kv, "tokens");
-    const char *policy = dq_html_text(kv, "policy"), *code = code_of(kv);
-    const char *widths = dq_html_text(kv, "widths"), *budget = dq_html_text(kv, "budget");
-    if (!isfinite(k) || !isfinite(v)) return "";
+    const json_t *r = json_object_get(kv, "rotate");
+    const json_t *k = json_object_get(r, "k"), *v = json_object_get(r, "v");
+    const bool token = strcmp(dq_html_text(kv, "code"), "token") == 0;
+    const bool usual_k = dq_html_real(kv, "k_bits") <= (token ? 4 : 8);
+    const bool usual_v = token && dq_html_real(kv, "v_bits") <= 4;
+    if (!json_is_boolean(k) || !json_is_boolean(v)) return "";
+    if (json_is_true(k) == usual_k && json_is_true(v) == usual_v) return "";
+    return json_is_true(k) || json_is_true(v) ? " rotated" : " unrotated";
+}
+
+/* "8:4 page f16 rotated", as tables of dq eval have it. */
+static const char *codes_label(const json_t *kv, dq_arena *a, dq_err *err)
+{
+    const char *widths = dq_html_text(kv, "widths"), *code = code_of(kv);
+    const char *type = dq_html_text(kv, "dense_type");
     const bool say = code[0] && strcmp(code, "token") != 0;
-    if (!widths[0]) widths = dq_textf(a, err, "%.0f:%.0f", k, v);
-    const char *bits = dq_textf(a, err, "%s%s%s", widths, say ? " " : "", say ? code : "");
+    const bool dense = type[0] && strcmp(type, "f32") != 0;
+    if (!widths[0])
+        widths =
+            dq_textf(a, err, "%.0f:%.0f", dq_html_real(kv, "k_bits"), dq_html_real(kv, "v_bits"));
+    return dq_textf(a, err, "%s%s%s%s%s%s", widths, say ? " " : "", say ? code : "",
+                    dense ? " " : "", dense ? type : "", rotation_of(kv));
+}
+
+/* "h2o keep 0.5 roles"; "" where all tokens are kept. */
+static const char *kept_label(const json_t *kv, dq_arena *a, dq_err *err)
+{
+    const double keep = dq_html_real(kv, "keep"), tokens = dq_html_real(kv, "tokens");
+    const char *policy = dq_html_text(kv, "policy"), *budget = dq_html_text(kv, "budget");
     budget = budget[0] && strcmp(budget, "uniform") != 0 ? dq_textf(a, err, " %s", budget) : "";
-    if (isfinite(tokens))
-        return dq_textf(a, err, "%s %s %.0f tokens%s", bits, policy, tokens, budget);
-    if (isfinite(keep) && keep < 1)
-        return dq_textf(a, err, "%s %s keep %g%s", bits, policy, keep, budget);
-    return k < 16 || v < 16 ? bits : "";
+    if (isfinite(tokens)) return dq_textf(a, err, "%s %.0f tokens%s", policy, tokens, budget);
+    if (isfinite(keep) && keep < 1) return dq_textf(a, err, "%s keep %g%s", policy, keep, budget);
+    return "";
+}
+
+/* Fills what a row says of its cache. */
+static dq_status read_kv(dq_html_row *r, const json_t *kv, dq_arena *a, dq_err *err)
+{
+    r->kv = r->kept = "";
+    r->code = code_of(kv);
+    r->undithered = is_undithered(kv);
+    if (!isfinite(dq_html_real(kv, "k_bits")) || !isfinite(dq_html_real(kv, "v_bits")))
+        return DQ_OK;
+    const char *codes = codes_label(kv, a, err);
+    r->kept = kept_label(kv, a, err);
+    if (!codes || !r->kept) return err->code;
+    if (!r->kept[0] && strcmp(codes, "16:16") == 0) return DQ_OK;
+    r->kv = r->kept[0] ? dq_textf(a, err, "%s %s", codes, r->kept) : codes;
+    return r->kv ? DQ_OK : err->code;
 }
 
 static dq_status read_row(dq_html *h, dq_html_row *r, const json_t *j, dq_err *err)
@@ -135,12 +196,11 @@ static dq_status read_row(dq_html *h, dq_html_row *r, const json_t *j, dq_err *e
     r->grain = dq_html_text(j, "logit_grain");
     r->bits = bits >= 2 && bits <= 16 ? (int)bits : 16;
     r->math = dq_html_text(json_object_get(j, "math"), "linear");
-    r->kv = kv_label(json_object_get(j, "kv"), h->a, err);
-    r->code = code_of(json_object_get(j, "kv"));
+    DQ_TRY(read_kv(r, json_object_get(j, "kv"), h->a, err));
     while (r->model_index < h->n_models && strcmp(h->model[r->model_index], r->model) != 0)
         r->model_index++;
     if (r->model_index == h->n_models) h->model[h->n_models++] = r->model;
-    return r->kv ? DQ_OK : err->code;
+    return DQ_OK;
 }
 
 static bool same_member(const json_t *a, const json_t *b, const char *key)

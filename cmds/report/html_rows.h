@@ -10,9 +10,11 @@
 typedef struct dq_html_row {
     const json_t *j, *metrics;
     const char *model, *task, *grain;
-    const char *math;  /* "f32", of the linear layers */
-    const char *kv;    /* "8:4 h2o keep 0.5 roles"; "" for a plain 16-bit cache */
-    const char *code;  /* how numbers of the cache become codes, "page"; "" for one without codes */
+    const char *math; /* "f32", of the linear layers */
+    const char *kv;   /* "8:4 h2o keep 0.5 roles"; "" for a plain 16-bit cache */
+    const char *kept; /* of that, which tokens are kept: "h2o keep 0.5 roles"; "" for all */
+    const char *code; /* how numbers of the cache become codes, "page"; "" for one without codes */
+    bool undithered;  /* page codes that dithered ones are too, as none of the values is dithered */
     const char *label; /* the model and what tells the rows of its task apart */
     const char *line;  /* the same without the logit bits */
     int bits, model_index;

@@ -54,11 +54,10 @@ unsigned dq_kv_config_uses(const dq_kv_config *asked)
     return uses;
 }
 
-/* Up to how many bits. A page's values have a scale for each channel as they are. */
-static bool rotates(dq_rotate how, int bits, int most, int head_dim)
+static bool rotates(dq_rotate how, bool usual, int head_dim)
 {
     bool power = (head_dim & (head_dim - 1)) == 0;
-    return how == DQ_ROTATE_ON || (how == DQ_ROTATE_AUTO && bits <= most && power);
+    return how == DQ_ROTATE_ON || (how == DQ_ROTATE_AUTO && usual && power);
 }
 
 /* Widths alike everywhere are k_bits and v_bits. */
@@ -132,21 +131,23 @@ dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *asked, dq_num n
     const dq_kv_config *c = &fit;
     const bool fits = dq_kv_config_fit(&fit, n_layers, err) == DQ_OK;
     const dq_kv_code code = dq_kv_config_code(c);
-    const bool token = code == DQ_CODE_TOKEN;
     dq_kv_spec bits = {.k_bits = 0};
     set_bits(&bits, c);
-    *out = (dq_kv_spec){.num = num,
-                        .k_bits = bits.k_bits,
-                        .v_bits = bits.v_bits,
-                        .group = c->group,
-                        .code = code,
-                        .dense = c->dense,
-                        .rotate_k = rotates(c->rotate, bits.k_bits, token ? 4 : 8, head_dim),
-                        .rotate_v = rotates(c->rotate, bits.v_bits, token ? 4 : 0, head_dim),
-                        .sink = c->sink,
-                        .recent = c->recent,
-                        .evict = c->evict.policy ? c->evict : dq_evict_none};
+    *out = (dq_kv_spec){
+        .num = num,
+        .k_bits = bits.k_bits,
+        .v_bits = bits.v_bits,
+        .group = c->group,
+        .code = code,
+        .dense = c->dense,
+        .rotate_k = rotates(c->rotate, dq_kv_auto_rotates(code, bits.k_bits, false), head_dim),
+        .rotate_v = rotates(c->rotate, dq_kv_auto_rotates(code, bits.v_bits, true), head_dim),
+        .sink = c->sink,
+        .recent = c->recent,
+        .evict = c->evict.policy ? c->evict : dq_evict_none};
     memcpy(out->widths, bits.widths, sizeof out->widths);
+    if (code == DQ_CODE_DITHER && dq_kv_has_codes(out) && !dq_kv_dithers(out))
+        out->code = DQ_CODE_PAGE;
     return fits ? dq_kv_check(out, head_dim, err) : err->code;
 }
 

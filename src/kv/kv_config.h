@@ -56,7 +56,8 @@ enum { DQ_KV_ANY_LAYERS = 0 };
  * DQ_MISMATCH. */
 dq_status dq_kv_config_fit(dq_kv_config *c, int n_layers, dq_err *err);
 
-/* What is asked as a model with n_layers and heads of head_dim takes it, rotation resolved. *out is filled in any case;
+/* What is asked as a model with n_layers and heads of head_dim takes it, rotation resolved, and codes named by what they
+ * are: page codes where dithering leaves all values alone. *out is filled in any case;
  * fails as dq_kv_check and dq_kv_config_fit do. What is evicted is checked by dq_evict_check. */
 dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *c, dq_num num, int head_dim,
                             int n_layers, dq_err *err);

@@ -35,13 +35,29 @@ const char *dq_kv_spec_widths(char text[DQ_KV_TEXT], const dq_kv_spec *s)
     return text;
 }
 
+bool dq_kv_auto_rotates(dq_kv_code code, int bits, bool values)
+{
+    if (code == DQ_CODE_TOKEN) return bits <= 4;
+    return !values && bits <= 8; /* a page's values have a scale for each channel as they are */
+}
+
+/* " rotated" or " unrotated" where `auto` would rotate otherwise. */
+static const char *rotation_text(const dq_kv_spec *s)
+{
+    if (s->rotate_k == dq_kv_auto_rotates(s->code, s->k_bits, false) &&
+        s->rotate_v == dq_kv_auto_rotates(s->code, s->v_bits, true))
+        return "";
+    return s->rotate_k || s->rotate_v ? " rotated" : " unrotated";
+}
+
 const char *dq_kv_codes_text(char text[DQ_KV_TEXT], const dq_kv_spec *s)
 {
     const bool say = dq_kv_has_codes(s) && s->code != DQ_CODE_TOKEN;
     size_t n = strlen(dq_kv_spec_widths(text, s));
     if (say) n += (size_t)snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_code_name[s->code]);
     if (s->dense != DQ_KV_F32)
-        snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_dense_name[s->dense]);
+        n += (size_t)snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_dense_name[s->dense]);
+    snprintf(text + n, DQ_KV_TEXT - n, "%s", rotation_text(s));
     return text;
 }
 

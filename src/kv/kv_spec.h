@@ -37,7 +37,7 @@ extern const dq_evict_spec dq_evict_none; /* keep 1, no policy */
 typedef enum dq_kv_code {
     DQ_CODE_TOKEN,  /* scales for each token */
     DQ_CODE_PAGE,   /* for each channel and page */
-    DQ_CODE_DITHER, /* the same, and values of 4 bits and more dithered */
+    DQ_CODE_DITHER, /* the same, and values of 4 bits and more dithered; without such values: page */
     DQ_CODE_AUTO    /* of a dq_kv_config alone, where dq_kv_config_code says which */
 } dq_kv_code;
 enum { DQ_KV_CODE_KINDS = 3 }; /* that a dq_kv_spec can have */
@@ -94,12 +94,14 @@ typedef struct dq_kv_spec {
 extern const dq_kv_spec dq_kv_plain; /* 16:16 in f32, nothing rotated or evicted */
 
 /* The widths of keys and values as everything printed has them, "8:4" or "3|5+3:3|6"; returns text. */
-enum { DQ_KV_TEXT = DQ_KV_LISTS + 16 };
+enum { DQ_KV_TEXT = DQ_KV_LISTS + 32 };
 const char *dq_kv_spec_widths(char text[DQ_KV_TEXT], const dq_kv_spec *s);
-/* With what is not usual about codes and what is not coded behind them, "8:4 page f16". */
+/* With what is not usual about codes, what is not coded and the rotation behind them, "8:4 page f16 rotated". */
 const char *dq_kv_codes_text(char text[DQ_KV_TEXT], const dq_kv_spec *s);
 /* Of keys or values, the mean over layers and heads; `widths` must be those of a model. */
 double dq_kv_mean_bits(const dq_kv_spec *s, bool values);
+/* Whether `auto` rotates keys (values) of so many bits, where head_dim is a power of two. */
+bool dq_kv_auto_rotates(dq_kv_code code, int bits, bool values);
 /* Nothing is coded, rounded, rotated or evicted: sequences run in one pass. */
 bool dq_kv_spec_is_plain(const dq_kv_spec *s);
 /* As a head_dim: no model is known yet, and what some head_dim allows is allowed. */

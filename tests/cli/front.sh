@@ -93,6 +93,21 @@ done
 try 0 "text" "$@" --kv-keep 1,0.5 --json # page where all tokens stay, token where they do not: no codes are compared
 ! grep -q kv_front "$top/out" || complain "codes: the usual ones have a front"
 
+# page codes that dithering leaves alone are named so in any order, and lie on both curves
+try 0 " 3:3 page  " "$@" --kv-bits 4,3 --kv-code dither,page -o both.json
+grep -q "warning: left out: 3:3 as dither codes: the same as page codes" "$top/err" || complain "codes: not said what is one: $(cat "$top/err")"
+grep -q " 4:4 dither  " "$top/out" && ! grep -q "3:3 dither" "$top/out" || complain "codes: a cache has another code: $(cat "$top/out")"
+if command -v gnuplot >/dev/null; then
+    "$dq" report both.json -o both.html || complain "codes: no page of both"
+    sed -n '/<section id="front">/,/<\/figure>/p' both.html >section.html
+    for colour in 0 1; do
+        [ "$(grep -o "<use href=\"[^\"]*\" transform=\"[^\"]*\" color=\"var(--s$colour)\"" section.html | wc -l)" = 2 ] ||
+            complain "codes: a curve has not two points: $(cat section.html)"
+    done
+    [ "$(grep -o "<span>all tokens kept, [a-z]* codes</span>" section.html | wc -l)" = 2 ] || complain "codes: other curves: $(cat section.html)"
+    rm both.html
+fi
+
 # rows that differ in the budget alone are told apart: in the table, the front, JSON, CSV, the list of --dry-run and the page
 roles=1.1,1.0/0.0,0.1
 set -- eval "$pair/diffllama-0" --task mc --data "$pair/needles-blind.jsonl" --limit 2 --kv-recent 16 --progress never --kv-policy keydiff \

@@ -264,7 +264,7 @@ try 0 '"code": "dither"' info paged.h5 --json
 try 0 '"code": "dither"' eval paged.h5 --text "$book" --ctx 512 --limit 1 --json
 try 0 "5:4 dither" eval paged.h5 --text "$book" --ctx 512 --limit 1
 try 0 "5:4 page" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-code page
-try 0 "3:3 dither" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5,3
+try 0 "3:3 page " eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5,3
 # the usual code: page where nothing is forgotten and where token codes have no such width, else token; a container keeps it open
 for kind in auto page token; do
     eval_text usual-$kind.csv --kv-bits 4 --kv-code $kind --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16
@@ -310,6 +310,23 @@ holds "bytes follow widths" "$(column listed.csv 3 kv_bytes_held) < $(column lis
 try 0 "4:4 keydiff 0.5 " eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "4|4" --kv-group 16 --kv-keep 0.5 --dry-run
 try 0 " 4:4  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "4|4" --kv-code token --dry-run
 try 0 " 16:16 f16  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "16|16" --kv-dense-type f16 --dry-run
+
+# ---- caches that differ in the rotation alone are told apart: in the table, JSON, the list of --dry-run, and on the page
+for how in on off auto; do try 0 "." quantize "diff model" -o turned-$how.h5 --force --kv-bits 4 --kv-code page --kv-rotate $how; done
+try 0 "^turned-on.h5 .* 4:4 page rotated " eval turned-on.h5 turned-off.h5 turned-auto.h5 --text "$book" --ctx 512 --limit 1 -o turned.json
+grep -q "^turned-off.h5 .* 4:4 page unrotated " "$top/out" && grep -q "^turned-auto.h5 .* 4:4 page  " "$top/out" ||
+    complain "kv: the rotation has no mark: $(cat "$top/out")"
+[ "$(tr -d ' \n' <turned.json | grep -o '"rotate":{"k":[a-z]*,"v":[a-z]*}' | sort -u | wc -l)" -ge 3 ] || complain "kv: rotations are alike in the JSON"
+try 0 " 16:16 rotated  *text .* result$" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 16,4 --kv-rotate on --dry-run
+grep -q " 16:16  *text .* reference$" "$top/out" || complain "kv: a rotated cache looks like its reference: $(cat "$top/out")"
+if command -v gnuplot >/dev/null; then
+    "$dq" report turned.json -o turned.html || complain "kv: no page of rotated caches"
+    for label in "4:4 page rotated" "4:4 page unrotated" "4:4 page"; do
+        [ "$(grep -c "<td class=\"l\">$label</td>" turned.html)" = 1 ] || complain "kv: not one row of $label on the page"
+    done
+    rm turned.html
+fi
+rm turned.json turned-*.h5
 
 # ---- a list of codes: each at every width that it has, 16 bits once; the numbers are those of each alone
 eval_text codes.csv --kv-bits 16,4,3,8 --kv-code token,page,dither --kv-recent 16

@@ -217,6 +217,45 @@ static void rotation_waits_for_a_model(void **state)
     assert_true(dq_kv_spec_is_plain(&s));
 }
 
+/* Labels say how a cache is rotated where `auto` would do otherwise, and which code it has. */
+static void labels_say_what_a_cache_has(void **state)
+{
+    static const struct {
+        const char *widths;
+        dq_kv_code code;
+        dq_rotate rotate;
+        const char *says;
+    } all[] = {{"16", DQ_CODE_AUTO, DQ_ROTATE_AUTO, "16:16"},
+               {"16", DQ_CODE_AUTO, DQ_ROTATE_OFF, "16:16"},
+               {"16", DQ_CODE_AUTO, DQ_ROTATE_ON, "16:16 rotated"},
+               {"8:4", DQ_CODE_PAGE, DQ_ROTATE_AUTO, "8:4 page"},
+               {"8:4", DQ_CODE_PAGE, DQ_ROTATE_ON, "8:4 page rotated"},
+               {"8:4", DQ_CODE_PAGE, DQ_ROTATE_OFF, "8:4 page unrotated"},
+               {"16:4", DQ_CODE_PAGE, DQ_ROTATE_OFF, "16:4 page"},
+               {"8", DQ_CODE_TOKEN, DQ_ROTATE_OFF, "8:8"},
+               {"8:4", DQ_CODE_TOKEN, DQ_ROTATE_AUTO, "8:4"},
+               {"8:4", DQ_CODE_TOKEN, DQ_ROTATE_ON, "8:4 rotated"},
+               {"4", DQ_CODE_TOKEN, DQ_ROTATE_ON, "4:4"},
+               {"4", DQ_CODE_TOKEN, DQ_ROTATE_OFF, "4:4 unrotated"},
+               {"4", DQ_CODE_DITHER, DQ_ROTATE_AUTO, "4:4 dither"},
+               {"4:3", DQ_CODE_DITHER, DQ_ROTATE_AUTO, "4:3 page"},
+               {"4:16", DQ_CODE_DITHER, DQ_ROTATE_AUTO, "4:16 page"},
+               {"4:2|3", DQ_CODE_DITHER, DQ_ROTATE_AUTO, "4:2|3 page"},
+               {"4:2|5", DQ_CODE_DITHER, DQ_ROTATE_AUTO, "4:2|5 dither"}};
+    dq_err err = {0};
+    dq_kv_spec s;
+    char text[DQ_KV_TEXT];
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        dq_kv_config c = dq_kv_config_plain;
+        c.code = all[i].code;
+        c.rotate = all[i].rotate;
+        assert_int_equal(dq_kv_config_set_widths(&c, all[i].widths, &err), DQ_OK);
+        assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
+        assert_string_equal(dq_kv_codes_text(text, &s), all[i].says);
+    }
+}
+
 /* The usual code, and what a file means that names none. */
 static void usual_code_goes_by_what_is_forgotten(void **state)
 {
@@ -485,6 +524,7 @@ int main(void)
         cmocka_unit_test(no_policy_no_eviction),
         cmocka_unit_test(unknown_policies_are_kept_and_refused),
         cmocka_unit_test(rotation_waits_for_a_model),
+        cmocka_unit_test(labels_say_what_a_cache_has),
         cmocka_unit_test(usual_code_goes_by_what_is_forgotten),
         cmocka_unit_test(equal_widths_are_no_list),
         cmocka_unit_test(widths_wait_for_a_model),
