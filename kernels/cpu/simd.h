@@ -298,6 +298,9 @@ typedef struct dq_simd_pages {
      * work[dq_simd_set_work_bytes]. */
     void (*set_scores)(float *s, int64_t lds, const float *q, int64_t ldq, int64_t m,
                        const dq_simd_set_page *page, void *work);
+    /* Whether set_scores and set_sums have a way of their own for m rows of such a page, which they then take. It shows in no
+     * sum, only in `work`, of which it takes nothing but room for codes: dim bytes a row, of sums 128. */
+    bool (*few_of_set)(const dq_simd_set_page *page, int64_t m);
     /* y[r * ldy + c] += ((float)(exact sum of D codes * (code - 2^(bits-1))) * D scale - sum of D dither) * step + middle *
      * sum of D: D of a set is rounded as e above, sums are added in 16 lanes as base is. work stands on 64 bytes. */
     void (*set_sums)(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,

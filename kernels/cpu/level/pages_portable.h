@@ -30,6 +30,12 @@ static inline bool pages_few_values(float *y, int64_t ldy, const float *d, int64
     return false;
 }
 
+static inline bool sets_few(const dq_simd_set_page *p, int64_t m)
+{
+    (void)p, (void)m;
+    return false;
+}
+
 static inline bool sets_few_keys(float *s, int64_t lds, const float *q, int64_t ldq, int64_t m,
                                  const dq_simd_set_page *p, void *work)
 {

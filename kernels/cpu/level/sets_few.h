@@ -128,23 +128,23 @@ DQ_KV_INLINE void few_set_keys_rows(float *s, int64_t lds, const float *q, int64
     }
 }
 
-/* Pages of 64 slots of one set, and whole chunks of columns. */
-static inline bool one_whole_set(const dq_simd_set_page *p, int64_t m)
+/* Pages of 8 or 4 bits whose 64 slots are one set, and whole chunks of columns. */
+static bool sets_few(const dq_simd_set_page *p, int64_t m)
 {
     return p->codes && m <= DQ_PAGES_FEW && p->first == 0 && p->end == SLOTS &&
-           p->begins >> 1 == 0 && p->dim % 64 == 0;
+           p->begins >> 1 == 0 && p->dim % 64 == 0 && (p->bits == 8 || p->bits == 4);
 }
 
 /* false: not this page. */
 static bool sets_few_keys(float *s, int64_t lds, const float *q, int64_t ldq, int64_t m,
                           const dq_simd_set_page *p, void *work)
 {
-    if (!one_whole_set(p, m)) return false;
+    if (!sets_few(p, m)) return false;
     if (p->bits == 8)
         few_set_keys_rows(s, lds, q, ldq, m, p, work, 8);
-    else if (p->bits == 4)
+    else
         few_set_keys_rows(s, lds, q, ldq, m, p, work, 4);
-    return p->bits == 8 || p->bits == 4;
+    return true;
 }
 
 /* ---------------------------------------------------------------------------------------- values */
@@ -274,12 +274,12 @@ DQ_KV_INLINE void few_set_values_rows(float *y, int64_t ldy, const float *d, int
 static bool sets_few_values(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
                             const dq_simd_set_page *p, void *work)
 {
-    if (!one_whole_set(p, m)) return false;
+    if (!sets_few(p, m)) return false;
     if (p->bits == 8)
         few_set_values_rows(y, ldy, d, ldd, m, p, work, 8);
-    else if (p->bits == 4)
+    else
         few_set_values_rows(y, ldy, d, ldd, m, p, work, 4);
-    return p->bits == 8 || p->bits == 4;
+    return true;
 }
 
 #endif

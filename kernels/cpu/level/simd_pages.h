@@ -6,7 +6,7 @@
  *   pages_times: e = d * by, 64 each, and the largest |e|, where a NaN counts as more than everything,
  *   pages_split: c = rint(e * r), ties to even, as 256 * high + low in [-128, 128); the sum of all c,
  *   pages_few_keys, pages_few_values: all of key_scores, or of value_sums, for few rows; false: not of this page,
- *   sets_few_keys, sets_few_values: the same of set_scores and set_sums
+ *   sets_few_keys, sets_few_values: the same of set_scores and set_sums, where sets_few says so
  * (pages_portable.h has all but the first two for levels that leave them to the compiler) and chooses the order of columns inside a part.
  *
  * A part holds four rows of codes for 64 columns, so that the four bytes of a word belong to one column:
@@ -286,7 +286,7 @@ static void pages_value_sums(float *y, int64_t ldy, const float *d, int64_t ldd,
     {                                                                                              \
         .key_block = pages_key_block, .value_block = pages_value_block,                            \
         .key_scores = pages_key_scores, .value_sums = pages_value_sums, .set_scores = set_scores,  \
-        .set_sums = set_sums                                                                       \
+        .few_of_set = sets_few, .set_sums = set_sums                                               \
     }
 
 #endif

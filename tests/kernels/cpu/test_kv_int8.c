@@ -397,6 +397,66 @@ static void few_rows_are_rows_of_many(void **state)
     }
 }
 
+/* What attention hands to the products of page codes: how many pages of whole sets, and how many of them have a way of their own. */
+static const dq_simd_pages *real;
+static int64_t whole, own_way;
+
+static void note(const dq_simd_set_page *page, int64_t m)
+{
+    if (page->first != 0 || page->end != DQ_PAGE_TOKENS) return;
+    whole++;
+    own_way += real->few_of_set(page, m);
+}
+
+static void noted_scores(float *s, int64_t lds, const float *q, int64_t ldq, int64_t m,
+                         const dq_simd_set_page *page, void *work)
+{
+    note(page, m);
+    real->set_scores(s, lds, q, ldq, m, page, work);
+}
+
+static void noted_sums(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
+                       const dq_simd_set_page *page, void *work)
+{
+    note(page, m);
+    real->set_sums(y, ldy, d, ldd, m, page, work);
+}
+
+/* One row of a sequence reads its whole pages of 8 and 4 bits by the way that few rows have with AVX-512 VNNI. */
+static void decoding_takes_the_way_of_few_rows(void **state)
+{
+    const unsigned vnni = DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI;
+    const bool has = (dq_os_cpu_features(NULL) & vnni) == vnni;
+    (void)state;
+    if (!pages) skip();
+    for (int i = 0; i < 3 * N_PAIRINGS; i++) {
+        static const int widths[][2] = {{8, 8}, {4, 4}, {6, 3}};
+        dq_kv_spec spec = spec_of(1);
+        stage s;
+        spec.k_bits = widths[i % 3][0];
+        spec.v_bits = widths[i % 3][1];
+        spec.sink = spec.recent = 0;
+        open_stage(&s, pairings[i / 3], 64, spec, 1);
+        s.math = int8;
+        int32_t a = new_seq(&s, 1, 0);
+        stream(&s, a, 300);
+        begin_batch(&s);
+        add_rows(&s, a, 1);
+        append(&s);
+        real = dq_cpu_of(s.b)->pages;
+        dq_simd_pages noted = *real;
+        noted.set_scores = noted_scores;
+        noted.set_sums = noted_sums;
+        dq_cpu_of(s.b)->pages = &noted;
+        whole = own_way = 0;
+        attend(&s, 16);
+        assert_true(whole >= 2 * 4); /* four pages of keys and of values */
+        assert_int_equal(own_way, has && i % 3 < 2 ? whole : 0);
+        dq_cpu_of(s.b)->pages = real;
+        close_stage(&s);
+    }
+}
+
 /* One map, no norm: the same bits as scores, one softmax, and pages of values one after the other. */
 static void pages_are_added_in_order(void **state)
 {
@@ -593,10 +653,15 @@ static void odd_values_show(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scores_are_exact),          cmocka_unit_test(values_are_exact),
-        cmocka_unit_test(outputs_are_as_defined),    cmocka_unit_test(pages_are_added_in_order),
-        cmocka_unit_test(few_rows_are_rows_of_many), cmocka_unit_test(nothing_shows_in_the_bits),
-        cmocka_unit_test(absmax_is_of_these_logits), cmocka_unit_test(outputs_are_near),
+        cmocka_unit_test(scores_are_exact),
+        cmocka_unit_test(values_are_exact),
+        cmocka_unit_test(outputs_are_as_defined),
+        cmocka_unit_test(pages_are_added_in_order),
+        cmocka_unit_test(decoding_takes_the_way_of_few_rows),
+        cmocka_unit_test(few_rows_are_rows_of_many),
+        cmocka_unit_test(nothing_shows_in_the_bits),
+        cmocka_unit_test(absmax_is_of_these_logits),
+        cmocka_unit_test(outputs_are_near),
         cmocka_unit_test(odd_values_show),
     };
     const int failed = cmocka_run_group_tests_name("token codes", tests, NULL, NULL);

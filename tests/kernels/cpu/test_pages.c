@@ -251,6 +251,61 @@ static void few_rows_of_sets_are_exact(void **state)
     for (int i = 0; i < 3; i++) check_set_table(dq_cpu_level_of(have & levels[i])->pages);
 }
 
+enum { UNTOUCHED = 0xa5 };
+
+/* Bytes of `work` in front of those that nothing was written to. */
+static int64_t taken(const page *p, int64_t bytes)
+{
+    while (bytes > 0 && p->work[bytes - 1] == UNTOUCHED) bytes--;
+    return bytes;
+}
+
+/* A way of its own leaves the room behind its codes as it is, and the other one does not. */
+static void check_way(sets *t, page *p, const dq_simd_pages *table, int m)
+{
+    static float out[ROWS * DIM];
+    const int64_t dim = t->of.dim, bytes = dq_simd_set_work_bytes(dim);
+    const bool few = table->few_of_set(&t->of, m);
+    memset(p->work, UNTOUCHED, (size_t)bytes);
+    table->set_scores(out, SLOTS, t->q, dim, m, &t->of, p->work);
+    if ((taken(p, bytes) <= m * dim) != few)
+        fail_msg("%d rows of %d bits: keys take %lld bytes", m, t->of.bits,
+                 (long long)taken(p, bytes));
+    memset(p->work, UNTOUCHED, (size_t)bytes);
+    memset(out, 0, sizeof out);
+    table->set_sums(out, dim, p->d, SLOTS, m, &t->of, p->work);
+    if ((taken(p, bytes) <= 128 * m) != few)
+        fail_msg("%d rows of %d bits: values take %lld bytes", m, t->of.bits,
+                 (long long)taken(p, bytes));
+}
+
+/* Few rows of whole sets have a way of their own with AVX-512 VNNI, and take it; nothing else does. */
+static void few_rows_of_sets_take_their_way(void **state)
+{
+    static const unsigned levels[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
+    static const int widths[] = {8, 6, 5, 4, 3, 2}, dims[] = {64, 80, 128};
+    static page p;
+    static sets t;
+    const unsigned have = dq_os_cpu_features(NULL);
+    (void)state;
+    for (int i = 0; i < 3 * 6 * 3 * ROWS; i++) {
+        const unsigned level = have & levels[i % 3];
+        const dq_simd_pages *table = dq_cpu_level_of(level)->pages;
+        const int bits = widths[i / 3 % 6], dim = dims[i / 18 % 3], m = 1 + i / 54;
+        const bool few = level == levels[2] && (bits == 8 || bits == 4) && dim != 80 && m <= 4;
+        fill_sets(&t, &p, bits, dim);
+        t.of.codes = p.codes[0];
+        assert_int_equal(table->few_of_set(&t.of, m), few);
+        if (m <= DQ_PAGES_FEW) check_way(&t, &p, table, m);
+        t.of.begins = 1 | 1ull << 40;
+        assert_false(table->few_of_set(&t.of, m));
+        if (m <= DQ_PAGES_FEW) check_way(&t, &p, table, m);
+        t.of.begins = 1;
+        t.of.first = 1;
+        assert_false(table->few_of_set(&t.of, m));
+    }
+}
+
 static void few_rows_are_exact(void **state)
 {
     static const unsigned levels[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
@@ -262,6 +317,7 @@ static void few_rows_are_exact(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(few_rows_are_exact),
+                                       cmocka_unit_test(few_rows_of_sets_take_their_way),
                                        cmocka_unit_test(few_rows_of_sets_are_exact)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
