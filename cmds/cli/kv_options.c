@@ -57,7 +57,9 @@ static void append_default(char help[DQ_KV_HELP], const dq_kv_field *f)
     char number[32];
     const char *text = number;
     if (f->type == DQ_KV_POLICY)
-        text = DQ_POLICY_USUAL ", which loses less than h2o on models of one map and of two";
+        text = DQ_POLICY_ONE_MAP " on models of one map, where it keeps more than keydiff behind "
+                                 "4000 ids, " DQ_POLICY_TWO_MAPS
+                                 " on models of two, where that is not decided";
     else if (dq_kv_field_form(f) == DQ_KV_AS_TEXT)
         text = dq_kv_field_text(f, &dq_kv_config_plain);
     else
@@ -444,8 +446,7 @@ static combination places_of(combination n, int i)
 
 /* `base` with one combination of what is swept. Of several codes auto is the one that it stands for, and a cache without
  * codes has the name that auto gives it. */
-static dq_kv_config combined(const dq_kv_options *o, dq_kv_config c, combination at, bool evicts,
-                             dq_err *err)
+static dq_kv_config combined(const dq_kv_options *o, dq_kv_config c, combination at, bool evicts)
 {
     set_bits(o, &c, at.bits);
     set_code(o, &c, at.code);
@@ -455,7 +456,7 @@ static dq_kv_config combined(const dq_kv_options *o, dq_kv_config c, combination
     }
     if (evicts && o->n_policies) c.evict.policy = o->policies[at.policy];
     if (evicts && o->n_kinds) c.evict.budget = (dq_kv_budget)o->kinds[at.kind];
-    if (evicts && !c.evict.policy) c.evict.policy = dq_kv_policy_find(DQ_POLICY_USUAL, err);
+    if (evicts && !c.evict.policy) c.evict.policy = &dq_kv_policy_usual;
     if (o->n_codes > 1) {
         if (!(dq_kv_config_uses(&c) & DQ_KV_CODES)) c.code = DQ_CODE_AUTO;
         c.code = dq_kv_config_code(&c);
@@ -483,16 +484,16 @@ static omission beside(const dq_kv_config *c, const dq_kv_config *before)
 }
 
 static omission omission_of(const dq_kv_options *o, const dq_kv_config *base, combination at,
-                            bool evicts, dq_err *err)
+                            bool evicts)
 {
-    const dq_kv_config c = combined(o, *base, at, evicts, err);
+    const dq_kv_config c = combined(o, *base, at, evicts);
     combination before = at;
     dq_kv_spec spec;
     dq_err lacks = {0};
     if (o->all && o->n_budgets && o->share[at.budget] == 1 && (at.policy || at.kind))
         return REPEATED;
     for (before.code = 0; before.code < at.code; before.code++) {
-        const dq_kv_config b = combined(o, *base, before, evicts, err);
+        const dq_kv_config b = combined(o, *base, before, evicts);
         const omission it = beside(&c, &b);
         if (it != LISTED) return it;
     }
@@ -526,8 +527,8 @@ dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
     *n = 0;
     for (int i = 0; list && i < all; i++) {
         const combination at = places_of(of, i);
-        dq_kv_config c = combined(o, base, at, evicts, err);
-        const omission why = omission_of(o, &base, at, evicts, err);
+        dq_kv_config c = combined(o, base, at, evicts);
+        const omission why = omission_of(o, &base, at, evicts);
         say_omission(o, &c, why);
         if (why != LISTED) continue;
         o->uses |= dq_kv_config_uses(&c);

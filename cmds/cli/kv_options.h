@@ -55,7 +55,7 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err);
 const char *dq_kv_options_given(const dq_kv_options *o);
 /* What the command line makes of settings that a container remembers (or dq_kv_config_plain):
  * every combination, n of them in a block that the caller ends with dq_block_free. Where nobody names a policy it is
- * DQ_POLICY_USUAL. With several codes, a cache that is the same by two of them stands once, and a code without such widths
+ * dq_kv_policy_usual. With several codes, a cache that is the same by two of them stands once, and a code without such widths
  * is left out of them. */
 dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
                              const dq_kv_config *stored, dq_err *err);

@@ -174,6 +174,14 @@ static const dq_kv_policy *policy_named(const char *name)
     return NULL;
 }
 
+const dq_kv_policy dq_kv_policy_usual = {.name = "usual"};
+
+const dq_kv_policy *dq_kv_policy_for(const dq_kv_policy *p, int n_maps)
+{
+    if (p != &dq_kv_policy_usual) return p;
+    return policy_named(n_maps > 1 ? DQ_POLICY_TWO_MAPS : DQ_POLICY_ONE_MAP);
+}
+
 const dq_kv_policy *dq_kv_policy_find(const char *name, dq_err *err)
 {
     const dq_kv_policy *p = policy_named(name);

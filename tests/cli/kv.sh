@@ -153,7 +153,13 @@ try 0 '"tokens": 16' logits "diff model" --text "short text" -o shorter.h5 --pre
     --kv-policy streaming --kv-every 4 --json
 grep -q '"contexts": 1' "$top/out" || complain "kv: dq logits does not measure its context"
 
+# by a model's maps, of two models in one run too, and in what a container stores
 try 0 '"policy": "keydiff"' eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.5 --json
+try 0 "plain model .*16:16 leverage 0.5 .*result" eval "diff model" "plain model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.5 --dry-run
+grep -q "diff model .*16:16 keydiff 0.5 .*result" "$top/out" || complain "kv: no keydiff for a model of two maps"
+try 0 '"policy": "leverage"' quantize "plain model" --bits 8 --kv-keep 0.5 --print-recipe
+try 0 '"policy": "keydiff"' quantize "diff model" --bits 8 --kv-keep 0.5 --print-recipe
+try 0 '"policy": "leverage"' logits "plain model" --text "short text" -o usual.h5 --prefix 100 --kv-keep 0.5 --kv-recent 8 --json
 # a second reading stands behind the context: of 300 ids that is more than the model's 512 positions
 for n in 250 300; do
     try 0 "rows" logits "diff model" --ids "$(awk 'BEGIN { for (i = 0; i < 310; i++) printf "%d ", i % 50 }')" -o again.h5 --force \

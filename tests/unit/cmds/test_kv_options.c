@@ -85,7 +85,7 @@ static void without_codes_once(void **state)
                         "16:16 token; 16:4 page; 16:4 dither; ");
     assert_string_equal(CACHES("kv-bits", "16|16", "kv-code", "page,dither", "kv-dense-type", "f16",
                                "kv-keep", "0.5"),
-                        "16|16:16|16 token keydiff 0.5 uniform; ");
+                        "16|16:16|16 token usual 0.5 uniform; ");
     assert_string_equal(
         CACHES("kv-bits", "16,8", "kv-code", "page,token", "kv-policy", "a1,a2", "kv-keep", "0.5"),
         "16:16 token a1 0.5 uniform; 16:16 token a2 0.5 uniform; "

@@ -1,6 +1,7 @@
 /* Policies, budgets and choices as pure numbers.
  * SPDX-License-Identifier: MIT */
 #include "kv/kv_policy.h"
+#include "kv/kv_spec.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -33,6 +34,23 @@ static void test_find(void **state)
     assert_non_null(strstr(err.text, "unknown policy H2O"));
     assert_non_null(strstr(err.text, "streaming, h2o, snapkv"));
     assert_non_null(strstr(err.text, "a2, sum)"));
+}
+
+/* What nobody names is a policy that takes part in no list, until a model is known. */
+static void test_usual(void **state)
+{
+    dq_err err = {0};
+    const dq_kv_policy *h2o = dq_kv_policy_find("h2o", &err);
+    (void)state;
+    assert_string_equal(dq_kv_policy_for(&dq_kv_policy_usual, 1)->name, "leverage");
+    assert_string_equal(dq_kv_policy_for(&dq_kv_policy_usual, 2)->name, "keydiff");
+    assert_ptr_equal(dq_kv_policy_for(h2o, 1), h2o);
+    assert_null(dq_kv_policy_for(NULL, 2));
+    assert_null(dq_kv_policy_find(dq_kv_policy_usual.name, &err));
+    dq_kv_spec s = dq_kv_plain;
+    dq_err lacks = {0};
+    s.evict.policy = &dq_kv_policy_usual;
+    assert_int_equal(dq_evict_check(&s, &lacks), DQ_MISMATCH);
 }
 
 static void score_of(double *score, const char *name, const dq_token_columns *c,
@@ -400,12 +418,19 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find),      cmocka_unit_test(test_scores),
-        cmocka_unit_test(test_pooling),   cmocka_unit_test(test_random),
-        cmocka_unit_test(test_keep),      cmocka_unit_test(test_keep_positions),
-        cmocka_unit_test(test_gap),       cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_groups),    cmocka_unit_test(test_pool_by_definition),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_common_pool),
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_usual),
+        cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_pooling),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_keep),
+        cmocka_unit_test(test_keep_positions),
+        cmocka_unit_test(test_gap),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_pool_by_definition),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_common_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
