@@ -1,4 +1,4 @@
-/* cache_plan: dq plan MODEL --kv BITS: the widths of a KV cache.
+/* cache_plan: dq plan MODEL --kv BITS: the widths of a KV cache; its options, and those of roles_plan.h.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CACHE_PLAN_H
 #define DQ_CACHE_PLAN_H
@@ -9,12 +9,12 @@
 /* Options of the cache alone, as given; {0} and dq_cache_plan_rows before they are read. A number of 0, one of -1 among the last
  * two, or a NULL was not given. */
 typedef struct dq_cache_plan {
-    double mean; /* --kv; 0: weights are planned */
-    const char *text, *code, *weights, *device;
-    int64_t ctx, windows, together, recent, sink;
-    dq_opt row[12];
+    double mean, keep; /* --kv; --roles; neither: weights are planned */
+    const char *text, *code, *policy, *weights, *device;
+    int64_t ctx, windows, together, find, recent, sink;
+    dq_opt row[15];
     /* of dq plan as a whole */
-    const char *out, *widths;
+    const char *out, *widths; /* widths: NULL: not given */
     int64_t trials, threads;
     bool dry_run, json, resume, force;
     dq_logger *logger;
@@ -26,9 +26,10 @@ typedef struct dq_cache_plan {
         .kind = DQ_OPT_ROWS, .to = dq_cache_plan_rows(&(c)), .help = ""                            \
     }
 dq_opt *dq_cache_plan_rows(dq_cache_plan *c);
-/* The first option besides --kv that is given, without its dashes; NULL: none is. */
-const char *dq_cache_plan_given(const dq_cache_plan *c);
-/* All of it, with results on stdout. The logger is open. */
-dq_status dq_cache_plan_run(dq_cache_plan *c, const char *model, dq_err *err);
+bool dq_cache_plan_requested(const dq_cache_plan *c);
+/* DQ_USAGE for an option of the cache where weights are planned, of its widths with --roles, or of roles with --kv. */
+dq_status dq_cache_plan_check(const dq_cache_plan *c, dq_err *err);
+/* All of a plan of widths, with results on stdout. The logger is open. */
+dq_status dq_cache_plan_run(const dq_cache_plan *c, const char *model, dq_err *err);
 
 #endif

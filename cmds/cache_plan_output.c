@@ -3,18 +3,15 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cache_plan_output.h"
 
-#include "base/file.h"
+#include "cmds/cache_numbers.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/table.h"
 #include "kv/kv_spec.h"
-#include "plan/plan_decide.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const double OUTSIDE = 0.05; /* of the interval of the plan by itself */
 
 double dq_cache_plan_output_coded(const dq_plan_kv *p)
 {
@@ -24,7 +21,7 @@ double dq_cache_plan_output_coded(const dq_plan_kv *p)
                              .sink = p->set.kv.sink,
                              .recent = p->set.kv.recent};
     double reads = 0, coded = 0;
-    for (int64_t t = p->set.ctx / 2; t + 1 < p->set.ctx; t++) {
+    for (int64_t t = p->set.in.ctx / 2; t + 1 < p->set.in.ctx; t++) {
         const int32_t end = dq_kv_coded_end(&spec, (int32_t)t);
         if (end > spec.sink) coded += end - spec.sink;
         reads += (double)(t + 1);
@@ -33,20 +30,6 @@ double dq_cache_plan_output_coded(const dq_plan_kv *p)
 }
 
 /* ---- The document ---- */
-
-static json_t *interval_json(dq_interval i)
-{
-    return json_pack("[o, o]", dq_document_real(i.low), dq_document_real(i.high));
-}
-
-static json_t *numbers_json(const dq_plan_kv_numbers *x)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "kld_nats", dq_document_metric(x->kld.value, x->kld.std_err));
-    json_object_set_new(o, "ln_ppl_ratio", dq_document_metric(x->loss.value, x->loss.std_err));
-    json_object_set_new(o, "clusters", json_integer(x->kld.clusters));
-    return o;
-}
 
 static json_t *unit_json(const dq_plan_kv *p, int u, bool searched)
 {
@@ -58,7 +41,7 @@ static json_t *unit_json(const dq_plan_kv *p, int u, bool searched)
     if (searched) {
         json_object_set_new(o, "bits", json_integer(p->trial[p->chosen].width[u]));
         for (int k = 0; k < p->space.n_bits; k++) {
-            json_t *w = numbers_json(&p->unit[u * p->space.n_bits + k]);
+            json_t *w = dq_cache_numbers_json(&p->unit[u * p->space.n_bits + k]);
             json_object_set_new(w, "bits", json_integer(p->space.bits[k]));
             json_array_append_new(widths, w);
         }
@@ -75,7 +58,7 @@ static json_t *trials_json(const dq_plan_kv *p)
     for (int i = 0; i < p->n_trials; i++) {
         const dq_plan_kv_trial *t = &p->trial[i];
         json_t *o = json_object();
-        json_object_set_new(o, "widths", json_string(p->mix[t->mix].widths));
+        json_object_set_new(o, "widths", json_string(p->caches.list[t->mix].name));
         json_object_set_new(o, "from", json_string(t->from));
         json_object_set_new(o, "mean_bits", dq_document_real(t->bits));
         json_object_set_new(o, "kld_nats", dq_document_real(t->kld));
@@ -90,29 +73,16 @@ static json_t *rivals_json(const dq_plan_kv *p)
     json_t *list = json_array();
     for (int i = 0; i < p->n_rivals; i++) {
         const dq_plan_kv_rival *r = &p->rival[i];
-        json_t *o = json_object(), *d = numbers_json(&r->difference);
-        json_object_set_new(o, "widths", json_string(p->mix[r->mix].widths));
+        json_t *o = json_object();
+        json_object_set_new(o, "widths", json_string(p->caches.list[r->mix].name));
         json_object_set_new(o, "mean_bits", dq_document_real(r->bits));
-        json_object_set_new(o, "unseen", numbers_json(&r->its));
-        json_object_set_new(d, "kld_interval", interval_json(r->kld));
-        json_object_set_new(d, "ln_ppl_interval", interval_json(r->loss));
-        json_object_set_new(d, "outside", dq_document_real(p->outside));
-        json_object_set_new(o, "plan_less_it", d);
+        json_object_set_new(o, "unseen", dq_cache_numbers_json(&r->its));
+        json_object_set_new(
+            o, "plan_less_it",
+            dq_cache_numbers_difference(&r->difference, r->kld, r->loss, p->outside));
         json_array_append_new(list, o);
     }
     return list;
-}
-
-static json_t *unseen_json(const dq_plan_kv *p)
-{
-    const dq_plan_kv_numbers *x = &p->found;
-    json_t *o = numbers_json(x);
-    json_object_set_new(o, "kld_interval",
-                        interval_json(dq_plan_decide_kld(x->kld, x->kld_skew, OUTSIDE)));
-    json_object_set_new(o, "ln_ppl_interval",
-                        interval_json(dq_plan_decide_interval(x->loss, x->loss_skew, OUTSIDE)));
-    json_object_set_new(o, "outside", dq_document_real(OUTSIDE));
-    return o;
 }
 
 static json_t *kv_json(const dq_plan_kv_settings *s, const char *widths)
@@ -135,18 +105,18 @@ static json_t *result_json(const dq_plan_kv *p)
         json_object_set_new(o, "kv", kv_json(&p->set, dq_plan_kv_widths(p)));
         json_object_set_new(o, "mean_bits", dq_document_real(p->trial[p->chosen].bits));
         json_object_set_new(o, "search_kld_nats", dq_document_real(p->trial[p->chosen].kld));
-        json_object_set_new(o, "unseen", unseen_json(p));
+        json_object_set_new(o, "unseen", dq_cache_numbers_found(&p->found));
         json_object_set_new(o, "uniform", rivals_json(p));
         json_object_set_new(o, "trials", trials_json(p));
-        json_object_set_new(o, "path", dq_document_name(p->set.out));
-        json_object_set_new(o, "windows_taken_over", json_integer(p->n_resumed));
+        json_object_set_new(o, "path", dq_document_name(p->set.in.out));
+        json_object_set_new(o, "windows_taken_over", json_integer(p->caches.n_resumed));
     } else {
         json_object_set_new(o, "caches_alone", json_integer(dq_plan_kv_caches(p)));
         json_object_set_new(o, "caches_whole_at_most", json_integer(dq_plan_kv_max_trials(p)));
         json_object_set_new(o, "ids_of_a_search_cache",
-                            json_integer(dq_plan_kv_ids(p, DQ_PLAN_KV_SEARCH)));
+                            json_integer(dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH)));
         json_object_set_new(o, "ids_of_an_unseen_cache",
-                            json_integer(dq_plan_kv_ids(p, DQ_PLAN_KV_UNSEEN)));
+                            json_integer(dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN)));
     }
     json_object_set_new(o, "units", units);
     return o;
@@ -163,14 +133,15 @@ static json_t *settings_json(const dq_plan_kv *p)
     json_object_set_new(o, "recent", json_integer(s->kv.recent));
     json_object_set_new(o, "sink", json_integer(s->kv.sink));
     json_object_set_new(o, "layers_together", json_integer(s->together));
-    json_object_set_new(o, "ctx", json_integer(s->ctx));
-    json_object_set_new(o, "windows", json_integer(p->win.n));
+    json_object_set_new(o, "ctx", json_integer(s->in.ctx));
+    json_object_set_new(o, "windows", json_integer(p->caches.win.n));
     /* counted from 1, both of them among these, as the tables say it */
-    json_object_set_new(o, "search_windows",
-                        json_pack("[I, I]", (json_int_t)p->begin + 1, (json_int_t)p->end));
+    json_object_set_new(
+        o, "search_windows",
+        json_pack("[I, I]", (json_int_t)p->caches.begin + 1, (json_int_t)p->caches.end));
     json_object_set_new(o, "reads_coded", dq_document_real(dq_cache_plan_output_coded(p)));
     json_object_set_new(o, "trials", json_integer(s->trials));
-    json_object_set_new(o, "device", json_string(s->backend->device));
+    json_object_set_new(o, "device", json_string(s->in.backend->device));
     return o;
 }
 
@@ -178,7 +149,7 @@ dq_status dq_cache_plan_output_json(const dq_cache_plan_view *v, dq_err *err)
 {
     json_t *doc = dq_document_new(v->logger, "dq-plan-kv/1");
     json_t *inputs = json_object_get(doc, "inputs");
-    json_array_append_new(inputs, dq_input_model_json(v->plan->set.model));
+    json_array_append_new(inputs, dq_input_model_json(v->plan->set.in.model));
     json_array_append_new(inputs, dq_input_text_json(v->text));
     json_object_set_new(doc, "settings", settings_json(v->plan));
     json_array_append_new(json_object_get(doc, "results"), result_json(v->plan));
@@ -202,18 +173,6 @@ json_t *dq_cache_plan_output_recipe_of(const dq_plan_kv_settings *s, const json_
     if (!json_object_get(recipe, "comment"))
         json_object_set_new(recipe, "comment", json_string(comment));
     return recipe;
-}
-
-dq_status dq_cache_plan_output_recipe(const dq_cache_plan_view *v, dq_err *err)
-{
-    const dq_plan_kv_settings *s = &v->plan->set;
-    json_t *recipe = dq_cache_plan_output_recipe_of(s, v->weights, dq_plan_kv_widths(v->plan));
-    char *text = NULL;
-    if (dq_json_complete(err) == DQ_OK && dq_json_dump(&text, recipe, JSON_INDENT(2), err) == DQ_OK)
-        dq_file_write(s->out, text, strlen(text), err);
-    free(text);
-    json_decref(recipe);
-    return err->code;
 }
 
 /* ---- Tables ---- */
@@ -264,9 +223,10 @@ static void print_inputs(const dq_cache_plan_view *v)
     char together[32] = "";
     if (p->set.together > 1) snprintf(together, sizeof together, ", %d together", p->set.together);
     printf("text               %lld windows of %lld ids of %s, the second half of each scored\n",
-           (long long)p->win.n, (long long)p->set.ctx, v->text->path);
+           (long long)p->caches.win.n, (long long)p->set.in.ctx, v->text->path);
     printf("search             windows %lld to %lld; the other %lld decide, which no choice sees\n",
-           (long long)p->begin + 1, (long long)p->end, (long long)(p->win.n - p->end + p->begin));
+           (long long)p->caches.begin + 1, (long long)p->caches.end,
+           (long long)(p->caches.win.n - p->caches.end + p->caches.begin));
     printf(
         "codes              %s, the first %d and the last %d tokens unquantized: %.1f %% of what "
         "is read are codes\n",
@@ -282,8 +242,8 @@ static void print_inputs(const dq_cache_plan_view *v)
 dq_status dq_cache_plan_output_work(const dq_cache_plan_view *v, dq_err *err)
 {
     const dq_plan_kv *p = v->plan;
-    const long long search = dq_plan_kv_ids(p, DQ_PLAN_KV_SEARCH);
-    const long long unseen = dq_plan_kv_ids(p, DQ_PLAN_KV_UNSEEN);
+    const long long search = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH);
+    const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
     const long long alone = dq_plan_kv_caches(p), whole = dq_plan_kv_max_trials(p);
     print_inputs(v);
     printf(
@@ -293,14 +253,9 @@ dq_status dq_cache_plan_output_work(const dq_cache_plan_view *v, dq_err *err)
            whole * search);
     printf("decide             at most 3 caches: %lld ids\n", 3 * unseen);
     printf("beside             the unquantized cache, once for up to %d of these\n",
-           DQ_PLAN_KV_SWEEP);
+           DQ_PLAN_CACHES_SWEEP);
     printf("mean               %g bits of keys and values\n", p->set.mean);
     return dq_document_flush(err);
-}
-
-static double percent(double loss)
-{
-    return 100 * expm1(loss);
 }
 
 /* Mixes that were the plan for a while, and how many were not. */
@@ -313,7 +268,7 @@ static void print_search(const dq_plan_kv *p)
         const char *name = "";
         for (int k = 0; k < 3; k++) name = strcmp(names[k][0], t->from) == 0 ? names[k][1] : name;
         if (t->taken)
-            printf("%-18s %s: KLD %.3g on the search windows\n", name, p->mix[t->mix].widths,
+            printf("%-18s %s: KLD %.3g on the search windows\n", name, p->caches.list[t->mix].name,
                    t->kld);
     }
     printf("measured           %d mix%s whole\n", p->n_trials, p->n_trials > 1 ? "es" : "");
@@ -321,24 +276,11 @@ static void print_search(const dq_plan_kv *p)
 
 static void print_plan(const dq_plan_kv *p)
 {
-    const dq_plan_kv_numbers *x = &p->found;
-    const dq_interval k = dq_plan_decide_kld(x->kld, x->kld_skew, OUTSIDE);
-    const dq_interval l = dq_plan_decide_interval(x->loss, x->loss_skew, OUTSIDE);
     printf("plan               --kv-code %s --kv-recent %d --kv-sink %d --kv-bits '%s'\n",
            dq_kv_code_name[p->set.kv.code], p->set.kv.recent, p->set.kv.sink, dq_plan_kv_widths(p));
     printf("bits               %.4g of keys and values, without scales\n",
            p->trial[p->chosen].bits);
-    printf("on unseen windows  KLD %.3g ± %.2g (nominally %.5g %%: %.3g to %.3g); perplexity "
-           "%+.3f %% (%+.3f to %+.3f)\n",
-           x->kld.value, x->kld.std_err, 100 * (1 - OUTSIDE), k.low, k.high, percent(x->loss.value),
-           percent(l.low), percent(l.high));
-    printf("                   between %lld %s\n", (long long)x->kld.clusters,
-           p->win.n_docs < 2 ? "windows" : "documents");
-}
-
-static const char *verdict(dq_interval i, const char *less, const char *more, const char *open)
-{
-    return i.high < 0 ? less : i.low > 0 ? more : open;
+    dq_cache_numbers_print(&p->found, &p->caches);
 }
 
 static void print_rivals(const dq_plan_kv *p)
@@ -347,19 +289,20 @@ static void print_rivals(const dq_plan_kv *p)
         const dq_plan_kv_rival *r = &p->rival[i];
         const double more = p->trial[p->chosen].bits - r->bits;
         char name[DQ_KV_LISTS + 16];
-        snprintf(name, sizeof name, "against %s", p->mix[r->mix].widths);
+        snprintf(name, sizeof name, "against %s", p->caches.list[r->mix].name);
         printf("%-18s %.4g bits; KLD %.3g, perplexity %+.3f %%\n", name, r->bits, r->its.kld.value,
-               percent(r->its.loss.value));
+               dq_cache_numbers_percent(r->its.loss.value));
         printf("                   KLD of the plan less its own %+.3g (nominally %.5g %%: %+.3g to "
                "%+.3g): %s\n",
                r->difference.kld.value, 100 * (1 - p->outside), r->kld.low, r->kld.high,
-               verdict(r->kld, "the plan is closer", "the uniform width is closer",
-                       "not decided which is closer"));
+               dq_cache_numbers_verdict(r->kld, "the plan is closer", "the uniform width is closer",
+                                        "not decided which is closer"));
         printf("                   perplexity %+.3f %% (nominally %.5g %%: %+.3f to %+.3f): %s\n",
-               percent(r->difference.loss.value), 100 * (1 - p->outside), percent(r->loss.low),
-               percent(r->loss.high),
-               verdict(r->loss, "the plan loses less", "the uniform width loses less",
-                       "not decided which loses less"));
+               dq_cache_numbers_percent(r->difference.loss.value), 100 * (1 - p->outside),
+               dq_cache_numbers_percent(r->loss.low), dq_cache_numbers_percent(r->loss.high),
+               dq_cache_numbers_verdict(r->loss, "the plan loses less",
+                                        "the uniform width loses less",
+                                        "not decided which loses less"));
         if (more > 1e-9)
             printf("                   the plan has %.3g bits more: no uniform widths come nearer "
                    "to the mean from below\n",
@@ -378,12 +321,12 @@ dq_status dq_cache_plan_output_print(const dq_cache_plan_view *v, dq_err *err)
     DQ_TRY(print_units(p, err));
     putchar('\n');
     print_inputs(v);
-    if (p->n_resumed)
+    if (p->caches.n_resumed)
         printf("taken over         %lld windows of mixes of an earlier run\n",
-               (long long)p->n_resumed);
+               (long long)p->caches.n_resumed);
     print_search(p);
     print_plan(p);
     print_rivals(p);
-    printf("recipe             %s\n", p->set.out);
+    printf("recipe             %s\n", p->set.in.out);
     return dq_document_flush(err);
 }

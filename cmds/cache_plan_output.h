@@ -10,7 +10,6 @@
 typedef struct dq_cache_plan_view {
     const dq_plan_kv *plan;
     const dq_input_text *text;
-    const json_t *weights; /* a recipe whose other settings the new one has; NULL: none */
     const dq_logger *logger;
 } dq_cache_plan_view;
 
@@ -24,8 +23,6 @@ dq_status dq_cache_plan_output_json(const dq_cache_plan_view *v, dq_err *err);
  * and codes. What it lacks where memory ends, dq_json_complete tells. */
 json_t *dq_cache_plan_output_recipe_of(const dq_plan_kv_settings *s, const json_t *weights,
                                        const char *widths);
-/* The recipe file, to plan->set.out. */
-dq_status dq_cache_plan_output_recipe(const dq_cache_plan_view *v, dq_err *err);
 /* What scored ids read as codes of all that they read, where every token is there. */
 double dq_cache_plan_output_coded(const dq_plan_kv *p);
 

@@ -1,4 +1,5 @@
-/* cmd_plan: dq plan MODEL --calib FILE --budget B -o RECIPE.json for weights; with --kv, cache_plan.h for the KV cache.
+/* cmd_plan: dq plan MODEL --calib FILE --budget B -o RECIPE.json for weights; with --kv or --roles, cache_plan.h or
+ * roles_plan.h for the KV cache.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "cmds/cache_plan.h"
@@ -10,6 +11,7 @@
 #include "cmds/plan_files.h"
 #include "cmds/plan_output.h"
 #include "cmds/recipe_options.h"
+#include "cmds/roles_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +28,7 @@ typedef struct request {
     int64_t trials, threads;
     bool dry_run, json;
     dq_recipe_options recipe;
-    dq_cache_plan cache; /* --kv and what belongs to it */
+    dq_cache_plan cache; /* --kv, --roles and what belongs to them */
     dq_plan_settings set;
     /* what runs */
     dq_progress bar;
@@ -35,7 +37,8 @@ typedef struct request {
 static const dq_usage usage = {
     .name = "plan",
     .synopsis = "MODEL --calib FILE --budget BUDGET -o RECIPE.json [options]\n"
-                "       dq plan MODEL --kv BITS --text FILE -o RECIPE.json [options]",
+                "       dq plan MODEL --kv BITS --text FILE -o RECIPE.json [options]\n"
+                "       dq plan MODEL --roles KEEP --text FILE -o RECIPE.json [options]",
     .about =
         "Finds out which tensor needs how many bits, and writes a recipe for dq quantize --recipe. "
         "The documents of FILE are dealt in turn to four quarters; a single text is cut into "
@@ -62,7 +65,16 @@ static const dq_usage usage = {
         "step away are measured whole as long as one is closer; and windows that no choice has "
         "seen compare the plan with uniform widths of at most the same mean, the nearest that "
         "there are. Figures are of the cache alone: with a recipe of a cache, dq quantize packs "
-        "weights at 4 bits, as without one, where no --bits is given.",
+        "weights at 4 bits, as without one, where no --bits is given.\n"
+        "\n"
+        "With --roles KEEP head roles are planned: where a cache keeps that share of a context, "
+        "which groups of KV heads share it, while the others keep first and last tokens alone (dq "
+        "eval --kv-budget roles --kv-roles). The first half of each window is compressed, the "
+        "second scored. On the first windows each group is cut alone, and groups are ordered by "
+        "the KL divergence that this costs; then 1, 2, ... groups of that order share (of more "
+        "than 16: 16 numbers that grow by a factor), and the number that is closest is taken. "
+        "Windows that no choice has seen compare it with the same share in every group. One plan, "
+        "then the other with --weights, puts widths and roles into one recipe.",
     .examples =
         "  dq plan model --calib train.jsonl --budget kld=0.01 -o recipe.json\n"
         "  dq quantize model -o model.h5 --recipe recipe.json --calib train.jsonl\n"
@@ -70,7 +82,9 @@ static const dq_usage usage = {
         "  dq plan model --calib train.jsonl --budget ppl=1.005 --unseen test.jsonl -o r.json\n"
         "  dq plan model --calib train.jsonl --budget bpw=4.2 --dry-run\n"
         "  dq plan model --kv 4 --text test.txt --ctx 1024 -o cache.json\n"
-        "  dq quantize model -o model.h5 --recipe cache.json\n",
+        "  dq plan model --roles 0.125 --text test.txt --ctx 1024 --weights cache.json -o "
+        "both.json\n"
+        "  dq quantize model -o model.h5 --recipe both.json\n",
     .min_args = 1,
     .max_args = 1,
     .args = "one MODEL"};
@@ -81,8 +95,8 @@ static const char budget_about[] =
     "container (in B, kB, MB, GB, KiB, MiB or GiB), with as little KLD as possible";
 
 static const char resume_about[] = "finish an interrupted run of the same command, for another "
-                                   "budget too; of a cache, for another "
-                                   "mean, and with other --widths, --trials and --kv-layers";
+                                   "budget too; of a cache, for another mean or share, and with "
+                                   "other --widths, --trials, --kv-layers and --find";
 
 static int ascending(const void *a, const void *b)
 {
@@ -120,16 +134,31 @@ static const char *given_of_weights(const request *r)
     return NULL;
 }
 
+/* What both have. */
+static void share_options(request *r)
+{
+    dq_cache_plan *c = &r->cache;
+    c->out = r->set.out;
+    c->widths = r->widths;
+    c->trials = r->trials;
+    c->threads = r->threads;
+    c->dry_run = r->dry_run;
+    c->json = r->json;
+    c->resume = r->set.resume;
+    c->force = r->set.force;
+    c->logger = &r->logger;
+}
+
 static dq_status check_kind(const request *r, dq_err *err)
 {
-    const bool cache = r->cache.mean > 0;
-    const char *name = cache ? given_of_weights(r) : dq_cache_plan_given(&r->cache);
-    if (name && cache)
+    const bool cache = dq_cache_plan_requested(&r->cache);
+    const char *name = cache ? given_of_weights(r) : NULL;
+    DQ_TRY(dq_cache_plan_check(&r->cache, err));
+    if (name)
         return dq_fail(err, DQ_USAGE,
-                       "--%s is about weights, and --kv plans the cache. Plan one, then the other: "
+                       "--%s is about weights, and --%s plans the cache. Plan one, then the other: "
                        "--weights RECIPE.json puts both into one recipe.",
-                       name);
-    if (name) return dq_fail(err, DQ_USAGE, "--%s is about --kv, which is not given.", name);
+                       name, r->cache.keep > 0 ? "roles" : "kv");
     if (!cache && r->trials > DQ_PLAN_MAX_TRIALS)
         return dq_fail(err, DQ_USAGE, "--trials %lld: expected at most %d of weights.",
                        (long long)r->trials, DQ_PLAN_MAX_TRIALS);
@@ -154,7 +183,8 @@ static dq_status make_settings(request *r, dq_err *err)
     dq_plan_settings *s = &r->set;
     DQ_TRY(dq_recipe_options_read(&s->set, &r->recipe, err));
     DQ_TRY(read_method(r, err));
-    DQ_TRY(dq_options_ints(s->bits, &s->n_bits, DQ_PLAN_WIDTHS, r->widths, "widths", 2, 8, err));
+    DQ_TRY(dq_options_ints(s->bits, &s->n_bits, DQ_PLAN_WIDTHS,
+                           r->widths ? r->widths : "2,3,4,5,6,8", "widths", 2, 8, err));
     qsort(s->bits, (size_t)s->n_bits, sizeof *s->bits, ascending);
     if (!s->calib) return dq_fail(err, DQ_USAGE, "--calib FILE is missing.");
     if (r->budgets.n == 0)
@@ -265,25 +295,16 @@ static dq_status run(request *r, const char *model, dq_err *err)
     return err->code;
 }
 
-/* What both have. */
-static dq_status run_cache(request *r, const char *model, dq_err *err)
+static dq_status run_cache(const request *r, const char *model, dq_err *err)
 {
-    dq_cache_plan *c = &r->cache;
-    c->out = r->set.out;
-    c->widths = r->widths;
-    c->trials = r->trials;
-    c->threads = r->threads;
-    c->dry_run = r->dry_run;
-    c->json = r->json;
-    c->resume = r->set.resume;
-    c->force = r->set.force;
-    c->logger = &r->logger;
-    return dq_cache_plan_run(c, model, err);
+    return r->cache.keep > 0 ? dq_roles_plan_run(&r->cache, model, err)
+                             : dq_cache_plan_run(&r->cache, model, err);
 }
 
 static void start(request *r, const char *model, dq_err *err)
 {
-    const bool cache = r->cache.mean > 0;
+    const bool cache = dq_cache_plan_requested(&r->cache);
+    share_options(r);
     if (check_kind(r, err) != DQ_OK || (!cache && make_settings(r, err) != DQ_OK) ||
         dq_logger_begin(&r->logger, "plan", err) != DQ_OK)
         return;
@@ -334,13 +355,14 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
                     "that a tensor, or a unit of the cache, may have (default 2,3,4,5,6,8)"),
         dq_opt_int("trials", "N", &r->trials, 1, 1000000,
                    "whole models that the search may quantize (default 8), whole mixes of a cache "
-                   "that it may measure (default 200)"),
+                   "that it may measure (default 200), numbers of groups that may share (16)"),
         dq_opt_flag("dry-run", &r->dry_run, "print parts, sizes and arithmetic, run nothing"),
         dq_opt_flag("resume", &s->resume, resume_about),
         dq_opt_flag("force", &s->force, "replace the recipe, and what an interrupted run left"),
         dq_opt_int("threads", "N", &r->threads, 0, 4096,
                    "0 for all processors (default 0); the result does not depend on it"),
-        dq_opt_flag("json", &r->json, "one JSON document (dq-plan/1, dq-plan-kv/1) on stdout"),
+        dq_opt_flag("json", &r->json,
+                    "one JSON document (dq-plan/1, dq-plan-kv/1, dq-plan-roles/1) on stdout"),
         DQ_LOGGER_OPTIONS(r->logger),
         {0}};
     return dq_options_parse(args, argc, argv, opts, &usage, err);
@@ -348,7 +370,7 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
 
 dq_status dq_cmd_plan(int argc, char **argv, dq_err *err)
 {
-    request r = {.widths = "2,3,4,5,6,8"};
+    request r = {0};
     dq_args args;
     DQ_TRY(read_options(&r, &args, argc, argv, err));
     if (args.help) return DQ_OK;

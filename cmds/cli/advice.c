@@ -55,8 +55,8 @@ static const char *const form[DQ_REMEDIES] = {
                             "any number",
     [DQ_REMEDY_KV_MAPS] = "%t. Give --kv-bits one width for the keys of a layer",
     [DQ_REMEDY_KV_ONE_MAP] = "%t. Give another --kv-policy",
-    [DQ_REMEDY_KV_ROLES] = "%t. Give --kv-roles for this model, as calib/kv/find_roles.py finds "
-                           "them, or another --kv-budget",
+    [DQ_REMEDY_KV_ROLES] = "%t. Give --kv-roles for this model, as dq plan --roles finds them, or "
+                           "another --kv-budget",
     [DQ_REMEDY_KV_PAGE] = "%t Add --kv-code page or dither",
     [DQ_REMEDY_KV_DENSE] = "%t. Use --kv-dense-type f32 or --device cpu",
     [DQ_REMEDY_KV_RANGE] = "%t. Use --kv-dense-type %w",

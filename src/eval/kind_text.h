@@ -1,4 +1,5 @@
-/* kind_text: what the command line says about running text; dq_eval_source.settings of dq_eval_text.
+/* kind_text: what the command line says about running text; dq_eval_source.settings of dq_eval_text. A source whose windows are
+ * made elsewhere, as chunks, has none.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KIND_TEXT_H
 #define DQ_KIND_TEXT_H

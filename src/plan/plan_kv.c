@@ -14,11 +14,40 @@ static int key_maps(const dq_headmap *map)
     return 2;
 }
 
+/* ---- Mixes as caches ---- */
+
 dq_status dq_plan_kv_config(dq_kv_config *out, const dq_plan_kv *p, const char *widths, dq_err *err)
 {
     *out = p->set.kv;
     return dq_kv_config_set_widths(out, widths, err);
 }
+
+static dq_status config_of(dq_kv_config *out, const void *arg, const char *name, dq_err *err)
+{
+    return dq_plan_kv_config(out, arg, name, err);
+}
+
+/* As dq_plan_kv_space_text writes it for the model. */
+static bool is_widths(const void *arg, const char *name)
+{
+    const dq_plan_kv *p = arg;
+    dq_kv_widths w;
+    char text[DQ_KV_LISTS];
+    dq_err err = {0};
+    return strlen(name) < DQ_KV_LISTS && dq_kv_widths_parse(&w, name, &err) == DQ_OK &&
+           dq_kv_widths_fit(&w, p->set.in.model->n_layers, &err) == DQ_OK &&
+           dq_kv_widths_text(text, &w, &err) == DQ_OK && strcmp(text, name) == 0;
+}
+
+static void add_depends(json_t *of, const void *arg)
+{
+    const dq_kv_config *kv = &((const dq_plan_kv *)arg)->set.kv;
+    json_object_set_new(of, "code", json_string(dq_kv_code_name[kv->code]));
+    json_object_set_new(of, "recent", json_integer(kv->recent));
+    json_object_set_new(of, "sink", json_integer(kv->sink));
+}
+
+/* ---- Settings ---- */
 
 static dq_status check_settings(const dq_plan_kv *p, dq_err *err)
 {
@@ -32,11 +61,6 @@ static dq_status check_settings(const dq_plan_kv *p, dq_err *err)
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
                             "kv %g: is out of reach of the widths (expected a mean of %d to %d).",
                             s->mean, least, largest);
-    if (s->ctx > s->model->max_positions)
-        return dq_fail_with(err, DQ_MISMATCH,
-                            (dq_remedy){.code = DQ_REMEDY_CTX, .number = {s->model->max_positions}},
-                            "%s: has %d positions, windows of %lld ids are more", s->model->path,
-                            s->model->max_positions, (long long)s->ctx);
     return DQ_OK;
 }
 
@@ -47,12 +71,12 @@ static dq_status check_codes(const dq_plan_kv *p, dq_err *err)
     dq_kv_config c;
     dq_kv_spec spec;
     DQ_TRY(dq_plan_kv_config(&c, p, "8:8", err));
-    DQ_TRY(dq_model_kv_spec(&spec, &c, s->model, DQ_NUM_F32, err));
-    if (dq_kv_coded_end(&spec, (int32_t)s->ctx - 2) > spec.sink) return DQ_OK;
+    DQ_TRY(dq_model_kv_spec(&spec, &c, s->in.model, DQ_NUM_F32, err));
+    if (dq_kv_coded_end(&spec, (int32_t)s->in.ctx - 2) > spec.sink) return DQ_OK;
     return dq_fail(err, DQ_MISMATCH,
                    "windows of %lld ids with the last %d and the first %d unquantized hold no page "
                    "of codes. Use longer windows or fewer recent tokens",
-                   (long long)s->ctx, spec.recent, spec.sink);
+                   (long long)s->in.ctx, spec.recent, spec.sink);
 }
 
 /* ---- The text ---- */
@@ -62,33 +86,15 @@ static dq_status too_little(const dq_plan_kv *p, dq_err *err)
     return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
                         "%s: too little text: %lld windows of %lld ids (expected at least %d, of "
                         "which two fifths search and the others decide). Give more text",
-                        p->set.text, (long long)p->win.n, (long long)p->set.ctx,
+                        p->set.in.text, (long long)p->caches.win.n, (long long)p->set.in.ctx,
                         DQ_PLAN_KV_LEAST_WINDOWS);
 }
 
-static dq_status cut_text(dq_plan_kv *p, dq_err *err)
+static dq_status split_text(dq_plan_kv *p, dq_err *err)
 {
-    const dq_plan_kv_settings *s = &p->set;
-    const dq_window_spec spec = {.scheme = DQ_WINDOW_CHUNK,
-                                 .n_ctx = s->ctx,
-                                 .limit = s->windows,
-                                 .bos = DQ_BOS_AUTO,
-                                 .vocab = s->model->vocab};
-    dq_windows_make(&p->win, s->tok, s->docs, &spec, p->arena, err);
-    /* documents are there once they are encoded, so that the tokenizer has failed at none */
-    if (err->code == DQ_MISMATCH && p->win.doc && p->win.n == 0) {
-        *err = (dq_err){0};
-        return too_little(p, err);
-    }
-    if (err->code != DQ_OK) return dq_in(err, "%s: ", s->text);
-    if (p->win.n < DQ_PLAN_KV_LEAST_WINDOWS) return too_little(p, err);
-    p->begin = p->win.n / 5;
-    p->end = p->begin + 2 * p->win.n / 5;
-    for (int64_t i = 0, doc = -1; i < p->win.n; i++) {
-        if (i >= p->begin && i < p->end) continue;
-        if (p->win.n_docs < 2 || p->win.win[i].doc != doc) p->clusters++;
-        doc = p->win.win[i].doc;
-    }
+    const int64_t n = p->caches.win.n, begin = n / 5;
+    if (n < DQ_PLAN_KV_LEAST_WINDOWS) return too_little(p, err);
+    dq_plan_caches_split(&p->caches, begin, begin + 2 * n / 5);
     return DQ_OK;
 }
 
@@ -99,8 +105,8 @@ static dq_status list_units(dq_plan_kv *p, dq_err *err)
     const dq_plan_kv_settings *s = &p->set;
     p->space.n_bits = s->n_bits;
     memcpy(p->space.bits, s->bits, sizeof p->space.bits);
-    DQ_TRY(dq_plan_kv_space_begin(&p->space, s->model->n_layers, s->together,
-                                  key_maps(&s->model->map), err));
+    DQ_TRY(dq_plan_kv_space_begin(&p->space, s->in.model->n_layers, s->together,
+                                  key_maps(&s->in.model->map), err));
     const size_t n = (size_t)p->space.n_units, all = n * (size_t)s->n_bits;
     p->item = dq_alloc(p->arena, n, sizeof *p->item, err);
     p->unit = dq_alloc(p->arena, all, sizeof *p->unit, err);
@@ -121,12 +127,6 @@ int64_t dq_plan_kv_caches(const dq_plan_kv *p)
     return with_others ? all - p->space.n_units + 1 : all;
 }
 
-int64_t dq_plan_kv_ids(const dq_plan_kv *p, dq_plan_kv_part part)
-{
-    const int64_t search = p->end - p->begin;
-    return (part == DQ_PLAN_KV_SEARCH ? search : p->win.n - search) * p->set.ctx;
-}
-
 int64_t dq_plan_kv_max_trials(const dq_plan_kv *p)
 {
     double mixes = 1;
@@ -136,19 +136,24 @@ int64_t dq_plan_kv_max_trials(const dq_plan_kv *p)
 
 const char *dq_plan_kv_widths(const dq_plan_kv *p)
 {
-    return p->mix[p->trial[p->chosen].mix].widths;
+    return p->caches.list[p->trial[p->chosen].mix].name;
 }
 
 /* ---- The plan ---- */
 
 static dq_status open_all(dq_plan_kv *p, dq_err *err)
 {
-    const int positions = p->set.model->max_positions;
-    if (p->set.ctx == 0) p->set.ctx = positions > 0 && positions < 2048 ? positions : 2048;
+    const dq_plan_caches_kind kind = {.key = "widths",
+                                      .config = config_of,
+                                      .is_name = is_widths,
+                                      .depend = add_depends,
+                                      .arg = p};
     DQ_TRY(check_settings(p, err));
+    DQ_TRY(dq_plan_caches_fit(&p->set.in, err));
     DQ_TRY(list_units(p, err));
     DQ_TRY(check_codes(p, err));
-    return cut_text(p, err);
+    DQ_TRY(dq_plan_caches_cut(&p->caches, &p->set.in, &kind, p->arena, err));
+    return split_text(p, err);
 }
 
 dq_status dq_plan_kv_open(dq_plan_kv **out, const dq_plan_kv_settings *s, dq_err *err)
@@ -171,17 +176,16 @@ dq_status dq_plan_kv_open(dq_plan_kv **out, const dq_plan_kv_settings *s, dq_err
 void dq_plan_kv_close(dq_plan_kv *p)
 {
     if (!p) return;
-    dq_plan_journal_end(&p->journal, false);
-    dq_runner_free(p->runner);
+    dq_plan_caches_end(&p->caches);
     dq_arena_free(p->arena);
 }
 
 dq_status dq_plan_kv_failed(dq_plan_kv *p, dq_err *err)
 {
-    return dq_plan_journal_failed(&p->journal, err);
+    return dq_plan_journal_failed(&p->caches.journal, err);
 }
 
 void dq_plan_kv_done(dq_plan_kv *p)
 {
-    dq_plan_journal_end(&p->journal, true);
+    dq_plan_journal_end(&p->caches.journal, true);
 }

@@ -10,62 +10,27 @@
 #ifndef DQ_PLAN_KV_H
 #define DQ_PLAN_KV_H
 
-#include "eval/eval.h"
-#include "kv/kv_config.h"
-#include "plan/plan_journal.h"
+#include "plan/plan_caches.h"
 #include "plan/plan_kv_space.h"
 
 enum {
-    DQ_PLAN_KV_WINDOWS = 60, /* without other words */
-    DQ_PLAN_KV_TRIALS = 200,
+    DQ_PLAN_KV_TRIALS = 200, /* without other words */
     DQ_PLAN_KV_LEAST_WINDOWS = 5,
-    DQ_PLAN_KV_SWEEP = 16, /* caches that the unquantized one runs once for */
-    DQ_PLAN_KV_ROUND = 32  /* mixes that are measured before one is taken */
+    DQ_PLAN_KV_ROUND = 32 /* mixes that are measured before one is taken */
 };
 enum { DQ_PLAN_KV_OTHERS = 8 }; /* width of the others where a unit is coded alone */
 
 typedef struct dq_plan_kv_settings {
-    const dq_model *model;
-    const char *content; /* 64 hex digits that stand for its bytes */
-    const dq_tokenizer *tok;
-    const dq_docs *docs; /* the text */
-    const char *text, *text_sha256;
-    const char *out; /* beside which the journal lies; NULL: nothing is run */
-    const char *dq_version;
+    dq_plan_caches_input in;
     double mean; /* bits of keys and values together */
     int bits[DQ_PLAN_WIDTHS], n_bits, together;
-    dq_kv_config kv;      /* page codes and their windows; widths are not looked at */
-    int64_t ctx, windows; /* ids of a window; windows at most */
-    int64_t trials;       /* mixes measured whole in the search, at most */
-    dq_backend *backend;
-    bool resume, force;
-    /* Ids done and to be done, which is an expectation; and before a stage. */
-    void (*step)(void *arg, double done, double total, const char *what);
-    void (*stage)(void *arg, const char *name);
-    void *arg;
+    dq_kv_config kv; /* page codes and their windows; widths are not looked at */
+    int64_t trials;  /* mixes measured whole in the search, at most */
 } dq_plan_kv_settings;
-
-typedef enum dq_plan_kv_part {
-    DQ_PLAN_KV_SEARCH,
-    DQ_PLAN_KV_UNSEEN,
-    DQ_PLAN_KV_PARTS
-} dq_plan_kv_part;
-
-/* A cache with what it loses in each window: KLD, and ln p of the text less than without codes; nats an id. */
-typedef struct dq_plan_kv_mix {
-    char widths[DQ_KV_LISTS];
-    bool *known; /* [windows] */
-    double *kld, *loss;
-} dq_plan_kv_mix;
-
-typedef struct dq_plan_kv_numbers {
-    dq_mean kld, loss;
-    double kld_skew, loss_skew;
-} dq_plan_kv_numbers;
 
 /* A mix measured whole on the search windows. */
 typedef struct dq_plan_kv_trial {
-    int mix; /* of dq_plan_kv.mix */
+    int mix; /* of dq_plan_kv.caches */
     int width[DQ_PLAN_KV_UNITS];
     double bits, kld;
     const char *from; /* "units", "uniform", "trade" */
@@ -75,33 +40,25 @@ typedef struct dq_plan_kv_trial {
 typedef struct dq_plan_kv_rival {
     int mix;
     double bits;
-    dq_plan_kv_numbers its, difference; /* on the unseen windows; of the plan less its own */
-    dq_interval kld, loss;              /* of the difference */
+    dq_plan_caches_numbers its, difference; /* on the unseen windows; of the plan less its own */
+    dq_interval kld, loss;                  /* of the difference */
 } dq_plan_kv_rival;
 
 typedef struct dq_plan_kv {
     dq_plan_kv_settings set;
     dq_plan_kv_space space;
-    dq_windows win;
-    int64_t begin, end; /* windows that search; the others decide */
-    int64_t clusters;   /* of those: documents, or windows of a single one */
-    dq_plan_kv_mix *mix;
-    int n_mixes;
-    int *alone;               /* [units][bits] mixes */
-    dq_plan_kv_numbers *unit; /* [units][bits] on the search windows */
+    dq_plan_caches caches;        /* mixes, by their text */
+    int *alone;                   /* [units][bits] mixes */
+    dq_plan_caches_numbers *unit; /* [units][bits] on the search windows */
     dq_plan_item *item;
     dq_plan_kv_trial *trial; /* the last one taken is the plan */
     int n_trials, chosen;
     dq_plan_kv_rival rival[2];
     int n_rivals;
-    double outside;           /* of each interval of a difference: 5 % for all together */
-    dq_plan_kv_numbers found; /* of the plan on the unseen windows */
-    int64_t n_resumed;        /* windows of mixes taken over from an earlier run */
+    double outside;               /* of each interval of a difference: 5 % for all together */
+    dq_plan_caches_numbers found; /* of the plan on the unseen windows */
     /* private */
-    size_t cap_mixes, cap_trials;
-    double done, total; /* ids */
-    dq_runner *runner;
-    dq_plan_journal journal;
+    size_t cap_trials;
     dq_arena *arena;
 } dq_plan_kv;
 
@@ -109,10 +66,8 @@ typedef struct dq_plan_kv {
  * token codes, whose widths are the same everywhere; DQ_MISMATCH for too little text. */
 dq_status dq_plan_kv_open(dq_plan_kv **out, const dq_plan_kv_settings *s, dq_err *err);
 void dq_plan_kv_close(dq_plan_kv *p); /* NULL allowed */
-/* Caches of units alone; ids that these take, and a cache in the search and on the unseen windows, without the
- * unquantized cache. */
+/* Caches of units alone. */
 int64_t dq_plan_kv_caches(const dq_plan_kv *p);
-int64_t dq_plan_kv_ids(const dq_plan_kv *p, dq_plan_kv_part part);
 /* Caches in the search beside these, at most. */
 int64_t dq_plan_kv_max_trials(const dq_plan_kv *p);
 /* All of it. After DQ_STOPPED and other failures that leave something, what was found is in out.journal, and a plan with

@@ -2,23 +2,10 @@
  * has seen.
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_decide.h"
-#include "plan/plan_kv_measure.h"
+#include "plan/plan_kv.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static void stage(const dq_plan_kv *p, const char *name)
-{
-    if (p->set.stage) p->set.stage(p->set.arg, name);
-}
-
-/* From here on so many caches on a part are expected, and what comes after it. */
-static void expect(dq_plan_kv *p, int64_t search, int64_t unseen)
-{
-    const double ids = (double)(search * dq_plan_kv_ids(p, DQ_PLAN_KV_SEARCH)) +
-                       (double)(unseen * dq_plan_kv_ids(p, DQ_PLAN_KV_UNSEEN));
-    p->total = p->done + ids * (DQ_PLAN_KV_SWEEP + 1) / DQ_PLAN_KV_SWEEP;
-}
 
 enum {
     USUAL_ROUNDS = 2,
@@ -45,7 +32,7 @@ static dq_status list_alone(dq_plan_kv *p, dq_err *err)
             int *mix = &p->alone[u * s->n_bits + k];
             width[u] = s->bits[k];
             DQ_TRY(dq_plan_kv_space_text(text, s, width, err));
-            if ((*mix = dq_plan_kv_measure_mix(p, text, err)) < 0) return err->code;
+            if ((*mix = dq_plan_caches_find(&p->caches, text, err)) < 0) return err->code;
         }
         width[u] = DQ_PLAN_KV_OTHERS;
     }
@@ -56,19 +43,20 @@ static dq_status list_alone(dq_plan_kv *p, dq_err *err)
 static int64_t left_alone(const dq_plan_kv *p)
 {
     int64_t n = 0;
-    for (int i = 0; i < p->n_mixes; i++) n += !p->mix[i].known[p->end - 1];
+    for (int i = 0; i < p->caches.n; i++) n += !p->caches.list[i].known[p->caches.end - 1];
     return n;
 }
 
 static dq_status measure_alone(dq_plan_kv *p, dq_err *err)
 {
     const int n = p->space.n_units * p->space.n_bits;
-    stage(p, "units alone");
+    dq_plan_caches_stage(&p->caches, "units alone");
     DQ_TRY(list_alone(p, err));
-    expect(p, left_alone(p) + mixes_expected(p), 1 + RIVALS);
-    DQ_TRY(dq_plan_kv_measure_run(p, p->alone, n, DQ_PLAN_KV_SEARCH, "alone", err));
+    dq_plan_caches_expect(&p->caches, left_alone(p) + mixes_expected(p), 1 + RIVALS);
+    DQ_TRY(dq_plan_caches_run(&p->caches, p->alone, n, DQ_PLAN_CACHES_SEARCH, "alone", err));
     for (int i = 0; i < n; i++) {
-        DQ_TRY(dq_plan_kv_measure_numbers(&p->unit[i], p, p->alone[i], -1, DQ_PLAN_KV_SEARCH, err));
+        DQ_TRY(dq_plan_caches_numbers_of(&p->unit[i], &p->caches, p->alone[i], -1,
+                                         DQ_PLAN_CACHES_SEARCH, err));
         p->item[i / p->space.n_bits].loss[i % p->space.n_bits] = p->unit[i].kld.value;
     }
     return DQ_OK;
@@ -118,7 +106,7 @@ static dq_status add_offer(void *arg, const int *width, dq_err *err)
     offers *o = arg;
     char text[DQ_KV_LISTS];
     DQ_TRY(dq_plan_kv_space_text(text, &o->p->space, width, err));
-    const int mix = dq_plan_kv_measure_mix(o->p, text, err);
+    const int mix = dq_plan_caches_find(&o->p->caches, text, err);
     if (mix < 0) return err->code;
     if (is_tried(o->p, mix)) return DQ_OK;
     offer *list = dq_grow(NULL, o->list, (size_t)o->n + 1, &o->cap, sizeof *list, err);
@@ -145,14 +133,14 @@ static dq_status try_offers(int *best, offers *o, int n, const char *from, dq_er
     int mix[DQ_PLAN_KV_ROUND] = {0};
     *best = p->chosen;
     for (int i = 0; i < n; i++) mix[i] = o->list[i].mix;
-    DQ_TRY(dq_plan_kv_measure_run(p, mix, n, DQ_PLAN_KV_SEARCH, from, err));
+    DQ_TRY(dq_plan_caches_run(&p->caches, mix, n, DQ_PLAN_CACHES_SEARCH, from, err));
     for (int i = 0; i < n; i++) {
-        dq_plan_kv_numbers x;
+        dq_plan_caches_numbers x;
         dq_plan_kv_trial *list =
             dq_grow(p->arena, p->trial, (size_t)p->n_trials + 1, &p->cap_trials, sizeof *list, err);
         if (!list) return err->code;
         p->trial = list;
-        DQ_TRY(dq_plan_kv_measure_numbers(&x, p, mix[i], -1, DQ_PLAN_KV_SEARCH, err));
+        DQ_TRY(dq_plan_caches_numbers_of(&x, &p->caches, mix[i], -1, DQ_PLAN_CACHES_SEARCH, err));
         dq_plan_kv_trial *t = &list[p->n_trials++];
         *t = (dq_plan_kv_trial){.mix = mix[i], .from = from, .kld = x.kld.value};
         t->bits = dq_plan_kv_space_mean(&p->space, o->list[i].width);
@@ -215,7 +203,7 @@ static dq_status first_mixes(offers *o, dq_err *err)
 static dq_status search(offers *o, dq_err *err)
 {
     dq_plan_kv *p = o->p;
-    stage(p, "whole mixes");
+    dq_plan_caches_stage(&p->caches, "whole mixes");
     DQ_TRY(first_mixes(o, err));
     for (;;) {
         int best;
@@ -228,7 +216,9 @@ static dq_status search(offers *o, dq_err *err)
         if (n > o->n) n = o->n;
         if (n > DQ_PLAN_KV_ROUND) n = DQ_PLAN_KV_ROUND;
         if (n <= 0) return DQ_OK;
-        expect(p, n + (mixes_expected(p) > p->n_trials + n ? DQ_PLAN_KV_ROUND : 0), 1 + RIVALS);
+        dq_plan_caches_expect(&p->caches,
+                              n + (mixes_expected(p) > p->n_trials + n ? DQ_PLAN_KV_ROUND : 0),
+                              1 + RIVALS);
         DQ_TRY(try_offers(&best, o, (int)n, "trade", err));
         if (best == p->chosen) return DQ_OK;
         choose(p, best);
@@ -246,7 +236,7 @@ static dq_status list_rivals(dq_plan_kv *p, dq_err *err)
         dq_plan_kv_rival *r = &p->rival[p->n_rivals];
         uniform_widths(width, p, pair[i]);
         DQ_TRY(dq_plan_kv_space_text(text, &p->space, width, err));
-        r->mix = dq_plan_kv_measure_mix(p, text, err);
+        r->mix = dq_plan_caches_find(&p->caches, text, err);
         r->bits = dq_plan_kv_space_mean(&p->space, width);
         if (r->mix < 0) return err->code;
         p->n_rivals += r->mix != p->trial[p->chosen].mix;
@@ -258,9 +248,10 @@ static dq_status list_rivals(dq_plan_kv *p, dq_err *err)
 static dq_status compare_rival(dq_plan_kv *p, dq_plan_kv_rival *r, dq_err *err)
 {
     const int mine = p->trial[p->chosen].mix;
-    const dq_plan_kv_numbers *d = &r->difference;
-    DQ_TRY(dq_plan_kv_measure_numbers(&r->its, p, r->mix, -1, DQ_PLAN_KV_UNSEEN, err));
-    DQ_TRY(dq_plan_kv_measure_numbers(&r->difference, p, mine, r->mix, DQ_PLAN_KV_UNSEEN, err));
+    const dq_plan_caches_numbers *d = &r->difference;
+    DQ_TRY(dq_plan_caches_numbers_of(&r->its, &p->caches, r->mix, -1, DQ_PLAN_CACHES_UNSEEN, err));
+    DQ_TRY(dq_plan_caches_numbers_of(&r->difference, &p->caches, mine, r->mix,
+                                     DQ_PLAN_CACHES_UNSEEN, err));
     r->kld = dq_plan_decide_interval(d->kld, d->kld_skew, p->outside);
     r->loss = dq_plan_decide_interval(d->loss, d->loss_skew, p->outside);
     return DQ_OK;
@@ -269,13 +260,14 @@ static dq_status compare_rival(dq_plan_kv *p, dq_plan_kv_rival *r, dq_err *err)
 static dq_status decide(dq_plan_kv *p, dq_err *err)
 {
     int mix[1 + RIVALS] = {p->trial[p->chosen].mix};
-    stage(p, "unseen windows");
+    dq_plan_caches_stage(&p->caches, "unseen windows");
     DQ_TRY(list_rivals(p, err));
     for (int i = 0; i < p->n_rivals; i++) mix[1 + i] = p->rival[i].mix;
-    expect(p, 0, 1 + p->n_rivals);
-    DQ_TRY(dq_plan_kv_measure_run(p, mix, 1 + p->n_rivals, DQ_PLAN_KV_UNSEEN, "plan and uniform",
-                                  err));
-    DQ_TRY(dq_plan_kv_measure_numbers(&p->found, p, mix[0], -1, DQ_PLAN_KV_UNSEEN, err));
+    dq_plan_caches_expect(&p->caches, 0, 1 + p->n_rivals);
+    DQ_TRY(dq_plan_caches_run(&p->caches, mix, 1 + p->n_rivals, DQ_PLAN_CACHES_UNSEEN,
+                              "plan and uniform", err));
+    DQ_TRY(
+        dq_plan_caches_numbers_of(&p->found, &p->caches, mix[0], -1, DQ_PLAN_CACHES_UNSEEN, err));
     for (int i = 0; i < p->n_rivals; i++) DQ_TRY(compare_rival(p, &p->rival[i], err));
     return DQ_OK;
 }
@@ -283,7 +275,7 @@ static dq_status decide(dq_plan_kv *p, dq_err *err)
 static dq_status run_all(dq_plan_kv *p, dq_err *err)
 {
     offers o = {.p = p};
-    DQ_TRY(dq_plan_kv_measure_begin(p, err));
+    DQ_TRY(dq_plan_caches_begin(&p->caches, err));
     DQ_TRY(measure_alone(p, err));
     search(&o, err);
     dq_block_free(o.list);

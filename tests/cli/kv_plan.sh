@@ -15,15 +15,18 @@ try 2 "[-]-kv-code token: its widths are the same for all layers and maps, so th
 for o in pages auto; do
     try 2 "[-]-kv-code: expected one of dither, page; found \"$o\"" "$@" -o r.json --kv-code $o
 done
-try 2 "[-]-limit" "$@" -o r.json --limit 4
+try 2 "[-]-limit 4: expected at least 5 windows with --kv" "$@" -o r.json --limit 4
 try 2 "[-]-trials 2: expected at least 3 of a cache" "$@" -o r.json --trials 2
 for o in "--budget kld=1" "--calib text.txt" "--unseen text.txt" "--calib-tokens 500" "--calib-ctx 64" "--search-tokens 99" --ends \
     "--method gptq" "--group 64" "--scale search" "--scale-dtype f16" "--embed-bits 8" "--head-bits 8" "--dense-type bf16" "--skip up"; do
     # shellcheck disable=SC2086 # an option and its value
     try 2 "${o%% *} is about weights, and --kv plans the cache[.] Plan one, then the other: --weights RECIPE.json" "$@" -o r.json $o
 done
-for o in "--text text.txt" "--ctx 64" "--limit 9" "--kv-code page" "--kv-recent 0" "--kv-sink 0" "--kv-layers 2" "--weights w.json" \
-    "--device cpu"; do
+for o in "--text text.txt" "--ctx 64" "--limit 9" "--kv-recent 0" "--kv-sink 0" "--weights w.json" "--device cpu"; do
+    # shellcheck disable=SC2086
+    try 2 "${o%% *} is about --kv or --roles, which are not given" plan "diff model" --calib text.txt --budget kld=1 -o r.json $o
+done
+for o in "--kv-code page" "--kv-layers 2"; do
     # shellcheck disable=SC2086
     try 2 "${o%% *} is about --kv, which is not given" plan "diff model" --calib text.txt --budget kld=1 -o r.json $o
 done

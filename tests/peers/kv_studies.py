@@ -1,6 +1,6 @@
 # The parts of calib/kv/plan.py, find_roles.py, asked_roles.py and defaults.py that are functions of numbers, on numbers made up
 # here; and what plan.py and find_roles.py write is a recipe of dq, whose head maps, forms of widths and groups of KV heads they know.
-# dq plan --kv measures what plan.py does.
+# dq plan --kv measures what plan.py does, and dq plan --roles what find_roles.py does.
 # usage: kv_studies.py DQ REPOSITORY
 import argparse
 import importlib
@@ -126,6 +126,29 @@ with tempfile.TemporaryDirectory() as folder:
     rows = [line.split(",") for line in open(out).read().splitlines()]
     assert [r[1:5] for r in rows[1:]] == [["kld", "keydiff", v, k] for k in ("0.25", "0.5") for v in ("drop", "roles")]
     assert all(len(r[5].split()) == 2 for r in rows[1:])
+
+# find_roles, and dq plan --roles on the same windows: the order, the number that share and every figure
+
+for name, keep, tries in (("diffllama", "0.25", "16"), ("diffllama", "0.5", "16"), ("llama", "0.25", "3")):
+    with tempfile.TemporaryDirectory() as folder:
+        common = [os.path.join(repository, "calib", "pair", name), "--text", text, "--ctx", "256"]
+        theirs, mine = (os.path.join(folder, x) for x in ("theirs.json", "mine.json"))
+        said = subprocess.run([sys.executable, os.path.join(repository, "calib", "kv", "find_roles.py"), *common, "--dq", dq,
+                               "--keep", keep, "--find", "2", "--score", "3", "--tries", tries, "--recipe", theirs],
+                              check=True, capture_output=True, text=True).stdout.splitlines()
+        ours = json.loads(subprocess.run([dq, "plan", *common, "--roles", keep, "--find", "2", "--limit", "5", "--trials", tries, "--json",
+                                          "-o", mine], check=True, capture_output=True).stdout)["results"][0]
+        with open(theirs) as a, open(mine) as b:
+            assert json.load(a)["kv"] == json.load(b)["kv"]
+        alone = [f"group {g['layer']}.{g['group']} without context: KLD {g['alone']['kld_nats']['value']:.5f}" for g in ours["groups"]]
+        assert sorted(alone) == said[:len(alone)], (alone, said)
+        numbers = ", ".join(f"{t['sharing']}: {t['kld_nats']:.5f}" for t in ours["trials"])
+        assert said[len(alone)] == f"KLD at {keep} when the first share: {numbers}", (numbers, said)
+        found = ours["unseen"]["kld_nats"]["value"]
+        usual, less = (({"value": found}, {"value": 0, "stderr": 0}) if ours["uniform"] is None else
+                       (ours["uniform"]["unseen"]["kld_nats"], ours["uniform"]["plan_less_it"]["kld_nats"]))
+        assert said[-1] == (f"kld, keydiff, keep {keep}: {found:.5f} with roles {ours['kv']['roles']}, {usual['value']:.5f} without, "
+                            f"difference {less['value']:+.5f} +- {less['stderr']:.5f} over 3"), (ours, said)
 
 # Questions: what the right answer lacks of all choices; that it counts, and which items are asked
 

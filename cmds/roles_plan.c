@@ -1,0 +1,108 @@
+/* roles_plan: see roles_plan.h. Inputs are cache_job.h's, the plan is the library's.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/roles_plan.h"
+
+#include "cmds/cache_job.h"
+#include "cmds/roles_plan_output.h"
+
+static dq_status make_settings(dq_plan_roles_settings *s, const dq_cache_plan *c, dq_err *err)
+{
+    s->kv = dq_kv_config_plain;
+    s->kv.recent = c->recent >= 0 ? (int)c->recent : DQ_PLAN_ROLES_RECENT;
+    if (c->sink >= 0) s->kv.sink = (int)c->sink;
+    s->kv.evict.policy = dq_kv_policy_find(c->policy ? c->policy : DQ_POLICY_USUAL, err);
+    if (!s->kv.evict.policy) return dq_in(err, "--kv-policy: ");
+    if (c->trials && (c->trials < 2 || c->trials > DQ_PLAN_ROLES_MAX_TRIES))
+        return dq_fail(err, DQ_USAGE,
+                       "--trials %lld: expected 2 to %d of roles, which are numbers of groups.",
+                       (long long)c->trials, DQ_PLAN_ROLES_MAX_TRIES);
+    s->keep = c->keep;
+    s->find = c->find ? c->find : DQ_PLAN_ROLES_FIND;
+    s->tries = c->trials ? (int)c->trials : DQ_PLAN_ROLES_TRIES;
+    return DQ_OK;
+}
+
+/* ---- The recipe ---- */
+
+static json_t *recipe_of(const void *arg, const json_t *weights)
+{
+    return dq_roles_plan_output_recipe_of(arg, weights,
+                                          "0.0,0.1/"); /* whatever roles stand in it */
+}
+
+static void warn_weights(const dq_cache_job *j, const void *arg, const dq_kv_config *kv)
+{
+    const dq_kv_config *mine = &((const dq_plan_roles_settings *)arg)->kv;
+    const char *path = j->c->weights;
+    if (kv->widths[0] || kv->k_bits < 16 || kv->v_bits < 16)
+        dq_logger_warn(j->c->logger, "%s: its cache holds codes: the plan is measured with 16 bits",
+                       path);
+    if (kv->dense != mine->dense)
+        dq_logger_warn(j->c->logger, "%s: has dense_type %s: the plan is measured with %s", path,
+                       dq_kv_dense_name[kv->dense], dq_kv_dense_name[mine->dense]);
+}
+
+/* What of weights' cache the recipe has otherwise, as the plan is measured so. */
+static void warn_replaced(const dq_cache_job *j, const dq_plan_roles_settings *s)
+{
+    const json_t *kv = json_object_get(j->weights, "kv");
+    const struct {
+        const char *key;
+        int mine;
+    } all[] = {{"recent", s->kv.recent}, {"sink", s->kv.sink}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const json_t *was = json_object_get(kv, all[i].key);
+        if (was && json_integer_value(was) != all[i].mine)
+            dq_logger_warn(j->c->logger,
+                           "%s: has %s %lld, which becomes %d, as the plan is measured. Or give "
+                           "--kv-%s",
+                           j->c->weights, all[i].key, (long long)json_integer_value(was),
+                           all[i].mine, all[i].key);
+    }
+}
+
+/* ---- The run ---- */
+
+/* The recipe is finished once it is written: it stays where what is said of it does not come out. */
+static dq_status hand_out(const dq_cache_job *j, dq_plan_roles *p, dq_err *err)
+{
+    const dq_roles_plan_view v = {p, &j->text, j->c->logger};
+    json_t *recipe = dq_roles_plan_output_recipe_of(&p->set, j->weights, p->text);
+    if (dq_cache_job_write(j, recipe, err) != DQ_OK) return dq_plan_roles_failed(p, err);
+    dq_plan_roles_done(p);
+    return j->c->json ? dq_roles_plan_output_json(&v, err) : dq_roles_plan_output_print(&v, err);
+}
+
+static dq_status run_plan(dq_cache_job *j, const dq_plan_roles_settings *set, dq_err *err)
+{
+    dq_plan_roles *p;
+    DQ_TRY(dq_plan_roles_open(&p, set, err));
+    dq_cache_job_warn(j, &p->caches);
+    if (j->c->dry_run) {
+        const dq_roles_plan_view v = {p, &j->text, j->c->logger};
+        j->c->json ? dq_roles_plan_output_json(&v, err) : dq_roles_plan_output_work(&v, err);
+    } else {
+        dq_progress_begin(&j->bar, j->c->logger, "plan", 1);
+        j->bar.rough = true;
+        dq_plan_roles_run(p, err);
+        dq_progress_end(&j->bar);
+        if (err->code == DQ_OK) hand_out(j, p, err);
+    }
+    dq_plan_roles_close(p);
+    return err->code;
+}
+
+dq_status dq_roles_plan_run(const dq_cache_plan *c, const char *model, dq_err *err)
+{
+    dq_plan_roles_settings set = {0};
+    const dq_cache_job_recipe recipe = {recipe_of, warn_weights, &set};
+    dq_cache_job j;
+    DQ_TRY(make_settings(&set, c, err));
+    if (dq_cache_job_open(&j, c, model, DQ_PLAN_ROLES_WINDOWS, &recipe, err) == DQ_OK) {
+        set.in = j.in;
+        warn_replaced(&j, &set);
+        run_plan(&j, &set, err);
+    }
+    dq_cache_job_close(&j);
+    return err->code;
+}

@@ -1,0 +1,241 @@
+/* roles_plan_output: see roles_plan_output.h. Every figure of the tables is in the document too; groups stand in order of need.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/roles_plan_output.h"
+
+#include "cmds/cache_numbers.h"
+#include "cmds/cli/document.h"
+#include "cmds/cli/table.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- The document ---- */
+
+static void set_kv(json_t *o, const dq_plan_roles_settings *s, const char *roles)
+{
+    json_object_set_new(o, "policy", json_string(s->kv.evict.policy->name));
+    json_object_set_new(o, "keep", dq_document_real(s->keep));
+    json_object_set_new(o, "budget", json_string(dq_kv_budget_name[DQ_KV_BUDGET_ROLES]));
+    json_object_set_new(o, "roles", json_string(roles));
+    json_object_set_new(o, "sink", json_integer(s->kv.sink));
+    json_object_set_new(o, "recent", json_integer(s->kv.recent));
+}
+
+/* Group `i` in order of need; of a dry run as the model has them. */
+static json_t *group_json(const dq_plan_roles *p, int i)
+{
+    const int g = p->order[i];
+    json_t *o = json_object();
+    json_object_set_new(o, "layer", json_integer(p->group[g].layer));
+    json_object_set_new(o, "group", json_integer(p->group[g].group));
+    if (p->chosen < 0) return o;
+    json_object_set_new(o, "alone", dq_cache_numbers_json(&p->missed[g]));
+    json_object_set_new(o, "shares", json_boolean(i < p->trial[p->chosen].sharing));
+    return o;
+}
+
+static json_t *trials_json(const dq_plan_roles *p)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < p->n_trials; i++) {
+        json_t *o = json_object();
+        json_object_set_new(o, "sharing", json_integer(p->trial[i].sharing));
+        json_object_set_new(o, "kld_nats", dq_document_real(p->trial[i].lost));
+        json_object_set_new(o, "taken", json_boolean(i == p->chosen));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+/* null where all groups share, so that there is nothing to compare. */
+static json_t *uniform_json(const dq_plan_roles *p)
+{
+    if (p->all_share) return json_null();
+    json_t *o = json_object();
+    json_object_set_new(o, "unseen", dq_cache_numbers_json(&p->uniform));
+    json_object_set_new(o, "plan_less_it",
+                        dq_cache_numbers_difference(&p->difference, p->kld, p->loss, p->outside));
+    return o;
+}
+
+static json_t *result_json(const dq_plan_roles *p)
+{
+    json_t *o = json_object(), *groups = json_array();
+    for (int i = 0; i < p->n_groups; i++) json_array_append_new(groups, group_json(p, i));
+    if (p->chosen >= 0) {
+        json_t *kv = json_object();
+        set_kv(kv, &p->set, p->text);
+        json_object_set_new(o, "kv", kv);
+        json_object_set_new(o, "sharing", json_integer(p->trial[p->chosen].sharing));
+        json_object_set_new(o, "search_kld_nats", dq_document_real(p->trial[p->chosen].lost));
+        json_object_set_new(o, "unseen", dq_cache_numbers_found(&p->found));
+        json_object_set_new(o, "uniform", uniform_json(p));
+        json_object_set_new(o, "trials", trials_json(p));
+        json_object_set_new(o, "path", dq_document_name(p->set.in.out));
+        json_object_set_new(o, "windows_taken_over", json_integer(p->caches.n_resumed));
+    } else {
+        json_object_set_new(o, "caches_alone", json_integer(p->n_groups));
+        json_object_set_new(o, "caches_sharing_at_most", json_integer(dq_plan_roles_numbers(p)));
+        json_object_set_new(o, "ids_of_a_search_cache",
+                            json_integer(dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH)));
+        json_object_set_new(o, "ids_of_an_unseen_cache",
+                            json_integer(dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN)));
+    }
+    json_object_set_new(o, "groups", groups);
+    return o;
+}
+
+static json_t *settings_json(const dq_plan_roles *p)
+{
+    const dq_plan_roles_settings *s = &p->set;
+    json_t *o = json_object();
+    json_object_set_new(o, "roles", dq_document_real(s->keep));
+    json_object_set_new(o, "policy", json_string(s->kv.evict.policy->name));
+    json_object_set_new(o, "recent", json_integer(s->kv.recent));
+    json_object_set_new(o, "sink", json_integer(s->kv.sink));
+    json_object_set_new(o, "ctx", json_integer(s->in.ctx));
+    json_object_set_new(o, "context", json_integer(p->context));
+    json_object_set_new(o, "windows", json_integer(p->caches.win.n));
+    /* counted from 1, both of them among these, as the tables say it */
+    json_object_set_new(o, "search_windows", json_pack("[i, I]", 1, (json_int_t)p->caches.end));
+    json_object_set_new(o, "trials", json_integer(s->tries));
+    json_object_set_new(o, "device", json_string(s->in.backend->device));
+    return o;
+}
+
+dq_status dq_roles_plan_output_json(const dq_roles_plan_view *v, dq_err *err)
+{
+    json_t *doc = dq_document_new(v->logger, "dq-plan-roles/1");
+    json_t *inputs = json_object_get(doc, "inputs");
+    json_array_append_new(inputs, dq_input_model_json(v->plan->set.in.model));
+    json_array_append_new(inputs, dq_input_text_json(v->text));
+    json_object_set_new(doc, "settings", settings_json(v->plan));
+    json_array_append_new(json_object_get(doc, "results"), result_json(v->plan));
+    return dq_document_print(doc, err);
+}
+
+/* ---- The recipe ---- */
+
+json_t *dq_roles_plan_output_recipe_of(const dq_plan_roles_settings *s, const json_t *weights,
+                                       const char *roles)
+{
+    static const char *const kept[] = {"tokens", "every", "window", "seed"};
+    json_t *recipe =
+        weights ? json_deep_copy(weights) : json_pack("{s: s}", "schema", "dq-recipe/1");
+    json_t *was = json_object_get(recipe, "kv"), *kv = was ? json_deep_copy(was) : json_object();
+    char comment[64];
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) json_object_del(kv, kept[i]);
+    set_kv(kv, s, roles);
+    json_object_set_new(recipe, "kv", kv);
+    snprintf(comment, sizeof comment, "kv: dq plan --roles %g", s->keep);
+    if (!json_object_get(recipe, "comment"))
+        json_object_set_new(recipe, "comment", json_string(comment));
+    return recipe;
+}
+
+/* ---- Tables ---- */
+
+static dq_status print_groups(const dq_plan_roles *p, dq_err *err)
+{
+    const char *titles[] = {"layer.group", "shares", "KLD without its context"};
+    dq_table *t;
+    DQ_TRY(dq_table_new(&t, titles, 3, err));
+    for (int i = 0; i < p->n_groups; i++) {
+        const int g = p->order[i];
+        const dq_mean m = p->missed[g].kld;
+        dq_table_cell(t, "%d.%d", p->group[g].layer, p->group[g].group);
+        dq_table_cell(t, "%s", i < p->trial[p->chosen].sharing ? "yes" : "no");
+        isfinite(m.std_err) ? dq_table_cell(t, "%.4g ± %.2g", m.value, m.std_err)
+                            : dq_table_cell(t, "%.4g ± -", m.value);
+    }
+    dq_table_print(t, err);
+    dq_table_free(t);
+    return err->code;
+}
+
+static void print_inputs(const dq_roles_plan_view *v)
+{
+    const dq_plan_roles *p = v->plan;
+    const dq_model *m = p->set.in.model;
+    printf("text               %lld windows of %lld ids of %s: the first half of each is "
+           "compressed, the second scored\n",
+           (long long)p->caches.win.n, (long long)p->set.in.ctx, v->text->path);
+    printf("find               window%s 1 to %lld; the other %lld decide, which no choice sees\n",
+           p->caches.end > 1 ? "s" : "", (long long)p->caches.end,
+           (long long)(p->caches.win.n - p->caches.end));
+    printf("cache              16 bits; %s keeps %g of %lld tokens, the first %d and the last %d "
+           "always\n",
+           p->set.kv.evict.policy->name, p->set.keep, (long long)p->context, p->set.kv.sink,
+           p->set.kv.recent);
+    printf("groups             %d of KV heads: %d layer%s of %d\n", p->n_groups, m->n_layers,
+           m->n_layers > 1 ? "s" : "", m->map.n_groups);
+}
+
+dq_status dq_roles_plan_output_work(const dq_roles_plan_view *v, dq_err *err)
+{
+    const dq_plan_roles *p = v->plan;
+    const long long search = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH);
+    const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
+    const int n = dq_plan_roles_numbers(p);
+    print_inputs(v);
+    printf("alone              %d caches, a group without its context and the others with all: "
+           "%lld ids\n",
+           p->n_groups, p->n_groups * search);
+    printf("share              at most %d caches, so many groups sharing: %lld ids\n", n,
+           n * search);
+    printf("decide             at most %d caches: %lld ids\n", DQ_PLAN_ROLES_UNSEEN,
+           DQ_PLAN_ROLES_UNSEEN * unseen);
+    printf("beside             the cache that forgets nothing, once for up to %d of these\n",
+           DQ_PLAN_CACHES_SWEEP);
+    return dq_document_flush(err);
+}
+
+static void print_plan(const dq_plan_roles *p)
+{
+    printf("KLD by number      ");
+    for (int i = 0; i < p->n_trials; i++)
+        printf("%s%d: %.4g", i ? ", " : "", p->trial[i].sharing, p->trial[i].lost);
+    printf("\nplan               --kv-policy %s --kv-keep %.15g --kv-sink %d --kv-recent %d "
+           "--kv-budget roles --kv-roles %s\n",
+           p->set.kv.evict.policy->name, p->set.keep, p->set.kv.sink, p->set.kv.recent, p->text);
+    dq_cache_numbers_print(&p->found, &p->caches);
+}
+
+static void print_uniform(const dq_plan_roles *p)
+{
+    const dq_mean kld = p->difference.kld, loss = p->difference.loss;
+    const double sure = 100 * (1 - p->outside);
+    if (p->all_share) {
+        printf(
+            "against uniform    the plan is this one: all groups share, so each keeps as much\n");
+        return;
+    }
+    printf("against uniform    KLD %.4g, perplexity %+.3f %%\n", p->uniform.kld.value,
+           dq_cache_numbers_percent(p->uniform.loss.value));
+    printf("                   KLD of the plan less its own %+.4g ± %.2g (nominally %.5g %%: %+.4g "
+           "to %+.4g): %s\n",
+           kld.value, kld.std_err, sure, p->kld.low, p->kld.high,
+           dq_cache_numbers_verdict(p->kld, "the plan is closer", "the uniform share is closer",
+                                    "not decided which is closer"));
+    printf("                   perplexity %+.3f %% (nominally %.5g %%: %+.3f to %+.3f): %s\n",
+           dq_cache_numbers_percent(loss.value), sure, dq_cache_numbers_percent(p->loss.low),
+           dq_cache_numbers_percent(p->loss.high),
+           dq_cache_numbers_verdict(p->loss, "the plan loses less", "the uniform share loses less",
+                                    "not decided which loses less"));
+}
+
+dq_status dq_roles_plan_output_print(const dq_roles_plan_view *v, dq_err *err)
+{
+    const dq_plan_roles *p = v->plan;
+    DQ_TRY(print_groups(p, err));
+    putchar('\n');
+    print_inputs(v);
+    if (p->caches.n_resumed)
+        printf("taken over         %lld windows of caches of an earlier run\n",
+               (long long)p->caches.n_resumed);
+    print_plan(p);
+    print_uniform(p);
+    printf("recipe             %s\n", p->set.in.out);
+    return dq_document_flush(err);
+}

@@ -1,0 +1,27 @@
+/* roles_plan_output: what dq plan --roles writes and prints: the recipe, the document, the tables and the sentences behind them.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_ROLES_PLAN_OUTPUT_H
+#define DQ_ROLES_PLAN_OUTPUT_H
+
+#include "cmds/cli/input.h"
+#include "plan/plan_roles.h"
+
+/* A plan with what it was made from. */
+typedef struct dq_roles_plan_view {
+    const dq_plan_roles *plan;
+    const dq_input_text *text;
+    const dq_logger *logger;
+} dq_roles_plan_view;
+
+/* Before a run: windows, groups and passes. */
+dq_status dq_roles_plan_output_work(const dq_roles_plan_view *v, dq_err *err);
+/* Behind it: tables and verdicts. */
+dq_status dq_roles_plan_output_print(const dq_roles_plan_view *v, dq_err *err);
+/* The document dq-plan-roles/1 on stdout; of a dry run without results of a search. */
+dq_status dq_roles_plan_output_json(const dq_roles_plan_view *v, dq_err *err);
+/* The recipe, a new reference: beside what one of weights (NULL: none) says, of its cache too (widths and codes), but for what is
+ * kept. What it lacks where memory ends, dq_json_complete tells. */
+json_t *dq_roles_plan_output_recipe_of(const dq_plan_roles_settings *s, const json_t *weights,
+                                       const char *roles);
+
+#endif

@@ -1,0 +1,106 @@
+/* plan_caches: what KV caches lose on windows of a text, beside the same weights and an unquantized cache, as dq_eval measures it.
+ * What is measured is written down in a journal and not measured again. Plans of a cache (plan_kv.h, plan_roles.h) say which
+ * caches there are: each has a name, which its plan can make a configuration of. A plan searches with some of the windows,
+ * side by side; no choice sees the others, which decide.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_PLAN_CACHES_H
+#define DQ_PLAN_CACHES_H
+
+#include "eval/eval.h"
+#include "kv/kv_config.h"
+#include "plan/plan_journal.h"
+
+enum {
+    DQ_PLAN_CACHES_WINDOWS = 60, /* without other words */
+    DQ_PLAN_CACHES_SWEEP = 16    /* caches that the unquantized one runs once for */
+};
+
+/* What is measured, and with what. */
+typedef struct dq_plan_caches_input {
+    const dq_model *model;
+    const char *content; /* 64 hex digits that stand for its bytes */
+    const dq_tokenizer *tok;
+    const dq_docs *docs; /* the text */
+    const char *text, *text_sha256;
+    const char *out; /* beside which the journal lies; NULL: nothing is run */
+    const char *dq_version;
+    int64_t ctx, windows; /* ids of a window; windows at most */
+    dq_backend *backend;
+    bool resume, force;
+    /* Ids done and to be done, which is an expectation; and before a stage. */
+    void (*step)(void *arg, double done, double total, const char *what);
+    void (*stage)(void *arg, const char *name);
+    void *arg;
+} dq_plan_caches_input;
+
+/* What names stand for; `arg` goes to the functions. */
+typedef struct dq_plan_caches_kind {
+    const char *key; /* of a name in a line of the journal */
+    dq_status (*config)(dq_kv_config *out, const void *arg, const char *name, dq_err *err);
+    /* Whether the plan would write it so, so that it is one cache with what is measured. */
+    bool (*is_name)(const void *arg, const char *name);
+    /* Adds what numbers depend on besides the name, to the key of the journal. */
+    void (*depend)(json_t *of, const void *arg);
+    const void *arg;
+} dq_plan_caches_kind;
+
+typedef enum dq_plan_caches_part {
+    DQ_PLAN_CACHES_SEARCH,
+    DQ_PLAN_CACHES_UNSEEN
+} dq_plan_caches_part;
+
+/* A cache with what it loses in each window: KLD, and ln p of the text less than without it; nats an id. */
+typedef struct dq_plan_cache {
+    const char *name;
+    bool *known; /* [windows] */
+    double *kld, *loss;
+} dq_plan_cache;
+
+typedef struct dq_plan_caches_numbers {
+    dq_mean kld, loss;
+    double kld_skew, loss_skew;
+} dq_plan_caches_numbers;
+
+typedef struct dq_plan_caches {
+    const dq_plan_caches_input *in;
+    dq_plan_caches_kind kind;
+    dq_windows win;
+    int64_t begin, end; /* windows that search; the others decide */
+    int64_t clusters;   /* of those: documents, or windows of a single one */
+    dq_plan_cache *list;
+    int n;
+    int64_t n_resumed;  /* windows of caches taken over from an earlier run */
+    double done, total; /* ids */
+    /* private */
+    size_t cap;
+    dq_runner *runner;
+    dq_plan_journal journal;
+    dq_arena *arena;
+} dq_plan_caches;
+
+/* in->ctx where it is 0: 2048 ids, or all positions of the model. DQ_MISMATCH for windows that it has no positions for. */
+dq_status dq_plan_caches_fit(dq_plan_caches_input *in, dq_err *err);
+/* Cuts the text; `in` and the arena outlive it. Of too little text win.n is 0, or too small: the caller says what it needs. */
+dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
+                             const dq_plan_caches_kind *kind, dq_arena *a, dq_err *err);
+/* Windows begin .. end - 1 search. */
+void dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end);
+/* Opens the journal, with what an earlier run has measured, and the runner. */
+dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err);
+void dq_plan_caches_end(dq_plan_caches *c); /* {0} allowed */
+/* The cache of a name, made where there is none; -1: see err. */
+int dq_plan_caches_find(dq_plan_caches *c, const char *name, dq_err *err);
+/* Measures cache[n] on the windows of a part, where that is not done yet. What is finished stays after DQ_STOPPED. */
+dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan_caches_part part,
+                             const char *what, dq_err *err);
+/* Of a cache on a part, or less what another one has there (less: -1: none). */
+dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_caches *c, int cache,
+                                    int less, dq_plan_caches_part part, dq_err *err);
+/* Ids that a cache takes on a part, without the unquantized one. */
+int64_t dq_plan_caches_ids(const dq_plan_caches *c, dq_plan_caches_part part);
+/* From here on so many caches on a part are expected, and what comes after it. */
+void dq_plan_caches_expect(dq_plan_caches *c, int64_t search, int64_t unseen);
+/* Tells who watches the name of what begins. */
+void dq_plan_caches_stage(const dq_plan_caches *c, const char *name);
+
+#endif

@@ -1,0 +1,314 @@
+/* plan_roles: see plan_roles.h. A cache's name is what it keeps of a context and by which roles, "keep 0.125 roles 1.0/0.0" or
+ * "tokens 390 roles 0.0/1.0"; without roles every group keeps as many tokens.
+ * SPDX-License-Identifier: MIT */
+#include "plan/plan_roles.h"
+
+#include "base/real.h"
+#include "plan/plan_decide.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME = DQ_KV_ROLES_TEXT + 64 };
+
+/* ---- Caches ---- */
+
+/* roles: "" for none; tokens: 0 for the share. */
+static void name_of(char name[NAME], double keep, int64_t tokens, const char *roles)
+{
+    char how[48];
+    snprintf(how, sizeof how, "keep %.15g", keep);
+    if (strtod(how + 5, NULL) != keep) snprintf(how, sizeof how, "keep %.17g", keep);
+    if (tokens) snprintf(how, sizeof how, "tokens %lld", (long long)tokens);
+    snprintf(name, NAME, "%s%s%s", how, *roles ? " roles " : "", roles);
+}
+
+/* The parts of a name; false where it is none. */
+static bool read_name(double *keep, int64_t *tokens, const char **roles, const char *name)
+{
+    const bool by_share = strncmp(name, "keep ", 5) == 0;
+    char *end;
+    *keep = 0;
+    *tokens = 0;
+    if (!by_share && strncmp(name, "tokens ", 7) != 0) return false;
+    const double x = dq_real_parse(name + (by_share ? 5 : 7), &end);
+    if (by_share && !(x > 0 && x < 1)) return false;
+    if (!by_share && !(x >= 1 && x <= INT32_MAX)) return false;
+    if (by_share)
+        *keep = x;
+    else
+        *tokens = (int64_t)x;
+    if (*end && strncmp(end, " roles ", 7) != 0) return false;
+    *roles = *end ? end + 7 : end;
+    return true;
+}
+
+static dq_status config_of(dq_kv_config *out, const void *arg, const char *name, dq_err *err)
+{
+    const dq_plan_roles *p = arg;
+    const char *roles;
+    *out = p->set.kv;
+    if (!read_name(&out->evict.keep, &out->evict.tokens, &roles, name))
+        return dq_fail(err, DQ_BUG, "no cache is named %.80s", name);
+    if (!*roles) return DQ_OK;
+    out->evict.budget = DQ_KV_BUDGET_ROLES;
+    return dq_kv_config_set_roles(out, roles, err);
+}
+
+static bool is_name(const void *arg, const char *name)
+{
+    const dq_plan_roles *p = arg;
+    char same[NAME];
+    double keep;
+    int64_t tokens;
+    const char *roles;
+    dq_kv_roles r;
+    dq_err err = {0};
+    if (strlen(name) >= NAME || !read_name(&keep, &tokens, &roles, name)) return false;
+    if (strlen(roles) >= DQ_KV_ROLES_TEXT) return false;
+    if (*roles && (dq_kv_roles_parse(&r, roles, &err) != DQ_OK ||
+                   dq_kv_roles_fit(&r, p->set.in.model->n_layers, p->set.in.model->map.n_groups,
+                                   &err) != DQ_OK))
+        return false;
+    name_of(same, keep, tokens, roles);
+    return strcmp(same, name) == 0;
+}
+
+static void add_depends(json_t *of, const void *arg)
+{
+    const dq_plan_roles *p = arg;
+    json_object_set_new(of, "policy", json_string(p->set.kv.evict.policy->name));
+    json_object_set_new(of, "recent", json_integer(p->set.kv.recent));
+    json_object_set_new(of, "sink", json_integer(p->set.kv.sink));
+}
+
+/* ---- Opening ---- */
+
+static dq_status list_groups(dq_plan_roles *p, dq_err *err)
+{
+    const dq_model *m = p->set.in.model;
+    const int n = p->n_groups = m->n_layers * m->map.n_groups;
+    if (n < 2)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: has one group of KV heads, so that there is nothing to share. Let the "
+                       "cache keep as much of each context without roles",
+                       m->path);
+    p->group = dq_alloc(p->arena, (size_t)n, sizeof *p->group, err);
+    p->alone = dq_alloc(p->arena, (size_t)n, sizeof *p->alone, err);
+    p->missed = dq_alloc(p->arena, (size_t)n, sizeof *p->missed, err);
+    p->order = dq_alloc(p->arena, (size_t)n, sizeof *p->order, err);
+    p->trial = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *p->trial, err);
+    for (int i = 0; err->code == DQ_OK && i < n; i++) {
+        p->group[i] = (dq_kv_role){(int16_t)(i / m->map.n_groups), (int16_t)(i % m->map.n_groups)};
+        p->order[i] = i;
+    }
+    DQ_TRY(err->code);
+    if (dq_plan_roles_order_text(p->text, p->group, n, n, err) != DQ_OK)
+        return dq_in(err, "%s: ", m->path);
+    return DQ_OK;
+}
+
+/* That a share leaves something beside what always stays, and less than all. */
+static dq_status check_share(dq_plan_roles *p, dq_err *err)
+{
+    const dq_plan_roles_settings *s = &p->set;
+    const int64_t safe = (int64_t)s->kv.sink + s->kv.recent;
+    dq_kv_spec spec = dq_kv_plain;
+    spec.sink = s->kv.sink;
+    spec.recent = s->kv.recent;
+    spec.evict = s->kv.evict;
+    spec.evict.keep = s->keep;
+    p->context = s->in.ctx / 2;
+    p->whole = dq_plan_roles_order_whole(p->context, safe, p->n_groups);
+    const int64_t kept = dq_evict_budget(&spec, p->context, NULL);
+    if (kept > safe && kept < p->context) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "a share of %g leaves %lld tokens of contexts of %lld ids (half a window), of "
+                   "which the first %d and the last %d always stay: there is nothing to share. Use "
+                   "longer windows, fewer recent tokens or another share",
+                   s->keep, (long long)kept, (long long)p->context, s->kv.sink, s->kv.recent);
+}
+
+static dq_status split_text(dq_plan_roles *p, dq_err *err)
+{
+    const dq_plan_roles_settings *s = &p->set;
+    const long long n = p->caches.win.n, find = s->find;
+    if (n < find + DQ_PLAN_ROLES_LEAST_UNSEEN)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
+                            "%s: too little text: %lld windows of %lld ids (expected at least "
+                            "%lld, of which the first %lld find roles and the others decide). "
+                            "Give more text",
+                            s->in.text, n, (long long)s->in.ctx, find + DQ_PLAN_ROLES_LEAST_UNSEEN,
+                            find);
+    dq_plan_caches_split(&p->caches, 0, find);
+    return DQ_OK;
+}
+
+static dq_status open_all(dq_plan_roles *p, dq_err *err)
+{
+    const dq_plan_caches_kind kind = {
+        .key = "cache", .config = config_of, .is_name = is_name, .depend = add_depends, .arg = p};
+    DQ_TRY(dq_plan_caches_fit(&p->set.in, err));
+    DQ_TRY(list_groups(p, err));
+    DQ_TRY(check_share(p, err));
+    DQ_TRY(dq_plan_caches_cut(&p->caches, &p->set.in, &kind, p->arena, err));
+    return split_text(p, err);
+}
+
+dq_status dq_plan_roles_open(dq_plan_roles **out, const dq_plan_roles_settings *s, dq_err *err)
+{
+    dq_arena *a = dq_arena_new();
+    dq_plan_roles *p = *out = a ? dq_alloc(a, 1, sizeof *p, err) : NULL;
+    if (!p) {
+        dq_arena_free(a);
+        return dq_fail(err, DQ_RESOURCE, "out of memory");
+    }
+    p->arena = a;
+    p->set = *s;
+    p->chosen = -1;
+    if (open_all(p, err) == DQ_OK) return DQ_OK;
+    dq_plan_roles_close(p);
+    *out = NULL;
+    return err->code;
+}
+
+void dq_plan_roles_close(dq_plan_roles *p)
+{
+    if (!p) return;
+    dq_plan_caches_end(&p->caches);
+    dq_arena_free(p->arena);
+}
+
+int dq_plan_roles_numbers(const dq_plan_roles *p)
+{
+    return p->n_groups < p->set.tries ? p->n_groups : p->set.tries;
+}
+
+dq_status dq_plan_roles_failed(dq_plan_roles *p, dq_err *err)
+{
+    return dq_plan_journal_failed(&p->caches.journal, err);
+}
+
+void dq_plan_roles_done(dq_plan_roles *p)
+{
+    dq_plan_journal_end(&p->caches.journal, true);
+}
+
+/* ---- The order ---- */
+
+/* The cache with the first `sharing` of order[n_groups] before the /. */
+static int cache_of(dq_plan_roles *p, const dq_kv_role *order, int sharing, int64_t tokens,
+                    dq_err *err)
+{
+    char name[NAME], text[DQ_KV_ROLES_TEXT];
+    if (dq_plan_roles_order_text(text, order, p->n_groups, sharing, err) != DQ_OK) return -1;
+    name_of(name, p->set.keep, tokens, text);
+    return dq_plan_caches_find(&p->caches, name, err);
+}
+
+static dq_status list_alone(dq_plan_roles *p, dq_kv_role *order, dq_err *err)
+{
+    for (int g = 0; g < p->n_groups; g++) {
+        int n = 0;
+        for (int i = 0; i < p->n_groups; i++) {
+            if (i != g) order[n++] = p->group[i];
+        }
+        order[n] = p->group[g];
+        p->alone[g] = cache_of(p, order, n, p->whole, err);
+        if (p->alone[g] < 0) return err->code;
+    }
+    return DQ_OK;
+}
+
+static int64_t left_alone(const dq_plan_roles *p)
+{
+    int64_t n = 0;
+    for (int g = 0; g < p->n_groups; g++)
+        n += !p->caches.list[p->alone[g]].known[p->caches.end - 1];
+    return n;
+}
+
+static dq_status find_order(dq_plan_roles *p, dq_kv_role *order, dq_err *err)
+{
+    double *missed = dq_alloc(p->arena, (size_t)p->n_groups, sizeof *missed, err);
+    dq_plan_caches_stage(&p->caches, "groups alone");
+    DQ_TRY(list_alone(p, order, err));
+    dq_plan_caches_expect(&p->caches, left_alone(p) + dq_plan_roles_numbers(p),
+                          DQ_PLAN_ROLES_UNSEEN);
+    DQ_TRY(
+        dq_plan_caches_run(&p->caches, p->alone, p->n_groups, DQ_PLAN_CACHES_SEARCH, "alone", err));
+    for (int g = 0; missed && g < p->n_groups; g++) {
+        DQ_TRY(dq_plan_caches_numbers_of(&p->missed[g], &p->caches, p->alone[g], -1,
+                                         DQ_PLAN_CACHES_SEARCH, err));
+        missed[g] = p->missed[g].kld.value;
+    }
+    if (err->code == DQ_OK) dq_plan_roles_order_sort(p->order, missed, p->n_groups);
+    return err->code;
+}
+
+/* ---- The number that share ---- */
+
+static dq_status find_number(dq_plan_roles *p, dq_kv_role *order, dq_err *err)
+{
+    int *number = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *number, err);
+    int *cache = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *cache, err);
+    DQ_TRY(err->code);
+    dq_plan_caches_stage(&p->caches, "numbers that share");
+    for (int i = 0; i < p->n_groups; i++) order[i] = p->group[p->order[i]];
+    const int n = dq_plan_roles_order_numbers(number, p->n_groups, p->set.tries);
+    for (int i = 0; i < n; i++) {
+        if ((cache[i] = cache_of(p, order, number[i], 0, err)) < 0) return err->code;
+    }
+    dq_plan_caches_expect(&p->caches, n, DQ_PLAN_ROLES_UNSEEN);
+    DQ_TRY(dq_plan_caches_run(&p->caches, cache, n, DQ_PLAN_CACHES_SEARCH, "share", err));
+    for (int i = 0; i < n; i++) {
+        dq_plan_caches_numbers x;
+        DQ_TRY(dq_plan_caches_numbers_of(&x, &p->caches, cache[i], -1, DQ_PLAN_CACHES_SEARCH, err));
+        p->trial[p->n_trials++] = (dq_plan_roles_trial){number[i], cache[i], x.kld.value};
+        if (i == 0 || x.kld.value < p->trial[p->chosen].lost) p->chosen = i;
+    }
+    p->all_share = p->trial[p->chosen].sharing == p->n_groups;
+    return dq_plan_roles_order_text(p->text, order, p->n_groups, p->trial[p->chosen].sharing, err);
+}
+
+/* ---- The windows that are left ---- */
+
+static dq_status decide(dq_plan_roles *p, dq_err *err)
+{
+    enum { VERDICTS = 2 }; /* KLD and perplexity */
+    const dq_plan_caches_part part = DQ_PLAN_CACHES_UNSEEN;
+    dq_plan_caches *c = &p->caches;
+    char name[NAME];
+    int cache[DQ_PLAN_ROLES_UNSEEN] = {p->trial[p->chosen].cache};
+    name_of(name, p->set.keep, 0, "");
+    dq_plan_caches_stage(c, "unseen windows");
+    const int n = p->all_share ? 1 : 2;
+    if (n > 1 && (cache[1] = dq_plan_caches_find(c, name, err)) < 0) return err->code;
+    dq_plan_caches_expect(c, 0, n);
+    DQ_TRY(dq_plan_caches_run(c, cache, n, part, "roles and uniform", err));
+    DQ_TRY(dq_plan_caches_numbers_of(&p->found, c, cache[0], -1, part, err));
+    if (p->all_share) return DQ_OK;
+    p->outside = 0.05 / VERDICTS;
+    DQ_TRY(dq_plan_caches_numbers_of(&p->uniform, c, cache[1], -1, part, err));
+    DQ_TRY(dq_plan_caches_numbers_of(&p->difference, c, cache[0], cache[1], part, err));
+    const dq_plan_caches_numbers *d = &p->difference;
+    p->kld = dq_plan_decide_interval(d->kld, d->kld_skew, p->outside);
+    p->loss = dq_plan_decide_interval(d->loss, d->loss_skew, p->outside);
+    return DQ_OK;
+}
+
+static dq_status run_all(dq_plan_roles *p, dq_err *err)
+{
+    dq_kv_role *order = dq_alloc(p->arena, (size_t)p->n_groups, sizeof *order, err);
+    if (!order) return err->code;
+    DQ_TRY(dq_plan_caches_begin(&p->caches, err));
+    DQ_TRY(find_order(p, order, err));
+    DQ_TRY(find_number(p, order, err));
+    return decide(p, err);
+}
+
+dq_status dq_plan_roles_run(dq_plan_roles *p, dq_err *err)
+{
+    return run_all(p, err) == DQ_OK ? DQ_OK : dq_plan_roles_failed(p, err);
+}

@@ -1,0 +1,201 @@
+# roles_plan.sh: dq plan --roles, and that its figures are those of dq eval; sourced by run.sh.
+cp "$repo/calib/pair/text.txt" text.txt
+set -- plan "diff model" --roles 0.25 --text text.txt --ctx 128 --limit 6 --find 2 --kv-recent 4 --threads 1
+
+# what is missing or cannot be
+try 2 "[-]-text FILE is missing" plan "diff model" --roles 0.25 -o r.json
+try 2 "RECIPE.json is missing" "$@"
+for keep in 0 1 -0.5 2 x; do
+    try 2 "[-]-roles" plan "diff model" --text text.txt -o r.json --roles $keep
+done
+try 2 "[-]-kv and --roles are two plans[.] Make one, then the other: --weights RECIPE.json" "$@" -o r.json --kv 4
+try 2 "[-]-kv-policy: unknown policy h3o (expected one of streaming" "$@" -o r.json --kv-policy h3o
+try 2 "[-]-find" "$@" -o r.json --find 0
+try 2 "[-]-trials 1025: expected 2 to 1024 of roles" "$@" -o r.json --trials 1025
+try 2 "[-]-trials 1: expected 2 to 1024 of roles" "$@" -o r.json --trials 1
+for o in "--kv-code page" "--kv-layers 2"; do
+    # shellcheck disable=SC2086 # an option and its value
+    try 2 "${o%% *} is about --kv, which is not given" "$@" -o r.json $o
+done
+try 2 "[-]-widths is about codes, and --roles plans what is kept" "$@" -o r.json --widths 4,8
+try 2 "[-]-budget is about weights, and --roles plans the cache" "$@" -o r.json --budget kld=1
+for o in "--kv-policy h2o" "--find 3"; do
+    # shellcheck disable=SC2086
+    try 2 "${o%% *} is about --roles, which is not given" plan "diff model" --kv 4 --text text.txt -o r.json $o
+    # shellcheck disable=SC2086
+    try 2 "${o%% *} is about --roles, which is not given" plan "diff model" --calib text.txt --budget kld=1 -o r.json $o
+done
+try 4 "has 512 positions, windows of 513 ids are more[.] Use --ctx 512" "$@" -o r.json --ctx 513
+try 4 "a share of 0.1 leaves 8 tokens of contexts of 64 ids .*the first 4 and the last 4 always stay: there is nothing to share" "$@" \
+    -o r.json --roles 0.1
+try 4 "a share of 0.25 leaves 64 tokens of contexts of 64 ids .*the first 4 and the last 90 always stay" "$@" -o r.json --kv-recent 90
+head -c 1500 text.txt >little.txt
+try 4 "little.txt: too little text: 2 windows of 128 ids (expected at least 5, of which the first 3 find roles" "$@" -o r.json \
+    --text little.txt --find 3
+printf 'a cold hare hears' >little.txt
+try 4 "little.txt: too little text: 0 windows" "$@" -o r.json --text little.txt
+try 3 "empty: the text is empty" "$@" -o r.json --text empty
+try 6 "gone.txt" "$@" -o r.json --text gone.txt
+try 2 "input and output are the same file" "$@" -o text.txt --force
+echo '{"schema": "dq-recipe/1", "bit": 4}' >w.json
+try 3 'w.json: .*"bit"' "$@" -o r.json --weights w.json
+cp w.json r.json.journal
+try 2 "r.json.journal: input and output are the same file" "$@" -o r.json --weights r.json.journal --force
+rm r.json.journal
+absent r.json r.json.journal
+
+# a dry run says what it would take: 4 groups, 2 of 6 windows find
+try 0 "^alone  *4 caches, a group without its context and the others with all: 1024 ids" "$@" --dry-run
+grep -q "^share  *at most 4 caches, so many groups sharing: 1024 ids" "$top/out" || complain "roles plan: work: $(cat "$top/out")"
+grep -q "^find  *windows 1 to 2; the other 4 decide" "$top/out" || complain "roles plan: windows: $(cat "$top/out")"
+grep -q "^groups  *4 of KV heads: 2 layers of 2" "$top/out" || complain "roles plan: groups: $(cat "$top/out")"
+grep -q "warning: text.txt: 4 unseen windows are few: with fewer than 20" "$top/err" || complain "roles plan: no word about few windows"
+try 0 '"caches_alone": 4' "$@" --dry-run --json
+json dq-plan-roles/1
+grep -q '"caches_sharing_at_most": 3' "$top/out" && complain "roles plan: another number of caches"
+try 0 '"caches_sharing_at_most": 3' "$@" --dry-run --json --trials 3
+absent r.json r.json.journal
+
+# the plan: threads change nothing
+try 0 '"uniform": ' "$@" -o r.json --json --progress always
+cp "$top/out" doc.json
+json dq-plan-roles/1
+for key in layer group alone shares sharing taken kld_nats ln_ppl_ratio clusters kld_interval outside search_windows context windows_taken_over; do
+    grep -q "\"$key\": " doc.json || complain "roles plan: no \"$key\" in the document"
+done
+grep -q "^dq plan: groups alone  *[0-9]* %  *~[0-9:]* s* *left  alone" "$top/err" || complain "roles plan: no time left: $(cat "$top/err")"
+roles=$(sed -n 's/.*"roles": "\([^"]*\)".*/\1/p' r.json)
+try 0 "^plan  *--kv-policy keydiff --kv-keep 0.25 --kv-sink 4 --kv-recent 4 --kv-budget roles --kv-roles $roles$" "$@" -o t.json --threads 2
+cmp -s r.json t.json || complain "roles plan: threads change the recipe"
+cp "$top/out" table
+try 0 "." "$@" -o t.json --force
+cmp -s table "$top/out" || complain "roles plan: threads change the table"
+
+# its figures are those of dq eval on the same windows: 1 and 2 find, 3 to 6 decide
+order=$(printf %s "$roles" | tr / , | sed 's/,$//')
+tr -d ' \n' <doc.json | grep -o '"layer":[0-9]*,"group":[0-9]*' | tr -dc '0-9,\n' | tr ',\n' '.,' | sed 's/,$//' >"$top/a"
+[ "$(cat "$top/a")" = "$order" ] || complain "roles plan: groups of the document in the order $(cat "$top/a"), of the recipe in $order"
+mean_of() { # mean_of FIELD WINDOW... OPTION...: of one cache over windows, from 1
+    field=$1 windows=$2
+    shift 2
+    "$dq" eval "diff model" --text text.txt --ctx 128 --limit 6 --kv-policy keydiff --kv-recent 4 "$@" --dump-items items.jsonl --threads 1 -q \
+        >/dev/null 2>"$top/err" || complain "roles plan: dq eval $*: $(cat "$top/err")"
+    grep '"policy": "keydiff"' items.jsonl | sed -n "s/.*\"$field\": \([-0-9.e]*\).*/\1/p" |
+        awk -v windows="$windows" 'BEGIN { n = split(windows, w, " ") } { x[NR] = $1 } END { for (i = 1; i <= n; i++) s += x[w[i]]; printf "%.9e", s / n }'
+    rm items.jsonl
+}
+same() { # same WHAT NUMBER NUMBER
+    holds "$1" "$2 - $3 < 1e-9 + 1e-6 * $3 && $3 - $2 < 1e-9 + 1e-6 * $3 && $3 != 0"
+}
+numbers() { # numbers PATTERN: behind each match in the document without white space
+    tr -d ' \n' <doc.json | grep -o -e "$1[-0-9.e]*" | sed 's/.*://'
+}
+# a group alone: 8 tokens always stay, so 8 + 3 * 56 / 4 a group are whole contexts of the other three
+for place in 1 4; do
+    cut=$(printf %s "$order" | tr , '\n' | sed -n ${place}p)
+    others=$(printf %s "$order" | tr , '\n' | grep -v "^$cut$" | sort | tr '\n' , | sed 's/,$//')
+    same "KLD without $cut" "$(numbers '"alone":{"kld_nats":{"value":' | sed -n ${place}p)" \
+        "$(mean_of kld_nats "1 2" --kv-tokens 50 --kv-budget roles --kv-roles "$others/$cut")"
+done
+least=
+for n in 1 2 3 4; do
+    text=$(printf %s "$order" | sed "s/,/\//$n")
+    [ $n -lt 4 ] || text=$order/
+    lost=$(mean_of kld_nats "1 2" --kv-keep 0.25 --kv-budget roles --kv-roles "$text")
+    same "KLD where $n share" "$(numbers "\"sharing\":$n,\"kld_nats\":")" "$lost"
+    if [ -z "$least" ] || awk "BEGIN { exit !($lost < $least) }"; then least=$lost best=$text; fi
+done
+[ "$best" = "$roles" ] || complain "roles plan: $best loses least, $roles is taken"
+same "KLD of the plan in the search" "$(numbers '"search_kld_nats":')" "$least"
+mine=$(mean_of kld_nats "3 4 5 6" --kv-keep 0.25 --kv-budget roles --kv-roles "$roles")
+usual=$(mean_of kld_nats "3 4 5 6" --kv-keep 0.25)
+same "KLD of the plan" "$(numbers '"unseen":{"kld_nats":{"value":' | sed -n 1p)" "$mine"
+same "KLD of uniform" "$(numbers '"uniform":{"unseen":{"kld_nats":{"value":')" "$usual"
+holds "roles less uniform" "($(numbers '"plan_less_it":{"kld_nats":{"value":') - ($mine - $usual)) ^ 2 < 1e-16"
+grep -q "^against uniform  *KLD " table || complain "roles plan: not compared with uniform: $(cat table)"
+grep -q "^  *KLD of the plan less its own .* (nominally 97.5 %: .*): \(the plan is closer\|not decided\|the uniform\)" table ||
+    complain "roles plan: no interval beside uniform: $(cat table)"
+tr -d ' \n' <doc.json | grep -q '"outside":0.025' || complain "roles plan: another level in the document"
+
+# where all groups share the budget is the uniform one, and nothing is compared
+try 0 "^against uniform  *the plan is this one: all groups share" "$@" --roles 0.9 --kv-recent 0 --kv-sink 0 -o all.json
+grep -q '"roles": "[0-9.,]*/"' all.json || complain "roles plan: not all share: $(cat all.json)"
+try 0 '"uniform": null' "$@" --roles 0.9 --kv-recent 0 --kv-sink 0 -o all.json --force --json
+# some numbers of many groups, another policy, a plain model
+try 0 "^KLD by number  *1: [-.0-9e]*, 3: [-.0-9e]*, 8: [-.0-9e]*$" plan "plain model" --roles 0.25 --text text.txt --ctx 128 --limit 4 --find 1 \
+    --kv-recent 4 --kv-policy h2o --trials 3 -o p.json
+grep -q '"policy": "h2o"' p.json || complain "roles plan: another policy in $(cat p.json)"
+
+# the recipe is one: a container has the roles, beside what a recipe of weights, or of the cache's widths, says
+try 0 "content SHA-256" quantize "diff model" -o roles.h5 --recipe r.json
+try 0 "\"roles\": \"$roles\"" info roles.h5 --recipe
+echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"widths": "3|5+3:3|6", "code": "dither", "recent": 64, "policy": "h2o", "tokens": 99, "every": 7,
+    "window": 5}, "comment": "mine"}' >w.json
+try 0 "^recipe  *both.json" "$@" -o both.json --weights w.json
+for part in '"bits": 5' '"widths": "3|5+3:3|6"' '"code": "dither"' "\"roles\": \"$roles\"" '"recent": 4' '"policy": "keydiff"' '"comment": "mine"'; do
+    grep -q -e "$part" both.json || complain "roles plan: no $part in $(cat both.json)"
+done
+for part in tokens every window; do
+    ! grep -q "\"$part\"" both.json || complain "roles plan: $part of another plan in $(cat both.json)"
+done
+for part in "its cache holds codes: the plan is measured with 16 bits" "has recent 64, which becomes 4, as the plan is measured[.] Or give --kv-recent"; do
+    grep -q "warning: w.json: $part" "$top/err" || complain "roles plan: no warning of $part: $(cat "$top/err")"
+done
+try 0 "content SHA-256" quantize "diff model" -o both.h5 --recipe both.json
+# and the plan of widths keeps the roles
+try 0 "^recipe  *widths.json" plan "diff model" --kv 4 --text text.txt --ctx 128 --limit 5 --kv-recent 16 --widths 2,4,8 -o widths.json --weights r.json
+grep -q "\"roles\": \"$roles\"" widths.json || complain "kv plan: roles are gone: $(cat widths.json)"
+# a container is planned for too
+try 0 "^plan " plan roles.h5 --roles 0.25 --text text.txt --ctx 128 --limit 4 --find 1 --kv-recent 4 -o h5.json
+# a recipe that is finished stays where what is said of it does not come out
+for o in "" --json; do
+    echo '{"schema": "dq-recipe/1"}' >full.json
+    # shellcheck disable=SC2086
+    "$dq" "$@" $o -o full.json --force >/dev/full 2>"$top/err" </dev/null
+    got=$?
+    [ $got -eq 6 ] || complain "roles plan >/dev/full: expected status 6, found $got: $(cat "$top/err")"
+    cmp -s r.json full.json || complain "roles plan >/dev/full: another recipe"
+    absent full.json.journal
+done
+
+# interrupted, a run that resumes takes over what is there, to the same recipe, or for another share
+try 6 "exists" "$@" -o r.json
+try 6 "r.json: is finished already, and no interrupted run is beside it" "$@" -o r.json --resume
+: >k.json.journal
+set -- "$@" --ctx 512 --limit 24 --find 20
+try 0 "." "$@" -o whole.json
+cp "$top/out" table
+until_line 3 . TERM "$@" --force
+[ "$ended" -eq 143 ] || complain "roles plan: not interrupted: $(cat "$top/err")"
+grep -q "k.json.journal is kept. Run the same command with --resume" "$top/err" || complain "roles plan: $(cat "$top/err")"
+until_line 12 . KILL "$@" --resume
+try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" -o k.json
+try 4 "what differs first is recent: begun with 4, this run has 5" "$@" -o k.json --resume --kv-recent 5
+try 4 'what differs first is policy: begun with "keydiff", this run has "knorm"' "$@" -o k.json --resume --kv-policy knorm
+cp k.json.journal kept.journal
+line=$(sed -n 2p kept.journal | cut -c66-)
+changed() { # changed SED: the journal with its first result so, and whole lines
+    wrong=$(printf '%s' "$line" | sed "$1")
+    {
+        sed -n 1p kept.journal
+        printf '%s %s\n' "$(printf '%s' "$wrong" | sha256sum | cut -c-64)" "$wrong"
+    } >k.json.journal
+}
+changed 's/"kld":\[[^],]*/"kld":["x"/'
+try 3 'k.json.journal: "kld" holds what is no number' "$@" -o k.json --resume
+present k.json.journal
+for w in "keep 0.25 roles 1.0" "keep 0.250" "keep 1" "keep 0" "tokens 0" "tokens 3.5" "tokens 50 roles " "tokens 50 roles 0.0,0.1,1.0,1.1/0.0" \
+    "keep 0.25 role 0.0,0.1,1.0,1.1" "8:4"; do
+    changed "s/\"cache\":\"[^\"]*/\"cache\":\"$(printf %s "$w" | sed 's/[/]/\\&/g')/"
+    try 3 'k.json.journal: "cache" .* are not as a plan writes them' "$@" -o k.json --resume
+done
+rm -f k.json
+cp kept.journal k.json.journal
+try 0 "^taken over  *[1-9][0-9]* windows of caches" "$@" -o k.json --resume
+cmp -s whole.json k.json || complain "roles plan: killed and resumed: another recipe"
+grep -v "^taken over\|^recipe" "$top/out" >"$top/a"
+grep -v "^recipe" table | cmp -s - "$top/a" || complain "roles plan: killed and resumed: another table"
+absent k.json.journal
+cp kept.journal k5.json.journal
+try 0 "^taken over  *[1-9][0-9]* windows of caches" "$@" --roles 0.5 -o k5.json --resume
+grep -q '"keep": 0.5' k5.json || complain "roles plan: resumed for another share: $(cat k5.json)"
