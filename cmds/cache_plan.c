@@ -35,15 +35,20 @@ dq_opt *dq_cache_plan_rows(dq_cache_plan *c)
         dq_opt_int("kv-layers", "N", &c->together, 1, 10000,
                    "of --kv: neighbouring layers that get one width: fewer units, a shorter search "
                    "(default 1)"),
-        dq_opt_int("find", "N", &c->find, 1, 1000000,
-                   "of --roles: first windows, which roles are found on (default 6)"),
+        dq_opt_int("find", "N", &c->find, 0, 1000000,
+                   "of --roles: first windows, which roles are found on (default 6; 0: on "
+                   "--questions alone)"),
+        dq_opt_text("questions", "ITEMS.jsonl", &c->questions,
+                    "of --roles: items of dq eval --task mc, whose right answers count beside the "
+                    "windows that find"),
+        dq_opt_int("ask", "N", &c->ask, 1, 1000000, "the last N of --questions (default 32)"),
         dq_opt_text("weights", "RECIPE.json", &c->weights,
                     "a recipe of weights, or of the cache's other plan, whose settings the new one "
                     "has too"),
         DQ_OPT_DEVICE(&c->device),
         {0}};
     _Static_assert(sizeof rows == sizeof c->row, "rows of the cache");
-    c->recent = c->sink = -1;
+    c->recent = c->sink = c->find = -1;
     memcpy(c->row, rows, sizeof rows);
     return c->row;
 }
@@ -75,7 +80,10 @@ dq_status dq_cache_plan_check(const dq_cache_plan *c, dq_err *err)
                            {c->sink >= 0, "kv-sink"}, {c->weights, "weights"},
                            {c->device, "device"}};
     const option widths[] = {{c->code, "kv-code"}, {c->together, "kv-layers"}};
-    const option roles[] = {{c->policy, "kv-policy"}, {c->find, "find"}};
+    const option roles[] = {{c->policy, "kv-policy"},
+                            {c->find >= 0, "find"},
+                            {c->questions, "questions"},
+                            {c->ask, "ask"}};
     const char *of_both = first_given(both, sizeof both / sizeof *both);
     const char *of_widths = first_given(widths, sizeof widths / sizeof *widths);
     const char *of_roles = first_given(roles, sizeof roles / sizeof *roles);

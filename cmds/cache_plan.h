@@ -7,12 +7,12 @@
 #include "plan/plan_kv.h"
 
 /* Options of the cache alone, as given; {0} and dq_cache_plan_rows before they are read. A number of 0, one of -1 among the last
- * two, or a NULL was not given. */
+ * three, or a NULL was not given. */
 typedef struct dq_cache_plan {
     double mean, keep; /* --kv; --roles; neither: weights are planned */
-    const char *text, *code, *policy, *weights, *device;
-    int64_t ctx, windows, together, find, recent, sink;
-    dq_opt row[15];
+    const char *text, *code, *policy, *questions, *weights, *device;
+    int64_t ctx, windows, together, ask, find, recent, sink;
+    dq_opt row[17];
     /* of dq plan as a whole */
     const char *out, *widths; /* widths: NULL: not given */
     int64_t trials, threads;

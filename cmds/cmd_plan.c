@@ -73,8 +73,11 @@ static const dq_usage usage = {
         "second scored. On the first windows each group is cut alone, and groups are ordered by "
         "the KL divergence that this costs; then 1, 2, ... groups of that order share (of more "
         "than 16: 16 numbers that grow by a factor), and the number that is closest is taken. "
-        "Windows that no choice has seen compare it with the same share in every group. One plan, "
-        "then the other with --weights, puts widths and roles into one recipe.",
+        "Windows that no choice has seen compare it with the same share in every group. Roles "
+        "found "
+        "on running text can lose answers to questions: with --questions, what their right answers "
+        "lack of all choices (-ln of their share) is added to the divergence in both choices. One "
+        "plan, then the other with --weights, puts widths and roles into one recipe.",
     .examples =
         "  dq plan model --calib train.jsonl --budget kld=0.01 -o recipe.json\n"
         "  dq quantize model -o model.h5 --recipe recipe.json --calib train.jsonl\n"

@@ -16,9 +16,40 @@ static dq_status make_settings(dq_plan_roles_settings *s, const dq_cache_plan *c
         return dq_fail(err, DQ_USAGE,
                        "--trials %lld: expected 2 to %d of roles, which are numbers of groups.",
                        (long long)c->trials, DQ_PLAN_ROLES_MAX_TRIES);
+    if (c->find == 0 && !c->questions)
+        return dq_fail(err, DQ_USAGE, "--find 0: roles are found on nothing. Give --questions.");
+    if (c->ask && !c->questions)
+        return dq_fail(err, DQ_USAGE, "--ask is about --questions, which are not given.");
     s->keep = c->keep;
-    s->find = c->find ? c->find : DQ_PLAN_ROLES_FIND;
+    s->find = c->find >= 0 ? c->find : DQ_PLAN_ROLES_FIND;
     s->tries = c->trials ? (int)c->trials : DQ_PLAN_ROLES_TRIES;
+    return DQ_OK;
+}
+
+/* ---- Questions ---- */
+
+enum { ASK = 32 }; /* without other words */
+
+/* The last ones of a file. */
+static dq_status read_questions(dq_items *items, dq_input_text *text, dq_cache_job *j, dq_err *err)
+{
+    const char *path = j->c->questions;
+    const int64_t ask = j->c->ask ? j->c->ask : ASK;
+    if (!path) return DQ_OK;
+    DQ_TRY(dq_input_read(text, path, j->a, err));
+    const dq_task *task = dq_task_find("mc", err);
+    if (!task) return err->code;
+    DQ_TRY(dq_task_load(items, task, path, text->text, text->bytes, 0, j->a, err));
+    if (items->n_bad)
+        dq_logger_warn(j->c->logger,
+                       "%s: %lld ill-formed UTF-8 sequences read as U+FFFD, the first at byte %lld",
+                       path, (long long)items->n_bad, (long long)items->first_bad);
+    if (items->n < ask)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: has %lld items, and the last %lld are asked. Use --ask %lld", path,
+                       (long long)items->n, (long long)ask, (long long)items->n);
+    items->item += items->n - ask;
+    items->n = ask;
     return DQ_OK;
 }
 
@@ -64,29 +95,30 @@ static void warn_replaced(const dq_cache_job *j, const dq_plan_roles_settings *s
 /* ---- The run ---- */
 
 /* The recipe is finished once it is written: it stays where what is said of it does not come out. */
-static dq_status hand_out(const dq_cache_job *j, dq_plan_roles *p, dq_err *err)
+static dq_status hand_out(const dq_cache_job *j, dq_plan_roles *p, const dq_roles_plan_view *v,
+                          dq_err *err)
 {
-    const dq_roles_plan_view v = {p, &j->text, j->c->logger};
     json_t *recipe = dq_roles_plan_output_recipe_of(&p->set, j->weights, p->text);
     if (dq_cache_job_write(j, recipe, err) != DQ_OK) return dq_plan_roles_failed(p, err);
     dq_plan_roles_done(p);
-    return j->c->json ? dq_roles_plan_output_json(&v, err) : dq_roles_plan_output_print(&v, err);
+    return j->c->json ? dq_roles_plan_output_json(v, err) : dq_roles_plan_output_print(v, err);
 }
 
-static dq_status run_plan(dq_cache_job *j, const dq_plan_roles_settings *set, dq_err *err)
+static dq_status run_plan(dq_cache_job *j, const dq_plan_roles_settings *set,
+                          const dq_input_text *questions, dq_err *err)
 {
     dq_plan_roles *p;
     DQ_TRY(dq_plan_roles_open(&p, set, err));
+    const dq_roles_plan_view v = {p, &j->text, questions, j->c->logger};
     dq_cache_job_warn(j, &p->caches);
     if (j->c->dry_run) {
-        const dq_roles_plan_view v = {p, &j->text, j->c->logger};
         j->c->json ? dq_roles_plan_output_json(&v, err) : dq_roles_plan_output_work(&v, err);
     } else {
         dq_progress_begin(&j->bar, j->c->logger, "plan", 1);
         j->bar.rough = true;
         dq_plan_roles_run(p, err);
         dq_progress_end(&j->bar);
-        if (err->code == DQ_OK) hand_out(j, p, err);
+        if (err->code == DQ_OK) hand_out(j, p, &v, err);
     }
     dq_plan_roles_close(p);
     return err->code;
@@ -97,11 +129,17 @@ dq_status dq_roles_plan_run(const dq_cache_plan *c, const char *model, dq_err *e
     dq_plan_roles_settings set = {0};
     const dq_cache_job_recipe recipe = {recipe_of, warn_weights, &set};
     dq_cache_job j;
+    dq_items items;
+    dq_input_text questions = {0};
     DQ_TRY(make_settings(&set, c, err));
     if (dq_cache_job_open(&j, c, model, DQ_PLAN_ROLES_WINDOWS, &recipe, err) == DQ_OK) {
-        set.in = j.in;
         warn_replaced(&j, &set);
-        run_plan(&j, &set, err);
+        if (read_questions(&items, &questions, &j, err) == DQ_OK) {
+            set.in = j.in;
+            set.in.questions = c->questions ? &items : NULL;
+            set.in.questions_path = c->questions;
+            run_plan(&j, &set, &questions, err);
+        }
     }
     dq_cache_job_close(&j);
     return err->code;

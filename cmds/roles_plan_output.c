@@ -30,9 +30,22 @@ static json_t *group_json(const dq_plan_roles *p, int i)
     json_object_set_new(o, "layer", json_integer(p->group[g].layer));
     json_object_set_new(o, "group", json_integer(p->group[g].group));
     if (p->chosen < 0) return o;
-    json_object_set_new(o, "alone", dq_cache_numbers_json(&p->missed[g]));
+    json_object_set_new(o, "alone",
+                        p->set.find ? dq_cache_numbers_json(&p->missed[g]) : json_null());
+    json_object_set_new(o, "lack_nats",
+                        p->caches.n_questions
+                            ? dq_document_metric(p->lack[g].value, p->lack[g].std_err)
+                            : json_null());
     json_object_set_new(o, "shares", json_boolean(i < p->trial[p->chosen].sharing));
     return o;
+}
+
+/* null without windows that find, or questions. */
+static void set_lost(json_t *o, const dq_plan_roles *p, const dq_plan_roles_trial *t)
+{
+    json_object_set_new(o, "kld_nats", p->set.find ? dq_document_real(t->kld) : json_null());
+    json_object_set_new(o, "lack_nats",
+                        p->caches.n_questions ? dq_document_real(t->lack) : json_null());
 }
 
 static json_t *trials_json(const dq_plan_roles *p)
@@ -41,7 +54,7 @@ static json_t *trials_json(const dq_plan_roles *p)
     for (int i = 0; i < p->n_trials; i++) {
         json_t *o = json_object();
         json_object_set_new(o, "sharing", json_integer(p->trial[i].sharing));
-        json_object_set_new(o, "kld_nats", dq_document_real(p->trial[i].lost));
+        set_lost(o, p, &p->trial[i]);
         json_object_set_new(o, "taken", json_boolean(i == p->chosen));
         json_array_append_new(list, o);
     }
@@ -64,16 +77,17 @@ static json_t *result_json(const dq_plan_roles *p)
     json_t *o = json_object(), *groups = json_array();
     for (int i = 0; i < p->n_groups; i++) json_array_append_new(groups, group_json(p, i));
     if (p->chosen >= 0) {
-        json_t *kv = json_object();
+        json_t *kv = json_object(), *search = json_object();
         set_kv(kv, &p->set, p->text);
         json_object_set_new(o, "kv", kv);
         json_object_set_new(o, "sharing", json_integer(p->trial[p->chosen].sharing));
-        json_object_set_new(o, "search_kld_nats", dq_document_real(p->trial[p->chosen].lost));
+        set_lost(search, p, &p->trial[p->chosen]);
+        json_object_set_new(o, "search", search);
         json_object_set_new(o, "unseen", dq_cache_numbers_found(&p->found));
         json_object_set_new(o, "uniform", uniform_json(p));
         json_object_set_new(o, "trials", trials_json(p));
         json_object_set_new(o, "path", dq_document_name(p->set.in.out));
-        json_object_set_new(o, "windows_taken_over", json_integer(p->caches.n_resumed));
+        json_object_set_new(o, "taken_over", json_integer(p->caches.n_resumed));
     } else {
         json_object_set_new(o, "caches_alone", json_integer(p->n_groups));
         json_object_set_new(o, "caches_sharing_at_most", json_integer(dq_plan_roles_numbers(p)));
@@ -98,7 +112,9 @@ static json_t *settings_json(const dq_plan_roles *p)
     json_object_set_new(o, "context", json_integer(p->context));
     json_object_set_new(o, "windows", json_integer(p->caches.win.n));
     /* counted from 1, both of them among these, as the tables say it */
-    json_object_set_new(o, "search_windows", json_pack("[i, I]", 1, (json_int_t)p->caches.end));
+    json_object_set_new(o, "search_windows",
+                        s->find ? json_pack("[i, I]", 1, (json_int_t)p->caches.end) : json_null());
+    json_object_set_new(o, "questions", json_integer(p->caches.n_questions));
     json_object_set_new(o, "trials", json_integer(s->tries));
     json_object_set_new(o, "device", json_string(s->in.backend->device));
     return o;
@@ -110,6 +126,7 @@ dq_status dq_roles_plan_output_json(const dq_roles_plan_view *v, dq_err *err)
     json_t *inputs = json_object_get(doc, "inputs");
     json_array_append_new(inputs, dq_input_model_json(v->plan->set.in.model));
     json_array_append_new(inputs, dq_input_text_json(v->text));
+    if (v->questions->path) json_array_append_new(inputs, dq_input_text_json(v->questions));
     json_object_set_new(doc, "settings", settings_json(v->plan));
     json_array_append_new(json_object_get(doc, "results"), result_json(v->plan));
     return dq_document_print(doc, err);
@@ -136,18 +153,26 @@ json_t *dq_roles_plan_output_recipe_of(const dq_plan_roles_settings *s, const js
 
 /* ---- Tables ---- */
 
+static void number_cell(dq_table *t, dq_mean m)
+{
+    isfinite(m.std_err) ? dq_table_cell(t, "%.4g ± %.2g", m.value, m.std_err)
+                        : dq_table_cell(t, "%.4g ± -", m.value);
+}
+
 static dq_status print_groups(const dq_plan_roles *p, dq_err *err)
 {
-    const char *titles[] = {"layer.group", "shares", "KLD without its context"};
+    const char *titles[4] = {"layer.group", "shares"};
+    int n = 2;
     dq_table *t;
-    DQ_TRY(dq_table_new(&t, titles, 3, err));
+    if (p->set.find) titles[n++] = "KLD without its context";
+    if (p->caches.n_questions) titles[n++] = "answers lack";
+    DQ_TRY(dq_table_new(&t, titles, n, err));
     for (int i = 0; i < p->n_groups; i++) {
         const int g = p->order[i];
-        const dq_mean m = p->missed[g].kld;
         dq_table_cell(t, "%d.%d", p->group[g].layer, p->group[g].group);
         dq_table_cell(t, "%s", i < p->trial[p->chosen].sharing ? "yes" : "no");
-        isfinite(m.std_err) ? dq_table_cell(t, "%.4g ± %.2g", m.value, m.std_err)
-                            : dq_table_cell(t, "%.4g ± -", m.value);
+        if (p->set.find) number_cell(t, p->missed[g].kld);
+        if (p->caches.n_questions) number_cell(t, p->lack[g]);
     }
     dq_table_print(t, err);
     dq_table_free(t);
@@ -161,9 +186,16 @@ static void print_inputs(const dq_roles_plan_view *v)
     printf("text               %lld windows of %lld ids of %s: the first half of each is "
            "compressed, the second scored\n",
            (long long)p->caches.win.n, (long long)p->set.in.ctx, v->text->path);
-    printf("find               window%s 1 to %lld; the other %lld decide, which no choice sees\n",
-           p->caches.end > 1 ? "s" : "", (long long)p->caches.end,
-           (long long)(p->caches.win.n - p->caches.end));
+    if (p->set.find)
+        printf(
+            "find               window%s 1 to %lld; the other %lld decide, which no choice sees\n",
+            p->caches.end > 1 ? "s" : "", (long long)p->caches.end,
+            (long long)(p->caches.win.n - p->caches.end));
+    if (p->caches.n_questions)
+        printf("ask                the last %lld questions of %s, whose contexts are compressed: "
+               "-ln of the right answer's share of all choices counts%s\n",
+               (long long)p->caches.n_questions, v->questions->path,
+               p->set.find ? " beside the KLD" : "; all windows decide");
     printf("cache              16 bits; %s keeps %g of %lld tokens, the first %d and the last %d "
            "always\n",
            p->set.kv.evict.policy->name, p->set.keep, (long long)p->context, p->set.kv.sink,
@@ -177,13 +209,14 @@ dq_status dq_roles_plan_output_work(const dq_roles_plan_view *v, dq_err *err)
     const dq_plan_roles *p = v->plan;
     const long long search = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH);
     const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
+    const long long asked = p->caches.question_ids;
     const int n = dq_plan_roles_numbers(p);
     print_inputs(v);
     printf("alone              %d caches, a group without its context and the others with all: "
            "%lld ids\n",
-           p->n_groups, p->n_groups * search);
+           p->n_groups, p->n_groups * (search + asked));
     printf("share              at most %d caches, so many groups sharing: %lld ids\n", n,
-           n * search);
+           n * (search + asked));
     printf("decide             at most %d caches: %lld ids\n", DQ_PLAN_ROLES_UNSEEN,
            DQ_PLAN_ROLES_UNSEEN * unseen);
     printf("beside             the cache that forgets nothing, once for up to %d of these\n",
@@ -193,9 +226,10 @@ dq_status dq_roles_plan_output_work(const dq_roles_plan_view *v, dq_err *err)
 
 static void print_plan(const dq_plan_roles *p)
 {
-    printf("KLD by number      ");
+    printf("%-19s", p->set.find ? p->caches.n_questions ? "KLD + answers" : "KLD by number"
+                                : "answers lack");
     for (int i = 0; i < p->n_trials; i++)
-        printf("%s%d: %.4g", i ? ", " : "", p->trial[i].sharing, p->trial[i].lost);
+        printf("%s%d: %.4g", i ? ", " : "", p->trial[i].sharing, dq_plan_roles_lost(&p->trial[i]));
     printf("\nplan               --kv-policy %s --kv-keep %.15g --kv-sink %d --kv-recent %d "
            "--kv-budget roles --kv-roles %s\n",
            p->set.kv.evict.policy->name, p->set.keep, p->set.kv.sink, p->set.kv.recent, p->text);
@@ -232,7 +266,7 @@ dq_status dq_roles_plan_output_print(const dq_roles_plan_view *v, dq_err *err)
     putchar('\n');
     print_inputs(v);
     if (p->caches.n_resumed)
-        printf("taken over         %lld windows of caches of an earlier run\n",
+        printf("taken over         %lld windows and answers of caches of an earlier run\n",
                (long long)p->caches.n_resumed);
     print_plan(p);
     print_uniform(p);

@@ -10,6 +10,7 @@
 typedef struct dq_roles_plan_view {
     const dq_plan_roles *plan;
     const dq_input_text *text;
+    const dq_input_text *questions; /* its path NULL: none */
     const dq_logger *logger;
 } dq_roles_plan_view;
 

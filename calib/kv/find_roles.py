@@ -17,7 +17,7 @@ those, which no choice has seen, its KLD beside that of `uniform`; with --needle
 questions. --out appends the numbers of all windows and questions, for `roles.py OUT.csv --join PART.csv ...`, where `drop` is
 uniform. --of finds nothing and scores a text. --recipe writes policy, first share and its text as a file for `dq quantize
 --recipe`, beside the settings of weights, and the widths, that --weights has. Head roles are DuoAttention's (arXiv 2410.10819); the
-way to find them is roles.py's. `dq plan --roles` finds the same on text, and is checked against this script (tests/peers/kv_studies.py).
+way to find them is roles.py's. `dq plan --roles` finds the same, and is checked against this script (tests/peers/kv_studies.py).
 """
 import argparse
 import csv

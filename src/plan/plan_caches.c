@@ -1,11 +1,13 @@
 /* plan_caches: see plan_caches.h. A sweep of dq_eval for some caches and as many windows as a pass holds, so that the
  * unquantized cache runs once for all of them and an end in between costs little; its rows are summed by window and dropped.
- * Lines of the journal: {KEY: name, "from", "kld": [...], "loss": [...]}, a number for each window.
+ * Lines of the journal: {KEY: name, "from", "kld": [...], "loss": [...]}, a number for each window; those of questions are
+ * plan_caches_ask.h's.
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_caches.h"
 
 #include "base/os.h"
 #include "base/sha256.h"
+#include "plan/plan_caches_ask.h"
 #include "plan/plan_part.h"
 
 #include <math.h>
@@ -18,7 +20,7 @@ int dq_plan_caches_find(dq_plan_caches *c, const char *name, dq_err *err)
     for (int i = 0; i < c->n; i++) {
         if (strcmp(c->list[i].name, name) == 0) return i;
     }
-    const size_t n = (size_t)c->win.n;
+    const size_t n = (size_t)c->win.n, asked = (size_t)c->n_questions;
     dq_plan_cache *list = dq_grow(c->arena, c->list, (size_t)c->n + 1, &c->cap, sizeof *list, err);
     if (!list) return -1;
     c->list = list;
@@ -26,21 +28,13 @@ int dq_plan_caches_find(dq_plan_caches *c, const char *name, dq_err *err)
     *m = (dq_plan_cache){.name = dq_textf(c->arena, err, "%s", name),
                          .known = dq_alloc(c->arena, n, sizeof *m->known, err),
                          .kld = dq_alloc(c->arena, n, sizeof *m->kld, err),
-                         .loss = dq_alloc(c->arena, n, sizeof *m->loss, err)};
+                         .loss = dq_alloc(c->arena, n, sizeof *m->loss, err),
+                         .answered = dq_alloc(c->arena, asked, sizeof *m->answered, err),
+                         .lack = dq_alloc(c->arena, asked, sizeof *m->lack, err)};
     return err->code == DQ_OK ? c->n++ : -1;
 }
 
 /* ---- The journal ---- */
-
-/* Nats an id that a file may say: more than logits of any model differ by, and little enough that sums are finite. */
-static const double MOST_NATS = 1e9;
-
-static json_t *list_of(const double *x, int64_t n)
-{
-    json_t *list = json_array();
-    for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_real(x[i]));
-    return list;
-}
 
 static dq_status put_cache(dq_plan_caches *c, int cache, int64_t begin, int64_t end, dq_err *err)
 {
@@ -48,46 +42,29 @@ static dq_status put_cache(dq_plan_caches *c, int cache, int64_t begin, int64_t 
     json_t *line = json_object();
     json_object_set_new(line, c->kind.key, json_string(m->name));
     json_object_set_new(line, "from", json_integer(begin));
-    json_object_set_new(line, "kld", list_of(m->kld + begin, end - begin));
-    json_object_set_new(line, "loss", list_of(m->loss + begin, end - begin));
+    json_object_set_new(line, "kld", dq_plan_journal_reals(m->kld + begin, end - begin));
+    json_object_set_new(line, "loss", dq_plan_journal_reals(m->loss + begin, end - begin));
     return dq_plan_journal_put(&c->journal, line, err);
 }
 
-/* The numbers of a list, at most n of them; *found: how many. */
-static dq_status take_list(double *x, int64_t n, int64_t *found, const json_t *line,
-                           const char *key, dq_err *err)
-{
-    const json_t *list = json_object_get(line, key);
-    *found = (int64_t)json_array_size(list);
-    if (*found < 1 || *found > n)
-        return dq_fail(err, DQ_DAMAGED, "%lld numbers of \"%s\" (expected 1 to %lld)",
-                       (long long)*found, key, (long long)n);
-    for (int64_t i = 0; i < *found; i++) {
-        const json_t *one = json_array_get(list, (size_t)i);
-        if (!json_is_number(one))
-            return dq_fail(err, DQ_DAMAGED, "\"%s\" holds what is no number", key);
-        x[i] = json_number_value(one);
-        if (!(fabs(x[i]) < MOST_NATS))
-            return dq_fail(err, DQ_DAMAGED, "\"%s\" holds %g, which is no loss of a cache", key,
-                           x[i]);
-    }
-    return DQ_OK;
-}
-
-static dq_status take_cache(dq_plan_caches *c, const json_t *line, dq_err *err)
+int dq_plan_caches_of_line(dq_plan_caches *c, const json_t *line, dq_err *err)
 {
     const char *name;
+    if (dq_json_text(&name, line, c->kind.key, NULL, err) != DQ_OK) return -1;
+    if (c->kind.is_name(c->kind.arg, name)) return dq_plan_caches_find(c, name, err);
+    dq_fail(err, DQ_DAMAGED, "\"%s\" \"%.80s\" are not as a plan writes them", c->kind.key, name);
+    return -1;
+}
+
+static dq_status take_windows(dq_plan_caches *c, const json_t *line, dq_err *err)
+{
     int64_t from, n_kld, n_loss;
-    DQ_TRY(dq_json_text(&name, line, c->kind.key, NULL, err));
-    DQ_TRY(dq_json_int(&from, line, "from", 0, c->win.n - 1, NULL, err));
-    if (!c->kind.is_name(c->kind.arg, name))
-        return dq_fail(err, DQ_DAMAGED, "\"%s\" \"%.80s\" are not as a plan writes them",
-                       c->kind.key, name);
-    const int cache = dq_plan_caches_find(c, name, err);
+    const int cache = dq_plan_caches_of_line(c, line, err);
     if (cache < 0) return err->code;
+    DQ_TRY(dq_json_int(&from, line, "from", 0, c->win.n - 1, NULL, err));
     dq_plan_cache *m = &c->list[cache];
-    DQ_TRY(take_list(m->kld + from, c->win.n - from, &n_kld, line, "kld", err));
-    DQ_TRY(take_list(m->loss + from, c->win.n - from, &n_loss, line, "loss", err));
+    DQ_TRY(dq_plan_journal_take_reals(m->kld + from, c->win.n - from, &n_kld, line, "kld", err));
+    DQ_TRY(dq_plan_journal_take_reals(m->loss + from, c->win.n - from, &n_loss, line, "loss", err));
     if (n_kld != n_loss) return dq_fail(err, DQ_DAMAGED, "\"kld\" and \"loss\" differ in length");
     for (int64_t i = from; i < from + n_kld; i++) {
         c->n_resumed += !m->known[i];
@@ -99,7 +76,9 @@ static dq_status take_cache(dq_plan_caches *c, const json_t *line, dq_err *err)
 static dq_status take_line(void *arg, json_t *line, dq_err *err)
 {
     dq_plan_caches *c = arg;
-    return take_cache(c, line, err) == DQ_OK ? DQ_OK : dq_in(err, "%s: ", c->journal.path);
+    json_object_get(line, "lack") ? dq_plan_caches_ask_take(c, line, err)
+                                  : take_windows(c, line, err);
+    return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", c->journal.path);
 }
 
 /* Of each window where it stands and its ids, which a tokenizer and a form of text make of the same bytes. */
@@ -131,6 +110,7 @@ static json_t *key_of(const dq_plan_caches *c, const char *ids)
     json_object_set_new(of, "ctx", json_integer(in->ctx));
     json_object_set_new(of, "windows", json_integer(c->win.n));
     c->kind.depend(of, c->kind.arg);
+    if (c->n_questions) json_object_set_new(of, "questions", json_string(c->questions_sha256));
     return of;
 }
 
@@ -184,7 +164,8 @@ dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
     dq_windows_make(&c->win, in->tok, in->docs, &spec, a, err);
     /* documents are there once they are encoded, so that the tokenizer has failed at none */
     if (err->code == DQ_MISMATCH && c->win.doc && c->win.n == 0) *err = (dq_err){0};
-    return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", in->text);
+    if (err->code != DQ_OK) return dq_in(err, "%s: ", in->text);
+    return in->questions ? dq_plan_caches_ask_open(c, err) : DQ_OK;
 }
 
 void dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end)

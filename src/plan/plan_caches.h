@@ -22,6 +22,8 @@ typedef struct dq_plan_caches_input {
     const dq_tokenizer *tok;
     const dq_docs *docs; /* the text */
     const char *text, *text_sha256;
+    const dq_items *questions; /* multiple choice, which the search may ask as well; NULL: none */
+    const char *questions_path;
     const char *out; /* beside which the journal lies; NULL: nothing is run */
     const char *dq_version;
     int64_t ctx, windows; /* ids of a window; windows at most */
@@ -54,6 +56,8 @@ typedef struct dq_plan_cache {
     const char *name;
     bool *known; /* [windows] */
     double *kld, *loss;
+    bool *answered; /* [questions] */
+    double *lack; /* -ln of the share that the right answer has of all choices' probability, nats */
 } dq_plan_cache;
 
 typedef struct dq_plan_caches_numbers {
@@ -69,8 +73,11 @@ typedef struct dq_plan_caches {
     int64_t clusters;   /* of those: documents, or windows of a single one */
     dq_plan_cache *list;
     int n;
-    int64_t n_resumed;  /* windows of caches taken over from an earlier run */
+    int64_t n_resumed;  /* windows and answers of caches taken over from an earlier run */
     double done, total; /* ids */
+    int64_t n_questions;
+    int64_t shortest, question_ids; /* ids of the shortest context, and of all contexts together */
+    char questions_sha256[65];      /* of their ids */
     /* private */
     size_t cap;
     dq_runner *runner;
@@ -80,7 +87,8 @@ typedef struct dq_plan_caches {
 
 /* in->ctx where it is 0: 2048 ids, or all positions of the model. DQ_MISMATCH for windows that it has no positions for. */
 dq_status dq_plan_caches_fit(dq_plan_caches_input *in, dq_err *err);
-/* Cuts the text; `in` and the arena outlive it. Of too little text win.n is 0, or too small: the caller says what it needs. */
+/* Cuts the text, and reads questions; `in` and the arena outlive it. Of too little text win.n is 0, or too small: the caller says
+ * what it needs. */
 dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
                              const dq_plan_caches_kind *kind, dq_arena *a, dq_err *err);
 /* Windows begin .. end - 1 search. */
@@ -90,6 +98,8 @@ dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err);
 void dq_plan_caches_end(dq_plan_caches *c); /* {0} allowed */
 /* The cache of a name, made where there is none; -1: see err. */
 int dq_plan_caches_find(dq_plan_caches *c, const char *name, dq_err *err);
+/* The cache that a line of the journal names; -1: see err. */
+int dq_plan_caches_of_line(dq_plan_caches *c, const json_t *line, dq_err *err);
 /* Measures cache[n] on the windows of a part, where that is not done yet. What is finished stays after DQ_STOPPED. */
 dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan_caches_part part,
                              const char *what, dq_err *err);

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/sha256.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,6 +77,36 @@ dq_status dq_plan_journal_put(dq_plan_journal *j, json_t *line, dq_err *err)
     free(text);
     json_decref(line);
     return err->code;
+}
+
+/* Nats an id that a file may say: more than logits of any model differ by, and little enough that sums are finite. */
+static const double MAX_NATS = 1e9;
+
+json_t *dq_plan_journal_reals(const double *x, int64_t n)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_real(x[i]));
+    return list;
+}
+
+dq_status dq_plan_journal_take_reals(double *x, int64_t n, int64_t *found, const json_t *line,
+                                     const char *key, dq_err *err)
+{
+    const json_t *list = json_object_get(line, key);
+    *found = (int64_t)json_array_size(list);
+    if (*found < 1 || *found > n)
+        return dq_fail(err, DQ_DAMAGED, "%lld numbers of \"%s\" (expected 1 to %lld)",
+                       (long long)*found, key, (long long)n);
+    for (int64_t i = 0; i < *found; i++) {
+        const json_t *one = json_array_get(list, (size_t)i);
+        if (!json_is_number(one))
+            return dq_fail(err, DQ_DAMAGED, "\"%s\" holds what is no number", key);
+        x[i] = json_number_value(one);
+        if (!(fabs(x[i]) < MAX_NATS))
+            return dq_fail(err, DQ_DAMAGED, "\"%s\" holds %g, which is no loss of a cache", key,
+                           x[i]);
+    }
+    return DQ_OK;
 }
 
 static dq_status put_key(dq_plan_journal *j, const dq_plan_journal_how *how, dq_err *err)

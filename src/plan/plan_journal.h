@@ -32,6 +32,11 @@ dq_status dq_plan_journal_key(char hex[65], const json_t *of, dq_err *err);
 /* DQ_FILE for one that is there, where nothing is to be resumed; DQ_MISMATCH for one of other inputs or settings. */
 dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *how, dq_arena *a,
                                dq_err *err);
+/* Numbers as a member of a line; and back: at most n of them to x, *found: how many. DQ_DAMAGED for a member with fewer than one,
+ * or with what is no number of nats. */
+json_t *dq_plan_journal_reals(const double *x, int64_t n);
+dq_status dq_plan_journal_take_reals(double *x, int64_t n, int64_t *found, const json_t *line,
+                                     const char *key, dq_err *err);
 /* Takes the value. */
 dq_status dq_plan_journal_put(dq_plan_journal *j, json_t *line, dq_err *err);
 /* done: what it holds is written elsewhere, or is nothing. {0} allowed. */

@@ -4,6 +4,7 @@
 #include "plan/plan_roles.h"
 
 #include "base/real.h"
+#include "plan/plan_caches_ask.h"
 #include "plan/plan_decide.h"
 
 #include <stdio.h>
@@ -96,7 +97,9 @@ static dq_status list_groups(dq_plan_roles *p, dq_err *err)
                        m->path);
     p->group = dq_alloc(p->arena, (size_t)n, sizeof *p->group, err);
     p->alone = dq_alloc(p->arena, (size_t)n, sizeof *p->alone, err);
+    p->question_alone = dq_alloc(p->arena, (size_t)n, sizeof *p->question_alone, err);
     p->missed = dq_alloc(p->arena, (size_t)n, sizeof *p->missed, err);
+    p->lack = dq_alloc(p->arena, (size_t)n, sizeof *p->lack, err);
     p->order = dq_alloc(p->arena, (size_t)n, sizeof *p->order, err);
     p->trial = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *p->trial, err);
     for (int i = 0; err->code == DQ_OK && i < n; i++) {
@@ -130,6 +133,21 @@ static dq_status check_share(dq_plan_roles *p, dq_err *err)
                    s->keep, (long long)kept, (long long)p->context, s->kv.sink, s->kv.recent);
 }
 
+static dq_status check_questions(dq_plan_roles *p, dq_err *err)
+{
+    const dq_plan_roles_settings *s = &p->set;
+    const int64_t safe = (int64_t)s->kv.sink + s->kv.recent, shortest = p->caches.shortest;
+    if (!s->in.questions) return DQ_OK;
+    p->question_whole = dq_plan_roles_order_whole(shortest, safe, p->n_groups);
+    if (shortest > safe) return DQ_OK;
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "%s: the shortest context of these questions has %lld ids, of which the first "
+        "%d and the last %d always stay: there is nothing to cut. Use longer contexts or "
+        "fewer recent tokens",
+        s->in.questions_path, (long long)shortest, s->kv.sink, s->kv.recent);
+}
+
 static dq_status split_text(dq_plan_roles *p, dq_err *err)
 {
     const dq_plan_roles_settings *s = &p->set;
@@ -153,6 +171,7 @@ static dq_status open_all(dq_plan_roles *p, dq_err *err)
     DQ_TRY(list_groups(p, err));
     DQ_TRY(check_share(p, err));
     DQ_TRY(dq_plan_caches_cut(&p->caches, &p->set.in, &kind, p->arena, err));
+    DQ_TRY(check_questions(p, err));
     return split_text(p, err);
 }
 
@@ -185,6 +204,11 @@ int dq_plan_roles_numbers(const dq_plan_roles *p)
     return p->n_groups < p->set.tries ? p->n_groups : p->set.tries;
 }
 
+double dq_plan_roles_lost(const dq_plan_roles_trial *t)
+{
+    return t->kld + t->lack;
+}
+
 dq_status dq_plan_roles_failed(dq_plan_roles *p, dq_err *err)
 {
     return dq_plan_journal_failed(&p->caches.journal, err);
@@ -207,7 +231,9 @@ static int cache_of(dq_plan_roles *p, const dq_kv_role *order, int sharing, int6
     return dq_plan_caches_find(&p->caches, name, err);
 }
 
-static dq_status list_alone(dq_plan_roles *p, dq_kv_role *order, dq_err *err)
+/* Caches in which each group is cut alone. */
+static dq_status list_alone(int *alone, dq_plan_roles *p, dq_kv_role *order, int64_t tokens,
+                            dq_err *err)
 {
     for (int g = 0; g < p->n_groups; g++) {
         int n = 0;
@@ -215,36 +241,61 @@ static dq_status list_alone(dq_plan_roles *p, dq_kv_role *order, dq_err *err)
             if (i != g) order[n++] = p->group[i];
         }
         order[n] = p->group[g];
-        p->alone[g] = cache_of(p, order, n, p->whole, err);
-        if (p->alone[g] < 0) return err->code;
+        alone[g] = cache_of(p, order, n, tokens, err);
+        if (alone[g] < 0) return err->code;
     }
     return DQ_OK;
 }
 
-static int64_t left_alone(const dq_plan_roles *p)
+/* Windows, and questions, that are still to be run for n caches, and for others behind these. */
+static void expect(dq_plan_roles *p, const int *cache, const int *asked, int n, int more)
 {
-    int64_t n = 0;
-    for (int g = 0; g < p->n_groups; g++)
-        n += !p->caches.list[p->alone[g]].known[p->caches.end - 1];
-    return n;
+    const dq_plan_caches *c = &p->caches;
+    int64_t left = more, left_asked = more;
+    for (int i = 0; i < n; i++) {
+        left += c->end > 0 && !c->list[cache[i]].known[c->end - 1];
+        left_asked += c->n_questions > 0 && !c->list[asked[i]].answered[c->n_questions - 1];
+    }
+    dq_plan_caches_expect(&p->caches, left, DQ_PLAN_ROLES_UNSEEN);
+    dq_plan_caches_ask_expect(&p->caches, left_asked);
+}
+
+/* Windows that find with cache[n], questions with asked[n]. */
+static dq_status measure(dq_plan_roles *p, const int *cache, const int *asked, int n,
+                         const char *what, dq_err *err)
+{
+    DQ_TRY(dq_plan_caches_run(&p->caches, cache, n, DQ_PLAN_CACHES_SEARCH, what, err));
+    return dq_plan_caches_ask_run(&p->caches, asked, n, what, err);
+}
+
+/* What is measured of a cache; 0 without windows that find, or questions. */
+static dq_status numbers_of(dq_plan_caches_numbers *x, dq_mean *lack, const dq_plan_roles *p,
+                            int cache, int asked, dq_err *err)
+{
+    *x = (dq_plan_caches_numbers){0};
+    *lack = (dq_mean){0};
+    if (p->caches.n_questions) *lack = dq_plan_caches_ask_mean(&p->caches, asked);
+    if (!p->set.find) return DQ_OK;
+    return dq_plan_caches_numbers_of(x, &p->caches, cache, -1, DQ_PLAN_CACHES_SEARCH, err);
 }
 
 static dq_status find_order(dq_plan_roles *p, dq_kv_role *order, dq_err *err)
 {
-    double *missed = dq_alloc(p->arena, (size_t)p->n_groups, sizeof *missed, err);
+    const int n = p->n_groups;
+    double *missed = dq_alloc(p->arena, (size_t)n, sizeof *missed, err);
+    if (!missed) return err->code;
     dq_plan_caches_stage(&p->caches, "groups alone");
-    DQ_TRY(list_alone(p, order, err));
-    dq_plan_caches_expect(&p->caches, left_alone(p) + dq_plan_roles_numbers(p),
-                          DQ_PLAN_ROLES_UNSEEN);
-    DQ_TRY(
-        dq_plan_caches_run(&p->caches, p->alone, p->n_groups, DQ_PLAN_CACHES_SEARCH, "alone", err));
-    for (int g = 0; missed && g < p->n_groups; g++) {
-        DQ_TRY(dq_plan_caches_numbers_of(&p->missed[g], &p->caches, p->alone[g], -1,
-                                         DQ_PLAN_CACHES_SEARCH, err));
-        missed[g] = p->missed[g].kld.value;
+    DQ_TRY(list_alone(p->alone, p, order, p->whole, err));
+    if (p->caches.n_questions)
+        DQ_TRY(list_alone(p->question_alone, p, order, p->question_whole, err));
+    expect(p, p->alone, p->question_alone, n, dq_plan_roles_numbers(p));
+    DQ_TRY(measure(p, p->alone, p->question_alone, n, "alone", err));
+    for (int g = 0; g < n; g++) {
+        DQ_TRY(numbers_of(&p->missed[g], &p->lack[g], p, p->alone[g], p->question_alone[g], err));
+        missed[g] = p->missed[g].kld.value + p->lack[g].value;
     }
-    if (err->code == DQ_OK) dq_plan_roles_order_sort(p->order, missed, p->n_groups);
-    return err->code;
+    dq_plan_roles_order_sort(p->order, missed, n);
+    return DQ_OK;
 }
 
 /* ---- The number that share ---- */
@@ -260,13 +311,16 @@ static dq_status find_number(dq_plan_roles *p, dq_kv_role *order, dq_err *err)
     for (int i = 0; i < n; i++) {
         if ((cache[i] = cache_of(p, order, number[i], 0, err)) < 0) return err->code;
     }
-    dq_plan_caches_expect(&p->caches, n, DQ_PLAN_ROLES_UNSEEN);
-    DQ_TRY(dq_plan_caches_run(&p->caches, cache, n, DQ_PLAN_CACHES_SEARCH, "share", err));
+    expect(p, cache, cache, n, 0);
+    DQ_TRY(measure(p, cache, cache, n, "share", err));
     for (int i = 0; i < n; i++) {
         dq_plan_caches_numbers x;
-        DQ_TRY(dq_plan_caches_numbers_of(&x, &p->caches, cache[i], -1, DQ_PLAN_CACHES_SEARCH, err));
-        p->trial[p->n_trials++] = (dq_plan_roles_trial){number[i], cache[i], x.kld.value};
-        if (i == 0 || x.kld.value < p->trial[p->chosen].lost) p->chosen = i;
+        dq_mean lack;
+        dq_plan_roles_trial *t = &p->trial[p->n_trials++];
+        DQ_TRY(numbers_of(&x, &lack, p, cache[i], cache[i], err));
+        *t = (dq_plan_roles_trial){number[i], cache[i], x.kld.value, lack.value};
+        if (i == 0 || dq_plan_roles_lost(t) < dq_plan_roles_lost(&p->trial[p->chosen]))
+            p->chosen = i;
     }
     p->all_share = p->trial[p->chosen].sharing == p->n_groups;
     return dq_plan_roles_order_text(p->text, order, p->n_groups, p->trial[p->chosen].sharing, err);

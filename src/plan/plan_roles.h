@@ -5,7 +5,8 @@
  * them find, the others decide. Every group is cut alone, as far as the tokens that always stay, while the others keep all;
  * groups are ordered by the KLD that this costs. Then 1, 2, ... groups of that order share what may be kept (of many groups:
  * some numbers that grow by a factor), and the number that loses least is taken. The windows that no choice has seen tell
- * what roles lose, beside the same share in every group. A cache is compared with the same weights and a cache that forgets
+ * what roles lose, beside the same share in every group. Questions may count in both choices, beside windows or alone: to the KLD is
+ * added what their right answers lack of all choices, -ln of their share, mean over questions. A cache is compared with the same weights and a cache that forgets
  * nothing, as dq_eval does it. Head roles are DuoAttention's (arXiv 2410.10819), where gates that are trained find them.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PLAN_ROLES_H
@@ -27,14 +28,14 @@ typedef struct dq_plan_roles_settings {
     dq_plan_caches_input in;
     double keep;     /* share of the context that stays */
     dq_kv_config kv; /* its policy, and the tokens that always stay */
-    int64_t find;    /* windows */
+    int64_t find;    /* windows; 0: questions alone, which must be there */
     int tries;       /* numbers of groups that share, at most */
 } dq_plan_roles_settings;
 
-/* A number of groups that share, with what that loses on the windows that find. */
+/* A number of groups that share, with what that loses on the windows that find, and on questions. */
 typedef struct dq_plan_roles_trial {
     int sharing, cache; /* of dq_plan_roles.caches */
-    double lost;
+    double kld, lack;   /* 0 where there are no such windows, or no questions */
 } dq_plan_roles_trial;
 
 typedef struct dq_plan_roles {
@@ -42,11 +43,12 @@ typedef struct dq_plan_roles {
     dq_plan_caches caches;
     dq_kv_role *group; /* [n_groups] layer by layer */
     int n_groups;
-    int64_t context,
-        whole; /* tokens; and what a group keeps on average where all but one are whole */
+    /* tokens of a window's context; and what a group keeps on average where all but one are whole, of windows and questions */
+    int64_t context, whole, question_whole;
     /* [n_groups] caches in which each is cut alone, what that loses on the windows that find, and groups in order of need */
-    int *alone;
+    int *alone, *question_alone;
     dq_plan_caches_numbers *missed;
+    dq_mean *lack; /* the same of questions */
     int *order;
     dq_plan_roles_trial *trial; /* [n_trials] */
     int n_trials, chosen;       /* -1: nothing was searched */
@@ -67,6 +69,8 @@ dq_status dq_plan_roles_open(dq_plan_roles **out, const dq_plan_roles_settings *
 void dq_plan_roles_close(dq_plan_roles *p); /* NULL allowed */
 /* Numbers of groups that are tried; caches on the unseen windows, at most. */
 int dq_plan_roles_numbers(const dq_plan_roles *p);
+/* What a choice goes by. */
+double dq_plan_roles_lost(const dq_plan_roles_trial *t);
 enum { DQ_PLAN_ROLES_UNSEEN = 2 };
 /* All of it. After DQ_STOPPED and other failures that leave something, what was found is in out.journal, and a plan with
  * `resume` goes on from there to the same result, or to that of another share. */

@@ -10,7 +10,15 @@ for keep in 0 1 -0.5 2 x; do
 done
 try 2 "[-]-kv and --roles are two plans[.] Make one, then the other: --weights RECIPE.json" "$@" -o r.json --kv 4
 try 2 "[-]-kv-policy: unknown policy h3o (expected one of streaming" "$@" -o r.json --kv-policy h3o
-try 2 "[-]-find" "$@" -o r.json --find 0
+try 2 "[-]-find 0: roles are found on nothing[.] Give --questions" "$@" -o r.json --find 0
+try 2 "[-]-ask is about --questions, which are not given" "$@" -o r.json --ask 3
+try 2 "[-]-ask" "$@" -o r.json --questions choices.jsonl --ask 0
+try 6 "gone.jsonl" "$@" -o r.json --questions gone.jsonl
+try 3 "short text: .*line 1" "$@" -o r.json --questions "short text"
+try 4 "choices.jsonl: has 6 items, and the last 32 are asked[.] Use --ask 6" "$@" -o r.json --questions choices.jsonl
+try 4 "choices.jsonl: the shortest context of these questions has [0-9]* ids, of which the first 4 and the last 240 always stay" "$@" -o r.json \
+    --questions choices.jsonl --ask 6 --ctx 512 --limit 3 --find 1 --roles 0.99 --kv-recent 240
+try 2 "input and output are the same file" "$@" -o choices.jsonl --questions choices.jsonl --force
 try 2 "[-]-trials 1025: expected 2 to 1024 of roles" "$@" -o r.json --trials 1025
 try 2 "[-]-trials 1: expected 2 to 1024 of roles" "$@" -o r.json --trials 1
 for o in "--kv-code page" "--kv-layers 2"; do
@@ -19,7 +27,7 @@ for o in "--kv-code page" "--kv-layers 2"; do
 done
 try 2 "[-]-widths is about codes, and --roles plans what is kept" "$@" -o r.json --widths 4,8
 try 2 "[-]-budget is about weights, and --roles plans the cache" "$@" -o r.json --budget kld=1
-for o in "--kv-policy h2o" "--find 3"; do
+for o in "--kv-policy h2o" "--find 3" "--questions choices.jsonl" "--ask 3"; do
     # shellcheck disable=SC2086
     try 2 "${o%% *} is about --roles, which is not given" plan "diff model" --kv 4 --text text.txt -o r.json $o
     # shellcheck disable=SC2086
@@ -60,7 +68,7 @@ absent r.json r.json.journal
 try 0 '"uniform": ' "$@" -o r.json --json --progress always
 cp "$top/out" doc.json
 json dq-plan-roles/1
-for key in layer group alone shares sharing taken kld_nats ln_ppl_ratio clusters kld_interval outside search_windows context windows_taken_over; do
+for key in layer group alone shares sharing taken kld_nats ln_ppl_ratio clusters kld_interval outside search_windows context taken_over; do
     grep -q "\"$key\": " doc.json || complain "roles plan: no \"$key\" in the document"
 done
 grep -q "^dq plan: groups alone  *[0-9]* %  *~[0-9:]* s* *left  alone" "$top/err" || complain "roles plan: no time left: $(cat "$top/err")"
@@ -106,7 +114,7 @@ for n in 1 2 3 4; do
     if [ -z "$least" ] || awk "BEGIN { exit !($lost < $least) }"; then least=$lost best=$text; fi
 done
 [ "$best" = "$roles" ] || complain "roles plan: $best loses least, $roles is taken"
-same "KLD of the plan in the search" "$(numbers '"search_kld_nats":')" "$least"
+same "KLD of the plan in the search" "$(numbers '"search":{"kld_nats":')" "$least"
 mine=$(mean_of kld_nats "3 4 5 6" --kv-keep 0.25 --kv-budget roles --kv-roles "$roles")
 usual=$(mean_of kld_nats "3 4 5 6" --kv-keep 0.25)
 same "KLD of the plan" "$(numbers '"unseen":{"kld_nats":{"value":' | sed -n 1p)" "$mine"
@@ -116,6 +124,23 @@ grep -q "^against uniform  *KLD " table || complain "roles plan: not compared wi
 grep -q "^  *KLD of the plan less its own .* (nominally 97.5 %: .*): \(the plan is closer\|not decided\|the uniform\)" table ||
     complain "roles plan: no interval beside uniform: $(cat table)"
 tr -d ' \n' <doc.json | grep -q '"outside":0.025' || complain "roles plan: another level in the document"
+
+# questions count beside windows, or alone: threads change nothing
+set -- "$@" --questions choices.jsonl --ask 5
+try 0 "^ask  *the last 5 questions of choices.jsonl, .* counts beside the KLD" "$@" --dry-run
+ids=$(sed -n 's/^share .* sharing: \([0-9]*\) ids.*/\1/p' "$top/out")
+holds "ids of questions count in a dry run" "$ids > 1024 + 4 * 5 * 20"
+try 0 "^KLD + answers  *1: " "$@" -o asked.json
+cp "$top/out" table
+try 0 "." "$@" -o asked.json --force --threads 2
+cmp -s table "$top/out" || complain "roles plan: threads change the table of questions"
+try 0 '"lack_nats": [0-9]' "$@" -o asked.json --force --json
+json dq-plan-roles/1
+grep -q "choices.jsonl" "$top/out" || complain "roles plan: no questions among the inputs"
+try 0 "^answers lack  *1: " "$@" -o alone.json --find 0 --limit 4
+grep -q "counts; all windows decide" "$top/out" || complain "roles plan: questions alone: $(cat "$top/out")"
+try 0 '"search_windows": null' "$@" -o alone.json --find 0 --limit 4 --json --force
+set -- plan "diff model" --roles 0.25 --text text.txt --ctx 128 --limit 6 --find 2 --kv-recent 4 --threads 1
 
 # where all groups share the budget is the uniform one, and nothing is compared
 try 0 "^against uniform  *the plan is this one: all groups share" "$@" --roles 0.9 --kv-recent 0 --kv-sink 0 -o all.json
@@ -191,11 +216,34 @@ for w in "keep 0.25 roles 1.0" "keep 0.250" "keep 1" "keep 0" "tokens 0" "tokens
 done
 rm -f k.json
 cp kept.journal k.json.journal
-try 0 "^taken over  *[1-9][0-9]* windows of caches" "$@" -o k.json --resume
+try 0 "^taken over  *[1-9][0-9]* windows and answers of caches" "$@" -o k.json --resume
 cmp -s whole.json k.json || complain "roles plan: killed and resumed: another recipe"
 grep -v "^taken over\|^recipe" "$top/out" >"$top/a"
 grep -v "^recipe" table | cmp -s - "$top/a" || complain "roles plan: killed and resumed: another table"
 absent k.json.journal
 cp kept.journal k5.json.journal
-try 0 "^taken over  *[1-9][0-9]* windows of caches" "$@" --roles 0.5 -o k5.json --resume
+try 0 "^taken over  *[1-9][0-9]* windows and answers of caches" "$@" --roles 0.5 -o k5.json --resume
 grep -q '"keep": 0.5' k5.json || complain "roles plan: resumed for another share: $(cat k5.json)"
+
+# the same with questions
+cp "$repo/calib/pair/choices.jsonl" questions.jsonl
+set -- "$@" --questions questions.jsonl --ask 24
+rm k.json
+try 0 "." "$@" -o whole.json --force
+cp "$top/out" table
+: >k.json.journal
+until_line 2 '"lack"' KILL "$@" --force
+sed 6q questions.jsonl >fewer.jsonl
+try 4 "what differs first is questions" "$@" -o k.json --resume --ask 6 --questions fewer.jsonl
+cp k.json.journal kept.journal
+line=$(grep '"lack"' kept.journal | sed -n 1p | cut -c66-)
+changed 's/"lack":\[[^],]*/"lack":["x"/'
+try 3 'k.json.journal: "lack" holds what is no number' "$@" -o k.json --resume
+changed 's/"question":0/"question":24/'
+try 3 'k.json.journal: .*"question"' "$@" -o k.json --resume
+cp kept.journal k.json.journal
+try 0 "^taken over  *[1-9][0-9]* windows and answers of caches" "$@" -o k.json --resume
+cmp -s whole.json k.json || complain "roles plan: killed and resumed with questions: another recipe"
+grep -v "^taken over\|^recipe" "$top/out" >"$top/a"
+grep -v "^recipe" table | cmp -s - "$top/a" || complain "roles plan: killed and resumed with questions: another table"
+absent k.json.journal

@@ -127,23 +127,32 @@ with tempfile.TemporaryDirectory() as folder:
     assert [r[1:5] for r in rows[1:]] == [["kld", "keydiff", v, k] for k in ("0.25", "0.5") for v in ("drop", "roles")]
     assert all(len(r[5].split()) == 2 for r in rows[1:])
 
-# find_roles, and dq plan --roles on the same windows: the order, the number that share and every figure
+# find_roles, and dq plan --roles on the same windows and questions: the order, the number that share and every figure
 
-for name, keep, tries in (("diffllama", "0.25", "16"), ("diffllama", "0.5", "16"), ("llama", "0.25", "3")):
+for name, keep, tries, find, ask in (("diffllama", "0.25", "16", 2, 0), ("diffllama", "0.5", "16", 2, 5), ("llama", "0.25", "3", 2, 0),
+                                     ("llama", "0.25", "16", 0, 9)):
     with tempfile.TemporaryDirectory() as folder:
         common = [os.path.join(repository, "calib", "pair", name), "--text", text, "--ctx", "256"]
         theirs, mine = (os.path.join(folder, x) for x in ("theirs.json", "mine.json"))
+        common += ["--find", str(find)]
+        if ask:
+            common += ["--questions", os.path.join(repository, "calib", "pair", "choices.jsonl"), "--ask", str(ask)]
         said = subprocess.run([sys.executable, os.path.join(repository, "calib", "kv", "find_roles.py"), *common, "--dq", dq,
-                               "--keep", keep, "--find", "2", "--score", "3", "--tries", tries, "--recipe", theirs],
+                               "--keep", keep, "--score", "3", "--tries", tries, "--recipe", theirs],
                               check=True, capture_output=True, text=True).stdout.splitlines()
-        ours = json.loads(subprocess.run([dq, "plan", *common, "--roles", keep, "--find", "2", "--limit", "5", "--trials", tries, "--json",
-                                          "-o", mine], check=True, capture_output=True).stdout)["results"][0]
+        ours = json.loads(subprocess.run([dq, "plan", *common, "--roles", keep, "--limit", str(find + 3), "--trials", tries, "--json",
+                                          "--kv-recent", "16", "-o", mine], check=True, capture_output=True).stdout)["results"][0]
         with open(theirs) as a, open(mine) as b:
             assert json.load(a)["kv"] == json.load(b)["kv"]
-        alone = [f"group {g['layer']}.{g['group']} without context: KLD {g['alone']['kld_nats']['value']:.5f}" for g in ours["groups"]]
+        alone = []
+        for g in ours["groups"]:
+            parts = [f"KLD {g['alone']['kld_nats']['value']:.5f}"] if find else []
+            parts += [f"answers {g['lack_nats']['value']:.5f}"] if ask else []
+            alone.append(f"group {g['layer']}.{g['group']} without context: {', '.join(parts)}")
         assert sorted(alone) == said[:len(alone)], (alone, said)
-        numbers = ", ".join(f"{t['sharing']}: {t['kld_nats']:.5f}" for t in ours["trials"])
-        assert said[len(alone)] == f"KLD at {keep} when the first share: {numbers}", (numbers, said)
+        numbers = ", ".join(f"{t['sharing']}: {(t['kld_nats'] or 0) + (t['lack_nats'] or 0):.5f}" for t in ours["trials"])
+        what = " + ".join(["KLD"] * (find > 0) + ["answers"] * (ask > 0))
+        assert said[len(alone)] == f"{what} at {keep} when the first share: {numbers}", (numbers, said)
         found = ours["unseen"]["kld_nats"]["value"]
         usual, less = (({"value": found}, {"value": 0, "stderr": 0}) if ours["uniform"] is None else
                        (ours["uniform"]["unseen"]["kld_nats"], ours["uniform"]["plan_less_it"]["kld_nats"]))
