@@ -70,7 +70,7 @@ head -c 6000 "$repo/calib/pair/text.txt" >"$top/fault windows"
 faults 31 plan "fault model" --kv 4 --text "$top/fault windows" --ctx 80 --limit 5 --kv-recent 2 --kv-sink 2 --widths 4,8 -o fault.plan \
     --threads 1 --force --json
 faults 31 plan "fault model" --roles 0.5 --text "$top/fault windows" --ctx 80 --limit 4 --find 1 --kv-recent 2 --kv-sink 2 -o fault.plan \
-    --threads 1 --force --json
+    --questions choices.jsonl --ask 2 --threads 1 --force --json
 side='' stays=''
 faults 31 info "fault model" --json
 "$dq" quantize "fault model" --dry-run --json -q >fault.json || complain "quantize: no plan"

@@ -79,6 +79,8 @@ cp "$top/out" table
 try 0 "." "$@" -o t.json --force
 cmp -s table "$top/out" || complain "roles plan: threads change the table"
 
+try 4 'found "dq-plan-roles/1"' report doc.json
+
 # its figures are those of dq eval on the same windows: 1 and 2 find, 3 to 6 decide
 order=$(printf %s "$roles" | tr / , | sed 's/,$//')
 tr -d ' \n' <doc.json | grep -o '"layer":[0-9]*,"group":[0-9]*' | tr -dc '0-9,\n' | tr ',\n' '.,' | sed 's/,$//' >"$top/a"
