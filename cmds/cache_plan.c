@@ -230,7 +230,7 @@ dq_status dq_cache_plan_run(const dq_cache_plan *c, const char *model, dq_err *e
     const dq_cache_job_recipe recipe = {recipe_of, warn_weights, &set};
     dq_cache_job j;
     DQ_TRY(make_settings(&set, c, err));
-    if (dq_cache_job_open(&j, c, model, DQ_PLAN_CACHES_WINDOWS, &recipe, err) == DQ_OK) {
+    if (dq_cache_job_open(&j, c, model, DQ_PLAN_KV_WINDOWS, &recipe, err) == DQ_OK) {
         set.in = j.in;
         run_plan(&j, &set, err);
     }

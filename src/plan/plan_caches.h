@@ -10,10 +10,7 @@
 #include "kv/kv_config.h"
 #include "plan/plan_journal.h"
 
-enum {
-    DQ_PLAN_CACHES_WINDOWS = 60, /* without other words */
-    DQ_PLAN_CACHES_SWEEP = 16    /* caches that the unquantized one runs once for */
-};
+enum { DQ_PLAN_CACHES_SWEEP = 16 }; /* caches that the unquantized one runs once for */
 
 /* What is measured, and with what. */
 typedef struct dq_plan_caches_input {

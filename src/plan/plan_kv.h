@@ -14,7 +14,8 @@
 #include "plan/plan_kv_space.h"
 
 enum {
-    DQ_PLAN_KV_TRIALS = 200, /* without other words */
+    DQ_PLAN_KV_WINDOWS = 60, /* without other words */
+    DQ_PLAN_KV_TRIALS = 200,
     DQ_PLAN_KV_LEAST_WINDOWS = 5,
     DQ_PLAN_KV_ROUND = 32 /* mixes that are measured before one is taken */
 };
