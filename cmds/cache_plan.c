@@ -28,7 +28,7 @@ dq_opt *dq_cache_plan_rows(dq_cache_plan *c)
                    "them search (of --roles the first --find), the others decide"),
         dq_opt_text("kv-code", "NAME", &c->code, "of --kv: dither or page (default dither)"),
         dq_opt_text("kv-policy", "NAME", &c->policy,
-                    "of --roles: what chooses tokens, as in dq eval (default " DQ_POLICY_USUAL ")"),
+                    "of --roles: what chooses tokens, as in dq eval, with its default"),
         dq_opt_int("kv-recent", "N", &c->recent, 0, INT32_MAX,
                    "last tokens that stay, and stay unquantized (default 64; 16 of --roles)"),
         dq_opt_int("kv-sink", "N", &c->sink, 0, INT32_MAX, "the same of first tokens (default 4)"),

@@ -10,7 +10,7 @@ static dq_status make_settings(dq_plan_roles_settings *s, const dq_cache_plan *c
     s->kv = dq_kv_config_plain;
     s->kv.recent = c->recent >= 0 ? (int)c->recent : DQ_PLAN_ROLES_RECENT;
     if (c->sink >= 0) s->kv.sink = (int)c->sink;
-    s->kv.evict.policy = dq_kv_policy_find(c->policy ? c->policy : DQ_POLICY_USUAL, err);
+    s->kv.evict.policy = c->policy ? dq_kv_policy_find(c->policy, err) : &dq_kv_policy_usual;
     if (!s->kv.evict.policy) return dq_in(err, "--kv-policy: ");
     if (c->trials && (c->trials < 2 || c->trials > DQ_PLAN_ROLES_MAX_TRIES))
         return dq_fail(err, DQ_USAGE,
@@ -57,8 +57,9 @@ static dq_status read_questions(dq_items *items, dq_input_text *text, dq_cache_j
 
 static json_t *recipe_of(const void *arg, const json_t *weights)
 {
-    return dq_roles_plan_output_recipe_of(arg, weights,
-                                          "0.0,0.1/"); /* whatever roles stand in it */
+    dq_plan_roles_settings any = *(const dq_plan_roles_settings *)arg;
+    any.kv.evict.policy = dq_kv_policy_for(any.kv.evict.policy, 2);
+    return dq_roles_plan_output_recipe_of(&any, weights, "0.0,0.1/"); /* whatever stands in it */
 }
 
 static void warn_weights(const dq_cache_job *j, const void *arg, const dq_kv_config *kv)
@@ -133,6 +134,7 @@ dq_status dq_roles_plan_run(const dq_cache_plan *c, const char *model, dq_err *e
     dq_input_text questions = {0};
     DQ_TRY(make_settings(&set, c, err));
     if (dq_cache_job_open(&j, c, model, DQ_PLAN_ROLES_WINDOWS, &recipe, err) == DQ_OK) {
+        set.kv.evict.policy = dq_kv_policy_for(set.kv.evict.policy, j.model->map.n_maps);
         warn_replaced(&j, &set);
         if (read_questions(&items, &questions, &j, err) == DQ_OK) {
             set.in = j.in;

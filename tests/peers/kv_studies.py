@@ -141,7 +141,7 @@ for name, keep, tries, find, ask in (("diffllama", "0.25", "16", 2, 0), ("diffll
                                "--keep", keep, "--score", "3", "--tries", tries, "--recipe", theirs],
                               check=True, capture_output=True, text=True).stdout.splitlines()
         ours = json.loads(subprocess.run([dq, "plan", *common, "--roles", keep, "--limit", str(find + 3), "--trials", tries, "--json",
-                                          "--kv-recent", "16", "-o", mine], check=True, capture_output=True).stdout)["results"][0]
+                                          "--kv-policy", "keydiff", "--kv-recent", "16", "-o", mine], check=True, capture_output=True).stdout)["results"][0]
         with open(theirs) as a, open(mine) as b:
             assert json.load(a)["kv"] == json.load(b)["kv"]
         alone = []
