@@ -57,9 +57,10 @@ static void append_default(char help[DQ_KV_HELP], const dq_kv_field *f)
     char number[32];
     const char *text = number;
     if (f->type == DQ_KV_POLICY)
-        text = DQ_POLICY_ONE_MAP " on models of one map, where it keeps more than keydiff behind "
-                                 "4000 ids, " DQ_POLICY_TWO_MAPS
-                                 " on models of two, where that is not decided";
+        text = DQ_POLICY_ONE_MAP
+            " on models of one map, " DQ_POLICY_TWO_MAPS
+            " on those of two, which loses less text than leverage behind 500 ids and more behind "
+            "2000";
     else if (dq_kv_field_form(f) == DQ_KV_AS_TEXT)
         text = dq_kv_field_text(f, &dq_kv_config_plain);
     else

@@ -136,20 +136,39 @@ static const char *reference_weights(const dq_eval *e, const dq_eval_row *r)
                                                                                         : "other";
 }
 
+static bool has_usual_policy(const dq_eval *e, const dq_eval_row *r)
+{
+    return r->kv.evict.policy &&
+           r->kv.evict.policy ==
+               dq_kv_policy_for(&dq_kv_policy_usual, e->model[r->model].m->map.n_maps);
+}
+
+/* The policy that nobody names is another one by a model's maps, and counts as the same. */
+static bool same_but_usual(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b)
+{
+    dq_kv_spec kv = a->kv;
+    if (!has_usual_policy(e, a) || !has_usual_policy(e, b)) return false;
+    kv.evict.policy = b->kv.evict.policy;
+    return dq_kv_spec_same(&kv, &b->kv);
+}
+
 int cmd_eval_cross_row(const dq_eval *e, int row)
 {
     const dq_eval_row *r = &e->row[row];
     const dq_eval_source *s = dq_eval_source_of(e, r);
     const dq_eval_kind *kind = s->kind;
+    int usual = -1;
     if (kind->windows || !kind->metric[0] || e->model[r->model].ref == e->model[0].ref) return -1;
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *o = &e->row[i];
         if (o->model == 0 && o->shown && dq_eval_source_of(e, o) == s &&
             (o->ids == r->ids || s->items.n) && /* one tokenizer, or items before it */
-            dq_logit_same(o->logit, r->logit) && dq_kv_spec_same(&o->kv, &r->kv))
-            return i;
+            dq_logit_same(o->logit, r->logit)) {
+            if (dq_kv_spec_same(&o->kv, &r->kv)) return i;
+            if (usual < 0 && same_but_usual(e, o, r)) usual = i;
+        }
     }
-    return -1;
+    return usual;
 }
 
 static dq_status add_cross(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
