@@ -85,14 +85,23 @@ dq_status dq_html_items(dq_html *h, const char *key, dq_html_check_result *check
 dq_status dq_html_check(const json_t *object, const char *key, dq_html_need need, const char *where,
                         dq_err *err)
 {
-    static const char *const words[] = {"text", "an object", "a list", "a number",
-                                        "a number or null"};
+    static const char *const words[] = {
+        [DQ_NEED_TEXT] = "text",
+        [DQ_NEED_OBJECT] = "an object",
+        [DQ_NEED_OBJECT_OR_NULL] = "an object or null",
+        [DQ_NEED_LIST] = "a list",
+        [DQ_NEED_NUMBER] = "a number",
+        [DQ_NEED_NUMBER_OR_NULL] = "a number or null",
+        [DQ_NEED_BOOL] = "true or false",
+    };
     const json_t *x = json_object_get(object, key);
-    const bool fits = need == DQ_NEED_TEXT     ? json_is_string(x)
-                      : need == DQ_NEED_OBJECT ? json_is_object(x)
-                      : need == DQ_NEED_LIST   ? json_is_array(x)
-                      : need == DQ_NEED_NUMBER ? json_is_number(x)
-                                               : json_is_number(x) || json_is_null(x);
+    const bool fits = need == DQ_NEED_TEXT             ? json_is_string(x)
+                      : need == DQ_NEED_OBJECT         ? json_is_object(x)
+                      : need == DQ_NEED_OBJECT_OR_NULL ? json_is_object(x) || json_is_null(x)
+                      : need == DQ_NEED_LIST           ? json_is_array(x)
+                      : need == DQ_NEED_NUMBER         ? json_is_number(x)
+                      : need == DQ_NEED_NUMBER_OR_NULL ? json_is_number(x) || json_is_null(x)
+                                                       : json_is_boolean(x);
     if (fits) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED,
                    "%s: \"%s\" is %s (expected %s). Is the document cut or edited?", where, key,
@@ -115,6 +124,11 @@ const char *dq_html_text(const json_t *object, const char *key)
 {
     const char *s = json_string_value(json_object_get(object, key));
     return s ? s : "";
+}
+
+const json_t *dq_html_member(const dq_html *h, int i, const char *key)
+{
+    return json_object_get(h->item[i].j, key);
 }
 
 double dq_html_metric(const json_t *object, const char *key, double *std_err)

@@ -44,9 +44,11 @@ dq_status dq_html_items(dq_html *h, const char *key, dq_html_check_result *check
 typedef enum dq_html_need {
     DQ_NEED_TEXT,
     DQ_NEED_OBJECT,
+    DQ_NEED_OBJECT_OR_NULL,
     DQ_NEED_LIST,
     DQ_NEED_NUMBER,
-    DQ_NEED_NUMBER_OR_NULL
+    DQ_NEED_NUMBER_OR_NULL,
+    DQ_NEED_BOOL
 } dq_html_need;
 dq_status dq_html_check(const json_t *object, const char *key, dq_html_need need, const char *where,
                         dq_err *err);
@@ -56,6 +58,8 @@ double dq_html_real(const json_t *object, const char *key);
 const char *dq_html_text(const json_t *object, const char *key);
 /* list[i], NaN where that is no number. */
 double dq_html_real_at(const json_t *list, size_t i);
+/* A member of the result of item i; NULL: none. */
+const json_t *dq_html_member(const dq_html *h, int i, const char *key);
 /* object.key.value; *std_err (may be NULL) its standard error; NaN each where absent. */
 double dq_html_metric(const json_t *object, const char *key, double *std_err);
 

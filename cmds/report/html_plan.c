@@ -52,11 +52,6 @@ dq_status dq_html_plan_read(dq_html *h, dq_err *err)
 
 /* ----- the curve ----- */
 
-static const json_t *list_of(const dq_html *h, int i, const char *key)
-{
-    return json_object_get(h->item[i].j, key);
-}
-
 static const json_t *search_of(const json_t *trial)
 {
     return json_object_get(trial, "search");
@@ -64,7 +59,7 @@ static const json_t *search_of(const json_t *trial)
 
 static void draw_curve(dq_html *h, dq_picture *c, int i)
 {
-    const json_t *list = list_of(h, i, "curve"), *row;
+    const json_t *list = dq_html_member(h, i, "curve"), *row;
     const size_t n = json_array_size(list);
     double *x = dq_alloc(h->a, n, sizeof *x, h->p->err);
     double *y = dq_alloc(h->a, n, sizeof *y, h->p->err);
@@ -81,7 +76,7 @@ static void draw_curve(dq_html *h, dq_picture *c, int i)
 
 static void draw_trials(dq_html *h, dq_picture *c, int i)
 {
-    const json_t *list = list_of(h, i, "trials"), *row;
+    const json_t *list = dq_html_member(h, i, "trials"), *row;
     size_t k;
     json_array_foreach(list, k, row)
     {
@@ -159,7 +154,7 @@ void dq_html_plan_tensors(dq_html *h)
     for (int i = 0; i < h->n; i++) {
         const json_t *row, *w;
         size_t k, m;
-        json_array_foreach(list_of(h, i, "tensors"), k, row)
+        json_array_foreach(dq_html_member(h, i, "tensors"), k, row)
         {
             const double bits = dq_html_real(row, "bits");
             double se = (double)NAN, kld = (double)NAN;

@@ -1,7 +1,7 @@
 /* html_plan_kv_search: how the widths of a plan of the KV cache were found: the mixes that were measured whole, and what each unit
- * loses where it alone is coded at a width. A map of the latter is shaded by the logarithm of the loss: losses of units lie powers
- * of 10 apart.
+ * loses where it alone is coded at a width.
  * SPDX-License-Identifier: MIT */
+#include "cmds/report/html_plan_cache.h"
 #include "cmds/report/html_sections.h"
 
 #include <math.h>
@@ -21,11 +21,6 @@ static const char *origin_of(const json_t *trial)
         if (strcmp(origins[k][0], from) == 0) return origins[k][1];
     }
     return from;
-}
-
-static const json_t *list_of(const dq_html *h, int i, const char *key)
-{
-    return json_object_get(h->item[i].j, key);
 }
 
 static bool is_taken(const json_t *trial)
@@ -63,7 +58,7 @@ static dq_picture_style style_of(int i, int origin)
 
 static void draw_trials(dq_html *h, dq_picture *c, int i, bool taken)
 {
-    const json_t *trials = list_of(h, i, "trials");
+    const json_t *trials = dq_html_member(h, i, "trials");
     const size_t n = json_array_size(trials);
     points p = {dq_alloc(h->a, n, sizeof *p.x, h->p->err),
                 dq_alloc(h->a, n, sizeof *p.y, h->p->err), 0};
@@ -90,7 +85,7 @@ static void reach_of(double reach[2], const dq_html *h)
     for (int i = 0; i < h->n; i++) {
         const json_t *trial;
         size_t k;
-        json_array_foreach(list_of(h, i, "trials"), k, trial)
+        json_array_foreach(dq_html_member(h, i, "trials"), k, trial)
         {
             const double y = dq_html_real(trial, "kld_nats");
             if (!(y > 0)) continue;
@@ -136,7 +131,7 @@ static void trial_rows(dq_html *h, int i, bool all)
     const json_t *trial;
     size_t k;
     bool first = true;
-    json_array_foreach(list_of(h, i, "trials"), k, trial)
+    json_array_foreach(dq_html_member(h, i, "trials"), k, trial)
     {
         const double kld = dq_html_real(trial, "kld_nats");
         if (!all && !is_taken(trial)) continue;
@@ -177,13 +172,14 @@ void dq_html_plan_kv_search(dq_html *h)
 
 /* ----- units alone ----- */
 
-/* Widths of the units of a plan, upwards, and the powers of 10 between which their losses lie. */
-typedef struct shades {
-    double bits[DQ_HTML_PLAN_WIDTHS], low, high;
+/* Widths of the units of a plan, upwards, and between which powers of 10 their losses lie. */
+typedef struct columns {
+    double bits[DQ_HTML_PLAN_WIDTHS];
     int n;
-} shades;
+    dq_html_shades shades;
+} columns;
 
-static void add_width(shades *s, double bits)
+static void add_width(columns *s, double bits)
 {
     int at = 0;
     while (at < s->n && s->bits[at] < bits) at++;
@@ -193,20 +189,17 @@ static void add_width(shades *s, double bits)
     s->n++;
 }
 
-static shades shades_of(const dq_html *h, int i)
+static columns columns_of(const dq_html *h, int i)
 {
-    shades s = {.low = (double)NAN, .high = (double)NAN};
+    columns s = {.shades = DQ_HTML_NO_SHADES};
     const json_t *unit, *w;
     size_t u, k;
-    json_array_foreach(list_of(h, i, "units"), u, unit)
+    json_array_foreach(dq_html_member(h, i, "units"), u, unit)
     {
         json_array_foreach(json_object_get(unit, "alone"), k, w)
         {
-            const double kld = dq_html_metric(w, "kld_nats", NULL);
             add_width(&s, dq_html_real(w, "bits"));
-            if (!(kld > 0)) continue;
-            s.low = fmin(s.low, log10(kld));
-            s.high = fmax(s.high, log10(kld));
+            dq_html_shades_add(&s.shades, dq_html_metric(w, "kld_nats", NULL));
         }
     }
     return s;
@@ -224,37 +217,27 @@ static const char *unit_name(dq_html *h, const json_t *unit)
                          isfinite(map) ? dq_html_words(h, ", map %g", map) : "");
 }
 
-static void unit_cell(dq_html *h, const json_t *unit, double bits, const shades *s)
+static void unit_cell(dq_html *h, const json_t *unit, double bits, const columns *s)
 {
     const json_t *w, *at = NULL;
     size_t k;
-    char text[96];
     json_array_foreach(json_object_get(unit, "alone"), k, w)
     {
         if (dq_html_real(w, "bits") == bits) at = w;
     }
     double se, x = dq_html_metric(at, "kld_nats", &se);
-    const double v = x > 0 && s->high > s->low ? (log10(x) - s->low) / (s->high - s->low) : 0;
-    const bool its = at && dq_html_real(unit, "bits") == bits;
-    dq_html_page_value_text(text, sizeof text, x, se);
-    dq_html_page_html(h->p, "<td%s style=\"--v:%.2f\">%s%s%s</td>", v > 0.78 ? " class=\"hi\"" : "",
-                      v, its ? "<b>" : "", text, its ? "</b>" : "");
+    dq_html_heat_cell(h, &s->shades, x, se, at && dq_html_real(unit, "bits") == bits, "");
 }
 
 static void heat_map(dq_html *h, int i)
 {
-    const shades s = shades_of(h, i);
+    const columns s = columns_of(h, i);
     const json_t *unit;
     size_t u;
-    dq_picture_figure_begin(h->p);
-    dq_picture_figure_caption(h->p);
-    dq_html_page_text(h->p, h->item[i].name);
-    dq_html_page_html(h->p, "</figcaption>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-                            "aria-label=\"Units alone\"><table class=\"heat\"><thead><tr>"
-                            "<th scope=\"col\">unit \\ bits</th>");
+    dq_html_heat_begin(h, h->item[i].name, "Units alone", "unit \\ bits");
     for (int k = 0; k < s.n; k++) dq_html_page_html(h->p, "<th scope=\"col\">%g</th>", s.bits[k]);
-    dq_html_page_html(h->p, "</tr></thead>\n<tbody>\n");
-    json_array_foreach(list_of(h, i, "units"), u, unit)
+    dq_html_heat_rows(h);
+    json_array_foreach(dq_html_member(h, i, "units"), u, unit)
     {
         dq_html_page_html(h->p, "<tr><th scope=\"row\">");
         dq_html_page_text(h->p, unit_name(h, unit));
@@ -262,7 +245,7 @@ static void heat_map(dq_html *h, int i)
         for (int k = 0; k < s.n; k++) unit_cell(h, unit, s.bits[k], &s);
         dq_html_page_html(h->p, "</tr>\n");
     }
-    dq_html_page_html(h->p, "</tbody></table></div></figure>\n");
+    dq_html_heat_end(h);
 }
 
 void dq_html_plan_kv_units(dq_html *h)
